@@ -1,0 +1,53 @@
+#include <array>
+
+#include "base/diag.h"
+#include "bind/bind.h"
+
+namespace graphene::bind {
+
+namespace {
+
+// graphene/errors.py defines the classes; they are looked up once, on the first error.
+py::object exception_class(ErrorClass cls) {
+  static constexpr std::array<const char*, 7> kNames = {"LayoutError", "VerifyError",     "SelectError",  "CompileError",
+                                                        "LaunchError", "SimulationError", "InternalError"};
+  return py::module_::import("graphene.errors").attr(kNames.at(static_cast<std::size_t>(cls)));
+}
+
+py::list diagnostics_list(const Error& e) {
+  py::list out;
+  for (const Diagnostic& d : e.diagnostics()) {
+    py::dict row;
+    row["code"] = code_info(d.code).name;
+    row["file"] = d.where.known() ? py::object(py::str(*d.where.file)) : py::none();
+    row["line"] = d.where.line;
+    row["message"] = d.message;
+    row["ir"] = d.ir;
+    row["details"] = d.details;
+    row["fix"] = d.fix;
+    out.append(row);
+  }
+  return out;
+}
+
+}  // namespace
+
+void register_base(py::module_& m) {
+  py::register_exception_translator([](std::exception_ptr p) {
+    try {
+      if (p) std::rethrow_exception(p);
+    } catch (const Error& e) {
+      py::object cls = exception_class(e.error_class());
+      py::object exc = cls(e.what(), diagnostics_list(e));
+      PyErr_SetObject(cls.ptr(), exc.ptr());
+    }
+  });
+  m.def("error_codes", [] {
+    py::list out;
+    for (const CodeInfo& c : all_codes())
+      out.append(py::make_tuple(c.name, static_cast<int>(c.cls), c.summary));
+    return out;
+  });
+}
+
+}  // namespace graphene::bind

@@ -1,0 +1,7 @@
+// The extension module graphene._core: one register_*(m) per layer, in the order of the layers.
+#include "bind/bind.h"
+
+PYBIND11_MODULE(_core, m) {
+  m.doc() = "Graphene's C++ core. The public names are those of the package `graphene`.";
+  graphene::bind::register_base(m);
+}
