@@ -72,7 +72,6 @@ class Error : public std::exception {
 
 // Our own bug: throws Error with Code::INTERNAL. Never for bad input.
 [[noreturn]] void internal_error(const char* file, int line, const std::string& what);
-#define GR_ASSERT(cond, what) \
-  ((cond) ? static_cast<void>(0) : ::graphene::internal_error(__FILE__, __LINE__, (what)))
+#define GR_ASSERT(cond, what) ((cond) ? static_cast<void>(0) : ::graphene::internal_error(__FILE__, __LINE__, (what)))
 
 }  // namespace graphene

@@ -9,8 +9,8 @@ namespace {
 
 // graphene/errors.py defines the classes; they are looked up once, on the first error.
 py::object exception_class(ErrorClass cls) {
-  static constexpr std::array<const char*, 7> kNames = {"LayoutError", "VerifyError",     "SelectError",  "CompileError",
-                                                        "LaunchError", "SimulationError", "InternalError"};
+  static constexpr std::array<const char*, 7> kNames = {
+      "LayoutError", "VerifyError", "SelectError", "CompileError", "LaunchError", "SimulationError", "InternalError"};
   return py::module_::import("graphene.errors").attr(kNames.at(static_cast<std::size_t>(cls)));
 }
 
@@ -44,8 +44,7 @@ void register_base(py::module_& m) {
   });
   m.def("error_codes", [] {
     py::list out;
-    for (const CodeInfo& c : all_codes())
-      out.append(py::make_tuple(c.name, static_cast<int>(c.cls), c.summary));
+    for (const CodeInfo& c : all_codes()) out.append(py::make_tuple(c.name, static_cast<int>(c.cls), c.summary));
     return out;
   });
 }

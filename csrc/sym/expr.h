@@ -50,7 +50,7 @@ class Expr {
   [[nodiscard]] Op op() const;
   [[nodiscard]] const VarInfo& var() const;  // of a Var
   [[nodiscard]] bool is_var() const { return node_ != nullptr && op() == Op::Var; }
-  [[nodiscard]] std::string str() const;     // IR text; parse_expr reads it back to the identical expression
+  [[nodiscard]] std::string str() const;  // IR text; parse_expr reads it back to the identical expression
 
   // Identity, which for polynomials is equality as functions. NOT the symbolic condition: that is eq().
   friend bool identical(const Expr& a, const Expr& b) { return a.node_ == b.node_ && a.value_ == b.value_; }
@@ -65,11 +65,11 @@ struct VarInfo {
   std::string name;
   VarKind kind = VarKind::Size;
   std::int64_t min = 0;
-  std::int64_t max = kMaxInt;        // inclusive
+  std::int64_t max = kMaxInt;  // inclusive
   std::int64_t multiple_of = 1;
-  std::optional<Expr> hi;            // a symbolic inclusive upper bound (a loop counter: stop - 1), besides max
-  std::optional<Expr> lo;            // a symbolic inclusive lower bound, besides min
-  std::optional<Expr> def;           // Coord: its definition
+  std::optional<Expr> hi;   // a symbolic inclusive upper bound (a loop counter: stop - 1), besides max
+  std::optional<Expr> lo;   // a symbolic inclusive lower bound, besides min
+  std::optional<Expr> def;  // Coord: its definition
 };
 
 // Interned on every field: two variables with equal info are the same expression.
@@ -78,14 +78,14 @@ Expr make_var(const VarInfo& info);
 
 struct Node {
   Op op;
-  std::uint64_t id;               // creation order, for hashing only
-  std::vector<Expr> args;         // Mul: its factors. FloorDiv, Mod, Lt, ...: two. Not: one. Min, Max, Xor: sorted
-  std::vector<std::int64_t> coef; // Add: args[i] has coefficient coef[i]; `constant` is added
+  std::uint64_t id;                // creation order, for hashing only
+  std::vector<Expr> args;          // Mul: its factors. FloorDiv, Mod, Lt, ...: two. Not: one. Min, Max, Xor: sorted
+  std::vector<std::int64_t> coef;  // Add: args[i] has coefficient coef[i]; `constant` is added
   std::int64_t constant = 0;
   const VarInfo* var = nullptr;
-  std::int64_t lo = kMinInt;      // inclusive numeric bounds; kMinInt / kMaxInt: unknown
+  std::int64_t lo = kMinInt;  // inclusive numeric bounds; kMinInt / kMaxInt: unknown
   std::int64_t hi = kMaxInt;
-  std::int64_t multiple_of = 1;   // the value is a multiple of this
+  std::int64_t multiple_of = 1;  // the value is a multiple of this
 };
 
 Expr operator+(const Expr& a, const Expr& b);
@@ -109,8 +109,8 @@ Expr logical_not(const Expr& a);
 // Facts. Bounds are inclusive; kMinInt / kMaxInt mean unknown.
 [[nodiscard]] std::int64_t lower_bound(const Expr& e);
 [[nodiscard]] std::int64_t upper_bound(const Expr& e);
-[[nodiscard]] std::int64_t divisor(const Expr& e);        // e is a multiple of it (0 for the constant 0)
-[[nodiscard]] std::uint64_t possible_bits(const Expr& e); // bits that may be set; ~0 when e may be negative
+[[nodiscard]] std::int64_t divisor(const Expr& e);         // e is a multiple of it (0 for the constant 0)
+[[nodiscard]] std::uint64_t possible_bits(const Expr& e);  // bits that may be set; ~0 when e may be negative
 
 // Decides a condition from numeric facts and from the symbolic bounds of variables; nullopt: unknown.
 [[nodiscard]] std::optional<bool> decide(const Expr& condition);
@@ -118,7 +118,7 @@ Expr logical_not(const Expr& a);
 
 using Substitution = std::map<const Node*, Expr>;  // keyed by Var node
 [[nodiscard]] Expr substitute(const Expr& e, const Substitution& s);
-[[nodiscard]] Expr expand_coords(const Expr& e);   // every Coord replaced by its definition, to the bottom
+[[nodiscard]] Expr expand_coords(const Expr& e);           // every Coord replaced by its definition, to the bottom
 [[nodiscard]] std::vector<Expr> free_vars(const Expr& e);  // each once, sorted by order()
 [[nodiscard]] bool depends_on(const Expr& e, const std::function<bool(const VarInfo&)>& which);
 
@@ -132,7 +132,8 @@ using Substitution = std::map<const Node*, Expr>;  // keyed by Var node
 // Reads what str() printed (and hand-written text with the same operators: + - * // % min() max() ^ < <= == != and or
 // not, parentheses, integers, names). `lookup` gives the variable of a name; nullopt is a parse error.
 // Throws Error(SYM_PARSE) with the offset of the problem.
-[[nodiscard]] Expr parse_expr(std::string_view text, const std::function<std::optional<Expr>(std::string_view)>& lookup);
+[[nodiscard]] Expr parse_expr(std::string_view text,
+                              const std::function<std::optional<Expr>(std::string_view)>& lookup);
 
 }  // namespace graphene::sym
 

@@ -1,0 +1,145 @@
+// Statements and kernels. Nodes are immutable once their kernel is closed; passes share them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/diag.h"
+#include "ir/tensor.h"
+#include "ir/threads.h"
+
+namespace graphene::ir {
+
+struct Stmt;
+using StmtPtr = std::shared_ptr<const Stmt>;
+using Block = std::vector<StmtPtr>;
+
+// An attribute of a spec, part of the text and matched as data: op, axis, mode, round, cache, accumulate, fill,
+// value...
+using AttrValue = std::variant<std::string, std::int64_t, double, bool, Expr>;
+using Attrs = std::map<std::string, AttrValue>;
+
+// An operand of a spec: a tensor, an immediate number, or an integer expression.
+using Operand = std::variant<TensorPtr, double, Expr>;
+
+// %8:... = %7.tile([8,8])   and the like. `args` per op: Tile: `tiler`. Index: `index`. Permute: `order`.
+// Reshape: `level`, `shape`. Window: `index[0]` = start, `index[0].stop` = size. Transpose, Values: none.
+enum class ViewOp : std::uint8_t { Tile, Index, Transpose, Permute, Reshape, Window, Values };
+struct ViewStmt {
+  TensorPtr result, source;
+  ViewOp op;
+  layout::Tiler tiler;
+  std::vector<IndexArg> index;
+  std::vector<int> order;
+  int level = 0;
+  Layout shape;
+};
+
+// #5:... = #4.tile([8]);  ops Tile, Index, Reshape, Scalar. Launch: #4:[8,8].block declared by the kernel.
+enum class ThreadOp : std::uint8_t { Tile, Index, Reshape, Scalar };
+struct ThreadStmt {
+  ThreadPtr result, source;
+  ThreadOp op;
+  layout::Tiler tiler;
+  std::vector<IndexArg> index;
+  int level = 0;
+  Layout shape;
+};
+
+// (@bm, @bn) = #4.indices(): names the coordinates; each is a Coord variable whose `def` is its expression.
+struct IndicesStmt {
+  ThreadPtr group;
+  std::vector<std::vector<Expr>> vars;  // per level, per mode
+};
+
+// %9:[16,16:16,1].fp16.SH <- Allocate<<<...>>>(): the buffer's fields are the attributes.
+struct AllocStmt {
+  TensorPtr tensor;
+};
+
+struct SpecStmt {
+  SpecKind kind = SpecKind::Spec;
+  Attrs attrs;  // defaults of the kind are filled in
+  std::vector<TensorPtr> outs;
+  std::vector<Operand> ins;
+  ThreadPtr blocks, threads;  // execution configuration; threads: [].thread = each thread for itself
+  std::string atom;           // requested by name; "" = whatever matches
+  std::string means;          // of a generic Spec: text of its meaning, "" = none
+  bool decomposed = false;    // has a body (maybe empty)
+  bool collective = false;    // the body was made by the builder from `atom` (a collective leaf)
+  Block body;
+};
+
+// for(k=0; k < stop; k += step). unroll 0: fully, when lowering (registers may then be indexed by the counter);
+// 1: not at all; n: by n, printed as a pragma.
+struct LoopStmt {
+  Expr var, start, stop, step;
+  int unroll = 1;
+  Block body;
+};
+
+struct IfStmt {
+  Expr condition;
+  Block then_body, else_body;
+};
+
+struct OnlyStmt {  // with gr.only(group): a branch uniform for that group
+  ThreadPtr group;
+  bool elect = false;  // one thread of it
+  Block body;
+};
+
+struct ExitIfStmt {  // block-uniform
+  Expr condition;
+};
+
+struct ScalarStmt {  // declares (first) or assigns a mutable integer
+  Expr var, value;
+  bool declare = false;
+};
+
+// barrier(group), commit(atom), wait(atom, pending), fence(...): named `op`, matched with Sync entries as data.
+struct SyncStmt {
+  std::string op;    // "barrier", "commit", "wait", "fence"
+  ThreadPtr group;   // barrier: null = the whole block
+  std::string atom;  // commit, wait, fence: of which atom's domain
+  Attrs attrs;       // pending, ...
+};
+
+struct Stmt {
+  int id = 0;  // unique in the kernel, in order of creation: names syncs, errors, reports
+  SourceLoc loc;
+  std::variant<ViewStmt, ThreadStmt, IndicesStmt, AllocStmt, SpecStmt, LoopStmt, IfStmt, OnlyStmt, ExitIfStmt,
+               ScalarStmt, SyncStmt>
+      node;
+
+  template <class T>
+  [[nodiscard]] const T* as() const {
+    return std::get_if<T>(&node);
+  }
+};
+
+// A scalar argument (gr.param).
+struct ScalarParam {
+  std::string name;
+  ScalarType dtype = ScalarType::fp32;
+  Expr var;  // integer types: its Param variable
+};
+
+struct Kernel {
+  std::string name;
+  std::vector<TensorPtr> args;  // in declaration order; roles Input, Output, InOut
+  std::vector<ScalarParam> params;
+  std::vector<Expr> symbols;  // Size variables that occur, in order of first use
+  ThreadPtr grid, block;      // launch tensors; null until the first is declared
+  Block body;                 // Allocs, views and specs; the root spec, if any, is among them
+
+  // Structural equality, source locations apart.
+  friend bool operator==(const Kernel& a, const Kernel& b);
+};
+using KernelPtr = std::shared_ptr<const Kernel>;
+
+}  // namespace graphene::ir

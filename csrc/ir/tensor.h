@@ -1,0 +1,87 @@
+// Data tensors: a view of a buffer with one layout per tiling level (paper section 3). Views never move data.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/diag.h"
+#include "ir/threads.h"
+#include "ir/types.h"
+#include "layout/layout.h"
+
+namespace graphene::ir {
+
+// What makes registers a fragment: one logical tile that a group of threads holds together.
+// `tv`: (thread, value) -> colexicographic element of `shape`. thread: rank of the thread inside the group, innermost
+// level of `group` fastest; value: register number. An element may be held by several threads (replication).
+// The element space of a fragment's views is: logical element (+ stage * product(shape)).
+struct Fragment {
+  std::vector<std::int64_t> shape;  // logical, of one stage
+  ThreadPtr group;                  // e.g. #6:[2,4].[32].thread, or [32].thread for one warp
+  Layout tv;                        // two modes
+  std::string label;                // "mma.m16n8k16.f32.f16.c", printed in RF<...>; "tv" when built from gr.tv
+  [[nodiscard]] std::int64_t values() const;  // registers per thread and stage
+};
+
+enum class Role : std::uint8_t { Input, Output, InOut, Alloc, Free };  // Free: gr.tensor, outside kernels
+
+struct Buffer {
+  int id = -1;  // of the tensor that declares it
+  std::string name;
+  ScalarType dtype = ScalarType::fp32;
+  Memory memory = Memory::GL;
+  Role role = Role::Free;
+  Layout layout;     // of one stage, elements
+  Swizzle swizzle;   // SH: physical element = swizzle(logical offset); trivial elsewhere
+  int stages = 0;    // 0: not staged. Stage s starts at s * stage_elems
+  Expr stage_elems;  // elements of one stage (SH: rounded up to the alignment)
+  int align_bytes = 0;
+  std::vector<int> over;             // ids of the buffers whose bytes it reuses
+  std::optional<Fragment> fragment;  // RF only; RF without it is private to each thread
+  SourceLoc loc;
+
+  [[nodiscard]] Expr size_elems() const;  // all stages; RF private: registers per thread
+};
+using BufferPtr = std::shared_ptr<const Buffer>;
+
+// A dimension whose accesses are not proven inside: an element's coordinate along it, base + sum of
+// levels(coordinates), must be < extent. Carries layouts congruent with the tensor's own: tiling, indexing ... act on
+// both alike.
+struct DimBound {
+  Expr base;
+  std::vector<Layout> levels;
+  Expr extent;
+};
+
+// %7:[8,1:128,..].[128,1024:..].fp16.GL. Offsets and strides count innermost scalar elements of the buffer.
+struct Tensor {
+  int id = -1;  // "%7"; -1: free-standing or not recorded
+  BufferPtr buffer;
+  Expr offset;
+  std::vector<Layout> levels;    // outermost first; empty: a scalar "[]"
+  std::vector<DimBound> bounds;  // only dimensions that a partial tile made uncertain
+  ScalarType dtype = ScalarType::fp32;
+
+  [[nodiscard]] Memory memory() const { return buffer->memory; }
+  [[nodiscard]] bool is_fragment() const { return buffer->fragment.has_value(); }
+  // The logical shape over all levels: product per dimension (levels of equal rank).
+  [[nodiscard]] std::vector<Expr> logical_shape() const;
+  [[nodiscard]] Expr size() const;
+  [[nodiscard]] std::string type_str(bool strides = true) const;  // "[2,2:2,16].[2,4:1,4].fp32.GL"
+};
+using TensorPtr = std::shared_ptr<const Tensor>;
+
+// Views. Each throws LayoutError (TENSOR_*) with the tensor's type, want and got.
+Tensor tile(const Tensor& t,
+            const layout::Tiler& tiler);  // tiles the OUTERMOST level (paper 3.3, Fig. 4); partial tiles round up
+Tensor index(const Tensor& t,
+             const std::vector<IndexArg>& args);  // the outermost level; all modes fixed: level removed
+Tensor transpose(const Tensor& t);                // .T: the two modes of every level
+Tensor permute(const Tensor& t, const std::vector<int>& order);
+Tensor reshape(const Tensor& t, int level, const Layout& shape);
+Tensor window(const Tensor& t, const Expr& start, const Expr& size);  // mode 0 of the outermost level
+Tensor values(const Tensor& fragment);  // the thread's own registers, private, rank 1, register order
+
+}  // namespace graphene::ir

@@ -1,0 +1,64 @@
+// Scalar types, memories, spec kinds: the closed vocabularies of the IR.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace graphene::ir {
+
+// b8..b64 are untyped bits: they appear in atom patterns ("any 16-bit type"), never in a kernel's tensors.
+enum class ScalarType : std::uint8_t {
+  fp16,
+  bf16,
+  fp32,
+  tf32,
+  fp64,
+  fp8e4m3,
+  fp8e5m2,
+  i8,
+  u8,
+  i16,
+  u16,
+  i32,
+  u32,
+  i64,
+  u64,
+  pred,
+  b8,
+  b16,
+  b32,
+  b64
+};
+
+struct ScalarInfo {
+  const char* name;
+  int bits;  // of one element in memory (pred: 8)
+  enum class Class : std::uint8_t { Float, Signed, Unsigned, Pred, Bits } cls;
+};
+[[nodiscard]] const ScalarInfo& info(ScalarType t);
+[[nodiscard]] inline int bits(ScalarType t) { return info(t).bits; }
+[[nodiscard]] inline const char* name(ScalarType t) { return info(t).name; }
+[[nodiscard]] std::optional<ScalarType> scalar_type_from_name(std::string_view name);
+
+enum class Memory : std::uint8_t { GL, SH, RF };
+[[nodiscard]] const char* name(Memory m);
+[[nodiscard]] std::optional<Memory> memory_from_name(std::string_view name);
+
+// The paper's Table 1 plus TernaryPointwise (fma, where). Spec is the generic one.
+enum class SpecKind : std::uint8_t {
+  Spec,
+  Move,
+  MatMul,
+  UnaryPointwise,
+  BinaryPointwise,
+  TernaryPointwise,
+  Reduction,
+  Shfl,
+  Init,
+  Allocate
+};
+[[nodiscard]] const char* name(SpecKind k);
+[[nodiscard]] std::optional<SpecKind> spec_kind_from_name(std::string_view name);
+
+}  // namespace graphene::ir

@@ -1,0 +1,120 @@
+// The lowered tree: every leaf is one instance of one atom with its operands resolved to registers and addresses.
+// The printer (emit) and the simulator (sim) read this same tree; it decides nothing further.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "atoms/atom.h"
+#include "ir/stmt.h"
+
+namespace graphene::lower {
+
+struct Node;
+using NodePtr = std::shared_ptr<const Node>;
+using Block = std::vector<NodePtr>;
+
+// Registers of one RF buffer (private tensor or fragment), per thread.
+struct RegArray {
+  ir::BufferPtr buffer;
+  std::string c_name;
+  ir::ScalarType dtype;
+  int regs = 0;  // values per thread, all stages
+};
+
+// A buffer in memory: a kernel argument (GL) or an allocation in shared memory.
+struct MemBuffer {
+  ir::BufferPtr buffer;
+  std::string c_name;
+  ir::ScalarType dtype;
+  ir::Memory memory;
+  Expr size_elems;                       // legal offsets are [0, size_elems)
+  std::int64_t shared_offset_bytes = 0;  // SH: where it starts in the block's shared memory
+  int argument = -1;                     // GL: position among the kernel's tensor arguments
+};
+
+struct RegRef {  // value v of the atom's operand is register values[v] of the array
+  int array = 0;
+  std::vector<int> values;
+};
+struct MemRef {  // value v lives at element offset + deltas[v]; swizzles are already applied
+  int buffer = 0;
+  Expr offset;  // elements; may depend on tid, blocks, loops, scalars
+  std::vector<std::int64_t> deltas;
+};
+struct ImmRef {
+  double value = 0;
+};
+struct ExprRef {
+  Expr value;
+};
+using Operand = std::variant<RegRef, MemRef, ImmRef, ExprRef>;
+
+// One instruction. `predicate` 1: always; else executed by the threads where it holds (the atom's guard says how).
+struct AtomCall {
+  atoms::InstancePtr atom;
+  ir::ScalarType dtype;  // what the instance's dtype variable is bound to (of the first operand that has one)
+  std::vector<Operand> out, in, aux;
+  ir::Attrs attrs;
+  Expr predicate = 1;
+  ir::ThreadPtr threads;  // the collective that executes it; [].thread: each thread for itself
+};
+
+struct Loop {
+  Expr var, start, stop, step;
+  int unroll = 1;
+  Block body;
+};
+struct If {  // also gr.only: `uniform_for` is then the group for which the branch is uniform
+  Expr condition;
+  Block then_body, else_body;
+  ir::ThreadPtr uniform_for;
+};
+struct ExitIf {
+  Expr condition;
+};
+struct ScalarSet {
+  Expr var, value;
+  bool declare = false;
+};
+
+// A decomposed spec: its promise is due when every thread of the group has left the body. Views are those of the IR
+// with unrolled counters substituted.
+struct SpecScope {
+  ir::SpecKind kind;
+  ir::Attrs attrs;
+  std::vector<ir::Tensor> outs;
+  std::vector<std::variant<ir::Tensor, double, Expr>> ins;
+  ir::ThreadPtr blocks, threads;
+  std::string means;
+  Block body;
+};
+
+struct Node {
+  const ir::Stmt* origin = nullptr;  // the IR statement it implements; outlives the tree (Program::kernel)
+  std::variant<AtomCall, Loop, If, ExitIf, ScalarSet, SpecScope> node;
+
+  template <class T>
+  [[nodiscard]] const T* as() const {
+    return std::get_if<T>(&node);
+  }
+};
+
+struct Program {
+  ir::KernelPtr kernel;
+  std::string arch;  // "sm_90a"
+  std::vector<RegArray> registers;
+  std::vector<MemBuffer> buffers;  // arguments first, in order; then shared allocations
+  std::vector<Expr> grid;          // up to three extents, over the kernel's symbols
+  std::int64_t block_threads = 1;
+  std::int64_t shared_bytes = 0;
+  Block body;
+};
+using ProgramPtr = std::shared_ptr<const Program>;
+
+// Verifies, matches and lowers. Throws every problem found at once (VerifyError, SelectError).
+[[nodiscard]] ProgramPtr lower(const ir::KernelPtr& kernel, const std::string& arch);
+
+}  // namespace graphene::lower
