@@ -1,6 +1,5 @@
 """Graphene: an intermediate representation and JIT for optimized tensor computations on GPUs."""
 
-from graphene import _core as _core
 from graphene.errors import (
     CompileError,
     GrapheneError,

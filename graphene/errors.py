@@ -1,4 +1,7 @@
-"""The exceptions Graphene raises. Each carries stable codes and structured diagnostics; docs/errors.md lists the codes."""
+"""The exceptions Graphene raises, with stable codes and structured diagnostics.
+
+docs/errors.md lists the codes.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,11 @@ from typing import Any
 
 
 class GrapheneError(Exception):
-    """Base of all errors. `code` is the stable code of the first diagnostic; `diagnostics` holds all of them as dicts
-    with keys code, file, line, message, ir, details, fix."""
+    """Base of all errors.
+
+    `code` is the stable code of the first diagnostic; `diagnostics` holds all of them as dicts with the keys code,
+    file, line, message, ir, details, fix.
+    """
 
     def __init__(self, text: str, diagnostics: list[dict[str, Any]] | None = None) -> None:
         super().__init__(text)
