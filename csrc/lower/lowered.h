@@ -43,6 +43,9 @@ struct MemRef {  // value v lives at element offset + deltas[v]; swizzles are al
   int buffer = 0;
   Expr offset;  // elements; may depend on tid, blocks, loops, scalars
   std::vector<std::int64_t> deltas;
+  // All values are inside the tensor (1) or, where this is 0, all are outside: an input then reads as the attribute
+  // `fill` (0 by default) and nothing is accessed. Of an output it is also part of AtomCall::predicate.
+  Expr inside = 1;
 };
 struct ImmRef {
   double value = 0;
@@ -52,7 +55,9 @@ struct ExprRef {
 };
 using Operand = std::variant<RegRef, MemRef, ImmRef, ExprRef>;
 
-// One instruction. `predicate` 1: always; else executed by the threads where it holds (the atom's guard says how).
+// One instruction. `predicate` 1: always; where it is 0 the thread does nothing (an output is outside, or a MatMul's
+// input is: it would add zero). Inputs outside are MemRef::inside: they read as the fill, so that a Move out of a
+// partial tile still writes its destination.
 struct AtomCall {
   atoms::InstancePtr atom;
   ir::ScalarType dtype;  // what the instance's dtype variable is bound to (of the first operand that has one)
@@ -113,6 +118,9 @@ struct Program {
   Block body;
 };
 using ProgramPtr = std::shared_ptr<const Program>;
+
+// Width of a symbol as a kernel parameter: 32 when its facts fit a signed 32-bit integer, else 64.
+[[nodiscard]] int symbol_bits(const Expr& symbol);
 
 // Verifies, matches and lowers. Throws every problem found at once (VerifyError, SelectError).
 [[nodiscard]] ProgramPtr lower(const ir::KernelPtr& kernel, const std::string& arch);
