@@ -63,9 +63,10 @@ struct Tensor {
   std::vector<Layout> levels;    // outermost first; empty: a scalar "[]"
   std::vector<DimBound> bounds;  // only dimensions that a partial tile made uncertain
   ScalarType dtype = ScalarType::fp32;
+  bool own_values = false;  // of a fragment's values(): offset and levels count the thread's own registers
 
   [[nodiscard]] Memory memory() const { return buffer->memory; }
-  [[nodiscard]] bool is_fragment() const { return buffer->fragment.has_value(); }
+  [[nodiscard]] bool is_fragment() const { return buffer->fragment.has_value() && !own_values; }
   // The logical shape over all levels: product per dimension (levels of equal rank).
   [[nodiscard]] std::vector<Expr> logical_shape() const;
   [[nodiscard]] Expr size() const;

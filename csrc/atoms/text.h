@@ -1,0 +1,32 @@
+// The text of an entry, parsed: what printers walk. No printer looks at the template string itself.
+//
+//   "ld.global.v4.b32 {$dst}, [$src];"   Text "ld.global.v4.b32 ", Operand dst braces, Text ", [", Operand src, Text
+//   "];"
+//
+// What an operand prints as, by Via and memory:
+//   Natural, RF: registers as inline-assembly operands, reinterpreted as the constraint's C type (RegPacking)
+//   Natural, GL: the address ("l"); SH: the 32-bit shared-state-space address ("r")
+//   Lvalue:      the C++ expression of the element itself (RF, SH, GL), or the immediate
+// An attribute prints as its literal, or as an integer expression ("r" in PTX).
+//
+// C++ text and helpers assume this prelude: `half` and `bfloat16`, trivially copyable structs of 16 bits; fp32 float,
+// fp64 double, i8..u64 signed char .. unsigned long long, pred bool; fp8 and tf32 as unsigned char and float.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace graphene::atoms {
+
+struct Piece {
+  enum class Kind : std::uint8_t { Text, Operand, Attr, IfBegin, IfEnd } kind = Kind::Text;
+  std::string text;     // Text: as is; Operand: its name; Attr, IfBegin: the attribute's name
+  int element = -1;     // Operand: one register "$d[i]"; -1: all
+  bool braces = false;  // Operand: "{$d}", all registers as a PTX vector
+};
+struct Text {
+  bool is_ptx = true;
+  std::vector<Piece> pieces;
+};
+
+}  // namespace graphene::atoms
