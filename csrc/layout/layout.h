@@ -2,9 +2,10 @@
 // colexicographic (leftmost mode fastest). Values: copy them freely.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "sym/expr.h"
@@ -31,7 +32,7 @@ class IntTuple {
   [[nodiscard]] std::vector<Expr> leaves() const;
   [[nodiscard]] Expr product() const;  // 1 for ()
   [[nodiscard]] bool is_static() const;
-  [[nodiscard]] std::string str() const;  // "(4,(2,4))", "8"
+  [[nodiscard]] std::string str() const;  // "(4,(2,4))", "8", "((4,2))" for one mode
   friend bool identical(const IntTuple& a, const IntTuple& b);
 
  private:
@@ -42,6 +43,9 @@ class IntTuple {
 
 [[nodiscard]] bool congruent(const IntTuple& a, const IntTuple& b);  // same hierarchy
 
+// Sizes are non-negative (LAYOUT_SIZE); strides are any integers. As a function a layout is extended past its size
+// along its last mode, as in CuTe: that is what an over-approximated tile count relies on. check_coord() is the guard
+// where a coordinate comes from outside.
 class Layout {
  public:
   Layout();                                 // 1:0
@@ -56,12 +60,12 @@ class Layout {
   [[nodiscard]] Expr size() const { return shape_.product(); }
   [[nodiscard]] Expr cosize() const;  // largest offset + 1 (0 if the size is 0)
   [[nodiscard]] bool is_static() const { return shape_.is_static() && stride_.is_static(); }
-  [[nodiscard]] Layout mode(int i) const;                      // a sub-layout
+  [[nodiscard]] Layout mode(int i) const;                      // a sub-layout; LAYOUT_RANK when there is no mode i
   [[nodiscard]] Expr operator()(const Expr& linear) const;     // offset of a colexicographic index
   [[nodiscard]] Expr operator()(const IntTuple& coord) const;  // offset of a coordinate, hierarchical to any level
   [[nodiscard]] IntTuple coord(const Expr& linear) const;      // natural coordinate of a colexicographic index
   [[nodiscard]] std::string str() const;                       // CuTe's: "(4,(2,4)):(2,(1,8))"
-  [[nodiscard]] std::string graphene_str() const;              // Graphene's: "[4,(2,4):2,(1,8)]"
+  [[nodiscard]] std::string graphene_str() const;              // Graphene's: "[4,(2,4):2,(1,8)]"; see parse_layout
   friend bool identical(const Layout& a, const Layout& b);
 
  private:
@@ -70,48 +74,84 @@ class Layout {
 };
 
 // Reads both notations; LAYOUT_PARSE with the offset of the problem. A layout without strides is column-major.
-// `lookup` resolves names; a null function refuses them.
+// `lookup` resolves names; a null function refuses them. Graphene's brackets are the outermost tuple, and a single leaf
+// between them stands for itself: "[4:2]" is 4:2, "[(4,2):(1,16)]" is ((4,2)):((1,16)), and "[4,:2,]" is (4):(2).
 [[nodiscard]] Layout parse_layout(std::string_view text,
                                   const std::function<std::optional<Expr>(std::string_view)>& lookup = nullptr);
 
+[[nodiscard]] IntTuple parse_int_tuple(std::string_view text,
+                                       const std::function<std::optional<Expr>(std::string_view)>& lookup = nullptr);
+
+// Coordinates past the end continue along the last mode. LAYOUT_COORD when the hierarchies do not fit.
 [[nodiscard]] Expr crd2idx(const IntTuple& coord, const IntTuple& shape, const IntTuple& stride);
 [[nodiscard]] IntTuple idx2crd(const Expr& index, const IntTuple& shape);
+// LAYOUT_COORD / LAYOUT_BOUNDS unless every part of the coordinate fits; what the facts leave open is let pass.
+void check_coord(const IntTuple& coord, const IntTuple& shape);
 [[nodiscard]] Layout make_layout(const std::vector<Layout>& modes);  // concatenation: one mode each
 
+// The algebra. Where it is defined only under a condition (divisibility, order), the condition is proven: refuted is
+// LAYOUT_DIVISIBILITY, LAYOUT_COMPOSE or LAYOUT_INJECTIVE, undecided is LAYOUT_FACT, which names the missing fact.
 [[nodiscard]] Layout coalesce(const Layout& l);
-[[nodiscard]] Layout filter(const Layout& l);                        // no stride-0 and size-1 modes
-[[nodiscard]] Layout composition(const Layout& a, const Layout& b);  // for all i: r(i) == a(b(i))
+[[nodiscard]] Layout filter(const Layout& l);  // no stride-0 and size-1 modes
+// For all i < size(b): r(i) == a(b(i)), and every coordinate of b is one of r.
+[[nodiscard]] Layout composition(const Layout& a, const Layout& b);
+// The image of the result is disjoint from l's (0 apart), ordered, and (l, result) is injective with a cosize of at
+// least cotarget. It leaves holes where l's strides do not divide.
 [[nodiscard]] Layout complement(const Layout& l, const Expr& cotarget);
-[[nodiscard]] Layout right_inverse(const Layout& l);
-[[nodiscard]] Layout left_inverse(const Layout& l);
+[[nodiscard]] Layout right_inverse(const Layout& l);  // for all i < size(r): l(r(i)) == i
+[[nodiscard]] Layout left_inverse(const Layout& l);   // for all i < size(l): r(l(i)) == i
 
-// A tiler is a Layout (applied to the whole), or one entry per mode; a null entry keeps a mode whole.
+// A tiler is a Layout (applied to the whole), or one entry per mode; a null entry keeps a mode whole: logical_divide
+// leaves it as it is, zipped_divide makes it one tile (rest 1:0). Modes beyond the tiler's entries are rest.
+// A tile size that does not divide rounds the tile count up.
 using Tiler = std::vector<std::optional<Layout>>;
-[[nodiscard]] Layout logical_divide(const Layout& l, const Layout& tiler);
-[[nodiscard]] Layout logical_divide(const Layout& l, const Tiler& tiler);
-[[nodiscard]] Layout zipped_divide(const Layout& l, const Tiler& tiler);  // ((tiles),(rest))
-[[nodiscard]] Layout tiled_divide(const Layout& l, const Tiler& tiler);   // ((tiles),rest...)
+[[nodiscard]] Layout composition(const Layout& a, const Tiler& b);  // modes beyond the tiler's entries are dropped
+[[nodiscard]] Layout logical_divide(const Layout& l, const Layout& tiler);  // (tile, rest)
+[[nodiscard]] Layout logical_divide(const Layout& l, const Tiler& tiler);   // (tile, rest) in each mode
+[[nodiscard]] Layout zipped_divide(const Layout& l, const Tiler& tiler);    // ((tiles),(rest))
+[[nodiscard]] Layout tiled_divide(const Layout& l, const Layout& tiler);    // (tile,rest...)
+[[nodiscard]] Layout tiled_divide(const Layout& l, const Tiler& tiler);     // ((tiles),rest...)
 [[nodiscard]] Layout logical_product(const Layout& l, const Layout& tiler);
+[[nodiscard]] Layout logical_product(const Layout& l, const Tiler& tiler);
 [[nodiscard]] Layout zipped_product(const Layout& l, const Layout& tiler);
+[[nodiscard]] Layout zipped_product(const Layout& l, const Tiler& tiler);
 [[nodiscard]] Layout tiled_product(const Layout& l, const Layout& tiler);
-[[nodiscard]] Layout blocked_product(const Layout& l, const Layout& tiler);
-[[nodiscard]] Layout raked_product(const Layout& l, const Layout& tiler);
+[[nodiscard]] Layout tiled_product(const Layout& l, const Tiler& tiler);
+[[nodiscard]] Layout blocked_product(const Layout& l, const Layout& tiler);  // mode i: (l's, tiler's)
+[[nodiscard]] Layout raked_product(const Layout& l, const Layout& tiler);    // mode i: (tiler's, l's)
 
-[[nodiscard]] bool is_injective(const Layout& l);                         // static layouts
-[[nodiscard]] bool equal_as_functions(const Layout& a, const Layout& b);  // same size, same offset everywhere
+// Static layouts are decided exactly (by enumeration where the strides interleave: LAYOUT_LIMIT past 2^24 elements).
+// Symbolic ones: true where proven, else LAYOUT_FACT.
+[[nodiscard]] bool is_injective(const Layout& l);
+// Same size, same offset everywhere. With symbolic leaves: proven so, whatever the values.
+[[nodiscard]] bool equal_as_functions(const Layout& a, const Layout& b);
 
-// CuTe's Swizzle<bits, base, shift>: offset ^ ((offset & mask) >> shift), mask = ((1<<bits)-1) << (base+shift).
-// Offsets count ELEMENTS of the tensor it is given to.
+// CuTe's Swizzle<bits, base, shift>: offset ^ ((offset & mask) >> shift), mask = ((1<<bits)-1) << (base+shift); a
+// negative shift reads the low bits and changes the high ones. Offsets count ELEMENTS of the tensor it is given to.
 struct Swizzle {
   int bits = 0;
   int base = 0;
   int shift = 0;
 
+  Swizzle() = default;
+  Swizzle(int bits, int base, int shift);  // LAYOUT_SWIZZLE unless 0 <= bits <= |shift| and 0 <= base
   [[nodiscard]] bool trivial() const { return bits == 0; }
   [[nodiscard]] Expr operator()(const Expr& offset) const;
+  // Offsets of one aligned block of so many elements (a power of two) are permuted among themselves.
+  [[nodiscard]] std::int64_t period() const;
   [[nodiscard]] std::string str() const;  // "Sw<3,3,3>"
   bool operator==(const Swizzle&) const = default;
 };
+[[nodiscard]] Swizzle parse_swizzle(std::string_view text);  // what str() prints; LAYOUT_PARSE
+
+// The swizzle that lets 8 consecutive rows be read at one 16-byte column without a bank conflict (the access of
+// ldmatrix), in a row-major tile of `row_elems` elements of `element_bits` bits. LAYOUT_SWIZZLE unless rows are whole
+// 16-byte chunks. With 2^k the largest power of two that divides the chunks of a row: <min(k,3), log2(elements of a
+// chunk), max(k,3)>. Why: the 8 chunks r*C + c (C = 2^k * odd, r = 0..7) must fall on the 8 different groups of 4
+// banks, that is their low 3 bits must differ. r*C + c leaves its low k bits fixed and takes 8 consecutive odd
+// multiples above them; of those three distinguishing bits, 3-min(k,3) lie in the group number already and the others
+// are xored into its fixed low bits.
+[[nodiscard]] Swizzle row_swizzle(std::int64_t row_elems, int element_bits);
 
 // swizzle o (offset + layout): what composition(Swizzle, Layout) gives.
 struct ComposedLayout {

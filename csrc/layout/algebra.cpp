@@ -1,0 +1,210 @@
+#include <algorithm>
+
+#include "layout/facts.h"
+
+namespace graphene::layout {
+
+namespace {
+
+// a o (s:d) for one leaf of b, and how far it reaches into each mode of a.
+class LeafComposition {
+ public:
+  LeafComposition(const Flat& a, const Layout& whole_a, const Layout& whole_b)
+      : a_(a), whole_a_(whole_a), whole_b_(whole_b), reach_(a.rank(), Expr(0)) {}
+
+  IntTuple shape;  // of the result
+  IntTuple stride;
+
+  void distribute(const IntTuple& s, const IntTuple& d) {
+    if (s.is_leaf()) {
+      leaf(s.leaf(), d.leaf());
+      return;
+    }
+    std::vector<IntTuple> shapes;
+    std::vector<IntTuple> strides;
+    for (int i = 0; i < s.rank(); ++i) {
+      distribute(s[i], d[i]);
+      shapes.push_back(std::move(shape));
+      strides.push_back(std::move(stride));
+    }
+    shape = std::move(shapes);
+    stride = std::move(strides);
+  }
+
+  // a(x + y) == a(x) + a(y) as long as no digit carries: the digits' largest values must add up to less than the size
+  // of the mode. (The last mode is open-ended.) a is coalesced, so a carry would change the offset.
+  void check_no_carry() const {
+    for (std::size_t j = 0; j + 1 < a_.rank(); ++j) {
+      require(known_le(reach_[j] + 1, a_.shape[j]), "composition", (reach_[j] + 1).str() + " <= " + a_.shape[j].str(),
+              Code::LAYOUT_COMPOSE,
+              "the composition is not a layout: the modes of the right operand carry into each other inside of mode " +
+                  a_.shape[j].str() + ":" + a_.stride[j].str() + " of the left one",
+              operands());
+    }
+  }
+
+ private:
+  [[nodiscard]] std::vector<std::string> operands() const {
+    return {"left:  " + whole_a_.str(), "right: " + whole_b_.str()};
+  }
+
+  void piece(Flat& out, std::size_t j, const Expr& s, const Expr& step) {
+    reach_[j] = reach_[j] + (s - 1) * step;
+    out.push(s, step * a_.stride[j]);
+  }
+
+  void leaf(const Expr& s, const Expr& d) {
+    const std::size_t last = a_.rank() - 1;
+    Flat out;
+    if (d.is_const(0) || s.is_const(0)) {
+      out.push(s, 0);
+    } else if (last == 0) {
+      out.push(s, d * a_.stride[0]);
+    } else {
+      Expr rest = s;
+      Expr step = d;
+      require(known_le(0, step), "composition", step.str() + " >= 0", Code::LAYOUT_COMPOSE,
+              "the composition is not a layout: a negative stride on the right, several modes on the left", operands());
+      for (std::size_t j = 0; j < last && !rest.is_const(1); ++j) split(out, j, rest, step);
+      if (s.is_const(1)) {
+        Expr below = 1;
+        for (std::size_t j = 0; j < last; ++j) below = below * a_.shape[j];
+        step = below.is_const() ? sym::ceil_div(d, below) : Expr(0);
+        out.push(1, step * a_.stride[last]);
+      } else if (!rest.is_const(1)) {
+        piece(out, last, rest, step);
+      }
+    }
+    const Layout l = out.layout();
+    shape = l.shape();
+    stride = l.stride();
+  }
+
+  // Takes from rest:step what lies in mode j; what is left counts in units of the next mode.
+  void split(Flat& out, std::size_t j, Expr& rest, Expr& step) {
+    const Expr& size = a_.shape[j];
+    if (proven_le((rest - 1) * step + 1, size)) {
+      piece(out, j, rest, step);
+      rest = 1;
+      return;
+    }
+    const std::optional<bool> beyond = known_divides(size, step);
+    if (beyond.value_or(false)) {
+      step = sym::floor_div(step, size);
+      return;
+    }
+    const std::optional<bool> inside = known_divides(step, size);
+    std::optional<bool> divides = inside;
+    if (!inside.value_or(false) && !(beyond.has_value() && inside.has_value())) divides = std::nullopt;
+    require(divides, "composition", size.str() + " % " + step.str() + " == 0", Code::LAYOUT_DIVISIBILITY,
+            "composition: the stride " + step.str() + " and the size " + size.str() + " do not divide each other",
+            operands());
+    const Expr taken = sym::floor_div(size, step);
+    require(known_divides(taken, rest), "composition", rest.str() + " % " + taken.str() + " == 0",
+            Code::LAYOUT_DIVISIBILITY,
+            "composition: the size " + rest.str() + " is not a multiple of the " + taken.str() +
+                " steps that fit in mode " + size.str() + ":" + a_.stride[j].str(),
+            operands());
+    if (!taken.is_const(1)) piece(out, j, taken, step);
+    rest = sym::floor_div(rest, taken);
+    step = 1;
+  }
+
+  const Flat& a_;
+  const Layout& whole_a_;
+  const Layout& whole_b_;
+  std::vector<Expr> reach_;
+};
+
+}  // namespace
+
+Layout coalesce(const Layout& l) { return coalesced(flatten(l)).layout(); }
+
+Layout filter(const Layout& l) {
+  const Flat f = filtered(flatten(l));
+  return f.rank() == 0 ? Layout() : coalesced(f).layout();
+}
+
+Layout composition(const Layout& a, const Layout& b) {
+  const Flat flat = coalesced(flatten(a));
+  LeafComposition c(flat, a, b);
+  c.distribute(b.shape(), b.stride());
+  c.check_no_carry();
+  return {std::move(c.shape), std::move(c.stride)};
+}
+
+Layout complement(const Layout& l, const Expr& cotarget) {
+  const Flat f = filtered(flatten(l));
+  Flat out;
+  Expr current = 1;
+  for (const std::size_t i : nested_order(f, "complement", l)) {
+    out.push(sym::floor_div(f.stride[i], current), current);
+    current = f.shape[i] * f.stride[i];
+  }
+  if (current.is_const(0)) current = 1;  // an empty layout leaves everything
+  out.push(sym::ceil_div(cotarget, current), current);
+  return coalesced(out).layout();
+}
+
+Layout right_inverse(const Layout& l) {
+  const Flat f = coalesced(flatten(l));
+  if (f.shape[0].is_const(0)) return {0, 0};
+  std::vector<Expr> below(f.rank());  // the index at which a mode starts to count
+  Expr product = 1;
+  for (std::size_t i = 0; i < f.rank(); ++i) {
+    below[i] = product;
+    product = product * f.shape[i];
+  }
+  Flat out;
+  Expr current = 1;
+  std::vector<bool> used(f.rank(), false);
+  for (bool found = true; found;) {
+    found = false;
+    for (std::size_t i = 0; i < f.rank() && !found; ++i) {
+      if (used[i] || !identical(f.stride[i], current)) continue;
+      out.push(f.shape[i], below[i]);
+      current = current * f.shape[i];
+      used[i] = found = true;
+    }
+  }
+  return coalesced(out).layout();
+}
+
+Layout left_inverse(const Layout& l) {
+  const Flat f = coalesced(flatten(l));
+  if (f.shape[0].is_const(0) || f.shape[0].is_const(1)) return {};
+  const std::vector<std::string> details = {"layout: " + l.str()};
+  std::vector<Expr> below(f.rank());
+  Expr product = 1;
+  for (std::size_t i = 0; i < f.rank(); ++i) {
+    if (f.stride[i].is_const(0))
+      fail(Code::LAYOUT_INJECTIVE, "left_inverse needs an injective layout, got a stride of 0", details);
+    below[i] = product;
+    product = product * f.shape[i];
+  }
+  // An offset's digits, in the mixed radix of the sorted strides, are the coordinates in that order.
+  Flat out;
+  Expr current = 1;
+  Expr weight = 0;
+  Expr size = 1;
+  for (const std::size_t i : nested_order(f, "left_inverse", l)) {
+    const Expr& d = f.stride[i];
+    require(known_divides(current, d), "left_inverse", d.str() + " % " + current.str() + " == 0",
+            Code::LAYOUT_DIVISIBILITY, "left_inverse: the stride " + d.str() + " is not a multiple of " + current.str(),
+            details);
+    out.push(sym::floor_div(d, current), weight);
+    current = d;
+    weight = below[i];
+    size = f.shape[i];
+  }
+  out.push(size, weight);
+  return coalesced(out).layout();
+}
+
+bool equal_as_functions(const Layout& a, const Layout& b) {
+  // The coalesced form is canonical: the first size is the first index at which the offset leaves the line through 0
+  // and 1, and so on.
+  return identical(coalesce(a), coalesce(b));
+}
+
+}  // namespace graphene::layout
