@@ -61,7 +61,6 @@ void print_modes(const IntTuple& t, std::string& out) {
     out += t[i].str();
   }
   if (t.rank() == 0) out += "()";
-  if (t.rank() == 1 && (t[0].is_leaf() || t[0].rank() == 0)) out += ',';
 }
 
 }  // namespace

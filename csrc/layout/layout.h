@@ -75,7 +75,8 @@ class Layout {
 
 // Reads both notations; LAYOUT_PARSE with the offset of the problem. A layout without strides is column-major.
 // `lookup` resolves names; a null function refuses them. Graphene's brackets are the outermost tuple, and a single leaf
-// between them stands for itself: "[4:2]" is 4:2, "[(4,2):(1,16)]" is ((4,2)):((1,16)), and "[4,:2,]" is (4):(2).
+// between them stands for itself: "[4:2]" is 4:2 (graphene_str prints (4):(2) so, too), "[(4,2):(1,16)]" is
+// ((4,2)):((1,16)).
 [[nodiscard]] Layout parse_layout(std::string_view text,
                                   const std::function<std::optional<Expr>(std::string_view)>& lookup = nullptr);
 

@@ -107,20 +107,14 @@ class Parser {
 
   IntTuple bracket_list() {
     std::vector<IntTuple> items;
-    bool trailing_comma = false;
     for (;;) {
       items.push_back(tuple_or_leaf(1));
       space();
       if (peek() != ',') break;
       ++at_;
-      space();
-      if (peek() == ':' || peek() == ']') {
-        trailing_comma = true;
-        break;
-      }
     }
     const bool is_unit = items.front().is_leaf() || items.front().rank() == 0;
-    if (items.size() == 1 && is_unit && !trailing_comma) return items.front();
+    if (items.size() == 1 && is_unit) return items.front();
     return items;
   }
 
