@@ -9,6 +9,7 @@ namespace graphene::bind {
 
 namespace py = pybind11;
 
-void register_base(py::module_& m);  // exceptions and the error catalogue
+void register_base(py::module_& m);     // exceptions and the error catalogue
+void register_runtime(py::module_& m);  // compiling, the disk cache, launching
 
 }  // namespace graphene::bind

@@ -17,8 +17,8 @@ inline constexpr int kManifestSchema = 1;
 
 // An element type: Graphene's name and DLPack's description of the same bits.
 struct DType {
-  std::string name;        // "fp16"
-  std::uint8_t code = 0;   // DLPack: 0 int, 1 uint, 2 float, 4 bfloat, 6 bool, 10 float8_e4m3fn, 12 float8_e5m2, ...
+  std::string name;       // "fp16"
+  std::uint8_t code = 0;  // DLPack: 0 int, 1 uint, 2 float, 4 bfloat, 6 bool, 10 float8_e4m3fn, 12 float8_e5m2, ...
   std::uint8_t bits = 0;
 
   friend bool operator==(const DType&, const DType&) = default;

@@ -1,0 +1,160 @@
+// Compiling and the disk cache, seen from Python.
+#include <memory>
+#include <optional>
+
+#include "base/diag.h"
+#include "bind/bind.h"
+#include "bind/runtime_common.h"
+#include "runtime/cache.h"
+#include "runtime/compile.h"
+#include "runtime/sha256.h"
+
+namespace graphene::bind {
+
+namespace rt = graphene::runtime;
+
+std::vector<std::string> site_packages() {
+  std::vector<std::string> out;
+  const py::object path = py::module_::import("sys").attr("path");
+  for (const py::handle item : path)
+    if (py::isinstance<py::str>(item) && py::len(item) > 0) out.push_back(item.cast<std::string>());
+  return out;
+}
+
+void warn_about_cache() {
+  for (const std::string& text : rt::take_cache_warnings())
+    if (PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 1) != 0) throw py::error_already_set();
+}
+
+namespace {
+
+rt::CompileRequest request_of(const std::string& source, const std::string& entry, const std::string& arch,
+                              const std::optional<std::string>& name,
+                              const std::optional<std::vector<std::string>>& options) {
+  rt::CompileRequest r;
+  r.source = source;
+  r.entry = entry;
+  r.arch = arch;
+  r.kernel_name = name.value_or(entry);
+  if (options) r.options = *options;
+  r.site_packages = site_packages();
+  return r;
+}
+
+py::dict nvrtc_dict(const rt::NvrtcInfo& info) {
+  py::dict d;
+  d["path"] = info.path;
+  d["why"] = info.why;
+  d["version"] = info.version();
+  py::list archs;
+  for (const int a : info.archs) archs.append("sm_" + std::to_string(a));
+  d["archs"] = archs;
+  return d;
+}
+
+std::string binary_repr(const rt::Binary& b) {
+  return "Binary('" + b.entry + "', " + b.arch + ", " + std::to_string(b.resources.registers) + " registers, " +
+         std::to_string(b.resources.spill_bytes) + " spill bytes, " + std::to_string(b.resources.shared_bytes) +
+         " shared bytes, cubin of " + std::to_string(b.cubin.size()) + " bytes)";
+}
+
+}  // namespace
+
+void register_runtime(py::module_& m) {
+  py::class_<rt::Binary, std::shared_ptr<rt::Binary>>(m, "Binary", R"(A compiled kernel.
+
+Sizes are per thread (registers, spill_bytes, local_bytes) or per block (shared_bytes: static shared memory).)")
+      .def(py::init([](const py::bytes& cubin, const std::string& entry, const std::string& arch) {
+             auto b = std::make_shared<rt::Binary>();
+             b->cubin = std::string(cubin);
+             b->entry = entry;
+             b->arch = arch;
+             b->resources = rt::read_cubin(b->cubin, entry);
+             if (!b->resources.known)
+               fail(Code::LAUNCH_MANIFEST, "the cubin has no kernel '" + entry + "'", {},
+                    "name the extern \"C\" symbol of its kernel");
+             return b;
+           }),
+           py::arg("cubin"), py::arg("entry"), py::arg("arch"),
+           "A cubin from elsewhere. Raises LaunchError (LAUNCH_MANIFEST) when `entry` is not a kernel of it.")
+      .def_readonly("entry", &rt::Binary::entry, "The extern \"C\" symbol.")
+      .def_readonly("arch", &rt::Binary::arch, "Architecture, as in \"sm_90a\".")
+      .def_property_readonly(
+          "cubin", [](const rt::Binary& b) { return py::bytes(b.cubin); }, "The ELF file, bytes.")
+      .def_readonly("ptx", &rt::Binary::ptx, "PTX text.")
+      .def_readonly("log", &rt::Binary::log, "What NVRTC and the assembler said.")
+      .def_readonly("nvrtc_version", &rt::Binary::nvrtc_version, "As in \"13.0\".")
+      .def_property_readonly(
+          "registers", [](const rt::Binary& b) { return b.resources.registers; }, "Per thread.")
+      .def_property_readonly(
+          "spill_bytes", [](const rt::Binary& b) { return b.resources.spill_bytes; },
+          "Stored plus loaded per thread because registers ran out.")
+      .def_property_readonly(
+          "shared_bytes", [](const rt::Binary& b) { return b.resources.shared_bytes; },
+          "Static shared memory of a block, without what the system reserves and without dynamic shared memory.")
+      .def_property_readonly(
+          "local_bytes", [](const rt::Binary& b) { return b.resources.local_bytes; }, "Stack frame of a thread.")
+      .def_readonly("from_cache", &rt::Binary::from_cache, "Whether the disk cache had it.")
+      .def_readonly("compile_ms", &rt::Binary::compile_ms, "Time NVRTC took, when it was compiled.")
+      .def("__repr__", &binary_repr);
+
+  m.def(
+      "compile_source",
+      [](const std::string& source, const std::string& entry, const std::string& arch,
+         const std::optional<std::string>& name, const std::optional<std::vector<std::string>>& options) {
+        const auto request = request_of(source, entry, arch, name, options);
+        std::shared_ptr<rt::Binary> b;
+        {
+          const py::gil_scoped_release release;
+          b = std::make_shared<rt::Binary>(rt::compile(request));
+        }
+        warn_about_cache();
+        return b;
+      },
+      py::arg("source"), py::arg("entry"), py::arg("arch"), py::arg("name") = py::none(),
+      py::arg("options") = py::none(),
+      R"(CUDA C++ text with the kernel `extern "C" __global__ entry` -> Binary for `arch`, through the disk cache.
+
+`options` replaces default_compile_options(). Raises CompileError: COMPILE_NVRTC, COMPILE_ARCH, COMPILE_SOURCE,
+COMPILE_REMARK. Releases the GIL.)");
+  m.def("default_compile_options", &rt::default_options, "NVRTC options used when none are given.");
+  m.def(
+      "is_cached",
+      [](const std::string& source, const std::string& entry, const std::string& arch,
+         const std::optional<std::vector<std::string>>& options) {
+        return rt::is_cached(request_of(source, entry, arch, std::nullopt, options));
+      },
+      py::arg("source"), py::arg("entry"), py::arg("arch"), py::arg("options") = py::none(),
+      "Whether compile_source would find this in the disk cache.");
+  m.def(
+      "nvrtc_libraries",
+      [] {
+        py::list out;
+        for (const auto& info : rt::all_nvrtc(site_packages())) out.append(nvrtc_dict(info));
+        return out;
+      },
+      "Every NVRTC found, in the order of the search: dicts with path, why, version, archs.");
+  m.def(
+      "nvrtc_for", [](const std::string& arch) { return nvrtc_dict(rt::find_nvrtc(arch, site_packages())); },
+      py::arg("arch"), "The NVRTC that compiles for `arch`. Raises CompileError (COMPILE_NVRTC, COMPILE_ARCH).");
+  m.def(
+      "cache_stats",
+      [] {
+        const auto s = rt::cache_stats();
+        warn_about_cache();
+        py::dict d;
+        d["dir"] = s.dir.empty() ? py::object(py::none()) : py::object(py::str(s.dir.string()));
+        d["entries"] = s.entries;
+        d["bytes"] = s.bytes;
+        d["limit_bytes"] = s.limit_bytes;
+        d["writable"] = s.writable;
+        return d;
+      },
+      "The disk cache: dir (None when it is off), entries, bytes, limit_bytes, writable.");
+  m.def("cache_clear", &rt::cache_clear, "Removes every entry of the disk cache; returns how many.");
+  m.def(
+      "sha256", [](const py::bytes& data) { return rt::sha256_hex(std::string(data)); }, py::arg("data"),
+      "SHA-256 in hexadecimal, as the cache computes it.");
+}
+
+}  // namespace graphene::bind

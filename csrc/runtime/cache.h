@@ -1,0 +1,49 @@
+// The disk cache. An entry is a directory of files with a checksum each, written under a temporary name and renamed, so
+// that another process sees all of it or nothing. Nothing here throws: a cache that cannot be used is no cache.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace graphene::runtime {
+
+inline constexpr int kCacheSchema = 1;
+
+// $GRAPHENE_CACHE_DIR, else $XDG_CACHE_HOME/graphene, else ~/.cache/graphene. Empty when there is no home directory or
+// GRAPHENE_CACHE=0.
+[[nodiscard]] std::filesystem::path cache_dir();
+
+// $GRAPHENE_CACHE_LIMIT (bytes, or a number with K, M or G), 1 GiB by default.
+[[nodiscard]] std::uint64_t cache_limit_bytes();
+
+using CacheFiles = std::map<std::string, std::string>;  // file name -> bytes
+
+// False when there is no entry. A damaged one is removed, and is no entry. A hit makes the entry the youngest.
+[[nodiscard]] bool cache_load(const std::string& key, CacheFiles& files);
+
+// Stores, then removes the oldest entries while the cache is above its limit.
+void cache_store(const std::string& key, const CacheFiles& files);
+
+struct CacheStats {
+  std::filesystem::path dir;
+  std::uint64_t entries = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t limit_bytes = 0;
+  bool writable = false;
+};
+[[nodiscard]] CacheStats cache_stats();
+
+// Removes every entry and what was remembered of libraries; returns how many entries. Safe while others use the cache.
+std::uint64_t cache_clear();
+
+// What went wrong since the last call, each complaint once a process: for Python's warnings.
+[[nodiscard]] std::vector<std::string> take_cache_warnings();
+
+bool read_file(const std::filesystem::path& path, std::string& bytes);
+bool write_file_atomically(const std::filesystem::path& path, std::string_view bytes);
+
+}  // namespace graphene::runtime

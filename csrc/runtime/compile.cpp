@@ -1,0 +1,186 @@
+#include "runtime/compile.h"
+
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/diag.h"
+#include "runtime/cache.h"
+#include "runtime/sha256.h"
+
+namespace graphene::runtime {
+
+namespace {
+
+using Json = nlohmann::json;
+
+// What the assembler only remarks on although the kernel then misses its purpose.
+struct FatalRemark {
+  const char* text;
+  const char* message;
+  const char* fix;
+};
+constexpr std::array<FatalRemark, 1> kFatalRemarks = {{
+    {"wgmma.mma_async instructions are serialized", "the assembler serialises the wgmma instructions",
+     "keep the accumulator's registers untouched between the first wgmma and its wait, and use no function calls "
+     "there"},
+}};
+
+std::vector<std::string> split_lines(const std::string& text) {
+  std::vector<std::string> out;
+  for (std::size_t at = 0; at <= text.size();) {
+    const auto end = std::min(text.find('\n', at), text.size());
+    out.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return out;
+}
+
+std::string trimmed(const std::string& s) {
+  const auto first = s.find_first_not_of(" \t");
+  return first == std::string::npos ? "" : s.substr(first, s.find_last_not_of(" \t\r") - first + 1);
+}
+
+// The line number in "name.cu(12): error ...".
+std::optional<std::size_t> error_line(const std::string& line, const std::string& file_name) {
+  const std::string prefix = file_name + "(";
+  if (!line.starts_with(prefix) || line.find("): error") == std::string::npos) return std::nullopt;
+  std::size_t n = 0;
+  const auto r = std::from_chars(line.data() + prefix.size(), line.data() + line.size(), n);
+  if (r.ec != std::errc() || n == 0) return std::nullopt;
+  return n;
+}
+
+[[noreturn]] void fail_source(const CompileRequest& request, const NvrtcInfo& info, const std::string& file_name,
+                              const std::string& log) {
+  constexpr std::size_t kMaxErrors = 10;
+  const auto source = split_lines(request.source);
+  Diagnostic d{.code = Code::COMPILE_SOURCE,
+               .where = {},
+               .message = request.kernel_name + ": NVRTC " + info.version() + " refused the source for " + request.arch,
+               .ir = {},
+               .details = {},
+               .fix = {}};
+  std::size_t errors = 0;
+  for (const std::string& line : split_lines(log)) {
+    const auto n = error_line(line, file_name);
+    if (!n) continue;
+    if (++errors > kMaxErrors) continue;
+    d.details.push_back(line);
+    if (*n > source.size()) continue;
+    for (std::size_t i = *n; i-- > 0;) {
+      const std::string text = trimmed(source[i]);
+      if (!text.starts_with("//")) continue;
+      d.details.push_back("  under: " + trimmed(text.substr(2)));
+      break;
+    }
+    d.details.push_back("  line:  " + trimmed(source[*n - 1]));
+  }
+  if (errors > kMaxErrors) d.details.push_back("and " + std::to_string(errors - kMaxErrors) + " more");
+  if (errors == 0) d.details = split_lines(log);
+  d.fix =
+      "a kernel built from Graphene's own statements should always compile: report it; text of define_atom or "
+      "options of your own: correct them";
+  throw Error(std::move(d));
+}
+
+void check_remarks(const CompileRequest& request, const std::string& log) {
+  for (const FatalRemark& r : kFatalRemarks)
+    for (const std::string& line : split_lines(log))
+      if (line.find(r.text) != std::string::npos)
+        fail(Code::COMPILE_REMARK, request.kernel_name + ": " + r.message, {"ptxas: " + trimmed(line)}, r.fix);
+}
+
+std::vector<std::string> full_options(const CompileRequest& request) {
+  std::vector<std::string> out = {"-arch=" + request.arch, "--ptxas-options=-v"};
+  out.insert(out.end(), request.options.begin(), request.options.end());
+  return out;
+}
+
+std::string cache_key(const CompileRequest& request, const NvrtcInfo& info) {
+  Sha256 h;
+  h.field("graphene cubin").field(std::to_string(kCacheSchema)).field(info.identity()).field(request.entry);
+  for (const std::string& o : full_options(request)) h.field(o);
+  return h.field("source").field(request.source).hex();
+}
+
+Json info_json(const Binary& b) {
+  return {{"entry", b.entry},
+          {"arch", b.arch},
+          {"nvrtc", b.nvrtc_version},
+          {"registers", b.resources.registers},
+          {"spill_bytes", b.resources.spill_bytes},
+          {"shared_bytes", b.resources.shared_bytes},
+          {"local_bytes", b.resources.local_bytes},
+          {"compile_ms", b.compile_ms}};
+}
+
+bool from_files(CacheFiles& files, const CompileRequest& request, Binary& b) {
+  const Json j = Json::parse(files["info.json"], nullptr, false);
+  if (!j.is_object() || files["kernel.cubin"].empty()) return false;
+  try {
+    b.nvrtc_version = j.at("nvrtc");
+    b.resources = {.registers = j.at("registers"),
+                   .spill_bytes = j.at("spill_bytes"),
+                   .shared_bytes = j.at("shared_bytes"),
+                   .local_bytes = j.at("local_bytes"),
+                   .known = true};
+    b.compile_ms = j.at("compile_ms");
+  } catch (const Json::exception&) {
+    return false;
+  }
+  b.entry = request.entry;
+  b.arch = request.arch;
+  b.cubin = std::move(files["kernel.cubin"]);
+  b.ptx = std::move(files["kernel.ptx"]);
+  b.log = std::move(files["log.txt"]);
+  b.from_cache = true;
+  return true;
+}
+
+}  // namespace
+
+const std::vector<std::string>& default_options() {
+  static const std::vector<std::string> options = {"-std=c++17", "-default-device", "-lineinfo", "--fmad=false"};
+  return options;
+}
+
+bool is_cached(const CompileRequest& request) {
+  CacheFiles files;
+  return cache_load(cache_key(request, find_nvrtc(request.arch, request.site_packages)), files);
+}
+
+Binary compile(const CompileRequest& request) {
+  const NvrtcInfo info = find_nvrtc(request.arch, request.site_packages);
+  const std::string key = cache_key(request, info);
+  Binary b;
+  if (CacheFiles files; cache_load(key, files) && from_files(files, request, b)) return b;
+
+  const std::string file_name = request.entry + ".cu";
+  const auto begin = std::chrono::steady_clock::now();
+  NvrtcOutput out = loaded_nvrtc(info)->compile(request.source, file_name, full_options(request));
+  b.compile_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
+  if (!out.ok) fail_source(request, info, file_name, out.log);
+  check_remarks(request, out.log);
+  b.entry = request.entry;
+  b.arch = request.arch;
+  b.cubin = std::move(out.cubin);
+  b.ptx = std::move(out.ptx);
+  b.log = std::move(out.log);
+  b.nvrtc_version = info.version();
+  b.resources = read_ptxas_log(b.log, b.entry);
+  if (!b.resources.known) b.resources = read_cubin(b.cubin, b.entry);
+  if (!b.resources.known)
+    fail(Code::COMPILE_SOURCE, request.kernel_name + ": the compiled source has no kernel '" + b.entry + "'", {},
+         "declare it extern \"C\" __global__");
+  cache_store(key, {{"kernel.cubin", b.cubin},
+                    {"kernel.ptx", b.ptx},
+                    {"kernel.cu", request.source},
+                    {"log.txt", b.log},
+                    {"info.json", info_json(b).dump(1)}});
+  return b;
+}
+
+}  // namespace graphene::runtime

@@ -1,0 +1,44 @@
+// CUDA C++ text -> cubin, through the disk cache.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/cubin.h"
+#include "runtime/nvrtc.h"
+
+namespace graphene::runtime {
+
+struct Binary {
+  std::string entry;  // the extern "C" symbol
+  std::string arch;   // "sm_90a"
+  std::string cubin;
+  std::string ptx;
+  std::string log;  // NVRTC's and the assembler's
+  std::string nvrtc_version;
+  Resources resources;
+  bool from_cache = false;
+  double compile_ms = 0;  // of NVRTC; kept in the cache
+};
+
+// C++17, device code by default, line information for profilers, and no contraction of a * b + c: what is fused is
+// written as fma in the source.
+[[nodiscard]] const std::vector<std::string>& default_options();
+
+struct CompileRequest {
+  std::string source;
+  std::string entry;
+  std::string arch;
+  std::string kernel_name;  // for messages
+  std::vector<std::string> options = default_options();
+  std::vector<std::string> site_packages;  // where NVRTC is looked for besides the system's places
+};
+
+// Throws COMPILE_NVRTC, COMPILE_ARCH, COMPILE_SOURCE (the errors, each with its source line and the nearest comment
+// above it, which is the IR line) or COMPILE_REMARK (a remark of the assembler that is an error to us).
+[[nodiscard]] Binary compile(const CompileRequest& request);
+
+// Whether the cache holds it already; the library is not loaded.
+[[nodiscard]] bool is_cached(const CompileRequest& request);
+
+}  // namespace graphene::runtime

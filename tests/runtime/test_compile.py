@@ -1,0 +1,184 @@
+"""Compiling CUDA C++ text with NVRTC: no GPU is needed."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import graphene as gr
+from graphene import _core
+
+COPY = """
+// %1:[N].fp32.GL <- Move<<<#1:[4].block, #2:[32].thread>>>(%0:[N].fp32.GL)
+extern "C" __global__ void copy(const float* __restrict__ x, float* __restrict__ y, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = x[i];
+}
+"""
+
+SHARED = """
+extern "C" __global__ void staged(float* x) {
+  __shared__ float s[96];
+  s[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  x[threadIdx.x] = s[95 - threadIdx.x];
+}
+"""
+
+LOCAL = """
+extern "C" __global__ void local(float* x, int n) {
+  float r[64];
+  for (int i = 0; i < 64; i++) r[(i * n) & 63] = x[i];
+  x[n] = r[n & 63];
+}
+"""
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
+def test_compiles_to_a_cubin_of_the_architecture(arch: str) -> None:
+    b = _core.compile_source(COPY, "copy", arch)
+    assert b.cubin[:4] == b"\x7fELF"
+    assert f".target {arch}" in b.ptx
+    assert (b.arch, b.entry, b.spill_bytes, b.shared_bytes) == (arch, "copy", 0, 0)
+    assert 4 <= b.registers <= 32
+    assert not b.from_cache
+    assert b.compile_ms > 0
+    assert repr(b).startswith(f"Binary('copy', {arch}, {b.registers} registers, 0 spill bytes, 0 shared bytes")
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize(("source", "entry"), [(COPY, "copy"), (SHARED, "staged"), (LOCAL, "local")])
+def test_resources_in_the_cubin_equal_those_in_the_log(arch: str, source: str, entry: str) -> None:
+    from_log = _core.compile_source(source, entry, arch)
+    from_elf = _core.Binary(from_log.cubin, entry, arch)
+    for field in ("registers", "shared_bytes", "local_bytes"):
+        assert getattr(from_elf, field) == getattr(from_log, field), field
+
+
+def test_resources_are_those_of_the_source() -> None:
+    assert _core.compile_source(SHARED, "staged", "sm_90").shared_bytes == 96 * 4
+    indexed = _core.compile_source(LOCAL, "local", "sm_80")
+    assert (indexed.local_bytes, indexed.spill_bytes) == (64 * 4, 0)
+
+
+def test_spills_are_counted() -> None:
+    body = "".join(f"  float v{i} = x[{i}*n];\n" for i in range(96))
+    total = " + ".join(f"v{i} * v{(i * 7 + 3) % 96}" for i in range(96))
+    source = f'extern "C" __global__ void spill(float* x, int n) {{\n{body}  __syncthreads();\n  x[0] = {total};\n}}\n'
+    options = [*_core.default_compile_options(), "-maxrregcount=24"]
+    b = _core.compile_source(source, "spill", "sm_80", options=options)
+    assert b.spill_bytes > 0
+    assert b.registers <= 24
+
+
+def test_products_and_sums_are_not_contracted() -> None:
+    source = 'extern "C" __global__ void k(float* x, float a, float b) { *x = *x * a + b; }'
+    assert "fma" not in _core.compile_source(source, "k", "sm_80").ptx
+    assert "fma" in _core.compile_source(source, "k", "sm_80", options=["-default-device"]).ptx
+
+
+def test_error_in_the_source_names_the_ir_line() -> None:
+    with pytest.raises(gr.CompileError) as e:
+        _core.compile_source(COPY.replace("x[i];", "zz[i];"), "copy", "sm_80", name="my_copy")
+    version = _core.nvrtc_for("sm_80")["version"]
+    assert e.value.code == "COMPILE_SOURCE"
+    assert str(e.value).splitlines()[:4] == [
+        f"my_copy: NVRTC {version} refused the source for sm_80   [COMPILE_SOURCE]",
+        '  copy.cu(5): error: identifier "zz" is undefined',
+        "    under: %1:[N].fp32.GL <- Move<<<#1:[4].block, #2:[32].thread>>>(%0:[N].fp32.GL)",
+        "    line:  if (i < n) y[i] = zz[i];",
+    ]
+
+
+def test_missing_entry_is_an_error() -> None:
+    with pytest.raises(gr.CompileError, match=re.escape("copy: the compiled source has no kernel 'other'")):
+        _core.compile_source(COPY, "other", "sm_80", name="copy")
+
+
+@pytest.mark.parametrize("arch", ["sm_", "80", "gfx90a", "sm_80x", "sm_9999", "", "sm_-8", "compute_80"])
+def test_not_an_architecture(arch: str) -> None:
+    with pytest.raises(gr.CompileError) as e:
+        _core.compile_source(COPY, "copy", arch)
+    assert e.value.code == "COMPILE_ARCH"
+    assert f"'{arch}' is not an NVIDIA architecture" in str(e.value)
+
+
+def test_unsupported_architecture_says_what_is_there() -> None:
+    with pytest.raises(gr.CompileError) as e:
+        _core.compile_source(COPY, "copy", "sm_52")
+    assert e.value.code == "COMPILE_ARCH"
+    assert "no NVRTC found supports sm_52" in str(e.value)
+    assert "sm_80" in str(e.value)
+    assert "fix: NVRTC 12 has it: pip install nvidia-cuda-nvrtc-cu12" in str(e.value)
+
+
+def test_named_library_is_the_only_one_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = _core.nvrtc_for("sm_80")
+    monkeypatch.setenv("GRAPHENE_NVRTC", str(tmp_path / "libnvrtc.so"))
+    with pytest.raises(gr.CompileError) as e:
+        _core.nvrtc_for("sm_80")
+    assert e.value.code == "COMPILE_NVRTC"
+    assert "libnvrtc.so ($GRAPHENE_NVRTC): " in str(e.value)
+    assert "fix: correct GRAPHENE_NVRTC, or unset it to search the usual places" in str(e.value)
+    monkeypatch.setenv("GRAPHENE_NVRTC", usual["path"])
+    assert _core.nvrtc_for("sm_80")["why"] == "$GRAPHENE_NVRTC"
+    monkeypatch.setenv("GRAPHENE_NVRTC", str(Path(usual["path"]).parent))
+    assert _core.nvrtc_for("sm_80")["path"] == usual["path"]
+
+
+def test_a_file_that_is_no_nvrtc_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "libnvrtc.so.13").write_text("no library")
+    monkeypatch.setenv("GRAPHENE_NVRTC", str(tmp_path))
+    with pytest.raises(gr.CompileError, match=r"libnvrtc\.so\.13 \(\$GRAPHENE_NVRTC\): .*(file too short|invalid ELF)"):
+        _core.nvrtc_for("sm_80")
+
+
+def fake_nvrtc(folder: Path, archs: list[int], version: tuple[int, int]) -> None:
+    """A library with NVRTC's interface that only tells its version and architectures."""
+    names = "CreateProgram DestroyProgram CompileProgram GetProgramLogSize GetProgramLog GetPTXSize GetPTX"
+    empty = "".join(f"int nvrtc{n}() {{ return 1; }}\n" for n in [*names.split(), "GetCUBINSize", "GetCUBIN"])
+    code = f"""
+int nvrtcVersion(int* a, int* b) {{ *a = {version[0]}; *b = {version[1]}; return 0; }}
+int nvrtcGetNumSupportedArchs(int* n) {{ *n = {len(archs)}; return 0; }}
+int nvrtcGetSupportedArchs(int* a) {{ {"".join(f"a[{i}] = {v};" for i, v in enumerate(archs))} return 0; }}
+const char* nvrtcGetErrorString(int r) {{ return r ? "refused" : "fine"; }}
+{empty}"""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "f.c").write_text(code)
+    library = folder / f"libnvrtc.so.{version[0]}"
+    subprocess.run([shutil.which("gcc") or "cc", "-shared", "-fPIC", "-o", library, folder / "f.c"], check=True)
+
+
+def test_a_second_library_serves_what_the_first_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An old architecture is compiled by the older NVRTC beside the newer one."""
+    fake_nvrtc(tmp_path / "site/nvidia/cuda_nvrtc/lib", [50, 70, 80], (12, 8))
+    fake_nvrtc(tmp_path / "site/nvidia/cu13/lib", [75, 80, 90], (13, 0))
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "site"), *sys.path])
+    assert _core.nvrtc_for("sm_70")["version"] == "12.8"
+    # Which of two that both support it comes first is the order of the search: names descending within a folder.
+    assert _core.nvrtc_for("sm_50")["path"] == str(tmp_path / "site/nvidia/cuda_nvrtc/lib/libnvrtc.so.12")
+    found = [x["path"] for x in _core.nvrtc_libraries()]
+    assert str(tmp_path / "site/nvidia/cu13/lib/libnvrtc.so.13") in found
+
+
+def test_default_options_are_public() -> None:
+    assert _core.default_compile_options() == ["-std=c++17", "-default-device", "-lineinfo", "--fmad=false"]
+
+
+def test_damaged_cubin_is_refused_or_read_without_a_crash() -> None:
+    cubin = _core.compile_source(SHARED, "staged", "sm_80").cubin
+    for cut in range(0, int.from_bytes(cubin[40:48], "little"), 97):  # up to the table of sections
+        with pytest.raises(gr.LaunchError):
+            _core.Binary(cubin[:cut], "staged", "sm_80")
+    for at in range(0, 0x100):
+        for value in (0x00, 0xFF):
+            damaged = bytearray(cubin)
+            damaged[at] = value
+            with contextlib.suppress(gr.LaunchError):
+                _core.Binary(bytes(damaged), "staged", "sm_80")
