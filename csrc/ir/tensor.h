@@ -63,11 +63,11 @@ struct Tensor {
   std::vector<Layout> levels;    // outermost first; empty: a scalar "[]"
   std::vector<DimBound> bounds;  // only dimensions that a partial tile made uncertain
   ScalarType dtype = ScalarType::fp32;
-  bool own_values = false;  // of a fragment's values(): offset and levels count the thread's own registers
+  bool own_values = false;  // of a fragment, what values() gave: offsets count the thread's own registers
 
   [[nodiscard]] Memory memory() const { return buffer->memory; }
   [[nodiscard]] bool is_fragment() const { return buffer->fragment.has_value() && !own_values; }
-  // The logical shape over all levels: product per dimension (levels of equal rank).
+  // The logical shape over all levels: product per dimension. TENSOR_RANK unless all levels have one rank.
   [[nodiscard]] std::vector<Expr> logical_shape() const;
   [[nodiscard]] Expr size() const;
   [[nodiscard]] std::string type_str(bool strides = true) const;  // "[2,2:2,16].[2,4:1,4].fp32.GL"
@@ -75,14 +75,21 @@ struct Tensor {
 using TensorPtr = std::shared_ptr<const Tensor>;
 
 // Views. Each throws LayoutError (TENSOR_*) with the tensor's type, want and got.
-Tensor tile(const Tensor& t,
-            const layout::Tiler& tiler);  // tiles the OUTERMOST level (paper 3.3, Fig. 4); partial tiles round up
-Tensor index(const Tensor& t,
-             const std::vector<IndexArg>& args);  // the outermost level; all modes fixed: level removed
+//
+// Tiles the OUTERMOST level (paper 3.3, Fig. 4): a level's elements are the tiles of the level below it, and tile sizes
+// count them. A fragment's levels say how the group holds it, so its tile sizes count logical elements: [4,4].[16,16]
+// tiled by [None,16] is [1,4].[4,1].[16,16]. Partial tiles round up.
+Tensor tile(const Tensor& t, const layout::Tiler& tiler);
+// The outermost level; all modes fixed: level removed. An index that is not proven inside adds a bound. One that is
+// proven outside is an empty tile of an argument in global memory, an error otherwise.
+Tensor index(const Tensor& t, const std::vector<IndexArg>& args);
 Tensor transpose(const Tensor& t);                // .T: the two modes of every level
 Tensor permute(const Tensor& t, const std::vector<int>& order);
 Tensor reshape(const Tensor& t, int level, const Layout& shape);
 Tensor window(const Tensor& t, const Expr& start, const Expr& size);  // mode 0 of the outermost level
 Tensor values(const Tensor& fragment);  // the thread's own registers, private, rank 1, register order
+
+// Drops the bounds that are proven for every element.
+void prune_bounds(Tensor& t);
 
 }  // namespace graphene::ir
