@@ -17,7 +17,8 @@ namespace graphene::ir {
 [[nodiscard]] std::string levels_str(const std::vector<Layout>& levels, bool strides = true);
 
 // One mode cut by a tiler: for all tile elements e and tiles r inside the mode, mode(coordinate(r, e)) ==
-// rest(r) + tile(e). `rest_coord` and `tile_coord` give that coordinate. partial: the last tiles may reach past the end.
+// rest(r) + tile(e). `rest_coord` and `tile_coord` give that coordinate. partial: the last tiles may reach past the
+// end.
 struct ModeTile {
   Layout rest, tile;
   Layout rest_coord, tile_coord;

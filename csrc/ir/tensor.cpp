@@ -16,11 +16,6 @@ std::vector<Layout> zeros_of(const std::vector<Layout>& levels, std::size_t from
   return out;
 }
 
-// One constraint "base < extent" without a coordinate in it.
-DimBound flat_bound(const Tensor& t, Expr base, Expr extent) {
-  return {base, zeros_of(t.levels, 0), extent};
-}
-
 Expr largest(const IntTuple& shape, const IntTuple& stride) {
   if (shape.is_leaf()) return stride.leaf().is_const(0) ? Expr(0) : (shape.leaf() - 1) * stride.leaf();
   Expr sum = 0;
@@ -131,7 +126,8 @@ Tensor tile_fragment(const Tensor& t, const layout::Tiler& tiler) {
     started = started || !level.size().is_const(1) || i + 1 == n;
     if (started) out.levels.push_back(level);
   }
-  if (!out.bounds.empty()) fail(Code::TENSOR_TILE, "a fragment with uncertain indices cannot be tiled", {tensor_line(t)});
+  if (!out.bounds.empty())
+    fail(Code::TENSOR_TILE, "a fragment with uncertain indices cannot be tiled", {tensor_line(t)});
   return out;
 }
 

@@ -83,7 +83,7 @@ Tensor tile(const Tensor& t, const layout::Tiler& tiler);
 // The outermost level; all modes fixed: level removed. An index that is not proven inside adds a bound. One that is
 // proven outside is an empty tile of an argument in global memory, an error otherwise.
 Tensor index(const Tensor& t, const std::vector<IndexArg>& args);
-Tensor transpose(const Tensor& t);                // .T: the two modes of every level
+Tensor transpose(const Tensor& t);  // .T: the two modes of every level
 Tensor permute(const Tensor& t, const std::vector<int>& order);
 Tensor reshape(const Tensor& t, int level, const Layout& shape);
 Tensor window(const Tensor& t, const Expr& start, const Expr& size);  // mode 0 of the outermost level

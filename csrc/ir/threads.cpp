@@ -18,7 +18,8 @@ Expr product(const std::vector<Expr>& xs) {
 bool untouched_grid(const ThreadTensor& t) {
   return t.unit == ThreadUnit::Block && t.levels.size() == 1 && t.offset.is_const(0) &&
          static_cast<std::size_t>(t.levels[0].rank()) == t.dims.size() &&
-         identical(t.levels[0], level_of(modes_of(Layout(IntTuple(std::vector<IntTuple>(t.dims.begin(), t.dims.end()))))));
+         identical(t.levels[0],
+                   level_of(modes_of(Layout(IntTuple(std::vector<IntTuple>(t.dims.begin(), t.dims.end()))))));
 }
 
 struct Leaf {
@@ -52,11 +53,10 @@ void require_nested(const ThreadTensor& t) {
     if (!positive || (i > 0 && !multiple(leaves[i].stride, leaves[i - 1].size * leaves[i - 1].stride)))
       fail(Code::THREAD_NOT_INJECTIVE, "coordinates cannot be derived from the linear index",
            {"threads: " + t.type_str(),
-            positive ? "want: each stride a multiple of the span of the mode below it"
-                     : "want: positive strides",
+            positive ? "want: each stride a multiple of the span of the mode below it" : "want: positive strides",
             i == 0 || !positive ? "got: a mode " + leaves[i].size.str() + ":" + leaves[i].stride.str()
-                   : "got: modes " + leaves[i - 1].size.str() + ":" + leaves[i - 1].stride.str() + " and " +
-                         leaves[i].size.str() + ":" + leaves[i].stride.str()},
+                                : "got: modes " + leaves[i - 1].size.str() + ":" + leaves[i - 1].stride.str() +
+                                      " and " + leaves[i].size.str() + ":" + leaves[i].stride.str()},
            "tile or reshape the threads so that every member has one coordinate");
   }
 }
@@ -191,8 +191,8 @@ ThreadTensor tile(const ThreadTensor& t, const layout::Tiler& tiler) {
     const ModeTile cut = tile_mode(modes[i], tiler[i] ? *tiler[i] : whole, refuse);
     if (cut.partial)
       fail(Code::THREAD_TILE, "threads must be tiled evenly",
-           {"threads: " + t.type_str(), "mode " + std::to_string(i) + ": " + modes[i].size().str() + " by " +
-                                            tiler[i]->shape().str()},
+           {"threads: " + t.type_str(),
+            "mode " + std::to_string(i) + ": " + modes[i].size().str() + " by " + tiler[i]->shape().str()},
            "choose a tile size that divides the number of threads");
     rest.push_back(cut.rest);
     inner.push_back(cut.tile);

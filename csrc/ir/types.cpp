@@ -9,18 +9,20 @@ namespace {
 using Class = ScalarInfo::Class;
 
 constexpr std::array<ScalarInfo, 20> kScalars = {{
-    {"fp16", 16, Class::Float},   {"bf16", 16, Class::Float},   {"fp32", 32, Class::Float},   {"tf32", 32, Class::Float},
-    {"fp64", 64, Class::Float},   {"fp8e4m3", 8, Class::Float}, {"fp8e5m2", 8, Class::Float}, {"i8", 8, Class::Signed},
-    {"u8", 8, Class::Unsigned},   {"i16", 16, Class::Signed},   {"u16", 16, Class::Unsigned}, {"i32", 32, Class::Signed},
-    {"u32", 32, Class::Unsigned}, {"i64", 64, Class::Signed},   {"u64", 64, Class::Unsigned}, {"pred", 8, Class::Pred},
-    {"b8", 8, Class::Bits},       {"b16", 16, Class::Bits},     {"b32", 32, Class::Bits},     {"b64", 64, Class::Bits},
+    {"fp16", 16, Class::Float},   {"bf16", 16, Class::Float},   {"fp32", 32, Class::Float},
+    {"tf32", 32, Class::Float},   {"fp64", 64, Class::Float},   {"fp8e4m3", 8, Class::Float},
+    {"fp8e5m2", 8, Class::Float}, {"i8", 8, Class::Signed},     {"u8", 8, Class::Unsigned},
+    {"i16", 16, Class::Signed},   {"u16", 16, Class::Unsigned}, {"i32", 32, Class::Signed},
+    {"u32", 32, Class::Unsigned}, {"i64", 64, Class::Signed},   {"u64", 64, Class::Unsigned},
+    {"pred", 8, Class::Pred},     {"b8", 8, Class::Bits},       {"b16", 16, Class::Bits},
+    {"b32", 32, Class::Bits},     {"b64", 64, Class::Bits},
 }};
 
 constexpr std::array<const char*, 3> kMemories = {"GL", "SH", "RF"};
 
 constexpr std::array<const char*, 10> kSpecs = {
-    "Spec", "Move", "MatMul", "UnaryPointwise", "BinaryPointwise", "TernaryPointwise", "Reduction", "Shfl",
-    "Init", "Allocate"};
+    "Spec",      "Move", "MatMul", "UnaryPointwise", "BinaryPointwise", "TernaryPointwise",
+    "Reduction", "Shfl", "Init",   "Allocate"};
 
 template <class E, std::size_t N>
 std::optional<E> find(const std::array<const char*, N>& names, std::string_view name) {
