@@ -1,0 +1,240 @@
+#include "ir/declare.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "ir/levels.h"
+
+namespace graphene::ir {
+
+sym::VarInfo loop_info(const std::string& name, const Expr& start, const Expr& stop, const Expr& step) {
+  sym::VarInfo v;
+  v.name = name;
+  v.kind = sym::VarKind::Loop;
+  v.min = sym::lower_bound(start);
+  const std::int64_t stop_max = sym::upper_bound(stop);
+  v.max = stop_max == sym::kMaxInt ? stop_max : std::max(v.min, stop_max - 1);
+  if (!start.is_const()) v.lo = start;
+  if (!stop.is_const()) v.hi = stop - 1;
+  v.multiple_of = std::max<std::int64_t>(std::gcd(sym::divisor(start), sym::divisor(step)), 1);
+  return v;
+}
+
+sym::VarInfo coord_info(const std::string& name, const Expr& def) {
+  sym::VarInfo v;
+  v.name = name;
+  v.kind = sym::VarKind::Coord;
+  v.min = sym::lower_bound(def);
+  v.max = sym::upper_bound(def);
+  v.multiple_of = std::max<std::int64_t>(sym::divisor(def), 1);
+  v.def = def;
+  if (def.is_var()) {
+    v.lo = def.var().lo;
+    v.hi = def.var().hi;
+  }
+  return v;
+}
+
+sym::VarInfo param_info(const std::string& name, ScalarType dtype) {
+  sym::VarInfo v;
+  v.name = name;
+  v.kind = sym::VarKind::Param;
+  const ScalarInfo& i = info(dtype);
+  const bool is_signed = i.cls == ScalarInfo::Class::Signed;
+  const int value_bits = dtype == ScalarType::pred ? 1 : is_signed ? i.bits - 1 : std::min(i.bits, 63);
+  v.max = value_bits == 63 ? sym::kMaxInt : (std::int64_t{1} << value_bits) - 1;
+  v.min = is_signed ? -v.max - 1 : 0;
+  return v;
+}
+
+const Attrs& default_attrs(SpecKind kind) {
+  static const Attrs none;
+  static const Attrs move = {{"fill", 0.0}};
+  static const Attrs matmul = {{"accumulate", true}};
+  static const Attrs reduction = {{"accumulate", false}};
+  switch (kind) {
+    case SpecKind::Move:
+      return move;
+    case SpecKind::MatMul:
+      return matmul;
+    case SpecKind::Reduction:
+      return reduction;
+    default:
+      return none;
+  }
+}
+
+bool same_attr(const AttrValue& a, const AttrValue& b) {
+  if (a.index() != b.index()) return false;
+  if (const auto* e = std::get_if<Expr>(&a)) return identical(*e, std::get<Expr>(b));
+  if (const auto* s = std::get_if<std::string>(&a)) return *s == std::get<std::string>(b);
+  if (const auto* i = std::get_if<std::int64_t>(&a)) return *i == std::get<std::int64_t>(b);
+  if (const auto* d = std::get_if<double>(&a)) {
+    const double other = std::get<double>(b);
+    return *d == other || (*d != *d && other != other);
+  }
+  return std::get<bool>(a) == std::get<bool>(b);
+}
+
+int usual_align_bytes(const Buffer& b) {
+  switch (b.memory) {
+    case Memory::GL:
+      return bits(b.dtype) / 8;
+    case Memory::SH:
+      return b.swizzle.trivial() ? 16 : 1024;
+    case Memory::RF:
+      return 0;
+  }
+  return 0;
+}
+
+Expr usual_stage_elems(const Buffer& b) {
+  if (b.stages == 0) return 0;
+  if (b.fragment) {
+    Expr n = 1;
+    for (const std::int64_t s : b.fragment->shape) n = n * s;
+    return n;
+  }
+  const Expr n = b.layout.cosize();
+  if (b.memory != Memory::SH) return n;
+  const int bytes = bits(b.dtype) / 8;
+  const std::int64_t unit = std::max(1, (b.align_bytes > 0 ? b.align_bytes : usual_align_bytes(b)) / bytes);
+  return sym::ceil_div(n, unit) * unit;
+}
+
+Tensor declare(Buffer b) {
+  if (b.align_bytes == 0) b.align_bytes = usual_align_bytes(b);
+  if (identical(b.stage_elems, Expr(0))) b.stage_elems = usual_stage_elems(b);
+  Tensor t;
+  t.id = b.id;
+  t.dtype = b.dtype;
+  const bool scalar = !b.layout.shape().is_leaf() && b.layout.rank() == 0;
+  if (!scalar) t.levels = {level_of(modes_of(b.layout))};
+  if (b.stages > 0) t.levels.insert(t.levels.begin(), Layout(b.stages, b.stage_elems));
+  t.buffer = std::make_shared<const Buffer>(std::move(b));
+  return t;
+}
+
+namespace {
+
+std::string shape_str(const std::vector<std::int64_t>& shape) {
+  std::string s = "[";
+  for (std::size_t i = 0; i < shape.size(); ++i) s += (i > 0 ? "," : "") + std::to_string(shape[i]);
+  return s + "]";
+}
+
+// A fragment cut evenly: per dimension, from the atom outwards, one mode of stride `at`.
+struct Spread {
+  std::vector<Layout> thread_modes, value_modes;  // into logical elements, fastest first
+  std::vector<Layout> levels;                     // outermost first
+};
+
+Spread spread_over(const std::vector<std::int64_t>& shape, const FragmentSpec& spec, const ThreadPtr& group,
+                   const std::vector<std::string>& details) {
+  const std::size_t rank = shape.size();
+  std::vector<std::int64_t> column(rank, 1);  // colexicographic strides of the whole shape
+  for (std::size_t d = 1; d < rank; ++d) column[d] = column[d - 1] * shape[d - 1];
+  if (spec.extents.size() != rank)
+    fail(Code::FRAGMENT_SHAPE, "the fragment and the atom's tile have different ranks", details);
+
+  // The innermost levels that together are the atom's threads; the others cut the shape.
+  const std::int64_t atom_threads = spec.tv.mode(0).size().value();
+  std::size_t outer = group->levels.size();
+  std::int64_t inside = 1;
+  while (inside < atom_threads && outer > 0) inside *= group->levels[--outer].size().value();
+  if (inside != atom_threads)
+    fail(Code::FRAGMENT_GROUP, "the group's innermost levels are not the threads of the atom", details,
+         "tile the threads so that the innermost level has " + std::to_string(atom_threads) + " members");
+
+  std::vector<std::int64_t> regs = shape;
+  for (std::size_t d = 0; d < rank; ++d) {
+    std::int64_t outside = spec.extents[d];
+    for (std::size_t l = 0; l < outer; ++l) {
+      const std::vector<Layout> modes = modes_of(group->levels[l]);
+      if (modes.size() != rank)
+        fail(Code::FRAGMENT_GROUP, "the group's outer levels must have the rank of the fragment", details,
+             "reshape the outer level, as in .reshape(0, gr.Layout((2, 4)))");
+      outside *= modes[d].size().value();
+    }
+    if (outside <= 0 || shape[d] % outside != 0)
+      fail(Code::FRAGMENT_SHAPE, "the group and the atom's tile do not divide the fragment", details);
+    regs[d] = shape[d] / outside;
+  }
+
+  Spread s;
+  std::vector<IntTuple> tile_shape;
+  std::vector<IntTuple> tile_stride;
+  std::vector<Layout> atom;
+  for (std::size_t d = 0; d < rank; ++d) {
+    tile_shape.emplace_back(spec.extents[d]);
+    tile_stride.emplace_back(column[d]);
+    atom.emplace_back(spec.extents[d], column[d]);
+  }
+  const Layout into{IntTuple(tile_shape), IntTuple(tile_stride)};
+  s.thread_modes.push_back(layout::composition(into, spec.tv.mode(0)));
+  s.value_modes.push_back(layout::composition(into, spec.tv.mode(1)));
+  s.levels.insert(s.levels.begin(), level_of(atom));
+  std::vector<std::int64_t> at = spec.extents;
+  auto add_level = [&](const std::vector<std::int64_t>& counts) {
+    std::vector<Layout> modes;
+    for (std::size_t d = 0; d < rank; ++d) {
+      modes.emplace_back(counts[d], at[d] * column[d]);
+      at[d] *= counts[d];
+    }
+    s.levels.insert(s.levels.begin(), level_of(modes));
+    return modes;
+  };
+  for (Layout& m : add_level(regs))
+    if (!m.size().is_const(1)) s.value_modes.push_back(m);
+  for (std::size_t l = outer; l-- > 0;) {
+    std::vector<std::int64_t> counts;
+    for (const Layout& m : modes_of(group->levels[l])) counts.push_back(m.size().value());
+    for (Layout& m : add_level(counts))
+      if (!m.size().is_const(1)) s.thread_modes.push_back(m);
+  }
+  return s;
+}
+
+Layout joined(const std::vector<Layout>& modes) { return modes.size() == 1 ? modes[0] : layout::make_layout(modes); }
+
+}  // namespace
+
+Tensor declare_fragment(Buffer b, const std::vector<std::int64_t>& shape, const FragmentSpec& spec,
+                        const ThreadPtr& group) {
+  const std::vector<std::string> details = {"fragment: " + shape_str(shape) + " of " +
+                                                (spec.label.empty() ? "tv" : spec.label) +
+                                                (spec.extents.empty() ? "" : ", tile " + shape_str(spec.extents)),
+                                            "on: " + group->type_str(), "tv: " + spec.tv.str()};
+  if (shape.empty() || std::any_of(shape.begin(), shape.end(), [](std::int64_t s) { return s < 1; }))
+    fail(Code::FRAGMENT_SHAPE, "a fragment's sizes must be positive", details);
+  if (!spec.tv.is_static() || spec.tv.rank() != 2)
+    fail(Code::FRAGMENT_SHAPE, "a TV layout has constant sizes and two modes, threads and values", details);
+  Fragment f;
+  f.shape = shape;
+  f.group = group;
+  f.label = spec.label.empty() ? "tv" : spec.label;
+  std::vector<Layout> levels;
+  if (spec.extents.empty()) {
+    if (!group->size().is_const(spec.tv.mode(0).size().value()))
+      fail(Code::FRAGMENT_GROUP, "the TV layout is for another number of threads", details);
+    f.tv = spec.tv;
+    levels = {level_of(modes_of(Layout(IntTuple(std::vector<IntTuple>(shape.begin(), shape.end())))))};
+  } else {
+    Spread s = spread_over(shape, spec, group, details);
+    f.tv = layout::make_layout({joined(s.thread_modes), joined(s.value_modes)});
+    levels = std::move(s.levels);
+  }
+  b.memory = Memory::RF;
+  b.layout = Layout(IntTuple(std::vector<IntTuple>(shape.begin(), shape.end())));
+  b.fragment = std::move(f);
+  b.stage_elems = usual_stage_elems(b);
+  Tensor t;
+  t.id = b.id;
+  t.dtype = b.dtype;
+  t.levels = std::move(levels);
+  if (b.stages > 0) t.levels.insert(t.levels.begin(), Layout(b.stages, b.stage_elems));
+  t.buffer = std::make_shared<const Buffer>(std::move(b));
+  return t;
+}
+
+}  // namespace graphene::ir

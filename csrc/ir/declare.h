@@ -1,0 +1,43 @@
+// What a declaration implies: the facts of variables, the derived fields of buffers, the defaults of attributes. The
+// builder and the parser both declare through these, so that a kernel's text needs to say only what differs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ir/stmt.h"
+
+namespace graphene::ir {
+
+// Facts of the variables that statements declare.
+[[nodiscard]] sym::VarInfo loop_info(const std::string& name, const Expr& start, const Expr& stop, const Expr& step);
+[[nodiscard]] sym::VarInfo coord_info(const std::string& name, const Expr& def);
+[[nodiscard]] sym::VarInfo param_info(const std::string& name, ScalarType dtype);
+
+// Attributes a spec has even if nobody says them: Move fill=0.0, MatMul accumulate=true, Reduction accumulate=false.
+// Every other attribute is absent unless said.
+[[nodiscard]] const Attrs& default_attrs(SpecKind kind);
+[[nodiscard]] bool same_attr(const AttrValue& a, const AttrValue& b);
+
+// Alignment in bytes where none is asked for: global memory one element; shared memory 16, or 1024 if swizzled;
+// registers 0.
+[[nodiscard]] int usual_align_bytes(const Buffer& b);
+// Elements from one stage to the next: what a stage holds, rounded up to the alignment in shared memory. 0: not staged.
+[[nodiscard]] Expr usual_stage_elems(const Buffer& b);
+
+// The tensor that declares a buffer: one level (none for a scalar), below a level of stages if it has them. Zero
+// align_bytes and stage_elems are filled in. Not for fragments.
+[[nodiscard]] Tensor declare(Buffer b);
+
+// How a fragment is asked for: the operand of an atom it is for, or a TV layout over the whole shape.
+struct FragmentSpec {
+  Layout tv;                          // (thread, value) -> element of the tile
+  std::vector<std::int64_t> extents;  // of the tile; empty: tv covers the whole shape
+  std::string label;                  // "mma.m16n8k16.f32.f16.c"
+};
+// Spreads a tile over a group: the group's outer levels cut the shape, registers repeat the atom's tile. Levels are
+// [warps].[registers].[atom]. `b` holds name, dtype, stages. Throws FRAGMENT_SHAPE, FRAGMENT_GROUP.
+[[nodiscard]] Tensor declare_fragment(Buffer b, const std::vector<std::int64_t>& shape, const FragmentSpec& spec,
+                                      const ThreadPtr& group);
+
+}  // namespace graphene::ir
