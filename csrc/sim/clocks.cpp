@@ -1,0 +1,240 @@
+#include "sim/clocks.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace graphene::sim {
+
+namespace {
+
+template <class F>
+void for_lanes(Mask lanes, F&& f) {
+  for (; lanes != 0; lanes &= lanes - 1) f(std::countr_zero(lanes));
+}
+
+}  // namespace
+
+bool Clock::knows(std::uint32_t owner, Mask lanes, Epoch epoch) const {
+  if (epoch <= base_[owner]) return true;
+  Mask covered = 0;
+  for (const Exception& e : exceptions_) {
+    if (e.owner == owner && e.epoch >= epoch) covered |= e.lanes;
+  }
+  return (lanes & ~covered) == 0;
+}
+
+// Law: at most one exception per (owner, lane), above the base; a lane set that covers the owner moves into the base.
+void Clock::normalize(const std::vector<Mask>& full, std::uint32_t owner) {
+  std::vector<Exception> mine;
+  std::erase_if(exceptions_, [&](const Exception& e) {
+    if (e.owner == owner) mine.push_back(e);
+    return e.owner == owner;
+  });
+  std::sort(mine.begin(), mine.end(), [](const Exception& a, const Exception& b) { return a.epoch > b.epoch; });
+  Mask covered = 0;
+  const std::size_t kept = exceptions_.size();
+  for (const Exception& e : mine) {
+    const Mask fresh = e.lanes & ~covered;
+    covered |= e.lanes;
+    if (covered == full[owner]) {
+      base_[owner] = std::max(base_[owner], e.epoch);
+      break;
+    }
+    if (fresh != 0) exceptions_.push_back({owner, fresh, e.epoch});
+  }
+  const Epoch base = base_[owner];
+  exceptions_.erase(std::remove_if(exceptions_.begin() + static_cast<std::ptrdiff_t>(kept), exceptions_.end(),
+                                   [&](const Exception& e) { return e.epoch <= base; }),
+                    exceptions_.end());
+}
+
+void Clock::raise(const std::vector<Mask>& full, std::uint32_t owner, Mask lanes, Epoch epoch) {
+  if (lanes == 0 || epoch <= base_[owner]) return;
+  if (lanes == full[owner]) {
+    base_[owner] = epoch;
+    if (exceptions_.empty()) return;
+  } else {
+    exceptions_.push_back({owner, lanes, epoch});
+  }
+  normalize(full, owner);
+}
+
+void Clock::join(const std::vector<Mask>& full, const Clock& other) {
+  for (std::size_t i = 0; i < base_.size(); ++i) base_[i] = std::max(base_[i], other.base_[i]);
+  std::erase_if(exceptions_, [&](const Exception& e) { return e.epoch <= base_[e.owner]; });
+  for (const Exception& e : other.exceptions_) raise(full, e.owner, e.lanes, e.epoch);
+}
+
+HappensBefore::HappensBefore(std::vector<Mask> warp_lanes, int mbarriers, int agents, Epoch last_epoch)
+    : full_(std::move(warp_lanes)), first_(last_epoch + 1), counter_(last_epoch + 1) {
+  const std::size_t warps = full_.size();
+  full_.reserve(2 * warps + static_cast<std::size_t>(mbarriers + agents));
+  for (std::size_t w = 0; w < warps; ++w) full_.push_back(full_[w]);
+  full_.insert(full_.end(), static_cast<std::size_t>(mbarriers + agents), 1U);
+  active_.assign(full_.size(), 0);
+  std::fill_n(active_.begin(), warps, 1);
+  mbarriers_.resize(static_cast<std::size_t>(mbarriers));
+  for (MBarrier& m : mbarriers_) m = {make_clock(), make_clock(), ++counter_};
+  agents_.resize(static_cast<std::size_t>(agents));
+  for (Agent& a : agents_) a = {make_clock(), ++counter_, {}};
+  warps_.resize(warps);
+  for (std::size_t w = 0; w < warps; ++w) {
+    Warp& warp = warps_[w];
+    warp.shared = make_clock();
+    warp.own.resize(kLanes);
+    warp.copies_done.assign(kLanes, 0);
+    warp.copies_open.assign(kLanes, 0);
+    warp.copy_groups.resize(kLanes);
+    warp.epoch = ++counter_;
+    refresh(static_cast<int>(w));
+  }
+}
+
+const Clock& HappensBefore::view(int warp, int lane) const {
+  const Warp& w = at(warp);
+  const auto& own = w.own[static_cast<std::size_t>(lane)];
+  return own ? *own : w.shared;
+}
+
+bool HappensBefore::before(int warp, int lane, std::uint32_t owner, Mask lanes, Epoch epoch) const {
+  if (owner == static_cast<std::uint32_t>(warp)) {
+    lanes &= ~(1U << lane);  // program order
+  } else if (owner == copies_of(warp) && epoch <= at(warp).copies_done[static_cast<std::size_t>(lane)]) {
+    lanes &= ~(1U << lane);
+  }
+  return lanes == 0 || view(warp, lane).knows(owner, lanes, epoch);
+}
+
+void HappensBefore::activate(std::uint32_t owner) {
+  if (active_[owner] != 0) return;
+  active_[owner] = 1;
+  for (int w = 0; w < warps(); ++w) refresh(w);
+}
+
+void HappensBefore::refresh(int warp) {
+  Warp& w = at(warp);
+  w.version = ++versions_;
+  Epoch floor = counter_;
+  for (std::size_t o = 0; o < full_.size(); ++o) {
+    if (active_[o] != 0) floor = std::min(floor, w.shared.base(static_cast<std::uint32_t>(o)));
+  }
+  w.floor = std::max(floor, first_);
+}
+
+void HappensBefore::new_epoch(int warp) {
+  Warp& w = at(warp);
+  w.epoch = ++counter_;
+  w.version = ++versions_;
+}
+
+void HappensBefore::add_past(int warp, Mask lanes, Clock& into) const {
+  const Warp& w = at(warp);
+  into.join(full_, w.shared);
+  for_lanes(lanes, [&](int l) {
+    const auto lane = static_cast<std::size_t>(l);
+    if (w.own[lane]) into.join(full_, *w.own[lane]);
+    into.raise(full_, copies_of(warp), 1U << l, w.copies_done[lane]);
+  });
+  into.raise(full_, static_cast<std::uint32_t>(warp), lanes, w.epoch);
+}
+
+void HappensBefore::release(int warp, Mask lanes, Clock& into) {
+  add_past(warp, lanes, into);
+  new_epoch(warp);
+}
+
+void HappensBefore::acquire(int warp, Mask lanes, const Clock& from) {
+  Warp& w = at(warp);
+  if (lanes == lanes_of(warp)) {
+    w.shared.join(full_, from);
+    for (auto& own : w.own) {
+      if (own) own->join(full_, from);
+    }
+  } else {
+    for_lanes(lanes, [&](int l) {
+      auto& own = w.own[static_cast<std::size_t>(l)];
+      if (!own) own = std::make_unique<Clock>(w.shared);
+      own->join(full_, from);
+    });
+  }
+  refresh(warp);
+}
+
+void HappensBefore::sync_warp(int warp, Mask lanes) { barrier({{warp, lanes}}); }
+
+void HappensBefore::barrier(const std::vector<Participant>& members) {
+  Clock all = make_clock();
+  int whole = 0;
+  for (const Participant& p : members) {
+    add_past(p.warp, p.lanes, all);
+    whole += static_cast<int>(p.lanes == lanes_of(p.warp));
+  }
+  const bool generic_only = std::none_of(active_.begin() + warps(), active_.end(), [](char a) { return a != 0; });
+  if (whole == warps() && generic_only) ++settled_;
+  for (const Participant& p : members) {
+    Warp& w = at(p.warp);
+    if (p.lanes == lanes_of(p.warp)) {
+      w.shared = all;
+      for (auto& own : w.own) own.reset();
+    } else {
+      for_lanes(p.lanes, [&](int l) { w.own[static_cast<std::size_t>(l)] = std::make_unique<Clock>(all); });
+    }
+    new_epoch(p.warp);
+  }
+  for (const Participant& p : members) refresh(p.warp);
+}
+
+Epoch HappensBefore::copy_epoch(int warp, int lane) {
+  activate(copies_of(warp));
+  Epoch& open = at(warp).copies_open[static_cast<std::size_t>(lane)];
+  if (open == 0) open = ++counter_;
+  return open;
+}
+
+void HappensBefore::commit_copies(int warp, Mask lanes) {
+  Warp& w = at(warp);
+  for_lanes(lanes, [&](int l) {
+    const auto lane = static_cast<std::size_t>(l);
+    w.copy_groups[lane].push_back(copy_epoch(warp, l));  // an empty group counts too
+    w.copies_open[lane] = 0;
+  });
+}
+
+void HappensBefore::wait_copies(int warp, Mask lanes, std::size_t pending) {
+  Warp& w = at(warp);
+  for_lanes(lanes, [&](int l) {
+    const auto lane = static_cast<std::size_t>(l);
+    const auto& groups = w.copy_groups[lane];
+    if (groups.size() > pending) {
+      w.copies_done[lane] = std::max(w.copies_done[lane], groups[groups.size() - 1 - pending]);
+    }
+  });
+  refresh(warp);
+}
+
+Epoch HappensBefore::phase_epoch(int mbarrier) {
+  activate(phase_of(mbarrier));
+  return mbarrier_at(mbarrier).epoch;
+}
+
+void HappensBefore::complete_phase(int mbarrier) {
+  MBarrier& m = mbarrier_at(mbarrier);
+  m.done.join(full_, m.current);
+  m.done.raise(full_, phase_of(mbarrier), 1U, m.epoch);
+  m.epoch = ++counter_;
+}
+
+Epoch HappensBefore::group_epoch(int agent_index) {
+  activate(agent(agent_index));
+  return agent_at(agent_index).epoch;
+}
+
+std::size_t HappensBefore::close_group(int agent_index) {
+  Agent& a = agent_at(agent_index);
+  a.current.raise(full_, agent(agent_index), 1U, a.epoch);
+  a.epoch = ++counter_;
+  a.closed.push_back(a.current);
+  return a.closed.size() - 1;
+}
+
+}  // namespace graphene::sim

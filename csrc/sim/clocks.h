@@ -1,0 +1,148 @@
+// Happens-before inside one thread block, at warp granularity. A stamp (owner, lanes, epoch) names a set of accesses; a
+// Clock says which stamps are known, i.e. ordered before its holder. Law: two conflicting accesses race exactly when
+// the later one's issuer does not know the earlier one's stamp, whatever order the simulator happened to run them in.
+//
+// Owners of epochs: the generic accesses of each warp (32 lanes); the asynchronous copies of each warp (32 lanes, as
+// every thread waits for its own); one per mbarrier (what completes on its current phase); further agents (groups of
+// matrix instructions, bulk stores), each a single lane.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace graphene::sim {
+
+inline constexpr int kLanes = 32;
+using Mask = std::uint32_t;   // lanes of one warp
+using Epoch = std::uint32_t;  // 0: never; else drawn from one counter, so epochs of an owner only grow
+
+class Clock {
+ public:
+  Clock() = default;
+  explicit Clock(std::size_t owners) : base_(owners, 0) {}
+
+  // Whether the accesses of all `lanes` of `owner` up to `epoch` are known.
+  [[nodiscard]] bool knows(std::uint32_t owner, Mask lanes, Epoch epoch) const;
+  [[nodiscard]] Epoch base(std::uint32_t owner) const { return base_[owner]; }
+  // `full`: the existing lanes of every owner.
+  void raise(const std::vector<Mask>& full, std::uint32_t owner, Mask lanes, Epoch epoch);
+  void join(const std::vector<Mask>& full, const Clock& other);
+
+ private:
+  struct Exception {  // these lanes are known further than base_[owner]
+    std::uint32_t owner;
+    Mask lanes;
+    Epoch epoch;
+  };
+  void normalize(const std::vector<Mask>& full, std::uint32_t owner);
+
+  std::vector<Epoch> base_;
+  std::vector<Exception> exceptions_;
+};
+
+class HappensBefore {
+ public:
+  struct Participant {
+    int warp;
+    Mask lanes;
+  };
+
+  // One entry of `warp_lanes` per warp: its existing lanes. `last_epoch`: of the blocks before, 0 for the first.
+  HappensBefore(std::vector<Mask> warp_lanes, int mbarriers, int agents, Epoch last_epoch);
+
+  [[nodiscard]] int warps() const { return static_cast<int>(warps_.size()); }
+  [[nodiscard]] Mask lanes_of(int warp) const { return full_[static_cast<std::size_t>(warp)]; }
+  [[nodiscard]] std::uint32_t copies_of(int warp) const { return static_cast<std::uint32_t>(warps() + warp); }
+  [[nodiscard]] std::uint32_t phase_of(int mbarrier) const {
+    return static_cast<std::uint32_t>(2 * warps() + mbarrier);
+  }
+  [[nodiscard]] std::uint32_t agent(int i) const {
+    return static_cast<std::uint32_t>(2 * warps() + static_cast<int>(mbarriers_.size()) + i);
+  }
+  [[nodiscard]] Epoch first_epoch() const { return first_; }  // stamps below are of other blocks
+  [[nodiscard]] Epoch last_epoch() const { return counter_; }
+
+  // Whether the accesses (owner, lanes, epoch) are ordered before what lane `lane` of `warp` does now.
+  [[nodiscard]] bool before(int warp, int lane, std::uint32_t owner, Mask lanes, Epoch epoch) const;
+  [[nodiscard]] Epoch epoch(int warp) const { return at(warp).epoch; }
+  // Every stamp of this block with an epoch up to it is known to every lane of the warp.
+  [[nodiscard]] Epoch floor(int warp) const { return at(warp).floor; }
+  // Changes whenever the warp's epoch or knowledge does: verdicts about a stamp hold while it stays.
+  [[nodiscard]] std::uint64_t version(int warp) const { return at(warp).version; }
+
+  // How often every access so far became known to every thread of the block.
+  [[nodiscard]] std::uint64_t settled() const { return settled_; }
+
+  // Generic synchronisation.
+  void sync_warp(int warp, Mask lanes);
+  void barrier(const std::vector<Participant>& members);  // each lane of each member knows all members' past afterwards
+  void release(int warp, Mask lanes, Clock& into);        // these lanes' past and knowledge, then a new epoch
+  void acquire(int warp, Mask lanes, const Clock& from);
+  [[nodiscard]] Clock make_clock() const { return Clock(full_.size()); }
+
+  // Asynchronous copies that complete by groups of the issuing thread. Their accesses are checked with the issuer's
+  // knowledge and stamped (copies_of(warp), 1 << lane, copy_epoch).
+  [[nodiscard]] Epoch copy_epoch(int warp, int lane);
+  void commit_copies(int warp, Mask lanes);
+  void wait_copies(int warp, Mask lanes, std::size_t pending);
+
+  // mbarrier phases: arrivals and issued transactions release into the current phase, completion publishes it.
+  [[nodiscard]] Epoch phase_epoch(int mbarrier);
+  void arrive(int warp, Mask lanes, int mbarrier) { release(warp, lanes, mbarrier_at(mbarrier).current); }
+  void complete_phase(int mbarrier);
+  void wait_phase(int warp, Mask lanes, int mbarrier) { acquire(warp, lanes, mbarrier_at(mbarrier).done); }
+
+  // Agents that complete by groups, in order. Issuing releases the issuer's past into the open group (happens-before is
+  // transitive through the agent); waiting for a group makes it and all before it known.
+  [[nodiscard]] Epoch group_epoch(int agent_index);  // stamps the agent's accesses
+  void issue(int warp, Mask lanes, int agent_index) { release(warp, lanes, agent_at(agent_index).current); }
+  std::size_t close_group(int agent_index);  // its number
+  void wait_group(int warp, Mask lanes, int agent_index, std::size_t group) {
+    acquire(warp, lanes, agent_at(agent_index).closed[group]);
+  }
+
+ private:
+  struct Warp {
+    Clock shared;                             // known to every lane
+    std::vector<std::unique_ptr<Clock>> own;  // lanes that know more; null: as shared. own >= shared always
+    Epoch epoch = 0;
+    Epoch floor = 0;
+    std::uint64_t version = 0;
+    std::vector<Epoch> copies_done;               // per lane: own copies up to this epoch have landed
+    std::vector<Epoch> copies_open;               // per lane: epoch of the uncommitted group
+    std::vector<std::vector<Epoch>> copy_groups;  // per lane: committed groups in order
+  };
+  struct MBarrier {
+    Clock current, done;
+    Epoch epoch = 0;
+  };
+  struct Agent {
+    Clock current;
+    Epoch epoch = 0;
+    std::vector<Clock> closed;
+  };
+
+  [[nodiscard]] const Warp& at(int warp) const { return warps_[static_cast<std::size_t>(warp)]; }
+  [[nodiscard]] Warp& at(int warp) { return warps_[static_cast<std::size_t>(warp)]; }
+  [[nodiscard]] MBarrier& mbarrier_at(int i) { return mbarriers_[static_cast<std::size_t>(i)]; }
+  [[nodiscard]] Agent& agent_at(int i) { return agents_[static_cast<std::size_t>(i)]; }
+  [[nodiscard]] const Clock& view(int warp, int lane) const;
+  void activate(std::uint32_t owner);
+  void refresh(int warp);  // after its knowledge changed
+  void new_epoch(int warp);
+  void add_past(int warp, Mask lanes, Clock& into) const;
+
+  std::vector<Mask> full_;    // per owner
+  std::vector<char> active_;  // per owner: may have stamped something
+  std::vector<Warp> warps_;
+  std::vector<MBarrier> mbarriers_;
+  std::vector<Agent> agents_;
+  Epoch first_;
+  Epoch counter_;
+  std::uint64_t versions_ = 0;
+  std::uint64_t settled_ = 0;
+};
+
+}  // namespace graphene::sim

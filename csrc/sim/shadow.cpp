@@ -1,0 +1,348 @@
+#include "sim/shadow.h"
+
+#include <algorithm>
+
+#include "sim/simd.h"
+
+namespace graphene::sim {
+
+namespace {
+
+constexpr Mask kAllLanes = ~Mask{0};
+
+// Nonzero when some lane's last write is not ordered before it by epoch alone. Epochs are compared relative to the
+// block's first: those of other blocks wrap to large values and are never known.
+GR_SIM_INLINE Mask unknown_writes(const Stamp* seen, const Stamp* own, Epoch first, Epoch floor) {
+  std::uint64_t bad = 0;
+  const Epoch known = floor - first;
+  for (int l = 0; l < kLanes; ++l) {
+    const Epoch e = static_cast<Epoch>(seen[l] >> 32);
+    const Epoch relative = e - first;
+    const bool mine = ((seen[l] ^ own[l]) & kWhoMask) == 0 && relative < 0x80000000U;
+    bad |= static_cast<std::uint64_t>((e != 0) & (relative > known) & !mine);
+  }
+  return bad != 0 ? kAllLanes : 0;
+}
+
+GR_SIM_CLONES
+Mask scan_writes(const Stamp* seen, const Stamp* own, Epoch first, Epoch floor, std::uint64_t* any_bits) {
+  std::uint64_t any = 0;
+  for (int l = 0; l < kLanes; ++l) any |= seen[l];
+  *any_bits = any;
+  return unknown_writes(seen, own, first, floor);
+}
+
+Mask undefined_lanes(const Stamp* seen, Mask lanes) {
+  Mask m = 0;
+  for (int l = 0; l < kLanes; ++l) m |= static_cast<Mask>((seen[l] & kUndefinedBit) != 0) << l;
+  return m & lanes;
+}
+
+void fresh(Memo& memo, const Issuer& by) {
+  const std::uint64_t version = by.order->version(by.warp);
+  if (by.generic && memo.version == version) return;
+  memo.version = by.generic ? version : 0;  // an agent's epochs change without the warp's version
+  memo.from.fill(~0U);
+  memo.to.fill(~0U);
+  memo.lanes.fill(0);
+}
+
+}  // namespace
+
+void LaneGroups::build(Mask lanes, const std::int32_t* offsets) {
+  leaders.clear();
+  masks.clear();
+  distinct = true;
+  for (Mask rest = lanes; rest != 0;) {
+    const int leader = std::countr_zero(rest);
+    Mask same = 0;
+    for (int l = 0; l < kLanes; ++l) same |= static_cast<Mask>(offsets[l] == offsets[leader]) << l;
+    same &= rest;
+    distinct = distinct && std::has_single_bit(same);
+    leaders.push_back(leader);
+    masks.push_back(same);
+    rest &= ~same;
+  }
+}
+
+void ReadSets::begin_block() {
+  settle();
+  block_first_ = next_;
+}
+
+void ReadSets::settle() {
+  sets_.clear();
+  index_.clear();
+  first_ = next_;
+}
+
+const ReadSets::Set* ReadSets::find(Id id) const {
+  id &= ~kForeignFlag;
+  return id < first_ ? nullptr : &sets_[id - first_];
+}
+
+Stamp ReadSets::representative(Id id) const {
+  id &= ~kForeignFlag;
+  return id + kKept <= next_ || recent_.empty() ? 0 : recent_[id % kKept];
+}
+
+ReadSets::Id ReadSets::intern(Set set, bool foreign) {
+  std::uint64_t h = 1469598103934665603ULL;
+  for (const Read& r : set) {
+    for (const std::uint64_t x : {std::uint64_t{r.owner}, std::uint64_t{r.lanes}, std::uint64_t{r.epoch}}) {
+      h = (h ^ x) * 1099511628211ULL;
+    }
+  }
+  const Id flag = foreign ? kForeignFlag : 0;
+  for (auto [it, end] = index_.equal_range(h); it != end; ++it) {
+    if (sets_[it->second - first_] == set) return it->second | flag;
+  }
+  const Id id = next_++;
+  if (recent_.empty()) recent_.resize(kKept);
+  const Read& r = set.front();
+  recent_[id % kKept] = make_stamp(r.epoch, r.owner, std::countr_zero(r.lanes)) | (Stamp{r.site} << kSiteShift);
+  sets_.push_back(std::move(set));
+  index_.emplace(h, id);
+  return id | flag;
+}
+
+ReadSets::Id ReadSets::add(Id old, const Issuer& by, Mask lanes, std::uint32_t site) {
+  const int leader = std::countr_zero(lanes);
+  const Stamp stamp = by.stamps[static_cast<std::size_t>(leader)];
+  const std::uint32_t owner = owner_of(stamp);
+  const Epoch epoch = epoch_of(stamp);
+  Mask stamp_lanes = 0;
+  for (Mask m = lanes; m != 0; m &= m - 1) {
+    stamp_lanes |= 1U << lane_of(by.stamps[static_cast<std::size_t>(std::countr_zero(m))]);
+  }
+  Set set;
+  bool merged = false;
+  if (const Set* before = find(old)) {
+    for (Read r : *before) {
+      if (r.owner == owner && r.epoch == epoch) {
+        r.lanes |= stamp_lanes;
+        merged = true;
+      } else {
+        // Whoever is ordered after the new reads is ordered after what is ordered before them.
+        if (r.owner == static_cast<std::uint32_t>(by.warp)) r.lanes &= ~lanes;
+        if (r.lanes == 0 || by.order->before(by.warp, leader, r.owner, r.lanes, r.epoch)) continue;
+      }
+      set.push_back(r);
+    }
+  }
+  if (!merged) set.push_back({owner, stamp_lanes, epoch, site});
+  return intern(std::move(set), foreign(old));
+}
+
+bool ReadSets::ordered(Id id, const Issuer& by, int lane) const {
+  if (foreign(id)) return false;
+  const Set* set = find(id);
+  return set == nullptr || std::all_of(set->begin(), set->end(), [&](const Read& r) {
+           return by.order->before(by.warp, lane, r.owner, r.lanes, r.epoch);
+         });
+}
+
+Conflict ReadSets::conflict(Id id, const Issuer& by, int lane) const {
+  Conflict c;
+  c.lane = lane;
+  if (const Set* set = find(id)) {
+    for (const Read& r : *set) {
+      if (by.order->before(by.warp, lane, r.owner, r.lanes, r.epoch)) continue;
+      Mask other = r.lanes;
+      if (r.owner == static_cast<std::uint32_t>(by.warp) && other != (1U << lane)) other &= ~(1U << lane);
+      c.earlier = make_stamp(r.epoch, r.owner, std::countr_zero(other)) | (Stamp{r.site} << kSiteShift);
+      return c;
+    }
+  }
+  c.other_block = true;
+  c.earlier = representative(id);
+  return c;
+}
+
+void Shadow::reset(Stamp initial) {
+  std::fill(writes_.begin(), writes_.end(), initial);
+  std::fill(reads_.begin(), reads_.end(), 0);
+}
+
+void Shadow::set_undefined(std::int32_t offset, bool undefined) {
+  Stamp& s = writes_[static_cast<std::size_t>(offset)];
+  s = undefined ? s | kUndefinedBit : s & ~kUndefinedBit;
+}
+
+void Shadow::explain_writes(const Issuer& by, Mask lanes, const std::int32_t* offsets, const Stamp* seen,
+                            Verdict& v) const {
+  const HappensBefore& order = *by.order;
+  for (Mask m = lanes; m != 0; m &= m - 1) {
+    const int l = std::countr_zero(m);
+    const Epoch e = epoch_of(seen[l]);
+    if (e == 0) continue;
+    const bool foreign = e < order.first_epoch();
+    if (!foreign && order.before(by.warp, l, owner_of(seen[l]), 1U << lane_of(seen[l]), e)) continue;
+    if (v.conflict == 0) {
+      v.first = {.lane = l, .offset = offsets[l], .earlier = seen[l], .earlier_wrote = true, .other_block = foreign};
+    }
+    v.conflict |= 1U << l;
+  }
+}
+
+void Shadow::check_reads(const Issuer& by, Mask lanes, const std::int32_t* offsets, const std::uint32_t* seen,
+                         ReadSets& sets, Memo& memo, Verdict& v) const {
+  fresh(memo, by);
+  for (Mask m = lanes; m != 0; m &= m - 1) {
+    const int l = std::countr_zero(m);
+    const auto lane = static_cast<std::size_t>(l);
+    if (seen[l] == 0 || seen[l] == memo.to[lane]) continue;
+    if (sets.ordered(seen[l], by, l)) {
+      memo.to[lane] = seen[l];
+      continue;
+    }
+    if (v.conflict == 0 || l < v.first.lane) {
+      v.first = sets.conflict(seen[l], by, l);
+      v.first.offset = offsets[l];
+    }
+    v.conflict |= 1U << l;
+  }
+}
+
+Shadow::Verdict Shadow::read(const Issuer& by, Mask lanes, const std::int32_t* offsets, const LaneGroups& groups,
+                             std::uint32_t site, ReadSets& sets, Memo& memo) {
+  alignas(64) Stamp seen[kLanes];
+  alignas(64) std::uint32_t old[kLanes];
+  Verdict v;
+  if (lanes != kAllLanes) {
+    std::fill_n(seen, kLanes, Stamp{0});
+    for (Mask m = lanes; m != 0; m &= m - 1) {
+      const int l = std::countr_zero(m);
+      seen[l] = writes_[static_cast<std::size_t>(offsets[l])];
+    }
+  } else {
+    for (int l = 0; l < kLanes; ++l) seen[l] = writes_[static_cast<std::size_t>(offsets[l])];
+  }
+  std::uint64_t any = 0;
+  const HappensBefore& order = *by.order;
+  if (scan_writes(seen, by.self.data(), order.first_epoch(), order.floor(by.warp), &any) != 0) {
+    explain_writes(by, lanes, offsets, seen, v);
+  }
+  if ((any & kUndefinedBit) != 0) v.undefined = undefined_lanes(seen, lanes);
+
+  fresh(memo, by);
+  if (groups.distinct && lanes == kAllLanes) {
+    std::uint32_t changed = 0;
+    for (int l = 0; l < kLanes; ++l) {
+      old[l] = reads_[static_cast<std::size_t>(offsets[l])];
+      changed |= old[l] ^ memo.to[static_cast<std::size_t>(l)];
+    }
+    if (changed == 0) return v;
+    for (int l = 0; l < kLanes; ++l) {
+      const auto lane = static_cast<std::size_t>(l);
+      if (old[l] == memo.to[lane]) continue;
+      if (old[l] != memo.from[lane]) {
+        memo.from[lane] = old[l];
+        memo.to[lane] = sets.add(old[l], by, 1U << l, site);
+      }
+      reads_[static_cast<std::size_t>(offsets[l])] = memo.to[lane];
+    }
+    return v;
+  }
+  for (std::size_t g = 0; g < groups.leaders.size(); ++g) {
+    const int l = groups.leaders[g];
+    const auto lane = static_cast<std::size_t>(l);
+    std::uint32_t& id = reads_[static_cast<std::size_t>(offsets[l])];
+    if (memo.lanes[lane] != groups.masks[g]) {
+      memo.lanes[lane] = groups.masks[g];
+      memo.from[lane] = memo.to[lane] = ~0U;
+    }
+    if (id == memo.to[lane]) continue;
+    if (id != memo.from[lane]) {
+      memo.from[lane] = id;
+      memo.to[lane] = sets.add(id, by, groups.masks[g], site);
+    }
+    id = memo.to[lane];
+  }
+  return v;
+}
+
+Shadow::Verdict Shadow::write(const Issuer& by, Mask lanes, const std::int32_t* offsets, const LaneGroups& groups,
+                              std::uint32_t site, Mask undefined, ReadSets& sets, Memo& memo) {
+  alignas(64) Stamp seen[kLanes];
+  alignas(64) std::uint32_t old[kLanes];
+  Verdict v;
+  const Stamp tag = Stamp{site} << kSiteShift;
+  if (groups.distinct && lanes == kAllLanes && undefined == 0) {
+    std::uint64_t changed = 0;
+    for (int l = 0; l < kLanes; ++l) {
+      seen[l] = writes_[static_cast<std::size_t>(offsets[l])];
+      old[l] = reads_[static_cast<std::size_t>(offsets[l])];
+      changed |= (seen[l] ^ (by.stamps[static_cast<std::size_t>(l)] | tag)) | old[l];
+    }
+    if (changed == 0 && by.generic) return v;  // the last access of every element is this very one
+  } else {
+    std::fill_n(seen, kLanes, Stamp{0});
+    std::fill_n(old, kLanes, 0U);
+    for (Mask m = lanes; m != 0; m &= m - 1) {
+      const int l = std::countr_zero(m);
+      seen[l] = writes_[static_cast<std::size_t>(offsets[l])];
+      old[l] = reads_[static_cast<std::size_t>(offsets[l])];
+    }
+  }
+  std::uint64_t any = 0;
+  const HappensBefore& order = *by.order;
+  if (scan_writes(seen, by.self.data(), order.first_epoch(), order.floor(by.warp), &any) != 0) {
+    explain_writes(by, lanes, offsets, seen, v);
+  }
+  std::uint32_t had_reads = 0;
+  for (const std::uint32_t id : old) had_reads |= id;
+  if (had_reads != 0) check_reads(by, lanes, offsets, old, sets, memo, v);
+
+  if (groups.distinct && lanes == kAllLanes && undefined == 0) {
+    for (int l = 0; l < kLanes; ++l) {
+      writes_[static_cast<std::size_t>(offsets[l])] = by.stamps[static_cast<std::size_t>(l)] | tag;
+    }
+    if (had_reads != 0) {
+      for (int l = 0; l < kLanes; ++l) reads_[static_cast<std::size_t>(offsets[l])] = 0;
+    }
+    return v;
+  }
+  for (Mask m = lanes; m != 0; m &= m - 1) {
+    const int l = std::countr_zero(m);
+    const auto at = static_cast<std::size_t>(offsets[l]);
+    writes_[at] = by.stamps[static_cast<std::size_t>(l)] | tag | ((undefined >> l & 1) != 0 ? kUndefinedBit : 0);
+    reads_[at] = 0;
+  }
+  return v;
+}
+
+Shadow::Verdict Shadow::check_update(const Issuer& by, Mask lanes, const std::int32_t* offsets, std::uint32_t site,
+                                     ReadSets& sets, Memo& memo) {
+  alignas(64) Stamp seen[kLanes];
+  alignas(64) std::uint32_t old[kLanes];
+  Verdict v;
+  const Stamp tag = Stamp{site} << kSiteShift;
+  if (lanes == kAllLanes) {
+    std::uint64_t changed = 0;
+    for (int l = 0; l < kLanes; ++l) {
+      seen[l] = writes_[static_cast<std::size_t>(offsets[l])];
+      old[l] = reads_[static_cast<std::size_t>(offsets[l])];
+      changed |= (seen[l] ^ (by.stamps[static_cast<std::size_t>(l)] | tag)) | old[l];
+    }
+    if (changed == 0 && by.generic) return v;
+  } else {
+    std::fill_n(seen, kLanes, Stamp{0});
+    std::fill_n(old, kLanes, 0U);
+    for (Mask m = lanes; m != 0; m &= m - 1) {
+      const int l = std::countr_zero(m);
+      seen[l] = writes_[static_cast<std::size_t>(offsets[l])];
+      old[l] = reads_[static_cast<std::size_t>(offsets[l])];
+    }
+  }
+  std::uint64_t any = 0;
+  const HappensBefore& order = *by.order;
+  if (scan_writes(seen, by.self.data(), order.first_epoch(), order.floor(by.warp), &any) != 0) {
+    explain_writes(by, lanes, offsets, seen, v);
+  }
+  if ((any & kUndefinedBit) != 0) v.undefined = undefined_lanes(seen, lanes);
+  check_reads(by, lanes, offsets, old, sets, memo, v);
+  return v;
+}
+
+}  // namespace graphene::sim

@@ -1,0 +1,160 @@
+// What is known about every element of memory: its last write, whether that value is defined, and the reads since.
+// Each access of a 32-lane instruction is checked against it and recorded in it (clocks.h has the law).
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "sim/clocks.h"
+
+namespace graphene::sim {
+
+// Who accessed an element, in 64 bits: epoch 32 | undefined 1 | site 16 | owner 10 | lane 5. The site is the statement.
+// Epoch 0: nobody, the element still holds what it held when the kernel began.
+using Stamp = std::uint64_t;
+inline constexpr Stamp kUndefinedBit = Stamp{1} << 31;
+inline constexpr int kSiteShift = 15;
+inline constexpr std::uint32_t kMaxSite = 0xffff;
+inline constexpr std::uint32_t kMaxOwner = 0x3ff;
+inline constexpr Stamp kWhoMask = 0x7fff;  // owner and lane
+inline constexpr Stamp kNeverWritten = kUndefinedBit;
+inline constexpr Stamp kInitial = 0;
+
+constexpr Stamp make_stamp(Epoch epoch, std::uint32_t owner, int lane) {
+  return (Stamp{epoch} << 32) | (Stamp{owner} << 5) | static_cast<Stamp>(lane);
+}
+constexpr Epoch epoch_of(Stamp s) { return static_cast<Epoch>(s >> 32); }
+constexpr std::uint32_t owner_of(Stamp s) { return static_cast<std::uint32_t>(s >> 5) & kMaxOwner; }
+constexpr int lane_of(Stamp s) { return static_cast<int>(s & 31); }
+constexpr std::uint32_t site_of(Stamp s) { return static_cast<std::uint32_t>(s >> kSiteShift) & kMaxSite; }
+
+// The issuer of an instruction. Its accesses are checked with the knowledge of `warp`'s lanes and recorded as `stamps`
+// (which name an asynchronous agent where one performs them).
+struct Issuer {
+  const HappensBefore* order = nullptr;
+  int warp = 0;
+  bool generic = true;                             // accesses of the lanes themselves, hence in program order
+  alignas(64) std::array<Stamp, kLanes> stamps{};  // site 0
+  alignas(64) std::array<Stamp, kLanes> self{};    // owner and lane of the issuing lanes
+
+  void refresh() {  // generic accesses of the warp, after its epoch changed
+    generic = true;
+    for (int l = 0; l < kLanes; ++l) {
+      const auto lane = static_cast<std::size_t>(l);
+      self[lane] = make_stamp(0, static_cast<std::uint32_t>(warp), l);
+      stamps[lane] = make_stamp(order->epoch(warp), static_cast<std::uint32_t>(warp), l);
+    }
+  }
+};
+
+// Lanes that access the same element, leader first. Built once per address pattern and warp where it is static.
+struct LaneGroups {
+  bool distinct = true;  // every lane its own element: `leaders` is not needed
+  std::vector<int> leaders;
+  std::vector<Mask> masks;
+
+  void build(Mask lanes, const std::int32_t* offsets);
+};
+
+// Per instruction and warp: transitions of read sets and verdicts that hold while the warp's version does.
+struct Memo {
+  std::uint64_t version = 0;
+  alignas(64) std::array<std::uint32_t, kLanes> from{};  // read: this set ...
+  alignas(64) std::array<std::uint32_t, kLanes> to{};    // ... became this one. write: this set is ordered before
+  alignas(64) std::array<Mask, kLanes> lanes{};
+};
+
+// The first access found in conflict by an instruction.
+struct Conflict {
+  int lane = 0;
+  std::int32_t offset = 0;
+  Stamp earlier = 0;  // a representative where several lanes read
+  bool earlier_wrote = false;
+  bool other_block = false;  // blocks are unordered with each other
+};
+
+// Sets of reads, interned: elements that saw the same reads share one number, so that recording a read is one compare
+// in the common case. 0 is the empty set.
+class ReadSets {
+ public:
+  using Id = std::uint32_t;
+
+  // A later block begins: reads recorded so far belong to other blocks.
+  void begin_block();
+  // Everything recorded in this block is ordered before everything still to come in it.
+  void settle();
+
+  [[nodiscard]] Id add(Id old, const Issuer& by, Mask lanes, std::uint32_t site);
+  // Whether lane `lane` may write an element with these reads.
+  [[nodiscard]] bool ordered(Id id, const Issuer& by, int lane) const;
+  [[nodiscard]] Conflict conflict(Id id, const Issuer& by, int lane) const;
+
+ private:
+  static constexpr Id kForeignFlag = 0x80000000U;  // a thread of another block has read it too
+  struct Read {
+    std::uint32_t owner;
+    Mask lanes;
+    Epoch epoch;
+    std::uint32_t site;
+    friend bool operator==(const Read&, const Read&) = default;
+  };
+  using Set = std::vector<Read>;
+
+  [[nodiscard]] bool foreign(Id id) const { return (id & kForeignFlag) != 0 || (id != 0 && id < block_first_); }
+  [[nodiscard]] const Set* find(Id id) const;  // null: empty or settled
+  Id intern(Set set, bool foreign);
+  [[nodiscard]] Stamp representative(Id id) const;
+
+  Id next_ = 1;
+  Id first_ = 1;           // sets below are settled
+  Id block_first_ = 1;     // sets below are of other blocks
+  std::vector<Set> sets_;  // of ids from first_ on
+  std::unordered_multimap<std::uint64_t, Id> index_;
+  static constexpr std::size_t kKept = std::size_t{1} << 16;
+  std::vector<Stamp> recent_;  // one reader of each of the latest sets, by id modulo kKept: names other blocks' readers
+};
+
+class Shadow {
+ public:
+  Shadow() = default;
+  Shadow(std::size_t elements, Stamp initial) : writes_(elements, initial), reads_(elements, 0) {}
+  [[nodiscard]] std::size_t size() const { return writes_.size(); }
+  void reset(Stamp initial);
+
+  struct Verdict {
+    Mask conflict = 0;
+    Mask undefined = 0;  // lanes that read an undefined value
+    Conflict first;      // of the lowest lane in conflict
+  };
+  // offsets[l] of every lane in `lanes`; the caller has checked the bounds. `groups` describes exactly these lanes.
+  Verdict read(const Issuer& by, Mask lanes, const std::int32_t* offsets, const LaneGroups& groups, std::uint32_t site,
+               ReadSets& sets, Memo& memo);
+  // `undefined`: lanes that write an undefined value. Lanes of a group write equal bits.
+  Verdict write(const Issuer& by, Mask lanes, const std::int32_t* offsets, const LaneGroups& groups, std::uint32_t site,
+                Mask undefined, ReadSets& sets, Memo& memo);
+  // One instruction reads an element and then writes it: the read needs no record. `distinct` lanes only. First half:
+  // checks both; the caller computes and then calls write() with the same lanes, which finds nothing more.
+  Verdict check_update(const Issuer& by, Mask lanes, const std::int32_t* offsets, std::uint32_t site, ReadSets& sets,
+                       Memo& memo);
+  // Marks the element undefined or defined without an access.
+  void set_undefined(std::int32_t offset, bool undefined);
+  [[nodiscard]] bool is_undefined(std::int32_t offset) const {
+    return (writes_[static_cast<std::size_t>(offset)] & kUndefinedBit) != 0;
+  }
+  [[nodiscard]] Stamp last_write(std::int32_t offset) const { return writes_[static_cast<std::size_t>(offset)]; }
+  // Everything in it is forgotten and undefined, whoever wrote it.
+  [[nodiscard]] const std::vector<Stamp>& writes() const { return writes_; }
+
+ private:
+  void explain_writes(const Issuer& by, Mask lanes, const std::int32_t* offsets, const Stamp* seen, Verdict& v) const;
+  void check_reads(const Issuer& by, Mask lanes, const std::int32_t* offsets, const std::uint32_t* seen, ReadSets& sets,
+                   Memo& memo, Verdict& v) const;
+
+  std::vector<Stamp> writes_;
+  std::vector<ReadSets::Id> reads_;
+};
+
+}  // namespace graphene::sim

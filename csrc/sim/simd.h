@@ -1,0 +1,15 @@
+// GR_SIM_CLONES: compiles a function for several x86-64 levels and picks one when the program is loaded. The package
+// itself is built for the baseline; elsewhere the function is compiled once.
+#pragma once
+
+#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#define GR_SIM_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), optimize("O3")))
+#define GR_SIM_INLINE inline __attribute__((always_inline))
+#elif defined(__GNUC__)
+#define GR_SIM_CLONES
+#define GR_SIM_INLINE inline __attribute__((always_inline))
+#else
+#define GR_SIM_CLONES
+#define GR_SIM_INLINE inline
+#endif
