@@ -1,0 +1,679 @@
+#include "ir/builder.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "ir/levels.h"
+
+namespace graphene::ir {
+
+namespace {
+
+thread_local Builder* active_builder = nullptr;
+
+// Words of the text form and of generated code.
+const std::unordered_set<std::string>& reserved() {
+  static const std::unordered_set<std::string> words = {"min", "max", "and", "or", "not", "tid", "bid"};
+  return words;
+}
+
+bool is_identifier(const std::string& s) {
+  if (s.empty() || std::isdigit(static_cast<unsigned char>(s[0])) != 0) return false;
+  return std::all_of(s.begin(), s.end(),
+                     [](char c) { return c == '_' || (static_cast<unsigned char>(c) < 128 && std::isalnum(c) != 0); });
+}
+
+const char* kind_word(sym::VarKind k) {
+  switch (k) {
+    case sym::VarKind::Loop:
+      return "the counter";
+    case sym::VarKind::Coord:
+      return "the coordinate";
+    case sym::VarKind::Scalar:
+      return "the scalar";
+    case sym::VarKind::Param:
+      return "the parameter";
+    default:
+      return "the value";
+  }
+}
+
+void renumber(const Block& block, int& next) {
+  for (const StmtPtr& p : block) {
+    // Statements are this builder's own until the kernel is closed.
+    auto& s = const_cast<Stmt&>(*p);  // NOLINT(cppcoreguidelines-pro-type-const-cast)
+    s.id = ++next;
+    if (const auto* spec = s.as<SpecStmt>()) renumber(spec->body, next);
+    if (const auto* loop = s.as<LoopStmt>()) renumber(loop->body, next);
+    if (const auto* only = s.as<OnlyStmt>()) renumber(only->body, next);
+    if (const auto* branch = s.as<IfStmt>()) {
+      renumber(branch->then_body, next);
+      renumber(branch->else_body, next);
+    }
+  }
+}
+
+}  // namespace
+
+BuilderHooks& builder_hooks() {
+  static BuilderHooks hooks;
+  return hooks;
+}
+
+Builder* Builder::active() { return active_builder; }
+
+Builder& Builder::require_active(const char* call) {
+  if (active_builder == nullptr)
+    fail(Code::KERNEL_NONE, std::string(call) + " needs an open kernel", {},
+         "call it inside `with gr.Kernel(name) as kernel:`");
+  return *active_builder;
+}
+
+SourceLoc Builder::here() const { return builder_hooks().locate ? builder_hooks().locate() : SourceLoc{}; }
+
+void Builder::refuse(Code code, std::string message, std::vector<std::string> details, std::string fix) const {
+  fail(code, std::move(message), std::move(details), std::move(fix), here());
+}
+
+template <class F>
+auto Builder::located(F&& f) const {
+  try {
+    return f();
+  } catch (const Error& e) {
+    std::vector<Diagnostic> ds = e.diagnostics();
+    for (Diagnostic& d : ds)
+      if (!d.where.known()) d.where = here();
+    throw Error(std::move(ds));
+  }
+}
+
+Builder::Builder(std::string name) {
+  if (active_builder != nullptr)
+    refuse(Code::KERNEL_NESTED, "a kernel inside a kernel", {"open: " + active_builder->kernel_.name, "got: " + name},
+           "build one kernel after the other");
+  if (!is_identifier(name)) refuse(Code::KERNEL_NAME, "a kernel's name must be an identifier", {"got: " + name});
+  kernel_.name = std::move(name);
+  scope_open_.push_back(true);
+  frames_.push_back({nullptr, &kernel_.body, 0});
+  active_builder = this;
+}
+
+Builder::~Builder() { abandon(); }
+
+void Builder::abandon() {
+  closed_ = true;
+  if (active_builder == this) active_builder = nullptr;
+}
+
+void Builder::note(Diagnostic d) {
+  if (!noted_ && !closed_) noted_ = std::move(d);
+}
+
+void Builder::ready() const {
+  if (closed_) refuse(Code::KERNEL_CLOSED, "the kernel is closed", {"kernel: " + kernel_.name});
+  if (noted_) throw Error(*noted_);
+}
+
+// ---- names and visibility
+
+void Builder::check_name(const std::string& name, const char* what) const {
+  if (!is_identifier(name) || reserved().count(name) > 0)
+    refuse(Code::KERNEL_NAME, std::string("the name of ") + what + " must be an identifier and no word of the IR",
+           {"got: " + name});
+}
+
+void Builder::take_name(const std::string& name, const char* what) {
+  check_name(name, what);
+  if (!names_.insert(name).second)
+    refuse(Code::KERNEL_NAME, std::string("the name of ") + what + " is taken", {"got: " + name});
+}
+
+std::string Builder::unique_name(const std::string& wanted) {
+  if (reserved().count(wanted) == 0 && names_.insert(wanted).second) return wanted;
+  for (int i = 1;; ++i) {
+    std::string s = wanted + "_" + std::to_string(i);
+    if (names_.insert(s).second) return s;
+  }
+}
+
+bool Builder::open(int scope) const { return scope_open_[static_cast<std::size_t>(scope)]; }
+
+void Builder::use(const TensorPtr& t, const char* as) const {
+  const auto it = tensors_.find(t.get());
+  const std::string who = std::string(as) + ": " + (t->id >= 0 ? "%" + std::to_string(t->id) + ":" : "") +
+                          t->type_str() + (t->buffer->name.empty() ? "" : " of " + t->buffer->name);
+  if (it == tensors_.end())
+    refuse(Code::KERNEL_FOREIGN, "a tensor that is not of this kernel", {who},
+           "declare it with gr.input, gr.output, gr.inout, gr.alloc or gr.fragment inside this kernel");
+  if (!open(it->second))
+    refuse(Code::KERNEL_SCOPE, "a tensor used outside of the block that made it", {who},
+           "make it before the block is entered");
+}
+
+void Builder::use(const ThreadPtr& t, const char* as) const {
+  const auto it = threads_.find(t.get());
+  const std::string who =
+      std::string(as) + ": " + (t->id >= 0 ? "#" + std::to_string(t->id) + ":" : "") + t->type_str();
+  if (it == threads_.end())
+    refuse(Code::KERNEL_FOREIGN, "threads that are not of this kernel", {who},
+           "start from gr.blocks() and gr.threads() of this kernel");
+  if (!open(it->second))
+    refuse(Code::KERNEL_SCOPE, "threads used outside of the block that made them", {who},
+           "make them before the block is entered");
+}
+
+void Builder::use(const Expr& e) {
+  if (e.is_const()) return;
+  for (const Expr& v : sym::free_vars(e)) {
+    const auto it = vars_.find(v.node());
+    if (it != vars_.end()) {
+      if (open(it->second)) continue;
+      refuse(Code::KERNEL_SCOPE,
+             std::string(kind_word(v.var().kind)) + " " + v.var().name + " is used outside of the block that made it",
+             {"in: " + e.str()});
+    }
+    switch (v.var().kind) {
+      case sym::VarKind::Size:
+        take_name(v.var().name, "a symbol");
+        vars_.emplace(v.node(), 0);
+        kernel_.symbols.push_back(v);
+        break;
+      case sym::VarKind::ThreadIdx:
+      case sym::VarKind::BlockIdx:
+        break;
+      default:
+        refuse(Code::KERNEL_FOREIGN,
+               std::string(kind_word(v.var().kind)) + " " + v.var().name + " is not of this kernel",
+               {"in: " + e.str()});
+    }
+  }
+}
+
+void Builder::use(const Layout& l) {
+  for (const Expr& e : l.shape().leaves()) use(e);
+  for (const Expr& e : l.stride().leaves()) use(e);
+}
+
+void Builder::use(const layout::Tiler& t) {
+  for (const auto& l : t)
+    if (l) use(*l);
+}
+
+void Builder::use(const std::vector<IndexArg>& args) {
+  for (const IndexArg& a : args) {
+    use(a.at);
+    use(a.stop);
+  }
+}
+
+void Builder::own(const TensorPtr& t) {
+  tensors_.emplace(t.get(), frames_.back().scope);
+  keep_tensors_.push_back(t);
+}
+
+void Builder::own(const ThreadPtr& t) {
+  threads_.emplace(t.get(), frames_.back().scope);
+  keep_threads_.push_back(t);
+}
+
+Expr Builder::declare_var(sym::VarInfo info) {
+  const Expr v = located([&] { return sym::make_var(info); });
+  vars_.emplace(v.node(), frames_.back().scope);
+  return v;
+}
+
+// ---- declarations
+
+namespace {
+
+struct TypeCheck {
+  const std::string& name;
+  std::function<void(std::string, std::vector<std::string>, std::string)> refuse;
+
+  void dtype(ScalarType t) const {
+    if (info(t).cls == ScalarInfo::Class::Bits)
+      refuse("untyped bits are for patterns, not for tensors", {"tensor: " + name, std::string("got: ") + ir::name(t)},
+             "");
+  }
+  void align(int bytes) const {
+    if (bytes < 0 || (bytes & (bytes - 1)) != 0)
+      refuse("an alignment must be a power of two", {"tensor: " + name, "got: " + std::to_string(bytes)}, "");
+  }
+  void stages(int n) const {
+    if (n < 0) refuse("the number of stages must be positive", {"tensor: " + name, "got: " + std::to_string(n)}, "");
+  }
+};
+
+}  // namespace
+
+TensorPtr Builder::arg(const std::string& name, Role role, const Layout& layout, ScalarType dtype, int align_bytes) {
+  ready();
+  const TypeCheck check{name, [this](std::string m, std::vector<std::string> d, std::string f) {
+                          refuse(Code::TENSOR_TYPE, std::move(m), std::move(d), std::move(f));
+                        }};
+  check.dtype(dtype);
+  check.align(align_bytes);
+  if (frames_.size() > 1)
+    refuse(Code::KERNEL_SCOPE, "arguments are declared at the top of the kernel", {"tensor: " + name});
+  use(layout);
+  take_name(name, "an argument");
+  Buffer b;
+  b.id = next_tensor_id_++;
+  b.name = name;
+  b.dtype = dtype;
+  b.memory = Memory::GL;
+  b.role = role;
+  b.layout = layout;
+  b.align_bytes = align_bytes;
+  b.loc = here();
+  auto t = std::make_shared<const Tensor>(located([&] { return declare(std::move(b)); }));
+  own(t);
+  kernel_.args.push_back(t);
+  return t;
+}
+
+Expr Builder::param(const std::string& name, ScalarType dtype) {
+  ready();
+  if (info(dtype).cls == ScalarInfo::Class::Bits)
+    refuse(Code::TENSOR_TYPE, "untyped bits are for patterns, not for parameters", {"parameter: " + name});
+  if (frames_.size() > 1)
+    refuse(Code::KERNEL_SCOPE, "parameters are declared at the top of the kernel", {"parameter: " + name});
+  take_name(name, "a parameter");
+  ScalarParam p{name, dtype, 0};
+  const auto cls = info(dtype).cls;
+  if (cls == ScalarInfo::Class::Signed || cls == ScalarInfo::Class::Unsigned)
+    p.var = declare_var(param_info(name, dtype));
+  kernel_.params.push_back(p);
+  return p.var;
+}
+
+ThreadPtr Builder::launch(ThreadTensor t, ThreadPtr& slot, const char* call) {
+  if (slot)
+    refuse(Code::KERNEL_LAUNCH, std::string(call) + " is declared already", {"declared: " + slot->type_str()},
+           "tile and reshape the one there is");
+  t.id = next_tensor_id_++;
+  t.root = t.id;
+  slot = std::make_shared<const ThreadTensor>(std::move(t));
+  threads_.emplace(slot.get(), 0);
+  return slot;
+}
+
+ThreadPtr Builder::blocks(std::vector<Expr> dims) {
+  ready();
+  for (const Expr& d : dims) use(d);
+  return launch(located([&] { return make_blocks(std::move(dims)); }), kernel_.grid, "blocks()");
+}
+
+ThreadPtr Builder::threads(std::vector<Expr> dims) {
+  ready();
+  return launch(located([&] { return make_threads(std::move(dims)); }), kernel_.block, "threads()");
+}
+
+TensorPtr Builder::record_alloc(Tensor t) {
+  auto p = std::make_shared<const Tensor>(std::move(t));
+  own(p);
+  append({0, here(), AllocStmt{p}});
+  return p;
+}
+
+TensorPtr Builder::alloc(const std::string& name, const Layout& layout, ScalarType dtype, Memory memory,
+                         const AllocOptions& options) {
+  ready();
+  check_name(name, "a tensor");
+  const TypeCheck check{name, [this](std::string m, std::vector<std::string> d, std::string f) {
+                          refuse(Code::TENSOR_TYPE, std::move(m), std::move(d), std::move(f));
+                        }};
+  check.dtype(dtype);
+  check.align(options.align_bytes);
+  check.stages(options.stages);
+  if (memory == Memory::GL)
+    check.refuse("global memory is not allocated inside a kernel", {"tensor: " + name},
+                 "declare it with gr.input, gr.output or gr.inout");
+  if (!layout.is_static())
+    check.refuse("a kernel's own tensors have constant sizes and strides",
+                 {"tensor: " + name, "got: " + level_str(layout)}, "allocate for the largest tile");
+  for (const Expr& s : layout.stride().leaves())
+    if (s.value() < 0) check.refuse("a stride is negative", {"tensor: " + name, "got: " + level_str(layout)}, "");
+  for (const Expr& s : layout.shape().leaves())
+    if (s.value() < 1) check.refuse("a size must be positive", {"tensor: " + name, "got: " + level_str(layout)}, "");
+  if (memory == Memory::RF && (!options.swizzle.trivial() || options.align_bytes > 0))
+    check.refuse("registers have neither swizzle nor alignment", {"tensor: " + name}, "");
+  Buffer b;
+  b.name = name;
+  b.dtype = dtype;
+  b.memory = memory;
+  b.role = Role::Alloc;
+  b.layout = layout;
+  b.swizzle = options.swizzle;
+  b.stages = options.stages;
+  b.align_bytes = options.align_bytes;
+  b.loc = here();
+  for (const TensorPtr& o : options.over) {
+    use(o, "over");
+    if (o->memory() != Memory::SH || memory != Memory::SH || o->id != o->buffer->id)
+      check.refuse("over= takes tensors that gr.alloc made in shared memory",
+                   {"tensor: " + name, "got: " + o->type_str()}, "");
+    b.over.push_back(o->id);
+  }
+  b.id = next_tensor_id_++;
+  return record_alloc(located([&] { return declare(std::move(b)); }));
+}
+
+TensorPtr Builder::fragment(const std::string& name, const std::vector<std::int64_t>& shape, ScalarType dtype,
+                            const FragmentSpec& spec, const ThreadPtr& group, int stages) {
+  ready();
+  check_name(name, "a fragment");
+  const TypeCheck check{name, [this](std::string m, std::vector<std::string> d, std::string f) {
+                          refuse(Code::TENSOR_TYPE, std::move(m), std::move(d), std::move(f));
+                        }};
+  check.dtype(dtype);
+  check.stages(stages);
+  use(group, "on");
+  if (group->unit != ThreadUnit::Thread)
+    refuse(Code::FRAGMENT_GROUP, "a fragment lives in the registers of threads", {"on: " + group->type_str()});
+  Buffer b;
+  b.name = name;
+  b.dtype = dtype;
+  b.role = Role::Alloc;
+  b.stages = stages;
+  b.loc = here();
+  b.id = next_tensor_id_;
+  Tensor t = located([&] { return declare_fragment(std::move(b), shape, spec, group); });
+  ++next_tensor_id_;
+  return record_alloc(std::move(t));
+}
+
+// ---- views
+
+TensorPtr Builder::view(ViewStmt v) {
+  ready();
+  use(v.source, "view of");
+  use(v.tiler);
+  use(v.index);
+  if (v.op == ViewOp::Reshape) use(v.shape);
+  Tensor t = located([&] {
+    switch (v.op) {
+      case ViewOp::Tile:
+        return tile(*v.source, v.tiler);
+      case ViewOp::Index:
+        return index(*v.source, v.index);
+      case ViewOp::Transpose:
+        return transpose(*v.source);
+      case ViewOp::Permute:
+        return permute(*v.source, v.order);
+      case ViewOp::Reshape:
+        return reshape(*v.source, v.level, v.shape);
+      case ViewOp::Window:
+        return window(*v.source, v.index[0].at, v.index[0].stop);
+      case ViewOp::Values:
+        break;
+    }
+    return values(*v.source);
+  });
+  t.id = next_tensor_id_++;
+  v.result = std::make_shared<const Tensor>(std::move(t));
+  own(v.result);
+  const TensorPtr result = v.result;
+  append({0, here(), std::move(v)});
+  return result;
+}
+
+ThreadPtr Builder::thread_view(ThreadStmt s) {
+  ready();
+  use(s.source, "view of");
+  use(s.tiler);
+  use(s.index);
+  if (s.op == ThreadOp::Reshape) use(s.shape);
+  ThreadTensor t = located([&] {
+    switch (s.op) {
+      case ThreadOp::Tile:
+        return tile(*s.source, s.tiler);
+      case ThreadOp::Index:
+        return index(*s.source, s.index);
+      case ThreadOp::Reshape:
+        return reshape(*s.source, s.level, s.shape);
+      case ThreadOp::Scalar:
+        break;
+    }
+    return ir::scalar(*s.source);
+  });
+  t.id = next_tensor_id_++;
+  s.result = std::make_shared<const ThreadTensor>(std::move(t));
+  own(s.result);
+  const ThreadPtr result = s.result;
+  append({0, here(), std::move(s)});
+  return result;
+}
+
+std::vector<std::vector<Expr>> Builder::indices(const ThreadPtr& group, const std::vector<std::string>& names) {
+  ready();
+  use(group, "indices of");
+  const std::vector<std::vector<Expr>> defs = located([&] { return group->indices(); });
+  IndicesStmt s{group, {}};
+  std::size_t n = 0;
+  for (const auto& level : defs) {
+    auto& out = s.vars.emplace_back();
+    for (const Expr& def : level) {
+      const std::string fallback = (group->unit == ThreadUnit::Block ? "b" : "t") + std::to_string(n);
+      const bool given = n < names.size() && is_identifier(names[n]) && names[n] != "_";
+      out.push_back(declare_var(coord_info(unique_name(given ? names[n] : fallback), def)));
+      ++n;
+    }
+  }
+  auto vars = s.vars;
+  append({0, here(), std::move(s)});
+  return vars;
+}
+
+// ---- specs and statements
+
+std::shared_ptr<Stmt> Builder::append(Stmt s) {
+  auto p = std::make_shared<Stmt>(std::move(s));
+  frames_.back().block->push_back(p);
+  return p;
+}
+
+void Builder::push(std::shared_ptr<Stmt> owner, Block* block) {
+  const int scope = static_cast<int>(scope_open_.size());
+  scope_open_.push_back(true);
+  frames_.push_back({std::move(owner), block, scope});
+}
+
+void Builder::leave() {
+  GR_ASSERT(frames_.size() > 1, "leave() without an open block");
+  scope_open_[static_cast<std::size_t>(frames_.back().scope)] = false;
+  frames_.pop_back();
+}
+
+ThreadPtr Builder::each(ThreadUnit unit) {
+  if (!kernel_.grid) launch(make_blocks({1}), kernel_.grid, "blocks()");
+  if (!kernel_.block) launch(make_threads({1}), kernel_.block, "threads()");
+  ThreadPtr& slot = unit == ThreadUnit::Block ? each_block_ : each_thread_;
+  if (!slot) {
+    slot = std::make_shared<const ThreadTensor>(ir::scalar(unit == ThreadUnit::Block ? *kernel_.grid : *kernel_.block));
+    threads_.emplace(slot.get(), 0);
+  }
+  return slot;
+}
+
+// Blocks: the grid if it is one block, else each block for itself. Threads: the smallest group among the fragments,
+// else each thread for itself.
+void Builder::default_groups(SpecStmt& s) {
+  if (!s.blocks) {
+    const ThreadPtr one = each(ThreadUnit::Block);
+    s.blocks = kernel_.grid->launch_size().is_const(1) ? kernel_.grid : one;
+  }
+  if (s.threads) return;
+  auto consider = [&](const TensorPtr& t) {
+    if (!t->is_fragment()) return;
+    const ThreadPtr& g = t->buffer->fragment->group;
+    if (!s.threads || g->size().value() < s.threads->size().value()) s.threads = g;
+  };
+  for (const TensorPtr& t : s.outs) consider(t);
+  for (const Operand& o : s.ins)
+    if (const auto* t = std::get_if<TensorPtr>(&o)) consider(*t);
+  if (!s.threads) s.threads = each(ThreadUnit::Thread);
+}
+
+std::shared_ptr<Stmt> Builder::spec(SpecStmt s) {
+  ready();
+  for (const TensorPtr& t : s.outs) use(t, "output");
+  for (const Operand& o : s.ins) {
+    if (const auto* t = std::get_if<TensorPtr>(&o)) use(*t, "input");
+    if (const auto* e = std::get_if<Expr>(&o)) use(*e);
+  }
+  for (const auto& [key, value] : s.attrs)
+    if (const auto* e = std::get_if<Expr>(&value)) use(*e);
+  if (s.blocks) use(s.blocks, "blocks");
+  if (s.threads) use(s.threads, "threads");
+  default_groups(s);
+  if ((s.blocks->unit != ThreadUnit::Block) || (s.threads->unit != ThreadUnit::Thread))
+    refuse(Code::SPEC_GROUP, "on= takes threads, or a pair (blocks, threads)",
+           {"blocks: " + s.blocks->type_str(), "threads: " + s.threads->type_str()});
+  for (const auto& [key, value] : default_attrs(s.kind)) s.attrs.emplace(key, value);
+  if (builder_hooks().complete) located([&] { builder_hooks().complete(s); });
+  const auto stmt = append({0, here(), std::move(s)});
+  auto& node = std::get<SpecStmt>(stmt->node);
+  if (node.atom.empty() || !builder_hooks().expand) return stmt;
+  push(stmt, &node.body);
+  bool expanded = false;
+  try {
+    expanded = located([&] { return builder_hooks().expand(*this, node); });
+  } catch (...) {
+    while (frames_.back().owner != stmt) leave();
+    leave();
+    frames_.back().block->pop_back();
+    throw;
+  }
+  GR_ASSERT(frames_.back().owner == stmt, "a collective leaf left a block open");
+  leave();
+  GR_ASSERT(expanded || node.body.empty(), "statements of a leaf that is not decomposed");
+  node.collective = node.decomposed = expanded;
+  return stmt;
+}
+
+void Builder::enter(const std::shared_ptr<Stmt>& stmt) {
+  ready();
+  auto& s = std::get<SpecStmt>(stmt->node);
+  if (s.decomposed)
+    refuse(Code::SPEC_ENTER,
+           s.collective ? "a spec with atom= is decomposed already" : "the spec is decomposed already", {},
+           s.collective ? "leave out atom= to decompose it by hand" : "");
+  if (!s.atom.empty())
+    refuse(Code::SPEC_ENTER, "a spec with atom= is a leaf", {"atom: " + s.atom},
+           "leave out atom= to decompose it by hand");
+  const Block& block = *frames_.back().block;
+  if (block.empty() || block.back() != stmt)
+    refuse(Code::SPEC_ENTER, "a spec is entered where it is made", {},
+           "write `with gr.move(...):`, with nothing between the call and the `with`");
+  s.decomposed = true;
+  push(stmt, &s.body);
+}
+
+Expr Builder::loop(const std::string& name, const Expr& start, const Expr& stop, const Expr& step, int unroll) {
+  ready();
+  if (!is_identifier(name)) refuse(Code::KERNEL_NAME, "the name of a counter must be an identifier", {"got: " + name});
+  use(start);
+  use(stop);
+  use(step);
+  if (!sym::prove(sym::le(1, step)))
+    refuse(Code::LOOP_STEP, "the step of a loop must be known to be positive", {"got: " + step.str()},
+           "count upwards, and give a symbol the fact min=1");
+  if (unroll < 0)
+    refuse(Code::LOOP_STEP, "unroll must be 0 (fully), 1 (not) or the number of copies",
+           {"got: " + std::to_string(unroll)});
+  const auto stmt = append({0, here(), LoopStmt{}});
+  auto& l = std::get<LoopStmt>(stmt->node);
+  push(stmt, &l.body);
+  try {
+    l.var = declare_var(loop_info(unique_name(name), start, stop, step));
+  } catch (...) {
+    leave();
+    frames_.back().block->pop_back();
+    throw;
+  }
+  l.start = start;
+  l.stop = stop;
+  l.step = step;
+  l.unroll = unroll;
+  return l.var;
+}
+
+void Builder::if_(const Expr& condition) {
+  ready();
+  use(condition);
+  const auto stmt = append({0, here(), IfStmt{condition, {}, {}}});
+  push(stmt, &std::get<IfStmt>(stmt->node).then_body);
+}
+
+void Builder::else_() {
+  ready();
+  const Block& block = *frames_.back().block;
+  const bool fits =
+      !block.empty() && block.back()->as<IfStmt>() != nullptr && with_else_.count(block.back().get()) == 0;
+  if (!fits)
+    refuse(Code::ELSE_WITHOUT_IF, "else_() must follow an if_() block", {}, "put nothing between the two blocks");
+  with_else_.insert(block.back().get());
+  const auto stmt = std::const_pointer_cast<Stmt>(block.back());
+  push(stmt, &std::get<IfStmt>(stmt->node).else_body);
+}
+
+void Builder::only(const ThreadPtr& group, bool elect) {
+  ready();
+  use(group, "only");
+  if (group->unit != ThreadUnit::Thread)
+    refuse(Code::SPEC_GROUP, "only() takes threads of the block", {"got: " + group->type_str()});
+  const auto stmt = append({0, here(), OnlyStmt{group, elect, {}}});
+  push(stmt, &std::get<OnlyStmt>(stmt->node).body);
+}
+
+void Builder::exit_if(const Expr& condition) {
+  ready();
+  use(condition);
+  append({0, here(), ExitIfStmt{condition}});
+}
+
+Expr Builder::scalar(const std::string& name, const Expr& value, std::optional<std::int64_t> min,
+                     std::optional<std::int64_t> max, std::int64_t multiple_of) {
+  ready();
+  if (!is_identifier(name)) refuse(Code::KERNEL_NAME, "the name of a scalar must be an identifier", {"got: " + name});
+  use(value);
+  sym::VarInfo v;
+  v.name = unique_name(name);
+  v.kind = sym::VarKind::Scalar;
+  v.min = min.value_or(0);
+  v.max = max.value_or(sym::kMaxInt);
+  v.multiple_of = multiple_of;
+  const Expr var = declare_var(v);
+  append({0, here(), ScalarStmt{var, value, true}});
+  return var;
+}
+
+void Builder::assign(const Expr& scalar, const Expr& value) {
+  ready();
+  use(scalar);
+  use(value);
+  append({0, here(), ScalarStmt{scalar, value, false}});
+}
+
+void Builder::sync(SyncStmt s) {
+  ready();
+  if (s.group) use(s.group, "barrier of");
+  for (const auto& [key, value] : s.attrs)
+    if (const auto* e = std::get_if<Expr>(&value)) use(*e);
+  append({0, here(), std::move(s)});
+}
+
+KernelPtr Builder::close() {
+  ready();
+  if (frames_.size() > 1)
+    refuse(Code::KERNEL_OPEN, "a block of the kernel is still open", {"kernel: " + kernel_.name},
+           "leave loops and specs before the kernel ends");
+  each(ThreadUnit::Block);  // declares the launch if nobody did
+  int next = 0;
+  renumber(kernel_.body, next);
+  abandon();
+  return std::make_shared<const Kernel>(std::move(kernel_));
+}
+
+}  // namespace graphene::ir

@@ -1,0 +1,145 @@
+// Records a kernel while Python runs: declarations, views, specs, control flow. At most one builder is active in a
+// thread; a view made while one is active becomes a statement of it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "ir/declare.h"
+#include "ir/stmt.h"
+
+namespace graphene::ir {
+
+class Builder;
+
+// What the builder asks of layers that it must not include. Set once, when the module is loaded; each may be empty.
+struct BuilderHooks {
+  // Where the Python that is running now stands.
+  std::function<SourceLoc()> locate;
+  // Checks a spec's attributes and fills in the defaults its kind declares; throws SPEC_ATTR.
+  std::function<void(SpecStmt&)> complete;
+  // Decomposes a spec with `atom` by recording statements (they land in its body); false: it is a leaf as it stands.
+  std::function<bool(Builder&, const SpecStmt&)> expand;
+};
+BuilderHooks& builder_hooks();
+
+struct AllocOptions {
+  int stages = 0;
+  Swizzle swizzle;
+  std::vector<TensorPtr> over;
+  int align_bytes = 0;
+};
+
+class Builder {
+ public:
+  // Becomes this thread's active builder. KERNEL_NESTED when there is one.
+  explicit Builder(std::string name);
+  ~Builder();
+  Builder(const Builder&) = delete;
+  Builder& operator=(const Builder&) = delete;
+  [[nodiscard]] static Builder* active();
+  static Builder& require_active(const char* call);  // KERNEL_NONE when there is none
+
+  // Declarations.
+  TensorPtr arg(const std::string& name, Role role, const Layout& layout, ScalarType dtype, int align_bytes);
+  Expr param(const std::string& name, ScalarType dtype);  // its variable; 0 for floating-point types
+  ThreadPtr blocks(std::vector<Expr> dims);
+  ThreadPtr threads(std::vector<Expr> dims);
+  TensorPtr alloc(const std::string& name, const Layout& layout, ScalarType dtype, Memory memory,
+                  const AllocOptions& options);
+  TensorPtr fragment(const std::string& name, const std::vector<std::int64_t>& shape, ScalarType dtype,
+                     const FragmentSpec& spec, const ThreadPtr& group, int stages);
+
+  // Views of this kernel's tensors and threads.
+  [[nodiscard]] bool owns(const TensorPtr& t) const { return tensors_.count(t.get()) > 0; }
+  [[nodiscard]] bool owns(const ThreadPtr& t) const { return threads_.count(t.get()) > 0; }
+  TensorPtr view(ViewStmt v);  // `result` is computed here
+  ThreadPtr thread_view(ThreadStmt t);
+  // Coordinates of the executing thread, one variable per mode; `names` are taken in order where given.
+  std::vector<std::vector<Expr>> indices(const ThreadPtr& group, const std::vector<std::string>& names);
+
+  // Specs. Operands without `blocks`/`threads` get the defaults: each block for itself; the smallest group among
+  // the fragments, else each thread for itself. The result may be entered while it is the last statement of its block.
+  std::shared_ptr<Stmt> spec(SpecStmt s);
+  void enter(const std::shared_ptr<Stmt>& spec);  // until leave(): its decomposition
+
+  // Blocks of statements, closed by leave().
+  Expr loop(const std::string& name, const Expr& start, const Expr& stop, const Expr& step, int unroll);
+  void if_(const Expr& condition);
+  void else_();
+  void only(const ThreadPtr& group, bool elect);
+  void leave();
+  [[nodiscard]] std::size_t depth() const { return frames_.size(); }
+
+  void exit_if(const Expr& condition);
+  Expr scalar(const std::string& name, const Expr& value, std::optional<std::int64_t> min,
+              std::optional<std::int64_t> max, std::int64_t multiple_of);
+  void assign(const Expr& scalar, const Expr& value);
+  void sync(SyncStmt s);
+
+  // "[].block" and "[].thread", each member for itself: the groups of specs that name none. Without an id: the text
+  // spells them out.
+  ThreadPtr each(ThreadUnit unit);
+
+  // A kernel from what was recorded; the builder is then inactive. A failure noted earlier is raised here.
+  KernelPtr close();
+  // Ends recording without a kernel: an exception is on its way.
+  void abandon();
+  // Remembers a problem found where nothing can be thrown (a loop left by break); the next call raises it.
+  void note(Diagnostic d);
+
+  [[nodiscard]] std::string unique_name(const std::string& wanted);
+
+ private:
+  struct Frame {
+    std::shared_ptr<Stmt> owner;  // null: the kernel's body
+    Block* block = nullptr;
+    int scope = 0;
+  };
+
+  SourceLoc here() const;
+  [[noreturn]] void refuse(Code code, std::string message, std::vector<std::string> details = {},
+                           std::string fix = {}) const;
+  template <class F>
+  auto located(F&& f) const;  // adds the location to errors that have none
+  void ready() const;         // raises what note() was told; KERNEL_CLOSED after close()
+  std::shared_ptr<Stmt> append(Stmt s);
+  void push(std::shared_ptr<Stmt> owner, Block* block);
+  [[nodiscard]] bool open(int scope) const;
+  void use(const TensorPtr& t, const char* as) const;
+  void use(const ThreadPtr& t, const char* as) const;
+  void use(const Expr& e);
+  void use(const Layout& l);
+  void use(const layout::Tiler& t);
+  void use(const std::vector<IndexArg>& args);
+  void own(const TensorPtr& t);
+  void own(const ThreadPtr& t);
+  Expr declare_var(sym::VarInfo info);
+  TensorPtr record_alloc(Tensor t);
+  void check_name(const std::string& name, const char* what) const;  // an identifier
+  void take_name(const std::string& name, const char* what);         // ... that nothing else has
+  ThreadPtr launch(ThreadTensor t, ThreadPtr& slot, const char* call);
+  void default_groups(SpecStmt& s);
+
+  Kernel kernel_;
+  std::vector<Frame> frames_;
+  std::vector<bool> scope_open_;
+  int next_tensor_id_ = 1;                          // shared by "%7" and "#7", as in the paper
+  std::unordered_map<const Tensor*, int> tensors_;  // scope that made it
+  std::unordered_map<const ThreadTensor*, int> threads_;
+  std::unordered_map<const sym::Node*, int> vars_;
+  std::unordered_set<const Stmt*> with_else_;  // branches that else_() has been given to
+  std::unordered_set<std::string> names_;      // of variables, symbols, parameters and arguments
+  std::vector<TensorPtr> keep_tensors_;        // keeps addresses unique while recording
+  std::vector<ThreadPtr> keep_threads_;
+  ThreadPtr each_block_, each_thread_;
+  std::optional<Diagnostic> noted_;
+  bool closed_ = false;
+};
+
+}  // namespace graphene::ir
