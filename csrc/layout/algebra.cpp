@@ -126,7 +126,7 @@ Layout filter(const Layout& l) {
 }
 
 Layout composition(const Layout& a, const Layout& b) {
-  const Flat flat = coalesced(flatten(a));
+  const Flat flat = coalesced_open_ended(flatten(a));
   LeafComposition c(flat, a, b);
   c.distribute(b.shape(), b.stride());
   c.check_no_carry();

@@ -39,7 +39,7 @@ void check_part(const IntTuple& coord, const IntTuple& shape, const IntTuple& wh
     fail(Code::LAYOUT_BOUNDS, "coordinate " + c.str() + " is outside of " + shape.str() + " (size " + size.str() + ")",
          std::move(details));
   }
-  if (shape.is_leaf() || coord.rank() != shape.rank()) bad_coord(coord, shape);
+  if (coord.rank() != shape.rank()) bad_coord(coord, shape);
   for (int i = 0; i < coord.rank(); ++i) check_part(coord[i], shape[i], whole_coord, whole);
 }
 
@@ -47,7 +47,7 @@ void check_part(const IntTuple& coord, const IntTuple& shape, const IntTuple& wh
 
 Expr crd2idx(const IntTuple& coord, const IntTuple& shape, const IntTuple& stride) {
   if (coord.is_leaf()) return offset_of_index(coord.leaf(), shape, stride);
-  if (shape.is_leaf() || coord.rank() != shape.rank()) bad_coord(coord, shape);
+  if (coord.rank() != shape.rank()) bad_coord(coord, shape);
   Expr sum = 0;
   for (int i = 0; i < coord.rank(); ++i) sum = sum + crd2idx(coord[i], shape[i], stride[i]);
   return sum;

@@ -81,6 +81,19 @@ Flat coalesced(const Flat& f) {
   return out;
 }
 
+Flat coalesced_open_ended(const Flat& f) {
+  if (f.rank() == 0 || !f.shape.back().is_const(1)) return coalesced(f);
+  Flat g = f;
+  g.shape.back() = 2;  // a last mode of one element still says where index `size` lies
+  g = coalesced(g);
+  if (!g.shape.back().is_const()) {
+    g.shape.back() = sym::floor_div(g.shape.back(), 2);
+  } else if (!g.shape.back().is_const(0)) {
+    g.shape.back() = g.shape.back().value() / 2;
+  }
+  return g;
+}
+
 Flat filtered(const Flat& f) {
   Flat out;
   for (std::size_t i = 0; i < f.rank(); ++i)

@@ -37,7 +37,9 @@ struct Flat {
 
 [[nodiscard]] Flat flatten(const Layout& l);
 [[nodiscard]] Flat coalesced(const Flat& f);  // at least one mode; an empty layout is 0:0
-[[nodiscard]] Flat filtered(const Flat& f);   // no stride-0 and size-1 modes; may have none
+// The same function for every index, also past the size, where it continues along the last mode.
+[[nodiscard]] Flat coalesced_open_ended(const Flat& f);
+[[nodiscard]] Flat filtered(const Flat& f);  // no stride-0 and size-1 modes; may have none
 
 // The modes of a filtered layout by increasing stride, proven to nest: each stride is at least the extent (size x
 // stride) of the mode before. LAYOUT_INJECTIVE where they do not, LAYOUT_FACT where that is open.

@@ -96,8 +96,8 @@ void check_coord(const IntTuple& coord, const IntTuple& shape);
 [[nodiscard]] Layout filter(const Layout& l);  // no stride-0 and size-1 modes
 // For all i < size(b): r(i) == a(b(i)), and every coordinate of b is one of r.
 [[nodiscard]] Layout composition(const Layout& a, const Layout& b);
-// The image of the result is disjoint from l's (0 apart), ordered, and (l, result) is injective with a cosize of at
-// least cotarget. It leaves holes where l's strides do not divide.
+// The image of the result is disjoint from l's (0 apart) and ordered, and (l, result) is injective: the repetitions of
+// l until cotarget is reached. Where l's strides divide, (l, result) covers all of [0, cotarget); else it leaves holes.
 [[nodiscard]] Layout complement(const Layout& l, const Expr& cotarget);
 [[nodiscard]] Layout right_inverse(const Layout& l);  // for all i < size(r): l(r(i)) == i
 [[nodiscard]] Layout left_inverse(const Layout& l);   // for all i < size(l): r(l(i)) == i
