@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,7 +17,7 @@
 namespace graphene::sym {
 
 // Add is n-ary over (coefficient x product of atoms) terms plus a constant: equal polynomials are identical nodes.
-// Lt/Le/Eq/Ne/And/Or/Not are conditions: 0 or 1.
+// Lt/Le/Eq/Ne/And/Or/Not are conditions: 0 or 1. Not is pushed down to the comparisons, so no node carries it.
 enum class Op : std::uint8_t { Const, Var, Add, Mul, FloorDiv, Mod, Min, Max, Xor, Lt, Le, Eq, Ne, And, Or, Not };
 
 // What a variable stands for. The kind decides who knows its value and when:
@@ -76,18 +77,32 @@ struct VarInfo {
 // Throws SYM_FACTS if min > max or multiple_of < 1.
 Expr make_var(const VarInfo& info);
 
+// Nodes live as long as the process: interning makes a kernel built twice cost nothing the second time.
 struct Node {
   Op op;
-  std::uint64_t id;                // creation order, for hashing only
-  std::vector<Expr> args;          // Mul: its factors. FloorDiv, Mod, Lt, ...: two. Not: one. Min, Max, Xor: sorted
-  std::vector<std::int64_t> coef;  // Add: args[i] has coefficient coef[i]; `constant` is added
+  std::uint8_t flags = 0;           // of a term: which of its factors are FloorDiv or Mod (internal.h)
+  std::uint16_t depth = 1;          // of the tree; at most kMaxDepth
+  std::uint32_t size = 1;           // nodes of the tree, shared ones counted each time; at most kMaxSize
+  std::uint64_t hash = 0;           // of the structure: the same in every run
+  std::uint64_t key = 0;            // what order() compares first
+  std::uint64_t id = 0;             // creation order, for hashing only
+  std::span<const Expr> args = {};  // Mul: its factors. FloorDiv, Mod, Lt, ...: two. Min, Max, Xor, And, Or: sorted
+  std::span<const std::int64_t> coef = {};  // Add: args[i] has coefficient coef[i]; `constant` is added
   std::int64_t constant = 0;
   const VarInfo* var = nullptr;
   std::int64_t lo = kMinInt;  // inclusive numeric bounds; kMinInt / kMaxInt: unknown
   std::int64_t hi = kMaxInt;
-  std::int64_t multiple_of = 1;  // the value is a multiple of this
+  std::int64_t multiple_of = 1;            // the value is a multiple of this
+  std::uint64_t bits = ~std::uint64_t{0};  // bits that may be set; all when the value may be negative
 };
 
+// What keeps every walk over an expression short and its recursion shallow. More is SYM_SIZE.
+inline constexpr int kMaxDepth = 400;
+inline constexpr int kMaxSize = 20000;
+inline constexpr int kMaxTerms = 512;   // of an Add
+inline constexpr int kMaxFactors = 64;  // of a Mul
+
+// Division by zero has no value, so simplifications may assume that a divisor is not zero: M // M is 1.
 Expr operator+(const Expr& a, const Expr& b);
 Expr operator-(const Expr& a, const Expr& b);
 Expr operator-(const Expr& a);
@@ -97,11 +112,12 @@ Expr mod(const Expr& a, const Expr& b);
 Expr ceil_div(const Expr& a, const Expr& b);
 Expr min(const Expr& a, const Expr& b);
 Expr max(const Expr& a, const Expr& b);
-Expr bit_xor(const Expr& a, const Expr& b);  // of non-negative values
+Expr bit_xor(const Expr& a, const Expr& b);  // two's complement where an operand is negative
 Expr lt(const Expr& a, const Expr& b);
 Expr le(const Expr& a, const Expr& b);
 Expr eq(const Expr& a, const Expr& b);
 Expr ne(const Expr& a, const Expr& b);
+// Operands that are not 0 or 1 by their bounds count as (operand != 0).
 Expr logical_and(const Expr& a, const Expr& b);
 Expr logical_or(const Expr& a, const Expr& b);
 Expr logical_not(const Expr& a);
@@ -115,18 +131,24 @@ Expr logical_not(const Expr& a);
 // Decides a condition from numeric facts and from the symbolic bounds of variables; nullopt: unknown.
 [[nodiscard]] std::optional<bool> decide(const Expr& condition);
 [[nodiscard]] bool prove(const Expr& condition);  // decide(condition) == true
+[[nodiscard]] bool is_condition(const Expr& e);   // a comparison, and, or, or a constant 0 or 1
+// Every value that the C text of `e` computes on the way, partial sums included, fits a signed integer of `bits` bits.
+[[nodiscard]] bool fits_signed(const Expr& e, int bits);
 
 using Substitution = std::map<const Node*, Expr>;  // keyed by Var node
 [[nodiscard]] Expr substitute(const Expr& e, const Substitution& s);
-[[nodiscard]] Expr expand_coords(const Expr& e);           // every Coord replaced by its definition, to the bottom
-[[nodiscard]] std::vector<Expr> free_vars(const Expr& e);  // each once, sorted by order()
+[[nodiscard]] Expr expand_coords(const Expr& e);  // every Coord replaced by its definition, to the bottom
+// Variables in the expression itself (of a Coord: not those of its definition), each once, sorted by order().
+[[nodiscard]] std::vector<Expr> free_vars(const Expr& e);
+// Whether `which` holds for a variable of the expression or, through a Coord, of its definition.
 [[nodiscard]] bool depends_on(const Expr& e, const std::function<bool(const VarInfo&)>& which);
 
 // Value under an environment; throws SYM_DIV_ZERO / SYM_OVERFLOW. The reference meaning of every operator.
 [[nodiscard]] std::int64_t evaluate(const Expr& e, const std::function<std::int64_t(const VarInfo&)>& env);
 
-// C text. `/` and `%` are printed only for operands proven non-negative (else calls of gr_floor_div / gr_mod);
-// integer literals carry no suffix: the caller chooses the width by the types of the variables.
+// C text. `/` and `%` are printed only for operands proven non-negative, else `>>` and `&` for powers of two and calls
+// of gr_floor_div(a, b) / gr_mod(a, b). Also calls gr_min(a, b) and gr_max(a, b). Integer literals carry no suffix: the
+// caller chooses the width by the types of the variables.
 [[nodiscard]] std::string to_c(const Expr& e, const std::function<std::string(const VarInfo&)>& name);
 
 // Reads what str() printed (and hand-written text with the same operators: + - * // % min() max() ^ < <= == != and or

@@ -1,0 +1,272 @@
+// The table of nodes, the order of expressions, and the per-thread memo of results.
+#include <cstring>
+#include <deque>
+#include <mutex>
+
+#include "sym/internal.h"
+
+namespace graphene::sym {
+
+namespace {
+
+// Memory that is never given back: nodes live as long as the process.
+class Arena {
+ public:
+  template <class T>
+  std::span<const T> copy(std::span<const T> s) {
+    if (s.empty()) return {};
+    T* p = static_cast<T*>(allocate(s.size_bytes(), alignof(T)));
+    std::copy(s.begin(), s.end(), p);
+    return {p, s.size()};
+  }
+  void* allocate(std::size_t bytes, std::size_t align) {
+    used_ = (used_ + align - 1) & ~(align - 1);
+    if (block_ == nullptr || used_ + bytes > kBlockBytes) {
+      const std::size_t size = std::max(bytes, kBlockBytes);
+      block_ = static_cast<std::byte*>(::operator new(size));
+      used_ = 0;
+    }
+    void* p = block_ + used_;
+    used_ += bytes;
+    return p;
+  }
+
+ private:
+  static constexpr std::size_t kBlockBytes = std::size_t{1} << 18;
+  std::byte* block_ = nullptr;
+  std::size_t used_ = 0;
+};
+
+bool same_args(std::span<const Expr> a, std::span<const Expr> b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const Expr& x, const Expr& y) { return identical(x, y); });
+}
+
+bool same_optional(const std::optional<Expr>& a, const std::optional<Expr>& b) {
+  return a.has_value() == b.has_value() && (!a || identical(*a, *b));
+}
+
+bool same_info(const VarInfo& a, const VarInfo& b) {
+  return a.name == b.name && a.kind == b.kind && a.min == b.min && a.max == b.max && a.multiple_of == b.multiple_of &&
+         same_optional(a.hi, b.hi) && same_optional(a.lo, b.lo) && same_optional(a.def, b.def);
+}
+
+// The highest byte is the operator, so variables come first; then the name, or the hash.
+std::uint64_t key_of(Op op, std::uint64_t hash, const VarInfo* var) {
+  std::uint64_t low = hash >> 8;
+  if (var != nullptr) {
+    low = 0;
+    for (std::size_t i = 0; i < 7; ++i)
+      low = low << 8 | (i < var->name.size() ? static_cast<unsigned char>(var->name[i]) : 0U);
+  }
+  return static_cast<std::uint64_t>(op) << 56 | low;
+}
+
+[[noreturn]] void fail_size() {
+  fail(Code::SYM_SIZE, "an integer expression grew too large",
+       {"limits: " + std::to_string(kMaxSize) + " operations, " + std::to_string(kMaxDepth) + " levels, " +
+        std::to_string(kMaxTerms) + " terms of a sum, " + std::to_string(kMaxFactors) + " factors of a product"},
+       "compute the value in steps, through gr.scalar");
+}
+
+class Table {
+ public:
+  static Table& instance() {
+    static Table* table = new Table;  // never destroyed: expressions may outlive static objects
+    return *table;
+  }
+
+  const Node* intern(const NodeSpec& s) {
+    std::uint64_t h = mix(0x5bd1e995, static_cast<std::uint64_t>(s.op));
+    for (const Expr& a : s.args) h = mix(h, hash_of(a));
+    for (const std::int64_t c : s.coef) h = mix(h, static_cast<std::uint64_t>(c));
+    h = mix(h, static_cast<std::uint64_t>(s.constant));
+    const std::lock_guard lock(mutex_);
+    const std::size_t at = find(h, [&](const Node& n) {
+      return n.op == s.op && n.constant == s.constant && same_args(n.args, s.args) &&
+             std::equal(n.coef.begin(), n.coef.end(), s.coef.begin(), s.coef.end());
+    });
+    if (slots_[at] != nullptr) return slots_[at];
+
+    int depth = 1;
+    std::uint64_t size = 1;
+    for (const Expr& a : s.args) {
+      if (a.is_const()) continue;
+      depth = std::max(depth, 1 + a.node()->depth);
+      size += a.node()->size;
+    }
+    const std::size_t most = s.op == Op::Mul ? kMaxFactors : kMaxTerms;
+    if (depth > kMaxDepth || size > kMaxSize || s.args.size() > most) fail_size();
+
+    Node* n = new (arena_.allocate(sizeof(Node), alignof(Node))) Node{.op = s.op};
+    n->depth = static_cast<std::uint16_t>(depth);
+    n->size = static_cast<std::uint32_t>(size);
+    n->args = arena_.copy(s.args);
+    n->coef = arena_.copy(s.coef);
+    n->constant = s.constant;
+    const std::uint8_t inherited = s.op == Op::Mul ? kHasDiv | kHasMod | kSymbolic : kSymbolic;
+    for (const Expr& a : s.args)
+      if (!a.is_const()) n->flags |= a.node()->flags & inherited;
+    if (s.op == Op::FloorDiv) n->flags |= kHasDiv;
+    if (s.op == Op::Mod) n->flags |= kHasMod | (s.args[1].is_const() ? 0 : kSymbolic);
+    compute_facts(*n);
+    publish(n, h, at);
+    return n;
+  }
+
+  const Node* intern(const VarInfo& v) {
+    std::uint64_t h = mix(0x27d4eb2f, static_cast<std::uint64_t>(v.kind));
+    for (const char c : v.name) h = mix(h, static_cast<unsigned char>(c));
+    for (const std::int64_t x : {v.min, v.max, v.multiple_of}) h = mix(h, static_cast<std::uint64_t>(x));
+    for (const auto* e : {&v.hi, &v.lo, &v.def}) h = mix(h, *e ? hash_of(**e) : 1);
+    const std::lock_guard lock(mutex_);
+    const std::size_t at = find(h, [&](const Node& n) { return n.var != nullptr && same_info(*n.var, v); });
+    if (slots_[at] != nullptr) return slots_[at];
+    int depth = 1;
+    for (const auto* e : {&v.hi, &v.lo, &v.def})
+      if (*e && !(*e)->is_const()) depth = std::max(depth, 1 + (*e)->node()->depth);
+    if (depth > kMaxDepth) fail_size();
+    Node* n = new (arena_.allocate(sizeof(Node), alignof(Node))) Node{.op = Op::Var};
+    n->depth = static_cast<std::uint16_t>(depth);
+    infos_.push_back(v);
+    n->var = &infos_.back();
+    if (v.hi || v.lo || v.def) n->flags = kSymbolic;
+    compute_var_facts(*n);
+    publish(n, h, at);
+    return n;
+  }
+
+ private:
+  Table() : slots_(std::size_t{1} << 14, nullptr) {}
+
+  // The slot of the node, or the free one where it belongs.
+  template <class Same>
+  std::size_t find(std::uint64_t hash, Same&& same) const {
+    const std::size_t mask = slots_.size() - 1;
+    std::size_t i = hash & mask;
+    while (slots_[i] != nullptr && !(slots_[i]->hash == hash && same(*slots_[i]))) i = (i + 1) & mask;
+    return i;
+  }
+
+  void publish(Node* n, std::uint64_t hash, std::size_t at) {
+    n->hash = hash;
+    n->key = key_of(n->op, hash, n->var);
+    n->id = ++count_;
+    slots_[at] = n;
+    if (2 * count_ <= slots_.size()) return;
+    std::vector<const Node*> old(2 * slots_.size(), nullptr);
+    old.swap(slots_);
+    for (const Node* o : old)
+      if (o != nullptr) slots_[find(o->hash, [](const Node&) { return false; })] = o;
+  }
+
+  std::mutex mutex_;
+  std::vector<const Node*> slots_;  // open addressing, at most half full
+  std::size_t count_ = 0;
+  Arena arena_;
+  std::deque<VarInfo> infos_;
+};
+
+std::strong_ordering order_optional(const std::optional<Expr>& a, const std::optional<Expr>& b) {
+  if (!a || !b) return a.has_value() <=> b.has_value();
+  return order(*a, *b);
+}
+
+std::strong_ordering order_vars(const VarInfo& a, const VarInfo& b) {
+  if (const int c = a.name.compare(b.name); c != 0) return c <=> 0;
+  if (const auto c = a.kind <=> b.kind; c != 0) return c;
+  if (const auto c = a.min <=> b.min; c != 0) return c;
+  if (const auto c = a.max <=> b.max; c != 0) return c;
+  if (const auto c = a.multiple_of <=> b.multiple_of; c != 0) return c;
+  if (const auto c = order_optional(a.hi, b.hi); c != 0) return c;
+  if (const auto c = order_optional(a.lo, b.lo); c != 0) return c;
+  return order_optional(a.def, b.def);
+}
+
+struct MemoEntry {
+  Op op = Op::Const;
+  Expr a, b, result;
+};
+
+constexpr std::size_t kMemoSlots = std::size_t{1} << 13;
+
+MemoEntry& memo_slot(Op op, const Expr& a, const Expr& b) {
+  thread_local const std::unique_ptr<MemoEntry[]> entries = std::make_unique<MemoEntry[]>(kMemoSlots);
+  return entries[mix(mix(hash_of(a), hash_of(b)), static_cast<std::uint64_t>(op)) & (kMemoSlots - 1)];
+}
+
+}  // namespace
+
+std::uint64_t hash_of(const Expr& e) {
+  return e.is_const() ? mix(0x9747b28c, static_cast<std::uint64_t>(e.value())) : e.node()->hash;
+}
+
+Expr make_node(const NodeSpec& spec) {
+  const Node* n = Table::instance().intern(spec);
+  // A product stays a node: it is the monomial of a term.
+  if (n->op != Op::Mul && n->lo == n->hi && n->lo != kMinInt && n->hi != kMaxInt) return n->lo;
+  return Expr(n);
+}
+
+Expr make_var(const VarInfo& info) {
+  const auto refuse = [&](const std::string& why) {
+    fail(Code::SYM_FACTS, "the facts of " + info.name + " contradict each other", {why});
+  };
+  if (info.multiple_of < 1) refuse("multiple_of: want at least 1, got " + std::to_string(info.multiple_of));
+  if (info.min > info.max)
+    refuse("bounds: min " + std::to_string(info.min) + " is above max " + std::to_string(info.max));
+  const std::int64_t last = floor_div_int(info.max, info.multiple_of) * info.multiple_of;
+  if (last < info.min)
+    refuse("bounds: no multiple of " + std::to_string(info.multiple_of) + " from " + std::to_string(info.min) + " to " +
+           std::to_string(info.max));
+  return Expr(Table::instance().intern(info));
+}
+
+Op Expr::op() const { return node_ == nullptr ? Op::Const : node_->op; }
+
+const VarInfo& Expr::var() const {
+  GR_ASSERT(is_var(), "var() of an expression that is not a variable");
+  return *node_->var;
+}
+
+std::strong_ordering order(const Expr& a, const Expr& b) {
+  if (identical(a, b)) return std::strong_ordering::equal;
+  if (a.is_const() || b.is_const()) {
+    if (a.is_const() && b.is_const()) return a.value() <=> b.value();
+    return b.is_const() <=> a.is_const();
+  }
+  const Node& x = *a.node();
+  const Node& y = *b.node();
+  if (x.key != y.key) return x.key <=> y.key;
+  if (x.op == Op::Var) return order_vars(*x.var, *y.var);
+  if (const auto c = x.args.size() <=> y.args.size(); c != 0) return c;
+  for (std::size_t i = 0; i < x.args.size(); ++i)
+    if (const auto c = order(x.args[i], y.args[i]); c != 0) return c;
+  for (std::size_t i = 0; i < x.coef.size(); ++i)
+    if (const auto c = x.coef[i] <=> y.coef[i]; c != 0) return c;
+  return x.constant <=> y.constant;
+}
+
+const Expr* Memo::find(Op op, const Expr& a, const Expr& b) {
+  const MemoEntry& e = memo_slot(op, a, b);
+  return e.op == op && identical(e.a, a) && identical(e.b, b) ? &e.result : nullptr;
+}
+
+void Memo::store(Op op, const Expr& a, const Expr& b, const Expr& result) {
+  memo_slot(op, a, b) = {.op = op, .a = a, .b = b, .result = result};
+}
+
+int& Nesting::depth() {
+  thread_local int depth = 0;
+  return depth;
+}
+
+std::string brief(const Expr& e) {
+  std::string s = e.str();
+  if (s.size() > 80) s = s.substr(0, 77) + "...";
+  return s;
+}
+
+void fail_overflow(const std::string& what) { fail(Code::SYM_OVERFLOW, what + " leaves the 64-bit range"); }
+
+}  // namespace graphene::sym
