@@ -10,16 +10,22 @@ from graphene.errors import (
     SimulationError,
     VerifyError,
 )
+from graphene.sym import IntExpr, ceil_div, max, min, sym
 
 __version__ = "0.1.0"
 
 __all__ = [
     "CompileError",
     "GrapheneError",
+    "IntExpr",
     "InternalError",
     "LaunchError",
     "LayoutError",
     "SelectError",
     "SimulationError",
     "VerifyError",
+    "ceil_div",
+    "max",
+    "min",
+    "sym",
 ]

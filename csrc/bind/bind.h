@@ -5,11 +5,40 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "sym/expr.h"
+
 namespace graphene::bind {
 
 namespace py = pybind11;
 
 void register_base(py::module_& m);     // exceptions and the error catalogue
+void register_sym(py::module_& m);      // IntExpr and its facts
 void register_runtime(py::module_& m);  // compiling, the disk cache, launching
 
+// The Python class graphene.IntExpr. Constants never become one: they are Python ints.
+struct PyIntExpr {
+  Expr e;
+};
+
+// A Python int or an IntExpr as an expression; anything else with __index__ only if `convert`. nullopt: none of them.
+// Throws SYM_OVERFLOW for an int past 64 bits.
+std::optional<Expr> try_expr_from_py(py::handle h, bool convert = true);
+Expr expr_from_py(py::handle h);            // TypeError in place of nullopt
+py::object expr_to_py(const Expr& e);       // a constant comes back as a Python int
+py::object condition_to_py(const Expr& e);  // ... as a Python bool
+
 }  // namespace graphene::bind
+
+// Expr as an argument or result of a bound function: int or IntExpr.
+template <>
+struct pybind11::detail::type_caster<graphene::Expr> {
+  PYBIND11_TYPE_CASTER(graphene::Expr, const_name("IntExpr | int"));
+  bool load(handle src, bool convert) {
+    const auto e = graphene::bind::try_expr_from_py(src, convert);
+    if (e) value = *e;
+    return e.has_value();
+  }
+  static handle cast(const graphene::Expr& e, return_value_policy, handle) {
+    return graphene::bind::expr_to_py(e).release();
+  }
+};

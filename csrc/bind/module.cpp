@@ -4,5 +4,6 @@
 PYBIND11_MODULE(_core, m) {
   m.doc() = "Graphene's C++ core. The public names are those of the package `graphene`.";
   graphene::bind::register_base(m);
+  graphene::bind::register_sym(m);
   graphene::bind::register_runtime(m);
 }
