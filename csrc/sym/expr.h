@@ -51,7 +51,8 @@ class Expr {
   [[nodiscard]] Op op() const;
   [[nodiscard]] const VarInfo& var() const;  // of a Var
   [[nodiscard]] bool is_var() const { return node_ != nullptr && op() == Op::Var; }
-  [[nodiscard]] std::string str() const;  // IR text; parse_expr reads it back to the identical expression
+  // IR text, a coordinate as "@bm"; parse_expr reads it back to the identical expression.
+  [[nodiscard]] std::string str() const;
 
   // Identity, which for polynomials is equality as functions. NOT the symbolic condition: that is eq().
   friend bool identical(const Expr& a, const Expr& b) { return a.node_ == b.node_ && a.value_ == b.value_; }

@@ -178,8 +178,11 @@ class Parser {
     const std::size_t start = at_;
     take(name);
     if ((name == "min" || name == "max") && take("(")) return call(name == "min");
-    if (lookup_)
+    if (lookup_) {
       if (const auto e = lookup_(name)) return *e;
+      if (name[0] == '@')
+        if (const auto e = lookup_(name.substr(1))) return *e;
+    }
     at_ = start;
     refuse("unknown name '" + printable(name) + "'");
   }

@@ -79,7 +79,10 @@ class Printer {
       case Op::Const:
         break;
       case Op::Var:
-        out_ += c() ? (*c_name_)(*n.var) : n.var->name;
+        if (c())
+          out_ += (*c_name_)(*n.var);
+        else
+          out_ += (n.var->kind == VarKind::Coord ? "@" : "") + n.var->name;
         break;
       case Op::Add:
         sum(e);
