@@ -13,7 +13,8 @@ thread_local Builder* active_builder = nullptr;
 
 // Words of the text form and of generated code.
 const std::unordered_set<std::string>& reserved() {
-  static const std::unordered_set<std::string> words = {"min", "max", "and", "or", "not", "tid", "bid"};
+  static const std::unordered_set<std::string> words = {"min", "max", "and",  "or",    "not",  "tid", "bid",
+                                                        "inf", "nan", "true", "false", "expr", "_"};
   return words;
 }
 

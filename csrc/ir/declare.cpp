@@ -1,6 +1,7 @@
 #include "ir/declare.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "ir/levels.h"
@@ -71,7 +72,7 @@ bool same_attr(const AttrValue& a, const AttrValue& b) {
   if (const auto* i = std::get_if<std::int64_t>(&a)) return *i == std::get<std::int64_t>(b);
   if (const auto* d = std::get_if<double>(&a)) {
     const double other = std::get<double>(b);
-    return *d == other || (*d != *d && other != other);
+    return (*d == other && std::signbit(*d) == std::signbit(other)) || (*d != *d && other != other);
   }
   return std::get<bool>(a) == std::get<bool>(b);
 }
@@ -109,7 +110,8 @@ Tensor declare(Buffer b) {
   t.id = b.id;
   t.dtype = b.dtype;
   const bool scalar = !b.layout.shape().is_leaf() && b.layout.rank() == 0;
-  if (!scalar) t.levels = {level_of(modes_of(b.layout))};
+  if (!scalar) b.layout = level_of(modes_of(b.layout));
+  if (!scalar) t.levels = {b.layout};
   if (b.stages > 0) t.levels.insert(t.levels.begin(), Layout(b.stages, b.stage_elems));
   t.buffer = std::make_shared<const Buffer>(std::move(b));
   return t;
