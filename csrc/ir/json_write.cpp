@@ -1,0 +1,313 @@
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "ir/declare.h"
+#include "ir/json.h"
+#include "ir/print.h"
+
+namespace graphene::ir {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A constant is a number, anything else its text.
+Json expr_json(const Expr& e) {
+  if (e.is_const()) return e.value();
+  return e.str();
+}
+
+Json tuple_json(const IntTuple& t) {
+  if (t.is_leaf()) return expr_json(t.leaf());
+  Json out = Json::array();
+  for (const IntTuple& m : t.modes()) out.push_back(tuple_json(m));
+  return out;
+}
+
+Json layout_json(const Layout& l) { return {{"shape", tuple_json(l.shape())}, {"stride", tuple_json(l.stride())}}; }
+
+Json levels_json(const std::vector<Layout>& levels) {
+  Json out = Json::array();
+  for (const Layout& l : levels) out.push_back(layout_json(l));
+  return out;
+}
+
+Json type_json(const Tensor& t) {
+  Json out = {{"levels", levels_json(t.levels)}, {"dtype", name(t.dtype)}, {"memory", name(t.memory())}};
+  if (t.is_fragment()) out["label"] = t.buffer->fragment->label;
+  return out;
+}
+
+Json number_json(double v) {
+  if (std::isfinite(v)) return {{"number", v}};
+  return {{"number", number_text(v)}};
+}
+
+Json attr_json(const AttrValue& v) {
+  struct {
+    Json operator()(const std::string& s) const { return s; }
+    Json operator()(std::int64_t i) const { return i; }
+    Json operator()(double d) const { return number_json(d); }
+    Json operator()(bool b) const { return b; }
+    Json operator()(const Expr& e) const { return {{"expr", expr_json(e)}}; }
+  } json;
+  return std::visit(json, v);
+}
+
+Json attrs_json(const Attrs& attrs) {
+  Json out = Json::object();
+  for (const auto& [key, value] : attrs) out[key] = attr_json(value);
+  return out;
+}
+
+Json group_json(const ThreadPtr& t) {
+  if (!t) return nullptr;
+  if (t->id < 0) return t->unit == ThreadUnit::Block ? "each_block" : "each_thread";
+  return t->id;
+}
+
+Json tiler_json(const layout::Tiler& tiler) {
+  Json out = Json::array();
+  for (const auto& entry : tiler) out.push_back(entry ? layout_json(*entry) : Json(nullptr));
+  return out;
+}
+
+Json index_json(const std::vector<IndexArg>& args) {
+  Json out = Json::array();
+  for (const IndexArg& a : args) {
+    if (a.kind == IndexArg::Kind::All) out.push_back(nullptr);
+    if (a.kind == IndexArg::Kind::At) out.push_back(expr_json(a.at));
+    if (a.kind == IndexArg::Kind::Slice) out.push_back({{"start", expr_json(a.at)}, {"stop", expr_json(a.stop)}});
+  }
+  return out;
+}
+
+// The facts of `v` that go beyond those of `base`; null: there is none.
+void put_facts(Json& out, const sym::VarInfo& v, const sym::VarInfo& base) {
+  const auto number = [&](const char* key, std::int64_t value, std::int64_t usual) {
+    if (value != usual) out[key] = value;
+  };
+  const auto bound = [&](const char* key, const std::optional<Expr>& value, const std::optional<Expr>& usual) {
+    if (value.has_value() == usual.has_value() && (!value || identical(*value, *usual))) return;
+    out[key] = value ? expr_json(*value) : Json(nullptr);
+  };
+  number("multiple_of", v.multiple_of, base.multiple_of);
+  number("min", v.min, base.min);
+  number("max", v.max, base.max);
+  bound("lo", v.lo, base.lo);
+  bound("hi", v.hi, base.hi);
+}
+
+class Writer {
+ public:
+  explicit Writer(bool locations) : locations_(locations) {}
+
+  [[nodiscard]] Json run(const Kernel& k) const {
+    Json out = {{"graphene_ir", kJsonVersion}, {"name", k.name}};
+    out["symbols"] = Json::array();
+    for (const Expr& s : k.symbols) {
+      Json j = {{"name", s.var().name}};
+      put_facts(j, s.var(), sym::VarInfo());
+      out["symbols"].push_back(std::move(j));
+    }
+    out["params"] = Json::array();
+    for (const ScalarParam& p : k.params) {
+      Json j = {{"name", p.name}, {"dtype", name(p.dtype)}};
+      if (p.var.is_var()) put_facts(j, p.var.var(), param_info(p.name, p.dtype));
+      out["params"].push_back(std::move(j));
+    }
+    out["args"] = Json::array();
+    for (const TensorPtr& a : k.args) out["args"].push_back(arg(*a));
+    for (const auto& [key, launch] : {std::pair{"grid", k.grid}, std::pair{"block", k.block}})
+      out[key] = launch ? Json{{"id", launch->id}, {"levels", levels_json(launch->levels)}} : Json(nullptr);
+    out["body"] = block(k.body);
+    return out;
+  }
+
+ private:
+  void put_loc(Json& out, const SourceLoc& loc) const {
+    if (locations_ && loc.known()) out["loc"] = {*loc.file, loc.line};
+  }
+
+  [[nodiscard]] Json arg(const Tensor& t) const {
+    const Buffer& b = *t.buffer;
+    const char* role = b.role == Role::Input ? "input" : b.role == Role::Output ? "output" : "inout";
+    Json out = {{"id", t.id}, {"name", b.name}, {"role", role}, {"type", type_json(t)}, {"align", b.align_bytes}};
+    put_loc(out, b.loc);
+    return out;
+  }
+
+  [[nodiscard]] Json block(const Block& b) const {
+    Json out = Json::array();
+    for (const StmtPtr& s : b) {
+      Json j = std::visit([this](const auto& node) { return statement(node); }, s->node);
+      put_loc(j, s->loc);
+      out.push_back(std::move(j));
+    }
+    return out;
+  }
+
+  [[nodiscard]] Json statement(const ViewStmt& v) const {
+    Json out = {{"stmt", "view"},
+                {"id", v.result->id},
+                {"type", type_json(*v.result)},
+                {"offset", expr_json(v.result->offset)},
+                {"of", v.source->id}};
+    switch (v.op) {
+      case ViewOp::Tile:
+        out["tile"] = tiler_json(v.tiler);
+        break;
+      case ViewOp::Index:
+        out["index"] = index_json(v.index);
+        break;
+      case ViewOp::Transpose:
+        out["transpose"] = true;
+        break;
+      case ViewOp::Permute:
+        out["permute"] = v.order;
+        break;
+      case ViewOp::Reshape:
+        out["reshape"] = {{"level", v.level}, {"layout", layout_json(v.shape)}};
+        break;
+      case ViewOp::Window:
+        out["window"] = {{"start", expr_json(v.index[0].at)}, {"size", expr_json(v.index[0].stop)}};
+        break;
+      case ViewOp::Values:
+        out["values"] = true;
+        break;
+    }
+    return out;
+  }
+
+  [[nodiscard]] Json statement(const ThreadStmt& t) const {
+    Json out = {{"stmt", "threads"},
+                {"id", t.result->id},
+                {"levels", levels_json(t.result->levels)},
+                {"unit", t.result->unit == ThreadUnit::Block ? "block" : "thread"},
+                {"offset", expr_json(t.result->offset)},
+                {"of", group_json(t.source)}};
+    switch (t.op) {
+      case ThreadOp::Tile:
+        out["tile"] = tiler_json(t.tiler);
+        break;
+      case ThreadOp::Index:
+        out["index"] = index_json(t.index);
+        break;
+      case ThreadOp::Reshape:
+        out["reshape"] = {{"level", t.level}, {"layout", layout_json(t.shape)}};
+        break;
+      case ThreadOp::Scalar:
+        out["scalar"] = true;
+        break;
+    }
+    return out;
+  }
+
+  [[nodiscard]] Json statement(const IndicesStmt& s) const {
+    Json vars = Json::array();
+    for (const auto& level : s.vars) {
+      Json modes = Json::array();
+      for (const Expr& e : level) {
+        if (!e.is_var() || e.var().kind != sym::VarKind::Coord) {
+          modes.push_back({{"value", expr_json(e)}});
+          continue;
+        }
+        Json j = {{"name", e.var().name}};
+        sym::VarInfo usual = e.var();
+        if (usual.def) usual = coord_info(usual.name, *usual.def);
+        put_facts(j, e.var(), usual);
+        if (e.var().def) j["value"] = expr_json(*e.var().def);
+        modes.push_back(std::move(j));
+      }
+      vars.push_back(std::move(modes));
+    }
+    return {{"stmt", "indices"}, {"of", group_json(s.group)}, {"vars", std::move(vars)}};
+  }
+
+  [[nodiscard]] Json statement(const AllocStmt& a) const {
+    const Buffer& b = *a.tensor->buffer;
+    Json out = {{"stmt", "allocate"},           {"id", a.tensor->id}, {"name", b.name},
+                {"type", type_json(*a.tensor)}, {"stages", b.stages}, {"align", b.align_bytes}};
+    if (!b.swizzle.trivial()) out["swizzle"] = {b.swizzle.bits, b.swizzle.base, b.swizzle.shift};
+    if (!b.over.empty()) out["over"] = b.over;
+    if (b.fragment)
+      out["fragment"] = {
+          {"shape", b.fragment->shape}, {"on", group_json(b.fragment->group)}, {"tv", layout_json(b.fragment->tv)}};
+    return out;
+  }
+
+  [[nodiscard]] Json statement(const SpecStmt& s) const {
+    Json outs = Json::array();
+    for (const TensorPtr& t : s.outs) outs.push_back(t->id);
+    Json ins = Json::array();
+    for (const Operand& in : s.ins) {
+      if (const auto* t = std::get_if<TensorPtr>(&in)) ins.push_back({{"tensor", (*t)->id}});
+      if (const auto* d = std::get_if<double>(&in)) ins.push_back(number_json(*d));
+      if (const auto* e = std::get_if<Expr>(&in)) ins.push_back({{"expr", expr_json(*e)}});
+    }
+    Json out = {{"stmt", "spec"},
+                {"kind", name(s.kind)},
+                {"outs", std::move(outs)},
+                {"ins", std::move(ins)},
+                {"blocks", group_json(s.blocks)},
+                {"threads", group_json(s.threads)},
+                {"attrs", attrs_json(s.attrs)}};
+    if (!s.atom.empty()) out["atom"] = s.atom;
+    if (!s.means.empty()) out["means"] = s.means;
+    if (s.collective) out["collective"] = true;
+    if (s.decomposed) out["body"] = block(s.body);
+    return out;
+  }
+
+  [[nodiscard]] Json statement(const LoopStmt& l) const {
+    Json out = {{"stmt", "for"},
+                {"var", l.var.var().name},
+                {"start", expr_json(l.start)},
+                {"stop", expr_json(l.stop)},
+                {"step", expr_json(l.step)},
+                {"unroll", l.unroll}};
+    put_facts(out, l.var.var(), loop_info(l.var.var().name, l.start, l.stop, l.step));
+    out["body"] = block(l.body);
+    return out;
+  }
+
+  [[nodiscard]] Json statement(const IfStmt& s) const {
+    Json out = {{"stmt", "if"}, {"condition", expr_json(s.condition)}, {"then", block(s.then_body)}};
+    if (!s.else_body.empty()) out["else"] = block(s.else_body);
+    return out;
+  }
+
+  [[nodiscard]] Json statement(const OnlyStmt& s) const {
+    return {{"stmt", "only"}, {"of", group_json(s.group)}, {"elect", s.elect}, {"body", block(s.body)}};
+  }
+
+  [[nodiscard]] Json statement(const ExitIfStmt& s) const {
+    return {{"stmt", "exit_if"}, {"condition", expr_json(s.condition)}};
+  }
+
+  [[nodiscard]] Json statement(const ScalarStmt& s) const {
+    Json out = {{"stmt", s.declare ? "scalar" : "assign"}, {"var", s.var.var().name}, {"value", expr_json(s.value)}};
+    sym::VarInfo usual;
+    usual.kind = sym::VarKind::Scalar;
+    if (s.declare) put_facts(out, s.var.var(), usual);
+    return out;
+  }
+
+  [[nodiscard]] Json statement(const SyncStmt& s) const {
+    Json out = {{"stmt", "sync"}, {"op", s.op}};
+    if (s.group) out["of"] = group_json(s.group);
+    if (!s.atom.empty()) out["atom"] = s.atom;
+    if (!s.attrs.empty()) out["attrs"] = attrs_json(s.attrs);
+    return out;
+  }
+
+  bool locations_;
+};
+
+}  // namespace
+
+std::string to_json(const Kernel& kernel, const JsonOptions& options) {
+  return Writer(options.locations).run(kernel).dump(options.indent);
+}
+
+}  // namespace graphene::ir
