@@ -1,0 +1,315 @@
+// Mutated IR texts and JSON documents: every input is either refused with a positioned Error or accepted, and an
+// accepted one prints to a text, and a document, that reads back to an equal kernel.
+//
+//   ir_text_fuzz text|json COUNT SEED FILE.gir...
+#include <chrono>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <map>
+#include <random>
+#include <sstream>
+
+#include "ir/json.h"
+#include "ir/parse.h"
+#include "ir/print.h"
+
+namespace {
+
+using graphene::Error;
+namespace ir = graphene::ir;
+
+constexpr double kSlowSeconds = 5;  // an input that takes longer is a hang
+
+struct Mutator {
+  std::mt19937_64 rng;
+  std::vector<std::string> seeds;
+  std::vector<std::vector<std::string>> tokens;  // of each seed; white space is a token
+
+  std::size_t below(std::size_t n) { return n == 0 ? 0 : rng() % n; }
+  bool chance(int percent) { return below(100) < static_cast<std::size_t>(percent); }
+
+  static std::vector<std::string> split(const std::string& s) {
+    std::vector<std::string> out;
+    const auto kind = [](char c) {
+      const auto u = static_cast<unsigned char>(c);
+      if (std::isalnum(u) != 0 || c == '_') return 1;
+      if (c == ' ') return 2;
+      return 3;
+    };
+    for (std::size_t i = 0; i < s.size();) {
+      std::size_t j = i + 1;
+      while (kind(s[i]) != 3 && j < s.size() && kind(s[j]) == kind(s[i])) ++j;
+      out.push_back(s.substr(i, j - i));
+      i = j;
+    }
+    return out;
+  }
+
+  static std::string join(const std::vector<std::string>& parts) {
+    std::string s;
+    for (const auto& p : parts) s += p;
+    return s;
+  }
+
+  static std::vector<std::string> lines(const std::string& s) {
+    std::vector<std::string> out;
+    std::istringstream in(s);
+    for (std::string line; std::getline(in, line);) out.push_back(line + "\n");
+    return out;
+  }
+
+  std::string interesting() {
+    static const std::vector<std::string> words = {"0",
+                                                   "1",
+                                                   "-1",
+                                                   "2147483648",
+                                                   "9223372036854775807",
+                                                   "9223372036854775808",
+                                                   "-9223372036854775808",
+                                                   "1e999",
+                                                   "1.5",
+                                                   "-0.0",
+                                                   "1e-320",
+                                                   "nan",
+                                                   "inf",
+                                                   "-inf",
+                                                   "7",
+                                                   "1023",
+                                                   "1025",
+                                                   "4294967296",
+                                                   "_",
+                                                   "()",
+                                                   "[]",
+                                                   "(1,)",
+                                                   ":",
+                                                   "=",
+                                                   "%1",
+                                                   "#4",
+                                                   "@bm",
+                                                   "//",
+                                                   "%",
+                                                   "^",
+                                                   "<-",
+                                                   "<<<",
+                                                   ">>>",
+                                                   "{",
+                                                   "}",
+                                                   "min(1,2)",
+                                                   "max",
+                                                   "not",
+                                                   "and",
+                                                   "true",
+                                                   "null",
+                                                   "\"",
+                                                   "\\",
+                                                   "\n",
+                                                   "\t",
+                                                   "\r\n",
+                                                   "\xc3\xa9",
+                                                   "\xff",
+                                                   "scalar s = 0\n",
+                                                   "exit_if(1)\n",
+                                                   "expr(3)",
+                                                   "Sw<3,3,3>",
+                                                   "RF<tv>",
+                                                   ".T",
+                                                   ".values",
+                                                   "unroll=full",
+                                                   "{\"expr\": \"k+1\"}",
+                                                   "{\"number\": \"nan\"}",
+                                                   "[1, [2, 3]]",
+                                                   "1.0",
+                                                   "-3",
+                                                   "\"k*2\"",
+                                                   "true"};
+    return words[below(words.size())];
+  }
+
+  std::string deep() {
+    const std::size_t n = 1 + below(chance(20) ? 3000 : 300);
+    std::string s;
+    switch (below(6)) {
+      case 0:
+        return std::string(n, '(') + "1" + std::string(n, ')');
+      case 1:
+        return std::string(n, '[') + "1" + std::string(n, ']');
+      case 2:
+        for (std::size_t i = 0; i < n; ++i) s += "if(1) {\n";
+        return s + (chance(50) ? std::string(n, '}') : "");
+      case 3:
+        for (std::size_t i = 0; i < n; ++i) s += "{\"a\":";
+        return s + "1" + std::string(n, '}');
+      case 4:
+        for (std::size_t i = 0; i < n; ++i) s += "not -";
+        return s + "1";
+      default:
+        s = "1";
+        for (std::size_t i = 0; i < n; ++i) s += i % 2 == 0 ? "//3" : "%7";
+        return s;
+    }
+  }
+
+  void tokenwise(std::string& s) {
+    std::vector<std::string> t = split(s);
+    if (t.empty()) return;
+    const auto& other = tokens[below(tokens.size())];
+    const std::size_t i = below(t.size());
+    switch (below(6)) {
+      case 0:
+        std::swap(t[i], t[below(t.size())]);
+        break;
+      case 1:
+        t.erase(t.begin() + static_cast<std::ptrdiff_t>(i));
+        break;
+      case 2:
+        t.insert(t.begin() + static_cast<std::ptrdiff_t>(i), t[below(t.size())]);
+        break;
+      case 3:
+        t[i] = other[below(other.size())];
+        break;
+      case 4:
+        t[i] = interesting();
+        break;
+      default:
+        // Names and numbers only: stays close to what is accepted.
+        for (std::size_t tries = 0; tries < 20; ++tries) {
+          std::string& a = t[below(t.size())];
+          if (std::isdigit(static_cast<unsigned char>(a[0])) == 0) continue;
+          a = chance(50) ? std::to_string(below(40)) : t[i];
+          break;
+        }
+    }
+    s = join(t);
+  }
+
+  void linewise(std::string& s) {
+    std::vector<std::string> a = lines(s);
+    if (a.empty()) return;
+    const std::vector<std::string> b = lines(seeds[below(seeds.size())]);
+    const auto i = static_cast<std::ptrdiff_t>(below(a.size()));
+    const auto j = static_cast<std::ptrdiff_t>(below(a.size()));
+    switch (below(4)) {
+      case 0:
+        a.erase(a.begin() + i);
+        break;
+      case 1:
+        std::swap(a[static_cast<std::size_t>(i)], a[static_cast<std::size_t>(j)]);
+        break;
+      case 2:
+        a.insert(a.begin() + i, a[static_cast<std::size_t>(j)]);
+        break;
+      default: {  // the head of one kernel, the tail of another
+        const auto k = static_cast<std::ptrdiff_t>(below(b.size()));
+        a.resize(static_cast<std::size_t>(i));
+        a.insert(a.end(), b.begin() + k, b.end());
+      }
+    }
+    s = join(a);
+  }
+
+  void bytewise(std::string& s) {
+    if (s.empty()) return;
+    const std::size_t i = below(s.size());
+    switch (below(4)) {
+      case 0:
+        s[i] = static_cast<char>(s[i] ^ static_cast<char>(1U << below(8)));
+        break;
+      case 1:
+        s.erase(i, 1 + below(chance(10) ? 200 : 3));
+        break;
+      case 2:
+        s.insert(i, 1, static_cast<char>(rng()));
+        break;
+      default:
+        s.resize(i);
+    }
+  }
+
+  std::string next() {
+    std::string s = seeds[below(seeds.size())];
+    const std::size_t n = 1 + below(3);
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::size_t which = below(100);
+      if (which < 60)
+        tokenwise(s);
+      else if (which < 80)
+        linewise(s);
+      else if (which < 96)
+        bytewise(s);
+      else
+        s.insert(below(s.size() + 1), chance(80) ? deep() : interesting());
+    }
+    return s;
+  }
+};
+
+[[noreturn]] void give_up(const std::string& what, const std::string& input) {
+  std::cout << "FAILED: " << what << "\n--- input\n" << input << "\n---\n";
+  std::exit(1);
+}
+
+// An accepted kernel survives both forms.
+void check_laws(const ir::Kernel& k, const std::string& input) {
+  try {
+    const std::string text = ir::print(k);
+    const ir::Kernel again = ir::parse(text);
+    if (!(again == k)) give_up("parse(print(k)) != k\n--- printed\n" + text, input);
+    if (ir::print(again) != text) give_up("printing is not idempotent\n--- printed\n" + text, input);
+    const std::string json = ir::to_json(k, {.indent = 1, .locations = true});
+    const ir::Kernel from = ir::from_json(json);
+    if (!(from == k)) give_up("from_json(to_json(k)) != k\n--- json\n" + json, input);
+    if (ir::print(from) != text) give_up("JSON changes the text\n--- json\n" + json, input);
+  } catch (const std::exception& e) {
+    give_up(std::string("what was accepted does not survive: ") + e.what() + "\n--- printed\n" + ir::print(k), input);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 5) {
+    std::cerr << "usage: ir_text_fuzz text|json COUNT SEED FILE.gir...\n";
+    return 2;
+  }
+  const bool json = std::string(argv[1]) == "json";
+  const long count = std::stol(argv[2]);
+  Mutator m{std::mt19937_64(std::stoull(argv[3])), {}, {}};
+  for (int i = 4; i < argc; ++i) {
+    std::ifstream in(argv[i], std::ios::binary);
+    std::string s{std::istreambuf_iterator<char>(in), {}};
+    const ir::Kernel k = ir::parse(s);
+    check_laws(k, s);
+    m.seeds.push_back(json ? ir::to_json(k, {.indent = 1}) : s);
+    m.tokens.push_back(Mutator::split(m.seeds.back()));
+  }
+
+  std::map<std::string, long> codes;
+  long accepted = 0;
+  for (long i = 0; i < count; ++i) {
+    const std::string input = m.next();
+    const auto start = std::chrono::steady_clock::now();
+    try {
+      const ir::Kernel k = json ? ir::from_json(input) : ir::parse(input);
+      ++accepted;
+      check_laws(k, input);
+    } catch (const Error& e) {
+      const auto& d = e.diagnostics().front();
+      ++codes[graphene::code_info(d.code).name];
+      if (d.code == graphene::Code::INTERNAL) give_up(e.what(), input);
+      const bool positioned = json ? d.message.find(": ") != std::string::npos || d.code == graphene::Code::IR_DEPTH ||
+                                         d.code == graphene::Code::IR_NUMBER ||
+                                         d.message.find("key") != std::string::npos
+                                   : std::isdigit(static_cast<unsigned char>(d.message[0])) != 0;
+      if (!positioned) give_up(std::string("an error without a place: ") + e.what(), input);
+    } catch (const std::exception& e) {
+      give_up(std::string("another exception: ") + e.what(), input);
+    }
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    if (took.count() > kSlowSeconds) give_up("took " + std::to_string(took.count()) + " s", input);
+  }
+  std::cout << "inputs " << count << " accepted " << accepted;
+  for (const auto& [code, n] : codes) std::cout << " " << code << " " << n;
+  std::cout << "\n";
+  return 0;
+}
