@@ -5,6 +5,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "layout/layout.h"
 #include "sym/expr.h"
 
 namespace graphene::bind {
@@ -13,6 +14,7 @@ namespace py = pybind11;
 
 void register_base(py::module_& m);     // exceptions and the error catalogue
 void register_sym(py::module_& m);      // IntExpr and its facts
+void register_layout(py::module_& m);   // Layout, Swizzle, ComposedLayout, the algebra
 void register_runtime(py::module_& m);  // compiling, the disk cache, launching
 
 // The Python class graphene.IntExpr. Constants never become one: they are Python ints.
@@ -26,6 +28,9 @@ std::optional<Expr> try_expr_from_py(py::handle h, bool convert = true);
 Expr expr_from_py(py::handle h);            // TypeError in place of nullopt
 py::object expr_to_py(const Expr& e);       // a constant comes back as a Python int
 py::object condition_to_py(const Expr& e);  // ... as a Python bool
+
+IntTuple int_tuple_from_py(py::handle h);       // integers and nested tuples or lists of them
+py::object int_tuple_to_py(const IntTuple& t);  // integers and nested tuples
 
 }  // namespace graphene::bind
 

@@ -5,5 +5,6 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "Graphene's C++ core. The public names are those of the package `graphene`.";
   graphene::bind::register_base(m);
   graphene::bind::register_sym(m);
+  graphene::bind::register_layout(m);
   graphene::bind::register_runtime(m);
 }

@@ -1,0 +1,349 @@
+#include "layout/layout.h"
+
+#include "base/diag.h"
+#include "bind/bind.h"
+
+namespace graphene::bind {
+
+using layout::ComposedLayout;
+using layout::Tiler;
+
+IntTuple int_tuple_from_py(py::handle h) {
+  if (!py::isinstance<py::tuple>(h) && !py::isinstance<py::list>(h)) return expr_from_py(h);
+  if (Py_EnterRecursiveCall(" in a nested tuple") != 0) throw py::error_already_set();
+  std::vector<IntTuple> modes;
+  try {
+    for (const py::handle item : h) modes.push_back(int_tuple_from_py(item));
+  } catch (...) {
+    Py_LeaveRecursiveCall();
+    throw;
+  }
+  Py_LeaveRecursiveCall();
+  return modes;
+}
+
+py::object int_tuple_to_py(const IntTuple& t) {
+  if (t.is_leaf()) return expr_to_py(t.leaf());
+  py::tuple out(t.modes().size());
+  for (std::size_t i = 0; i < t.modes().size(); ++i) out[i] = int_tuple_to_py(t.modes()[i]);
+  return out;
+}
+
+namespace {
+
+// A Layout; its text; or a shape, column-major.
+Layout layout_from_py(py::handle h) {
+  if (py::isinstance<Layout>(h)) return h.cast<Layout>();
+  if (py::isinstance<py::str>(h)) return layout::parse_layout(h.cast<std::string>());
+  return Layout(int_tuple_from_py(h));
+}
+
+bool is_by_mode(py::handle tiler) { return py::isinstance<py::tuple>(tiler) || py::isinstance<py::list>(tiler); }
+
+Tiler tiler_from_py(py::handle h) {
+  Tiler out;
+  for (const py::handle item : h) {
+    if (item.is_none()) {
+      out.emplace_back(std::nullopt);
+    } else if (is_by_mode(item)) {
+      throw py::type_error("a tiler's entries are sizes, Layouts or None, got " + std::string(py::repr(item)) +
+                           "; write gr.Layout(" + std::string(py::repr(item)) + ") for one hierarchical mode");
+    } else {
+      out.emplace_back(layout_from_py(item));
+    }
+  }
+  return out;
+}
+
+Expr total_from_py(py::handle h) { return int_tuple_from_py(h).product(); }
+
+// f(1, 2) and f((1, 2)) are the same coordinate or shape.
+IntTuple int_tuple_from_args(const py::args& args) {
+  return args.size() == 1 ? int_tuple_from_py(args[0]) : int_tuple_from_py(args);
+}
+
+void hash_combine(std::size_t& seed, std::size_t v) { seed ^= v + 0x9e3779b97f4a7c15ULL + (seed << 6) + (seed >> 2); }
+
+void hash_tuple(const IntTuple& t, std::size_t& seed) {
+  if (t.is_leaf()) {
+    const Expr& e = t.leaf();
+    hash_combine(seed, e.is_const() ? static_cast<std::size_t>(e.value()) : reinterpret_cast<std::size_t>(e.node()));
+    return;
+  }
+  hash_combine(seed, t.modes().size() + 0x51ULL);
+  for (const IntTuple& m : t.modes()) hash_tuple(m, seed);
+}
+
+py::ssize_t hash_layout(const Layout& l) {
+  std::size_t seed = 0;
+  hash_tuple(l.shape(), seed);
+  hash_tuple(l.stride(), seed);
+  return static_cast<py::ssize_t>(seed >> 1);
+}
+
+int checked_mode(py::ssize_t i, const Layout& l) {
+  const py::ssize_t rank = l.rank();
+  if (i < -rank || i >= rank)
+    fail(Code::LAYOUT_RANK, "mode " + std::to_string(i) + " of a layout of rank " + std::to_string(rank),
+         {"layout: " + l.str()});
+  return static_cast<int>(i < 0 ? i + rank : i);
+}
+
+py::list layout_modes(const Layout& l) {
+  py::list out;
+  for (int i = 0; i < l.rank(); ++i) out.append(l.mode(i));
+  return out;
+}
+
+py::object checked_offset(const Layout& l, const IntTuple& coord) {
+  layout::check_coord(coord, l.shape());
+  return expr_to_py(l(coord));
+}
+
+void bind_layout(py::module_& m) {
+  py::class_<Layout> c(m, "Layout", R"doc(A function from coordinates to integers: shape:stride, as in CuTe.
+
+``Layout(shape, stride=None)`` takes ints, symbolic integers and nested tuples of them; without strides it is
+column-major (leftmost mode fastest). ``Layout("(4,(2,4)):(2,(1,8))")`` and ``Layout("[4,(2,4):2,(1,8)]")`` read CuTe's and
+Graphene's notation. Layouts are immutable and hashable; ``==`` compares shape and stride, not the functions.
+
+Raises LayoutError: LAYOUT_CONGRUENT (shape and stride differ in hierarchy), LAYOUT_SIZE (negative size), LAYOUT_PARSE.)doc");
+  c.attr("__module__") = "graphene";
+  c.def(py::init([](const py::object& shape, const py::object& stride) {
+          if (stride.is_none()) return layout_from_py(shape);
+          return Layout(int_tuple_from_py(shape), int_tuple_from_py(stride));
+        }),
+        py::arg("shape"), py::arg("stride") = py::none());
+  c.def_property_readonly(
+      "shape", [](const Layout& l) { return int_tuple_to_py(l.shape()); },
+      "Sizes: an int, a symbolic integer or a nested tuple of them.");
+  c.def_property_readonly(
+      "stride", [](const Layout& l) { return int_tuple_to_py(l.stride()); },
+      "Strides, in the same hierarchy as the shape.");
+  c.def_property_readonly("rank", &Layout::rank, "Number of top-level modes (1 for a single integer).");
+  c.def_property_readonly("depth", &Layout::depth, "Depth of nesting: 0 for a single integer, 1 for a flat tuple.");
+  c.def_property_readonly(
+      "size", [](const Layout& l) { return expr_to_py(l.size()); }, "Number of coordinates.");
+  c.def_property_readonly(
+      "cosize", [](const Layout& l) { return expr_to_py(l.cosize()); }, "Largest offset + 1; 0 if the size is 0.");
+  c.def_property_readonly("is_static", &Layout::is_static, "Whether all sizes and strides are plain integers.");
+  c.def_property_readonly("graphene_str", &Layout::graphene_str,
+                          R"doc(Text in Graphene's notation, "[4,(2,4):2,(1,8)]".)doc");
+  c.def(
+      "__call__", [](const Layout& l, const py::args& args) { return checked_offset(l, int_tuple_from_args(args)); },
+      R"doc(Offset of a coordinate: ``L(5)`` colexicographic, ``L(0, 3)`` one per mode, ``L(0, (1, 1))`` to any level.
+
+Raises LayoutError: LAYOUT_COORD (hierarchy does not fit), LAYOUT_BOUNDS (outside of the shape).)doc");
+  c.def(
+      "coord",
+      [](const Layout& l, const py::object& index) {
+        const Expr i = expr_from_py(index);
+        layout::check_coord(i, l.shape());
+        return int_tuple_to_py(l.coord(i));
+      },
+      py::arg("index"), "Natural coordinate of a colexicographic index. Raises LayoutError LAYOUT_BOUNDS.");
+  c.def(
+      "__getitem__", [](const Layout& l, py::ssize_t i) { return l.mode(checked_mode(i, l)); }, py::arg("mode"),
+      "Sub-layout of a mode; negative indices count from the end. Raises LayoutError LAYOUT_RANK.");
+  c.def("__len__", &Layout::rank);
+  c.def("__iter__", [](const Layout& l) { return py::iter(layout_modes(l)); });
+  c.def(
+      "__eq__", [](const Layout& a, const Layout& b) { return identical(a, b); }, py::is_operator());
+  c.def(
+      "__ne__", [](const Layout& a, const Layout& b) { return !identical(a, b); }, py::is_operator());
+  c.def("__hash__", &hash_layout);
+  c.def("__str__", &Layout::str);
+  c.def("__repr__", [](const Layout& l) { return "Layout(\"" + l.str() + "\")"; });
+  c.def("__reduce__", [](const py::object& self) {
+    return py::make_tuple(py::type::of(self), py::make_tuple(self.attr("shape"), self.attr("stride")));
+  });
+}
+
+void bind_swizzle(py::module_& m) {
+  py::class_<Swizzle> c(m, "Swizzle",
+                        R"doc(CuTe's Swizzle<bits, base, shift>: a permutation of offsets, counted in elements.
+
+``offset ^ ((offset & mask) >> shift)`` with ``mask = ((1 << bits) - 1) << (base + shift)``; with a negative shift the low
+bits are read and the high ones changed. Also reads its own text, ``Swizzle("Sw<3,3,3>")``.
+
+Raises LayoutError: LAYOUT_SWIZZLE unless 0 <= bits <= abs(shift) and 0 <= base; LAYOUT_PARSE.)doc");
+  c.attr("__module__") = "graphene";
+  c.def(py::init<int, int, int>(), py::arg("bits"), py::arg("base"), py::arg("shift"));
+  c.def(py::init([](const std::string& text) { return layout::parse_swizzle(text); }), py::arg("text"));
+  c.def_readonly("bits", &Swizzle::bits, "Number of bits that are changed.");
+  c.def_readonly("base", &Swizzle::base, "Number of low bits left alone: log2 of the elements that stay together.");
+  c.def_readonly("shift", &Swizzle::shift, "Distance from the changed bits to those they are xored with.");
+  c.def_property_readonly("period", &Swizzle::period,
+                          "Offsets of one aligned block of so many elements are permuted among themselves.");
+  c.def(
+      "__call__", [](const Swizzle& s, const py::object& offset) { return expr_to_py(s(expr_from_py(offset))); },
+      py::arg("offset"), "The swizzled offset. Raises LayoutError LAYOUT_BOUNDS for a negative one.");
+  c.def(
+      "__eq__", [](const Swizzle& a, const Swizzle& b) { return a == b; }, py::is_operator());
+  c.def("__hash__", [](const Swizzle& s) { return py::hash(py::make_tuple(s.bits, s.base, s.shift)); });
+  c.def("__str__", &Swizzle::str);
+  c.def("__repr__", [](const Swizzle& s) {
+    return "Swizzle(" + std::to_string(s.bits) + ", " + std::to_string(s.base) + ", " + std::to_string(s.shift) + ")";
+  });
+  c.def("__reduce__", [](const py::object& self) {
+    return py::make_tuple(py::type::of(self), py::make_tuple(self.attr("bits"), self.attr("base"), self.attr("shift")));
+  });
+}
+
+void bind_composed(py::module_& m) {
+  py::class_<ComposedLayout> c(m, "ComposedLayout",
+                               R"doc(swizzle o (offset + layout): what composition(swizzle, layout) gives.
+
+Called like a Layout. Raises LayoutError as Layout does.)doc");
+  c.attr("__module__") = "graphene";
+  c.def(py::init([](const Swizzle& s, const py::object& offset, const Layout& l) {
+          return ComposedLayout{s, expr_from_py(offset), l};
+        }),
+        py::arg("swizzle"), py::arg("offset"), py::arg("layout"));
+  c.def_readonly("swizzle", &ComposedLayout::swizzle, "The outer function.");
+  c.def_property_readonly(
+      "offset", [](const ComposedLayout& l) { return expr_to_py(l.offset); },
+      "Added to the layout's offset before the swizzle.");
+  c.def_readonly("layout", &ComposedLayout::layout, "The inner layout.");
+  c.def_property_readonly(
+      "shape", [](const ComposedLayout& l) { return int_tuple_to_py(l.layout.shape()); }, "Shape of the inner layout.");
+  c.def_property_readonly(
+      "rank", [](const ComposedLayout& l) { return l.layout.rank(); }, "Number of top-level modes.");
+  c.def_property_readonly(
+      "depth", [](const ComposedLayout& l) { return l.layout.depth(); }, "Depth of nesting.");
+  c.def_property_readonly(
+      "size", [](const ComposedLayout& l) { return expr_to_py(l.layout.size()); }, "Number of coordinates.");
+  c.def(
+      "__call__",
+      [](const ComposedLayout& l, const py::args& args) {
+        const IntTuple coord = int_tuple_from_args(args);
+        layout::check_coord(coord, l.layout.shape());
+        return expr_to_py(l(coord));
+      },
+      "Offset of a coordinate, as in Layout.");
+  c.def(
+      "coord",
+      [](const ComposedLayout& l, const py::object& index) {
+        const Expr i = expr_from_py(index);
+        layout::check_coord(i, l.layout.shape());
+        return int_tuple_to_py(l.layout.coord(i));
+      },
+      py::arg("index"), "Natural coordinate of a colexicographic index.");
+  c.def(
+      "__getitem__",
+      [](const ComposedLayout& l, py::ssize_t i) {
+        return ComposedLayout{l.swizzle, l.offset, l.layout.mode(checked_mode(i, l.layout))};
+      },
+      py::arg("mode"), "One mode, under the same swizzle and offset.");
+  c.def("__len__", [](const ComposedLayout& l) { return l.layout.rank(); });
+  c.def(
+      "__eq__",
+      [](const ComposedLayout& a, const ComposedLayout& b) {
+        return a.swizzle == b.swizzle && identical(a.offset, b.offset) && identical(a.layout, b.layout);
+      },
+      py::is_operator());
+  c.def("__hash__", [](const ComposedLayout& l) {
+    return py::hash(py::make_tuple(l.swizzle.bits, l.swizzle.base, l.swizzle.shift, hash_layout(l.layout)));
+  });
+  c.def("__str__", &ComposedLayout::str);
+  c.def("__repr__", [](const py::object& self) {
+    return "ComposedLayout(" + std::string(py::repr(self.attr("swizzle"))) + ", " +
+           std::string(py::repr(self.attr("offset"))) + ", " + std::string(py::repr(self.attr("layout"))) + ")";
+  });
+  c.def("__reduce__", [](const py::object& self) {
+    return py::make_tuple(py::type::of(self),
+                          py::make_tuple(self.attr("swizzle"), self.attr("offset"), self.attr("layout")));
+  });
+}
+
+py::object compose(const py::object& a, const py::object& b) {
+  const auto refuse = [&](const std::string& why) {
+    fail(Code::LAYOUT_COMPOSE, "the composition is not a layout: " + why,
+         {"left:  " + std::string(py::str(a)), "right: " + std::string(py::str(b))});
+  };
+  if (py::isinstance<Swizzle>(b) || py::isinstance<ComposedLayout>(b))
+    refuse("a swizzle can only be the outer function");
+  if (py::isinstance<Swizzle>(a)) return py::cast(ComposedLayout{a.cast<Swizzle>(), 0, layout_from_py(b)});
+  const auto inner = [&](const Layout& l) {
+    return is_by_mode(b) ? layout::composition(l, tiler_from_py(b)) : layout::composition(l, layout_from_py(b));
+  };
+  if (py::isinstance<ComposedLayout>(a)) {
+    const auto c = a.cast<ComposedLayout>();
+    return py::cast(ComposedLayout{c.swizzle, c.offset, inner(c.layout)});
+  }
+  return py::cast(inner(layout_from_py(a)));
+}
+
+// f(layout, tiler) where the tiler is a layout applied to the whole or one entry per mode.
+template <class Whole, class ByMode>
+void def_tiled(py::module_& m, const char* name, Whole whole, ByMode by_mode) {
+  m.def(
+      name,
+      [whole, by_mode](const py::object& l, const py::object& tiler) {
+        const Layout a = layout_from_py(l);
+        return is_by_mode(tiler) ? by_mode(a, tiler_from_py(tiler)) : whole(a, layout_from_py(tiler));
+      },
+      py::arg("layout"), py::arg("tiler"));
+}
+
+using Whole = Layout (*)(const Layout&, const Layout&);
+using ByMode = Layout (*)(const Layout&, const Tiler&);
+
+void bind_algebra(py::module_& m) {
+  m.def("crd2idx", [](const py::object& coord, const py::object& shape, const py::object& stride) {
+    const IntTuple c = int_tuple_from_py(coord);
+    const Layout l = stride.is_none() ? Layout(int_tuple_from_py(shape))
+                                      : Layout(int_tuple_from_py(shape), int_tuple_from_py(stride));
+    return checked_offset(l, c);
+  });
+  m.def("idx2crd", [](const py::object& index, const py::object& shape) {
+    const Layout l(int_tuple_from_py(shape));
+    const Expr i = expr_from_py(index);
+    layout::check_coord(i, l.shape());
+    return int_tuple_to_py(l.coord(i));
+  });
+  m.def("coalesce", [](const py::object& l) { return layout::coalesce(layout_from_py(l)); });
+  m.def("filter", [](const py::object& l) { return layout::filter(layout_from_py(l)); });
+  m.def("composition", &compose);
+  m.def("complement", [](const py::object& l, const py::object& cotarget) {
+    const Layout a = layout_from_py(l);
+    return layout::complement(a, cotarget.is_none() ? a.cosize() : total_from_py(cotarget));
+  });
+  m.def("right_inverse", [](const py::object& l) { return layout::right_inverse(layout_from_py(l)); });
+  m.def("left_inverse", [](const py::object& l) { return layout::left_inverse(layout_from_py(l)); });
+  def_tiled<Whole, ByMode>(m, "logical_divide", layout::logical_divide, layout::logical_divide);
+  def_tiled<Whole, ByMode>(m, "zipped_divide", layout::logical_divide, layout::zipped_divide);
+  def_tiled<Whole, ByMode>(m, "tiled_divide", layout::tiled_divide, layout::tiled_divide);
+  def_tiled<Whole, ByMode>(m, "logical_product", layout::logical_product, layout::logical_product);
+  def_tiled<Whole, ByMode>(m, "zipped_product", layout::zipped_product, layout::zipped_product);
+  def_tiled<Whole, ByMode>(m, "tiled_product", layout::tiled_product, layout::tiled_product);
+  m.def("blocked_product", [](const py::object& l, const py::object& tiler) {
+    return layout::blocked_product(layout_from_py(l), layout_from_py(tiler));
+  });
+  m.def("raked_product", [](const py::object& l, const py::object& tiler) {
+    return layout::raked_product(layout_from_py(l), layout_from_py(tiler));
+  });
+  m.def("is_injective", [](const py::object& l) { return layout::is_injective(layout_from_py(l)); });
+  m.def("equal_as_functions", [](const py::object& a, const py::object& b) {
+    return layout::equal_as_functions(layout_from_py(a), layout_from_py(b));
+  });
+  m.def("make_layout", [](const py::args& modes) {
+    std::vector<Layout> v;
+    for (const py::handle h : modes) v.push_back(layout_from_py(h));
+    return layout::make_layout(v);
+  });
+  m.def("row_major", [](const py::args& shape) { return Layout::row_major(int_tuple_from_args(shape)); });
+  m.def("col_major", [](const py::args& shape) { return Layout(int_tuple_from_args(shape)); });
+  m.def("row_swizzle", &layout::row_swizzle, py::arg("row_elems"), py::arg("element_bits"));
+}
+
+}  // namespace
+
+void register_layout(py::module_& m) {
+  bind_layout(m);
+  bind_swizzle(m);
+  bind_composed(m);
+  bind_algebra(m);
+}
+
+}  // namespace graphene::bind

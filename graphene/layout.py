@@ -1,0 +1,196 @@
+"""CuTe's layout algebra: layouts are functions from coordinates to integers, written shape:stride.
+
+Coordinates are colexicographic (leftmost mode fastest). Wherever a Layout is expected, its text or a bare shape
+(column-major) will do. Sizes and strides are ints or symbolic integers; what the algebra must know about a symbol is
+taken from its facts.
+
+Every function raises LayoutError: LAYOUT_DIVISIBILITY, LAYOUT_INJECTIVE or LAYOUT_COMPOSE where the result is not
+defined, LAYOUT_FACT where the facts of the symbols do not say whether it is, LAYOUT_PARSE for malformed text.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, overload
+
+from graphene import _core
+from graphene._core import ComposedLayout, Layout, Swizzle
+
+if TYPE_CHECKING:
+    from graphene._core import IntLike, IntTupleLike, LayoutLike, TilerLike
+
+__all__ = [
+    "ComposedLayout",
+    "Layout",
+    "Swizzle",
+    "blocked_product",
+    "coalesce",
+    "col_major",
+    "complement",
+    "composition",
+    "crd2idx",
+    "equal_as_functions",
+    "filter",
+    "idx2crd",
+    "is_injective",
+    "left_inverse",
+    "logical_divide",
+    "logical_product",
+    "make_layout",
+    "raked_product",
+    "right_inverse",
+    "row_major",
+    "swizzle",
+    "tiled_divide",
+    "tiled_product",
+    "tv",
+    "zipped_divide",
+    "zipped_product",
+]
+
+
+def row_major(*shape: IntTupleLike) -> Layout:
+    """A compact layout with the last mode fastest: ``row_major(4, 8)`` is ``(4,8):(8,1)``. CuTe: LayoutRight."""
+    return _core.row_major(*shape)
+
+
+def col_major(*shape: IntTupleLike) -> Layout:
+    """A compact layout with the first mode fastest: ``col_major(4, 8)`` is ``(4,8):(1,4)``. CuTe: LayoutLeft."""
+    return _core.col_major(*shape)
+
+
+def make_layout(*modes: LayoutLike) -> Layout:
+    """The layout with these layouts as its modes. CuTe: make_layout."""
+    return _core.make_layout(*modes)
+
+
+def tv(thread: LayoutLike, value: LayoutLike) -> Layout:
+    """A thread-value layout: two modes, (thread, value) -> element number of a tile. CuTe: TV layouts of atoms."""
+    return _core.make_layout(thread, value)
+
+
+def crd2idx(coord: IntTupleLike, shape: IntTupleLike, stride: IntTupleLike | None = None) -> IntLike:
+    """Offset of a coordinate, given to any level of the hierarchy; column-major without strides. CuTe: crd2idx.
+
+    Raises LayoutError: LAYOUT_COORD (hierarchy does not fit), LAYOUT_BOUNDS (outside of the shape).
+    """
+    return _core.crd2idx(coord, shape, stride)
+
+
+def idx2crd(index: IntLike, shape: IntTupleLike) -> IntTupleLike:
+    """Natural coordinate of a colexicographic index in a shape. CuTe: idx2crd. Raises LayoutError LAYOUT_BOUNDS."""
+    return _core.idx2crd(index, shape)
+
+
+def coalesce(layout: LayoutLike) -> Layout:
+    """The same function of linear indices with the fewest modes. CuTe: coalesce."""
+    return _core.coalesce(layout)
+
+
+def filter(layout: LayoutLike) -> Layout:
+    """The coalesced layout without the modes of stride 0 or size 1. CuTe: filter."""
+    return _core.filter(layout)
+
+
+@overload
+def composition(left: Swizzle | ComposedLayout, right: LayoutLike) -> ComposedLayout: ...
+@overload
+def composition(left: LayoutLike, right: TilerLike) -> Layout: ...
+def composition(left: Any, right: Any) -> Any:
+    """The function ``i -> left(right(i))``, in the hierarchy of `right`. CuTe: composition.
+
+    `left` is a Layout, a Swizzle or a ComposedLayout. A tuple on the right composes by mode; None keeps a mode.
+    Indices past the size of `left` continue along its last mode.
+    Raises LayoutError: LAYOUT_DIVISIBILITY (CuTe's stride and shape divisibility conditions), LAYOUT_COMPOSE (not a
+    layout: the modes of `right` carry into each other, a swizzle inside of a layout).
+    """
+    return _core.composition(left, right)
+
+
+def complement(layout: LayoutLike, cotarget: IntTupleLike | None = None) -> Layout:
+    """The layout of the repetitions of `layout` that fill `cotarget` (default: its cosize). CuTe: complement.
+
+    Its offsets increase and are disjoint from those of `layout`, except 0. Raises LayoutError LAYOUT_INJECTIVE unless
+    the modes of `layout` nest.
+    """
+    return _core.complement(layout, cotarget)
+
+
+def right_inverse(layout: LayoutLike) -> Layout:
+    """The largest compact R with ``layout(R(i)) == i`` for every i < R.size. CuTe: right_inverse."""
+    return _core.right_inverse(layout)
+
+
+def left_inverse(layout: LayoutLike) -> Layout:
+    """An R with ``R(layout(i)) == i`` for every i < layout.size. CuTe: left_inverse.
+
+    Raises LayoutError: LAYOUT_INJECTIVE or LAYOUT_DIVISIBILITY where no layout inverts it.
+    """
+    return _core.left_inverse(layout)
+
+
+def logical_divide(layout: LayoutLike, tiler: TilerLike) -> Layout:
+    """Splits into (tile, rest): ``layout o (tiler, complement of tiler)``; with a tuple, each mode.
+
+    CuTe: logical_divide. A tile that does not divide rounds the number of tiles up. None leaves a mode as it is.
+    Raises LayoutError: LAYOUT_DIVISIBILITY, LAYOUT_INJECTIVE (copies of the tile cannot cover the layout), LAYOUT_RANK.
+    """
+    return _core.logical_divide(layout, tiler)
+
+
+def zipped_divide(layout: LayoutLike, tiler: TilerLike) -> Layout:
+    """logical_divide with the parts gathered: ((tiles), (rest)). None makes a mode one tile. CuTe: zipped_divide."""
+    return _core.zipped_divide(layout, tiler)
+
+
+def tiled_divide(layout: LayoutLike, tiler: TilerLike) -> Layout:
+    """zipped_divide with the rest unpacked: ((tiles), rest, ...). CuTe: tiled_divide."""
+    return _core.tiled_divide(layout, tiler)
+
+
+def logical_product(layout: LayoutLike, tiler: TilerLike) -> Layout:
+    """(layout, its repetitions in the order of `tiler`); with a tuple, each mode. CuTe: logical_product."""
+    return _core.logical_product(layout, tiler)
+
+
+def zipped_product(layout: LayoutLike, tiler: TilerLike) -> Layout:
+    """logical_product with the parts gathered: ((blocks), (repetitions)). CuTe: zipped_product."""
+    return _core.zipped_product(layout, tiler)
+
+
+def tiled_product(layout: LayoutLike, tiler: TilerLike) -> Layout:
+    """zipped_product with the repetitions unpacked: ((blocks), repetition, ...). CuTe: tiled_product."""
+    return _core.tiled_product(layout, tiler)
+
+
+def blocked_product(layout: LayoutLike, tiler: LayoutLike) -> Layout:
+    """Each element of `tiler` becomes a block `layout`: mode i is (layout's, tiler's). CuTe: blocked_product."""
+    return _core.blocked_product(layout, tiler)
+
+
+def raked_product(layout: LayoutLike, tiler: LayoutLike) -> Layout:
+    """As blocked_product with the blocks interleaved: mode i is (tiler's, layout's). CuTe: raked_product."""
+    return _core.raked_product(layout, tiler)
+
+
+def is_injective(layout: LayoutLike) -> bool:
+    """Whether no two coordinates share an offset.
+
+    Raises LayoutError: LAYOUT_FACT (symbolic and not proven), LAYOUT_LIMIT (more than 2^24 interleaved elements).
+    """
+    return _core.is_injective(layout)
+
+
+def equal_as_functions(a: LayoutLike, b: LayoutLike) -> bool:
+    """Whether both have the same size and the same offset at every linear index; for symbols, whatever their values."""
+    return _core.equal_as_functions(a, b)
+
+
+def swizzle(row_elems: int, dtype: Any) -> Swizzle:
+    """The swizzle for a row-major shared-memory tile with rows of `row_elems` elements of `dtype` (or of so many bits).
+
+    Eight consecutive rows, starting at a multiple of eight, can then be read at one 16-byte column without a bank
+    conflict, as ldmatrix does. With 2^k the largest power of two dividing the 16-byte chunks of a row it is
+    ``Swizzle(min(k, 3), log2(elements of a chunk), max(k, 3))``.
+    Raises LayoutError LAYOUT_SWIZZLE unless rows are whole 16-byte chunks.
+    """
+    return _core.row_swizzle(row_elems, int(getattr(dtype, "bits", dtype)))

@@ -1,0 +1,169 @@
+"""Invalid input is a LayoutError that says why, word for word; wrong Python types are TypeErrors."""
+
+import pytest
+
+import graphene as gr
+
+L = gr.Layout((4, (2, 4)), (2, (1, 8)))
+
+CASES = [
+    (lambda: gr.Layout((2, 3), (1,)), "LAYOUT_CONGRUENT", "shape and stride must have the same hierarchy"),
+    (lambda: gr.Layout(4, (1,)), "LAYOUT_CONGRUENT", "shape and stride must have the same hierarchy"),
+    (lambda: gr.Layout((2, -3)), "LAYOUT_SIZE", "a layout's sizes must not be negative, got -3"),
+    (lambda: L(32), "LAYOUT_BOUNDS", "coordinate 32 is outside of (4,(2,4)) (size 32)"),
+    (lambda: L(-1), "LAYOUT_BOUNDS", "coordinate -1 is outside of (4,(2,4)) (size 32)"),
+    (lambda: L(0, 8), "LAYOUT_BOUNDS", "coordinate 8 is outside of (2,4) (size 8)"),
+    (lambda: L(0, (2, 0)), "LAYOUT_BOUNDS", "coordinate 2 is outside of 2 (size 2)"),
+    (lambda: L(0, 1, 2), "LAYOUT_COORD", "coordinate (0,1,2) does not fit the shape (4,(2,4))"),
+    (lambda: L((0, 1), 2), "LAYOUT_COORD", "coordinate (0,1) does not fit the shape 4"),
+    (lambda: L(), "LAYOUT_COORD", "coordinate () does not fit the shape (4,(2,4))"),
+    (lambda: L.coord(32), "LAYOUT_BOUNDS", "coordinate 32 is outside of (4,(2,4)) (size 32)"),
+    (lambda: gr.Layout(0)(0), "LAYOUT_BOUNDS", "coordinate 0 is outside of 0 (size 0)"),
+    (lambda: L[2], "LAYOUT_RANK", "mode 2 of a layout of rank 2"),
+    (lambda: L[-3], "LAYOUT_RANK", "mode -3 of a layout of rank 2"),
+    (lambda: gr.crd2idx((0, 9), (4, 8)), "LAYOUT_BOUNDS", "coordinate 9 is outside of 8 (size 8)"),
+    (lambda: gr.idx2crd(32, (4, 8)), "LAYOUT_BOUNDS", "coordinate 32 is outside of (4,8) (size 32)"),
+    (
+        lambda: gr.composition("(6,2):(8,2)", "4:4"),
+        "LAYOUT_DIVISIBILITY",
+        "composition: the stride 4 and the size 6 do not divide each other",
+    ),
+    (
+        lambda: gr.composition("(4,3):(3,1)", "6:1"),
+        "LAYOUT_DIVISIBILITY",
+        "composition: the size 6 is not a multiple of the 4 steps that fit in mode 4:3",
+    ),
+    (
+        lambda: gr.composition("(4,3):(3,1)", "(2,2):(3,3)"),
+        "LAYOUT_COMPOSE",
+        "the composition is not a layout: the modes of the right operand carry into each other inside of mode 4:3 of "
+        "the left one",
+    ),
+    (
+        lambda: gr.composition("(4,3):(3,1)", "4:-1"),
+        "LAYOUT_COMPOSE",
+        "the composition is not a layout: a negative stride on the right, several modes on the left",
+    ),
+    (
+        lambda: gr.complement("(2,2):(1,1)", 8),
+        "LAYOUT_INJECTIVE",
+        "complement needs modes that nest: 2:1 starts inside of 2:1",
+    ),
+    (
+        lambda: gr.complement("(3,2):(2,3)", 8),
+        "LAYOUT_INJECTIVE",
+        "complement needs modes that nest: 2:3 starts inside of 3:2",
+    ),
+    (lambda: gr.complement("4:-1", 8), "LAYOUT_INJECTIVE", "complement needs positive strides, got -1"),
+    (
+        lambda: gr.left_inverse("(4,2):(1,0)"),
+        "LAYOUT_INJECTIVE",
+        "left_inverse needs an injective layout, got a stride of 0",
+    ),
+    (
+        lambda: gr.left_inverse("(2,2):(2,5)"),
+        "LAYOUT_DIVISIBILITY",
+        "left_inverse: the stride 5 is not a multiple of 2",
+    ),
+    (
+        lambda: gr.logical_divide("12:1", "(2,2):(1,3)"),
+        "LAYOUT_DIVISIBILITY",
+        "logical_divide: copies of the tile cannot cover the layout: its stride 3 is not a multiple of 2",
+    ),
+    (lambda: gr.zipped_divide("4:1", (2, 2)), "LAYOUT_RANK", "zipped_divide: 2 tiler entries for a layout of rank 1"),
+    (lambda: gr.logical_divide(L, (2, 2, 2)), "LAYOUT_RANK", "logical_divide: 3 tiler entries for a layout of rank 2"),
+    (lambda: gr.is_injective((2,) * 30), None, None),
+    (
+        lambda: gr.is_injective(gr.Layout((8192, 8192), (2, 3))),
+        "LAYOUT_LIMIT",
+        "is_injective would have to enumerate more than 2^24 elements",
+    ),
+    (
+        lambda: gr.Swizzle(3, 3, 2),
+        "LAYOUT_SWIZZLE",
+        "Swizzle(3, 3, 2): |shift| must be at least bits, or the bits read are themselves changed",
+    ),
+    (lambda: gr.Swizzle(-1, 0, 3), "LAYOUT_SWIZZLE", "Swizzle(-1, 0, 3): bits and base must not be negative"),
+    (lambda: gr.Swizzle(3, 50, 20), "LAYOUT_SWIZZLE", "Swizzle(3, 50, 20): the bits lie outside of a 64-bit offset"),
+    (lambda: gr.Swizzle(1, 0, 1)(-2), "LAYOUT_BOUNDS", "Sw<1,0,1> of the negative offset -2"),
+    (
+        lambda: gr.swizzle(20, 16),
+        "LAYOUT_SWIZZLE",
+        "swizzle: a row must be a whole number of 16-byte chunks, got 20 elements of 16 bits",
+    ),
+    (lambda: gr.swizzle(64, 12), "LAYOUT_SWIZZLE", "swizzle: elements of 12 bits do not divide a 16-byte chunk"),
+    (lambda: gr.Layout((2**40, 2**40)).size, "SYM_OVERFLOW", None),
+    (lambda: gr.Layout(2**70), "SYM_OVERFLOW", None),
+]
+
+
+@pytest.mark.parametrize(("call", "code", "message"), CASES)
+def test_errors(call, code, message):
+    if code is None:
+        call()
+        return
+    with pytest.raises(gr.LayoutError) as e:
+        call()
+    assert e.value.code == code
+    if message is not None:
+        assert e.value.diagnostics[0]["message"] == message
+
+
+def test_the_whole_text():
+    with pytest.raises(gr.LayoutError) as e:
+        gr.composition("(6,2):(8,2)", "4:4")
+    assert str(e.value) == (
+        "composition: the stride 4 and the size 6 do not divide each other   [LAYOUT_DIVISIBILITY]\n"
+        "  left:  (6,2):(8,2)\n"
+        "  right: 4:4"
+    )
+    with pytest.raises(gr.LayoutError) as e:
+        L(0, (5, 0))
+    assert str(e.value) == (
+        "coordinate 5 is outside of 2 (size 2)   [LAYOUT_BOUNDS]\n  coordinate: (0,(5,0)) in (4,(2,4))"
+    )
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: gr.Layout(1.5),
+        lambda: gr.Layout(None),
+        lambda: gr.Layout((2, "3")),
+        lambda: L(1.0),
+        lambda: gr.logical_divide(L, (2, (2, 4))),
+        lambda: gr.coalesce(object()),
+        lambda: gr.swizzle(64, "fp16"),
+        lambda: gr.Swizzle(1, 2),
+    ],
+)
+def test_wrong_types(call):
+    with pytest.raises((TypeError, ValueError)):
+        call()
+
+
+def test_deep_and_recursive_tuples():
+    deep = 1
+    for _ in range(100_000):
+        deep = (deep,)
+    with pytest.raises((gr.LayoutError, RecursionError)):
+        gr.Layout(deep)
+    loop = []
+    loop.append(loop)
+    with pytest.raises((gr.LayoutError, RecursionError)):
+        gr.Layout(loop)
+
+
+def test_layouts_are_values():
+    assert len(L) == 2
+    assert [str(m) for m in L] == ["4:2", "(2,4):(1,8)"]
+    assert L[-1] == L[1]
+    assert gr.Layout((4, (2, 4))) != L
+    assert L != "(4,(2,4)):(2,(1,8))"
+    assert {L: 1}[gr.Layout(str(L))] == 1
+    with pytest.raises(AttributeError):
+        L.shape = 3
+    assert (L.rank, L.depth, L.size, L.cosize, L.is_static) == (2, 2, 32, 32, True)
+    empty = gr.Layout((4, 0))
+    assert (empty.size, empty.cosize) == (0, 0)
+    assert gr.coalesce(empty).size == 0
