@@ -2,6 +2,7 @@
 
 #include "base/diag.h"
 #include "bind/bind.h"
+#include "layout/tv.h"
 
 namespace graphene::bind {
 
@@ -236,6 +237,11 @@ Called like a Layout. Raises LayoutError as Layout does.)doc");
       },
       py::arg("mode"), "One mode, under the same swizzle and offset.");
   c.def("__len__", [](const ComposedLayout& l) { return l.layout.rank(); });
+  c.def("__iter__", [](const ComposedLayout& l) {
+    py::list modes;
+    for (int i = 0; i < l.layout.rank(); ++i) modes.append(ComposedLayout{l.swizzle, l.offset, l.layout.mode(i)});
+    return py::iter(modes);
+  });
   c.def(
       "__eq__",
       [](const ComposedLayout& a, const ComposedLayout& b) {
@@ -337,6 +343,43 @@ void bind_algebra(py::module_& m) {
   m.def("row_swizzle", &layout::row_swizzle, py::arg("row_elems"), py::arg("element_bits"));
 }
 
+// For the pictures, the tests and the tools: the kernels' own use of TV layouts is in the core.
+void bind_tv(py::module_& m) {
+  using layout::TvTable;
+  py::class_<TvTable>(m, "TvTable", "A static thread-value layout, tabulated in both directions.")
+      .def(py::init<const Layout&, std::int64_t, const std::string&>(), py::arg("tv"), py::arg("elements"),
+           py::arg("what") = "TV layout")
+      .def_property_readonly("threads", &TvTable::threads)
+      .def_property_readonly("values", &TvTable::values)
+      .def_property_readonly("elements", &TvTable::elements)
+      .def_property_readonly("first_hole", &TvTable::first_hole)
+      .def_property_readonly("replication", &TvTable::replication)
+      .def_property_readonly("repeats_within_thread", &TvTable::repeats_within_thread)
+      .def("require_cover", &TvTable::require_cover)
+      .def(
+          "holders",
+          [](const TvTable& t, std::int64_t element) {
+            py::list out;
+            for (const layout::Holder& h : t.holders(element)) out.append(py::make_tuple(h.thread, h.value));
+            return out;
+          },
+          py::arg("element"), "(thread, value) pairs that hold an element, by thread, then by value.");
+  m.def("tv_equal", &layout::tv_equal);
+  m.def("tv_quotient", &layout::tv_quotient, py::arg("fragment"), py::arg("values"), py::arg("atom"),
+        py::arg("first_thread") = 0);
+  m.def("layout_from_table", [](const std::vector<std::int64_t>& table) -> py::object {
+    const auto found = layout::layout_from_table(table);
+    return found ? py::object(py::make_tuple(found->offset, found->layout)) : py::object(py::none());
+  });
+  m.def("max_common_vector", [](const py::object& a, const py::object& b) {
+    return layout::max_common_vector(layout_from_py(a), layout_from_py(b));
+  });
+  m.def("max_vector", [](const py::object& l, int mode) {
+    if (py::isinstance<ComposedLayout>(l)) return layout::max_vector(l.cast<ComposedLayout>(), mode);
+    return layout::max_vector(layout_from_py(l), mode);
+  });
+}
+
 }  // namespace
 
 void register_layout(py::module_& m) {
@@ -344,6 +387,7 @@ void register_layout(py::module_& m) {
   bind_swizzle(m);
   bind_composed(m);
   bind_algebra(m);
+  bind_tv(m);
 }
 
 }  // namespace graphene::bind

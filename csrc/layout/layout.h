@@ -60,7 +60,9 @@ class Layout {
   [[nodiscard]] Expr size() const { return shape_.product(); }
   [[nodiscard]] Expr cosize() const;  // largest offset + 1 (0 if the size is 0)
   [[nodiscard]] bool is_static() const { return shape_.is_static() && stride_.is_static(); }
-  [[nodiscard]] Layout mode(int i) const;                      // a sub-layout; LAYOUT_RANK when there is no mode i
+  [[nodiscard]] Layout mode(int i) const;  // a sub-layout; LAYOUT_RANK when there is no mode i
+  [[nodiscard]] Expr operator()(std::int64_t linear) const { return (*this)(Expr(linear)); }
+  [[nodiscard]] Expr operator()(int linear) const { return (*this)(Expr(linear)); }
   [[nodiscard]] Expr operator()(const Expr& linear) const;     // offset of a colexicographic index
   [[nodiscard]] Expr operator()(const IntTuple& coord) const;  // offset of a coordinate, hierarchical to any level
   [[nodiscard]] IntTuple coord(const Expr& linear) const;      // natural coordinate of a colexicographic index
