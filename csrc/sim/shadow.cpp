@@ -325,7 +325,10 @@ Shadow::Verdict Shadow::check_update(const Issuer& by, Mask lanes, const std::in
       old[l] = reads_[static_cast<std::size_t>(offsets[l])];
       changed |= (seen[l] ^ (by.stamps[static_cast<std::size_t>(l)] | tag)) | old[l];
     }
-    if (changed == 0 && by.generic) return v;
+    if (changed == 0 && by.generic) {
+      v.unchanged = true;
+      return v;
+    }
   } else {
     std::fill_n(seen, kLanes, Stamp{0});
     std::fill_n(old, kLanes, 0U);
@@ -343,6 +346,17 @@ Shadow::Verdict Shadow::check_update(const Issuer& by, Mask lanes, const std::in
   if ((any & kUndefinedBit) != 0) v.undefined = undefined_lanes(seen, lanes);
   check_reads(by, lanes, offsets, old, sets, memo, v);
   return v;
+}
+
+void Shadow::commit_update(const Issuer& by, Mask lanes, const std::int32_t* offsets, std::uint32_t site,
+                           Mask undefined) {
+  const Stamp tag = Stamp{site} << kSiteShift;
+  for (Mask m = lanes; m != 0; m &= m - 1) {
+    const int l = std::countr_zero(m);
+    const auto at = static_cast<std::size_t>(offsets[l]);
+    writes_[at] = by.stamps[static_cast<std::size_t>(l)] | tag | ((undefined >> l & 1) != 0 ? kUndefinedBit : 0);
+    reads_[at] = 0;
+  }
 }
 
 }  // namespace graphene::sim

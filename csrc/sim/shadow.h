@@ -126,8 +126,9 @@ class Shadow {
 
   struct Verdict {
     Mask conflict = 0;
-    Mask undefined = 0;  // lanes that read an undefined value
-    Conflict first;      // of the lowest lane in conflict
+    Mask undefined = 0;      // lanes that read an undefined value
+    bool unchanged = false;  // of an update: the last access of every element is this very one
+    Conflict first;          // of the lowest lane in conflict
   };
   // offsets[l] of every lane in `lanes`; the caller has checked the bounds. `groups` describes exactly these lanes.
   Verdict read(const Issuer& by, Mask lanes, const std::int32_t* offsets, const LaneGroups& groups, std::uint32_t site,
@@ -135,18 +136,17 @@ class Shadow {
   // `undefined`: lanes that write an undefined value. Lanes of a group write equal bits.
   Verdict write(const Issuer& by, Mask lanes, const std::int32_t* offsets, const LaneGroups& groups, std::uint32_t site,
                 Mask undefined, ReadSets& sets, Memo& memo);
-  // One instruction reads an element and then writes it: the read needs no record. `distinct` lanes only. First half:
-  // checks both; the caller computes and then calls write() with the same lanes, which finds nothing more.
+  // One instruction reads an element and then writes it: the read needs no record. `distinct` lanes only. Checks both;
+  // the caller computes, then commits the write.
   Verdict check_update(const Issuer& by, Mask lanes, const std::int32_t* offsets, std::uint32_t site, ReadSets& sets,
                        Memo& memo);
+  void commit_update(const Issuer& by, Mask lanes, const std::int32_t* offsets, std::uint32_t site, Mask undefined);
   // Marks the element undefined or defined without an access.
   void set_undefined(std::int32_t offset, bool undefined);
   [[nodiscard]] bool is_undefined(std::int32_t offset) const {
     return (writes_[static_cast<std::size_t>(offset)] & kUndefinedBit) != 0;
   }
   [[nodiscard]] Stamp last_write(std::int32_t offset) const { return writes_[static_cast<std::size_t>(offset)]; }
-  // Everything in it is forgotten and undefined, whoever wrote it.
-  [[nodiscard]] const std::vector<Stamp>& writes() const { return writes_; }
 
  private:
   void explain_writes(const Issuer& by, Mask lanes, const std::int32_t* offsets, const Stamp* seen, Verdict& v) const;

@@ -1,0 +1,259 @@
+#include "sim/bytecode.h"
+
+#include <algorithm>
+#include <set>
+
+#include "sim/operands.h"
+
+namespace graphene::sim {
+
+namespace {
+
+// Mutable integers and loop counters, with what decides whether they differ between the lanes of a warp.
+struct Variable {
+  Expr var;
+  std::vector<Expr> values;
+};
+
+class Compiler {
+ public:
+  Compiler(const lower::ProgramPtr& program, CompileOptions options) : options_(std::move(options)) {
+    code_.program = program;
+    code_.plans = std::make_unique<IntPlans>(program->block_threads, options_.sizes);
+  }
+
+  Bytecode run() {
+    const lower::Program& p = *code_.program;
+    place();
+    classify(p.body);
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (const Variable& v : variables_) {
+        if (varying_.contains(v.var.node())) continue;
+        if (std::none_of(v.values.begin(), v.values.end(), [&](const Expr& e) { return plans().is_varying(e); }))
+          continue;
+        plans().declare_varying(v.var);
+        varying_.insert(v.var.node());
+        changed = true;
+      }
+    }
+    for (const Variable& v : variables_) {
+      if (!varying_.contains(v.var.node())) plans().declare_uniform(v.var);
+    }
+    block(p.body);
+    emit(Instruction::Op::End, 0, nullptr);
+    finish_memory();
+    return std::move(code_);
+  }
+
+ private:
+  IntPlans& plans() { return *code_.plans; }
+
+  void place() {
+    const lower::Program& p = *code_.program;
+    for (const lower::RegArray& a : p.registers) {
+      code_.array_first.push_back(static_cast<int>(code_.register_types.size()));
+      code_.register_types.insert(code_.register_types.end(), static_cast<std::size_t>(a.regs), a.dtype);
+    }
+    const auto number = [&](const Expr& e, const char* what) {
+      const IntPlan n = plans().compile(e);
+      GR_ASSERT(n.is_const(), std::string(what) + " depends on more than sizes: " + e.str());
+      return n.constant;
+    };
+    for (const lower::MemBuffer& b : p.buffers) code_.buffer_elems.push_back(number(b.size_elems, "a buffer's size"));
+    code_.written.assign(p.buffers.size(), 0);
+    for (std::size_t i = 0; i < p.grid.size() && i < 3; ++i) code_.grid[i] = number(p.grid[i], "the grid");
+  }
+
+  // Finds every variable, and under which conditions it is assigned.
+  void classify(const lower::Block& body) {
+    for (const lower::NodePtr& n : body) {
+      if (const auto* loop = n->as<lower::Loop>()) {
+        see(loop->start);
+        see(loop->stop);
+        see(loop->step);
+        assign(loop->var, {loop->start, loop->step});
+        control_.push_back(loop->stop);
+        classify(loop->body);
+        control_.pop_back();
+      } else if (const auto* branch = n->as<lower::If>()) {
+        see(branch->condition);
+        control_.push_back(branch->condition);
+        classify(branch->then_body);
+        classify(branch->else_body);
+        control_.pop_back();
+      } else if (const auto* set = n->as<lower::ScalarSet>()) {
+        see(set->value);
+        std::vector<Expr> values = control_;
+        values.push_back(set->value);
+        assign(set->var, std::move(values));
+      } else if (const auto* exit = n->as<lower::ExitIf>()) {
+        see(exit->condition);
+      } else if (const auto* scope = n->as<lower::SpecScope>()) {
+        classify(scope->body);
+      } else if (const auto* call = n->as<lower::AtomCall>()) {
+        see(call->predicate);
+        for (const auto* list : {&call->out, &call->in, &call->aux}) {
+          for (const lower::Operand& o : *list) {
+            if (const auto* m = std::get_if<lower::MemRef>(&o)) {
+              see(m->offset);
+              see(m->inside);
+            } else if (const auto* e = std::get_if<lower::ExprRef>(&o)) {
+              see(e->value);
+            }
+          }
+        }
+        for (const auto& [name, value] : call->attrs) {
+          if (const auto* e = std::get_if<Expr>(&value)) see(*e);
+        }
+      }
+    }
+  }
+
+  void assign(const Expr& var, std::vector<Expr> values) {
+    for (Variable& v : variables_) {
+      if (v.var.node() == var.node()) {
+        v.values.insert(v.values.end(), values.begin(), values.end());
+        return;
+      }
+    }
+    variables_.push_back({var, std::move(values)});
+  }
+
+  void see(const Expr& e) {
+    for (const Expr& v : sym::free_vars(plans().resolve(e))) {
+      if (v.var().kind == sym::VarKind::BlockIdx) {
+        const std::string& name = v.var().name;
+        const int dim = name.empty() ? 0 : name.back() == 'y' ? 1 : name.back() == 'z' ? 2 : 0;
+        code_.block_slots[static_cast<std::size_t>(dim)] = plans().declare_uniform(v);
+      } else if (v.var().kind == sym::VarKind::Data) {
+        fail(Code::SIM_UNSUPPORTED, "the simulator does not read integers from tensors", {"got: " + v.var().name});
+      } else if (v.var().kind == sym::VarKind::Size || v.var().kind == sym::VarKind::Param) {
+        fail(Code::SIM_ARGUMENT, "no value is known for the symbol " + v.var().name, {},
+             "pass arguments whose shapes give it");
+      }
+    }
+  }
+
+  std::size_t emit(Instruction::Op op, std::size_t index, const ir::Stmt* origin) {
+    code_.instructions.push_back({op, static_cast<int>(index), 0, origin});
+    return code_.instructions.size() - 1;
+  }
+  int here() const { return static_cast<int>(code_.instructions.size()); }
+
+  int slot(const Expr& var, bool uniform) {
+    return uniform ? plans().declare_uniform(var) : plans().declare_varying(var);
+  }
+
+  void block(const lower::Block& body) {
+    for (const lower::NodePtr& n : body) node(*n);
+  }
+
+  void node(const lower::Node& n) {
+    using Op = Instruction::Op;
+    if (const auto* call = n.as<lower::AtomCall>()) {
+      atom(n, *call);
+    } else if (const auto* loop = n.as<lower::Loop>()) {
+      const bool uniform = !varying_.contains(loop->var.node());
+      code_.loops.push_back({uniform, slot(loop->var, uniform), plans().compile(loop->start),
+                             plans().compile(loop->stop), plans().compile(loop->step)});
+      const std::size_t index = code_.loops.size() - 1;
+      const std::size_t begin = emit(Op::LoopBegin, index, n.origin);
+      block(loop->body);
+      const std::size_t end = emit(Op::LoopEnd, index, n.origin);
+      code_.instructions[begin].target = here();
+      code_.instructions[end].target = static_cast<int>(begin) + 1;
+    } else if (const auto* branch = n.as<lower::If>()) {
+      code_.conditions.push_back(plans().compile(branch->condition));
+      const std::size_t index = code_.conditions.size() - 1;
+      const std::size_t begin = emit(Op::If, index, n.origin);
+      block(branch->then_body);
+      const std::size_t middle = emit(Op::Else, index, n.origin);
+      code_.instructions[begin].target = static_cast<int>(middle);
+      block(branch->else_body);
+      code_.instructions[middle].target = here();
+      emit(Op::EndIf, index, n.origin);
+    } else if (const auto* exit = n.as<lower::ExitIf>()) {
+      code_.conditions.push_back(plans().compile(exit->condition));
+      emit(Op::ExitIf, code_.conditions.size() - 1, n.origin);
+    } else if (const auto* set = n.as<lower::ScalarSet>()) {
+      const bool uniform = !varying_.contains(set->var.node());
+      code_.sets.push_back({uniform, slot(set->var, uniform), plans().compile(set->value)});
+      emit(Op::Set, code_.sets.size() - 1, n.origin);
+    } else if (const auto* scope = n.as<lower::SpecScope>()) {
+      if (options_.scopes) {
+        code_.scopes.push_back({scope, n.origin});
+        const std::size_t index = code_.scopes.size() - 1;
+        emit(Op::Enter, index, n.origin);
+        block(scope->body);
+        emit(Op::Leave, index, n.origin);
+      } else {
+        block(scope->body);
+      }
+    }
+  }
+
+  void atom(const lower::Node& n, const lower::AtomCall& call) {
+    if (call.atom->atom.kind == atoms::Kind::Sync) {
+      if (n.origin != nullptr &&
+          std::find(options_.skip.begin(), options_.skip.end(), n.origin->id) != options_.skip.end()) {
+        return;
+      }
+      const auto* sync = n.origin != nullptr ? n.origin->as<ir::SyncStmt>() : nullptr;
+      if (sync == nullptr || sync->op != "barrier") {
+        fail(Code::SIM_UNSUPPORTED, "the simulator does not run " + call.atom->atom.name, {}, {},
+             n.origin != nullptr ? n.origin->loc : SourceLoc{});
+      }
+      code_.barriers.push_back(compile_barrier(call, n.origin, code_));
+      emit(Instruction::Op::Barrier, code_.barriers.size() - 1, n.origin);
+      return;
+    }
+    Leaf leaf = compile_leaf(call, n.origin, code_);
+    leaf.site = static_cast<std::uint32_t>(std::min<std::size_t>(code_.leaves.size() + 1, kMaxSite));
+    for (const Operand& o : leaf.out) {
+      if (o.kind == Operand::Kind::Memory) code_.written[static_cast<std::size_t>(o.buffer)] = 1;
+    }
+    code_.leaves.push_back(std::move(leaf));
+    emit(Instruction::Op::Leaf, code_.leaves.size() - 1, n.origin);
+  }
+
+  // Memos, and the lanes that share an address where that never changes.
+  void finish_memory() {
+    for (Leaf& leaf : code_.leaves) {
+      for (auto* list : {&leaf.out, &leaf.in}) {
+        for (Operand& o : *list) {
+          if (o.kind != Operand::Kind::Memory) continue;
+          o.memo = code_.memos;
+          code_.memos += o.values;
+          if (!o.offset.is_separable()) continue;
+          for (int w = 0; w < code_.warps(); ++w) {
+            std::int32_t offsets[kLanes] = {};
+            if (o.offset.table >= 0) {
+              const IntPlans::Table& t = plans().table(o.offset.table);
+              if (t.narrow.empty()) break;
+              std::copy_n(t.narrow.begin() + std::ptrdiff_t{w} * kLanes, kLanes, offsets);
+            }
+            LaneGroups g;
+            g.build(code_.lanes_of(w), offsets);
+            o.groups.push_back(std::move(g));
+          }
+          if (static_cast<int>(o.groups.size()) != code_.warps()) o.groups.clear();
+        }
+      }
+    }
+  }
+
+  CompileOptions options_;
+  Bytecode code_;
+  std::vector<Variable> variables_;
+  std::set<const sym::Node*> varying_;
+  std::vector<Expr> control_;
+};
+
+}  // namespace
+
+Bytecode compile(const lower::ProgramPtr& program, CompileOptions options) {
+  return Compiler(program, std::move(options)).run();
+}
+
+}  // namespace graphene::sim

@@ -1,0 +1,159 @@
+// A lowered program compiled for one launch: flat instructions over warps of 32 lanes. Control flow is structured, so a
+// warp is a program counter, its integer variables and a stack of masks; it can stop at any instruction and resume.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "atoms/atom.h"
+#include "lower/lowered.h"
+#include "sim/ints.h"
+#include "sim/shadow.h"
+#include "sim/values.h"
+
+namespace graphene::sim {
+
+// An operand of an atom as 32-lane vectors, one per value.
+struct Operand {
+  enum class Kind : std::uint8_t { Registers, Memory, Constant, Integer } kind = Kind::Registers;
+  ir::ScalarType dtype = ir::ScalarType::fp32;
+  int bytes = 4;
+  int values = 1;
+  atoms::Access access = atoms::Access::Read;
+  std::vector<int> registers;  // Registers: value v is register registers[v] of the warp
+
+  // Memory: value v is element offset + deltas[v] of the buffer.
+  int buffer = -1;
+  IntPlan offset;
+  std::vector<std::int32_t> deltas;
+  std::int32_t lowest = 0, highest = 0;  // of the deltas
+  IntPlan inside;                        // 0: outside, an input reads as `fill`
+  std::uint64_t fill = 0;
+  int align_elems = 1;             // of offset + deltas[0]
+  int memo = -1;                   // first of the operand's memos (per value and part of a value)
+  std::vector<LaneGroups> groups;  // per warp, all its lanes active; empty: known only when it runs
+  std::vector<Mask> lanes;         // of a collective, per value: lanes (by rank) whose memory is accessed; empty: all
+
+  std::uint64_t constant = 0;  // Constant: raw bits
+  IntPlan integer;             // Integer
+};
+
+// The threads that execute an atom together, within a warp.
+struct Collective {
+  int size = 1;
+  // Per warp, per collective: its lanes by rank.
+  std::vector<std::vector<std::vector<int>>> groups;
+};
+
+// Where an element of a tile lives: value `value` of the thread of rank `rank`.
+struct Holder {
+  std::int16_t rank = 0;
+  std::int16_t value = 0;
+};
+
+// MatMul over named axes: d[b,m,n] (+)= sum over k of a[b,m,k] * b[b,k,n]; batch axes in all, and so on.
+struct Einsum {
+  int batch = 1, m = 1, n = 1, k = 1;
+  std::vector<Holder> a, b;            // (batch, m, k) and (batch, k, n), last fastest
+  std::vector<std::vector<Holder>> d;  // (batch, m, n): every holder
+  int group = 0;                       // products summed in one rounding step; 0: all
+  int guard_bits = -1;                 // kept below the largest term's last bit; -1: exact sum
+  bool truncate = false;               // toward zero, else to nearest even
+  bool accumulate = true;
+};
+
+struct Leaf {
+  const lower::AtomCall* call = nullptr;
+  const ir::Stmt* origin = nullptr;
+  atoms::Kind kind = atoms::Kind::Move;
+  std::vector<Operand> out, in;
+  IntPlan predicate;
+  bool always = true;
+  int converge = 1;
+  std::uint32_t site = 0;
+  std::shared_ptr<const Collective> collective;  // null: each thread for itself
+
+  // One thread: value v of the output takes values of the inputs.
+  Pointwise op;
+  std::vector<std::vector<int>> takes;  // per input, per output value
+  // Collective Move, Shfl: output value and rank -> the holder it comes from.
+  std::vector<std::vector<Holder>> from;
+  std::shared_ptr<const Einsum> einsum;
+  std::vector<std::vector<Holder>> reduced;  // Reduction: per output element, what is combined
+  std::vector<std::vector<Holder>> holders;  // Reduction: per output element, who gets it
+  std::string mode;                          // Shfl
+  IntPlan arg;
+};
+
+// A barrier over all threads of a block, or over the group that each thread belongs to.
+struct Barrier {
+  const ir::Stmt* origin = nullptr;
+  bool block = true;
+  bool within_warp = false;
+  std::vector<int> group_of;  // not of the block: per thread, which of Bytecode::groups it is in; -1: none
+};
+using ThreadGroup = std::vector<HappensBefore::Participant>;  // its lanes in each warp
+
+struct LoopCode {
+  bool uniform = true;
+  int slot = 0;
+  IntPlan start, stop, step;
+};
+
+struct Scope {  // a decomposed spec
+  const lower::SpecScope* spec = nullptr;
+  const ir::Stmt* origin = nullptr;
+};
+
+struct Instruction {
+  enum class Op : std::uint8_t { Leaf, Barrier, LoopBegin, LoopEnd, If, Else, EndIf, ExitIf, Set, Enter, Leave, End };
+  Op op = Op::End;
+  int index = 0;   // of the leaf, barrier, loop, condition, set or scope
+  int target = 0;  // LoopBegin: past the loop; LoopEnd: its body; If: the else part; Else: past the if
+  const ir::Stmt* origin = nullptr;
+};
+
+struct SetCode {
+  bool uniform = true;
+  int slot = 0;
+  IntPlan value;
+};
+
+struct Bytecode {
+  lower::ProgramPtr program;
+  std::unique_ptr<IntPlans> plans;
+  std::vector<Instruction> instructions;
+  std::vector<Leaf> leaves;
+  std::vector<Barrier> barriers;
+  std::vector<ThreadGroup> groups;  // of barriers: statements with equal members share one
+  std::vector<LoopCode> loops;
+  std::vector<IntPlan> conditions;
+  std::vector<SetCode> sets;
+  std::vector<Scope> scopes;
+  std::vector<int> array_first;                // per RegArray: its first register
+  std::vector<ir::ScalarType> register_types;  // per register of a warp
+  std::vector<std::int64_t> buffer_elems;      // per MemBuffer
+  std::vector<char> written;                   // per MemBuffer: some leaf writes it
+  int memos = 0;
+  std::array<std::int64_t, 3> grid{1, 1, 1};
+  std::array<int, 3> block_slots{-1, -1, -1};  // uniform slots of the block indices; -1: unused
+  [[nodiscard]] int warps() const { return static_cast<int>((program->block_threads + kLanes - 1) / kLanes); }
+  [[nodiscard]] Mask lanes_of(int warp) const {
+    const std::int64_t n = program->block_threads - std::int64_t{warp} * kLanes;
+    return n >= kLanes ? ~Mask{0} : (Mask{1} << n) - 1;
+  }
+};
+
+struct CompileOptions {
+  sym::Substitution sizes;     // values of the kernel's sizes and integer parameters
+  std::vector<double> params;  // values of the kernel's scalar parameters, in order
+  std::vector<int> skip;       // ids of synchronisation statements left out
+  bool scopes = false;         // mark decomposed specs
+};
+
+// Throws SimulationError SIM_UNSUPPORTED for what the simulator does not run.
+[[nodiscard]] Bytecode compile(const lower::ProgramPtr& program, CompileOptions options);
+
+}  // namespace graphene::sim

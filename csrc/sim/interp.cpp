@@ -1,0 +1,71 @@
+#include "sim/interp.h"
+
+#include <algorithm>
+
+namespace graphene::sim {
+
+Interpreter::Interpreter(const Bytecode& code, std::span<const Argument> arguments, std::uint64_t seed)
+    : Machine(code, seed), places_(code.program->buffers.size()) {
+  arenas_.reserve(code.program->buffers.size());
+  place_arguments(arguments);
+  place_shared();
+  for (const ir::ScalarType t : code.register_types) {
+    register_at_.push_back(register_bytes_);
+    register_bytes_ += static_cast<std::size_t>(std::max(bytes_of(t), 2)) * kLanes;  // vectors stay aligned
+  }
+  warp_data_.resize(warps_.size());
+  for (WarpData& d : warp_data_) {
+    d.registers.resize(register_bytes_);
+    d.memos.resize(static_cast<std::size_t>(code.memos));
+  }
+  std::size_t values = 1;
+  for (const Leaf& f : code.leaves) {
+    for (const auto* list : {&f.in, &f.out}) {
+      for (const Operand& o : *list) values = std::max(values, static_cast<std::size_t>(o.values));
+    }
+  }
+  for (std::size_t s = 0; s < kSlots; ++s) {
+    values_[s].resize(values);
+    scratch_[s].resize(values * kLanes * 8);
+  }
+}
+
+void Interpreter::simulate() {
+  run();
+  check_outputs();
+}
+
+void Interpreter::begin_block() {
+  std::vector<Mask> lanes;
+  for (const Warp& w : warps_) lanes.push_back(w.lanes);
+  const Epoch last = order_ ? order_->last_epoch() : 0;
+  order_.emplace(std::move(lanes), 0, 0, last);
+  settled_ = 0;
+  sets_.begin_block();
+  block_epochs_.emplace_back(order_->first_epoch(), block_);
+  for (Arena& a : arenas_) {
+    if (a.shared) a.shadow.reset(kNeverWritten);
+  }
+  for (std::size_t i = 0; i < warp_data_.size(); ++i) {
+    WarpData& d = warp_data_[i];
+    d.undefined.assign(register_at_.size(), ~Mask{0});
+    d.cause.assign(register_at_.size(), 0);
+    d.issuer.order = &*order_;
+    d.issuer.warp = static_cast<int>(i);
+    d.issuer.refresh();
+    for (Memo& m : d.memos) m.version = 0;
+  }
+}
+
+void Interpreter::end_block() {}
+
+void Interpreter::synchronise(const ThreadGroup& members) {
+  order_->barrier(members);
+  if (order_->settled() != settled_) {
+    settled_ = order_->settled();
+    sets_.settle();
+  }
+  for (const auto& p : members) warp_data_[static_cast<std::size_t>(p.warp)].issuer.refresh();
+}
+
+}  // namespace graphene::sim

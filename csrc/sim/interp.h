@@ -1,0 +1,147 @@
+// The simulator: values as the device computes them, in memory where every access is checked.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "sim/machine.h"
+#include "sim/matmul.h"
+
+namespace graphene::sim {
+
+struct Stats {
+  std::uint64_t lane_ops = 0;  // one thread executing one atom
+  std::uint64_t accesses = 0;  // elements read or written in memory
+};
+
+// One kernel argument: element 0 and how many bytes from there on may be touched.
+struct Argument {
+  char* data = nullptr;
+  std::int64_t bytes = 0;
+};
+
+class Interpreter final : public Machine {
+ public:
+  // `arguments`: per tensor argument of the program.
+  Interpreter(const Bytecode& code, std::span<const Argument> arguments, std::uint64_t seed);
+
+  void simulate();  // the whole grid; then every element of every output must have been written
+  [[nodiscard]] const Stats& stats() const { return stats_; }
+
+ protected:
+  void begin_block() override;
+  void end_block() override;
+  void leaf(Warp& w, const Leaf& f) override;
+  void synchronise(const ThreadGroup& members) override;
+
+ private:
+  // Bytes that one or several buffers (arguments that overlap, `over`) share. A granule is the smallest element.
+  struct Arena {
+    char* data = nullptr;
+    std::vector<char> own;
+    std::int64_t granules = 0;
+    int granule_bytes = 1;
+    bool tracked = false;     // some access may race or read something undefined
+    bool overlapped = false;  // a granule belongs to several shared buffers
+    bool shared = false;
+    Shadow shadow;
+  };
+  struct Place {
+    int arena = 0;
+    std::int32_t first = 0;  // granule of element 0
+    int ratio = 1;           // granules per element
+    char* data = nullptr;    // of element 0
+  };
+  struct WarpData {
+    std::vector<char> registers;
+    std::vector<Mask> undefined;       // per register
+    std::vector<std::uint32_t> cause;  // per register: the leaf that made it undefined, 0: never written
+    std::vector<Memo> memos;
+    Issuer issuer;
+  };
+  struct Value {
+    const char* bits = nullptr;
+    Mask undefined = 0;
+    std::uint32_t cause = 0;
+  };
+  struct Address {
+    Mask lanes = 0;  // that access memory
+    const LaneGroups* groups = nullptr;
+    alignas(64) std::int32_t offset[kLanes];
+    LaneGroups built;
+    std::vector<char> unchanged;  // per value, of an update: nothing to record
+  };
+  using Values = std::vector<Value>;
+
+  void place_arguments(std::span<const Argument> arguments);
+  void place_shared();
+  void check_outputs() const;
+
+  [[nodiscard]] WarpData& data(const Warp& w) { return warp_data_[static_cast<std::size_t>(w.id)]; }
+  [[nodiscard]] char* reg(WarpData& d, int r) const {
+    return d.registers.data() + register_at_[static_cast<std::size_t>(r)];
+  }
+
+  // ---- interp_memory.cpp
+  void address(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, Address& a);
+  void load(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, Address& a, bool update, Values& out,
+            char* scratch);
+  void store(const Warp& w, const Leaf& f, const Operand& o, const Address& a, bool update, const Values& in);
+  void store_value(const Warp& w, const Leaf& f, const Operand& o, const Address& a, int v, const Value& x,
+                   bool update);
+  void check_alignment(const Warp& w, const Leaf& f, const Operand& o, const Address& a) const;
+  void check_equal_writes(const Warp& w, const Leaf& f, const Operand& o, const Address& a, int v,
+                          const Value& x) const;
+
+  // ---- interp_leaf.cpp
+  void fetch(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, std::size_t slot);
+  void fetch_old(const Warp& w, const Leaf& f, Mask lanes);  // of an update: the output's value before
+  void put(const Warp& w, const Leaf& f, Mask lanes, const Values& values);
+  void thread_leaf(const Warp& w, const Leaf& f, Mask lanes);
+  void move_together(const Warp& w, const Leaf& f, Mask lanes);
+  void shuffle(const Warp& w, const Leaf& f, Mask lanes);
+  void multiply(const Warp& w, const Leaf& f, Mask lanes);
+  void reduce(const Warp& w, const Leaf& f, Mask lanes);
+  void check_converged(const Warp& w, const Leaf& f, Mask lanes) const;
+  [[nodiscard]] Mask lanes_of_ranks(const Warp& w, const Leaf& f, Mask ranks) const;
+
+  // ---- interp_report.cpp
+  struct At {
+    const Warp& warp;
+    const Leaf& leaf;
+    const Operand& operand;
+  };
+  [[noreturn]] void race(const At& at, const Conflict& c, std::int64_t element, bool writes) const;
+  [[noreturn]] void out_of_bounds(const At& at, int lane, std::int64_t element) const;
+  [[noreturn]] void misaligned(const At& at, int lane, std::int64_t element) const;
+  [[noreturn]] void undefined_store(const At& at, int lane, std::int64_t element, std::uint32_t cause) const;
+  [[noreturn]] void write_conflict(const At& at, int lane, int other, std::int64_t element, std::uint64_t bits,
+                                   std::uint64_t other_bits) const;
+  [[nodiscard]] std::string thread_text(std::int64_t block, int thread) const;
+  [[nodiscard]] std::string element_text(int buffer, std::int64_t element) const;
+  [[nodiscard]] std::int64_t block_of(Epoch e) const;
+
+  std::vector<Arena> arenas_;
+  std::vector<Place> places_;  // per buffer
+  std::vector<std::size_t> register_at_;
+  std::size_t register_bytes_ = 0;
+  std::vector<WarpData> warp_data_;
+  std::optional<HappensBefore> order_;
+  ReadSets sets_;
+  std::uint64_t settled_ = 0;
+  std::vector<std::pair<Epoch, std::int64_t>> block_epochs_;  // first epoch of each block that ran
+  Stats stats_;
+
+  // Scratch of one leaf: inputs, the output's old value, results.
+  static constexpr std::size_t kSlots = 5;
+  static constexpr std::size_t kOld = 3;
+  static constexpr std::size_t kResult = 4;
+  std::array<Values, kSlots> values_;
+  std::array<std::vector<char>, kSlots> scratch_;
+  Address in_address_, out_address_;
+  TileScratch tiles_;
+};
+
+}  // namespace graphene::sim

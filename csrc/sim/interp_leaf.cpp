@@ -1,0 +1,346 @@
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "sim/interp.h"
+#include "sim/matmul.h"
+
+namespace graphene::sim {
+
+namespace {
+
+void splat(char* to, int bytes, std::uint64_t bits) {
+  for (int l = 0; l < kLanes; ++l) store_bits(to + l * bytes, bytes, bits);
+}
+
+void copy_lane(int bytes, char* to, int to_lane, const char* from, int from_lane) {
+  std::memcpy(to + to_lane * bytes, from + from_lane * bytes, static_cast<std::size_t>(bytes));
+}
+
+}  // namespace
+
+void Interpreter::leaf(Warp& w, const Leaf& f) {
+  Mask lanes = w.active;
+  if (f.converge > 1) check_converged(w, f, lanes);
+  if (!f.always) {
+    lanes = plans().nonzero(f.predicate, w.ints, lanes);
+    if (lanes == 0) return;
+    if (f.collective != nullptr) check_converged(w, f, lanes);
+  }
+  stats_.lane_ops += static_cast<std::uint64_t>(std::popcount(lanes));
+  switch (f.kind) {
+    case atoms::Kind::Shfl:
+      return shuffle(w, f, lanes);
+    case atoms::Kind::Reduction:
+      return reduce(w, f, lanes);
+    case atoms::Kind::MatMul:
+      return f.einsum != nullptr ? multiply(w, f, lanes) : thread_leaf(w, f, lanes);
+    case atoms::Kind::Move:
+      return f.collective != nullptr ? move_together(w, f, lanes) : thread_leaf(w, f, lanes);
+    default:
+      return thread_leaf(w, f, lanes);
+  }
+}
+
+void Interpreter::check_converged(const Warp& w, const Leaf& f, Mask lanes) const {
+  if (f.converge >= kLanes) {
+    if (lanes != ~Mask{0}) {
+      divergent(w, f.origin, ~lanes, "a part of a warp executes what all 32 lanes execute together");
+    }
+    return;
+  }
+  if (f.collective == nullptr) return;
+  for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.id)]) {
+    Mask all = 0;
+    for (const int l : group) all |= 1U << l;
+    if ((lanes & all) != 0 && (lanes & all) != all) {
+      divergent(w, f.origin, all & ~lanes, "a part of the threads executes what they must execute together");
+    }
+  }
+}
+
+Mask Interpreter::lanes_of_ranks(const Warp& w, const Leaf& f, Mask ranks) const {
+  Mask m = 0;
+  for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.id)]) {
+    for (std::size_t r = 0; r < group.size(); ++r) {
+      if ((ranks >> r & 1) != 0) m |= 1U << group[r];
+    }
+  }
+  return m;
+}
+
+void Interpreter::fetch(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, std::size_t slot) {
+  Values& out = values_[slot];
+  char* scratch = scratch_[slot].data();
+  switch (o.kind) {
+    case Operand::Kind::Registers: {
+      WarpData& d = data(w);
+      for (std::size_t v = 0; v < o.registers.size(); ++v) {
+        const auto r = static_cast<std::size_t>(o.registers[v]);
+        out[v] = {reg(d, o.registers[v]), d.undefined[r], d.cause[r]};
+      }
+      return;
+    }
+    case Operand::Kind::Memory:
+      return load(w, f, o, lanes, in_address_, false, out, scratch);
+    case Operand::Kind::Constant:
+      splat(scratch, o.bytes, o.constant);
+      break;
+    case Operand::Kind::Integer: {
+      Lanes v;
+      plans().lanes(o.integer, w.ints, lanes, v);
+      for (int l = 0; l < kLanes; ++l) {
+        const std::int64_t x = v[static_cast<std::size_t>(l)];
+        const std::uint64_t bits =
+            is_float(o.dtype) ? encode(o.dtype, static_cast<double>(x)) : static_cast<std::uint64_t>(x);
+        store_bits(scratch + l * o.bytes, o.bytes, bits);
+      }
+      break;
+    }
+  }
+  for (int v = 0; v < o.values; ++v) out[static_cast<std::size_t>(v)] = {scratch, 0, 0};
+}
+
+void Interpreter::fetch_old(const Warp& w, const Leaf& f, Mask lanes) {
+  const Operand& o = f.out.front();
+  if (o.kind == Operand::Kind::Memory) {
+    load(w, f, o, lanes, out_address_, true, values_[kOld], scratch_[kOld].data());
+  } else {
+    fetch(w, f, o, lanes, kOld);
+  }
+}
+
+// Writes the results to the output's registers or memory.
+void Interpreter::put(const Warp& w, const Leaf& f, Mask lanes, const Values& values) {
+  const Operand& o = f.out.front();
+  if (o.kind == Operand::Kind::Memory) {
+    const bool update = o.access == atoms::Access::Update;
+    if (!update) address(w, f, o, lanes, out_address_);
+    return store(w, f, o, out_address_, update, values);
+  }
+  WarpData& d = data(w);
+  const std::size_t bytes = static_cast<std::size_t>(o.bytes) * kLanes;
+  for (std::size_t v = 0; v < o.registers.size(); ++v) {
+    const auto r = static_cast<std::size_t>(o.registers[v]);
+    char* to = reg(d, o.registers[v]);
+    const Value& x = values[v];
+    if (lanes == w.lanes) {
+      if (to != x.bits) std::memcpy(to, x.bits, bytes);
+      d.undefined[r] = x.undefined;
+    } else {
+      for (Mask m = lanes; m != 0; m &= m - 1) {
+        const int l = std::countr_zero(m);
+        copy_lane(o.bytes, to, l, x.bits, l);
+      }
+      d.undefined[r] = (d.undefined[r] & ~lanes) | (x.undefined & lanes);
+    }
+    if ((x.undefined & lanes) != 0) d.cause[r] = x.cause;
+  }
+}
+
+void Interpreter::thread_leaf(const Warp& w, const Leaf& f, Mask lanes) {
+  for (std::size_t i = 0; i < f.in.size(); ++i) fetch(w, f, f.in[i], lanes, i);
+  const Operand& o = f.out.front();
+  const bool update = o.access == atoms::Access::Update;
+  if (update) fetch_old(w, f, lanes);
+  Values& results = values_[kResult];
+  const std::size_t stride = static_cast<std::size_t>(o.bytes) * kLanes;
+  for (std::size_t v = 0; v < static_cast<std::size_t>(o.values); ++v) {
+    const auto input = [&](std::size_t i) -> const Value& {
+      return values_[i][static_cast<std::size_t>(f.takes[i][v])];
+    };
+    Value& r = results[v];
+    if (f.kind == atoms::Kind::Move || f.kind == atoms::Kind::Init) {
+      r = input(0);
+      if (o.values > 1 && o.kind == Operand::Kind::Registers && f.in[0].kind == Operand::Kind::Registers) {
+        char* copy = scratch_[kResult].data() + v * stride;  // the registers may permute among themselves
+        std::memcpy(copy, r.bits, stride);
+        r.bits = copy;
+      }
+      continue;
+    }
+    r = {scratch_[kResult].data() + v * stride, 0, 0};
+    const char* x[3] = {nullptr, nullptr, nullptr};
+    for (std::size_t i = 0; i < f.in.size(); ++i) {
+      const Value& in = input(i);
+      x[i] = in.bits;
+      if (in.undefined != 0) r.cause = in.cause;
+      r.undefined |= in.undefined;
+    }
+    if (update) {
+      const Value& old = values_[kOld][v];
+      x[2] = old.bits;
+      if (old.undefined != 0) r.cause = old.cause;
+      r.undefined |= old.undefined;
+    }
+    f.op(x[0], x[1], x[2], const_cast<char*>(r.bits));
+  }
+  put(w, f, lanes, results);
+}
+
+void Interpreter::move_together(const Warp& w, const Leaf& f, Mask lanes) {
+  fetch(w, f, f.in.front(), lanes, 0);
+  const Operand& o = f.out.front();
+  Values& results = values_[kResult];
+  const std::size_t stride = static_cast<std::size_t>(o.bytes) * kLanes;
+  for (std::size_t v = 0; v < static_cast<std::size_t>(o.values); ++v) {
+    char* to = scratch_[kResult].data() + v * stride;
+    results[v] = {to, 0, 0};
+    for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.id)]) {
+      for (std::size_t r = 0; r < group.size(); ++r) {
+        const Holder h = f.from[v][r];
+        const Value& x = values_[0][static_cast<std::size_t>(h.value)];
+        const int source = group[static_cast<std::size_t>(h.rank)];
+        copy_lane(o.bytes, to, group[r], x.bits, source);
+        if ((x.undefined >> source & 1) != 0) {
+          results[v].undefined |= 1U << group[r];
+          results[v].cause = x.cause;
+        }
+      }
+    }
+  }
+  put(w, f, lanes, results);
+}
+
+void Interpreter::shuffle(const Warp& w, const Leaf& f, Mask lanes) {
+  fetch(w, f, f.in.front(), lanes, 0);
+  Lanes arg;
+  plans().lanes(f.arg, w.ints, lanes, arg);
+  const Operand& o = f.out.front();
+  Values& results = values_[kResult];
+  const std::size_t stride = static_cast<std::size_t>(o.bytes) * kLanes;
+  const std::int64_t width = f.collective->size;
+  for (std::size_t v = 0; v < static_cast<std::size_t>(o.values); ++v) {
+    char* to = scratch_[kResult].data() + v * stride;
+    const Value& x = values_[0][v];
+    results[v] = {to, 0, x.cause};
+    for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.id)]) {
+      for (std::size_t r = 0; r < group.size(); ++r) {
+        const auto own = static_cast<std::int64_t>(r);
+        const std::int64_t n = arg[static_cast<std::size_t>(group[r])];
+        std::int64_t source = f.mode == "bfly"   ? own ^ n
+                              : f.mode == "up"   ? own - n
+                              : f.mode == "down" ? own + n
+                                                 : n % width;
+        if (source < 0 || source >= width) source = own;
+        const int lane = group[static_cast<std::size_t>(source)];
+        copy_lane(o.bytes, to, group[r], x.bits, lane);
+        if ((x.undefined >> lane & 1) != 0 || (lanes >> lane & 1) == 0) results[v].undefined |= 1U << group[r];
+      }
+    }
+  }
+  put(w, f, lanes, results);
+}
+
+void Interpreter::multiply(const Warp& w, const Leaf& f, Mask lanes) {
+  const Einsum& e = *f.einsum;
+  fetch(w, f, f.in[0], lanes, 0);
+  fetch(w, f, f.in[1], lanes, 1);
+  const Operand& o = f.out.front();
+  if (e.accumulate) fetch_old(w, f, lanes);
+  Values& results = values_[kResult];
+  const std::size_t stride = static_cast<std::size_t>(o.bytes) * kLanes;
+  Mask undefined = 0;
+  const auto seen = [&](const Operand& x, std::size_t slot) {
+    for (int v = 0; v < x.values; ++v) undefined |= values_[slot][static_cast<std::size_t>(v)].undefined;
+  };
+  seen(f.in[0], 0);
+  seen(f.in[1], 1);
+  if (e.accumulate) seen(o, kOld);
+  for (std::size_t v = 0; v < static_cast<std::size_t>(o.values); ++v) {
+    results[v] = {scratch_[kResult].data() + v * stride, 0, 0};
+  }
+  const auto vectors = [](const Values& values, int n, std::vector<const char*>& out) {
+    out.clear();
+    for (int v = 0; v < n; ++v) out.push_back(values[static_cast<std::size_t>(v)].bits);
+  };
+  std::vector<const char*> a;
+  std::vector<const char*> b;
+  std::vector<const char*> c;
+  vectors(values_[0], f.in[0].values, a);
+  vectors(values_[1], f.in[1].values, b);
+  if (e.accumulate) vectors(values_[kOld], o.values, c);
+  std::vector<char*> d;
+  for (int v = 0; v < o.values; ++v) d.push_back(const_cast<char*>(results[static_cast<std::size_t>(v)].bits));
+  for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.id)]) {
+    multiply_tile(e, group, {f.in[0].dtype, a}, {f.in[1].dtype, b}, {o.dtype, c}, d, tiles_);
+    if (undefined == 0) continue;
+    // An undefined element of a row of a, a column of b or of c spoils what it meets.
+    const auto is_undefined = [&](std::size_t slot, Holder h) {
+      const Value& x = values_[slot][static_cast<std::size_t>(h.value)];
+      return (x.undefined >> group[static_cast<std::size_t>(h.rank)] & 1) != 0 ? &x : nullptr;
+    };
+    for (int i = 0; i < e.batch; ++i) {
+      for (int x = 0; x < e.m; ++x) {
+        for (int y = 0; y < e.n; ++y) {
+          const auto& to = e.d[static_cast<std::size_t>((i * e.m + x) * e.n + y)];
+          const Value* bad = e.accumulate ? is_undefined(kOld, to.front()) : nullptr;
+          for (int z = 0; z < e.k && bad == nullptr; ++z) {
+            bad = is_undefined(0, e.a[static_cast<std::size_t>((i * e.m + x) * e.k + z)]);
+            if (bad == nullptr) bad = is_undefined(1, e.b[static_cast<std::size_t>((i * e.k + z) * e.n + y)]);
+          }
+          if (bad == nullptr) continue;
+          for (const Holder h : to) {
+            results[static_cast<std::size_t>(h.value)].undefined |= 1U << group[static_cast<std::size_t>(h.rank)];
+            results[static_cast<std::size_t>(h.value)].cause = bad->cause;
+          }
+        }
+      }
+    }
+  }
+  put(w, f, lanes, results);
+}
+
+void Interpreter::reduce(const Warp& w, const Leaf& f, Mask lanes) {
+  fetch(w, f, f.in.front(), lanes, 0);
+  const Operand& o = f.out.front();
+  const bool update = o.access == atoms::Access::Update;
+  if (update) fetch_old(w, f, lanes);
+  Values& results = values_[kResult];
+  const std::size_t stride = static_cast<std::size_t>(o.bytes) * kLanes;
+  for (std::size_t v = 0; v < static_cast<std::size_t>(o.values); ++v) {
+    results[v] = {scratch_[kResult].data() + v * stride, 0, 0};
+  }
+  static const std::vector<std::vector<int>> kEach = [] {
+    std::vector<std::vector<int>> g;
+    for (int l = 0; l < kLanes; ++l) g.push_back({l});
+    return g;
+  }();
+  const auto& groups = f.collective != nullptr ? f.collective->groups[static_cast<std::size_t>(w.id)] : kEach;
+  alignas(64) char one[2][kLanes * 8] = {};
+  for (const auto& group : groups) {
+    for (std::size_t e = 0; e < f.reduced.size(); ++e) {
+      if (f.holders[e].empty()) continue;
+      bool first = !update;
+      bool bad = false;
+      std::uint32_t cause = 0;
+      const auto take = [&](std::size_t slot, Holder h, char* to) {
+        const Value& x = values_[slot][static_cast<std::size_t>(h.value)];
+        const int lane = group[static_cast<std::size_t>(h.rank)];
+        copy_lane(o.bytes, to, 0, x.bits, lane);
+        if ((x.undefined >> lane & 1) != 0) {
+          bad = true;
+          cause = x.cause;
+        }
+      };
+      if (update) take(kOld, f.holders[e].front(), one[0]);
+      for (const Holder h : f.reduced[e]) {
+        take(0, h, first ? one[0] : one[1]);
+        if (!first) f.op(one[0], one[1], nullptr, one[0]);
+        first = false;
+      }
+      for (const Holder h : f.holders[e]) {
+        Value& r = results[static_cast<std::size_t>(h.value)];
+        const int lane = group[static_cast<std::size_t>(h.rank)];
+        copy_lane(o.bytes, const_cast<char*>(r.bits), lane, one[0], 0);
+        if (bad) {
+          r.undefined |= 1U << lane;
+          r.cause = cause;
+        }
+      }
+    }
+  }
+  put(w, f, lanes, results);
+}
+
+}  // namespace graphene::sim

@@ -1,0 +1,370 @@
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <numeric>
+
+#include "sim/interp.h"
+#include "sim/simd.h"
+
+namespace graphene::sim {
+
+namespace {
+
+template <class T>
+GR_SIM_INLINE void gather(const char* base, const std::int32_t* offset, std::int64_t delta, char* out) {
+  const T* p = reinterpret_cast<const T*>(base) + delta;
+  T* d = reinterpret_cast<T*>(out);
+  for (int l = 0; l < kLanes; ++l) d[l] = p[offset[l]];
+}
+
+void gather_bits(int bytes, const char* base, const std::int32_t* offset, std::int64_t delta, char* out) {
+  switch (bytes) {
+    case 1:
+      return gather<std::uint8_t>(base, offset, delta, out);
+    case 2:
+      return gather<std::uint16_t>(base, offset, delta, out);
+    case 4:
+      return gather<std::uint32_t>(base, offset, delta, out);
+    default:
+      return gather<std::uint64_t>(base, offset, delta, out);
+  }
+}
+
+template <class T>
+GR_SIM_INLINE void scatter(char* base, const std::int32_t* offset, std::int64_t delta, Mask lanes, const char* in) {
+  T* p = reinterpret_cast<T*>(base) + delta;
+  const T* s = reinterpret_cast<const T*>(in);
+  if (lanes == ~Mask{0}) {
+    for (int l = 0; l < kLanes; ++l) p[offset[l]] = s[l];
+    return;
+  }
+  for (Mask m = lanes; m != 0; m &= m - 1) {
+    const int l = std::countr_zero(m);
+    p[offset[l]] = s[l];
+  }
+}
+
+void scatter_bits(int bytes, char* base, const std::int32_t* offset, std::int64_t delta, Mask lanes, const char* in) {
+  switch (bytes) {
+    case 1:
+      return scatter<std::uint8_t>(base, offset, delta, lanes, in);
+    case 2:
+      return scatter<std::uint16_t>(base, offset, delta, lanes, in);
+    case 4:
+      return scatter<std::uint32_t>(base, offset, delta, lanes, in);
+    default:
+      return scatter<std::uint64_t>(base, offset, delta, lanes, in);
+  }
+}
+
+GR_SIM_CLONES void add_offsets(const std::int32_t* table, std::int32_t base, std::int32_t* out) {
+  for (int l = 0; l < kLanes; ++l) out[l] = table[l] + base;
+}
+
+// Granules of part `part` of the elements at offset + delta.
+void granules(const std::int32_t* offset, std::int32_t delta, std::int32_t first, int ratio, int part,
+              std::int32_t* out) {
+  for (int l = 0; l < kLanes; ++l) out[l] = first + (offset[l] + delta) * ratio + part;
+}
+
+constexpr std::int64_t kMaxGranules = std::int64_t{1} << 31;
+
+}  // namespace
+
+void Interpreter::place_arguments(std::span<const Argument> arguments) {
+  const lower::Program& p = *code_.program;
+  struct Range {
+    char* begin;
+    char* end;
+    std::vector<int> buffers;
+    bool written;
+  };
+  std::vector<Range> ranges;
+  for (std::size_t i = 0; i < p.buffers.size(); ++i) {
+    const lower::MemBuffer& b = p.buffers[i];
+    if (b.memory != ir::Memory::GL) continue;
+    const Argument& a = arguments[static_cast<std::size_t>(b.argument)];
+    const std::int64_t bytes = code_.buffer_elems[i] * bytes_of(b.dtype);
+    if (a.bytes < bytes) {
+      fail(Code::SIM_ARGUMENT, "argument " + b.buffer->name + " is too small",
+           {"want: " + std::to_string(bytes) + " bytes", "got: " + std::to_string(a.bytes)});
+    }
+    ranges.push_back({a.data, a.data + bytes, {static_cast<int>(i)}, code_.written[i] != 0});
+  }
+  // Arguments that overlap form one arena, so that races through either name are found.
+  std::sort(ranges.begin(), ranges.end(), [](const Range& x, const Range& y) { return x.begin < y.begin; });
+  std::vector<Range> merged;
+  for (Range& r : ranges) {
+    if (!merged.empty() && r.begin < merged.back().end) {
+      Range& m = merged.back();
+      m.end = std::max(m.end, r.end);
+      m.buffers.push_back(r.buffers.front());
+      m.written = m.written || r.written;
+    } else {
+      merged.push_back(std::move(r));
+    }
+  }
+  for (const Range& r : merged) {
+    Arena a;
+    a.data = r.begin;
+    a.granule_bytes = 8;
+    bool undefined = false;
+    bool defined = false;
+    for (const int i : r.buffers) {
+      const lower::MemBuffer& b = p.buffers[static_cast<std::size_t>(i)];
+      a.granule_bytes = std::min(a.granule_bytes, bytes_of(b.dtype));
+      (b.buffer->role == ir::Role::Output ? undefined : defined) = true;
+    }
+    a.granules = (r.end - r.begin) / a.granule_bytes;
+    if (a.granules >= kMaxGranules) {
+      fail(Code::SIM_ARGUMENT, "an argument is too large to simulate",
+           {"got: " + std::to_string(a.granules) + " elements"}, "simulate a smaller problem");
+    }
+    a.tracked = r.written || undefined;
+    if (a.tracked) a.shadow = Shadow(static_cast<std::size_t>(a.granules), defined ? kInitial : kNeverWritten);
+    for (const int i : r.buffers) {
+      const lower::MemBuffer& b = p.buffers[static_cast<std::size_t>(i)];
+      char* data = arguments[static_cast<std::size_t>(b.argument)].data;
+      if ((data - r.begin) % a.granule_bytes != 0) {
+        fail(Code::SIM_ARGUMENT, "argument " + b.buffer->name + " overlaps another one at an odd address");
+      }
+      Place& place = places_[static_cast<std::size_t>(i)];
+      place = {static_cast<int>(arenas_.size()), static_cast<std::int32_t>((data - r.begin) / a.granule_bytes),
+               bytes_of(b.dtype) / a.granule_bytes, data};
+      if (undefined && defined && b.buffer->role == ir::Role::Output) {
+        for (std::int64_t e = 0; e < code_.buffer_elems[static_cast<std::size_t>(i)] * place.ratio; ++e) {
+          a.shadow.set_undefined(place.first + static_cast<std::int32_t>(e), true);
+        }
+      }
+    }
+    arenas_.push_back(std::move(a));
+  }
+}
+
+void Interpreter::place_shared() {
+  const lower::Program& p = *code_.program;
+  struct Range {
+    std::int64_t begin, end;
+    std::vector<int> buffers;
+  };
+  std::vector<Range> ranges;
+  for (std::size_t i = 0; i < p.buffers.size(); ++i) {
+    const lower::MemBuffer& b = p.buffers[i];
+    if (b.memory != ir::Memory::SH) continue;
+    const std::int64_t bytes = code_.buffer_elems[i] * bytes_of(b.dtype);
+    ranges.push_back({b.shared_offset_bytes, b.shared_offset_bytes + bytes, {static_cast<int>(i)}});
+  }
+  std::sort(ranges.begin(), ranges.end(), [](const Range& x, const Range& y) { return x.begin < y.begin; });
+  std::vector<Range> merged;
+  for (Range& r : ranges) {
+    if (!merged.empty() && r.begin < merged.back().end) {
+      merged.back().end = std::max(merged.back().end, r.end);
+      merged.back().buffers.push_back(r.buffers.front());
+    } else {
+      merged.push_back(std::move(r));
+    }
+  }
+  for (const Range& r : merged) {
+    Arena a;
+    a.granule_bytes = 8;
+    for (const int i : r.buffers) {
+      a.granule_bytes = std::min(a.granule_bytes, bytes_of(p.buffers[static_cast<std::size_t>(i)].dtype));
+    }
+    a.own.resize(static_cast<std::size_t>(r.end - r.begin) + 8);
+    a.granules = (r.end - r.begin + a.granule_bytes - 1) / a.granule_bytes;
+    a.tracked = true;
+    a.shared = true;
+    a.overlapped = r.buffers.size() > 1;
+    a.shadow = Shadow(static_cast<std::size_t>(a.granules), kNeverWritten);
+    arenas_.push_back(std::move(a));
+    Arena& stored = arenas_.back();
+    stored.data = stored.own.data();
+    for (const int i : r.buffers) {
+      const lower::MemBuffer& b = p.buffers[static_cast<std::size_t>(i)];
+      const std::int64_t at = b.shared_offset_bytes - r.begin;
+      places_[static_cast<std::size_t>(i)] = {static_cast<int>(arenas_.size()) - 1,
+                                              static_cast<std::int32_t>(at / stored.granule_bytes),
+                                              bytes_of(b.dtype) / stored.granule_bytes, stored.data + at};
+    }
+  }
+}
+
+void Interpreter::address(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, Address& a) {
+  a.lanes = o.inside.is_const(1) ? lanes : plans().nonzero(o.inside, w.ints, lanes);
+  if (a.lanes == 0) return;
+  const std::int64_t size = code_.buffer_elems[static_cast<std::size_t>(o.buffer)];
+  const auto warp = static_cast<std::size_t>(w.id);
+  if (a.lanes == w.lanes && !o.groups.empty()) {
+    const std::int64_t u = plans().uniform(o.offset, w.ints);
+    const IntPlans::Table* t = o.offset.table >= 0 ? &plans().table(o.offset.table) : nullptr;
+    const std::int64_t lo = u + (t != nullptr ? t->min[warp] : 0);
+    const std::int64_t hi = u + (t != nullptr ? t->max[warp] : 0);
+    if (lo + o.lowest >= 0 && hi + o.highest < size) {
+      if (t != nullptr) {
+        add_offsets(&t->narrow[warp * kLanes], static_cast<std::int32_t>(u), a.offset);
+      } else {
+        std::fill_n(a.offset, kLanes, static_cast<std::int32_t>(u));
+      }
+      a.groups = &o.groups[warp];
+      if (o.align_elems > 1) check_alignment(w, f, o, a);
+      return;
+    }
+  }
+  Lanes v;
+  plans().lanes(o.offset, w.ints, a.lanes, v);
+  for (Mask m = a.lanes; m != 0; m &= m - 1) {
+    const auto l = static_cast<std::size_t>(std::countr_zero(m));
+    for (const std::int32_t d : o.deltas) {
+      if (v[l] + d < 0 || v[l] + d >= size) out_of_bounds({w, f, o}, static_cast<int>(l), v[l] + d);
+    }
+  }
+  // Lanes that access nothing take a harmless offset: vectors are gathered whole.
+  const std::int64_t spare = v[static_cast<std::size_t>(std::countr_zero(a.lanes))];
+  for (std::size_t l = 0; l < kLanes; ++l) {
+    a.offset[l] = static_cast<std::int32_t>((a.lanes >> l & 1) != 0 ? v[l] : spare);
+  }
+  a.built.build(a.lanes, a.offset);
+  a.groups = &a.built;
+  if (o.align_elems > 1) check_alignment(w, f, o, a);
+}
+
+void Interpreter::check_alignment(const Warp& w, const Leaf& f, const Operand& o, const Address& a) const {
+  std::int32_t bad = 0;
+  const std::int32_t first = o.deltas.front();
+  for (int l = 0; l < kLanes; ++l) bad |= (a.offset[l] + first) % o.align_elems;
+  if (bad == 0) return;
+  for (Mask m = a.lanes; m != 0; m &= m - 1) {
+    const int l = std::countr_zero(m);
+    if ((a.offset[l] + first) % o.align_elems != 0) misaligned({w, f, o}, l, a.offset[l] + first);
+  }
+}
+
+void Interpreter::load(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, Address& a, bool update, Values& out,
+                       char* scratch) {
+  address(w, f, o, lanes, a);
+  const Place& place = places_[static_cast<std::size_t>(o.buffer)];
+  Arena& arena = arenas_[static_cast<std::size_t>(place.arena)];
+  WarpData& d = data(w);
+  const std::size_t stride = static_cast<std::size_t>(o.bytes) * kLanes;
+  if (update) a.unchanged.assign(static_cast<std::size_t>(o.values), 0);
+  for (int v = 0; v < o.values; ++v) {
+    char* to = scratch + static_cast<std::size_t>(v) * stride;
+    Value& x = out[static_cast<std::size_t>(v)];
+    x = {to, 0, f.site};
+    Mask active = a.lanes;
+    const LaneGroups* groups = a.groups;
+    LaneGroups part;
+    if (!o.lanes.empty()) {
+      active &= lanes_of_ranks(w, f, o.lanes[static_cast<std::size_t>(v)]);
+      if (active != a.lanes && active != 0) {
+        part.build(active, a.offset);
+        groups = &part;
+      }
+    }
+    if (active == 0) {
+      for (int l = 0; l < kLanes; ++l) store_bits(to + l * o.bytes, o.bytes, o.fill);
+      continue;
+    }
+    const std::int32_t delta = o.deltas[static_cast<std::size_t>(v)];
+    if (arena.tracked) {
+      alignas(64) std::int32_t at[kLanes];
+      for (int i = 0; i < place.ratio; ++i) {
+        granules(a.offset, delta, place.first, place.ratio, i, at);
+        Memo& memo = d.memos[static_cast<std::size_t>(o.memo + v)];
+        const bool whole = update && groups->distinct && place.ratio == 1;
+        const Shadow::Verdict verdict = whole ? arena.shadow.check_update(d.issuer, active, at, f.site, sets_, memo)
+                                              : arena.shadow.read(d.issuer, active, at, *groups, f.site, sets_, memo);
+        if (verdict.conflict != 0) {
+          race({w, f, o}, verdict.first, (verdict.first.offset - place.first) / place.ratio, false);
+        }
+        if (whole) a.unchanged[static_cast<std::size_t>(v)] = static_cast<char>(verdict.unchanged);
+        x.undefined |= verdict.undefined;
+        if (arena.overlapped) {  // bytes last written under another name
+          for (Mask m = active; m != 0; m &= m - 1) {
+            const int l = std::countr_zero(m);
+            const std::uint32_t site = site_of(arena.shadow.last_write(at[l]));
+            if (site == 0 || site == kMaxSite) continue;
+            if (code_.leaves[site - 1].out.front().buffer != o.buffer) x.undefined |= 1U << l;
+          }
+        }
+      }
+    }
+    gather_bits(o.bytes, place.data, a.offset, delta, to);
+    stats_.accesses += static_cast<std::uint64_t>(std::popcount(active));
+    if (active != w.lanes) {
+      for (Mask m = ~active; m != 0; m &= m - 1) {
+        store_bits(to + std::countr_zero(m) * o.bytes, o.bytes, o.fill);
+      }
+    }
+  }
+}
+
+void Interpreter::check_equal_writes(const Warp& w, const Leaf& f, const Operand& o, const Address& a, int v,
+                                     const Value& x) const {
+  for (std::size_t g = 0; g < a.groups->leaders.size(); ++g) {
+    const int leader = a.groups->leaders[g];
+    const std::uint64_t bits = load_bits(x.bits + leader * o.bytes, o.bytes);
+    for (Mask m = a.groups->masks[g]; m != 0; m &= m - 1) {
+      const int l = std::countr_zero(m);
+      const std::uint64_t other = load_bits(x.bits + l * o.bytes, o.bytes);
+      if (other != bits) {
+        write_conflict({w, f, o}, leader, l, a.offset[l] + o.deltas[static_cast<std::size_t>(v)], bits, other);
+      }
+    }
+  }
+}
+
+void Interpreter::store_value(const Warp& w, const Leaf& f, const Operand& o, const Address& a, int v, const Value& x,
+                              bool update) {
+  const Place& place = places_[static_cast<std::size_t>(o.buffer)];
+  Arena& arena = arenas_[static_cast<std::size_t>(place.arena)];
+  WarpData& d = data(w);
+  Mask active = a.lanes;
+  const LaneGroups* groups = a.groups;
+  LaneGroups part;
+  if (!o.lanes.empty()) {
+    active &= lanes_of_ranks(w, f, o.lanes[static_cast<std::size_t>(v)]);
+    if (active == 0) return;
+    if (active != a.lanes) {
+      part.build(active, a.offset);
+      groups = &part;
+    }
+  }
+  const std::int32_t delta = o.deltas[static_cast<std::size_t>(v)];
+  const Mask undefined = x.undefined & active;
+  if (undefined != 0 && !arena.shared) {
+    const int l = std::countr_zero(undefined);
+    undefined_store({w, f, o}, l, a.offset[l] + delta, x.cause);
+  }
+  if (!groups->distinct) {
+    Address same;
+    same.groups = groups;
+    std::copy_n(a.offset, kLanes, same.offset);
+    check_equal_writes(w, f, o, same, v, x);
+  }
+  alignas(64) std::int32_t at[kLanes];
+  for (int i = 0; i < place.ratio; ++i) {
+    const bool checked = update && groups->distinct && place.ratio == 1;
+    if (checked && a.unchanged[static_cast<std::size_t>(v)] != 0 && undefined == 0) continue;
+    granules(a.offset, delta, place.first, place.ratio, i, at);
+    if (checked) {
+      arena.shadow.commit_update(d.issuer, active, at, f.site, undefined);
+      continue;
+    }
+    Memo& memo = d.memos[static_cast<std::size_t>(o.memo + v)];
+    const Shadow::Verdict verdict = arena.shadow.write(d.issuer, active, at, *groups, f.site, undefined, sets_, memo);
+    if (verdict.conflict != 0) {
+      race({w, f, o}, verdict.first, (verdict.first.offset - place.first) / place.ratio, true);
+    }
+  }
+  scatter_bits(o.bytes, place.data, a.offset, delta, active, x.bits);
+  stats_.accesses += static_cast<std::uint64_t>(std::popcount(active));
+}
+
+void Interpreter::store(const Warp& w, const Leaf& f, const Operand& o, const Address& a, bool update,
+                        const Values& in) {
+  if (a.lanes == 0) return;
+  for (int v = 0; v < o.values; ++v) store_value(w, f, o, a, v, in[static_cast<std::size_t>(v)], update);
+}
+
+}  // namespace graphene::sim

@@ -1,0 +1,155 @@
+// What the simulator says: both sides of a hazard with statement, Python line, thread and element.
+#include <algorithm>
+#include <cstdio>
+
+#include "sim/elements.h"
+#include "sim/interp.h"
+
+namespace graphene::sim {
+
+namespace {
+
+std::string value_text(ir::ScalarType t, std::uint64_t bits) {
+  if (!is_float(t)) return std::to_string(decode_int(t, bits));
+  char text[40];
+  std::snprintf(text, sizeof text, "%g", decode(t, bits));
+  return text;
+}
+
+}  // namespace
+
+std::string Interpreter::thread_text(std::int64_t block, int thread) const {
+  return "thread " + std::to_string(thread) + " (warp " + std::to_string(thread / kLanes) + ", lane " +
+         std::to_string(thread % kLanes) + ") of block " + block_text(block);
+}
+
+std::string Interpreter::element_text(int buffer, std::int64_t element) const {
+  return describe_element(*code_.program->buffers[static_cast<std::size_t>(buffer)].buffer, element, code_);
+}
+
+std::int64_t Interpreter::block_of(Epoch e) const {
+  const auto it = std::upper_bound(block_epochs_.begin(), block_epochs_.end(), e,
+                                   [](Epoch x, const auto& b) { return x < b.first; });
+  return it == block_epochs_.begin() ? -1 : std::prev(it)->second;
+}
+
+void Interpreter::race(const At& at, const Conflict& c, std::int64_t element, bool writes) const {
+  const std::uint32_t site = site_of(c.earlier);
+  const Leaf* earlier = site > 0 && site < kMaxSite ? &code_.leaves[site - 1] : nullptr;
+  const std::int64_t block = c.other_block ? block_of(epoch_of(c.earlier)) : block_;
+  const int thread = at.warp.id * kLanes + c.lane;
+  const int other = static_cast<int>(owner_of(c.earlier)) * kLanes + lane_of(c.earlier);
+  Diagnostic d;
+  d.code = Code::SIM_RACE;
+  d.where = at.leaf.origin != nullptr ? at.leaf.origin->loc : SourceLoc{};
+  d.message = std::string(c.earlier_wrote ? (writes ? "two unordered writes of "
+                                                    : "a read of a value that an unordered thread writes: ")
+                                          : "a write over a value that an unordered thread reads: ") +
+              element_text(at.operand.buffer, element);
+  d.ir.push_back(statement_text(at.leaf.origin));
+  if (earlier != nullptr && earlier->origin != at.leaf.origin) d.ir.push_back(statement_text(earlier->origin));
+  d.details.push_back(std::string(writes ? "write by " : "read by ") + thread_text(block_, thread) + ", " +
+                      location_text(at.leaf.origin));
+  std::string there = c.earlier_wrote ? "write by " : "read by ";
+  there += earlier == nullptr && block < 0 ? "a thread of another block" : thread_text(block, other);
+  if (earlier != nullptr) there += ", " + location_text(earlier->origin);
+  d.details.push_back(std::move(there));
+  if (c.other_block) {
+    d.fix = "blocks run in any order: let each block write its own elements, and no other block read them";
+  } else if (thread / kLanes == other / kLanes) {
+    d.fix = "lanes of a warp are not ordered by themselves: put a barrier on their warp between the two";
+  } else {
+    d.fix = "put a barrier that both threads take part in between the two";
+  }
+  throw Error(std::move(d));
+}
+
+void Interpreter::out_of_bounds(const At& at, int lane, std::int64_t element) const {
+  const lower::MemBuffer& b = code_.program->buffers[static_cast<std::size_t>(at.operand.buffer)];
+  Diagnostic d;
+  d.code = Code::SIM_OUT_OF_BOUNDS;
+  d.where = at.leaf.origin != nullptr ? at.leaf.origin->loc : SourceLoc{};
+  d.message = "an access outside " + b.buffer->name;
+  d.ir = {statement_text(at.leaf.origin)};
+  d.details = {"want: an element number from 0 to " +
+                   std::to_string(code_.buffer_elems[static_cast<std::size_t>(at.operand.buffer)] - 1),
+               "got: " + std::to_string(element), "by " + thread_text(block_, at.warp.id * kLanes + lane)};
+  d.fix = "check the tile sizes and indices of this access";
+  throw Error(std::move(d));
+}
+
+void Interpreter::misaligned(const At& at, int lane, std::int64_t element) const {
+  Diagnostic d;
+  d.code = Code::SIM_MISALIGNED;
+  d.where = at.leaf.origin != nullptr ? at.leaf.origin->loc : SourceLoc{};
+  d.message = "a vector that does not start at a multiple of its size: " + element_text(at.operand.buffer, element);
+  d.ir = {statement_text(at.leaf.origin)};
+  d.details = {"want: an element number that is a multiple of " + std::to_string(at.operand.align_elems),
+               "got: " + std::to_string(element), "by " + thread_text(block_, at.warp.id * kLanes + lane)};
+  d.fix = "use a narrower access, or pad the rows";
+  throw Error(std::move(d));
+}
+
+void Interpreter::undefined_store(const At& at, int lane, std::int64_t element, std::uint32_t cause) const {
+  Diagnostic d;
+  d.code = Code::SIM_UNDEFINED;
+  d.where = at.leaf.origin != nullptr ? at.leaf.origin->loc : SourceLoc{};
+  d.message = "a value that was never written is stored to " + element_text(at.operand.buffer, element);
+  d.ir = {statement_text(at.leaf.origin)};
+  d.details = {"by " + thread_text(block_, at.warp.id * kLanes + lane)};
+  if (cause > 0 && cause < kMaxSite) {
+    const Leaf& f = code_.leaves[cause - 1];
+    if (f.origin != at.leaf.origin) d.ir.push_back(statement_text(f.origin));
+    std::string source;
+    for (const Operand& o : f.in) {
+      if (o.kind != Operand::Kind::Memory) continue;
+      source = " of " + code_.program->buffers[static_cast<std::size_t>(o.buffer)].buffer->name;
+    }
+    d.details.push_back("it comes from a read" + source + " at " + location_text(f.origin));
+  } else {
+    d.details.push_back("it comes from a register that nothing has written");
+  }
+  d.fix = "write it before: gr.init, or a copy that covers the whole tile";
+  throw Error(std::move(d));
+}
+
+void Interpreter::write_conflict(const At& at, int lane, int other, std::int64_t element, std::uint64_t bits,
+                                 std::uint64_t other_bits) const {
+  Diagnostic d;
+  d.code = Code::SIM_WRITE_CONFLICT;
+  d.where = at.leaf.origin != nullptr ? at.leaf.origin->loc : SourceLoc{};
+  d.message = "two threads of one instruction write different values to " + element_text(at.operand.buffer, element);
+  d.ir = {statement_text(at.leaf.origin)};
+  d.details = {value_text(at.operand.dtype, bits) + " by " + thread_text(block_, at.warp.id * kLanes + lane),
+               value_text(at.operand.dtype, other_bits) + " by " + thread_text(block_, at.warp.id * kLanes + other)};
+  d.fix = "let one of them write, or give each its own element";
+  throw Error(std::move(d));
+}
+
+void Interpreter::check_outputs() const {
+  for (std::size_t i = 0; i < code_.program->buffers.size(); ++i) {
+    const lower::MemBuffer& b = code_.program->buffers[i];
+    if (b.buffer->role != ir::Role::Output) continue;
+    const Place& place = places_[i];
+    const Arena& arena = arenas_[static_cast<std::size_t>(place.arena)];
+    std::int64_t missing = 0;
+    std::int64_t first = -1;
+    const std::vector<std::int64_t> elements = layout_elements(b.buffer->layout, code_);
+    for (const std::int64_t e : elements) {
+      if (!arena.shadow.is_undefined(place.first + static_cast<std::int32_t>(e * place.ratio))) continue;
+      if (first < 0) first = e;
+      ++missing;
+    }
+    if (missing == 0) continue;
+    Diagnostic d;
+    d.code = Code::SIM_OUTPUT_UNWRITTEN;
+    d.where = b.buffer->loc;
+    d.message = "output " + b.buffer->name + " is not written completely";
+    d.details = {"unwritten: " + std::to_string(missing) + " of " + std::to_string(elements.size()) + " elements",
+                 "the first: " + element_text(static_cast<int>(i), first)};
+    d.fix = "check the grid and the tiles that cover it, or declare it gr.inout";
+    throw Error(std::move(d));
+  }
+}
+
+}  // namespace graphene::sim

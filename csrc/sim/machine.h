@@ -1,0 +1,78 @@
+// Runs bytecode: warps as resumable state, control flow, barriers, scheduling. What a leaf does to values is the
+// derived class's: real values and hazards (interp.h), or the ghost run.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "sim/bytecode.h"
+
+namespace graphene::sim {
+
+struct Warp {
+  struct Frame {
+    Mask outer;  // active before the construct
+    Mask other;  // of an if: the lanes of the else part
+  };
+  enum class State : std::uint8_t { Ready, Waiting, Done };
+
+  int id = 0;
+  Mask lanes = 0;   // that exist
+  Mask active = 0;  // that execute now
+  int pc = 0;
+  State state = State::Ready;
+  int barrier = -1;  // Waiting: where
+  int group = -1;    // Waiting: of which threads; -1: the block
+  IntState ints;
+  std::vector<Frame> frames;
+};
+
+class Machine {
+ public:
+  // `seed` 0: blocks and warps in order; others shuffle both.
+  Machine(const Bytecode& code, std::uint64_t seed);
+  virtual ~Machine() = default;
+  Machine(const Machine&) = delete;
+  Machine& operator=(const Machine&) = delete;
+
+  void run();
+  void run_block(std::int64_t block);  // linear, x fastest
+
+ protected:
+  virtual void begin_block() = 0;
+  virtual void end_block() = 0;
+  virtual void leaf(Warp& w, const Leaf& f) = 0;
+  virtual void synchronise(const ThreadGroup& members) = 0;  // all of them have arrived at a barrier
+  virtual void enter(Warp&, int) {}
+  virtual void leave(Warp&, int) {}
+
+  [[nodiscard]] const IntPlans& plans() const { return *code_.plans; }
+  [[nodiscard]] std::string block_text() const { return block_text(block_); }
+  [[nodiscard]] std::string block_text(std::int64_t block) const;
+  [[noreturn]] void divergent(const Warp& w, const ir::Stmt* origin, Mask want, const std::string& what) const;
+
+  const Bytecode& code_;
+  std::int64_t block_ = 0;  // linear index of the block that runs
+  std::vector<Warp> warps_;
+  ThreadGroup everyone_;
+
+ private:
+  void run_warp(Warp& w);
+  void loop_begin(Warp& w, const Instruction& i);
+  void loop_end(Warp& w, const Instruction& i);
+  Mask loop_continues(const Warp& w, const LoopCode& loop) const;
+  bool arrive(Warp& w, int barrier);  // false: the warp waits
+  [[noreturn]] void deadlock() const;
+
+  std::mt19937_64 random_;
+  bool shuffled_;
+};
+
+// "gemm.py:41", or "?" when unknown.
+[[nodiscard]] std::string location_text(const ir::Stmt* stmt);
+[[nodiscard]] std::string statement_text(const ir::Stmt* stmt);
+
+}  // namespace graphene::sim

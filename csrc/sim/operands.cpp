@@ -1,0 +1,451 @@
+#include "sim/operands.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+namespace graphene::sim {
+
+namespace {
+
+using atoms::Kind;
+using atoms::OperandInstance;
+
+[[noreturn]] void unsupported(const lower::AtomCall& call, const ir::Stmt* origin, const std::string& why) {
+  fail(Code::SIM_UNSUPPORTED, "the simulator does not run " + call.atom->atom.name, {why}, {},
+       origin != nullptr ? origin->loc : SourceLoc{});
+}
+
+// ---- tiles with named axes
+
+// Coordinates along named axes.
+using Coordinates = std::map<std::string, std::int64_t>;
+
+Coordinates coordinates(const OperandInstance& o, std::int64_t element) {
+  Coordinates c;
+  for (std::size_t i = 0; i < o.axes.size(); ++i) {
+    c[o.axes[i]] = element % o.extents[i];
+    element /= o.extents[i];
+  }
+  return c;
+}
+
+// The element at these coordinates; axes that they lack count as 0, axes that the operand lacks are ignored.
+std::int64_t element_at(const OperandInstance& o, const Coordinates& c) {
+  std::int64_t e = 0;
+  std::int64_t stride = 1;
+  for (std::size_t i = 0; i < o.axes.size(); ++i) {
+    const auto it = c.find(o.axes[i]);
+    if (it != c.end()) e += it->second * stride;
+    stride *= o.extents[i];
+  }
+  return e;
+}
+
+std::int64_t tile_size(const OperandInstance& o) {
+  return std::accumulate(o.extents.begin(), o.extents.end(), std::int64_t{1}, std::multiplies<>());
+}
+
+// Every holder of every element, in the order of ranks.
+std::vector<std::vector<Holder>> all_holders(const OperandInstance& o, int threads) {
+  std::vector<std::vector<Holder>> h(static_cast<std::size_t>(tile_size(o)));
+  for (int t = 0; t < threads; ++t) {
+    for (int v = 0; v < o.values; ++v) {
+      h.at(static_cast<std::size_t>(o.element(t, v)))
+          .push_back({static_cast<std::int16_t>(t), static_cast<std::int16_t>(v)});
+    }
+  }
+  return h;
+}
+
+// ---- operands
+
+std::uint64_t immediate_bits(ir::ScalarType t, double v) { return encode(t, v); }
+
+ir::ScalarType immediate_type(const lower::AtomCall& call, const OperandInstance& o, const std::vector<Operand>& done) {
+  if (o.type.dtypes.size() == 1) return o.type.dtypes.front();
+  if (!done.empty() && !call.atom->out.empty() && call.atom->out.front().type.dtype_class == o.type.dtype_class) {
+    return done.front().dtype;
+  }
+  return call.dtype;
+}
+
+Operand compile_operand(const lower::AtomCall& call, const lower::Operand& ref, const OperandInstance& instance,
+                        const std::vector<Operand>& outs, Bytecode& code) {
+  Operand o;
+  o.access = instance.def.access;
+  o.values = instance.values;
+  if (const auto* r = std::get_if<lower::RegRef>(&ref)) {
+    const lower::RegArray& array = code.program->registers[static_cast<std::size_t>(r->array)];
+    o.kind = Operand::Kind::Registers;
+    o.dtype = array.dtype;
+    for (const int v : r->values) o.registers.push_back(code.array_first[static_cast<std::size_t>(r->array)] + v);
+    o.values = static_cast<int>(o.registers.size());
+  } else if (const auto* m = std::get_if<lower::MemRef>(&ref)) {
+    o.kind = Operand::Kind::Memory;
+    o.buffer = m->buffer;
+    o.dtype = code.program->buffers[static_cast<std::size_t>(m->buffer)].dtype;
+    o.offset = code.plans->compile(m->offset);
+    for (const std::int64_t d : m->deltas) o.deltas.push_back(static_cast<std::int32_t>(d));
+    o.values = static_cast<int>(o.deltas.size());
+    const auto [lo, hi] = std::minmax_element(o.deltas.begin(), o.deltas.end());
+    o.lowest = *lo;
+    o.highest = *hi;
+    o.inside = code.plans->compile(m->inside);
+    if (const auto fill = call.attrs.find("fill"); fill != call.attrs.end()) {
+      if (const auto* d = std::get_if<double>(&fill->second)) o.fill = encode(o.dtype, *d);
+      if (const auto* i = std::get_if<std::int64_t>(&fill->second)) o.fill = encode(o.dtype, static_cast<double>(*i));
+    }
+    o.align_elems = std::max(1, instance.align_bytes / bytes_of(o.dtype));
+  } else if (const auto* i = std::get_if<lower::ImmRef>(&ref)) {
+    o.kind = Operand::Kind::Constant;
+    o.dtype = immediate_type(call, instance, outs);
+    o.constant = immediate_bits(o.dtype, i->value);
+  } else {
+    o.kind = Operand::Kind::Integer;
+    o.dtype = immediate_type(call, instance, outs);
+    o.integer = code.plans->compile(std::get<lower::ExprRef>(ref).value);
+  }
+  o.bytes = bytes_of(o.dtype);
+  return o;
+}
+
+// ---- which threads execute together
+
+std::shared_ptr<const Collective> compile_collective(const lower::AtomCall& call, const ir::Stmt* origin,
+                                                     const Bytecode& code) {
+  const atoms::Instance& atom = *call.atom;
+  auto out = std::make_shared<Collective>();
+  out->size = atom.thread_count;
+  const std::int64_t threads = code.program->block_threads;
+  std::vector<std::int64_t> ranks;  // linear thread of each member, relative to the first
+  for (int r = 0; r < atom.thread_count; ++r) ranks.push_back(atom.threads(Expr(r)).value());
+  // By first thread: the lanes of its collective.
+  std::map<std::int64_t, std::vector<std::int64_t>> firsts;
+  for (std::int64_t tid = 0; tid < threads; ++tid) {
+    const std::int64_t base = call.threads != nullptr ? code.plans->at_thread(call.threads->offset, tid) : 0;
+    std::vector<std::int64_t> starts = {base};
+    // Outer levels number the collectives; the innermost is the collective itself.
+    if (call.threads != nullptr) {
+      for (std::size_t i = 0; i + 1 < call.threads->levels.size(); ++i) {
+        const Layout& level = call.threads->levels[i];
+        std::vector<std::int64_t> next;
+        for (const std::int64_t s : starts) {
+          for (std::int64_t c = 0; c < level.size().value(); ++c) next.push_back(s + level(Expr(c)).value());
+        }
+        starts = std::move(next);
+      }
+    }
+    for (const std::int64_t s : starts) {
+      if (std::find(ranks.begin(), ranks.end(), tid - s) == ranks.end()) continue;
+      auto& members = firsts[s];
+      if (members.empty()) {
+        for (const std::int64_t r : ranks) members.push_back(s + r);
+      }
+      break;
+    }
+  }
+  out->groups.resize(static_cast<std::size_t>(code.warps()));
+  for (const auto& [first, members] : firsts) {
+    std::vector<int> lanes;
+    for (const std::int64_t m : members) {
+      if (m / kLanes != first / kLanes) unsupported(call, origin, "its threads are of several warps");
+      lanes.push_back(static_cast<int>(m % kLanes));
+    }
+    out->groups[static_cast<std::size_t>(first / kLanes)].push_back(std::move(lanes));
+  }
+  return out;
+}
+
+// ---- kinds
+
+void elementwise(Leaf& leaf, const lower::AtomCall& call, const ir::Stmt* origin) {
+  const atoms::Instance& atom = *call.atom;
+  const OperandInstance& out = atom.out.front();
+  for (const OperandInstance& in : atom.in) {
+    const auto holders = all_holders(in, 1);
+    std::vector<int> takes;
+    for (int v = 0; v < out.values; ++v) {
+      const std::int64_t e = element_at(in, coordinates(out, out.element(0, v)));
+      const auto& h = holders.at(static_cast<std::size_t>(e));
+      if (h.empty()) unsupported(call, origin, "its operands cover different elements");
+      takes.push_back(h.front().value);
+    }
+    leaf.takes.push_back(std::move(takes));
+  }
+}
+
+void exchange(Leaf& leaf, const lower::AtomCall& call, const ir::Stmt* origin) {
+  const atoms::Instance& atom = *call.atom;
+  const OperandInstance& out = atom.out.front();
+  const OperandInstance& in = atom.in.front();
+  const auto holders = all_holders(in, atom.thread_count);
+  leaf.from.resize(static_cast<std::size_t>(out.values));
+  for (int v = 0; v < out.values; ++v) {
+    for (int t = 0; t < atom.thread_count; ++t) {
+      const auto& h = holders.at(static_cast<std::size_t>(element_at(in, coordinates(out, out.element(t, v)))));
+      if (h.empty()) unsupported(call, origin, "its operands cover different elements");
+      leaf.from[static_cast<std::size_t>(v)].push_back(h.front());
+    }
+  }
+  // Of several holders of an element one alone touches memory.
+  const auto only_first = [&](Operand& o, const OperandInstance& instance) {
+    if (o.kind != Operand::Kind::Memory) return;
+    o.lanes.assign(static_cast<std::size_t>(o.values), 0);
+    for (const auto& h : all_holders(instance, atom.thread_count)) {
+      if (!h.empty()) o.lanes[static_cast<std::size_t>(h.front().value)] |= 1U << h.front().rank;
+    }
+  };
+  only_first(leaf.in.front(), in);
+  only_first(leaf.out.front(), out);
+}
+
+bool arch_fits(const std::string& pattern, const std::string& arch) {
+  if (pattern.empty() || pattern == arch) return true;
+  if (pattern.back() != '+' || !pattern.starts_with("sm_") || !arch.starts_with("sm_")) return false;
+  return std::stoi(arch.substr(3)) >= std::stoi(pattern.substr(3));
+}
+
+void einsum(Leaf& leaf, const lower::AtomCall& call, const std::string& arch) {
+  const atoms::Instance& atom = *call.atom;
+  const OperandInstance& d = atom.out.front();
+  const OperandInstance& a = atom.in[0];
+  const OperandInstance& b = atom.in[1];
+  auto e = std::make_shared<Einsum>();
+  std::vector<std::pair<std::string, std::int64_t>> batch, m, n, k;
+  const auto has = [](const OperandInstance& o, const std::string& axis) {
+    return std::find(o.axes.begin(), o.axes.end(), axis) != o.axes.end();
+  };
+  for (std::size_t i = 0; i < d.axes.size(); ++i) {
+    const bool in_a = has(a, d.axes[i]);
+    const bool in_b = has(b, d.axes[i]);
+    (in_a && in_b ? batch : in_a ? m : n).emplace_back(d.axes[i], d.extents[i]);
+  }
+  for (std::size_t i = 0; i < a.axes.size(); ++i) {
+    if (!has(d, a.axes[i])) k.emplace_back(a.axes[i], a.extents[i]);
+  }
+  using Axes = std::vector<std::pair<std::string, std::int64_t>>;
+  const auto size = [](const Axes& axes) {
+    std::int64_t s = 1;
+    for (const auto& x : axes) s *= x.second;
+    return static_cast<int>(s);
+  };
+  const auto put = [](const Axes& axes, std::int64_t index, Coordinates& c) {
+    for (const auto& [name, extent] : axes) {
+      c[name] = index % extent;
+      index /= extent;
+    }
+  };
+  e->batch = size(batch);
+  e->m = size(m);
+  e->n = size(n);
+  e->k = size(k);
+  const auto holders_a = all_holders(a, atom.thread_count);
+  const auto holders_b = all_holders(b, atom.thread_count);
+  const auto holders_d = all_holders(d, atom.thread_count);
+  for (int i = 0; i < e->batch; ++i) {
+    Coordinates c;
+    put(batch, i, c);
+    for (int x = 0; x < e->m; ++x) {
+      put(m, x, c);
+      for (int z = 0; z < e->k; ++z) {
+        put(k, z, c);
+        e->a.push_back(holders_a.at(static_cast<std::size_t>(element_at(a, c))).front());
+      }
+    }
+    for (int z = 0; z < e->k; ++z) {
+      put(k, z, c);
+      for (int y = 0; y < e->n; ++y) {
+        put(n, y, c);
+        e->b.push_back(holders_b.at(static_cast<std::size_t>(element_at(b, c))).front());
+      }
+    }
+    for (int x = 0; x < e->m; ++x) {
+      put(m, x, c);
+      for (int y = 0; y < e->n; ++y) {
+        put(n, y, c);
+        e->d.push_back(holders_d.at(static_cast<std::size_t>(element_at(d, c))));
+      }
+    }
+  }
+  e->accumulate = d.def.access == atoms::Access::Update;
+  for (const atoms::Numerics& x : atom.atom.numerics) {
+    if (!arch_fits(x.arch, arch)) continue;
+    e->group = x.group;
+    e->guard_bits = x.guard_bits;
+    e->truncate = x.round == "rz";
+    break;
+  }
+  leaf.einsum = std::move(e);
+}
+
+void reduction(Leaf& leaf, const lower::AtomCall& call) {
+  const atoms::Instance& atom = *call.atom;
+  const OperandInstance& out = atom.out.front();
+  const OperandInstance& in = atom.in.front();
+  leaf.holders = all_holders(out, atom.thread_count);
+  leaf.reduced.resize(leaf.holders.size());
+  const auto sources = all_holders(in, atom.thread_count);
+  for (std::size_t s = 0; s < sources.size(); ++s) {
+    if (sources[s].empty()) continue;
+    const std::int64_t e = element_at(out, coordinates(in, static_cast<std::int64_t>(s)));
+    leaf.reduced.at(static_cast<std::size_t>(e)).push_back(sources[s].front());
+  }
+}
+
+std::string text_attr(const lower::AtomCall& call, const char* name) {
+  const auto it = call.attrs.find(name);
+  if (it == call.attrs.end()) return {};
+  const auto* s = std::get_if<std::string>(&it->second);
+  return s != nullptr ? *s : std::string{};
+}
+
+bool flag_attr(const lower::AtomCall& call, const char* name) {
+  const auto it = call.attrs.find(name);
+  if (it == call.attrs.end()) return false;
+  if (const auto* b = std::get_if<bool>(&it->second)) return *b;
+  if (const auto* s = std::get_if<std::string>(&it->second)) return *s == "true";
+  return false;
+}
+
+double number_attr(const lower::AtomCall& call, const char* name) {
+  const auto it = call.attrs.find(name);
+  if (it == call.attrs.end()) return 0;
+  if (const auto* d = std::get_if<double>(&it->second)) return *d;
+  if (const auto* i = std::get_if<std::int64_t>(&it->second)) return static_cast<double>(*i);
+  if (const auto* b = std::get_if<bool>(&it->second)) return static_cast<double>(*b);
+  return 0;
+}
+
+void pointwise(Leaf& leaf, const lower::AtomCall& call, const ir::Stmt* origin) {
+  Pointwise& p = leaf.op;
+  if (leaf.kind == Kind::MatMul) {
+    p.op = leaf.out.front().access == atoms::Access::Update ? Op::Fma : Op::Mul;
+  } else if (!op_from_name(text_attr(call, "op"), p.op)) {
+    unsupported(call, origin, "unknown operation: " + text_attr(call, "op"));
+  }
+  p.out = leaf.out.front().dtype;
+  p.a = leaf.in.empty() ? p.out : leaf.in[0].dtype;
+  p.b = leaf.in.size() > 1 ? leaf.in[1].dtype : p.a;
+  p.c = leaf.in.size() > 2 ? leaf.in[2].dtype : p.out;
+  p.flush = flag_attr(call, "ftz") || call.atom->atom.name.find(".ftz") != std::string::npos;
+  p.toward_zero = p.op == Op::Cast && text_attr(call, "round") == "rz";
+}
+
+}  // namespace
+
+Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode& code) {
+  const atoms::Instance& atom = *call.atom;
+  Leaf leaf;
+  leaf.call = &call;
+  leaf.origin = origin;
+  leaf.kind = atom.atom.kind;
+  leaf.converge = std::max(atom.atom.converge, atom.thread_count);
+  if (atom.atom.done != "now") unsupported(call, origin, "it completes later: " + atom.atom.done);
+  for (std::size_t i = 0; i < call.out.size(); ++i) {
+    leaf.out.push_back(compile_operand(call, call.out[i], atom.out[i], leaf.out, code));
+  }
+  for (std::size_t i = 0; i < call.in.size(); ++i) {
+    leaf.in.push_back(compile_operand(call, call.in[i], atom.in[i], leaf.out, code));
+  }
+  leaf.predicate = code.plans->compile(call.predicate);
+  leaf.always = leaf.predicate.is_const(1);
+  const bool together = atom.thread_count > 1;
+  if (together) leaf.collective = compile_collective(call, origin, code);
+  if (leaf.out.size() != 1) unsupported(call, origin, "it has " + std::to_string(leaf.out.size()) + " outputs");
+  switch (leaf.kind) {
+    case Kind::Move:
+      together ? exchange(leaf, call, origin) : elementwise(leaf, call, origin);
+      break;
+    case Kind::Shfl:
+      leaf.mode = text_attr(call, "mode");
+      if (const auto it = call.attrs.find("arg"); it != call.attrs.end()) {
+        const auto* e = std::get_if<Expr>(&it->second);
+        leaf.arg = code.plans->compile(e != nullptr ? *e : Expr(static_cast<std::int64_t>(number_attr(call, "arg"))));
+      }
+      break;
+    case Kind::MatMul:
+      pointwise(leaf, call, origin);
+      einsum(leaf, call, code.program->arch);
+      if (!together && leaf.einsum->k == 1 && leaf.einsum->m == 1 && leaf.einsum->n == 1) {
+        leaf.einsum = nullptr;
+        elementwise(leaf, call, origin);
+      } else if (!together) {
+        unsupported(call, origin, "one thread computes several products");
+      }
+      break;
+    case Kind::Unary:
+    case Kind::Binary:
+    case Kind::Ternary:
+      if (together) unsupported(call, origin, "a pointwise operation of several threads");
+      pointwise(leaf, call, origin);
+      elementwise(leaf, call, origin);
+      break;
+    case Kind::Reduction:
+      pointwise(leaf, call, origin);
+      leaf.op.a = leaf.op.b = leaf.op.out;
+      if (!together) leaf.collective = nullptr;
+      reduction(leaf, call);
+      break;
+    case Kind::Init: {
+      const auto it = call.attrs.find("value");
+      Operand value;
+      value.dtype = leaf.out.front().dtype;
+      value.bytes = leaf.out.front().bytes;
+      if (const auto* e = it != call.attrs.end() ? std::get_if<Expr>(&it->second) : nullptr) {
+        value.kind = Operand::Kind::Integer;
+        value.integer = code.plans->compile(*e);
+      } else {
+        value.kind = Operand::Kind::Constant;
+        value.constant = encode(value.dtype, number_attr(call, "value"));
+      }
+      leaf.in.push_back(std::move(value));
+      leaf.takes.emplace_back(static_cast<std::size_t>(leaf.out.front().values), 0);
+      break;
+    }
+    case Kind::Sync:
+      unsupported(call, origin, "a synchronisation other than a barrier");
+  }
+  return leaf;
+}
+
+Barrier compile_barrier(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode& code) {
+  Barrier b;
+  b.origin = origin;
+  if (call.threads == nullptr) return b;
+  const std::int64_t threads = code.program->block_threads;
+  b.group_of.assign(static_cast<std::size_t>(threads), -1);
+  b.within_warp = true;
+  b.block = false;
+  for (std::int64_t tid = 0; tid < threads; ++tid) {
+    std::vector<std::int64_t> members = {code.plans->at_thread(call.threads->offset, tid)};
+    for (const Layout& level : call.threads->levels) {
+      std::vector<std::int64_t> next;
+      for (const std::int64_t m : members) {
+        for (std::int64_t i = 0; i < level.size().value(); ++i) next.push_back(m + level(Expr(i)).value());
+      }
+      members = std::move(next);
+    }
+    if (std::find(members.begin(), members.end(), tid) == members.end()) continue;
+    b.block = b.block || static_cast<std::int64_t>(members.size()) == threads;
+    ThreadGroup group;
+    for (int w = 0; w < code.warps(); ++w) {
+      Mask lanes = 0;
+      for (const std::int64_t m : members) {
+        if (m / kLanes == w) lanes |= Mask{1} << (m % kLanes);
+      }
+      if (lanes != 0) group.push_back({w, lanes});
+    }
+    if (group.size() > 1) b.within_warp = false;
+    const auto same = [&](const ThreadGroup& g) {
+      return std::equal(g.begin(), g.end(), group.begin(), group.end(),
+                        [](const auto& x, const auto& y) { return x.warp == y.warp && x.lanes == y.lanes; });
+    };
+    const auto it = std::find_if(code.groups.begin(), code.groups.end(), same);
+    b.group_of[static_cast<std::size_t>(tid)] = static_cast<int>(it - code.groups.begin());
+    if (it == code.groups.end()) code.groups.push_back(std::move(group));
+  }
+  return b;
+}
+
+}  // namespace graphene::sim
