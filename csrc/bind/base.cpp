@@ -32,14 +32,24 @@ py::list diagnostics_list(const Error& e) {
 
 }  // namespace
 
+void set_python_error(const Error& e) noexcept {
+  try {
+    py::object cls = exception_class(e.error_class());
+    py::object exc = cls(e.what(), diagnostics_list(e));
+    PyErr_SetObject(cls.ptr(), exc.ptr());
+  } catch (py::error_already_set& failure) {
+    failure.restore();
+  } catch (const std::exception& failure) {
+    PyErr_SetString(PyExc_RuntimeError, failure.what());
+  }
+}
+
 void register_base(py::module_& m) {
   py::register_exception_translator([](std::exception_ptr p) {
     try {
       if (p) std::rethrow_exception(p);
     } catch (const Error& e) {
-      py::object cls = exception_class(e.error_class());
-      py::object exc = cls(e.what(), diagnostics_list(e));
-      PyErr_SetObject(cls.ptr(), exc.ptr());
+      set_python_error(e);
     }
   });
   m.def("error_codes", [] {

@@ -5,12 +5,16 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "base/diag.h"
 #include "layout/layout.h"
 #include "sym/expr.h"
 
 namespace graphene::bind {
 
 namespace py = pybind11;
+
+// Sets the Python error that `e` becomes: for functions that pybind11 does not wrap.
+void set_python_error(const Error& e) noexcept;
 
 void register_base(py::module_& m);     // exceptions and the error catalogue
 void register_sym(py::module_& m);      // IntExpr and its facts

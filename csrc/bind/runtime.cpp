@@ -4,9 +4,12 @@
 
 #include "base/diag.h"
 #include "bind/bind.h"
+#include "bind/launcher.h"
 #include "bind/runtime_common.h"
+#include "bind/tensor_reader.h"
 #include "runtime/cache.h"
 #include "runtime/compile.h"
+#include "runtime/driver.h"
 #include "runtime/sha256.h"
 
 namespace graphene::bind {
@@ -56,6 +59,80 @@ std::string binary_repr(const rt::Binary& b) {
   return "Binary('" + b.entry + "', " + b.arch + ", " + std::to_string(b.resources.registers) + " registers, " +
          std::to_string(b.resources.spill_bytes) + " spill bytes, " + std::to_string(b.resources.shared_bytes) +
          " shared bytes, cubin of " + std::to_string(b.cubin.size()) + " bytes)";
+}
+
+py::dict bound_dict(const rt::LaunchManifest& m, const rt::BoundCall& b) {
+  py::dict symbols;
+  for (std::size_t i = 0; i < m.symbols.size(); ++i) symbols[py::str(m.symbols[i].name)] = b.symbols[i];
+  py::dict d;
+  d["symbols"] = symbols;
+  d["grid"] = py::make_tuple(b.grid[0], b.grid[1], b.grid[2]);
+  d["dynamic_shared_bytes"] = b.dynamic_shared_bytes;
+  d["flat"] = b.flat;
+  return d;
+}
+
+py::dict driver_dict() {
+  const rt::Driver& d = rt::driver();
+  py::list devices;
+  for (int i = 0; i < rt::device_count(); ++i) {
+    const rt::DeviceInfo& info = rt::device(i);
+    py::dict x;
+    x["name"] = info.name;
+    x["arch"] = info.arch;
+    x["sm_count"] = info.limits.sm_count;
+    x["shared_bytes"] = info.limits.shared_bytes;
+    devices.append(x);
+  }
+  py::dict out;
+  out["path"] = d.path;
+  out["version"] = std::to_string(d.version_number / 1000) + "." + std::to_string(d.version_number % 1000 / 10);
+  out["devices"] = devices;
+  return out;
+}
+
+void register_manifest(py::module_& m) {
+  py::class_<rt::LaunchManifest, std::shared_ptr<rt::LaunchManifest>>(m, "LaunchManifest", R"(What a launch must know.
+
+Arguments with their shapes, symbols, grid and block. It travels as JSON beside a cubin.)")
+      .def_static(
+          "from_json", [](const std::string& text) { return rt::LaunchManifest::from_json(text); }, py::arg("text"),
+          "Raises LaunchError (LAUNCH_MANIFEST) on malformed text or another schema.")
+      .def("to_json", &rt::LaunchManifest::to_json, py::arg("indent") = -1, "The manifest as JSON text.")
+      .def_readonly("kernel_name", &rt::LaunchManifest::kernel_name, "What messages call the kernel.")
+      .def_readonly("entry", &rt::LaunchManifest::entry, "The extern \"C\" symbol in the cubin.")
+      .def_readonly("block_threads", &rt::LaunchManifest::block_threads, "Threads of a block.")
+      .def_property_readonly(
+          "arguments",
+          [](const rt::LaunchManifest& x) {
+            std::vector<std::string> names;
+            for (const rt::ArgSpec& a : x.args) names.push_back(a.name);
+            return names;
+          },
+          "Names of the arguments in order.")
+      .def("__repr__", [](const rt::LaunchManifest& x) { return "LaunchManifest('" + x.kernel_name + "')"; });
+  m.def(
+      "check_call",
+      [](const rt::LaunchManifest& x, const py::tuple& args, const py::dict& named) {
+        std::vector<PyObject*> objects;
+        for (const py::handle a : args) objects.push_back(a.ptr());
+        py::list names;
+        for (const auto& [name, value] : named) {
+          names.append(name);
+          objects.push_back(value.ptr());
+        }
+        const py::tuple keywords(names);
+        const CallArgs call = read_call(x, objects.data(), args.size(), keywords.ptr(), false);
+        return bound_dict(x, rt::bind_args(x, call.values));
+      },
+      py::arg("manifest"), py::arg("args"), py::arg("named") = py::dict(),
+      R"(Checks arguments as a launch does, for tensors on any one device.
+
+Returns a dict: symbols (values by name), grid, dynamic_shared_bytes, flat (for each tensor: whether it was taken with
+one dimension per leaf of its layout). Raises LaunchError with everything that is wrong.)");
+  m.def("driver_info", &driver_dict,
+        "The CUDA driver: dict with path, version and devices (name, arch, sm_count, shared_bytes). Raises LaunchError "
+        "(LAUNCH_NO_DRIVER, LAUNCH_DRIVER).");
 }
 
 }  // namespace
@@ -155,6 +232,8 @@ COMPILE_REMARK. Releases the GIL.)");
   m.def(
       "sha256", [](const py::bytes& data) { return rt::sha256_hex(std::string(data)); }, py::arg("data"),
       "SHA-256 in hexadecimal, as the cache computes it.");
+  register_manifest(m);
+  register_launcher(m);
 }
 
 }  // namespace graphene::bind

@@ -1,0 +1,386 @@
+#include "bind/tensor_reader.h"
+
+#include <array>
+#include <cstring>
+
+#include "bind/bind.h"
+
+namespace graphene::bind {
+
+namespace {
+
+using runtime::TensorArg;
+
+// Interned for the life of the process.
+PyObject* interned(const char* text) { return PyUnicode_InternFromString(text); }
+
+// First line of the pending Python error, which is cleared.
+std::string take_error() {
+  PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  const py::object t = py::reinterpret_steal<py::object>(type), v = py::reinterpret_steal<py::object>(value),
+                   tb = py::reinterpret_steal<py::object>(trace);
+  std::string text;
+  try {
+    text = py::str(v).cast<std::string>();
+  } catch (const py::error_already_set&) {
+    text = "an error without text";
+  }
+  return text.substr(0, text.find('\n'));
+}
+
+std::string type_name(PyObject* o) {
+  const py::object type = py::type::of(py::handle(o));
+  const std::string module = py::str(py::getattr(type, "__module__", py::str(""))).cast<std::string>();
+  const std::string name = py::str(py::getattr(type, "__qualname__", py::str("?"))).cast<std::string>();
+  return module.empty() || module == "builtins" ? name : module + "." + name;
+}
+
+struct NamedType {
+  const char* name;
+  std::uint8_t code, bits;
+};
+constexpr std::array<NamedType, 16> kNamedTypes = {{{"float16", 2, 16},
+                                                    {"bfloat16", 4, 16},
+                                                    {"float32", 2, 32},
+                                                    {"float64", 2, 64},
+                                                    {"float8_e4m3fn", 10, 8},
+                                                    {"float8_e5m2", 12, 8},
+                                                    {"int8", 0, 8},
+                                                    {"int16", 0, 16},
+                                                    {"int32", 0, 32},
+                                                    {"int64", 0, 64},
+                                                    {"uint8", 1, 8},
+                                                    {"uint16", 1, 16},
+                                                    {"uint32", 1, 32},
+                                                    {"uint64", 1, 64},
+                                                    {"bool", 6, 8},
+                                                    {"float8_e4m3fnuz", 11, 8}}};
+
+bool set_named_type(const std::string& name, TensorArg& t) {
+  for (const NamedType& n : kNamedTypes)
+    if (name == n.name) {
+      t.code = n.code;
+      t.bits = n.bits;
+      return true;
+    }
+  return false;
+}
+
+// The attribute, or nothing where there is none; any other error is the object's own and is thrown.
+std::optional<py::object> attribute(py::handle o, const char* name) {
+  PyObject* v = PyObject_GetAttrString(o.ptr(), name);
+  if (v != nullptr) return py::reinterpret_steal<py::object>(v);
+  if (PyErr_ExceptionMatches(PyExc_AttributeError) == 0) throw py::error_already_set();
+  PyErr_Clear();
+  return std::nullopt;
+}
+
+// What one reading attempt needs.
+struct Context {
+  PyObject* object;
+  const std::string& kernel;
+  const std::string& name;
+  Keep& keep;
+
+  [[nodiscard]] ReadResult problem(Code code, const std::string& what, std::vector<std::string> details,
+                                   std::string fix) const {
+    ReadResult r;
+    r.problem =
+        runtime::launch_problem(code, kernel, "argument '" + name + "' " + what, std::move(details), std::move(fix));
+    return r;
+  }
+  [[nodiscard]] ReadResult no_storage(const std::string& why) const {
+    return problem(Code::LAUNCH_STORAGE, "is a tensor without storage",
+                   {"got:  " + type_name(object), "its library says: " + why},
+                   "call the kernel on real tensors: outside of vmap, grad and tracing, or as a registered operator");
+  }
+};
+
+// "<f2" of the array interfaces. NumPy knows no bfloat16: ml_dtypes' types are opaque ("<V2") and have a name.
+std::optional<Diagnostic> set_type_string(const Context& c, const std::string& type, TensorArg& t) {
+  const int bytes = type.size() > 2 ? std::atoi(type.c_str() + 2) : 0;
+  t.bits = static_cast<std::uint8_t>(bytes <= 16 ? bytes * 8 : 0);
+  const char kind = type.size() > 1 ? type[1] : '?';
+  if (!type.empty() && type[0] == '>' && bytes > 1)
+    return c
+        .problem(Code::LAUNCH_DTYPE, "has bytes in big-endian order", {"got:  " + type},
+                 "convert it to the machine's byte order")
+        .problem;
+  switch (kind) {
+    case 'f':
+      t.code = 2;
+      return std::nullopt;
+    case 'i':
+      t.code = 0;
+      return std::nullopt;
+    case 'u':
+      t.code = 1;
+      return std::nullopt;
+    case 'b':
+      t.code = 6;
+      return std::nullopt;
+    case 'c':
+      t.code = 5;
+      return std::nullopt;
+    default:
+      break;
+  }
+  const py::object dtype = py::getattr(py::handle(c.object), "dtype", py::none());
+  const std::string name = py::str(py::getattr(dtype, "name", py::str(type))).cast<std::string>();
+  if (set_named_type(name, t)) return std::nullopt;
+  return c.problem(Code::LAUNCH_DTYPE, "has elements that are no numbers", {"got:  " + name}, "convert it").problem;
+}
+
+// Shape and byte strides of an array interface -> elements.
+std::optional<Diagnostic> set_shape(const Context& c, const py::dict& d, TensorArg& t) {
+  const auto shape = py::cast<std::vector<std::int64_t>>(d["shape"]);
+  t.ndim = static_cast<int>(shape.size());
+  t.shape = c.keep.list(shape);
+  const std::int64_t bytes = t.bits / 8;
+  if (!d.contains("strides") || d["strides"].is_none() || bytes == 0) return std::nullopt;
+  auto strides = py::cast<std::vector<std::int64_t>>(d["strides"]);
+  if (strides.size() != shape.size())
+    return c.problem(Code::LAUNCH_TYPE, "describes itself wrongly: shape and strides differ in length", {}, "").problem;
+  for (std::size_t i = 0; i < strides.size(); ++i) {
+    if (strides[i] % bytes != 0 && shape[i] > 1)
+      return c
+          .problem(Code::LAUNCH_STRIDE, "has strides that are no whole elements",
+                   {"stride: " + std::to_string(strides[i]) + " bytes, element: " + std::to_string(bytes) + " bytes"},
+                   "pass a copy")
+          .problem;
+    strides[i] /= bytes;
+  }
+  t.strides = c.keep.list(std::move(strides));
+  return std::nullopt;
+}
+
+ReadResult read_array_interface(const Context& c, const py::dict& d, bool cuda) {
+  TensorArg t;
+  t.raw_bits = true;
+  if (auto p = set_type_string(c, py::cast<std::string>(d["typestr"]), t))
+    return {.tensor = {}, .problem = p, .stream = {}};
+  if (auto p = set_shape(c, d, t)) return {.tensor = {}, .problem = p, .stream = {}};
+  if (!d.contains("data") || d["data"].is_none()) return c.problem(Code::LAUNCH_TYPE, "has no data of its own", {}, "");
+  const auto data = py::cast<py::tuple>(d["data"]);
+  t.data = reinterpret_cast<void*>(data[0].is_none() ? 0 : py::cast<std::uintptr_t>(data[0]));
+  t.readonly = py::cast<bool>(data[1]);
+  ReadResult r;
+  if (cuda) {
+    t.device = {runtime::kCuda, 0};
+    const py::object device = py::getattr(py::handle(c.object), "device", py::none());
+    for (const char* attribute : {"id", "index"})  // CuPy's Device.id; others name it index
+      if (py::hasattr(device, attribute) && py::isinstance<py::int_>(device.attr(attribute)))
+        t.device.id = py::cast<std::int32_t>(device.attr(attribute));
+    if (d.contains("stream") && !d["stream"].is_none()) r.stream = py::cast<std::intptr_t>(d["stream"]);
+  }
+  r.tensor = t;
+  return r;
+}
+
+// torch.Tensor before the exchange table.
+ReadResult read_torch(const Context& c) {
+  const py::handle o(c.object);
+  TensorArg t;
+  std::string dtype = py::str(o.attr("dtype")).cast<std::string>();
+  if (dtype.starts_with("torch.")) dtype = dtype.substr(6);
+  if (!set_named_type(dtype, t))
+    return c.problem(Code::LAUNCH_DTYPE, "has a dtype that kernels do not take", {"got:  " + dtype}, "convert it");
+  const auto kind = py::cast<std::string>(o.attr("device").attr("type"));
+  const py::object index = o.attr("device").attr("index");
+  if (kind == "cuda")
+    t.device = {runtime::kCuda, index.is_none() ? 0 : py::cast<std::int32_t>(index)};
+  else if (kind != "cpu")
+    return kind == "meta"
+               ? c.no_storage("device 'meta'")
+               : c.problem(Code::LAUNCH_DEVICE, "is on a device that kernels do not run on", {"got:  " + kind},
+                           "pass CUDA tensors, or CPU tensors and NumPy arrays for the simulator");
+  t.shape = c.keep.list(py::cast<std::vector<std::int64_t>>(py::tuple(o.attr("shape"))));
+  t.strides = c.keep.list(py::cast<std::vector<std::int64_t>>(py::tuple(o.attr("stride")())));
+  t.ndim = static_cast<int>(py::len(o.attr("shape")));
+  t.data = reinterpret_cast<void*>(py::cast<std::uintptr_t>(o.attr("data_ptr")()));
+  return {.tensor = t, .problem = {}, .stream = {}};
+}
+
+ReadResult read_dlpack(const Context& c, std::optional<std::intptr_t> stream) {
+  const py::handle o(c.object);
+  const auto device = py::cast<std::pair<int, int>>(o.attr("__dlpack_device__")());
+  py::dict kw;
+  // 1 names the default stream; 0 would be ambiguous and is not allowed.
+  if (device.first == runtime::kCuda) kw["stream"] = stream.value_or(0) == 0 ? 1 : *stream;
+  py::object capsule;
+  try {
+    py::dict versioned(**kw);
+    versioned["max_version"] = py::make_tuple(1, 0);
+    capsule = o.attr("__dlpack__")(**versioned);
+  } catch (py::error_already_set& e) {
+    if (!e.matches(PyExc_TypeError)) throw;
+    capsule = o.attr("__dlpack__")(**kw);
+  }
+  c.keep.object(capsule.inc_ref().ptr());
+  const dlpack::Tensor* t = nullptr;
+  bool readonly = false;
+  if (PyCapsule_IsValid(capsule.ptr(), "dltensor_versioned") != 0) {
+    const auto* m =
+        static_cast<const dlpack::ManagedVersioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
+    if (m->version.major == 1) t = &m->tensor;
+    readonly = (m->flags & dlpack::kReadOnly) != 0;
+  } else if (PyCapsule_IsValid(capsule.ptr(), "dltensor") != 0) {
+    t = &static_cast<const dlpack::Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"))->tensor;
+  }
+  if (t == nullptr) return c.problem(Code::LAUNCH_TYPE, "exports DLPack of an unknown version", {}, "");
+  ReadResult r;
+  r.tensor = tensor_arg(*t);
+  r.tensor->readonly = readonly;
+  return r;
+}
+
+ReadResult read_buffer(const Context& c) {
+  auto view = py::reinterpret_steal<py::object>(PyMemoryView_FromObject(c.object));
+  if (!view) throw py::error_already_set();
+  const Py_buffer* b = PyMemoryView_GET_BUFFER(view.ptr());
+  c.keep.object(view.inc_ref().ptr());
+  TensorArg t;
+  t.raw_bits = true;
+  const std::string format = b->format != nullptr ? b->format : "B";
+  const char kind = format.size() == 1                                             ? format[0]
+                    : format.size() == 2 && (format[0] == '<' || format[0] == '=') ? format[1]
+                                                                                   : '?';
+  t.bits = static_cast<std::uint8_t>(b->itemsize * 8);
+  if (std::strchr("efd", kind) != nullptr)
+    t.code = 2;
+  else if (std::strchr("bhilqn", kind) != nullptr)
+    t.code = 0;
+  else if (std::strchr("BHILQN", kind) != nullptr)
+    t.code = 1;
+  else if (kind == '?' && format == "?")
+    t.code = 6;
+  else
+    return c.problem(Code::LAUNCH_DTYPE, "has elements that are no numbers", {"got:  format '" + format + "'"},
+                     "convert it");
+  t.data = b->buf;
+  t.readonly = b->readonly != 0;
+  t.ndim = b->ndim;
+  t.shape = c.keep.list(std::vector<std::int64_t>(b->shape, b->shape + b->ndim));
+  std::vector<std::int64_t> strides(b->strides, b->strides + b->ndim);
+  for (auto& s : strides) s /= b->itemsize;
+  t.strides = c.keep.list(std::move(strides));
+  return {.tensor = t, .problem = {}, .stream = {}};
+}
+
+ReadResult read_slowly(const Context& c, std::optional<std::intptr_t> stream) {
+  const py::handle o(c.object);
+  if (const auto d = attribute(o, "__array_interface__")) return read_array_interface(c, py::cast<py::dict>(*d), false);
+  if (attribute(o, "data_ptr") && attribute(o, "stride")) return read_torch(c);
+  if (const auto d = attribute(o, "__cuda_array_interface__"))
+    return read_array_interface(c, py::cast<py::dict>(*d), true);
+  if (attribute(o, "__dlpack__") && attribute(o, "__dlpack_device__")) return read_dlpack(c, stream);
+  if (PyObject_CheckBuffer(c.object) != 0) return read_buffer(c);
+  return c.problem(Code::LAUNCH_TYPE, "is not a tensor", {"got:  " + type_name(c.object)},
+                   "pass a torch.Tensor, a NumPy array, or anything with __dlpack__ or __cuda_array_interface__");
+}
+
+}  // namespace
+
+const dlpack::ExchangeApi* exchange_api(PyTypeObject* type) {
+  struct Known {
+    PyTypeObject* type;
+    const dlpack::ExchangeApi* api;
+  };
+  // Types are few and kept alive, so that an address never comes to mean another type.
+  static std::array<Known, 8> known{};
+  static std::size_t next = 0;
+  for (const Known& k : known)
+    if (k.type == type) return k.api;
+  static PyObject* const attribute = interned("__dlpack_c_exchange_api__");
+  const dlpack::ExchangeApi* api = nullptr;
+  PyObject* capsule = PyObject_GetAttr(reinterpret_cast<PyObject*>(type), attribute);
+  if (capsule != nullptr) {
+    if (PyCapsule_IsValid(capsule, "dlpack_exchange_api") != 0)
+      api = static_cast<const dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
+    Py_DECREF(capsule);
+  }
+  PyErr_Clear();
+  if (api != nullptr && (api->version.major != 1 || api->view_from_object == nullptr)) api = nullptr;
+  Py_INCREF(type);
+  Py_XDECREF(known[next].type);
+  known[next] = {type, api};
+  next = (next + 1) % known.size();
+  return api;
+}
+
+ReadResult read_tensor(PyObject* object, const std::string& kernel, const std::string& name, Keep& keep,
+                       std::optional<std::intptr_t> stream) {
+  const Context c{object, kernel, name, keep};
+  if (const auto* api = exchange_api(Py_TYPE(object))) {
+    dlpack::Tensor t;
+    if (api->view_from_object(object, &t) != 0) return c.no_storage(take_error());
+    ReadResult r;
+    r.tensor = tensor_arg(t);
+    // A null address with elements is how a fake or functionalised torch tensor looks from here.
+    if (r.tensor->data == nullptr && r.tensor->numel() > 0) return c.no_storage("the address of its data is null");
+    return r;
+  }
+  try {
+    return read_slowly(c, stream);
+  } catch (py::error_already_set& e) {
+    e.restore();
+    return c.problem(Code::LAUNCH_TYPE, "cannot be read",
+                     {"got:  " + type_name(object), "its library says: " + take_error()},
+                     "pass a torch.Tensor, a NumPy array, or anything with __dlpack__ or __cuda_array_interface__");
+  } catch (const py::cast_error& e) {
+    return c.problem(Code::LAUNCH_TYPE, "describes itself wrongly", {"got:  " + type_name(object)}, "");
+  }
+}
+
+bool read_scalar(PyObject* object, runtime::Scalar& out) {
+  using Kind = runtime::Scalar::Kind;
+  if (PyBool_Check(object)) {
+    out.kind = Kind::Bool;
+    out.i = object == Py_True ? 1 : 0;
+    return true;
+  }
+  if (PyFloat_Check(object)) {
+    out.kind = Kind::Float;
+    out.f = PyFloat_AS_DOUBLE(object);
+    return true;
+  }
+  if (!PyLong_Check(object)) {
+    // A tensor would be read by waiting for its device: that is for the caller to ask for.
+    if (exchange_api(Py_TYPE(object)) != nullptr) return false;
+    if (PyIndex_Check(object) == 0) {
+      if (Py_TYPE(object)->tp_as_number == nullptr || Py_TYPE(object)->tp_as_number->nb_float == nullptr) return false;
+      out.kind = Kind::Float;
+      out.f = PyFloat_AsDouble(object);
+      if (PyErr_Occurred() == nullptr) return true;
+      PyErr_Clear();
+      return false;
+    }
+  }
+  PyObject* index = PyNumber_Index(object);
+  if (index == nullptr) {
+    PyErr_Clear();
+    return false;
+  }
+  int overflow = 0;
+  out.kind = Kind::Int;
+  out.i = PyLong_AsLongLongAndOverflow(index, &overflow);
+  if (overflow > 0) {
+    out.kind = Kind::UInt;
+    out.u = PyLong_AsUnsignedLongLong(index);
+  }
+  if (overflow < 0 || PyErr_Occurred() != nullptr) {
+    PyErr_Clear();
+    out.kind = Kind::Float;
+    out.f = PyLong_AsDouble(index);
+    if (PyErr_Occurred() != nullptr) {
+      PyErr_Clear();
+      out.kind = Kind::TooLarge;
+    }
+  }
+  Py_DECREF(index);
+  return true;
+}
+
+}  // namespace graphene::bind

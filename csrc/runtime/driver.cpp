@@ -1,0 +1,140 @@
+#include "runtime/driver.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+
+namespace graphene::runtime {
+
+namespace {
+
+// cuda.h's CUdevice_attribute.
+constexpr int kMaxThreads = 1, kGridX = 5, kGridY = 6, kGridZ = 7, kSmCount = 16, kMajor = 75, kMinor = 76,
+              kShared = 97;
+
+template <class F>
+bool resolve(void* library, const char* name, F& f) {
+  f = reinterpret_cast<F>(dlsym(library, name));
+  return f != nullptr;
+}
+
+[[noreturn]] void no_driver(const std::string& what, const std::string& detail) {
+  fail(Code::LAUNCH_NO_DRIVER, what, detail.empty() ? std::vector<std::string>{} : std::vector{detail},
+       "install the NVIDIA driver (a container needs --gpus all), or pass CPU tensors or NumPy arrays to run on the "
+       "simulator; `python -m graphene doctor` shows what was found");
+}
+
+Driver load() {
+  Driver d{};
+  const char* named = std::getenv("GRAPHENE_CUDA_DRIVER");
+  d.path = named != nullptr && *named != '\0' ? named : "libcuda.so.1";
+  void* lib = dlopen(d.path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (lib == nullptr) {
+    const char* e = dlerror();
+    no_driver("the CUDA driver cannot be loaded", e != nullptr ? std::string("loader: ") + e : d.path);
+  }
+  if (Dl_info where{}; dladdr(dlsym(lib, "cuInit"), &where) != 0 && where.dli_fname != nullptr)
+    d.path = where.dli_fname;
+  const bool complete =
+      resolve(lib, "cuInit", d.init) && resolve(lib, "cuDriverGetVersion", d.version) &&
+      resolve(lib, "cuDeviceGetCount", d.device_count) && resolve(lib, "cuDeviceGetName", d.device_name) &&
+      resolve(lib, "cuDeviceGetAttribute", d.device_attribute) &&
+      resolve(lib, "cuDevicePrimaryCtxRetain", d.primary_retain) && resolve(lib, "cuCtxGetCurrent", d.get_current) &&
+      resolve(lib, "cuCtxSetCurrent", d.set_current) && resolve(lib, "cuModuleLoadData", d.module_load) &&
+      resolve(lib, "cuModuleGetFunction", d.module_function) && resolve(lib, "cuFuncSetAttribute", d.function_set) &&
+      resolve(lib, "cuLaunchKernel", d.launch) && resolve(lib, "cuStreamIsCapturing", d.is_capturing) &&
+      resolve(lib, "cuGetErrorName", d.error_name) && resolve(lib, "cuGetErrorString", d.error_string);
+  if (!complete) no_driver("the CUDA driver lacks a function", "at: " + d.path);
+  resolve(lib, "cuFuncLoad", d.function_load);
+  resolve(lib, "cuLaunchKernelEx", d.launch_ex);
+  if (const int r = d.init(0); r != kCudaSuccess) {
+    const char* name = nullptr;
+    d.error_name(r, &name);
+    no_driver("the CUDA driver does not work", std::string("cuInit: ") + (name != nullptr ? name : std::to_string(r)));
+  }
+  d.version(&d.version_number);
+  return d;
+}
+
+}  // namespace
+
+const Driver& driver() {
+  // A throw leaves the static unset: the next call tries again.
+  static const Driver d = load();
+  return d;
+}
+
+int device_count() {
+  int n = 0;
+  const int r = driver().device_count(&n);
+  if (r != kCudaSuccess) throw Error(driver_problem(r, "", "cuDeviceGetCount"));
+  return n;
+}
+
+const DeviceInfo& device(int id) {
+  static std::mutex mutex;
+  static std::map<int, std::unique_ptr<DeviceInfo>> devices;
+  const std::lock_guard lock(mutex);
+  auto& slot = devices[id];
+  if (slot) return *slot;
+  const Driver& d = driver();
+  auto info = std::make_unique<DeviceInfo>();
+  info->id = id;
+  const auto attribute = [&](int which) {
+    int v = 0;
+    if (const int r = d.device_attribute(&v, which, id); r != kCudaSuccess)
+      throw Error(driver_problem(r, "", "cuDeviceGetAttribute"));
+    return v;
+  };
+  const int major = attribute(kMajor), minor = attribute(kMinor);
+  info->arch = "sm_" + std::to_string(major * 10 + minor) + (major >= 9 ? "a" : "");
+  info->limits = {.grid = {attribute(kGridX), attribute(kGridY), attribute(kGridZ)},
+                  .block_threads = attribute(kMaxThreads),
+                  .shared_bytes = attribute(kShared),
+                  .sm_count = attribute(kSmCount)};
+  char name[256] = {};
+  if (d.device_name(name, sizeof name, id) == kCudaSuccess) info->name = name;
+  if (const int r = d.primary_retain(&info->context, id); r != kCudaSuccess)
+    throw Error(driver_problem(r, "", "cuDevicePrimaryCtxRetain"));
+  slot = std::move(info);
+  return *slot;
+}
+
+Diagnostic driver_problem(int result, const std::string& kernel, const std::string& call) {
+  const Driver& d = driver();
+  const char *name = nullptr, *text = nullptr;
+  d.error_name(result, &name);
+  d.error_string(result, &text);
+  const std::string what = name != nullptr ? name : "error " + std::to_string(result);
+  Diagnostic out{.code = Code::LAUNCH_DRIVER,
+                 .where = {},
+                 .message = (kernel.empty() ? "" : kernel + ": ") + call + " failed with " + what +
+                            (kernel.empty() ? "" : "; nothing was launched"),
+                 .ir = {},
+                 .details = {},
+                 .fix = {}};
+  if (text != nullptr) out.details.push_back(std::string("driver: ") + text);
+  if (result >= 900 && result <= 908) {
+    out.code = Code::LAUNCH_CAPTURE;
+    out.fix = "call the kernel once, or kernel.load(), before the capture starts";
+  } else if (result == 700 || (result >= 714 && result <= 719)) {
+    out.fix =
+        "a kernel launched earlier, by anybody, broke the context: find it with kernel.simulate(...) on small "
+        "inputs or with compute-sanitizer, and start a new process";
+  } else if (result == 209) {
+    out.fix = "the cubin is for another architecture: compile for this device's";
+  } else if (result == 2) {
+    out.fix = "free device memory";
+  }
+  return out;
+}
+
+bool is_capturing(CuStream stream) {
+  int status = 0;
+  return driver().is_capturing(stream, &status) == kCudaSuccess && status != 0;
+}
+
+}  // namespace graphene::runtime

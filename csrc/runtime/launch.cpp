@@ -1,0 +1,169 @@
+#include "runtime/launch.h"
+
+#include <map>
+#include <mutex>
+
+#include "runtime/cubin.h"
+#include "runtime/sha256.h"
+
+namespace graphene::runtime {
+
+namespace {
+
+constexpr int kMaxDynamicShared = 8, kNonPortableCluster = 14;  // cuda.h's CUfunction_attribute
+
+void check(int result, const std::string& kernel, const char* call) {
+  if (result != kCudaSuccess) throw Error(driver_problem(result, kernel, call));
+}
+
+}  // namespace
+
+std::shared_ptr<Function> load_function(int device_id, const std::string& cubin, const std::string& entry,
+                                        const std::string& kernel_name) {
+  static std::mutex mutex;
+  static std::map<std::string, std::shared_ptr<Function>> loaded;
+  const std::string key = std::to_string(device_id) + "/" + Sha256().field(entry).field(cubin).hex();
+  const std::lock_guard lock(mutex);
+  if (const auto it = loaded.find(key); it != loaded.end()) return it->second;
+  const Driver& d = driver();
+  const DeviceInfo& info = device(device_id);
+  const UseContext use(d, info.context);
+  check(use.result(), kernel_name, "cuCtxSetCurrent");
+  CuModule module = nullptr;
+  check(d.module_load(&module, cubin.data()), kernel_name, "cuModuleLoadData");
+  auto f = std::make_shared<Function>();
+  f->device = &info;
+  check(d.module_function(&f->handle, module, entry.c_str()), kernel_name, "cuModuleGetFunction");
+  // Lazy loading would otherwise put the load into the first launch, perhaps inside a capture.
+  if (d.function_load != nullptr) check(d.function_load(f->handle), kernel_name, "cuFuncLoad");
+  f->static_shared_bytes = read_cubin(cubin, entry).shared_bytes;
+  loaded[key] = f;
+  return f;
+}
+
+std::vector<bool> scalars_in_sizes(const LaunchManifest& m) {
+  std::vector<bool> out;
+  for (const ArgSpec& s : m.args) {
+    if (s.kind != ArgKind::Scalar) continue;
+    bool used = false;
+    const auto look = [&](const Expr& e) {
+      used = used || (!e.is_const() && sym::depends_on(e, [&](const sym::VarInfo& v) { return v.name == s.name; }));
+    };
+    for (const ArgSpec& a : m.args)
+      for (const auto* dims : {&a.dims, &a.flat})
+        for (const Dim& d : *dims) look(d.extent), look(d.stride);
+    for (const FactSpec& f : m.facts) look(f.condition);
+    for (const Expr& e : m.grid) look(e);
+    look(m.dynamic_shared_bytes);
+    out.push_back(used);
+  }
+  return out;
+}
+
+Plan::Plan(const LaunchManifest& m, const std::vector<ArgValue>& args, BoundCall bound, std::vector<bool> scalar_in_key)
+    : scalar_in_key_(std::move(scalar_in_key)), scalars_(bound.scalars), bound_(std::move(bound)) {
+  for (std::size_t i = 0; i < args.size(); ++i) {
+    const ArgSpec& spec = m.args[i];
+    for (const TensorArg& t : args[i].tensors) {
+      device_ = t.device;
+      forms_.push_back({.code = t.code,
+                        .bits = t.bits,
+                        .lanes = t.lanes,
+                        .ndim = t.ndim,
+                        .misaligned_mask = static_cast<std::uint64_t>(spec.align_bytes - 1),
+                        .written = spec.access != Access::Read,
+                        .has_elements = t.numel() != 0,
+                        .raw_bits = t.raw_bits,
+                        .readonly = t.readonly,
+                        .span = byte_span(t)});
+      any_written_ = any_written_ || spec.access != Access::Read;
+      for (int d = 0; d < t.ndim; ++d) dims_.push_back(t.shape[d]);
+      for (int d = 0; d < t.ndim; ++d) dims_.push_back(t.stride(d));
+    }
+  }
+  for (std::size_t i = 0; i < m.symbols.size(); ++i)
+    if (m.symbols[i].is_param) symbols_.push_back(static_cast<std::uint64_t>(bound_.symbols[i]));
+  block_threads_ = static_cast<unsigned>(m.block_threads);
+  for (std::size_t d = 0; d < 3; ++d) {
+    cluster_[d] = static_cast<unsigned>(m.cluster[d]);
+    has_cluster_ = has_cluster_ || m.cluster[d] != 1;
+  }
+}
+
+bool Plan::same_form(const TensorArg* tensors, std::size_t count, const std::uint64_t* scalars) const {
+  if (count != forms_.size()) return false;
+  const std::int64_t* dims = dims_.data();
+  for (std::size_t i = 0; i < count; ++i) {
+    const TensorArg& t = tensors[i];
+    const Form& f = forms_[i];
+    if (t.ndim != f.ndim || t.code != f.code || t.bits != f.bits || t.lanes != f.lanes || !(t.device == device_) ||
+        t.raw_bits != f.raw_bits || t.readonly != f.readonly)
+      return false;
+    for (int d = 0; d < t.ndim; ++d)
+      if (t.shape[d] != dims[d]) return false;
+    dims += t.ndim;
+    for (int d = 0; d < t.ndim; ++d)
+      if ((t.strides != nullptr ? t.strides[d] : t.stride(d)) != dims[d]) return false;
+    dims += t.ndim;
+    const auto address = reinterpret_cast<std::uint64_t>(t.data);
+    if (f.has_elements && (address == 0 || (address & f.misaligned_mask) != 0)) return false;
+  }
+  for (std::size_t i = 0; i < scalars_.size(); ++i)
+    if (scalar_in_key_[i] && scalars[i] != scalars_[i]) return false;
+  return true;
+}
+
+bool Plan::fits(const TensorArg* tensors, std::size_t count, const std::uint64_t* scalars) const {
+  if (!same_form(tensors, count, scalars)) return false;
+  if (!any_written_) return true;
+  for (std::size_t i = 0; i < count; ++i)
+    for (std::size_t k = i + 1; k < count; ++k) {
+      if ((!forms_[i].written && !forms_[k].written) || !forms_[i].has_elements || !forms_[k].has_elements) continue;
+      const auto a = reinterpret_cast<std::int64_t>(tensors[i].data),
+                 b = reinterpret_cast<std::int64_t>(tensors[k].data);
+      if (a + forms_[i].span.first < b + forms_[k].span.last && b + forms_[k].span.first < a + forms_[i].span.last)
+        return false;
+    }
+  return true;
+}
+
+void Plan::attach(std::shared_ptr<Function> f, const LaunchManifest& m) {
+  const std::int64_t bytes = bound_.dynamic_shared_bytes;
+  if (bytes + f->static_shared_bytes > f->device->limits.shared_bytes)
+    throw Error(launch_problem(
+        Code::LAUNCH_GRID, m.kernel_name, "too much shared memory in a block",
+        {"want: at most " + std::to_string(f->device->limits.shared_bytes) + " bytes",
+         "got:  " + std::to_string(bytes) + " dynamic and " + std::to_string(f->static_shared_bytes) + " static"},
+        "use smaller tiles or fewer stages"));
+  const Driver& d = driver();
+  const UseContext use(d, f->device->context);
+  check(use.result(), m.kernel_name, "cuCtxSetCurrent");
+  if (bytes > f->dynamic_shared_limit) {
+    check(d.function_set(f->handle, kMaxDynamicShared, static_cast<int>(bytes)), m.kernel_name, "cuFuncSetAttribute");
+    f->dynamic_shared_limit = bytes;
+  }
+  if (has_cluster_) {
+    if (d.launch_ex == nullptr)
+      fail(Code::LAUNCH_DRIVER, m.kernel_name + ": the driver is too old for clusters", {},
+           "install driver 12 or newer");
+    if (cluster_[0] * cluster_[1] * cluster_[2] > 8)
+      check(d.function_set(f->handle, kNonPortableCluster, 1), m.kernel_name, "cuFuncSetAttribute");
+  }
+  function_ = std::move(f);
+}
+
+int Plan::launch(const Driver& d, CuStream stream, void** params, std::size_t param_count) const {
+  for (std::size_t i = 0; i < symbols_.size(); ++i) params[param_count + i] = const_cast<std::uint64_t*>(&symbols_[i]);
+  const UseContext use(d, function_->device->context);
+  if (use.result() != kCudaSuccess) return use.result();
+  const auto x = static_cast<unsigned>(bound_.grid[0]), y = static_cast<unsigned>(bound_.grid[1]),
+             z = static_cast<unsigned>(bound_.grid[2]), shared = static_cast<unsigned>(bound_.dynamic_shared_bytes);
+  if (!has_cluster_) return d.launch(function_->handle, x, y, z, block_threads_, 1, 1, shared, stream, params, nullptr);
+  CuLaunchAttribute cluster;
+  cluster.id = 4;
+  for (int i = 0; i < 3; ++i) cluster.value.cluster[i] = cluster_[i];
+  const CuLaunchConfig config{{x, y, z}, {block_threads_, 1, 1}, shared, stream, &cluster, 1};
+  return d.launch_ex(&config, function_->handle, params, nullptr);
+}
+
+}  // namespace graphene::runtime

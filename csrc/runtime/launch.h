@@ -1,0 +1,78 @@
+// A checked call, kept so that the next call with arguments of the same form only compares and launches.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/args.h"
+#include "runtime/driver.h"
+
+namespace graphene::runtime {
+
+// A kernel loaded into a device's primary context. Loaded modules stay for the life of the process: a captured graph
+// may still launch them. Equal cubins are loaded once.
+struct Function {
+  CuFunction handle = nullptr;
+  const DeviceInfo* device = nullptr;
+  std::int64_t static_shared_bytes = 0;
+  std::int64_t dynamic_shared_limit = 48 * 1024;  // what the function has been allowed so far
+};
+
+// Throws LAUNCH_DRIVER (the driver refuses the cubin or lacks the entry).
+[[nodiscard]] std::shared_ptr<Function> load_function(int device_id, const std::string& cubin, const std::string& entry,
+                                                      const std::string& kernel_name);
+
+class Plan {
+ public:
+  // `key_scalars`: bits of the scalars that sizes depend on.
+  Plan(const LaunchManifest& m, const std::vector<ArgValue>& args, BoundCall bound, std::vector<bool> scalar_in_key);
+
+  // Whether the call has the form this plan was made for: dtypes, shapes, strides, device, alignment, non-null
+  // addresses, scalars that sizes depend on, and spans that cannot overlap where one is written.
+  [[nodiscard]] bool fits(const TensorArg* tensors, std::size_t count, const std::uint64_t* scalars) const;
+
+  // The same form, whatever the addresses: for a call whose spans overlap although no element does.
+  [[nodiscard]] bool same_form(const TensorArg* tensors, std::size_t count, const std::uint64_t* scalars) const;
+
+  // Allows the function the dynamic shared memory the plan needs. Throws LAUNCH_DRIVER, LAUNCH_GRID.
+  void attach(std::shared_ptr<Function> f, const LaunchManifest& m);
+  [[nodiscard]] const Function* function() const { return function_.get(); }
+
+  [[nodiscard]] bool empty() const { return bound_.empty(); }
+  // The driver's result. `params`: addresses of the kernel's parameters up to the symbols, with room for those.
+  [[nodiscard]] int launch(const Driver& d, CuStream stream, void** params, std::size_t param_count) const;
+
+  [[nodiscard]] std::size_t symbol_count() const { return symbols_.size(); }
+
+ private:
+  struct Form {
+    std::uint8_t code, bits;
+    std::uint16_t lanes;
+    int ndim;
+    std::uint64_t misaligned_mask;  // address bits that must be clear
+    bool written;
+    bool has_elements;
+    bool raw_bits, readonly;
+    Span span;
+  };
+
+  Device device_;
+  std::vector<Form> forms_;
+  std::vector<std::int64_t> dims_;  // each tensor's shape, then its strides
+  std::vector<bool> scalar_in_key_;
+  std::vector<std::uint64_t> scalars_;
+  BoundCall bound_;
+  std::vector<std::uint64_t> symbols_;  // the symbols that are parameters
+  unsigned block_threads_ = 1;
+  unsigned cluster_[3] = {1, 1, 1};
+  bool has_cluster_ = false;
+  bool any_written_ = false;
+  std::shared_ptr<Function> function_;
+};
+
+// Which scalar arguments (in the order of scalars) occur in extents, strides, facts, grid or shared memory.
+[[nodiscard]] std::vector<bool> scalars_in_sizes(const LaunchManifest& m);
+
+}  // namespace graphene::runtime
