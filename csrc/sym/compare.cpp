@@ -81,7 +81,7 @@ std::optional<Expr> drop_low(const Poly& p) {
   return std::nullopt;
 }
 
-// f * high + low < 0 with 0 <= low < f is high < 0.
+// f * high + low < 0 with 0 <= low < f is high < 0; with -f <= low < 0 it is high <= 0.
 std::optional<Expr> drop_symbolic_factor(const Poly& p) {
   for (const Term& t : p.terms) {
     if (t.m.op() != Op::Mul) continue;
@@ -99,6 +99,7 @@ std::optional<Expr> drop_symbolic_factor(const Poly& p) {
       if (high.terms.empty() && high.k == 0) continue;
       const Expr rest = low.finish();
       if (prove_nonneg(rest) && prove_negative(rest - f)) return negative(high.finish());
+      if (prove_negative(rest) && prove_nonneg(rest + f)) return negative(high.finish() - 1);
     }
   }
   return std::nullopt;
@@ -112,22 +113,27 @@ Expr negative(const Expr& d) {
   if (prove_negative(d)) return 1;
   if (prove_negative(-d - 1)) return 0;
   Poly p(d);
-  if (auto r = drop_low(p)) return *r;
-  if (auto r = drop_symbolic_factor(p)) return *r;
-
   const std::int64_t g = terms_divisor(p);
   const Int128 q = floor_div_wide(-Int128{p.k} - 1, g);  // terms <= g * q
   std::int64_t shared = 0;
-  for (const Term& t : p.terms) shared = gcd_int(shared, t.c);
-  for (Term& t : p.terms) t.c /= shared;
   bool has_left = false;
   bool has_right = false;
-  for (const Term& t : p.terms) (t.c > 0 ? has_left : has_right) = true;
-  if (q == 0 && has_left && has_right) {
+  for (const Term& t : p.terms) {
+    shared = gcd_int(shared, t.c);
+    (t.c > 0 ? has_left : has_right) = true;
+  }
+  for (Term& t : p.terms) t.c /= shared;
+  const bool no_constant = q == 0 && has_left && has_right;
+  const std::int64_t bound = no_constant ? 1 : narrow((q + 1) * (g / shared));  // terms < bound
+  p.k = narrow(-Int128{bound});
+  if (const Expr normal = p.finish(); !identical(normal, d)) return negative(normal);
+  if (auto r = drop_low(p)) return *r;
+  if (auto r = drop_symbolic_factor(p)) return *r;
+  if (no_constant) {
     const Sides s = sides_of(p, 0, 0);
     return make_node(Op::Le, s.left, s.right);
   }
-  const Sides s = place_constant(p, narrow((q + 1) * (g / shared)));
+  const Sides s = place_constant(p, bound);
   return make_node(Op::Lt, s.left, s.right);
 }
 
@@ -160,7 +166,8 @@ std::optional<Expr> as_negative(const Expr& c) {
   return attempt([&] { return c.node()->args[0] - c.node()->args[1] - (c.op() == Op::Le ? 1 : 0); });
 }
 
-Expr truth(const Expr& e) {
+Expr truth(const Expr& operand) {
+  const Expr e = settled(operand);
   if (lower_bound(e) >= 0 && upper_bound(e) <= 1) return e;
   return ne(e, 0);
 }
@@ -241,9 +248,9 @@ Expr compare(Op op, const Expr& a, const Expr& b) {
 
 }  // namespace
 
-Expr lt(const Expr& a, const Expr& b) { return compare(Op::Lt, a, b); }
-Expr le(const Expr& a, const Expr& b) { return compare(Op::Le, a, b); }
-Expr eq(const Expr& a, const Expr& b) { return compare(Op::Eq, a, b); }
+Expr lt(const Expr& a, const Expr& b) { return compare(Op::Lt, settled(a), settled(b)); }
+Expr le(const Expr& a, const Expr& b) { return compare(Op::Le, settled(a), settled(b)); }
+Expr eq(const Expr& a, const Expr& b) { return compare(Op::Eq, settled(a), settled(b)); }
 Expr ne(const Expr& a, const Expr& b) { return logical_not(eq(a, b)); }
 
 Expr logical_and(const Expr& a, const Expr& b) { return connect(Op::And, a, b); }

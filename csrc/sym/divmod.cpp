@@ -97,14 +97,6 @@ std::int64_t content(const Expr& a, std::int64_t c) {  // gcd of the coefficient
   return g;
 }
 
-Expr divide_through(const Expr& a, std::int64_t g) {
-  const TermView v(a);
-  Poly p;
-  for (std::size_t i = 0; i < v.size(); ++i) p.add_term(v[i].m, v[i].c / g);
-  p.k = v.constant() / g;
-  return p.finish();
-}
-
 // Shifts and masks go through ^; taken where it makes at least one operand vanish or meet a simpler form.
 std::optional<Expr> through_xor(const Expr& a, std::int64_t c, bool quotient) {
   if (a.is_const() || a.op() != Op::Xor || !is_power_of_two(c)) return std::nullopt;
@@ -361,8 +353,8 @@ Expr divide(Op op, const Expr& a, const Expr& b) {
 
 }  // namespace
 
-Expr floor_div(const Expr& a, const Expr& b) { return divide(Op::FloorDiv, a, b); }
-Expr mod(const Expr& a, const Expr& b) { return divide(Op::Mod, a, b); }
+Expr floor_div(const Expr& a, const Expr& b) { return divide(Op::FloorDiv, settled(a), settled(b)); }
+Expr mod(const Expr& a, const Expr& b) { return divide(Op::Mod, settled(a), settled(b)); }
 
 Expr ceil_div(const Expr& a, const Expr& b) {
   if (b.is_const() && b.value() < 0) return -floor_div(a, -b);

@@ -60,6 +60,12 @@ inline Expr make_node(Op op, const Expr& a, const Expr& b) {
   return make_node({.op = op, .args = args});
 }
 
+// A variable whose facts leave one value counts as that value in every operation.
+inline Expr settled(const Expr& e) {
+  if (e.is_const() || e.node()->lo != e.node()->hi || e.node()->lo == kMinInt || e.node()->hi == kMaxInt) return e;
+  return e.node()->lo;
+}
+
 void compute_facts(Node& n);  // lo, hi, multiple_of, bits from the arguments'
 void compute_var_facts(Node& n);
 
@@ -108,6 +114,11 @@ struct Term {
   Expr m;  // a monomial: an atom or a Mul
   std::int64_t c;
 };
+
+Expr divide_through(const Expr& a, std::int64_t g);  // g divides every coefficient and the constant
+
+// ^ of any number of operands. Taken together they may come apart further than in pairs.
+Expr bit_xor_all(std::span<const Expr> operands);
 
 // An expression seen as terms plus a constant, without copying.
 class TermView {

@@ -65,7 +65,7 @@ class XorPieces {
       constant_ ^= e.value();
     } else if (e.op() == Op::Xor) {
       for (const Expr& a : e.node()->args) add(a);
-    } else if (e.op() == Op::Add && lower_bound(e) >= 0) {
+    } else if (e.op() == Op::Add) {
       add_sum(e);
     } else {
       pieces_.push_back(e);
@@ -92,6 +92,8 @@ class XorPieces {
         pieces_.erase(i);
         i = 0;
       }
+      // Of the constant, the bits of the group; the sign too where both go on without end.
+      if (left < 0 && (bits >> 62) != 0) bits |= std::uint64_t{1} << 63;
       const auto mine = static_cast<std::int64_t>(static_cast<std::uint64_t>(left) & bits);
       left ^= mine;
       sum.add(join(group, mine));
@@ -101,12 +103,14 @@ class XorPieces {
   }
 
  private:
+  // Terms that share bits stay together: in a sum of groups without a common bit nothing is carried.
   void add_sum(const Expr& e) {
     struct Group {
       Expr sum;
       std::uint64_t bits;
     };
     const TermView v(e);
+    if (v.size() == 1 && v.constant() == 0) return add_group(e);
     SmallVec<Group, 12> groups;
     for (std::size_t i = 0; i < v.size(); ++i) {
       const auto [m, c] = v[i];
@@ -114,18 +118,29 @@ class XorPieces {
       const Expr t = m * Expr(c);
       groups.push_back({t, possible_bits(t)});
     }
-    if (v.constant() < 0) return pieces_.push_back(e);
-    for (auto k = static_cast<std::uint64_t>(v.constant()); k != 0; k &= k - 1)
-      groups.push_back({static_cast<std::int64_t>(k & (~k + 1)), k & (~k + 1)});
-    for (std::size_t i = 0; i < groups.size(); ++i) {
-      for (std::size_t j = 0; j < groups.size(); ++j) {
-        if (i == j || (groups[i].bits & groups[j].bits) == 0) continue;
-        const Expr joined = groups[i].sum + groups[j].sum;
-        groups[std::min(i, j)] = {joined, possible_bits(joined)};
-        groups.erase(std::max(i, j));
-        i = static_cast<std::size_t>(-1);  // start over: the carries may reach further
-        break;
+    // A negative constant has all high bits: it stays whole.
+    const auto k = static_cast<std::uint64_t>(v.constant());
+    for (auto rest = v.constant() < 0 ? 0 : k; rest != 0; rest &= rest - 1)
+      groups.push_back({static_cast<std::int64_t>(rest & (~rest + 1)), rest & (~rest + 1)});
+    for (bool changed = true; changed;) {
+      changed = false;
+      for (std::size_t i = 0; i < groups.size(); ++i) {
+        for (std::size_t j = i + 1; j < groups.size();) {
+          if ((groups[i].bits & groups[j].bits) == 0) {
+            ++j;
+            continue;
+          }
+          const Expr joined = groups[i].sum + groups[j].sum;
+          groups[i] = {joined, possible_bits(joined)};
+          groups.erase(j);
+          changed = true;  // the carries may reach further
+        }
       }
+    }
+    if (v.constant() < 0) {
+      for (const Group& g : groups)
+        if ((g.bits & k) != 0) return pieces_.push_back(e);
+      constant_ ^= v.constant();
     }
     for (const Group& g : groups) add_group(g.sum);
   }
@@ -165,7 +180,7 @@ class XorPieces {
     }
     const std::int64_t unit = std::int64_t{1} << std::min(std::countr_zero(low), 62);
     Args args;
-    for (const Expr& p : group) args.push_back(unit == 1 ? p : floor_div(p, unit));
+    for (const Expr& p : group) args.push_back(unit == 1 ? p : divide_through(p, unit));
     if (constant != 0) args.push_back(constant / unit);
     sort_args(args);
     return make_node({.op = Op::Xor, .args = args}) * Expr(unit);
@@ -177,25 +192,33 @@ class XorPieces {
 
 }  // namespace
 
-Expr min(const Expr& a, const Expr& b) { return extreme(Op::Min, a, b); }
-Expr max(const Expr& a, const Expr& b) { return extreme(Op::Max, a, b); }
+Expr min(const Expr& a, const Expr& b) { return extreme(Op::Min, settled(a), settled(b)); }
+Expr max(const Expr& a, const Expr& b) { return extreme(Op::Max, settled(a), settled(b)); }
 
-Expr bit_xor(const Expr& a, const Expr& b) {
+Expr bit_xor(const Expr& left, const Expr& right) {
+  const Expr a = settled(left);
+  const Expr b = settled(right);
   if (a.is_const() && b.is_const()) return a.value() ^ b.value();
   if (a.is_const(0)) return b;
   if (b.is_const(0)) return a;
   if (identical(a, b)) return 0;
   if (const Expr* known = Memo::find(Op::Xor, a, b)) return *known;
-  const auto r = attempt([&] {
-    XorPieces pieces;
-    pieces.add(a);
-    pieces.add(b);
-    return pieces.result();
-  });
-  const bool ordered = order(a, b) <= 0;
-  const Expr result = r ? *r : make_node(Op::Xor, ordered ? a : b, ordered ? b : a);
+  const Expr result = bit_xor_all(std::array{a, b});
   Memo::store(Op::Xor, a, b, result);
   return result;
+}
+
+Expr bit_xor_all(std::span<const Expr> operands) {
+  const auto r = attempt([&] {
+    XorPieces pieces;
+    for (const Expr& e : operands) pieces.add(settled(e));
+    return pieces.result();
+  });
+  if (r) return *r;
+  Args args;
+  args.append(operands);
+  sort_args(args);
+  return make_node({.op = Op::Xor, .args = args});
 }
 
 }  // namespace graphene::sym

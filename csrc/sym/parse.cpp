@@ -127,9 +127,11 @@ class Parser {
   }
 
   Expr exclusive_or() {
-    Expr e = sum();
-    while (take("^")) e = bit_xor(e, sum());
-    return e;
+    const Expr first = sum();
+    SmallVec<Expr, 8> operands;
+    operands.push_back(first);
+    while (take("^")) operands.push_back(sum());
+    return operands.size() == 1 ? first : bit_xor_all(operands);
   }
 
   Expr sum() {

@@ -52,13 +52,13 @@ bool cancel_exact_quotients(Poly& p) {
 
 }  // namespace
 
-TermView::TermView(const Expr& e) : self_(e) {
-  if (e.is_const()) {
-    k_ = e.value();
-  } else if (e.op() == Op::Add) {
-    m_ = e.node()->args;
-    c_ = e.node()->coef;
-    k_ = e.node()->constant;
+TermView::TermView(const Expr& e) : self_(settled(e)) {
+  if (self_.is_const()) {
+    k_ = self_.value();
+  } else if (self_.op() == Op::Add) {
+    m_ = self_.node()->args;
+    c_ = self_.node()->coef;
+    k_ = self_.node()->constant;
   } else {
     m_ = {&self_, 1};
     c_ = {&one_, 1};
@@ -162,6 +162,14 @@ Expr Poly::finish() {
   return make_node({.op = Op::Add, .args = args, .coef = coefs, .constant = k});
 }
 
+Expr divide_through(const Expr& a, std::int64_t g) {
+  const TermView v(a);
+  Poly p;
+  for (std::size_t i = 0; i < v.size(); ++i) p.add_term(v[i].m, v[i].c / g);
+  p.k = v.constant() / g;
+  return p.finish();
+}
+
 Expr operator+(const Expr& a, const Expr& b) {
   if (a.is_const() && b.is_const()) {
     std::int64_t r = 0;
@@ -192,7 +200,9 @@ Expr operator-(const Expr& a, const Expr& b) {
   return p.finish();
 }
 
-Expr operator*(const Expr& a, const Expr& b) {
+Expr operator*(const Expr& left, const Expr& right) {
+  const Expr a = settled(left);
+  const Expr b = settled(right);
   if (a.is_const() && b.is_const()) {
     std::int64_t r = 0;
     if (__builtin_mul_overflow(a.value(), b.value(), &r))

@@ -166,12 +166,12 @@ class Printer {
     }
   }
 
-  // Factors, then the coefficient. A quotient or remainder needs no parentheses in front.
-  void product(std::span<const Expr> fs, std::int64_t coef) {
+  // Factors, then the coefficient. A quotient or remainder needs no parentheses in front, unless a minus precedes it.
+  void product(std::span<const Expr> fs, std::int64_t coef, bool after_minus = false) {
     const char* times = c() ? " * " : "*";
     for (std::size_t i = 0; i < fs.size(); ++i) {
       if (i > 0) out_ += times;
-      print(fs[i], i == 0 ? kProduct : kUnary);
+      print(fs[i], i == 0 && !after_minus ? kProduct : kUnary);
     }
     if (coef == 1) return;
     out_ += times;
@@ -252,12 +252,13 @@ class Printer {
     }
     for (const Item& i : items) {
       const bool minus = !positive(i);
+      const bool leading = minus && !started;
       sign(minus);
       const std::int64_t coef = minus ? -i.coef : i.coef;
       if (i.factor.is_const())
-        product(factors(i.inner), coef);
+        product(factors(i.inner), coef, leading);
       else
-        product(std::array{i.inner, i.factor}, coef);
+        product(std::array{i.inner, i.factor}, coef, leading);
     }
     if (constant == 0) return;
     const bool minus = constant < 0 && constant != kMinInt;

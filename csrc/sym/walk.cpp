@@ -30,8 +30,11 @@ Expr rebuild(const Node& n, const std::function<Expr(const Expr&)>& f) {
       return fold(min);
     case Op::Max:
       return fold(max);
-    case Op::Xor:
-      return fold(bit_xor);
+    case Op::Xor: {
+      SmallVec<Expr, 8> args;
+      for (const Expr& a : n.args) args.push_back(f(a));
+      return bit_xor_all(args);
+    }
     case Op::Lt:
       return fold(lt);
     case Op::Le:
