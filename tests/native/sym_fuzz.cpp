@@ -235,7 +235,7 @@ std::string describe(const VarInfo& v) {
 
 void check(const World& w, const Tree& t, const Expr& e) {
   const auto lookup = [&](std::string_view name) -> std::optional<Expr> {
-    return w.vars[static_cast<std::size_t>(name[1] - '0')];
+    return w.vars[static_cast<std::size_t>(name.back() - '0')];
   };
   const Expr again = parse_expr(e.str(), lookup);
   if (!identical(again, e)) wrong(w, t, e, {}, "text reads back as " + again.str());
