@@ -1,5 +1,6 @@
 """Graphene: an intermediate representation and JIT for optimized tensor computations on GPUs."""
 
+from graphene.atoms import Atom, AtomFamily, AtomOperand, atom, atoms, define_atom
 from graphene.errors import (
     CompileError,
     GrapheneError,
@@ -43,6 +44,9 @@ from graphene.sym import IntExpr, ceil_div, max, min, sym
 __version__ = "0.1.0"
 
 __all__ = [
+    "Atom",
+    "AtomFamily",
+    "AtomOperand",
     "CompileError",
     "ComposedLayout",
     "GrapheneError",
@@ -55,6 +59,8 @@ __all__ = [
     "SimulationError",
     "Swizzle",
     "VerifyError",
+    "atom",
+    "atoms",
     "blocked_product",
     "ceil_div",
     "coalesce",
@@ -62,6 +68,7 @@ __all__ = [
     "complement",
     "composition",
     "crd2idx",
+    "define_atom",
     "equal_as_functions",
     "filter",
     "idx2crd",

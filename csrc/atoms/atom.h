@@ -30,33 +30,34 @@ enum class Via : std::uint8_t {
 enum class Proxy : std::uint8_t { Generic, Async };
 enum class Guard : std::uint8_t { Refuse, Branch, Bytes, Redirect, Clipped };  // how a partial tile is realised
 
-[[nodiscard]] const char* name(Kind k);  // "Move", "UnaryPointwise", ..., "Sync"
+[[nodiscard]] const char* name(Kind k);        // "Move", "UnaryPointwise", ..., "Sync"
+[[nodiscard]] ir::SpecKind spec_kind(Kind k);  // Sync: Spec
 [[nodiscard]] const char* name(Access a);
 [[nodiscard]] const char* name(Guard g);
 
 struct Numerics {
-  std::string arch;    // "sm_80", "sm_90+"
-  int group = 1;       // products summed in one rounding step
-  int guard_bits = 0;  // bits kept below the largest term's ulp; -1: exact
-  std::string round;   // "rn", "rz", "exact"
-  double ulps = 0;     // tolerance where equal bits cannot be promised; 0 = equal bits
+  std::string arch = {};   // "sm_80", "sm_90+"
+  int group = 1;           // products summed in one rounding step
+  int guard_bits = 0;      // bits kept below the largest term's ulp; -1: exact
+  std::string round = {};  // "rn", "rz", "exact"
+  double ulps = 0;         // tolerance where equal bits cannot be promised; 0 = equal bits
 };
 
 struct OperandDef {
-  std::string name;     // hole in the text: $name, $name[i]
-  std::string pattern;  // one thread's view: "[2,2].[1,2].b16.RF", "[1,8:_,1].b16.SH", "[].fp16.RF|SH|GL",
-                        // "[].fp32.RF|IMM". RF strides number the values v (none at all: row-major over all levels).
-                        // GL/SH strides are required ("_" any) and v is the colexicographic coordinate. IMM: an
-                        // immediate number or an integer expression is accepted too
-  std::string tile;  // the collective's tile with named axes, colexicographic: "m16,k16"; "" for a scalar
-  std::string tv;    // "threads;values" -> element of the tile: "(4,8):(32,1);(2,2,2):(16,8,128)"; "": "1:0;n:1"
+  std::string name = {};     // hole in the text: $name, $name[i]
+  std::string pattern = {};  // one thread's view: "[2,2].[1,2].b16.RF", "[1,8:_,1].b16.SH", "[].fp16.RF|SH|GL",
+                             // "[].fp32.RF|IMM". RF strides number the values v (none at all: row-major over all
+                             // levels). GL/SH strides are required ("_" any) and v is the colexicographic coordinate.
+                             // IMM: an immediate number or an integer expression is accepted too
+  std::string tile = {};     // the collective's tile with named axes, colexicographic: "m16,k16"; "" for a scalar
+  std::string tv = {};  // "threads;values" -> element of the tile: "(4,8):(32,1);(2,2,2):(16,8,128)"; "": "1:0;n:1"
   Access access = Access::Read;
   Via via = Via::Natural;
-  std::string reg;  // override of the derived register packing: "r/2" = two values in a .b32, "h", "f", "d", ...
-  std::vector<std::string> require;  // facts to prove: "align(src) % 16 == 0" (bytes)
-  std::string forms;                 // name of the set of canonical layouts it must match (descriptors, tensor maps)
+  std::string reg = {};  // override of the derived register packing: "r/2" = two values in a .b32, "h", "f", "d", ...
+  std::vector<std::string> require = {};  // facts to prove: "align(src) % 16 == 0" (bytes)
+  std::string forms = {};  // name of the set of canonical layouts it must match (descriptors, tensor maps)
   Proxy proxy = Proxy::Generic;
-  std::string until;  // when a source may be overwritten; default: `done`
+  std::string until = {};  // when a source may be overwritten; default: `done`
 };
 
 struct AttrDef {
@@ -71,25 +72,25 @@ struct Param {
 };
 
 struct Atom {
-  std::string name;  // follows PTX; a family's name has holes: "ld.global.${V}"
+  std::string name = {};  // follows PTX; a family's name has holes: "ld.global.${V}"
   Kind kind = Kind::Move;
-  std::string arch;             // "sm_75+", "sm_90a" (exact), "gfx90a"
+  std::string arch = {};        // "sm_75+", "sm_90a" (exact), "gfx90a"
   std::string threads = "[1]";  // collective: "[32]", "[(4,2):(1,16)]"
   int converge = 1;             // threads that must arrive together
-  std::vector<OperandDef> out, in, aux;
-  std::vector<AttrDef> attrs;        // unlisted attribute: only its kind's default
-  std::vector<std::string> require;  // facts across operands
+  std::vector<OperandDef> out = {}, in = {}, aux = {};
+  std::vector<AttrDef> attrs = {};        // unlisted attribute: only its kind's default
+  std::vector<std::string> require = {};  // facts across operands
   Guard guard = Guard::Refuse;
   // Exactly one of ptx, cxx (text.h: "$d" operand; "{$d}" all its registers in braces; "$d[i]" register i; "$attr";
   // "{?x: ...}" printed when attribute x differs from its kind's default).
-  std::string ptx;
-  std::string cxx;
-  std::string helper;        // C++ text the entry needs once per kernel (a device function); part of the entry
+  std::string ptx = {};
+  std::string cxx = {};
+  std::string helper = {};   // C++ text the entry needs once per kernel (a device function); part of the entry
   std::string done = "now";  // "group:cp_async", "group:wgmma", "mbarrier:bar", ...
   bool is_default = true;    // matched without being named; others only through atom= or an attribute
-  std::vector<Numerics> numerics;
-  std::vector<Param> family;
-  std::string doc, source;
+  std::vector<Numerics> numerics = {};
+  std::vector<Param> family = {};
+  std::string doc = {}, source = {};
 };
 
 // What a spec of a kind may say: its attributes with their defaults.

@@ -49,6 +49,9 @@ struct Match {
 //   ATOM_REGISTER   registers indexed by something that is not a constant, or held by other threads than the atom's
 [[nodiscard]] Match match(const ir::SpecStmt& spec, const std::string& arch, const SourceLoc& where = {});
 
+// A spec's attributes with its kind's defaults. ATOM_ATTR: one that the kind does not have, or a required one missing.
+[[nodiscard]] ir::Attrs complete_attrs(ir::SpecKind kind, const ir::Attrs& attrs, const SourceLoc& where = {});
+
 // A barrier, commit, wait or fence. `block_threads`: threads of the block (0: unknown). Attributes of the result:
 //   barrier of the block: none; of a part of one warp: mask (relative to its first lane when it has fewer than 32
 //   threads); of several whole warps: threads. `id` of the latter is the lowering's: entries print $id, $threads,
@@ -59,6 +62,9 @@ struct Match {
 // The registry: built on first use, extended by define(). Iteration is in the order of registration.
 [[nodiscard]] InstancePtr find(const std::string& name);                      // exact name; null: none
 [[nodiscard]] std::vector<InstancePtr> find_family(const std::string& name);  // the entry, or all of a family
+[[nodiscard]] std::vector<InstancePtr> require_family(
+    const std::string& name, const SourceLoc& where = {},
+    std::vector<std::string> ir = {});  // ATOM_UNKNOWN if there is none
 [[nodiscard]] const std::vector<InstancePtr>& entries();
 [[nodiscard]] std::vector<std::string> similar_names(const std::string& name);  // for messages, best first
 

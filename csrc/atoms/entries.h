@@ -1,0 +1,16 @@
+// The entries, by the first architecture that has them.
+#pragma once
+
+#include "atoms/atom.h"
+
+namespace graphene::atoms {
+
+void add_memory_entries(std::vector<Atom>& out);      // ld, st, mov, init
+void add_arithmetic_entries(std::vector<Atom>& out);  // fma, binary, unary, ternary
+void add_unary_entries(std::vector<Atom>& out);
+void add_convert_entries(std::vector<Atom>& out);  // cast
+void add_warp_entries(std::vector<Atom>& out);     // shfl, barriers
+void add_sm75_entries(std::vector<Atom>& out);
+void add_sm80_entries(std::vector<Atom>& out);
+
+}  // namespace graphene::atoms

@@ -1,0 +1,215 @@
+#include "atoms/match.h"
+
+#include <algorithm>
+#include <set>
+
+#include "atoms/facts.h"
+#include "atoms/registry.h"
+#include "atoms/try.h"
+
+namespace graphene::atoms {
+
+namespace {
+
+std::optional<Kind> kind_of(ir::SpecKind k) {
+  for (int i = 0; i < static_cast<int>(Kind::Sync); ++i) {
+    if (spec_kind(static_cast<Kind>(i)) == k) return static_cast<Kind>(i);
+  }
+  return std::nullopt;
+}
+
+ir::AttrValue default_value(const KindAttr& k) {
+  if (k.type == "bool") return k.fallback == "true";
+  if (k.type == "int" || k.type == "number") return static_cast<std::int64_t>(std::stoll(k.fallback));
+  return k.fallback;
+}
+
+// How far an entry is from a leaf; smaller is nearer.
+int distance(const Attempt& a) {
+  int d = 0;
+  for (const Mismatch& m : a.mismatches) {
+    switch (m.aspect) {
+      case Aspect::Dtype:
+      case Aspect::Strides:
+      case Aspect::Layout:
+        d += 10;
+        break;
+      case Aspect::Arch:
+        d += 15;
+        break;
+      case Aspect::Shape:
+        d += 20;
+        break;
+      case Aspect::Threads:
+        d += 25;
+        break;
+      case Aspect::Memory:
+        d += 40;
+        break;
+      case Aspect::Attribute:
+      case Aspect::Counts:
+        d += 60;
+        break;
+    }
+  }
+  return d + (a.match.instance->atom.is_default ? 0 : 5);
+}
+
+std::string suggest_fix(const ir::SpecStmt& spec, const Mismatch& m, const std::string& arch) {
+  const std::string kind = ir::name(spec.kind);
+  if (m.aspect == Aspect::Dtype && m.input >= 0) {
+    if (const auto* t = std::get_if<ir::TensorPtr>(&spec.ins[static_cast<std::size_t>(m.input)])) {
+      const std::string id = (*t)->id >= 0 ? "%" + std::to_string((*t)->id) : (*t)->buffer->name;
+      return "stage " + id + " as " + ir::name(m.want) + ", or decompose this " + kind;
+    }
+  }
+  if (m.aspect == Aspect::Arch)
+    return "compile for an architecture that has it, or decompose this " + kind + " for " + arch;
+  return "decompose this " + kind;
+}
+
+[[noreturn]] void no_atom(const ir::SpecStmt& spec, const ir::Attrs& attrs, const std::string& arch,
+                          const std::vector<InstancePtr>& candidates, const SourceLoc& where) {
+  struct Row {
+    int distance;
+    std::size_t order;
+    Attempt attempt;
+  };
+  std::vector<Row> rows;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    Attempt a = attempt(candidates[i], spec, attrs, arch, true);
+    const int d = distance(a);
+    rows.push_back({d, i, std::move(a)});
+  }
+  std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
+    return a.distance != b.distance ? a.distance < b.distance : a.order < b.order;
+  });
+  Diagnostic d;
+  d.code = Code::NO_ATOM;
+  d.where = where;
+  d.message = spec.atom.empty() ? "no atomic spec implements this on " + arch
+                                : spec.atom + " does not implement this on " + arch;
+  d.ir.push_back(spec_line(spec));
+  std::vector<const Row*> shown;
+  std::set<std::string> families;
+  std::size_t width = 0;
+  for (const Row& r : rows) {
+    if (shown.size() == 3 || (!shown.empty() && r.distance > shown.front()->distance + 30)) break;
+    const std::string& name = r.attempt.match.instance->atom.name;
+    if (!families.insert(r.attempt.match.instance->family).second) continue;
+    shown.push_back(&r);
+    width = std::max(width, name.size());
+  }
+  for (const Row* r : shown) {
+    std::string line = r == shown.front() ? "nearest: " : "         ";
+    const std::string& name = r->attempt.match.instance->atom.name;
+    line += name + std::string(width - name.size() + 2, ' ');
+    for (std::size_t i = 0; i < r->attempt.mismatches.size() && i < 2; ++i) {
+      line += (i > 0 ? "; " : "") + r->attempt.mismatches[i].text;
+    }
+    d.details.push_back(std::move(line));
+  }
+  d.fix = shown.empty() ? "decompose this " + std::string(ir::name(spec.kind))
+                        : suggest_fix(spec, shown.front()->attempt.mismatches.front(), arch);
+  throw Error(std::move(d));
+}
+
+[[noreturn]] void refuse(Code code, const ir::SpecStmt& spec, std::string message, std::vector<std::string> details,
+                         std::string fix, const SourceLoc& where) {
+  Diagnostic d;
+  d.code = code;
+  d.where = where;
+  d.message = std::move(message);
+  d.ir.push_back(spec_line(spec));
+  d.details = std::move(details);
+  d.fix = std::move(fix);
+  throw Error(std::move(d));
+}
+
+void check_facts(Match* m, const ir::SpecStmt& spec, const SourceLoc& where) {
+  const Instance& e = *m->instance;
+  const auto check = [&](const OperandInstance& o, const OperandBinding& b) {
+    if (o.align_bytes == 0 || b.kind != OperandBinding::Kind::Memory) return;
+    const FactProblem p = check_alignment(*b.tensor, o, e.atom.name, &m->facts);
+    if (p.text.empty()) return;
+    refuse(Code::ATOM_FACT, spec,
+           e.atom.name + " needs align(" + o.def.name + ") % " + std::to_string(o.align_bytes) + " == 0",
+           {"which " + p.text}, p.fix, where);
+  };
+  for (std::size_t i = 0; i < e.out.size(); ++i) check(e.out[i], m->out[i]);
+  for (std::size_t i = 0; i < e.in.size(); ++i) check(e.in[i], m->in[i]);
+}
+
+}  // namespace
+
+ir::Attrs complete_attrs(ir::SpecKind kind, const ir::Attrs& attrs, const SourceLoc& where) {
+  ir::Attrs out = attrs;
+  const auto& known = kind_attrs(kind);
+  for (const auto& [name, value] : attrs) {
+    if (std::any_of(known.begin(), known.end(), [&key = name](const KindAttr& k) { return k.name == key; })) continue;
+    std::string list;
+    for (const KindAttr& k : known) list += (list.empty() ? "" : ", ") + k.name;
+    fail(Code::ATOM_ATTR, std::string(ir::name(kind)) + " has no attribute `" + name + "`",
+         {"known: " + (list.empty() ? "none" : list)}, {}, where);
+  }
+  for (const KindAttr& k : known) {
+    if (out.count(k.name) > 0) continue;
+    if (k.required) {
+      fail(Code::ATOM_ATTR, std::string(ir::name(kind)) + " needs the attribute `" + k.name + "`", {}, {}, where);
+    }
+    out.emplace(k.name, default_value(k));
+  }
+  return out;
+}
+
+std::string spec_line(const ir::SpecStmt& spec) {
+  const auto threads = [](const ir::ThreadPtr& t, const char* none) {
+    if (t == nullptr) return std::string(none);
+    return (t->id >= 0 ? "#" + std::to_string(t->id) + ":" : std::string()) + t->type_str();
+  };
+  std::string s;
+  for (const ir::TensorPtr& t : spec.outs) s += (s.empty() ? "" : ", ") + operand_text(t);
+  s += " <- " + std::string(ir::name(spec.kind)) + "<<<" + threads(spec.blocks, "[].block") + ", " +
+       threads(spec.threads, "[].thread") + ">>>(";
+  for (std::size_t i = 0; i < spec.ins.size(); ++i) s += (i > 0 ? ", " : "") + operand_text(spec.ins[i]);
+  return s + ")";
+}
+
+Match match(const ir::SpecStmt& spec, const std::string& arch, const SourceLoc& where) {
+  const std::optional<Kind> kind = kind_of(spec.kind);
+  if (!kind) {
+    refuse(Code::NO_ATOM, spec, "a leaf " + std::string(ir::name(spec.kind)) + " has no meaning", {},
+           "give it a decomposition", where);
+  }
+  const ir::Attrs attrs = complete_attrs(spec.kind, spec.attrs, where);
+  std::vector<InstancePtr> named;
+  if (!spec.atom.empty()) {
+    named = require_family(spec.atom, where, {spec_line(spec)});
+    if (named.front()->atom.kind != *kind) {
+      refuse(Code::NO_ATOM, spec, spec.atom + " is a " + name(named.front()->atom.kind), {}, "", where);
+    }
+  }
+  const std::vector<InstancePtr>& candidates = spec.atom.empty() ? Registry::get().of_kind(*kind) : named;
+  std::vector<Attempt> found;
+  for (const InstancePtr& entry : candidates) {
+    if (!entry->atom.is_default && spec.atom.empty()) continue;
+    Attempt a = attempt(entry, spec, attrs, arch, false);
+    if (a.fits()) found.push_back(std::move(a));
+  }
+  if (found.empty()) no_atom(spec, attrs, arch, candidates, where);
+  if (found.size() > 1) {
+    std::vector<std::string> details;
+    for (const Attempt& a : found) details.push_back("matches: " + a.match.instance->atom.name);
+    refuse(Code::AMBIGUOUS_ATOM, spec, "several atomic specs implement this on " + arch, std::move(details),
+           "name one with atom=", where);
+  }
+  Attempt& a = found.front();
+  if (!a.register_error.empty()) {
+    refuse(Code::ATOM_REGISTER, spec, a.match.instance->atom.name + ": " + a.register_error, {}, a.register_fix, where);
+  }
+  a.match.attrs = attrs;
+  check_facts(&a.match, spec, where);
+  return std::move(a.match);
+}
+
+}  // namespace graphene::atoms

@@ -1,0 +1,185 @@
+// Conversions between scalar types: UnaryPointwise with op=cast.
+#include "atoms/short.h"
+
+namespace graphene::atoms {
+
+namespace {
+
+constexpr const char* kSource = "PTX ISA, data movement and conversion: cvt";
+
+Param integers() {
+  return {{"I", "i"},
+          {{"i8", "s8"},
+           {"u8", "u8"},
+           {"i16", "s16"},
+           {"u16", "u16"},
+           {"i32", "s32"},
+           {"u32", "u32"},
+           {"i64", "s64"},
+           {"u64", "u64"}}};
+}
+Param wide_integers() { return {{"I", "i"}, {{"i32", "s32"}, {"u32", "u32"}, {"i64", "s64"}, {"u64", "u64"}}}; }
+
+void add_floats(std::vector<Atom>& list) {
+  list.push_back(
+      {.name = "${n}",
+       .kind = Kind::Unary,
+       .arch = "${arch}",
+       .out = {out("d", "[].${D}.RF")},
+       .in = {in("s", "[].${S}.RF")},
+       .attrs = {{"op", {"cast"}}, {"round", {"default", "rn"}}},
+       .ptx = "${t}",
+       .family = {{{"n", "D", "S", "arch", "t"},
+                   {{"cvt.rn.f16.f32", "fp16", "fp32", "sm_70+", "cvt.rn.f16.f32 $d, $s;"},
+                    {"cvt.f32.f16", "fp32", "fp16", "sm_70+", "cvt.f32.f16 $d, $s;"},
+                    {"cvt.rn.f16.f64", "fp16", "fp64", "sm_70+", "cvt.rn.f16.f64 $d, $s;"},
+                    {"cvt.f64.f16", "fp64", "fp16", "sm_70+", "cvt.f64.f16 $d, $s;"},
+                    {"cvt.rn.bf16.f32", "bf16", "fp32", "sm_80+", "cvt.rn.bf16.f32 $d, $s;"},
+                    // A bf16 is the upper half of the fp32 with the same value.
+                    {"cvt.f32.bf16", "fp32", "bf16", "sm_70+", "{.reg .b16 z; mov.b16 z, 0; mov.b32 $d, {z, $s};}"},
+                    {"cvt.rn.f32.f64", "fp32", "fp64", "sm_70+", "cvt.rn.f32.f64 $d, $s;"},
+                    {"cvt.f64.f32", "fp64", "fp32", "sm_70+", "cvt.f64.f32 $d, $s;"},
+                    {"cvt.rna.tf32.f32", "tf32", "fp32", "sm_80+", "cvt.rna.tf32.f32 $d, $s;"},
+                    {"mov.f32.tf32", "fp32", "tf32", "sm_80+", "mov.b32 $d, $s;"}}}},
+       .doc = "Converts ${S} to ${D}, rounding to nearest where it must.",
+       .source = kSource});
+  list.push_back({.name = "cvt.rz.${p}.f32",
+                  .kind = Kind::Unary,
+                  .arch = "${arch}",
+                  .out = {out("d", "[].${D}.RF")},
+                  .in = {in("s", "[].fp32.RF")},
+                  .attrs = {{"op", {"cast"}}, {"round", {"rz"}}},
+                  .ptx = "cvt.rz.${p}.f32 $d, $s;",
+                  .family = {{{"p", "D", "arch"}, {{"f16", "fp16", "sm_70+"}, {"bf16", "bf16", "sm_80+"}}}},
+                  .doc = "Converts fp32 to ${D}, rounding toward zero.",
+                  .source = kSource});
+  list.push_back({.name = "cvt.rn.${p}x2.f32",
+                  .kind = Kind::Unary,
+                  .arch = "sm_80+",
+                  .out = {out("d", "[2].${D}.RF", "e2")},
+                  .in = {in("s", "[2].fp32.RF", "e2")},
+                  .attrs = {{"op", {"cast"}}, {"round", {"default", "rn"}}},
+                  .ptx = "cvt.rn.${p}x2.f32 $d, $s[1], $s[0];",
+                  .family = {{{"p", "D"}, {{"f16", "fp16"}, {"bf16", "bf16"}}}},
+                  .doc = "Converts two fp32 numbers to a pair of ${D}, rounding to nearest even.",
+                  .source = kSource});
+  list.push_back({.name = "cvt.f32x2.f16x2",
+                  .kind = Kind::Unary,
+                  .arch = "sm_70+",
+                  .out = {out("d", "[2].fp32.RF", "e2")},
+                  .in = {in("s", "[2].fp16.RF", "e2")},
+                  .attrs = {{"op", {"cast"}}, {"round", {"default", "rn"}}},
+                  .ptx = "{.reg .b16 l, h; mov.b32 {l, h}, $s; cvt.f32.f16 $d[0], l; cvt.f32.f16 $d[1], h;}",
+                  .doc = "Converts a pair of fp16 numbers to fp32, exactly.",
+                  .source = kSource});
+  list.push_back(
+      {.name = "cvt.f32x2.bf16x2",
+       .kind = Kind::Unary,
+       .arch = "sm_70+",
+       .out = {out("d", "[2].fp32.RF", "e2")},
+       .in = {in("s", "[2].bf16.RF", "e2")},
+       .attrs = {{"op", {"cast"}}, {"round", {"default", "rn"}}},
+       .ptx = "{.reg .b32 t; shl.b32 t, $s, 16; mov.b32 $d[0], t; and.b32 t, $s, 0xffff0000; mov.b32 $d[1], t;}",
+       .doc = "Converts a pair of bf16 numbers to fp32, exactly.",
+       .source = "PTX ISA, alternate floating-point data formats: bf16"});
+  list.push_back(
+      {.name = "cvt.rn.satfinite.${p}x2.f32",
+       .kind = Kind::Unary,
+       .arch = "sm_89+",
+       .out = {out("d", "[2].${D}.RF", "e2")},
+       .in = {in("s", "[2].fp32.RF", "e2")},
+       .attrs = {{"op", {"cast"}}, {"round", {"default", "rn"}}},
+       .ptx = "cvt.rn.satfinite.${p}x2.f32 $d, $s[1], $s[0];",
+       .family = {{{"p", "D"}, {{"e4m3", "fp8e4m3"}, {"e5m2", "fp8e5m2"}}}},
+       .doc = "Converts two fp32 numbers to a pair of ${D}; what is too large becomes the largest finite number.",
+       .source = kSource});
+  list.push_back({.name = "cvt.rn.f16x2.${p}x2",
+                  .kind = Kind::Unary,
+                  .arch = "sm_89+",
+                  .out = {out("d", "[2].fp16.RF", "e2")},
+                  .in = {in("s", "[2].${S}.RF", "e2")},
+                  .attrs = {{"op", {"cast"}}, {"round", {"default", "rn"}}},
+                  .ptx = "cvt.rn.f16x2.${p}x2 $d, $s;",
+                  .family = {{{"p", "S"}, {{"e4m3", "fp8e4m3"}, {"e5m2", "fp8e5m2"}}}},
+                  .doc = "Converts a pair of ${S} numbers to fp16, exactly.",
+                  .source = kSource});
+}
+
+void add_integers(std::vector<Atom>& list) {
+  list.push_back({.name = "cvt.rn.${p}.${i}",
+                  .kind = Kind::Unary,
+                  .arch = "sm_70+",
+                  .out = {lvalue(out("d", "[].${D}.RF"))},
+                  .in = {lvalue(in("s", "[].${I}.RF|IMM"))},
+                  .attrs = {{"op", {"cast"}}, {"round", {"default", "rn"}}},
+                  .cxx = "$d = (${C})$s;",
+                  .family = {{{"D", "p", "C"}, {{"fp32", "f32", "float"}, {"fp64", "f64", "double"}}}, integers()},
+                  .doc = "Converts ${I} to ${D}, rounding to nearest even where it must.",
+                  .source = kSource});
+  list.push_back({.name = "cvt.rzi.${i}.${p}",
+                  .kind = Kind::Unary,
+                  .arch = "sm_70+",
+                  .out = {out("d", "[].${I}.RF")},
+                  .in = {in("s", "[].${S}.RF")},
+                  .attrs = {{"op", {"cast"}}, {"round", {"default", "rz"}}},
+                  .ptx = "cvt.rzi.${i}.${p} $d, $s;",
+                  .family = {{{"S", "p"}, {{"fp32", "f32"}, {"fp64", "f64"}, {"fp16", "f16"}}}, wide_integers()},
+                  .doc = "Converts ${S} to ${I}, rounding toward zero; out of range saturates, NaN becomes 0.",
+                  .source = kSource});
+  list.push_back({.name = "cvt.rn.f16.${i}",
+                  .kind = Kind::Unary,
+                  .arch = "sm_70+",
+                  .out = {out("d", "[].fp16.RF")},
+                  .in = {in("s", "[].${I}.RF")},
+                  .attrs = {{"op", {"cast"}}, {"round", {"default", "rn"}}},
+                  .ptx = "cvt.rn.f16.${i} $d, $s;",
+                  .family = {wide_integers()},
+                  .doc = "Converts ${I} to fp16, rounding to nearest even.",
+                  .source = kSource});
+  std::vector<std::vector<std::string>> pairs;
+  const Param types = integers();
+  for (const auto& d : types.rows) {
+    for (const auto& s : types.rows) {
+      if (d != s) pairs.push_back({d[0], d[1], s[0], s[1]});
+    }
+  }
+  list.push_back({.name = "cvt.${d}.${s}",
+                  .kind = Kind::Unary,
+                  .arch = "sm_70+",
+                  .out = {lvalue(out("d", "[].${D}.RF"))},
+                  .in = {lvalue(in("s", "[].${S}.RF|IMM"))},
+                  .attrs = {{"op", {"cast"}}},
+                  .cxx = "$d = (${D})$s;",
+                  .family = {{{"D", "d", "S", "s"}, pairs}},
+                  .doc = "Converts ${S} to ${D}, keeping the low bits.",
+                  .source = kSource});
+  list.push_back({.name = "cvt.pred.${D}",
+                  .kind = Kind::Unary,
+                  .arch = "sm_70+",
+                  .out = {lvalue(out("d", "[].pred.RF"))},
+                  .in = {lvalue(in("s", "[].${D}.RF|IMM"))},
+                  .attrs = {{"op", {"cast"}}},
+                  .cxx = "$d = $s != 0;",
+                  .family = {{{"D"}, {{"fp32"}, {"fp64"}, {"i32"}, {"u32"}, {"i64"}, {"u64"}}}},
+                  .doc = "Whether a number (${D}) is not zero.",
+                  .source = "PTX ISA, comparison and selection: setp"});
+  list.push_back({.name = "cvt.${D}.pred",
+                  .kind = Kind::Unary,
+                  .arch = "sm_70+",
+                  .out = {lvalue(out("d", "[].${D}.RF"))},
+                  .in = {lvalue(in("s", "[].pred.RF|IMM"))},
+                  .attrs = {{"op", {"cast"}}},
+                  .cxx = "$d = $s ? 1 : 0;",
+                  .family = {{{"D"}, {{"fp32"}, {"fp64"}, {"i32"}, {"u32"}, {"i64"}, {"u64"}}}},
+                  .doc = "Converts a truth value to 1 or 0 (${D}).",
+                  .source = "PTX ISA, comparison and selection: selp"});
+}
+
+}  // namespace
+
+void add_convert_entries(std::vector<Atom>& list) {
+  add_floats(list);
+  add_integers(list);
+}
+
+}  // namespace graphene::atoms

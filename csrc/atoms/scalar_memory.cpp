@@ -1,0 +1,172 @@
+// Loads and stores of one thread, register moves and initialisation.
+#include "atoms/short.h"
+
+namespace graphene::atoms {
+
+namespace {
+
+// V: PTX vector text; E: bits of an element; R, M: patterns of registers and memory; T: tile; B: bytes; P: packing;
+// O, C: braces of a vector.
+Param widths() {
+  return {{"V", "E", "R", "M", "T", "B", "P", "O", "C"},
+          {{"v4.b32", "8", "[16]", "[16:1]", "e16", "16", "r/4", "{", "}"},
+           {"v4.b32", "16", "[8]", "[8:1]", "e8", "16", "r/2", "{", "}"},
+           {"v4.b32", "32", "[4]", "[4:1]", "e4", "16", "r", "{", "}"},
+           {"v2.b64", "64", "[2]", "[2:1]", "e2", "16", "l", "{", "}"},
+           {"v2.b32", "8", "[8]", "[8:1]", "e8", "8", "r/4", "{", "}"},
+           {"v2.b32", "16", "[4]", "[4:1]", "e4", "8", "r/2", "{", "}"},
+           {"v2.b32", "32", "[2]", "[2:1]", "e2", "8", "r", "{", "}"},
+           {"b64", "64", "[]", "[]", "", "8", "l", "", ""},
+           {"b32", "8", "[4]", "[4:1]", "e4", "4", "r/4", "", ""},
+           {"b32", "16", "[2]", "[2:1]", "e2", "4", "r/2", "", ""},
+           {"b32", "32", "[]", "[]", "", "4", "r", "", ""},
+           {"b16", "8", "[2]", "[2:1]", "e2", "2", "h/2", "", ""},
+           {"b16", "16", "[]", "[]", "", "2", "h", "", ""}}};
+}
+
+OperandDef reg_out() { return packed(out("dst", "${R}.b${E}.RF", "${T}"), "${P}"); }
+OperandDef reg_in() { return packed(in("src", "${R}.b${E}.RF", "${T}"), "${P}"); }
+OperandDef mem_out(const char* memory) {
+  return aligned(out("dst", std::string("${M}.b${E}.") + memory, "${T}"), "${B}");
+}
+OperandDef mem_in(const char* memory) {
+  return aligned(in("src", std::string("${M}.b${E}.") + memory, "${T}"), "${B}");
+}
+
+// The fill of a partial tile is the guard's: a thread outside writes it to its registers.
+const AttrDef kFill = {"fill", {"*const"}};
+
+void add_loads(std::vector<Atom>& list) {
+  list.push_back({.name = "ld.global.${V}/b${E}",
+                  .arch = "sm_70+",
+                  .out = {reg_out()},
+                  .in = {mem_in("GL")},
+                  .attrs = {kFill},
+                  .guard = Guard::Branch,
+                  .ptx = "ld.global.${V} ${O}$dst${C}, [$src];",
+                  .family = {widths()},
+                  .doc = "Loads ${B} bytes of global memory into registers.",
+                  .source = "PTX ISA, data movement: ld"});
+  list.push_back({.name = "ld.global.b8/b8",
+                  .arch = "sm_70+",
+                  .out = {lvalue(out("dst", "[].b8.RF"))},
+                  .in = {lvalue(in("src", "[].b8.GL"))},
+                  .attrs = {kFill},
+                  .guard = Guard::Branch,
+                  .cxx = "$dst = $src;",
+                  .doc = "Loads 1 byte of global memory into a register.",
+                  .source = "PTX ISA, data movement: ld"});
+  list.push_back({.name = "ld.global.${c}.${V}/b${E}",
+                  .arch = "sm_70+",
+                  .out = {reg_out()},
+                  .in = {mem_in("GL")},
+                  .attrs = {kFill, {"cache", {"${c}"}}},
+                  .guard = Guard::Branch,
+                  .ptx = "ld.global.${c}.${V} ${O}$dst${C}, [$src];",
+                  .family = {{{"c", "say"},
+                              {{"nc", "through the non-coherent cache: nobody may write it during the kernel"},
+                               {"ca", "caching at all levels"},
+                               {"cg", "caching at the level shared by all SMs only"},
+                               {"cs", "as a stream: likely read once, first to be evicted"}}},
+                             widths()},
+                  .doc = "Loads ${B} bytes of global memory into registers, ${say}.",
+                  .source = "PTX ISA, data movement: ld, cache operators"});
+  list.push_back({.name = "ld.shared.${V}/b${E}",
+                  .arch = "sm_70+",
+                  .out = {reg_out()},
+                  .in = {mem_in("SH")},
+                  .attrs = {kFill},
+                  .guard = Guard::Branch,
+                  .ptx = "ld.shared.${V} ${O}$dst${C}, [$src];",
+                  .family = {widths()},
+                  .doc = "Loads ${B} bytes of shared memory into registers.",
+                  .source = "PTX ISA, data movement: ld"});
+  list.push_back({.name = "ld.shared.b8/b8",
+                  .arch = "sm_70+",
+                  .out = {lvalue(out("dst", "[].b8.RF"))},
+                  .in = {lvalue(in("src", "[].b8.SH"))},
+                  .attrs = {kFill},
+                  .guard = Guard::Branch,
+                  .cxx = "$dst = $src;",
+                  .doc = "Loads 1 byte of shared memory into a register.",
+                  .source = "PTX ISA, data movement: ld"});
+}
+
+void add_stores(std::vector<Atom>& list) {
+  list.push_back({.name = "st.global.${V}/b${E}",
+                  .arch = "sm_70+",
+                  .out = {mem_out("GL")},
+                  .in = {reg_in()},
+                  .guard = Guard::Branch,
+                  .ptx = "st.global.${V} [$dst], ${O}$src${C};",
+                  .family = {widths()},
+                  .doc = "Stores ${B} bytes of registers to global memory.",
+                  .source = "PTX ISA, data movement: st"});
+  list.push_back({.name = "st.global.b8/b8",
+                  .arch = "sm_70+",
+                  .out = {lvalue(out("dst", "[].b8.GL"))},
+                  .in = {lvalue(in("src", "[].b8.RF"))},
+                  .guard = Guard::Branch,
+                  .cxx = "$dst = $src;",
+                  .doc = "Stores 1 byte of a register to global memory.",
+                  .source = "PTX ISA, data movement: st"});
+  list.push_back({.name = "st.global.${c}.${V}/b${E}",
+                  .arch = "sm_70+",
+                  .out = {mem_out("GL")},
+                  .in = {reg_in()},
+                  .attrs = {{"cache", {"${c}"}}},
+                  .guard = Guard::Branch,
+                  .ptx = "st.global.${c}.${V} [$dst], ${O}$src${C};",
+                  .family = {{{"c", "say"},
+                              {{"cg", "caching at the level shared by all SMs only"},
+                               {"cs", "as a stream: likely written once, first to be evicted"},
+                               {"wt", "writing through to memory"}}},
+                             widths()},
+                  .doc = "Stores ${B} bytes of registers to global memory, ${say}.",
+                  .source = "PTX ISA, data movement: st, cache operators"});
+  list.push_back({.name = "st.shared.${V}/b${E}",
+                  .arch = "sm_70+",
+                  .out = {mem_out("SH")},
+                  .in = {reg_in()},
+                  .guard = Guard::Branch,
+                  .ptx = "st.shared.${V} [$dst], ${O}$src${C};",
+                  .family = {widths()},
+                  .doc = "Stores ${B} bytes of registers to shared memory.",
+                  .source = "PTX ISA, data movement: st"});
+  list.push_back({.name = "st.shared.b8/b8",
+                  .arch = "sm_70+",
+                  .out = {lvalue(out("dst", "[].b8.SH"))},
+                  .in = {lvalue(in("src", "[].b8.RF"))},
+                  .guard = Guard::Branch,
+                  .cxx = "$dst = $src;",
+                  .doc = "Stores 1 byte of a register to shared memory.",
+                  .source = "PTX ISA, data movement: st"});
+}
+
+}  // namespace
+
+void add_memory_entries(std::vector<Atom>& list) {
+  add_loads(list);
+  add_stores(list);
+  const Param elements = {{"E"}, {{"8"}, {"16"}, {"32"}, {"64"}}};
+  list.push_back({.name = "mov/b${E}",
+                  .arch = "sm_70+",
+                  .out = {lvalue(out("dst", "[].b${E}.RF"))},
+                  .in = {lvalue(in("src", "[].b${E}.RF"))},
+                  .cxx = "$dst = $src;",
+                  .family = {elements},
+                  .doc = "Copies one register to another.",
+                  .source = "PTX ISA, data movement: mov"});
+  list.push_back({.name = "init/b${E}",
+                  .kind = Kind::Init,
+                  .arch = "sm_70+",
+                  .out = {lvalue(out("dst", "[].b${E}.RF|SH|GL"))},
+                  .attrs = {{"value", {"*const"}}},
+                  .guard = Guard::Branch,
+                  .cxx = "$dst = $value;",
+                  .family = {elements},
+                  .doc = "Sets one element to a constant.",
+                  .source = "PTX ISA, data movement: mov, st"});
+}
+
+}  // namespace graphene::atoms

@@ -1,0 +1,217 @@
+// Functions of one number, and selected packed forms.
+#include "atoms/short.h"
+
+namespace graphene::atoms {
+
+namespace {
+
+// Fast functions of the hardware: the default. "full" asks for the accurate one.
+void add_fp32(std::vector<Atom>& list) {
+  list.push_back({.name = "${n}",
+                  .kind = Kind::Unary,
+                  .arch = "sm_70+",
+                  .out = {lvalue(out("d", "[].fp32.RF"))},
+                  .in = {lvalue(in("s", "[].fp32.RF|IMM"))},
+                  .attrs = {{"op", {"${op}"}}, {"accuracy", {"default", "full"}}},
+                  .cxx = "$d = ${f};",
+                  .family = {{{"n", "op", "f"},
+                              {{"neg.f32", "neg", "-$s"},
+                               {"abs.f32", "abs", "fabsf($s)"},
+                               {"cvt.rmi.f32", "floor", "floorf($s)"},
+                               {"cvt.rpi.f32", "ceil", "ceilf($s)"},
+                               {"cvt.rni.f32", "round", "rintf($s)"},
+                               {"cvt.rzi.f32", "trunc", "truncf($s)"}}}},
+                  .doc = "Computes ${op} of an fp32 number, exactly.",
+                  .source = "PTX ISA, floating point: neg, abs; cvt to an integral value"});
+  list.push_back({.name = "${n}",
+                  .kind = Kind::Unary,
+                  .arch = "${arch}",
+                  .out = {out("d", "[].fp32.RF")},
+                  .in = {in("s", "[].fp32.RF")},
+                  .attrs = {{"op", {"${op}"}}, {"accuracy", {"default", "approx"}}},
+                  .ptx = "${n} $d, $s;",
+                  .numerics = {{"sm_70+", 1, -1, "rn", 4}},
+                  .family = {{{"n", "op", "arch"},
+                              {{"ex2.approx.f32", "exp2", "sm_70+"},
+                               {"lg2.approx.f32", "log2", "sm_70+"},
+                               {"rcp.approx.f32", "rcp", "sm_70+"},
+                               {"sqrt.approx.f32", "sqrt", "sm_70+"},
+                               {"rsqrt.approx.f32", "rsqrt", "sm_70+"}}}},
+                  .doc = "Computes ${op} of an fp32 number fast, within a few ulp.",
+                  .source = "PTX ISA, floating point: ex2, lg2, rcp, sqrt, rsqrt"});
+  list.push_back(
+      {.name = "${n}",
+       .kind = Kind::Unary,
+       .arch = "${arch}",
+       .out = {out("d", "[].fp32.RF")},
+       .in = {in("s", "[].fp32.RF")},
+       .attrs = {{"op", {"${op}"}}, {"accuracy", {"default", "approx"}}},
+       .ptx = "${n} $d, $s;",
+       .numerics = {{"sm_70+", 1, -1, "rn", 16384}},
+       .family = {{{"n", "op", "arch"},
+                   {{"tanh.approx.f32", "tanh", "sm_75+"},
+                    {"sin.approx.f32", "sin", "sm_70+"},
+                    {"cos.approx.f32", "cos", "sm_70+"}}}},
+       .doc = "Computes ${op} of an fp32 number fast, with an error of about 2^-11 (tanh) or 2^-20 (sin, cos).",
+       .source = "PTX ISA, floating point: tanh, sin, cos"});
+  list.push_back({.name = "${n}",
+                  .kind = Kind::Unary,
+                  .arch = "sm_70+",
+                  .out = {out("d", "[].fp32.RF")},
+                  .in = {in("s", "[].fp32.RF")},
+                  .attrs = {{"op", {"${op}"}}, {"accuracy", {"default", "approx"}}, {"ftz", {"true"}}},
+                  .ptx = "${n} $d, $s;",
+                  .numerics = {{"sm_70+", 1, -1, "rn", 4}},
+                  .family = {{{"n", "op"},
+                              {{"ex2.approx.ftz.f32", "exp2"},
+                               {"lg2.approx.ftz.f32", "log2"},
+                               {"rcp.approx.ftz.f32", "rcp"},
+                               {"sqrt.approx.ftz.f32", "sqrt"},
+                               {"rsqrt.approx.ftz.f32", "rsqrt"}}}},
+                  .doc = "Computes ${op} of an fp32 number fast; subnormal inputs and results become zero.",
+                  .source = "PTX ISA, floating point: ex2, lg2, rcp, sqrt, rsqrt"});
+  list.push_back(
+      {.name = "${n}",
+       .kind = Kind::Unary,
+       .arch = "sm_70+",
+       .out = {lvalue(out("d", "[].fp32.RF"))},
+       .in = {lvalue(in("s", "[].fp32.RF|IMM"))},
+       .attrs = {{"op", {"${op}"}}, {"accuracy", {"default", "approx"}}},
+       .cxx = "$d = ${f}($s);",
+       .numerics = {{"sm_70+", 1, -1, "rn", 64}},
+       .family = {{{"n", "op", "f"}, {{"exp.approx.f32", "exp", "__expf"}, {"log.approx.f32", "log", "__logf"}}}},
+       .doc = "Computes ${op} of an fp32 number fast, through the hardware's base-2 function.",
+       .source = "CUDA C++ programming guide, intrinsic functions: __expf, __logf"});
+  list.push_back({.name = "${n}",
+                  .kind = Kind::Unary,
+                  .arch = "sm_70+",
+                  .out = {lvalue(out("d", "[].fp32.RF"))},
+                  .in = {lvalue(in("s", "[].fp32.RF|IMM"))},
+                  .attrs = {{"op", {"${op}"}}, {"accuracy", {"full"}}},
+                  .cxx = "$d = ${f}($s);",
+                  .numerics = {{"sm_70+", 1, -1, "rn", 2}},
+                  .family = {{{"n", "op", "f"},
+                              {{"ex2.full.f32", "exp2", "exp2f"},
+                               {"lg2.full.f32", "log2", "log2f"},
+                               {"exp.full.f32", "exp", "expf"},
+                               {"log.full.f32", "log", "logf"},
+                               {"rcp.rn.f32", "rcp", "__frcp_rn"},
+                               {"sqrt.rn.f32", "sqrt", "__fsqrt_rn"},
+                               {"rsqrt.full.f32", "rsqrt", "rsqrtf"},
+                               {"sin.full.f32", "sin", "sinf"},
+                               {"cos.full.f32", "cos", "cosf"},
+                               {"tanh.full.f32", "tanh", "tanhf"}}}},
+                  .doc = "Computes ${op} of an fp32 number accurately, in several instructions.",
+                  .source = "CUDA C++ programming guide, mathematical functions: ${f}"});
+  list.push_back({.name = "erf.f32",
+                  .kind = Kind::Unary,
+                  .arch = "sm_70+",
+                  .out = {lvalue(out("d", "[].fp32.RF"))},
+                  .in = {lvalue(in("s", "[].fp32.RF|IMM"))},
+                  .attrs = {{"op", {"erf"}}, {"accuracy", {"default", "full"}}},
+                  .cxx = "$d = erff($s);",
+                  .numerics = {{"sm_70+", 1, -1, "rn", 2}},
+                  .doc = "Computes the error function of an fp32 number, within 2 ulp.",
+                  .source = "CUDA C++ programming guide, mathematical functions: erff"});
+}
+
+void add_fp64(std::vector<Atom>& list) {
+  list.push_back({.name = "${op}.f64",
+                  .kind = Kind::Unary,
+                  .arch = "sm_70+",
+                  .out = {lvalue(out("d", "[].fp64.RF"))},
+                  .in = {lvalue(in("s", "[].fp64.RF|IMM"))},
+                  .attrs = {{"op", {"${op}"}}, {"accuracy", {"default", "full"}}},
+                  .cxx = "$d = ${f};",
+                  .numerics = {{"sm_70+", 1, -1, "rn", 2}},
+                  .family = {{{"op", "f"},
+                              {{"neg", "-$s"},
+                               {"abs", "fabs($s)"},
+                               {"floor", "floor($s)"},
+                               {"ceil", "ceil($s)"},
+                               {"round", "rint($s)"},
+                               {"trunc", "trunc($s)"},
+                               {"sqrt", "__dsqrt_rn($s)"},
+                               {"rcp", "__drcp_rn($s)"},
+                               {"rsqrt", "rsqrt($s)"},
+                               {"exp", "exp($s)"},
+                               {"exp2", "exp2($s)"},
+                               {"log", "log($s)"},
+                               {"log2", "log2($s)"},
+                               {"sin", "sin($s)"},
+                               {"cos", "cos($s)"},
+                               {"tanh", "tanh($s)"},
+                               {"erf", "erf($s)"}}}},
+                  .doc = "Computes ${op} of an fp64 number.",
+                  .source = "CUDA C++ programming guide, mathematical functions; PTX ISA, floating point"});
+}
+
+void add_half(std::vector<Atom>& list) {
+  list.push_back({.name = "${i}.${p}",
+                  .kind = Kind::Unary,
+                  .arch = "${arch}",
+                  .out = {out("d", "${P}.${T}.RF", "${e}")},
+                  .in = {in("s", "${P}.${T}.RF", "${e}")},
+                  .attrs = {{"op", {"${op}"}}},
+                  .ptx = "${i}.${p} $d, $s;",
+                  .family = {{{"i", "op"}, {{"neg", "neg"}, {"abs", "abs"}}},
+                             {{"p", "T", "P", "e", "arch"},
+                              {{"f16", "fp16", "[]", "", "sm_70+"},
+                               {"f16x2", "fp16", "[2]", "e2", "sm_70+"},
+                               {"bf16", "bf16", "[]", "", "sm_80+"},
+                               {"bf16x2", "bf16", "[2]", "e2", "sm_80+"}}}},
+                  .doc = "Computes ${op} of ${T} numbers, exactly.",
+                  .source = "PTX ISA, half precision floating point: neg, abs"});
+  list.push_back({.name = "${i}.${p}",
+                  .kind = Kind::Unary,
+                  .arch = "${arch}",
+                  .out = {out("d", "${P}.${T}.RF", "${e}")},
+                  .in = {in("s", "${P}.${T}.RF", "${e}")},
+                  .attrs = {{"op", {"${op}"}}, {"accuracy", {"default", "approx"}}},
+                  .ptx = "${i}.${p} $d, $s;",
+                  .numerics = {{"sm_75+", 1, -1, "rn", 2}},
+                  .family = {{{"i", "op", "p", "T", "P", "e", "arch"},
+                              {{"ex2.approx", "exp2", "f16", "fp16", "[]", "", "sm_75+"},
+                               {"ex2.approx", "exp2", "f16x2", "fp16", "[2]", "e2", "sm_75+"},
+                               {"ex2.approx.ftz", "exp2", "bf16", "bf16", "[]", "", "sm_90+"},
+                               {"ex2.approx.ftz", "exp2", "bf16x2", "bf16", "[2]", "e2", "sm_90+"},
+                               {"tanh.approx", "tanh", "f16", "fp16", "[]", "", "sm_75+"},
+                               {"tanh.approx", "tanh", "f16x2", "fp16", "[2]", "e2", "sm_75+"},
+                               {"tanh.approx", "tanh", "bf16", "bf16", "[]", "", "sm_90+"},
+                               {"tanh.approx", "tanh", "bf16x2", "bf16", "[2]", "e2", "sm_90+"}}}},
+                  .doc = "Computes ${op} of ${T} numbers fast.",
+                  .source = "PTX ISA, half precision floating point: ex2, tanh"});
+}
+
+void add_integers(std::vector<Atom>& list) {
+  list.push_back({.name = "${op}.${p}",
+                  .kind = Kind::Unary,
+                  .arch = "sm_70+",
+                  .out = {lvalue(out("d", "[].${T}.RF"))},
+                  .in = {lvalue(in("s", "[].${T}.RF|IMM"))},
+                  .attrs = {{"op", {"${op}"}}},
+                  .cxx = "$d = ${f};",
+                  .family = {{{"op", "p", "T", "f"},
+                              {{"neg", "s32", "i32", "(i32)(0u - (u32)$s)"},
+                               {"neg", "s64", "i64", "(i64)(0ull - (u64)$s)"},
+                               {"abs", "s32", "i32", "$s < 0 ? (i32)(0u - (u32)$s) : $s"},
+                               {"abs", "s64", "i64", "$s < 0 ? (i64)(0ull - (u64)$s) : $s"},
+                               {"not", "s32", "i32", "~$s"},
+                               {"not", "u32", "u32", "~$s"},
+                               {"not", "s64", "i64", "~$s"},
+                               {"not", "u64", "u64", "~$s"},
+                               {"not", "pred", "pred", "!$s"}}}},
+                  .doc = "Computes ${op} of an integer or truth value (${T}).",
+                  .source = "PTX ISA, integer arithmetic: neg, abs; logic: not"});
+}
+
+}  // namespace
+
+void add_unary_entries(std::vector<Atom>& list) {
+  add_fp32(list);
+  add_fp64(list);
+  add_half(list);
+  add_integers(list);
+}
+
+}  // namespace graphene::atoms

@@ -1,0 +1,110 @@
+// Exchange between the lanes of a warp, and barriers.
+#include "atoms/short.h"
+
+namespace graphene::atoms {
+
+namespace {
+
+void add_shuffles(std::vector<Atom>& list) {
+  // C: the clamp and segment mask; `up` clamps at lane 0 of the segment. One shuffle moves 32 bits.
+  const Param modes = {{"m", "clamp"}, {{"bfly", "31"}, {"down", "31"}, {"idx", "31"}, {"up", "0"}}};
+  const Param widths = {{"W"}, {{"32"}, {"16"}, {"8"}, {"4"}, {"2"}}};
+  const AttrDef mode = {"mode", {"${m}"}};
+  const AttrDef arg = {"arg", {"*expr"}};
+  const std::string doc = "Gives each of ${W} lanes the value of another: ${m}.";
+  const std::string source = "PTX ISA, data movement: shfl.sync";
+  const auto lanes = [](OperandDef o) { return with_tv(std::move(o), "${W}:1;1:0"); };
+  list.push_back({.name = "shfl.sync.${m}.b32/w${W}",
+                  .kind = Kind::Shfl,
+                  .arch = "sm_70+",
+                  .threads = "[${W}]",
+                  .converge = 32,
+                  .out = {lanes(out("d", "[].b32.RF", "l${W}"))},
+                  .in = {lanes(in("s", "[].b32.RF", "l${W}"))},
+                  .attrs = {mode, arg},
+                  .ptx = "shfl.sync.${m}.b32 $d, $s, $arg, ${(32-W)*256+clamp}, 0xffffffff;",
+                  .family = {modes, widths},
+                  .doc = doc,
+                  .source = source});
+  list.push_back({.name = "shfl.sync.${m}.b32/w${W}.b16x2",
+                  .kind = Kind::Shfl,
+                  .arch = "sm_70+",
+                  .threads = "[${W}]",
+                  .converge = 32,
+                  .out = {with_tv(out("d", "[2].b16.RF", "l${W},e2"), "${W}:1;2:${W}")},
+                  .in = {with_tv(in("s", "[2].b16.RF", "l${W},e2"), "${W}:1;2:${W}")},
+                  .attrs = {mode, arg},
+                  .ptx = "shfl.sync.${m}.b32 $d, $s, $arg, ${(32-W)*256+clamp}, 0xffffffff;",
+                  .family = {modes, widths},
+                  .doc = doc,
+                  .source = source});
+  list.push_back({.name = "shfl.sync.${m}.b32/w${W}.b16",
+                  .kind = Kind::Shfl,
+                  .arch = "sm_70+",
+                  .threads = "[${W}]",
+                  .converge = 32,
+                  .out = {lanes(out("d", "[].b16.RF", "l${W}"))},
+                  .in = {lanes(in("s", "[].b16.RF", "l${W}"))},
+                  .attrs = {mode, arg},
+                  .ptx = "{.reg .b16 z; .reg .b32 t; mov.b16 z, 0; mov.b32 t, {$s, z}; shfl.sync.${m}.b32 t, t, $arg, "
+                         "${(32-W)*256+clamp}, 0xffffffff; mov.b32 {$d, z}, t;}",
+                  .family = {modes, widths},
+                  .doc = doc,
+                  .source = source});
+  list.push_back(
+      {.name = "shfl.sync.${m}.b32/w${W}.b64",
+       .kind = Kind::Shfl,
+       .arch = "sm_70+",
+       .threads = "[${W}]",
+       .converge = 32,
+       .out = {lanes(out("d", "[].b64.RF", "l${W}"))},
+       .in = {lanes(in("s", "[].b64.RF", "l${W}"))},
+       .attrs = {mode, arg},
+       .ptx = "{.reg .b32 l, h; mov.b64 {l, h}, $s; shfl.sync.${m}.b32 l, l, $arg, ${(32-W)*256+clamp}, "
+              "0xffffffff; shfl.sync.${m}.b32 h, h, $arg, ${(32-W)*256+clamp}, 0xffffffff; mov.b64 $d, {l, h};}",
+       .family = {modes, widths},
+       .doc = doc,
+       .source = source});
+}
+
+void add_barriers(std::vector<Atom>& list) {
+  list.push_back(
+      {.name = "bar.sync",
+       .kind = Kind::Sync,
+       .arch = "sm_70+",
+       .attrs = {{"op", {"barrier"}}, {"scope", {"block"}}},
+       .cxx = "__syncthreads();",
+       .doc = "Waits until every thread of the block has arrived; what they wrote before is then visible to all.",
+       .source = "PTX ISA, parallel synchronization: bar.sync"});
+  list.push_back({.name = "bar.sync/warps",
+                  .kind = Kind::Sync,
+                  .arch = "sm_70+",
+                  .attrs = {{"op", {"barrier"}}, {"scope", {"warps"}}, {"id", {"*expr"}}, {"threads", {"*const"}}},
+                  .ptx = "bar.sync $id, $threads;",
+                  .doc = "Waits until all threads of some warps of the block have arrived at barrier number id.",
+                  .source = "PTX ISA, parallel synchronization: bar.sync"});
+  list.push_back(
+      {.name = "bar.warp.sync",
+       .kind = Kind::Sync,
+       .arch = "sm_70+",
+       .attrs = {{"op", {"barrier"}}, {"scope", {"warp"}}, {"mask", {"*const"}}},
+       .ptx = "bar.warp.sync $mask;",
+       .doc = "Waits until the lanes of the mask have arrived; what they wrote before is then visible to them.",
+       .source = "PTX ISA, parallel synchronization: bar.warp.sync"});
+  list.push_back({.name = "bar.warp.sync/lanes",
+                  .kind = Kind::Sync,
+                  .arch = "sm_70+",
+                  .attrs = {{"op", {"barrier"}}, {"scope", {"lanes"}}, {"mask", {"*const"}}, {"shift", {"*expr"}}},
+                  .ptx = "{.reg .b32 m; shl.b32 m, $mask, $shift; bar.warp.sync m;}",
+                  .doc = "Waits until the lanes of the executing thread's own part of the warp have arrived.",
+                  .source = "PTX ISA, parallel synchronization: bar.warp.sync"});
+}
+
+}  // namespace
+
+void add_warp_entries(std::vector<Atom>& list) {
+  add_shuffles(list);
+  add_barriers(list);
+}
+
+}  // namespace graphene::atoms

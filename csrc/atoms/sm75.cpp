@@ -1,0 +1,41 @@
+// Since sm_75: loads of matrices from shared memory into fragments.
+#include "atoms/short.h"
+
+namespace graphene::atoms {
+
+void add_sm75_entries(std::vector<Atom>& list) {
+  // q matrices of 8 rows (r) of 8 columns (c). Lane 8j+i gives the address of row i of matrix j (with fewer than four
+  // matrices the addresses of the later lanes are ignored); lane t receives two neighbours of a row, or of a column
+  // with .trans. "/kn": the same for a view whose rows run along its first mode.
+  const Param count = {{"q", "P"}, {{"1", "[1,1]"}, {"2", "[2,1]"}, {"4", "[2,2]"}}};
+  const char* source = "PTX ISA, warp-level matrix load: ldmatrix";
+  const auto rows = [](const char* pattern) {
+    return aligned(with_tv(in("src", pattern, "c8,r8,q${q}"), "(${8*q},${4/q}):(8,0);8:1"), "16");
+  };
+  list.push_back(
+      {.name = "ldmatrix.x${q}${o}",
+       .arch = "sm_75+",
+       .threads = "[32]",
+       .converge = 32,
+       .out = {with_tv(out("dst", "${P}.${p}.b16.RF", "c8,r8,q${q}"), "32:2;(2,${q}):(1,64)")},
+       .in = {rows("${s}.b16.SH")},
+       .guard = Guard::Redirect,
+       .ptx = "ldmatrix.sync.aligned.m8n8.x${q}.shared.b16 {$dst}, [$src];",
+       .family = {count, {{"o", "s", "p"}, {{"", "[1,8:_,1]", "[1,2]"}, {"/kn", "[8,1:1,_]", "[2,1]"}}}},
+       .doc = "Loads ${q} 8x8 matrices of 16-bit elements from shared memory, two neighbours of a row per lane.",
+       .source = source});
+  list.push_back(
+      {.name = "ldmatrix.x${q}.trans${o}",
+       .arch = "sm_75+",
+       .threads = "[32]",
+       .converge = 32,
+       .out = {with_tv(out("dst", "${P}.${p}.b16.RF", "c8,r8,q${q}"), "(4,8):(16,1);(2,${q}):(8,64)")},
+       .in = {rows("${s}.b16.SH")},
+       .guard = Guard::Redirect,
+       .ptx = "ldmatrix.sync.aligned.m8n8.x${q}.trans.shared.b16 {$dst}, [$src];",
+       .family = {count, {{"o", "s", "p"}, {{"", "[1,8:_,1]", "[2,1]"}, {"/kn", "[8,1:1,_]", "[1,2]"}}}},
+       .doc = "Loads ${q} 8x8 matrices of 16-bit elements from shared memory, two neighbours of a column per lane.",
+       .source = source});
+}
+
+}  // namespace graphene::atoms

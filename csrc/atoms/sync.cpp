@@ -1,0 +1,133 @@
+// Barriers, commits, waits and fences: Sync entries are picked by operation, scope and domain.
+#include <algorithm>
+
+#include "atoms/fragment.h"
+#include "atoms/registry.h"
+#include "atoms/try.h"
+
+namespace graphene::atoms {
+
+namespace {
+
+std::string describe(const ir::SyncStmt& s) {
+  std::string text = s.op + "(" + s.atom;
+  if (s.group != nullptr) text += (s.atom.empty() ? "" : ", ") + s.group->type_str();
+  for (const auto& [name, value] : s.attrs) text += ", " + name + "=" + attr_text(value);
+  return text + ")";
+}
+
+[[noreturn]] void refuse(const ir::SyncStmt& s, Code code, std::string message, std::string fix,
+                         const SourceLoc& where) {
+  Diagnostic d;
+  d.code = code;
+  d.where = where;
+  d.message = std::move(message);
+  d.ir.push_back(describe(s));
+  d.fix = std::move(fix);
+  throw Error(std::move(d));
+}
+
+// The scope of a barrier: "block", "warps" (several whole ones), "warp" (one, or a part of it).
+std::string scope_of(const ir::SyncStmt& s, std::int64_t block_threads, ir::Attrs* attrs, const SourceLoc& where) {
+  const ir::ThreadTensor* g = s.group.get();
+  if (g == nullptr) return "block";
+  const Expr size = g->size();
+  if (!size.is_const()) refuse(s, Code::NO_ATOM, "a barrier needs a constant number of threads", "", where);
+  const std::int64_t n = size.value();
+  const std::int64_t all = g->launch_size().is_const() ? g->launch_size().value() : block_threads;
+  if (n == all && !g->subset) return "block";
+  if (!g->levels.empty()) {
+    const FlatLayout f = [&] {
+      FlatLayout x;
+      for (std::size_t l = g->levels.size(); l-- > 0;) {
+        for (const Expr& e : g->levels[l].shape().leaves()) x.shape.push_back(e.is_const() ? e.value() : 1);
+        for (const Expr& e : g->levels[l].stride().leaves()) x.stride.push_back(e.is_const() ? e.value() : 0);
+      }
+      return x;
+    }();
+    std::vector<std::int64_t> members;
+    for (std::int64_t i = 0; i < n; ++i) members.push_back(f(i));
+    std::sort(members.begin(), members.end());
+    const Expr first = sym::expand_coords(g->offset);
+    const std::int64_t d = first.is_const() ? first.value() : sym::divisor(first);
+    const bool run = members.back() == n - 1;
+    if (run && n % 32 == 0 && d % 32 == 0) {
+      if (n == 32) {
+        (*attrs)["mask"] = std::int64_t{0xffffffff};
+        return "warp";
+      }
+      (*attrs)["threads"] = n;
+      return "warps";
+    }
+    if (n < 32 && members.back() < 32) {
+      std::int64_t mask = 0;
+      for (const std::int64_t m : members) mask |= std::int64_t{1} << m;
+      const std::int64_t top = members.back() + 1;
+      std::int64_t span = 1;
+      while (span < top) span *= 2;
+      if (first.is_const() && first.value() % 32 + members.back() < 32) {
+        (*attrs)["mask"] = mask << (first.value() % 32);
+        return "warp";
+      }
+      if (d % span == 0) {  // never crosses a warp
+        std::int64_t width = 32;
+        Expr lane = sym::mod(first, width);
+        (*attrs)["mask"] = lane.is_const(0) ? ir::AttrValue(mask) : ir::AttrValue(lane);
+        if (lane.is_const(0)) return "warp";
+        // The mask depends on the thread: relative mask and shift are separate attributes.
+        (*attrs)["mask"] = mask;
+        (*attrs)["shift"] = lane;
+        return "lanes";
+      }
+    }
+  } else {
+    refuse(s, Code::NO_ATOM, "a barrier of single threads synchronises nothing", "name the group: barrier(on=...)",
+           where);
+  }
+  refuse(s, Code::NO_ATOM, "no barrier synchronises " + g->type_str(),
+         "synchronise whole warps, or threads of one warp", where);
+}
+
+}  // namespace
+
+Match match_sync(const ir::SyncStmt& sync, const std::string& arch, std::int64_t block_threads,
+                 const SourceLoc& where) {
+  Match m;
+  m.attrs = sync.attrs;
+  std::string scope;
+  if (sync.op == "barrier") {
+    scope = scope_of(sync, block_threads, &m.attrs, where);
+  } else {
+    // The completion domain of the atom it names: "group:cp_async" -> "cp_async".
+    const std::vector<InstancePtr> named = require_family(sync.atom, where, {describe(sync)});
+    const std::string& done = named.front()->atom.done;
+    if (done == "now") {
+      refuse(sync, Code::NO_ATOM, sync.atom + " is complete when it has executed: there is nothing to " + sync.op,
+             "remove this " + sync.op, where);
+    }
+    scope = done.substr(done.find(':') + 1);
+  }
+  m.attrs["op"] = sync.op;
+  m.attrs["scope"] = scope;
+  InstancePtr other_arch;
+  for (const InstancePtr& e : Registry::get().of_kind(Kind::Sync)) {
+    const auto takes = [&](const char* name, const std::string& value) {
+      return std::any_of(e->atom.attrs.begin(), e->atom.attrs.end(), [&](const AttrDef& d) {
+        return d.name == name && std::find(d.accepts.begin(), d.accepts.end(), value) != d.accepts.end();
+      });
+    };
+    if (!takes("op", sync.op) || !takes("scope", scope)) continue;
+    if (!e->runs_on(arch)) {
+      other_arch = e;
+      continue;
+    }
+    m.instance = e;
+    return m;
+  }
+  if (other_arch != nullptr) {
+    refuse(sync, Code::NO_ATOM, other_arch->atom.name + " needs " + other_arch->atom.arch + ", got " + arch, "", where);
+  }
+  refuse(sync, Code::NO_ATOM, "no atomic spec implements " + sync.op + " of " + scope + " on " + arch, "", where);
+}
+
+}  // namespace graphene::atoms

@@ -1,0 +1,373 @@
+#include <algorithm>
+#include <array>
+
+#include "atoms/match.h"
+#include "atoms/try.h"
+#include "bind/bind.h"
+
+namespace graphene::bind {
+
+using atoms::Instance;
+using atoms::InstancePtr;
+using atoms::OperandInstance;
+
+namespace {
+
+constexpr std::array<const char*, 4> kVias = {"natural", "lvalue", "descriptor", "tensor_map"};
+constexpr std::array<const char*, 2> kProxies = {"generic", "async"};
+
+// An operand keeps its entry alive.
+struct Operand {
+  InstancePtr atom;
+  const OperandInstance* operand = nullptr;
+  std::string label;
+};
+
+std::vector<const OperandInstance*> operands_of(const Instance& i) {
+  std::vector<const OperandInstance*> out;
+  for (const auto* list : {&i.out, &i.in, &i.aux}) {
+    for (const OperandInstance& o : *list) out.push_back(&o);
+  }
+  return out;
+}
+
+// The accumulator of a MatMul goes by the name `c` too.
+const OperandInstance* operand_by_name(const Instance& i, const std::string& name) {
+  const OperandInstance* o = i.operand(name);
+  if (o == nullptr && name == "c" && i.atom.kind == atoms::Kind::MatMul) o = &i.out[0];
+  return o;
+}
+
+Operand make_operand(const InstancePtr& i, const OperandInstance* o, const std::string& name) {
+  return {i, o, i->family + "." + name};
+}
+
+std::vector<std::string> dtype_names(const OperandInstance& o) {
+  std::vector<std::string> out;
+  for (const ir::ScalarType t : o.type.dtypes) out.emplace_back(ir::name(t));
+  return out;
+}
+
+template <class E, std::size_t N>
+E enum_from(const std::string& text, const std::array<const char*, N>& names, const char* what) {
+  for (std::size_t i = 0; i < N; ++i) {
+    if (text == names.at(i)) return static_cast<E>(i);
+  }
+  std::string list;
+  for (const char* n : names) list += (list.empty() ? "" : ", ") + std::string(n);
+  fail(Code::ATOM_DEFINITION, std::string(what) + " `" + text + "`", {"known: " + list});
+}
+
+// Reads the keyword arguments of gr.define_atom: every field once, none unknown.
+class Fields {
+ public:
+  Fields(py::dict d, std::string what) : dict_(std::move(d)), what_(std::move(what)) {}
+
+  template <class T>
+  T take(const char* key, T fallback) {
+    known_.emplace_back(key);
+    if (!dict_.contains(key)) return fallback;
+    try {
+      return dict_[key].cast<T>();
+    } catch (const py::cast_error&) {
+      throw py::type_error(what_ + ": `" + key + "` cannot be " + std::string(py::repr(dict_[key])));
+    }
+  }
+  void finish() const {
+    for (const auto& [key, value] : dict_) {
+      const auto name = key.cast<std::string>();
+      if (std::find(known_.begin(), known_.end(), name) == known_.end()) {
+        throw py::type_error(what_ + ": no field is called `" + name + "`");
+      }
+    }
+  }
+
+ private:
+  py::dict dict_;
+  std::string what_;
+  std::vector<std::string> known_;
+};
+
+atoms::OperandDef operand_from_py(const py::dict& d, const std::string& atom) {
+  Fields f(d, "an operand of " + atom);
+  atoms::OperandDef o;
+  o.name = f.take<std::string>("name", "");
+  o.pattern = f.take<std::string>("pattern", "");
+  o.tile = f.take<std::string>("tile", "");
+  o.tv = f.take<std::string>("tv", "");
+  static constexpr std::array<const char*, 3> kAccesses = {"read", "write", "update"};
+  o.access = enum_from<atoms::Access>(f.take<std::string>("access", "read"), kAccesses, "no access is called");
+  o.via = enum_from<atoms::Via>(f.take<std::string>("via", "natural"), kVias, "no via is called");
+  o.reg = f.take<std::string>("reg", "");
+  o.require = f.take<std::vector<std::string>>("require", {});
+  o.forms = f.take<std::string>("forms", "");
+  o.proxy = enum_from<atoms::Proxy>(f.take<std::string>("proxy", "generic"), kProxies, "no proxy is called");
+  o.until = f.take<std::string>("until", "");
+  f.finish();
+  return o;
+}
+
+atoms::Atom atom_from_py(const py::dict& d) {
+  const std::string name = d.contains("name") ? py::str(d["name"]).cast<std::string>() : "an atom";
+  Fields f(d, name);
+  atoms::Atom a;
+  a.name = f.take<std::string>("name", "");
+  const auto kind = f.take<std::string>("kind", "Move");
+  static constexpr std::array<const char*, 9> kKinds = {
+      "Move", "MatMul", "UnaryPointwise", "BinaryPointwise", "TernaryPointwise", "Reduction", "Shfl", "Init", "Sync"};
+  a.kind = enum_from<atoms::Kind>(kind, kKinds, "no kind is called");
+  a.arch = f.take<std::string>("arch", "");
+  a.threads = f.take<std::string>("threads", "[1]");
+  a.converge = f.take<int>("converge", 1);
+  for (const auto& [key, list] : {std::pair{"out", &a.out}, std::pair{"in", &a.in}, std::pair{"aux", &a.aux}}) {
+    for (const py::dict& o : f.take<std::vector<py::dict>>(key, {})) list->push_back(operand_from_py(o, name));
+  }
+  for (const auto& [key, accepts] : f.take<py::dict>("attrs", {})) {
+    a.attrs.push_back({key.cast<std::string>(), accepts.cast<std::vector<std::string>>()});
+  }
+  static constexpr std::array<const char*, 5> kGuards = {"refuse", "branch", "bytes", "redirect", "clipped"};
+  a.guard = enum_from<atoms::Guard>(f.take<std::string>("guard", "refuse"), kGuards, "no guard is called");
+  a.ptx = f.take<std::string>("ptx", "");
+  a.cxx = f.take<std::string>("cxx", "");
+  a.helper = f.take<std::string>("helper", "");
+  a.done = f.take<std::string>("done", "now");
+  a.is_default = f.take<bool>("is_default", true);
+  for (const py::dict& n : f.take<std::vector<py::dict>>("numerics", {})) {
+    Fields g(n, name + ": numerics");
+    atoms::Numerics x;
+    x.arch = g.take<std::string>("arch", "");
+    x.group = g.take<int>("group", 1);
+    x.guard_bits = g.take<int>("guard_bits", 0);
+    x.round = g.take<std::string>("round", "rn");
+    x.ulps = g.take<double>("ulps", 0);
+    g.finish();
+    a.numerics.push_back(std::move(x));
+  }
+  using Rows = std::vector<std::vector<std::string>>;
+  for (const auto& [names, rows] : f.take<std::vector<std::pair<std::vector<std::string>, Rows>>>("family", {})) {
+    a.family.push_back({names, rows});
+  }
+  a.doc = f.take<std::string>("doc", "");
+  a.source = f.take<std::string>("source", "");
+  f.finish();
+  return a;
+}
+
+py::dict binding_to_py(const atoms::OperandBinding& b) {
+  py::dict d;
+  using Kind = atoms::OperandBinding::Kind;
+  switch (b.kind) {
+    case Kind::Registers:
+      d["registers"] = b.registers;
+      break;
+    case Kind::Memory:
+      d["deltas"] = b.deltas;
+      break;
+    case Kind::Immediate:
+      d["immediate"] = b.immediate;
+      break;
+    case Kind::Expression:
+      d["expression"] = b.expression.str();
+      break;
+  }
+  d["dtype"] = ir::name(b.dtype);
+  return d;
+}
+
+py::dict match_to_py(const atoms::Match& m) {
+  py::dict d;
+  d["atom"] = m.instance->atom.name;
+  py::list out, in, facts;
+  for (const auto& b : m.out) out.append(binding_to_py(b));
+  for (const auto& b : m.in) in.append(binding_to_py(b));
+  for (const atoms::LaunchFact& f : m.facts) {
+    facts.append(py::make_tuple(f.buffer, f.align_bytes, f.condition.str(), f.text));
+  }
+  d["out"] = out;
+  d["in"] = in;
+  d["facts"] = facts;
+  py::dict attrs;
+  for (const auto& [name, value] : m.attrs) attrs[py::str(name)] = atoms::attr_text(value);
+  d["attrs"] = attrs;
+  return d;
+}
+
+// Every leaf of a kernel with what implements it, in order; the first that nothing implements raises.
+void match_block(const ir::Block& block, const std::string& arch, std::int64_t block_threads, py::list& out) {
+  for (const ir::StmtPtr& s : block) {
+    if (const auto* spec = s->as<ir::SpecStmt>()) {
+      if (spec->decomposed) {
+        match_block(spec->body, arch, block_threads, out);
+      } else {
+        out.append(match_to_py(atoms::match(*spec, arch, s->loc)));
+      }
+    } else if (const auto* loop = s->as<ir::LoopStmt>()) {
+      match_block(loop->body, arch, block_threads, out);
+    } else if (const auto* branch = s->as<ir::IfStmt>()) {
+      match_block(branch->then_body, arch, block_threads, out);
+      match_block(branch->else_body, arch, block_threads, out);
+    } else if (const auto* only = s->as<ir::OnlyStmt>()) {
+      match_block(only->body, arch, block_threads, out);
+    } else if (const auto* sync = s->as<ir::SyncStmt>()) {
+      out.append(match_to_py(atoms::match_sync(*sync, arch, block_threads, s->loc)));
+    }
+  }
+}
+
+void bind_operand(py::module_& m) {
+  py::class_<Operand> c(m, "AtomOperand", "One operand of an atomic spec.");
+  c.attr("__module__") = "graphene";
+  const auto text = [&c](const char* name, std::string atoms::OperandDef::*field, const char* doc) {
+    c.def_property_readonly(
+        name, [field](const Operand& o) { return o.operand->def.*field; }, doc);
+  };
+  text("name", &atoms::OperandDef::name, "Its name in the instruction's text.");
+  text("pattern", &atoms::OperandDef::pattern,
+       "What one thread sees, such as \"[1,8:_,1].b16.SH\"; \"_\" is any stride.");
+  text("tile", &atoms::OperandDef::tile,
+       "The collective's tile with named axes, such as \"m16,k16\"; \"\" for a scalar.");
+  c.def_property_readonly(
+      "tv", [](const Operand& o) { return o.operand->tv; },
+      "Layout (thread, value) -> element of the tile, axes colexicographic.");
+  c.def_property_readonly(
+      "extents", [](const Operand& o) { return o.operand->extents; }, "Sizes of the tile's axes.");
+  c.def_property_readonly(
+      "axes", [](const Operand& o) { return o.operand->axes; }, "Names of the tile's axes.");
+  c.def_property_readonly(
+      "values", [](const Operand& o) { return o.operand->values; }, "Values per thread.");
+  c.def_property_readonly(
+      "dtypes", [](const Operand& o) { return dtype_names(*o.operand); }, "Names of the scalar types it accepts.");
+  c.def_property_readonly(
+      "memories",
+      [](const Operand& o) {
+        std::vector<std::string> out;
+        for (const ir::Memory x : o.operand->type.memories) out.emplace_back(ir::name(x));
+        if (o.operand->type.immediate) out.emplace_back("IMM");
+        return out;
+      },
+      "Where it may live: GL, SH, RF; IMM: a number in the text.");
+  c.def_property_readonly(
+      "access", [](const Operand& o) { return atoms::name(o.operand->def.access); },
+      "read, write or update (in place).");
+  c.def_property_readonly(
+      "align_bytes", [](const Operand& o) { return o.operand->align_bytes; },
+      "What its address is a multiple of; 0: any.");
+  c.def_property_readonly(
+      "registers",
+      [](const Operand& o) {
+        const atoms::RegPacking& p = o.operand->packing;
+        return py::make_tuple(std::string(1, p.constraint), p.per_reg, p.regs);
+      },
+      "(inline-assembly constraint, values per register, registers); no registers: 0.");
+  c.def_property_readonly(
+      "via", [](const Operand& o) { return kVias.at(static_cast<std::size_t>(o.operand->def.via)); },
+      "How the text sees it: natural (registers or an address), lvalue (a C++ expression), descriptor, tensor_map.");
+  c.def_readonly("label", &Operand::label,
+                 "What a fragment that it declares prints, such as \"mma.m16n8k16.f32.f16.c\".");
+  c.def("__repr__", [](const Operand& o) { return "<operand " + o.label + " " + o.operand->def.pattern + ">"; });
+}
+
+void bind_atom(py::module_& m) {
+  py::class_<Instance, std::shared_ptr<Instance>> c(m, "Atom", R"doc(An atomic spec: one GPU instruction as data.
+
+Its operands are attributes too: ``mma.a``, ``mma.b``, ``mma.c`` name the TV layouts that gr.fragment takes.)doc");
+  c.attr("__module__") = "graphene";
+  const auto text = [&c](const char* name, std::string atoms::Atom::*field, const char* doc) {
+    c.def_property_readonly(
+        name, [field](const Instance& i) { return i.atom.*field; }, doc);
+  };
+  text("name", &atoms::Atom::name, "Its name, as PTX calls it; what the operands decide follows a '/'.");
+  text("arch", &atoms::Atom::arch, "Architectures that have it: \"sm_80+\", or one exactly: \"sm_90a\".");
+  text("threads", &atoms::Atom::threads, "The threads that execute it together, such as \"[32]\".");
+  text("ptx", &atoms::Atom::ptx, "PTX text with holes such as $dst, or \"\".");
+  text("cxx", &atoms::Atom::cxx, "CUDA C++ text with holes, where there is no PTX text.");
+  text("helper", &atoms::Atom::helper, "A device function that the text calls, or \"\".");
+  text("done", &atoms::Atom::done, "When it is complete: \"now\", \"group:cp_async\", ...");
+  text("doc", &atoms::Atom::doc, "What it does, in a sentence.");
+  text("source", &atoms::Atom::source, "Where its manual defines it.");
+  c.def_readonly("family", &Instance::family, "The name up to '/'.");
+  c.def_property_readonly(
+      "kind", [](const Instance& i) { return atoms::name(i.atom.kind); }, "The kind of spec it implements.");
+  c.def_property_readonly(
+      "guard", [](const Instance& i) { return atoms::name(i.atom.guard); },
+      "How a partial tile is realised: refuse, branch, bytes, redirect, clipped.");
+  c.def_property_readonly(
+      "converge", [](const Instance& i) { return i.atom.converge; }, "How many threads must arrive together.");
+  c.def_readonly("thread_count", &Instance::thread_count, "Threads of the collective.");
+  c.def_property_readonly(
+      "thread_layout", [](const Instance& i) { return i.threads; }, "Member of the collective -> linear thread index.");
+  c.def_property_readonly(
+      "is_default", [](const Instance& i) { return i.atom.is_default; }, "Whether leaves match it without naming it.");
+  c.def_property_readonly(
+      "attrs",
+      [](const Instance& i) {
+        py::dict d;
+        for (const atoms::AttrDef& a : i.atom.attrs) d[py::str(a.name)] = py::tuple(py::cast(a.accepts));
+        return d;
+      },
+      "Attributes it accepts beyond its kind's defaults, with their values.");
+  c.def_property_readonly(
+      "outputs",
+      [](const Instance& i) {
+        std::vector<std::string> out;
+        for (const OperandInstance& o : i.out) out.push_back(o.def.name);
+        return out;
+      },
+      "Names of the operands it writes.");
+  c.def_property_readonly(
+      "operands",
+      [](const std::shared_ptr<Instance>& i) {
+        py::dict d;
+        for (const OperandInstance* o : operands_of(*i)) d[py::str(o->def.name)] = make_operand(i, o, o->def.name);
+        return d;
+      },
+      "Its operands by name, outputs first.");
+  c.def("runs_on", &Instance::runs_on, py::arg("arch"), "Whether an architecture has it: ``runs_on(\"sm_90a\")``.");
+  c.def("__getattr__", [](const std::shared_ptr<Instance>& i, const std::string& name) {
+    const OperandInstance* o = operand_by_name(*i, name);
+    if (o == nullptr) throw py::attribute_error(i->atom.name + " has no operand or attribute `" + name + "`");
+    return make_operand(i, o, name);
+  });
+  c.def("__repr__", [](const Instance& i) { return "<atom " + i.atom.name + ">"; });
+}
+
+std::shared_ptr<Instance> mutable_ptr(const InstancePtr& i) { return std::const_pointer_cast<Instance>(i); }
+
+py::list instances_to_py(const std::vector<InstancePtr>& list) {
+  py::list out;
+  for (const InstancePtr& i : list) out.append(mutable_ptr(i));
+  return out;
+}
+
+}  // namespace
+
+void register_atoms(py::module_& m) {
+  bind_operand(m);
+  bind_atom(m);
+  m.def("atom_names", [] {
+    py::list out;
+    for (const InstancePtr& i : atoms::entries()) out.append(i->atom.name);
+    return out;
+  });
+  m.def("find_atom", [](const std::string& name) -> py::object {
+    const InstancePtr i = atoms::find(name);
+    return i == nullptr ? py::object(py::none()) : py::cast(mutable_ptr(i));
+  });
+  m.def("find_atom_family", [](const std::string& name) { return instances_to_py(atoms::require_family(name)); });
+  m.def("define_atom", [](const py::dict& fields) { return instances_to_py(atoms::define(atom_from_py(fields))); });
+  m.def("match_kernel", [](const std::shared_ptr<ir::Kernel>& kernel, const std::string& arch) {
+    py::list out;
+    const std::int64_t threads = kernel->block == nullptr ? 1 : kernel->block->launch_size().value();
+    match_block(kernel->body, arch, threads, out);
+    return out;
+  });
+  m.def("spec_operations", [](const std::string& kind) {
+    py::list out;
+    const auto k = ir::spec_kind_from_name(kind);
+    if (!k) throw py::value_error("no spec is called '" + kind + "'");
+    for (const atoms::OpInfo& o : atoms::ops(*k)) out.append(py::make_tuple(o.name, o.meaning));
+    return out;
+  });
+}
+
+}  // namespace graphene::bind

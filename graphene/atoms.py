@@ -1,0 +1,124 @@
+"""Atomic specs: one GPU instruction each, as data.
+
+Matching, verification, printing, simulation and pictures are readers of the same entry. ``gr.atoms()`` maps names to
+entries; ``gr.atom(name)`` gives an entry or a family (what the operands determine, such as the element type, follows a
+'/' in an entry's name); ``gr.define_atom(...)`` adds one without rebuilding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from graphene import _core
+from graphene._core import Atom, AtomOperand
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Atom", "AtomFamily", "AtomOperand", "atom", "atoms", "define_atom"]
+
+
+class AtomFamily:
+    """Entries that differ in what a leaf's operands determine. ``atom=family`` picks the member that fits."""
+
+    def __init__(self, name: str, entries: Sequence[Atom]) -> None:
+        self._name = name
+        self._entries = tuple(entries)
+
+    @property
+    def name(self) -> str:
+        """The members' name up to '/'."""
+        return self._name
+
+    @property
+    def entries(self) -> tuple[Atom, ...]:
+        """The members, in the order of registration."""
+        return self._entries
+
+    @property
+    def kind(self) -> str:
+        """The kind of spec that the members implement, such as "Move"."""
+        return self._entries[0].kind
+
+    @property
+    def arch(self) -> str:
+        """Architectures of the first member, such as "sm_80+"."""
+        return self._entries[0].arch
+
+    @property
+    def done(self) -> str:
+        """When the members are complete: "now", or a domain that gr.commit and gr.wait name."""
+        return self._entries[0].done
+
+    @property
+    def doc(self) -> str:
+        """What the first member does."""
+        return self._entries[0].doc
+
+    def __iter__(self) -> Iterator[Atom]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"<atoms {self._name}: {len(self._entries)} entries>"
+
+
+class _Atoms(Mapping[str, Atom]):
+    """The registry, by name."""
+
+    def __getitem__(self, name: str) -> Atom:
+        found = _core.find_atom(name)
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_core.atom_names())
+
+    def __len__(self) -> int:
+        return len(_core.atom_names())
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} atomic specs>"
+
+
+def atoms() -> Mapping[str, Atom]:
+    """All atomic specs by name, in the order of registration: ``gr.atoms()["ldmatrix.x4"]``."""
+    return _Atoms()
+
+
+def atom(name: str) -> Atom | AtomFamily:
+    """The entry of that name, or the family whose members' names continue it after a '/'.
+
+    Raises SelectError ATOM_UNKNOWN, with similar names.
+    """
+    found = _core.find_atom(name)
+    if found is not None:
+        return found
+    return AtomFamily(name, _core.find_atom_family(name))
+
+
+def define_atom(**fields: Any) -> list[Atom]:
+    """Registers an instruction from Python, after the same checks as the built-in ones; returns its entries.
+
+    Fields (strings hold Graphene's notation, see ``gr.atoms()["ldmatrix.x4"]``):
+
+    - ``name``, ``kind`` ("Move", "MatMul", "UnaryPointwise", ...), ``arch`` ("sm_80+", "sm_90a"), ``doc``, ``source``
+    - ``threads`` ("[1]", "[32]", "[(4,2):(1,16)]") and ``converge``, how many threads must arrive together
+    - ``out``, ``in_`` (or ``in`` through ``**``), ``aux``: lists of operands, each a dict of ``name``, ``pattern``
+      ("[2,2].[1,2].b16.RF", "[1,8:_,1].b16.SH"), ``tile`` ("m16,k16"), ``tv`` ("(4,8):(32,1);(2,2,2):(16,8,128)"),
+      ``access`` ("read", "write", "update"), ``via`` ("natural", "lvalue"), ``reg`` ("r/2"), ``require``
+      (["align(src) % 16 == 0"])
+    - ``attrs``: dict of attribute -> accepted values ("*const", "*expr" for any number or integer)
+    - ``ptx`` or ``cxx``: the text with holes: "$dst", "{$dst}" (all registers in braces), "$dst[1]", "$attribute"
+    - ``helper``, ``guard`` ("refuse", "branch", ...), ``done``, ``is_default``, ``numerics``
+    - ``family``: list of (parameter names, rows); "${N/8}" is substituted in every string
+
+    Raises SelectError ATOM_SYNTAX, ATOM_TV, ATOM_TEXT, ATOM_DEFINITION, ATOM_OVERLAP; nothing is registered then.
+    """
+    if "in_" in fields:
+        fields["in"] = fields.pop("in_")
+    return _core.define_atom(fields)
