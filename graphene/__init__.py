@@ -1,5 +1,6 @@
 """Graphene: an intermediate representation and JIT for optimized tensor computations on GPUs."""
 
+from graphene import _conflict as _conflict  # raises ImportError beside GraphQL's package of this name
 from graphene.atoms import Atom, AtomFamily, AtomOperand, atom, atoms, define_atom
 from graphene.errors import (
     CompileError,

@@ -110,6 +110,7 @@ std::optional<Diagnostic> set_type_string(const Context& c, const std::string& t
         .problem;
   switch (kind) {
     case 'f':
+      if (bytes == 1) break;  // one of several 8-bit formats: the name says which
       t.code = 2;
       return std::nullopt;
     case 'i':

@@ -1,0 +1,72 @@
+"""What a fresh process pays: `import graphene`, and a compiled kernel from the disk cache.
+
+    python benchmarks/startup_bench.py [--json out.json]
+
+Each sample is a new process; the figure is the median. No GPU is needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+CHILD = """
+import json, sys, time
+start = time.perf_counter()
+import graphene
+imported = time.perf_counter()
+from graphene import _core
+source = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] *= 2.0f; }'
+begin = time.perf_counter()
+binary = _core.compile_source(source, "k", "sm_90a")
+end = time.perf_counter()
+print(json.dumps({
+    "import_ms": (imported - start) * 1e3, "cubin_ms": (end - begin) * 1e3, "cached": binary.from_cache,
+    "nvrtc_ms": binary.compile_ms, "heavy": [m for m in ("torch", "numpy") if m in sys.modules],
+}))
+"""
+
+
+def sample(cache: str) -> dict[str, object]:
+    """One new process."""
+    root = str(Path(__file__).parents[1])
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    env = os.environ | {"GRAPHENE_CACHE_DIR": cache, "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", CHILD], env=env, capture_output=True, text=True, check=True)
+    result: dict[str, object] = json.loads(done.stdout)
+    return result
+
+
+def main() -> int:
+    """Prints the figures; with --json also writes them. Returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--repeats", type=int, default=15, help="processes")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as cache:
+        first = sample(cache)
+        rest = [sample(cache) for _ in range(args.repeats)]
+    if first["cached"] or not all(r["cached"] for r in rest):
+        raise RuntimeError("the cache did not do what it is for")
+    result = {
+        "import_ms": statistics.median(float(str(r["import_ms"])) for r in rest),
+        "cubin_from_disk_ms": statistics.median(float(str(r["cubin_ms"])) for r in rest),
+        "first_process_ms": first["cubin_ms"],
+        "nvrtc_ms": first["nvrtc_ms"],
+        "imported_with_it": rest[0]["heavy"],
+    }
+    for name, value in result.items():
+        print(f"{name:20} {value if isinstance(value, list) else format(float(str(value)), '.2f')}")
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""`python -m graphene cache [--clear]`."""
+
+from __future__ import annotations
+
+
+def size_text(n: int) -> str:
+    """A number of bytes for people: "12.3 MiB"."""
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if n >= scale:
+            return f"{n / scale:.1f} {unit}"
+    return f"{n} bytes"
+
+
+def entries_text(n: int) -> str:
+    """Counts as people write: 1 entry, 2 entries."""
+    return "1 entry" if n == 1 else f"{n} entries"
+
+
+def describe() -> str:
+    """One line: where the cache is, how many entries and bytes it holds, and its limit."""
+    from graphene import _core
+
+    s = _core.cache_stats()
+    if s["dir"] is None:
+        return "off (GRAPHENE_CACHE=0, or no home directory)"
+    state = "" if s["writable"] else ", not writable"
+    return f"{s['dir']}: {entries_text(s['entries'])}, {size_text(s['bytes'])} of {size_text(s['limit_bytes'])}{state}"
+
+
+def show(clear: bool) -> int:
+    """Prints the state of the cache; with `clear`, empties it first. Returns the exit status."""
+    from graphene import _core
+
+    if clear:
+        print(f"removed {entries_text(_core.cache_clear())}")
+    print(describe())
+    return 0

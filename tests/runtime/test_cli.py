@@ -1,0 +1,110 @@
+"""`python -m graphene doctor` and `cache`, and the conflict with GraphQL's package of the same name."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*args: str, status: int = 0, **env: str) -> str:
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, "-m", "graphene", *args],
+        env=os.environ | {"PYTHONPATH": path} | env, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_doctor_says_what_is_there(cache_dir: Path) -> None:
+    text = run("doctor", GRAPHENE_CUDA_DRIVER="/nowhere/libcuda.so.1")
+    lines = text.splitlines()
+    assert any(x.startswith("ok       NVRTC ") for x in lines)
+    assert any(x.startswith("ok       compiling  a kernel for sm_90a in ") for x in lines)
+    assert "note     driver     the CUDA driver cannot be loaded" in lines
+    assert (
+        " " * 20 + "loader: /nowhere/libcuda.so.1: cannot open shared object file: No such file or directory" in lines
+    )
+    assert any(x.startswith(" " * 20 + "fix: install the NVIDIA driver") for x in lines)
+    assert f"ok       cache      {cache_dir}: 1 entry, " in text
+    assert lines[-1] == "all that is needed is there"
+
+
+def test_doctor_fails_without_a_compiler() -> None:
+    out = json.loads(run("doctor", "--json", status=1, GRAPHENE_NVRTC="/nowhere/libnvrtc.so"))
+    assert out["ok"] is False
+    missing = [f for f in out["findings"] if f["status"] == "missing"]
+    assert [f["what"] for f in missing] == ["compiling"]
+    assert "/nowhere/libnvrtc.so" in missing[0]["text"]
+    assert missing[0]["fix"] == "correct GRAPHENE_NVRTC, or unset it to search the usual places"
+
+
+def test_cache_command(cache_dir: Path) -> None:
+    assert run("cache") == f"{cache_dir}: 0 entries, 0 bytes of 1.0 GiB\n"
+    run("doctor", GRAPHENE_CUDA_DRIVER="/nowhere/libcuda.so.1")
+    assert run("cache").startswith(f"{cache_dir}: 1 entry, ")
+    assert run("cache", "--clear") == f"removed 1 entry\n{cache_dir}: 0 entries, 0 bytes of 1.0 GiB\n"
+    assert run("cache", GRAPHENE_CACHE="0") == "off (GRAPHENE_CACHE=0, or no home directory)\n"
+
+
+def test_unknown_command() -> None:
+    run("dance", status=2)
+
+
+def load_conflict(folder: Path) -> None:
+    """Imports _conflict.py as if the package were installed in `folder`."""
+    file = folder / "_conflict.py"
+    file.write_text((ROOT / "graphene" / "_conflict.py").read_text())
+    spec = importlib.util.spec_from_file_location("conflict_under_test", file)
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+def test_graphql_beside_us_is_said(tmp_path: Path) -> None:
+    folder = tmp_path / "site-packages" / "graphene"
+    folder.mkdir(parents=True)
+    (tmp_path / "site-packages" / "graphene_ir-0.1.0.dist-info").mkdir()
+    load_conflict(folder)  # alone
+    other = tmp_path / "site-packages" / "graphene-3.4.3.dist-info"
+    other.mkdir()
+    with pytest.raises(ImportError, match="GraphQL's package `graphene` is installed beside this one") as e:
+        load_conflict(folder)
+    assert str(other) in str(e.value)
+    assert "pip uninstall -y graphene graphene-ir" in str(e.value)
+    other.rmdir()
+    (folder / "types").mkdir()
+    (folder / "types" / "objecttype.py").write_text("")
+    with pytest.raises(ImportError, match=r"types.objecttype\.py"):
+        load_conflict(folder)
+
+
+def test_import_is_quick_and_light() -> None:
+    """The budget is 100 ms on a quiet machine; here a broad bound that still notices an imported framework."""
+    code = "import time; t = time.perf_counter(); import graphene; print(time.perf_counter() - t)"
+    code += "; import sys; print([m for m in ('torch', 'scipy', 'pandas') if m in sys.modules])"
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    best = 10.0
+    for _ in range(3):
+        out = subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.splitlines()
+        assert out[1] == "[]"
+        best = min(best, float(out[0]))
+        if best < 0.1:
+            break
+        time.sleep(0.2)
+    assert best < 1.0
