@@ -111,21 +111,22 @@ def bare(folder: Path, a: Any, b: Any, c: Any) -> Callable[[int], None]:
     return launches
 
 
-def repeated(call: Callable[[], Any]) -> Callable[[int], None]:
-    def launches(count: int) -> None:
-        for _ in range(count):
-            call()
-
-    return launches
-
-
 def peers(folder: Path, a: Any, b: Any, c: Any) -> dict[str, Callable[[int], None]]:
     """Everything that is installed, by name."""
-    ours = Add()
+    ours, add = Add(), torch.add
+
+    def graphene_launches(count: int) -> None:
+        for _ in range(count):
+            ours(a, b, c)
+
+    def torch_launches(count: int) -> None:
+        for _ in range(count):
+            add(a, b, out=c)
+
     out = {
         "bare cuLaunchKernel from C": bare(folder, a, b, c),
-        "graphene": repeated(lambda: ours(a, b, c)),
-        "torch.add": repeated(lambda: torch.add(a, b, out=c)),
+        "graphene": graphene_launches,
+        "torch.add": torch_launches,
     }
     try:
         import triton
@@ -140,7 +141,12 @@ def peers(folder: Path, a: Any, b: Any, c: Any) -> dict[str, Callable[[int], Non
             tl.store(c_ptr + i, tl.load(a_ptr + i, mask=i < n) + tl.load(b_ptr + i, mask=i < n), mask=i < n)
 
         launch = add_kernel[((N + 255) // 256,)]
-        out["Triton"] = repeated(lambda: launch(a, b, c, N, block=256))
+
+        def triton_launches(count: int) -> None:
+            for _ in range(count):
+                launch(a, b, c, N, block=256)
+
+        out["Triton"] = triton_launches
     try:
         import cupy
     except ImportError:
@@ -148,7 +154,13 @@ def peers(folder: Path, a: Any, b: Any, c: Any) -> dict[str, Callable[[int], Non
     else:
         raw = cupy.RawKernel(SOURCE, "add")
         arrays = [cupy.from_dlpack(t) for t in (a, b, c)]
-        out["CuPy RawKernel"] = repeated(lambda: raw(((N + 255) // 256,), (256,), (*arrays, N)))
+        grid, block, arguments = ((N + 255) // 256,), (256,), (*arrays, N)
+
+        def cupy_launches(count: int) -> None:
+            for _ in range(count):
+                raw(grid, block, arguments)
+
+        out["CuPy RawKernel"] = cupy_launches
     return out
 
 

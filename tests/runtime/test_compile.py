@@ -109,15 +109,6 @@ def test_not_an_architecture(arch: str) -> None:
     assert f"'{arch}' is not an NVIDIA architecture" in str(e.value)
 
 
-def test_unsupported_architecture_says_what_is_there() -> None:
-    with pytest.raises(gr.CompileError) as e:
-        _core.compile_source(COPY, "copy", "sm_52")
-    assert e.value.code == "COMPILE_ARCH"
-    assert "no NVRTC found supports sm_52" in str(e.value)
-    assert "sm_80" in str(e.value)
-    assert "fix: NVRTC 12 has it: pip install nvidia-cuda-nvrtc-cu12" in str(e.value)
-
-
 def test_named_library_is_the_only_one_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = _core.nvrtc_for("sm_80")
     monkeypatch.setenv("GRAPHENE_NVRTC", str(tmp_path / "libnvrtc.so"))
@@ -129,7 +120,7 @@ def test_named_library_is_the_only_one_tried(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("GRAPHENE_NVRTC", usual["path"])
     assert _core.nvrtc_for("sm_80")["why"] == "$GRAPHENE_NVRTC"
     monkeypatch.setenv("GRAPHENE_NVRTC", str(Path(usual["path"]).parent))
-    assert _core.nvrtc_for("sm_80")["path"] == usual["path"]
+    assert Path(_core.nvrtc_for("sm_80")["path"]).samefile(usual["path"])
 
 
 def test_a_file_that_is_no_nvrtc_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,6 +156,22 @@ def test_a_second_library_serves_what_the_first_cannot(tmp_path: Path, monkeypat
     assert _core.nvrtc_for("sm_50")["path"] == str(tmp_path / "site/nvidia/cuda_nvrtc/lib/libnvrtc.so.12")
     found = [x["path"] for x in _core.nvrtc_libraries()]
     assert str(tmp_path / "site/nvidia/cu13/lib/libnvrtc.so.13") in found
+
+
+def test_unsupported_architecture_says_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_nvrtc(tmp_path, [75, 80, 90], (13, 0))
+    monkeypatch.setenv("GRAPHENE_NVRTC", str(tmp_path))
+    for arch, fix in (
+        ("sm_70", "NVRTC 12 has it: pip install nvidia-cuda-nvrtc-cu12"),
+        ("sm_120a", "install a newer NVRTC: pip install -U nvidia-cuda-nvrtc"),
+    ):
+        with pytest.raises(gr.CompileError) as e:
+            _core.compile_source(COPY, "copy", arch)
+        assert str(e.value) == (
+            f"no NVRTC found supports {arch}   [COMPILE_ARCH]\n"
+            f"  NVRTC 13.0 at {tmp_path}/libnvrtc.so.13: sm_75 sm_80 sm_90\n"
+            f"  fix: {fix}"
+        )
 
 
 def test_default_options_are_public() -> None:

@@ -3,15 +3,20 @@ $GRAPHENE_CUDA_DRIVER names the stub: the driver is loaded once a process."""
 
 from __future__ import annotations
 
+import json
+import math
 import struct
 import sys
 import threading
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import stub_cuda
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import graphene as gr
 from graphene import _core
@@ -208,12 +213,12 @@ def test_streams(gemm: Kernel) -> None:
         def __cuda_stream__(self) -> tuple[int, int]:
             return (0, 0x77)
 
-    for given, want in (
+    for stream, want in (
         (0x66, 0x66), (SimpleNamespace(cuda_stream=0x67), 0x67), (SimpleNamespace(ptr=0x68), 0x68), (Standard(), 0x77),
         (None, 0), (0, 0), (2**63 + 5, 2**63 + 5),
     ):  # fmt: skip
         for _ in range(2):
-            gemm(*operands(), stream=given)
+            gemm(*operands(), stream=stream)
             assert one(stub_cuda.take_launches())["stream"] == want
     for bad in ("s", 1.5, True, object(), SimpleNamespace(ptr="x"), -(2**70)):
         with pytest.raises(gr.LaunchError, match="stream= is not a CUDA stream") as e:
@@ -301,8 +306,8 @@ def test_lists_of_tensors(make) -> None:
     )
     stub_cuda.param_sizes(24, 8, 8)
     xs = [tensor("fp16", 4, at=0x1000 * (i + 1)) for i in range(3)]
-    for given in (xs, tuple(xs), xs):
-        k(given, tensor("fp16", 4, at=0x9000))
+    for listed in (xs, tuple(xs), xs):
+        k(listed, tensor("fp16", 4, at=0x9000))
         got = one(stub_cuda.take_launches())
         assert b"".join(got["params"]) == struct.pack("<5Q", 0x1000, 0x2000, 0x3000, 0x9000, 4)
     assert k.misses == 1
@@ -354,6 +359,84 @@ def test_scalars_that_decide_sizes_are_part_of_the_form(make) -> None:
         assert got["grid"] == (n, 1, 1)
         assert got["params"][1:3] == [struct.pack("<i", n), struct.pack("<H", bits)]
     assert k.misses == 2
+
+
+def bf16_bits(x: float) -> int | None:
+    """The nearest bfloat16 by exact comparison with every candidate near it; None: it would be infinite."""
+    if math.isinf(x) or x == 0 or math.isnan(x):
+        return None if math.isnan(x) else struct.unpack("<I", struct.pack("<f", x))[0] >> 16
+    magnitude = Fraction(abs(x))
+    low, high = 0, 0x7F80
+    while low + 1 < high:  # the largest that is not above
+        mid = (low + high) // 2
+        below = Fraction(struct.unpack("<f", struct.pack("<I", mid << 16))[0]) <= magnitude
+        low, high = (mid, high) if below else (low, mid)
+    values = [
+        Fraction(struct.unpack("<f", struct.pack("<I", b << 16))[0]) if b < 0x7F80 else Fraction(2) ** 128
+        for b in (low, low + 1)
+    ]
+    left, right = magnitude - values[0], values[1] - magnitude
+    bits = low if left < right or (left == right and low % 2 == 0) else low + 1
+    return None if bits >= 0x7F80 else bits | (0x8000 if x < 0 else 0)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    st.floats(allow_nan=False)
+    | st.floats(-70000, 70000)
+    | st.floats(-1e-4, 1e-4)
+    | st.floats(width=16, allow_nan=False)
+    | st.builds(lambda m, e: m * 2.0**e, st.integers(-(2**14), 2**14), st.integers(-160, 120))
+)
+def test_scalars_round_once_to_nearest_even(x: float) -> None:
+    """Bits of fp16 and fp32 equal NumPy's conversion from double; of bf16, an exact search."""
+    with np.errstate(over="ignore"):
+        half, single = np.float16(x), np.float32(x)
+    want = {
+        "fp16": None if np.isinf(half) and not math.isinf(x) else int(half.view(np.uint16)),
+        "bf16": bf16_bits(x),
+        "fp32": None if np.isinf(single) and not math.isinf(x) else int(single.view(np.uint32)),
+        "fp64": int(np.float64(x).view(np.uint64)),
+    }
+    stub_cuda.param_sizes(8, 8)
+    for dtype, bits in want.items():
+        k = ROUNDERS[dtype]
+        if bits is None:
+            with pytest.raises(gr.LaunchError) as e:
+                k(tensor("fp32", 1), x)
+            assert e.value.code == "LAUNCH_SCALAR"
+        else:
+            k(tensor("fp32", 1), x)
+            assert struct.unpack("<Q", one(stub_cuda.take_launches())["params"][1])[0] == bits, (dtype, x)
+
+
+def rounder(dtype: str) -> Kernel:
+    arg = {
+        "name": "A",
+        "kind": "tensor",
+        "dtype": "fp32",
+        "dims": [[1, 1]],
+        "flat": [],
+        "access": "read",
+        "align_bytes": 1,
+        "list_count": 0,
+    }
+    text = {
+        "schema": 1,
+        "kernel": "round",
+        "entry": "round_kernel",
+        "args": [arg, {"name": "x", "kind": "scalar", "dtype": dtype}],
+        "symbols": [],
+        "facts": [],
+        "grid": [1, 1, 1],
+        "cluster": [1, 1, 1],
+        "block_threads": 1,
+        "dynamic_shared_bytes": 0,
+    }
+    return Kernel(_core.LaunchManifest.from_json(json.dumps(text)))
+
+
+ROUNDERS = {dtype: rounder(dtype) for dtype in ("fp16", "bf16", "fp32", "fp64")}
 
 
 def test_sm_count(make) -> None:
