@@ -90,8 +90,8 @@ class Builder {
   KernelPtr close();
   // Ends recording without a kernel: an exception is on its way.
   void abandon();
-  // Remembers a problem found where nothing can be thrown (a loop left by break); the next call raises it.
-  void note(Diagnostic d);
+  // The loop whose block is at `depth` was left by break, found where nothing can be thrown: the next call raises it.
+  void note_break(std::size_t depth);
 
   [[nodiscard]] std::string unique_name(const std::string& wanted);
 

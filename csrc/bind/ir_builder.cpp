@@ -1,0 +1,224 @@
+#include "bind/ir_common.h"
+
+namespace graphene::bind {
+
+using ir::Builder;
+using ir::TensorPtr;
+using ir::ThreadPtr;
+
+namespace {
+
+// What a spec call returns: entered with `with`, the spec is decomposed by hand.
+struct SpecHandle {
+  Builder* builder;
+  std::shared_ptr<ir::Stmt> stmt;
+  std::size_t depth = 0;
+};
+
+// A block of statements that a `with` or a `for` keeps open: leaving it also leaves what was left open inside.
+void leave_to(Builder& b, std::size_t depth) {
+  while (b.depth() > depth) b.leave();
+}
+
+Builder& active_or_closed(Builder* expected) {
+  Builder* b = Builder::active();
+  if (b == nullptr || b != expected)
+    fail(Code::KERNEL_CLOSED, "the kernel of this statement is closed", {}, "", python_location());
+  return *b;
+}
+
+ir::Operand operand_from_py(py::handle h) {
+  if (py::isinstance<ir::Tensor>(h)) return tensor_from_py(h, "an operand");
+  if (PyFloat_Check(h.ptr())) return h.cast<double>();
+  if (PyBool_Check(h.ptr()) || PyLong_Check(h.ptr())) return static_cast<double>(h.cast<std::int64_t>());
+  return expr_from_py(h);
+}
+
+std::vector<TensorPtr> tensors_from_py(py::handle h, const char* what) {
+  std::vector<TensorPtr> out;
+  if (PyTuple_Check(h.ptr()) || PyList_Check(h.ptr())) {
+    for (const py::handle item : h) out.push_back(tensor_from_py(item, what));
+  } else if (!h.is_none()) {
+    out.push_back(tensor_from_py(h, what));
+  }
+  return out;
+}
+
+// on=: threads, a pair (blocks, threads), or None.
+void groups_from_py(py::handle on, ir::SpecStmt& s) {
+  if (PyTuple_Check(on.ptr()) || PyList_Check(on.ptr())) {
+    const auto pair = py::reinterpret_borrow<py::sequence>(on);
+    if (pair.size() != 2) throw py::type_error("on= takes threads, or a pair (blocks, threads)");
+    s.blocks = threads_from_py(pair[0], "on=");
+    s.threads = threads_from_py(pair[1], "on=");
+    return;
+  }
+  s.threads = threads_from_py(on, "on=");
+  if (s.threads && s.threads->unit == ir::ThreadUnit::Block) std::swap(s.blocks, s.threads);
+}
+
+SpecHandle record_spec(const std::string& kind, const py::object& outs, const py::object& ins, const py::dict& attrs,
+                       const py::object& on, const std::string& atom, const std::string& means) {
+  Builder& b = Builder::require_active("a spec");
+  ir::SpecStmt s;
+  const auto k = ir::spec_kind_from_name(kind);
+  if (!k) throw py::value_error("no spec is called '" + kind + "'");
+  s.kind = *k;
+  s.outs = tensors_from_py(outs, "an output");
+  if (PyTuple_Check(ins.ptr()) || PyList_Check(ins.ptr())) {
+    for (const py::handle item : ins) s.ins.push_back(operand_from_py(item));
+  } else {
+    s.ins.push_back(operand_from_py(ins));
+  }
+  s.attrs = attrs_from_py(attrs);
+  groups_from_py(on, s);
+  s.atom = atom;
+  s.means = means;
+  return {&b, b.spec(std::move(s))};
+}
+
+void bind_specs(py::module_& m) {
+  py::class_<SpecHandle> c(m, "SpecHandle",
+                           "A recorded spec. `with` it, at the place where it is made, decomposes it by hand.");
+  c.attr("__module__") = "graphene";
+  c.def("__enter__", [](const py::object& self) {
+    auto& h = self.cast<SpecHandle&>();
+    Builder& b = active_or_closed(h.builder);
+    b.enter(h.stmt);
+    h.depth = b.depth();
+    return self;
+  });
+  c.def("__exit__", [](SpecHandle& h, const py::args&) {
+    if (Builder::active() == h.builder) leave_to(*h.builder, h.depth - 1);
+    return false;
+  });
+  m.def("record_spec", &record_spec, py::arg("kind"), py::arg("outs"), py::arg("ins"), py::arg("attrs"), py::arg("on"),
+        py::arg("atom"), py::arg("means"));
+  m.def("record_sync", [](const std::string& op, const py::object& on, const std::string& atom, const py::dict& attrs) {
+    ir::SyncStmt s;
+    s.op = op;
+    s.group = threads_from_py(on, "on=");
+    s.atom = atom;
+    s.attrs = attrs_from_py(attrs);
+    Builder::require_active(op.c_str()).sync(std::move(s));
+  });
+}
+
+void bind_declarations(py::module_& m) {
+  m.def("record_arg", [](const std::string& role, const std::string& name, const py::object& layout,
+                         const py::object& dtype, const py::object& align_bytes) {
+    Builder& b = Builder::require_active(("gr." + role + "()").c_str());
+    const ir::Role r = role == "input" ? ir::Role::Input : role == "output" ? ir::Role::Output : ir::Role::InOut;
+    return tensor_to_py(b.arg(name, r, data_layout_from_py(layout), dtype_from_py(dtype),
+                              align_bytes.is_none() ? 0 : align_bytes.cast<int>()));
+  });
+  m.def("record_param", [](const std::string& name, const py::object& dtype) {
+    return expr_to_py(Builder::require_active("gr.param()").param(name, dtype_from_py(dtype)));
+  });
+  m.def("record_alloc", [](const std::string& name, const py::object& layout, const py::object& dtype,
+                           const py::object& memory, const py::object& stages, const py::object& swizzle,
+                           const py::object& over, const py::object& align_bytes) {
+    Builder& b = Builder::require_active("gr.alloc()");
+    ir::AllocOptions o;
+    if (!stages.is_none()) o.stages = stages.cast<int>();
+    if (!swizzle.is_none()) o.swizzle = swizzle.cast<Swizzle>();
+    o.over = tensors_from_py(over, "over=");
+    if (!align_bytes.is_none()) o.align_bytes = align_bytes.cast<int>();
+    return tensor_to_py(b.alloc(name, data_layout_from_py(layout), dtype_from_py(dtype),
+                                memory.cast<const MemoryObject&>().memory, o));
+  });
+  m.def("record_fragment", [](const std::string& name, const std::vector<std::int64_t>& shape, const py::object& dtype,
+                              const Layout& tv, const std::vector<std::int64_t>& extents, const std::string& label,
+                              const py::object& on, const py::object& stages) {
+    Builder& b = Builder::require_active("gr.fragment()");
+    const ThreadPtr group = threads_from_py(on, "on=");
+    if (!group) throw py::type_error("a fragment needs the threads that hold it: on=");
+    return tensor_to_py(b.fragment(name, shape, dtype_from_py(dtype), {tv, extents, label}, group,
+                                   stages.is_none() ? 0 : stages.cast<int>()));
+  });
+}
+
+// Each opens a block and returns the depth to come back to, for end_block.
+void bind_control(py::module_& m) {
+  m.def("begin_loop", [](const std::string& name, const py::object& start, const py::object& stop, const py::object& step,
+                         int unroll) {
+    Builder& b = Builder::require_active("gr.loop()");
+    const std::size_t depth = b.depth();
+    const Expr var = b.loop(name, expr_from_py(start), expr_from_py(stop), expr_from_py(step), unroll);
+    return py::make_tuple(depth, expr_to_py(var));
+  });
+  m.def("begin_if", [](const py::object& condition) {
+    Builder& b = Builder::require_active("gr.if_()");
+    const std::size_t depth = b.depth();
+    b.if_(expr_from_py(condition));
+    return depth;
+  });
+  m.def("begin_else", [] {
+    Builder& b = Builder::require_active("gr.else_()");
+    const std::size_t depth = b.depth();
+    b.else_();
+    return depth;
+  });
+  m.def("begin_only", [](const py::object& group) {
+    Builder& b = Builder::require_active("gr.only()");
+    const std::size_t depth = b.depth();
+    if (py::isinstance<Elected>(group)) {
+      b.only(group.cast<const Elected&>().group, true);
+    } else {
+      const ThreadPtr threads = threads_from_py(group, "only()");
+      if (!threads) throw py::type_error("only() must be a thread tensor, got None");
+      b.only(threads, false);
+    }
+    return depth;
+  });
+  m.def("end_block", [](std::size_t depth) {
+    if (Builder* b = Builder::active(); b != nullptr) leave_to(*b, depth);
+  });
+  m.def("note_break", [](std::size_t depth) {
+    if (Builder* b = Builder::active(); b != nullptr) b->note_break(depth);
+  });
+  m.def("record_exit_if", [](const py::object& condition) {
+    Builder::require_active("gr.exit_if()").exit_if(expr_from_py(condition));
+  });
+  m.def("record_scalar", [](const std::string& name, const py::object& value, std::optional<std::int64_t> min,
+                            std::optional<std::int64_t> max, std::int64_t multiple_of) {
+    return expr_to_py(
+        Builder::require_active("gr.scalar()").scalar(name, expr_from_py(value), min, max, multiple_of));
+  });
+  m.def("record_assign", [](const py::object& scalar, const py::object& value) {
+    Builder::require_active("an assignment").assign(expr_from_py(scalar), expr_from_py(value));
+  });
+}
+
+void bind_kernel(py::module_& m) {
+  py::class_<ir::Kernel, std::shared_ptr<ir::Kernel>> k(m, "KernelIR", "A closed kernel, as the C++ core holds it.");
+  k.def_readonly("name", &ir::Kernel::name);
+  k.def_property_readonly("args", [](const ir::Kernel& kernel) {
+    py::list out;
+    for (const TensorPtr& t : kernel.args) out.append(tensor_to_py(t));
+    return out;
+  });
+  k.def_property_readonly("symbols", [](const ir::Kernel& kernel) {
+    py::list out;
+    for (const Expr& e : kernel.symbols) out.append(expr_to_py(e));
+    return out;
+  });
+  k.def_property_readonly("grid", [](const ir::Kernel& kernel) { return threads_to_py(kernel.grid); });
+  k.def_property_readonly("block", [](const ir::Kernel& kernel) { return threads_to_py(kernel.block); });
+
+  py::class_<Builder>(m, "Builder", "Records one kernel; active from its making until close() or abandon().")
+      .def(py::init<std::string>())
+      .def("close", [](Builder& b) { return std::const_pointer_cast<ir::Kernel>(b.close()); })
+      .def("abandon", &Builder::abandon);
+}
+
+}  // namespace
+
+void register_ir_builder(py::module_& m) {
+  bind_kernel(m);
+  bind_specs(m);
+  bind_declarations(m);
+  bind_control(m);
+}
+
+}  // namespace graphene::bind

@@ -1,0 +1,132 @@
+"""Statements beside specs: loops, branches, scalars, barriers. They are recorded; a Python ``for`` over a range unrolls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from graphene import _core
+
+if TYPE_CHECKING:
+    from graphene._core import Elected, IntLike, ThreadTensor
+
+__all__ = ["Block", "Loop", "Scalar", "barrier", "else_", "exit_if", "if_", "loop", "only", "scalar"]
+
+
+class _LoopIterator:
+    """Yields the counter once. Dropped before it is exhausted, the loop was left by break."""
+
+    __slots__ = ("_depth", "_done", "_loop")
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop, self._depth, self._done = loop, -1, False
+
+    def __iter__(self) -> _LoopIterator:
+        return self
+
+    def __next__(self) -> Any:
+        if self._depth < 0:
+            self._depth, counter = self._loop._begin()
+            return counter
+        self._done = True
+        _core.end_block(self._depth)
+        raise StopIteration
+
+    def __del__(self) -> None:
+        if self._depth >= 0 and not self._done:
+            _core.note_break(self._depth)
+            _core.end_block(self._depth)
+
+
+class Loop:
+    """A counted loop, for ``for`` or ``with``: both run the body once, with the counter as a symbolic integer."""
+
+    __slots__ = ("_args", "_depth")
+
+    def __init__(self, name: str, start: IntLike, stop: IntLike, step: IntLike, unroll: int) -> None:
+        self._args = (name, start, stop, step, unroll)
+        self._depth = 0
+
+    def _begin(self) -> tuple[int, Any]:
+        return _core.begin_loop(*self._args)
+
+    def __iter__(self) -> _LoopIterator:
+        return _LoopIterator(self)
+
+    def __enter__(self) -> Any:
+        self._depth, counter = self._begin()
+        return counter
+
+    def __exit__(self, *exc: object) -> None:
+        _core.end_block(self._depth)
+
+
+class Block:
+    """A block of statements, for ``with``."""
+
+    __slots__ = ("_args", "_begin", "_depth")
+
+    def __init__(self, begin: Any, *args: Any) -> None:
+        self._begin, self._args, self._depth = begin, args, 0
+
+    def __enter__(self) -> None:
+        self._depth = self._begin(*self._args)
+
+    def __exit__(self, *exc: object) -> None:
+        _core.end_block(self._depth)
+
+
+def loop(name: str, stop: IntLike, start: IntLike = 0, step: IntLike = 1, unroll: int = 1) -> Loop:
+    """A loop ``name = start, start + step, ... < stop``, recorded once: ``for k in gr.loop("k", n)`` or ``with ... as k``.
+
+    `stop` is exclusive; all three may be symbolic. `unroll`: 1 not at all, n by n, 0 fully, when lowering (registers may then
+    be indexed by the counter). break and return are errors (LOOP_BREAK). Raises VerifyError LOOP_STEP.
+    """
+    return Loop(name, start, stop, step, unroll)
+
+
+def if_(condition: IntLike) -> Block:
+    """``with gr.if_(k > 0):`` records a branch on a value known at run time."""
+    return Block(_core.begin_if, condition)
+
+
+def else_() -> Block:
+    """``with gr.else_():`` directly after an ``if_`` block. Raises VerifyError ELSE_WITHOUT_IF."""
+    return Block(_core.begin_else)
+
+
+def only(group: ThreadTensor | Elected) -> Block:
+    """``with gr.only(warps[0]):`` a branch for a subset of the threads, known to be uniform for that group.
+
+    ``group.elect()`` is one thread of it.
+    """
+    return Block(_core.begin_only, group)
+
+
+def exit_if(condition: IntLike) -> None:
+    """The whole block returns where the condition holds, which must not depend on the thread."""
+    _core.record_exit_if(condition)
+
+
+class Scalar:
+    """A mutable integer of each thread: ``s.value`` in expressions, ``s.set(s.value + 1)`` to assign."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def set(self, value: IntLike) -> None:
+        """Records an assignment."""
+        _core.record_assign(self.value, value)
+
+
+def scalar(
+    name: str, value: IntLike, min: int | None = None, max: int | None = None, multiple_of: int = 1
+) -> Scalar:
+    """A mutable integer. `min` (default 0), `max` and `multiple_of` are facts that every value assigned to it must have."""
+    return Scalar(_core.record_scalar(name, value, min, max, multiple_of))
+
+
+def barrier(on: ThreadTensor | None = None) -> None:
+    """Every thread of the group (default: of the block) arrives before any goes on; orders shared and global memory."""
+    _core.record_sync("barrier", on, "", {})

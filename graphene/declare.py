@@ -1,0 +1,109 @@
+"""What a kernel is made of: arguments, allocations, fragments, blocks and threads.
+
+Layouts: a Layout or its text is taken as it is; a list of sizes is row-major. Sizes may be symbols (gr.sym) for arguments
+and must be integers for a kernel's own tensors. Strides count elements.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from graphene import _core
+from graphene._core import Layout, Swizzle, Tensor, ThreadTensor
+from graphene.dtypes import GL, DType, Memory
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from graphene._core import IntLike, LayoutLike
+
+__all__ = ["alloc", "blocks", "fragment", "inout", "input", "output", "param", "tensor", "threads"]
+
+
+def input(name: str, layout: LayoutLike, dtype: DType, align_bytes: int | None = None) -> Tensor:
+    """An argument that the kernel only reads.
+
+    `align_bytes`: what its address is a multiple of, a power of two (default: one element); checked at launch.
+    Raises VerifyError KERNEL_NONE outside of a kernel, KERNEL_NAME; LayoutError TENSOR_TYPE. Paper section 3.1.
+    """
+    return _core.record_arg("input", name, layout, dtype, align_bytes)
+
+
+def output(name: str, layout: LayoutLike, dtype: DType, align_bytes: int | None = None) -> Tensor:
+    """An argument of which the kernel writes every element and reads none; the simulator checks it. Otherwise as input."""
+    return _core.record_arg("output", name, layout, dtype, align_bytes)
+
+
+def inout(name: str, layout: LayoutLike, dtype: DType, align_bytes: int | None = None) -> Tensor:
+    """An argument that the kernel reads and writes in place. Otherwise as input."""
+    return _core.record_arg("inout", name, layout, dtype, align_bytes)
+
+
+def param(name: str, dtype: DType) -> IntLike:
+    """A scalar argument of an integer type, as a symbolic integer with the type's bounds.
+
+    Raises VerifyError KERNEL_NAME; LayoutError TENSOR_TYPE for other types.
+    """
+    return _core.record_param(name, dtype)
+
+
+def tensor(name: str, layout: LayoutLike, dtype: DType, memory: Memory = GL) -> Tensor:
+    """A tensor outside of any kernel, to explore views: ``gr.tensor("A", gr.Layout((4, 8), (1, 4)), gr.fp32)``.
+
+    It cannot be an operand of a kernel's specs. Paper section 3.
+    """
+    return _core.tensor(name, layout, dtype, memory)
+
+
+def alloc(
+    name: str,
+    layout: LayoutLike,
+    dtype: DType,
+    memory: Memory,
+    stages: int | None = None,
+    swizzle: Swizzle | None = None,
+    over: Sequence[Tensor] | None = None,
+    align_bytes: int | None = None,
+) -> Tensor:
+    """A tensor of the kernel's own: in shared memory (gr.SH), or private to each thread in registers (gr.RF).
+
+    `stages` puts a level of so many copies outside: ``t[i]`` is stage i. `swizzle` permutes the offsets of a stage.
+    `over` reuses the bytes of other shared tensors. Alignment: 16 bytes, 1024 if swizzled, or `align_bytes`.
+    Raises LayoutError TENSOR_TYPE; VerifyError KERNEL_NAME. The paper's Allocate.
+    """
+    return _core.record_alloc(name, layout, dtype, memory, stages, swizzle, over, align_bytes)
+
+
+def fragment(
+    name: str, shape: Sequence[int], dtype: DType, tv: Any, on: ThreadTensor, stages: int | None = None
+) -> Tensor:
+    """One logical tile that the threads `on` hold together in registers.
+
+    `tv` says who holds what: an operand of an atom (``mma.c``), whose tile is repeated over registers and over the outer
+    levels of `on`, or gr.tv(thread, value) over the whole shape. Prints as ``[warps].[registers].[atom].fp32.RF<...>``.
+    Raises LayoutError FRAGMENT_SHAPE (the sizes do not divide), FRAGMENT_GROUP (the threads do not fit).
+    """
+    sizes = [shape] if isinstance(shape, int) else list(shape)
+    if isinstance(tv, Layout):
+        return _core.record_fragment(name, sizes, dtype, tv, [], "tv", on, stages)
+    extents = [int(n) for n in re.findall(r"\d+", tv.tile)]
+    return _core.record_fragment(name, sizes, dtype, tv.tv, extents, tv.label, on, stages)
+
+
+def blocks(*sizes: IntLike) -> ThreadTensor:
+    """The launch grid, ``gr.blocks(M // 128, N // 128)``: up to three sizes are blockIdx.x, .y, .z; more are linearised.
+
+    Inside a kernel it declares its grid, once; outside it is for exploring. Sizes may be symbols.
+    Raises LayoutError THREAD_SHAPE; VerifyError KERNEL_LAUNCH when declared twice. Paper section 4.
+    """
+    return _core.blocks(*sizes)
+
+
+def threads(*sizes: int) -> ThreadTensor:
+    """The threads of a block, ``gr.threads(16, 16)``: at most 1024, linearised with the first size fastest.
+
+    Inside a kernel it declares its block, once; outside it is for exploring.
+    Raises LayoutError THREAD_SHAPE; VerifyError KERNEL_LAUNCH when declared twice. Paper section 4.
+    """
+    return _core.threads(*sizes)

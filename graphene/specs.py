@@ -1,0 +1,102 @@
+"""Specs: what is to be computed. Each call records one; it is a leaf, which one atomic spec implements, unless it is entered
+with ``with``: then its decomposition follows, and the spec is a promise that ``kernel.check()`` holds it to.
+
+`on` says who executes it: threads, or a pair (blocks, threads). By default the smallest group among its fragments, else
+each thread for itself; and each block for itself. `atom` names the atomic spec, or the atomic spec that larger tiles are
+decomposed for at once. Further keywords are attributes of the kind, such as ``cache=`` of a Move or ``round=``.
+
+Errors: VerifyError KERNEL_NONE, KERNEL_SCOPE, KERNEL_FOREIGN, SPEC_ATTR here; leaves are matched when the kernel is lowered.
+Source: paper section 5, Tables 1 and 2.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from graphene import _core
+from graphene._core import SpecHandle, Tensor, ThreadTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from graphene._core import IntLike
+
+__all__ = ["binary", "init", "matmul", "move", "reduce", "shfl", "spec", "ternary", "unary"]
+
+On: TypeAlias = "ThreadTensor | tuple[ThreadTensor, ThreadTensor] | None"
+Number: TypeAlias = "Tensor | IntLike | float"
+
+
+def _atom_name(atom: Any) -> str:
+    if atom is None:
+        return ""
+    if isinstance(atom, str):
+        return atom
+    if isinstance(atom, (tuple, list)):
+        return ",".join(_atom_name(a) for a in atom)
+    return str(atom.name)
+
+
+def _record(
+    kind: str, outs: Any, ins: Any, on: On, atom: Any = None, means: str = "", **attrs: Any
+) -> SpecHandle:
+    return _core.record_spec(kind, outs, ins, attrs, on, _atom_name(atom), means)
+
+
+def spec(outs: Tensor | Sequence[Tensor], ins: Sequence[Number] = (), on: On = None, means: str = "") -> SpecHandle:
+    """A generic Spec, such as the root of a kernel: it names its outputs and inputs and is decomposed by hand."""
+    return _record("Spec", outs, list(ins), on, None, means)
+
+
+def move(dst: Tensor, src: Tensor, on: On = None, atom: Any = None, fill: float = 0.0, **attrs: Any) -> SpecHandle:
+    """``dst <- src``, bits preserved; equal numbers of elements, in the same order of coordinates.
+
+    `fill` is what elements outside of a partial source read as.
+    """
+    return _record("Move", dst, (src,), on, atom, fill=float(fill), **attrs)
+
+
+def matmul(
+    out: Tensor, a: Tensor, b: Tensor, on: On = None, atom: Any = None, accumulate: bool = True, **attrs: Any
+) -> SpecHandle:
+    """``out[M,N] += a[M,K] @ b[K,N]`` (``accumulate=False``: ``=``); an operand stored the other way is passed as ``.T``.
+
+    Rank 0 is a fused multiply-add, rank 1 an elementwise one.
+    """
+    return _record("MatMul", out, (a, b), on, atom, accumulate=accumulate, **attrs)
+
+
+def unary(op: str, out: Tensor, x: Number, on: On = None, atom: Any = None, **attrs: Any) -> SpecHandle:
+    """``out[i] = op(x[i])``: cast, neg, abs, exp2, rsqrt, rcp, tanh, ..."""
+    return _record("UnaryPointwise", out, (x,), on, atom, op=op, **attrs)
+
+
+def binary(op: str, out: Tensor, x: Number, y: Number, on: On = None, atom: Any = None, **attrs: Any) -> SpecHandle:
+    """``out[i] = x[i] op y[i]``: add, sub, mul, div, max, min, eq, lt, ...; comparisons write gr.pred."""
+    return _record("BinaryPointwise", out, (x, y), on, atom, op=op, **attrs)
+
+
+def ternary(
+    op: str, out: Tensor, x: Number, y: Number, z: Number, on: On = None, atom: Any = None, **attrs: Any
+) -> SpecHandle:
+    """``fma``: ``out[i] = x[i] * y[i] + z[i]`` rounded once; ``where``: ``y[i]`` where the pred ``x[i]`` holds, else ``z[i]``."""
+    return _record("TernaryPointwise", out, (x, y, z), on, atom, op=op, **attrs)
+
+
+def reduce(
+    op: str, out: Tensor, x: Tensor, axis: int, accumulate: bool = False, on: On = None, atom: Any = None, **attrs: Any
+) -> SpecHandle:
+    """``out = op over x along axis`` (add, mul, max, min); ``accumulate=True`` starts from what `out` holds."""
+    return _record("Reduction", out, (x,), on, atom, op=op, axis=axis, accumulate=accumulate, **attrs)
+
+
+def shfl(
+    out: Tensor, x: Tensor, mode: str, arg: IntLike, on: On = None, atom: Any = None, **attrs: Any
+) -> SpecHandle:
+    """Each lane of a warp gets the value of another: mode ``idx``, ``up``, ``down`` or ``bfly`` (lane xor arg)."""
+    return _record("Shfl", out, (x,), on, atom, mode=mode, arg=arg, **attrs)
+
+
+def init(t: Tensor, value: float, on: On = None, atom: Any = None, **attrs: Any) -> SpecHandle:
+    """Sets every element of a tensor to a number."""
+    return _record("Init", t, (), on, atom, value=float(value), **attrs)
