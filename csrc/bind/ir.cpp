@@ -44,7 +44,8 @@ Layout column_layout_from_py(py::handle h) {
 layout::Tiler sizes_from_py(py::handle h) {
   auto entry = [](py::handle item) -> std::optional<Layout> {
     if (item.is_none()) return std::nullopt;
-    if (is_sequence(item)) wrong_type("a tile size", "a size, a Layout or None; write gr.Layout(...) for strides", item);
+    if (is_sequence(item))
+      wrong_type("a tile size", "a size, a Layout or None; write gr.Layout(...) for strides", item);
     return column_layout_from_py(item);
   };
   if (!is_sequence(h)) return {entry(h)};
@@ -164,8 +165,8 @@ struct UserFrame {
 };
 
 UserFrame user_frame() {
-  auto frame = py::reinterpret_steal<py::object>(
-      reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
+  auto frame =
+      py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyThreadState_GetFrame(PyThreadState_Get())));
   while (frame) {
     auto* f = reinterpret_cast<PyFrameObject*>(frame.ptr());
     const auto code = py::reinterpret_steal<py::object>(reinterpret_cast<PyObject*>(PyFrame_GetCode(f)));

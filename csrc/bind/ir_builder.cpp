@@ -115,18 +115,18 @@ void bind_declarations(py::module_& m) {
   m.def("record_param", [](const std::string& name, const py::object& dtype) {
     return expr_to_py(Builder::require_active("gr.param()").param(name, dtype_from_py(dtype)));
   });
-  m.def("record_alloc", [](const std::string& name, const py::object& layout, const py::object& dtype,
-                           const py::object& memory, const py::object& stages, const py::object& swizzle,
-                           const py::object& over, const py::object& align_bytes) {
-    Builder& b = Builder::require_active("gr.alloc()");
-    ir::AllocOptions o;
-    if (!stages.is_none()) o.stages = stages.cast<int>();
-    if (!swizzle.is_none()) o.swizzle = swizzle.cast<Swizzle>();
-    o.over = tensors_from_py(over, "over=");
-    if (!align_bytes.is_none()) o.align_bytes = align_bytes.cast<int>();
-    return tensor_to_py(b.alloc(name, data_layout_from_py(layout), dtype_from_py(dtype),
-                                memory.cast<const MemoryObject&>().memory, o));
-  });
+  m.def("record_alloc",
+        [](const std::string& name, const py::object& layout, const py::object& dtype, const py::object& memory,
+           const py::object& stages, const py::object& swizzle, const py::object& over, const py::object& align_bytes) {
+          Builder& b = Builder::require_active("gr.alloc()");
+          ir::AllocOptions o;
+          if (!stages.is_none()) o.stages = stages.cast<int>();
+          if (!swizzle.is_none()) o.swizzle = swizzle.cast<Swizzle>();
+          o.over = tensors_from_py(over, "over=");
+          if (!align_bytes.is_none()) o.align_bytes = align_bytes.cast<int>();
+          return tensor_to_py(b.alloc(name, data_layout_from_py(layout), dtype_from_py(dtype),
+                                      memory.cast<const MemoryObject&>().memory, o));
+        });
   m.def("record_fragment", [](const std::string& name, const std::vector<std::int64_t>& shape, const py::object& dtype,
                               const Layout& tv, const std::vector<std::int64_t>& extents, const std::string& label,
                               const py::object& on, const py::object& stages) {
@@ -140,8 +140,8 @@ void bind_declarations(py::module_& m) {
 
 // Each opens a block and returns the depth to come back to, for end_block.
 void bind_control(py::module_& m) {
-  m.def("begin_loop", [](const std::string& name, const py::object& start, const py::object& stop, const py::object& step,
-                         int unroll) {
+  m.def("begin_loop", [](const std::string& name, const py::object& start, const py::object& stop,
+                         const py::object& step, int unroll) {
     Builder& b = Builder::require_active("gr.loop()");
     const std::size_t depth = b.depth();
     const Expr var = b.loop(name, expr_from_py(start), expr_from_py(stop), expr_from_py(step), unroll);
@@ -177,13 +177,11 @@ void bind_control(py::module_& m) {
   m.def("note_break", [](std::size_t depth) {
     if (Builder* b = Builder::active(); b != nullptr) b->note_break(depth);
   });
-  m.def("record_exit_if", [](const py::object& condition) {
-    Builder::require_active("gr.exit_if()").exit_if(expr_from_py(condition));
-  });
+  m.def("record_exit_if",
+        [](const py::object& condition) { Builder::require_active("gr.exit_if()").exit_if(expr_from_py(condition)); });
   m.def("record_scalar", [](const std::string& name, const py::object& value, std::optional<std::int64_t> min,
                             std::optional<std::int64_t> max, std::int64_t multiple_of) {
-    return expr_to_py(
-        Builder::require_active("gr.scalar()").scalar(name, expr_from_py(value), min, max, multiple_of));
+    return expr_to_py(Builder::require_active("gr.scalar()").scalar(name, expr_from_py(value), min, max, multiple_of));
   });
   m.def("record_assign", [](const py::object& scalar, const py::object& value) {
     Builder::require_active("an assignment").assign(expr_from_py(scalar), expr_from_py(value));

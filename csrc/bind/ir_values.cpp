@@ -86,7 +86,8 @@ std::string threads_str(const ThreadTensor& t) {
 }
 
 void bind_types(py::module_& m) {
-  py::class_<DType> d(m, "DType", "A scalar type: gr.fp16, gr.bf16, gr.fp32, gr.tf32, gr.i32, ...; compared by identity.");
+  py::class_<DType> d(m, "DType",
+                      "A scalar type: gr.fp16, gr.bf16, gr.fp32, gr.tf32, gr.i32, ...; compared by identity.");
   d.attr("__module__") = "graphene";
   d.def_property_readonly(
       "name", [](const DType& t) { return std::string(ir::name(t.type)); }, "Its name in the IR, such as \"fp16\".");
@@ -145,7 +146,8 @@ Offsets and strides count elements of the buffer. ``str(t)`` is its type as in t
             t, ViewOp::Tile, [&](ir::ViewStmt& v) { v.tiler = sizes_from_py(sizes); },
             [](const ir::ViewStmt& v) { return ir::tile(*v.source, v.tiler); });
       },
-      py::arg("sizes"), R"doc(Cuts the outermost level into tiles (paper 3.3, Fig. 4): ``[4,8].tile([2,4])`` is ``[2,2].[2,4]``.
+      py::arg("sizes"),
+      R"doc(Cuts the outermost level into tiles (paper 3.3, Fig. 4): ``[4,8].tile([2,4])`` is ``[2,2].[2,4]``.
 
 ``sizes``: one entry per dimension. A size takes neighbours; ``gr.Layout(2, 2)`` takes every other element; None keeps the
 dimension whole. The elements of a level are the tiles of the next; a fragment's sizes count its logical elements. A size
@@ -159,7 +161,8 @@ Raises LayoutError TENSOR_TILE.)doc");
             t, ViewOp::Index, [&](ir::ViewStmt& v) { v.index = index_from_py(index, t->levels); },
             [](const ir::ViewStmt& v) { return ir::index(*v.source, v.index); });
       },
-      py::arg("index"), R"doc(Indexes the outermost level, one entry per mode: an integer, a symbolic integer, ``start:stop`` or ``:``.
+      py::arg("index"),
+      R"doc(Indexes the outermost level, one entry per mode: an integer, a symbolic integer, ``start:stop`` or ``:``.
 
 A hierarchical mode takes a colexicographic index or a tuple, as in ``C[0, (1, 1)]``. Indices do not wrap around. A tile
 index past the end is an empty tile. Raises LayoutError TENSOR_INDEX.)doc");
@@ -214,19 +217,24 @@ index past the end is an empty tile. Raises LayoutError TENSOR_INDEX.)doc");
         return view(
             t, ViewOp::Values, [](ir::ViewStmt&) {}, [](const ir::ViewStmt& v) { return ir::values(*v.source); });
       },
-      "Of a fragment: the executing thread's own registers, rank 1, in register order. Raises LayoutError TENSOR_VALUES.");
+      "Of a fragment: the executing thread's own registers, rank 1, in register order. Raises LayoutError "
+      "TENSOR_VALUES.");
   c.def_property_readonly(
       "levels", [](const Tensor& t) { return layouts(t.levels); }, "The layouts of the levels, outermost first.");
   c.def_property_readonly(
       "shape", [](const Tensor& t) { return exprs(t.logical_shape()); },
       "Elements per dimension over all levels. Raises LayoutError TENSOR_RANK when levels differ in rank.");
   c.def_property_readonly(
-      "offset", [](const Tensor& t) { return expr_to_py(t.offset); }, "Of the first element, in elements of the buffer.");
+      "offset", [](const Tensor& t) { return expr_to_py(t.offset); },
+      "Of the first element, in elements of the buffer.");
   c.def_property_readonly(
       "size", [](const Tensor& t) { return expr_to_py(t.size()); }, "Number of elements over all levels.");
-  c.def_property_readonly("dtype", [](const Tensor& t) { return DType{t.dtype}; }, "Type of an element.");
-  c.def_property_readonly("memory", [](const Tensor& t) { return MemoryObject{t.memory()}; }, "gr.GL, gr.SH or gr.RF.");
-  c.def_property_readonly("name", [](const Tensor& t) { return t.buffer->name; }, "Name of the buffer.");
+  c.def_property_readonly(
+      "dtype", [](const Tensor& t) { return DType{t.dtype}; }, "Type of an element.");
+  c.def_property_readonly(
+      "memory", [](const Tensor& t) { return MemoryObject{t.memory()}; }, "gr.GL, gr.SH or gr.RF.");
+  c.def_property_readonly(
+      "name", [](const Tensor& t) { return t.buffer->name; }, "Name of the buffer.");
   c.def_property_readonly("is_fragment", &Tensor::is_fragment, "Whether a group of threads holds it together.");
   c.def_property_readonly(
       "bounds",
@@ -236,7 +244,8 @@ index past the end is an empty tile. Raises LayoutError TENSOR_INDEX.)doc");
           out.append(py::make_tuple(expr_to_py(b.base), layouts(b.levels), expr_to_py(b.extent)));
         return out;
       },
-      "What is not proven inside: (base, levels, extent) each; an element is inside if base + the sum of the levels at its "
+      "What is not proven inside: (base, levels, extent) each; an element is inside if base + the sum of the levels at "
+      "its "
       "coordinates is below extent, for all of them.");
   c.def("__str__", &tensor_str);
   c.def("__repr__", &tensor_str);
@@ -289,7 +298,8 @@ or slices it is a subset, legal inside ``with gr.only(group):``.)doc");
       "Each member for itself: ``[].thread`` or ``[].block``.");
   py::class_<Elected> e(m, "Elected", "One thread of a group: what group.elect() gives to gr.only().");
   e.attr("__module__") = "graphene";
-  e.def_property_readonly("group", [](const Elected& x) { return threads_to_py(x.group); }, "The group.");
+  e.def_property_readonly(
+      "group", [](const Elected& x) { return threads_to_py(x.group); }, "The group.");
   c.def(
       "elect", [](const ThreadRef& t) { return Elected{t}; }, "One thread of the group, for ``with gr.only(...)``.");
   c.def("indices", &thread_indices, py::arg("names") = py::none(), R"doc(Coordinates of the executing block or thread.
@@ -320,14 +330,15 @@ are assigned to, or by ``names``. Raises LayoutError THREAD_NOT_INJECTIVE.)doc")
     if (b != nullptr) return threads_to_py(b->threads(exprs_from_py(sizes)));
     return threads_to_py(std::make_shared<const ThreadTensor>(ir::make_threads(exprs_from_py(sizes))));
   });
-  m.def("tensor", [](const std::string& name, const py::object& layout, const py::object& dtype, const py::object& memory) {
-    ir::Buffer buffer;
-    buffer.name = name;
-    buffer.layout = data_layout_from_py(layout);
-    buffer.dtype = dtype_from_py(dtype);
-    buffer.memory = memory.cast<const MemoryObject&>().memory;
-    return tensor_to_py(std::make_shared<const Tensor>(ir::declare(std::move(buffer))));
-  });
+  m.def("tensor",
+        [](const std::string& name, const py::object& layout, const py::object& dtype, const py::object& memory) {
+          ir::Buffer buffer;
+          buffer.name = name;
+          buffer.layout = data_layout_from_py(layout);
+          buffer.dtype = dtype_from_py(dtype);
+          buffer.memory = memory.cast<const MemoryObject&>().memory;
+          return tensor_to_py(std::make_shared<const Tensor>(ir::declare(std::move(buffer))));
+        });
 }
 
 }  // namespace

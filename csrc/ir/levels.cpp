@@ -81,7 +81,8 @@ ModeTile tile_mode(const Layout& mode, const Layout& tiler, const std::function<
   const bool contiguous = tiler.shape().is_leaf() && (tiler.stride().leaf().is_const(1) || size.is_const(1));
   if (contiguous) {
     out.tile_coord = Layout(size, 1);
-    out.rest_coord = Layout(sym::ceil_div(n, size), size);
+    const Expr tiles = sym::ceil_div(n, size);
+    out.rest_coord = Layout(tiles, tiles.is_const(1) ? Expr(0) : size);
     out.partial = !divides(n, size);
   } else {
     if (!tiler.is_static()) refuse("a tile with strides must have constant sizes and strides, got " + tiler.str());
