@@ -1,4 +1,4 @@
-"""Statements beside specs: loops, branches, scalars, barriers. They are recorded; a Python ``for`` over a range unrolls."""
+"""Statements beside specs: loops, branches, scalars, barriers. They are recorded; a Python ``range`` unrolls."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ class Block:
 
 
 def loop(name: str, stop: IntLike, start: IntLike = 0, step: IntLike = 1, unroll: int = 1) -> Loop:
-    """A loop ``name = start, start + step, ... < stop``, recorded once: ``for k in gr.loop("k", n)`` or ``with ... as k``.
+    """A counted loop, recorded once: ``for k in gr.loop("k", n)`` or ``with gr.loop("k", n) as k``.
 
-    `stop` is exclusive; all three may be symbolic. `unroll`: 1 not at all, n by n, 0 fully, when lowering (registers may then
-    be indexed by the counter). break and return are errors (LOOP_BREAK). Raises VerifyError LOOP_STEP.
+    `stop` is exclusive; start, stop and step may be symbolic. `unroll`: 1 not at all, n by n, 0 fully, when lowering
+    (registers may then be indexed by the counter). Raises VerifyError LOOP_STEP, LOOP_BREAK (left early).
     """
     return Loop(name, start, stop, step, unroll)
 
@@ -120,10 +120,8 @@ class Scalar:
         _core.record_assign(self.value, value)
 
 
-def scalar(
-    name: str, value: IntLike, min: int | None = None, max: int | None = None, multiple_of: int = 1
-) -> Scalar:
-    """A mutable integer. `min` (default 0), `max` and `multiple_of` are facts that every value assigned to it must have."""
+def scalar(name: str, value: IntLike, min: int | None = None, max: int | None = None, multiple_of: int = 1) -> Scalar:
+    """A mutable integer. `min`, `max` and `multiple_of` are facts that every value assigned to it must have."""
     return Scalar(_core.record_scalar(name, value, min, max, multiple_of))
 
 

@@ -1,7 +1,7 @@
 """What a kernel is made of: arguments, allocations, fragments, blocks and threads.
 
-Layouts: a Layout or its text is taken as it is; a list of sizes is row-major. Sizes may be symbols (gr.sym) for arguments
-and must be integers for a kernel's own tensors. Strides count elements.
+Layouts: a Layout or its text is taken as it is; a list of sizes is row-major. Sizes may be symbols (gr.sym) for
+arguments and must be integers for a kernel's own tensors. Strides count elements.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def input(name: str, layout: LayoutLike, dtype: DType, align_bytes: int | None =
 
 
 def output(name: str, layout: LayoutLike, dtype: DType, align_bytes: int | None = None) -> Tensor:
-    """An argument of which the kernel writes every element and reads none; the simulator checks it. Otherwise as input."""
+    """An argument that the kernel writes whole and never reads; the simulator checks it. Otherwise as input."""
     return _core.record_arg("output", name, layout, dtype, align_bytes)
 
 
@@ -80,8 +80,8 @@ def fragment(
 ) -> Tensor:
     """One logical tile that the threads `on` hold together in registers.
 
-    `tv` says who holds what: an operand of an atom (``mma.c``), whose tile is repeated over registers and over the outer
-    levels of `on`, or gr.tv(thread, value) over the whole shape. Prints as ``[warps].[registers].[atom].fp32.RF<...>``.
+    `tv` says who holds what: an operand of an atom (``mma.c``), whose tile is repeated over registers and over the
+    outer levels of `on`, or gr.tv(thread, value) over the whole shape. Prints as ``[warps].[registers].[atom]``.
     Raises LayoutError FRAGMENT_SHAPE (the sizes do not divide), FRAGMENT_GROUP (the threads do not fit).
     """
     sizes = [shape] if isinstance(shape, int) else list(shape)
@@ -92,7 +92,7 @@ def fragment(
 
 
 def blocks(*sizes: IntLike) -> ThreadTensor:
-    """The launch grid, ``gr.blocks(M // 128, N // 128)``: up to three sizes are blockIdx.x, .y, .z; more are linearised.
+    """The launch grid, ``gr.blocks(M // 128, N // 128)``: up to three sizes are blockIdx.x, .y, .z, more are one index.
 
     Inside a kernel it declares its grid, once; outside it is for exploring. Sizes may be symbols.
     Raises LayoutError THREAD_SHAPE; VerifyError KERNEL_LAUNCH when declared twice. Paper section 4.

@@ -1,11 +1,11 @@
-"""Specs: what is to be computed. Each call records one; it is a leaf, which one atomic spec implements, unless it is entered
-with ``with``: then its decomposition follows, and the spec is a promise that ``kernel.check()`` holds it to.
+"""Specs: what is to be computed. Each call records one; it is a leaf, which one atomic spec implements, unless it is
+entered with ``with``: then its decomposition follows, and ``kernel.check()`` holds it to what the spec promises.
 
 `on` says who executes it: threads, or a pair (blocks, threads). By default the smallest group among its fragments, else
-each thread for itself; and each block for itself. `atom` names the atomic spec, or the atomic spec that larger tiles are
+each thread for itself; and each block for itself. `atom` names the atomic spec, or the one that larger tiles are
 decomposed for at once. Further keywords are attributes of the kind, such as ``cache=`` of a Move or ``round=``.
 
-Errors: VerifyError KERNEL_NONE, KERNEL_SCOPE, KERNEL_FOREIGN, SPEC_ATTR here; leaves are matched when the kernel is lowered.
+Errors: VerifyError KERNEL_NONE, KERNEL_SCOPE, KERNEL_FOREIGN, SPEC_ATTR; leaves are matched when the kernel is lowered.
 Source: paper section 5, Tables 1 and 2.
 """
 
@@ -37,9 +37,7 @@ def _atom_name(atom: Any) -> str:
     return str(atom.name)
 
 
-def _record(
-    kind: str, outs: Any, ins: Any, on: On, atom: Any = None, means: str = "", **attrs: Any
-) -> SpecHandle:
+def _record(kind: str, outs: Any, ins: Any, on: On, atom: Any = None, means: str = "", **attrs: Any) -> SpecHandle:
     return _core.record_spec(kind, outs, ins, attrs, on, _atom_name(atom), means)
 
 
@@ -59,7 +57,7 @@ def move(dst: Tensor, src: Tensor, on: On = None, atom: Any = None, fill: float 
 def matmul(
     out: Tensor, a: Tensor, b: Tensor, on: On = None, atom: Any = None, accumulate: bool = True, **attrs: Any
 ) -> SpecHandle:
-    """``out[M,N] += a[M,K] @ b[K,N]`` (``accumulate=False``: ``=``); an operand stored the other way is passed as ``.T``.
+    """``out[M,N] += a[M,K] @ b[K,N]`` (``accumulate=False``: ``=``); what is stored the other way is passed as ``.T``.
 
     Rank 0 is a fused multiply-add, rank 1 an elementwise one.
     """
@@ -79,7 +77,7 @@ def binary(op: str, out: Tensor, x: Number, y: Number, on: On = None, atom: Any 
 def ternary(
     op: str, out: Tensor, x: Number, y: Number, z: Number, on: On = None, atom: Any = None, **attrs: Any
 ) -> SpecHandle:
-    """``fma``: ``out[i] = x[i] * y[i] + z[i]`` rounded once; ``where``: ``y[i]`` where the pred ``x[i]`` holds, else ``z[i]``."""
+    """``fma``: ``out[i] = x[i] * y[i] + z[i]`` rounded once; ``where``: ``y[i]`` if pred ``x[i]`` else ``z[i]``."""
     return _record("TernaryPointwise", out, (x, y, z), on, atom, op=op, **attrs)
 
 
@@ -90,9 +88,7 @@ def reduce(
     return _record("Reduction", out, (x,), on, atom, op=op, axis=axis, accumulate=accumulate, **attrs)
 
 
-def shfl(
-    out: Tensor, x: Tensor, mode: str, arg: IntLike, on: On = None, atom: Any = None, **attrs: Any
-) -> SpecHandle:
+def shfl(out: Tensor, x: Tensor, mode: str, arg: IntLike, on: On = None, atom: Any = None, **attrs: Any) -> SpecHandle:
     """Each lane of a warp gets the value of another: mode ``idx``, ``up``, ``down`` or ``bfly`` (lane xor arg)."""
     return _record("Shfl", out, (x,), on, atom, mode=mode, arg=arg, **attrs)
 

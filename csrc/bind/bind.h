@@ -19,6 +19,7 @@ void set_python_error(const Error& e) noexcept;
 void register_base(py::module_& m);     // exceptions and the error catalogue
 void register_sym(py::module_& m);      // IntExpr and its facts
 void register_layout(py::module_& m);   // Layout, Swizzle, ComposedLayout, the algebra
+void register_ir(py::module_& m);       // tensors, threads, the tracing builder
 void register_atoms(py::module_& m);    // the registry of atomic specs
 void register_runtime(py::module_& m);  // compiling, the disk cache, launching
 

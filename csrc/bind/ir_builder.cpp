@@ -27,6 +27,10 @@ Builder& active_or_closed(Builder* expected) {
   return *b;
 }
 
+Expr condition_from_py(py::handle h) {
+  return PyBool_Check(h.ptr()) ? Expr(h.ptr() == Py_True ? 1 : 0) : expr_from_py(h);
+}
+
 ir::Operand operand_from_py(py::handle h) {
   if (py::isinstance<ir::Tensor>(h)) return tensor_from_py(h, "an operand");
   if (PyFloat_Check(h.ptr())) return h.cast<double>();
@@ -150,7 +154,7 @@ void bind_control(py::module_& m) {
   m.def("begin_if", [](const py::object& condition) {
     Builder& b = Builder::require_active("gr.if_()");
     const std::size_t depth = b.depth();
-    b.if_(expr_from_py(condition));
+    b.if_(condition_from_py(condition));
     return depth;
   });
   m.def("begin_else", [] {
@@ -177,8 +181,9 @@ void bind_control(py::module_& m) {
   m.def("note_break", [](std::size_t depth) {
     if (Builder* b = Builder::active(); b != nullptr) b->note_break(depth);
   });
-  m.def("record_exit_if",
-        [](const py::object& condition) { Builder::require_active("gr.exit_if()").exit_if(expr_from_py(condition)); });
+  m.def("record_exit_if", [](const py::object& condition) {
+    Builder::require_active("gr.exit_if()").exit_if(condition_from_py(condition));
+  });
   m.def("record_scalar", [](const std::string& name, const py::object& value, std::optional<std::int64_t> min,
                             std::optional<std::int64_t> max, std::int64_t multiple_of) {
     return expr_to_py(Builder::require_active("gr.scalar()").scalar(name, expr_from_py(value), min, max, multiple_of));

@@ -6,6 +6,7 @@ PYBIND11_MODULE(_core, m) {
   graphene::bind::register_base(m);
   graphene::bind::register_sym(m);
   graphene::bind::register_layout(m);
+  graphene::bind::register_ir(m);
   graphene::bind::register_atoms(m);
   graphene::bind::register_runtime(m);
 }

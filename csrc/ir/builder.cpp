@@ -110,12 +110,13 @@ void Builder::note_break(std::size_t depth) {
   if (noted_ || closed_ || depth >= frames_.size() || !frames_[depth].owner) return;
   const Stmt& s = *frames_[depth].owner;
   const auto* l = s.as<LoopStmt>();
-  noted_ = Diagnostic{.code = Code::LOOP_BREAK,
-                      .where = s.loc,
-                      .message = "the loop " + (l != nullptr ? l->var.str() : "") + " was left before its end",
-                      .ir = {},
-                      .details = {"a recorded loop runs its body once, to record it; break and return have no meaning there"},
-                      .fix = "use gr.if_() inside the loop, or a bound of the loop"};
+  noted_ = Diagnostic{
+      .code = Code::LOOP_BREAK,
+      .where = s.loc,
+      .message = "the loop " + (l != nullptr ? l->var.str() : "") + " was left before its end",
+      .ir = {},
+      .details = {"a recorded loop runs its body once, to record it; break and return have no meaning there"},
+      .fix = "use gr.if_() inside the loop, or a bound of the loop"};
 }
 
 void Builder::ready() const {

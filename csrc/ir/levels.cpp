@@ -73,6 +73,12 @@ std::string levels_str(const std::vector<Layout>& levels, bool strides) {
   return s;
 }
 
+Layout reshaped(const Layout& level, const Layout& shape) {
+  std::vector<Layout> modes;
+  for (const Layout& m : modes_of(shape)) modes.push_back(composition(level, m));
+  return level_of(modes);
+}
+
 ModeTile tile_mode(const Layout& mode, const Layout& tiler, const std::function<void(const std::string&)>& refuse) {
   const Expr n = mode.size();
   const Expr size = tiler.size();

@@ -16,6 +16,9 @@ namespace graphene::ir {
 [[nodiscard]] std::string level_str(const Layout& level, bool strides = true);
 [[nodiscard]] std::string levels_str(const std::vector<Layout>& levels, bool strides = true);
 
+// level o shape: one mode for each of shape's.
+[[nodiscard]] Layout reshaped(const Layout& level, const Layout& shape);
+
 // One mode cut by a tiler: for all tile elements e and tiles r inside the mode, mode(coordinate(r, e)) ==
 // rest(r) + tile(e). `rest_coord` and `tile_coord` give that coordinate. partial: the last tiles may reach past the
 // end.

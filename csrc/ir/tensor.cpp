@@ -332,7 +332,7 @@ Tensor reshape(const Tensor& t, int level, const Layout& shape) {
           "got: " + level_str(shape) + " of " + shape.size().str()});
   Tensor out = t;
   out.id = -1;
-  auto apply = [&](Layout& old) { old = level_of(modes_of(layout::composition(old, shape))); };
+  auto apply = [&](Layout& old) { old = reshaped(old, shape); };
   apply(out.levels[l]);
   for (DimBound& b : out.bounds) apply(b.levels[l]);
   return out;

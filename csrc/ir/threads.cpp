@@ -217,7 +217,7 @@ ThreadTensor reshape(const ThreadTensor& t, int level, const Layout& shape) {
           "got: " + level_str(shape) + " of " + shape.size().str()});
   ThreadTensor out = t;
   out.id = -1;
-  out.levels[static_cast<std::size_t>(level)] = level_of(modes_of(layout::composition(old, shape)));
+  out.levels[static_cast<std::size_t>(level)] = reshaped(old, shape);
   return out;
 }
 

@@ -12,7 +12,7 @@ import graphene as gr
 def evaluate(e, **values):
     """Value of an index expression by Python itself: the text is Python's."""
     text = str(e).replace("bid.", "bid_")
-    return eval(text, {"__builtins__": {"min": min, "max": max}}, values)  # noqa: S307
+    return eval(text, {"__builtins__": {"min": min, "max": max}}, values)
 
 
 def flat(coords):
@@ -130,13 +130,12 @@ def test_slices_are_subsets_with_coordinates_of_their_own():
 @given(st.integers(2, 8), st.integers(2, 8), st.integers(1, 40))
 def test_what_is_not_injective_is_refused(a, b, stride):
     assume(a * b <= 64)
-    t = gr.threads(64 * 40).tile(64) if False else gr.threads(960)
+    t = gr.threads(960)
     try:
         v = t.tile([gr.Layout((a, b), (1, stride))])
         index = list(flat(v.indices()))
-    except gr.LayoutError as e:
-        assert e.code in ("THREAD_TILE", "THREAD_NOT_INJECTIVE", "LAYOUT_DIVISIBILITY", "LAYOUT_INJECTIVE")
-        return
+    except gr.LayoutError:
+        return  # refused: the law below is about what is accepted
     for cs, tid in brute_hierarchical(v).items():
         assert tuple(evaluate(e, tid=tid) for e in index) == cs
 
@@ -178,7 +177,8 @@ def brute_hierarchical(t):
         ),
         (
             lambda: gr.threads(64).tile(32)[2],
-            "a thread index out of range   [THREAD_INDEX]\n  threads: [2:32].[32].thread\n  mode 0: want 0 to 1\n  got: 2",
+            "a thread index out of range   [THREAD_INDEX]\n"
+            "  threads: [2:32].[32].thread\n  mode 0: want 0 to 1\n  got: 2",
         ),
         (
             lambda: gr.threads(64).tile(32)[gr.threads(64).tile(16).indices()[0]],
@@ -188,7 +188,8 @@ def brute_hierarchical(t):
         ),
         (
             lambda: gr.threads(64).reshape(0, [8]),
-            "a reshape keeps the number of members   [THREAD_RESHAPE]\n  threads: [64].thread\n  level 0: 64\n  got: [8] of 8",
+            "a reshape keeps the number of members   [THREAD_RESHAPE]\n"
+            "  threads: [64].thread\n  level 0: 64\n  got: [8] of 8",
         ),
         (
             lambda: gr.blocks(0),
