@@ -10,7 +10,7 @@ namespace {
 class LeafComposition {
  public:
   LeafComposition(const Flat& a, const Layout& whole_a, const Layout& whole_b)
-      : a_(a), whole_a_(whole_a), whole_b_(whole_b), reach_(a.rank(), Expr(0)) {}
+      : a_(a), facts_("composition", {{"left:  ", &whole_a}, {"right: ", &whole_b}}), reach_(a.rank(), Expr(0)) {}
 
   IntTuple shape;  // of the result
   IntTuple stride;
@@ -35,19 +35,15 @@ class LeafComposition {
   // of the mode. (The last mode is open-ended.) a is coalesced, so a carry would change the offset.
   void check_no_carry() const {
     for (std::size_t j = 0; j + 1 < a_.rank(); ++j) {
-      require(known_le(reach_[j] + 1, a_.shape[j]), "composition", (reach_[j] + 1).str() + " <= " + a_.shape[j].str(),
-              Code::LAYOUT_COMPOSE,
-              "the composition is not a layout: the modes of the right operand carry into each other inside of mode " +
-                  a_.shape[j].str() + ":" + a_.stride[j].str() + " of the left one",
-              operands());
+      if (reach_[j].is_const(0)) continue;
+      facts_.need_le(reach_[j] + 1, a_.shape[j], Code::LAYOUT_COMPOSE, [&] {
+        return "the composition is not a layout: the modes of the right operand carry into each other inside of mode " +
+               a_.shape[j].str() + ":" + a_.stride[j].str() + " of the left one";
+      });
     }
   }
 
  private:
-  [[nodiscard]] std::vector<std::string> operands() const {
-    return {"left:  " + whole_a_.str(), "right: " + whole_b_.str()};
-  }
-
   void piece(Flat& out, std::size_t j, const Expr& s, const Expr& step) {
     reach_[j] = reach_[j] + (s - 1) * step;
     out.push(s, step * a_.stride[j]);
@@ -63,8 +59,9 @@ class LeafComposition {
     } else {
       Expr rest = s;
       Expr step = d;
-      require(known_le(0, step), "composition", step.str() + " >= 0", Code::LAYOUT_COMPOSE,
-              "the composition is not a layout: a negative stride on the right, several modes on the left", operands());
+      facts_.need_le(0, step, Code::LAYOUT_COMPOSE, [] {
+        return "the composition is not a layout: a negative stride on the right, several modes on the left";
+      });
       for (std::size_t j = 0; j < last && !rest.is_const(1); ++j) split(out, j, rest, step);
       if (s.is_const(1)) {
         Expr below = 1;
@@ -83,36 +80,44 @@ class LeafComposition {
   // Takes from rest:step what lies in mode j; what is left counts in units of the next mode.
   void split(Flat& out, std::size_t j, Expr& rest, Expr& step) {
     const Expr& size = a_.shape[j];
-    if (proven_le((rest - 1) * step + 1, size)) {
+    const Expr reach = (rest - 1) * step + 1;
+    if (facts_.le(reach, size).value_or(false)) {
       piece(out, j, rest, step);
       rest = 1;
       return;
     }
-    const std::optional<bool> beyond = known_divides(size, step);
+    const std::optional<bool> beyond = facts_.divides(size, step);
     if (beyond.value_or(false)) {
       step = sym::floor_div(step, size);
       return;
     }
-    const std::optional<bool> inside = known_divides(step, size);
-    std::optional<bool> divides = inside;
-    if (!inside.value_or(false) && !(beyond.has_value() && inside.has_value())) divides = std::nullopt;
-    require(divides, "composition", size.str() + " % " + step.str() + " == 0", Code::LAYOUT_DIVISIBILITY,
-            "composition: the stride " + step.str() + " and the size " + size.str() + " do not divide each other",
-            operands());
+    const std::optional<bool> inside = facts_.divides(step, size);
+    if (!inside.value_or(false)) {
+      if (beyond && inside)
+        fail(Code::LAYOUT_DIVISIBILITY,
+             "composition: the stride " + step.str() + " and the size " + size.str() + " do not divide each other",
+             facts_.details());
+      facts_.missing(reach.str() + " <= " + size.str() + " or " + size.str() + " % " + step.str() + " == 0",
+                     step.is_const() ? Facts::divides_fix(step, size) : Facts::le_fix(reach, size));
+    }
     const Expr taken = sym::floor_div(size, step);
-    require(known_divides(taken, rest), "composition", rest.str() + " % " + taken.str() + " == 0",
-            Code::LAYOUT_DIVISIBILITY,
-            "composition: the size " + rest.str() + " is not a multiple of the " + taken.str() +
-                " steps that fit in mode " + size.str() + ":" + a_.stride[j].str(),
-            operands());
+    const std::optional<bool> whole = facts_.divides(taken, rest);
+    if (!whole.value_or(false)) {
+      if (whole && facts_.le(reach, size))
+        fail(Code::LAYOUT_DIVISIBILITY,
+             "composition: the size " + rest.str() + " is not a multiple of the " + taken.str() +
+                 " steps that fit in mode " + size.str() + ":" + a_.stride[j].str(),
+             facts_.details());
+      facts_.missing(reach.str() + " <= " + size.str() + " or " + rest.str() + " % " + taken.str() + " == 0",
+                     Facts::le_fix(reach, size));
+    }
     if (!taken.is_const(1)) piece(out, j, taken, step);
     rest = sym::floor_div(rest, taken);
     step = 1;
   }
 
   const Flat& a_;
-  const Layout& whole_a_;
-  const Layout& whole_b_;
+  Facts facts_;
   std::vector<Expr> reach_;
 };
 
@@ -137,7 +142,7 @@ Layout complement(const Layout& l, const Expr& cotarget) {
   const Flat f = filtered(flatten(l));
   Flat out;
   Expr current = 1;
-  for (const std::size_t i : nested_order(f, "complement", l)) {
+  for (const std::size_t i : nested_order(f, Facts("complement", {{"layout: ", &l}}))) {
     out.push(sym::floor_div(f.stride[i], current), current);
     current = f.shape[i] * f.stride[i];
   }
@@ -173,12 +178,12 @@ Layout right_inverse(const Layout& l) {
 Layout left_inverse(const Layout& l) {
   const Flat f = coalesced(flatten(l));
   if (f.shape[0].is_const(0) || f.shape[0].is_const(1)) return {};
-  const std::vector<std::string> details = {"layout: " + l.str()};
+  const Facts facts("left_inverse", {{"layout: ", &l}});
   std::vector<Expr> below(f.rank());
   Expr product = 1;
   for (std::size_t i = 0; i < f.rank(); ++i) {
     if (f.stride[i].is_const(0))
-      fail(Code::LAYOUT_INJECTIVE, "left_inverse needs an injective layout, got a stride of 0", details);
+      fail(Code::LAYOUT_INJECTIVE, "left_inverse needs an injective layout, got a stride of 0", facts.details());
     below[i] = product;
     product = product * f.shape[i];
   }
@@ -187,11 +192,11 @@ Layout left_inverse(const Layout& l) {
   Expr current = 1;
   Expr weight = 0;
   Expr size = 1;
-  for (const std::size_t i : nested_order(f, "left_inverse", l)) {
+  for (const std::size_t i : nested_order(f, facts)) {
     const Expr& d = f.stride[i];
-    require(known_divides(current, d), "left_inverse", d.str() + " % " + current.str() + " == 0",
-            Code::LAYOUT_DIVISIBILITY, "left_inverse: the stride " + d.str() + " is not a multiple of " + current.str(),
-            details);
+    facts.need_divides(current, d, Code::LAYOUT_DIVISIBILITY, [&] {
+      return "left_inverse: the stride " + d.str() + " is not a multiple of " + current.str();
+    });
     out.push(sym::floor_div(d, current), weight);
     current = d;
     weight = below[i];

@@ -1,4 +1,5 @@
-#include "layout/facts.h"
+#include "base/diag.h"
+#include "layout/layout.h"
 
 namespace graphene::layout {
 
@@ -31,8 +32,8 @@ void check_part(const IntTuple& coord, const IntTuple& shape, const IntTuple& wh
   if (coord.is_leaf()) {
     const Expr& c = coord.leaf();
     const Expr size = shape.product();
-    const bool below = !known_le(0, c).value_or(true);
-    const bool above = !known_le(c + 1, size).value_or(true);
+    const bool below = !sym::decide(sym::le(0, c)).value_or(true);
+    const bool above = !sym::decide(sym::lt(c, size)).value_or(true);
     if (!below && !above) return;
     std::vector<std::string> details;
     if (!whole_coord.is_leaf()) details.push_back("coordinate: " + whole_coord.str() + " in " + whole.str());

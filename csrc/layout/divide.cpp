@@ -20,13 +20,13 @@ void check_rank(const Layout& l, const Tiler& tiler, const char* operation) {
 void check_no_holes(const Layout& tiler, const Layout& l) {
   const Flat f = filtered(flatten(tiler));
   Expr current = 1;
-  for (const std::size_t i : nested_order(f, "logical_divide", tiler)) {
+  const Facts facts("logical_divide", {{"layout: ", &l}, {"tile:   ", &tiler}});
+  for (const std::size_t i : nested_order(f, facts)) {
     const Expr& d = f.stride[i];
-    require(known_divides(current, d), "logical_divide", d.str() + " % " + current.str() + " == 0",
-            Code::LAYOUT_DIVISIBILITY,
-            "logical_divide: copies of the tile cannot cover the layout: its stride " + d.str() +
-                " is not a multiple of " + current.str(),
-            {"layout: " + l.str(), "tile:   " + tiler.str()});
+    facts.need_divides(current, d, Code::LAYOUT_DIVISIBILITY, [&] {
+      return "logical_divide: copies of the tile cannot cover the layout: its stride " + d.str() +
+             " is not a multiple of " + current.str();
+    });
     current = f.shape[i] * d;
   }
 }

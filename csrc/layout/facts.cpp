@@ -15,37 +15,89 @@ void collect(const IntTuple& shape, const IntTuple& stride, Flat& out) {
   for (int i = 0; i < shape.rank(); ++i) collect(shape[i], stride[i], out);
 }
 
-// Positive, or a product of sizes of the layout: such a stride is 0 only where the layout is empty.
-bool positive_stride(const Expr& d, const Flat& f) {
-  if (d.is_const()) return d.value() > 0;
-  if (sym::lower_bound(d) > 0) return true;
-  if (sym::lower_bound(d) < 0) return false;
-  const bool product = d.op() == sym::Op::Var || d.op() == sym::Op::Mul ||
-                       (d.op() == sym::Op::Add && d.node()->args.size() == 1 && d.node()->constant == 0);
-  if (!product) return false;
-  const std::vector<Expr> vars = sym::free_vars(d);
-  return std::all_of(vars.begin(), vars.end(), [&](const Expr& v) {
-    return std::any_of(f.shape.begin(), f.shape.end(), [&](const Expr& s) { return identical(s, v); });
-  });
+// Adds what a non-zero size says about the variables in it. Only of variables that could be zero otherwise.
+void nonzero_size(const Expr& size, std::int64_t at_least, sym::Substitution& out) {
+  if (size.is_const()) return;
+  const sym::Node* n = size.node();
+  if (n->op == sym::Op::Var) {
+    const sym::VarInfo& info = size.var();
+    if (info.min >= at_least || info.max < at_least) return;
+    sym::VarInfo positive = info;
+    positive.min = at_least;
+    out.emplace(n, sym::make_var(positive));
+  } else if (n->op == sym::Op::Mul) {
+    for (const Expr& factor : n->args)
+      if (sym::lower_bound(factor) >= 0) nonzero_size(factor, 1, out);
+  } else if (n->op == sym::Op::Add && n->args.size() == 1 && n->coef[0] > 0) {
+    // c*x + k >= at_least
+    nonzero_size(n->args[0], sym::ceil_div(Expr(at_least) - n->constant, n->coef[0]).value(), out);
+  } else if (n->op == sym::Op::FloorDiv && n->args[1].is_const() && n->args[1].value() > 0) {
+    nonzero_size(n->args[0], (Expr(at_least) * n->args[1]).value(), out);
+  }
+}
+
+void nonzero_sizes(const IntTuple& shape, sym::Substitution& out) {
+  if (shape.is_leaf()) {
+    nonzero_size(shape.leaf(), 1, out);
+    return;
+  }
+  for (const IntTuple& m : shape.modes()) nonzero_sizes(m, out);
+}
+
+std::string names(const Expr& a, const Expr& b) {
+  std::string s;
+  std::vector<Expr> vars = sym::free_vars(a);
+  for (const Expr& v : sym::free_vars(b)) vars.push_back(v);
+  for (std::size_t i = 0; i < vars.size(); ++i) {
+    const std::string name = vars[i].var().name;
+    if ((", " + s + ", ").find(", " + name + ", ") == std::string::npos) s += (s.empty() ? "" : ", ") + name;
+  }
+  return s;
+}
+
+std::string general_fix(const Expr& a, const Expr& b) {
+  return "declare facts of " + names(a, b) + " from which it follows (min, max, multiple_of of gr.sym)";
 }
 
 std::string mode_str(const Flat& f, std::size_t i) { return f.shape[i].str() + ":" + f.stride[i].str(); }
 
 }  // namespace
 
-std::optional<bool> known_divides(const Expr& divisor, const Expr& e) {
+std::optional<bool> Facts::divides(const Expr& divisor, const Expr& e) const {
   if (divisor.is_const(1) || e.is_const(0) || identical(divisor, e)) return true;
   if (divisor.is_const(0)) return false;
   if (divisor.is_const() && e.is_const()) return e.value() % divisor.value() == 0;
-  return sym::decide(sym::eq(sym::mod(e, divisor), 0));
+  return decide(sym::eq(sym::mod(e, divisor), 0));
 }
 
-void require(std::optional<bool> known, const std::string& operation, const std::string& condition, Code refuted,
-             const std::string& refuted_message, const std::vector<std::string>& details) {
-  if (known.value_or(false)) return;
-  if (known.has_value()) fail(refuted, refuted_message, details);
-  fail(Code::LAYOUT_FACT, operation + " needs " + condition + ", which the facts of the symbols leave open", details,
-       "declare a fact of the symbols from which it follows, as in gr.sym(\"M\", multiple_of=8, min=8, max=65536)");
+std::optional<bool> Facts::decide(const Expr& condition) const {
+  const std::optional<bool> known = sym::decide(condition);
+  if (known) return known;
+  sym::Substitution positive;
+  for (const Operand& o : operands_) nonzero_sizes(o.layout->shape(), positive);
+  return positive.empty() ? std::nullopt : sym::decide(sym::substitute(condition, positive));
+}
+
+std::vector<std::string> Facts::details() const {
+  std::vector<std::string> out;
+  for (const Operand& o : operands_) out.push_back(o.label + o.layout->str());
+  return out;
+}
+
+void Facts::missing(const std::string& condition, const std::string& fix) const {
+  fail(Code::LAYOUT_FACT,
+       std::string(operation_) + " needs " + condition + ", which the facts of the symbols leave open", details(), fix);
+}
+
+std::string Facts::le_fix(const Expr& a, const Expr& b) {
+  if (a.is_const() && b.is_var()) return "gr.sym(\"" + b.str() + "\", min=" + a.str() + ")";
+  if (b.is_const() && a.is_var()) return "gr.sym(\"" + a.str() + "\", max=" + b.str() + ")";
+  return general_fix(a, b);
+}
+
+std::string Facts::divides_fix(const Expr& divisor, const Expr& e) {
+  if (divisor.is_const() && e.is_var()) return "gr.sym(\"" + e.str() + "\", multiple_of=" + divisor.str() + ")";
+  return general_fix(e, divisor);
 }
 
 Layout Flat::layout() const {
@@ -101,16 +153,15 @@ Flat filtered(const Flat& f) {
   return out;
 }
 
-std::vector<std::size_t> nested_order(const Flat& f, const std::string& operation, const Layout& l) {
+std::vector<std::size_t> nested_order(const Flat& f, const Facts& facts) {
   std::vector<std::size_t> order(f.rank());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  const std::vector<std::string> details = {"layout: " + l.str()};
-  for (std::size_t i = 0; i < f.rank(); ++i)
-    require(positive_stride(f.stride[i], f) ? std::optional(true) : known_le(1, f.stride[i]), operation,
-            f.stride[i].str() + " > 0", Code::LAYOUT_INJECTIVE,
-            operation + " needs positive strides, got " + f.stride[i].str(), details);
-
-  const bool is_static = std::all_of(f.stride.begin(), f.stride.end(), [](const Expr& e) { return e.is_const(); });
+  bool is_static = true;
+  for (std::size_t i = 0; i < f.rank(); ++i) {
+    is_static = is_static && f.stride[i].is_const();
+    facts.need_le(1, f.stride[i], Code::LAYOUT_INJECTIVE,
+                  [&] { return std::string(facts.operation()) + " needs positive strides, got " + f.stride[i].str(); });
+  }
   if (is_static)
     std::stable_sort(order.begin(), order.end(),
                      [&](std::size_t a, std::size_t b) { return f.stride[a].value() < f.stride[b].value(); });
@@ -120,7 +171,8 @@ std::vector<std::size_t> nested_order(const Flat& f, const std::string& operatio
       for (std::size_t c = k; c < order.size(); ++c) {
         const Expr extent = f.shape[order[c]] * f.stride[order[c]];
         bool first = true;
-        for (std::size_t o = k; o < order.size() && first; ++o) first = o == c || proven_le(extent, f.stride[order[o]]);
+        for (std::size_t o = k; o < order.size() && first; ++o)
+          first = o == c || facts.le(extent, f.stride[order[o]]).value_or(false);
         if (!first) continue;
         std::swap(order[k], order[c]);
         break;
@@ -129,11 +181,14 @@ std::vector<std::size_t> nested_order(const Flat& f, const std::string& operatio
     const std::size_t a = order[k];
     const std::size_t b = order[k + 1];
     const Expr extent = f.shape[a] * f.stride[a];
-    std::optional<bool> known = known_le(extent, f.stride[b]);
-    // Two symbolic modes in the wrong order are not a refutation: they may nest the other way round.
-    if (!is_static && known.has_value() && !*known) known = std::nullopt;
-    require(known, operation, extent.str() + " <= " + f.stride[b].str(), Code::LAYOUT_INJECTIVE,
-            operation + " needs modes that nest: " + mode_str(f, b) + " starts inside of " + mode_str(f, a), details);
+    const std::optional<bool> known = facts.le(extent, f.stride[b]);
+    if (known.value_or(false)) continue;
+    // Two symbolic modes that do not nest in this order may nest in the other one.
+    if (!is_static) facts.missing(extent.str() + " <= " + f.stride[b].str(), Facts::le_fix(extent, f.stride[b]));
+    fail(Code::LAYOUT_INJECTIVE,
+         std::string(facts.operation()) + " needs modes that nest: " + mode_str(f, b) + " starts inside of " +
+             mode_str(f, a),
+         facts.details());
   }
   return order;
 }

@@ -50,7 +50,7 @@ bool is_injective(const Layout& l) {
     if (!all.shape[i].is_const(1)) f.push(all.shape[i], all.stride[i]);
   }
   if (!l.is_static()) {
-    static_cast<void>(nested_order(f, "is_injective", l));  // throws where it is open
+    static_cast<void>(nested_order(f, Facts("is_injective", {{"layout: ", &l}})));  // throws where it is open
     return true;
   }
   std::vector<std::pair<std::int64_t, std::int64_t>>

@@ -1,6 +1,6 @@
 #include "layout/layout.h"
 
-#include "layout/facts.h"
+#include "base/diag.h"
 
 namespace graphene::layout {
 
@@ -42,9 +42,9 @@ IntTuple column_major_stride(const IntTuple& shape) {
 Expr max_offset(const IntTuple& shape, const IntTuple& stride) {
   if (shape.is_leaf()) {
     const Expr& d = stride.leaf();
-    if (proven_le(d, 0)) return 0;
+    if (sym::prove(sym::le(d, 0))) return 0;
     const Expr reach = (shape.leaf() - 1) * d;
-    return proven_le(0, d) ? reach : sym::max(0, reach);
+    return sym::prove(sym::le(0, d)) ? reach : sym::max(0, reach);
   }
   Expr sum = 0;
   for (int i = 0; i < shape.rank(); ++i) sum = sum + max_offset(shape[i], stride[i]);

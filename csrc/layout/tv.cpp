@@ -164,16 +164,22 @@ std::int64_t max_common_vector(const Layout& a, const Layout& b) {
     }
     return std::max<std::int64_t>(n, 1);
   }
-  // Symbolic: what the leading modes of both share. (A size that is a multiple of d counts as d: it may be no more.)
-  const Flat x = coalesced(flatten(a));
-  const Flat y = coalesced(flatten(b));
-  const auto leading = [](const Flat& f) { return f.stride[0].is_const(1) ? f.shape[0] : Expr(1); };
-  const Expr n = leading(x);
-  const Expr m = leading(y);
+  // Symbolic: the modes of stride 1 of both, where they count the same coordinates. A size that is a multiple of d
+  // counts as d: it may be no more.
+  const auto contiguous = [](const Layout& l) -> std::pair<Expr, Expr> {
+    const Flat f = coalesced(flatten(l));
+    Expr below = 1;
+    for (std::size_t i = 0; i < f.rank(); ++i) {
+      if (f.stride[i].is_const(1)) return {f.shape[i], below};
+      below = below * f.shape[i];
+    }
+    return {1, 0};
+  };
+  const auto [n, below_n] = contiguous(a);
+  const auto [m, below_m] = contiguous(b);
+  if (!identical(below_n, below_m)) return 1;
   if (n.is_const() && m.is_const()) return std::max<std::int64_t>(std::min(n.value(), m.value()), 1);
-  if (n.is_const()) return std::gcd(n.value(), sym::divisor(m));
-  if (m.is_const()) return std::gcd(m.value(), sym::divisor(n));
-  return std::gcd(sym::divisor(n), sym::divisor(m));
+  return std::max<std::int64_t>(std::gcd(sym::divisor(n), sym::divisor(m)), 1);
 }
 
 std::int64_t max_vector(const Layout& l, int mode) {
