@@ -72,6 +72,7 @@ from graphene.layout import (
 )
 from graphene.specs import binary, init, matmul, move, reduce, shfl, spec, ternary, unary
 from graphene.sym import IntExpr, ceil_div, max, min, sym
+from graphene.viz import svg
 
 _core.set_package_directory(_os.path.dirname(__file__))
 
@@ -159,6 +160,7 @@ __all__ = [
     "scalar",
     "shfl",
     "spec",
+    "svg",
     "swizzle",
     "sym",
     "tensor",

@@ -1,0 +1,17 @@
+"""Pictures of layouts, swizzles, thread-value layouts, tilings and thread groups: SVG, shown in notebooks."""
+
+from graphene.viz.grid import Cell, draw_grid, ramp, shade
+from graphene.viz.pictures import draw_layout, draw_levels, draw_swizzle, draw_tiling, draw_tv, svg
+
+__all__ = [
+    "Cell",
+    "draw_grid",
+    "draw_layout",
+    "draw_levels",
+    "draw_swizzle",
+    "draw_tiling",
+    "draw_tv",
+    "ramp",
+    "shade",
+    "svg",
+]
