@@ -54,8 +54,17 @@ bool dimensions(const ir::Tensor& view, std::vector<FlatLayout>* out) {
   return true;
 }
 
-// Rank inside `group` of the first thread of the executing thread's collective; nullopt: other threads.
-std::optional<Expr> first_rank(const ir::ThreadTensor& exec, const ir::ThreadTensor& group) {
+std::string loops_of(const Expr& e) {
+  std::string names;
+  for (const Expr& v : sym::free_vars(e)) {
+    if (v.var().kind == sym::VarKind::Loop) names += (names.empty() ? "" : ", ") + v.var().name;
+  }
+  return names;
+}
+
+}  // namespace
+
+std::optional<Expr> own_rank(const ir::ThreadTensor& exec, const ir::ThreadTensor& group) {
   const Layout& inner = group.levels.back();
   Expr rank = 0;
   if (group.levels.size() > 1) {
@@ -81,16 +90,6 @@ std::optional<Expr> first_rank(const ir::ThreadTensor& exec, const ir::ThreadTen
   }
   return std::nullopt;
 }
-
-std::string loops_of(const Expr& e) {
-  std::string names;
-  for (const Expr& v : sym::free_vars(e)) {
-    if (v.var().kind == sym::VarKind::Loop) names += (names.empty() ? "" : ", ") + v.var().name;
-  }
-  return names;
-}
-
-}  // namespace
 
 Expr own_group_base(const ir::ThreadTensor& t) {
   Expr base = t.offset;
@@ -200,7 +199,7 @@ FragmentRegisters fragment_registers(const ir::Tensor& view, const OperandInstan
   }
 
   // Where this collective's part starts.
-  const std::optional<Expr> rank = first_rank(exec, *f.group);
+  const std::optional<Expr> rank = own_rank(exec, *f.group);
   std::int64_t elements = 1;
   for (const std::int64_t s : f.shape) elements *= s;
   std::int64_t start = 0;

@@ -30,6 +30,10 @@ struct FragmentRegisters {
 // other kind takes the axes in the tile's order.
 [[nodiscard]] std::vector<int> view_axes(const Instance& atom, bool is_output, std::size_t index);
 
+// Rank inside `group` of the first thread of the executing thread's innermost group of `exec`; nullopt: those are not
+// threads of one innermost group of `group`.
+[[nodiscard]] std::optional<Expr> own_rank(const ir::ThreadTensor& exec, const ir::ThreadTensor& group);
+
 // Linear index of the first thread of the executing thread's own innermost group: offset plus the outer levels at their
 // own coordinates, in terms of the hardware index.
 [[nodiscard]] Expr own_group_base(const ir::ThreadTensor& t);

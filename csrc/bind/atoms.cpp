@@ -4,6 +4,7 @@
 #include "atoms/match.h"
 #include "atoms/try.h"
 #include "bind/bind.h"
+#include "build/collective.h"
 
 namespace graphene::bind {
 
@@ -153,15 +154,32 @@ atoms::Atom atom_from_py(const py::dict& d) {
   return a;
 }
 
-py::dict binding_to_py(const atoms::OperandBinding& b) {
+// Element offsets that each thread of the block accesses, per value; block indices, sizes and everything else are 0.
+std::vector<std::vector<std::int64_t>> addresses(const atoms::OperandBinding& b, std::int64_t threads) {
+  const Expr offset = sym::expand_coords(b.tensor->offset);
+  std::vector<std::vector<std::int64_t>> out;
+  for (std::int64_t tid = 0; tid < threads; ++tid) {
+    const std::int64_t base = sym::evaluate(
+        offset, [tid](const sym::VarInfo& v) { return v.kind == sym::VarKind::ThreadIdx ? tid : std::int64_t{0}; });
+    auto& row = out.emplace_back();
+    for (const std::int64_t d : b.deltas) row.push_back(base + d);
+  }
+  return out;
+}
+
+py::dict binding_to_py(const atoms::OperandBinding& b, std::int64_t threads) {
   py::dict d;
   using Kind = atoms::OperandBinding::Kind;
+  if (b.tensor != nullptr) d["buffer"] = b.tensor->buffer->name;
   switch (b.kind) {
     case Kind::Registers:
       d["registers"] = b.registers;
       break;
     case Kind::Memory:
       d["deltas"] = b.deltas;
+      d["offset"] = b.tensor->offset.str();
+      d["addresses"] = addresses(b, threads);
+      d["bounded"] = !b.tensor->bounds.empty();
       break;
     case Kind::Immediate:
       d["immediate"] = b.immediate;
@@ -174,12 +192,12 @@ py::dict binding_to_py(const atoms::OperandBinding& b) {
   return d;
 }
 
-py::dict match_to_py(const atoms::Match& m) {
+py::dict match_to_py(const atoms::Match& m, std::int64_t threads) {
   py::dict d;
   d["atom"] = m.instance->atom.name;
   py::list out, in, facts;
-  for (const auto& b : m.out) out.append(binding_to_py(b));
-  for (const auto& b : m.in) in.append(binding_to_py(b));
+  for (const auto& b : m.out) out.append(binding_to_py(b, threads));
+  for (const auto& b : m.in) in.append(binding_to_py(b, threads));
   for (const atoms::LaunchFact& f : m.facts) {
     facts.append(py::make_tuple(f.buffer, f.align_bytes, f.condition.str(), f.text));
   }
@@ -192,27 +210,66 @@ py::dict match_to_py(const atoms::Match& m) {
   return d;
 }
 
-// Every leaf of a kernel with what implements it, in order; the first that nothing implements raises.
-void match_block(const ir::Block& block, const std::string& arch, std::int64_t block_threads, py::list& out) {
-  for (const ir::StmtPtr& s : block) {
-    if (const auto* spec = s->as<ir::SpecStmt>()) {
-      if (spec->decomposed) {
-        match_block(spec->body, arch, block_threads, out);
-      } else {
-        out.append(match_to_py(atoms::match(*spec, arch, s->loc)));
+// Every leaf of a kernel with what implements it, in order; loops with unroll=0 are unrolled, others seen once, with
+// their counter. The first leaf that nothing implements raises.
+class KernelMatches {
+ public:
+  KernelMatches(const ir::Kernel& kernel, std::string arch)
+      : arch_(std::move(arch)), threads_(kernel.block == nullptr ? 1 : kernel.block->launch_size().value()) {
+    walk(kernel.body);
+  }
+  py::list out;
+
+ private:
+  ir::TensorPtr substituted(const ir::TensorPtr& t) const {
+    if (counters_.empty()) return t;
+    ir::Tensor copy = *t;
+    copy.offset = sym::substitute(t->offset, counters_);
+    return std::make_shared<const ir::Tensor>(std::move(copy));
+  }
+
+  void leaf(ir::SpecStmt s, const SourceLoc& loc) {
+    for (ir::TensorPtr& t : s.outs) t = substituted(t);
+    for (ir::Operand& o : s.ins) {
+      if (auto* t = std::get_if<ir::TensorPtr>(&o)) *t = substituted(*t);
+    }
+    out.append(match_to_py(atoms::match(s, arch_, loc), threads_));
+  }
+
+  void loop(const ir::LoopStmt& l) {
+    if (l.unroll != 0 || !l.start.is_const() || !l.stop.is_const() || !l.step.is_const()) return walk(l.body);
+    for (std::int64_t i = l.start.value(); i < l.stop.value(); i += l.step.value()) {
+      counters_[l.var.node()] = Expr(i);
+      walk(l.body);
+    }
+    counters_.erase(l.var.node());
+  }
+
+  void walk(const ir::Block& block) {
+    for (const ir::StmtPtr& s : block) {
+      if (const auto* spec = s->as<ir::SpecStmt>()) {
+        if (spec->decomposed) {
+          walk(spec->body);
+        } else {
+          leaf(*spec, s->loc);
+        }
+      } else if (const auto* l = s->as<ir::LoopStmt>()) {
+        loop(*l);
+      } else if (const auto* branch = s->as<ir::IfStmt>()) {
+        walk(branch->then_body);
+        walk(branch->else_body);
+      } else if (const auto* only = s->as<ir::OnlyStmt>()) {
+        walk(only->body);
+      } else if (const auto* sync = s->as<ir::SyncStmt>()) {
+        out.append(match_to_py(atoms::match_sync(*sync, arch_, threads_, s->loc), threads_));
       }
-    } else if (const auto* loop = s->as<ir::LoopStmt>()) {
-      match_block(loop->body, arch, block_threads, out);
-    } else if (const auto* branch = s->as<ir::IfStmt>()) {
-      match_block(branch->then_body, arch, block_threads, out);
-      match_block(branch->else_body, arch, block_threads, out);
-    } else if (const auto* only = s->as<ir::OnlyStmt>()) {
-      match_block(only->body, arch, block_threads, out);
-    } else if (const auto* sync = s->as<ir::SyncStmt>()) {
-      out.append(match_to_py(atoms::match_sync(*sync, arch, block_threads, s->loc)));
     }
   }
-}
+
+  const std::string arch_;
+  const std::int64_t threads_;
+  sym::Substitution counters_;
+};
 
 void bind_operand(py::module_& m) {
   py::class_<Operand> c(m, "AtomOperand", "One operand of an atomic spec.");
@@ -342,6 +399,8 @@ py::list instances_to_py(const std::vector<InstancePtr>& list) {
 }  // namespace
 
 void register_atoms(py::module_& m) {
+  ir::builder_hooks().complete = [](ir::SpecStmt& s) { (void)atoms::complete_attrs(s.kind, s.attrs); };
+  ir::builder_hooks().expand = &build::expand;
   bind_operand(m);
   bind_atom(m);
   m.def("atom_names", [] {
@@ -356,10 +415,7 @@ void register_atoms(py::module_& m) {
   m.def("find_atom_family", [](const std::string& name) { return instances_to_py(atoms::require_family(name)); });
   m.def("define_atom", [](const py::dict& fields) { return instances_to_py(atoms::define(atom_from_py(fields))); });
   m.def("match_kernel", [](const std::shared_ptr<ir::Kernel>& kernel, const std::string& arch) {
-    py::list out;
-    const std::int64_t threads = kernel->block == nullptr ? 1 : kernel->block->launch_size().value();
-    match_block(kernel->body, arch, threads, out);
-    return out;
+    return KernelMatches(*kernel, arch).out;
   });
   m.def("spec_operations", [](const std::string& kind) {
     py::list out;

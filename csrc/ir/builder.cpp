@@ -395,6 +395,12 @@ TensorPtr Builder::fragment(const std::string& name, const std::vector<std::int6
 
 // ---- views
 
+TensorPtr Builder::declared(int buffer) const {
+  for (const TensorPtr& t : keep_tensors_)
+    if (t->id == buffer) return t;
+  internal_error(__FILE__, __LINE__, "no tensor declares the buffer");
+}
+
 TensorPtr Builder::view(ViewStmt v) {
   ready();
   use(v.source, "view of");
@@ -544,7 +550,7 @@ std::shared_ptr<Stmt> Builder::spec(SpecStmt s) {
   if (builder_hooks().complete) located([&] { builder_hooks().complete(s); });
   const auto stmt = append({0, here(), std::move(s)});
   auto& node = std::get<SpecStmt>(stmt->node);
-  if (node.atom.empty() || !builder_hooks().expand) return stmt;
+  if ((node.atom.empty() && node.kind != SpecKind::Init) || !builder_hooks().expand) return stmt;
   push(stmt, &node.body);
   bool expanded = false;
   try {

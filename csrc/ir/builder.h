@@ -23,7 +23,8 @@ struct BuilderHooks {
   std::function<SourceLoc()> locate;
   // Checks a spec's attributes and fills in the defaults its kind declares; throws SPEC_ATTR.
   std::function<void(SpecStmt&)> complete;
-  // Decomposes a spec with `atom` by recording statements (they land in its body); false: it is a leaf as it stands.
+  // Decomposes a spec with `atom`, or an Init, by recording statements (they land in its body); false: it is a leaf as
+  // it stands.
   std::function<bool(Builder&, const SpecStmt&)> expand;
 };
 BuilderHooks& builder_hooks();
@@ -58,7 +59,8 @@ class Builder {
   // Views of this kernel's tensors and threads.
   [[nodiscard]] bool owns(const TensorPtr& t) const { return tensors_.count(t.get()) > 0; }
   [[nodiscard]] bool owns(const ThreadPtr& t) const { return threads_.count(t.get()) > 0; }
-  TensorPtr view(ViewStmt v);  // `result` is computed here
+  [[nodiscard]] TensorPtr declared(int buffer) const;  // the tensor that declares a buffer of this kernel
+  TensorPtr view(ViewStmt v);                          // `result` is computed here
   ThreadPtr thread_view(ThreadStmt t);
   // Coordinates of the executing thread, one variable per mode; `names` are taken in order where given.
   std::vector<std::vector<Expr>> indices(const ThreadPtr& group, const std::vector<std::string>& names);
