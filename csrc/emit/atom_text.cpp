@@ -1,0 +1,464 @@
+#include "emit/atom_text.h"
+
+#include <algorithm>
+#include <map>
+
+#include "emit/literal.h"
+
+namespace graphene::emit {
+
+using lower::AtomCall;
+using lower::ExprRef;
+using lower::ImmRef;
+using lower::MemRef;
+using lower::RegRef;
+
+namespace {
+
+constexpr std::size_t kColumns = 110;
+// Stand for asm operands until their numbers are known.
+constexpr char kOutMark = '\x01';
+constexpr char kInMark = '\x02';
+
+std::string mark(char kind, std::size_t index) { return std::string(1, kind) + std::to_string(index) + kind; }
+
+double fill_value(const AtomCall& call) {
+  const auto it = call.attrs.find("fill");
+  if (it == call.attrs.end()) return 0;
+  if (const auto* d = std::get_if<double>(&it->second)) return *d;
+  if (const auto* i = std::get_if<std::int64_t>(&it->second)) return static_cast<double>(*i);
+  return 0;
+}
+
+// Where all inputs are inside.
+Expr inputs_inside(const AtomCall& call) {
+  Expr all = 1;
+  for (const lower::Operand& in : call.in) {
+    if (const auto* m = std::get_if<MemRef>(&in)) all = sym::logical_and(all, m->inside);
+  }
+  return all;
+}
+
+std::string join(const std::vector<std::string>& parts, const std::string& separator) {
+  std::string out;
+  for (const std::string& p : parts) out += (out.empty() ? "" : separator) + p;
+  return out;
+}
+
+// `lead` followed by comma-separated parts, broken at kColumns.
+Lines wrap_list(const std::string& lead, const std::vector<std::string>& parts) {
+  Lines out{lead};
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::string piece = parts[i] + (i + 1 < parts.size() ? "," : "");
+    const bool first = out.back().size() == lead.size();
+    if (!first && out.back().size() + 1 + piece.size() > kColumns) {
+      out.push_back(std::string(lead.size(), ' ') + piece);
+    } else {
+      out.back() += (first ? "" : " ") + piece;
+    }
+  }
+  return out;
+}
+
+std::string quoted(const std::string& ptx) {
+  std::string out = "\"";
+  for (const char c : ptx) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (c == '\n') {
+      out += "\\n";
+      continue;
+    }
+    out += c;
+  }
+  return out + "\"";
+}
+
+}  // namespace
+
+void append(Lines& out, const Lines& lines, const std::string& indent) {
+  for (const std::string& l : lines) out.push_back(l.empty() ? l : indent + l);
+}
+
+AtomText::Slot AtomText::slot(const AtomCall& call, const std::string& name) const {
+  const auto search = [&](const std::vector<atoms::OperandInstance>& defs, const std::vector<lower::Operand>& values,
+                          bool is_out) -> Slot {
+    for (std::size_t i = 0; i < defs.size() && i < values.size(); ++i) {
+      if (defs[i].def.name == name) return {&defs[i], &values[i], is_out};
+    }
+    return {};
+  };
+  Slot s = search(call.atom->out, call.out, true);
+  if (s.def == nullptr) s = search(call.atom->in, call.in, false);
+  if (s.def == nullptr) s = search(call.atom->aux, call.aux, false);
+  return s;
+}
+
+bool AtomText::present(const std::string& what, const AtomCall& call) const {
+  if (what == "guard") return !inputs_inside(call).is_const(1);
+  const auto it = call.attrs.find(what);
+  if (it == call.attrs.end()) return slot(call, what).def != nullptr;
+  if (const auto* s = std::get_if<std::string>(&it->second)) return *s != "default" && *s != "none" && !s->empty();
+  if (const auto* b = std::get_if<bool>(&it->second)) return *b;
+  return true;
+}
+
+std::string AtomText::fill_pieces(const std::vector<Piece>& pieces, const AtomCall& call, Asm* ptx) {
+  std::string out;
+  for (const Piece& p : pieces) {
+    switch (p.kind) {
+      case Piece::Kind::Text:
+        for (const char c : p.text) {
+          out += c;
+          if (c == '%' && ptx != nullptr) out += c;  // asm's own escape
+        }
+        break;
+      case Piece::Kind::Optional:
+        if (present(p.text, call)) out += fill_pieces(p.body, call, ptx);
+        break;
+      case Piece::Kind::Hole:
+        out += hole(p, call, ptx);
+        break;
+    }
+  }
+  return out;
+}
+
+std::string AtomText::hole(const Piece& piece, const AtomCall& call, Asm* ptx) {
+  if (piece.text == "guard") {
+    // Bytes to copy: the rest is filled with zeros.
+    std::int64_t bytes = 0;
+    for (std::size_t i = 0; i < call.in.size(); ++i) {
+      if (const auto* m = std::get_if<MemRef>(&call.in[i])) {
+        bytes = static_cast<std::int64_t>(m->deltas.size()) *
+                ir::bits(program_.buffers[static_cast<std::size_t>(m->buffer)].dtype) / 8;
+      }
+    }
+    const std::string text =
+        expressions_.text(inputs_inside(call), "guard").in(Prec::Or) + " ? " + std::to_string(bytes) + " : 0";
+    return ptx != nullptr ? add_input(*ptx, "r", text) : "(" + text + ")";
+  }
+  const Slot s = slot(call, piece.text);
+  if (s.def != nullptr) return ptx != nullptr ? ptx_operand(piece, call, s, *ptx) : cxx_operand(piece, call, s);
+  const auto it = call.attrs.find(piece.text);
+  GR_ASSERT(it != call.attrs.end(), "the text of " + call.atom->atom.name + " has a hole $" + piece.text +
+                                        " that is neither an operand nor an attribute");
+  return attribute(piece, it->second, ptx);
+}
+
+std::string AtomText::attribute(const Piece& piece, const ir::AttrValue& value, Asm* ptx) {
+  if (const auto* s = std::get_if<std::string>(&value)) return *s;
+  if (const auto* i = std::get_if<std::int64_t>(&value)) return std::to_string(*i);
+  if (const auto* b = std::get_if<bool>(&value)) return *b ? "1" : "0";
+  if (const auto* d = std::get_if<double>(&value)) return c_literal(*d, ir::ScalarType::fp32);
+  const Expr& e = std::get<Expr>(value);
+  const CText text = expressions_.text(e, piece.text);
+  if (ptx == nullptr || e.is_const()) return text.text;
+  return add_input(*ptx, text.wide ? "l" : "r", text.text);
+}
+
+std::string AtomText::add_input(Asm& ptx, const std::string& constraint, const std::string& text) {
+  for (std::size_t i = 0; i < ptx.ins.size(); ++i) {
+    if (ptx.ins[i].constraint == constraint && ptx.ins[i].text == text) return mark(kInMark, i);
+  }
+  ptx.ins.push_back({constraint, text});
+  return mark(kInMark, ptx.ins.size() - 1);
+}
+
+std::string AtomText::add_register(const std::string& constraint, const std::string& text, const Slot& s, Asm& ptx) {
+  if (!s.is_out) return add_input(ptx, constraint, text);
+  const std::string c = (s.def->def.access == atoms::Access::Update ? "+" : "=") + constraint;
+  for (std::size_t i = 0; i < ptx.outs.size(); ++i) {
+    if (ptx.outs[i].text == text) return mark(kOutMark, i);
+  }
+  ptx.outs.push_back({c, text});
+  return mark(kOutMark, ptx.outs.size() - 1);
+}
+
+// Several values in one 32-bit register; those that are not a word of their array are packed around the instruction.
+std::string AtomText::packed_register(const RegRef& regs, const std::vector<int>& values, const Slot& s, Asm& ptx) {
+  if (const auto word = registers_.word(regs.array, values)) return add_register("r", *word, s, ptx);
+  const ir::ScalarType dtype = registers_.array(regs.array).dtype;
+  const int bits = ir::bits(dtype);
+  std::vector<std::string> parts;
+  for (const int v : values) parts.push_back(registers_.value(regs.array, v));
+  const std::string packed =
+      parts.size() == 1 ? "(u32)" + parts.front() : "gr_pack" + std::to_string(bits) + "(" + join(parts, ", ") + ")";
+  if (!s.is_out) return add_register("r", packed, s, ptx);
+  const std::string temp = "t" + std::to_string(ptx.before.size());
+  ptx.before.push_back("u32 " + temp + (s.def->def.access == atoms::Access::Update ? " = " + packed : "") + ";");
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::string shift = i == 0 ? temp : temp + " >> " + std::to_string(bits * static_cast<int>(i));
+    ptx.after.push_back(parts[i] + " = (" + c_type(dtype) + ")" + (i == 0 ? shift : "(" + shift + ")") + ";");
+  }
+  return add_register("r", temp, s, ptx);
+}
+
+std::vector<std::string> AtomText::ptx_registers(const RegRef& regs, const Slot& s, Asm& ptx) {
+  const ir::ScalarType dtype = registers_.array(regs.array).dtype;
+  const int bits = ir::bits(dtype);
+  const int count = static_cast<int>(regs.values.size());
+  std::string reg = s.def->def.reg;
+  if (reg.empty()) {
+    const bool floating = ir::info(dtype).cls == ir::ScalarInfo::Class::Float;
+    if (bits == 64) {
+      reg = floating ? "d" : "l";
+    } else if (bits == 32) {
+      reg = floating ? "f" : "r";
+    } else if (bits == 16) {
+      reg = count % 2 == 0 ? "r/2" : "h";
+    } else {
+      reg = count % 4 == 0 ? "r/4" : "h";
+    }
+  }
+  std::vector<std::string> out;
+  if (const std::size_t slash = reg.find('/'); slash != std::string::npos) {
+    const int per = std::stoi(reg.substr(slash + 1));
+    GR_ASSERT(per > 0 && count % per == 0, "register packing of " + s.def->def.name);
+    // One 32-bit value needs no packing.
+    if (per * bits <= 32 && bits < 32) {
+      for (int v = 0; v < count; v += per) {
+        out.push_back(packed_register(regs, {regs.values.begin() + v, regs.values.begin() + v + per}, s, ptx));
+      }
+      return out;
+    }
+    reg = reg.substr(0, slash);
+  }
+  const bool floating = ir::info(dtype).cls == ir::ScalarInfo::Class::Float;
+  for (const int v : regs.values) {
+    const std::string value = registers_.value(regs.array, v);
+    std::string view = value;
+    if (reg == "r" && bits == 32 && floating)
+      view = s.is_out ? "reinterpret_cast<u32&>(" + value + ")" : "__float_as_uint(" + value + ")";
+    if (reg == "l" && bits == 64 && floating)
+      view = s.is_out ? "reinterpret_cast<u64&>(" + value + ")" : "(u64)__double_as_longlong(" + value + ")";
+    if (reg == "f" && bits == 32 && !floating)
+      view = s.is_out ? "reinterpret_cast<float&>(" + value + ")" : "__uint_as_float(" + value + ")";
+    if (bits == 8 && reg != "r") {
+      // asm has no 8-bit registers: a 16-bit one carries the value.
+      if (!s.is_out) {
+        view = "(u16)" + value;
+      } else {
+        view = "t" + std::to_string(ptx.before.size());
+        ptx.before.push_back("u16 " + view + (s.def->def.access == atoms::Access::Update ? " = " + value : "") + ";");
+        ptx.after.push_back(value + " = (" + c_type(dtype) + ")" + view + ";");
+      }
+    }
+    if (dtype == ir::ScalarType::pred) {
+      // Predicates travel as 0 or 1 in a 32-bit register.
+      if (!s.is_out) {
+        view = "(u32)" + value;
+      } else {
+        view = "t" + std::to_string(ptx.before.size());
+        ptx.before.push_back("u32 " + view + (s.def->def.access == atoms::Access::Update ? " = " + value : "") + ";");
+        ptx.after.push_back(value + " = " + view + " != 0;");
+      }
+      out.push_back(add_register("r", view, s, ptx));
+      continue;
+    }
+    out.push_back(add_register(reg, view, s, ptx));
+  }
+  return out;
+}
+
+std::string AtomText::element(const MemRef& ref, std::int64_t delta) {
+  const auto b = static_cast<std::size_t>(ref.buffer);
+  const Expr index = ref.offset + Expr(delta);
+  return buffers_[b] + "[" + expressions_.text(index, buffers_[b]).text + "]";
+}
+
+// Of value 0: what an instruction gets.
+std::string AtomText::address(const MemRef& ref) {
+  const bool shared = program_.buffers[static_cast<std::size_t>(ref.buffer)].memory == ir::Memory::SH;
+  const std::string pointer = "&" + element(ref, ref.deltas.empty() ? 0 : ref.deltas.front());
+  return shared ? "gr_shared(" + pointer + ")" : pointer;
+}
+
+std::string AtomText::ptx_operand(const Piece& piece, const AtomCall& call, const Slot& s, Asm& ptx) {
+  if (const auto* regs = std::get_if<RegRef>(s.value)) {
+    const std::vector<std::string> all = ptx_registers(*regs, s, ptx);
+    if (piece.index >= 0) {
+      GR_ASSERT(static_cast<std::size_t>(piece.index) < all.size(),
+                "hole $" + piece.text + " of " + call.atom->atom.name);
+      return all[static_cast<std::size_t>(piece.index)];
+    }
+    return join(all, ", ");
+  }
+  if (const auto* mem = std::get_if<MemRef>(s.value)) {
+    const bool shared = program_.buffers[static_cast<std::size_t>(mem->buffer)].memory == ir::Memory::SH;
+    return add_input(ptx, shared ? "r" : "l", address(*mem));
+  }
+  // An immediate: one register per word, all alike.
+  const int values = s.def->values;
+  const ir::ScalarType dtype = call.dtype;
+  const int bits = ir::bits(dtype);
+  if (const auto* imm = std::get_if<ImmRef>(s.value)) {
+    std::string reg = s.def->def.reg;
+    int per = 1;
+    if (const std::size_t slash = reg.find('/'); slash != std::string::npos) {
+      per = std::stoi(reg.substr(slash + 1));
+      reg = reg.substr(0, slash);
+    } else if (reg.empty() && bits < 32 && values % (32 / bits) == 0) {
+      per = 32 / bits;
+      reg = "r";
+    }
+    std::uint64_t word = 0;
+    for (int i = 0; i < per; ++i) word |= bits_of(imm->value, dtype) << static_cast<unsigned>(bits * i);
+    std::string one;
+    if (per > 1 || reg == "r") {
+      one = add_input(ptx, "r", std::to_string(word) + "u");
+    } else if (bits == 16 || bits == 8) {
+      one = add_input(ptx, "h", "(u16)" + c_literal(imm->value, dtype));
+    } else {
+      const bool floating = ir::info(dtype).cls == ir::ScalarInfo::Class::Float;
+      const char* constraint = bits == 64 ? (floating ? "d" : "l") : (floating ? "f" : "r");
+      one = add_input(ptx, constraint, c_literal(imm->value, dtype));
+    }
+    const int count = piece.index >= 0 ? 1 : std::max(1, values / per);
+    return join(std::vector<std::string>(static_cast<std::size_t>(count), one), ", ");
+  }
+  const CText text = expressions_.text(std::get<ExprRef>(*s.value).value, piece.text);
+  return add_input(ptx, text.wide ? "l" : "r", text.text);
+}
+
+std::string AtomText::cxx_operand(const Piece& piece, const AtomCall& call, const Slot& s) {
+  const auto i = static_cast<std::size_t>(std::max(piece.index, 0));
+  if (const auto* regs = std::get_if<RegRef>(s.value)) return registers_.value(regs->array, regs->values.at(i));
+  if (const auto* mem = std::get_if<MemRef>(s.value)) {
+    const ir::ScalarType dtype = program_.buffers[static_cast<std::size_t>(mem->buffer)].dtype;
+    const std::string value = element(*mem, mem->deltas.at(i));
+    if (s.is_out || mem->inside.is_const(1)) return value;
+    const auto b = static_cast<std::size_t>(mem->buffer);
+    return "(" + expressions_.text(mem->inside, buffers_[b]).in(Prec::Or) + " ? " + value + " : " +
+           c_literal(fill_value(call), dtype) + ")";
+  }
+  if (const auto* imm = std::get_if<ImmRef>(s.value)) return c_literal(imm->value, call.dtype);
+  return expressions_.text(std::get<ExprRef>(*s.value).value, piece.text).in(Prec::Unary);
+}
+
+bool AtomText::touches_memory(const AtomCall& call) const {
+  const auto is_memory = [](const lower::Operand& o) { return std::holds_alternative<MemRef>(o); };
+  return std::ranges::any_of(call.out, is_memory) || std::ranges::any_of(call.in, is_memory) ||
+         std::ranges::any_of(call.aux, is_memory);
+}
+
+// Whether the compiler must know that the text reads or writes memory it cannot see. Arguments that the kernel only
+// reads are never written by anybody, so loads from them need no such fence.
+bool AtomText::clobbers_memory(const AtomCall& call) const {
+  if (call.atom->atom.kind == atoms::Kind::Sync) return true;
+  const auto visible = [&](const lower::Operand& o) {
+    const auto* m = std::get_if<MemRef>(&o);
+    if (m == nullptr) return false;
+    const lower::MemBuffer& b = program_.buffers[static_cast<std::size_t>(m->buffer)];
+    return b.memory != ir::Memory::GL || b.buffer->role != ir::Role::Input;
+  };
+  return std::ranges::any_of(call.out, visible) || std::ranges::any_of(call.in, visible) ||
+         std::ranges::any_of(call.aux, visible);
+}
+
+Lines AtomText::asm_statement(const AtomCall& call) {
+  Asm ptx;
+  const std::string text = fill_pieces(parse_template(call.atom->atom.ptx), call, &ptx);
+  std::string numbered;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != kOutMark && text[i] != kInMark) {
+      numbered += text[i];
+      continue;
+    }
+    const std::size_t end = text.find(text[i], i + 1);
+    std::size_t index = std::stoul(text.substr(i + 1, end - i - 1));
+    if (text[i] == kInMark) index += ptx.outs.size();
+    numbered += "%" + std::to_string(index);
+    i = end;
+  }
+  const bool is_volatile = touches_memory(call) || call.atom->thread_count > 1 || call.atom->atom.converge > 1 ||
+                           call.atom->atom.kind == atoms::Kind::Sync;
+  const std::string head = is_volatile ? "asm volatile(" : "asm(";
+  const std::string clobber = clobbers_memory(call) ? "\"memory\"" : "";
+  const std::string pad(head.size(), ' ');
+  const auto list = [](const std::vector<AsmOperand>& operands) {
+    std::vector<std::string> out;
+    for (const AsmOperand& o : operands) out.push_back("\"" + o.constraint + "\"(" + o.text + ")");
+    return out;
+  };
+  Lines lines{head + quoted(numbered)};
+  if (ptx.outs.empty() && ptx.ins.empty()) {
+    lines.back() += clobber.empty() ? "" : " ::: " + clobber;
+  } else {
+    append(lines, wrap_list(pad + (ptx.outs.empty() ? ":" : ": "), list(ptx.outs)));
+    append(lines, wrap_list(pad + (ptx.ins.empty() ? ":" : ": "), list(ptx.ins)));
+    if (ptx.ins.empty() && clobber.empty()) lines.pop_back();
+    if (!clobber.empty()) lines.push_back(pad + ": " + clobber);
+  }
+  lines.back() += ");";
+  if (ptx.before.empty()) return lines;
+  Lines scoped{"{"};
+  append(scoped, ptx.before, "  ");
+  append(scoped, lines, "  ");
+  append(scoped, ptx.after, "  ");
+  scoped.emplace_back("}");
+  return scoped;
+}
+
+Lines AtomText::fill_outputs(const AtomCall& call, double fill) {
+  Lines out;
+  for (const lower::Operand& o : call.out) {
+    if (const auto* regs = std::get_if<RegRef>(&o)) {
+      const ir::ScalarType dtype = registers_.array(regs->array).dtype;
+      const int per = std::max(1, 32 / ir::bits(dtype));
+      std::uint64_t word = 0;
+      for (int i = 0; i < per; ++i) word |= bits_of(fill, dtype) << static_cast<unsigned>(ir::bits(dtype) * i);
+      for (std::size_t v = 0; v < regs->values.size();) {
+        const std::size_t end = std::min(regs->values.size(), v + static_cast<std::size_t>(per));
+        const auto name = per > 1
+                              ? registers_.word(regs->array, {regs->values.begin() + static_cast<std::ptrdiff_t>(v),
+                                                              regs->values.begin() + static_cast<std::ptrdiff_t>(end)})
+                              : std::nullopt;
+        if (name) {
+          out.push_back(*name + " = " + std::to_string(word) + ";");
+          v = end;
+        } else {
+          out.push_back(registers_.value(regs->array, regs->values[v]) + " = " + c_literal(fill, dtype) + ";");
+          ++v;
+        }
+      }
+    } else if (const auto* mem = std::get_if<MemRef>(&o)) {
+      const ir::ScalarType dtype = program_.buffers[static_cast<std::size_t>(mem->buffer)].dtype;
+      for (const std::int64_t delta : mem->deltas)
+        out.push_back(element(*mem, delta) + " = " + c_literal(fill, dtype) + ";");
+    }
+  }
+  return out;
+}
+
+Lines AtomText::statement(const AtomCall& call) {
+  const atoms::Atom& atom = call.atom->atom;
+  Lines lines;
+  if (!atom.cxx.empty()) {
+    std::string text = fill_pieces(parse_template(atom.cxx), call, nullptr);
+    for (std::size_t at = 0; at != std::string::npos;) {
+      const std::size_t end = text.find('\n', at);
+      lines.push_back(text.substr(at, end == std::string::npos ? end : end - at));
+      at = end == std::string::npos ? end : end + 1;
+    }
+  } else {
+    lines = asm_statement(call);
+    const Expr inside = inputs_inside(call);
+    if (!inside.is_const(1) && atom.guard != atoms::Guard::Bytes) {
+      Lines guarded{"if (" + expressions_.text(inside, "load").text + ") {"};
+      append(guarded, lines, "  ");
+      guarded.emplace_back("} else {");
+      append(guarded, fill_outputs(call, fill_value(call)), "  ");
+      guarded.emplace_back("}");
+      lines = std::move(guarded);
+    }
+  }
+  if (!call.predicate.is_const(1)) {
+    Lines guarded{"if (" + expressions_.text(call.predicate, "store").text + ") {"};
+    append(guarded, lines, "  ");
+    guarded.emplace_back("}");
+    lines = std::move(guarded);
+  }
+  return lines;
+}
+
+}  // namespace graphene::emit

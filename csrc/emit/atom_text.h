@@ -1,0 +1,67 @@
+// One instruction of the lowered tree as C++ statements: the atom's text with its holes filled.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "emit/expressions.h"
+#include "emit/registers.h"
+#include "emit/template.h"
+#include "lower/lowered.h"
+
+namespace graphene::emit {
+
+using Lines = std::vector<std::string>;
+
+// Prefixes every line; appends to `out`.
+void append(Lines& out, const Lines& lines, const std::string& indent = "");
+
+class AtomText {
+ public:
+  // `buffers`: C names of the program's buffers.
+  AtomText(const lower::Program& program, Expressions& expressions, Registers& registers,
+           std::vector<std::string> buffers)
+      : program_(program), expressions_(expressions), registers_(registers), buffers_(std::move(buffers)) {}
+
+  Lines statement(const lower::AtomCall& call);
+
+ private:
+  struct AsmOperand {
+    std::string constraint, text;
+  };
+  struct Asm {
+    std::vector<AsmOperand> outs, ins;
+    Lines before, after;  // packing of values that do not sit in a word
+  };
+  struct Slot {  // one operand of the call, found by name
+    const atoms::OperandInstance* def = nullptr;
+    const lower::Operand* value = nullptr;
+    bool is_out = false;
+  };
+
+  Slot slot(const lower::AtomCall& call, const std::string& name) const;
+  std::string fill_pieces(const std::vector<Piece>& pieces, const lower::AtomCall& call, Asm* ptx);
+  std::string hole(const Piece& piece, const lower::AtomCall& call, Asm* ptx);
+  bool present(const std::string& what, const lower::AtomCall& call) const;
+  std::string attribute(const Piece& piece, const ir::AttrValue& value, Asm* ptx);
+  std::string cxx_operand(const Piece& piece, const lower::AtomCall& call, const Slot& s);
+  std::string ptx_operand(const Piece& piece, const lower::AtomCall& call, const Slot& s, Asm& ptx);
+  std::vector<std::string> ptx_registers(const lower::RegRef& regs, const Slot& s, Asm& ptx);
+  std::string packed_register(const lower::RegRef& regs, const std::vector<int>& values, const Slot& s, Asm& ptx);
+  std::string add_register(const std::string& constraint, const std::string& text, const Slot& s, Asm& ptx);
+  std::string add_input(Asm& ptx, const std::string& constraint, const std::string& text);
+  std::string element(const lower::MemRef& ref, std::int64_t delta);
+  std::string address(const lower::MemRef& ref);
+  Lines asm_statement(const lower::AtomCall& call);
+  Lines fill_outputs(const lower::AtomCall& call, double fill);
+  bool touches_memory(const lower::AtomCall& call) const;
+  bool clobbers_memory(const lower::AtomCall& call) const;
+
+  const lower::Program& program_;
+  Expressions& expressions_;
+  Registers& registers_;
+  std::vector<std::string> buffers_;
+};
+
+}  // namespace graphene::emit

@@ -1,0 +1,279 @@
+#include "emit/emit.h"
+
+#include <algorithm>
+
+#include "emit/atom_text.h"
+#include "emit/comment.h"
+#include "emit/expressions.h"
+#include "emit/literal.h"
+#include "emit/names.h"
+#include "emit/prelude.h"
+#include "emit/registers.h"
+
+namespace graphene::emit {
+
+using lower::AtomCall;
+using lower::ExitIf;
+using lower::If;
+using lower::Loop;
+using lower::Node;
+using lower::Program;
+using lower::ScalarSet;
+using lower::SpecScope;
+
+namespace {
+
+// Static shared memory ends here; more is asked for at launch.
+constexpr std::int64_t kStaticSharedBytes = 48 * 1024;
+
+class KernelPrinter {
+ public:
+  explicit KernelPrinter(const Program& program) : program_(program), expressions_(names_) {}
+
+  std::string print() {
+    names_ = {};
+    registers_.emplace(program_.registers, names_);
+    std::vector<std::string> buffers;
+    for (const lower::MemBuffer& b : program_.buffers) buffers.push_back(names_.fresh(b.c_name));
+    buffers_ = buffers;
+    name_parameters();
+    AtomText atoms(program_, expressions_, *registers_, buffers);
+    atoms_ = &atoms;
+
+    const Names names = names_;
+    pass(true);
+    names_ = names;
+    Lines body = pass(false);
+
+    Lines inner;
+    append(inner, shared_memory());
+    append(inner, registers_->declarations());
+    Lines definitions = expressions_.close();
+    append(inner, definitions);
+    if (!inner.empty() && !body.empty() && !body.front().empty()) inner.emplace_back();
+    append(inner, body);
+
+    std::string text = helpers();
+    text += signature();
+    for (const std::string& l : inner) text += l.empty() ? "\n" : "  " + l + "\n";
+    text += "}\n";
+    return prelude(text) + text;
+  }
+
+ private:
+  Lines pass(bool counting) {
+    expressions_.start_pass(counting);
+    for (const auto& [var, name, wide] : parameters_) expressions_.declare(var, name, wide);
+    last_comment_ = nullptr;
+    return block(program_.body);
+  }
+
+  void name_parameters() {
+    for (const ir::ScalarParam& p : program_.kernel->params) {
+      const std::string name = names_.fresh(p.name);
+      scalar_names_.push_back(name);
+      if (p.var.is_var()) parameters_.push_back({p.var, name, ir::bits(p.dtype) > 32});
+    }
+    for (const Expr& s : program_.kernel->symbols) {
+      parameters_.push_back({s, names_.fresh(s.var().name), lower::symbol_bits(s) > 32});
+      symbol_names_.push_back(parameters_.back().c_name);
+    }
+  }
+
+  std::string signature() const {
+    std::vector<std::string> params;
+    for (std::size_t i = 0; i < program_.buffers.size(); ++i) {
+      const lower::MemBuffer& b = program_.buffers[i];
+      if (b.argument < 0) continue;
+      const std::string constant = b.buffer->role == ir::Role::Input ? "const " : "";
+      params.push_back(constant + c_type(b.dtype) + "* __restrict__ " + buffers_[i]);
+    }
+    for (std::size_t i = 0; i < program_.kernel->params.size(); ++i) {
+      params.push_back(c_type(program_.kernel->params[i].dtype) + " " + scalar_names_[i]);
+    }
+    for (std::size_t i = 0; i < program_.kernel->symbols.size(); ++i) {
+      params.push_back((lower::symbol_bits(program_.kernel->symbols[i]) > 32 ? "i64 " : "int ") + symbol_names_[i]);
+    }
+    std::string text = "extern \"C\" __global__ void __launch_bounds__(" + std::to_string(program_.block_threads) +
+                       ")\n" + entry_name(*program_.kernel) + "(";
+    const std::string pad(entry_name(*program_.kernel).size() + 1, ' ');
+    std::size_t column = pad.size();
+    for (std::size_t i = 0; i < params.size(); ++i) {
+      const std::string piece = params[i] + (i + 1 < params.size() ? "," : ") {");
+      if (i > 0 && column + 1 + piece.size() > 110) {
+        text += "\n" + pad;
+        column = pad.size();
+      } else if (i > 0) {
+        text += " ";
+        ++column;
+      }
+      text += piece;
+      column += piece.size();
+    }
+    return text + (params.empty() ? ") {\n" : "\n");
+  }
+
+  // One array when there is one allocation; else one block of bytes, laid out as the program says.
+  Lines shared_memory() const {
+    std::vector<std::size_t> shared;
+    for (std::size_t i = 0; i < program_.buffers.size(); ++i) {
+      if (program_.buffers[i].memory == ir::Memory::SH) shared.push_back(i);
+    }
+    Lines out;
+    if (shared.empty()) return out;
+    const bool dynamic = program_.shared_bytes > kStaticSharedBytes;
+    if (shared.size() == 1 && !dynamic) {
+      const lower::MemBuffer& b = program_.buffers[shared.front()];
+      const std::int64_t elems = program_.shared_bytes * 8 / ir::bits(b.dtype);
+      out.push_back("__shared__ __align__(" + std::to_string(alignment(b)) + ") " + c_type(b.dtype) + " " +
+                    buffers_[shared.front()] + "[" + std::to_string(elems) + "];");
+      return out;
+    }
+    int align = 16;
+    for (const std::size_t i : shared) align = std::max(align, alignment(program_.buffers[i]));
+    const std::string bytes = dynamic ? "" : std::to_string(program_.shared_bytes);
+    out.push_back((dynamic ? "extern __shared__ __align__(1024) u8 gr_smem[];"
+                           : "__shared__ __align__(" + std::to_string(align) + ") u8 gr_smem[" + bytes + "];"));
+    for (const std::size_t i : shared) {
+      const lower::MemBuffer& b = program_.buffers[i];
+      const std::string at =
+          b.shared_offset_bytes == 0 ? "gr_smem" : "(gr_smem + " + std::to_string(b.shared_offset_bytes) + ")";
+      out.push_back(c_type(b.dtype) + "* const " + buffers_[i] + " = (" + c_type(b.dtype) + "*)" + at + ";");
+    }
+    return out;
+  }
+
+  static int alignment(const lower::MemBuffer& b) { return std::max(16, b.buffer->align_bytes); }
+
+  std::string helpers() const {
+    std::vector<std::string> seen;
+    collect_helpers(program_.body, seen);
+    std::string out;
+    for (const std::string& h : seen) out += h + (h.ends_with('\n') ? "" : "\n");
+    return out.empty() ? out : out + "\n";
+  }
+
+  static void collect_helpers(const lower::Block& block, std::vector<std::string>& seen) {
+    for (const lower::NodePtr& n : block) {
+      if (const auto* call = n->as<AtomCall>()) {
+        const std::string& h = call->atom->atom.helper;
+        if (!h.empty() && std::ranges::find(seen, h) == seen.end()) seen.push_back(h);
+      } else if (const auto* loop = n->as<Loop>()) {
+        collect_helpers(loop->body, seen);
+      } else if (const auto* branch = n->as<If>()) {
+        collect_helpers(branch->then_body, seen);
+        collect_helpers(branch->else_body, seen);
+      } else if (const auto* scope = n->as<SpecScope>()) {
+        collect_helpers(scope->body, seen);
+      }
+    }
+  }
+
+  // The IR line above what implements it; once for the instructions of one statement.
+  void comment(Lines& out, const Node& n) {
+    if (n.origin == nullptr || n.origin == last_comment_) return;
+    const std::string text = ir_line(*n.origin);
+    if (!text.empty()) out.push_back("// " + text);
+    last_comment_ = n.origin;
+  }
+
+  Lines block(const lower::Block& nodes) {
+    Lines out;
+    for (const lower::NodePtr& n : nodes) statement(out, *n);
+    return out;
+  }
+
+  void statement(Lines& out, const Node& n) {
+    if (const auto* call = n.as<AtomCall>()) {
+      comment(out, n);
+      append(out, atoms_->statement(*call));
+    } else if (const auto* loop = n.as<Loop>()) {
+      append(out, print_loop(*loop));
+    } else if (const auto* branch = n.as<If>()) {
+      append(out, print_if(*branch));
+    } else if (const auto* exit = n.as<ExitIf>()) {
+      out.push_back("if (" + expressions_.text(exit->condition, "exit").text + ") return;");
+    } else if (const auto* set = n.as<ScalarSet>()) {
+      out.push_back(print_set(*set));
+    } else if (const auto* scope = n.as<SpecScope>()) {
+      comment(out, n);
+      append(out, block(scope->body));
+    }
+  }
+
+  std::string print_set(const ScalarSet& set) {
+    const CText value = expressions_.text(set.value, set.var.var().name);
+    if (!set.declare) return expressions_.text(set.var, "").text + " = " + value.text + ";";
+    const bool wide = !fits_32(set.var);
+    const std::string name = names_.fresh(set.var.var().name);
+    expressions_.declare(set.var, name, wide);
+    return std::string(wide ? "i64 " : "int ") + name + " = " + value.text + ";";
+  }
+
+  Lines print_loop(const Loop& loop) {
+    const bool wide = !fits_32(loop.var) || !fits_32(loop.stop) || !fits_32(loop.var + loop.step);
+    const CText start = expressions_.text(loop.start, loop.var.var().name);
+    const CText stop = expressions_.text(loop.stop, loop.var.var().name);
+    const CText step = expressions_.text(loop.step, loop.var.var().name);
+    const std::string name = names_.fresh(loop.var.var().name);
+    expressions_.open_loop(loop.var, name, wide);
+    last_comment_ = nullptr;
+    const Lines body = block(loop.body);
+    const Lines definitions = expressions_.close();
+    names_.release(name);
+    last_comment_ = nullptr;
+
+    const bool down = loop.step.is_const() && loop.step.value() < 0;
+    std::string advance = step.text == "1" ? "++" + name : name + " += " + step.text;
+    if (down) advance = name + " -= " + step.text.substr(1);
+    Lines out;
+    out.push_back("#pragma unroll " + std::to_string(std::max(loop.unroll, 1)));
+    out.push_back(std::string("for (") + (wide ? "i64 " : "int ") + name + " = " + start.text + "; " + name +
+                  (down ? " > " : " < ") + stop.in(Prec::Less) + "; " + advance + ") {");
+    append(out, definitions, "  ");
+    append(out, body, "  ");
+    out.emplace_back("}");
+    return out;
+  }
+
+  Lines print_if(const If& branch) {
+    Lines out{"if (" + expressions_.text(branch.condition, "cond").text + ") {"};
+    last_comment_ = nullptr;
+    append(out, block(branch.then_body), "  ");
+    if (!branch.else_body.empty()) {
+      out.emplace_back("} else {");
+      last_comment_ = nullptr;
+      append(out, block(branch.else_body), "  ");
+    }
+    last_comment_ = nullptr;
+    out.emplace_back("}");
+    return out;
+  }
+
+  struct Parameter {
+    Expr var;
+    std::string c_name;
+    bool wide;
+  };
+
+  const Program& program_;
+  Names names_;
+  Expressions expressions_;
+  std::optional<Registers> registers_;
+  std::vector<std::string> buffers_;
+  std::vector<Parameter> parameters_;
+  std::vector<std::string> scalar_names_, symbol_names_;
+  AtomText* atoms_ = nullptr;
+  const ir::Stmt* last_comment_ = nullptr;
+};
+
+}  // namespace
+
+std::string entry_name(const ir::Kernel& kernel) {
+  Names names;
+  return names.fresh(kernel.name);
+}
+
+std::string cuda_source(const Program& program) { return KernelPrinter(program).print(); }
+
+}  // namespace graphene::emit

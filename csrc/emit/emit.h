@@ -1,0 +1,16 @@
+// Lowered tree -> CUDA C++ text: header-free, one commented block per spec, readable. Printing only: every decision was
+// taken by `lower`; an instruction's text is that of its atom.
+#pragma once
+
+#include <string>
+
+#include "lower/lowered.h"
+
+namespace graphene::emit {
+
+[[nodiscard]] std::string cuda_source(const lower::Program& program);
+
+// The extern "C" symbol: the kernel's name as a legal identifier.
+[[nodiscard]] std::string entry_name(const ir::Kernel& kernel);
+
+}  // namespace graphene::emit

@@ -1,0 +1,94 @@
+#include "emit/prelude.h"
+
+#include <array>
+#include <cctype>
+#include <set>
+#include <string_view>
+
+namespace graphene::emit {
+
+namespace {
+
+struct Entry {
+  std::string_view name;
+  std::string_view text;
+};
+
+// In the order of printing: what an entry uses stands before it.
+constexpr auto kEntries = std::to_array<Entry>({
+    {"i8", "using i8 = signed char;"},
+    {"u8", "using u8 = unsigned char;"},
+    {"i16", "using i16 = short;"},
+    {"u16", "using u16 = unsigned short;"},
+    {"i32", "using i32 = int;"},
+    {"u32", "using u32 = unsigned int;"},
+    {"i64", "using i64 = long long;"},
+    {"u64", "using u64 = unsigned long long;"},
+    {"half", "using half = unsigned short;  // the bits of an IEEE binary16"},
+    {"bf16", "using bf16 = unsigned short;  // the bits of a bfloat16"},
+    {"fp8e4m3", "using fp8e4m3 = unsigned char;"},
+    {"fp8e5m2", "using fp8e5m2 = unsigned char;"},
+    {"gr_shared",
+     "// The 32-bit address of shared memory that instructions take.\n"
+     "static __device__ __forceinline__ u32 gr_shared(const void* p) { return (u32)__cvta_generic_to_shared(p); }"},
+    {"gr_pack16", "static __device__ __forceinline__ u32 gr_pack16(u16 a, u16 b) { return a | (u32)b << 16; }"},
+    {"gr_pack8",
+     "static __device__ __forceinline__ u32 gr_pack8(u8 a, u8 b, u8 c, u8 d) {\n"
+     "  return a | (u32)b << 8 | (u32)c << 16 | (u32)d << 24;\n"
+     "}"},
+    {"gr_floor_div",
+     "// Division and remainder that round towards minus infinity.\n"
+     "template <class A, class B>\n"
+     "static __device__ __forceinline__ auto gr_floor_div(A a, B b) -> decltype(a / b) {\n"
+     "  return a / b - (a % b != 0 && (a < 0) != (b < 0));\n"
+     "}"},
+    {"gr_mod",
+     "template <class A, class B>\n"
+     "static __device__ __forceinline__ auto gr_mod(A a, B b) -> decltype(a % b) {\n"
+     "  return a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0);\n"
+     "}"},
+    {"gr_min",
+     "template <class A, class B>\n"
+     "static __device__ __forceinline__ auto gr_min(A a, B b) -> decltype(a + b) { return a < b ? a : b; }"},
+    {"gr_max",
+     "template <class A, class B>\n"
+     "static __device__ __forceinline__ auto gr_max(A a, B b) -> decltype(a + b) { return a < b ? b : a; }"},
+});
+
+void collect_identifiers(std::string_view text, std::set<std::string_view>& out) {
+  const auto word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; };
+  for (std::size_t i = 0; i < text.size();) {
+    if (!word(text[i])) {
+      // Comments are not code.
+      if (text.substr(i).starts_with("//")) {
+        i = std::min(text.find('\n', i), text.size());
+      } else {
+        ++i;
+      }
+      continue;
+    }
+    const std::size_t begin = i;
+    while (i < text.size() && word(text[i])) ++i;
+    out.insert(text.substr(begin, i - begin));
+  }
+}
+
+}  // namespace
+
+std::string prelude(const std::string& body) {
+  std::set<std::string_view> used;
+  collect_identifiers(body, used);
+  std::array<bool, kEntries.size()> wanted{};
+  // Backwards: what an entry uses stands before it.
+  for (std::size_t i = kEntries.size(); i-- > 0;) {
+    wanted.at(i) = used.contains(kEntries.at(i).name);
+    if (wanted.at(i)) collect_identifiers(kEntries.at(i).text, used);
+  }
+  std::string out;
+  for (std::size_t i = 0; i < kEntries.size(); ++i) {
+    if (wanted.at(i)) out += std::string(kEntries.at(i).text) + "\n";
+  }
+  return out.empty() ? out : out + "\n";
+}
+
+}  // namespace graphene::emit

@@ -1,0 +1,38 @@
+// Register tensors as C arrays with constant indices. 8- and 16-bit types are stored several to a 32-bit word when they
+// are only used by words, one by one when they are only used so, and as a union of both views otherwise.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "emit/names.h"
+#include "lower/lowered.h"
+
+namespace graphene::emit {
+
+class Registers {
+ public:
+  Registers(const std::vector<lower::RegArray>& arrays, Names& names);
+
+  // One value, an lvalue. Its C type is c_type(dtype).
+  std::string value(int array, int index);
+  // Values packed in one 32-bit word, an lvalue; nullopt unless they are that word in order.
+  std::optional<std::string> word(int array, const std::vector<int>& values);
+
+  [[nodiscard]] const lower::RegArray& array(int i) const { return arrays_[static_cast<std::size_t>(i)]; }
+  // Declarations of the arrays that are used, from what was asked for so far.
+  [[nodiscard]] std::vector<std::string> declarations() const;
+
+ private:
+  struct Use {
+    bool values = false, words = false;
+  };
+  [[nodiscard]] bool both(int array) const;
+
+  const std::vector<lower::RegArray>& arrays_;
+  std::vector<std::string> names_;
+  std::vector<Use> uses_;
+};
+
+}  // namespace graphene::emit
