@@ -93,63 +93,70 @@ AtomText::Slot AtomText::slot(const AtomCall& call, const std::string& name) con
   return s;
 }
 
+// Whether an optional part of the text is printed: the attribute says something else than its kind's default.
 bool AtomText::present(const std::string& what, const AtomCall& call) const {
   if (what == "guard") return !inputs_inside(call).is_const(1);
   const auto it = call.attrs.find(what);
-  if (it == call.attrs.end()) return slot(call, what).def != nullptr;
-  if (const auto* s = std::get_if<std::string>(&it->second)) return *s != "default" && *s != "none" && !s->empty();
-  if (const auto* b = std::get_if<bool>(&it->second)) return *b;
+  if (it == call.attrs.end()) return false;
+  std::string fallback;
+  if (const auto kind = ir::spec_kind_from_name(atoms::name(call.atom->atom.kind))) {
+    for (const atoms::KindAttr& a : atoms::kind_attrs(*kind)) {
+      if (a.name == what) fallback = a.fallback;
+    }
+  }
+  if (const auto* s = std::get_if<std::string>(&it->second)) return *s != fallback;
+  if (const auto* b = std::get_if<bool>(&it->second)) return (*b ? "true" : "false") != fallback;
+  if (const auto* i = std::get_if<std::int64_t>(&it->second)) return std::to_string(*i) != fallback;
+  if (const auto* d = std::get_if<double>(&it->second))
+    return fallback.empty() || *d != std::strtod(fallback.c_str(), nullptr);
   return true;
 }
 
-std::string AtomText::fill_pieces(const std::vector<Piece>& pieces, const AtomCall& call, Asm* ptx) {
+std::string AtomText::fill_text(const AtomCall& call, Asm* ptx) {
   std::string out;
-  for (const Piece& p : pieces) {
+  std::vector<bool> shown{true};  // of the optional parts that are open
+  for (const atoms::Piece& p : call.atom->text.pieces) {
     switch (p.kind) {
-      case Piece::Kind::Text:
-        for (const char c : p.text) {
-          out += c;
-          if (c == '%' && ptx != nullptr) out += c;  // asm's own escape
-        }
+      case atoms::Piece::Kind::IfBegin:
+        shown.push_back(shown.back() && present(p.text, call));
+        continue;
+      case atoms::Piece::Kind::IfEnd:
+        shown.pop_back();
+        continue;
+      default:
         break;
-      case Piece::Kind::Optional:
-        if (present(p.text, call)) out += fill_pieces(p.body, call, ptx);
-        break;
-      case Piece::Kind::Hole:
-        out += hole(p, call, ptx);
-        break;
+    }
+    if (!shown.back()) continue;
+    if (p.kind == atoms::Piece::Kind::Operand) {
+      out += operand(p, call, ptx);
+    } else if (p.kind == atoms::Piece::Kind::Attr) {
+      out += attribute(p, call, ptx);
+    } else {
+      for (const char c : p.text) {
+        out += c;
+        if (c == '%' && ptx != nullptr) out += c;  // asm's own escape
+      }
     }
   }
   return out;
 }
 
-std::string AtomText::hole(const Piece& piece, const AtomCall& call, Asm* ptx) {
-  if (piece.text == "guard") {
-    // Bytes to copy: the rest is filled with zeros.
-    std::int64_t bytes = 0;
-    for (std::size_t i = 0; i < call.in.size(); ++i) {
-      if (const auto* m = std::get_if<MemRef>(&call.in[i])) {
-        bytes = static_cast<std::int64_t>(m->deltas.size()) *
-                ir::bits(program_.buffers[static_cast<std::size_t>(m->buffer)].dtype) / 8;
-      }
-    }
-    const std::string text =
-        expressions_.text(inputs_inside(call), "guard").in(Prec::Or) + " ? " + std::to_string(bytes) + " : 0";
-    return ptx != nullptr ? add_input(*ptx, "r", text) : "(" + text + ")";
-  }
+std::string AtomText::operand(const atoms::Piece& piece, const AtomCall& call, Asm* ptx) {
   const Slot s = slot(call, piece.text);
-  if (s.def != nullptr) return ptx != nullptr ? ptx_operand(piece, call, s, *ptx) : cxx_operand(piece, call, s);
-  const auto it = call.attrs.find(piece.text);
-  GR_ASSERT(it != call.attrs.end(), "the text of " + call.atom->atom.name + " has a hole $" + piece.text +
-                                        " that is neither an operand nor an attribute");
-  return attribute(piece, it->second, ptx);
+  GR_ASSERT(s.def != nullptr, "the text of " + call.atom->atom.name + " names no operand $" + piece.text);
+  if (ptx == nullptr) return cxx_operand(piece, call, s);
+  const std::string registers = ptx_operand(piece, call, s, *ptx);
+  return piece.braces ? "{" + registers + "}" : registers;
 }
 
-std::string AtomText::attribute(const Piece& piece, const ir::AttrValue& value, Asm* ptx) {
+std::string AtomText::attribute(const atoms::Piece& piece, const AtomCall& call, Asm* ptx) {
+  const auto it = call.attrs.find(piece.text);
+  GR_ASSERT(it != call.attrs.end(), "the text of " + call.atom->atom.name + " needs the attribute $" + piece.text);
+  const ir::AttrValue& value = it->second;
   if (const auto* s = std::get_if<std::string>(&value)) return *s;
   if (const auto* i = std::get_if<std::int64_t>(&value)) return std::to_string(*i);
   if (const auto* b = std::get_if<bool>(&value)) return *b ? "1" : "0";
-  if (const auto* d = std::get_if<double>(&value)) return c_literal(*d, ir::ScalarType::fp32);
+  if (const auto* d = std::get_if<double>(&value)) return c_literal(*d, call.dtype);
   const Expr& e = std::get<Expr>(value);
   const CText text = expressions_.text(e, piece.text);
   if (ptx == nullptr || e.is_const()) return text.text;
@@ -180,7 +187,8 @@ std::string AtomText::packed_register(const RegRef& regs, const std::vector<int>
   const ir::ScalarType dtype = registers_.array(regs.array).dtype;
   const int bits = ir::bits(dtype);
   std::vector<std::string> parts;
-  for (const int v : values) parts.push_back(registers_.value(regs.array, v));
+  const bool struct16 = dtype == ir::ScalarType::fp16 || dtype == ir::ScalarType::bf16;
+  for (const int v : values) parts.push_back(registers_.value(regs.array, v) + (struct16 ? ".bits" : ""));
   const std::string packed =
       parts.size() == 1 ? "(u32)" + parts.front() : "gr_pack" + std::to_string(bits) + "(" + join(parts, ", ") + ")";
   if (!s.is_out) return add_register("r", packed, s, ptx);
@@ -188,7 +196,8 @@ std::string AtomText::packed_register(const RegRef& regs, const std::vector<int>
   ptx.before.push_back("u32 " + temp + (s.def->def.access == atoms::Access::Update ? " = " + packed : "") + ";");
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const std::string shift = i == 0 ? temp : temp + " >> " + std::to_string(bits * static_cast<int>(i));
-    ptx.after.push_back(parts[i] + " = (" + c_type(dtype) + ")" + (i == 0 ? shift : "(" + shift + ")") + ";");
+    ptx.after.push_back(parts[i] + " = (" + (bits == 16 ? "u16" : "u8") + ")" + (i == 0 ? shift : "(" + shift + ")") +
+                        ";");
   }
   return add_register("r", temp, s, ptx);
 }
@@ -197,67 +206,45 @@ std::vector<std::string> AtomText::ptx_registers(const RegRef& regs, const Slot&
   const ir::ScalarType dtype = registers_.array(regs.array).dtype;
   const int bits = ir::bits(dtype);
   const int count = static_cast<int>(regs.values.size());
-  std::string reg = s.def->def.reg;
-  if (reg.empty()) {
-    const bool floating = ir::info(dtype).cls == ir::ScalarInfo::Class::Float;
-    if (bits == 64) {
-      reg = floating ? "d" : "l";
-    } else if (bits == 32) {
-      reg = floating ? "f" : "r";
-    } else if (bits == 16) {
-      reg = count % 2 == 0 ? "r/2" : "h";
-    } else {
-      reg = count % 4 == 0 ? "r/4" : "h";
-    }
-  }
+  const auto [constraint, per, unused] = s.def->packing;
+  GR_ASSERT(per > 0 && count % per == 0, "register packing of " + s.def->def.name);
   std::vector<std::string> out;
-  if (const std::size_t slash = reg.find('/'); slash != std::string::npos) {
-    const int per = std::stoi(reg.substr(slash + 1));
-    GR_ASSERT(per > 0 && count % per == 0, "register packing of " + s.def->def.name);
-    // One 32-bit value needs no packing.
-    if (per * bits <= 32 && bits < 32) {
-      for (int v = 0; v < count; v += per) {
-        out.push_back(packed_register(regs, {regs.values.begin() + v, regs.values.begin() + v + per}, s, ptx));
-      }
-      return out;
+  if (bits < 32 && constraint == 'r' && dtype != ir::ScalarType::pred) {
+    for (int v = 0; v < count; v += per) {
+      out.push_back(packed_register(regs, {regs.values.begin() + v, regs.values.begin() + v + per}, s, ptx));
     }
-    reg = reg.substr(0, slash);
+    return out;
   }
-  const bool floating = ir::info(dtype).cls == ir::ScalarInfo::Class::Float;
-  for (const int v : regs.values) {
-    const std::string value = registers_.value(regs.array, v);
-    std::string view = value;
-    if (reg == "r" && bits == 32 && floating)
-      view = s.is_out ? "reinterpret_cast<u32&>(" + value + ")" : "__float_as_uint(" + value + ")";
-    if (reg == "l" && bits == 64 && floating)
-      view = s.is_out ? "reinterpret_cast<u64&>(" + value + ")" : "(u64)__double_as_longlong(" + value + ")";
-    if (reg == "f" && bits == 32 && !floating)
-      view = s.is_out ? "reinterpret_cast<float&>(" + value + ")" : "__uint_as_float(" + value + ")";
-    if (bits == 8 && reg != "r") {
-      // asm has no 8-bit registers: a 16-bit one carries the value.
-      if (!s.is_out) {
-        view = "(u16)" + value;
-      } else {
-        view = "t" + std::to_string(ptx.before.size());
-        ptx.before.push_back("u16 " + view + (s.def->def.access == atoms::Access::Update ? " = " + value : "") + ";");
-        ptx.after.push_back(value + " = (" + c_type(dtype) + ")" + view + ";");
-      }
-    }
-    if (dtype == ir::ScalarType::pred) {
-      // Predicates travel as 0 or 1 in a 32-bit register.
-      if (!s.is_out) {
-        view = "(u32)" + value;
-      } else {
-        view = "t" + std::to_string(ptx.before.size());
-        ptx.before.push_back("u32 " + view + (s.def->def.access == atoms::Access::Update ? " = " + value : "") + ";");
-        ptx.after.push_back(value + " = " + view + " != 0;");
-      }
-      out.push_back(add_register("r", view, s, ptx));
-      continue;
-    }
-    out.push_back(add_register(reg, view, s, ptx));
-  }
+  GR_ASSERT(per == 1, "register packing of " + s.def->def.name);
+  for (const int v : regs.values)
+    out.push_back(single_register(registers_.value(regs.array, v), dtype, constraint, s, ptx));
   return out;
+}
+
+// One value in one register of the kind the instruction wants.
+std::string AtomText::single_register(const std::string& value, ir::ScalarType dtype, char constraint, const Slot& s,
+                                      Asm& ptx) {
+  const std::string letter(1, constraint);
+  const std::string natural = c_type(dtype);
+  static const std::map<char, std::string> kTypes = {
+      {'h', "u16"}, {'r', "u32"}, {'l', "u64"}, {'f', "float"}, {'d', "double"}};
+  const std::string& wanted = kTypes.at(constraint);
+  const bool struct16 = dtype == ir::ScalarType::fp16 || dtype == ir::ScalarType::bf16;
+  if (struct16 && constraint == 'h') return add_register(letter, value + ".bits", s, ptx);
+  const bool integer = ir::info(dtype).cls != ir::ScalarInfo::Class::Float && dtype != ir::ScalarType::pred;
+  const bool same_size = ir::bits(dtype) == (constraint == 'h' ? 16 : constraint == 'r' || constraint == 'f' ? 32 : 64);
+  if (natural == wanted || (integer && same_size && constraint != 'f' && constraint != 'd')) {
+    return add_register(letter, value, s, ptx);
+  }
+  if (same_size) return add_register(letter, "reinterpret_cast<" + wanted + "&>(" + value + ")", s, ptx);
+  // Predicates and 8-bit values travel in a wider register.
+  if (!s.is_out) return add_register(letter, "(" + wanted + ")" + value, s, ptx);
+  const std::string temp = "t" + std::to_string(ptx.before.size());
+  const bool update = s.def->def.access == atoms::Access::Update;
+  ptx.before.push_back(wanted + " " + temp + (update ? " = " + value : "") + ";");
+  ptx.after.push_back(value + " = " + (dtype == ir::ScalarType::pred ? temp + " != 0" : "(" + natural + ")" + temp) +
+                      ";");
+  return add_register(letter, temp, s, ptx);
 }
 
 std::string AtomText::element(const MemRef& ref, std::int64_t delta) {
@@ -273,13 +260,13 @@ std::string AtomText::address(const MemRef& ref) {
   return shared ? "gr_shared(" + pointer + ")" : pointer;
 }
 
-std::string AtomText::ptx_operand(const Piece& piece, const AtomCall& call, const Slot& s, Asm& ptx) {
+std::string AtomText::ptx_operand(const atoms::Piece& piece, const AtomCall& call, const Slot& s, Asm& ptx) {
   if (const auto* regs = std::get_if<RegRef>(s.value)) {
     const std::vector<std::string> all = ptx_registers(*regs, s, ptx);
-    if (piece.index >= 0) {
-      GR_ASSERT(static_cast<std::size_t>(piece.index) < all.size(),
+    if (piece.element >= 0) {
+      GR_ASSERT(static_cast<std::size_t>(piece.element) < all.size(),
                 "hole $" + piece.text + " of " + call.atom->atom.name);
-      return all[static_cast<std::size_t>(piece.index)];
+      return all[static_cast<std::size_t>(piece.element)];
     }
     return join(all, ", ");
   }
@@ -288,40 +275,28 @@ std::string AtomText::ptx_operand(const Piece& piece, const AtomCall& call, cons
     return add_input(ptx, shared ? "r" : "l", address(*mem));
   }
   // An immediate: one register per word, all alike.
-  const int values = s.def->values;
   const ir::ScalarType dtype = call.dtype;
   const int bits = ir::bits(dtype);
   if (const auto* imm = std::get_if<ImmRef>(s.value)) {
-    std::string reg = s.def->def.reg;
-    int per = 1;
-    if (const std::size_t slash = reg.find('/'); slash != std::string::npos) {
-      per = std::stoi(reg.substr(slash + 1));
-      reg = reg.substr(0, slash);
-    } else if (reg.empty() && bits < 32 && values % (32 / bits) == 0) {
-      per = 32 / bits;
-      reg = "r";
+    const auto [constraint, per, unused] = s.def->packing;
+    std::string text = c_literal(imm->value, dtype);
+    if (constraint == 'r' && (bits < 32 || ir::info(dtype).cls == ir::ScalarInfo::Class::Float)) {
+      std::uint64_t word = 0;
+      for (int i = 0; i < per; ++i) word |= bits_of(imm->value, dtype) << static_cast<unsigned>(bits * i);
+      text = std::to_string(word) + "u";
+    } else if (constraint == 'h') {
+      text = "(u16)" + std::to_string(bits_of(imm->value, dtype));
     }
-    std::uint64_t word = 0;
-    for (int i = 0; i < per; ++i) word |= bits_of(imm->value, dtype) << static_cast<unsigned>(bits * i);
-    std::string one;
-    if (per > 1 || reg == "r") {
-      one = add_input(ptx, "r", std::to_string(word) + "u");
-    } else if (bits == 16 || bits == 8) {
-      one = add_input(ptx, "h", "(u16)" + c_literal(imm->value, dtype));
-    } else {
-      const bool floating = ir::info(dtype).cls == ir::ScalarInfo::Class::Float;
-      const char* constraint = bits == 64 ? (floating ? "d" : "l") : (floating ? "f" : "r");
-      one = add_input(ptx, constraint, c_literal(imm->value, dtype));
-    }
-    const int count = piece.index >= 0 ? 1 : std::max(1, values / per);
+    const std::string one = add_input(ptx, std::string(1, constraint), text);
+    const int count = piece.element >= 0 ? 1 : std::max(1, s.def->values / std::max(per, 1));
     return join(std::vector<std::string>(static_cast<std::size_t>(count), one), ", ");
   }
   const CText text = expressions_.text(std::get<ExprRef>(*s.value).value, piece.text);
   return add_input(ptx, text.wide ? "l" : "r", text.text);
 }
 
-std::string AtomText::cxx_operand(const Piece& piece, const AtomCall& call, const Slot& s) {
-  const auto i = static_cast<std::size_t>(std::max(piece.index, 0));
+std::string AtomText::cxx_operand(const atoms::Piece& piece, const AtomCall& call, const Slot& s) {
+  const auto i = static_cast<std::size_t>(std::max(piece.element, 0));
   if (const auto* regs = std::get_if<RegRef>(s.value)) return registers_.value(regs->array, regs->values.at(i));
   if (const auto* mem = std::get_if<MemRef>(s.value)) {
     const ir::ScalarType dtype = program_.buffers[static_cast<std::size_t>(mem->buffer)].dtype;
@@ -357,7 +332,7 @@ bool AtomText::clobbers_memory(const AtomCall& call) const {
 
 Lines AtomText::asm_statement(const AtomCall& call) {
   Asm ptx;
-  const std::string text = fill_pieces(parse_template(call.atom->atom.ptx), call, &ptx);
+  const std::string text = fill_text(call, &ptx);
   std::string numbered;
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (text[i] != kOutMark && text[i] != kInMark) {
@@ -433,8 +408,8 @@ Lines AtomText::fill_outputs(const AtomCall& call, double fill) {
 Lines AtomText::statement(const AtomCall& call) {
   const atoms::Atom& atom = call.atom->atom;
   Lines lines;
-  if (!atom.cxx.empty()) {
-    std::string text = fill_pieces(parse_template(atom.cxx), call, nullptr);
+  if (!call.atom->text.is_ptx) {
+    std::string text = fill_text(call, nullptr);
     for (std::size_t at = 0; at != std::string::npos;) {
       const std::size_t end = text.find('\n', at);
       lines.push_back(text.substr(at, end == std::string::npos ? end : end - at));

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "atoms/text.h"
 #include "emit/expressions.h"
 #include "emit/registers.h"
-#include "emit/template.h"
 #include "lower/lowered.h"
 
 namespace graphene::emit {
@@ -41,13 +41,14 @@ class AtomText {
   };
 
   Slot slot(const lower::AtomCall& call, const std::string& name) const;
-  std::string fill_pieces(const std::vector<Piece>& pieces, const lower::AtomCall& call, Asm* ptx);
-  std::string hole(const Piece& piece, const lower::AtomCall& call, Asm* ptx);
+  std::string fill_text(const lower::AtomCall& call, Asm* ptx);
+  std::string operand(const atoms::Piece& piece, const lower::AtomCall& call, Asm* ptx);
   bool present(const std::string& what, const lower::AtomCall& call) const;
-  std::string attribute(const Piece& piece, const ir::AttrValue& value, Asm* ptx);
-  std::string cxx_operand(const Piece& piece, const lower::AtomCall& call, const Slot& s);
-  std::string ptx_operand(const Piece& piece, const lower::AtomCall& call, const Slot& s, Asm& ptx);
+  std::string attribute(const atoms::Piece& piece, const lower::AtomCall& call, Asm* ptx);
+  std::string cxx_operand(const atoms::Piece& piece, const lower::AtomCall& call, const Slot& s);
+  std::string ptx_operand(const atoms::Piece& piece, const lower::AtomCall& call, const Slot& s, Asm& ptx);
   std::vector<std::string> ptx_registers(const lower::RegRef& regs, const Slot& s, Asm& ptx);
+  std::string single_register(const std::string& value, ir::ScalarType dtype, char constraint, const Slot& s, Asm& ptx);
   std::string packed_register(const lower::RegRef& regs, const std::vector<int>& values, const Slot& s, Asm& ptx);
   std::string add_register(const std::string& constraint, const std::string& text, const Slot& s, Asm& ptx);
   std::string add_input(Asm& ptx, const std::string& constraint, const std::string& text);

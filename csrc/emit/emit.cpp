@@ -3,12 +3,12 @@
 #include <algorithm>
 
 #include "emit/atom_text.h"
-#include "emit/comment.h"
 #include "emit/expressions.h"
 #include "emit/literal.h"
 #include "emit/names.h"
 #include "emit/prelude.h"
 #include "emit/registers.h"
+#include "ir/print.h"
 
 namespace graphene::emit {
 
@@ -172,8 +172,7 @@ class KernelPrinter {
   // The IR line above what implements it; once for the instructions of one statement.
   void comment(Lines& out, const Node& n) {
     if (n.origin == nullptr || n.origin == last_comment_) return;
-    const std::string text = ir_line(*n.origin);
-    if (!text.empty()) out.push_back("// " + text);
+    out.push_back("// " + ir::head_line(*n.origin));
     last_comment_ = n.origin;
   }
 

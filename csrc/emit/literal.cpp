@@ -65,6 +65,11 @@ std::string c_type(ScalarType t) {
       return "float";
     case ScalarType::fp64:
       return "double";
+    case ScalarType::bf16:
+      return "bfloat16";
+    case ScalarType::fp8e4m3:
+    case ScalarType::fp8e5m2:
+      return "u8";
     case ScalarType::pred:
       return "bool";
     case ScalarType::b8:
@@ -116,7 +121,8 @@ std::string c_literal(double value, ScalarType t) {
     case ir::ScalarInfo::Class::Float:
       break;
   }
-  if (ir::bits(t) <= 16) return value == 0 && !std::signbit(value) ? "0" : hex(bits_of(value, t), ir::bits(t) / 4);
+  if (ir::bits(t) == 16) return c_type(t) + "{" + hex(bits_of(value, t), 4) + "}";
+  if (ir::bits(t) == 8) return hex(bits_of(value, t), 2);
   const bool single = t != ScalarType::fp64;
   if (!std::isfinite(value) || (single && !std::isfinite(static_cast<float>(value)))) {
     return single ? "__int_as_float(" + hex(bits_of(value, t), 8) + ")"

@@ -10,17 +10,17 @@ namespace {
 
 // Keywords of C++, CUDA's predefined names, and the names the prelude may define.
 constexpr auto kReserved = std::to_array<std::string_view>(
-    {"alignas",   "alignof",  "and",      "asm",      "atomic",  "auto",      "bf16",      "bitand",   "bitor",
-     "blockDim",  "blockIdx", "bool",     "break",    "case",    "catch",     "char",      "class",    "compl",
-     "concept",   "const",    "continue", "decltype", "default", "delete",    "do",        "double",   "else",
-     "enum",      "explicit", "export",   "extern",   "false",   "float",     "for",       "fp8e4m3",  "fp8e5m2",
-     "friend",    "goto",     "gridDim",  "half",     "i16",     "i32",       "i64",       "i8",       "if",
-     "inline",    "int",      "long",     "max",      "min",     "mutable",   "namespace", "new",      "noexcept",
-     "not",       "nullptr",  "operator", "or",       "private", "protected", "public",    "register", "requires",
-     "return",    "short",    "signed",   "sizeof",   "static",  "struct",    "switch",    "template", "this",
-     "threadIdx", "throw",    "true",     "try",      "typedef", "typeid",    "typename",  "u16",      "u32",
-     "u64",       "u8",       "union",    "unsigned", "using",   "virtual",   "void",      "volatile", "warpSize",
-     "wchar_t",   "while",    "xor",      "std"});
+    {"alignas",  "alignof",  "and",      "asm",       "atomic",    "auto",     "bfloat16", "bitand",    "bitor",
+     "blockDim", "blockIdx", "bool",     "break",     "case",      "catch",    "char",     "class",     "compl",
+     "concept",  "const",    "continue", "decltype",  "default",   "delete",   "do",       "double",    "else",
+     "enum",     "explicit", "export",   "extern",    "false",     "float",    "for",      "friend",    "goto",
+     "gridDim",  "half",     "i16",      "i32",       "i64",       "i8",       "if",       "inline",    "int",
+     "long",     "max",      "min",      "mutable",   "namespace", "new",      "noexcept", "not",       "nullptr",
+     "operator", "or",       "private",  "protected", "public",    "register", "requires", "return",    "short",
+     "signed",   "sizeof",   "static",   "struct",    "switch",    "template", "this",     "threadIdx", "throw",
+     "true",     "try",      "typedef",  "typeid",    "typename",  "u16",      "u32",      "u64",       "u8",
+     "union",    "unsigned", "using",    "virtual",   "void",      "volatile", "warpSize", "wchar_t",   "while",
+     "xor",      "std"});
 
 std::string legal(std::string_view hint) {
   std::string out;

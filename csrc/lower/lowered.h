@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "atoms/atom.h"
+#include "atoms/match.h"
 #include "ir/stmt.h"
 
 namespace graphene::lower {
@@ -107,6 +107,12 @@ struct Node {
   }
 };
 
+// What the arguments of a launch must satisfy, and which statement needs it.
+struct Fact {
+  atoms::LaunchFact fact;
+  const ir::Stmt* origin = nullptr;
+};
+
 struct Program {
   ir::KernelPtr kernel;
   std::string arch;  // "sm_90a"
@@ -115,6 +121,7 @@ struct Program {
   std::vector<Expr> grid;          // up to three extents, over the kernel's symbols
   std::int64_t block_threads = 1;
   std::int64_t shared_bytes = 0;
+  std::vector<Fact> facts;
   Block body;
 };
 using ProgramPtr = std::shared_ptr<const Program>;

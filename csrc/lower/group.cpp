@@ -1,0 +1,54 @@
+#include "lower/group.h"
+
+#include <algorithm>
+
+#include "ir/levels.h"
+
+namespace graphene::lower {
+
+namespace {
+
+struct Mode {
+  std::int64_t size, stride;
+};
+
+void collect(const IntTuple& shape, const IntTuple& stride, const ir::ThreadTensor& group, std::vector<Mode>& out) {
+  if (!shape.is_leaf()) {
+    for (int i = 0; i < shape.rank(); ++i) collect(shape[i], stride[i], group, out);
+    return;
+  }
+  if (shape.leaf().is_const(1)) return;
+  if (!shape.leaf().is_const() || !stride.leaf().is_const() || stride.leaf().value() < 1) {
+    fail(Code::LOWER_GROUP, "a group whose members the linear index does not tell", {"group: " + group.type_str()},
+         "use constant sizes and positive strides");
+  }
+  out.push_back({shape.leaf().value(), stride.leaf().value()});
+}
+
+}  // namespace
+
+Expr is_member(const ir::ThreadTensor& group, bool elect) {
+  // "My warp" has an offset in the executing thread's own coordinates: spelt out, most of it cancels.
+  const Expr index = sym::expand_coords(group.linear_index() - group.offset);
+  if (elect) return sym::eq(index, 0);
+  std::vector<Mode> modes;
+  for (const Layout& level : group.levels) collect(level.shape(), level.stride(), group, modes);
+  std::ranges::sort(modes, {}, &Mode::stride);
+
+  // index = sum of digit * stride with digit < size; what lies between two modes must be 0.
+  Expr member = sym::le(0, index);
+  std::int64_t span = 1;  // every smaller index is decided
+  for (const Mode& m : modes) {
+    if (m.stride % span != 0) {
+      fail(Code::LOWER_GROUP, "a group whose members the linear index does not tell", {"group: " + group.type_str()},
+           "tile the threads so that each stride is a multiple of the span below it");
+    }
+    if (m.stride > span) {
+      member = sym::logical_and(member, sym::eq(sym::mod(sym::floor_div(index, span), m.stride / span), 0));
+    }
+    span = m.stride * m.size;
+  }
+  return sym::logical_and(member, sym::lt(index, span));
+}
+
+}  // namespace graphene::lower

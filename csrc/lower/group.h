@@ -1,0 +1,13 @@
+// Membership in thread groups, for gr.only and barriers.
+#pragma once
+
+#include "base/diag.h"
+#include "ir/threads.h"
+
+namespace graphene::lower {
+
+// Holds for the threads (or blocks) that belong to the group; with `elect`, for its first member alone.
+// Decided by the levels: LOWER_GROUP when their strides do not nest.
+[[nodiscard]] Expr is_member(const ir::ThreadTensor& group, bool elect);
+
+}  // namespace graphene::lower

@@ -1,0 +1,339 @@
+#include <algorithm>
+#include <set>
+
+#include "ir/print.h"
+#include "lower/group.h"
+#include "lower/lowered.h"
+#include "lower/memory.h"
+#include "lower/operands.h"
+#include "lower/substitute.h"
+#include "lower/sync.h"
+#include "verify/verify.h"
+
+namespace graphene::lower {
+
+namespace {
+
+// Statements that unrolling may produce; a kernel of this size compiles for minutes.
+constexpr std::size_t kMaxNodes = 200'000;
+constexpr std::size_t kMaxProblems = 50;
+
+bool is_loop_counter(const sym::VarInfo& v) { return v.kind == sym::VarKind::Loop; }
+
+class Lowering {
+ public:
+  Lowering(const ir::KernelPtr& kernel, const std::string& arch, verify::Result checked)
+      : kernel_(kernel), arch_(arch), problems_(std::move(checked.problems)), refused_(std::move(checked.statements)) {}
+
+  ProgramPtr run() {
+    buffers_ = place_buffers(*kernel_, problems_);
+    check_shared_limit();
+    auto program = std::make_shared<Program>();
+    program->kernel = kernel_;
+    program->arch = arch_;
+    if (kernel_->grid != nullptr) program->grid = kernel_->grid->dims;
+    if (kernel_->block != nullptr) program->block_threads = kernel_->block->launch_size().value();
+    sync_.block_threads = program->block_threads;
+    program->body = block(kernel_->body);
+    if (!problems_.empty()) throw Error(std::move(problems_));
+    program->registers = std::move(buffers_.registers);
+    program->buffers = std::move(buffers_.memory);
+    program->shared_bytes = buffers_.shared_bytes;
+    program->facts = std::move(facts_);
+    return program;
+  }
+
+ private:
+  void check_shared_limit() {
+    const std::int64_t limit = shared_limit_bytes(arch_);
+    if (limit == 0 || buffers_.shared_bytes <= limit) return;
+    Diagnostic d;
+    d.code = Code::LOWER_SHARED_LIMIT;
+    d.message = "more shared memory than a block of " + arch_ + " may have";
+    for (const MemBuffer& b : buffers_.memory) {
+      if (b.memory != ir::Memory::SH) continue;
+      const std::int64_t bytes = b.size_elems.value() * ir::bits(b.dtype) / 8;
+      d.details.push_back(b.buffer->name + ": " + std::to_string(bytes) + " bytes");
+      if (!d.where.known()) d.where = b.buffer->loc;
+    }
+    d.details.push_back("want: at most " + std::to_string(limit) + " bytes");
+    d.details.push_back("got: " + std::to_string(buffers_.shared_bytes));
+    d.fix = "use smaller tiles or fewer stages, or reuse bytes with over=";
+    problems_.push_back(std::move(d));
+  }
+
+  // A problem of one statement: reported once, however often unrolling repeats it; lowering goes on behind it.
+  void report(const Error& e, const ir::Stmt& s) {
+    for (Diagnostic d : e.diagnostics()) {
+      if (d.code == Code::INTERNAL) throw e;
+      if (!d.where.known()) d.where = s.loc;
+      if (d.ir.empty()) d.ir.push_back(ir::head_line(s, true));
+      if (problems_.size() < kMaxProblems && reported_.insert({s.id, static_cast<int>(d.code)}).second) {
+        problems_.push_back(std::move(d));
+      }
+    }
+  }
+
+  Block block(const ir::Block& statements) {
+    Block out;
+    for (const ir::StmtPtr& s : statements) {
+      if (too_large_) break;
+      try {
+        statement(*s, out);
+      } catch (const Error& e) {
+        report(e, *s);
+      }
+    }
+    return out;
+  }
+
+  template <class T>
+  void add(Block& out, const ir::Stmt& origin, T node) {
+    if (++nodes_ > kMaxNodes && !too_large_) {
+      too_large_ = true;
+      fail(Code::LOWER_UNROLL_SIZE, "unrolling makes more than " + std::to_string(kMaxNodes) + " instructions",
+           {"innermost unrolled loop: " + (unrolling_.empty() ? "none" : ir::head_line(*unrolling_.back()))},
+           "unroll less: a loop with unroll=1 prints as a loop",
+           unrolling_.empty() ? origin.loc : unrolling_.back()->loc);
+    }
+    auto n = std::make_shared<Node>();
+    n->origin = &origin;
+    n->node = std::move(node);
+    out.push_back(std::move(n));
+  }
+
+  Expr now(const Expr& e) const { return unrolled_.empty() ? e : sym::substitute(e, unrolled_); }
+
+  void statement(const ir::Stmt& s, Block& out) {
+    if (const auto* spec = s.as<ir::SpecStmt>()) {
+      if (spec->decomposed) {
+        decomposed(s, *spec, out);
+      } else {
+        leaf(s, *spec, out);
+      }
+    } else if (const auto* loop = s.as<ir::LoopStmt>()) {
+      counted_loop(s, *loop, out);
+    } else if (const auto* branch = s.as<ir::IfStmt>()) {
+      conditional(s, *branch, out);
+    } else if (const auto* only = s.as<ir::OnlyStmt>()) {
+      const ir::ThreadPtr group = substitute(only->group, unrolled_);
+      add(out, s, If{is_member(*group, only->elect), block(only->body), {}, group});
+    } else if (const auto* exit = s.as<ir::ExitIfStmt>()) {
+      const Expr condition = now(exit->condition);
+      if (!condition.is_const(0)) add(out, s, ExitIf{condition});
+    } else if (const auto* scalar = s.as<ir::ScalarStmt>()) {
+      add(out, s, ScalarSet{scalar->var, now(scalar->value), scalar->declare});
+    } else if (const auto* sync = s.as<ir::SyncStmt>()) {
+      ir::SyncStmt stmt = *sync;
+      stmt.group = substitute(sync->group, unrolled_);
+      stmt.attrs = substitute(sync->attrs, unrolled_);
+      add(out, s, lower_sync(stmt, arch_, s.loc, sync_));
+    } else if (const auto* indices = s.as<ir::IndicesStmt>()) {
+      redefine(*indices);
+    }
+  }
+
+  // Coordinates of a group that an unrolled counter selects have another definition in every copy.
+  void redefine(const ir::IndicesStmt& indices) {
+    if (unrolled_.empty()) return;
+    for (const std::vector<Expr>& level : indices.vars) {
+      for (const Expr& v : level) {
+        if (!v.is_var() || !v.var().def) continue;
+        const Expr def = now(*v.var().def);
+        if (identical(def, *v.var().def)) {
+          unrolled_.erase(v.node());
+        } else {
+          unrolled_[v.node()] = def;
+        }
+      }
+    }
+  }
+
+  void decomposed(const ir::Stmt& s, const ir::SpecStmt& spec, Block& out) {
+    ir::SpecStmt head = substitute_head(spec, unrolled_);
+    add(out, s,
+        SpecScope{head.kind, std::move(head.attrs),
+                  [&] {
+                    std::vector<ir::Tensor> outs;
+                    for (const ir::TensorPtr& t : head.outs) outs.push_back(*t);
+                    return outs;
+                  }(),
+                  [&] {
+                    std::vector<std::variant<ir::Tensor, double, Expr>> ins;
+                    for (const ir::Operand& o : head.ins) {
+                      if (const auto* t = std::get_if<ir::TensorPtr>(&o)) {
+                        ins.emplace_back(**t);
+                      } else if (const auto* d = std::get_if<double>(&o)) {
+                        ins.emplace_back(*d);
+                      } else {
+                        ins.emplace_back(std::get<Expr>(o));
+                      }
+                    }
+                    return ins;
+                  }(),
+                  head.blocks, head.threads, spec.means, block(spec.body)});
+  }
+
+  // The matcher refuses registers whose number is not a constant; here we know the loop to blame.
+  void check_register_indices(const ir::SpecStmt& spec) const {
+    const auto check = [&](const ir::TensorPtr& t) {
+      if (t == nullptr || t->memory() != ir::Memory::RF) return;
+      for (const Expr& v : sym::free_vars(t->offset)) {
+        if (!is_loop_counter(v.var())) continue;
+        const ir::Stmt* loop = find_loop(v);
+        fail(Code::LOWER_REGISTER_INDEX, "registers indexed by the counter of a loop that is not unrolled",
+             {"index: " + t->offset.str() + " of " + t->buffer->name,
+              "loop: " + (loop != nullptr ? ir::head_line(*loop) + (loop->loc.known() ? "  at " + loop->loc.str() : "")
+                                          : v.var().name)},
+             "unroll the loop \"" + v.var().name + "\": unroll=0, or a Python range");
+      }
+    };
+    for (const ir::TensorPtr& t : spec.outs) check(t);
+    for (const ir::Operand& o : spec.ins) {
+      if (const auto* t = std::get_if<ir::TensorPtr>(&o)) check(*t);
+    }
+  }
+
+  const ir::Stmt* find_loop(const Expr& var) const {
+    for (const ir::Stmt* l : loops_) {
+      if (identical(l->as<ir::LoopStmt>()->var, var)) return l;
+    }
+    return nullptr;
+  }
+
+  void leaf(const ir::Stmt& s, const ir::SpecStmt& spec, Block& out) {
+    if (refused_.contains(s.id)) return;  // its problem is known: what the matcher says about it would be noise
+    const ir::SpecStmt head = substitute_head(spec, unrolled_);
+    check_register_indices(head);
+    const atoms::Match match = atoms::match(head, arch_, s.loc);
+    AtomCall call;
+    call.atom = match.instance;
+    call.dtype = match.dtype;
+    call.attrs = match.attrs;
+    call.threads = head.threads;
+    const std::string& name = match.instance->atom.name;
+    for (const atoms::OperandBinding& b : match.out) call.out.push_back(resolve(b, buffers_, name));
+    for (const atoms::OperandBinding& b : match.in) call.in.push_back(resolve(b, buffers_, name));
+    predicate(call);
+    for (const atoms::LaunchFact& f : match.facts) add_fact(f, s);
+    add(out, s, std::move(call));
+  }
+
+  void add_fact(const atoms::LaunchFact& fact, const ir::Stmt& s) {
+    if (!fact_texts_.insert({fact.text, s.id}).second) return;
+    facts_.push_back({fact, &s});
+  }
+
+  void predicate(AtomCall& call) const {
+    const bool adds = call.atom->atom.kind == atoms::Kind::MatMul;
+    bool inputs_outside = false;
+    for (const Operand& o : call.out) {
+      if (const auto* m = std::get_if<MemRef>(&o)) call.predicate = sym::logical_and(call.predicate, m->inside);
+    }
+    const auto accumulate = call.attrs.find("accumulate");
+    const bool accumulates = accumulate == call.attrs.end() || std::get_if<bool>(&accumulate->second) == nullptr ||
+                             std::get<bool>(accumulate->second);
+    for (Operand& o : call.in) {
+      auto* m = std::get_if<MemRef>(&o);
+      if (m == nullptr || m->inside.is_const(1)) continue;
+      if (adds && accumulates) {
+        call.predicate = sym::logical_and(call.predicate, m->inside);
+      } else {
+        inputs_outside = true;
+      }
+    }
+    if (call.predicate.is_const(1) && !inputs_outside) return;
+    check_guard(call);
+  }
+
+  // Whether the instruction can be executed for a part of the threads.
+  static void check_guard(const AtomCall& call) {
+    const atoms::Instance& atom = *call.atom;
+    const bool collective = atom.thread_count > 1 || atom.atom.converge > 1;
+    const auto divergent = [](const Expr& e) {
+      return sym::depends_on(sym::expand_coords(e),
+                             [](const sym::VarInfo& v) { return v.kind == sym::VarKind::ThreadIdx; });
+    };
+    bool varies = divergent(call.predicate);
+    std::string condition = call.predicate.str();
+    for (const Operand& o : call.in) {
+      const auto* m = std::get_if<MemRef>(&o);
+      if (m == nullptr || m->inside.is_const(1)) continue;
+      varies = varies || divergent(m->inside);
+      condition += (condition == "1" ? condition.clear(), "" : " and ") + m->inside.str();
+    }
+    if (atom.atom.guard != atoms::Guard::Refuse && !(collective && varies)) return;
+    fail(Code::LOWER_PARTIAL, "a partial tile that the instruction cannot take",
+         {"atom: " + atom.atom.name +
+              (collective ? ", executed by " + std::to_string(std::max(atom.thread_count, atom.atom.converge)) +
+                                " threads together"
+                          : ""),
+          "inside only where: " + condition},
+         "use tiles that divide the tensor, declare its size with multiple_of=, or copy through an atom that takes "
+         "partial tiles");
+  }
+
+  void conditional(const ir::Stmt& s, const ir::IfStmt& branch, Block& out) {
+    const Expr condition = now(branch.condition);
+    const auto known = sym::decide(condition);
+    if (known) {
+      for (NodePtr& n : block(*known ? branch.then_body : branch.else_body)) out.push_back(std::move(n));
+      return;
+    }
+    add(out, s, If{condition, block(branch.then_body), block(branch.else_body), nullptr});
+  }
+
+  void counted_loop(const ir::Stmt& s, const ir::LoopStmt& loop, Block& out) {
+    const Expr start = now(loop.start);
+    const Expr stop = now(loop.stop);
+    const Expr step = now(loop.step);
+    if (loop.unroll != 0) {
+      loops_.push_back(&s);
+      Block body = block(loop.body);
+      loops_.pop_back();
+      add(out, s, Loop{loop.var, start, stop, step, loop.unroll, std::move(body)});
+      return;
+    }
+    if (!start.is_const() || !stop.is_const() || !step.is_const()) {
+      fail(Code::LOWER_UNROLL, "a loop that must be unrolled has bounds that are not constant",
+           {"got: " + start.str() + " to " + stop.str() + " step " + step.str()},
+           "give the loop constant bounds, or unroll=1");
+    }
+    unrolling_.push_back(&s);
+    const sym::Node* var = loop.var.node();
+    for (std::int64_t i = start.value(); i < stop.value() && !too_large_; i += step.value()) {
+      unrolled_[var] = Expr(i);
+      for (NodePtr& n : block(loop.body)) out.push_back(std::move(n));
+    }
+    unrolled_.erase(var);
+    unrolling_.pop_back();
+  }
+
+  const ir::KernelPtr& kernel_;
+  const std::string& arch_;
+  Buffers buffers_;
+  SyncState sync_;
+  std::vector<Fact> facts_;
+  std::vector<Diagnostic> problems_;
+  Substitution unrolled_;
+  std::vector<const ir::Stmt*> loops_, unrolling_;
+  std::set<std::pair<int, int>> reported_;
+  std::set<std::pair<std::string, int>> fact_texts_;
+  std::set<int> refused_;
+  std::size_t nodes_ = 0;
+  bool too_large_ = false;
+};
+
+}  // namespace
+
+int symbol_bits(const Expr& symbol) {
+  const bool fits = sym::upper_bound(symbol) <= 0x7fffffff && sym::lower_bound(symbol) >= -0x80000000LL;
+  return fits ? 32 : 64;
+}
+
+ProgramPtr lower(const ir::KernelPtr& kernel, const std::string& arch) {
+  verify::Result checked = verify::check(*kernel);
+  return Lowering(kernel, arch, std::move(checked)).run();
+}
+
+}  // namespace graphene::lower

@@ -1,0 +1,136 @@
+#include "lower/operands.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "ir/levels.h"
+
+namespace graphene::lower {
+
+namespace {
+
+std::int64_t floor_mod(std::int64_t a, std::int64_t b) { return ((a % b) + b) % b; }
+
+// Where the values of one operand lie along a bounded dimension: base + deltas[v].
+struct Along {
+  Expr base;
+  std::vector<std::int64_t> deltas;
+};
+
+Along along(const ir::DimBound& bound, std::size_t values) {
+  Along out{bound.base, {}};
+  for (std::size_t v = 0; v < values; ++v) {
+    Expr at = 0;
+    std::int64_t rest = static_cast<std::int64_t>(v);
+    for (const Layout& level : bound.levels) {
+      for (const Layout& mode : ir::modes_of(level)) {
+        const Expr size = mode.size();
+        if (!size.is_const() || size.value() == 0) {
+          fail(Code::LOWER_BOUND, "an access of a size that is not constant", {"got: " + size.str()});
+        }
+        at = at + mode(Expr(rest % size.value()));
+        rest /= size.value();
+      }
+    }
+    if (!at.is_const()) {
+      fail(Code::LOWER_BOUND, "elements of one access whose distances are not constant", {"got: " + at.str()});
+    }
+    out.deltas.push_back(at.value());
+  }
+  return out;
+}
+
+// The condition under which all values are inside; they must be all inside or all outside.
+Expr inside_of(const ir::Tensor& t, std::size_t values, const std::string& atom) {
+  Expr all = 1;
+  for (const ir::DimBound& bound : t.bounds) {
+    const Along a = along(bound, values);
+    const auto [lo, hi] = std::ranges::minmax(a.deltas);
+    if (sym::prove(sym::lt(a.base + Expr(hi), bound.extent))) continue;
+    const Expr first = a.base + Expr(lo);
+    if (hi != lo) {
+      // Multiples of g never lie between first and first + (hi - lo): the vector is cut by no extent.
+      const std::int64_t g = std::gcd(sym::divisor(first), sym::divisor(bound.extent));
+      if (g != 0 && hi - lo >= g) {
+        const std::string n = std::to_string(hi - lo + 1);
+        fail(Code::LOWER_VECTOR_EDGE, "a vector that the end of the tensor may cut",
+             {"atom: " + atom + ", " + std::to_string(values) + " values",
+              "want: " + first.str() + " and " + bound.extent.str() + " multiples of " + n,
+              "got: multiples of " + std::to_string(sym::divisor(first)) + " and " +
+                  std::to_string(sym::divisor(bound.extent))},
+             "declare the size with multiple_of=" + n + ", or use a narrower atom");
+      }
+    }
+    all = sym::logical_and(all, sym::lt(first, bound.extent));
+  }
+  return all;
+}
+
+}  // namespace
+
+Swizzled apply_swizzle(const Swizzle& swizzle, const Expr& offset, const std::vector<std::int64_t>& deltas) {
+  if (swizzle.trivial()) return {offset, deltas};
+  // offset = e + c. When e is a multiple of 2^base, the low bits of every element are constant and pass through.
+  const std::int64_t unit = std::int64_t{1}
+                            << static_cast<unsigned>(std::min(swizzle.base, swizzle.base + std::min(swizzle.shift, 0)));
+  std::int64_t constant = 0;
+  Expr rest = offset;
+  if (!offset.is_const() && offset.op() == sym::Op::Add) {
+    constant = offset.node()->constant;
+    rest = offset - Expr(constant);
+  } else if (offset.is_const()) {
+    constant = offset.value();
+    rest = 0;
+  }
+  const std::int64_t multiple = rest.is_const() ? 0 : sym::divisor(rest);
+  const std::int64_t step = multiple == 0 ? unit : std::gcd(multiple, unit);
+  Swizzled out;
+  Expr first_high = 0;
+  std::int64_t first_low = 0;
+  for (std::size_t v = 0; v < deltas.size(); ++v) {
+    const std::int64_t total = constant + deltas[v];
+    // With e a multiple of `step` only, higher low bits are unknown and stay inside the permutation.
+    const std::int64_t low = floor_mod(total, step);
+    const Expr high = swizzle(rest + Expr(total - low));
+    if (v == 0) {
+      first_high = high;
+      first_low = low;
+    }
+    const Expr distance = high - first_high + Expr(low - first_low);
+    if (!distance.is_const()) {
+      fail(Code::LOWER_SWIZZLE, "values of one access that the swizzle moves apart",
+           {"swizzle: " + swizzle.str(), "offset: " + offset.str(),
+            "value " + std::to_string(v) + ": at a distance of " + distance.str()},
+           "access at most " + std::to_string(unit) + " consecutive elements at multiples of as many");
+    }
+    out.deltas.push_back(distance.value());
+  }
+  out.offset = first_high + Expr(first_low);
+  return out;
+}
+
+Operand resolve(const atoms::OperandBinding& binding, const Buffers& buffers, const std::string& atom) {
+  using Kind = atoms::OperandBinding::Kind;
+  switch (binding.kind) {
+    case Kind::Immediate:
+      return ImmRef{binding.immediate};
+    case Kind::Expression:
+      return ExprRef{binding.expression};
+    case Kind::Registers: {
+      const auto it = buffers.array_of.find(binding.tensor->buffer->id);
+      GR_ASSERT(it != buffers.array_of.end(), "registers of " + binding.tensor->buffer->name + " were not placed");
+      return RegRef{it->second, binding.registers};
+    }
+    case Kind::Memory:
+      break;
+  }
+  const ir::Tensor& t = *binding.tensor;
+  const auto it = buffers.memory_of.find(t.buffer->id);
+  GR_ASSERT(it != buffers.memory_of.end(), "buffer " + t.buffer->name + " was not placed");
+  Swizzled at = apply_swizzle(t.buffer->swizzle, t.offset, binding.deltas);
+  MemRef out{.buffer = it->second, .offset = at.offset, .deltas = std::move(at.deltas)};
+  if (!t.bounds.empty()) out.inside = inside_of(t, binding.deltas.size(), atom);
+  return out;
+}
+
+}  // namespace graphene::lower

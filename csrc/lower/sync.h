@@ -1,0 +1,22 @@
+// Barriers, commits, waits and fences as Sync atoms.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "lower/lowered.h"
+
+namespace graphene::lower {
+
+// Hardware barriers handed out so far. Barrier 0 is the whole block's.
+struct SyncState {
+  std::int64_t block_threads = 0;
+  std::map<std::pair<std::string, std::int64_t>, int> first_id;  // (group, threads) -> its barrier
+  int next_id = 1;
+};
+
+// Throws SelectError of the matcher; LOWER_BARRIERS when the block's 16 barriers are used up; LOWER_GROUP.
+[[nodiscard]] AtomCall lower_sync(const ir::SyncStmt& sync, const std::string& arch, const SourceLoc& where,
+                                  SyncState& state);
+
+}  // namespace graphene::lower
