@@ -2,12 +2,12 @@
 #include <set>
 
 #include "ir/print.h"
-#include "lower/group.h"
 #include "lower/lowered.h"
 #include "lower/memory.h"
 #include "lower/operands.h"
 #include "lower/substitute.h"
 #include "lower/sync.h"
+#include "verify/group.h"
 #include "verify/verify.h"
 
 namespace graphene::lower {
@@ -117,7 +117,7 @@ class Lowering {
       conditional(s, *branch, out);
     } else if (const auto* only = s.as<ir::OnlyStmt>()) {
       const ir::ThreadPtr group = substitute(only->group, unrolled_);
-      add(out, s, If{is_member(*group, only->elect), block(only->body), {}, group});
+      add(out, s, If{verify::is_member(*group, only->elect), block(only->body), {}, group});
     } else if (const auto* exit = s.as<ir::ExitIfStmt>()) {
       const Expr condition = now(exit->condition);
       if (!condition.is_const(0)) add(out, s, ExitIf{condition});

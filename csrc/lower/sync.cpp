@@ -22,7 +22,7 @@ Expr barrier_id(const ir::ThreadTensor& group, std::int64_t threads, SyncState& 
   const Expr offset = sym::expand_coords(group.offset);
   const std::int64_t last = sym::upper_bound(offset);
   if (last == sym::kMaxInt || sym::lower_bound(offset) < 0 || sym::divisor(offset) % threads != 0) {
-    fail(Code::LOWER_GROUP, "a barrier for threads that do not begin at a multiple of their number",
+    fail(Code::LOWER_BARRIER_GROUP, "a barrier for threads that do not begin at a multiple of their number",
          {"group: " + group.type_str(), "first thread: " + offset.str()});
   }
   const std::int64_t first = sym::lower_bound(offset) / threads;

@@ -1,10 +1,10 @@
-#include "lower/group.h"
+#include "verify/group.h"
 
 #include <algorithm>
 
 #include "ir/levels.h"
 
-namespace graphene::lower {
+namespace graphene::verify {
 
 namespace {
 
@@ -19,7 +19,7 @@ void collect(const IntTuple& shape, const IntTuple& stride, const ir::ThreadTens
   }
   if (shape.leaf().is_const(1)) return;
   if (!shape.leaf().is_const() || !stride.leaf().is_const() || stride.leaf().value() < 1) {
-    fail(Code::LOWER_GROUP, "a group whose members the linear index does not tell", {"group: " + group.type_str()},
+    fail(Code::VERIFY_MEMBERS, "a group whose members the linear index does not tell", {"group: " + group.type_str()},
          "use constant sizes and positive strides");
   }
   out.push_back({shape.leaf().value(), stride.leaf().value()});
@@ -40,7 +40,7 @@ Expr is_member(const ir::ThreadTensor& group, bool elect) {
   std::int64_t span = 1;  // every smaller index is decided
   for (const Mode& m : modes) {
     if (m.stride % span != 0) {
-      fail(Code::LOWER_GROUP, "a group whose members the linear index does not tell", {"group: " + group.type_str()},
+      fail(Code::VERIFY_MEMBERS, "a group whose members the linear index does not tell", {"group: " + group.type_str()},
            "tile the threads so that each stride is a multiple of the span below it");
     }
     if (m.stride > span) {
@@ -51,4 +51,4 @@ Expr is_member(const ir::ThreadTensor& group, bool elect) {
   return sym::logical_and(member, sym::lt(index, span));
 }
 
-}  // namespace graphene::lower
+}  // namespace graphene::verify

@@ -4,10 +4,10 @@
 #include "base/diag.h"
 #include "ir/threads.h"
 
-namespace graphene::lower {
+namespace graphene::verify {
 
 // Holds for the threads (or blocks) that belong to the group; with `elect`, for its first member alone.
-// Decided by the levels: LOWER_GROUP when their strides do not nest.
+// Decided by the levels: VERIFY_MEMBERS when their strides do not nest.
 [[nodiscard]] Expr is_member(const ir::ThreadTensor& group, bool elect);
 
-}  // namespace graphene::lower
+}  // namespace graphene::verify

@@ -1,0 +1,51 @@
+// What rules see and say.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "ir/stmt.h"
+#include "verify/verify.h"
+
+namespace graphene::verify {
+
+class Context {
+ public:
+  explicit Context(const ir::Kernel& kernel) : kernel_(kernel) {}
+
+  [[nodiscard]] const ir::Kernel& kernel() const { return kernel_; }
+  // Loops, branches, only() and decomposed specs around the statement, outermost first.
+  [[nodiscard]] const std::vector<const ir::Stmt*>& enclosing() const { return enclosing_; }
+
+  void problem(const ir::Stmt& s, Code code, std::string message, std::vector<std::string> details = {},
+               std::string fix = {});
+  void problem(Diagnostic d) { result_.problems.push_back(std::move(d)); }
+
+  // Mutable scalars whose value differs between threads.
+  [[nodiscard]] bool thread_dependent(const Expr& e) const;
+  std::set<const sym::Node*> divergent_scalars;
+  std::map<std::string, bool> varies;  // conditions and groups that were compared
+
+  std::vector<const ir::Stmt*> enclosing_;
+  Result result_;
+
+ private:
+  const ir::Kernel& kernel_;
+};
+
+struct Rule {
+  const char* name;
+  const char* doc;
+  void (*kernel)(Context&);                      // once, may be null
+  void (*statement)(Context&, const ir::Stmt&);  // at every statement, may be null
+};
+
+// The tables, one per file.
+[[nodiscard]] const std::vector<Rule>& launch_rules();
+[[nodiscard]] const std::vector<Rule>& shape_rules();
+[[nodiscard]] const std::vector<Rule>& thread_rules();
+
+}  // namespace graphene::verify

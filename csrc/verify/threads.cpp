@@ -1,0 +1,161 @@
+// Rules about who executes: groups of the launch, subsets, divergence.
+#include <algorithm>
+
+#include "ir/print.h"
+#include "verify/group.h"
+#include "verify/rule.h"
+
+namespace graphene::verify {
+
+namespace {
+
+// Whether a value may differ between threads that `group` names as one (null: the whole block). Groups that depend on
+// the executing thread ("my warp") are told apart by their first member.
+class Uniformity {
+ public:
+  explicit Uniformity(Context& c) : c_(c), block_(c.kernel().block->launch_size().value()) {}
+
+  bool varies(const Expr& e, const ir::ThreadTensor* group) {
+    if (!c_.thread_dependent(e)) return false;
+    if (group != nullptr && group->size().is_const(1)) return false;
+    const Expr spelt = sym::expand_coords(e);
+    const Expr first = group == nullptr ? Expr(0) : sym::expand_coords(group->offset);
+    const std::string key = spelt.str() + "|" + (group == nullptr ? "" : first.str() + "|" + group->type_str());
+    const auto it = c_.varies.find(key);
+    if (it != c_.varies.end()) return it->second;
+    return c_.varies[key] = compare(spelt, first, group);
+  }
+
+ private:
+  bool compare(const Expr& e, const Expr& first, const ir::ThreadTensor* group) {
+    const Expr tid = ir::tid_var(block_);
+    const Expr member = group == nullptr ? Expr(1) : is_member(*group, false);
+    std::map<std::string, Expr> of_group;
+    for (std::int64_t t = 0; t < block_; ++t) {
+      const sym::Substitution at{{tid.node(), Expr(t)}};
+      if (sym::substitute(member, at).is_const(0)) continue;
+      const Expr value = sym::substitute(e, at);
+      if (c_.thread_dependent(value)) return true;  // a scalar of the thread's own
+      const auto [it, fresh] = of_group.emplace(sym::substitute(first, at).str(), value);
+      if (!fresh && !identical(it->second, value)) return true;
+    }
+    return false;
+  }
+
+  Context& c_;
+  std::int64_t block_;
+};
+
+// The innermost statement around that not all of the threads reach together; null: they do.
+const ir::Stmt* diverges(Context& c, const ir::ThreadTensor* group) {
+  Uniformity uniform(c);
+  for (auto it = c.enclosing().rbegin(); it != c.enclosing().rend(); ++it) {
+    const ir::Stmt& s = **it;
+    if (const auto* branch = s.as<ir::IfStmt>()) {
+      if (uniform.varies(branch->condition, group)) return &s;
+    } else if (const auto* loop = s.as<ir::LoopStmt>()) {
+      for (const Expr& e : {loop->start, loop->stop, loop->step}) {
+        if (uniform.varies(e, group)) return &s;
+      }
+    } else if (const auto* only = s.as<ir::OnlyStmt>()) {
+      if (uniform.varies(is_member(*only->group, only->elect), group)) return &s;
+    }
+  }
+  return nullptr;
+}
+
+std::string within(const ir::Stmt& s) {
+  return "inside: " + ir::head_line(s) + (s.loc.known() ? "  at " + s.loc.str() : "");
+}
+
+bool launched(const Context& c) { return c.kernel().block != nullptr && c.kernel().grid != nullptr; }
+
+void group_of_launch(Context& c, const ir::Stmt& s) {
+  const auto* spec = s.as<ir::SpecStmt>();
+  if (spec == nullptr || !launched(c)) return;
+  const auto check = [&](const ir::ThreadPtr& group, const ir::ThreadPtr& launch, const char* what) {
+    if (group == nullptr || group->root == launch->root) return;
+    c.problem(s, Code::VERIFY_GROUP, std::string(what) + " that are not of this launch",
+              {"want: views of " + ir::ref(launch, true), "got: " + ir::ref(group, true)});
+  };
+  check(spec->blocks, c.kernel().grid, "blocks");
+  check(spec->threads, c.kernel().block, "threads");
+}
+
+// Whether every thread that reaches the statement belongs to the group; unknown counts as yes.
+bool covers(const Context& c, const ir::ThreadTensor& group) {
+  const std::int64_t block = c.kernel().block->launch_size().value();
+  const Expr tid = ir::tid_var(block);
+  const Expr member = is_member(group, false);
+  std::vector<Expr> reached;
+  for (const ir::Stmt* e : c.enclosing()) {
+    if (const auto* only = e->as<ir::OnlyStmt>())
+      reached.push_back(sym::expand_coords(is_member(*only->group, only->elect)));
+  }
+  for (std::int64_t t = 0; t < block; ++t) {
+    const sym::Substitution at{{tid.node(), Expr(t)}};
+    const bool here = std::ranges::all_of(reached, [&](const Expr& e) { return !sym::substitute(e, at).is_const(0); });
+    if (here && sym::substitute(member, at).is_const(0)) return false;
+  }
+  return true;
+}
+
+void subset_inside_only(Context& c, const ir::Stmt& s) {
+  if (!launched(c)) return;
+  const auto check = [&](const ir::ThreadPtr& group) {
+    if (group == nullptr || group->unit != ir::ThreadUnit::Thread || !group->subset || covers(c, *group)) return;
+    c.problem(s, Code::VERIFY_SUBSET, "threads that are only a part of those that get here",
+              {"group: " + ir::ref(group, true)}, "put it inside `with gr.only(group):`");
+  };
+  if (const auto* spec = s.as<ir::SpecStmt>()) check(spec->threads);
+  if (const auto* sync = s.as<ir::SyncStmt>()) check(sync->group);
+}
+
+void barrier_converged(Context& c, const ir::Stmt& s) {
+  const auto* sync = s.as<ir::SyncStmt>();
+  if (sync == nullptr || sync->op != "barrier" || !launched(c)) return;
+  const ir::Stmt* where = diverges(c, sync->group.get());
+  if (where == nullptr) return;
+  c.problem(s, Code::VERIFY_BARRIER_DIVERGENT, "a barrier that not all of its threads reach",
+            {sync->group == nullptr ? "barrier: of the whole block" : "barrier: of " + ir::ref(sync->group, true),
+             within(*where)},
+            sync->group == nullptr ? "move it out of the branch, or name the threads: gr.barrier(on=group)"
+                                   : "move it out of the branch");
+}
+
+void collective_converged(Context& c, const ir::Stmt& s) {
+  const auto* spec = s.as<ir::SpecStmt>();
+  if (spec == nullptr || spec->decomposed || spec->threads == nullptr || !launched(c)) return;
+  const ir::Stmt* where = diverges(c, spec->threads.get());
+  if (where == nullptr) return;
+  c.problem(s, Code::VERIFY_COLLECTIVE_DIVERGENT, "threads that work together must get here together",
+            {"group: " + ir::ref(spec->threads, true), within(*where)},
+            "move it out of the branch, or branch on something that is the same in the whole group");
+}
+
+void exit_uniform(Context& c, const ir::Stmt& s) {
+  const auto* exit = s.as<ir::ExitIfStmt>();
+  if (exit == nullptr || !launched(c)) return;
+  const ir::Stmt* where = diverges(c, nullptr);
+  if (!c.thread_dependent(exit->condition) && where == nullptr) return;
+  std::vector<std::string> details{"condition: " + exit->condition.str()};
+  if (where != nullptr) details.push_back(within(*where));
+  c.problem(s, Code::VERIFY_EXIT, "exit_if must be the same for the whole block", details,
+            "use gr.if_ around the rest for a part of the threads");
+}
+
+}  // namespace
+
+const std::vector<Rule>& thread_rules() {
+  static const std::vector<Rule> table = {
+      {"threads.launch", "An execution configuration is a view of the kernel's blocks and threads.", nullptr,
+       group_of_launch},
+      {"threads.subset", "A part of the threads is named only where no others get to.", nullptr, subset_inside_only},
+      {"threads.barrier", "All threads of a barrier reach it together.", nullptr, barrier_converged},
+      {"threads.collective", "All threads of a collective leaf reach it together.", nullptr, collective_converged},
+      {"threads.exit", "exit_if has one value in the whole block.", nullptr, exit_uniform},
+  };
+  return table;
+}
+
+}  // namespace graphene::verify
