@@ -21,6 +21,7 @@ void register_sym(py::module_& m);      // IntExpr and its facts
 void register_layout(py::module_& m);   // Layout, Swizzle, ComposedLayout, the algebra
 void register_ir(py::module_& m);       // tensors, threads, the tracing builder
 void register_atoms(py::module_& m);    // the registry of atomic specs
+void register_lower(py::module_& m);    // verifying, lowering, printing CUDA C++
 void register_runtime(py::module_& m);  // compiling, the disk cache, launching
 
 // The Python class graphene.IntExpr. Constants never become one: they are Python ints.

@@ -8,5 +8,6 @@ PYBIND11_MODULE(_core, m) {
   graphene::bind::register_layout(m);
   graphene::bind::register_ir(m);
   graphene::bind::register_atoms(m);
+  graphene::bind::register_lower(m);
   graphene::bind::register_runtime(m);
 }

@@ -273,6 +273,10 @@ std::string entry_name(const ir::Kernel& kernel) {
   return names.fresh(kernel.name);
 }
 
+std::int64_t dynamic_shared_bytes(const Program& program) {
+  return program.shared_bytes > kStaticSharedBytes ? program.shared_bytes : 0;
+}
+
 std::string cuda_source(const Program& program) { return KernelPrinter(program).print(); }
 
 }  // namespace graphene::emit

@@ -10,6 +10,9 @@ namespace graphene::emit {
 
 [[nodiscard]] std::string cuda_source(const lower::Program& program);
 
+// Shared memory to ask for at launch: 0 where it is static.
+[[nodiscard]] std::int64_t dynamic_shared_bytes(const lower::Program& program);
+
 // The extern "C" symbol: the kernel's name as a legal identifier.
 [[nodiscard]] std::string entry_name(const ir::Kernel& kernel);
 

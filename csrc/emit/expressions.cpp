@@ -299,7 +299,7 @@ CText Expressions::product(const Expr& e, std::int64_t coef, std::string_view hi
     return product(e.node()->args[0], e.node()->coef[0], hint);
   }
   if (e.op() == Op::Mul) {
-    factors = e.node()->args;
+    factors.assign(e.node()->args.begin(), e.node()->args.end());
   } else {
     factors = {e};
   }

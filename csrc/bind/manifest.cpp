@@ -1,0 +1,99 @@
+#include "bind/manifest.h"
+
+#include <algorithm>
+
+#include "emit/emit.h"
+#include "ir/levels.h"
+
+namespace graphene::bind {
+
+namespace rt = graphene::runtime;
+
+namespace {
+
+std::vector<rt::Dim> leaves_of(const Layout& l) {
+  std::vector<rt::Dim> out;
+  const std::vector<Expr> shape = l.shape().leaves();
+  const std::vector<Expr> stride = l.stride().leaves();
+  for (std::size_t i = 0; i < shape.size(); ++i) out.push_back({shape[i], stride[i]});
+  return out;
+}
+
+// One dimension per mode, where every mode is one stride.
+std::vector<rt::Dim> modes_as_dims(const Layout& l) {
+  std::vector<rt::Dim> out;
+  for (const Layout& mode : ir::modes_of(l)) {
+    const Layout flat = mode.shape().is_leaf() ? mode : layout::coalesce(mode);
+    const std::vector<rt::Dim> leaves = leaves_of(flat);
+    if (leaves.size() != 1) return {};
+    out.push_back(leaves.front());
+  }
+  return out;
+}
+
+bool same(const std::vector<rt::Dim>& a, const std::vector<rt::Dim>& b) {
+  return std::ranges::equal(a, b, [](const rt::Dim& x, const rt::Dim& y) {
+    return identical(x.extent, y.extent) && identical(x.stride, y.stride);
+  });
+}
+
+rt::ArgSpec tensor_arg(const ir::Buffer& b) {
+  rt::ArgSpec a;
+  a.name = b.name;
+  a.dtype = rt::dtype_of(ir::name(b.dtype));
+  a.access = b.role == ir::Role::Input    ? rt::Access::Read
+             : b.role == ir::Role::Output ? rt::Access::Write
+                                          : rt::Access::ReadWrite;
+  a.dims = modes_as_dims(b.layout);
+  a.flat = leaves_of(b.layout);
+  if (same(a.dims, a.flat)) a.flat.clear();
+  a.align_bytes = std::max(b.align_bytes, 1);
+  return a;
+}
+
+rt::SymbolSpec symbol(const Expr& e) {
+  const sym::VarInfo& v = e.var();
+  return {.name = v.name,
+          .min = v.min,
+          .max = v.max,
+          .multiple_of = v.multiple_of,
+          .from = v.name == "sm_count" ? rt::SymbolFrom::SmCount : rt::SymbolFrom::Shape,
+          .is_param = true,
+          .bits = lower::symbol_bits(e)};
+}
+
+}  // namespace
+
+rt::LaunchManifest make_manifest(const lower::Program& program) {
+  const ir::Kernel& kernel = *program.kernel;
+  rt::LaunchManifest m;
+  m.kernel_name = kernel.name;
+  m.entry = emit::entry_name(kernel);
+  for (const ir::TensorPtr& t : kernel.args) m.args.push_back(tensor_arg(*t->buffer));
+  for (const ir::ScalarParam& p : kernel.params) {
+    rt::ArgSpec a;
+    a.name = p.name;
+    a.kind = rt::ArgKind::Scalar;
+    a.dtype = rt::dtype_of(ir::name(p.dtype));
+    m.args.push_back(std::move(a));
+  }
+  for (const Expr& s : kernel.symbols) m.symbols.push_back(symbol(s));
+  for (const lower::Fact& f : program.facts) {
+    if (f.fact.align_bytes > 0) {
+      for (std::size_t i = 0; i < kernel.args.size(); ++i) {
+        if (kernel.args[i]->buffer->id == f.fact.buffer) {
+          m.args[i].align_bytes = std::max<std::int64_t>(m.args[i].align_bytes, f.fact.align_bytes);
+        }
+      }
+    }
+    if (!f.fact.condition.is_const(1)) {
+      m.facts.push_back({f.fact.condition, f.fact.text, f.origin == nullptr ? "" : f.origin->loc.str()});
+    }
+  }
+  for (std::size_t i = 0; i < program.grid.size() && i < m.grid.size(); ++i) m.grid.at(i) = program.grid[i];
+  m.block_threads = static_cast<int>(program.block_threads);
+  m.dynamic_shared_bytes = emit::dynamic_shared_bytes(program);
+  return m;
+}
+
+}  // namespace graphene::bind
