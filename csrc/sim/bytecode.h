@@ -148,7 +148,6 @@ struct Bytecode {
 
 struct CompileOptions {
   sym::Substitution sizes;     // values of the kernel's sizes and integer parameters
-  std::vector<double> params;  // values of the kernel's scalar parameters, in order
   std::vector<int> skip;       // ids of synchronisation statements left out
   bool scopes = false;         // mark decomposed specs
 };

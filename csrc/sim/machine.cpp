@@ -40,7 +40,10 @@ void Machine::run() {
   std::vector<std::int64_t> order(static_cast<std::size_t>(code_.grid[0] * code_.grid[1] * code_.grid[2]));
   std::iota(order.begin(), order.end(), 0);
   if (shuffled_) std::shuffle(order.begin(), order.end(), random_);
-  for (const std::int64_t b : order) run_block(b);
+  for (const std::int64_t b : order) {
+    if (poll) poll();
+    run_block(b);
+  }
 }
 
 void Machine::run_block(std::int64_t block) {

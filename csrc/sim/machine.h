@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <random>
 #include <string>
 #include <vector>
@@ -37,6 +38,8 @@ class Machine {
   virtual ~Machine() = default;
   Machine(const Machine&) = delete;
   Machine& operator=(const Machine&) = delete;
+
+  std::function<void()> poll;  // called before every block
 
   void run();
   void run_block(std::int64_t block);  // linear, x fastest

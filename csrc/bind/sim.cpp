@@ -1,0 +1,109 @@
+// The simulator, seen from Python.
+#include "sim/simulate.h"
+
+#include "bind/bind.h"
+#include "bind/manifest.h"
+#include "bind/tensor_reader.h"
+#include "ir/print.h"
+#include "runtime/args.h"
+
+namespace graphene::bind {
+
+namespace {
+
+// The arguments of a call, checked against the manifest as a launch checks them.
+struct BoundArguments {
+  CallArgs call;
+  std::vector<sim::Argument> tensors;
+  sym::Substitution sizes;
+};
+
+std::int64_t signed_bits(std::uint64_t bits, ir::ScalarType t) {
+  const int shift = 64 - ir::bits(t);
+  if (ir::info(t).cls == ir::ScalarInfo::Class::Signed) return static_cast<std::int64_t>(bits << shift) >> shift;
+  return static_cast<std::int64_t>(bits);
+}
+
+BoundArguments bind_arguments(const lower::Program& program, const py::tuple& args, const py::dict& named) {
+  const runtime::LaunchManifest manifest = make_manifest(program);
+  std::vector<PyObject*> objects;
+  for (const py::handle& h : args) objects.push_back(h.ptr());
+  py::list names;
+  for (const auto& [name, value] : named) {
+    names.append(name);
+    objects.push_back(value.ptr());
+  }
+  const py::tuple keywords(names);
+  BoundArguments out{read_call(manifest, objects.data(), args.size(), keywords.ptr(), false), {}, {}};
+  runtime::DeviceLimits limits;
+  limits.grid = {2147483647, 2147483647, 2147483647};
+  const runtime::BoundCall bound = runtime::bind_args(manifest, out.call.values, limits);
+  for (std::size_t i = 0; i < out.call.values.size(); ++i) {
+    for (const runtime::TensorArg& t : out.call.values[i].tensors) {
+      if (!t.device.on_host()) {
+        fail(Code::SIM_ARGUMENT, "argument '" + manifest.args[i].name + "' is not in the host's memory",
+             {"got: a tensor on " + t.device.str()}, "pass tensor.cpu(), or call the kernel to launch it");
+      }
+      if (t.readonly && manifest.args[i].access != runtime::Access::Read) {
+        fail(Code::SIM_ARGUMENT, "argument '" + manifest.args[i].name + "' is written but read-only", {},
+             "pass a writable copy");
+      }
+      out.tensors.push_back({static_cast<char*>(t.data), runtime::byte_span(t).last});
+    }
+  }
+  for (const Expr& symbol : program.kernel->symbols) {
+    for (std::size_t i = 0; i < manifest.symbols.size(); ++i) {
+      if (manifest.symbols[i].name == symbol.var().name) out.sizes[symbol.node()] = Expr(bound.symbols[i]);
+    }
+  }
+  for (std::size_t i = 0; i < program.kernel->params.size(); ++i) {
+    const ir::ScalarParam& p = program.kernel->params[i];
+    if (p.var.is_var()) out.sizes[p.var.node()] = Expr(signed_bits(bound.scalars[i], p.dtype));
+  }
+  return out;
+}
+
+void check_signals() {
+  const py::gil_scoped_acquire held;
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
+}  // namespace
+
+void register_sim(py::module_& m) {
+  m.def(
+      "simulate",
+      [](const std::shared_ptr<lower::Program>& program, const py::tuple& args, const py::dict& named,
+         std::uint64_t seed, std::vector<int> skip) {
+        const BoundArguments bound = bind_arguments(*program, args, named);
+        sim::SimulateOptions options;
+        options.sizes = bound.sizes;
+        options.seed = seed;
+        options.skip = std::move(skip);
+        options.poll = check_signals;
+        sim::Stats stats;
+        {
+          const py::gil_scoped_release released;
+          stats = sim::simulate(program, bound.tensors, options);
+        }
+        return py::make_tuple(stats.lane_ops, stats.accesses);
+      },
+      py::arg("program"), py::arg("args"), py::arg("named"), py::arg("seed") = 0,
+      py::arg("skip") = std::vector<int>{},
+      "Runs a lowered kernel on host tensors, in place: (lane operations, memory accesses). Raises SimulationError.");
+  m.def(
+      "default_arch", [](const ir::Kernel& kernel) { return sim::default_arch(kernel); }, py::arg("kernel"),
+      "The lowest architecture from sm_80 up that has every atom the kernel names.");
+  m.def(
+      "sync_statements",
+      [](const ir::Kernel& kernel) {
+        py::list out;
+        for (const ir::Stmt* s : sim::sync_statements(kernel)) {
+          out.append(py::make_tuple(s->id, ir::head_line(*s), s->loc.str()));
+        }
+        return out;
+      },
+      py::arg("kernel"), "(id, text, \"file:line\") of every synchronisation statement, in textual order.");
+}
+
+}  // namespace graphene::bind

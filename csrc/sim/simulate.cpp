@@ -1,0 +1,64 @@
+#include "sim/simulate.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "atoms/match.h"
+
+namespace graphene::sim {
+
+namespace {
+
+template <class F>
+void each_statement(const ir::Block& block, const F& f) {
+  for (const ir::StmtPtr& s : block) {
+    f(*s);
+    if (const auto* spec = s->as<ir::SpecStmt>()) each_statement(spec->body, f);
+    if (const auto* loop = s->as<ir::LoopStmt>()) each_statement(loop->body, f);
+    if (const auto* only = s->as<ir::OnlyStmt>()) each_statement(only->body, f);
+    if (const auto* branch = s->as<ir::IfStmt>()) {
+      each_statement(branch->then_body, f);
+      each_statement(branch->else_body, f);
+    }
+  }
+}
+
+}  // namespace
+
+Stats simulate(const lower::ProgramPtr& program, std::span<const Argument> arguments, const SimulateOptions& options) {
+  const Bytecode code = compile(program, {.sizes = options.sizes, .skip = options.skip, .scopes = false});
+  Interpreter interpreter(code, arguments, options.seed);
+  interpreter.poll = options.poll;
+  interpreter.simulate();
+  return interpreter.stats();
+}
+
+std::string default_arch(const ir::Kernel& kernel) {
+  std::set<std::string> names;
+  each_statement(kernel.body, [&](const ir::Stmt& s) {
+    if (const auto* spec = s.as<ir::SpecStmt>(); spec != nullptr && !spec->atom.empty()) names.insert(spec->atom);
+    if (const auto* sync = s.as<ir::SyncStmt>(); sync != nullptr && !sync->atom.empty()) names.insert(sync->atom);
+  });
+  static constexpr std::array<const char*, 8> kArchs = {"sm_80", "sm_86", "sm_89",  "sm_90",
+                                                        "sm_90a", "sm_100", "sm_100a", "sm_120a"};
+  for (const char* arch : kArchs) {
+    const bool all = std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+      const auto family = atoms::find_family(name);
+      return family.empty() ||
+             std::any_of(family.begin(), family.end(), [&](const auto& a) { return a->runs_on(arch); });
+    });
+    if (all) return arch;
+  }
+  return "sm_80";
+}
+
+std::vector<const ir::Stmt*> sync_statements(const ir::Kernel& kernel) {
+  std::vector<const ir::Stmt*> out;
+  each_statement(kernel.body, [&](const ir::Stmt& s) {
+    if (s.as<ir::SyncStmt>() != nullptr) out.push_back(&s);
+  });
+  return out;
+}
+
+}  // namespace graphene::sim

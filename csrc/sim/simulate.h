@@ -1,0 +1,29 @@
+// Entry points of the simulator.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sim/interp.h"
+
+namespace graphene::sim {
+
+struct SimulateOptions {
+  sym::Substitution sizes;     // values of the kernel's sizes and integer parameters
+  std::uint64_t seed = 0;      // order of blocks and warps
+  std::vector<int> skip;       // ids of synchronisation statements left out
+  std::function<void()> poll;  // called between blocks; may throw
+};
+
+// Runs the whole grid on the arguments, in place. Throws SimulationError (SIM_*) at the first hazard.
+Stats simulate(const lower::ProgramPtr& program, std::span<const Argument> arguments, const SimulateOptions& options);
+
+// The lowest architecture from sm_80 up that has every atom the kernel names; "sm_80" when none of them is known.
+[[nodiscard]] std::string default_arch(const ir::Kernel& kernel);
+
+// The synchronisation statements of a kernel in textual order.
+[[nodiscard]] std::vector<const ir::Stmt*> sync_statements(const ir::Kernel& kernel);
+
+}  // namespace graphene::sim

@@ -1,0 +1,70 @@
+"""Running kernels without a GPU: values as the device computes them, every memory access checked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from graphene import _core
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from graphene._core import KernelIR, Program
+
+__all__ = ["SimulationStats", "Sync", "simulate", "syncs"]
+
+
+class SimulationStats(NamedTuple):
+    """What a simulation did.
+
+    ``lane_ops``: one thread executing one atomic spec each. ``accesses``: elements read or written in memory, all of
+    them checked. ``arch``: the architecture whose atoms ran.
+    """
+
+    lane_ops: int
+    accesses: int
+    arch: str
+
+
+class Sync(NamedTuple):
+    """A synchronisation statement: ``id`` for ``skip=``, its IR text, and the Python ``file:line`` that built it."""
+
+    id: int
+    text: str
+    where: str
+
+
+def simulate(
+    ir: KernelIR,
+    args: tuple[object, ...],
+    named: dict[str, object],
+    arch: str | None = None,
+    seed: int = 0,
+    skip: Iterable[int] = (),
+) -> SimulationStats:
+    """Runs a kernel on NumPy arrays or CPU tensors, in place.
+
+    ``arch``: whose atoms to run; None: the lowest from sm_80 up that has every named atom. ``seed``: order of blocks
+    and warps, 0 in order; hazards are found whatever the order. ``skip``: ids of synchronisation statements (``syncs``)
+    to leave out. Raises SimulationError: SIM_RACE, SIM_OUT_OF_BOUNDS, SIM_UNDEFINED, SIM_DIVERGENT_COLLECTIVE,
+    SIM_DEADLOCK, SIM_MISALIGNED, SIM_WRITE_CONFLICT, SIM_OUTPUT_UNWRITTEN; LaunchError for arguments that the kernel
+    cannot take; VerifyError and SelectError as lowering does.
+    """
+    known = {s.id for s in syncs(ir)}
+    skipped = list(skip)
+    unknown = [i for i in skipped if i not in known]
+    if unknown:
+        raise ValueError(f"skip={unknown}: no such synchronisation statement; kernel.syncs() lists them")
+    program = lowered(ir, arch)
+    lane_ops, accesses = _core.simulate(program, args, named, seed, skipped)
+    return SimulationStats(lane_ops, accesses, program.arch)
+
+
+def syncs(ir: KernelIR) -> list[Sync]:
+    """The synchronisation statements of a kernel in textual order."""
+    return [Sync(*row) for row in _core.sync_statements(ir)]
+
+
+def lowered(ir: KernelIR, arch: str | None = None) -> Program:
+    """The kernel lowered for ``arch`` (None: as for ``simulate``). Raises VerifyError and SelectError."""
+    return _core.lower(ir, arch if arch is not None else _core.default_arch(ir))
