@@ -14,18 +14,12 @@ using runtime::TensorArg;
 // Interned for the life of the process.
 PyObject* interned(const char* text) { return PyUnicode_InternFromString(text); }
 
-// First line of the pending Python error, which is cleared.
-std::string take_error() {
-  PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
-  PyErr_Fetch(&type, &value, &trace);
-  PyErr_NormalizeException(&type, &value, &trace);
-  const py::object t = py::reinterpret_steal<py::object>(type), v = py::reinterpret_steal<py::object>(value),
-                   tb = py::reinterpret_steal<py::object>(trace);
-  std::string text;
+// First line of a Python error's text.
+std::string text_of(const py::error_already_set& e) {
+  std::string text = "an error without text";
   try {
-    text = py::str(v).cast<std::string>();
+    text = py::str(e.value()).cast<std::string>();
   } catch (const py::error_already_set&) {
-    text = "an error without text";
   }
   return text.substr(0, text.find('\n'));
 }
@@ -316,7 +310,7 @@ ReadResult read_tensor(PyObject* object, const std::string& kernel, const std::s
   const Context c{object, kernel, name, keep};
   if (const auto* api = exchange_api(Py_TYPE(object))) {
     dlpack::Tensor t;
-    if (api->view_from_object(object, &t) != 0) return c.no_storage(take_error());
+    if (api->view_from_object(object, &t) != 0) return c.no_storage(text_of(py::error_already_set()));
     ReadResult r;
     r.tensor = tensor_arg(t);
     // A null address with elements is how a fake or functionalised torch tensor looks from here.
@@ -325,10 +319,9 @@ ReadResult read_tensor(PyObject* object, const std::string& kernel, const std::s
   }
   try {
     return read_slowly(c, stream);
-  } catch (py::error_already_set& e) {
-    e.restore();
+  } catch (const py::error_already_set& e) {
     return c.problem(Code::LAUNCH_TYPE, "cannot be read",
-                     {"got:  " + type_name(object), "its library says: " + take_error()},
+                     {"got:  " + type_name(object), "its library says: " + text_of(e)},
                      "pass a torch.Tensor, a NumPy array, or anything with __dlpack__ or __cuda_array_interface__");
   } catch (const py::cast_error& e) {
     return c.problem(Code::LAUNCH_TYPE, "describes itself wrongly", {"got:  " + type_name(object)}, "");
