@@ -25,15 +25,9 @@ constexpr std::size_t kMaxTensors = 32;  // of a call that takes the fast path
 constexpr std::size_t kMaxParams = 64;
 constexpr std::size_t kMaxPlans = 16;  // signatures remembered, the most recent first
 
-// What was prepared for one device.
-struct OnDevice {
-  std::shared_ptr<const rt::LaunchManifest> manifest;
-  std::shared_ptr<rt::Function> function;  // null: not loaded yet
-};
-
 struct State {
   std::map<std::string, std::shared_ptr<const rt::LaunchManifest>> manifests;  // by architecture
-  std::map<int, OnDevice> devices;
+  std::map<int, std::shared_ptr<rt::Function>> functions;                      // by device
   std::vector<std::shared_ptr<rt::Plan>> plans;
   // Of any manifest: arguments do not depend on the architecture.
   std::shared_ptr<const rt::LaunchManifest> declared;
@@ -219,7 +213,7 @@ std::shared_ptr<const rt::LaunchManifest> manifest_for(LauncherObject* self, con
 std::shared_ptr<rt::Function> function_for(LauncherObject* self, const rt::LaunchManifest& m, int device_id,
                                            std::optional<std::intptr_t> stream) {
   State& s = *self->state;
-  if (const auto& f = s.devices[device_id].function) return f;
+  if (const auto it = s.functions.find(device_id); it != s.functions.end()) return it->second;
   const rt::DeviceInfo& info = rt::device(device_id);
   if (stream) {
     const rt::UseContext use(rt::driver(), info.context);
@@ -233,7 +227,7 @@ std::shared_ptr<rt::Function> function_for(LauncherObject* self, const rt::Launc
   const auto binary = py::cast<std::shared_ptr<rt::Binary>>(me.attr("_prepare")(device_id, info.arch));
   if (!binary) fail(Code::LAUNCH_MANIFEST, m.kernel_name + ": _prepare() returned None", {}, "return a Binary");
   auto f = rt::load_function(device_id, binary->cubin, m.entry, m.kernel_name);
-  s.devices[device_id].function = f;
+  s.functions[device_id] = f;
   return f;
 }
 

@@ -151,6 +151,11 @@ fs::path cache_dir() {
   return {};
 }
 
+fs::path cache_entry(const std::string& key) {
+  const fs::path root = cache_dir();
+  return root.empty() ? root : entry_dir(root, key);
+}
+
 std::uint64_t cache_limit_bytes() {
   constexpr std::uint64_t kDefault = std::uint64_t{1} << 30;
   const std::string text = env("GRAPHENE_CACHE_LIMIT");

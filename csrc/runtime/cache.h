@@ -20,6 +20,9 @@ inline constexpr int kCacheSchema = 1;
 // $GRAPHENE_CACHE_LIMIT (bytes, or a number with K, M or G), 1 GiB by default.
 [[nodiscard]] std::uint64_t cache_limit_bytes();
 
+// Where an entry is, or will be; empty when there is no cache.
+[[nodiscard]] std::filesystem::path cache_entry(const std::string& key);
+
 using CacheFiles = std::map<std::string, std::string>;  // file name -> bytes
 
 // False when there is no entry. A damaged one is removed, and is no entry. A hit makes the entry the youngest.

@@ -38,6 +38,11 @@ std::vector<std::string> split_lines(const std::string& text) {
   return out;
 }
 
+void replace_all(std::string& text, const std::string& from, const std::string& to) {
+  for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+    text.replace(at, from.size(), to);
+}
+
 std::string trimmed(const std::string& s) {
   const auto first = s.find_first_not_of(" \t");
   return first == std::string::npos ? "" : s.substr(first, s.find_last_not_of(" \t\r") - first + 1);
@@ -159,8 +164,12 @@ Binary compile(const CompileRequest& request) {
   if (CacheFiles files; cache_load(key, files) && from_files(files, request, b)) return b;
 
   const std::string file_name = request.entry + ".cu";
+  // The line information names the source where the cache will keep it, so that a profiler finds it; messages do not.
+  const auto entry = cache_entry(key);
+  const std::string path = entry.empty() ? file_name : (entry / "kernel.cu").string();
   const auto begin = std::chrono::steady_clock::now();
-  NvrtcOutput out = loaded_nvrtc(info)->compile(request.source, file_name, full_options(request));
+  NvrtcOutput out = loaded_nvrtc(info)->compile(request.source, path, full_options(request));
+  replace_all(out.log, path, file_name);
   b.compile_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
   if (!out.ok) fail_source(request, info, file_name, out.log);
   check_remarks(request, out.log);

@@ -96,6 +96,37 @@ def test_error_in_the_source_names_the_ir_line() -> None:
     ]
 
 
+def wgmma(between: str) -> str:
+    """Two wgmmas into one accumulator, with `between` before the second."""
+    step = (
+        'asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0,%1,%2,%3}, %4, %5, 1, 1, 1, 0, 0;"'
+        ' : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "l"(a), "l"(b));'
+    )
+    return f"""
+extern "C" __global__ void k(float* x, unsigned long long a, unsigned long long b) {{
+  float d[4] = {{x[0], x[1], x[2], x[3]}};
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  {step}
+  {between}
+  {step}
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  x[threadIdx.x] = d[0] + d[1] + d[2] + d[3];
+}}"""
+
+
+def test_serialised_wgmma_is_an_error() -> None:
+    assert _core.compile_source(wgmma(""), "k", "sm_90a").registers > 0
+    for _ in range(2):  # nor does the cache make it pass
+        with pytest.raises(gr.CompileError) as e:
+            _core.compile_source(wgmma("d[0] += 1.0f; d[1] *= d[0];"), "k", "sm_90a", name="gemm")
+        assert e.value.code == "COMPILE_REMARK"
+        assert str(e.value).startswith(
+            "gemm: the assembler serialises the wgmma instructions   [COMPILE_REMARK]\n  ptxas: "
+        )
+        assert "wgmma.mma_async instructions are serialized due to" in str(e.value)
+
+
 def test_missing_entry_is_an_error() -> None:
     with pytest.raises(gr.CompileError, match=re.escape("copy: the compiled source has no kernel 'other'")):
         _core.compile_source(COPY, "other", "sm_80", name="copy")
@@ -172,6 +203,15 @@ def test_unsupported_architecture_says_what_is_there(tmp_path: Path, monkeypatch
             f"  NVRTC 13.0 at {tmp_path}/libnvrtc.so.13: sm_75 sm_80 sm_90\n"
             f"  fix: {fix}"
         )
+
+
+def test_line_information_names_the_source_in_the_cache(cache_dir: Path) -> None:
+    """So a profiler shows the generated source, with its IR comments, beside its samples."""
+    b = _core.compile_source(COPY, "copy", "sm_80")
+    (source,) = cache_dir.glob("v1/*/*/kernel.cu")
+    assert source.read_text() == COPY
+    assert re.search(rf'\.file\s+1 "{re.escape(str(source))}"', b.ptx)
+    assert str(cache_dir) not in b.log
 
 
 def test_default_options_are_public() -> None:
