@@ -51,8 +51,9 @@ class Search {
       case Op::FloorDiv:
         return relax_quotient(e, t, others, n);
       case Op::Mod:
-        return up && !n.args[1].is_const() && lower_bound(n.args[1]) >= 0 &&
-               (with(e, t, others, n.args[1] - 1) || (lower_bound(n.args[0]) >= 0 && with(e, t, others, n.args[0])));
+        if (!up || lower_bound(n.args[1]) < 0) return false;
+        if (!n.args[1].is_const() && with(e, t, others, n.args[1] - 1)) return true;
+        return lower_bound(n.args[0]) >= 0 && with(e, t, others, n.args[0]);
       case Op::Min:
       case Op::Max: {
         // Upwards a minimum is at most each of its arguments; a maximum is one of them.
@@ -72,13 +73,14 @@ class Search {
     const Expr& b = n.args[1];
     const Expr limit = t.c > 0 ? x : x - b + 1;
     if (!b.is_const()) {
-      if (lower_bound(b) < 0 || b.op() == Op::Add) return false;
-      const auto without = mono_div(others, b);
-      if (!without) return false;
+      if (lower_bound(b) < 0) return false;
       Poly p(e);
       p.add_term(t.m, -t.c);
-      p.add(limit * *without, t.c);
-      return negative(p.finish());
+      if (const auto without = mono_div(others, b)) {
+        p.add(limit * *without, t.c);
+        return negative(p.finish());
+      }
+      return negative(p.finish() * b + limit * others * Expr(t.c));  // b is positive: the sign stays
     }
     if (b.value() < 2) return false;
     const std::int64_t g = gcd_int(t.c, b.value());
@@ -97,7 +99,7 @@ bool worth_searching(const Expr& e) {
   const TermView v(e);
   for (std::size_t i = 0; i < v.size(); ++i)
     for (const Expr& f : factors(v[i].m))
-      if (f.op() == Op::FloorDiv || f.op() == Op::Min || f.op() == Op::Max) return true;
+      if (f.op() == Op::FloorDiv || f.op() == Op::Mod || f.op() == Op::Min || f.op() == Op::Max) return true;
   return false;
 }
 

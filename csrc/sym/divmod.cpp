@@ -124,10 +124,18 @@ std::optional<Shifted> as_shifted(const Expr& a, Op op) {
   return Shifted{v[0].m.node()->args[0], v[0].m.node()->args[1], v.constant()};
 }
 
+bool all_negative(const Expr& a) {
+  const TermView v(a);
+  for (std::size_t i = 0; i < v.size(); ++i)
+    if (v[i].c > 0) return false;
+  return v.size() > 0;
+}
+
 Expr div_const(const Expr& a, std::int64_t c) {
   if (const auto q = constant_quotient(a, c)) return *q;
   const Reduced r = reduce_const(a, c);
   if (!identical(r.rest, a)) return r.out + floor_div(r.rest, c);
+  if (all_negative(a)) return -1 - floor_div(-a - 1, c);
   if (const auto p = split_low(a, c)) return floor_div(p->high + p->q * p->g, c);
   if (const std::int64_t g = content(a, c); g > 1) return floor_div(divide_through(a, g), c / g);
   if (const auto s = as_shifted(a, Op::FloorDiv)) {
@@ -170,6 +178,7 @@ Expr mod_const(const Expr& a, std::int64_t c) {
   const Reduced r = reduce_const(a, c);
   if (!identical(r.rest, a)) return mod(r.rest, c);
   if (divisor(a) % c == 0) return 0;
+  if (all_negative(a)) return c - 1 - mod(-a - 1, c);
   if (const auto u = unwrap_mods(a, c)) return mod(*u, c);
   if (const auto p = split_low(a, c)) {
     const std::int64_t skip = p->q * p->g;
@@ -288,6 +297,7 @@ Expr div_symbolic(const Expr& a, const Expr& b) {
   if (const auto r = reduce_symbolic(a, b)) return r->out + floor_div(r->rest, b);
   if (upper_bound(b) <= 0) return floor_div(-a, -b);
   if (lower_bound(b) < 0) return make_node(Op::FloorDiv, a, b);
+  if (all_negative(a)) return -1 - floor_div(-a - 1, b);
   if (below(a, b)) return 0;
   if (const auto p = split_low_symbolic(a, b)) return floor_div(p->high, b);
   if (const auto s = as_shifted(a, Op::FloorDiv)) return floor_div(s->base + s->by * s->k, s->by * b);
@@ -304,6 +314,7 @@ Expr mod_symbolic(const Expr& a, const Expr& b) {
   if (const auto r = reduce_symbolic(a, b)) return mod(r->rest, b);
   if (upper_bound(b) <= 0) return -mod(-a, -b);
   if (lower_bound(b) < 0) return make_node(Op::Mod, a, b);
+  if (all_negative(a)) return b - 1 - mod(-a - 1, b);
   if (below(a, b)) return a;
   const TermView v(a);
   for (std::size_t i = 0; i < v.size(); ++i) {

@@ -97,11 +97,13 @@ struct Node {
   std::uint64_t bits = ~std::uint64_t{0};  // bits that may be set; all when the value may be negative
 };
 
+inline Op Expr::op() const { return node_ == nullptr ? Op::Const : node_->op; }
+
 // What keeps every walk over an expression short and its recursion shallow. More is SYM_SIZE.
 inline constexpr int kMaxDepth = 400;
 inline constexpr int kMaxSize = 20000;
-inline constexpr int kMaxTerms = 512;   // of an Add
-inline constexpr int kMaxFactors = 64;  // of a Mul
+inline constexpr int kMaxTerms = 512;  // of an Add
+inline constexpr int kMaxArgs = 64;    // of a Mul, Min, Max, Xor, And, Or
 
 // Division by zero has no value, so simplifications may assume that a divisor is not zero: M // M is 1.
 Expr operator+(const Expr& a, const Expr& b);

@@ -223,7 +223,8 @@ void set_bits(Node& n, std::uint64_t bits) {
   if (n.lo < 0) return;
   const auto low = static_cast<std::uint64_t>(n.multiple_of);
   n.bits = bits & mask_up_to(n.hi) & ~((low & (~low + 1)) - 1);
-  if (n.bits < static_cast<std::uint64_t>(n.hi)) n.hi = std::max(n.lo, static_cast<std::int64_t>(n.bits));
+  const bool unknown = n.hi == kMaxInt && (n.bits >> 62) != 0;
+  if (!unknown && n.bits < static_cast<std::uint64_t>(n.hi)) n.hi = std::max(n.lo, static_cast<std::int64_t>(n.bits));
 }
 
 }  // namespace

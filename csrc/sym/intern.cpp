@@ -65,7 +65,7 @@ std::uint64_t key_of(Op op, std::uint64_t hash, const VarInfo* var) {
 [[noreturn]] void fail_size() {
   fail(Code::SYM_SIZE, "an integer expression grew too large",
        {"limits: " + std::to_string(kMaxSize) + " operations, " + std::to_string(kMaxDepth) + " levels, " +
-        std::to_string(kMaxTerms) + " terms of a sum, " + std::to_string(kMaxFactors) + " factors of a product"},
+        std::to_string(kMaxTerms) + " terms of a sum, " + std::to_string(kMaxArgs) + " operands otherwise"},
        "compute the value in steps, through gr.scalar");
 }
 
@@ -95,7 +95,7 @@ class Table {
       depth = std::max(depth, 1 + a.node()->depth);
       size += a.node()->size;
     }
-    const std::size_t most = s.op == Op::Mul ? kMaxFactors : kMaxTerms;
+    const std::size_t most = s.op == Op::Add ? kMaxTerms : kMaxArgs;
     if (depth > kMaxDepth || size > kMaxSize || s.args.size() > most) fail_size();
 
     Node* n = new (arena_.allocate(sizeof(Node), alignof(Node))) Node{.op = s.op};
@@ -221,8 +221,6 @@ Expr make_var(const VarInfo& info) {
            std::to_string(info.max));
   return Expr(Table::instance().intern(info));
 }
-
-Op Expr::op() const { return node_ == nullptr ? Op::Const : node_->op; }
 
 const VarInfo& Expr::var() const {
   GR_ASSERT(is_var(), "var() of an expression that is not a variable");

@@ -5,7 +5,7 @@ namespace graphene::sym {
 
 namespace {
 
-constexpr int kMaxNesting = 150;
+constexpr int kMaxNesting = 100;
 
 bool name_start(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '$' || c == '#' || c == '@';
@@ -85,9 +85,9 @@ class Parser {
   }
 
   Expr negation() {
+    if (!take_word("not")) return comparison();
     const Level level(*this);
-    if (take_word("not")) return logical_not(negation());
-    return comparison();
+    return logical_not(negation());
   }
 
   std::optional<Op> comparison_sign(bool& swapped) {

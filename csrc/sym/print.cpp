@@ -126,22 +126,33 @@ class Printer {
     }
   }
 
+  // The arguments, for a commutative operator with the constant (first in the node) last.
+  static SmallVec<Expr, 8> reading_order(const Node& n) {
+    SmallVec<Expr, 8> args;
+    args.append(n.args);
+    const bool commutes = n.op == Op::Xor || n.op == Op::Min || n.op == Op::Max;
+    if (commutes && args[0].is_const()) std::rotate(args.begin(), args.begin() + 1, args.end());
+    return args;
+  }
+
   void infix(const Node& n, const char* between, int level) {
-    for (std::size_t i = 0; i < n.args.size(); ++i) {
+    const auto args = reading_order(n);
+    for (std::size_t i = 0; i < args.size(); ++i) {
       if (i > 0) out_ += between;
-      print(n.args[i], level);
+      print(args[i], level);
     }
   }
 
   void call(const Node& n) {
     const std::string name = std::string(c() ? "gr_" : "") + (n.op == Op::Min ? "min(" : "max(");
-    for (std::size_t i = 0; i < n.args.size(); ++i) {
-      const bool last = i + 1 == n.args.size();
+    const auto args = reading_order(n);
+    for (std::size_t i = 0; i < args.size(); ++i) {
+      const bool last = i + 1 == args.size();
       if (i == 0 || (c() && !last)) out_ += name;
-      print(n.args[i], kAny);
+      print(args[i], kAny);
       if (!last) out_ += ", ";
     }
-    out_ += c() ? std::string(n.args.size() - 1, ')') : ")";
+    out_ += c() ? std::string(args.size() - 1, ')') : ")";
   }
 
   void division(const Node& n) {

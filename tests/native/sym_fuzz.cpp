@@ -235,10 +235,26 @@ std::string describe(const VarInfo& v) {
 
 void check(const World& w, const Tree& t, const Expr& e) {
   const auto lookup = [&](std::string_view name) -> std::optional<Expr> {
-    return w.vars[static_cast<std::size_t>(name.back() - '0')];
+    const auto i = static_cast<std::size_t>(name.back() - '0');
+    return i < w.vars.size() ? std::optional(w.vars[i]) : std::nullopt;
   };
   const Expr again = parse_expr(e.str(), lookup);
   if (!identical(again, e)) wrong(w, t, e, {}, "text reads back as " + again.str());
+  std::string mutated = e.str();
+  for (std::int64_t edits = pick(w.r, 1, 4); edits > 0; --edits) {
+    const auto at = static_cast<std::size_t>(pick(w.r, 0, static_cast<std::int64_t>(mutated.size())));
+    static constexpr std::string_view kBytes = "()+-*/%^<>=!,. 0189vminaxdort@\n\x80\xff";
+    const char byte = kBytes[static_cast<std::size_t>(pick(w.r, 0, static_cast<std::int64_t>(kBytes.size()) - 1))];
+    if (pick(w.r, 0, 1) == 0 || at == mutated.size())
+      mutated.insert(at, 1, byte);
+    else
+      mutated[at] = byte;
+  }
+  try {
+    static_cast<void>(parse_expr(mutated, lookup));
+  } catch (const Error& error) {
+    if (error.diagnostics().front().code == Code::INTERNAL) wrong(w, t, e, {}, "INTERNAL on " + mutated);
+  }
   const std::optional<bool> decided = is_condition(e) ? decide(e) : std::nullopt;
   for (int i = 0; i < 24; ++i) {
     const std::vector<std::int64_t> env = w.sample();
