@@ -41,7 +41,7 @@ from graphene.errors import (
     SimulationError,
     VerifyError,
 )
-from graphene.kernel import Kernel
+from graphene.kernel import Kernel, parse
 from graphene.layout import (
     ComposedLayout,
     Layout,
@@ -152,6 +152,7 @@ __all__ = [
     "only",
     "output",
     "param",
+    "parse",
     "pred",
     "raked_product",
     "reduce",

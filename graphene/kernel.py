@@ -5,26 +5,43 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphene import _core
+from graphene import simulate as _simulate
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import TracebackType
 
-    from graphene._core import KernelIR
+    from graphene._core import Binary, KernelIR, LaunchManifest, Program
+    from graphene.simulate import SimulationStats, Sync
 
-__all__ = ["Kernel"]
+__all__ = ["Kernel", "parse"]
 
 
-class Kernel:
+class Kernel(_core.Launcher):
     """A kernel: specs over data tensors and thread tensors.
 
-    ``with gr.Kernel("name") as kernel:`` records what is called inside. Afterwards the kernel cannot be changed.
+    ``with gr.Kernel("name") as kernel:`` records what is called inside; afterwards the kernel cannot be changed.
+
+    ``print(kernel)`` shows its IR, ``gr.parse(str(kernel)) == kernel``. ``kernel(*args, **named)`` runs it: on CUDA
+    tensors it is compiled once per device and launched on the current stream, NumPy arrays and CPU tensors go through
+    the simulator; arguments in declaration order or by name, written in place.
+
     Raises VerifyError KERNEL_NESTED inside another kernel, KERNEL_NAME unless the name is an identifier.
     """
 
     def __init__(self, name: str) -> None:
+        super().__init__()
         self._name = name
         self._builder: _core.Builder | None = None
         self._closed: KernelIR | None = None
+        self._programs: dict[str, Program] = {}
+        self._binaries: dict[str, Binary] = {}
+
+    @classmethod
+    def _from_ir(cls, ir: KernelIR) -> Kernel:
+        kernel = cls(ir.name)
+        kernel._closed = ir
+        return kernel
 
     def __enter__(self) -> Kernel:
         if self._builder is not None or self._closed is not None:
@@ -57,3 +74,97 @@ class Kernel:
         if self._closed is None:
             raise RuntimeError(f"the kernel {self._name} has not been recorded: leave its `with` block first")
         return self._closed
+
+    # The text and JSON forms.
+
+    def __str__(self) -> str:
+        return _core.ir_print(self.ir)
+
+    def __repr__(self) -> str:
+        return f"<graphene.Kernel {self._name}>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Kernel):
+            return NotImplemented
+        return self is other or _core.ir_equal(self.ir, other.ir)
+
+    __hash__ = object.__hash__
+
+    def to_json(self, indent: int = -1, locations: bool = False) -> str:
+        """The kernel as JSON, every field by name (docs/ir_text.md); ``locations`` adds Python file and line."""
+        return _core.ir_to_json(self.ir, indent, locations)
+
+    @staticmethod
+    def from_json(text: str) -> Kernel:
+        """The kernel that ``to_json`` wrote.
+
+        Raises VerifyError: IR_JSON_SYNTAX with line and column, IR_FORMAT for another schema version, IR_JSON_VALUE
+        with the JSON pointer of what is wrong.
+        """
+        return Kernel._from_ir(_core.ir_from_json(text))
+
+    # Code.
+
+    def lowered(self, arch: str) -> Program:
+        """The kernel verified and lowered for ``arch`` ("sm_80", "sm_90a", ...); kept.
+
+        Raises VerifyError (VERIFY_*, LOWER_*) and SelectError (NO_ATOM, ...) with every problem at once.
+        """
+        program = self._programs.get(arch)
+        if program is None:
+            program = self._programs[arch] = _core.lower(self.ir, arch)
+        return program
+
+    def cuda_source(self, arch: str) -> str:
+        """The CUDA C++ that is compiled for ``arch``: header-free, one commented block per spec. Raises as lowered."""
+        return self.lowered(arch).cuda_source()
+
+    def compile(self, arch: str) -> Binary:
+        """Compiles for ``arch`` with NVRTC, or takes the cubin from the disk cache; needs no GPU.
+
+        The result has ``.ptx .cubin .registers .spill_bytes .shared_bytes``. Raises CompileError besides what
+        ``lowered`` raises.
+        """
+        binary = self._binaries.get(arch)
+        if binary is None:
+            program = self.lowered(arch)
+            binary = _core.compile_source(program.cuda_source(), program.entry, arch, self._name)
+            self._binaries[arch] = binary
+        return binary
+
+    # Hooks of the launcher, called when it meets a device or arguments for the first time.
+
+    def _manifest(self, arch: str, /) -> LaunchManifest:
+        return _core.LaunchManifest.from_json(self.lowered(arch or _core.default_arch(self.ir)).manifest_json())
+
+    def _prepare(self, device_index: int, arch: str, /) -> Binary:
+        return self.compile(arch)
+
+    def _call_host(self, *args: object, **named: object) -> None:
+        _simulate.simulate(self, args, named)
+
+    # Running without a GPU.
+
+    def simulate(
+        self, *args: object, arch: str | None = None, seed: int = 0, skip: Iterable[int] = (), **named: object
+    ) -> SimulationStats:
+        """Runs the kernel on NumPy arrays or CPU tensors, in place, with every memory access checked.
+
+        Arguments in declaration order or by name. ``arch``: whose atoms run; None: the lowest from sm_80 up that has
+        every named atom. ``seed``: order of blocks and warps. ``skip``: ids from ``syncs()`` of synchronisation
+        statements to leave out, to see that they are needed. Raises SimulationError at the first hazard, whatever the
+        order in which threads ran; LaunchError for arguments that do not fit.
+        """
+        return _simulate.simulate(self, args, named, arch, seed, skip)
+
+    def syncs(self) -> list[Sync]:
+        """The synchronisation statements in textual order: id, IR text and Python ``file:line`` of each."""
+        return _simulate.syncs(self)
+
+
+def parse(text: str) -> Kernel:
+    """The kernel that ``str(kernel)`` printed (docs/ir_text.md): ``gr.parse(str(kernel)) == kernel``.
+
+    Raises VerifyError (IR_PARSE, IR_UNDEFINED, IR_TYPE_MISMATCH, ...) with line, column and the line itself.
+    """
+    return Kernel._from_ir(_core.ir_parse(text))

@@ -9,7 +9,7 @@ from graphene import _core
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from graphene._core import KernelIR, Program
+    from graphene.kernel import Kernel
 
 __all__ = ["SimulationStats", "Sync", "simulate", "syncs"]
 
@@ -35,7 +35,7 @@ class Sync(NamedTuple):
 
 
 def simulate(
-    ir: KernelIR,
+    kernel: Kernel,
     args: tuple[object, ...],
     named: dict[str, object],
     arch: str | None = None,
@@ -50,21 +50,16 @@ def simulate(
     SIM_DEADLOCK, SIM_MISALIGNED, SIM_WRITE_CONFLICT, SIM_OUTPUT_UNWRITTEN; LaunchError for arguments that the kernel
     cannot take; VerifyError and SelectError as lowering does.
     """
-    known = {s.id for s in syncs(ir)}
+    known = {s.id for s in syncs(kernel)}
     skipped = list(skip)
     unknown = [i for i in skipped if i not in known]
     if unknown:
         raise ValueError(f"skip={unknown}: no such synchronisation statement; kernel.syncs() lists them")
-    program = lowered(ir, arch)
+    program = kernel.lowered(arch or _core.default_arch(kernel.ir))
     lane_ops, accesses = _core.simulate(program, args, named, seed, skipped)
     return SimulationStats(lane_ops, accesses, program.arch)
 
 
-def syncs(ir: KernelIR) -> list[Sync]:
+def syncs(kernel: Kernel) -> list[Sync]:
     """The synchronisation statements of a kernel in textual order."""
-    return [Sync(*row) for row in _core.sync_statements(ir)]
-
-
-def lowered(ir: KernelIR, arch: str | None = None) -> Program:
-    """The kernel lowered for ``arch`` (None: as for ``simulate``). Raises VerifyError and SelectError."""
-    return _core.lower(ir, arch if arch is not None else _core.default_arch(ir))
+    return [Sync(*row) for row in _core.sync_statements(kernel.ir)]
