@@ -1,5 +1,6 @@
 """Thread tensors: coordinates against brute force over every thread."""
 
+import contextlib
 import itertools
 
 import pytest
@@ -55,7 +56,8 @@ def tilings(draw):
             size = t.levels[0].size
             a = draw(st.sampled_from([d for d in range(1, size + 1) if size % d == 0]))
             order = gr.row_major(a, size // a) if draw(st.booleans()) else gr.Layout((a, size // a))
-            t = t.reshape(0, order)
+            with contextlib.suppress(gr.LayoutError):  # a shape that cuts across the level's modes
+                t = t.reshape(0, order)
     return t, n
 
 
