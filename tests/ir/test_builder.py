@@ -7,6 +7,8 @@ import pytest
 import graphene as gr
 from graphene import _core
 
+SIZE = gr.sym("SIZE")
+
 
 def simple_gemm(m=1024, n=1024, k=1024):
     with gr.Kernel("simple_gemm") as kernel:
@@ -142,12 +144,6 @@ def test_arguments_and_symbols_are_in_order():
     assert str(kernel.ir.block) == "#4:[1].thread"
 
 
-def line():
-    import sys
-
-    return sys._getframe(1).f_lineno
-
-
 def raises(code, make):
     """The error's text, without the file:line it must start with."""
     with pytest.raises(gr.GrapheneError) as e:
@@ -162,8 +158,8 @@ def test_errors_say_where():
     with gr.Kernel("k"):
         A = gr.input("A", [8, 8], gr.fp16)
         with pytest.raises(gr.LayoutError) as e:
-            here = line()
-            A[8, 0]  # noqa: E702
+            A[8, 0]
+    here = test_errors_say_where.__code__.co_firstlineno + 4
     assert str(e.value) == (
         f"test_builder.py:{here}: an index past the end   [TENSOR_INDEX]\n"
         "  tensor: [8,8:8,1].fp16.GL\n  mode 0: want 0 to 7\n  got: 8"
@@ -230,10 +226,13 @@ def test_break_is_an_error():
 
 
 def test_a_python_if_on_a_runtime_value():
+    def branch(k):
+        if k > 3:
+            pass
+
     with gr.Kernel("k"):
         with gr.loop("k", 8) as k, pytest.raises(gr.LayoutError) as e:
-            if k > 3:
-                pass
+            branch(k)
     assert e.value.code == "SYM_RUNTIME_BOOL"
 
 
@@ -464,7 +463,7 @@ def test_deep_nesting():
 
 
 def test_python_types():
-    with pytest.raises(TypeError, match="a dtype must be one of gr.fp16"):
+    with pytest.raises(TypeError, match="a dtype must be one of"):
         gr.tensor("A", [8], "fp16")
     with pytest.raises(TypeError, match="a thread tensor"), gr.Kernel("k"):
         gr.barrier(on=3)
