@@ -155,16 +155,24 @@ Assembler::Assembler(std::string kernel_name) {
 
 // ---- names
 
+namespace {
+
+void check_name(const std::string& name, const char* what) {
+  const auto among = [&](const auto& names) { return std::find(names.begin(), names.end(), name) != names.end(); };
+  if (!is_plain_name(name) || name.find('.') != std::string::npos || among(kReserved))
+    fail(Code::KERNEL_NAME, quote(name) + " cannot be the name of " + what, {},
+         "use letters, digits and '_'; words of the grammar are no names");
+}
+
+}  // namespace
+
 Expr Assembler::define(const sym::VarInfo& info) {
-  const auto among = [&](const auto& names) { return std::find(names.begin(), names.end(), info.name) != names.end(); };
-  if (!is_plain_name(info.name) || among(kReserved) || among(kHardware))
-    fail(Code::KERNEL_NAME, quote(info.name) + " cannot be the name of an integer", {},
-         "use letters, digits and '_'; a word of the grammar is no name");
+  check_name(info.name, "an integer");
   const Expr e = sym::make_var(info);
   const std::optional<Expr> taken = variable(info.name);
   // `.indices()` of the same threads names the same coordinates again.
   if (taken && info.kind == sym::VarKind::Coord && identical(*taken, e)) return e;
-  if (taken) fail(Code::IR_DUPLICATE, "the name '" + info.name + "' is taken");
+  if (taken || args_.count(info.name) > 0) fail(Code::IR_DUPLICATE, "the name '" + info.name + "' is taken");
   scopes_.back().variables.emplace(info.name, e);
   return e;
 }
@@ -214,6 +222,11 @@ ThreadPtr Assembler::each(ThreadUnit unit) const {
   return std::make_shared<const ThreadTensor>(ir::scalar(*launch));
 }
 
+void Assembler::argument_name(const std::string& name, const char* what) {
+  check_name(name, what);
+  if (variable(name) || !args_.insert(name).second) fail(Code::IR_DUPLICATE, "the name '" + name + "' is taken");
+}
+
 // ---- declarations
 
 void Assembler::symbol(const std::string& name, const FactsDecl& facts) {
@@ -225,21 +238,21 @@ void Assembler::symbol(const std::string& name, const FactsDecl& facts) {
 }
 
 void Assembler::param(const std::string& name, ScalarType dtype, const FactsDecl& facts) {
-  if (!args_.insert(name).second) fail(Code::IR_DUPLICATE, "the name '" + name + "' is taken");
   ScalarParam p{.name = name, .dtype = dtype, .var = 0};
   const ScalarInfo::Class cls = info(dtype).cls;
   if (cls == ScalarInfo::Class::Signed || cls == ScalarInfo::Class::Unsigned) {
     sym::VarInfo v = param_info(name, dtype);
     facts.apply(v);
     p.var = define(v);
-  } else if (!is_plain_name(name) || variable(name)) {
-    fail(Code::KERNEL_NAME, quote(name) + " cannot be the name of a parameter");
+    args_.insert(name);
+  } else {
+    argument_name(name, "a parameter");
   }
   kernel_.params.push_back(std::move(p));
 }
 
 void Assembler::argument(int id, Buffer buffer, const TypeDecl& type) {
-  if (!args_.insert(buffer.name).second) fail(Code::IR_DUPLICATE, "the name '" + buffer.name + "' is taken");
+  argument_name(buffer.name, "an argument");
   if (type.memory != Memory::GL)
     fail(Code::TENSOR_TYPE, "a kernel's arguments are in global memory", {"got: " + written(type)});
   take_id('%', id);
@@ -395,6 +408,7 @@ AllocStmt Assembler::allocate(int id, Buffer buffer, const TypeDecl& type) {
   if (type.memory == Memory::GL)
     fail(Code::TENSOR_TYPE, "global memory is not allocated by a kernel", {"got: " + written(type)},
          "declare it as an argument");
+  check_name(buffer.name, "an allocation");
   buffer.id = id;
   buffer.role = Role::Alloc;
   buffer.dtype = type.dtype;
@@ -412,7 +426,6 @@ AllocStmt Assembler::allocate(int id, Buffer buffer, const TypeDecl& type) {
       fail(Code::IR_TYPE_MISMATCH, "the outermost level must be the stages",
            {"want: [" + std::to_string(buffer.stages) + "...]", "got:  " + written_levels(type.levels)});
     staged = 1;
-    if (type.levels[0].stride) buffer.stage_elems = type.levels[0].stride->leaf();
   }
   Tensor t;
   if (buffer.fragment) {
@@ -421,7 +434,7 @@ AllocStmt Assembler::allocate(int id, Buffer buffer, const TypeDecl& type) {
     const std::vector<LevelDecl> own(type.levels.begin() + static_cast<std::ptrdiff_t>(staged), type.levels.end());
     check_fragment(f, own);
     buffer.layout = Layout(IntTuple(std::vector<IntTuple>(f.shape.begin(), f.shape.end())));
-    if (buffer.stage_elems.is_const(0)) buffer.stage_elems = usual_stage_elems(buffer);
+    buffer.stage_elems = usual_stage_elems(buffer);
     if (staged > 0) t.levels.emplace_back(buffer.stages, buffer.stage_elems);
     for (const LevelDecl& l : own) t.levels.push_back(data_layout(l));
     t.id = id;

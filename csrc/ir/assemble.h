@@ -94,6 +94,7 @@ class Assembler {
     Block block;
   };
   Expr define(const sym::VarInfo& info);
+  void argument_name(const std::string& name, const char* what);
   void define(const TensorPtr& t);
   void define(const ThreadPtr& t);
   void take_id(char sigil, int id);

@@ -173,7 +173,11 @@ class Reader {
   [[nodiscard]] Attrs attributes(const At& j) const {
     Attrs out;
     if (!j.json().is_object()) j.expected("an object");
-    for (const auto& [key, value] : j.json().items()) out.emplace(key, attribute(At(j, key, value)));
+    for (const auto& [key, value] : j.json().items()) {
+      const At a(j, key, value);
+      if (!is_plain_name(key)) a.fail(Code::KERNEL_NAME, quote(key) + " cannot be the name of an attribute");
+      out.emplace(key, attribute(a));
+    }
     return out;
   }
 
@@ -414,7 +418,7 @@ class Reader {
     if (j.has("swizzle")) {
       const At s = j["swizzle"];
       if (s.array().size() != 3) s.expected("[bits, base, shift]");
-      b.swizzle = {s[0].small(0, 32), s[1].small(0, 32), s[2].small(-32, 32)};
+      b.swizzle = s.run([&] { return Swizzle(s[0].small(0, 63), s[1].small(0, 63), s[2].small(-63, 63)); });
     }
     if (j.has("over")) {
       const At over = j["over"];

@@ -228,7 +228,7 @@ class Writer {
     const Buffer& b = *a.tensor->buffer;
     Json out = {{"stmt", "allocate"},           {"id", a.tensor->id}, {"name", b.name},
                 {"type", type_json(*a.tensor)}, {"stages", b.stages}, {"align", b.align_bytes}};
-    if (!b.swizzle.trivial()) out["swizzle"] = {b.swizzle.bits, b.swizzle.base, b.swizzle.shift};
+    if (!(b.swizzle == Swizzle{})) out["swizzle"] = {b.swizzle.bits, b.swizzle.base, b.swizzle.shift};
     if (!b.over.empty()) out["over"] = b.over;
     if (b.fragment)
       out["fragment"] = {

@@ -26,6 +26,7 @@ class Lexer {
   explicit Lexer(const Source& source) : source_(source), text_(source.text) {}
 
   std::vector<Token> run() {
+    check_utf8();
     while (at_ < text_.size()) step();
     newline();
     add(Tok::End, at_, at_);
@@ -35,6 +36,26 @@ class Lexer {
  private:
   [[nodiscard]] char peek(std::size_t ahead = 0) const {
     return at_ + ahead < text_.size() ? text_[at_ + ahead] : '\0';
+  }
+
+  // Strings travel to JSON and to Python, which take nothing else.
+  void check_utf8() const {
+    for (std::size_t i = 0; i < text_.size();) {
+      const auto lead = static_cast<unsigned char>(text_[i]);
+      const std::size_t n = lead < 0x80                   ? 1
+                            : lead >= 0xC2 && lead < 0xE0 ? 2
+                            : (lead >> 4U) == 14          ? 3
+                            : lead < 0xF5                 ? 4
+                                                          : 0;
+      const auto second = static_cast<unsigned char>(i + 1 < text_.size() ? text_[i + 1] : 0);
+      bool good = n != 0 && (lead < 0x80 || lead >= 0xC2);
+      for (std::size_t k = 1; k < n; ++k) good = good && i + k < text_.size() && is_continuation(text_[i + k]);
+      // Overlong forms, surrogates, and what lies past U+10FFFF.
+      good = good && !(lead == 0xE0 && second < 0xA0) && !(lead == 0xED && second >= 0xA0) &&
+             !(lead == 0xF0 && second < 0x90) && !(lead == 0xF4 && second >= 0x90);
+      if (!good) source_.fail_at(i, Code::IR_PARSE, "a byte that is not UTF-8");
+      i += n;
+    }
   }
 
   void add(Tok kind, std::size_t start, std::size_t stop) {

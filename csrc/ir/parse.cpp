@@ -58,6 +58,7 @@ class KernelReader : public DeclReader {
     if (t.is("#")) return thread_statement();
     if (t.is("(") || t.kind == Tok::Coord) return indices_statement();
     if (t.kind != Tok::Name) expected("a statement");
+    if (t.text == "_" && tok(1).is("<-")) return spec();
     if (tok(1).is("=")) return assignment();
     if (t.is_name("scalar") && tok(1).kind == Tok::Name) return scalar_statement();
     if (!tok(1).is("(")) expected("a statement");
@@ -209,8 +210,9 @@ class KernelReader : public DeclReader {
     if (outer) advance();
     while (!tok().is(")") && !tok().is("=")) {
       auto& entry = entries.emplace_back();
-      is_tuple.push_back(tok().is("("));
-      if (accept("(")) {
+      is_tuple.push_back(tuple_here());
+      if (is_tuple.back()) {
+        expect("(");
         while (!tok().is(")")) {
           entry.push_back(coordinate());
           if (!comma()) break;
@@ -242,7 +244,7 @@ class KernelReader : public DeclReader {
     int depth = 0;
     for (std::size_t i = 0; tok(i).kind != Tok::Newline && tok(i).kind != Tok::End; ++i) {
       if (tok(i).is("(")) ++depth;
-      if (tok(i).is(")") && --depth == 0) return !tok(i + 1).is(",");
+      if (tok(i).is(")") && --depth == 0) return tok(i + 1).is("=");
     }
     return true;
   }
@@ -314,21 +316,23 @@ class KernelReader : public DeclReader {
   Swizzle swizzle() {
     if (!accept_name("Sw")) expected("'Sw<bits,base,shift>'");
     expect("<");
-    Swizzle s;
-    s.bits = small("a swizzle's bits", 0, 32);
+    const Token& first = tok();
+    const int bits = small("a swizzle's bits", 0, 63);
     expect(",");
-    s.base = small("a swizzle's base", 0, 32);
+    const int base = small("a swizzle's base", 0, 63);
     expect(",");
-    s.shift = small("a swizzle's shift", -32, 32);
+    const int shift = small("a swizzle's shift", -63, 63);
     expect(">");
-    return s;
+    return at(first, [&] { return Swizzle(bits, base, shift); });
   }
 
   void spec() {
     const Token& t = tok();
     SpecStmt s;
-    do s.outs.push_back(tensor_ref());
-    while (comma());
+    if (!accept_name("_")) {
+      do s.outs.push_back(tensor_ref());
+      while (comma());
+    }
     expect("<-");
     const Token& kind = tok();
     const auto known = spec_kind_from_name(name("the kind of a spec"));

@@ -279,7 +279,6 @@ Expr ExprReader::atom() {
 
 // ---- layouts and types
 
-// A tuple, not the start of an expression such as "(M+1)*2": its closing parenthesis ends the item.
 bool ExprReader::tuple_here() const {
   if (!tok().is("(")) return false;
   int depth = 0;

@@ -63,6 +63,8 @@ class ExprReader {
   TypeDecl type();
   ThreadTypeDecl thread_type();
   [[nodiscard]] bool at_type_of_threads() const;
+  // A tuple, not the start of an expression such as "(M+1)*2": its closing parenthesis ends the item.
+  [[nodiscard]] bool tuple_here() const;
 
   Source source_;
 
@@ -83,7 +85,6 @@ class ExprReader {
   IntTuple size();
   LevelDecl level();
   std::vector<LevelDecl> levels();
-  [[nodiscard]] bool tuple_here() const;
 
   std::vector<Token> tokens_;
   std::size_t at_ = 0;

@@ -135,7 +135,7 @@ std::string alloc_text(const AllocStmt& a) {
   const Buffer& b = *t.buffer;
   std::string s = ref(a.tensor, true) + " <- Allocate(name=" + quote(b.name);
   if (b.stages != 0) s += ", stages=" + std::to_string(b.stages);
-  if (!b.swizzle.trivial()) s += ", swizzle=" + b.swizzle.str();
+  if (!(b.swizzle == Swizzle{})) s += ", swizzle=" + b.swizzle.str();
   if (b.align_bytes != usual_align_bytes(b)) s += ", align=" + std::to_string(b.align_bytes);
   if (!b.over.empty()) {
     std::string ids;
@@ -300,6 +300,7 @@ std::string ref(const ThreadPtr& t, bool type) {
 std::string head_line(const SpecStmt& s, bool types) {
   std::string out;
   for (const TensorPtr& t : s.outs) out += (out.empty() ? "" : ", ") + ref(t, types);
+  if (out.empty()) out = "_";
   out += std::string(" <- ") + name(s.kind);
   const Attrs& usual = default_attrs(s.kind);
   std::string args;

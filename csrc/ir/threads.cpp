@@ -168,7 +168,7 @@ std::string ThreadTensor::type_str() const {
 }
 
 std::vector<std::vector<Expr>> ThreadTensor::indices() const {
-  require_nested(*this);
+  if (!untouched_grid(*this)) require_nested(*this);
   std::vector<std::vector<Expr>> out;
   for (std::size_t l = 0; l < levels.size(); ++l) out.push_back(level_coords(*this, l));
   return out;

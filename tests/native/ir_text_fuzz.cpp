@@ -155,7 +155,7 @@ struct Mutator {
     if (t.empty()) return;
     const auto& other = tokens[below(tokens.size())];
     const std::size_t i = below(t.size());
-    switch (below(6)) {
+    switch (below(9)) {
       case 0:
         std::swap(t[i], t[below(t.size())]);
         break;
@@ -172,15 +172,30 @@ struct Mutator {
         t[i] = interesting();
         break;
       default:
-        // Names and numbers only: stays close to what is accepted.
-        for (std::size_t tries = 0; tries < 20; ++tries) {
-          std::string& a = t[below(t.size())];
-          if (std::isdigit(static_cast<unsigned char>(a[0])) == 0) continue;
-          a = chance(50) ? std::to_string(below(40)) : t[i];
-          break;
-        }
+        alike(t);
     }
     s = join(t);
+  }
+
+  // A number for a number, a word for a word: stays close to what is accepted.
+  void alike(std::vector<std::string>& t) {
+    const auto kind = [](const std::string& w) {
+      if (w[0] == ' ' || std::isalnum(static_cast<unsigned char>(w[0])) == 0) return 0;
+      return std::isdigit(static_cast<unsigned char>(w[0])) != 0 ? 1 : 2;
+    };
+    for (std::size_t tries = 0; tries < 100; ++tries) {
+      std::string& a = t[below(t.size())];
+      const std::string& b = t[below(t.size())];
+      if (kind(a) == 0 || (kind(a) == 2 && (kind(b) != 2 || chance(70)))) continue;
+      if (kind(a) == 1) {
+        static const std::vector<std::string> sizes = {"0", "1",  "2",  "3",  "4",   "7",
+                                                       "8", "16", "32", "64", "128", "1024"};
+        a = sizes[below(sizes.size())];
+      } else {
+        a = b;
+      }
+      return;
+    }
   }
 
   void linewise(std::string& s) {
