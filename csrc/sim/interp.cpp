@@ -57,7 +57,9 @@ void Interpreter::begin_block() {
   }
 }
 
-void Interpreter::end_block() {}
+void Interpreter::end_block() {
+  if (undefined_) throw Error(*undefined_);
+}
 
 void Interpreter::synchronise(const ThreadGroup& members) {
   order_->barrier(members);

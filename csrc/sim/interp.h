@@ -70,7 +70,7 @@ class Interpreter final : public Machine {
     Mask lanes = 0;  // that access memory
     const LaneGroups* groups = nullptr;
     alignas(64) std::int32_t offset[kLanes];
-    LaneGroups built;
+    LaneGroups built, part;
     std::vector<char> unchanged;  // per value, of an update: nothing to record
   };
   using Values = std::vector<Value>;
@@ -88,12 +88,12 @@ class Interpreter final : public Machine {
   void address(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, Address& a);
   void load(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, Address& a, bool update, Values& out,
             char* scratch);
-  void store(const Warp& w, const Leaf& f, const Operand& o, const Address& a, bool update, const Values& in);
-  void store_value(const Warp& w, const Leaf& f, const Operand& o, const Address& a, int v, const Value& x,
+  void store(const Warp& w, const Leaf& f, const Operand& o, Address& a, bool update, const Values& in);
+  void store_value(const Warp& w, const Leaf& f, const Operand& o, Address& a, int v, const Value& x,
                    bool update);
   void check_alignment(const Warp& w, const Leaf& f, const Operand& o, const Address& a) const;
-  void check_equal_writes(const Warp& w, const Leaf& f, const Operand& o, const Address& a, int v,
-                          const Value& x) const;
+  void check_equal_writes(const Warp& w, const Leaf& f, const Operand& o, const Address& a, const LaneGroups& groups,
+                          int v, const Value& x) const;
 
   // ---- interp_leaf.cpp
   void fetch(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, std::size_t slot);
@@ -116,7 +116,7 @@ class Interpreter final : public Machine {
   [[noreturn]] void race(const At& at, const Conflict& c, std::int64_t element, bool writes) const;
   [[noreturn]] void out_of_bounds(const At& at, int lane, std::int64_t element) const;
   [[noreturn]] void misaligned(const At& at, int lane, std::int64_t element) const;
-  [[noreturn]] void undefined_store(const At& at, int lane, std::int64_t element, std::uint32_t cause) const;
+  void undefined_store(const At& at, int lane, std::int64_t element, std::uint32_t cause);
   [[noreturn]] void write_conflict(const At& at, int lane, int other, std::int64_t element, std::uint64_t bits,
                                    std::uint64_t other_bits) const;
   [[nodiscard]] std::string thread_text(std::int64_t block, int thread) const;
@@ -133,6 +133,9 @@ class Interpreter final : public Machine {
   std::uint64_t settled_ = 0;
   std::vector<std::pair<Epoch, std::int64_t>> block_epochs_;  // first epoch of each block that ran
   Stats stats_;
+  // The first undefined value that reached global memory in this block. It may have come from a race, which says more
+  // and may be found later: it is thrown when the block ends.
+  std::optional<Diagnostic> undefined_;
 
   // Scratch of one leaf: inputs, the output's old value, results.
   static constexpr std::size_t kSlots = 5;

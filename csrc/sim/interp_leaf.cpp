@@ -27,7 +27,7 @@ void Interpreter::leaf(Warp& w, const Leaf& f) {
     if (lanes == 0) return;
     if (f.collective != nullptr) check_converged(w, f, lanes);
   }
-  stats_.lane_ops += static_cast<std::uint64_t>(std::popcount(lanes));
+  stats_.lane_ops += lanes == ~Mask{0} ? kLanes : static_cast<std::uint64_t>(std::popcount(lanes));
   switch (f.kind) {
     case atoms::Kind::Shfl:
       return shuffle(w, f, lanes);

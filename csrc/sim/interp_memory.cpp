@@ -11,22 +11,33 @@ namespace graphene::sim {
 namespace {
 
 template <class T>
-GR_SIM_INLINE void gather(const char* base, const std::int32_t* offset, std::int64_t delta, char* out) {
+GR_SIM_INLINE void gather(const char* base, const std::int32_t* offset, const LaneGroups& groups, std::int64_t delta,
+                          char* out) {
   const T* p = reinterpret_cast<const T*>(base) + delta;
   T* d = reinterpret_cast<T*>(out);
-  for (int l = 0; l < kLanes; ++l) d[l] = p[offset[l]];
+  if (groups.run > 4) {
+    for (int l = 0; l < kLanes; l += groups.run) std::fill_n(d + l, groups.run, p[offset[l]]);
+  } else if (groups.period < kLanes) {
+#pragma GCC unroll 4
+    for (int l = 0; l < groups.period; ++l) d[l] = p[offset[l]];
+    for (int l = groups.period; l < kLanes; l *= 2) std::memcpy(d + l, d, static_cast<std::size_t>(l) * sizeof(T));
+  } else {
+#pragma GCC unroll 8
+    for (int l = 0; l < kLanes; ++l) d[l] = p[offset[l]];
+  }
 }
 
-void gather_bits(int bytes, const char* base, const std::int32_t* offset, std::int64_t delta, char* out) {
+void gather_bits(int bytes, const char* base, const std::int32_t* offset, const LaneGroups& groups, std::int64_t delta,
+                 char* out) {
   switch (bytes) {
     case 1:
-      return gather<std::uint8_t>(base, offset, delta, out);
+      return gather<std::uint8_t>(base, offset, groups, delta, out);
     case 2:
-      return gather<std::uint16_t>(base, offset, delta, out);
+      return gather<std::uint16_t>(base, offset, groups, delta, out);
     case 4:
-      return gather<std::uint32_t>(base, offset, delta, out);
+      return gather<std::uint32_t>(base, offset, groups, delta, out);
     default:
-      return gather<std::uint64_t>(base, offset, delta, out);
+      return gather<std::uint64_t>(base, offset, groups, delta, out);
   }
 }
 
@@ -35,6 +46,7 @@ GR_SIM_INLINE void scatter(char* base, const std::int32_t* offset, std::int64_t 
   T* p = reinterpret_cast<T*>(base) + delta;
   const T* s = reinterpret_cast<const T*>(in);
   if (lanes == ~Mask{0}) {
+#pragma GCC unroll 8
     for (int l = 0; l < kLanes; ++l) p[offset[l]] = s[l];
     return;
   }
@@ -57,14 +69,20 @@ void scatter_bits(int bytes, char* base, const std::int32_t* offset, std::int64_
   }
 }
 
-GR_SIM_CLONES void add_offsets(const std::int32_t* table, std::int32_t base, std::int32_t* out) {
+GR_SIM_INLINE void add_offsets(const std::int32_t* table, std::int32_t base, std::int32_t* out) {
   for (int l = 0; l < kLanes; ++l) out[l] = table[l] + base;
 }
 
-// Granules of part `part` of the elements at offset + delta.
-void granules(const std::int32_t* offset, std::int32_t delta, std::int32_t first, int ratio, int part,
-              std::int32_t* out) {
+// Granules of part `part` of the elements at offset + delta; `out` or the offsets themselves.
+const std::int32_t* granules(const std::int32_t* offset, std::int32_t delta, std::int32_t first, int ratio, int part,
+                             std::int32_t* out) {
+  if (ratio == 1 && first + delta == 0) return offset;
   for (int l = 0; l < kLanes; ++l) out[l] = first + (offset[l] + delta) * ratio + part;
+  return out;
+}
+
+GR_SIM_INLINE std::uint64_t lane_count(Mask lanes) {  // without a popcount instruction the full mask is what matters
+  return lanes == ~Mask{0} ? kLanes : static_cast<std::uint64_t>(std::popcount(lanes));
 }
 
 constexpr std::int64_t kMaxGranules = std::int64_t{1} << 31;
@@ -246,6 +264,15 @@ void Interpreter::load(const Warp& w, const Leaf& f, const Operand& o, Mask lane
   Arena& arena = arenas_[static_cast<std::size_t>(place.arena)];
   WarpData& d = data(w);
   const std::size_t stride = static_cast<std::size_t>(o.bytes) * kLanes;
+  if (!arena.tracked && a.lanes == w.lanes && o.lanes.empty()) {  // nobody writes it: it is defined and cannot race
+    for (int v = 0; v < o.values; ++v) {
+      char* to = scratch + static_cast<std::size_t>(v) * stride;
+      out[static_cast<std::size_t>(v)] = {to, 0, f.site};
+      gather_bits(o.bytes, place.data, a.offset, *a.groups, o.deltas[static_cast<std::size_t>(v)], to);
+    }
+    stats_.accesses += lane_count(a.lanes) * static_cast<std::uint64_t>(o.values);
+    return;
+  }
   if (update) a.unchanged.assign(static_cast<std::size_t>(o.values), 0);
   for (int v = 0; v < o.values; ++v) {
     char* to = scratch + static_cast<std::size_t>(v) * stride;
@@ -253,12 +280,11 @@ void Interpreter::load(const Warp& w, const Leaf& f, const Operand& o, Mask lane
     x = {to, 0, f.site};
     Mask active = a.lanes;
     const LaneGroups* groups = a.groups;
-    LaneGroups part;
     if (!o.lanes.empty()) {
       active &= lanes_of_ranks(w, f, o.lanes[static_cast<std::size_t>(v)]);
       if (active != a.lanes && active != 0) {
-        part.build(active, a.offset);
-        groups = &part;
+        a.part.build(active, a.offset);
+        groups = &a.part;
       }
     }
     if (active == 0) {
@@ -267,9 +293,9 @@ void Interpreter::load(const Warp& w, const Leaf& f, const Operand& o, Mask lane
     }
     const std::int32_t delta = o.deltas[static_cast<std::size_t>(v)];
     if (arena.tracked) {
-      alignas(64) std::int32_t at[kLanes];
+      alignas(64) std::int32_t buffer[kLanes];
       for (int i = 0; i < place.ratio; ++i) {
-        granules(a.offset, delta, place.first, place.ratio, i, at);
+        const std::int32_t* at = granules(a.offset, delta, place.first, place.ratio, i, buffer);
         Memo& memo = d.memos[static_cast<std::size_t>(o.memo + v)];
         const bool whole = update && groups->distinct && place.ratio == 1;
         const Shadow::Verdict verdict = whole ? arena.shadow.check_update(d.issuer, active, at, f.site, sets_, memo)
@@ -289,8 +315,8 @@ void Interpreter::load(const Warp& w, const Leaf& f, const Operand& o, Mask lane
         }
       }
     }
-    gather_bits(o.bytes, place.data, a.offset, delta, to);
-    stats_.accesses += static_cast<std::uint64_t>(std::popcount(active));
+    gather_bits(o.bytes, place.data, a.offset, *groups, delta, to);
+    stats_.accesses += lane_count(active);
     if (active != w.lanes) {
       for (Mask m = ~active; m != 0; m &= m - 1) {
         store_bits(to + std::countr_zero(m) * o.bytes, o.bytes, o.fill);
@@ -299,12 +325,12 @@ void Interpreter::load(const Warp& w, const Leaf& f, const Operand& o, Mask lane
   }
 }
 
-void Interpreter::check_equal_writes(const Warp& w, const Leaf& f, const Operand& o, const Address& a, int v,
-                                     const Value& x) const {
-  for (std::size_t g = 0; g < a.groups->leaders.size(); ++g) {
-    const int leader = a.groups->leaders[g];
+void Interpreter::check_equal_writes(const Warp& w, const Leaf& f, const Operand& o, const Address& a,
+                                     const LaneGroups& groups, int v, const Value& x) const {
+  for (std::size_t g = 0; g < groups.leaders.size(); ++g) {
+    const int leader = groups.leaders[g];
     const std::uint64_t bits = load_bits(x.bits + leader * o.bytes, o.bytes);
-    for (Mask m = a.groups->masks[g]; m != 0; m &= m - 1) {
+    for (Mask m = groups.masks[g]; m != 0; m &= m - 1) {
       const int l = std::countr_zero(m);
       const std::uint64_t other = load_bits(x.bits + l * o.bytes, o.bytes);
       if (other != bits) {
@@ -314,20 +340,19 @@ void Interpreter::check_equal_writes(const Warp& w, const Leaf& f, const Operand
   }
 }
 
-void Interpreter::store_value(const Warp& w, const Leaf& f, const Operand& o, const Address& a, int v, const Value& x,
+void Interpreter::store_value(const Warp& w, const Leaf& f, const Operand& o, Address& a, int v, const Value& x,
                               bool update) {
   const Place& place = places_[static_cast<std::size_t>(o.buffer)];
   Arena& arena = arenas_[static_cast<std::size_t>(place.arena)];
   WarpData& d = data(w);
   Mask active = a.lanes;
   const LaneGroups* groups = a.groups;
-  LaneGroups part;
   if (!o.lanes.empty()) {
     active &= lanes_of_ranks(w, f, o.lanes[static_cast<std::size_t>(v)]);
     if (active == 0) return;
     if (active != a.lanes) {
-      part.build(active, a.offset);
-      groups = &part;
+      a.part.build(active, a.offset);
+      groups = &a.part;
     }
   }
   const std::int32_t delta = o.deltas[static_cast<std::size_t>(v)];
@@ -336,17 +361,12 @@ void Interpreter::store_value(const Warp& w, const Leaf& f, const Operand& o, co
     const int l = std::countr_zero(undefined);
     undefined_store({w, f, o}, l, a.offset[l] + delta, x.cause);
   }
-  if (!groups->distinct) {
-    Address same;
-    same.groups = groups;
-    std::copy_n(a.offset, kLanes, same.offset);
-    check_equal_writes(w, f, o, same, v, x);
-  }
-  alignas(64) std::int32_t at[kLanes];
+  if (!groups->distinct) check_equal_writes(w, f, o, a, *groups, v, x);
+  alignas(64) std::int32_t buffer[kLanes];
   for (int i = 0; i < place.ratio; ++i) {
     const bool checked = update && groups->distinct && place.ratio == 1;
     if (checked && a.unchanged[static_cast<std::size_t>(v)] != 0 && undefined == 0) continue;
-    granules(a.offset, delta, place.first, place.ratio, i, at);
+    const std::int32_t* at = granules(a.offset, delta, place.first, place.ratio, i, buffer);
     if (checked) {
       arena.shadow.commit_update(d.issuer, active, at, f.site, undefined);
       continue;
@@ -358,10 +378,10 @@ void Interpreter::store_value(const Warp& w, const Leaf& f, const Operand& o, co
     }
   }
   scatter_bits(o.bytes, place.data, a.offset, delta, active, x.bits);
-  stats_.accesses += static_cast<std::uint64_t>(std::popcount(active));
+  stats_.accesses += lane_count(active);
 }
 
-void Interpreter::store(const Warp& w, const Leaf& f, const Operand& o, const Address& a, bool update,
+void Interpreter::store(const Warp& w, const Leaf& f, const Operand& o, Address& a, bool update,
                         const Values& in) {
   if (a.lanes == 0) return;
   for (int v = 0; v < o.values; ++v) store_value(w, f, o, a, v, in[static_cast<std::size_t>(v)], update);

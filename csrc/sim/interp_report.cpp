@@ -90,7 +90,8 @@ void Interpreter::misaligned(const At& at, int lane, std::int64_t element) const
   throw Error(std::move(d));
 }
 
-void Interpreter::undefined_store(const At& at, int lane, std::int64_t element, std::uint32_t cause) const {
+void Interpreter::undefined_store(const At& at, int lane, std::int64_t element, std::uint32_t cause) {
+  if (undefined_) return;
   Diagnostic d;
   d.code = Code::SIM_UNDEFINED;
   d.where = at.leaf.origin != nullptr ? at.leaf.origin->loc : SourceLoc{};
@@ -110,7 +111,7 @@ void Interpreter::undefined_store(const At& at, int lane, std::int64_t element, 
     d.details.push_back("it comes from a register that nothing has written");
   }
   d.fix = "write it before: gr.init, or a copy that covers the whole tile";
-  throw Error(std::move(d));
+  undefined_ = std::move(d);
 }
 
 void Interpreter::write_conflict(const At& at, int lane, int other, std::int64_t element, std::uint64_t bits,

@@ -63,6 +63,25 @@ void LaneGroups::build(Mask lanes, const std::int32_t* offsets) {
     masks.push_back(same);
     rest &= ~same;
   }
+  run = 1;
+  period = kLanes;
+  if (distinct || lanes != kAllLanes) return;
+  const auto shared = [&](int n) {
+    for (int l = 0; l < kLanes; ++l) {
+      if (offsets[l] != offsets[l - l % n]) return false;
+    }
+    return true;
+  };
+  const auto repeats = [&](int n) {
+    for (int l = n; l < kLanes; ++l) {
+      if (offsets[l] != offsets[l - n]) return false;
+    }
+    return true;
+  };
+  for (int n = 2; n <= kLanes; n *= 2) {
+    if (shared(n)) run = n;
+    if (period == kLanes && n < kLanes && repeats(n)) period = n;
+  }
 }
 
 void ReadSets::begin_block() {
@@ -162,6 +181,7 @@ Conflict ReadSets::conflict(Id id, const Issuer& by, int lane) const {
 void Shadow::reset(Stamp initial) {
   std::fill(writes_.begin(), writes_.end(), initial);
   std::fill(reads_.begin(), reads_.end(), 0);
+  any_reads_ = false;
 }
 
 void Shadow::set_undefined(std::int32_t offset, bool undefined) {
@@ -226,6 +246,7 @@ Shadow::Verdict Shadow::read(const Issuer& by, Mask lanes, const std::int32_t* o
   if ((any & kUndefinedBit) != 0) v.undefined = undefined_lanes(seen, lanes);
 
   fresh(memo, by);
+  any_reads_ = true;
   if (groups.distinct && lanes == kAllLanes) {
     std::uint32_t changed = 0;
     for (int l = 0; l < kLanes; ++l) {
@@ -270,10 +291,18 @@ Shadow::Verdict Shadow::write(const Issuer& by, Mask lanes, const std::int32_t* 
   const Stamp tag = Stamp{site} << kSiteShift;
   if (groups.distinct && lanes == kAllLanes && undefined == 0) {
     std::uint64_t changed = 0;
+#pragma GCC unroll 8
     for (int l = 0; l < kLanes; ++l) {
       seen[l] = writes_[static_cast<std::size_t>(offsets[l])];
-      old[l] = reads_[static_cast<std::size_t>(offsets[l])];
-      changed |= (seen[l] ^ (by.stamps[static_cast<std::size_t>(l)] | tag)) | old[l];
+      changed |= seen[l] ^ (by.stamps[static_cast<std::size_t>(l)] | tag);
+    }
+    if (any_reads_) {
+      for (int l = 0; l < kLanes; ++l) {
+        old[l] = reads_[static_cast<std::size_t>(offsets[l])];
+        changed |= old[l];
+      }
+    } else {
+      std::fill_n(old, kLanes, 0U);
     }
     if (changed == 0 && by.generic) return v;  // the last access of every element is this very one
   } else {
@@ -320,10 +349,18 @@ Shadow::Verdict Shadow::check_update(const Issuer& by, Mask lanes, const std::in
   const Stamp tag = Stamp{site} << kSiteShift;
   if (lanes == kAllLanes) {
     std::uint64_t changed = 0;
+#pragma GCC unroll 8
     for (int l = 0; l < kLanes; ++l) {
       seen[l] = writes_[static_cast<std::size_t>(offsets[l])];
-      old[l] = reads_[static_cast<std::size_t>(offsets[l])];
-      changed |= (seen[l] ^ (by.stamps[static_cast<std::size_t>(l)] | tag)) | old[l];
+      changed |= seen[l] ^ (by.stamps[static_cast<std::size_t>(l)] | tag);
+    }
+    if (any_reads_) {
+      for (int l = 0; l < kLanes; ++l) {
+        old[l] = reads_[static_cast<std::size_t>(offsets[l])];
+        changed |= old[l];
+      }
+    } else {
+      std::fill_n(old, kLanes, 0U);
     }
     if (changed == 0 && by.generic) {
       v.unchanged = true;
@@ -344,7 +381,7 @@ Shadow::Verdict Shadow::check_update(const Issuer& by, Mask lanes, const std::in
     explain_writes(by, lanes, offsets, seen, v);
   }
   if ((any & kUndefinedBit) != 0) v.undefined = undefined_lanes(seen, lanes);
-  check_reads(by, lanes, offsets, old, sets, memo, v);
+  if (any_reads_) check_reads(by, lanes, offsets, old, sets, memo, v);
   return v;
 }
 
@@ -355,7 +392,7 @@ void Shadow::commit_update(const Issuer& by, Mask lanes, const std::int32_t* off
     const int l = std::countr_zero(m);
     const auto at = static_cast<std::size_t>(offsets[l]);
     writes_[at] = by.stamps[static_cast<std::size_t>(l)] | tag | ((undefined >> l & 1) != 0 ? kUndefinedBit : 0);
-    reads_[at] = 0;
+    if (any_reads_) reads_[at] = 0;
   }
 }
 

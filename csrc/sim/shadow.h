@@ -52,7 +52,9 @@ struct Issuer {
 
 // Lanes that access the same element, leader first. Built once per address pattern and warp where it is static.
 struct LaneGroups {
-  bool distinct = true;  // every lane its own element: `leaders` is not needed
+  bool distinct = true;  // every lane its own element
+  int run = 1;           // of all 32 lanes: each group of `run` consecutive ones shares an element
+  int period = kLanes;   // of all 32 lanes: lane l has the element of lane l % period
   std::vector<int> leaders;
   std::vector<Mask> masks;
 
@@ -155,6 +157,7 @@ class Shadow {
 
   std::vector<Stamp> writes_;
   std::vector<ReadSets::Id> reads_;
+  bool any_reads_ = false;  // since the last reset: else `reads_` is all zeros
 };
 
 }  // namespace graphene::sim

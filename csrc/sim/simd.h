@@ -13,3 +13,15 @@
 #define GR_SIM_CLONES
 #define GR_SIM_INLINE inline
 #endif
+
+// Where the conversions of 16-bit floats can be the processor's own: functions with this attribute run only if
+// has_f16c() holds.
+#if defined(__x86_64__) && defined(__GNUC__)
+#define GR_SIM_F16C __attribute__((target("avx2,f16c,fma")))
+namespace graphene::sim {
+inline bool has_f16c() {
+  static const bool has = __builtin_cpu_supports("f16c") != 0 && __builtin_cpu_supports("avx2") != 0;
+  return has;
+}
+}  // namespace graphene::sim
+#endif

@@ -12,6 +12,10 @@
 #include "sim/clocks.h"
 #include "sim/simd.h"
 
+#ifdef GR_SIM_F16C
+#include <immintrin.h>
+#endif
+
 namespace graphene::sim {
 
 namespace {
@@ -123,6 +127,41 @@ GR_SIM_INLINE float add_to_odd(float a, float b) {
   u = (error != 0 && (u & 1) == 0) ? adjusted : u;
   return std::bit_cast<float>(u);
 }
+
+#ifdef GR_SIM_F16C
+GR_SIM_F16C inline __m256 load_halves(const std::uint16_t* p) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+
+GR_SIM_F16C void fma_half_f16c(const std::uint16_t* a, const std::uint16_t* b, const std::uint16_t* c,
+                               std::uint16_t* d) {
+  const __m256i one = _mm256_set1_epi32(1);
+  const __m256 zero = _mm256_setzero_ps();
+  const __m256 inf = _mm256_set1_ps(std::numeric_limits<float>::infinity());
+  const __m256 sign = _mm256_set1_ps(-0.0F);
+  for (int l = 0; l < kLanes; l += 8) {
+    const __m256 p = _mm256_mul_ps(load_halves(a + l), load_halves(b + l));
+    const __m256 z = load_halves(c + l);
+    const __m256 s = _mm256_add_ps(p, z);
+    const __m256 bb = _mm256_sub_ps(s, p);
+    const __m256 error = _mm256_add_ps(_mm256_sub_ps(p, _mm256_sub_ps(s, bb)), _mm256_sub_ps(z, bb));
+    // To odd, as add_to_odd.
+    const __m256i u = _mm256_castps_si256(s);
+    const __m256i away = _mm256_castps_si256(
+        _mm256_xor_ps(_mm256_cmp_ps(error, zero, _CMP_GT_OQ), _mm256_cmp_ps(s, zero, _CMP_GT_OQ)));
+    const __m256i adjusted = _mm256_blendv_epi8(_mm256_or_si256(u, one), _mm256_sub_epi32(u, one), away);
+    const __m256i even = _mm256_cmpeq_epi32(_mm256_and_si256(u, one), _mm256_setzero_si256());
+    const __m256 finite = _mm256_cmp_ps(_mm256_andnot_ps(sign, s), inf, _CMP_LT_OQ);
+    const __m256 inexact = _mm256_and_ps(_mm256_cmp_ps(error, zero, _CMP_NEQ_OQ), finite);
+    const __m256i odd = _mm256_blendv_epi8(u, adjusted, _mm256_and_si256(_mm256_castps_si256(inexact), even));
+    __m128i h = _mm256_cvtps_ph(_mm256_castsi256_ps(odd), _MM_FROUND_TO_NEAREST_INT);
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(s, s, _CMP_UNORD_Q));
+    const __m128i nan16 = _mm_packs_epi32(_mm256_castsi256_si128(nan), _mm256_extracti128_si256(nan, 1));
+    h = _mm_blendv_epi8(h, _mm_set1_epi16(0x7fff), nan16);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(d + l), h);
+  }
+}
+#endif
 
 // A product of two halves is exact in a float.
 GR_SIM_CLONES void fma_half(const std::uint16_t* a, const std::uint16_t* b, const std::uint16_t* c, std::uint16_t* d) {
@@ -507,6 +546,12 @@ void store_doubles(ScalarType t, const double* in, void* out) {
 
 void Pointwise::operator()(const void* x, const void* y, const void* z, void* d) const {
   if (op == Op::Fma && out == ScalarType::fp16 && a == out && b == out && c == out) {
+#ifdef GR_SIM_F16C
+    if (has_f16c()) {
+      return fma_half_f16c(static_cast<const std::uint16_t*>(x), static_cast<const std::uint16_t*>(y),
+                           static_cast<const std::uint16_t*>(z), static_cast<std::uint16_t*>(d));
+    }
+#endif
     return fma_half(static_cast<const std::uint16_t*>(x), static_cast<const std::uint16_t*>(y),
                     static_cast<const std::uint16_t*>(z), static_cast<std::uint16_t*>(d));
   }

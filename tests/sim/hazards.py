@@ -1,0 +1,242 @@
+"""Kernels with one hazard each, and their correct twins: ``name(correct)`` gives the kernel and its arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import graphene as gr
+
+Case = tuple[gr.Kernel, list[Any]]
+
+
+def f32(*shape: int) -> np.ndarray:
+    return np.arange(int(np.prod(shape)), dtype=np.float32).reshape(shape)
+
+
+def race_across_warps(correct: bool) -> Case:
+    with gr.Kernel("race_across_warps") as kernel:
+        a, b = gr.input("A", [64], gr.fp32), gr.output("B", [64], gr.fp32)
+        gr.blocks(1)
+        (t,) = gr.threads(64).indices()
+        s = gr.alloc("s", [64], gr.fp32, gr.SH)
+        r = gr.alloc("r", [], gr.fp32, gr.RF)
+        gr.move(r, a[t])
+        gr.move(s[t], r)
+        if correct:
+            gr.barrier()
+        gr.move(r, s[63 - t])
+        gr.move(b[t], r)
+    return kernel, [f32(64), f32(64)]
+
+
+def race_on_reuse(correct: bool) -> Case:
+    """A shared buffer is overwritten while another warp may still read it."""
+    with gr.Kernel("race_on_reuse") as kernel:
+        a, b = gr.input("A", [4, 64], gr.fp32), gr.output("B", [4, 64], gr.fp32)
+        gr.blocks(1)
+        (t,) = gr.threads(64).indices()
+        s = gr.alloc("s", [64], gr.fp32, gr.SH)
+        r = gr.alloc("r", [], gr.fp32, gr.RF)
+        with gr.loop("i", 4) as i:
+            gr.move(r, a[i, t])
+            gr.move(s[t], r)
+            gr.barrier()
+            gr.move(r, s[63 - t])
+            gr.move(b[i, t], r)
+            if correct:
+                gr.barrier()
+    return kernel, [f32(4, 64), f32(4, 64)]
+
+
+def race_between_lanes(correct: bool) -> Case:
+    with gr.Kernel("race_between_lanes") as kernel:
+        a, b = gr.input("A", [32], gr.fp32), gr.output("B", [32], gr.fp32)
+        gr.blocks(1)
+        warp = gr.threads(32)
+        (t,) = warp.indices()
+        s = gr.alloc("s", [32], gr.fp32, gr.SH)
+        r = gr.alloc("r", [], gr.fp32, gr.RF)
+        gr.move(r, a[t])
+        gr.move(s[t], r)
+        if correct:
+            gr.barrier(on=warp)
+        gr.move(r, s[31 - t])
+        gr.move(b[t], r)
+    return kernel, [f32(32), f32(32)]
+
+
+def race_between_blocks(correct: bool) -> Case:
+    """Every block adds to the same elements."""
+    with gr.Kernel("race_between_blocks") as kernel:
+        a, c = gr.input("A", [4, 32], gr.fp32), gr.inout("C", [4, 32], gr.fp32)
+        one = gr.input("one", [1], gr.fp32)
+        (b,) = gr.blocks(4).indices()
+        (t,) = gr.threads(32).indices()
+        gr.matmul(c[b if correct else 0, t], a[b, t], one[0])
+    return kernel, [f32(4, 32), f32(4, 32), np.ones(1, np.float32)]
+
+
+def write_conflict(correct: bool) -> Case:
+    with gr.Kernel("write_conflict") as kernel:
+        a, b = gr.input("A", [32], gr.fp32), gr.output("B", [1], gr.fp32)
+        gr.blocks(1)
+        (t,) = gr.threads(32).indices()
+        r = gr.alloc("r", [], gr.fp32, gr.RF)
+        gr.move(r, a[0 if correct else t])
+        gr.move(b[0], r)
+    return kernel, [f32(32), f32(1)]
+
+
+def out_of_bounds(correct: bool) -> Case:
+    """A scalar leaves the range that was promised for it."""
+    with gr.Kernel("out_of_bounds") as kernel:
+        a, b = gr.input("A", [64], gr.fp32), gr.output("B", [64], gr.fp32)
+        gr.blocks(1)
+        (t,) = gr.threads(64).indices()
+        i = gr.scalar("i", 0, max=63)
+        i.set(t if correct else t + 1)
+        r = gr.alloc("r", [], gr.fp32, gr.RF)
+        gr.move(r, a[i.value])
+        gr.move(b[t], r)
+    return kernel, [f32(64), f32(64)]
+
+
+def misaligned(correct: bool) -> Case:
+    """A scalar is not the multiple that was promised for it."""
+    with gr.Kernel("misaligned") as kernel:
+        a, b = gr.input("A", [64], gr.fp32, align_bytes=16), gr.output("B", [64], gr.fp32, align_bytes=16)
+        gr.blocks(1)
+        (t,) = gr.threads(16).indices()
+        i = gr.scalar("i", 0, max=60, multiple_of=4)
+        i.set(4 * t if correct else 4 * (t % 15) + 2)
+        r = gr.alloc("r", [4], gr.fp32, gr.RF)
+        gr.move(r, a.window(i.value, 4))
+        gr.move(b.tile([4])[t], r)
+    return kernel, [f32(64), f32(64)]
+
+
+def undefined_shared(correct: bool) -> Case:
+    with gr.Kernel("undefined_shared") as kernel:
+        a, b = gr.input("A", [32], gr.fp32), gr.output("B", [64], gr.fp32)
+        gr.blocks(1)
+        (t,) = gr.threads(64).indices()
+        s = gr.alloc("s", [64], gr.fp32, gr.SH)
+        r = gr.alloc("r", [], gr.fp32, gr.RF)
+        with gr.if_(t < 32):
+            gr.move(r, a[t])
+            gr.move(s[t], r)
+            if correct:
+                gr.move(s[t + 32], r)
+        gr.barrier()
+        gr.move(r, s[t])
+        gr.move(b[t], r)
+    return kernel, [f32(32), f32(64)]
+
+
+def undefined_register(correct: bool) -> Case:
+    with gr.Kernel("undefined_register") as kernel:
+        a, b = gr.input("A", [32], gr.fp32), gr.output("B", [32], gr.fp32)
+        gr.blocks(1)
+        (t,) = gr.threads(32).indices()
+        r, acc = gr.alloc("r", [], gr.fp32, gr.RF), gr.alloc("acc", [], gr.fp32, gr.RF)
+        if correct:
+            gr.init(acc, 0)
+        gr.move(r, a[t])
+        gr.matmul(acc, r, r)
+        gr.move(b[t], acc)
+    return kernel, [f32(32), f32(32)]
+
+
+def reused_bytes(correct: bool) -> Case:
+    """Bytes last written under another name read as undefined."""
+    with gr.Kernel("reused_bytes") as kernel:
+        a, b = gr.input("A", [32], gr.fp32), gr.output("B", [32], gr.fp32)
+        gr.blocks(1)
+        (t,) = gr.threads(32).indices()
+        s = gr.alloc("s", [32], gr.fp32, gr.SH)
+        again = gr.alloc("again", [32], gr.fp32, gr.SH, over=[s])
+        r = gr.alloc("r", [], gr.fp32, gr.RF)
+        gr.move(r, a[t])
+        gr.move(s[t], r)
+        gr.barrier()
+        if correct:
+            gr.move(again[t], r)
+            gr.barrier()
+        gr.move(r, again[31 - t])
+        gr.move(b[t], r)
+    return kernel, [f32(32), f32(32)]
+
+
+def unwritten_output(correct: bool) -> Case:
+    with gr.Kernel("unwritten_output") as kernel:
+        a, b = gr.input("A", [64], gr.fp32), gr.output("B", [64], gr.fp32)
+        gr.blocks(1)
+        (t,) = gr.threads(32).indices()
+        r = gr.alloc("r", [], gr.fp32, gr.RF)
+        for i in range(2 if correct else 1):
+            gr.move(r, a[t + 32 * i])
+            gr.move(b[t + 32 * i], r)
+    return kernel, [f32(64), f32(64)]
+
+
+def divergent_barrier(correct: bool) -> Case:
+    with gr.Kernel("divergent_barrier") as kernel:
+        a, b = gr.input("A", [64], gr.fp32), gr.output("B", [64], gr.fp32)
+        gr.blocks(1)
+        (t,) = gr.threads(64).indices()
+        i = gr.scalar("i", 0)
+        i.set(0 if correct else t // 48)
+        r = gr.alloc("r", [], gr.fp32, gr.RF)
+        gr.move(r, a[t])
+        with gr.if_(i.value < 1):
+            gr.barrier()
+        gr.move(b[t], r)
+    return kernel, [f32(64), f32(64)]
+
+
+def divergent_shuffle(correct: bool) -> Case:
+    with gr.Kernel("divergent_shuffle") as kernel:
+        a, b = gr.input("A", [32], gr.fp32), gr.output("B", [32], gr.fp32)
+        gr.blocks(1)
+        warp = gr.threads(32)
+        (t,) = warp.indices()
+        i = gr.scalar("i", 0)
+        i.set(0 if correct else t // 16)
+        r, q = gr.alloc("r", [], gr.fp32, gr.RF), gr.alloc("q", [], gr.fp32, gr.RF)
+        gr.move(r, a[t])
+        gr.init(q, 0)
+        with gr.if_(i.value < 1):
+            gr.shfl(q, r, "bfly", 1, on=warp)
+        gr.move(b[t], q)
+    return kernel, [f32(32), f32(32)]
+
+
+def deadlock(correct: bool) -> Case:
+    """One warp leaves a barrier of the block out."""
+    with gr.Kernel("deadlock") as kernel:
+        a, b = gr.input("A", [64], gr.fp32), gr.output("B", [64], gr.fp32)
+        gr.blocks(1)
+        threads = gr.threads(64)
+        (t,) = threads.indices()
+        n = gr.scalar("n", 2)
+        n.set(2 if correct else 2 - t // 32)
+        r = gr.alloc("r", [], gr.fp32, gr.RF)
+        gr.move(r, a[t])
+        with gr.loop("i", n.value):
+            gr.barrier()
+        gr.move(b[t], r)
+    return kernel, [f32(64), f32(64)]
+
+
+HAZARDS = {
+    "SIM_RACE": [race_across_warps, race_on_reuse, race_between_lanes, race_between_blocks],
+    "SIM_WRITE_CONFLICT": [write_conflict],
+    "SIM_OUT_OF_BOUNDS": [out_of_bounds],
+    "SIM_MISALIGNED": [misaligned],
+    "SIM_UNDEFINED": [undefined_shared, undefined_register, reused_bytes],
+    "SIM_OUTPUT_UNWRITTEN": [unwritten_output],
+    "SIM_DIVERGENT_COLLECTIVE": [divergent_barrier, divergent_shuffle],
+    "SIM_DEADLOCK": [deadlock],
+}
