@@ -15,16 +15,15 @@ void register_lower(py::module_& m) {
       .def_readonly("shared_bytes", &lower::Program::shared_bytes, "Shared memory of a block in bytes.")
       .def_readonly("block_threads", &lower::Program::block_threads, "Threads of a block.")
       .def("cuda_source", &emit::cuda_source, "The kernel as header-free CUDA C++.")
-      .def(
-          "manifest_json", [](const lower::Program& p) { return make_manifest(p).to_json(); },
-          "What the runtime needs for a launch, as JSON.");
+      .def("manifest", &make_manifest, "What the runtime needs for a launch.");
 
   m.def(
       "lower",
-      [](const std::shared_ptr<ir::Kernel>& kernel, const std::string& arch) {
-        return std::const_pointer_cast<lower::Program>(lower::lower(kernel, arch));
+      [](const std::shared_ptr<ir::Kernel>& kernel, const std::optional<std::string>& arch) {
+        return std::const_pointer_cast<lower::Program>(
+            lower::lower(kernel, arch ? *arch : lower::default_arch(*kernel)));
       },
-      py::arg("kernel"), py::arg("arch"),
+      py::arg("kernel"), py::arg("arch") = py::none(),
       "Verifies, matches and lowers. Raises every problem at once: VerifyError (VERIFY_*, LOWER_*), SelectError.");
   m.def(
       "verify",

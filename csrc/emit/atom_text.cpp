@@ -187,8 +187,7 @@ std::string AtomText::packed_register(const RegRef& regs, const std::vector<int>
   const ir::ScalarType dtype = registers_.array(regs.array).dtype;
   const int bits = ir::bits(dtype);
   std::vector<std::string> parts;
-  const bool struct16 = dtype == ir::ScalarType::fp16 || dtype == ir::ScalarType::bf16;
-  for (const int v : values) parts.push_back(registers_.value(regs.array, v) + (struct16 ? ".bits" : ""));
+  for (const int v : values) parts.push_back(registers_.value(regs.array, v));
   const std::string packed =
       parts.size() == 1 ? "(u32)" + parts.front() : "gr_pack" + std::to_string(bits) + "(" + join(parts, ", ") + ")";
   if (!s.is_out) return add_register("r", packed, s, ptx);
@@ -229,9 +228,9 @@ std::string AtomText::single_register(const std::string& value, ir::ScalarType d
   static const std::map<char, std::string> kTypes = {
       {'h', "u16"}, {'r', "u32"}, {'l', "u64"}, {'f', "float"}, {'d', "double"}};
   const std::string& wanted = kTypes.at(constraint);
-  const bool struct16 = dtype == ir::ScalarType::fp16 || dtype == ir::ScalarType::bf16;
-  if (struct16 && constraint == 'h') return add_register(letter, value + ".bits", s, ptx);
-  const bool integer = ir::info(dtype).cls != ir::ScalarInfo::Class::Float && dtype != ir::ScalarType::pred;
+  const bool stored_as_bits = ir::info(dtype).cls == ir::ScalarInfo::Class::Float && ir::bits(dtype) <= 16;
+  const bool integer = (ir::info(dtype).cls != ir::ScalarInfo::Class::Float || stored_as_bits) &&
+                       dtype != ir::ScalarType::pred;
   const bool same_size = ir::bits(dtype) == (constraint == 'h' ? 16 : constraint == 'r' || constraint == 'f' ? 32 : 64);
   if (natural == wanted || (integer && same_size && constraint != 'f' && constraint != 'd')) {
     return add_register(letter, value, s, ptx);

@@ -121,8 +121,7 @@ std::string c_literal(double value, ScalarType t) {
     case ir::ScalarInfo::Class::Float:
       break;
   }
-  if (ir::bits(t) == 16) return c_type(t) + "{" + hex(bits_of(value, t), 4) + "}";
-  if (ir::bits(t) == 8) return hex(bits_of(value, t), 2);
+  if (ir::bits(t) <= 16) return hex(bits_of(value, t), ir::bits(t) / 4);
   const bool single = t != ScalarType::fp64;
   if (!std::isfinite(value) || (single && !std::isfinite(static_cast<float>(value)))) {
     return single ? "__int_as_float(" + hex(bits_of(value, t), 8) + ")"

@@ -8,8 +8,8 @@
 
 namespace graphene::emit {
 
-// 8- and 16-bit floats are storage that only the atoms' texts interpret: `half` and `bfloat16` are structs of their
-// `bits`, 8-bit floats are u8.
+// 8- and 16-bit floats are their bits, which only the atoms' texts interpret: `half` and `bfloat16` are u16, 8-bit
+// floats u8.
 [[nodiscard]] std::string c_type(ir::ScalarType t);
 
 // The bits of `value` rounded to the nearest even value of the type (integers: truncated to their width).

@@ -24,8 +24,8 @@ constexpr auto kEntries = std::to_array<Entry>({
     {"u32", "using u32 = unsigned int;"},
     {"i64", "using i64 = long long;"},
     {"u64", "using u64 = unsigned long long;"},
-    {"half", "struct half { u16 bits; };  // IEEE binary16"},
-    {"bfloat16", "struct bfloat16 { u16 bits; };"},
+    {"half", "using half = u16;  // the bits of an IEEE binary16"},
+    {"bfloat16", "using bfloat16 = u16;"},
     {"gr_shared",
      "// The 32-bit address of shared memory that instructions take.\n"
      "static __device__ __forceinline__ u32 gr_shared(const void* p) { return (u32)__cvta_generic_to_shared(p); }"},
