@@ -37,6 +37,10 @@ def private(name: str, shape: object = (), dtype: object = gr.fp32) -> gr.Tensor
 
 
 @breaks("""
+    a grid is at most 65535 blocks along its second and third dimension   [VERIFY_GRID]
+        #2:[1,70000:1,1].block
+      got: 70000 along dimension 1
+      fix: put the largest dimension first
 """)
 def too_many_rows_of_blocks() -> gr.Kernel:
     with gr.Kernel("k") as kernel:
@@ -51,6 +55,11 @@ def too_many_rows_of_blocks() -> gr.Kernel:
 
 
 @breaks("""
+    a size that no argument tells   [VERIFY_SYMBOL]
+      kernel: k
+      symbol: n
+      want: an argument with n (or a multiple of it, plus a constant) as a size or stride
+      fix: declare an argument with this size, or pass it as gr.param
 """)
 def a_size_that_no_argument_tells() -> gr.Kernel:
     n = gr.sym("n")
@@ -65,6 +74,10 @@ def a_size_that_no_argument_tells() -> gr.Kernel:
 
 
 @breaks("""
+    FILE:N: an output that nothing writes   [VERIFY_OUTPUT]
+        %1:[1].fp32.GL
+      output: x
+      fix: write it in a leaf, or declare it as gr.input
 """)
 def an_output_that_nothing_writes() -> gr.Kernel:
     with gr.Kernel("k") as kernel:
@@ -75,6 +88,10 @@ def an_output_that_nothing_writes() -> gr.Kernel:
 
 
 @breaks("""
+    FILE:N: an input is written   [VERIFY_READ_ONLY]
+        %5:[].fp32.GL <- Move<<<#2:[1].block, [].thread>>>(%4:[].fp32.RF)
+      input: x
+      fix: declare it with gr.inout or gr.output
 """)
 def a_written_input() -> gr.Kernel:
     with gr.Kernel("k") as kernel:
@@ -88,6 +105,9 @@ def a_written_input() -> gr.Kernel:
 
 
 @breaks("""
+    FILE:N: a generic Spec needs a decomposition   [VERIFY_OPERANDS]
+        %1:[1].fp32.GL <- Spec<<<#2:[1].block, [].thread>>>()
+      fix: enter it with `with`, or use a built-in kind for a leaf
 """)
 def a_generic_spec_as_a_leaf() -> gr.Kernel:
     with gr.Kernel("k") as kernel:
@@ -99,6 +119,11 @@ def a_generic_spec_as_a_leaf() -> gr.Kernel:
 
 
 @breaks("""
+    FILE:N: shapes that do not multiply   [VERIFY_MATMUL]
+        %3:[4,2:2,1].fp32.GL <- MatMul<<<#4:[1].block, [].thread>>>(%1:[4,8:8,1].fp32.GL, %2:[2,8:8,1].fp32.GL)
+      want: [M,N] += [M,K] @ [K,N]
+      got: [4,2] += [4,8] @ [2,8]
+      fix: pass %2 as .T
 """)
 def matrices_that_do_not_multiply() -> gr.Kernel:
     with gr.Kernel("k") as kernel:
@@ -112,6 +137,11 @@ def matrices_that_do_not_multiply() -> gr.Kernel:
 
 
 @breaks("""
+    FILE:N: a Move between different shapes   [VERIFY_MOVE_SHAPE]
+        %2:[8,4:4,1].fp32.GL <- Move<<<#3:[1].block, [].thread>>>(%1:[4,8:8,1].fp32.GL)
+      want: [8,4]
+      got: [4,8]
+      fix: pass %1 as .T
 """)
 def a_move_between_shapes() -> gr.Kernel:
     with gr.Kernel("k") as kernel:
@@ -126,6 +156,11 @@ def a_move_between_shapes() -> gr.Kernel:
 
 
 @breaks("""
+    FILE:N: a Move between types of different sizes   [VERIFY_MOVE_DTYPE]
+        %5:[].fp16.RF <- Move<<<#3:[1].block, [].thread>>>(%7:[].fp32.GL)
+      want: 16 bits, as fp16
+      got: 32 bits, fp32
+      fix: a Move preserves bits; convert with gr.unary("cast", ...)
 """)
 def a_move_that_would_convert() -> gr.Kernel:
     with gr.Kernel("k") as kernel:
@@ -140,6 +175,10 @@ def a_move_that_would_convert() -> gr.Kernel:
 
 
 @breaks("""
+    FILE:N: shapes that do not broadcast   [VERIFY_POINTWISE]
+        %6:[4].fp32.RF <- BinaryPointwise<+><<<#2:[1].block, [].thread>>>(%4:[4].fp32.RF, %5:[3].fp32.RF)
+      want: inputs that broadcast to [4]
+      got: [4], [3]
 """)
 def operands_that_do_not_broadcast() -> gr.Kernel:
     with gr.Kernel("k") as kernel:
@@ -155,6 +194,10 @@ def operands_that_do_not_broadcast() -> gr.Kernel:
 
 
 @breaks("""
+    FILE:N: an axis that the input does not have   [VERIFY_REDUCTION]
+        %5:[].fp32.RF <- Reduction<+><<<#2:[1].block, [].thread>>>(%4:[4].fp32.RF, axis=1)
+      want: 0 to 0
+      got: 1
 """)
 def an_axis_that_does_not_exist() -> gr.Kernel:
     with gr.Kernel("k") as kernel:
@@ -169,6 +212,10 @@ def an_axis_that_does_not_exist() -> gr.Kernel:
 
 
 @breaks("""
+    FILE:N: a result of the wrong shape   [VERIFY_REDUCTION]
+        %5:[8].fp32.RF <- Reduction<+><<<#2:[1].block, [].thread>>>(%4:[4,8:8,1].fp32.RF, axis=1)
+      want: [4] or [4,1]
+      got: [8]
 """)
 def a_reduction_of_the_wrong_shape() -> gr.Kernel:
     with gr.Kernel("k") as kernel:
@@ -183,6 +230,9 @@ def a_reduction_of_the_wrong_shape() -> gr.Kernel:
 
 
 @breaks("""
+    FILE:N: a Shfl exchanges registers   [VERIFY_SHFL]
+        %5:[].fp32.RF <- Shfl<<<#2:[1].block, [].thread>>>(%6:[].fp32.SH, arg=1, mode="bfly")
+      fix: use shared memory and a barrier for others
 """)
 def an_exchange_through_memory() -> gr.Kernel:
     with gr.Kernel("k") as kernel:
@@ -196,6 +246,10 @@ def an_exchange_through_memory() -> gr.Kernel:
 
 
 @breaks("""
+    FILE:N: threads that are only a part of those that get here   [VERIFY_SUBSET]
+        barrier(#6)
+      group: #6:[32].thread
+      fix: put it inside `with gr.only(group):`
 """)
 def a_subset_outside_of_only() -> gr.Kernel:
     with gr.Kernel("k") as kernel:
@@ -210,6 +264,11 @@ def a_subset_outside_of_only() -> gr.Kernel:
 
 
 @breaks("""
+    FILE:N: a barrier that not all of its threads reach   [VERIFY_BARRIER_DIVERGENT]
+        barrier()
+      barrier: of the whole block
+      inside: if(@t < 32)  at FILE:N
+      fix: move it out of the branch, or name the threads: gr.barrier(on=group)
 """)
 def a_barrier_in_a_branch() -> gr.Kernel:
     with gr.Kernel("k") as kernel:
@@ -226,6 +285,11 @@ def a_barrier_in_a_branch() -> gr.Kernel:
 
 
 @breaks("""
+    FILE:N: a barrier that not all of its threads reach   [VERIFY_BARRIER_DIVERGENT]
+        barrier()
+      barrier: of the whole block
+      inside: for(i=0; i < @t; i += 1)  at FILE:N
+      fix: move it out of the branch, or name the threads: gr.barrier(on=group)
 """)
 def a_barrier_in_a_loop_of_threads() -> gr.Kernel:
     with gr.Kernel("k") as kernel:
@@ -241,6 +305,11 @@ def a_barrier_in_a_loop_of_threads() -> gr.Kernel:
 
 
 @breaks("""
+    FILE:N: threads that work together must get here together   [VERIFY_COLLECTIVE_DIVERGENT]
+        %13:[2,2:4,2].[1,2:4,1].fp16.RF <- Move<<<#2:[1].block, #14:[32].thread>>>(%9:[1,8:16,1].fp16.SH)
+      group: #14:[32].thread
+      inside: if(@lane < 16)  at FILE:N
+      fix: move it out of the branch, or branch on something that is the same in the whole group
 """)
 def a_collective_in_a_branch() -> gr.Kernel:
     with gr.Kernel("k") as kernel:
@@ -261,6 +330,10 @@ def a_collective_in_a_branch() -> gr.Kernel:
 
 
 @breaks("""
+    FILE:N: exit_if must be the same for the whole block   [VERIFY_EXIT]
+        exit_if(@t < 3)
+      condition: @t < 3
+      fix: use gr.if_ around the rest for a part of the threads
 """)
 def an_exit_of_some_threads() -> gr.Kernel:
     with gr.Kernel("k") as kernel:
