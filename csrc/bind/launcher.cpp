@@ -198,12 +198,20 @@ std::optional<int> device_of_call(PyObject* const* args, std::size_t count) {
   return std::nullopt;
 }
 
+// What a hook returned, as the class it must be.
+template <class T>
+std::shared_ptr<T> hook_result(const py::object& value, const char* hook, const char* want) {
+  if (!py::isinstance<T>(value))
+    fail(Code::LAUNCH_MANIFEST, std::string("the hook ") + hook + " returned something else than a " + want,
+         {"got:  " + py::repr(value).cast<std::string>()});
+  return py::cast<std::shared_ptr<T>>(value);
+}
+
 std::shared_ptr<const rt::LaunchManifest> manifest_for(LauncherObject* self, const std::string& arch) {
   State& s = *self->state;
   if (const auto it = s.manifests.find(arch); it != s.manifests.end()) return it->second;
   const py::handle me(reinterpret_cast<PyObject*>(self));
-  auto m = py::cast<std::shared_ptr<rt::LaunchManifest>>(me.attr("_manifest")(arch));
-  if (!m) fail(Code::LAUNCH_MANIFEST, "_manifest() returned None", {}, "return a LaunchManifest");
+  const auto m = hook_result<rt::LaunchManifest>(me.attr("_manifest")(arch), "_manifest", "LaunchManifest");
   s.manifests[arch] = m;
   declare(s, m);
   return m;
@@ -224,8 +232,7 @@ std::shared_ptr<rt::Function> function_for(LauncherObject* self, const rt::Launc
           "call the kernel once, or kernel.load(" + std::to_string(device_id) + "), before the capture starts"));
   }
   const py::handle me(reinterpret_cast<PyObject*>(self));
-  const auto binary = py::cast<std::shared_ptr<rt::Binary>>(me.attr("_prepare")(device_id, info.arch));
-  if (!binary) fail(Code::LAUNCH_MANIFEST, m.kernel_name + ": _prepare() returned None", {}, "return a Binary");
+  const auto binary = hook_result<rt::Binary>(me.attr("_prepare")(device_id, info.arch), "_prepare", "Binary");
   auto f = rt::load_function(device_id, binary->cubin, m.entry, m.kernel_name);
   s.functions[device_id] = f;
   return f;

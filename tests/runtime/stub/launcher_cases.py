@@ -519,8 +519,9 @@ def test_errors_of_hooks_come_through(make) -> None:
     with pytest.raises(gr.CompileError, match="no"):
         k(tensor("fp32", 4))
     k.fail = False
-    with pytest.raises(gr.LaunchError, match=r"_prepare\(\) returned None"):
+    with pytest.raises(gr.LaunchError, match="the hook _prepare returned something else than a Binary") as e:
         k(tensor("fp32", 4))
+    assert (e.value.code, "got:  None" in str(e.value)) == ("LAUNCH_MANIFEST", True)
     with pytest.raises(NotImplementedError, match=r"_manifest\(self, arch\)"):
         _core.Launcher()(tensor("fp32", 4))
     with pytest.raises(NotImplementedError, match="_call_host"):
