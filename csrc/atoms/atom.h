@@ -8,6 +8,7 @@
 // of the family "ld.global.v4.b32"; atom= takes either.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>

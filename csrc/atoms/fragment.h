@@ -5,6 +5,7 @@
 // holds it, at one register for all lanes: that register is a function of v alone.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>

@@ -1,6 +1,7 @@
 // From a leaf of the IR to the one entry that implements it, with every operand bound to registers or element offsets.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>

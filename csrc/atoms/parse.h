@@ -1,6 +1,7 @@
 // Reading the strings of an entry. All throw SelectError ATOM_SYNTAX with `what` (entry, operand, field) in front.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 

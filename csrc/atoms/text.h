@@ -9,10 +9,11 @@
 //   Lvalue:      the C++ expression of the element itself (RF, SH, GL), or the immediate
 // An attribute prints as its literal, or as an integer expression ("r" in PTX).
 //
-// C++ text and helpers assume this prelude: `half` and `bfloat16` are unsigned short, the bits; fp32 float, fp64 double,
-// i8..u64 signed char .. unsigned long long, pred bool; fp8 and tf32 as unsigned char and float.
+// C++ text and helpers assume this prelude: `half` and `bfloat16` are unsigned short, the bits; fp32 float, fp64
+// double, i8..u64 signed char .. unsigned long long, pred bool; fp8 and tf32 as unsigned char and float.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

@@ -1,6 +1,7 @@
 // One entry against one leaf: the bindings, or what differs.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

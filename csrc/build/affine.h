@@ -1,6 +1,7 @@
 // Tables of integers as sums of digits: how brute-force results become loops and index expressions.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 

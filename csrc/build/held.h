@@ -1,6 +1,7 @@
 // What each thread holds of a view of a fragment, by enumeration.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "ir/stmt.h"

@@ -1,6 +1,8 @@
 // The decompositions that expand() chooses from.
 #pragma once
 
+#include <cstdint>
+
 #include "atoms/match.h"
 #include "ir/builder.h"
 

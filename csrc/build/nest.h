@@ -1,6 +1,7 @@
 // Recording a nest of leaves: what the decompositions share.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

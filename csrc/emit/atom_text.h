@@ -1,6 +1,7 @@
 // One instruction of the lowered tree as C++ statements: the atom's text with its holes filled.
 #pragma once
 
+#include <cstdint>
 #include <set>
 #include <string>
 #include <vector>

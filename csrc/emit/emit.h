@@ -2,6 +2,7 @@
 // taken by `lower`; an instruction's text is that of its atom.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "lower/lowered.h"

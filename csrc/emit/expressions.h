@@ -2,6 +2,7 @@
 // it, under a name; what a scope uses twice is named too. 64-bit arithmetic wherever bounds do not prove 32 enough.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <set>
 #include <string>

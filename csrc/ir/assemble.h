@@ -3,6 +3,7 @@
 // it.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>

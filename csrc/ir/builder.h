@@ -2,6 +2,7 @@
 // thread; a view made while one is active becomes a statement of it.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>

@@ -2,6 +2,7 @@
 // builder and the parser both declare through these, so that a kernel's text needs to say only what differs.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

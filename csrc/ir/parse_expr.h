@@ -1,6 +1,7 @@
 // The part of the reader that knows tokens, integer expressions, layouts and types, but no statements.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>

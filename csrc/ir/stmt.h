@@ -1,6 +1,7 @@
 // Statements and kernels. Nodes are immutable once their kernel is closed; passes share them.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>

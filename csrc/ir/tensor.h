@@ -1,6 +1,7 @@
 // Data tensors: a view of a buffer with one layout per tiling level (paper section 3). Views never move data.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>

@@ -1,6 +1,7 @@
 // Thread tensors: the hardware's blocks and threads as tiled tensors (paper section 4).
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>

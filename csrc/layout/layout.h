@@ -2,6 +2,7 @@
 // colexicographic (leftmost mode fastest). Values: copy them freely.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>

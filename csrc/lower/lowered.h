@@ -2,6 +2,7 @@
 // The printer (emit) and the simulator (sim) read this same tree; it decides nothing further.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <variant>

@@ -1,6 +1,7 @@
 // Where buffers live: kernel arguments, shared memory, registers.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <vector>
 

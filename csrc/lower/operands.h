@@ -1,6 +1,8 @@
 // Operands of a matched leaf as registers and memory references.
 #pragma once
 
+#include <cstdint>
+
 #include "atoms/match.h"
 #include "lower/lowered.h"
 #include "lower/memory.h"

@@ -1,6 +1,7 @@
 // Barriers, commits, waits and fences as Sync atoms.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 

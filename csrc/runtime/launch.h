@@ -1,6 +1,7 @@
 // A checked call, kept so that the next call with arguments of the same form only compares and launches.
 #pragma once
 
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <string>

@@ -1,6 +1,7 @@
 // Elements of buffers by name: "sA[3, 5]".
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

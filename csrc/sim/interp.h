@@ -1,6 +1,7 @@
 // The simulator: values as the device computes them, in memory where every access is checked.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
@@ -89,8 +90,7 @@ class Interpreter final : public Machine {
   void load(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, Address& a, bool update, Values& out,
             char* scratch);
   void store(const Warp& w, const Leaf& f, const Operand& o, Address& a, bool update, const Values& in);
-  void store_value(const Warp& w, const Leaf& f, const Operand& o, Address& a, int v, const Value& x,
-                   bool update);
+  void store_value(const Warp& w, const Leaf& f, const Operand& o, Address& a, int v, const Value& x, bool update);
   void check_alignment(const Warp& w, const Leaf& f, const Operand& o, const Address& a) const;
   void check_equal_writes(const Warp& w, const Leaf& f, const Operand& o, const Address& a, const LaneGroups& groups,
                           int v, const Value& x) const;

@@ -1,6 +1,7 @@
 // Entry points of the simulator.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
