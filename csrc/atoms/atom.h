@@ -100,6 +100,7 @@ struct KindAttr {
   std::string type;  // enum | int | bool | expr | number
   std::string fallback;
   bool required = false;  // no default: the spec must say it (op, mode, arg, value)
+  bool hint = false;      // changes no meaning: atom= implies what the named entry needs
 };
 [[nodiscard]] const std::vector<KindAttr>& kind_attrs(ir::SpecKind kind);
 

@@ -36,25 +36,32 @@ const char* name(Guard g) {
 const std::vector<KindAttr>& kind_attrs(ir::SpecKind kind) {
   using ir::SpecKind;
   static const std::vector<KindAttr> none;
-  static const std::vector<KindAttr> move = {{"cache", "enum", "default"},
+  static constexpr bool kOptional = false;
+  static constexpr bool kRequired = true;
+  static constexpr bool kHint = true;
+  static const std::vector<KindAttr> move = {{"cache", "enum", "default", kOptional, kHint},
+                                             {"bulk", "enum", "none", kOptional, kHint},
                                              {"combine", "enum", "none"},
                                              {"atomic", "enum", "none"},
-                                             {"bulk", "enum", "none"},
                                              {"fill", "number", "0"}};
-  static const std::vector<KindAttr> matmul = {
-      {"accumulate", "bool", "true"}, {"round", "enum", "rn"}, {"ftz", "bool", "false"}, {"saturate", "bool", "false"}};
-  static const std::vector<KindAttr> unary = {{"op", "enum", "", true},
-                                              {"round", "enum", "default"},
-                                              {"ftz", "bool", "false"},
-                                              {"accuracy", "enum", "default"}};
-  static const std::vector<KindAttr> binary = {
-      {"op", "enum", "", true}, {"round", "enum", "rn"}, {"ftz", "bool", "false"}, {"accuracy", "enum", "default"}};
+  static const std::vector<KindAttr> matmul = {{"accumulate", "bool", "true"},
+                                               {"round", "enum", "rn"},
+                                               {"ftz", "bool", "false", kOptional, kHint},
+                                               {"saturate", "bool", "false"}};
+  static const std::vector<KindAttr> unary = {{"op", "enum", "", kRequired},
+                                              {"round", "enum", "default", kOptional, kHint},
+                                              {"ftz", "bool", "false", kOptional, kHint},
+                                              {"accuracy", "enum", "default", kOptional, kHint}};
+  static const std::vector<KindAttr> binary = {{"op", "enum", "", kRequired},
+                                               {"round", "enum", "rn"},
+                                               {"ftz", "bool", "false", kOptional, kHint},
+                                               {"accuracy", "enum", "default", kOptional, kHint}};
   static const std::vector<KindAttr> ternary = {
-      {"op", "enum", "", true}, {"round", "enum", "rn"}, {"ftz", "bool", "false"}};
+      {"op", "enum", "", kRequired}, {"round", "enum", "rn"}, {"ftz", "bool", "false", kOptional, kHint}};
   static const std::vector<KindAttr> reduction = {
-      {"op", "enum", "", true}, {"axis", "int", "", true}, {"accumulate", "bool", "false"}};
-  static const std::vector<KindAttr> shfl = {{"mode", "enum", "", true}, {"arg", "expr", "", true}};
-  static const std::vector<KindAttr> init = {{"value", "number", "", true}};
+      {"op", "enum", "", kRequired}, {"axis", "int", "", kRequired}, {"accumulate", "bool", "false"}};
+  static const std::vector<KindAttr> shfl = {{"mode", "enum", "", kRequired}, {"arg", "expr", "", kRequired}};
+  static const std::vector<KindAttr> init = {{"value", "number", "", kRequired}};
   switch (kind) {
     case SpecKind::Move:
       return move;

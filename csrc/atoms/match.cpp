@@ -207,7 +207,6 @@ Match match(const ir::SpecStmt& spec, const std::string& arch, const SourceLoc& 
   if (!a.register_error.empty()) {
     refuse(Code::ATOM_REGISTER, spec, a.match.instance->atom.name + ": " + a.register_error, {}, a.register_fix, where);
   }
-  a.match.attrs = attrs;
   check_facts(&a.match, spec, where);
   return std::move(a.match);
 }

@@ -87,17 +87,10 @@ void add_barriers(std::vector<Atom>& list) {
       {.name = "bar.warp.sync",
        .kind = Kind::Sync,
        .arch = "sm_70+",
-       .attrs = {{"op", {"barrier"}}, {"scope", {"warp"}}, {"mask", {"*const"}}},
+       .attrs = {{"op", {"barrier"}}, {"scope", {"warp"}}, {"mask", {"*expr"}}},
        .ptx = "bar.warp.sync $mask;",
        .doc = "Waits until the lanes of the mask have arrived; what they wrote before is then visible to them.",
        .source = "PTX ISA, parallel synchronization: bar.warp.sync"});
-  list.push_back({.name = "bar.warp.sync/lanes",
-                  .kind = Kind::Sync,
-                  .arch = "sm_70+",
-                  .attrs = {{"op", {"barrier"}}, {"scope", {"lanes"}}, {"mask", {"*const"}}, {"shift", {"*expr"}}},
-                  .ptx = "{.reg .b32 m; shl.b32 m, $mask, $shift; bar.warp.sync m;}",
-                  .doc = "Waits until the lanes of the executing thread's own part of the warp have arrived.",
-                  .source = "PTX ISA, parallel synchronization: bar.warp.sync"});
 }
 
 }  // namespace

@@ -27,7 +27,8 @@ std::string describe(const ir::SyncStmt& s) {
   throw Error(std::move(d));
 }
 
-// The scope of a barrier: "block", "warps" (several whole ones), "warp" (one, or a part of it).
+// The scope of a barrier: "block", "warps" (several whole ones), "warp" (one, or a part of it: the mask counts from the
+// group's first lane).
 std::string scope_of(const ir::SyncStmt& s, std::int64_t block_threads, ir::Attrs* attrs, const SourceLoc& where) {
   const ir::ThreadTensor* g = s.group.get();
   if (g == nullptr) return "block";
@@ -65,19 +66,10 @@ std::string scope_of(const ir::SyncStmt& s, std::int64_t block_threads, ir::Attr
       const std::int64_t top = members.back() + 1;
       std::int64_t span = 1;
       while (span < top) span *= 2;
-      if (first.is_const() && first.value() % 32 + members.back() < 32) {
-        (*attrs)["mask"] = mask << (first.value() % 32);
-        return "warp";
-      }
-      if (d % span == 0) {  // never crosses a warp
-        std::int64_t width = 32;
-        Expr lane = sym::mod(first, width);
-        (*attrs)["mask"] = lane.is_const(0) ? ir::AttrValue(mask) : ir::AttrValue(lane);
-        if (lane.is_const(0)) return "warp";
-        // The mask depends on the thread: relative mask and shift are separate attributes.
+      const bool inside = first.is_const() ? first.value() % 32 + members.back() < 32 : d % span == 0;
+      if (inside) {
         (*attrs)["mask"] = mask;
-        (*attrs)["shift"] = lane;
-        return "lanes";
+        return "warp";
       }
     }
   } else {

@@ -1,7 +1,6 @@
 // The text of an entry, parsed: what printers walk. No printer looks at the template string itself.
 //
-//   "ld.global.v4.b32 {$dst}, [$src];"   Text "ld.global.v4.b32 ", Operand dst braces, Text ", [", Operand src, Text
-//   "];"
+//   "ld.v4.b32 {$dst}, [$src];"   Text "ld.v4.b32 ", Operand dst with braces, Text ", [", Operand src, Text "];"
 //
 // What an operand prints as, by Via and memory:
 //   Natural, RF: registers as inline-assembly operands, reinterpreted as the constraint's C type (RegPacking)
@@ -9,8 +8,8 @@
 //   Lvalue:      the C++ expression of the element itself (RF, SH, GL), or the immediate
 // An attribute prints as its literal, or as an integer expression ("r" in PTX).
 //
-// C++ text and helpers assume this prelude: `half` and `bfloat16` are unsigned short, the bits; fp32 float, fp64
-// double, i8..u64 signed char .. unsigned long long, pred bool; fp8 and tf32 as unsigned char and float.
+// C++ text and helpers assume a prelude that names the scalar types: `half` and `bf16` are unsigned short (the bits),
+// fp32 float, fp64 double, i8..u64 the integers of that width, pred bool.
 #pragma once
 
 #include <cstdint>

@@ -85,6 +85,13 @@ class Matcher {
            (ins == 1 ? " input" : " inputs");
   }
 
+  bool is_default(const std::string& name, const std::string& text, bool hint = false) const {
+    const auto& known = kind_attrs(spec_.kind);
+    return std::any_of(known.begin(), known.end(), [&](const KindAttr& k) {
+      return k.name == name && !k.required && text == k.fallback && (k.hint || !hint);
+    });
+  }
+
   bool match_attrs() {
     for (const auto& [name, value] : attrs_) {
       const auto it = std::find_if(e_.atom.attrs.begin(), e_.atom.attrs.end(),
@@ -94,7 +101,10 @@ class Matcher {
         const auto& known = kind_attrs(spec_.kind);
         const auto k =
             std::find_if(known.begin(), known.end(), [&key = name](const KindAttr& x) { return x.name == key; });
-        if (k != known.end() && !k->required && got == k->fallback) continue;
+        if (is_default(name, got)) {
+          a_.match.attrs[name] = value;
+          continue;
+        }
         const std::string want = k != known.end() ? k->fallback : "none";
         if (miss(Aspect::Attribute, all_ ? name + ": want " + want + ", got " + got : "")) return true;
         continue;
@@ -106,7 +116,15 @@ class Matcher {
         if (s == "*expr") return expression || std::holds_alternative<std::int64_t>(value);
         return s == got;
       });
-      if (takes) continue;
+      if (takes) {
+        a_.match.attrs[name] = value;
+        continue;
+      }
+      // A named entry implies its own attributes where the spec says nothing else.
+      if (!spec_.atom.empty() && it->accepts.front()[0] != '*' && is_default(name, got, true)) {
+        a_.match.attrs[name] = it->accepts.front();
+        continue;
+      }
       std::string want;
       for (const std::string& s : it->accepts) {
         want += (want.empty() ? "" : " or ") + (s == "*const" ? "a number" : s == "*expr" ? "an integer" : s);
@@ -152,14 +170,6 @@ class Matcher {
   }
 
   bool bind_dtype(const OperandInstance& o, ScalarType got, int input) {
-    const auto it = a_.match.dtypes.find(o.type.dtype_class);
-    if (it != a_.match.dtypes.end() && it->second != got) {
-      return miss(
-          Aspect::Dtype,
-          all_ ? o.def.name + " dtype: want " + ir::name(it->second) + " as the other operand, got " + ir::name(got)
-               : "",
-          input, it->second);
-    }
     if (!o.type.accepts(got)) {
       // Fix: what the others are bound to, if one is bound; else the entry's own type.
       ScalarType want = o.type.dtypes.front();
@@ -169,6 +179,14 @@ class Matcher {
       return miss(Aspect::Dtype,
                   all_ ? o.def.name + " dtype: want " + want_dtype(o.type) + ", got " + ir::name(got) : "", input,
                   want);
+    }
+    const auto it = a_.match.dtypes.find(o.type.dtype_class);
+    if (it != a_.match.dtypes.end() && it->second != got) {
+      return miss(
+          Aspect::Dtype,
+          all_ ? o.def.name + " dtype: want " + ir::name(it->second) + " as the other operand, got " + ir::name(got)
+               : "",
+          input, it->second);
     }
     a_.match.dtypes.emplace(o.type.dtype_class, got);
     return false;

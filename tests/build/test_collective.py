@@ -1,4 +1,4 @@
-"""Collective leaves against brute force: for every value that every thread holds, the address is that of its element."""
+"""Collective leaves against brute force: each value that a thread holds moves from or to where its element lives."""
 
 from __future__ import annotations
 
@@ -39,9 +39,11 @@ def accesses(kernel: gr.Kernel, atom: str) -> list[dict[str, Any]]:
 
 
 def moved(match: dict[str, Any], thread: int) -> list[tuple[int, int]]:
-    """(register, memory offset) of every value that one thread moves; the memory side may be other threads' addresses."""
+    """(register, memory offset) of every value that one thread moves; other threads may give the addresses."""
     atom = gr.atoms()[match["atom"]]
-    reg, mem = (match["out"][0], match["in"][0]) if "registers" in match["out"][0] else (match["in"][0], match["out"][0])
+    reg, mem = (
+        (match["out"][0], match["in"][0]) if "registers" in match["out"][0] else (match["in"][0], match["out"][0])
+    )
     names = [atom.outputs[0], next(n for n in atom.operands if n not in atom.outputs)]
     reg_name, mem_name = names if "registers" in match["out"][0] else names[::-1]
     held, seen = atom.operands[reg_name], atom.operands[mem_name]
@@ -82,7 +84,9 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("atom", ["ldmatrix.x1", "ldmatrix.x2", "ldmatrix.x4"])
-@pytest.mark.parametrize(("operand", "shape"), [("a", (16, 16)), ("a", (64, 16)), ("a", (16, 64)), ("b", (32, 16)), ("b", (16, 32))])
+@pytest.mark.parametrize(
+    ("operand", "shape"), [("a", (16, 16)), ("a", (64, 16)), ("a", (16, 64)), ("b", (32, 16)), ("b", (16, 32))]
+)
 def test_loads_of_matrices_into_fragments(operand: str, shape: tuple[int, int], atom: str, layout: str) -> None:
     tv = getattr(MMA, operand)
     memory = LAYOUTS[layout](*shape)
@@ -138,7 +142,9 @@ def test_each_warp_loads_its_own_part_of_a_stage(warps: tuple[int, int], stages:
                 assert address == offset + memory(32 * warp_row + row, 16 + col)
 
 
-@pytest.mark.parametrize(("atom", "dtype"), [("st.shared.v2.b32", "fp32"), ("st.shared.b32", "fp32"), ("st.shared.b32", "fp16")])
+@pytest.mark.parametrize(
+    ("atom", "dtype"), [("st.shared.v2.b32", "fp32"), ("st.shared.b32", "fp32"), ("st.shared.b32", "fp16")]
+)
 @pytest.mark.parametrize("warps", [(1, 1), (2, 2), (2, 4)])
 def test_accumulators_go_to_shared_memory(atom: str, dtype: str, warps: tuple[int, int]) -> None:
     shape = (32 * warps[0], 16 * warps[1])
@@ -215,7 +221,11 @@ def test_a_matmul_over_fragments_multiplies_every_pair_once(m: int, n: int, k: i
         assert (tile_c[0], tile_c[1], tile_a[1]) == (tile_a[0], tile_b[0], tile_b[1])
         products.add((tile_c[0], tile_c[1], tile_a[1]))
         for lane in range(32):  # every register is the atom's element at this tile
-            for frag, regs, operand, tile in ((fa, ra, MMA.a, tile_a), (fb, rb, MMA.b, tile_b), (fc, rc, MMA.c, tile_c)):
+            for frag, regs, operand, tile in (
+                (fa, ra, MMA.a, tile_a),
+                (fb, rb, MMA.b, tile_b),
+                (fc, rc, MMA.c, tile_c),
+            ):
                 for v, r in enumerate(regs):
                     e = operand.tv(lane, v)
                     want = (tile[0] + e % operand.extents[0], tile[1] + e // operand.extents[0])
@@ -259,9 +269,13 @@ def test_private_registers_move_vector_by_vector() -> None:
 
 
 def refused(build: Any) -> str:
-    with pytest.raises(gr.SelectError) as e, gr.Kernel("k"):
-        gr.blocks(1)
-        build()
+    def run() -> None:
+        with gr.Kernel("k"):
+            gr.blocks(1)
+            build()
+
+    with pytest.raises(gr.SelectError) as e:
+        run()
     return str(e.value).split(": ", 1)[1]
 
 
@@ -315,7 +329,9 @@ def test_an_atom_of_another_kind_is_refused() -> None:
 
     text = refused(build)
     assert "st.shared.b32 does not implement this Move   [COLLECTIVE_ATOM]" in text
-    assert text.endswith("  want: Move from a 16-bit type in RF to a 16-bit type in SH\n  got: Move of fp16 from SH to RF")
+    assert text.endswith(
+        "  want: Move from a 16-bit type in RF to a 16-bit type in SH\n  got: Move of fp16 from SH to RF"
+    )
 
 
 def test_an_operand_the_wrong_way_round_is_refused() -> None:

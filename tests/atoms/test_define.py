@@ -1,0 +1,176 @@
+"""gr.define_atom: an instruction added from Python passes the checks of the built-in ones and is then matched."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+import graphene as gr
+from graphene import _core
+
+COUNTER = itertools.count()
+
+
+def fields(**changes: Any) -> dict[str, Any]:
+    """A valid entry of its own name: prmt as a pair swap."""
+    base: dict[str, Any] = {
+        "name": f"test.swap{next(COUNTER)}.b16x2",
+        "kind": "UnaryPointwise",
+        "arch": "sm_70+",
+        "out": [{"name": "d", "pattern": "[2].i16.RF", "tile": "e2", "access": "write"}],
+        "in_": [{"name": "s", "pattern": "[2].i16.RF", "tile": "e2"}],
+        "attrs": {"op": ["neg"]},
+        "ptx": "prmt.b32 $d, $s, 0, 0x1032;",
+        "is_default": False,
+        "doc": "Swaps two halves.",
+        "source": "PTX ISA, prmt",
+    }
+    return base | changes
+
+
+def refused(**changes: Any) -> str:
+    count = len(gr.atoms())
+    with pytest.raises(gr.SelectError) as e:
+        gr.define_atom(**fields(name="test.bad", **changes))
+    assert len(gr.atoms()) == count
+    return str(e.value)
+
+
+def test_a_user_adds_an_instruction_without_rebuilding() -> None:
+    (swap,) = gr.define_atom(**fields())
+    assert gr.atoms()[swap.name].ptx == "prmt.b32 $d, $s, 0, 0x1032;"
+    assert swap.operands["d"].registers == ("r", 2, 1)
+    with gr.Kernel("k") as kernel:
+        r = gr.alloc("r", [2, 2], gr.i16, gr.RF)
+        gr.unary("neg", r[0, :], r[1, :], atom=swap)
+    (leaf,) = _core.match_kernel(kernel.ir, "sm_80")
+    assert leaf["atom"] == swap.name
+    assert leaf["in"][0]["registers"] == [2, 3]
+
+
+def test_families_multiply_and_substitute() -> None:
+    n = next(COUNTER)
+    out = gr.define_atom(
+        **fields(
+            name=f"test.fam{n}.x${{N}}/${{T}}",
+            out=[{"name": "d", "pattern": "[${N}].${T}.RF", "tile": "e${N}", "access": "write"}],
+            in_=[{"name": "s", "pattern": "[${N}].${T}.RF", "tile": "e${N}"}],
+            ptx="op.${32/N} {$d}, {$s};",
+            family=[(["N"], [["2"], ["4"]]), (["T"], [["i16"], ["u16"]])],
+        )
+    )
+    assert [(a.name, a.ptx) for a in out] == [
+        (f"test.fam{n}.x2/i16", "op.16 {$d}, {$s};"),
+        (f"test.fam{n}.x2/u16", "op.16 {$d}, {$s};"),
+        (f"test.fam{n}.x4/i16", "op.8 {$d}, {$s};"),
+        (f"test.fam{n}.x4/u16", "op.8 {$d}, {$s};"),
+    ]
+    assert len(gr.atom(f"test.fam{n}.x2")) == 2  # type: ignore[arg-type]
+
+
+def operand(**changes: Any) -> list[dict[str, Any]]:
+    return [{"name": "d", "pattern": "[2].i16.RF", "tile": "e2", "access": "write"} | changes]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"doc": ""}, "test.bad: no doc   [ATOM_DEFINITION]"),
+        ({"source": ""}, "test.bad: no source   [ATOM_DEFINITION]"),
+        ({"cxx": "x"}, "test.bad: exactly one of ptx and cxx must be given   [ATOM_DEFINITION]"),
+        ({"ptx": ""}, "test.bad: exactly one of ptx and cxx must be given   [ATOM_DEFINITION]"),
+        ({"arch": "sm_8x"}, 'test.bad: architecture "sm_8x" (want "sm_80+", "sm_90a", "gfx90a")   [ATOM_DEFINITION]'),
+        ({"kind": "Sort"}, "no kind is called `Sort`   [ATOM_DEFINITION]"),
+        ({"attrs": {}}, "test.bad: UnaryPointwise needs the attribute `op`   [ATOM_DEFINITION]"),
+        ({"attrs": {"op": ["sort"]}}, "test.bad: UnaryPointwise has no operation `sort`   [ATOM_DEFINITION]"),
+        ({"attrs": {"op": ["neg"], "x": ["1"]}}, "test.bad: UnaryPointwise has no attribute `x`   [ATOM_DEFINITION]"),
+        ({"ptx": "op $d, $s, $q;"}, "test.bad: the text names `q`, which is no operand or attribute   [ATOM_TEXT]"),
+        ({"ptx": "op $d;"}, "test.bad: the text never names operand `s`   [ATOM_TEXT]"),
+        ({"ptx": "op $d, $s[1];"}, "test.bad: $s[1] of 1 registers   [ATOM_TEXT]"),
+        (
+            {"out": operand(pattern="[4].i16.RF", tile="e4")},
+            "test.bad: axis `e` is 4 and 2 long   [ATOM_DEFINITION]",
+        ),
+        (
+            {"out": operand(pattern="[4].i16.RF", tile="f4")},
+            "test.bad: $d is 2 registers: write {$d} or name one   [ATOM_TEXT]",
+        ),
+        (
+            {"out": operand(tv="1:0;2:2")},
+            "test.bad: operand `d`: the TV layout reaches element 2 of a tile of 2   [ATOM_TV]",
+        ),
+        (
+            {"out": operand(tv="1:0;2:0")},
+            "test.bad: operand `d`: no thread holds element 1 of the tile   [ATOM_TV]",
+        ),
+        (
+            {"out": operand(tv="2:1;2:0")},
+            "test.bad: operand `d`: the TV layout has 2 threads, the collective 1   [ATOM_TV]",
+        ),
+        (
+            {"out": operand(tv="1:0;4:1")},
+            "test.bad: operand `d`: the TV layout has 4 values, the pattern 2   [ATOM_TV]",
+        ),
+        (
+            {"out": operand(tv="1:0")},
+            'test.bad: operand `d`: expected `;` at character 3 of "1:0"   [ATOM_SYNTAX]',
+        ),
+        (
+            {"out": operand(pattern="[2.i16.RF")},
+            'test.bad: operand `d`: expected `]` at character 2 of "[2.i16.RF"   [ATOM_SYNTAX]',
+        ),
+        (
+            {"out": operand(pattern="[2].i17.RF")},
+            'test.bad: operand `d`: `i17` is no scalar type at character 7 of "[2].i17.RF"   [ATOM_SYNTAX]',
+        ),
+        (
+            {"out": operand(pattern="[2:2].i16.RF")},
+            'test.bad: operand `d`: the pattern\'s strides do not number the values 0 to 1: "[2:2].i16.RF"'
+            "   [ATOM_DEFINITION]",
+        ),
+        (
+            {"out": operand(pattern="[2].i16.SH")},
+            'test.bad: operand `d`: memory needs strides ("_": any): "[2].i16.SH"   [ATOM_DEFINITION]',
+        ),
+        (
+            {"out": operand(reg="r/3")},
+            "test.bad: operand `d`: 2 values of 16 bits do not fill registers of 32 bits, 3 each   [ATOM_DEFINITION]",
+        ),
+        ({"out": operand(access="read")}, "test.bad: output `d` is only read   [ATOM_DEFINITION]"),
+        ({"name": "ldmatrix.x4"}, "ldmatrix.x4 is defined already   [ATOM_DEFINITION]"),
+        ({"threads": "[32]", "converge": 16}, "test.bad: converge is 16 for a collective of 32   [ATOM_DEFINITION]"),
+    ],
+)
+def test_definitions_that_make_no_sense(changes: dict[str, Any], message: str) -> None:
+    count = len(gr.atoms())
+    with pytest.raises(gr.SelectError) as e:
+        gr.define_atom(**fields(**({"name": "test.bad"} | changes)))
+    assert str(e.value).split("\n")[0] == message
+    assert len(gr.atoms()) == count
+
+
+def test_a_default_that_matches_what_another_one_matches_is_refused() -> None:
+    text = refused(
+        kind="BinaryPointwise",
+        out=[{"name": "d", "pattern": "[].fp32.RF", "access": "write"}],
+        in_=[{"name": "a", "pattern": "[].fp32.RF"}, {"name": "b", "pattern": "[].fp32.RF"}],
+        attrs={"op": ["add"]},
+        ptx="add.f32 $d, $a, $b;",
+        is_default=True,
+    )
+    assert text == (
+        "test.bad and add.rn.f32 would both match one leaf   [ATOM_OVERLAP]\n"
+        "  both are defaults of BinaryPointwise\n"
+        "  fix: set is_default=False: it is then reached by atom= or an attribute"
+    )
+
+
+def test_unknown_fields_are_type_errors() -> None:
+    with pytest.raises(TypeError, match=r"test\.bad: no field is called `ptz`"):
+        gr.define_atom(**fields(name="test.bad", ptz=""))
+    with pytest.raises(TypeError, match=r"an operand of test\.bad: no field is called `patern`"):
+        gr.define_atom(**fields(name="test.bad", out=operand(patern="")))
+    with pytest.raises(TypeError, match=r"test\.bad: `out` cannot be 3"):
+        gr.define_atom(**fields(name="test.bad", out=3))
