@@ -233,7 +233,7 @@ std::shared_ptr<rt::Function> function_for(LauncherObject* self, const rt::Launc
   }
   const py::handle me(reinterpret_cast<PyObject*>(self));
   const auto binary = hook_result<rt::Binary>(me.attr("_prepare")(device_id, info.arch), "_prepare", "Binary");
-  auto f = rt::load_function(device_id, binary->cubin, m.entry, m.kernel_name);
+  auto f = rt::load_function(device_id, binary->cubin, m);
   s.functions[device_id] = f;
   return f;
 }

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cstring>
+#include <map>
 #include <optional>
 
 namespace graphene::runtime {
@@ -78,6 +79,23 @@ std::optional<std::uint32_t> symbol_number(std::string_view elf, const std::vect
   return std::nullopt;
 }
 
+// Every attribute with a payload in the section `name`. The encoding: a format byte, an attribute byte, then a 16-bit
+// value, or (format 4) a 16-bit size and that many bytes.
+template <class F>
+void for_attributes(std::string_view elf, const std::vector<Section>& sections, std::string_view name, F visit) {
+  constexpr std::uint8_t kSized = 4;
+  for (const Section& s : sections) {
+    if (s.name != name) continue;
+    const std::string_view info = slice(elf, s.offset, s.size);
+    for (std::uint64_t at = 0; at + 4 <= info.size();) {
+      const auto format = *get<std::uint8_t>(info, at), attribute = *get<std::uint8_t>(info, at + 1);
+      const auto size = format == kSized ? *get<std::uint16_t>(info, at + 2) : std::uint16_t{0};
+      if (size != 0) visit(attribute, slice(info, at + 4, size));
+      at += 4U + size;
+    }
+  }
+}
+
 // An integer printed before `unit`, as in "72 registers".
 std::int64_t number_before(std::string_view text, std::string_view unit) {
   const auto at = text.find(unit);
@@ -111,23 +129,33 @@ Resources read_cubin(std::string_view cubin, std::string_view entry) {
   }
   // From sm_90 on the first 1024 bytes of a block's shared memory belong to the system.
   if (reserved && r.shared_bytes >= 1024) r.shared_bytes -= 1024;
-  // Attributes: a format byte, an attribute byte, then a 16-bit value, or (format 4) a 16-bit size and that many bytes.
-  constexpr std::uint8_t kSized = 4, kFrameBytes = 0x11, kRegisters = 0x2f;
-  for (const Section& s : sections) {
-    if (s.name != ".nv.info") continue;
-    const std::string_view info = slice(cubin, s.offset, s.size);
-    for (std::uint64_t at = 0; at + 4 <= info.size();) {
-      const auto format = *get<std::uint8_t>(info, at), attribute = *get<std::uint8_t>(info, at + 1);
-      const auto size = format == kSized ? *get<std::uint16_t>(info, at + 2) : std::uint16_t{0};
-      const auto symbol = get<std::uint32_t>(info, at + 4), value = get<std::uint32_t>(info, at + 8);
-      if (size >= 8 && symbol == number && value) {
-        if (attribute == kRegisters) r.registers = static_cast<int>(*value);
-        if (attribute == kFrameBytes) r.local_bytes = *value;
-      }
-      at += 4U + size;
-    }
-  }
+  constexpr std::uint8_t kFrameBytes = 0x11, kRegisters = 0x2f;
+  for_attributes(cubin, sections, ".nv.info", [&](std::uint8_t attribute, std::string_view payload) {
+    const auto symbol = get<std::uint32_t>(payload, 0), value = get<std::uint32_t>(payload, 4);
+    if (symbol != number || !value) return;
+    if (attribute == kRegisters) r.registers = static_cast<int>(*value);
+    if (attribute == kFrameBytes) r.local_bytes = *value;
+  });
   return r;
+}
+
+std::optional<std::vector<std::int64_t>> param_bytes(std::string_view cubin, std::string_view entry) {
+  // Payload: index (32 bits), ordinal (16), offset (16), and a word whose upper 14 bits are the size.
+  constexpr std::uint8_t kParam = 0x17;
+  std::map<std::uint16_t, std::int64_t> by_ordinal;
+  const auto sections = sections_of(cubin);
+  for_attributes(cubin, sections, ".nv.info." + std::string(entry), [&](std::uint8_t attribute, std::string_view p) {
+    const auto ordinal = get<std::uint16_t>(p, 4);
+    const auto word = get<std::uint32_t>(p, 8);
+    if (attribute == kParam && ordinal && word) by_ordinal[*ordinal] = *word >> 18;
+  });
+  if (by_ordinal.empty()) return std::nullopt;
+  std::vector<std::int64_t> out;
+  for (const auto& [ordinal, bytes] : by_ordinal) {
+    if (ordinal != out.size()) return std::nullopt;
+    out.push_back(bytes);
+  }
+  return out;
 }
 
 Resources read_ptxas_log(std::string_view log, std::string_view entry) {

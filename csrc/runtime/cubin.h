@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,6 +23,9 @@ struct Resources {
 
 // From the log that `--ptxas-options=-v` leaves; `known` is false when it does not speak of `entry`.
 [[nodiscard]] Resources read_ptxas_log(std::string_view log, std::string_view entry);
+
+// Bytes of each of the kernel's parameters, in order; nullopt when the file names none.
+[[nodiscard]] std::optional<std::vector<std::int64_t>> param_bytes(std::string_view cubin, std::string_view entry);
 
 [[nodiscard]] bool is_elf(std::string_view bytes);
 

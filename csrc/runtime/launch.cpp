@@ -16,10 +16,28 @@ void check(int result, const std::string& kernel, const char* call) {
   if (result != kCudaSuccess) throw Error(driver_problem(result, kernel, call));
 }
 
+std::string list_text(const std::vector<std::int64_t>& v) {
+  std::string s;
+  for (const std::int64_t x : v) s += (s.empty() ? "" : ", ") + std::to_string(x);
+  return s.empty() ? "none" : s;
+}
+
+void check_params(const std::string& cubin, const LaunchManifest& m) {
+  const auto got = param_bytes(cubin, m.entry);
+  const auto want = m.param_bytes();
+  if (!got || *got == want) return;
+  throw Error(launch_problem(
+      Code::LAUNCH_MANIFEST, m.kernel_name, "the compiled kernel takes other parameters than its manifest says",
+      {"want: " + list_text(want) + " bytes", "got:  " + list_text(*got) + " bytes"},
+      "use the cubin and the manifest of one compilation: tensors come first, then scalars, then "
+      "symbols"));
+}
+
 }  // namespace
 
-std::shared_ptr<Function> load_function(int device_id, const std::string& cubin, const std::string& entry,
-                                        const std::string& kernel_name) {
+std::shared_ptr<Function> load_function(int device_id, const std::string& cubin, const LaunchManifest& m) {
+  check_params(cubin, m);
+  const std::string &entry = m.entry, &kernel_name = m.kernel_name;
   static std::mutex mutex;
   static std::map<std::string, std::shared_ptr<Function>> loaded;
   const std::string key = std::to_string(device_id) + "/" + Sha256().field(entry).field(cubin).hex();

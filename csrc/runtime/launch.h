@@ -21,9 +21,9 @@ struct Function {
   std::int64_t dynamic_shared_limit = 48 * 1024;  // what the function has been allowed so far
 };
 
-// Throws LAUNCH_DRIVER (the driver refuses the cubin or lacks the entry).
-[[nodiscard]] std::shared_ptr<Function> load_function(int device_id, const std::string& cubin, const std::string& entry,
-                                                      const std::string& kernel_name);
+// Throws LAUNCH_MANIFEST when the cubin's kernel takes other parameters than the manifest says (it would read garbage),
+// LAUNCH_DRIVER when the driver refuses the cubin.
+[[nodiscard]] std::shared_ptr<Function> load_function(int device_id, const std::string& cubin, const LaunchManifest& m);
 
 class Plan {
  public:

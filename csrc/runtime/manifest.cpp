@@ -1,5 +1,6 @@
 #include "runtime/manifest.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/diag.h"
@@ -145,6 +146,17 @@ DType dtype_of(std::string_view name) {
   }
   fail(Code::LAUNCH_MANIFEST, "'" + std::string(name) + "' is not an element type that tensors hold",
        {"known: " + names});
+}
+
+std::vector<std::int64_t> LaunchManifest::param_bytes() const {
+  std::vector<std::int64_t> out;
+  for (const ArgSpec& a : args)
+    if (a.kind == ArgKind::Tensor) out.push_back(8 * std::max(a.list_count, 1));
+  for (const ArgSpec& a : args)
+    if (a.kind == ArgKind::Scalar) out.push_back(a.dtype.bits / 8);
+  for (const SymbolSpec& s : symbols)
+    if (s.is_param) out.push_back(s.bits / 8);
+  return out;
 }
 
 std::string LaunchManifest::to_json(int indent) const {

@@ -84,6 +84,9 @@ struct LaunchManifest {
   int block_threads = 1;  // blockDim = (block_threads, 1, 1)
   Expr dynamic_shared_bytes = 0;
 
+  // Bytes of each kernel parameter, in order.
+  [[nodiscard]] std::vector<std::int64_t> param_bytes() const;
+
   [[nodiscard]] std::string to_json(int indent = -1) const;
   // Throws LAUNCH_MANIFEST on malformed text or another schema.
   [[nodiscard]] static LaunchManifest from_json(std::string_view text);

@@ -21,7 +21,25 @@ from hypothesis import strategies as st
 import graphene as gr
 from graphene import _core
 
-SOURCE = 'extern "C" __global__ void {entry}(float* p) {{ {body} p[0] = {tag}; }}'
+TYPES = {"i8": "signed char", "i32": "int", "i64": "long long", "fp16": "unsigned short", "bf16": "unsigned short",
+         "fp32": "float", "fp64": "double"}  # fmt: skip
+
+
+def source_of(manifest: _core.LaunchManifest, tag: int, body: str) -> str:
+    """A kernel with the parameters the manifest says; `p` is its first tensor as floats."""
+    m = json.loads(manifest.to_json())
+    tensors = [a for a in m["args"] if a["kind"] == "tensor"]
+    params = [f"List<{a['list_count']}> t{i}" if a["list_count"] else f"void* t{i}" for i, a in enumerate(tensors)]
+    params += [f"{TYPES[a['dtype']]} s_{a['name']}" for a in m["args"] if a["kind"] == "scalar"]
+    params += [f"{TYPES['i' + str(s['bits'])]} n_{s['name']}" for s in m["symbols"] if s["is_param"]]
+    first = "t0.p[0]" if tensors[0]["list_count"] else "t0"
+    return (
+        "template <int n> struct List { void* p[n]; };\n"
+        f'extern "C" __global__ void {m["entry"]}({", ".join(params)}) {{\n'
+        f"  float* p = (float*){first};\n  {body}\n  p[0] = {tag};\n}}\n"
+    )
+
+
 CODES = {"fp16": (2, 16), "fp32": (2, 32), "bf16": (4, 16), "i32": (0, 32)}
 CUDA = 2
 
@@ -59,7 +77,7 @@ class Kernel(_core.Launcher):
     def _prepare(self, device_index: int, arch: str) -> _core.Binary:
         self.prepared.append((device_index, arch))
         entry = self.manifest.entry
-        source = SOURCE.format(entry=entry, tag=self.tag, body=self.body)
+        source = source_of(self.manifest, self.tag, self.body)
         return _core.compile_source(source, entry, arch, self.manifest.kernel_name)
 
     def _call_host(self, *args: Any, **named: Any) -> None:
@@ -526,6 +544,31 @@ def test_errors_of_hooks_come_through(make) -> None:
         _core.Launcher()(tensor("fp32", 4))
     with pytest.raises(NotImplementedError, match="_call_host"):
         _core.Launcher()(np.zeros(4))
+
+
+def test_cubin_and_manifest_of_different_kernels(make, gemm: Kernel) -> None:
+    """Parameters of other sizes or another order would be read as garbage."""
+
+    class Mixed(Kernel):
+        def _prepare(self, device_index: int, arch: str) -> _core.Binary:
+            source = f'extern "C" __global__ void gemm({self.params}) {{}}'
+            return _core.compile_source(source, "gemm", arch)
+
+    k = Mixed(gemm.manifest)
+    for params, got in (
+        ("void* a, void* b, void* c, float x, signed char n, int N, long long M", "8, 8, 8, 4, 1, 4, 8"),
+        ("void* a, void* b, void* c, float x, signed char n, long long M", "8, 8, 8, 4, 1, 8"),
+    ):
+        k.params = params
+        with pytest.raises(gr.LaunchError) as e:
+            k(*operands())
+        assert str(e.value) == (
+            "gemm: the compiled kernel takes other parameters than its manifest says; nothing was launched"
+            "   [LAUNCH_MANIFEST]\n"
+            f"  want: 8, 8, 8, 4, 1, 8, 4 bytes\n  got:  {got} bytes\n"
+            "  fix: use the cubin and the manifest of one compilation: tensors come first, then scalars, then symbols"
+        )
+    assert [x for x in stub_cuda.take_log() if x.startswith("cuModule")] == []
 
 
 # Calls on the host
