@@ -47,7 +47,9 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=20)
     args = parser.parse_args()
     _core.lower(simple_gemm(256, 256, 256).ir, args.arch)
-    samples: dict[str, list[float]] = {k: [] for k in ("build_ms", "verify_and_lower_ms", "print_ms", "to_text_ms", "nvrtc_ms")}
+    samples: dict[str, list[float]] = {
+        k: [] for k in ("build_ms", "verify_and_lower_ms", "print_ms", "to_text_ms", "nvrtc_ms")
+    }
     for repeat in range(args.repeats):
         n = 1024 + 128 * repeat  # a kernel not seen before
         times = [time.perf_counter()]

@@ -16,6 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import graphene
+
 CHILD = """
 import json, sys, time
 start = time.perf_counter()
@@ -35,7 +37,7 @@ print(json.dumps({
 
 def sample(cache: str) -> dict[str, object]:
     """One new process."""
-    root = str(Path(__file__).parents[1])
+    root = str(Path(graphene.__file__).parents[1])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     env = os.environ | {"GRAPHENE_CACHE_DIR": cache, "PYTHONPATH": path}
     done = subprocess.run([sys.executable, "-c", CHILD], env=env, capture_output=True, text=True, check=True)

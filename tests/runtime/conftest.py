@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import graphene
 from graphene import _core
 
 
@@ -29,6 +31,14 @@ def cache_dir(tmp_path: Path, nvrtc_memory: Path, monkeypatch: pytest.MonkeyPatc
     yield path
     if (path / "nvrtc").is_dir():
         shutil.copytree(path / "nvrtc", nvrtc_memory, dirs_exist_ok=True)
+
+
+@pytest.fixture(autouse=True)
+def same_package_in_subprocesses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it is installed or built in place: not what happens to lie in the working directory."""
+    paths = [str(Path(graphene.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")
 
 
 class Make:

@@ -29,10 +29,8 @@ def stub_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def environment(stub: Path | None, **more: str) -> dict[str, str]:
     env = os.environ | more
-    root = str(HERE.parents[1])
-    paths = [root, str(stub.parent)] if stub else [root]
-    env["PYTHONPATH"] = os.pathsep.join([*paths, *filter(None, [env.get("PYTHONPATH")])])
     if stub:
+        env["PYTHONPATH"] += os.pathsep + str(stub.parent)
         env["GRAPHENE_CUDA_DRIVER"] = str(stub)
     return env
 
