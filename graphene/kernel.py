@@ -105,14 +105,16 @@ class Kernel(_core.Launcher):
 
     # Code.
 
-    def lowered(self, arch: str) -> Program:
+    def lowered(self, arch: str | None = None) -> Program:
         """The kernel verified and lowered for ``arch`` ("sm_80", "sm_90a", ...); kept.
+
+        None: the lowest architecture from sm_80 up that has every named atom.
 
         Raises VerifyError (VERIFY_*, LOWER_*) and SelectError (NO_ATOM, ...) with every problem at once.
         """
-        program = self._programs.get(arch)
+        program = self._programs.get(arch or "")
         if program is None:
-            program = self._programs[arch] = _core.lower(self.ir, arch)
+            program = self._programs[arch or ""] = _core.lower(self.ir, arch or None)
         return program
 
     def cuda_source(self, arch: str) -> str:
@@ -135,7 +137,7 @@ class Kernel(_core.Launcher):
     # Hooks of the launcher, called when it meets a device or arguments for the first time.
 
     def _manifest(self, arch: str, /) -> LaunchManifest:
-        return _core.LaunchManifest.from_json(self.lowered(arch or _core.default_arch(self.ir)).manifest_json())
+        return self.lowered(arch).manifest()
 
     def _prepare(self, device_index: int, arch: str, /) -> Binary:
         return self.compile(arch)

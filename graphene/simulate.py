@@ -55,7 +55,7 @@ def simulate(
     unknown = [i for i in skipped if i not in known]
     if unknown:
         raise ValueError(f"skip={unknown}: no such synchronisation statement; kernel.syncs() lists them")
-    program = kernel.lowered(arch or _core.default_arch(kernel.ir))
+    program = kernel.lowered(arch)
     lane_ops, accesses = _core.simulate(program, args, named, seed, skipped)
     return SimulationStats(lane_ops, accesses, program.arch)
 

@@ -127,4 +127,10 @@ def warp_roles() -> gr.Kernel:
 
 
 ALL = {f.__name__: f for f in (fig8, fig1d, guarded_scale, tensor_core_tile, warp_roles)}
-ARCHS = {"fig8": "sm_75", "fig1d": "sm_75", "guarded_scale": "sm_75", "tensor_core_tile": "sm_80", "warp_roles": "sm_75"}
+ARCHS = {
+    "fig8": "sm_75",
+    "fig1d": "sm_75",
+    "guarded_scale": "sm_75",
+    "tensor_core_tile": "sm_80",
+    "warp_roles": "sm_75",
+}

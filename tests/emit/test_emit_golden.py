@@ -45,7 +45,9 @@ def test_the_text_does_not_depend_on_what_was_built_before(name: str) -> None:
 
 def test_fig8_offsets_are_the_papers() -> None:
     text = source_of(fig8(), "sm_80")
-    axes = np.ix_(np.arange(8), np.arange(8), np.arange(16), np.arange(16), [0, 1, 511, 1023], np.arange(8), np.arange(8))
+    axes = np.ix_(
+        np.arange(8), np.arange(8), np.arange(16), np.arange(16), [0, 1, 511, 1023], np.arange(8), np.arange(8)
+    )
     bid_m, bid_n, tid_m, tid_n, k, m, n = axes
     env = c_text.environment(
         text,

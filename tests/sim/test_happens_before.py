@@ -18,7 +18,16 @@ def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("no C++ compiler")
     out = tmp_path_factory.mktemp("native") / "happens_before_fuzz"
     sources = ["csrc/sim/clocks.cpp", "csrc/sim/shadow.cpp", "tests/native/happens_before_fuzz.cpp"]
-    command = [compiler, "-std=c++20", "-O2", "-I", str(ROOT / "csrc"), *(str(ROOT / s) for s in sources), "-o", str(out)]
+    command = [
+        compiler,
+        "-std=c++20",
+        "-O2",
+        "-I",
+        str(ROOT / "csrc"),
+        *(str(ROOT / s) for s in sources),
+        "-o",
+        str(out),
+    ]
     subprocess.run(command, check=True)
     return out
 
