@@ -30,14 +30,15 @@ def stub_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def environment(stub: Path | None, **more: str) -> dict[str, str]:
     env = os.environ | more
     if stub:
-        env["PYTHONPATH"] += os.pathsep + str(stub.parent)
+        env["PYTHONPATH"] += os.pathsep + os.pathsep.join([str(stub.parent), str(HERE / "stub")])
         env["GRAPHENE_CUDA_DRIVER"] = str(stub)
     return env
 
 
 def test_launcher_cases_with_the_stub(stub_library: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-rf", "-x"]
-    command += [str(HERE / "stub" / "launcher_cases.py"), f"--rootdir={HERE.parents[1]}"]
+    cases = [str(HERE / "stub" / name) for name in ("launch_cases.py", "launcher_cases.py")]
+    command += [*cases, f"--rootdir={HERE.parents[1]}"]
     done = subprocess.run(
         command, env=environment(stub_library), cwd=HERE.parents[1], capture_output=True, text=True, check=False
     )
