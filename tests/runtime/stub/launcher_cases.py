@@ -1,6 +1,6 @@
 """Captures, errors, calls on the host, tensors of other libraries, the type itself, seen through a stub of the driver.
 
-test_launcher.py runs this file in a process whose $GRAPHENE_CUDA_DRIVER names the stub, since a process loads one driver.
+test_launcher.py runs this file in a process whose $GRAPHENE_CUDA_DRIVER names the stub; a process loads one driver.
 """
 
 from __future__ import annotations
