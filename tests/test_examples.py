@@ -1,0 +1,39 @@
+"""Every example runs as a user would run it: on the simulator where there is no GPU."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
+SAYS = {
+    "01_layouts": "[2,2:1,8].[2,(2,2):2,(4,16)]",
+    "02_ldmatrix": "thread 5 received [18, 19, 26, 27, 146, 147, 154, 155]",
+    "03_simple_gemm": "relative error against float64",
+    "04_tensor_core_tile": "largest error against float64",
+}
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda p: p.stem)
+def test_example(example: Path, tmp_path: Path) -> None:
+    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    import graphene
+
+    env["PYTHONPATH"] = str(Path(graphene.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, str(example)], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert SAYS[example.stem] in done.stdout
+
+
+def test_pictures(tmp_path: Path) -> None:
+    import graphene
+
+    env = os.environ | {"PYTHONPATH": str(Path(graphene.__file__).parents[1])}
+    subprocess.run([sys.executable, str(ROOT / "examples/01_layouts.py"), "out"], cwd=tmp_path, env=env, check=True)
+    pictures = sorted(p.name for p in (tmp_path / "out").glob("*.svg"))
+    assert pictures == [f"fig{n}_{c}.svg" for n, letters in ((3, "ABCD"), (4, "BCD")) for c in letters]
