@@ -26,7 +26,8 @@ def ldmatrix() -> gr.Kernel:
             (thr_grp_m, thr_grp_n), grp_local_idx = warp.tile(8).reshape(0, gr.row_major(2, 2)).indices()
             row = smem.tile([8, 8])[thr_grp_m, thr_grp_n].tile([1, 8])[grp_local_idx, 0]
             gr.move(regs.tile([1, 2]), row, on=warp)  # the leaf: matches ldmatrix.x4
-        gr.move(out.tile([1, 8])[lane, 0].reshape(0, gr.row_major(2, 4)), regs)
+        for m in range(2):
+            gr.move(out.tile([1, 4])[lane, m], regs.tile([1, 4])[m, 0])
     return kernel
 
 
@@ -35,10 +36,9 @@ def main() -> None:
     print("Fig. 5, a warp in 2 x 2 groups of 8:", warp.tile(8).reshape(0, gr.row_major(2, 2)))
     print("Fig. 6, Volta's quad-pairs:        ", warp.tile([gr.Layout((4, 2), (1, 16))]))
 
-    atom = gr.atoms()["ldmatrix.x4/b16"]
-    print(
-        f"\n{atom.name}: {atom.doc}\n  {atom.ptx}\n  dst {atom.operands['dst'].pattern}  src {atom.operands['src'].pattern}\n"
-    )
+    atom = gr.atoms()["ldmatrix.x4"]
+    print(f"\n{atom.name}: {atom.doc}\n  {atom.ptx}")
+    print(f"  dst {atom.operands['dst'].pattern}  src {atom.operands['src'].pattern}\n")
 
     kernel = ldmatrix()
     print(kernel)
