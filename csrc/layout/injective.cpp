@@ -53,16 +53,19 @@ bool is_injective(const Layout& l) {
     static_cast<void>(nested_order(f, Facts("is_injective", {{"layout: ", &l}})));  // throws where it is open
     return true;
   }
-  std::vector<std::pair<std::int64_t, std::int64_t>>
-      modes;  // |stride|, size: reversing a mode keeps the set of differences
+  // |stride| and size: reversing a mode keeps the set of differences.
+  std::vector<std::pair<std::int64_t, std::int64_t>> modes;
+  Expr furthest = 0;
   for (std::size_t i = 0; i < f.rank(); ++i) {
     const std::int64_t d = f.stride[i].value();
-    if (d == sym::kMinInt) fail(Code::SYM_OVERFLOW, "integer arithmetic left the 64-bit range", {"layout: " + l.str()});
+    const Expr reach = f.stride[i] * (f.shape[i] - 1);
+    if (d == sym::kMinInt || reach.is_const(sym::kMinInt))
+      fail(Code::SYM_OVERFLOW, "integer arithmetic left the 64-bit range", {"layout: " + l.str()});
+    furthest = furthest + (d < 0 ? -reach : reach);  // offsets that leave 64 bits are an error, not a wrong answer
     modes.emplace_back(d < 0 ? -d : d, f.shape[i].value());
   }
   std::sort(modes.begin(), modes.end());
   if (!modes.empty() && modes.front().first == 0) return false;
-  static_cast<void>(l.cosize());  // offsets that leave 64 bits are an error, not a wrong answer
   return separated(modes) || enumerated(std::move(modes), l);
 }
 

@@ -12,15 +12,17 @@ namespace {
 constexpr std::int64_t kMaxEntries = std::int64_t{1} << 24;
 
 std::vector<std::int64_t> offsets(const Layout& l) {
+  if (l.size().is_const(0)) return {};
   const Flat f = flatten(l);
   std::vector<std::int64_t> out = {0};
   for (std::size_t i = 0; i < f.rank(); ++i) {
     const std::size_t n = out.size();
     const std::int64_t size = f.shape[i].value();
-    if (size == 0) return {};
     out.reserve(n * static_cast<std::size_t>(size));
-    for (std::int64_t k = 1; k < size; ++k)
-      for (std::size_t j = 0; j < n; ++j) out.push_back(out[j] + k * f.stride[i].value());
+    for (std::int64_t k = 1; k < size; ++k) {
+      const Expr step = f.stride[i] * k;
+      for (std::size_t j = 0; j < n; ++j) out.push_back((step + out[j]).value());
+    }
   }
   return out;
 }
@@ -34,7 +36,8 @@ std::string holder_str(int thread, int value) {
 TvTable::TvTable(const Layout& tv, std::int64_t elements, const std::string& what) : elements_(elements), what_(what) {
   if (!tv.is_static() || tv.rank() != 2 || tv.shape().is_leaf())
     fail(Code::LAYOUT_TV, what + " must have two modes (threads, values) of plain integers, got " + tv.str());
-  if (elements < 0 || elements > kMaxEntries || tv.size().value() > kMaxEntries)
+  const std::int64_t largest = std::max({tv.mode(0).size().value(), tv.mode(1).size().value(), tv.size().value()});
+  if (elements < 0 || elements > kMaxEntries || largest > kMaxEntries)
     fail(Code::LAYOUT_LIMIT, what + " is too large to be tabulated", {"layout: " + tv.str()});
   const std::vector<std::int64_t> of_thread = offsets(tv.mode(0));
   const std::vector<std::int64_t> of_value = offsets(tv.mode(1));
@@ -138,9 +141,9 @@ std::optional<OffsetLayout> layout_from_table(const std::vector<std::int64_t>& t
   Flat out;
   // Each mode: the stride is the first difference, the size how long the line through it lasts.
   for (std::size_t unit = 1; unit < table.size();) {
-    const std::int64_t d = table[unit] - base;
+    const std::int64_t d = (Expr(table[unit]) - base).value();
     std::size_t n = 1;
-    while (n * unit < table.size() && table[n * unit] == base + static_cast<std::int64_t>(n) * d) ++n;
+    while (n * unit < table.size() && table[n * unit] == base + static_cast<__int128>(n) * d) ++n;
     out.push(static_cast<std::int64_t>(n), d);
     unit *= n;
     if (table.size() % unit != 0) return std::nullopt;
@@ -148,7 +151,7 @@ std::optional<OffsetLayout> layout_from_table(const std::vector<std::int64_t>& t
   OffsetLayout result{base, out.layout()};
   const std::vector<std::int64_t> check = offsets(result.layout);
   for (std::size_t i = 0; i < table.size(); ++i)
-    if (check[i] + base != table[i]) return std::nullopt;
+    if (static_cast<__int128>(check[i]) + base != table[i]) return std::nullopt;
   return result;
 }
 

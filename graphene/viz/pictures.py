@@ -255,8 +255,9 @@ def _draw_tensor(obj: Any, of: Any) -> str:
         raise _refuse(f"a picture needs plain integers, {obj} starts at {obj.offset}")
     parent = of if of is None or isinstance(of, Layout) else next(iter(of.levels))
     if parent is None and len(levels) > 1:
-        parent = getattr(obj, "base_layout", None)
-    if parent is not None and parent.is_static and parent.rank <= 2:
+        base = getattr(obj, "base_layout", None)
+        parent = base if base is not None and base.is_static and base.size <= 4096 else None
+    if parent is not None and parent.rank <= 2:
         return draw_tiling(parent, levels, obj.offset, title=str(obj))
     threads = hasattr(obj, "unit")
     return draw_levels(levels, obj.offset, title=str(obj), text=(lambda t: f"T{t}") if threads else str)

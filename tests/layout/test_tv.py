@@ -251,3 +251,23 @@ def test_max_common_vector_of_known_layouts():
     assert _core.max_common_vector("(8,8):(8,1)", "(8,8):(8,1)") == 64
     assert _core.max_common_vector("(8,8):(8,1)", "(8,8):(16,1)") == 8
     assert _core.max_common_vector("(8,8):(8,1)", "(8,8):(1,8)") == 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: _core.TvTable(gr.tv(gr.Layout(4, 2**62), 2), 8),
+        lambda: gr.is_injective(gr.Layout((4, 4), (2**61, -(2**61)))),
+        lambda: _core.layout_from_table([-(2**63), 2**63 - 1]),
+    ],
+)
+def test_offsets_past_64_bits_are_errors(call):
+    with pytest.raises(gr.LayoutError) as e:
+        call()
+    assert e.value.code == "SYM_OVERFLOW"
+
+
+def test_large_and_empty_thread_value_layouts():
+    with pytest.raises(gr.LayoutError, match="TV layout is too large to be tabulated"):
+        _core.TvTable(gr.tv(gr.Layout(2**40, 0), gr.Layout(0)), 8)
+    assert _core.TvTable(gr.tv(0, 4), 8).first_hole == 0
