@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PYTHON = [d for d in ("graphene", "tests", "examples", "benchmarks") if (ROOT / d).exists()]
+PYTHON = [d for d in ("graphene", "tests", "examples", "benchmarks", "tools") if (ROOT / d).exists()]
 
 
 def run(*command: str) -> None:
