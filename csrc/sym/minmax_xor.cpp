@@ -92,8 +92,9 @@ class XorPieces {
         pieces_.erase(i);
         i = 0;
       }
-      // Of the constant, the bits of the group; the sign too where both go on without end.
-      if (left < 0 && (bits >> 62) != 0) bits |= std::uint64_t{1} << 63;
+      // Of the constant, the bits of the group; the sign too where the group has no upper bound.
+      for (const Expr& p : group)
+        if (left < 0 && upper_bound(p) == kMaxInt) bits |= std::uint64_t{1} << 63;
       const auto mine = static_cast<std::int64_t>(static_cast<std::uint64_t>(left) & bits);
       left ^= mine;
       sum.add(join(group, mine));
