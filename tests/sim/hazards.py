@@ -181,55 +181,6 @@ def unwritten_output(correct: bool) -> Case:
     return kernel, [f32(64), f32(64)]
 
 
-def divergent_barrier(correct: bool) -> Case:
-    with gr.Kernel("divergent_barrier") as kernel:
-        a, b = gr.input("A", [64], gr.fp32), gr.output("B", [64], gr.fp32)
-        gr.blocks(1)
-        (t,) = gr.threads(64).indices()
-        i = gr.scalar("i", 0)
-        i.set(0 if correct else t // 48)
-        r = gr.alloc("r", [], gr.fp32, gr.RF)
-        gr.move(r, a[t])
-        with gr.if_(i.value < 1):
-            gr.barrier()
-        gr.move(b[t], r)
-    return kernel, [f32(64), f32(64)]
-
-
-def divergent_shuffle(correct: bool) -> Case:
-    with gr.Kernel("divergent_shuffle") as kernel:
-        a, b = gr.input("A", [32], gr.fp32), gr.output("B", [32], gr.fp32)
-        gr.blocks(1)
-        warp = gr.threads(32)
-        (t,) = warp.indices()
-        i = gr.scalar("i", 0)
-        i.set(0 if correct else t // 16)
-        r, q = gr.alloc("r", [], gr.fp32, gr.RF), gr.alloc("q", [], gr.fp32, gr.RF)
-        gr.move(r, a[t])
-        gr.init(q, 0)
-        with gr.if_(i.value < 1):
-            gr.shfl(q, r, "bfly", 1, on=warp)
-        gr.move(b[t], q)
-    return kernel, [f32(32), f32(32)]
-
-
-def deadlock(correct: bool) -> Case:
-    """One warp leaves a barrier of the block out."""
-    with gr.Kernel("deadlock") as kernel:
-        a, b = gr.input("A", [64], gr.fp32), gr.output("B", [64], gr.fp32)
-        gr.blocks(1)
-        threads = gr.threads(64)
-        (t,) = threads.indices()
-        n = gr.scalar("n", 2)
-        n.set(2 if correct else 2 - t // 32)
-        r = gr.alloc("r", [], gr.fp32, gr.RF)
-        gr.move(r, a[t])
-        with gr.loop("i", n.value):
-            gr.barrier()
-        gr.move(b[t], r)
-    return kernel, [f32(64), f32(64)]
-
-
 HAZARDS = {
     "SIM_RACE": [race_across_warps, race_on_reuse, race_between_lanes, race_between_blocks],
     "SIM_WRITE_CONFLICT": [write_conflict],
@@ -237,6 +188,4 @@ HAZARDS = {
     "SIM_MISALIGNED": [misaligned],
     "SIM_UNDEFINED": [undefined_shared, undefined_register, reused_bytes],
     "SIM_OUTPUT_UNWRITTEN": [unwritten_output],
-    "SIM_DIVERGENT_COLLECTIVE": [divergent_barrier, divergent_shuffle],
-    "SIM_DEADLOCK": [deadlock],
 }
