@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphene import _core
+from graphene import check as _check
 from graphene import simulate as _simulate
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from graphene._core import Binary, KernelIR, LaunchManifest, Program
+    from graphene.check import CheckResult
     from graphene.simulate import SimulationStats, Sync
 
 __all__ = ["Kernel", "parse"]
@@ -158,6 +160,16 @@ class Kernel(_core.Launcher):
         order in which threads ran; LaunchError for arguments that do not fit.
         """
         return _simulate.simulate(self, args, named, arch, seed, skip)
+
+    def check(self, *args: object, arch: str | None = None, seed: int = 0, **sizes: int) -> CheckResult:
+        """Looks for hazards on random arguments, then holds every decomposed spec to what it promises.
+
+        ``args``: arrays whose shapes give the sizes (their values are not used); else ``sizes`` of the kernel's
+        symbols, by default two tiles and a ragged part each. First, middle and last blocks run. The result's ``.ok``
+        and ``.errors`` name the innermost level that is wrong. Raises SimulationError SIM_ARGUMENT for sizes that the
+        symbols' facts exclude.
+        """
+        return _check.check(self, args, arch, seed, sizes)
 
     def syncs(self) -> list[Sync]:
         """The synchronisation statements in textual order: id, IR text and Python ``file:line`` of each."""

@@ -1,11 +1,11 @@
 // The simulator, seen from Python.
-#include "sim/simulate.h"
-
 #include "bind/bind.h"
 #include "bind/manifest.h"
 #include "bind/tensor_reader.h"
 #include "ir/print.h"
 #include "runtime/args.h"
+#include "sim/check.h"
+#include "sim/simulate.h"
 
 namespace graphene::bind {
 
@@ -88,12 +88,42 @@ void register_sim(py::module_& m) {
         }
         return py::make_tuple(stats.lane_ops, stats.accesses);
       },
-      py::arg("program"), py::arg("args"), py::arg("named"), py::arg("seed") = 0,
-      py::arg("skip") = std::vector<int>{},
+      py::arg("program"), py::arg("args"), py::arg("named"), py::arg("seed") = 0, py::arg("skip") = std::vector<int>{},
       "Runs a lowered kernel on host tensors, in place: (lane operations, memory accesses). Raises SimulationError.");
   m.def(
       "default_arch", [](const ir::Kernel& kernel) { return sim::default_arch(kernel); }, py::arg("kernel"),
       "The lowest architecture from sm_80 up that has every atom the kernel names.");
+  m.def(
+      "argument_sizes",
+      [](const std::shared_ptr<lower::Program>& program, const py::tuple& args) {
+        const BoundArguments bound = bind_arguments(*program, args, py::dict());
+        py::dict out;
+        for (const Expr& symbol : program->kernel->symbols) {
+          out[py::str(symbol.var().name)] = bound.sizes.at(symbol.node()).value();
+        }
+        return out;
+      },
+      py::arg("program"), py::arg("args"), "The sizes that host arguments give the kernel's symbols.");
+  m.def(
+      "check",
+      [](const std::shared_ptr<lower::Program>& program, const std::map<std::string, std::int64_t>& sizes,
+         std::uint64_t seed) {
+        sim::CheckResult r;
+        {
+          const py::gil_scoped_release released;
+          r = sim::check(program, sizes, seed);
+        }
+        py::list problems;
+        for (const Diagnostic& d : r.problems) {
+          problems.append(py::make_tuple(code_info(d.code).name, d.message, d.where.str(), d.ir, d.details, d.str()));
+        }
+        py::dict used;
+        for (const auto& [name, size] : r.sizes) used[py::str(name)] = size;
+        return py::make_tuple(problems, r.promises, r.stats.lane_ops, r.stats.accesses, used, r.blocks, r.worst_error);
+      },
+      py::arg("program"), py::arg("sizes"), py::arg("seed") = 0,
+      "Looks for hazards, then for specs that break their promise: (problems, promises checked, lane operations, "
+      "accesses, sizes, blocks, worst error in units of the tolerance).");
   m.def(
       "sync_statements",
       [](const ir::Kernel& kernel) {

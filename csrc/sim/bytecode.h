@@ -147,9 +147,9 @@ struct Bytecode {
 };
 
 struct CompileOptions {
-  sym::Substitution sizes;     // values of the kernel's sizes and integer parameters
-  std::vector<int> skip;       // ids of synchronisation statements left out
-  bool scopes = false;         // mark decomposed specs
+  sym::Substitution sizes;  // values of the kernel's sizes and integer parameters
+  std::vector<int> skip;    // ids of synchronisation statements left out
+  bool scopes = false;      // mark decomposed specs
 };
 
 // Throws SimulationError SIM_UNSUPPORTED for what the simulator does not run.

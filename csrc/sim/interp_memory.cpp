@@ -381,8 +381,7 @@ void Interpreter::store_value(const Warp& w, const Leaf& f, const Operand& o, Ad
   stats_.accesses += lane_count(active);
 }
 
-void Interpreter::store(const Warp& w, const Leaf& f, const Operand& o, Address& a, bool update,
-                        const Values& in) {
+void Interpreter::store(const Warp& w, const Leaf& f, const Operand& o, Address& a, bool update, const Values& in) {
   if (a.lanes == 0) return;
   for (int v = 0; v < o.values; ++v) store_value(w, f, o, a, v, in[static_cast<std::size_t>(v)], update);
 }

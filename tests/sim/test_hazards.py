@@ -37,8 +37,7 @@ def message(case: Callable[[bool], Case]) -> str:
     return str(error.value)
 
 
-MESSAGES = {
-}
+MESSAGES = {}
 
 
 @pytest.mark.parametrize("name", sorted(MESSAGES))

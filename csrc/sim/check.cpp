@@ -1,0 +1,179 @@
+#include "sim/check.h"
+
+#include <algorithm>
+#include <random>
+#include <set>
+
+#include "sim/check_numerics.h"
+#include "sim/ghost.h"
+
+namespace graphene::sim {
+
+namespace {
+
+constexpr std::int64_t kMaxTile = 4096;
+constexpr std::int64_t kAllBlocks = 8;
+constexpr std::int64_t kGhostOperations = 20'000'000;
+constexpr std::int64_t kMaxArgumentBytes = std::int64_t{1} << 32;
+
+void each_division(const Expr& e, const std::function<void(const Expr&, std::int64_t)>& f) {
+  if (e.is_const() || e.is_var()) return;
+  const sym::Node& n = *e.node();
+  if (n.op == sym::Op::FloorDiv && n.args[1].is_const()) f(n.args[0], n.args[1].value());
+  for (const Expr& a : n.args) each_division(a, f);
+}
+
+void each_bound(const lower::Block& block, const std::function<void(const Expr&)>& f) {
+  for (const lower::NodePtr& n : block) {
+    if (const auto* loop = n->as<lower::Loop>()) {
+      f(loop->stop);
+      each_bound(loop->body, f);
+    } else if (const auto* branch = n->as<lower::If>()) {
+      f(branch->condition);
+      each_bound(branch->then_body, f);
+      each_bound(branch->else_body, f);
+    } else if (const auto* scope = n->as<lower::SpecScope>()) {
+      each_bound(scope->body, f);
+    }
+  }
+}
+
+std::int64_t round_up(std::int64_t x, std::int64_t m) { return (x + m - 1) / m * m; }
+
+std::vector<std::int64_t> chosen_blocks(const Bytecode& code) {
+  const auto& g = code.grid;
+  std::set<std::int64_t> out;
+  const bool all = g[0] * g[1] * g[2] <= kAllBlocks;
+  const auto some = [&](std::int64_t n) {
+    std::vector<std::int64_t> v;
+    for (std::int64_t i = 0; i < n; ++i) {
+      if (all || i == 0 || i == n / 2 || i == n - 1) v.push_back(i);
+      if (!all && i == 0) i = std::max<std::int64_t>(n / 2 - 1, 0);
+      if (!all && i == n / 2 && n - 2 > i) i = n - 2;
+    }
+    return v;
+  };
+  for (const std::int64_t z : some(g[2])) {
+    for (const std::int64_t y : some(g[1])) {
+      for (const std::int64_t x : some(g[0])) out.insert(x + g[0] * (y + g[1] * z));
+    }
+  }
+  return {out.begin(), out.end()};
+}
+
+}  // namespace
+
+std::vector<std::pair<Expr, std::int64_t>> problem_sizes(const lower::Program& program,
+                                                         const std::map<std::string, std::int64_t>& given) {
+  std::vector<std::pair<Expr, std::int64_t>> out;
+  std::map<std::string, std::int64_t> rest = given;
+  for (const Expr& symbol : program.kernel->symbols) {
+    const sym::VarInfo& facts = symbol.var();
+    std::int64_t size = 0;
+    if (const auto it = rest.find(facts.name); it != rest.end()) {
+      size = it->second;
+      rest.erase(it);
+      if (size < facts.min || size > facts.max || size % facts.multiple_of != 0) {
+        fail(Code::SIM_ARGUMENT, "the size " + facts.name + "=" + std::to_string(size) + " breaks the symbol's facts",
+             {"want: from " + std::to_string(facts.min) + " to " + std::to_string(facts.max) + ", a multiple of " +
+              std::to_string(facts.multiple_of)});
+      }
+    } else {
+      std::int64_t tile = 1;
+      const auto see = [&](const Expr& e) {
+        each_division(e, [&](const Expr& dividend, std::int64_t divisor) {
+          const auto vars = sym::free_vars(dividend);
+          const bool has = std::any_of(vars.begin(), vars.end(), [&](const Expr& v) { return identical(v, symbol); });
+          if (has && divisor <= kMaxTile) tile = std::max(tile, divisor);
+        });
+      };
+      for (const Expr& e : program.grid) see(sym::expand_coords(e));
+      each_bound(program.body, [&](const Expr& e) { see(sym::expand_coords(e)); });
+      const std::int64_t m = facts.multiple_of;
+      size = round_up(2 * tile + (m < tile ? std::max<std::int64_t>(tile * 3 / 8, 1) : 0), m);
+      if (tile == 1) size = round_up(3, m);
+      if (size > facts.max) size = facts.max / m * m;
+      if (size < facts.min) size = round_up(facts.min, m);
+    }
+    out.emplace_back(symbol, size);
+  }
+  if (!rest.empty()) {
+    fail(Code::SIM_ARGUMENT, "the kernel has no size " + rest.begin()->first);
+  }
+  return out;
+}
+
+CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, std::int64_t>& sizes,
+                  std::uint64_t seed) {
+  CheckResult result;
+  CompileOptions options;
+  for (const auto& [symbol, size] : problem_sizes(*program, sizes)) {
+    options.sizes[symbol.node()] = Expr(size);
+    result.sizes.emplace_back(symbol.var().name, size);
+  }
+  for (const ir::ScalarParam& p : program->kernel->params) {
+    if (p.var.is_var()) options.sizes[p.var.node()] = Expr(std::max<std::int64_t>(p.var.var().min, 1));
+  }
+  options.scopes = true;
+  const Bytecode code = compile(program, options);
+  const std::vector<std::int64_t> blocks = chosen_blocks(code);
+  result.blocks = static_cast<std::int64_t>(blocks.size());
+
+  std::mt19937_64 random(seed);
+  std::vector<std::vector<char>> storage(program->buffers.size());
+  std::vector<Argument> arguments;
+  std::int64_t total = 0;
+  for (std::size_t i = 0; i < program->buffers.size(); ++i) {
+    const lower::MemBuffer& b = program->buffers[i];
+    if (b.memory != ir::Memory::GL) continue;
+    const int bytes = bytes_of(b.dtype);
+    total += code.buffer_elems[i] * bytes;
+    if (total > kMaxArgumentBytes) {
+      fail(Code::SIM_ARGUMENT, "the arguments are too large to check", {}, "pass smaller sizes");
+    }
+    std::vector<char> data(static_cast<std::size_t>(code.buffer_elems[i] * bytes));
+    for (std::int64_t e = 0; e < code.buffer_elems[i]; ++e) {
+      const auto r = static_cast<double>(random() % 17) - 8;
+      store_bits(data.data() + e * bytes, bytes, encode(b.dtype, is_float(b.dtype) ? r / 4 : std::max(r, 0.0)));
+    }
+    storage[i] = std::move(data);
+    const auto at = static_cast<std::size_t>(b.argument);
+    if (arguments.size() <= at) arguments.resize(at + 1);
+    arguments[at] = {storage[i].data(), static_cast<std::int64_t>(storage[i].size())};
+  }
+  const std::vector<std::vector<char>> before = storage;
+  const bool every_block = result.blocks == code.grid[0] * code.grid[1] * code.grid[2];
+  try {
+    Interpreter hazards(code, arguments, seed);
+    if (every_block) {
+      hazards.simulate();
+    } else {
+      for (const std::int64_t b : blocks) hazards.run_block(b);
+    }
+    result.stats = hazards.stats();
+  } catch (const Error& e) {
+    if (e.error_class() != ErrorClass::Simulation) throw;
+    result.problems = e.diagnostics();
+    return result;
+  }
+  // The ghost run is some hundred times slower: a few blocks of a long kernel, first and last among them.
+  std::vector<std::int64_t> followed = blocks;
+  const auto operations = static_cast<std::int64_t>(result.stats.lane_ops);
+  const std::int64_t room =
+      std::max<std::int64_t>(kGhostOperations * result.blocks / std::max<std::int64_t>(operations, 1), 1);
+  if (room < result.blocks) {
+    std::swap(followed[1 % followed.size()], followed.back());
+    followed.resize(static_cast<std::size_t>(room));
+  }
+  Ghost ghost(code, seed);
+  result.problems = ghost.check(followed);
+  result.promises = ghost.promises();
+  if (every_block && result.problems.empty()) {
+    Numerics numerics = check_numerics(code, before, storage);
+    if (numerics.specs > 0) result.worst_error = numerics.worst;
+    result.problems = std::move(numerics.problems);
+  }
+  return result;
+}
+
+}  // namespace graphene::sim

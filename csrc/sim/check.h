@@ -1,0 +1,32 @@
+// kernel.check(): a run that looks for hazards, then the ghost run that holds every decomposed spec to its promise.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "sim/simulate.h"
+
+namespace graphene::sim {
+
+struct CheckResult {
+  std::vector<Diagnostic> problems;  // hazards, or the specs that break their promise; empty: none found
+  int promises = 0;                  // instances whose promise was checked
+  Stats stats;                       // of the hazard run
+  std::vector<std::pair<std::string, std::int64_t>> sizes;
+  std::int64_t blocks = 0;  // that ran
+  double worst_error = -1;  // against float64, in units of the tolerance; -1: not compared
+};
+
+// Sizes for the kernel's symbols: those given, else two tiles and a ragged part where the facts allow it. A tile is the
+// largest number that the grid or a loop divides the symbol by. Throws SIM_ARGUMENT for an unknown name or a size that
+// breaks the symbol's facts.
+[[nodiscard]] std::vector<std::pair<Expr, std::int64_t>> problem_sizes(
+    const lower::Program& program, const std::map<std::string, std::int64_t>& given);
+
+// Runs first, middle and last blocks along every dimension of the grid (all of them where there are few), on random
+// arguments.
+[[nodiscard]] CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, std::int64_t>& sizes,
+                                std::uint64_t seed);
+
+}  // namespace graphene::sim

@@ -1,0 +1,254 @@
+#include "sim/ghost.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "sim/ghost_field.h"
+
+namespace graphene::sim {
+
+std::size_t Ghost::Hash::operator()(const Entry& e) const {
+  return field::hashed(reinterpret_cast<std::uintptr_t>(e.parent), static_cast<std::uint64_t>(e.scope),
+                       static_cast<std::uint64_t>(e.thread));
+}
+
+std::size_t Ghost::Hash::operator()(const Key& k) const {
+  const auto place = static_cast<std::uint64_t>(k.scope) << 32 | static_cast<std::uint32_t>(k.group);
+  return field::hashed(reinterpret_cast<std::uintptr_t>(k.parent) + static_cast<std::uint64_t>(k.block), place,
+                       static_cast<std::uint64_t>(k.ordinal));
+}
+
+Ghost::Ghost(const Bytecode& code, std::uint64_t seed)
+    : Machine(code, seed), map_(make_cell_map(code)), random_(seed + 1) {
+  cells_.resize(static_cast<std::size_t>(map_.cells));
+  for (Cell& c : cells_) c.value = field::reduce(random_());
+  // Integer arguments hold small numbers: they may be compared or counted with.
+  for (std::size_t i = 0; i < code.program->buffers.size(); ++i) {
+    const lower::MemBuffer& b = code.program->buffers[i];
+    if (is_float(b.dtype)) continue;
+    for (std::int64_t e = 0; e < code.buffer_elems[i]; ++e) {
+      cells_[static_cast<std::size_t>(map_.buffer_first[i] + e)].value &= 1;
+    }
+  }
+  stacks_.resize(static_cast<std::size_t>(map_.threads));
+  plan_scopes();
+}
+
+void Ghost::plan_scopes() {
+  for (const Scope& s : code_.scopes) {
+    ScopePlan p;
+    const lower::SpecScope& spec = *s.spec;
+    if (spec.outs.size() == 1) p.out = plan_view(spec.outs.front(), code_);
+    for (const auto& in : spec.ins) {
+      const auto* t = std::get_if<ir::Tensor>(&in);
+      p.ins.push_back(t != nullptr ? plan_view(*t, code_) : std::nullopt);
+    }
+    p.whole_grid = spec.blocks != nullptr && !spec.blocks->levels.empty() && !spec.blocks->size().is_const(1);
+    p.group_of.assign(static_cast<std::size_t>(map_.threads), -1);
+    std::vector<std::vector<std::int64_t>>& groups = p.members;
+    for (std::int64_t tid = 0; tid < map_.threads; ++tid) {
+      std::vector<std::int64_t> members = {tid};
+      if (spec.threads != nullptr && !spec.threads->levels.empty()) {
+        members = {plans().at_thread(spec.threads->offset, tid)};
+        for (const Layout& level : spec.threads->levels) {
+          std::vector<std::int64_t> next;
+          for (const std::int64_t m : members) {
+            for (std::int64_t i = 0; i < level.size().value(); ++i) next.push_back(m + level(Expr(i)).value());
+          }
+          members = std::move(next);
+        }
+        std::sort(members.begin(), members.end());
+        if (!std::binary_search(members.begin(), members.end(), tid)) members = {tid};
+      }
+      const auto it = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g == members; });
+      p.group_of[static_cast<std::size_t>(tid)] = static_cast<int>(it - groups.begin());
+      if (it == groups.end()) groups.push_back(std::move(members));
+    }
+    scopes_.push_back(std::move(p));
+  }
+}
+
+std::vector<Diagnostic> Ghost::check(const std::vector<std::int64_t>& blocks) {
+  blocks_run_ = static_cast<std::int64_t>(blocks.size());
+  every_block_ = blocks_run_ == code_.grid[0] * code_.grid[1] * code_.grid[2];
+  for (const std::int64_t b : blocks) run_block(b);
+  finish_all();
+  // Failure of a child spoils its ancestors, so only the innermost are blamed.
+  for (Instance& i : instances_) {
+    if (!i.failed) continue;
+    for (Instance* p = i.parent; p != nullptr; p = p->parent) p->child_failed = true;
+  }
+  std::vector<Diagnostic> out;
+  std::unordered_set<int> told;  // a statement fails in many instances: its first one is shown
+  for (Instance& i : instances_) {
+    if (!i.failed || i.child_failed || told.contains(i.scope)) continue;
+    const bool spoiled = std::any_of(i.sources.begin(), i.sources.end(), [&](const Instance* s) { return s->failed; });
+    if (spoiled) continue;
+    told.insert(i.scope);
+    out.push_back(*i.problem);
+  }
+  if (out.empty()) {  // failures that blame each other in a circle: say the first
+    for (Instance& i : instances_) {
+      if (i.failed) return {*i.problem};
+    }
+  }
+  return out;
+}
+
+void Ghost::begin_block() {
+  // Shared memory and registers of a new block hold nothing that was written.
+  for (std::int64_t c = map_.argument_end.front(); c < map_.cells; ++c) {
+    Cell& cell = cells_[static_cast<std::size_t>(c)];
+    cell.value = field::reduce(random_());
+    cell.writer = nullptr;
+  }
+  for (auto& s : stacks_) s.clear();
+}
+
+void Ghost::end_block() {
+  // Threads may end inside a scope.
+  std::vector<Instance*> open;
+  for (const auto& [key, instance] : by_key_) {
+    if (key.block >= 0 && instance->left < instance->expected) open.push_back(instance);
+  }
+  std::sort(open.begin(), open.end(), [](const Instance* a, const Instance* b) { return a->id > b->id; });
+  for (Instance* i : open) close(*i);
+  std::erase_if(by_key_, [](const auto& e) { return e.first.block >= 0; });
+  entries_.clear();
+}
+
+void Ghost::finish_all() {
+  std::vector<Instance*> open;
+  for (const auto& [key, instance] : by_key_) {
+    if (instance->left < instance->expected) open.push_back(instance);
+  }
+  std::sort(open.begin(), open.end(), [](const Instance* a, const Instance* b) { return a->id > b->id; });
+  for (Instance* i : open) close(*i);
+  by_key_.clear();
+}
+
+Instance* Ghost::open(const Key& key, const Warp& w, int lane, const std::vector<std::int64_t>& members) {
+  const ScopePlan& p = scopes_[static_cast<std::size_t>(key.scope)];
+  const lower::SpecScope& spec = *code_.scopes[static_cast<std::size_t>(key.scope)].spec;
+  instances_.emplace_back();
+  Instance& i = instances_.back();
+  i.id = static_cast<int>(instances_.size());
+  i.scope = key.scope;
+  i.parent = key.parent;
+  i.block = block_;
+  i.group = key.group;
+  i.expected = static_cast<std::int64_t>(members.size()) * (p.whole_grid ? blocks_run_ : 1);
+  by_key_.emplace(key, &i);
+  if (p.out) {
+    i.out = view_cells(*p.out, code_, map_, w, lane, members);
+  } else {
+    i.readable = false;
+  }
+  for (std::size_t k = 0; k < spec.ins.size(); ++k) {
+    i.ins.emplace_back();
+    if (!std::holds_alternative<ir::Tensor>(spec.ins[k])) continue;
+    if (p.ins[k]) {
+      i.ins.back() = view_cells(*p.ins[k], code_, map_, w, lane, members);
+    } else {
+      i.readable = false;
+    }
+  }
+  for (const View& v : i.ins) {
+    for (const auto& cells : v.cells) {
+      for (const std::int64_t c : cells) i.seen[c].input = true;
+    }
+  }
+  for (const auto& cells : i.out.cells) {
+    for (const std::int64_t c : cells) i.seen[c].output = true;
+  }
+  // A spec with several outputs declares them all, whether or not its promise is understood.
+  if (spec.outs.size() > 1) {
+    for (const ir::Tensor& t : spec.outs) {
+      const auto plan = plan_view(t, code_);
+      if (!plan) continue;
+      for (const auto& cells : view_cells(*plan, code_, map_, w, lane, members).cells) {
+        for (const std::int64_t c : cells) i.seen[c].output = true;
+      }
+    }
+  }
+  return &i;
+}
+
+void Ghost::enter(Warp& w, int scope) {
+  const ScopePlan& p = scopes_[static_cast<std::size_t>(scope)];
+  for (Mask m = w.active; m != 0; m &= m - 1) {
+    const int lane = std::countr_zero(m);
+    const std::int64_t thread = std::int64_t{w.id} * kLanes + lane;
+    auto& stack = stacks_[static_cast<std::size_t>(thread)];
+    Instance* parent = stack.empty() ? nullptr : stack.back();
+    const std::int64_t ordinal = entries_[{parent, scope, thread}]++;
+    const int group = p.group_of[static_cast<std::size_t>(thread)];
+    const Key key{parent, scope, group, p.whole_grid ? -1 : block_, ordinal};
+    const auto it = by_key_.find(key);
+    stack.push_back(it != by_key_.end() ? it->second : open(key, w, lane, p.members[static_cast<std::size_t>(group)]));
+  }
+}
+
+void Ghost::leave(Warp& w, int) {
+  for (Mask m = w.active; m != 0; m &= m - 1) {
+    const std::int64_t thread = std::int64_t{w.id} * kLanes + std::countr_zero(m);
+    auto& stack = stacks_[static_cast<std::size_t>(thread)];
+    Instance* i = stack.back();
+    stack.pop_back();
+    if (++i->left == i->expected) close(*i);
+  }
+}
+
+void Ghost::close(Instance& i) {
+  i.left = i.expected;
+  if (!i.problem) i.problem = promise(i);
+  i.failed = i.problem.has_value();
+  // The promise is settled: what it was made of is not needed any more.
+  i.seen = {};
+  i.out = {};
+  i.ins.clear();
+}
+
+void Ghost::touch(Instance& i, std::int64_t cell, const Cell& before, bool writes, std::uint64_t value) {
+  const auto it = i.seen.find(cell);
+  if (it == i.seen.end() || (writes && !it->second.output)) {
+    const bool argument = cell < map_.argument_end.front();
+    if (writes && (argument || it != i.seen.end()) && !i.problem) {
+      i.problem =
+          problem(i, Code::CHECK_FRAME, "a spec writes what is not among its outputs", {"written: " + cell_text(cell)});
+    }
+    if (it == i.seen.end()) return;
+  }
+  Seen& s = it->second;
+  if (!s.accessed) {
+    s.accessed = true;
+    s.before = before.value;
+    s.version = before.version;
+  } else if (!writes && s.input && !s.output && s.version != before.version && !i.problem) {
+    i.problem = problem(i, Code::CHECK_OPERAND_CHANGED, "an operand changed while the spec ran",
+                        {"element: " + cell_text(cell)});
+  }
+  if (writes) {
+    s.written = true;
+    s.after = value;
+  } else if (before.writer != nullptr && before.writer != &i) {
+    i.sources.insert(before.writer);
+  }
+}
+
+std::uint64_t Ghost::read(std::int64_t thread, std::int64_t cell) {
+  const Cell& c = cells_[static_cast<std::size_t>(cell)];
+  for (Instance* i : stacks_[static_cast<std::size_t>(thread)]) touch(*i, cell, c, false, 0);
+  return c.value;
+}
+
+void Ghost::write(std::int64_t thread, std::int64_t cell, std::uint64_t value) {
+  Cell& c = cells_[static_cast<std::size_t>(cell)];
+  const auto& stack = stacks_[static_cast<std::size_t>(thread)];
+  for (Instance* i : stack) touch(*i, cell, c, true, value);
+  c.value = value;
+  ++c.version;
+  c.writer = stack.empty() ? nullptr : stack.back();
+}
+
+}  // namespace graphene::sim

@@ -1,0 +1,141 @@
+// The ghost run: the bytecode with every float an element of a prime field, and the promise of every decomposed spec
+// held against what its decomposition did.
+//
+// An instance of a spec: one statement, one entry of one thread group. It ends when every thread of the group has left.
+// An input is the one version of each element that the instance saw; an output before is what its first access found,
+// after what its own last write left; the promise is after == F(before). It writes no kernel argument and no input
+// that is not an output. A failing instance is blamed when none of its children fails and it read nothing that a
+// failing instance wrote.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <random>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "sim/ghost_view.h"
+#include "sim/machine.h"
+
+namespace graphene::sim {
+
+// An element of an operand that an instance touched, or may touch.
+struct Seen {
+  bool input = false, output = false;
+  bool accessed = false, written = false;
+  std::uint64_t before = 0, after = 0;
+  std::uint32_t version = 0;
+};
+
+struct Instance {
+  int id = 0;
+  int scope = 0;
+  Instance* parent = nullptr;
+  std::int64_t block = 0;
+  int group = 0;
+  std::int64_t expected = 0, left = 0;  // threads
+  View out;
+  std::vector<View> ins;
+  bool readable = true;  // every operand could be resolved: else only the frame is checked
+  std::unordered_map<std::int64_t, Seen> seen;
+  std::unordered_set<Instance*> sources;  // whose writes it read
+  bool failed = false, child_failed = false;
+  std::optional<Diagnostic> problem;
+};
+
+class Ghost final : public Machine {
+ public:
+  Ghost(const Bytecode& code, std::uint64_t seed);
+
+  // Runs these blocks (linear indices) and returns what is to blame, in the order in which it ended.
+  [[nodiscard]] std::vector<Diagnostic> check(const std::vector<std::int64_t>& blocks);
+  [[nodiscard]] int promises() const { return promises_; }  // instances whose promise was checked
+
+ protected:
+  void begin_block() override;
+  void end_block() override;
+  void leaf(Warp& w, const Leaf& f) override;
+  void synchronise(const ThreadGroup&) override {}
+  void enter(Warp& w, int scope) override;
+  void leave(Warp& w, int scope) override;
+
+ private:
+  using Vector = std::array<std::uint64_t, kLanes>;
+  struct Cell {
+    std::uint64_t value = 0;
+    std::uint32_t version = 0;
+    Instance* writer = nullptr;
+  };
+  struct ScopePlan {
+    std::optional<ViewPlan> out;
+    std::vector<std::optional<ViewPlan>> ins;  // nullopt with no tensor: a number
+    bool whole_grid = false;
+    std::vector<int> group_of;                       // per thread
+    std::vector<std::vector<std::int64_t>> members;  // per group
+  };
+  struct Entry {  // which instance a thread is to enter next
+    Instance* parent;
+    int scope;
+    std::int64_t thread;
+    friend bool operator==(const Entry&, const Entry&) = default;
+  };
+  struct Key {
+    Instance* parent;
+    int scope;
+    int group;
+    std::int64_t block;
+    std::int64_t ordinal;
+    friend bool operator==(const Key&, const Key&) = default;
+  };
+  struct Hash {
+    std::size_t operator()(const Entry& e) const;
+    std::size_t operator()(const Key& k) const;
+  };
+
+  void plan_scopes();
+  Instance* open(const Key& key, const Warp& w, int lane, const std::vector<std::int64_t>& members);
+  void close(Instance& i);
+  void finish_all();
+
+  std::uint64_t read(std::int64_t thread, std::int64_t cell);
+  void write(std::int64_t thread, std::int64_t cell, std::uint64_t value);
+  void touch(Instance& i, std::int64_t cell, const Cell& before, bool writes, std::uint64_t value);
+
+  // ---- ghost_leaf.cpp
+  void fetch(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, std::vector<Vector>& out);
+  void put(const Warp& w, const Leaf& f, Mask lanes, const std::vector<Vector>& values);
+  void locate(const Warp& w, const Operand& o, Mask& lanes, Lanes& offsets) const;
+  [[nodiscard]] std::uint64_t apply(const Leaf& f, std::uint64_t x, std::uint64_t y, std::uint64_t z) const;
+
+  // ---- ghost_promise.cpp
+  [[nodiscard]] std::optional<Diagnostic> promise(Instance& i);
+  [[nodiscard]] std::optional<Diagnostic> matched(Instance& i, const std::vector<std::uint64_t>& want, bool difference);
+  [[nodiscard]] std::optional<std::vector<std::uint64_t>> expected(const Instance& i, bool& difference);
+  [[nodiscard]] std::vector<std::uint64_t> input_values(const Instance& i, std::size_t operand) const;
+  [[nodiscard]] std::uint64_t before(const Instance& i, std::int64_t cell) const;
+  [[nodiscard]] std::uint64_t after(const Instance& i, std::int64_t cell) const;
+  [[nodiscard]] Diagnostic problem(const Instance& i, Code code, std::string message,
+                                   std::vector<std::string> details) const;
+  [[nodiscard]] std::string cell_text(std::int64_t cell) const;
+  [[nodiscard]] std::string meaning(const Instance& i, std::uint64_t got, std::int64_t element,
+                                    const std::vector<std::uint64_t>& want) const;
+
+  CellMap map_;
+  std::vector<Cell> cells_;
+  std::vector<ScopePlan> scopes_;
+  std::deque<Instance> instances_;
+  std::unordered_map<Key, Instance*, Hash> by_key_;
+  std::unordered_map<Entry, std::int64_t, Hash> entries_;
+  std::vector<std::vector<Instance*>> stacks_;  // per thread of the block
+  // Private registers of a group: the logical element of each, found once by value. Per scope and group.
+  std::unordered_map<std::int64_t, std::unordered_map<std::int64_t, std::int64_t>> distributions_;
+  std::mt19937_64 random_;
+  std::int64_t blocks_run_ = 1;
+  bool every_block_ = true;
+  int promises_ = 0;
+  std::vector<Vector> values_[4];
+};
+
+}  // namespace graphene::sim

@@ -1,0 +1,240 @@
+// Leaves over the field: gather, the kind's meaning, scatter.
+#include <bit>
+
+#include "sim/ghost.h"
+#include "sim/ghost_field.h"
+
+namespace graphene::sim {
+
+namespace {
+
+std::uint64_t constant_of(ir::ScalarType t, std::uint64_t bits) {
+  return is_float(t) ? field::of_double(decode(t, bits)) : static_cast<std::uint64_t>(decode_int(t, bits));
+}
+
+// The order of floats is that of the representatives.
+std::uint64_t float_op(Op op, std::uint64_t x, std::uint64_t y, std::uint64_t z) {
+  switch (op) {
+    case Op::Cast:
+      return x;
+    case Op::Neg:
+      return field::negate(x);
+    case Op::Rcp:
+      return field::invert(x);
+    case Op::Add:
+      return field::add(x, y);
+    case Op::Sub:
+      return field::subtract(x, y);
+    case Op::Mul:
+      return field::multiply(x, y);
+    case Op::Div:
+      return field::multiply(x, field::invert(y));
+    case Op::Fma:
+      return field::add(field::multiply(x, y), z);
+    case Op::Max:
+      return x > y ? x : y;
+    case Op::Min:
+      return x < y ? x : y;
+    case Op::Eq:
+      return static_cast<std::uint64_t>(x == y);
+    case Op::Ne:
+      return static_cast<std::uint64_t>(x != y);
+    case Op::Lt:
+      return static_cast<std::uint64_t>(x < y);
+    case Op::Le:
+      return static_cast<std::uint64_t>(x <= y);
+    case Op::Gt:
+      return static_cast<std::uint64_t>(x > y);
+    case Op::Ge:
+      return static_cast<std::uint64_t>(x >= y);
+    default:
+      return field::hashed(static_cast<std::uint64_t>(op), x, y);
+  }
+}
+
+}  // namespace
+
+std::uint64_t Ghost::apply(const Leaf& f, std::uint64_t x, std::uint64_t y, std::uint64_t z) const {
+  const Pointwise& p = f.op;
+  if (p.op == Op::Where) return x != 0 ? y : z;
+  const bool from = is_float(p.a);
+  const bool to = is_float(p.out);
+  if (p.op == Op::Cast && from != to) {
+    if (to) return field::of_int(static_cast<std::int64_t>(x));
+    return p.out == ir::ScalarType::pred ? static_cast<std::uint64_t>(x != 0) : field::hashed(99, x) & 0x7f;
+  }
+  if (from) return float_op(p.op, x, y, z);
+  // Integers are what they are.
+  char in[3][kLanes * 8] = {};
+  char out[kLanes * 8] = {};
+  store_bits(in[0], bytes_of(p.a), x);
+  store_bits(in[1], bytes_of(p.b), y);
+  store_bits(in[2], bytes_of(p.c), z);
+  p(in[0], in[1], in[2], out);
+  return static_cast<std::uint64_t>(decode_int(p.out, load_bits(out, bytes_of(p.out))));
+}
+
+void Ghost::locate(const Warp& w, const Operand& o, Mask& lanes, Lanes& offsets) const {
+  if (!o.inside.is_const(1)) lanes = plans().nonzero(o.inside, w.ints, lanes);
+  if (lanes != 0) plans().lanes(o.offset, w.ints, lanes, offsets);
+}
+
+void Ghost::fetch(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, std::vector<Vector>& out) {
+  out.resize(static_cast<std::size_t>(o.values));
+  const std::int64_t first = std::int64_t{w.id} * kLanes;
+  switch (o.kind) {
+    case Operand::Kind::Registers:
+      for (std::size_t v = 0; v < o.registers.size(); ++v) {
+        for (Mask m = lanes; m != 0; m &= m - 1) {
+          const int l = std::countr_zero(m);
+          out[v][static_cast<std::size_t>(l)] = read(first + l, map_.reg(o.registers[v], first + l));
+        }
+      }
+      return;
+    case Operand::Kind::Memory: {
+      Mask inside = lanes;
+      Lanes offsets;
+      locate(w, o, inside, offsets);
+      const std::uint64_t fill = constant_of(o.dtype, o.fill);
+      for (std::size_t v = 0; v < static_cast<std::size_t>(o.values); ++v) {
+        out[v].fill(fill);
+        Mask active = inside;
+        if (!o.lanes.empty()) {
+          Mask holders = 0;
+          for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.id)]) {
+            for (std::size_t r = 0; r < group.size(); ++r) {
+              if ((o.lanes[v] >> r & 1) != 0) holders |= 1U << group[r];
+            }
+          }
+          active &= holders;
+        }
+        for (Mask m = active; m != 0; m &= m - 1) {
+          const auto l = static_cast<std::size_t>(std::countr_zero(m));
+          const std::int64_t cell = map_.buffer_first[static_cast<std::size_t>(o.buffer)] + offsets[l] + o.deltas[v];
+          out[v][l] = read(first + static_cast<std::int64_t>(l), cell);
+        }
+      }
+      return;
+    }
+    case Operand::Kind::Constant:
+      for (Vector& v : out) v.fill(constant_of(o.dtype, o.constant));
+      return;
+    case Operand::Kind::Integer: {
+      Lanes x;
+      plans().lanes(o.integer, w.ints, lanes, x);
+      for (Vector& v : out) {
+        for (std::size_t l = 0; l < kLanes; ++l) {
+          v[l] = is_float(o.dtype) ? field::of_int(x[l]) : static_cast<std::uint64_t>(x[l]);
+        }
+      }
+      return;
+    }
+  }
+}
+
+void Ghost::put(const Warp& w, const Leaf& f, Mask lanes, const std::vector<Vector>& values) {
+  const Operand& o = f.out.front();
+  const std::int64_t first = std::int64_t{w.id} * kLanes;
+  Lanes offsets;
+  if (o.kind == Operand::Kind::Memory) locate(w, o, lanes, offsets);
+  for (std::size_t v = 0; v < static_cast<std::size_t>(o.values); ++v) {
+    for (Mask m = lanes; m != 0; m &= m - 1) {
+      const auto l = static_cast<std::size_t>(std::countr_zero(m));
+      const std::int64_t thread = first + static_cast<std::int64_t>(l);
+      const std::int64_t cell = o.kind == Operand::Kind::Memory
+                                    ? map_.buffer_first[static_cast<std::size_t>(o.buffer)] + offsets[l] + o.deltas[v]
+                                    : map_.reg(o.registers[v], thread);
+      write(thread, cell, values[v][l]);
+    }
+  }
+}
+
+void Ghost::leaf(Warp& w, const Leaf& f) {
+  using atoms::Kind;
+  Mask lanes = w.active;
+  if (!f.always) lanes = plans().nonzero(f.predicate, w.ints, lanes);
+  if (lanes == 0) return;
+  for (std::size_t i = 0; i < f.in.size(); ++i) fetch(w, f, f.in[i], lanes, values_[i]);
+  const Operand& o = f.out.front();
+  const bool update = o.access == atoms::Access::Update;
+  std::vector<Vector>& old = values_[3];
+  if (update) fetch(w, f, o, lanes, old);
+  std::vector<Vector> out(static_cast<std::size_t>(o.values));
+  if (f.collective == nullptr || f.kind == Kind::Unary) {
+    for (std::size_t v = 0; v < out.size(); ++v) {
+      const auto in = [&](std::size_t i, std::size_t l) {
+        return i < f.in.size() ? values_[i][static_cast<std::size_t>(f.takes[i][v])][l] : 0;
+      };
+      for (Mask m = lanes; m != 0; m &= m - 1) {
+        const auto l = static_cast<std::size_t>(std::countr_zero(m));
+        if (f.kind == Kind::Move || f.kind == Kind::Init) {
+          out[v][l] = in(0, l);
+        } else {
+          out[v][l] = apply(f, in(0, l), in(1, l), update ? old[v][l] : in(2, l));
+        }
+      }
+    }
+    return put(w, f, lanes, out);
+  }
+  Lanes arg{};
+  if (f.kind == Kind::Shfl) plans().lanes(f.arg, w.ints, lanes, arg);
+  for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.id)]) {
+    const auto lane = [&](Holder h) { return static_cast<std::size_t>(group[static_cast<std::size_t>(h.rank)]); };
+    if (f.kind == Kind::Move) {
+      for (std::size_t v = 0; v < out.size(); ++v) {
+        for (std::size_t r = 0; r < group.size(); ++r) {
+          const Holder h = f.from[v][r];
+          out[v][static_cast<std::size_t>(group[r])] = values_[0][static_cast<std::size_t>(h.value)][lane(h)];
+        }
+      }
+    } else if (f.kind == Kind::Shfl) {
+      const auto width = static_cast<std::int64_t>(group.size());
+      for (std::size_t v = 0; v < out.size(); ++v) {
+        for (std::size_t r = 0; r < group.size(); ++r) {
+          const auto own = static_cast<std::int64_t>(r);
+          const std::int64_t n = arg[static_cast<std::size_t>(group[r])];
+          std::int64_t from = f.mode == "bfly"   ? own ^ n
+                              : f.mode == "up"   ? own - n
+                              : f.mode == "down" ? own + n
+                                                 : n % width;
+          if (from < 0 || from >= width) from = own;
+          out[v][static_cast<std::size_t>(group[r])] =
+              values_[0][v][static_cast<std::size_t>(group[static_cast<std::size_t>(from)])];
+        }
+      }
+    } else if (f.kind == Kind::MatMul) {
+      const Einsum& e = *f.einsum;
+      for (int i = 0; i < e.batch; ++i) {
+        for (int x = 0; x < e.m; ++x) {
+          for (int y = 0; y < e.n; ++y) {
+            const auto& to = e.d[static_cast<std::size_t>((i * e.m + x) * e.n + y)];
+            std::uint64_t sum = e.accumulate ? old[static_cast<std::size_t>(to.front().value)][lane(to.front())] : 0;
+            for (int z = 0; z < e.k; ++z) {
+              const Holder a = e.a[static_cast<std::size_t>((i * e.m + x) * e.k + z)];
+              const Holder b = e.b[static_cast<std::size_t>((i * e.k + z) * e.n + y)];
+              sum = field::add(sum, field::multiply(values_[0][static_cast<std::size_t>(a.value)][lane(a)],
+                                                    values_[1][static_cast<std::size_t>(b.value)][lane(b)]));
+            }
+            for (const Holder h : to) out[static_cast<std::size_t>(h.value)][lane(h)] = sum;
+          }
+        }
+      }
+    } else {
+      for (std::size_t e = 0; e < f.reduced.size(); ++e) {
+        if (f.holders[e].empty()) continue;
+        bool first = !update;
+        const Holder own = f.holders[e].front();
+        std::uint64_t x = update ? old[static_cast<std::size_t>(own.value)][lane(own)] : 0;
+        for (const Holder h : f.reduced[e]) {
+          const std::uint64_t y = values_[0][static_cast<std::size_t>(h.value)][lane(h)];
+          x = first ? y : apply(f, x, y, 0);
+          first = false;
+        }
+        for (const Holder h : f.holders[e]) out[static_cast<std::size_t>(h.value)][lane(h)] = x;
+      }
+    }
+  }
+  put(w, f, lanes, out);
+}
+
+}  // namespace graphene::sim

@@ -1,0 +1,189 @@
+#include "sim/ghost_view.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace graphene::sim {
+
+namespace {
+
+// Offsets of every coordinate of every dimension; the innermost level is fastest.
+std::vector<std::vector<std::int64_t>> dimension_offsets(const std::vector<Layout>& levels, const Bytecode& code) {
+  std::size_t rank = levels.empty() ? 0 : static_cast<std::size_t>(levels.front().rank());
+  bool equal = true;
+  for (const Layout& l : levels) equal = equal && static_cast<std::size_t>(l.rank()) == rank;
+  if (!equal) rank = 1;
+  std::vector<std::vector<std::int64_t>> dims(rank, {0});
+  for (auto level = levels.rbegin(); level != levels.rend(); ++level) {
+    const FlatModes f = flat_modes(*level, code);
+    for (std::size_t m = 0; m < f.shape.size(); ++m) {
+      auto& d = dims[equal ? m : 0];
+      for (std::size_t i = 0; i < f.shape[m].size(); ++i) {
+        const std::size_t inner = d.size();
+        for (std::int64_t c = 1; c < f.shape[m][i]; ++c) {
+          for (std::size_t k = 0; k < inner; ++k) d.push_back(d[k] + c * f.stride[m][i]);
+        }
+        if (f.shape[m][i] == 0) d.clear();
+      }
+    }
+  }
+  return dims;
+}
+
+std::int64_t at_lane(const IntPlans& plans, const IntPlan& p, const Warp& w, int lane) {
+  Lanes v;
+  plans.lanes(p, w.ints, 1U << lane, v);
+  return v[static_cast<std::size_t>(lane)];
+}
+
+// Threads of a group in the order of their ranks: the innermost level fastest.
+std::vector<std::int64_t> ranked_members(const ir::ThreadTensor& group, const Bytecode& code, std::int64_t tid) {
+  std::vector<std::int64_t> members = {code.plans->at_thread(group.offset, tid)};
+  for (auto level = group.levels.rbegin(); level != group.levels.rend(); ++level) {
+    std::vector<std::int64_t> next;
+    for (std::int64_t i = 0; i < level->size().value(); ++i) {
+      for (const std::int64_t m : members) next.push_back(m + (*level)(Expr(i)).value());
+    }
+    members = std::move(next);
+  }
+  return members;
+}
+
+}  // namespace
+
+CellMap make_cell_map(const Bytecode& code) {
+  CellMap m;
+  m.threads = code.program->block_threads;
+  const auto place = [&](ir::Memory memory) {
+    for (std::size_t i = 0; i < code.program->buffers.size(); ++i) {
+      if (code.program->buffers[i].memory != memory) continue;
+      m.buffer_first[i] = m.cells;
+      m.cells += code.buffer_elems[i];
+    }
+  };
+  m.buffer_first.resize(code.program->buffers.size());
+  place(ir::Memory::GL);
+  m.argument_end = {m.cells};
+  place(ir::Memory::SH);
+  m.register_first = m.cells;
+  m.cells += static_cast<std::int64_t>(code.register_types.size()) * m.threads;
+  return m;
+}
+
+std::optional<ViewPlan> plan_view(const ir::Tensor& t, const Bytecode& code) {
+  try {
+    ViewPlan p;
+    p.tensor = &t;
+    const auto& arrays = code.program->registers;
+    const auto& buffers = code.program->buffers;
+    for (std::size_t i = 0; i < arrays.size(); ++i) {
+      if (arrays[i].buffer->id == t.buffer->id) p.array = static_cast<int>(i);
+    }
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      if (buffers[i].buffer->id == t.buffer->id) p.buffer = static_cast<int>(i);
+    }
+    if (p.array < 0 && p.buffer < 0) return std::nullopt;
+    p.offset = code.plans->compile(t.offset);
+    p.dims = dimension_offsets(t.levels, code);
+    for (const ir::DimBound& b : t.bounds) {
+      p.bounds.push_back(
+          {code.plans->compile(b.base), code.plans->compile(b.extent), dimension_offsets(b.levels, code)});
+      if (p.bounds.back().dims.size() != p.dims.size()) return std::nullopt;
+    }
+    return p;
+  } catch (const Error&) {
+    return std::nullopt;  // sizes that only the run decides
+  }
+}
+
+View view_cells(const ViewPlan& plan, const Bytecode& code, const CellMap& map, const Warp& w, int lane,
+                const std::vector<std::int64_t>& members) {
+  View v;
+  const IntPlans& plans = *code.plans;
+  const ir::Tensor& t = *plan.tensor;
+  const std::int64_t tid = std::int64_t{w.id} * kLanes + lane;
+  const std::int64_t base = at_lane(plans, plan.offset, w, lane);
+  for (const auto& d : plan.dims) v.extents.push_back(static_cast<std::int64_t>(d.size()));
+  const std::int64_t size = std::accumulate(v.extents.begin(), v.extents.end(), std::int64_t{1}, std::multiplies<>());
+  struct Limit {
+    std::int64_t base, extent;
+  };
+  std::vector<Limit> limits;
+  for (const auto& b : plan.bounds)
+    limits.push_back({at_lane(plans, b.base, w, lane), at_lane(plans, b.extent, w, lane)});
+
+  // Holders of the logical elements of a fragment.
+  std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> holders;
+  std::int64_t per_stage = 1;
+  std::int64_t values = 1;
+  if (t.is_fragment()) {
+    const ir::Fragment& f = *t.buffer->fragment;
+    const std::vector<std::int64_t> threads = ranked_members(*f.group, code, tid);
+    for (const std::int64_t s : f.shape) per_stage *= s;
+    values = f.values();
+    holders.resize(static_cast<std::size_t>(per_stage));
+    const Layout by_thread = f.tv.mode(0);
+    const Layout by_value = f.tv.mode(1);
+    for (std::size_t r = 0; r < threads.size(); ++r) {
+      const std::int64_t first = by_thread(Expr(static_cast<std::int64_t>(r))).value();
+      for (std::int64_t x = 0; x < values; ++x) {
+        const std::int64_t e = first + by_value(Expr(x)).value();
+        if (e < per_stage) holders[static_cast<std::size_t>(e)].emplace_back(threads[r], x);
+      }
+    }
+  }
+  v.scattered = plan.array >= 0 && !t.is_fragment() && members.size() > 1;
+  const std::int64_t first_register = plan.array >= 0 ? code.array_first[static_cast<std::size_t>(plan.array)] : 0;
+
+  std::vector<std::size_t> at(plan.dims.size(), 0);
+  for (std::int64_t e = 0; e < size; ++e) {
+    std::int64_t offset = base;
+    bool inside = true;
+    for (std::size_t d = 0; d < at.size(); ++d) offset += plan.dims[d][at[d]];
+    for (std::size_t b = 0; b < limits.size(); ++b) {
+      std::int64_t x = limits[b].base;
+      for (std::size_t d = 0; d < at.size(); ++d) x += plan.bounds[b].dims[d][at[d]];
+      inside = inside && x < limits[b].extent;
+    }
+    std::vector<std::int64_t> cells;
+    if (inside && plan.buffer >= 0) {
+      std::int64_t element = offset;
+      if (const auto& s = t.buffer->swizzle; !s.trivial()) {
+        const std::int64_t mask = ((std::int64_t{1} << s.bits) - 1) << (s.base + std::max(s.shift, 0));
+        element ^= s.shift >= 0 ? (offset & mask) >> s.shift
+                                : (offset & ((std::int64_t{1} << s.bits) - 1) << s.base) << -s.shift;
+      }
+      if (element >= 0 && element < code.buffer_elems[static_cast<std::size_t>(plan.buffer)]) {
+        cells.push_back(map.buffer_first[static_cast<std::size_t>(plan.buffer)] + element);
+      }
+    } else if (inside && t.is_fragment()) {
+      const std::int64_t stage = offset / per_stage;
+      for (const auto& [thread, x] : holders[static_cast<std::size_t>(offset % per_stage)]) {
+        cells.push_back(map.reg(first_register + stage * values + x, thread));
+      }
+    } else if (inside) {
+      if (v.scattered) {
+        for (const std::int64_t m : members) v.cells.push_back({map.reg(first_register + offset, m)});
+      } else {
+        cells.push_back(map.reg(first_register + offset, tid));
+      }
+    }
+    if (!v.scattered) v.cells.push_back(std::move(cells));
+    for (std::size_t d = 0; d < at.size(); ++d) {
+      if (++at[d] < plan.dims[d].size()) break;
+      at[d] = 0;
+    }
+  }
+  return v;
+}
+
+std::string coordinate_text(const std::vector<std::int64_t>& extents, std::int64_t element) {
+  std::string s;
+  for (const std::int64_t n : extents) {
+    s += (s.empty() ? "" : ", ") + std::to_string(element % std::max<std::int64_t>(n, 1));
+    element /= std::max<std::int64_t>(n, 1);
+  }
+  return "[" + s + "]";
+}
+
+}  // namespace graphene::sim

@@ -1,0 +1,80 @@
+"""A block GEMM with a promise at every level, and what can go wrong at each."""
+
+from __future__ import annotations
+
+import graphene as gr
+
+FAULTS = {  # fault: the code, and the line marker in gemm() of the statement that is to blame
+    "the load of A misses a row": "load A",
+    "the load of B swaps two columns": "load B",
+    "the inner product leaves out the last k": "inner",
+    "the inner product counts one k twice": "inner",
+    "the product overwrites instead of adding": "inner",
+    "the k-tile loads the tile before": "k tile",
+    "the k-tile multiplies twice": "k tile",
+    "the last k-tile is missing": "root",
+    "two blocks compute the same tile": "root",
+}
+
+
+def gemm(fault: str | None = None, mnk: tuple[int, int, int] | None = None) -> gr.Kernel:
+    """C += A @ B by 16x16 tiles through shared memory, 64 threads with 2x2 elements each."""
+    tile, bk = 16, 8
+    with gr.Kernel("promising_gemm") as kernel:
+        if mnk is None:
+            m, n, k = (gr.sym(s, multiple_of=16, min=16) for s in "MNK")
+        else:
+            m, n, k = mnk
+        a, b = gr.input("A", [m, k], gr.fp32), gr.input("B", [k, n], gr.fp32)
+        c = gr.inout("C", [m, n], gr.fp32)
+        blocks, threads = gr.blocks(m // tile, n // tile), gr.threads(64)
+        (bm, bn), (t,) = blocks.indices(), threads.indices()
+        sa = gr.alloc("sA", [tile, bk], gr.fp32, gr.SH)
+        sb = gr.alloc("sB", [bk, tile], gr.fp32, gr.SH)
+        r = gr.alloc("r", [], gr.fp32, gr.RF)
+        tx, ty = t % 8, t // 8
+        with gr.matmul(c, a, b, on=(blocks, threads)):  # root
+            column = 0 if fault == "two blocks compute the same tile" else bn
+            ca, cb = a.tile([tile, bk])[bm, :], b.tile([bk, tile])[:, column]
+            cc = c.tile([tile, tile])[bm, column]
+            steps = k // bk - (1 if fault == "the last k-tile is missing" else 0)
+            with gr.loop("k", steps) as kk:
+                with gr.matmul(cc, ca[kk], cb[kk], on=threads):  # k tile
+                    behind = fault == "the k-tile loads the tile before"
+                    source = ca[gr.max(kk - 1, 0)] if behind else ca[kk]
+                    with gr.move(sa, source, on=threads):  # load A
+                        for i in range(2):
+                            row = ty + 8 * i
+                            from_row = row
+                            if fault == "the load of A misses a row":
+                                from_row = gr.min(row, 14)
+                            gr.move(r, source[from_row, tx])
+                            gr.move(sa[row, tx], r)
+                    with gr.move(sb, cb[kk], on=threads):  # load B
+                        for i in range(2):
+                            col = ty + 8 * i
+                            to = col ^ 1 if fault == "the load of B swaps two columns" and i == 0 else col
+                            gr.move(r, cb[kk][tx, col])
+                            gr.move(sb[tx, to], r)
+                    gr.barrier()
+                    for _ in range(2 if fault == "the k-tile multiplies twice" else 1):
+                        with gr.matmul(cc, sa, sb, on=threads):  # inner
+                            last = 1 if fault == "the inner product leaves out the last k" else 0
+                            for i in range(2):
+                                for j in range(2):
+                                    out = cc[tx * 2 + i, ty * 2 + j]
+                                    first = fault == "the product overwrites instead of adding"
+                                    ks = list(range(bk - last))
+                                    if fault == "the inner product counts one k twice":
+                                        ks.append(3)
+                                    for z in ks:
+                                        keep = not (first and z == 0)
+                                        gr.matmul(out, sa[tx * 2 + i, z], sb[z, ty * 2 + j], accumulate=keep)
+                    gr.barrier()
+    return kernel
+
+
+def line_of(marker: str) -> int:
+    """The line of this file whose comment is the marker."""
+    with open(__file__, encoding="utf-8") as f:
+        return next(i for i, line in enumerate(f, 1) if line.rstrip().endswith(f"# {marker}"))
