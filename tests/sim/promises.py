@@ -13,7 +13,7 @@ FAULTS = {  # fault: the code, and the line marker in gemm() of the statement th
     "the k-tile loads the tile before": "k tile",
     "the k-tile multiplies twice": "k tile",
     "the last k-tile is missing": "root",
-    "two blocks compute the same tile": "root",
+    "a column of blocks does nothing": "root",
 }
 
 
@@ -34,10 +34,11 @@ def gemm(fault: str | None = None, mnk: tuple[int, int, int] | None = None) -> g
         r = gr.alloc("r", [], gr.fp32, gr.RF)
         tx, ty = t % 8, t // 8
         with gr.matmul(c, a, b, on=(blocks, threads)):  # root
-            column = 0 if fault == "two blocks compute the same tile" else bn
-            ca, cb = a.tile([tile, bk])[bm, :], b.tile([bk, tile])[:, column]
-            cc = c.tile([tile, tile])[bm, column]
+            ca, cb = a.tile([tile, bk])[bm, :], b.tile([bk, tile])[:, bn]
+            cc = c.tile([tile, tile])[bm, bn]
             steps = k // bk - (1 if fault == "the last k-tile is missing" else 0)
+            if fault == "a column of blocks does nothing":
+                gr.exit_if(bn == n // tile - 1)
             with gr.loop("k", steps) as kk:
                 with gr.matmul(cc, ca[kk], cb[kk], on=threads):  # k tile
                     behind = fault == "the k-tile loads the tile before"
