@@ -36,7 +36,20 @@ def environment(stub: Path | None, **more: str) -> dict[str, str]:
 
 
 def test_launcher_cases_with_the_stub(stub_library: Path) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-rf", "-x"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "-p",
+        "launching",
+        "-rf",
+        "-x",
+    ]
     cases = [str(HERE / "stub" / name) for name in ("launch_cases.py", "launcher_cases.py")]
     command += [*cases, f"--rootdir={HERE.parents[1]}"]
     done = subprocess.run(

@@ -5,6 +5,7 @@ test_launcher.py runs this file in a process whose $GRAPHENE_CUDA_DRIVER names t
 
 from __future__ import annotations
 
+import json
 import struct
 import sys
 import threading
@@ -267,3 +268,43 @@ def test_driver_info() -> None:
     assert info["version"] == "13.0"
     assert info["path"] == stub_cuda.__file__
     assert info["devices"][1] == {"name": "Stub 1", "arch": "sm_90a", "sm_count": 132, "shared_bytes": 232448}
+
+
+# Kernels of the language
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_a_built_kernel_is_launched_with_what_its_code_takes(symbolic: bool) -> None:
+    """Fig. 8 of the paper: pointers, then the sizes that its text takes, in that order."""
+    m, n, k = 256, 128, 64
+    sizes = [gr.sym(name, multiple_of=64, max=1 << 20) for name in "MNK"] if symbolic else (m, n, k)
+    with gr.Kernel("simple_gemm") as kernel:
+        M, N, K = sizes
+        A = gr.input("A", gr.col_major(M, K), gr.fp16)
+        B = gr.input("B", gr.col_major(K, N), gr.fp16)
+        C = gr.inout("C", gr.col_major(M, N), gr.fp16)
+        blocks, threads = gr.blocks(M // 64, N // 64), gr.threads(8, 8)
+        with gr.spec(C, [A, B], on=(blocks, threads)):
+            (bm, bn), (tm, tn) = blocks.indices(), threads.indices()
+            with gr.loop("k", K) as kk, gr.loop("m", 8) as i, gr.loop("n", 8) as j:
+                a = A.tile([64, None])[bm, 0].tile([8, None])[tm, 0][i, kk]
+                b = B.tile([None, 64])[0, bn].tile([None, 8])[0, tn][kk, j]
+                c = C.tile([64, 64])[bm, bn].tile([8, 8])[tm, tn][i, j]
+                gr.matmul(c, a, b, on=(blocks.scalar(), threads.scalar()))
+    shapes = {"A": (m, k, 0x10000), "B": (k, n, 0x40000), "C": (m, n, 0x80000)}
+    args = {x: tensor("fp16", r, c, at=at, strides=(1, r)) for x, (r, c, at) in shapes.items()}
+    bits = [s["bits"] for s in json.loads(kernel._manifest("sm_90a").to_json())["symbols"]]
+    assert len(bits) == (3 if symbolic else 0)
+    stub_cuda.param_sizes(8, 8, 8, *(b // 8 for b in bits))
+    for _ in range(2):
+        kernel(**args)
+        got = one(stub_cuda.take_launches())
+        assert (got["grid"], got["block"]) == ((4, 2, 1), (64, 1, 1))
+        values = [int.from_bytes(p, "little") for p in got["params"]]
+        assert values[:3] == [0x10000, 0x40000, 0x80000]
+        assert sorted(values[3:]) == (sorted((m, n, k)) if symbolic else [])
+    assert kernel.misses == 1
+    with pytest.raises(gr.LaunchError, match="argument 'B' has the wrong shape"):
+        kernel(args["A"], args["A"], args["C"])
+    kernel(*(np.zeros((r, c), np.float16, order="F") for r, c, _ in shapes.values()))  # the simulator
+    assert stub_cuda.take_launches() == []

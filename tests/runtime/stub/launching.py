@@ -1,11 +1,14 @@
-"""Launchers and tensors that the cases against the stub share."""
+"""What the cases against the stub share, a plugin of the pytest that runs them: launchers, tensors, fixtures."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pytest
 import stub_cuda
 
 from graphene import _core
@@ -86,3 +89,27 @@ def operands(m: int = 256, n: int = 64, k: int = 32) -> list[Any]:
 def one(launches: list[dict[str, Any]]) -> dict[str, Any]:
     assert len(launches) == 1
     return launches[0]
+
+
+@pytest.fixture(autouse=True)
+def stub() -> Iterator[ModuleType]:
+    stub_cuda.take_launches()
+    stub_cuda.take_log()
+    stub_cuda.set_current(0xC0)
+    stub_cuda.set_stream(0, 0)
+    stub_cuda.set_stream(1, 0)
+    stub_cuda.set_capturing(None)
+    stub_cuda.param_sizes()
+    yield stub_cuda
+    for call in ("cuLaunchKernel", "cuModuleLoadData", "cuModuleGetFunction", "cuFuncSetAttribute", "cuCtxSetCurrent"):
+        stub_cuda.fail(call, 0)
+
+
+@pytest.fixture
+def gemm(make) -> Kernel:
+    return Kernel(make(
+        kernel="gemm", symbols=["M", make.symbol("N", bits=32), make.symbol("K", is_param=False)],
+        A=make.tensor("fp16", "M K", "K 1", align=16), alpha=make.scalar("fp32"), B=make.tensor("fp16", "K N", "N 1"),
+        C=make.tensor("fp32", "M N", "N 1", "readwrite", align=16), n=make.scalar("i8"),
+        grid=["(M + 127) // 128", "(N + 63) // 64", 3], threads=256, shared=1024,
+    ))  # fmt: skip
