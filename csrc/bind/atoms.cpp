@@ -364,6 +364,22 @@ Its operands are attributes too: ``mma.a``, ``mma.b``, ``mma.c`` name the TV lay
       },
       "Attributes it accepts beyond its kind's defaults, with their values.");
   c.def_property_readonly(
+      "numerics",
+      [](const Instance& i) {
+        py::list out;
+        for (const atoms::Numerics& n : i.atom.numerics) {
+          py::dict d;
+          d["arch"] = n.arch;
+          d["group"] = n.group;
+          d["guard_bits"] = n.guard_bits;
+          d["round"] = n.round;
+          d["ulps"] = n.ulps;
+          out.append(d);
+        }
+        return out;
+      },
+      "How it rounds, by architecture: products per rounding step, guard bits, tolerance in ulps (0: equal bits).");
+  c.def_property_readonly(
       "outputs",
       [](const Instance& i) {
         std::vector<std::string> out;

@@ -201,6 +201,19 @@ std::string AtomText::packed_register(const RegRef& regs, const std::vector<int>
   return add_register("r", temp, s, ptx);
 }
 
+// Two bytes in one 16-bit register.
+std::string AtomText::byte_pair(const RegRef& regs, int low, int high, const Slot& s, Asm& ptx) {
+  const std::string a = registers_.value(regs.array, low);
+  const std::string b = registers_.value(regs.array, high);
+  const std::string packed = "(u16)((u8)" + a + " | (u8)" + b + " << 8)";
+  if (!s.is_out) return add_register("h", packed, s, ptx);
+  const std::string temp = "t" + std::to_string(ptx.before.size());
+  ptx.before.push_back("u16 " + temp + (s.def->def.access == atoms::Access::Update ? " = " + packed : "") + ";");
+  ptx.after.push_back(a + " = (u8)" + temp + ";");
+  ptx.after.push_back(b + " = (u8)(" + temp + " >> 8);");
+  return add_register("h", temp, s, ptx);
+}
+
 std::vector<std::string> AtomText::ptx_registers(const RegRef& regs, const Slot& s, Asm& ptx) {
   const ir::ScalarType dtype = registers_.array(regs.array).dtype;
   const int bits = ir::bits(dtype);
@@ -208,9 +221,16 @@ std::vector<std::string> AtomText::ptx_registers(const RegRef& regs, const Slot&
   const auto [constraint, per, unused] = s.def->packing;
   GR_ASSERT(per > 0 && count % per == 0, "register packing of " + s.def->def.name);
   std::vector<std::string> out;
-  if (bits < 32 && constraint == 'r' && dtype != ir::ScalarType::pred) {
+  if (bits < 32 && constraint == 'r' && (per > 1 || dtype != ir::ScalarType::pred)) {
     for (int v = 0; v < count; v += per) {
       out.push_back(packed_register(regs, {regs.values.begin() + v, regs.values.begin() + v + per}, s, ptx));
+    }
+    return out;
+  }
+  if (constraint == 'h' && per == 2) {
+    for (int v = 0; v < count; v += per) {
+      const auto at = static_cast<std::size_t>(v);
+      out.push_back(byte_pair(regs, regs.values[at], regs.values[at + 1], s, ptx));
     }
     return out;
   }

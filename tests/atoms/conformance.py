@@ -1,0 +1,202 @@
+"""Kernels that execute every entry of the registry once, many entries of one signature in each.
+
+The same kernels are compiled for each architecture and, on a GPU, run beside the simulator: equal bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import graphene as gr
+
+THREADS = 32
+SHOWN = {8: "u8", 16: "fp16", 32: "fp32", 64: "fp64"}  # the type that stands for a class of bits
+CALLS = {"UnaryPointwise": gr.unary, "BinaryPointwise": gr.binary, "TernaryPointwise": gr.ternary}
+
+
+@dataclass
+class Case:
+    """One kernel: `entries` in the order of its outputs; `inputs` and `outputs` are (dtype, values per thread)."""
+
+    name: str
+    kernel: gr.Kernel
+    entries: list[gr.Atom]
+    inputs: list[tuple[str, int]]
+    outputs: list[tuple[str, int]]
+    small: bool = False  # inputs must be small integers: sums are then exact
+    shapes: list[tuple[int, ...]] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def dtype_of(o: gr.AtomOperand) -> str:
+    if len(o.dtypes) == 1:
+        return o.dtypes[0]
+    return SHOWN[8 * getattr(gr, o.dtypes[0]).bits // 8]
+
+
+def arg(call: Any, name: str, dtype: str, values: int) -> gr.Tensor:
+    return call(name, [THREADS, values], getattr(gr, dtype), align_bytes=16)
+
+
+def own(t: gr.Tensor, thread: Any, values: int) -> gr.Tensor:
+    return t[thread, 0] if values == 1 else t[thread, :]
+
+
+def registers(name: str, dtype: str, values: int) -> gr.Tensor:
+    r = gr.alloc(name, [values], getattr(gr, dtype), gr.RF)
+    return r[0] if values == 1 else r
+
+
+def copy(dst: gr.Tensor, src: gr.Tensor, atom: Any = None) -> None:
+    gr.move(dst, src, atom=atom)
+
+
+def pointwise(atoms: list[gr.Atom], name: str) -> Case:
+    first = atoms[0]
+    ins = [(dtype_of(o), o.values) for n, o in first.operands.items() if n not in first.outputs]
+    out = first.operands[first.outputs[0]]
+    outs = [(dtype_of(out), out.values)] * len(atoms)
+    update = out.access == "update"
+    with gr.Kernel("conformance") as kernel:
+        xs = [arg(gr.input, f"x{i}", d, n) for i, (d, n) in enumerate([*ins, *([outs[0]] if update else [])])]
+        ys = [arg(gr.output, f"y{i}", d, n) for i, (d, n) in enumerate(outs)]
+        gr.blocks(1)
+        (t,) = gr.threads(THREADS).indices()
+        rs = [registers(f"r{i}", d, n) for i, (d, n) in enumerate(ins)]
+        for r, x, (_, n) in zip(rs, xs, ins, strict=False):
+            copy(r, own(x, t, n))
+        for i, atom in enumerate(atoms):
+            d, n = outs[i]
+            result = registers(f"d{i}", d, n)
+            if atom.kind == "MatMul":
+                accumulate = "accumulate" not in atom.attrs
+                if accumulate:
+                    copy(result, own(xs[-1], t, n))
+                gr.matmul(result, *rs, atom=atom, accumulate=accumulate)
+            else:
+                CALLS[atom.kind](atom.attrs["op"][0], result, *rs, atom=atom)
+            copy(own(ys[i], t, n), result)
+    return Case(name, kernel, atoms, [*ins, *([outs[0]] if update else [])], outs)
+
+
+def moves(atom: gr.Atom) -> Case:
+    """global -> registers -> (shared -> registers ->) global, the entry at its place among default moves."""
+    o = atom.operands[atom.outputs[0]]
+    dtype, n = dtype_of(o), o.values
+    opcode = [*atom.name.split("."), ""][0:2]
+    with gr.Kernel("conformance") as kernel:
+        x, y = arg(gr.input, "x0", dtype, n), arg(gr.output, "y0", dtype, n)
+        gr.blocks(1)
+        (t,) = gr.threads(THREADS).indices()
+        r, s = registers("r", dtype, n), registers("s", dtype, n)
+        copy(r, own(x, t, n), atom if opcode == ["ld", "global"] else None)
+        if opcode[1] == "shared":
+            shared = gr.alloc("shared", [THREADS, n], getattr(gr, dtype), gr.SH)
+            copy(own(shared, t, n), r, atom if opcode[0] == "st" else None)
+            gr.barrier()
+            copy(s, own(shared, t, n), atom if opcode[0] == "ld" else None)
+        elif atom.family == "mov":
+            copy(s, r, atom)
+        else:
+            s = r
+        copy(own(y, t, n), s, atom if opcode == ["st", "global"] else None)
+    return Case(atom.name, kernel, [atom], [(dtype, n)], [(dtype, n)])
+
+
+def inits(atom: gr.Atom) -> Case:
+    dtype = dtype_of(atom.operands["dst"])
+    with gr.Kernel("conformance") as kernel:
+        y = arg(gr.output, "y0", dtype, 1)
+        gr.blocks(1)
+        (t,) = gr.threads(THREADS).indices()
+        r = registers("r", dtype, 1)
+        gr.init(r, 3, atom=atom)
+        copy(y[t, 0], r)
+    return Case(atom.name, kernel, [atom], [], [(dtype, 1)])
+
+
+def shuffles(atom: gr.Atom) -> Case:
+    o = atom.operands["d"]
+    dtype, n, width = dtype_of(o), o.values, atom.thread_count
+    with gr.Kernel("conformance") as kernel:
+        x, y = arg(gr.input, "x0", dtype, n), arg(gr.output, "y0", dtype, n)
+        gr.blocks(1)
+        threads = gr.threads(THREADS)
+        (t,) = threads.indices()
+        groups = threads.tile(width)
+        g, _ = groups.indices()
+        r, d = registers("r", dtype, n), registers("d", dtype, n)
+        copy(r, own(x, t, n))
+        gr.shfl(d, r, mode=atom.attrs["mode"][0], arg=1, on=groups[g], atom=atom)
+        copy(own(y, t, n), d)
+    return Case(atom.name, kernel, [atom], [(dtype, n)], [(dtype, n)])
+
+
+def matrix_loads(atom: gr.Atom) -> Case:
+    """A whole fragment through shared memory, rows padded so that every matrix has its own banks."""
+    mma = gr.atom("mma.m16n8k16.f32.f16")
+    trans = ".trans" in atom.name
+    with gr.Kernel("conformance") as kernel:
+        x = gr.input("x0", gr.row_major(16, 16), gr.fp16, align_bytes=16)
+        y = gr.output("y0", gr.row_major(16, 16), gr.fp16, align_bytes=16)
+        gr.blocks(1)
+        threads = gr.threads(THREADS)
+        s = gr.alloc("s", gr.Layout((16, 16), (24, 1)), gr.fp16, gr.SH)
+        gr.move(s, x, on=threads, atom=("ld.global.v4.b32", "st.shared.v4.b32"))
+        gr.barrier()
+        r = gr.fragment("r", [16, 16], gr.fp16, mma.a, on=threads)
+        gr.move(r, s.T if trans else s, atom=atom.family)
+        gr.move(y, r, atom="st.global.b32")
+    return Case(atom.name, kernel, [atom], [], [], shapes=[(16, 16), (16, 16)])
+
+
+def matrix_multiplies(atom: gr.Atom) -> Case:
+    a_type, d_type = dtype_of(atom.operands["a"]), dtype_of(atom.operands["d"])
+    accumulate = "accumulate" not in atom.attrs
+    load, store = ("ld.global.v2.b32", "st.global.v2.b32") if d_type == "fp32" else ("ld.global.b32", "st.global.b32")
+    with gr.Kernel("conformance") as kernel:
+        a = gr.input("x0", gr.row_major(32, 32), getattr(gr, a_type), align_bytes=16)
+        b = gr.input("x1", gr.row_major(16, 32), getattr(gr, a_type), align_bytes=16)
+        c = gr.input("x2", gr.row_major(32, 16), getattr(gr, d_type), align_bytes=16)
+        y = gr.output("y0", gr.row_major(32, 16), getattr(gr, d_type), align_bytes=16)
+        gr.blocks(1)
+        warp = gr.threads(THREADS)
+        ra = gr.fragment("ra", [32, 16], getattr(gr, a_type), atom.a, on=warp)
+        rb = gr.fragment("rb", [16, 16], getattr(gr, a_type), atom.b, on=warp)
+        acc = gr.fragment("acc", [32, 16], getattr(gr, d_type), atom.c, on=warp)
+        gr.move(acc, c, atom=load)
+        for k in range(2):
+            gr.move(ra, a.tile([32, 16])[0, k], atom="ld.global.b32")
+            gr.move(rb, b.tile([16, 16])[0, k], atom="ld.global.b32")
+            gr.matmul(acc, ra, rb.T, atom=atom, accumulate=accumulate)
+        gr.move(y, acc, atom=store)
+    shapes = [(32, 32), (16, 32), (32, 16), (32, 16)]
+    return Case(atom.name, kernel, [atom], [], [], small=True, shapes=shapes)
+
+
+def cases(atoms: list[gr.Atom]) -> Iterator[Case]:
+    """Every entry in exactly one case, but for barriers, which the others use."""
+    groups: dict[tuple[Any, ...], list[gr.Atom]] = {}
+    for atom in atoms:
+        if atom.kind == "Sync":
+            continue
+        if atom.kind == "Init":
+            yield inits(atom)
+        elif atom.kind == "Shfl":
+            yield shuffles(atom)
+        elif atom.kind == "Move":
+            yield matrix_loads(atom) if atom.thread_count > 1 else moves(atom)
+        elif atom.thread_count > 1:
+            yield matrix_multiplies(atom)
+        else:
+            out = atom.operands[atom.outputs[0]]
+            key = (atom.kind, atom.arch, out.access, *((dtype_of(o), o.values) for o in atom.operands.values()))
+            groups.setdefault(key, []).append(atom)
+    for members in groups.values():
+        for i in range(0, len(members), 32):
+            part = members[i : i + 32]
+            yield pointwise(part, f"{part[0].name}...{part[-1].name}")

@@ -1,0 +1,182 @@
+"""Every entry through the whole path: kernel, lowering, printing, NVRTC; on a GPU beside the simulator, bit for bit."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graphene as gr
+
+sys.path.insert(0, str(Path(__file__).parent))
+import conformance
+from conformance import Case
+
+BUILT_IN = list(gr.atoms().values())  # when tests are collected: before any defines its own
+CASES = list(conformance.cases(BUILT_IN))
+ARCHS = ["sm_75", "sm_80", "sm_89", "sm_90a"]
+
+
+def arch_of(case: Case) -> str:
+    return next(a for a in ARCHS if all(x.runs_on(a) for x in case.entries))
+
+
+def test_every_entry_is_in_a_case() -> None:
+    covered = [a.name for c in CASES for a in c.entries]
+    assert sorted(covered) == sorted(a.name for a in BUILT_IN if a.kind != "Sync")
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_it_lowers_and_prints(case: Case) -> None:
+    """The generated text holds each entry's instruction."""
+    text = case.kernel.cuda_source(arch_of(case))
+    for atom in case.entries:
+        words = (atom.ptx or atom.cxx).replace("{", " ").replace("$", " ").split()
+        assert any(w in text for w in words)
+
+
+@pytest.mark.parametrize("case", CASES[::7], ids=str)
+def test_it_compiles(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seventh of them through NVRTC; every instruction's own text is compiled in test_entries.py."""
+    monkeypatch.setenv("GRAPHENE_CACHE_DIR", str(tmp_path))
+    binary = case.kernel.compile(arch_of(case))
+    assert binary.spill_bytes == 0
+
+
+def small_case(name: str) -> Case:
+    return next(c for c in CASES if c.name == name)
+
+
+@pytest.mark.parametrize("accumulator", ["f32", "f16"])
+def test_a_simulated_matrix_multiply_is_numpys(accumulator: str) -> None:
+    case = small_case(f"mma.m16n8k16.{accumulator}.f16")
+    rng = np.random.default_rng(0)
+    dtype = np.float32 if accumulator == "f32" else np.float16
+    a, b = (rng.integers(-4, 5, s).astype(np.float16) for s in case.shapes[:2])
+    c = rng.integers(-4, 5, case.shapes[2]).astype(dtype)
+    y = np.zeros(case.shapes[3], dtype)
+    case.kernel(a, b, c, y)
+    np.testing.assert_array_equal(y, a.astype(np.float64) @ b.astype(np.float64).T + c)
+
+
+@pytest.mark.parametrize("atom", [a.name for a in BUILT_IN if a.family.startswith("ldmatrix") and "/" not in a.name])
+def test_simulated_matrix_loads_move_every_element(atom: str) -> None:
+    case = small_case(atom)
+    x = np.arange(256, dtype=np.float16).reshape(16, 16)
+    y = np.zeros_like(x)
+    case.kernel(x, y)
+    np.testing.assert_array_equal(y, x.T if ".trans" in atom else x)
+
+
+# Every entry in the simulator; what NumPy computes exactly, equals it.
+
+NUMPY = {"fp16": "float16", "fp32": "float32", "fp64": "float64", "pred": "bool"}
+NUMPY |= {f"{s}{n}": f"{'u' * (s == 'u')}int{n}" for s in "iu" for n in (8, 16, 32, 64)}
+EXACT: dict[str, Any] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "and": np.bitwise_and, "or": np.bitwise_or,
+    "xor": np.bitwise_xor, "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
+    "ge": np.greater_equal, "max": np.fmax, "min": np.fmin, "neg": np.negative, "abs": np.abs, "floor": np.floor,
+    "ceil": np.ceil, "round": np.rint, "trunc": np.trunc, "where": np.where, "shl": np.left_shift,
+    "shr": np.right_shift,
+}  # fmt: skip
+
+
+def signature(case: Case) -> tuple[list[tuple[str, tuple[int, ...]]], int]:
+    """(dtype, shape) of every argument, and how many are inputs."""
+    args = case.kernel.ir.args
+    return [(t.dtype.name, tuple(t.shape)) for t in args], sum(t.name.startswith("x") for t in args)
+
+
+def shifts(case: Case) -> bool:
+    return any(a.attrs.get("op", ("",))[0] in ("shl", "shr") for a in case.entries)
+
+
+def moderate(rng: np.random.Generator, dtype: str, shape: tuple[int, ...], small: bool) -> Any:
+    t = np.dtype(NUMPY[dtype])
+    if t.kind == "f" and not small:
+        return (rng.standard_normal(shape) * 4).astype(t)
+    return rng.integers(0, 2 if dtype == "pred" else 5, shape).astype(t)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_it_simulates(case: Case) -> None:
+    args, inputs = signature(case)
+    if any(d not in NUMPY for d, _ in args):
+        pytest.skip("NumPy lacks one of the types")
+    rng = np.random.default_rng(1)
+    xs = [moderate(rng, d, s, case.small) for d, s in args[:inputs]]
+    ys = [np.zeros(s, NUMPY[d]) for d, s in args[inputs:]]
+    case.kernel.simulate(*xs, *ys, arch=arch_of(case))
+    for atom, y in zip(case.entries, ys, strict=True):
+        op = atom.attrs.get("op", ("",))[0]
+        if op == "cast" and "round" not in atom.attrs:  # between integers
+            np.testing.assert_array_equal(y, xs[0].astype(y.dtype), err_msg=atom.name)
+        elif op in EXACT and not any(n["ulps"] for n in atom.numerics):
+            np.testing.assert_array_equal(y, EXACT[op](*xs).astype(y.dtype), err_msg=atom.name)
+        elif atom.kind == "Move" and atom.thread_count == 1:
+            np.testing.assert_array_equal(y, xs[0], err_msg=atom.name)
+
+
+# On a GPU.
+
+TORCH = NUMPY | {"bf16": "bfloat16", "fp8e4m3": "float8_e4m3fn", "fp8e5m2": "float8_e5m2"}
+BITS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
+
+
+def random(torch: Any, dtype: str, shape: tuple[int, ...], small: bool) -> Any:
+    """Half of the numbers have random bits, the others moderate values."""
+    t = getattr(torch, TORCH[dtype])
+    if dtype == "pred":
+        return torch.randint(0, 2, shape).bool()
+    if small:
+        return torch.randint(-4, 5, shape).to(t)
+    raw = torch.randint(0, 256, (*shape, t.itemsize), dtype=torch.uint8).view(t).reshape(shape)
+    if not t.is_floating_point:
+        return raw
+    values = (torch.randn(shape, dtype=torch.float64) * 4).to(t)
+    return torch.where(torch.rand(shape) < 0.5, raw.to(torch.float64), values.to(torch.float64)).to(t)
+
+
+def agree(torch: Any, atom: gr.Atom, want: Any, got: Any) -> Any:
+    """Equal bits; any two NaNs; within the entry's stated tolerance."""
+    same = want.view(getattr(torch, BITS[want.itemsize])) == got.view(getattr(torch, BITS[got.itemsize]))
+    if not want.dtype.is_floating_point:
+        return same
+    w, g = want.to(torch.float64), got.to(torch.float64)
+    same |= w.isnan() & g.isnan()
+    ulps = max((n["ulps"] for n in atom.numerics), default=0.0)
+    if not ulps:
+        return same
+    # Functions with zeros inside their range are as exact as their values near 1.
+    scale = w.abs().clamp(min=1.0 if ulps > 4 else 0.0)
+    tiny = float(torch.finfo(want.dtype).tiny)  # subnormal results may become zero
+    return same | ((w - g).abs() <= ulps * float(torch.finfo(want.dtype).eps) * scale + tiny)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_device_computes_the_simulators_bits(case: Case) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA device")
+    args, inputs = signature(case)
+    if any(d not in TORCH for d, _ in args):
+        pytest.skip("torch lacks one of the types")
+    torch.manual_seed(0)
+    host = [random(torch, d, s, case.small) for d, s in args[:inputs]]
+    if shifts(case):
+        host[1] = (host[1].to(torch.int64) & 31).to(host[1].dtype)
+    outs = [torch.zeros(s, dtype=getattr(torch, TORCH[d])) for d, s in args[inputs:]]
+    device = [t.cuda() for t in (*host, *outs)]
+    case.kernel.simulate(*host, *outs, arch=arch_of(case))
+    case.kernel(*device)
+    torch.cuda.synchronize()
+    for atom, want, got in zip(case.entries, outs, device[inputs:], strict=True):
+        same = agree(torch, atom, want, got.cpu())
+        if not bool(same.all()):
+            at = tuple((~same).nonzero()[0].tolist())
+            shown = [h[at[0]].tolist() for h in host]
+            pytest.fail(f"{atom.name}: inputs {shown}, simulator {want[at].item()!r}, device {got[at].item()!r}")
