@@ -237,6 +237,18 @@ index past the end is an empty tile. Raises LayoutError TENSOR_INDEX.)doc");
       "name", [](const Tensor& t) { return t.buffer->name; }, "Name of the buffer.");
   c.def_property_readonly("is_fragment", &Tensor::is_fragment, "Whether a group of threads holds it together.");
   c.def_property_readonly(
+      "tv", [](const Tensor& t) { return t.is_fragment() ? py::cast(t.buffer->fragment->tv) : py::object(py::none()); },
+      "Of a fragment's buffer: (thread of the group, register) -> colexicographic element of fragment_shape; else "
+      "None.");
+  c.def_property_readonly(
+      "fragment_shape",
+      [](const Tensor& t) {
+        return t.is_fragment() ? py::object(py::tuple(py::cast(t.buffer->fragment->shape))) : py::object(py::none());
+      },
+      "Of a fragment's buffer: the logical extents of one stage; else None.");
+  c.def_property_readonly(
+      "base_layout", [](const Tensor& t) { return t.buffer->layout; }, "Layout of the whole buffer, of one stage.");
+  c.def_property_readonly(
       "bounds",
       [](const Tensor& t) {
         py::list out;

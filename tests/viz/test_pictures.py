@@ -161,3 +161,46 @@ def test_what_cannot_be_drawn(call, message):
     assert e.value.diagnostics[0]["message"] == message
     with pytest.raises(TypeError, match="nothing draws a object"):
         gr.svg(object())
+
+
+def test_tensors_are_drawn_where_their_elements_are():
+    """Fig. 4: A and its tilings, as they stand in the paper."""
+    a = gr.tensor("A", gr.Layout((4, 8), (1, 4)), gr.fp32)
+    assert [lines[0] for lines, _, _ in cells(gr.svg(a))[:3]] == ["0", "4", "8"]
+    d = a.tile([gr.Layout(2, 2), gr.Layout((2, 2), (1, 4))])
+    want = viz.draw_tiling(gr.Layout((4, 8), (1, 4)), d.levels, title=str(d))
+    assert gr.svg(d) == d._repr_svg_() == want
+    assert cells(gr.svg(d, of=a)) == cells(gr.svg(d, of=gr.Layout((4, 8), (1, 4)))) == cells(want)
+    part = gr.svg(a.tile([2, 4])[1, 0])
+    assert [lines[0] for lines, _, _ in cells(part)] == ["2", "6", "10", "14", "3", "7", "11", "15"]
+
+
+def test_thread_tensors():
+    warp = gr.threads(32)
+    groups = warp.tile(8).reshape(0, gr.row_major(2, 2))
+    drawn = cells(groups._repr_svg_())
+    assert [lines[0] for lines, _, _ in drawn] == [f"T{i}" for i in range(32)]
+    assert "[2,2:16,8].[8].thread" in gr.svg(groups)
+    pairs = cells(gr.svg(warp.tile([gr.Layout((4, 2), (1, 16))])))
+    assert [lines[0] for lines, _, _ in pairs[:8]] == ["T0", "T1", "T2", "T3", "T16", "T17", "T18", "T19"]
+
+
+def test_operands_of_atomic_specs_and_fragments():
+    mma = gr.atom("mma.m16n8k16.f32.f16")
+    drawn = cells(gr.svg(mma.operands["a"]))
+    assert len(drawn) == 256
+    assert drawn[1][0] == ["T0", "V1"]
+    with gr.Kernel("k"):
+        warps = gr.threads(64).tile(32)
+        acc = gr.fragment("acc", [32, 8], gr.fp32, mma.c, on=warps.reshape(0, gr.Layout((2, 1))))
+        held = cells(gr.svg(acc))
+    assert len(held) == 256
+    assert {lines[0] for lines, _, _ in held[:128]} == {f"T{i}" for i in range(32)}
+    assert {lines[0] for lines, _, _ in held[128:]} == {f"T{i}" for i in range(32, 64)}
+
+
+def test_atoms_without_a_picture_are_refused_not_broken():
+    for atom in gr.atoms().values():
+        for operand in getattr(atom, "operands", {}).values():
+            text = operand._repr_svg_()
+            assert text is None or ET.fromstring(text) is not None
