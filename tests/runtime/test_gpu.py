@@ -299,3 +299,32 @@ def test_another_process_loads_from_the_cache(axpy: Kernel) -> None:
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert out[0] == "True"
+
+
+def test_a_built_kernel() -> None:
+    """Fig. 8 of the paper with symbolic sizes, on integers whose sums fp16 holds exactly."""
+    with gr.Kernel("simple_gemm") as kernel:
+        M, N, K = (gr.sym(name, multiple_of=64, max=1 << 20) for name in "MNK")
+        A = gr.input("A", gr.col_major(M, K), gr.fp16)
+        B = gr.input("B", gr.col_major(K, N), gr.fp16)
+        C = gr.inout("C", gr.col_major(M, N), gr.fp16)
+        blocks, threads = gr.blocks(M // 64, N // 64), gr.threads(8, 8)
+        with gr.spec(C, [A, B], on=(blocks, threads)):
+            (bm, bn), (tm, tn) = blocks.indices(), threads.indices()
+            with gr.loop("k", K) as kk, gr.loop("m", 8) as i, gr.loop("n", 8) as j:
+                a = A.tile([64, None])[bm, 0].tile([8, None])[tm, 0][i, kk]
+                b = B.tile([None, 64])[0, bn].tile([None, 8])[0, tn][kk, j]
+                c = C.tile([64, 64])[bm, bn].tile([8, 8])[tm, tn][i, j]
+                gr.matmul(c, a, b, on=(blocks.scalar(), threads.scalar()))
+
+    def columns(rows: int, cols: int) -> Any:
+        return torch.randint(-2, 3, (cols, rows), device="cuda").half().T
+
+    for m, n, k in ((256, 128, 64), (64, 192, 320)):
+        a, b, c = columns(m, k), columns(k, n), columns(m, n)
+        want = c.double() + a.double() @ b.double()
+        kernel(a, b, c)
+        assert torch.equal(c.double(), want)
+    assert kernel.misses == 2
+    with pytest.raises(gr.LaunchError, match=r"M = 250 \(dimension 0 of 'A'\) is not a multiple of 64"):
+        kernel(columns(250, 64), columns(64, 128), columns(250, 128))
