@@ -135,6 +135,7 @@ Instance* Ghost::open(const Key& key, const Warp& w, int lane, const std::vector
   i.id = static_cast<int>(instances_.size());
   i.scope = key.scope;
   i.parent = key.parent;
+  if (i.parent != nullptr) i.parent->children = true;
   i.block = block_;
   i.group = key.group;
   i.expected = static_cast<std::int64_t>(members.size()) * (p.whole_grid ? blocks_run_ : 1);

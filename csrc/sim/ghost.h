@@ -41,6 +41,7 @@ struct Instance {
   bool readable = true;  // every operand could be resolved: else only the frame is checked
   std::unordered_map<std::int64_t, Seen> seen;
   std::unordered_set<Instance*> sources;  // whose writes it read
+  bool children = false;                  // specs were decomposed inside it
   bool failed = false, child_failed = false;
   std::optional<Diagnostic> problem;
 };

@@ -353,6 +353,7 @@ std::string Ghost::meaning(const Instance& i, std::uint64_t got, std::int64_t el
         const std::uint64_t term =
             field::subtract(prefix[static_cast<std::size_t>(z + 1)], prefix[static_cast<std::size_t>(z)]);
         if (field::add(got, term) == right) return "the sum without k = " + std::to_string(z);
+        if (got == field::add(right, term)) return "the sum with k = " + std::to_string(z) + " counted twice";
       }
     }
   }
@@ -396,7 +397,8 @@ Diagnostic Ghost::problem(const Instance& i, Code code, std::string message, std
                           : "threads " + std::to_string(members.front()) + " to " + std::to_string(members.back());
   details.push_back("in: block " + block_text(i.block) + ", " + threads + (path.empty() ? "" : ", inside " + path));
   d.details = std::move(details);
-  d.fix = "the specs inside it keep their promises: look at how this level is put together from them";
+  d.fix = i.children ? "the specs inside it keep their promises: look at how this level is put together from them"
+                     : "look at the statements inside it";
   return d;
 }
 
