@@ -126,7 +126,8 @@ def draw_tv(tv: Layout, shape: Sequence[int], title: str = "", axes: Sequence[st
     """A tile whose cells name the thread and the value (register) that hold them: "T3" over "V1".
 
     tv: a thread-value layout onto the colexicographic elements of `shape` (one or two axes; more are put side by side).
-    Colours are those of the threads. Raises LayoutError: LAYOUT_TV where tv leaves the tile, LAYOUT_PICTURE.
+    Colours are those of the threads (modulo a warp); boundaries separate warps and groups of values.
+    Raises LayoutError: LAYOUT_TV where tv leaves the tile, LAYOUT_PICTURE.
     """
     _static(tv)
     elements = math.prod(shape)
@@ -134,6 +135,7 @@ def draw_tv(tv: Layout, shape: Sequence[int], title: str = "", axes: Sequence[st
         raise _refuse(f"a picture shows 1 to {_MAX_CELLS} elements, the tile has {elements}")
     table = _core.TvTable(tv, elements)
     rows = shape[0] if len(shape) > 1 else 1
+    across = shape[1] if len(shape) > 1 else elements
     together = _leaves(tv[1].shape)[0] if tv[1].size > 1 else 1
 
     def cell(r: int, c: int) -> Cell:
@@ -145,7 +147,8 @@ def draw_tv(tv: Layout, shape: Sequence[int], title: str = "", axes: Sequence[st
         quads = table.threads >= 8
         fill = shade(thread // 4 % 8, thread % 4, 4) if quads else shade(thread)
         names = ", ".join(f"T{t} V{v}" for t, v in holders[:64])
-        return Cell(f"T{thread}{more}\nV{value}", fill, value // together, f"element {r + rows * c}: {names}")
+        group = (*([c // across] if len(shape) > 2 else []), *([thread // 32] if table.threads > 32 else []))
+        return Cell(f"T{thread}{more}\nV{value}", fill, (*group, value // together), f"element {r + rows * c}: {names}")
 
     return draw_grid(
         rows,
