@@ -1,8 +1,8 @@
 // Random expressions over random variables against a reference evaluation: values, facts, decisions and text.
 // Usage: sym_fuzz [expressions] [seed]
-#include <ctime>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <memory>
 #include <random>
 
