@@ -79,3 +79,61 @@ def line_of(marker: str) -> int:
     """The line of this file whose comment is the marker."""
     with open(__file__, encoding="utf-8") as f:
         return next(i for i, line in enumerate(f, 1) if line.rstrip().endswith(f"# {marker}"))
+
+
+def writes_beside(correct: bool) -> gr.Kernel:
+    """A Move that also writes another argument."""
+    with gr.Kernel("writes_beside") as kernel:
+        a, b, other = gr.input("A", [32], gr.fp32), gr.output("B", [32], gr.fp32), gr.inout("other", [32], gr.fp32)
+        gr.blocks(1)
+        warp = gr.threads(32)
+        (t,) = warp.indices()
+        r = gr.alloc("r", [], gr.fp32, gr.RF)
+        with gr.move(b, a, on=warp):  # frame
+            gr.move(r, a[t])
+            gr.move(b[t], r)
+            if not correct:
+                gr.move(other[t], r)
+    return kernel
+
+
+def operand_changes(correct: bool) -> gr.Kernel:
+    """A product whose operand is overwritten half-way."""
+    with gr.Kernel("operand_changes") as kernel:
+        a, b = gr.input("A", [32], gr.fp32), gr.inout("B", [32], gr.fp32)
+        gr.blocks(1)
+        warp = gr.threads(32)
+        (t,) = warp.indices()
+        s = gr.alloc("s", [32], gr.fp32, gr.SH)
+        r = gr.alloc("r", [], gr.fp32, gr.RF)
+        gr.move(r, a[t])
+        gr.move(s[t], r)
+        with gr.matmul(b, s, a, on=warp):  # product
+            gr.move(r, s[t])
+            if not correct:
+                gr.init(s[t], 2)
+                gr.move(r, s[t])
+            gr.matmul(b[t], r, a[t])
+    return kernel
+
+
+def quads_by_hand(fault: str | None = None) -> gr.Kernel:
+    """A tile spread over the private registers of a warp, in an order that nobody declared, two times."""
+    with gr.Kernel("quads_by_hand") as kernel:
+        a, d = gr.input("A", [2, 8, 8], gr.fp16, align_bytes=16), gr.output("D", [2, 8, 8], gr.fp16)
+        gr.blocks(1)
+        warp = gr.threads(32)
+        (t,) = warp.indices()
+        regs = gr.alloc("regs", [2], gr.fp16, gr.RF)
+        with gr.loop("i", 2) as i:
+            with gr.move(regs, a[i, :, :], on=warp):  # spread
+                for j in range(2):
+                    row, col = t // 4, 2 * (t % 4) + j
+                    if fault == "another order the second time":
+                        row, col = row * (1 - i) + t % 8 * i, col * (1 - i) + (2 * (t // 8) + j) * i
+                    if fault == "one half read twice" and j == 1:
+                        col = col - 1
+                    gr.move(regs[j], a[i, row, col])
+            for j in range(2):
+                gr.move(d[i, t // 4, 2 * (t % 4) + j], regs[j])
+    return kernel

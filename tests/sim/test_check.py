@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hazards import race_across_warps
 from kernels import fig8, transpose
-from promises import FAULTS, gemm, line_of
+from promises import FAULTS, gemm, line_of, operand_changes, quads_by_hand, writes_beside
 
 import graphene as gr
 
@@ -46,3 +46,52 @@ def test_fig8_passes() -> None:
     result = fig8(256, 256, 8).check()
     assert result.ok
     assert result.blocks == 4
+
+
+def test_what_is_not_an_output_must_not_be_written() -> None:
+    assert writes_beside(True).check().ok
+    (error,) = writes_beside(False).check().errors
+    assert (error.code, error.where) == ("CHECK_FRAME", f"promises.py:{line_of('frame')}")
+    assert error.details[0] == "written: other[0]"
+
+
+def test_an_operand_must_not_change() -> None:
+    assert operand_changes(True).check().ok
+    (error,) = operand_changes(False).check().errors
+    assert (error.code, error.where) == ("CHECK_FRAME", f"promises.py:{line_of('product')}")
+    assert error.details[0] == "written: s[0]"
+
+
+def test_undeclared_registers_are_matched_by_value() -> None:
+    for seed in range(4):
+        result = quads_by_hand().check(seed=seed)
+        assert result.ok, str(result)
+        assert result.promises == 2
+    (error,) = quads_by_hand("one half read twice").check().errors
+    assert (error.code, error.where) == ("CHECK_PROMISE", f"promises.py:{line_of('spread')}")
+    assert error.details[0] == "32 elements of what is promised are in no register, the first: number 8"
+    (error,) = quads_by_hand("another order the second time").check().errors
+    assert (error.code, error.where) == ("CHECK_DISTRIBUTION", f"promises.py:{line_of('spread')}")
+
+
+def test_the_text_of_a_broken_promise() -> None:
+    result = gemm("the inner product leaves out the last k").check(M=16, N=16, K=16)
+    line, outer, root = line_of("inner"), line_of("k tile"), line_of("root")
+    assert str(result) == (
+        f"promises.py:{line}: the decomposition does not do what the spec says   [CHECK_PROMISE]\n"
+        "    %14:[16,16:N,1].fp32.GL <- MatMul<<<[].block, #5:[64].thread>>>"
+        "(%6:[16,8:8,1].fp32.SH, %7:[8,16:16,1].fp32.SH)\n"
+        "  wrong: 256 of 256 elements\n"
+        "  the first: [0, 0], C[0, 0]\n"
+        "  got: the sum over k from 0 to 6 of 8\n"
+        f"  in: block (0, 0), threads 0 to 63, inside promises.py:{outer}, promises.py:{root}\n"
+        "  fix: look at the statements inside it"
+    )
+
+
+def test_numerics_are_compared_with_float64() -> None:
+    result = fig8(128, 128, 16).check()
+    assert result.worst_error is None  # its root is a generic spec
+    result = gemm().check(M=32, N=32, K=64)
+    assert result.worst_error is not None
+    assert 0 <= result.worst_error <= 1
