@@ -15,15 +15,17 @@ void register_lower(py::module_& m) {
       .def_readonly("shared_bytes", &lower::Program::shared_bytes, "Shared memory of a block in bytes.")
       .def_readonly("block_threads", &lower::Program::block_threads, "Threads of a block.")
       .def("cuda_source", &emit::cuda_source, "The kernel as header-free CUDA C++.")
-      .def("manifest", &make_manifest, "What the runtime needs for a launch.");
+      .def("manifest", &make_manifest, "What the runtime needs for a launch.")
+      .def(
+          "manifest_json", [](const lower::Program& p) { return make_manifest(p).to_json(); },
+          "The same as JSON text.");
 
   m.def(
       "lower",
-      [](const std::shared_ptr<ir::Kernel>& kernel, const std::optional<std::string>& arch) {
-        return std::const_pointer_cast<lower::Program>(
-            lower::lower(kernel, arch ? *arch : lower::default_arch(*kernel)));
+      [](const std::shared_ptr<ir::Kernel>& kernel, const std::string& arch) {
+        return std::const_pointer_cast<lower::Program>(lower::lower(kernel, arch));
       },
-      py::arg("kernel"), py::arg("arch") = py::none(),
+      py::arg("kernel"), py::arg("arch"),
       "Verifies, matches and lowers. Raises every problem at once: VerifyError (VERIFY_*, LOWER_*), SelectError.");
   m.def(
       "verify",

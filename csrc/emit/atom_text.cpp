@@ -73,6 +73,27 @@ std::string quoted(const std::string& ptx) {
   return out + "\"";
 }
 
+// The instruction as string literals of at most kColumns, cut between operands.
+Lines wrap_text(const std::string& head, const std::string& ptx) {
+  Lines out;
+  std::size_t at = 0;
+  while (at < ptx.size()) {
+    std::size_t end = ptx.size();
+    if (head.size() + ptx.size() - at + 2 > kColumns) {
+      std::size_t cut = std::string::npos;
+      for (std::size_t i = ptx.find(", ", at); i != std::string::npos && head.size() + i - at + 4 <= kColumns;
+           i = ptx.find(", ", i + 1)) {
+        const char next = i + 2 < ptx.size() ? ptx[i + 2] : ' ';
+        if (next == '{' || next == '[') cut = i + 2;
+      }
+      if (cut != std::string::npos) end = cut;
+    }
+    out.push_back((out.empty() ? head : std::string(head.size(), ' ')) + quoted(ptx.substr(at, end - at)));
+    at = end;
+  }
+  return out;
+}
+
 }  // namespace
 
 void append(Lines& out, const Lines& lines, const std::string& indent) {
@@ -218,8 +239,11 @@ std::vector<std::string> AtomText::ptx_registers(const RegRef& regs, const Slot&
   const ir::ScalarType dtype = registers_.array(regs.array).dtype;
   const int bits = ir::bits(dtype);
   const int count = static_cast<int>(regs.values.size());
-  const auto [constraint, per, unused] = s.def->packing;
+  auto [constraint, per, unused] = s.def->packing;
   GR_ASSERT(per > 0 && count % per == 0, "register packing of " + s.def->def.name);
+  // Untyped instructions take floating-point registers as they are.
+  if (ptx.untyped && dtype == ir::ScalarType::fp32 && constraint == 'r') constraint = 'f';
+  if (ptx.untyped && dtype == ir::ScalarType::fp64 && constraint == 'l') constraint = 'd';
   std::vector<std::string> out;
   if (bits < 32 && constraint == 'r' && (per > 1 || dtype != ir::ScalarType::pred)) {
     for (int v = 0; v < count; v += per) {
@@ -249,8 +273,8 @@ std::string AtomText::single_register(const std::string& value, ir::ScalarType d
       {'h', "u16"}, {'r', "u32"}, {'l', "u64"}, {'f', "float"}, {'d', "double"}};
   const std::string& wanted = kTypes.at(constraint);
   const bool stored_as_bits = ir::info(dtype).cls == ir::ScalarInfo::Class::Float && ir::bits(dtype) <= 16;
-  const bool integer = (ir::info(dtype).cls != ir::ScalarInfo::Class::Float || stored_as_bits) &&
-                       dtype != ir::ScalarType::pred;
+  const bool integer =
+      (ir::info(dtype).cls != ir::ScalarInfo::Class::Float || stored_as_bits) && dtype != ir::ScalarType::pred;
   const bool same_size = ir::bits(dtype) == (constraint == 'h' ? 16 : constraint == 'r' || constraint == 'f' ? 32 : 64);
   if (natural == wanted || (integer && same_size && constraint != 'f' && constraint != 'd')) {
     return add_register(letter, value, s, ptx);
@@ -350,7 +374,9 @@ bool AtomText::clobbers_memory(const AtomCall& call) const {
 }
 
 Lines AtomText::asm_statement(const AtomCall& call) {
+  const atoms::Kind kind = call.atom->atom.kind;
   Asm ptx;
+  ptx.untyped = kind == atoms::Kind::Move || kind == atoms::Kind::Shfl || kind == atoms::Kind::Init;
   const std::string text = fill_text(call, &ptx);
   std::string numbered;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -374,7 +400,7 @@ Lines AtomText::asm_statement(const AtomCall& call) {
     for (const AsmOperand& o : operands) out.push_back("\"" + o.constraint + "\"(" + o.text + ")");
     return out;
   };
-  Lines lines{head + quoted(numbered)};
+  Lines lines = wrap_text(head, numbered);
   if (ptx.outs.empty() && ptx.ins.empty()) {
     lines.back() += clobber.empty() ? "" : " ::: " + clobber;
   } else {

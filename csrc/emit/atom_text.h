@@ -33,7 +33,8 @@ class AtomText {
   };
   struct Asm {
     std::vector<AsmOperand> outs, ins;
-    Lines before, after;  // packing of values that do not sit in a word
+    Lines before, after;   // packing of values that do not sit in a word
+    bool untyped = false;  // the instruction moves bits: .b32 takes a .f32 register
   };
   struct Slot {  // one operand of the call, found by name
     const atoms::OperandInstance* def = nullptr;

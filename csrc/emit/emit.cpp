@@ -1,6 +1,7 @@
 #include "emit/emit.h"
 
 #include <algorithm>
+#include <map>
 
 #include "emit/atom_text.h"
 #include "emit/expressions.h"
@@ -40,6 +41,10 @@ class KernelPrinter {
     AtomText atoms(program_, expressions_, *registers_, buffers);
     atoms_ = &atoms;
 
+    sym::Substitution same;
+    std::map<const sym::Node*, Expr> first;
+    unify_coordinates(program_.kernel->body, first, same);
+    expressions_.unify(std::move(same));
     const Names names = names_;
     pass(true);
     names_ = names;
@@ -53,10 +58,12 @@ class KernelPrinter {
     if (!inner.empty() && !body.empty() && !body.front().empty()) inner.emplace_back();
     append(inner, body);
 
-    std::string text = helpers();
-    text += signature();
+    std::string text = signature();
     for (const std::string& l : inner) text += l.empty() ? "\n" : "  " + l + "\n";
     text += "}\n";
+    std::vector<std::string> helpers;
+    collect_helpers(program_.body, helpers);
+    text.insert(0, used_helpers(helpers, text));
     return prelude(text) + text;
   }
 
@@ -65,7 +72,47 @@ class KernelPrinter {
     expressions_.start_pass(counting);
     for (const auto& [var, name, wide] : parameters_) expressions_.declare(var, name, wide);
     last_comment_ = nullptr;
+    if (!counting) declare_coordinates(program_.kernel->body);
     return block(program_.body);
+  }
+
+  static void unify_coordinates(const ir::Block& statements, std::map<const sym::Node*, Expr>& first,
+                                sym::Substitution& same) {
+    for (const ir::StmtPtr& s : statements) {
+      if (const auto* indices = s->as<ir::IndicesStmt>()) {
+        for (const std::vector<Expr>& level : indices->vars) {
+          for (const Expr& v : level) {
+            if (!v.is_var() || !v.var().def) continue;
+            const Expr def = sym::expand_coords(v);
+            if (def.is_const()) continue;
+            const auto [it, fresh] = first.emplace(def.node(), v);
+            if (!fresh && !identical(it->second, v)) same[v.node()] = it->second;
+          }
+        }
+      } else if (const auto* spec = s->as<ir::SpecStmt>()) {
+        unify_coordinates(spec->body, first, same);
+      } else if (const auto* loop = s->as<ir::LoopStmt>()) {
+        unify_coordinates(loop->body, first, same);
+      } else if (const auto* only = s->as<ir::OnlyStmt>()) {
+        unify_coordinates(only->body, first, same);
+      } else if (const auto* branch = s->as<ir::IfStmt>()) {
+        unify_coordinates(branch->then_body, first, same);
+        unify_coordinates(branch->else_body, first, same);
+      }
+    }
+  }
+
+  // Coordinates that the text uses, in the order of the IR.
+  void declare_coordinates(const ir::Block& statements) {
+    for (const ir::StmtPtr& s : statements) {
+      if (const auto* indices = s->as<ir::IndicesStmt>()) {
+        for (const std::vector<Expr>& level : indices->vars) {
+          for (const Expr& v : level) expressions_.define_if_used(v);
+        }
+      } else if (const auto* spec = s->as<ir::SpecStmt>()) {
+        declare_coordinates(spec->body);
+      }
+    }
   }
 
   void name_parameters() {
@@ -145,14 +192,6 @@ class KernelPrinter {
 
   static int alignment(const lower::MemBuffer& b) { return std::max(16, b.buffer->align_bytes); }
 
-  std::string helpers() const {
-    std::vector<std::string> seen;
-    collect_helpers(program_.body, seen);
-    std::string out;
-    for (const std::string& h : seen) out += h + (h.ends_with('\n') ? "" : "\n");
-    return out.empty() ? out : out + "\n";
-  }
-
   static void collect_helpers(const lower::Block& block, std::vector<std::string>& seen) {
     for (const lower::NodePtr& n : block) {
       if (const auto* call = n->as<AtomCall>()) {
@@ -184,8 +223,16 @@ class KernelPrinter {
 
   void statement(Lines& out, const Node& n) {
     if (const auto* call = n.as<AtomCall>()) {
+      const bool first = n.origin != last_comment_;
       comment(out, n);
-      append(out, atoms_->statement(*call));
+      const Lines lines = atoms_->statement(*call);
+      // Short statements of one spec share a line.
+      const bool short_line = lines.size() == 1 && lines.front().size() <= 28;
+      if (short_line && !first && out.back().size() + 1 + lines.front().size() <= 110) {
+        out.back() += " " + lines.front();
+      } else {
+        append(out, lines);
+      }
     } else if (const auto* loop = n.as<Loop>()) {
       append(out, print_loop(*loop));
     } else if (const auto* branch = n.as<If>()) {

@@ -148,7 +148,8 @@ CText Expressions::name(const Expr& e, int at, std::string_view hint, std::strin
     inner.push_back(std::move(scopes_.back()));
     scopes_.pop_back();
   }
-  CText value = compose(e, hint);
+  CText value = e.op() == Op::Add ? sum_from_another(e, hint) : compose(e, hint);
+  if (e.op() == Op::Add) scopes_.back().sums.emplace_back(e, hint);
   const bool condition = e.op() >= Op::Lt;
   const char* type = condition ? "bool" : value.wide ? "i64" : "int";
   const CText named{.text = names_.fresh(std::string(hint) + std::string(suffix)), .wide = value.wide};
@@ -158,8 +159,9 @@ CText Expressions::name(const Expr& e, int at, std::string_view hint, std::strin
   return named;
 }
 
-bool Expressions::worth_naming(const Expr& e, int at) {
-  if (inline_only_ || e.is_const() || at > current() || cost(e) < kWorthNaming) return false;
+// `saved`: operators that a name spares.
+bool Expressions::worth_naming(const Expr& e, int at, int saved) {
+  if (inline_only_ || e.is_const() || at > current() || saved < kWorthNaming) return false;
   if (at < current()) return true;
   int& uses = uses_[{scopes_.back().ordinal, e.node()}];
   if (counting_) return ++uses > 1;
@@ -168,23 +170,32 @@ bool Expressions::worth_naming(const Expr& e, int at) {
 
 CText Expressions::plain(const Expr& e) {
   inline_only_ = true;
-  CText out = compose(e, "");
+  CText out = compose(same_.empty() ? e : sym::substitute(e, same_), "");
   inline_only_ = false;
   return out;
 }
 
 CText Expressions::text(const Expr& e, std::string_view hint) {
+  return text_of(same_.empty() ? e : sym::substitute(e, same_), hint);
+}
+
+CText Expressions::text_of(const Expr& e, std::string_view hint) {
   if (e.is_const()) return literal(e.value());
   if (e.is_var()) return variable(e);
   if (const CText* known = find(e)) return *known;
   if (e.op() == Op::Add) return sum(e, hint);
   const int at = depth(e);
-  if (worth_naming(e, at)) return name(e, at, hint, e.op() >= Op::Lt ? "_in" : "_x");
+  if (worth_naming(e, at, cost(e))) return name(e, at, hint, e.op() >= Op::Lt ? "_in" : "_x");
   return compose(e, hint);
+}
+
+void Expressions::define_if_used(const Expr& coordinate) {
+  if (coordinate.is_var() && coordinates_.contains(coordinate.node()) && depth(coordinate) == 0) variable(coordinate);
 }
 
 CText Expressions::variable(const Expr& e) {
   const sym::VarInfo& v = e.var();
+  if (counting_ && v.kind == VarKind::Coord) coordinates_.insert(e.node());
   const auto it = declared_.find(e.node());
   if (it != declared_.end()) return it->second;
   if (const CText* known = find(e)) return *known;
@@ -219,7 +230,9 @@ CText Expressions::variable(const Expr& e) {
   return named;
 }
 
-CText Expressions::sum(const Expr& e, std::string_view hint) {
+// Terms in the order of the loops they depend on. What is the same in all iterations of a loop is named outside of it,
+// together with what was named further out.
+CText Expressions::sum(const Expr& e, std::string_view hint, bool being_named) {
   const sym::Node& n = *e.node();
   std::vector<Term> terms;
   for (std::size_t i = 0; i < n.args.size(); ++i) {
@@ -228,27 +241,53 @@ CText Expressions::sum(const Expr& e, std::string_view hint) {
   }
   std::ranges::stable_sort(terms, {}, &Term::depth);
   std::vector<std::pair<CText, Expr>> parts;
+  Expr prefix = 0;
   for (std::size_t i = 0; i < terms.size();) {
     std::size_t end = i;
     Expr group = 0;
     for (; end < terms.size() && terms[end].depth == terms[i].depth; ++end) group = group + terms[end].value;
-    const bool whole = i == 0 && end == terms.size() && n.constant == 0;
-    const CText* known = find(group);
-    if (known != nullptr) {
-      parts.emplace_back(*known, group);
-    } else if (worth_naming(group, terms[i].depth)) {
-      parts.emplace_back(name(group, terms[i].depth, hint, "_at"), group);
-    } else if (whole) {
-      return compose(e, hint);
+    prefix = prefix + group;
+    const bool whole = being_named && end == terms.size();
+    if (const CText* known = find(prefix)) {
+      parts = {{*known, prefix}};
+    } else if (!whole && worth_naming(prefix, terms[i].depth, cost(group))) {
+      parts = {{name(prefix, terms[i].depth, hint, "_at"), prefix}};
     } else {
-      for (std::size_t k = i; k < end; ++k) {
-        const Expr& v = terms[k].value;
-        parts.emplace_back(v.op() == Op::Add ? product(v, 1, hint) : text(v, hint), v);
-      }
+      for (std::size_t k = i; k < end; ++k) parts.emplace_back(product(terms[k].value, 1, hint), terms[k].value);
     }
     i = end;
   }
+  std::ranges::stable_partition(parts, [](const auto& p) { return !p.first.text.starts_with('-'); });
   return join_sum(parts, n.constant);
+}
+
+// A sum that differs little from one that has a name already.
+CText Expressions::sum_from_another(const Expr& e, std::string_view hint) {
+  const std::pair<Expr, std::string>* best = nullptr;
+  int best_cost = cost(e) / 2;
+  for (const Scope& scope : scopes_) {
+    for (const auto& other : scope.sums) {
+      if (other.second != hint) continue;
+      const int left = cost(e - other.first) + 1;
+      if (left > best_cost) continue;
+      best = &other;
+      best_cost = left;
+    }
+  }
+  if (best == nullptr) return sum(e, hint, true);
+  const Expr rest = e - best->first;
+  const CText* known = find(best->first);
+  std::vector<std::pair<CText, Expr>> parts{{*known, best->first}};
+  if (rest.is_const()) return join_sum(parts, rest.value());
+  if (rest.op() != Op::Add) {
+    parts.emplace_back(product(rest, 1, hint), rest);
+    return join_sum(parts, 0);
+  }
+  for (std::size_t i = 0; i < rest.node()->args.size(); ++i) {
+    const Expr value = rest.node()->args[i] * Expr(rest.node()->coef[i]);
+    parts.emplace_back(product(value, 1, hint), value);
+  }
+  return join_sum(parts, rest.node()->constant);
 }
 
 CText Expressions::join_sum(const std::vector<std::pair<CText, Expr>>& terms, std::int64_t constant) {
@@ -306,7 +345,7 @@ CText Expressions::product(const Expr& e, std::int64_t coef, std::string_view hi
   std::vector<CText> texts;
   bool wide = false;
   for (const Expr& f : factors) {
-    texts.push_back(text(f, hint));
+    texts.push_back(text_of(f, hint));
     wide = wide || texts.back().wide;
   }
   const CText scale = literal(coef < 0 && coef != sym::kMinInt ? -coef : coef);
@@ -329,7 +368,7 @@ CText Expressions::binary(const Expr& e, std::string_view op, Prec prec, std::st
   CText out{.prec = prec};
   const bool condition = e.op() >= Op::Lt;
   for (std::size_t i = 0; i < e.node()->args.size(); ++i) {
-    const CText t = text(e.node()->args[i], hint);
+    const CText t = text_of(e.node()->args[i], hint);
     // Comparisons and divisions do not chain; && || ^ do.
     const bool chains = op == "&&" || op == "||" || op == "^";
     const Prec need = i == 0 || chains ? prec : static_cast<Prec>(static_cast<int>(prec) + 1);
@@ -345,7 +384,7 @@ CText Expressions::binary(const Expr& e, std::string_view op, Prec prec, std::st
 CText Expressions::call(std::string_view function, const Expr& e, std::string_view hint) {
   CText out{.text = std::string(function) + "("};
   for (std::size_t i = 0; i < e.node()->args.size(); ++i) {
-    const CText t = text(e.node()->args[i], hint);
+    const CText t = text_of(e.node()->args[i], hint);
     out.wide = out.wide || t.wide;
     // n-ary: f(a, f(b, c))
     if (i + 2 < e.node()->args.size()) {
@@ -400,7 +439,7 @@ CText Expressions::compose(const Expr& e, std::string_view hint) {
     case Op::Or:
       return binary(e, "||", Prec::Or, hint);
     case Op::Not:
-      return {.text = "!" + text(n.args[0], hint).in(Prec::Unary), .prec = Prec::Unary};
+      return {.text = "!" + text_of(n.args[0], hint).in(Prec::Unary), .prec = Prec::Unary};
     case Op::Const:
       break;
   }

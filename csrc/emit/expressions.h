@@ -33,6 +33,9 @@ class Expressions {
 
   void start_pass(bool counting);
 
+  // Coordinates that are the same function of the executing thread go by one name: `same` maps to it.
+  void unify(sym::Substitution same) { same_ = std::move(same); }
+
   // A kernel parameter or a mutable scalar that already has a name.
   void declare(const Expr& var, const std::string& c_name, bool wide);
 
@@ -40,6 +43,9 @@ class Expressions {
   void open();
   void open_loop(const Expr& var, const std::string& c_name, bool wide);
   std::vector<std::string> close();
+
+  // A coordinate that the counting pass met gets its definition now.
+  void define_if_used(const Expr& coordinate);
 
   // `hint` names what has to be named.
   [[nodiscard]] CText text(const Expr& e, std::string_view hint);
@@ -53,6 +59,7 @@ class Expressions {
     int ordinal = 0;
     std::vector<std::string> definitions;
     std::map<const sym::Node*, CText> named;
+    std::vector<std::pair<Expr, std::string>> sums;  // named ones with the hint they were named for
     const sym::Node* loop_var = nullptr;
   };
   struct Term {
@@ -65,9 +72,11 @@ class Expressions {
   int cost(const Expr& e);
   const CText* find(const Expr& e);
   CText name(const Expr& e, int at, std::string_view hint, std::string_view suffix);
-  bool worth_naming(const Expr& e, int at);
+  bool worth_naming(const Expr& e, int at, int saved);
   CText compose(const Expr& e, std::string_view hint);
-  CText sum(const Expr& e, std::string_view hint);
+  CText text_of(const Expr& e, std::string_view hint);
+  CText sum(const Expr& e, std::string_view hint, bool being_named = false);
+  CText sum_from_another(const Expr& e, std::string_view hint);
   CText join_sum(const std::vector<std::pair<CText, Expr>>& terms, std::int64_t constant);
   CText product(const Expr& e, std::int64_t coef, std::string_view hint);
   CText variable(const Expr& e);
@@ -83,6 +92,8 @@ class Expressions {
   std::map<const sym::Node*, CText> declared_;
   std::map<const sym::Node*, int> loop_depth_;
   std::map<const sym::Node*, int> cost_;
+  std::set<const sym::Node*> coordinates_;  // met while counting
+  sym::Substitution same_;
   std::map<std::pair<int, const sym::Node*>, int> uses_;
 };
 

@@ -71,7 +71,50 @@ void collect_identifiers(std::string_view text, std::set<std::string_view>& out)
   }
 }
 
+// A helper's top-level functions, each ending with a closing brace at the start of a line.
+std::vector<std::string> functions(std::string_view text) {
+  std::vector<std::string> out;
+  while (!text.empty()) {
+    const std::size_t end = text.find("\n}\n");
+    const std::size_t size = end == std::string_view::npos ? text.size() : end + 3;
+    out.emplace_back(text.substr(0, size));
+    text.remove_prefix(size);
+  }
+  return out;
+}
+
+std::string_view declared_name(std::string_view function) {
+  const std::size_t paren = function.find('(');
+  if (paren == std::string_view::npos) return {};
+  std::size_t begin = paren;
+  while (begin > 0 &&
+         (std::isalnum(static_cast<unsigned char>(function[begin - 1])) != 0 || function[begin - 1] == '_')) {
+    --begin;
+  }
+  return function.substr(begin, paren - begin);
+}
+
 }  // namespace
+
+std::string used_helpers(const std::vector<std::string>& helpers, const std::string& body) {
+  std::set<std::string_view> used;
+  collect_identifiers(body, used);
+  std::vector<std::string> all;
+  for (const std::string& h : helpers) {
+    for (std::string& f : functions(h.ends_with('\n') ? h : h + "\n")) all.push_back(std::move(f));
+  }
+  std::vector<bool> wanted(all.size());
+  for (std::size_t i = all.size(); i-- > 0;) {
+    const std::string_view name = declared_name(all[i]);
+    wanted[i] = name.empty() || used.contains(name);
+    if (wanted[i]) collect_identifiers(all[i], used);
+  }
+  std::string out;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (wanted[i]) out += all[i];
+  }
+  return out.empty() ? out : out + "\n";
+}
 
 std::string prelude(const std::string& body) {
   std::set<std::string_view> used;
@@ -83,8 +126,13 @@ std::string prelude(const std::string& body) {
     if (wanted.at(i)) collect_identifiers(kEntries.at(i).text, used);
   }
   std::string out;
+  bool types = true;
   for (std::size_t i = 0; i < kEntries.size(); ++i) {
-    if (wanted.at(i)) out += std::string(kEntries.at(i).text) + "\n";
+    if (!wanted.at(i)) continue;
+    const bool type = kEntries.at(i).text.starts_with("using");
+    if (types && !type && !out.empty()) out += "\n";
+    types = type;
+    out += std::string(kEntries.at(i).text) + "\n";
   }
   return out.empty() ? out : out + "\n";
 }

@@ -15,7 +15,7 @@ namespace graphene::lower {
 namespace {
 
 // Statements that unrolling may produce; a kernel of this size compiles for minutes.
-constexpr std::size_t kMaxNodes = 200'000;
+constexpr std::size_t kMaxNodes = 65'536;
 constexpr std::size_t kMaxProblems = 50;
 
 bool is_loop_counter(const sym::VarInfo& v) { return v.kind == sym::VarKind::Loop; }

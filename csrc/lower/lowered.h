@@ -130,9 +130,6 @@ using ProgramPtr = std::shared_ptr<const Program>;
 // Width of a symbol as a kernel parameter: 32 when its facts fit a signed 32-bit integer, else 64.
 [[nodiscard]] int symbol_bits(const Expr& symbol);
 
-// The lowest architecture from sm_80 up that has every atom the kernel names.
-[[nodiscard]] std::string default_arch(const ir::Kernel& kernel);
-
 // Verifies, matches and lowers. Throws every problem found at once (VerifyError, SelectError).
 [[nodiscard]] ProgramPtr lower(const ir::KernelPtr& kernel, const std::string& arch);
 

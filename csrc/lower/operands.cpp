@@ -25,16 +25,12 @@ Along along(const ir::DimBound& bound, std::size_t values) {
     for (const Layout& level : bound.levels) {
       for (const Layout& mode : ir::modes_of(level)) {
         const Expr size = mode.size();
-        if (!size.is_const() || size.value() == 0) {
-          fail(Code::LOWER_BOUND, "an access of a size that is not constant", {"got: " + size.str()});
-        }
+        GR_ASSERT(size.is_const() && size.value() > 0, "a matched operand has constant sizes");
         at = at + mode(Expr(rest % size.value()));
         rest /= size.value();
       }
     }
-    if (!at.is_const()) {
-      fail(Code::LOWER_BOUND, "elements of one access whose distances are not constant", {"got: " + at.str()});
-    }
+    GR_ASSERT(at.is_const(), "a matched operand's values are at constant distances");
     out.deltas.push_back(at.value());
   }
   return out;

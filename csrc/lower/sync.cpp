@@ -20,13 +20,15 @@ Expr power_of_two(const Expr& e) {
 // One barrier per set of threads: those of "my group" are numbered by the group.
 Expr barrier_id(const ir::ThreadTensor& group, std::int64_t threads, SyncState& state) {
   const Expr offset = sym::expand_coords(group.offset);
+  const std::int64_t first = sym::lower_bound(offset);
   const std::int64_t last = sym::upper_bound(offset);
-  if (last == sym::kMaxInt || sym::lower_bound(offset) < 0 || sym::divisor(offset) % threads != 0) {
-    fail(Code::LOWER_BARRIER_GROUP, "a barrier for threads that do not begin at a multiple of their number",
-         {"group: " + group.type_str(), "first thread: " + offset.str()});
+  const Expr relative = offset - Expr(first);
+  if (first == sym::kMinInt || last == sym::kMaxInt || sym::divisor(relative) % threads != 0) {
+    fail(Code::LOWER_BARRIER_GROUP, "a barrier of groups that overlap",
+         {"group: " + group.type_str(), "first thread: " + offset.str()},
+         "tile the threads so that groups are " + std::to_string(threads) + " threads apart");
   }
-  const std::int64_t first = sym::lower_bound(offset) / threads;
-  const std::int64_t count = last / threads - first + 1;
+  const std::int64_t count = (last - first) / threads + 1;
   const auto [it, fresh] = state.first_id.insert({{offset.str(), threads}, state.next_id});
   if (fresh) {
     if (state.next_id + count > kHardwareBarriers) {
@@ -37,7 +39,7 @@ Expr barrier_id(const ir::ThreadTensor& group, std::int64_t threads, SyncState& 
     }
     state.next_id += static_cast<int>(count);
   }
-  return Expr(it->second) + sym::floor_div(offset, threads) - Expr(first);
+  return Expr(it->second) + sym::floor_div(relative, threads);
 }
 
 }  // namespace

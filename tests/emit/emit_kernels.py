@@ -113,7 +113,7 @@ def warp_roles() -> gr.Kernel:
         part = gr.alloc("part", [4], gr.fp32, gr.SH)
         gr.move(v, x[w, lane])
         for step in (16, 8, 4, 2, 1):
-            gr.shfl(o, v, "bfly", step)
+            gr.shfl(o, v, "bfly", step, on=warps[w])
             gr.binary("add", v, v, o)
         with gr.only(warps[w][0]):
             gr.move(part[w], v)

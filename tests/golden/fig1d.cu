@@ -1,6 +1,7 @@
 using u16 = unsigned short;
 using u32 = unsigned int;
 using half = u16;  // the bits of an IEEE binary16
+
 // The 32-bit address of shared memory that instructions take.
 static __device__ __forceinline__ u32 gr_shared(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
@@ -10,9 +11,9 @@ ldmatrix_tile(const half* __restrict__ src, half* __restrict__ out) {
   u32 regs[4];
   u32 stage[4];
   const int lane = threadIdx.x;
-  const int grp_local_idx = threadIdx.x % 8;
   const int thr_grp_m = threadIdx.x / 16;
   const int thr_grp_n = threadIdx.x / 8 % 2;
+  const int grp_local_idx = threadIdx.x % 8;
 
   // %7 <- Move<<<#3, [].thread>>>(%9)
   asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"

@@ -6,11 +6,6 @@ static __device__ __forceinline__ half __hfma(half a, half b, half c) {
   asm("fma.rn.f16 %0, %1, %2, %3;" : "=h"(d) : "h"(a), "h"(b), "h"(c));
   return d;
 }
-static __device__ __forceinline__ half __hmul(half a, half b) {
-  half d;
-  asm("mul.rn.f16 %0, %1, %2;" : "=h"(d) : "h"(a), "h"(b));
-  return d;
-}
 
 extern "C" __global__ void __launch_bounds__(256)
 simple_gemm(const half* __restrict__ A, const half* __restrict__ B, half* __restrict__ C) {

@@ -1,4 +1,3 @@
-using u32 = unsigned int;
 using i64 = long long;
 
 extern "C" __global__ void __launch_bounds__(256)
@@ -12,7 +11,7 @@ guarded_scale(const float* __restrict__ x, float* __restrict__ y, i64 N) {
   // %5 <- Move<<<[].block, [].thread>>>(%8)
   if (load_in) {
     asm volatile("ld.global.b32 %0, [%1];"
-                 : "=r"(reinterpret_cast<u32&>(r))
+                 : "=f"(r)
                  : "l"(&x[x_at]));
   } else {
     r = 0.0f;
@@ -23,7 +22,7 @@ guarded_scale(const float* __restrict__ x, float* __restrict__ y, i64 N) {
   if (load_in) {
     asm volatile("st.global.b32 [%0], %1;"
                  :
-                 : "l"(&y[x_at]), "r"(reinterpret_cast<u32&>(r))
+                 : "l"(&y[x_at]), "f"(r)
                  : "memory");
   }
 }
