@@ -13,6 +13,7 @@ import json
 import os
 import statistics
 import time
+from itertools import pairwise
 from pathlib import Path
 
 os.environ["GRAPHENE_CACHE"] = "0"
@@ -61,7 +62,7 @@ def main() -> int:
         times.append(time.perf_counter())
         _core.compile_source(source, program.entry, args.arch)
         times.append(time.perf_counter())
-        steps = [(b - a) * 1e3 for a, b in zip(times, times[1:], strict=False)]
+        steps = [(b - a) * 1e3 for a, b in pairwise(times)]
         for name, value in zip(("build_ms", "verify_and_lower_ms", "print_ms", "nvrtc_ms"), steps, strict=True):
             samples[name].append(value)
         samples["to_text_ms"].append(sum(steps[:3]))

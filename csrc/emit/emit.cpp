@@ -44,7 +44,7 @@ class KernelPrinter {
     sym::Substitution same;
     std::map<const sym::Node*, Expr> first;
     unify_coordinates(program_.kernel->body, first, same);
-    expressions_.unify(std::move(same));
+    expressions_.unify(std::move(same), std::move(first));
     const Names names = names_;
     pass(true);
     names_ = names;

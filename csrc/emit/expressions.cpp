@@ -181,6 +181,10 @@ CText Expressions::text(const Expr& e, std::string_view hint) {
 
 CText Expressions::text_of(const Expr& e, std::string_view hint) {
   if (e.is_const()) return literal(e.value());
+  if (!raw_hardware_) {
+    const auto it = coordinate_of_.find(e.node());
+    if (it != coordinate_of_.end() && !defining_coordinate_) return variable(it->second);
+  }
   if (e.is_var()) return variable(e);
   if (const CText* known = find(e)) return *known;
   if (e.op() == Op::Add) return sum(e, hint);
@@ -217,11 +221,14 @@ CText Expressions::variable(const Expr& e) {
   }
   const bool outer_inline = inline_only_;
   const bool outer_raw = raw_hardware_;
+  const bool outer_defining = defining_coordinate_;
+  defining_coordinate_ = true;
   inline_only_ = true;
   raw_hardware_ = never_negative(*v.def);
   const CText value = compose(*v.def, v.name);
   inline_only_ = outer_inline;
   raw_hardware_ = outer_raw;
+  defining_coordinate_ = outer_defining;
   const CText named{.text = names_.fresh(v.name), .wide = value.wide};
   scopes_.back().definitions.push_back((value.wide ? "const i64 " : "const int ") + named.text + " = " + value.text +
                                        ";");

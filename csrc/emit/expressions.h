@@ -33,8 +33,12 @@ class Expressions {
 
   void start_pass(bool counting);
 
-  // Coordinates that are the same function of the executing thread go by one name: `same` maps to it.
-  void unify(sym::Substitution same) { same_ = std::move(same); }
+  // Coordinates that are the same function of the executing thread go by one name: `same` maps to it, and so does
+  // `coordinate_of` from the function itself.
+  void unify(sym::Substitution same, std::map<const sym::Node*, Expr> coordinate_of) {
+    same_ = std::move(same);
+    coordinate_of_ = std::move(coordinate_of);
+  }
 
   // A kernel parameter or a mutable scalar that already has a name.
   void declare(const Expr& var, const std::string& c_name, bool wide);
@@ -87,6 +91,7 @@ class Expressions {
   bool counting_ = false;
   bool inline_only_ = false;
   bool raw_hardware_ = false;  // threadIdx.x itself, unsigned
+  bool defining_coordinate_ = false;
   int next_ordinal_ = 0;
   std::vector<Scope> scopes_;
   std::map<const sym::Node*, CText> declared_;
@@ -94,6 +99,7 @@ class Expressions {
   std::map<const sym::Node*, int> cost_;
   std::set<const sym::Node*> coordinates_;  // met while counting
   sym::Substitution same_;
+  std::map<const sym::Node*, Expr> coordinate_of_;
   std::map<std::pair<int, const sym::Node*>, int> uses_;
 };
 

@@ -212,11 +212,33 @@ class Lowering {
     call.attrs = match.attrs;
     call.threads = head.threads;
     const std::string& name = match.instance->atom.name;
-    for (const atoms::OperandBinding& b : match.out) call.out.push_back(resolve(b, buffers_, name));
-    for (const atoms::OperandBinding& b : match.in) call.in.push_back(resolve(b, buffers_, name));
+    for (const atoms::OperandBinding& b : match.out) call.out.push_back(operand(b, name));
+    for (const atoms::OperandBinding& b : match.in) call.in.push_back(operand(b, name));
     predicate(call);
     for (const atoms::LaunchFact& f : match.facts) add_fact(f, s);
     add(out, s, std::move(call));
+  }
+
+  Operand operand(const atoms::OperandBinding& binding, const std::string& atom) const {
+    Operand out = resolve(binding, buffers_, atom);
+    if (auto* m = std::get_if<MemRef>(&out)) m->inside = without_known(m->inside);
+    return out;
+  }
+
+  // What the branches around have tested already need not be tested again.
+  Expr without_known(const Expr& e) const {
+    if (e.is_const()) return e;
+    for (const Expr& k : known_) {
+      if (identical(e, k)) return 1;
+      if (k.op() != sym::Op::And) continue;
+      for (const Expr& part : k.node()->args) {
+        if (identical(e, part)) return 1;
+      }
+    }
+    if (e.op() != sym::Op::And) return e;
+    Expr out = 1;
+    for (const Expr& part : e.node()->args) out = sym::logical_and(out, without_known(part));
+    return out;
   }
 
   void add_fact(const atoms::LaunchFact& fact, const ir::Stmt& s) {
@@ -280,7 +302,14 @@ class Lowering {
       for (NodePtr& n : block(*known ? branch.then_body : branch.else_body)) out.push_back(std::move(n));
       return;
     }
-    add(out, s, If{condition, block(branch.then_body), block(branch.else_body), nullptr});
+    // A condition over what statements change need not hold any more further down.
+    const bool lasts = !sym::depends_on(condition, [](const sym::VarInfo& v) {
+      return v.kind == sym::VarKind::Scalar || v.kind == sym::VarKind::Data;
+    });
+    if (lasts) known_.push_back(condition);
+    Block then_body = block(branch.then_body);
+    if (lasts) known_.pop_back();
+    add(out, s, If{condition, std::move(then_body), block(branch.else_body), nullptr});
   }
 
   void counted_loop(const ir::Stmt& s, const ir::LoopStmt& loop, Block& out) {
@@ -316,6 +345,7 @@ class Lowering {
   std::vector<Fact> facts_;
   std::vector<Diagnostic> problems_;
   Substitution unrolled_;
+  std::vector<Expr> known_;  // conditions of the branches around
   std::vector<const ir::Stmt*> loops_, unrolling_;
   std::set<std::pair<int, int>> reported_;
   std::set<std::pair<std::string, int>> fact_texts_;

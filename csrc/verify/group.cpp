@@ -33,6 +33,7 @@ Expr is_member(const ir::ThreadTensor& group, bool elect) {
   if (elect) return sym::eq(index, 0);
   std::vector<Mode> modes;
   for (const Layout& level : group.levels) collect(level.shape(), level.stride(), group, modes);
+  if (modes.empty()) return sym::eq(index, 0);
   std::ranges::sort(modes, {}, &Mode::stride);
 
   // index = sum of digit * stride with digit < size; what lies between two modes must be 0.

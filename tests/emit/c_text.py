@@ -33,15 +33,15 @@ def environment(source: str, given: Env) -> Env:
 def indices(source: str, buffer: str) -> list[str]:
     """The index expressions of `buffer[...]`, in order of appearance, without repetitions."""
     found: list[str] = []
-    for m in re.finditer(rf"\b{buffer}\[", re.sub(r"//.*|__shared__.*", "", source)):
-        rest = re.sub(r"//.*|__shared__.*", "", source)[m.end() :]
-        depth = 0
-        for i, c in enumerate(rest):
-            depth += (c == "[") - (c == "]")
-            if depth < 0:
-                break
-        if rest[:i] not in found:
-            found.append(rest[:i])
+    code = re.sub(r"//.*|__shared__.*", "", source)
+    for m in re.finditer(rf"\b{buffer}\[", code):
+        rest = code[m.end() :]
+        depth = end = 0
+        while depth >= 0:
+            depth += (rest[end] == "[") - (rest[end] == "]")
+            end += 1
+        if rest[: end - 1] not in found:
+            found.append(rest[: end - 1])
     return found
 
 

@@ -18,7 +18,7 @@ from graphene import _core
 
 sys.path.insert(0, str(Path(__file__).parent))
 import c_text
-from emit_kernels import ALL, ARCHS, fig1d, fig8
+from emit_kernels import ALL, ARCHS, fig1d, fig8, tensor_core_tile
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -74,7 +74,7 @@ def test_fig8_reads_like_the_papers() -> None:
 
 def test_fig1c_address_is_the_papers() -> None:
     text = source_of(fig1d(), "sm_80")
-    before, after = text.split("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];")
+    _, after = text.split("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];")
     operand = after.split(");")[0]
     (index,) = c_text.indices(operand, "smem")
     tid = np.arange(32)
@@ -82,7 +82,7 @@ def test_fig1c_address_is_the_papers() -> None:
     thr_grp_m, thr_grp_n, grp_local_idx = (tid // 16) % 2, (tid // 8) % 2, tid % 8
     assert np.array_equal(got, thr_grp_m * 128 + thr_grp_n * 8 + grp_local_idx * 16)
     outputs = re.findall(r'"=r"\(([^)]*)\)', operand)
-    assert len(outputs) == 4 and len(set(outputs)) == 4  # two halves a register, nothing packed around it
+    assert len(set(outputs)) == len(outputs) == 4  # two halves a register, nothing packed around it
 
 
 COMPILED = [(n, a) for n in ALL for a in ("sm_75", "sm_80", "sm_90a") if int(a[3:5]) >= int(ARCHS[n][3:5])]
@@ -95,3 +95,17 @@ def test_nvrtc_takes_it(name: str, arch: str) -> None:
     assert binary.spill_bytes == 0
     assert binary.local_bytes == 0  # register arrays are registers
     assert "warning" not in binary.log
+
+
+def test_swizzled_addresses_are_the_layouts() -> None:
+    text = source_of(tensor_core_tile(), "sm_80")
+    layout = gr.composition(gr.swizzle(32, gr.fp16), gr.row_major(64, 32))
+    found = re.findall(r"ldmatrix.*\n(?:.*=r.*\n)+.*gr_shared\(&sA\[(.*)\]\)", text)
+    assert len(found) == 4  # two slices of k, two times 16 rows
+    tid = np.arange(128)
+    env = c_text.environment(text, {"threadIdx_x": tid, "blockIdx_x": 0, "K": 64, "N": 64, "M": 64, "m": 0, "n": 0})
+    for i, index in enumerate(found):
+        got = c_text.evaluate(index, env)
+        for t in tid:
+            row, column = (t // 32 % 2) * 32 + (i % 2) * 16 + t % 16, (i // 2) * 16 + t % 32 // 16 * 8
+            assert got[t] == layout(int(row), int(column)), (i, t)

@@ -77,7 +77,7 @@ def too_much_shared_memory() -> gr.Kernel:
         gr.blocks(1)
         gr.threads(1)
         gr.alloc("a", [128, 256], gr.fp32, gr.SH)
-        gr.alloc("b", [256, 64], gr.fp16, gr.SH)
+        gr.alloc("b", [256, 128], gr.fp16, gr.SH)
     return kernel
 
 
@@ -122,13 +122,26 @@ def a_vector_over_the_end() -> gr.Kernel:
 
 @breaks("""
 """)
-def a_vector_that_the_swizzle_tears() -> gr.Kernel:
+def a_pair_that_the_swizzle_tears() -> gr.Kernel:
+    if "sum_of_pair" not in gr.atoms():
+        gr.define_atom(
+            name="sum_of_pair",
+            kind="UnaryPointwise",
+            arch="sm_75+",
+            out=[{"name": "d", "pattern": "[].fp32.RF", "access": "write", "via": "lvalue"}],
+            in_=[{"name": "a", "pattern": "[2:1].fp32.SH", "tile": "e2", "via": "lvalue"}],
+            attrs={"op": ["neg"]},
+            cxx="$d = $a[0] + $a[1];",
+            is_default=False,
+            doc="Adds two neighbours.",
+            source="this test",
+        )
     with gr.Kernel("k") as kernel:
         gr.blocks(1)
         (t,) = gr.threads(8).indices()
-        s = gr.alloc("s", [8, 8], gr.fp16, gr.SH, swizzle=gr.Swizzle(3, 0, 3))
-        r = gr.alloc("r", [8], gr.fp16, gr.RF)
-        gr.move(r, s[t, :])
+        s = gr.alloc("s", [64], gr.fp32, gr.SH, swizzle=gr.Swizzle(3, 0, 3))
+        r = gr.alloc("r", [], gr.fp32, gr.RF)
+        gr.unary("neg", r, s.tile([2])[t], atom="sum_of_pair")
     return kernel
 
 
@@ -150,7 +163,7 @@ def test_message(build: Callable[[], gr.Kernel], expected: str) -> None:
 
 def test_the_shared_memory_limit_is_the_architectures() -> None:
     kernel = too_much_shared_memory()
-    assert _core.lower(kernel.ir, "sm_90a").shared_bytes == 128 * 256 * 4 + 256 * 64 * 2
+    assert _core.lower(kernel.ir, "sm_90a").shared_bytes == 128 * 256 * 4 + 256 * 128 * 2
 
 
 def test_a_statement_in_an_unrolled_loop_is_reported_once() -> None:
