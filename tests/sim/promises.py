@@ -137,3 +137,50 @@ def quads_by_hand(fault: str | None = None) -> gr.Kernel:
             for j in range(2):
                 gr.move(d[i, t // 4, 2 * (t % 4) + j], regs[j])
     return kernel
+
+
+PIPELINE_FAULTS = {
+    "the prefetch is one tile off": "tile",
+    "a load misses a row": "prefetch",
+}
+
+
+def pipelined(fault: str | None = None) -> gr.Kernel:
+    """C += A @ B with two stages: tile k+1 is loaded while tile k is multiplied, outside of the promise for tile k+1."""
+    bk = 8
+    with gr.Kernel("pipelined") as kernel:
+        k = gr.sym("K", multiple_of=bk, min=bk)
+        a, b = gr.input("A", [16, k], gr.fp32), gr.input("B", [k, 16], gr.fp32)
+        c = gr.inout("C", [16, 16], gr.fp32)
+        gr.blocks(1)
+        threads = gr.threads(64)
+        (t,) = threads.indices()
+        sa = gr.alloc("sA", [16, bk], gr.fp32, gr.SH, stages=2)
+        sb = gr.alloc("sB", [bk, 16], gr.fp32, gr.SH, stages=2)
+        r = gr.alloc("r", [], gr.fp32, gr.RF)
+        tx, ty = t % 8, t // 8
+        ka, kb = a.tile([16, bk])[0, :], b.tile([bk, 16])[:, 0]
+
+        def load(i: object, source: object) -> None:
+            with gr.move(sa[i % 2], ka[source], on=threads):  # prefetch
+                for j in range(2):
+                    row = ty + 8 * j
+                    gr.move(r, ka[source][gr.min(row, 14) if fault == "a load misses a row" else row, tx])
+                    gr.move(sa[i % 2][row, tx], r)
+            with gr.move(sb[i % 2], kb[source], on=threads):
+                for j in range(2):
+                    gr.move(r, kb[source][tx, ty + 8 * j])
+                    gr.move(sb[i % 2][tx, ty + 8 * j], r)
+
+        load(0, 0)
+        with gr.loop("i", k // bk) as i:
+            with gr.matmul(c, ka[i], kb[i], on=threads):  # tile
+                gr.barrier()
+                with gr.if_(i + 1 < k // bk):
+                    load(i + 1, i if fault == "the prefetch is one tile off" else i + 1)
+                stage = i % 2
+                for x in range(2):
+                    for y in range(2):
+                        for z in range(bk):
+                            gr.matmul(c[tx * 2 + x, ty * 2 + y], sa[stage][tx * 2 + x, z], sb[stage][z, ty * 2 + y])
+    return kernel

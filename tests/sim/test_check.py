@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 from hazards import race_across_warps
 from kernels import fig8, transpose
-from promises import FAULTS, gemm, line_of, operand_changes, quads_by_hand, writes_beside
+from promises import (
+    FAULTS,
+    PIPELINE_FAULTS,
+    gemm,
+    line_of,
+    operand_changes,
+    pipelined,
+    quads_by_hand,
+    writes_beside,
+)
 
 import graphene as gr
 
@@ -95,3 +104,16 @@ def test_numerics_are_compared_with_float64() -> None:
     result = gemm().check(M=32, N=32, K=64)
     assert result.worst_error is not None
     assert 0 <= result.worst_error <= 1
+
+
+def test_loading_ahead_of_the_promise_is_legal() -> None:
+    for seed in range(6):
+        result = pipelined().check(seed=seed, K=40)
+        assert result.ok, str(result)
+        assert result.promises == 5 * 3
+
+
+@pytest.mark.parametrize("fault", sorted(PIPELINE_FAULTS))
+def test_a_fault_of_a_pipeline_is_reported_at_its_level(fault: str) -> None:
+    errors = pipelined(fault).check(K=40).errors
+    assert {e.where for e in errors} == {f"promises.py:{line_of(PIPELINE_FAULTS[fault])}"}, [e.text for e in errors]
