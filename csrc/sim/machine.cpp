@@ -213,6 +213,7 @@ void Machine::loop_end(Warp& w, const Instruction& i) {
   if (m != 0) {
     w.active = m;
     w.pc = i.target;
+    if ((++iterations_ & 0xfffffU) == 0 && poll) poll();
     return;
   }
   w.active = w.frames.back().outer;

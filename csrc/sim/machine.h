@@ -39,7 +39,7 @@ class Machine {
   Machine(const Machine&) = delete;
   Machine& operator=(const Machine&) = delete;
 
-  std::function<void()> poll;  // called before every block
+  std::function<void()> poll;  // called before every block, and now and then in long ones; may throw
 
   void run();
   void run_block(std::int64_t block);  // linear, x fastest
@@ -72,6 +72,7 @@ class Machine {
 
   std::mt19937_64 random_;
   bool shuffled_;
+  std::uint32_t iterations_ = 0;  // of loops, for poll
 };
 
 // "gemm.py:41", or "?" when unknown.

@@ -15,7 +15,7 @@ struct SimulateOptions {
   sym::Substitution sizes;     // values of the kernel's sizes and integer parameters
   std::uint64_t seed = 0;      // order of blocks and warps
   std::vector<int> skip;       // ids of synchronisation statements left out
-  std::function<void()> poll;  // called between blocks; may throw
+  std::function<void()> poll;  // called now and then; may throw
 };
 
 // Runs the whole grid on the arguments, in place. Throws SimulationError (SIM_*) at the first hazard.

@@ -146,7 +146,7 @@ PIPELINE_FAULTS = {
 
 
 def pipelined(fault: str | None = None) -> gr.Kernel:
-    """C += A @ B with two stages: tile k+1 is loaded while tile k is multiplied, outside of the promise for tile k+1."""
+    """C += A @ B with two stages: tile i+1 is loaded while tile i is multiplied, outside of the promise for i+1."""
     bk = 8
     with gr.Kernel("pipelined") as kernel:
         k = gr.sym("K", multiple_of=bk, min=bk)
