@@ -179,7 +179,9 @@ index past the end is an empty tile. Raises LayoutError TENSOR_INDEX.)doc");
         return view(
             t, ViewOp::Permute,
             [&](ir::ViewStmt& v) {
-              for (const Expr& e : exprs_from_py(order)) v.order.push_back(static_cast<int>(e.value()));
+              const bool one = order.size() == 1 && py::isinstance<py::sequence>(order[0]);
+              for (const py::handle o : one ? py::object(order[0]) : py::object(order))
+                v.order.push_back(o.cast<int>());
             },
             [](const ir::ViewStmt& v) { return ir::permute(*v.source, v.order); });
       },
@@ -259,6 +261,7 @@ index past the end is an empty tile. Raises LayoutError TENSOR_INDEX.)doc");
       "What is not proven inside: (base, levels, extent) each; an element is inside if base + the sum of the levels at "
       "its "
       "coordinates is below extent, for all of them.");
+  c.attr("__iter__") = py::none();  // an index past the end of a tiled tensor is an empty tile: iterating has no end
   c.def("__str__", &tensor_str);
   c.def("__repr__", &tensor_str);
 }
@@ -329,6 +332,7 @@ are assigned to, or by ``names``. Raises LayoutError THREAD_NOT_INJECTIVE.)doc")
       "unit", [](const ThreadTensor& t) { return t.unit == ir::ThreadUnit::Block ? "block" : "thread"; },
       "\"block\" or \"thread\".");
   c.def_readonly("subset", &ThreadTensor::subset, "Whether only some members of the launch take part.");
+  c.attr("__iter__") = py::none();
   c.def("__str__", &threads_str);
   c.def("__repr__", &threads_str);
 

@@ -384,6 +384,18 @@ void Builder::exit_if(const Expr& condition) {
   append({0, here(), ExitIfStmt{condition}});
 }
 
+// Simplifications rely on a scalar's facts, so every value assigned to it must be proven to have them.
+void Builder::check_scalar(const sym::VarInfo& facts, const Expr& value) const {
+  const bool inside = sym::lower_bound(value) >= facts.min && sym::upper_bound(value) <= facts.max;
+  if (inside && sym::divisor(value) % facts.multiple_of == 0) return;
+  std::string want = std::to_string(facts.min) + " <= " + facts.name;
+  if (facts.max != sym::kMaxInt) want += " <= " + std::to_string(facts.max);
+  if (facts.multiple_of != 1) want += ", a multiple of " + std::to_string(facts.multiple_of);
+  refuse(Code::SCALAR_FACTS, "a value that is not proven to have the facts of the scalar",
+         {"want: " + want, "got: " + value.str()},
+         "declare the scalar with the facts it has: gr.scalar(name, value, min=..., max=...)");
+}
+
 Expr Builder::scalar(const std::string& name, const Expr& value, std::optional<std::int64_t> min,
                      std::optional<std::int64_t> max, std::int64_t multiple_of) {
   ready();
@@ -396,6 +408,7 @@ Expr Builder::scalar(const std::string& name, const Expr& value, std::optional<s
   v.max = max.value_or(sym::kMaxInt);
   v.multiple_of = multiple_of;
   const Expr var = declare_var(v);
+  check_scalar(v, value);
   append({0, here(), ScalarStmt{var, value, true}});
   return var;
 }
@@ -404,6 +417,9 @@ void Builder::assign(const Expr& scalar, const Expr& value) {
   ready();
   use(scalar);
   use(value);
+  GR_ASSERT(scalar.is_var() && scalar.var().kind == sym::VarKind::Scalar,
+            "an assignment to something else than a scalar");
+  check_scalar(scalar.var(), value);
   append({0, here(), ScalarStmt{scalar, value, false}});
 }
 

@@ -128,6 +128,7 @@ class Builder {
   void take_name(const std::string& name, const char* what);         // ... that nothing else has
   ThreadPtr launch(ThreadTensor t, ThreadPtr& slot, const char* call);
   void default_groups(SpecStmt& s);
+  void check_scalar(const sym::VarInfo& facts, const Expr& value) const;
 
   Kernel kernel_;
   std::vector<Frame> frames_;

@@ -15,8 +15,12 @@ sym::VarInfo loop_info(const std::string& name, const Expr& start, const Expr& s
   v.min = sym::lower_bound(start);
   const std::int64_t stop_max = sym::upper_bound(stop);
   v.max = stop_max == sym::kMaxInt ? stop_max : std::max(v.min, stop_max - 1);
-  if (!start.is_const()) v.lo = start;
-  if (!stop.is_const()) v.hi = stop - 1;
+  // A mutable scalar may change while the loop runs: only its numeric facts bound the counter.
+  const auto fixed = [](const Expr& e) {
+    return !e.is_const() && !sym::depends_on(e, [](const sym::VarInfo& i) { return i.kind == sym::VarKind::Scalar; });
+  };
+  if (fixed(start)) v.lo = start;
+  if (fixed(stop)) v.hi = stop - 1;
   v.multiple_of = std::max<std::int64_t>(std::gcd(sym::divisor(start), sym::divisor(step)), 1);
   return v;
 }

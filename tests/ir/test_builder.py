@@ -469,3 +469,102 @@ def test_python_types():
         gr.barrier(on=3)
     with pytest.raises(TypeError, match="an output must be a tensor"), gr.Kernel("k"):
         gr.move(3, 4)
+
+
+def test_scalars_keep_their_facts():
+    with gr.Kernel("k"):
+        s = gr.scalar("s", 0, max=3)
+        s.set((s.value + 1) % 4)
+        u = gr.scalar("u", 0)
+        u.set(u.value + 8)
+        assert _core.sym_bounds(s.value) == (0, 3)
+
+    def negative():
+        with gr.Kernel("k"):
+            gr.scalar("s", -1)
+
+    assert raises("SCALAR_FACTS", negative) == (
+        "a value that is not proven to have the facts of the scalar   [SCALAR_FACTS]\n  want: 0 <= s\n  got: -1\n"
+        "  fix: declare the scalar with the facts it has: gr.scalar(name, value, min=..., max=...)"
+    )
+
+    def grows():
+        with gr.Kernel("k"):
+            s = gr.scalar("s", 0, max=24, multiple_of=8)
+            s.set(s.value + 8)
+
+    assert raises("SCALAR_FACTS", grows).splitlines()[1:3] == ["  want: 0 <= s <= 24, a multiple of 8", "  got: s + 8"]
+
+    def odd():
+        with gr.Kernel("k"):
+            gr.scalar("s", 4, multiple_of=8)
+
+    raises("SCALAR_FACTS", odd)
+
+
+def test_a_counter_does_not_rely_on_a_scalar():
+    with gr.Kernel("k"):
+        A = gr.input("A", [64], gr.fp16)
+        n = gr.scalar("n", 0, max=64)
+        with gr.loop("i", n.value) as i:
+            n.set(0)  # i < n does not hold any more
+            assert _core.sym_decide(i < n.value) is None
+            assert A[i].bounds == []  # i < 64 does
+
+
+def test_default_groups():
+    with gr.Kernel("k") as kernel:
+        A = gr.input("A", [128, 128], gr.fp32)
+        gr.blocks(4)
+        warps = gr.threads(256).tile(32).reshape(0, gr.Layout((2, 4)))
+        (wm, wn), _ = warps.indices()
+        warp = warps[wm, wn]
+        acc = gr.fragment("acc", [128, 128], gr.fp32, C16x8, on=warps)
+        part = gr.fragment("part", [64, 32], gr.fp32, C16x8, on=warp)
+        r = gr.alloc("r", [], gr.fp32, gr.RF)
+        with gr.move(acc, A):
+            pass
+        with gr.binary("add", acc[wm, wn], acc[wm, wn], part):
+            pass
+        gr.move(r, A[0, 0])
+        gr.move(r, A[0, 0], on=warp)
+    specs = [line.strip() for line in str(kernel).splitlines() if "<<<" in line]
+    assert [line.split("<<<")[1].split(">>>")[0] for line in specs] == [
+        f"[].block, {str(warps).split(':')[0]}",
+        f"[].block, {str(warp).split(':')[0]}",
+        "[].block, [].thread",
+        f"[].block, {str(warp).split(':')[0]}",
+    ]
+    assert gr.parse(str(kernel)) == kernel
+
+
+def test_one_block_is_the_default_of_a_grid_of_one():
+    with gr.Kernel("k") as kernel:
+        A = gr.input("A", [8], gr.fp32)
+        gr.blocks(1)
+        r = gr.alloc("r", [], gr.fp32, gr.RF)
+        gr.move(r, A[0])
+    assert "<- Move<<<#2, [].thread>>>" in str(kernel)
+
+
+def test_tensors_are_not_iterable():
+    t = gr.tensor("A", [64, 64], gr.fp16).tile([16, 64])  # t[4, 0], t[5, 0], ... are empty tiles
+    for thing in (t, gr.threads(32)):
+        with pytest.raises(TypeError, match="not iterable"):
+            iter(thing)
+        with pytest.raises(TypeError, match="not iterable"):
+            list(thing)
+
+
+def test_public_names_are_documented():
+    import inspect
+
+    for name in gr.__all__:
+        thing = getattr(gr, name)
+        if callable(thing):
+            assert (thing.__doc__ or "").strip(), name
+        if inspect.isclass(thing) and thing.__module__.startswith("graphene") and not issubclass(thing, Exception):
+            for attribute, member in vars(thing).items():
+                if not attribute.startswith("_") and (callable(member) or isinstance(member, property)):
+                    assert (member.__doc__ or "").strip(), f"{name}.{attribute}"
+    assert set(gr.__all__) <= set(dir(gr))
