@@ -116,7 +116,7 @@ class Kernel(_core.Launcher):
         """
         program = self._programs.get(arch or "")
         if program is None:
-            program = self._programs[arch or ""] = _core.lower(self.ir, arch or None)
+            program = self._programs[arch or ""] = _core.lower(self.ir, arch or _core.default_arch(self.ir))
         return program
 
     def cuda_source(self, arch: str) -> str:
