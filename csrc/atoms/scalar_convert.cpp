@@ -116,16 +116,19 @@ void add_integers(std::vector<Atom>& list) {
                   .family = {{{"D", "p", "C"}, {{"fp32", "f32", "float"}, {"fp64", "f64", "double"}}}, integers()},
                   .doc = "Converts ${I} to ${D}, rounding to nearest even where it must.",
                   .source = kSource});
-  list.push_back({.name = "cvt.rzi.${i}.${p}",
-                  .kind = Kind::Unary,
-                  .arch = "sm_70+",
-                  .out = {out("d", "[].${I}.RF")},
-                  .in = {in("s", "[].${S}.RF")},
-                  .attrs = {{"op", {"cast"}}, {"round", {"default", "rz"}}},
-                  .ptx = "cvt.rzi.${i}.${p} $d, $s;",
-                  .family = {{{"S", "p"}, {{"fp32", "f32"}, {"fp64", "f64"}, {"fp16", "f16"}}}, wide_integers()},
-                  .doc = "Converts ${S} to ${I}, rounding toward zero; out of range saturates, NaN becomes 0.",
-                  .source = kSource});
+  list.push_back(
+      {.name = "cvt.rzi.${i}.${p}",
+       .kind = Kind::Unary,
+       .arch = "sm_70+",
+       .out = {out("d", "[].${I}.RF")},
+       .in = {in("s", "[].${S}.RF")},
+       .attrs = {{"op", {"cast"}}, {"round", {"default", "rz"}}},
+       .ptx = "cvt.rzi.${i}.${p} $d, $s;",
+       .family = {{{"S", "p"}, {{"fp32", "f32"}, {"fp64", "f64"}, {"fp16", "f16"}}}, wide_integers()},
+       .doc =
+           "Converts ${S} to ${I}, rounding toward zero; out of range saturates. NaN becomes 0, or the top bit alone "
+           "where source or result has 64 bits.",
+       .source = kSource});
   list.push_back({.name = "cvt.rn.f16.${i}",
                   .kind = Kind::Unary,
                   .arch = "sm_70+",

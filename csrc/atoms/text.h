@@ -8,8 +8,8 @@
 //   Lvalue:      the C++ expression of the element itself (RF, SH, GL), or the immediate
 // An attribute prints as its literal, or as an integer expression ("r" in PTX).
 //
-// C++ text and helpers assume a prelude that names the scalar types: `half` and `bf16` are unsigned short (the bits),
-// fp32 float, fp64 double, i8..u64 the integers of that width, pred bool.
+// C++ text and helpers assume a prelude that names the scalar types: `half` and `bfloat16` are unsigned short (the
+// bits), fp32 float, fp64 double, i8..u64 the integers of that width, pred bool.
 #pragma once
 
 #include <cstdint>

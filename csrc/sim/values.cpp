@@ -317,6 +317,9 @@ void cast(ScalarType from, ScalarType to, bool toward_zero, const void* x, void*
         r = static_cast<std::uint64_t>(v != 0);
       } else {
         r = encode(to, is_float(to) ? v : std::trunc(v));
+        // PTX ISA, cvt: NaN becomes zero, but the top bit alone where source or result has 64 bits.
+        const bool wide = from == ScalarType::fp64 || ir::bits(to) == 64;
+        if (!is_float(to) && wide && std::isnan(v)) r = std::uint64_t{1} << (ir::bits(to) - 1);
       }
     } else if (is_float(to)) {
       const std::int64_t i = decode_int(from, bits);

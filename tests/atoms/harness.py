@@ -12,11 +12,11 @@ from graphene import Atom, AtomOperand
 PRELUDE = """
 using i8 = signed char; using u8 = unsigned char; using i16 = short; using u16 = unsigned short; using i32 = int;
 using u32 = unsigned int; using i64 = long long; using u64 = unsigned long long; using half = unsigned short;
-using bf16 = unsigned short;
+using bfloat16 = unsigned short;
 """
 
 CONSTRAINT_TYPES = {"h": "u16", "r": "u32", "l": "u64", "f": "float", "d": "double"}
-C_TYPES = {"fp16": "half", "fp32": "float", "tf32": "float", "fp64": "double", "pred": "bool", "bf16": "bf16"}
+C_TYPES = {"fp16": "half", "fp32": "float", "tf32": "float", "fp64": "double", "pred": "bool", "bf16": "bfloat16"}
 BITS = {"fp16": 16, "bf16": 16, "fp32": 32, "tf32": 32, "fp64": 64, "fp8e4m3": 8, "fp8e5m2": 8, "pred": 8}
 BITS |= {f"{s}{n}": n for s in "iu" for n in (8, 16, 32, 64)}
 C_TYPES |= {"fp8e4m3": "u8", "fp8e5m2": "u8"}
