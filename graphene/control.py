@@ -121,7 +121,7 @@ class Scalar:
 
 
 def scalar(name: str, value: IntLike, min: int | None = None, max: int | None = None, multiple_of: int = 1) -> Scalar:
-    """A mutable integer. `min`, `max` and `multiple_of` are facts that every value assigned to it must have."""
+    """A mutable integer. `min`, `max` and `multiple_of` are facts that every value assigned to it has."""
     return Scalar(_core.record_scalar(name, value, min, max, multiple_of))
 
 

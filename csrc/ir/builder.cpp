@@ -384,15 +384,14 @@ void Builder::exit_if(const Expr& condition) {
   append({0, here(), ExitIfStmt{condition}});
 }
 
-// Simplifications rely on a scalar's facts, so every value assigned to it must be proven to have them.
+// A scalar's facts are promises that simplifications rely on. What cannot keep them is refused.
 void Builder::check_scalar(const sym::VarInfo& facts, const Expr& value) const {
-  const bool inside = sym::lower_bound(value) >= facts.min && sym::upper_bound(value) <= facts.max;
-  if (inside && sym::divisor(value) % facts.multiple_of == 0) return;
+  const bool outside = sym::upper_bound(value) < facts.min || sym::lower_bound(value) > facts.max;
+  if (!outside && !(value.is_const() && value.value() % facts.multiple_of != 0)) return;
   std::string want = std::to_string(facts.min) + " <= " + facts.name;
   if (facts.max != sym::kMaxInt) want += " <= " + std::to_string(facts.max);
   if (facts.multiple_of != 1) want += ", a multiple of " + std::to_string(facts.multiple_of);
-  refuse(Code::SCALAR_FACTS, "a value that is not proven to have the facts of the scalar",
-         {"want: " + want, "got: " + value.str()},
+  refuse(Code::SCALAR_FACTS, "a value that breaks the facts of the scalar", {"want: " + want, "got: " + value.str()},
          "declare the scalar with the facts it has: gr.scalar(name, value, min=..., max=...)");
 }
 
