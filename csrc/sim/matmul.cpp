@@ -11,10 +11,13 @@ namespace {
 
 constexpr int kNoExponent = std::numeric_limits<int>::min() / 4;
 
+int exponent_of(double x) { return static_cast<int>(std::bit_cast<std::uint64_t>(x) >> 52 & 0x7ff) - 1023; }
+double power_of_two(int e) { return std::bit_cast<double>(static_cast<std::uint64_t>(e + 1023) << 52); }
+
 // Exponent as the multiplier sees it: subnormals have that of the smallest normal number.
 int operand_exponent(double x, int smallest) {
   if (x == 0 || !std::isfinite(x)) return kNoExponent;
-  return std::max(std::ilogb(x), smallest);
+  return std::max(exponent_of(x), smallest);
 }
 
 int smallest_exponent(ir::ScalarType t) {
@@ -34,9 +37,31 @@ int smallest_exponent(ir::ScalarType t) {
 double element(const TileVectors& t, const std::vector<int>& group, Holder h) {
   const int bytes = bytes_of(t.dtype);
   const char* v = t.values[static_cast<std::size_t>(h.value)];
-  std::uint64_t bits = load_bits(v + group[static_cast<std::size_t>(h.rank)] * bytes, bytes);
-  if (t.dtype == ir::ScalarType::tf32) bits &= ~std::uint64_t{0x1fff};  // the low bits are not read
-  return decode(t.dtype, bits);
+  return decode(t.dtype, load_bits(v + group[static_cast<std::size_t>(h.rank)] * bytes, bytes));
+}
+
+// Every lane of every value as a double.
+void widen(const TileVectors& t, std::vector<double>& out) {
+  out.resize(t.values.size() * kLanes);
+  for (std::size_t v = 0; v < t.values.size(); ++v) {
+    double* to = &out[v * kLanes];
+    if (t.dtype == ir::ScalarType::fp64) {
+      load_doubles(t.dtype, t.values[v], to);
+      continue;
+    }
+    float f[kLanes];
+    load_floats(t.dtype, t.values[v], f);
+    for (int l = 0; l < kLanes; ++l) {
+      // Of tf32 the low bits are not read.
+      const auto bits = std::bit_cast<std::uint32_t>(f[l]) & ~0x1fffU;
+      to[l] = static_cast<double>(t.dtype == ir::ScalarType::tf32 ? std::bit_cast<float>(bits) : f[l]);
+    }
+  }
+}
+
+double lane_value(const std::vector<double>& lanes, const std::vector<int>& group, Holder h) {
+  return lanes[static_cast<std::size_t>(h.value) * kLanes +
+               static_cast<std::size_t>(group[static_cast<std::size_t>(h.rank)])];
 }
 
 float cut_to_float(double x, bool truncate) {
@@ -96,7 +121,7 @@ void multiply_ints(const Einsum& e, const std::vector<int>& group, const TileVec
 }  // namespace
 
 float aligned_sum(float c, const double* products, const int* exponents, int n, int guard_bits, bool truncate) {
-  int top = c != 0 ? std::ilogb(c) : kNoExponent;
+  int top = c != 0 ? exponent_of(static_cast<double>(c)) : kNoExponent;
   bool finite = std::isfinite(c);
   for (int i = 0; i < n; ++i) {
     top = std::max(top, exponents[i]);
@@ -113,10 +138,10 @@ float aligned_sum(float c, const double* products, const int* exponents, int n, 
     return static_cast<float>(sum);
   }
   const int unit = std::max(top, -126) - 23 - guard_bits;
-  const double scale = std::ldexp(1.0, -unit);
+  const double scale = power_of_two(-unit);
   auto sum = static_cast<std::int64_t>(static_cast<double>(c) * scale);
   for (int i = 0; i < n; ++i) sum += static_cast<std::int64_t>(products[i] * scale);
-  return cut_to_float(std::ldexp(static_cast<double>(sum), unit), truncate);
+  return cut_to_float(static_cast<double>(sum) * power_of_two(unit), truncate);
 }
 
 void multiply_tile(const Einsum& e, const std::vector<int>& group, const TileVectors& a, const TileVectors& b,
@@ -127,12 +152,14 @@ void multiply_tile(const Einsum& e, const std::vector<int>& group, const TileVec
   s.b.resize(size(e.batch, e.k, e.n));
   s.exponent_a.resize(s.a.size());
   s.exponent_b.resize(s.b.size());
+  widen(a, s.lanes);
   for (std::size_t i = 0; i < s.a.size(); ++i) {
-    s.a[i] = element(a, group, e.a[i]);
+    s.a[i] = lane_value(s.lanes, group, e.a[i]);
     s.exponent_a[i] = operand_exponent(s.a[i], smallest_exponent(a.dtype));
   }
+  widen(b, s.lanes);
   for (std::size_t i = 0; i < s.b.size(); ++i) {
-    s.b[i] = element(b, group, e.b[i]);
+    s.b[i] = lane_value(s.lanes, group, e.b[i]);
     s.exponent_b[i] = operand_exponent(s.b[i], smallest_exponent(b.dtype));
   }
   const int step = e.group > 0 ? std::min(e.group, e.k) : e.k;
@@ -174,7 +201,9 @@ void multiply_tile(const Einsum& e, const std::vector<int>& group, const TileVec
                                                   : static_cast<double>(cut_to_float(sum, e.truncate));
           }
         }
-        const std::uint64_t bits = encode(c.dtype, sum);
+        const std::uint64_t bits = c.dtype == ir::ScalarType::fp32 && !std::isnan(sum)
+                                       ? std::bit_cast<std::uint32_t>(static_cast<float>(sum))
+                                       : encode(c.dtype, sum);
         for (const Holder h : to) {
           store_bits(d[static_cast<std::size_t>(h.value)] + group[static_cast<std::size_t>(h.rank)] * bytes, bytes,
                      bits);

@@ -1,4 +1,8 @@
-"""Kernels with one hazard each, and their correct twins: ``name(correct)`` gives the kernel and its arguments."""
+"""Kernels with one hazard each, and their correct twins: ``name(correct)`` gives the kernel and its arguments.
+
+Hazards that the verifier excludes (out of bounds, misaligned, divergent, deadlock) are made by hand in
+tests/native/sim_control_test.cpp.
+"""
 
 from __future__ import annotations
 
@@ -89,34 +93,6 @@ def write_conflict(correct: bool) -> Case:
     return kernel, [f32(32), f32(1)]
 
 
-def out_of_bounds(correct: bool) -> Case:
-    """A scalar leaves the range that was promised for it."""
-    with gr.Kernel("out_of_bounds") as kernel:
-        a, b = gr.input("A", [64], gr.fp32), gr.output("B", [64], gr.fp32)
-        gr.blocks(1)
-        (t,) = gr.threads(64).indices()
-        i = gr.scalar("i", 0, max=63)
-        i.set(t if correct else t + 1)
-        r = gr.alloc("r", [], gr.fp32, gr.RF)
-        gr.move(r, a[i.value])
-        gr.move(b[t], r)
-    return kernel, [f32(64), f32(64)]
-
-
-def misaligned(correct: bool) -> Case:
-    """A scalar is not the multiple that was promised for it."""
-    with gr.Kernel("misaligned") as kernel:
-        a, b = gr.input("A", [64], gr.fp32, align_bytes=16), gr.output("B", [64], gr.fp32, align_bytes=16)
-        gr.blocks(1)
-        (t,) = gr.threads(16).indices()
-        i = gr.scalar("i", 0, max=60, multiple_of=4)
-        i.set(4 * t if correct else 4 * (t % 15) + 2)
-        r = gr.alloc("r", [4], gr.fp32, gr.RF)
-        gr.move(r, a.window(i.value, 4))
-        gr.move(b.tile([4])[t], r)
-    return kernel, [f32(64), f32(64)]
-
-
 def undefined_shared(correct: bool) -> Case:
     with gr.Kernel("undefined_shared") as kernel:
         a, b = gr.input("A", [32], gr.fp32), gr.output("B", [64], gr.fp32)
@@ -184,8 +160,6 @@ def unwritten_output(correct: bool) -> Case:
 HAZARDS = {
     "SIM_RACE": [race_across_warps, race_on_reuse, race_between_lanes, race_between_blocks],
     "SIM_WRITE_CONFLICT": [write_conflict],
-    "SIM_OUT_OF_BOUNDS": [out_of_bounds],
-    "SIM_MISALIGNED": [misaligned],
     "SIM_UNDEFINED": [undefined_shared, undefined_register, reused_bytes],
     "SIM_OUTPUT_UNWRITTEN": [unwritten_output],
 }

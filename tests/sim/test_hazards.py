@@ -39,84 +39,68 @@ def message(case: Callable[[bool], Case]) -> str:
 
 MESSAGES = {
     "race_across_warps": (
-        "hazards.py:26: a write over a value that an unordered thread reads: s[32]   [SIM_RACE]\n"
+        "hazards.py:30: a write over a value that an unordered thread reads: s[32]   [SIM_RACE]\n"
         "    %8:[].fp32.SH <- Move<<<#3:[1].block, [].thread>>>(%6:[].fp32.RF)\n"
         "    %6:[].fp32.RF <- Move<<<#3:[1].block, [].thread>>>(%9:[].fp32.SH)\n"
-        "  write by thread 32 (warp 1, lane 0) of block (0), hazards.py:26\n"
-        "  read by thread 31 (warp 0, lane 31) of block (0), hazards.py:29\n"
+        "  write by thread 32 (warp 1, lane 0) of block (0), hazards.py:30\n"
+        "  read by thread 31 (warp 0, lane 31) of block (0), hazards.py:33\n"
         "  fix: put a barrier that both threads take part in between the two"
     ),
     "race_on_reuse": (
-        "hazards.py:46: a read of a value that an unordered thread writes: s[63]   [SIM_RACE]\n"
+        "hazards.py:50: a read of a value that an unordered thread writes: s[63]   [SIM_RACE]\n"
         "    %6:[].fp32.RF <- Move<<<#3:[1].block, [].thread>>>(%9:[].fp32.SH)\n"
         "    %8:[].fp32.SH <- Move<<<#3:[1].block, [].thread>>>(%6:[].fp32.RF)\n"
-        "  read by thread 0 (warp 0, lane 0) of block (0), hazards.py:46\n"
-        "  write by thread 63 (warp 1, lane 31) of block (0), hazards.py:44\n"
+        "  read by thread 0 (warp 0, lane 0) of block (0), hazards.py:50\n"
+        "  write by thread 63 (warp 1, lane 31) of block (0), hazards.py:48\n"
         "  fix: put a barrier that both threads take part in between the two"
     ),
     "race_between_lanes": (
-        "hazards.py:65: a read of a value that an unordered thread writes: s[31]   [SIM_RACE]\n"
+        "hazards.py:69: a read of a value that an unordered thread writes: s[31]   [SIM_RACE]\n"
         "    %6:[].fp32.RF <- Move<<<#3:[1].block, [].thread>>>(%9:[].fp32.SH)\n"
         "    %8:[].fp32.SH <- Move<<<#3:[1].block, [].thread>>>(%6:[].fp32.RF)\n"
-        "  read by thread 0 (warp 0, lane 0) of block (0), hazards.py:65\n"
-        "  write by thread 31 (warp 0, lane 31) of block (0), hazards.py:62\n"
+        "  read by thread 0 (warp 0, lane 0) of block (0), hazards.py:69\n"
+        "  write by thread 31 (warp 0, lane 31) of block (0), hazards.py:66\n"
         "  fix: lanes of a warp are not ordered by themselves: put a barrier on their warp between the two"
     ),
     "race_between_blocks": (
-        "hazards.py:77: a read of a value that an unordered thread writes: C[0, 0]   [SIM_RACE]\n"
+        "hazards.py:81: a read of a value that an unordered thread writes: C[0, 0]   [SIM_RACE]\n"
         "    %6:[].fp32.GL <- MatMul<<<[].block, [].thread>>>(%7:[].fp32.GL, %8:[].fp32.GL)\n"
-        "  read by thread 0 (warp 0, lane 0) of block (1), hazards.py:77\n"
-        "  write by thread 0 (warp 0, lane 0) of block (0), hazards.py:77\n"
+        "  read by thread 0 (warp 0, lane 0) of block (1), hazards.py:81\n"
+        "  write by thread 0 (warp 0, lane 0) of block (0), hazards.py:81\n"
         "  fix: blocks run in any order: let each block write its own elements, and no other block read them"
     ),
     "write_conflict": (
-        "hazards.py:88: two threads of one instruction write different values to B[0]   [SIM_WRITE_CONFLICT]\n"
+        "hazards.py:92: two threads of one instruction write different values to B[0]   [SIM_WRITE_CONFLICT]\n"
         "    %7:[].fp32.GL <- Move<<<#3:[1].block, [].thread>>>(%5:[].fp32.RF)\n"
         "  0 by thread 0 (warp 0, lane 0) of block (0)\n"
         "  1 by thread 1 (warp 0, lane 1) of block (0)\n"
         "  fix: let one of them write, or give each its own element"
     ),
-    "out_of_bounds": (
-        "hazards.py:101: an access outside A   [SIM_OUT_OF_BOUNDS]\n"
-        "    %5:[].fp32.RF <- Move<<<#3:[1].block, [].thread>>>(%6:[].fp32.GL)\n"
-        "  want: an element number from 0 to 63\n"
-        "  got: 64\n"
-        "  by thread 63 (warp 1, lane 31) of block (0)\n"
-        "  fix: check the tile sizes and indices of this access"
-    ),
-    "misaligned": (
-        "hazards.py:115: a vector that does not start at a multiple of its size: A[2]   [SIM_MISALIGNED]\n"
-        "    %5:[4].fp32.RF <- Move<<<#3:[1].block, [].thread>>>(%6:[4].fp32.GL)\n"
-        "  want: an element number that is a multiple of 4\n"
-        "  got: 2\n"
-        "  by thread 0 (warp 0, lane 0) of block (0)\n"
-        "  fix: use a narrower access, or pad the rows"
-    ),
     "undefined_shared": (
-        "hazards.py:134: a value that was never written is stored to B[32]   [SIM_UNDEFINED]\n"
+        "hazards.py:110: a value that was never written is stored to B[32]   [SIM_UNDEFINED]\n"
         "    %10:[].fp32.GL <- Move<<<#3:[1].block, [].thread>>>(%6:[].fp32.RF)\n"
         "    %6:[].fp32.RF <- Move<<<#3:[1].block, [].thread>>>(%9:[].fp32.SH)\n"
         "  by thread 32 (warp 1, lane 0) of block (0)\n"
-        "  it comes from a read of s at hazards.py:133\n"
+        "  it comes from a read of s at hazards.py:109\n"
         "  fix: write it before: gr.init, or a copy that covers the whole tile"
     ),
     "undefined_register": (
-        "hazards.py:148: a value that was never written is stored to B[0]   [SIM_UNDEFINED]\n"
+        "hazards.py:124: a value that was never written is stored to B[0]   [SIM_UNDEFINED]\n"
         "    %8:[].fp32.GL <- Move<<<#3:[1].block, [].thread>>>(%6:[].fp32.RF)\n"
         "  by thread 0 (warp 0, lane 0) of block (0)\n"
         "  it comes from a register that nothing has written\n"
         "  fix: write it before: gr.init, or a copy that covers the whole tile"
     ),
     "reused_bytes": (
-        "hazards.py:168: a value that was never written is stored to B[0]   [SIM_UNDEFINED]\n"
+        "hazards.py:144: a value that was never written is stored to B[0]   [SIM_UNDEFINED]\n"
         "    %11:[].fp32.GL <- Move<<<#3:[1].block, [].thread>>>(%7:[].fp32.RF)\n"
         "    %7:[].fp32.RF <- Move<<<#3:[1].block, [].thread>>>(%10:[].fp32.SH)\n"
         "  by thread 0 (warp 0, lane 0) of block (0)\n"
-        "  it comes from a read of again at hazards.py:167\n"
+        "  it comes from a read of again at hazards.py:143\n"
         "  fix: write it before: gr.init, or a copy that covers the whole tile"
     ),
     "unwritten_output": (
-        "hazards.py:174: output B is not written completely   [SIM_OUTPUT_UNWRITTEN]\n"
+        "hazards.py:150: output B is not written completely   [SIM_OUTPUT_UNWRITTEN]\n"
         "  unwritten: 32 of 64 elements\n"
         "  the first: B[32]\n"
         "  fix: check the grid and the tiles that cover it, or declare it gr.inout"
