@@ -90,7 +90,8 @@ class Kernel(_core.Launcher):
             return NotImplemented
         return self is other or _core.ir_equal(self.ir, other.ir)
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:
+        return hash(self._name)
 
     def to_json(self, indent: int = -1, locations: bool = False) -> str:
         """The kernel as JSON, every field by name (docs/ir_text.md); ``locations`` adds Python file and line."""

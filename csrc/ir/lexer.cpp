@@ -230,6 +230,11 @@ void Source::fail_at(std::size_t offset, Code code, const std::string& message, 
                                    .fix = std::move(fix)});
 }
 
+std::string Source::position(std::size_t offset) const {
+  const Position p = locate(text, offset);
+  return std::to_string(p.line) + ":" + std::to_string(p.column);
+}
+
 void Source::rethrow_at(std::size_t offset, const Error& e) const {
   const Diagnostic& d = e.diagnostics().front();
   fail_at(offset, d.code, d.message, d.details, d.fix);

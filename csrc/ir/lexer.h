@@ -46,6 +46,7 @@ struct Source {
   // Throws PositionedError: "3:14: message", the line and a caret below it.
   [[noreturn]] void fail_at(std::size_t offset, Code code, const std::string& message,
                             std::vector<std::string> details = {}, std::string fix = {}) const;
+  [[nodiscard]] std::string position(std::size_t offset) const;  // "3:14"
   // The same position in front of a message that another layer threw.
   [[noreturn]] void rethrow_at(std::size_t offset, const Error& e) const;
 };

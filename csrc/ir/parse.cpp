@@ -39,12 +39,15 @@ class KernelReader : public DeclReader {
   Block body(F before) {
     if (blocks_ >= kMaxBlockDepth)
       fail_here(Code::IR_DEPTH, "blocks nested deeper than " + std::to_string(kMaxBlockDepth));
+    const Token& brace = tok();
     expect("{");
     ++blocks_;
     as_.open();
     before();
     statements();
-    expect("}");
+    if (!tok().is("}"))
+      fail_here(Code::IR_PARSE, "expected '}', got " + tok().str(), {"opened at " + source_.position(brace.offset)});
+    advance();
     --blocks_;
     return as_.close();
   }
