@@ -167,7 +167,7 @@ class Reader {
       j.only({"expr"});
       return expr(j["expr"]);
     }
-    j.expected(R"(a string, true, false, an integer, {"number": ...} or {"expr": ...})");
+    j.expected(R"(a string, a boolean, an integer, {"number": ...} or {"expr": ...})");
   }
 
   [[nodiscard]] Attrs attributes(const At& j) const {

@@ -222,10 +222,12 @@ Position locate(std::string_view text, std::size_t offset) {
 void Source::fail_at(std::size_t offset, Code code, const std::string& message, std::vector<std::string> details,
                      std::string fix) const {
   Position p = locate(text, offset);
+  std::vector<std::string> shown;
+  if (p.excerpt.find_first_not_of(' ') != std::string::npos) shown = {std::move(p.excerpt), std::move(p.caret)};
   throw PositionedError(Diagnostic{.code = code,
                                    .where = {},
                                    .message = std::to_string(p.line) + ":" + std::to_string(p.column) + ": " + message,
-                                   .ir = {std::move(p.excerpt), std::move(p.caret)},
+                                   .ir = std::move(shown),
                                    .details = std::move(details),
                                    .fix = std::move(fix)});
 }
