@@ -10,29 +10,36 @@ constexpr const char* kFmaSource = "PTX ISA, floating point: fma";
 // The paper's Fig. 8 runs its multiply-add on operands in global memory: a scalar may live anywhere.
 void add_scalar_fma(std::vector<Atom>& list) {
   const Param types = {
-      {"p", "T", "arch", "fma", "mul", "helper"},
-      {{"f32", "fp32", "sm_70+", "__fmaf_rn", "__fmul_rn", ""},
-       {"f64", "fp64", "sm_70+", "__fma_rn", "__dmul_rn", ""},
-       {"f16", "fp16", "sm_70+", "__hfma", "__hmul",
+      {"p", "T", "arch", "fma", "helper"},
+      {{"f32", "fp32", "sm_70+", "__fmaf_rn", ""},
+       {"f64", "fp64", "sm_70+", "__fma_rn", ""},
+       {"f16", "fp16", "sm_70+", "__hfma",
         "static __device__ __forceinline__ half __hfma(half a, half b, half c) {\n"
         "  half d;\n"
         "  asm(\"fma.rn.f16 %0, %1, %2, %3;\" : \"=h\"(d) : \"h\"(a), \"h\"(b), \"h\"(c));\n"
         "  return d;\n"
-        "}\n"
-        "static __device__ __forceinline__ half __hmul(half a, half b) {\n"
-        "  half d;\n"
-        "  asm(\"mul.rn.f16 %0, %1, %2;\" : \"=h\"(d) : \"h\"(a), \"h\"(b));\n"
-        "  return d;\n"
         "}\n"},
-       {"bf16", "bf16", "sm_80+", "__hfma_bf16", "__hmul_bf16",
+       {"bf16", "bf16", "sm_80+", "__hfma_bf16",
         "static __device__ __forceinline__ bfloat16 __hfma_bf16(bfloat16 a, bfloat16 b, bfloat16 c) {\n"
         "  bfloat16 d;\n"
         "  asm(\"fma.rn.bf16 %0, %1, %2, %3;\" : \"=h\"(d) : \"h\"(a), \"h\"(b), \"h\"(c));\n"
         "  return d;\n"
-        "}\n"
-        "static __device__ __forceinline__ bfloat16 __hmul_bf16(bfloat16 a, bfloat16 b) {\n"
-        "  return __hfma_bf16(a, b, 0x8000);  // minus zero keeps the product's sign\n"
         "}\n"}}};
+  const Param products = {{"p", "T", "arch", "mul", "helper"},
+                          {{"f32", "fp32", "sm_70+", "__fmul_rn", ""},
+                           {"f64", "fp64", "sm_70+", "__dmul_rn", ""},
+                           {"f16", "fp16", "sm_70+", "__hmul",
+                            "static __device__ __forceinline__ half __hmul(half a, half b) {\n"
+                            "  half d;\n"
+                            "  asm(\"mul.rn.f16 %0, %1, %2;\" : \"=h\"(d) : \"h\"(a), \"h\"(b));\n"
+                            "  return d;\n"
+                            "}\n"},
+                           {"bf16", "bf16", "sm_80+", "__hmul_bf16",
+                            "static __device__ __forceinline__ bfloat16 __hmul_bf16(bfloat16 a, bfloat16 b) {\n"
+                            "  bfloat16 d, z = 0x8000;  // minus zero keeps the product's sign\n"
+                            "  asm(\"fma.rn.bf16 %0, %1, %2, %3;\" : \"=h\"(d) : \"h\"(a), \"h\"(b), \"h\"(z));\n"
+                            "  return d;\n"
+                            "}\n"}}};
   list.push_back({.name = "fma.rn.${p}",
                   .kind = Kind::MatMul,
                   .arch = "${arch}",
@@ -53,7 +60,7 @@ void add_scalar_fma(std::vector<Atom>& list) {
                   .guard = Guard::Branch,
                   .cxx = "$d = ${mul}($a, $b);",
                   .helper = "${helper}",
-                  .family = {types},
+                  .family = {products},
                   .doc = "Multiplies two numbers: a multiply-add that does not accumulate.",
                   .source = "PTX ISA, floating point: mul"});
   const Param integers = {{"T", "p"}, {{"i32", "s32"}, {"u32", "u32"}}};
