@@ -1,5 +1,6 @@
 #include "atoms/parse.h"
 
+#include <algorithm>
 #include <cctype>
 #include <optional>
 
@@ -79,9 +80,20 @@ Layout checked_layout(const IntTuple& shape, const IntTuple& stride, const Reade
   return Layout(shape, stride);
 }
 
+// Sizes of nonsense are refused before anything multiplies them.
+void check_size(const IntTuple& shape, std::int64_t times, const Reader& r) {
+  constexpr std::int64_t kLargest = 1 << 20;
+  for (const Expr& e : shape.leaves()) {
+    if (e.value() > kLargest / std::max<std::int64_t>(times, 1))
+      r.bad("more than " + std::to_string(kLargest) + " elements");
+    times *= e.value();
+  }
+}
+
 // "4:1", "(4,8):(32,1)"
 Layout shape_stride(Reader& r) {
   const IntTuple shape = r.tuple(nullptr);
+  check_size(shape, 1, r);
   r.need(':');
   return checked_layout(shape, r.tuple(nullptr), r);
 }
@@ -118,6 +130,7 @@ FlatLayout flatten(const Layout& l) {
 TypePattern parse_pattern(std::string_view text, const std::string& what, std::vector<bool>* strided) {
   Reader r(text, what);
   TypePattern p;
+  std::int64_t size = 1;
   strided->clear();
   do {
     r.need('[');
@@ -126,6 +139,8 @@ TypePattern parse_pattern(std::string_view text, const std::string& what, std::v
       break;
     }
     const IntTuple shape = as_tuple(r.list(nullptr));
+    check_size(shape, size, r);
+    size *= shape.product().value();
     std::vector<bool> any;
     if (r.take(':')) {
       const IntTuple stride = as_tuple(r.list(&any));
@@ -211,6 +226,7 @@ Layout parse_threads(std::string_view text, const std::string& what) {
   Reader r(text, what);
   r.need('[');
   const IntTuple shape = as_tuple(r.list(nullptr));
+  check_size(shape, 1, r);
   std::optional<Layout> l;
   if (r.take(':')) l = checked_layout(shape, as_tuple(r.list(nullptr)), r);
   r.need(']');

@@ -138,6 +138,15 @@ def operand(**changes: Any) -> list[dict[str, Any]]:
             {"out": operand(reg="r/3")},
             "test.bad: operand `d`: 2 values of 16 bits do not fill registers of 32 bits, 3 each   [ATOM_DEFINITION]",
         ),
+        (
+            {"out": operand(pattern="[1000000000,1000000000,1000000000].i16.RF")},
+            "test.bad: operand `d`: more than 1048576 elements at character 33 of "
+            '"[1000000000,1000000000,1000000000].i16.RF"   [ATOM_SYNTAX]',
+        ),
+        (
+            {"threads": "[4096,4096]"},
+            'test.bad: threads: more than 1048576 elements at character 10 of "[4096,4096]"   [ATOM_SYNTAX]',
+        ),
         ({"out": operand(access="read")}, "test.bad: output `d` is only read   [ATOM_DEFINITION]"),
         ({"name": "ldmatrix.x4"}, "ldmatrix.x4 is defined already   [ATOM_DEFINITION]"),
         ({"threads": "[32]", "converge": 16}, "test.bad: converge is 16 for a collective of 32   [ATOM_DEFINITION]"),
