@@ -46,7 +46,7 @@ warp_roles(const float* __restrict__ x, float* __restrict__ y) {
                : "f"(v));
   // %6 <- BinaryPointwise<+><<<#3, [].thread>>>(%6, %7)
   v = __fadd_rn(v, o);
-  if (tid % 32 < 1) {
+  if (lane == 0) {
     // %17 <- Move<<<#3, [].thread>>>(%6)
     asm volatile("st.shared.b32 [%0], %1;"
                  :
@@ -60,21 +60,15 @@ warp_roles(const float* __restrict__ x, float* __restrict__ y) {
     asm volatile("bar.warp.sync 4294967295;" ::: "memory");
     if (lane < 4) {
       // %6 <- Move<<<#3, [].thread>>>(%20)
-      if (lane < 4) {
-        asm volatile("ld.shared.b32 %0, [%1];"
-                     : "=f"(v)
-                     : "r"(gr_shared(&part[lane]))
-                     : "memory");
-      } else {
-        v = 0.0f;
-      }
+      asm volatile("ld.shared.b32 %0, [%1];"
+                   : "=f"(v)
+                   : "r"(gr_shared(&part[lane]))
+                   : "memory");
       // %21 <- Move<<<#3, [].thread>>>(%6)
-      if (lane < 4) {
-        asm volatile("st.global.b32 [%0], %1;"
-                     :
-                     : "l"(&y[lane]), "f"(v)
-                     : "memory");
-      }
+      asm volatile("st.global.b32 [%0], %1;"
+                   :
+                   : "l"(&y[lane]), "f"(v)
+                   : "memory");
     }
   }
 }

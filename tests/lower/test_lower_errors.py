@@ -33,6 +33,11 @@ def message(kernel: gr.Kernel, arch: str = "sm_80") -> str:
 
 
 @breaks("""
+    FILE:N: registers indexed by the counter of a loop that is not unrolled   [LOWER_REGISTER_INDEX]
+        %4:[].fp32.RF <- Init<<<#1:[1].block, [].thread>>>(value=0.0)
+      index: i*8 of r
+      loop: for(i=0; i < 4; i += 1)  at FILE:N
+      fix: unroll the loop "i": unroll=0, or a Python range
 """)
 def registers_indexed_by_a_counter() -> gr.Kernel:
     with gr.Kernel("k") as kernel:
@@ -45,6 +50,10 @@ def registers_indexed_by_a_counter() -> gr.Kernel:
 
 
 @breaks("""
+    FILE:N: a loop that must be unrolled has bounds that are not constant   [LOWER_UNROLL]
+        for(i=0; i < n; i += 1) unroll=full
+      got: 0 to n step 1
+      fix: give the loop constant bounds, or unroll=1
 """)
 def an_unrolled_loop_of_unknown_length() -> gr.Kernel:
     n = gr.sym("n")
@@ -59,6 +68,10 @@ def an_unrolled_loop_of_unknown_length() -> gr.Kernel:
 
 
 @breaks("""
+    FILE:N: unrolling makes more than 65536 instructions   [LOWER_UNROLL_SIZE]
+        %3:[].fp32.RF <- Init<<<#1:[1].block, [].thread>>>(value=0.0)
+      innermost unrolled loop: for(j=0; j < 1000; j += 1) unroll=full
+      fix: unroll less: a loop with unroll=1 prints as a loop
 """)
 def too_much_unrolling() -> gr.Kernel:
     with gr.Kernel("k") as kernel:
@@ -71,6 +84,12 @@ def too_much_unrolling() -> gr.Kernel:
 
 
 @breaks("""
+    FILE:N: more shared memory than a block of sm_80 may have   [LOWER_SHARED_LIMIT]
+      a: 131072 bytes
+      b: 65536 bytes
+      want: at most 166912 bytes
+      got: 196608
+      fix: use smaller tiles or fewer stages, or reuse bytes with over=
 """)
 def too_much_shared_memory() -> gr.Kernel:
     with gr.Kernel("k") as kernel:
@@ -82,6 +101,11 @@ def too_much_shared_memory() -> gr.Kernel:
 
 
 @breaks("""
+    FILE:N: an allocation larger than the bytes it reuses   [LOWER_OVER]
+        %6:[65].fp32.SH <- Allocate(name="long", over=(%3))
+      want: at most 256 bytes
+      got: 260, which reaches into b
+      fix: name b in over=, too
 """)
 def an_allocation_over_a_smaller_one() -> gr.Kernel:
     with gr.Kernel("k") as kernel:
@@ -95,6 +119,11 @@ def an_allocation_over_a_smaller_one() -> gr.Kernel:
 
 
 @breaks("""
+    FILE:N: a partial tile that the instruction cannot take   [LOWER_PARTIAL]
+        %5:[2,2:4,2].[1,2:4,1].fp16.RF <- Move<<<#1:[1].block, #2:[32].thread>>>(%9:[1,8:16,1].fp16.SH)
+      atom: ldmatrix.x4, executed by 32 threads together
+      inside only where: @lane//2 < 4
+      fix: use tiles that divide the tensor, declare its size with multiple_of=, or copy through an atom that takes partial tiles
 """)
 def ldmatrix_of_a_partial_tile() -> gr.Kernel:
     with gr.Kernel("k") as kernel:
@@ -108,6 +137,12 @@ def ldmatrix_of_a_partial_tile() -> gr.Kernel:
 
 
 @breaks("""
+    FILE:N: a vector that the end of the tensor may cut   [LOWER_VECTOR_EDGE]
+        %4:[8].fp16.RF <- Move<<<#2:[1].block, [].thread>>>(%6:[8].fp16.GL)
+      atom: ld.global.v4.b32/b16, 8 values
+      want: @t*8 and n multiples of 8
+      got: multiples of 8 and 1
+      fix: declare the size with multiple_of=8, or use a narrower atom
 """)
 def a_vector_over_the_end() -> gr.Kernel:
     n = gr.sym("n")
@@ -121,16 +156,22 @@ def a_vector_over_the_end() -> gr.Kernel:
 
 
 @breaks("""
+    FILE:N: values of one access that the swizzle moves apart   [LOWER_SWIZZLE]
+        %4:[].fp32.RF <- Reduction<+><<<#1:[1].block, [].thread>>>(%6:[2].fp32.SH, axis=0) atom="sum_of_pair"
+      swizzle: Sw<3,0,3>
+      offset: @t*2
+      value 1: at a distance of (@t//4 ^ 1) - @t//4
+      fix: access at most 1 consecutive elements at multiples of as many
 """)
 def a_pair_that_the_swizzle_tears() -> gr.Kernel:
     if "sum_of_pair" not in gr.atoms():
         gr.define_atom(
             name="sum_of_pair",
-            kind="UnaryPointwise",
+            kind="Reduction",
             arch="sm_75+",
             out=[{"name": "d", "pattern": "[].fp32.RF", "access": "write", "via": "lvalue"}],
             in_=[{"name": "a", "pattern": "[2:1].fp32.SH", "tile": "e2", "via": "lvalue"}],
-            attrs={"op": ["neg"]},
+            attrs={"op": ["add"], "axis": ["*const"]},
             cxx="$d = $a[0] + $a[1];",
             is_default=False,
             doc="Adds two neighbours.",
@@ -141,11 +182,16 @@ def a_pair_that_the_swizzle_tears() -> gr.Kernel:
         (t,) = gr.threads(8).indices()
         s = gr.alloc("s", [64], gr.fp32, gr.SH, swizzle=gr.Swizzle(3, 0, 3))
         r = gr.alloc("r", [], gr.fp32, gr.RF)
-        gr.unary("neg", r, s.tile([2])[t], atom="sum_of_pair")
+        gr.reduce("add", r, s.tile([2])[t], axis=0, atom="sum_of_pair")
     return kernel
 
 
 @breaks("""
+    FILE:N: more barriers than a block has   [LOWER_BARRIERS]
+        barrier(#4)
+      want: at most 15 groups of threads besides the block
+      got: 16
+      fix: let groups share a barrier, or use whole warps: a barrier within a warp needs none
 """)
 def more_groups_than_barriers() -> gr.Kernel:
     with gr.Kernel("k") as kernel:
