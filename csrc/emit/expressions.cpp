@@ -358,7 +358,16 @@ CText Expressions::product(const Expr& e, std::int64_t coef, std::string_view hi
   const CText scale = literal(coef < 0 && coef != sym::kMinInt ? -coef : coef);
   const bool negative = coef < 0 && coef != sym::kMinInt;
   wide = wide || (scale.wide && coef != 1 && coef != -1);
-  if (!wide && !fits_32(e * Expr(coef))) {
+  // Factors multiply from the left: what precedes the first 64-bit one must fit 32 bits by itself.
+  Expr partial = 1;
+  bool overflows = false;
+  bool narrow = true;
+  for (std::size_t i = 0; i < factors.size() && narrow; ++i) {
+    narrow = !texts[i].wide;
+    partial = partial * factors[i];
+    overflows = overflows || (narrow && !fits_32(partial));
+  }
+  if (overflows || (!wide && !fits_32(e * Expr(coef)))) {
     texts.front() = widened(texts.front());
     wide = true;
   }
