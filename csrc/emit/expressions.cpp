@@ -247,7 +247,9 @@ CText Expressions::sum(const Expr& e, std::string_view hint, bool being_named) {
     terms.push_back({value, depth(value)});
   }
   std::ranges::stable_sort(terms, {}, &Term::depth);
-  std::vector<std::pair<CText, Expr>> parts;
+  // The longest run of groups, outermost first, that has or deserves a name; it takes in what was named further out.
+  std::size_t named_end = 0;
+  Expr named = 0;
   Expr prefix = 0;
   for (std::size_t i = 0; i < terms.size();) {
     std::size_t end = i;
@@ -255,14 +257,19 @@ CText Expressions::sum(const Expr& e, std::string_view hint, bool being_named) {
     for (; end < terms.size() && terms[end].depth == terms[i].depth; ++end) group = group + terms[end].value;
     prefix = prefix + group;
     const bool whole = being_named && end == terms.size();
-    if (const CText* known = find(prefix)) {
-      parts = {{*known, prefix}};
-    } else if (!whole && worth_naming(prefix, terms[i].depth, cost(group))) {
-      parts = {{name(prefix, terms[i].depth, hint, "_at"), prefix}};
-    } else {
-      for (std::size_t k = i; k < end; ++k) parts.emplace_back(product(terms[k].value, 1, hint), terms[k].value);
+    if (find(prefix) != nullptr || (!whole && worth_naming(prefix, terms[i].depth, cost(group)))) {
+      named_end = end;
+      named = prefix;
     }
     i = end;
+  }
+  std::vector<std::pair<CText, Expr>> parts;
+  if (named_end > 0) {
+    const CText* known = find(named);
+    parts.emplace_back(known != nullptr ? *known : name(named, terms[named_end - 1].depth, hint, "_at"), named);
+  }
+  for (std::size_t i = named_end; i < terms.size(); ++i) {
+    parts.emplace_back(product(terms[i].value, 1, hint), terms[i].value);
   }
   std::ranges::stable_partition(parts, [](const auto& p) { return !p.first.text.starts_with('-'); });
   return join_sum(parts, n.constant);
