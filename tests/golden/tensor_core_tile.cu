@@ -23,7 +23,6 @@ tensor_core_tile(const half* __restrict__ A, const half* __restrict__ B, float* 
   const int t2 = threadIdx.x % 32;
   const int lane = threadIdx.x;
   const i64 A_at = K * (lane / 4) + lane % 4 * 8;
-  const i64 A_at_3 = A_at + K * 32;
   const int sA_at = (lane ^ (lane / 8 % 4)) * 8;
   const int sA_x = t2 / 2 % 4;
   const int sA_at_2 = wm * 1024 + t2 % 16 * 32 + ((t2 / 16) ^ sA_x) * 8;
@@ -32,18 +31,15 @@ tensor_core_tile(const half* __restrict__ A, const half* __restrict__ B, float* 
   const int sA_at_3 = wm * 1024 + t2 % 16 * 32 + (2 ^ (t2 / 16) ^ sA_x) * 8;
   const int sB_at_2 = wn * 1024 + t2 / 16 * 256 + t2 % 8 * 32 + (2 ^ sA_x ^ sB_x) * 8;
   const i64 C_at = wn * 32 + N * (t2 / 4) + N * wm * 32 + t2 % 4 * 2;
-  const i64 C_at_3 = C_at + N * 8;
-  const i64 C_at_5 = C_at_3 + N * 8;
-  const i64 C_at_7 = C_at_5 + N * 8;
 
   #pragma unroll 1
   for (i64 m = 0; m < M / 64; ++m) {
     const i64 A_at_2 = A_at + K * m * 64;
-    const i64 A_at_4 = A_at_2 + K * 32;
+    const i64 A_at_3 = A_at_2 + K * 32;
     const i64 C_at_2 = C_at + N * m * 64;
-    const i64 C_at_4 = C_at_2 + N * 8;
-    const i64 C_at_6 = C_at_4 + N * 8;
-    const i64 C_at_8 = C_at_6 + N * 8;
+    const i64 C_at_3 = C_at_2 + N * 8;
+    const i64 C_at_4 = C_at_3 + N * 8;
+    const i64 C_at_5 = C_at_4 + N * 8;
     #pragma unroll 1
     for (i64 n = 0; n < N / 64; ++n) {
       const i64 B_at = A_at + K * n * 64;
@@ -65,7 +61,7 @@ tensor_core_tile(const half* __restrict__ A, const half* __restrict__ B, float* 
                      : "l"(&A[A_at_2 + k * 32]));
         asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
                      : "=r"(staged[4]), "=r"(staged[5]), "=r"(staged[6]), "=r"(staged[7])
-                     : "l"(&A[A_at_4 + k * 32]));
+                     : "l"(&A[A_at_3 + k * 32]));
         // %30 <- Move<<<#4, [].thread>>>(%29) atom="st.shared.v4.b32"
         asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
                      :
@@ -217,15 +213,15 @@ tensor_core_tile(const half* __restrict__ A, const half* __restrict__ B, float* 
                    : "memory");
       asm volatile("st.global.v2.b32 [%0], {%1, %2};"
                    :
-                   : "l"(&C[C_at_4 + n * 64]), "f"(acc[2]), "f"(acc[3])
+                   : "l"(&C[C_at_3 + n * 64]), "f"(acc[2]), "f"(acc[3])
                    : "memory");
       asm volatile("st.global.v2.b32 [%0], {%1, %2};"
                    :
-                   : "l"(&C[C_at_6 + n * 64]), "f"(acc[4]), "f"(acc[5])
+                   : "l"(&C[C_at_4 + n * 64]), "f"(acc[4]), "f"(acc[5])
                    : "memory");
       asm volatile("st.global.v2.b32 [%0], {%1, %2};"
                    :
-                   : "l"(&C[C_at_8 + n * 64]), "f"(acc[6]), "f"(acc[7])
+                   : "l"(&C[C_at_5 + n * 64]), "f"(acc[6]), "f"(acc[7])
                    : "memory");
       asm volatile("st.global.v2.b32 [%0], {%1, %2};"
                    :
@@ -233,15 +229,15 @@ tensor_core_tile(const half* __restrict__ A, const half* __restrict__ B, float* 
                    : "memory");
       asm volatile("st.global.v2.b32 [%0], {%1, %2};"
                    :
-                   : "l"(&C[C_at_4 + n * 64 + 8]), "f"(acc[10]), "f"(acc[11])
+                   : "l"(&C[C_at_3 + n * 64 + 8]), "f"(acc[10]), "f"(acc[11])
                    : "memory");
       asm volatile("st.global.v2.b32 [%0], {%1, %2};"
                    :
-                   : "l"(&C[C_at_6 + n * 64 + 8]), "f"(acc[12]), "f"(acc[13])
+                   : "l"(&C[C_at_4 + n * 64 + 8]), "f"(acc[12]), "f"(acc[13])
                    : "memory");
       asm volatile("st.global.v2.b32 [%0], {%1, %2};"
                    :
-                   : "l"(&C[C_at_8 + n * 64 + 8]), "f"(acc[14]), "f"(acc[15])
+                   : "l"(&C[C_at_5 + n * 64 + 8]), "f"(acc[14]), "f"(acc[15])
                    : "memory");
       asm volatile("st.global.v2.b32 [%0], {%1, %2};"
                    :
@@ -249,15 +245,15 @@ tensor_core_tile(const half* __restrict__ A, const half* __restrict__ B, float* 
                    : "memory");
       asm volatile("st.global.v2.b32 [%0], {%1, %2};"
                    :
-                   : "l"(&C[C_at_4 + n * 64 + 16]), "f"(acc[18]), "f"(acc[19])
+                   : "l"(&C[C_at_3 + n * 64 + 16]), "f"(acc[18]), "f"(acc[19])
                    : "memory");
       asm volatile("st.global.v2.b32 [%0], {%1, %2};"
                    :
-                   : "l"(&C[C_at_6 + n * 64 + 16]), "f"(acc[20]), "f"(acc[21])
+                   : "l"(&C[C_at_4 + n * 64 + 16]), "f"(acc[20]), "f"(acc[21])
                    : "memory");
       asm volatile("st.global.v2.b32 [%0], {%1, %2};"
                    :
-                   : "l"(&C[C_at_8 + n * 64 + 16]), "f"(acc[22]), "f"(acc[23])
+                   : "l"(&C[C_at_5 + n * 64 + 16]), "f"(acc[22]), "f"(acc[23])
                    : "memory");
       asm volatile("st.global.v2.b32 [%0], {%1, %2};"
                    :
@@ -265,15 +261,15 @@ tensor_core_tile(const half* __restrict__ A, const half* __restrict__ B, float* 
                    : "memory");
       asm volatile("st.global.v2.b32 [%0], {%1, %2};"
                    :
-                   : "l"(&C[C_at_4 + n * 64 + 24]), "f"(acc[26]), "f"(acc[27])
+                   : "l"(&C[C_at_3 + n * 64 + 24]), "f"(acc[26]), "f"(acc[27])
                    : "memory");
       asm volatile("st.global.v2.b32 [%0], {%1, %2};"
                    :
-                   : "l"(&C[C_at_6 + n * 64 + 24]), "f"(acc[28]), "f"(acc[29])
+                   : "l"(&C[C_at_4 + n * 64 + 24]), "f"(acc[28]), "f"(acc[29])
                    : "memory");
       asm volatile("st.global.v2.b32 [%0], {%1, %2};"
                    :
-                   : "l"(&C[C_at_8 + n * 64 + 24]), "f"(acc[30]), "f"(acc[31])
+                   : "l"(&C[C_at_5 + n * 64 + 24]), "f"(acc[30]), "f"(acc[31])
                    : "memory");
     }
   }
