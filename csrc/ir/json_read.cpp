@@ -571,8 +571,8 @@ Kernel from_json(std::string_view text) {
   std::vector<std::set<std::string>> keys;  // of the open objects
   const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
     using Event = Json::parse_event_t;
-    if (depth > 8 * kMaxBlockDepth)
-      fail(Code::IR_DEPTH, "JSON nested deeper than " + std::to_string(8 * kMaxBlockDepth));
+    if (depth > 4 * kMaxBlockDepth)
+      fail(Code::IR_DEPTH, "JSON nested deeper than " + std::to_string(4 * kMaxBlockDepth));
     if (event == Event::object_start) keys.emplace_back();
     if (event == Event::object_end) keys.pop_back();
     if (event == Event::key && !keys.back().insert(value.get<std::string>()).second)

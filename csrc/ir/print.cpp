@@ -252,6 +252,8 @@ std::string number_text(double v) {
 
 std::string layout_text(const Layout& l) {
   if (l.shape().is_leaf() && l.stride().leaf().is_const(1)) return "[" + l.shape().str() + "]";
+  if (l.rank() == 1 && !l.shape().is_leaf() && l.shape()[0].is_leaf())
+    return "[" + l.shape()[0].str() + ",:" + l.stride()[0].str() + ",]";
   return l.graphene_str();
 }
 

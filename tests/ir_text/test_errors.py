@@ -52,7 +52,7 @@ JSON = """\
 # What is changed in TEXT or JSON, and the whole message that follows: one row a change, by form.
 ERRORS = json.loads((Path(__file__).parent / "errors.json").read_text())
 TEXT_ERRORS, JSON_ERRORS = (
-    [(r["name"], r["old"], r["new"], "\n".join(row["error"])) for row in ERRORS[form]]
+    [(row["name"], row["old"], row["new"], "\n".join(row["error"])) for row in ERRORS[form]]
     for form in ("text", "json")
 )
 

@@ -128,7 +128,9 @@ class Program:
         elif kind == 5:
             t = t.T if self.draw(st.booleans()) else t.permute(*self.draw(st.permutations(range(rank))))
         elif kind == 6:
-            t = t.reshape(0, self.pick([gr.row_major(2, 2), gr.col_major(4, 2), gr.Layout(8), [16, 4]]))
+            t = t.reshape(
+                0, self.pick([gr.row_major(2, 2), gr.col_major(4, 2), gr.Layout(8), [8], [16, 4], gr.Layout(((2, 2),))])
+            )
         else:
             t = t.window(self.int_expr(), self.int_expr())
         self.tensors.append(t)
