@@ -31,12 +31,13 @@ def test_links_and_files_named_exist(page: Path) -> None:
     assert not missing
 
 
-def test_notebook() -> None:
+def test_notebook(tmp_path: Path) -> None:
     nbclient = pytest.importorskip("nbclient", reason="pip install 'graphene-ir[test]' brings it")
     nbformat = pytest.importorskip("nbformat")
     pytest.importorskip("ipykernel")
     notebook = nbformat.read(ROOT / "examples/tour.ipynb", as_version=4)
     os.environ["PYTHONPATH"] = ENV["PYTHONPATH"]
-    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3").execute()
+    where = {"metadata": {"path": str(tmp_path)}}  # not the checkout: there `graphene` may have no extension module
+    nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", resources=where).execute()
     printed = "".join(o.get("text", "") for c in notebook.cells for o in c.get("outputs", []))
     assert "[SIM_RACE]" in printed
