@@ -70,7 +70,7 @@ def check(kernel: Kernel, args: tuple[object, ...], arch: str | None, seed: int,
     tiles and a ragged part by default. Raises SimulationError SIM_ARGUMENT for
     sizes that the symbols' facts exclude; VerifyError and SelectError as lowering does.
     """
-    program = kernel.lowered(arch or _core.default_arch(kernel.ir))
+    program = kernel.lowered(arch)
     if args:
         sizes = {**_core.argument_sizes(program, args), **sizes}
     problems, promises, lane_ops, _, used, blocks, worst = _core.check(program, sizes, seed)

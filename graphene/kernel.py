@@ -115,9 +115,10 @@ class Kernel(_core.Launcher):
 
         Raises VerifyError (VERIFY_*, LOWER_*) and SelectError (NO_ATOM, ...) with every problem at once.
         """
-        program = self._programs.get(arch or "")
+        arch = arch or _core.default_arch(self.ir)
+        program = self._programs.get(arch)
         if program is None:
-            program = self._programs[arch or ""] = _core.lower(self.ir, arch or _core.default_arch(self.ir))
+            program = self._programs[arch] = _core.lower(self.ir, arch)
         return program
 
     def cuda_source(self, arch: str) -> str:
