@@ -12,5 +12,6 @@ void add_convert_entries(std::vector<Atom>& out);  // cast
 void add_warp_entries(std::vector<Atom>& out);     // shfl, barriers
 void add_sm75_entries(std::vector<Atom>& out);
 void add_sm80_entries(std::vector<Atom>& out);
+void add_async_copy_entries(std::vector<Atom>& out);  // cp.async
 
 }  // namespace graphene::atoms

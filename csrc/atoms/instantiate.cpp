@@ -221,6 +221,15 @@ void check_text(Instance* i) {
   std::vector<std::string> used;
   for (Piece& p : i->text.pieces) {
     if (p.kind == Piece::Kind::Text || p.kind == Piece::Kind::IfEnd) continue;
+    if (p.kind == Piece::Kind::Bytes) {
+      const bool input = std::any_of(i->in.begin(), i->in.end(), [&](const OperandInstance& x) {
+        return x.def.name == p.text && !x.type.accepts(ir::Memory::RF);
+      });
+      if (!input || !i->text.is_ptx || i->atom.guard != Guard::Bytes) {
+        fail(Code::ATOM_TEXT, i->atom.name + ": $" + p.text + ".bytes needs guard=bytes and an input in memory");
+      }
+      continue;
+    }
     const OperandInstance* o = p.kind == Piece::Kind::Operand ? i->operand(p.text) : nullptr;
     if (o == nullptr) {
       const auto& attrs = i->atom.attrs;

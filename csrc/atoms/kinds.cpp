@@ -41,6 +41,8 @@ const std::vector<KindAttr>& kind_attrs(ir::SpecKind kind) {
   static constexpr bool kHint = true;
   static const std::vector<KindAttr> move = {{"cache", "enum", "default", kOptional, kHint},
                                              {"bulk", "enum", "none", kOptional, kHint},
+                                             {"evict", "enum", "default", kOptional, kHint},
+                                             {"prefetch", "enum", "none", kOptional, kHint},
                                              {"combine", "enum", "none"},
                                              {"atomic", "enum", "none"},
                                              {"fill", "number", "0"}};

@@ -66,7 +66,8 @@ const std::vector<std::string>* accepted(const Atom& a, const std::string& attr)
   return nullptr;
 }
 
-// An attribute that one lists and the other does not: the other takes its default only.
+// An attribute that one lists and the other does not: the other takes its default only; of Sync, which has no defaults,
+// a statement that says it takes only the one.
 bool attributes_overlap(const Atom& a, const Atom& b) {
   const auto takes = [](const std::vector<std::string>& list, const std::string& v) {
     return std::any_of(list.begin(), list.end(), [&](const std::string& s) { return s[0] == '*' || s == v; });
@@ -82,6 +83,7 @@ bool attributes_overlap(const Atom& a, const Atom& b) {
         }
         continue;
       }
+      if (a.kind == Kind::Sync) return false;
       for (const KindAttr& k : kind_attrs(spec_kind(a.kind))) {
         if (k.name == d.name && !k.required && !takes(d.accepts, k.fallback)) return false;
       }
@@ -117,6 +119,7 @@ Registry::Registry() {
   add_warp_entries(families);
   add_sm75_entries(families);
   add_sm80_entries(families);
+  add_async_copy_entries(families);
   for (const Atom& f : families) {
     for (Atom& a : expand_family(f)) add(std::make_shared<const Instance>(instantiate(std::move(a))));
   }

@@ -58,6 +58,7 @@ std::string scope_of(const ir::SyncStmt& s, std::int64_t block_threads, ir::Attr
         return "warp";
       }
       (*attrs)["threads"] = n;
+      (*attrs)["id"] = std::int64_t{0};
       return "warps";
     }
     if (n < 32 && members.back() < 32) {
@@ -80,6 +81,31 @@ std::string scope_of(const ir::SyncStmt& s, std::int64_t block_threads, ir::Attr
          "synchronise whole warps, or threads of one warp", where);
 }
 
+// How many of the youngest groups a wait leaves unfinished is part of the instruction.
+void check_pending(const ir::SyncStmt& s, const SourceLoc& where) {
+  const auto it = s.attrs.find("pending");
+  if (it == s.attrs.end()) return;
+  const auto* number = std::get_if<std::int64_t>(&it->second);
+  const auto* e = std::get_if<Expr>(&it->second);
+  const bool constant = number != nullptr || (e != nullptr && e->is_const());
+  if (constant && (number != nullptr ? *number : e->value()) >= 0) return;
+  refuse(s, Code::ATOM_ATTR, "pending: want a constant, 0 or more, got " + attr_text(it->second),
+         "unroll the loop that changes it, or wait for more", where);
+}
+
+// The statement says what the entry lists, no more and no less.
+bool takes(const Instance& e, const ir::Attrs& attrs) {
+  const std::vector<AttrDef>& defs = e.atom.attrs;
+  if (defs.size() != attrs.size()) return false;
+  return std::all_of(defs.begin(), defs.end(), [&](const AttrDef& d) {
+    const auto it = attrs.find(d.name);
+    if (it == attrs.end()) return false;
+    const std::string got = attr_text(it->second);
+    return std::any_of(d.accepts.begin(), d.accepts.end(),
+                       [&](const std::string& s) { return s[0] == '*' || s == got; });
+  });
+}
+
 }  // namespace
 
 Match match_sync(const ir::SyncStmt& sync, const std::string& arch, std::int64_t block_threads,
@@ -99,16 +125,12 @@ Match match_sync(const ir::SyncStmt& sync, const std::string& arch, std::int64_t
     }
     scope = done.substr(done.find(':') + 1);
   }
+  check_pending(sync, where);
   m.attrs["op"] = sync.op;
   m.attrs["scope"] = scope;
   InstancePtr other_arch;
   for (const InstancePtr& e : Registry::get().of_kind(Kind::Sync)) {
-    const auto takes = [&](const char* name, const std::string& value) {
-      return std::any_of(e->atom.attrs.begin(), e->atom.attrs.end(), [&](const AttrDef& d) {
-        return d.name == name && std::find(d.accepts.begin(), d.accepts.end(), value) != d.accepts.end();
-      });
-    };
-    if (!takes("op", sync.op) || !takes("scope", scope)) continue;
+    if (!takes(*e, m.attrs)) continue;
     if (!e->runs_on(arch)) {
       other_arch = e;
       continue;
@@ -119,7 +141,10 @@ Match match_sync(const ir::SyncStmt& sync, const std::string& arch, std::int64_t
   if (other_arch != nullptr) {
     refuse(sync, Code::NO_ATOM, other_arch->atom.name + " needs " + other_arch->atom.arch + ", got " + arch, "", where);
   }
-  refuse(sync, Code::NO_ATOM, "no atomic spec implements " + sync.op + " of " + scope + " on " + arch, "", where);
+  std::string with;
+  for (const auto& [name, value] : sync.attrs) with += (with.empty() ? " with " : ", ") + name + "=" + attr_text(value);
+  refuse(sync, Code::NO_ATOM, "no atomic spec implements " + sync.op + " of " + scope + with + " on " + arch, "",
+         where);
 }
 
 }  // namespace graphene::atoms

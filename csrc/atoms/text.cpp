@@ -31,7 +31,10 @@ Text parse_text(std::string_view s, bool is_ptx, const std::string& what) {
   for (std::size_t i = 0; i < s.size();) {
     const bool braced = s[i] == '{' && i + 1 < s.size() && s[i + 1] == '$' && name_end(s, i + 2) < s.size() &&
                         s[name_end(s, i + 2)] == '}';
-    if (s[i] == '$' || braced) {
+    if (s[i] == '$' && i + 1 < s.size() && s[i + 1] == '}') {
+      literal += s[i + 1];
+      i += 2;
+    } else if (s[i] == '$' || braced) {
       const std::size_t start = i;
       i += braced ? 2 : 1;
       const std::size_t end = name_end(s, i);
@@ -49,6 +52,12 @@ Text parse_text(std::string_view s, bool is_ptx, const std::string& what) {
         i = digits + 1;
       }
       if (braced) ++i;
+      constexpr std::string_view kBytes = ".bytes";
+      if (!braced && p.element < 0 && s.substr(i).starts_with(kBytes) &&
+          name_end(s, i + kBytes.size()) == i + kBytes.size()) {
+        p.kind = Piece::Kind::Bytes;
+        i += kBytes.size();
+      }
       flush();
       out.pieces.push_back(std::move(p));
     } else if (s[i] == '{' && i + 1 < s.size() && s[i + 1] == '?') {

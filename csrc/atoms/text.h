@@ -6,7 +6,8 @@
 //   Natural, RF: registers as inline-assembly operands, reinterpreted as the constraint's C type (RegPacking)
 //   Natural, GL: the address ("l"); SH: the 32-bit shared-state-space address ("r")
 //   Lvalue:      the C++ expression of the element itself (RF, SH, GL), or the immediate
-// An attribute prints as its literal, or as an integer expression ("r" in PTX).
+// "$}" is a brace that closes no "{?x: ". "$src.bytes" is how many bytes of an input in memory are inside its tensor
+// (Guard::Bytes), as an "r" operand. An attribute prints as its literal, or as an integer expression ("r" in PTX).
 //
 // C++ text and helpers assume a prelude that names the scalar types: `half` and `bfloat16` are unsigned short (the
 // bits), fp32 float, fp64 double, i8..u64 the integers of that width, pred bool.
@@ -19,8 +20,8 @@
 namespace graphene::atoms {
 
 struct Piece {
-  enum class Kind : std::uint8_t { Text, Operand, Attr, IfBegin, IfEnd } kind = Kind::Text;
-  std::string text;     // Text: as is; Operand: its name; Attr, IfBegin: the attribute's name
+  enum class Kind : std::uint8_t { Text, Operand, Bytes, Attr, IfBegin, IfEnd } kind = Kind::Text;
+  std::string text;     // Text: as is; Operand, Bytes: its name; Attr, IfBegin: the attribute's name
   int element = -1;     // Operand: one register "$d[i]"; -1: all
   bool braces = false;  // Operand: "{$d}", all registers as a PTX vector
 };

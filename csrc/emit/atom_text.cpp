@@ -116,7 +116,12 @@ AtomText::Slot AtomText::slot(const AtomCall& call, const std::string& name) con
 
 // Whether an optional part of the text is printed: the attribute says something else than its kind's default.
 bool AtomText::present(const std::string& what, const AtomCall& call) const {
-  if (what == "guard") return !inputs_inside(call).is_const(1);
+  if (what == "guard") {
+    return std::ranges::any_of(call.in, [](const lower::Operand& o) {
+      const auto* m = std::get_if<MemRef>(&o);
+      return m != nullptr && (!m->inside.is_const(1) || m->valid_values.has_value());
+    });
+  }
   const auto it = call.attrs.find(what);
   if (it == call.attrs.end()) return false;
   std::string fallback;
@@ -150,6 +155,8 @@ std::string AtomText::fill_text(const AtomCall& call, Asm* ptx) {
     if (!shown.back()) continue;
     if (p.kind == atoms::Piece::Kind::Operand) {
       out += operand(p, call, ptx);
+    } else if (p.kind == atoms::Piece::Kind::Bytes) {
+      out += add_input(*ptx, "r", bytes_inside(std::get<MemRef>(*slot(call, p.text).value)));
     } else if (p.kind == atoms::Piece::Kind::Attr) {
       out += attribute(p, call, ptx);
     } else {
@@ -298,9 +305,25 @@ std::string AtomText::element(const MemRef& ref, std::int64_t delta) {
 
 // Of value 0: what an instruction gets.
 std::string AtomText::address(const MemRef& ref) {
-  const bool shared = program_.buffers[static_cast<std::size_t>(ref.buffer)].memory == ir::Memory::SH;
+  const auto b = static_cast<std::size_t>(ref.buffer);
+  const bool shared = program_.buffers[b].memory == ir::Memory::SH;
   const std::string pointer = "&" + element(ref, ref.deltas.empty() ? 0 : ref.deltas.front());
-  return shared ? "gr_shared(" + pointer + ")" : pointer;
+  const std::string text = shared ? "gr_shared(" + pointer + ")" : pointer;
+  if (ref.fill_row < 0) return text;
+  return expressions_.text(ref.inside, buffers_[b]).in(Prec::Or) + " ? " + text + " : gr_shared(" +
+         fill_rows_[static_cast<std::size_t>(ref.fill_row)] + ")";
+}
+
+std::string AtomText::bytes_inside(const MemRef& ref) {
+  const auto b = static_cast<std::size_t>(ref.buffer);
+  const std::int64_t bytes = ir::bits(program_.buffers[b].dtype) / 8;
+  std::string text = std::to_string(bytes * static_cast<std::int64_t>(ref.deltas.size()));
+  if (ref.valid_values) {
+    const CText valid = expressions_.text(*ref.valid_values * Expr(bytes), buffers_[b]);
+    text = valid.wide ? "(int)" + valid.in(Prec::Unary) : valid.text;
+  }
+  if (ref.inside.is_const(1)) return text;
+  return expressions_.text(ref.inside, buffers_[b]).in(Prec::Or) + " ? " + text + " : 0";
 }
 
 std::string AtomText::ptx_operand(const atoms::Piece& piece, const AtomCall& call, const Slot& s, Asm& ptx) {
@@ -463,7 +486,8 @@ Lines AtomText::statement(const AtomCall& call) {
   } else {
     lines = asm_statement(call);
     const Expr inside = inputs_inside(call);
-    if (!inside.is_const(1) && atom.guard != atoms::Guard::Bytes) {
+    const bool together = atom.guard == atoms::Guard::Bytes || atom.guard == atoms::Guard::Redirect;
+    if (!inside.is_const(1) && !together) {
       Lines guarded{"if (" + expressions_.text(inside, "load").text + ") {"};
       append(guarded, lines, "  ");
       guarded.emplace_back("} else {");

@@ -20,10 +20,14 @@ void append(Lines& out, const Lines& lines, const std::string& indent = "");
 
 class AtomText {
  public:
-  // `buffers`: C names of the program's buffers.
+  // `buffers`, `fill_rows`: C names of those of the program.
   AtomText(const lower::Program& program, Expressions& expressions, Registers& registers,
-           std::vector<std::string> buffers)
-      : program_(program), expressions_(expressions), registers_(registers), buffers_(std::move(buffers)) {}
+           std::vector<std::string> buffers, std::vector<std::string> fill_rows)
+      : program_(program),
+        expressions_(expressions),
+        registers_(registers),
+        buffers_(std::move(buffers)),
+        fill_rows_(std::move(fill_rows)) {}
 
   Lines statement(const lower::AtomCall& call);
 
@@ -57,6 +61,7 @@ class AtomText {
   std::string add_input(Asm& ptx, const std::string& constraint, const std::string& text);
   std::string element(const lower::MemRef& ref, std::int64_t delta);
   std::string address(const lower::MemRef& ref);
+  std::string bytes_inside(const lower::MemRef& ref);
   Lines asm_statement(const lower::AtomCall& call);
   Lines fill_outputs(const lower::AtomCall& call, double fill);
   bool touches_memory(const lower::AtomCall& call) const;
@@ -65,7 +70,7 @@ class AtomText {
   const lower::Program& program_;
   Expressions& expressions_;
   Registers& registers_;
-  std::vector<std::string> buffers_;
+  std::vector<std::string> buffers_, fill_rows_;
 };
 
 }  // namespace graphene::emit

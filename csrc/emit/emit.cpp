@@ -37,8 +37,9 @@ class KernelPrinter {
     std::vector<std::string> buffers;
     for (const lower::MemBuffer& b : program_.buffers) buffers.push_back(names_.fresh(b.c_name));
     buffers_ = buffers;
+    for (std::size_t i = 0; i < program_.fill_rows.size(); ++i) fill_rows_.push_back(names_.fresh("outside"));
     name_parameters();
-    AtomText atoms(program_, expressions_, *registers_, buffers);
+    AtomText atoms(program_, expressions_, *registers_, buffers, fill_rows_);
     atoms_ = &atoms;
 
     sym::Substitution same;
@@ -53,6 +54,7 @@ class KernelPrinter {
     Lines inner;
     append(inner, shared_memory());
     append(inner, registers_->declarations());
+    append(inner, write_fill_rows());
     Lines definitions = expressions_.close();
     append(inner, definitions);
     if (!inner.empty() && !body.empty() && !body.front().empty()) inner.emplace_back();
@@ -169,7 +171,7 @@ class KernelPrinter {
     Lines out;
     if (shared.empty()) return out;
     const bool dynamic = program_.shared_bytes > kStaticSharedBytes;
-    if (shared.size() == 1 && !dynamic) {
+    if (shared.size() == 1 && program_.fill_rows.empty() && !dynamic) {
       const lower::MemBuffer& b = program_.buffers[shared.front()];
       const std::int64_t elems = program_.shared_bytes * 8 / ir::bits(b.dtype);
       out.push_back("__shared__ __align__(" + std::to_string(alignment(b)) + ") " + c_type(b.dtype) + " " +
@@ -187,6 +189,29 @@ class KernelPrinter {
           b.shared_offset_bytes == 0 ? "gr_smem" : "(gr_smem + " + std::to_string(b.shared_offset_bytes) + ")";
       out.push_back(c_type(b.dtype) + "* const " + buffers_[i] + " = (" + c_type(b.dtype) + "*)" + at + ";");
     }
+    for (std::size_t i = 0; i < fill_rows_.size(); ++i) {
+      out.push_back("u64* const " + fill_rows_[i] + " = (u64*)(gr_smem + " +
+                    std::to_string(program_.fill_rows[i].shared_offset_bytes) + ");");
+    }
+    return out;
+  }
+
+  // What a lane outside of a partial tile reads, by one thread before anything else.
+  Lines write_fill_rows() const {
+    if (fill_rows_.empty()) return {};
+    Lines out{"if (threadIdx.x == 0) {"};
+    for (std::size_t i = 0; i < fill_rows_.size(); ++i) {
+      const lower::FillRow& r = program_.fill_rows[i];
+      std::uint64_t word = bits_of(r.value, r.dtype);
+      for (int bits = ir::bits(r.dtype); bits < 64; bits *= 2) word |= word << static_cast<unsigned>(bits);
+      std::string line = " ";
+      for (std::int64_t w = 0; w < r.bytes / 8; ++w) {
+        line += " " + fill_rows_[i] + "[" + std::to_string(w) + "] = " + std::to_string(word) + "u;";
+      }
+      out.push_back(line);
+    }
+    out.emplace_back("}");
+    out.emplace_back("__syncthreads();");
     return out;
   }
 
@@ -306,7 +331,7 @@ class KernelPrinter {
   Names names_;
   Expressions expressions_;
   std::optional<Registers> registers_;
-  std::vector<std::string> buffers_;
+  std::vector<std::string> buffers_, fill_rows_;
   std::vector<Parameter> parameters_;
   std::vector<std::string> scalar_names_, symbol_names_;
   AtomText* atoms_ = nullptr;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <set>
 
 #include "ir/print.h"
@@ -27,7 +28,6 @@ class Lowering {
 
   ProgramPtr run() {
     buffers_ = place_buffers(*kernel_, problems_);
-    check_shared_limit();
     auto program = std::make_shared<Program>();
     program->kernel = kernel_;
     program->arch = arch_;
@@ -35,10 +35,13 @@ class Lowering {
     if (kernel_->block != nullptr) program->block_threads = kernel_->block->launch_size().value();
     sync_.block_threads = program->block_threads;
     program->body = block(kernel_->body);
+    place_fill_rows();
+    check_shared_limit();
     if (!problems_.empty()) throw Error(std::move(problems_));
     program->registers = std::move(buffers_.registers);
     program->buffers = std::move(buffers_.memory);
     program->shared_bytes = buffers_.shared_bytes;
+    program->fill_rows = std::move(fill_rows_);
     program->facts = std::move(facts_);
     return program;
   }
@@ -55,6 +58,9 @@ class Lowering {
       const std::int64_t bytes = b.size_elems.value() * ir::bits(b.dtype) / 8;
       d.details.push_back(b.buffer->name + ": " + std::to_string(bytes) + " bytes");
       if (!d.where.known()) d.where = b.buffer->loc;
+    }
+    for (const FillRow& r : fill_rows_) {
+      d.details.push_back("what is outside of partial tiles: " + std::to_string(r.bytes) + " bytes");
     }
     d.details.push_back("want: at most " + std::to_string(limit) + " bytes");
     d.details.push_back("got: " + std::to_string(buffers_.shared_bytes));
@@ -211,16 +217,16 @@ class Lowering {
     call.dtype = match.dtype;
     call.attrs = match.attrs;
     call.threads = head.threads;
-    const std::string& name = match.instance->atom.name;
-    for (const atoms::OperandBinding& b : match.out) call.out.push_back(operand(b, name));
-    for (const atoms::OperandBinding& b : match.in) call.in.push_back(operand(b, name));
+    for (const atoms::OperandBinding& b : match.out) call.out.push_back(operand(b, *match.instance, false));
+    for (const atoms::OperandBinding& b : match.in) call.in.push_back(operand(b, *match.instance, true));
     predicate(call);
+    redirect(call);
     for (const atoms::LaunchFact& f : match.facts) add_fact(f, s);
     add(out, s, std::move(call));
   }
 
-  Operand operand(const atoms::OperandBinding& binding, const std::string& atom) const {
-    Operand out = resolve(binding, buffers_, atom);
+  Operand operand(const atoms::OperandBinding& binding, const atoms::Instance& atom, bool is_input) const {
+    Operand out = resolve(binding, buffers_, atom, is_input);
     if (auto* m = std::get_if<MemRef>(&out)) m->inside = without_known(m->inside);
     return out;
   }
@@ -276,12 +282,14 @@ class Lowering {
       return sym::depends_on(sym::expand_coords(e),
                              [](const sym::VarInfo& v) { return v.kind == sym::VarKind::ThreadIdx; });
     };
+    // A lane that reads the fill from elsewhere takes part like the others.
+    const bool redirects = atom.atom.guard == atoms::Guard::Redirect;
     bool varies = divergent(call.predicate);
     std::string condition = call.predicate.str();
     for (const Operand& o : call.in) {
       const auto* m = std::get_if<MemRef>(&o);
       if (m == nullptr || m->inside.is_const(1)) continue;
-      varies = varies || divergent(m->inside);
+      varies = varies || (!redirects && divergent(m->inside));
       condition += (condition == "1" ? condition.clear(), "" : " and ") + m->inside.str();
     }
     if (atom.atom.guard != atoms::Guard::Refuse && !(collective && varies)) return;
@@ -293,6 +301,39 @@ class Lowering {
           "inside only where: " + condition},
          "use tiles that divide the tensor, declare its size with multiple_of=, or copy through an atom that takes "
          "partial tiles");
+  }
+
+  // One row for each fill and type.
+  void redirect(AtomCall& call) {
+    if (call.atom->atom.guard != atoms::Guard::Redirect) return;
+    for (Operand& o : call.in) {
+      auto* m = std::get_if<MemRef>(&o);
+      if (m == nullptr || m->inside.is_const(1)) continue;
+      const MemBuffer& b = buffers_.memory[static_cast<std::size_t>(m->buffer)];
+      GR_ASSERT(b.memory == ir::Memory::SH, "only reads of shared memory are redirected");
+      FillRow row{.dtype = b.dtype};
+      row.bytes = (static_cast<std::int64_t>(m->deltas.size()) * ir::bits(b.dtype) / 8 + 15) / 16 * 16;
+      if (const auto fill = call.attrs.find("fill"); fill != call.attrs.end()) {
+        if (const auto* d = std::get_if<double>(&fill->second)) row.value = *d;
+        if (const auto* i = std::get_if<std::int64_t>(&fill->second)) row.value = static_cast<double>(*i);
+      }
+      const auto same = std::ranges::find_if(fill_rows_, [&](const FillRow& r) {
+        return r.dtype == row.dtype && std::bit_cast<std::uint64_t>(r.value) == std::bit_cast<std::uint64_t>(row.value);
+      });
+      m->fill_row = static_cast<int>(same - fill_rows_.begin());
+      if (same == fill_rows_.end()) {
+        fill_rows_.push_back(row);
+      } else {
+        same->bytes = std::max(same->bytes, row.bytes);
+      }
+    }
+  }
+
+  void place_fill_rows() {
+    for (FillRow& r : fill_rows_) {
+      r.shared_offset_bytes = (buffers_.shared_bytes + 15) / 16 * 16;
+      buffers_.shared_bytes = r.shared_offset_bytes + r.bytes;
+    }
   }
 
   void conditional(const ir::Stmt& s, const ir::IfStmt& branch, Block& out) {
@@ -342,6 +383,7 @@ class Lowering {
   const std::string& arch_;
   Buffers buffers_;
   SyncState sync_;
+  std::vector<FillRow> fill_rows_;
   std::vector<Fact> facts_;
   std::vector<Diagnostic> problems_;
   Substitution unrolled_;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -47,6 +48,11 @@ struct MemRef {  // value v lives at element offset + deltas[v]; swizzles are al
   // All values are inside the tensor (1) or, where this is 0, all are outside: an input then reads as the attribute
   // `fill` (0 by default) and nothing is accessed. Of an output it is also part of AtomCall::predicate.
   Expr inside = 1;
+  // Of an input of Guard::Bytes that the end of the tensor may cut: where `inside` holds, values 0 to valid_values - 1
+  // are inside (at least one) and the others read as the fill. Absent: all are.
+  std::optional<Expr> valid_values = std::nullopt;
+  // Of an input of Guard::Redirect that may be outside: a lane outside reads this row of Program::fill_rows. -1: none.
+  int fill_row = -1;
 };
 struct ImmRef {
   double value = 0;
@@ -114,6 +120,15 @@ struct Fact {
   const ir::Stmt* origin = nullptr;
 };
 
+// Bytes of shared memory that hold copies of a fill, written when the kernel starts: what lanes outside read where all
+// of them must execute an instruction together.
+struct FillRow {
+  std::int64_t shared_offset_bytes = 0;
+  std::int64_t bytes = 16;
+  ir::ScalarType dtype;
+  double value = 0;
+};
+
 struct Program {
   ir::KernelPtr kernel;
   std::string arch;  // "sm_90a"
@@ -121,7 +136,8 @@ struct Program {
   std::vector<MemBuffer> buffers;  // arguments first, in order; then shared allocations
   std::vector<Expr> grid;          // up to three extents, over the kernel's symbols
   std::int64_t block_threads = 1;
-  std::int64_t shared_bytes = 0;
+  std::int64_t shared_bytes = 0;  // fill rows included
+  std::vector<FillRow> fill_rows;
   std::vector<Fact> facts;
   Block body;
 };

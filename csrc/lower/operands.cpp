@@ -36,8 +36,18 @@ Along along(const ir::DimBound& bound, std::size_t values) {
   return out;
 }
 
-// The condition under which all values are inside; they must be all inside or all outside.
-Expr inside_of(const ir::Tensor& t, std::size_t values, const std::string& atom) {
+// The distance of consecutive values when it is one and positive; else 0.
+std::int64_t step_of(const std::vector<std::int64_t>& deltas) {
+  const std::int64_t step = deltas.size() > 1 ? deltas[1] : 0;
+  for (std::size_t v = 0; v < deltas.size(); ++v) {
+    if (deltas[v] != static_cast<std::int64_t>(v) * step) return 0;
+  }
+  return std::max<std::int64_t>(step, 0);
+}
+
+// The condition under which all values are inside; they must be all inside or all outside. With `valid`, the end of the
+// tensor may cut them: the condition is then that of the first value, and `valid` counts those inside.
+Expr inside_of(const ir::Tensor& t, std::size_t values, const std::string& atom, std::optional<Expr>* valid) {
   Expr all = 1;
   for (const ir::DimBound& bound : t.bounds) {
     const Along a = along(bound, values);
@@ -47,7 +57,11 @@ Expr inside_of(const ir::Tensor& t, std::size_t values, const std::string& atom)
     if (hi != lo) {
       // Multiples of g never lie between first and first + (hi - lo): the vector is cut by no extent.
       const std::int64_t g = std::gcd(sym::divisor(first), sym::divisor(bound.extent));
-      if (g != 0 && hi - lo >= g) {
+      const bool cut = g != 0 && hi - lo >= g;
+      if (const std::int64_t step = step_of(a.deltas); cut && valid != nullptr && step > 0) {
+        const Expr left = sym::ceil_div(bound.extent - a.base, step);
+        *valid = sym::min(left, valid->value_or(static_cast<std::int64_t>(values)));
+      } else if (cut) {
         const std::string n = std::to_string(hi - lo + 1);
         fail(Code::LOWER_VECTOR_EDGE, "a vector that the end of the tensor may cut",
              {"atom: " + atom + ", " + std::to_string(values) + " values",
@@ -57,7 +71,7 @@ Expr inside_of(const ir::Tensor& t, std::size_t values, const std::string& atom)
              "declare the size with multiple_of=" + n + ", or use a narrower atom");
       }
     }
-    all = sym::logical_and(all, sym::lt(first, bound.extent));
+    if (!sym::prove(sym::lt(first, bound.extent))) all = sym::logical_and(all, sym::lt(first, bound.extent));
   }
   return all;
 }
@@ -105,7 +119,8 @@ Swizzled apply_swizzle(const Swizzle& swizzle, const Expr& offset, const std::ve
   return out;
 }
 
-Operand resolve(const atoms::OperandBinding& binding, const Buffers& buffers, const std::string& atom) {
+Operand resolve(const atoms::OperandBinding& binding, const Buffers& buffers, const atoms::Instance& atom,
+                bool is_input) {
   using Kind = atoms::OperandBinding::Kind;
   switch (binding.kind) {
     case Kind::Immediate:
@@ -125,7 +140,10 @@ Operand resolve(const atoms::OperandBinding& binding, const Buffers& buffers, co
   GR_ASSERT(it != buffers.memory_of.end(), "buffer " + t.buffer->name + " was not placed");
   Swizzled at = apply_swizzle(t.buffer->swizzle, t.offset, binding.deltas);
   MemRef out{.buffer = it->second, .offset = at.offset, .deltas = std::move(at.deltas)};
-  if (!t.bounds.empty()) out.inside = inside_of(t, binding.deltas.size(), atom);
+  const bool may_cut = is_input && atom.atom.guard == atoms::Guard::Bytes;
+  if (!t.bounds.empty()) {
+    out.inside = inside_of(t, binding.deltas.size(), atom.atom.name, may_cut ? &out.valid_values : nullptr);
+  }
   return out;
 }
 

@@ -11,7 +11,8 @@ namespace graphene::lower {
 
 // A binding of the matcher as an operand of the tree: swizzles applied, bounds as a condition. Throws LOWER_* (no
 // location: the caller knows the statement).
-[[nodiscard]] Operand resolve(const atoms::OperandBinding& binding, const Buffers& buffers, const std::string& atom);
+[[nodiscard]] Operand resolve(const atoms::OperandBinding& binding, const Buffers& buffers, const atoms::Instance& atom,
+                              bool is_input);
 
 // Exposed for tests: swizzle(offset + deltas[v]) as a new offset and constant deltas; LOWER_SWIZZLE when the values do
 // not keep constant distances.

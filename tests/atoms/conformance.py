@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import graphene as gr
+from graphene import _core
 
 THREADS = 32
 SHOWN = {8: "u8", 16: "fp16", 32: "fp32", 64: "fp64"}  # the type that stands for a class of bits
@@ -107,6 +108,25 @@ def moves(atom: gr.Atom) -> Case:
     return Case(atom.name, kernel, [atom], [(dtype, n)], [(dtype, n)])
 
 
+def async_copies(atom: gr.Atom) -> Case:
+    """global -> shared by the entry, then as by the other moves."""
+    o = atom.operands["dst"]
+    dtype, n = dtype_of(o), o.values
+    with gr.Kernel("conformance") as kernel:
+        x, y = arg(gr.input, "x0", dtype, n), arg(gr.output, "y0", dtype, n)
+        gr.blocks(1)
+        (t,) = gr.threads(THREADS).indices()
+        shared = gr.alloc("shared", [THREADS, n], getattr(gr, dtype), gr.SH)
+        r = registers("r", dtype, n)
+        copy(own(shared, t, n), own(x, t, n), atom)
+        _core.record_sync("commit", None, atom.name, {})
+        _core.record_sync("wait", None, atom.name, {"pending": 0})
+        gr.barrier()
+        copy(r, own(shared, t, n))
+        copy(own(y, t, n), r)
+    return Case(atom.name, kernel, [atom], [(dtype, n)], [(dtype, n)])
+
+
 def inits(atom: gr.Atom) -> Case:
     dtype = dtype_of(atom.operands["dst"])
     with gr.Kernel("conformance") as kernel:
@@ -189,7 +209,10 @@ def cases(atoms: list[gr.Atom]) -> Iterator[Case]:
         elif atom.kind == "Shfl":
             yield shuffles(atom)
         elif atom.kind == "Move":
-            yield matrix_loads(atom) if atom.thread_count > 1 else moves(atom)
+            if atom.done.startswith("group"):
+                yield async_copies(atom)
+            else:
+                yield matrix_loads(atom) if atom.thread_count > 1 else moves(atom)
         elif atom.thread_count > 1:
             yield matrix_multiplies(atom)
         else:

@@ -26,6 +26,11 @@ def c_type(dtype: str) -> str:
     return C_TYPES.get(dtype, dtype)
 
 
+def plain(text: str) -> str:
+    """The text without its optional parts."""
+    return re.sub(r"\{\?\w+:(?:\$\}|[^}])*\}", "", text)
+
+
 def literal(atom: Atom, attr: str) -> str:
     accepted = atom.attrs[attr][0]
     return accepted if accepted[0] != "*" else "64" if attr == "threads" else "1"
@@ -74,7 +79,7 @@ def kernel(atom: Atom, name: str) -> str:
         listed = ", ".join(n for (of, _), n in number.items() if of == operand)
         return "{" + listed + "}" if m.group("open") else listed
 
-    text = re.sub(r"(?P<open>\{(?=\$\w+\}))?\$(?P<name>\w+)(?:\[(?P<index>\d+)\])?(?(open)\})", hole, atom.ptx)
+    text = re.sub(r"(?P<open>\{(?=\$\w+\}))?\$(?P<name>\w+)(?:\[(?P<index>\d+)\])?(?(open)\})", hole, plain(atom.ptx))
     operands = " : ".join(", ".join(o for _, o in part) for part in (outs, ins))
     body = "\n  ".join([*before, f'asm volatile("{text}" : {operands} : "memory");', *after])
     return f'extern "C" __global__ void {name}({", ".join(params)}) {{\n  {body}\n}}\n'

@@ -282,7 +282,7 @@ def test_an_unknown_atom_and_an_unknown_attribute() -> None:
         "no atomic spec is called `ldmatrx.x4`   [ATOM_UNKNOWN]\n  similar: ldmatrix.x4"
     )
     assert refused(unknown_attribute) == (
-        "Move has no attribute `cash`   [ATOM_ATTR]\n  known: cache, bulk, combine, atomic, fill"
+        "Move has no attribute `cash`   [ATOM_ATTR]\n  known: cache, bulk, evict, prefetch, combine, atomic, fill"
     )
 
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import graphene as gr
+from graphene import _core
+
+
+def sync(op: str, atom: gr.Atom | gr.AtomFamily, **attrs: Any) -> None:
+    _core.record_sync(op, None, atom.name, attrs)
 
 
 def fig8(M: int = 1024, N: int = 1024, K: int = 1024) -> gr.Kernel:
@@ -126,11 +133,53 @@ def warp_roles() -> gr.Kernel:
     return kernel
 
 
-ALL = {f.__name__: f for f in (fig8, fig1d, guarded_scale, tensor_core_tile, warp_roles)}
+def async_copy(**facts: int) -> gr.Kernel:
+    """Rows of any length, in pieces of 16 bytes that the end of a row may cut, through two stages of shared memory."""
+    M, K = gr.sym("M", **facts), gr.sym("K", max=1 << 20, **facts)
+    pitch = gr.sym("pitch", multiple_of=8, max=1 << 20)
+    cp = gr.atom("cp.async.cg.16")
+    with gr.Kernel("async_copy") as kernel:
+        A = gr.input("A", gr.Layout((M, K), (pitch, 1)), gr.fp16, align_bytes=16)
+        C = gr.output("C", gr.row_major(M, gr.ceil_div(K, 64)), gr.fp16)
+        blocks, threads = gr.blocks(gr.ceil_div(M, 16)), gr.threads(128)
+        (bm,), (t,) = blocks.indices(), threads.indices()
+        s = gr.alloc("s", [16, 64], gr.fp16, gr.SH, stages=2)
+        v = gr.alloc("v", [], gr.fp16, gr.RF)
+        with gr.loop("k", gr.ceil_div(K, 64)) as k:
+            gr.move(s[k % 2], A.tile([16, 64])[bm, k], on=threads, atom=cp)
+            sync("commit", cp)
+            sync("wait", cp, pending=0)
+            gr.barrier()
+            with gr.if_(t < 16):
+                gr.move(v, s[k % 2][t, 0])
+                gr.move(C.tile([16, None])[bm, 0][t, k], v)
+    return kernel
+
+
+def ragged_fragment() -> gr.Kernel:
+    """ldmatrix of rows past the end of a tensor: those lanes read a row of the fill, all 32 together."""
+    mma = gr.atom("mma.m16n8k16.f32.f16")
+    with gr.Kernel("ragged_fragment") as kernel:
+        x = gr.input("x", [20, 16], gr.fp16, align_bytes=16)
+        y = gr.output("y", [32, 16], gr.fp16, align_bytes=16)
+        gr.blocks(1)
+        warp = gr.threads(32)
+        s = gr.alloc("s", [20, 16], gr.fp16, gr.SH)
+        r = gr.fragment("r", [32, 16], gr.fp16, mma.a, on=warp)
+        gr.move(s, x, on=warp, atom=("ld.global.v4.b32", "st.shared.v4.b32"))
+        gr.barrier()
+        gr.move(r, s.tile([32, 16])[0, 0], atom="ldmatrix.x4")
+        gr.move(y, r, atom="st.global.b32")
+    return kernel
+
+
+ALL = {f.__name__: f for f in (fig8, fig1d, guarded_scale, tensor_core_tile, warp_roles, async_copy, ragged_fragment)}
 ARCHS = {
     "fig8": "sm_75",
     "fig1d": "sm_75",
     "guarded_scale": "sm_75",
     "tensor_core_tile": "sm_80",
     "warp_roles": "sm_75",
+    "async_copy": "sm_80",
+    "ragged_fragment": "sm_75",
 }

@@ -120,19 +120,26 @@ def an_allocation_over_a_smaller_one() -> gr.Kernel:
 
 @breaks("""
     FILE:N: a partial tile that the instruction cannot take   [LOWER_PARTIAL]
-        %5:[2,2:4,2].[1,2:4,1].fp16.RF <- Move<<<#1:[1].block, #2:[32].thread>>>(%9:[1,8:16,1].fp16.SH)
-      atom: ldmatrix.x4, executed by 32 threads together
-      inside only where: @lane//2 < 4
+        %4:[].fp32.RF <- Move<<<#1:[1].block, #2:[32].thread>>>(%7:[].fp32.SH) atom="first_lanes_value"
+      atom: first_lanes_value, executed by 32 threads together
+      inside only where: @lane < 20
       fix: use tiles that divide the tensor, declare its size with multiple_of=, or copy through an atom that takes partial tiles
 """)
-def ldmatrix_of_a_partial_tile() -> gr.Kernel:
+def a_collective_load_of_a_partial_tile() -> gr.Kernel:
+    """Its lanes can neither diverge nor read elsewhere."""
+    gr.define_atom(
+        name="first_lanes_value", arch="sm_70+", threads="[32]", converge=32, guard="branch",
+        out=[{"name": "d", "pattern": "[].fp32.RF", "tile": "l32", "tv": "32:1;1:0", "access": "write"}],
+        in_=[{"name": "s", "pattern": "[].fp32.SH", "tile": "l32", "tv": "32:1;1:0"}],
+        ptx="ld.shared.b32 $d, [$s];", is_default=False, doc="Loads together.", source="nowhere",
+    )  # fmt: skip
     with gr.Kernel("k") as kernel:
         gr.blocks(1)
         warp = gr.threads(32)
         (lane,) = warp.indices()
-        s = gr.alloc("s", [20, 16], gr.fp16, gr.SH)
-        r = gr.alloc("r", [2, 4], gr.fp16, gr.RF)
-        gr.move(r.tile([1, 2]), s.tile([16, 16])[1, 0].tile([1, 8])[lane // 2, lane % 2], on=warp)
+        s = gr.alloc("s", [20], gr.fp32, gr.SH)
+        r = gr.alloc("r", [], gr.fp32, gr.RF)
+        gr.move(r, s.tile([32])[0][lane], on=warp, atom="first_lanes_value")
     return kernel
 
 
