@@ -200,6 +200,14 @@ class Compiler {
         return;
       }
       const auto* sync = n.origin != nullptr ? n.origin->as<ir::SyncStmt>() : nullptr;
+      if (sync != nullptr && (sync->op == "commit" || sync->op == "wait")) {
+        GroupSync group = compile_group_sync(call, n.origin, code_);
+        const auto& relax = options_.relax;
+        if (group.waits && std::find(relax.begin(), relax.end(), n.origin->id) != relax.end()) ++group.pending;
+        code_.group_syncs.push_back(group);
+        emit(Instruction::Op::Group, code_.group_syncs.size() - 1, n.origin);
+        return;
+      }
       if (sync == nullptr || sync->op != "barrier") {
         fail(Code::SIM_UNSUPPORTED, "the simulator does not run " + call.atom->atom.name, {}, {},
              n.origin != nullptr ? n.origin->loc : SourceLoc{});

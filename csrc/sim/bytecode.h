@@ -72,6 +72,7 @@ struct Leaf {
   IntPlan predicate;
   bool always = true;
   int converge = 1;
+  int domain = -1;  // of Bytecode::copy_domains: it completes when its thread waits for its group; -1: at once
   std::uint32_t site = 0;
   std::shared_ptr<const Collective> collective;  // null: each thread for itself
 
@@ -94,6 +95,13 @@ struct Barrier {
   bool within_warp = false;
   std::vector<int> group_of;  // not of the block: per thread, which of Bytecode::groups it is in; -1: none
 };
+// Each thread closes its open group of copies, or waits until at most `pending` of its newest groups are in flight.
+struct GroupSync {
+  const ir::Stmt* origin = nullptr;
+  int domain = 0;
+  bool waits = false;
+  std::size_t pending = 0;
+};
 using ThreadGroup = std::vector<HappensBefore::Participant>;  // its lanes in each warp
 
 struct LoopCode {
@@ -108,9 +116,23 @@ struct Scope {  // a decomposed spec
 };
 
 struct Instruction {
-  enum class Op : std::uint8_t { Leaf, Barrier, LoopBegin, LoopEnd, If, Else, EndIf, ExitIf, Set, Enter, Leave, End };
+  enum class Op : std::uint8_t {
+    Leaf,
+    Barrier,
+    Group,
+    LoopBegin,
+    LoopEnd,
+    If,
+    Else,
+    EndIf,
+    ExitIf,
+    Set,
+    Enter,
+    Leave,
+    End
+  };
   Op op = Op::End;
-  int index = 0;   // of the leaf, barrier, loop, condition, set or scope
+  int index = 0;   // of the leaf, barrier, group synchronisation, loop, condition, set or scope
   int target = 0;  // LoopBegin: past the loop; LoopEnd: its body; If: the else part; Else: past the if
   const ir::Stmt* origin = nullptr;
 };
@@ -127,7 +149,9 @@ struct Bytecode {
   std::vector<Instruction> instructions;
   std::vector<Leaf> leaves;
   std::vector<Barrier> barriers;
-  std::vector<ThreadGroup> groups;  // of barriers: statements with equal members share one
+  std::vector<GroupSync> group_syncs;
+  std::vector<std::string> copy_domains;  // of entries whose `done` is "group:<domain>", one thread each
+  std::vector<ThreadGroup> groups;        // of barriers: statements with equal members share one
   std::vector<LoopCode> loops;
   std::vector<IntPlan> conditions;
   std::vector<SetCode> sets;
@@ -149,6 +173,7 @@ struct Bytecode {
 struct CompileOptions {
   sym::Substitution sizes;  // values of the kernel's sizes and integer parameters
   std::vector<int> skip;    // ids of synchronisation statements left out
+  std::vector<int> relax;   // ids of waits that leave one more group in flight
   bool scopes = false;      // mark decomposed specs
 };
 

@@ -65,26 +65,26 @@ void Clock::join(const std::vector<Mask>& full, const Clock& other) {
   for (const Exception& e : other.exceptions_) raise(full, e.owner, e.lanes, e.epoch);
 }
 
-HappensBefore::HappensBefore(std::vector<Mask> warp_lanes, int mbarriers, int agents, Epoch last_epoch)
-    : full_(std::move(warp_lanes)), first_(last_epoch + 1), counter_(last_epoch + 1) {
+HappensBefore::HappensBefore(std::vector<Mask> warp_lanes, Counts counts, Epoch last_epoch)
+    : full_(std::move(warp_lanes)), domains_(counts.copy_domains), first_(last_epoch + 1), counter_(last_epoch + 1) {
   const std::size_t warps = full_.size();
-  full_.reserve(2 * warps + static_cast<std::size_t>(mbarriers + agents));
-  for (std::size_t w = 0; w < warps; ++w) full_.push_back(full_[w]);
-  full_.insert(full_.end(), static_cast<std::size_t>(mbarriers + agents), 1U);
+  const auto domains = static_cast<std::size_t>(counts.copy_domains);
+  const auto others = static_cast<std::size_t>(counts.mbarriers + counts.agents);
+  full_.reserve((1 + domains) * warps + others);
+  for (std::size_t w = 0; w < domains * warps; ++w) full_.push_back(full_[w]);
+  full_.insert(full_.end(), others, 1U);
   active_.assign(full_.size(), 0);
   std::fill_n(active_.begin(), warps, 1);
-  mbarriers_.resize(static_cast<std::size_t>(mbarriers));
+  mbarriers_.resize(static_cast<std::size_t>(counts.mbarriers));
   for (MBarrier& m : mbarriers_) m = {make_clock(), make_clock(), ++counter_};
-  agents_.resize(static_cast<std::size_t>(agents));
+  agents_.resize(static_cast<std::size_t>(counts.agents));
   for (Agent& a : agents_) a = {make_clock(), ++counter_, {}};
   warps_.resize(warps);
   for (std::size_t w = 0; w < warps; ++w) {
     Warp& warp = warps_[w];
     warp.shared = make_clock();
     warp.own.resize(kLanes);
-    warp.copies_done.assign(kLanes, 0);
-    warp.copies_open.assign(kLanes, 0);
-    warp.copy_groups.resize(kLanes);
+    warp.copies.resize(domains);
     warp.epoch = ++counter_;
     refresh(static_cast<int>(w));
   }
@@ -99,7 +99,7 @@ const Clock& HappensBefore::view(int warp, int lane) const {
 bool HappensBefore::before(int warp, int lane, std::uint32_t owner, Mask lanes, Epoch epoch) const {
   if (owner == static_cast<std::uint32_t>(warp)) {
     lanes &= ~(1U << lane);  // program order
-  } else if (owner == copies_of(warp) && epoch <= at(warp).copies_done[static_cast<std::size_t>(lane)]) {
+  } else if (is_thread(owner) && warp_of(owner) == warp && epoch <= copies_done(warp, lane, domain_of(owner))) {
     lanes &= ~(1U << lane);
   }
   return lanes == 0 || view(warp, lane).knows(owner, lanes, epoch);
@@ -133,8 +133,17 @@ void HappensBefore::add_past(int warp, Mask lanes, Clock& into) const {
   for_lanes(lanes, [&](int l) {
     const auto lane = static_cast<std::size_t>(l);
     if (w.own[lane]) into.join(full_, *w.own[lane]);
-    into.raise(full_, copies_of(warp), 1U << l, w.copies_done[lane]);
   });
+  for (int d = 0; d < domains_; ++d) {
+    const auto& done = w.copies[static_cast<std::size_t>(d)].done;
+    for (Mask rest = lanes; rest != 0;) {  // lanes that have waited for the same group together
+      const Epoch epoch = done[static_cast<std::size_t>(std::countr_zero(rest))];
+      Mask same = 0;
+      for_lanes(rest, [&](int l) { same |= static_cast<Mask>(done[static_cast<std::size_t>(l)] == epoch) << l; });
+      into.raise(full_, copies_of(warp, d), same, epoch);
+      rest &= ~same;
+    }
+  }
   into.raise(full_, static_cast<std::uint32_t>(warp), lanes, w.epoch);
 }
 
@@ -184,30 +193,34 @@ void HappensBefore::barrier(const std::vector<Participant>& members) {
   for (const Participant& p : members) refresh(p.warp);
 }
 
-Epoch HappensBefore::copy_epoch(int warp, int lane) {
-  activate(copies_of(warp));
-  Epoch& open = at(warp).copies_open[static_cast<std::size_t>(lane)];
-  if (open == 0) open = ++counter_;
-  return open;
-}
-
-void HappensBefore::commit_copies(int warp, Mask lanes) {
-  Warp& w = at(warp);
+void HappensBefore::open_copies(int warp, Mask lanes, int domain) {
+  activate(copies_of(warp, domain));
+  auto& open = copies(warp, domain).open;
+  Epoch fresh = 0;
   for_lanes(lanes, [&](int l) {
-    const auto lane = static_cast<std::size_t>(l);
-    w.copy_groups[lane].push_back(copy_epoch(warp, l));  // an empty group counts too
-    w.copies_open[lane] = 0;
+    Epoch& e = open[static_cast<std::size_t>(l)];
+    if (e != 0) return;
+    if (fresh == 0) fresh = ++counter_;
+    e = fresh;
   });
 }
 
-void HappensBefore::wait_copies(int warp, Mask lanes, std::size_t pending) {
-  Warp& w = at(warp);
+void HappensBefore::commit_copies(int warp, Mask lanes, int domain) {
+  open_copies(warp, lanes, domain);  // an empty group counts too
+  Copies& c = copies(warp, domain);
   for_lanes(lanes, [&](int l) {
     const auto lane = static_cast<std::size_t>(l);
-    const auto& groups = w.copy_groups[lane];
-    if (groups.size() > pending) {
-      w.copies_done[lane] = std::max(w.copies_done[lane], groups[groups.size() - 1 - pending]);
-    }
+    c.groups[lane].push_back(c.open[lane]);
+    c.open[lane] = 0;
+  });
+}
+
+void HappensBefore::wait_copies(int warp, Mask lanes, int domain, std::size_t pending) {
+  Copies& c = copies(warp, domain);
+  for_lanes(lanes, [&](int l) {
+    const auto lane = static_cast<std::size_t>(l);
+    const auto& groups = c.groups[lane];
+    if (groups.size() > pending) c.done[lane] = std::max(c.done[lane], groups[groups.size() - 1 - pending]);
   });
   refresh(warp);
 }

@@ -2,11 +2,12 @@
 // Clock says which stamps are known, i.e. ordered before its holder. Law: two conflicting accesses race exactly when
 // the later one's issuer does not know the earlier one's stamp, whatever order the simulator happened to run them in.
 //
-// Owners of epochs: the generic accesses of each warp (32 lanes); the asynchronous copies of each warp (32 lanes, as
-// every thread waits for its own); one per mbarrier (what completes on its current phase); further agents (groups of
-// matrix instructions, bulk stores), each a single lane.
+// Owners of epochs: the generic accesses of each warp (32 lanes); for every domain of asynchronous copies those of each
+// warp (32 lanes, as every thread waits for its own); one per mbarrier (what completes on its current phase); further
+// agents (groups of matrix instructions, bulk stores), each a single lane.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -49,18 +50,30 @@ class HappensBefore {
     Mask lanes;
   };
 
+  struct Counts {
+    int copy_domains = 0;  // kinds of copies that complete by groups of the issuing thread
+    int mbarriers = 0;
+    int agents = 0;
+  };
+
   // One entry of `warp_lanes` per warp: its existing lanes. `last_epoch`: of the blocks before, 0 for the first.
-  HappensBefore(std::vector<Mask> warp_lanes, int mbarriers, int agents, Epoch last_epoch);
+  HappensBefore(std::vector<Mask> warp_lanes, Counts counts, Epoch last_epoch);
 
   [[nodiscard]] int warps() const { return static_cast<int>(warps_.size()); }
   [[nodiscard]] Mask lanes_of(int warp) const { return full_[static_cast<std::size_t>(warp)]; }
-  [[nodiscard]] std::uint32_t copies_of(int warp) const { return static_cast<std::uint32_t>(warps() + warp); }
+  [[nodiscard]] std::uint32_t copies_of(int warp, int domain) const {
+    return static_cast<std::uint32_t>((1 + domain) * warps() + warp);
+  }
   [[nodiscard]] std::uint32_t phase_of(int mbarrier) const {
-    return static_cast<std::uint32_t>(2 * warps() + mbarrier);
+    return static_cast<std::uint32_t>((1 + domains_) * warps() + mbarrier);
   }
   [[nodiscard]] std::uint32_t agent(int i) const {
-    return static_cast<std::uint32_t>(2 * warps() + static_cast<int>(mbarriers_.size()) + i);
+    return phase_of(static_cast<int>(mbarriers_.size())) + static_cast<std::uint32_t>(i);
   }
+  // Of an owner that is a warp's own accesses (domain -1) or its copies.
+  [[nodiscard]] bool is_thread(std::uint32_t owner) const { return owner < phase_of(0); }
+  [[nodiscard]] int warp_of(std::uint32_t owner) const { return static_cast<int>(owner) % warps(); }
+  [[nodiscard]] int domain_of(std::uint32_t owner) const { return static_cast<int>(owner) / warps() - 1; }
   [[nodiscard]] Epoch first_epoch() const { return first_; }  // stamps below are of other blocks
   [[nodiscard]] Epoch last_epoch() const { return counter_; }
 
@@ -83,10 +96,17 @@ class HappensBefore {
   [[nodiscard]] Clock make_clock() const { return Clock(full_.size()); }
 
   // Asynchronous copies that complete by groups of the issuing thread. Their accesses are checked with the issuer's
-  // knowledge and stamped (copies_of(warp), 1 << lane, copy_epoch).
-  [[nodiscard]] Epoch copy_epoch(int warp, int lane);
-  void commit_copies(int warp, Mask lanes);
-  void wait_copies(int warp, Mask lanes, std::size_t pending);
+  // knowledge and stamped (copies_of(warp, domain), lane, copy_epoch). A wait makes own copies known to their thread
+  // alone: those of all groups but the newest `pending`.
+  void open_copies(int warp, Mask lanes, int domain);  // before copy_epoch: lanes without an open group share an epoch
+  [[nodiscard]] Epoch copy_epoch(int warp, int lane, int domain) const {
+    return copies(warp, domain).open[static_cast<std::size_t>(lane)];
+  }
+  [[nodiscard]] Epoch copies_done(int warp, int lane, int domain) const {
+    return copies(warp, domain).done[static_cast<std::size_t>(lane)];
+  }
+  void commit_copies(int warp, Mask lanes, int domain);
+  void wait_copies(int warp, Mask lanes, int domain, std::size_t pending);
 
   // mbarrier phases: arrivals and issued transactions release into the current phase, completion publishes it.
   [[nodiscard]] Epoch phase_epoch(int mbarrier);
@@ -104,15 +124,18 @@ class HappensBefore {
   }
 
  private:
+  struct Copies {                                   // per lane
+    std::array<Epoch, kLanes> done{};               // own copies up to this epoch have landed
+    std::array<Epoch, kLanes> open{};               // epoch of the uncommitted group; 0: none
+    std::array<std::vector<Epoch>, kLanes> groups;  // committed ones in order
+  };
   struct Warp {
     Clock shared;                             // known to every lane
     std::vector<std::unique_ptr<Clock>> own;  // lanes that know more; null: as shared. own >= shared always
     Epoch epoch = 0;
     Epoch floor = 0;
     std::uint64_t version = 0;
-    std::vector<Epoch> copies_done;               // per lane: own copies up to this epoch have landed
-    std::vector<Epoch> copies_open;               // per lane: epoch of the uncommitted group
-    std::vector<std::vector<Epoch>> copy_groups;  // per lane: committed groups in order
+    std::vector<Copies> copies;  // per domain
   };
   struct MBarrier {
     Clock current, done;
@@ -126,6 +149,10 @@ class HappensBefore {
 
   [[nodiscard]] const Warp& at(int warp) const { return warps_[static_cast<std::size_t>(warp)]; }
   [[nodiscard]] Warp& at(int warp) { return warps_[static_cast<std::size_t>(warp)]; }
+  [[nodiscard]] const Copies& copies(int warp, int domain) const {
+    return at(warp).copies[static_cast<std::size_t>(domain)];
+  }
+  [[nodiscard]] Copies& copies(int warp, int domain) { return at(warp).copies[static_cast<std::size_t>(domain)]; }
   [[nodiscard]] MBarrier& mbarrier_at(int i) { return mbarriers_[static_cast<std::size_t>(i)]; }
   [[nodiscard]] Agent& agent_at(int i) { return agents_[static_cast<std::size_t>(i)]; }
   [[nodiscard]] const Clock& view(int warp, int lane) const;
@@ -139,6 +166,7 @@ class HappensBefore {
   std::vector<Warp> warps_;
   std::vector<MBarrier> mbarriers_;
   std::vector<Agent> agents_;
+  int domains_ = 0;
   Epoch first_;
   Epoch counter_;
   std::uint64_t versions_ = 0;

@@ -59,6 +59,7 @@ class Ghost final : public Machine {
   void end_block() override;
   void leaf(Warp& w, const Leaf& f) override;
   void synchronise(const ThreadGroup&) override {}
+  void group(Warp&, const GroupSync&) override {}  // copies land when they are issued
   void enter(Warp& w, int scope) override;
   void leave(Warp& w, int scope) override;
 

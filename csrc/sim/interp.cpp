@@ -39,7 +39,8 @@ void Interpreter::begin_block() {
   std::vector<Mask> lanes;
   for (const Warp& w : warps_) lanes.push_back(w.lanes);
   const Epoch last = order_ ? order_->last_epoch() : 0;
-  order_.emplace(std::move(lanes), 0, 0, last);
+  const auto domains = static_cast<int>(code_.copy_domains.size());
+  order_.emplace(std::move(lanes), HappensBefore::Counts{.copy_domains = domains}, last);
   settled_ = 0;
   sets_.begin_block();
   block_epochs_.emplace_back(order_->first_epoch(), block_);
@@ -53,12 +54,25 @@ void Interpreter::begin_block() {
     d.issuer.order = &*order_;
     d.issuer.warp = static_cast<int>(i);
     d.issuer.refresh();
+    d.copier.order = &*order_;
+    d.copier.warp = static_cast<int>(i);
+    d.by = &d.issuer;
+    d.reads_shared.assign(code_.copy_domains.size(), {});
     for (Memo& m : d.memos) m.version = 0;
   }
 }
 
 void Interpreter::end_block() {
+  check_unfinished();
   if (undefined_) throw Error(*undefined_);
+}
+
+void Interpreter::group(Warp& w, const GroupSync& g) {
+  if (g.waits) {
+    order_->wait_copies(w.id, w.active, g.domain, g.pending);
+  } else {
+    order_->commit_copies(w.id, w.active, g.domain);
+  }
 }
 
 void Interpreter::synchronise(const ThreadGroup& members) {

@@ -36,6 +36,7 @@ class Interpreter final : public Machine {
   void end_block() override;
   void leaf(Warp& w, const Leaf& f) override;
   void synchronise(const ThreadGroup& members) override;
+  void group(Warp& w, const GroupSync& g) override;
 
  private:
   // Bytes that one or several buffers (arguments that overlap, `over`) share. A granule is the smallest element.
@@ -60,7 +61,10 @@ class Interpreter final : public Machine {
     std::vector<Mask> undefined;       // per register
     std::vector<std::uint32_t> cause;  // per register: the leaf that made it undefined, 0: never written
     std::vector<Memo> memos;
-    Issuer issuer;
+    Issuer issuer;                                        // of the lanes' own accesses
+    Issuer copier;                                        // of the copies that the leaf at hand issues
+    const Issuer* by = nullptr;                           // the one of both that accesses now
+    std::vector<std::array<Epoch, kLanes>> reads_shared;  // per domain: the last group that reads shared memory
   };
   struct Value {
     const char* bits = nullptr;
@@ -96,6 +100,7 @@ class Interpreter final : public Machine {
                           int v, const Value& x) const;
 
   // ---- interp_leaf.cpp
+  void execute(const Warp& w, const Leaf& f, Mask lanes);
   void fetch(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, std::size_t slot);
   void fetch_old(const Warp& w, const Leaf& f, Mask lanes);  // of an update: the output's value before
   void put(const Warp& w, const Leaf& f, Mask lanes, const Values& values);
@@ -113,6 +118,7 @@ class Interpreter final : public Machine {
     const Leaf& leaf;
     const Operand& operand;
   };
+  void check_unfinished() const;  // at the end of a block
   [[noreturn]] void race(const At& at, const Conflict& c, std::int64_t element, bool writes) const;
   [[noreturn]] void out_of_bounds(const At& at, int lane, std::int64_t element) const;
   [[noreturn]] void misaligned(const At& at, int lane, std::int64_t element) const;

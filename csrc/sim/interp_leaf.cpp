@@ -28,6 +28,27 @@ void Interpreter::leaf(Warp& w, const Leaf& f) {
     if (f.collective != nullptr) check_converged(w, f, lanes);
   }
   stats_.lane_ops += lanes == ~Mask{0} ? kLanes : static_cast<std::uint64_t>(std::popcount(lanes));
+  if (f.domain < 0) return execute(w, f, lanes);
+  // Nobody may look before the copy has been waited for, so it may as well land now.
+  WarpData& d = data(w);
+  order_->open_copies(w.id, lanes, f.domain);
+  d.copier.act_as_copies(f.domain);
+  d.by = &d.copier;
+  execute(w, f, lanes);
+  d.by = &d.issuer;
+  const auto reads_shared = [&](const Operand& o) {
+    return o.kind == Operand::Kind::Memory &&
+           arenas_[static_cast<std::size_t>(places_[static_cast<std::size_t>(o.buffer)].arena)].shared;
+  };
+  if (std::none_of(f.in.begin(), f.in.end(), reads_shared)) return;
+  for (Mask m = lanes; m != 0; m &= m - 1) {
+    const int l = std::countr_zero(m);
+    d.reads_shared[static_cast<std::size_t>(f.domain)][static_cast<std::size_t>(l)] =
+        order_->copy_epoch(w.id, l, f.domain);
+  }
+}
+
+void Interpreter::execute(const Warp& w, const Leaf& f, Mask lanes) {
   switch (f.kind) {
     case atoms::Kind::Shfl:
       return shuffle(w, f, lanes);

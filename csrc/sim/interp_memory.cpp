@@ -298,8 +298,8 @@ void Interpreter::load(const Warp& w, const Leaf& f, const Operand& o, Mask lane
         const std::int32_t* at = granules(a.offset, delta, place.first, place.ratio, i, buffer);
         Memo& memo = d.memos[static_cast<std::size_t>(o.memo + v)];
         const bool whole = update && groups->distinct && place.ratio == 1;
-        const Shadow::Verdict verdict = whole ? arena.shadow.check_update(d.issuer, active, at, f.site, sets_, memo)
-                                              : arena.shadow.read(d.issuer, active, at, *groups, f.site, sets_, memo);
+        const Shadow::Verdict verdict = whole ? arena.shadow.check_update(*d.by, active, at, f.site, sets_, memo)
+                                              : arena.shadow.read(*d.by, active, at, *groups, f.site, sets_, memo);
         if (verdict.conflict != 0) {
           race({w, f, o}, verdict.first, (verdict.first.offset - place.first) / place.ratio, false);
         }
@@ -368,11 +368,11 @@ void Interpreter::store_value(const Warp& w, const Leaf& f, const Operand& o, Ad
     if (checked && a.unchanged[static_cast<std::size_t>(v)] != 0 && undefined == 0) continue;
     const std::int32_t* at = granules(a.offset, delta, place.first, place.ratio, i, buffer);
     if (checked) {
-      arena.shadow.commit_update(d.issuer, active, at, f.site, undefined);
+      arena.shadow.commit_update(*d.by, active, at, f.site, undefined);
       continue;
     }
     Memo& memo = d.memos[static_cast<std::size_t>(o.memo + v)];
-    const Shadow::Verdict verdict = arena.shadow.write(d.issuer, active, at, *groups, f.site, undefined, sets_, memo);
+    const Shadow::Verdict verdict = arena.shadow.write(*d.by, active, at, *groups, f.site, undefined, sets_, memo);
     if (verdict.conflict != 0) {
       race({w, f, o}, verdict.first, (verdict.first.offset - place.first) / place.ratio, true);
     }

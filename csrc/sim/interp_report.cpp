@@ -38,30 +38,69 @@ void Interpreter::race(const At& at, const Conflict& c, std::int64_t element, bo
   const Leaf* earlier = site > 0 && site < kMaxSite ? &code_.leaves[site - 1] : nullptr;
   const std::int64_t block = c.other_block ? block_of(epoch_of(c.earlier)) : block_;
   const int thread = at.warp.id * kLanes + c.lane;
-  const int other = static_cast<int>(owner_of(c.earlier)) * kLanes + lane_of(c.earlier);
+  const std::uint32_t owner = owner_of(c.earlier);
+  const int other = order_->warp_of(owner) * kLanes + lane_of(c.earlier);
+  const bool copied = order_->domain_of(owner) >= 0;
+  const bool copies = at.leaf.domain >= 0;
+  const std::string unordered = copied ? "a copy in flight" : "an unordered thread";
   Diagnostic d;
   d.code = Code::SIM_RACE;
   d.where = at.leaf.origin != nullptr ? at.leaf.origin->loc : SourceLoc{};
-  d.message = std::string(c.earlier_wrote ? (writes ? "two unordered writes of "
-                                                    : "a read of a value that an unordered thread writes: ")
-                                          : "a write over a value that an unordered thread reads: ") +
+  d.message = (c.earlier_wrote ? (writes ? std::string("two unordered writes of ")
+                                         : "a read of a value that " + unordered + " writes: ")
+                               : "a write over a value that " + unordered + " reads: ") +
               element_text(at.operand.buffer, element);
   d.ir.push_back(statement_text(at.leaf.origin));
   if (earlier != nullptr && earlier->origin != at.leaf.origin) d.ir.push_back(statement_text(earlier->origin));
-  d.details.push_back(std::string(writes ? "write by " : "read by ") + thread_text(block_, thread) + ", " +
-                      location_text(at.leaf.origin));
+  d.details.push_back(std::string(writes ? "write by " : "read by ") + (copies ? "a copy of " : "") +
+                      thread_text(block_, thread) + ", " + location_text(at.leaf.origin));
   std::string there = c.earlier_wrote ? "write by " : "read by ";
-  there += earlier == nullptr && block < 0 ? "a thread of another block" : thread_text(block, other);
+  there += earlier == nullptr && block < 0 ? "a thread of another block"
+                                           : (copied ? "a copy of " : "") + thread_text(block, other);
   if (earlier != nullptr) there += ", " + location_text(earlier->origin);
   d.details.push_back(std::move(there));
   if (c.other_block) {
     d.fix = "blocks run in any order: let each block write its own elements, and no other block read them";
+  } else if (copied) {
+    const std::string& domain = code_.copy_domains[static_cast<std::size_t>(order_->domain_of(owner))];
+    const bool landed = epoch_of(c.earlier) <=
+                        order_->copies_done(order_->warp_of(owner), lane_of(c.earlier), order_->domain_of(owner));
+    if (landed) {
+      d.fix = "the copy has been waited for by its own thread alone: put a barrier behind that wait";
+    } else {
+      d.fix = "let thread " + std::to_string(other) + " commit and wait for its " + domain + " copies first" +
+              (thread == other ? "" : ", then put a barrier in between: a wait covers the waiting thread's own copies");
+    }
   } else if (thread / kLanes == other / kLanes) {
     d.fix = "lanes of a warp are not ordered by themselves: put a barrier on their warp between the two";
   } else {
     d.fix = "put a barrier that both threads take part in between the two";
   }
   throw Error(std::move(d));
+}
+
+void Interpreter::check_unfinished() const {
+  for (std::size_t w = 0; w < warp_data_.size(); ++w) {
+    for (std::size_t domain = 0; domain < warp_data_[w].reads_shared.size(); ++domain) {
+      for (std::size_t l = 0; l < kLanes; ++l) {
+        const Epoch last = warp_data_[w].reads_shared[domain][l];
+        const auto warp = static_cast<int>(w);
+        const auto lane = static_cast<int>(l);
+        if (last <= order_->copies_done(warp, lane, static_cast<int>(domain))) continue;
+        Diagnostic d;
+        d.code = Code::SIM_UNFINISHED_COPY;
+        d.message = "the block ends while a copy still reads its shared memory";
+        for (const Leaf& f : code_.leaves) {
+          if (f.domain != static_cast<int>(domain)) continue;
+          if (!d.where.known() && f.origin != nullptr) d.where = f.origin->loc;
+          if (d.ir.empty() || d.ir.back() != statement_text(f.origin)) d.ir.push_back(statement_text(f.origin));
+        }
+        d.details = {"copy of " + thread_text(block_, warp * kLanes + lane)};
+        d.fix = "commit and wait for the " + code_.copy_domains[domain] + " copies before the end";
+        throw Error(std::move(d));
+      }
+    }
+  }
 }
 
 void Interpreter::out_of_bounds(const At& at, int lane, std::int64_t element) const {

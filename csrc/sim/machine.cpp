@@ -94,6 +94,10 @@ void Machine::run_warp(Warp& w) {
         ++w.pc;
         if (!arrive(w, i.index)) return;
         break;
+      case Op::Group:
+        group(w, code_.group_syncs[index]);
+        ++w.pc;
+        break;
       case Op::LoopBegin:
         loop_begin(w, i);
         break;

@@ -49,6 +49,7 @@ class Machine {
   virtual void end_block() = 0;
   virtual void leaf(Warp& w, const Leaf& f) = 0;
   virtual void synchronise(const ThreadGroup& members) = 0;  // all of them have arrived at a barrier
+  virtual void group(Warp& w, const GroupSync& g) = 0;       // the active lanes commit or wait
   virtual void enter(Warp&, int) {}
   virtual void leave(Warp&, int) {}
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <string_view>
 
 namespace graphene::sim {
 
@@ -10,6 +11,8 @@ namespace {
 
 using atoms::Kind;
 using atoms::OperandInstance;
+
+constexpr std::string_view kGroup = "group:";  // `done` of entries that complete by groups
 
 [[noreturn]] void unsupported(const lower::AtomCall& call, const ir::Stmt* origin, const std::string& why) {
   fail(Code::SIM_UNSUPPORTED, "the simulator does not run " + call.atom->atom.name, {why}, {},
@@ -332,6 +335,13 @@ void pointwise(Leaf& leaf, const lower::AtomCall& call, const ir::Stmt* origin) 
   p.toward_zero = p.op == Op::Cast && text_attr(call, "round") == "rz";
 }
 
+int copy_domain(const std::string& name, Bytecode& code) {
+  auto& domains = code.copy_domains;
+  const auto it = std::find(domains.begin(), domains.end(), name);
+  if (it == domains.end()) domains.push_back(name);
+  return static_cast<int>(std::find(domains.begin(), domains.end(), name) - domains.begin());
+}
+
 }  // namespace
 
 Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode& code) {
@@ -341,7 +351,10 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
   leaf.origin = origin;
   leaf.kind = atom.atom.kind;
   leaf.converge = std::max(atom.atom.converge, atom.thread_count);
-  if (atom.atom.done != "now") unsupported(call, origin, "it completes later: " + atom.atom.done);
+  if (const std::string& done = atom.atom.done; done != "now") {
+    if (!done.starts_with(kGroup) || atom.thread_count > 1) unsupported(call, origin, "it completes later: " + done);
+    leaf.domain = copy_domain(done.substr(kGroup.size()), code);
+  }
   for (std::size_t i = 0; i < call.out.size(); ++i) {
     leaf.out.push_back(compile_operand(call, call.out[i], atom.out[i], leaf.out, code));
   }
@@ -446,6 +459,21 @@ Barrier compile_barrier(const lower::AtomCall& call, const ir::Stmt* origin, Byt
     if (it == code.groups.end()) code.groups.push_back(std::move(group));
   }
   return b;
+}
+
+GroupSync compile_group_sync(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode& code) {
+  GroupSync g;
+  g.origin = origin;
+  g.domain = copy_domain(text_attr(call, "scope"), code);
+  g.waits = text_attr(call, "op") == "wait";
+  if (g.waits) {
+    const auto it = call.attrs.find("pending");
+    const auto* e = it != call.attrs.end() ? std::get_if<Expr>(&it->second) : nullptr;
+    const std::int64_t pending =
+        e != nullptr ? code.plans->at_thread(*e, 0) : static_cast<std::int64_t>(number_attr(call, "pending"));
+    g.pending = static_cast<std::size_t>(std::max<std::int64_t>(pending, 0));
+  }
+  return g;
 }
 
 }  // namespace graphene::sim

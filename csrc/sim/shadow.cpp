@@ -38,9 +38,10 @@ Mask undefined_lanes(const Stamp* seen, Mask lanes) {
   return m & lanes;
 }
 
-void fresh(Memo& memo, const Issuer& by) {
+void fresh(Memo& memo, const Issuer& by, bool grouped) {
   const std::uint64_t version = by.order->version(by.warp);
-  if (by.generic && memo.version == version) return;
+  if (by.generic && memo.version == version && memo.grouped == grouped) return;
+  memo.grouped = grouped;
   memo.version = by.generic ? version : 0;  // an agent's epochs change without the warp's version
   memo.from.fill(~0U);
   memo.to.fill(~0U);
@@ -127,20 +128,25 @@ ReadSets::Id ReadSets::intern(Set set, bool foreign) {
 
 ReadSets::Id ReadSets::add(Id old, const Issuer& by, Mask lanes, std::uint32_t site) {
   const int leader = std::countr_zero(lanes);
-  const Stamp stamp = by.stamps[static_cast<std::size_t>(leader)];
-  const std::uint32_t owner = owner_of(stamp);
-  const Epoch epoch = epoch_of(stamp);
-  Mask stamp_lanes = 0;
+  Set fresh;  // the lanes' copies may be of groups opened at different times
+  const auto same = [](Set& in, std::uint32_t owner, Epoch epoch) {
+    return std::find_if(in.begin(), in.end(), [&](const Read& r) { return r.owner == owner && r.epoch == epoch; });
+  };
   for (Mask m = lanes; m != 0; m &= m - 1) {
-    stamp_lanes |= 1U << lane_of(by.stamps[static_cast<std::size_t>(std::countr_zero(m))]);
+    const Stamp stamp = by.stamps[static_cast<std::size_t>(std::countr_zero(m))];
+    const Mask bit = 1U << lane_of(stamp);
+    if (const auto it = same(fresh, owner_of(stamp), epoch_of(stamp)); it != fresh.end()) {
+      it->lanes |= bit;
+    } else {
+      fresh.push_back({owner_of(stamp), bit, epoch_of(stamp), site});
+    }
   }
   Set set;
-  bool merged = false;
   if (const Set* before = find(old)) {
     for (Read r : *before) {
-      if (r.owner == owner && r.epoch == epoch) {
-        r.lanes |= stamp_lanes;
-        merged = true;
+      if (const auto it = same(fresh, r.owner, r.epoch); it != fresh.end()) {
+        r.lanes |= it->lanes;
+        fresh.erase(it);
       } else {
         // Whoever is ordered after the new reads is ordered after what is ordered before them.
         if (r.owner == static_cast<std::uint32_t>(by.warp)) r.lanes &= ~lanes;
@@ -149,7 +155,7 @@ ReadSets::Id ReadSets::add(Id old, const Issuer& by, Mask lanes, std::uint32_t s
       set.push_back(r);
     }
   }
-  if (!merged) set.push_back({owner, stamp_lanes, epoch, site});
+  set.insert(set.end(), fresh.begin(), fresh.end());
   return intern(std::move(set), foreign(old));
 }
 
@@ -207,7 +213,7 @@ void Shadow::explain_writes(const Issuer& by, Mask lanes, const std::int32_t* of
 
 void Shadow::check_reads(const Issuer& by, Mask lanes, const std::int32_t* offsets, const std::uint32_t* seen,
                          ReadSets& sets, Memo& memo, Verdict& v) const {
-  fresh(memo, by);
+  fresh(memo, by, false);
   for (Mask m = lanes; m != 0; m &= m - 1) {
     const int l = std::countr_zero(m);
     const auto lane = static_cast<std::size_t>(l);
@@ -245,9 +251,10 @@ Shadow::Verdict Shadow::read(const Issuer& by, Mask lanes, const std::int32_t* o
   }
   if ((any & kUndefinedBit) != 0) v.undefined = undefined_lanes(seen, lanes);
 
-  fresh(memo, by);
+  const bool each = groups.distinct && lanes == kAllLanes;
+  fresh(memo, by, !each);
   any_reads_ = true;
-  if (groups.distinct && lanes == kAllLanes) {
+  if (each) {
     std::uint32_t changed = 0;
     for (int l = 0; l < kLanes; ++l) {
       old[l] = reads_[static_cast<std::size_t>(offsets[l])];
@@ -283,13 +290,12 @@ Shadow::Verdict Shadow::read(const Issuer& by, Mask lanes, const std::int32_t* o
   return v;
 }
 
-Shadow::Verdict Shadow::write(const Issuer& by, Mask lanes, const std::int32_t* offsets, const LaneGroups& groups,
-                              std::uint32_t site, Mask undefined, ReadSets& sets, Memo& memo) {
+bool Shadow::scan(const Issuer& by, Mask lanes, const std::int32_t* offsets, std::uint32_t site, bool whole,
+                  ReadSets& sets, Memo& memo, Verdict& v, std::uint32_t& had_reads) const {
   alignas(64) Stamp seen[kLanes];
   alignas(64) std::uint32_t old[kLanes];
-  Verdict v;
   const Stamp tag = Stamp{site} << kSiteShift;
-  if (groups.distinct && lanes == kAllLanes && undefined == 0) {
+  if (whole) {
     std::uint64_t changed = 0;
 #pragma GCC unroll 8
     for (int l = 0; l < kLanes; ++l) {
@@ -304,7 +310,7 @@ Shadow::Verdict Shadow::write(const Issuer& by, Mask lanes, const std::int32_t* 
     } else {
       std::fill_n(old, kLanes, 0U);
     }
-    if (changed == 0 && by.generic) return v;  // the last access of every element is this very one
+    if (changed == 0 && by.generic) return true;
   } else {
     std::fill_n(seen, kLanes, Stamp{0});
     std::fill_n(old, kLanes, 0U);
@@ -319,11 +325,22 @@ Shadow::Verdict Shadow::write(const Issuer& by, Mask lanes, const std::int32_t* 
   if (scan_writes(seen, by.self.data(), order.first_epoch(), order.floor(by.warp), &any) != 0) {
     explain_writes(by, lanes, offsets, seen, v);
   }
-  std::uint32_t had_reads = 0;
+  if ((any & kUndefinedBit) != 0) v.undefined = undefined_lanes(seen, lanes);
+  had_reads = 0;
   for (const std::uint32_t id : old) had_reads |= id;
   if (had_reads != 0) check_reads(by, lanes, offsets, old, sets, memo, v);
+  return false;
+}
 
-  if (groups.distinct && lanes == kAllLanes && undefined == 0) {
+Shadow::Verdict Shadow::write(const Issuer& by, Mask lanes, const std::int32_t* offsets, const LaneGroups& groups,
+                              std::uint32_t site, Mask undefined, ReadSets& sets, Memo& memo) {
+  Verdict v;
+  const Stamp tag = Stamp{site} << kSiteShift;
+  const bool whole = groups.distinct && lanes == kAllLanes && undefined == 0;
+  std::uint32_t had_reads = 0;
+  if (scan(by, lanes, offsets, site, whole, sets, memo, v, had_reads)) return v;
+  v.undefined = 0;  // it is overwritten
+  if (whole) {
     for (int l = 0; l < kLanes; ++l) {
       writes_[static_cast<std::size_t>(offsets[l])] = by.stamps[static_cast<std::size_t>(l)] | tag;
     }
@@ -343,45 +360,9 @@ Shadow::Verdict Shadow::write(const Issuer& by, Mask lanes, const std::int32_t* 
 
 Shadow::Verdict Shadow::check_update(const Issuer& by, Mask lanes, const std::int32_t* offsets, std::uint32_t site,
                                      ReadSets& sets, Memo& memo) {
-  alignas(64) Stamp seen[kLanes];
-  alignas(64) std::uint32_t old[kLanes];
   Verdict v;
-  const Stamp tag = Stamp{site} << kSiteShift;
-  if (lanes == kAllLanes) {
-    std::uint64_t changed = 0;
-#pragma GCC unroll 8
-    for (int l = 0; l < kLanes; ++l) {
-      seen[l] = writes_[static_cast<std::size_t>(offsets[l])];
-      changed |= seen[l] ^ (by.stamps[static_cast<std::size_t>(l)] | tag);
-    }
-    if (any_reads_) {
-      for (int l = 0; l < kLanes; ++l) {
-        old[l] = reads_[static_cast<std::size_t>(offsets[l])];
-        changed |= old[l];
-      }
-    } else {
-      std::fill_n(old, kLanes, 0U);
-    }
-    if (changed == 0 && by.generic) {
-      v.unchanged = true;
-      return v;
-    }
-  } else {
-    std::fill_n(seen, kLanes, Stamp{0});
-    std::fill_n(old, kLanes, 0U);
-    for (Mask m = lanes; m != 0; m &= m - 1) {
-      const int l = std::countr_zero(m);
-      seen[l] = writes_[static_cast<std::size_t>(offsets[l])];
-      old[l] = reads_[static_cast<std::size_t>(offsets[l])];
-    }
-  }
-  std::uint64_t any = 0;
-  const HappensBefore& order = *by.order;
-  if (scan_writes(seen, by.self.data(), order.first_epoch(), order.floor(by.warp), &any) != 0) {
-    explain_writes(by, lanes, offsets, seen, v);
-  }
-  if ((any & kUndefinedBit) != 0) v.undefined = undefined_lanes(seen, lanes);
-  if (any_reads_) check_reads(by, lanes, offsets, old, sets, memo, v);
+  std::uint32_t had_reads = 0;
+  v.unchanged = scan(by, lanes, offsets, site, lanes == kAllLanes, sets, memo, v, had_reads);
   return v;
 }
 

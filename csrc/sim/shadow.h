@@ -40,6 +40,15 @@ struct Issuer {
   alignas(64) std::array<Stamp, kLanes> stamps{};  // site 0
   alignas(64) std::array<Stamp, kLanes> self{};    // owner and lane of the issuing lanes
 
+  // Copies of one domain by lanes whose groups are open: checked as the lanes' own accesses, recorded as their agents'.
+  void act_as_copies(int domain) {
+    generic = false;
+    for (int l = 0; l < kLanes; ++l) {
+      const auto lane = static_cast<std::size_t>(l);
+      self[lane] = make_stamp(0, static_cast<std::uint32_t>(warp), l);
+      stamps[lane] = make_stamp(order->copy_epoch(warp, l, domain), order->copies_of(warp, domain), l);
+    }
+  }
   void refresh() {  // generic accesses of the warp, after its epoch changed
     generic = true;
     for (int l = 0; l < kLanes; ++l) {
@@ -64,6 +73,7 @@ struct LaneGroups {
 // Per instruction and warp: transitions of read sets and verdicts that hold while the warp's version does.
 struct Memo {
   std::uint64_t version = 0;
+  bool grouped = false;  // read: transitions are of `lanes`, else of each lane alone
   alignas(64) std::array<std::uint32_t, kLanes> from{};  // read: this set ...
   alignas(64) std::array<std::uint32_t, kLanes> to{};    // ... became this one. write: this set is ordered before
   alignas(64) std::array<Mask, kLanes> lanes{};
@@ -151,6 +161,10 @@ class Shadow {
   [[nodiscard]] Stamp last_write(std::int32_t offset) const { return writes_[static_cast<std::size_t>(offset)]; }
 
  private:
+  // The last writes and the reads since of the elements, checked against what the issuer knows. `whole`:
+  // all lanes, each an element of its own. True: the last access of every element is this very one.
+  bool scan(const Issuer& by, Mask lanes, const std::int32_t* offsets, std::uint32_t site, bool whole, ReadSets& sets,
+            Memo& memo, Verdict& v, std::uint32_t& had_reads) const;
   void explain_writes(const Issuer& by, Mask lanes, const std::int32_t* offsets, const Stamp* seen, Verdict& v) const;
   void check_reads(const Issuer& by, Mask lanes, const std::int32_t* offsets, const std::uint32_t* seen, ReadSets& sets,
                    Memo& memo, Verdict& v) const;

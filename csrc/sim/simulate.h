@@ -15,6 +15,7 @@ struct SimulateOptions {
   sym::Substitution sizes;     // values of the kernel's sizes and integer parameters
   std::uint64_t seed = 0;      // order of blocks and warps
   std::vector<int> skip;       // ids of synchronisation statements left out
+  std::vector<int> relax;      // ids of waits that leave one more group in flight
   std::function<void()> poll;  // called now and then; may throw
 };
 

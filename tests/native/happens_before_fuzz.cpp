@@ -23,6 +23,7 @@ using graphene::sim::ReadSets;
 using graphene::sim::Shadow;
 
 constexpr int kWarps = 3;
+constexpr int kDomains = 2;
 constexpr int kMBarriers = 2;
 constexpr int kAgents = 1;
 constexpr int kSlots = 3;
@@ -37,12 +38,15 @@ struct Dense {
 
   explicit Dense(int threads)
       : threads(threads),
-        agents(2 * threads + kMBarriers + kAgents),
+        agents(phase(0) + kMBarriers + kAgents),
         known(static_cast<std::size_t>(threads), Vector(static_cast<std::size_t>(agents), 0)),
         clock(static_cast<std::size_t>(agents), 1),
-        groups(static_cast<std::size_t>(threads)),
+        groups(static_cast<std::size_t>(threads * kDomains)),
         current(kMBarriers, Vector(static_cast<std::size_t>(agents), 0)),
         done(current) {}
+
+  [[nodiscard]] int copier(int thread, int domain) const { return (1 + domain) * threads + thread; }
+  [[nodiscard]] int phase(int mbarrier) const { return (1 + kDomains) * threads + mbarrier; }
 
   [[nodiscard]] bool ordered(int block, int thread, const Access& a) const {
     if (a.block != block) return false;
@@ -63,7 +67,7 @@ struct Dense {
   int threads, agents;
   std::vector<Vector> known;
   Vector clock;
-  std::vector<Vector> groups;  // committed copy groups, per thread
+  std::vector<Vector> groups;  // committed copy groups, per domain and thread
   std::vector<Vector> current, done;
   Vector group = Vector(static_cast<std::size_t>(agents), 0);  // of the one agent: the open group, and the closed ones
   std::vector<Vector> closed;
@@ -105,7 +109,8 @@ class Trace {
   [[nodiscard]] int thread(int lane) const { return warp_ * lanes_ + lane; }
 
   void begin_block(Epoch first) {
-    order_ = std::make_unique<HappensBefore>(std::vector<Mask>(kWarps, full()), kMBarriers, kAgents, first);
+    order_ = std::make_unique<HappensBefore>(std::vector<Mask>(kWarps, full()),
+                                             HappensBefore::Counts{kDomains, kMBarriers, kAgents}, first);
     dense_ = std::make_unique<Dense>(kWarps * lanes_);
     settled_ = 0;
     for (Memo& m : memos_) m = Memo{};
@@ -114,11 +119,12 @@ class Trace {
 
   void access() {
     const int kind = pick(10);  // 0-3 read, 4-6 write, 7 copy by own group, 8 phase of an mbarrier, 9 agent's read
-    const bool write = kind >= 4 && kind != 9;
     Mask lanes = mask_;
     std::int32_t offsets[kLanes] = {};
     const int base = pick(elements_);
-    const int stride = kind >= 7 ? 0 : pick(3);
+    const int stride = kind == 7 ? 1 + pick(2) : kind > 7 ? 0 : pick(3);  // copies: several lanes, whose groups differ
+    const bool copy_reads = kind == 7 && pick(2) == 0;
+    const bool write = kind >= 4 && kind != 9 && !copy_reads;
     if (stride == 0 && (write || kind == 9)) lanes = 1U << std::countr_zero(lanes);
     for (int l = 0; l < kLanes; ++l) offsets[l] = (base + stride * l) % elements_;
     LaneGroups groups;
@@ -135,18 +141,18 @@ class Trace {
     by.generic = kind < 7;
     const int lead = std::countr_zero(lanes);
     int agent = -1;
+    const int domain = pick(kDomains);
     if (kind == 7) {
-      by.stamps[static_cast<std::size_t>(lead)] =
-          graphene::sim::make_stamp(order_->copy_epoch(warp_, lead), order_->copies_of(warp_), lead);
-      agent = dense_->threads + thread(lead);
+      order_->open_copies(warp_, lanes, domain);
+      by.act_as_copies(domain);
     } else if (kind == 8) {
       by.stamps[static_cast<std::size_t>(lead)] =
           graphene::sim::make_stamp(order_->phase_epoch(mbarrier), order_->phase_of(mbarrier), 0);
-      agent = 2 * dense_->threads + mbarrier;
+      agent = dense_->phase(mbarrier);
     } else if (kind == 9) {
       by.stamps[static_cast<std::size_t>(lead)] =
           graphene::sim::make_stamp(order_->group_epoch(0), order_->agent(0), 0);
-      agent = 2 * dense_->threads + kMBarriers;
+      agent = dense_->phase(kMBarriers);
     }
 
     Mask want = 0;
@@ -175,7 +181,7 @@ class Trace {
     if (want != 0) return;
     for (int l = 0; l < kLanes; ++l) {
       if ((lanes >> l & 1) == 0) continue;
-      const int who = agent >= 0 ? agent : thread(l);
+      const int who = agent >= 0 ? agent : kind == 7 ? dense_->copier(thread(l), domain) : thread(l);
       history_[static_cast<std::size_t>(offsets[l])].push_back(
           {block_, who, dense_->clock[static_cast<std::size_t>(who)], write});
     }
@@ -213,7 +219,7 @@ class Trace {
         break;
       case 5: {
         order_->complete_phase(j);
-        const auto agent = static_cast<std::size_t>(2 * d.threads + j);
+        const auto agent = static_cast<std::size_t>(d.phase(j));
         Dense::join(d.done[mb], d.current[mb]);
         d.done[mb][agent] = d.clock[agent]++;
         break;
@@ -223,19 +229,23 @@ class Trace {
         order_->wait_phase(warp_, mask_, j);
         for_mask([&](int t) { Dense::join(d.known[static_cast<std::size_t>(t)], d.done[mb]); });
         break;
-      case 8:
-        order_->commit_copies(warp_, mask_);
+      case 8: {
+        const int domain = pick(kDomains);
+        order_->commit_copies(warp_, mask_, domain);
         for_mask([&](int t) {
-          d.groups[static_cast<std::size_t>(t)].push_back(d.clock[static_cast<std::size_t>(d.threads + t)]++);
+          d.groups[static_cast<std::size_t>(domain * d.threads + t)].push_back(
+              d.clock[static_cast<std::size_t>(d.copier(t, domain))]++);
         });
         break;
+      }
       case 9: {
-        const auto pending = static_cast<std::size_t>(pick(2));
-        order_->wait_copies(warp_, mask_, pending);
+        const auto pending = static_cast<std::size_t>(pick(3));
+        const int domain = pick(kDomains);
+        order_->wait_copies(warp_, mask_, domain, pending);
         for_mask([&](int t) {
-          const auto& g = d.groups[static_cast<std::size_t>(t)];
+          const auto& g = d.groups[static_cast<std::size_t>(domain * d.threads + t)];
           if (g.size() <= pending) return;
-          unsigned& k = d.known[static_cast<std::size_t>(t)][static_cast<std::size_t>(d.threads + t)];
+          unsigned& k = d.known[static_cast<std::size_t>(t)][static_cast<std::size_t>(d.copier(t, domain))];
           k = std::max(k, g[g.size() - 1 - pending]);
         });
         break;
@@ -243,7 +253,7 @@ class Trace {
       case 10: {
         if (pick(2) == 0) {
           order_->close_group(0);
-          const auto agent = static_cast<std::size_t>(2 * d.threads + kMBarriers);
+          const auto agent = static_cast<std::size_t>(d.phase(kMBarriers));
           d.group[agent] = d.clock[agent]++;
           d.closed.push_back(d.group);
         } else if (!d.closed.empty()) {
