@@ -538,7 +538,12 @@ def driver_info() -> DriverDescription: ...
 # sim
 
 def simulate(
-    program: Program, args: tuple[Any, ...], named: dict[str, Any], seed: int = 0, skip: Sequence[int] = ()
+    program: Program,
+    args: tuple[Any, ...],
+    named: dict[str, Any],
+    seed: int = 0,
+    skip: Sequence[int] = (),
+    relax: Sequence[int] = (),
 ) -> tuple[int, int]: ...
 def default_arch(kernel: KernelIR) -> str: ...
 def argument_sizes(program: Program, args: tuple[object, ...]) -> dict[str, int]: ...

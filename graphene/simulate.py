@@ -41,22 +41,28 @@ def simulate(
     arch: str | None = None,
     seed: int = 0,
     skip: Iterable[int] = (),
+    relax: Iterable[int] = (),
 ) -> SimulationStats:
     """Runs a kernel on NumPy arrays or CPU tensors, in place.
 
     ``arch``: whose atoms to run; None: the lowest from sm_80 up that has every named atom. ``seed``: order of blocks
     and warps, 0 in order; hazards are found whatever the order. ``skip``: ids of synchronisation statements (``syncs``)
-    to leave out. Raises SimulationError: SIM_RACE, SIM_OUT_OF_BOUNDS, SIM_UNDEFINED, SIM_DIVERGENT_COLLECTIVE,
-    SIM_DEADLOCK, SIM_MISALIGNED, SIM_WRITE_CONFLICT, SIM_OUTPUT_UNWRITTEN; LaunchError for arguments that the kernel
-    cannot take; VerifyError and SelectError as lowering does.
+    to leave out. ``relax``: ids of waits that leave one more group of copies in flight.
+
+    Raises SimulationError: SIM_RACE, SIM_OUT_OF_BOUNDS, SIM_UNDEFINED, SIM_DIVERGENT_COLLECTIVE, SIM_DEADLOCK,
+    SIM_MISALIGNED, SIM_WRITE_CONFLICT, SIM_OUTPUT_UNWRITTEN, SIM_UNFINISHED_COPY; LaunchError for arguments that the
+    kernel cannot take; VerifyError and SelectError as lowering does.
     """
-    known = {s.id for s in syncs(kernel)}
-    skipped = list(skip)
-    unknown = [i for i in skipped if i not in known]
-    if unknown:
+    listed = syncs(kernel)
+    skipped, relaxed = list(skip), list(relax)
+    known = {s.id for s in listed}
+    if unknown := [i for i in skipped if i not in known]:
         raise ValueError(f"skip={unknown}: no such synchronisation statement; kernel.syncs() lists them")
+    waits = {s.id for s in listed if s.text.startswith("wait(")}
+    if unknown := [i for i in relaxed if i not in waits]:
+        raise ValueError(f"relax={unknown}: no such wait; kernel.syncs() lists them")
     program = kernel.lowered(arch)
-    lane_ops, accesses = _core.simulate(program, args, named, seed, skipped)
+    lane_ops, accesses = _core.simulate(program, args, named, seed, skipped, relaxed)
     return SimulationStats(lane_ops, accesses, program.arch)
 
 

@@ -98,6 +98,7 @@ class Compiler {
             if (const auto* m = std::get_if<lower::MemRef>(&o)) {
               see(m->offset);
               see(m->inside);
+              if (m->valid_values) see(*m->valid_values);
             } else if (const auto* e = std::get_if<lower::ExprRef>(&o)) {
               see(e->value);
             }

@@ -30,6 +30,8 @@ struct Operand {
   std::vector<std::int32_t> deltas;
   std::int32_t lowest = 0, highest = 0;  // of the deltas
   IntPlan inside;                        // 0: outside, an input reads as `fill`
+  IntPlan valid;                         // where inside: only the first so many values are, the others read as `fill`
+  bool cut = false;                      // `valid` counts
   std::uint64_t fill = 0;
   int align_elems = 1;             // of offset + deltas[0]
   int memo = -1;                   // first of the operand's memos (per value and part of a value)
@@ -95,10 +97,12 @@ struct Barrier {
   bool within_warp = false;
   std::vector<int> group_of;  // not of the block: per thread, which of Bytecode::groups it is in; -1: none
 };
-// Each thread closes its open group of copies, or waits until at most `pending` of its newest groups are in flight.
+// Each thread closes its open group of copies, then waits until at most `pending` of its newest groups are in flight;
+// or does one of both.
 struct GroupSync {
   const ir::Stmt* origin = nullptr;
   int domain = 0;
+  bool commits = false;
   bool waits = false;
   std::size_t pending = 0;
 };

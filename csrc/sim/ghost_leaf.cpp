@@ -108,6 +108,13 @@ void Ghost::fetch(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, st
           }
           active &= holders;
         }
+        if (o.cut && active != 0) {
+          Lanes valid;
+          plans().lanes(o.valid, w.ints, active, valid);
+          for (std::size_t l = 0; l < kLanes; ++l) {
+            if (static_cast<std::int64_t>(v) >= valid[l]) active &= ~(1U << l);
+          }
+        }
         for (Mask m = active; m != 0; m &= m - 1) {
           const auto l = static_cast<std::size_t>(std::countr_zero(m));
           const std::int64_t cell = map_.buffer_first[static_cast<std::size_t>(o.buffer)] + offsets[l] + o.deltas[v];

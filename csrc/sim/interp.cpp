@@ -68,11 +68,8 @@ void Interpreter::end_block() {
 }
 
 void Interpreter::group(Warp& w, const GroupSync& g) {
-  if (g.waits) {
-    order_->wait_copies(w.id, w.active, g.domain, g.pending);
-  } else {
-    order_->commit_copies(w.id, w.active, g.domain);
-  }
+  if (g.commits) order_->commit_copies(w.id, w.active, g.domain);
+  if (g.waits) order_->wait_copies(w.id, w.active, g.domain, g.pending);
 }
 
 void Interpreter::synchronise(const ThreadGroup& members) {

@@ -76,6 +76,7 @@ class Interpreter final : public Machine {
     const LaneGroups* groups = nullptr;
     alignas(64) std::int32_t offset[kLanes];
     LaneGroups built, part;
+    std::vector<Mask> inside;     // of a vector that is cut, per value: lanes whose value is inside
     std::vector<char> unchanged;  // per value, of an update: nothing to record
   };
   using Values = std::vector<Value>;

@@ -212,7 +212,18 @@ void Interpreter::address(const Warp& w, const Leaf& f, const Operand& o, Mask l
   if (a.lanes == 0) return;
   const std::int64_t size = code_.buffer_elems[static_cast<std::size_t>(o.buffer)];
   const auto warp = static_cast<std::size_t>(w.id);
-  if (a.lanes == w.lanes && !o.groups.empty()) {
+  if (o.cut) {
+    Lanes valid;
+    plans().lanes(o.valid, w.ints, a.lanes, valid);
+    a.inside.assign(static_cast<std::size_t>(o.values), 0);
+    for (std::size_t v = 0; v < a.inside.size(); ++v) {
+      for (std::size_t l = 0; l < kLanes; ++l) {
+        a.inside[v] |= static_cast<Mask>(static_cast<std::int64_t>(v) < valid[l]) << l;
+      }
+      a.inside[v] &= a.lanes;
+    }
+  }
+  if (a.lanes == w.lanes && !o.groups.empty() && !o.cut) {
     const std::int64_t u = plans().uniform(o.offset, w.ints);
     const IntPlans::Table* t = o.offset.table >= 0 ? &plans().table(o.offset.table) : nullptr;
     const std::int64_t lo = u + (t != nullptr ? t->min[warp] : 0);
@@ -232,7 +243,9 @@ void Interpreter::address(const Warp& w, const Leaf& f, const Operand& o, Mask l
   plans().lanes(o.offset, w.ints, a.lanes, v);
   for (Mask m = a.lanes; m != 0; m &= m - 1) {
     const auto l = static_cast<std::size_t>(std::countr_zero(m));
-    for (const std::int32_t d : o.deltas) {
+    for (std::size_t i = 0; i < o.deltas.size(); ++i) {
+      const std::int32_t d = o.deltas[i];
+      if (o.cut && (a.inside[i] >> l & 1) == 0) continue;
       if (v[l] + d < 0 || v[l] + d >= size) out_of_bounds({w, f, o}, static_cast<int>(l), v[l] + d);
     }
   }
@@ -264,7 +277,8 @@ void Interpreter::load(const Warp& w, const Leaf& f, const Operand& o, Mask lane
   Arena& arena = arenas_[static_cast<std::size_t>(place.arena)];
   WarpData& d = data(w);
   const std::size_t stride = static_cast<std::size_t>(o.bytes) * kLanes;
-  if (!arena.tracked && a.lanes == w.lanes && o.lanes.empty()) {  // nobody writes it: it is defined and cannot race
+  if (!arena.tracked && a.lanes == w.lanes && o.lanes.empty() &&
+      !o.cut) {  // nobody writes it: it is defined and cannot race
     for (int v = 0; v < o.values; ++v) {
       char* to = scratch + static_cast<std::size_t>(v) * stride;
       out[static_cast<std::size_t>(v)] = {to, 0, f.site};
@@ -280,8 +294,9 @@ void Interpreter::load(const Warp& w, const Leaf& f, const Operand& o, Mask lane
     x = {to, 0, f.site};
     Mask active = a.lanes;
     const LaneGroups* groups = a.groups;
-    if (!o.lanes.empty()) {
-      active &= lanes_of_ranks(w, f, o.lanes[static_cast<std::size_t>(v)]);
+    if (!o.lanes.empty() || o.cut) {
+      if (!o.lanes.empty()) active &= lanes_of_ranks(w, f, o.lanes[static_cast<std::size_t>(v)]);
+      if (o.cut) active &= a.inside[static_cast<std::size_t>(v)];
       if (active != a.lanes && active != 0) {
         a.part.build(active, a.offset);
         groups = &a.part;
@@ -315,7 +330,15 @@ void Interpreter::load(const Warp& w, const Leaf& f, const Operand& o, Mask lane
         }
       }
     }
-    gather_bits(o.bytes, place.data, a.offset, *groups, delta, to);
+    if (o.cut) {  // the others may lie outside of the argument
+      for (Mask m = active; m != 0; m &= m - 1) {
+        const int l = std::countr_zero(m);
+        std::memcpy(to + l * o.bytes, place.data + (std::int64_t{a.offset[l]} + delta) * o.bytes,
+                    static_cast<std::size_t>(o.bytes));
+      }
+    } else {
+      gather_bits(o.bytes, place.data, a.offset, *groups, delta, to);
+    }
     stats_.accesses += lane_count(active);
     if (active != w.lanes) {
       for (Mask m = ~active; m != 0; m &= m - 1) {

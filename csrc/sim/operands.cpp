@@ -95,6 +95,8 @@ Operand compile_operand(const lower::AtomCall& call, const lower::Operand& ref, 
     o.lowest = *lo;
     o.highest = *hi;
     o.inside = code.plans->compile(m->inside);
+    o.cut = m->valid_values.has_value();
+    if (o.cut) o.valid = code.plans->compile(*m->valid_values);
     if (const auto fill = call.attrs.find("fill"); fill != call.attrs.end()) {
       if (const auto* d = std::get_if<double>(&fill->second)) o.fill = encode(o.dtype, *d);
       if (const auto* i = std::get_if<std::int64_t>(&fill->second)) o.fill = encode(o.dtype, static_cast<double>(*i));
@@ -465,10 +467,11 @@ GroupSync compile_group_sync(const lower::AtomCall& call, const ir::Stmt* origin
   GroupSync g;
   g.origin = origin;
   g.domain = copy_domain(text_attr(call, "scope"), code);
+  const auto it = call.attrs.find("pending");
   g.waits = text_attr(call, "op") == "wait";
-  if (g.waits) {
-    const auto it = call.attrs.find("pending");
-    const auto* e = it != call.attrs.end() ? std::get_if<Expr>(&it->second) : nullptr;
+  g.commits = !g.waits || it == call.attrs.end();  // a wait without a number covers copies of no group, too
+  if (g.waits && !g.commits) {
+    const auto* e = std::get_if<Expr>(&it->second);
     const std::int64_t pending =
         e != nullptr ? code.plans->at_thread(*e, 0) : static_cast<std::int64_t>(number_attr(call, "pending"));
     g.pending = static_cast<std::size_t>(std::max<std::int64_t>(pending, 0));
