@@ -10,8 +10,9 @@ void add_arithmetic_entries(std::vector<Atom>& out);  // fma, binary, unary, ter
 void add_unary_entries(std::vector<Atom>& out);
 void add_convert_entries(std::vector<Atom>& out);  // cast
 void add_warp_entries(std::vector<Atom>& out);     // shfl, barriers
+void add_sm70_entries(std::vector<Atom>& out);
 void add_sm75_entries(std::vector<Atom>& out);
-void add_sm80_entries(std::vector<Atom>& out);
+void add_warp_matrix_entries(std::vector<Atom>& out);
 void add_async_copy_entries(std::vector<Atom>& out);  // cp.async
 
 }  // namespace graphene::atoms

@@ -117,8 +117,9 @@ Registry::Registry() {
   add_unary_entries(families);
   add_convert_entries(families);
   add_warp_entries(families);
+  add_sm70_entries(families);
   add_sm75_entries(families);
-  add_sm80_entries(families);
+  add_warp_matrix_entries(families);
   add_async_copy_entries(families);
   for (const Atom& f : families) {
     for (Atom& a : expand_family(f)) add(std::make_shared<const Instance>(instantiate(std::move(a))));

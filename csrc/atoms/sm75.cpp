@@ -12,32 +12,24 @@ void add_sm75_entries(std::vector<Atom>& list) {
   const auto rows = [](const char* pattern) {
     return aligned(with_tv(in("src", pattern, "c8,r8,q${q}"), "(${8*q},${4/q}):(8,0);8:1"), "16");
   };
-  list.push_back(
-      {.name = "ldmatrix.x${q}${o}",
-       .arch = "sm_75+",
-       .threads = "[32]",
-       .converge = 32,
-       .out = {with_tv(out("dst", "${P}.${p}.b16.RF", "c8,r8,q${q}"), "32:2;(2,${q}):(1,64)")},
-       .in = {rows("${s}.b16.SH")},
-       .attrs = {{"fill", {"*const"}}},
-       .guard = Guard::Redirect,
-       .ptx = "ldmatrix.sync.aligned.m8n8.x${q}.shared.b16 {$dst}, [$src];",
-       .family = {count, {{"o", "s", "p"}, {{"", "[1,8:_,1]", "[1,2]"}, {"/kn", "[8,1:1,_]", "[2,1]"}}}},
-       .doc = "Loads ${q} 8x8 matrices of 16-bit elements from shared memory, two neighbours of a row per lane.",
-       .source = source});
-  list.push_back(
-      {.name = "ldmatrix.x${q}.trans${o}",
-       .arch = "sm_75+",
-       .threads = "[32]",
-       .converge = 32,
-       .out = {with_tv(out("dst", "${P}.${p}.b16.RF", "c8,r8,q${q}"), "(4,8):(16,1);(2,${q}):(8,64)")},
-       .in = {rows("${s}.b16.SH")},
-       .attrs = {{"fill", {"*const"}}},
-       .guard = Guard::Redirect,
-       .ptx = "ldmatrix.sync.aligned.m8n8.x${q}.trans.shared.b16 {$dst}, [$src];",
-       .family = {count, {{"o", "s", "p"}, {{"", "[1,8:_,1]", "[2,1]"}, {"/kn", "[8,1:1,_]", "[1,2]"}}}},
-       .doc = "Loads ${q} 8x8 matrices of 16-bit elements from shared memory, two neighbours of a column per lane.",
-       .source = source});
+  const auto add = [&](const char* trans, const char* tv, const char* pair, const char* pair_kn, const char* of) {
+    list.push_back(
+        {.name = std::string("ldmatrix.x${q}") + trans + "${o}",
+         .arch = "sm_75+",
+         .threads = "[32]",
+         .converge = 32,
+         .out = {with_tv(out("dst", "${P}.${p}.b16.RF", "c8,r8,q${q}"), tv)},
+         .in = {rows("${s}.b16.SH")},
+         .attrs = {{"fill", {"*const"}}},
+         .guard = Guard::Redirect,
+         .ptx = std::string("ldmatrix.sync.aligned.m8n8.x${q}") + trans + ".shared.b16 {$dst}, [$src];",
+         .family = {count, {{"o", "s", "p"}, {{"", "[1,8:_,1]", pair}, {"/kn", "[8,1:1,_]", pair_kn}}}},
+         .doc = std::string("Loads ${q} 8x8 matrices of 16-bit elements from shared memory, two neighbours of a ") +
+                of + " per lane.",
+         .source = source});
+  };
+  add("", "32:2;(2,${q}):(1,64)", "[1,2]", "[2,1]", "row");
+  add(".trans", "(4,8):(16,1);(2,${q}):(8,64)", "[2,1]", "[1,2]", "column");
 }
 
 }  // namespace graphene::atoms

@@ -174,28 +174,43 @@ def matrix_loads(atom: gr.Atom) -> Case:
     return Case(atom.name, kernel, [atom], [], [], shapes=[(16, 16), (16, 16)])
 
 
-def matrix_multiplies(atom: gr.Atom) -> Case:
-    a_type, d_type = dtype_of(atom.operands["a"]), dtype_of(atom.operands["d"])
+def groups(atom: gr.Atom, threads: gr.ThreadTensor) -> gr.ThreadTensor:
+    """The collectives among 32 threads, numbered along two dimensions: tiles of one output."""
+    if atom.thread_count == THREADS:
+        return threads
+    tiled = threads.tile([gr.Layout(atom.threads)])
+    return tiled.reshape(0, gr.Layout((2, THREADS // atom.thread_count // 2)))
+
+
+def matrix_multiplies(atom: gr.Atom, steps: int = 1, scale: int = 1) -> Case:
+    """C plus `steps` products, every operand loaded element by element; `scale` tiles along each dimension."""
+    a_type, b_type, d_type = (dtype_of(atom.operands[o]) for o in "abd")
+    extent = dict(zip(atom.operands["a"].axes, atom.operands["a"].extents, strict=True))
+    extent |= dict(zip(atom.operands["b"].axes, atom.operands["b"].extents, strict=True))
     accumulate = "accumulate" not in atom.attrs
-    load, store = ("ld.global.v2.b32", "st.global.v2.b32") if d_type == "fp32" else ("ld.global.b32", "st.global.b32")
+    split = (1, 1) if atom.thread_count == THREADS else (2, THREADS // atom.thread_count // 2)
+    m, n, k = (extent[x] * s for x, s in zip("mnk", (scale * split[0], scale * split[1], 1), strict=True))
+    types = [getattr(gr, t) for t in (a_type, b_type, d_type)]
+    loads = [f"ld.global.b{t.bits}" for t in types]
     with gr.Kernel("conformance") as kernel:
-        a = gr.input("x0", gr.row_major(32, 32), getattr(gr, a_type), align_bytes=16)
-        b = gr.input("x1", gr.row_major(16, 32), getattr(gr, a_type), align_bytes=16)
-        c = gr.input("x2", gr.row_major(32, 16), getattr(gr, d_type), align_bytes=16)
-        y = gr.output("y0", gr.row_major(32, 16), getattr(gr, d_type), align_bytes=16)
+        a = gr.input("x0", gr.row_major(m, k * steps), types[0])
+        b = gr.input("x1", gr.row_major(n, k * steps), types[1])
+        c = gr.input("x2", gr.row_major(m, n), types[2])
+        y = gr.output("y0", gr.row_major(m, n), types[2])
         gr.blocks(1)
-        warp = gr.threads(THREADS)
-        ra = gr.fragment("ra", [32, 16], getattr(gr, a_type), atom.a, on=warp)
-        rb = gr.fragment("rb", [16, 16], getattr(gr, a_type), atom.b, on=warp)
-        acc = gr.fragment("acc", [32, 16], getattr(gr, d_type), atom.c, on=warp)
-        gr.move(acc, c, atom=load)
-        for k in range(2):
-            gr.move(ra, a.tile([32, 16])[0, k], atom="ld.global.b32")
-            gr.move(rb, b.tile([16, 16])[0, k], atom="ld.global.b32")
+        group = groups(atom, gr.threads(THREADS))
+        qm, qn = (0, 0) if split == (1, 1) else group.indices()[0]
+        one = group if split == (1, 1) else group[qm, qn]
+        ra = gr.fragment("ra", [m // split[0], k], types[0], atom.a, on=one)
+        rb = gr.fragment("rb", [n // split[1], k], types[1], atom.b, on=one)
+        acc = gr.fragment("acc", [m // split[0], n // split[1]], types[2], atom.c, on=one)
+        gr.move(acc, c.tile([m // split[0], n // split[1]])[qm, qn], atom=loads[2])
+        for s in range(steps):
+            gr.move(ra, a.tile([m // split[0], k])[qm, s], atom=loads[0])
+            gr.move(rb, b.tile([n // split[1], k])[qn, s], atom=loads[1])
             gr.matmul(acc, ra, rb.T, atom=atom, accumulate=accumulate)
-        gr.move(y, acc, atom=store)
-    shapes = [(32, 32), (16, 32), (32, 16), (32, 16)]
-    return Case(atom.name, kernel, [atom], [], [], small=True, shapes=shapes)
+        gr.move(y.tile([m // split[0], n // split[1]])[qm, qn], acc, atom=loads[2].replace("ld", "st"))
+    return Case(atom.name, kernel, [atom], [], [], small=True, shapes=[tuple(t.shape) for t in kernel.ir.args])
 
 
 def cases(atoms: list[gr.Atom]) -> Iterator[Case]:
@@ -214,7 +229,7 @@ def cases(atoms: list[gr.Atom]) -> Iterator[Case]:
             else:
                 yield matrix_loads(atom) if atom.thread_count > 1 else moves(atom)
         elif atom.thread_count > 1:
-            yield matrix_multiplies(atom)
+            yield matrix_multiplies(atom, steps=2, scale=2)
         else:
             out = atom.operands[atom.outputs[0]]
             key = (atom.kind, atom.arch, out.access, *((dtype_of(o), o.values) for o in atom.operands.values()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -79,26 +80,97 @@ def test_the_names_of_the_paper_and_the_listings_are_there() -> None:
         assert family.name == name
 
 
-def lane_fragment(i: int, lane: int, regs: int) -> tuple[int, int]:
-    """PTX ISA 9.7.14.5.8: row and column of element i of the multiplicand A of m16n8k16 (regs 8), of C (regs 4)."""
-    group, member = lane // 4, lane % 4
-    if regs == 8:
-        row = group if i < 2 or 4 <= i < 6 else group + 8
-        return row, member * 2 + (i & 1) + (0 if i < 4 else 8)
-    return (group if i < 2 else group + 8), member * 2 + (i & 1)
+# PTX ISA, matrix fragments, as the manual writes them: (groupID, threadID_in_group, i) -> (row, column) of A, of B
+# (k, n)
+# and of C.
+Fragment = Callable[[int, int, int], tuple[int, int]]
+C_16X8: Fragment = lambda g, t, i: ((g if i < 2 else g + 8), t * 2 + (i & 1))  # noqa: E731
+MANUAL: dict[str, tuple[Fragment, Fragment, Fragment]] = {
+    "mma.m16n8k16.f32.f16": (
+        lambda g, t, i: (g if i < 2 or 4 <= i < 6 else g + 8, t * 2 + (i & 1) + (0 if i < 4 else 8)),
+        lambda g, t, i: (t * 2 + (i & 1) + (0 if i < 2 else 8), g),
+        C_16X8,
+    ),
+    "mma.m16n8k8.f32.f16": (
+        lambda g, t, i: (g if i < 2 else g + 8, t * 2 + (i & 1)),
+        lambda g, t, i: (t * 2 + i, g),
+        C_16X8,
+    ),
+    "mma.m16n8k4.f32.tf32": (
+        lambda g, t, i: (g if i == 0 else g + 8, t),
+        lambda g, t, i: (t, g),
+        C_16X8,
+    ),
+    "mma.m16n8k8.f32.tf32": (
+        lambda g, t, i: (g if i in (0, 2) else g + 8, t if i in (0, 1) else t + 4),
+        lambda g, t, i: (t if i == 0 else t + 4, g),
+        C_16X8,
+    ),
+    "mma.m8n8k4.f64.f64": (
+        lambda g, t, i: (g, t),
+        lambda g, t, i: (t, g),
+        lambda g, t, i: (g, t * 2 + i),
+    ),
+    "mma.m16n8k4.f64.f64": (
+        lambda g, t, i: (g if i == 0 else g + 8, t),
+        lambda g, t, i: (t, g),
+        C_16X8,
+    ),
+    "mma.m16n8k8.f64.f64": (
+        lambda g, t, i: (g if i in (0, 2) else g + 8, t if i in (0, 1) else t + 4),
+        lambda g, t, i: (t if i == 0 else t + 4, g),
+        C_16X8,
+    ),
+    "mma.m16n8k16.f64.f64": (
+        lambda g, t, i: (g if i % 2 == 0 else g + 8, i * 2 + t if i % 2 == 0 else i * 2 - 2 + t),
+        lambda g, t, i: (i * 4 + t, g),
+        C_16X8,
+    ),
+    "mma.m16n8k16.s32.s8": (
+        lambda g, t, i: (g if i < 4 else g + 8, t * 4 + (i & 3)),
+        lambda g, t, i: (t * 4 + (i & 3), g),
+        C_16X8,
+    ),
+    "mma.m16n8k32.s32.u8": (
+        lambda g, t, i: (g if i < 4 or 8 <= i < 12 else g + 8, t * 4 + (i & 3) + (0 if i < 8 else 16)),
+        lambda g, t, i: (t * 4 + (i & 3) + (0 if i < 4 else 16), g),
+        C_16X8,
+    ),
+}
 
 
-def test_mma_fragments_are_those_of_the_manual() -> None:
-    mma = gr.atom("mma.m16n8k16.f32.f16")
+@pytest.mark.parametrize("name", MANUAL)
+def test_matrix_fragments_are_those_of_the_manual(name: str) -> None:
+    atom = gr.atom(name)
+    a, b, c = MANUAL[name]
     for lane in range(32):
-        for i in range(8):
-            row, col = lane_fragment(i, lane, 8)
-            assert mma.a.tv(lane, i) == row + 16 * col
+        g, t = lane >> 2, lane % 4
+        for o, f in (("a", a), ("b", lambda g, t, i: b(g, t, i)[::-1]), ("d", c)):
+            operand = atom.operands[o]
+            for i in range(operand.values):
+                row, col = f(g, t, i)
+                assert operand.tv(lane, i) == row + operand.extents[0] * col, (o, lane, i)
+
+
+@pytest.mark.parametrize("order", ["row", "col"])
+@pytest.mark.parametrize("accumulator", ["f32", "f16"])
+def test_quad_pair_fragments_are_those_of_the_manual(order: str, accumulator: str) -> None:
+    """Ranks 0 to 3 are lanes below 16, ranks 4 to 7 those 16 above."""
+    atom = gr.atom(f"mma.m8n8k4.{order}.{order}.{accumulator}")
+    for rank in range(8):
+        low, high = rank % 4, rank >= 4
         for i in range(4):
-            row, col = lane_fragment(i, lane, 4)
-            assert mma.c.tv(lane, i) == row + 16 * col
-            k = lane % 4 * 2 + (i & 1) + (0 if i < 2 else 8)  # B: row k, column lane / 4
-            assert mma.b.tv(lane, i) == lane // 4 + 8 * k
+            by_lane, by_value = (low + 4 * high, i), (i + 4 * high, low)
+            row, k = by_lane if order == "row" else by_value
+            assert atom.a.tv(rank, i) == row + 8 * k
+            n, k = by_lane if order == "col" else by_value
+            assert atom.b.tv(rank, i) == n + 8 * k
+        for i in range(8):
+            row, col = low + 4 * high, i
+            if accumulator == "f32":
+                row = (low & 1) + (i & 2) + 4 * high
+                col = (i & 4) + (low & 2) + (i & 1)
+            assert atom.c.tv(rank, i) == row + 8 * col
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
