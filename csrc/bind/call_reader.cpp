@@ -34,10 +34,15 @@ std::vector<PyObject*> in_order(const rt::LaunchManifest& m, PyObject* const* ar
     PyObject* value = args[count + static_cast<std::size_t>(k)];
     const auto it = std::find_if(m.args.begin(), m.args.end(), [&](const rt::ArgSpec& a) { return a.name == name; });
     if (it == m.args.end()) {
-      if (take_stream && name == "stream") {
+      if (name == "stream" && (take_stream || value == Py_None)) {
         stream = value;
         continue;
       }
+      if (name == "stream")
+        throw Error(rt::launch_problem(Code::LAUNCH_STREAM, m.kernel_name,
+                                       "stream= is where a GPU runs the kernel, and "
+                                       "these arguments are for the simulator",
+                                       {}, "leave stream= out, or pass CUDA tensors"));
       bad_arity(m, "has no argument '" + name + "'");
     }
     PyObject*& slot = out[static_cast<std::size_t>(it - m.args.begin())];

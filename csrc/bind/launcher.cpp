@@ -111,7 +111,7 @@ struct FastCall {
       PyErr_Clear();  // the slow path meets it again and explains it
       return false;
     }
-    if (t.device.type != rt::kCuda) return false;
+    if (t.device.type != rt::kCuda || negated_lazily(object)) return false;
     if (api == nullptr) api = a;
     const auto* arg = new (storage.data() + tensor_count * sizeof(rt::TensorArg)) rt::TensorArg(tensor_arg(t));
     addresses[tensor_count++] = arg->data;

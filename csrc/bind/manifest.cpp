@@ -1,6 +1,7 @@
 #include "bind/manifest.h"
 
 #include <algorithm>
+#include <map>
 
 #include "emit/emit.h"
 #include "ir/levels.h"
@@ -51,6 +52,14 @@ rt::ArgSpec tensor_arg(const ir::Buffer& b) {
   return a;
 }
 
+rt::ArgSpec scalar_arg(const ir::ScalarParam& p) {
+  rt::ArgSpec a;
+  a.name = p.name;
+  a.kind = rt::ArgKind::Scalar;
+  a.dtype = rt::dtype_of(ir::name(p.dtype));
+  return a;
+}
+
 rt::SymbolSpec symbol(const Expr& e) {
   const sym::VarInfo& v = e.var();
   return {.name = v.name,
@@ -69,21 +78,17 @@ rt::LaunchManifest make_manifest(const lower::Program& program) {
   rt::LaunchManifest m;
   m.kernel_name = kernel.name;
   m.entry = emit::entry_name(kernel);
-  for (const ir::TensorPtr& t : kernel.args) m.args.push_back(tensor_arg(*t->buffer));
-  for (const ir::ScalarParam& p : kernel.params) {
-    rt::ArgSpec a;
-    a.name = p.name;
-    a.kind = rt::ArgKind::Scalar;
-    a.dtype = rt::dtype_of(ir::name(p.dtype));
-    m.args.push_back(std::move(a));
+  std::map<int, std::size_t> of_buffer;
+  for (const ir::ArgumentRef& a : ir::arguments(kernel)) {
+    if (a.tensor != nullptr) of_buffer[(*a.tensor)->buffer->id] = m.args.size();
+    m.args.push_back(a.tensor != nullptr ? tensor_arg(*(*a.tensor)->buffer) : scalar_arg(*a.scalar));
   }
   for (const Expr& s : kernel.symbols) m.symbols.push_back(symbol(s));
   for (const lower::Fact& f : program.facts) {
     if (f.fact.align_bytes > 0) {
-      for (std::size_t i = 0; i < kernel.args.size(); ++i) {
-        if (kernel.args[i]->buffer->id == f.fact.buffer) {
-          m.args[i].align_bytes = std::max<std::int64_t>(m.args[i].align_bytes, f.fact.align_bytes);
-        }
+      if (const auto it = of_buffer.find(f.fact.buffer); it != of_buffer.end()) {
+        rt::ArgSpec& a = m.args[it->second];
+        a.align_bytes = std::max<std::int64_t>(a.align_bytes, f.fact.align_bytes);
       }
     }
     if (!f.fact.condition.is_const(1)) {

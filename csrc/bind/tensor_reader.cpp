@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "bind/bind.h"
 
@@ -84,6 +85,10 @@ struct Context {
     r.problem =
         runtime::launch_problem(code, kernel, "argument '" + name + "' " + what, std::move(details), std::move(fix));
     return r;
+  }
+  [[nodiscard]] ReadResult negated() const {
+    return problem(Code::LAUNCH_STORAGE, "is negated lazily: its memory holds the numbers with the other sign", {},
+                   "pass " + name + ".resolve_neg()");
   }
   [[nodiscard]] ReadResult no_storage(const std::string& why) const {
     return problem(Code::LAUNCH_STORAGE, "is a tensor without storage",
@@ -191,6 +196,7 @@ ReadResult read_torch(const Context& c) {
                ? c.no_storage("device 'meta'")
                : c.problem(Code::LAUNCH_DEVICE, "is on a device that kernels do not run on", {"got:  " + kind},
                            "pass CUDA tensors, or CPU tensors and NumPy arrays for the simulator");
+  if (py::hasattr(o, "is_neg") && py::cast<bool>(o.attr("is_neg")())) return c.negated();
   t.shape = c.keep.list(py::cast<std::vector<std::int64_t>>(py::tuple(o.attr("shape"))));
   t.strides = c.keep.list(py::cast<std::vector<std::int64_t>>(py::tuple(o.attr("stride")())));
   t.ndim = static_cast<int>(py::len(o.attr("shape")));
@@ -264,6 +270,46 @@ ReadResult read_buffer(const Context& c) {
   return {.tensor = t, .problem = {}, .stream = {}};
 }
 
+// What is asked of a type once.
+struct KnownType {
+  PyTypeObject* type;
+  const dlpack::ExchangeApi* api;  // null: none
+  PyObject* is_neg;                // the type's method; null: none, or no exchange table
+};
+
+KnownType ask_type(PyTypeObject* type) {
+  static PyObject* const table = interned("__dlpack_c_exchange_api__");
+  static PyObject* const is_neg = interned("is_neg");
+  KnownType k{type, nullptr, nullptr};
+  PyObject* capsule = PyObject_GetAttr(reinterpret_cast<PyObject*>(type), table);
+  if (capsule != nullptr) {
+    if (PyCapsule_IsValid(capsule, "dlpack_exchange_api") != 0)
+      k.api = static_cast<const dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
+    Py_DECREF(capsule);
+  }
+  PyErr_Clear();
+  if (k.api != nullptr && (k.api->version.major != 1 || k.api->view_from_object == nullptr)) k.api = nullptr;
+  if (k.api != nullptr) k.is_neg = PyObject_GetAttr(reinterpret_cast<PyObject*>(type), is_neg);
+  PyErr_Clear();
+  return k;
+}
+
+// Types are few and kept alive, so that an address never comes to mean another type.
+const KnownType& known_type(PyTypeObject* type) {
+  static std::array<KnownType, 8> known{};
+  static std::size_t next = 0;
+  for (const KnownType& k : known)
+    if (k.type == type) return k;
+  KnownType& slot = known[next];
+  next = (next + 1) % known.size();
+  const KnownType fresh = ask_type(type);
+  Py_INCREF(type);
+  const KnownType old = std::exchange(slot, fresh);
+  Py_XDECREF(old.is_neg);
+  Py_XDECREF(old.type);
+  return slot;
+}
+
 ReadResult read_slowly(const Context& c, std::optional<std::intptr_t> stream) {
   const py::handle o(c.object);
   if (const auto d = attribute(o, "__array_interface__")) return read_array_interface(c, py::cast<py::dict>(*d), false);
@@ -278,31 +324,22 @@ ReadResult read_slowly(const Context& c, std::optional<std::intptr_t> stream) {
 
 }  // namespace
 
-const dlpack::ExchangeApi* exchange_api(PyTypeObject* type) {
-  struct Known {
-    PyTypeObject* type;
-    const dlpack::ExchangeApi* api;
-  };
-  // Types are few and kept alive, so that an address never comes to mean another type.
-  static std::array<Known, 8> known{};
-  static std::size_t next = 0;
-  for (const Known& k : known)
-    if (k.type == type) return k.api;
-  static PyObject* const attribute = interned("__dlpack_c_exchange_api__");
-  const dlpack::ExchangeApi* api = nullptr;
-  PyObject* capsule = PyObject_GetAttr(reinterpret_cast<PyObject*>(type), attribute);
-  if (capsule != nullptr) {
-    if (PyCapsule_IsValid(capsule, "dlpack_exchange_api") != 0)
-      api = static_cast<const dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
-    Py_DECREF(capsule);
+const dlpack::ExchangeApi* exchange_api(PyTypeObject* type) { return known_type(type).api; }
+
+bool negated_lazily(PyObject* object) {
+  PyObject* method = known_type(Py_TYPE(object)).is_neg;
+  if (method == nullptr) return false;
+  PyObject* answer = nullptr;
+  // A method of C's is called without the detour: this is asked of every tensor of every launch.
+  if (Py_TYPE(method) == &PyMethodDescr_Type) {
+    const PyMethodDef* def = reinterpret_cast<PyMethodDescrObject*>(method)->d_method;
+    if ((def->ml_flags & METH_NOARGS) != 0) answer = def->ml_meth(object, nullptr);
   }
+  if (answer == nullptr && PyErr_Occurred() == nullptr) answer = PyObject_CallOneArg(method, object);
+  const bool yes = answer == Py_True;
+  Py_XDECREF(answer);
   PyErr_Clear();
-  if (api != nullptr && (api->version.major != 1 || api->view_from_object == nullptr)) api = nullptr;
-  Py_INCREF(type);
-  Py_XDECREF(known[next].type);
-  known[next] = {type, api};
-  next = (next + 1) % known.size();
-  return api;
+  return yes;
 }
 
 ReadResult read_tensor(PyObject* object, const std::string& kernel, const std::string& name, Keep& keep,
@@ -314,7 +351,10 @@ ReadResult read_tensor(PyObject* object, const std::string& kernel, const std::s
     ReadResult r;
     r.tensor = tensor_arg(t);
     // A null address with elements is how a fake or functionalised torch tensor looks from here.
-    if (r.tensor->data == nullptr && r.tensor->numel() > 0) return c.no_storage("the address of its data is null");
+    if (r.tensor->data == nullptr && r.tensor->numel() > 0)
+      r.problem = c.no_storage("the address of its data is null").problem;
+    else if (negated_lazily(object))
+      r.problem = c.negated().problem;
     return r;
   }
   try {

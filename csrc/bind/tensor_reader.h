@@ -17,6 +17,10 @@ namespace graphene::bind {
 // The exchange table of a type, remembered; null when it has none. Never leaves a Python error set.
 [[nodiscard]] const dlpack::ExchangeApi* exchange_api(PyTypeObject* type);
 
+// Whether the elements are not what the memory holds: a view that PyTorch negates when it is read (`z.conj().imag`).
+// The exchange table does not say. Of a type with an exchange table; never leaves a Python error set.
+[[nodiscard]] bool negated_lazily(PyObject* object);
+
 [[nodiscard]] inline runtime::TensorArg tensor_arg(const dlpack::Tensor& t) {
   runtime::TensorArg out;
   out.data = static_cast<char*>(t.data) + t.byte_offset;
@@ -58,7 +62,7 @@ class Keep {
 
 struct ReadResult {
   std::optional<runtime::TensorArg> tensor;
-  std::optional<Diagnostic> problem;  // set when `tensor` is not
+  std::optional<Diagnostic> problem;  // set when `tensor` is not; with it, when the data cannot be used as they lie
   // The stream the owner's data is ready on, when it says so (`__cuda_array_interface__`).
   std::optional<std::intptr_t> stream;
 };
@@ -86,7 +90,7 @@ struct CallArgs {
 
 // Throws Error LAUNCH_ARITY (with LAUNCH_STREAM for a `stream` that is none). What cannot be read becomes
 // ArgValue::problem. `keyword_names`: as in a vectorcall, a tuple of str or null. `take_stream`: `stream=` is not an
-// argument of the kernel but where it runs.
+// argument of the kernel but where it runs (without it, None is as good as nothing).
 [[nodiscard]] CallArgs read_call(const runtime::LaunchManifest& m, PyObject* const* args, std::size_t count,
                                  PyObject* keyword_names, bool take_stream);
 

@@ -238,7 +238,10 @@ void Assembler::symbol(const std::string& name, const FactsDecl& facts) {
 }
 
 void Assembler::param(const std::string& name, ScalarType dtype, const FactsDecl& facts) {
-  ScalarParam p{.name = name, .dtype = dtype, .var = 0};
+  ScalarParam p{.name = name,
+                .dtype = dtype,
+                .var = 0,
+                .position = static_cast<int>(kernel_.args.size() + kernel_.params.size())};
   const ScalarInfo::Class cls = info(dtype).cls;
   if (cls == ScalarInfo::Class::Signed || cls == ScalarInfo::Class::Unsigned) {
     sym::VarInfo v = param_info(name, dtype);

@@ -59,7 +59,7 @@ Expr Builder::param(const std::string& name, ScalarType dtype) {
   if (frames_.size() > 1)
     refuse(Code::KERNEL_SCOPE, "parameters are declared at the top of the kernel", {"parameter: " + name});
   take_name(name, "a parameter");
-  ScalarParam p{name, dtype, 0};
+  ScalarParam p{name, dtype, 0, static_cast<int>(kernel_.args.size() + kernel_.params.size())};
   const auto cls = info(dtype).cls;
   if (cls == ScalarInfo::Class::Signed || cls == ScalarInfo::Class::Unsigned)
     p.var = declare_var(param_info(name, dtype));

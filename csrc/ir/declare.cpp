@@ -52,6 +52,17 @@ sym::VarInfo param_info(const std::string& name, ScalarType dtype) {
   return v;
 }
 
+std::vector<ArgumentRef> arguments(const Kernel& k) {
+  std::vector<ArgumentRef> out;
+  auto tensor = k.args.begin();
+  for (const ScalarParam& p : k.params) {
+    while (static_cast<int>(out.size()) < p.position && tensor != k.args.end()) out.push_back({.tensor = &*tensor++});
+    out.push_back({.scalar = &p});
+  }
+  while (tensor != k.args.end()) out.push_back({.tensor = &*tensor++});
+  return out;
+}
+
 const Attrs& default_attrs(SpecKind kind) {
   static const Attrs none;
   static const Attrs move = {{"fill", 0.0}};

@@ -86,7 +86,7 @@ bool same(const Operand& a, const Operand& b) {
 }
 
 bool same(const ScalarParam& a, const ScalarParam& b) {
-  return a.name == b.name && a.dtype == b.dtype && same(a.var, b.var);
+  return a.name == b.name && a.dtype == b.dtype && same(a.var, b.var) && a.position == b.position;
 }
 
 // Only the arguments that the operation has are compared.

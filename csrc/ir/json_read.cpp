@@ -42,13 +42,6 @@ class Reader {
       const FactsDecl f = facts(s);
       s.run([&] { as_.symbol(s["name"].string(), f); });
     }
-    const At params = root_["params"];
-    for (std::size_t i = 0; i < params.array().size(); ++i) {
-      const At p = params[i];
-      p.only({"name", "dtype", "multiple_of", "min", "max", "lo", "hi"});
-      const FactsDecl f = facts(p);
-      p.run([&] { as_.param(p["name"].string(), dtype(p["dtype"]), f); });
-    }
     const At args = root_["args"];
     for (std::size_t i = 0; i < args.array().size(); ++i) argument(args[i]);
     launch(root_["grid"], ThreadUnit::Block);
@@ -66,7 +59,7 @@ class Reader {
                    {"want: " + std::to_string(kJsonVersion),
                     "got:  " + version.json().dump(-1, ' ', true, Json::error_handler_t::replace).substr(0, 60)},
                    "read it with the version of Graphene that wrote it");
-    root.only({"graphene_ir", "name", "symbols", "params", "args", "grid", "block", "body"});
+    root.only({"graphene_ir", "name", "symbols", "args", "grid", "block", "body"});
     const At n = root["name"];
     n.run([&] { return Assembler(n.string()); });
     return n.string();
@@ -241,8 +234,14 @@ class Reader {
   // ---- declarations
 
   void argument(const At& j) {
-    j.only({"id", "name", "role", "type", "align", "loc"});
     const std::string role = j["role"].string();
+    if (role == "param") {
+      j.only({"name", "role", "dtype", "multiple_of", "min", "max", "lo", "hi"});
+      const FactsDecl f = facts(j);
+      j.run([&] { as_.param(j["name"].string(), dtype(j["dtype"]), f); });
+      return;
+    }
+    j.only({"id", "name", "role", "type", "align", "loc"});
     Buffer b;
     if (role == "input")
       b.role = Role::Input;
@@ -251,7 +250,7 @@ class Reader {
     else if (role == "inout")
       b.role = Role::InOut;
     else
-      j["role"].expected(R"("input", "output" or "inout")");
+      j["role"].expected(R"("input", "output", "inout" or "param")");
     b.name = j["name"].string();
     b.loc = location(j);
     if (j.has("align")) b.align_bytes = j["align"].small(0, std::numeric_limits<int>::max());

@@ -110,14 +110,9 @@ class Writer {
       put_facts(j, s.var(), sym::VarInfo());
       out["symbols"].push_back(std::move(j));
     }
-    out["params"] = Json::array();
-    for (const ScalarParam& p : k.params) {
-      Json j = {{"name", p.name}, {"dtype", name(p.dtype)}};
-      if (p.var.is_var()) put_facts(j, p.var.var(), param_info(p.name, p.dtype));
-      out["params"].push_back(std::move(j));
-    }
     out["args"] = Json::array();
-    for (const TensorPtr& a : k.args) out["args"].push_back(arg(*a));
+    for (const ArgumentRef& a : arguments(k))
+      out["args"].push_back(a.scalar != nullptr ? param(*a.scalar) : arg(**a.tensor));
     for (const auto& [key, launch] : {std::pair{"grid", k.grid}, std::pair{"block", k.block}})
       out[key] = launch ? Json{{"id", launch->id}, {"levels", levels_json(launch->levels)}} : Json(nullptr);
     out["body"] = block(k.body);
@@ -127,6 +122,12 @@ class Writer {
  private:
   void put_loc(Json& out, const SourceLoc& loc) const {
     if (locations_ && loc.known()) out["loc"] = {*loc.file, loc.line};
+  }
+
+  [[nodiscard]] static Json param(const ScalarParam& p) {
+    Json out = {{"name", p.name}, {"role", "param"}, {"dtype", name(p.dtype)}};
+    if (p.var.is_var()) put_facts(out, p.var.var(), param_info(p.name, p.dtype));
+    return out;
   }
 
   [[nodiscard]] Json arg(const Tensor& t) const {

@@ -184,8 +184,7 @@ class Printer {
   std::string run(const Kernel& k) {
     line("kernel " + quote(k.name) + " format=" + std::to_string(kTextFormat));
     for (const Expr& s : k.symbols) line("symbol " + s.str() + facts_text(s.var(), plain_var(s.var())));
-    for (const ScalarParam& p : k.params) line(param_text(p));
-    for (const TensorPtr& a : k.args) line(arg_text(a));
+    for (const ArgumentRef& a : arguments(k)) line(a.scalar != nullptr ? param_text(*a.scalar) : arg_text(*a.tensor));
     if (k.grid) line(ref(k.grid, true));
     if (k.block) line(ref(k.block, true));
     block(k.body);

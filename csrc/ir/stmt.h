@@ -127,7 +127,8 @@ struct Stmt {
 struct ScalarParam {
   std::string name;
   ScalarType dtype = ScalarType::fp32;
-  Expr var;  // integer types: its Param variable
+  Expr var;          // integer types: its Param variable
+  int position = 0;  // arguments of either kind that are declared before it
 };
 
 struct Kernel {
@@ -142,5 +143,12 @@ struct Kernel {
   friend bool operator==(const Kernel& a, const Kernel& b);
 };
 using KernelPtr = std::shared_ptr<const Kernel>;
+
+// The arguments of both kinds in the order in which they were declared, which is the order of a call.
+struct ArgumentRef {
+  const TensorPtr* tensor = nullptr;
+  const ScalarParam* scalar = nullptr;  // one of the two
+};
+[[nodiscard]] std::vector<ArgumentRef> arguments(const Kernel& k);
 
 }  // namespace graphene::ir

@@ -32,7 +32,6 @@ JSON = """\
  "graphene_ir": 1,
  "name": "k",
  "symbols": [{"name": "M", "multiple_of": 8}],
- "params": [],
  "args": [{"id": 1, "name": "A", "role": "input",
    "type": {"levels": [{"shape": ["M", 64], "stride": [64, 1]}], "dtype": "fp16", "memory": "GL"}, "align": 16}],
  "grid": {"id": 3, "levels": [{"shape": "(M + 127)//128", "stride": 1}]},

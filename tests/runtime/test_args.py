@@ -229,7 +229,6 @@ def test_rank_zero(make, check) -> None:
         (((1,), {}), "k: misses 'B', 'n'"),
         (((1, 2, 3, 4), {}), "k: takes 3 arguments, got 4"),
         (((1, 2), {"A": 3, "n": 1}), "k: got argument 'A' twice"),
-        (((1, 2, 3), {"stream": 1}), "k: has no argument 'stream'"),
         (((1, 2, 3), {"x": 1}), "k: has no argument 'x'"),
     ],
 )

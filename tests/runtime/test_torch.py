@@ -61,6 +61,23 @@ def test_tensors_without_storage(make, check) -> None:
     assert code_of(check, m, freed)[0] == "LAUNCH_STORAGE"
 
 
+def test_views_that_are_negated_or_conjugated_lazily(make, check) -> None:
+    """Their memory holds other numbers than they show; the exchange table does not say so."""
+    m = make(A=make.tensor("fp32", "4", "2"))
+    imaginary = torch.complex(torch.ones(4), torch.ones(4)).conj().imag
+    assert imaginary.is_neg()
+    for t in (imaginary, imaginary.as_subclass(type("Sub", (torch.Tensor,), {}))):
+        code, text = code_of(check, m, t)
+        assert code == "LAUNCH_STORAGE"
+        assert text == (
+            "k: argument 'A' is negated lazily: its memory holds the numbers with the other sign; nothing was launched"
+            "   [LAUNCH_STORAGE]\n  fix: pass A.resolve_neg()"
+        )
+    assert check(m, torch.complex(torch.ones(4), torch.ones(4)).imag)
+    assert check(make(A=make.tensor("fp32", "4", "1")), imaginary.resolve_neg())
+    assert code_of(check, m, torch.ones(4, dtype=torch.complex64).conj())[0] == "LAUNCH_DTYPE"
+
+
 def test_inside_transformations(make, check) -> None:
     m = make(A=make.tensor("fp32", "4", "1"))
     codes = []

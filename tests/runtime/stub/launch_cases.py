@@ -232,6 +232,27 @@ def test_lists_of_tensors(make) -> None:
         k(xs, tensor("fp16", 4, at=0x2000))
 
 
+def test_negated_views_are_refused_by_every_path(make) -> None:
+    """is_neg is asked of each tensor of each call: its answer is no part of what the exchange table says."""
+
+    class Tensor(stub_cuda.Tensor):
+        negated = False
+
+        def is_neg(self) -> bool:
+            return self.negated
+
+    k = Kernel(make(kernel="negated", A=make.tensor("fp32", "n", "1", "write"), symbols=["n"]))
+    stub_cuda.param_sizes(8, 8)
+    t = Tensor(0x1000, (4,), (1,), CODES["fp32"], (CUDA, 0))
+    for _ in range(2):
+        k(t)
+        one(stub_cuda.take_launches())
+    Tensor.negated = True
+    with pytest.raises(gr.LaunchError, match="argument 'A' is negated lazily"):
+        k(t)
+    assert stub_cuda.take_launches() == []
+
+
 def test_nothing_to_do_launches_nothing(make) -> None:
     k = Kernel(make(kernel="empty", A=make.tensor("fp32", "n", "1", "write"), symbols=["n"], grid=["n", 1, 1]))
     for _ in range(2):
