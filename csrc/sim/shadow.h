@@ -73,7 +73,7 @@ struct LaneGroups {
 // Per instruction and warp: transitions of read sets and verdicts that hold while the warp's version does.
 struct Memo {
   std::uint64_t version = 0;
-  bool grouped = false;  // read: transitions are of `lanes`, else of each lane alone
+  bool grouped = false;                                  // read: transitions are of `lanes`, else of each lane alone
   alignas(64) std::array<std::uint32_t, kLanes> from{};  // read: this set ...
   alignas(64) std::array<std::uint32_t, kLanes> to{};    // ... became this one. write: this set is ordered before
   alignas(64) std::array<Mask, kLanes> lanes{};
