@@ -102,40 +102,6 @@ void check_align(int bytes) {
     fail(Code::TENSOR_TYPE, "an alignment must be a power of two", {"got: " + std::to_string(bytes)});
 }
 
-Tensor apply(const ViewStmt& v) {
-  switch (v.op) {
-    case ViewOp::Tile:
-      return tile(*v.source, v.tiler);
-    case ViewOp::Index:
-      return index(*v.source, v.index);
-    case ViewOp::Transpose:
-      return transpose(*v.source);
-    case ViewOp::Permute:
-      return permute(*v.source, v.order);
-    case ViewOp::Reshape:
-      return reshape(*v.source, v.level, v.shape);
-    case ViewOp::Window:
-      return window(*v.source, v.index.at(0).at, v.index.at(0).stop);
-    case ViewOp::Values:
-      return values(*v.source);
-  }
-  return *v.source;
-}
-
-ThreadTensor apply(const ThreadStmt& t) {
-  switch (t.op) {
-    case ThreadOp::Tile:
-      return tile(*t.source, t.tiler);
-    case ThreadOp::Index:
-      return index(*t.source, t.index);
-    case ThreadOp::Reshape:
-      return reshape(*t.source, t.level, t.shape);
-    case ThreadOp::Scalar:
-      return scalar(*t.source);
-  }
-  return *t.source;
-}
-
 }  // namespace
 
 void FactsDecl::apply(sym::VarInfo& info) const {
@@ -307,7 +273,7 @@ Block Assembler::close() {
 
 ViewStmt Assembler::view(int id, ViewStmt v, const std::optional<TypeDecl>& type) {
   take_id('%', id);
-  Tensor t = apply(v);
+  Tensor t = result_of(v);
   t.id = id;
   if (type) check_type(t, *type);
   v.result = std::make_shared<const Tensor>(std::move(t));
@@ -317,7 +283,7 @@ ViewStmt Assembler::view(int id, ViewStmt v, const std::optional<TypeDecl>& type
 
 ThreadStmt Assembler::thread_view(int id, ThreadStmt t, const std::optional<ThreadTypeDecl>& type) {
   take_id('#', id);
-  ThreadTensor r = apply(t);
+  ThreadTensor r = result_of(t);
   r.id = id;
   if (type) check_type(r, *type);
   t.result = std::make_shared<const ThreadTensor>(std::move(r));

@@ -175,25 +175,7 @@ TensorPtr Builder::view(ViewStmt v) {
   use(v.tiler);
   use(v.index);
   if (v.op == ViewOp::Reshape) use(v.shape);
-  Tensor t = located([&] {
-    switch (v.op) {
-      case ViewOp::Tile:
-        return tile(*v.source, v.tiler);
-      case ViewOp::Index:
-        return index(*v.source, v.index);
-      case ViewOp::Transpose:
-        return transpose(*v.source);
-      case ViewOp::Permute:
-        return permute(*v.source, v.order);
-      case ViewOp::Reshape:
-        return reshape(*v.source, v.level, v.shape);
-      case ViewOp::Window:
-        return window(*v.source, v.index[0].at, v.index[0].stop);
-      case ViewOp::Values:
-        break;
-    }
-    return values(*v.source);
-  });
+  Tensor t = located([&] { return result_of(v); });
   t.id = next_tensor_id_++;
   v.result = std::make_shared<const Tensor>(std::move(t));
   own(v.result);
@@ -208,19 +190,7 @@ ThreadPtr Builder::thread_view(ThreadStmt s) {
   use(s.tiler);
   use(s.index);
   if (s.op == ThreadOp::Reshape) use(s.shape);
-  ThreadTensor t = located([&] {
-    switch (s.op) {
-      case ThreadOp::Tile:
-        return tile(*s.source, s.tiler);
-      case ThreadOp::Index:
-        return index(*s.source, s.index);
-      case ThreadOp::Reshape:
-        return reshape(*s.source, s.level, s.shape);
-      case ThreadOp::Scalar:
-        break;
-    }
-    return ir::scalar(*s.source);
-  });
+  ThreadTensor t = located([&] { return result_of(s); });
   t.id = next_tensor_id_++;
   s.result = std::make_shared<const ThreadTensor>(std::move(t));
   own(s.result);

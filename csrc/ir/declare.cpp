@@ -63,6 +63,40 @@ std::vector<ArgumentRef> arguments(const Kernel& k) {
   return out;
 }
 
+Tensor result_of(const ViewStmt& v) {
+  switch (v.op) {
+    case ViewOp::Tile:
+      return tile(*v.source, v.tiler);
+    case ViewOp::Index:
+      return index(*v.source, v.index);
+    case ViewOp::Transpose:
+      return transpose(*v.source);
+    case ViewOp::Permute:
+      return permute(*v.source, v.order);
+    case ViewOp::Reshape:
+      return reshape(*v.source, v.level, v.shape);
+    case ViewOp::Window:
+      return window(*v.source, v.index.at(0).at, v.index.at(0).stop);
+    case ViewOp::Values:
+      return values(*v.source);
+  }
+  return *v.source;
+}
+
+ThreadTensor result_of(const ThreadStmt& t) {
+  switch (t.op) {
+    case ThreadOp::Tile:
+      return tile(*t.source, t.tiler);
+    case ThreadOp::Index:
+      return index(*t.source, t.index);
+    case ThreadOp::Reshape:
+      return reshape(*t.source, t.level, t.shape);
+    case ThreadOp::Scalar:
+      return scalar(*t.source);
+  }
+  return *t.source;
+}
+
 const Attrs& default_attrs(SpecKind kind) {
   static const Attrs none;
   static const Attrs move = {{"fill", 0.0}};

@@ -15,6 +15,10 @@ namespace graphene::ir {
 [[nodiscard]] sym::VarInfo coord_info(const std::string& name, const Expr& def);
 [[nodiscard]] sym::VarInfo param_info(const std::string& name, ScalarType dtype);
 
+// What a view statement makes of its source; the number is for the caller to give. Throws as the view does.
+[[nodiscard]] Tensor result_of(const ViewStmt& v);
+[[nodiscard]] ThreadTensor result_of(const ThreadStmt& t);
+
 // Attributes a spec has even if nobody says them: Move fill=0.0, MatMul accumulate=true, Reduction accumulate=false.
 // Every other attribute is absent unless said.
 [[nodiscard]] const Attrs& default_attrs(SpecKind kind);
