@@ -60,10 +60,13 @@ struct Einsum {
   int batch = 1, m = 1, n = 1, k = 1;
   std::vector<Holder> a, b;            // (batch, m, k) and (batch, k, n), last fastest
   std::vector<std::vector<Holder>> d;  // (batch, m, n): every holder
+  std::vector<Holder> first_d;         // the first of each
+  bool copies = false;                 // some element of d has several holders
   int group = 0;                       // products summed in one rounding step; 0: all
   int guard_bits = -1;                 // kept below the largest term's last bit; -1: exact sum
   bool truncate = false;               // toward zero, else to nearest even
   bool accumulate = true;
+  bool saturate = false;  // integers: else they wrap
 };
 
 struct Leaf {

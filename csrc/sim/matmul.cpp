@@ -3,23 +3,20 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <utility>
+
+#include "sim/tensor_core.h"
 
 namespace graphene::sim {
 
 namespace {
 
-constexpr int kNoExponent = std::numeric_limits<int>::min() / 4;
-
 int exponent_of(double x) { return static_cast<int>(std::bit_cast<std::uint64_t>(x) >> 52 & 0x7ff) - 1023; }
 double power_of_two(int e) { return std::bit_cast<double>(static_cast<std::uint64_t>(e + 1023) << 52); }
 
-// Exponent as the multiplier sees it: subnormals have that of the smallest normal number.
-int operand_exponent(double x, int smallest) {
-  if (x == 0 || !std::isfinite(x)) return kNoExponent;
-  return std::max(exponent_of(x), smallest);
-}
-
+// Subnormal operands have the exponent of the smallest normal number.
 int smallest_exponent(ir::ScalarType t) {
   switch (t) {
     case ir::ScalarType::fp16:
@@ -32,12 +29,6 @@ int smallest_exponent(ir::ScalarType t) {
     default:
       return -126;
   }
-}
-
-double element(const TileVectors& t, const std::vector<int>& group, Holder h) {
-  const int bytes = bytes_of(t.dtype);
-  const char* v = t.values[static_cast<std::size_t>(h.value)];
-  return decode(t.dtype, load_bits(v + group[static_cast<std::size_t>(h.rank)] * bytes, bytes));
 }
 
 // Every lane of every value as a double.
@@ -59,11 +50,6 @@ void widen(const TileVectors& t, std::vector<double>& out) {
   }
 }
 
-double lane_value(const std::vector<double>& lanes, const std::vector<int>& group, Holder h) {
-  return lanes[static_cast<std::size_t>(h.value) * kLanes +
-               static_cast<std::size_t>(group[static_cast<std::size_t>(h.rank)])];
-}
-
 float cut_to_float(double x, bool truncate) {
   const auto nearest = static_cast<float>(x);
   if (!truncate || !std::isfinite(nearest)) {
@@ -73,45 +59,30 @@ float cut_to_float(double x, bool truncate) {
   return std::fabs(static_cast<double>(nearest)) > std::fabs(x) ? std::nextafterf(nearest, 0.0F) : nearest;
 }
 
-// Exact for halves: every product is a multiple of 2^-48 below 2^33.
-double sum_halves(double c, const double* products, int n) {
-  __int128 sum = static_cast<__int128>(std::ldexp(c, 48));
-  for (int i = 0; i < n; ++i) sum += static_cast<__int128>(std::ldexp(products[i], 48));
-  const bool negative = sum < 0;
-  unsigned __int128 u = negative ? -static_cast<unsigned __int128>(sum) : static_cast<unsigned __int128>(sum);
-  int scale = -48;
-  bool sticky = false;  // kept in the last bit: rounding again to 11 bits stays right
-  while (u >> 53 != 0) {
-    sticky = sticky || (u & 1) != 0;
-    u >>= 1;
-    ++scale;
-  }
-  if (sticky) u |= 1;
-  const double v = std::ldexp(static_cast<double>(static_cast<std::uint64_t>(u)), scale);
-  return negative ? -v : v;
-}
-
 void multiply_ints(const Einsum& e, const std::vector<int>& group, const TileVectors& a, const TileVectors& b,
                    const TileVectors& c, const std::vector<char*>& d) {
   const auto integer = [&](const TileVectors& t, Holder h) {
     const int bytes = bytes_of(t.dtype);
     const char* v = t.values[static_cast<std::size_t>(h.value)];
-    return static_cast<std::uint64_t>(
-        decode_int(t.dtype, load_bits(v + group[static_cast<std::size_t>(h.rank)] * bytes, bytes)));
+    return decode_int(t.dtype, load_bits(v + group[static_cast<std::size_t>(h.rank)] * bytes, bytes));
   };
   const int bytes = bytes_of(c.dtype);
   for (int i = 0; i < e.batch; ++i) {
     for (int x = 0; x < e.m; ++x) {
       for (int y = 0; y < e.n; ++y) {
         const auto& to = e.d[static_cast<std::size_t>((i * e.m + x) * e.n + y)];
-        std::uint64_t sum = e.accumulate ? integer(c, to.front()) : 0;
+        std::int64_t sum = e.accumulate ? integer(c, to.front()) : 0;
         for (int z = 0; z < e.k; ++z) {
           sum += integer(a, e.a[static_cast<std::size_t>((i * e.m + x) * e.k + z)]) *
                  integer(b, e.b[static_cast<std::size_t>((i * e.k + z) * e.n + y)]);
         }
+        if (e.saturate) {
+          const std::int64_t half = std::int64_t{1} << (8 * bytes - 1);
+          sum = std::clamp(sum, -half, half - 1);
+        }
         for (const Holder h : to) {
           store_bits(d[static_cast<std::size_t>(h.value)] + group[static_cast<std::size_t>(h.rank)] * bytes, bytes,
-                     sum);
+                     static_cast<std::uint64_t>(sum));
         }
       }
     }
@@ -144,70 +115,123 @@ float aligned_sum(float c, const double* products, const int* exponents, int n, 
   return cut_to_float(static_cast<double>(sum) * power_of_two(unit), truncate);
 }
 
+namespace {
+
+// Elements by thread-value layout as doubles, `columns` to a row of `stride`; exponents as the multiplier sees them.
+// False: one is infinite or NaN.
+bool gather(const TileVectors& t, const std::vector<int>& group, const Holder* holders, std::size_t rows,
+            std::size_t columns, std::size_t stride, std::vector<double>& lanes, std::vector<double>& out,
+            std::vector<int>* exponents) {
+  widen(t, lanes);
+  out.resize(rows * stride);
+  for (std::size_t r = 0; r < rows; ++r) {
+    for (std::size_t c = columns; c < stride; ++c) out[r * stride + c] = 0;
+    for (std::size_t c = 0; c < columns; ++c) {
+      const Holder h = holders[r * columns + c];
+      out[r * stride + c] = lanes[static_cast<std::size_t>(h.value) * kLanes +
+                                  static_cast<std::size_t>(group[static_cast<std::size_t>(h.rank)])];
+    }
+  }
+  if (exponents == nullptr) return all_finite(out.data(), out.size());
+  exponents->resize(out.size());
+  return multiplier_exponents(out.data(), out.size(), smallest_exponent(t.dtype), exponents->data());
+}
+
+// One output after the other: NaNs and infinities, and numerics that no faster way knows.
+void sum_one_by_one(const Einsum& e, ir::ScalarType dtype, const TileSums& t) {
+  std::vector<double> products(static_cast<std::size_t>(t.step));
+  std::vector<int> exponents(static_cast<std::size_t>(t.step));
+  for (int x = 0; x < e.m; ++x) {
+    for (int y = 0; y < e.n; ++y) {
+      double& sum = t.c[static_cast<std::size_t>(x) * t.stride + static_cast<std::size_t>(y)];
+      for (int k0 = 0; k0 < e.k; k0 += t.step) {
+        const int n = std::min(t.step, e.k - k0);
+        for (int z = 0; z < n; ++z) {
+          const auto ia = static_cast<std::size_t>(x * e.k + k0 + z);
+          const std::size_t ib = static_cast<std::size_t>(k0 + z) * t.stride + static_cast<std::size_t>(y);
+          products[static_cast<std::size_t>(z)] = t.a[ia] * t.b[ib];
+          exponents[static_cast<std::size_t>(z)] = t.exponent_a[ia] == kNoExponent || t.exponent_b[ib] == kNoExponent
+                                                       ? kNoExponent
+                                                       : t.exponent_a[ia] + t.exponent_b[ib];
+          if (dtype == ir::ScalarType::fp64) sum = std::fma(t.a[ia], t.b[ib], sum);
+        }
+        if (dtype == ir::ScalarType::fp64) continue;
+        if (e.guard_bits >= 0) {
+          sum = aligned_sum(static_cast<float>(sum), products.data(), exponents.data(), n, e.guard_bits, e.truncate);
+          continue;
+        }
+        for (int z = 0; z < n; ++z) sum += products[static_cast<std::size_t>(z)];
+        sum = dtype == ir::ScalarType::fp16 ? decode(dtype, encode(dtype, sum))
+                                            : static_cast<double>(cut_to_float(sum, e.truncate));
+      }
+    }
+  }
+}
+
+}  // namespace
+
 void multiply_tile(const Einsum& e, const std::vector<int>& group, const TileVectors& a, const TileVectors& b,
                    const TileVectors& c, const std::vector<char*>& d, TileScratch& s) {
   if (!is_float(a.dtype)) return multiply_ints(e, group, a, b, c, d);
-  const auto size = [](int x, int y, int z) { return static_cast<std::size_t>(x) * static_cast<std::size_t>(y * z); };
-  s.a.resize(size(e.batch, e.m, e.k));
-  s.b.resize(size(e.batch, e.k, e.n));
-  s.exponent_a.resize(s.a.size());
-  s.exponent_b.resize(s.b.size());
-  widen(a, s.lanes);
-  for (std::size_t i = 0; i < s.a.size(); ++i) {
-    s.a[i] = lane_value(s.lanes, group, e.a[i]);
-    s.exponent_a[i] = operand_exponent(s.a[i], smallest_exponent(a.dtype));
-  }
-  widen(b, s.lanes);
-  for (std::size_t i = 0; i < s.b.size(); ++i) {
-    s.b[i] = lane_value(s.lanes, group, e.b[i]);
-    s.exponent_b[i] = operand_exponent(s.b[i], smallest_exponent(b.dtype));
-  }
-  const int step = e.group > 0 ? std::min(e.group, e.k) : e.k;
+  const auto m = static_cast<std::size_t>(e.m);
+  const auto n = static_cast<std::size_t>(e.n);
+  const auto k = static_cast<std::size_t>(e.k);
+  const std::size_t stride = (n + kColumns - 1) / kColumns * kColumns;
   const int bytes = bytes_of(c.dtype);
-  std::vector<double> products(static_cast<std::size_t>(step));
-  std::vector<int> exponents(static_cast<std::size_t>(step));
   for (int i = 0; i < e.batch; ++i) {
-    for (int x = 0; x < e.m; ++x) {
-      for (int y = 0; y < e.n; ++y) {
-        const auto& to = e.d[static_cast<std::size_t>((i * e.m + x) * e.n + y)];
-        double sum = e.accumulate ? element(c, group, to.front()) : 0.0;
-        for (int k0 = 0; k0 < e.k; k0 += step) {
-          const int n = std::min(step, e.k - k0);
-          for (int z = 0; z < n; ++z) {
-            const auto ia = static_cast<std::size_t>((i * e.m + x) * e.k + k0 + z);
-            const auto ib = static_cast<std::size_t>((i * e.k + k0 + z) * e.n + y);
-            products[static_cast<std::size_t>(z)] = s.a[ia] * s.b[ib];
-            exponents[static_cast<std::size_t>(z)] = s.exponent_a[ia] == kNoExponent || s.exponent_b[ib] == kNoExponent
-                                                         ? kNoExponent
-                                                         : s.exponent_a[ia] + s.exponent_b[ib];
-          }
-          if (c.dtype == ir::ScalarType::fp64) {
-            for (int z = 0; z < n; ++z) {
-              const auto ia = static_cast<std::size_t>((i * e.m + x) * e.k + k0 + z);
-              const auto ib = static_cast<std::size_t>((i * e.k + k0 + z) * e.n + y);
-              sum = std::fma(s.a[ia], s.b[ib], sum);
-            }
-          } else if (e.guard_bits >= 0) {
-            sum = aligned_sum(static_cast<float>(sum), products.data(), exponents.data(), n, e.guard_bits, e.truncate);
-          } else {
-            const bool finite = std::isfinite(sum) && std::all_of(products.begin(), products.begin() + n,
-                                                                  [](double p) { return std::fabs(p) < 0x1p40; });
-            if (c.dtype == ir::ScalarType::fp16 && finite) {
-              sum = sum_halves(sum, products.data(), n);
-            } else {
-              for (int z = 0; z < n; ++z) sum += products[static_cast<std::size_t>(z)];
-            }
-            sum = c.dtype == ir::ScalarType::fp16 ? decode(c.dtype, encode(c.dtype, sum))
-                                                  : static_cast<double>(cut_to_float(sum, e.truncate));
-          }
+    const auto batch = static_cast<std::size_t>(i);
+    const Holder* to = e.first_d.data() + batch * m * n;
+    bool finite = gather(a, group, e.a.data() + batch * m * k, m, k, k, s.lanes, s.a, &s.exponent_a);
+    finite = gather(b, group, e.b.data() + batch * k * n, k, n, stride, s.lanes, s.b, &s.exponent_b) && finite;
+    if (e.accumulate) {
+      finite = gather(c, group, to, m, n, stride, s.lanes, s.c, nullptr) && finite;
+    } else {
+      s.c.assign(m * stride, 0.0);
+    }
+    const TileSums t{.m = e.m,
+                     .k = e.k,
+                     .step = e.group > 0 ? std::min(e.group, e.k) : e.k,
+                     .stride = stride,
+                     .a = s.a.data(),
+                     .b = s.b.data(),
+                     .exponent_a = s.exponent_a.data(),
+                     .exponent_b = s.exponent_b.data(),
+                     .c = s.c.data()};
+    const bool halves = c.dtype == ir::ScalarType::fp16;
+    if (finite && c.dtype == ir::ScalarType::fp32 && e.guard_bits >= 0 && e.guard_bits <= kMaxFastGuardBits) {
+      aligned_tile(t, e.guard_bits, e.truncate);
+    } else if (finite && halves && a.dtype == c.dtype && b.dtype == c.dtype && e.guard_bits < 0) {
+      for (int k0 = 0; k0 < e.k; k0 += t.step) {
+        exact_half_step(t, k0, std::min(e.k, k0 + t.step));
+        for (double& x : s.c) x = decode(c.dtype, encode(c.dtype, x));
+      }
+    } else {
+      sum_one_by_one(e, c.dtype, t);
+    }
+    if (c.dtype == ir::ScalarType::fp32 && finite && !e.copies) {
+      for (std::size_t x = 0; x < m; ++x) {
+        for (std::size_t y = 0; y < n; ++y) {
+          const Holder h = to[x * n + y];
+          const auto v = static_cast<float>(s.c[x * stride + y]);
+          std::memcpy(d[static_cast<std::size_t>(h.value)] + group[static_cast<std::size_t>(h.rank)] * 4, &v, sizeof v);
         }
+      }
+      continue;
+    }
+    for (std::size_t x = 0; x < m; ++x) {
+      for (std::size_t y = 0; y < n; ++y) {
+        const double sum = s.c[x * stride + y];
         const std::uint64_t bits = c.dtype == ir::ScalarType::fp32 && !std::isnan(sum)
                                        ? std::bit_cast<std::uint32_t>(static_cast<float>(sum))
                                        : encode(c.dtype, sum);
-        for (const Holder h : to) {
+        const auto put = [&](Holder h) {
           store_bits(d[static_cast<std::size_t>(h.value)] + group[static_cast<std::size_t>(h.rank)] * bytes, bytes,
                      bits);
-        }
+        };
+        put(to[x * n + y]);
+        if (!e.copies) continue;
+        const auto& all = e.d[(batch * m + x) * n + y];
+        for (std::size_t h = 1; h < all.size(); ++h) put(all[h]);
       }
     }
   }

@@ -15,7 +15,7 @@ struct TileVectors {
 };
 
 struct TileScratch {
-  std::vector<double> a, b, lanes;
+  std::vector<double> a, b, c, lanes;
   std::vector<int> exponent_a, exponent_b;
 };
 

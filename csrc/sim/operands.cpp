@@ -162,6 +162,30 @@ std::shared_ptr<const Collective> compile_collective(const lower::AtomCall& call
   return out;
 }
 
+std::string text_attr(const lower::AtomCall& call, const char* name) {
+  const auto it = call.attrs.find(name);
+  if (it == call.attrs.end()) return {};
+  const auto* s = std::get_if<std::string>(&it->second);
+  return s != nullptr ? *s : std::string{};
+}
+
+bool flag_attr(const lower::AtomCall& call, const char* name) {
+  const auto it = call.attrs.find(name);
+  if (it == call.attrs.end()) return false;
+  if (const auto* b = std::get_if<bool>(&it->second)) return *b;
+  if (const auto* s = std::get_if<std::string>(&it->second)) return *s == "true";
+  return false;
+}
+
+double number_attr(const lower::AtomCall& call, const char* name) {
+  const auto it = call.attrs.find(name);
+  if (it == call.attrs.end()) return 0;
+  if (const auto* d = std::get_if<double>(&it->second)) return *d;
+  if (const auto* i = std::get_if<std::int64_t>(&it->second)) return static_cast<double>(*i);
+  if (const auto* b = std::get_if<bool>(&it->second)) return static_cast<double>(*b);
+  return 0;
+}
+
 // ---- kinds
 
 void elementwise(Leaf& leaf, const lower::AtomCall& call, const ir::Stmt* origin) {
@@ -270,10 +294,13 @@ void einsum(Leaf& leaf, const lower::AtomCall& call, const std::string& arch) {
       for (int y = 0; y < e->n; ++y) {
         put(n, y, c);
         e->d.push_back(holders_d.at(static_cast<std::size_t>(element_at(d, c))));
+        e->first_d.push_back(e->d.back().front());
+        e->copies = e->copies || e->d.back().size() > 1;
       }
     }
   }
   e->accumulate = d.def.access == atoms::Access::Update;
+  e->saturate = flag_attr(call, "saturate");
   for (const atoms::Numerics& x : atom.atom.numerics) {
     if (!arch_fits(x.arch, arch)) continue;
     e->group = x.group;
@@ -296,30 +323,6 @@ void reduction(Leaf& leaf, const lower::AtomCall& call) {
     const std::int64_t e = element_at(out, coordinates(in, static_cast<std::int64_t>(s)));
     leaf.reduced.at(static_cast<std::size_t>(e)).push_back(sources[s].front());
   }
-}
-
-std::string text_attr(const lower::AtomCall& call, const char* name) {
-  const auto it = call.attrs.find(name);
-  if (it == call.attrs.end()) return {};
-  const auto* s = std::get_if<std::string>(&it->second);
-  return s != nullptr ? *s : std::string{};
-}
-
-bool flag_attr(const lower::AtomCall& call, const char* name) {
-  const auto it = call.attrs.find(name);
-  if (it == call.attrs.end()) return false;
-  if (const auto* b = std::get_if<bool>(&it->second)) return *b;
-  if (const auto* s = std::get_if<std::string>(&it->second)) return *s == "true";
-  return false;
-}
-
-double number_attr(const lower::AtomCall& call, const char* name) {
-  const auto it = call.attrs.find(name);
-  if (it == call.attrs.end()) return 0;
-  if (const auto* d = std::get_if<double>(&it->second)) return *d;
-  if (const auto* i = std::get_if<std::int64_t>(&it->second)) return static_cast<double>(*i);
-  if (const auto* b = std::get_if<bool>(&it->second)) return static_cast<double>(*b);
-  return 0;
 }
 
 void pointwise(Leaf& leaf, const lower::AtomCall& call, const ir::Stmt* origin) {
