@@ -84,7 +84,11 @@ def ternary(
 def reduce(
     op: str, out: Tensor, x: Tensor, axis: int, accumulate: bool = False, on: On = None, atom: Any = None, **attrs: Any
 ) -> SpecHandle:
-    """``out = op over x along axis`` (add, mul, max, min); ``accumulate=True`` starts from what `out` holds."""
+    """``out = op over x along axis``; ``accumulate=True`` starts from what `out` holds.
+
+    Operations: add, mul, max, min; of integers also and, or, xor. Of a thread's own registers, the axis one past their
+    last is the group `on`: every lane gets the result of all.
+    """
     return _record("Reduction", out, (x,), on, atom, op=op, axis=axis, accumulate=accumulate, **attrs)
 
 

@@ -9,7 +9,8 @@ void add_memory_entries(std::vector<Atom>& out);      // ld, st, mov, init
 void add_arithmetic_entries(std::vector<Atom>& out);  // fma, binary, unary, ternary
 void add_unary_entries(std::vector<Atom>& out);
 void add_convert_entries(std::vector<Atom>& out);  // cast
-void add_warp_entries(std::vector<Atom>& out);     // shfl, barriers
+void add_atomic_entries(std::vector<Atom>& out);   // red
+void add_warp_entries(std::vector<Atom>& out);     // shfl, redux, barriers
 void add_sm70_entries(std::vector<Atom>& out);
 void add_sm75_entries(std::vector<Atom>& out);
 void add_warp_matrix_entries(std::vector<Atom>& out);

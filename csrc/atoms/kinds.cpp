@@ -130,8 +130,9 @@ const std::vector<OpInfo>& ops(ir::SpecKind kind) {
                                              {"ge", "pred: x >= y"}};
   static const std::vector<OpInfo> ternary = {{"fma", "x * y + z, rounded once"},
                                               {"where", "y where the pred x holds, else z"}};
-  static const std::vector<OpInfo> reduction = {
-      {"add", "sum"}, {"mul", "product"}, {"max", "largest"}, {"min", "smallest"}};
+  static const std::vector<OpInfo> reduction = {{"add", "sum"},      {"mul", "product"}, {"max", "largest"},
+                                                {"min", "smallest"}, {"and", "bitwise"}, {"or", "bitwise"},
+                                                {"xor", "bitwise"}};
   static const std::vector<OpInfo> shfl = {{"idx", "from lane arg"},
                                            {"up", "from lane - arg; own value where there is none"},
                                            {"down", "from lane + arg; own value where there is none"},

@@ -116,6 +116,7 @@ Registry::Registry() {
   add_arithmetic_entries(families);
   add_unary_entries(families);
   add_convert_entries(families);
+  add_atomic_entries(families);
   add_warp_entries(families);
   add_sm70_entries(families);
   add_sm75_entries(families);

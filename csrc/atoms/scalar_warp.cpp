@@ -67,6 +67,33 @@ void add_shuffles(std::vector<Atom>& list) {
        .source = source});
 }
 
+void add_reductions(std::vector<Atom>& list) {
+  list.push_back({.name = "redux.sync.${op}.${p}/${T}",
+                  .kind = Kind::Reduction,
+                  .arch = "sm_80+",
+                  .threads = "[32]",
+                  .converge = 32,
+                  .out = {with_tv(out("d", "[].${T}.RF"), "32:0;1:0")},
+                  .in = {with_tv(in("s", "[].${T}.RF", "l32"), "32:1;1:0")},
+                  .attrs = {{"op", {"${op}"}}, {"axis", {"0"}}},
+                  .ptx = "redux.sync.${op}.${p} $d, $s, 0xffffffff;",
+                  .family = {{{"op", "p", "T"},
+                              {{"add", "s32", "i32"},
+                               {"min", "s32", "i32"},
+                               {"max", "s32", "i32"},
+                               {"and", "b32", "i32"},
+                               {"or", "b32", "i32"},
+                               {"xor", "b32", "i32"},
+                               {"add", "u32", "u32"},
+                               {"min", "u32", "u32"},
+                               {"max", "u32", "u32"},
+                               {"and", "b32", "u32"},
+                               {"or", "b32", "u32"},
+                               {"xor", "b32", "u32"}}}},
+                  .doc = "Gives every lane of a warp the ${op} of all lanes' numbers (${T}).",
+                  .source = "PTX ISA, parallel synchronization: redux.sync"});
+}
+
 void add_barriers(std::vector<Atom>& list) {
   list.push_back(
       {.name = "bar.sync",
@@ -97,6 +124,7 @@ void add_barriers(std::vector<Atom>& list) {
 
 void add_warp_entries(std::vector<Atom>& list) {
   add_shuffles(list);
+  add_reductions(list);
   add_barriers(list);
 }
 

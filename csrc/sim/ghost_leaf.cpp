@@ -156,6 +156,17 @@ void Ghost::put(const Warp& w, const Leaf& f, Mask lanes, const std::vector<Vect
   }
 }
 
+void Ghost::accumulate(const Warp& w, const Leaf& f, Mask lane) {
+  std::vector<Vector>& old = values_[3];
+  fetch(w, f, f.out.front(), lane, old);
+  std::vector<Vector> out(old.size());
+  const auto l = static_cast<std::size_t>(std::countr_zero(lane));
+  for (std::size_t v = 0; v < out.size(); ++v) {
+    out[v][l] = apply(f, old[v][l], values_[0][static_cast<std::size_t>(f.takes[0][v])][l], 0);
+  }
+  put(w, f, lane, out);
+}
+
 void Ghost::leaf(Warp& w, const Leaf& f) {
   using atoms::Kind;
   Mask lanes = w.active;
@@ -163,6 +174,10 @@ void Ghost::leaf(Warp& w, const Leaf& f) {
   if (lanes == 0) return;
   for (std::size_t i = 0; i < f.in.size(); ++i) fetch(w, f, f.in[i], lanes, values_[i]);
   const Operand& o = f.out.front();
+  if (f.atomic) {  // lane after lane: they may share elements
+    for (Mask m = lanes; m != 0; m &= m - 1) accumulate(w, f, m & -m);
+    return;
+  }
   const bool update = o.access == atoms::Access::Update;
   std::vector<Vector>& old = values_[3];
   if (update) fetch(w, f, o, lanes, old);

@@ -113,6 +113,9 @@ class Interpreter final : public Machine {
   void check_converged(const Warp& w, const Leaf& f, Mask lanes) const;
   [[nodiscard]] Mask lanes_of_ranks(const Warp& w, const Leaf& f, Mask ranks) const;
 
+  // ---- interp_atomic.cpp
+  void accumulate(const Warp& w, const Leaf& f, Mask lanes);
+
   // ---- interp_report.cpp
   struct At {
     const Warp& warp;

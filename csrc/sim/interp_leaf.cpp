@@ -57,6 +57,7 @@ void Interpreter::execute(const Warp& w, const Leaf& f, Mask lanes) {
     case atoms::Kind::MatMul:
       return f.einsum != nullptr ? multiply(w, f, lanes) : thread_leaf(w, f, lanes);
     case atoms::Kind::Move:
+      if (f.atomic) return accumulate(w, f, lanes);
       return f.collective != nullptr ? move_together(w, f, lanes) : thread_leaf(w, f, lanes);
     default:
       return thread_leaf(w, f, lanes);

@@ -374,6 +374,12 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
   switch (leaf.kind) {
     case Kind::Move:
       together ? exchange(leaf, call, origin) : elementwise(leaf, call, origin);
+      if (const std::string combine = text_attr(call, "combine"); combine != "none") {
+        leaf.atomic = !together && text_attr(call, "atomic") != "none" && op_from_name(combine, leaf.op.op) &&
+                      leaf.out.front().kind == Operand::Kind::Memory;
+        if (!leaf.atomic) unsupported(call, origin, "it combines with what is there, but not atomically");
+        leaf.op.a = leaf.op.b = leaf.op.out = leaf.out.front().dtype;
+      }
       break;
     case Kind::Shfl:
       leaf.mode = text_attr(call, "mode");

@@ -187,6 +187,7 @@ Conflict ReadSets::conflict(Id id, const Issuer& by, int lane) const {
 void Shadow::reset(Stamp initial) {
   std::fill(writes_.begin(), writes_.end(), initial);
   std::fill(reads_.begin(), reads_.end(), 0);
+  atomics_.clear();
   any_reads_ = false;
 }
 
@@ -250,6 +251,7 @@ Shadow::Verdict Shadow::read(const Issuer& by, Mask lanes, const std::int32_t* o
     explain_writes(by, lanes, offsets, seen, v);
   }
   if ((any & kUndefinedBit) != 0) v.undefined = undefined_lanes(seen, lanes);
+  if (!atomics_.empty()) check_atomics(by, lanes, offsets, sets, v);
 
   const bool each = groups.distinct && lanes == kAllLanes;
   fresh(memo, by, !each);
@@ -310,7 +312,7 @@ bool Shadow::scan(const Issuer& by, Mask lanes, const std::int32_t* offsets, std
     } else {
       std::fill_n(old, kLanes, 0U);
     }
-    if (changed == 0 && by.generic) return true;
+    if (changed == 0 && by.generic && atomics_.empty()) return true;
   } else {
     std::fill_n(seen, kLanes, Stamp{0});
     std::fill_n(old, kLanes, 0U);
@@ -329,6 +331,7 @@ bool Shadow::scan(const Issuer& by, Mask lanes, const std::int32_t* offsets, std
   had_reads = 0;
   for (const std::uint32_t id : old) had_reads |= id;
   if (had_reads != 0) check_reads(by, lanes, offsets, old, sets, memo, v);
+  if (!atomics_.empty()) check_atomics(by, lanes, offsets, sets, v);
   return false;
 }
 
@@ -340,6 +343,7 @@ Shadow::Verdict Shadow::write(const Issuer& by, Mask lanes, const std::int32_t* 
   std::uint32_t had_reads = 0;
   if (scan(by, lanes, offsets, site, whole, sets, memo, v, had_reads)) return v;
   v.undefined = 0;  // it is overwritten
+  if (!atomics_.empty()) forget_atomics(lanes, offsets);
   if (whole) {
     for (int l = 0; l < kLanes; ++l) {
       writes_[static_cast<std::size_t>(offsets[l])] = by.stamps[static_cast<std::size_t>(l)] | tag;
@@ -369,6 +373,7 @@ Shadow::Verdict Shadow::check_update(const Issuer& by, Mask lanes, const std::in
 void Shadow::commit_update(const Issuer& by, Mask lanes, const std::int32_t* offsets, std::uint32_t site,
                            Mask undefined) {
   const Stamp tag = Stamp{site} << kSiteShift;
+  if (!atomics_.empty()) forget_atomics(lanes, offsets);
   for (Mask m = lanes; m != 0; m &= m - 1) {
     const int l = std::countr_zero(m);
     const auto at = static_cast<std::size_t>(offsets[l]);

@@ -153,6 +153,10 @@ class Shadow {
   Verdict check_update(const Issuer& by, Mask lanes, const std::int32_t* offsets, std::uint32_t site, ReadSets& sets,
                        Memo& memo);
   void commit_update(const Issuer& by, Mask lanes, const std::int32_t* offsets, std::uint32_t site, Mask undefined);
+  // One instruction combines each lane's value with an element, in one step: lanes may share elements, and accesses of
+  // this kind need no order among themselves.
+  Verdict update_atomically(const Issuer& by, Mask lanes, const std::int32_t* offsets, std::uint32_t site,
+                            ReadSets& sets);
   // Marks the element undefined or defined without an access.
   void set_undefined(std::int32_t offset, bool undefined);
   [[nodiscard]] bool is_undefined(std::int32_t offset) const {
@@ -169,8 +173,12 @@ class Shadow {
   void check_reads(const Issuer& by, Mask lanes, const std::int32_t* offsets, const std::uint32_t* seen, ReadSets& sets,
                    Memo& memo, Verdict& v) const;
 
+  void check_atomics(const Issuer& by, Mask lanes, const std::int32_t* offsets, const ReadSets& sets, Verdict& v) const;
+  void forget_atomics(Mask lanes, const std::int32_t* offsets);
+
   std::vector<Stamp> writes_;
   std::vector<ReadSets::Id> reads_;
+  std::vector<ReadSets::Id> atomics_;  // atomic updates since the last write; empty: none anywhere
   bool any_reads_ = false;  // since the last reset: else `reads_` is all zeros
 };
 

@@ -215,6 +215,15 @@ void reduction(Context& c, const ir::Stmt& s) {
   const Shape out = spec->outs[0]->logical_shape();
   const auto it = spec->attrs.find("axis");
   const auto* axis = it == spec->attrs.end() ? nullptr : std::get_if<std::int64_t>(&it->second);
+  // One past the last axis of what each thread sees is the group that executes it.
+  const bool across = axis != nullptr && *axis == static_cast<std::int64_t>(in.size()) && seen_by_each_thread(*spec);
+  if (across && !spec->decomposed) {
+    if (!equal(out, in)) {
+      c.problem(s, Code::VERIFY_REDUCTION, "a result of the wrong shape",
+                {"want: " + text(in) + ", reduced over the group", "got: " + text(out)});
+    }
+    return;
+  }
   if (axis == nullptr || *axis < 0 || *axis >= static_cast<std::int64_t>(in.size())) {
     c.problem(s, Code::VERIFY_REDUCTION, "an axis that the input does not have",
               {"want: 0 to " + std::to_string(static_cast<std::int64_t>(in.size()) - 1),
@@ -259,7 +268,7 @@ const std::vector<Rule>& shape_rules() {
       {"matmul.shapes", "MatMul: [M,N] += [M,K] @ [K,N]; elementwise for rank 1 and 0.", nullptr, matmul},
       {"move.shapes", "Move: the same logical shape (sizes of 1 apart), element types of one size.", nullptr, move},
       {"pointwise.shapes", "Pointwise: the inputs broadcast to the output.", nullptr, pointwise},
-      {"reduction.shapes", "Reduction: the output is the input without its axis, or with size 1 there.", nullptr,
+      {"reduction.shapes", "Reduction: the output is the input without its axis, or with size 1 there; over the group: the same shape.", nullptr,
        reduction},
       {"shfl.operands", "Shfl: registers to registers of one type and size.", nullptr, exchange},
   };

@@ -127,6 +127,45 @@ def async_copies(atom: gr.Atom) -> Case:
     return Case(atom.name, kernel, [atom], [(dtype, n)], [(dtype, n)])
 
 
+def reductions(atom: gr.Atom) -> Case:
+    """A number of each lane, reduced over the warp; every lane stores the result."""
+    dtype = dtype_of(atom.operands["d"])
+    with gr.Kernel("conformance") as kernel:
+        x, y = arg(gr.input, "x0", dtype, 1), arg(gr.output, "y0", dtype, 1)
+        gr.blocks(1)
+        warp = gr.threads(THREADS)
+        (t,) = warp.indices()
+        r, d = registers("r", dtype, 1), registers("d", dtype, 1)
+        copy(r, own(x, t, 1))
+        gr.reduce(atom.attrs["op"][0], d, r, axis=0, on=warp, atom=atom)
+        copy(own(y, t, 1), d)
+    return Case(atom.name, kernel, [atom], [(dtype, 1)], [(dtype, 1)])
+
+
+def atomics(atom: gr.Atom) -> Case:
+    """Numbers of each lane, combined with elements of the lane's own."""
+    o = atom.operands["dst"]
+    dtype, n = dtype_of(o), o.values
+    attrs = {"combine": atom.attrs["combine"][0], "atomic": "relaxed.cta"}
+    with gr.Kernel("conformance") as kernel:
+        x, y = arg(gr.input, "x0", dtype, n), arg(gr.inout, "y0", dtype, n)
+        gr.blocks(1)
+        (t,) = gr.threads(THREADS).indices()
+        r = registers("r", dtype, n)
+        copy(r, own(x, t, n))
+        if o.memories == ["SH"]:
+            shared = gr.alloc("shared", [THREADS, n], getattr(gr, dtype), gr.SH)
+            s = registers("s", dtype, n)
+            copy(s, own(y, t, n))
+            copy(own(shared, t, n), s)
+            gr.move(own(shared, t, n), r, atom=atom, **attrs)
+            copy(s, own(shared, t, n))
+            copy(own(y, t, n), s)
+        else:
+            gr.move(own(y, t, n), r, atom=atom, **attrs)
+    return Case(atom.name, kernel, [atom], [(dtype, n)], [(dtype, n)])
+
+
 def inits(atom: gr.Atom) -> Case:
     dtype = dtype_of(atom.operands["dst"])
     with gr.Kernel("conformance") as kernel:
@@ -182,7 +221,7 @@ def groups(atom: gr.Atom, threads: gr.ThreadTensor) -> gr.ThreadTensor:
     return tiled.reshape(0, gr.Layout((2, THREADS // atom.thread_count // 2)))
 
 
-def matrix_multiplies(atom: gr.Atom, steps: int = 1, scale: int = 1) -> Case:
+def matrix_multiplies(atom: gr.Atom, steps: int = 1, scale: int = 1, **attrs: Any) -> Case:
     """C plus `steps` products, every operand loaded element by element; `scale` tiles along each dimension."""
     a_type, b_type, d_type = (dtype_of(atom.operands[o]) for o in "abd")
     extent = dict(zip(atom.operands["a"].axes, atom.operands["a"].extents, strict=True))
@@ -208,7 +247,7 @@ def matrix_multiplies(atom: gr.Atom, steps: int = 1, scale: int = 1) -> Case:
         for s in range(steps):
             gr.move(ra, a.tile([m // split[0], k])[qm, s], atom=loads[0])
             gr.move(rb, b.tile([n // split[1], k])[qn, s], atom=loads[1])
-            gr.matmul(acc, ra, rb.T, atom=atom, accumulate=accumulate)
+            gr.matmul(acc, ra, rb.T, atom=atom, accumulate=accumulate, **attrs)
         gr.move(y.tile([m // split[0], n // split[1]])[qm, qn], acc, atom=loads[2].replace("ld", "st"))
     return Case(atom.name, kernel, [atom], [], [], small=True, shapes=[tuple(t.shape) for t in kernel.ir.args])
 
@@ -223,6 +262,10 @@ def cases(atoms: list[gr.Atom]) -> Iterator[Case]:
             yield inits(atom)
         elif atom.kind == "Shfl":
             yield shuffles(atom)
+        elif atom.kind == "Reduction":
+            yield reductions(atom)
+        elif "combine" in atom.attrs:
+            yield atomics(atom)
         elif atom.kind == "Move":
             if atom.done.startswith("group"):
                 yield async_copies(atom)

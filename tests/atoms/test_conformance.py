@@ -63,6 +63,18 @@ def test_a_simulated_matrix_multiply_is_numpys(accumulator: str) -> None:
     np.testing.assert_array_equal(y, a.astype(np.float64) @ b.astype(np.float64).T + c)
 
 
+@pytest.mark.parametrize("saturate", [False, True])
+def test_integer_sums_wrap_or_saturate(saturate: bool) -> None:
+    case = conformance.matrix_multiplies(gr.atom("mma.m16n8k32.s32.u8"), saturate=saturate)
+    a, b = np.full((16, 32), 255, np.uint8), np.full((8, 32), 255, np.uint8)
+    c = np.full((16, 8), 2**31 - 100, np.int32)
+    y = np.zeros_like(c)
+    case.kernel(a, b, c, y)
+    total = 2**31 - 100 + 32 * 255 * 255
+    assert (y == (2**31 - 1 if saturate else total - 2**32)).all()
+    assert (".satfinite" in case.kernel.cuda_source("sm_80")) == saturate
+
+
 @pytest.mark.parametrize("atom", [a.name for a in BUILT_IN if a.family.startswith("ldmatrix") and "/" not in a.name])
 def test_simulated_matrix_loads_move_every_element(atom: str) -> None:
     case = small_case(atom)
@@ -91,6 +103,10 @@ def signature(case: Case) -> tuple[list[tuple[str, tuple[int, ...]]], int]:
     return [(t.dtype.name, tuple(t.shape)) for t in args], sum(t.name.startswith("x") for t in args)
 
 
+def combines(case: Case) -> bool:
+    return "combine" in case.entries[0].attrs
+
+
 def shifts(case: Case) -> bool:
     return any(a.attrs.get("op", ("",))[0] in ("shl", "shr") for a in case.entries)
 
@@ -107,15 +123,20 @@ def test_it_simulates(case: Case) -> None:
     args, inputs = signature(case)
     if any(d not in NUMPY for d, _ in args):
         pytest.skip("NumPy lacks one of the types")
-    if any(a.done != "now" for a in case.entries):
-        pytest.skip("the simulator has no asynchronous copies")
     rng = np.random.default_rng(1)
     xs = [moderate(rng, d, s, case.small) for d, s in args[:inputs]]
     ys = [np.zeros(s, NUMPY[d]) for d, s in args[inputs:]]
+    if combines(case):
+        ys = [moderate(rng, *args[1], case.small)]
+    old = ys[0].copy()
     case.kernel.simulate(*xs, *ys, arch=arch_of(case))
     for atom, y in zip(case.entries, ys, strict=True):
         op = atom.attrs.get("op", ("",))[0]
-        if op == "cast" and "round" not in atom.attrs:  # between integers
+        if combines(case):
+            np.testing.assert_array_equal(y, EXACT[atom.attrs["combine"][0]](old, xs[0]), err_msg=atom.name)
+        elif atom.kind == "Reduction":
+            np.testing.assert_array_equal(y, np.full_like(y, EXACT[op].reduce(xs[0].ravel())), err_msg=atom.name)
+        elif op == "cast" and "round" not in atom.attrs:  # between integers
             np.testing.assert_array_equal(y, xs[0].astype(y.dtype), err_msg=atom.name)
         elif op in EXACT and not any(n["ulps"] for n in atom.numerics):
             np.testing.assert_array_equal(y, EXACT[op](*xs).astype(y.dtype), err_msg=atom.name)
@@ -171,13 +192,13 @@ def test_the_device_computes_the_simulators_bits(case: Case) -> None:
     args, inputs = signature(case)
     if any(d not in TORCH for d, _ in args):
         pytest.skip("torch lacks one of the types")
-    if any(a.done != "now" for a in case.entries):
-        pytest.skip("the simulator has no asynchronous copies")
     torch.manual_seed(0)
     host = [random(torch, d, s, case.small) for d, s in args[:inputs]]
     if shifts(case):
         host[1] = (host[1].to(torch.int64) & 31).to(host[1].dtype)
     outs = [torch.zeros(s, dtype=getattr(torch, TORCH[d])) for d, s in args[inputs:]]
+    if combines(case):
+        outs = [random(torch, *args[1], case.small)]
     device = [t.cuda() for t in (*host, *outs)]
     case.kernel.simulate(*host, *outs, arch=arch_of(case))
     case.kernel(*device)

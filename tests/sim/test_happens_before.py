@@ -17,7 +17,12 @@ def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if compiler is None:
         pytest.skip("no C++ compiler")
     out = tmp_path_factory.mktemp("native") / "happens_before_fuzz"
-    sources = ["csrc/sim/clocks.cpp", "csrc/sim/shadow.cpp", "tests/native/happens_before_fuzz.cpp"]
+    sources = [
+        "csrc/sim/clocks.cpp",
+        "csrc/sim/shadow.cpp",
+        "csrc/sim/shadow_atomic.cpp",
+        "tests/native/happens_before_fuzz.cpp",
+    ]
     command = [
         compiler,
         "-std=c++20",
