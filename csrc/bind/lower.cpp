@@ -28,6 +28,13 @@ void register_lower(py::module_& m) {
       py::arg("kernel"), py::arg("arch"),
       "Verifies, matches and lowers. Raises every problem at once: VerifyError (VERIFY_*, LOWER_*), SelectError.");
   m.def(
+      "lower_unverified",
+      [](const std::shared_ptr<ir::Kernel>& kernel, const std::string& arch) {
+        return std::const_pointer_cast<lower::Program>(lower::lower_unverified(kernel, arch));
+      },
+      py::arg("kernel"), py::arg("arch"),
+      "Lowers without the rules of `verify`: what the simulator finds where a rule fails to.");
+  m.def(
       "verify",
       [](const ir::Kernel& kernel) {
         verify::Result r = verify::check(kernel);

@@ -74,13 +74,14 @@ void register_sim(py::module_& m) {
   m.def(
       "simulate",
       [](const std::shared_ptr<lower::Program>& program, const py::tuple& args, const py::dict& named,
-         std::uint64_t seed, std::vector<int> skip, std::vector<int> relax) {
+         std::uint64_t seed, std::vector<int> skip, std::vector<int> relax, bool unguarded) {
         const BoundArguments bound = bind_arguments(*program, args, named);
         sim::SimulateOptions options;
         options.sizes = bound.sizes;
         options.seed = seed;
         options.skip = std::move(skip);
         options.relax = std::move(relax);
+        options.unguarded = unguarded;
         options.poll = check_signals;
         sim::Stats stats;
         {
@@ -90,7 +91,7 @@ void register_sim(py::module_& m) {
         return py::make_tuple(stats.lane_ops, stats.accesses);
       },
       py::arg("program"), py::arg("args"), py::arg("named"), py::arg("seed") = 0, py::arg("skip") = std::vector<int>{},
-      py::arg("relax") = std::vector<int>{},
+      py::arg("relax") = std::vector<int>{}, py::arg("unguarded") = false,
       "Runs a lowered kernel on host tensors, in place: (lane operations, memory accesses). Raises SimulationError.");
   m.def(
       "default_arch", [](const ir::Kernel& kernel) { return sim::default_arch(kernel); }, py::arg("kernel"),

@@ -408,4 +408,8 @@ ProgramPtr lower(const ir::KernelPtr& kernel, const std::string& arch) {
   return Lowering(kernel, arch, std::move(checked)).run();
 }
 
+ProgramPtr lower_unverified(const ir::KernelPtr& kernel, const std::string& arch) {
+  return Lowering(kernel, arch, {}).run();
+}
+
 }  // namespace graphene::lower

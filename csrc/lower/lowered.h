@@ -149,4 +149,7 @@ using ProgramPtr = std::shared_ptr<const Program>;
 // Verifies, matches and lowers. Throws every problem found at once (VerifyError, SelectError).
 [[nodiscard]] ProgramPtr lower(const ir::KernelPtr& kernel, const std::string& arch);
 
+// The same without the rules of `verify`: for tests of what the simulator finds where a rule fails to.
+[[nodiscard]] ProgramPtr lower_unverified(const ir::KernelPtr& kernel, const std::string& arch);
+
 }  // namespace graphene::lower

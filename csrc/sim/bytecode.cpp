@@ -218,6 +218,16 @@ class Compiler {
       return;
     }
     Leaf leaf = compile_leaf(call, n.origin, code_);
+    if (options_.unguarded) {
+      leaf.predicate = IntPlan{.constant = 1, .terms = {}};
+      leaf.always = true;
+      for (auto* list : {&leaf.out, &leaf.in}) {
+        for (Operand& o : *list) {
+          o.inside = leaf.predicate;
+          o.cut = false;
+        }
+      }
+    }
     leaf.site = static_cast<std::uint32_t>(std::min<std::size_t>(code_.leaves.size() + 1, kMaxSite));
     for (const Operand& o : leaf.out) {
       if (o.kind == Operand::Kind::Memory) code_.written[static_cast<std::size_t>(o.buffer)] = 1;

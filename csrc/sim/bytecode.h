@@ -183,6 +183,7 @@ struct CompileOptions {
   std::vector<int> skip;    // ids of synchronisation statements left out
   std::vector<int> relax;   // ids of waits that leave one more group in flight
   bool scopes = false;      // mark decomposed specs
+  bool unguarded = false;   // access what lies outside of partial tiles, too: without their predicates
 };
 
 // Throws SimulationError SIM_UNSUPPORTED for what the simulator does not run.

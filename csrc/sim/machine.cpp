@@ -8,6 +8,22 @@
 
 namespace graphene::sim {
 
+namespace {
+
+// "0-15, 20".
+std::string lane_list(Mask lanes) {
+  std::string text;
+  for (Mask m = lanes; m != 0; m &= m - 1) {
+    const int first = std::countr_zero(m);
+    int last = first;
+    while (last + 1 < kLanes && (m >> (last + 1) & 1) != 0) m &= m - 1, ++last;
+    text += (text.empty() ? "" : ", ") + std::to_string(first) + (last > first ? "-" + std::to_string(last) : "");
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string location_text(const ir::Stmt* stmt) {
   return stmt != nullptr && stmt->loc.known() ? stmt->loc.str() : "unknown location";
 }
@@ -55,29 +71,48 @@ void Machine::run_block(std::int64_t block) {
     if (code_.block_slots[d] < 0) continue;
     for (Warp& w : warps_) w.ints.uniform[static_cast<std::size_t>(code_.block_slots[d])] = index;
   }
+  pieces_.clear();
   for (Warp& w : warps_) {
-    w.active = w.lanes;
-    w.pc = 0;
-    w.state = Warp::State::Ready;
-    w.frames.clear();
+    pieces_.push_back(std::make_unique<Warp>(w));
+    pieces_.back()->active = w.lanes;
   }
+  ended_.assign(warps_.size(), 0);
   begin_block();
-  std::vector<int> order(warps_.size());
-  std::iota(order.begin(), order.end(), 0);
-  for (;;) {
+  std::vector<int> order;
+  while (!runs_through()) {
+    order.resize(pieces_.size());
+    std::iota(order.begin(), order.end(), 0);
     if (shuffled_) std::shuffle(order.begin(), order.end(), random_);
     bool ran = false;
     for (const int i : order) {
-      Warp& w = warps_[static_cast<std::size_t>(i)];
+      Warp& w = *pieces_[static_cast<std::size_t>(i)];
       if (w.state != Warp::State::Ready) continue;
       run_warp(w);
       ran = true;
     }
-    if (ran) continue;
-    if (std::all_of(warps_.begin(), warps_.end(), [](const Warp& w) { return w.state == Warp::State::Done; })) break;
-    deadlock();
+    // Lanes that wait for others behind a branch go on alone when nothing else can.
+    if (!ran) {
+      ran = std::any_of(pieces_.begin(), pieces_.end(), [&](const auto& p) { return join(*p, true); });
+    }
+    if (!ran) deadlock();
+    if (pieces_.size() > warps_.size()) {  // joined ones have no lanes left
+      std::erase_if(pieces_, [](const auto& p) { return p->active == 0; });
+    }
   }
   end_block();
+}
+
+bool Machine::runs_through() const {
+  return std::all_of(pieces_.begin(), pieces_.end(), [](const auto& p) { return p->state == Warp::State::Done; });
+}
+
+void Machine::end(Warp& w) {
+  w.state = Warp::State::Done;
+  ended_[static_cast<std::size_t>(w.id)] |= w.active;
+  if (w.active == w.lanes) return;
+  for (const auto& p : pieces_) {  // nobody waits for lanes that have ended
+    if (p->id == w.id && join(*p, false)) return;
+  }
 }
 
 void Machine::run_warp(Warp& w) {
@@ -102,27 +137,35 @@ void Machine::run_warp(Warp& w) {
         loop_begin(w, i);
         break;
       case Op::LoopEnd:
-        loop_end(w, i);
+        if (!loop_end(w, i)) return;
         break;
       case Op::If: {
         const Mask m = plans().nonzero(code_.conditions[index], w.ints, w.active);
-        w.frames.push_back({w.active, w.active & ~m});
+        const int after = code_.instructions[static_cast<std::size_t>(i.target)].target + 1;
         if (m != 0) {
+          w.frames.push_back({.outer = w.active, .other = w.active & ~m, .alternative = i.target + 1, .after = after});
           w.active = m;
           ++w.pc;
         } else {
+          w.frames.push_back({.outer = w.active, .after = after});
           w.pc = i.target + 1;
         }
         break;
       }
-      case Op::Else:
-        w.active = w.frames.back().other;
-        w.pc = w.active != 0 ? w.pc + 1 : i.target;
+      case Op::Else: {
+        Warp::Frame& frame = w.frames.back();
+        if (frame.other != 0) {
+          w.active = frame.other;
+          frame.other = 0;
+          frame.alternative = -1;
+          ++w.pc;
+        } else {
+          w.pc = i.target;
+        }
         break;
+      }
       case Op::EndIf:
-        w.active = w.frames.back().outer;
-        w.frames.pop_back();
-        ++w.pc;
+        if (!leave_construct(w, w.pc + 1)) return;
         break;
       case Op::ExitIf: {
         const Mask m = plans().nonzero(code_.conditions[index], w.ints, w.active);
@@ -131,7 +174,7 @@ void Machine::run_warp(Warp& w) {
           break;
         }
         if (m != w.lanes) divergent(w, i.origin, w.lanes & ~m, "exit_if holds for a part of the block");
-        w.state = Warp::State::Done;
+        end(w);
         return;
       }
       case Op::Set: {
@@ -158,7 +201,7 @@ void Machine::run_warp(Warp& w) {
         ++w.pc;
         break;
       case Op::End:
-        w.state = Warp::State::Done;
+        end(w);
         return;
     }
   }
@@ -198,12 +241,12 @@ void Machine::loop_begin(Warp& w, const Instruction& i) {
     fail(Code::SIM_ENDLESS_LOOP, "a loop whose step is not positive", {"loop: " + statement_text(i.origin)}, {},
          i.origin != nullptr ? i.origin->loc : SourceLoc{});
   }
-  w.frames.push_back({w.active, 0});
+  w.frames.push_back({.outer = w.active, .after = i.target});
   w.active = m;
   ++w.pc;
 }
 
-void Machine::loop_end(Warp& w, const Instruction& i) {
+bool Machine::loop_end(Warp& w, const Instruction& i) {
   const LoopCode& loop = code_.loops[static_cast<std::size_t>(i.index)];
   const auto slot = static_cast<std::size_t>(loop.slot);
   if (loop.uniform) {
@@ -218,11 +261,95 @@ void Machine::loop_end(Warp& w, const Instruction& i) {
     w.active = m;
     w.pc = i.target;
     if ((++iterations_ & 0xfffffU) == 0 && poll) poll();
-    return;
+    return true;
+  }
+  return leave_construct(w, w.pc + 1);
+}
+
+bool Machine::leave_construct(Warp& w, int pc) {
+  Warp::Frame& frame = w.frames.back();
+  w.active = frame.outer;
+  w.pc = pc;
+  if (frame.whole != 0) {
+    w.state = Warp::State::Joining;
+    return join(w, false);
+  }
+  w.frames.pop_back();
+  return true;
+}
+
+// The lanes `waiting` stay where they are. The others of the warp are behind a construct that the waiting ones are
+// still inside of, or about to enter an else part: they become pieces of their own.
+void Machine::come_apart(Warp& w, Mask waiting) {
+  for (Warp::Frame& f : w.frames) {
+    if (f.whole == 0) f.whole = f.outer;
+  }
+  Mask inside = waiting;
+  for (std::size_t k = w.frames.size(); k-- > 0;) {
+    const Warp::Frame frame = w.frames[k];
+    const Mask rest = frame.outer & ~inside;
+    inside = frame.outer;
+    if (rest == 0) continue;
+    const Mask alternative = rest & frame.other;
+    if (alternative != 0) add_piece(w, alternative, k + 1, frame.alternative, Warp::State::Ready);
+    if ((rest & ~alternative) != 0) add_piece(w, rest & ~alternative, k + 1, frame.after, Warp::State::Joining);
+  }
+  keep(w, waiting);
+}
+
+void Machine::keep(Warp& w, Mask lanes) {
+  for (Warp::Frame& f : w.frames) {
+    f.outer &= lanes;
+    f.other &= lanes;
+  }
+  w.active = lanes;
+}
+
+Warp& Machine::add_piece(const Warp& w, Mask lanes, std::size_t frames, int pc, Warp::State state) {
+  pieces_.push_back(std::make_unique<Warp>(w));
+  Warp& piece = *pieces_.back();
+  piece.frames.resize(frames);
+  keep(piece, lanes);
+  if (!piece.frames.empty()) piece.frames.back().other = 0;  // the else part is where it goes
+  piece.pc = pc;
+  piece.state = state;
+  return piece;
+}
+
+// Makes one of all pieces of the warp that have arrived behind the construct that `w` has left: once nobody is missing,
+// or without the rest. True: it goes on.
+bool Machine::join(Warp& w, bool without_the_rest) {
+  if (w.state != Warp::State::Joining || w.active == 0) return false;
+  const auto here = [&](const Warp& p) {
+    return p.id == w.id && p.active != 0 && p.state == Warp::State::Joining && p.pc == w.pc &&
+           p.frames.size() == w.frames.size();
+  };
+  Mask arrived = 0;
+  for (const auto& p : pieces_) arrived |= here(*p) ? p->active : 0;
+  const Mask expected = w.frames.back().whole & ~ended_[static_cast<std::size_t>(w.id)];
+  if ((expected & ~arrived) != 0 && !without_the_rest) return false;
+  for (const auto& p : pieces_) {
+    if (p.get() == &w || !here(*p)) continue;
+    for (std::size_t k = 0; k < w.frames.size(); ++k) {
+      w.frames[k].outer |= p->frames[k].outer;
+      w.frames[k].other |= p->frames[k].other;
+    }
+    for (std::size_t s = 0; s < w.ints.varying.size(); ++s) {
+      for (std::size_t l = 0; l < kLanes; ++l) {
+        if ((p->active >> l & 1) != 0) w.ints.varying[s][l] = p->ints.varying[s][l];
+      }
+    }
+    p->active = 0;
+    p->state = Warp::State::Done;
   }
   w.active = w.frames.back().outer;
   w.frames.pop_back();
-  ++w.pc;
+  // Constructs around came apart only together with this one: whole again, unless others are missing.
+  for (Warp::Frame& f : w.frames) {
+    if (f.outer == f.whole) f.whole = 0;
+  }
+  w.state = Warp::State::Ready;
+  return true;
 }
 
 bool Machine::arrive(Warp& w, int barrier) {
@@ -232,55 +359,92 @@ bool Machine::arrive(Warp& w, int barrier) {
       divergent(w, b.origin, w.lanes & ~w.active, "a part of a warp arrives at a barrier of the block");
     }
     w.group = -1;
+  } else if (b.within_warp) {
+    return arrive_in_warp(w, barrier, b);
   } else {
-    int group = -1;
-    Mask todo = w.active;
-    while (todo != 0) {
-      const int lane = std::countr_zero(todo);
-      group = b.group_of[static_cast<std::size_t>(w.id * kLanes + lane)];
-      if (group < 0) divergent(w, b.origin, 1U << lane, "a thread that is not of the group arrives at its barrier");
-      const ThreadGroup& members = code_.groups[static_cast<std::size_t>(group)];
-      const auto mine = std::find_if(members.begin(), members.end(), [&](const auto& p) { return p.warp == w.id; });
-      if ((mine->lanes & ~w.active) != 0) {
-        divergent(w, b.origin, mine->lanes & ~w.active, "a part of a group's lanes arrives at its barrier");
-      }
-      todo &= ~mine->lanes;
-      if (members.size() == 1) {
-        synchronise(members);
-      } else if (todo != 0) {
-        fail(Code::SIM_UNSUPPORTED, "the simulator does not run barriers of groups that share warps", {}, {},
-             b.origin != nullptr ? b.origin->loc : SourceLoc{});
-      }
+    const int lane = std::countr_zero(w.active);
+    const int group = b.group_of[static_cast<std::size_t>(w.id * kLanes + lane)];
+    if (group < 0) divergent(w, b.origin, 1U << lane, "a thread that is not of the group arrives at its barrier");
+    const ThreadGroup& members = code_.groups[static_cast<std::size_t>(group)];
+    const auto mine = std::find_if(members.begin(), members.end(), [&](const auto& p) { return p.warp == w.id; });
+    if ((mine->lanes & ~w.active) != 0) {
+      divergent(w, b.origin, mine->lanes & ~w.active, "a part of a group's lanes arrives at its barrier");
     }
-    if (code_.groups[static_cast<std::size_t>(group)].size() == 1) return true;
+    if (mine->lanes != w.active) {
+      fail(Code::SIM_UNSUPPORTED, "the simulator does not run barriers of groups that share warps", {}, {},
+           b.origin != nullptr ? b.origin->loc : SourceLoc{});
+    }
     w.group = group;
   }
   w.state = Warp::State::Waiting;
   w.barrier = barrier;
   const ThreadGroup& members = w.group < 0 ? everyone_ : code_.groups[static_cast<std::size_t>(w.group)];
-  for (const auto& p : members) {
-    const Warp& other = warps_[static_cast<std::size_t>(p.warp)];
-    if (other.state != Warp::State::Waiting || other.group != w.group) return false;
-  }
+  const auto arrived = [&](const HappensBefore::Participant& p) {
+    return std::any_of(pieces_.begin(), pieces_.end(), [&](const auto& other) {
+      return other->id == p.warp && other->state == Warp::State::Waiting && other->group == w.group &&
+             (p.lanes & ~other->active) == 0;
+    });
+  };
+  if (!std::all_of(members.begin(), members.end(), arrived)) return false;
   synchronise(members);
-  for (const auto& p : members) warps_[static_cast<std::size_t>(p.warp)].state = Warp::State::Ready;
+  for (const auto& p : pieces_) {
+    if (p->state == Warp::State::Waiting && p->group == w.group) p->state = Warp::State::Ready;
+  }
   return true;
 }
 
-void Machine::divergent(const Warp& w, const ir::Stmt* origin, Mask missing, const std::string& what) const {
-  std::string lanes;
-  for (Mask m = missing; m != 0; m &= m - 1) {
-    const int first = std::countr_zero(m);
-    int last = first;
-    while (last + 1 < kLanes && (m >> (last + 1) & 1) != 0) m &= m - 1, ++last;
-    lanes += (lanes.empty() ? "" : ", ") + std::to_string(first) + (last > first ? "-" + std::to_string(last) : "");
+// The lanes of a warp may arrive one after the other, from different places.
+bool Machine::arrive_in_warp(Warp& w, int barrier, const Barrier& b) {
+  std::vector<std::pair<int, Mask>> waiting;  // groups that are not complete, with the lanes that are here
+  Mask stays = 0;
+  for (Mask todo = w.active; todo != 0;) {
+    const int lane = std::countr_zero(todo);
+    const int group = b.group_of[static_cast<std::size_t>(w.id * kLanes + lane)];
+    if (group < 0) divergent(w, b.origin, 1U << lane, "a thread that is not of the group arrives at its barrier");
+    const ThreadGroup& members = code_.groups[static_cast<std::size_t>(group)];
+    const Mask lanes = members.front().lanes;
+    const auto waits = [&](const Warp& p) {
+      return &p != &w && p.id == w.id && p.state == Warp::State::Waiting && p.group == group;
+    };
+    Mask arrived = w.active & lanes;
+    for (const auto& p : pieces_) arrived |= waits(*p) ? p->active : 0;
+    if (arrived == lanes) {
+      synchronise(members);
+      for (const auto& p : pieces_) {
+        if (waits(*p)) p->state = Warp::State::Ready;
+      }
+    } else {
+      waiting.emplace_back(group, w.active & lanes);
+      stays |= w.active & lanes;
+    }
+    todo &= ~lanes;
   }
+  if (stays == 0) return true;
+  come_apart(w, w.active);
+  const bool goes_on = stays != w.active;
+  for (std::size_t i = goes_on ? 0 : 1; i < waiting.size(); ++i) {
+    Warp& piece = add_piece(w, waiting[i].second, w.frames.size(), w.pc, Warp::State::Waiting);
+    piece.barrier = barrier;
+    piece.group = waiting[i].first;
+  }
+  if (goes_on) {
+    keep(w, w.active & ~stays);
+    return true;
+  }
+  keep(w, waiting.front().second);
+  w.state = Warp::State::Waiting;
+  w.barrier = barrier;
+  w.group = waiting.front().first;
+  return false;
+}
+
+void Machine::divergent(const Warp& w, const ir::Stmt* origin, Mask missing, const std::string& what) const {
   Diagnostic d;
   d.code = Code::SIM_DIVERGENT_COLLECTIVE;
   d.where = origin != nullptr ? origin->loc : SourceLoc{};
   d.message = what;
   d.ir = {statement_text(origin)};
-  d.details = {"block: " + block_text() + ", warp " + std::to_string(w.id), "missing lanes: " + lanes};
+  d.details = {"block: " + block_text() + ", warp " + std::to_string(w.id), "missing lanes: " + lane_list(missing)};
   d.fix = "let all of them execute it, or none: move it out of the branch";
   throw Error(std::move(d));
 }
@@ -291,8 +455,11 @@ void Machine::deadlock() const {
   d.message = "the block makes no progress";
   d.details.push_back("block: " + block_text());
   bool ended = false;
-  for (const Warp& w : warps_) {
-    std::string line = "warp " + std::to_string(w.id) + ": ";
+  for (const auto& piece : pieces_) {
+    const Warp& w = *piece;
+    if (w.active == 0) continue;
+    std::string line =
+        "warp " + std::to_string(w.id) + (w.active == w.lanes ? "" : ", lanes " + lane_list(w.active)) + ": ";
     if (w.state == Warp::State::Done) {
       line += "has ended";
       ended = true;
@@ -303,11 +470,11 @@ void Machine::deadlock() const {
       line += "waits at the barrier of ";
       if (w.group < 0) {
         line += "the block";
+      } else if (const ThreadGroup& group = code_.groups[static_cast<std::size_t>(w.group)]; group.size() == 1) {
+        line += "its lanes " + lane_list(group.front().lanes);
       } else {
         std::string members;
-        for (const auto& p : code_.groups[static_cast<std::size_t>(w.group)]) {
-          members += (members.empty() ? "" : ", ") + std::to_string(p.warp);
-        }
+        for (const auto& p : group) members += (members.empty() ? "" : ", ") + std::to_string(p.warp);
         line += "warps " + members;
       }
       line += ", " + location_text(at);

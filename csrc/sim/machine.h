@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -13,15 +14,19 @@
 
 namespace graphene::sim {
 
+// A warp, or the lanes of one that go their own way since some of them wait inside of a branch.
 struct Warp {
   struct Frame {
-    Mask outer;  // active before the construct
-    Mask other;  // of an if: the lanes of the else part
+    Mask outer;            // active before the construct, of this piece
+    Mask other = 0;        // of an if: the lanes of the else part, while the then part runs
+    int alternative = -1;  // of an if: where the else part begins, while the then part runs
+    int after = 0;         // where lanes go on behind the construct
+    Mask whole = 0;        // the lanes that meet again behind it where the warp has come apart inside; 0: it has not
   };
-  enum class State : std::uint8_t { Ready, Waiting, Done };
+  enum class State : std::uint8_t { Ready, Waiting, Joining, Done };
 
   int id = 0;
-  Mask lanes = 0;   // that exist
+  Mask lanes = 0;   // of the whole warp that exist
   Mask active = 0;  // that execute now
   int pc = 0;
   State state = State::Ready;
@@ -59,18 +64,29 @@ class Machine {
   [[noreturn]] void divergent(const Warp& w, const ir::Stmt* origin, Mask want, const std::string& what) const;
 
   const Bytecode& code_;
-  std::int64_t block_ = 0;  // linear index of the block that runs
-  std::vector<Warp> warps_;
+  std::int64_t block_ = 0;   // linear index of the block that runs
+  std::vector<Warp> warps_;  // whole, as they begin
   ThreadGroup everyone_;
 
  private:
   void run_warp(Warp& w);
+  [[nodiscard]] bool runs_through() const;  // every piece has ended
+  void end(Warp& w);
+  // Behind a construct: false while other lanes are still inside of it.
+  bool leave_construct(Warp& w, int pc);
+  void come_apart(Warp& w, Mask waiting);
+  static void keep(Warp& w, Mask lanes);
+  Warp& add_piece(const Warp& w, Mask lanes, std::size_t frames, int pc, Warp::State state);
+  bool join(Warp& w, bool without_the_rest);
+  bool arrive_in_warp(Warp& w, int barrier, const Barrier& b);
   void loop_begin(Warp& w, const Instruction& i);
-  void loop_end(Warp& w, const Instruction& i);
+  bool loop_end(Warp& w, const Instruction& i);
   Mask loop_continues(const Warp& w, const LoopCode& loop) const;
   bool arrive(Warp& w, int barrier);  // false: the warp waits
   [[noreturn]] void deadlock() const;
 
+  std::vector<std::unique_ptr<Warp>> pieces_;  // of the block that runs
+  std::vector<Mask> ended_;                    // per warp
   std::mt19937_64 random_;
   bool shuffled_;
   std::uint32_t iterations_ = 0;  // of loops, for poll

@@ -179,7 +179,7 @@ class Shadow {
   std::vector<Stamp> writes_;
   std::vector<ReadSets::Id> reads_;
   std::vector<ReadSets::Id> atomics_;  // atomic updates since the last write; empty: none anywhere
-  bool any_reads_ = false;  // since the last reset: else `reads_` is all zeros
+  bool any_reads_ = false;             // since the last reset: else `reads_` is all zeros
 };
 
 }  // namespace graphene::sim

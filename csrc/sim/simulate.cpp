@@ -27,8 +27,11 @@ void each_statement(const ir::Block& block, const F& f) {
 }  // namespace
 
 Stats simulate(const lower::ProgramPtr& program, std::span<const Argument> arguments, const SimulateOptions& options) {
-  const Bytecode code =
-      compile(program, {.sizes = options.sizes, .skip = options.skip, .relax = options.relax, .scopes = false});
+  const Bytecode code = compile(program, {.sizes = options.sizes,
+                                          .skip = options.skip,
+                                          .relax = options.relax,
+                                          .scopes = false,
+                                          .unguarded = options.unguarded});
   Interpreter interpreter(code, arguments, options.seed);
   interpreter.poll = options.poll;
   interpreter.simulate();

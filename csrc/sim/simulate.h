@@ -16,6 +16,7 @@ struct SimulateOptions {
   std::uint64_t seed = 0;      // order of blocks and warps
   std::vector<int> skip;       // ids of synchronisation statements left out
   std::vector<int> relax;      // ids of waits that leave one more group in flight
+  bool unguarded = false;      // without the predicates of partial tiles
   std::function<void()> poll;  // called now and then; may throw
 };
 

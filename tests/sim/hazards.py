@@ -1,7 +1,7 @@
 """Kernels with one hazard each, and their correct twins: ``name(correct)`` gives the kernel and its arguments.
 
-Hazards that the verifier excludes (out of bounds, misaligned, divergent, deadlock) are made by hand in
-tests/native/sim_control_test.cpp.
+Hazards that the verifier excludes (out of bounds, misaligned, divergent, deadlock)
+are in test_control.py.
 """
 
 from __future__ import annotations
