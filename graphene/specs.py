@@ -5,7 +5,7 @@ entered with ``with``: then its decomposition follows, and ``kernel.check()`` ho
 each thread for itself; and each block for itself. `atom` names the atomic spec, or the one that larger tiles are
 decomposed for at once. Further keywords are attributes of the kind, such as ``cache=`` of a Move or ``round=``.
 
-Errors: VerifyError KERNEL_NONE, KERNEL_SCOPE, KERNEL_FOREIGN, SPEC_ATTR; leaves are matched when the kernel is lowered.
+Errors: VerifyError KERNEL_NONE, KERNEL_SCOPE, KERNEL_FOREIGN, ATOM_ATTR; leaves are matched when the kernel is lowered.
 Source: paper section 5, Tables 1 and 2.
 """
 

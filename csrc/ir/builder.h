@@ -22,7 +22,7 @@ class Builder;
 struct BuilderHooks {
   // Where the Python that is running now stands.
   std::function<SourceLoc()> locate;
-  // Checks a spec's attributes and fills in the defaults its kind declares; throws SPEC_ATTR.
+  // Checks a spec's attributes and fills in the defaults its kind declares; throws ATOM_ATTR.
   std::function<void(SpecStmt&)> complete;
   // Decomposes a spec with `atom`, or an Init, by recording statements (they land in its body); false: it is a leaf as
   // it stands.

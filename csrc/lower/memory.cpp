@@ -166,15 +166,7 @@ Buffers place_buffers(const ir::Kernel& kernel, std::vector<Diagnostic>& problem
   for (const ir::Stmt* s : stmts) {
     const ir::BufferPtr& b = s->as<ir::AllocStmt>()->tensor->buffer;
     const Expr size = b->size_elems();
-    if (!size.is_const()) {
-      problems.push_back({.code = Code::LOWER_ALLOC_SIZE,
-                          .where = s->loc,
-                          .message = "an allocation whose size is not constant",
-                          .ir = {ir::head_line(*s)},
-                          .details = {"got: " + size.str() + " elements"},
-                          .fix = "allocate a constant size; only arguments may depend on symbols"});
-      continue;
-    }
+    GR_ASSERT(size.is_const(), "a kernel's own tensors have constant sizes");
     if (b->memory == ir::Memory::RF) {
       out.array_of[b->id] = static_cast<int>(out.registers.size());
       out.registers.push_back({.buffer = b,

@@ -23,11 +23,8 @@ Expr barrier_id(const ir::ThreadTensor& group, std::int64_t threads, SyncState& 
   const std::int64_t first = sym::lower_bound(offset);
   const std::int64_t last = sym::upper_bound(offset);
   const Expr relative = offset - Expr(first);
-  if (first == sym::kMinInt || last == sym::kMaxInt || sym::divisor(relative) % threads != 0) {
-    fail(Code::LOWER_BARRIER_GROUP, "a barrier of groups that overlap",
-         {"group: " + group.type_str(), "first thread: " + offset.str()},
-         "tile the threads so that groups are " + std::to_string(threads) + " threads apart");
-  }
+  GR_ASSERT(first != sym::kMinInt && last != sym::kMaxInt && sym::divisor(relative) % threads == 0,
+            "the groups that a barrier is for are tiles of the block's threads, one after the other");
   const std::int64_t count = (last - first) / threads + 1;
   const auto [it, fresh] = state.first_id.insert({{offset.str(), threads}, state.next_id});
   if (fresh) {

@@ -16,7 +16,7 @@ struct SyncState {
   int next_id = 1;
 };
 
-// Throws SelectError of the matcher; LOWER_BARRIERS when the block's 16 barriers are used up; LOWER_BARRIER_GROUP.
+// Throws SelectError of the matcher; LOWER_BARRIERS when the block's 16 barriers are used up.
 [[nodiscard]] AtomCall lower_sync(const ir::SyncStmt& sync, const std::string& arch, const SourceLoc& where,
                                   SyncState& state);
 

@@ -12,16 +12,14 @@ struct Mode {
   std::int64_t size, stride;
 };
 
-void collect(const IntTuple& shape, const IntTuple& stride, const ir::ThreadTensor& group, std::vector<Mode>& out) {
+void collect(const IntTuple& shape, const IntTuple& stride, std::vector<Mode>& out) {
   if (!shape.is_leaf()) {
-    for (int i = 0; i < shape.rank(); ++i) collect(shape[i], stride[i], group, out);
+    for (int i = 0; i < shape.rank(); ++i) collect(shape[i], stride[i], out);
     return;
   }
   if (shape.leaf().is_const(1)) return;
-  if (!shape.leaf().is_const() || !stride.leaf().is_const() || stride.leaf().value() < 1) {
-    fail(Code::VERIFY_MEMBERS, "a group whose members the linear index does not tell", {"group: " + group.type_str()},
-         "use constant sizes and positive strides");
-  }
+  GR_ASSERT(shape.leaf().is_const() && stride.leaf().is_const() && stride.leaf().value() >= 1,
+            "threads of a block are counted by constants");
   out.push_back({shape.leaf().value(), stride.leaf().value()});
 }
 
@@ -32,7 +30,7 @@ Expr is_member(const ir::ThreadTensor& group, bool elect) {
   const Expr index = sym::expand_coords(group.linear_index() - group.offset);
   if (elect) return sym::eq(index, 0);
   std::vector<Mode> modes;
-  for (const Layout& level : group.levels) collect(level.shape(), level.stride(), group, modes);
+  for (const Layout& level : group.levels) collect(level.shape(), level.stride(), modes);
   if (modes.empty()) return sym::eq(index, 0);
   std::ranges::sort(modes, {}, &Mode::stride);
 
@@ -40,10 +38,7 @@ Expr is_member(const ir::ThreadTensor& group, bool elect) {
   Expr member = sym::le(0, index);
   std::int64_t span = 1;  // every smaller index is decided
   for (const Mode& m : modes) {
-    if (m.stride % span != 0) {
-      fail(Code::VERIFY_MEMBERS, "a group whose members the linear index does not tell", {"group: " + group.type_str()},
-           "tile the threads so that each stride is a multiple of the span below it");
-    }
+    GR_ASSERT(m.stride % span == 0, "tiles of a launch nest");
     if (m.stride > span) {
       member = sym::logical_and(member, sym::eq(sym::mod(sym::floor_div(index, span), m.stride / span), 0));
     }

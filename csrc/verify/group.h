@@ -6,8 +6,8 @@
 
 namespace graphene::verify {
 
-// Holds for the threads (or blocks) that belong to the group; with `elect`, for its first member alone.
-// Decided by the levels: VERIFY_MEMBERS when their strides do not nest.
+// Holds for the threads that belong to the group; with `elect`, for its first member alone. Decided by the levels: of
+// tiles of a launch the strides nest.
 [[nodiscard]] Expr is_member(const ir::ThreadTensor& group, bool elect);
 
 }  // namespace graphene::verify

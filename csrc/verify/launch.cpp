@@ -9,7 +9,6 @@ namespace graphene::verify {
 
 namespace {
 
-constexpr std::int64_t kMaxThreads = 1024;
 constexpr std::int64_t kMaxGridYZ = 65535;
 
 void declared(Context& c) {
@@ -21,18 +20,6 @@ void declared(Context& c) {
              .ir = {},
              .details = {"kernel: " + c.kernel().name},
              .fix = "call gr." + missing + "(...) in the kernel"});
-}
-
-void block_size(Context& c) {
-  if (c.kernel().block == nullptr) return;
-  const Expr n = c.kernel().block->launch_size();
-  if (n.is_const() && n.value() >= 1 && n.value() <= kMaxThreads) return;
-  c.problem({.code = Code::VERIFY_BLOCK_SIZE,
-             .where = {},
-             .message = "a block has 1 to " + std::to_string(kMaxThreads) + " threads",
-             .ir = {ir::ref(c.kernel().block, true)},
-             .details = {"got: " + n.str()},
-             .fix = "use more blocks of fewer threads"});
 }
 
 void grid_size(Context& c) {
@@ -129,7 +116,6 @@ void inputs_kept(Context& c, const ir::Stmt& s) {
 const std::vector<Rule>& launch_rules() {
   static const std::vector<Rule> table = {
       {"launch.declared", "A kernel declares its blocks and its threads.", declared, nullptr},
-      {"launch.block_size", "A block has 1 to 1024 threads.", block_size, nullptr},
       {"launch.grid_size", "A grid has at most 65535 blocks along its second and third dimension.", grid_size, nullptr},
       {"launch.symbols", "Every size is read off the shape or stride of an argument.", symbols_known, nullptr},
       {"launch.outputs", "Every output is written by some leaf.", outputs_written, nullptr},

@@ -70,18 +70,6 @@ std::string within(const ir::Stmt& s) {
 
 bool launched(const Context& c) { return c.kernel().block != nullptr && c.kernel().grid != nullptr; }
 
-void group_of_launch(Context& c, const ir::Stmt& s) {
-  const auto* spec = s.as<ir::SpecStmt>();
-  if (spec == nullptr || !launched(c)) return;
-  const auto check = [&](const ir::ThreadPtr& group, const ir::ThreadPtr& launch, const char* what) {
-    if (group == nullptr || group->root == launch->root) return;
-    c.problem(s, Code::VERIFY_GROUP, std::string(what) + " that are not of this launch",
-              {"want: views of " + ir::ref(launch, true), "got: " + ir::ref(group, true)});
-  };
-  check(spec->blocks, c.kernel().grid, "blocks");
-  check(spec->threads, c.kernel().block, "threads");
-}
-
 // Whether every thread that reaches the statement belongs to the group; unknown counts as yes.
 bool covers(const Context& c, const ir::ThreadTensor& group) {
   const std::int64_t block = c.kernel().block->launch_size().value();
@@ -148,8 +136,6 @@ void exit_uniform(Context& c, const ir::Stmt& s) {
 
 const std::vector<Rule>& thread_rules() {
   static const std::vector<Rule> table = {
-      {"threads.launch", "An execution configuration is a view of the kernel's blocks and threads.", nullptr,
-       group_of_launch},
       {"threads.subset", "A part of the threads is named only where no others get to.", nullptr, subset_inside_only},
       {"threads.barrier", "All threads of a barrier reach it together.", nullptr, barrier_converged},
       {"threads.collective", "All threads of a collective leaf reach it together.", nullptr, collective_converged},

@@ -183,3 +183,20 @@ def test_unknown_fields_are_type_errors() -> None:
         gr.define_atom(**fields(name="test.bad", out=operand(patern="")))
     with pytest.raises(TypeError, match=r"test\.bad: `out` cannot be 3"):
         gr.define_atom(**fields(name="test.bad", out=3))
+
+
+def test_a_name_that_leaves_a_choice() -> None:
+    """Entries that are no defaults may overlap; a family's name must then not leave the choice open."""
+    number = next(COUNTER)
+    rows = [["X"], [["one"], ["two"]]]
+    gr.define_atom(**fields(name=f"test.choice{number}/${{X}}", family=[rows]))
+    with gr.Kernel("k") as kernel:
+        r = gr.alloc("r", [2, 2], gr.i16, gr.RF)
+        gr.unary("neg", r[0, :], r[1, :], atom=f"test.choice{number}")
+    with pytest.raises(gr.SelectError) as e:
+        _core.match_kernel(kernel.ir, "sm_80")
+    text = str(e.value)
+    assert "several atomic specs implement this on sm_80   [AMBIGUOUS_ATOM]" in text
+    assert text.endswith(
+        f"  matches: test.choice{number}/one\n  matches: test.choice{number}/two\n  fix: name one with atom="
+    )

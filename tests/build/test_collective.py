@@ -356,3 +356,32 @@ def test_a_leaf_that_fits_stays_a_leaf() -> None:
         c = gr.fragment("c", [16, 8], gr.fp32, MMA.c, on=warp)
         gr.matmul(c[0, 0], a[0, 0], b[0, 0].T, atom=MMA)
     assert len(_core.match_kernel(kernel.ir, "sm_80")) == 1
+
+
+def test_a_fragment_is_not_indexed_by_a_counter() -> None:
+    def build() -> None:
+        warp = gr.threads(32)
+        a = gr.fragment("a", [32, 16], gr.fp16, MMA.a, on=warp)
+        s = gr.alloc("s", [32, 16], gr.fp16, gr.SH)
+        with gr.loop("i", 2) as i:
+            gr.move(a.tile([16, None])[i, 0], s.tile([16, None])[i, 0], atom="ldmatrix.x4")
+
+    text = refused(build)
+    assert "the place of the view in its fragment is no constant of the executing group   [COLLECTIVE_FRAGMENT]" in text
+    assert text.endswith(
+        "  offset: i*16\n  fragment: [16,16].fp16.RF<mma.m16n8k16.f32.f16.a> on [32].thread\n"
+        "  fix: index the fragment by its group's own coordinates and by constants (a Python range)"
+    )
+
+
+def test_a_fragment_is_not_moved_by_other_threads() -> None:
+    def build() -> None:
+        warps = gr.threads(64).tile(32)
+        a = gr.fragment("a", [16, 16], gr.fp16, MMA.a, on=warps[0])
+        s = gr.alloc("s", [16, 16], gr.fp16, gr.SH)
+        with gr.only(warps[1]):
+            gr.move(a, s, on=warps[1], atom="ldmatrix.x4")
+
+    text = refused(build)
+    assert "the fragment is held by other threads   [COLLECTIVE_FRAGMENT]" in text
+    assert text.endswith("  fragment: [32].thread\n  on: [32].thread\n  fix: leave out on=")

@@ -568,3 +568,26 @@ def test_public_names_are_documented():
                 if not attribute.startswith("_") and (callable(member) or isinstance(member, property)):
                     assert (member.__doc__ or "").strip(), f"{name}.{attribute}"
     assert set(gr.__all__) <= set(dir(gr))
+
+
+def test_a_kernel_that_is_closed_takes_no_more_statements():
+    with gr.Kernel("k"):
+        x, r = gr.input("x", [4], gr.fp32), gr.alloc("r", [], gr.fp32, gr.RF)
+        late = gr.move(r, x[0])
+
+    def enter():
+        with late:
+            pass
+
+    assert raises("KERNEL_CLOSED", enter) == "the kernel of this statement is closed   [KERNEL_CLOSED]"
+
+
+def test_a_block_that_is_left_open():
+    def make():
+        with gr.Kernel("k"):
+            gr.loop("i", 3).__enter__()
+
+    assert raises("KERNEL_OPEN", make) == (
+        "a block of the kernel is still open   [KERNEL_OPEN]\n  kernel: k\n"
+        "  fix: leave loops and specs before the kernel ends"
+    )

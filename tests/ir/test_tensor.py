@@ -380,3 +380,22 @@ def test_a_hierarchical_mode_must_divide():
         "  tensor: [4,(2,4):2,(1,8)].fp32.GL",
         "  mode: 1",
     ]
+
+
+def test_windows_that_cannot_be():
+    rows, n = gr.tensor("A", [64, 8], gr.fp32), gr.sym("n", min=-1)
+    with pytest.raises(gr.LayoutError) as e:
+        rows.window(n, 3)
+    assert str(e.value).splitlines() == [
+        "start and size must be known to be non-negative   [TENSOR_WINDOW]",
+        "  tensor: [64,8:8,1].fp32.GL",
+        "  start: n",
+        "  size: 3",
+        "  fix: give the symbols their facts (min=0)",
+    ]
+    with pytest.raises(gr.LayoutError) as e:
+        gr.tensor("A", gr.Layout(((2, 4), 3), ((1, 2), 8)), gr.fp32).window(0, 3)
+    assert str(e.value).splitlines() == [
+        "a window needs a plain outermost mode in memory or private registers   [TENSOR_WINDOW]",
+        "  tensor: [(2,4),3:(1,2),8].fp32.GL",
+    ]

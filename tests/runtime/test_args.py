@@ -357,6 +357,7 @@ def test_limits(make, check) -> None:
     view = np.lib.stride_tricks.as_strided
     assert check(m, view(np.zeros(1, np.int8), (65535,), (0,)))
     e = refused(check, m, view(np.zeros(1, np.int8), (65536,), (0,)))
+    assert e.code == "LAUNCH_GRID"
     assert "k: the grid is too large in y" in str(e)
     assert "  want: at most 65535 blocks\n  got:  n = 65536" in str(e)
     assert "too many threads in a block" in str(refused(check, make(threads=1025, x=make.scalar("i32")), 1))

@@ -347,6 +347,29 @@ def an_exit_of_some_threads() -> gr.Kernel:
     return kernel
 
 
+@breaks("""
+    the kernel declares no blocks   [VERIFY_LAUNCH]
+      kernel: k
+      fix: call gr.blocks(...) in the kernel
+""")
+def text_without_a_launch() -> gr.Kernel:
+    return gr.parse('kernel "k" format=1\n')
+
+
+@breaks("""
+    FILE:N: an operation that Shfl does not have   [VERIFY_OPERATION]
+        %1:[].fp32.RF <- Shfl<<<#2:[1].block, #3:[32].thread>>>(%1:[].fp32.RF, arg=1, mode="around")
+      want: idx, up, down, bfly
+      got: around
+""")
+def operation_that_does_not_exist() -> gr.Kernel:
+    with gr.Kernel("k") as kernel:
+        r = private("r")
+        gr.blocks(1)
+        gr.shfl(r, r, "around", 1, on=gr.threads(32))
+    return kernel
+
+
 @pytest.mark.parametrize(("build", "expected"), CASES, ids=[b.__name__ for b, _ in CASES])
 def test_message(build: Callable[[], gr.Kernel], expected: str) -> None:
     assert message(build()) == expected
