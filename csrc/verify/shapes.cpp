@@ -268,8 +268,9 @@ const std::vector<Rule>& shape_rules() {
       {"matmul.shapes", "MatMul: [M,N] += [M,K] @ [K,N]; elementwise for rank 1 and 0.", nullptr, matmul},
       {"move.shapes", "Move: the same logical shape (sizes of 1 apart), element types of one size.", nullptr, move},
       {"pointwise.shapes", "Pointwise: the inputs broadcast to the output.", nullptr, pointwise},
-      {"reduction.shapes", "Reduction: the output is the input without its axis, or with size 1 there; over the group: the same shape.", nullptr,
-       reduction},
+      {"reduction.shapes",
+       "Reduction: the output is the input without its axis, or with size 1 there; over the group: the same shape.",
+       nullptr, reduction},
       {"shfl.operands", "Shfl: registers to registers of one type and size.", nullptr, exchange},
   };
   return table;
