@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from graphene import _core
 from graphene import check as _check
+from graphene import report as _report
 from graphene import simulate as _simulate
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from graphene._core import Binary, KernelIR, LaunchManifest, Program
     from graphene.check import CheckResult
+    from graphene.report import Report
     from graphene.simulate import SimulationStats, Sync
 
 __all__ = ["Kernel", "parse"]
@@ -179,6 +181,16 @@ class Kernel(_core.Launcher):
         symbols' facts exclude.
         """
         return _check.check(self, args, arch, seed, sizes)
+
+    def report(self, *args: object, arch: str | None = None, all_blocks: bool = False, **sizes: int) -> Report:
+        """What the memory system makes of the kernel: bank conflicts and sectors of every access, registers, occupancy.
+
+        ``args``: arrays whose shapes give the sizes; else ``sizes`` of the kernel's symbols, as ``check`` chooses them.
+        ``all_blocks``: count the whole of a large grid, else its first, middle and last blocks. The result prints as a
+        table; ``.why_narrow()`` says of each access of less than 16 bytes a thread what limits it. Raises
+        SimulationError SIM_ARGUMENT for sizes that the symbols' facts exclude.
+        """
+        return _report.report(self, args, arch, all_blocks, sizes)
 
     def syncs(self) -> list[Sync]:
         """The synchronisation statements in textual order: id, IR text and Python ``file:line`` of each."""

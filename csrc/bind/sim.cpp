@@ -5,6 +5,7 @@
 #include "ir/print.h"
 #include "runtime/args.h"
 #include "sim/check.h"
+#include "sim/report.h"
 #include "sim/simulate.h"
 
 namespace graphene::bind {
@@ -127,6 +128,43 @@ void register_sim(py::module_& m) {
       py::arg("program"), py::arg("sizes"), py::arg("seed") = 0,
       "Looks for hazards, then for specs that break their promise: (problems, promises checked, lane operations, "
       "accesses, sizes, blocks, worst error in units of the tolerance).");
+  m.def(
+      "report",
+      [](const std::shared_ptr<lower::Program>& program, const std::map<std::string, std::int64_t>& sizes,
+         bool all_blocks) {
+        sim::Report r;
+        {
+          const py::gil_scoped_release released;
+          r = sim::report(program, sizes, all_blocks, check_signals);
+        }
+        py::list rows;
+        for (const sim::AccessReport& a : r.rows) {
+          py::dict row;
+          row["where"] = a.origin != nullptr ? a.origin->loc.str() : "";
+          row["text"] = a.origin != nullptr ? ir::head_line(*a.origin) : "";
+          row["atom"] = a.atom;
+          row["buffer"] = a.buffer;
+          row["memory"] = ir::name(a.memory);
+          row["writes"] = a.writes;
+          row["later"] = a.later;
+          row["vector_bytes"] = a.vector_bytes;
+          row["requests"] = a.requests;
+          row["lanes"] = a.lanes;
+          row["bytes"] = a.bytes;
+          row["wavefronts"] = a.wavefronts;
+          row["conflicts"] = a.conflicts;
+          row["ways"] = a.ways;
+          row["sectors"] = a.sectors;
+          row["ideal_sectors"] = a.ideal_sectors;
+          row["limits"] = a.limits;
+          rows.append(row);
+        }
+        py::dict used;
+        for (const auto& [name, size] : r.sizes) used[py::str(name)] = size;
+        return py::make_tuple(rows, used, r.blocks, r.grid_blocks);
+      },
+      py::arg("program"), py::arg("sizes"), py::arg("all_blocks") = false,
+      "Counts bank conflicts and sectors of every memory access: (rows, sizes, blocks that ran, blocks of the grid).");
   m.def(
       "sync_statements",
       [](const ir::Kernel& kernel) {

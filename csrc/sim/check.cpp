@@ -40,10 +40,12 @@ void each_bound(const lower::Block& block, const std::function<void(const Expr&)
 
 std::int64_t round_up(std::int64_t x, std::int64_t m) { return (x + m - 1) / m * m; }
 
-std::vector<std::int64_t> chosen_blocks(const Bytecode& code) {
+}  // namespace
+
+std::vector<std::int64_t> chosen_blocks(const Bytecode& code, std::int64_t few) {
   const auto& g = code.grid;
   std::set<std::int64_t> out;
-  const bool all = g[0] * g[1] * g[2] <= kAllBlocks;
+  const bool all = g[0] * g[1] * g[2] <= few;
   const auto some = [&](std::int64_t n) {
     std::vector<std::int64_t> v;
     for (std::int64_t i = 0; i < n; ++i) {
@@ -60,8 +62,6 @@ std::vector<std::int64_t> chosen_blocks(const Bytecode& code) {
   }
   return {out.begin(), out.end()};
 }
-
-}  // namespace
 
 std::vector<std::pair<Expr, std::int64_t>> problem_sizes(const lower::Program& program,
                                                          const std::map<std::string, std::int64_t>& given) {
@@ -116,7 +116,7 @@ CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, 
   }
   options.scopes = true;
   const Bytecode code = compile(program, options);
-  const std::vector<std::int64_t> blocks = chosen_blocks(code);
+  const std::vector<std::int64_t> blocks = chosen_blocks(code, kAllBlocks);
   result.blocks = static_cast<std::int64_t>(blocks.size());
 
   std::mt19937_64 random(seed);

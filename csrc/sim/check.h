@@ -24,6 +24,9 @@ struct CheckResult {
 [[nodiscard]] std::vector<std::pair<Expr, std::int64_t>> problem_sizes(
     const lower::Program& program, const std::map<std::string, std::int64_t>& given);
 
+// First, middle and last blocks along every dimension of the grid, linear, in order; all where there are at most `few`.
+[[nodiscard]] std::vector<std::int64_t> chosen_blocks(const Bytecode& code, std::int64_t few);
+
 // Runs first, middle and last blocks along every dimension of the grid (all of them where there are few), on random
 // arguments.
 [[nodiscard]] CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, std::int64_t>& sizes,

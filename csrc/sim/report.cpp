@@ -1,0 +1,231 @@
+#include "sim/report.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+
+#include "sim/check.h"
+#include "sim/machine.h"
+
+namespace graphene::sim {
+
+namespace {
+
+constexpr std::int64_t kManyBlocks = 64;
+constexpr int kBanks = 32;
+constexpr int kBankBytes = 4;
+constexpr int kSectorBytes = 32;
+
+struct Vector {  // contiguous values of an operand: one request
+  std::size_t first = 0;
+  int values = 1;
+  std::size_t row = 0;
+};
+
+// One lane's part of a request.
+struct Piece {
+  int lane = 0;
+  std::int64_t address = 0;
+  int bytes = 0;
+};
+
+class Counter final : public Machine {
+ public:
+  Counter(const Bytecode& code, Report& out) : Machine(code, 0), out_(out) {
+    vectors_.resize(code.leaves.size());
+    for (std::size_t i = 0; i < code.leaves.size(); ++i) {
+      const Leaf& f = code.leaves[i];
+      for (std::size_t k = 0; k < f.in.size(); ++k) prepare(i, f, f.in[k], k, false, k < f.call->in.size());
+      for (std::size_t k = 0; k < f.out.size(); ++k) {
+        if (f.out[k].access == atoms::Access::Update) prepare(i, f, f.out[k], k, false, true, true);
+        prepare(i, f, f.out[k], k, true, true, true);
+      }
+    }
+  }
+
+ protected:
+  void begin_block() override {}
+  void end_block() override {}
+  void synchronise(const ThreadGroup&) override {}
+  void group(Warp&, const GroupSync&) override {}
+
+  void leaf(Warp& w, const Leaf& f) override {
+    Mask lanes = w.active;
+    if (!f.always) lanes = plans().nonzero(f.predicate, w.ints, lanes);
+    if (lanes == 0) return;
+    for (const Access& a : vectors_[f.site - 1]) count(w, f, a, lanes);
+  }
+
+ private:
+  struct Access {
+    const Operand* operand;
+    std::vector<Vector> vectors;
+  };
+
+  // Runs of values that lie next to each other; each has a row of the report, shared by equal ones.
+  void prepare(std::size_t leaf, const Leaf& f, const Operand& o, std::size_t index, bool writes, bool lowered,
+               bool output = false) {
+    if (o.kind != Operand::Kind::Memory) return;
+    Access a{&o, {}};
+    for (std::size_t v = 0; v < o.deltas.size();) {
+      std::size_t end = v + 1;
+      while (end < o.deltas.size() && o.deltas[end] == o.deltas[end - 1] + 1 &&
+             static_cast<int>(end + 1 - v) * o.bytes <= 16 && (o.lanes.empty() || o.lanes[end] == o.lanes[v])) {
+        ++end;
+      }
+      a.vectors.push_back({v, static_cast<int>(end - v),
+                           row(f, o, index, writes, lowered, output, static_cast<int>(end - v) * o.bytes)});
+      v = end;
+    }
+    vectors_[leaf].push_back(std::move(a));
+  }
+
+  std::size_t row(const Leaf& f, const Operand& o, std::size_t index, bool writes, bool lowered, bool output,
+                  int bytes) {
+    const lower::MemBuffer& b = code_.program->buffers[static_cast<std::size_t>(o.buffer)];
+    const std::string& atom = f.call->atom->family;
+    for (std::size_t i = 0; i < out_.rows.size(); ++i) {
+      const AccessReport& r = out_.rows[i];
+      if (r.origin == f.origin && r.writes == writes && r.buffer == b.buffer->name && r.vector_bytes == bytes &&
+          r.atom == atom) {
+        return i;
+      }
+    }
+    AccessReport r;
+    r.origin = f.origin;
+    r.atom = atom;
+    r.buffer = b.buffer->name;
+    r.memory = b.memory;
+    r.writes = writes;
+    r.later = f.domain >= 0;
+    r.vector_bytes = bytes;
+    const auto* spec = f.origin != nullptr ? f.origin->as<ir::SpecStmt>() : nullptr;
+    const auto& refs = output ? f.call->out : f.call->in;
+    if (bytes < 16 && lowered && spec != nullptr && index < refs.size()) {
+      const ir::Tensor* view = nullptr;
+      if (output && index < spec->outs.size()) view = spec->outs[index].get();
+      if (!output && index < spec->ins.size()) {
+        if (const auto* t = std::get_if<ir::TensorPtr>(&spec->ins[index])) view = t->get();
+      }
+      if (const auto* m = std::get_if<lower::MemRef>(&refs[index]); m != nullptr && view != nullptr) {
+        r.limits = width_limits(*f.call, *m, *view, b, !spec->atom.empty());
+      }
+    }
+    out_.rows.push_back(std::move(r));
+    return out_.rows.size() - 1;
+  }
+
+  void count(const Warp& w, const Leaf& f, const Access& a, Mask lanes) {
+    const Operand& o = *a.operand;
+    if (!o.inside.is_const(1)) lanes = plans().nonzero(o.inside, w.ints, lanes);
+    if (lanes == 0) return;
+    Lanes offsets;
+    plans().lanes(o.offset, w.ints, lanes, offsets);
+    Lanes valid;
+    if (o.cut) plans().lanes(o.valid, w.ints, lanes, valid);
+    const lower::MemBuffer& b = code_.program->buffers[static_cast<std::size_t>(o.buffer)];
+    const std::int64_t base = b.memory == ir::Memory::SH ? b.shared_offset_bytes : 0;
+    for (const Vector& v : a.vectors) {
+      Mask active = lanes;
+      if (!o.lanes.empty()) {
+        Mask holders = 0;
+        for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.id)]) {
+          for (std::size_t r = 0; r < group.size(); ++r) {
+            if ((o.lanes[v.first] >> r & 1) != 0) holders |= 1U << group[r];
+          }
+        }
+        active &= holders;
+      }
+      pieces_.clear();
+      for (Mask m = active; m != 0; m &= m - 1) {
+        const int l = std::countr_zero(m);
+        std::int64_t n = v.values;
+        if (o.cut)
+          n = std::clamp<std::int64_t>(valid[static_cast<std::size_t>(l)] - static_cast<std::int64_t>(v.first), 0, n);
+        if (n == 0) continue;
+        const std::int64_t element = offsets[static_cast<std::size_t>(l)] + o.deltas[v.first];
+        pieces_.push_back({l, base + element * o.bytes, static_cast<int>(n) * o.bytes});
+      }
+      if (pieces_.empty()) continue;
+      AccessReport& r = out_.rows[v.row];
+      ++r.requests;
+      r.lanes += pieces_.size();
+      for (const Piece& p : pieces_) r.bytes += static_cast<std::uint64_t>(p.bytes);
+      b.memory == ir::Memory::SH ? shared(r) : global(r);
+    }
+  }
+
+  void shared(AccessReport& r) {
+    const int group = r.vector_bytes <= 4 ? 32 : r.vector_bytes <= 8 ? 16 : 8;  // lanes served at once
+    for (std::size_t i = 0; i < pieces_.size();) {
+      const int number = pieces_[i].lane / group;
+      words_.clear();
+      for (; i < pieces_.size() && pieces_[i].lane / group == number; ++i) {
+        const Piece& p = pieces_[i];
+        for (std::int64_t word = p.address / kBankBytes; word * kBankBytes < p.address + p.bytes; ++word) {
+          words_.push_back(word);
+        }
+      }
+      std::sort(words_.begin(), words_.end());
+      words_.erase(std::unique(words_.begin(), words_.end()), words_.end());
+      std::array<int, kBanks> in_bank{};
+      int most = 0;
+      for (const std::int64_t word : words_) most = std::max(most, ++in_bank[static_cast<std::size_t>(word % kBanks)]);
+      r.wavefronts += static_cast<std::uint64_t>(most);
+      r.conflicts += static_cast<std::uint64_t>(most - 1);
+      r.ways = std::max(r.ways, most);
+    }
+  }
+
+  void global(AccessReport& r) {
+    words_.clear();
+    std::int64_t bytes = 0;
+    std::sort(pieces_.begin(), pieces_.end(), [](const Piece& x, const Piece& y) { return x.address < y.address; });
+    std::int64_t end = std::numeric_limits<std::int64_t>::min();
+    for (const Piece& p : pieces_) {
+      const std::int64_t last = p.address + p.bytes;
+      bytes += std::max<std::int64_t>(last - std::max(end, p.address), 0);
+      end = std::max(end, last);
+      for (std::int64_t s = p.address / kSectorBytes; s * kSectorBytes < last; ++s) words_.push_back(s);
+    }
+    std::sort(words_.begin(), words_.end());
+    r.sectors += static_cast<std::uint64_t>(std::unique(words_.begin(), words_.end()) - words_.begin());
+    r.ideal_sectors += static_cast<std::uint64_t>((bytes + kSectorBytes - 1) / kSectorBytes);
+  }
+
+  Report& out_;
+  std::vector<std::vector<Access>> vectors_;  // per leaf
+  std::vector<Piece> pieces_;
+  std::vector<std::int64_t> words_;
+};
+
+}  // namespace
+
+Report report(const lower::ProgramPtr& program, const std::map<std::string, std::int64_t>& sizes, bool all_blocks,
+              const std::function<void()>& poll) {
+  Report out;
+  CompileOptions options;
+  for (const auto& [symbol, size] : problem_sizes(*program, sizes)) {
+    options.sizes[symbol.node()] = Expr(size);
+    out.sizes.emplace_back(symbol.var().name, size);
+  }
+  for (const ir::ScalarParam& p : program->kernel->params) {
+    if (p.var.is_var()) options.sizes[p.var.node()] = Expr(std::max<std::int64_t>(p.var.var().min, 1));
+  }
+  const Bytecode code = compile(program, options);
+  Counter counter(code, out);
+  counter.poll = poll;
+  out.grid_blocks = code.grid[0] * code.grid[1] * code.grid[2];
+  if (all_blocks) {
+    counter.run();
+    out.blocks = out.grid_blocks;
+    return out;
+  }
+  for (const std::int64_t b : chosen_blocks(code, kManyBlocks)) {
+    counter.run_block(b);
+    ++out.blocks;
+  }
+  return out;
+}
+
+}  // namespace graphene::sim

@@ -1,0 +1,52 @@
+// kernel.report(): what the memory system makes of every access. Addresses are those of the lowered tree; values play
+// no part.
+//
+// Rules. A warp's instruction is one request per contiguous vector of its lanes.
+//   Shared memory: 32 banks of 4 bytes. Vectors of up to 4 bytes are served 32 lanes at once, of 8 bytes by half-warps,
+//   of 16 bytes by quarter-warps (an 8x8 matrix of ldmatrix is one: eight rows of 16 bytes). Such a group takes as many
+//   wavefronts as the bank that holds most of its different words; lanes that name one word share it. What a group
+//   takes beyond its first wavefront are bank conflicts.
+//   Global memory: a request touches sectors of 32 bytes; ideal is what its different bytes would fill. Arguments count
+//   as aligned to 256 bytes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "sim/simulate.h"
+
+namespace graphene::sim {
+
+struct AccessReport {  // of one operand of one IR statement, over all blocks that ran
+  const ir::Stmt* origin = nullptr;
+  std::string atom, buffer;
+  ir::Memory memory = ir::Memory::GL;
+  bool writes = false, later = false;  // later: an asynchronous copy
+  int vector_bytes = 0;                // of one lane, contiguous
+  std::uint64_t requests = 0, lanes = 0, bytes = 0;
+  std::uint64_t wavefronts = 0, conflicts = 0;              // shared memory
+  int ways = 0;                                             // the most words that one bank holds in one group
+  std::uint64_t sectors = 0, ideal_sectors = 0;             // global memory
+  std::vector<std::pair<std::string, std::string>> limits;  // why a lane's vector is not 16 bytes: what, in words
+};
+
+struct Report {
+  std::vector<AccessReport> rows;  // in textual order
+  std::vector<std::pair<std::string, std::int64_t>> sizes;
+  std::int64_t blocks = 0;  // that ran
+  std::int64_t grid_blocks = 0;
+};
+
+// `all_blocks`: else first, middle and last ones along every dimension of a large grid.
+[[nodiscard]] Report report(const lower::ProgramPtr& program, const std::map<std::string, std::int64_t>& sizes,
+                            bool all_blocks, const std::function<void()>& poll);
+
+// What keeps the access from taking 16 bytes at once; empty where it does.
+[[nodiscard]] std::vector<std::pair<std::string, std::string>> width_limits(const lower::AtomCall& call,
+                                                                            const lower::MemRef& ref,
+                                                                            const ir::Tensor& view,
+                                                                            const lower::MemBuffer& buffer, bool named);
+
+}  // namespace graphene::sim

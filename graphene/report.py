@@ -1,0 +1,274 @@
+"""What ``kernel.report()`` returns: bank conflicts and sectors of every memory access, registers, occupancy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from html import escape
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from graphene import _core
+from graphene.errors import CompileError
+
+if TYPE_CHECKING:
+    from graphene.kernel import Kernel
+
+__all__ = ["AccessRow", "Occupancy", "Report", "WidthLimit", "occupancy", "report"]
+
+
+class _Multiprocessor(NamedTuple):
+    warps: int
+    blocks: int
+    shared_kib: int
+    reserved_bytes: int = 1024  # of shared memory, per block
+    shared_unit: int = 128
+
+
+# CUDA C++ programming guide, technical specifications per compute capability; the occupancy calculator's units.
+_MULTIPROCESSORS = {
+    "sm_70": _Multiprocessor(64, 32, 96, 0, 256),
+    "sm_72": _Multiprocessor(64, 32, 96, 0, 256),
+    "sm_75": _Multiprocessor(32, 16, 64, 0, 256),
+    "sm_80": _Multiprocessor(64, 32, 164),
+    "sm_86": _Multiprocessor(48, 16, 100),
+    "sm_87": _Multiprocessor(48, 16, 164),
+    "sm_89": _Multiprocessor(48, 24, 100),
+    "sm_90": _Multiprocessor(64, 32, 228),
+    "sm_100": _Multiprocessor(64, 32, 228),
+    "sm_103": _Multiprocessor(64, 32, 228),
+    "sm_110": _Multiprocessor(48, 24, 228),
+    "sm_120": _Multiprocessor(48, 24, 100),
+    "sm_121": _Multiprocessor(48, 24, 100),
+}
+_REGISTERS = 65536
+_REGISTER_UNIT = 256  # per warp
+_PARTITIONS = 4  # of a multiprocessor: warps are handed out to them in turn
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """How many blocks of a kernel fit a multiprocessor, and what limits it.
+
+    ``limits``: blocks that each resource alone would allow, by name ("threads", "blocks", "registers", "shared");
+    registers are missing where they are not known. ``limited_by``: the names with the least of them. ``share``:
+    resident warps of those a multiprocessor can hold.
+    """
+
+    blocks_per_sm: int
+    warps_per_sm: int
+    share: float
+    limits: dict[str, int]
+    limited_by: tuple[str, ...]
+
+    def __str__(self) -> str:
+        by = " and ".join(self.limited_by)
+        return f"{self.blocks_per_sm} blocks, {self.warps_per_sm} warps an SM ({self.share:.0%}), limited by {by}"
+
+
+def occupancy(arch: str, threads: int, shared_bytes: int, registers: int | None) -> Occupancy | None:
+    """Occupancy of blocks of `threads` threads with `shared_bytes` of shared memory and `registers` a thread.
+
+    None for an architecture whose multiprocessor is not known. Source: the occupancy calculator of the CUDA toolkit.
+    """
+    sm = _MULTIPROCESSORS.get(arch.rstrip("abcdefghijklmnopqrstuvwxyz"))
+    if sm is None:
+        return None
+    warps = -(-threads // 32)
+    limits = {"threads": sm.warps // warps, "blocks": sm.blocks}
+    if registers is not None and registers > 0:
+        per_warp = -(-registers * 32 // _REGISTER_UNIT) * _REGISTER_UNIT
+        held = _REGISTERS // per_warp // _PARTITIONS * _PARTITIONS
+        limits["registers"] = held // warps
+    each = -(-(shared_bytes + sm.reserved_bytes) // sm.shared_unit) * sm.shared_unit
+    if each > 0:
+        limits["shared"] = sm.shared_kib * 1024 // each
+    blocks = min(limits.values())
+    by = tuple(name for name, n in limits.items() if n == blocks)
+    return Occupancy(blocks, blocks * warps, blocks * warps / sm.warps, limits, by)
+
+
+class WidthLimit(NamedTuple):
+    """What keeps an access from taking 16 bytes a thread at once.
+
+    ``what``: "contiguity", "tile" (the leaf is smaller), "alignment" (as far as it is proven), "swizzle", "bounds" (the
+    end of the tensor may cut it) or "atom" (the chosen one takes less). ``text``: the same with its reason and a way
+    out.
+    """
+
+    what: str
+    text: str
+
+
+@dataclass(frozen=True)
+class AccessRow:
+    """One memory operand of one IR statement, over all blocks that ran.
+
+    ``memory``: "GL" or "SH". ``op``: "load", "store", or "copy to"/"copy from" of an asynchronous copy.
+    ``vector_bytes``: of one lane, contiguous. ``requests``: warp instructions (several where a lane's values lie
+    apart). ``wavefronts``, ``conflicts``, ``ways``: of shared memory: passes over the banks, those beyond the least
+    possible, and the most words of one bank that one pass asked for. ``sectors``, ``ideal_sectors``: of global memory:
+    pieces of 32 bytes that were touched, and that the bytes would fill. ``limits``: why ``vector_bytes`` is less than
+    16, empty where it is not.
+    """
+
+    where: str
+    text: str
+    atom: str
+    buffer: str
+    memory: str
+    op: str
+    vector_bytes: int
+    requests: int
+    lanes: int
+    bytes: int
+    wavefronts: int
+    conflicts: int
+    ways: int
+    sectors: int
+    ideal_sectors: int
+    limits: tuple[WidthLimit, ...]
+
+    @property
+    def efficiency(self) -> float:
+        """The least possible number of wavefronts or sectors as a share of those that it takes."""
+        if self.memory == "SH":
+            return (self.wavefronts - self.conflicts) / self.wavefronts if self.wavefronts else 1.0
+        return self.ideal_sectors / self.sectors if self.sectors else 1.0
+
+
+_COLUMNS = ("where", "op", "buffer", "atom", "bytes", "requests", "conflicts", "sectors", "")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the memory system makes of a kernel.
+
+    ``rows``: its memory accesses in textual order. ``blocks`` of ``grid_blocks`` ran: first, middle and last ones of a
+    large grid. ``registers``, ``spill_bytes``: per thread, None without a compiler. ``shared_bytes``, ``threads``: per
+    block.
+    """
+
+    name: str
+    arch: str
+    rows: tuple[AccessRow, ...]
+    sizes: dict[str, int]
+    blocks: int
+    grid_blocks: int
+    threads: int
+    shared_bytes: int
+    registers: int | None
+    spill_bytes: int | None
+    occupancy: Occupancy | None
+
+    @property
+    def lines(self) -> tuple[AccessRow, ...]:
+        """The rows, those of one Python line that do the same taken together: what the table shows."""
+        out: dict[tuple[object, ...], AccessRow] = {}
+        for r in self.rows:
+            key = (r.where, r.op, r.buffer, r.atom, r.vector_bytes, r.where == "" and r.text)
+            if (o := out.get(key)) is None:
+                out[key] = r
+                continue
+            sums = ("requests", "lanes", "bytes", "wavefronts", "conflicts", "sectors", "ideal_sectors")
+            limits = tuple(dict.fromkeys((*o.limits, *r.limits)))
+            added = {name: getattr(o, name) + getattr(r, name) for name in sums}
+            out[key] = replace(o, ways=max(o.ways, r.ways), limits=limits, **added)
+        return tuple(out.values())
+
+    @property
+    def conflicts(self) -> int:
+        """Bank conflicts of all accesses together: wavefronts beyond the least possible."""
+        return sum(r.conflicts for r in self.rows)
+
+    @property
+    def narrow(self) -> tuple[AccessRow, ...]:
+        """Of ``lines``, those that take less than 16 bytes a thread at once: their ``limits`` say why."""
+        return tuple(r for r in self.lines if r.vector_bytes < 16)
+
+    def _head(self) -> list[str]:
+        sizes = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
+        registers = "registers unknown" if self.registers is None else f"{self.registers} registers"
+        if self.spill_bytes:
+            registers += f", {self.spill_bytes} bytes spilled"
+        return [
+            f"{self.name} on {self.arch}" + (f" with {sizes}" if sizes else ""),
+            f"{self.threads} threads, {registers}, {self.shared_bytes} bytes of shared memory",
+            str(self.occupancy) if self.occupancy is not None else "occupancy unknown",
+            f"{self.blocks} of {self.grid_blocks} blocks ran",
+        ]
+
+    def _table(self) -> list[tuple[str, ...]]:
+        out: list[tuple[str, ...]] = []
+        for r in self.lines:
+            if r.memory == "SH":
+                conflicts = f"{r.conflicts}" + (f" ({r.ways}-way)" if r.ways > 1 else "")
+                figures = (conflicts, "")
+            else:
+                figures = ("", f"{r.sectors} of {r.ideal_sectors}")
+            narrow = "narrow: " + ", ".join(dict.fromkeys(x.what for x in r.limits)) if r.limits else ""
+            out.append((r.where, r.op, r.buffer, r.atom, str(r.vector_bytes), str(r.requests), *figures, narrow))
+        return out
+
+    def __str__(self) -> str:
+        table = [_COLUMNS, *self._table()]
+        width = [max(len(row[i]) for row in table) for i in range(len(_COLUMNS))]
+        lines = ["  ".join(c.ljust(w) for c, w in zip(row, width, strict=True)).rstrip() for row in table]
+        return "\n".join([*self._head(), "", *lines])
+
+    def why_narrow(self) -> str:
+        """For every access of less than 16 bytes a thread: what limits it, in words."""
+        out = []
+        for r in self.narrow:
+            out.append(f"{r.where}: {r.op} of {r.buffer}, {r.vector_bytes} bytes a thread")
+            out += [f"  {x.what}: {x.text}" for x in r.limits] or ["  nothing does: use a wider atom"]
+        return "\n".join(out)
+
+    def _repr_html_(self) -> str:
+        cells = "".join(f"<th>{escape(c)}</th>" for c in _COLUMNS)
+        rows = []
+        for r, row in zip(self.lines, self._table(), strict=True):
+            bad = r.efficiency < 1
+            title = escape("\n".join([r.text, *(x.text for x in r.limits)]), quote=True)
+            style = ' style="background:#fde8e8"' if bad else ""
+            rows.append(f'<tr title="{title}"{style}>' + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>")
+        head = "<br>".join(escape(line) for line in self._head())
+        return f"<div>{head}<table><tr>{cells}</tr>{''.join(rows)}</table></div>"
+
+
+def _row(d: dict[str, Any]) -> AccessRow:
+    op = ("copy to" if d["writes"] else "copy from") if d.pop("later") else ("store" if d["writes"] else "load")
+    del d["writes"]
+    limits = tuple(WidthLimit(*x) for x in d.pop("limits"))
+    return AccessRow(**d, op=op, limits=limits)
+
+
+def report(
+    kernel: Kernel, args: tuple[object, ...], arch: str | None, all_blocks: bool, sizes: dict[str, int]
+) -> Report:
+    """Counts what every memory access costs, without a GPU; registers are the compiler's where NVRTC is found.
+
+    ``args``: arrays whose shapes give the sizes. ``all_blocks``: of a large grid, too. Raises SimulationError
+    SIM_ARGUMENT for sizes that the symbols' facts exclude; VerifyError and SelectError as lowering does.
+    """
+    program = kernel.lowered(arch)
+    if args:
+        sizes = {**_core.argument_sizes(program, args), **sizes}
+    rows, used, blocks, grid = _core.report(program, sizes, all_blocks)
+    registers = spill = None
+    try:
+        binary = kernel.compile(program.arch)
+        registers, spill = binary.registers, binary.spill_bytes
+    except CompileError:
+        pass
+    return Report(
+        kernel.name,
+        program.arch,
+        tuple(_row(r) for r in rows),
+        used,
+        blocks,
+        grid,
+        program.block_threads,
+        program.shared_bytes,
+        registers,
+        spill,
+        occupancy(program.arch, program.block_threads, program.shared_bytes, registers),
+    )
