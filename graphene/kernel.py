@@ -124,7 +124,10 @@ class Kernel(_core.Launcher):
         return program
 
     def cuda_source(self, arch: str) -> str:
-        """The CUDA C++ that is compiled for ``arch``: header-free, one commented block per spec. Raises as lowered."""
+        """The CUDA C++ that is compiled for ``arch``: header-free, one commented block per spec. Raises as lowered.
+
+        For "gfx90a" it is HIP C++, which Graphene itself neither compiles nor launches.
+        """
         return self.lowered(arch).cuda_source()
 
     def compile(self, arch: str) -> Binary:

@@ -122,6 +122,7 @@ Registry::Registry() {
   add_sm75_entries(families);
   add_warp_matrix_entries(families);
   add_async_copy_entries(families);
+  add_gfx90a_entries(families);
   for (const Atom& f : families) {
     for (Atom& a : expand_family(f)) add(std::make_shared<const Instance>(instantiate(std::move(a))));
   }

@@ -50,6 +50,9 @@ Text parse_text(std::string_view s, bool is_ptx, const std::string& what) {
         if (digits == i + 1 || digits >= s.size() || s[digits] != ']') bad(i, "expected a register number in `[ ]`");
         p.element = element;
         i = digits + 1;
+      } else if (!is_ptx && s.substr(i).starts_with("...")) {
+        p.element = Piece::kEach;
+        i += 3;
       }
       if (braced) ++i;
       constexpr std::string_view kBytes = ".bytes";

@@ -20,9 +20,10 @@
 namespace graphene::atoms {
 
 struct Piece {
+  static constexpr int kEach = -2;
   enum class Kind : std::uint8_t { Text, Operand, Bytes, Attr, IfBegin, IfEnd } kind = Kind::Text;
   std::string text;     // Text: as is; Operand, Bytes: its name; Attr, IfBegin: the attribute's name
-  int element = -1;     // Operand: one register "$d[i]"; -1: all
+  int element = -1;     // Operand: one register "$d[i]"; -1: all (C++: value 0); kEach: "$d...", all values listed
   bool braces = false;  // Operand: "{$d}", all registers as a PTX vector
 };
 struct Text {

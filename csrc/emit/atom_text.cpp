@@ -94,6 +94,23 @@ Lines wrap_text(const std::string& head, const std::string& ptx) {
   return out;
 }
 
+// A line of C++ longer than kColumns, broken behind commas after its first parenthesis.
+Lines wrap_call(const std::string& line) {
+  const std::size_t open = line.find('(');
+  if (line.size() <= kColumns || open == std::string::npos) return {line};
+  std::vector<std::string> parts;
+  std::size_t at = open + 1;
+  for (std::size_t end = line.find(", ", at); end != std::string::npos; end = line.find(", ", at)) {
+    parts.push_back(line.substr(at, end - at));
+    at = end + 2;
+  }
+  parts.push_back(line.substr(at));
+  Lines out = wrap_list(line.substr(0, open + 1), parts);
+  const std::size_t space = open + 1;  // wrap_list sets the first part apart
+  if (out.front().size() > space && out.front()[space] == ' ') out.front().erase(space, 1);
+  return out;
+}
+
 }  // namespace
 
 void append(Lines& out, const Lines& lines, const std::string& indent) {
@@ -362,6 +379,12 @@ std::string AtomText::ptx_operand(const atoms::Piece& piece, const AtomCall& cal
 }
 
 std::string AtomText::cxx_operand(const atoms::Piece& piece, const AtomCall& call, const Slot& s) {
+  if (piece.element == atoms::Piece::kEach) {
+    std::vector<std::string> all;
+    atoms::Piece one = piece;
+    for (one.element = 0; one.element < s.def->values; ++one.element) all.push_back(cxx_operand(one, call, s));
+    return join(all, ", ");
+  }
   const auto i = static_cast<std::size_t>(std::max(piece.element, 0));
   if (const auto* regs = std::get_if<RegRef>(s.value)) return registers_.value(regs->array, regs->values.at(i));
   if (const auto* mem = std::get_if<MemRef>(s.value)) {
@@ -480,7 +503,7 @@ Lines AtomText::statement(const AtomCall& call) {
     std::string text = fill_text(call, nullptr);
     for (std::size_t at = 0; at != std::string::npos;) {
       const std::size_t end = text.find('\n', at);
-      lines.push_back(text.substr(at, end == std::string::npos ? end : end - at));
+      append(lines, wrap_call(text.substr(at, end == std::string::npos ? end : end - at)));
       at = end == std::string::npos ? end : end + 1;
     }
   } else {

@@ -139,9 +139,10 @@ std::int64_t shared_limit_bytes(const std::string& arch) {
                                                         {"sm_103", 227},
                                                         {"sm_110", 227},
                                                         {"sm_120", 99},
-                                                        {"sm_121", 99}});
+                                                        {"sm_121", 99},
+                                                        {"gfx90a", 64}});
   std::string plain = arch;
-  while (!plain.empty() && std::isdigit(static_cast<unsigned char>(plain.back())) == 0) plain.pop_back();
+  while (plain.starts_with("sm_") && std::isdigit(static_cast<unsigned char>(plain.back())) == 0) plain.pop_back();
   for (const Limit& l : kLimits) {
     if (l.arch == plain) return l.kib * 1024;
   }

@@ -232,8 +232,13 @@ class Compiler {
     for (const Operand& o : leaf.out) {
       if (o.kind == Operand::Kind::Memory) code_.written[static_cast<std::size_t>(o.buffer)] = 1;
     }
+    const bool meets = leaf.span > 1;
+    if (meets) code_.barriers.push_back(compile_meeting(leaf, code_));
+    const std::size_t meeting = code_.barriers.size() - 1;
     code_.leaves.push_back(std::move(leaf));
+    if (meets) emit(Instruction::Op::Barrier, meeting, n.origin);
     emit(Instruction::Op::Leaf, code_.leaves.size() - 1, n.origin);
+    if (meets) emit(Instruction::Op::Barrier, meeting, n.origin);
   }
 
   // Memos, and the lanes that share an address where that never changes.

@@ -42,9 +42,11 @@ struct Operand {
   IntPlan integer;             // Integer
 };
 
-// The threads that execute an atom together, within a warp.
+// The threads that execute an atom together. Those of several warps (`span` of them, all their lanes in order) count as
+// 32 lanes of the first one with `span` times the values: value v of rank r is value v * span + r / 32 of lane r % 32.
 struct Collective {
   int size = 1;
+  int span = 1;
   // Per warp, per collective: its lanes by rank.
   std::vector<std::vector<std::vector<int>>> groups;
 };
@@ -77,6 +79,7 @@ struct Leaf {
   IntPlan predicate;
   bool always = true;
   int converge = 1;
+  int span = 1;     // warps of a collective: the first executes for all, between two meetings
   int domain = -1;  // of Bytecode::copy_domains: it completes when its thread waits for its group; -1: at once
   std::uint32_t site = 0;
   std::shared_ptr<const Collective> collective;  // null: each thread for itself
@@ -99,6 +102,7 @@ struct Barrier {
   const ir::Stmt* origin = nullptr;
   bool block = true;
   bool within_warp = false;
+  bool orders = true;         // false: warps only meet, nobody's accesses become known to others
   std::vector<int> group_of;  // not of the block: per thread, which of Bytecode::groups it is in; -1: none
 };
 // Each thread closes its open group of copies, then waits until at most `pending` of its newest groups are in flight;

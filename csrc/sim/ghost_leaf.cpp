@@ -82,12 +82,14 @@ void Ghost::locate(const Warp& w, const Operand& o, Mask& lanes, Lanes& offsets)
 void Ghost::fetch(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, std::vector<Vector>& out) {
   out.resize(static_cast<std::size_t>(o.values));
   const std::int64_t first = std::int64_t{w.id} * kLanes;
+  const auto span = static_cast<std::size_t>(f.span);
   switch (o.kind) {
     case Operand::Kind::Registers:
-      for (std::size_t v = 0; v < o.registers.size(); ++v) {
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        const std::int64_t from = first + static_cast<std::int64_t>(i % span) * kLanes;
         for (Mask m = lanes; m != 0; m &= m - 1) {
           const int l = std::countr_zero(m);
-          out[v][static_cast<std::size_t>(l)] = read(first + l, map_.reg(o.registers[v], first + l));
+          out[i][static_cast<std::size_t>(l)] = read(from + l, map_.reg(o.registers[i / span], from + l));
         }
       }
       return;
@@ -144,13 +146,14 @@ void Ghost::put(const Warp& w, const Leaf& f, Mask lanes, const std::vector<Vect
   const std::int64_t first = std::int64_t{w.id} * kLanes;
   Lanes offsets;
   if (o.kind == Operand::Kind::Memory) locate(w, o, lanes, offsets);
+  const auto span = static_cast<std::size_t>(f.span);
   for (std::size_t v = 0; v < static_cast<std::size_t>(o.values); ++v) {
     for (Mask m = lanes; m != 0; m &= m - 1) {
       const auto l = static_cast<std::size_t>(std::countr_zero(m));
-      const std::int64_t thread = first + static_cast<std::int64_t>(l);
+      const std::int64_t thread = first + static_cast<std::int64_t>(v % span * kLanes + l);
       const std::int64_t cell = o.kind == Operand::Kind::Memory
                                     ? map_.buffer_first[static_cast<std::size_t>(o.buffer)] + offsets[l] + o.deltas[v]
-                                    : map_.reg(o.registers[v], thread);
+                                    : map_.reg(o.registers[v / span], thread);
       write(thread, cell, values[v][l]);
     }
   }
@@ -172,6 +175,7 @@ void Ghost::leaf(Warp& w, const Leaf& f) {
   Mask lanes = w.active;
   if (!f.always) lanes = plans().nonzero(f.predicate, w.ints, lanes);
   if (lanes == 0) return;
+  if (f.span > 1 && f.collective->groups[static_cast<std::size_t>(w.id)].empty()) return;  // the first warp does it
   for (std::size_t i = 0; i < f.in.size(); ++i) fetch(w, f, f.in[i], lanes, values_[i]);
   const Operand& o = f.out.front();
   if (f.atomic) {  // lane after lane: they may share elements

@@ -28,6 +28,7 @@ void Interpreter::leaf(Warp& w, const Leaf& f) {
     if (f.collective != nullptr) check_converged(w, f, lanes);
   }
   stats_.lane_ops += lanes == ~Mask{0} ? kLanes : static_cast<std::uint64_t>(std::popcount(lanes));
+  if (f.span > 1 && f.collective->groups[static_cast<std::size_t>(w.id)].empty()) return;  // the first warp does it
   if (f.domain < 0) return execute(w, f, lanes);
   // Nobody may look before the copy has been waited for, so it may as well land now.
   WarpData& d = data(w);
@@ -96,10 +97,13 @@ void Interpreter::fetch(const Warp& w, const Leaf& f, const Operand& o, Mask lan
   char* scratch = scratch_[slot].data();
   switch (o.kind) {
     case Operand::Kind::Registers: {
-      WarpData& d = data(w);
-      for (std::size_t v = 0; v < o.registers.size(); ++v) {
-        const auto r = static_cast<std::size_t>(o.registers[v]);
-        out[v] = {reg(d, o.registers[v]), d.undefined[r], d.cause[r]};
+      const auto span = static_cast<std::size_t>(f.span);
+      for (std::size_t i = 0; i < span; ++i) {
+        WarpData& d = warp_data_[static_cast<std::size_t>(w.id) + i];
+        for (std::size_t v = 0; v < o.registers.size(); ++v) {
+          const auto r = static_cast<std::size_t>(o.registers[v]);
+          out[v * span + i] = {reg(d, o.registers[v]), d.undefined[r], d.cause[r]};
+        }
       }
       return;
     }
@@ -140,12 +144,13 @@ void Interpreter::put(const Warp& w, const Leaf& f, Mask lanes, const Values& va
     if (!update) address(w, f, o, lanes, out_address_);
     return store(w, f, o, out_address_, update, values);
   }
-  WarpData& d = data(w);
   const std::size_t bytes = static_cast<std::size_t>(o.bytes) * kLanes;
-  for (std::size_t v = 0; v < o.registers.size(); ++v) {
-    const auto r = static_cast<std::size_t>(o.registers[v]);
-    char* to = reg(d, o.registers[v]);
-    const Value& x = values[v];
+  const auto span = static_cast<std::size_t>(f.span);
+  for (std::size_t i = 0; i < o.registers.size() * span; ++i) {
+    WarpData& d = warp_data_[static_cast<std::size_t>(w.id) + i % span];
+    const auto r = static_cast<std::size_t>(o.registers[i / span]);
+    char* to = reg(d, o.registers[i / span]);
+    const Value& x = values[i];
     if (lanes == w.lanes) {
       if (to != x.bits) std::memcpy(to, x.bits, bytes);
       d.undefined[r] = x.undefined;

@@ -386,7 +386,7 @@ bool Machine::arrive(Warp& w, int barrier) {
     });
   };
   if (!std::all_of(members.begin(), members.end(), arrived)) return false;
-  synchronise(members);
+  if (b.orders) synchronise(members);
   for (const auto& p : pieces_) {
     if (p->state == Warp::State::Waiting && p->group == w.group) p->state = Warp::State::Ready;
   }

@@ -52,10 +52,11 @@ std::int64_t tile_size(const OperandInstance& o) {
 // Every holder of every element, in the order of ranks.
 std::vector<std::vector<Holder>> all_holders(const OperandInstance& o, int threads) {
   std::vector<std::vector<Holder>> h(static_cast<std::size_t>(tile_size(o)));
+  const int span = std::max(1, threads / kLanes);
   for (int t = 0; t < threads; ++t) {
     for (int v = 0; v < o.values; ++v) {
       h.at(static_cast<std::size_t>(o.element(t, v)))
-          .push_back({static_cast<std::int16_t>(t), static_cast<std::int16_t>(v)});
+          .push_back({static_cast<std::int16_t>(t % kLanes), static_cast<std::int16_t>(v * span + t / kLanes)});
     }
   }
   return h;
@@ -151,11 +152,14 @@ std::shared_ptr<const Collective> compile_collective(const lower::AtomCall& call
     }
   }
   out->groups.resize(static_cast<std::size_t>(code.warps()));
+  out->span = std::max(1, atom.thread_count / kLanes);
   for (const auto& [first, members] : firsts) {
     std::vector<int> lanes;
-    for (const std::int64_t m : members) {
-      if (m / kLanes != first / kLanes) unsupported(call, origin, "its threads are of several warps");
-      lanes.push_back(static_cast<int>(m % kLanes));
+    for (std::int64_t rank = 0; rank < std::ssize(members); ++rank) {
+      const std::int64_t m = members[static_cast<std::size_t>(rank)];
+      const bool fits = out->span > 1 ? first % kLanes == 0 && m == first + rank : m / kLanes == first / kLanes;
+      if (!fits) unsupported(call, origin, "its threads are of several warps, but not all of theirs in order");
+      if (rank < kLanes) lanes.push_back(static_cast<int>(m % kLanes));
     }
     out->groups[static_cast<std::size_t>(first / kLanes)].push_back(std::move(lanes));
   }
@@ -370,6 +374,17 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
   leaf.always = leaf.predicate.is_const(1);
   const bool together = atom.thread_count > 1;
   if (together) leaf.collective = compile_collective(call, origin, code);
+  if (together && leaf.collective->span > 1) {
+    leaf.span = leaf.collective->span;
+    for (auto* list : {&leaf.out, &leaf.in}) {
+      for (Operand& o : *list) {
+        if (leaf.kind != Kind::MatMul || o.kind != Operand::Kind::Registers) {
+          unsupported(call, origin, "threads of several warps do what is no MatMul of registers");
+        }
+        o.values *= leaf.span;
+      }
+    }
+  }
   if (leaf.out.size() != 1) unsupported(call, origin, "it has " + std::to_string(leaf.out.size()) + " outputs");
   switch (leaf.kind) {
     case Kind::Move:
@@ -468,6 +483,24 @@ Barrier compile_barrier(const lower::AtomCall& call, const ir::Stmt* origin, Byt
     const auto it = std::find_if(code.groups.begin(), code.groups.end(), same);
     b.group_of[static_cast<std::size_t>(tid)] = static_cast<int>(it - code.groups.begin());
     if (it == code.groups.end()) code.groups.push_back(std::move(group));
+  }
+  return b;
+}
+
+Barrier compile_meeting(const Leaf& leaf, Bytecode& code) {
+  Barrier b;
+  b.origin = leaf.origin;
+  b.block = false;
+  b.orders = false;
+  b.group_of.assign(static_cast<std::size_t>(code.program->block_threads), -1);
+  for (int w = 0; w < code.warps(); ++w) {
+    if (leaf.collective->groups[static_cast<std::size_t>(w)].empty()) continue;
+    ThreadGroup members;
+    for (int i = w; i < w + leaf.span; ++i) {
+      members.push_back({i, code.lanes_of(i)});
+      std::fill_n(b.group_of.begin() + std::ptrdiff_t{i} * kLanes, kLanes, static_cast<int>(code.groups.size()));
+    }
+    code.groups.push_back(std::move(members));
   }
   return b;
 }

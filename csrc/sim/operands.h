@@ -8,6 +8,8 @@ namespace graphene::sim {
 
 // `code` holds the buffers and registers; its plans are extended.
 [[nodiscard]] Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode& code);
+// Where the warps of a leaf's collectives meet.
+[[nodiscard]] Barrier compile_meeting(const Leaf& leaf, Bytecode& code);
 [[nodiscard]] Barrier compile_barrier(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode& code);
 // A commit or a wait of a domain of copies.
 [[nodiscard]] GroupSync compile_group_sync(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode& code);

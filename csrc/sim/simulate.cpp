@@ -44,8 +44,8 @@ std::string default_arch(const ir::Kernel& kernel) {
     if (const auto* spec = s.as<ir::SpecStmt>(); spec != nullptr && !spec->atom.empty()) names.insert(spec->atom);
     if (const auto* sync = s.as<ir::SyncStmt>(); sync != nullptr && !sync->atom.empty()) names.insert(sync->atom);
   });
-  static constexpr std::array<const char*, 8> kArchs = {"sm_80",  "sm_86",  "sm_89",   "sm_90",
-                                                        "sm_90a", "sm_100", "sm_100a", "sm_120a"};
+  static constexpr std::array<const char*, 9> kArchs = {"sm_80",  "sm_86",   "sm_89",   "sm_90", "sm_90a",
+                                                        "sm_100", "sm_100a", "sm_120a", "gfx90a"};
   for (const char* arch : kArchs) {
     const bool all = std::all_of(names.begin(), names.end(), [&](const std::string& name) {
       const auto family = atoms::find_family(name);

@@ -86,25 +86,25 @@ def pointwise(atoms: list[gr.Atom], name: str) -> Case:
 
 def moves(atom: gr.Atom) -> Case:
     """global -> registers -> (shared -> registers ->) global, the entry at its place among default moves."""
-    o = atom.operands[atom.outputs[0]]
+    o, i = atom.operands[atom.outputs[0]], atom.operands["src"]
     dtype, n = dtype_of(o), o.values
-    opcode = [*atom.name.split("."), ""][0:2]
+    way = (o.memories[0], i.memories[0])
     with gr.Kernel("conformance") as kernel:
         x, y = arg(gr.input, "x0", dtype, n), arg(gr.output, "y0", dtype, n)
         gr.blocks(1)
         (t,) = gr.threads(THREADS).indices()
         r, s = registers("r", dtype, n), registers("s", dtype, n)
-        copy(r, own(x, t, n), atom if opcode == ["ld", "global"] else None)
-        if opcode[1] == "shared":
+        copy(r, own(x, t, n), atom if way == ("RF", "GL") else None)
+        if "SH" in way:
             shared = gr.alloc("shared", [THREADS, n], getattr(gr, dtype), gr.SH)
-            copy(own(shared, t, n), r, atom if opcode[0] == "st" else None)
+            copy(own(shared, t, n), r, atom if way[0] == "SH" else None)
             gr.barrier()
-            copy(s, own(shared, t, n), atom if opcode[0] == "ld" else None)
-        elif atom.family == "mov":
+            copy(s, own(shared, t, n), atom if way[1] == "SH" else None)
+        elif way == ("RF", "RF"):
             copy(s, r, atom)
         else:
             s = r
-        copy(own(y, t, n), s, atom if opcode == ["st", "global"] else None)
+        copy(own(y, t, n), s, atom if way[0] == "GL" else None)
     return Case(atom.name, kernel, [atom], [(dtype, n)], [(dtype, n)])
 
 
