@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from figures import write
 
 from graphene import _core
 
@@ -202,12 +203,7 @@ def main() -> int:
     floor = figures["bare cuLaunchKernel from C"]
     for name, us in figures.items():
         print(f"{name:28} {us:7.2f} us   {us / floor:5.2f} x bare")
-    if args.json:
-        result = {
-            "device": torch.cuda.get_device_name(), "torch": torch.__version__, "python": sys.version.split()[0],
-            "batch": BATCH, "repeats": args.repeats, "us_per_launch": figures,
-        }  # fmt: skip
-        args.json.write_text(json.dumps(result, indent=1) + "\n")
+    write(args.json, {"benchmark": "launch", "batch": BATCH, "repeats": args.repeats, "us_per_launch": figures})
     return 0
 
 

@@ -1,39 +1,23 @@
-"""Simulator speed on one core with every access checked; prints one JSON line a benchmark.
+"""Simulator speed on one core with every access checked.
+
+    python benchmarks/sim_bench.py [--json out.json] [--size 256] [--k 1024] [--repeat 5]
 
 Paper Fig. 8: a lane operation is one thread executing one atomic spec, here a multiply-add with three loads and a
 store. Tensor cores: multiply-adds of mma.m16n8k16 on registers.
-
-usage: python benchmarks/sim_bench.py [--size 256] [--k 1024] [--repeat 5]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import platform
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+from figures import simple_gemm, write
 
 import graphene as gr
-
-
-def simple_gemm(m: int, n: int, k: int) -> gr.Kernel:
-    with gr.Kernel("simple_gemm") as kernel:
-        a = gr.input("A", gr.col_major(m, k), gr.fp16)
-        b = gr.input("B", gr.col_major(k, n), gr.fp16)
-        c = gr.inout("C", gr.col_major(m, n), gr.fp16)
-        blocks, threads = gr.blocks(m // 128, n // 128), gr.threads(16, 16)
-        with gr.spec(c, [a, b], on=(blocks, threads)):
-            bm, bn = blocks.indices()
-            tm, tn = threads.indices()
-            with gr.loop("k", k) as kk, gr.loop("m", 8) as i, gr.loop("n", 8) as j:
-                x = a.tile([128, None])[bm, 0].tile([8, None])[tm, 0][i, kk]
-                y = b.tile([None, 128])[0, bn].tile([None, 8])[0, tn][kk, j]
-                z = c.tile([128, 128])[bm, bn].tile([8, 8])[tm, tn][i, j]
-                gr.matmul(z, x, y, on=(blocks.scalar(), threads.scalar()))
-    return kernel
 
 
 def tensor_core(steps: int) -> gr.Kernel:
@@ -66,13 +50,9 @@ def best_of(repeat: int, run: Callable[[], object]) -> tuple[float, float]:
     return min(seconds), sorted(seconds)[len(seconds) // 2]
 
 
-def report(name: str, **figures: object) -> None:
-    machine = platform.processor() or platform.machine()
-    print(json.dumps({"benchmark": name, **figures, "machine": machine}))
-
-
-def fig8(size: int, k: int, repeat: int) -> None:
-    kernel = simple_gemm(size, size, k)
+def fig8(size: int, k: int, repeat: int) -> dict[str, float]:
+    """Every thread and step: three loads, a multiply-add, a store."""
+    kernel = simple_gemm()(size, size, k)
     rng = np.random.default_rng(0)
     a, b, c = (
         np.asfortranarray(rng.standard_normal(shape).astype(np.float16))
@@ -80,32 +60,34 @@ def fig8(size: int, k: int, repeat: int) -> None:
     )
     stats = kernel.simulate(a, b, c)
     best, median = best_of(repeat, lambda: kernel.simulate(a, b, c))
-    report(
-        "sim_fig8",
-        m=size,
-        n=size,
-        k=k,
-        lane_ops_per_second=stats.lane_ops / best,
-        checked_accesses_per_second=stats.accesses / best,
-        cpu_seconds=best,
-        median_cpu_seconds=median,
-        target_lane_ops_per_second=200e6,
-    )
+    return {
+        "m": size, "n": size, "k": k, "lane_ops_per_second": stats.lane_ops / best,
+        "checked_accesses_per_second": stats.accesses / best, "cpu_seconds": best, "median_cpu_seconds": median,
+        "target_lane_ops_per_second": 200e6,
+    }  # fmt: skip
+
+
+def mma(repeat: int, steps: int = 2000) -> dict[str, float]:
+    """mma.m16n8k16 on registers."""
+    kernel = tensor_core(steps)
+    d = np.zeros((64, 64), np.float32)
+    best, median = best_of(repeat, lambda: kernel.simulate(d))
+    return {
+        "fma_per_second": 64 * 64 * 16 * steps / best, "cpu_seconds": best, "median_cpu_seconds": median,
+        "target_fma_per_second": 1e9,
+    }  # fmt: skip
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--size", type=int, default=256, help="M and N of Fig. 8, multiples of 128")
     parser.add_argument("--k", type=int, default=1024)
     parser.add_argument("--repeat", type=int, default=5)
     args = parser.parse_args()
-    fig8(args.size, args.k, args.repeat)
-
-    steps = 2000
-    kernel = tensor_core(steps)
-    d = np.zeros((64, 64), np.float32)
-    best, _ = best_of(args.repeat, lambda: kernel.simulate(d))
-    report("sim_mma", fma_per_second=64 * 64 * 16 * steps / best, cpu_seconds=best, target_fma_per_second=1e9)
+    figures = {"benchmark": "sim", "fig8": fig8(args.size, args.k, args.repeat), "mma": mma(args.repeat)}
+    print(json.dumps(figures, indent=1))
+    write(args.json, figures)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,60 @@
+"""What every benchmark shares: where it ran, written beside its figures, and the examples' kernels."""
+
+from __future__ import annotations
+
+import json
+import platform
+import runpy
+import sys
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import graphene as gr
+from graphene import _core
+
+ROOT = Path(__file__).parents[1]
+
+
+def simple_gemm() -> Callable[[int, int, int], gr.Kernel]:
+    """The paper's Fig. 8 as examples/03 builds it."""
+    build: Callable[[int, int, int], gr.Kernel] = runpy.run_path(str(ROOT / "examples/03_simple_gemm.py"))[
+        "simple_gemm"
+    ]
+    return build
+
+
+def processor() -> str:
+    """The CPU's name as the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def machine() -> dict[str, object]:
+    """Processor, GPUs, and the versions that a figure depends on."""
+    out: dict[str, object] = {"processor": processor(), "python": platform.python_version()}
+    try:
+        info = _core.driver_info()
+        out["cuda_driver"] = info["version"]
+        out["gpus"] = [d["name"] for d in info["devices"]]
+    except gr.LaunchError:
+        out["gpus"] = []
+    for package in ("graphene-ir", "numpy", "torch", "triton", "cupy-cuda13x", "cupy-cuda12x", "nvidia-cuda-nvrtc"):
+        try:
+            out[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return out
+
+
+def write(path: Path | None, figures: Mapping[str, Any]) -> None:
+    """The figures with the benchmark's command line and machine(), as JSON; nothing without a path."""
+    if path is None:
+        return
+    command = " ".join(["python", str(Path(sys.argv[0]).resolve().relative_to(ROOT)), *sys.argv[1:]])
+    path.write_text(json.dumps({"command": command, "machine": machine(), **figures}, indent=1) + "\n")
