@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from typing import TYPE_CHECKING
 
 from graphene import _core
@@ -86,6 +87,12 @@ class Kernel(_core.Launcher):
 
     def __repr__(self) -> str:
         return f"<graphene.Kernel {self._name}>"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the IR, or the plain representation while the kernel is being recorded."""
+        if self._closed is None:
+            return html.escape(repr(self))
+        return f"<pre>{html.escape(str(self))}</pre>"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Kernel):

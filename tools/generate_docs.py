@@ -75,12 +75,9 @@ def atoms() -> str:
 def pages() -> dict[str, str]:
     """File name under docs/ -> text."""
     mma = gr.atom("mma.m16n8k16.f32.f16")
-    fig4 = gr.tensor("A", gr.col_major(4, 8), gr.fp32).tile([gr.Layout(2, 2), gr.Layout((2, 2), (1, 4))])
     return {
         "errors.md": errors(),
         "atoms.md": atoms(),
-        "img/fig4_d.svg": gr.svg(fig4),
-        "img/fig5_warp.svg": gr.svg(gr.threads(32).tile(8).reshape(0, gr.row_major(2, 2))),
         "img/mma_c.svg": gr.svg(mma.c),
     }
 

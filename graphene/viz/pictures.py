@@ -258,12 +258,33 @@ def _draw_tensor(obj: Any, of: Any) -> str:
         raise _refuse(f"a picture needs plain integers, {obj} starts at {obj.offset}")
     parent = of if of is None or isinstance(of, Layout) else next(iter(of.levels))
     if parent is None and len(levels) > 1:
+        # Of a tensor with stages this is the layout of one of them: not what the view came from.
         base = getattr(obj, "base_layout", None)
-        parent = base if base is not None and base.is_static and base.size <= 4096 else None
+        whole = base is not None and base.is_static and max(obj.size, 1) <= base.size <= 4096
+        parent = base if whole else None
     if parent is not None and parent.rank <= 2:
         return draw_tiling(parent, levels, obj.offset, title=str(obj))
-    threads = hasattr(obj, "unit")
-    return draw_levels(levels, obj.offset, title=str(obj), text=(lambda t: f"T{t}") if threads else str)
+    letter = {"thread": "T", "block": "B"}.get(str(getattr(obj, "unit", "")), "")
+    return draw_levels(levels, obj.offset, title=str(obj), text=lambda at: f"{letter}{at}")
+
+
+def _draw_fragment(view: Any) -> str:
+    """The whole fragment as one tile; a part of it level by level, with the threads that hold it."""
+    elements = math.prod(view.fragment_shape)
+    first = view.offset if isinstance(view.offset, int) else _core.sym_bounds(view.offset)[0]
+    if first is None:
+        raise _refuse(f"a picture needs plain integers, {view} starts at {view.offset}")
+    if view.size == elements and first == 0:
+        return draw_tv(view.tv, view.fragment_shape, title=str(view))
+    table = _core.TvTable(view.tv, elements)
+
+    def holder(element: int) -> str:
+        stage, at = divmod(element, elements)
+        held = table.holders(at)
+        return f"T{held[0][0]}\nV{held[0][1] + stage * table.values}" if held else ""
+
+    caption = "" if isinstance(view.offset, int) else f"of the first thread that has one: {view.offset} = {first}"
+    return draw_levels(view.levels, first, title=str(view), text=holder, caption=caption)
 
 
 def _draw(obj: Any, tile: Any, of: Any) -> str:
@@ -279,7 +300,7 @@ def _draw(obj: Any, tile: Any, of: Any) -> str:
     if isinstance(getattr(obj, "tv", None), Layout):
         if hasattr(obj, "axes"):  # an operand of an atomic spec
             return draw_tv(obj.tv, list(obj.extents) or [1], title=f"{obj.name}  {obj.tv}", axes=obj.axes)
-        return draw_tv(obj.tv, obj.fragment_shape, title=str(obj))
+        return _draw_fragment(obj)
     if hasattr(obj, "levels") and hasattr(obj, "offset"):
         return _draw_tensor(obj, of)
     raise TypeError(f"nothing draws a {type(obj).__name__}")
@@ -303,7 +324,8 @@ def _repr_svg_(self: Any) -> str | None:
     """The picture that notebooks show; None (the text instead) where there is no legible one."""
     try:
         size = getattr(self, "size", 1)
-        return svg(self) if isinstance(size, int) and size <= 4096 else None
+        most = 1024 if getattr(self, "tv", None) is not None else 4096  # two lines of text a cell
+        return svg(self) if isinstance(size, int) and size <= most else None
     except (LayoutError, TypeError):
         return None
 

@@ -204,3 +204,34 @@ def test_atoms_without_a_picture_are_refused_not_broken():
         for operand in getattr(atom, "operands", {}).values():
             text = operand._repr_svg_()
             assert text is None or ET.fromstring(text) is not None
+
+
+def test_a_part_of_a_fragment_is_drawn_alone():
+    mma = gr.atom("mma.m16n8k16.f32.f16")
+    with gr.Kernel("k"):
+        warps = gr.threads(64).tile(32)
+        w, _ = warps.indices()
+        acc = gr.fragment("acc", [32, 8], gr.fp32, mma.c, on=warps.reshape(0, gr.Layout((2, 1))))
+        mine, second = cells(gr.svg(acc[w, 0])), cells(gr.svg(acc[1, 0]))
+        staged = gr.fragment("f", [16, 8], gr.fp32, mma.c, on=warps[w], stages=2)
+        last = cells(gr.svg(staged[1]))
+    assert [mine[0][0], mine[-1][0]] == [["T0", "V0"], ["T31", "V3"]]
+    assert [second[0][0], second[-1][0]] == [["T32", "V0"], ["T63", "V3"]]
+    assert [last[0][0], last[-1][0]] == [["T0", "V4"], ["T31", "V7"]]
+    assert {len(mine), len(second), len(last)} == {128}
+
+
+def test_stages_and_blocks():
+    with gr.Kernel("k"):
+        ring = gr.alloc("ring", [2, 4], gr.fp16, gr.SH, stages=3)
+    assert [lines[0] for lines, _, _ in cells(gr.svg(ring))][-1] == str(ring.levels[0](2) + 7)
+    assert len(cells(gr.svg(ring))) == 24
+    assert [lines[0] for lines, _, _ in cells(gr.svg(gr.blocks(2, 2)))] == ["B0", "B2", "B1", "B3"]
+
+
+def test_kernels_show_their_text():
+    with gr.Kernel("k") as kernel:
+        assert kernel._repr_html_() == "&lt;graphene.Kernel k&gt;"
+        gr.input("x", [4], gr.fp32)
+    page = ET.fromstring(kernel._repr_html_())
+    assert (page.tag, page.text) == ("pre", str(kernel))
