@@ -90,8 +90,8 @@ def atoms() -> Mapping[str, Atom]:
     return _Atoms()
 
 
-def atom(name: str) -> Atom | AtomFamily:
-    """The entry of that name, or the family whose members' names continue it after a '/'.
+def atom(name: str) -> Any:
+    """The Atom of that name, or the AtomFamily whose members' names continue it after a '/'.
 
     Raises SelectError ATOM_UNKNOWN, with similar names.
     """

@@ -9,7 +9,23 @@ from graphene import _core
 if TYPE_CHECKING:
     from graphene._core import Elected, IntLike, ThreadTensor
 
-__all__ = ["Block", "Loop", "Scalar", "barrier", "else_", "exit_if", "if_", "loop", "only", "scalar"]
+__all__ = [
+    "Block",
+    "Loop",
+    "Ring",
+    "Scalar",
+    "barrier",
+    "commit",
+    "else_",
+    "exit_if",
+    "fence",
+    "if_",
+    "loop",
+    "only",
+    "ring",
+    "scalar",
+    "wait",
+]
 
 
 class _LoopIterator:
@@ -122,9 +138,72 @@ class Scalar:
 
 def scalar(name: str, value: IntLike, min: int | None = None, max: int | None = None, multiple_of: int = 1) -> Scalar:
     """A mutable integer. `min`, `max` and `multiple_of` are facts that every value assigned to it has."""
-    return Scalar(_core.record_scalar(name, value, min, max, multiple_of))
+    return Scalar(_core.record_scalar(name, value, min, max, multiple_of, False))
 
 
 def barrier(on: ThreadTensor | None = None) -> None:
     """Every thread of the group (default: of the block) arrives before any goes on; orders shared and global memory."""
     _core.record_sync("barrier", on, "", {})
+
+
+def _atom_name(atom: Any) -> str:
+    return atom if isinstance(atom, str) else str(atom.name)
+
+
+def commit(atom: Any) -> None:
+    """Closes a group of this thread's asynchronous copies: those by `atom` since the last commit.
+
+    PTX cp.async.commit_group. `atom`: an entry or family whose copies complete by groups, or its name. Raises
+    SelectError ATOM_UNKNOWN; NO_ATOM when lowered, for an atom that is complete when it has executed.
+    """
+    _core.record_sync("commit", None, _atom_name(atom), {})
+
+
+def wait(atom: Any, pending: int) -> None:
+    """Waits until at most the newest `pending` groups of this thread's copies by `atom` are under way.
+
+    PTX cp.async.wait_group. It covers this thread's own copies: other threads need a barrier behind it. Raises as
+    commit.
+    """
+    _core.record_sync("wait", None, _atom_name(atom), {"pending": pending})
+
+
+def fence(atom_or_proxy: Any) -> None:
+    """Orders this thread's earlier accesses before later asynchronous ones, of an atom or a proxy ("async.shared")."""
+    _core.record_sync("fence", None, _atom_name(atom_or_proxy), {})
+
+
+class Ring:
+    """The position in a ring of buffers: ``.index`` of the stage, ``.phase`` flips on every round."""
+
+    __slots__ = ("_index", "_phase", "stages")
+
+    def __init__(self, name: str, stages: int, phase: int) -> None:
+        self.stages = stages
+        self._phase = _core.record_scalar(f"{name}_phase", phase, 0, 1, 1, True)
+        self._index = _core.record_scalar(name, 0, 0, stages - 1, 1, False)
+
+    @property
+    def index(self) -> Any:
+        """Number of the stage, 0 to stages - 1."""
+        return self._index
+
+    @property
+    def phase(self) -> Any:
+        """Parity of the round: what a wait on the stage's mbarrier takes."""
+        return self._phase
+
+    def advance(self) -> None:
+        """Records the step to the next stage."""
+        following = self._index + 1
+        _core.record_assign(self._phase, self._phase ^ (following // self.stages))
+        _core.record_assign(self._index, following % self.stages)
+
+
+def ring(name: str, stages: int, phase: int = 0) -> Ring:
+    """A position in a ring of `stages` buffers, starting at stage 0.
+
+    `phase`: 1 for a producer of a ring that starts empty. Raises VerifyError RING_STAGES, KERNEL_NAME.
+    """
+    _core.check_ring(name, stages, phase)
+    return Ring(name, stages, phase)

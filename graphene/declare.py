@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from graphene._core import IntLike, LayoutLike
 
-__all__ = ["alloc", "blocks", "fragment", "inout", "input", "output", "param", "tensor", "threads"]
+__all__ = ["alloc", "blocks", "fragment", "inout", "input", "inputs", "output", "param", "tensor", "threads"]
 
 
 def input(name: str, layout: LayoutLike, dtype: DType, align_bytes: int | None = None) -> Tensor:
@@ -27,23 +27,34 @@ def input(name: str, layout: LayoutLike, dtype: DType, align_bytes: int | None =
     `align_bytes`: what its address is a multiple of, a power of two (default: one element); checked at launch.
     Raises VerifyError KERNEL_NONE outside of a kernel, KERNEL_NAME; LayoutError TENSOR_TYPE. Paper section 3.1.
     """
-    return _core.record_arg("input", name, layout, dtype, align_bytes)
+    return _core.record_arg("input", name, layout, dtype, align_bytes, 0)
 
 
 def output(name: str, layout: LayoutLike, dtype: DType, align_bytes: int | None = None) -> Tensor:
     """An argument that the kernel writes whole and never reads; the simulator checks it. Otherwise as input."""
-    return _core.record_arg("output", name, layout, dtype, align_bytes)
+    return _core.record_arg("output", name, layout, dtype, align_bytes, 0)
 
 
 def inout(name: str, layout: LayoutLike, dtype: DType, align_bytes: int | None = None) -> Tensor:
     """An argument that the kernel reads and writes in place. Otherwise as input."""
-    return _core.record_arg("inout", name, layout, dtype, align_bytes)
+    return _core.record_arg("inout", name, layout, dtype, align_bytes, 0)
 
 
-def param(name: str, dtype: DType) -> IntLike:
-    """A scalar argument of an integer type, as a symbolic integer with the type's bounds.
+def inputs(name: str, n: int, layout: LayoutLike, dtype: DType, align_bytes: int | None = None) -> Tensor:
+    """A list of `n` arguments of one type that the kernel only reads; the caller passes a list of tensors.
 
-    Raises VerifyError KERNEL_NAME; LayoutError TENSOR_TYPE for other types.
+    ``W[i]`` is one of them, `i` an integer or an expression known at run time; nothing else can be done with the list.
+    Raises as input; ValueError unless n is positive; LayoutError INPUTS_INDEX for a list used as a tensor.
+    """
+    if n < 1:
+        raise ValueError(f"inputs needs at least one tensor, got n={n}")
+    return _core.record_arg("input", name, layout, dtype, align_bytes, n)
+
+
+def param(name: str, dtype: DType) -> Any:
+    """A scalar argument. Of an integer type: a symbolic integer with the type's bounds; else a private scalar tensor.
+
+    Raises VerifyError KERNEL_NAME, KERNEL_SCOPE; LayoutError TENSOR_TYPE.
     """
     return _core.record_param(name, dtype)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from graphene._core import IntLike
 
-__all__ = ["binary", "init", "matmul", "move", "reduce", "shfl", "spec", "ternary", "unary"]
+__all__ = ["allreduce", "binary", "init", "matmul", "move", "reduce", "shfl", "spec", "ternary", "unary"]
 
 On: TypeAlias = "ThreadTensor | tuple[ThreadTensor, ThreadTensor] | None"
 Number: TypeAlias = "Tensor | IntLike | float"
@@ -86,10 +86,24 @@ def reduce(
 ) -> SpecHandle:
     """``out = op over x along axis``; ``accumulate=True`` starts from what `out` holds.
 
-    Operations: add, mul, max, min; of integers also and, or, xor. Of a thread's own registers, the axis one past their
-    last is the group `on`: every lane gets the result of all.
+    Operations: add, mul, max, min; of integers also and, or, xor. Of a thread's own scalar registers, the axis one past
+    their last is the group `on`: every lane gets the result of all.
+
+    Registers are decomposed at once: a thread's own values in register order, then exchanges between the lanes of a
+    row, then shared memory between warps (with barriers). `out` of a fragment: what ``x.reduced(axis, ...)`` declared;
+    with ``lanes=True`` there, own values only. Raises LayoutError REDUCE_FRAGMENT.
     """
     return _record("Reduction", out, (x,), on, atom, op=op, axis=axis, accumulate=accumulate, **attrs)
+
+
+def allreduce(op: str, x: Tensor, on: ThreadTensor) -> None:
+    """``x = op over every thread's x`` (add, mul, max, min) in the group `on`; all of them get the result.
+
+    x: private registers, each for itself. A warp or a power-of-two part of it exchanges registers (PTX shfl.sync.bfly);
+    several warps meet in shared memory, with a barrier before and after the reading. Raises LayoutError
+    REDUCE_FRAGMENT.
+    """
+    _core.record_allreduce(op, x, on)
 
 
 def shfl(out: Tensor, x: Tensor, mode: str, arg: IntLike, on: On = None, atom: Any = None, **attrs: Any) -> SpecHandle:

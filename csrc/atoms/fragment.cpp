@@ -200,8 +200,7 @@ FragmentRegisters fragment_registers(const ir::Tensor& view, const OperandInstan
 
   // Where this collective's part starts.
   const std::optional<Expr> rank = own_rank(exec, *f.group);
-  std::int64_t elements = 1;
-  for (const std::int64_t s : f.shape) elements *= s;
+  const std::int64_t elements = f.covered_elems();
   std::int64_t start = 0;
   if (!rank || (rank->is_const() ? rank->value() : sym::divisor(*rank)) % threads != 0) {
     out.error =

@@ -265,17 +265,17 @@ void add_ternary(std::vector<Atom>& list) {
                     {"bf16x2", "bf16", "[2]", "e2", "sm_80+"}}}},
        .doc = "Multiplies and adds ${T} numbers, rounding once to nearest even.",
        .source = kFmaSource});
-  list.push_back(
-      {.name = "selp.b${E}",
-       .kind = Kind::Ternary,
-       .arch = "sm_70+",
-       .out = {lvalue(out("d", "[].b${E}.RF"))},
-       .in = {lvalue(in("p", "[].pred.RF")), lvalue(in("a", "[].b${E}.RF|IMM")), lvalue(in("b", "[].b${E}.RF|IMM"))},
-       .attrs = {{"op", {"where"}}},
-       .cxx = "$d = $p ? $a : $b;",
-       .family = {{{"E"}, {{"8"}, {"16"}, {"32"}, {"64"}}}},
-       .doc = "Selects one of two values by a truth value.",
-       .source = "PTX ISA, comparison and selection: selp"});
+  list.push_back({.name = "selp.b${E}",
+                  .kind = Kind::Ternary,
+                  .arch = "sm_70+",
+                  .out = {lvalue(out("d", "[].b${E}.RF"))},
+                  .in = {lvalue(in("p", "[].pred.RF|IMM")), lvalue(in("a", "[].b${E}.RF|IMM")),
+                         lvalue(in("b", "[].b${E}.RF|IMM"))},
+                  .attrs = {{"op", {"where"}}},
+                  .cxx = "$d = $p ? $a : $b;",
+                  .family = {{{"E"}, {{"8"}, {"16"}, {"32"}, {"64"}}}},
+                  .doc = "Selects one of two values by a truth value.",
+                  .source = "PTX ISA, comparison and selection: selp"});
 }
 
 }  // namespace

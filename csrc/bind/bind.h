@@ -16,15 +16,16 @@ namespace py = pybind11;
 // Sets the Python error that `e` becomes: for functions that pybind11 does not wrap.
 void set_python_error(const Error& e) noexcept;
 
-void register_base(py::module_& m);     // exceptions and the error catalogue
-void register_sym(py::module_& m);      // IntExpr and its facts
-void register_layout(py::module_& m);   // Layout, Swizzle, ComposedLayout, the algebra
-void register_ir(py::module_& m);       // tensors, threads, the tracing builder
-void register_ir_text(py::module_& m);  // the text and JSON forms of kernels
-void register_atoms(py::module_& m);    // the registry of atomic specs
-void register_lower(py::module_& m);    // verifying, lowering, printing CUDA C++
-void register_sim(py::module_& m);      // running on the CPU
-void register_runtime(py::module_& m);  // compiling, the disk cache, launching
+void register_base(py::module_& m);       // exceptions and the error catalogue
+void register_sym(py::module_& m);        // IntExpr and its facts
+void register_layout(py::module_& m);     // Layout, Swizzle, ComposedLayout, the algebra
+void register_ir(py::module_& m);         // tensors, threads, the tracing builder
+void register_pointwise(py::module_& m);  // expressions and reductions on registers
+void register_ir_text(py::module_& m);    // the text and JSON forms of kernels
+void register_atoms(py::module_& m);      // the registry of atomic specs
+void register_lower(py::module_& m);      // verifying, lowering, printing CUDA C++
+void register_sim(py::module_& m);        // running on the CPU
+void register_runtime(py::module_& m);    // compiling, the disk cache, launching
 
 // The Python class graphene.IntExpr. Constants never become one: they are Python ints.
 struct PyIntExpr {

@@ -110,14 +110,15 @@ void bind_specs(py::module_& m) {
 
 void bind_declarations(py::module_& m) {
   m.def("record_arg", [](const std::string& role, const std::string& name, const py::object& layout,
-                         const py::object& dtype, const py::object& align_bytes) {
+                         const py::object& dtype, const py::object& align_bytes, int count) {
     Builder& b = Builder::require_active(("gr." + role + "()").c_str());
     const ir::Role r = role == "input" ? ir::Role::Input : role == "output" ? ir::Role::Output : ir::Role::InOut;
     return tensor_to_py(b.arg(name, r, data_layout_from_py(layout), dtype_from_py(dtype),
-                              align_bytes.is_none() ? 0 : align_bytes.cast<int>()));
+                              align_bytes.is_none() ? 0 : align_bytes.cast<int>(), count));
   });
   m.def("record_param", [](const std::string& name, const py::object& dtype) {
-    return expr_to_py(Builder::require_active("gr.param()").param(name, dtype_from_py(dtype)));
+    const ir::ScalarParam& p = Builder::require_active("gr.param()").param(name, dtype_from_py(dtype));
+    return p.tensor ? tensor_to_py(p.tensor) : expr_to_py(p.var);
   });
   m.def("record_alloc",
         [](const std::string& name, const py::object& layout, const py::object& dtype, const py::object& memory,
@@ -185,8 +186,16 @@ void bind_control(py::module_& m) {
     Builder::require_active("gr.exit_if()").exit_if(condition_from_py(condition));
   });
   m.def("record_scalar", [](const std::string& name, const py::object& value, std::optional<std::int64_t> min,
-                            std::optional<std::int64_t> max, std::int64_t multiple_of) {
-    return expr_to_py(Builder::require_active("gr.scalar()").scalar(name, expr_from_py(value), min, max, multiple_of));
+                            std::optional<std::int64_t> max, std::int64_t multiple_of, bool droppable) {
+    Builder& b = Builder::require_active("gr.scalar()");
+    return expr_to_py(b.scalar(name, expr_from_py(value), min, max, multiple_of, droppable));
+  });
+  m.def("check_ring", [](const std::string& name, std::int64_t stages, std::int64_t phase) {
+    Builder::require_active("gr.ring()");
+    if (stages >= 1 && (phase == 0 || phase == 1)) return;
+    fail(Code::RING_STAGES, "a ring has at least one stage, and phase 0 or 1",
+         {"ring: " + name, "stages: " + std::to_string(stages), "phase: " + std::to_string(phase)}, "",
+         python_location());
   });
   m.def("record_assign", [](const py::object& scalar, const py::object& value) {
     Builder::require_active("an assignment").assign(expr_from_py(scalar), expr_from_py(value));

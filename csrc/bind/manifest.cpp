@@ -49,6 +49,7 @@ rt::ArgSpec tensor_arg(const ir::Buffer& b) {
   a.flat = leaves_of(b.layout);
   if (same(a.dims, a.flat)) a.flat.clear();
   a.align_bytes = std::max(b.align_bytes, 1);
+  a.list_count = b.count;
   return a;
 }
 

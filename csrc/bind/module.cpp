@@ -7,6 +7,7 @@ PYBIND11_MODULE(_core, m) {
   graphene::bind::register_sym(m);
   graphene::bind::register_layout(m);
   graphene::bind::register_ir(m);
+  graphene::bind::register_pointwise(m);
   graphene::bind::register_ir_text(m);
   graphene::bind::register_atoms(m);
   graphene::bind::register_lower(m);

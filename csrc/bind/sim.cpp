@@ -17,6 +17,7 @@ struct BoundArguments {
   CallArgs call;
   std::vector<sim::Argument> tensors;
   sym::Substitution sizes;
+  std::vector<std::uint64_t> scalars;
 };
 
 std::int64_t signed_bits(std::uint64_t bits, ir::ScalarType t) {
@@ -35,7 +36,7 @@ BoundArguments bind_arguments(const lower::Program& program, const py::tuple& ar
     objects.push_back(value.ptr());
   }
   const py::tuple keywords(names);
-  BoundArguments out{read_call(manifest, objects.data(), args.size(), keywords.ptr(), false), {}, {}};
+  BoundArguments out{read_call(manifest, objects.data(), args.size(), keywords.ptr(), false), {}, {}, {}};
   runtime::DeviceLimits limits;
   limits.grid = {2147483647, 2147483647, 2147483647};
   const runtime::BoundCall bound = runtime::bind_args(manifest, out.call.values, limits);
@@ -60,6 +61,7 @@ BoundArguments bind_arguments(const lower::Program& program, const py::tuple& ar
   for (std::size_t i = 0; i < program.kernel->params.size(); ++i) {
     const ir::ScalarParam& p = program.kernel->params[i];
     if (p.var.is_var()) out.sizes[p.var.node()] = Expr(signed_bits(bound.scalars[i], p.dtype));
+    out.scalars.push_back(bound.scalars[i]);
   }
   return out;
 }
@@ -79,6 +81,7 @@ void register_sim(py::module_& m) {
         const BoundArguments bound = bind_arguments(*program, args, named);
         sim::SimulateOptions options;
         options.sizes = bound.sizes;
+        options.scalars = bound.scalars;
         options.seed = seed;
         options.skip = std::move(skip);
         options.relax = std::move(relax);

@@ -6,6 +6,8 @@
 #include "atoms/try.h"
 #include "build/moves.h"
 #include "build/nest.h"
+#include "build/reduce.h"
+#include "build/relayout.h"
 #include "ir/levels.h"
 
 namespace graphene::build {
@@ -109,13 +111,31 @@ int contiguous_dim(const ir::Tensor& t, std::int64_t values) {
 
 namespace {
 
-bool expand_once(ir::Builder& b, const ir::SpecStmt& spec) {
-  if (spec.atom.empty()) {
-    if (spec.kind != ir::SpecKind::Init || is_leaf(spec, atoms::Registry::get().of_kind(atoms::Kind::Init)))
+// Without an atom: what larger registers and tiles than an instruction's need no choice for.
+bool expand_unnamed(ir::Builder& b, const ir::SpecStmt& spec) {
+  switch (spec.kind) {
+    case ir::SpecKind::Init:
+      if (is_leaf(spec, atoms::Registry::get().of_kind(atoms::Kind::Init))) return false;
+      init(b, spec);
+      return true;
+    case ir::SpecKind::Reduction:
+      if (is_leaf(spec, atoms::Registry::get().of_kind(atoms::Kind::Reduction))) return false;
+      return reduce(b, spec);
+    case ir::SpecKind::Move: {
+      const auto* src = spec.ins.size() == 1 ? std::get_if<TensorPtr>(&spec.ins[0]) : nullptr;
+      if (src == nullptr || spec.outs.size() != 1 || spec.outs[0]->levels.empty()) return false;
+      if (spec.outs[0]->memory() != ir::Memory::RF || (*src)->memory() != ir::Memory::RF) return false;
+      if (is_leaf(spec, atoms::Registry::get().of_kind(atoms::Kind::Move))) return false;
+      relayout(b, spec, spec.outs[0], *src);
+      return true;
+    }
+    default:
       return false;
-    init(b, spec);
-    return true;
   }
+}
+
+bool expand_once(ir::Builder& b, const ir::SpecStmt& spec) {
+  if (spec.atom.empty()) return expand_unnamed(b, spec);
   const std::vector<std::string> names = split(spec.atom);
   for (const std::string& n : names) (void)atoms::require_family(n);
   if (names.size() == 1 && is_leaf(spec, atoms::find_family(spec.atom))) return false;

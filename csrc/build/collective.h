@@ -5,6 +5,9 @@
 //   Move between memories by a group     vector i to thread i mod T, contiguous mode first (copy.cpp)
 //   MatMul over tiles of fragments       one leaf per tile of the atom (matmul.cpp)
 //   Init of more than one element        one leaf per element that a thread holds (init.cpp)
+//   Reduction of registers               own values, then across lanes and warps (reduce.cpp)
+//   Move between registers               what the quotient of the two TV layouts demands (relayout.cpp)
+// Pointwise expressions (pointwise.h) become leaves likewise, with no spec of their own.
 //
 // Nothing here names an instruction: entries are read.
 #pragma once

@@ -4,7 +4,9 @@
 #include <optional>
 
 #include "atoms/fragment.h"
+#include "atoms/parse.h"
 #include "build/held.h"
+#include "build/lanes.h"
 #include "build/moves.h"
 #include "build/nest.h"
 #include "ir/levels.h"
@@ -170,6 +172,8 @@ class FragmentMove {
     std::vector<Expr> index = lane;
     for (std::size_t d = 0; d < rank(); ++d) index[d] = index[d] + runs[0][d];
     Expr run = runs[0][rank()];
+    const Expr writer = load_ ? Expr(1) : first_holder(nest);
+    if (!writer.is_const(1)) b_.if_(writer);
     for (std::size_t k = loops->extent.size(); k-- > 0;) {
       const Expr i = nest.loop("i", loops->extent[k]);
       for (std::size_t d = 0; d < rank(); ++d) index[d] = index[d] + i * loops->step[k][d];
@@ -179,6 +183,26 @@ class FragmentMove {
     const ir::TensorPtr m = nest.at(tiles, index);
     nest.leaf(ir::SpecKind::Move, load_ ? r : m, {load_ ? m : r}, spec_.atom, entry_->thread_count == 1);
     nest.close();
+    if (!writer.is_const(1)) b_.leave();
+  }
+
+  // Of the threads that hold the same elements the first one stores them.
+  Expr first_holder(Nest& nest) {
+    if (entry_->thread_count > 1) return 1;
+    Expr first = 1;
+    const atoms::FlatLayout thread = atoms::flatten(fragment_->buffer->fragment->tv.mode(0));
+    std::int64_t place = 1;
+    for (std::size_t i = 0; i < thread.shape.size(); ++i) {
+      if (thread.shape[i] > 1 && thread.stride[i] == 0 && place < held_.threads) {
+        std::vector<Row> digit;
+        for (std::int64_t t = 0; t < held_.threads; ++t) digit.push_back({t / place % thread.shape[i]});
+        const auto sums = lane_sums(nest, fragment_->buffer->fragment->group, held_.whole_group, digit);
+        if (!sums) irregular();
+        first = sym::logical_and(first, sym::eq((*sums)[0], 0));
+      }
+      place *= thread.shape[i];
+    }
+    return first;
   }
 
   [[noreturn]] void irregular() {
@@ -213,45 +237,10 @@ class FragmentMove {
 
   // Per dimension the part of the address that depends on the thread.
   std::vector<Expr> lane_address(Nest& nest) {
-    std::vector<Expr> sum(rank(), Expr(0));
-    const ir::ThreadPtr& group = fragment_->buffer->fragment->group;
-    bool constant = true;
-    for (std::int64_t t = 1; t < held_.threads; ++t)
-      constant = constant && address_[static_cast<std::size_t>(t)] == address_[0];
-    if (constant) return sum;
-    const std::vector<std::vector<Expr>> own = nest.indices(group);
-    const std::size_t outermost = held_.whole_group ? 0 : group->levels.size() - 1;
-    std::vector<Row> total(static_cast<std::size_t>(held_.threads), Row(rank(), 0));
-    std::int64_t place = 1;  // of a mode's coordinate in the thread's rank
-    for (std::size_t l = group->levels.size(); l-- > outermost;) {
-      const std::vector<Layout> modes = ir::modes_of(group->levels[l]);
-      for (std::size_t m = 0; m < modes.size(); ++m) {
-        const std::int64_t extent = modes[m].size().value();
-        std::vector<Row> rows;
-        for (std::int64_t x = 0; x < extent; ++x) {
-          Row r(rank());
-          for (std::size_t d = 0; d < rank(); ++d)
-            r[d] = address_[static_cast<std::size_t>(x * place)][d] - address_[0][d];
-          rows.push_back(std::move(r));
-        }
-        const std::optional<Digits> digits = find_digits(rows);
-        if (!digits) irregular();
-        for (std::size_t d = 0; d < rank(); ++d) sum[d] = sum[d] + digit_sum(*digits, own[l][m], d);
-        for (std::int64_t t = 0; t < held_.threads; ++t) {
-          for (std::size_t d = 0; d < rank(); ++d) {
-            total[static_cast<std::size_t>(t)][d] += rows[static_cast<std::size_t>(t / place % extent)][d];
-          }
-        }
-        place *= extent;
-      }
-    }
-    for (std::int64_t t = 0; t < held_.threads; ++t) {
-      for (std::size_t d = 0; d < rank(); ++d) {
-        const auto i = static_cast<std::size_t>(t);
-        if (total[i][d] != address_[i][d] - address_[0][d]) irregular();
-      }
-    }
-    return sum;
+    const std::vector<Row> first(address_.begin(), address_.begin() + held_.threads);
+    auto sums = lane_sums(nest, fragment_->buffer->fragment->group, held_.whole_group, first);
+    if (!sums) irregular();
+    return *std::move(sums);
   }
 
   ir::Builder& b_;

@@ -41,8 +41,9 @@ Held enumerate(const ir::SpecStmt& spec, const ir::Tensor& view) {
            {"got: " + view.type_str(false)}, "index its outer level");
   }
   const std::size_t rank = h.shape.size();
-  std::int64_t elements = 1;
-  for (const std::int64_t s : f.shape) elements *= s;
+  std::int64_t own = 1;
+  for (const std::int64_t s : f.shape) own *= s;
+  const std::int64_t elements = f.covered_elems();
   const Start start = find_start(spec, view);
   h.stage = start.element / elements;
   const std::int64_t first = start.element % elements;
@@ -59,10 +60,17 @@ Held enumerate(const ir::SpecStmt& spec, const ir::Tensor& view) {
   }
   std::int64_t size = 1;
   for (const std::int64_t s : h.shape) size *= s;
+  // Elements past the end have coordinates past the end of the last dimension.
+  const bool reaches_past = elements != own;
+  if (reaches_past && (size != own || first != 0)) {
+    refuse(spec, Code::COLLECTIVE_FRAGMENT, "a part of a fragment whose TV layout reaches past its end",
+           {"got: " + view.type_str(false)}, "take the whole fragment");
+  }
+  if (reaches_past) size = elements;
   std::vector<std::int64_t> at(static_cast<std::size_t>(elements), -1);
   for (std::int64_t c = 0; c < size; ++c) {
-    std::int64_t rest = c;
-    std::int64_t e = first;
+    std::int64_t rest = reaches_past ? 0 : c;
+    std::int64_t e = reaches_past ? c : first;
     for (std::size_t d = 0; d < rank; ++d) {
       e += dims[d](rest % h.shape[d]);
       rest /= h.shape[d];
@@ -97,7 +105,7 @@ Held enumerate(const ir::SpecStmt& spec, const ir::Tensor& view) {
                "take a view that every thread holds with the same registers");
       }
       for (std::size_t d = 0; d < rank; ++d) {
-        *out++ = c % h.shape[d];
+        *out++ = reaches_past && d + 1 == rank ? c : c % h.shape[d];
         c /= h.shape[d];
       }
     }

@@ -317,7 +317,9 @@ std::string AtomText::single_register(const std::string& value, ir::ScalarType d
 std::string AtomText::element(const MemRef& ref, std::int64_t delta) {
   const auto b = static_cast<std::size_t>(ref.buffer);
   const Expr index = ref.offset + Expr(delta);
-  return buffers_[b] + "[" + expressions_.text(index, buffers_[b]).text + "]";
+  std::string base = buffers_[b];
+  if (program_.buffers[b].buffer->count > 0) base += ".at[" + expressions_.text(ref.member, "which").text + "]";
+  return base + "[" + expressions_.text(index, buffers_[b]).text + "]";
 }
 
 // Of value 0: what an instruction gets.

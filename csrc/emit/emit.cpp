@@ -35,7 +35,9 @@ class KernelPrinter {
     names_ = {};
     registers_.emplace(program_.registers, names_);
     std::vector<std::string> buffers;
-    for (const lower::MemBuffer& b : program_.buffers) buffers.push_back(names_.fresh(b.c_name));
+    for (const lower::MemBuffer& b : program_.buffers) {
+      buffers.push_back(b.list_index > 0 ? buffers.back() : names_.fresh(b.c_name));
+    }
     buffers_ = buffers;
     for (std::size_t i = 0; i < program_.fill_rows.size(); ++i) fill_rows_.push_back(names_.fresh("outside"));
     name_parameters();
@@ -119,7 +121,7 @@ class KernelPrinter {
 
   void name_parameters() {
     for (const ir::ScalarParam& p : program_.kernel->params) {
-      const std::string name = names_.fresh(p.name);
+      const std::string name = p.tensor ? registers_->name_of(p.tensor->buffer->id) : names_.fresh(p.name);
       scalar_names_.push_back(name);
       if (p.var.is_var()) parameters_.push_back({p.var, name, ir::bits(p.dtype) > 32});
     }
@@ -133,8 +135,13 @@ class KernelPrinter {
     std::vector<std::string> params;
     for (std::size_t i = 0; i < program_.buffers.size(); ++i) {
       const lower::MemBuffer& b = program_.buffers[i];
-      if (b.argument < 0) continue;
+      if (b.argument < 0 || b.list_index > 0) continue;
       const std::string constant = b.buffer->role == ir::Role::Input ? "const " : "";
+      if (b.buffer->count > 0) {
+        params.push_back("const __grid_constant__ gr_list<" + constant + c_type(b.dtype) + ", " +
+                         std::to_string(b.buffer->count) + "> " + buffers_[i]);
+        continue;
+      }
       params.push_back(constant + c_type(b.dtype) + "* __restrict__ " + buffers_[i]);
     }
     for (std::size_t i = 0; i < program_.kernel->params.size(); ++i) {

@@ -26,6 +26,12 @@ constexpr auto kEntries = std::to_array<Entry>({
     {"u64", "using u64 = unsigned long long;"},
     {"half", "using half = u16;  // the bits of an IEEE binary16"},
     {"bfloat16", "using bfloat16 = u16;"},
+    {"gr_list",
+     "// A list of tensors, in the kernel's parameters.\n"
+     "template <class T, int N>\n"
+     "struct gr_list {\n"
+     "  T* at[N];\n"
+     "};"},
     {"gr_shared",
      "// The 32-bit address of shared memory that instructions take.\n"
      "static __device__ __forceinline__ u32 gr_shared(const void* p) { return (u32)__cvta_generic_to_shared(p); }"},

@@ -8,6 +8,13 @@ Registers::Registers(const std::vector<lower::RegArray>& arrays, Names& names) :
   for (const lower::RegArray& a : arrays) names_.push_back(names.fresh(a.c_name));
 }
 
+const std::string& Registers::name_of(int buffer) const {
+  for (std::size_t i = 0; i < arrays_.size(); ++i) {
+    if (arrays_[i].buffer->id == buffer) return names_[i];
+  }
+  internal_error(__FILE__, __LINE__, "no registers of this buffer");
+}
+
 bool Registers::both(int array) const {
   const Use& use = uses_[static_cast<std::size_t>(array)];
   return use.values && use.words;
@@ -37,7 +44,7 @@ std::vector<std::string> Registers::declarations() const {
   for (std::size_t i = 0; i < arrays_.size(); ++i) {
     const lower::RegArray& a = arrays_[i];
     const Use& use = uses_[i];
-    if (!use.values && !use.words) continue;
+    if (a.param >= 0 || (!use.values && !use.words)) continue;  // a scalar argument is declared by the signature
     const std::string type = c_type(a.dtype);
     const std::string values = a.regs == 1 && !use.words ? "" : "[" + std::to_string(a.regs) + "]";
     const int per = std::max(1, 32 / ir::bits(a.dtype));

@@ -20,6 +20,7 @@ class Registers {
   // Values packed in one 32-bit word, an lvalue; nullopt unless they are that word in order.
   std::optional<std::string> word(int array, const std::vector<int>& values);
 
+  [[nodiscard]] const std::string& name_of(int buffer) const;  // of the array that is this buffer's
   [[nodiscard]] const lower::RegArray& array(int i) const { return arrays_[static_cast<std::size_t>(i)]; }
   // Declarations of the arrays that are used, from what was asked for so far.
   [[nodiscard]] std::vector<std::string> declarations() const;

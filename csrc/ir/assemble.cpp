@@ -203,19 +203,28 @@ void Assembler::symbol(const std::string& name, const FactsDecl& facts) {
   kernel_.symbols.push_back(define(info));
 }
 
-void Assembler::param(const std::string& name, ScalarType dtype, const FactsDecl& facts) {
+void Assembler::param(const std::string& name, ScalarType dtype, const FactsDecl& facts, std::optional<int> id) {
   ScalarParam p{.name = name,
                 .dtype = dtype,
                 .var = 0,
+                .tensor = nullptr,
                 .position = static_cast<int>(kernel_.args.size() + kernel_.params.size())};
   const ScalarInfo::Class cls = info(dtype).cls;
-  if (cls == ScalarInfo::Class::Signed || cls == ScalarInfo::Class::Unsigned) {
+  const bool integer = cls == ScalarInfo::Class::Signed || cls == ScalarInfo::Class::Unsigned;
+  if (integer == id.has_value())
+    fail(Code::IR_PARSE, integer ? "an integer parameter is no tensor" : "the number of the parameter's register",
+         {"parameter: " + name + ":" + ir::name(dtype)},
+         integer ? "" : "write: param " + name + ":" + ir::name(dtype) + " = %3");
+  if (integer) {
     sym::VarInfo v = param_info(name, dtype);
     facts.apply(v);
     p.var = define(v);
     args_.insert(name);
   } else {
     argument_name(name, "a parameter");
+    take_id('%', *id);
+    p.tensor = std::make_shared<const Tensor>(declare_param(*id, name, dtype));
+    define(p.tensor);
   }
   kernel_.params.push_back(std::move(p));
 }
@@ -229,7 +238,11 @@ void Assembler::argument(int id, Buffer buffer, const TypeDecl& type) {
   buffer.id = id;
   buffer.dtype = type.dtype;
   buffer.memory = type.memory;
-  buffer.layout = data_layout(type.levels, 0);
+  if (buffer.count > 0 &&
+      (type.levels.empty() || !type.levels[0].shape.is_leaf() || !type.levels[0].shape.leaf().is_const(buffer.count)))
+    fail(Code::IR_TYPE_MISMATCH, "the outermost level must be the list",
+         {"want: [" + std::to_string(buffer.count) + ":0]...", "got:  " + written_levels(type.levels)});
+  buffer.layout = data_layout(type.levels, buffer.count > 0 ? 1 : 0);
   auto t = std::make_shared<const Tensor>(declare(std::move(buffer)));
   kernel_.args.push_back(t);
   define(t);
@@ -341,8 +354,6 @@ void check_fragment(const Fragment& f, const std::vector<LevelDecl>& levels) {
     fail(Code::FRAGMENT_SHAPE, "a TV layout has constant sizes and two modes, threads and values", details);
   if (!identical(f.group->size(), f.tv.mode(0).size()))
     fail(Code::FRAGMENT_GROUP, "the TV layout is for another number of threads", details);
-  if (!sym::prove(sym::le(f.tv.cosize(), elems)))
-    fail(Code::FRAGMENT_SHAPE, "the TV layout reaches past the fragment's last element", details);
   Expr size = 1;
   Expr reach = 1;
   for (const LevelDecl& l : levels) {

@@ -53,7 +53,8 @@ class Assembler {
   // Declarations, before the statements. Each throws IR_DUPLICATE when the name is taken, KERNEL_NAME when it
   // cannot be one.
   void symbol(const std::string& name, const FactsDecl& facts);
-  void param(const std::string& name, ScalarType dtype, const FactsDecl& facts);
+  // `id`: of the private scalar that a parameter of no integer type is.
+  void param(const std::string& name, ScalarType dtype, const FactsDecl& facts, std::optional<int> id);
   void argument(int id, Buffer buffer, const TypeDecl& type);
   void launch(int id, const ThreadTypeDecl& type);
 

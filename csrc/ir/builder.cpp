@@ -33,6 +33,24 @@ const char* kind_word(sym::VarKind k) {
   }
 }
 
+// Removes the statements of scalars.
+void drop(Block& block, const std::unordered_set<const sym::Node*>& scalars) {
+  std::erase_if(block, [&](const StmtPtr& s) {
+    const auto* scalar = s->as<ScalarStmt>();
+    return scalar != nullptr && scalars.contains(scalar->var.node());
+  });
+  for (const StmtPtr& p : block) {
+    auto& s = const_cast<Stmt&>(*p);  // NOLINT(cppcoreguidelines-pro-type-const-cast): not closed yet
+    if (auto* spec = std::get_if<SpecStmt>(&s.node)) drop(spec->body, scalars);
+    if (auto* loop = std::get_if<LoopStmt>(&s.node)) drop(loop->body, scalars);
+    if (auto* only = std::get_if<OnlyStmt>(&s.node)) drop(only->body, scalars);
+    if (auto* branch = std::get_if<IfStmt>(&s.node)) {
+      drop(branch->then_body, scalars);
+      drop(branch->else_body, scalars);
+    }
+  }
+}
+
 void renumber(const Block& block, int& next) {
   for (const StmtPtr& p : block) {
     // Statements are this builder's own until the kernel is closed.
@@ -161,6 +179,7 @@ void Builder::use(const ThreadPtr& t, const char* as) const {
 void Builder::use(const Expr& e) {
   if (e.is_const()) return;
   for (const Expr& v : sym::free_vars(e)) {
+    unused_.erase(v.node());
     const auto it = vars_.find(v.node());
     if (it != vars_.end()) {
       if (open(it->second)) continue;
@@ -285,7 +304,7 @@ std::shared_ptr<Stmt> Builder::spec(SpecStmt s) {
   if (builder_hooks().complete) located([&] { builder_hooks().complete(s); });
   const auto stmt = append({0, here(), std::move(s)});
   auto& node = std::get<SpecStmt>(stmt->node);
-  if ((node.atom.empty() && node.kind != SpecKind::Init) || !builder_hooks().expand) return stmt;
+  if (!builder_hooks().expand) return stmt;
   push(stmt, &node.body);
   bool expanded = false;
   try {
@@ -306,6 +325,10 @@ std::shared_ptr<Stmt> Builder::spec(SpecStmt s) {
 void Builder::enter(const std::shared_ptr<Stmt>& stmt) {
   ready();
   auto& s = std::get<SpecStmt>(stmt->node);
+  if (s.collective && s.atom.empty()) {  // the decomposition nobody asked for gives way to the one by hand
+    s.body.clear();
+    s.collective = s.decomposed = false;
+  }
   if (s.decomposed)
     refuse(Code::SPEC_ENTER,
            s.collective ? "a spec with atom= is decomposed already" : "the spec is decomposed already", {},
@@ -396,7 +419,7 @@ void Builder::check_scalar(const sym::VarInfo& facts, const Expr& value) const {
 }
 
 Expr Builder::scalar(const std::string& name, const Expr& value, std::optional<std::int64_t> min,
-                     std::optional<std::int64_t> max, std::int64_t multiple_of) {
+                     std::optional<std::int64_t> max, std::int64_t multiple_of, bool droppable) {
   ready();
   if (!is_identifier(name)) refuse(Code::KERNEL_NAME, "the name of a scalar must be an identifier", {"got: " + name});
   use(value);
@@ -409,13 +432,16 @@ Expr Builder::scalar(const std::string& name, const Expr& value, std::optional<s
   const Expr var = declare_var(v);
   check_scalar(v, value);
   append({0, here(), ScalarStmt{var, value, true}});
+  if (droppable) unused_.insert(var.node());
   return var;
 }
 
 void Builder::assign(const Expr& scalar, const Expr& value) {
   ready();
+  const bool unused = unused_.contains(scalar.node());
   use(scalar);
   use(value);
+  if (unused) unused_.insert(scalar.node());
   GR_ASSERT(scalar.is_var() && scalar.var().kind == sym::VarKind::Scalar,
             "an assignment to something else than a scalar");
   check_scalar(scalar.var(), value);
@@ -436,6 +462,7 @@ KernelPtr Builder::close() {
     refuse(Code::KERNEL_OPEN, "a block of the kernel is still open", {"kernel: " + kernel_.name},
            "leave loops and specs before the kernel ends");
   each(ThreadUnit::Block);  // declares the launch if nobody did
+  if (!unused_.empty()) drop(kernel_.body, unused_);
   int next = 0;
   renumber(kernel_.body, next);
   abandon();

@@ -48,8 +48,10 @@ class Builder {
   static Builder& require_active(const char* call);  // KERNEL_NONE when there is none
 
   // Declarations.
-  TensorPtr arg(const std::string& name, Role role, const Layout& layout, ScalarType dtype, int align_bytes);
-  Expr param(const std::string& name, ScalarType dtype);  // its variable; 0 for floating-point types
+  // `count` > 0: a list of so many tensors.
+  TensorPtr arg(const std::string& name, Role role, const Layout& layout, ScalarType dtype, int align_bytes,
+                int count = 0);
+  const ScalarParam& param(const std::string& name, ScalarType dtype);
   ThreadPtr blocks(std::vector<Expr> dims);
   ThreadPtr threads(std::vector<Expr> dims);
   TensorPtr alloc(const std::string& name, const Layout& layout, ScalarType dtype, Memory memory,
@@ -80,8 +82,9 @@ class Builder {
   [[nodiscard]] std::size_t depth() const { return frames_.size(); }
 
   void exit_if(const Expr& condition);
+  // `droppable`: forgotten when the kernel closes unless something besides its own assignments uses it.
   Expr scalar(const std::string& name, const Expr& value, std::optional<std::int64_t> min,
-              std::optional<std::int64_t> max, std::int64_t multiple_of);
+              std::optional<std::int64_t> max, std::int64_t multiple_of, bool droppable = false);
   void assign(const Expr& scalar, const Expr& value);
   void sync(SyncStmt s);
 
@@ -137,9 +140,10 @@ class Builder {
   std::unordered_map<const Tensor*, int> tensors_;  // scope that made it
   std::unordered_map<const ThreadTensor*, int> threads_;
   std::unordered_map<const sym::Node*, int> vars_;
-  std::unordered_set<const Stmt*> with_else_;  // branches that else_() has been given to
-  std::unordered_set<std::string> names_;      // of variables, symbols, parameters and arguments
-  std::vector<TensorPtr> keep_tensors_;        // keeps addresses unique while recording
+  std::unordered_set<const sym::Node*> unused_;  // droppable scalars that nothing uses so far
+  std::unordered_set<const Stmt*> with_else_;    // branches that else_() has been given to
+  std::unordered_set<std::string> names_;        // of variables, symbols, parameters and arguments
+  std::vector<TensorPtr> keep_tensors_;          // keeps addresses unique while recording
   std::vector<ThreadPtr> keep_threads_;
   ThreadPtr each_block_, each_thread_;
   std::optional<Diagnostic> noted_;

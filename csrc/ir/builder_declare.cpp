@@ -26,7 +26,8 @@ struct TypeCheck {
 
 }  // namespace
 
-TensorPtr Builder::arg(const std::string& name, Role role, const Layout& layout, ScalarType dtype, int align_bytes) {
+TensorPtr Builder::arg(const std::string& name, Role role, const Layout& layout, ScalarType dtype, int align_bytes,
+                       int count) {
   ready();
   const TypeCheck check{name, [this](std::string m, std::vector<std::string> d, std::string f) {
                           refuse(Code::TENSOR_TYPE, std::move(m), std::move(d), std::move(f));
@@ -45,6 +46,7 @@ TensorPtr Builder::arg(const std::string& name, Role role, const Layout& layout,
   b.role = role;
   b.layout = layout;
   b.align_bytes = align_bytes;
+  b.count = count;
   b.loc = here();
   auto t = std::make_shared<const Tensor>(located([&] { return declare(std::move(b)); }));
   own(t);
@@ -52,19 +54,23 @@ TensorPtr Builder::arg(const std::string& name, Role role, const Layout& layout,
   return t;
 }
 
-Expr Builder::param(const std::string& name, ScalarType dtype) {
+const ScalarParam& Builder::param(const std::string& name, ScalarType dtype) {
   ready();
   if (info(dtype).cls == ScalarInfo::Class::Bits)
     refuse(Code::TENSOR_TYPE, "untyped bits are for patterns, not for parameters", {"parameter: " + name});
   if (frames_.size() > 1)
     refuse(Code::KERNEL_SCOPE, "parameters are declared at the top of the kernel", {"parameter: " + name});
   take_name(name, "a parameter");
-  ScalarParam p{name, dtype, 0, static_cast<int>(kernel_.args.size() + kernel_.params.size())};
+  ScalarParam p{name, dtype, 0, nullptr, static_cast<int>(kernel_.args.size() + kernel_.params.size())};
   const auto cls = info(dtype).cls;
-  if (cls == ScalarInfo::Class::Signed || cls == ScalarInfo::Class::Unsigned)
+  if (cls == ScalarInfo::Class::Signed || cls == ScalarInfo::Class::Unsigned) {
     p.var = declare_var(param_info(name, dtype));
+  } else {
+    p.tensor = std::make_shared<const Tensor>(declare_param(next_tensor_id_++, name, dtype));
+    own(p.tensor);
+  }
   kernel_.params.push_back(p);
-  return p.var;
+  return kernel_.params.back();
 }
 
 ThreadPtr Builder::launch(ThreadTensor t, ThreadPtr& slot, const char* call) {

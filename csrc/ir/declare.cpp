@@ -140,11 +140,7 @@ int usual_align_bytes(const Buffer& b) {
 
 Expr usual_stage_elems(const Buffer& b) {
   if (b.stages == 0) return 0;
-  if (b.fragment) {
-    Expr n = 1;
-    for (const std::int64_t s : b.fragment->shape) n = n * s;
-    return n;
-  }
+  if (b.fragment) return b.fragment->covered_elems();
   const Expr n = b.layout.cosize();
   if (b.memory != Memory::SH) return n;
   const int bytes = bits(b.dtype) / 8;
@@ -162,8 +158,20 @@ Tensor declare(Buffer b) {
   if (!scalar) b.layout = level_of(modes_of(b.layout));
   if (!scalar) t.levels = {b.layout};
   if (b.stages > 0) t.levels.insert(t.levels.begin(), Layout(b.stages, b.stage_elems));
+  if (b.count > 0) t.levels.insert(t.levels.begin(), Layout(b.count, 0));
   t.buffer = std::make_shared<const Buffer>(std::move(b));
   return t;
+}
+
+Tensor declare_param(int id, const std::string& name, ScalarType dtype) {
+  Buffer b;
+  b.id = id;
+  b.name = name;
+  b.dtype = dtype;
+  b.memory = Memory::RF;
+  b.role = Role::Input;
+  b.layout = Layout(IntTuple(std::vector<IntTuple>{}));
+  return declare(std::move(b));
 }
 
 namespace {

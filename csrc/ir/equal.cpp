@@ -59,8 +59,9 @@ bool same(const Fragment& a, const Fragment& b) {
 bool same(const Buffer& a, const Buffer& b) {
   return a.id == b.id && a.name == b.name && a.dtype == b.dtype && a.memory == b.memory && a.role == b.role &&
          same(a.layout, b.layout) && a.swizzle == b.swizzle && a.stages == b.stages &&
-         same(a.stage_elems, b.stage_elems) && a.align_bytes == b.align_bytes && a.over == b.over &&
-         a.fragment.has_value() == b.fragment.has_value() && (!a.fragment || same(*a.fragment, *b.fragment));
+         same(a.stage_elems, b.stage_elems) && a.count == b.count && a.align_bytes == b.align_bytes &&
+         a.over == b.over && a.fragment.has_value() == b.fragment.has_value() &&
+         (!a.fragment || same(*a.fragment, *b.fragment));
 }
 
 bool same(const DimBound& a, const DimBound& b) {
@@ -69,7 +70,8 @@ bool same(const DimBound& a, const DimBound& b) {
 
 bool same(const Tensor& a, const Tensor& b) {
   return a.id == b.id && same(a.buffer, b.buffer) && same(a.offset, b.offset) && same(a.levels, b.levels) &&
-         same(a.bounds, b.bounds) && a.dtype == b.dtype && a.own_values == b.own_values;
+         same(a.bounds, b.bounds) && a.dtype == b.dtype && a.own_values == b.own_values &&
+         a.member.has_value() == b.member.has_value() && (!a.member || same(*a.member, *b.member));
 }
 
 bool same(const IndexArg& a, const IndexArg& b) {
@@ -86,7 +88,8 @@ bool same(const Operand& a, const Operand& b) {
 }
 
 bool same(const ScalarParam& a, const ScalarParam& b) {
-  return a.name == b.name && a.dtype == b.dtype && same(a.var, b.var) && a.position == b.position;
+  return a.name == b.name && a.dtype == b.dtype && same(a.var, b.var) && same(a.tensor, b.tensor) &&
+         a.position == b.position;
 }
 
 // Only the arguments that the operation has are compared.

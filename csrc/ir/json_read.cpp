@@ -236,12 +236,14 @@ class Reader {
   void argument(const At& j) {
     const std::string role = j["role"].string();
     if (role == "param") {
-      j.only({"name", "role", "dtype", "multiple_of", "min", "max", "lo", "hi"});
+      j.only({"name", "role", "dtype", "id", "multiple_of", "min", "max", "lo", "hi"});
       const FactsDecl f = facts(j);
-      j.run([&] { as_.param(j["name"].string(), dtype(j["dtype"]), f); });
+      std::optional<int> id;
+      if (j.has("id")) id = j["id"].id();
+      j.run([&] { as_.param(j["name"].string(), dtype(j["dtype"]), f, id); });
       return;
     }
-    j.only({"id", "name", "role", "type", "align", "loc"});
+    j.only({"id", "name", "role", "type", "count", "align", "loc"});
     Buffer b;
     if (role == "input")
       b.role = Role::Input;
@@ -253,6 +255,7 @@ class Reader {
       j["role"].expected(R"("input", "output", "inout" or "param")");
     b.name = j["name"].string();
     b.loc = location(j);
+    if (j.has("count")) b.count = j["count"].small(1, std::numeric_limits<int>::max());
     if (j.has("align")) b.align_bytes = j["align"].small(0, std::numeric_limits<int>::max());
     const TypeDecl t = type(j["type"]);
     const int id = j["id"].id();

@@ -127,6 +127,7 @@ class Writer {
   [[nodiscard]] static Json param(const ScalarParam& p) {
     Json out = {{"name", p.name}, {"role", "param"}, {"dtype", name(p.dtype)}};
     if (p.var.is_var()) put_facts(out, p.var.var(), param_info(p.name, p.dtype));
+    if (p.tensor) out["id"] = p.tensor->id;
     return out;
   }
 
@@ -134,6 +135,7 @@ class Writer {
     const Buffer& b = *t.buffer;
     const char* role = b.role == Role::Input ? "input" : b.role == Role::Output ? "output" : "inout";
     Json out = {{"id", t.id}, {"name", b.name}, {"role", role}, {"type", type_json(t)}, {"align", b.align_bytes}};
+    if (b.count > 0) out["count"] = b.count;
     put_loc(out, b.loc);
     return out;
   }

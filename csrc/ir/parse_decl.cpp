@@ -85,7 +85,12 @@ void DeclReader::param() {
   if (!dtype || info(*dtype).cls == ScalarInfo::Class::Bits)
     source_.fail_at(at_type.offset, Code::IR_PARSE, "no element type " + at_type.str());
   const FactsDecl f = facts();
-  at(t, [&] { as_.param(n, *dtype, f); });
+  std::optional<int> id;
+  if (tok().is("=")) {
+    advance();
+    id = id_after('%');
+  }
+  at(t, [&] { as_.param(n, *dtype, f, id); });
 }
 
 void DeclReader::argument() {
@@ -98,6 +103,10 @@ void DeclReader::argument() {
   b.role = role_of(tok());
   advance();
   b.name = string("the argument's name in quotes");
+  if (accept_name("count")) {
+    expect("=");
+    b.count = small("a number of tensors", 1, kMaxInt32);
+  }
   if (accept_name("align")) {
     expect("=");
     b.align_bytes = small("an alignment", 1, kMaxInt32);

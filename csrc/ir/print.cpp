@@ -175,6 +175,7 @@ std::string arg_text(const TensorPtr& arg) {
   const Buffer& b = *arg->buffer;
   const char* role = b.role == Role::Input ? "input" : b.role == Role::Output ? "output" : "inout";
   std::string s = ref(arg, true) + " = " + role + " " + quote(b.name);
+  if (b.count > 0) s += " count=" + std::to_string(b.count);
   if (b.align_bytes != usual_align_bytes(b)) s += " align=" + std::to_string(b.align_bytes);
   return s;
 }
@@ -195,6 +196,7 @@ class Printer {
   static std::string param_text(const ScalarParam& p) {
     std::string s = "param " + p.name + ":" + name(p.dtype);
     if (p.var.is_var()) s += facts_text(p.var.var(), param_info(p.name, p.dtype));
+    if (p.tensor) s += " = " + ref(p.tensor);
     return s;
   }
 

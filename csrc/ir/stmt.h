@@ -128,6 +128,7 @@ struct ScalarParam {
   std::string name;
   ScalarType dtype = ScalarType::fp32;
   Expr var;          // integer types: its Param variable
+  TensorPtr tensor;  // other types: a private scalar that every thread finds set
   int position = 0;  // arguments of either kind that are declared before it
 };
 

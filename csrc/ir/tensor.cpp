@@ -33,6 +33,13 @@ bool always(const DimBound& b) {
 
 std::int64_t Fragment::values() const { return tv.mode(1).size().value(); }
 
+std::int64_t Fragment::covered_elems() const {
+  std::int64_t inner = 1;
+  for (std::size_t d = 0; d + 1 < shape.size(); ++d) inner *= shape[d];
+  const std::int64_t reach = tv.mode(0).cosize().value() + tv.mode(1).cosize().value() - 1;
+  return inner * std::max(shape.back(), (reach + inner - 1) / inner);
+}
+
 Expr Buffer::size_elems() const {
   if (memory == Memory::RF) {
     const Expr one = fragment ? Expr(fragment->values()) : layout.cosize();
@@ -87,6 +94,12 @@ void check_tiler(const Tensor& t, std::size_t want, const layout::Tiler& tiler) 
          "None keeps a dimension whole");
 }
 
+void check_not_list(const Tensor& t) {
+  if (!t.is_list()) return;
+  fail(Code::INPUTS_INDEX, "a list of tensors must be indexed before anything else", {tensor_line(t)},
+       "choose one of them: " + t.buffer->name + "[i]");
+}
+
 // A fragment's dimension is the concatenation of its levels' modes, innermost fastest. The tile takes whole inner modes
 // and a part of the next one; what is left of it and the outer modes number the tiles.
 Tensor tile_fragment(const Tensor& t, const layout::Tiler& tiler) {
@@ -134,6 +147,7 @@ Tensor tile_fragment(const Tensor& t, const layout::Tiler& tiler) {
 }  // namespace
 
 Tensor tile(const Tensor& t, const layout::Tiler& tiler) {
+  check_not_list(t);
   if (t.is_fragment()) return tile_fragment(t, tiler);
   check_tiler(t, t.levels.empty() ? 0 : static_cast<std::size_t>(t.levels[0].rank()), tiler);
   const std::vector<Layout> modes = modes_of(t.levels[0]);
@@ -215,7 +229,7 @@ void check_index(const Tensor& t, std::size_t i, const Expr& at, const Expr& siz
   };
   if (sym::prove(sym::lt(at, 0))) wrong("a negative index", "indices count from 0; they do not wrap around");
   const bool below = sym::prove(sym::lt(at, size));
-  if (!below && sym::prove(sym::le(size, at)) && (t.levels.size() == 1 || t.memory() != Memory::GL))
+  if (!below && sym::prove(sym::le(size, at)) && (t.levels.size() == 1 || t.memory() != Memory::GL || t.is_list()))
     wrong("an index past the end", "");
   if (!sym::prove(sym::le(0, at))) extra.push_back({-at, {}, 1});
   if (!below && !implied(t, i, size)) extra.push_back({at, {}, size});
@@ -230,8 +244,10 @@ Tensor index(const Tensor& t, const std::vector<IndexArg>& args) {
     fail(Code::TENSOR_INDEX, "one index per mode of the outermost level is needed",
          {tensor_line(t), "want: " + std::to_string(modes.size()), "got: " + std::to_string(args.size())},
          "':' keeps a mode");
+  if (t.is_list() && args[0].kind != IndexArg::Kind::At) check_not_list(t);
   Tensor out = t;
   out.id = -1;
+  if (t.is_list()) out.member = args[0].at;
   std::vector<DimBound> extra;
   std::vector<Layout> kept;
   std::vector<std::vector<Layout>> bound_kept(t.bounds.size());
@@ -288,6 +304,7 @@ Tensor index(const Tensor& t, const std::vector<IndexArg>& args) {
 }
 
 Tensor permute(const Tensor& t, const std::vector<int>& order) {
+  check_not_list(t);
   std::vector<int> sorted = order;
   std::sort(sorted.begin(), sorted.end());
   for (std::size_t i = 0; i < sorted.size(); ++i)
@@ -313,6 +330,7 @@ Tensor permute(const Tensor& t, const std::vector<int>& order) {
 }
 
 Tensor transpose(const Tensor& t) {
+  check_not_list(t);
   for (const Layout& l : t.levels)
     if (l.rank() != 2)
       fail(Code::TENSOR_RANK, ".T swaps the two modes of every level",
@@ -321,6 +339,7 @@ Tensor transpose(const Tensor& t) {
 }
 
 Tensor reshape(const Tensor& t, int level, const Layout& shape) {
+  check_not_list(t);
   if (level < 0 || level >= static_cast<int>(t.levels.size()))
     fail(Code::TENSOR_RESHAPE, "no such level",
          {tensor_line(t), "want: 0 to " + std::to_string(static_cast<int>(t.levels.size()) - 1),
@@ -339,6 +358,7 @@ Tensor reshape(const Tensor& t, int level, const Layout& shape) {
 }
 
 Tensor window(const Tensor& t, const Expr& start, const Expr& size) {
+  check_not_list(t);
   auto first = [&](const Layout& level) { return level.shape().is_leaf() ? level : level.mode(0); };
   if (t.levels.empty() || !first(t.levels[0]).shape().is_leaf() || t.is_fragment())
     fail(Code::TENSOR_WINDOW, "a window needs a plain outermost mode in memory or private registers", {tensor_line(t)});
@@ -371,9 +391,10 @@ Tensor values(const Tensor& t) {
   const Fragment& f = *t.buffer->fragment;
   Expr elems = 1;
   for (std::int64_t s : f.shape) elems = elems * s;
+  const Expr stage_elems = f.covered_elems();
   Expr stage = 0;
-  if (t.buffer->stages > 0) stage = sym::floor_div(t.offset, elems);
-  const bool whole = identical(t.size(), elems) && identical(t.offset, stage * elems);
+  if (t.buffer->stages > 0) stage = sym::floor_div(t.offset, stage_elems);
+  const bool whole = identical(t.size(), elems) && identical(t.offset, stage * stage_elems);
   if (!whole)
     fail(Code::TENSOR_VALUES, "values() takes a whole fragment, or one whole stage of it",
          {tensor_line(t), "want: " + elems.str() + " elements from the start of a stage",

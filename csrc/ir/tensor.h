@@ -24,6 +24,9 @@ struct Fragment {
   Layout tv;                        // two modes
   std::string label;                // "mma.m16n8k16.f32.f16.c", printed in RF<...>; "tv" when built from gr.tv
   [[nodiscard]] std::int64_t values() const;  // registers per thread and stage
+  // Elements that `tv` reaches, at least those of `shape`: a TV layout may reach past the end of the last dimension;
+  // such elements read as the fill, and are not written.
+  [[nodiscard]] std::int64_t covered_elems() const;
 };
 
 enum class Role : std::uint8_t { Input, Output, InOut, Alloc, Free };  // Free: gr.tensor, outside kernels
@@ -36,6 +39,7 @@ struct Buffer {
   Role role = Role::Free;
   Layout layout;     // of one stage, elements
   Swizzle swizzle;   // SH: physical element = swizzle(logical offset); trivial elsewhere
+  int count = 0;     // gr.inputs: a list of so many tensors of this type; 0: one tensor
   int stages = 0;    // 0: not staged. Stage s starts at s * stage_elems
   Expr stage_elems;  // elements of one stage (SH: rounded up to the alignment)
   int align_bytes = 0;
@@ -64,9 +68,11 @@ struct Tensor {
   std::vector<Layout> levels;    // outermost first; empty: a scalar "[]"
   std::vector<DimBound> bounds;  // only dimensions that a partial tile made uncertain
   ScalarType dtype = ScalarType::fp32;
-  bool own_values = false;  // of a fragment, what values() gave: offsets count the thread's own registers
+  std::optional<Expr> member;  // of a list of tensors: which one; none: the list itself
+  bool own_values = false;     // of a fragment, what values() gave: offsets count the thread's own registers
 
   [[nodiscard]] Memory memory() const { return buffer->memory; }
+  [[nodiscard]] bool is_list() const { return buffer->count > 0 && !member; }
   [[nodiscard]] bool is_fragment() const { return buffer->fragment.has_value() && !own_values; }
   // The logical shape over all levels: product per dimension. TENSOR_RANK unless all levels have one rank.
   [[nodiscard]] std::vector<Expr> logical_shape() const;

@@ -23,7 +23,8 @@ struct RegArray {
   ir::BufferPtr buffer;
   std::string c_name;
   ir::ScalarType dtype;
-  int regs = 0;  // values per thread, all stages
+  int regs = 0;    // values per thread, all stages
+  int param = -1;  // a scalar argument: its number among the kernel's; set when a thread starts
 };
 
 // A buffer in memory: a kernel argument (GL) or an allocation in shared memory.
@@ -34,7 +35,8 @@ struct MemBuffer {
   ir::Memory memory;
   Expr size_elems;                       // legal offsets are [0, size_elems)
   std::int64_t shared_offset_bytes = 0;  // SH: where it starts in the block's shared memory
-  int argument = -1;                     // GL: position among the kernel's tensor arguments
+  int argument = -1;                     // GL: position among the tensors of the kernel's arguments
+  int list_index = 0;                    // of a list of tensors: which one; they stand one after the other
 };
 
 struct RegRef {  // value v of the atom's operand is register values[v] of the array
@@ -43,7 +45,8 @@ struct RegRef {  // value v of the atom's operand is register values[v] of the a
 };
 struct MemRef {  // value v lives at element offset + deltas[v]; swizzles are already applied
   int buffer = 0;
-  Expr offset;  // elements; may depend on tid, blocks, loops, scalars
+  Expr member = 0;  // of a list of tensors: `buffer` is its first one, the access goes to `buffer` + member
+  Expr offset;      // elements; may depend on tid, blocks, loops, scalars
   std::vector<std::int64_t> deltas;
   // All values are inside the tensor (1) or, where this is 0, all are outside: an input then reads as the attribute
   // `fill` (0 by default) and nothing is accessed. Of an output it is also part of AtomCall::predicate.

@@ -154,12 +154,22 @@ Buffers place_buffers(const ir::Kernel& kernel, std::vector<Diagnostic>& problem
   for (const ir::TensorPtr& t : kernel.args) {
     const ir::BufferPtr& b = t->buffer;
     out.memory_of[b->id] = static_cast<int>(out.memory.size());
-    out.memory.push_back({.buffer = b,
-                          .c_name = b->name,
-                          .dtype = b->dtype,
-                          .memory = b->memory,
-                          .size_elems = b->size_elems(),
-                          .argument = static_cast<int>(out.memory.size())});
+    for (int i = 0; i < std::max(b->count, 1); ++i) {
+      out.memory.push_back({.buffer = b,
+                            .c_name = b->name,
+                            .dtype = b->dtype,
+                            .memory = b->memory,
+                            .size_elems = b->size_elems(),
+                            .argument = static_cast<int>(out.memory.size()),
+                            .list_index = i});
+    }
+  }
+  for (std::size_t i = 0; i < kernel.params.size(); ++i) {
+    const ir::TensorPtr& t = kernel.params[i].tensor;
+    if (t == nullptr) continue;
+    out.array_of[t->buffer->id] = static_cast<int>(out.registers.size());
+    out.registers.push_back(
+        {.buffer = t->buffer, .c_name = t->buffer->name, .dtype = t->dtype, .regs = 1, .param = static_cast<int>(i)});
   }
   std::vector<const ir::Stmt*> stmts;
   collect_allocs(kernel.body, stmts);

@@ -139,7 +139,12 @@ Operand resolve(const atoms::OperandBinding& binding, const Buffers& buffers, co
   const auto it = buffers.memory_of.find(t.buffer->id);
   GR_ASSERT(it != buffers.memory_of.end(), "buffer " + t.buffer->name + " was not placed");
   Swizzled at = apply_swizzle(t.buffer->swizzle, t.offset, binding.deltas);
-  MemRef out{.buffer = it->second, .offset = at.offset, .deltas = std::move(at.deltas)};
+  if (t.is_list()) {
+    fail(Code::INPUTS_INDEX, "a list of tensors is no operand", {"got: " + t.type_str() + " of " + t.buffer->name},
+         "choose one of them: " + t.buffer->name + "[i]");
+  }
+  MemRef out{
+      .buffer = it->second, .member = t.member.value_or(Expr(0)), .offset = at.offset, .deltas = std::move(at.deltas)};
   const bool may_cut = is_input && atom.atom.guard == atoms::Guard::Bytes;
   if (!t.bounds.empty()) {
     out.inside = inside_of(t, binding.deltas.size(), atom.atom.name, may_cut ? &out.valid_values : nullptr);

@@ -27,6 +27,7 @@ ir::TensorPtr substitute(const ir::TensorPtr& t, const Substitution& s) {
   if (s.empty() || t == nullptr) return t;
   ir::Tensor out = *t;
   out.offset = sym::substitute(t->offset, s);
+  if (out.member) out.member = sym::substitute(*out.member, s);
   out.levels = substitute(t->levels, s);
   for (ir::DimBound& b : out.bounds) {
     b.base = sym::substitute(b.base, s);

@@ -52,6 +52,11 @@ class Compiler {
   void place() {
     const lower::Program& p = *code_.program;
     for (const lower::RegArray& a : p.registers) {
+      const auto param = static_cast<std::size_t>(std::max(a.param, 0));
+      if (a.param >= 0) {
+        code_.initial.emplace_back(static_cast<int>(code_.register_types.size()),
+                                   param < options_.scalars.size() ? options_.scalars[param] : 0);
+      }
       code_.array_first.push_back(static_cast<int>(code_.register_types.size()));
       code_.register_types.insert(code_.register_types.end(), static_cast<std::size_t>(a.regs), a.dtype);
     }
@@ -97,6 +102,7 @@ class Compiler {
           for (const lower::Operand& o : *list) {
             if (const auto* m = std::get_if<lower::MemRef>(&o)) {
               see(m->offset);
+              see(m->member);
               see(m->inside);
               if (m->valid_values) see(*m->valid_values);
             } else if (const auto* e = std::get_if<lower::ExprRef>(&o)) {
@@ -153,7 +159,7 @@ class Compiler {
   void node(const lower::Node& n) {
     using Op = Instruction::Op;
     if (const auto* call = n.as<lower::AtomCall>()) {
-      atom(n, *call);
+      if (!chosen_at_run_time(n)) atom(n, *call);
     } else if (const auto* loop = n.as<lower::Loop>()) {
       const bool uniform = !varying_.contains(loop->var.node());
       code_.loops.push_back({uniform, slot(loop->var, uniform), plans().compile(loop->start),
@@ -192,6 +198,59 @@ class Compiler {
         block(scope->body);
       }
     }
+  }
+
+  // An access to a tensor of a list that only the run chooses: one instruction for each of them, behind its condition.
+  bool chosen_at_run_time(const lower::Node& n) {
+    const auto find = [](lower::AtomCall& c) -> lower::MemRef* {
+      for (auto* list : {&c.out, &c.in}) {
+        for (lower::Operand& o : *list) {
+          auto* m = std::get_if<lower::MemRef>(&o);
+          if (m != nullptr && !m->member.is_const(0)) return m;
+        }
+      }
+      return nullptr;
+    };
+    auto copy = std::make_shared<lower::Node>(n);
+    auto& fixed = std::get<lower::AtomCall>(copy->node);
+    lower::MemRef* chosen = find(fixed);
+    if (chosen == nullptr) return false;
+    const Expr member = chosen->member;
+    const int first = chosen->buffer;
+    chosen->member = 0;
+    if (member.is_const()) {
+      chosen->buffer = first + static_cast<int>(member.value());
+      node(*keep(std::move(copy)));
+      return true;
+    }
+    const int count = code_.program->buffers[static_cast<std::size_t>(first)].buffer->count;
+    // Outside of the list nothing is accessed: the access's own bound says so, whichever tensor stands for it.
+    for (int i = 0; i < count; ++i) {
+      auto one = std::make_shared<lower::Node>(*copy);
+      find_buffer(std::get<lower::AtomCall>(one->node), first, first + i);
+      Expr here = sym::eq(member, i);
+      if (i == 0) here = sym::logical_or(here, sym::logical_or(sym::lt(member, 0), sym::le(count, member)));
+      lower::Node branch;
+      branch.origin = n.origin;
+      branch.node = lower::If{here, {keep(std::move(one))}, {}, nullptr};
+      node(branch);
+    }
+    return true;
+  }
+
+  static void find_buffer(lower::AtomCall& call, int from, int to) {
+    for (auto* list : {&call.out, &call.in}) {
+      for (lower::Operand& o : *list) {
+        auto* m = std::get_if<lower::MemRef>(&o);
+        if (m != nullptr && m->buffer == from && m->member.is_const(0)) m->buffer = to;
+      }
+    }
+  }
+
+  // Leaves point into the lowered tree: copies of its nodes live as long.
+  lower::NodePtr keep(std::shared_ptr<lower::Node> node) {
+    code_.copies.push_back(node);
+    return node;
   }
 
   void atom(const lower::Node& n, const lower::AtomCall& call) {

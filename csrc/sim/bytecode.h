@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "atoms/atom.h"
@@ -157,6 +158,7 @@ struct SetCode {
 
 struct Bytecode {
   lower::ProgramPtr program;
+  std::vector<lower::NodePtr> copies;  // of its nodes, where one access became several
   std::unique_ptr<IntPlans> plans;
   std::vector<Instruction> instructions;
   std::vector<Leaf> leaves;
@@ -168,10 +170,11 @@ struct Bytecode {
   std::vector<IntPlan> conditions;
   std::vector<SetCode> sets;
   std::vector<Scope> scopes;
-  std::vector<int> array_first;                // per RegArray: its first register
-  std::vector<ir::ScalarType> register_types;  // per register of a warp
-  std::vector<std::int64_t> buffer_elems;      // per MemBuffer
-  std::vector<char> written;                   // per MemBuffer: some leaf writes it
+  std::vector<int> array_first;                        // per RegArray: its first register
+  std::vector<ir::ScalarType> register_types;          // per register of a warp
+  std::vector<std::pair<int, std::uint64_t>> initial;  // registers that scalar arguments set, and their bits
+  std::vector<std::int64_t> buffer_elems;              // per MemBuffer
+  std::vector<char> written;                           // per MemBuffer: some leaf writes it
   int memos = 0;
   std::array<std::int64_t, 3> grid{1, 1, 1};
   std::array<int, 3> block_slots{-1, -1, -1};  // uniform slots of the block indices; -1: unused
@@ -183,11 +186,12 @@ struct Bytecode {
 };
 
 struct CompileOptions {
-  sym::Substitution sizes;  // values of the kernel's sizes and integer parameters
-  std::vector<int> skip;    // ids of synchronisation statements left out
-  std::vector<int> relax;   // ids of waits that leave one more group in flight
-  bool scopes = false;      // mark decomposed specs
-  bool unguarded = false;   // access what lies outside of partial tiles, too: without their predicates
+  sym::Substitution sizes;             // values of the kernel's sizes and integer parameters
+  std::vector<std::uint64_t> scalars;  // bits of the scalar arguments, in order; missing ones are 0
+  std::vector<int> skip;               // ids of synchronisation statements left out
+  std::vector<int> relax;              // ids of waits that leave one more group in flight
+  bool scopes = false;                 // mark decomposed specs
+  bool unguarded = false;              // access what lies outside of partial tiles, too: without their predicates
 };
 
 // Throws SimulationError SIM_UNSUPPORTED for what the simulator does not run.

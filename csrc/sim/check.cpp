@@ -113,6 +113,7 @@ CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, 
   }
   for (const ir::ScalarParam& p : program->kernel->params) {
     if (p.var.is_var()) options.sizes[p.var.node()] = Expr(std::max<std::int64_t>(p.var.var().min, 1));
+    options.scalars.push_back(p.tensor ? encode(p.dtype, 0.5) : 0);
   }
   options.scopes = true;
   const Bytecode code = compile(program, options);

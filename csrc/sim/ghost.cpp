@@ -103,6 +103,13 @@ void Ghost::begin_block() {
     cell.writer = nullptr;
   }
   for (auto& s : stacks_) s.clear();
+  // A scalar argument is the same for every thread of every block.
+  for (const auto& [r, bits] : code_.initial) {
+    const std::uint64_t value = field::hashed(0x5ca1a4, static_cast<std::uint64_t>(r), bits);
+    for (std::int64_t t = 0; t < map_.threads; ++t) {
+      cells_[static_cast<std::size_t>(map_.reg(r, t))].value = field::reduce(value);
+    }
+  }
 }
 
 void Ghost::end_block() {

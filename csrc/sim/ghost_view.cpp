@@ -80,9 +80,11 @@ std::optional<ViewPlan> plan_view(const ir::Tensor& t, const Bytecode& code) {
       if (arrays[i].buffer->id == t.buffer->id) p.array = static_cast<int>(i);
     }
     for (std::size_t i = 0; i < buffers.size(); ++i) {
-      if (buffers[i].buffer->id == t.buffer->id) p.buffer = static_cast<int>(i);
+      if (buffers[i].buffer->id == t.buffer->id && buffers[i].list_index == 0) p.buffer = static_cast<int>(i);
     }
     if (p.array < 0 && p.buffer < 0) return std::nullopt;
+    if (t.is_list()) return std::nullopt;
+    p.member = code.plans->compile(t.member.value_or(Expr(0)));
     p.offset = code.plans->compile(t.offset);
     p.dims = dimension_offsets(t.levels, code);
     for (const ir::DimBound& b : t.bounds) {
@@ -103,6 +105,9 @@ View view_cells(const ViewPlan& plan, const Bytecode& code, const CellMap& map, 
   const ir::Tensor& t = *plan.tensor;
   const std::int64_t tid = std::int64_t{w.id} * kLanes + lane;
   const std::int64_t base = at_lane(plans, plan.offset, w, lane);
+  const std::int64_t member = at_lane(plans, plan.member, w, lane);
+  const bool listed = member >= 0 && member < std::max(t.buffer->count, 1);
+  const auto buffer = static_cast<std::size_t>(std::max(plan.buffer, 0) + (listed ? member : 0));
   for (const auto& d : plan.dims) v.extents.push_back(static_cast<std::int64_t>(d.size()));
   const std::int64_t size = std::accumulate(v.extents.begin(), v.extents.end(), std::int64_t{1}, std::multiplies<>());
   struct Limit {
@@ -119,7 +124,7 @@ View view_cells(const ViewPlan& plan, const Bytecode& code, const CellMap& map, 
   if (t.is_fragment()) {
     const ir::Fragment& f = *t.buffer->fragment;
     const std::vector<std::int64_t> threads = ranked_members(*f.group, code, tid);
-    for (const std::int64_t s : f.shape) per_stage *= s;
+    per_stage = f.covered_elems();
     values = f.values();
     holders.resize(static_cast<std::size_t>(per_stage));
     const Layout by_thread = f.tv.mode(0);
@@ -153,8 +158,8 @@ View view_cells(const ViewPlan& plan, const Bytecode& code, const CellMap& map, 
         element ^= s.shift >= 0 ? (offset & mask) >> s.shift
                                 : (offset & ((std::int64_t{1} << s.bits) - 1) << s.base) << -s.shift;
       }
-      if (element >= 0 && element < code.buffer_elems[static_cast<std::size_t>(plan.buffer)]) {
-        cells.push_back(map.buffer_first[static_cast<std::size_t>(plan.buffer)] + element);
+      if (listed && element >= 0 && element < code.buffer_elems[buffer]) {
+        cells.push_back(map.buffer_first[buffer] + element);
       }
     } else if (inside && t.is_fragment()) {
       const std::int64_t stage = offset / per_stage;

@@ -29,6 +29,7 @@ struct ViewPlan {
   const ir::Tensor* tensor = nullptr;
   int buffer = -1;  // memory
   int array = -1;   // registers
+  IntPlan member;   // of a list of tensors: added to `buffer`
   IntPlan offset;
   // Per dimension and coordinate: contribution to the offset. Levels of different rank make one dimension.
   std::vector<std::vector<std::int64_t>> dims;

@@ -51,6 +51,11 @@ void Interpreter::begin_block() {
     WarpData& d = warp_data_[i];
     d.undefined.assign(register_at_.size(), ~Mask{0});
     d.cause.assign(register_at_.size(), 0);
+    for (const auto& [r, bits] : code_.initial) {
+      const int bytes = bytes_of(code_.register_types[static_cast<std::size_t>(r)]);
+      for (int l = 0; l < kLanes; ++l) store_bits(reg(d, r) + l * bytes, bytes, bits);
+      d.undefined[static_cast<std::size_t>(r)] = 0;
+    }
     d.issuer.order = &*order_;
     d.issuer.warp = static_cast<int>(i);
     d.issuer.refresh();

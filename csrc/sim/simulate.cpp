@@ -28,6 +28,7 @@ void each_statement(const ir::Block& block, const F& f) {
 
 Stats simulate(const lower::ProgramPtr& program, std::span<const Argument> arguments, const SimulateOptions& options) {
   const Bytecode code = compile(program, {.sizes = options.sizes,
+                                          .scalars = options.scalars,
                                           .skip = options.skip,
                                           .relax = options.relax,
                                           .scopes = false,

@@ -12,12 +12,13 @@
 namespace graphene::sim {
 
 struct SimulateOptions {
-  sym::Substitution sizes;     // values of the kernel's sizes and integer parameters
-  std::uint64_t seed = 0;      // order of blocks and warps
-  std::vector<int> skip;       // ids of synchronisation statements left out
-  std::vector<int> relax;      // ids of waits that leave one more group in flight
-  bool unguarded = false;      // without the predicates of partial tiles
-  std::function<void()> poll;  // called now and then; may throw
+  sym::Substitution sizes;             // values of the kernel's sizes and integer parameters
+  std::vector<std::uint64_t> scalars;  // bits of the scalar arguments, in order
+  std::uint64_t seed = 0;              // order of blocks and warps
+  std::vector<int> skip;               // ids of synchronisation statements left out
+  std::vector<int> relax;              // ids of waits that leave one more group in flight
+  bool unguarded = false;              // without the predicates of partial tiles
+  std::function<void()> poll;          // called now and then; may throw
 };
 
 // Runs the whole grid on the arguments, in place. Throws SimulationError (SIM_*) at the first hazard.

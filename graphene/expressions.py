@@ -1,0 +1,344 @@
+"""Pointwise expressions on registers: ``rC[:] = gr.max(acc + rbias, 0)``.
+
+Operators on tensors in registers (fragments and private tensors) build an expression; assigning it to a whole tensor,
+``t[:] = ...``, or to a part, ``t[i] = ...``, records it as pointwise leaves. Broadcasting is NumPy's. Each
+subexpression is evaluated once at its own shape, on the elements that each thread holds: no lane is crossed. 8- and
+16-bit floats widen to fp32, the conversion back happens at the store; a Python number takes the other operand's type;
+comparisons give truth values for `where`. There is no implicit fma.
+
+Errors: LayoutError POINTWISE_SHAPE, POINTWISE_OWNER, POINTWISE_TYPE.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from graphene import _core
+from graphene import sym as _sym
+from graphene._core import IntExpr, Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from graphene.dtypes import DType
+
+__all__ = [
+    "Expression",
+    "abs",
+    "cast",
+    "ceil",
+    "cos",
+    "erf",
+    "exp",
+    "exp2",
+    "floor",
+    "fma",
+    "inf",
+    "log",
+    "log2",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "max",
+    "min",
+    "rcp",
+    "rsqrt",
+    "sin",
+    "sqrt",
+    "tanh",
+    "trunc",
+    "where",
+]
+
+inf = math.inf
+
+_UNARY = "UnaryPointwise"
+_BINARY = "BinaryPointwise"
+_TERNARY = "TernaryPointwise"
+
+
+class Expression:
+    """A pointwise expression, to be assigned to registers: ``t[:] = expression``. It has no value in Python."""
+
+    __slots__ = ("_args", "_kind", "_op", "_to")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, kind: str, op: str, args: tuple[Any, ...], to: DType | None = None) -> None:
+        self._kind, self._op, self._args, self._to = kind, op, args, to
+
+    def __bool__(self) -> bool:
+        raise TypeError("an expression on registers has no truth value in Python: use gr.where, or gr.if_ on integers")
+
+    def __repr__(self) -> str:
+        return f"{self._op}({', '.join(a.name if isinstance(a, Tensor) else repr(a) for a in self._args)})"
+
+    def __add__(self, other: Any) -> Expression:
+        return _binary("add", self, other)
+
+    def __radd__(self, other: Any) -> Expression:
+        return _binary("add", other, self)
+
+    def __sub__(self, other: Any) -> Expression:
+        return _binary("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Expression:
+        return _binary("sub", other, self)
+
+    def __mul__(self, other: Any) -> Expression:
+        return _binary("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Expression:
+        return _binary("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Expression:
+        return _binary("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Expression:
+        return _binary("div", other, self)
+
+    def __and__(self, other: Any) -> Expression:
+        return _binary("and", self, other)
+
+    def __rand__(self, other: Any) -> Expression:
+        return _binary("and", other, self)
+
+    def __or__(self, other: Any) -> Expression:
+        return _binary("or", self, other)
+
+    def __ror__(self, other: Any) -> Expression:
+        return _binary("or", other, self)
+
+    def __neg__(self) -> Expression:
+        return _unary("neg", self)
+
+    def __abs__(self) -> Expression:
+        return _unary("abs", self)
+
+    def __invert__(self) -> Expression:
+        return _unary("not", self)
+
+    def __lt__(self, other: Any) -> Expression:
+        return _binary("lt", self, other)
+
+    def __le__(self, other: Any) -> Expression:
+        return _binary("le", self, other)
+
+    def __gt__(self, other: Any) -> Expression:
+        return _binary("gt", self, other)
+
+    def __ge__(self, other: Any) -> Expression:
+        return _binary("ge", self, other)
+
+    def __eq__(self, other: object) -> Expression:  # type: ignore[override]
+        return _binary("eq", self, other)
+
+    def __ne__(self, other: object) -> Expression:  # type: ignore[override]
+        return _binary("ne", self, other)
+
+
+def _is_operand(x: Any) -> bool:
+    return isinstance(x, (Tensor, Expression))
+
+
+def _check(op: str, x: Any) -> None:
+    if not (_is_operand(x) or isinstance(x, (IntExpr, int, float))):
+        raise TypeError(f"{op}: an operand must be registers, an expression or a number, got {type(x).__name__}")
+
+
+def _unary(op: str, x: Any) -> Expression:
+    _check(op, x)
+    return Expression(_UNARY, op, (x,))
+
+
+def _binary(op: str, x: Any, y: Any) -> Expression:
+    _check(op, x)
+    _check(op, y)
+    return Expression(_BINARY, op, (x, y))
+
+
+def _function(op: str, on_number: Callable[[float], float]) -> Callable[[Any], Any]:
+    def call(x: Any) -> Any:
+        if isinstance(x, (int, float)) and not isinstance(x, IntExpr):
+            return on_number(x)
+        return _unary(op, x)
+
+    call.__name__ = call.__qualname__ = op
+    return call
+
+
+exp2 = _function("exp2", lambda x: 2.0**x)
+exp2.__doc__ = "2 to the x, within a few ulp: PTX ex2.approx."
+exp = _function("exp", math.exp)
+exp.__doc__ = "e to the x, through the hardware's exp2."
+log2 = _function("log2", math.log2)
+log2.__doc__ = "Logarithm of x to base 2: PTX lg2.approx."
+log = _function("log", math.log)
+log.__doc__ = "Natural logarithm of x, through the hardware's log2."
+sqrt = _function("sqrt", math.sqrt)
+sqrt.__doc__ = "Square root of x: PTX sqrt.approx."
+rsqrt = _function("rsqrt", lambda x: 1.0 / math.sqrt(x))
+rsqrt.__doc__ = "1 / sqrt(x): PTX rsqrt.approx."
+rcp = _function("rcp", lambda x: 1.0 / x)
+rcp.__doc__ = "1 / x: PTX rcp.approx."
+tanh = _function("tanh", math.tanh)
+tanh.__doc__ = "Hyperbolic tangent of x, with an error of about 2^-11: PTX tanh.approx."
+sin = _function("sin", math.sin)
+sin.__doc__ = "Sine of x in radians: PTX sin.approx."
+cos = _function("cos", math.cos)
+cos.__doc__ = "Cosine of x in radians: PTX cos.approx."
+erf = _function("erf", math.erf)
+erf.__doc__ = "Error function of x, within 2 ulp."
+floor = _function("floor", math.floor)
+floor.__doc__ = "Largest integer not above x."
+ceil = _function("ceil", math.ceil)
+ceil.__doc__ = "Smallest integer not below x."
+trunc = _function("trunc", math.trunc)
+trunc.__doc__ = "x without its fraction."
+
+
+def abs(x: Any) -> Any:
+    """|x|."""
+    return _unary("abs", x) if _is_operand(x) else x.__abs__()
+
+
+def cast(x: Any, dtype: DType) -> Expression:
+    """X in another type: rounds to nearest even; a float becomes an integer toward zero."""
+    _check("cast", x)
+    return Expression(_UNARY, "cast", (x,), dtype)
+
+
+def _extreme(op: str, integers: Callable[..., Any], values: tuple[Any, ...]) -> Any:
+    if not any(_is_operand(v) for v in values):
+        return integers(*values)
+    result = values[0]
+    for v in values[1:]:
+        result = _binary(op, result, v)
+    return result
+
+
+def max(*values: Any) -> Any:
+    """The largest of some values: registers and expressions, element by element, or integers, any of them symbolic.
+
+    Of registers a NaN loses to a number, as in PTX max. With no registers: an int if it is known, else an IntExpr; of
+    plain Python values Python's `max`.
+    """
+    return _extreme("max", _sym.max, values)
+
+
+def min(*values: Any) -> Any:
+    """The smallest of some values: registers and expressions, element by element, or integers, any of them symbolic.
+
+    Of registers a NaN loses to a number, as in PTX min. With no registers: an int if it is known, else an IntExpr; of
+    plain Python values Python's `min`.
+    """
+    return _extreme("min", _sym.min, values)
+
+
+def fma(x: Any, y: Any, z: Any) -> Expression:
+    """X * y + z, rounded once."""
+    for v in (x, y, z):
+        _check("fma", v)
+    return Expression(_TERNARY, "fma", (x, y, z))
+
+
+def where(condition: Any, x: Any, y: Any) -> Any:
+    """X where the condition holds, else y; a condition known in Python chooses there.
+
+    The condition: a comparison of registers or of integers (``.coords()``), or ``.valid()``.
+    """
+    if isinstance(condition, (bool, int)) and not isinstance(condition, IntExpr):
+        return x if condition else y
+    for v in (condition, x, y):
+        _check("where", v)
+    return Expression(_TERNARY, "where", (condition, x, y))
+
+
+def logical_and(x: Any, y: Any) -> Expression:
+    """Both of two conditions; ``x & y``."""
+    return _binary("and", x, y)
+
+
+def logical_or(x: Any, y: Any) -> Expression:
+    """At least one of two conditions; ``x | y``."""
+    return _binary("or", x, y)
+
+
+def logical_not(x: Any) -> Expression:
+    """The opposite of a condition; ``~x``."""
+    return _unary("not", x)
+
+
+def _nodes(value: Any) -> list[tuple[Any, ...]]:
+    """The tree, operands first; an object that stands in several places is one node."""
+    nodes: list[tuple[Any, ...]] = []
+    seen: dict[int, int] = {}
+
+    def add(x: Any) -> int:
+        known = seen.get(id(x))
+        if known is not None and not isinstance(x, (int, float)):
+            return known
+        if isinstance(x, Tensor):
+            node: tuple[Any, ...] = ("tensor", x)
+        elif isinstance(x, Expression):
+            args = [add(a) for a in x._args]
+            node = (x._kind, x._op, args, x._to)
+        elif isinstance(x, (IntExpr, bool)):
+            node = ("integer", x)
+        else:
+            node = ("number", float(x))
+        nodes.append(node)
+        seen[id(x)] = len(nodes) - 1
+        return len(nodes) - 1
+
+    add(value)
+    return nodes
+
+
+def _whole(key: Any) -> bool:
+    keys = key if isinstance(key, tuple) else (key,)
+    return all(k is Ellipsis or (isinstance(k, slice) and k == slice(None)) for k in keys)
+
+
+def _assign(self: Tensor, key: Any, value: Any) -> None:
+    """``t[:] = expression``, or ``t[i] = expression`` for a part: records pointwise leaves (registers only)."""
+    _check("an assignment", value)
+    _core.record_pointwise(self if _whole(key) else self[key], _nodes(value))
+
+
+def _coords(self: Tensor) -> tuple[Any, ...]:
+    """Of a fragment: the logical coordinates of the executing thread's own elements, one integer per dimension.
+
+    For pointwise expressions assigned to a tensor of this shape: ``S[:] = gr.where(col <= last, S, -gr.inf)``. Raises
+    LayoutError TENSOR_VALUES for other tensors.
+    """
+    return _core.fragment_coordinates(self)
+
+
+def _valid(self: Tensor) -> Any:
+    """Of a fragment: whether an element is one of the tensor's; a TV layout may reach past the end.
+
+    True where all are, else a condition for `where`. Raises LayoutError TENSOR_VALUES for other tensors.
+    """
+    return _core.fragment_valid(self)
+
+
+def _reduced(self: Tensor, axis: int, name: str, dtype: DType | None = None, lanes: bool = False) -> Tensor:
+    """Declares a fragment with one value per row (``axis=1``) or column (``axis=0``), on the threads that own them.
+
+    Its extent along `axis` is 1, or with ``lanes=True`` the number of threads along it: one partial value per lane. It
+    broadcasts against this fragment. Raises LayoutError REDUCE_FRAGMENT; VerifyError KERNEL_NONE, KERNEL_NAME.
+    """
+    return _core.reduced_fragment(self, axis, name, dtype, lanes)
+
+
+def _install() -> None:
+    operators = [n for n in vars(Expression) if n.startswith("__")]
+    for name in set(operators) - {"__init__", "__bool__", "__repr__", "__hash__", "__slots__", "__doc__", "__module__"}:
+        setattr(Tensor, name, vars(Expression)[name])
+    methods = {"__setitem__": _assign, "coords": _coords, "valid": _valid, "reduced": _reduced}
+    for name, function in methods.items():
+        setattr(Tensor, name, function)
+
+
+_install()
