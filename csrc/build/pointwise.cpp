@@ -66,13 +66,12 @@ class Pointwise {
       refuse(Code::POINTWISE_SHAPE, "the value does not fit the destination",
              {"destination: " + tile_text(want), "value: " + tile_text(shapes_[root_])}, "");
     }
-    const auto stmt = b_.spec(spec_);
-    b_.enter(stmt);
-    spec_.blocks = std::get<ir::SpecStmt>(stmt->node).blocks;
-    spec_.threads = std::get<ir::SpecStmt>(stmt->node).threads;
-    evaluate_smaller(want);
-    store(want);
-    b_.leave();
+    b_.decompose(spec_, [&](const ir::SpecStmt& recorded) {
+      spec_.blocks = recorded.blocks;
+      spec_.threads = recorded.threads;
+      evaluate_smaller(want);
+      store(want);
+    });
   }
 
  private:

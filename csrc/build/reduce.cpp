@@ -476,47 +476,46 @@ void allreduce(ir::Builder& b, const std::string& op, const TensorPtr& x, const 
   if (!size.is_const() || !power_of_two(std::min(size.value(), kWarp)) ||
       (size.value() > kWarp && size.value() % kWarp != 0))
     refuse("a part of a warp that is a power of two, or whole warps, can combine", "name such a group: on=");
-  const auto stmt = b.spec(spec);
-  b.enter(stmt);
-  spec.blocks = std::get<ir::SpecStmt>(stmt->node).blocks;
-  Reducer reducer(b, spec, op);
-  Nest nest(b, spec);
-  const std::int64_t n = size.value();
-  const ir::ThreadPtr warps = as_warps(b, group);
-  const std::int64_t parts = n > kWarp ? n / kWarp : 1;
-  TensorPtr element = x;
-  int open = 0;
-  std::vector<Expr> index;
-  if (!x->levels.empty()) {
-    for (const std::int64_t s : static_shape(*x)) {
-      index.push_back(s == 1 ? Expr(0) : b.loop("v", 0, s, 1, 0));
-      open += s == 1 ? 0 : 1;
+  b.decompose(spec, [&](const ir::SpecStmt& recorded) {
+    spec.blocks = recorded.blocks;
+    Reducer reducer(b, spec, op);
+    Nest nest(b, spec);
+    const std::int64_t n = size.value();
+    const ir::ThreadPtr warps = as_warps(b, group);
+    const std::int64_t parts = n > kWarp ? n / kWarp : 1;
+    TensorPtr element = x;
+    int open = 0;
+    std::vector<Expr> index;
+    if (!x->levels.empty()) {
+      for (const std::int64_t s : static_shape(*x)) {
+        index.push_back(s == 1 ? Expr(0) : b.loop("v", 0, s, 1, 0));
+        open += s == 1 ? 0 : 1;
+      }
+      element = nest.at(x, index);
     }
-    element = nest.at(x, index);
-  }
-  reducer.butterfly(element, masks_of(1, std::min(n, kWarp)), warps);
-  if (parts > 1) {
-    const auto side = side_by_side(*group);
-    if (!side) refuse("groups of several warps combine where they stand side by side", "tile the threads evenly");
-    const TensorPtr scratch =
-        b.alloc(b.unique_name("partial"), Layout(parts * side->count), x->dtype, ir::Memory::SH, {});
-    std::vector<Row> table;
-    const bool tiled = group->levels.back().size().is_const(kWarp);
-    for (std::int64_t t = 0; t < n; ++t) table.push_back({t / kWarp});
-    const auto part = lane_sums(nest, tiled ? group : warps, true, table);
-    if (!part) refuse("the warps are in no regular order", "");
-    reducer.move(nest.at(scratch, {side->index * parts + (*part)[0]}), element);
-    reducer.barrier(group);
-    const TensorPtr next = reducer.scalar("next", x->dtype);
-    reducer.start(element);
-    const Expr p = b.loop("p", 0, parts, 1, 0);
-    reducer.move(next, nest.at(scratch, {side->index * parts + p}));
-    reducer.combine(element, next);
-    b.leave();
-    reducer.barrier(group);
-  }
-  for (; open > 0; --open) b.leave();
-  b.leave();
+    reducer.butterfly(element, masks_of(1, std::min(n, kWarp)), warps);
+    if (parts > 1) {
+      const auto side = side_by_side(*group);
+      if (!side) refuse("groups of several warps combine where they stand side by side", "tile the threads evenly");
+      const TensorPtr scratch =
+          b.alloc(b.unique_name("partial"), Layout(parts * side->count), x->dtype, ir::Memory::SH, {});
+      std::vector<Row> table;
+      const bool tiled = group->levels.back().size().is_const(kWarp);
+      for (std::int64_t t = 0; t < n; ++t) table.push_back({t / kWarp});
+      const auto part = lane_sums(nest, tiled ? group : warps, true, table);
+      if (!part) refuse("the warps are in no regular order", "");
+      reducer.move(nest.at(scratch, {side->index * parts + (*part)[0]}), element);
+      reducer.barrier(group);
+      const TensorPtr next = reducer.scalar("next", x->dtype);
+      reducer.start(element);
+      const Expr p = b.loop("p", 0, parts, 1, 0);
+      reducer.move(next, nest.at(scratch, {side->index * parts + p}));
+      reducer.combine(element, next);
+      b.leave();
+      reducer.barrier(group);
+    }
+    for (; open > 0; --open) b.leave();
+  });
 }
 
 }  // namespace graphene::build

@@ -305,21 +305,33 @@ std::shared_ptr<Stmt> Builder::spec(SpecStmt s) {
   const auto stmt = append({0, here(), std::move(s)});
   auto& node = std::get<SpecStmt>(stmt->node);
   if (!builder_hooks().expand) return stmt;
-  push(stmt, &node.body);
   bool expanded = false;
+  fill(stmt, &node.body, [&] { expanded = located([&] { return builder_hooks().expand(*this, node); }); });
+  GR_ASSERT(expanded || node.body.empty(), "statements of a leaf that is not decomposed");
+  node.collective = node.decomposed = expanded;
+  return stmt;
+}
+
+// What throws leaves no trace: blocks it opened are closed, the statement is gone.
+void Builder::fill(const std::shared_ptr<Stmt>& owner, Block* block, const std::function<void()>& body) {
+  push(owner, block);
   try {
-    expanded = located([&] { return builder_hooks().expand(*this, node); });
+    body();
   } catch (...) {
-    while (frames_.back().owner != stmt) leave();
+    while (frames_.back().owner != owner) leave();
     leave();
     frames_.back().block->pop_back();
     throw;
   }
-  GR_ASSERT(frames_.back().owner == stmt, "a collective leaf left a block open");
+  GR_ASSERT(frames_.back().owner == owner, "a decomposition left a block open");
   leave();
-  GR_ASSERT(expanded || node.body.empty(), "statements of a leaf that is not decomposed");
-  node.collective = node.decomposed = expanded;
-  return stmt;
+}
+
+void Builder::decompose(SpecStmt s, const std::function<void(const SpecStmt&)>& body) {
+  const auto stmt = spec(std::move(s));
+  auto& node = std::get<SpecStmt>(stmt->node);
+  node.decomposed = true;
+  fill(stmt, &node.body, [&] { body(node); });
 }
 
 void Builder::enter(const std::shared_ptr<Stmt>& stmt) {

@@ -72,6 +72,8 @@ class Builder {
   // the fragments, else each thread for itself. The result may be entered while it is the last statement of its block.
   std::shared_ptr<Stmt> spec(SpecStmt s);
   void enter(const std::shared_ptr<Stmt>& spec);  // until leave(): its decomposition
+  // Records a spec and, by `body`, its decomposition; when that throws, neither.
+  void decompose(SpecStmt s, const std::function<void(const SpecStmt&)>& body);
 
   // Blocks of statements, closed by leave().
   Expr loop(const std::string& name, const Expr& start, const Expr& stop, const Expr& step, int unroll);
@@ -116,6 +118,7 @@ class Builder {
   void ready() const;         // raises what note() was told; KERNEL_CLOSED after close()
   std::shared_ptr<Stmt> append(Stmt s);
   void push(std::shared_ptr<Stmt> owner, Block* block);
+  void fill(const std::shared_ptr<Stmt>& owner, Block* block, const std::function<void()>& body);
   [[nodiscard]] bool open(int scope) const;
   void use(const TensorPtr& t, const char* as) const;
   void use(const ThreadPtr& t, const char* as) const;

@@ -1,8 +1,9 @@
 """Lists of tensors, scalars of every type, rings: what kernels are given, and keep count of."""
 
-import graphene as gr
 import numpy as np
 import pytest
+
+import graphene as gr
 
 
 def gather(n):

@@ -2,9 +2,10 @@
 
 import itertools
 
-import graphene as gr
 import numpy as np
 import pytest
+
+import graphene as gr
 
 MMA = "mma.m16n8k16.f32.f16"
 REDUCE = {"add": np.add, "max": np.maximum, "min": np.minimum, "mul": np.multiply}

@@ -2,9 +2,10 @@
 
 import functools
 
-import graphene as gr
 import numpy as np
 import pytest
+
+import graphene as gr
 from graphene.kernels import flash_fwd, fused_mlp, gemm_sm80, layernorm
 
 ARCHS = ("sm_80", "sm_90a")
