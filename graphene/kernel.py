@@ -170,6 +170,7 @@ class Kernel(_core.Launcher):
         seed: int = 0,
         skip: Iterable[int] = (),
         relax: Iterable[int] = (),
+        trace: bool = False,
         **named: object,
     ) -> SimulationStats:
         """Runs the kernel on NumPy arrays or CPU tensors, in place, with every memory access checked.
@@ -177,10 +178,11 @@ class Kernel(_core.Launcher):
         Arguments in declaration order or by name. ``arch``: whose atoms run; None: the lowest from sm_80 up that has
         every named atom. ``seed``: order of blocks and warps. ``skip``: ids from ``syncs()`` of synchronisation
         statements to leave out, to see that they are needed; ``relax``: of waits that leave one more group of copies in
-        flight. Raises SimulationError at the first hazard, whatever the
-        order in which threads ran; LaunchError for arguments that do not fit.
+        flight. ``trace``: the result's ``.trace`` is a timeline of the first block, drawn in notebooks. Raises
+        SimulationError at the first hazard, whatever the order in which threads ran; LaunchError for arguments that do
+        not fit.
         """
-        return _simulate.simulate(self, args, named, arch, seed, skip, relax)
+        return _simulate.simulate(self, args, named, arch, seed, skip, relax, trace)
 
     def check(self, *args: object, arch: str | None = None, seed: int = 0, **sizes: int) -> CheckResult:
         """Looks for hazards on random arguments, then holds every decomposed spec to what it promises.

@@ -5,25 +5,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphene import _core
+from graphene.viz.timeline import Trace, TraceEvent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from graphene.kernel import Kernel
 
-__all__ = ["SimulationStats", "Sync", "simulate", "syncs"]
+__all__ = ["SimulationStats", "Sync", "Trace", "TraceEvent", "simulate", "syncs"]
 
 
 class SimulationStats(NamedTuple):
     """What a simulation did.
 
     ``lane_ops``: one thread executing one atomic spec each. ``accesses``: elements read or written in memory, all of
-    them checked. ``arch``: the architecture whose atoms ran.
+    them checked. ``arch``: the architecture whose atoms ran. ``trace``: what the first block did, where it was asked
+    for.
     """
 
     lane_ops: int
     accesses: int
     arch: str
+    trace: Trace | None = None
 
 
 class Sync(NamedTuple):
@@ -42,12 +45,14 @@ def simulate(
     seed: int = 0,
     skip: Iterable[int] = (),
     relax: Iterable[int] = (),
+    trace: bool = False,
 ) -> SimulationStats:
     """Runs a kernel on NumPy arrays or CPU tensors, in place.
 
     ``arch``: whose atoms to run; None: the lowest from sm_80 up that has every named atom. ``seed``: order of blocks
     and warps, 0 in order; hazards are found whatever the order. ``skip``: ids of synchronisation statements (``syncs``)
-    to leave out. ``relax``: ids of waits that leave one more group of copies in flight.
+    to leave out. ``relax``: ids of waits that leave one more group of copies in flight. ``trace``: record what the
+    first block does.
 
     Raises SimulationError: SIM_RACE, SIM_OUT_OF_BOUNDS, SIM_UNDEFINED, SIM_DIVERGENT_COLLECTIVE, SIM_DEADLOCK,
     SIM_MISALIGNED, SIM_WRITE_CONFLICT, SIM_OUTPUT_UNWRITTEN, SIM_UNFINISHED_COPY; LaunchError for arguments that the
@@ -62,8 +67,9 @@ def simulate(
     if unknown := [i for i in relaxed if i not in waits]:
         raise ValueError(f"relax={unknown}: no such wait; kernel.syncs() lists them")
     program = kernel.lowered(arch)
-    lane_ops, accesses = _core.simulate(program, args, named, seed, skipped, relaxed)
-    return SimulationStats(lane_ops, accesses, program.arch)
+    lane_ops, accesses, events = _core.simulate(program, args, named, seed, skipped, relaxed, trace=trace)
+    recorded = Trace(kernel.name, tuple(TraceEvent(*e) for e in events)) if trace else None
+    return SimulationStats(lane_ops, accesses, program.arch, recorded)
 
 
 def syncs(kernel: Kernel) -> list[Sync]:

@@ -71,13 +71,27 @@ void check_signals() {
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
+py::list trace_events(const sim::Trace& trace, const sim::Bytecode& code) {
+  static constexpr const char* kKinds[] = {"leaf", "barrier", "commit", "wait", "in flight"};
+  py::list out;
+  for (const sim::TraceEvent& e : trace.events()) {
+    const std::string domain = e.domain >= 0 ? code.copy_domains[static_cast<std::size_t>(e.domain)] : "";
+    out.append(py::make_tuple(
+        kKinds[static_cast<std::size_t>(e.kind)], e.warp, domain, e.start, e.end, e.count,
+        e.call != nullptr ? e.call->atom->family : "", e.call != nullptr ? atoms::name(e.call->atom->atom.kind) : "",
+        e.origin != nullptr ? e.origin->id : -1, e.origin != nullptr ? ir::head_line(*e.origin) : "",
+        e.origin != nullptr ? e.origin->loc.str() : "", e.landed));
+  }
+  return out;
+}
+
 }  // namespace
 
 void register_sim(py::module_& m) {
   m.def(
       "simulate",
       [](const std::shared_ptr<lower::Program>& program, const py::tuple& args, const py::dict& named,
-         std::uint64_t seed, std::vector<int> skip, std::vector<int> relax, bool unguarded) {
+         std::uint64_t seed, std::vector<int> skip, std::vector<int> relax, bool unguarded, bool trace) {
         const BoundArguments bound = bind_arguments(*program, args, named);
         sim::SimulateOptions options;
         options.sizes = bound.sizes;
@@ -86,17 +100,25 @@ void register_sim(py::module_& m) {
         options.skip = std::move(skip);
         options.relax = std::move(relax);
         options.unguarded = unguarded;
+        py::list events;
+        if (trace) {
+          options.trace = [&](const sim::Trace& t, const sim::Bytecode& code) {
+            const py::gil_scoped_acquire held;
+            events = trace_events(t, code);
+          };
+        }
         options.poll = check_signals;
         sim::Stats stats;
         {
           const py::gil_scoped_release released;
           stats = sim::simulate(program, bound.tensors, options);
         }
-        return py::make_tuple(stats.lane_ops, stats.accesses);
+        return py::make_tuple(stats.lane_ops, stats.accesses, events);
       },
       py::arg("program"), py::arg("args"), py::arg("named"), py::arg("seed") = 0, py::arg("skip") = std::vector<int>{},
-      py::arg("relax") = std::vector<int>{}, py::arg("unguarded") = false,
-      "Runs a lowered kernel on host tensors, in place: (lane operations, memory accesses). Raises SimulationError.");
+      py::arg("relax") = std::vector<int>{}, py::arg("unguarded") = false, py::arg("trace") = false,
+      "Runs a lowered kernel on host tensors, in place: (lane operations, memory accesses, events of the first block "
+      "where a trace is wanted). Raises SimulationError.");
   m.def(
       "default_arch", [](const ir::Kernel& kernel) { return sim::default_arch(kernel); }, py::arg("kernel"),
       "The lowest architecture from sm_80 up that has every atom the kernel names.");

@@ -42,6 +42,7 @@ void Interpreter::begin_block() {
   const auto domains = static_cast<int>(code_.copy_domains.size());
   order_.emplace(std::move(lanes), HappensBefore::Counts{.copy_domains = domains}, last);
   settled_ = 0;
+  if (trace != nullptr) trace->begin(static_cast<int>(warps_.size()), domains);
   sets_.begin_block();
   block_epochs_.emplace_back(order_->first_epoch(), block_);
   for (Arena& a : arenas_) {
@@ -68,16 +69,19 @@ void Interpreter::begin_block() {
 }
 
 void Interpreter::end_block() {
+  if (trace != nullptr) trace->end();
   check_unfinished();
   if (undefined_) throw Error(*undefined_);
 }
 
 void Interpreter::group(Warp& w, const GroupSync& g) {
+  if (trace != nullptr && trace->records()) trace->group(w, g);
   if (g.commits) order_->commit_copies(w.id, w.active, g.domain);
   if (g.waits) order_->wait_copies(w.id, w.active, g.domain, g.pending);
 }
 
 void Interpreter::synchronise(const ThreadGroup& members) {
+  if (trace != nullptr && trace->records()) trace->barrier(members, waiting_at(members));
   order_->barrier(members);
   if (order_->settled() != settled_) {
     settled_ = order_->settled();

@@ -9,6 +9,7 @@
 
 #include "sim/machine.h"
 #include "sim/matmul.h"
+#include "sim/trace.h"
 
 namespace graphene::sim {
 
@@ -30,6 +31,7 @@ class Interpreter final : public Machine {
 
   void simulate();  // the whole grid; then every element of every output must have been written
   [[nodiscard]] const Stats& stats() const { return stats_; }
+  Trace* trace = nullptr;  // of the first block, where wanted
 
  protected:
   void begin_block() override;

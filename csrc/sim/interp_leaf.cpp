@@ -29,6 +29,8 @@ void Interpreter::leaf(Warp& w, const Leaf& f) {
   }
   stats_.lane_ops += lanes == ~Mask{0} ? kLanes : static_cast<std::uint64_t>(std::popcount(lanes));
   if (f.span > 1 && f.collective->groups[static_cast<std::size_t>(w.id)].empty()) return;  // the first warp does it
+  if (trace != nullptr && trace->records()) [[unlikely]]
+    trace->leaf(w, f);
   if (f.domain < 0) return execute(w, f, lanes);
   // Nobody may look before the copy has been waited for, so it may as well land now.
   WarpData& d = data(w);

@@ -438,6 +438,20 @@ bool Machine::arrive_in_warp(Warp& w, int barrier, const Barrier& b) {
   return false;
 }
 
+std::vector<const ir::Stmt*> Machine::waiting_at(const ThreadGroup& members) const {
+  std::vector<const ir::Stmt*> out;
+  for (const auto& p : members) {
+    const ir::Stmt* at = nullptr;
+    for (const auto& piece : pieces_) {
+      if (piece->id == p.warp && (piece->active & p.lanes) != 0 && piece->pc > 0) {
+        at = code_.instructions[static_cast<std::size_t>(piece->pc - 1)].origin;
+      }
+    }
+    out.push_back(at);
+  }
+  return out;
+}
+
 void Machine::divergent(const Warp& w, const ir::Stmt* origin, Mask missing, const std::string& what) const {
   Diagnostic d;
   d.code = Code::SIM_DIVERGENT_COLLECTIVE;

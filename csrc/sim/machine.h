@@ -61,6 +61,8 @@ class Machine {
   [[nodiscard]] const IntPlans& plans() const { return *code_.plans; }
   [[nodiscard]] std::string block_text() const { return block_text(block_); }
   [[nodiscard]] std::string block_text(std::int64_t block) const;
+  // The barriers that synchronise now, by member of the group.
+  [[nodiscard]] std::vector<const ir::Stmt*> waiting_at(const ThreadGroup& members) const;
   [[noreturn]] void divergent(const Warp& w, const ir::Stmt* origin, Mask want, const std::string& what) const;
 
   const Bytecode& code_;

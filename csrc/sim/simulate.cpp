@@ -35,7 +35,10 @@ Stats simulate(const lower::ProgramPtr& program, std::span<const Argument> argum
                                           .unguarded = options.unguarded});
   Interpreter interpreter(code, arguments, options.seed);
   interpreter.poll = options.poll;
+  Trace trace;
+  if (options.trace) interpreter.trace = &trace;
   interpreter.simulate();
+  if (options.trace) options.trace(trace, code);
   return interpreter.stats();
 }
 

@@ -19,6 +19,8 @@ struct SimulateOptions {
   std::vector<int> relax;              // ids of waits that leave one more group in flight
   bool unguarded = false;              // without the predicates of partial tiles
   std::function<void()> poll;          // called now and then; may throw
+  // Called at the end with what the first block did; statements live as long as the program.
+  std::function<void(const Trace&, const Bytecode&)> trace;
 };
 
 // Runs the whole grid on the arguments, in place. Throws SimulationError (SIM_*) at the first hazard.

@@ -1,0 +1,125 @@
+"""What a block did, warp by warp: the events of ``kernel.simulate(..., trace=True)`` and their picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+
+from graphene.viz.grid import shade
+
+__all__ = ["Trace", "TraceEvent", "draw_timeline"]
+
+_FONT = "Helvetica,Arial,'Liberation Sans','DejaVu Sans',sans-serif"
+_INK, _SOFT = "#1f2430", "#7a8190"
+_FILL = {"barrier": "#f2c14e", "wait": "#f29e4e", "commit": "#d9dde5", "in flight": "#b9d7f2"}
+_ROW, _FLIGHT, _LEFT = 18.0, 8.0, 92.0
+
+
+@dataclass(frozen=True)
+class TraceEvent:
+    """One event. Time counts steps of the warp, one an instruction; a barrier brings its warps to the same step.
+
+    ``kind``: "leaf", "barrier", "commit", "wait", or "in flight": a group of asynchronous copies from its first
+    instruction until the wait that covers it (``landed``; else none did). ``domain``: of copies. ``start``, ``end``:
+    steps [start, end). ``count``: executions of one leaf in a row, or instructions of a group. ``atom``, ``spec``: the
+    atomic spec and its kind, of leaves. ``id``, ``text``, ``where``: the IR statement and its Python ``file:line``.
+    """
+
+    kind: str
+    warp: int
+    domain: str
+    start: int
+    end: int
+    count: int
+    atom: str
+    spec: str
+    id: int
+    text: str
+    where: str
+    landed: bool
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What the first block of a simulation did. It says what waits for what, not how long it takes on a device."""
+
+    name: str
+    events: tuple[TraceEvent, ...]
+
+    @property
+    def warps(self) -> int:
+        """How many warps took part."""
+        return 1 + max((e.warp for e in self.events), default=-1)
+
+    @property
+    def steps(self) -> int:
+        """The last step of any warp."""
+        return max((e.end for e in self.events), default=0)
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {self.warps} warps, {self.steps} steps"]
+        for e in sorted(self.events, key=lambda e: (e.warp, e.start, e.kind == "in flight")):
+            what = e.atom if e.kind == "leaf" else e.kind + (f" {e.domain}" if e.domain else "")
+            times = f" x{e.count}" if e.count > 1 else ""
+            lines.append(f"warp {e.warp}  {e.start}-{e.end}  {what}{times}  {e.where}")
+        return "\n".join(lines)
+
+    def _repr_svg_(self) -> str | None:
+        return draw_timeline(self) if len(self.events) <= 20_000 else None
+
+
+def _tooltip(e: TraceEvent) -> str:
+    what = e.atom or e.kind
+    if e.kind == "in flight":
+        what = f"{e.count} {e.domain} copies in flight" + ("" if e.landed else ", not waited for")
+    elif e.kind != "leaf":
+        what = f"{e.kind} {e.domain}".strip()
+    times = f", {e.count} times" if e.kind == "leaf" and e.count > 1 else ""
+    return f"{what}{times}\nwarp {e.warp}, steps {e.start} to {e.end}\n{e.where}\n{e.text}"
+
+
+def draw_timeline(trace: Trace, width: float = 900.0) -> str:
+    """A trace as SVG: a row for each warp, below it a thin one for each group of copies in flight at the same time.
+
+    Leaves of one Python line have one colour; barriers and waits are orange, copies in flight blue (dashed where
+    nothing waits for them). Browsers show each event's statement when the pointer rests on it.
+    """
+    scale = (width - _LEFT - 10) / max(trace.steps, 1)
+    colours: dict[str, str] = {}
+    body: list[str] = []
+    y = 34.0
+    for warp in range(trace.warps):
+        mine = [e for e in trace.events if e.warp == warp]
+        body.append(f'<text x="8" y="{y + 13:g}" font-size="11" fill="{_INK}">warp {warp}</text>')
+        for e in mine:
+            if e.kind == "in flight":
+                continue
+            fill = _FILL.get(e.kind) or colours.setdefault(e.where, shade(len(colours)))
+            body.append(_bar(e, _LEFT + e.start * scale, y, (e.end - e.start) * scale, _ROW, fill))
+        y += _ROW + 2
+        lanes: list[int] = []  # the step at which each row of flights is free again
+        for e in sorted((e for e in mine if e.kind == "in flight"), key=lambda e: e.start):
+            lane = next((i for i, free in enumerate(lanes) if free <= e.start), len(lanes))
+            lanes[lane : lane + 1] = [e.end]
+            top = y + lane * (_FLIGHT + 1)
+            body.append(_bar(e, _LEFT + e.start * scale, top, (e.end - e.start) * scale, _FLIGHT, _FILL[e.kind]))
+        y += len(lanes) * (_FLIGHT + 1) + 5
+    title = escape(f"{trace.name}: {trace.warps} warps, {trace.steps} steps", quote=False)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{y + 6:g}" '
+        f'viewBox="0 0 {width:g} {y + 6:g}" font-family="{_FONT}">'
+        f'<rect width="100%" height="100%" fill="#ffffff"/>'
+        f'<text x="8" y="20" font-size="13.5" fill="{_INK}">{title}</text>'
+        f'<text x="{width - 10:g}" y="20" font-size="10.5" fill="{_SOFT}" text-anchor="end">'
+        "steps of each warp, not time</text>"
+        f"{''.join(body)}</svg>"
+    )
+
+
+def _bar(e: TraceEvent, x: float, y: float, width: float, height: float, fill: str) -> str:
+    dashed = ' stroke="#c0392b" stroke-dasharray="3,2"' if not e.landed else ""
+    return (
+        f"<g><title>{escape(_tooltip(e), quote=False)}</title>"
+        f'<rect x="{x:.2f}" y="{y:g}" width="{max(width - 0.3, 0.4):.2f}" height="{height:g}" fill="{fill}"{dashed}/>'
+        "</g>"
+    )
