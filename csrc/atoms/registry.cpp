@@ -111,24 +111,103 @@ Registry& Registry::get() {
 }
 
 Registry::Registry() {
-  std::vector<Atom> families;
-  add_memory_entries(families);
-  add_arithmetic_entries(families);
-  add_unary_entries(families);
-  add_convert_entries(families);
-  add_atomic_entries(families);
-  add_warp_entries(families);
-  add_sm70_entries(families);
-  add_sm75_entries(families);
-  add_warp_matrix_entries(families);
-  add_async_copy_entries(families);
-  add_gfx90a_entries(families);
-  for (const Atom& f : families) {
-    for (Atom& a : expand_family(f)) add(std::make_shared<const Instance>(instantiate(std::move(a))));
+  std::vector<Atom> list;
+  add_memory_entries(list);
+  add_arithmetic_entries(list);
+  add_unary_entries(list);
+  add_convert_entries(list);
+  add_atomic_entries(list);
+  add_warp_entries(list);
+  add_sm70_entries(list);
+  add_sm75_entries(list);
+  add_warp_matrix_entries(list);
+  add_async_copy_entries(list);
+  add_gfx90a_entries(list);
+  for (Atom& a : list) templates_.push_back({std::move(a), {}});
+}
+
+const std::vector<InstancePtr>& Registry::members(std::size_t i) {
+  Template& t = templates_[i];
+  if (t.members.empty()) {
+    for (Atom& a : expand_family(t.atom))
+      t.members.push_back(std::make_shared<const Instance>(instantiate(std::move(a))));
+  }
+  return t.members;
+}
+
+// Names alone: the other strings stay as they are.
+void Registry::read_names() {
+  if (names_read_) return;
+  names_read_ = true;
+  for (std::size_t t = 0; t < templates_.size(); ++t) {
+    Atom named;
+    named.name = templates_[t].atom.name;
+    named.family = templates_[t].atom.family;
+    const std::vector<Atom> members = expand_family(named);
+    for (std::size_t m = 0; m < members.size(); ++m) {
+      const std::string& name = members[m].name;
+      GR_ASSERT(by_name_.emplace(name, Place{t, m}).second, "two entries are called " + name);
+      by_family_[name.substr(0, name.find('/'))].emplace_back(t, m);
+      names_.push_back(name);
+    }
   }
 }
 
-void Registry::check_new(const Instance& i) const {
+const std::vector<InstancePtr>& Registry::of_kind(Kind k) {
+  const auto i = static_cast<std::size_t>(k);
+  if (!kind_read_.at(i)) {
+    kind_read_.at(i) = true;
+    for (std::size_t t = 0; t < templates_.size(); ++t) {
+      if (templates_[t].atom.kind != k) continue;
+      const auto& list = members(t);
+      by_kind_.at(i).insert(by_kind_.at(i).end(), list.begin(), list.end());
+    }
+  }
+  return by_kind_.at(i);
+}
+
+const std::vector<InstancePtr>& Registry::all() {
+  if (!all_read_) {
+    all_read_ = true;
+    for (std::size_t t = 0; t < templates_.size(); ++t) {
+      const auto& list = members(t);
+      all_.insert(all_.end(), list.begin(), list.end());
+    }
+  }
+  return all_;
+}
+
+InstancePtr Registry::find(const std::string& name) {
+  read_names();
+  const auto it = by_name_.find(name);
+  return it == by_name_.end() ? nullptr : at(it->second);
+}
+
+std::vector<InstancePtr> Registry::family(const std::string& name) {
+  read_names();
+  std::vector<InstancePtr> out;
+  if (const auto it = by_family_.find(name); it != by_family_.end()) {
+    for (const Place& p : it->second) out.push_back(at(p));
+  } else if (InstancePtr one = find(name)) {
+    out.push_back(std::move(one));
+  }
+  return out;
+}
+
+const std::vector<std::string>& Registry::names() {
+  read_names();
+  return names_;
+}
+
+std::vector<std::string> Registry::family_names() {
+  read_names();
+  std::vector<std::string> out;
+  for (const auto& [name, places] : by_family_) out.push_back(name);
+  return out;
+}
+
+void Registry::check_new(const Instance& i) {
+  read_names();
   if (by_name_.count(i.atom.name) > 0) {
     fail(Code::ATOM_DEFINITION, i.atom.name + " is defined already", {}, "choose another name");
   }
@@ -142,26 +221,33 @@ void Registry::check_new(const Instance& i) const {
   }
 }
 
+void Registry::check_overlaps() {
+  const std::vector<InstancePtr>& list = all();
+  for (std::size_t x = 0; x < list.size(); ++x) {
+    for (std::size_t y = 0; y < x; ++y) {
+      if (list[x]->atom.is_default && list[y]->atom.is_default && overlap(*list[x], *list[y])) {
+        fail(Code::ATOM_OVERLAP, list[x]->atom.name + " and " + list[y]->atom.name + " would both match one leaf");
+      }
+    }
+  }
+}
+
 void Registry::add(InstancePtr i) {
   check_new(*i);
-  by_name_.emplace(i->atom.name, i);
-  by_family_[i->family].push_back(i);
-  by_kind_[static_cast<std::size_t>(i->atom.kind)].push_back(i);
-  all_.push_back(std::move(i));
+  (void)all();
+  (void)of_kind(i->atom.kind);
+  const Place place{templates_.size(), 0};
+  by_name_.emplace(i->atom.name, place);
+  by_family_[i->family].push_back(place);
+  names_.push_back(i->atom.name);
+  by_kind_.at(static_cast<std::size_t>(i->atom.kind)).push_back(i);
+  all_.push_back(i);
+  templates_.push_back({i->atom, {std::move(i)}});
 }
 
-InstancePtr find(const std::string& name) {
-  const auto& map = Registry::get().by_name();
-  const auto it = map.find(name);
-  return it == map.end() ? nullptr : it->second;
-}
+InstancePtr find(const std::string& name) { return Registry::get().find(name); }
 
-std::vector<InstancePtr> find_family(const std::string& name) {
-  const auto& map = Registry::get().by_family();
-  if (const auto it = map.find(name); it != map.end()) return it->second;
-  if (InstancePtr i = find(name)) return {std::move(i)};
-  return {};
-}
+std::vector<InstancePtr> find_family(const std::string& name) { return Registry::get().family(name); }
 
 std::vector<InstancePtr> require_family(const std::string& name, const SourceLoc& where, std::vector<std::string> ir) {
   std::vector<InstancePtr> found = find_family(name);
@@ -197,7 +283,7 @@ std::vector<std::string> similar_names(const std::string& name) {
   };
   std::vector<std::pair<std::size_t, std::string>> found;
   if (name.size() > 100) return {};
-  for (const auto& [family, members] : Registry::get().by_family()) {
+  for (const std::string& family : Registry::get().family_names()) {
     // A part of a name is nearer than its length suggests.
     const bool part = family.find(name) != std::string::npos || name.find(family) != std::string::npos;
     const std::size_t d = part ? 1 : distance(family);

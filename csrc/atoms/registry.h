@@ -1,10 +1,12 @@
-// All entries, in the order of registration.
+// All entries, in the order of registration. The built-in ones are templates until somebody asks for their kind or
+// name: a process pays for those it uses. Callers hold the interpreter's lock.
 #pragma once
 
 #include <array>
 #include <map>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "atoms/match.h"
@@ -15,21 +17,38 @@ class Registry {
  public:
   [[nodiscard]] static Registry& get();
 
-  [[nodiscard]] const std::vector<InstancePtr>& all() const { return all_; }
-  [[nodiscard]] const std::vector<InstancePtr>& of_kind(Kind k) const { return by_kind_[static_cast<std::size_t>(k)]; }
-  [[nodiscard]] const std::unordered_map<std::string, InstancePtr>& by_name() const { return by_name_; }
-  [[nodiscard]] const std::map<std::string, std::vector<InstancePtr>>& by_family() const { return by_family_; }
+  [[nodiscard]] const std::vector<InstancePtr>& all();
+  [[nodiscard]] const std::vector<InstancePtr>& of_kind(Kind k);
+  [[nodiscard]] InstancePtr find(const std::string& name);                 // null: none
+  [[nodiscard]] std::vector<InstancePtr> family(const std::string& name);  // empty: none
+  [[nodiscard]] const std::vector<std::string>& names();
+  [[nodiscard]] std::vector<std::string> family_names();
 
-  void check_new(const Instance& i) const;  // ATOM_DEFINITION: the name is taken; ATOM_OVERLAP
+  // ATOM_DEFINITION: the name is taken; ATOM_OVERLAP, which of the built-in entries a test asks with check_overlaps.
+  void check_new(const Instance& i);
+  void check_overlaps();
   void add(InstancePtr i);
 
  private:
-  Registry();
+  struct Template {
+    Atom atom;
+    std::vector<InstancePtr> members;  // empty: not asked for yet
+  };
+  using Place = std::pair<std::size_t, std::size_t>;  // template, member
 
-  std::vector<InstancePtr> all_;
-  std::unordered_map<std::string, InstancePtr> by_name_;
-  std::map<std::string, std::vector<InstancePtr>> by_family_;
+  Registry();
+  const std::vector<InstancePtr>& members(std::size_t i);
+  void read_names();
+  [[nodiscard]] InstancePtr at(Place p) { return members(p.first)[p.second]; }
+
+  std::vector<Template> templates_;
+  std::vector<std::string> names_;
+  std::unordered_map<std::string, Place> by_name_;
+  std::map<std::string, std::vector<Place>> by_family_;
   std::array<std::vector<InstancePtr>, 9> by_kind_;
+  std::array<bool, 9> kind_read_{};
+  std::vector<InstancePtr> all_;
+  bool names_read_ = false, all_read_ = false;
 };
 
 }  // namespace graphene::atoms

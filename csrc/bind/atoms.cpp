@@ -2,6 +2,7 @@
 #include <array>
 
 #include "atoms/match.h"
+#include "atoms/registry.h"
 #include "atoms/try.h"
 #include "bind/bind.h"
 #include "build/collective.h"
@@ -419,11 +420,10 @@ void register_atoms(py::module_& m) {
   ir::builder_hooks().expand = &build::expand;
   bind_operand(m);
   bind_atom(m);
-  m.def("atom_names", [] {
-    py::list out;
-    for (const InstancePtr& i : atoms::entries()) out.append(i->atom.name);
-    return out;
-  });
+  m.def("atom_names", [] { return atoms::Registry::get().names(); });
+  m.def(
+      "check_atoms", [] { atoms::Registry::get().check_overlaps(); },
+      "Raises SelectError ATOM_OVERLAP if two of the entries that are matched without being named fit one leaf.");
   m.def("find_atom", [](const std::string& name) -> py::object {
     const InstancePtr i = atoms::find(name);
     return i == nullptr ? py::object(py::none()) : py::cast(mutable_ptr(i));

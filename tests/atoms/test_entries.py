@@ -208,3 +208,7 @@ def test_the_texts_compile(arch: str, tmp_path: Path, monkeypatch: pytest.Monkey
 def test_each_entry_runs_on_an_architecture_that_is_compiled() -> None:
     compiled = [*ARCHS, "gfx90a"]  # the last in test_gfx90a.py
     assert [a.name for a in BUILT_IN if not any(a.runs_on(x) for x in compiled)] == []
+
+
+def test_no_two_entries_match_one_leaf() -> None:
+    _core.check_atoms()
