@@ -76,6 +76,21 @@ Expr inside_of(const ir::Tensor& t, std::size_t values, const std::string& atom,
   return all;
 }
 
+// Registers have no place outside: what the views left undecided must be decided once loops are unrolled.
+void require_inside(const ir::Tensor& t) {
+  for (const ir::DimBound& bound : t.bounds) {
+    std::size_t values = 1;
+    for (const Layout& level : bound.levels) values *= static_cast<std::size_t>(level.size().value());
+    const Along a = along(bound, values);
+    const Expr last = a.base + Expr(*std::ranges::max_element(a.deltas));
+    if (sym::prove(sym::lt(last, bound.extent))) continue;
+    fail(Code::TENSOR_INDEX, "an index that may be outside of the registers",
+         {"tensor: " + t.type_str(false) + " of " + t.buffer->name, "want: at most " + (bound.extent - Expr(1)).str(),
+          "got: " + last.str()},
+         "keep tiles and indices of registers inside");
+  }
+}
+
 }  // namespace
 
 Swizzled apply_swizzle(const Swizzle& swizzle, const Expr& offset, const std::vector<std::int64_t>& deltas) {
@@ -129,7 +144,11 @@ Operand resolve(const atoms::OperandBinding& binding, const Buffers& buffers, co
       return ExprRef{binding.expression};
     case Kind::Registers: {
       const auto it = buffers.array_of.find(binding.tensor->buffer->id);
+      const auto regs = [&](int array) { return buffers.registers[static_cast<std::size_t>(array)].regs; };
       GR_ASSERT(it != buffers.array_of.end(), "registers of " + binding.tensor->buffer->name + " were not placed");
+      require_inside(*binding.tensor);
+      GR_ASSERT(std::ranges::all_of(binding.registers, [&](int r) { return r >= 0 && r < regs(it->second); }),
+                "registers of " + binding.tensor->buffer->name + " that it does not have");
       return RegRef{it->second, binding.registers};
     }
     case Kind::Memory:

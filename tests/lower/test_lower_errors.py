@@ -244,3 +244,24 @@ def test_problems_of_verify_and_lower_come_together() -> None:
     with pytest.raises(gr.VerifyError) as caught:
         _core.lower(kernel.ir, "sm_80")
     assert [d["code"] for d in caught.value.diagnostics] == ["VERIFY_READ_ONLY", "LOWER_REGISTER_INDEX"]
+
+
+@pytest.mark.parametrize(
+    ("view", "got"),
+    [
+        (lambda r, i: r[0, i + 1], "want: at most 2\n  got: 3"),  # the next row's registers
+        (lambda r, i: r[i * 2, 0], "want: at most 1\n  got: 2"),  # beyond the last register
+        (lambda r, i: r.tile([2, 2])[0, 1][0, 1], "want: at most 2\n  got: 3"),  # the empty part of a partial tile
+    ],
+)
+def test_registers_are_indexed_inside(view: Callable[[gr.Tensor, object], gr.Tensor], got: str) -> None:
+    """An index that only the unrolled loop tells must not reach other registers, nor beyond the array."""
+    with gr.Kernel("k") as kernel:
+        gr.blocks(1)
+        gr.threads(1)
+        r = gr.alloc("r", [2, 3], gr.fp32, gr.RF)
+        with gr.loop("i", 3, unroll=0) as i:
+            gr.init(view(r, i), 0)
+    text = message(kernel)
+    assert text.startswith("FILE:N: an index that may be outside of the registers   [TENSOR_INDEX]\n")
+    assert text.endswith(f"  {got}\n  fix: keep tiles and indices of registers inside")
