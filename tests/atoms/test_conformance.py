@@ -87,7 +87,7 @@ def test_simulated_matrix_loads_move_every_element(atom: str) -> None:
 
 # Every entry in the simulator; what NumPy computes exactly, equals it.
 
-NUMPY = {"fp16": "float16", "fp32": "float32", "fp64": "float64", "pred": "bool"}
+NUMPY = {"fp16": "float16", "fp32": "float32", "tf32": "float32", "fp64": "float64", "pred": "bool"}
 NUMPY |= {f"{s}{n}": f"{'u' * (s == 'u')}int{n}" for s in "iu" for n in (8, 16, 32, 64)}
 EXACT: dict[str, Any] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "and": np.bitwise_and, "or": np.bitwise_or,
@@ -212,3 +212,32 @@ def test_the_device_computes_the_simulators_bits(case: Case) -> None:
             at = tuple((~same).nonzero()[0].tolist())
             shown = [h[at[0]].tolist() for h in host]
             pytest.fail(f"{atom.name}: inputs {shown}, simulator {want[at].item()!r}, device {got[at].item()!r}")
+
+
+PRODUCTS = [a.name for a in BUILT_IN if a.name.startswith("mma.") and not a.name.endswith("/mul")]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("spread", [0, 6])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_sums_that_round_have_the_simulators_bits(name: str, spread: int) -> None:
+    """Random numbers of 2 * spread + 1 binades: most sums are cut off or rounded."""
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA device")
+    case = conformance.matrix_multiplies(gr.atom(name), steps=4, scale=2)
+    args, _ = signature(case)
+    torch.manual_seed(spread)
+    tensors = []
+    for dtype, shape in args:
+        t = getattr(torch, TORCH[dtype])
+        x = torch.randn(shape, dtype=torch.float64) * 2.0 ** torch.randint(-spread, spread + 1, shape)
+        tensors.append(x.to(t) if t.is_floating_point else torch.randint(-128 if t.is_signed else 0, 128, shape).to(t))
+    major, minor = torch.cuda.get_device_capability()
+    device = [t.cuda() for t in tensors]
+    case.kernel.simulate(*tensors, arch=f"sm_{major}{minor}")
+    case.kernel(*device)
+    want, got = tensors[3], device[3].cpu()
+    bits = getattr(torch, BITS[want.itemsize])
+    differ = (want.view(bits) != got.view(bits)).sum().item()
+    assert differ == 0, f"{differ} of {want.numel()} differ"
