@@ -360,9 +360,9 @@ std::string AtomText::ptx_operand(const atoms::Piece& piece, const AtomCall& cal
     return add_input(ptx, shared ? "r" : "l", address(*mem));
   }
   // An immediate: one register per word, all alike.
-  const ir::ScalarType dtype = call.dtype;
-  const int bits = ir::bits(dtype);
   if (const auto* imm = std::get_if<ImmRef>(s.value)) {
+    const ir::ScalarType dtype = imm->dtype;
+    const int bits = ir::bits(dtype);
     const auto [constraint, per, unused] = s.def->packing;
     std::string text = c_literal(imm->value, dtype);
     if (constraint == 'r' && (bits < 32 || ir::info(dtype).cls == ir::ScalarInfo::Class::Float)) {
@@ -397,7 +397,7 @@ std::string AtomText::cxx_operand(const atoms::Piece& piece, const AtomCall& cal
     return "(" + expressions_.text(mem->inside, buffers_[b]).in(Prec::Or) + " ? " + value + " : " +
            c_literal(fill_value(call), dtype) + ")";
   }
-  if (const auto* imm = std::get_if<ImmRef>(s.value)) return c_literal(imm->value, call.dtype);
+  if (const auto* imm = std::get_if<ImmRef>(s.value)) return c_literal(imm->value, imm->dtype);
   return expressions_.text(std::get<ExprRef>(*s.value).value, piece.text).in(Prec::Unary);
 }
 

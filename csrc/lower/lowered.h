@@ -59,9 +59,11 @@ struct MemRef {  // value v lives at element offset + deltas[v]; swizzles are al
 };
 struct ImmRef {
   double value = 0;
+  ir::ScalarType dtype = ir::ScalarType::fp32;
 };
 struct ExprRef {
   Expr value;
+  ir::ScalarType dtype = ir::ScalarType::i32;
 };
 using Operand = std::variant<RegRef, MemRef, ImmRef, ExprRef>;
 

@@ -139,9 +139,9 @@ Operand resolve(const atoms::OperandBinding& binding, const Buffers& buffers, co
   using Kind = atoms::OperandBinding::Kind;
   switch (binding.kind) {
     case Kind::Immediate:
-      return ImmRef{binding.immediate};
+      return ImmRef{binding.immediate, binding.dtype};
     case Kind::Expression:
-      return ExprRef{binding.expression};
+      return ExprRef{binding.expression, binding.dtype};
     case Kind::Registers: {
       const auto it = buffers.array_of.find(binding.tensor->buffer->id);
       const auto regs = [&](int array) { return buffers.registers[static_cast<std::size_t>(array)].regs; };

@@ -66,16 +66,8 @@ std::vector<std::vector<Holder>> all_holders(const OperandInstance& o, int threa
 
 std::uint64_t immediate_bits(ir::ScalarType t, double v) { return encode(t, v); }
 
-ir::ScalarType immediate_type(const lower::AtomCall& call, const OperandInstance& o, const std::vector<Operand>& done) {
-  if (o.type.dtypes.size() == 1) return o.type.dtypes.front();
-  if (!done.empty() && !call.atom->out.empty() && call.atom->out.front().type.dtype_class == o.type.dtype_class) {
-    return done.front().dtype;
-  }
-  return call.dtype;
-}
-
 Operand compile_operand(const lower::AtomCall& call, const lower::Operand& ref, const OperandInstance& instance,
-                        const std::vector<Operand>& outs, Bytecode& code) {
+                        Bytecode& code) {
   Operand o;
   o.access = instance.def.access;
   o.values = instance.values;
@@ -105,12 +97,13 @@ Operand compile_operand(const lower::AtomCall& call, const lower::Operand& ref, 
     o.align_elems = std::max(1, instance.align_bytes / bytes_of(o.dtype));
   } else if (const auto* i = std::get_if<lower::ImmRef>(&ref)) {
     o.kind = Operand::Kind::Constant;
-    o.dtype = immediate_type(call, instance, outs);
+    o.dtype = i->dtype;
     o.constant = immediate_bits(o.dtype, i->value);
   } else {
     o.kind = Operand::Kind::Integer;
-    o.dtype = immediate_type(call, instance, outs);
-    o.integer = code.plans->compile(std::get<lower::ExprRef>(ref).value);
+    const auto& e = std::get<lower::ExprRef>(ref);
+    o.dtype = e.dtype;
+    o.integer = code.plans->compile(e.value);
   }
   o.bytes = bytes_of(o.dtype);
   return o;
@@ -365,10 +358,10 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
     leaf.domain = copy_domain(done.substr(kGroup.size()), code);
   }
   for (std::size_t i = 0; i < call.out.size(); ++i) {
-    leaf.out.push_back(compile_operand(call, call.out[i], atom.out[i], leaf.out, code));
+    leaf.out.push_back(compile_operand(call, call.out[i], atom.out[i], code));
   }
   for (std::size_t i = 0; i < call.in.size(); ++i) {
-    leaf.in.push_back(compile_operand(call, call.in[i], atom.in[i], leaf.out, code));
+    leaf.in.push_back(compile_operand(call, call.in[i], atom.in[i], code));
   }
   leaf.predicate = code.plans->compile(call.predicate);
   leaf.always = leaf.predicate.is_const(1);

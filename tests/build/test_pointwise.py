@@ -123,6 +123,18 @@ def test_the_store_converts_two_neighbours_at_once():
     assert kernel.cuda_source("sm_80").count("cvt.rn.f16x2.f32") == 2
 
 
+def test_a_number_has_the_type_of_what_it_is_compared_with():
+    """Not that of the result, a truth value."""
+    with gr.Kernel("k") as kernel:
+        acc = accumulators("acc", [16, 8], gr.fp32, gr.threads(32))
+        gr.init(acc, 1)
+        acc[:] = gr.where(acc == -gr.inf, 2, acc)
+        acc[:] = gr.where(acc > 3, 0, acc)
+    source = kernel.cuda_source("sm_80")
+    assert "acc[0] == __int_as_float(0xff800000)" in source
+    assert "acc[0] > 3.0f" in source
+
+
 def test_the_accumulator_is_the_next_operand_without_an_exchange():
     """P.V of attention: C layout to A layout of the same atom, same owners (FlashAttention-2, section 3)."""
     x = np.arange(16 * 16, dtype=np.float32).reshape(16, 16)
