@@ -7,12 +7,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import graphene as gr
 
 sys.path.insert(0, str(Path(__file__).parent))
 import c_text
-from emit_kernels import async_copy, ragged_fragment
+from emit_kernels import async_copy, ragged_fragment, sync
 
 
 def test_a_copy_reads_the_bytes_that_are_inside() -> None:
@@ -86,3 +87,73 @@ def test_the_rows_of_different_fills_are_different() -> None:
     assert "outside[0] = 0u; outside[1] = 0u;" in text
     assert f"[0] = {0x3C003C003C003C00}u;" in text
     assert text.count("u64* const outside") == 2
+
+
+def padded_copy(dtype: gr.ScalarType, copy: str, values: int) -> gr.Kernel:
+    """Y = X padded with zeros to whole tiles of 16 by 64, through shared memory."""
+    M, K = gr.sym("M"), gr.sym("K", max=1 << 20)
+    pitch = gr.sym("pitch", multiple_of=16, max=1 << 20)
+    with gr.Kernel("padded_copy") as kernel:
+        X = gr.input("X", gr.Layout((M, K), (pitch, 1)), dtype, align_bytes=16)
+        Y = gr.output("Y", gr.row_major(gr.ceil_div(M, 16) * 16, gr.ceil_div(K, 64) * 64), dtype, align_bytes=16)
+        blocks, threads = gr.blocks(gr.ceil_div(M, 16), gr.ceil_div(K, 64)), gr.threads(128)
+        bm, bk = blocks.indices()
+        (t,) = threads.indices()
+        s = gr.alloc("s", [16, 64], dtype, gr.SH)
+        r = gr.alloc("r", [8], dtype, gr.RF)
+        gr.move(s, X.tile([16, 64])[bm, bk], on=threads, atom=copy)
+        sync("commit", gr.atom(copy))
+        sync("wait", gr.atom(copy))
+        gr.barrier()
+        out = Y.tile([16, 64])[bm, bk]
+        for i in range(8):
+            gr.move(r[i], s[t // 8, t % 8 * 8 + i])
+            gr.move(out[t // 8, t % 8 * 8 + i], r[i])
+    assert values * dtype.bits // 8 == int(copy.split(".")[-1])
+    return kernel
+
+
+SHAPES = [(1, 1, 16), (16, 64, 64), (5, 61, 64), (37, 131, 144), (33, 64, 80), (2, 129, 192)]
+COPIES = [(gr.fp16, "cp.async.cg.16", 8), (gr.fp32, "cp.async.ca.8", 2), (gr.i8, "cp.async.ca.16", 16)]
+
+
+@pytest.mark.parametrize(("dtype", "copy", "values"), COPIES, ids=lambda x: str(x))
+def test_cut_rows_are_padded_with_zeros(dtype: gr.ScalarType, copy: str, values: int) -> None:
+    kernel = padded_copy(dtype, copy, values)
+    kind = {"fp16": np.float16, "fp32": np.float32, "i8": np.int8}[dtype.name]
+    for m, k, pitch in SHAPES:
+        whole = np.random.default_rng(0).integers(1, 100, (m, pitch)).astype(kind)
+        want = np.zeros((-(-m // 16) * 16, -(-k // 64) * 64), kind)
+        want[:m, :k] = whole[:, :k]
+        got = np.full_like(want, 7)
+        kernel(whole[:, :k], got)
+        assert np.array_equal(got, want), (m, k)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("dtype", "copy", "values"), COPIES, ids=lambda x: str(x))
+def test_the_device_pads_them_too(dtype: gr.ScalarType, copy: str, values: int) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA device")
+    kernel = padded_copy(dtype, copy, values)
+    kind = {"fp16": torch.float16, "fp32": torch.float32, "i8": torch.int8}[dtype.name]
+    for m, k, pitch in SHAPES:
+        whole = torch.randint(1, 100, (m, pitch)).to(kind).cuda()
+        want = torch.zeros(-(-m // 16) * 16, -(-k // 64) * 64, dtype=kind, device="cuda")
+        want[:m, :k] = whole[:, :k]
+        got = torch.full_like(want, 7)
+        kernel(whole[:, :k], got)
+        assert torch.equal(got, want), (m, k)
+
+
+@pytest.mark.gpu
+def test_the_device_reads_the_fill_row() -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA device")
+    x = torch.randn(20, 16).half().cuda()
+    y = torch.ones(32, 16, dtype=torch.float16, device="cuda")
+    ragged_fragment()(x, y)
+    assert torch.equal(y[:20], x)
+    assert not y[20:].any()
