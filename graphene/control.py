@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from graphene import _core
 
 if TYPE_CHECKING:
-    from graphene._core import Elected, IntLike, ThreadTensor
+    from graphene._core import Elected, IntLike, Tensor, ThreadTensor
 
 __all__ = [
     "Block",
@@ -20,6 +20,7 @@ __all__ = [
     "exit_if",
     "fence",
     "if_",
+    "index",
     "loop",
     "only",
     "ring",
@@ -139,6 +140,16 @@ class Scalar:
 def scalar(name: str, value: IntLike, min: int | None = None, max: int | None = None, multiple_of: int = 1) -> Scalar:
     """A mutable integer. `min`, `max` and `multiple_of` are facts that every value assigned to it has."""
     return Scalar(_core.record_scalar(name, value, min, max, multiple_of, False))
+
+
+def index(x: Tensor, min: int, max: int, multiple_of: int = 1) -> Any:
+    """An integer that lives in data: the value of one element when this statement runs, as an index expression.
+
+    x: one element of an integer tensor, in memory or in a register. The facts are promises that the data keeps:
+    `min` <= value <= `max`, a multiple of `multiple_of`; the simulator checks them. For packed sequences, with
+    ``T.window(start, size)``. Raises LayoutError TENSOR_TYPE, SYM_FACTS; when run SimulationError SIM_FACT.
+    """
+    return _core.record_index(x, min, max, multiple_of)
 
 
 def barrier(on: ThreadTensor | None = None) -> None:

@@ -197,6 +197,10 @@ void bind_control(py::module_& m) {
          {"ring: " + name, "stages: " + std::to_string(stages), "phase: " + std::to_string(phase)}, "",
          python_location());
   });
+  m.def("record_index", [](const py::object& element, std::int64_t min, std::int64_t max, std::int64_t multiple_of) {
+    Builder& b = Builder::require_active("gr.index()");
+    return expr_to_py(b.index(tensor_from_py(element, "an element"), min, max, multiple_of));
+  });
   m.def("record_assign", [](const py::object& scalar, const py::object& value) {
     Builder::require_active("an assignment").assign(expr_from_py(scalar), expr_from_py(value));
   });

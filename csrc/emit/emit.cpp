@@ -280,12 +280,21 @@ class KernelPrinter {
   }
 
   std::string print_set(const ScalarSet& set) {
+    if (set.from) return print_index(set);
     const CText value = expressions_.text(set.value, set.var.var().name);
     if (!set.declare) return expressions_.text(set.var, "").text + " = " + value.text + ";";
     const bool wide = !fits_32(set.var);
     const std::string name = names_.fresh(set.var.var().name);
     expressions_.declare(set.var, name, wide);
     return std::string(wide ? "i64 " : "int ") + name + " = " + value.text + ";";
+  }
+
+  std::string print_index(const ScalarSet& set) {
+    const bool wide = !fits_32(set.var);
+    const std::string name = names_.fresh(set.var.var().name);
+    expressions_.declare(set.var, name, wide);
+    return std::string("const ") + (wide ? "i64 " : "int ") + name + " = " +
+           registers_->value(set.from->array, set.from->values.front()) + ";";
   }
 
   Lines print_loop(const Loop& loop) {

@@ -440,6 +440,19 @@ Expr Assembler::counter(const std::string& name, const FactsDecl& facts, const E
   return define(info);
 }
 
+Expr Assembler::index(const std::string& name, const FactsDecl& facts, const TensorPtr& from) {
+  const ScalarInfo::Class cls = info(from->dtype).cls;
+  const bool integer = cls == ScalarInfo::Class::Signed || cls == ScalarInfo::Class::Unsigned;
+  if (!integer || !from->levels.empty() || from->memory() != Memory::RF || !from->offset.is_const())
+    fail(Code::TENSOR_TYPE, "an index is read from one integer register",
+         {"got: %" + std::to_string(from->id) + ":" + from->type_str()});
+  sym::VarInfo info;
+  info.name = name;
+  info.kind = sym::VarKind::Data;
+  facts.apply(info);
+  return define(info);
+}
+
 Expr Assembler::scalar(const std::string& name, const FactsDecl& facts) {
   sym::VarInfo info;
   info.name = name;

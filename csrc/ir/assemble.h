@@ -84,6 +84,8 @@ class Assembler {
   // The counter of a loop, visible in the innermost open block; a mutable scalar.
   Expr counter(const std::string& name, const FactsDecl& facts, const Expr& start, const Expr& stop, const Expr& step);
   Expr scalar(const std::string& name, const FactsDecl& facts);
+  // An integer read from a register.
+  Expr index(const std::string& name, const FactsDecl& facts, const TensorPtr& from);
   // IR_OPERANDS unless the kind takes so many operands. Fills in the attributes' defaults.
   static void complete(SpecStmt& s);
 

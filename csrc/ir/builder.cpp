@@ -443,7 +443,7 @@ Expr Builder::scalar(const std::string& name, const Expr& value, std::optional<s
   v.multiple_of = multiple_of;
   const Expr var = declare_var(v);
   check_scalar(v, value);
-  append({0, here(), ScalarStmt{var, value, true}});
+  append({0, here(), ScalarStmt{var, value, true, nullptr}});
   if (droppable) unused_.insert(var.node());
   return var;
 }
@@ -457,7 +457,36 @@ void Builder::assign(const Expr& scalar, const Expr& value) {
   GR_ASSERT(scalar.is_var() && scalar.var().kind == sym::VarKind::Scalar,
             "an assignment to something else than a scalar");
   check_scalar(scalar.var(), value);
-  append({0, here(), ScalarStmt{scalar, value, false}});
+  append({0, here(), ScalarStmt{scalar, value, false, nullptr}});
+}
+
+Expr Builder::index(const TensorPtr& element, std::int64_t min, std::int64_t max, std::int64_t multiple_of) {
+  ready();
+  use(element, "index of");
+  const auto cls = info(element->dtype).cls;
+  const bool integer = cls == ScalarInfo::Class::Signed || cls == ScalarInfo::Class::Unsigned;
+  if (!element->levels.empty() || !integer || element->is_fragment())
+    refuse(Code::TENSOR_TYPE, "an index is read from one integer",
+           {"got: " + element->type_str() + " of " + element->buffer->name}, "index the tensor down to one element");
+  sym::VarInfo v;
+  v.name = unique_name("index");
+  v.kind = sym::VarKind::Data;
+  v.min = min;
+  v.max = max;
+  v.multiple_of = multiple_of;
+  TensorPtr held = element;
+  if (element->memory() != Memory::RF) {
+    held = alloc(v.name, Layout(IntTuple(std::vector<IntTuple>{})), element->dtype, Memory::RF, {});
+    SpecStmt move;
+    move.kind = SpecKind::Move;
+    move.outs = {held};
+    move.ins = {element};
+    move.threads = each(ThreadUnit::Thread);
+    spec(std::move(move));
+  }
+  const Expr var = declare_var(v);
+  append({0, here(), ScalarStmt{var, 0, true, held}});
+  return var;
 }
 
 void Builder::sync(SyncStmt s) {

@@ -88,6 +88,8 @@ class Builder {
   Expr scalar(const std::string& name, const Expr& value, std::optional<std::int64_t> min,
               std::optional<std::int64_t> max, std::int64_t multiple_of, bool droppable = false);
   void assign(const Expr& scalar, const Expr& value);
+  // An integer that an element holds when this statement runs; memory is read through a register.
+  Expr index(const TensorPtr& element, std::int64_t min, std::int64_t max, std::int64_t multiple_of);
   void sync(SyncStmt s);
 
   // "[].block" and "[].thread", each member for itself: the groups of specs that name none. Without an id: the text

@@ -146,7 +146,7 @@ bool same(const OnlyStmt& a, const OnlyStmt& b) {
 }
 bool same(const ExitIfStmt& a, const ExitIfStmt& b) { return same(a.condition, b.condition); }
 bool same(const ScalarStmt& a, const ScalarStmt& b) {
-  return same(a.var, b.var) && same(a.value, b.value) && a.declare == b.declare;
+  return same(a.var, b.var) && same(a.value, b.value) && a.declare == b.declare && same(a.from, b.from);
 }
 bool same(const SyncStmt& a, const SyncStmt& b) {
   return a.op == b.op && same(a.group, b.group) && a.atom == b.atom && same(a.attrs, b.attrs);

@@ -299,7 +299,8 @@ class Reader {
         {"view", &Reader::view},         {"threads", &Reader::thread_view}, {"indices", &Reader::indices},
         {"allocate", &Reader::allocate}, {"spec", &Reader::spec},           {"for", &Reader::loop},
         {"if", &Reader::branch},         {"only", &Reader::only},           {"exit_if", &Reader::exit_if},
-        {"scalar", &Reader::scalar},     {"assign", &Reader::assign},       {"sync", &Reader::sync}};
+        {"scalar", &Reader::scalar},     {"assign", &Reader::assign},       {"index", &Reader::index_of},
+        {"sync", &Reader::sync}};
     const At what = j["stmt"];
     const std::string s = what.string();
     for (const auto& [key, handler] : kHandlers)
@@ -519,12 +520,20 @@ class Reader {
     add(j, as_.next_id(), ExitIfStmt{expr(j["condition"])});
   }
 
+  void index_of(const At& j) {
+    j.only({"stmt", "loc", "var", "from", "multiple_of", "min", "max", "lo", "hi"});
+    const int stmt = as_.next_id();
+    const TensorPtr from = tensor(j["from"]);
+    const FactsDecl f = facts(j);
+    j.run([&] { add(j, stmt, ScalarStmt{as_.index(j["var"].string(), f, from), 0, true, from}); });
+  }
+
   void scalar(const At& j) {
     j.only({"stmt", "loc", "var", "value", "multiple_of", "min", "max", "lo", "hi"});
     const Expr value = expr(j["value"]);
     const FactsDecl f = facts(j);
     const Expr var = as_.scalar(j["var"].string(), f);
-    add(j, as_.next_id(), ScalarStmt{var, value, true});
+    add(j, as_.next_id(), ScalarStmt{var, value, true, nullptr});
   }
 
   void assign(const At& j) {
@@ -533,7 +542,7 @@ class Reader {
     const std::optional<Expr> var = as_.variable(n);
     if (!var || !var->is_var() || var->var().kind != sym::VarKind::Scalar)
       j["var"].fail(Code::IR_UNDEFINED, "no scalar '" + n + "' to assign to");
-    add(j, as_.next_id(), ScalarStmt{*var, expr(j["value"]), false});
+    add(j, as_.next_id(), ScalarStmt{*var, expr(j["value"]), false, nullptr});
   }
 
   void sync(const At& j) {

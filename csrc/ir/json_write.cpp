@@ -289,9 +289,14 @@ class Writer {
   }
 
   [[nodiscard]] Json statement(const ScalarStmt& s) const {
-    Json out = {{"stmt", s.declare ? "scalar" : "assign"}, {"var", s.var.var().name}, {"value", expr_json(s.value)}};
     sym::VarInfo usual;
-    usual.kind = sym::VarKind::Scalar;
+    usual.kind = s.var.var().kind;
+    if (s.from) {
+      Json out = {{"stmt", "index"}, {"var", s.var.var().name}, {"from", s.from->id}};
+      put_facts(out, s.var.var(), usual);
+      return out;
+    }
+    Json out = {{"stmt", s.declare ? "scalar" : "assign"}, {"var", s.var.var().name}, {"value", expr_json(s.value)}};
     if (s.declare) put_facts(out, s.var.var(), usual);
     return out;
   }

@@ -64,6 +64,7 @@ class KernelReader : public DeclReader {
     if (t.text == "_" && tok(1).is("<-")) return spec();
     if (tok(1).is("=")) return assignment();
     if (t.is_name("scalar") && tok(1).kind == Tok::Name) return scalar_statement();
+    if (t.is_name("index") && tok(1).kind == Tok::Name) return index_statement();
     if (!tok(1).is("(")) expected("a statement");
     if (t.is_name("for")) return loop();
     if (t.is_name("if")) return branch();
@@ -490,6 +491,18 @@ class KernelReader : public DeclReader {
     as_.add(stmt, std::move(s));
   }
 
+  void index_statement() {
+    advance();
+    const Token& t = tok();
+    const std::string n(name("the name of an index"));
+    const FactsDecl f = facts();
+    expect("=");
+    const TensorPtr from = tensor_ref();
+    const int stmt = as_.next_id();
+    const Expr var = at(t, [&] { return as_.index(n, f, from); });
+    as_.add(stmt, ScalarStmt{var, 0, true, from});
+  }
+
   void scalar_statement() {
     advance();
     const Token& t = tok();
@@ -498,7 +511,7 @@ class KernelReader : public DeclReader {
     expect("=");
     const Expr v = expr();
     const Expr var = at(t, [&] { return as_.scalar(n, f); });
-    as_.add(as_.next_id(), ScalarStmt{var, v, true});
+    as_.add(as_.next_id(), ScalarStmt{var, v, true, nullptr});
   }
 
   void assignment() {
@@ -510,7 +523,7 @@ class KernelReader : public DeclReader {
     advance();
     expect("=");
     const Expr v = expr();
-    as_.add(as_.next_id(), ScalarStmt{*var, v, false});
+    as_.add(as_.next_id(), ScalarStmt{*var, v, false, nullptr});
   }
 
   void sync() {

@@ -159,6 +159,7 @@ std::string loop_text(const LoopStmt& l) {
 
 std::string scalar_text(const ScalarStmt& s) {
   if (!s.declare) return s.var.str() + " = " + s.value.str();
+  if (s.from) return "index " + s.var.str() + facts_text(s.var.var(), plain_var(s.var.var())) + " = " + ref(s.from);
   return "scalar " + s.var.str() + facts_text(s.var.var(), plain_var(s.var.var())) + " = " + s.value.str();
 }
 

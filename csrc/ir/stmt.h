@@ -97,9 +97,10 @@ struct ExitIfStmt {  // block-uniform
   Expr condition;
 };
 
-struct ScalarStmt {  // declares (first) or assigns a mutable integer
+struct ScalarStmt {  // declares (first) or assigns a mutable integer; or declares one that is read from data
   Expr var, value;
   bool declare = false;
+  TensorPtr from;  // read from data: the register that holds it; `value` is 0
 };
 
 // barrier(group), commit(atom), wait(atom, pending), fence(...): named `op`, matched with Sync entries as data.

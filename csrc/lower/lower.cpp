@@ -128,7 +128,12 @@ class Lowering {
       const Expr condition = now(exit->condition);
       if (!condition.is_const(0)) add(out, s, ExitIf{condition});
     } else if (const auto* scalar = s.as<ir::ScalarStmt>()) {
-      add(out, s, ScalarSet{scalar->var, now(scalar->value), scalar->declare});
+      std::optional<RegRef> from;
+      if (scalar->from) {
+        const ir::TensorPtr held = substitute(scalar->from, unrolled_);
+        from = RegRef{buffers_.array_of.at(held->buffer->id), {static_cast<int>(held->offset.value())}};
+      }
+      add(out, s, ScalarSet{scalar->var, now(scalar->value), scalar->declare, std::move(from)});
     } else if (const auto* sync = s.as<ir::SyncStmt>()) {
       ir::SyncStmt stmt = *sync;
       stmt.group = substitute(sync->group, unrolled_);

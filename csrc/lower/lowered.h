@@ -95,6 +95,7 @@ struct ExitIf {
 struct ScalarSet {
   Expr var, value;
   bool declare = false;
+  std::optional<RegRef> from;  // an integer read from a register; its facts are the data's to keep
 };
 
 // A decomposed spec: its promise is due when every thread of the group has left the body. Views are those of the IR

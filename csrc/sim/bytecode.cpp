@@ -91,6 +91,7 @@ class Compiler {
         see(set->value);
         std::vector<Expr> values = control_;
         values.push_back(set->value);
+        if (set->from) plans().declare_varying(set->var), varying_.insert(set->var.node());
         assign(set->var, std::move(values));
       } else if (const auto* exit = n->as<lower::ExitIf>()) {
         see(exit->condition);
@@ -133,8 +134,6 @@ class Compiler {
         const std::string& name = v.var().name;
         const int dim = name.empty() ? 0 : name.back() == 'y' ? 1 : name.back() == 'z' ? 2 : 0;
         code_.block_slots[static_cast<std::size_t>(dim)] = plans().declare_uniform(v);
-      } else if (v.var().kind == sym::VarKind::Data) {
-        fail(Code::SIM_UNSUPPORTED, "the simulator does not read integers from tensors", {"got: " + v.var().name});
       } else if (v.var().kind == sym::VarKind::Size || v.var().kind == sym::VarKind::Param) {
         fail(Code::SIM_ARGUMENT, "no value is known for the symbol " + v.var().name, {},
              "pass arguments whose shapes give it");
@@ -185,7 +184,13 @@ class Compiler {
       emit(Op::ExitIf, code_.conditions.size() - 1, n.origin);
     } else if (const auto* set = n.as<lower::ScalarSet>()) {
       const bool uniform = !varying_.contains(set->var.node());
-      code_.sets.push_back({uniform, slot(set->var, uniform), plans().compile(set->value)});
+      code_.sets.push_back(
+          {.uniform = uniform, .slot = slot(set->var, uniform), .value = plans().compile(set->value), .var = set->var});
+      if (set->from) {
+        SetCode& code = code_.sets.back();
+        code.from = code_.array_first[static_cast<std::size_t>(set->from->array)] + set->from->values.front();
+        code.wrapped = options_.random_data;
+      }
       emit(Op::Set, code_.sets.size() - 1, n.origin);
     } else if (const auto* scope = n.as<lower::SpecScope>()) {
       if (options_.scopes) {

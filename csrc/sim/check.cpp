@@ -116,6 +116,7 @@ CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, 
     options.scalars.push_back(p.tensor ? encode(p.dtype, 0.5) : 0);
   }
   options.scopes = true;
+  options.random_data = true;
   const Bytecode code = compile(program, options);
   const std::vector<std::int64_t> blocks = chosen_blocks(code, kAllBlocks);
   result.blocks = static_cast<std::int64_t>(blocks.size());

@@ -38,6 +38,7 @@ class Interpreter final : public Machine {
   void end_block() override;
   void leaf(Warp& w, const Leaf& f) override;
   void synchronise(const ThreadGroup& members) override;
+  void read_index(Warp& w, const SetCode& set, Lanes& to, const ir::Stmt* origin) override;
   void group(Warp& w, const GroupSync& g) override;
 
  private:

@@ -179,7 +179,9 @@ void Machine::run_warp(Warp& w) {
       }
       case Op::Set: {
         const SetCode& set = code_.sets[index];
-        if (set.uniform) {
+        if (set.from >= 0) {
+          read_index(w, set, w.ints.varying[static_cast<std::size_t>(set.slot)], i.origin);
+        } else if (set.uniform) {
           w.ints.uniform[static_cast<std::size_t>(set.slot)] = plans().uniform(set.value, w.ints);
         } else {
           Lanes v;

@@ -55,6 +55,8 @@ class Machine {
   virtual void leaf(Warp& w, const Leaf& f) = 0;
   virtual void synchronise(const ThreadGroup& members) = 0;  // all of them have arrived at a barrier
   virtual void group(Warp& w, const GroupSync& g) = 0;       // the active lanes commit or wait
+  // Integers that the active lanes hold in a register; without data, some that keep the variable's facts.
+  virtual void read_index(Warp& w, const SetCode& set, Lanes& to, const ir::Stmt* origin);
   virtual void enter(Warp&, int) {}
   virtual void leave(Warp&, int) {}
 

@@ -139,3 +139,53 @@ def test_nothing_to_commit(atom, code):
         gr.commit(atom)
     with pytest.raises(gr.SelectError, match=code):
         kernel.lowered("sm_80")
+
+
+def packed(D=8):
+    """Y[b] = the sum of the rows of packed sequence b: row numbers live in data (cu_seqlens), as in variable-length
+    attention."""
+    total, batch = gr.sym("total"), gr.sym("batch", max=65535)
+    with gr.Kernel("packed") as kernel:
+        X = gr.input("X", gr.row_major(total, D), gr.fp32)
+        starts = gr.input("starts", gr.Layout(batch + 1), gr.i32)
+        Y = gr.output("Y", gr.row_major(batch, D), gr.fp32)
+        (b,), (t,) = gr.blocks(batch).indices(), gr.threads(D).indices()
+        start = gr.index(starts[b], 0, 2**31 - 2)
+        size = gr.index(starts[b + 1], 0, 2**31 - 2) - start
+        rows = X.window(start, gr.max(size, 0))
+        acc, x = gr.alloc("acc", [], gr.fp32, gr.RF), gr.alloc("x", [], gr.fp32, gr.RF)
+        gr.init(acc, 0)
+        for i in gr.loop("i", gr.max(size, 0)):
+            gr.move(x, rows[i, t])
+            acc[:] = acc + x
+        gr.move(Y[b, t], acc)
+    return kernel
+
+
+def test_indices_that_live_in_data():
+    kernel = packed()
+    assert gr.parse(str(kernel)) == kernel
+    assert gr.Kernel.from_json(kernel.to_json()) == kernel
+    x = np.random.default_rng(0).integers(-9, 9, (10, 8)).astype(np.float32)
+    starts, y = np.array([0, 3, 3, 10], np.int32), np.zeros((3, 8), np.float32)
+    kernel.simulate(x, starts, y)
+    np.testing.assert_array_equal(y, [x[0:3].sum(0), x[3:3].sum(0), x[3:10].sum(0)])
+    assert kernel.compile("sm_80").cubin
+
+
+def test_data_that_breaks_its_facts_is_an_error():
+    starts = np.array([0, -1], np.int32)
+    with pytest.raises(gr.SimulationError, match="SIM_FACT") as e:
+        packed().simulate(np.zeros((4, 8), np.float32), starts, np.zeros((1, 8), np.float32))
+    assert "got: -1" in str(e.value)
+    assert "test_arguments.py:" in str(e.value)
+
+
+def test_only_one_integer_is_an_index():
+    with gr.Kernel("k"):
+        F, J = gr.input("F", [4], gr.fp32), gr.input("J", [4], gr.i32)
+        gr.blocks(1)
+        gr.threads(1)
+        for wrong in (F[0], J):
+            with pytest.raises(gr.LayoutError, match="TENSOR_TYPE"):
+                gr.index(wrong, 0, 4)

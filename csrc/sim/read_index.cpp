@@ -1,0 +1,83 @@
+// Integers read from data (gr.index): what the registers of the active lanes hold, within the facts of the variable.
+#include <bit>
+
+#include "sim/ghost.h"
+#include "sim/interp.h"
+
+namespace graphene::sim {
+
+namespace {
+
+constexpr std::int64_t kRandomChoices = 8;  // where the facts set no upper bound
+
+// Some number that keeps the facts, a function of `seed`.
+std::int64_t kept(const sym::VarInfo& facts, std::uint64_t seed) {
+  const std::int64_t step = facts.multiple_of;
+  const std::int64_t first = sym::ceil_div(facts.min, step).value() * step;
+  std::int64_t count = kRandomChoices;
+  if (facts.max != sym::kMaxInt) count = std::max<std::int64_t>((facts.max - first) / step + 1, 1);
+  return first + static_cast<std::int64_t>(seed % static_cast<std::uint64_t>(count)) * step;
+}
+
+bool keeps(const sym::VarInfo& facts, std::int64_t v) {
+  return v >= facts.min && v <= facts.max && v % facts.multiple_of == 0;
+}
+
+std::string facts_text(const sym::VarInfo& f) {
+  std::string s = std::to_string(f.min) + " to " + (f.max == sym::kMaxInt ? "any" : std::to_string(f.max));
+  if (f.multiple_of != 1) s += ", a multiple of " + std::to_string(f.multiple_of);
+  return s;
+}
+
+}  // namespace
+
+void Machine::read_index(Warp& w, const SetCode& set, Lanes& to, const ir::Stmt*) {
+  for (Mask m = w.active; m != 0; m &= m - 1)
+    to[static_cast<std::size_t>(std::countr_zero(m))] = kept(set.var.var(), 0);
+}
+
+void Interpreter::read_index(Warp& w, const SetCode& set, Lanes& to, const ir::Stmt* origin) {
+  WarpData& d = data(w);
+  const auto r = static_cast<std::size_t>(set.from);
+  const ir::ScalarType type = code_.register_types[r];
+  const int bytes = bytes_of(type);
+  const int shift = 64 - 8 * bytes;
+  const bool is_signed = ir::info(type).cls == ir::ScalarInfo::Class::Signed;
+  for (Mask m = w.active; m != 0; m &= m - 1) {
+    const int lane = std::countr_zero(m);
+    const auto refuse = [&](Code code, const std::string& message, std::vector<std::string> details,
+                            const std::string& fix) {
+      Diagnostic p;
+      p.code = code;
+      p.where = origin != nullptr ? origin->loc : SourceLoc{};
+      p.message = message;
+      p.ir.push_back(statement_text(origin));
+      p.details = std::move(details);
+      p.details.push_back("in: " + thread_text(block_, w.id * kLanes + lane));
+      p.fix = fix;
+      throw Error(std::move(p));
+    };
+    if ((d.undefined[r] >> lane & 1) != 0)
+      refuse(Code::SIM_UNDEFINED, "an index that was never written", {}, "initialise what it is read from");
+    const std::uint64_t bits = load_bits(reg(d, set.from) + lane * bytes, bytes) << shift;
+    auto v = is_signed ? static_cast<std::int64_t>(bits) >> shift : static_cast<std::int64_t>(bits >> shift);
+    if (set.wrapped) v = kept(set.var.var(), static_cast<std::uint64_t>(v));
+    if (!keeps(set.var.var(), v)) {
+      refuse(Code::SIM_FACT, "an index read from data breaks its facts",
+             {"want: " + facts_text(set.var.var()), "got: " + std::to_string(v)},
+             "pass data that keeps them, or declare other facts");
+    }
+    to[static_cast<std::size_t>(lane)] = v;
+  }
+}
+
+void Ghost::read_index(Warp& w, const SetCode& set, Lanes& to, const ir::Stmt*) {
+  for (Mask m = w.active; m != 0; m &= m - 1) {
+    const int lane = std::countr_zero(m);
+    const std::int64_t cell = map_.reg(set.from, std::int64_t{w.id} * kLanes + lane);
+    to[static_cast<std::size_t>(lane)] =
+        kept(set.var.var(), static_cast<std::uint64_t>(cells_[static_cast<std::size_t>(cell)].value));
+  }
+}
+
+}  // namespace graphene::sim
