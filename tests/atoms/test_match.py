@@ -81,6 +81,29 @@ def test_table_2_matrix_multiply() -> None:
     assert leaf["out"][0]["registers"] == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("order", ["row.col", "row.row", "col.col", "col.row"])
+def test_table_2_matrix_multiply_of_quad_pairs(order: str) -> None:
+    """Its row has A and B the wrong way round: row.col reads a row of A and a column of B."""
+    a_order, b_order = order.split(".")
+
+    def build() -> None:
+        quad_pairs = gr.threads(32).tile([gr.Layout((4, 2), (1, 16))])
+        a = reg("a", [1, 4] if a_order == "row" else [4, 1], "fp16")
+        b = reg("b", [4, 1] if b_order == "col" else [1, 4], "fp16")
+        gr.matmul(reg("c", [2, 4], "fp32"), a, b, on=quad_pairs)
+
+    leaf = only(build, "sm_70")
+    assert leaf["atom"] == f"mma.m8n8k4.{order}.f32"
+    # Row-major registers [2,4]: value v is column v % 2 + 2 (v / 4) of row v / 2 % 2.
+    assert leaf["out"][0]["registers"] == [v // 2 % 2 * 4 + v % 2 + 2 * (v // 4) for v in range(8)]
+
+
+def test_table_1_has_entries_for_every_kind_of_leaf() -> None:
+    kinds = {a.kind for a in gr.atoms().values() if a.runs_on("sm_80")}
+    table = {"Move", "MatMul", "UnaryPointwise", "BinaryPointwise", "Reduction", "Shfl", "Init"}  # Allocate declares
+    assert kinds == table | {"TernaryPointwise", "Sync"}
+
+
 @pytest.mark.parametrize(
     "dtype", ["fp16", "bf16", "fp32", "i32", "fp64", "i8", "u8", "i16", "i64", "tf32", "fp8e4m3", "pred"]
 )
