@@ -113,7 +113,9 @@ def define_atom(**fields: Any) -> list[Atom]:
       ``access`` ("read", "write", "update"), ``via`` ("natural", "lvalue"), ``reg`` ("r/2"), ``require``
       (["align(src) % 16 == 0"])
     - ``attrs``: dict of attribute -> accepted values ("*const", "*expr" for any number or integer)
-    - ``ptx`` or ``cxx``: the text with holes: "$dst", "{$dst}" (all registers in braces), "$dst[1]", "$attribute"
+    - ``ptx`` or ``cxx``: the text with holes: "$dst", "{$dst}" (all registers in braces), "$dst[1]", "$attribute";
+      "{?x: ...}" is printed where attribute x is not its kind's default ("$}" is a brace in there), "{?guard:...}"
+      where an input may be outside, "$src.bytes" is how many of its bytes are inside; in C++ "$dst..." lists all values
     - ``helper``, ``guard`` ("refuse", "branch", ...), ``done``, ``is_default``, ``numerics``
     - ``family``: list of (parameter names, rows); "${N/8}" is substituted in every string
 

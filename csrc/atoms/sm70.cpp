@@ -22,7 +22,7 @@ void add_sm70_entries(std::vector<Atom>& list) {
                              .in = {with_tv(in("a", "${AP}.fp16.RF", "m8,k4"), "${AV}"),
                                     with_tv(in("b", "${BP}.fp16.RF", "n8,k4"), "${BV}")},
                              .ptx = "mma.sync.aligned.m8n8k4.${A}.${B}.${D}.f16.f16.${D}",
-                             .numerics = {{"sm_70", 4, 0, "rz", 0}, {"sm_75+", 4, -1, "rn", 0}},
+                             .numerics = {published("sm_70", 4, 0, "rz"), published("sm_75+", 4, -1, "rn")},
                              .family = {a, b, d},
                              .doc = "an 8x4 and a 4x8 matrix (fp16, A by ${A}s, B by ${B}s) to an 8x8 matrix (${DT})",
                              .source = "PTX ISA, warp-level matrix multiply-accumulate: mma.sync, m8n8k4 fragments"});

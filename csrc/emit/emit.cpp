@@ -206,7 +206,7 @@ class KernelPrinter {
   // What a lane outside of a partial tile reads, by one thread before anything else.
   Lines write_fill_rows() const {
     if (fill_rows_.empty()) return {};
-    Lines out{"if (threadIdx.x == 0) {"};
+    Lines out{"// The fill, for lanes outside of partial tiles.", "if (threadIdx.x == 0) {"};
     for (std::size_t i = 0; i < fill_rows_.size(); ++i) {
       const lower::FillRow& r = program_.fill_rows[i];
       std::uint64_t word = bits_of(r.value, r.dtype);

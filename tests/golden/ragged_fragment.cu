@@ -14,6 +14,7 @@ ragged_fragment(const half* __restrict__ x, half* __restrict__ y) {
   u64* const outside = (u64*)(gr_smem + 640);
   u32 r[8];
   u32 staged[8];
+  // The fill, for lanes outside of partial tiles.
   if (threadIdx.x == 0) {
     outside[0] = 0u; outside[1] = 0u;
   }
