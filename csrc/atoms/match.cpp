@@ -140,6 +140,31 @@ void check_facts(Match* m, const ir::SpecStmt& spec, const SourceLoc& where) {
   for (std::size_t i = 0; i < e.in.size(); ++i) check(e.in[i], m->in[i]);
 }
 
+// What rules most entries out, before anything is set up for a comparison in full: operation, operands' memory and
+// type.
+bool worth_trying(const Instance& e, const ir::SpecStmt& spec, const std::string* operation) {
+  if (e.out.size() != spec.outs.size() || e.in.size() != spec.ins.size()) return false;
+  if (operation != nullptr) {
+    const auto says = [](const AttrDef& d) { return d.name == "op" || d.name == "mode"; };
+    const auto it = std::find_if(e.atom.attrs.begin(), e.atom.attrs.end(), says);
+    if (it != e.atom.attrs.end() &&
+        std::find(it->accepts.begin(), it->accepts.end(), *operation) == it->accepts.end()) {
+      return false;
+    }
+  }
+  const auto takes = [](const OperandInstance& o, const ir::Tensor& t) {
+    return o.type.accepts(t.memory()) && o.type.accepts(t.dtype);
+  };
+  for (std::size_t i = 0; i < e.out.size(); ++i) {
+    if (!takes(e.out[i], *spec.outs[i])) return false;
+  }
+  for (std::size_t i = 0; i < e.in.size(); ++i) {
+    const auto* t = std::get_if<ir::TensorPtr>(&spec.ins[i]);
+    if (t != nullptr && !takes(e.in[i], **t)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 ir::Attrs complete_attrs(ir::SpecKind kind, const ir::Attrs& attrs, const SourceLoc& where) {
@@ -190,9 +215,14 @@ Match match(const ir::SpecStmt& spec, const std::string& arch, const SourceLoc& 
     }
   }
   const std::vector<InstancePtr>& candidates = spec.atom.empty() ? Registry::get().of_kind(*kind) : named;
+  const std::string* operation = nullptr;
+  for (const char* name : {"op", "mode"}) {
+    if (const auto it = attrs.find(name); it != attrs.end()) operation = std::get_if<std::string>(&it->second);
+  }
   std::vector<Attempt> found;
   for (const InstancePtr& entry : candidates) {
     if (!entry->atom.is_default && spec.atom.empty()) continue;
+    if (!worth_trying(*entry, spec, operation)) continue;
     Attempt a = attempt(entry, spec, attrs, arch, false);
     if (a.fits()) found.push_back(std::move(a));
   }
