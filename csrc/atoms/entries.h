@@ -14,6 +14,7 @@ void add_warp_entries(std::vector<Atom>& out);     // shfl, redux, barriers
 void add_sm70_entries(std::vector<Atom>& out);
 void add_sm75_entries(std::vector<Atom>& out);
 void add_warp_matrix_entries(std::vector<Atom>& out);
+void add_sm90_entries(std::vector<Atom>& out);
 void add_gfx90a_entries(std::vector<Atom>& out);
 void add_async_copy_entries(std::vector<Atom>& out);  // cp.async
 

@@ -122,6 +122,7 @@ Registry::Registry() {
   add_sm75_entries(list);
   add_warp_matrix_entries(list);
   add_async_copy_entries(list);
+  add_sm90_entries(list);
   add_gfx90a_entries(list);
   for (Atom& a : list) templates_.push_back({std::move(a), {}});
 }

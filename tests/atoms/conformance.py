@@ -213,6 +213,24 @@ def matrix_loads(atom: gr.Atom) -> Case:
     return Case(atom.name, kernel, [atom], [], [], shapes=[(16, 16), (16, 16)])
 
 
+def matrix_stores(atom: gr.Atom) -> Case:
+    """A fragment, loaded element by element, stored through padded shared memory."""
+    mma = gr.atom("mma.m16n8k16.f32.f16")
+    trans = ".trans" in atom.name
+    with gr.Kernel("conformance") as kernel:
+        x = gr.input("x0", gr.row_major(16, 16), gr.fp16, align_bytes=16)
+        y = gr.output("y0", gr.row_major(16, 16), gr.fp16, align_bytes=16)
+        gr.blocks(1)
+        threads = gr.threads(THREADS)
+        s = gr.alloc("s", gr.Layout((16, 16), (24, 1)), gr.fp16, gr.SH)
+        r = gr.fragment("r", [16, 16], gr.fp16, mma.a, on=threads)
+        gr.move(r, x, atom="ld.global.b16")
+        gr.move(s.T if trans else s, r, atom=atom.family)
+        gr.barrier()
+        gr.move(y, s, on=threads, atom=("ld.shared.v4.b32", "st.global.v4.b32"))
+    return Case(atom.name, kernel, [atom], [], [], shapes=[(16, 16), (16, 16)])
+
+
 def groups(atom: gr.Atom, threads: gr.ThreadTensor) -> gr.ThreadTensor:
     """The collectives among 32 threads, numbered along two dimensions: tiles of one output."""
     if atom.thread_count == THREADS:
@@ -270,7 +288,9 @@ def cases(atoms: list[gr.Atom]) -> Iterator[Case]:
             if atom.done.startswith("group"):
                 yield async_copies(atom)
             else:
-                yield matrix_loads(atom) if atom.thread_count > 1 else moves(atom)
+                store = atom.operands[atom.outputs[0]].memories == ["SH"]
+                collective = matrix_stores if store else matrix_loads
+                yield collective(atom) if atom.thread_count > 1 else moves(atom)
         elif atom.thread_count > 1:
             yield matrix_multiplies(atom, steps=2, scale=2)
         else:

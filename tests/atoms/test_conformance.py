@@ -76,12 +76,15 @@ def test_integer_sums_wrap_or_saturate(saturate: bool) -> None:
     assert (".satfinite" in case.kernel.cuda_source("sm_80")) == saturate
 
 
-@pytest.mark.parametrize("atom", [a.name for a in BUILT_IN if a.family.startswith("ldmatrix") and "/" not in a.name])
+MATRICES = [a.name for a in BUILT_IN if a.family.startswith(("ldmatrix", "stmatrix")) and "/" not in a.name]
+
+
+@pytest.mark.parametrize("atom", MATRICES)
 def test_simulated_matrix_loads_move_every_element(atom: str) -> None:
     case = small_case(atom)
     x = np.arange(256, dtype=np.float16).reshape(16, 16)
     y = np.zeros_like(x)
-    case.kernel(x, y)
+    case.kernel.simulate(x, y, arch=arch_of(case))
     np.testing.assert_array_equal(y, x.T if ".trans" in atom else x)
 
 
