@@ -114,6 +114,7 @@ from graphene.layout import (
     zipped_divide,
     zipped_product,
 )
+from graphene.references import reference
 from graphene.specs import allreduce, binary, init, matmul, move, reduce, shfl, spec, ternary, unary
 from graphene.sym import IntExpr, ceil_div, sym
 from graphene.viz import svg
@@ -223,6 +224,7 @@ __all__ = [
     "raked_product",
     "rcp",
     "reduce",
+    "reference",
     "right_inverse",
     "ring",
     "row_major",

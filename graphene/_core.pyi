@@ -1,6 +1,6 @@
 """Types of the C++ core. The public names are those of the package `graphene`."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias, TypedDict
 
 # base
@@ -589,7 +589,11 @@ def simulate(
 def default_arch(kernel: KernelIR) -> str: ...
 def argument_sizes(program: Program, args: tuple[object, ...]) -> dict[str, int]: ...
 def check(
-    program: Program, sizes: dict[str, int], seed: int = 0
+    program: Program,
+    sizes: dict[str, int],
+    seed: int = 0,
+    reference: Callable[[str, list[tuple[list[int], list[float]]], list[list[int]]], list[list[float]] | str]
+    | None = None,
 ) -> tuple[list[tuple[str, str, str, list[str], list[str], str]], int, int, int, dict[str, int], int, float]: ...
 def report(
     program: Program, sizes: dict[str, int], all_blocks: bool = False

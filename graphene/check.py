@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from graphene import _core
+from graphene import _core, references
 
 if TYPE_CHECKING:
     from graphene.kernel import Kernel
@@ -73,6 +73,6 @@ def check(kernel: Kernel, args: tuple[object, ...], arch: str | None, seed: int,
     program = kernel.lowered(arch)
     if args:
         sizes = {**_core.argument_sizes(program, args), **sizes}
-    problems, promises, lane_ops, _, used, blocks, worst = _core.check(program, sizes, seed)
+    problems, promises, lane_ops, _, used, blocks, worst = _core.check(program, sizes, seed, references.evaluate)
     errors = tuple(CheckError(p[0], p[1], p[2], tuple(p[3]), tuple(p[4]), p[5]) for p in problems)
     return CheckResult(errors, promises, lane_ops, used, blocks, program.arch, worst if worst >= 0 else None)

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from graphene import _core
 from graphene._core import SpecHandle, Tensor, ThreadTensor
+from graphene.references import name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from graphene._core import IntLike
 
@@ -41,9 +42,18 @@ def _record(kind: str, outs: Any, ins: Any, on: On, atom: Any = None, means: str
     return _core.record_spec(kind, outs, ins, attrs, on, _atom_name(atom), means)
 
 
-def spec(outs: Tensor | Sequence[Tensor], ins: Sequence[Number] = (), on: On = None, means: str = "") -> SpecHandle:
-    """A generic Spec, such as the root of a kernel: it names its outputs and inputs and is decomposed by hand."""
-    return _record("Spec", outs, list(ins), on, None, means)
+def spec(
+    outs: Tensor | Sequence[Tensor],
+    ins: Sequence[Number] = (),
+    on: On = None,
+    means: str | Callable[..., Any] = "",
+) -> SpecHandle:
+    """A generic Spec, such as the root of a kernel: it names its outputs and inputs and is decomposed by hand.
+
+    `means`: what ``kernel.check()`` holds it to. A built-in kind with its attributes, "MatMul" or
+    "Reduction(op=add, axis=1)"; or a function of arrays (``gr.reference``) or its name.
+    """
+    return _record("Spec", outs, list(ins), on, None, name_of(means))
 
 
 def move(dst: Tensor, src: Tensor, on: On = None, atom: Any = None, fill: float = 0.0, **attrs: Any) -> SpecHandle:

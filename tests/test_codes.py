@@ -10,7 +10,6 @@ CODES = re.findall(r"^GR_ERROR\((\w+),", (ROOT / "csrc/base/codes.def").read_tex
 
 # Code -> why no test can provoke it from outside.
 NOT_PROVOKED: dict[str, str] = {
-    "CHECK_OPERAND_CHANGED": "without mbarriers whoever overwrites the operand runs the same spec: that is CHECK_FRAME",
 }
 
 

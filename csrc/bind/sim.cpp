@@ -85,6 +85,24 @@ py::list trace_events(const sim::Trace& trace, const sim::Bytecode& code) {
   return out;
 }
 
+// Calls reference(name, inputs, output shapes) -> outputs as flat lists, the first dimension fastest, or a string that
+// says why there are none. Inputs are (shape, flat list).
+sim::ReferenceResult evaluate_reference(const py::object& reference, const std::string& name,
+                                        const std::vector<sim::ReferenceArray>& inputs,
+                                        const std::vector<std::vector<std::int64_t>>& outputs) {
+  const py::gil_scoped_acquire held;
+  py::list arrays;
+  for (const sim::ReferenceArray& a : inputs) arrays.append(py::make_tuple(a.extents, a.values));
+  const py::object result = reference(name, arrays, outputs);
+  sim::ReferenceResult out;
+  if (py::isinstance<py::str>(result)) {
+    out.problem = result.cast<std::string>();
+  } else {
+    out.outputs = result.cast<std::vector<std::vector<double>>>();
+  }
+  return out;
+}
+
 }  // namespace
 
 void register_sim(py::module_& m) {
@@ -136,11 +154,18 @@ void register_sim(py::module_& m) {
   m.def(
       "check",
       [](const std::shared_ptr<lower::Program>& program, const std::map<std::string, std::int64_t>& sizes,
-         std::uint64_t seed) {
+         std::uint64_t seed, const py::object& reference) {
         sim::CheckResult r;
+        sim::Reference evaluate;
+        if (!reference.is_none()) {
+          evaluate = [&](const std::string& name, const std::vector<sim::ReferenceArray>& inputs,
+                         const std::vector<std::vector<std::int64_t>>& outputs) {
+            return evaluate_reference(reference, name, inputs, outputs);
+          };
+        }
         {
           const py::gil_scoped_release released;
-          r = sim::check(program, sizes, seed);
+          r = sim::check(program, sizes, seed, evaluate);
         }
         py::list problems;
         for (const Diagnostic& d : r.problems) {
@@ -150,7 +175,7 @@ void register_sim(py::module_& m) {
         for (const auto& [name, size] : r.sizes) used[py::str(name)] = size;
         return py::make_tuple(problems, r.promises, r.stats.lane_ops, r.stats.accesses, used, r.blocks, r.worst_error);
       },
-      py::arg("program"), py::arg("sizes"), py::arg("seed") = 0,
+      py::arg("program"), py::arg("sizes"), py::arg("seed") = 0, py::arg("reference") = py::none(),
       "Looks for hazards, then for specs that break their promise: (problems, promises checked, lane operations, "
       "accesses, sizes, blocks, worst error in units of the tolerance).");
   m.def(

@@ -194,7 +194,11 @@ class Compiler {
       emit(Op::Set, code_.sets.size() - 1, n.origin);
     } else if (const auto* scope = n.as<lower::SpecScope>()) {
       if (options_.scopes) {
-        code_.scopes.push_back({scope, n.origin});
+        Meaning means{.kind = scope->kind, .attrs = scope->attrs, .reference = {}};
+        if (scope->kind == ir::SpecKind::Spec && !scope->means.empty()) {
+          means = parse_means(scope->means, n.origin != nullptr ? n.origin->loc : SourceLoc{});
+        }
+        code_.scopes.push_back({scope, n.origin, std::move(means)});
         const std::size_t index = code_.scopes.size() - 1;
         emit(Op::Enter, index, n.origin);
         block(scope->body);

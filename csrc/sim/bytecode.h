@@ -11,6 +11,7 @@
 #include "atoms/atom.h"
 #include "lower/lowered.h"
 #include "sim/ints.h"
+#include "sim/means.h"
 #include "sim/shadow.h"
 #include "sim/values.h"
 
@@ -126,6 +127,7 @@ struct LoopCode {
 struct Scope {  // a decomposed spec
   const lower::SpecScope* spec = nullptr;
   const ir::Stmt* origin = nullptr;
+  Meaning means;  // its own kind and attributes, or what a generic one means
 };
 
 struct Instruction {

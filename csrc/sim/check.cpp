@@ -6,6 +6,7 @@
 
 #include "sim/check_numerics.h"
 #include "sim/ghost.h"
+#include "sim/ghost_expected.h"
 
 namespace graphene::sim {
 
@@ -104,7 +105,7 @@ std::vector<std::pair<Expr, std::int64_t>> problem_sizes(const lower::Program& p
 }
 
 CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, std::int64_t>& sizes,
-                  std::uint64_t seed) {
+                  std::uint64_t seed, const Reference& reference) {
   CheckResult result;
   CompileOptions options;
   for (const auto& [symbol, size] : problem_sizes(*program, sizes)) {
@@ -170,6 +171,11 @@ CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, 
   Ghost ghost(code, seed);
   result.problems = ghost.check(followed);
   result.promises = ghost.promises();
+  if (result.problems.empty() && std::any_of(code.scopes.begin(), code.scopes.end(), reals_decide)) {
+    Ghost real(code, seed, true, reference);
+    result.problems = real.check(followed);
+    result.promises += real.promises();
+  }
   if (every_block && result.problems.empty()) {
     Numerics numerics = check_numerics(code, before, storage);
     if (numerics.specs > 0) result.worst_error = numerics.worst;

@@ -27,9 +27,9 @@ struct CheckResult {
 // First, middle and last blocks along every dimension of the grid, linear, in order; all where there are at most `few`.
 [[nodiscard]] std::vector<std::int64_t> chosen_blocks(const Bytecode& code, std::int64_t few);
 
-// Runs first, middle and last blocks along every dimension of the grid (all of them where there are few), on random
-// arguments.
+// Specs that are not algebraic, or that `reference` gives a meaning, are compared in float64. Runs first, middle and
+// last blocks along every dimension of the grid (all of them where there are few), on random arguments.
 [[nodiscard]] CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, std::int64_t>& sizes,
-                                std::uint64_t seed);
+                                std::uint64_t seed, const Reference& reference = {});
 
 }  // namespace graphene::sim

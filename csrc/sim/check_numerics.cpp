@@ -49,7 +49,7 @@ class Comparison {
     for (const Scope& s : code_.scopes) {
       const lower::SpecScope& spec = *s.spec;
       const bool whole = spec.blocks != nullptr && !spec.blocks->levels.empty() && !spec.blocks->size().is_const(1);
-      if (!whole || spec.kind != ir::SpecKind::MatMul || spec.outs.size() != 1 || spec.ins.size() != 2) continue;
+      if (!whole || s.means.kind != ir::SpecKind::MatMul || spec.outs.size() != 1 || spec.ins.size() != 2) continue;
       const auto* a = std::get_if<ir::Tensor>(&spec.ins[0]);
       const auto* b = std::get_if<ir::Tensor>(&spec.ins[1]);
       if (a == nullptr || b == nullptr) continue;
@@ -83,8 +83,8 @@ class Comparison {
     const std::int64_t n = d.extents[1];
     const std::int64_t k = a.extents[1];
     if (a.extents[0] != m || b.extents[0] != k || b.extents[1] != n) return;
-    const auto it = s.spec->attrs.find("accumulate");
-    const auto* flag = it != s.spec->attrs.end() ? std::get_if<bool>(&it->second) : nullptr;
+    const auto it = s.means.attrs.find("accumulate");
+    const auto* flag = it != s.means.attrs.end() ? std::get_if<bool>(&it->second) : nullptr;
     const bool accumulate = flag == nullptr || *flag;
     const double epsilon = std::max(epsilon_, epsilon_of(s.spec->outs.front().dtype));
     ++result.specs;

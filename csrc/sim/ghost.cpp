@@ -18,16 +18,17 @@ std::size_t Ghost::Hash::operator()(const Key& k) const {
                        static_cast<std::uint64_t>(k.ordinal));
 }
 
-Ghost::Ghost(const Bytecode& code, std::uint64_t seed)
-    : Machine(code, seed), map_(make_cell_map(code)), random_(seed + 1) {
+Ghost::Ghost(const Bytecode& code, std::uint64_t seed, bool real, Reference reference)
+    : Machine(code, seed), map_(make_cell_map(code)), reference_(std::move(reference)), random_(seed + 1) {
+  numbers_.real = real;
   cells_.resize(static_cast<std::size_t>(map_.cells));
-  for (Cell& c : cells_) c.value = field::reduce(random_());
+  for (Cell& c : cells_) c.value = numbers_.draw(random_());
   // Integer arguments hold small numbers: they may be compared or counted with.
   for (std::size_t i = 0; i < code.program->buffers.size(); ++i) {
     const lower::MemBuffer& b = code.program->buffers[i];
     if (is_float(b.dtype)) continue;
     for (std::int64_t e = 0; e < code.buffer_elems[i]; ++e) {
-      cells_[static_cast<std::size_t>(map_.buffer_first[i] + e)].value &= 1;
+      cells_[static_cast<std::size_t>(map_.buffer_first[i] + e)].value = random_() & 1;
     }
   }
   stacks_.resize(static_cast<std::size_t>(map_.threads));
@@ -38,7 +39,7 @@ void Ghost::plan_scopes() {
   for (const Scope& s : code_.scopes) {
     ScopePlan p;
     const lower::SpecScope& spec = *s.spec;
-    if (spec.outs.size() == 1) p.out = plan_view(spec.outs.front(), code_);
+    for (const ir::Tensor& t : spec.outs) p.outs.push_back(plan_view(t, code_));
     for (const auto& in : spec.ins) {
       const auto* t = std::get_if<ir::Tensor>(&in);
       p.ins.push_back(t != nullptr ? plan_view(*t, code_) : std::nullopt);
@@ -99,16 +100,17 @@ void Ghost::begin_block() {
   // Shared memory and registers of a new block hold nothing that was written.
   for (std::int64_t c = map_.argument_end.front(); c < map_.cells; ++c) {
     Cell& cell = cells_[static_cast<std::size_t>(c)];
-    cell.value = field::reduce(random_());
+    cell.value = numbers_.nothing(random_());
     cell.writer = nullptr;
   }
   for (auto& s : stacks_) s.clear();
   // A scalar argument is the same for every thread of every block.
   for (const auto& [r, bits] : code_.initial) {
-    const std::uint64_t value = field::hashed(0x5ca1a4, static_cast<std::uint64_t>(r), bits);
-    for (std::int64_t t = 0; t < map_.threads; ++t) {
-      cells_[static_cast<std::size_t>(map_.reg(r, t))].value = field::reduce(value);
-    }
+    const ir::ScalarType type = code_.register_types[static_cast<std::size_t>(r)];
+    const std::uint64_t value = numbers_.real
+                                    ? Numbers::as_bits(decode(type, bits))
+                                    : field::reduce(field::hashed(0x5ca1a4, static_cast<std::uint64_t>(r), bits));
+    for (std::int64_t t = 0; t < map_.threads; ++t) cells_[static_cast<std::size_t>(map_.reg(r, t))].value = value;
   }
 }
 
@@ -147,11 +149,20 @@ Instance* Ghost::open(const Key& key, const Warp& w, int lane, const std::vector
   i.group = key.group;
   i.expected = static_cast<std::int64_t>(members.size()) * (p.whole_grid ? blocks_run_ : 1);
   by_key_.emplace(key, &i);
-  if (p.out) {
-    i.out = view_cells(*p.out, code_, map_, w, lane, members);
-  } else {
-    i.readable = false;
+  for (std::size_t k = 0; k < p.outs.size(); ++k) {
+    View v;
+    if (p.outs[k]) {
+      v = view_cells(*p.outs[k], code_, map_, w, lane, members);
+    } else {
+      i.readable = false;
+    }
+    if (k == 0) {
+      i.out = std::move(v);
+    } else {
+      i.more_outs.push_back(std::move(v));
+    }
   }
+  if (p.outs.empty()) i.readable = false;
   for (std::size_t k = 0; k < spec.ins.size(); ++k) {
     i.ins.emplace_back();
     if (!std::holds_alternative<ir::Tensor>(spec.ins[k])) continue;
@@ -169,14 +180,9 @@ Instance* Ghost::open(const Key& key, const Warp& w, int lane, const std::vector
   for (const auto& cells : i.out.cells) {
     for (const std::int64_t c : cells) i.seen[c].output = true;
   }
-  // A spec with several outputs declares them all, whether or not its promise is understood.
-  if (spec.outs.size() > 1) {
-    for (const ir::Tensor& t : spec.outs) {
-      const auto plan = plan_view(t, code_);
-      if (!plan) continue;
-      for (const auto& cells : view_cells(*plan, code_, map_, w, lane, members).cells) {
-        for (const std::int64_t c : cells) i.seen[c].output = true;
-      }
+  for (const View& v : i.more_outs) {
+    for (const auto& cells : v.cells) {
+      for (const std::int64_t c : cells) i.seen[c].output = true;
     }
   }
   return &i;
@@ -214,6 +220,7 @@ void Ghost::close(Instance& i) {
   // The promise is settled: what it was made of is not needed any more.
   i.seen = {};
   i.out = {};
+  i.more_outs.clear();
   i.ins.clear();
 }
 

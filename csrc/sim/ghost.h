@@ -16,6 +16,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "sim/ghost_numbers.h"
 #include "sim/ghost_view.h"
 #include "sim/machine.h"
 
@@ -37,6 +38,7 @@ struct Instance {
   int group = 0;
   std::int64_t expected = 0, left = 0;  // threads
   View out;
+  std::vector<View> more_outs;  // of a spec with several
   std::vector<View> ins;
   bool readable = true;  // every operand could be resolved: else only the frame is checked
   std::unordered_map<std::int64_t, Seen> seen;
@@ -48,11 +50,15 @@ struct Instance {
 
 class Ghost final : public Machine {
  public:
-  Ghost(const Bytecode& code, std::uint64_t seed);
+  // `real`: floats are doubles that nothing rounds, else elements of the field. Over the field, operations that are not
+  // algebraic are hashes, and only specs of algebraic ones are held to their promise; over the reals all of them are,
+  // and those that `reference` gives a meaning, up to a tolerance from the output's type.
+  Ghost(const Bytecode& code, std::uint64_t seed, bool real = false, Reference reference = {});
 
   // Runs these blocks (linear indices) and returns what is to blame, in the order in which it ended.
   [[nodiscard]] std::vector<Diagnostic> check(const std::vector<std::int64_t>& blocks);
-  [[nodiscard]] int promises() const { return promises_; }  // instances whose promise was checked
+  // Instances whose promise was checked; over the reals those that the field does not decide.
+  [[nodiscard]] int promises() const { return promises_; }
 
  protected:
   void begin_block() override;
@@ -72,7 +78,7 @@ class Ghost final : public Machine {
     Instance* writer = nullptr;
   };
   struct ScopePlan {
-    std::optional<ViewPlan> out;
+    std::vector<std::optional<ViewPlan>> outs;
     std::vector<std::optional<ViewPlan>> ins;  // nullopt with no tensor: a number
     bool whole_grid = false;
     std::vector<int> group_of;                       // per thread
@@ -117,6 +123,15 @@ class Ghost final : public Machine {
   [[nodiscard]] std::optional<Diagnostic> promise(Instance& i);
   [[nodiscard]] std::optional<Diagnostic> matched(Instance& i, const std::vector<std::uint64_t>& want, bool difference);
   [[nodiscard]] std::optional<std::vector<std::uint64_t>> expected(const Instance& i, bool& difference);
+  [[nodiscard]] std::vector<std::uint64_t> product(const Instance& i, const std::vector<std::uint64_t>& a,
+                                                   const std::vector<std::uint64_t>& b, bool difference) const;
+  [[nodiscard]] std::vector<std::int64_t> suspicious_rows(const Instance& i, const std::vector<std::uint64_t>& a,
+                                                          const std::vector<std::uint64_t>& b, bool difference) const;
+  [[nodiscard]] std::optional<Diagnostic> held_to_reference(Instance& i);
+  [[nodiscard]] std::optional<Diagnostic> compare(const Instance& i, const View& out,
+                                                  const std::vector<std::uint64_t>& want, bool difference);
+  [[nodiscard]] bool equal(std::uint64_t got, std::uint64_t want, double size, ir::ScalarType t) const;
+  [[nodiscard]] bool missed(const Instance& i, std::int64_t cell) const;  // of a part of the grid that did not run
   [[nodiscard]] std::vector<std::uint64_t> input_values(const Instance& i, std::size_t operand) const;
   [[nodiscard]] std::uint64_t before(const Instance& i, std::int64_t cell) const;
   [[nodiscard]] std::uint64_t after(const Instance& i, std::int64_t cell) const;
@@ -127,6 +142,8 @@ class Ghost final : public Machine {
                                     const std::vector<std::uint64_t>& want) const;
 
   CellMap map_;
+  Numbers numbers_;
+  Reference reference_;
   std::vector<Cell> cells_;
   std::vector<ScopePlan> scopes_;
   std::deque<Instance> instances_;

@@ -1,55 +1,16 @@
 // Leaves over the field: gather, the kind's meaning, scatter.
 #include <bit>
+#include <cmath>
 
 #include "sim/ghost.h"
-#include "sim/ghost_field.h"
+#include "sim/ghost_numbers.h"
 
 namespace graphene::sim {
 
 namespace {
 
-std::uint64_t constant_of(ir::ScalarType t, std::uint64_t bits) {
-  return is_float(t) ? field::of_double(decode(t, bits)) : static_cast<std::uint64_t>(decode_int(t, bits));
-}
-
-// The order of floats is that of the representatives.
-std::uint64_t float_op(Op op, std::uint64_t x, std::uint64_t y, std::uint64_t z) {
-  switch (op) {
-    case Op::Cast:
-      return x;
-    case Op::Neg:
-      return field::negate(x);
-    case Op::Rcp:
-      return field::invert(x);
-    case Op::Add:
-      return field::add(x, y);
-    case Op::Sub:
-      return field::subtract(x, y);
-    case Op::Mul:
-      return field::multiply(x, y);
-    case Op::Div:
-      return field::multiply(x, field::invert(y));
-    case Op::Fma:
-      return field::add(field::multiply(x, y), z);
-    case Op::Max:
-      return x > y ? x : y;
-    case Op::Min:
-      return x < y ? x : y;
-    case Op::Eq:
-      return static_cast<std::uint64_t>(x == y);
-    case Op::Ne:
-      return static_cast<std::uint64_t>(x != y);
-    case Op::Lt:
-      return static_cast<std::uint64_t>(x < y);
-    case Op::Le:
-      return static_cast<std::uint64_t>(x <= y);
-    case Op::Gt:
-      return static_cast<std::uint64_t>(x > y);
-    case Op::Ge:
-      return static_cast<std::uint64_t>(x >= y);
-    default:
-      return field::hashed(static_cast<std::uint64_t>(op), x, y);
-  }
+std::uint64_t constant_of(const Numbers& numbers, ir::ScalarType t, std::uint64_t bits) {
+  return is_float(t) ? numbers.of_double(decode(t, bits)) : static_cast<std::uint64_t>(decode_int(t, bits));
 }
 
 }  // namespace
@@ -60,10 +21,11 @@ std::uint64_t Ghost::apply(const Leaf& f, std::uint64_t x, std::uint64_t y, std:
   const bool from = is_float(p.a);
   const bool to = is_float(p.out);
   if (p.op == Op::Cast && from != to) {
-    if (to) return field::of_int(static_cast<std::int64_t>(x));
+    if (to) return numbers_.of_int(static_cast<std::int64_t>(x));
+    if (numbers_.real) return static_cast<std::uint64_t>(std::llrint(std::trunc(Numbers::as_double(x))));
     return p.out == ir::ScalarType::pred ? static_cast<std::uint64_t>(x != 0) : field::hashed(99, x) & 0x7f;
   }
-  if (from) return float_op(p.op, x, y, z);
+  if (from) return numbers_.apply(p.op, x, y, z);
   // Integers are what they are.
   char in[3][kLanes * 8] = {};
   char out[kLanes * 8] = {};
@@ -97,7 +59,7 @@ void Ghost::fetch(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, st
       Mask inside = lanes;
       Lanes offsets;
       locate(w, o, inside, offsets);
-      const std::uint64_t fill = constant_of(o.dtype, o.fill);
+      const std::uint64_t fill = constant_of(numbers_, o.dtype, o.fill);
       for (std::size_t v = 0; v < static_cast<std::size_t>(o.values); ++v) {
         out[v].fill(fill);
         Mask active = inside;
@@ -126,14 +88,14 @@ void Ghost::fetch(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, st
       return;
     }
     case Operand::Kind::Constant:
-      for (Vector& v : out) v.fill(constant_of(o.dtype, o.constant));
+      for (Vector& v : out) v.fill(constant_of(numbers_, o.dtype, o.constant));
       return;
     case Operand::Kind::Integer: {
       Lanes x;
       plans().lanes(o.integer, w.ints, lanes, x);
       for (Vector& v : out) {
         for (std::size_t l = 0; l < kLanes; ++l) {
-          v[l] = is_float(o.dtype) ? field::of_int(x[l]) : static_cast<std::uint64_t>(x[l]);
+          v[l] = is_float(o.dtype) ? numbers_.of_int(x[l]) : static_cast<std::uint64_t>(x[l]);
         }
       }
       return;
@@ -191,9 +153,21 @@ void Ghost::leaf(Warp& w, const Leaf& f) {
       const auto in = [&](std::size_t i, std::size_t l) {
         return i < f.in.size() ? values_[i][static_cast<std::size_t>(f.takes[i][v])][l] : 0;
       };
+      const bool copies = f.kind == Kind::Move || f.kind == Kind::Init;
+      if (numbers_.real && !copies && f.op.op != Op::Where) {
+        Vector x[3] = {};
+        for (Mask m = lanes; m != 0; m &= m - 1) {
+          const auto l = static_cast<std::size_t>(std::countr_zero(m));
+          x[0][l] = in(0, l);
+          x[1][l] = in(1, l);
+          x[2][l] = update ? old[v][l] : in(2, l);
+        }
+        apply_real(f.op, x[0].data(), x[1].data(), x[2].data(), out[v].data());
+        continue;
+      }
       for (Mask m = lanes; m != 0; m &= m - 1) {
         const auto l = static_cast<std::size_t>(std::countr_zero(m));
-        if (f.kind == Kind::Move || f.kind == Kind::Init) {
+        if (copies) {
           out[v][l] = in(0, l);
         } else {
           out[v][l] = apply(f, in(0, l), in(1, l), update ? old[v][l] : in(2, l));
@@ -238,8 +212,8 @@ void Ghost::leaf(Warp& w, const Leaf& f) {
             for (int z = 0; z < e.k; ++z) {
               const Holder a = e.a[static_cast<std::size_t>((i * e.m + x) * e.k + z)];
               const Holder b = e.b[static_cast<std::size_t>((i * e.k + z) * e.n + y)];
-              sum = field::add(sum, field::multiply(values_[0][static_cast<std::size_t>(a.value)][lane(a)],
-                                                    values_[1][static_cast<std::size_t>(b.value)][lane(b)]));
+              sum = numbers_.add(sum, numbers_.multiply(values_[0][static_cast<std::size_t>(a.value)][lane(a)],
+                                                        values_[1][static_cast<std::size_t>(b.value)][lane(b)]));
             }
             for (const Holder h : to) out[static_cast<std::size_t>(h.value)][lane(h)] = sum;
           }

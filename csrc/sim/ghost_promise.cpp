@@ -1,98 +1,35 @@
-// What a spec promises, evaluated over the field, and what the decomposition left instead.
+// What the decomposition of a spec left, held against what it promises.
 #include <algorithm>
+#include <cmath>
+#include <cstdio>
 #include <numeric>
 
 #include "sim/ghost.h"
-#include "sim/ghost_field.h"
+#include "sim/ghost_expected.h"
 
 namespace graphene::sim {
 
 namespace {
 
-constexpr std::int64_t kExactProducts = std::int64_t{1} << 26;  // beyond, products are checked against random vectors
-
-const ir::AttrValue* attr(const lower::SpecScope& s, const char* name) {
-  const auto it = s.attrs.find(name);
-  return it == s.attrs.end() ? nullptr : &it->second;
-}
-
-std::string text_attr(const lower::SpecScope& s, const char* name) {
-  const ir::AttrValue* a = attr(s, name);
-  const auto* t = a != nullptr ? std::get_if<std::string>(a) : nullptr;
-  return t != nullptr ? *t : std::string{};
-}
-
-double number_attr(const lower::SpecScope& s, const char* name) {
-  const ir::AttrValue* a = attr(s, name);
-  if (a == nullptr) return 0;
-  if (const auto* d = std::get_if<double>(a)) return *d;
-  if (const auto* i = std::get_if<std::int64_t>(a)) return static_cast<double>(*i);
-  return 0;
-}
-
-bool accumulates(const lower::SpecScope& s, bool fallback) {
-  const ir::AttrValue* a = attr(s, "accumulate");
-  const auto* b = a != nullptr ? std::get_if<bool>(a) : nullptr;
-  return b != nullptr ? *b : fallback;
-}
-
-// Operations whose decomposition the field decides.
-bool algebraic(Op op) {
-  switch (op) {
-    case Op::Cast:
-    case Op::Neg:
-    case Op::Add:
-    case Op::Sub:
-    case Op::Mul:
-    case Op::Fma:
-    case Op::Max:
-    case Op::Min:
-      return true;
+// Constants and intermediate values of the output's type or a wider one are all that rounds in a run over the reals.
+double relative_error(ir::ScalarType t) {
+  switch (t) {
+    case ir::ScalarType::fp64:
+      return 0x1p-52;
+    case ir::ScalarType::fp32:
+    case ir::ScalarType::tf32:
+      return 0x1p-22;
+    case ir::ScalarType::bf16:
+      return 0x1p-8;
     default:
-      return false;
+      return 0x1p-11;
   }
 }
 
-std::uint64_t combine(Op op, std::uint64_t x, std::uint64_t y, std::uint64_t z) {
-  switch (op) {
-    case Op::Neg:
-      return field::negate(x);
-    case Op::Add:
-      return field::add(x, y);
-    case Op::Sub:
-      return field::subtract(x, y);
-    case Op::Mul:
-      return field::multiply(x, y);
-    case Op::Fma:
-      return field::add(field::multiply(x, y), z);
-    case Op::Max:
-      return std::max(x, y);
-    case Op::Min:
-      return std::min(x, y);
-    default:
-      return x;
-  }
-}
-
-struct Shape {
-  std::int64_t batch = 1, m = 1, n = 1, k = 1;
-};
-
-// Rank 0: one product; rank 1: elementwise; rank 2: out[M,N], a[M,K], b[K,N].
-std::optional<Shape> product_shape(const View& out, const View& a, const View& b) {
-  if (out.scattered) {  // what the threads hold together
-    if (a.extents.size() != 2 || b.extents.size() != 2 || a.extents[1] != b.extents[0]) return std::nullopt;
-    return Shape{1, a.extents[0], b.extents[1], a.extents[1]};
-  }
-  if (out.extents.size() != a.extents.size() || a.extents.size() != b.extents.size()) return std::nullopt;
-  if (out.extents.size() == 2) {
-    if (out.extents[0] != a.extents[0] || out.extents[1] != b.extents[1] || a.extents[1] != b.extents[0]) {
-      return std::nullopt;
-    }
-    return Shape{1, out.extents[0], out.extents[1], a.extents[1]};
-  }
-  if (out.extents != a.extents || a.extents != b.extents) return std::nullopt;
-  return Shape{out.size(), 1, 1, 1};
+std::string number_text(double x) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.9g", x);
+  return text;
 }
 
 }  // namespace
@@ -109,9 +46,9 @@ std::uint64_t Ghost::after(const Instance& i, std::int64_t cell) const {
 }
 
 std::vector<std::uint64_t> Ghost::input_values(const Instance& i, std::size_t operand) const {
-  const lower::SpecScope& spec = *code_.scopes[static_cast<std::size_t>(i.scope)].spec;
+  const Scope& scope = code_.scopes[static_cast<std::size_t>(i.scope)];
   const View& v = i.ins[operand];
-  const std::uint64_t fill = field::of_double(number_attr(spec, "fill"));
+  const std::uint64_t fill = numbers_.of_double(number_attr(scope, "fill"));
   std::vector<std::uint64_t> out;
   out.reserve(v.cells.size());
   for (const auto& cells : v.cells) {
@@ -126,128 +63,60 @@ std::vector<std::uint64_t> Ghost::input_values(const Instance& i, std::size_t op
   return out;
 }
 
-// The values that the output must have; `difference`: that it must have changed by. nullopt: not checked.
-std::optional<std::vector<std::uint64_t>> Ghost::expected(const Instance& i, bool& difference) {
-  const lower::SpecScope& spec = *code_.scopes[static_cast<std::size_t>(i.scope)].spec;
-  difference = false;
-  for (const View& v : i.ins) {
-    if (v.scattered) return std::nullopt;
-  }
-  const auto operand = [&](std::size_t k) -> std::vector<std::uint64_t> {
-    if (std::holds_alternative<ir::Tensor>(spec.ins[k])) return input_values(i, k);
-    const auto* d = std::get_if<double>(&spec.ins[k]);
-    const auto* e = std::get_if<Expr>(&spec.ins[k]);
-    const std::uint64_t x = d != nullptr ? field::of_double(*d) : e->is_const() ? field::of_int(e->value()) : 0;
-    return std::vector<std::uint64_t>(static_cast<std::size_t>(i.out.size()), x);
-  };
-  for (const auto& in : spec.ins) {
-    if (const auto* e = std::get_if<Expr>(&in); e != nullptr && !e->is_const()) return std::nullopt;
-  }
-  std::vector<std::uint64_t> want;
-  switch (spec.kind) {
-    case ir::SpecKind::Move:
-      if (spec.ins.size() != 1) return std::nullopt;
-      want = operand(0);
-      break;
-    case ir::SpecKind::Init:
-      want.assign(static_cast<std::size_t>(i.out.size()), field::of_double(number_attr(spec, "value")));
-      break;
-    case ir::SpecKind::MatMul: {
-      const auto shape = product_shape(i.out, i.ins[0], i.ins[1]);
-      if (!shape) return std::nullopt;
-      const std::vector<std::uint64_t> a = operand(0);
-      const std::vector<std::uint64_t> b = operand(1);
-      difference = accumulates(spec, true);
-      const auto [batch, m, n, k] = *shape;
-      want.assign(static_cast<std::size_t>(batch * m * n), 0);
-      for (std::int64_t x = 0; x < batch; ++x) {
-        for (std::int64_t col = 0; col < n; ++col) {
-          for (std::int64_t row = 0; row < m; ++row) {
-            const std::int64_t e = x + row + col * m;
-            // Elements that nobody touched in a part of the grid are not this run's.
-            if (!every_block_ && m * n * k > kExactProducts) {
-              const auto& cells = i.out.cells[static_cast<std::size_t>(e)];
-              const auto it = cells.empty() ? i.seen.end() : i.seen.find(cells.front());
-              if (it == i.seen.end() || !it->second.accessed) continue;
-            }
-            std::uint64_t sum = 0;
-            for (std::int64_t z = 0; z < k; ++z) {
-              const auto ia = static_cast<std::size_t>(batch > 1 ? x : row + z * m);
-              const auto ib = static_cast<std::size_t>(batch > 1 ? x : z + col * k);
-              sum = field::add(sum, field::multiply(a[ia], b[ib]));
-            }
-            want[static_cast<std::size_t>(e)] = sum;
-          }
-        }
-      }
-      break;
-    }
-    case ir::SpecKind::UnaryPointwise:
-    case ir::SpecKind::BinaryPointwise:
-    case ir::SpecKind::TernaryPointwise: {
-      Op op = Op::Cast;
-      if (!op_from_name(text_attr(spec, "op"), op) || !algebraic(op) || !is_float(spec.outs.front().dtype)) {
-        return std::nullopt;
-      }
-      std::vector<std::vector<std::uint64_t>> in;
-      for (std::size_t k = 0; k < spec.ins.size(); ++k) {
-        in.push_back(operand(k));
-        if (in.back().size() != static_cast<std::size_t>(i.out.size())) return std::nullopt;
-      }
-      for (std::size_t e = 0; e < static_cast<std::size_t>(i.out.size()); ++e) {
-        want.push_back(combine(op, in[0][e], in.size() > 1 ? in[1][e] : 0, in.size() > 2 ? in[2][e] : 0));
-      }
-      break;
-    }
-    case ir::SpecKind::Reduction: {
-      Op op = Op::Cast;
-      if (!op_from_name(text_attr(spec, "op"), op) || accumulates(spec, false)) return std::nullopt;
-      const View& in = i.ins[0];
-      const auto axis = static_cast<std::size_t>(number_attr(spec, "axis"));
-      if (axis >= in.extents.size()) return std::nullopt;
-      const std::vector<std::uint64_t> x = operand(0);
-      std::int64_t inner = 1;
-      for (std::size_t d = 0; d < axis; ++d) inner *= in.extents[d];
-      const std::int64_t n = in.extents[axis];
-      if (n == 0) return std::nullopt;
-      const std::int64_t outer = in.size() / (inner * n);
-      for (std::int64_t o = 0; o < outer; ++o) {
-        for (std::int64_t r = 0; r < inner; ++r) {
-          std::uint64_t v = x[static_cast<std::size_t>(o * inner * n + r)];
-          for (std::int64_t z = 1; z < n; ++z)
-            v = combine(op, v, x[static_cast<std::size_t>((o * n + z) * inner + r)], 0);
-          want.push_back(v);
-        }
-      }
-      break;
-    }
-    default:
-      return std::nullopt;
-  }
-  return want;
+bool Ghost::equal(std::uint64_t got, std::uint64_t want, double size, ir::ScalarType t) const {
+  if (!numbers_.real || !is_float(t)) return got == want;
+  const double x = Numbers::as_double(got);
+  const double y = Numbers::as_double(want);
+  if (std::isnan(x) || std::isnan(y) || std::isinf(y)) return (std::isnan(x) && std::isnan(y)) || x == y;
+  return std::fabs(x - y) <= relative_error(t) * (8 * std::fabs(y) + size);
 }
 
 std::optional<Diagnostic> Ghost::promise(Instance& i) {
   if (!i.readable) return std::nullopt;
+  const Scope& scope = code_.scopes[static_cast<std::size_t>(i.scope)];
+  if (!scope.means.reference.empty()) return numbers_.real ? held_to_reference(i) : std::nullopt;
+  if (!i.more_outs.empty()) return std::nullopt;
   bool difference = false;
   const auto want = expected(i, difference);
-  if (!want) return std::nullopt;
-  ++promises_;
+  if (!want) {
+    const bool generic = scope.spec->kind == ir::SpecKind::Spec && scope.means.kind != ir::SpecKind::Spec;
+    const bool scattered =
+        i.out.scattered || std::any_of(i.ins.begin(), i.ins.end(), [](const View& v) { return v.scattered; });
+    if (!generic || scattered || (field_decides(scope) == numbers_.real)) return std::nullopt;
+    return problem(i, Code::CHECK_MEANS, "operands that do not have the shapes of what the spec means",
+                   {"means: " + scope.spec->means});
+  }
+  if (numbers_.real && i.out.scattered) return std::nullopt;
+  if (!numbers_.real || !field_decides(scope)) ++promises_;
   if (i.out.scattered) return matched(i, *want, difference);
-  if (want->size() != i.out.cells.size()) return std::nullopt;
+  return compare(i, i.out, *want, difference);
+}
+
+std::optional<Diagnostic> Ghost::compare(const Instance& i, const View& out, const std::vector<std::uint64_t>& want,
+                                         bool difference) {
+  if (want.size() != out.cells.size()) return std::nullopt;
+  const Scope& scope = code_.scopes[static_cast<std::size_t>(i.scope)];
+  const ir::ScalarType type = scope.spec->outs.front().dtype;
+  double size = 0;
+  if (numbers_.real && is_float(type)) {
+    for (std::size_t e = 0; e < want.size(); ++e) {
+      const double x = Numbers::as_double(want[e]);
+      if (std::isfinite(x)) size = std::max(size, std::fabs(x));
+      for (const std::int64_t cell : out.cells[e]) {
+        const double y = difference ? Numbers::as_double(before(i, cell)) : 0;
+        if (std::isfinite(y)) size = std::max(size, std::fabs(y));
+      }
+    }
+  }
   std::int64_t wrong = 0;
   std::int64_t first = -1;
   std::uint64_t got_first = 0;
-  const bool whole_grid = scopes_[static_cast<std::size_t>(i.scope)].whole_grid;
-  for (std::size_t e = 0; e < want->size(); ++e) {
-    for (const std::int64_t cell : i.out.cells[e]) {
-      if (whole_grid && !every_block_) {
-        const auto it = i.seen.find(cell);
-        if (it == i.seen.end() || !it->second.accessed) continue;
-      }
+  for (std::size_t e = 0; e < want.size(); ++e) {
+    for (const std::int64_t cell : out.cells[e]) {
+      if (missed(i, cell)) continue;
       const std::uint64_t now = after(i, cell);
-      const std::uint64_t got = difference ? field::subtract(now, before(i, cell)) : now;
-      if (got == (*want)[e]) continue;
+      const std::uint64_t got = difference ? numbers_.subtract(now, before(i, cell)) : now;
+      if (equal(got, want[e], size, type)) continue;
       ++wrong;
       if (first < 0) {
         first = static_cast<std::int64_t>(e);
@@ -257,11 +126,61 @@ std::optional<Diagnostic> Ghost::promise(Instance& i) {
     }
   }
   if (wrong == 0) return std::nullopt;
-  return problem(i, Code::CHECK_PROMISE, "the decomposition does not do what the spec says",
-                 {"wrong: " + std::to_string(wrong) + " of " + std::to_string(want->size()) + " elements",
-                  "the first: " + coordinate_text(i.out.extents, first) + ", " +
-                      cell_text(i.out.cells[static_cast<std::size_t>(first)].front()),
-                  "got: " + meaning(i, got_first, first, *want)});
+  const auto at = static_cast<std::size_t>(first);
+  std::vector<std::string> details = {
+      "wrong: " + std::to_string(wrong) + " of " + std::to_string(want.size()) + " elements",
+      "the first: " + coordinate_text(out.extents, first) + ", " + cell_text(out.cells[at].front())};
+  if (numbers_.real) {
+    details.push_back("want: " + number_text(Numbers::as_double(want[at])));
+    details.push_back("got: " + number_text(Numbers::as_double(got_first)));
+  } else {
+    details.push_back("got: " + meaning(i, got_first, first, want));
+  }
+  return problem(i, Code::CHECK_PROMISE, "the decomposition does not do what the spec says", std::move(details));
+}
+
+std::optional<Diagnostic> Ghost::held_to_reference(Instance& i) {
+  const Scope& scope = code_.scopes[static_cast<std::size_t>(i.scope)];
+  const auto scattered = [](const View& v) { return v.scattered; };
+  if (!reference_ || i.out.scattered || std::any_of(i.ins.begin(), i.ins.end(), scattered) ||
+      std::any_of(i.more_outs.begin(), i.more_outs.end(), scattered)) {
+    return std::nullopt;
+  }
+  std::vector<ReferenceArray> inputs;
+  for (std::size_t k = 0; k < i.ins.size(); ++k) {
+    ReferenceArray a{i.ins[k].extents, {}};
+    const auto* t = std::get_if<ir::Tensor>(&scope.spec->ins[k]);
+    if (t == nullptr) {
+      const auto* d = std::get_if<double>(&scope.spec->ins[k]);
+      const auto* e = std::get_if<Expr>(&scope.spec->ins[k]);
+      if (d == nullptr && !e->is_const()) return std::nullopt;
+      a.values = {d != nullptr ? *d : static_cast<double>(e->value())};
+    } else {
+      for (const std::uint64_t x : input_values(i, k)) {
+        a.values.push_back(is_float(t->dtype) ? Numbers::as_double(x)
+                                              : static_cast<double>(static_cast<std::int64_t>(x)));
+      }
+    }
+    inputs.push_back(std::move(a));
+  }
+  std::vector<const View*> outs = {&i.out};
+  for (const View& v : i.more_outs) outs.push_back(&v);
+  std::vector<std::vector<std::int64_t>> extents;
+  for (const View* v : outs) extents.push_back(v->extents);
+  const ReferenceResult result = reference_(scope.means.reference, inputs, extents);
+  if (!result.problem.empty()) {
+    Diagnostic d = problem(i, Code::CHECK_MEANS, "a meaning that cannot be evaluated",
+                           {"means: " + scope.means.reference, result.problem});
+    d.fix = "register the function: gr.reference, or means=function";
+    return d;
+  }
+  ++promises_;
+  for (std::size_t k = 0; k < outs.size(); ++k) {
+    std::vector<std::uint64_t> want;
+    for (const double x : result.outputs[k]) want.push_back(Numbers::as_bits(x));
+    if (auto wrong = compare(i, *outs[k], want, false)) return wrong;
+  }
+  return std::nullopt;
 }
 
 // Private registers of several threads: every one must hold some element of what is promised, every element must be
@@ -314,7 +233,7 @@ std::optional<Diagnostic> Ghost::matched(Instance& i, const std::vector<std::uin
 // A wrong value in words, where one is found for it.
 std::string Ghost::meaning(const Instance& i, std::uint64_t got, std::int64_t element,
                            const std::vector<std::uint64_t>& want) const {
-  const lower::SpecScope& spec = *code_.scopes[static_cast<std::size_t>(i.scope)].spec;
+  const Scope& spec = code_.scopes[static_cast<std::size_t>(i.scope)];
   const auto& cells = i.out.cells[static_cast<std::size_t>(element)];
   const auto it = i.seen.find(cells.front());
   if (it == i.seen.end() || !it->second.written) return "nothing was written there";
@@ -323,7 +242,7 @@ std::string Ghost::meaning(const Instance& i, std::uint64_t got, std::int64_t el
       return "what belongs to " + coordinate_text(i.out.extents, static_cast<std::int64_t>(e));
     }
   }
-  if (spec.kind == ir::SpecKind::MatMul) {
+  if (spec.means.kind == ir::SpecKind::MatMul) {
     const std::uint64_t right = want[static_cast<std::size_t>(element)];
     if (accumulates(spec, true)) {
       if (got == field::add(right, right)) return "the product, added twice";
@@ -357,7 +276,7 @@ std::string Ghost::meaning(const Instance& i, std::uint64_t got, std::int64_t el
       }
     }
   }
-  if (spec.kind == ir::SpecKind::Move && got == field::of_double(number_attr(spec, "fill"))) return "the fill";
+  if (spec.means.kind == ir::SpecKind::Move && got == field::of_double(number_attr(spec, "fill"))) return "the fill";
   return "something else";
 }
 

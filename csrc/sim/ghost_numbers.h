@@ -1,0 +1,52 @@
+// What floats are in a ghost run: elements of the prime field, where algebra is exact, or doubles that nothing rounds,
+// where exp and division mean what they say. Both travel as 64 bits.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "sim/ghost_field.h"
+#include "sim/values.h"
+
+namespace graphene::sim {
+
+struct Numbers {
+  bool real = false;
+
+  static double as_double(std::uint64_t x) { return std::bit_cast<double>(x); }
+  static std::uint64_t as_bits(double x) { return std::bit_cast<std::uint64_t>(x); }
+
+  [[nodiscard]] std::uint64_t of_double(double v) const { return real ? as_bits(v) : field::of_double(v); }
+  [[nodiscard]] std::uint64_t of_int(std::int64_t v) const {
+    return real ? as_bits(static_cast<double>(v)) : field::of_int(v);
+  }
+  // A random argument.
+  [[nodiscard]] std::uint64_t draw(std::uint64_t random) const {
+    return real ? as_bits(static_cast<double>(random >> 11) * 0x1p-51 - 2.0) : field::reduce(random);
+  }
+  // What was never written.
+  [[nodiscard]] std::uint64_t nothing(std::uint64_t random) const {
+    return real ? as_bits(std::nan("")) : field::reduce(random);
+  }
+  [[nodiscard]] std::uint64_t add(std::uint64_t a, std::uint64_t b) const {
+    return real ? as_bits(as_double(a) + as_double(b)) : field::add(a, b);
+  }
+  [[nodiscard]] std::uint64_t subtract(std::uint64_t a, std::uint64_t b) const {
+    return real ? as_bits(as_double(a) - as_double(b)) : field::subtract(a, b);
+  }
+  [[nodiscard]] std::uint64_t multiply(std::uint64_t a, std::uint64_t b) const {
+    return real ? as_bits(as_double(a) * as_double(b)) : field::multiply(a, b);
+  }
+  // Of floats; comparisons give 0 or 1.
+  [[nodiscard]] std::uint64_t apply(Op op, std::uint64_t x, std::uint64_t y, std::uint64_t z) const;
+};
+
+// Operations whose decomposition the field decides.
+[[nodiscard]] bool algebraic(Op op);
+
+// 32 lanes of `p` without any rounding: floats are doubles, integers and predicates what they are.
+void apply_real(const Pointwise& p, const std::uint64_t* x, const std::uint64_t* y, const std::uint64_t* z,
+                std::uint64_t* out);
+
+}  // namespace graphene::sim
