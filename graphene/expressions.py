@@ -61,11 +61,11 @@ _TERNARY = "TernaryPointwise"
 class Expression:
     """A pointwise expression, to be assigned to registers: ``t[:] = expression``. It has no value in Python."""
 
-    __slots__ = ("_args", "_kind", "_op", "_to")
+    __slots__ = ("_args", "_ftz", "_kind", "_op", "_to")
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, kind: str, op: str, args: tuple[Any, ...], to: DType | None = None) -> None:
-        self._kind, self._op, self._args, self._to = kind, op, args, to
+    def __init__(self, kind: str, op: str, args: tuple[Any, ...], to: DType | None = None, ftz: bool = False) -> None:
+        self._kind, self._op, self._args, self._to, self._ftz = kind, op, args, to, ftz
 
     def __bool__(self) -> bool:
         raise TypeError("an expression on registers has no truth value in Python: use gr.where, or gr.if_ on integers")
@@ -167,20 +167,32 @@ def _function(op: str, on_number: Callable[[float], float]) -> Callable[[Any], A
     return call
 
 
-exp2 = _function("exp2", lambda x: 2.0**x)
-exp2.__doc__ = "2 to the x, within a few ulp: PTX ex2.approx."
+def _approximation(op: str, on_number: Callable[[float], float]) -> Callable[..., Any]:
+    def call(x: Any, ftz: bool = False) -> Any:
+        if isinstance(x, (int, float)) and not isinstance(x, IntExpr):
+            return on_number(x)
+        _check(op, x)
+        return Expression(_UNARY, op, (x,), None, ftz)
+
+    call.__name__ = call.__qualname__ = op
+    return call
+
+
+_FTZ = " ftz: subnormal inputs and results become zero, which takes one instruction instead of several (fp32)."
+exp2 = _approximation("exp2", lambda x: 2.0**x)
+exp2.__doc__ = "2 to the x, within a few ulp: PTX ex2.approx." + _FTZ
 exp = _function("exp", math.exp)
 exp.__doc__ = "e to the x, through the hardware's exp2."
-log2 = _function("log2", math.log2)
-log2.__doc__ = "Logarithm of x to base 2: PTX lg2.approx."
+log2 = _approximation("log2", math.log2)
+log2.__doc__ = "Logarithm of x to base 2: PTX lg2.approx." + _FTZ
 log = _function("log", math.log)
 log.__doc__ = "Natural logarithm of x, through the hardware's log2."
-sqrt = _function("sqrt", math.sqrt)
-sqrt.__doc__ = "Square root of x: PTX sqrt.approx."
-rsqrt = _function("rsqrt", lambda x: 1.0 / math.sqrt(x))
-rsqrt.__doc__ = "1 / sqrt(x): PTX rsqrt.approx."
-rcp = _function("rcp", lambda x: 1.0 / x)
-rcp.__doc__ = "1 / x: PTX rcp.approx."
+sqrt = _approximation("sqrt", math.sqrt)
+sqrt.__doc__ = "Square root of x: PTX sqrt.approx." + _FTZ
+rsqrt = _approximation("rsqrt", lambda x: 1.0 / math.sqrt(x))
+rsqrt.__doc__ = "1 / sqrt(x): PTX rsqrt.approx." + _FTZ
+rcp = _approximation("rcp", lambda x: 1.0 / x)
+rcp.__doc__ = "1 / x: PTX rcp.approx." + _FTZ
 tanh = _function("tanh", math.tanh)
 tanh.__doc__ = "Hyperbolic tangent of x, with an error of about 2^-11: PTX tanh.approx."
 sin = _function("sin", math.sin)
@@ -282,7 +294,7 @@ def _nodes(value: Any) -> list[tuple[Any, ...]]:
             node: tuple[Any, ...] = ("tensor", x)
         elif isinstance(x, Expression):
             args = [add(a) for a in x._args]
-            node = (x._kind, x._op, args, x._to)
+            node = (x._kind, x._op, args, x._to, x._ftz)
         elif isinstance(x, (IntExpr, bool)):
             node = ("integer", x)
         else:

@@ -27,6 +27,7 @@ build::PointNode node_from_py(const py::tuple& t) {
     n.op = t[1].cast<std::string>();
     n.args = t[2].cast<std::vector<int>>();
     if (n.op == "cast") n.to = t[3].cast<const DType&>().type;
+    if (t[4].cast<bool>()) n.attrs["ftz"] = true;
   }
   return n;
 }

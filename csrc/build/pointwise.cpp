@@ -356,6 +356,7 @@ class Pointwise {
       const TensorPtr to = direct ? destination_ : temporary(*types_[i]);
       ir::SpecStmt s;
       s.kind = n.spec;
+      s.attrs = n.attrs;
       s.attrs["op"] = n.op;
       leaf(std::move(s), to, std::move(args));
       out = to;

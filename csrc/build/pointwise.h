@@ -23,6 +23,7 @@ struct PointNode {
   std::string op;                                    // its operation
   std::vector<int> args;                             // earlier nodes
   ir::ScalarType to = ir::ScalarType::fp32;          // of "cast"
+  ir::Attrs attrs = {};                              // of the leaf, besides its operation: ftz
 };
 
 // Records `dst[:] = nodes.back()` as a Spec of leaves. Errors: LayoutError POINTWISE_SHAPE (shapes that do not

@@ -68,8 +68,8 @@ def flash_fwd(D: int = 128, BM: int = 128, BN: int = 64, WARPS: int = 8, causal:
             m_old[:] = m
             gr.reduce("max", m, S, axis=1, accumulate=True)  # own values, then shfl.bfly over the row's 4 lanes
             mb[:] = -scale * (gr.where(m == -gr.inf, 0, m) if masked else m)  # a row that sees nothing gives 0, not NaN
-            alpha[:] = gr.exp2(gr.fma(m_old, scale, mb))
-            S[:] = gr.exp2(gr.fma(S, scale, mb))
+            alpha[:] = gr.exp2(gr.fma(m_old, scale, mb), ftz=True)
+            S[:] = gr.exp2(gr.fma(S, scale, mb), ftz=True)
             l[:] = l * alpha
             gr.reduce("add", l, S, axis=1, accumulate=True)  # own values only: l keeps the lanes apart
             acc[:] = acc * alpha

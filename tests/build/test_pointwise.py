@@ -235,3 +235,24 @@ def test_what_python_must_not_do_with_an_expression():
         with pytest.raises(TypeError, match="an operand must be registers"):
             acc + "1"  # type: ignore[operator]
         gr.init(acc, 0)
+
+
+@pytest.mark.parametrize("name", ["exp2", "log2", "sqrt", "rsqrt", "rcp"])
+def test_flushing_is_asked_for(name):
+    """It is one instruction; without it the compiler scales around subnormal numbers."""
+    instruction = {"exp2": "ex2", "log2": "lg2"}.get(name, name)
+
+    def source(**options):
+        with gr.Kernel("k") as kernel:
+            gr.blocks(1)
+            (t,) = gr.threads(32).indices()
+            x = gr.input("x", [32], gr.fp32)
+            y = gr.output("y", [32], gr.fp32)
+            r = gr.alloc("r", [1], gr.fp32, gr.RF)
+            gr.move(r[0], x[t])
+            r[:] = getattr(gr, name)(r, **options)
+            gr.move(y[t], r[0])
+        return kernel.cuda_source("sm_80")
+
+    assert f'"{instruction}.approx.f32 ' in source()
+    assert f'"{instruction}.approx.ftz.f32 ' in source(ftz=True)
