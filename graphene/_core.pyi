@@ -593,6 +593,9 @@ def check(
     sizes: dict[str, int],
     seed: int = 0,
     reference: Callable[[str, list[tuple[list[int], list[float]]], list[list[int]]], list[list[float]] | str]
+    skip: Sequence[int] = (),
+    relax: Sequence[int] = (),
+    hazards_alone: bool = False,
     | None = None,
 ) -> tuple[list[tuple[str, str, str, list[str], list[str], str]], int, int, int, dict[str, int], int, float]: ...
 def report(

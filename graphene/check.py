@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from graphene import _core, references
+from graphene.simulate import Sync, syncs
 
 if TYPE_CHECKING:
     from graphene.kernel import Kernel
 
-__all__ = ["CheckError", "CheckResult", "check"]
+__all__ = ["CheckError", "CheckResult", "Mutant", "check", "mutants"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,41 @@ class CheckResult:
             return "\n".join(e.text for e in self.errors)
         sizes = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
         return f"ok: {self.promises} promises kept in {self.blocks} blocks" + (f" with {sizes}" if sizes else "")
+
+
+class Mutant(NamedTuple):
+    """A kernel with one synchronisation statement weakened, and the hazard that is then found.
+
+    ``change``: "left out", or "one more group in flight" of a wait. ``hazard``: SIM_*, None where none is found: at
+    these sizes the statement is redundant.
+    """
+
+    sync: Sync
+    change: str
+    hazard: str | None
+
+    def __str__(self) -> str:
+        return f"{self.sync.where}: {self.sync.text} {self.change}: {self.hazard or 'no hazard'}"
+
+
+def mutants(
+    kernel: Kernel, args: tuple[object, ...], arch: str | None, seed: int, sizes: dict[str, int]
+) -> list[Mutant]:
+    """Looks for hazards without each synchronisation statement in turn, and with each wait covering a group less."""
+    program = kernel.lowered(arch)
+    if args:
+        sizes = {**_core.argument_sizes(program, args), **sizes}
+
+    def hazard(**change: list[int]) -> str | None:
+        problems = _core.check(program, sizes, seed, hazards_alone=True, **change)[0]
+        return problems[0][0] if problems else None
+
+    out = []
+    for sync in syncs(kernel):
+        out.append(Mutant(sync, "left out", hazard(skip=[sync.id])))
+        if sync.text.startswith("wait("):
+            out.append(Mutant(sync, "one more group in flight", hazard(relax=[sync.id])))
+    return out
 
 
 def check(kernel: Kernel, args: tuple[object, ...], arch: str | None, seed: int, sizes: dict[str, int]) -> CheckResult:

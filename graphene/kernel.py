@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from graphene._core import Binary, KernelIR, LaunchManifest, Program
-    from graphene.check import CheckResult
+    from graphene.check import CheckResult, Mutant
     from graphene.report import Report
     from graphene.simulate import SimulationStats, Sync
 
@@ -193,6 +193,15 @@ class Kernel(_core.Launcher):
         symbols' facts exclude.
         """
         return _check.check(self, args, arch, seed, sizes)
+
+    def mutants(self, *args: object, arch: str | None = None, seed: int = 0, **sizes: int) -> list[Mutant]:
+        """What each synchronisation statement is needed for: the hazard that is found without it.
+
+        One entry for every statement left out, and one for every wait that leaves one more group of copies in flight;
+        those with ``hazard=None`` are redundant at these sizes. Sizes as for ``check``; a ring of S stages needs 2 S + 1
+        steps for every removal to show. Raises what ``check`` raises.
+        """
+        return _check.mutants(self, args, arch, seed, sizes)
 
     def report(self, *args: object, arch: str | None = None, all_blocks: bool = False, **sizes: int) -> Report:
         """What the memory system makes of the kernel: bank conflicts and sectors of every access, registers, occupancy.

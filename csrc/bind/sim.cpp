@@ -154,18 +154,23 @@ void register_sim(py::module_& m) {
   m.def(
       "check",
       [](const std::shared_ptr<lower::Program>& program, const std::map<std::string, std::int64_t>& sizes,
-         std::uint64_t seed, const py::object& reference) {
+         std::uint64_t seed, const py::object& reference, std::vector<int> skip, std::vector<int> relax,
+         bool hazards_alone) {
         sim::CheckResult r;
-        sim::Reference evaluate;
+        sim::CheckOptions options;
+        options.seed = seed;
+        options.skip = std::move(skip);
+        options.relax = std::move(relax);
+        options.hazards_alone = hazards_alone;
         if (!reference.is_none()) {
-          evaluate = [&](const std::string& name, const std::vector<sim::ReferenceArray>& inputs,
-                         const std::vector<std::vector<std::int64_t>>& outputs) {
+          options.reference = [&](const std::string& name, const std::vector<sim::ReferenceArray>& inputs,
+                                  const std::vector<std::vector<std::int64_t>>& outputs) {
             return evaluate_reference(reference, name, inputs, outputs);
           };
         }
         {
           const py::gil_scoped_release released;
-          r = sim::check(program, sizes, seed, evaluate);
+          r = sim::check(program, sizes, options);
         }
         py::list problems;
         for (const Diagnostic& d : r.problems) {
@@ -176,6 +181,7 @@ void register_sim(py::module_& m) {
         return py::make_tuple(problems, r.promises, r.stats.lane_ops, r.stats.accesses, used, r.blocks, r.worst_error);
       },
       py::arg("program"), py::arg("sizes"), py::arg("seed") = 0, py::arg("reference") = py::none(),
+      py::arg("skip") = std::vector<int>{}, py::arg("relax") = std::vector<int>{}, py::arg("hazards_alone") = false,
       "Looks for hazards, then for specs that break their promise: (problems, promises checked, lane operations, "
       "accesses, sizes, blocks, worst error in units of the tolerance).");
   m.def(

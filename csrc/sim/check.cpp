@@ -105,9 +105,12 @@ std::vector<std::pair<Expr, std::int64_t>> problem_sizes(const lower::Program& p
 }
 
 CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, std::int64_t>& sizes,
-                  std::uint64_t seed, const Reference& reference) {
+                  const CheckOptions& wanted) {
   CheckResult result;
   CompileOptions options;
+  options.skip = wanted.skip;
+  options.relax = wanted.relax;
+  const std::uint64_t seed = wanted.seed;
   for (const auto& [symbol, size] : problem_sizes(*program, sizes)) {
     options.sizes[symbol.node()] = Expr(size);
     result.sizes.emplace_back(symbol.var().name, size);
@@ -159,6 +162,7 @@ CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, 
     result.problems = e.diagnostics();
     return result;
   }
+  if (wanted.hazards_alone) return result;
   // The ghost run is some hundred times slower: a few blocks of a long kernel, first and last among them.
   std::vector<std::int64_t> followed = blocks;
   const auto operations = static_cast<std::int64_t>(result.stats.lane_ops);
@@ -172,7 +176,7 @@ CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, 
   result.problems = ghost.check(followed);
   result.promises = ghost.promises();
   if (result.problems.empty() && std::any_of(code.scopes.begin(), code.scopes.end(), reals_decide)) {
-    Ghost real(code, seed, true, reference);
+    Ghost real(code, seed, true, wanted.reference);
     result.problems = real.check(followed);
     result.promises += real.promises();
   }

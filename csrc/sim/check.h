@@ -18,6 +18,13 @@ struct CheckResult {
   double worst_error = -1;  // against float64, in units of the tolerance; -1: not compared
 };
 
+struct CheckOptions {
+  std::uint64_t seed = 0;
+  Reference reference;           // meanings that are functions
+  std::vector<int> skip, relax;  // as SimulateOptions
+  bool hazards_alone = false;    // no promises
+};
+
 // Sizes for the kernel's symbols: those given, else two tiles and a ragged part where the facts allow it. A tile is the
 // largest number that the grid or a loop divides the symbol by. Throws SIM_ARGUMENT for an unknown name or a size that
 // breaks the symbol's facts.
@@ -30,6 +37,6 @@ struct CheckResult {
 // Specs that are not algebraic, or that `reference` gives a meaning, are compared in float64. Runs first, middle and
 // last blocks along every dimension of the grid (all of them where there are few), on random arguments.
 [[nodiscard]] CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, std::int64_t>& sizes,
-                                std::uint64_t seed, const Reference& reference = {});
+                                const CheckOptions& options);
 
 }  // namespace graphene::sim

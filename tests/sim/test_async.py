@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -323,6 +324,30 @@ def test_every_synchronisation_of_a_pipelined_gemm_is_needed() -> None:
             assert code_of(kernel, args, relax=[sync.id]) == "SIM_RACE", sync
     assert last.text.startswith("wait")  # what it waits for is of no use any more
     assert code_of(kernel, args, skip=[last.id]) == ""
+
+
+def test_mutants_of_a_pipelined_gemm() -> None:
+    stages, bk = 3, 32
+    kernel = gemm(bm=64, bn=64, bk=bk, stages=stages)
+    mutants = kernel.mutants(M=64, N=64, K=bk * (2 * stages + 1))
+    assert [m.sync.id for m in mutants if m.change == "left out"] == [s.id for s in kernel.syncs()]
+    redundant = [m for m in mutants if m.hazard is None]
+    assert {m.sync for m in redundant} == {kernel.syncs()[-1]}  # the last wait
+    assert [m.change for m in redundant] == ["left out", "one more group in flight"]
+    assert {m.hazard for m in mutants} == {"SIM_RACE", None}
+    assert str(mutants[0]).endswith('commit("cp.async.cg.16") left out: SIM_RACE')
+    short = kernel.mutants(M=64, N=64, K=bk)
+    assert len([m for m in short if m.hazard is None]) > 2  # too few steps hide removals
+
+
+def test_a_tile_with_nine_steps_is_checked_within_seconds() -> None:
+    kernel = gemm()
+    args = [np.ones((128, 288), np.float16), np.ones((128, 288), np.float16), np.zeros((128, 128), np.float32)]
+    start = time.process_time()
+    assert kernel.check(M=128, N=128, K=288).ok
+    kernel.simulate(*args)
+    assert time.process_time() - start < 5
+    assert (args[2] == 288).all()
 
 
 def test_a_pipelined_gemm_keeps_its_promises_and_a_wrong_one_does_not() -> None:
