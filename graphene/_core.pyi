@@ -588,15 +588,17 @@ def simulate(
 ) -> tuple[int, int, list[tuple[str, int, str, int, int, int, str, str, int, str, str, bool]]]: ...
 def default_arch(kernel: KernelIR) -> str: ...
 def argument_sizes(program: Program, args: tuple[object, ...]) -> dict[str, int]: ...
+
+_Reference: TypeAlias = Callable[[str, list[tuple[list[int], list[float]]], list[list[int]]], list[list[float]] | str]
+
 def check(
     program: Program,
     sizes: dict[str, int],
     seed: int = 0,
-    reference: Callable[[str, list[tuple[list[int], list[float]]], list[list[int]]], list[list[float]] | str]
+    reference: _Reference | None = None,
     skip: Sequence[int] = (),
     relax: Sequence[int] = (),
     hazards_alone: bool = False,
-    | None = None,
 ) -> tuple[list[tuple[str, str, str, list[str], list[str], str]], int, int, int, dict[str, int], int, float]: ...
 def report(
     program: Program, sizes: dict[str, int], all_blocks: bool = False

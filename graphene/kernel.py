@@ -198,8 +198,8 @@ class Kernel(_core.Launcher):
         """What each synchronisation statement is needed for: the hazard that is found without it.
 
         One entry for every statement left out, and one for every wait that leaves one more group of copies in flight;
-        those with ``hazard=None`` are redundant at these sizes. Sizes as for ``check``; a ring of S stages needs 2 S + 1
-        steps for every removal to show. Raises what ``check`` raises.
+        those with ``hazard=None`` are redundant at these sizes. Sizes as for ``check``; a ring of S stages needs 2 S +
+        1 steps for every removal to show. Raises what ``check`` raises.
         """
         return _check.mutants(self, args, arch, seed, sizes)
 
