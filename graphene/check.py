@@ -9,6 +9,8 @@ from graphene import _core, references
 from graphene.simulate import Sync, syncs
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from graphene.kernel import Kernel
 
 __all__ = ["CheckError", "CheckResult", "Mutant", "check", "mutants"]
@@ -86,8 +88,8 @@ def mutants(
     if args:
         sizes = {**_core.argument_sizes(program, args), **sizes}
 
-    def hazard(**change: list[int]) -> str | None:
-        problems = _core.check(program, sizes, seed, hazards_alone=True, **change)[0]
+    def hazard(skip: Sequence[int] = (), relax: Sequence[int] = ()) -> str | None:
+        problems = _core.check(program, sizes, seed, skip=skip, relax=relax, hazards_alone=True)[0]
         return problems[0][0] if problems else None
 
     out = []
