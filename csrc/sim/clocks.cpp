@@ -178,8 +178,7 @@ void HappensBefore::barrier(const std::vector<Participant>& members) {
     add_past(p.warp, p.lanes, all);
     whole += static_cast<int>(p.lanes == lanes_of(p.warp));
   }
-  const bool generic_only = std::none_of(active_.begin() + warps(), active_.end(), [](char a) { return a != 0; });
-  if (whole == warps() && generic_only) ++settled_;
+  if (whole == warps()) ++settled_;
   for (const Participant& p : members) {
     Warp& w = at(p.warp);
     if (p.lanes == lanes_of(p.warp)) {

@@ -85,7 +85,7 @@ class HappensBefore {
   // Changes whenever the warp's epoch or knowledge does: verdicts about a stamp hold while it stays.
   [[nodiscard]] std::uint64_t version(int warp) const { return at(warp).version; }
 
-  // How often every access so far became known to every thread of the block.
+  // How often every access so far of the threads themselves became known to every thread of the block.
   [[nodiscard]] std::uint64_t settled() const { return settled_; }
 
   // Generic synchronisation.

@@ -313,8 +313,9 @@ void Interpreter::load(const Warp& w, const Leaf& f, const Operand& o, Mask lane
         const std::int32_t* at = granules(a.offset, delta, place.first, place.ratio, i, buffer);
         Memo& memo = d.memos[static_cast<std::size_t>(o.memo + v)];
         const bool whole = update && groups->distinct && place.ratio == 1;
-        const Shadow::Verdict verdict = whole ? arena.shadow.check_update(*d.by, active, at, f.site, sets_, memo)
-                                              : arena.shadow.read(*d.by, active, at, *groups, f.site, sets_, memo);
+        const Shadow::Verdict verdict =
+            whole ? arena.shadow.check_update(*d.by, active, at, f.site, sets_, memo)
+                  : arena.shadow.read(*d.by, active, at, *groups, f.site, sets_, memo, v > 0 ? &memo - 1 : nullptr);
         if (verdict.conflict != 0) {
           race({w, f, o}, verdict.first, (verdict.first.offset - place.first) / place.ratio, false);
         }

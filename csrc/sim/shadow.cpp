@@ -86,11 +86,16 @@ void LaneGroups::build(Mask lanes, const std::int32_t* offsets) {
 }
 
 void ReadSets::begin_block() {
-  settle();
+  forget();
   block_first_ = next_;
+  agents_ = false;
 }
 
 void ReadSets::settle() {
+  if (!agents_) forget();
+}
+
+void ReadSets::forget() {
   sets_.clear();
   index_.clear();
   first_ = next_;
@@ -128,6 +133,7 @@ ReadSets::Id ReadSets::intern(Set set, bool foreign) {
 
 ReadSets::Id ReadSets::add(Id old, const Issuer& by, Mask lanes, std::uint32_t site) {
   const int leader = std::countr_zero(lanes);
+  agents_ = agents_ || !by.generic;
   Set fresh;  // the lanes' copies may be of groups opened at different times
   const auto same = [](Set& in, std::uint32_t owner, Epoch epoch) {
     return std::find_if(in.begin(), in.end(), [&](const Read& r) { return r.owner == owner && r.epoch == epoch; });
@@ -232,7 +238,7 @@ void Shadow::check_reads(const Issuer& by, Mask lanes, const std::int32_t* offse
 }
 
 Shadow::Verdict Shadow::read(const Issuer& by, Mask lanes, const std::int32_t* offsets, const LaneGroups& groups,
-                             std::uint32_t site, ReadSets& sets, Memo& memo) {
+                             std::uint32_t site, ReadSets& sets, Memo& memo, const Memo* hint) {
   alignas(64) Stamp seen[kLanes];
   alignas(64) std::uint32_t old[kLanes];
   Verdict v;
@@ -256,6 +262,13 @@ Shadow::Verdict Shadow::read(const Issuer& by, Mask lanes, const std::int32_t* o
   const bool each = groups.distinct && lanes == kAllLanes;
   fresh(memo, by, !each);
   any_reads_ = true;
+  if (hint != nullptr && (memo.version == 0 || hint->version != memo.version || hint->grouped != memo.grouped)) {
+    hint = nullptr;
+  }
+  const auto next = [&](std::uint32_t from, std::size_t lane, Mask mask) {
+    if (hint != nullptr && hint->from[lane] == from && (each || hint->lanes[lane] == mask)) return hint->to[lane];
+    return sets.add(from, by, mask, site);
+  };
   if (each) {
     std::uint32_t changed = 0;
     for (int l = 0; l < kLanes; ++l) {
@@ -268,7 +281,7 @@ Shadow::Verdict Shadow::read(const Issuer& by, Mask lanes, const std::int32_t* o
       if (old[l] == memo.to[lane]) continue;
       if (old[l] != memo.from[lane]) {
         memo.from[lane] = old[l];
-        memo.to[lane] = sets.add(old[l], by, 1U << l, site);
+        memo.to[lane] = next(old[l], lane, 1U << l);
       }
       reads_[static_cast<std::size_t>(offsets[l])] = memo.to[lane];
     }
@@ -285,7 +298,7 @@ Shadow::Verdict Shadow::read(const Issuer& by, Mask lanes, const std::int32_t* o
     if (id == memo.to[lane]) continue;
     if (id != memo.from[lane]) {
       memo.from[lane] = id;
-      memo.to[lane] = sets.add(id, by, groups.masks[g], site);
+      memo.to[lane] = next(id, lane, groups.masks[g]);
     }
     id = memo.to[lane];
   }

@@ -96,7 +96,8 @@ class ReadSets {
 
   // A later block begins: reads recorded so far belong to other blocks.
   void begin_block();
-  // Everything recorded in this block is ordered before everything still to come in it.
+  // Every read by threads themselves that was recorded in this block is ordered before everything still to come in it.
+  // Sets are forgotten, unless an agent has read: what it read is not settled by a barrier.
   void settle();
 
   [[nodiscard]] Id add(Id old, const Issuer& by, Mask lanes, std::uint32_t site);
@@ -117,9 +118,11 @@ class ReadSets {
 
   [[nodiscard]] bool foreign(Id id) const { return (id & kForeignFlag) != 0 || (id != 0 && id < block_first_); }
   [[nodiscard]] const Set* find(Id id) const;  // null: empty or settled
+  void forget();
   Id intern(Set set, bool foreign);
   [[nodiscard]] Stamp representative(Id id) const;
 
+  bool agents_ = false;  // some read of this block is an agent's
   Id next_ = 1;
   Id first_ = 1;           // sets below are settled
   Id block_first_ = 1;     // sets below are of other blocks
@@ -143,8 +146,9 @@ class Shadow {
     Conflict first;          // of the lowest lane in conflict
   };
   // offsets[l] of every lane in `lanes`; the caller has checked the bounds. `groups` describes exactly these lanes.
+  // `hint`: of another value of the same vector, whose transitions are likely the same.
   Verdict read(const Issuer& by, Mask lanes, const std::int32_t* offsets, const LaneGroups& groups, std::uint32_t site,
-               ReadSets& sets, Memo& memo);
+               ReadSets& sets, Memo& memo, const Memo* hint = nullptr);
   // `undefined`: lanes that write an undefined value. Lanes of a group write equal bits.
   Verdict write(const Issuer& by, Mask lanes, const std::int32_t* offsets, const LaneGroups& groups, std::uint32_t site,
                 Mask undefined, ReadSets& sets, Memo& memo);

@@ -171,8 +171,10 @@ class Trace {
     Shadow& target = want != 0 ? copy : memory_;
     Memo& memo =
         want != 0 ? scratch : memos_[2 * static_cast<std::size_t>(warp_ * kSlots + pick(kSlots)) + (write ? 1 : 0)];
-    const Mask got = write ? target.write(by, lanes, offsets, groups, 1, 0, sets_, memo).conflict
-                           : target.read(by, lanes, offsets, groups, 1, sets_, memo).conflict;
+    const Memo& hint = memos_[2 * static_cast<std::size_t>(warp_ * kSlots + pick(kSlots))];
+    const Mask got =
+        write ? target.write(by, lanes, offsets, groups, 1, 0, sets_, memo).conflict
+              : target.read(by, lanes, offsets, groups, 1, sets_, memo, &hint != &memo ? &hint : nullptr).conflict;
     if (got != want) {
       ++n_.mismatches;
       std::printf("mismatch: %s kind %d, got %08x want %08x\n", write ? "write" : "read", kind, got, want);
