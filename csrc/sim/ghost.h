@@ -123,6 +123,8 @@ class Ghost final : public Machine {
   [[nodiscard]] std::optional<Diagnostic> promise(Instance& i);
   [[nodiscard]] std::optional<Diagnostic> matched(Instance& i, const std::vector<std::uint64_t>& want, bool difference);
   [[nodiscard]] std::optional<std::vector<std::uint64_t>> expected(const Instance& i, bool& difference);
+  [[nodiscard]] std::optional<std::vector<std::uint64_t>> reduced(const Instance& i, Op op, std::size_t axis,
+                                                                  std::vector<std::uint64_t> sums) const;
   [[nodiscard]] std::vector<std::uint64_t> product(const Instance& i, const std::vector<std::uint64_t>& a,
                                                    const std::vector<std::uint64_t>& b, bool difference) const;
   [[nodiscard]] std::vector<std::int64_t> suspicious_rows(const Instance& i, const std::vector<std::uint64_t>& a,

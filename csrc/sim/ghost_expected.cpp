@@ -176,6 +176,36 @@ std::vector<std::uint64_t> Ghost::product(const Instance& i, const std::vector<s
   return want;
 }
 
+// What the outputs of a reduction must hold, of `sums` along the axis: one value each, combined with what was there
+// where the reduction accumulates; or, with several outputs along the axis (each lane's share), any shares that combine
+// to it.
+std::optional<std::vector<std::uint64_t>> Ghost::reduced(const Instance& i, Op op, std::size_t axis,
+                                                         std::vector<std::uint64_t> sums) const {
+  const bool adds_to = accumulates(code_.scopes[static_cast<std::size_t>(i.scope)], false);
+  const auto cell = [&](std::size_t e) { return i.out.cells[e].empty() ? -1 : i.out.cells[e].front(); };
+  const auto share = static_cast<std::size_t>(std::max<std::int64_t>(i.out.extents[axis], 1));
+  if (i.out.cells.size() != sums.size() * share || (share > 1 && numbers_.real)) return std::nullopt;
+  std::size_t inner = 1;
+  for (std::size_t d = 0; d < axis; ++d) inner *= static_cast<std::size_t>(i.out.extents[d]);
+  std::vector<std::uint64_t> want(i.out.cells.size());
+  for (std::size_t s = 0; s < sums.size(); ++s) {
+    const std::size_t first = s / inner * inner * share + s % inner;
+    std::optional<std::uint64_t> held;  // by all shares together
+    bool known = true;
+    for (std::size_t k = 0; k < share; ++k) {
+      const std::size_t e = first + k * inner;
+      const std::int64_t c = cell(e);
+      known = known && c >= 0;
+      if (c < 0) continue;
+      if (adds_to) sums[s] = numbers_.apply(op, sums[s], before(i, c), 0);
+      want[e] = after(i, c);
+      held = held ? numbers_.apply(op, *held, want[e], 0) : want[e];
+    }
+    if (known && (share == 1 || held != sums[s])) want[first] = sums[s];
+  }
+  return want;
+}
+
 // The values that the output must have; `difference`: that it must have changed by. nullopt: not checked.
 std::optional<std::vector<std::uint64_t>> Ghost::expected(const Instance& i, bool& difference) {
   const Scope& scope = code_.scopes[static_cast<std::size_t>(i.scope)];
@@ -234,7 +264,7 @@ std::optional<std::vector<std::uint64_t>> Ghost::expected(const Instance& i, boo
     }
     case ir::SpecKind::Reduction: {
       Op op = Op::Cast;
-      if (!op_from_name(text_attr(scope, "op"), op) || accumulates(scope, false)) return std::nullopt;
+      if (!op_from_name(text_attr(scope, "op"), op)) return std::nullopt;
       if (i.ins.empty() || !is_float(spec.outs.front().dtype)) return std::nullopt;
       const View& in = i.ins[0];
       const auto axis = static_cast<std::size_t>(number_attr(scope, "axis"));
@@ -253,7 +283,10 @@ std::optional<std::vector<std::uint64_t>> Ghost::expected(const Instance& i, boo
           want.push_back(v);
         }
       }
-      break;
+      if (i.out.scattered) return accumulates(scope, false) ? std::nullopt : std::optional(std::move(want));
+      if (axis >= i.out.extents.size())
+        return accumulates(scope, false) ? std::nullopt : std::optional(std::move(want));
+      return reduced(i, op, axis, std::move(want));
     }
     default:
       return std::nullopt;

@@ -1,0 +1,94 @@
+"""The kernels whose mutants are judged, with arguments of calls and sizes of a check: as small as they still tell."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import graphene as gr
+from graphene.kernels import flash_fwd, fused_mlp, gemm_sm80, layernorm
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Case:
+    """``calls`` make the arguments of each call that is compared; ``sizes`` are those of ``check``."""
+
+    kernel: gr.Kernel
+    calls: list[Callable[[], Sequence[Any]]]
+    sizes: dict[str, int] = field(default_factory=dict)
+
+
+def example(name: str, function: str) -> Any:
+    return runpy.run_path(str(ROOT / "examples" / f"{name}.py"))[function]
+
+
+def normal(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float16)
+
+
+def fig8() -> Case:
+    """The paper's root is a generic Spec, which promises nothing: here it says what it means."""
+    text = str(example("03_simple_gemm", "simple_gemm")(256, 256, 3))
+    kernel = gr.parse(text.replace("%3 <- Spec<<<", "%3 <- MatMul<<<"))
+    a, b, c = (np.asfortranarray(normal(i, *s)) for i, s in enumerate([(256, 3), (3, 256), (256, 256)]))
+    return Case(kernel, [lambda: [a, b, c]])
+
+
+def ldmatrix() -> Case:
+    tile = np.arange(256, dtype=np.float16).reshape(16, 16)
+    return Case(example("02_ldmatrix", "ldmatrix")(), [lambda: [tile, np.zeros((32, 8), np.float16)]])
+
+
+def tensor_core_tile() -> Case:
+    a, b = normal(0, 128, 64), normal(1, 128, 64)
+    kernel = example("04_tensor_core_tile", "tensor_core_tile")()
+    return Case(kernel, [lambda: [a, b, np.full((128, 128), np.nan, np.float32)]], {"M": 64, "N": 64, "K": 64})
+
+
+def gemm() -> Case:
+    m, n, k = 70, 72, 232  # ragged everywhere, and more than twice as many k-tiles as stages
+    a, b, bias = normal(0, m, k), normal(1, n, k), normal(2, n)
+    kernel = gemm_sm80(64, 64, 32, 3)
+    return Case(kernel, [lambda: [a, b, bias, np.zeros((m, n), np.float16)]], {"M": 40, "N": 40, "K": 72})
+
+
+def attention() -> Case:
+    heads = 2
+
+    def call(sq: int, sk: int) -> list[Any]:
+        q, k, v = (normal(i, 2, s, heads, 32) for i, s in enumerate((sq, sk, sk)))
+        return [q, k, v, np.zeros_like(q), 0.18]
+
+    # Tiles that all rows see whole, the diagonal, a ragged edge; then rows that see nothing.
+    sizes = {"batch": 1, "sq": 35, "sk": 70, "heads": 1, "kv_heads": 1}
+    return Case(flash_fwd(32, 32, 16, 2, True), [lambda: call(35, 70), lambda: call(35, 1)], sizes)
+
+
+def normalisation() -> Case:
+    x, gamma, beta = normal(0, 3, 1000), normal(1, 1000), normal(2, 1000)
+    return Case(layernorm(1000), [lambda: [x, gamma, beta, np.zeros_like(x)]], {"M": 3})
+
+
+def mlp() -> Case:
+    x = normal(0, 70, 64)
+    weights = [(normal(1 + i, 64, 64) / 8).astype(np.float16) for i in range(3)]
+    biases = [normal(7 + i, 64) for i in range(3)]
+    return Case(fused_mlp(3, 64, 64), [lambda: [x, weights, biases, np.zeros((70, 64), np.float16)]], {"M": 10})
+
+
+CASES: dict[str, Callable[[], Case]] = {
+    "fig8": fig8,
+    "ldmatrix": ldmatrix,
+    "tensor_core_tile": tensor_core_tile,
+    "gemm_sm80": gemm,
+    "flash_attention": attention,
+    "layernorm": normalisation,
+    "fused_mlp": mlp,
+}

@@ -1,0 +1,113 @@
+"""Every mutant of every kernel is told from it, or equivalent.json has the reason why it computes the same.
+
+``python tests/mutation/test_mutation.py`` judges all of them and writes docs/mutants.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from graphene.testing.mutate import Mutant, Verdict, judge, mutants, table
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+from cases import CASES, Case  # noqa: E402
+
+REASONS = json.loads((HERE / "equivalent.json").read_text())
+PARTS = {"flash_attention": 6, "gemm_sm80": 6, "fused_mlp": 6, "tensor_core_tile": 2}
+
+
+@functools.cache
+def prepared(name: str) -> tuple[Case, list[Mutant]]:
+    case = CASES[name]()
+    return case, mutants(case.kernel)
+
+
+def verdicts(name: str, part: int = 0, parts: int = 1) -> list[Verdict]:
+    case, all_of_them = prepared(name)
+    return [judge(case.kernel, m, case.calls, case.sizes) for m in all_of_them[part::parts]]
+
+
+def reason(name: str, m: Mutant) -> str | None:
+    for r in REASONS:
+        fits = re.fullmatch(r["kernel"], name) and re.fullmatch(r["operator"], m.operator)
+        if fits and re.search(r["before"], m.before) and re.search(r["after"], m.after):
+            return str(r["reason"])
+    return None
+
+
+@pytest.mark.parametrize(
+    ("name", "part"), [(name, part) for name in CASES for part in range(PARTS.get(name, 1))], ids=lambda x: str(x)
+)
+def test_mutants_are_told_from_their_kernel(name: str, part: int) -> None:
+    found = verdicts(name, part, PARTS.get(name, 1))
+    print(table(found))
+    unexplained = [v for v in found if v.kind in ("equal", "missed") and reason(name, v.mutant) is None]
+    assert not unexplained, "\n".join(f"{v.kind}: {v.mutant}" for v in unexplained)
+
+
+def test_the_kernels_themselves_are_clean() -> None:
+    for name in CASES:
+        case, _ = prepared(name)
+        assert case.kernel.check(**case.sizes).ok, name
+        for seed in range(20):
+            case.kernel.simulate(*case.calls[0](), seed=seed)
+
+
+def test_operators_change_what_they_say() -> None:
+    _, found = prepared("tensor_core_tile")
+    by_operator = {m.operator: m for m in found}
+    assert set(by_operator) >= {
+        "index swapped", "index + 1", "stride changed", "swizzle changed", "loop ends earlier", "loop starts later",
+        ".T dropped", "accumulate flipped", "synchronisation left out", "warp shifted", "value changed",
+    }  # fmt: skip
+    assert {"wait count + 1", "predicate dropped"} <= {m.operator for m in prepared("fused_mlp")[1]}
+    assert by_operator[".T dropped"].after.endswith(".permute(0, 1)")
+    assert len({m.text for m in found}) == len(found)
+
+
+def page() -> str:
+    out = [
+        "# Mutants",
+        "",
+        "A simulator that is to judge kernels must tell every kernel from its mutants: the same text with one change",
+        "that somebody might make by mistake (`graphene.testing.mutate`). The tests judge all of them;",
+        "`python tests/mutation/test_mutation.py` wrote this page.",
+        "",
+        "- *refused*: reading, verifying or lowering fails",
+        "- *hazard*: a race, an undefined value, ...",
+        "- *promise*: `check()` names the spec that does not keep its promise",
+        "- *arguments*: the original's arguments no longer fit",
+        "- *values*: only the result is wrong, where no spec promises anything",
+        "- *equal*: equivalent, or left open by a promise, for the reasons below each table",
+    ]
+    jobs = [(name, part, PARTS.get(name, 1)) for name in CASES for part in range(PARTS.get(name, 1))]
+    with ProcessPoolExecutor() as pool:
+        judged = list(pool.map(verdicts, *zip(*jobs, strict=True)))
+    for name in CASES:
+        found = [v for (n, _, _), vs in zip(jobs, judged, strict=True) if n == name for v in vs]
+        found.sort(key=lambda v: v.mutant.line)
+        missed = [v for v in found if v.kind in ("equal", "missed") and reason(name, v.mutant) is None]
+        if missed:
+            raise SystemExit("\n".join(f"{v.kind}: {v.mutant}" for v in missed))
+        explained = [
+            Verdict(v.mutant, "equal", v.detail) if v.kind == "missed" else v for v in found
+        ]  # what a promise leaves open
+        out += ["", f"## {name}", "", "```", table(explained).replace("   missed", "").rstrip(), "```", ""]
+        why: dict[str, list[Mutant]] = {}
+        for v in explained:
+            if v.kind == "equal":
+                why.setdefault(reason(name, v.mutant) or "", []).append(v.mutant)
+        out += [f"- {text} ({len(ms)}, as `{ms[0].before}`)" for text, ms in why.items()]
+    return "\n".join(out) + "\n"
+
+
+if __name__ == "__main__":
+    (HERE.parents[1] / "docs/mutants.md").write_text(page())

@@ -1,0 +1,45 @@
+"""What check() holds reductions of fragments to: accumulating ones, and each lane's share."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import graphene as gr
+from graphene.testing.mutate import judge, mutants
+
+
+def rows(op: str, lanes: bool, accumulate: bool) -> gr.Kernel:
+    """y[i] = op over row i of x (and a start value); `lanes`: first each lane's share, then over the lanes."""
+    mma = gr.atom("mma.m16n8k16.f32.f16")
+    with gr.Kernel("rows") as kernel:
+        x, y = gr.input("x", [16, 16], gr.fp32, align_bytes=8), gr.output("y", [16], gr.fp32)
+        warp = gr.threads(32)
+        s = gr.fragment("s", [16, 16], gr.fp32, mma.c, on=warp)
+        m = s.reduced(1, "m", lanes=lanes)
+        gr.move(s, x, atom=gr.atom("ld.global.v2.b32"))
+        if accumulate:
+            gr.init(m, 0.5)
+        gr.reduce(op, m, s, axis=1, accumulate=accumulate)
+        if lanes:
+            total = s.reduced(1, "total")
+            gr.reduce(op, total, m, axis=1)
+            m = total
+        (lane,) = warp.indices()
+        for i in range(2):
+            gr.move(y[lane // 4 + 8 * i], m.values[i])
+    return kernel
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("lanes", [False, True])
+@pytest.mark.parametrize("op", ["add", "max"])
+def test_every_mutant_of_a_reduction_is_told(op: str, lanes: bool, accumulate: bool) -> None:
+    kernel = rows(op, lanes, accumulate)
+    result = kernel.check()
+    assert result.ok
+    assert result.promises == 2 + lanes + accumulate
+    x = np.random.default_rng(0).standard_normal((16, 16)).astype(np.float32)
+    found = [judge(kernel, m, [lambda: [x, np.zeros(16, np.float32)]]) for m in mutants(kernel)]
+    assert [str(v.mutant) for v in found if v.kind in ("missed", "equal") and "value=" not in v.mutant.before] == []
+    assert sum(v.kind == "promise" for v in found) > 5
