@@ -36,17 +36,34 @@ std::int64_t at_lane(const IntPlans& plans, const IntPlan& p, const Warp& w, int
   return v[static_cast<std::size_t>(lane)];
 }
 
-// Threads of a group in the order of their ranks: the innermost level fastest.
-std::vector<std::int64_t> ranked_members(const ir::ThreadTensor& group, const Bytecode& code, std::int64_t tid) {
-  std::vector<std::int64_t> members = {code.plans->at_thread(group.offset, tid)};
+// Threads of a group in the order of their ranks, relative to its first: the innermost level fastest.
+std::vector<std::int64_t> ranked_members(const ir::ThreadTensor& group) {
+  std::vector<std::int64_t> members = {0};
   for (auto level = group.levels.rbegin(); level != group.levels.rend(); ++level) {
     std::vector<std::int64_t> next;
     for (std::int64_t i = 0; i < level->size().value(); ++i) {
-      for (const std::int64_t m : members) next.push_back(m + (*level)(Expr(i)).value());
+      const std::int64_t first = (*level)(Expr(i)).value();
+      for (const std::int64_t m : members) next.push_back(m + first);
     }
     members = std::move(next);
   }
   return members;
+}
+
+void plan_fragment(const ir::Fragment& f, ViewPlan& p) {
+  p.ranks = ranked_members(*f.group);
+  p.holders.resize(static_cast<std::size_t>(f.covered_elems()));
+  const Layout by_thread = f.tv.mode(0);
+  const Layout by_value = f.tv.mode(1);
+  std::vector<std::int64_t> values;
+  for (std::int64_t x = 0; x < f.values(); ++x) values.push_back(by_value(Expr(x)).value());
+  for (std::size_t r = 0; r < p.ranks.size(); ++r) {
+    const std::int64_t first = by_thread(Expr(static_cast<std::int64_t>(r))).value();
+    for (std::size_t x = 0; x < values.size(); ++x) {
+      const auto e = static_cast<std::size_t>(first + values[x]);
+      if (e < p.holders.size()) p.holders[e].push_back({r, static_cast<std::int64_t>(x)});
+    }
+  }
 }
 
 }  // namespace
@@ -87,6 +104,7 @@ std::optional<ViewPlan> plan_view(const ir::Tensor& t, const Bytecode& code) {
     p.member = code.plans->compile(t.member.value_or(Expr(0)));
     p.offset = code.plans->compile(t.offset);
     p.dims = dimension_offsets(t.levels, code);
+    if (t.is_fragment()) plan_fragment(*t.buffer->fragment, p);
     for (const ir::DimBound& b : t.bounds) {
       p.bounds.push_back(
           {code.plans->compile(b.base), code.plans->compile(b.extent), dimension_offsets(b.levels, code)});
@@ -117,25 +135,14 @@ View view_cells(const ViewPlan& plan, const Bytecode& code, const CellMap& map, 
   for (const auto& b : plan.bounds)
     limits.push_back({at_lane(plans, b.base, w, lane), at_lane(plans, b.extent, w, lane)});
 
-  // Holders of the logical elements of a fragment.
-  std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> holders;
+  std::int64_t first_thread = 0;
   std::int64_t per_stage = 1;
   std::int64_t values = 1;
   if (t.is_fragment()) {
     const ir::Fragment& f = *t.buffer->fragment;
-    const std::vector<std::int64_t> threads = ranked_members(*f.group, code, tid);
+    first_thread = plans.at_thread(f.group->offset, tid);
     per_stage = f.covered_elems();
     values = f.values();
-    holders.resize(static_cast<std::size_t>(per_stage));
-    const Layout by_thread = f.tv.mode(0);
-    const Layout by_value = f.tv.mode(1);
-    for (std::size_t r = 0; r < threads.size(); ++r) {
-      const std::int64_t first = by_thread(Expr(static_cast<std::int64_t>(r))).value();
-      for (std::int64_t x = 0; x < values; ++x) {
-        const std::int64_t e = first + by_value(Expr(x)).value();
-        if (e < per_stage) holders[static_cast<std::size_t>(e)].emplace_back(threads[r], x);
-      }
-    }
   }
   v.scattered = plan.array >= 0 && !t.is_fragment() && members.size() > 1;
   const std::int64_t first_register = plan.array >= 0 ? code.array_first[static_cast<std::size_t>(plan.array)] : 0;
@@ -163,8 +170,8 @@ View view_cells(const ViewPlan& plan, const Bytecode& code, const CellMap& map, 
       }
     } else if (inside && t.is_fragment()) {
       const std::int64_t stage = offset / per_stage;
-      for (const auto& [thread, x] : holders[static_cast<std::size_t>(offset % per_stage)]) {
-        cells.push_back(map.reg(first_register + stage * values + x, thread));
+      for (const ViewPlan::Held& h : plan.holders[static_cast<std::size_t>(offset % per_stage)]) {
+        cells.push_back(map.reg(first_register + stage * values + h.value, first_thread + plan.ranks[h.rank]));
       }
     } else if (inside) {
       if (v.scattered) {
