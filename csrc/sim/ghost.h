@@ -132,6 +132,7 @@ class Ghost final : public Machine {
   [[nodiscard]] std::optional<Diagnostic> held_to_reference(Instance& i);
   [[nodiscard]] std::optional<Diagnostic> compare(const Instance& i, const View& out,
                                                   const std::vector<std::uint64_t>& want, bool difference);
+  void reseed(const Instance& i, const View& out, const std::vector<std::uint64_t>& want, bool difference);
   [[nodiscard]] bool equal(std::uint64_t got, std::uint64_t want, double size, ir::ScalarType t) const;
   [[nodiscard]] bool missed(const Instance& i, std::int64_t cell) const;  // of a part of the grid that did not run
   [[nodiscard]] std::vector<std::uint64_t> input_values(const Instance& i, std::size_t operand) const;

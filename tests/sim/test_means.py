@@ -216,6 +216,43 @@ def test_specs_that_are_not_algebraic_are_compared_in_float64(op: str) -> None:
     assert (error.code, error.where) == ("CHECK_PROMISE", line(by_hand, "by hand"))
 
 
+@gr.reference
+def exp_of_exp(x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.exp(np.exp(x)))
+
+
+@pytest.mark.parametrize("fault", [False, True])
+def test_what_an_inner_spec_may_be_off_is_not_the_outer_ones_fault(fault: bool) -> None:
+    """The inner exp is as exact as its fp16 output asks for, which is far too coarse for the fp32 output outside."""
+    with gr.Kernel("nested") as kernel:
+        x, y = gr.input("X", [32], gr.fp32), gr.output("Y", [32], gr.fp32)
+        gr.blocks(1)
+        warp = gr.threads(32)
+        (t,) = warp.indices()
+        r, q, s = (gr.alloc(n, [], gr.fp32, gr.RF) for n in ("r", "q", "s"))
+        h = gr.alloc("h", [], gr.fp16, gr.RF)
+        with gr.spec(y, [x], on=warp, means=exp_of_exp):  # outer
+            gr.move(r, x[t])
+            with gr.unary("exp", h, r):
+                gr.init(s, 1.4423828125)  # log2(e) as a half
+                gr.binary("mul", q, r, s)
+                gr.unary("exp2", q, q)
+                gr.unary("cast", h, q)
+            gr.unary("cast", r, h)
+            gr.init(s, LOG2E if not fault else 1.4423828125)
+            gr.binary("mul", q, r, s)
+            gr.unary("exp2", q, q)
+            gr.move(y[t], q)
+    result = kernel.check()
+    assert result.ok != fault, str(result)
+    if fault:
+        assert [e.where for e in result.errors] == [
+            line(test_what_an_inner_spec_may_be_off_is_not_the_outer_ones_fault, "outer")
+        ]
+    else:
+        assert result.promises == 1 + 32
+
+
 def test_large_products_are_checked_against_random_vectors() -> None:
     """More products than are computed one by one; a failing row is then computed exactly, for its words."""
     size = {"M": 256, "N": 256, "K": 512}
