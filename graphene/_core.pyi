@@ -340,7 +340,14 @@ def record_fragment(
     stages: int | None,
 ) -> Tensor: ...
 def record_spec(
-    kind: str, outs: Any, ins: Any, attrs: dict[str, Any], on: Any, atom: str, means: str
+    kind: str,
+    outs: Any,
+    ins: Any,
+    attrs: dict[str, Any],
+    on: Any,
+    atom: str,
+    means: str,
+    tv: Layout | None = ...,
 ) -> SpecHandle: ...
 def record_sync(op: str, on: ThreadTensor | None, atom: str, attrs: dict[str, Any]) -> None: ...
 def begin_loop(name: str, start: IntLike, stop: IntLike, step: IntLike, unroll: int) -> tuple[int, IntExpr]: ...

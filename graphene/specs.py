@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from graphene import _core
-from graphene._core import SpecHandle, Tensor, ThreadTensor
+from graphene._core import Layout, SpecHandle, Tensor, ThreadTensor
 from graphene.references import name_of
 
 if TYPE_CHECKING:
@@ -56,12 +56,18 @@ def spec(
     return _record("Spec", outs, list(ins), on, None, name_of(means))
 
 
-def move(dst: Tensor, src: Tensor, on: On = None, atom: Any = None, fill: float = 0.0, **attrs: Any) -> SpecHandle:
+def move(
+    dst: Tensor, src: Tensor, on: On = None, atom: Any = None, tv: Layout | None = None, fill: float = 0.0, **attrs: Any
+) -> SpecHandle:
     """``dst <- src``, bits preserved; equal numbers of elements, in the same order of coordinates.
 
-    `fill` is what elements outside of a partial source read as.
+    Between memories, by the threads `on` and an atom (or two, staging through registers), vector i belongs to thread
+    i mod T, contiguous mode first; `tv` says otherwise: (thread, value) -> colexicographic element of the tile, the
+    values of one vector side by side. `fill` is what elements outside of a partial source read as. Raises SelectError
+    COLLECTIVE_SHAPE, COLLECTIVE_ATOM, COLLECTIVE_VECTOR, COLLECTIVE_FRAGMENT.
     """
-    return _record("Move", dst, (src,), on, atom, fill=float(fill), **attrs)
+    attrs["fill"] = float(fill)
+    return _core.record_spec("Move", dst, (src,), attrs, on, _atom_name(atom), "", tv)
 
 
 def matmul(

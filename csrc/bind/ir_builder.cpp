@@ -62,7 +62,7 @@ void groups_from_py(py::handle on, ir::SpecStmt& s) {
 }
 
 SpecHandle record_spec(const std::string& kind, const py::object& outs, const py::object& ins, const py::dict& attrs,
-                       const py::object& on, const std::string& atom, const std::string& means) {
+                       const py::object& on, const std::string& atom, const std::string& means, const py::object& tv) {
   Builder& b = Builder::require_active("a spec");
   ir::SpecStmt s;
   const auto k = ir::spec_kind_from_name(kind);
@@ -78,6 +78,7 @@ SpecHandle record_spec(const std::string& kind, const py::object& outs, const py
   groups_from_py(on, s);
   s.atom = atom;
   s.means = means;
+  if (!tv.is_none()) s.tv = tv.cast<Layout>();
   return {&b, b.spec(std::move(s))};
 }
 
@@ -97,7 +98,7 @@ void bind_specs(py::module_& m) {
     return false;
   });
   m.def("record_spec", &record_spec, py::arg("kind"), py::arg("outs"), py::arg("ins"), py::arg("attrs"), py::arg("on"),
-        py::arg("atom"), py::arg("means"));
+        py::arg("atom"), py::arg("means"), py::arg("tv") = py::none());
   m.def("record_sync", [](const std::string& op, const py::object& on, const std::string& atom, const py::dict& attrs) {
     ir::SyncStmt s;
     s.op = op;

@@ -37,6 +37,12 @@ bool is_leaf(const ir::SpecStmt& spec, const std::vector<atoms::InstancePtr>& ca
   });
 }
 
+bool between_memories(const ir::SpecStmt& spec) {
+  const auto* src = spec.ins.size() == 1 ? std::get_if<TensorPtr>(&spec.ins[0]) : nullptr;
+  return src != nullptr && spec.outs.size() == 1 && spec.outs[0]->memory() != ir::Memory::RF &&
+         (*src)->memory() != ir::Memory::RF;
+}
+
 bool expand_move(ir::Builder& b, const ir::SpecStmt& spec, const std::vector<std::string>& names) {
   if (spec.outs.size() != 1 || spec.ins.size() != 1) return false;
   const auto* source = std::get_if<TensorPtr>(&spec.ins[0]);
@@ -135,6 +141,10 @@ bool expand_unnamed(ir::Builder& b, const ir::SpecStmt& spec) {
 }
 
 bool expand_once(ir::Builder& b, const ir::SpecStmt& spec) {
+  if (spec.tv && (spec.kind != ir::SpecKind::Move || spec.atom.empty() || !between_memories(spec))) {
+    refuse(spec, Code::COLLECTIVE_ATOM, "tv= says who moves what of a Move between memories by atom=", {},
+           "fragments carry a TV layout of their own");
+  }
   if (spec.atom.empty()) return expand_unnamed(b, spec);
   const std::vector<std::string> names = split(spec.atom);
   for (const std::string& n : names) (void)atoms::require_family(n);

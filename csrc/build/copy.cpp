@@ -1,6 +1,8 @@
 // Moves between memories by a group of threads, and between a thread's own registers and memory.
 #include <optional>
 
+#include "atoms/parse.h"
+#include "build/lanes.h"
 #include "build/moves.h"
 #include "build/nest.h"
 #include "ir/levels.h"
@@ -30,6 +32,77 @@ std::vector<std::int64_t> same_shape(const ir::SpecStmt& spec, const ir::Tensor&
                             const ir::Tensor& t) {
   refuse(spec, Code::COLLECTIVE_VECTOR, "what " + atom + " accesses as one vector is not contiguous",
          {"vector: " + std::to_string(values) + " elements", "in: " + t.type_str()}, "choose a narrower atom");
+}
+
+// Vector i of a thread is at base + a part of the thread + a part of i, in vectors per dimension.
+struct ThreadValueMap {
+  std::int64_t rounds = 0;
+  std::vector<Expr> lane;
+  Row base;
+  Digits digits;
+
+  [[nodiscard]] std::vector<Expr> index(const Expr& i) const {
+    std::vector<Expr> out;
+    for (std::size_t d = 0; d < lane.size(); ++d) out.push_back(lane[d] + Expr(base[d]) + digit_sum(digits, i, d));
+    return out;
+  }
+};
+
+// tv=: (thread, value) -> colexicographic element of the tile; runs of `n` values are one vector along `fast`.
+ThreadValueMap solve(Nest& nest, const ir::SpecStmt& spec, const std::vector<std::int64_t>& shape, std::size_t fast,
+                     std::int64_t n) {
+  const Layout& tv = *spec.tv;
+  const auto wrong = [&](const std::string& why) {
+    refuse(spec, Code::COLLECTIVE_VECTOR, why, {"tv: " + tv.str(), "tile: " + tile_text(shape)},
+           "tv= maps (thread, value) to the elements of the tile, the values of one vector side by side");
+  };
+  if (!tv.is_static() || tv.rank() != 2) wrong("a TV layout has constant sizes and two modes, threads and values");
+  const atoms::FlatLayout thread = atoms::flatten(tv.mode(0));
+  const atoms::FlatLayout value = atoms::flatten(tv.mode(1));
+  if (spec.threads == nullptr || spec.threads->levels.empty() || !spec.threads->size().is_const(thread.size()))
+    wrong("the TV layout is for another number of threads");
+  std::int64_t elements = 1;
+  for (const std::int64_t s : shape) elements *= s;
+  if (value.size() % n != 0) wrong("a thread's values are no whole vectors of " + std::to_string(n));
+  ThreadValueMap map;
+  map.rounds = value.size() / n;
+  const auto place = [&](std::int64_t t, std::int64_t v) {
+    std::int64_t e = thread(t) + value(v);
+    if (e >= elements) wrong("the TV layout reaches past the tile's last element");
+    Row at;
+    for (const std::int64_t s : shape) {
+      at.push_back(e % s);
+      e /= s;
+    }
+    return at;
+  };
+  std::vector<Row> first;
+  std::vector<Row> of_round;
+  for (std::int64_t t = 0; t < thread.size(); ++t) {
+    for (std::int64_t g = 0; g < map.rounds; ++g) {
+      Row at = place(t, g * n);
+      for (std::int64_t j = 1; j < n; ++j) {
+        Row next = place(t, g * n + j);
+        next[fast] -= j;
+        if (next != at) wrong("what the atom accesses as one vector is not contiguous");
+      }
+      if (at[fast] % n != 0) wrong("a vector does not start at a multiple of its size");
+      at[fast] /= n;
+      if (g == 0) first.push_back(at);
+      if (t == 0) of_round.push_back(at);
+      for (std::size_t d = 0; d < at.size(); ++d) {
+        if (at[d] - first.back()[d] != of_round[static_cast<std::size_t>(g)][d] - of_round[0][d])
+          wrong("the addresses are no sum of a thread's and a value's part");
+      }
+    }
+  }
+  map.base = first[0];
+  const auto lane = lane_sums(nest, spec.threads, true, first);
+  const auto digits = find_digits(of_round);
+  if (!lane || !digits) wrong("the addresses are no regular function of thread and value");
+  map.lane = *lane;
+  map.digits = *digits;
+  return map;
 }
 
 }  // namespace
@@ -76,7 +149,9 @@ void copy(ir::Builder& b, const ir::SpecStmt& spec, const TensorPtr& dst, const 
   sizes[fast] = n;
   const TensorPtr from = nest.tile(src, sizes);
   const TensorPtr to = nest.tile(dst, sizes);
-  const std::int64_t rounds = (vectors + threads - 1) / threads;
+  ThreadValueMap map;
+  if (spec.tv) map = solve(nest, spec, shape, fast, n);
+  const std::int64_t rounds = spec.tv ? map.rounds : (vectors + threads - 1) / threads;
   const bool ragged = vectors % threads != 0;
   TensorPtr registers;
   if (staged) {
@@ -85,6 +160,12 @@ void copy(ir::Builder& b, const ir::SpecStmt& spec, const TensorPtr& dst, const 
     registers = nest.tile(all, {n, 1});
   }
   const auto pass = [&](const std::function<void(const std::vector<Expr>&, const Expr&)>& body) {
+    if (spec.tv) {
+      const Expr i = nest.loop("i", map.rounds);
+      body(map.index(i), i);
+      nest.close();
+      return;
+    }
     const Expr i = nest.loop("i", rounds);
     const Expr vector = me + i * threads;
     if (ragged) b.if_(sym::lt(vector, vectors));

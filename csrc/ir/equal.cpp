@@ -132,7 +132,8 @@ bool same(const AllocStmt& a, const AllocStmt& b) { return same(a.tensor, b.tens
 bool same(const SpecStmt& a, const SpecStmt& b) {
   return a.kind == b.kind && same(a.attrs, b.attrs) && same(a.outs, b.outs) && same(a.ins, b.ins) &&
          same(a.blocks, b.blocks) && same(a.threads, b.threads) && a.atom == b.atom && a.means == b.means &&
-         a.decomposed == b.decomposed && a.collective == b.collective && same(a.body, b.body);
+         a.tv.has_value() == b.tv.has_value() && (!a.tv || same(*a.tv, *b.tv)) && a.decomposed == b.decomposed &&
+         a.collective == b.collective && same(a.body, b.body);
 }
 bool same(const LoopStmt& a, const LoopStmt& b) {
   return same(a.var, b.var) && same(a.start, b.start) && same(a.stop, b.stop) && same(a.step, b.step) &&

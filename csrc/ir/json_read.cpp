@@ -443,7 +443,8 @@ class Reader {
   }
 
   void spec(const At& j) {
-    j.only({"stmt", "loc", "kind", "outs", "ins", "blocks", "threads", "attrs", "atom", "means", "collective", "body"});
+    j.only({"stmt", "loc", "kind", "outs", "ins", "blocks", "threads", "attrs", "atom", "tv", "means", "collective",
+            "body"});
     const int stmt = as_.next_id();
     SpecStmt s;
     const auto kind = spec_kind_from_name(j["kind"].string());
@@ -457,6 +458,7 @@ class Reader {
     s.threads = threads(j["threads"]);
     if (j.has("attrs")) s.attrs = attributes(j["attrs"]);
     if (j.has("atom")) s.atom = j["atom"].string();
+    if (j.has("tv")) s.tv = layout(j["tv"]);
     if (j.has("means")) s.means = j["means"].string();
     if (j.has("collective")) s.collective = j["collective"].boolean();
     s.decomposed = j.has("body");

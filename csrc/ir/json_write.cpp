@@ -256,6 +256,7 @@ class Writer {
                 {"threads", group_json(s.threads)},
                 {"attrs", attrs_json(s.attrs)}};
     if (!s.atom.empty()) out["atom"] = s.atom;
+    if (s.tv) out["tv"] = layout_json(*s.tv);
     if (!s.means.empty()) out["means"] = s.means;
     if (s.collective) out["collective"] = true;
     if (s.decomposed) out["body"] = block(s.body);

@@ -362,6 +362,10 @@ class KernelReader : public DeclReader {
       expect("=");
       s.atom = string("the name of an atom in quotes");
     }
+    if (accept_name("tv")) {
+      expect("=");
+      s.tv = layout();
+    }
     if (accept_name("means")) {
       expect("=");
       s.means = string("a meaning in quotes");

@@ -324,6 +324,7 @@ std::string head_line(const SpecStmt& s, bool types) {
   }
   out += "<<<" + ref(s.blocks, types) + ", " + ref(s.threads, types) + ">>>(" + args + ")";
   if (!s.atom.empty()) out += " atom=" + quote(s.atom);
+  if (s.tv) out += " tv=" + layout_text(*s.tv);
   if (!s.means.empty()) out += " means=" + quote(s.means);
   return out;
 }

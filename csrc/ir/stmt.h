@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -68,6 +69,7 @@ struct SpecStmt {
   std::vector<Operand> ins;
   ThreadPtr blocks, threads;  // execution configuration; threads: [].thread = each thread for itself
   std::string atom;           // requested by name; "" = whatever matches
+  std::optional<Layout> tv;   // of a Move by a group: which elements of the tile each thread moves
   std::string means;          // of a generic Spec: text of its meaning, "" = none
   bool decomposed = false;    // has a body (maybe empty)
   bool collective = false;    // the body was made by the builder from `atom` (a collective leaf)

@@ -68,6 +68,7 @@ ir::SpecStmt substitute_head(const ir::SpecStmt& spec, const Substitution& s) {
   out.blocks = substitute(spec.blocks, s);
   out.threads = substitute(spec.threads, s);
   out.atom = spec.atom;
+  out.tv = spec.tv;
   out.means = spec.means;
   out.decomposed = spec.decomposed;
   out.collective = spec.collective;

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 
 import graphene as gr
@@ -385,3 +386,49 @@ def test_a_fragment_is_not_moved_by_other_threads() -> None:
     text = refused(build)
     assert "the fragment is held by other threads   [COLLECTIVE_FRAGMENT]" in text
     assert text.endswith("  fragment: [32].thread\n  on: [32].thread\n  fix: leave out on=")
+
+
+def copied(tv, shape=(16, 32), atom=("ld.global.v2.b32", "st.shared.v2.b32"), threads=32):
+    with gr.Kernel("k") as kernel:
+        X, Y = gr.input("X", list(shape), gr.fp16, align_bytes=16), gr.output("Y", list(shape), gr.fp16, align_bytes=16)
+        gr.blocks(1)
+        on = gr.threads(threads)
+        s = gr.alloc("s", list(shape), gr.fp16, gr.SH)
+        gr.move(s, X, on=on, atom=atom, tv=tv)
+        gr.barrier()
+        gr.move(Y, s, on=on, atom=("ld.shared.v4.b32", "st.global.v4.b32"))
+    return kernel
+
+
+# A thread a half row; two threads a row, vectors dealt in turns; every warp's lane a column strip of four rows.
+@pytest.mark.parametrize(
+    "tv",
+    [
+        gr.tv(gr.Layout((16, 2), (1, 256)), gr.Layout((4, 4), (16, 64))),
+        gr.tv(gr.Layout((2, 16), (64, 1)), gr.Layout((4, 4), (16, 128))),
+        gr.tv(gr.Layout((8, 4), (64, 1)), gr.Layout((4, 4), (16, 4))),
+    ],
+)
+def test_tv_says_who_moves_what(tv):
+    kernel = copied(tv)
+    assert gr.parse(str(kernel)) == kernel
+    assert gr.Kernel.from_json(kernel.to_json()) == kernel
+    x = np.arange(512, dtype=np.float16).reshape(16, 32)
+    y = np.zeros_like(x)
+    kernel.simulate(x, y)
+    np.testing.assert_array_equal(x, y)
+    assert kernel.check().ok
+
+
+def test_a_tv_layout_that_does_not_fit_a_copy():
+    right = gr.tv(gr.Layout((16, 2), (1, 256)), gr.Layout((4, 4), (16, 64)))
+    for wrong, why in (
+        (gr.tv(gr.Layout(16), gr.Layout(32, 16)), "another number of threads"),
+        (gr.tv(gr.Layout((16, 2), (1, 256)), gr.Layout((4, 4), (64, 16))), "not contiguous"),
+        (gr.tv(gr.Layout((16, 2), (1, 512)), gr.Layout((4, 4), (16, 64))), "past the tile's last element"),
+        (gr.tv(gr.Layout((16, 2), (1, 256)), gr.Layout(3, 16)), "no whole vectors of 4"),
+    ):
+        with pytest.raises(gr.SelectError, match=why):
+            copied(wrong)
+    with pytest.raises(gr.SelectError, match="between memories"), gr.Kernel("k"):
+        gr.move(gr.alloc("a", [], gr.fp16, gr.RF), gr.alloc("b", [], gr.fp16, gr.RF), tv=right)
