@@ -18,6 +18,8 @@ struct BoundArguments {
   std::vector<sim::Argument> tensors;
   sym::Substitution sizes;
   std::vector<std::uint64_t> scalars;
+  // An empty grid, and no output that it leaves unwritten. Sizes of 0 may then stand where others divide by them.
+  bool nothing_to_do = false;
 };
 
 std::int64_t signed_bits(std::uint64_t bits, ir::ScalarType t) {
@@ -36,12 +38,14 @@ BoundArguments bind_arguments(const lower::Program& program, const py::tuple& ar
     objects.push_back(value.ptr());
   }
   const py::tuple keywords(names);
-  BoundArguments out{read_call(manifest, objects.data(), args.size(), keywords.ptr(), false), {}, {}, {}};
+  BoundArguments out{read_call(manifest, objects.data(), args.size(), keywords.ptr(), false), {}, {}, {}, false};
   runtime::DeviceLimits limits;
   limits.grid = {2147483647, 2147483647, 2147483647};
   const runtime::BoundCall bound = runtime::bind_args(manifest, out.call.values, limits);
+  out.nothing_to_do = bound.empty();
   for (std::size_t i = 0; i < out.call.values.size(); ++i) {
     for (const runtime::TensorArg& t : out.call.values[i].tensors) {
+      if (manifest.args[i].access == runtime::Access::Write && t.numel() != 0) out.nothing_to_do = false;
       if (!t.device.on_host()) {
         fail(Code::SIM_ARGUMENT, "argument '" + manifest.args[i].name + "' is not in the host's memory",
              {"got: a tensor on " + t.device.str()}, "pass tensor.cpu(), or call the kernel to launch it");
@@ -109,8 +113,9 @@ void register_sim(py::module_& m) {
   m.def(
       "simulate",
       [](const std::shared_ptr<lower::Program>& program, const py::tuple& args, const py::dict& named,
-         std::uint64_t seed, std::vector<int> skip, std::vector<int> relax, bool unguarded, bool trace) {
+         std::uint64_t seed, std::vector<int> skip, std::vector<int> relax, bool unguarded, bool trace) -> py::tuple {
         const BoundArguments bound = bind_arguments(*program, args, named);
+        if (bound.nothing_to_do) return py::make_tuple(0, 0, py::list());
         sim::SimulateOptions options;
         options.sizes = bound.sizes;
         options.scalars = bound.scalars;
