@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphene import _core, references
-from graphene.simulate import Sync, syncs
+from graphene.simulate import Sync, check_seed, syncs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,6 +84,7 @@ def mutants(
     kernel: Kernel, args: tuple[object, ...], arch: str | None, seed: int, sizes: dict[str, int]
 ) -> list[Mutant]:
     """Looks for hazards without each synchronisation statement in turn, and with each wait covering a group less."""
+    check_seed(seed)
     program = kernel.lowered(arch)
     if args:
         sizes = {**_core.argument_sizes(program, args), **sizes}
@@ -108,6 +109,7 @@ def check(kernel: Kernel, args: tuple[object, ...], arch: str | None, seed: int,
     tiles and a ragged part by default. Raises SimulationError SIM_ARGUMENT for
     sizes that the symbols' facts exclude; VerifyError and SelectError as lowering does.
     """
+    check_seed(seed)
     program = kernel.lowered(arch)
     if args:
         sizes = {**_core.argument_sizes(program, args), **sizes}

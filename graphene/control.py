@@ -158,7 +158,10 @@ def barrier(on: ThreadTensor | None = None) -> None:
 
 
 def _atom_name(atom: Any) -> str:
-    return atom if isinstance(atom, str) else str(atom.name)
+    name = atom if isinstance(atom, str) else getattr(atom, "name", None)
+    if isinstance(name, str):
+        return name
+    raise TypeError(f"an atom, a family or its name is needed, got {atom!r}")
 
 
 def commit(atom: Any) -> None:

@@ -67,6 +67,11 @@ def tensor(name: str, layout: LayoutLike, dtype: DType, memory: Memory = GL) -> 
     return _core.tensor(name, layout, dtype, memory)
 
 
+def _check_stages(stages: int | None) -> None:
+    if stages == 0:
+        raise ValueError("stages must be at least 1, got 0; None for a tensor without stages")
+
+
 def alloc(
     name: str,
     layout: LayoutLike,
@@ -81,8 +86,9 @@ def alloc(
 
     `stages` puts a level of so many copies outside: ``t[i]`` is stage i. `swizzle` permutes the offsets of a stage.
     `over` reuses the bytes of other shared tensors. Alignment: 16 bytes, 1024 if swizzled, or `align_bytes`.
-    Raises LayoutError TENSOR_TYPE; VerifyError KERNEL_NAME. The paper's Allocate.
+    Raises LayoutError TENSOR_TYPE; VerifyError KERNEL_NAME; ValueError for stages=0. The paper's Allocate.
     """
+    _check_stages(stages)
     return _core.record_alloc(name, layout, dtype, memory, stages, swizzle, over, align_bytes)
 
 
@@ -95,6 +101,7 @@ def fragment(
     outer levels of `on`, or gr.tv(thread, value) over the whole shape. Prints as ``[warps].[registers].[atom]``.
     Raises LayoutError FRAGMENT_SHAPE (the sizes do not divide), FRAGMENT_GROUP (the threads do not fit).
     """
+    _check_stages(stages)
     sizes = [shape] if isinstance(shape, int) else list(shape)
     if isinstance(tv, Layout):
         return _core.record_fragment(name, sizes, dtype, tv, [], "tv", on, stages)

@@ -217,6 +217,8 @@ def abs(x: Any) -> Any:
 def cast(x: Any, dtype: DType) -> Expression:
     """X in another type: rounds to nearest even; a float becomes an integer toward zero."""
     _check("cast", x)
+    if not isinstance(dtype, _core.DType):
+        raise TypeError(f"a dtype must be one of gr.fp16, gr.fp32, gr.i32, ..., got {dtype!r}")
     return Expression(_UNARY, "cast", (x,), dtype)
 
 

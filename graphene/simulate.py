@@ -37,6 +37,12 @@ class Sync(NamedTuple):
     where: str
 
 
+def check_seed(seed: object) -> None:
+    """Raises ValueError unless it is an integer, 0 or more."""
+    if not isinstance(seed, int) or seed < 0:
+        raise ValueError(f"seed must be an integer, 0 or more, got {seed!r}")
+
+
 def simulate(
     kernel: Kernel,
     args: tuple[object, ...],
@@ -58,6 +64,7 @@ def simulate(
     SIM_MISALIGNED, SIM_WRITE_CONFLICT, SIM_OUTPUT_UNWRITTEN, SIM_UNFINISHED_COPY; LaunchError for arguments that the
     kernel cannot take; VerifyError and SelectError as lowering does.
     """
+    check_seed(seed)
     listed = syncs(kernel)
     skipped, relaxed = list(skip), list(relax)
     known = {s.id for s in listed}

@@ -35,7 +35,9 @@ def _atom_name(atom: Any) -> str:
         return atom
     if isinstance(atom, (tuple, list)):
         return ",".join(_atom_name(a) for a in atom)
-    return str(atom.name)
+    if isinstance(name := getattr(atom, "name", None), str):
+        return name
+    raise TypeError(f"atom= takes an atom, a family, a name or a list of them, got {atom!r}")
 
 
 def _record(kind: str, outs: Any, ins: Any, on: On, atom: Any = None, means: str = "", **attrs: Any) -> SpecHandle:

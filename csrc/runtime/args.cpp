@@ -343,9 +343,11 @@ class Binder {
       r *= t.value->shape[last];
       c *= t.value->shape[i];
     }
-    if (rows) return "pass " + t.name + ".contiguous(), or declare the strides as symbols";
+    if (rows)
+      return "pass " + t.name + ".contiguous() (NumPy: np.ascontiguousarray), or declare the strides as symbols";
     if (columns)
-      return "the kernel takes it column-major: pass " + t.name + ".mT.contiguous().mT, or declare it row-major";
+      return "the kernel takes it column-major: pass " + t.name +
+             ".mT.contiguous().mT (NumPy: np.asfortranarray), or declare it row-major";
     return "pass a tensor with the declared strides, or declare the strides as symbols";
   }
 

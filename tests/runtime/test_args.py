@@ -121,10 +121,10 @@ def test_wrong_strides_say_how_to_get_the_right_ones(gemm, check) -> None:
     e = refused(check, gemm, np.asfortranarray(f16(16, 24)), f16(16, 24).T, c, 1.0)
     assert "argument 'A' has the wrong strides" in str(e)
     assert "  want: [K,1] = [24,1]\n  got:  [1,16]" in str(e)
-    assert "fix: pass A.contiguous(), or declare the strides as symbols" in str(e)
+    assert "fix: pass A.contiguous() (NumPy: np.ascontiguousarray), or declare the strides as symbols" in str(e)
     e = refused(check, gemm, a, f16(16, 16), c, 1.0)
     assert "argument 'B' has the wrong strides" in str(e)
-    assert "fix: the kernel takes it column-major: pass B.mT.contiguous().mT, or declare it row-major" in str(e)
+    assert "fix: the kernel takes it column-major: pass B.mT.contiguous().mT (NumPy: np.asfortranarray), or" in str(e)
 
 
 def test_strides_of_one_element_and_of_nothing_do_not_matter(make, check) -> None:

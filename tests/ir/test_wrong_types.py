@@ -1,0 +1,46 @@
+"""Arguments of the wrong Python type are refused where they are passed, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graphene as gr
+
+
+def recorded(body: Callable[[gr.Tensor, gr.Tensor], Any]) -> None:
+    with gr.Kernel("k"):
+        x, r = gr.inout("x", [4], gr.fp32), gr.alloc("r", [4], gr.fp32, gr.RF)
+        body(x, r)
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "text"),
+    [
+        (lambda x, r: gr.move(r[0], x[0], atom=3), TypeError, "atom= takes an atom, a family, a name or a list"),
+        (lambda x, r: gr.commit(3), TypeError, "an atom, a family or its name is needed, got 3"),
+        (lambda x, r: gr.move(r[0], x[0], on=3), TypeError, "on= must be a thread tensor, got 3"),
+        (lambda x, r: gr.cast(r, "fp16"), TypeError, "a dtype must be one of"),
+        (lambda x, r: gr.alloc("s", [4], gr.fp32, gr.SH, stages=0), ValueError, "stages must be at least 1, got 0"),
+        (lambda x, r: gr.alloc("s", [4], "fp32", gr.SH), TypeError, "a dtype must be one of"),
+        (lambda x, r: x[1.5], TypeError, "want an int or an IntExpr, got float"),
+    ],
+)
+def test_recording(body: Callable[..., Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        recorded(body)
+
+
+def test_seeds() -> None:
+    with gr.Kernel("k") as kernel:
+        x, r = gr.inout("x", [4], gr.fp32), gr.alloc("r", [], gr.fp32, gr.RF)
+        gr.move(r, x[0])
+        gr.move(x[0], r)
+    for seed in (-1, 1.5):
+        with pytest.raises(ValueError, match="seed must be an integer, 0 or more"):
+            kernel.simulate(np.zeros(4, np.float32), seed=seed)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="seed must be an integer, 0 or more"):
+            kernel.check(seed=seed)  # type: ignore[arg-type]
