@@ -65,14 +65,16 @@ def cut(x: Fraction, unit: Fraction) -> Fraction:
 class Rule:
     """How one element d = c + sum of a[i] * b[i] is computed."""
 
-    form: str  # aligned, exact, chain (one fma after the other), late (the products by the rule `aligned`, then c)
+    form: (
+        str  # aligned, exact, chain (a group's products one after the other in fp32, then their sum to the running one)
+    )
     group: int = 0
     guard: int = 0
     mode: str = "rn"
 
     def __str__(self) -> str:
-        group = f" g={self.group}" if self.form != "chain" else ""
-        return f"{self.form}{group}{f' +{self.guard}' if self.form in ('aligned', 'late') else ''} {self.mode}"
+        guard = f" +{self.guard}" if self.form == "aligned" else ""
+        return f"{self.form} g={self.group}{guard} {self.mode}"
 
     def __call__(self, a: Any, b: Any, c: float, source: str, out: str) -> float:
         products = [Fraction(float(x)) * Fraction(float(y)) for x, y in zip(a, b, strict=True)]
@@ -83,15 +85,20 @@ class Rule:
             else -(10**6)
             for x, y in zip(a, b, strict=True)
         ]
-        total = 0.0 if self.form == "late" else c
+        total = c
         for i in range(0, len(products), self.group):
             total = self.step(products[i : i + self.group], tops[i : i + self.group], total, out)
-        return rounded(Fraction(total) + Fraction(c), out, "rn") if self.form == "late" else total
+        return rounded(Fraction(total), out, self.mode)
 
     def step(self, products: list[Fraction], tops: list[int], c: float, out: str) -> float:
         start = Fraction(c)
-        if self.form in ("exact", "chain"):
+        if self.form == "exact":
             return rounded(start + sum(products), out, self.mode)
+        if self.form == "chain":
+            part = 0.0
+            for p in products:
+                part = rounded(Fraction(part) + p, "fp32", self.mode)
+            return rounded(start + Fraction(part), "fp32", self.mode)
         top = max(*tops, exponent(abs(start)) if start else -(10**6))
         if top == -(10**6):
             return c
@@ -101,10 +108,9 @@ class Rule:
 
 def rules(k: int) -> list[Rule]:
     groups = [g for g in (1, 2, 4, 8, 16) if g <= k]
-    out = [Rule("chain", 1, 0, mode) for mode in ("rn", "rz")]
-    out += [Rule("exact", g, 0, mode) for g in groups[1:] for mode in ("rn", "rz")]
-    out += [Rule("aligned", g, guard, mode) for g in groups[1:] for guard in range(5) for mode in ("rz", "rn")]
-    return out + [Rule("late", k, guard, mode) for guard in range(5) for mode in ("rz", "rn")]
+    out = [Rule("exact", g, 0, mode) for g in groups for mode in ("rn", "rz")]
+    out += [Rule("chain", g, 0, mode) for g in groups for mode in ("rn", "rz")]
+    return out + [Rule("aligned", g, guard, mode) for g in groups[1:] for guard in range(5) for mode in ("rz", "rn")]
 
 
 def quantised(x: Any, dtype: str) -> Any:

@@ -40,7 +40,8 @@ struct Numerics {
   std::string arch = {};   // "sm_80", "sm_90+"
   int group = 1;           // products summed in one rounding step
   int guard_bits = 0;      // bits kept below the largest term's ulp; -1: exact
-  std::string round = {};  // "rn", "rz", "exact"
+  std::string round = {};  // "rn", "rz", "exact"; "chain": a group's products one after the other in fp32, then their
+                           // sum to the running one, to nearest even each
   double ulps = 0;         // tolerance where equal bits cannot be promised; 0 = equal bits
 };
 

@@ -38,13 +38,18 @@ void add_16_bit(std::vector<Atom>& list) {
          .doc = "a 16x${K} and a ${K}x8 matrix (${TT}) to a 16x8 matrix (${DT})",
          .source = kSource + std::string(", m16n8k${K} fragments of 16-bit floats")});
   };
-  add(f32_f16, "sm_80+", true, {measured("sm_90+", 16, 2, "rz"), published("sm_80+", 8, 1, "rz")});
-  add(f16_f16, "sm_80+", true, {measured("sm_90+", 16, -1, "rn"), published("sm_80+", 8, -1, "rn")});
-  add(f32_bf16, "sm_80+", true, {measured("sm_90+", 16, 2, "rz"), published("sm_80+", 8, 1, "rz")});
-  add(f32_f16, "sm_75+", false,
-      {published("sm_90+", 8, 2, "rz"), published("sm_80+", 8, 1, "rz"), published("sm_75", 4, 1, "rz")});
-  add(f16_f16, "sm_75+", false, {published("sm_80+", 8, -1, "rn"), published("sm_75", 4, -1, "rn")});
-  add(f32_bf16, "sm_80+", false, {published("sm_90+", 8, 2, "rz"), published("sm_80+", 8, 1, "rz")});
+  const auto f32 = [](int k) {
+    return std::vector{measured("sm_90+", k, 2, "rz"), published("sm_80+", 8, 1, "rz"), published("sm_75", 4, 1, "rz")};
+  };
+  const auto f16 = [](int k) {
+    return std::vector{measured("sm_90+", k, 2, "rn"), published("sm_80+", 8, 1, "rn"), published("sm_75", 4, 1, "rn")};
+  };
+  add(f32_f16, "sm_80+", true, f32(16));
+  add(f16_f16, "sm_80+", true, f16(16));
+  add(f32_bf16, "sm_80+", true, f32(16));
+  add(f32_f16, "sm_75+", false, f32(8));
+  add(f16_f16, "sm_75+", false, f16(8));
+  add(f32_bf16, "sm_80+", false, f32(8));
 }
 
 // A holds (g + 8i, c + 4j), B (k = c + 4i, n = g). The low 13 bits of the registers are not read.
@@ -65,7 +70,7 @@ void add_tf32(std::vector<Atom>& list) {
                          .source = kSource + std::string(", m16n8k${K} fragments of tf32")});
   };
   add("8", "2", {measured("sm_90+", 8, 2, "rz"), published("sm_80+", 4, 1, "rz")});
-  add("4", "1", {published("sm_90+", 4, 2, "rz"), published("sm_80+", 4, 1, "rz")});
+  add("4", "1", {measured("sm_90+", 4, 2, "rz"), published("sm_80+", 4, 1, "rz")});
 }
 
 // A holds (g + 8i, c + 4j), B (k = c + 4i, n = g); m8 has the first rows only.
@@ -87,7 +92,7 @@ void add_fp64(std::vector<Atom>& list) {
                              .in = {with_tv(in("a", "${AP}.fp64.RF", "m${M},k${K}"), "${AV}"),
                                     with_tv(in("b", "[${J},1].fp64.RF", "n8,k${K}"), "(4,8):(8,1);${J}:32")},
                              .ptx = "mma.sync.aligned.m${M}n8k${K}.row.col.f64.f64.f64.f64",
-                             .numerics = {published("sm_80+", 1, -1, "rn")},
+                             .numerics = {measured("sm_90+", 1, -1, "rn"), published("sm_80+", 1, -1, "rn")},
                              .family = {shapes, zero},
                              .doc = "a ${M}x${K} and a ${K}x8 matrix to an ${M}x8 matrix (fp64)",
                              .source = kSource + std::string(", fragments of fp64")});

@@ -69,6 +69,7 @@ struct Einsum {
   int group = 0;                       // products summed in one rounding step; 0: all
   int guard_bits = -1;                 // kept below the largest term's last bit; -1: exact sum
   bool truncate = false;               // toward zero, else to nearest even
+  bool chain = false;                  // a group's products one after the other in fp32, then their sum to the total
   bool accumulate = true;
   bool saturate = false;  // integers: else they wrap
 };

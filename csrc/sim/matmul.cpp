@@ -91,28 +91,32 @@ void multiply_ints(const Einsum& e, const std::vector<int>& group, const TileVec
 
 }  // namespace
 
-float aligned_sum(float c, const double* products, const int* exponents, int n, int guard_bits, bool truncate) {
+namespace {
+
+// Before the sum is cut or rounded to a type.
+double aligned(float c, const double* products, const int* exponents, int n, int guard_bits) {
   int top = c != 0 ? exponent_of(static_cast<double>(c)) : kNoExponent;
   bool finite = std::isfinite(c);
   for (int i = 0; i < n; ++i) {
     top = std::max(top, exponents[i]);
     finite = finite && std::isfinite(products[i]);
   }
-  if (!finite) {
+  if (!finite || top == kNoExponent) {  // of zeros: their signs
     double sum = static_cast<double>(c);
     for (int i = 0; i < n; ++i) sum += products[i];
-    return static_cast<float>(sum);
-  }
-  if (top == kNoExponent) {
-    double sum = static_cast<double>(c);  // zeros: their signs
-    for (int i = 0; i < n; ++i) sum += products[i];
-    return static_cast<float>(sum);
+    return sum;
   }
   const int unit = std::max(top, -126) - 23 - guard_bits;
   const double scale = power_of_two(-unit);
   auto sum = static_cast<std::int64_t>(static_cast<double>(c) * scale);
   for (int i = 0; i < n; ++i) sum += static_cast<std::int64_t>(products[i] * scale);
-  return cut_to_float(static_cast<double>(sum) * power_of_two(unit), truncate);
+  return static_cast<double>(sum) * power_of_two(unit);
+}
+
+}  // namespace
+
+float aligned_sum(float c, const double* products, const int* exponents, int n, int guard_bits, bool truncate) {
+  return cut_to_float(aligned(c, products, exponents, n, guard_bits), truncate);
 }
 
 namespace {
@@ -156,6 +160,19 @@ void sum_one_by_one(const Einsum& e, ir::ScalarType dtype, const TileSums& t) {
           if (dtype == ir::ScalarType::fp64) sum = std::fma(t.a[ia], t.b[ib], sum);
         }
         if (dtype == ir::ScalarType::fp64) continue;
+        if (e.chain) {
+          float part = 0;
+          for (int z = 0; z < n; ++z) {
+            part = static_cast<float>(static_cast<double>(part) + products[static_cast<std::size_t>(z)]);
+          }
+          sum = static_cast<double>(static_cast<float>(sum + static_cast<double>(part)));
+          continue;
+        }
+        if (e.guard_bits >= 0 && dtype == ir::ScalarType::fp16) {
+          sum = aligned(static_cast<float>(sum), products.data(), exponents.data(), n, e.guard_bits);
+          sum = decode(dtype, encode(dtype, sum));
+          continue;
+        }
         if (e.guard_bits >= 0) {
           sum = aligned_sum(static_cast<float>(sum), products.data(), exponents.data(), n, e.guard_bits, e.truncate);
           continue;
@@ -200,7 +217,7 @@ void multiply_tile(const Einsum& e, const std::vector<int>& group, const TileVec
     const bool halves = c.dtype == ir::ScalarType::fp16;
     if (finite && c.dtype == ir::ScalarType::fp32 && e.guard_bits >= 0 && e.guard_bits <= kMaxFastGuardBits) {
       aligned_tile(t, e.guard_bits, e.truncate);
-    } else if (finite && halves && a.dtype == c.dtype && b.dtype == c.dtype && e.guard_bits < 0) {
+    } else if (finite && halves && a.dtype == c.dtype && b.dtype == c.dtype && e.guard_bits < 0 && !e.chain) {
       for (int k0 = 0; k0 < e.k; k0 += t.step) {
         exact_half_step(t, k0, std::min(e.k, k0 + t.step));
         for (double& x : s.c) x = decode(c.dtype, encode(c.dtype, x));

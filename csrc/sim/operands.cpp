@@ -303,6 +303,7 @@ void einsum(Leaf& leaf, const lower::AtomCall& call, const std::string& arch) {
     e->group = x.group;
     e->guard_bits = x.guard_bits;
     e->truncate = x.round == "rz";
+    e->chain = x.round == "chain";
     break;
   }
   leaf.einsum = std::move(e);

@@ -67,7 +67,8 @@ def step(c: float, pairs: list[tuple[float, float]], numerics: dict[str, Any], h
     if not terms:
         return 0.0
     unit = Fraction(2) ** (max(max(e for e, _ in terms), -126) - 23 - numerics["guard_bits"])
-    return to_float(sum((math.trunc(v / unit) for _, v in terms), start=0) * unit, numerics["round"] == "rz")
+    total = sum((math.trunc(v / unit) for _, v in terms), start=0) * unit
+    return to_half(total) if half else to_float(total, numerics["round"] == "rz")
 
 
 def reference(a: np.ndarray, b: np.ndarray, c: np.ndarray, numerics: dict[str, Any]) -> np.ndarray:
