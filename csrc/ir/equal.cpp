@@ -65,7 +65,7 @@ bool same(const Buffer& a, const Buffer& b) {
 }
 
 bool same(const DimBound& a, const DimBound& b) {
-  return same(a.base, b.base) && same(a.levels, b.levels) && same(a.extent, b.extent);
+  return same(a.base, b.base) && same(a.levels, b.levels) && same(a.extent, b.extent) && a.outside == b.outside;
 }
 
 bool same(const Tensor& a, const Tensor& b) {

@@ -228,11 +228,15 @@ void check_index(const Tensor& t, std::size_t i, const Expr& at, const Expr& siz
          std::move(fix));
   };
   if (sym::prove(sym::lt(at, 0))) wrong("a negative index", "indices count from 0; they do not wrap around");
-  const bool below = sym::prove(sym::lt(at, size));
-  if (!below && sym::prove(sym::le(size, at)) && (t.levels.size() == 1 || t.memory() != Memory::GL || t.is_list()))
-    wrong("an index past the end", "");
-  if (!sym::prove(sym::le(0, at))) extra.push_back({-at, {}, 1});
-  if (!below && !implied(t, i, size)) extra.push_back({at, {}, size});
+  const bool may_be_empty = t.levels.size() > 1 && t.memory() == Memory::GL && !t.is_list();
+  if (!sym::prove(sym::le(0, at))) extra.push_back({-at, {}, 1, Outside::Before});
+  if (sym::prove(sym::lt(at, size))) return;
+  if (may_be_empty) {
+    if (!implied(t, i, size)) extra.push_back({at, {}, size});
+    return;
+  }
+  if (sym::prove(sym::le(size, at))) wrong("an index past the end", "");
+  extra.push_back({at, {}, size, Outside::Past});
 }
 
 }  // namespace

@@ -51,6 +51,11 @@ struct Buffer {
 };
 using BufferPtr = std::shared_ptr<const Buffer>;
 
+// What is outside of a bound. Fill: nothing, the part of a tile that the tensor does not have. Past, Before: the
+// element that an index names past the end or before the start (the base is then minus the index, the extent 1), an
+// error of the index.
+enum class Outside : std::uint8_t { Fill, Past, Before };
+
 // A dimension whose accesses are not proven inside: an element's coordinate along it, base + sum of
 // levels(coordinates), must be < extent. Carries layouts congruent with the tensor's own: tiling, indexing ... act on
 // both alike.
@@ -58,6 +63,7 @@ struct DimBound {
   Expr base;
   std::vector<Layout> levels;
   Expr extent;
+  Outside outside = Outside::Fill;
 };
 
 // %7:[8,1:128,..].[128,1024:..].fp16.GL. Offsets and strides count innermost scalar elements of the buffer.
@@ -66,7 +72,7 @@ struct Tensor {
   BufferPtr buffer;
   Expr offset;
   std::vector<Layout> levels;    // outermost first; empty: a scalar "[]"
-  std::vector<DimBound> bounds;  // only dimensions that a partial tile made uncertain
+  std::vector<DimBound> bounds;  // only dimensions that a partial tile or an index made uncertain
   ScalarType dtype = ScalarType::fp32;
   std::optional<Expr> member;  // of a list of tensors: which one; none: the list itself
   bool own_values = false;     // of a fragment, what values() gave: offsets count the thread's own registers
@@ -87,8 +93,9 @@ using TensorPtr = std::shared_ptr<const Tensor>;
 // count them. A fragment's levels say how the group holds it, so its tile sizes count logical elements: [4,4].[16,16]
 // tiled by [None,16] is [1,4].[4,1].[16,16]. Partial tiles round up.
 Tensor tile(const Tensor& t, const layout::Tiler& tiler);
-// The outermost level; all modes fixed: level removed. An index that is not proven inside adds a bound. One that is
-// proven outside is an empty tile of an argument in global memory, an error otherwise.
+// The outermost level; all modes fixed: level removed. An index that is not proven inside adds a bound. A tile's number
+// past the end of an argument in global memory is an empty tile; any other index outside is an error, here where it is
+// proven, else where it happens.
 Tensor index(const Tensor& t, const std::vector<IndexArg>& args);
 Tensor transpose(const Tensor& t);  // .T: the two modes of every level
 Tensor permute(const Tensor& t, const std::vector<int>& order);

@@ -260,8 +260,13 @@ class Lowering {
   void predicate(AtomCall& call) const {
     const bool adds = call.atom->atom.kind == atoms::Kind::MatMul;
     bool inputs_outside = false;
+    std::vector<const MemRef*> deciding;
+    const auto needs = [&](const MemRef& m) {
+      call.predicate = sym::logical_and(call.predicate, m.inside);
+      deciding.push_back(&m);
+    };
     for (const Operand& o : call.out) {
-      if (const auto* m = std::get_if<MemRef>(&o)) call.predicate = sym::logical_and(call.predicate, m->inside);
+      if (const auto* m = std::get_if<MemRef>(&o)) needs(*m);
     }
     const auto accumulate = call.attrs.find("accumulate");
     const bool accumulates = accumulate == call.attrs.end() || std::get_if<bool>(&accumulate->second) == nullptr ||
@@ -270,9 +275,20 @@ class Lowering {
       auto* m = std::get_if<MemRef>(&o);
       if (m == nullptr || m->inside.is_const(1)) continue;
       if (adds && accumulates) {
-        call.predicate = sym::logical_and(call.predicate, m->inside);
+        needs(*m);
       } else {
         inputs_outside = true;
+      }
+    }
+    for (auto* list : {&call.out, &call.in}) {
+      for (Operand& o : *list) {
+        auto* m = std::get_if<MemRef>(&o);
+        if (m == nullptr || m->claims.empty()) continue;
+        Expr others = 1;
+        for (const MemRef* d : deciding) {
+          if (d != m) others = sym::logical_and(others, d->tiles);
+        }
+        for (Claim& c : m->claims) c.where = others;
       }
     }
     if (call.predicate.is_const(1) && !inputs_outside) return;

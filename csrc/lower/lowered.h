@@ -43,6 +43,14 @@ struct RegRef {  // value v of the atom's operand is register values[v] of the a
   int array = 0;
   std::vector<int> values;
 };
+// 0 <= at, or with a size at < size: what an index says of itself. The code makes no access where that is not true, and
+// the simulator reports it. `where`: 0 where another operand is the part of a tile that its tensor does not have, so
+// that nothing is done anyway.
+struct Claim {
+  Expr at;
+  std::optional<Expr> size;
+  Expr where = 1;
+};
 struct MemRef {  // value v lives at element offset + deltas[v]; swizzles are already applied
   int buffer = 0;
   Expr member = 0;  // of a list of tensors: `buffer` is its first one, the access goes to `buffer` + member
@@ -51,6 +59,8 @@ struct MemRef {  // value v lives at element offset + deltas[v]; swizzles are al
   // All values are inside the tensor (1) or, where this is 0, all are outside: an input then reads as the attribute
   // `fill` (0 by default) and nothing is accessed. Of an output it is also part of AtomCall::predicate.
   Expr inside = 1;
+  Expr tiles = 1;  // of `inside`, what tiles say; the rest is claimed by indices
+  std::vector<Claim> claims;
   // Of an input of Guard::Bytes that the end of the tensor may cut: where `inside` holds, values 0 to valid_values - 1
   // are inside (at least one) and the others read as the fill. Absent: all are.
   std::optional<Expr> valid_values = std::nullopt;

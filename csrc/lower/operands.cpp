@@ -45,10 +45,10 @@ std::int64_t step_of(const std::vector<std::int64_t>& deltas) {
   return std::max<std::int64_t>(step, 0);
 }
 
-// The condition under which all values are inside; they must be all inside or all outside. With `valid`, the end of the
-// tensor may cut them: the condition is then that of the first value, and `valid` counts those inside.
-Expr inside_of(const ir::Tensor& t, std::size_t values, const std::string& atom, std::optional<Expr>* valid) {
-  Expr all = 1;
+// Fills in the condition under which all values are inside; they must be all inside or all outside. With `may_cut`, the
+// end of the tensor may cut them: the condition is then that of the first value, and valid_values counts those inside.
+void bound(MemRef& ref, const ir::Tensor& t, const std::string& atom, bool may_cut) {
+  const std::size_t values = ref.deltas.size();
   for (const ir::DimBound& bound : t.bounds) {
     const Along a = along(bound, values);
     const auto [lo, hi] = std::ranges::minmax(a.deltas);
@@ -58,9 +58,9 @@ Expr inside_of(const ir::Tensor& t, std::size_t values, const std::string& atom,
       // Multiples of g never lie between first and first + (hi - lo): the vector is cut by no extent.
       const std::int64_t g = std::gcd(sym::divisor(first), sym::divisor(bound.extent));
       const bool cut = g != 0 && hi - lo >= g;
-      if (const std::int64_t step = step_of(a.deltas); cut && valid != nullptr && step > 0) {
+      if (const std::int64_t step = step_of(a.deltas); cut && may_cut && step > 0) {
         const Expr left = sym::ceil_div(bound.extent - a.base, step);
-        *valid = sym::min(left, valid->value_or(static_cast<std::int64_t>(values)));
+        ref.valid_values = sym::min(left, ref.valid_values.value_or(static_cast<std::int64_t>(values)));
       } else if (cut) {
         const std::string n = std::to_string(hi - lo + 1);
         fail(Code::LOWER_VECTOR_EDGE, "a vector that the end of the tensor may cut",
@@ -71,9 +71,13 @@ Expr inside_of(const ir::Tensor& t, std::size_t values, const std::string& atom,
              "declare the size with multiple_of=" + n + ", or use a narrower atom");
       }
     }
-    if (!sym::prove(sym::lt(first, bound.extent))) all = sym::logical_and(all, sym::lt(first, bound.extent));
+    if (sym::prove(sym::lt(first, bound.extent))) continue;
+    const Expr inside = sym::lt(first, bound.extent);
+    ref.inside = sym::logical_and(ref.inside, inside);
+    if (bound.outside == ir::Outside::Fill) ref.tiles = sym::logical_and(ref.tiles, inside);
+    if (bound.outside == ir::Outside::Past) ref.claims.push_back({first, bound.extent});
+    if (bound.outside == ir::Outside::Before) ref.claims.push_back({-first, std::nullopt});
   }
-  return all;
 }
 
 // Registers have no place outside: what the views left undecided must be decided once loops are unrolled.
@@ -162,12 +166,14 @@ Operand resolve(const atoms::OperandBinding& binding, const Buffers& buffers, co
     fail(Code::INPUTS_INDEX, "a list of tensors is no operand", {"got: " + t.type_str() + " of " + t.buffer->name},
          "choose one of them: " + t.buffer->name + "[i]");
   }
-  MemRef out{
-      .buffer = it->second, .member = t.member.value_or(Expr(0)), .offset = at.offset, .deltas = std::move(at.deltas)};
+  MemRef out{.buffer = it->second,
+             .member = t.member.value_or(Expr(0)),
+             .offset = at.offset,
+             .deltas = std::move(at.deltas),
+             .tiles = 1,
+             .claims = {}};
   const bool may_cut = is_input && atom.atom.guard == atoms::Guard::Bytes;
-  if (!t.bounds.empty()) {
-    out.inside = inside_of(t, binding.deltas.size(), atom.atom.name, may_cut ? &out.valid_values : nullptr);
-  }
+  bound(out, t, atom.atom.name, may_cut);
   return out;
 }
 

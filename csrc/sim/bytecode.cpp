@@ -105,6 +105,11 @@ class Compiler {
               see(m->offset);
               see(m->member);
               see(m->inside);
+              for (const lower::Claim& c : m->claims) {
+                see(c.at);
+                see(c.where);
+                if (c.size) see(*c.size);
+              }
               if (m->valid_values) see(*m->valid_values);
             } else if (const auto* e = std::get_if<lower::ExprRef>(&o)) {
               see(e->value);
@@ -295,6 +300,9 @@ class Compiler {
           o.cut = false;
         }
       }
+    }
+    for (const auto* list : {&leaf.out, &leaf.in}) {
+      for (const Operand& o : *list) leaf.claims = leaf.claims || !o.claims.empty();
     }
     leaf.site = static_cast<std::uint32_t>(std::min<std::size_t>(code_.leaves.size() + 1, kMaxSite));
     for (const Operand& o : leaf.out) {

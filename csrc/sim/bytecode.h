@@ -17,6 +17,13 @@
 
 namespace graphene::sim {
 
+// lower::Claim: where `where` is not 0, 0 <= at, or with `past` at < size.
+struct Claim {
+  IntPlan where, at, size;
+  bool past = false;
+  const lower::Claim* origin = nullptr;
+};
+
 // An operand of an atom as 32-lane vectors, one per value.
 struct Operand {
   enum class Kind : std::uint8_t { Registers, Memory, Constant, Integer } kind = Kind::Registers;
@@ -34,6 +41,7 @@ struct Operand {
   IntPlan inside;                        // 0: outside, an input reads as `fill`
   IntPlan valid;                         // where inside: only the first so many values are, the others read as `fill`
   bool cut = false;                      // `valid` counts
+  std::vector<Claim> claims;
   std::uint64_t fill = 0;
   int align_elems = 1;             // of offset + deltas[0]
   int memo = -1;                   // first of the operand's memos (per value and part of a value)
@@ -81,6 +89,7 @@ struct Leaf {
   std::vector<Operand> out, in;
   IntPlan predicate;
   bool always = true;
+  bool claims = false;  // some operand has them
   int converge = 1;
   int span = 1;     // warps of a collective: the first executes for all, between two meetings
   int domain = -1;  // of Bytecode::copy_domains: it completes when its thread waits for its group; -1: at once

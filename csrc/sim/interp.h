@@ -99,6 +99,7 @@ class Interpreter final : public Machine {
             char* scratch);
   void store(const Warp& w, const Leaf& f, const Operand& o, Address& a, bool update, const Values& in);
   void store_value(const Warp& w, const Leaf& f, const Operand& o, Address& a, int v, const Value& x, bool update);
+  void check_claims(const Warp& w, const Leaf& f, Mask lanes) const;
   void check_alignment(const Warp& w, const Leaf& f, const Operand& o, const Address& a) const;
   void check_equal_writes(const Warp& w, const Leaf& f, const Operand& o, const Address& a, const LaneGroups& groups,
                           int v, const Value& x) const;
@@ -128,6 +129,8 @@ class Interpreter final : public Machine {
   void check_unfinished() const;  // at the end of a block
   [[noreturn]] void race(const At& at, const Conflict& c, std::int64_t element, bool writes) const;
   [[noreturn]] void out_of_bounds(const At& at, int lane, std::int64_t element) const;
+  [[noreturn]] void claim_broken(const At& at, const Claim& claim, int lane, std::int64_t index,
+                                 std::int64_t size) const;
   [[noreturn]] void misaligned(const At& at, int lane, std::int64_t element) const;
   void undefined_store(const At& at, int lane, std::int64_t element, std::uint32_t cause);
   [[noreturn]] void write_conflict(const At& at, int lane, int other, std::int64_t element, std::uint64_t bits,

@@ -21,6 +21,7 @@ void copy_lane(int bytes, char* to, int to_lane, const char* from, int from_lane
 
 void Interpreter::leaf(Warp& w, const Leaf& f) {
   Mask lanes = w.active;
+  if (f.claims) check_claims(w, f, lanes);
   if (f.converge > 1) check_converged(w, f, lanes);
   if (!f.always) {
     lanes = plans().nonzero(f.predicate, w.ints, lanes);

@@ -207,6 +207,30 @@ void Interpreter::place_shared() {
   }
 }
 
+// Of the lanes that access memory: others' indices mean nothing.
+void Interpreter::check_claims(const Warp& w, const Leaf& f, Mask lanes) const {
+  for (const auto* list : {&f.out, &f.in}) {
+    for (const Operand& o : *list) {
+      if (o.claims.empty()) continue;
+      Mask access = o.lanes.empty() ? lanes : 0;
+      for (const Mask ranks : o.lanes) access |= lanes & lanes_of_ranks(w, f, ranks);
+      for (const Claim& c : o.claims) {
+        const Mask where = c.where.is_const(1) ? access : plans().nonzero(c.where, w.ints, access);
+        if (where == 0) continue;
+        Lanes at;
+        Lanes size;
+        plans().lanes(c.at, w.ints, where, at);
+        plans().lanes(c.size, w.ints, where, size);
+        for (Mask m = where; m != 0; m &= m - 1) {
+          const int lane = std::countr_zero(m);
+          const auto l = static_cast<std::size_t>(lane);
+          if (c.past ? at[l] >= size[l] : at[l] < 0) claim_broken({w, f, o}, c, lane, at[l], size[l]);
+        }
+      }
+    }
+  }
+}
+
 void Interpreter::address(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, Address& a) {
   a.lanes = o.inside.is_const(1) ? lanes : plans().nonzero(o.inside, w.ints, lanes);
   if (a.lanes == 0) return;

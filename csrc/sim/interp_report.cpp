@@ -117,6 +117,23 @@ void Interpreter::out_of_bounds(const At& at, int lane, std::int64_t element) co
   throw Error(std::move(d));
 }
 
+void Interpreter::claim_broken(const At& at, const Claim& claim, int lane, std::int64_t index,
+                               std::int64_t size) const {
+  const std::string name = code_.program->buffers[static_cast<std::size_t>(at.operand.buffer)].buffer->name;
+  Diagnostic d;
+  d.code = Code::SIM_OUT_OF_BOUNDS;
+  d.where = at.leaf.origin != nullptr ? at.leaf.origin->loc : SourceLoc{};
+  d.message = claim.past ? "an index past the end of a view of " + name : "a negative index of a view of " + name;
+  d.ir = {statement_text(at.leaf.origin)};
+  d.details = {"index: " + claim.origin->at.str(),
+               claim.past ? "want: at most " + std::to_string(size - 1) : "want: at least 0",
+               "got: " + std::to_string(index), "by " + thread_text(block_, at.warp.id * kLanes + lane)};
+  d.fix =
+      "keep the index inside, or let only those threads access it whose index is inside: "
+      "gr.if_(...)";
+  throw Error(std::move(d));
+}
+
 void Interpreter::misaligned(const At& at, int lane, std::int64_t element) const {
   Diagnostic d;
   d.code = Code::SIM_MISALIGNED;

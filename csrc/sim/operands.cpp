@@ -88,6 +88,13 @@ Operand compile_operand(const lower::AtomCall& call, const lower::Operand& ref, 
     o.lowest = *lo;
     o.highest = *hi;
     o.inside = code.plans->compile(m->inside);
+    for (const lower::Claim& c : m->claims) {
+      o.claims.push_back({.where = code.plans->compile(c.where),
+                          .at = code.plans->compile(c.at),
+                          .size = code.plans->compile(c.size.value_or(Expr(0))),
+                          .past = c.size.has_value(),
+                          .origin = &c});
+    }
     o.cut = m->valid_values.has_value();
     if (o.cut) o.valid = code.plans->compile(*m->valid_values);
     if (const auto fill = call.attrs.find("fill"); fill != call.attrs.end()) {
