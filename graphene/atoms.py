@@ -95,6 +95,8 @@ def atom(name: str) -> Any:
 
     Raises SelectError ATOM_UNKNOWN, with similar names.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"an atom's name is a string such as 'ldmatrix.x4', got {name!r}")
     found = _core.find_atom(name)
     if found is not None:
         return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphene import _core
+from graphene._core import Atom
+from graphene.atoms import AtomFamily
 
 if TYPE_CHECKING:
     from graphene._core import Elected, IntLike, Tensor, ThreadTensor
@@ -158,9 +160,10 @@ def barrier(on: ThreadTensor | None = None) -> None:
 
 
 def _atom_name(atom: Any) -> str:
-    name = atom if isinstance(atom, str) else getattr(atom, "name", None)
-    if isinstance(name, str):
-        return name
+    if isinstance(atom, str):
+        return atom
+    if isinstance(atom, (Atom, AtomFamily)):
+        return atom.name
     raise TypeError(f"an atom, a family or its name is needed, got {atom!r}")
 
 

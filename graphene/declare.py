@@ -105,6 +105,8 @@ def fragment(
     sizes = [shape] if isinstance(shape, int) else list(shape)
     if isinstance(tv, Layout):
         return _core.record_fragment(name, sizes, dtype, tv, [], "tv", on, stages)
+    if not (isinstance(getattr(tv, "tv", None), Layout) and isinstance(getattr(tv, "tile", None), str)):
+        raise TypeError(f"tv= takes an operand of an atom such as mma.c, or gr.tv(thread, value), got {tv!r}")
     extents = [int(n) for n in re.findall(r"\d+", tv.tile)]
     return _core.record_fragment(name, sizes, dtype, tv.tv, extents, tv.label, on, stages)
 

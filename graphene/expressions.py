@@ -68,7 +68,12 @@ class Expression:
         self._kind, self._op, self._args, self._to, self._ftz = kind, op, args, to, ftz
 
     def __bool__(self) -> bool:
-        raise TypeError("an expression on registers has no truth value in Python: use gr.where, or gr.if_ on integers")
+        _core.fail(
+            "SYM_RUNTIME_BOOL",
+            "an expression on registers has no truth value in Python",
+            [f"got: {self!r}"],
+            "use gr.where to choose elements, or gr.if_ on integers",
+        )
 
     def __repr__(self) -> str:
         return f"{self._op}({', '.join(a.name if isinstance(a, Tensor) else repr(a) for a in self._args)})"
@@ -320,6 +325,16 @@ def _assign(self: Tensor, key: Any, value: Any) -> None:
     _core.record_pointwise(self if _whole(key) else self[key], _nodes(value))
 
 
+def _bool(self: Tensor) -> bool:
+    """Raises LayoutError SYM_RUNTIME_BOOL: what a tensor holds is known only when the kernel runs."""
+    _core.fail(
+        "SYM_RUNTIME_BOOL",
+        "a tensor has no truth value in Python",
+        [f"got: {self}"],
+        "use gr.where to choose elements, gr.if_ on integers, or `is None` to ask whether there is a tensor",
+    )
+
+
 def _coords(self: Tensor) -> tuple[Any, ...]:
     """Of a fragment: the logical coordinates of the executing thread's own elements, one integer per dimension.
 
@@ -350,7 +365,7 @@ def _install() -> None:
     operators = [n for n in vars(Expression) if n.startswith("__")]
     for name in set(operators) - {"__init__", "__bool__", "__repr__", "__hash__", "__slots__", "__doc__", "__module__"}:
         setattr(Tensor, name, vars(Expression)[name])
-    methods = {"__setitem__": _assign, "coords": _coords, "valid": _valid, "reduced": _reduced}
+    methods = {"__setitem__": _assign, "__bool__": _bool, "coords": _coords, "valid": _valid, "reduced": _reduced}
     for name, function in methods.items():
         setattr(Tensor, name, function)
 

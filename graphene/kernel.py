@@ -122,9 +122,10 @@ class Kernel(_core.Launcher):
 
         None: the lowest architecture from sm_80 up that has every named atom.
 
-        Raises VerifyError (VERIFY_*, LOWER_*) and SelectError (NO_ATOM, ...) with every problem at once.
+        Raises VerifyError (VERIFY_*, LOWER_*) and SelectError (NO_ATOM, ...) with every problem at once; SelectError
+        ARCH_UNKNOWN for an architecture that does not exist.
         """
-        arch = arch or _core.default_arch(self.ir)
+        arch = _core.default_arch(self.ir) if arch is None else _core.architecture(arch)
         program = self._programs.get(arch)
         if program is None:
             program = self._programs[arch] = _core.lower(self.ir, arch)
@@ -135,7 +136,7 @@ class Kernel(_core.Launcher):
 
         For "gfx90a" it is HIP C++, which Graphene itself neither compiles nor launches.
         """
-        return self.lowered(arch).cuda_source()
+        return self.lowered(_core.architecture(arch)).cuda_source()
 
     def compile(self, arch: str) -> Binary:
         """Compiles for ``arch`` with NVRTC, or takes the cubin from the disk cache; needs no GPU.
@@ -143,7 +144,7 @@ class Kernel(_core.Launcher):
         The result has ``.ptx .cubin .registers .spill_bytes .shared_bytes``. Raises CompileError besides what
         ``lowered`` raises.
         """
-        binary = self._binaries.get(arch)
+        binary = self._binaries.get(_core.architecture(arch))
         if binary is None:
             program = self.lowered(arch)
             binary = _core.compile_source(program.cuda_source(), program.entry, arch, self._name)

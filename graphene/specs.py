@@ -14,7 +14,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from graphene import _core
-from graphene._core import Layout, SpecHandle, Tensor, ThreadTensor
+from graphene._core import Atom, Layout, SpecHandle, Tensor, ThreadTensor
+from graphene.atoms import AtomFamily
 from graphene.references import name_of
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ def _atom_name(atom: Any) -> str:
         return atom
     if isinstance(atom, (tuple, list)):
         return ",".join(_atom_name(a) for a in atom)
-    if isinstance(name := getattr(atom, "name", None), str):
-        return name
+    if isinstance(atom, (Atom, AtomFamily)):
+        return atom.name
     raise TypeError(f"atom= takes an atom, a family, a name or a list of them, got {atom!r}")
 
 

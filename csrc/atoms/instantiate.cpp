@@ -134,7 +134,6 @@ OperandInstance parse_operand(const Atom& a, const OperandDef& def, int threads,
   OperandInstance o;
   o.def = def;
   const std::string what = where(a, def);
-  if (def.name.empty()) fail(Code::ATOM_DEFINITION, a.name + ": an operand without a name");
   std::vector<bool> strided;
   o.type = parse_pattern(def.pattern, what, &strided);
   const bool registers = o.type.accepts(ir::Memory::RF);
@@ -170,33 +169,6 @@ OperandInstance parse_operand(const Atom& a, const OperandDef& def, int threads,
   }
   if (o.align_bytes > 0 && registers) fail(Code::ATOM_DEFINITION, what + ": registers have no address to align");
   return o;
-}
-
-void check_attrs(const Atom& a) {
-  if (a.kind == Kind::Sync) return;
-  const auto& known = kind_attrs(spec_kind(a.kind));
-  for (const AttrDef& d : a.attrs) {
-    const auto it = std::find_if(known.begin(), known.end(), [&](const KindAttr& k) { return k.name == d.name; });
-    if (it == known.end()) {
-      fail(Code::ATOM_DEFINITION, a.name + ": " + name(a.kind) + " has no attribute `" + d.name + "`");
-    }
-    if (d.accepts.empty()) fail(Code::ATOM_DEFINITION, a.name + ": attribute `" + d.name + "` accepts nothing");
-  }
-  for (const KindAttr& k : known) {
-    const bool listed = std::any_of(a.attrs.begin(), a.attrs.end(), [&](const AttrDef& d) { return d.name == k.name; });
-    if (k.required && !listed) {
-      fail(Code::ATOM_DEFINITION, a.name + ": " + name(a.kind) + " needs the attribute `" + k.name + "`");
-    }
-  }
-  const auto op =
-      std::find_if(a.attrs.begin(), a.attrs.end(), [](const AttrDef& d) { return d.name == "op" || d.name == "mode"; });
-  if (op == a.attrs.end()) return;
-  for (const std::string& accepted : op->accepts) {
-    const auto& vocabulary = ops(spec_kind(a.kind));
-    if (std::none_of(vocabulary.begin(), vocabulary.end(), [&](const OpInfo& o) { return o.name == accepted; })) {
-      fail(Code::ATOM_DEFINITION, a.name + ": " + name(a.kind) + " has no operation `" + accepted + "`");
-    }
-  }
 }
 
 // The axes of a collective's operands must mean one extent each, so that the kind can be interpreted over them.
@@ -265,24 +237,6 @@ void check_text(Instance* i) {
   }
 }
 
-void check_arch(Instance* i) {
-  const std::string& a = i->atom.arch;
-  const auto bad = [&] {
-    fail(Code::ATOM_DEFINITION,
-         i->atom.name + ": architecture \"" + a + "\" (want \"sm_80+\", \"sm_90a\", \"gfx90a\")");
-  };
-  if (a.rfind("gfx", 0) == 0 && a.size() > 3) return;
-  if (a.rfind("sm_", 0) != 0 || a.size() < 5 || a.size() > 7) bad();
-  const char last = a.back();
-  const std::string digits = std::isdigit(static_cast<unsigned char>(last)) ? a.substr(3) : a.substr(3, a.size() - 4);
-  if (digits.empty() || digits.find_first_not_of("0123456789") != std::string::npos) bad();
-  if (last == '+') {
-    i->arch_min = std::stoi(digits);
-  } else if (last != 'a' && last != 'f' && !std::isdigit(static_cast<unsigned char>(last))) {
-    bad();
-  }
-}
-
 }  // namespace
 
 const OperandInstance* Instance::operand(const std::string& operand_name) const {
@@ -308,26 +262,12 @@ Instance instantiate(Atom atom) {
   Instance i;
   i.atom = std::move(atom);
   const Atom& a = i.atom;
-  if (a.name.empty()) fail(Code::ATOM_DEFINITION, "an atomic spec without a name");
-  if (a.name.find("${") != std::string::npos) fail(Code::ATOM_DEFINITION, a.name + ": an unfilled hole in the name");
-  if (a.doc.empty())
-    fail(Code::ATOM_DEFINITION, a.name + ": no doc", {}, "say in a sentence what the instruction does");
-  if (a.source.empty()) {
-    fail(Code::ATOM_DEFINITION, a.name + ": no source", {}, "name the manual section that defines the instruction");
-  }
-  if (a.ptx.empty() == a.cxx.empty()) {
-    fail(Code::ATOM_DEFINITION, a.name + ": exactly one of ptx and cxx must be given");
-  }
+  check_definition(a);
   i.family = a.name.substr(0, a.name.find('/'));
-  check_arch(&i);
-  check_attrs(a);
+  i.arch_min = parse_arch(a.arch, a.name);
   i.threads = parse_threads(a.threads, a.name + ": threads");
   i.thread_count = static_cast<int>(i.threads.size().value());
-  if (i.thread_count > 1024) fail(Code::ATOM_DEFINITION, a.name + ": more than 1024 threads");
-  if (a.converge < 1 || (i.thread_count > 1 && a.converge < i.thread_count)) {
-    fail(Code::ATOM_DEFINITION, a.name + ": converge is " + std::to_string(a.converge) + " for a collective of " +
-                                    std::to_string(i.thread_count));
-  }
+  check_collective(i);
   for (const OperandDef& o : a.out) i.out.push_back(parse_operand(a, o, i.thread_count, false));
   for (const OperandDef& o : a.in) i.in.push_back(parse_operand(a, o, i.thread_count, false));
   for (const OperandDef& o : a.aux) i.aux.push_back(parse_operand(a, o, i.thread_count, true));

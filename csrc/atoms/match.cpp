@@ -65,6 +65,11 @@ std::string suggest_fix(const ir::SpecStmt& spec, const Mismatch& m, const std::
   }
   if (m.aspect == Aspect::Arch)
     return "compile for an architecture that has it, or decompose this " + kind + " for " + arch;
+  if (m.aspect == Aspect::Attribute && m.text.starts_with("fill:")) {
+    return "copy with fill=0 and mask what is outside when it is used (gr.where), or copy through "
+           "registers, "
+           "which take any fill: atom=(a load, a store)";
+  }
   return "decompose this " + kind;
 }
 

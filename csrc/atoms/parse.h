@@ -29,6 +29,13 @@ void parse_tile(std::string_view text, const std::string& what, std::vector<std:
 // "align(src) % 16 == 0" -> 16, for the operand `name`
 [[nodiscard]] int parse_alignment(std::string_view text, const std::string& name, const std::string& what);
 
+// "sm_80+" -> 80, one architecture exactly -> 0. Throws ATOM_DEFINITION with `what` in front.
+[[nodiscard]] int parse_arch(const std::string& text, const std::string& what);
+
+// The fields of an entry, each by itself (ATOM_DEFINITION, ATOM_TEXT); its collective, when `threads` is read.
+void check_definition(const Atom& a);
+void check_collective(const Instance& i);
+
 [[nodiscard]] Text parse_text(std::string_view text, bool is_ptx, const std::string& what);
 
 [[nodiscard]] FlatLayout flatten(const Layout& l);  // of a static layout

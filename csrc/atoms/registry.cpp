@@ -298,6 +298,28 @@ std::vector<std::string> similar_names(const std::string& name) {
   return out;
 }
 
+namespace {
+
+// A completion domain that nothing commits or waits for would never complete.
+void check_domain(Registry& registry, const Atom& a) {
+  if (a.done == "now") return;
+  const std::string scope = a.done.substr(a.done.find(':') + 1);
+  std::string known;
+  for (const InstancePtr& e : registry.of_kind(Kind::Sync)) {
+    const std::vector<std::string>* ops = accepted(e->atom, "op");
+    const std::vector<std::string>* scopes = accepted(e->atom, "scope");
+    if (ops == nullptr || scopes == nullptr || std::ranges::find(*ops, "wait") == ops->end()) continue;
+    for (const std::string& s : *scopes) {
+      if (s == scope) return;
+      if (known.find(s) == std::string::npos) known += (known.empty() ? "known: " : ", ") + s;
+    }
+  }
+  fail(Code::ATOM_DEFINITION, a.name + ": nothing waits for `" + scope + "`, where done is \"" + a.done + "\"", {known},
+       "define the Sync entries of its commit and wait first");
+}
+
+}  // namespace
+
 std::vector<InstancePtr> define(const Atom& atom) {
   Registry& registry = Registry::get();
   std::vector<InstancePtr> out;
@@ -308,6 +330,7 @@ std::vector<InstancePtr> define(const Atom& atom) {
   }
   if (out.empty()) fail(Code::ATOM_DEFINITION, atom.name + ": a family without rows");
   for (std::size_t x = 0; x < out.size(); ++x) {
+    check_domain(registry, out[x]->atom);
     registry.check_new(*out[x]);
     for (std::size_t y = 0; y < x; ++y) {
       if (out[x]->atom.name == out[y]->atom.name) {

@@ -105,7 +105,8 @@ class Matcher {
           a_.match.attrs[name] = value;
           continue;
         }
-        const std::string want = k != known.end() ? k->fallback : "none";
+        std::string want = k != known.end() ? k->fallback : "none";
+        if (name == "fill" && e_.atom.guard == Guard::Bytes) want += " (it writes zeros for what is outside)";
         if (miss(Aspect::Attribute, all_ ? name + ": want " + want + ", got " + got : "")) return true;
         continue;
       }

@@ -60,6 +60,26 @@ E enum_from(const std::string& text, const std::array<const char*, N>& names, co
   fail(Code::ATOM_DEFINITION, std::string(what) + " `" + text + "`", {"known: " + list});
 }
 
+// What a field takes, in words.
+template <class T>
+constexpr const char* kWanted = "a list of dicts";
+template <>
+constexpr const char* kWanted<std::string> = "a string";
+template <>
+constexpr const char* kWanted<int> = "an integer";
+template <>
+constexpr const char* kWanted<double> = "a number";
+template <>
+constexpr const char* kWanted<bool> = "True or False";
+template <>
+constexpr const char* kWanted<py::dict> = "a dict";
+template <>
+constexpr const char* kWanted<std::vector<std::string>> = "a list of strings";
+using Rows = std::vector<std::vector<std::string>>;
+using Family = std::vector<std::pair<std::vector<std::string>, Rows>>;
+template <>
+constexpr const char* kWanted<Family> = "a list of pairs: parameter names, and rows of their values as strings";
+
 // Reads the keyword arguments of gr.define_atom: every field once, none unknown.
 class Fields {
  public:
@@ -69,17 +89,25 @@ class Fields {
   T take(const char* key, T fallback) {
     known_.emplace_back(key);
     if (!dict_.contains(key)) return fallback;
-    try {
-      return dict_[key].cast<T>();
-    } catch (const py::cast_error&) {
-      throw py::type_error(what_ + ": `" + key + "` cannot be " + std::string(py::repr(dict_[key])));
+    const py::object value = dict_[key];
+    // pybind11 would take anything as a bool, and a string's letters as a list.
+    const bool other = (std::is_same_v<T, bool> && !py::isinstance<py::bool_>(value)) ||
+                       (std::is_same_v<T, py::dict> && !py::isinstance<py::dict>(value));
+    if (!other) {
+      try {
+        return value.cast<T>();
+      } catch (const py::cast_error&) {
+      }
     }
+    throw py::type_error(what_ + ": `" + key + "` cannot be " + std::string(py::repr(value)) + "; want " + kWanted<T>);
   }
   void finish() const {
     for (const auto& [key, value] : dict_) {
       const auto name = key.cast<std::string>();
       if (std::find(known_.begin(), known_.end(), name) == known_.end()) {
-        throw py::type_error(what_ + ": no field is called `" + name + "`");
+        std::string known;
+        for (const std::string& k : known_) known += (known.empty() ? "" : ", ") + (k == "in" ? "in_" : k);
+        throw py::type_error(what_ + ": no field is called `" + name + "`; known: " + known);
       }
     }
   }
@@ -124,8 +152,11 @@ atoms::Atom atom_from_py(const py::dict& d) {
   for (const auto& [key, list] : {std::pair{"out", &a.out}, std::pair{"in", &a.in}, std::pair{"aux", &a.aux}}) {
     for (const py::dict& o : f.take<std::vector<py::dict>>(key, {})) list->push_back(operand_from_py(o, name));
   }
-  for (const auto& [key, accepts] : f.take<py::dict>("attrs", {})) {
-    a.attrs.push_back({key.cast<std::string>(), accepts.cast<std::vector<std::string>>()});
+  const py::dict attrs = f.take<py::dict>("attrs", {});
+  Fields listed(attrs, name + ": attrs");
+  for (const auto& [key, accepts] : attrs) {
+    const std::string attr = py::str(key);
+    a.attrs.push_back({attr, listed.take<std::vector<std::string>>(attr.c_str(), {})});
   }
   static constexpr std::array<const char*, 5> kGuards = {"refuse", "branch", "bytes", "redirect", "clipped"};
   a.guard = enum_from<atoms::Guard>(f.take<std::string>("guard", "refuse"), kGuards, "no guard is called");
@@ -145,8 +176,7 @@ atoms::Atom atom_from_py(const py::dict& d) {
     g.finish();
     a.numerics.push_back(std::move(x));
   }
-  using Rows = std::vector<std::vector<std::string>>;
-  for (const auto& [names, rows] : f.take<std::vector<std::pair<std::vector<std::string>, Rows>>>("family", {})) {
+  for (const auto& [names, rows] : f.take<Family>("family", {})) {
     a.family.push_back({names, rows});
   }
   a.doc = f.take<std::string>("doc", "");
@@ -396,7 +426,9 @@ Its operands are attributes too: ``mma.a``, ``mma.b``, ``mma.c`` name the TV lay
         return d;
       },
       "Its operands by name, outputs first.");
-  c.def("runs_on", &Instance::runs_on, py::arg("arch"), "Whether an architecture has it: ``runs_on(\"sm_90a\")``.");
+  c.def(
+      "runs_on", [](const Instance& i, const py::object& arch) { return i.runs_on(architecture(arch)); },
+      py::arg("arch"), "Whether an architecture has it: ``runs_on(\"sm_90a\")``. Raises SelectError ARCH_UNKNOWN.");
   c.def("__getattr__", [](const std::shared_ptr<Instance>& i, const std::string& name) {
     const OperandInstance* o = operand_by_name(*i, name);
     if (o == nullptr) throw py::attribute_error(i->atom.name + " has no operand or attribute `" + name + "`");

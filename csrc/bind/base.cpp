@@ -52,6 +52,17 @@ void register_base(py::module_& m) {
       set_python_error(e);
     }
   });
+  m.def(
+      "fail",
+      [](const std::string& code, const std::string& message, const std::vector<std::string>& details,
+         const std::string& fix) {
+        for (std::size_t i = 0; i < all_codes().size(); ++i) {
+          if (all_codes()[i].name == code) fail(static_cast<Code>(i), message, details, fix);
+        }
+        throw py::value_error("no error code is called " + code);
+      },
+      py::arg("code"), py::arg("message"), py::arg("details") = std::vector<std::string>{}, py::arg("fix") = "",
+      "Raises the exception of a code: what Python finds wrong, told as the core tells it.");
   m.def("error_codes", [] {
     py::list out;
     for (const CodeInfo& c : all_codes()) out.append(py::make_tuple(c.name, static_cast<int>(c.cls), c.summary));

@@ -39,6 +39,9 @@ Expr expr_from_py(py::handle h);            // TypeError in place of nullopt
 py::object expr_to_py(const Expr& e);       // a constant comes back as a Python int
 py::object condition_to_py(const Expr& e);  // ... as a Python bool
 
+// The name of an architecture that kernels are lowered for. Throws ARCH_UNKNOWN for anything else.
+std::string architecture(py::handle arch);
+
 IntTuple int_tuple_from_py(py::handle h);       // integers and nested tuples or lists of them
 py::object int_tuple_to_py(const IntTuple& t);  // integers and nested tuples
 

@@ -1,4 +1,5 @@
 // Verifying, lowering and printing kernels, seen from Python.
+#include "atoms/arch.h"
 #include "bind/bind.h"
 #include "bind/manifest.h"
 #include "emit/emit.h"
@@ -6,6 +7,13 @@
 #include "verify/verify.h"
 
 namespace graphene::bind {
+
+std::string architecture(py::handle arch) {
+  const std::string shown = py::repr(arch).cast<std::string>();
+  std::string name = py::isinstance<py::str>(arch) ? arch.cast<std::string>() : std::string();
+  atoms::require_arch(name, shown);
+  return name;
+}
 
 void register_lower(py::module_& m) {
   py::class_<lower::Program, std::shared_ptr<lower::Program>>(m, "Program", R"(A kernel lowered for one architecture.)")
@@ -20,6 +28,7 @@ void register_lower(py::module_& m) {
           "manifest_json", [](const lower::Program& p) { return make_manifest(p).to_json(); },
           "The same as JSON text.");
 
+  m.def("architecture", &architecture, py::arg("arch"), "The name again. Raises SelectError ARCH_UNKNOWN.");
   m.def(
       "lower",
       [](const std::shared_ptr<ir::Kernel>& kernel, const std::string& arch) {

@@ -105,7 +105,7 @@ std::optional<Diagnostic> set_type_string(const Context& c, const std::string& t
   if (!type.empty() && type[0] == '>' && bytes > 1)
     return c
         .problem(Code::LAUNCH_DTYPE, "has bytes in big-endian order", {"got:  " + type},
-                 "convert it to the machine's byte order")
+                 "pass " + c.name + ".astype(" + c.name + ".dtype.newbyteorder('='))")
         .problem;
   switch (kind) {
     case 'f':
@@ -130,7 +130,10 @@ std::optional<Diagnostic> set_type_string(const Context& c, const std::string& t
   const py::object dtype = py::getattr(py::handle(c.object), "dtype", py::none());
   const std::string name = py::str(py::getattr(dtype, "name", py::str(type))).cast<std::string>();
   if (set_named_type(name, t)) return std::nullopt;
-  return c.problem(Code::LAUNCH_DTYPE, "has elements that are no numbers", {"got:  " + name}, "convert it").problem;
+  return c
+      .problem(Code::LAUNCH_DTYPE, "has elements that are no numbers", {"got:  " + name},
+               "pass an array of a numeric dtype, such as " + c.name + ".astype(np.float32)")
+      .problem;
 }
 
 // Shape and byte strides of an array interface -> elements.
@@ -186,7 +189,8 @@ ReadResult read_torch(const Context& c) {
   std::string dtype = py::str(o.attr("dtype")).cast<std::string>();
   if (dtype.starts_with("torch.")) dtype = dtype.substr(6);
   if (!set_named_type(dtype, t))
-    return c.problem(Code::LAUNCH_DTYPE, "has a dtype that kernels do not take", {"got:  " + dtype}, "convert it");
+    return c.problem(Code::LAUNCH_DTYPE, "has a dtype that kernels do not take", {"got:  " + dtype},
+                     "pass a tensor of a numeric dtype, such as " + c.name + ".float()");
   const auto kind = py::cast<std::string>(o.attr("device").attr("type"));
   const py::object index = o.attr("device").attr("index");
   if (kind == "cuda")
@@ -259,7 +263,7 @@ ReadResult read_buffer(const Context& c) {
     t.code = 6;
   else
     return c.problem(Code::LAUNCH_DTYPE, "has elements that are no numbers", {"got:  format '" + format + "'"},
-                     "convert it");
+                     "pass memory whose format is a number's, such as 'f' or 'i'");
   t.data = b->buf;
   t.readonly = b->readonly != 0;
   t.ndim = b->ndim;
@@ -312,7 +316,14 @@ const KnownType& known_type(PyTypeObject* type) {
 
 ReadResult read_slowly(const Context& c, std::optional<std::intptr_t> stream) {
   const py::handle o(c.object);
-  if (const auto d = attribute(o, "__array_interface__")) return read_array_interface(c, py::cast<py::dict>(*d), false);
+  if (const auto d = attribute(o, "__array_interface__")) {
+    // NumPy's masked arrays show the memory under their mask.
+    if (attribute(o, "mask") && attribute(o, "filled"))
+      return c.problem(Code::LAUNCH_TYPE, "is a masked array, and kernels know no masks",
+                       {"got:  " + type_name(c.object)},
+                       "pass " + c.name + ".filled(0), or " + c.name + ".data where nothing is masked");
+    return read_array_interface(c, py::cast<py::dict>(*d), false);
+  }
   if (attribute(o, "data_ptr") && attribute(o, "stride")) return read_torch(c);
   if (const auto d = attribute(o, "__cuda_array_interface__"))
     return read_array_interface(c, py::cast<py::dict>(*d), true);

@@ -47,6 +47,11 @@ void Nest::leaf(ir::SpecKind kind, const TensorPtr& out, std::vector<ir::Operand
   s.attrs = spec_.attrs;
   s.outs = {out};
   s.ins = std::move(ins);
+  // Registers hold what was loaded, the fill included: a store of them has nothing to fill.
+  if (const auto* from = s.ins.empty() ? nullptr : std::get_if<TensorPtr>(&s.ins.front());
+      kind == ir::SpecKind::Move && from != nullptr && (*from)->memory() == ir::Memory::RF) {
+    s.attrs.erase("fill");
+  }
   s.blocks = spec_.blocks;
   s.threads = each ? b_.each(ir::ThreadUnit::Thread) : spec_.threads;
   s.atom = atom;

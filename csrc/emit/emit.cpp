@@ -356,10 +356,7 @@ class KernelPrinter {
 
 }  // namespace
 
-std::string entry_name(const ir::Kernel& kernel) {
-  Names names;
-  return names.fresh(kernel.name);
-}
+std::string entry_name(const ir::Kernel& kernel) { return function_name(kernel.name); }
 
 std::int64_t dynamic_shared_bytes(const Program& program) {
   return program.shared_bytes > kStaticSharedBytes ? program.shared_bytes : 0;

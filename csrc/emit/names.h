@@ -17,4 +17,7 @@ class Names {
   std::set<std::string, std::less<>> used_;
 };
 
+// The name of a function with C linkage: such names meet those of the libraries that NVRTC declares.
+[[nodiscard]] std::string function_name(std::string_view hint);
+
 }  // namespace graphene::emit

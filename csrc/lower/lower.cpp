@@ -2,6 +2,7 @@
 #include <bit>
 #include <set>
 
+#include "atoms/arch.h"
 #include "ir/print.h"
 #include "lower/lowered.h"
 #include "lower/memory.h"
@@ -425,11 +426,13 @@ int symbol_bits(const Expr& symbol) {
 }
 
 ProgramPtr lower(const ir::KernelPtr& kernel, const std::string& arch) {
+  atoms::require_arch(arch, "'" + arch + "'");
   verify::Result checked = verify::check(*kernel);
   return Lowering(kernel, arch, std::move(checked)).run();
 }
 
 ProgramPtr lower_unverified(const ir::KernelPtr& kernel, const std::string& arch) {
+  atoms::require_arch(arch, "'" + arch + "'");
   return Lowering(kernel, arch, {}).run();
 }
 

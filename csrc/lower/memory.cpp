@@ -1,10 +1,10 @@
 #include "lower/memory.h"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 #include <string_view>
 
+#include "atoms/arch.h"
 #include "ir/print.h"
 
 namespace graphene::lower {
@@ -123,30 +123,8 @@ class SharedLayout {
 }  // namespace
 
 std::int64_t shared_limit_bytes(const std::string& arch) {
-  struct Limit {
-    std::string_view arch;
-    std::int64_t kib;
-  };
-  static constexpr auto kLimits = std::to_array<Limit>({{"sm_70", 96},
-                                                        {"sm_72", 96},
-                                                        {"sm_75", 64},
-                                                        {"sm_80", 163},
-                                                        {"sm_86", 99},
-                                                        {"sm_87", 163},
-                                                        {"sm_89", 99},
-                                                        {"sm_90", 227},
-                                                        {"sm_100", 227},
-                                                        {"sm_103", 227},
-                                                        {"sm_110", 227},
-                                                        {"sm_120", 99},
-                                                        {"sm_121", 99},
-                                                        {"gfx90a", 64}});
-  std::string plain = arch;
-  while (plain.starts_with("sm_") && std::isdigit(static_cast<unsigned char>(plain.back())) == 0) plain.pop_back();
-  for (const Limit& l : kLimits) {
-    if (l.arch == plain) return l.kib * 1024;
-  }
-  return 0;
+  const atoms::Arch* known = atoms::find_arch(arch);
+  return known == nullptr ? 0 : known->shared_kib * 1024;
 }
 
 Buffers place_buffers(const ir::Kernel& kernel, std::vector<Diagnostic>& problems) {

@@ -1,6 +1,7 @@
 #include "runtime/args.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 namespace graphene::runtime {
@@ -107,6 +108,9 @@ class Binder {
     }
   }
 
+  // An array of NumPy's kind, and not a torch tensor.
+  static bool array(const TensorArg& v) { return v.raw_bits; }
+
   void check_alone(Tensor& t) {
     const TensorArg& v = *t.value;
     const DType& want = t.spec->dtype;
@@ -114,11 +118,10 @@ class Binder {
         v.raw_bits && v.code == 1 && v.bits == want.bits && want.bits <= 16 && (want.code == 4 || want.code >= 7);
     if (!(v.code == want.code && v.bits == want.bits && v.lanes == 1) && !as_bits)
       problem(Code::LAUNCH_DTYPE, "argument '" + t.name + "' has the wrong dtype",
-              {"want: " + want.name, "got:  " + dtype_text(v.code, v.bits, v.lanes)},
-              "convert it, or build the kernel for this dtype");
+              {"want: " + want.name, "got:  " + dtype_text(v.code, v.bits, v.lanes)}, dtype_fix(t));
+    const bool scalar = t.spec->dims.empty() && t.spec->flat.empty();  // else an empty list is a form that is not there
     for (const auto* form : {&t.spec->dims, &t.spec->flat})
-      if (static_cast<int>(form->size()) == v.ndim && t.dims == nullptr && !(form->empty() && !t.spec->flat.empty()))
-        t.dims = form;
+      if (static_cast<int>(form->size()) == v.ndim && t.dims == nullptr && (!form->empty() || scalar)) t.dims = form;
     if (t.dims == nullptr) {
       t.failed = true;
       std::string want_ranks = std::to_string(t.spec->dims.empty() ? t.spec->flat.size() : t.spec->dims.size());
@@ -137,7 +140,7 @@ class Binder {
               {"want: an address that is a multiple of " + std::to_string(t.spec->align_bytes) + " bytes",
                "got:  one that is " + std::to_string(reinterpret_cast<std::uintptr_t>(v.data) % t.spec->align_bytes) +
                    " beyond"},
-              "pass a copy (" + t.name + ".clone()), or slice at a multiple of " +
+              "pass a copy (" + t.name + (array(v) ? ".copy()" : ".clone()") + "), or slice at a multiple of " +
                   std::to_string(t.spec->align_bytes * 8 / std::max<int>(v.bits, 1)) + " elements");
     if (v.readonly && t.spec->access != Access::Read)
       problem(Code::LAUNCH_READONLY, "argument '" + t.name + "' is written by the kernel but read-only", {},
@@ -331,6 +334,29 @@ class Binder {
     problem(Code::LAUNCH_STRIDE, "argument '" + t.name + "' has the wrong strides", std::move(details), stride_fix(t));
   }
 
+  std::string dtype_fix(const Tensor& t) const {
+    static constexpr std::array<std::pair<const char*, const char*>, 12> kNames = {{{"fp16", "float16"},
+                                                                                    {"fp32", "float32"},
+                                                                                    {"fp64", "float64"},
+                                                                                    {"i8", "int8"},
+                                                                                    {"i16", "int16"},
+                                                                                    {"i32", "int32"},
+                                                                                    {"i64", "int64"},
+                                                                                    {"u8", "uint8"},
+                                                                                    {"u16", "uint16"},
+                                                                                    {"u32", "uint32"},
+                                                                                    {"u64", "uint64"},
+                                                                                    {"bf16", "bfloat16"}}};
+    const bool of_array = array(*t.value);
+    for (const auto& [ours, theirs] : kNames) {
+      if (t.spec->dtype.name != ours || (of_array && t.spec->dtype.name == "bf16")) continue;
+      const std::string module = of_array ? "np." : "torch.";
+      return "pass " + t.name + (of_array ? ".astype(" : ".to(") + module + theirs +
+             "), or build the kernel for this dtype";
+    }
+    return "convert it, or build the kernel for this dtype";
+  }
+
   std::string stride_fix(const Tensor& t) const {
     bool rows = true, columns = true;
     std::int64_t r = 1, c = 1;
@@ -343,11 +369,14 @@ class Binder {
       r *= t.value->shape[last];
       c *= t.value->shape[i];
     }
-    if (rows)
-      return "pass " + t.name + ".contiguous() (NumPy: np.ascontiguousarray), or declare the strides as symbols";
+    const std::string module = t.value->device.on_host() ? "np" : "cupy";
+    const auto copy = [&](const char* function, const char* method) {
+      return "pass " + (array(*t.value) ? module + function + "(" + t.name + ")" : t.name + method);
+    };
+    if (rows) return copy(".ascontiguousarray", ".contiguous()") + ", or declare the strides as symbols";
     if (columns)
-      return "the kernel takes it column-major: pass " + t.name +
-             ".mT.contiguous().mT (NumPy: np.asfortranarray), or declare it row-major";
+      return "the kernel takes it column-major: " + copy(".asfortranarray", ".mT.contiguous().mT") +
+             ", or declare it row-major";
     return "pass a tensor with the declared strides, or declare the strides as symbols";
   }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
+from graphene.kernels._arguments import function, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,8 +20,14 @@ def fused_mlp(
 ) -> gr.Kernel:
     """Y = X after X <- act(X @ W[l].T + bias[l]) for l in 0..L-1: X, Y (M,H), lists of L W (H,H) and bias (H,), fp16.
 
-    X stays in shared memory, W[l+1] loads while layer l computes. Any M; H % 32 == 0, WARPS == 8.
+    X stays in shared memory, W[l+1] loads while layer l computes. Any M; H % 32 == 0,
+    BM % 64 == 0, WARPS == 8. Raises VerifyError KERNEL_ARGUMENT.
     """
+    size("fused_mlp", "L", L)
+    size("fused_mlp", "H", H, multiple_of=32)
+    size("fused_mlp", "BM", BM, multiple_of=64)
+    size("fused_mlp", "WARPS", WARPS, least=8, most=8)
+    function("fused_mlp", "act", act)
     M = gr.sym("M")
     cp, ldsm, mma = gr.atom("cp.async.cg.16"), gr.atom("ldmatrix.x4"), gr.atom("mma.m16n8k16.f32.f16")
     sw = gr.swizzle(H, gr.fp16)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
+from graphene.kernels._arguments import function, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,13 +21,15 @@ def gemm_sm80(
     """C = epilogue(A @ B.T, bias): A (M,K), B (N,K), bias (N,), C (M,N) fp16 row-major, fp32 accumulation.
 
     Any M; N and K multiples of 8. Tiles: BM % 32 == 0, BN % 32 == 0, BK % 32 == 0, STAGES >= 2. `epilogue` is a
-    pointwise function of the accumulators and the bias of their columns. Raises ValueError for tiles that do not fit.
+    pointwise function of the accumulators and the bias of their columns. Raises VerifyError KERNEL_ARGUMENT.
     """
+    for name, tile in (("BM", BM), ("BN", BN), ("BK", BK)):
+        size("gemm_sm80", name, tile, multiple_of=32)
+    size("gemm_sm80", "STAGES", STAGES, least=2)
+    function("gemm_sm80", "epilogue", epilogue)
     M, N, K = gr.sym("M"), gr.sym("N", multiple_of=8), gr.sym("K", multiple_of=8)
     cp, ldsm, mma = gr.atom("cp.async.cg.16"), gr.atom("ldmatrix.x4"), gr.atom("mma.m16n8k16.f32.f16")
     WM, WN, KB = BM // 2, BN // 4, BK // 16
-    if KB % 2:
-        raise ValueError(f"BK must be a multiple of 32, got {BK}")  # fragments are double-buffered by slice parity
     with gr.Kernel("gemm_sm80") as kernel:
         A = gr.input("A", gr.row_major(M, K), gr.fp16, align_bytes=16)
         B = gr.input("B", gr.row_major(N, K), gr.fp16, align_bytes=16)

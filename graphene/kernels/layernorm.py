@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import graphene as gr
+from graphene.kernels._arguments import number, size
 
 
 def layernorm(N: int = 1000, THREADS: int = 128, eps: float = 1e-5) -> gr.Kernel:
     """Y = (X - mean) * rsqrt(var + eps) * gamma + beta over rows: X, Y (M,N), gamma, beta (N,) fp16; fp32 inside.
 
     One block of THREADS threads a row; N % 8 == 0, the row stays in registers: about N / THREADS of fp32 each thread.
+    THREADS % 32 == 0. Raises VerifyError KERNEL_ARGUMENT.
     """
+    size("layernorm", "N", N, multiple_of=8)
+    size("layernorm", "THREADS", THREADS, multiple_of=32, most=1024)
+    number("layernorm", "eps", eps)
     M, VEC = gr.sym("M"), 8
     ld, st = gr.atom("ld.global.nc.v4.b32"), gr.atom("st.global.v4.b32")
     striped = gr.tv(gr.Layout(THREADS, VEC), gr.Layout((VEC, gr.ceil_div(N, THREADS * VEC)), (1, THREADS * VEC)))

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import graphene as gr
@@ -92,7 +93,11 @@ def test_what_is_refused() -> None:
         "  nearest: cp.async.cg.16/b16  arch: want sm_80+, got sm_75",
         "  fix: compile for an architecture that has it, or decompose this Move for sm_75",
     ]
-    assert "fill: want 0, got 1" in message(copied("cp.async.cg.16", fill=1))
+    assert message(copied("cp.async.cg.16", fill=-gr.inf)).splitlines()[2:] == [
+        "  nearest: cp.async.cg.16/b16  fill: want 0 (it writes zeros for what is outside), got -inf",
+        "  fix: copy with fill=0 and mask what is outside when it is used (gr.where), or copy through registers, which "
+        "take any fill: atom=(a load, a store)",
+    ]
     assert message(synchronised("wait", pending=-1)) == (
         "FILE:N: pending: want a constant, 0 or more, got -1   [ATOM_ATTR]\n"
         "    wait(cp.async.cg.16, pending=-1)\n"
@@ -103,3 +108,23 @@ def test_what_is_refused() -> None:
         "    commit(cp.async.cg.16, count=2)"
     )
     assert "cp.async.commit_group needs sm_80+, got sm_75" in message(synchronised("commit"), "sm_75")
+
+
+def test_the_way_out_for_another_fill_works() -> None:
+    """A copy through registers fills what is outside with any number."""
+    rows = gr.sym("rows")
+    with gr.Kernel("filled") as kernel:
+        x = gr.input("x", gr.row_major(rows, 64), gr.fp16, align_bytes=16)
+        y = gr.output("y", [16, 64], gr.fp16, align_bytes=16)
+        gr.blocks(1)
+        threads = gr.threads(32)
+        s = gr.alloc("s", [16, 64], gr.fp16, gr.SH)
+        through = (gr.atom("ld.global.nc.v4.b32"), gr.atom("st.shared.v4.b32"))
+        gr.move(s, x.tile([16, None])[0, 0], on=threads, atom=through, fill=-gr.inf)
+        gr.barrier()
+        gr.move(y, s, on=threads, atom=(gr.atom("ld.shared.v4.b32"), gr.atom("st.global.v4.b32")))
+    got = np.zeros((16, 64), np.float16)
+    kernel(np.ones((5, 64), np.float16), got)
+    assert (got[:5] == 1).all()
+    assert (got[5:] == -np.inf).all()
+    assert kernel.compile("sm_80").cubin

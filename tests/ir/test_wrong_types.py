@@ -21,6 +21,19 @@ def recorded(body: Callable[[gr.Tensor, gr.Tensor], Any]) -> None:
     ("body", "error", "text"),
     [
         (lambda x, r: gr.move(r[0], x[0], atom=3), TypeError, "atom= takes an atom, a family, a name or a list"),
+        (lambda x, r: gr.move(r[0], x[0], atom=gr.fp16), TypeError, "atom= takes an atom, a family, a name or a list"),
+        (
+            lambda x, r: gr.matmul(r[0], r[0], r[0], atom=3.5),
+            TypeError,
+            "atom= takes an atom, a family, a name or a list",
+        ),
+        (
+            lambda x, r: gr.fragment("f", [16, 8], gr.fp32, 3, on=r),
+            TypeError,
+            "tv= takes an operand of an atom such as",
+        ),
+        (lambda x, r: gr.atom(3), TypeError, "an atom's name is a string such as 'ldmatrix.x4', got 3"),
+        (lambda x, r: gr.wait(gr.fp16, 0), TypeError, "an atom, a family or its name is needed, got gr.fp16"),
         (lambda x, r: gr.commit(3), TypeError, "an atom, a family or its name is needed, got 3"),
         (lambda x, r: gr.move(r[0], x[0], on=3), TypeError, "on= must be a thread tensor, got 3"),
         (lambda x, r: gr.cast(r, "fp16"), TypeError, "a dtype must be one of"),

@@ -146,8 +146,48 @@ def test_no_alarm_on_any_seed(seed, rng):
 
 
 def test_a_tile_that_does_not_fit_is_refused():
-    with pytest.raises(ValueError, match="BK must be a multiple of 32, got 48"):
+    with pytest.raises(gr.VerifyError) as e:
         gemm_sm80(BK=48)
+    assert str(e.value) == (
+        "gemm_sm80: BK does not fit   [KERNEL_ARGUMENT]\n  want: an integer, 32 or more, a multiple of 32\n  got: 48"
+    )
+
+
+FUNCTION = "a function of the accumulators and the bias, such as lambda x, b: gr.max(x + b, 0)"
+
+
+@pytest.mark.parametrize(
+    ("build", "arguments", "want"),
+    [
+        (gemm_sm80, {"BM": 0}, "an integer, 32 or more, a multiple of 32"),
+        (gemm_sm80, {"BN": "64"}, "an integer, 32 or more, a multiple of 32"),
+        (gemm_sm80, {"STAGES": 1}, "an integer, 2 or more"),
+        (gemm_sm80, {"STAGES": 2.0}, "an integer, 2 or more"),
+        (gemm_sm80, {"STAGES": True}, "an integer, 2 or more"),
+        (gemm_sm80, {"epilogue": 3}, FUNCTION),
+        (flash_fwd, {"WARPS": 0}, "an integer from 1 to 32"),
+        (flash_fwd, {"BM": 100}, "an integer, 128 or more, a multiple of 128"),
+        (flash_fwd, {"D": 100}, "an integer, 16 or more, a multiple of 16"),
+        (flash_fwd, {"BN": 8}, "an integer, 16 or more, a multiple of 16"),
+        (layernorm, {"N": 1001}, "an integer, 8 or more, a multiple of 8"),
+        (layernorm, {"THREADS": 2048}, "an integer from 32 to 1024, a multiple of 32"),
+        (layernorm, {"eps": float("nan")}, "a number, 0 or more"),
+        (layernorm, {"eps": "small"}, "a number, 0 or more"),
+        (fused_mlp, {"L": 0}, "an integer, 1 or more"),
+        (fused_mlp, {"H": 48}, "an integer, 32 or more, a multiple of 32"),
+        (fused_mlp, {"WARPS": 4}, "an integer from 8 to 8"),
+        (fused_mlp, {"BM": None}, "an integer, 64 or more, a multiple of 64"),
+        (fused_mlp, {"act": "relu"}, FUNCTION),
+    ],
+)  # fmt: skip
+def test_arguments_that_do_not_fit_are_refused_by_name(build, arguments, want):
+    ((name, value),) = arguments.items()
+    with pytest.raises(gr.VerifyError) as e:
+        build(**arguments)
+    assert e.value.code == "KERNEL_ARGUMENT"
+    first, *details = str(e.value).splitlines()
+    assert first.startswith(f"{build.__name__}: {name} ")
+    assert details == [f"  want: {want}", f"  got: {value!r}"]
 
 
 @pytest.mark.gpu

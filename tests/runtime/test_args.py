@@ -116,15 +116,59 @@ def test_wrong_dtype(gemm, check) -> None:
         assert f"got:  {name}" in str(refused(check, gemm, a.astype(bad), b, c, 1.0))
 
 
+def test_the_way_out_is_in_the_callers_own_library(gemm, check) -> None:
+    """NumPy's functions for arrays, torch's for what looks like a tensor of torch."""
+
+    class Torch:
+        def __init__(self, array: np.ndarray, dtype: str) -> None:
+            self.shape, self._array, self.dtype = array.shape, array, dtype
+            self.device = type("Device", (), {"type": "cpu", "index": None})()
+
+        def stride(self) -> tuple[int, ...]:
+            return tuple(s // self._array.itemsize for s in self._array.strides)
+
+        def data_ptr(self) -> int:
+            return self._array.ctypes.data
+
+    a, b, c = operands(16, 16, 16)
+
+    def fixes(*args: object) -> str:
+        (fix,) = [line for line in str(refused(check, gemm, *args, 1.0)).splitlines() if line.startswith("  fix: ")]
+        return fix.removeprefix("  fix: pass ")
+
+    wide = f16(16, 32)[:, :16]
+    assert fixes(wide, b, c) == "np.ascontiguousarray(A), or declare the strides as symbols"
+    assert fixes(Torch(wide, "torch.float16"), b, c) == "A.contiguous(), or declare the strides as symbols"
+    assert fixes(a, b, c.astype(np.float64)) == "C.astype(np.float32), or build the kernel for this dtype"
+    double = Torch(c.astype(np.float64), "torch.float64")
+    assert fixes(a, b, double) == "C.to(torch.float32), or build the kernel for this dtype"
+    assert fixes(a.astype(object), b, c) == "an array of a numeric dtype, such as A.astype(np.float32)"
+    assert fixes(a.astype(">f2"), b, c) == "A.astype(A.dtype.newbyteorder('='))"
+
+
+def test_masked_arrays_are_refused(gemm, check) -> None:
+    """Their memory under the mask is no data."""
+    a, b, c = operands(16, 16, 16)
+    for args in ((np.ma.masked_array(a, mask=a > 0), b, c), (a, b, np.ma.masked_array(c))):
+        e = refused(check, gemm, *args, 1.0)
+        name = "A" if args[0] is not a else "C"
+        assert str(e) == (
+            f"gemm: argument '{name}' is a masked array, and kernels know no masks; nothing was launched   "
+            "[LAUNCH_TYPE]\n"
+            f"  got:  {type(args[0] if name == 'A' else args[2]).__module__}.MaskedArray\n"
+            f"  fix: pass {name}.filled(0), or {name}.data where nothing is masked"
+        )
+
+
 def test_wrong_strides_say_how_to_get_the_right_ones(gemm, check) -> None:
     a, _, c = operands(16, 16, 16)
     e = refused(check, gemm, np.asfortranarray(f16(16, 24)), f16(16, 24).T, c, 1.0)
     assert "argument 'A' has the wrong strides" in str(e)
     assert "  want: [K,1] = [24,1]\n  got:  [1,16]" in str(e)
-    assert "fix: pass A.contiguous() (NumPy: np.ascontiguousarray), or declare the strides as symbols" in str(e)
+    assert "fix: pass np.ascontiguousarray(A), or declare the strides as symbols" in str(e)
     e = refused(check, gemm, a, f16(16, 16), c, 1.0)
     assert "argument 'B' has the wrong strides" in str(e)
-    assert "fix: the kernel takes it column-major: pass B.mT.contiguous().mT (NumPy: np.asfortranarray), or" in str(e)
+    assert "fix: the kernel takes it column-major: pass np.asfortranarray(B), or" in str(e)
 
 
 def test_strides_of_one_element_and_of_nothing_do_not_matter(make, check) -> None:
@@ -201,7 +245,7 @@ def test_alignment(make, check) -> None:
             e = refused(check, m, a)
             assert e.code == "LAUNCH_ALIGN"
             assert f"want: an address that is a multiple of 16 bytes\n  got:  one that is {offset} beyond" in str(e)
-            assert "fix: pass a copy (A.clone()), or slice at a multiple of 8 elements" in str(e)
+            assert "fix: pass a copy (A.copy()), or slice at a multiple of 8 elements" in str(e)
 
 
 def test_hierarchical_layouts_take_one_dimension_a_leaf(make, check) -> None:
@@ -221,6 +265,15 @@ def test_rank_zero(make, check) -> None:
     m = make(x=make.tensor("fp32", access="readwrite"))
     assert check(m, np.array(1.0, np.float32))
     assert "want: rank 0, shape []\n  got:  rank 1, shape [1]" in str(refused(check, m, np.ones(1, np.float32)))
+
+
+def test_a_scalar_is_no_tensor_of_another_rank(make, check) -> None:
+    """A layout without a flat form does not have the empty one: reading element 63 of one number would follow."""
+    m = make(A=make.tensor("fp32", "64", "1"), symbols=[])
+    e = refused(check, m, np.zeros((), np.float32))
+    assert "argument 'A' has the wrong rank" in str(e)
+    assert "  want: rank 1, shape [64]\n  got:  rank 0, shape []" in str(e)
+    assert e.code == "LAUNCH_SHAPE"
 
 
 @pytest.mark.parametrize(

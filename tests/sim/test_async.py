@@ -251,6 +251,16 @@ def test_the_text_says_what_is_missing() -> None:
 def test_a_block_must_not_end_while_a_copy_reads_its_shared_memory() -> None:
     """An instruction from shared to global memory, in a domain of its own: nothing knows it but its entry."""
     n = next(COUNTER)
+    for op, attrs in (("commit", {}), ("wait", {"pending": ["*const"]})):
+        gr.define_atom(
+            name=f"test.async.{op}{n}",
+            kind="Sync",
+            arch="sm_80+",
+            attrs={"op": [op], "scope": [f"test{n}"], **attrs},
+            ptx="test.sync;",
+            doc="Synchronises.",
+            source="a test",
+        )
     (store,) = gr.define_atom(
         name=f"test.async.store{n}/b16",
         kind="Move",
@@ -263,16 +273,6 @@ def test_a_block_must_not_end_while_a_copy_reads_its_shared_memory() -> None:
         doc="Stores 8 bytes later.",
         source="a test",
     )
-    for op, attrs in (("commit", {}), ("wait", {"pending": ["*const"]})):
-        gr.define_atom(
-            name=f"test.async.{op}{n}",
-            kind="Sync",
-            arch="sm_80+",
-            attrs={"op": [op], "scope": [f"test{n}"], **attrs},
-            ptx="test.sync;",
-            doc="Synchronises.",
-            source="a test",
-        )
 
     def kernel(finish: bool) -> gr.Kernel:
         with gr.Kernel("store") as k:

@@ -1,0 +1,38 @@
+"""What the builders of this folder take: checked before anything is built, so that an error names the argument."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from graphene import _core
+
+__all__ = ["function", "number", "size"]
+
+
+def size(kernel: str, name: str, value: object, multiple_of: int = 1, least: int = 1, most: int | None = None) -> int:
+    """The integer itself. Raises VerifyError KERNEL_ARGUMENT unless it is one, within the limits."""
+    least = max(least, multiple_of)
+    want = f"an integer from {least} to {most}" if most is not None else f"an integer, {least} or more"
+    if multiple_of > 1:
+        want += f", a multiple of {multiple_of}"
+    if not isinstance(value, int) or isinstance(value, bool):
+        _core.fail("KERNEL_ARGUMENT", f"{kernel}: {name} is no integer", [f"want: {want}", f"got: {value!r}"])
+    if value < least or (most is not None and value > most) or value % multiple_of:
+        _core.fail("KERNEL_ARGUMENT", f"{kernel}: {name} does not fit", [f"want: {want}", f"got: {value}"])
+    return value
+
+
+def number(kernel: str, name: str, value: object) -> float:
+    """The number itself. Raises VerifyError KERNEL_ARGUMENT unless it is one, 0 or more and finite."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+        _core.fail(
+            "KERNEL_ARGUMENT", f"{kernel}: {name} does not fit", ["want: a number, 0 or more", f"got: {value!r}"]
+        )
+    return value
+
+
+def function(kernel: str, name: str, value: Any) -> None:
+    """Raises VerifyError KERNEL_ARGUMENT unless it can be called."""
+    if not callable(value):
+        want = "want: a function of the accumulators and the bias, such as lambda x, b: gr.max(x + b, 0)"
+        _core.fail("KERNEL_ARGUMENT", f"{kernel}: {name} cannot be called", [want, f"got: {value!r}"])
