@@ -55,7 +55,7 @@ def run(kernel: gr.Kernel, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    size = 1024 if on_gpu() else 128  # the simulator does about 0.3 G lane operations a second
+    size = 1024 if on_gpu() else 128  # the simulator does about 0.2 G lane operations a second
     parser.add_argument("sizes", nargs="*", type=int, default=[size, size, size], metavar="M N K")
     sizes = parser.parse_args().sizes
     if len(sizes) != 3 or sizes[0] % 128 or sizes[1] % 128 or min(sizes) < 1:

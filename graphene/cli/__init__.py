@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit status: 0, or 1 when `doctor` finds something missing."""
-    parser = argparse.ArgumentParser(prog="python -m graphene", description=__doc__)
+    what = "What Graphene finds on this machine, and what it keeps there."
+    parser = argparse.ArgumentParser(prog="python -m graphene", description=what)
     commands = parser.add_subparsers(dest="command", required=True)
     doctor = commands.add_parser("doctor", help="what was found on this machine, what is missing, and the fix")
     doctor.add_argument("--json", action="store_true", help="print one JSON object instead of text")

@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -100,7 +101,7 @@ def check_driver() -> list[Finding]:
 def check_torch() -> list[Finding]:
     """PyTorch and how its tensors are read."""
     if importlib.util.find_spec("torch") is None:
-        return [Finding("note", "torch", "not installed", "pip install torch, for graphene.ops and CUDA tensors")]
+        return [Finding("note", "torch", "not installed", "pip install torch, to run on CUDA tensors")]
     try:
         torch: Any = importlib.import_module("torch")
     except Exception as e:
@@ -114,13 +115,20 @@ def check_torch() -> list[Finding]:
 
 
 def check_cache() -> list[Finding]:
-    """The disk cache."""
+    """The disk cache: that a file can be written there, not only that its folder's permissions say so."""
     from graphene import _core
     from graphene.cli.cache import describe
 
-    s = _core.cache_stats()
-    if s["dir"] is None or not s["writable"]:
-        return [Finding("note", "cache", describe(), "set GRAPHENE_CACHE_DIR to a writable directory")]
+    folder = _core.cache_stats()["dir"]
+    fix = "set GRAPHENE_CACHE_DIR to a writable directory; until then every process compiles anew"
+    if folder is None:
+        return [Finding("note", "cache", describe(), fix)]
+    try:
+        os.makedirs(folder, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(bytes(1 << 16))
+    except OSError as e:
+        return [Finding("note", "cache", f"{folder}: nothing can be written there: {e.strerror}", fix)]
     return [Finding("ok", "cache", describe())]
 
 

@@ -1,0 +1,86 @@
+"""Every figure that the README quotes is the recorded one, rounded, and its command is what recorded it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+ROWS = {
+    cells[0]: (cells[1], cells[2])
+    for line in README.partition("## Figures")[2].splitlines()
+    if line.startswith("| ") and (cells := [c.strip() for c in line.strip("|").split("|")])[0] != "what"
+}
+
+
+def results(name: str) -> dict[str, Any]:
+    read: dict[str, Any] = json.loads((ROOT / f"benchmarks/results/{name}_h200.json").read_text())
+    return read
+
+
+def launch(r: dict[str, Any]) -> list[str]:
+    us = r["us_per_launch"]
+    bare = us["bare cuLaunchKernel from C"]
+    others = [f"{us[n] / bare:.2f}" for n in ("graphene", "CuPy RawKernel", "torch.add", "Triton")]
+    return [f"{us['graphene']:.1f}", *others]
+
+
+def simulator(r: dict[str, Any]) -> list[str]:
+    """Of the median run; the rates of the file are those of the best one."""
+    fig8, mma = r["fig8"], r["mma"]
+    lane_ops = fig8["lane_ops_per_second"] * fig8["cpu_seconds"] / fig8["median_cpu_seconds"]
+    fma = mma["fma_per_second"] * mma["cpu_seconds"] / mma["median_cpu_seconds"]
+    return [f"{lane_ops / 1e6:.0f}", f"{fma / 1e9:.2f}"]
+
+
+def conflicts(r: dict[str, Any]) -> list[str]:
+    """Of conflicts; of wavefronts in brackets."""
+    total = str(len(r["patterns"]))
+    equal = {k: sum(p[f"simulator_{k}"] == p[f"ncu_{k}"] for p in r["patterns"]) for k in ("conflicts", "wavefronts")}
+    return [str(equal["conflicts"]), total, str(equal["wavefronts"])]
+
+
+# First words of a row -> the file of its figures, and the numbers of its second cell in order.
+EXPECTED: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
+    "host time of a launch": ("launch", launch),
+    "Fig. 8: build, verify, lower, print": ("jit", lambda r: [f"{r['to_text_ms']:.1f}"]),
+    "the same, first in a new process": ("startup", lambda r: [f"{r['fig8_built_ms'] + r['fig8_lowered_ms']:.1f}"]),
+    "NVRTC for Fig. 8": ("jit", lambda r: [f"{r['nvrtc_ms']:.0f}", f"{r['first_nvrtc_ms']:.0f}"]),
+    "`import graphene`": ("startup", lambda r: [f"{r['import_ms']:.0f}", f"{r['cubin_from_disk_ms']:.1f}"]),
+    "Fig. 8 at 1024^3": ("fig8", lambda r: [f"{r['relative_error_against_float64']:.1e}".replace("e-0", "e-"), "16"]),
+    "a vector copy": ("copy", lambda r: [f"{r['graphene_gb_per_s'] / 1e3:.2f}", f"{r['ratio']:.2f}"]),
+    "simulator, Fig. 8": ("sim", simulator),
+    "bank conflicts": ("bank_conflicts", conflicts),
+}
+
+
+@pytest.mark.parametrize("start", EXPECTED)
+def test_a_figure_of_the_readme_is_the_recorded_one(start: str) -> None:
+    (row,) = [r for r in ROWS if r.startswith(start)]
+    name, numbers = EXPECTED[start]
+    recorded = results(name)
+    figure, command = ROWS[row]
+    assert re.findall(r"(?<![\w.])\d[\d.]*(?:e-?\d+)?|(?<=fp)\d+", figure) == numbers(recorded)
+    assert recorded["command"].startswith(command.strip("`"))
+    assert "H200" in recorded["machine"]["gpus"][0]
+
+
+def test_every_row_is_compared() -> None:
+    assert [r for r in ROWS if not r.startswith(("---", *EXPECTED))] == []
+
+
+def test_the_versions_above_the_table_are_those_of_every_file() -> None:
+    stated = re.search(r"One NVIDIA H200 \(torch ([\d.]+), CUDA ([\d.]+), NVRTC ([\d.]+)\)", README)
+    assert stated is not None
+    for name in sorted({n for n, _ in EXPECTED.values()}):
+        machine = results(name)["machine"]
+        assert machine["gpus"] == ["NVIDIA H200"]
+        assert machine["torch"].startswith(stated[1])
+        assert machine["cuda_driver"] == stated[2]
+        assert machine["nvidia-cuda-nvrtc"].startswith(stated[3])
