@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <unordered_map>
 
+#include "atoms/fragment.h"
 #include "build/lanes.h"
 #include "build/pointwise.h"
 #include "ir/levels.h"
@@ -38,12 +40,26 @@ std::string coordinate_text(const std::vector<std::int64_t>& c) {
   return "(" + s + ")";
 }
 
-bool same_threads(const ir::ThreadTensor& a, const ir::ThreadTensor& b) {
-  return identical(sym::expand_coords(a.offset), sym::expand_coords(b.offset)) &&
-         std::equal(a.levels.begin(), a.levels.end(), b.levels.begin(), b.levels.end(),
-                    [](const Layout& x, const Layout& y) {
-                      return identical(x.shape(), y.shape()) && identical(x.stride(), y.stride());
-                    });
+bool same_level(const Layout& x, const Layout& y) {
+  return identical(x.shape(), y.shape()) && identical(x.stride(), y.stride());
+}
+
+// Do the threads that hold `x` and `y` (of which `a` and `b` say how) hold them in the same order? A group's own part
+// of a larger fragment is held by the same threads as a fragment that the group has for itself.
+bool same_threads(const ir::Tensor& x, const Held& a, const ir::Tensor& y, const Held& b) {
+  const ir::ThreadTensor& g = *x.buffer->fragment->group;
+  const ir::ThreadTensor& h = *y.buffer->fragment->group;
+  if (a.whole_group && b.whole_group) {
+    return identical(sym::expand_coords(g.offset), sym::expand_coords(h.offset)) &&
+           std::equal(g.levels.begin(), g.levels.end(), h.levels.begin(), h.levels.end(), same_level);
+  }
+  const auto one_level = [](const ir::ThreadTensor& t, const Held& of) {
+    return !of.whole_group || t.levels.size() == 1;
+  };
+  if (!one_level(g, a) || !one_level(h, b) || !same_level(g.levels.back(), h.levels.back())) return false;
+  const std::optional<std::int64_t> apart =
+      atoms::constant_difference(atoms::own_group_base(g), atoms::own_group_base(h));
+  return apart && *apart == 0;
 }
 
 }  // namespace
@@ -128,8 +144,7 @@ std::vector<std::size_t> Frame::positions(const TensorPtr& t) const {
            "re-lay it out with gr.move(fragment, fragment), or use .values");
   };
   if (t->is_fragment() != own) elsewhere(own ? "a private array" : "a fragment");
-  if (own && (h.threads != held_.threads || h.whole_group != held_.whole_group ||
-              !same_threads(*t->buffer->fragment->group, *like_->buffer->fragment->group))) {
+  if (own && (h.threads != held_.threads || !same_threads(*t, h, *like_, held_))) {
     elsewhere("held by " + t->buffer->fragment->group->type_str());
   }
   const std::size_t rank = h.shape.size();

@@ -41,6 +41,54 @@ void each_bound(const lower::Block& block, const std::function<void(const Expr&)
 
 std::int64_t round_up(std::int64_t x, std::int64_t m) { return (x + m - 1) / m * m; }
 
+// Is the symbol a stride of some argument, and nothing's size?
+bool only_a_stride(const lower::Program& program, const Expr& symbol) {
+  const auto has = [&](const Expr& e) {
+    const auto vars = sym::free_vars(e);
+    return std::any_of(vars.begin(), vars.end(), [&](const Expr& v) { return identical(v, symbol); });
+  };
+  bool stride = false;
+  for (const lower::MemBuffer& b : program.buffers) {
+    if (b.memory != ir::Memory::GL) continue;
+    const std::vector<Expr> shape = b.buffer->layout.shape().leaves();
+    if (std::any_of(shape.begin(), shape.end(), has)) return false;
+    for (const Expr& s : b.buffer->layout.stride().leaves()) stride = stride || identical(s, symbol);
+  }
+  return stride;
+}
+
+// The smallest values of strides with which no argument overlaps itself. Of a tensor's strides that are not known yet
+// the last one is the innermost.
+void choose_strides(const lower::Program& program, std::vector<Expr> strides, sym::Substitution& known) {
+  while (!strides.empty()) {
+    std::map<std::string, std::int64_t> wanted;
+    for (const lower::MemBuffer& b : program.buffers) {
+      if (b.memory != ir::Memory::GL) continue;
+      const std::vector<Expr> shape = b.buffer->layout.shape().leaves();
+      const std::vector<Expr> stride = b.buffer->layout.stride().leaves();
+      std::int64_t inside = 1;
+      const Expr* innermost = nullptr;
+      for (std::size_t i = 0; i < stride.size(); ++i) {
+        const Expr s = sym::substitute(stride[i], known);
+        const Expr n = sym::substitute(shape[i], known);
+        if (s.is_const() && n.is_const()) inside += std::max<std::int64_t>(n.value() - 1, 0) * s.value();
+        if (s.is_var()) innermost = &stride[i];
+      }
+      if (innermost != nullptr) {
+        std::int64_t& w = wanted[innermost->var().name];
+        w = std::max(w, inside);
+      }
+    }
+    const auto next =
+        std::find_if(strides.begin(), strides.end(), [&](const Expr& s) { return wanted.contains(s.var().name); });
+    if (next == strides.end()) return;
+    const sym::VarInfo& facts = next->var();
+    const std::int64_t size = round_up(std::max(wanted[facts.name], facts.min), facts.multiple_of);
+    known[next->node()] = Expr(std::min(size, facts.max));
+    strides.erase(next);
+  }
+}
+
 }  // namespace
 
 std::vector<std::int64_t> chosen_blocks(const Bytecode& code, std::int64_t few) {
@@ -68,6 +116,8 @@ std::vector<std::pair<Expr, std::int64_t>> problem_sizes(const lower::Program& p
                                                          const std::map<std::string, std::int64_t>& given) {
   std::vector<std::pair<Expr, std::int64_t>> out;
   std::map<std::string, std::int64_t> rest = given;
+  sym::Substitution known;
+  std::vector<Expr> strides;
   for (const Expr& symbol : program.kernel->symbols) {
     const sym::VarInfo& facts = symbol.var();
     std::int64_t size = 0;
@@ -96,7 +146,16 @@ std::vector<std::pair<Expr, std::int64_t>> problem_sizes(const lower::Program& p
       if (size > facts.max) size = facts.max / m * m;
       if (size < facts.min) size = round_up(facts.min, m);
     }
+    if (!given.contains(facts.name) && only_a_stride(program, symbol)) {
+      strides.push_back(symbol);
+    } else {
+      known[symbol.node()] = Expr(size);
+    }
     out.emplace_back(symbol, size);
+  }
+  choose_strides(program, strides, known);
+  for (auto& [symbol, size] : out) {
+    if (const auto it = known.find(symbol.node()); it != known.end()) size = it->second.value();
   }
   if (!rest.empty()) {
     fail(Code::SIM_ARGUMENT, "the kernel has no size " + rest.begin()->first);

@@ -26,7 +26,8 @@ struct CheckOptions {
 };
 
 // Sizes for the kernel's symbols: those given, else two tiles and a ragged part where the facts allow it. A tile is the
-// largest number that the grid or a loop divides the symbol by. Throws SIM_ARGUMENT for an unknown name or a size that
+// largest number that the grid or a loop divides the symbol by. A symbol that is a stride alone gets the smallest value
+// with which no argument overlaps itself. Throws SIM_ARGUMENT for an unknown name or a size that
 // breaks the symbol's facts.
 [[nodiscard]] std::vector<std::pair<Expr, std::int64_t>> problem_sizes(
     const lower::Program& program, const std::map<std::string, std::int64_t>& given);

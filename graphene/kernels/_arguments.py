@@ -6,7 +6,7 @@ from typing import Any
 
 from graphene import _core
 
-__all__ = ["function", "number", "size"]
+__all__ = ["choice", "function", "number", "size"]
 
 
 def size(kernel: str, name: str, value: object, multiple_of: int = 1, least: int = 1, most: int | None = None) -> int:
@@ -36,3 +36,10 @@ def function(kernel: str, name: str, value: Any) -> None:
     if not callable(value):
         want = "want: a function of the accumulators and the bias, such as lambda x, b: gr.max(x + b, 0)"
         _core.fail("KERNEL_ARGUMENT", f"{kernel}: {name} cannot be called", [want, f"got: {value!r}"])
+
+
+def choice(kernel: str, name: str, value: str, known: tuple[str, ...]) -> None:
+    """Raises VerifyError KERNEL_ARGUMENT unless it is one of the known values."""
+    if value not in known:
+        want = "want: one of " + ", ".join(f'"{k}"' for k in known)
+        _core.fail("KERNEL_ARGUMENT", f"{kernel}: {name} does not fit", [want, f"got: {value!r}"])

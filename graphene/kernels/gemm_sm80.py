@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
-from graphene.kernels._arguments import function, size
+from graphene.kernels._arguments import choice, function, size
+from graphene.kernels.gemm_operand import MATRIX_ATOMS, Operand, Staged
+from graphene.kernels.gemm_result import Result
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from graphene.dtypes import DType
+
+CP = "cp.async.cg.16"  # which of the copies is named does not matter to commit and wait
 
 
 def gemm_sm80(
@@ -16,78 +23,133 @@ def gemm_sm80(
     BN: int = 128,
     BK: int = 32,
     STAGES: int = 4,
-    epilogue: Callable[[Any, Any], Any] = lambda x, b: gr.max(x + b, 0),
+    epilogue: Callable[..., Any] | None = lambda x, b: gr.max(x + b, 0),
+    *,
+    warps: tuple[int, int] = (2, 4),
+    group: int = 1,
+    order: str = "TN",
+    dtype: DType = gr.fp16,
+    out: DType | None = None,
+    align: tuple[int, int, int] = (16, 16, 16),
+    padded: tuple[bool, bool] = (False, False),
+    b_as_kn: bool = False,
+    batched: bool = False,
+    bias: bool = True,
+    residual: bool = False,
+    alpha: bool = False,
+    beta: bool = False,
+    split_k: bool = False,
 ) -> gr.Kernel:
-    """C = epilogue(A @ B.T, bias): A (M,K), B (N,K), bias (N,), C (M,N) fp16 row-major, fp32 accumulation.
+    """C = epilogue(A @ B.T, bias): A (M,K), B (N,K), bias (N,), C (M,N) row-major, fp32 accumulation, rounded once.
 
-    Any M; N and K multiples of 8. Tiles: BM % 32 == 0, BN % 32 == 0, BK % 32 == 0, STAGES >= 2. `epilogue` is a
-    pointwise function of the accumulators and the bias of their columns. Raises VerifyError KERNEL_ARGUMENT.
+    Any M, any row strides; N, K and the strides are multiples of 8, unless `align` says otherwise. `epilogue` is a
+    pointwise function of the accumulators and, if the kernel has them, of the bias of their columns and the residual.
+
+    The arguments of the kernel: A, B, `bias` (N,), `residual` (M,N), C (M,N), and the scalars `alpha` and `beta` of
+    ``x = alpha * (A @ B.T) + beta * C``, which the epilogue is given.
+
+    - Tiles: BM by BN of C, held by `warps` (rows, columns); BK of k in each of STAGES. Tiles of `group` rows of tiles
+      neighbour one another in time, so that they find their parts of B in the L2 cache.
+    - `order` of A and B, in BLAS' letters of column-major matrices: A contiguous along k "T" or m "N", B along k "N"
+      or n "T". `b_as_kn`: B is declared as (K,N): the same memory, torch.matmul's shape.
+    - `dtype` of A and B: fp16, bf16, fp32 (rounded to tf32) or i8 (i32 accumulators). `out`, of the others: `dtype`, or
+      i32 of i8.
+    - `align`: what the addresses of the contiguous lines of A, B and C, and their lengths, are multiples of, in bytes:
+      16, 8 and 4 are copied asynchronously, less passes through registers. bias and residual are as C is.
+    - `padded`: the lines of A, of B have a length of their own, not below what they hold; zeros behind that.
+    - `batched`: A, B, residual and C have a batch mode in front, of any strides: 0 broadcasts.
+    - `split_k`: instead of C, W (S,M,N) fp32: part s of k, of S, is summed into W[s] for gemm_reduce to add up; no
+      epilogue. Batched, W is (S,batch,M,N).
+
+    BM, BN: multiples of 16 for each warp; BK: of two k of the matrix instruction. Raises VerifyError KERNEL_ARGUMENT.
     """
-    for name, tile in (("BM", BM), ("BN", BN), ("BK", BK)):
-        size("gemm_sm80", name, tile, multiple_of=32)
+    choice("gemm_sm80", "order", order, ("TN", "NN", "NT", "TT"))
+    choice("gemm_sm80", "dtype", str(dtype), tuple(MATRIX_ATOMS))
+    name, MK = MATRIX_ATOMS[str(dtype)]
+    mma, acc_type = gr.atom(name), gr.i32 if dtype == gr.i8 else gr.fp32
+    size("gemm_sm80", "BM", BM, multiple_of=16 * warps[0])
+    size("gemm_sm80", "BN", BN, multiple_of=16 * warps[1])
+    size("gemm_sm80", "BK", BK, multiple_of=2 * MK)  # fragments are double-buffered by slice parity
     size("gemm_sm80", "STAGES", STAGES, least=2)
-    function("gemm_sm80", "epilogue", epilogue)
-    M, N, K = gr.sym("M"), gr.sym("N", multiple_of=8), gr.sym("K", multiple_of=8)
-    cp, ldsm, mma = gr.atom("cp.async.cg.16"), gr.atom("ldmatrix.x4"), gr.atom("mma.m16n8k16.f32.f16")
-    WM, WN, KB = BM // 2, BN // 4, BK // 16
+    if epilogue is not None:
+        function("gemm_sm80", "epilogue", epilogue)
+    WM, WN, KB = BM // warps[0], BN // warps[1], BK // MK
+    a_is = Operand("A", dtype, order[0] == "T", align[0], padded[0])
+    b_is = Operand("B", dtype, order[1] == "N", align[1], padded[1])
+    c_type = gr.fp32 if split_k else out or (gr.i32 if dtype == gr.i8 else dtype)
+    asynchronous = a_is.asynchronous or b_is.asynchronous
+    also = {n for n, on in (("bias", bias), ("residual", residual), ("alpha", alpha), ("beta", beta)) if on}
+    M = gr.sym("M", multiple_of=a_is.fact(k=False))
+    N = gr.sym("N", multiple_of=max(b_is.fact(k=False), Result.vector(c_type, align[2])))
+    K = gr.sym("K", multiple_of=max(a_is.fact(k=True), b_is.fact(k=True)))
+    batch, parts = [gr.sym("batch")] if batched else [], [gr.sym("S", min=1)] if split_k else []
+
     with gr.Kernel("gemm_sm80") as kernel:
-        A = gr.input("A", gr.row_major(M, K), gr.fp16, align_bytes=16)
-        B = gr.input("B", gr.row_major(N, K), gr.fp16, align_bytes=16)
-        bias = gr.input("bias", gr.Layout(N), gr.fp16, align_bytes=4)
-        C = gr.output("C", gr.row_major(M, N), gr.fp16, align_bytes=16)
-        blocks, threads = gr.blocks(gr.ceil_div(M, BM), gr.ceil_div(N, BN)), gr.threads(256)
-        warps = threads.tile(32).reshape(0, gr.Layout((2, 4)))  # [2,4].[32].thread
-        (bm, bn), ((wm, wn), _) = blocks.indices(), warps.indices()
-        warp = warps[wm, wn]  # indexed by its own coordinates: my warp, no branch
+        A, B = a_is.argument(M, K, batch, False), b_is.argument(N, K, batch, transposed=b_as_kn)
+        result = Result((M, N), batch, parts, c_type, align[2], set() if split_k else also)
+        tiles_m, tiles_n = gr.ceil_div(M, BM), gr.ceil_div(N, BN)
+        blocks = gr.blocks(group * tiles_n, gr.ceil_div(tiles_m, group), prod(parts + batch))
+        threads = gr.threads(32 * warps[0] * warps[1])
+        my = threads.tile(32).reshape(0, gr.Layout(warps))  # [2,4].[32].thread
+        (x, y, z), ((wm, wn), _) = blocks.indices(), my.indices()
+        bm, bn = y * group + x % group, x // group
+        if group > 1:
+            gr.exit_if(bm >= tiles_m)
+        part, z = (z // batch[0], z % batch[0]) if batched and split_k else (z, z)
+        result.tile(part, z, (bm, bn), [BM, BN])
+        A, B = (A[z, :, :], B[z, :, :]) if batched else (A, B)
+        B = B.T if b_as_kn else B
 
         gA, gB = A.tile([BM, None])[bm, 0], B.tile([BN, None])[bn, 0]  # [BM,K], [BN,K]
+        steps = gr.ceil_div(gA.shape[1], BK)
+        if split_k:
+            steps = gr.ceil_div(steps, parts[0])
+            gA, gB = (g.T.window(part * steps * BK, steps * BK).T for g in (gA, gB))
         kA, kB = gA.tile([None, BK])[0, :], gB.tile([None, BK])[0, :]  # [k].[BM,BK], [k].[BN,BK]
-        sA = gr.alloc("sA", [BM, BK], gr.fp16, gr.SH, stages=STAGES, swizzle=gr.swizzle(BK, gr.fp16))
-        sB = gr.alloc("sB", [BN, BK], gr.fp16, gr.SH, stages=STAGES, swizzle=gr.swizzle(BK, gr.fp16))
-        ra = gr.fragment("ra", [WM, 16], gr.fp16, mma.a, on=warp, stages=2)
-        rb = gr.fragment("rb", [WN, 16], gr.fp16, mma.b, on=warp, stages=2)
-        acc = gr.fragment("acc", [BM, BN], gr.fp32, mma.c, on=warps)  # [2,4].[4,4].[16,8]: warps . registers . atom
+        a, b = Staged(a_is, kA, BM, BK, STAGES, threads), Staged(b_is, kB, BN, BK, STAGES, threads)
+        a.fragments(wm, WM, MK, mma.a, my[wm, wn])  # indexed by its own coordinates: my warp, no branch
+        b.fragments(wn, WN, MK, mma.b, my[wm, wn])
+        acc = gr.fragment("acc", [BM, BN], acc_type, mma.c, on=my)  # [2,4].[4,4].[16,8]: warps . registers . atom
         rd, wr = gr.ring("rd", STAGES), gr.ring("wr", STAGES)
 
         def load(k: Any) -> None:  # past the last tile: an empty tile, zero-filled
-            gr.move(sA[wr.index], kA[k], on=threads, atom=cp)
-            gr.move(sB[wr.index], kB[k], on=threads, atom=cp)
-            gr.commit(cp)
+            a.copy(k, wr.index)
+            b.copy(k, wr.index)
+            if asynchronous:
+                gr.commit(CP)
+
+        def arrive() -> None:  # the tile last loaded, but for asynchronous copies
+            a.arrive(wr.index)
+            b.arrive(wr.index)
             wr.advance()
 
         def fragments(j: int) -> None:  # slice j of the stage being read, to registers
-            gr.move(ra[j % 2], sA[rd.index].tile([WM, 16])[wm, j], atom=ldsm)
-            gr.move(rb[j % 2], sB[rd.index].tile([WN, 16])[wn, j], atom=ldsm)
+            a.load(rd.index, j)
+            b.load(rd.index, j)
 
         def next_stage() -> None:
-            gr.wait(cp, pending=STAGES - 2)
+            if asynchronous:
+                gr.wait(CP, pending=STAGES - 2)
             gr.barrier()
 
         gr.init(acc, 0)
         with gr.matmul(acc, gA, gB.T):  # the promise: acc += gA @ gB.T
             for k in range(STAGES - 1):
                 load(k)
+                arrive()
             next_stage()
             fragments(0)
-            for k in gr.loop("k", gr.ceil_div(K, BK)):
+            for k in gr.loop("k", steps):
                 load(k + STAGES - 1)  # into the stage that was read at k-1
                 for j in range(KB):  # a Python loop: unrolled
                     if j == KB - 1:
+                        arrive()
                         rd.advance()
                         next_stage()
                     fragments((j + 1) % KB)
-                    gr.matmul(acc[wm, wn], ra[j % 2], rb[j % 2].T, atom=mma)
-            gr.wait(cp, pending=0)
+                    gr.matmul(acc[wm, wn], a.ready(j), b.ready(j).T, atom=mma)
+            if asynchronous:
+                gr.wait(CP, pending=0)
             gr.barrier()
-
-        rbias = acc.reduced(0, "rbias", gr.fp16)  # [1,BN]: the columns this thread owns
-        gr.move(rbias, bias.tile([BN])[bn].reshape(0, [1, BN]), atom=gr.atom("ld.global.b32"))
-        rC = gr.fragment("rC", [BM, BN], gr.fp16, mma.c, on=warps)
-        rC[:] = epilogue(acc, rbias)
-        sC = gr.alloc("sC", [BM, BN], gr.fp16, gr.SH, swizzle=gr.swizzle(BN, gr.fp16), over=[sA, sB])
-        gr.move(sC, rC, atom=gr.atom("st.shared.b32"))
-        gr.barrier()
-        gr.move(
-            C.tile([BM, BN])[bm, bn], sC, on=threads, atom=(gr.atom("ld.shared.v4.b32"), gr.atom("st.global.v4.b32"))
-        )
+        result.store(acc, None if split_k else epilogue, mma.c, my, threads, over=[a.shared, b.shared])
     return kernel

@@ -271,3 +271,28 @@ def test_flushing_is_asked_for(name):
 
     assert f'"{instruction}.approx.f32 ' in source()
     assert f'"{instruction}.approx.ftz.f32 ' in source(ftz=True)
+
+
+def part_by_part(group):
+    with gr.Kernel("k") as kernel:
+        x = gr.input("x", [64, 32], gr.fp32, align_bytes=8)
+        y = gr.output("y", [64, 32], gr.fp32, align_bytes=8)
+        gr.blocks(1)
+        warps = gr.threads(128).tile(32).reshape(0, gr.Layout((2, 2)))
+        (wm, wn), _ = warps.indices()
+        whole = accumulators("whole", [64, 32], gr.fp32, warps)
+        load(whole, x)
+        own = accumulators("own", [16, 16], gr.fp32, group(warps, wm, wn))
+        for i in range(2):
+            own[:] = whole[wm, wn].tile([16, None])[i, 0] * 2
+            gr.move(y.tile([32, 16])[wm, wn].tile([16, None])[i, 0], own, atom="st.global.v2.b32")
+    return kernel
+
+
+def test_a_warp_combines_its_part_of_a_larger_fragment_with_its_own():
+    x = np.arange(64 * 32, dtype=np.float32).reshape(64, 32)
+    y = np.zeros_like(x)
+    part_by_part(lambda warps, wm, wn: warps[wm, wn]).simulate(x, y)
+    np.testing.assert_array_equal(y, 2 * x)
+    with pytest.raises(gr.LayoutError, match="POINTWISE_OWNER"):
+        part_by_part(lambda warps, wm, wn: warps[0, 0])

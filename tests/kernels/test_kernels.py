@@ -160,7 +160,7 @@ FUNCTION = "a function of the accumulators and the bias, such as lambda x, b: gr
     ("build", "arguments", "want"),
     [
         (gemm_sm80, {"BM": 0}, "an integer, 32 or more, a multiple of 32"),
-        (gemm_sm80, {"BN": "64"}, "an integer, 32 or more, a multiple of 32"),
+        (gemm_sm80, {"BN": "64"}, "an integer, 64 or more, a multiple of 64"),
         (gemm_sm80, {"STAGES": 1}, "an integer, 2 or more"),
         (gemm_sm80, {"STAGES": 2.0}, "an integer, 2 or more"),
         (gemm_sm80, {"STAGES": True}, "an integer, 2 or more"),

@@ -117,3 +117,19 @@ def test_loading_ahead_of_the_promise_is_legal() -> None:
 def test_a_fault_of_a_pipeline_is_reported_at_its_level(fault: str) -> None:
     errors = pipelined(fault).check(K=40).errors
     assert {e.where for e in errors} == {f"promises.py:{line_of(PIPELINE_FAULTS[fault])}"}, [e.text for e in errors]
+
+
+def test_strides_that_are_not_given_keep_elements_apart() -> None:
+    with gr.Kernel("k") as kernel:
+        m, n, b, outer, line = gr.sym("m"), gr.sym("n"), gr.sym("b"), gr.sym("outer"), gr.sym("line", multiple_of=4)
+        x = gr.input("x", gr.Layout((b, m, n), (outer, line, 1)), gr.fp32)
+        y = gr.output("y", gr.Layout((m, n), (1, line)), gr.fp32)
+        (i, j) = gr.blocks(m, n).indices()
+        r = gr.alloc("r", [], gr.fp32, gr.RF)
+        gr.move(r, x[0, i, j])
+        gr.move(y[i, j], r)
+    assert kernel.check().sizes == {"b": 3, "m": 3, "n": 3, "outer": 11, "line": 4}
+    assert kernel.check(n=6).sizes == {"b": 3, "m": 3, "n": 6, "outer": 22, "line": 8}
+    assert kernel.check(n=6).ok
+    assert kernel.check(m=6, n=2).sizes["line"] == 8  # y has its 6 rows in a line
+    assert kernel.check(line=12).sizes["line"] == 12

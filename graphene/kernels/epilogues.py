@@ -1,0 +1,97 @@
+"""What a product does to its accumulators before they are rounded once and stored: pointwise functions in fp32.
+
+An epilogue is any Python function of registers that returns an expression, ``lambda x: gr.max(x, 0)``. The activations
+here are by the names that `graphene.ops.matmul` takes. Errors are of fp32 arithmetic against float64 over all fp32
+arguments where the result is normal: relative unless a bound is absolute.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import graphene as gr
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Pointwise: TypeAlias = "Callable[..., Any]"
+
+__all__ = ["ACTIVATIONS", "activation", "gelu", "gelu_tanh", "linear", "relu", "sigmoid", "silu", "tanh"]
+
+LOG2_E = math.log2(math.e)
+
+
+def relu(x: Any) -> Any:
+    """The value where it is positive, or no number; else 0."""
+    return gr.where(x < 0, 0, x)
+
+
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + e^-x), within 2^-20 (through ex2.approx and rcp.approx; the argument of ex2 is rounded)."""
+    return gr.rcp(1 + gr.exp2(x * -LOG2_E))
+
+
+def silu(x: Any) -> Any:
+    """X * sigmoid(x), the swish function."""
+    return x * sigmoid(x)
+
+
+def gelu(x: Any) -> Any:
+    """x/2 * (1 + erf(x / sqrt 2)), PyTorch's default: within 2^-22 * |x|."""
+    half = x * 0.5
+    return gr.fma(half, gr.erf(x * math.sqrt(0.5)), half)
+
+
+def gelu_tanh(x: Any) -> Any:
+    """PyTorch's approximate="tanh": x/2 * (1 + tanh u) = x * sigmoid(2u) with u = sqrt(2/pi) * (x + 0.044715 x^3)."""
+    u2 = x * gr.fma(x * x, 2 * 0.044715 * math.sqrt(2 / math.pi), 2 * math.sqrt(2 / math.pi))
+    return x * sigmoid(u2)
+
+
+def tanh(x: Any) -> Any:
+    """Hyperbolic tangent within 2^-20: (1 - t) / (1 + t) with t = e^-2|x|, near zero its series.
+
+    PTX tanh.approx (gr.tanh) is one instruction but wrong in the eleventh bit, which shows in a float16 result.
+    """
+    t = gr.exp2(gr.abs(x) * (-2 * LOG2_E))
+    large = (1 - t) * gr.rcp(1 + t)
+    s = x * x
+    series = gr.fma(gr.fma(gr.fma(s, 62 / 2835, -17 / 315), s, 2 / 15), s, -1 / 3)  # of (tanh x / x - 1) / x^2
+    small = gr.fma(series * s, x, x)
+    return gr.where(s < 0.0625, small, gr.where(x < 0, -large, large))
+
+
+ACTIVATIONS: dict[str | None, Callable[[Any], Any]] = {
+    None: lambda x: x,
+    "relu": relu,
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "silu": silu,
+    "tanh": tanh,
+    "sigmoid": sigmoid,
+}
+
+
+def activation(name: str | Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+    """The activation of a name, or the function itself. Raises ValueError for an unknown name."""
+    if callable(name):
+        return name
+    if name not in ACTIVATIONS:
+        known = ", ".join(repr(k) for k in ACTIVATIONS)
+        raise ValueError(f"activation must be one of {known} or a function of registers, got {name!r}")
+    return ACTIVATIONS[name]
+
+
+def linear(act: str | Callable[[Any], Any] | None = None, bias: bool = False, residual: bool = False) -> Pointwise:
+    """``act(x + bias) + residual``: the epilogue of a linear layer, for a kernel that has those arguments."""
+    function = activation(act)
+
+    def epilogue(x: Any, *extras: Any) -> Any:
+        rest = list(extras)
+        if bias:
+            x = x + rest.pop(0)
+        x = function(x)
+        return x + rest.pop(0) if residual else x
+
+    return epilogue

@@ -1,0 +1,148 @@
+"""The operands of a product, A and B, on their way from global memory to the fragments of tensor cores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import graphene as gr
+
+if TYPE_CHECKING:
+    from graphene.dtypes import DType
+
+__all__ = ["MATRIX_ATOMS", "Operand", "Staged", "access", "matrix"]
+
+# By the type in memory: the matrix instruction, and how many k it takes. fp32 is rounded to tf32 in registers.
+MATRIX_ATOMS = {
+    "fp16": ("mma.m16n8k16.f32.f16", 16),
+    "bf16": ("mma.m16n8k16.f32.bf16", 16),
+    "fp32": ("mma.m16n8k8.f32.tf32", 8),
+    "i8": ("mma.m16n8k32.s32.s8", 32),
+}
+COPIES = {16: "cp.async.cg.16", 8: "cp.async.ca.8", 4: "cp.async.ca.4"}
+WIDTHS = {16: "v4.b32", 8: "v2.b32", 4: "b32", 2: "b16", 1: "b8"}
+
+
+def access(kind: str, width_bytes: int) -> Any:
+    """The atom of a plain access of so many bytes: ``access("ld.global", 8)`` is ld.global.v2.b32."""
+    return gr.atom(f"{kind}.{WIDTHS[width_bytes]}")
+
+
+def matrix(
+    declare: Any, name: str, shape: Any, batch: list[Any], dtype: DType, align_bytes: int, row_major: bool = True
+) -> Any:
+    """An argument of two modes, one of them contiguous, behind those of `batch`; any other strides."""
+    vector = max(align_bytes * 8 // dtype.bits, 1)
+    line = gr.sym(f"ld_{name}", multiple_of=vector)
+    outer = [gr.sym(f"{size}_{name}", multiple_of=vector) for size in batch]
+    layout = gr.Layout((*batch, *shape), (*outer, *((line, 1) if row_major else (1, line))))
+    return declare(name, layout, dtype, align_bytes=align_bytes)
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A matrix of `rows` (m of A, n of B) by k in global memory.
+
+    ``along_k``: k is its contiguous mode. ``align_bytes``: what the addresses of its contiguous lines and their length
+    are multiples of. ``padded``: the length of its lines is a size of its own, not below what they hold; the rest is 0.
+    """
+
+    name: str
+    dtype: DType
+    along_k: bool
+    align_bytes: int
+    padded: bool = False
+
+    @property
+    def vector(self) -> int:
+        """How many elements are copied at once: what lengths and strides are multiples of."""
+        return max(self.align_bytes * 8 // self.dtype.bits, 1)
+
+    def fact(self, k: bool) -> int:
+        """What the size of k, or of the rows, has to be a multiple of for this operand."""
+        return self.vector if k == self.along_k and not self.padded else 1
+
+    def argument(self, rows: Any, ks: Any, batch: list[Any], transposed: bool) -> Any:
+        """Declares it: (rows, k), (k, rows) if transposed, behind the batch."""
+        if self.padded:
+            length = gr.sym(f"length_{self.name}", multiple_of=self.vector)
+            rows, ks = (rows, length) if self.along_k else (length, ks)
+        shape, contiguous = ((ks, rows), not self.along_k) if transposed else ((rows, ks), self.along_k)
+        return matrix(gr.input, self.name, shape, batch, self.dtype, self.align_bytes, contiguous)
+
+    def staged(self, rows: int, ks: int, stages: int) -> Any:
+        """Tiles [rows,ks] in shared memory, contiguous as in global memory; fragments load without bank conflicts."""
+        line = ks if self.along_k else rows
+        layout = gr.Layout((rows, ks), (ks, 1) if self.along_k else (1, rows))
+        swizzle = gr.swizzle(line, self.dtype)
+        if self.dtype.bits == 32 and not self.along_k:  # a warp reads 8 rows at 4 k
+            swizzle = gr.Swizzle(2, 3, line.bit_length() - 4)
+        return gr.alloc(f"s{self.name}", layout, self.dtype, gr.SH, stages=stages, swizzle=swizzle)
+
+    def held(self, rows: int, ks: int, threads: Any) -> Any:
+        """A tile [rows,ks] in registers, 16 bytes of a line side by side to a thread, threads along lines first."""
+        chunk = 128 // self.dtype.bits
+        line, along, across, other = (ks, rows, 1, rows) if self.along_k else (rows, 1, rows, ks)
+        per_line = min(line // chunk, threads.size)
+        lines = threads.size // per_line
+        thread = gr.Layout((per_line, lines), (chunk * along, across))
+        value = gr.Layout(
+            (chunk, line // (chunk * per_line), other // lines), (along, chunk * per_line * along, lines * across)
+        )
+        return gr.fragment(f"g{self.name}", [rows, ks], self.dtype, gr.tv(thread, value), on=threads)
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether its vectors are wide enough for asynchronous copies."""
+        return self.align_bytes in COPIES
+
+    @property
+    def fragment_atom(self) -> Any:
+        """What loads fragments from shared memory."""
+        if self.dtype.bits == 16:
+            return gr.atom("ldmatrix.x4" if self.along_k else "ldmatrix.x4.trans")
+        return access("ld.shared", 4 if self.along_k or self.dtype.bits == 32 else 1)
+
+
+class Staged:
+    """The tiles of one operand that a block multiplies: global memory -> shared memory -> fragments of a warp.
+
+    Vectors of at least 4 bytes are copied asynchronously; narrower ones pass through registers, a tile at a time.
+    Fragments of consecutive slices of k alternate between two sets of registers; fp32 is rounded to tf32 before use.
+    """
+
+    def __init__(self, operand: Operand, tiles: Any, rows: int, ks: int, stages: int, threads: Any) -> None:
+        self.operand, self.tiles, self.threads = operand, tiles, threads
+        self.shared = operand.staged(rows, ks, stages)
+        self.held = None if operand.asynchronous else operand.held(rows, ks, threads)
+
+    def fragments(self, part: Any, rows: int, ks: int, tv: Any, warp: Any) -> None:
+        """Declares the fragments: `rows` of the tiles, those at `part`, and slices of `ks`."""
+        o = self.operand
+        self.part, self.slice = part, [rows, ks]
+        self.loaded = gr.fragment(f"r{o.name}", [rows, ks], o.dtype, tv, on=warp, stages=2)
+        self.rounded = gr.fragment(f"t{o.name}", [rows, ks], gr.tf32, tv, on=warp) if o.dtype == gr.fp32 else None
+
+    def copy(self, k: Any, stage: Any) -> None:
+        """Starts bringing tile k; past the last one an empty tile: zeros."""
+        if self.held is None:
+            gr.move(self.shared[stage], self.tiles[k], on=self.threads, atom=COPIES[self.operand.align_bytes])
+        else:
+            gr.move(self.held, self.tiles[k], atom=access("ld.global", self.operand.align_bytes))
+
+    def arrive(self, stage: Any) -> None:
+        """Stores what was loaded to registers, before the barrier that makes the tile everybody's."""
+        if self.held is not None:
+            gr.move(self.shared[stage], self.held, atom=access("st.shared", 16))
+
+    def load(self, stage: Any, j: int) -> None:
+        """Slice j of a stage, to registers."""
+        source = self.shared[stage].tile(self.slice)[self.part, j]
+        gr.move(self.loaded[j % 2], source, atom=self.operand.fragment_atom)
+
+    def ready(self, j: int) -> Any:
+        """The fragment of slice j, as the matrix instruction takes it."""
+        if self.rounded is None:
+            return self.loaded[j % 2]
+        self.rounded[:] = gr.cast(self.loaded[j % 2], gr.tf32)
+        return self.rounded
