@@ -1,7 +1,16 @@
-"""The kernels whose mutants are judged, with arguments of calls and sizes of a check: as small as they still tell."""
+"""The kernels whose mutants are judged, with arguments of calls and sizes of a check: as small as they still tell.
+
+Every function of graphene/kernels and of examples that returns a ``gr.Kernel`` has a case under its name:
+
+    @case("scale")
+    def _() -> Case:
+        x = normal(0, 70)
+        return Case(scale(64), [lambda: [x, np.zeros_like(x)]], {"N": 40}, sample=60)
+"""
 
 from __future__ import annotations
 
+import ast
 import runpy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,17 +21,59 @@ import numpy as np
 
 import graphene as gr
 from graphene.kernels import flash_fwd, fused_mlp, gemm_sm80, layernorm
+from graphene.testing.mutate import Mutant, mutants
 
 ROOT = Path(__file__).parents[2]
+SYNCHRONISATION = ("synchronisation left out", "wait count + 1")
 
 
 @dataclass(frozen=True)
 class Case:
-    """``calls`` make the arguments of each call that is compared; ``sizes`` are those of ``check``."""
+    """``calls`` make the arguments of each call that is compared; ``sizes`` are those of ``check``.
+
+    ``sample``: how many mutants are judged, spread over the text, beside those of synchronisation, which all are; None:
+    all. A kernel whose mutants take more than some 20 seconds has one.
+    """
 
     kernel: gr.Kernel
     calls: list[Callable[[], Sequence[Any]]]
     sizes: dict[str, int] = field(default_factory=dict)
+    sample: int | None = None
+
+    def mutants(self) -> list[Mutant]:
+        """Those that are judged, in the order of the text."""
+        found = mutants(self.kernel)
+        others = [m for m in found if m.operator not in SYNCHRONISATION]
+        if self.sample is None or len(others) <= self.sample:
+            return found
+        kept = {others[i * len(others) // self.sample].text for i in range(self.sample)}
+        return [m for m in found if m.operator in SYNCHRONISATION or m.text in kept]
+
+
+CASES: dict[str, Callable[[], Case]] = {}
+
+
+def case(name: str) -> Callable[[Callable[[], Case]], Callable[[], Case]]:
+    """Registers the case of the function ``name``; of a second one of the same function: ``"name, what differs"``."""
+
+    def register(make: Callable[[], Case]) -> Callable[[], Case]:
+        assert name not in CASES, name
+        CASES[name] = make
+        return make
+
+    return register
+
+
+def builders() -> set[str]:
+    """The functions that return a kernel, by name: of the library and of the examples."""
+    found = set()
+    for path in [*ROOT.glob("graphene/kernels/*.py"), *ROOT.glob("examples/*.py")]:
+        for node in ast.parse(path.read_text()).body:
+            if not isinstance(node, ast.FunctionDef) or node.name.startswith("_") or node.returns is None:
+                continue
+            if ast.unparse(node.returns) in ("gr.Kernel", "Kernel", "graphene.Kernel"):
+                found.add(node.name)
+    return found
 
 
 def example(name: str, function: str) -> Any:
@@ -33,7 +84,8 @@ def normal(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float16)
 
 
-def fig8() -> Case:
+@case("simple_gemm")
+def _() -> Case:
     """The paper's root is a generic Spec, which promises nothing: here it says what it means."""
     text = str(example("03_simple_gemm", "simple_gemm")(256, 256, 3))
     kernel = gr.parse(text.replace("%3 <- Spec<<<", "%3 <- MatMul<<<"))
@@ -41,25 +93,36 @@ def fig8() -> Case:
     return Case(kernel, [lambda: [a, b, c]])
 
 
-def ldmatrix() -> Case:
+@case("ldmatrix")
+def _() -> Case:
     tile = np.arange(256, dtype=np.float16).reshape(16, 16)
     return Case(example("02_ldmatrix", "ldmatrix")(), [lambda: [tile, np.zeros((32, 8), np.float16)]])
 
 
-def tensor_core_tile() -> Case:
+@case("tensor_core_tile")
+def _() -> Case:
     a, b = normal(0, 128, 64), normal(1, 128, 64)
     kernel = example("04_tensor_core_tile", "tensor_core_tile")()
     return Case(kernel, [lambda: [a, b, np.full((128, 128), np.nan, np.float32)]], {"M": 64, "N": 64, "K": 64})
 
 
-def gemm() -> Case:
+@case("mfma_64x32")
+def _() -> Case:
+    rng = np.random.default_rng(0)
+    a, b, c = (rng.integers(-8, 8, shape).astype(np.float32) for shape in ((64, 3), (3, 32), (64, 32)))
+    return Case(example("05_amd_mfma", "mfma_64x32")(3), [lambda: [a, b, c]])
+
+
+@case("gemm_sm80")
+def _() -> Case:
     m, n, k = 70, 72, 232  # ragged everywhere, and more than twice as many k-tiles as stages
     a, b, bias = normal(0, m, k), normal(1, n, k), normal(2, n)
     kernel = gemm_sm80(64, 64, 32, 3)
     return Case(kernel, [lambda: [a, b, bias, np.zeros((m, n), np.float16)]], {"M": 40, "N": 40, "K": 72})
 
 
-def attention() -> Case:
+@case("flash_fwd")
+def _() -> Case:
     heads = 2
 
     def call(sq: int, sk: int) -> list[Any]:
@@ -71,24 +134,15 @@ def attention() -> Case:
     return Case(flash_fwd(32, 32, 16, 2, True), [lambda: call(35, 70), lambda: call(35, 1)], sizes)
 
 
-def normalisation() -> Case:
+@case("layernorm")
+def _() -> Case:
     x, gamma, beta = normal(0, 3, 1000), normal(1, 1000), normal(2, 1000)
     return Case(layernorm(1000), [lambda: [x, gamma, beta, np.zeros_like(x)]], {"M": 3})
 
 
-def mlp() -> Case:
+@case("fused_mlp")
+def _() -> Case:
     x = normal(0, 70, 64)
     weights = [(normal(1 + i, 64, 64) / 8).astype(np.float16) for i in range(3)]
     biases = [normal(7 + i, 64) for i in range(3)]
     return Case(fused_mlp(3, 64, 64), [lambda: [x, weights, biases, np.zeros((70, 64), np.float16)]], {"M": 10})
-
-
-CASES: dict[str, Callable[[], Case]] = {
-    "fig8": fig8,
-    "ldmatrix": ldmatrix,
-    "tensor_core_tile": tensor_core_tile,
-    "gemm_sm80": gemm,
-    "flash_attention": attention,
-    "layernorm": normalisation,
-    "fused_mlp": mlp,
-}

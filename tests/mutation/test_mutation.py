@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import re
@@ -20,16 +21,16 @@ from graphene.testing.mutate import Mutant, Verdict, judge, mutants, table
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
-from cases import CASES, Case  # noqa: E402
+from cases import CASES, SYNCHRONISATION, Case, builders  # noqa: E402
 
 REASONS = json.loads((HERE / "equivalent.json").read_text())
-PARTS = {"flash_attention": 6, "gemm_sm80": 6, "fused_mlp": 6, "tensor_core_tile": 2}
+PARTS = {"flash_fwd": 6, "gemm_sm80": 6, "fused_mlp": 6, "tensor_core_tile": 2}
 
 
 @functools.cache
 def prepared(name: str) -> tuple[Case, list[Mutant]]:
     case = CASES[name]()
-    return case, mutants(case.kernel)
+    return case, case.mutants()
 
 
 def verdicts(name: str, part: int = 0, parts: int = 1) -> list[Verdict]:
@@ -55,6 +56,22 @@ def test_mutants_are_told_from_their_kernel(name: str, part: int) -> None:
     assert not unexplained, "\n".join(f"{v.kind}: {v.mutant}" for v in unexplained)
 
 
+def test_every_kernel_has_its_mutants_judged() -> None:
+    missing = builders() - {name.partition(",")[0] for name in CASES}
+    assert not missing, f"tests/mutation/cases.py lacks a case for each of: {', '.join(sorted(missing))}"
+    assert {"gemm_sm80", "flash_fwd", "mfma_64x32"} <= builders()
+
+
+def test_a_sample_keeps_every_mutant_of_synchronisation() -> None:
+    case, found = prepared("gemm_sm80")
+    few = dataclasses.replace(case, sample=10).mutants()
+    everything = mutants(case.kernel)
+    assert found == [m for m in everything if m in found]
+    synchronisation = [m for m in everything if m.operator in SYNCHRONISATION]
+    assert [m for m in few if m.operator in SYNCHRONISATION] == synchronisation
+    assert len(few) == len(synchronisation) + 10
+
+
 def test_the_kernels_themselves_are_clean() -> None:
     for name in CASES:
         case, _ = prepared(name)
@@ -63,7 +80,7 @@ def test_the_kernels_themselves_are_clean() -> None:
             case.kernel.simulate(*case.calls[0](), seed=seed)
 
 
-@pytest.mark.parametrize("name", ["gemm_sm80", "flash_attention", "layernorm", "fused_mlp"])
+@pytest.mark.parametrize("name", ["gemm_sm80", "flash_fwd", "layernorm", "fused_mlp"])
 def test_partial_tiles_need_their_predicates(name: str) -> None:
     """They are implied by the views, not written in the text: left out, something outside is touched."""
     case, _ = prepared(name)
@@ -112,11 +129,15 @@ def page() -> str:
         explained = [
             Verdict(v.mutant, "equal", v.detail) if v.kind == "missed" else v for v in found
         ]  # what a promise leaves open
-        out += ["", f"## {name}", "", "```", table(explained), "```", ""]
+        out += ["", f"## {name}", "", "```", table(explained), "```"]
+        case, _ = prepared(name)
+        if case.sample is not None and len(found) < (total := len(mutants(case.kernel))):
+            out += ["", f"{len(found)} of {total} are judged, spread over the text; of synchronisation all."]
         why: dict[str, list[Mutant]] = {}
         for v in explained:
             if v.kind == "equal":
                 why.setdefault(reason(name, v.mutant) or "", []).append(v.mutant)
+        out += [""] if why else []
         out += [f"- {text} ({len(ms)}, as `{ms[0].before}`)" for text, ms in why.items()]
     return "\n".join(out) + "\n"
 
