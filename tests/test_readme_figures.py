@@ -84,3 +84,10 @@ def test_the_versions_above_the_table_are_those_of_every_file() -> None:
         assert machine["torch"].startswith(stated[1])
         assert machine["cuda_driver"] == stated[2]
         assert machine["nvidia-cuda-nvrtc"].startswith(stated[3])
+
+
+def test_false_alarms() -> None:
+    recorded = json.loads((ROOT / "benchmarks/results/seeds_cpu.json").read_text())
+    alarms, seeds = sum(recorded["alarms"].values()), recorded["seeds"]
+    command = recorded["command"].partition(" --jobs")[0]
+    assert f"{alarms} false alarms in {seeds} schedules of each kernel of the library: `{command}`" in README
