@@ -114,14 +114,19 @@ def define_atom(**fields: Any) -> list[Atom]:
       ("[2,2].[1,2].b16.RF", "[1,8:_,1].b16.SH"), ``tile`` ("m16,k16"), ``tv`` ("(4,8):(32,1);(2,2,2):(16,8,128)"),
       ``access`` ("read", "write", "update"), ``via`` ("natural", "lvalue"), ``reg`` ("r/2"), ``require``
       (["align(src) % 16 == 0"])
-    - ``attrs``: dict of attribute -> accepted values ("*const", "*expr" for any number or integer)
+    - ``attrs``: dict of attribute -> accepted values, such as ``{"cache": ["lu"], "fill": ["*const"]}`` ("*const",
+      "*expr" for any number or integer); of an attribute that is not listed a spec may only say the kind's default
+    - ``is_default``: True (as it is unless said): implements leaves that name no atom; refused if another default would
+      match one of them, too. False: reached by ``atom=`` alone
     - ``ptx`` or ``cxx``: the text with holes: "$dst", "{$dst}" (all registers in braces), "$dst[1]", "$attribute";
       "{?x: ...}" is printed where attribute x is not its kind's default ("$}" is a brace in there), "{?guard:...}"
       where an input may be outside, "$src.bytes" is how many of its bytes are inside; in C++ "$dst..." lists all values
-    - ``helper``, ``guard`` ("refuse", "branch", ...), ``done``, ``is_default``, ``numerics``
+    - ``helper``: C++ that the text calls; ``guard``: how a partial tile is realised ("refuse", "branch", "bytes",
+      "redirect"); ``done``: "now", or the domain that gr.commit and gr.wait complete ("group:cp_async"); ``numerics``
     - ``family``: list of (parameter names, rows); "${N/8}" is substituted in every string
 
-    Raises SelectError ATOM_SYNTAX, ATOM_TV, ATOM_TEXT, ATOM_DEFINITION, ATOM_OVERLAP; nothing is registered then.
+    Raises SelectError ATOM_SYNTAX, ATOM_TV, ATOM_TEXT, ATOM_DEFINITION, ATOM_OVERLAP; TypeError for a field of the
+    wrong type or an unknown one; nothing is registered then. docs/add_an_instruction.md has examples.
     """
     if "in_" in fields:
         fields["in"] = fields.pop("in_")

@@ -41,6 +41,12 @@ def _atom_name(atom: Any) -> str:
     raise TypeError(f"atom= takes an atom, a family, a name or a list of them, got {atom!r}")
 
 
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, str) or not hasattr(value, "__float__"):
+        raise TypeError(f"{name}= takes a number, got {value!r}")
+    return float(value)
+
+
 def _record(kind: str, outs: Any, ins: Any, on: On, atom: Any = None, means: str = "", **attrs: Any) -> SpecHandle:
     return _core.record_spec(kind, outs, ins, attrs, on, _atom_name(atom), means)
 
@@ -66,10 +72,11 @@ def move(
 
     Between memories, by the threads `on` and an atom (or two, staging through registers), vector i belongs to thread
     i mod T, contiguous mode first; `tv` says otherwise: (thread, value) -> colexicographic element of the tile, the
-    values of one vector side by side. `fill` is what elements outside of a partial source read as. Raises SelectError
-    COLLECTIVE_SHAPE, COLLECTIVE_ATOM, COLLECTIVE_VECTOR, COLLECTIVE_FRAGMENT.
+    values of one vector side by side. `fill` is what elements outside of a partial source read as; asynchronous
+    copies can only write zeros there: for another fill copy through registers, or mask with gr.where. Raises
+    SelectError COLLECTIVE_SHAPE, COLLECTIVE_ATOM, COLLECTIVE_VECTOR, COLLECTIVE_FRAGMENT.
     """
-    attrs["fill"] = float(fill)
+    attrs["fill"] = _number("fill", fill)
     return _core.record_spec("Move", dst, (src,), attrs, on, _atom_name(atom), "", tv)
 
 
@@ -132,4 +139,4 @@ def shfl(out: Tensor, x: Tensor, mode: str, arg: IntLike, on: On = None, atom: A
 
 def init(t: Tensor, value: float, on: On = None, atom: Any = None, **attrs: Any) -> SpecHandle:
     """Sets every element of a tensor to a number."""
-    return _record("Init", t, (), on, atom, value=float(value), **attrs)
+    return _record("Init", t, (), on, atom, value=_number("value", value), **attrs)

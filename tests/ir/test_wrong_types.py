@@ -32,6 +32,8 @@ def recorded(body: Callable[[gr.Tensor, gr.Tensor], Any]) -> None:
             TypeError,
             "tv= takes an operand of an atom such as",
         ),
+        (lambda x, r: gr.move(r[0], x[0], fill="a"), TypeError, "fill= takes a number, got 'a'"),
+        (lambda x, r: gr.init(r, None), TypeError, "value= takes a number, got None"),
         (lambda x, r: gr.atom(3), TypeError, "an atom's name is a string such as 'ldmatrix.x4', got 3"),
         (lambda x, r: gr.wait(gr.fp16, 0), TypeError, "an atom, a family or its name is needed, got gr.fp16"),
         (lambda x, r: gr.commit(3), TypeError, "an atom, a family or its name is needed, got 3"),
