@@ -31,6 +31,18 @@ def test_links_and_files_named_exist(page: Path) -> None:
     assert not missing
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/simulator.md"])
+def test_the_code_of_a_page_runs(page: str, tmp_path: Path) -> None:
+    """Its blocks are one program. (docs/language.md and docs/add_an_instruction.md have tests of their own.)"""
+    code = "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL))
+    (tmp_path / "page.py").write_text(code)
+    command = [sys.executable, str(tmp_path / "page.py")]
+    done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    if page == "docs/simulator.md":
+        assert "left out: SIM_RACE" in done.stdout
+
+
 def test_notebook(tmp_path: Path) -> None:
     nbclient = pytest.importorskip("nbclient", reason="pip install 'graphene-ir[test]' brings it")
     nbformat = pytest.importorskip("nbformat")

@@ -319,9 +319,9 @@ ReadResult read_slowly(const Context& c, std::optional<std::intptr_t> stream) {
   if (const auto d = attribute(o, "__array_interface__")) {
     // NumPy's masked arrays show the memory under their mask.
     if (attribute(o, "mask") && attribute(o, "filled"))
-      return c.problem(Code::LAUNCH_TYPE, "is a masked array, and kernels know no masks",
-                       {"got:  " + type_name(c.object)},
-                       "pass " + c.name + ".filled(0), or " + c.name + ".data where nothing is masked");
+      return c.problem(
+          Code::LAUNCH_TYPE, "is a masked array, and kernels know no masks", {"got:  " + type_name(c.object)},
+          "pass " + c.name + ".data, the numbers without the mask; of what is only read, " + c.name + ".filled(0)");
     return read_array_interface(c, py::cast<py::dict>(*d), false);
   }
   if (attribute(o, "data_ptr") && attribute(o, "stride")) return read_torch(c);

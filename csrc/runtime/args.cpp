@@ -108,6 +108,11 @@ class Binder {
     }
   }
 
+  // A copy is not where the caller looks for the result.
+  static std::string and_back(const Tensor& t) {
+    return t.spec->access == Access::Read ? "" : ", and copy the result back into " + t.name;
+  }
+
   // An array of NumPy's kind, and not a torch tensor.
   static bool array(const TensorArg& v) { return v.raw_bits; }
 
@@ -351,8 +356,8 @@ class Binder {
     for (const auto& [ours, theirs] : kNames) {
       if (t.spec->dtype.name != ours || (of_array && t.spec->dtype.name == "bf16")) continue;
       const std::string module = of_array ? "np." : "torch.";
-      return "pass " + t.name + (of_array ? ".astype(" : ".to(") + module + theirs +
-             "), or build the kernel for this dtype";
+      return "pass " + t.name + (of_array ? ".astype(" : ".to(") + module + theirs + ")" + and_back(t) +
+             "; or build the kernel for this dtype";
     }
     return "convert it, or build the kernel for this dtype";
   }
@@ -373,10 +378,10 @@ class Binder {
     const auto copy = [&](const char* function, const char* method) {
       return "pass " + (array(*t.value) ? module + function + "(" + t.name + ")" : t.name + method);
     };
-    if (rows) return copy(".ascontiguousarray", ".contiguous()") + ", or declare the strides as symbols";
+    if (rows) return copy(".ascontiguousarray", ".contiguous()") + and_back(t) + "; or declare the strides as symbols";
     if (columns)
-      return "the kernel takes it column-major: " + copy(".asfortranarray", ".mT.contiguous().mT") +
-             ", or declare it row-major";
+      return "the kernel takes it column-major: " + copy(".asfortranarray", ".mT.contiguous().mT") + and_back(t) +
+             "; or declare it row-major";
     return "pass a tensor with the declared strides, or declare the strides as symbols";
   }
 

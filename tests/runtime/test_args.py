@@ -137,11 +137,18 @@ def test_the_way_out_is_in_the_callers_own_library(gemm, check) -> None:
         return fix.removeprefix("  fix: pass ")
 
     wide = f16(16, 32)[:, :16]
-    assert fixes(wide, b, c) == "np.ascontiguousarray(A), or declare the strides as symbols"
-    assert fixes(Torch(wide, "torch.float16"), b, c) == "A.contiguous(), or declare the strides as symbols"
-    assert fixes(a, b, c.astype(np.float64)) == "C.astype(np.float32), or build the kernel for this dtype"
+    assert fixes(wide, b, c) == "np.ascontiguousarray(A); or declare the strides as symbols"
+    assert fixes(Torch(wide, "torch.float16"), b, c) == "A.contiguous(); or declare the strides as symbols"
+    assert (
+        fixes(a, b, c.astype(np.float64))
+        == "C.astype(np.float32), and copy the result back into C; or build the kernel for this dtype"
+    )
+    assert fixes(a.astype(np.float32), b, c) == "A.astype(np.float16); or build the kernel for this dtype"
     double = Torch(c.astype(np.float64), "torch.float64")
-    assert fixes(a, b, double) == "C.to(torch.float32), or build the kernel for this dtype"
+    assert (
+        fixes(a, b, double)
+        == "C.to(torch.float32), and copy the result back into C; or build the kernel for this dtype"
+    )
     assert fixes(a.astype(object), b, c) == "an array of a numeric dtype, such as A.astype(np.float32)"
     assert fixes(a.astype(">f2"), b, c) == "A.astype(A.dtype.newbyteorder('='))"
 
@@ -156,7 +163,7 @@ def test_masked_arrays_are_refused(gemm, check) -> None:
             f"gemm: argument '{name}' is a masked array, and kernels know no masks; nothing was launched   "
             "[LAUNCH_TYPE]\n"
             f"  got:  {type(args[0] if name == 'A' else args[2]).__module__}.MaskedArray\n"
-            f"  fix: pass {name}.filled(0), or {name}.data where nothing is masked"
+            f"  fix: pass {name}.data, the numbers without the mask; of what is only read, {name}.filled(0)"
         )
 
 
@@ -165,10 +172,10 @@ def test_wrong_strides_say_how_to_get_the_right_ones(gemm, check) -> None:
     e = refused(check, gemm, np.asfortranarray(f16(16, 24)), f16(16, 24).T, c, 1.0)
     assert "argument 'A' has the wrong strides" in str(e)
     assert "  want: [K,1] = [24,1]\n  got:  [1,16]" in str(e)
-    assert "fix: pass np.ascontiguousarray(A), or declare the strides as symbols" in str(e)
+    assert "fix: pass np.ascontiguousarray(A); or declare the strides as symbols" in str(e)
     e = refused(check, gemm, a, f16(16, 16), c, 1.0)
     assert "argument 'B' has the wrong strides" in str(e)
-    assert "fix: the kernel takes it column-major: pass np.asfortranarray(B), or" in str(e)
+    assert "fix: the kernel takes it column-major: pass np.asfortranarray(B); or" in str(e)
 
 
 def test_strides_of_one_element_and_of_nothing_do_not_matter(make, check) -> None:
