@@ -10,6 +10,7 @@
 #include "emit/prelude.h"
 #include "emit/registers.h"
 #include "ir/print.h"
+#include "lower/outside.h"
 
 namespace graphene::emit {
 
@@ -362,6 +363,10 @@ std::int64_t dynamic_shared_bytes(const Program& program) {
   return program.shared_bytes > kStaticSharedBytes ? program.shared_bytes : 0;
 }
 
-std::string cuda_source(const Program& program) { return KernelPrinter(program).print(); }
+std::string cuda_source(const Program& program) {
+  if (std::vector<Diagnostic> outside = lower::certainly_outside(program); !outside.empty())
+    throw Error(std::move(outside));
+  return KernelPrinter(program).print();
+}
 
 }  // namespace graphene::emit

@@ -9,6 +9,7 @@
 
 namespace graphene::emit {
 
+// Throws LayoutError TENSOR_INDEX for what lower::certainly_outside finds.
 [[nodiscard]] std::string cuda_source(const lower::Program& program);
 
 // Shared memory to ask for at launch: 0 where it is static.

@@ -220,5 +220,65 @@ def test_lanes_whose_addresses_an_instruction_ignores_claim_nothing() -> None:
 
 
 def test_the_code_makes_no_access_outside() -> None:
-    code = build(lambda t, x, y, s, r: gr.move(r, s[t + 1])).cuda_source("sm_80")
-    assert "t < 31" in code
+    code = build(lambda t, x, y, s, r: gr.move(r, x[t]), gr.sym("n", min=1)).cuda_source("sm_80")
+    assert "t < n" in code
+
+
+def refused(body: Body, n: Any = 32) -> list[str]:
+    with pytest.raises(gr.LayoutError) as error:
+        build(body, n).cuda_source("sm_80")
+    assert error.value.code == "TENSOR_INDEX"
+    return str(error.value).splitlines()
+
+
+def test_code_that_is_certainly_outside_is_not_printed() -> None:
+    """There the predicate would hide it, and nothing simulates."""
+    lines = refused(lambda t, x, y, s, r: gr.move(r, s[t + 1]))
+    assert lines[0].endswith(": an index past the end of a view of s   [TENSOR_INDEX]")
+    assert lines[1] == "    %6:[].fp32.RF <- Move<<<#3:[1].block, [].thread>>>(%8:[].fp32.SH)"
+    assert lines[2:] == [
+        "  index: @t + 1",
+        "  want: at most 31",
+        "  got: 32 where tid = 31",
+        "  fix: keep the index inside, or let only those threads access it whose index is inside: gr.if_(...)",
+    ]
+    assert "  got: -1 where tid = 0" in refused(lambda t, x, y, s, r: gr.move(s[t - 1], r))
+    assert "  got: 32 where tid = 31" in refused(lambda t, x, y, s, r: gr.move(r, x[t + 1]))
+    with pytest.raises(gr.LayoutError):
+        build(lambda t, x, y, s, r: gr.move(r, s[t + 1])).compile("sm_80")
+
+
+def test_in_the_last_turn_of_a_loop_and_in_a_branch() -> None:
+    def body(t: Any, x: gr.Tensor, y: gr.Tensor, s: gr.Tensor, r: gr.Tensor) -> None:
+        with gr.loop("i", 17, step=3) as i, gr.if_(t < 20):
+            gr.move(r, s[t + i])
+
+    assert "  got: 32 where tid = 17, i = 15" in refused(body)
+
+
+@pytest.mark.parametrize("case", ["a size decides", "a branch", "an exit", "a loop that may not run", "data", "a tile"])
+def test_what_may_be_inside_is_printed(case: str) -> None:
+    n = gr.sym("n", min=1)
+
+    def body(t: Any, x: gr.Tensor, y: gr.Tensor, s: gr.Tensor, r: gr.Tensor) -> None:
+        if case == "a size decides":
+            gr.move(r, x[t])
+        elif case == "a branch":
+            with gr.if_(t * 2 < 62), gr.loop("i", 2) as i:
+                gr.move(r, s[t + i])
+            with gr.if_(n > 5):
+                gr.move(r, s[t + 1])
+        elif case == "an exit":
+            gr.exit_if(n < 5)
+            gr.move(r, s[t + 1])
+        elif case == "a loop that may not run":
+            with gr.loop("i", n) as i:
+                gr.move(r, s[t + i])
+        elif case == "data":
+            last = gr.scalar("last", 0, min=0, max=40)
+            gr.move(r, s[last.value])
+        else:
+            gr.move(r, x.tile([8])[t][0])
+            gr.move(r, s.tile([5])[6][t % 5])
+
+    assert build(body, n).cuda_source("sm_80")
