@@ -182,6 +182,8 @@ def wait(atom: Any, pending: int) -> None:
     PTX cp.async.wait_group. It covers this thread's own copies: other threads need a barrier behind it. Raises as
     commit.
     """
+    if pending is None:  # an attribute that is None is one left out: the wait for everything, which is another one
+        raise TypeError("pending must be an integer, got None")
     _core.record_sync("wait", None, _atom_name(atom), {"pending": pending})
 
 

@@ -25,7 +25,8 @@ def input(name: str, layout: LayoutLike, dtype: DType, align_bytes: int | None =
     """An argument that the kernel only reads.
 
     `align_bytes`: what its address is a multiple of, a power of two (default: one element); checked at launch.
-    Raises VerifyError KERNEL_NONE outside of a kernel, KERNEL_NAME; LayoutError TENSOR_TYPE. Paper section 3.1.
+    Raises VerifyError KERNEL_NONE outside of a kernel, KERNEL_NAME; LayoutError TENSOR_TYPE, TENSOR_SIZE. Paper
+    section 3.1.
     """
     return _core.record_arg("input", name, layout, dtype, align_bytes, 0)
 
@@ -44,7 +45,7 @@ def inputs(name: str, n: int, layout: LayoutLike, dtype: DType, align_bytes: int
     """A list of `n` arguments of one type that the kernel only reads; the caller passes a list of tensors.
 
     ``W[i]`` is one of them, `i` an integer or an expression known at run time; nothing else can be done with the list.
-    Raises as input; ValueError unless n is positive; LayoutError INPUTS_INDEX for a list used as a tensor.
+    At most 1024. Raises as input; LayoutError INPUTS_INDEX for a list used as a tensor.
     """
     if n < 1:
         raise ValueError(f"inputs needs at least one tensor, got n={n}")
@@ -67,11 +68,6 @@ def tensor(name: str, layout: LayoutLike, dtype: DType, memory: Memory = GL) -> 
     return _core.tensor(name, layout, dtype, memory)
 
 
-def _check_stages(stages: int | None) -> None:
-    if stages == 0:
-        raise ValueError("stages must be at least 1, got 0; None for a tensor without stages")
-
-
 def alloc(
     name: str,
     layout: LayoutLike,
@@ -86,9 +82,8 @@ def alloc(
 
     `stages` puts a level of so many copies outside: ``t[i]`` is stage i. `swizzle` permutes the offsets of a stage.
     `over` reuses the bytes of other shared tensors. Alignment: 16 bytes, 1024 if swizzled, or `align_bytes`.
-    Raises LayoutError TENSOR_TYPE; VerifyError KERNEL_NAME; ValueError for stages=0. The paper's Allocate.
+    Raises LayoutError TENSOR_TYPE, TENSOR_SIZE; VerifyError KERNEL_NAME. The paper's Allocate.
     """
-    _check_stages(stages)
     return _core.record_alloc(name, layout, dtype, memory, stages, swizzle, over, align_bytes)
 
 
@@ -99,9 +94,8 @@ def fragment(
 
     `tv` says who holds what: an operand of an atom (``mma.c``), whose tile is repeated over registers and over the
     outer levels of `on`, or gr.tv(thread, value) over the whole shape. Prints as ``[warps].[registers].[atom]``.
-    Raises LayoutError FRAGMENT_SHAPE (the sizes do not divide), FRAGMENT_GROUP (the threads do not fit).
+    Raises LayoutError FRAGMENT_SHAPE (the sizes do not divide), FRAGMENT_GROUP (the threads do not fit), TENSOR_SIZE.
     """
-    _check_stages(stages)
     sizes = [shape] if isinstance(shape, int) else list(shape)
     if isinstance(tv, Layout):
         return _core.record_fragment(name, sizes, dtype, tv, [], "tv", on, stages)

@@ -88,8 +88,11 @@ void check_pending(const ir::SyncStmt& s, const SourceLoc& where) {
   const auto* number = std::get_if<std::int64_t>(&it->second);
   const auto* e = std::get_if<Expr>(&it->second);
   const bool constant = number != nullptr || (e != nullptr && e->is_const());
-  if (constant && (number != nullptr ? *number : e->value()) >= 0) return;
-  refuse(s, Code::ATOM_ATTR, "pending: want a constant, 0 or more, got " + attr_text(it->second),
+  const std::int64_t n = !constant ? -1 : number != nullptr ? *number : e->value();
+  if (n >= 0 && n <= 0x7fffffff) return;
+  refuse(s, Code::ATOM_ATTR,
+         n > 0 ? "pending: want at most 2147483647, got " + attr_text(it->second)
+               : "pending: want a constant, 0 or more, got " + attr_text(it->second),
          "unroll the loop that changes it, or wait for more", where);
 }
 

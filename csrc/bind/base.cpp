@@ -44,6 +44,11 @@ void set_python_error(const Error& e) noexcept {
   }
 }
 
+void check_signals() {
+  const py::gil_scoped_acquire held;
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
 void register_base(py::module_& m) {
   py::register_exception_translator([](std::exception_ptr p) {
     try {

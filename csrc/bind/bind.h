@@ -16,6 +16,9 @@ namespace py = pybind11;
 // Sets the Python error that `e` becomes: for functions that pybind11 does not wrap.
 void set_python_error(const Error& e) noexcept;
 
+// Raises what a signal handler raised, KeyboardInterrupt among them: what long work calls now and then.
+void check_signals();
+
 void register_base(py::module_& m);       // exceptions and the error catalogue
 void register_sym(py::module_& m);        // IntExpr and its facts
 void register_layout(py::module_& m);     // Layout, Swizzle, ComposedLayout, the algebra

@@ -1,3 +1,4 @@
+#include <limits>
 #include <unordered_map>
 
 #include "bind/ir_common.h"
@@ -92,6 +93,20 @@ std::vector<ir::IndexArg> index_from_py(py::handle h, const std::vector<Layout>&
     add(h);
   }
   return out;
+}
+
+std::optional<int> optional_int_from_py(py::handle h, const char* what) {
+  if (h.is_none()) return std::nullopt;
+  const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(h.ptr()));
+  if (!index) {
+    PyErr_Clear();
+    wrong_type(what, "an integer", h);
+  }
+  int overflow = 0;
+  const long long value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+  if (overflow != 0 || value < std::numeric_limits<int>::min() || value > std::numeric_limits<int>::max())
+    throw py::value_error(std::string(what) + " must fit in 32 bits, got " + std::string(py::str(index)));
+  return static_cast<int>(value);
 }
 
 std::vector<Expr> exprs_from_py(const py::args& args) {

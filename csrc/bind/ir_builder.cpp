@@ -115,7 +115,7 @@ void bind_declarations(py::module_& m) {
     Builder& b = Builder::require_active(("gr." + role + "()").c_str());
     const ir::Role r = role == "input" ? ir::Role::Input : role == "output" ? ir::Role::Output : ir::Role::InOut;
     return tensor_to_py(b.arg(name, r, data_layout_from_py(layout), dtype_from_py(dtype),
-                              align_bytes.is_none() ? 0 : align_bytes.cast<int>(), count));
+                              optional_int_from_py(align_bytes, "align_bytes=").value_or(0), count));
   });
   m.def("record_param", [](const std::string& name, const py::object& dtype) {
     const ir::ScalarParam& p = Builder::require_active("gr.param()").param(name, dtype_from_py(dtype));
@@ -126,10 +126,10 @@ void bind_declarations(py::module_& m) {
            const py::object& stages, const py::object& swizzle, const py::object& over, const py::object& align_bytes) {
           Builder& b = Builder::require_active("gr.alloc()");
           ir::AllocOptions o;
-          if (!stages.is_none()) o.stages = stages.cast<int>();
+          o.stages = optional_int_from_py(stages, "stages=");
           if (!swizzle.is_none()) o.swizzle = swizzle.cast<Swizzle>();
           o.over = tensors_from_py(over, "over=");
-          if (!align_bytes.is_none()) o.align_bytes = align_bytes.cast<int>();
+          o.align_bytes = optional_int_from_py(align_bytes, "align_bytes=").value_or(0);
           return tensor_to_py(b.alloc(name, data_layout_from_py(layout), dtype_from_py(dtype),
                                       memory.cast<const MemoryObject&>().memory, o));
         });
@@ -140,7 +140,7 @@ void bind_declarations(py::module_& m) {
     const ThreadPtr group = threads_from_py(on, "on=");
     if (!group) throw py::type_error("a fragment needs the threads that hold it: on=");
     return tensor_to_py(b.fragment(name, shape, dtype_from_py(dtype), {tv, extents, label}, group,
-                                   stages.is_none() ? 0 : stages.cast<int>()));
+                                   optional_int_from_py(stages, "stages=")));
   });
 }
 

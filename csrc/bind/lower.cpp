@@ -32,14 +32,14 @@ void register_lower(py::module_& m) {
   m.def(
       "lower",
       [](const std::shared_ptr<ir::Kernel>& kernel, const std::string& arch) {
-        return std::const_pointer_cast<lower::Program>(lower::lower(kernel, arch));
+        return std::const_pointer_cast<lower::Program>(lower::lower(kernel, arch, check_signals));
       },
       py::arg("kernel"), py::arg("arch"),
       "Verifies, matches and lowers. Raises every problem at once: VerifyError (VERIFY_*, LOWER_*), SelectError.");
   m.def(
       "lower_unverified",
       [](const std::shared_ptr<ir::Kernel>& kernel, const std::string& arch) {
-        return std::const_pointer_cast<lower::Program>(lower::lower_unverified(kernel, arch));
+        return std::const_pointer_cast<lower::Program>(lower::lower_unverified(kernel, arch, check_signals));
       },
       py::arg("kernel"), py::arg("arch"),
       "Lowers without the rules of `verify`: what the simulator finds where a rule fails to.");

@@ -70,11 +70,6 @@ BoundArguments bind_arguments(const lower::Program& program, const py::tuple& ar
   return out;
 }
 
-void check_signals() {
-  const py::gil_scoped_acquire held;
-  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-}
-
 py::list trace_events(const sim::Trace& trace, const sim::Bytecode& code) {
   static constexpr const char* kKinds[] = {"leaf", "barrier", "commit", "wait", "in flight"};
   py::list out;
@@ -167,6 +162,7 @@ void register_sim(py::module_& m) {
         options.skip = std::move(skip);
         options.relax = std::move(relax);
         options.hazards_alone = hazards_alone;
+        options.poll = check_signals;
         if (!reference.is_none()) {
           options.reference = [&](const std::string& name, const std::vector<sim::ReferenceArray>& inputs,
                                   const std::vector<std::vector<std::int64_t>>& outputs) {

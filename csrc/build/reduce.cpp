@@ -432,7 +432,7 @@ TensorPtr reduced(ir::Builder& b, const TensorPtr& x, int axis, const std::strin
     return Layout(IntTuple(sizes), IntTuple(strides));
   };
   const Layout tv = layout::make_layout({layout(modes.threads, true), layout(modes.values, false)});
-  return b.fragment(name, shape, dtype, {tv, {}, "tv"}, f.group, 0);
+  return b.fragment(name, shape, dtype, {tv, {}, "tv"}, f.group, std::nullopt);
 }
 
 namespace {

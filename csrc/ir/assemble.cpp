@@ -414,6 +414,8 @@ AllocStmt Assembler::allocate(int id, Buffer buffer, const TypeDecl& type) {
     const std::vector<LevelDecl> own(type.levels.begin() + static_cast<std::ptrdiff_t>(staged), type.levels.end());
     check_fragment(f, own);
     buffer.layout = Layout(IntTuple(std::vector<IntTuple>(f.shape.begin(), f.shape.end())));
+    check_fragment_capacity(buffer);
+    check_capacity(buffer);
     buffer.stage_elems = usual_stage_elems(buffer);
     if (staged > 0) t.levels.emplace_back(buffer.stages, buffer.stage_elems);
     for (const LevelDecl& l : own) t.levels.push_back(data_layout(l));

@@ -243,6 +243,13 @@ std::shared_ptr<Stmt> Builder::append(Stmt s) {
   return p;
 }
 
+// The kernel's body is no block inside another one.
+void Builder::check_depth(int opened) const {
+  if (static_cast<int>(frames_.size()) - 1 + opened <= kMaxBlockDepth) return;
+  refuse(Code::IR_DEPTH, "blocks nested deeper than " + std::to_string(kMaxBlockDepth), {},
+         "a Python loop that opens blocks nests them: leave each before the next");
+}
+
 void Builder::push(std::shared_ptr<Stmt> owner, Block* block) {
   const int scope = static_cast<int>(scope_open_.size());
   scope_open_.push_back(true);
@@ -306,7 +313,10 @@ std::shared_ptr<Stmt> Builder::spec(SpecStmt s) {
   auto& node = std::get<SpecStmt>(stmt->node);
   if (!builder_hooks().expand) return stmt;
   bool expanded = false;
-  fill(stmt, &node.body, [&] { expanded = located([&] { return builder_hooks().expand(*this, node); }); });
+  fill(stmt, &node.body, [&] {
+    expanded = located([&] { return builder_hooks().expand(*this, node); });
+    if (expanded) check_depth(0);
+  });
   GR_ASSERT(expanded || node.body.empty(), "statements of a leaf that is not decomposed");
   node.collective = node.decomposed = expanded;
   return stmt;
@@ -328,6 +338,7 @@ void Builder::fill(const std::shared_ptr<Stmt>& owner, Block* block, const std::
 }
 
 void Builder::decompose(SpecStmt s, const std::function<void(const SpecStmt&)>& body) {
+  check_depth(1);
   const auto stmt = spec(std::move(s));
   auto& node = std::get<SpecStmt>(stmt->node);
   node.decomposed = true;
@@ -352,6 +363,7 @@ void Builder::enter(const std::shared_ptr<Stmt>& stmt) {
   if (block.empty() || block.back() != stmt)
     refuse(Code::SPEC_ENTER, "a spec is entered where it is made", {},
            "write `with gr.move(...):`, with nothing between the call and the `with`");
+  check_depth(1);
   s.decomposed = true;
   push(stmt, &s.body);
 }
@@ -368,6 +380,7 @@ Expr Builder::loop(const std::string& name, const Expr& start, const Expr& stop,
   if (unroll < 0)
     refuse(Code::LOOP_STEP, "unroll must be 0 (fully), 1 (not) or the number of copies",
            {"got: " + std::to_string(unroll)});
+  check_depth(1);
   const auto stmt = append({0, here(), LoopStmt{}});
   auto& l = std::get<LoopStmt>(stmt->node);
   push(stmt, &l.body);
@@ -388,6 +401,7 @@ Expr Builder::loop(const std::string& name, const Expr& start, const Expr& stop,
 void Builder::if_(const Expr& condition) {
   ready();
   use(condition);
+  check_depth(1);
   const auto stmt = append({0, here(), IfStmt{condition, {}, {}}});
   push(stmt, &std::get<IfStmt>(stmt->node).then_body);
 }
@@ -399,6 +413,7 @@ void Builder::else_() {
       !block.empty() && block.back()->as<IfStmt>() != nullptr && with_else_.count(block.back().get()) == 0;
   if (!fits)
     refuse(Code::ELSE_WITHOUT_IF, "else_() must follow an if_() block", {}, "put nothing between the two blocks");
+  check_depth(1);
   with_else_.insert(block.back().get());
   const auto stmt = std::const_pointer_cast<Stmt>(block.back());
   push(stmt, &std::get<IfStmt>(stmt->node).else_body);
@@ -409,6 +424,7 @@ void Builder::only(const ThreadPtr& group, bool elect) {
   use(group, "only");
   if (group->unit != ThreadUnit::Thread)
     refuse(Code::SPEC_GROUP, "only() takes threads of the block", {"got: " + group->type_str()});
+  check_depth(1);
   const auto stmt = append({0, here(), OnlyStmt{group, elect, {}}});
   push(stmt, &std::get<OnlyStmt>(stmt->node).body);
 }
@@ -492,6 +508,7 @@ Expr Builder::index(const TensorPtr& element, std::int64_t min, std::int64_t max
 void Builder::sync(SyncStmt s) {
   ready();
   if (s.group) use(s.group, "barrier of");
+  located([&] { check_sync(s); });
   for (const auto& [key, value] : s.attrs)
     if (const auto* e = std::get_if<Expr>(&value)) use(*e);
   append({0, here(), std::move(s)});

@@ -31,7 +31,7 @@ struct BuilderHooks {
 BuilderHooks& builder_hooks();
 
 struct AllocOptions {
-  int stages = 0;
+  std::optional<int> stages;
   Swizzle swizzle;
   std::vector<TensorPtr> over;
   int align_bytes = 0;
@@ -57,7 +57,7 @@ class Builder {
   TensorPtr alloc(const std::string& name, const Layout& layout, ScalarType dtype, Memory memory,
                   const AllocOptions& options);
   TensorPtr fragment(const std::string& name, const std::vector<std::int64_t>& shape, ScalarType dtype,
-                     const FragmentSpec& spec, const ThreadPtr& group, int stages);
+                     const FragmentSpec& spec, const ThreadPtr& group, std::optional<int> stages);
 
   // Views of this kernel's tensors and threads.
   [[nodiscard]] bool owns(const TensorPtr& t) const { return tensors_.count(t.get()) > 0; }
@@ -120,6 +120,7 @@ class Builder {
   void ready() const;         // raises what note() was told; KERNEL_CLOSED after close()
   std::shared_ptr<Stmt> append(Stmt s);
   void push(std::shared_ptr<Stmt> owner, Block* block);
+  void check_depth(int opened) const;  // IR_DEPTH where so many more blocks are too many
   void fill(const std::shared_ptr<Stmt>& owner, Block* block, const std::function<void()>& body);
   [[nodiscard]] bool open(int scope) const;
   void use(const TensorPtr& t, const char* as) const;

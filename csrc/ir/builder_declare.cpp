@@ -19,8 +19,10 @@ struct TypeCheck {
     if (bytes < 0 || (bytes & (bytes - 1)) != 0)
       refuse("an alignment must be a power of two", {"tensor: " + name, "got: " + std::to_string(bytes)}, "");
   }
-  void stages(int n) const {
-    if (n < 0) refuse("the number of stages must be positive", {"tensor: " + name, "got: " + std::to_string(n)}, "");
+  void stages(std::optional<int> n) const {
+    if (n && *n < 1)
+      refuse("the number of stages must be positive", {"tensor: " + name, "got: " + std::to_string(*n)},
+             "leave out stages= for a tensor without stages");
   }
 };
 
@@ -131,7 +133,7 @@ TensorPtr Builder::alloc(const std::string& name, const Layout& layout, ScalarTy
   b.role = Role::Alloc;
   b.layout = layout;
   b.swizzle = options.swizzle;
-  b.stages = options.stages;
+  b.stages = options.stages.value_or(0);
   b.align_bytes = options.align_bytes;
   b.loc = here();
   for (const TensorPtr& o : options.over) {
@@ -146,7 +148,7 @@ TensorPtr Builder::alloc(const std::string& name, const Layout& layout, ScalarTy
 }
 
 TensorPtr Builder::fragment(const std::string& name, const std::vector<std::int64_t>& shape, ScalarType dtype,
-                            const FragmentSpec& spec, const ThreadPtr& group, int stages) {
+                            const FragmentSpec& spec, const ThreadPtr& group, std::optional<int> stages) {
   ready();
   check_name(name, "a fragment");
   const TypeCheck check{name, [this](std::string m, std::vector<std::string> d, std::string f) {
@@ -161,7 +163,7 @@ TensorPtr Builder::fragment(const std::string& name, const std::vector<std::int6
   b.name = name;
   b.dtype = dtype;
   b.role = Role::Alloc;
-  b.stages = stages;
+  b.stages = stages.value_or(0);
   b.loc = here();
   b.id = next_tensor_id_;
   Tensor t = located([&] { return declare_fragment(std::move(b), shape, spec, group); });

@@ -63,6 +63,12 @@ std::vector<ArgumentRef> arguments(const Kernel& k) {
   return out;
 }
 
+void check_sync(const SyncStmt& s) {
+  if (s.group && s.group->unit != ThreadUnit::Thread)
+    fail(Code::SPEC_GROUP, s.op + "() takes threads of the block", {"got: " + s.group->type_str()},
+         "blocks of a grid cannot wait for each other: use two kernels");
+}
+
 Tensor result_of(const ViewStmt& v) {
   switch (v.op) {
     case ViewOp::Tile:
@@ -126,6 +132,70 @@ bool same_attr(const AttrValue& a, const AttrValue& b) {
   return std::get<bool>(a) == std::get<bool>(b);
 }
 
+namespace {
+
+constexpr std::int64_t kMaxRegisters = 16'384;                     // of one tensor in one thread; a device has 255
+constexpr std::int64_t kMaxSharedBytes = std::int64_t{1} << 20;    // of one tensor; a device has 227 KiB
+constexpr std::int64_t kMaxGlobalBytes = std::int64_t{1} << 48;    // of one argument; devices address 2^49
+constexpr std::int64_t kMaxGroupRegisters = kMaxRegisters * 1024;  // of one fragment: a block has 1024 threads
+constexpr int kMaxList = 1024;                                     // tensors in one list; parameters are 4 to 32 KiB
+
+// The product, or `limit` + 1 where that is passed. Factors are not negative.
+std::int64_t product_up_to(std::int64_t limit, std::initializer_list<std::int64_t> factors) {
+  std::int64_t p = 1;
+  for (const std::int64_t f : factors)
+    if (__builtin_mul_overflow(p, f, &p) || p > limit) p = limit + 1;
+  return p;
+}
+
+[[noreturn]] void too_large(const Buffer& b, const std::string& want) {
+  std::string got = b.fragment ? "" : level_str(b.layout);
+  if (b.fragment)
+    for (const std::int64_t s : b.fragment->shape) got += (got.empty() ? "[" : ",") + std::to_string(s);
+  if (b.fragment) got += "]";
+  got += std::string(".") + name(b.dtype) + "." + name(b.memory);
+  if (b.stages > 0) got += ", " + std::to_string(b.stages) + " stages";
+  fail(Code::TENSOR_SIZE, "a tensor that no device can hold", {"tensor: " + b.name, "want: " + want, "got: " + got},
+       b.memory == Memory::RF   ? "give each thread a part of it, or put it into shared memory"
+       : b.memory == Memory::SH ? "use smaller tiles or fewer stages"
+                                : "");
+}
+
+}  // namespace
+
+void check_fragment_capacity(const Buffer& b) {
+  std::int64_t elems = 1;
+  for (const std::int64_t s : b.fragment->shape) elems = product_up_to(kMaxGroupRegisters, {elems, s});
+  if (product_up_to(kMaxGroupRegisters, {elems, std::max(b.stages, 1)}) > kMaxGroupRegisters)
+    too_large(b, "at most " + std::to_string(kMaxGroupRegisters) + " elements in a block");
+}
+
+void check_capacity(const Buffer& b) {
+  if (b.count > kMaxList)
+    fail(Code::TENSOR_SIZE, "a list of too many arguments",
+         {"list: " + b.name, "want: at most " + std::to_string(kMaxList), "got: " + std::to_string(b.count)},
+         "pass one tensor with another dimension");
+  std::optional<std::int64_t> elems;  // of a stage; none: past 64 bits
+  try {
+    if (b.fragment && (b.fragment->tv.mode(0).cosize() + b.fragment->tv.mode(1).cosize()).value() > kMaxGroupRegisters)
+      fail(Code::TENSOR_SIZE, "a TV layout that reaches far past its fragment",
+           {"tensor: " + b.name, "tv: " + b.fragment->tv.str()});
+    const Expr n = b.fragment ? b.fragment->tv.mode(1).size() : b.layout.cosize();
+    if (!n.is_const()) return;
+    elems = n.value();
+  } catch (const Error& e) {
+    if (e.diagnostics().front().code != Code::SYM_OVERFLOW) throw;
+  }
+  const std::int64_t limit = b.memory == Memory::RF   ? kMaxRegisters
+                             : b.memory == Memory::SH ? kMaxSharedBytes
+                                                      : kMaxGlobalBytes;
+  const std::int64_t size = b.memory == Memory::RF ? 1 : std::max(bits(b.dtype) / 8, 1);
+  if (elems && product_up_to(limit, {*elems, size, std::max(b.stages, 1)}) <= limit) return;
+  too_large(b, b.memory == Memory::RF   ? "at most " + std::to_string(limit) + " values in a thread"
+               : b.memory == Memory::SH ? "at most " + std::to_string(limit) + " bytes"
+                                        : "at most 2^48 bytes");
+}
+
 int usual_align_bytes(const Buffer& b) {
   switch (b.memory) {
     case Memory::GL:
@@ -149,6 +219,7 @@ Expr usual_stage_elems(const Buffer& b) {
 }
 
 Tensor declare(Buffer b) {
+  check_capacity(b);
   if (b.align_bytes == 0) b.align_bytes = usual_align_bytes(b);
   if (identical(b.stage_elems, Expr(0))) b.stage_elems = usual_stage_elems(b);
   Tensor t;
@@ -266,6 +337,9 @@ Tensor declare_fragment(Buffer b, const std::vector<std::int64_t>& shape, const 
                                             "on: " + group->type_str(), "tv: " + spec.tv.str()};
   if (shape.empty() || std::any_of(shape.begin(), shape.end(), [](std::int64_t s) { return s < 1; }))
     fail(Code::FRAGMENT_SHAPE, "a fragment's sizes must be positive", details);
+  b.memory = Memory::RF;
+  b.fragment = Fragment{.shape = shape, .group = group, .tv = spec.tv, .label = spec.label};
+  check_fragment_capacity(b);
   if (!spec.tv.is_static() || spec.tv.rank() != 2)
     fail(Code::FRAGMENT_SHAPE, "a TV layout has constant sizes and two modes, threads and values", details);
   Fragment f;
@@ -283,9 +357,9 @@ Tensor declare_fragment(Buffer b, const std::vector<std::int64_t>& shape, const 
     f.tv = layout::make_layout({joined(s.thread_modes), joined(s.value_modes)});
     levels = std::move(s.levels);
   }
-  b.memory = Memory::RF;
   b.layout = Layout(IntTuple(std::vector<IntTuple>(shape.begin(), shape.end())));
   b.fragment = std::move(f);
+  check_capacity(b);
   b.stage_elems = usual_stage_elems(b);
   Tensor t;
   t.id = b.id;

@@ -10,6 +10,12 @@
 
 namespace graphene::ir {
 
+// Blocks of statements inside each other, in every form of a kernel: what can be built can be read back.
+inline constexpr int kMaxBlockDepth = 400;
+
+// A barrier is for threads. Throws SPEC_GROUP.
+void check_sync(const SyncStmt& s);
+
 // Facts of the variables that statements declare.
 [[nodiscard]] sym::VarInfo loop_info(const std::string& name, const Expr& start, const Expr& stop, const Expr& step);
 [[nodiscard]] sym::VarInfo coord_info(const std::string& name, const Expr& def);
@@ -24,6 +30,12 @@ namespace graphene::ir {
 [[nodiscard]] const Attrs& default_attrs(SpecKind kind);
 [[nodiscard]] bool same_attr(const AttrValue& a, const AttrValue& b);
 
+// Throws TENSOR_SIZE for what no device can hold. Behind it the bytes and registers of a tensor of constant size are
+// small numbers, which later layers multiply and add without a care.
+void check_capacity(const Buffer& b);
+// The same of a fragment whose shape is given, before anything follows from it.
+void check_fragment_capacity(const Buffer& b);
+
 // Alignment in bytes where none is asked for: global memory one element; shared memory 16, or 1024 if swizzled;
 // registers 0.
 [[nodiscard]] int usual_align_bytes(const Buffer& b);
@@ -31,7 +43,7 @@ namespace graphene::ir {
 [[nodiscard]] Expr usual_stage_elems(const Buffer& b);
 
 // The tensor that declares a buffer: one level (none for a scalar), below a level of stages if it has them. Zero
-// align_bytes and stage_elems are filled in. Not for fragments.
+// align_bytes and stage_elems are filled in. Throws as check_capacity. Not for fragments.
 [[nodiscard]] Tensor declare(Buffer b);
 
 // A scalar argument that is no integer: a private scalar that every thread finds set.
@@ -44,7 +56,7 @@ struct FragmentSpec {
   std::string label;                  // "mma.m16n8k16.f32.f16.c"
 };
 // Spreads a tile over a group: the group's outer levels cut the shape, registers repeat the atom's tile. Levels are
-// [warps].[registers].[atom]. `b` holds name, dtype, stages. Throws FRAGMENT_SHAPE, FRAGMENT_GROUP.
+// [warps].[registers].[atom]. `b` holds name, dtype, stages. Throws FRAGMENT_SHAPE, FRAGMENT_GROUP, TENSOR_SIZE.
 [[nodiscard]] Tensor declare_fragment(Buffer b, const std::vector<std::int64_t>& shape, const FragmentSpec& spec,
                                       const ThreadPtr& group);
 

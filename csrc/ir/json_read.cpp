@@ -5,34 +5,15 @@
 
 #include "ir/declare.h"
 #include "ir/json.h"
-#include "ir/json_at.h"
-#include "ir/parse_expr.h"
+#include "ir/json_values.h"
 
 namespace graphene::ir {
 
 namespace {
 
-// One expression, as in the text form.
-class ExprText : public ExprReader {
+class Reader : private JsonReader {
  public:
-  ExprText(std::string_view text, const Assembler& as) : ExprReader(text), as_(as) {}
-  Expr run() {
-    const Expr e = expr();
-    skip_newlines();
-    if (tok().kind != Tok::End) expected("the end of the expression");
-    return e;
-  }
-
- protected:
-  std::optional<Expr> lookup(std::string_view name) override { return as_.variable(name); }
-
- private:
-  const Assembler& as_;
-};
-
-class Reader {
- public:
-  explicit Reader(const At& root) : root_(root), as_(header(root)) {}
+  explicit Reader(const At& root) : JsonReader(header(root)), root_(root) {}
 
   Kernel run() {
     const At symbols = root_["symbols"];
@@ -63,172 +44,6 @@ class Reader {
     const At n = root["name"];
     n.run([&] { return Assembler(n.string()); });
     return n.string();
-  }
-
-  // ---- values
-
-  [[nodiscard]] Expr expr(const At& j) const {
-    if (j.json().is_number_integer()) return j.integer();
-    if (!j.json().is_string()) j.expected("an integer or the text of an expression");
-    const std::string text = j.string();
-    try {
-      return ExprText(text, as_).run();
-    } catch (const Error& e) {
-      const Diagnostic& d = e.diagnostics().front();
-      std::vector<std::string> details = d.ir;
-      details.insert(details.end(), d.details.begin(), d.details.end());
-      j.fail(d.code, d.message, details, d.fix);
-    }
-  }
-
-  [[nodiscard]] IntTuple tuple(const At& j, int depth = 0) const {
-    if (!j.json().is_array()) return expr(j);
-    if (depth >= kMaxParenDepth) j.fail(Code::IR_DEPTH, "nested too deep");
-    std::vector<IntTuple> modes;
-    for (std::size_t i = 0; i < j.size(); ++i) modes.push_back(tuple(j[i], depth + 1));
-    return modes;
-  }
-
-  [[nodiscard]] Layout layout(const At& j) const {
-    j.only({"shape", "stride"});
-    IntTuple shape = tuple(j["shape"]);
-    IntTuple stride = tuple(j["stride"]);
-    return j.run([&] { return Layout(std::move(shape), std::move(stride)); });
-  }
-
-  [[nodiscard]] std::vector<LevelDecl> levels(const At& j) const {
-    std::vector<LevelDecl> out;
-    for (std::size_t i = 0; i < j.array().size(); ++i) {
-      const Layout l = layout(j[i]);
-      out.push_back({l.shape(), l.stride()});
-    }
-    return out;
-  }
-
-  static ScalarType dtype(const At& j) {
-    const auto t = scalar_type_from_name(j.string());
-    if (!t || info(*t).cls == ScalarInfo::Class::Bits) j.expected("an element type");
-    return *t;
-  }
-
-  [[nodiscard]] TypeDecl type(const At& j) const {
-    j.only({"levels", "dtype", "memory", "label"});
-    TypeDecl d;
-    d.levels = levels(j["levels"]);
-    d.dtype = dtype(j["dtype"]);
-    const auto m = memory_from_name(j["memory"].string());
-    if (!m) j["memory"].expected("GL, SH or RF");
-    d.memory = *m;
-    if (j.has("label")) d.label = j["label"].string();
-    return d;
-  }
-
-  [[nodiscard]] FactsDecl facts(const At& j) const {
-    FactsDecl f;
-    if (j.has("min")) f.min = j["min"].integer();
-    if (j.has("max")) f.max = j["max"].integer();
-    if (j.has("multiple_of")) f.multiple_of = j["multiple_of"].integer();
-    const auto bound = [&](const char* key) {
-      const At b = j[key];
-      return b.json().is_null() ? std::nullopt : std::optional<Expr>(expr(b));
-    };
-    if (j.has("lo")) f.lo = bound("lo");
-    if (j.has("hi")) f.hi = bound("hi");
-    return f;
-  }
-
-  static double number(const At& j) {
-    const Json& v = j.json();
-    if (v.is_number()) return v.get<double>();
-    const std::string s = v.is_string() ? v.get<std::string>() : "";
-    if (s == "inf") return std::numeric_limits<double>::infinity();
-    if (s == "-inf") return -std::numeric_limits<double>::infinity();
-    if (s == "nan") return std::numeric_limits<double>::quiet_NaN();
-    j.expected(R"(a number, "inf", "-inf" or "nan")");
-  }
-
-  [[nodiscard]] AttrValue attribute(const At& j) const {
-    const Json& v = j.json();
-    if (v.is_string()) return j.string();
-    if (v.is_boolean()) return j.boolean();
-    if (v.is_number_integer()) return j.integer();
-    if (j.has("number")) {
-      j.only({"number"});
-      return number(j["number"]);
-    }
-    if (j.has("expr")) {
-      j.only({"expr"});
-      return expr(j["expr"]);
-    }
-    j.expected(R"(a string, a boolean, an integer, {"number": ...} or {"expr": ...})");
-  }
-
-  [[nodiscard]] Attrs attributes(const At& j) const {
-    Attrs out;
-    if (!j.json().is_object()) j.expected("an object");
-    for (const auto& [key, value] : j.json().items()) {
-      const At a(j, key, value);
-      if (!is_plain_name(key)) a.fail(Code::KERNEL_NAME, quote(key) + " cannot be the name of an attribute");
-      out.emplace(key, attribute(a));
-    }
-    return out;
-  }
-
-  [[nodiscard]] TensorPtr tensor(const At& j) const {
-    return j.run([&] { return as_.tensor(j.id()); });
-  }
-
-  [[nodiscard]] ThreadPtr threads(const At& j) const {
-    if (j.json().is_string()) {
-      const std::string s = j.string();
-      if (s != "each_block" && s != "each_thread") j.expected(R"(an id, "each_block" or "each_thread")");
-      return j.run([&] { return as_.each(s == "each_block" ? ThreadUnit::Block : ThreadUnit::Thread); });
-    }
-    return j.run([&] { return as_.threads(j.id()); });
-  }
-
-  [[nodiscard]] layout::Tiler tiler(const At& j) const {
-    layout::Tiler out;
-    for (std::size_t i = 0; i < j.array().size(); ++i) {
-      if (j[i].json().is_null())
-        out.emplace_back(std::nullopt);
-      else
-        out.emplace_back(layout(j[i]));
-    }
-    return out;
-  }
-
-  [[nodiscard]] std::vector<IndexArg> index(const At& j) const {
-    std::vector<IndexArg> out;
-    for (std::size_t i = 0; i < j.array().size(); ++i) {
-      const At a = j[i];
-      IndexArg arg;
-      if (a.json().is_object()) {
-        a.only({"start", "stop"});
-        arg.kind = IndexArg::Kind::Slice;
-        arg.at = expr(a["start"]);
-        arg.stop = expr(a["stop"]);
-      } else if (!a.json().is_null()) {
-        arg.kind = IndexArg::Kind::At;
-        arg.at = expr(a);
-      }
-      out.push_back(arg);
-    }
-    return out;
-  }
-
-  static SourceLoc location(const At& j) {
-    if (!j.has("loc")) return {};
-    const At loc = j["loc"];
-    if (loc.array().size() != 2) loc.expected("[file, line]");
-    return {std::make_shared<const std::string>(loc[0].string()), loc[1].small(0, std::numeric_limits<int>::max())};
-  }
-
-  // A value that follows from the rest and is stated for other programs.
-  void check_same(const At& j, const Expr& want) const {
-    const Expr got = expr(j);
-    if (!identical(got, want))
-      j.fail(Code::IR_TYPE_MISMATCH, "the value is another one", {"want: " + want.str(), "got:  " + got.str()});
   }
 
   // ---- declarations
@@ -555,11 +370,11 @@ class Reader {
     if (j.has("of")) s.group = threads(j["of"]);
     if (j.has("atom")) s.atom = j["atom"].string();
     if (j.has("attrs")) s.attrs = attributes(j["attrs"]);
+    check_sync(s);
     add(j, as_.next_id(), std::move(s));
   }
 
   const At& root_;
-  Assembler as_;
   int depth_ = 0;
 };
 

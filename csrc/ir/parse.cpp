@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "ir/declare.h"
 #include "ir/parse_decl.h"
 #include "ir/print.h"
 
@@ -531,8 +532,9 @@ class KernelReader : public DeclReader {
   }
 
   void sync() {
+    const Token& op = tok();
     SyncStmt s;
-    s.op = tok().text;
+    s.op = op.text;
     advance();
     expect("(");
     while (!tok().is(")")) {
@@ -548,6 +550,7 @@ class KernelReader : public DeclReader {
       if (!comma()) break;
     }
     expect(")");
+    at(op, [&] { check_sync(s); });
     as_.add(as_.next_id(), std::move(s));
   }
 

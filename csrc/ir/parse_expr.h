@@ -12,7 +12,6 @@
 
 namespace graphene::ir {
 
-inline constexpr int kMaxBlockDepth = 400;
 inline constexpr int kMaxParenDepth = 256;
 inline constexpr int kMaxExprDepth = 100;  // of what an expression simplifies to: prints within kMaxParenDepth
 inline constexpr int kMaxOperators = 20000;

@@ -17,15 +17,29 @@ namespace graphene::lower {
 namespace {
 
 // Statements that unrolling may produce; a kernel of this size compiles for minutes.
-constexpr std::size_t kMaxNodes = 65'536;
+constexpr std::int64_t kMaxNodes = 65'536;
+// Statements that unrolling may go through, those that lower to nothing included: a few seconds.
+constexpr std::int64_t kMaxVisits = std::int64_t{1} << 20;
 constexpr std::size_t kMaxProblems = 50;
+
+// At most `kMaxVisits` + 1: the bounds are any integers, and their difference need not be one.
+std::int64_t iterations(std::int64_t start, std::int64_t stop, std::int64_t step) {
+  if (start >= stop) return 0;
+  const std::uint64_t span = static_cast<std::uint64_t>(stop) - static_cast<std::uint64_t>(start);
+  const std::uint64_t times = (span - 1) / static_cast<std::uint64_t>(step) + 1;
+  return static_cast<std::int64_t>(std::min<std::uint64_t>(times, kMaxVisits + 1));
+}
 
 bool is_loop_counter(const sym::VarInfo& v) { return v.kind == sym::VarKind::Loop; }
 
 class Lowering {
  public:
-  Lowering(const ir::KernelPtr& kernel, const std::string& arch, verify::Result checked)
-      : kernel_(kernel), arch_(arch), problems_(std::move(checked.problems)), refused_(std::move(checked.statements)) {}
+  Lowering(const ir::KernelPtr& kernel, const std::string& arch, verify::Result checked, const Poll& poll)
+      : kernel_(kernel),
+        arch_(arch),
+        problems_(std::move(checked.problems)),
+        refused_(std::move(checked.statements)),
+        poll_(poll) {}
 
   ProgramPtr run() {
     buffers_ = place_buffers(*kernel_, problems_);
@@ -85,7 +99,9 @@ class Lowering {
     Block out;
     for (const ir::StmtPtr& s : statements) {
       if (too_large_) break;
+      if ((++visits_ & 0xff) == 0 && poll_) poll_();
       try {
+        if (!unrolling_.empty() && visits_ > kMaxVisits) refuse_unrolling(*s, kMaxVisits, "statements");
         statement(*s, out);
       } catch (const Error& e) {
         report(e, *s);
@@ -94,15 +110,16 @@ class Lowering {
     return out;
   }
 
+  [[noreturn]] void refuse_unrolling(const ir::Stmt& at, std::int64_t limit, const char* what) {
+    too_large_ = true;
+    fail(Code::LOWER_UNROLL_SIZE, "unrolling makes more than " + std::to_string(limit) + " " + what,
+         {"innermost unrolled loop: " + (unrolling_.empty() ? "none" : ir::head_line(*unrolling_.back()))},
+         "unroll less: a loop with unroll=1 prints as a loop", unrolling_.empty() ? at.loc : unrolling_.back()->loc);
+  }
+
   template <class T>
   void add(Block& out, const ir::Stmt& origin, T node) {
-    if (++nodes_ > kMaxNodes && !too_large_) {
-      too_large_ = true;
-      fail(Code::LOWER_UNROLL_SIZE, "unrolling makes more than " + std::to_string(kMaxNodes) + " instructions",
-           {"innermost unrolled loop: " + (unrolling_.empty() ? "none" : ir::head_line(*unrolling_.back()))},
-           "unroll less: a loop with unroll=1 prints as a loop",
-           unrolling_.empty() ? origin.loc : unrolling_.back()->loc);
-    }
+    if (++nodes_ > kMaxNodes && !too_large_) refuse_unrolling(origin, kMaxNodes, "instructions");
     auto n = std::make_shared<Node>();
     n->origin = &origin;
     n->node = std::move(node);
@@ -393,8 +410,11 @@ class Lowering {
     }
     unrolling_.push_back(&s);
     const sym::Node* var = loop.var.node();
-    for (std::int64_t i = start.value(); i < stop.value() && !too_large_; i += step.value()) {
-      unrolled_[var] = Expr(i);
+    const std::int64_t times = iterations(start.value(), stop.value(), step.value());
+    if (times > kMaxVisits) refuse_unrolling(s, kMaxVisits, "statements");
+    for (std::int64_t i = 0; i < times && !too_large_; ++i) {
+      ++visits_;
+      unrolled_[var] = Expr(start.value() + i * step.value());
       for (NodePtr& n : block(loop.body)) out.push_back(std::move(n));
     }
     unrolled_.erase(var);
@@ -414,7 +434,8 @@ class Lowering {
   std::set<std::pair<int, int>> reported_;
   std::set<std::pair<std::string, int>> fact_texts_;
   std::set<int> refused_;
-  std::size_t nodes_ = 0;
+  const Poll& poll_;
+  std::int64_t nodes_ = 0, visits_ = 0;
   bool too_large_ = false;
 };
 
@@ -425,15 +446,15 @@ int symbol_bits(const Expr& symbol) {
   return fits ? 32 : 64;
 }
 
-ProgramPtr lower(const ir::KernelPtr& kernel, const std::string& arch) {
+ProgramPtr lower(const ir::KernelPtr& kernel, const std::string& arch, const Poll& poll) {
   atoms::require_arch(arch, "'" + arch + "'");
   verify::Result checked = verify::check(*kernel);
-  return Lowering(kernel, arch, std::move(checked)).run();
+  return Lowering(kernel, arch, std::move(checked), poll).run();
 }
 
-ProgramPtr lower_unverified(const ir::KernelPtr& kernel, const std::string& arch) {
+ProgramPtr lower_unverified(const ir::KernelPtr& kernel, const std::string& arch, const Poll& poll) {
   atoms::require_arch(arch, "'" + arch + "'");
-  return Lowering(kernel, arch, {}).run();
+  return Lowering(kernel, arch, {}, poll).run();
 }
 
 }  // namespace graphene::lower

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -162,10 +163,13 @@ using ProgramPtr = std::shared_ptr<const Program>;
 // Width of a symbol as a kernel parameter: 32 when its facts fit a signed 32-bit integer, else 64.
 [[nodiscard]] int symbol_bits(const Expr& symbol);
 
+// Called now and then while something long runs; may throw, to end it.
+using Poll = std::function<void()>;
+
 // Verifies, matches and lowers. Throws every problem found at once (VerifyError, SelectError).
-[[nodiscard]] ProgramPtr lower(const ir::KernelPtr& kernel, const std::string& arch);
+[[nodiscard]] ProgramPtr lower(const ir::KernelPtr& kernel, const std::string& arch, const Poll& poll = {});
 
 // The same without the rules of `verify`: for tests of what the simulator finds where a rule fails to.
-[[nodiscard]] ProgramPtr lower_unverified(const ir::KernelPtr& kernel, const std::string& arch);
+[[nodiscard]] ProgramPtr lower_unverified(const ir::KernelPtr& kernel, const std::string& arch, const Poll& poll = {});
 
 }  // namespace graphene::lower

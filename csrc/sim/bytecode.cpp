@@ -1,6 +1,7 @@
 #include "sim/bytecode.h"
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "sim/operands.h"
@@ -67,7 +68,15 @@ class Compiler {
     };
     for (const lower::MemBuffer& b : p.buffers) code_.buffer_elems.push_back(number(b.size_elems, "a buffer's size"));
     code_.written.assign(p.buffers.size(), 0);
-    for (std::size_t i = 0; i < p.grid.size() && i < 3; ++i) code_.grid[i] = number(p.grid[i], "the grid");
+    static constexpr std::array<std::int64_t, 3> kMostBlocks = {0x7fffffff, 65535, 65535};
+    for (std::size_t i = 0; i < p.grid.size() && i < 3; ++i) {
+      code_.grid[i] = number(p.grid[i], "the grid");
+      if (code_.grid[i] >= 0 && code_.grid[i] <= kMostBlocks[i]) continue;
+      fail(Code::SIM_ARGUMENT, "a grid that no device launches",
+           {"want: 0 to " + std::to_string(kMostBlocks[i]) + " blocks along dimension " + std::to_string(i),
+            "got: " + p.grid[i].str() + " = " + std::to_string(code_.grid[i])},
+           "pass other sizes");
+    }
   }
 
   // Finds every variable, and under which conditions it is assigned.

@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kMaxTile = 4096;
 constexpr std::int64_t kAllBlocks = 8;
 constexpr std::int64_t kGhostOperations = 20'000'000;
-constexpr std::int64_t kMaxArgumentBytes = std::int64_t{1} << 32;
+constexpr std::int64_t kMaxArgumentBytes = std::int64_t{1} << 30;
 
 void each_division(const Expr& e, const std::function<void(const Expr&, std::int64_t)>& f) {
   if (e.is_const() || e.is_var()) return;
@@ -39,7 +39,8 @@ void each_bound(const lower::Block& block, const std::function<void(const Expr&)
   }
 }
 
-std::int64_t round_up(std::int64_t x, std::int64_t m) { return (x + m - 1) / m * m; }
+// Throws SYM_OVERFLOW, as every sum and product here: sizes are anybody's numbers.
+std::int64_t round_up(std::int64_t x, std::int64_t m) { return (sym::ceil_div(Expr(x), Expr(m)) * Expr(m)).value(); }
 
 // Is the symbol a stride of some argument, and nothing's size?
 bool only_a_stride(const lower::Program& program, const Expr& symbol) {
@@ -71,7 +72,8 @@ void choose_strides(const lower::Program& program, std::vector<Expr> strides, sy
       for (std::size_t i = 0; i < stride.size(); ++i) {
         const Expr s = sym::substitute(stride[i], known);
         const Expr n = sym::substitute(shape[i], known);
-        if (s.is_const() && n.is_const()) inside += std::max<std::int64_t>(n.value() - 1, 0) * s.value();
+        if (s.is_const() && n.is_const())
+          inside = (Expr(inside) + Expr(std::max<std::int64_t>(n.value() - 1, 0)) * s).value();
         if (s.is_var()) innermost = &stride[i];
       }
       if (innermost != nullptr) {
@@ -87,6 +89,23 @@ void choose_strides(const lower::Program& program, std::vector<Expr> strides, sy
     known[next->node()] = Expr(std::min(size, facts.max));
     strides.erase(next);
   }
+}
+
+// In floating point: the sum need not fit in 64 bits.
+void check_bytes(const Bytecode& code) {
+  double total = 0;
+  std::vector<std::string> details;
+  for (std::size_t i = 0; i < code.program->buffers.size(); ++i) {
+    const lower::MemBuffer& b = code.program->buffers[i];
+    if (b.memory != ir::Memory::GL) continue;
+    const double bytes = static_cast<double>(code.buffer_elems[i]) * bytes_of(b.dtype);
+    total += bytes;
+    details.push_back(b.buffer->name + ": " + std::to_string(code.buffer_elems[i]) + " elements of " +
+                      std::to_string(bytes_of(b.dtype)) + " bytes");
+  }
+  if (total <= static_cast<double>(kMaxArgumentBytes)) return;
+  details.push_back("want: at most " + std::to_string(kMaxArgumentBytes) + " bytes in all");
+  fail(Code::SIM_ARGUMENT, "the arguments are too large to check", details, "pass smaller sizes");
 }
 
 }  // namespace
@@ -187,17 +206,14 @@ CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, 
   std::mt19937_64 random(seed);
   std::vector<std::vector<char>> storage(program->buffers.size());
   std::vector<Argument> arguments;
-  std::int64_t total = 0;
+  check_bytes(code);
   for (std::size_t i = 0; i < program->buffers.size(); ++i) {
     const lower::MemBuffer& b = program->buffers[i];
     if (b.memory != ir::Memory::GL) continue;
     const int bytes = bytes_of(b.dtype);
-    total += code.buffer_elems[i] * bytes;
-    if (total > kMaxArgumentBytes) {
-      fail(Code::SIM_ARGUMENT, "the arguments are too large to check", {}, "pass smaller sizes");
-    }
     std::vector<char> data(static_cast<std::size_t>(code.buffer_elems[i] * bytes));
     for (std::int64_t e = 0; e < code.buffer_elems[i]; ++e) {
+      if ((e & 0xfffff) == 0xfffff && wanted.poll) wanted.poll();
       const auto r = static_cast<double>(random() % 17) - 8;
       store_bits(data.data() + e * bytes, bytes, encode(b.dtype, is_float(b.dtype) ? r / 4 : std::max(r, 0.0)));
     }
@@ -210,6 +226,7 @@ CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, 
   const bool every_block = result.blocks == code.grid[0] * code.grid[1] * code.grid[2];
   try {
     Interpreter hazards(code, arguments, seed);
+    hazards.poll = wanted.poll;
     if (every_block) {
       hazards.simulate();
     } else {
@@ -232,10 +249,12 @@ CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, 
     followed.resize(static_cast<std::size_t>(room));
   }
   Ghost ghost(code, seed);
+  ghost.poll = wanted.poll;
   result.problems = ghost.check(followed);
   result.promises = ghost.promises();
   if (result.problems.empty() && std::any_of(code.scopes.begin(), code.scopes.end(), reals_decide)) {
     Ghost real(code, seed, true, wanted.reference);
+    real.poll = wanted.poll;
     result.problems = real.check(followed);
     result.promises += real.promises();
   }

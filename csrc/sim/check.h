@@ -23,6 +23,7 @@ struct CheckOptions {
   Reference reference;           // meanings that are functions
   std::vector<int> skip, relax;  // as SimulateOptions
   bool hazards_alone = false;    // no promises
+  std::function<void()> poll;    // as SimulateOptions
 };
 
 // Sizes for the kernel's symbols: those given, else two tiles and a ragged part where the facts allow it. A tile is the

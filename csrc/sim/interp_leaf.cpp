@@ -248,6 +248,12 @@ void Interpreter::shuffle(const Warp& w, const Leaf& f, Mask lanes) {
       for (std::size_t r = 0; r < group.size(); ++r) {
         const auto own = static_cast<std::int64_t>(r);
         const std::int64_t n = arg[static_cast<std::size_t>(group[r])];
+        if ((lanes >> group[r] & 1) != 0 && (n < 0 || n >= (f.mode == "idx" ? kLanes : width))) {
+          fail(Code::SIM_OUT_OF_BOUNDS, "an exchange with a lane that the group does not have",
+               {"block: " + block_text() + ", warp " + std::to_string(w.id) + ", lane " + std::to_string(group[r]),
+                "want: 0 to " + std::to_string((f.mode == "idx" ? kLanes : width) - 1), "got: " + std::to_string(n)},
+               {}, f.origin != nullptr ? f.origin->loc : SourceLoc{});
+        }
         std::int64_t source = f.mode == "bfly"   ? own ^ n
                               : f.mode == "up"   ? own - n
                               : f.mode == "down" ? own + n

@@ -10,6 +10,9 @@ namespace graphene::sim {
 
 namespace {
 
+constexpr std::int64_t kShuffledBlocks = std::int64_t{1}
+                                         << 24;  // larger grids run in their order: nobody waits for one
+
 // "0-15, 20".
 std::string lane_list(Mask lanes) {
   std::string text;
@@ -53,12 +56,16 @@ std::string Machine::block_text(std::int64_t block) const {
 }
 
 void Machine::run() {
-  std::vector<std::int64_t> order(static_cast<std::size_t>(code_.grid[0] * code_.grid[1] * code_.grid[2]));
-  std::iota(order.begin(), order.end(), 0);
-  if (shuffled_) std::shuffle(order.begin(), order.end(), random_);
-  for (const std::int64_t b : order) {
+  const std::int64_t blocks = code_.grid[0] * code_.grid[1] * code_.grid[2];
+  std::vector<std::int64_t> order;
+  if (shuffled_ && blocks <= kShuffledBlocks) {
+    order.resize(static_cast<std::size_t>(blocks));
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), random_);
+  }
+  for (std::int64_t b = 0; b < blocks; ++b) {
     if (poll) poll();
-    run_block(b);
+    run_block(order.empty() ? b : order[static_cast<std::size_t>(b)]);
   }
 }
 

@@ -9,6 +9,7 @@ namespace graphene::verify {
 
 namespace {
 
+constexpr std::int64_t kMaxGridX = 0x7fffffff;
 constexpr std::int64_t kMaxGridYZ = 65535;
 
 void declared(Context& c) {
@@ -25,14 +26,15 @@ void declared(Context& c) {
 void grid_size(Context& c) {
   if (c.kernel().grid == nullptr) return;
   const std::vector<Expr>& dims = c.kernel().grid->dims;
-  for (std::size_t i = 1; i < dims.size(); ++i) {
-    if (sym::lower_bound(dims[i]) <= kMaxGridYZ) continue;
+  for (std::size_t i = 0; i < dims.size(); ++i) {
+    if (sym::lower_bound(dims[i]) <= (i == 0 ? kMaxGridX : kMaxGridYZ)) continue;
     c.problem({.code = Code::VERIFY_GRID,
                .where = {},
-               .message = "a grid is at most 65535 blocks along its second and third dimension",
+               .message = i == 0 ? "a grid is at most 2147483647 blocks along its first dimension"
+                                 : "a grid is at most 65535 blocks along its second and third dimension",
                .ir = {ir::ref(c.kernel().grid, true)},
                .details = {"got: " + dims[i].str() + " along dimension " + std::to_string(i)},
-               .fix = "put the largest dimension first"});
+               .fix = i == 0 ? "give each block more to do" : "put the largest dimension first"});
   }
 }
 
@@ -116,7 +118,8 @@ void inputs_kept(Context& c, const ir::Stmt& s) {
 const std::vector<Rule>& launch_rules() {
   static const std::vector<Rule> table = {
       {"launch.declared", "A kernel declares its blocks and its threads.", declared, nullptr},
-      {"launch.grid_size", "A grid has at most 65535 blocks along its second and third dimension.", grid_size, nullptr},
+      {"launch.grid_size", "A grid has at most 2147483647 blocks along its first dimension, 65535 along the others.",
+       grid_size, nullptr},
       {"launch.symbols", "Every size is read off the shape or stride of an argument.", symbols_known, nullptr},
       {"launch.outputs", "Every output is written by some leaf.", outputs_written, nullptr},
       {"launch.inputs", "No spec writes an input.", nullptr, inputs_kept},

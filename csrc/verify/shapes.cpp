@@ -245,6 +245,27 @@ void reduction(Context& c, const ir::Stmt& s) {
             {"want: " + text(dropped) + " or " + text(kept), "got: " + text(out)});
 }
 
+// The instruction takes the lane's low five bits: another one than was meant.
+void exchange_lane(Context& c, const ir::Stmt& s, const SpecStmt& spec) {
+  const auto it = spec.attrs.find("arg");
+  if (it == spec.attrs.end()) return;
+  const auto* number = std::get_if<std::int64_t>(&it->second);
+  const auto* e = std::get_if<Expr>(&it->second);
+  const auto mode = spec.attrs.find("mode");
+  const auto* op = mode == spec.attrs.end() ? nullptr : std::get_if<std::string>(&mode->second);
+  const bool absolute = op != nullptr && *op == "idx";
+  const bool fixed = spec.threads != nullptr && spec.threads->size().is_const();
+  const std::int64_t lanes = absolute || !fixed ? 32 : std::clamp<std::int64_t>(spec.threads->size().value(), 1, 32);
+  const bool integer = number != nullptr || e != nullptr;
+  const std::int64_t low = number != nullptr ? *number : integer ? sym::lower_bound(*e) : 0;
+  const std::int64_t high = number != nullptr ? *number : integer ? sym::upper_bound(*e) : 0;
+  if (integer && low < lanes && high >= 0) return;
+  c.problem(s, Code::VERIFY_SHFL_LANE, "an exchange with a lane that the group does not have",
+            {"want: arg from 0 to " + std::to_string(lanes - 1), "got: " + (number != nullptr ? std::to_string(*number)
+                                                                            : integer         ? e->str()
+                                                                                              : "no integer")});
+}
+
 void exchange(Context& c, const ir::Stmt& s) {
   const auto* spec = s.as<SpecStmt>();
   if (spec == nullptr || spec->kind != SpecKind::Shfl || !well_formed(*spec)) return;
@@ -253,6 +274,7 @@ void exchange(Context& c, const ir::Stmt& s) {
     c.problem(s, Code::VERIFY_SHFL, "a Shfl exchanges registers", {}, "use shared memory and a barrier for others");
     return;
   }
+  exchange_lane(c, s, *spec);
   if ((*x)->dtype != spec->outs[0]->dtype || !equal((*x)->size(), spec->outs[0]->size())) {
     c.problem(s, Code::VERIFY_SHFL, "a Shfl between different tensors",
               {"want: " + spec->outs[0]->type_str(false), "got: " + (*x)->type_str(false)});
@@ -271,7 +293,7 @@ const std::vector<Rule>& shape_rules() {
       {"reduction.shapes",
        "Reduction: the output is the input without its axis, or with size 1 there; over the group: the same shape.",
        nullptr, reduction},
-      {"shfl.operands", "Shfl: registers to registers of one type and size.", nullptr, exchange},
+      {"shfl.operands", "Shfl: registers to registers of one type and size; a lane of the group.", nullptr, exchange},
   };
   return table;
 }

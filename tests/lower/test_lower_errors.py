@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
@@ -65,6 +66,61 @@ def an_unrolled_loop_of_unknown_length() -> gr.Kernel:
         with gr.loop("i", n, unroll=0):
             gr.init(r, 0)
     return kernel
+
+
+def unrolled(stop: int, start: int = 0, step: int = 1, inner: int = 0) -> gr.Kernel:
+    """Unrolled loops with nothing in them."""
+    with gr.Kernel("k") as kernel:
+        gr.blocks(1)
+        gr.threads(1)
+        with gr.loop("i", stop, start, step, unroll=0):
+            if inner:
+                with gr.loop("j", inner, unroll=0):
+                    pass
+    return kernel
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        (2**40,),
+        (2**63 - 1,),
+        (2**63 - 1, -(2**63)),
+        (2**63 - 1, 0, 2**40),
+        (1000, 0, 1, 100_000),
+    ],
+)
+def test_empty_iterations_are_counted(bounds: tuple[int, ...]) -> None:
+    """At once: a loop whose body lowers to nothing is no reason to go through it for ever."""
+    with pytest.raises(gr.VerifyError, match="unrolling makes more than 1048576 statements") as e:
+        _core.lower(unrolled(*bounds).ir, "sm_80")
+    assert {d["code"] for d in e.value.diagnostics} == {"LOWER_UNROLL_SIZE"}
+
+
+@pytest.mark.parametrize("bounds", [(2**63 - 1, 2**63 - 9, 4), (2**63 - 1, 0, 2**62), (5, 9, 1), (1000, 0, 1)])
+def test_few_iterations_far_out(bounds: tuple[int, ...]) -> None:
+    """The last counter plus the step may leave the 64-bit range: it is never computed."""
+    _core.lower(unrolled(*bounds).ir, "sm_80")
+
+
+def test_lowering_can_be_interrupted() -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with gr.Kernel("k") as kernel:
+        gr.blocks(1)
+        gr.threads(1)
+        r = gr.alloc("r", [], gr.fp32, gr.RF)
+        with gr.loop("i", 60_000, unroll=0):
+            gr.init(r, 0)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        with pytest.raises(KeyboardInterrupt):
+            _core.lower(kernel.ir, "sm_80")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @breaks("""

@@ -35,7 +35,20 @@ def copy(n: Any) -> gr.Kernel:
             "  want: from 0 to 9223372036854775807, a multiple of 8",
         ),
         ({"m": 8}, "the kernel has no size m   [SIM_ARGUMENT]"),
-        ({"n": 2**40}, "the arguments are too large to check   [SIM_ARGUMENT]\n  fix: pass smaller sizes"),
+        *(
+            (
+                {"n": n},
+                "the arguments are too large to check   [SIM_ARGUMENT]\n"
+                f"  x: {n} elements of 4 bytes\n  y: {n} elements of 4 bytes\n"
+                "  want: at most 1073741824 bytes in all\n  fix: pass smaller sizes",
+            )
+            for n in (2**31, 2**35)
+        ),
+        (
+            {"n": 2**62},
+            "a grid that no device launches   [SIM_ARGUMENT]\n  want: 0 to 2147483647 blocks along dimension 0\n"
+            "  got: (n + 24)//32 = 144115188075855872\n  fix: pass other sizes",
+        ),
     ],
 )
 def test_sizes_of_a_check(sizes: dict[str, int], text: str) -> None:

@@ -55,6 +55,65 @@ def too_many_rows_of_blocks() -> gr.Kernel:
 
 
 @breaks("""
+    a grid is at most 2147483647 blocks along its first dimension   [VERIFY_GRID]
+        #2:[2147483648].block
+      got: 2147483648 along dimension 0
+      fix: give each block more to do
+""")
+def too_many_blocks() -> gr.Kernel:
+    with gr.Kernel("k") as kernel:
+        x = gr.output("x", [1], gr.fp32)
+        gr.blocks(2**31)
+        gr.threads(1)
+        r = private("s")
+        gr.init(r, 0)
+        gr.move(x[0], r)
+    return kernel
+
+
+def exchange(mode: str, arg: object, lanes: int = 32) -> gr.Kernel:
+    with gr.Kernel("k") as kernel:
+        gr.blocks(1)
+        th = gr.threads(32)
+        (t,) = th.indices()
+        r = private("r", (), gr.fp32)
+        gr.init(r, 0)
+        gr.shfl(r, r, mode, arg, on=th.tile(lanes)[t // lanes])  # type: ignore[arg-type]
+    return kernel
+
+
+@pytest.mark.parametrize(
+    ("mode", "arg", "lanes", "fits"),
+    [
+        *((m, a, 32, 0 <= a < 32) for m in ("idx", "bfly", "up", "down") for a in (-1, 0, 31, 32, 2**40)),
+        ("bfly", 4, 8, True),
+        ("bfly", 8, 8, False),
+        ("up", 8, 8, False),
+        ("idx", 8, 8, True),
+        ("idx", None, 32, False),
+    ],
+)
+def test_exchanges_stay_inside_of_their_group(mode: str, arg: int | None, lanes: int, fits: bool) -> None:
+    """The instruction takes the low five bits of the lane: another lane than was named."""
+    if fits:
+        _core.lower(exchange(mode, arg, lanes).ir, "sm_80")
+        return
+    with pytest.raises(gr.GrapheneError) as e:
+        _core.lower(exchange(mode, arg, lanes).ir, "sm_80")
+    assert e.value.code in ("VERIFY_SHFL_LANE", "ATOM_ATTR")
+
+
+@breaks("""
+    FILE:N: an exchange with a lane that the group does not have   [VERIFY_SHFL_LANE]
+        %3:[].fp32.RF <- Shfl<<<#1:[1].block, #5:[32].thread>>>(%3:[].fp32.RF, arg=40, mode="bfly")
+      want: arg from 0 to 31
+      got: 40
+""")
+def a_lane_past_the_warp() -> gr.Kernel:
+    return exchange("bfly", 40)
+
+
+@breaks("""
     a size that no argument tells   [VERIFY_SYMBOL]
       kernel: k
       symbol: n
