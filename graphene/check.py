@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphene import _core, references
-from graphene.simulate import Sync, check_seed, syncs
+from graphene.simulate import Sync, check_seed, check_sizes, syncs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,6 +85,7 @@ def mutants(
 ) -> list[Mutant]:
     """Looks for hazards without each synchronisation statement in turn, and with each wait covering a group less."""
     check_seed(seed)
+    check_sizes(sizes)
     program = kernel.lowered(arch)
     if args:
         sizes = {**_core.argument_sizes(program, args), **sizes}
@@ -110,6 +111,7 @@ def check(kernel: Kernel, args: tuple[object, ...], arch: str | None, seed: int,
     sizes that the symbols' facts exclude; VerifyError and SelectError as lowering does.
     """
     check_seed(seed)
+    check_sizes(sizes)
     program = kernel.lowered(arch)
     if args:
         sizes = {**_core.argument_sizes(program, args), **sizes}

@@ -47,6 +47,8 @@ def inputs(name: str, n: int, layout: LayoutLike, dtype: DType, align_bytes: int
     ``W[i]`` is one of them, `i` an integer or an expression known at run time; nothing else can be done with the list.
     At most 1024. Raises as input; LayoutError INPUTS_INDEX for a list used as a tensor.
     """
+    if not isinstance(n, int) or isinstance(n, bool):
+        raise TypeError(f"inputs needs an integer number of tensors, got n={n!r}")
     if n < 1:
         raise ValueError(f"inputs needs at least one tensor, got n={n}")
     return _core.record_arg("input", name, layout, dtype, align_bytes, n)

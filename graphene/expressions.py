@@ -216,6 +216,7 @@ trunc.__doc__ = "x without its fraction."
 
 def abs(x: Any) -> Any:
     """|x|."""
+    _check("abs", x)
     return _unary("abs", x) if _is_operand(x) else x.__abs__()
 
 

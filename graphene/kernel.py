@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["Kernel", "parse"]
 
 
+def _text(text: object) -> str:
+    if not isinstance(text, str):
+        raise TypeError(f"a kernel is read from text, got {text!r}")
+    return text
+
+
 class Kernel(_core.Launcher):
     """A kernel: specs over data tensors and thread tensors.
 
@@ -113,7 +119,7 @@ class Kernel(_core.Launcher):
         Raises VerifyError: IR_JSON_SYNTAX with line and column, IR_FORMAT for another schema version, IR_JSON_VALUE
         with the JSON pointer of what is wrong.
         """
-        return Kernel._from_ir(_core.ir_from_json(text))
+        return Kernel._from_ir(_core.ir_from_json(_text(text)))
 
     # Code.
 
@@ -224,4 +230,4 @@ def parse(text: str) -> Kernel:
 
     Raises VerifyError (IR_PARSE, IR_UNDEFINED, IR_TYPE_MISMATCH, ...) with line, column and the line itself.
     """
-    return Kernel._from_ir(_core.ir_parse(text))
+    return Kernel._from_ir(_core.ir_parse(_text(text)))

@@ -193,4 +193,9 @@ def swizzle(row_elems: int, dtype: Any) -> Swizzle:
     ``Swizzle(min(k, 3), log2(elements of a chunk), max(k, 3))``.
     Raises LayoutError LAYOUT_SWIZZLE unless rows are whole 16-byte chunks.
     """
-    return _core.row_swizzle(row_elems, int(getattr(dtype, "bits", dtype)))
+    bits = getattr(dtype, "bits", dtype)
+    if not isinstance(bits, int):
+        raise TypeError(f"a dtype, or a number of bits, is needed, got {dtype!r}")
+    if not isinstance(row_elems, int):
+        raise TypeError(f"a row has an integer number of elements, got {row_elems!r}")
+    return _core.row_swizzle(row_elems, bits)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphene import _core
 from graphene.errors import CompileError
+from graphene.simulate import check_sizes
 
 if TYPE_CHECKING:
     from graphene.kernel import Kernel
@@ -249,6 +250,7 @@ def report(
     ``args``: arrays whose shapes give the sizes. ``all_blocks``: of a large grid, too. Raises SimulationError
     SIM_ARGUMENT for sizes that the symbols' facts exclude; VerifyError and SelectError as lowering does.
     """
+    check_sizes(sizes)
     program = kernel.lowered(arch)
     if args:
         sizes = {**_core.argument_sizes(program, args), **sizes}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphene import _core
 from graphene.viz.timeline import Trace, TraceEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from graphene.kernel import Kernel
 
 __all__ = ["SimulationStats", "Sync", "Trace", "TraceEvent", "simulate", "syncs"]
@@ -39,8 +38,24 @@ class Sync(NamedTuple):
 
 def check_seed(seed: object) -> None:
     """Raises ValueError unless it is an integer, 0 or more."""
-    if not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"seed must be an integer, 0 or more, got {seed!r}")
+    if not isinstance(seed, int) or not 0 <= seed < 2**64:
+        raise ValueError(f"seed must be an integer, 0 or more and below 2**64, got {seed!r}")
+
+
+def check_sizes(sizes: dict[str, int]) -> dict[str, int]:
+    """The sizes themselves. Raises TypeError unless they are integers."""
+    for name, value in sizes.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"the size {name} must be an integer, got {value!r}")
+        if not -(2**63) <= value < 2**63:
+            raise ValueError(f"the size {name} must fit 64 bits, got {value}")
+    return sizes
+
+
+def _ids(name: str, ids: object) -> list[int]:
+    if isinstance(ids, str) or not isinstance(ids, Iterable):
+        raise TypeError(f"{name}= takes a list of ids from kernel.syncs(), got {ids!r}")
+    return list(ids)
 
 
 def simulate(
@@ -66,7 +81,7 @@ def simulate(
     """
     check_seed(seed)
     listed = syncs(kernel)
-    skipped, relaxed = list(skip), list(relax)
+    skipped, relaxed = _ids("skip", skip), _ids("relax", relax)
     known = {s.id for s in listed}
     if unknown := [i for i in skipped if i not in known]:
         raise ValueError(f"skip={unknown}: no such synchronisation statement; kernel.syncs() lists them")

@@ -74,6 +74,11 @@ Expr element_coordinate(const std::vector<std::int64_t>& shape, std::size_t dim,
 }
 
 std::vector<Expr> coordinates(const ir::Tensor& fragment) {
+  if (!fragment.buffer->fragment) {
+    fail(Code::TENSOR_VALUES, "only the elements of a fragment have coordinates of their own, one for each thread",
+         {"got: " + fragment.type_str() + " of " + fragment.buffer->name},
+         "ask the fragment that gr.fragment returned");
+  }
   const ir::Fragment& f = *fragment.buffer->fragment;
   const std::vector<std::int64_t> shape = static_shape(fragment);
   std::int64_t own = 1;
