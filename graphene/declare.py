@@ -98,6 +98,8 @@ def fragment(
     outer levels of `on`, or gr.tv(thread, value) over the whole shape. Prints as ``[warps].[registers].[atom]``.
     Raises LayoutError FRAGMENT_SHAPE (the sizes do not divide), FRAGMENT_GROUP (the threads do not fit), TENSOR_SIZE.
     """
+    if not isinstance(shape, (int, list, tuple)):
+        raise TypeError(f"shape must be an integer or a list of them, got {shape!r}")
     sizes = [shape] if isinstance(shape, int) else list(shape)
     if isinstance(tv, Layout):
         return _core.record_fragment(name, sizes, dtype, tv, [], "tv", on, stages)

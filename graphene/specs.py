@@ -62,6 +62,8 @@ def spec(
     `means`: what ``kernel.check()`` holds it to. A built-in kind with its attributes, "MatMul" or
     "Reduction(op=add, axis=1)"; or a function of arrays (``gr.reference``) or its name.
     """
+    if not isinstance(ins, (list, tuple)):
+        raise TypeError(f"ins must be a list of operands, got {ins!r}")
     return _record("Spec", outs, list(ins), on, None, name_of(means))
 
 

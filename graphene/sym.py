@@ -42,6 +42,8 @@ def min(*values: Any) -> Any:
     With no symbolic integer among them, Python's `min`.
     """
     if not any(isinstance(v, IntExpr) for v in values):
+        if len(values) > 1 and not all(isinstance(v, (int, float)) for v in values):
+            raise TypeError(f"min: an operand must be an integer or a number, got {values!r}")
         return builtins.min(*values)
     result = values[0]
     for v in values[1:]:
@@ -55,6 +57,8 @@ def max(*values: Any) -> Any:
     With no symbolic integer among them, Python's `max`.
     """
     if not any(isinstance(v, IntExpr) for v in values):
+        if len(values) > 1 and not all(isinstance(v, (int, float)) for v in values):
+            raise TypeError(f"max: an operand must be an integer or a number, got {values!r}")
         return builtins.max(*values)
     result = values[0]
     for v in values[1:]:

@@ -122,6 +122,11 @@ ir::ScalarType dtype_from_py(py::handle h) {
   return h.cast<const DType&>().type;
 }
 
+ir::Memory memory_from_py(py::handle h) {
+  if (!py::isinstance<MemoryObject>(h)) wrong_type("a memory", "one of gr.GL, gr.SH, gr.RF", h);
+  return h.cast<const MemoryObject&>().memory;
+}
+
 ir::AttrValue attr_from_py(py::handle h) {
   if (PyBool_Check(h.ptr())) return h.cast<bool>();
   if (PyFloat_Check(h.ptr())) return h.cast<double>();

@@ -1,3 +1,4 @@
+#include "bind/arguments.h"
 #include "bind/ir_common.h"
 
 namespace graphene::bind {
@@ -34,7 +35,12 @@ Expr condition_from_py(py::handle h) {
 ir::Operand operand_from_py(py::handle h) {
   if (py::isinstance<ir::Tensor>(h)) return tensor_from_py(h, "an operand");
   if (PyFloat_Check(h.ptr())) return h.cast<double>();
-  if (PyBool_Check(h.ptr()) || PyLong_Check(h.ptr())) return static_cast<double>(h.cast<std::int64_t>());
+  if (PyBool_Check(h.ptr()) || PyLong_Check(h.ptr())) {
+    const double number = PyLong_AsDouble(h.ptr());
+    if (PyErr_Occurred() == nullptr) return number;
+    PyErr_Clear();
+    throw py::value_error("an operand is past the range of floating-point numbers");
+  }
   return expr_from_py(h);
 }
 
@@ -78,7 +84,7 @@ SpecHandle record_spec(const std::string& kind, const py::object& outs, const py
   groups_from_py(on, s);
   s.atom = atom;
   s.means = means;
-  if (!tv.is_none()) s.tv = tv.cast<Layout>();
+  if (!tv.is_none()) s.tv = value_from_py<Layout>(tv, "tv=");
   return {&b, b.spec(std::move(s))};
 }
 
@@ -110,44 +116,44 @@ void bind_specs(py::module_& m) {
 }
 
 void bind_declarations(py::module_& m) {
-  m.def("record_arg", [](const std::string& role, const std::string& name, const py::object& layout,
-                         const py::object& dtype, const py::object& align_bytes, int count) {
+  m.def("record_arg", [](const std::string& role, const Arg<"name", std::string>& name, const py::object& layout,
+                         const py::object& dtype, const py::object& align_bytes, const Arg<"n", int>& count) {
     Builder& b = Builder::require_active(("gr." + role + "()").c_str());
     const ir::Role r = role == "input" ? ir::Role::Input : role == "output" ? ir::Role::Output : ir::Role::InOut;
     return tensor_to_py(b.arg(name, r, data_layout_from_py(layout), dtype_from_py(dtype),
                               optional_int_from_py(align_bytes, "align_bytes=").value_or(0), count));
   });
-  m.def("record_param", [](const std::string& name, const py::object& dtype) {
+  m.def("record_param", [](const Arg<"name", std::string>& name, const py::object& dtype) {
     const ir::ScalarParam& p = Builder::require_active("gr.param()").param(name, dtype_from_py(dtype));
     return p.tensor ? tensor_to_py(p.tensor) : expr_to_py(p.var);
   });
-  m.def("record_alloc",
-        [](const std::string& name, const py::object& layout, const py::object& dtype, const py::object& memory,
-           const py::object& stages, const py::object& swizzle, const py::object& over, const py::object& align_bytes) {
-          Builder& b = Builder::require_active("gr.alloc()");
-          ir::AllocOptions o;
-          o.stages = optional_int_from_py(stages, "stages=");
-          if (!swizzle.is_none()) o.swizzle = swizzle.cast<Swizzle>();
-          o.over = tensors_from_py(over, "over=");
-          o.align_bytes = optional_int_from_py(align_bytes, "align_bytes=").value_or(0);
-          return tensor_to_py(b.alloc(name, data_layout_from_py(layout), dtype_from_py(dtype),
-                                      memory.cast<const MemoryObject&>().memory, o));
-        });
-  m.def("record_fragment", [](const std::string& name, const std::vector<std::int64_t>& shape, const py::object& dtype,
-                              const Layout& tv, const std::vector<std::int64_t>& extents, const std::string& label,
-                              const py::object& on, const py::object& stages) {
-    Builder& b = Builder::require_active("gr.fragment()");
-    const ThreadPtr group = threads_from_py(on, "on=");
-    if (!group) throw py::type_error("a fragment needs the threads that hold it: on=");
-    return tensor_to_py(b.fragment(name, shape, dtype_from_py(dtype), {tv, extents, label}, group,
-                                   optional_int_from_py(stages, "stages=")));
+  m.def("record_alloc", [](const Arg<"name", std::string>& name, const py::object& layout, const py::object& dtype,
+                           const py::object& memory, const py::object& stages, const py::object& swizzle,
+                           const py::object& over, const py::object& align_bytes) {
+    Builder& b = Builder::require_active("gr.alloc()");
+    ir::AllocOptions o;
+    o.stages = optional_int_from_py(stages, "stages=");
+    if (!swizzle.is_none()) o.swizzle = value_from_py<Swizzle>(swizzle, "swizzle=");
+    o.over = tensors_from_py(over, "over=");
+    o.align_bytes = optional_int_from_py(align_bytes, "align_bytes=").value_or(0);
+    return tensor_to_py(b.alloc(name, data_layout_from_py(layout), dtype_from_py(dtype), memory_from_py(memory), o));
   });
+  m.def("record_fragment",
+        [](const Arg<"name", std::string>& name, const Arg<"shape", std::vector<std::int64_t>>& shape,
+           const py::object& dtype, const Layout& tv, const std::vector<std::int64_t>& extents,
+           const std::string& label, const py::object& on, const py::object& stages) {
+          Builder& b = Builder::require_active("gr.fragment()");
+          const ThreadPtr group = threads_from_py(on, "on=");
+          if (!group) throw py::type_error("a fragment needs the threads that hold it: on=");
+          return tensor_to_py(b.fragment(name, shape, dtype_from_py(dtype), {tv, extents, label}, group,
+                                         optional_int_from_py(stages, "stages=")));
+        });
 }
 
 // Each opens a block and returns the depth to come back to, for end_block.
 void bind_control(py::module_& m) {
-  m.def("begin_loop", [](const std::string& name, const py::object& start, const py::object& stop,
-                         const py::object& step, int unroll) {
+  m.def("begin_loop", [](const Arg<"name", std::string>& name, const py::object& start, const py::object& stop,
+                         const py::object& step, const Arg<"unroll", int>& unroll) {
     Builder& b = Builder::require_active("gr.loop()");
     const std::size_t depth = b.depth();
     const Expr var = b.loop(name, expr_from_py(start), expr_from_py(stop), expr_from_py(step), unroll);
@@ -186,19 +192,23 @@ void bind_control(py::module_& m) {
   m.def("record_exit_if", [](const py::object& condition) {
     Builder::require_active("gr.exit_if()").exit_if(condition_from_py(condition));
   });
-  m.def("record_scalar", [](const std::string& name, const py::object& value, std::optional<std::int64_t> min,
-                            std::optional<std::int64_t> max, std::int64_t multiple_of, bool droppable) {
-    Builder& b = Builder::require_active("gr.scalar()");
-    return expr_to_py(b.scalar(name, expr_from_py(value), min, max, multiple_of, droppable));
-  });
-  m.def("check_ring", [](const std::string& name, std::int64_t stages, std::int64_t phase) {
+  m.def("record_scalar",
+        [](const Arg<"name", std::string>& name, const py::object& value,
+           const Arg<"min", std::optional<std::int64_t>>& min, const Arg<"max", std::optional<std::int64_t>>& max,
+           const Arg<"multiple_of", std::int64_t>& multiple_of, bool droppable) {
+          Builder& b = Builder::require_active("gr.scalar()");
+          return expr_to_py(b.scalar(name, expr_from_py(value), min, max, multiple_of, droppable));
+        });
+  m.def("check_ring", [](const Arg<"name", std::string>& name, const Arg<"stages", std::int64_t>& stages,
+                         const Arg<"phase", std::int64_t>& phase) {
     Builder::require_active("gr.ring()");
-    if (stages >= 1 && (phase == 0 || phase == 1)) return;
+    if (stages.value >= 1 && (phase.value == 0 || phase.value == 1)) return;
     fail(Code::RING_STAGES, "a ring has at least one stage, and phase 0 or 1",
-         {"ring: " + name, "stages: " + std::to_string(stages), "phase: " + std::to_string(phase)}, "",
-         python_location());
+         {"ring: " + name.value, "stages: " + std::to_string(stages.value), "phase: " + std::to_string(phase.value)},
+         "", python_location());
   });
-  m.def("record_index", [](const py::object& element, std::int64_t min, std::int64_t max, std::int64_t multiple_of) {
+  m.def("record_index", [](const py::object& element, const Arg<"min", std::int64_t>& min,
+                           const Arg<"max", std::int64_t>& max, const Arg<"multiple_of", std::int64_t>& multiple_of) {
     Builder& b = Builder::require_active("gr.index()");
     return expr_to_py(b.index(tensor_from_py(element, "an element"), min, max, multiple_of));
   });

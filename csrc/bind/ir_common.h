@@ -39,6 +39,7 @@ std::vector<ir::IndexArg> index_from_py(py::handle h, const std::vector<Layout>&
 std::optional<int> optional_int_from_py(py::handle h, const char* what);  // nothing for None
 std::vector<Expr> exprs_from_py(const py::args& args);
 ir::ScalarType dtype_from_py(py::handle h);
+ir::Memory memory_from_py(py::handle h);
 ir::AttrValue attr_from_py(py::handle h);
 ir::Attrs attrs_from_py(const py::dict& d);
 

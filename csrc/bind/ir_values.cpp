@@ -1,3 +1,4 @@
+#include "bind/arguments.h"
 #include "bind/ir_common.h"
 #include "ir/levels.h"
 
@@ -69,7 +70,7 @@ py::object thread_indices(const ThreadRef& t, const py::object& names) {
     for (const Layout& l : t->levels) modes.emplace_back(static_cast<std::size_t>(l.rank()));
     given = assigned_names(modes);
   } else {
-    given = names.cast<std::vector<std::string>>();
+    given = value_from_py<std::vector<std::string>>(names, "names");
   }
   return coordinates(b->indices(t, given));
 }
@@ -181,14 +182,14 @@ index past the end is an empty tile. Raises LayoutError TENSOR_INDEX.)doc");
             [&](ir::ViewStmt& v) {
               const bool one = order.size() == 1 && py::isinstance<py::sequence>(order[0]);
               for (const py::handle o : one ? py::object(order[0]) : py::object(order))
-                v.order.push_back(o.cast<int>());
+                v.order.push_back(value_from_py<int>(o, "the number of a mode"));
             },
             [](const ir::ViewStmt& v) { return ir::permute(*v.source, v.order); });
       },
       "The modes of every level in another order, as NumPy's transpose. Raises LayoutError TENSOR_RANK.");
   c.def(
       "reshape",
-      [](const TensorRef& t, int level, const py::object& shape) {
+      [](const TensorRef& t, const Arg<"level", int>& level, const py::object& shape) {
         return view(
             t, ViewOp::Reshape,
             [&](ir::ViewStmt& v) {
@@ -283,7 +284,7 @@ or slices it is a subset, legal inside ``with gr.only(group):``.)doc");
       "Cuts the innermost level evenly: ``gr.threads(32).tile(8)`` is ``[4:8].[8]``. Raises LayoutError THREAD_TILE.");
   c.def(
       "reshape",
-      [](const ThreadRef& t, int level, const py::object& shape) {
+      [](const ThreadRef& t, const Arg<"level", int>& level, const py::object& shape) {
         return thread_view(
             t, ThreadOp::Reshape,
             [&](ir::ThreadStmt& s) {
@@ -346,15 +347,15 @@ are assigned to, or by ``names``. Raises LayoutError THREAD_NOT_INJECTIVE.)doc")
     if (b != nullptr) return threads_to_py(b->threads(exprs_from_py(sizes)));
     return threads_to_py(std::make_shared<const ThreadTensor>(ir::make_threads(exprs_from_py(sizes))));
   });
-  m.def("tensor",
-        [](const std::string& name, const py::object& layout, const py::object& dtype, const py::object& memory) {
-          ir::Buffer buffer;
-          buffer.name = name;
-          buffer.layout = data_layout_from_py(layout);
-          buffer.dtype = dtype_from_py(dtype);
-          buffer.memory = memory.cast<const MemoryObject&>().memory;
-          return tensor_to_py(std::make_shared<const Tensor>(ir::declare(std::move(buffer))));
-        });
+  m.def("tensor", [](const Arg<"name", std::string>& name, const py::object& layout, const py::object& dtype,
+                     const py::object& memory) {
+    ir::Buffer buffer;
+    buffer.name = name;
+    buffer.layout = data_layout_from_py(layout);
+    buffer.dtype = dtype_from_py(dtype);
+    buffer.memory = memory_from_py(memory);
+    return tensor_to_py(std::make_shared<const Tensor>(ir::declare(std::move(buffer))));
+  });
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "layout/layout.h"
 
 #include "base/diag.h"
+#include "bind/arguments.h"
 #include "bind/bind.h"
 #include "layout/tv.h"
 
@@ -144,8 +145,8 @@ Raises LayoutError: LAYOUT_COORD (hierarchy does not fit), LAYOUT_BOUNDS (outsid
       },
       py::arg("index"), "Natural coordinate of a colexicographic index. Raises LayoutError LAYOUT_BOUNDS.");
   c.def(
-      "__getitem__", [](const Layout& l, py::ssize_t i) { return l.mode(checked_mode(i, l)); }, py::arg("mode"),
-      "Sub-layout of a mode; negative indices count from the end. Raises LayoutError LAYOUT_RANK.");
+      "__getitem__", [](const Layout& l, const Arg<"mode", std::int64_t>& i) { return l.mode(checked_mode(i, l)); },
+      py::arg("mode"), "Sub-layout of a mode; negative indices count from the end. Raises LayoutError LAYOUT_RANK.");
   c.def("__len__", &Layout::rank);
   c.def("__iter__", [](const Layout& l) { return py::iter(layout_modes(l)); });
   c.def(
@@ -169,8 +170,12 @@ bits are read and the high ones changed. Also reads its own text, ``Swizzle("Sw<
 
 Raises LayoutError: LAYOUT_SWIZZLE unless 0 <= bits <= abs(shift) and 0 <= base; LAYOUT_PARSE.)doc");
   c.attr("__module__") = "graphene";
-  c.def(py::init<int, int, int>(), py::arg("bits"), py::arg("base"), py::arg("shift"));
-  c.def(py::init([](const std::string& text) { return layout::parse_swizzle(text); }), py::arg("text"));
+  c.def(py::init([](const Arg<"bits", int>& bits, const Arg<"base", int>& base, const Arg<"shift", int>& shift) {
+          return Swizzle(bits, base, shift);
+        }),
+        py::arg("bits"), py::arg("base"), py::arg("shift"));
+  c.def(py::init([](const Arg<"text", std::string>& text) { return layout::parse_swizzle(text.value); }),
+        py::arg("text"));
   c.def_readonly("bits", &Swizzle::bits, "Number of bits that are changed.");
   c.def_readonly("base", &Swizzle::base, "Number of low bits left alone: log2 of the elements that stay together.");
   c.def_readonly("shift", &Swizzle::shift, "Distance from the changed bits to those they are xored with.");
@@ -232,7 +237,7 @@ Called like a Layout. Raises LayoutError as Layout does.)doc");
       py::arg("index"), "Natural coordinate of a colexicographic index.");
   c.def(
       "__getitem__",
-      [](const ComposedLayout& l, py::ssize_t i) {
+      [](const ComposedLayout& l, const Arg<"mode", std::int64_t>& i) {
         return ComposedLayout{l.swizzle, l.offset, l.layout.mode(checked_mode(i, l.layout))};
       },
       py::arg("mode"), "One mode, under the same swizzle and offset.");
@@ -340,7 +345,12 @@ void bind_algebra(py::module_& m) {
   });
   m.def("row_major", [](const py::args& shape) { return Layout::row_major(int_tuple_from_args(shape)); });
   m.def("col_major", [](const py::args& shape) { return Layout(int_tuple_from_args(shape)); });
-  m.def("row_swizzle", &layout::row_swizzle, py::arg("row_elems"), py::arg("element_bits"));
+  m.def(
+      "row_swizzle",
+      [](const Arg<"row_elems", std::int64_t>& row, const Arg<"element_bits", int>& bits) {
+        return layout::row_swizzle(row, bits);
+      },
+      py::arg("row_elems"), py::arg("element_bits"));
 }
 
 // For the pictures, the tests and the tools: the kernels' own use of TV layouts is in the core.

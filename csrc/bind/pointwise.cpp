@@ -1,6 +1,7 @@
 // Pointwise expressions and reductions on registers. Python builds the tree; csrc/build decomposes it.
 #include "build/pointwise.h"
 
+#include "bind/arguments.h"
 #include "bind/ir_common.h"
 #include "build/reduce.h"
 
@@ -60,15 +61,15 @@ void register_pointwise(py::module_& m) {
     return py::tuple(out);
   });
   m.def("fragment_valid", [](const ir::Tensor& t) { return condition_to_py(build::valid(t)); });
-  m.def("reduced_fragment", [](const py::object& t, int axis, const std::string& name, const py::object& dtype,
-                               bool lanes) {
+  m.def("reduced_fragment", [](const py::object& t, const Arg<"axis", int>& axis, const Arg<"name", std::string>& name,
+                               const py::object& dtype, const Arg<"lanes", bool>& lanes) {
     ir::Builder& b = ir::Builder::require_active("reduced()");
     const ir::TensorPtr x = tensor_from_py(t, "a fragment");
     return located([&] {
       return tensor_to_py(build::reduced(b, x, axis, name, dtype.is_none() ? x->dtype : dtype_from_py(dtype), lanes));
     });
   });
-  m.def("record_allreduce", [](const std::string& op, const py::object& x, const py::object& on) {
+  m.def("record_allreduce", [](const Arg<"op", std::string>& op, const py::object& x, const py::object& on) {
     ir::Builder& b = ir::Builder::require_active("gr.allreduce()");
     const ir::ThreadPtr group = threads_from_py(on, "on=");
     if (!group) throw py::type_error("allreduce needs the threads that take part: on=");

@@ -1,4 +1,5 @@
 // The simulator, seen from Python.
+#include "bind/arguments.h"
 #include "bind/bind.h"
 #include "bind/manifest.h"
 #include "bind/tensor_reader.h"
@@ -108,7 +109,8 @@ void register_sim(py::module_& m) {
   m.def(
       "simulate",
       [](const std::shared_ptr<lower::Program>& program, const py::tuple& args, const py::dict& named,
-         std::uint64_t seed, std::vector<int> skip, std::vector<int> relax, bool unguarded, bool trace) -> py::tuple {
+         const Arg<"seed", std::uint64_t>& seed, std::vector<int> skip, std::vector<int> relax, bool unguarded,
+         bool trace) -> py::tuple {
         const BoundArguments bound = bind_arguments(*program, args, named);
         if (bound.nothing_to_do) return py::make_tuple(0, 0, py::list());
         sim::SimulateOptions options;
@@ -153,9 +155,9 @@ void register_sim(py::module_& m) {
       py::arg("program"), py::arg("args"), "The sizes that host arguments give the kernel's symbols.");
   m.def(
       "check",
-      [](const std::shared_ptr<lower::Program>& program, const std::map<std::string, std::int64_t>& sizes,
-         std::uint64_t seed, const py::object& reference, std::vector<int> skip, std::vector<int> relax,
-         bool hazards_alone) {
+      [](const std::shared_ptr<lower::Program>& program, const Arg<"sizes", std::map<std::string, std::int64_t>>& sizes,
+         const Arg<"seed", std::uint64_t>& seed, const py::object& reference, std::vector<int> skip,
+         std::vector<int> relax, bool hazards_alone) {
         sim::CheckResult r;
         sim::CheckOptions options;
         options.seed = seed;
@@ -187,8 +189,8 @@ void register_sim(py::module_& m) {
       "accesses, sizes, blocks, worst error in units of the tolerance).");
   m.def(
       "report",
-      [](const std::shared_ptr<lower::Program>& program, const std::map<std::string, std::int64_t>& sizes,
-         bool all_blocks) {
+      [](const std::shared_ptr<lower::Program>& program, const Arg<"sizes", std::map<std::string, std::int64_t>>& sizes,
+         const Arg<"all_blocks", bool>& all_blocks) {
         sim::Report r;
         {
           const py::gil_scoped_release released;

@@ -2,6 +2,7 @@
 #include <array>
 
 #include "base/diag.h"
+#include "bind/arguments.h"
 #include "bind/bind.h"
 
 namespace graphene::bind {
@@ -60,8 +61,9 @@ std::int64_t index(const PyIntExpr& a) {
        "gr.loop(name, stop) in place of range(stop)");
 }
 
-std::vector<Expr> declare(const std::string& names, std::int64_t multiple_of, std::int64_t min,
-                          std::optional<std::int64_t> max) {
+std::vector<Expr> declare(const Arg<"names", std::string>& given, const Arg<"multiple_of", std::int64_t>& multiple_of,
+                          const Arg<"min", std::int64_t>& min, const Arg<"max", std::optional<std::int64_t>>& max) {
+  const std::string& names = given;
   std::vector<Expr> out;
   std::vector<std::string> seen;
   std::size_t at = 0;
@@ -88,7 +90,7 @@ std::vector<Expr> declare(const std::string& names, std::int64_t multiple_of, st
     out.push_back(sym::make_var({.name = name,
                                  .kind = sym::VarKind::Size,
                                  .min = min,
-                                 .max = max.value_or(sym::kMaxInt),
+                                 .max = max.value.value_or(sym::kMaxInt),
                                  .multiple_of = multiple_of,
                                  .hi = {},
                                  .lo = {},
@@ -238,7 +240,9 @@ condition that is not known, SYM_RUNTIME_INT where it needs an integer, SYM_SIZE
       .attr("__array_ufunc__") = py::none();
 
   m.def("sym", &declare, py::arg("names"), py::arg("multiple_of") = 1, py::arg("min") = 0, py::arg("max") = py::none());
-  m.def("ceil_div", &sym::ceil_div, py::arg("a"), py::arg("b"));
+  m.def(
+      "ceil_div", [](const Arg<"a", Expr>& a, const Arg<"b", Expr>& b) { return sym::ceil_div(a, b); }, py::arg("a"),
+      py::arg("b"));
   m.def("sym_min", &sym::min, py::arg("a"), py::arg("b"));
   m.def("sym_max", &sym::max, py::arg("a"), py::arg("b"));
 
