@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import numbers
 from typing import Any
 
 from graphene._core import IntExpr, sym_max, sym_min
@@ -42,7 +43,7 @@ def min(*values: Any) -> Any:
     With no symbolic integer among them, Python's `min`.
     """
     if not any(isinstance(v, IntExpr) for v in values):
-        if len(values) > 1 and not all(isinstance(v, (int, float)) for v in values):
+        if len(values) > 1 and not all(isinstance(v, numbers.Real) for v in values):
             raise TypeError(f"min: an operand must be an integer or a number, got {values!r}")
         return builtins.min(*values)
     result = values[0]
@@ -57,7 +58,7 @@ def max(*values: Any) -> Any:
     With no symbolic integer among them, Python's `max`.
     """
     if not any(isinstance(v, IntExpr) for v in values):
-        if len(values) > 1 and not all(isinstance(v, (int, float)) for v in values):
+        if len(values) > 1 and not all(isinstance(v, numbers.Real) for v in values):
             raise TypeError(f"max: an operand must be an integer or a number, got {values!r}")
         return builtins.max(*values)
     result = values[0]
