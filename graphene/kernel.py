@@ -138,7 +138,9 @@ class Kernel(_core.Launcher):
         return program
 
     def cuda_source(self, arch: str) -> str:
-        """The CUDA C++ that is compiled for ``arch``: header-free, one commented block per spec. Raises as lowered.
+        """The CUDA C++ that is compiled for ``arch``: header-free, one commented block per spec.
+
+        Raises as lowered, and LayoutError TENSOR_INDEX where an index is outside of its view whatever the sizes are.
 
         For "gfx90a" it is HIP C++, which Graphene itself neither compiles nor launches.
         """
