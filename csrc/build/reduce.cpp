@@ -133,6 +133,23 @@ std::vector<std::int64_t> masks_of(std::int64_t place, std::int64_t extent) {
 
 bool power_of_two(std::int64_t n) { return n > 0 && (n & (n - 1)) == 0; }
 
+// Many parts are read one by each lane and exchanged, which takes fewer steps than every lane reading all of them: the
+// number of the executing lane's own. Nothing for few parts, or where the lanes of a warp want different results.
+template <class F>
+std::optional<Expr> lane_of_parts(Nest& nest, const ir::ThreadPtr& group, bool whole_group, std::int64_t threads,
+                                  std::int64_t parts, F&& result_of) {
+  constexpr std::int64_t kFew = 4;
+  if (parts <= kFew || parts > kWarp || !power_of_two(parts) || threads % kWarp != 0) return std::nullopt;
+  std::vector<Row> table;
+  for (std::int64_t t = 0; t < threads; ++t) {
+    if (result_of(t) != result_of(t / kWarp * kWarp)) return std::nullopt;
+    table.push_back({t % parts});
+  }
+  const auto sums = lane_sums(nest, group, whole_group, table);
+  if (!sums) return std::nullopt;
+  return (*sums)[0];
+}
+
 class FragmentReduction {
  public:
   FragmentReduction(ir::Builder& b, const ir::SpecStmt& spec, TensorPtr out, TensorPtr x)
@@ -198,6 +215,15 @@ class FragmentReduction {
     lanes_ = kept && ho_.shape[axis_] != 1;
   }
 
+  // How many threads of a digit stand in one warp, a power of two; 0: some warps hold other parts of it than others.
+  static std::int64_t lanes_of(const AxisMode& m) {
+    if (m.place % kWarp == 0) return 1;
+    if (!power_of_two(m.place)) return 0;
+    const std::int64_t reach = kWarp / m.place;
+    if (power_of_two(m.extent)) return std::min(m.extent, reach);
+    return m.extent % reach == 0 ? reach : 0;
+  }
+
   // Threads that hold elements of one row differ in these digits of their rank.
   void plan_exchange() {
     if (lanes_) return;
@@ -205,9 +231,8 @@ class FragmentReduction {
     for (const AxisMode& m : axis_modes(f).threads) {
       if (m.step == 0 || m.dim != axis_) continue;
       if (!hx_.whole_group && m.place >= hx_.threads) continue;
-      if (!power_of_two(m.extent) || !power_of_two(m.place))
-        refuse("threads that no exchange pairs up", "threads: " + std::to_string(m.extent));
-      const std::int64_t in_warp = m.place >= kWarp ? 1 : std::min(m.extent, kWarp / m.place);
+      const std::int64_t in_warp = lanes_of(m);
+      if (in_warp == 0) refuse("threads that no exchange pairs up", "threads: " + std::to_string(m.extent));
       for (const std::int64_t mask : in_warp > 1 ? masks_of(m.place, in_warp) : std::vector<std::int64_t>{})
         masks_.push_back(mask);
       if (in_warp < m.extent) across_.push_back({m.extent / in_warp, m.dim, 1, m.place * in_warp});
@@ -343,15 +368,22 @@ class FragmentReduction {
     for (std::size_t k = results->extent.size(); k-- > 0; ++open)
       o = o + b_.loop("row", 0, results->extent[k], 1, 0) * results->step[k][0];
     const TensorPtr sum = reducer_.scalar("sum", scratch_->dtype);
-    const TensorPtr next = reducer_.scalar("next", scratch_->dtype);
-    reducer_.start(sum);
-    const Expr p = b_.loop("p", 0, parts_, 1, 0);
-    reducer_.move(next, nest_.at(scratch_, {result_number(o), side_.index * parts_ + p}));
-    reducer_.combine(sum, next);
-    b_.leave();
+    const auto lane = lane_of_parts(nest_, group, hx_.whole_group, hx_.threads, parts_,
+                                    [&](std::int64_t t) { return number(ho_.coord(t, 0)); });
+    if (lane) {
+      reducer_.move(sum, nest_.at(scratch_, {result_number(o), side_.index * parts_ + *lane}));
+      reducer_.butterfly(sum, masks_of(1, parts_), as_warps(b_, group));
+    } else {
+      const TensorPtr next = reducer_.scalar("next", scratch_->dtype);
+      reducer_.start(sum);
+      const Expr p = b_.loop("p", 0, parts_, 1, 0);
+      reducer_.move(next, nest_.at(scratch_, {result_number(o), side_.index * parts_ + p}));
+      reducer_.combine(sum, next);
+      b_.leave();
+    }
     finish(at(os, out_, o), sum);
     for (; open > 0; --open) b_.leave();
-    reducer_.barrier(group);
+    if (b_.in_loop()) reducer_.barrier(group);  // before the next round writes its parts
   }
 
   TensorPtr registers(const TensorPtr& t) {
@@ -506,13 +538,19 @@ void allreduce(ir::Builder& b, const std::string& op, const TensorPtr& x, const 
       if (!part) refuse("the warps are in no regular order", "");
       reducer.move(nest.at(scratch, {side->index * parts + (*part)[0]}), element);
       reducer.barrier(group);
-      const TensorPtr next = reducer.scalar("next", x->dtype);
-      reducer.start(element);
-      const Expr p = b.loop("p", 0, parts, 1, 0);
-      reducer.move(next, nest.at(scratch, {side->index * parts + p}));
-      reducer.combine(element, next);
-      b.leave();
-      reducer.barrier(group);
+      const auto lane = lane_of_parts(nest, tiled ? group : warps, true, n, parts, [](std::int64_t) { return 0; });
+      if (lane) {
+        reducer.move(element, nest.at(scratch, {side->index * parts + *lane}));
+        reducer.butterfly(element, masks_of(1, parts), warps);
+      } else {
+        const TensorPtr next = reducer.scalar("next", x->dtype);
+        reducer.start(element);
+        const Expr p = b.loop("p", 0, parts, 1, 0);
+        reducer.move(next, nest.at(scratch, {side->index * parts + p}));
+        reducer.combine(element, next);
+        b.leave();
+      }
+      if (b.in_loop()) reducer.barrier(group);  // before the next round writes its parts
     }
     for (; open > 0; --open) b.leave();
   });

@@ -112,6 +112,11 @@ void Builder::abandon() {
   if (active_builder == this) active_builder = nullptr;
 }
 
+bool Builder::in_loop() const {
+  return std::any_of(frames_.begin(), frames_.end(),
+                     [](const Frame& f) { return f.owner && f.owner->as<LoopStmt>() != nullptr; });
+}
+
 void Builder::note_break(std::size_t depth) {
   if (noted_ || closed_ || depth >= frames_.size() || !frames_[depth].owner) return;
   const Stmt& s = *frames_[depth].owner;

@@ -82,6 +82,7 @@ class Builder {
   void only(const ThreadPtr& group, bool elect);
   void leave();
   [[nodiscard]] std::size_t depth() const { return frames_.size(); }
+  [[nodiscard]] bool in_loop() const;  // what is recorded now may run several times
 
   void exit_if(const Expr& condition);
   // `droppable`: forgotten when the kernel closes unless something besides its own assignments uses it.

@@ -81,6 +81,63 @@ def test_allreduce(threads, op):
     np.testing.assert_array_equal(y.reshape(-1, threads), np.broadcast_to(want, (256 // threads, threads)))
 
 
+@pytest.mark.parametrize("op", ["add", "max"])
+@pytest.mark.parametrize(
+    ("threads", "rows"), [(64, 1), (96, 1), (128, 3), (160, 2), (256, 1), (256, 2), (512, 1), (1024, 1)]
+)
+def test_rows_over_any_number_of_warps(threads, rows, op):
+    width = 2 * threads + 5  # ragged
+    with gr.Kernel("k") as kernel:
+        X, Y = gr.input("X", [rows, width], gr.fp32), gr.output("Y", [rows, 1], gr.fp32)
+        everyone = gr.threads(threads * rows)
+        tv = gr.tv(gr.Layout((threads, rows), (rows, 1)), gr.Layout(3, threads * rows))
+        x = gr.fragment("x", [rows, width], gr.fp32, tv, on=everyone)
+        y = x.reduced(1, "y")
+        gr.move(x, X, atom="ld.global.b32")
+        x[:] = gr.where(x.valid(), x, 0 if op == "add" else -gr.inf)
+        gr.reduce(op, y, x, axis=1)
+        gr.move(Y, y, atom="st.global.b32")
+    x = np.random.default_rng(4).integers(-99, -9, (rows, width)).astype(np.float32)
+    y = np.zeros((rows, 1), np.float32)
+    kernel.simulate(x, y)
+    np.testing.assert_array_equal(y, REDUCE[op].reduce(x, axis=1, keepdims=True))
+    assert kernel.check().ok
+    source = kernel.cuda_source("sm_80")
+    parts = threads // 32
+    many = parts > 4 and parts & (parts - 1) == 0  # read one by each lane and exchanged
+    assert source.count("shfl.sync") == 5 + (parts.bit_length() - 1 if many else 0)
+    assert source.count("__syncthreads") == 1  # nothing is written behind it
+
+
+@pytest.mark.parametrize("registers", [False, True])
+@pytest.mark.parametrize("threads", [64, 256])
+def test_parts_in_a_loop_are_written_when_all_have_read_them(threads, registers):
+    with gr.Kernel("k") as kernel:
+        X, Y = gr.input("X", [3, threads], gr.fp32), gr.output("Y", [3], gr.fp32)
+        everyone = gr.threads(threads)
+        (t,) = everyone.indices()
+        x = gr.fragment("x", [threads], gr.fp32, gr.tv(gr.Layout(threads), gr.Layout(1, 0)), on=everyone)
+        y = x.reduced(0, "y")
+        for i in gr.loop("i", 3):
+            gr.move(x, X.tile([1, None])[i, 0][0, :], atom="ld.global.b32")
+            if registers:
+                gr.move(y.values[0], x.values[0])
+                gr.allreduce("add", y.values, on=everyone)
+            else:
+                gr.reduce("add", y, x, axis=0)
+            with gr.if_(t == 0):
+                gr.move(Y.tile([1])[i][0], y.values[0])
+    x, y = np.random.default_rng(5).integers(-9, 9, (3, threads)).astype(np.float32), np.zeros(3, np.float32)
+    for seed in range(4):
+        kernel.simulate(x, y, seed=seed)
+        np.testing.assert_array_equal(y, x.sum(1))
+    barriers = [s for s in kernel.syncs() if "barrier" in s.text]
+    assert len(barriers) == 2
+    for s in barriers:
+        with pytest.raises(gr.SimulationError, match="SIM_RACE"):
+            kernel.simulate(x, y, skip=[s.id])
+
+
 def test_private_registers():
     with gr.Kernel("k") as kernel:
         X, Y = gr.input("X", [3, 4, 5], gr.fp32), gr.output("Y", [3, 5], gr.fp32)
