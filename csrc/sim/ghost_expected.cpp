@@ -184,7 +184,8 @@ std::optional<std::vector<std::uint64_t>> Ghost::reduced(const Instance& i, Op o
   const bool adds_to = accumulates(code_.scopes[static_cast<std::size_t>(i.scope)], false);
   const auto cell = [&](std::size_t e) { return i.out.cells[e].empty() ? -1 : i.out.cells[e].front(); };
   const auto share = static_cast<std::size_t>(std::max<std::int64_t>(i.out.extents[axis], 1));
-  if (i.out.cells.size() != sums.size() * share || (share > 1 && numbers_.real)) return std::nullopt;
+  if (i.out.cells.size() != sums.size() * share) return std::nullopt;
+  if (share > 1 && numbers_.real && algebraic(op)) return std::nullopt;  // the field has decided, without rounding
   std::size_t inner = 1;
   for (std::size_t d = 0; d < axis; ++d) inner *= static_cast<std::size_t>(i.out.extents[d]);
   std::vector<std::uint64_t> want(i.out.cells.size());
