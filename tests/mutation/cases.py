@@ -20,7 +20,18 @@ from typing import Any
 import numpy as np
 
 import graphene as gr
-from graphene.kernels import flash_fwd, fused_mlp, gemm_sm80, layernorm
+from graphene.kernels import (
+    NormConfig,
+    RowTile,
+    SoftmaxConfig,
+    flash_fwd,
+    fused_mlp,
+    gemm_sm80,
+    layernorm,
+    layernorm_kernel,
+    rmsnorm_kernel,
+    softmax_kernel,
+)
 from graphene.testing.mutate import Mutant, mutants
 
 ROOT = Path(__file__).parents[2]
@@ -138,6 +149,55 @@ def _() -> Case:
 def _() -> Case:
     x, gamma, beta = normal(0, 3, 1000), normal(1, 1000), normal(2, 1000)
     return Case(layernorm(1000), [lambda: [x, gamma, beta, np.zeros_like(x)]], {"M": 3})
+
+
+def norm_case(build: Callable[..., gr.Kernel], tile: RowTile, **options: Any) -> Case:
+    """Two rows more than a block has; with all that a normalisation may have unless `options` says otherwise."""
+    config = NormConfig(tile, **{"eps": 1e-5, **options})
+    rows = 2 + tile.rows
+    x, r = normal(0, rows, tile.width), normal(1, rows, tile.width)
+    gamma, beta = normal(2, tile.width), normal(3, tile.width)
+
+    def call() -> list[Any]:
+        matrices = [x, r] if config.residual else [x]
+        outputs = [np.zeros_like(x) for _ in range(2 if config.write_sum else 1)]
+        return [*matrices, gamma, *([beta] if config.beta else []), *outputs]
+
+    return Case(build(config), [call], {"M": 2})
+
+
+@case("layernorm_kernel")
+def _() -> Case:
+    """Several rows a block, a ragged last vector; X + R."""
+    return norm_case(layernorm_kernel, RowTile(70, 16, 2, 2), residual=True, write_sum=True)
+
+
+@case("layernorm_kernel, in shared memory")
+def _() -> Case:
+    return norm_case(layernorm_kernel, RowTile(812, 64, 1, 4, "shared"))
+
+
+@case("rmsnorm_kernel")
+def _() -> Case:
+    """More warps than lanes read one by one."""
+    return norm_case(rmsnorm_kernel, RowTile(1000, 256, 1, 4), beta=False)
+
+
+def softmax_case(tile: RowTile) -> Case:
+    """Maxima all over the rows, so large that a power of e overflows where one is missed."""
+    x = normal(0, 24, tile.width)
+    x[np.arange(24), np.linspace(0, tile.width - 1, 24).astype(int)] = 1000
+    return Case(softmax_kernel(SoftmaxConfig(tile)), [lambda: [x, np.zeros_like(x)]], {"M": 8 * tile.rows})
+
+
+@case("softmax_kernel")
+def _() -> Case:
+    return softmax_case(RowTile(250, 32, 8, 2))
+
+
+@case("softmax_kernel, read by every pass")
+def _() -> Case:
+    return softmax_case(RowTile(600, 32, 1, 8, "memory"))
 
 
 @case("fused_mlp")

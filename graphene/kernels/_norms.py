@@ -1,0 +1,95 @@
+"""What layer normalisation and its root-mean-square form share: configuration, arguments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import graphene as gr
+from graphene.kernels._rows import Part, Rows, RowTile, declare_rows, select_tile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["NormArguments", "NormConfig", "select_norm"]
+
+
+@dataclass(frozen=True)
+class NormConfig:
+    """What a normalisation computes, and the tile it works on.
+
+    `dtype`: of X, R, Y, S and, unless `affine_dtype` says otherwise, of gamma and beta. `gamma`, `beta`: whether there
+    is a factor, an addend per column. `residual`: normalises X + R. `write_sum`: also S = X + R. `eps`: a number built
+    into the kernel; None makes it the last argument.
+    """
+
+    tile: RowTile
+    dtype: gr.DType = gr.fp16
+    gamma: bool = True
+    beta: bool = True
+    residual: bool = False
+    write_sum: bool = False
+    eps: float | None = None
+    affine_dtype: gr.DType | None = None
+
+
+def select_norm(
+    rows: int,
+    width: int,
+    dtype: gr.DType = gr.fp16,
+    *,
+    align_bytes: int = 16,
+    shared_bytes: int = 99 * 1024,
+    **options: Any,
+) -> NormConfig:
+    """The configuration for `rows` rows of `width` elements.
+
+    `align_bytes`: what addresses, and row strides in bytes, are multiples of. `shared_bytes`: what a block of the
+    device may have. `options`: further fields of NormConfig.
+    """
+    tensors = 2 if options.get("residual") else 1
+    return NormConfig(select_tile(rows, width, dtype, tensors, align_bytes, shared_bytes), dtype, **options)
+
+
+class NormArguments:
+    """Of a call, in this order, those that the configuration has: X, R, gamma, beta, Y, S, eps."""
+
+    def __init__(self, c: NormConfig) -> None:
+        width, vector = c.tile.width, c.tile.vector
+        affine = c.affine_dtype or c.dtype
+        self.M = M = gr.sym("M", max=2**31 - 1)
+
+        def matrix(declare: Callable[..., gr.Tensor], name: str) -> gr.Tensor:
+            return declare_rows(declare, name, M, c.tile, c.dtype)
+
+        def column(name: str, wanted: bool) -> gr.Tensor | None:
+            return gr.input(name, [width], affine, align_bytes=vector * affine.bits // 8) if wanted else None
+
+        self.X = matrix(gr.input, "X")
+        self.R = matrix(gr.input, "R") if c.residual else None
+        self.gamma, self.beta = column("gamma", c.gamma), column("beta", c.beta)
+        self.Y = matrix(gr.output, "Y")
+        self.S = matrix(gr.output, "S") if c.write_sum else None
+        self.eps = gr.param("eps", gr.fp32) if c.eps is None else c.eps
+
+    def keep(self, rows: Rows) -> Callable[[Part], Any]:
+        """Reads the rows of X, and of R; the function gives a part of what is normalised."""
+        kept = rows.keep(*(t for t in (self.X, self.R) if t is not None))
+
+        def h(part: Part) -> Any:
+            x, *r = (part.take(t) for t in kept)
+            return x + r[0] if r else x
+
+        return h
+
+    def store(self, part: Part, h: Any, normal: Any) -> None:
+        """Y = normal * gamma + beta; S = h."""
+        if self.S is not None:
+            part.store(self.S, h)
+        if self.gamma is not None and self.beta is not None:
+            normal = gr.fma(normal, part.column(self.gamma), part.column(self.beta))
+        elif self.gamma is not None:
+            normal = normal * part.column(self.gamma)
+        elif self.beta is not None:
+            normal = normal + part.column(self.beta)
+        part.store(self.Y, normal)

@@ -1,0 +1,232 @@
+"""Rows held by threads: what the kernels that work row by row share.
+
+A row is read once and kept while its passes run: in registers, or in shared memory; a row that fits in neither is read
+again by every pass. The kernels are written for all three at once: ``for part in rows.parts()`` runs its body once over
+whole rows in registers, else as a loop over the parts of one row.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import graphene as gr
+from graphene import _core
+from graphene.kernels._arguments import choice, size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["Part", "RowTile", "Rows", "declare_rows", "select_tile"]
+
+_VECTORS = {16: "v4.b32", 8: "v2.b32", 4: "b32", 2: "b16"}
+_PART_ELEMS = 8  # of a thread, in a part of a row
+
+
+@dataclass(frozen=True)
+class RowTile:
+    """How a block holds rows of `width` elements.
+
+    `threads`: side by side along one row, a power of two up to 32 or whole warps. `rows`: of a block. `vector`:
+    neighbouring elements that a thread reads by one instruction; it divides the width and every row's stride. `keep`:
+    where a row stays between passes, "registers", "shared" or "memory" (it is read again); one row a block unless
+    "registers". Raises VerifyError KERNEL_ARGUMENT for values that do not fit.
+    """
+
+    width: int
+    threads: int
+    rows: int = 1
+    vector: int = 8
+    keep: str = "registers"
+
+    def __post_init__(self) -> None:
+        size("RowTile", "width", self.width)
+        size("RowTile", "threads", self.threads, most=1024)
+        size("RowTile", "rows", self.rows, most=1024)
+        choice("RowTile", "keep", self.keep, ("registers", "shared", "memory"))
+        whole = self.threads in (1, 2, 4, 8, 16) or self.threads % 32 == 0
+        together = self.threads * self.rows
+        if not whole or together > 1024 or (self.threads > 1 and together % 32):
+            self._refuse("a row needs a power of two of threads or whole warps; a block has whole warps, at most 1024")
+        if self.vector not in (1, 2, 4, 8) or self.width % self.vector:
+            self._refuse("vectors of 1, 2, 4 or 8 elements must divide the width")
+        if self.keep != "registers" and self.rows != 1:
+            self._refuse("only registers keep several rows of a block")
+
+    def _refuse(self, why: str) -> NoReturn:
+        _core.fail("KERNEL_ARGUMENT", why, [str(self)])
+
+    @property
+    def part(self) -> int:
+        """Elements of a row that are worked on at once."""
+        if self.keep == "registers":
+            return self.width
+        return self.threads * max(_PART_ELEMS, self.vector)
+
+    @property
+    def parts(self) -> int:
+        """How many of them a row has."""
+        return math.ceil(self.width / self.part)
+
+
+def select_tile(
+    rows: int, width: int, dtype: gr.DType, tensors: int = 1, align_bytes: int = 16, shared_bytes: int = 99 * 1024
+) -> RowTile:
+    """The tile for `rows` rows of `width` elements of `tensors` matrices.
+
+    `align_bytes`: what addresses and row strides in bytes are multiples of. `shared_bytes`: what a block may have.
+    """
+    elem_bytes = dtype.bits // 8
+    vector = math.gcd(width * elem_bytes, align_bytes, 16) // elem_bytes
+    vectors = width // vector
+    row_bytes = tensors * width * elem_bytes
+    if vectors <= 32:
+        threads = 1 << (vectors - 1).bit_length()
+        few = 1 << max(rows - 1, 0).bit_length()
+        return RowTile(width, threads, max(32 // threads, min(128 // threads, few)), vector)
+    if row_bytes <= 24 * 1024 and width <= 32 * 512:
+        each = 8 if width <= 1024 else 16 if width <= 4096 else 32  # elements a thread holds
+        threads = _whole_warps(math.ceil(vectors / max(1, each // tensors // vector)))
+        return RowTile(width, threads, 1, vector)
+    keep = "shared" if row_bytes <= shared_bytes - 1024 else "memory"
+    return RowTile(width, 512 if 2 * row_bytes <= shared_bytes or keep == "memory" else 1024, 1, vector, keep)
+
+
+def _whole_warps(threads: int) -> int:
+    return min(1024, math.ceil(threads / 32) * 32)
+
+
+def declare_rows(declare: Callable[..., gr.Tensor], name: str, M: Any, tile: RowTile, dtype: gr.DType) -> gr.Tensor:
+    """An argument (M, tile.width) whose rows lie any number of vectors apart, those that are written side by side."""
+    stride = gr.sym(f"ld{name}", multiple_of=tile.vector, min=0 if declare is gr.input else tile.width)
+    return declare(name, gr.Layout((M, tile.width), (stride, 1)), dtype, align_bytes=tile.vector * dtype.bits // 8)
+
+
+class Rows:
+    """The rows of one block, in a kernel whose grid has ``ceil(M / tile.rows)`` blocks."""
+
+    def __init__(self, tile: RowTile, M: Any) -> None:
+        self.tile = tile
+        (self.block,) = gr.blocks(gr.ceil_div(M, tile.rows)).indices()
+        self.threads = gr.threads(tile.threads * tile.rows)
+        self._copy: Any = None  # by which rows are on their way to shared memory
+        self.v = self.fragment("v", tile.rows, gr.fp32)
+
+    def fragment(self, name: str, rows: int, dtype: gr.DType) -> gr.Tensor:
+        """Registers for one part of each row, (rows, columns): threads side by side along a row, vector by vector.
+
+        Of a single row every thread row holds a copy.
+        """
+        t = self.tile
+        runs = gr.ceil_div(t.part, t.threads * t.vector)
+        thread = gr.Layout((t.threads, t.rows), (t.vector * rows, 1 if rows > 1 else 0))
+        value = gr.Layout((t.vector, runs), (rows, t.threads * t.vector * rows))
+        return gr.fragment(name, [rows, t.part], dtype, gr.tv(thread, value), on=self.threads)
+
+    def per_row(self, name: str) -> gr.Tensor:
+        """Registers for one fp32 value a row."""
+        return self.v.reduced(1, name)
+
+    def of(self, x: gr.Tensor) -> gr.Tensor:
+        """The block's rows of a matrix (M, width)."""
+        return x.tile([self.tile.rows, None])[self.block, 0]
+
+    def atom(self, operation: str, dtype: gr.DType) -> Any:
+        """The load or store of one vector by one thread."""
+        return gr.atom(f"{operation}.{_VECTORS[self.tile.vector * dtype.bits // 8]}")
+
+    def keep(self, *tensors: gr.Tensor) -> list[gr.Tensor]:
+        """Reads the block's rows of matrices (M, width) into where they stay: what ``part.take`` takes."""
+        if self.tile.keep == "memory":
+            return [self.of(x) for x in tensors]
+        if self.tile.keep == "shared":
+            return self._share(tensors)
+        kept = [self.fragment("x", self.tile.rows, x.dtype) for x in tensors]
+        for r, x in zip(kept, tensors, strict=True):
+            gr.move(r, self.of(x), atom=self.atom("ld.global.nc", x.dtype))
+        return kept
+
+    def _share(self, tensors: tuple[gr.Tensor, ...]) -> list[gr.Tensor]:
+        """Starts copying to shared memory, part by part. Each thread will read what it copied itself: no barrier."""
+        kept = [gr.alloc("row", [1, self.tile.width], x.dtype, gr.SH) for x in tensors]
+        for part in range(self.tile.parts):
+            for s, x in zip(kept, tensors, strict=True):
+                size = self.tile.vector * x.dtype.bits // 8
+                atom: Any = (self.atom("ld.global.nc", x.dtype), gr.atom("st.shared.b16"))
+                if size > 2:
+                    atom = self._copy = gr.atom("cp.async.cg.16" if size == 16 else f"cp.async.ca.{size}")
+                gr.move(Part(self, part).columns(s), Part(self, part).columns(self.of(x)), on=self.threads, atom=atom)
+            if self._copy is not None:
+                gr.commit(self._copy)
+        return kept
+
+    def _arrivals(self) -> Iterator[Part]:
+        """The parts as they arrive."""
+        copy, self._copy = self._copy, None
+        for part in range(self.tile.parts):
+            gr.wait(copy, pending=self.tile.parts - 1 - part)
+            yield Part(self, part)
+
+    def parts(self) -> Iterator[Part]:
+        """The parts of the rows; the body is recorded once."""
+        if self._copy is not None:
+            yield from self._arrivals()
+        elif self.tile.parts == 1:
+            yield Part(self, 0)
+        else:
+            for i in gr.loop("part", self.tile.parts, unroll=8 if self.tile.threads <= 512 else 4):
+                yield Part(self, i)
+
+    def reduce(self, op: str, value: Callable[[Part], Any]) -> gr.Tensor:
+        """`op` (add, max, min) over the elements of each row, in fp32: one value a row, on all of the row's threads."""
+        lanes, total = self.v.reduced(1, "lanes", lanes=True), self.v.reduced(1, "total")
+        gr.init(lanes, {"add": 0.0, "max": -gr.inf, "min": gr.inf}[op])
+        for part in self.parts():
+            self.v[:] = value(part)
+            gr.reduce(op, lanes, self.v, axis=1, accumulate=True)  # this thread's own values
+        gr.reduce(op, total, lanes, axis=1)  # the row's threads: shfl.bfly in a warp, shared memory between warps
+        return total
+
+
+class Part:
+    """Some columns of the block's rows, as fragments (rows, columns)."""
+
+    def __init__(self, rows: Rows, index: Any) -> None:
+        self._rows, self._index = rows, index
+
+    def columns(self, x: gr.Tensor) -> gr.Tensor:
+        tile = self._rows.tile
+        return x if tile.keep == "registers" else x.tile([None, tile.part])[0, self._index]
+
+    def take(self, kept: gr.Tensor) -> gr.Tensor:
+        """These columns of what ``rows.keep`` returned; what lies past the end of a row reads as zeros."""
+        if kept.memory == gr.RF:
+            return kept
+        x = self._rows.fragment("x", 1, kept.dtype)
+        load = self._rows.atom("ld.shared" if kept.memory == gr.SH else "ld.global.nc", kept.dtype)
+        gr.move(x, self.columns(kept), atom=load)
+        return x
+
+    def column(self, x: gr.Tensor) -> gr.Tensor:
+        """These columns of a vector (width,), the same for every row."""
+        r = self._rows.fragment("c", 1, x.dtype)
+        whole = x.reshape(0, gr.row_major(1, self._rows.tile.width))
+        gr.move(r, self.columns(whole), atom=self._rows.atom("ld.global.nc", x.dtype))
+        return r
+
+    def inside(self, value: Any, outside: float = 0.0) -> Any:
+        """The value where an element is a column of the row, else `outside`."""
+        tile = self._rows.tile
+        if tile.keep == "registers":
+            return gr.where(self._rows.v.valid(), value, outside)
+        if tile.width % tile.part == 0:
+            return value
+        _, column = self._rows.v.coords()
+        return gr.where(self._index * tile.part + column < tile.width, value, outside)
+
+    def store(self, out: gr.Tensor, value: Any) -> None:
+        """These columns of the block's rows of a matrix (M, width) take a value, rounded to its type."""
+        y = self._rows.fragment("y", self._rows.tile.rows, out.dtype)
+        y[:] = value
+        gr.move(self.columns(self._rows.of(out)), y, atom=self._rows.atom("st.global", out.dtype))

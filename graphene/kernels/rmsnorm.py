@@ -1,0 +1,36 @@
+"""Normalisation by the root of a row's mean square; each element is read once where a row fits on chip."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import graphene as gr
+from graphene.kernels._norms import NormArguments, NormConfig
+from graphene.kernels._rows import Rows
+
+if TYPE_CHECKING:
+    from graphene.kernels._rows import Part
+
+__all__ = ["rmsnorm_kernel"]
+
+
+def rmsnorm_kernel(config: NormConfig) -> gr.Kernel:
+    """Y = H * rsqrt(mean(H^2) + eps) * gamma over the rows of H = X + R; fp32 inside, rounded once.
+
+    Arguments as of ``layernorm_kernel``; with `beta` it is added.
+    """
+    with gr.Kernel("rmsnorm") as kernel:
+        a = NormArguments(config)
+        rows = Rows(config.tile, a.M)
+        h = a.keep(rows)
+        rstd = rows.per_row("rstd")
+
+        def square(part: Part) -> Any:
+            value = h(part)
+            return value * value
+
+        rstd[:] = gr.rsqrt(rows.reduce("add", square) * (1 / config.tile.width) + a.eps)
+        for part in rows.parts():
+            value = h(part)
+            a.store(part, value, value * rstd)
+    return kernel

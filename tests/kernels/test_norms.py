@@ -1,0 +1,230 @@
+"""Normalisations and softmax against float64: every way to keep a row, every remainder class, text, compilation."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+
+import graphene as gr
+from graphene.kernels import (
+    NormConfig,
+    RowTile,
+    SoftmaxConfig,
+    layernorm_kernel,
+    rmsnorm_kernel,
+    select_norm,
+    select_softmax,
+    softmax_kernel,
+)
+
+KERNELS = {"layernorm": layernorm_kernel, "rmsnorm": rmsnorm_kernel, "softmax": softmax_kernel}
+# Threads of a part of a warp, of a warp, of two, of warps that are no power of two, of more than a few; vectors of each
+# size; the last vector partly or wholly outside; rows kept in each way.
+TILES = [
+    RowTile(1, 1, 4, 1),
+    RowTile(7, 8, 4, 1),
+    RowTile(96, 4, 8),
+    RowTile(100, 32, 2, 4),
+    RowTile(70, 32, 1, 2),
+    RowTile(512, 64),
+    RowTile(1000, 96),
+    RowTile(2056, 288),
+    RowTile(2048, 256),
+    RowTile(65, 64, 1, 1, "shared"),
+    RowTile(1100, 64, 1, 2, "shared"),
+    RowTile(1024, 64, 1, 8, "shared"),
+    RowTile(2052, 256, 1, 4, "shared"),
+    RowTile(1023, 64, 1, 1, "memory"),
+    RowTile(1032, 64, 1, 8, "memory"),
+]
+
+
+@functools.cache
+def build(name: str, config: NormConfig | SoftmaxConfig) -> gr.Kernel:
+    return KERNELS[name](config)
+
+
+def config_of(name: str, tile: RowTile, dtype: gr.DType = gr.fp16, **options) -> NormConfig | SoftmaxConfig:
+    if name == "softmax":
+        return SoftmaxConfig(tile, dtype)
+    return NormConfig(tile, dtype, **{"beta": name == "layernorm", **options})
+
+
+def reference(name, config, x, r=None, gamma=None, beta=None, eps=1e-5):
+    h = x.astype(np.float64) + (0 if r is None else r)
+    with np.errstate(all="ignore"):
+        if name == "softmax":
+            e = np.exp(h - h.max(1, keepdims=True))
+            return e / e.sum(1, keepdims=True), h
+        mean = h.mean(1, keepdims=True) if name == "layernorm" else 0
+        y = (h - mean) / np.sqrt(((h - mean) ** 2).mean(1, keepdims=True) + eps)
+    return y * (1 if gamma is None else gamma) + (0 if beta is None else beta), h
+
+
+def run(name, config, M, rng, launch=None, x=None, dtype=np.float16):
+    """What a kernel makes of random rows, and what it should: pairs of (got, want)."""
+    width = config.tile.width
+    x = rng.standard_normal((M, width)).astype(dtype) if x is None else x
+    args, named, extra = [x], {}, []
+    if name != "softmax":
+        if config.residual:
+            named["r"] = rng.standard_normal((M, width)).astype(dtype)
+        for n in ("gamma", "beta"):
+            if getattr(config, n):
+                named[n] = rng.standard_normal(width).astype(dtype)
+        args += named.values()
+    y = np.full_like(x, np.nan)
+    args.append(y)
+    if name != "softmax":
+        if config.write_sum:
+            args.append(np.full_like(x, np.nan))
+            extra = [args[-1]]
+        if config.eps is None:
+            args.append(1e-5)
+    (launch or build(name, config).simulate)(*args)
+    want, h = reference(name, config, x, **named)
+    return [(y, want), *((s, h) for s in extra)]
+
+
+def close(pairs, rtol=2e-3):
+    for got, want in pairs:
+        np.testing.assert_allclose(
+            got.astype(np.float64), want, rtol=rtol, atol=rtol * max(1e-4, np.nansum(np.abs(want)) / max(want.size, 1))
+        )
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_every_way_to_hold_rows(name, tile, rng):
+    config = config_of(name, tile)
+    close(run(name, config, tile.rows + 2, rng))
+    kernel = build(name, config)
+    assert gr.parse(str(kernel)) == kernel
+    result = kernel.check(M=2)
+    assert result.ok, result.errors
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(
+    "width", [1, 2, 3, 4, 6, 8, 12, 31, 32, 33, 63, 64, 65, 127, 130, 255, 256, 257, 264, 1025, 1026]
+)
+def test_widths_that_a_caller_may_have(name, width, rng):
+    config = (select_softmax if name == "softmax" else select_norm)(3, width)
+    close(run(name, config, 3, rng))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("M", [0, 1, 7, 8, 9, 17])
+def test_rows_of_several_to_a_block(name, M, rng):
+    close(run(name, config_of(name, RowTile(24, 4, 8)), M, rng))
+
+
+@pytest.mark.parametrize("name", ["layernorm", "rmsnorm"])
+@pytest.mark.parametrize("keep", ["registers", "shared", "memory"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"gamma": False, "beta": False},
+        {"gamma": False, "beta": True},
+        {"residual": True},
+        {"residual": True, "write_sum": True, "eps": 1e-5},
+    ],
+    ids=lambda o: "-".join(o),
+)
+def test_what_a_normalisation_may_leave_out_or_add(name, keep, options, rng):
+    close(run(name, config_of(name, RowTile(328, 32, 1, 8, keep), **options), 3, rng))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_fp32(name, rng):
+    config = config_of(name, RowTile(1000, 64, 1, 4), gr.fp32)
+    close(run(name, config, 2, rng, dtype=np.float32), rtol=3e-6)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_bf16(name, rng):
+    torch = pytest.importorskip("torch")
+    x = torch.randn(3, 104).bfloat16()
+    gamma, beta = torch.randn(2, 104).bfloat16()
+    config = config_of(name, RowTile(104, 4, 2), gr.bf16)
+    y = torch.full_like(x, torch.nan)
+    named = {"layernorm": {"gamma": gamma, "beta": beta}, "rmsnorm": {"gamma": gamma}, "softmax": {}}[name]
+    build(name, config)(x, *named.values(), y, *([] if name == "softmax" else [1e-5]))
+    want, _ = reference(name, config, x.double().numpy(), **{k: v.double().numpy() for k, v in named.items()})
+    np.testing.assert_allclose(y.double().numpy(), want, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["layernorm", "rmsnorm"])
+def test_a_mean_far_from_zero_costs_no_digits(name, rng):
+    """Where the squares' mean less the mean's square would leave nothing of the variance."""
+    x = (rng.standard_normal((3, 512)) + 3000).astype(np.float32)
+    close(run(name, config_of(name, RowTile(512, 64, 1, 4), gr.fp32), 3, rng, x=x, dtype=np.float32), rtol=1e-3)
+
+
+def test_softmax_of_what_is_not_finite(rng):
+    inf, nan = np.inf, np.nan
+    x = np.array([[1, -inf, 2, 3], [-inf] * 4, [inf, 1, 2, 3], [nan, 1, 2, 3], [6e4, -6e4, 0, 6e4]], np.float16)
+    ((got, want),) = run("softmax", SoftmaxConfig(RowTile(4, 1, 8, 4)), 5, rng, x=x)
+    np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-6)
+    assert np.isnan(got[1:4]).all()
+    assert not np.isnan(got[[0, 4]]).any()
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_rows_that_lie_apart(name, rng):
+    wide = rng.standard_normal((5, 160)).astype(np.float16)
+    config = config_of(name, RowTile(104, 16, 2))
+    close(run(name, config, 5, rng, x=wide[:, 16:120]))
+    if name == "softmax":
+        one = np.broadcast_to(wide[:1, :104], (5, 104))  # a stride of zero
+        out = np.zeros((5, 104), np.float16)
+        build(name, config).simulate(one, out)
+        close([(out, reference(name, config, one)[0])])
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"threads": 3},
+        {"threads": 0},
+        {"threads": 512, "rows": 3},
+        {"threads": 8, "rows": 3},
+        {"vector": 3},
+        {"vector": 8, "width": 12},
+        {"keep": "here"},
+        {"keep": "shared", "rows": 2},
+        {"width": 0},
+    ],
+    ids=str,
+)
+def test_tiles_that_do_not_fit(bad):
+    with pytest.raises(gr.VerifyError, match="RowTile") as e:
+        RowTile(**{"width": 64, "threads": 32, **bad})
+    assert e.value.code == "KERNEL_ARGUMENT"
+
+
+def test_choices():
+    assert hash(select_norm(8, 768)) == hash(select_norm(8, 768))
+    assert dataclasses.asdict(select_norm(8192, 768))["tile"] == {
+        "width": 768, "threads": 96, "rows": 1, "vector": 8, "keep": "registers",
+    }  # fmt: skip
+    assert select_norm(8192, 32768).tile.keep == "shared"
+    assert select_norm(8192, 65536, gr.fp32).tile.keep == "memory"
+    assert select_norm(8, 4096, align_bytes=4).tile.vector == 2
+    assert select_softmax(100, 24).tile.rows > 1
+    for width in [*range(1, 70), 1000, 1001, 5000, 16385, 65535, 65536]:
+        for dtype in (gr.fp16, gr.fp32):
+            for residual in (False, True):
+                tile = select_norm(100, width, dtype, residual=residual).tile  # none is refused
+                assert tile.threads * tile.rows <= 1024
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("width", [32, 768, 1000, 1023, 4096, 8192, 32768, 65536])
+def test_compiles_without_spills(name, width, arch):
+    config = (select_softmax if name == "softmax" else select_norm)(8192, width)
+    assert build(name, config).compile(arch).spill_bytes == 0
