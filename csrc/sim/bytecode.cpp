@@ -66,7 +66,13 @@ class Compiler {
       GR_ASSERT(n.is_const(), std::string(what) + " depends on more than sizes: " + e.str());
       return n.constant;
     };
-    for (const lower::MemBuffer& b : p.buffers) code_.buffer_elems.push_back(number(b.size_elems, "a buffer's size"));
+    for (const lower::MemBuffer& b : p.buffers) {
+      const std::vector<Expr> shape = b.buffer->layout.shape().leaves();
+      const bool empty = b.memory == ir::Memory::GL && std::any_of(shape.begin(), shape.end(), [&](const Expr& n) {
+                           return number(n, "a size") == 0;  // whatever its strides are
+                         });
+      code_.buffer_elems.push_back(empty ? 0 : number(b.size_elems, "a buffer's size"));
+    }
     code_.written.assign(p.buffers.size(), 0);
     static constexpr std::array<std::int64_t, 3> kMostBlocks = {0x7fffffff, 65535, 65535};
     for (std::size_t i = 0; i < p.grid.size() && i < 3; ++i) {

@@ -10,7 +10,7 @@ import graphene as gr
 if TYPE_CHECKING:
     from graphene.dtypes import DType
 
-__all__ = ["MATRIX_ATOMS", "Operand", "Staged", "access", "matrix"]
+__all__ = ["COPIES", "MATRIX_ATOMS", "Operand", "Staged", "access", "matrix"]
 
 # By the type in memory: the matrix instruction, and how many k it takes. fp32 is rounded to tf32 in registers.
 MATRIX_ATOMS = {
@@ -57,6 +57,11 @@ class Operand:
     def vector(self) -> int:
         """How many elements are copied at once: what lengths and strides are multiples of."""
         return max(self.align_bytes * 8 // self.dtype.bits, 1)
+
+    @property
+    def longer_k(self) -> bool:
+        """Whether its lines run along k, and may go on behind the last one."""
+        return self.padded and self.along_k
 
     def fact(self, k: bool) -> int:
         """What the size of k, or of the rows, has to be a multiple of for this operand."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
-from graphene.kernels.gemm_operand import access, matrix
+from graphene.kernels.gemm_operand import COPIES, access, matrix
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,6 +14,35 @@ if TYPE_CHECKING:
     from graphene.dtypes import DType
 
 __all__ = ["Result"]
+
+
+def copy_lines(to: Any, tile: Any, threads: Any, align_bytes: int, atoms: Any) -> None:
+    """Copies a tile [rows,columns] by vectors of `align_bytes`, one a thread in each step of a loop over rows.
+
+    A loop and not straight lines of code: of those, addresses and predicates would stay in registers between a copy
+    and the next of the same shape.
+    """
+    (rows, columns), vector = to.shape, align_bytes * 8 // to.dtype.bits
+    step = max(threads.size * vector // columns, 1)
+    while rows % step:
+        step //= 2
+    for i in gr.loop("i", rows // step, unroll=4):
+        gr.move(to.tile([step, None])[i, 0], tile.tile([step, None])[i, 0], on=threads, atom=atoms)
+
+
+def load_lines(to: Any, tile: Any, threads: Any, align_bytes: int) -> None:
+    """Starts copying a tile to shared memory; `arrived` waits for it."""
+    wide = align_bytes in COPIES
+    atoms = COPIES[align_bytes] if wide else (access("ld.global", align_bytes), access("st.shared", align_bytes))
+    copy_lines(to, tile, threads, align_bytes, atoms)
+
+
+def arrived(align_bytes: int) -> None:
+    """Waits for what `load_lines` of all threads started."""
+    if align_bytes in COPIES:
+        gr.commit(COPIES[align_bytes])
+        gr.wait(COPIES[align_bytes], pending=0)
+    gr.barrier()
 
 
 class Result:
@@ -61,52 +91,61 @@ class Result:
     def store(
         self, acc: Any, epilogue: Callable[..., Any] | None, tv: Any, warps: Any, threads: Any, over: list[Any]
     ) -> None:
-        """Stores the accumulators that `warps` hold by `tv`, 16 rows of a warp at a time.
+        """Stores the accumulators that `warps` hold by `tv`, by pieces of 16 rows and up to 32 columns of a warp.
 
         Results of up to 16 bits meet in shared memory (that of `over` is free), so that whole lines are stored; of
         wider ones four lanes store a whole sector. Without an epilogue they are of the accumulators' type.
         """
         (wm, wn), _ = warps.indices()
         C, warp, (BM, BN) = self.matrices["C"], warps[wm, wn], acc.shape
-        rows, cols = (n // warps.levels[0][i].size for i, n in enumerate((BM, BN)))
+        rows, columns = (n // warps.levels[0][i].size for i, n in enumerate((BM, BN)))
+        width = 16
         pair_bytes = 2 * self.dtype.bits // 8  # a lane holds two neighbours
-        narrow = min(pair_bytes, self.align_bytes)
+        load = load_bias = access("ld.global", min(pair_bytes, self.align_bytes))
+        store = access("st.global", min(pair_bytes, self.align_bytes))
 
-        def mine(t: Any, i: int) -> Any:
-            return t.tile([rows, cols])[wm, wn].tile([16, None])[i, 0]
+        def mine(t: Any, i: int, j: int) -> Any:
+            return t.tile([rows, columns])[wm, wn].tile([16, width])[i, j]
 
         def piece(name: str) -> Any:
-            return gr.fragment(name, [16, cols], self.dtype, tv, on=warp)
+            return gr.fragment(name, [16, width], self.dtype, tv, on=warp)
 
         if epilogue is None:
-            for i in range(rows // 16):
-                x = acc[wm, wn].tile([16, None])[i, 0]
-                gr.move(mine(C, i), x, on=warp, atom=access("st.global", narrow))
+            for i, j in product(range(rows // 16), range(columns // width)):
+                gr.move(mine(C, i, j), acc[wm, wn].tile([16, width])[i, j], on=warp, atom=store)
             return
-        out, terms, loaded = piece("out"), [], {}
+        out, terms, loaded, to = piece("out"), [], {}, C
         if self.bias is not None:
             terms.append(out.reduced(0, "rbias", self.dtype))  # the columns this thread owns
-            gr.move(terms[0], self.bias.tile([1, cols])[0, wn], atom=access("ld.global", narrow))
         if "residual" in self.matrices:
             terms.append(piece("rresidual"))
             loaded["residual"] = terms[-1]
         if "beta" in self.scalars:
             loaded["C"] = piece("rC")
-        to = C
-        if self.dtype.bits <= 16:
-            to = gr.alloc("sC", [BM, BN], self.dtype, gr.SH, swizzle=gr.swizzle(BN, self.dtype), over=over)
-        for i in range(rows // 16):
+        sources = {n: self.matrices[n] for n in loaded}
+        if self.dtype.bits <= 16:  # whole lines of these meet in shared memory too; the result replaces the first
+            swizzle, stages = gr.swizzle(BN, self.dtype), max(len(loaded), 1)
+            shared = gr.alloc("sC", [BM, BN], self.dtype, gr.SH, stages=stages, swizzle=swizzle, over=over)
+            for stage, (name, t) in enumerate(sources.items()):
+                load_lines(shared[stage], t, threads, self.align_bytes)
+                sources[name] = shared[stage]
+            if loaded:
+                arrived(self.align_bytes)
+            to, load = shared[0], access("ld.shared", pair_bytes) if loaded else load
+        for j, i in product(range(columns // width), range(rows // 16)):
+            if self.bias is not None and i == 0:
+                gr.move(terms[0], self.bias.tile([1, columns])[0, wn].tile([1, width])[0, j], atom=load_bias)
             for name, registers in loaded.items():
-                gr.move(registers, mine(self.matrices[name], i), atom=access("ld.global", narrow))
-            x = acc[wm, wn].tile([16, None])[i, 0]
+                gr.move(registers, mine(sources[name], i, j), atom=load)
+            x = acc[wm, wn].tile([16, width])[i, j]
             x = gr.cast(x, gr.fp32) if acc.dtype == gr.i32 else x
             if "alpha" in self.scalars:
                 x = x * self.scalars["alpha"]
             if "beta" in self.scalars:
                 x = gr.fma(loaded["C"], self.scalars["beta"], x)
             out[:] = epilogue(x, *terms)
-            gr.move(mine(to, i), out, atom=access("st.global", narrow) if to is C else access("st.shared", pair_bytes))
+            gr.move(mine(to, i, j), out, atom=store if to is C else access("st.shared", pair_bytes))
         if to is not C:
             gr.barrier()
             atoms = access("ld.shared", self.align_bytes), access("st.global", self.align_bytes)
-            gr.move(C, to, on=threads, atom=atoms)
+            copy_lines(C, to, threads, self.align_bytes, atoms)

@@ -101,10 +101,13 @@ def gemm_sm80(
         B = B.T if b_as_kn else B
 
         gA, gB = A.tile([BM, None])[bm, 0], B.tile([BN, None])[bn, 0]  # [BM,K], [BN,K]
-        steps = gr.ceil_div(gA.shape[1], BK)
+        first, ks = 0, gA.shape[1] if a_is.longer_k else gB.shape[1]
+        steps = gr.ceil_div(ks, BK)
         if split_k:
             steps = gr.ceil_div(steps, parts[0])
-            gA, gB = (g.T.window(part * steps * BK, steps * BK).T for g in (gA, gB))
+            first, ks = part * steps * BK, steps * BK
+        if split_k or a_is.longer_k or b_is.longer_k:
+            gA, gB = (g.T.window(first, ks).T for g in (gA, gB))  # the same part of k
         kA, kB = gA.tile([None, BK])[0, :], gB.tile([None, BK])[0, :]  # [k].[BM,BK], [k].[BN,BK]
         a, b = Staged(a_is, kA, BM, BK, STAGES, threads), Staged(b_is, kB, BN, BK, STAGES, threads)
         a.fragments(wm, WM, MK, mma.a, my[wm, wn])  # indexed by its own coordinates: my warp, no branch

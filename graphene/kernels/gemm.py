@@ -1,0 +1,199 @@
+"""A matrix product as a whole: its configuration, the kernels that compute it, what they need, and which ones to take.
+
+    config = select_gemm(M, N, K, order="TT", dtype="fp16", align=(16, 16, 16), activation="gelu", bias=True)
+    run_gemm(config, a, b, c, bias=bias)          # c = gelu(a @ b + bias)
+
+A configuration is a value: equal ones are the same kernels, whatever the sizes of a product are.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import graphene as gr
+from graphene.kernels.epilogues import linear
+from graphene.kernels.gemm_helpers import gemm_pad, gemm_reduce
+from graphene.kernels.gemm_sm80 import gemm_sm80
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["GemmConfig", "Launch", "gemm_launches", "gemm_workspaces", "run_gemm"]
+
+TYPES = {"fp16": gr.fp16, "bf16": gr.bf16, "fp32": gr.fp32, "i8": gr.i8, "i32": gr.i32}
+
+
+@dataclass(frozen=True)
+class GemmConfig:
+    """C = act(alpha * A @ B + beta * C + bias) + residual: A (M,K), B (K,N), bias (N,), residual and C (M,N).
+
+    The fields are gemm_sm80's arguments, with types by name. ``pad``: A, B are copied to lines of multiples of 16 bytes
+    first (`align` says what they are before). ``split_k``: k is summed in so many parts, which are added up afterwards.
+    ``activation``: one of epilogues.ACTIVATIONS or a function of registers.
+    """
+
+    tile: tuple[int, int, int] = (128, 128, 64)
+    stages: int = 3
+    warps: tuple[int, int] = (2, 2)
+    group: int = 1
+    order: str = "TN"
+    dtype: str = "fp16"
+    out: str | None = None
+    align: tuple[int, int, int] = (16, 16, 16)
+    pad: tuple[bool, bool] = (False, False)
+    batched: bool = False
+    bias: bool = False
+    residual: bool = False
+    alpha: bool = False
+    beta: bool = False
+    activation: str | Callable[[Any], Any] | None = None
+    split_k: int = 1
+
+    @property
+    def out_dtype(self) -> str:
+        """The type of C, bias and residual."""
+        return self.out or ("i32" if self.dtype == "i8" else self.dtype)
+
+    @property
+    def computes(self) -> bool:
+        """Whether anything happens to the sums but rounding."""
+        return self.activation is not None or any((self.bias, self.residual, self.alpha, self.beta))
+
+
+class Launch(NamedTuple):
+    """A kernel and the names of its arguments in order: of the product's, or of workspaces; ".T": its last two modes
+    exchanged; ".C": its first N columns.
+    """
+
+    kernel: gr.Kernel
+    arguments: tuple[str, ...]
+
+
+TERMS = ("bias", "residual", "alpha", "beta")
+
+
+@functools.cache
+def _product(c: GemmConfig) -> gr.Kernel:
+    plain = c.split_k > 1 or (c.out_dtype == "i32" and not c.computes)
+    return gemm_sm80(
+        *c.tile,
+        c.stages,
+        None if plain else linear(c.activation, c.bias, c.residual),
+        warps=c.warps,
+        group=c.group,
+        order=c.order,
+        dtype=TYPES[c.dtype],
+        out=TYPES[c.out_dtype],
+        align=c.align,
+        padded=c.pad,
+        b_as_kn=True,
+        batched=c.batched,
+        split_k=c.split_k > 1,
+        bias=c.bias,
+        residual=c.residual,
+        alpha=c.alpha,
+        beta=c.beta,
+    )
+
+
+@functools.cache
+def _pad(names: str, dtype: str, batched: bool) -> gr.Kernel:
+    return gemm_pad(names, TYPES[dtype], batched)
+
+
+@functools.cache
+def _reduce(c: GemmConfig) -> gr.Kernel:
+    return gemm_reduce(
+        linear(c.activation, c.bias, c.residual),
+        out=TYPES[c.out_dtype],
+        align=c.align[2],
+        batched=c.batched,
+        bias=c.bias,
+        residual=c.residual,
+        alpha=c.alpha,
+        beta=c.beta,
+    )
+
+
+def gemm_launches(config: GemmConfig) -> list[Launch]:
+    """The kernels of a configuration, in order; each is built once, however many configurations have it.
+
+    Names: A, B, bias, residual, C, alpha, beta as there are; of workspaces A_padded, B_padded, W.
+    """
+    c, launches = config, []
+    to_lines = {"A": "" if c.order[0] == "T" else ".T", "B": "" if c.order[1] == "T" else ".T"}
+    padded = "".join(n for n, p in zip("AB", c.pad, strict=True) if p)
+    if padded:
+        arguments = [x for n in padded for x in (n + to_lines[n], n + "_padded")]
+        launches.append(Launch(_pad(padded, c.dtype, c.batched), tuple(arguments)))
+    align_a, align_b = (16 if p else a for p, a in zip(c.pad, c.align, strict=False))
+    operands = [n + "_padded" + to_lines[n] if n in padded else n for n in "AB"]
+    terms = [n for n in ("bias", "residual") if getattr(c, n)] + ["C"] + [n for n in ("alpha", "beta") if getattr(c, n)]
+    if c.split_k == 1:
+        product = replace(c, align=(align_a, align_b, c.align[2]))
+        return [*launches, Launch(_product(product), (*operands, *terms))]
+    none, size = dict.fromkeys(TERMS, False), TYPES[c.out_dtype].bits // 8
+    align_w = 8 if c.align[2] > size else 4  # N is even, or it may be odd
+    product = replace(c, align=(align_a, align_b, align_w), out="fp32", activation=None, split_k=2, **none)  # type: ignore[arg-type]
+    has = {n: getattr(c, n) for n in TERMS}
+    rest = GemmConfig(out=c.out_dtype, align=(16, 16, c.align[2]), batched=c.batched, activation=c.activation, **has)
+    return [*launches, Launch(_product(product), (*operands, "W.C")), Launch(_reduce(rest), ("W", *terms))]
+
+
+def gemm_workspaces(config: GemmConfig, M: int, N: int, K: int, batch: int = 1) -> dict[str, tuple[Any, str]]:
+    """Shapes and types of the workspaces of one product: row-major, contiguous, 16-byte aligned."""
+    c, front = config, (batch,) if config.batched else ()
+    vector = 128 // TYPES[c.dtype].bits
+    out: dict[str, tuple[Any, str]] = {}
+    for n, rows, along_k in (("A", M, c.order[0] == "T"), ("B", N, c.order[1] == "N")):
+        if c.pad["AB".index(n)]:
+            lines, length = (rows, K) if along_k else (K, rows)
+            out[n + "_padded"] = ((*front, lines, -(-length // vector) * vector), c.dtype)
+    if c.split_k > 1:
+        out["W"] = ((c.split_k, *front, M, -(-N // 4) * 4), "fp32")
+    return out
+
+
+def run_gemm(
+    config: GemmConfig,
+    a: Any,
+    b: Any,
+    c: Any,
+    bias: Any = None,
+    residual: Any = None,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    empty: Callable[[tuple[int, ...], str], Any] | None = None,
+) -> None:
+    """Computes ``c``, by the simulator for arrays on the CPU, on the GPU for CUDA tensors: with new workspaces.
+
+    a (M,K), b (K,N), c and residual (M,N), each behind a batch mode if the configuration has one; bias (N,).
+    ``empty(shape, dtype)`` allocates a workspace; by default NumPy does, or PyTorch beside its tensors.
+    """
+    *front, M, K = a.shape
+    arguments = {"A": a, "B": b, "bias": bias, "residual": residual, "C": c, "alpha": alpha, "beta": beta}
+    for name, (shape, dtype) in gemm_workspaces(config, M, b.shape[-1], K, *front).items():
+        arguments[name] = (empty or _empty_like(a))(shape, dtype)
+    for kernel, names in gemm_launches(config):
+        kernel(*(_argument(arguments, name, b.shape[-1]) for name in names))
+
+
+def _argument(arguments: dict[str, Any], name: str, columns: int) -> Any:
+    base, _, view = name.partition(".")
+    t = arguments[base]
+    if view == "T":
+        return t.swapaxes(-1, -2)
+    return t[..., :columns] if view == "C" else t
+
+
+def _empty_like(a: Any) -> Callable[[tuple[int, ...], str], Any]:
+    if hasattr(a, "new_empty"):
+        import torch  # type: ignore[import-not-found, unused-ignore]
+
+        types = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "i8": torch.int8}
+        return lambda shape, dtype: a.new_empty(shape, dtype=types[dtype])
+    import numpy as np
+
+    return lambda shape, dtype: np.empty(shape, np.float32 if dtype == "fp32" else a.dtype)

@@ -1,0 +1,116 @@
+"""Kernels around a product: operands laid out anew before it, the parts of its sums added up after it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import graphene as gr
+from graphene.kernels._arguments import choice
+from graphene.kernels.gemm_operand import access, matrix
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from graphene.dtypes import DType
+
+__all__ = ["gemm_pad", "gemm_reduce"]
+
+
+def gemm_pad(names: str = "AB", dtype: DType = gr.fp16, batched: bool = False) -> gr.Kernel:
+    """Copies matrices to lines that are multiples of 16 bytes long, filled up with zeros.
+
+    For each of `names`, "A", "B" or "AB", an input (lines,length) with any line stride and an output (lines,padded), as
+    A, A_padded, B, B_padded; (batch,lines,length) and so on if batched. A product of odd sizes is faster on such copies
+    than on operands whose lines begin anywhere: they are read once here, but many times there.
+    Raises VerifyError KERNEL_ARGUMENT.
+    """
+    choice("gemm_pad", "names", names, ("A", "B", "AB"))
+    chunk = 128 // dtype.bits
+    batch = [gr.sym("batch")] if batched else []
+    with gr.Kernel("gemm_pad") as kernel:
+        pairs = []
+        for name in names:
+            lines, length = gr.sym(f"lines_{name}"), gr.sym(f"length_{name}")
+            padded = gr.sym(f"padded_{name}", multiple_of=chunk)
+            pairs.append(
+                (
+                    matrix(gr.input, name, (lines, length), batch, dtype, dtype.bits // 8),
+                    matrix(gr.output, f"{name}_padded", (lines, padded), batch, dtype, 16),
+                )
+            )
+        shapes = [y.shape[-2:] for _, y in pairs]
+        across, down = (gr.max(*(gr.ceil_div(s[i], n) for s in shapes)) for i, n in ((1, 32 * chunk), (0, 8)))
+        blocks, threads = gr.blocks(across, down, len(pairs) * (batch[0] if batched else 1)), gr.threads(32, 8)
+        (bx, by, z), (tx, ty) = blocks.indices(), threads.indices()
+        r = gr.alloc("r", [chunk], dtype, gr.RF)
+        for i, (x, y) in enumerate(pairs):
+            x, y = (t[z // len(pairs), :, :] if batched else t for t in (x, y))
+            with gr.if_((z % len(pairs) == i) & (by * 8 + ty < y.shape[0]) & (bx * 32 + tx < y.shape[1] // chunk)):
+                at = by * 8 + ty, bx * 32 + tx
+                gr.move(r, x.tile([1, chunk])[at][0, :], atom=access("ld.global", dtype.bits // 8))
+                gr.move(y.tile([1, chunk])[at][0, :], r, atom=access("st.global", 16))
+    return kernel
+
+
+def gemm_reduce(
+    epilogue: Callable[..., Any] = lambda x: x,
+    *,
+    out: DType = gr.fp16,
+    align: int = 16,
+    batched: bool = False,
+    bias: bool = False,
+    residual: bool = False,
+    alpha: bool = False,
+    beta: bool = False,
+) -> gr.Kernel:
+    """What gemm_sm80 with `split_k` left: C = epilogue(alpha * sum of W[s] + beta * C, bias, residual), rounded once.
+
+    W (S,M,columns) fp32, of which C takes the first N columns; its lines begin at multiples of 16 bytes. The parts are
+    added in order: the result does not depend on when they were computed. The other arguments, their order, `align`
+    and the rest are gemm_sm80's. A thread computes four neighbours.
+    """
+    width = 4
+    batch, S, M, N = [gr.sym("batch")] if batched else [], gr.sym("S", min=1), gr.sym("M"), gr.sym("N")
+    vector = min(align, width * out.bits // 8)
+    multiple = max(vector * 8 // out.bits, 1)
+    with gr.Kernel("gemm_reduce") as kernel:
+        columns, N = gr.sym("columns", multiple_of=width), gr.sym("N", multiple_of=multiple)
+        W = matrix(gr.input, "W", (M, columns), [S, *batch], gr.fp32, 16)
+        arguments = []
+        if bias:
+            arguments.append(gr.input("bias", gr.Layout(N), out, align_bytes=vector))
+        if residual:
+            arguments.append(matrix(gr.input, "residual", (M, N), batch, out, vector))
+        C = matrix(gr.inout if beta else gr.output, "C", (M, N), batch, out, vector)
+        factor, factor_c = (gr.param(n, gr.fp32) if on else None for n, on in (("alpha", alpha), ("beta", beta)))
+        across, down = gr.ceil_div(N, 32 * width), gr.ceil_div(M, 8)
+        blocks, threads = gr.blocks(across, down, batch[0] if batched else 1), gr.threads(32, 8)
+        (bx, by, z), (tx, ty) = blocks.indices(), threads.indices()
+        row, column = by * 8 + ty, bx * 32 + tx
+        acc, part = (gr.alloc(n, [width], gr.fp32, gr.RF) for n in ("acc", "part"))
+
+        def mine(t: Any) -> Any:  # four neighbours of a matrix like C
+            return (t[z, :, :] if batched else t).tile([1, width])[row, column][0, :]
+
+        def loaded(name: str, t: Any) -> Any:
+            r = gr.alloc(name, [width], out, gr.RF)
+            gr.move(r, t, atom=access("ld.global", vector))
+            return r
+
+        with gr.if_((row < M) & (column < gr.ceil_div(N, width))):
+            gr.init(acc, 0)
+            for s in gr.loop("s", S, unroll=4):
+                gr.move(part, mine(W[s, :, :, :] if batched else W[s, :, :]), atom=access("ld.global", 16))
+                acc[:] = acc + part
+            x = acc * factor if alpha else acc
+            if beta:
+                x = gr.fma(loaded("old", mine(C)), factor_c, x)
+            terms = []
+            if bias:
+                terms.append(loaded("rbias", arguments[0].tile([width])[column]))
+            if residual:
+                terms.append(loaded("extra", mine(arguments[-1])))
+            rounded = gr.alloc("rounded", [width], out, gr.RF)
+            rounded[:] = epilogue(x, *terms)
+            gr.move(mine(C), rounded, atom=access("st.global", vector))
+    return kernel

@@ -1,0 +1,131 @@
+"""Which configuration to take for a product: a short list of tiles, waves of blocks, split-K, padded copies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from graphene.kernels.gemm import TYPES, GemmConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+__all__ = ["TILES", "MeasuredTile", "estimate_us", "select_gemm"]
+
+
+@dataclass(frozen=True)
+class MeasuredTile:
+    """A tile with 128 bytes of k a stage, and what it was measured to take on an H200, 16-bit operands.
+
+    ``blocks_per_sm``: how many run beside each other. ``ns_alone``, ``ns_beside``: for each k, of a block that has an
+    SM for itself, of one that shares it, times the share. ``us_once``: before and after the loop over k.
+    """
+
+    rows: int
+    columns: int
+    stages: int
+    warps: tuple[int, int]
+    blocks_per_sm: int
+    ns_alone: float
+    ns_beside: float
+    us_once: float
+
+
+TILES = (
+    MeasuredTile(256, 128, 3, (4, 2), 1, 16.0, 16.0, 3.2),
+    MeasuredTile(128, 256, 3, (2, 4), 1, 16.4, 16.4, 3.4),
+    MeasuredTile(128, 128, 3, (2, 2), 2, 9.9, 9.2, 2.6),
+    MeasuredTile(128, 64, 3, (2, 2), 3, 7.4, 5.2, 2.2),
+    MeasuredTile(64, 128, 3, (2, 2), 3, 7.5, 5.2, 2.2),
+    MeasuredTile(64, 64, 4, (2, 2), 3, 5.2, 3.1, 2.0),
+    MeasuredTile(64, 64, 3, (2, 2), 4, 5.5, 3.1, 2.0),
+    MeasuredTile(32, 64, 4, (2, 2), 5, 4.6, 2.3, 2.0),
+)
+LAUNCH_US = 3.5
+SLOWER = {16: 1.0, 8: 1.35, 4: 1.55, 2: 4.0, 1: 8.0}  # copies of so many bytes, through registers below 4
+BYTES_PER_US = 2.5e6  # of a kernel that reads and writes workspaces
+
+
+def estimate_us(tile: MeasuredTile, M: int, N: int, K: int, batch: int, sms: int, split_k: int, slower: float) -> float:
+    """About how long a product takes with a tile, in microseconds."""
+    blocks = -(-M // tile.rows) * -(-N // tile.columns) * batch * split_k
+    k = -(-K // split_k)
+    a_wave = sms * tile.blocks_per_sm
+    full, rest = divmod(blocks, a_wave)
+    us = LAUNCH_US + full * (tile.us_once + k * tile.ns_beside * tile.blocks_per_sm * 1e-3 * slower)
+    beside = -(-rest // sms)
+    if beside:
+        us += tile.us_once + k * max(tile.ns_alone, beside * tile.ns_beside) * 1e-3 * slower
+    if split_k > 1:
+        us += LAUNCH_US / 2 + batch * M * N * (8 * split_k + 2) / BYTES_PER_US
+    return us
+
+
+def select_gemm(
+    M: int,
+    N: int,
+    K: int,
+    *,
+    batch: int | None = None,
+    dtype: str = "fp16",
+    out: str | None = None,
+    order: str = "TN",
+    align: tuple[int, int, int] = (16, 16, 16),
+    bias: bool = False,
+    residual: bool = False,
+    alpha: bool = False,
+    beta: bool = False,
+    activation: str | Callable[[Any], Any] | None = None,
+    sms: int = 132,
+    shared_bytes: int = 227 * 1024,
+    workspaces: bool = True,
+) -> GemmConfig:
+    """The configuration that is estimated to be the fastest for one product of these sizes.
+
+    ``batch``: None for one product of plain matrices. ``sms``, ``shared_bytes``: of the device, the latter of a block.
+    ``workspaces``: whether configurations that need them may be taken (split-K, padded copies). The other arguments are
+    GemmConfig's.
+    """
+    item = TYPES[dtype].bits // 8
+    count = 1 if batch is None else batch
+    k_tile = 128 // item
+
+    def padding_us(rows: int) -> float:
+        return LAUNCH_US / 2 + count * rows * K * item * 2 / BYTES_PER_US
+
+    def candidates() -> Any:
+        narrow = (align[0] < 16, align[1] < 16)
+        for pad in ((False, False), narrow) if workspaces and any(narrow) else ((False, False),):
+            worst = min(16 if p else a for p, a in zip(pad, align, strict=False))
+            before = sum(padding_us(n) for n, p in zip((M, N), pad, strict=True) if p)
+            for tile in TILES:
+                ks, stages = (k_tile, tile.stages) if worst >= 4 else (k_tile // 2, tile.stages)
+                if (tile.rows + tile.columns) * ks * item * stages > shared_bytes:
+                    continue
+                if worst < 4 and tile.rows * tile.columns > 64 * 64:
+                    continue  # tiles in registers leave no room for more accumulators
+                most = max(1, min(16, K // (4 * k_tile))) if workspaces else 1
+                for split in [s for s in (1, 2, 3, 4, 6, 8, 12, 16) if s <= most]:
+                    us = before + estimate_us(tile, M, N, K, count, sms, split, SLOWER[worst])
+                    yield us, tile, ks, stages, pad, split
+
+    _, tile, ks, stages, pad, split = min(candidates(), key=lambda c: c[0])
+    return GemmConfig(
+        tile=(tile.rows, tile.columns, ks),
+        stages=stages,
+        warps=tile.warps,
+        group=8 if min(M // tile.rows, N // tile.columns) >= 16 else 1,
+        order=order,
+        dtype=dtype,
+        out=out,
+        align=align,
+        pad=pad,
+        batched=batch is not None,
+        bias=bias,
+        residual=residual,
+        alpha=alpha,
+        beta=beta,
+        activation=activation,
+        split_k=split,
+    )
