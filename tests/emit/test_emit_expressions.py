@@ -63,7 +63,7 @@ def kernel_of(seed: int) -> tuple[gr.Kernel, Callable[[Point], int]]:
     n = gr.sym("n", max=2**31 - 1) if seed % 2 else gr.sym("n", max=2**40)
     with gr.Kernel(f"k{seed}") as kernel:
         gr.input("sizes", [n], gr.fp32)
-        x = gr.input("x", [2**60], gr.fp32)
+        x = gr.input("x", [2**46], gr.fp32)
         blocks, threads = gr.blocks(*BLOCKS), gr.threads(THREADS)
         bx, by = blocks.indices()
         (w, lane) = threads.tile(32).indices()
