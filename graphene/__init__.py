@@ -5,6 +5,7 @@ import os as _os
 from graphene import _conflict as _conflict  # raises ImportError beside GraphQL's package of this name
 from graphene import _core as _core
 from graphene._core import Tensor, ThreadTensor
+from graphene.archive import Imported, export_cache, import_cache
 from graphene.atoms import Atom, AtomFamily, AtomOperand, atom, atoms, define_atom
 from graphene.control import (
     Block,
@@ -114,6 +115,7 @@ from graphene.layout import (
     zipped_divide,
     zipped_product,
 )
+from graphene.precompiled import Precompiled, load_precompiled, precompile
 from graphene.references import reference
 from graphene.specs import allreduce, binary, init, matmul, move, reduce, shfl, spec, ternary, unary
 from graphene.sym import IntExpr, ceil_div, sym
@@ -136,6 +138,7 @@ __all__ = [
     "DType",
     "Expression",
     "GrapheneError",
+    "Imported",
     "IntExpr",
     "InternalError",
     "Kernel",
@@ -144,6 +147,7 @@ __all__ = [
     "LayoutError",
     "Loop",
     "Memory",
+    "Precompiled",
     "Ring",
     "Scalar",
     "SelectError",
@@ -179,6 +183,7 @@ __all__ = [
     "exit_if",
     "exp",
     "exp2",
+    "export_cache",
     "fence",
     "filter",
     "floor",
@@ -195,6 +200,7 @@ __all__ = [
     "i64",
     "idx2crd",
     "if_",
+    "import_cache",
     "index",
     "inf",
     "init",
@@ -203,6 +209,7 @@ __all__ = [
     "inputs",
     "is_injective",
     "left_inverse",
+    "load_precompiled",
     "log",
     "log2",
     "logical_and",
@@ -220,6 +227,7 @@ __all__ = [
     "output",
     "param",
     "parse",
+    "precompile",
     "pred",
     "raked_product",
     "rcp",

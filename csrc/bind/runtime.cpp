@@ -228,6 +228,52 @@ COMPILE_REMARK. Releases the GIL.)");
         return d;
       },
       "The disk cache: dir (None when it is off), entries, bytes, limit_bytes, writable.");
+  m.def(
+      "cache_keys", [] { return rt::cache_keys(); }, "The keys of the disk cache's entries, sorted.");
+  m.def(
+      "cache_read",
+      [](const std::string& key) -> py::object {
+        rt::CacheFiles files;
+        if (key.find('/') != std::string::npos || !rt::cache_load(key, files)) return py::none();
+        py::dict out;
+        for (const auto& [name, content] : files) out[py::str(name)] = py::bytes(content);
+        return out;
+      },
+      py::arg("key"),
+      "An entry's files, bytes by name; None when there is none, or it was damaged and is now removed.");
+  const auto content_of = [](const std::map<std::string, py::bytes>& files) {
+    rt::CacheFiles content;
+    for (const auto& [name, bytes] : files) content[name] = std::string(bytes);
+    return content;
+  };
+  m.def(
+      "why_not_cacheable",
+      [content_of](const std::string& key, const std::map<std::string, py::bytes>& files) {
+        return rt::why_not_cacheable(key, content_of(files));
+      },
+      py::arg("key"), py::arg("files"),
+      "Why files are not a compiled kernel whose source, entry, architecture and options hash to the key; empty when "
+      "they are.");
+  m.def(
+      "cache_write",
+      [content_of](const std::string& key, const std::map<std::string, py::bytes>& files) {
+        const rt::CacheFiles content = content_of(files);
+        if (const std::string why = rt::why_not_cacheable(key, content); !why.empty())
+          throw py::value_error("no entry of the cache: " + why);
+        rt::CacheFiles present;
+        const bool added = !rt::cache_load(key, present);
+        if (added && !rt::cache_store(key, content)) {
+          std::vector<std::string> why = rt::take_cache_warnings();
+          if (why.empty()) why = {"the cache is off (GRAPHENE_CACHE=0, or no home directory)"};
+          fail(Code::CACHE_ARCHIVE, "the cache cannot be written", why,
+               "set GRAPHENE_CACHE_DIR to a writable directory");
+        }
+        return added;
+      },
+      py::arg("key"), py::arg("files"),
+      R"(Stores an entry from elsewhere; returns False when it was there.
+
+Raises CompileError (CACHE_ARCHIVE) when the cache cannot be written, ValueError for what is not cacheable.)");
   m.def("cache_clear", &rt::cache_clear, "Removes every entry of the disk cache; returns how many.");
   m.def(
       "sha256", [](const py::bytes& data) { return rt::sha256_hex(std::string(data)); }, py::arg("data"),

@@ -236,9 +236,28 @@ bool cache_load(const std::string& key, CacheFiles& files) {
   return true;
 }
 
-void cache_store(const std::string& key, const CacheFiles& files) {
+std::vector<std::string> cache_keys(const std::string& prefix) {
+  std::vector<std::string> out;
   const fs::path root = cache_dir();
-  if (root.empty()) return;
+  if (root.empty()) return out;
+  const auto look = [&](const fs::path& group) {
+    std::error_code e;
+    for (fs::directory_iterator it(group, e), end; !e && it != end; it.increment(e))
+      if (std::string name = it->path().filename().string(); name.starts_with(prefix)) out.push_back(std::move(name));
+  };
+  if (prefix.size() >= 2) {
+    look(entries_dir(root) / prefix.substr(0, 2));
+  } else {
+    std::error_code e;
+    for (fs::directory_iterator it(entries_dir(root), e), end; !e && it != end; it.increment(e)) look(it->path());
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+bool cache_store(const std::string& key, const CacheFiles& files) {
+  const fs::path root = cache_dir();
+  if (root.empty()) return false;
   Json sums = Json::object();
   std::uint64_t bytes = 0;
   for (const auto& [name, content] : files) {
@@ -267,7 +286,7 @@ void cache_store(const std::string& key, const CacheFiles& files) {
     if (::rename(work.c_str(), dir.c_str()) == 0) {
       sync_directory(dir.parent_path());
       shrink(root, bytes + meta.size());
-      return;
+      return true;
     }
     error = errno;
     ok = error == ENOTEMPTY || error == EEXIST;  // another process was first, with the same content
@@ -276,6 +295,7 @@ void cache_store(const std::string& key, const CacheFiles& files) {
   if (!ok)
     warn("compiled kernels are not cached: cannot write to " + root.string() + " (" + std::strerror(error) +
          "); set GRAPHENE_CACHE_DIR to a writable directory, or GRAPHENE_CACHE=0");
+  return ok;
 }
 
 CacheStats cache_stats() {

@@ -28,8 +28,11 @@ using CacheFiles = std::map<std::string, std::string>;  // file name -> bytes
 // False when there is no entry. A damaged one is removed, and is no entry. A hit makes the entry the youngest.
 [[nodiscard]] bool cache_load(const std::string& key, CacheFiles& files);
 
-// Stores, then removes the oldest entries while the cache is above its limit.
-void cache_store(const std::string& key, const CacheFiles& files);
+// Keys of the entries that start with `prefix`, sorted.
+[[nodiscard]] std::vector<std::string> cache_keys(const std::string& prefix = {});
+
+// Stores, then removes the oldest entries while the cache is above its limit. False when it could not, which warns.
+bool cache_store(const std::string& key, const CacheFiles& files);
 
 struct CacheStats {
   std::filesystem::path dir;

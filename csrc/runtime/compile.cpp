@@ -1,5 +1,6 @@
 #include "runtime/compile.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <chrono>
@@ -104,16 +105,28 @@ std::vector<std::string> full_options(const CompileRequest& request) {
   return out;
 }
 
-std::string cache_key(const CompileRequest& request, const NvrtcInfo& info) {
+constexpr std::size_t kRequestDigits = 64, kBuildDigits = 16;
+
+std::string request_key(const std::string& source, const std::string& entry, const std::string& arch,
+                        const std::vector<std::string>& options) {
   Sha256 h;
-  h.field("graphene cubin").field(std::to_string(kCacheSchema)).field(info.identity()).field(request.entry);
-  for (const std::string& o : full_options(request)) h.field(o);
-  return h.field("source").field(request.source).hex();
+  h.field("graphene cubin").field(std::to_string(kCacheSchema)).field(entry).field(arch);
+  for (const std::string& o : options) h.field(o);
+  return h.field("source").field(source).hex();
 }
 
-Json info_json(const Binary& b) {
+std::string request_key(const CompileRequest& r) {
+  return request_key(r.source, r.entry, r.arch, full_options(r)) + "-";
+}
+
+std::string cache_key(const CompileRequest& request, const NvrtcInfo& info) {
+  return request_key(request) + Sha256().field(info.identity()).hex().substr(0, kBuildDigits);
+}
+
+Json info_json(const Binary& b, const CompileRequest& request) {
   return {{"entry", b.entry},
           {"arch", b.arch},
+          {"options", full_options(request)},
           {"nvrtc", b.nvrtc_version},
           {"registers", b.resources.registers},
           {"spill_bytes", b.resources.spill_bytes},
@@ -121,6 +134,9 @@ Json info_json(const Binary& b) {
           {"local_bytes", b.resources.local_bytes},
           {"compile_ms", b.compile_ms}};
 }
+
+// What an entry of the cache holds.
+constexpr std::array<const char*, 5> kFiles = {"kernel.cubin", "kernel.ptx", "kernel.cu", "log.txt", "info.json"};
 
 bool from_files(CacheFiles& files, const CompileRequest& request, Binary& b) {
   const Json j = Json::parse(files["info.json"], nullptr, false);
@@ -145,6 +161,15 @@ bool from_files(CacheFiles& files, const CompileRequest& request, Binary& b) {
   return true;
 }
 
+// What any NVRTC compiled of it.
+bool load_any(const CompileRequest& request, Binary& b) {
+  const auto keys = cache_keys(request_key(request));
+  return std::any_of(keys.rbegin(), keys.rend(), [&](const std::string& key) {
+    CacheFiles files;
+    return cache_load(key, files) && from_files(files, request, b);
+  });
+}
+
 }  // namespace
 
 const std::vector<std::string>& default_options() {
@@ -152,15 +177,55 @@ const std::vector<std::string>& default_options() {
   return options;
 }
 
+std::string why_not_cacheable(const std::string& key, const CacheFiles& files) {
+  const auto hex = [](std::string_view s) { return s.find_first_not_of("0123456789abcdef") == std::string::npos; };
+  if (key.size() != kRequestDigits + 1 + kBuildDigits || key[kRequestDigits] != '-' ||
+      !hex(key.substr(0, kRequestDigits)) || !hex(key.substr(kRequestDigits + 1)))
+    return "the key is malformed";
+  if (files.size() != std::size(kFiles)) return "it has other files than a compiled kernel";
+  for (const char* name : kFiles)
+    if (files.count(name) == 0) return std::string("it has no ") + name;
+  const Json info = Json::parse(files.at("info.json"), nullptr, false);
+  CompileRequest request;
+  std::vector<std::string> options;
+  Binary b;
+  try {
+    request.entry = info.at("entry");
+    request.arch = info.at("arch");
+    options = info.at("options").get<std::vector<std::string>>();
+  } catch (const Json::exception&) {
+    return "info.json is malformed";
+  }
+  CacheFiles copy = files;
+  if (!from_files(copy, request, b)) return "info.json is malformed";
+  if (request_key(files.at("kernel.cu"), request.entry, request.arch, options) != key.substr(0, kRequestDigits))
+    return "its source, entry, architecture and options are not those of its key";
+  if (!read_cubin(b.cubin, request.entry).known) return "kernel.cubin has no kernel '" + request.entry + "'";
+  return {};
+}
+
 bool is_cached(const CompileRequest& request) {
+  Binary b;
+  NvrtcInfo info;
+  try {
+    info = find_nvrtc(request.arch, request.site_packages);
+  } catch (const Error&) {
+    return load_any(request, b);
+  }
   CacheFiles files;
-  return cache_load(cache_key(request, find_nvrtc(request.arch, request.site_packages)), files);
+  return cache_load(cache_key(request, info), files);
 }
 
 Binary compile(const CompileRequest& request) {
-  const NvrtcInfo info = find_nvrtc(request.arch, request.site_packages);
-  const std::string key = cache_key(request, info);
   Binary b;
+  NvrtcInfo info;
+  try {
+    info = find_nvrtc(request.arch, request.site_packages);
+  } catch (const Error&) {
+    if (load_any(request, b)) return b;
+    throw;
+  }
+  const std::string key = cache_key(request, info);
   if (CacheFiles files; cache_load(key, files) && from_files(files, request, b)) return b;
 
   const std::string file_name = request.entry + ".cu";
@@ -188,7 +253,7 @@ Binary compile(const CompileRequest& request) {
                     {"kernel.ptx", b.ptx},
                     {"kernel.cu", request.source},
                     {"log.txt", b.log},
-                    {"info.json", info_json(b).dump(1)}});
+                    {"info.json", info_json(b, request).dump(1)}});
   return b;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/cache.h"
 #include "runtime/cubin.h"
 #include "runtime/nvrtc.h"
 
@@ -40,5 +41,12 @@ struct CompileRequest {
 
 // Whether the cache holds it already; the library is not loaded.
 [[nodiscard]] bool is_cached(const CompileRequest& request);
+
+// A cached kernel's key is a hash of the request, which any NVRTC may have met, then one of the NVRTC build: where no
+// NVRTC serves the architecture, what another one compiled is used.
+
+// Why `files` are not what the cache keeps under `key`: their request must hash to it, the cubin must hold the kernel.
+// Empty when they are.
+[[nodiscard]] std::string why_not_cacheable(const std::string& key, const CacheFiles& files);
 
 }  // namespace graphene::runtime

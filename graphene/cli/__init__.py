@@ -7,19 +7,34 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns the exit status: 0, or 1 when `doctor` finds something missing."""
-    what = "What Graphene finds on this machine, and what it keeps there."
+    """Runs one command; returns the exit status: 0, 1 when something is missing or refused, 2 for a wrong command."""
+    what = "What Graphene finds on this machine, what it keeps there, and kernels compiled ahead of time."
     parser = argparse.ArgumentParser(prog="python -m graphene", description=what)
     commands = parser.add_subparsers(dest="command", required=True)
     doctor = commands.add_parser("doctor", help="what was found on this machine, what is missing, and the fix")
     doctor.add_argument("--json", action="store_true", help="print one JSON object instead of text")
-    cache = commands.add_parser("cache", help="show the cache of compiled kernels")
+    cache = commands.add_parser("cache", help="show, clear, export or import the cache of compiled kernels")
     cache.add_argument("--clear", action="store_true", help="remove every entry")
+    actions = cache.add_subparsers(dest="action")
+    export = actions.add_parser("export", help="write the entries to an archive, for another machine")
+    export.add_argument("file")
+    export.add_argument("--arch", action="append", help="only entries for this architecture; may be repeated")
+    actions.add_parser("import", help="add the entries of an archive").add_argument("file")
+    build = commands.add_parser("compile", help="compile kernels ahead of time")
+    build.add_argument("kernel", nargs="+", help="such as gemm_sm80, name='gemm_sm80(BM=128)', file.py:function, k.gir")
+    build.add_argument("--arch", action="append", required=True, help="such as sm_80, sm_90a; may be repeated")
+    build.add_argument("-o", "--out", help="the folder to write; without it only the cache is warmed")
     args = parser.parse_args(argv)
     if args.command == "doctor":
         from graphene.cli.doctor import report
 
         return report(as_json=args.json)
-    from graphene.cli.cache import show
+    if args.command == "compile":
+        from graphene.cli.compile import compile_kernels
 
-    return show(clear=args.clear)
+        return compile_kernels(args.kernel, args.arch, args.out)
+    from graphene.cli.cache import receive, send, show
+
+    if args.action == "export":
+        return send(args.file, args.arch)
+    return receive(args.file) if args.action == "import" else show(clear=args.clear)

@@ -1,6 +1,8 @@
-"""`python -m graphene cache [--clear]`."""
+"""`python -m graphene cache [--clear | export FILE | import FILE]`."""
 
 from __future__ import annotations
+
+import sys
 
 
 def size_text(n: int) -> str:
@@ -33,5 +35,32 @@ def show(clear: bool) -> int:
 
     if clear:
         print(f"removed {entries_text(_core.cache_clear())}")
+    print(describe())
+    return 0
+
+
+def send(file: str, archs: list[str] | None) -> int:
+    """Writes the entries to an archive; returns the exit status."""
+    import graphene as gr
+
+    try:
+        n = gr.export_cache(file, archs)
+    except gr.GrapheneError as e:
+        print(e, file=sys.stderr)
+        return 1
+    print(f"{entries_text(n)} in {file}")
+    return 0
+
+
+def receive(file: str) -> int:
+    """Adds the entries of an archive; returns the exit status."""
+    import graphene as gr
+
+    try:
+        done = gr.import_cache(file)
+    except gr.GrapheneError as e:
+        print(e, file=sys.stderr)
+        return 1
+    print(f"added {entries_text(done.added)}" + (f", {done.present} were there" if done.present else ""))
     print(describe())
     return 0

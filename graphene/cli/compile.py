@@ -1,0 +1,112 @@
+"""`python -m graphene compile`: kernels compiled ahead of time, into a folder or into the cache."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+EXAMPLE = "python -m graphene compile 'gemm_sm80(BM=128, BN=256)' small=gemm_sm80 --arch sm_80 --arch sm_90a -o folder"
+
+
+class KernelSyntaxError(ValueError):
+    """A kernel that was named in a way nobody can read; the text says what was expected."""
+
+
+def _value(node: ast.expr, names: dict[str, Any]) -> Any:
+    """Literals, names that are known, their attributes, and calls of them: what an argument may be."""
+    if isinstance(node, ast.Name):
+        if node.id not in names:
+            raise KernelSyntaxError(f"{node.id!r} is not known: dtypes and what graphene.kernels exports are")
+        return names[node.id]
+    if isinstance(node, ast.Attribute) and not node.attr.startswith("_"):
+        return getattr(_value(node.value, names), node.attr)
+    if isinstance(node, ast.Call):
+        if any(k.arg is None for k in node.keywords):
+            raise KernelSyntaxError("** is not understood here")
+        function = _value(node.func, names)
+        return function(
+            *(_value(a, names) for a in node.args), **{str(k.arg): _value(k.value, names) for k in node.keywords}
+        )
+    if isinstance(node, ast.Tuple | ast.List):
+        return [_value(x, names) for x in node.elts]
+    return ast.literal_eval(node)
+
+
+def _factory(text: str, names: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Of "module:function..." or "file.py:function...": the expression, and the names it may use."""
+    place, colon, rest = text.partition(":")
+    if not colon or "(" in place:
+        return text, names
+    sys.path.insert(0, "")
+    try:
+        own = runpy.run_path(place) if place.endswith(".py") else vars(importlib.import_module(place))
+    finally:
+        sys.path.remove("")
+    return rest, names | own
+
+
+def read_kernel(text: str) -> Any:
+    """The kernel that a word of the command line names.
+
+    ``gemm_sm80``, ``gemm_sm80(BM=128)``: a function of graphene.kernels; ``package.module:function(...)`` and
+    ``file.py:function(...)``: one of your own, or a kernel there; ``file.gir``, ``file.json``: a kernel's text. Raises
+    KernelSyntaxError for text that cannot be read, and what the function raises.
+    """
+    import graphene as gr
+    from graphene import kernels
+
+    if text.endswith((".gir", ".json")):
+        content = Path(text).read_text()
+        return gr.parse(content) if text.endswith(".gir") else gr.Kernel.from_json(content)
+    names: dict[str, Any] = {n: getattr(gr, n) for n in gr.__all__ if isinstance(getattr(gr, n), gr.DType)}
+    names |= {n: getattr(kernels, n) for n in kernels.__all__} | {"gr": gr}
+    expression, names = _factory(text, names)
+    try:
+        tree = ast.parse(expression, mode="eval").body
+    except SyntaxError as e:
+        raise KernelSyntaxError(f"{expression!r} is neither a function nor a call of one: {e.msg}") from e
+    made = _value(tree, names)
+    if callable(made) and not isinstance(made, gr.Kernel):
+        made = made()
+    if not isinstance(made, gr.Kernel):
+        raise KernelSyntaxError(f"{text!r} is no kernel but {type(made).__name__}")
+    return made
+
+
+def compile_kernels(words: Sequence[str], archs: Sequence[str], folder: str | None) -> int:
+    """Compiles the kernels; with `folder`, writes them there, else only the cache is warmed. Returns the status."""
+    import graphene as gr
+
+    kernels: dict[str, gr.Kernel] = {}
+    for word in words:
+        head, equals, tail = word.partition("=")
+        named = equals != "" and head.isidentifier()
+        try:
+            kernel = read_kernel(tail if named else word)
+        except (KernelSyntaxError, OSError, ImportError, AttributeError, TypeError, ValueError) as e:
+            print(f"{word}: {e}\nfor example: {EXAMPLE}", file=sys.stderr)
+            return 2
+        name = head if named else kernel.name
+        if name in kernels:
+            print(f"two kernels are called {name}: name one, as in other={word}", file=sys.stderr)
+            return 2
+        kernels[name] = kernel
+    wanted = [a for text in archs for a in text.split(",") if a]
+    try:
+        if folder is None:
+            for name, kernel in kernels.items():
+                for arch in wanted:
+                    b = kernel.compile(arch)
+                    print(f"{name} for {arch}: {'was cached' if b.from_cache else f'{b.compile_ms:.0f} ms'}")
+        else:
+            files = gr.precompile(kernels, folder, wanted, print)
+            print(f"{len(files)} files in {folder}: graphene.load_precompiled({folder!r})")
+    except gr.GrapheneError as e:
+        print(e, file=sys.stderr)
+        return 1
+    return 0
