@@ -73,17 +73,6 @@ void register_base(py::module_& m) {
     for (const CodeInfo& c : all_codes()) out.append(py::make_tuple(c.name, static_cast<int>(c.cls), c.summary));
     return out;
   });
-  m.def(
-      "fail",
-      [](const std::string& code, const std::string& message, const std::vector<std::string>& details,
-         const std::string& fix) {
-        const auto& codes = all_codes();
-        for (std::size_t i = 0; i < codes.size(); ++i)
-          if (codes[i].name == code) fail(static_cast<Code>(i), message, details, fix);
-        throw py::value_error("no error code " + code);
-      },
-      py::arg("code"), py::arg("message"), py::arg("details") = std::vector<std::string>(), py::arg("fix") = "",
-      "Raises the error of a code, for what is checked in Python.");
 }
 
 }  // namespace graphene::bind

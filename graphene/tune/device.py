@@ -1,0 +1,76 @@
+"""What the tile model must know of a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from graphene import _core
+
+__all__ = ["Device", "current_device"]
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU as the model sees it.
+
+    ``flops_per_clock``: of one multiprocessor's tensor cores with 16-bit operands and fp32 sums, as ``mma.sync``
+    reaches it. ``l2_bytes``, ``dram_bytes``: per clock and multiprocessor when all of them read. ``shared_bytes``: what
+    one block may have. Sources: NVIDIA's architecture whitepapers; for sm_90, where ``mma.sync`` does not reach the
+    peak of ``wgmma``, and for the H200's bandwidths, measured.
+    """
+
+    name: str
+    arch: str
+    sm_count: int
+    shared_bytes: int
+    flops_per_clock: float
+    l2_bytes: float
+    dram_bytes: float
+    clock_ghz: float
+    registers: int = 65536
+    max_threads: int = 1024
+
+    @property
+    def family(self) -> str:
+        """The architecture without its suffix: ``sm_90``."""
+        return self.arch.rstrip("abcdefghijklmnopqrstuvwxyz")
+
+
+_KNOWN = {
+    d.arch: d
+    for d in (
+        Device("NVIDIA V100", "sm_70", 80, 96 << 10, 1024, 27, 7.0, 1.5),
+        Device("NVIDIA GeForce RTX 2080 Ti", "sm_75", 68, 64 << 10, 512, 20, 5.6, 1.6),
+        Device("NVIDIA A100", "sm_80", 108, 163 << 10, 2048, 32, 10.0, 1.41),
+        Device("NVIDIA GeForce RTX 3090", "sm_86", 82, 99 << 10, 512, 20, 6.7, 1.7),
+        Device("NVIDIA L40S", "sm_89", 142, 99 << 10, 1024, 22, 2.6, 2.3),
+        Device("NVIDIA H200", "sm_90a", 132, 227 << 10, 2220, 36, 18.0, 1.75),
+        Device("NVIDIA B200", "sm_100a", 148, 227 << 10, 2048, 26, 27.0, 1.85),
+        Device("NVIDIA GeForce RTX 5090", "sm_120a", 170, 99 << 10, 1024, 22, 4.4, 2.4),
+    )
+}
+
+
+def of_arch(arch: str) -> Device:
+    """A typical device of an architecture. Raises SelectError TUNE_NO_CANDIDATE for one that is not known."""
+    family = arch.rstrip("abcdefghijklmnopqrstuvwxyz")
+    for known in _KNOWN.values():
+        if known.family == family:
+            return replace(known, arch=arch)
+    below = [d for d in _KNOWN.values() if family.startswith("sm_") and d.family[:-1] == family[:-1]]
+    if not below:
+        _core.fail("TUNE_NO_CANDIDATE", f"the tile model knows no device of {arch}",
+                   [f"known: {', '.join(d.family for d in _KNOWN.values())}"],
+                   "pass a graphene.tune.Device that describes it")  # fmt: skip
+    return replace(below[0], arch=arch)
+
+
+def current_device(index: int = 0) -> Device:
+    """The CUDA device of an index, with its architecture's rates. Raises LaunchError where there is none."""
+    devices = _core.driver_info()["devices"]
+    if not 0 <= index < len(devices):
+        _core.fail("LAUNCH_DRIVER", f"there is no CUDA device {index}", [f"devices: {len(devices)}"],
+                   "name another one")  # fmt: skip
+    found = devices[index]
+    return replace(of_arch(found["arch"]), name=found["name"], sm_count=found["sm_count"],
+                   shared_bytes=found["shared_bytes"])  # fmt: skip

@@ -1,0 +1,116 @@
+"""Tuning records: which configuration was fastest, by device, kernel, version, dtype and shape class.
+
+Those that ship with the package lie in ``graphene/tune/records``, one's own in the cache's folder ``tune`` (or
+``$GRAPHENE_TUNE_DIR``), one JSON file a device; own ones come first. A file is read when its device is first asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphene import _core
+from graphene.archive import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["find", "forget", "own_folder", "store"]
+
+_FORMAT = "graphene tuning records"
+_SCHEMA = 1
+SHIPPED = Path(__file__).parent / "records"
+
+Key = tuple[str, int, str, str]
+_loaded: dict[tuple[Path, str], dict[Key, dict[str, Any]]] = {}
+
+
+def own_folder() -> Path | None:
+    """Where own records are kept; None when the cache is off and ``GRAPHENE_TUNE_DIR`` is not set."""
+    if own := os.environ.get("GRAPHENE_TUNE_DIR"):
+        return Path(own)
+    cache = _core.cache_stats()["dir"]
+    return None if cache is None else Path(cache) / "tune"
+
+
+def _file(folder: Path, device: str) -> Path:
+    return folder / (re.sub(r"[^a-z0-9]+", "_", device.lower()).strip("_") + ".json")
+
+
+def _read(path: Path, device: str) -> dict[Key, dict[str, Any]]:
+    """A file's records by key. What is damaged is not believed: a warning, and no records."""
+    try:
+        data: Any = json.loads(path.read_bytes())
+        if data["format"] != _FORMAT or data["schema"] != _SCHEMA or data["device"] != device:
+            raise ValueError(f"not {_FORMAT} of schema {_SCHEMA} for {device}")
+        rows = {}
+        for r in data["records"]:
+            key = (r["kernel"], r["version"], r["dtype"], r["shape"])
+            if not isinstance(r["config"], dict) or [type(x) for x in key] != [str, int, str, str]:
+                raise ValueError("a malformed record")
+            rows[key] = r
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
+        warnings.warn(f"the tuning records in {path} are not used: {e}", RuntimeWarning, stacklevel=2)
+        return {}
+    return rows
+
+
+def _records(folder: Path, device: str) -> dict[Key, dict[str, Any]]:
+    key = (folder, device)
+    if key not in _loaded:
+        _loaded[key] = _read(_file(folder, device), device)
+    return _loaded[key]
+
+
+def find(device: str, kernel: str, version: int, dtype: str, shape: str) -> dict[str, Any] | None:
+    """The record of a key, own ones before those that ship; None without one. Damaged files only warn."""
+    for folder in filter(None, (own_folder(), SHIPPED)):
+        if (row := _records(folder, device).get((kernel, version, dtype, shape))) is not None:
+            return row
+    return None
+
+
+def forget() -> None:
+    """Drops what was read of the files, which are read again when they are needed."""
+    _loaded.clear()
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_suffix(".lock"), "w") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        yield
+
+
+def store(device: str, record: dict[str, Any], folder: Path | None = None) -> Path:
+    """Adds a record to a device's file, or replaces the one of its key; returns the file.
+
+    ``record``: kernel, version, dtype, shape, config and whatever else is worth keeping. Other processes may write the
+    file at the same time. Raises SelectError TUNE_FAILED when it cannot be written.
+    """
+    place = folder or own_folder()
+    if place is None:
+        _core.fail("TUNE_FAILED", "the tuning record cannot be kept: the cache is off", [],
+                   "set GRAPHENE_TUNE_DIR to a writable directory")  # fmt: skip
+    path = _file(place, device)
+    try:
+        with _locked(path):
+            rows = _read(path, device)
+            rows[record["kernel"], record["version"], record["dtype"], record["shape"]] = record
+            lines = ",\n".join(" " + json.dumps(rows[key], sort_keys=True) for key in sorted(rows))
+            head = json.dumps({"format": _FORMAT, "schema": _SCHEMA, "device": device})[:-1]
+            write_atomically(path, f'{head}, "records": [\n{lines}\n]}}\n'.encode())
+    except OSError as e:
+        _core.fail("TUNE_FAILED", f"the tuning record cannot be written to {path}", [f"why:  {e.strerror or e}"],
+                   "set GRAPHENE_TUNE_DIR to a writable directory")  # fmt: skip
+    _loaded.pop((place, device), None)
+    return path

@@ -1,0 +1,160 @@
+"""What can be tuned, and the choice a model makes among its configurations without measuring any."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from html import escape
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from graphene import _core
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from graphene.kernel import Kernel
+    from graphene.tune.device import Device
+
+__all__ = ["Rejected", "Selection", "Tunable", "rank"]
+
+P = TypeVar("P")
+C = TypeVar("C")
+
+
+@dataclass(frozen=True)
+class Tunable(Generic[P, C]):
+    """A kernel with choices: a type of configurations, its candidates, a factory, a generator of problems.
+
+    ``name``, ``version``: of tuning records; a record of another version is not used, so count up when configurations
+    come to mean something else. ``candidates(problem, device)``: all that are looked at. ``predict(config, problem,
+    device)``: expected microseconds and a remark on them, or the reason why the configuration is not for this problem.
+    ``build(config, problem)``: the kernel. ``arguments(problem)``: CUDA tensors of random values to call it with.
+    ``key(problem)``: the dtype and the shape class, whose problems share a record. ``config``: a frozen dataclass of
+    numbers, strings, booleans, None. ``verify(problem, arguments)``: what is wrong after a call, or None. ``alike``: a
+    configuration's kind, of which a short list holds two at most, so that it covers more than one.
+    """
+
+    name: str
+    config: Callable[..., C]
+    candidates: Callable[[P, Device], Iterable[C]]
+    predict: Callable[[C, P, Device], tuple[float, str] | str]
+    build: Callable[[C, P], Kernel]
+    arguments: Callable[[P], Sequence[Any]]
+    key: Callable[[P], tuple[str, str]]
+    version: int = 1
+    verify: Callable[[P, Sequence[Any]], str | None] | None = None
+    text: Callable[[C], str] = field(default=str)
+    alike: Callable[[C], object] = field(default=lambda config: config)
+
+    def to_json(self, config: C) -> dict[str, Any]:
+        """A configuration as a JSON object."""
+        return asdict(config)  # type: ignore[call-overload, no-any-return]
+
+    def from_json(self, data: dict[str, Any]) -> C:
+        """The configuration ``to_json`` wrote. Raises TypeError or ValueError for another one's."""
+        return self.config(**data)
+
+
+@dataclass(frozen=True)
+class Rejected(Generic[C]):
+    """A configuration that is not on the short list, and why."""
+
+    config: C
+    reason: str
+
+
+@dataclass(frozen=True)
+class Selection(Generic[C]):
+    """A ranked short list, and why each other candidate is not on it. Prints as a table.
+
+    ``short_list``: configuration, expected microseconds and a remark, the best first.
+    """
+
+    what: str
+    short_list: tuple[tuple[C, float, str], ...]
+    rejected: tuple[Rejected[C], ...]
+    text: Callable[[C], str] = field(default=str, repr=False)
+
+    @property
+    def best(self) -> C:
+        """The first of the short list."""
+        return self.short_list[0][0]
+
+    def why(self, config: C) -> str:
+        """The remark or the reason of a candidate. Raises KeyError for what is none."""
+        for c, us, remark in self.short_list:
+            if c == config:
+                return f"chosen: {us:.1f} us expected, {remark}"
+        for r in self.rejected:
+            if r.config == config:
+                return r.reason
+        raise KeyError(config)
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        listed = [(self.text(c), f"{us:.1f}", remark) for c, us, remark in self.short_list]
+        return [("configuration", "us", "remark"), *listed]
+
+    def table(self, rejected: int | None = 12) -> str:
+        """The short list, then up to ``rejected`` of the others with their reasons (None: all of them)."""
+        rows = self._rows()
+        shown = self.rejected if rejected is None else self.rejected[:rejected]
+        others = [(self.text(r.config), "", r.reason) for r in shown]
+        width = [max(len(row[i]) for row in (*rows, *others)) for i in range(2)]
+        out = [self.what, ""]
+        out += [f"{a.ljust(width[0])}  {b.rjust(width[1])}  {c}" for a, b, c in rows]
+        if others:
+            out += ["", f"rejected, {len(self.rejected)} in all:"]
+            out += [f"{a.ljust(width[0])}  {b.rjust(width[1])}  {c}" for a, b, c in others]
+        if len(shown) < len(self.rejected):
+            out.append(f"... and {len(self.rejected) - len(shown)} more: .table(rejected=None)")
+        return "\n".join(out)
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def _repr_html_(self) -> str:
+        cells = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>" for row in self._rows())
+        others = "".join(f"<tr><td>{escape(self.text(r.config))}</td><td></td><td>{escape(r.reason)}</td></tr>"
+                         for r in self.rejected[:12])  # fmt: skip
+        head = f"<tr><th colspan=3>rejected, {len(self.rejected)} in all</th></tr>" if others else ""
+        return f"<div>{escape(self.what)}<table>{cells}{head}{others}</table></div>"
+
+
+def rank(tunable: Tunable[P, C], problem: P, device: Device, count: int = 8, within: float = 1.6) -> Selection[C]:
+    """The candidates that the model expects to be fastest; of every other one, why it is not among them.
+
+    ``count``: the length of the short list at most; ``within``: how many times the best's time a candidate may take.
+    Rejected ones are ordered by how close they came. Raises SelectError TUNE_NO_CANDIDATE when every candidate is
+    rejected, with the reasons.
+    """
+    expected: list[tuple[C, float, str]] = []
+    refused: list[Rejected[C]] = []
+    for config in dict.fromkeys(tunable.candidates(problem, device)):
+        verdict = tunable.predict(config, problem, device)
+        if isinstance(verdict, str):
+            refused.append(Rejected(config, verdict))
+        else:
+            expected.append((config, *verdict))
+    expected.sort(key=lambda x: x[1])
+    if not expected:
+        reasons = dict.fromkeys(r.reason for r in refused)
+        _core.fail("TUNE_NO_CANDIDATE", f"no configuration of {tunable.name} serves {problem} on {device.name}",
+                   [f"rejected: {reason}" for reason in list(reasons)[:8]],
+                   "use a kernel for such problems, or give the tunable more candidates")  # fmt: skip
+    best = expected[0][1]
+    chosen: list[tuple[C, float, str]] = []
+    slower = []
+    kinds: dict[object, int] = {}
+    for place, (config, us, remark) in enumerate(expected, 1):
+        kind = tunable.alike(config)
+        more = f"{us / best:.2f} times the best's time expected ({us:.1f} us: {remark})"
+        if us > within * best:
+            slower.append(Rejected(config, more))
+        elif kinds.get(kind, 0) >= 2:
+            slower.append(Rejected(config, f"two like it are on the list; {more}"))
+        elif len(chosen) >= count:
+            slower.append(Rejected(config, f"rank {place} of {len(expected)}: {more}"))
+        else:
+            kinds[kind] = kinds.get(kind, 0) + 1
+            chosen.append((config, us, remark))
+    what = f"{tunable.name}, {problem}, on {device.name}: {len(chosen)} of {len(expected) + len(refused)} candidates"
+    return Selection(what, tuple(chosen), (*slower, *refused), tunable.text)
