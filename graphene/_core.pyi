@@ -6,7 +6,6 @@ from typing import Any, NoReturn, TypeAlias, TypedDict
 # base
 
 def error_codes() -> list[tuple[str, int, str]]: ...
-def fail(code: str, message: str, details: Sequence[str] = ..., fix: str = "") -> NoReturn: ...
 
 # sym
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status: 0, 1 when something is missing or refused, 2 for a wrong command."""
-    what = "What Graphene finds on this machine, what it keeps there, and kernels compiled ahead of time."
+    what = "What Graphene finds on this machine, and what it keeps there."
     parser = argparse.ArgumentParser(prog="python -m graphene", description=what)
     commands = parser.add_subparsers(dest="command", required=True)
     doctor = commands.add_parser("doctor", help="what was found on this machine, what is missing, and the fix")

@@ -41,16 +41,12 @@ def test_warp_tiles_of_the_thesis() -> None:
     assert len(got) == len(set(got)) == 16
 
 
-def test_the_extended_rules_prefer_the_thesis_tile_on_its_own_machine() -> None:
-    """Turing, 8192^3, 48 KB: of the square tiles with two stages' worth of memory the 128 wide one is first."""
-    shape = tune.MatmulShape(8192, 8192, 8192)
-    turing = tune.of_arch("sm_75")
-    square = tune.matmul_tiles(8192, 8192, 8192, turing, only=lambda t: t.bm == t.bn and t.stages == 2)
-    assert (square.best.bm, square.best.bn) == (128, 128)
-    assert (
-        tune.estimate(tune.Tile(128, 128, 32, 64, 64, 2), shape, turing).us
-        < tune.estimate(tune.Tile(32, 32, 64, 16, 16, 2), shape, turing).us / 1.5
-    )  # the thesis measures 48.9 against 14.9 TFLOP/s
+def test_the_model_orders_the_thesis_tiles_as_they_were_measured() -> None:
+    """Table 4.2, Turing, 8192^3: 14.9, 34.3 and 48.9 TFLOP/s."""
+    shape, turing = tune.MatmulShape(8192, 8192, 8192), tune.of_arch("sm_75")
+    tiles = tune.Tile(32, 32, 64, 16, 16, 1), tune.Tile(64, 256, 32, 32, 32, 1), tune.Tile(128, 128, 64, 32, 64, 1)
+    worst, middle, best = (tune.estimate(t, shape, turing).us for t in tiles)
+    assert best < middle < worst / 1.3
 
 
 SHAPES = st.tuples(st.integers(1, 9000), st.integers(1, 9000), st.integers(1, 9000), st.sampled_from([1, 7]))

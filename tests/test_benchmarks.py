@@ -1,0 +1,83 @@
+"""`python -m benchmarks`: every benchmark is found, keeps its figures with the machine, and can be drawn."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import graphene
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(*args: str, status: int = 0) -> str:
+    """The command from the checkout, with the package that is tested before it on the path."""
+    paths = os.pathsep.join([str(Path(graphene.__file__).parents[1]), str(ROOT)])
+    env = os.environ | {"PYTHONPATH": paths, "PYTHONSAFEPATH": "1"}
+    command = [sys.executable, "-m", "benchmarks", *args]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def plots() -> Any:
+    spec = importlib.util.spec_from_file_location("benchmark_plots", ROOT / "benchmarks/plots.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_benchmark_is_found() -> None:
+    text = run("--help")
+    for name in ("gemm", "norms", "launch", "jit", "tiles", "tutorial"):
+        if (ROOT / f"benchmarks/{name}_bench.py").exists():
+            assert name in text
+    assert "usage" in run(status=2)
+    run("dance", status=2)
+    assert "--arch" in run("jit", "--help")
+
+
+def test_figures_are_kept_with_the_machine_and_drawn(tmp_path: Path) -> None:
+    file, picture = tmp_path / "jit.json", tmp_path / "jit.png"
+    has = importlib.util.find_spec("matplotlib") is not None
+    text = run("jit", "--json", str(file), "--plot", str(picture), "--repeats", "1", status=0 if has else 1)
+    figures = json.loads(file.read_text())
+    assert figures["benchmark"] == "jit"
+    assert figures["nvrtc_ms"] > 0
+    assert {"processor", "python", "gpus", "numpy"} <= set(figures["machine"])
+    if has:
+        assert picture.read_bytes().startswith(b"\x89PNG")
+    else:
+        assert "pip install matplotlib" in text
+
+
+def test_what_is_recorded_can_be_drawn(plots: Any) -> None:
+    drawn = {p.stem: plots.charts(json.loads(p.read_text())) for p in (ROOT / "benchmarks/results").glob("*.json")}
+    for name in ("launch_h200", "jit_h200", "copy_h200"):
+        assert drawn[name], name
+    (launch,) = drawn["launch_h200"]
+    assert launch.unit == "us"
+    assert "graphene" in launch.bars
+
+
+def test_rows_become_groups_of_bars(plots: Any) -> None:
+    rows = [
+        {"case": "4096^3", "peer": "graphene", "tflops": 430.0},
+        {"case": "4096^3", "peer": "cuBLAS", "tflops": 640.0},
+        {"case": "1023", "peer": "graphene", "tflops": 120.0},
+        {"case": "1023", "peer": "cuBLAS", "failure": "none"},
+    ]
+    (chart,) = plots.charts({"benchmark": "gemm", "rows": rows})
+    assert chart.unit == "TFLOP/s"
+    assert chart.bars == {"4096^3": {"graphene": 430.0, "cuBLAS": 640.0}, "1023": {"graphene": 120.0}}
