@@ -58,8 +58,8 @@ class KernelPrinter {
     append(inner, shared_memory());
     append(inner, registers_->declarations());
     append(inner, write_fill_rows());
-    append(inner, early_);
-    append(inner, expressions_.close());
+    Lines definitions = expressions_.close();
+    append(inner, definitions);
     if (!inner.empty() && !body.empty() && !body.front().empty()) inner.emplace_back();
     append(inner, body);
 
@@ -77,8 +77,6 @@ class KernelPrinter {
     expressions_.start_pass(counting);
     for (const auto& [var, name, wide] : parameters_) expressions_.declare(var, name, wide);
     last_comment_ = nullptr;
-    behind_a_loop_ = false;
-    early_.clear();
     if (!counting) declare_coordinates(program_.kernel->body);
     return block(program_.body);
   }
@@ -261,48 +259,26 @@ class KernelPrinter {
       const bool first = n.origin != last_comment_;
       comment(out, n);
       const Lines lines = atoms_->statement(*call);
-      const Lines needed = definitions_here();
-      append(out, needed);
       // Short statements of one spec share a line.
       const bool short_line = lines.size() == 1 && lines.front().size() <= 28;
-      if (short_line && !first && needed.empty() && out.back().size() + 1 + lines.front().size() <= 110) {
+      if (short_line && !first && out.back().size() + 1 + lines.front().size() <= 110) {
         out.back() += " " + lines.front();
       } else {
         append(out, lines);
       }
     } else if (const auto* loop = n.as<Loop>()) {
-      ++nesting_;
-      const Lines lines = print_loop(*loop);
-      --nesting_;
-      append(out, definitions_here());
-      append(out, lines);
-      if (nesting_ == 0 && !behind_a_loop_) {
-        early_ = expressions_.take_definitions();
-        behind_a_loop_ = true;
-      }
+      append(out, print_loop(*loop));
     } else if (const auto* branch = n.as<If>()) {
-      ++nesting_;
-      const Lines lines = print_if(*branch);
-      --nesting_;
-      append(out, definitions_here());
-      append(out, lines);
+      append(out, print_if(*branch));
     } else if (const auto* exit = n.as<ExitIf>()) {
-      const std::string line = "if (" + expressions_.text(exit->condition, "exit").text + ") return;";
-      append(out, definitions_here());
-      out.push_back(line);
+      out.push_back("if (" + expressions_.text(exit->condition, "exit").text + ") return;");
     } else if (const auto* set = n.as<ScalarSet>()) {
-      const std::string line = print_set(*set);
-      append(out, definitions_here());
-      out.push_back(line);
+      out.push_back(print_set(*set));
     } else if (const auto* scope = n.as<SpecScope>()) {
       comment(out, n);
       append(out, block(scope->body));
     }
   }
-
-  // What is first needed behind the kernel's first loop is computed where it is needed: above the loop it would take
-  // registers while the loop runs.
-  Lines definitions_here() { return nesting_ == 0 && behind_a_loop_ ? expressions_.take_definitions() : Lines{}; }
 
   std::string print_set(const ScalarSet& set) {
     if (set.from) return print_index(set);
@@ -377,9 +353,6 @@ class KernelPrinter {
   std::vector<std::string> scalar_names_, symbol_names_;
   AtomText* atoms_ = nullptr;
   const ir::Stmt* last_comment_ = nullptr;
-  int nesting_ = 0;  // loops and branches around the statement
-  bool behind_a_loop_ = false;
-  Lines early_;  // definitions that go to the top of the kernel
 };
 
 }  // namespace

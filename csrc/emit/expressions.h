@@ -7,7 +7,6 @@
 #include <set>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "emit/names.h"
@@ -48,8 +47,6 @@ class Expressions {
   void open();
   void open_loop(const Expr& var, const std::string& c_name, bool wide);
   std::vector<std::string> close();
-  // The kernel's own definitions so far, which then go where the caller puts them: above all that is printed later.
-  [[nodiscard]] std::vector<std::string> take_definitions() { return std::exchange(scopes_.front().definitions, {}); }
 
   // A coordinate that the counting pass met gets its definition now.
   void define_if_used(const Expr& coordinate);

@@ -99,7 +99,7 @@ class Result:
         (wm, wn), _ = warps.indices()
         C, warp, (BM, BN) = self.matrices["C"], warps[wm, wn], acc.shape
         rows, columns = (n // warps.levels[0][i].size for i, n in enumerate((BM, BN)))
-        width = 16
+        width = 32 if columns % 32 == 0 else 16
         pair_bytes = 2 * self.dtype.bits // 8  # a lane holds two neighbours
         load = load_bias = access("ld.global", min(pair_bytes, self.align_bytes))
         store = access("st.global", min(pair_bytes, self.align_bytes))
@@ -144,6 +144,7 @@ class Result:
             if "beta" in self.scalars:
                 x = gr.fma(loaded["C"], self.scalars["beta"], x)
             out[:] = epilogue(x, *terms)
+            gr.barrier(warp)  # for the compiler: it starts no other piece, for which there would be no registers
             gr.move(mine(to, i, j), out, atom=store if to is C else access("st.shared", pair_bytes))
         if to is not C:
             gr.barrier()
