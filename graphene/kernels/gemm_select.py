@@ -82,12 +82,14 @@ def select_gemm(
     sms: int = 132,
     shared_bytes: int = 227 * 1024,
     workspaces: bool = True,
+    device: str | None = None,
 ) -> GemmConfig:
-    """The configuration that is estimated to be the fastest for one product of these sizes.
+    """The configuration that was measured, or is estimated, to be the fastest for one product of these sizes.
 
     ``batch``: None for one product of plain matrices. ``sms``, ``shared_bytes``: of the device, the latter of a block.
-    ``workspaces``: whether configurations that need them may be taken (split-K, padded copies). The other arguments are
-    GemmConfig's.
+    ``workspaces``: whether configurations that need them may be taken (split-K, padded copies). ``device``: the name of
+    a GPU, such as "NVIDIA H200", whose tuning records come before the estimate (docs/tuning.md). The other arguments
+    are GemmConfig's.
     """
     item = TYPES[dtype].bits // 8
     count = 1 if batch is None else batch
@@ -113,7 +115,7 @@ def select_gemm(
                     yield us, tile, ks, stages, pad, split
 
     _, tile, ks, stages, pad, split = min(candidates(), key=lambda c: c[0])
-    return GemmConfig(
+    estimated = GemmConfig(
         tile=(tile.rows, tile.columns, ks),
         stages=stages,
         warps=tile.warps,
@@ -131,3 +133,8 @@ def select_gemm(
         activation=activation,
         split_k=split,
     )
+    if device is None:
+        return estimated
+    from graphene.tune.gemm import recorded  # it is built on this module
+
+    return recorded(estimated, (M, N, K), batch, workspaces, device, sms, shared_bytes)

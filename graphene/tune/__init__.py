@@ -11,7 +11,7 @@ from graphene.tune.autotune import Measured, Timer, Tuning, choose, tune
 from graphene.tune.device import Device, current_device, of_arch
 from graphene.tune.matmul import matmul_tiles
 from graphene.tune.tiles import Estimate, MatmulShape, Tile, estimate, judge, thesis_block_tiles, thesis_warp_tiles
-from graphene.tune.tunable import Rejected, Selection, Tunable, rank
+from graphene.tune.tunable import Rejected, Runnable, Selection, Tunable, rank
 
 __all__ = [
     "Device",
@@ -19,6 +19,7 @@ __all__ = [
     "MatmulShape",
     "Measured",
     "Rejected",
+    "Runnable",
     "Selection",
     "Tile",
     "Timer",

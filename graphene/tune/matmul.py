@@ -11,7 +11,7 @@ from graphene.tune.tunable import Selection, Tunable, rank
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from graphene.kernel import Kernel
+    from graphene.tune.tunable import Runnable
 
 __all__ = ["matmul_tiles", "predict_tile", "shape_class", "tile_kind"]
 
@@ -38,7 +38,7 @@ def shape_class(size: int) -> int:
     return min((power, power * 3 // 2, 2 * power), key=lambda x: abs(x - size))
 
 
-def _no_kernel(tile: Tile, shape: MatmulShape) -> Kernel:
+def _no_kernel(tile: Tile, shape: MatmulShape) -> Runnable:
     raise TypeError("tiles alone are no kernel: rank them, or use a kernel's own tunable")
 
 

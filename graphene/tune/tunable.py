@@ -4,40 +4,53 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from html import escape
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from graphene import _core
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from graphene.kernel import Kernel
+    from graphene._core import Binary
     from graphene.tune.device import Device
 
-__all__ = ["Rejected", "Selection", "Tunable", "rank"]
+__all__ = ["Rejected", "Runnable", "Selection", "Tunable", "rank"]
 
 P = TypeVar("P")
 C = TypeVar("C")
+
+
+class Runnable(Protocol):
+    """What a configuration becomes: a kernel, or several behind one call."""
+
+    def compile(self, arch: str, /) -> Binary:
+        """Compiles it; the binary's registers and spills are reported."""
+        ...
+
+    def __call__(self, *args: Any) -> object:
+        """Launches it."""
+        ...
 
 
 @dataclass(frozen=True)
 class Tunable(Generic[P, C]):
     """A kernel with choices: a type of configurations, its candidates, a factory, a generator of problems.
 
-    ``name``, ``version``: of tuning records; a record of another version is not used, so count up when configurations
-    come to mean something else. ``candidates(problem, device)``: all that are looked at. ``predict(config, problem,
-    device)``: expected microseconds and a remark on them, or the reason why the configuration is not for this problem.
-    ``build(config, problem)``: the kernel. ``arguments(problem)``: CUDA tensors of random values to call it with.
-    ``key(problem)``: the dtype and the shape class, whose problems share a record. ``config``: a frozen dataclass of
-    numbers, strings, booleans, None. ``verify(problem, arguments)``: what is wrong after a call, or None. ``alike``: a
-    configuration's kind, of which a short list holds two at most, so that it covers more than one.
+    ``name``, ``version``: of tuning records; a record of another version is not used, so count up when
+    configurations come to mean something else. ``config``: a frozen dataclass of numbers, strings, booleans, None.
+    ``candidates(problem, device)``: all that are looked at. ``predict(config, problem, device)``: expected
+    microseconds and a remark on them, or the reason why the configuration is not for this problem. ``build(config,
+    problem)``: a kernel, or what compiles and is called like one. ``arguments(problem)``: CUDA tensors of random
+    values to call it with. ``key(problem)``: the dtype and the shape class, whose problems share a record.
+    ``verify(problem, arguments)``: what is wrong after a call, or None. ``alike``: a configuration's kind, of which
+    a short list holds two at most, so that it covers more than one.
     """
 
     name: str
     config: Callable[..., C]
     candidates: Callable[[P, Device], Iterable[C]]
     predict: Callable[[C, P, Device], tuple[float, str] | str]
-    build: Callable[[C, P], Kernel]
+    build: Callable[[C, P], Runnable]
     arguments: Callable[[P], Sequence[Any]]
     key: Callable[[P], tuple[str, str]]
     version: int = 1

@@ -1,0 +1,248 @@
+"""The matrix product of graphene.kernels as a tunable: tiles, warps, stages, parts of K, padded copies."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from graphene.kernels.gemm import TYPES, GemmConfig, gemm_launches, run_gemm
+from graphene.kernels.gemm_select import BYTES_PER_US, SLOWER
+from graphene.tune import records
+from graphene.tune.autotune import tune
+from graphene.tune.device import of_arch
+from graphene.tune.matmul import shape_class
+from graphene.tune.tiles import MatmulShape, Tile, estimate, judge
+from graphene.tune.tunable import Tunable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from graphene._core import Binary
+    from graphene.tune.device import Device
+
+__all__ = ["GEMM", "GemmProblem", "GemmTile", "gemm_key", "recorded"]
+
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+
+
+@dataclass(frozen=True)
+class GemmProblem:
+    """One product C = act(A @ B + bias) + residual, (M,K) by (K,N); the fields are those of ``select_gemm``."""
+
+    m: int
+    n: int
+    k: int
+    batch: int | None = None
+    dtype: str = "fp16"
+    order: str = "TN"
+    align: tuple[int, int, int] = (16, 16, 16)
+    bias: bool = False
+    residual: bool = False
+    activation: str | None = None
+    workspaces: bool = True
+
+    def __str__(self) -> str:
+        batch = f"{self.batch} of " if self.batch is not None else ""
+        act = f" {self.activation}" if self.activation else ""
+        return f"{batch}{self.m}x{self.n}x{self.k} {self.order} {self.dtype}{act}"
+
+
+@dataclass(frozen=True)
+class GemmTile:
+    """What a record keeps of a GemmConfig: the choices that do not belong to the problem."""
+
+    tile: tuple[int, int, int]
+    warps: tuple[int, int]
+    stages: int
+    group: int = 1
+    pad: tuple[bool, bool] = (False, False)
+    split_k: int = 1
+
+    def __post_init__(self) -> None:
+        for name, kind in (("tile", int), ("warps", int), ("pad", bool)):  # JSON knows lists only
+            object.__setattr__(self, name, tuple(kind(x) for x in getattr(self, name)))
+
+    def config(self, p: GemmProblem) -> GemmConfig:
+        """The configuration of a problem."""
+        return GemmConfig(
+            **asdict(self), order=p.order, dtype=p.dtype, align=p.align, batched=p.batch is not None, bias=p.bias,
+            residual=p.residual, activation=p.activation,
+        )  # fmt: skip
+
+    @property
+    def as_tile(self) -> Tile:
+        """The same as the model of time sees it."""
+        (bm, bn, bk), (down, across) = self.tile, self.warps
+        return Tile(bm, bn, bk, bm // down, bn // across, self.stages, self.split_k)
+
+    def __str__(self) -> str:
+        padded = "".join(n for n, p in zip("AB", self.pad, strict=True) if p)
+        return str(self.as_tile) + (f", {padded} padded" if padded else "")
+
+
+def _shape(p: GemmProblem) -> MatmulShape:
+    size = TYPES[p.dtype].bits // 8
+    rate = {1: 2.0, 2: 1.0, 4: 0.5}[size]
+    return MatmulShape(p.m, p.n, p.k, p.batch or 1, size, 4 if p.dtype == "i8" else size, 32 // size, rate)
+
+
+def _pads(p: GemmProblem) -> list[tuple[bool, bool]]:
+    narrow = (p.align[0] < 16, p.align[1] < 16)
+    return [(False, False), narrow] if p.workspaces and any(narrow) else [(False, False)]
+
+
+def _candidates(p: GemmProblem, device: Device) -> Iterator[GemmTile]:
+    shape = _shape(p)
+    line = 128 // shape.element_bytes
+    for bm in (128, 256, 64, 32):  # of equals the first is taken
+        for bn in (128, 256, 64, 32):
+            blocks = -(-p.m // bm) * -(-p.n // bn) * shape.batch
+            most = max(1, min(16, p.k // (4 * line))) if p.workspaces else 1
+            splits = [s for s in SPLITS if s == 1 or (s <= most and blocks * s <= 2 * device.sm_count)]
+            group = 8 if min(p.m // bm, p.n // bn) >= 16 else 1
+            for warps in ((2, 2), (2, 4), (4, 2), (1, 4), (4, 1)):
+                if bm % (16 * warps[0]) or bn % (16 * warps[1]) or bm // warps[0] > 128 or bn // warps[1] > 128:
+                    continue
+                for bk in (line, line // 2):
+                    for stages in (3, 4, 2, 5):
+                        for pad in _pads(p):
+                            for split in splits:
+                                yield GemmTile((bm, bn, bk), warps, stages, group, pad, split)
+
+
+def _predict(c: GemmTile, p: GemmProblem, device: Device) -> tuple[float, str] | str:
+    shape, tile = _shape(p), c.as_tile
+    if (reason := judge(tile, shape, device)) is not None:
+        return reason
+    worst = min(16 if padded else a for padded, a in zip(c.pad, p.align[:2], strict=True))
+    if worst < 4 and tile.bm * tile.bn > 64 * 64:
+        return f"lines of {worst} bytes pass through registers, which leave no room for {tile.bm}x{tile.bn} sums"
+    e = estimate(tile, shape, device)
+    us = e.us * SLOWER[worst]
+    for padded, lines in zip(c.pad, (p.m, p.n), strict=True):
+        if padded:
+            us += 1.7 + shape.batch * lines * p.k * shape.element_bytes * 2 / BYTES_PER_US
+    if c.split_k > 1:
+        us += shape.batch * p.m * p.n * (8 * c.split_k + 2) / BYTES_PER_US
+    waves = f"{e.waves:.2f} waves of {e.blocks_per_sm} blocks an SM"
+    return us, f"{waves}, tensor cores {e.busy:.0%} busy, bound by {e.bound}"
+
+
+class _Run:
+    """The kernels of a configuration behind one call; workspaces are allocated once."""
+
+    def __init__(self, config: GemmConfig, p: GemmProblem) -> None:
+        self._config, self._problem = config, p
+        self._launches = gemm_launches(config)
+        self._kept: dict[tuple[tuple[int, ...], str], Any] = {}
+
+    def compile(self, arch: str) -> Binary:
+        """Compiles all of them; returns the one with the most registers, the product."""
+        return max((x.kernel.compile(arch) for x in self._launches), key=lambda b: b.registers)
+
+    def __call__(self, a: Any, b: Any, c: Any, *terms: Any) -> None:
+        import torch  # type: ignore[import-not-found, unused-ignore]
+
+        types = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "i8": torch.int8}
+
+        def empty(shape: tuple[int, ...], dtype: str) -> Any:
+            if (shape, dtype) not in self._kept:
+                self._kept[shape, dtype] = a.new_empty(shape, dtype=types[dtype])
+            return self._kept[shape, dtype]
+
+        rest = list(terms)
+        bias = rest.pop(0) if self._problem.bias else None
+        residual = rest.pop(0) if self._problem.residual else None
+        run_gemm(self._config, a, b, c, bias, residual, empty=empty)
+
+
+def _arguments(p: GemmProblem) -> Sequence[Any]:
+    import torch
+
+    types = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "i8": torch.int8}
+    front = [] if p.batch is None else [p.batch]
+
+    def matrix(rows: int, columns: int, row_major: bool) -> Any:
+        shape = [*front, rows, columns] if row_major else [*front, columns, rows]
+        if p.dtype == "i8":
+            t = torch.randint(-128, 128, shape, device="cuda", dtype=torch.int8)
+        else:
+            t = torch.randn(shape, device="cuda").to(types[p.dtype])
+        return t if row_major else t.transpose(-1, -2)
+
+    a, b = matrix(p.m, p.k, p.order[0] == "T"), matrix(p.k, p.n, p.order[1] == "T")
+    out = torch.int32 if p.dtype == "i8" else types[p.dtype]
+    c = torch.empty([*front, p.m, p.n], device="cuda", dtype=out)
+    terms = []
+    if p.bias:
+        terms.append(torch.randn(p.n, device="cuda").to(out))
+    if p.residual:
+        terms.append(torch.randn(c.shape, device="cuda").to(out))
+    return [a, b, c, *terms]
+
+
+def _verify(p: GemmProblem, arguments: Sequence[Any]) -> str | None:
+    """Compares some rows with PyTorch's product in fp32, where nothing but sums is computed."""
+    a, b, c = arguments[:3]
+    if p.bias or p.residual or p.activation is not None:
+        return None
+    rows = slice(max(0, p.m - 64), p.m)
+    want = a[..., rows, :].double() @ b.double()
+    bound = {"fp16": 2.0**-9, "bf16": 2.0**-6, "fp32": 2.0**-8, "i8": 0.0}[p.dtype]
+    error = float((c[..., rows, :].double() - want).abs().max()) / max(float(want.abs().max()), 1e-9)
+    return None if error <= bound else f"relative error {error:.1e}, at most {bound:.1e}"
+
+
+def gemm_key(p: GemmProblem) -> tuple[str, str]:
+    """The dtype and shape class of a product: sizes to the nearest power of two or half above, order, alignment."""
+    m, n, k, batch = (shape_class(x) for x in (p.m, p.n, p.k, p.batch or 1))
+    align = "x".join(map(str, p.align))
+    work = "" if p.workspaces else " no workspaces"
+    return p.dtype, f"{batch} of {m}x{n}x{k} {p.order} align {align}{work}"
+
+
+def recorded(
+    estimated: GemmConfig,
+    sizes: tuple[int, int, int],
+    batch: int | None,
+    workspaces: bool,
+    device: str,
+    sms: int,
+    shared_bytes: int,
+) -> GemmConfig:
+    """The configuration of the record of a product's shape class on a device, else ``estimated``.
+
+    A record is of a class of sizes, not of these: where the model expects it to take a tenth longer than ``estimated``
+    (a last wave with few blocks, say), that is taken. With ``GRAPHENE_TUNE=1`` a class without a record is tuned.
+    """
+    c = estimated
+    problem = GemmProblem(*sizes, batch, c.dtype, c.order, c.align, workspaces=workspaces)
+    dtype, shape = gemm_key(problem)
+    record = records.find(device, GEMM.name, GEMM.version, dtype, shape)
+    if record is None and os.environ.get("GRAPHENE_TUNE") != "1":
+        return c
+    where = replace(of_arch("sm_90a"), name=device, sm_count=sms, shared_bytes=shared_bytes)
+    try:
+        tile = tune(GEMM, problem).best if record is None else GEMM.from_json(record["config"])
+        expected = _predict(tile, problem, where)
+    except (TypeError, ValueError, KeyError, ZeroDivisionError):
+        return c
+    other = _predict(GemmTile(c.tile, c.warps, c.stages, c.group, c.pad, c.split_k), problem, where)
+    if isinstance(expected, str) or (not isinstance(other, str) and expected[0] > 1.1 * other[0]):
+        return c
+    return replace(c, **asdict(tile))
+
+
+GEMM: Tunable[GemmProblem, GemmTile] = Tunable(
+    "gemm",
+    GemmTile,
+    _candidates,
+    _predict,
+    lambda config, p: _Run(config.config(p), p),
+    _arguments,
+    gemm_key,
+    version=1,
+    verify=_verify,
+    alike=lambda c: (c.tile[:2], c.pad, c.split_k),
+)

@@ -1,0 +1,114 @@
+"""The product as a tunable: candidates fit and compute it; select_gemm takes records before the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphene import tune
+from graphene.kernels.gemm import run_gemm
+from graphene.kernels.gemm_select import select_gemm
+from graphene.tune import records
+from graphene.tune.gemm import GEMM, GemmProblem, GemmTile, gemm_key
+
+H200 = tune.of_arch("sm_90a")
+
+
+@pytest.fixture(autouse=True)
+def own_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("GRAPHENE_TUNE_DIR", str(tmp_path / "tune"))
+    monkeypatch.delenv("GRAPHENE_TUNE", raising=False)
+    records.forget()
+    yield tmp_path / "tune"
+    records.forget()
+
+
+PROBLEMS = st.builds(
+    GemmProblem,
+    st.integers(1, 9000),
+    st.integers(1, 9000),
+    st.integers(1, 9000),
+    st.sampled_from([None, 1, 6]),
+    st.sampled_from(["fp16", "bf16", "fp32", "i8"]),
+    st.sampled_from(["TN", "NN", "NT", "TT"]),
+    st.sampled_from([(16, 16, 16), (8, 16, 4), (4, 4, 4)]),
+    workspaces=st.booleans(),
+)
+
+
+@settings(max_examples=20, deadline=None)
+@given(PROBLEMS)
+def test_every_product_has_candidates_that_fit(p: GemmProblem) -> None:
+    for config, us, _ in tune.rank(GEMM, p, H200, 4).short_list:
+        assert us > 0
+        assert GEMM.from_json(GEMM.to_json(config)) == config
+        assert config.split_k == 1 or p.workspaces
+        assert config.pad == (False, False) or p.workspaces
+        bm, bn, bk = config.tile
+        size = {"fp16": 2, "bf16": 2, "fp32": 4, "i8": 1}[p.dtype]
+        assert (bm % (16 * config.warps[0]), bn % (16 * config.warps[1]), bk * size % 64) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "p",
+    [GemmProblem(70, 72, 136), GemmProblem(33, 35, 37, align=(2, 2, 2)), GemmProblem(16, 48, 1024, order="TT")],
+    ids=str,
+)
+def test_what_is_chosen_computes_the_product(p: GemmProblem) -> None:
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((p.m, p.k)).astype(np.float16)
+    b = rng.standard_normal((p.k, p.n)).astype(np.float16)
+    b = b if p.order[1] == "T" else np.asfortranarray(b)
+    c = np.zeros((p.m, p.n), np.float16)
+    run_gemm(tune.rank(GEMM, p, H200, 1).best.config(p), a, b, c)
+    want = a.astype(np.float32) @ b.astype(np.float32)
+    assert np.abs(c - want).max() < 2.0**-9 * np.abs(want).max()
+
+
+def keep(p: GemmProblem, config: GemmTile) -> None:
+    dtype, shape = gemm_key(p)
+    row = {"kernel": "gemm", "version": GEMM.version, "dtype": dtype, "shape": shape, "config": asdict(config)}
+    records.store("my GPU", row)
+
+
+def test_a_record_comes_before_the_estimate() -> None:
+    p = GemmProblem(2048, 2048, 2048)
+    estimated = select_gemm(2048, 2048, 2048, bias=True, activation="gelu")
+    assert select_gemm(2048, 2048, 2048, bias=True, activation="gelu", device="my GPU") == estimated
+    keep(p, GemmTile((128, 256, 64), (2, 4), 3, 8))
+    chosen = select_gemm(2048, 2048, 2048, bias=True, activation="gelu", device="my GPU")
+    assert (chosen.tile, chosen.warps, chosen.group) == ((128, 256, 64), (2, 4), 8)
+    assert (chosen.bias, chosen.activation, chosen.order) == (True, "gelu", "TN")
+    assert select_gemm(2000, 2040, 2100, device="my GPU").tile == (128, 256, 64)  # of the same class
+    assert select_gemm(2048, 2048, 2048) == select_gemm(2048, 2048, 2048, device="another GPU")
+    assert (
+        select_gemm(2048, 2048, 2048, order="TT", device="my GPU").tile
+        == select_gemm(2048, 2048, 2048, order="TT").tile
+    )
+
+
+def test_a_record_that_does_not_suit_the_sizes_is_passed_over() -> None:
+    keep(GemmProblem(2048, 2048, 2048), GemmTile((256, 128, 64), (4, 2), 3))
+    assert select_gemm(2048, 2048, 2048, device="my GPU").tile == (256, 128, 64)
+    more = select_gemm(2100, 2048, 2048)  # 144 blocks for 132 multiprocessors: a second wave
+    assert more.tile != (256, 128, 64)
+    assert select_gemm(2100, 2048, 2048, device="my GPU") == more
+    keep(GemmProblem(2048, 2048, 2048), GemmTile((32, 32, 32), (2, 2), 2))
+    assert select_gemm(2048, 2048, 2048, device="my GPU") == select_gemm(2048, 2048, 2048)
+    keep(GemmProblem(2048, 2048, 2048), GemmTile((256, 256, 64), (2, 2), 5))
+    assert select_gemm(2048, 2048, 2048, device="my GPU") == select_gemm(2048, 2048, 2048)
+
+
+@pytest.mark.parametrize("config", [{}, {"tile": 3}, {"tile": [1, 2], "warps": [1, 1], "stages": 2}, {"warps": "x"}])
+def test_a_malformed_record_is_passed_over(config: dict) -> None:
+    dtype, shape = gemm_key(GemmProblem(512, 512, 512))
+    records.store(
+        "my GPU", {"kernel": "gemm", "version": GEMM.version, "dtype": dtype, "shape": shape, "config": config}
+    )
+    assert select_gemm(512, 512, 512, device="my GPU") == select_gemm(512, 512, 512)
