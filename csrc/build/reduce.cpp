@@ -267,36 +267,38 @@ class FragmentReduction {
       o = o + i * results->step[k][0];
       x = x + i * results->step[k][1];
     }
-    one(at(os, out_, o), [&](const TensorPtr& to) {
-      Expr element = x;
-      int inner = 0;
-      for (std::size_t k = elements->extent.size(); k-- > 0; ++inner)
-        element = element + b_.loop("v", 0, elements->extent[k], 1, 0) * elements->step[k][0];
-      reducer_.combine(to, reducer_.wide(at(xs, x_, element)));
-      for (; inner > 0; --inner) b_.leave();
-      reducer_.butterfly(to, masks_, warps);
-      if (!across_.empty()) reducer_.move(at_scratch(o), to);
-    });
+    one([&] { return at(os, out_, o); },
+        [&](const TensorPtr& to) {
+          Expr element = x;
+          int inner = 0;
+          for (std::size_t k = elements->extent.size(); k-- > 0; ++inner)
+            element = element + b_.loop("v", 0, elements->extent[k], 1, 0) * elements->step[k][0];
+          reducer_.combine(to, reducer_.wide(at(xs, x_, element)));
+          for (; inner > 0; --inner) b_.leave();
+          reducer_.butterfly(to, masks_, warps);
+          if (!across_.empty()) reducer_.move(at_scratch(o), to);
+        });
     for (; open > 0; --open) b_.leave();
     if (!across_.empty()) gather(os, results);
   }
 
   // Own values start from what the result holds only where the exchange does not count that several times.
-  template <class F>
-  void one(const TensorPtr& to, F&& body) {
-    const ScalarType work = is_half(to->dtype) ? ScalarType::fp32 : to->dtype;
+  template <class Result, class F>
+  void one(Result&& result, F&& body) {
+    const ScalarType work = is_half(out_->dtype) ? ScalarType::fp32 : out_->dtype;
     const bool exchanged = !masks_.empty() || !across_.empty();
     const bool repeatable = op_ == "max" || op_ == "min" || op_ == "and" || op_ == "or";
-    if (work == to->dtype && across_.empty() && (!accumulate_ || !exchanged || repeatable)) {
+    if (work == out_->dtype && across_.empty() && (!accumulate_ || !exchanged || repeatable)) {
+      const TensorPtr to = result();
       if (!accumulate_) reducer_.start(to);
       body(to);
       return;
     }
+    const TensorPtr to = across_.empty() ? result() : nullptr;  // else gather() writes it
     const TensorPtr part = reducer_.scalar("part", work);
     reducer_.start(part);
     body(part);
-    if (!across_.empty()) return;
-    finish(to, part);
+    if (to) finish(to, part);
   }
 
   void finish(const TensorPtr& to, const TensorPtr& part) {
