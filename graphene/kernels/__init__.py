@@ -2,24 +2,48 @@
 
 from graphene.kernels._norms import NormConfig, select_norm
 from graphene.kernels._rows import RowTile
+from graphene.kernels.elementwise import ElementwiseConfig, elementwise_kernel, select_elementwise
 from graphene.kernels.flash_attention import flash_fwd
 from graphene.kernels.fused_mlp import fused_mlp
 from graphene.kernels.gemm_sm80 import gemm_sm80
 from graphene.kernels.layernorm import layernorm, layernorm_kernel
+from graphene.kernels.norm_backward import (
+    NormColumnsConfig,
+    layernorm_backward_kernel,
+    norm_columns_kernel,
+    rmsnorm_backward_kernel,
+    select_norm_columns,
+)
+from graphene.kernels.reduction import ReductionConfig, reduction_kernel, select_reduction
 from graphene.kernels.rmsnorm import rmsnorm_kernel
 from graphene.kernels.softmax import SoftmaxConfig, select_softmax, softmax_kernel
+from graphene.kernels.transpose import TransposeConfig, select_transpose, transpose_kernel
 
 __all__ = [
+    "ElementwiseConfig",
+    "NormColumnsConfig",
     "NormConfig",
+    "ReductionConfig",
     "RowTile",
     "SoftmaxConfig",
+    "TransposeConfig",
+    "elementwise_kernel",
     "flash_fwd",
     "fused_mlp",
     "gemm_sm80",
     "layernorm",
+    "layernorm_backward_kernel",
     "layernorm_kernel",
+    "norm_columns_kernel",
+    "reduction_kernel",
+    "rmsnorm_backward_kernel",
     "rmsnorm_kernel",
+    "select_elementwise",
     "select_norm",
+    "select_norm_columns",
+    "select_reduction",
     "select_softmax",
+    "select_transpose",
     "softmax_kernel",
+    "transpose_kernel",
 ]

@@ -110,7 +110,7 @@ class Rows:
         self.tile = tile
         (self.block,) = gr.blocks(gr.ceil_div(M, tile.rows)).indices()
         self.threads = gr.threads(tile.threads * tile.rows)
-        self._copy: Any = None  # by which rows are on their way to shared memory
+        self._unroll = 8 if tile.threads <= 512 else 4
         self.v = self.fragment("v", tile.rows, gr.fp32)
 
     def fragment(self, name: str, rows: int, dtype: gr.DType) -> gr.Tensor:
@@ -128,6 +128,11 @@ class Rows:
         """Registers for one fp32 value a row."""
         return self.v.reduced(1, name)
 
+    def store(self, out: gr.Tensor, value: gr.Tensor) -> None:
+        """One fp32 value a row to memory (M,)."""
+        column = out.reshape(0, gr.Layout((out.shape[0], 1), (1, 0)))
+        gr.move(self.of(column), value, atom=gr.atom("st.global.b32"))
+
     def of(self, x: gr.Tensor) -> gr.Tensor:
         """The block's rows of a matrix (M, width)."""
         return x.tile([self.tile.rows, None])[self.block, 0]
@@ -138,6 +143,7 @@ class Rows:
 
     def keep(self, *tensors: gr.Tensor) -> list[gr.Tensor]:
         """Reads the block's rows of matrices (M, width) into where they stay: what ``part.take`` takes."""
+        self._unroll = max(1, self._unroll // len(tensors))  # as many loads under way as registers allow
         if self.tile.keep == "memory":
             return [self.of(x) for x in tensors]
         if self.tile.keep == "shared":
@@ -148,34 +154,26 @@ class Rows:
         return kept
 
     def _share(self, tensors: tuple[gr.Tensor, ...]) -> list[gr.Tensor]:
-        """Starts copying to shared memory, part by part. Each thread will read what it copied itself: no barrier."""
-        kept = [gr.alloc("row", [1, self.tile.width], x.dtype, gr.SH) for x in tensors]
-        for part in range(self.tile.parts):
-            for s, x in zip(kept, tensors, strict=True):
-                size = self.tile.vector * x.dtype.bits // 8
-                atom: Any = (self.atom("ld.global.nc", x.dtype), gr.atom("st.shared.b16"))
-                if size > 2:
-                    atom = self._copy = gr.atom("cp.async.cg.16" if size == 16 else f"cp.async.ca.{size}")
-                gr.move(Part(self, part).columns(s), Part(self, part).columns(self.of(x)), on=self.threads, atom=atom)
-            if self._copy is not None:
-                gr.commit(self._copy)
+        """Copies to shared memory. Each thread will read what it copied itself: no barrier is needed."""
+        kept, copy = [], None
+        for x in tensors:
+            size = self.tile.vector * x.dtype.bits // 8
+            atom: Any = (self.atom("ld.global.nc", x.dtype), gr.atom("st.shared.b16"))
+            if size > 2:
+                atom = copy = gr.atom("cp.async.cg.16" if size == 16 else f"cp.async.ca.{size}")
+            kept.append(gr.alloc("row", [1, self.tile.width], x.dtype, gr.SH))
+            gr.move(kept[-1], self.of(x), on=self.threads, atom=atom)
+        if copy is not None:  # one group for all of them
+            gr.commit(copy)
+            gr.wait(copy, pending=0)
         return kept
-
-    def _arrivals(self) -> Iterator[Part]:
-        """The parts as they arrive."""
-        copy, self._copy = self._copy, None
-        for part in range(self.tile.parts):
-            gr.wait(copy, pending=self.tile.parts - 1 - part)
-            yield Part(self, part)
 
     def parts(self) -> Iterator[Part]:
         """The parts of the rows; the body is recorded once."""
-        if self._copy is not None:
-            yield from self._arrivals()
-        elif self.tile.parts == 1:
+        if self.tile.parts == 1:
             yield Part(self, 0)
         else:
-            for i in gr.loop("part", self.tile.parts, unroll=8 if self.tile.threads <= 512 else 4):
+            for i in gr.loop("part", self.tile.parts, unroll=self._unroll):
                 yield Part(self, i)
 
     def reduce(self, op: str, value: Callable[[Part], Any]) -> gr.Tensor:
@@ -207,6 +205,12 @@ class Part:
         load = self._rows.atom("ld.shared" if kept.memory == gr.SH else "ld.global.nc", kept.dtype)
         gr.move(x, self.columns(kept), atom=load)
         return x
+
+    def load(self, x: gr.Tensor) -> gr.Tensor:
+        """These columns of the block's rows of a matrix (M, width) that nobody keeps."""
+        r = self._rows.fragment("z", self._rows.tile.rows, x.dtype)
+        gr.move(r, self.columns(self._rows.of(x)), atom=self._rows.atom("ld.global.nc", x.dtype))
+        return r
 
     def column(self, x: gr.Tensor) -> gr.Tensor:
         """These columns of a vector (width,), the same for every row."""

@@ -20,10 +20,14 @@ from typing import Any
 import numpy as np
 
 import graphene as gr
+from graphene import kernels
 from graphene.kernels import (
+    NormColumnsConfig,
     NormConfig,
+    ReductionConfig,
     RowTile,
     SoftmaxConfig,
+    TransposeConfig,
     flash_fwd,
     fused_mlp,
     gemm_sm80,
@@ -198,6 +202,64 @@ def _() -> Case:
 @case("softmax_kernel, read by every pass")
 def _() -> Case:
     return softmax_case(RowTile(600, 32, 1, 8, "memory"))
+
+
+def backward_case(build: Callable[..., gr.Kernel], tile: RowTile, stats: int) -> Case:
+    rows = 2 + tile.rows
+    x, dy, ds = (normal(i, rows, tile.width) for i in range(3))
+
+    def call() -> list[Any]:
+        per_row = [np.zeros(rows, np.float32) for _ in range(stats)]
+        return [x, dy, normal(3, tile.width), ds, np.zeros_like(x), *per_row]
+
+    return Case(build(NormConfig(tile, write_sum=True, eps=1e-5)), [call], {"M": 2})
+
+
+@case("layernorm_backward_kernel")
+def _() -> Case:
+    return backward_case(kernels.layernorm_backward_kernel, RowTile(70, 16, 2, 2), 2)
+
+
+@case("rmsnorm_backward_kernel")
+def _() -> Case:
+    return backward_case(kernels.rmsnorm_backward_kernel, RowTile(812, 64, 1, 4, "memory"), 1)
+
+
+@case("norm_columns_kernel")
+def _() -> Case:
+    x, dy = normal(0, 23, 70), normal(1, 23, 70)
+    mean, rstd = (normal(i, 23).astype(np.float32) for i in (2, 3))
+    kernel = kernels.norm_columns_kernel(NormColumnsConfig(rows=4))
+    return Case(kernel, [lambda: [x, dy, mean, rstd, *np.zeros((2, 3, 70), np.float32)]], {"M": 23, "N": 70, "S": 3})
+
+
+@case("reduction_kernel")
+def _() -> Case:
+    x = normal(0, 5, 150)
+    kernel = kernels.reduction_kernel(ReductionConfig(threads=8, rows=4, vector=2, scale=True))
+    return Case(kernel, [lambda: [x, np.zeros((5, 3), np.float16), 0.5]], {"M": 5, "N": 150, "S": 3})
+
+
+@case("reduction_kernel, by columns")
+def _() -> Case:
+    x = normal(0, 23, 70)
+    kernel = kernels.reduction_kernel(ReductionConfig(0, threads=32, rows=4, vector=2))
+    return Case(kernel, [lambda: [x, np.zeros((3, 70), np.float16)]], {"M": 23, "N": 70, "S": 3})
+
+
+@case("transpose_kernel")
+def _() -> Case:
+    x = normal(0, 2, 68, 72)
+    kernel = kernels.transpose_kernel(TransposeConfig(load=8, store=4))
+    return Case(kernel, [lambda: [x, np.zeros((2, 72, 68), np.float16)]], {"B": 1, "M": 68, "N": 72})
+
+
+@case("elementwise_kernel")
+def _() -> Case:
+    config = kernels.ElementwiseConfig((gr.fp16, gr.fp16), gr.fp16, (False, True), threads=16, rows=4, vector=2)
+    x, y = normal(0, 2, 6, 70), normal(1, 2, 6)
+    kernel = kernels.elementwise_kernel(lambda x, y: gr.max(x, y), config)
+    return Case(kernel, [lambda: [x, y, np.zeros_like(x)]], {"B": 2, "M": 6, "N": 70})
 
 
 @case("fused_mlp")

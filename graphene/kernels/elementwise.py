@@ -1,0 +1,111 @@
+"""Any pointwise function of tensors that broadcast against each other, in one pass."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import graphene as gr
+from graphene.kernels._arguments import choice, size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["ElementwiseConfig", "elementwise_kernel", "select_elementwise"]
+
+_VECTORS = {16: "v4.b32", 8: "v2.b32", 4: "b32", 2: "b16", 1: "b8"}
+
+
+@dataclass(frozen=True)
+class ElementwiseConfig:
+    """The operands' types, and the block.
+
+    `dtypes`: of the inputs. `spread`: for each of them whether it has one value for all of the last dimension. A block
+    has `threads` side by side along the last dimension, `rows` of them, each with `vectors` vectors of `vector`
+    neighbours. Raises VerifyError KERNEL_ARGUMENT.
+    """
+
+    dtypes: tuple[gr.DType, ...]
+    out_dtype: gr.DType
+    spread: tuple[bool, ...]
+    threads: int = 128
+    rows: int = 1
+    vector: int = 8
+    vectors: int = 2
+
+    def __post_init__(self) -> None:
+        size("ElementwiseConfig", "threads * rows", self.threads * self.rows, multiple_of=32, most=1024)
+        choice("ElementwiseConfig", "vector", str(self.vector), ("1", "2", "4", "8", "16"))
+        size("ElementwiseConfig", "vectors", self.vectors, most=16)
+        count = len(self.dtypes)
+        size("ElementwiseConfig", "len(spread)", len(self.spread), least=count, most=count)
+
+
+def select_elementwise(
+    columns: int,
+    dtypes: Sequence[gr.DType],
+    out_dtype: gr.DType,
+    spread: Sequence[bool] | None = None,
+    *,
+    align_bytes: int = 16,
+) -> ElementwiseConfig:
+    """The configuration for a last dimension of `columns`.
+
+    `align_bytes`: what addresses and strides in bytes are multiples of. `spread`: as in ElementwiseConfig, by default
+    no input is.
+    """
+    spread = tuple(spread) if spread is not None else (False,) * len(dtypes)
+    sizes = [t.bits // 8 for t in (*(d for d, s in zip(dtypes, spread, strict=True) if not s), out_dtype)]
+    fit = [math.gcd(columns * b, align_bytes, 16) // b for b in sizes]
+    vector = max(1, min(16 // max(sizes), *fit))
+    threads = min(128, max(1, 1 << (max(columns, 1) // vector - 1).bit_length()))
+    return ElementwiseConfig(tuple(dtypes), out_dtype, spread, threads, 128 // threads, vector)
+
+
+def elementwise_kernel(function: Callable[..., Any], config: ElementwiseConfig) -> gr.Kernel:
+    """Out = function(x0, x1, ...), element by element, rounded once.
+
+    `function` takes registers and gives a pointwise expression, as ``lambda x, y: gr.max(x + y, 0)``; 8- and 16-bit
+    floats are computed in fp32. Arguments: x0, x1, ... of shape (B, M, N), contiguous along the last dimension, or (B,
+    M) where spread along it; then out (B, M, N), contiguous. A stride of 0 repeats an input along B or M.
+    """
+    c = config
+    part = c.threads * c.vector * c.vectors
+    with gr.Kernel("elementwise") as kernel:
+        B, M = gr.sym("B", max=65535), gr.sym("M", max=2**31 - 1)
+        N = gr.sym("N", multiple_of=c.vector, max=2**31 - 1)
+        xs = [_input(c, i, (B, M, N)) for i in range(len(c.dtypes))]
+        out = gr.output("out", gr.row_major(B, M, N), c.out_dtype, align_bytes=c.vector * c.out_dtype.bits // 8)
+        across = gr.ceil_div(N, part)
+        blocks = gr.blocks(gr.ceil_div(M, c.rows) * across, B)
+        threads = gr.threads(c.threads * c.rows)
+        i, b = blocks.indices()
+        at = (i // across, i % across)  # a tile of rows, a tile of columns
+        thread = gr.Layout((c.threads, c.rows), (c.vector * c.rows, 1))
+        tv = gr.tv(thread, gr.Layout((c.vector, c.vectors), (c.rows, c.threads * c.vector * c.rows)))
+        y = gr.fragment("y", [c.rows, part], c.out_dtype, tv, on=threads)
+        held = []
+        for x, spread in zip(xs, c.spread, strict=True):
+            if spread:
+                r = y.reduced(1, "x", x.dtype)
+                column = x[b, :].reshape(0, gr.Layout((M, 1), (1, 0)))
+                gr.move(r, column.tile([c.rows, 1])[at[0], 0], atom=_atom("ld.global.nc", 1, x.dtype))
+            else:
+                r = gr.fragment("x", [c.rows, part], x.dtype, tv, on=threads)
+                gr.move(r, x[b, :, :].tile([c.rows, part])[at], atom=_atom("ld.global.nc", c.vector, x.dtype))
+            held.append(r)
+        y[:] = function(*held)
+        gr.move(out[b, :, :].tile([c.rows, part])[at], y, atom=_atom("st.global", c.vector, c.out_dtype))
+    return kernel
+
+
+def _input(c: ElementwiseConfig, i: int, shape: tuple[Any, Any, Any]) -> gr.Tensor:
+    name, width = f"x{i}", 1 if c.spread[i] else c.vector
+    strides = gr.sym(f"{name}_B {name}_M", multiple_of=width)
+    layout = gr.Layout(shape[:2], strides) if c.spread[i] else gr.Layout(shape, (*strides, 1))
+    return gr.input(name, layout, c.dtypes[i], align_bytes=width * c.dtypes[i].bits // 8)
+
+
+def _atom(operation: str, vector: int, dtype: gr.DType) -> Any:
+    return gr.atom(f"{operation}.{_VECTORS[vector * dtype.bits // 8]}")

@@ -1,0 +1,169 @@
+"""Gradients of layer normalisation and of its root-mean-square form.
+
+Three kernels: one by rows for the input's gradient, one by columns whose blocks add up the gradients of factor and
+addend over a part of the rows each, and ``reduction_kernel`` over these parts. No order depends on chance.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import graphene as gr
+from graphene.kernels._arguments import choice, size
+from graphene.kernels._rows import Rows, declare_rows
+
+if TYPE_CHECKING:
+    from graphene.kernels._norms import NormConfig
+    from graphene.kernels._rows import Part
+
+__all__ = [
+    "NormColumnsConfig",
+    "layernorm_backward_kernel",
+    "norm_columns_kernel",
+    "rmsnorm_backward_kernel",
+    "select_norm_columns",
+]
+
+_VECTORS = {16: "v4.b32", 8: "v2.b32", 4: "b32", 2: "b16"}
+
+
+def layernorm_backward_kernel(config: NormConfig) -> gr.Kernel:
+    """DX for Y = N * gamma + beta, where N = (X - mean) * rstd; with G = dY * gamma and means over each row:
+
+    dX = rstd * (G - mean(G) - N * mean(G * N)), plus dS, the gradient of X itself, where the configuration writes sums.
+    Arguments: X (M, width), dY (M, width), gamma (width,), dS (M, width), dX (M, width), mean (M,), rstd (M,), eps:
+    gamma, dS, eps where the configuration has gamma, write_sum, no eps. With a residual input X is the sum. mean and
+    rstd are written in fp32, for ``norm_columns_kernel``.
+    """
+    return _backward("layernorm_backward", config, centred=True)
+
+
+def rmsnorm_backward_kernel(config: NormConfig) -> gr.Kernel:
+    """DX for Y = N * gamma, where N = X * rstd: dX = rstd * (G - N * mean(G * N)), with G = dY * gamma.
+
+    Arguments as of ``layernorm_backward_kernel``, without mean.
+    """
+    return _backward("rmsnorm_backward", config, centred=False)
+
+
+def _backward(name: str, c: NormConfig, centred: bool) -> gr.Kernel:
+    tile, scale = c.tile, 1 / c.tile.width
+    affine = c.affine_dtype or c.dtype
+    with gr.Kernel(name) as kernel:
+        M = gr.sym("M", max=2**31 - 1)
+        X, dY = (declare_rows(gr.input, n, M, tile, c.dtype) for n in ("X", "dY"))
+        align = tile.vector * affine.bits // 8
+        gamma = gr.input("gamma", [tile.width], affine, align_bytes=align) if c.gamma else None
+        dS = declare_rows(gr.input, "dS", M, tile, c.dtype) if c.write_sum else None
+        dX = declare_rows(gr.output, "dX", M, tile, c.dtype)
+        means = gr.output("mean", [M], gr.fp32) if centred else None
+        rstds = gr.output("rstd", [M], gr.fp32)
+        eps = gr.param("eps", gr.fp32) if c.eps is None else c.eps
+        rows = Rows(tile, M)
+        x, dy = rows.keep(X, dY)
+        mean, rstd, of_g, of_gn = (rows.per_row(n) for n in ("mean", "rstd", "of_g", "of_gn"))
+
+        def distance(part: Part) -> Any:
+            return part.take(x) - mean if centred else part.take(x)
+
+        def squared(part: Part) -> Any:
+            d = rows.fragment("d", tile.rows, gr.fp32)
+            d[:] = part.inside(distance(part)) if centred else distance(part)
+            return d * d
+
+        def g(part: Part) -> Any:
+            return part.take(dy) * part.column(gamma) if gamma is not None else part.take(dy)
+
+        if means is not None:
+            mean[:] = rows.reduce("add", lambda part: part.take(x)) * scale
+            rows.store(means, mean)
+        rstd[:] = gr.rsqrt(rows.reduce("add", squared) * scale + eps)
+        rows.store(rstds, rstd)
+        if centred:
+            of_g[:] = rows.reduce("add", g) * scale
+        of_gn[:] = rows.reduce("add", lambda part: g(part) * (distance(part) * rstd)) * scale
+        for part in rows.parts():
+            inner = g(part) - of_g if centred else g(part)
+            value = (inner - distance(part) * rstd * of_gn) * rstd
+            part.store(dX, value if dS is None else value + part.load(dS))
+    return kernel
+
+
+@dataclass(frozen=True)
+class NormColumnsConfig:
+    """Which gradients of columns are wanted, and the block that adds them up.
+
+    `dtype`: of X and dY. `centred`: of a layer normalisation, which has a mean. `beta`: also the addend's gradient.
+    A block has 32 threads side by side, each with `vector` neighbouring columns, and `rows` such rows of threads.
+    Raises VerifyError KERNEL_ARGUMENT.
+    """
+
+    dtype: gr.DType = gr.fp16
+    centred: bool = True
+    beta: bool = True
+    vector: int = 2
+    rows: int = 16
+
+    def __post_init__(self) -> None:
+        size("NormColumnsConfig", "rows", self.rows, most=32)
+        choice("NormColumnsConfig", "vector", str(self.vector), ("1", "2", "4", "8"))
+
+
+def select_norm_columns(
+    rows: int, columns: int, dtype: gr.DType = gr.fp16, *, align_bytes: int = 16, **options: Any
+) -> tuple[NormColumnsConfig, int]:
+    """The configuration, and how many parts S to cut the rows into.
+
+    `align_bytes`: what addresses and row strides in bytes are multiples of. `options`: further fields.
+    """
+    vector = min(2, math.gcd(columns * dtype.bits // 8, align_bytes) // (dtype.bits // 8))
+    config = NormColumnsConfig(dtype, vector=vector, rows=16 if rows > 64 else 4, **options)
+    strips = math.ceil(max(columns, 1) / (32 * vector))
+    return config, max(1, min(math.ceil(rows / (4 * config.rows)), math.ceil(512 / strips)))
+
+
+def norm_columns_kernel(config: NormColumnsConfig) -> gr.Kernel:
+    """Sums over rows of dY * N and of dY, where N = (X - mean) * rstd, in S parts: part s has the rows of blocks s, ...
+
+    Arguments: X (M, N), dY (M, N), mean (M,), rstd (M,), dgamma (S, N), dbeta (S, N), the last four fp32; mean where
+    the configuration is centred, dbeta where it has beta. ``reduction_kernel`` over columns adds the parts up.
+    """
+    c = config
+    wide = 32 * c.vector
+    with gr.Kernel("norm_columns") as kernel:
+        M, N = gr.sym("M", max=2**31 - 1), gr.sym("N", multiple_of=c.vector, max=2**31 - 1)
+        S = gr.sym("S", min=1, max=65535)
+
+        def matrix(name: str) -> gr.Tensor:
+            layout = gr.Layout((M, N), (gr.sym(f"ld{name}", multiple_of=c.vector), 1))
+            return gr.input(name, layout, c.dtype, align_bytes=c.vector * c.dtype.bits // 8)
+
+        X, dY = matrix("X"), matrix("dY")
+        row_major = gr.Layout((M, 1), (1, 0))
+        stats = [gr.input(n, [M], gr.fp32).reshape(0, row_major) for n in (["mean"] if c.centred else []) + ["rstd"]]
+        outs = [gr.output(n, gr.row_major(S, N), gr.fp32) for n in ["dgamma"] + (["dbeta"] if c.beta else [])]
+        blocks, threads = gr.blocks(gr.ceil_div(N, wide), S), gr.threads(32 * c.rows)
+        b, s = blocks.indices()
+        tv = gr.tv(gr.Layout((32, c.rows), (c.vector * c.rows, 1)), gr.Layout(c.vector, c.rows))
+        x, dy = (gr.fragment(n, [c.rows, wide], c.dtype, tv, on=threads) for n in ("x", "dy"))
+        sums = [gr.fragment(n, [c.rows, wide], gr.fp32, tv, on=threads) for n in ("g", "b")[: len(outs)]]
+        of_row = [sums[0].reduced(1, n) for n in ("mean", "rstd")[-len(stats) :]]
+        for total in sums:
+            gr.init(total, 0)
+        load = gr.atom(f"ld.global.nc.{_VECTORS[c.vector * c.dtype.bits // 8]}")
+        for p in gr.loop("part", gr.ceil_div(M, c.rows), start=s, step=S, unroll=4):
+            gr.move(x, X.tile([c.rows, wide])[p, b], atom=load)
+            gr.move(dy, dY.tile([c.rows, wide])[p, b], atom=load)
+            for r, stat in zip(of_row, stats, strict=True):
+                gr.move(r, stat.tile([c.rows, None])[p, 0], atom=gr.atom("ld.global.nc.b32"))
+            normal = (x - of_row[0]) * of_row[1] if c.centred else x * of_row[0]
+            sums[0][:] = gr.fma(normal, dy, sums[0])
+            if c.beta:
+                sums[1][:] = sums[1] + dy
+        for out, total in zip(outs, sums, strict=True):
+            result = total.reduced(0, "result")
+            gr.reduce("add", result, total, axis=0)
+            gr.move(out.tile([1, wide])[s, b], result, atom=gr.atom("st.global.b32"))
+    return kernel
