@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -128,10 +129,10 @@ def _along_columns(c: ReductionConfig) -> None:
     parts = X.tile([c.rows, wide])
     load = gr.atom(f"ld.global.nc.{_VECTORS[c.vector * c.dtype.bits // 8]}")
     row, _ = v.coords()
-    combine = {"add": lambda x, y: x + y, "max": gr.max, "min": gr.min}[c.op]
+    combine: dict[str, Callable[..., Any]] = {"add": operator.add, "max": gr.max, "min": gr.min}
     for p in gr.loop("part", gr.ceil_div(M, c.rows), start=s, step=S, unroll=4):
         gr.move(x, parts[p, b], atom=load)
-        v[:] = combine(v, x if c.op == "add" else gr.where(p * c.rows + row < M, x, _START[c.op]))
+        v[:] = combine[c.op](v, x if c.op == "add" else gr.where(p * c.rows + row < M, x, _START[c.op]))
     total = v.reduced(0, "total")
     gr.reduce(c.op, total, v, axis=0)
     y = v.reduced(0, "y", c.out_dtype or c.dtype)
