@@ -588,6 +588,35 @@ class Launcher:
 def check_call(manifest: LaunchManifest, args: tuple[Any, ...], named: dict[str, Any] = ...) -> Bound: ...
 def driver_info() -> DriverDescription: ...
 
+# torch
+
+class Recipe:
+    """What a configuration of an operator does."""
+
+    def __init__(self, outputs: Sequence[Any], returned: int, launches: Sequence[Any]) -> None: ...
+    @staticmethod
+    def copy(mask: int, reason: str) -> Recipe: ...
+    @staticmethod
+    def torch(reason: str) -> Recipe: ...
+
+class Operator:
+    """An operator on PyTorch's CUDA tensors; a call returns NotImplemented where PyTorch's dispatcher must see it."""
+
+    configured: int
+    forms: int
+    def __init__(
+        self,
+        name: str,
+        params: Sequence[tuple[str, str, Sequence[str], int]],
+        returned: int,
+        configure: Callable[..., Recipe],
+    ) -> None: ...
+    def __call__(self, *args: Any) -> Any: ...
+    def plan(self, *args: Any) -> dict[str, Any]: ...
+    def register(self, space: str, name: str, own: str, key: str) -> str: ...
+
+def set_torch(names: Mapping[str, Any]) -> None: ...
+
 # sim
 
 def simulate(

@@ -29,6 +29,7 @@ void register_atoms(py::module_& m);      // the registry of atomic specs
 void register_lower(py::module_& m);      // verifying, lowering, printing CUDA C++
 void register_sim(py::module_& m);        // running on the CPU
 void register_runtime(py::module_& m);    // compiling, the disk cache, launching
+void register_torch(py::module_& m);      // operators on PyTorch's tensors
 
 // The Python class graphene.IntExpr. Constants never become one: they are Python ints.
 struct PyIntExpr {

@@ -426,6 +426,15 @@ PyTypeObject* type_object = nullptr;
 
 PyTypeObject* launcher_type() { return type_object; }
 
+std::shared_ptr<const rt::LaunchManifest> launcher_manifest(PyObject* launcher, const std::string& arch) {
+  return manifest_for(reinterpret_cast<LauncherObject*>(launcher), arch);
+}
+
+std::shared_ptr<rt::Function> launcher_function(PyObject* launcher, const rt::LaunchManifest& m, int device,
+                                                std::optional<std::intptr_t> stream) {
+  return function_for(reinterpret_cast<LauncherObject*>(launcher), m, device, stream);
+}
+
 void register_launcher(py::module_& m) {
   static PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(launcher_new)},
                                 {Py_tp_dealloc, reinterpret_cast<void*>(launcher_dealloc)},

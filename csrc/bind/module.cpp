@@ -13,4 +13,5 @@ PYBIND11_MODULE(_core, m) {
   graphene::bind::register_lower(m);
   graphene::bind::register_sim(m);
   graphene::bind::register_runtime(m);
+  graphene::bind::register_torch(m);
 }

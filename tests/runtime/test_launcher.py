@@ -50,7 +50,7 @@ def test_launcher_cases_with_the_stub(stub_library: Path) -> None:
         "-rf",
         "-x",
     ]
-    cases = [str(HERE / "stub" / name) for name in ("launch_cases.py", "launcher_cases.py")]
+    cases = [str(HERE / "stub" / name) for name in ("launch_cases.py", "launcher_cases.py", "operator_cases.py")]
     command += [*cases, f"--rootdir={HERE.parents[1]}"]
     done = subprocess.run(
         command, env=environment(stub_library), cwd=HERE.parents[1], capture_output=True, text=True, check=False

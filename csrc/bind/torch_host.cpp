@@ -1,0 +1,145 @@
+#include "bind/torch_host.h"
+
+#include "torch/shim.h"
+
+namespace graphene::bind {
+
+namespace {
+
+// A call without arguments; PyTorch's own functions are called without the detour.
+PyObject* call(PyObject* f) {
+  if (PyCFunction_CheckExact(f) != 0 && (PyCFunction_GET_FLAGS(f) & METH_NOARGS) != 0)
+    return PyCFunction_GET_FUNCTION(f)(PyCFunction_GET_SELF(f), nullptr);
+  return PyObject_CallNoArgs(f);
+}
+
+// The call's answer as a truth; an error counts as true, the cautious answer, and is forgotten.
+bool ask(PyObject* f) {
+  PyObject* answer = call(f);
+  if (answer == nullptr) {
+    PyErr_Clear();
+    return true;
+  }
+  const bool yes = PyObject_IsTrue(answer) != 0;
+  Py_DECREF(answer);
+  return yes;
+}
+
+// What a new tensor is made with, kept beside its description.
+struct Kept {
+  PyObject* positional = nullptr;  // (shape, strides, dtype)
+  PyObject* shaped = nullptr;      // (shape, strides)
+  PyObject* named = nullptr;       // dtype=, device=
+  Kept() = default;
+  Kept(const Kept&) = delete;
+  Kept& operator=(const Kept&) = delete;
+  ~Kept() {
+    if (Py_IsInitialized() == 0) return;
+    Py_XDECREF(positional);
+    Py_XDECREF(shaped);
+    Py_XDECREF(named);
+  }
+};
+
+std::shared_ptr<Kept> keep(const torch::Output& o, int device) {
+  const TorchNames& t = torch_names();
+  const std::int64_t number = torch::scalar_type(o.dtype.code, o.dtype.bits);
+  PyObject* dtype = nullptr;
+  for (const auto& [object, n] : t.numbers)
+    if (n == number) dtype = object;
+  GR_ASSERT(dtype != nullptr, "an output of a type that PyTorch has");
+  const py::tuple shape = py::cast(o.form.shape).cast<py::tuple>(),
+                  strides = py::cast(o.form.strides).cast<py::tuple>();
+  auto kept = std::make_shared<Kept>();
+  kept->positional = py::make_tuple(shape, strides, py::handle(dtype)).release().ptr();
+  kept->shaped = py::make_tuple(shape, strides).release().ptr();
+  py::dict named;
+  named["dtype"] = py::handle(dtype);
+  named["device"] = "cuda:" + std::to_string(device);
+  kept->named = named.release().ptr();
+  return kept;
+}
+
+bool is_current(int device) {
+  static std::array<runtime::CuContext, 64> contexts{};
+  const auto i = static_cast<std::size_t>(device);
+  if (i >= contexts.size()) return false;
+  if (contexts[i] == nullptr) contexts[i] = runtime::device(device).context;
+  runtime::CuContext current = nullptr;
+  return runtime::driver().get_current(&current) == runtime::kCudaSuccess && current == contexts[i];
+}
+
+}  // namespace
+
+TorchNames& torch_names() {
+  static TorchNames names;
+  return names;
+}
+
+bool TorchNames::watched() const {
+  if (ask(dispatch_modes) || ask(function_modes) || ask(tracing_state)) return true;
+  static PyObject* const level = PyUnicode_InternFromString("_current_level");
+  PyObject* now = PyDict_GetItemWithError(forward_ad, level);
+  return now != nullptr && PyLong_Check(now) != 0 && PyLong_AsLong(now) >= 0;
+}
+
+bool TorchNames::gradients_enabled() const { return ask(grad_enabled); }
+
+bool TorchNames::wants_gradient(PyObject* tensor) const {
+  PyObject* answer = nullptr;
+  if (Py_TYPE(requires_grad) == &PyGetSetDescr_Type) {
+    const PyGetSetDef* def = reinterpret_cast<PyGetSetDescrObject*>(requires_grad)->d_getset;
+    answer = def->get(tensor, def->closure);
+  } else {
+    answer = PyObject_GetAttrString(tensor, "requires_grad");
+  }
+  if (answer == nullptr) PyErr_Clear();
+  const bool no = answer == Py_False;
+  Py_XDECREF(answer);
+  return !no;
+}
+
+PythonHost::~PythonHost() {
+  for (std::size_t i = 0; i < count_; ++i) Py_XDECREF(made_[i]);
+}
+
+void* PythonHost::allocate(torch::Output& output, int device) {
+  const TorchNames& t = torch_names();
+  if (!output.kept) output.kept = keep(output, device);
+  const auto& k = *static_cast<Kept*>(output.kept.get());
+  PyObject* made = nullptr;
+  PyObject* f = t.empty_strided_cuda;
+  if (f == nullptr || !is_current(device))
+    made = PyObject_Call(t.empty_strided, k.shaped, k.named);
+  else if (PyCFunction_CheckExact(f) != 0 && PyCFunction_GET_FLAGS(f) == METH_VARARGS)
+    made = PyCFunction_GET_FUNCTION(f)(PyCFunction_GET_SELF(f), k.positional);
+  else
+    made = PyObject_CallObject(f, k.positional);
+  if (made == nullptr) throw py::error_already_set();
+  GR_ASSERT(count_ < made_.size(), "an operator of so many outputs");
+  made_[count_++] = made;
+  dlpack::Tensor view;
+  if (api_->view_from_object(made, &view) != 0) throw py::error_already_set();
+  return tensor_arg(view).data;
+}
+
+runtime::CuStream PythonHost::stream(int device) {
+  if (!stream_) {
+    void* current = nullptr;
+    if (api_->current_stream(runtime::kCuda, device, &current) != 0) throw py::error_already_set();
+    stream_ = static_cast<runtime::CuStream>(current);
+  }
+  return *stream_;
+}
+
+PyObject* PythonHost::results(std::size_t count) {
+  if (count == 0) Py_RETURN_NONE;
+  if (count == 1) return std::exchange(made_[0], nullptr);
+  PyObject* out = PyTuple_New(static_cast<Py_ssize_t>(count));
+  if (out == nullptr) return nullptr;
+  for (std::size_t i = 0; i < count; ++i)
+    PyTuple_SET_ITEM(out, static_cast<Py_ssize_t>(i), std::exchange(made_[i], nullptr));
+  return out;
+}
+
+}  // namespace graphene::bind

@@ -1,0 +1,543 @@
+// graphene._core.Operator: an operator that Python calls directly, and that PyTorch's dispatcher calls through its C
+// shim. A plain C type with a vectorcall, because the time before the launch is what a user pays for every call.
+#include <Python.h>
+#include <structmember.h>
+
+#include <array>
+#include <cstddef>
+
+#include "bind/launcher.h"
+#include "bind/torch_host.h"
+#include "torch/boxed.h"
+
+namespace graphene::bind {
+
+namespace {
+
+namespace gt = graphene::torch;
+namespace rt = graphene::runtime;
+
+constexpr std::size_t kMaxParams = 16;
+
+class PythonKernel : public gt::KernelSource {
+ public:
+  explicit PythonKernel(py::object kernel) : kernel_(std::move(kernel)) {}
+  [[nodiscard]] std::shared_ptr<const rt::LaunchManifest> manifest(const std::string& arch) override {
+    return launcher_manifest(kernel_.ptr(), arch);
+  }
+  [[nodiscard]] std::shared_ptr<rt::Function> function(const rt::LaunchManifest& m, int device,
+                                                       rt::CuStream stream) override {
+    return launcher_function(kernel_.ptr(), m, device, reinterpret_cast<std::intptr_t>(stream));
+  }
+  [[nodiscard]] const py::object& kernel() const { return kernel_; }
+
+ private:
+  py::object kernel_;
+};
+
+struct OperatorObject {
+  PyObject_HEAD vectorcallfunc vectorcall;
+  gt::Operator* op;  // lives for good: PyTorch's dispatcher may hold it
+  std::size_t returned;
+};
+
+// Recipes from Python.
+
+std::vector<gt::Extent> extents_of(const py::handle& list) {
+  std::vector<gt::Extent> out;
+  for (const auto& e : list) {
+    const auto parts = py::cast<std::vector<std::int64_t>>(e);
+    if (parts.size() < 2 || parts.size() > 3) throw py::type_error("an extent is (tensor, dimension[, multiple])");
+    out.push_back({static_cast<int>(parts[0]), parts[1], parts.size() == 3 ? parts[2] : 1});
+  }
+  return out;
+}
+
+std::shared_ptr<gt::Recipe> launch_recipe(const py::list& outputs, std::size_t returned, const py::list& launches) {
+  auto r = std::make_shared<gt::Recipe>();
+  r->returned = returned;
+  for (const auto& o : outputs) {
+    const auto pair = py::cast<py::tuple>(o);
+    gt::OutputSpec spec{rt::dtype_of(py::cast<std::string>(pair[0])), {}};
+    for (const auto& d : pair[1]) spec.dims.push_back(extents_of(d));
+    r->outputs.push_back(std::move(spec));
+  }
+  for (const auto& l : launches) {
+    const auto pair = py::cast<py::tuple>(l);
+    if (PyObject_TypeCheck(pair[0].ptr(), launcher_type()) == 0) throw py::type_error("a recipe launches kernels");
+    gt::KernelCall k{std::make_shared<PythonKernel>(pair[0]), {}};
+    for (const auto& a : pair[1]) {
+      rt::Scalar scalar;
+      if (py::isinstance<py::tuple>(a)) {
+        const auto view = py::cast<py::tuple>(a);
+        gt::View v{py::cast<int>(view[0]), {}};
+        for (const auto& d : view[1]) {
+          const auto dim = py::cast<py::tuple>(d);
+          v.dims.push_back({extents_of(dim[0]), py::cast<std::vector<int>>(dim[1])});
+        }
+        k.args.emplace_back(std::move(v));
+      } else if (read_scalar(a.ptr(), scalar)) {
+        k.args.emplace_back(scalar);
+      } else {
+        throw py::type_error("an argument of a recipe's kernel is a view or a number");
+      }
+    }
+    r->launches.push_back(std::move(k));
+  }
+  return r;
+}
+
+// Configuring in Python.
+
+py::object tensor_info(const rt::TensorArg& t) {
+  py::list shape, strides;
+  for (int d = 0; d < t.ndim; ++d) {
+    shape.append(t.shape[d]);
+    strides.append(t.stride(d));
+  }
+  // An element type that no kernel takes goes by PyTorch's number.
+  const std::string dtype =
+      t.code == 0xff ? "torch type " + std::to_string(t.bits) : rt::dtype_text(t.code, t.bits, t.lanes);
+  return py::make_tuple(py::tuple(shape), py::tuple(strides), dtype, t.device.str(), gt::alignment_of(t.data));
+}
+
+py::tuple described(const gt::Call& call, const std::vector<gt::Param>& params) {
+  py::list out;
+  const auto scalars = gt::scalars_of(call, params);
+  std::size_t tensor = 0, scalar = 0;
+  for (const gt::Param& p : params) {
+    if (p.is_tensor()) {
+      const std::size_t i = tensor++;
+      out.append(call.present(i) ? tensor_info(call.tensors()[i]) : py::object(py::none()));
+      continue;
+    }
+    const gt::ScalarValue& v = scalars[scalar++];
+    if (!v.present)
+      out.append(py::none());
+    else if (p.kind == gt::ParamKind::Float)
+      out.append(v.f);
+    else if (p.kind == gt::ParamKind::Bool)
+      out.append(py::bool_(v.i != 0));
+    else if (p.kind == gt::ParamKind::OptionalString)
+      out.append(v.text);
+    else if (p.kind == gt::ParamKind::IntList)
+      out.append(py::tuple(py::cast(v.list)));
+    else
+      out.append(v.i);
+  }
+  return py::tuple(out);
+}
+
+gt::Operator::Configure configure_by(const std::vector<gt::Param>& params, py::object function) {
+  return [params, function = std::move(function)](const gt::Call& call) {
+    const py::object r = function(*described(call, params));
+    return std::shared_ptr<const gt::Recipe>(py::cast<std::shared_ptr<gt::Recipe>>(r));
+  };
+}
+
+// Reading calls.
+
+enum class Read : std::uint8_t { Yes, NotOurs, Error };
+
+// A scalar argument; Error: a Python error is set.
+Read add_scalar(const gt::Operator& op, const gt::Param& p, PyObject* object, gt::Call& call) {
+  const auto wrong = [&](const char* want) {
+    fail(Code::OP_ARGUMENT, op.name() + ": argument '" + p.name + "' is not " + want,
+         {"got:  " + std::string(Py_TYPE(object)->tp_name)}, "pass " + std::string(want));
+  };
+  rt::Scalar s;
+  switch (p.kind) {
+    case gt::ParamKind::Int:
+      if (!read_scalar(object, s) || s.kind != rt::Scalar::Kind::Int) wrong("an integer");
+      call.add(s.i);
+      return Read::Yes;
+    case gt::ParamKind::Bool:
+      if (PyBool_Check(object) == 0) wrong("a bool");
+      call.add(std::int64_t{object == Py_True});
+      return Read::Yes;
+    case gt::ParamKind::Float:
+      if (!read_scalar(object, s)) wrong("a number");
+      call.add(s.kind == rt::Scalar::Kind::Float ? s.f : static_cast<double>(s.i));
+      return Read::Yes;
+    case gt::ParamKind::OptionalString: {
+      if (object == Py_None) {
+        call.add(gt::kNone);
+        return Read::Yes;
+      }
+      if (PyUnicode_Check(object) == 0) wrong("a string or None");
+      Py_ssize_t n = 0;
+      const char* text = PyUnicode_AsUTF8AndSize(object, &n);
+      if (text == nullptr) return Read::Error;
+      call.add(p, std::string_view(text, static_cast<std::size_t>(n)), op.name());
+      return Read::Yes;
+    }
+    case gt::ParamKind::OptionalDtype:
+      if (object == Py_None) {
+        call.add(gt::kNone);
+        return Read::Yes;
+      }
+      for (const auto& [dtype, number] : torch_names().numbers)
+        if (dtype == object) {
+          call.add(number);
+          return Read::Yes;
+        }
+      return Read::NotOurs;
+    case gt::ParamKind::IntList: {
+      std::array<std::int64_t, 8> values;
+      if (PyLong_Check(object) != 0) {
+        values[0] = PyLong_AsLongLong(object);
+        call.add(values.data(), 1);
+        return PyErr_Occurred() == nullptr ? Read::Yes : Read::Error;
+      }
+      if ((PyTuple_Check(object) == 0 && PyList_Check(object) == 0) ||
+          PySequence_Fast_GET_SIZE(object) > static_cast<Py_ssize_t>(values.size()))
+        return Read::NotOurs;
+      const Py_ssize_t n = PySequence_Fast_GET_SIZE(object);
+      for (Py_ssize_t i = 0; i < n; ++i) {
+        PyObject* item = PySequence_Fast_GET_ITEM(object, i);
+        if (PyLong_Check(item) == 0) return Read::NotOurs;
+        values[static_cast<std::size_t>(i)] = PyLong_AsLongLong(item);
+      }
+      call.add(values.data(), static_cast<std::size_t>(n));
+      return PyErr_Occurred() == nullptr ? Read::Yes : Read::Error;
+    }
+    default:
+      return Read::NotOurs;
+  }
+}
+
+// The arguments of a call that may go past the dispatcher: plain tensors on a GPU, none of which wants a gradient.
+Read read_fast(const gt::Operator& op, PyObject* const* args, gt::Call& call, const dlpack::ExchangeApi*& api,
+               bool gradients) {
+  const TorchNames& names = torch_names();
+  const auto& params = op.params();
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    PyObject* object = args[i];
+    if (!params[i].is_tensor()) {
+      const Read r = add_scalar(op, params[i], object, call);
+      if (r != Read::Yes) return r;
+      continue;
+    }
+    if (object == Py_None && params[i].kind == gt::ParamKind::OptionalTensor) {
+      call.add_absent();
+      continue;
+    }
+    PyTypeObject* type = Py_TYPE(object);
+    if (type != names.tensor && type != names.parameter) return Read::NotOurs;
+    const dlpack::ExchangeApi* a = exchange_api(type);
+    if (a == nullptr) return Read::NotOurs;
+    dlpack::Tensor t;
+    if (a->view_from_object(object, &t) != 0) {
+      PyErr_Clear();  // no plain storage: PyTorch's dispatcher knows what it is
+      return Read::NotOurs;
+    }
+    if (t.device.type != rt::kCuda || negated_lazily(object)) return Read::NotOurs;
+    if (gradients && names.wants_gradient(object)) return Read::NotOurs;
+    api = a;
+    const rt::TensorArg arg = tensor_arg(t);
+    if (arg.data == nullptr && arg.numel() != 0) return Read::NotOurs;
+    call.add(arg);
+  }
+  return call.fits() ? Read::Yes : Read::NotOurs;
+}
+
+PyObject* not_ours() { return Py_NewRef(Py_NotImplemented); }
+
+PyObject* call_fast(OperatorObject* self, PyObject* const* args) {
+  const TorchNames& names = torch_names();
+  gt::Operator& op = *self->op;
+  if (!names.known() || names.watched()) return not_ours();
+  const bool gradients = names.gradients_enabled();
+  std::array<PyObject*, kMaxParams> objects;
+  std::copy_n(args, op.params().size(), objects.begin());
+  std::vector<py::object> copies;  // empty, as a rule
+  for (;;) {
+    gt::Call call;
+    const dlpack::ExchangeApi* api = nullptr;
+    const Read r = read_fast(op, objects.data(), call, api, gradients);
+    if (r == Read::Error) return nullptr;
+    if (r == Read::NotOurs || api == nullptr) return not_ours();
+    PythonHost host(api);
+    std::uint64_t mask = 0;
+    switch (op.run(call, host, mask)) {
+      case gt::Outcome::Launch:
+        return host.results(self->returned);
+      case gt::Outcome::Torch:
+        return not_ours();
+      case gt::Outcome::Copy:
+        break;
+    }
+    std::size_t tensor = 0;
+    for (std::size_t i = 0; i < op.params().size(); ++i) {
+      if (!op.params()[i].is_tensor()) continue;
+      if ((mask >> tensor++ & 1U) == 0) continue;
+      copies.push_back(py::handle(objects[i]).attr("contiguous")());
+      objects[i] = copies.back().ptr();
+    }
+  }
+}
+
+// Runs `f`, turning exceptions into Python errors.
+template <class F>
+PyObject* guarded(F&& f) {
+  try {
+    return f();
+  } catch (const Error& e) {
+    set_python_error(e);
+  } catch (py::error_already_set& e) {
+    e.restore();
+  } catch (const py::builtin_exception& e) {
+    e.set_error();
+  } catch (const std::exception& e) {
+    PyErr_SetString(PyExc_RuntimeError, e.what());
+  }
+  return nullptr;
+}
+
+bool wrong_arity(const OperatorObject* self, std::size_t count) {
+  if (count == self->op->params().size()) return false;
+  PyErr_Format(PyExc_TypeError, "%s takes %zu arguments, all by position, got %zu", self->op->name().c_str(),
+               self->op->params().size(), count);
+  return true;
+}
+
+PyObject* operator_call(PyObject* object, PyObject* const* args, std::size_t nargsf, PyObject* keyword_names) {
+  auto* self = reinterpret_cast<OperatorObject*>(object);
+  if (keyword_names != nullptr || wrong_arity(self, static_cast<std::size_t>(PyVectorcall_NARGS(nargsf)))) {
+    if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_TypeError, "an operator takes its arguments by position");
+    return nullptr;
+  }
+  return guarded([&] { return call_fast(self, args); });
+}
+
+// What a call would do, for tensors on any device.
+py::object plan_of(OperatorObject* self, PyObject* args) {
+  gt::Operator& op = *self->op;
+  if (wrong_arity(self, static_cast<std::size_t>(PyTuple_GET_SIZE(args)))) throw py::error_already_set();
+  gt::Call call;
+  Keep keep;
+  for (std::size_t i = 0; i < op.params().size(); ++i) {
+    const gt::Param& p = op.params()[i];
+    PyObject* object = PyTuple_GET_ITEM(args, static_cast<Py_ssize_t>(i));
+    if (!p.is_tensor()) {
+      const Read r = add_scalar(op, p, object, call);
+      if (r == Read::Error) throw py::error_already_set();
+      if (r == Read::NotOurs)
+        fail(Code::OP_ARGUMENT, op.name() + ": argument '" + p.name + "' cannot be read",
+             {"got:  " + std::string(Py_TYPE(object)->tp_name)}, "pass what the operator's documentation says");
+    } else if (object == Py_None && p.kind == gt::ParamKind::OptionalTensor) {
+      call.add_absent();
+    } else {
+      ReadResult r = read_tensor(object, op.name(), p.name, keep, std::nullopt);
+      if (r.problem) throw Error(*r.problem);
+      call.add(*r.tensor);
+    }
+  }
+  py::dict out;
+  if (!call.fits()) {
+    out["outcome"] = "torch";
+    out["reason"] = "more tensors or dimensions than a call may have";
+    return out;
+  }
+  const auto recipe = op.recipe(call);
+  static constexpr std::array<const char*, 3> kNames = {"launch", "copy", "torch"};
+  out["outcome"] = kNames.at(static_cast<std::size_t>(recipe->outcome));
+  out["reason"] = recipe->reason;
+  py::list copies, outputs, launches;
+  for (std::size_t i = 0; i < call.tensor_count(); ++i)
+    if ((recipe->copy_mask >> i & 1U) != 0) copies.append(i);
+  std::vector<gt::Shaped> shaped;
+  for (const gt::OutputSpec& o : recipe->outputs) {
+    shaped.push_back(gt::evaluate(o, call));
+    outputs.append(py::make_tuple(o.dtype.name, py::tuple(py::cast(shaped.back().shape))));
+  }
+  for (const gt::KernelCall& k : recipe->launches) {
+    py::list views;
+    for (const auto& a : k.args) {
+      if (std::holds_alternative<rt::Scalar>(a)) {
+        const auto& s = std::get<rt::Scalar>(a);
+        views.append(s.kind == rt::Scalar::Kind::Float ? py::object(py::float_(s.f)) : py::object(py::int_(s.i)));
+        continue;
+      }
+      const auto& v = std::get<gt::View>(a);
+      const auto view = gt::evaluate(v, call, shaped);
+      GR_ASSERT(view.has_value(), op.name() + ": a recipe whose views exist");
+      views.append(py::make_tuple(v.source, py::tuple(py::cast(view->shape)), py::tuple(py::cast(view->strides))));
+    }
+    launches.append(py::make_tuple(static_cast<const PythonKernel&>(*k.kernel).kernel(), views));
+  }
+  out["copies"] = copies;
+  out["outputs"] = outputs;
+  out["returned"] = recipe->returned;
+  out["launches"] = launches;
+  return out;
+}
+
+PyObject* operator_plan(PyObject* object, PyObject* args) {
+  return guarded([&] { return plan_of(reinterpret_cast<OperatorObject*>(object), args).release().ptr(); });
+}
+
+// The dispatcher may call without the GIL.
+const gt::Interpreter kPython = {[] { return static_cast<int>(PyGILState_Ensure()); },
+                                 [](int state) { PyGILState_Release(static_cast<PyGILState_STATE>(state)); },
+                                 [] {
+                                   try {
+                                     throw;
+                                   } catch (py::error_already_set& e) {
+                                     throw std::runtime_error(py::str(e.value()).cast<std::string>());
+                                   }
+                                 }};
+
+PyObject* operator_register(PyObject* object, PyObject* args) {
+  const char *space = nullptr, *name = nullptr, *own = nullptr, *key = nullptr;
+  if (PyArg_ParseTuple(args, "ssss:register", &space, &name, &own, &key) == 0) return nullptr;
+  auto* self = reinterpret_cast<OperatorObject*>(object);
+  return guarded([&] {
+    Py_INCREF(object);  // what it configures with must live as long as PyTorch may call it
+    const std::string missing = gt::register_kernel(*self->op, space, name, own, key, kPython);
+    return py::cast(missing).release().ptr();
+  });
+}
+
+const std::pair<const char*, gt::ParamKind> kKinds[] = {
+    {"Tensor", gt::ParamKind::Tensor}, {"Tensor?", gt::ParamKind::OptionalTensor},
+    {"int", gt::ParamKind::Int},       {"float", gt::ParamKind::Float},
+    {"bool", gt::ParamKind::Bool},     {"str?", gt::ParamKind::OptionalString},
+    {"int[]", gt::ParamKind::IntList}, {"ScalarType?", gt::ParamKind::OptionalDtype}};
+
+gt::Param param_of(const py::handle& row) {
+  const auto t = py::cast<py::tuple>(row);
+  gt::Param p;
+  p.name = py::cast<std::string>(t[0]);
+  const auto kind = py::cast<std::string>(t[1]);
+  bool known = false;
+  for (const auto& [text, k] : kKinds)
+    if (kind == text) {
+      p.kind = k;
+      known = true;
+    }
+  if (!known) throw py::value_error("no parameter of an operator is of type " + kind);
+  p.choices = py::cast<std::vector<std::string>>(t[2]);
+  p.exact_dims = py::cast<int>(t[3]);
+  return p;
+}
+
+PyObject* operator_new(PyTypeObject* type, PyObject* args, PyObject* named) {
+  static const char* keywords[] = {"name", "params", "returned", "configure", nullptr};
+  const char* name = nullptr;
+  PyObject *params = nullptr, *configure = nullptr;
+  Py_ssize_t returned = 0;
+  if (PyArg_ParseTupleAndKeywords(args, named, "sOnO:Operator", const_cast<char**>(keywords), &name, &params, &returned,
+                                  &configure) == 0)
+    return nullptr;
+  return guarded([&]() -> PyObject* {
+    std::vector<gt::Param> list;
+    std::size_t tensors = 0;
+    for (const auto& row : py::handle(params)) {
+      list.push_back(param_of(row));
+      tensors += list.back().is_tensor() ? 1 : 0;
+    }
+    if (list.size() > kMaxParams || tensors > gt::kMaxTensors)
+      throw py::value_error("an operator of so many parameters");
+    auto* self = reinterpret_cast<OperatorObject*>(type->tp_alloc(type, 0));
+    if (self == nullptr) return nullptr;
+    self->vectorcall = operator_call;
+    self->op = new gt::Operator(name, list, configure_by(list, py::reinterpret_borrow<py::object>(configure)));
+    self->returned = static_cast<std::size_t>(returned);
+    return reinterpret_cast<PyObject*>(self);
+  });
+}
+
+PyObject* get_configured(PyObject* object, void*) {
+  return PyLong_FromUnsignedLongLong(reinterpret_cast<OperatorObject*>(object)->op->configured());
+}
+PyObject* get_forms(PyObject* object, void*) {
+  return PyLong_FromSize_t(reinterpret_cast<OperatorObject*>(object)->op->forms());
+}
+
+PyMemberDef kMembers[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(OperatorObject, vectorcall), READONLY, nullptr},
+                          {nullptr, 0, 0, 0, nullptr}};
+PyGetSetDef kGetters[] = {{"configured", get_configured, nullptr, "How often `configure` was asked.", nullptr},
+                          {"forms", get_forms, nullptr, "Forms of calls that are remembered.", nullptr},
+                          {nullptr, nullptr, nullptr, nullptr, nullptr}};
+PyMethodDef kMethods[] = {
+    {"plan", operator_plan, METH_VARARGS,
+     "plan(*args)\n--\n\nWhat a call with these arguments would do, tensors on any device: a dict."},
+    {"register", operator_register, METH_VARARGS,
+     "register(space, name, own, key)\n--\n\nRegisters it as PyTorch's kernel of `space::name` for a dispatch key; "
+     "`space::own` is called where no kernel\nfits. Returns the symbol that this PyTorch lacks, or ''."},
+    {nullptr, nullptr, 0, nullptr}};
+
+constexpr const char* kDoc = R"(An operator on PyTorch's CUDA tensors: Operator(name, params, returned, configure).
+
+`params`: (name, type as in a schema, choices of a string, trailing extents of a tensor that a configuration knows by
+value) each. `configure` gets the arguments of the first call of a configuration, tensors as (shape, strides, dtype,
+device, alignment of the address in bytes), and returns a Recipe. A call takes all arguments by position and returns
+the result, or NotImplemented where PyTorch's dispatcher must see the call: modes, tracing, gradients, tensors that are
+not plain CUDA tensors, or where no kernel fits.)";
+
+}  // namespace
+
+void register_torch(py::module_& m) {
+  py::class_<gt::Recipe, std::shared_ptr<gt::Recipe>>(m, "Recipe", R"(What a configuration of an operator does.
+
+`outputs`: (dtype, extents of each dimension) of the tensors it makes, `returned` of which are results. `launches`:
+(kernel, arguments), an argument being a number or (source, dimensions), a dimension (extents, own dimensions). Extents
+are (tensor, dimension[, multiple to round up to]) of arguments, or (-1, number); their product counts.)")
+      .def(py::init(&launch_recipe), py::arg("outputs"), py::arg("returned"), py::arg("launches"))
+      .def_static(
+          "copy",
+          [](std::uint64_t mask, const std::string& reason) {
+            auto r = std::make_shared<gt::Recipe>();
+            r->outcome = gt::Outcome::Copy;
+            r->copy_mask = mask;
+            r->reason = reason;
+            return r;
+          },
+          py::arg("mask"), py::arg("reason"), "Makes the tensors of a bit mask row-major, then asks again.")
+      .def_static(
+          "torch",
+          [](const std::string& reason) {
+            auto r = std::make_shared<gt::Recipe>();
+            r->outcome = gt::Outcome::Torch;
+            r->reason = reason;
+            return r;
+          },
+          py::arg("reason"), "PyTorch's own operators.");
+  m.def(
+      "set_torch",
+      [](const py::dict& d) {
+        TorchNames& t = torch_names();
+        const auto take = [&](const char* name) { return py::object(d[name]).release().ptr(); };
+        t.grad_enabled = take("grad_enabled");
+        t.dispatch_modes = take("dispatch_modes");
+        t.function_modes = take("function_modes");
+        t.tracing_state = take("tracing_state");
+        t.requires_grad = take("requires_grad");
+        t.forward_ad = take("forward_ad");
+        t.empty_strided = take("empty_strided");
+        t.empty_strided_cuda = d["empty_strided_cuda"].is_none() ? nullptr : take("empty_strided_cuda");
+        t.dtypes = take("dtypes");
+        t.numbers.clear();
+        for (const auto& [dtype, number] : py::cast<py::dict>(py::handle(t.dtypes)))
+          t.numbers.emplace_back(dtype.ptr(), py::cast<std::int64_t>(number));
+        t.parameter = reinterpret_cast<PyTypeObject*>(take("parameter"));
+        t.tensor = reinterpret_cast<PyTypeObject*>(take("tensor"));
+      },
+      py::arg("names"), "Hands over PyTorch's functions and types that operators ask.");
+
+  static PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(operator_new)},
+                                {Py_tp_members, kMembers},
+                                {Py_tp_getset, kGetters},
+                                {Py_tp_methods, kMethods},
+                                {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+                                {Py_tp_doc, const_cast<char*>(kDoc)},
+                                {0, nullptr}};
+  static PyType_Spec spec = {"graphene._core.Operator", sizeof(OperatorObject), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL, slots};
+  PyObject* type = PyType_FromSpec(&spec);
+  if (type == nullptr) throw py::error_already_set();
+  m.add_object("Operator", type);
+}
+
+}  // namespace graphene::bind

@@ -1,0 +1,147 @@
+#include "torch/call.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace graphene::torch {
+
+namespace {
+
+int trailing_zeros(std::uint64_t x, int at_most) { return x == 0 ? at_most : std::min(std::countr_zero(x), at_most); }
+
+// Words of a tensor in the key: one for what it is, then its shape, then its strides.
+std::int64_t head_word(const runtime::TensorArg& t) {
+  const auto align = static_cast<std::uint64_t>(trailing_zeros(reinterpret_cast<std::uintptr_t>(t.data), 7));
+  return static_cast<std::int64_t>(
+      static_cast<std::uint64_t>(t.code) | static_cast<std::uint64_t>(t.bits) << 8 |
+      static_cast<std::uint64_t>(t.lanes) << 16 | static_cast<std::uint64_t>(t.ndim & 0xff) << 32 | align << 40 |
+      static_cast<std::uint64_t>(t.device.id & 0xff) << 44 | static_cast<std::uint64_t>(t.device.type & 0xff) << 52);
+}
+int ndim_of(std::int64_t head) { return static_cast<int>(static_cast<std::uint64_t>(head) >> 32 & 0xff); }
+std::uint64_t item_bytes_of(std::int64_t head) { return (static_cast<std::uint64_t>(head) >> 8 & 0xff) / 8; }
+
+}  // namespace
+
+std::int64_t alignment_of(const void* address) {
+  return std::int64_t{1} << trailing_zeros(reinterpret_cast<std::uintptr_t>(address), 7);
+}
+
+void Call::add(const runtime::TensorArg& t) {
+  if (tensor_count_ == kMaxTensors || size_ + 1 + 2 * static_cast<std::size_t>(t.ndim) > kMaxWords) {
+    overflow_ = true;
+    return;
+  }
+  new (&tensors_[tensor_count_++]) runtime::TensorArg(t);
+  words_[size_++] = head_word(t);
+  for (int d = 0; d < t.ndim; ++d) words_[size_++] = t.shape[d];
+  for (int d = 0; d < t.ndim; ++d) words_[size_++] = t.strides != nullptr ? t.strides[d] : t.stride(d);
+}
+
+void Call::add_absent() {
+  if (tensor_count_ == kMaxTensors) {
+    overflow_ = true;
+    return;
+  }
+  runtime::TensorArg none;
+  none.lanes = 0;
+  new (&tensors_[tensor_count_++]) runtime::TensorArg(none);
+  word(0);
+}
+
+void Call::add(std::int64_t w) { word(w); }
+
+void Call::add(double number) { word(std::bit_cast<std::int64_t>(number)); }
+
+void Call::add(const Param& p, std::string_view text, const std::string& op) {
+  for (std::size_t i = 0; i < p.choices.size(); ++i)
+    if (p.choices[i] == text) {
+      word(static_cast<std::int64_t>(i));
+      return;
+    }
+  std::string known = "None";
+  for (const std::string& c : p.choices) known += ", \"" + c + "\"";
+  fail(Code::OP_ARGUMENT, op + ": no " + p.name + " is called \"" + std::string(text) + "\"", {"known: " + known},
+       "pass one of them");
+}
+
+void Call::add(const std::int64_t* list, std::size_t count) {
+  word(static_cast<std::int64_t>(count));
+  for (std::size_t i = 0; i < count; ++i) word(list[i]);
+}
+
+std::uint64_t Call::hash() const {
+  std::uint64_t h = size_;
+  for (std::size_t i = 0; i < size_; ++i) {
+    h = (h ^ static_cast<std::uint64_t>(words_[i])) * 0x9E3779B97F4A7C15U;
+    h ^= h >> 29;
+  }
+  return h;
+}
+
+std::vector<std::int64_t> class_key(const Call& call, const std::vector<Param>& params) {
+  std::vector<std::int64_t> out;
+  const std::int64_t* w = call.key();
+  for (const Param& p : params) {
+    if (!p.is_tensor()) {
+      const std::int64_t count = p.kind == ParamKind::IntList ? *w + 1 : 1;
+      out.insert(out.end(), w, w + count);
+      w += count;
+      continue;
+    }
+    const std::int64_t head = *w++;
+    const int n = ndim_of(head);
+    const std::uint64_t bytes = std::max<std::uint64_t>(item_bytes_of(head), 1);
+    const std::int64_t *shape = w, *strides = w + n;
+    out.push_back(head);
+    for (int d = 0; d < n; ++d) {
+      const auto extent = static_cast<std::uint64_t>(shape[d]), stride = static_cast<std::uint64_t>(strides[d]);
+      const bool exact = extent <= 1 || d >= n - p.exact_dims;
+      const int magnitude = std::bit_width(extent), divisor = trailing_zeros(extent * bytes, 4);
+      out.push_back(exact ? shape[d] : -1 - (magnitude * 8 + divisor));
+      int next = d + 1;  // a dimension of one element lies anywhere
+      while (next < n && shape[next] == 1) ++next;
+      const bool merges = next < n && strides[d] == strides[next] * shape[next];
+      const int kind = stride == 0 ? 0 : stride == 1 ? 1 : 2 + trailing_zeros(stride * bytes, 4);
+      out.push_back(kind * 2 + (merges ? 1 : 0));
+    }
+    w += 2 * n;
+  }
+  return out;
+}
+
+std::vector<ScalarValue> scalars_of(const Call& call, const std::vector<Param>& params) {
+  std::vector<ScalarValue> out;
+  const std::int64_t* w = call.key();
+  for (const Param& p : params) {
+    if (p.is_tensor()) {
+      w += 1 + 2 * ndim_of(*w);
+      continue;
+    }
+    ScalarValue v;
+    v.kind = p.kind;
+    v.i = *w++;
+    switch (p.kind) {
+      case ParamKind::Float:
+        v.f = std::bit_cast<double>(v.i);
+        break;
+      case ParamKind::OptionalString:
+        v.present = v.i != kNone;
+        if (v.present) v.text = p.choices[static_cast<std::size_t>(v.i)];
+        break;
+      case ParamKind::OptionalDtype:
+        v.present = v.i != kNone;
+        break;
+      case ParamKind::IntList:
+        v.list.assign(w, w + v.i);
+        w += v.i;
+        break;
+      default:
+        break;
+    }
+    out.push_back(std::move(v));
+  }
+  return out;
+}
+
+}  // namespace graphene::torch

@@ -1,0 +1,242 @@
+#include "torch/operator.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace graphene::torch {
+
+namespace rt = graphene::runtime;
+
+namespace {
+
+constexpr std::size_t kMaxForms = 4096;
+constexpr std::size_t kMaxOutputs = 8;
+constexpr std::size_t kMaxKernelTensors = 16;
+constexpr std::size_t kMaxKernelParams = 64;
+constexpr std::size_t kMaxRecipes = 8;  // of a class: kernels that take only some of its sizes
+
+std::string text_of(const std::vector<std::int64_t>& words) {
+  return {reinterpret_cast<const char*>(words.data()), words.size() * sizeof(std::int64_t)};
+}
+
+// All tensors of a call are on one device.
+rt::Device device_of(const Call& call) {
+  for (std::size_t i = 0; i < call.tensor_count(); ++i)
+    if (call.present(i)) return call.tensors()[i].device;
+  return {};
+}
+
+// What an output is before it is allocated: aligned as PyTorch's allocator aligns, far from every argument.
+void* stand_in(std::size_t output) { return reinterpret_cast<void*>((std::uintptr_t{1} << 61) + (output << 56)); }
+
+rt::TensorArg tensor_of(const Call& call, const std::vector<Output>& outputs, int source, const Shaped& view,
+                        void* address) {
+  rt::TensorArg t;
+  const auto inputs = static_cast<int>(call.tensor_count());
+  if (source < inputs) {
+    t = call.tensors()[source];
+  } else {
+    const Output& o = outputs[static_cast<std::size_t>(source - inputs)];
+    t.code = o.dtype.code;
+    t.bits = o.dtype.bits;
+    t.device = device_of(call);
+  }
+  t.data = address;
+  t.ndim = static_cast<int>(view.shape.size());
+  t.shape = view.shape.data();
+  t.strides = view.strides.data();
+  return t;
+}
+
+class Depth {
+ public:
+  explicit Depth(int& depth) : depth_(depth) { ++depth_; }
+  ~Depth() { --depth_; }
+  Depth(const Depth&) = delete;
+  Depth& operator=(const Depth&) = delete;
+
+ private:
+  int& depth_;
+};
+
+}  // namespace
+
+bool Operator::Form::is_of(const Call& call) const {
+  return key.size() == call.key_size() &&
+         std::memcmp(key.data(), call.key(), call.key_size() * sizeof(std::int64_t)) == 0;
+}
+
+Operator::Form* Operator::find(const Call& call, Host& host) {
+  if (last_ != nullptr && last_->is_of(call)) return last_;
+  const std::uint64_t hash = call.hash();
+  if (const auto it = forms_.find(hash); it != forms_.end())
+    for (const auto& f : it->second)
+      if (f->is_of(call)) return last_ = f.get();
+  return prepare(call, hash, host);
+}
+
+std::shared_ptr<const Recipe> Operator::recipe(const Call& call) {
+  const std::string key = text_of(class_key(call, params_));
+  for (const auto& r : classes_[key]) {
+    if (r->outcome != Outcome::Launch) return r;
+    std::vector<Shaped> outputs;
+    for (const OutputSpec& o : r->outputs) outputs.push_back(evaluate(o, call));
+    bool fits = true;
+    for (const KernelCall& k : r->launches)
+      for (const auto& a : k.args)
+        fits = fits && (!std::holds_alternative<View>(a) || evaluate(std::get<View>(a), call, outputs));
+    if (fits) return r;
+  }
+  ++configured_;
+  auto r = configure_(call);
+  auto& known = classes_[key];
+  known.insert(known.begin(), r);
+  if (known.size() > kMaxRecipes) known.pop_back();
+  return r;
+}
+
+std::unique_ptr<Operator::Form> Operator::instantiate(const Recipe& r, const Call& call, Host& host) {
+  auto form = std::make_unique<Form>();
+  form->key.assign(call.key(), call.key() + call.key_size());
+  form->outcome = r.outcome;
+  form->copy_mask = r.copy_mask;
+  form->device = device_of(call).id;
+  std::vector<Shaped> shaped;
+  for (const OutputSpec& o : r.outputs) {
+    shaped.push_back(evaluate(o, call));
+    form->outputs.push_back({o.dtype, shaped.back(), nullptr});
+  }
+  if (r.outcome != Outcome::Launch) return form;
+  const rt::DeviceInfo& info = rt::device(form->device);
+  for (const KernelCall& k : r.launches) {
+    Launch l;
+    l.manifest = k.kernel->manifest(info.arch);
+    GR_ASSERT(l.manifest->args.size() == k.args.size(),
+              name_ + ": one argument for each of " + l.manifest->kernel_name);
+    for (const auto& a : k.args) {
+      if (std::holds_alternative<rt::Scalar>(a)) {
+        l.scalar_values.push_back(std::get<rt::Scalar>(a));
+        continue;
+      }
+      const View& v = std::get<View>(a);
+      auto view = evaluate(v, call, shaped);
+      if (!view) fail(Code::INTERNAL, name_ + ": a recipe merges dimensions that do not lie one after the other");
+      l.sources.push_back(v.source);
+      l.views.push_back(std::move(*view));
+    }
+    std::vector<rt::ArgValue> values;
+    std::size_t tensor = 0, scalar = 0;
+    const auto inputs = static_cast<int>(call.tensor_count());
+    for (const rt::ArgSpec& spec : l.manifest->args) {
+      rt::ArgValue value;
+      if (spec.kind == rt::ArgKind::Scalar) {
+        value.scalar = l.scalar_values.at(scalar++);
+      } else {
+        const int s = l.sources.at(tensor);
+        void* address = s < inputs ? call.tensors()[s].data : stand_in(static_cast<std::size_t>(s - inputs));
+        value.tensors.push_back(tensor_of(call, form->outputs, s, l.views[tensor], address));
+        l.writes_argument = l.writes_argument || (s < inputs && spec.access != rt::Access::Read);
+        ++tensor;
+      }
+      values.push_back(std::move(value));
+    }
+    rt::BoundCall bound = rt::bind_args(*l.manifest, values, info.limits);
+    l.scalars = bound.scalars;
+    const bool empty = bound.empty();
+    l.plan = std::make_shared<rt::Plan>(*l.manifest, values, std::move(bound), rt::scalars_in_sizes(*l.manifest));
+    if (!empty) l.plan->attach(k.kernel->function(*l.manifest, form->device, host.stream(form->device)), *l.manifest);
+    GR_ASSERT(l.sources.size() <= kMaxKernelTensors &&
+                  l.sources.size() + l.scalars.size() + l.plan->symbol_count() <= kMaxKernelParams,
+              name_ + ": a kernel of so many parameters");
+    form->launches.push_back(std::move(l));
+  }
+  GR_ASSERT(form->outputs.size() <= kMaxOutputs, name_ + ": an operator of so many outputs");
+  return form;
+}
+
+Operator::Form* Operator::prepare(const Call& call, std::uint64_t hash, Host& host) {
+  std::unique_ptr<Form> form;
+  const std::string key = text_of(class_key(call, params_));
+  const auto known = classes_[key];  // a copy: loading a kernel may run Python
+  for (const auto& r : known) {
+    try {
+      form = instantiate(*r, call, host);
+      break;
+    } catch (const Error& e) {
+      // A kernel of the class that does not take these sizes: another one is asked for.
+      if (e.diagnostics().front().code == Code::LAUNCH_CAPTURE) throw;
+    }
+  }
+  if (!form) {
+    ++configured_;
+    const auto r = configure_(call);
+    form = instantiate(*r, call, host);
+    auto& recipes = classes_[key];
+    recipes.insert(recipes.begin(), r);
+    if (recipes.size() > kMaxRecipes) recipes.pop_back();
+  }
+  if (form_count_ >= kMaxForms && depth_ == 1) {
+    forms_.clear();
+    form_count_ = 0;
+  }
+  last_ = form.get();
+  forms_[hash].push_back(std::move(form));
+  ++form_count_;
+  return last_;
+}
+
+void Operator::launch(Launch& l, const Call& call, const std::vector<Output>& outputs, void* const* addresses,
+                      rt::CuStream stream) {
+  if (l.plan->empty()) return;
+  const auto inputs = call.tensor_count();
+  void* data[kMaxKernelTensors];
+  void* params[kMaxKernelParams];
+  std::size_t n = 0;
+  for (const int s : l.sources) {
+    const auto i = static_cast<std::size_t>(s);
+    data[n] = i < inputs ? call.tensors()[i].data : addresses[i - inputs];
+    params[n] = &data[n];
+    ++n;
+  }
+  if (l.writes_argument) {
+    std::vector<rt::TensorArg> tensors;
+    for (std::size_t i = 0; i < n; ++i) tensors.push_back(tensor_of(call, outputs, l.sources[i], l.views[i], data[i]));
+    if (!l.plan->fits(tensors.data(), tensors.size(), l.scalars.data())) {
+      std::vector<rt::ArgValue> values;
+      std::size_t tensor = 0, scalar = 0;
+      for (const rt::ArgSpec& spec : l.manifest->args) {
+        rt::ArgValue value;
+        if (spec.kind == rt::ArgKind::Scalar)
+          value.scalar = l.scalar_values[scalar++];
+        else
+          value.tensors.push_back(tensors[tensor++]);
+        values.push_back(std::move(value));
+      }
+      static_cast<void>(rt::bind_args(*l.manifest, values, rt::device(device_of(call).id).limits));
+    }
+  }
+  for (std::uint64_t& x : l.scalars) params[n++] = &x;
+  const int r = l.plan->launch(rt::driver(), stream, params, n);
+  if (r != rt::kCudaSuccess) throw Error(rt::driver_problem(r, l.manifest->kernel_name, "the launch"));
+}
+
+Outcome Operator::run(const Call& call, Host& host, std::uint64_t& copy_mask) {
+  const Depth depth(depth_);
+  Form* const form = find(call, host);
+  if (form->outcome != Outcome::Launch) {
+    copy_mask = form->copy_mask;
+    return form->outcome;
+  }
+  void* addresses[kMaxOutputs];
+  for (std::size_t i = 0; i < form->outputs.size(); ++i) {
+    addresses[i] = host.allocate(form->outputs[i], form->device);
+    if ((reinterpret_cast<std::uintptr_t>(addresses[i]) & 15U) != 0)
+      fail(Code::LAUNCH_ALIGN, name_ + ": PyTorch's allocator returned an address that is no multiple of 16 bytes", {},
+           "use an allocator that aligns to 16 bytes");
+  }
+  const rt::CuStream stream = host.stream(form->device);
+  for (Launch& l : form->launches) launch(l, call, form->outputs, addresses, stream);
+  return Outcome::Launch;
+}
+
+}  // namespace graphene::torch
