@@ -1,5 +1,6 @@
 """Graphene: an intermediate representation and JIT for optimized tensor computations on GPUs."""
 
+import importlib as _importlib
 import os as _os
 
 from graphene import _conflict as _conflict  # raises ImportError beside GraphQL's package of this name
@@ -267,4 +268,11 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*__all__, "__version__", "ops"]
+
+
+def __getattr__(name: str) -> object:
+    """``graphene.ops`` needs PyTorch, which importing graphene does not."""
+    if name == "ops":
+        return _importlib.import_module("graphene.ops")
+    raise AttributeError(f"module 'graphene' has no attribute '{name}'")

@@ -1,0 +1,18 @@
+"""Operators on PyTorch's tensors: what a model calls. docs/operators.md says what runs where.
+
+Each function is an operator of PyTorch too (``torch.ops.graphene.*``): ``torch.compile``, autograd, CUDA graphs and
+``torch.func`` see one node. On a GPU the first call of a configuration builds its kernel; later ones go from Python to
+the launch without PyTorch's dispatcher, unless something is tracing, dispatching or differentiating.
+
+On CPU tensors small problems run on the simulator and others on PyTorch's operators; ``explain`` says which, a
+``CpuWarning`` says so once.
+"""
+
+from __future__ import annotations
+
+from graphene.ops._define import CpuWarning, explain
+from graphene.ops._matmul import matmul
+from graphene.ops._norms import layer_norm, rms_norm
+from graphene.ops._softmax import softmax
+
+__all__ = ["CpuWarning", "explain", "layer_norm", "matmul", "rms_norm", "softmax"]

@@ -1,0 +1,365 @@
+"""An operator is a schema and a function from a configuration to a recipe; everything else follows from them.
+
+``define`` registers with PyTorch, for an operator ``name``:
+
+- ``graphene::name_forward``: the operator itself. Its CUDA kernel is C++ behind PyTorch's stable C interface; compiled
+  graphs without gradients hold it.
+- ``graphene::name``: the same with a gradient. Autograd costs a call some microseconds even where none is wanted, which
+  is why it is an operator of its own.
+- ``graphene::name_reference``: PyTorch's operators, for what no kernel takes.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from graphene import _core
+from graphene.errors import LaunchError
+from graphene.ops import _torch  # first: it says what is wrong where PyTorch is missing
+
+torch = _torch.torch
+
+SPACE = "graphene"
+# Multiply-adds, or elements, up to which CPU tensors run on the simulator.
+SIMULATED = 1 << 18
+
+_library = torch.library.Library(SPACE, "FRAGMENT")
+
+
+class CpuWarning(UserWarning):
+    """An operator was called on CPU tensors, which no GPU kernel runs on."""
+
+
+class Arg(NamedTuple):
+    """A tensor argument as a configuration sees it: sizes in elements, ``align`` (up to 128) in bytes."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str  # "float16"
+    device: str  # "cuda:0"
+    align: int
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of an element."""
+        return {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}.get(self.dtype, 1)
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What an operator is.
+
+    ``schema``: PyTorch's, without the name. ``configure``: the arguments, tensors as ``Arg``, -> ``_core.Recipe``.
+    ``results``: the arguments, tensors as such (perhaps fake) -> (shape, dtype) of each result; raises for arguments
+    that do not fit. ``reference``: the operator in PyTorch's own. ``cost``: multiply-adds or elements of a call.
+    ``save``, ``backward``: as ``torch.library.register_autograd`` takes them. ``choices``: what a string may be.
+    ``exact``: of a tensor, how many of its last extents a kernel is built for.
+    """
+
+    name: str
+    schema: str
+    configure: Callable[..., Any]
+    results: Callable[..., Sequence[tuple[Sequence[int], Any]]]
+    reference: Callable[..., Any]
+    cost: Callable[..., int]
+    save: Callable[..., None] | None = None
+    backward: Callable[..., Any] | None = None
+    choices: dict[str, Sequence[str]] = field(default_factory=dict)
+    exact: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def params(self) -> list[tuple[str, str, list[str], int]]:
+        """Name, type, choices and exact extents of every argument, in order."""
+        inside = self.schema[1 : self.schema.index(") ->")]
+        out = []
+        for part in filter(lambda p: p.strip() != "*", inside.split(", ")):
+            kind, name = re.sub(r"\([a-z]!\)", "", part).split("=")[0].split()
+            kind = "int[]" if kind.endswith("int[]") else kind
+            out.append((name, kind, list(self.choices.get(name, ())), self.exact.get(name, 0)))
+        return out
+
+    @property
+    def returned(self) -> int:
+        """Number of results."""
+        return self.schema.split("->")[1].count("Tensor")
+
+
+class Defined:
+    """An operator that is registered: call it with all arguments by position."""
+
+    def __init__(self, definition: Definition) -> None:
+        self.definition = definition
+        self.core = _core.Operator(definition.name, definition.params, definition.returned, self._configure)
+        self._tensors = [i for i, p in enumerate(definition.params) if p[1].startswith("Tensor")]
+        self._register()
+        namespace = getattr(torch.ops, SPACE)
+        self.forward = getattr(namespace, definition.name + "_forward").default
+        self.differentiable = getattr(namespace, definition.name).default
+
+    def _configure(self, *args: Any) -> Any:
+        """Called by the core for the first call of a configuration."""
+        d = self.definition
+        given = [Arg(*a) if i in self._tensors and a is not None else a for i, a in enumerate(args)]
+        try:
+            d.results(*(_stand_in(a, p[1]) for a, p in zip(given, d.params, strict=True)))
+        except LaunchError as e:
+            if e.code != "OP_DTYPE":
+                raise
+            return _core.Recipe.torch(str(e))  # under autocast they are converted; else that way ends in this error
+        if (reason := unsupported_device(given)) is not None:
+            return _core.Recipe.torch(reason)
+        return d.configure(*given)
+
+    def _register(self) -> None:
+        d = self.definition
+        reference = d.name + "_reference"
+        _library.define(reference + d.schema)
+        _library.impl(reference, self._reference, "CompositeExplicitAutograd")
+        tags = (torch.Tag.pt2_compliant_tag,)
+        for name in (d.name + "_forward", d.name):
+            _library.define(name + d.schema, tags=tags)
+            _library.impl(name, self._on_cpu, "CPU")
+            torch.library.register_fake(f"{SPACE}::{name}", self._fake, lib=_library)
+            missing = self.core.register(SPACE, name, reference, "CUDA")
+            if missing:  # an older PyTorch: the same kernels through Python
+                _library.impl(name, self._on_cuda, "CUDA")
+        if d.backward is not None:
+            torch.library.register_autograd(f"{SPACE}::{d.name}", d.backward, setup_context=d.save, lib=_library)
+
+    def __call__(self, *args: Any) -> Any:
+        """Through PyTorch's dispatcher: what the direct way does not take."""
+        tensors = [a for a in args if isinstance(a, torch.Tensor)]
+        if self.definition.backward is not None and torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+            if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is None:
+                return self.differentiable(*args)
+            return self._function.apply(*args)
+        if not torch.compiler.is_compiling() and _has_tangent(tensors):
+            return self._function.apply(*args)  # which says that there is no forward derivative
+        return self.forward(*args)
+
+    @functools.cached_property
+    def _function(self) -> Any:
+        """The operator with its gradient for torch.func, which takes no registered ones."""
+        d, forward = self.definition, self.forward
+
+        methods = {"forward": lambda *args: forward(*args), "setup_context": d.save, "backward": d.backward}
+        body = {name: staticmethod(f) for name, f in methods.items() if f is not None}
+        return type("Function", (torch.autograd.Function,), body | {"generate_vmap_rule": True})
+
+    # The implementations.
+
+    def _fake(self, *args: Any, **named: Any) -> Any:
+        args = self._in_order(args, named)
+        like = next(a for a in args if isinstance(a, torch.Tensor))
+        made = [like.new_empty(shape, dtype=dtype) for shape, dtype in self.definition.results(*args)]
+        return _packed(made)
+
+    def _reference(self, *args: Any, **named: Any) -> Any:
+        args = self._in_order(args, named)
+        self.definition.results(*args)  # raises what a kernel would
+        with torch._C._AutoDispatchBelowAutograd():
+            return self.definition.reference(*args)
+
+    def _on_cuda(self, *args: Any, **named: Any) -> Any:
+        args = self._in_order(args, named)
+        plan, args = self._plan(args)
+        if plan["outcome"] == "torch":
+            return self._reference(*args)
+        return self._execute(plan, args)
+
+    def _on_cpu(self, *args: Any, **named: Any) -> Any:
+        args = self._in_order(args, named)
+        if self.definition.cost(*args) > SIMULATED:
+            _say_once(self.definition.name, "PyTorch's operators (too large for the simulator)")
+            return self._reference(*args)
+        plan, args = self._plan(args)
+        if plan["outcome"] == "torch":
+            _say_once(self.definition.name, f"PyTorch's operators ({plan['reason']})")
+            return self._reference(*args)
+        _say_once(self.definition.name, "the simulator")
+        return self._execute(plan, args)
+
+    def _in_order(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        """All arguments by position; PyTorch leaves defaults at the end out."""
+        names = [p[0] for p in self.definition.params]
+        rest = [named.get(n, self._defaults[n]) for n in names[len(args) :]]
+        return (*args, *rest)
+
+    @functools.cached_property
+    def _defaults(self) -> dict[str, Any]:
+        schema = getattr(getattr(torch.ops, SPACE), self.definition.name).default._schema
+        return {a.name: a.default_value for a in schema.arguments}
+
+    def _plan(self, args: tuple[Any, ...]) -> tuple[dict[str, Any], tuple[Any, ...]]:
+        """What the call does, and its arguments, copied where that is needed."""
+        while True:
+            plan = self.core.plan(*args)
+            if plan["outcome"] != "copy":
+                return plan, args
+            copied = list(args)
+            for i in plan["copies"]:
+                copied[self._tensors[i]] = args[self._tensors[i]].contiguous()
+            args = tuple(copied)
+
+    def _execute(self, plan: dict[str, Any], args: tuple[Any, ...]) -> Any:
+        """Runs a plan's kernels: by the simulator on CPU tensors."""
+        sources = [args[i] for i in self._tensors]
+        like = next(t for t in sources if t is not None)
+        made = [torch.empty(shape, dtype=DTYPES[dtype], device=like.device) for dtype, shape in plan["outputs"]]
+        sources += made
+        for kernel, views in plan["launches"]:
+            kernel(*(_view(sources, v) if isinstance(v, tuple) else v for v in views))
+        return _packed(made[: plan["returned"]])
+
+    def explain(self, *args: Any) -> str:
+        """What a call with these arguments does, in words."""
+        d = self.definition
+        d.results(*args)
+        plan, copied = self._plan(args)
+        lines = [f"{d.name}: {_where(self, plan, copied)}"]
+        names = [d.params[i][0] for i in self._tensors]
+        for i, index in enumerate(self._tensors):
+            if copied[index] is not args[index]:
+                lines.append(f"  {names[i]} is copied first, row-major")
+        names += [f"result {i}" if i < plan.get("returned", 0) else "work space" for i in range(8)]
+        for kernel, views in plan.get("launches", ()):
+            lines.append(f"  kernel {kernel.name}")
+            for v in views:
+                if isinstance(v, tuple):
+                    shape, strides = ",".join(map(str, v[1])), ",".join(map(str, v[2]))
+                    lines.append(f"    {names[v[0]]} as [{shape}:{strides}]")
+        return "\n".join(lines)
+
+
+DTYPES: dict[str, Any] = {
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "fp32": torch.float32,
+    "fp64": torch.float64,
+    "i8": torch.int8,
+    "i32": torch.int32,
+}
+
+_said: set[str] = set()
+
+
+def _say_once(name: str, where: str) -> None:
+    if name in _said:
+        return
+    _said.add(name)
+    warnings.warn(f"graphene.ops.{name} on CPU tensors: run by {where}", CpuWarning, stacklevel=4)
+
+
+def _where(op: Defined, plan: dict[str, Any], args: tuple[Any, ...]) -> str:
+    on_cpu = next(a for a in args if isinstance(a, torch.Tensor)).device.type == "cpu"
+    if plan["outcome"] == "torch":
+        return f"PyTorch's operators ({plan['reason']})"
+    if on_cpu and op.definition.cost(*args) > SIMULATED:
+        return "PyTorch's operators (too large for the simulator); on a GPU:"
+    return "the simulator runs" if on_cpu else "launches"
+
+
+def _packed(made: Sequence[Any]) -> Any:
+    if not made:
+        return None
+    return made[0] if len(made) == 1 else tuple(made)
+
+
+def _view(sources: Sequence[Any], view: tuple[int, tuple[int, ...], tuple[int, ...]]) -> Any:
+    source, shape, strides = view
+    tensor = sources[source]
+    return tensor.detach().as_strided(shape, strides, tensor.storage_offset())
+
+
+def _has_tangent(tensors: Sequence[Any]) -> bool:
+    from torch.autograd import forward_ad
+
+    if getattr(forward_ad, "_current_level", -1) < 0:
+        return False
+    return any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+
+
+class _StandIn(NamedTuple):
+    """As much of a tensor as its checks look at."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    device: str
+
+    def dim(self) -> int:
+        return len(self.shape)
+
+
+def _stand_in(value: Any, kind: str) -> Any:
+    if isinstance(value, Arg):
+        return _StandIn(value.shape, getattr(torch, value.dtype, value.dtype), value.device)
+    if kind == "ScalarType?" and value is not None:
+        return next(dtype for dtype, number in _torch.NUMBERS.items() if number == value)
+    return value
+
+
+@functools.cache
+def _why_not(device: str) -> str | None:
+    if torch.version.cuda is None:
+        return "this PyTorch is not built for CUDA"
+    major, minor = torch.cuda.get_device_capability(device)
+    return None if major >= 8 else f"the kernels need sm_80, {device} is sm_{major}{minor}"
+
+
+def unsupported_device(args: Sequence[Any]) -> str | None:
+    """Why no kernel runs where the tensors are, or None."""
+    device = next(a.device for a in args if isinstance(a, Arg))
+    return _why_not(device) if device.startswith("cuda") else None
+
+
+def check_devices(name: str, tensors: dict[str, Any]) -> None:
+    """Raises OP_DEVICE unless all tensors that are given are on one device."""
+    given = {n: t for n, t in tensors.items() if t is not None}
+    first, device = next((n, t.device) for n, t in given.items())
+    for n, t in given.items():
+        if t.device != device:
+            _core.fail("OP_DEVICE", f"{name}: argument '{n}' is on another device",
+                       [f"want: {device}, as '{first}'", f"got:  {t.device}"],
+                       "move all arguments to one device")  # fmt: skip
+
+
+def check_dtypes(name: str, tensors: dict[str, Any], allowed: Sequence[Any]) -> None:
+    """Raises OP_DTYPE unless all tensors that are given have one element type, which is among the allowed ones."""
+    given = {n: t for n, t in tensors.items() if t is not None}
+    first, dtype = next((n, t.dtype) for n, t in given.items())
+    if dtype not in allowed:
+        _core.fail("OP_DTYPE", f"{name}: argument '{first}' has a dtype that it does not take",
+                   ["want: " + ", ".join(map(str, allowed)), f"got:  {dtype}"], "convert it")  # fmt: skip
+    for n, t in given.items():
+        if t.dtype != dtype:
+            _core.fail("OP_DTYPE", f"{name}: argument '{n}' has another dtype; nothing is promoted",
+                       [f"want: {dtype}, as '{first}'", f"got:  {t.dtype}"],
+                       f"convert one of them: {n}.to({dtype})")  # fmt: skip
+
+
+def check_tensors(name: str, tensors: dict[str, Any], optional: Sequence[str] = ()) -> None:
+    """Raises OP_ARGUMENT for what is no tensor."""
+    for n, t in tensors.items():
+        if isinstance(t, torch.Tensor) or (t is None and n in optional):
+            continue
+        want = "a torch.Tensor or None" if n in optional else "a torch.Tensor"
+        _core.fail("OP_ARGUMENT", f"{name}: argument '{n}' is not {want}", [f"got:  {type(t).__name__}"],
+                   f"pass {want}")  # fmt: skip
+
+
+def explain(function: Callable[..., Any], *args: Any, **named: Any) -> str:
+    """What a call of an operator does: which kernel on which views, or PyTorch's operators and why.
+
+    ``explain(graphene.ops.matmul, a, b, bias)``; nothing is run. Raises what the call would raise.
+    """
+    bind = getattr(function, "explained", None)
+    if bind is None:
+        _core.fail("OP_ARGUMENT", "explain takes a function of graphene.ops", [f"got:  {function!r}"],
+                   "as in explain(graphene.ops.matmul, a, b)")  # fmt: skip
+    op, arguments = bind(*args, **named)
+    return str(op.explain(*arguments))

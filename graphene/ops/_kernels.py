@@ -1,0 +1,168 @@
+"""From a configuration to kernels of graphene.kernels and the order of their arguments: the one place that knows both.
+
+Kernels are kept: equal configurations share one. A reason in words stands for "there is no kernel".
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from graphene import dtypes
+from graphene.kernels._norms import select_norm
+from graphene.kernels.gemm import GemmConfig, gemm_launches
+from graphene.kernels.gemm_select import select_gemm
+from graphene.kernels.layernorm import layernorm_kernel
+from graphene.kernels.rmsnorm import rmsnorm_kernel
+from graphene.kernels.softmax import SoftmaxConfig, select_softmax, softmax_kernel
+from graphene.ops._torch import torch
+
+DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
+MATMUL_DTYPES = ("float16", "bfloat16")
+ROW_DTYPES = ("float16", "bfloat16", "float32")
+
+Size: TypeAlias = "tuple[str | int, int]"  # "batch", "m", "n", "k" or a number; rounded up to a multiple
+
+
+@dataclass
+class Launches:
+    """What is launched, in order: kernels with the names of their arguments, or numbers.
+
+    ``workspaces``: by name, what they need besides: type and sizes. A name's suffix ".T" exchanges its last two
+    dimensions, ".C" takes as many columns as the result has.
+    """
+
+    kernels: list[tuple[Any, list[str | float]]]
+    workspaces: dict[str, tuple[str, list[Size]]] = field(default_factory=dict)
+
+
+@functools.cache
+def _device(name: str) -> tuple[int, int]:
+    """Multiprocessors, and bytes of shared memory a block may have; of a CPU those of an H200."""
+    if name == "cpu":
+        return 132, 227 * 1024
+    properties = torch.cuda.get_device_properties(name)
+    return properties.multi_processor_count, getattr(properties, "shared_memory_per_block_optin", 99 * 1024)
+
+
+@dataclass(frozen=True)
+class Matmul:
+    """A product as a kernel sees it.
+
+    ``order``: whether a lies contiguous along k "T" or m "N", and b along n "T" or k "N". ``align``: bytes that divide
+    the addresses, line starts and lengths of a, b and of result, bias and residual together.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    dtype: str
+    order: str
+    align: tuple[int, int, int]
+    batched: bool
+    bias: bool
+    residual: bool
+    activation: str | None
+    device: str
+
+
+def _gemm_config(p: Matmul) -> GemmConfig:
+    options: dict[str, Any] = {
+        "dtype": DTYPES[p.dtype], "order": p.order, "align": p.align, "bias": p.bias, "residual": p.residual,
+        "activation": p.activation,
+    }  # fmt: skip
+    if p.device == "cpu":  # the simulator computes whole tiles
+        return GemmConfig((32, 32, 32), 2, (2, 2), batched=p.batched, **options)
+    sms, shared_bytes = _device(p.device)
+    batch = p.batch if p.batched else None
+    return select_gemm(p.m, p.n, p.k, batch=batch, sms=sms, shared_bytes=shared_bytes, **options)
+
+
+def matmul(p: Matmul) -> Launches | str:
+    """act(A @ B + bias) + residual."""
+    c = _gemm_config(p)
+    front: list[Size] = [("batch", 1)] if p.batched else []
+    vector = 16 // (dtypes_bits(DTYPES[p.dtype]) // 8)
+    workspaces: dict[str, tuple[str, list[Size]]] = {}
+    for name, rows, along_k in (("A", "m", p.order[0] == "T"), ("B", "n", p.order[1] == "N")):
+        if c.pad["AB".index(name)]:
+            line: list[Size] = [(rows, 1), ("k", vector)] if along_k else [("k", 1), (rows, vector)]
+            workspaces[name + "_padded"] = (c.dtype, front + line)
+    if c.split_k > 1:
+        workspaces["W"] = ("fp32", [(c.split_k, 1), *front, ("m", 1), ("n", 4)])
+    return Launches([(x.kernel, list(x.arguments)) for x in gemm_launches(c)], workspaces)
+
+
+def dtypes_bits(name: str) -> int:
+    """Bits of an element."""
+    return int(getattr(dtypes, name).bits)
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A normalisation over rows of ``width`` elements. ``align``: bytes that divide every address and row's start."""
+
+    kind: str  # "layer", "rms"
+    rows: int
+    width: int
+    dtype: str
+    align: int
+    weight: bool
+    bias: bool
+    residual: bool
+    total: bool  # also store input + residual
+    eps: float
+    device: str
+
+
+@functools.cache
+def _norm(kind: str, config: Any) -> Any:
+    return (layernorm_kernel if kind == "layer" else rmsnorm_kernel)(config)
+
+
+def norm(p: Norm) -> Launches | str:
+    """``norm(input + residual) * weight + bias``."""
+    if p.dtype not in ROW_DTYPES:
+        return f"no kernel for rows of {p.dtype}"
+    config = select_norm(
+        p.rows, p.width, getattr(dtypes, DTYPES[p.dtype]), align_bytes=p.align, shared_bytes=_device(p.device)[1],
+        gamma=p.weight, beta=p.bias, residual=p.residual, write_sum=p.total,
+    )  # fmt: skip
+    given = {
+        "input": True,
+        "residual": p.residual,
+        "weight": p.weight,
+        "bias": p.bias,
+        "output": True,
+        "total": p.total,
+    }
+    return Launches([(_norm(p.kind, config), [*(name for name, has in given.items() if has), p.eps])])
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """A softmax over rows of ``width`` elements. ``align``: as of ``Norm``."""
+
+    rows: int
+    width: int
+    dtype: str
+    out: str
+    align: int
+    device: str
+
+
+@functools.cache
+def _softmax(config: SoftmaxConfig) -> Any:
+    return softmax_kernel(config)
+
+
+def softmax(p: Softmax) -> Launches | str:
+    """Softmax of rows."""
+    if p.dtype not in ROW_DTYPES or p.out not in ROW_DTYPES:
+        return f"no kernel for a softmax of {p.dtype} in {p.out}"
+    dtype, out = (getattr(dtypes, DTYPES[x]) for x in (p.dtype, p.out))
+    align = min(p.align, 16 * dtype.bits // out.bits)  # what is stored at once is 16 bytes at most
+    config = select_softmax(p.rows, p.width, dtype, align_bytes=align, shared_bytes=_device(p.device)[1])
+    return Launches([(_softmax(SoftmaxConfig(config.tile, dtype, None if out == dtype else out)), ["input", "output"])])

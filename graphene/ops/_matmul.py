@@ -1,0 +1,393 @@
+"""graphene.ops.matmul: act(a @ b + bias) + residual, in fp32, rounded once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from graphene import _core
+from graphene.ops import _kernels
+from graphene.ops._define import Arg, Defined, Definition, check_devices, check_dtypes, check_tensors
+from graphene.ops._torch import Tensor, torch
+from graphene.ops._views import Dim, Extent, broadcast, divides, merge, output, own, recipe, same_shape, view
+
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
+ALLOWED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+A, B, BIAS, RESIDUAL, C = range(5)  # tensors of a call; the fifth is the result, or `out`
+
+
+# Shapes.
+
+
+def _text(shape: Sequence[Any]) -> str:
+    return "[" + ",".join(map(str, shape)) + "]"
+
+
+def result_shape(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
+    """The shape of torch.matmul's result. Raises OP_SHAPE."""
+
+    def wrong(why: str, fix: str) -> None:
+        _core.fail("OP_SHAPE", f"matmul: {why}", [f"a: {_text(a)}", f"b: {_text(b)}"], fix)
+
+    if not a or not b:
+        wrong("an operand has no dimensions", "pass at least vectors; for scalars there is torch.mul")
+    k, k_b = a[-1], b[-1] if len(b) == 1 else b[-2]
+    if k != k_b:
+        wrong("a's columns are not as many as b's rows", "transpose an operand, or pass another one")
+    rows, columns = list(a[-2:-1]), list(b[-1:]) if len(b) > 1 else []
+    batch_a, batch_b = list(a[:-2]), list(b[:-2])
+    batch: list[Any] = []
+    for i in range(1, max(len(batch_a), len(batch_b)) + 1):
+        x = batch_a[-i] if i <= len(batch_a) else 1
+        y = batch_b[-i] if i <= len(batch_b) else 1
+        if x != y and x != 1 and y != 1:
+            wrong("the batch dimensions do not broadcast", "each pair of them is equal, or one of them is 1")
+        batch.insert(0, y if x == 1 else x)
+    return batch + rows + columns
+
+
+def results(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residual: Tensor) -> list[tuple[Any, Any]]:
+    """Checks everything that does not depend on strides."""
+    given = {"a": a, "b": b, "bias": bias, "residual": residual}
+    check_devices("matmul", given)
+    check_dtypes("matmul", given, ALLOWED)
+    shape = result_shape(a.shape, b.shape)
+    if activation is not None and activation not in ACTIVATIONS:
+        known = ", ".join(f'"{x}"' for x in ACTIVATIONS)
+        _core.fail("OP_ARGUMENT", f'matmul: no activation is called "{activation}"', [f"known: None, {known}"],
+                   "pass one of them")  # fmt: skip
+    columns = 1 if b.dim() == 1 else b.shape[-1]
+    if bias is not None and not same_shape(bias.shape, [columns]):
+        _core.fail("OP_SHAPE", "matmul: argument 'bias' has the wrong shape",
+                   [f"want: [{columns}], one for each column of the result", f"got:  {_text(bias.shape)}"],
+                   "pass a vector")  # fmt: skip
+    if residual is not None and not same_shape(residual.shape, shape):
+        _core.fail("OP_SHAPE", "matmul: argument 'residual' has the wrong shape",
+                   [f"want: {_text(shape)}, as the result", f"got:  {_text(residual.shape)}"],
+                   "pass residual.expand(...), which copies nothing")  # fmt: skip
+    return [(shape, a.dtype)]
+
+
+def results_out(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residual: Tensor, out: Tensor) -> list[Any]:
+    """What matmul checks, and `out`."""
+    [(shape, dtype)] = results(a, b, bias, activation, residual)
+    check_devices("matmul", {"a": a, "out": out})
+    if out.dtype != dtype or not same_shape(out.shape, shape):
+        _core.fail("OP_OUT", "matmul: argument 'out' is not as the result",
+                   [f"want: {_text(shape)} {dtype}", f"got:  {_text(out.shape)} {out.dtype}"],
+                   "pass a tensor of that shape and dtype, or leave out= out")  # fmt: skip
+    return []
+
+
+# Configurations.
+
+
+class Matrix:
+    """An operand or result with its last two dimensions as a matrix, rows by columns (None: one, of a vector)."""
+
+    def __init__(self, index: int, arg: Arg, rows: int | None, columns: int | None) -> None:
+        self.index, self.arg = index, arg
+        self.rows, self.columns = rows, columns
+        self.batch = list(range(len(arg.shape) - (rows is not None) - (columns is not None)))
+
+    def size(self, dim: int | None) -> int:
+        """Extent of a dimension; None: 1."""
+        return 1 if dim is None else self.arg.shape[dim]
+
+    def stride(self, dim: int | None) -> int | None:
+        """Stride, or None where it means nothing: a dimension of one element."""
+        return None if dim is None or self.arg.shape[dim] == 1 else self.arg.strides[dim]
+
+    def contiguous_along(self, inner: int | None, outer: int | None) -> bool:
+        """Whether lines of `inner` lie contiguous, not one over the other."""
+        across = self.stride(outer)
+        return self.stride(inner) in (1, None) and (across is None or across >= self.size(inner))
+
+    def align(self, limit: int, inner: int | None, outer: int | None) -> int:
+        """Bytes that divide the address, every line's start and its length."""
+        bytes_ = self.arg.item_bytes
+        strides = [self.stride(d) or 0 for d in [outer, *self.batch]]
+        return divides(min(limit, self.arg.align), self.size(inner) * bytes_, *(s * bytes_ for s in strides))
+
+    def view(self, batched: bool, batch: Sequence[Extent], dims: Sequence[int | None], fold: bool) -> Any:
+        """The kernel's argument: batch (broadcast where the operand has none), then `dims`."""
+        last = [own(self.index) if d is None else own(self.index, d) for d in dims]
+        if fold:  # the batch belongs to the rows
+            rows = [d for d in (dims[0],) if d is not None]
+            last[0] = own(self.index, *self.batch, *rows)
+        if not batched:
+            return view(self.index, *last)
+        mine = [d for d in self.batch if self.arg.shape[d] != 1]
+        front: Dim = own(self.index, *self.batch) if mine else broadcast(batch)
+        return view(self.index, front, *last)
+
+
+def configure(
+    a: Arg, b: Arg, bias: Arg | None, activation: str | None, residual: Arg | None, out: Arg | None = None
+) -> Any:
+    """The recipe of a configuration."""
+    if a.dtype not in _kernels.MATMUL_DTYPES:
+        return _core.Recipe.torch(f"no kernel multiplies {a.dtype} at full precision")
+    shape = result_shape(a.shape, b.shape)
+    na, nb = len(a.shape), len(b.shape)
+    ma = Matrix(A, a, na - 2 if na > 1 else None, na - 1)
+    mb = Matrix(B, b, nb - 2 if nb > 1 else 0, nb - 1 if nb > 1 else None)
+    m, k, n = ma.size(ma.rows), ma.size(ma.columns), mb.size(mb.columns)
+    if k == 0:
+        return _core.Recipe.torch("there is nothing to sum: K is 0")
+
+    # The result, and who gives its extents.
+    batch_shape = shape[: len(shape) - (na > 1) - (nb > 1)]
+    batch: list[Extent] = []
+    for i in range(len(batch_shape), 0, -1):
+        source = next((x for x in (ma, mb) if len(x.batch) >= i and x.arg.shape[x.batch[-i]] == batch_shape[-i]), ma)
+        batch.append((source.index, source.batch[-i]))
+    rows: list[Extent] = [] if ma.rows is None else [(A, ma.rows)]
+    columns: list[Extent] = [] if mb.columns is None else [(B, mb.columns)]
+    dims = [[e] for e in [*batch, *rows, *columns]]
+    outputs = [output(_kernels.DTYPES[a.dtype], *dims)] if out is None else []
+    if 0 in shape:
+        return _core.Recipe(outputs, len(outputs), [])
+    made = Arg(tuple(shape), tuple(prod(shape[i + 1 :]) for i in range(len(shape))), a.dtype, a.device, 128)
+    row = len(batch) if rows else None
+    column = len(shape) - 1 if columns else None
+    mc = Matrix(C, out or made, row, column)
+    mr = None if residual is None else Matrix(RESIDUAL, residual, row, column)
+    results_ = [x for x in (mc, mr) if x is not None]
+
+    # Operands that no variant reads as they lie.
+    copies = 0
+    for x, inner, outer in ((ma, ma.columns, ma.rows), (mb, mb.columns, mb.rows)):
+        if not (x.contiguous_along(inner, outer) or x.contiguous_along(outer, inner)):
+            copies |= 1 << x.index
+    if mr is not None and not mr.contiguous_along(column, row):
+        copies |= 1 << RESIDUAL
+    if bias is not None and bias.strides[0] != 1 and n > 1:
+        copies |= 1 << BIAS
+    if not mc.contiguous_along(column, row):
+        return _core.Recipe.torch("no kernel writes columns of `out` that do not lie contiguous")
+
+    # One matrix where the batch of a continues its rows and b is one matrix; else a batch of matrices.
+    everyone = [x for x in (ma, mb, *results_)]
+    batched = prod(batch_shape) > 1
+    continues = all(merge(x.arg, [*x.batch, *([] if x.rows is None else [x.rows])]) for x in (ma, *results_))
+    whole = prod(mb.size(d) for d in mb.batch) == 1 and prod(ma.size(d) for d in ma.batch) == prod(batch_shape)
+    fold = batched and whole and continues and ma.contiguous_along(ma.columns, ma.rows)
+    if fold:
+        batched = False
+        m *= prod(batch_shape)
+    if batched:
+        for x in everyone:
+            sizes = [x.size(d) for d in x.batch]
+            if prod(sizes) not in (1, prod(batch_shape)):
+                return _core.Recipe.torch("both operands repeat over different batch dimensions")
+            if not merge(x.arg, x.batch):
+                if x is mc:
+                    return _core.Recipe.torch("the batch dimensions of `out` are no one dimension")
+                copies |= 1 << x.index
+    if copies:
+        return _core.Recipe.copy(copies, "an operand lies in no order that a kernel reads")
+
+    a_k = ma.contiguous_along(ma.columns, ma.rows)
+    b_n = mb.contiguous_along(mb.columns, mb.rows)
+    c_align = mc.align(16, column, row)
+    for x in (mr,) if mr is not None else ():
+        c_align = min(c_align, x.align(16, column, row))
+    if bias is not None:
+        c_align = min(c_align, divides(min(16, bias.align), n * bias.item_bytes))
+    problem = _kernels.Matmul(
+        m=m, n=n, k=k, batch=prod(batch_shape) if batched else 1, dtype=a.dtype,
+        order=("T" if a_k else "N") + ("T" if b_n else "N"),
+        align=(ma.align(16, *((ma.columns, ma.rows) if a_k else (ma.rows, ma.columns))),
+               mb.align(16, *((mb.columns, mb.rows) if b_n else (mb.rows, mb.columns))), c_align),
+        batched=batched, bias=bias is not None, residual=residual is not None, activation=activation, device=a.device,
+    )  # fmt: skip
+    found = _kernels.matmul(problem)
+    if isinstance(found, str):
+        return _core.Recipe.torch(found)
+    views = {
+        "A": ma.view(batched, batch, (ma.rows, ma.columns), fold),
+        "A.T": ma.view(batched, batch, (ma.columns, ma.rows), False),
+        "B": mb.view(batched, batch, (mb.rows, mb.columns), False),
+        "B.T": mb.view(batched, batch, (mb.columns, mb.rows), False),
+        "C": mc.view(batched, batch, (row, column), fold),
+    }
+    one: list[Extent] = [(-1, 1)]
+    extents_of: dict[str, list[Extent]] = {
+        "batch": batch, "m": (batch if fold else []) + (rows or one), "n": columns or one, "k": [(A, na - 1)],
+    }  # fmt: skip
+    for i, (name, (dtype, extents)) in enumerate(found.workspaces.items()):
+        space = C + 1 + i
+        spec = [_rounded(extents_of[s] if isinstance(s, str) else [(-1, s)], multiple) for s, multiple in extents]
+        outputs.append(output(dtype, *spec))
+        whole = [own(space, d) for d in range(len(spec))]
+        views[name] = view(space, *whole)
+        views[name + ".T"] = view(space, *whole[:-2], whole[-1], whole[-2])
+        views[name + ".C"] = view(space, *whole[:-1], (tuple(extents_of["n"]), (len(spec) - 1,)))
+    if bias is not None:
+        views["bias"] = view(BIAS, own(BIAS, 0))
+    if mr is not None:
+        views["residual"] = mr.view(batched, batch, (row, column), fold)
+    return recipe(outputs, 1 if out is None else 0, found.kernels, views)
+
+
+def _rounded(extents: list[Extent], multiple: int) -> list[Any]:
+    """The product rounded up: of one extent, or by 1."""
+    return [(*e, multiple) for e in extents]
+
+
+# PyTorch's own, and the gradient.
+
+
+def _activate(z: Tensor, activation: str | None) -> Tensor:
+    f = torch.nn.functional
+    return {
+        None: lambda x: x, "relu": f.relu, "gelu": f.gelu, "gelu_tanh": lambda x: f.gelu(x, approximate="tanh"),
+        "silu": f.silu, "tanh": torch.tanh, "sigmoid": torch.sigmoid,
+    }[activation](z)  # fmt: skip
+
+
+def _slope(z: Tensor, activation: str, g: Tensor) -> Tensor:
+    """The gradient through an activation, of differentiable operators."""
+    if activation == "relu":
+        return g * (z > 0)
+    if activation == "tanh":
+        return g * (1 - torch.tanh(z) ** 2)
+    if activation == "sigmoid":
+        s = torch.sigmoid(z)
+        return g * s * (1 - s)
+    if activation == "silu":
+        s = torch.sigmoid(z)
+        return g * s * (1 + z * (1 - s))
+    if activation == "gelu":
+        return g * (0.5 * (1 + torch.erf(z * 0.5**0.5)) + z * torch.exp(-0.5 * z * z) * 0.3989422804014327)
+    u = 0.7978845608028654 * (z + 0.044715 * z**3)
+    t = torch.tanh(u)
+    return g * (0.5 * (1 + t) + 0.5 * z * (1 - t * t) * 0.7978845608028654 * (1 + 3 * 0.044715 * z * z))
+
+
+def reference(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residual: Tensor) -> Tensor:
+    """In fp32 (fp64 of fp64), rounded once. On a GPU products are PyTorch's of the dtype unless something follows."""
+    if bias is None and activation is None and residual is None and (a.is_cuda or a.dtype in ALLOWED[2:]):
+        return torch.matmul(a, b)
+    wide = a.dtype if a.dtype == torch.float64 else torch.float32
+    z = torch.matmul(a.to(wide), b.to(wide))
+    if bias is not None:
+        z = z + bias.to(wide)
+    z = _activate(z, activation)
+    if residual is not None:
+        z = z + residual.to(wide)
+    return z.to(a.dtype)
+
+
+def reference_out(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residual: Tensor, out: Tensor) -> None:
+    """The same into `out`."""
+    out.copy_(reference(a, b, bias, activation, residual))
+
+
+def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    """For the gradient: the operands, not what came between."""
+    a, b, bias, activation, residual = (*inputs, None, None, None)[:5]
+    ctx.save_for_backward(a, b, bias)
+    ctx.activation, ctx.residual = activation, residual is not None
+
+
+def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+    """Products in the operands' dtype, everything else in fp32."""
+    a, b, bias = ctx.saved_tensors
+    residual = g if ctx.residual else None
+    wide = g.dtype if g.dtype == torch.float64 else torch.float32
+    rows, columns = (a.unsqueeze(0) if a.dim() == 1 else a), (b.unsqueeze(1) if b.dim() == 1 else b)
+    g = g.unsqueeze(-1) if b.dim() == 1 else g
+    g = g.unsqueeze(-2) if a.dim() == 1 else g
+    if ctx.activation is not None:
+        z = torch.matmul(rows, columns).to(wide)
+        z = z if bias is None else z + bias.to(wide)
+        g = _slope(z, ctx.activation, g.to(wide)).to(a.dtype)
+    grad_a = grad_b = grad_bias = None
+    if ctx.needs_input_grad[0]:
+        grad_a = torch.matmul(g, columns.mT).sum_to_size(rows.shape).reshape(a.shape)
+    if ctx.needs_input_grad[1]:
+        grad_b = torch.matmul(rows.mT, g).sum_to_size(columns.shape).reshape(b.shape)
+    if bias is not None and ctx.needs_input_grad[2]:
+        grad_bias = g.to(wide).sum_to_size(bias.shape).to(bias.dtype)
+    return grad_a, grad_b, grad_bias, None, residual
+
+
+def cost(a: Tensor, b: Tensor, *_: Any) -> int:
+    """Multiply-adds."""
+    return int(prod(result_shape(a.shape, b.shape)) * a.shape[-1])
+
+
+SCHEMA = "(Tensor a, Tensor b, Tensor? bias=None, str? activation=None, Tensor? residual=None"
+_matmul = Defined(
+    Definition("matmul", SCHEMA + ") -> Tensor", configure, results, reference, cost, save, backward,
+               choices={"activation": ACTIVATIONS})
+)  # fmt: skip
+_matmul_out = Defined(
+    Definition("matmul_out", SCHEMA.replace("=None", "") + ", Tensor(a!) out) -> ()", configure, results_out,
+               reference_out, cost, choices={"activation": ACTIVATIONS})
+)  # fmt: skip
+_fast, _fast_out = _matmul.core, _matmul_out.core
+_is_compiling = torch.compiler.is_dynamo_compiling
+
+
+def matmul(
+    a: Tensor,
+    b: Tensor,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    residual: Tensor | None = None,
+    out: Tensor | None = None,
+) -> Tensor:
+    """``act(a @ b + bias) + residual``, in fp32, rounded once.
+
+    a (..., M, K), b (..., K, N): batch dimensions broadcast and vectors count as torch.matmul's do; fp16 or bf16 on
+    kernels of ours, fp32 and fp64 on PyTorch's. Transposed and strided views are read as they lie as long as rows or
+    columns are contiguous; otherwise they are copied once. ``bias`` (N,). ``activation``: None, "relu", "gelu" (by
+    erf), "gelu_tanh", "silu", "tanh", "sigmoid". ``residual``: of the result's shape. ``out``: where the result goes,
+    and what is returned; it must not share memory with an argument, and there is no gradient through it.
+
+    Under autocast fp32 arguments, and what comes with them, are converted as torch.matmul's are.
+
+    Raises LaunchError: OP_DTYPE (nothing is promoted), OP_SHAPE, OP_DEVICE, OP_ARGUMENT, OP_OUT, LAUNCH_OVERLAP.
+    """
+    if not _is_compiling():
+        done = (
+            _fast(a, b, bias, activation, residual) if out is None else _fast_out(a, b, bias, activation, residual, out)
+        )
+        if done is not NotImplemented:
+            return done if out is None else out
+    return _dispatched(a, b, bias, activation, residual, out)
+
+
+def _dispatched(a: Tensor, b: Tensor, bias: Any, activation: Any, residual: Any, out: Any) -> Tensor:
+    """Through PyTorch's dispatcher."""
+    check_tensors("matmul", {"a": a, "b": b, "bias": bias, "residual": residual, "out": out},
+                  ("bias", "residual", "out"))  # fmt: skip
+    given = [t for t in (a, b, bias, residual) if t is not None]
+    autocast = a.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(a.device.type)
+    if autocast and any(t.dtype == torch.float32 for t in given) and all(t.dtype in ALLOWED[:3] for t in given):
+        to = torch.get_autocast_dtype(a.device.type)
+        a, b, bias, residual = (None if t is None else t.to(to) for t in (a, b, bias, residual))
+    if out is None:
+        results(a, b, bias, activation, residual)
+        return _matmul(a, b, bias, activation, residual)
+    results_out(a, b, bias, activation, residual, out)
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (a, b, bias, residual, out)):
+        _core.fail("OP_OUT", "matmul: there is no gradient through out=", [],
+                   "leave out= out, or call it under torch.no_grad()")  # fmt: skip
+    _matmul_out(a, b, bias, activation, residual, out)
+    return out
+
+
+def _explained(
+    a: Tensor, b: Tensor, bias: Any = None, activation: Any = None, residual: Any = None, out: Any = None
+) -> tuple[Defined, tuple[Any, ...]]:
+    if out is None:
+        return _matmul, (a, b, bias, activation, residual)
+    return _matmul_out, (a, b, bias, activation, residual, out)
+
+
+matmul.explained = _explained  # type: ignore[attr-defined]

@@ -1,0 +1,116 @@
+"""graphene.ops.softmax, in fp32, rounded once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from graphene import _core
+from graphene.ops import _kernels
+from graphene.ops._define import Arg, Defined, Definition, check_dtypes, check_tensors
+from graphene.ops._torch import NUMBERS, Tensor, torch
+from graphene.ops._views import divides, merge, output, own, view
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+ALLOWED = (*FLOATS, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
+_NAMES = {number: str(dtype).removeprefix("torch.") for dtype, number in NUMBERS.items()}
+
+
+def results(input: Tensor, dim: int, dtype: Any) -> list[tuple[Any, Any]]:
+    """Shape and dtype of the result, all arguments checked."""
+    check_dtypes("softmax", {"input": input}, FLOATS if dtype is None else ALLOWED)
+    if dtype is not None and dtype not in FLOATS:
+        _core.fail("OP_DTYPE", "softmax: argument 'dtype' is no floating-point type",
+                   ["want: " + ", ".join(map(str, FLOATS)), f"got:  {dtype}"], "pass one of them")  # fmt: skip
+    rank = max(input.dim(), 1)
+    if not -rank <= dim < rank:
+        _core.fail("OP_ARGUMENT", "softmax: argument 'dim' is no dimension of 'input'",
+                   [f"want: {-rank} to {rank - 1}", f"got:  {dim}"], "pass one of its dimensions")  # fmt: skip
+    return [(input.shape, input.dtype if dtype is None else dtype)]
+
+
+def configure(input: Arg, dim: int, dtype: int | None) -> Any:
+    """The recipe of a configuration."""
+    rank = len(input.shape)
+    to = input.dtype if dtype is None else _NAMES[dtype]
+    if rank == 0 or input.dtype not in _kernels.DTYPES or to not in _kernels.DTYPES:
+        return _core.Recipe.torch(f"no kernel computes a softmax of {input.dtype} in {to}")
+    dim %= rank
+    outputs = [output(_kernels.DTYPES[to], *([(0, d)] for d in range(rank)))]
+    if 0 in input.shape:
+        return _core.Recipe(outputs, 1, [])
+    rows = [d for d in range(rank) if d != dim]
+    if dim != rank - 1 and prod(input.shape[dim + 1 :]) != 1:
+        return _core.Recipe.torch("no kernel computes a softmax over a dimension that is not the last")
+    if (input.strides[dim] != 1 and input.shape[dim] != 1) or not merge(input, rows):
+        return _core.Recipe.copy(1, "the elements of a row, or the rows, do not lie one after the other")
+    width, bytes_ = input.shape[dim], input.item_bytes
+    starts = [input.strides[d] * bytes_ for d in rows if input.shape[d] != 1]
+    align = divides(min(16, input.align), width * bytes_, *starts)
+    launches = _kernels.softmax(
+        _kernels.Softmax(prod(input.shape) // width, width, input.dtype, to, align, input.device)
+    )
+    if isinstance(launches, str):
+        return _core.Recipe.torch(launches)
+    views = {name: view(i, own(i, *rows), own(i, dim)) for i, name in enumerate(("input", "output"))}
+    return _core.Recipe(
+        outputs, 1, [(k, [views[x] if isinstance(x, str) else x for x in xs]) for k, xs in launches.kernels]
+    )
+
+
+def reference(input: Tensor, dim: int, dtype: Any) -> Tensor:
+    """PyTorch's, which sums in fp32 and rounds once."""
+    return torch.softmax(input, dim, dtype)
+
+
+def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    """For the gradient: the result."""
+    ctx.save_for_backward(output)
+    ctx.dim, ctx.dtype = inputs[1], inputs[0].dtype
+
+
+def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+    """Y * (g - sum(g * y)), in fp32."""
+    (y,) = ctx.saved_tensors
+    wide = y.dtype if y.dtype == torch.float64 else torch.float32
+    y, g = y.to(wide), g.to(wide)
+    return (y * (g - (g * y).sum(ctx.dim, keepdim=True))).to(ctx.dtype), None, None
+
+
+def cost(input: Tensor, *_: Any) -> int:
+    """Elements."""
+    return int(input.numel())
+
+
+_softmax = Defined(
+    Definition("softmax", "(Tensor input, int dim, ScalarType? dtype=None) -> Tensor", configure, results, reference,
+               cost, save, backward, exact={"input": 1})
+)  # fmt: skip
+_fast = _softmax.core
+_is_compiling = torch.compiler.is_dynamo_compiling
+
+
+def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
+    """``exp(x) / sum(exp(x))`` over a dimension, in fp32, rounded once.
+
+    torch.nn.functional.softmax's arguments: ``dtype`` is what input is converted to before, and the result's. The last
+    dimension of fp16 and bf16 runs on kernels of ours where rows lie one after the other (else they are copied once);
+    anything else on PyTorch's operators.
+
+    Raises LaunchError: OP_DTYPE, OP_ARGUMENT.
+    """
+    if not _is_compiling():
+        y = _fast(input, dim, dtype)
+        if y is not NotImplemented:
+            return y
+    check_tensors("softmax", {"input": input})
+    results(input, dim, dtype)
+    return _softmax(input, dim, dtype)
+
+
+def _explained(input: Tensor, dim: int, dtype: Any = None) -> tuple[Defined, Sequence[Any]]:
+    return _softmax, (input, dim, dtype)
+
+
+softmax.explained = _explained  # type: ignore[attr-defined]

@@ -1,0 +1,55 @@
+"""PyTorch, and what the C++ core asks of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from graphene import _core
+
+try:
+    import torch as _imported
+except ImportError as e:
+    _core.fail("OP_TORCH", "graphene.ops needs PyTorch", [f"why: {e}"], "install torch (docs/operators.md)")
+
+torch: Any = _imported  # type checkers are not asked to read PyTorch
+Tensor = Any  # torch.Tensor
+
+# c10::ScalarType's numbers, as the C interface passes element types.
+NUMBERS: dict[Any, int] = {
+    torch.uint8: 0,
+    torch.int8: 1,
+    torch.int16: 2,
+    torch.int32: 3,
+    torch.int64: 4,
+    torch.float16: 5,
+    torch.float32: 6,
+    torch.float64: 7,
+    torch.bool: 11,
+    torch.bfloat16: 15,
+}
+
+
+def _hand_over() -> None:
+    """Tells the core which of PyTorch's functions answer its questions."""
+    from torch.autograd import forward_ad
+
+    c = torch._C
+    guards = getattr(getattr(c, "_dynamo", None), "guards", None)
+    _core.set_torch(
+        {
+            "tensor": torch.Tensor,
+            "parameter": torch.nn.Parameter,
+            "grad_enabled": torch.is_grad_enabled,
+            "dispatch_modes": c._len_torch_dispatch_stack,
+            "function_modes": c._len_torch_function_stack,
+            "tracing_state": c._get_tracing_state,
+            "requires_grad": torch._C.TensorBase.__dict__.get("requires_grad"),
+            "forward_ad": forward_ad.__dict__,
+            "empty_strided": torch.empty_strided,
+            "empty_strided_cuda": getattr(guards, "_empty_strided_cuda", None),
+            "dtypes": NUMBERS,
+        }
+    )
+
+
+_hand_over()

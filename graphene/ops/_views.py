@@ -1,0 +1,65 @@
+"""Views of arguments, said in terms of their dimensions, for recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from graphene import _core
+from graphene.ops._define import Arg
+
+Extent: TypeAlias = tuple[int, int]  # (tensor, dimension), or (-1, number); a third is a multiple to round up to
+Dim: TypeAlias = tuple[tuple[Extent, ...], tuple[int, ...]]
+
+ONE: Dim = (((-1, 1),), ())  # a dimension of one element
+
+
+def own(tensor: int, *dims: int) -> Dim:
+    """Dimensions of the tensor merged into one; none: one element."""
+    return (tuple((tensor, d) for d in dims), tuple(dims)) if dims else ONE
+
+
+def broadcast(extents: Sequence[Extent]) -> Dim:
+    """So many times the same elements."""
+    return (tuple(extents), ())
+
+
+def view(tensor: int, *dims: Dim) -> tuple[int, tuple[Dim, ...]]:
+    """A view of a tensor: an argument of a recipe's kernel."""
+    return tensor, dims
+
+
+def merge(arg: Arg, dims: Sequence[int]) -> bool:
+    """Whether the dimensions, from the outermost on, lie one after the other: as the core decides it."""
+    following = None
+    for d in reversed(dims):
+        if arg.shape[d] == 1:
+            continue
+        if following is not None and arg.strides[d] != following:
+            return False
+        following = arg.strides[d] * arg.shape[d]
+    return True
+
+
+def output(dtype: str, *dims: Sequence[Any]) -> tuple[str, list[list[Any]]]:
+    """A tensor that a recipe makes, row-major: the extents of each dimension."""
+    return dtype, [list(d) for d in dims]
+
+
+def recipe(outputs: Sequence[Any], returned: int, kernels: Sequence[Any], views: Mapping[str, Any]) -> Any:
+    """A recipe of kernels with the names of their arguments, or numbers."""
+    launches = [(kernel, [views[x] if isinstance(x, str) else x for x in names]) for kernel, names in kernels]
+    return _core.Recipe(outputs, returned, launches)
+
+
+def divides(limit: int, *sizes: int) -> int:
+    """The largest power of two up to `limit` that divides all sizes, in bytes."""
+    n = limit
+    while any(s % n for s in sizes):
+        n //= 2
+    return n
+
+
+def same_shape(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Whether two shapes are equal; sizes may be symbolic."""
+    return len(a) == len(b) and all(x == y for x, y in zip(a, b, strict=True))

@@ -1,0 +1,358 @@
+"""graphene.ops on a GPU: values of every layout, the launch without Python, compiled graphs, captured graphs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import graphene as gr  # noqa: E402
+from graphene import ops  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+ns = torch.ops.graphene
+F = torch.nn.functional
+ACTIVATIONS = {
+    None: lambda x: x, "relu": F.relu, "gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu, "tanh": torch.tanh, "sigmoid": torch.sigmoid,
+}  # fmt: skip
+
+
+def r(*shape: int, dtype: Any = torch.float16, grad: bool = False) -> Any:
+    return torch.randn(*shape, device="cuda", dtype=torch.float32).to(dtype).requires_grad_(grad)
+
+
+def want(a: Any, b: Any, bias: Any = None, activation: str | None = None, residual: Any = None) -> Any:
+    z = a.double() @ b.double()
+    z = z if bias is None else z + bias.double()
+    z = ACTIVATIONS[activation](z)
+    return z if residual is None else z + residual.double()
+
+
+def close(got: Any, ref: Any, k: int = 1) -> None:
+    """Rounded once: half an ulp, and what fp32 sums over k may be off."""
+    assert got.shape == ref.shape
+    ulp = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7, torch.float32: 2.0**-23}[got.dtype]
+    error = (got.double() - ref.double()).abs()
+    assert (error <= 0.51 * ulp * ref.abs() + 1e-5 * max(k, 1) ** 0.5 + 1e-6).all(), error.max().item()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("ta", "tb"), [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(64, 64, 64), (256, 384, 512), (33, 65, 129), (1, 8, 72), (130, 1, 1), (77, 88, 264)]
+)
+def test_matmul_orders_and_sizes(dtype: Any, ta: bool, tb: bool, m: int, n: int, k: int) -> None:
+    a = r(k, m, dtype=dtype).T if ta else r(m, k, dtype=dtype)
+    b = r(n, k, dtype=dtype).T if tb else r(k, n, dtype=dtype)
+    close(ops.matmul(a, b), want(a, b), k)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("n", [64, 51])
+def test_matmul_epilogues(activation: str | None, n: int) -> None:
+    a, b, bias, residual = r(96, 128), r(128, n), r(n), r(96, n)
+    close(ops.matmul(a, b, bias, activation, residual), want(a, b, bias, activation, residual), 128)
+    close(ops.matmul(a, b, bias, activation), want(a, b, bias, activation), 128)
+    close(ops.matmul(a, b, None, activation, residual), want(a, b, None, activation, residual), 128)
+
+
+@pytest.mark.parametrize(
+    ("sa", "sb"),
+    [((3, 40, 64), (64, 48)), ((3, 40, 64), (3, 64, 48)), ((2, 3, 40, 64), (64, 48)), ((2, 3, 40, 64), (2, 3, 64, 48)),
+     ((40, 64), (5, 64, 48)), ((2, 3, 40, 64), (3, 64, 48)), ((4, 1, 40, 64), (1, 5, 64, 48)), ((64,), (64, 48)),
+     ((40, 64), (64,)), ((64,), (64,)), ((3, 40, 64), (64,)), ((64,), (3, 64, 48)), ((1, 40, 64), (3, 64, 48))],
+)  # fmt: skip
+def test_matmul_batches_and_vectors(sa: tuple[int, ...], sb: tuple[int, ...]) -> None:
+    a, b = r(*sa), r(*sb)
+    close(ops.matmul(a, b), want(a, b), 64)
+    if len(sb) > 1:
+        bias, residual = r(sb[-1]), r(*torch.matmul(a, b).shape)
+        close(ops.matmul(a, b, bias, "relu", residual), want(a, b, bias, "relu", residual), 64)
+
+
+def test_matmul_views_are_read_as_they_lie() -> None:
+    big = r(200, 300)
+    qkv = r(4, 10, 3, 8, 16)
+    q, k = qkv[:, :, 0].transpose(1, 2), qkv[:, :, 1].transpose(1, 2)
+    views = [
+        (big[:64, :128], r(128, 40)), (big[3:67, 5:133], r(128, 40)), (big[::2, :64], r(64, 40)),
+        (big[:64, :128], big[:128, 8:48]), (r(3, 64, 128)[:, :, 64:], r(64, 40)),
+        (r(64, 3, 128).transpose(0, 1), r(3, 128, 40)),
+    ]  # fmt: skip
+    for a, b in views:
+        close(ops.matmul(a, b), want(a, b), 128)
+        assert "copied" not in ops.explain(ops.matmul, a, b)
+    close(ops.matmul(q, k.mT), want(q, k.mT), 16)
+    for a in (big[:64, :256:2], r(64, 1).expand(64, 128), r(1, 128).expand(64, 128)):
+        b = r(128, 40)
+        close(ops.matmul(a, b), want(a, b), 150)
+        assert "a is copied first" in ops.explain(ops.matmul, a, b)
+    a, b, row = r(64, 128), r(128, 40), r(40)
+    close(ops.matmul(a, b, residual=row.expand(64, 40)), want(a, b, residual=row.expand(64, 40)), 128)
+
+
+def test_matmul_out() -> None:
+    a, b = r(64, 128), r(128, 40)
+    for out in (torch.empty(64, 40, device="cuda", dtype=torch.half), r(64, 80)[:, 3:43], r(40, 64).T):
+        assert ops.matmul(a, b, out=out) is out
+        close(out, want(a, b), 128)
+    with pytest.raises(gr.LaunchError) as e:
+        ops.matmul(a, b[:, :40], out=a[:, :40])
+    assert e.value.code == "LAUNCH_OVERLAP"
+    other = r(64, 40)
+    ops.matmul(a, b, out=other)
+    shared = r(64 * 128 + 64 * 40)
+    x, y = shared[: 64 * 128].view(64, 128), shared[64 * 128 - 8 : 64 * 128 - 8 + 64 * 40].view(64, 40)
+    with pytest.raises(gr.LaunchError):
+        ops.matmul(x, b, out=y)
+
+
+def test_matmul_without_elements() -> None:
+    shapes = (((0, 64), (64, 8)), ((8, 64), (64, 0)), ((8, 0), (0, 8)), ((0, 8, 64), (64, 8)), ((3, 8, 0), (3, 0, 8)))
+    for sa, sb in shapes:
+        a, b = r(*sa), r(*sb)
+        got = ops.matmul(a, b, r(sb[-1]), "relu")
+        assert got.shape == torch.matmul(a, b).shape
+    bias = r(8)
+    close(ops.matmul(r(8, 0), r(0, 8), bias), bias.expand(8, 8))
+
+
+def test_other_types_run_on_pytorchs_operators() -> None:
+    a, b, bias = r(32, 48, dtype=torch.float32), r(48, 16, dtype=torch.float32), r(16, dtype=torch.float32)
+    torch.testing.assert_close(ops.matmul(a, b, bias, "relu"), F.relu(a @ b + bias))
+    assert "PyTorch's operators" in ops.explain(ops.matmul, a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize(
+    "shape", [(5, 768), (3, 4, 1024), (2, 1000), (7, 33), (4, 1), (2, 8192), (1, 40000), (0, 64), (300, 64)]
+)
+def test_norms(dtype: Any, shape: tuple[int, ...]) -> None:
+    x, e, w, b = r(*shape, dtype=dtype), r(*shape, dtype=dtype), r(shape[-1], dtype=dtype), r(shape[-1], dtype=dtype)
+    n = shape[-1:]
+    tolerance = {
+        "rtol": 2.0**-7 if dtype == torch.bfloat16 else 2e-3,
+        "atol": 2e-2 if dtype == torch.bfloat16 else 2e-3,
+    }
+
+    def same(got: Any, ref: Any) -> None:
+        torch.testing.assert_close(got.double(), ref, **tolerance)
+
+    for weight, bias in ((w, b), (w, None), (None, None)):
+        dw, db = (t if t is None else t.double() for t in (weight, bias))
+        same(ops.layer_norm(x, n, weight, bias), F.layer_norm(x.double(), n, dw, db))
+        s = x.double() + e.double()
+        same(ops.layer_norm(x, n, weight, bias, residual=e), F.layer_norm(s, n, dw, db))
+        y, total = ops.layer_norm(x, n, weight, bias, residual=e, return_sum=True)
+        same(y, F.layer_norm(s, n, dw, db))
+        torch.testing.assert_close(total, x + e)
+        if bias is None:
+            same(ops.rms_norm(x, n, weight, 1e-6), F.rms_norm(x.double(), n, dw, 1e-6))
+            y, total = ops.rms_norm(x, n, weight, 1e-6, residual=e, return_sum=True)
+            same(y, F.rms_norm(s, n, dw, 1e-6))
+            torch.testing.assert_close(total, x + e)
+    same(ops.softmax(x, -1), torch.softmax(x.double(), -1))
+
+
+def test_norms_of_views() -> None:
+    x, w, b = r(40, 256), r(128), r(128)
+    for v in (x[:, :128], x[3:30:2, 128:], x[:, 5:133], r(128, 40).T, r(3, 5, 128).transpose(0, 1), x[:, ::2]):
+        n = v.shape[-1:]
+        torch.testing.assert_close(ops.layer_norm(v, n, w, b), F.layer_norm(v, n, w, b), rtol=2e-3, atol=2e-3)
+        torch.testing.assert_close(ops.softmax(v, -1), torch.softmax(v, -1), rtol=2e-3, atol=1e-4)
+        for dim in range(v.dim()):
+            torch.testing.assert_close(ops.softmax(v, dim), torch.softmax(v, dim), rtol=2e-3, atol=1e-4)
+    torch.testing.assert_close(ops.softmax(x, -1, torch.float32), torch.softmax(x, -1, torch.float32))
+    two = r(6, 4, 32)
+    got = ops.layer_norm(two, (4, 32), r(4, 32) * 0 + 1, r(4, 32) * 0)
+    torch.testing.assert_close(got, F.layer_norm(two, (4, 32)), rtol=2e-3, atol=2e-3)
+
+
+def entered_python(f: Callable[[], Any]) -> list[str]:
+    """Names of Python functions that run during a call, besides `f`."""
+    names: list[str] = []
+
+    def note(frame: Any, event: str, _: Any) -> None:
+        if event == "call":
+            names.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        f()
+    finally:
+        sys.setprofile(None)
+    return [n for n in names if n not in ("<lambda>", "is_dynamo_compiling", "__call__")]
+
+
+@pytest.mark.parametrize("grad_mode", [True, False])
+def test_only_the_first_call_of_a_configuration_enters_python(grad_mode: bool) -> None:
+    a, b, bias = r(64, 128), r(128, 40), r(40)
+    rows, w = r(64, 512), r(512)
+    calls = {
+        "matmul": lambda: ops.matmul(a, b, bias, "relu"), "layer_norm": lambda: ops.layer_norm(rows, (512,), w, w),
+        "rms_norm": lambda: ops.rms_norm(rows, (512,), w), "softmax": lambda: ops.softmax(rows, -1),
+    }  # fmt: skip
+    with torch.set_grad_enabled(grad_mode):
+        for name, f in calls.items():
+            f()
+            assert entered_python(f) == [name], name
+        forward = {
+            "matmul": lambda: ns.matmul_forward.default(a, b, bias, "relu"),
+            "layer_norm": lambda: ns.layer_norm_forward.default(rows, [512], w, w),
+            "softmax": lambda: ns.softmax_forward.default(rows, -1),
+        }
+        for name, f in forward.items():
+            f()
+            assert entered_python(f) == [], name
+    op = ops._matmul._matmul.core
+    before = op.configured
+    for m in (64, 65, 70, 100, 127):  # of one class, none a form that was seen
+        a2 = r(m, 128)
+        close(ops.matmul(a2, b, bias, "relu"), want(a2, b, bias, "relu"), 128)
+    assert op.configured - before <= 1
+
+
+def test_dispatcher_gives_the_same() -> None:
+    a, b, bias, e = r(64, 128), r(128, 40), r(40), r(64, 40)
+    for args in ((a, b), (a, b, bias), (a, b, bias, "gelu"), (a, b, None, "relu", e), (a[:, ::2], b[:64])):
+        assert torch.equal(ns.matmul(*args), ops.matmul(*args))
+        assert torch.equal(ns.matmul_forward(*args), ops.matmul(*args))
+    x, w = r(20, 512), r(512)
+    assert torch.equal(ns.layer_norm(x, [512], w, w), ops.layer_norm(x, 512, w, w))
+    y, s = ns.add_layer_norm(x, [512], x, w, w)
+    both = ops.layer_norm(x, 512, w, w, residual=x, return_sum=True)
+    assert torch.equal(y, both[0])
+    assert torch.equal(s, both[1])
+    assert torch.equal(ns.softmax(x, -1), ops.softmax(x, -1))
+    with pytest.raises(RuntimeError, match=r"\[OP_SHAPE\]"):
+        ns.matmul_forward(a, a)
+    out = torch.empty(64, 40, device="cuda", dtype=torch.half)
+    assert ns.matmul_out(a, b, bias, "relu", e, out) is None
+    assert torch.equal(out, ops.matmul(a, b, bias, "relu", e))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_opcheck(grad: bool) -> None:
+    g = {"grad": grad}
+    torch.library.opcheck(ns.matmul.default, (r(16, 32, **g), r(32, 24, **g), r(24, **g), "gelu", r(16, 24, **g)))
+    torch.library.opcheck(ns.matmul.default, (r(2, 16, 32, **g), r(32, 24, **g)))
+    torch.library.opcheck(ns.layer_norm.default, (r(16, 64, **g), [64], r(64, **g), r(64, **g)))
+    torch.library.opcheck(ns.add_layer_norm.default, (r(16, 64, **g), [64], r(16, 64, **g), r(64, **g), r(64, **g)))
+    torch.library.opcheck(ns.rms_norm.default, (r(16, 64, **g), [64], r(64, **g)))
+    torch.library.opcheck(ns.softmax.default, (r(16, 64, **g), -1))
+    if not grad:
+        torch.library.opcheck(ns.matmul_forward.default, (r(16, 32), r(32, 24)))
+        torch.library.opcheck(ns.matmul_out.default, (r(16, 32), r(32, 24), None, None, None, r(16, 24)))
+
+
+def model(x: Any, w: Any, bias: Any, g: Any) -> Any:
+    h = ops.matmul(x, w.T, bias, "gelu")
+    y, s = ops.layer_norm(h, g.shape, g, g, residual=x, return_sum=True)
+    return ops.softmax(y, -1) + ops.rms_norm(s, g.shape, g)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_compile_without_breaks(grad: bool) -> None:
+    args = [r(64, 128, grad=grad), r(128, 128, grad=grad), r(128, grad=grad), r(128, grad=grad)]
+    compiled = torch.compile(model, fullgraph=True)
+    got, ref = compiled(*args), model(*args)
+    torch.testing.assert_close(got, ref, rtol=4e-3, atol=4e-3)
+    if grad:
+        up = r(64, 128)
+        mine = torch.autograd.grad(got, args, up)
+        theirs = torch.autograd.grad(ref, args, up)
+        for p, q in zip(mine, theirs, strict=True):
+            torch.testing.assert_close(p, q, rtol=2e-2, atol=5e-2)
+
+
+def test_gradients() -> None:
+    for activation in ACTIVATIONS:
+        args = [r(3, 20, 64, grad=True), r(64, 40, grad=True), r(40, grad=True), r(3, 20, 40, grad=True)]
+        up = r(3, 20, 40)
+        got = torch.autograd.grad(ops.matmul(args[0], args[1], args[2], activation, args[3]), args, up)
+        wide = [a.detach().double().requires_grad_() for a in args]
+        ref = torch.autograd.grad(want(wide[0], wide[1], wide[2], activation, wide[3]), wide, up.double())
+        for p, q in zip(got, ref, strict=True):
+            assert p.dtype == torch.float16
+            torch.testing.assert_close(p.double(), q, rtol=1e-2, atol=6e-2)
+
+
+def test_graph_capture() -> None:
+    x, w, bias, g = r(64, 128), r(128, 128), r(128), r(128)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        model(x, w, bias, g)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = model(x, w, bias, g)
+    for _ in range(3):
+        x.copy_(r(64, 128))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(y, model(x, w, bias, g))
+
+
+def test_streams() -> None:
+    x, w = r(2048, 2048), r(2048, 2048)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(20_000_000)
+        x.mul_(2)
+        y = ops.matmul(x, w)
+    torch.cuda.current_stream().wait_stream(side)
+    close(y, want(x, w), 2048)
+
+
+def test_the_direct_way_allocates_as_pytorch_does() -> None:
+    """Results come from PyTorch's allocator: they can be recorded on streams, and are inference tensors where due."""
+    a, b = r(64, 128), r(128, 40)
+    before = torch.cuda.memory_allocated()
+    y = ops.matmul(a, b)
+    assert torch.cuda.memory_allocated() - before == y.numel() * 2 // 512 * 512 + (512 if y.numel() * 2 % 512 else 0)
+    y.record_stream(torch.cuda.Stream())
+    assert y.is_contiguous()
+    assert not y.requires_grad
+    with torch.inference_mode():
+        assert ops.matmul(a, b).is_inference()
+
+
+def test_modes_and_transformations_see_the_operator() -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen: list[str] = []
+
+    class Note(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    a, b = r(16, 32), r(32, 24)
+    ops.matmul(a, b)
+    with Note():
+        ops.matmul(a, b)
+    assert seen == ["graphene.matmul_forward.default"]
+    close(torch.vmap(lambda x: ops.matmul(x, b))(r(3, 16, 32) * 0 + a), want(a, b).expand(3, 16, 24), 32)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        assert ops.matmul(a.float(), b).dtype == torch.bfloat16
+
+
+def test_errors_on_the_direct_way() -> None:
+    a, b = r(16, 32), r(32, 24)
+    for bad, code in (
+        (lambda: ops.matmul(a, b.float()), "OP_DTYPE"), (lambda: ops.matmul(a, a), "OP_SHAPE"),
+        (lambda: ops.matmul(a, b.cpu()), "OP_DEVICE"), (lambda: ops.matmul(a, b, activation="swish"), "OP_ARGUMENT"),
+        (lambda: ops.matmul(a, b, r(23)), "OP_SHAPE"), (lambda: ops.layer_norm(a, (31,)), "OP_SHAPE"),
+        (lambda: ops.softmax(a, 2), "OP_ARGUMENT"), (lambda: ops.matmul(a, b, out=r(16, 23)), "OP_OUT"),
+    ):  # fmt: skip
+        for _ in range(2):
+            with pytest.raises(gr.LaunchError) as e:
+                bad()
+            assert e.value.code == code
