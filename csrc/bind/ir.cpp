@@ -1,3 +1,5 @@
+#include <pybind11/gil_safe_call_once.h>
+
 #include <limits>
 #include <unordered_map>
 
@@ -216,7 +218,12 @@ std::vector<std::string> assigned_names(const std::vector<std::vector<Expr>>& co
   if (!f.frame) return out;
   py::list ranks;
   for (const auto& level : coords) ranks.append(level.size());
-  static py::handle read = py::object(py::module_::import("graphene._names").attr("assigned")).release();
+  // Importing runs Python, which may hand the interpreter to a thread that comes here too: no guard may be held then.
+  PYBIND11_CONSTINIT static py::gil_safe_call_once_and_store<py::object> found;
+  const py::object& read = found
+                               .call_once_and_store_result(
+                                   [] { return py::object(py::module_::import("graphene._names").attr("assigned")); })
+                               .get_stored();
   const py::object names = read(f.frame, py::tuple(ranks));
   for (const py::handle n : names) out.push_back(n.cast<std::string>());
   return out;
