@@ -5,6 +5,10 @@ from graphene.kernels._rows import RowTile
 from graphene.kernels.elementwise import ElementwiseConfig, elementwise_kernel, select_elementwise
 from graphene.kernels.flash_attention import flash_fwd
 from graphene.kernels.fused_mlp import fused_mlp
+from graphene.kernels.gemm import GemmConfig, gemm_launches, gemm_workspaces, run_gemm
+from graphene.kernels.gemm_helpers import gemm_pad, gemm_reduce
+from graphene.kernels.gemm_select import select_gemm
+from graphene.kernels.gemm_sm70 import gemm_sm70
 from graphene.kernels.gemm_sm80 import gemm_sm80
 from graphene.kernels.layernorm import layernorm, layernorm_kernel
 from graphene.kernels.norm_backward import (
@@ -21,6 +25,7 @@ from graphene.kernels.transpose import TransposeConfig, select_transpose, transp
 
 __all__ = [
     "ElementwiseConfig",
+    "GemmConfig",
     "NormColumnsConfig",
     "NormConfig",
     "ReductionConfig",
@@ -30,7 +35,12 @@ __all__ = [
     "elementwise_kernel",
     "flash_fwd",
     "fused_mlp",
+    "gemm_launches",
+    "gemm_pad",
+    "gemm_reduce",
+    "gemm_sm70",
     "gemm_sm80",
+    "gemm_workspaces",
     "layernorm",
     "layernorm_backward_kernel",
     "layernorm_kernel",
@@ -38,7 +48,9 @@ __all__ = [
     "reduction_kernel",
     "rmsnorm_backward_kernel",
     "rmsnorm_kernel",
+    "run_gemm",
     "select_elementwise",
+    "select_gemm",
     "select_norm",
     "select_norm_columns",
     "select_reduction",

@@ -63,7 +63,9 @@ class Result:
     ) -> None:
         self.dtype, self.batch, self.parts = dtype, batch, parts
         self.align_bytes = self.vector(dtype, align_bytes) * dtype.bits // 8
-        self.matrices, self.scalars, self.bias = {}, {}, None
+        self.matrices: dict[str, Any] = {}
+        self.scalars: dict[str, Any] = {}
+        self.bias: Any = None
         if "bias" in has:
             self.bias = gr.input("bias", gr.Layout(size[1]), dtype, align_bytes=self.align_bytes)
         if "residual" in has:
@@ -78,6 +80,11 @@ class Result:
     def vector(dtype: DType, align_bytes: int) -> int:
         """How many elements are stored at once."""
         return max(min(align_bytes, 16 if dtype.bits <= 16 else dtype.bits // 4) * 8 // dtype.bits, 1)
+
+    @property
+    def through_shared_memory(self) -> bool:
+        """Whether `store` takes the memory of `over`."""
+        return self.dtype.bits <= 16
 
     def tile(self, part: Any, z: Any, at: tuple[Any, Any], sizes: list[int]) -> None:
         """From now on the tile that a block computes: of a part of k, of a member of the batch, at (bm, bn)."""
@@ -123,7 +130,7 @@ class Result:
         if "beta" in self.scalars:
             loaded["C"] = piece("rC")
         sources = {n: self.matrices[n] for n in loaded}
-        if self.dtype.bits <= 16:  # whole lines of these meet in shared memory too; the result replaces the first
+        if self.through_shared_memory:  # whole lines of these meet in shared memory too; the result replaces the first
             swizzle, stages = gr.swizzle(BN, self.dtype), max(len(loaded), 1)
             shared = gr.alloc("sC", [BM, BN], self.dtype, gr.SH, stages=stages, swizzle=swizzle, over=over)
             for stage, (name, t) in enumerate(sources.items()):

@@ -151,8 +151,9 @@ def gemm_sm80(
                         next_stage()
                     fragments((j + 1) % KB)
                     gr.matmul(acc[wm, wn], a.ready(j), b.ready(j).T, atom=mma)
-            if asynchronous:
-                gr.wait(CP, pending=0)
-            gr.barrier()
+            if result.through_shared_memory:  # where the stages are
+                if asynchronous:
+                    gr.wait(CP, pending=0)
+                gr.barrier()
         result.store(acc, None if split_k else epilogue, mma.c, my, threads, over=[a.shared, b.shared])
     return kernel

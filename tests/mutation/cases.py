@@ -30,6 +30,9 @@ from graphene.kernels import (
     TransposeConfig,
     flash_fwd,
     fused_mlp,
+    gemm_pad,
+    gemm_reduce,
+    gemm_sm70,
     gemm_sm80,
     layernorm,
     layernorm_kernel,
@@ -260,6 +263,68 @@ def _() -> Case:
     x, y = normal(0, 2, 6, 70), normal(1, 2, 6)
     kernel = kernels.elementwise_kernel(lambda x, y: gr.max(x, y), config)
     return Case(kernel, [lambda: [x, y, np.zeros_like(x)]], {"B": 2, "M": 6, "N": 70})
+
+
+def terms() -> Callable[..., Any]:
+    """An epilogue that tells its arguments apart."""
+    return lambda x, *more: gr.max(sum((t * (2 + i) for i, t in enumerate(more)), x), -9)
+
+
+@case("gemm_sm80, through registers")
+def _() -> Case:
+    """Odd sizes; lines along m and n; a residual; rows of tiles in groups."""
+    m, n, k = 71, 45, 169
+    a, b, bias, residual = normal(0, k, m).T, normal(1, k, n).T, normal(2, n), normal(3, m, n)
+    kernel = gemm_sm80(32, 32, 32, 3, terms(), warps=(2, 2), order="NT", align=(2, 2, 2), residual=True, group=2)
+    return Case(kernel, [lambda: [a, b, bias, residual, np.zeros((m, n), np.float16)]], {"M": 33, "N": 33, "K": 65})
+
+
+@case("gemm_sm80, batched parts of k")
+def _() -> Case:
+    a, b = normal(0, 2, 35, 208), normal(1, 2, 208, 36)
+    kernel = gemm_sm80(
+        32, 32, 32, 2, None, warps=(2, 2), align=(16, 8, 8), order="TT", b_as_kn=True, batched=True, split_k=True
+    )
+    sizes = {"batch": 2, "S": 2, "M": 33, "N": 36, "K": 136}
+    return Case(kernel, [lambda: [a, b, np.zeros((3, 2, 35, 36), np.float32)]], sizes)
+
+
+@case("gemm_sm80, tf32")
+def _() -> Case:
+    """Longer lines than there are elements, zeros behind them; C is an input too."""
+    a, b, c = (normal(i, *s).astype(np.float32) for i, s in enumerate([(35, 92), (90, 40), (35, 36)]))
+    a[:, 90:] = 0
+    kernel = gemm_sm80(
+        32, 32, 16, 3, terms(), warps=(2, 2), order="TN", dtype=gr.fp32, bias=False, alpha=True, beta=True,
+        padded=(True, False), align=(16, 4, 8),
+    )  # fmt: skip
+    b = np.ascontiguousarray(b[:, :36].T)
+    return Case(kernel, [lambda: [a, b, c.copy(), 0.5, 0.25]], {"M": 33, "N": 34, "K": 50, "length_A": 52})
+
+
+@case("gemm_sm70")
+def _() -> Case:
+    m, n, k = 70, 36, 76
+    a, b, bias = normal(0, m, k), normal(1, n, k), normal(2, n)
+    kernel = gemm_sm70(32, 32, 32, warps=(2, 2), align=(8, 8, 4))
+    return Case(kernel, [lambda: [a, b, bias, np.zeros((m, n), np.float16)]], {"M": 36, "N": 36, "K": 76})
+
+
+@case("gemm_pad")
+def _() -> Case:
+    a, b = normal(0, 2, 11, 21), normal(1, 2, 5, 259)
+    kernel = gemm_pad("AB", batched=True)
+    sizes = {"batch": 2, "lines_A": 9, "length_A": 3, "padded_A": 8, "lines_B": 3, "length_B": 257, "padded_B": 264}
+    return Case(kernel, [lambda: [a, np.ones((2, 11, 24), np.float16), b, np.ones((2, 5, 264), np.float16)]], sizes)
+
+
+@case("gemm_reduce")
+def _() -> Case:
+    w = normal(0, 3, 3, 10, 136).astype(np.float32)
+    bias, residual, c = normal(1, 134), normal(2, 3, 10, 134), normal(3, 3, 10, 134)
+    kernel = gemm_reduce(terms(), align=4, batched=True, bias=True, residual=True, alpha=True, beta=True)
+    sizes = {"batch": 2, "S": 2, "M": 9, "N": 130, "columns": 132}
+    return Case(kernel, [lambda: [w, bias, residual, c.copy(), 0.5, 0.25]], sizes)
 
 
 @case("fused_mlp")
