@@ -48,7 +48,8 @@ def select_norm(
     device may have. `options`: further fields of NormConfig.
     """
     tensors = 2 if options.get("residual") else 1
-    return NormConfig(select_tile(rows, width, dtype, tensors, align_bytes, shared_bytes), dtype, **options)
+    columns = options.get("gamma", True) + options.get("beta", True)
+    return NormConfig(select_tile(rows, width, dtype, tensors, columns, align_bytes, shared_bytes), dtype, **options)
 
 
 class NormArguments:

@@ -31,7 +31,8 @@ class RowTile:
     `threads`: side by side along one row, a power of two up to 32 or whole warps. `rows`: of a block. `vector`:
     neighbouring elements that a thread reads by one instruction; it divides the width and every row's stride. `keep`:
     where a row stays between passes, "registers", "shared" or "memory" (it is read again); one row a block unless
-    "registers". Raises VerifyError KERNEL_ARGUMENT for values that do not fit.
+    "registers". `evict`: what the L2 cache shall do with what is copied to shared memory; "evict_last" makes room for
+    the reads of a large matrix by writing results early. Raises VerifyError KERNEL_ARGUMENT for values that do not fit.
     """
 
     width: int
@@ -39,12 +40,14 @@ class RowTile:
     rows: int = 1
     vector: int = 8
     keep: str = "registers"
+    evict: str = "default"
 
     def __post_init__(self) -> None:
         size("RowTile", "width", self.width)
         size("RowTile", "threads", self.threads, most=1024)
         size("RowTile", "rows", self.rows, most=1024)
         choice("RowTile", "keep", self.keep, ("registers", "shared", "memory"))
+        choice("RowTile", "evict", self.evict, ("default", "evict_first", "evict_last", "evict_unchanged"))
         whole = self.threads in (1, 2, 4, 8, 16) or self.threads % 32 == 0
         together = self.threads * self.rows
         if not whole or together > 1024 or (self.threads > 1 and together % 32):
@@ -71,30 +74,42 @@ class RowTile:
 
 
 def select_tile(
-    rows: int, width: int, dtype: gr.DType, tensors: int = 1, align_bytes: int = 16, shared_bytes: int = 99 * 1024
+    rows: int,
+    width: int,
+    dtype: gr.DType,
+    tensors: int = 1,
+    columns: int = 0,
+    align_bytes: int = 16,
+    shared_bytes: int = 99 * 1024,
 ) -> RowTile:
-    """The tile for `rows` rows of `width` elements of `tensors` matrices.
+    """The tile for `rows` rows of `width` elements of `tensors` matrices and `columns` vectors of factors or addends.
 
-    `align_bytes`: what addresses and row strides in bytes are multiples of. `shared_bytes`: what a block may have.
+    `align_bytes`: what addresses and row strides in bytes are multiples of. `shared_bytes`: what a block may have. The
+    bounds are measured (benchmarks/norms_bench.py, H200).
     """
     elem_bytes = dtype.bits // 8
     vector = math.gcd(width * elem_bytes, align_bytes, 16) // elem_bytes
     vectors = width // vector
-    row_bytes = tensors * width * elem_bytes
+    row_kib = width * elem_bytes / 1024
+    large = rows * row_kib > 64 * 1024  # more than the L2 cache holds
     if vectors <= 32:
         threads = 1 << (vectors - 1).bit_length()
         few = 1 << max(rows - 1, 0).bit_length()
         return RowTile(width, threads, max(32 // threads, min(128 // threads, few)), vector)
-    if row_bytes <= 24 * 1024 and width <= 32 * 512:
-        each = 8 if width <= 1024 else 16 if width <= 4096 else 32  # elements a thread holds
-        threads = _whole_warps(math.ceil(vectors / max(1, each // tensors // vector)))
-        return RowTile(width, threads, 1, vector)
-    keep = "shared" if row_bytes <= shared_bytes - 1024 else "memory"
-    return RowTile(width, 512 if 2 * row_bytes <= shared_bytes or keep == "memory" else 1024, 1, vector, keep)
+    if tensors * row_kib <= (7 if large else 12):
+        each = (16 if columns else 64) if row_kib <= 2 else 32 if row_kib <= 8 else 64  # bytes that a thread holds
+        runs = max(1, each // tensors // (vector * elem_bytes))
+        return RowTile(width, min(1024, _whole_warps(math.ceil(vectors / runs))), 1, vector)
+    evict = "evict_last" if large else "default"
+    if tensors * row_kib * 1024 > shared_bytes - 1024:
+        return RowTile(width, 512, 1, vector, "memory")
+    if tensors * row_kib <= 16:
+        return RowTile(width, 256, 1, vector, "shared", evict)
+    return RowTile(width, 512 if tensors * row_kib <= (96 if columns > 1 else 40) else 1024, 1, vector, "shared", evict)
 
 
 def _whole_warps(threads: int) -> int:
-    return min(1024, math.ceil(threads / 32) * 32)
+    return math.ceil(threads / 32) * 32
 
 
 def declare_rows(declare: Callable[..., gr.Tensor], name: str, M: Any, tile: RowTile, dtype: gr.DType) -> gr.Tensor:
@@ -110,7 +125,7 @@ class Rows:
         self.tile = tile
         (self.block,) = gr.blocks(gr.ceil_div(M, tile.rows)).indices()
         self.threads = gr.threads(tile.threads * tile.rows)
-        self._unroll = 8 if tile.threads <= 512 else 4
+        self._unroll = 8 if tile.threads <= 512 else 2
         self.v = self.fragment("v", tile.rows, gr.fp32)
 
     def fragment(self, name: str, rows: int, dtype: gr.DType) -> gr.Tensor:
@@ -158,11 +173,13 @@ class Rows:
         kept, copy = [], None
         for x in tensors:
             size = self.tile.vector * x.dtype.bits // 8
-            atom: Any = (self.atom("ld.global.nc", x.dtype), gr.atom("st.shared.b16"))
-            if size > 2:
-                atom = copy = gr.atom("cp.async.cg.16" if size == 16 else f"cp.async.ca.{size}")
             kept.append(gr.alloc("row", [1, self.tile.width], x.dtype, gr.SH))
-            gr.move(kept[-1], self.of(x), on=self.threads, atom=atom)
+            if size > 2:
+                copy = gr.atom("cp.async.cg.16" if size == 16 else f"cp.async.ca.{size}")
+                gr.move(kept[-1], self.of(x), on=self.threads, atom=copy, evict=self.tile.evict)
+            else:  # too narrow for an asynchronous copy
+                through = self.atom("ld.global.nc", x.dtype), gr.atom("st.shared.b16")
+                gr.move(kept[-1], self.of(x), on=self.threads, atom=through)
         if copy is not None:  # one group for all of them
             gr.commit(copy)
             gr.wait(copy, pending=0)
