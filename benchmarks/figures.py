@@ -48,7 +48,8 @@ def machine() -> dict[str, object]:
         try:
             out[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            continue
+            if package == "graphene-ir":  # built in place
+                out[package] = gr.__version__
     return out
 
 

@@ -7,6 +7,7 @@ python tools/generate_docs.py --check   # say what is out of date, write nothing
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import re
 import sys
@@ -122,6 +123,26 @@ def atoms() -> str:
     return "\n".join(out + map_section()) + "\n"
 
 
+def notebook() -> str:
+    """examples/tutorial.ipynb: the page docs/tutorial.md, its Python as cells; their outputs stand in the page."""
+    page = (DOCS / "tutorial.md").read_text()
+    cells: list[dict[str, object]] = []
+    for i, part in enumerate(re.split(r"```python\n(.*?)```\n", page, flags=re.DOTALL)):
+        if i % 2 == 0:  # what the cell before shows is left out, links are as seen from examples/
+            part = re.sub(r"```text\n.*?```\n|!\[.*?\]\(.*?\)\n", "", part, flags=re.DOTALL)
+            part = re.sub(r"\]\((\w+\.md)", r"](../docs/\1", part)
+        lines = part.strip().splitlines(keepends=True)
+        if not lines:
+            continue
+        cell: dict[str, object] = {"cell_type": "code" if i % 2 else "markdown", "id": f"part-{i}", "metadata": {}}
+        if i % 2:
+            cell |= {"execution_count": None, "outputs": []}
+        cells.append(cell | {"source": lines})
+    spec = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    text = {"cells": cells, "metadata": {"kernelspec": spec}, "nbformat": 4, "nbformat_minor": 5}
+    return json.dumps(text, indent=1) + "\n"
+
+
 def pages() -> dict[str, str]:
     """File name under docs/ -> text."""
     mma = gr.atom("mma.m16n8k16.f32.f16")
@@ -129,6 +150,7 @@ def pages() -> dict[str, str]:
         "errors.md": errors(),
         "atoms.md": atoms(),
         "img/mma_c.svg": gr.svg(mma.c),
+        "../examples/tutorial.ipynb": notebook(),
         **{f"img/atoms/{file}.svg": slim(gr.svg(o)) for file, (o, _) in maps().items() if picture(o)},
     }
 

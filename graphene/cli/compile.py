@@ -21,7 +21,9 @@ def _value(node: ast.expr, names: dict[str, Any]) -> Any:
     """Literals, names that are known, their attributes, and calls of them: what an argument may be."""
     if isinstance(node, ast.Name):
         if node.id not in names:
-            raise KernelSyntaxError(f"{node.id!r} is not known: dtypes and what graphene.kernels exports are")
+            raise KernelSyntaxError(
+                f"{node.id!r} is not known: dtypes, epilogues and what graphene.kernels exports are"
+            )
         return names[node.id]
     if isinstance(node, ast.Attribute) and not node.attr.startswith("_"):
         return getattr(_value(node.value, names), node.attr)
@@ -33,8 +35,15 @@ def _value(node: ast.expr, names: dict[str, Any]) -> Any:
             *(_value(a, names) for a in node.args), **{str(k.arg): _value(k.value, names) for k in node.keywords}
         )
     if isinstance(node, ast.Tuple | ast.List):
-        return [_value(x, names) for x in node.elts]
-    return ast.literal_eval(node)
+        values = [_value(x, names) for x in node.elts]
+        return tuple(values) if isinstance(node, ast.Tuple) else values
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        text = ast.unparse(node)
+        raise KernelSyntaxError(
+            f"{text!r} is neither a literal nor a call: write a function in a file of yours"
+        ) from None
 
 
 def _factory(text: str, names: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -53,18 +62,21 @@ def _factory(text: str, names: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 def read_kernel(text: str) -> Any:
     """The kernel that a word of the command line names.
 
-    ``gemm_sm80``, ``gemm_sm80(BM=128)``: a function of graphene.kernels; ``package.module:function(...)`` and
+    ``gemm_sm80``, ``gemm_sm80(BM=128, epilogue=linear("gelu", bias=True))``: a function of graphene.kernels;
+    ``package.module:function(...)`` and
     ``file.py:function(...)``: one of your own, or a kernel there; ``file.gir``, ``file.json``: a kernel's text. Raises
     KernelSyntaxError for text that cannot be read, and what the function raises.
     """
     import graphene as gr
     from graphene import kernels
+    from graphene.kernels import epilogues
 
     if text.endswith((".gir", ".json")):
         content = Path(text).read_text()
         return gr.parse(content) if text.endswith(".gir") else gr.Kernel.from_json(content)
     names: dict[str, Any] = {n: getattr(gr, n) for n in gr.__all__ if isinstance(getattr(gr, n), gr.DType)}
-    names |= {n: getattr(kernels, n) for n in kernels.__all__} | {"gr": gr}
+    for module in (epilogues, kernels):
+        names |= {n: getattr(module, n) for n in module.__all__}
     expression, names = _factory(text, names)
     try:
         tree = ast.parse(expression, mode="eval").body

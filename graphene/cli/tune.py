@@ -16,7 +16,7 @@ def tune_gemm(sizes: Sequence[str], dtype: str, order: str, measure: bool, count
     try:
         device = tune.of_arch(arch) if arch else tune.current_device()
     except gr.GrapheneError as e:
-        if measure:
+        if measure or arch:
             print(e, file=sys.stderr)
             return 1
         device = tune.of_arch("sm_90a")

@@ -135,6 +135,6 @@ def select_gemm(
     )
     if device is None:
         return estimated
-    from graphene.tune.gemm import recorded  # it is built on this module
+    from graphene.tune.gemm import with_record  # it is built on this module
 
-    return recorded(estimated, (M, N, K), batch, workspaces, device, sms, shared_bytes)
+    return with_record(estimated, (M, N, K), batch, workspaces, device, sms, shared_bytes)

@@ -38,12 +38,12 @@ class Launches:
 
 
 @functools.cache
-def _device(name: str) -> tuple[int, int]:
-    """Multiprocessors, and bytes of shared memory a block may have; of a CPU those of an H200."""
+def _device(name: str) -> tuple[int, int, str | None]:
+    """Multiprocessors, bytes of shared memory a block may have, and the model; of a CPU the first two of an H200."""
     if name == "cpu":
-        return 132, 227 * 1024
-    properties = torch.cuda.get_device_properties(name)
-    return properties.multi_processor_count, getattr(properties, "shared_memory_per_block_optin", 99 * 1024)
+        return 132, 227 * 1024, None
+    p = torch.cuda.get_device_properties(name)
+    return p.multi_processor_count, getattr(p, "shared_memory_per_block_optin", 99 * 1024), p.name
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ def _gemm_config(p: Matmul) -> GemmConfig:
     }  # fmt: skip
     if p.device == "cpu":  # the simulator computes whole tiles
         return GemmConfig((32, 32, 32), 2, (2, 2), batched=p.batched, **options)
-    sms, shared_bytes = _device(p.device)
+    sms, shared_bytes, model = _device(p.device)
     batch = p.batch if p.batched else None
-    return select_gemm(p.m, p.n, p.k, batch=batch, sms=sms, shared_bytes=shared_bytes, **options)
+    return select_gemm(p.m, p.n, p.k, batch=batch, sms=sms, shared_bytes=shared_bytes, device=model, **options)
 
 
 def matmul(p: Matmul) -> Launches | str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from graphene import _core
-from graphene.tune import records
+from graphene.tune import recorded
 from graphene.tune.device import Device, current_device
 from graphene.tune.tunable import Selection, Tunable, rank
 
@@ -228,7 +228,7 @@ def tune(
         "candidates": sum(1 for m in rows if not m.failure),
         "graphene": _version(),
     }
-    path = records.store(where.name, record)
+    path = recorded.store(where.name, record)
     return Tuning(best, tuple(rows), chosen, record, str(path))
 
 
@@ -292,7 +292,7 @@ def choose(tunable: Tunable[P, C], problem: P, device: Device | int = 0) -> C:
     """
     where = current_device(device) if isinstance(device, int) else device
     dtype, shape = tunable.key(problem)
-    if (record := records.find(where.name, tunable.name, tunable.version, dtype, shape)) is not None:
+    if (record := recorded.find(where.name, tunable.name, tunable.version, dtype, shape)) is not None:
         try:
             config = tunable.from_json(record["config"])
             if not isinstance(tunable.predict(config, problem, where), str):

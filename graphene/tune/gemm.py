@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphene.kernels.gemm import TYPES, GemmConfig, gemm_launches, run_gemm
 from graphene.kernels.gemm_select import BYTES_PER_US, SLOWER
-from graphene.tune import records
+from graphene.tune import recorded
 from graphene.tune.autotune import tune
 from graphene.tune.device import of_arch
 from graphene.tune.matmul import shape_class
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from graphene._core import Binary
     from graphene.tune.device import Device
 
-__all__ = ["GEMM", "GemmProblem", "GemmTile", "gemm_key", "recorded"]
+__all__ = ["GEMM", "GemmProblem", "GemmTile", "gemm_key", "with_record"]
 
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 
@@ -202,7 +202,7 @@ def gemm_key(p: GemmProblem) -> tuple[str, str]:
     return p.dtype, f"{batch} of {m}x{n}x{k} {p.order} align {align}{work}"
 
 
-def recorded(
+def with_record(
     estimated: GemmConfig,
     sizes: tuple[int, int, int],
     batch: int | None,
@@ -219,7 +219,7 @@ def recorded(
     c = estimated
     problem = GemmProblem(*sizes, batch, c.dtype, c.order, c.align, workspaces=workspaces)
     dtype, shape = gemm_key(problem)
-    record = records.find(device, GEMM.name, GEMM.version, dtype, shape)
+    record = recorded.find(device, GEMM.name, GEMM.version, dtype, shape)
     if record is None and os.environ.get("GRAPHENE_TUNE") != "1":
         return c
     where = replace(of_arch("sm_90a"), name=device, sm_count=sms, shared_bytes=shared_bytes)

@@ -198,7 +198,8 @@ def test_the_command_reads_kernels_of_every_kind(tmp_path: Path) -> None:
     (tmp_path / "text.json").write_text(scale(8, "other").to_json())
     own, out = f"{tmp_path}/own.py", str(tmp_path / "out")
     said = command(
-        "small=gemm_sm80(BM=64, BN=64)", f"{own}:build(n=2)", f"ready={own}:ready", f"{tmp_path}/text.gir",
+        "small=gemm_sm80(BM=64, BN=64, warps=(2, 2), dtype=bf16, epilogue=linear('gelu', bias=True))",
+        f"{own}:build(n=2)", f"ready={own}:ready", f"{tmp_path}/text.gir",
         f"{tmp_path}/text.json", "--arch", "sm_80,sm_90a", "--arch", "sm_80", "-o", out,
     )  # fmt: skip
     assert re.search(r"^small for sm_90a: \d+ registers, \d+ bytes$", said, re.MULTILINE)
@@ -216,6 +217,7 @@ def test_the_command_warms_the_cache() -> None:
 def test_the_command_explains_itself() -> None:
     assert "'gemm_sm99' is not known" in command("gemm_sm99", "--arch", "sm_80", status=2)
     assert "neither a function nor a call" in command("gemm_sm80(", "--arch", "sm_80", status=2)
+    assert "write a function in a file" in command("gemm_sm80(epilogue=lambda x: x)", "--arch", "sm_80", status=2)
     assert "No such file" in command("absent.gir", "--arch", "sm_80", status=2)
     assert "two kernels are called" in command("gemm_sm80", "gemm_sm80(BM=64)", "--arch", "sm_80", status=2)
     assert "[NO_ATOM]" in command("gemm_sm80", "--arch", "sm_75", status=1)

@@ -18,7 +18,7 @@ import pytest
 
 import graphene as gr
 from graphene import tune
-from graphene.tune import records
+from graphene.tune import recorded
 
 DEVICE = tune.of_arch("sm_80")
 
@@ -98,10 +98,10 @@ def own_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pat
     monkeypatch.setenv("GRAPHENE_TUNE_DIR", str(tmp_path / "tune"))
     monkeypatch.setenv("GRAPHENE_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("GRAPHENE_TUNE", raising=False)
-    records.forget()
+    recorded.forget()
     built.clear()
     yield tmp_path / "tune"
-    records.forget()
+    recorded.forget()
 
 
 def test_the_fastest_is_chosen_stored_and_found_again(own_records: Path) -> None:
@@ -112,7 +112,7 @@ def test_the_fastest_is_chosen_stored_and_found_again(own_records: Path) -> None
     assert tuning.best == Config(64)
     assert tune.choose(t, Problem(101), DEVICE) == Config(64)  # of the same class
     assert tune.choose(t, Problem(500), DEVICE) == Config(128)
-    records.forget()
+    recorded.forget()
     assert tune.choose(t, Problem(100), DEVICE) == Config(64)
     assert tuning.stored is not None
     data = json.loads(Path(tuning.stored).read_text())
@@ -175,7 +175,7 @@ def test_an_unseen_shape_compiles_one_kernel_and_tuning_must_be_asked_for(monkey
 def store(t: tune.Tunable[Problem, Config], config: dict[str, Any], version: int = 1, **more: Any) -> None:
     dtype, shape = t.key(Problem(100))
     row = {"kernel": t.name, "version": version, "dtype": dtype, "shape": shape, "config": config, "us": 1.0}
-    records.store(DEVICE.name, row | more)
+    recorded.store(DEVICE.name, row | more)
 
 
 @pytest.mark.parametrize("config", [{"threads": 2048}, {"threads": "many"}, {"warps": 4}, {}])
@@ -201,7 +201,7 @@ def test_a_damaged_file_warns_once_and_is_replaced(own_records: Path, text: str)
     store(t, {"threads": 32})
     (path,) = own_records.glob("*.json")
     path.write_text(text)
-    records.forget()
+    recorded.forget()
     with pytest.warns(RuntimeWarning, match="the tuning records in .* are not used"):
         assert tune.choose(t, Problem(100), DEVICE) == Config(128)
     with warnings.catch_warnings():
@@ -214,7 +214,7 @@ def test_a_damaged_file_warns_once_and_is_replaced(own_records: Path, text: str)
 
 def write(i: int) -> None:
     for k in range(5):
-        records.store(DEVICE.name, {"kernel": f"k{i}", "version": 1, "dtype": "x", "shape": str(k), "config": {}})
+        recorded.store(DEVICE.name, {"kernel": f"k{i}", "version": 1, "dtype": "x", "shape": str(k), "config": {}})
 
 
 def test_many_processes_add_their_records(own_records: Path) -> None:
@@ -251,12 +251,12 @@ def test_the_text_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mo
 
 
 def test_shipped_records_are_whole_and_lazy() -> None:
-    for path in records.SHIPPED.glob("*.json"):
+    for path in recorded.SHIPPED.glob("*.json"):
         device = json.loads(path.read_text())["device"]
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert records._read(path, device)
-        assert records._file(records.SHIPPED, device) == path
+            assert recorded._read(path, device)
+        assert recorded._file(recorded.SHIPPED, device) == path
     code = "import graphene, sys; print('graphene.tune' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True,

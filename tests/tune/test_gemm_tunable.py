@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from graphene import tune
 from graphene.kernels.gemm import run_gemm
 from graphene.kernels.gemm_select import select_gemm
-from graphene.tune import records
+from graphene.tune import recorded
 from graphene.tune.gemm import GEMM, GemmProblem, GemmTile, gemm_key
 
 H200 = tune.of_arch("sm_90a")
@@ -24,9 +24,9 @@ H200 = tune.of_arch("sm_90a")
 def own_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("GRAPHENE_TUNE_DIR", str(tmp_path / "tune"))
     monkeypatch.delenv("GRAPHENE_TUNE", raising=False)
-    records.forget()
+    recorded.forget()
     yield tmp_path / "tune"
-    records.forget()
+    recorded.forget()
 
 
 PROBLEMS = st.builds(
@@ -74,7 +74,7 @@ def test_what_is_chosen_computes_the_product(p: GemmProblem) -> None:
 def keep(p: GemmProblem, config: GemmTile) -> None:
     dtype, shape = gemm_key(p)
     row = {"kernel": "gemm", "version": GEMM.version, "dtype": dtype, "shape": shape, "config": asdict(config)}
-    records.store("my GPU", row)
+    recorded.store("my GPU", row)
 
 
 def test_a_record_comes_before_the_estimate() -> None:
@@ -108,7 +108,7 @@ def test_a_record_that_does_not_suit_the_sizes_is_passed_over() -> None:
 @pytest.mark.parametrize("config", [{}, {"tile": 3}, {"tile": [1, 2], "warps": [1, 1], "stages": 2}, {"warps": "x"}])
 def test_a_malformed_record_is_passed_over(config: dict) -> None:
     dtype, shape = gemm_key(GemmProblem(512, 512, 512))
-    records.store(
+    recorded.store(
         "my GPU", {"kernel": "gemm", "version": GEMM.version, "dtype": dtype, "shape": shape, "config": config}
     )
     assert select_gemm(512, 512, 512, device="my GPU") == select_gemm(512, 512, 512)
