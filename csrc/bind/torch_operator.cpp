@@ -206,6 +206,14 @@ Read add_scalar(const gt::Operator& op, const gt::Param& p, PyObject* object, gt
   }
 }
 
+// Whether PyTorch may negate the tensor when it reads it: what it does so is the imaginary part of complex numbers,
+// whose strides are even. Asking PyTorch costs more than reading the tensor.
+bool may_be_negated(const dlpack::Tensor& t) {
+  for (int d = 0; d < t.ndim; ++d)
+    if (t.strides != nullptr && t.strides[d] % 2 != 0 && t.shape[d] > 1) return false;
+  return true;
+}
+
 // The arguments of a call that may go past the dispatcher: plain tensors on a GPU, none of which wants a gradient.
 Read read_fast(const gt::Operator& op, PyObject* const* args, gt::Call& call, const dlpack::ExchangeApi*& api,
                bool gradients) {
@@ -231,7 +239,7 @@ Read read_fast(const gt::Operator& op, PyObject* const* args, gt::Call& call, co
       PyErr_Clear();  // no plain storage: PyTorch's dispatcher knows what it is
       return Read::NotOurs;
     }
-    if (t.device.type != rt::kCuda || negated_lazily(object)) return Read::NotOurs;
+    if (t.device.type != rt::kCuda || (may_be_negated(t) && negated_lazily(object))) return Read::NotOurs;
     if (gradients && names.wants_gradient(object)) return Read::NotOurs;
     api = a;
     const rt::TensorArg arg = tensor_arg(t);

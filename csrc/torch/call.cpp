@@ -10,6 +10,13 @@ namespace {
 
 int trailing_zeros(std::uint64_t x, int at_most) { return x == 0 ? at_most : std::min(std::countr_zero(x), at_most); }
 
+// Four steps to a factor of two.
+int magnitude(std::uint64_t n) {
+  const int bits = std::bit_width(n);
+  const std::uint64_t next = bits > 2 ? n >> (bits - 3) : n << (3 - bits);
+  return bits * 4 + static_cast<int>(next & 3U);
+}
+
 // Words of a tensor in the key: one for what it is, then its shape, then its strides.
 std::int64_t head_word(const runtime::TensorArg& t) {
   const auto align = static_cast<std::uint64_t>(trailing_zeros(reinterpret_cast<std::uintptr_t>(t.data), 7));
@@ -97,8 +104,9 @@ std::vector<std::int64_t> class_key(const Call& call, const std::vector<Param>& 
     for (int d = 0; d < n; ++d) {
       const auto extent = static_cast<std::uint64_t>(shape[d]), stride = static_cast<std::uint64_t>(strides[d]);
       const bool exact = extent <= 1 || d >= n - p.exact_dims;
-      const int magnitude = std::bit_width(extent), divisor = trailing_zeros(extent * bytes, 4);
-      out.push_back(exact ? shape[d] : -1 - (magnitude * 8 + divisor));
+      // Divisibility matters along lines in memory and, in results, along the last dimension.
+      const int divisor = d == n - 1 || stride == 1 ? trailing_zeros(extent * bytes, 4) : 0;
+      out.push_back(exact ? shape[d] : -1 - (magnitude(extent) * 8 + divisor));
       int next = d + 1;  // a dimension of one element lies anywhere
       while (next < n && shape[next] == 1) ++next;
       const bool merges = next < n && strides[d] == strides[next] * shape[next];

@@ -92,6 +92,37 @@ def test_matmul_epilogues(activation: str | None) -> None:
     close(ops.matmul(a, b, bias, activation, residual), want(a, b, bias, activation, residual))
 
 
+@pytest.mark.parametrize(
+    ("activation", "pad", "split"),
+    [("tanh", (True, False), 1), ("silu", (False, True), 1), ("relu", (True, True), 1), ("gelu", (False, False), 3),
+     ("sigmoid", (True, True), 2)],
+)  # fmt: skip
+def test_matmul_with_workspaces(monkeypatch: Any, activation: str, pad: tuple[bool, bool], split: int) -> None:
+    """Padded copies of operands, parts of k: what is chosen on a GPU for odd and for deep products."""
+    from graphene.kernels.gemm import GemmConfig
+    from graphene.ops import _kernels
+
+    def config(p: Any) -> Any:
+        return GemmConfig(
+            (32, 32, 32), 2, (2, 2), order=p.order, dtype=_kernels.DTYPES[p.dtype], align=p.align, pad=pad,
+            batched=p.batched, bias=p.bias, residual=p.residual, activation=p.activation, split_k=split,
+        )  # fmt: skip
+
+    monkeypatch.setattr(_kernels, "_gemm_config", config)
+    bias, residual = r(19), r(21, 19)
+    for a in (r(21, 70), r(70, 21).T):
+        for b in (r(70, 19), r(19, 70).T):
+            said = ops.explain(ops.matmul, a, b, bias, activation, residual)
+            assert said.count("\n  kernel ") == 1 + any(pad) + (split > 1)
+            close(ops.matmul(a, b, bias, activation, residual), want(a, b, bias, activation, residual))
+    a, b, residual = r(2, 21, 70), r(2, 70, 19), r(2, 21, 19)
+    close(ops.matmul(a, b, bias, activation, residual), want(a, b, bias, activation, residual))
+    a, residual = r(3, 7, 70), r(3, 7, 19)  # the batch is rows
+    close(ops.matmul(a, b[0], bias, activation, residual), want(a, b[0], bias, activation, residual))
+    out = torch.empty(21, 19).half()
+    close(ops.matmul(a.view(21, 70), b[0], bias, activation, out=out), want(a.view(21, 70), b[0], bias, activation))
+
+
 def test_matmul_out() -> None:
     a, b = r(20, 40), r(40, 24)
     for out in (torch.empty(20, 24).half(), r(20, 48)[:, 8:32], r(24, 20).T):
