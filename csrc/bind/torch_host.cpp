@@ -60,15 +60,6 @@ std::shared_ptr<Kept> keep(const torch::Output& o, int device) {
   return kept;
 }
 
-bool is_current(int device) {
-  static std::array<runtime::CuContext, 64> contexts{};
-  const auto i = static_cast<std::size_t>(device);
-  if (i >= contexts.size()) return false;
-  if (contexts[i] == nullptr) contexts[i] = runtime::device(device).context;
-  runtime::CuContext current = nullptr;
-  return runtime::driver().get_current(&current) == runtime::kCudaSuccess && current == contexts[i];
-}
-
 }  // namespace
 
 TorchNames& torch_names() {
@@ -77,13 +68,13 @@ TorchNames& torch_names() {
 }
 
 bool TorchNames::watched() const {
-  if (ask(dispatch_modes) || ask(function_modes) || ask(tracing_state)) return true;
+  if (state.known() ? state.watched() : ask(dispatch_modes) || ask(function_modes) || ask(tracing_state)) return true;
   static PyObject* const level = PyUnicode_InternFromString("_current_level");
   PyObject* now = PyDict_GetItemWithError(forward_ad, level);
   return now != nullptr && PyLong_Check(now) != 0 && PyLong_AsLong(now) >= 0;
 }
 
-bool TorchNames::gradients_enabled() const { return ask(grad_enabled); }
+bool TorchNames::gradients_enabled() const { return state.known() ? state.grad_enabled() : ask(grad_enabled); }
 
 bool TorchNames::wants_gradient(PyObject* tensor) const {
   PyObject* answer = nullptr;
@@ -107,19 +98,26 @@ void* PythonHost::allocate(torch::Output& output, int device) {
   const TorchNames& t = torch_names();
   if (!output.kept) output.kept = keep(output, device);
   const auto& k = *static_cast<Kept*>(output.kept.get());
-  PyObject* made = nullptr;
-  PyObject* f = t.empty_strided_cuda;
-  if (f == nullptr || !is_current(device))
-    made = PyObject_Call(t.empty_strided, k.shaped, k.named);
-  else if (PyCFunction_CheckExact(f) != 0 && PyCFunction_GET_FLAGS(f) == METH_VARARGS)
-    made = PyCFunction_GET_FUNCTION(f)(PyCFunction_GET_SELF(f), k.positional);
-  else
-    made = PyObject_CallObject(f, k.positional);
-  if (made == nullptr) throw py::error_already_set();
   GR_ASSERT(count_ < made_.size(), "an operator of so many outputs");
-  made_[count_++] = made;
   dlpack::Tensor view;
-  if (api_->view_from_object(made, &view) != 0) throw py::error_already_set();
+  const auto take = [&](PyObject* made) {
+    if (made == nullptr) throw py::error_already_set();
+    made_[count_] = made;
+    if (api_->view_from_object(made, &view) == 0) return view.device.id == device;
+    Py_DECREF(made);
+    throw py::error_already_set();
+  };
+  // The quick way allocates on the current device, which is this one, as a rule.
+  PyObject* f = t.empty_strided_cuda;
+  bool here = false;
+  if (f != nullptr) {
+    const bool direct = PyCFunction_CheckExact(f) != 0 && PyCFunction_GET_FLAGS(f) == METH_VARARGS;
+    here = take(direct ? PyCFunction_GET_FUNCTION(f)(PyCFunction_GET_SELF(f), k.positional)
+                       : PyObject_CallObject(f, k.positional));
+    if (!here) Py_DECREF(made_[count_]);
+  }
+  if (!here) take(PyObject_Call(t.empty_strided, k.shaped, k.named));
+  ++count_;
   return tensor_arg(view).data;
 }
 

@@ -8,6 +8,7 @@
 #include "bind/bind.h"
 #include "bind/tensor_reader.h"
 #include "torch/operator.h"
+#include "torch/shim.h"
 
 namespace graphene::bind {
 
@@ -25,6 +26,9 @@ struct TorchNames {
   PyObject* empty_strided_cuda = nullptr;                   // (shape, strides, dtype) on the current device, or null
   PyObject* dtypes = nullptr;                               // dict: dtype -> PyTorch's number of it
   std::vector<std::pair<PyObject*, std::int64_t>> numbers;  // the same, by identity
+
+  // Answers the first four questions without Python; used where it is complete.
+  torch::ThreadState state{};
 
   [[nodiscard]] bool known() const { return tensor != nullptr; }
   // A mode, a trace or forward differentiation is under way, which must see the operator.

@@ -529,10 +529,20 @@ are (tensor, dimension[, multiple to round up to]) of arguments, or (-1, number)
         t.numbers.clear();
         for (const auto& [dtype, number] : py::cast<py::dict>(py::handle(t.dtypes)))
           t.numbers.emplace_back(dtype.ptr(), py::cast<std::int64_t>(number));
+        t.state = d["ask_python"].cast<bool>() ? gt::ThreadState{} : gt::thread_state();
         t.parameter = reinterpret_cast<PyTypeObject*>(take("parameter"));
         t.tensor = reinterpret_cast<PyTypeObject*>(take("tensor"));
       },
       py::arg("names"), "Hands over PyTorch's functions and types that operators ask.");
+  m.def(
+      "torch_state",
+      [] {
+        const TorchNames& t = torch_names();
+        return py::make_tuple(t.state.known(), t.watched(), t.gradients_enabled());
+      },
+      "Of this thread: whether PyTorch is asked without Python, whether something must see operators, whether "
+      "gradients "
+      "are wanted.");
 
   static PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(operator_new)},
                                 {Py_tp_members, kMembers},

@@ -75,6 +75,16 @@ const Shim* shim(std::string& missing) {
   return found ? &s : nullptr;
 }
 
+ThreadState thread_state() {
+  ThreadState s{};
+  std::string missing;
+  look_up(s.grad_enabled, "aoti_torch_grad_mode_is_enabled", missing);
+  look_up(s.dispatch_modes, "_ZN3c104impl20TorchDispatchModeTLS13any_modes_setEb", missing, true, "libc10.so");
+  look_up(s.function_modes, "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv", missing);
+  look_up(s.tracing_state, "_ZN5torch3jit6tracer15getTracingStateEv", missing);
+  return s;
+}
+
 std::int32_t scalar_type(std::uint8_t code, std::uint8_t bits) {
   for (const TypeNumber& t : kTypes)
     if (t.code == code && t.bits == bits) return t.number;

@@ -49,6 +49,28 @@ struct Shim {
 // The functions, looked up once; null while one that is needed is missing, and `missing` names it.
 [[nodiscard]] const Shim* shim(std::string& missing);
 
+// What this thread is doing in PyTorch, asked without Python. Besides the C interface these are C++ functions of plain
+// arguments; null where a version lacks one: then Python is asked.
+struct ThreadState {
+  bool (*grad_enabled)();
+  bool (*dispatch_modes)(bool skip_infrastructure);
+  std::int64_t (*function_modes)();
+  // The address of a shared pointer to the state, null inside where nothing traces: of PyTorch's own or, if it returns
+  // a copy, of the 16 bytes at `room`.
+  void* (*tracing_state)(void* room);
+
+  [[nodiscard]] bool known() const {
+    return grad_enabled != nullptr && dispatch_modes != nullptr && function_modes != nullptr &&
+           tracing_state != nullptr;
+  }
+  [[nodiscard]] bool watched() const {
+    void* room[2] = {nullptr, nullptr};
+    return dispatch_modes(false) || function_modes() != 0 || *static_cast<void**>(tracing_state(room)) != nullptr;
+  }
+};
+// Looked up in PyTorch's libraries as they are loaded now.
+[[nodiscard]] ThreadState thread_state();
+
 // PyTorch's number of an element type; -1: none that kernels take.
 [[nodiscard]] std::int32_t scalar_type(std::uint8_t code, std::uint8_t bits);
 // DLPack's (code, bits) of PyTorch's number; false: none that kernels take.

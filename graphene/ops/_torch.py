@@ -48,6 +48,7 @@ def _hand_over() -> None:
             "empty_strided": torch.empty_strided,
             "empty_strided_cuda": getattr(guards, "_empty_strided_cuda", None),
             "dtypes": NUMBERS,
+            "ask_python": False,
         }
     )
 

@@ -339,6 +339,44 @@ def test_graphs_without_gradients_hold_the_lean_operator() -> None:
     close(out, want(a, b))
 
 
+def test_what_must_see_operators_is_noticed() -> None:
+    """By PyTorch's own functions, without Python: a version that lacks one is asked in Python instead."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.autograd import forward_ad
+    from torch.overrides import TorchFunctionMode
+
+    from graphene import _core
+
+    def state() -> tuple[bool, bool]:
+        return _core.torch_state()[1:]
+
+    assert _core.torch_state() == (True, False, True)
+    with torch.no_grad():
+        assert state() == (False, False)
+    with torch.inference_mode():
+        assert state() == (False, False)
+    with FakeTensorMode():
+        assert state() == (True, True)
+    with TorchFunctionMode():
+        assert state() == (True, True)
+    with torch.device("cpu"):
+        assert state() == (True, True)
+    with forward_ad.dual_level():
+        assert state() == (True, True)
+    seen: list[tuple[bool, bool]] = []
+
+    def traced(x: Any) -> Any:
+        seen.append(state())
+        return x + 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.trace(traced, r(3), check_trace=False)
+    torch.fx.experimental.proxy_tensor.make_fx(traced)(r(3))
+    assert seen == [(True, True), (True, True)]
+    assert state() == (False, True)
+
+
 def test_fake_meta_and_transformed_tensors() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 

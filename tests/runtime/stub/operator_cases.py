@@ -23,7 +23,7 @@ class Dtype:
 
 
 HALF, SINGLE = Dtype(), Dtype()
-modes = SimpleNamespace(grad=False, dispatch=0, function=0, tracing=None)
+modes = SimpleNamespace(grad=False, dispatch=0, function=0, tracing=None, device=0)
 forward_ad: dict[str, Any] = {"_current_level": -1}
 made: list[Any] = []
 
@@ -35,13 +35,14 @@ class Parameter:
 def empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device: str = "current") -> Any:
     at = 0x7000_0000 + 0x100_0000 * len(made)
     made.append((shape, strides, dtype, device))
-    return tensor("fp16" if dtype is HALF else "fp32", *shape, at=at, strides=strides)
+    index = modes.device if device == "current" else int(device[-1])
+    return tensor("fp16" if dtype is HALF else "fp32", *shape, at=at, strides=strides, device=(2, index))
 
 
 @pytest.fixture(autouse=True)
 def torch_names() -> None:
     made.clear()
-    for name, value in {"grad": False, "dispatch": 0, "function": 0, "tracing": None}.items():
+    for name, value in {"grad": False, "dispatch": 0, "function": 0, "tracing": None, "device": 0}.items():
         setattr(modes, name, value)
     forward_ad["_current_level"] = -1
     _core.set_torch(
@@ -51,6 +52,7 @@ def torch_names() -> None:
             "tracing_state": lambda: modes.tracing, "requires_grad": None,
             "forward_ad": forward_ad, "empty_strided": lambda shape, strides, dtype, device: empty(
                 shape, strides, dtype, device), "empty_strided_cuda": empty, "dtypes": {HALF: 5, SINGLE: 6},
+            "ask_python": True,
         }
     )  # fmt: skip
 
@@ -165,10 +167,11 @@ def test_streams_devices_and_contexts(scaled: Scaled) -> None:
     scaled.op(x, 2.0, None, None)
     got = one(stub_cuda.take_launches())
     assert (got["stream"], got["context"]) == (0x77, 0xC1)
-    assert made == [((5, 64), (64, 1), HALF, "cuda:1")]  # not the current device: asked for by name
-    stub_cuda.set_current(0xC1)
+    assert [m[3] for m in made] == ["current", "cuda:1"]  # not the current device: asked for by name
+    assert struct.unpack("<Q", got["params"][1]) == (0x7100_0000,)
+    modes.device = 1
     scaled.op(x, 2.0, None, None)
-    assert made[1:] == [((5, 64), (64, 1), HALF, "current")]
+    assert [m[3] for m in made[2:]] == ["current"]
 
 
 def test_what_the_dispatcher_must_see(scaled: Scaled) -> None:
