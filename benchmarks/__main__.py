@@ -60,7 +60,12 @@ def main(argv: list[str] | None = None) -> int:
         if args.json is not None or args.plot is not None:
             own += ["--json", str(file)]
         sys.argv = [script, *own]
-        status = int(importlib.import_module(f"{args.name}_bench").main() or 0)
+        try:
+            module = importlib.import_module(f"{args.name}_bench")
+        except ModuleNotFoundError as e:
+            print(f"{args.name} needs a package that is not installed: {e.name}", file=sys.stderr)
+            return 2
+        status = int(module.main() or 0)
         if status or args.plot is None:
             return status
         from plots import draw

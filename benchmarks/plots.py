@@ -66,8 +66,9 @@ def charts(figures: Mapping[str, Any]) -> list[Chart]:
     out = []
     for key, value in figures.items():
         if isinstance(value, dict) and value and all(isinstance(v, int | float) for v in value.values()):
-            unit = "us" if key.startswith("us_") else UNITS.get(key, key)
-            out.append(Chart(name, unit, {peer: {unit: float(v)} for peer, v in value.items()}))
+            unit = "us" if key.startswith("us_") else UNITS.get(key)
+            if unit is not None:
+                out.append(Chart(name, unit, {peer: {unit: float(v)} for peer, v in value.items()}))
     for suffix, unit in (("_ms", "ms"), ("_gb_per_s", "GB/s")):
         found = {k.removesuffix(suffix): v for k, v in figures.items() if k.endswith(suffix)}
         if found:

@@ -46,6 +46,8 @@ def test_every_benchmark_is_found() -> None:
     assert "usage" in run(status=2)
     run("dance", status=2)
     assert "--arch" in run("jit", "--help")
+    if importlib.util.find_spec("torch") is None:
+        assert "launch needs a package that is not installed: torch" in run("launch", status=2)
 
 
 def test_figures_are_kept_with_the_machine_and_drawn(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -214,19 +215,24 @@ def with_record(
     """The configuration of the record of a product's shape class on a device, else ``estimated``.
 
     A record is of a class of sizes, not of these: where the model expects it to take a tenth longer than ``estimated``
-    (a last wave with few blocks, say), that is taken. With ``GRAPHENE_TUNE=1`` a class without a record is tuned.
+    (a last wave with few blocks, say), that is taken. fp16 and bf16 are equally fast: either takes the other's record.
+    With ``GRAPHENE_TUNE=1`` a class without a record is tuned; where that fails, it warns and ``estimated`` is taken.
     """
     c = estimated
     problem = GemmProblem(*sizes, batch, c.dtype, c.order, c.align, workspaces=workspaces)
     dtype, shape = gemm_key(problem)
-    record = recorded.find(device, GEMM.name, GEMM.version, dtype, shape)
+    alike = ("fp16", "bf16") if dtype in ("fp16", "bf16") else (dtype,)
+    found = {d: recorded.find(device, GEMM.name, GEMM.version, d, shape) for d in alike}
+    record = found[dtype] or next(filter(None, found.values()), None)
     if record is None and os.environ.get("GRAPHENE_TUNE") != "1":
         return c
     where = replace(of_arch("sm_90a"), name=device, sm_count=sms, shared_bytes=shared_bytes)
     try:
         tile = tune(GEMM, problem).best if record is None else GEMM.from_json(record["config"])
         expected = _predict(tile, problem, where)
-    except (TypeError, ValueError, KeyError, ZeroDivisionError):
+    except Exception as e:
+        if record is None:
+            warnings.warn(f"{problem} could not be tuned: {e}", RuntimeWarning, stacklevel=2)
         return c
     other = _predict(GemmTile(c.tile, c.warps, c.stages, c.group, c.pad, c.split_k), problem, where)
     if isinstance(expected, str) or (not isinstance(other, str) and expected[0] > 1.1 * other[0]):

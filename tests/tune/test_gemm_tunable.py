@@ -93,6 +93,22 @@ def test_a_record_comes_before_the_estimate() -> None:
     )
 
 
+def test_types_of_one_speed_share_records() -> None:
+    keep(GemmProblem(2048, 2048, 2048), GemmTile((128, 256, 64), (2, 4), 3, 8))
+    assert select_gemm(2048, 2048, 2048, dtype="bf16", device="my GPU").tile == (128, 256, 64)
+    keep(GemmProblem(2048, 2048, 2048, dtype="bf16"), GemmTile((256, 128, 64), (4, 2), 3, 8))
+    assert select_gemm(2048, 2048, 2048, dtype="bf16", device="my GPU").tile == (256, 128, 64)
+    assert select_gemm(2048, 2048, 2048, device="my GPU").tile == (128, 256, 64)
+    assert select_gemm(2048, 2048, 2048, dtype="i8", device="my GPU") == select_gemm(2048, 2048, 2048, dtype="i8")
+
+
+def test_tuning_that_was_asked_for_but_fails_only_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHENE_TUNE", "1")
+    monkeypatch.setattr("graphene.tune.gemm.tune", lambda *_: 1 / 0)
+    with pytest.warns(RuntimeWarning, match="512x512x512 TN fp16 could not be tuned: division by zero"):
+        assert select_gemm(512, 512, 512, device="my GPU") == select_gemm(512, 512, 512)
+
+
 def test_a_record_that_does_not_suit_the_sizes_is_passed_over() -> None:
     keep(GemmProblem(2048, 2048, 2048), GemmTile((256, 128, 64), (4, 2), 3))
     assert select_gemm(2048, 2048, 2048, device="my GPU").tile == (256, 128, 64)
