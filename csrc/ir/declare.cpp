@@ -175,6 +175,14 @@ void check_capacity(const Buffer& b) {
     fail(Code::TENSOR_SIZE, "a list of too many arguments",
          {"list: " + b.name, "want: at most " + std::to_string(kMaxList), "got: " + std::to_string(b.count)},
          "pass one tensor with another dimension");
+  const std::vector<Expr> sizes = b.layout.shape().leaves();
+  const std::vector<Expr> strides = b.layout.stride().leaves();
+  for (std::size_t i = 0; i < sizes.size(); ++i) {  // a mode may run backwards, which the cosize does not count
+    if (!sizes[i].is_const() || !strides[i].is_const() || sizes[i].value() < 2 || strides[i].value() >= 0) continue;
+    if (strides[i].value() < -kMaxGlobalBytes ||
+        product_up_to(kMaxGlobalBytes, {sizes[i].value(), -strides[i].value()}) > kMaxGlobalBytes)
+      too_large(b, "a mode that reaches back at most 2^48 elements");
+  }
   std::optional<std::int64_t> elems;  // of a stage; none: past 64 bits
   try {
     if (b.fragment && (b.fragment->tv.mode(0).cosize() + b.fragment->tv.mode(1).cosize()).value() > kMaxGroupRegisters)

@@ -62,6 +62,12 @@ def test_arguments(n: int) -> None:
     assert refused(lambda: kernel(lambda _: gr.input("x", [n], gr.fp32))).code == "TENSOR_SIZE"
 
 
+@pytest.mark.parametrize("stride", [-(2**48), -(2**62), -(2**63)])
+def test_arguments_that_run_backwards(stride: int) -> None:
+    e = refused(lambda: kernel(lambda _: gr.input("x", gr.Layout((4, 32), (1, stride)), gr.fp32)))
+    assert e.code == "TENSOR_SIZE"
+
+
 def test_the_largest_are_accepted() -> None:
     def body(_: gr.ThreadTensor) -> None:
         gr.input("x", [2**46], gr.fp32)
