@@ -177,10 +177,11 @@ def run_gemm(
     for name, (shape, dtype) in gemm_workspaces(config, M, b.shape[-1], K, *front).items():
         arguments[name] = (empty or _empty_like(a))(shape, dtype)
     for kernel, names in gemm_launches(config):
-        kernel(*(_argument(arguments, name, b.shape[-1]) for name in names))
+        kernel(*(argument(arguments, name, b.shape[-1]) for name in names))
 
 
-def _argument(arguments: dict[str, Any], name: str, columns: int) -> Any:
+def argument(arguments: dict[str, Any], name: str, columns: int) -> Any:
+    """What a name of a launch stands for; C has so many columns."""
     base, _, view = name.partition(".")
     t = arguments[base]
     if view == "T":
