@@ -30,6 +30,33 @@ void add_sm75_entries(std::vector<Atom>& list) {
   };
   add("", "32:2;(2,${q}):(1,64)", "[1,2]", "[2,1]", "row");
   add(".trans", "(4,8):(16,1);(2,${q}):(8,64)", "[2,1]", "[1,2]", "column");
+
+  // The same bytes as elements of 8 or 32 bits: rows of 16 or 4, of which a lane receives 4 neighbours or 1.
+  for (const int bits : {8, 32}) {
+    const std::string row = std::to_string(128 / bits);
+    const std::string each = std::to_string(32 / bits);
+    const std::string type = ".b" + std::to_string(bits);
+    const std::string own = bits == 8 ? ".[1,4]" : "";
+    const std::string own_kn = bits == 8 ? ".[4,1]" : "";
+    list.push_back(
+        {.name = "ldmatrix.x${q}.b" + std::to_string(bits) + "${o}",
+         .arch = "sm_75+",
+         .threads = "[32]",
+         .converge = 32,
+         .out = {with_tv(out("dst", "${P}${p}" + type + ".RF", "c" + row + ",r8,q${q}"),
+                         "32:" + each + ";(" + each + ",${q}):(1," + std::to_string(1024 / bits) + ")")},
+         .in = {aligned(with_tv(in("src", "${s}" + type + ".SH", "c" + row + ",r8,q${q}"),
+                                "(${8*q},${4/q}):(" + row + ",0);" + row + ":1"),
+                        "16")},
+         .attrs = {{"fill", {"*const"}}},
+         .guard = Guard::Redirect,
+         .ptx = "ldmatrix.sync.aligned.m8n8.x${q}.shared.b16 {$dst}, [$src];",
+         .family = {count,
+                    {{"o", "s", "p"}, {{"", "[1," + row + ":_,1]", own}, {"/kn", "[" + row + ",1:1,_]", own_kn}}}},
+         .doc = "Loads ${q} matrices of 8 rows of 16 bytes, " + row + " elements, from shared memory, " + each +
+                (bits == 8 ? " neighbours of a row per lane." : " per lane."),
+         .source = source});
+  }
 }
 
 }  // namespace graphene::atoms

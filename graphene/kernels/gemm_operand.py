@@ -104,9 +104,10 @@ class Operand:
     @property
     def fragment_atom(self) -> Any:
         """What loads fragments from shared memory."""
-        if self.dtype.bits == 16:
-            return gr.atom("ldmatrix.x4" if self.along_k else "ldmatrix.x4.trans")
-        return access("ld.shared", 4 if self.along_k or self.dtype.bits == 32 else 1)
+        bits = self.dtype.bits
+        if self.along_k:
+            return gr.atom("ldmatrix.x4" if bits == 16 else f"ldmatrix.x4.b{bits}")
+        return gr.atom("ldmatrix.x4.trans") if bits == 16 else access("ld.shared", bits // 8)
 
 
 class Staged:

@@ -5,6 +5,7 @@ The same kernels are compiled for each architecture and, on a GPU, run beside th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -197,20 +198,23 @@ def shuffles(atom: gr.Atom) -> Case:
 
 def matrix_loads(atom: gr.Atom) -> Case:
     """A whole fragment through shared memory, rows padded so that every matrix has its own banks."""
-    mma = gr.atom("mma.m16n8k16.f32.f16")
-    trans = ".trans" in atom.name
+    bits = int(re.findall(r"\.b(\d+)\.RF", str(atom.operands["dst"].pattern))[0])
+    name, dtype = {8: ("m16n8k32.s32.s8", gr.i8), 16: ("m16n8k16.f32.f16", gr.fp16), 32: ("m16n8k8.f32.tf32", gr.fp32)}[
+        bits
+    ]
+    mma, columns, trans = gr.atom(f"mma.{name}"), 256 // bits, ".trans" in atom.name
     with gr.Kernel("conformance") as kernel:
-        x = gr.input("x0", gr.row_major(16, 16), gr.fp16, align_bytes=16)
-        y = gr.output("y0", gr.row_major(16, 16), gr.fp16, align_bytes=16)
+        x = gr.input("x0", gr.row_major(16, columns), dtype, align_bytes=16)
+        y = gr.output("y0", gr.row_major(16, columns), dtype, align_bytes=16)
         gr.blocks(1)
         threads = gr.threads(THREADS)
-        s = gr.alloc("s", gr.Layout((16, 16), (24, 1)), gr.fp16, gr.SH)
+        s = gr.alloc("s", gr.Layout((16, columns), (columns * 3 // 2, 1)), dtype, gr.SH)
         gr.move(s, x, on=threads, atom=("ld.global.v4.b32", "st.shared.v4.b32"))
         gr.barrier()
-        r = gr.fragment("r", [16, 16], gr.fp16, mma.a, on=threads)
+        r = gr.fragment("r", [16, columns], dtype, mma.a, on=threads)
         gr.move(r, s.T if trans else s, atom=atom.family)
         gr.move(y, r, atom="st.global.b32")
-    return Case(atom.name, kernel, [atom], [], [], shapes=[(16, 16), (16, 16)])
+    return Case(atom.name, kernel, [atom], [], [], shapes=[(16, columns), (16, columns)])
 
 
 def matrix_stores(atom: gr.Atom) -> Case:

@@ -82,7 +82,9 @@ MATRICES = [a.name for a in BUILT_IN if a.family.startswith(("ldmatrix", "stmatr
 @pytest.mark.parametrize("atom", MATRICES)
 def test_simulated_matrix_loads_move_every_element(atom: str) -> None:
     case = small_case(atom)
-    x = np.arange(256, dtype=np.float16).reshape(16, 16)
+    dtype = np.int8 if ".b8" in atom else np.float32 if ".b32" in atom else np.float16
+    x = np.random.default_rng(0).permutation(np.arange(-128, 128)).astype(dtype)
+    x = np.resize(x, (16, 32 // x.itemsize))
     y = np.zeros_like(x)
     case.kernel.simulate(x, y, arch=arch_of(case))
     np.testing.assert_array_equal(y, x.T if ".trans" in atom else x)
