@@ -61,9 +61,7 @@ def charts(figures: Mapping[str, Any]) -> list[Chart]:
     rows = figures.get("rows")
     if name == "tiles":
         return _tiles(figures)
-    if isinstance(rows, list) and rows and all("case" in r and "peer" in r for r in rows):
-        return _rows(figures)
-    out = []
+    out = _rows(figures) if isinstance(rows, list) and all("case" in r and "peer" in r for r in rows) else []
     for key, value in figures.items():
         if isinstance(value, dict) and value and all(isinstance(v, int | float) for v in value.values()):
             unit = "us" if key.startswith("us_") else UNITS.get(key)

@@ -114,38 +114,34 @@ class Tuning(Generic[C]):
 
 
 class Timer:
-    """Measures launches on the current CUDA device with torch's events.
+    """Measures launches on the current CUDA device with torch's events, what they read not being in the L2 cache.
 
-    A round is as many launches as fill ``round_ms``, captured in a CUDA graph where they can be, so that the host's
-    time does not count. What a launch reads is in the L2 cache as far as the one before left it there.
+    A round is as many launches as fill ``round_ms``, a memory fill before each, which also hides the host's time. The
+    figure is the median.
     """
 
     def __init__(self, round_ms: float = 4.0) -> None:
         import torch  # type: ignore[import-not-found, unused-ignore]
 
         self._torch, self._round_ms = torch, round_ms
+        self._flush = torch.empty(1 << 28, dtype=torch.uint8, device="cuda")  # more than any L2 cache
 
     def __call__(self, launch: Callable[[], object]) -> float:
         """Microseconds of one launch. Raises what the launch or the device raises."""
-        once = min(self._time(launch, 1) for _ in range(2))
-        count = max(1, min(200, round(self._round_ms * 1e3 / max(once, 1.0))))
-        if count < 4:
-            return self._time(launch, count)
-        graph = self._torch.cuda.CUDAGraph()
-        with self._torch.cuda.graph(graph):
-            for _ in range(count):
-                launch()
-        graph.replay()
-        return self._time(graph.replay, 1) / count
+        once = min(self._times(launch, 2))
+        return statistics.median(self._times(launch, max(3, min(40, round(self._round_ms * 1e3 / (once + 70.0))))))
 
-    def _time(self, launch: Callable[[], object], count: int) -> float:
-        start, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
+    def _times(self, launch: Callable[[], object], count: int) -> list[float]:
+        pairs = []
         for _ in range(count):
+            self._flush.zero_()
+            start, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
             launch()
-        end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end)) * 1e3 / count
+            end.record()
+            pairs.append((start, end))
+        self._torch.cuda.synchronize()
+        return [float(start.elapsed_time(end)) * 1e3 for start, end in pairs]
 
 
 def _first_line(e: BaseException) -> str:
