@@ -32,7 +32,8 @@ class RowTile:
     neighbouring elements that a thread reads by one instruction; it divides the width and every row's stride. `keep`:
     where a row stays between passes, "registers", "shared" or "memory" (it is read again); one row a block unless
     "registers". `evict`: what the L2 cache shall do with what is copied to shared memory; "evict_last" makes room for
-    the reads of a large matrix by writing results early. Raises VerifyError KERNEL_ARGUMENT for values that do not fit.
+    the reads of a large matrix by writing results early. `each`: rows that a thread has a part of, for which it reads
+    the vectors of factors and addends once. Raises VerifyError KERNEL_ARGUMENT for values that do not fit.
     """
 
     width: int
@@ -41,6 +42,7 @@ class RowTile:
     vector: int = 8
     keep: str = "registers"
     evict: str = "default"
+    each: int = 1
 
     def __post_init__(self) -> None:
         size("RowTile", "width", self.width)
@@ -49,11 +51,14 @@ class RowTile:
         choice("RowTile", "keep", self.keep, ("registers", "shared", "memory"))
         choice("RowTile", "evict", self.evict, ("default", "evict_first", "evict_last", "evict_unchanged"))
         whole = self.threads in (1, 2, 4, 8, 16) or self.threads % 32 == 0
-        together = self.threads * self.rows
+        size("RowTile", "each", self.each, most=16)
+        together = self.threads * self.rows // self.each
         if not whole or together > 1024 or (self.threads > 1 and together % 32):
             self._refuse("a row needs a power of two of threads or whole warps; a block has whole warps, at most 1024")
         if self.vector not in (1, 2, 4, 8) or self.width % self.vector:
             self._refuse("vectors of 1, 2, 4 or 8 elements must divide the width")
+        if self.rows % self.each:
+            self._refuse("the rows of a thread must divide those of a block")
         if self.keep != "registers" and self.rows != 1:
             self._refuse("only registers keep several rows of a block")
 
@@ -124,7 +129,7 @@ class Rows:
     def __init__(self, tile: RowTile, M: Any) -> None:
         self.tile = tile
         (self.block,) = gr.blocks(gr.ceil_div(M, tile.rows)).indices()
-        self.threads = gr.threads(tile.threads * tile.rows)
+        self.threads = gr.threads(tile.threads * (tile.rows // tile.each))
         self._unroll = 8 if tile.threads <= 512 else 2
         self.v = self.fragment("v", tile.rows, gr.fp32)
 
@@ -135,8 +140,10 @@ class Rows:
         """
         t = self.tile
         runs = gr.ceil_div(t.part, t.threads * t.vector)
-        thread = gr.Layout((t.threads, t.rows), (t.vector * rows, 1 if rows > 1 else 0))
-        value = gr.Layout((t.vector, runs), (rows, t.threads * t.vector * rows))
+        below = t.rows // t.each  # rows of threads
+        several = rows > 1
+        thread = gr.Layout((t.threads, below), (t.vector * rows, 1 if several else 0))
+        value = gr.Layout((t.vector, t.each if several else 1, runs), (rows, below, t.threads * t.vector * rows))
         return gr.fragment(name, [rows, t.part], dtype, gr.tv(thread, value), on=self.threads)
 
     def per_row(self, name: str) -> gr.Tensor:
