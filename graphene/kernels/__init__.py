@@ -20,7 +20,14 @@ from graphene.kernels.norm_backward import (
 )
 from graphene.kernels.reduction import ReductionConfig, reduction_kernel, select_reduction
 from graphene.kernels.rmsnorm import rmsnorm_kernel
-from graphene.kernels.softmax import SoftmaxConfig, select_softmax, softmax_kernel
+from graphene.kernels.softmax import (
+    SoftmaxColumnsConfig,
+    SoftmaxConfig,
+    select_softmax,
+    select_softmax_columns,
+    softmax_columns_kernel,
+    softmax_kernel,
+)
 from graphene.kernels.transpose import TransposeConfig, select_transpose, transpose_kernel
 
 __all__ = [
@@ -30,6 +37,7 @@ __all__ = [
     "NormConfig",
     "ReductionConfig",
     "RowTile",
+    "SoftmaxColumnsConfig",
     "SoftmaxConfig",
     "TransposeConfig",
     "elementwise_kernel",
@@ -55,7 +63,9 @@ __all__ = [
     "select_norm_columns",
     "select_reduction",
     "select_softmax",
+    "select_softmax_columns",
     "select_transpose",
+    "softmax_columns_kernel",
     "softmax_kernel",
     "transpose_kernel",
 ]

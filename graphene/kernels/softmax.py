@@ -1,4 +1,4 @@
-"""Softmax over rows; each element is read once where a row fits on chip."""
+"""Softmax over rows, each element read once where a row fits on chip; and over columns, each read twice."""
 
 from __future__ import annotations
 
@@ -7,12 +7,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
+from graphene.kernels._arguments import choice, size
 from graphene.kernels._rows import Rows, RowTile, declare_rows, select_tile
 
 if TYPE_CHECKING:
     from graphene.kernels._rows import Part
 
-__all__ = ["SoftmaxConfig", "select_softmax", "softmax_kernel"]
+__all__ = [
+    "SoftmaxColumnsConfig",
+    "SoftmaxConfig",
+    "select_softmax",
+    "select_softmax_columns",
+    "softmax_columns_kernel",
+    "softmax_kernel",
+]
+
+_VECTORS = {16: "v4.b32", 8: "v2.b32", 4: "b32", 2: "b16"}
 
 
 @dataclass(frozen=True)
@@ -53,4 +63,84 @@ def softmax_kernel(config: SoftmaxConfig) -> gr.Kernel:
         rcp[:] = gr.rcp(rows.reduce("add", lambda part: part.inside(power(part))))
         for part in rows.parts():
             part.store(Y, power(part) * rcp)
+    return kernel
+
+
+@dataclass(frozen=True)
+class SoftmaxColumnsConfig:
+    """The types of X and of Y (None: that of X), and the block.
+
+    It has 32 threads side by side, each with `vector` neighbouring columns, and `rows` such rows of threads. Raises
+    VerifyError KERNEL_ARGUMENT.
+    """
+
+    dtype: gr.DType = gr.fp16
+    out_dtype: gr.DType | None = None
+    vector: int = 2
+    rows: int = 8
+
+    def __post_init__(self) -> None:
+        size("SoftmaxColumnsConfig", "rows", self.rows, most=32)
+        choice("SoftmaxColumnsConfig", "vector", str(self.vector), ("1", "2", "4"))
+
+
+def select_softmax_columns(
+    rows: int, columns: int, dtype: gr.DType = gr.fp16, *, align_bytes: int = 16
+) -> SoftmaxColumnsConfig:
+    """The configuration for columns of `rows` elements. `align_bytes`: what addresses and strides are multiples of."""
+    vector = min(2, math.gcd(columns * dtype.bits // 8, align_bytes) // (dtype.bits // 8))
+    return SoftmaxColumnsConfig(dtype, vector=vector, rows=min(16, 1 << (max(rows, 1).bit_length() - 1)))
+
+
+def softmax_columns_kernel(config: SoftmaxColumnsConfig) -> gr.Kernel:
+    """Y[b, :, n] = softmax(X[b, :, n]); fp32 inside, rounded once.
+
+    Arguments: X (B, M, N), Y (B, M, N), contiguous along N. Any sizes. A first pass keeps each column's maximum so far,
+    times log2(e), and the sum of powers relative to it (online softmax), a second one writes. What is not finite: as
+    ``softmax_kernel``.
+    """
+    c, log2e = config, math.log2(math.e)
+    wide = 32 * c.vector
+    with gr.Kernel("softmax_columns") as kernel:
+        B, M = gr.sym("B", max=65535), gr.sym("M", max=2**31 - 1)
+        N = gr.sym("N", multiple_of=c.vector, max=2**31 - 1)
+        out = c.out_dtype or c.dtype
+        strides = gr.sym("bsX ldX", multiple_of=c.vector)
+        align = c.vector * c.dtype.bits // 8, c.vector * out.bits // 8
+        X = gr.input("X", gr.Layout((B, M, N), (*strides, 1)), c.dtype, align_bytes=align[0])
+        Y = gr.output("Y", gr.row_major(B, M, N), out, align_bytes=align[1])
+        blocks, threads = gr.blocks(gr.ceil_div(N, wide), B), gr.threads(32 * c.rows)
+        strip, b = blocks.indices()
+        tv = gr.tv(gr.Layout((32, c.rows), (c.vector * c.rows, 1)), gr.Layout(c.vector, c.rows))
+        x = gr.fragment("x", [c.rows, wide], c.dtype, tv, on=threads)
+        y = gr.fragment("y", [c.rows, wide], out, tv, on=threads)
+        v, most, more, total = (
+            gr.fragment(n, [c.rows, wide], gr.fp32, tv, on=threads) for n in ("v", "most", "more", "total")
+        )
+        column_most, column_total, offset, rcp = (v.reduced(0, n) for n in ("m", "t", "offset", "rcp"))
+        parts, results = (t[b, :, :].tile([c.rows, wide])[:, strip] for t in (X, Y))
+        load, store = gr.atom(f"ld.global.nc.{_VECTORS[align[0]]}"), gr.atom(f"st.global.{_VECTORS[align[1]]}")
+        row, _ = v.coords()
+
+        def finite(m: gr.Tensor) -> Any:  # of columns with nothing but -inf so far
+            return gr.where(m == -gr.inf, 0, m)
+
+        gr.init(most, -gr.inf)
+        gr.init(total, 0)
+        for p in gr.loop("p", gr.ceil_div(M, c.rows), unroll=4):
+            gr.move(x, parts[p], atom=load)
+            v[:] = gr.where(p * c.rows + row < M, x, -gr.inf)
+            more[:] = gr.max(most, v * log2e)
+            power = gr.exp2(gr.fma(v, log2e, -finite(more)), ftz=True)
+            total[:] = gr.fma(total, gr.exp2(most - finite(more), ftz=True), power)
+            most[:] = more
+        gr.reduce("max", column_most, most, axis=0)
+        offset[:] = -finite(column_most)
+        total[:] = total * gr.exp2(most + offset, ftz=True)
+        gr.reduce("add", column_total, total, axis=0)
+        rcp[:] = gr.rcp(column_total)
+        for p in gr.loop("q", gr.ceil_div(M, c.rows), unroll=4):
+            gr.move(x, parts[p], atom=load)
+            y[:] = gr.exp2(gr.fma(x, log2e, offset), ftz=True) * rcp
+            gr.move(results[p], y, atom=store)
     return kernel

@@ -11,11 +11,14 @@ import graphene as gr
 from graphene.kernels import (
     NormConfig,
     RowTile,
+    SoftmaxColumnsConfig,
     SoftmaxConfig,
     layernorm_kernel,
     rmsnorm_kernel,
     select_norm,
     select_softmax,
+    select_softmax_columns,
+    softmax_columns_kernel,
     softmax_kernel,
 )
 
@@ -172,6 +175,33 @@ def test_softmax_of_what_is_not_finite(rng):
     np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-6)
     assert np.isnan(got[1:4]).all()
     assert not np.isnan(got[[0, 4]]).any()
+
+
+@pytest.mark.parametrize(
+    ("B", "M", "N"), [(1, 1, 1), (2, 5, 64), (1, 33, 70), (3, 2, 7), (1, 100, 129), (0, 3, 3), (2, 0, 4), (2, 3, 0)]
+)
+def test_softmax_of_columns(B, M, N, rng):
+    config = select_softmax_columns(M, N)
+    kernel = softmax_columns_kernel(config)
+    x = (rng.standard_normal((B, M, N)) * 30).astype(np.float16)
+    y = np.full_like(x, np.nan)
+    kernel.simulate(x, y)
+    if x.size:
+        e = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
+        close([(y, e / e.sum(1, keepdims=True))])
+        assert gr.parse(str(kernel)) == kernel
+        assert kernel.check(B=1, M=9, N=N).ok
+        assert kernel.compile("sm_80").spill_bytes == kernel.compile("sm_90a").spill_bytes == 0
+
+
+def test_softmax_of_columns_that_are_not_finite():
+    inf = np.inf
+    x = np.array([[1, -inf, inf, np.nan, -inf, 6e4], [-inf, -inf, 1, 2, 3, -6e4], [2, -inf, 3, 4, -inf, 0]], np.float32)
+    y = np.zeros((1, 3, 6), np.float32)
+    softmax_columns_kernel(SoftmaxColumnsConfig(gr.fp32, rows=2)).simulate(x[None], y)
+    assert np.isnan(y[0, :, 1:4]).all()
+    np.testing.assert_allclose(y[0][:, [4, 5]], [[0, 1], [1, 0], [0, 0]], atol=1e-7)
+    np.testing.assert_allclose(y[0, :, 0], [0.26894142, 0, 0.73105858], rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -20,7 +20,9 @@ from graphene.kernels import (
     select_norm_columns,
     select_reduction,
     select_softmax,
+    select_softmax_columns,
     select_transpose,
+    softmax_columns_kernel,
     softmax_kernel,
     transpose_kernel,
 )
@@ -97,6 +99,15 @@ def test_softmax(dtype, seed):
     M, N = shape(seed)
     x, y = normal(seed, M, N, dtype=dtype) * 3, nans(M, N, dtype=dtype)
     softmax_kernel(select_softmax(M, N, TYPES[dtype]))(x, y)
+    close(y, torch.softmax(x.double(), 1), dtype)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("seed", range(6))
+def test_softmax_of_columns(dtype, seed):
+    M, N = shape(seed)
+    x, y = normal(seed, 2, M, N, dtype=dtype) * 3, nans(2, M, N, dtype=dtype)
+    softmax_columns_kernel(select_softmax_columns(M, N, TYPES[dtype]))(x, y)
     close(y, torch.softmax(x.double(), 1), dtype)
 
 

@@ -207,6 +207,14 @@ def _() -> Case:
     return softmax_case(RowTile(600, 32, 1, 8, "memory"))
 
 
+@case("softmax_columns_kernel")
+def _() -> Case:
+    x = normal(0, 3, 11, 70)
+    x[np.arange(70) % 3, np.arange(70) % 11, np.arange(70)] = 1000
+    kernel = kernels.softmax_columns_kernel(kernels.SoftmaxColumnsConfig(rows=4))
+    return Case(kernel, [lambda: [x, np.zeros_like(x)]], {"B": 3, "M": 11, "N": 70})
+
+
 def backward_case(build: Callable[..., gr.Kernel], tile: RowTile, stats: int) -> Case:
     rows = 2 + tile.rows
     x, dy, ds = (normal(i, rows, tile.width) for i in range(3))
