@@ -68,7 +68,7 @@ def export_cache(path: str | os.PathLike[str], archs: Iterable[str] | None = Non
     archive is written whole or not at all. Raises CompileError CACHE_ARCHIVE when it cannot be.
     """
     path = Path(path)
-    wanted = None if archs is None else set(archs)
+    wanted = None if archs is None else {archs} if isinstance(archs, str) else set(archs)
     entries: dict[str, dict[str, bytes]] = {}
     found: set[str] = set()
     for key in _core.cache_keys():

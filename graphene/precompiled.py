@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -18,7 +19,7 @@ from graphene.archive import write_atomically
 from graphene.kernel import Kernel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from graphene._core import Binary, LaunchManifest
 
@@ -63,8 +64,10 @@ def precompile(
     of contents last. Raises CompileError PRECOMPILED for names that are no file names and folders that cannot be
     written, and what ``Kernel.compile`` raises.
     """
-    folder, wanted = Path(folder), list(dict.fromkeys(archs))
-    if bad := [n for n in kernels if not _NAME.fullmatch(n)]:
+    folder, wanted = Path(folder), list(dict.fromkeys([archs] if isinstance(archs, str) else archs))
+    if not isinstance(kernels, Mapping) or not all(isinstance(k, Kernel) for k in kernels.values()):
+        _fail("precompile wants kernels by name", [f"got:  {type(kernels).__name__}"], 'pass {"name": kernel}')
+    if bad := [n for n in kernels if not isinstance(n, str) or not _NAME.fullmatch(n)]:
         _fail(f"{bad[0]!r} cannot name a precompiled kernel", [], "use letters, digits, '_', '-' and '.'")
     if not kernels or not wanted:
         _fail("nothing to compile", [], "name at least one kernel and one architecture, such as sm_80")

@@ -164,12 +164,19 @@ def test_no_path_leads_out_of_the_folder(folder: Path) -> None:
 def test_bad_requests(tmp_path: Path) -> None:
     with pytest.raises(gr.CompileError, match=r"'\.\./x' cannot name a precompiled kernel"):
         gr.precompile({"../x": scale(8)}, tmp_path, ["sm_80"])
+    for wrong in ([scale(8)], {"k": 1}, scale(8)):
+        with pytest.raises(gr.CompileError, match="precompile wants kernels by name"):
+            gr.precompile(wrong, tmp_path, ["sm_80"])  # type: ignore[arg-type]
+    with pytest.raises(gr.CompileError, match="cannot name a precompiled kernel"):
+        gr.precompile({1: scale(8)}, tmp_path, ["sm_80"])  # type: ignore[dict-item]
     with pytest.raises(gr.CompileError, match="nothing to compile"):
         gr.precompile({}, tmp_path, ["sm_80"])
     with pytest.raises(gr.CompileError) as e:
         gr.precompile({"k": scale(8)}, tmp_path, ["sm_80", "sm_70"])
     assert e.value.code == "COMPILE_ARCH"
-    assert list(tmp_path.iterdir()) == [tmp_path / "cache"] or not (tmp_path / "kernels.json").exists()
+    assert not (tmp_path / "kernels.json").exists()
+    gr.precompile({"k": scale(8)}, tmp_path / "one", "sm_80")  # one architecture
+    assert gr.load_precompiled(tmp_path / "one")["k"].archs == ("sm_80",)
     (tmp_path / "file").write_text("")
     with pytest.raises(gr.CompileError, match="cannot be written"):
         gr.precompile({"k": scale(8)}, tmp_path / "file", ["sm_80"])
