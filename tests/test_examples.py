@@ -15,6 +15,7 @@ SAYS = {
     "03_simple_gemm": "relative error against float64",
     "04_tensor_core_tile": "largest error against float64",
     "05_amd_mfma": "ok: 1 promises kept",
+    "06_choose_and_ship": "<graphene.Precompiled product for sm_80, sm_90a> takes A, B, C",
 }
 
 

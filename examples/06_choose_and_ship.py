@@ -1,0 +1,45 @@
+"""Choosing tiles, compiling ahead of time, launching without a compiler. Needs no GPU.
+
+python examples/06_choose_and_ship.py [folder]     the folder keeps the cubins
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+
+import numpy as np
+
+import graphene as gr
+from graphene import tune
+from graphene.kernels.gemm import gemm_launches
+from graphene.tune.gemm import GEMM, GemmProblem
+
+
+def main(folder: str) -> None:
+    print("the thesis' rule for 2-byte elements and 48 KB:", tune.thesis_block_tiles(2, 48)[0])
+
+    problem = GemmProblem(512, 768, 1024, workspaces=False)  # one kernel: no parts of k to add up
+    selection = tune.rank(GEMM, problem, tune.of_arch("sm_80"), count=3)
+    print(selection.table(rejected=2))
+
+    ((kernel, arguments),) = gemm_launches(selection.best.config(problem))
+    gr.precompile({"product": kernel}, folder, ["sm_80", "sm_90a"], print)
+
+    os.environ["GRAPHENE_NVRTC"] = "/nowhere"  # from here on there is no compiler
+    product = gr.load_precompiled(folder)["product"]
+    print(product, "takes", ", ".join(arguments))
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s).astype(np.float16) for s in ((64, 128), (128, 72)))
+    c = np.zeros((64, 72), np.float16)
+    product(a, np.asfortranarray(b), c)  # arrays on the CPU: the simulator; CUDA tensors: the cubin
+    print("largest error:", np.abs(c - a.astype(np.float32) @ b.astype(np.float32)).max())
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        main(sys.argv[1])
+    else:
+        with tempfile.TemporaryDirectory() as temporary:
+            main(temporary)
