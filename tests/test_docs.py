@@ -31,7 +31,7 @@ def test_links_and_files_named_exist(page: Path) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/simulator.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/simulator.md", "docs/memory_bound.md"])
 def test_the_code_of_a_page_runs(page: str, tmp_path: Path) -> None:
     """Its blocks are one program. (docs/language.md and docs/add_an_instruction.md have tests of their own.)"""
     code = "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL))
