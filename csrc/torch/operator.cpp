@@ -170,10 +170,18 @@ Operator::Form* Operator::prepare(const Call& call, std::uint64_t hash, Host& ho
   if (!form) {
     ++configured_;
     const auto r = configure_(call);
-    form = instantiate(*r, call, host);
-    auto& recipes = classes_[key];
-    recipes.insert(recipes.begin(), r);
-    if (recipes.size() > kMaxRecipes) recipes.pop_back();
+    try {
+      form = instantiate(*r, call, host);
+    } catch (const Error& e) {
+      // More blocks than a grid may have: PyTorch has a way.
+      if (e.diagnostics().front().code != Code::LAUNCH_GRID) throw;
+      form = instantiate({.outcome = Outcome::Torch, .reason = e.what()}, call, host);
+    }
+    if (form->outcome == r->outcome) {
+      auto& recipes = classes_[key];
+      recipes.insert(recipes.begin(), r);
+      if (recipes.size() > kMaxRecipes) recipes.pop_back();
+    }
   }
   if (form_count_ >= kMaxForms && depth_ == 1) {
     forms_.clear();

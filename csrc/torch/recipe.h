@@ -67,11 +67,11 @@ enum class Outcome : std::uint8_t {
 
 struct Recipe {
   Outcome outcome = Outcome::Launch;
-  std::string reason;           // of Torch and Copy, for explain
+  std::string reason = {};      // of Torch and Copy, for explain
   std::uint64_t copy_mask = 0;  // tensors of the call
-  std::vector<OutputSpec> outputs;
+  std::vector<OutputSpec> outputs = {};
   std::size_t returned = 0;  // so many of the outputs, the first ones, are results; the others are work space
-  std::vector<KernelCall> launches;
+  std::vector<KernelCall> launches = {};
 };
 
 struct Shaped {

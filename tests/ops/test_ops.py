@@ -339,6 +339,19 @@ def test_graphs_without_gradients_hold_the_lean_operator() -> None:
     close(out, want(a, b))
 
 
+def test_kernels_registered_through_python() -> None:
+    """What a PyTorch without the C interface gets: the same kernels."""
+    a, b, bias = r(20, 40), r(40, 24), r(24)
+    close(ops._matmul._matmul._on_cuda(a, b, bias, "relu"), want(a, b, bias, "relu"))
+    x = r(20, 80)[:, ::2]
+    close(ops._matmul._matmul._on_cuda(x, b), want(x, b))
+    wide = r(8, 8, dtype=torch.float32)
+    assert torch.equal(ops._matmul._matmul._on_cuda(wide, wide), wide @ wide)
+    out = torch.empty(20, 24).half()
+    assert ops._matmul._matmul_out._on_cuda(a, b, None, None, None, out) is None
+    close(out, want(a, b))
+
+
 def test_what_must_see_operators_is_noticed() -> None:
     """By PyTorch's own functions, without Python: a version that lacks one is asked in Python instead."""
     from torch._subclasses.fake_tensor import FakeTensorMode

@@ -286,6 +286,22 @@ def test_driver_errors(scaled: Scaled) -> None:
         scaled.op(tensor("fp16", 5, 64), 2.0, None, None)
 
 
+def test_more_blocks_than_a_grid_has_are_pytorchs(make: Any) -> None:
+    stub_cuda.param_sizes(8, 8)
+    asked: list[int] = []
+
+    def configure(x: Any) -> Any:
+        asked.append(x[0][0])
+        kernel = Kernel(make(kernel="tall", symbols=["M"], X=make.tensor("fp16", "M 1", "1 1"), grid=[1, "M", 1]))
+        return _core.Recipe([], 0, [(kernel, [(0, [(((0, 0),), (0,)), (((0, 1),), (1,))])])])
+
+    op = _core.Operator("tall", [("x", "Tensor", [], 1)], 0, configure)
+    for _ in range(2):
+        assert op(tensor("fp16", 65536, 1)) is NotImplemented
+        assert op(tensor("fp16", 65535, 1)) is None
+    assert asked == [65536, 65535]
+
+
 def test_many_forms(scaled: Scaled) -> None:
     """More than are remembered: the oldest are forgotten, none is mistaken for another."""
     for m in range(1, 5000):
