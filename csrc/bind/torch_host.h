@@ -27,8 +27,12 @@ struct TorchNames {
   PyObject* dtypes = nullptr;                               // dict: dtype -> PyTorch's number of it
   std::vector<std::pair<PyObject*, std::int64_t>> numbers;  // the same, by identity
 
-  // Answers the first four questions without Python; used where it is complete.
+  // Answers most questions without Python; used where it is complete.
   torch::ThreadState state{};
+  std::size_t impl_offset = 0;  // where a tensor's Python object points to its implementation; 0: not known
+
+  // Finds it out on two tensors, the second of which wants a gradient.
+  void find_implementation(const py::object& plain, const py::object& wanting);
 
   [[nodiscard]] bool known() const { return tensor != nullptr; }
   // A mode, a trace or forward differentiation is under way, which must see the operator.

@@ -532,13 +532,14 @@ are (tensor, dimension[, multiple to round up to]) of arguments, or (-1, number)
         t.state = d["ask_python"].cast<bool>() ? gt::ThreadState{} : gt::thread_state();
         t.parameter = reinterpret_cast<PyTypeObject*>(take("parameter"));
         t.tensor = reinterpret_cast<PyTypeObject*>(take("tensor"));
+        if (t.state.known()) t.find_implementation(d["plain"], d["wanting"]);
       },
       py::arg("names"), "Hands over PyTorch's functions and types that operators ask.");
   m.def(
       "torch_state",
       [] {
         const TorchNames& t = torch_names();
-        return py::make_tuple(t.state.known(), t.watched(), t.gradients_enabled());
+        return py::make_tuple(t.state.known() && t.impl_offset != 0, t.watched(), t.gradients_enabled());
       },
       "Of this thread: whether PyTorch is asked without Python, whether something must see operators, whether "
       "gradients "

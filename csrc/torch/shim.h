@@ -58,10 +58,11 @@ struct ThreadState {
   // The address of a shared pointer to the state, null inside where nothing traces: of PyTorch's own or, if it returns
   // a copy, of the 16 bytes at `room`.
   void* (*tracing_state)(void* room);
+  bool (*requires_grad)(const void* tensor_impl);
 
   [[nodiscard]] bool known() const {
     return grad_enabled != nullptr && dispatch_modes != nullptr && function_modes != nullptr &&
-           tracing_state != nullptr;
+           tracing_state != nullptr && requires_grad != nullptr;
   }
   [[nodiscard]] bool watched() const {
     void* room[2] = {nullptr, nullptr};

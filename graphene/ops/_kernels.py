@@ -6,7 +6,7 @@ Kernels are kept: equal configurations share one. A reason in words stands for "
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from graphene import dtypes
@@ -14,6 +14,13 @@ from graphene.kernels._norms import select_norm
 from graphene.kernels.gemm import GemmConfig, gemm_launches
 from graphene.kernels.gemm_select import select_gemm
 from graphene.kernels.layernorm import layernorm_kernel
+from graphene.kernels.norm_backward import (
+    layernorm_backward_kernel,
+    norm_columns_kernel,
+    rmsnorm_backward_kernel,
+    select_norm_columns,
+)
+from graphene.kernels.reduction import reduction_kernel, select_reduction
 from graphene.kernels.rmsnorm import rmsnorm_kernel
 from graphene.kernels.softmax import SoftmaxConfig, select_softmax, softmax_kernel
 from graphene.ops._torch import torch
@@ -139,6 +146,47 @@ def norm(p: Norm) -> Launches | str:
         "total": p.total,
     }
     return Launches([(_norm(p.kind, config), [*(name for name, has in given.items() if has), p.eps])])
+
+
+@functools.cache
+def _columns(config: Any) -> Any:
+    return norm_columns_kernel(config)
+
+
+@functools.cache
+def _reduction(config: Any) -> Any:
+    return reduction_kernel(config)
+
+
+@functools.cache
+def _norm_backward(kind: str, config: Any) -> Any:
+    return (layernorm_backward_kernel if kind == "layer" else rmsnorm_backward_kernel)(config)
+
+
+def norm_gradients(p: Norm, columns: bool) -> Launches | str:
+    """Of the input, and where `columns` are wanted of weight and bias: of `p`, whose ``total`` has a gradient, too."""
+    if p.dtype not in ROW_DTYPES:
+        return f"no kernel for rows of {p.dtype}"
+    dtype, shared_bytes = getattr(dtypes, DTYPES[p.dtype]), _device(p.device)[1]
+    config = select_norm(
+        p.rows, p.width, dtype, align_bytes=p.align, shared_bytes=shared_bytes, gamma=p.weight, beta=False,
+        residual=True, write_sum=p.total,
+    )  # fmt: skip
+    config = replace(config, residual=False)  # two matrices of input, of which the configuration thinks the second so
+    statistics = ["mean", "rstd"] if p.kind == "layer" else ["rstd"]
+    given = (("weight", p.weight), ("total", p.total))
+    names: list[str | float] = ["x", "grad", *(name for name, has in given if has), "dx", *statistics, p.eps]
+    workspaces: dict[str, tuple[str, list[Size]]] = {name: ("fp32", [("rows", 1)]) for name in statistics}
+    kernels: list[tuple[Any, list[str | float]]] = [(_norm_backward(p.kind, config), names)]
+    if columns:
+        options = {"centred": p.kind == "layer", "beta": True}
+        sums, parts = select_norm_columns(p.rows, p.width, dtype, align_bytes=p.align, **options)
+        for name in ("dweight", "dbias"):
+            workspaces[name + "_parts"] = ("fp32", [(parts, 1), ("width", 1)])
+        kernels.append((_columns(sums), ["x", "grad", *statistics, "dweight_parts", "dbias_parts"]))
+        last = select_reduction(parts, p.width, 0, dtype=dtypes.fp32, align_bytes=4, out_dtype=dtype)
+        kernels += [(_reduction(last), [name + "_parts", name]) for name in ("dweight", "dbias")]
+    return Launches(kernels, workspaces)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from typing import Any
 from graphene import _core
 from graphene.ops import _kernels
 from graphene.ops._define import Arg, Defined, Definition, check_devices, check_dtypes, check_tensors
+from graphene.ops._norm_gradients import formula, layer_gradients, rms_gradients
 from graphene.ops._torch import Tensor, torch
-from graphene.ops._views import divides, merge, output, own, same_shape, view
+from graphene.ops._views import divides, lies_in_rows, output, own, same_shape, view
 
 ALLOWED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -50,6 +51,7 @@ class Norm:
         self.kind, self.add = kind, add
         self.public = f"{kind}_norm"
         self.has_bias = kind == "layer"
+        self.gradients = (layer_gradients if self.has_bias else rms_gradients).defined.forward
         bias = ", Tensor? bias=None" if self.has_bias else ""
         eps = "float eps=1e-5" if self.has_bias else "float? eps=None"
         residual = ", Tensor residual" if add else ", Tensor? residual=None"
@@ -99,13 +101,8 @@ class Norm:
         if 0 in input.shape:
             return _core.Recipe(outputs, len(outputs), [])
         copies = 0
-        for name, t in (("input", input), ("residual", residual)):
-            last = [d for d in columns if t is not None and t.shape[d] != 1][-1:]
-            if t is not None and not (merge(t, rows) and merge(t, columns) and all(t.strides[d] == 1 for d in last)):
-                copies |= 1 << index[name]
-        for name, t in (("weight", weight), ("bias", bias)):
-            last = [d for d in range(n) if t is not None and t.shape[d] != 1][-1:]
-            if t is not None and not (merge(t, range(n)) and all(t.strides[d] == 1 for d in last)):
+        for name, t in (("input", input), ("residual", residual), ("weight", weight), ("bias", bias)):
+            if t is not None and not lies_in_rows(t, n):
                 copies |= 1 << index[name]
         if copies:
             return _core.Recipe.copy(copies, "the elements of a row, or the rows, do not lie one after the other")
@@ -156,27 +153,19 @@ class Norm:
         ctx.shape, ctx.eps = tuple(shape), eps
 
     def backward(self, ctx: Any, g: Tensor, g_total: Tensor | None = None) -> tuple[Any, ...]:
-        """In fp32."""
+        """By kernels; by PyTorch's operators, in fp32, where it is differentiated itself."""
         input, weight, bias, residual = ctx.saved_tensors
-        wide = input.dtype if input.dtype == torch.float64 else torch.float32
-        dims = list(range(-len(ctx.shape), 0))
-        x = input.to(wide) if residual is None else input.to(wide) + residual.to(wide)
-        if self.has_bias:
-            x = x - x.mean(dims, keepdim=True)
-        scale = torch.rsqrt((x * x).mean(dims, keepdim=True) + ctx.eps)
-        x = x * scale
-        g = torch.zeros_like(x) if g is None else g.to(wide)
-        gw = g if weight is None else g * weight.to(wide)
-        gx = gw - x * (gw * x).mean(dims, keepdim=True)
-        if self.has_bias:
-            gx = gx - gw.mean(dims, keepdim=True)
-        gx = gx * scale
-        if g_total is not None:
-            gx = gx + g_total.to(wide)
-        gx = gx.to(input.dtype)
+        columns = (weight is not None or bias is not None) and any(ctx.needs_input_grad[1:])
+        if torch.is_grad_enabled():
+            wide = input.dtype if input.dtype == torch.float64 else torch.float32
+            x = input if residual is None else input.to(wide) + residual.to(wide)
+            gx, gw, gb = formula(self.has_bias, x, g, ctx.shape, weight, g_total, ctx.eps)
+        else:
+            x = input if residual is None else input + residual
+            gx, gw, gb = self.gradients(x, g, ctx.shape, weight, g_total, ctx.eps, columns)
+        gx, gw, gb = (t.to(input.dtype) for t in (gx, gw, gb))
         return self.ordered(
-            gx, None, None if weight is None else (g * x).sum_to_size(ctx.shape).to(weight.dtype),
-            None if bias is None else g.sum_to_size(ctx.shape).to(bias.dtype), None,
+            gx, None, None if weight is None or not columns else gw, None if bias is None or not columns else gb, None,
             None if residual is None else gx,
         )  # fmt: skip
 

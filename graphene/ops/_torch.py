@@ -49,6 +49,8 @@ def _hand_over() -> None:
             "empty_strided_cuda": getattr(guards, "_empty_strided_cuda", None),
             "dtypes": NUMBERS,
             "ask_python": False,
+            "plain": torch.empty(1),
+            "wanting": torch.empty(1, requires_grad=True),
         }
     )
 

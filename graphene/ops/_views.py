@@ -41,6 +41,14 @@ def merge(arg: Arg, dims: Sequence[int]) -> bool:
     return True
 
 
+def lies_in_rows(arg: Arg, n: int) -> bool:
+    """Whether the last `n` dimensions form a contiguous row, and the others one dimension of rows."""
+    rank = len(arg.shape)
+    rows, columns = list(range(rank - n)), list(range(rank - n, rank))
+    last = [d for d in columns if arg.shape[d] != 1][-1:]
+    return merge(arg, rows) and merge(arg, columns) and all(arg.strides[d] == 1 for d in last)
+
+
 def output(dtype: str, *dims: Sequence[Any]) -> tuple[str, list[list[Any]]]:
     """A tensor that a recipe makes, row-major: the extents of each dimension."""
     return dtype, [list(d) for d in dims]
