@@ -80,8 +80,8 @@ class Operand:
         line = ks if self.along_k else rows
         layout = gr.Layout((rows, ks), (ks, 1) if self.along_k else (1, rows))
         swizzle = gr.swizzle(line, self.dtype)
-        if self.dtype.bits == 32 and not self.along_k:  # a warp reads 8 rows at 4 k
-            swizzle = gr.Swizzle(2, 3, line.bit_length() - 4)
+        if self.dtype.bits == 32 and not self.along_k:  # a warp reads 8 rows at 4 k: by odd multiples of a power of two
+            swizzle = gr.Swizzle(2, 3, (line & -line).bit_length() - 4)
         return gr.alloc(f"s{self.name}", layout, self.dtype, gr.SH, stages=stages, swizzle=swizzle)
 
     def held(self, rows: int, ks: int, threads: Any) -> Any:

@@ -108,5 +108,5 @@ def shared(operand: Operand, rows: int, ks: int, quad_rows: int) -> Any:
     if operand.along_k:  # 4 rows of each of 2 quad-pairs: 4 lines of 32 bytes, the other ones 16 bytes further
         swizzle = gr.Swizzle(1, 3, (quad_rows * ks).bit_length() - 4)
     else:  # 4 k
-        swizzle = gr.Swizzle(2, 3, rows.bit_length() - 4)
+        swizzle = gr.Swizzle(2, 3, (rows & -rows).bit_length() - 4)
     return gr.alloc(f"s{operand.name}", layout, gr.fp16, gr.SH, stages=2, swizzle=swizzle)
