@@ -37,15 +37,15 @@ def silu(x: Any) -> Any:
     return x * sigmoid(x)
 
 
-# erfc(x / sqrt 2) / 2 = e^(-x^2/2) * (t * g0 + t^2 * g1 + ...) with t = 1 / (1 + G_POLE * x), for x >= 0: fitted so that
-# the error, times x, stays below 2^-24 * x and the relative one below 2^-12.
+# erfc(x / sqrt 2) / 2 = e^(-x^2/2) * (t * g0 + t^2 * g1 + ...) with t = 1 / (1 + G_POLE * x), for x >= 0: fitted so
+# that its error stays below 2^-24 and the relative one below 2^-12.
 G_POLE = 0.29
 G_SERIES = (0.1169003319842918, 0.10027886533319771, 0.18125284059901978, -0.09604444153302182, 0.28705971314374606,
             -0.08944735622457421)  # fmt: skip
 
 
 def gelu(x: Any) -> Any:
-    """x/2 * (1 + erf(x / sqrt 2)), PyTorch's default, within 2^-22 * |x|: max(x, 0) - |x| * erfc(|x| / sqrt 2) / 2."""
+    """PyTorch's default, x/2 * (1 + erf(x / sqrt 2)) = max(x, 0) - |x| * erfc(|x| / sqrt 2) / 2, within 2^-22 * |x|."""
     a = gr.min(gr.abs(x), 16)  # beyond, the second term is 0
     t = gr.rcp(gr.fma(a, G_POLE, 1), ftz=True)
     series: Any = -G_SERIES[-1]
