@@ -15,6 +15,7 @@ from graphene.kernels.gemm import run_gemm
 from graphene.kernels.gemm_select import select_gemm
 from graphene.tune import recorded
 from graphene.tune.gemm import GEMM, GemmProblem
+from graphene.tune.rows import ROWS, RowProblem
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytestmark = [
@@ -36,6 +37,12 @@ def test_tuned_products_are_right_and_found_again(tmp_path: Path, monkeypatch: p
     run_gemm(config, a, b, c)
     assert torch.allclose(c, a @ b, atol=0.1, rtol=1e-2)
     recorded.forget()
+
+
+@pytest.mark.parametrize("kind", ["layernorm", "rmsnorm", "softmax"])
+def test_rows_are_tuned_and_right(kind: str) -> None:
+    tuning = tune.tune(ROWS, RowProblem(kind, 1000, 1024), count=4, rounds=2, progress=False, keep=False)
+    assert not [m.failure for m in tuning.measured if m.failure]
 
 
 CODE = """

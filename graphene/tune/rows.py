@@ -1,0 +1,149 @@
+"""Kernels that work row by row (normalisations, softmax) as a tunable: threads of a row, and where it is kept."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from graphene import dtypes
+from graphene.errors import VerifyError
+from graphene.kernels import NormConfig, RowTile, SoftmaxConfig, layernorm_kernel, rmsnorm_kernel, softmax_kernel
+from graphene.report import occupancy
+from graphene.tune.matmul import shape_class
+from graphene.tune.tunable import Tunable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from graphene.kernel import Kernel
+    from graphene.tune.device import Device
+
+__all__ = ["ROWS", "RowProblem"]
+
+EPS = 1e-5
+IN_FLIGHT_BYTES = 32 << 10  # of a multiprocessor, that keep its share of memory busy
+BLOCK_US, VECTOR_US = 1.5, 0.1  # of a block from start to end, and for each vector of a thread
+KINDS = ("layernorm", "rmsnorm", "softmax")
+
+
+@dataclass(frozen=True)
+class RowProblem:
+    """Rows of `width` elements that are normalised. ``align_bytes``: of addresses and row strides."""
+
+    kind: str
+    rows: int
+    width: int
+    dtype: str = "fp16"
+    align_bytes: int = 16
+
+    @property
+    def row_bytes(self) -> int:
+        """Of one row."""
+        return self.width * int(getattr(dtypes, self.dtype).bits) // 8
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.rows}x{self.width} {self.dtype}"
+
+
+def _candidates(p: RowProblem, device: Device) -> Iterator[RowTile]:
+    size = p.row_bytes // p.width
+    vector = math.gcd(p.row_bytes, p.align_bytes, 16) // size
+    narrow = [t for t in (1, 2, 4, 8, 16) if t * vector >= p.width // 4]
+    for threads in (*narrow, 128, 256, 64, 512, 32, 96, 192, 384, 768, 1024):  # of equals the first is taken
+        for keep, rows, evict in (
+            *(("registers", r, "default") for r in (1, 2, 4, 8, 16, 32)),
+            ("shared", 1, "default"), ("shared", 1, "evict_last"), ("memory", 1, "default"),
+        ):  # fmt: skip
+            try:
+                yield RowTile(p.width, threads, rows, vector, keep, evict)
+            except VerifyError:
+                continue  # no tile: a block of parts of warps, say
+
+
+def _predict(t: RowTile, p: RowProblem, device: Device) -> tuple[float, str] | str:
+    if t.threads > 32 and t.threads * t.vector >= 2 * t.width:
+        return f"{t.threads} threads for {t.width // t.vector} vectors: half of them would have none"
+    each = math.ceil(t.part / (t.threads * t.vector)) * t.vector  # elements of a thread
+    registers = 28 + each * (2 if t.keep == "registers" else 1)
+    if registers > 255:
+        return f"about {registers} registers a thread, at most 255: it would spill"
+    shared = p.row_bytes if t.keep == "shared" else 0
+    if shared + 1024 > device.shared_bytes:
+        return f"a row of {p.row_bytes} bytes does not fit into {device.shared_bytes} bytes of shared memory"
+    threads = t.threads * t.rows
+    found = occupancy(device.arch, threads, shared + 128, registers)
+    resident = found.blocks_per_sm if found is not None else 1
+    if resident == 0:
+        return f"{threads} threads of about {registers} registers are more than a multiprocessor has"
+    blocks = math.ceil(p.rows / t.rows)
+    held = t.rows * p.row_bytes if t.keep != "memory" else t.threads * 64
+    waves = blocks / (device.sm_count * resident)
+    busy = min(1.0, resident * held / IN_FLIGHT_BYTES)
+    traffic = p.rows * p.row_bytes * (2 if t.keep != "memory" else 2.6)  # what is read again is partly in the L2 cache
+    us = traffic / (device.dram_bytes * device.sm_count * device.clock_ghz * 1e3 * busy)
+    vectors = math.ceil(t.width / (t.threads * t.vector))
+    us = max(us, math.ceil(waves) * (BLOCK_US + VECTOR_US * vectors)) + 2.0
+    return us, f"{waves:.2f} waves of {resident} blocks an SM, {busy:.0%} of what keeps memory busy is on its way"
+
+
+def _build(t: RowTile, p: RowProblem) -> Kernel:
+    dtype = getattr(dtypes, p.dtype)
+    if p.kind == "softmax":
+        return softmax_kernel(SoftmaxConfig(t, dtype))
+    if p.kind == "rmsnorm":
+        return rmsnorm_kernel(NormConfig(t, dtype, beta=False))
+    return layernorm_kernel(NormConfig(t, dtype))
+
+
+def _arguments(p: RowProblem) -> Sequence[Any]:
+    import torch  # type: ignore[import-not-found, unused-ignore]
+
+    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[p.dtype]
+    x = torch.randn(p.rows, p.width, device="cuda").to(dtype)
+    columns = [torch.randn(p.width, device="cuda").to(dtype) for _ in range(KINDS[::-1].index(p.kind))]
+    return [x, *columns, torch.empty_like(x), *([EPS] if columns else [])]
+
+
+def _verify(p: RowProblem, arguments: Sequence[Any]) -> str | None:
+    """Compares the last rows with PyTorch in float64."""
+    import torch
+
+    functional = torch.nn.functional
+    x = arguments[0][-64:].double()
+    y = arguments[-1] if p.kind == "softmax" else arguments[-2]
+    g, b = (arguments[i].double() if i < len(arguments) - 2 else None for i in (1, 2))
+    if p.kind == "softmax":
+        want = torch.softmax(x, -1)
+    elif p.kind == "rmsnorm":
+        want = functional.rms_norm(x, (p.width,), g, EPS)
+    else:
+        want = functional.layer_norm(x, (p.width,), g, b, EPS)
+    bound = {"fp16": 2e-3, "bf16": 1.6e-2, "fp32": 2e-5}[p.dtype]
+    error = float((y[-64:].double() - want).norm() / want.norm())
+    return None if error <= bound else f"relative error {error:.1e}, at most {bound:.1e}"
+
+
+def _key(p: RowProblem) -> tuple[str, str]:
+    return p.dtype, f"{p.kind} {shape_class(p.rows)}x{p.width} align {p.align_bytes}"
+
+
+def _text(t: RowTile) -> str:
+    evict = f", {t.evict}" if t.evict != "default" else ""
+    rows = f"{t.rows} rows of " if t.rows > 1 else ""
+    return f"{rows}{t.threads} threads, vectors of {t.vector}, kept in {t.keep}{evict}"
+
+
+ROWS: Tunable[RowProblem, RowTile] = Tunable(
+    "rows",
+    RowTile,
+    _candidates,
+    _predict,
+    _build,
+    _arguments,
+    _key,
+    version=1,
+    verify=_verify,
+    text=_text,
+    alike=lambda t: (t.keep, t.rows),
+)
