@@ -7,6 +7,7 @@ whole rows in registers, else as a loop over the parts of one row.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -119,7 +120,8 @@ def _whole_warps(threads: int) -> int:
 
 def declare_rows(declare: Callable[..., gr.Tensor], name: str, M: Any, tile: RowTile, dtype: gr.DType) -> gr.Tensor:
     """An argument (M, tile.width) whose rows lie any number of vectors apart, those that are written side by side."""
-    stride = gr.sym(f"ld{name}", multiple_of=tile.vector, min=0 if declare is gr.input else tile.width)
+    least = 0 if declare is gr.input else tile.width
+    stride = gr.sym(f"ld{name}", multiple_of=tile.vector, min=least, max=2**31 - 1)
     return declare(name, gr.Layout((M, tile.width), (stride, 1)), dtype, align_bytes=tile.vector * dtype.bits // 8)
 
 
@@ -208,6 +210,21 @@ class Rows:
             self.v[:] = value(part)
             gr.reduce(op, lanes, self.v, axis=1, accumulate=True)  # this thread's own values
         gr.reduce(op, total, lanes, axis=1)  # the row's threads: shfl.bfly in a warp, shared memory between warps
+        return total
+
+    def sum_of_squares(self, value: Callable[[Part], Any]) -> gr.Tensor:
+        """As ``reduce("add", value * value)``, one fma an element."""
+        lanes, total = self.v.reduced(1, "lanes", lanes=True), self.v.reduced(1, "total")
+        V, each = self.tile.vector, self.tile.each
+        runs = math.ceil(self.tile.part / (self.tile.threads * V))
+        gr.init(lanes, 0)
+        for part in self.parts():
+            self.v[:] = value(part)
+            for run, e in itertools.product(range(runs), range(each)):
+                for i in gr.loop("i", V, unroll=0):
+                    x = self.v.values[(run * each + e) * V + i]
+                    gr.matmul(lanes.values[e], x, x)
+        gr.reduce("add", total, lanes, axis=1)
         return total
 
 

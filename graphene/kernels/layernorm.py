@@ -28,13 +28,11 @@ def layernorm_kernel(config: NormConfig) -> gr.Kernel:
         h = a.keep(rows)
         mean, rstd = rows.per_row("mean"), rows.per_row("rstd")
 
-        def squared_distance(part: Part) -> Any:
-            d = rows.fragment("d", config.tile.rows, gr.fp32)
-            d[:] = part.inside(h(part) - mean)  # what lies past the end was read as zeros
-            return d * d
+        def distance(part: Part) -> Any:
+            return part.inside(h(part) - mean)  # what lies past the end was read as zeros
 
         mean[:] = rows.reduce("add", h) * scale
-        rstd[:] = gr.rsqrt(rows.reduce("add", squared_distance) * scale + a.eps)
+        rstd[:] = gr.rsqrt(rows.sum_of_squares(distance) * scale + a.eps)
         for part in rows.parts():
             value = h(part)
             a.store(part, value, (value - mean) * rstd)

@@ -68,10 +68,8 @@ def _backward(name: str, c: NormConfig, centred: bool) -> gr.Kernel:
         def distance(part: Part) -> Any:
             return part.take(x) - mean if centred else part.take(x)
 
-        def squared(part: Part) -> Any:
-            d = rows.fragment("d", tile.rows, gr.fp32)
-            d[:] = part.inside(distance(part)) if centred else distance(part)
-            return d * d
+        def inside(part: Part) -> Any:  # what lies past the end was read as zeros
+            return part.inside(distance(part)) if centred else distance(part)
 
         def g(part: Part) -> Any:
             return part.take(dy) * part.column(gamma) if gamma is not None else part.take(dy)
@@ -79,7 +77,7 @@ def _backward(name: str, c: NormConfig, centred: bool) -> gr.Kernel:
         if means is not None:
             mean[:] = rows.reduce("add", lambda part: part.take(x)) * scale
             rows.store(means, mean)
-        rstd[:] = gr.rsqrt(rows.reduce("add", squared) * scale + eps)
+        rstd[:] = gr.rsqrt(rows.sum_of_squares(inside) * scale + eps)
         rows.store(rstds, rstd)
         if centred:
             of_g[:] = rows.reduce("add", g) * scale

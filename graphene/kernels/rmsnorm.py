@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import graphene as gr
 from graphene.kernels._norms import NormArguments, NormConfig
 from graphene.kernels._rows import Rows
 
 if TYPE_CHECKING:
-    from graphene.kernels._rows import Part
+    pass
 
 __all__ = ["rmsnorm_kernel"]
 
@@ -24,12 +24,7 @@ def rmsnorm_kernel(config: NormConfig) -> gr.Kernel:
         rows = Rows(config.tile, a.M)
         h = a.keep(rows)
         rstd = rows.per_row("rstd")
-
-        def square(part: Part) -> Any:
-            value = h(part)
-            return value * value
-
-        rstd[:] = gr.rsqrt(rows.reduce("add", square) * (1 / config.tile.width) + a.eps)
+        rstd[:] = gr.rsqrt(rows.sum_of_squares(h) * (1 / config.tile.width) + a.eps)
         for part in rows.parts():
             value = h(part)
             a.store(part, value, value * rstd)
