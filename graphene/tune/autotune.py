@@ -198,6 +198,11 @@ def tune(
     chosen = selection or rank(tunable, problem, where, count)
     timer = timer or Timer()
     rows = [Measured(config, us) for config, us, _ in chosen.short_list[:count]]
+    if tunable.incumbent is not None:
+        now = tunable.incumbent(problem, where)
+        if all(m.config != now for m in rows):
+            expected = tunable.predict(now, problem, where)
+            rows.append(Measured(now, float("nan") if isinstance(expected, str) else expected[0]))
     shown = sys.stderr.isatty() if progress is None else progress
     bar = progress_bar(len(rows) * (1 + rounds), f"tuning {tunable.name}", shown)
     try:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from graphene.kernels.gemm import TYPES, GemmConfig, gemm_launches, run_gemm
-from graphene.kernels.gemm_select import BYTES_PER_US, SLOWER
+from graphene.kernels.gemm_select import BYTES_PER_US, SLOWER, select_gemm
 from graphene.tune import recorded
 from graphene.tune.autotune import tune
 from graphene.tune.device import of_arch
@@ -96,8 +96,8 @@ def _pads(p: GemmProblem) -> list[tuple[bool, bool]]:
 def _candidates(p: GemmProblem, device: Device) -> Iterator[GemmTile]:
     shape = _shape(p)
     line = 128 // shape.element_bytes
-    for bm in (128, 256, 64, 32):  # of equals the first is taken
-        for bn in (128, 256, 64, 32):
+    for bm in (128, 256, 192, 64, 96, 32):  # of equals the first is taken
+        for bn in (128, 256, 192, 64, 96, 32):
             blocks = -(-p.m // bm) * -(-p.n // bn) * shape.batch
             most = max(1, min(16, p.k // (4 * line))) if p.workspaces else 1
             splits = [s for s in SPLITS if s == 1 or (s <= most and blocks * s <= 2 * device.sm_count)]
@@ -128,6 +128,15 @@ def _predict(c: GemmTile, p: GemmProblem, device: Device) -> tuple[float, str] |
         us += shape.batch * p.m * p.n * (8 * c.split_k + 2) / BYTES_PER_US
     waves = f"{e.waves:.2f} waves of {e.blocks_per_sm} blocks an SM"
     return us, f"{waves}, tensor cores {e.busy:.0%} busy, bound by {e.bound}"
+
+
+def _estimated(p: GemmProblem, device: Device) -> GemmTile:
+    """What select_gemm takes without a record."""
+    c = select_gemm(
+        p.m, p.n, p.k, batch=p.batch, dtype=p.dtype, order=p.order, align=p.align, bias=p.bias, residual=p.residual,
+        activation=p.activation, sms=device.sm_count, shared_bytes=device.shared_bytes, workspaces=p.workspaces,
+    )  # fmt: skip
+    return GemmTile(c.tile, c.warps, c.stages, c.group, c.pad, c.split_k)
 
 
 class _Run:
@@ -250,5 +259,6 @@ GEMM: Tunable[GemmProblem, GemmTile] = Tunable(
     gemm_key,
     version=1,
     verify=_verify,
+    incumbent=_estimated,
     alike=lambda c: (c.tile[:2], c.pad, c.split_k),
 )

@@ -43,7 +43,8 @@ class Tunable(Generic[P, C]):
     problem)``: a kernel, or what compiles and is called like one. ``arguments(problem)``: CUDA tensors of random
     values to call it with. ``key(problem)``: the dtype and the shape class, whose problems share a record.
     ``verify(problem, arguments)``: what is wrong after a call, or None. ``alike``: a configuration's kind, of which
-    a short list holds two at most, so that it covers more than one.
+    a short list holds two at most, so that it covers more than one. ``incumbent(problem, device)``: what is used
+    without a record, which a tuning always measures too.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Tunable(Generic[P, C]):
     verify: Callable[[P, Sequence[Any]], str | None] | None = None
     text: Callable[[C], str] = field(default=str)
     alike: Callable[[C], object] = field(default=lambda config: config)
+    incumbent: Callable[[P, Device], C] | None = None
 
     def to_json(self, config: C) -> dict[str, Any]:
         """A configuration as a JSON object."""

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +120,15 @@ def test_the_fastest_is_chosen_stored_and_found_again(own_records: Path) -> None
     assert data["records"][0]["config"] == {"threads": 64, "fault": ""}
     assert data["records"][0]["us"] == 3
     assert "64" in str(tuning)
+
+
+def test_what_is_used_now_is_measured_too() -> None:
+    t = replace(tunable(*CONFIGS), incumbent=lambda problem, device: Config(96))
+    tuning = tune.tune(t, Problem(100), DEVICE, count=2, timer=Clock(5, 4, 3), progress=False)
+    assert tuning.best == Config(96)
+    assert [m.config.threads for m in tuning.measured] == [96, 64, 128]
+    t = replace(t, incumbent=lambda problem, device: Config(64))
+    assert len(tune.tune(t, Problem(100), DEVICE, count=2, timer=Clock(5, 4), progress=False).measured) == 2
 
 
 def test_candidates_that_fail_are_reported_and_survived() -> None:
