@@ -68,10 +68,26 @@ TorchNames& torch_names() {
 }
 
 bool TorchNames::watched() const {
-  if (state.known() ? state.watched() : ask(dispatch_modes) || ask(function_modes) || ask(tracing_state)) return true;
+  if (state.known()) {
+    if (state.dispatch_modes(false) || state.traces()) return true;
+    const std::int64_t modes = state.function_modes();
+    if (modes > 1 || (modes == 1 && !only_a_device_mode())) return true;
+  } else if (ask(dispatch_modes) || ask(function_modes) || ask(tracing_state)) {
+    return true;
+  }
   static PyObject* const level = PyUnicode_InternFromString("_current_level");
   PyObject* now = PyDict_GetItemWithError(forward_ad, level);
   return now != nullptr && PyLong_Check(now) != 0 && PyLong_AsLong(now) >= 0;
+}
+
+bool TorchNames::only_a_device_mode() const {
+  PyObject* zero = PyLong_FromLong(0);
+  PyObject* mode = zero == nullptr ? nullptr : PyObject_CallOneArg(function_mode_at, zero);
+  Py_XDECREF(zero);
+  const bool yes = mode != nullptr && Py_TYPE(mode) == device_mode;
+  Py_XDECREF(mode);
+  PyErr_Clear();
+  return yes;
 }
 
 bool TorchNames::gradients_enabled() const { return state.known() ? state.grad_enabled() : ask(grad_enabled); }

@@ -18,6 +18,8 @@ struct TorchNames {
   PyTypeObject* parameter = nullptr;
   PyObject* grad_enabled = nullptr;                         // () -> bool
   PyObject* dispatch_modes = nullptr;                       // () -> number of modes
+  PyObject* function_mode_at = nullptr;                     // (index) -> mode
+  PyTypeObject* device_mode = nullptr;                      // the mode that only says where new tensors go
   PyObject* function_modes = nullptr;                       // () -> number of modes
   PyObject* tracing_state = nullptr;                        // () -> None unless TorchScript traces
   PyObject* requires_grad = nullptr;                        // the tensors' descriptor
@@ -38,6 +40,7 @@ struct TorchNames {
   // A mode, a trace or forward differentiation is under way, which must see the operator.
   [[nodiscard]] bool watched() const;
   [[nodiscard]] bool gradients_enabled() const;
+  [[nodiscard]] bool only_a_device_mode() const;  // of one function mode
   [[nodiscard]] bool wants_gradient(PyObject* tensor) const;
 };
 [[nodiscard]] TorchNames& torch_names();

@@ -520,6 +520,8 @@ are (tensor, dimension[, multiple to round up to]) of arguments, or (-1, number)
         t.grad_enabled = take("grad_enabled");
         t.dispatch_modes = take("dispatch_modes");
         t.function_modes = take("function_modes");
+        t.function_mode_at = take("function_mode_at");
+        t.device_mode = reinterpret_cast<PyTypeObject*>(take("device_mode"));
         t.tracing_state = take("tracing_state");
         t.requires_grad = take("requires_grad");
         t.forward_ad = take("forward_ad");

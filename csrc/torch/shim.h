@@ -64,9 +64,9 @@ struct ThreadState {
     return grad_enabled != nullptr && dispatch_modes != nullptr && function_modes != nullptr &&
            tracing_state != nullptr && requires_grad != nullptr;
   }
-  [[nodiscard]] bool watched() const {
+  [[nodiscard]] bool traces() const {
     void* room[2] = {nullptr, nullptr};
-    return dispatch_modes(false) || function_modes() != 0 || *static_cast<void**>(tracing_state(room)) != nullptr;
+    return *static_cast<void**>(tracing_state(room)) != nullptr;
   }
 };
 // Looked up in PyTorch's libraries as they are loaded now.

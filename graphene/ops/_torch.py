@@ -32,6 +32,7 @@ NUMBERS: dict[Any, int] = {
 def _hand_over() -> None:
     """Tells the core which of PyTorch's functions answer its questions."""
     from torch.autograd import forward_ad
+    from torch.utils._device import DeviceContext
 
     c = torch._C
     guards = getattr(getattr(c, "_dynamo", None), "guards", None)
@@ -42,6 +43,8 @@ def _hand_over() -> None:
             "grad_enabled": torch.is_grad_enabled,
             "dispatch_modes": c._len_torch_dispatch_stack,
             "function_modes": c._len_torch_function_stack,
+            "function_mode_at": c._get_function_stack_at,
+            "device_mode": DeviceContext,
             "tracing_state": c._get_tracing_state,
             "requires_grad": torch._C.TensorBase.__dict__.get("requires_grad"),
             "forward_ad": forward_ad.__dict__,

@@ -410,8 +410,10 @@ def test_what_must_see_operators_is_noticed() -> None:
         assert state() == (True, True)
     with TorchFunctionMode():
         assert state() == (True, True)
-    with torch.device("cpu"):
-        assert state() == (True, True)
+    with torch.device("cpu"):  # a function mode that says where new tensors go: nothing to us
+        assert state() == (False, True)
+        with TorchFunctionMode():
+            assert state() == (True, True)
     with forward_ad.dual_level():
         assert state() == (True, True)
     seen: list[tuple[bool, bool]] = []

@@ -49,6 +49,7 @@ def torch_names() -> None:
         {
             "tensor": stub_cuda.Tensor, "parameter": Parameter, "grad_enabled": lambda: modes.grad,
             "dispatch_modes": lambda: modes.dispatch, "function_modes": lambda: modes.function,
+            "function_mode_at": None, "device_mode": None,
             "tracing_state": lambda: modes.tracing, "requires_grad": None,
             "forward_ad": forward_ad, "empty_strided": lambda shape, strides, dtype, device: empty(
                 shape, strides, dtype, device), "empty_strided_cuda": empty, "dtypes": {HALF: 5, SINGLE: 6},
