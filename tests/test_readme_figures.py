@@ -32,6 +32,13 @@ def launch(r: dict[str, Any]) -> list[str]:
     return [f"{us['graphene']:.1f}", *others]
 
 
+def operators(r: dict[str, Any]) -> list[str]:
+    us = r["us_per_call"]
+    names = ["matmul", "layer_norm", "rms_norm", "softmax"]
+    calls = [f"graphene.ops.{n}" for n in names] + ["torch.matmul", *(f"torch {n}" for n in names[1:])]
+    return [f"{us[n] / us['bare cuLaunchKernel from C']:.2f}" for n in calls]
+
+
 def simulator(r: dict[str, Any]) -> list[str]:
     """Of the median run; the rates of the file are those of the best one."""
     fig8, mma = r["fig8"], r["mma"]
@@ -50,6 +57,7 @@ def conflicts(r: dict[str, Any]) -> list[str]:
 # First words of a row -> the file of its figures, and the numbers of its second cell in order.
 EXPECTED: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "host time of a launch": ("launch", launch),
+    "host time of a call of `graphene.ops`": ("ops", operators),
     "Fig. 8: build, verify, lower, print": ("jit", lambda r: [f"{r['to_text_ms']:.1f}"]),
     "the same, first in a new process": ("startup", lambda r: [f"{r['fig8_built_ms'] + r['fig8_lowered_ms']:.1f}"]),
     "NVRTC for Fig. 8": ("jit", lambda r: [f"{r['nvrtc_ms']:.0f}", f"{r['first_nvrtc_ms']:.0f}"]),
