@@ -62,13 +62,13 @@ def of_triton() -> list[float]:
     out = []
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TRITON_CACHE_DIR"] = folder
-        for bm, bn, bk in TILES:
+        for bm, bn, bk in ((32, 32, 32), *TILES):  # the first starts Triton, as NVRTC has been started before
             torch.cuda.synchronize()
             start = time.perf_counter()
             product[256 // bm, 256 // bn](a, b, c, 256, 256, 256, BM=bm, BN=bn, BK=bk, num_stages=3)
             torch.cuda.synchronize()
             out.append((time.perf_counter() - start) * 1e3)
-    return out
+    return out[1:]
 
 
 def products(arch: str) -> list[dict[str, object]]:
