@@ -147,6 +147,20 @@ def test_candidates_that_fail_are_reported_and_survived() -> None:
     assert tuning.record["candidates"] == 1
 
 
+def test_a_lost_device_ends_the_measuring_and_the_best_so_far_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a memory fault a CUDA context answers nothing but errors."""
+    monkeypatch.setattr("graphene.tune.autotune._context_is_lost", lambda: True)
+    clock = Clock(5, 4, RuntimeError("an illegal memory access was encountered"))
+    tuning = tune.tune(tunable(*CONFIGS), Problem(100), DEVICE, timer=clock, progress=False)
+    assert clock.calls == 3
+    assert tuning.best == Config(64)
+    failures = [m.failure for m in tuning.measured if m.failure]
+    assert sorted(failures) == [
+        "RuntimeError: an illegal memory access was encountered",
+        "not measured: an earlier candidate lost the device",
+    ]
+
+
 def test_nothing_works_is_an_error_with_every_reason(own_records: Path) -> None:
     with pytest.raises(gr.SelectError) as e:
         tune.tune(
