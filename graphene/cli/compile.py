@@ -59,13 +59,13 @@ def _factory(text: str, names: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     return rest, names | own
 
 
-def read_kernel(text: str) -> Any:
-    """The kernel that a word of the command line names.
+def read_kernels(text: str) -> list[Any]:
+    """The kernels that a word of the command line names.
 
     ``gemm_sm80``, ``gemm_sm80(BM=128, epilogue=linear("gelu", bias=True))``: a function of graphene.kernels;
-    ``package.module:function(...)`` and
-    ``file.py:function(...)``: one of your own, or a kernel there; ``file.gir``, ``file.json``: a kernel's text. Raises
-    KernelSyntaxError for text that cannot be read, and what the function raises.
+    ``gemm_launches(select_gemm(4096, 4096, 4096))``: one that returns several, with their arguments or without;
+    ``package.module:function(...)`` and ``file.py:function(...)``: one of your own, or a kernel there; ``file.gir``,
+    ``file.json``: a kernel's text. Raises KernelSyntaxError for text that cannot be read, and what the function raises.
     """
     import graphene as gr
     from graphene import kernels
@@ -73,7 +73,7 @@ def read_kernel(text: str) -> Any:
 
     if text.endswith((".gir", ".json")):
         content = Path(text).read_text()
-        return gr.parse(content) if text.endswith(".gir") else gr.Kernel.from_json(content)
+        return [gr.parse(content) if text.endswith(".gir") else gr.Kernel.from_json(content)]
     names: dict[str, Any] = {n: getattr(gr, n) for n in gr.__all__ if isinstance(getattr(gr, n), gr.DType)}
     for module in (epilogues, kernels):
         names |= {n: getattr(module, n) for n in module.__all__}
@@ -85,9 +85,10 @@ def read_kernel(text: str) -> Any:
     made = _value(tree, names)
     if callable(made) and not isinstance(made, gr.Kernel):
         made = made()
-    if not isinstance(made, gr.Kernel):
+    found = [getattr(x, "kernel", x) for x in made] if isinstance(made, list | tuple) else [made]
+    if not found or not all(isinstance(k, gr.Kernel) for k in found):
         raise KernelSyntaxError(f"{text!r} is no kernel but {type(made).__name__}")
-    return made
+    return found
 
 
 def compile_kernels(words: Sequence[str], archs: Sequence[str], folder: str | None) -> int:
@@ -99,15 +100,19 @@ def compile_kernels(words: Sequence[str], archs: Sequence[str], folder: str | No
         head, equals, tail = word.partition("=")
         named = equals != "" and head.isidentifier()
         try:
-            kernel = read_kernel(tail if named else word)
+            found = read_kernels(tail if named else word)
+        except gr.GrapheneError as e:
+            print(f"{word}: {e}", file=sys.stderr)
+            return 1
         except (KernelSyntaxError, OSError, ImportError, AttributeError, TypeError, ValueError) as e:
             print(f"{word}: {e}\nfor example: {EXAMPLE}", file=sys.stderr)
             return 2
-        name = head if named else kernel.name
-        if name in kernels:
-            print(f"two kernels are called {name}: name one, as in other={word}", file=sys.stderr)
-            return 2
-        kernels[name] = kernel
+        for i, kernel in enumerate(found):
+            name = kernel.name if not named else head if len(found) == 1 else f"{head}_{i}"
+            if name in kernels:
+                print(f"two kernels are called {name}: name one, as in other={word}", file=sys.stderr)
+                return 2
+            kernels[name] = kernel
     wanted = [a for text in archs for a in text.split(",") if a]
     try:
         if folder is None:

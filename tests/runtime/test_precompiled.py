@@ -207,11 +207,12 @@ def test_the_command_reads_kernels_of_every_kind(tmp_path: Path) -> None:
     said = command(
         "small=gemm_sm80(BM=64, BN=64, warps=(2, 2), dtype=bf16, epilogue=linear('gelu', bias=True))",
         f"{own}:build(n=2)", f"ready={own}:ready", f"{tmp_path}/text.gir",
-        f"{tmp_path}/text.json", "--arch", "sm_80,sm_90a", "--arch", "sm_80", "-o", out,
+        f"{tmp_path}/text.json", "split=gemm_launches(GemmConfig(tile=(32, 32, 32), split_k=2))",
+        "--arch", "sm_80,sm_90a", "--arch", "sm_80", "-o", out,
     )  # fmt: skip
     assert re.search(r"^small for sm_90a: \d+ registers, \d+ bytes$", said, re.MULTILINE)
     loaded = gr.load_precompiled(out)
-    assert sorted(loaded) == ["other", "ready", "small", "text", "zeros"]
+    assert sorted(loaded) == ["other", "ready", "small", "split_0", "split_1", "text", "zeros"]
     assert all(k.archs == ("sm_80", "sm_90a") for k in loaded.values())
     assert loaded["text"].kernel == scale(8, "text")
 
@@ -228,4 +229,5 @@ def test_the_command_explains_itself() -> None:
     assert "No such file" in command("absent.gir", "--arch", "sm_80", status=2)
     assert "two kernels are called" in command("gemm_sm80", "gemm_sm80(BM=64)", "--arch", "sm_80", status=2)
     assert "[NO_ATOM]" in command("gemm_sm80", "--arch", "sm_75", status=1)
+    assert "[KERNEL_ARGUMENT]" in command("gemm_sm80(BM=7)", "--arch", "sm_80", status=1)
     assert "unexpected keyword" in command("gemm_sm80(XY=1)", "--arch", "sm_80", status=2)
