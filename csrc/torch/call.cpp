@@ -100,7 +100,9 @@ std::vector<std::int64_t> class_key(const Call& call, const std::vector<Param>& 
     const int n = ndim_of(head);
     const std::uint64_t bytes = std::max<std::uint64_t>(item_bytes_of(head), 1);
     const std::int64_t *shape = w, *strides = w + n;
-    out.push_back(head);
+    const std::uint64_t align = static_cast<std::uint64_t>(head) >> 40 & 0xf;  // beyond 16 bytes: all the same
+    out.push_back(static_cast<std::int64_t>((static_cast<std::uint64_t>(head) & ~(std::uint64_t{0xf} << 40)) |
+                                            std::min<std::uint64_t>(align, 4) << 40));
     for (int d = 0; d < n; ++d) {
       const auto extent = static_cast<std::uint64_t>(shape[d]), stride = static_cast<std::uint64_t>(strides[d]);
       const bool exact = extent <= 1 || d >= n - p.exact_dims;

@@ -82,9 +82,10 @@ class Call {
   bool overflow_ = false;
 };
 
-// The class of a call: dtypes, devices, alignment and scalars as they are; extents by magnitude, four steps to a factor
-// of two, and where it matters by divisibility (0, 1 and `exact_dims` by value); strides by whether they are 0 or 1, by
-// divisibility and by whether the dimension merges with the next one. Calls of one class use one kernel.
+// The class of a call: dtypes, devices, alignment up to 16 bytes and scalars as they are; extents by magnitude, four
+// steps to a factor of two, and where it matters by divisibility (0, 1 and `exact_dims` by value); strides by whether
+// they are 0 or 1, by divisibility and by whether the dimension merges with the next one. Calls of one class use one
+// kernel.
 [[nodiscard]] std::vector<std::int64_t> class_key(const Call& call, const std::vector<Param>& params);
 
 // A scalar argument as it was added.

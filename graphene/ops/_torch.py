@@ -12,6 +12,10 @@ except ImportError as e:
     _core.fail("OP_TORCH", "graphene.ops needs PyTorch", [f"why: {e}"], "install torch (docs/operators.md)")
 
 torch: Any = _imported  # type checkers are not asked to read PyTorch
+if not hasattr(torch.library, "register_autograd"):
+    _core.fail(
+        "OP_TORCH", "graphene.ops needs a newer PyTorch", [f"got:  {torch.__version__}"], "install torch 2.4 or newer"
+    )
 Tensor = Any  # torch.Tensor
 
 # c10::ScalarType's numbers, as the C interface passes element types.

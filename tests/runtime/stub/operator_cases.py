@@ -112,9 +112,12 @@ def test_a_form_is_checked_once_and_a_class_configured_once(scaled: Scaled) -> N
     scaled.op(tensor("fp16", 22, 64), 2.0, None, None)  # another form of the class: no Python, its own sizes
     assert one(stub_cuda.take_launches())["params"][3] == struct.pack("<q", 22)
     assert (scaled.op.configured, scaled.op.forms) == (1, 2)
+    scaled.op(tensor("fp16", 20, 64, at=0x10010), 2.0, None, None)  # aligned to 16 bytes, as far as kernels care
+    assert one(stub_cuda.take_launches())["params"][0] == struct.pack("<Q", 0x10010)
+    assert (scaled.op.configured, scaled.op.forms) == (1, 3)
     scaled.op(tensor("fp16", 20, 64, at=0x50000), 2.0, None, None)  # another address, the same form
     assert one(stub_cuda.take_launches())["params"][0] == struct.pack("<Q", 0x50000)
-    assert scaled.op.forms == 2
+    assert scaled.op.forms == 3
 
 
 def test_what_a_configuration_is(scaled: Scaled) -> None:
