@@ -33,8 +33,9 @@ class RowTile:
     neighbouring elements that a thread reads by one instruction; it divides the width and every row's stride. `keep`:
     where a row stays between passes, "registers", "shared" or "memory" (it is read again); one row a block unless
     "registers". `evict`: what the L2 cache shall do with what is copied to shared memory; "evict_last" makes room for
-    the reads of a large matrix by writing results early. `each`: rows that a thread has a part of, for which it reads
-    the vectors of factors and addends once. Raises VerifyError KERNEL_ARGUMENT for values that do not fit.
+    the reads of a large matrix by writing results early. In registers: "no_allocate" leaves the SM's own cache to
+    factors and addends. `each`: rows that a thread has a part of, for which it reads factors and addends once. Raises
+    VerifyError KERNEL_ARGUMENT for values that do not fit.
     """
 
     width: int
@@ -50,7 +51,8 @@ class RowTile:
         size("RowTile", "threads", self.threads, most=1024)
         size("RowTile", "rows", self.rows, most=1024)
         choice("RowTile", "keep", self.keep, ("registers", "shared", "memory"))
-        choice("RowTile", "evict", self.evict, ("default", "evict_first", "evict_last", "evict_unchanged"))
+        evicts = ("no_allocate",) if self.keep == "registers" else ("evict_first", "evict_last", "evict_unchanged")
+        choice("RowTile", "evict", self.evict, ("default", *evicts))
         whole = self.threads in (1, 2, 4, 8, 16) or self.threads % 32 == 0
         size("RowTile", "each", self.each, most=16)
         together = self.threads * self.rows // self.each
@@ -161,6 +163,11 @@ class Rows:
         """The block's rows of a matrix (M, width)."""
         return x.tile([self.tile.rows, None])[self.block, 0]
 
+    def load_once(self, dtype: gr.DType) -> Any:
+        """The load of a row's vector by one thread."""
+        once = "ld.global.nc.no_allocate" if self.tile.evict == "no_allocate" else "ld.global.nc"
+        return self.atom(once, dtype)
+
     def atom(self, operation: str, dtype: gr.DType) -> Any:
         """The load or store of one vector by one thread."""
         return gr.atom(f"{operation}.{_VECTORS[self.tile.vector * dtype.bits // 8]}")
@@ -174,7 +181,7 @@ class Rows:
             return self._share(tensors)
         kept = [self.fragment("x", self.tile.rows, x.dtype) for x in tensors]
         for r, x in zip(kept, tensors, strict=True):
-            gr.move(r, self.of(x), atom=self.atom("ld.global.nc", x.dtype))
+            gr.move(r, self.of(x), atom=self.load_once(x.dtype))
         return kept
 
     def _share(self, tensors: tuple[gr.Tensor, ...]) -> list[gr.Tensor]:
