@@ -188,7 +188,11 @@ def wait(atom: Any, pending: int) -> None:
 
 
 def fence(atom_or_proxy: Any) -> None:
-    """Orders this thread's earlier accesses before later asynchronous ones, of an atom or a proxy ("async.shared")."""
+    """Orders this thread's earlier accesses before the later asynchronous ones of an atom.
+
+    The atom's completion domain must have a fence among the entries: cp.async reads and writes as threads do and needs
+    none. Raises SelectError NO_ATOM when the kernel is lowered.
+    """
     _core.record_sync("fence", None, _atom_name(atom_or_proxy), {})
 
 

@@ -125,11 +125,13 @@ def reduce(
 
 
 def allreduce(op: str, x: Tensor, on: ThreadTensor) -> None:
-    """``x = op over every thread's x`` (add, mul, max, min) in the group `on`; all of them get the result.
+    """``x = op over every thread's x`` in the group `on`; all of them get the result.
+
+    Operations: add, mul, max, min; of integers also and, or, xor.
 
     x: private registers, each for itself. A warp or a power-of-two part of it exchanges registers (PTX shfl.sync.bfly);
-    several warps meet in shared memory, with a barrier before and after the reading. Raises LayoutError
-    REDUCE_FRAGMENT.
+    several warps meet in shared memory, with a barrier before and after the reading. A tiled group is tiled by
+    32, or has no more threads than one tile. Raises LayoutError REDUCE_FRAGMENT, VerifyError VERIFY_OPERATION.
     """
     _core.record_allreduce(op, x, on)
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 
+#include "atoms/atom.h"
 #include "build/axes.h"
 #include "build/frame.h"
 #include "build/held.h"
@@ -99,6 +100,13 @@ class Reducer {
   }
   // x <- op(x of this lane, x of the lane `mask` away), for every mask.
   void butterfly(const TensorPtr& x, const std::vector<std::int64_t>& masks, const ir::ThreadPtr& warps) {
+    if (masks.empty()) return;
+    const Expr width = warps->levels.back().size();
+    if (width.is_const() && masks.front() >= width.value()) {
+      fail(Code::REDUCE_FRAGMENT, "an exchange between lanes that are not tiled together",
+           {"want: tiles of at least " + std::to_string(2 * masks.front()) + " threads", "got: " + warps->type_str()},
+           "tile the group by 32, or combine within one tile of it");
+    }
     for (const std::int64_t mask : masks) {
       const TensorPtr other = scalar("other", x->dtype);
       ir::SpecStmt s;
@@ -506,6 +514,12 @@ void allreduce(ir::Builder& b, const std::string& op, const TensorPtr& x, const 
   };
   if (x->memory() != ir::Memory::RF || x->is_fragment())
     refuse("allreduce combines private registers", "pass a private tensor, or the .values of a fragment");
+  const auto& known = atoms::ops(ir::SpecKind::Reduction);
+  if (std::ranges::none_of(known, [&](const atoms::OpInfo& o) { return o.name == op; })) {
+    std::string want;
+    for (const atoms::OpInfo& o : known) want += (want.empty() ? "" : ", ") + o.name;
+    fail(Code::VERIFY_OPERATION, "an operation that allreduce does not have", {"want: " + want, "got: " + op}, "");
+  }
   const Expr size = group->size();
   if (!size.is_const() || !power_of_two(std::min(size.value(), kWarp)) ||
       (size.value() > kWarp && size.value() % kWarp != 0))

@@ -77,8 +77,9 @@ const ScalarParam& Builder::param(const std::string& name, ScalarType dtype) {
 
 ThreadPtr Builder::launch(ThreadTensor t, ThreadPtr& slot, const char* call) {
   if (slot)
-    refuse(Code::KERNEL_LAUNCH, std::string(call) + " is declared already", {"declared: " + slot->type_str()},
-           "tile and reshape the one there is");
+    refuse(Code::KERNEL_LAUNCH, std::string(call) + " is declared already, by a call or by the first statement",
+           {"declared: " + slot->type_str()},
+           "declare it once, before the statements; tile and reshape the one there is");
   t.id = next_tensor_id_++;
   t.root = t.id;
   slot = std::make_shared<const ThreadTensor>(std::move(t));

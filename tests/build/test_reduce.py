@@ -238,4 +238,8 @@ def test_refusals():
             gr.move(x, other)
         with pytest.raises(gr.LayoutError, match="REDUCE_FRAGMENT"):
             gr.allreduce("add", x, on=on)
+        with pytest.raises(gr.VerifyError, match=r"VERIFY_OPERATION[^!]*want: add, mul, max, min[^!]*got: sub"):
+            gr.allreduce("sub", gr.alloc("r", [], gr.fp32, gr.RF), on=on)
+        with pytest.raises(gr.LayoutError, match=r"not tiled together[^!]*want: tiles of at least 32 threads"):
+            gr.allreduce("add", gr.alloc("s", [], gr.fp32, gr.RF), on=on.tile(4))
         gr.init(x, 0)

@@ -400,8 +400,9 @@ def test_launches_are_declared_once():
             gr.threads(64)
 
     assert raises("KERNEL_LAUNCH", twice) == (
-        "threads() is declared already   [KERNEL_LAUNCH]\n  declared: [32].thread\n"
-        "  fix: tile and reshape the one there is"
+        "threads() is declared already, by a call or by the first statement   [KERNEL_LAUNCH]\n"
+        "  declared: [32].thread\n"
+        "  fix: declare it once, before the statements; tile and reshape the one there is"
     )
 
 
