@@ -229,6 +229,13 @@ COMPILE_REMARK. Releases the GIL.)");
       },
       "The disk cache: dir (None when it is off), entries, bytes, limit_bytes, writable.");
   m.def(
+      "cache_dir",
+      [] {
+        const auto dir = rt::cache_dir();
+        return dir.empty() ? py::object(py::none()) : py::object(py::str(dir.string()));
+      },
+      "Where the disk cache is, None when it is off; its entries are not looked at.");
+  m.def(
       "cache_keys", [] { return rt::cache_keys(); }, "The keys of the disk cache's entries, sorted.");
   m.def(
       "cache_read",

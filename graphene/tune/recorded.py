@@ -35,7 +35,7 @@ def own_folder() -> Path | None:
     """Where own records are kept; None when the cache is off and ``GRAPHENE_TUNE_DIR`` is not set."""
     if own := os.environ.get("GRAPHENE_TUNE_DIR"):
         return Path(own)
-    cache = _core.cache_stats()["dir"]
+    cache = _core.cache_dir()
     return None if cache is None else Path(cache) / "tune"
 
 
