@@ -10,7 +10,8 @@ namespace graphene::runtime {
 
 namespace {
 
-constexpr int kMaxDynamicShared = 8, kNonPortableCluster = 14;  // cuda.h's CUfunction_attribute
+constexpr std::int64_t kMuchShared = 16 * 1024;                                      // bytes of a block
+constexpr int kMaxDynamicShared = 8, kSharedCarveout = 9, kNonPortableCluster = 14;  // cuda.h's CUfunction_attribute
 
 void check(int result, const std::string& kernel, const char* call) {
   if (result != kCudaSuccess) throw Error(driver_problem(result, kernel, call));
@@ -159,6 +160,11 @@ void Plan::attach(std::shared_ptr<Function> f, const LaunchManifest& m) {
   if (bytes > f->dynamic_shared_limit) {
     check(d.function_set(f->handle, kMaxDynamicShared, static_cast<int>(bytes)), m.kernel_name, "cuFuncSetAttribute");
     f->dynamic_shared_limit = bytes;
+  }
+  // The default split between shared memory and the L1 cache makes room for fewer blocks than an SM could run.
+  if (!f->prefers_shared && bytes + f->static_shared_bytes >= kMuchShared) {
+    check(d.function_set(f->handle, kSharedCarveout, 100), m.kernel_name, "cuFuncSetAttribute");
+    f->prefers_shared = true;
   }
   if (has_cluster_) {
     if (d.launch_ex == nullptr)

@@ -19,6 +19,7 @@ struct Function {
   const DeviceInfo* device = nullptr;
   std::int64_t static_shared_bytes = 0;
   std::int64_t dynamic_shared_limit = 48 * 1024;  // what the function has been allowed so far
+  bool prefers_shared = false;                    // over the L1 cache: has been said
 };
 
 // Throws LAUNCH_MANIFEST when the cubin's kernel takes other parameters than the manifest says (it would read garbage),

@@ -39,19 +39,23 @@ def gemm_pad(names: str = "AB", dtype: DType = gr.fp16, batched: bool = False) -
                 )
             )
         shapes = [y.shape[-2:] for _, y in pairs]
-        across, down = (gr.max(*(gr.ceil_div(s[i], n) for s in shapes)) for i, n in ((1, 256), (0, 8)))
+        across, down = (gr.max(*(gr.ceil_div(s[i], n) for s in shapes)) for i, n in ((1, 256), (0, 16)))
         blocks, threads = gr.blocks(across, down, len(pairs) * (batch[0] if batched else 1)), gr.threads(32, 8)
         (bx, by, z), (tx, ty) = blocks.indices(), threads.indices()
-        r = gr.alloc("r", [8], dtype, gr.RF)
+        lines = range(2)  # of a thread: all that it loads is under way at once
+        r = gr.alloc("r", [len(lines), 8], dtype, gr.RF)
         for i, (x, y) in enumerate(pairs):
             x, y = (t[z // len(pairs), :, :] if batched else t for t in (x, y))
-            with gr.if_((z % len(pairs) == i) & (by * 8 + ty < y.shape[0]) & (bx < gr.ceil_div(y.shape[1], 256))):
+            with gr.if_((z % len(pairs) == i) & (bx < gr.ceil_div(y.shape[1], 256))):
                 # Eight elements of a line, 32 apart: the lanes of a warp have neighbours, wherever a line begins.
-                source, to = (t.tile([1, 256])[by * 8 + ty, bx][0, :].tile([32]) for t in (x, y))
-                for e in range(8):
-                    gr.move(r[e], source[e][tx])
-                for e in range(8):
-                    gr.move(to[e][tx], r[e])
+                for line in lines:
+                    source = x.tile([1, 256])[by * 16 + line * 8 + ty, bx][0, :].tile([32])
+                    for e in range(8):
+                        gr.move(r[line, e], source[e][tx])
+                for line in lines:
+                    to = y.tile([1, 256])[by * 16 + line * 8 + ty, bx][0, :].tile([32])
+                    for e in range(8):
+                        gr.move(to[e][tx], r[line, e])
     return kernel
 
 

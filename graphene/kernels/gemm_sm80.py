@@ -88,11 +88,12 @@ def gemm_sm80(
         A, B = a_is.argument(M, K, batch, False), b_is.argument(N, K, batch, transposed=b_as_kn)
         result = Result((M, N), batch, parts, c_type, align[2], set() if split_k else also)
         tiles_m, tiles_n = gr.ceil_div(M, BM), gr.ceil_div(N, BN)
-        blocks = gr.blocks(group * tiles_n, gr.ceil_div(tiles_m, group), prod(parts + batch))
+        grid = (group * tiles_n, gr.ceil_div(tiles_m, group)) if group > 1 else (tiles_m, tiles_n)
+        blocks = gr.blocks(*grid, prod(parts + batch))
         threads = gr.threads(32 * warps[0] * warps[1])
         my = threads.tile(32).reshape(0, gr.Layout(warps))  # [2,4].[32].thread
         (x, y, z), ((wm, wn), _) = blocks.indices(), my.indices()
-        bm, bn = y * group + x % group, x // group
+        bm, bn = (y * group + x % group, x // group) if group > 1 else (x, y)
         if group > 1:
             gr.exit_if(bm >= tiles_m)
         part, z = (z // batch[0], z % batch[0]) if batched and split_k else (z, z)

@@ -320,10 +320,19 @@ def _() -> Case:
 
 @case("gemm_pad")
 def _() -> Case:
-    a, b = normal(0, 2, 11, 21), normal(1, 2, 5, 259)
-    kernel = gemm_pad("AB", batched=True)
-    sizes = {"batch": 2, "lines_A": 9, "length_A": 3, "padded_A": 8, "lines_B": 3, "length_B": 257, "padded_B": 264}
-    return Case(kernel, [lambda: [a, np.ones((2, 11, 24), np.float16), b, np.ones((2, 5, 264), np.float16)]], sizes)
+    """Lines of two pieces and a ragged third one, as many as a block and a half has."""
+    a, b = normal(0, 2, 19, 515), normal(1, 2, 25, 301)
+    outs = np.ones((2, 19, 520), np.float16), np.ones((2, 25, 304), np.float16)
+    sizes = {
+        "batch": 2,
+        "lines_A": 17,
+        "length_A": 253,
+        "padded_A": 264,
+        "lines_B": 9,
+        "length_B": 257,
+        "padded_B": 264,
+    }
+    return Case(gemm_pad("AB", batched=True), [lambda: [a, outs[0].copy(), b, outs[1].copy()]], sizes)
 
 
 @case("gemm_reduce")
