@@ -10,7 +10,7 @@ namespace graphene::runtime {
 
 namespace {
 
-constexpr std::int64_t kMuchShared = 16 * 1024;                                      // bytes of a block
+constexpr std::int64_t kMuchShared = 48 * 1024;                                      // bytes of a block
 constexpr int kMaxDynamicShared = 8, kSharedCarveout = 9, kNonPortableCluster = 14;  // cuda.h's CUfunction_attribute
 
 void check(int result, const std::string& kernel, const char* call) {

@@ -39,23 +39,16 @@ def gemm_pad(names: str = "AB", dtype: DType = gr.fp16, batched: bool = False) -
                 )
             )
         shapes = [y.shape[-2:] for _, y in pairs]
-        across, down = (gr.max(*(gr.ceil_div(s[i], n) for s in shapes)) for i, n in ((1, 256), (0, 16)))
-        blocks, threads = gr.blocks(across, down, len(pairs) * (batch[0] if batched else 1)), gr.threads(32, 8)
-        (bx, by, z), (tx, ty) = blocks.indices(), threads.indices()
-        lines = range(2)  # of a thread: all that it loads is under way at once
-        r = gr.alloc("r", [len(lines), 8], dtype, gr.RF)
+        across, down = (gr.max(*(gr.ceil_div(s[i], n) for s in shapes)) for i, n in ((1, 32 * chunk), (0, 8)))
+        blocks, threads = gr.blocks(down, across, len(pairs) * (batch[0] if batched else 1)), gr.threads(32, 8)
+        (by, bx, z), (tx, ty) = blocks.indices(), threads.indices()
+        at = by * 8 + ty, bx * 32 + tx
+        r = gr.alloc("r", [chunk], dtype, gr.RF)
         for i, (x, y) in enumerate(pairs):
             x, y = (t[z // len(pairs), :, :] if batched else t for t in (x, y))
-            with gr.if_((z % len(pairs) == i) & (bx < gr.ceil_div(y.shape[1], 256))):
-                # Eight elements of a line, 32 apart: the lanes of a warp have neighbours, wherever a line begins.
-                for line in lines:
-                    source = x.tile([1, 256])[by * 16 + line * 8 + ty, bx][0, :].tile([32])
-                    for e in range(8):
-                        gr.move(r[line, e], source[e][tx])
-                for line in lines:
-                    to = y.tile([1, 256])[by * 16 + line * 8 + ty, bx][0, :].tile([32])
-                    for e in range(8):
-                        gr.move(to[e][tx], r[line, e])
+            with gr.if_((z % len(pairs) == i) & (at[0] < y.shape[0]) & (at[1] < y.shape[1] // chunk)):
+                gr.move(r, x.tile([1, chunk])[at][0, :], atom=access("ld.global", dtype.bits // 8))
+                gr.move(y.tile([1, chunk])[at][0, :], r, atom=access("st.global", 16))
     return kernel
 
 
@@ -91,8 +84,8 @@ def gemm_reduce(
         C = matrix(gr.inout if beta else gr.output, "C", (M, N), batch, out, vector)
         factor, factor_c = (gr.param(n, gr.fp32) if on else None for n, on in (("alpha", alpha), ("beta", beta)))
         across, down = gr.ceil_div(N, 32 * width), gr.ceil_div(M, 8)
-        blocks, threads = gr.blocks(across, down, batch[0] if batched else 1), gr.threads(32, 8)
-        (bx, by, z), (tx, ty) = blocks.indices(), threads.indices()
+        blocks, threads = gr.blocks(down, across, batch[0] if batched else 1), gr.threads(32, 8)
+        (by, bx, z), (tx, ty) = blocks.indices(), threads.indices()
         row, column = by * 8 + ty, bx * 32 + tx
         acc, part = (gr.alloc(n, [width], gr.fp32, gr.RF) for n in ("acc", "part"))
 

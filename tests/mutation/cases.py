@@ -320,9 +320,9 @@ def _() -> Case:
 
 @case("gemm_pad")
 def _() -> Case:
-    """Lines of two pieces and a ragged third one, as many as a block and a half has."""
-    a, b = normal(0, 2, 19, 515), normal(1, 2, 25, 301)
-    outs = np.ones((2, 19, 520), np.float16), np.ones((2, 25, 304), np.float16)
+    """Lines of several pieces and a ragged one; as many as a block and a half has; three of each."""
+    a, b = normal(0, 3, 19, 515), normal(1, 3, 25, 301)
+    outs = np.ones((3, 19, 520), np.float16), np.ones((3, 25, 304), np.float16)
     sizes = {
         "batch": 2,
         "lines_A": 17,

@@ -185,7 +185,7 @@ def test_module_is_loaded_eagerly_and_once(make) -> None:
 def test_large_shared_memory_is_asked_for(make) -> None:
     m = make(kernel="big", A=make.tensor("fp32", "n", "1", "write"), symbols=["n"], shared="n * 4")
     k = Kernel(m, body="__shared__ float s[256]; s[threadIdx.x] = p[1]; p[2] = s[threadIdx.x ^ 1];")
-    for n, attributes in ((1024, []), (20000, ["8=80000"]), (15000, []), (30000, ["8=120000"])):
+    for n, attributes in ((1024, []), (20000, ["8=80000", "9=100"]), (15000, []), (30000, ["8=120000"])):
         k(tensor("fp32", n))
         assert [x.split()[1] for x in stub_cuda.take_log() if x.startswith("cuFuncSet")] == attributes
         assert one(stub_cuda.take_launches())["shared"] == 4 * n
