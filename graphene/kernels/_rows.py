@@ -34,8 +34,9 @@ class RowTile:
     where a row stays between passes, "registers", "shared" or "memory" (it is read again); one row a block unless
     "registers". `evict`: what the L2 cache shall do with what is copied to shared memory; "evict_last" makes room for
     the reads of a large matrix by writing results early. In registers: "no_allocate" leaves the SM's own cache to
-    factors and addends. `each`: rows that a thread has a part of, for which it reads factors and addends once. Raises
-    VerifyError KERNEL_ARGUMENT for values that do not fit.
+    factors and addends. `each`: rows that a thread has a part of, for which it reads factors and addends once.
+    `unroll`: parts of a long row that are worked on together. Raises VerifyError KERNEL_ARGUMENT for values that do not
+    fit.
     """
 
     width: int
@@ -45,6 +46,7 @@ class RowTile:
     keep: str = "registers"
     evict: str = "default"
     each: int = 1
+    unroll: int = 4
 
     def __post_init__(self) -> None:
         size("RowTile", "width", self.width)
@@ -55,6 +57,7 @@ class RowTile:
         choice("RowTile", "evict", self.evict, ("default", *evicts))
         whole = self.threads in (1, 2, 4, 8, 16) or self.threads % 32 == 0
         size("RowTile", "each", self.each, most=16)
+        size("RowTile", "unroll", self.unroll, most=16)
         together = self.threads * self.rows // self.each
         if not whole or together > 1024 or (self.threads > 1 and together % 32):
             self._refuse("a row needs a power of two of threads or whole warps; a block has whole warps, at most 1024")
@@ -104,16 +107,24 @@ def select_tile(
         threads = 1 << (vectors - 1).bit_length()
         few = 1 << max(rows - 1, 0).bit_length()
         return RowTile(width, threads, max(32 // threads, min(128 // threads, few)), vector)
-    if tensors * row_kib <= (7 if large else 12):
-        each = (16 if columns else 64) if row_kib <= 2 else 32 if row_kib <= 8 else 64  # bytes that a thread holds
-        runs = max(1, each // tensors // (vector * elem_bytes))
-        return RowTile(width, min(1024, _whole_warps(math.ceil(vectors / runs))), 1, vector)
+    if tensors * row_kib <= 6:
+        held = 16 if row_kib <= 2 else 32  # bytes of a row that a thread has
+        runs = max(1, held // tensors // (vector * elem_bytes))
+        each = 2 if tensors == 1 and row_kib <= 2 and (columns == 0 or (columns == 2 and row_kib > 1.5)) else 1
+        once = "no_allocate" if columns and row_kib <= 1.5 else "default"
+        threads = _whole_warps(math.ceil(vectors / runs))
+        return RowTile(width, min(1024, threads), each, vector, evict=once, each=each)
+    kib = tensors * row_kib
+    if 1024 * kib > shared_bytes - 1024:
+        return RowTile(width, 512, 1, vector, "memory", unroll=8)
     evict = "evict_last" if large else "default"
-    if tensors * row_kib * 1024 > shared_bytes - 1024:
-        return RowTile(width, 512, 1, vector, "memory")
-    if tensors * row_kib <= 16:
-        return RowTile(width, 256, 1, vector, "shared", evict)
-    return RowTile(width, 512 if tensors * row_kib <= (96 if columns > 1 else 40) else 1024, 1, vector, "shared", evict)
+    if kib <= 8 and not large:
+        return RowTile(width, 128, 1, vector, "shared", evict, unroll=4 if columns > 1 else 2)
+    if kib <= 16:
+        return RowTile(width, 256, 1, vector, "shared", evict, unroll=2)
+    if kib <= (96 if columns > 1 else 40):
+        return RowTile(width, 512, 1, vector, "shared", evict, unroll=8)
+    return RowTile(width, 1024, 1, vector, "shared", evict, unroll=2)
 
 
 def _whole_warps(threads: int) -> int:
@@ -134,7 +145,7 @@ class Rows:
         self.tile = tile
         (self.block,) = gr.blocks(gr.ceil_div(M, tile.rows)).indices()
         self.threads = gr.threads(tile.threads * (tile.rows // tile.each))
-        self._unroll = 8 if tile.threads <= 512 else 2
+        self._unroll = tile.unroll
         self.v = self.fragment("v", tile.rows, gr.fp32)
 
     def fragment(self, name: str, rows: int, dtype: gr.DType) -> gr.Tensor:

@@ -231,6 +231,7 @@ def test_rows_that_lie_apart(name, rng):
         {"keep": "shared", "evict": "no_allocate"},
         {"each": 2},
         {"rows": 4, "each": 0},
+        {"unroll": 0},
         {"keep": "shared", "rows": 2},
         {"width": 0},
     ],
@@ -244,8 +245,9 @@ def test_tiles_that_do_not_fit(bad):
 
 def test_choices():
     assert hash(select_norm(8, 768)) == hash(select_norm(8, 768))
-    assert select_norm(8192, 768).tile == RowTile(768, 96)
-    assert select_norm(8192, 32768).tile == RowTile(32768, 512, 1, 8, "shared", "evict_last")
+    assert select_norm(8192, 768).tile == RowTile(768, 96, evict="no_allocate")
+    assert select_norm(8192, 1024).tile == RowTile(1024, 128, 2, each=2)
+    assert select_norm(8192, 32768).tile == RowTile(32768, 512, 1, 8, "shared", "evict_last", unroll=8)
     assert select_norm(8192, 65536, gr.fp32).tile.keep == "memory"
     assert select_norm(8, 4096, align_bytes=4).tile.vector == 2
     assert select_softmax(100, 24).tile.rows > 1
