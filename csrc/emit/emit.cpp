@@ -151,8 +151,11 @@ class KernelPrinter {
     for (std::size_t i = 0; i < program_.kernel->symbols.size(); ++i) {
       params.push_back((lower::symbol_bits(program_.kernel->symbols[i]) > 32 ? "i64 " : "int ") + symbol_names_[i]);
     }
-    // Where shared memory leaves room for few blocks, the compiler need not save registers to make room for more.
-    const std::string blocks = program_.shared_bytes > kStaticSharedBytes ? ", 1" : "";
+    // Where shared memory leaves room for few small blocks, the compiler need not save registers to make room for more.
+    // Of large ones, three instead of one are worth more than registers.
+    constexpr std::int64_t kSmall = 256;  // threads
+    const bool few = program_.shared_bytes > kStaticSharedBytes && program_.block_threads <= kSmall;
+    const std::string blocks = few ? ", 1" : "";
     std::string text = "extern \"C\" __global__ void __launch_bounds__(" + std::to_string(program_.block_threads) +
                        blocks + ")\n" + entry_name(*program_.kernel) + "(";
     const std::string pad(entry_name(*program_.kernel).size() + 1, ' ');
