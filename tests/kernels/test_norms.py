@@ -264,3 +264,13 @@ def test_choices():
 def test_compiles_without_spills(name, width, arch):
     config = (select_softmax if name == "softmax" else select_norm)(8192, width)
     assert build(name, config).compile(arch).spill_bytes == 0
+
+
+def test_several_blocks_of_long_rows_share_a_multiprocessor():
+    """Three blocks of 512 threads, two of 1024: nothing hides the loads of one alone."""
+    for name, blocks in (("layernorm", 3), ("rmsnorm", 2), ("softmax", 2)):
+        config = select_softmax(8192, 32768, shared_bytes=227 * 1024)
+        if name != "softmax":
+            config = select_norm(8192, 32768, beta=name == "layernorm", shared_bytes=227 * 1024)
+        registers = build(name, config).compile("sm_90a").registers
+        assert -(-registers // 8) * 8 * config.tile.threads * blocks <= 65536, name
