@@ -57,7 +57,7 @@ def gemm_sm80(
     - `align`: what the addresses of the contiguous lines of A, B and C, and their lengths, are multiples of, in bytes:
       16, 8 and 4 are copied asynchronously, less passes through registers. bias and residual are as C is.
     - `padded`: the lines of A, of B have a length of their own, not below what they hold; zeros behind that.
-    - `batched`: A, B, residual and C have a batch mode in front, of any strides: 0 broadcasts.
+    - `batched`: A, B, residual and C have a batch mode in front, of any strides: 0 broadcasts. S * batch < 65536.
     - `split_k`: instead of C, W (S,M,N) fp32: part s of k, of S, is summed into W[s] for gemm_reduce to add up; no
       epilogue. Batched, W is (S,batch,M,N).
 
