@@ -40,8 +40,11 @@ def gemm_pad(names: str = "AB", dtype: DType = gr.fp16, batched: bool = False) -
             )
         shapes = [y.shape[-2:] for _, y in pairs]
         across, down = (gr.max(*(gr.ceil_div(s[i], n) for s in shapes)) for i, n in ((1, 32 * chunk), (0, 8)))
-        blocks, threads = gr.blocks(down, across, len(pairs) * (batch[0] if batched else 1)), gr.threads(32, 8)
-        (by, bx, z), (tx, ty) = blocks.indices(), threads.indices()
+        across = gr.max(across, 1)
+        blocks = gr.blocks(across * down, len(pairs) * (batch[0] if batched else 1))  # along lines first
+        threads = gr.threads(32, 8)
+        (block, z), (tx, ty) = blocks.indices(), threads.indices()
+        by, bx = block // across, block % across
         at = by * 8 + ty, bx * 32 + tx
         r = gr.alloc("r", [chunk], dtype, gr.RF)
         for i, (x, y) in enumerate(pairs):
