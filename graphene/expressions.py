@@ -221,7 +221,7 @@ def abs(x: Any) -> Any:
 
 
 def cast(x: Any, dtype: DType) -> Expression:
-    """X in another type: rounds to nearest even; a float becomes an integer toward zero."""
+    """X in another type: rounds to nearest even; a float becomes an integer toward zero. In its own type: x."""
     _check("cast", x)
     if not isinstance(dtype, _core.DType):
         raise TypeError(f"a dtype must be one of gr.fp16, gr.fp32, gr.i32, ..., got {dtype!r}")
@@ -306,7 +306,7 @@ def _nodes(value: Any) -> list[tuple[Any, ...]]:
         elif isinstance(x, (IntExpr, bool)):
             node = ("integer", x)
         else:
-            node = ("number", float(x))
+            node = ("number", x)
         nodes.append(node)
         seen[id(x)] = len(nodes) - 1
         return len(nodes) - 1

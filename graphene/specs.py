@@ -41,10 +41,10 @@ def _atom_name(atom: Any) -> str:
     raise TypeError(f"atom= takes an atom, a family, a name or a list of them, got {atom!r}")
 
 
-def _number(name: str, value: Any) -> float:
+def _number(name: str, value: Any) -> float | int:
     if isinstance(value, str) or not hasattr(value, "__float__"):
         raise TypeError(f"{name}= takes a number, got {value!r}")
-    return float(value)
+    return _core.constant(value)
 
 
 def _record(kind: str, outs: Any, ins: Any, on: On, atom: Any = None, means: str = "", **attrs: Any) -> SpecHandle:

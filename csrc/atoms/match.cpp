@@ -145,6 +145,32 @@ void check_facts(Match* m, const ir::SpecStmt& spec, const SourceLoc& where) {
   for (std::size_t i = 0; i < e.in.size(); ++i) check(e.in[i], m->in[i]);
 }
 
+// Constants meet their types here: whatever is built on a match holds none that its type does not have.
+void check_constants(Match* m, const ir::SpecStmt& spec, const SourceLoc& where) {
+  const auto check = [&](const std::string& what, const ir::Constant& c, ir::ScalarType type) {
+    const std::string want = ir::constant_refused(c, type);
+    if (want.empty()) return;
+    const std::string got = ir::constant_text(c);
+    refuse(Code::CONSTANT_RANGE, spec, std::string("a constant that ") + ir::name(type) + " does not have",
+           {what + ": want " + want + ", got " + got},
+           "write a constant that the type has, or compute in a type that has this one", where);
+  };
+  for (std::size_t i = 0; i < m->in.size(); ++i) {
+    const OperandBinding& b = m->in[i];
+    if (b.kind == OperandBinding::Kind::Immediate) check(m->instance->in[i].def.name, b.immediate, b.dtype);
+  }
+  for (const KindAttr& k : kind_attrs(spec.kind)) {
+    const auto it = m->attrs.find(k.name);
+    if (k.type != "number" || it == m->attrs.end()) continue;
+    // A fill stands for elements of what is read, the value of an Init for those of what is written.
+    const ir::ScalarType type = m->in.empty() ? m->dtype : m->in.front().dtype;
+    if (const auto* e = std::get_if<Expr>(&it->second); e != nullptr && !e->is_const()) continue;
+    const ir::Constant c = ir::constant_attr(m->attrs, k.name);
+    check(k.name, c, type);
+    std::visit([&](auto number) { it->second = number; }, c);
+  }
+}
+
 // What rules most entries out, before anything is set up for a comparison in full: operation, operands' memory and
 // type.
 bool worth_trying(const Instance& e, const ir::SpecStmt& spec, const std::string* operation) {
@@ -242,6 +268,7 @@ Match match(const ir::SpecStmt& spec, const std::string& arch, const SourceLoc& 
   if (!a.register_error.empty()) {
     refuse(Code::ATOM_REGISTER, spec, a.match.instance->atom.name + ": " + a.register_error, {}, a.register_fix, where);
   }
+  check_constants(&a.match, spec, where);
   check_facts(&a.match, spec, where);
   return std::move(a.match);
 }

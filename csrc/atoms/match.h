@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "atoms/atom.h"
+#include "ir/constant.h"
 
 namespace graphene::atoms {
 
@@ -19,7 +20,7 @@ struct OperandBinding {
   ir::ScalarType dtype = ir::ScalarType::fp32;
   std::vector<int> registers;        // Registers: value v is register registers[v] of the buffer (stages included)
   std::vector<std::int64_t> deltas;  // Memory: value v lives at element tensor->offset + deltas[v], before the swizzle
-  double immediate = 0;              // Immediate
+  ir::Constant immediate;            // Immediate: one that the type has
   Expr expression;                   // Expression
 };
 
@@ -37,7 +38,7 @@ struct Match {
   std::map<std::string, ir::ScalarType> dtypes;  // class -> what it is bound to: {"b16": fp16}
   ir::ScalarType dtype = ir::ScalarType::fp32;   // of the first output (of the first input where there is none)
   std::vector<OperandBinding> out, in;
-  ir::Attrs attrs;  // the spec's, defaults of the kind filled in
+  ir::Attrs attrs;  // the spec's, defaults of the kind filled in; numbers are double, or int64_t that no double equals
   std::vector<LaunchFact> facts;
 };
 
@@ -47,6 +48,7 @@ struct Match {
 //   AMBIGUOUS_ATOM  several fit (a family named where the operands do not decide)
 //   ATOM_FACT       the one that fits needs a fact that does not hold or cannot be proven
 //   ATOM_UNKNOWN    atom= names no entry or family
+//   CONSTANT_RANGE  a constant that its type does not have
 //   ATOM_REGISTER   registers indexed by something that is not a constant, or held by other threads than the atom's
 [[nodiscard]] Match match(const ir::SpecStmt& spec, const std::string& arch, const SourceLoc& where = {});
 

@@ -345,13 +345,7 @@ class Matcher {
     }
     const auto bound = a_.match.dtypes.find(o.type.dtype_class);
     b.dtype = bound != a_.match.dtypes.end() ? bound->second : o.type.dtypes.front();
-    const auto cls = ir::info(b.dtype).cls;
-    const bool floating = cls == ir::ScalarInfo::Class::Float;
-    const auto wrong = [&](const char* want) {
-      return miss(Aspect::Dtype, all_ ? o.def.name + ": want " + want + ", got " + operand_text(spec_.ins[i]) : "");
-    };
     if (const auto* x = std::get_if<double>(&spec_.ins[i])) {
-      if (!floating && (*x != std::floor(*x) || std::isinf(*x))) return wrong("an integer");
       b.kind = OperandBinding::Kind::Immediate;
       b.immediate = *x;
       return false;
@@ -359,10 +353,12 @@ class Matcher {
     const Expr& e = std::get<Expr>(spec_.ins[i]);
     if (e.is_const()) {
       b.kind = OperandBinding::Kind::Immediate;
-      b.immediate = static_cast<double>(e.value());
+      b.immediate = ir::constant_of(e.value());
       return false;
     }
-    if (floating) return wrong("a number");
+    if (ir::info(b.dtype).cls == ir::ScalarInfo::Class::Float) {
+      return miss(Aspect::Dtype, all_ ? o.def.name + ": want a number, got " + operand_text(spec_.ins[i]) : "");
+    }
     b.kind = OperandBinding::Kind::Expression;
     b.expression = e;
     return false;

@@ -213,7 +213,7 @@ py::dict binding_to_py(const atoms::OperandBinding& b, std::int64_t threads) {
       d["bounded"] = !b.tensor->bounds.empty();
       break;
     case Kind::Immediate:
-      d["immediate"] = b.immediate;
+      std::visit([&](auto number) { d["immediate"] = number; }, b.immediate);
       break;
     case Kind::Expression:
       d["expression"] = b.expression.str();

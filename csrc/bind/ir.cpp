@@ -129,6 +129,28 @@ ir::Memory memory_from_py(py::handle h) {
   return h.cast<const MemoryObject&>().memory;
 }
 
+ir::Constant constant_from_py(py::handle h) {
+  if (PyFloat_Check(h.ptr())) return PyFloat_AS_DOUBLE(h.ptr());
+  const auto index = py::reinterpret_steal<py::object>(PyNumber_Index(h.ptr()));
+  if (!index) {  // another type's floating-point number
+    PyErr_Clear();
+    const double d = PyFloat_AsDouble(h.ptr());
+    if (PyErr_Occurred() != nullptr) throw py::error_already_set();
+    return d;
+  }
+  int overflow = 0;
+  const long long value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
+  if (overflow == 0) return ir::constant_of(value);
+  const double d = PyLong_AsDouble(index.ptr());
+  if (PyErr_Occurred() == nullptr && index.equal(py::reinterpret_steal<py::object>(PyLong_FromDouble(d)))) return d;
+  PyErr_Clear();
+  const auto text = py::repr(py::module_::import("builtins").attr("hex")(index)).cast<std::string>();
+  fail(Code::CONSTANT_RANGE, "an integer constant that neither 64 bits with a sign nor a 64-bit float hold",
+       {"want: from -9223372036854775808 to 9223372036854775807, or an integer that a 64-bit float equals",
+        "got: " + text.substr(1, text.size() - 2)},
+       "pass it to the kernel as a parameter, gr.param, or compute it from smaller constants", python_location());
+}
+
 ir::AttrValue attr_from_py(py::handle h) {
   if (PyBool_Check(h.ptr())) return h.cast<bool>();
   if (PyFloat_Check(h.ptr())) return h.cast<double>();

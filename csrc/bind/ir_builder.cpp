@@ -34,12 +34,10 @@ Expr condition_from_py(py::handle h) {
 
 ir::Operand operand_from_py(py::handle h) {
   if (py::isinstance<ir::Tensor>(h)) return tensor_from_py(h, "an operand");
-  if (PyFloat_Check(h.ptr())) return h.cast<double>();
-  if (PyBool_Check(h.ptr()) || PyLong_Check(h.ptr())) {
-    const double number = PyLong_AsDouble(h.ptr());
-    if (PyErr_Occurred() == nullptr) return number;
-    PyErr_Clear();
-    throw py::value_error("an operand is past the range of floating-point numbers");
+  if (PyFloat_Check(h.ptr()) || PyLong_Check(h.ptr())) {
+    const ir::Constant c = constant_from_py(h);
+    if (const auto* i = std::get_if<std::int64_t>(&c)) return Expr(*i);
+    return std::get<double>(c);
   }
   return expr_from_py(h);
 }
@@ -105,6 +103,7 @@ void bind_specs(py::module_& m) {
   });
   m.def("record_spec", &record_spec, py::arg("kind"), py::arg("outs"), py::arg("ins"), py::arg("attrs"), py::arg("on"),
         py::arg("atom"), py::arg("means"), py::arg("tv") = py::none());
+  m.def("constant", [](const py::object& number) { return constant_from_py(number); });
   m.def("record_sync", [](const std::string& op, const py::object& on, const std::string& atom, const py::dict& attrs) {
     ir::SyncStmt s;
     s.op = op;

@@ -8,6 +8,7 @@
 
 #include "bind/bind.h"
 #include "ir/builder.h"
+#include "ir/constant.h"
 #include "ir/stmt.h"
 
 namespace graphene::bind {
@@ -41,6 +42,8 @@ std::vector<Expr> exprs_from_py(const py::args& args);
 ir::ScalarType dtype_from_py(py::handle h);
 ir::Memory memory_from_py(py::handle h);
 ir::AttrValue attr_from_py(py::handle h);
+// A number as the IR holds it: an integer that no double equals stays one. CONSTANT_RANGE: past 64 bits.
+ir::Constant constant_from_py(py::handle h);
 ir::Attrs attrs_from_py(const py::dict& d);
 
 // The first frame outside of the package, as a location.

@@ -16,7 +16,13 @@ build::PointNode node_from_py(const py::tuple& t) {
     n.kind = build::PointNode::Kind::Tensor;
     n.tensor = tensor_from_py(t[1], "an operand");
   } else if (kind == "number") {
-    n.number = t[1].cast<double>();
+    const ir::Constant c = constant_from_py(t[1]);
+    if (const auto* i = std::get_if<std::int64_t>(&c)) {
+      n.kind = build::PointNode::Kind::Integer;
+      n.integer = *i;
+    } else {
+      n.number = std::get<double>(c);
+    }
   } else if (kind == "integer") {
     n.kind = build::PointNode::Kind::Integer;
     n.integer = PyBool_Check(t[1].ptr()) ? Expr(t[1].ptr() == Py_True ? 1 : 0) : expr_from_py(t[1]);

@@ -7,6 +7,7 @@
 #include "build/frame.h"
 #include "build/held.h"
 #include "build/nest.h"
+#include "ir/constant.h"
 
 namespace graphene::build {
 
@@ -60,8 +61,8 @@ class Pointwise {
 
   void run() {
     infer();
+    drop_idle_casts();
     const Shape want = shape_of(dst_);
-    root_ = nodes_.size() - 1;
     if (!broadcasts(shapes_[root_], want)) {
       refuse(Code::POINTWISE_SHAPE, "the value does not fit the destination",
              {"destination: " + tile_text(want), "value: " + tile_text(shapes_[root_])}, "");
@@ -164,6 +165,22 @@ class Pointwise {
     }
     operand_type_[i] = in;
     types_[i] = compares(n.op) ? ScalarType::pred : in;
+  }
+
+  // What is cast to the type that it has is used as it stands.
+  void drop_idle_casts() {
+    const auto source = [&](std::size_t i) {
+      for (;;) {
+        const PointNode& n = nodes_[i];
+        const bool cast = n.kind == Kind::Op && n.op == "cast";
+        if (!cast || types_[static_cast<std::size_t>(n.args[0])] != n.to) return i;
+        i = static_cast<std::size_t>(n.args[0]);
+      }
+    };
+    for (PointNode& n : nodes_) {
+      for (int& a : n.args) a = static_cast<int>(source(static_cast<std::size_t>(a)));
+    }
+    root_ = source(nodes_.size() - 1);
   }
 
   // ---- evaluation
@@ -337,7 +354,9 @@ class Pointwise {
       return n.number;
     } else if (n.kind == Kind::Integer) {
       const Expr e = frame.here(n.integer);
-      if (e.is_const()) return static_cast<double>(e.value());
+      if (!e.is_const()) return e;
+      const ir::Constant c = ir::constant_of(e.value());
+      if (const auto* exact = std::get_if<double>(&c)) return *exact;
       return e;
     } else if (n.kind == Kind::Tensor) {
       const auto it = wide_pairs_.find(i);
@@ -352,6 +371,8 @@ class Pointwise {
         if (n.spec == ir::SpecKind::UnaryPointwise) x = in_register(x, operand_type_.at(i));
         args.push_back(std::move(x));
       }
+      const auto* held = std::get_if<TensorPtr>(args.data());
+      if (n.op == "cast" && held != nullptr && (*held)->dtype == n.to) return done_[i] = *held;  // a number
       const bool direct = i == root_now_ && destination_ != nullptr && destination_->dtype == *types_[i];
       const TensorPtr to = direct ? destination_ : temporary(*types_[i]);
       ir::SpecStmt s;
@@ -370,7 +391,7 @@ class Pointwise {
     if (t != nullptr && *t == to) return;
     ir::SpecStmt s;
     if (t == nullptr) {
-      if (const auto* number = std::get_if<double>(&x)) {
+      if (const auto number = number_of(x)) {
         s.kind = ir::SpecKind::Init;
         s.attrs["value"] = *number;
         return leaf(std::move(s), to, {});
@@ -403,11 +424,17 @@ class Pointwise {
     return to;
   }
 
+  static std::optional<ir::AttrValue> number_of(const ir::Operand& x) {
+    if (const auto* d = std::get_if<double>(&x)) return *d;
+    if (const auto* e = std::get_if<Expr>(&x); e != nullptr && e->is_const()) return e->value();
+    return std::nullopt;
+  }
+
   // Instructions on one number take registers only; those on floats take no integers.
   ir::Operand in_register(const ir::Operand& x, ScalarType type) {
     if (std::holds_alternative<TensorPtr>(x)) return x;
     ir::SpecStmt s;
-    if (const auto* number = std::get_if<double>(&x)) {
+    if (const auto number = number_of(x)) {
       const TensorPtr to = temporary(type);
       s.kind = ir::SpecKind::Init;
       s.attrs["value"] = *number;
@@ -447,7 +474,7 @@ class Pointwise {
 
   ir::Builder& b_;
   TensorPtr dst_;
-  const std::vector<PointNode>& nodes_;
+  std::vector<PointNode> nodes_;
   std::vector<std::optional<ScalarType>> types_;  // nullopt: a number or an integer, of whatever type is wanted
   std::vector<Shape> shapes_;
   std::map<std::size_t, ScalarType> operand_type_;  // of operations

@@ -22,14 +22,6 @@ constexpr char kInMark = '\x02';
 
 std::string mark(char kind, std::size_t index) { return std::string(1, kind) + std::to_string(index) + kind; }
 
-double fill_value(const AtomCall& call) {
-  const auto it = call.attrs.find("fill");
-  if (it == call.attrs.end()) return 0;
-  if (const auto* d = std::get_if<double>(&it->second)) return *d;
-  if (const auto* i = std::get_if<std::int64_t>(&it->second)) return static_cast<double>(*i);
-  return 0;
-}
-
 // Where all inputs are inside.
 Expr inputs_inside(const AtomCall& call) {
   Expr all = 1;
@@ -199,7 +191,10 @@ std::string AtomText::attribute(const atoms::Piece& piece, const AtomCall& call,
   GR_ASSERT(it != call.attrs.end(), "the text of " + call.atom->atom.name + " needs the attribute $" + piece.text);
   const ir::AttrValue& value = it->second;
   if (const auto* s = std::get_if<std::string>(&value)) return *s;
-  if (const auto* i = std::get_if<std::int64_t>(&value)) return std::to_string(*i);
+  if (const auto* i = std::get_if<std::int64_t>(&value)) {
+    const ir::Constant c = ir::constant_of(*i);
+    return std::holds_alternative<double>(c) ? std::to_string(*i) : c_literal(c, call.dtype);
+  }
   if (const auto* b = std::get_if<bool>(&value)) return *b ? "1" : "0";
   if (const auto* d = std::get_if<double>(&value)) return c_literal(*d, call.dtype);
   const Expr& e = std::get<Expr>(value);
@@ -367,10 +362,10 @@ std::string AtomText::ptx_operand(const atoms::Piece& piece, const AtomCall& cal
     std::string text = c_literal(imm->value, dtype);
     if (constraint == 'r' && (bits < 32 || ir::info(dtype).cls == ir::ScalarInfo::Class::Float)) {
       std::uint64_t word = 0;
-      for (int i = 0; i < per; ++i) word |= bits_of(imm->value, dtype) << static_cast<unsigned>(bits * i);
+      for (int i = 0; i < per; ++i) word |= ir::constant_bits(imm->value, dtype) << static_cast<unsigned>(bits * i);
       text = std::to_string(word) + "u";
     } else if (constraint == 'h') {
-      text = "(u16)" + std::to_string(bits_of(imm->value, dtype));
+      text = "(u16)" + std::to_string(ir::constant_bits(imm->value, dtype));
     }
     const std::string one = add_input(ptx, std::string(1, constraint), text);
     const int count = piece.element >= 0 ? 1 : std::max(1, s.def->values / std::max(per, 1));
@@ -395,7 +390,7 @@ std::string AtomText::cxx_operand(const atoms::Piece& piece, const AtomCall& cal
     if (s.is_out || mem->inside.is_const(1)) return value;
     const auto b = static_cast<std::size_t>(mem->buffer);
     return "(" + expressions_.text(mem->inside, buffers_[b]).in(Prec::Or) + " ? " + value + " : " +
-           c_literal(fill_value(call), dtype) + ")";
+           c_literal(ir::constant_attr(call.attrs, "fill"), dtype) + ")";
   }
   if (const auto* imm = std::get_if<ImmRef>(s.value)) return c_literal(imm->value, imm->dtype);
   return expressions_.text(std::get<ExprRef>(*s.value).value, piece.text).in(Prec::Unary);
@@ -467,14 +462,22 @@ Lines AtomText::asm_statement(const AtomCall& call) {
   return scoped;
 }
 
-Lines AtomText::fill_outputs(const AtomCall& call, double fill) {
+// The fill is a number of the type that is read; what is written takes its bits.
+Lines AtomText::fill_outputs(const AtomCall& call) {
   Lines out;
+  std::uint64_t fill = 0;
+  for (const lower::Operand& o : call.in) {
+    if (const auto* m = std::get_if<MemRef>(&o)) {
+      const ir::ScalarType dtype = program_.buffers[static_cast<std::size_t>(m->buffer)].dtype;
+      fill = ir::constant_bits(ir::constant_attr(call.attrs, "fill"), dtype);
+    }
+  }
   for (const lower::Operand& o : call.out) {
     if (const auto* regs = std::get_if<RegRef>(&o)) {
       const ir::ScalarType dtype = registers_.array(regs->array).dtype;
       const int per = std::max(1, 32 / ir::bits(dtype));
       std::uint64_t word = 0;
-      for (int i = 0; i < per; ++i) word |= bits_of(fill, dtype) << static_cast<unsigned>(ir::bits(dtype) * i);
+      for (int i = 0; i < per; ++i) word |= fill << static_cast<unsigned>(ir::bits(dtype) * i);
       for (std::size_t v = 0; v < regs->values.size();) {
         const std::size_t end = std::min(regs->values.size(), v + static_cast<std::size_t>(per));
         const auto name = per > 1
@@ -485,14 +488,14 @@ Lines AtomText::fill_outputs(const AtomCall& call, double fill) {
           out.push_back(*name + " = " + std::to_string(word) + ";");
           v = end;
         } else {
-          out.push_back(registers_.value(regs->array, regs->values[v]) + " = " + c_literal(fill, dtype) + ";");
+          out.push_back(registers_.value(regs->array, regs->values[v]) + " = " + c_literal_of_bits(fill, dtype) + ";");
           ++v;
         }
       }
     } else if (const auto* mem = std::get_if<MemRef>(&o)) {
       const ir::ScalarType dtype = program_.buffers[static_cast<std::size_t>(mem->buffer)].dtype;
       for (const std::int64_t delta : mem->deltas)
-        out.push_back(element(*mem, delta) + " = " + c_literal(fill, dtype) + ";");
+        out.push_back(element(*mem, delta) + " = " + c_literal_of_bits(fill, dtype) + ";");
     }
   }
   return out;
@@ -516,7 +519,7 @@ Lines AtomText::statement(const AtomCall& call) {
       Lines guarded{"if (" + expressions_.text(inside, "load").text + ") {"};
       append(guarded, lines, "  ");
       guarded.emplace_back("} else {");
-      append(guarded, fill_outputs(call, fill_value(call)), "  ");
+      append(guarded, fill_outputs(call), "  ");
       guarded.emplace_back("}");
       lines = std::move(guarded);
     }

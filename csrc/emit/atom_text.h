@@ -63,7 +63,7 @@ class AtomText {
   std::string address(const lower::MemRef& ref);
   std::string bytes_inside(const lower::MemRef& ref);
   Lines asm_statement(const lower::AtomCall& call);
-  Lines fill_outputs(const lower::AtomCall& call, double fill);
+  Lines fill_outputs(const lower::AtomCall& call);
   bool touches_memory(const lower::AtomCall& call) const;
   bool clobbers_memory(const lower::AtomCall& call) const;
 

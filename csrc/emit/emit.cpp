@@ -215,7 +215,7 @@ class KernelPrinter {
     Lines out{"// The fill, for lanes outside of partial tiles.", "if (threadIdx.x == 0) {"};
     for (std::size_t i = 0; i < fill_rows_.size(); ++i) {
       const lower::FillRow& r = program_.fill_rows[i];
-      std::uint64_t word = bits_of(r.value, r.dtype);
+      std::uint64_t word = ir::constant_bits(r.value, r.dtype);
       for (int bits = ir::bits(r.dtype); bits < 64; bits *= 2) word |= word << static_cast<unsigned>(bits);
       std::string line = " ";
       for (std::int64_t w = 0; w < r.bytes / 8; ++w) {

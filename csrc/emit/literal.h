@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "ir/constant.h"
 #include "ir/types.h"
 
 namespace graphene::emit {
@@ -12,10 +13,8 @@ namespace graphene::emit {
 // floats u8.
 [[nodiscard]] std::string c_type(ir::ScalarType t);
 
-// The bits of `value` rounded to the nearest even value of the type (integers: truncated to their width).
-[[nodiscard]] std::uint64_t bits_of(double value, ir::ScalarType t);
-
-// A literal of c_type(t).
-[[nodiscard]] std::string c_literal(double value, ir::ScalarType t);
+// A literal of c_type(t): of a constant that the type has, and of the value that has these bits.
+[[nodiscard]] std::string c_literal(const ir::Constant& value, ir::ScalarType t);
+[[nodiscard]] std::string c_literal_of_bits(std::uint64_t bits, ir::ScalarType t);
 
 }  // namespace graphene::emit

@@ -350,14 +350,10 @@ class Lowering {
       if (m == nullptr || m->inside.is_const(1)) continue;
       const MemBuffer& b = buffers_.memory[static_cast<std::size_t>(m->buffer)];
       GR_ASSERT(b.memory == ir::Memory::SH, "only reads of shared memory are redirected");
-      FillRow row{.dtype = b.dtype};
+      FillRow row{.dtype = b.dtype, .value = ir::constant_attr(call.attrs, "fill")};
       row.bytes = (static_cast<std::int64_t>(m->deltas.size()) * ir::bits(b.dtype) / 8 + 15) / 16 * 16;
-      if (const auto fill = call.attrs.find("fill"); fill != call.attrs.end()) {
-        if (const auto* d = std::get_if<double>(&fill->second)) row.value = *d;
-        if (const auto* i = std::get_if<std::int64_t>(&fill->second)) row.value = static_cast<double>(*i);
-      }
       const auto same = std::ranges::find_if(fill_rows_, [&](const FillRow& r) {
-        return r.dtype == row.dtype && std::bit_cast<std::uint64_t>(r.value) == std::bit_cast<std::uint64_t>(row.value);
+        return r.dtype == row.dtype && ir::constant_bits(r.value, r.dtype) == ir::constant_bits(row.value, row.dtype);
       });
       m->fill_row = static_cast<int>(same - fill_rows_.begin());
       if (same == fill_rows_.end()) {

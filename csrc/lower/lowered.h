@@ -68,8 +68,8 @@ struct MemRef {  // value v lives at element offset + deltas[v]; swizzles are al
   // Of an input of Guard::Redirect that may be outside: a lane outside reads this row of Program::fill_rows. -1: none.
   int fill_row = -1;
 };
-struct ImmRef {
-  double value = 0;
+struct ImmRef {  // `dtype` has the value
+  ir::Constant value;
   ir::ScalarType dtype = ir::ScalarType::fp32;
 };
 struct ExprRef {
@@ -143,7 +143,7 @@ struct FillRow {
   std::int64_t shared_offset_bytes = 0;
   std::int64_t bytes = 16;
   ir::ScalarType dtype;
-  double value = 0;
+  ir::Constant value;
 };
 
 struct Program {

@@ -64,8 +64,6 @@ std::vector<std::vector<Holder>> all_holders(const OperandInstance& o, int threa
 
 // ---- operands
 
-std::uint64_t immediate_bits(ir::ScalarType t, double v) { return encode(t, v); }
-
 Operand compile_operand(const lower::AtomCall& call, const lower::Operand& ref, const OperandInstance& instance,
                         Bytecode& code) {
   Operand o;
@@ -97,15 +95,12 @@ Operand compile_operand(const lower::AtomCall& call, const lower::Operand& ref, 
     }
     o.cut = m->valid_values.has_value();
     if (o.cut) o.valid = code.plans->compile(*m->valid_values);
-    if (const auto fill = call.attrs.find("fill"); fill != call.attrs.end()) {
-      if (const auto* d = std::get_if<double>(&fill->second)) o.fill = encode(o.dtype, *d);
-      if (const auto* i = std::get_if<std::int64_t>(&fill->second)) o.fill = encode(o.dtype, static_cast<double>(*i));
-    }
+    if (call.attrs.contains("fill")) o.fill = ir::constant_bits(ir::constant_attr(call.attrs, "fill"), o.dtype);
     o.align_elems = std::max(1, instance.align_bytes / bytes_of(o.dtype));
   } else if (const auto* i = std::get_if<lower::ImmRef>(&ref)) {
     o.kind = Operand::Kind::Constant;
     o.dtype = i->dtype;
-    o.constant = immediate_bits(o.dtype, i->value);
+    o.constant = ir::constant_bits(i->value, o.dtype);
   } else {
     o.kind = Operand::Kind::Integer;
     const auto& e = std::get<lower::ExprRef>(ref);
@@ -437,7 +432,7 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
         value.integer = code.plans->compile(*e);
       } else {
         value.kind = Operand::Kind::Constant;
-        value.constant = encode(value.dtype, number_attr(call, "value"));
+        value.constant = ir::constant_bits(ir::constant_attr(call.attrs, "value"), value.dtype);
       }
       leaf.in.push_back(std::move(value));
       leaf.takes.emplace_back(static_cast<std::size_t>(leaf.out.front().values), 0);
