@@ -161,7 +161,7 @@ def test_what_a_type_does_not_have(dtype: str, value: Any, want: str, got: str, 
 def test_the_whole_message() -> None:
     assert refused(set_to("u32", -1)) == (
         "FILE:N: a constant that u32 does not have   [CONSTANT_RANGE]\n"
-        "  %4:[].u32.RF <- Init<<<#2:[1].block, [].thread>>>()\n"
+        "    %4:[].u32.RF <- Init<<<#2:[1].block, [].thread>>>()\n"
         "  value: want an integer from 0 to 4294967295, got -1\n"
         "  fix: write a constant that the type has, or compute in a type that has this one"
     )
@@ -190,26 +190,35 @@ def test_operands_that_a_type_does_not_have(record: Any, detail: str) -> None:
     assert detail in text
 
 
-def partial(source: Any, to: Any, fill: float) -> gr.Kernel:
+def partial(dtype: str, fill: float) -> gr.Kernel:
+    t = getattr(gr, dtype)
     with gr.Kernel("partial") as kernel:
         n = gr.sym("n", max=4)
-        x, y = gr.input("x", [n], source), gr.output("y", [4], to)
+        x, y = gr.input("x", [n], t), gr.output("y", [4], t)
         gr.blocks(1)
-        (t,) = gr.threads(4).indices()
-        r = gr.alloc("r", [], to, gr.RF)
-        gr.move(r, x.tile([4])[0][t], fill=fill)
-        gr.move(y[t], r)
+        (lane,) = gr.threads(4).indices()
+        r = gr.alloc("r", [], t, gr.RF)
+        gr.move(r, x.tile([4])[0][lane], fill=fill)
+        gr.move(y[lane], r)
     return kernel
 
 
-def test_a_fill_is_of_the_type_that_is_read() -> None:
-    kernel = partial(gr.fp32, gr.i32, 1.5)
-    y = np.zeros(4, np.int32)
-    kernel.simulate(np.ones(2, np.float32), y)
-    assert [hex(v) for v in y] == ["0x3f800000", "0x3f800000", "0x3fc00000", "0x3fc00000"]
-    assert f"r = {0x3FC00000};" in kernel.cuda_source("sm_90a")
-    with pytest.raises(gr.SelectError, match="fill: want an integer from 0 to 4294967295, got -1"):
-        partial(gr.u32, gr.u32, -1).cuda_source("sm_90a")
+@pytest.mark.parametrize(("dtype", "fill"), [("i32", 1 - 2**31), ("u8", 255), ("i64", 2**63 - 1), ("u32", 2**32 - 1)])
+def test_fills_at_the_limits(dtype: str, fill: int) -> None:
+    kernel = partial(dtype, fill)
+    assert gr.parse(str(kernel)) == kernel
+    y = np.zeros(4, numpy_type(dtype))
+    kernel.simulate(np.ones(2, y.dtype), y)
+    assert y.tolist() == [1, 1, fill, fill]
+    # "r = outside;" of its own, or the second choice of "r = (inside ? x[lane] : outside);".
+    (text,) = re.findall(r"^ *r\w* = (?:.* : )?([^;?\n]*?)\)?;", kernel.cuda_source("sm_90a"), re.MULTILINE)
+    assert meaning(text) == fill
+
+
+@pytest.mark.parametrize(("dtype", "fill"), [("u32", -1), ("i32", 0.5), ("u8", 256), ("i32", gr.inf)])
+def test_fills_that_a_type_does_not_have(dtype: str, fill: float) -> None:
+    with pytest.raises(gr.SelectError, match=rf"a constant that {dtype} does not have   \[CONSTANT_RANGE\]"):
+        partial(dtype, fill).cuda_source("sm_90a")
 
 
 def test_constants_of_text_and_json() -> None:
