@@ -4,7 +4,8 @@ Operators on tensors in registers (fragments and private tensors) build an expre
 ``t[:] = ...``, or to a part, ``t[i] = ...``, records it as pointwise leaves. Broadcasting is NumPy's. Each
 subexpression is evaluated once at its own shape, on the elements that each thread holds: no lane is crossed. 8- and
 16-bit floats widen to fp32, the conversion back happens at the store; a Python number takes the other operand's type;
-comparisons give truth values for `where`. There is no implicit fma.
+comparisons give truth values for `where`. There is no implicit fma. An integer type takes integers of its range only:
+what else it is given is refused when the kernel is lowered (SelectError CONSTANT_RANGE).
 
 Errors: LayoutError POINTWISE_SHAPE, POINTWISE_OWNER, POINTWISE_TYPE.
 """
