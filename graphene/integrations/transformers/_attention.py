@@ -1,0 +1,146 @@
+"""The attention function that transformers calls for ``attn_implementation="graphene"``."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from graphene import _core
+from graphene import ops as _ops
+
+ops: Any = _ops
+
+
+def attention(
+    module: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attention_mask: Any,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    position_bias: Any = None,
+    s_aux: Any = None,
+    cu_seq_lens_q: Any = None,
+    cu_seq_lens_k: Any = None,
+    max_length_q: int | None = None,
+    max_length_k: int | None = None,
+    **rest: Any,
+) -> tuple[Any, Any]:
+    """Attention of query (batch, heads, queries, dim) over key and value (batch, kv_heads, keys, dim), in any strides.
+
+    ``attention_mask``: a form of ``_masks``, or an additive mask that broadcasts to (batch, heads, queries, keys).
+    ``cu_seq_lens_*``, ``max_length_*``: the batch is one row of packed sequences, (1, heads, total, dim).
+    Returns (batch, queries, heads, dim) and the weights, which exist only where ``output_attentions`` asks for them.
+
+    Raises LaunchError: OP_ARGUMENT for attention sinks.
+    """
+    if s_aux is not None:
+        _core.fail("OP_ARGUMENT", "graphene's attention takes no attention sinks (s_aux)", [],
+                   "load the model with another attn_implementation")  # fmt: skip
+    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    if cu_seq_lens_q is not None:
+        if dropout:
+            _core.fail("OP_ARGUMENT", "graphene's attention takes no dropout on packed sequences", [f"got:  {dropout}"],
+                       "set the attention's dropout in the model's configuration to 0")  # fmt: skip
+        window = None if sliding_window is None else (sliding_window - 1, 0 if causal else sliding_window - 1)
+        q, k, v = (x.transpose(1, 2).squeeze(0) for x in (query, key, value))
+        packed = ops.attention_varlen(
+            q, k, v, cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k,
+            causal=causal, window=window, scale=scaling, softcap=softcap,
+        )  # fmt: skip
+        return packed.unsqueeze(0), None
+    key, value, mask, bias, causal, window = _resolve(query, key, value, attention_mask, causal)
+    if rest.get("output_attentions"):
+        return _written_out(query, key, value, mask, bias, position_bias, causal, window, scaling, softcap, dropout)
+    if dropout or value.shape[-1] != key.shape[-1]:
+        why = "dropout in attention" if dropout else "values of another width than keys"
+        _say_once(f"{why}: run by scaled_dot_product_attention")
+        if softcap is not None:
+            _core.fail("OP_ARGUMENT", f"graphene's attention takes no {why} with a soft cap", [],
+                       "load the model with attn_implementation=\"eager\"")  # fmt: skip
+        full = _full_mask(query, key, mask, bias, causal, window)
+        out = sdpa_attention_forward(
+            module, query, key, value, full, dropout, scaling, False, position_bias=position_bias
+        )[0]
+        return out, None
+    if position_bias is not None:
+        bias = position_bias if bias is None else bias + position_bias
+    out = ops.attention(
+        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2),
+        causal=causal, window=window, mask=mask, bias=bias, scale=scaling, softcap=softcap,
+    )  # fmt: skip
+    return out, None
+
+
+def _resolve(query: Any, key: Any, value: Any, mask: Any, causal: bool) -> tuple[Any, ...]:
+    """Keys and values cut, mask (batch, 1, 1 or queries, keys), bias, causal, window: as ops.attention takes them."""
+    queries = query.shape[2]
+    if mask is None:
+        causal = causal and queries > 1
+        keys = queries if causal else key.shape[2]
+    elif mask.dim() == 4:  # it says everything
+        mask = mask[..., : key.shape[2]]
+        return (
+            (key, value, mask, None, False, None) if mask.dtype == torch.bool else (key, value, None, mask, False, None)
+        )
+    else:
+        keys = mask.shape[-1]
+    window = None
+    if mask is not None and mask.dim() == 3:
+        size = mask.shape[1]
+        window = (size - 1, 0) if causal else (size, size)
+        mask = mask[:, 0]
+    if mask is not None:
+        mask = mask[:, None, None, :]
+    if keys < key.shape[2]:
+        key, value = key[:, :, :keys], value[:, :, :keys]
+    return key, value, mask, None, causal and queries > 1, window
+
+
+def _full_mask(query: Any, key: Any, mask: Any, bias: Any, causal: bool, window: tuple[int, int] | None) -> Any:
+    """One mask, boolean or additive, that says everything."""
+    queries, keys = query.shape[2], key.shape[2]
+    if causal or window is not None:
+        row = torch.arange(queries, device=query.device)[:, None] + (keys - queries)
+        column = torch.arange(keys, device=query.device)[None, :]
+        left, right = window if window is not None else (keys, 0)
+        seen = (column >= row - left) & (column <= row + right)
+        mask = seen[None, None] if mask is None else mask & seen
+    return bias if mask is None else mask
+
+
+def _written_out(
+    query: Any, key: Any, value: Any, mask: Any, bias: Any, position_bias: Any, causal: bool, window: Any,
+    scale: float | None, softcap: float | None, dropout: float,
+) -> tuple[Any, Any]:  # fmt: skip
+    """The same with its weights, which no kernel keeps: PyTorch's operators, softmax in fp32."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    scores = torch.matmul(query, key.mT) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    for extra in (bias, position_bias):
+        scores = scores if extra is None else scores + extra
+    full = _full_mask(query, key, mask, None, causal, window)
+    if full is not None:
+        scores = scores.masked_fill(~full, float("-inf"))
+    weights = torch.softmax(scores, -1, dtype=torch.float32).nan_to_num().to(query.dtype)
+    weights = torch.nn.functional.dropout(weights, dropout)
+    return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
+
+
+_said: set[str] = set()
+
+
+def _say_once(what: str) -> None:
+    if torch.compiler.is_compiling() or what in _said:
+        return
+    _said.add(what)
+    warnings.warn(f"graphene.integrations.transformers: {what}", UserWarning, stacklevel=4)

@@ -1,0 +1,37 @@
+"""Attention by its definition, in fp64, with the signature of graphene.ops.attention."""
+
+from __future__ import annotations
+
+import torch
+
+
+def attention(q, k, v, *, causal=False, window=None, mask=None, bias=None, scale=None, softcap=None, return_lse=False):
+    groups = q.shape[2] // k.shape[2]
+    queries, keys = q.shape[1], k.shape[1]
+    qd, kd, vd = (x.transpose(1, 2).double() for x in (q, k, v))
+    kd, vd = kd.repeat_interleave(groups, 1), vd.repeat_interleave(groups, 1)
+    s = qd @ kd.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if softcap is not None:
+        s = softcap * torch.tanh(s / softcap)
+    if bias is not None:
+        s = s + bias.double()
+    row, column = torch.arange(queries)[:, None] + keys - queries, torch.arange(keys)[None]
+    seen = torch.ones(queries, keys, dtype=torch.bool)
+    if causal:
+        seen &= column <= row
+    if window is not None:
+        seen &= (column >= row - window[0]) & (column <= row + window[1])
+    seen = seen[None, None] if mask is None else mask & seen
+    s = s.masked_fill(~seen, float("-inf"))
+    p = torch.softmax(s, -1).nan_to_num()
+    out = (p @ vd).transpose(1, 2).to(q.dtype)
+    return (out, torch.logsumexp(s, -1).float()) if return_lse else out
+
+
+def attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, **rest):
+    a, b = cu_seqlens_q.tolist(), cu_seqlens_k.tolist()
+    parts = [
+        attention(q[None, a[i] : a[i + 1]], k[None, b[i] : b[i + 1]], v[None, b[i] : b[i + 1]], **rest)[0]
+        for i in range(len(a) - 1)
+    ]
+    return torch.cat(parts)

@@ -1,0 +1,54 @@
+"""Small networks of transformers' architectures, from configurations, with random weights."""
+
+from __future__ import annotations
+
+import torch
+from transformers import AutoModel, AutoModelForCausalLM
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+BERT_LIKE = dict(vocab_size=99, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+                 max_position_embeddings=64)  # fmt: skip
+LLAMA_LIKE = BERT_LIKE | dict(num_key_value_heads=1, tie_word_embeddings=False)
+GPT_LIKE = dict(vocab_size=99, n_embd=32, n_layer=2, n_head=2, n_positions=64, eos_token_id=2, bos_token_id=1)
+
+ENCODERS = {
+    "bert": ("bert", BERT_LIKE),
+    "roberta": ("roberta", BERT_LIKE),
+    "distilroberta": ("roberta", BERT_LIKE | dict(num_hidden_layers=1)),
+    "xlm-roberta": ("xlm-roberta", BERT_LIKE),
+    "albert": ("albert", BERT_LIKE | dict(embedding_size=16)),
+}
+DECODERS = {
+    "gpt2": ("gpt2", GPT_LIKE),
+    "llama": ("llama", LLAMA_LIKE),
+    "mistral": ("mistral", LLAMA_LIKE | dict(sliding_window=5)),
+    "gemma2": ("gemma2", LLAMA_LIKE | dict(head_dim=16, sliding_window=5)),
+}
+
+
+def config(name, **more):
+    kind, settings = (ENCODERS | DECODERS)[name]
+    return CONFIG_MAPPING[kind](**(settings | more))
+
+
+def network(name, attn="graphene", dtype=torch.float32, causal_lm=False, device="cpu", **more):
+    """The network with weights that depend on its name and configuration alone."""
+    torch.manual_seed(0)
+    make = AutoModelForCausalLM if causal_lm else AutoModel
+    model = make.from_config(config(name, **more), attn_implementation=attn)
+    with torch.no_grad():  # norms that are not the identity
+        for p in model.parameters():
+            if p.dim() == 1:
+                p.add_(torch.randn_like(p) * 0.1)
+    return model.to(device=device, dtype=dtype).eval()
+
+
+def batch(lengths=None, rows=3, length=11, side="right", device="cpu"):
+    """input_ids, and attention_mask where lengths are given."""
+    ids = torch.randint(5, 99, (rows, length), generator=torch.Generator().manual_seed(1)).to(device)
+    if lengths is None:
+        return {"input_ids": ids}
+    at = torch.arange(length).expand(len(lengths), length)
+    size = torch.tensor(lengths)[:, None]
+    seen = at < size if side == "right" else at >= length - size
+    return {"input_ids": ids[: len(lengths)], "attention_mask": seen.long().to(device)}

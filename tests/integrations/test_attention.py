@@ -1,0 +1,210 @@
+"""attn_implementation="graphene" gives what "eager" gives: first the masks, where a wrong one would go unnoticed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers", reason="pip install 'graphene-ir[transformers]' brings it")
+
+from transformers import DynamicCache, StaticCache  # noqa: E402
+from transformers import masking_utils as hf  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).parent))
+import attention_reference  # noqa: E402
+import networks  # noqa: E402
+
+import graphene.integrations.transformers as integration  # noqa: E402
+from graphene import ops  # noqa: E402
+from graphene.integrations.transformers import _attention, _masks  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def by_definition(monkeypatch):
+    """Attention in fp64: what is tested is what it is asked for."""
+    monkeypatch.setattr(ops, "attention", attention_reference.attention, raising=False)
+    monkeypatch.setattr(ops, "attention_varlen", attention_reference.attention_varlen, raising=False)
+
+
+# fp32 of both; the attention of one is in fp64. Differences grow by a small factor a layer.
+CLOSE = dict(rtol=1e-4, atol=2e-5)
+
+
+def states(model, inputs):
+    with torch.no_grad():
+        return model(**inputs).last_hidden_state
+
+
+def seen_rows(inputs):
+    return (
+        inputs["attention_mask"].bool() if "attention_mask" in inputs else torch.ones_like(inputs["input_ids"]).bool()
+    )
+
+
+PATTERNS = {
+    "causal": (hf.causal_mask_function, True, None),
+    "all": (hf.bidirectional_mask_function, False, None),
+    "causal window": (hf.sliding_window_causal_mask_function(3), True, 3),
+    "window": (hf.sliding_window_bidirectional_mask_function(2), False, 2),
+}
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize(
+    "offsets", [(7, 7, 0, 0), (1, 7, 6, 0), (3, 7, 4, 0), (3, 7, 0, 0), (1, 7, 3, 0), (2, 5, 7, 4)], ids=str
+)
+@pytest.mark.parametrize("padding", [None, "right", "left", "none", "holes"])
+def test_masks_say_what_transformers_says(pattern, offsets, padding) -> None:
+    """Whatever form a mask takes, it means the boolean mask that scaled_dot_product_attention would get."""
+    function, causal, _ = PATTERNS[pattern]
+    q_length, kv_length, q_offset, kv_offset = offsets
+    total = kv_offset + kv_length
+    rows = None
+    if padding is not None:
+        rows = torch.ones(3, total, dtype=torch.bool)
+        if padding == "right":
+            rows[1, -2:] = rows[2, -4:] = False
+        if padding == "left":
+            rows[1, :2] = rows[2, :4] = False
+        if padding == "holes":
+            rows[1, 2] = rows[2, 0] = rows[2, 5] = False
+    ask = dict(batch_size=3, q_length=q_length, kv_length=kv_length, q_offset=q_offset, kv_offset=kv_offset,
+               mask_function=function, attention_mask=rows)  # fmt: skip
+    want = hf.sdpa_mask(**ask, allow_is_causal_skip=False).expand(3, 1, q_length, kv_length)
+    got = integration.mask(**ask, allow_is_causal_skip=True, allow_is_bidirectional_skip=True)
+    q, k = torch.zeros(3, 1, q_length, 4), torch.zeros(3, 1, kv_length, 4)
+    key, _, mask, _, is_causal, window = _attention._resolve(q, k, k, got, causal)
+    full = _attention._full_mask(q, key, mask, None, is_causal, window)
+    kept = key.shape[2]
+    full = torch.ones(3, 1, q_length, kept, dtype=torch.bool) if full is None else full.expand(3, 1, q_length, kept)
+    assert torch.equal(full, want[..., :kept])
+    assert not want[..., kept:].any()
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_masks_of_a_batch_are_not_written_out(pattern) -> None:
+    function, causal, window = PATTERNS[pattern]
+    assert _masks.pattern_of(function) == (causal, window)
+    rows = torch.arange(64)[None] < torch.tensor([64, 20])[:, None]
+    ask = dict(mask_function=function, allow_is_bidirectional_skip=True)
+    got = integration.mask(2, 64, 64, attention_mask=rows, **ask)
+    assert got.shape == ((2, 64) if window is None else (2, window, 64))
+    assert got.untyped_storage().nbytes() == 2 * 64
+    got = integration.mask(2, 64, 64, attention_mask=rows | True, **ask)
+    assert got is None if window is None else got.untyped_storage().nbytes() == 1
+
+
+def test_other_mask_functions_are_written_out() -> None:
+    function = hf.or_masks(hf.causal_mask_function, lambda b, h, q, k: k < 2)
+    assert _masks.pattern_of(function) is None
+    assert _masks.pattern_of(hf.chunked_causal_mask_function(3, torch.zeros(1, dtype=torch.int))) is None
+    got = integration.mask(2, 5, 5, mask_function=function, allow_is_causal_skip=False, use_vmap=True)
+    assert torch.equal(got, hf.sdpa_mask(2, 5, 5, mask_function=function, allow_is_causal_skip=False, use_vmap=True))
+    assert got.shape == (2, 1, 5, 5)
+
+
+@pytest.mark.parametrize("side", ["full", "right", "left"])
+@pytest.mark.parametrize("name", [*networks.ENCODERS, *networks.DECODERS])
+def test_states_are_those_of_eager(name, side) -> None:
+    inputs = networks.batch() if side == "full" else networks.batch([11, 4, 7], side=side)
+    if name == "gemma2" and side == "left":
+        pytest.skip("eager gives rows that see nothing the mean of the values")
+    got, want = states(networks.network(name), inputs), states(networks.network(name, "eager"), inputs)
+    seen = seen_rows(inputs)
+    torch.testing.assert_close(got[seen], want[seen], **CLOSE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", [*networks.ENCODERS, "gpt2", "llama"])
+def test_half_precision_is_no_worse_than_eager(name, dtype) -> None:
+    """Against fp32, the error is at most 1.5 times that of eager in the same precision."""
+    inputs = networks.batch([11, 4, 7])
+    seen = seen_rows(inputs)
+    exact = states(networks.network(name, "eager", dtype).float(), inputs)[seen]
+    ours, eagers = (states(networks.network(name, how, dtype), inputs)[seen] for how in ("graphene", "eager"))
+    assert (ours.float() - exact).norm() <= 1.5 * (eagers.float() - exact).norm()
+
+
+@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize("name", networks.DECODERS)
+def test_generate_gives_the_tokens_of_eager(name, cache) -> None:
+    inputs = networks.batch([11, 4, 7], side="left")
+    ask = dict(max_new_tokens=6, do_sample=False, pad_token_id=0, eos_token_id=None)
+    if cache is not None:
+        ask |= dict(cache_implementation=cache, disable_compile=True)
+    got, want = (networks.network(name, how, causal_lm=True).generate(**inputs, **ask) for how in ("graphene", "eager"))
+    assert torch.equal(got, want)
+    assert got.shape == (3, 17)
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "static"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral"])
+def test_a_prompt_in_chunks(name, kind) -> None:
+    """Queries that begin after the keys' beginning: aligned at the end, not at the beginning."""
+    ids = networks.batch()["input_ids"]
+    outs = []
+    for how in ("graphene", "eager"):
+        model = networks.network(name, how)
+        made = {"dynamic": DynamicCache, "static": StaticCache}[kind]
+        cache = made(config=model.config, **({"max_cache_len": 16} if kind == "static" else {}))
+        chunks = [{"input_ids": ids[:, a:b], "past_key_values": cache} for a, b in ((0, 4), (4, 9), (9, 11))]
+        outs.append(torch.cat([states(model, chunk) for chunk in chunks], 1))
+    torch.testing.assert_close(*outs, **CLOSE)
+
+
+def test_masks_of_the_users_own() -> None:
+    """4-dimensional masks, boolean or additive, say everything: a decoder's causality too."""
+    ids = networks.batch()["input_ids"]
+    seen = torch.rand(3, 1, 11, 11, generator=torch.Generator().manual_seed(2)) < 0.5
+    seen |= torch.eye(11, dtype=torch.bool)
+    additive = torch.zeros(3, 1, 11, 11).masked_fill(~seen, torch.finfo(torch.float32).min)
+    for name in ("bert", "llama"):
+        want = states(networks.network(name, "eager"), {"input_ids": ids, "attention_mask": additive})
+        for mine in (seen, additive):
+            got = states(networks.network(name), {"input_ids": ids, "attention_mask": mine})
+            torch.testing.assert_close(got, want, **CLOSE)
+
+
+def test_packed_sequences() -> None:
+    """The keyword arguments with which transformers passes packed sequences to its attention functions."""
+    lengths = [5, 3, 4]
+    ends = torch.tensor([0, 5, 8, 12], dtype=torch.int32)
+    ids = networks.batch(rows=1, length=12)["input_ids"]
+    at = torch.cat([torch.arange(n) for n in lengths])[None]
+    packed = {"input_ids": ids, "position_ids": at, "cu_seq_lens_q": ends, "cu_seq_lens_k": ends}
+    packed |= {"max_length_q": 5, "max_length_k": 5}
+    for name in ("llama", "mistral", "bert"):
+        got = states(networks.network(name), packed)[0]
+        eager = networks.network(name, "eager")
+        want = [states(eager, {"input_ids": ids[:, a:b]})[0] for a, b in ((0, 5), (5, 8), (8, 12))]
+        torch.testing.assert_close(got, torch.cat(want), **CLOSE)
+
+
+def test_weights_are_given_where_they_are_asked_for() -> None:
+    inputs = networks.batch([11, 4, 7])
+    with torch.no_grad():
+        got, want = (networks.network("bert", how)(**inputs, output_attentions=True) for how in ("graphene", "eager"))
+    assert len(got.attentions) == len(want.attentions) == 2
+    seen = seen_rows(inputs)
+    rows = seen[:, None].expand(-1, 2, -1)
+    for a, b in zip(got.attentions, want.attentions, strict=True):
+        torch.testing.assert_close(a[rows], b[rows], **CLOSE)
+
+
+def test_training_with_dropout_runs_on_pytorch(monkeypatch) -> None:
+    monkeypatch.setattr(_attention, "_said", set())
+    model = networks.network("bert").train()
+    with pytest.warns(UserWarning, match="dropout in attention: run by scaled_dot_product_attention"):
+        model(**networks.batch([11, 4, 7])).last_hidden_state.sum().backward()
+    assert all(p.grad is not None for n, p in model.named_parameters() if "pooler" not in n)
+
+
+def test_sinks_are_refused() -> None:
+    from graphene import LaunchError
+
+    q = torch.zeros(1, 2, 3, 32)
+    with pytest.raises(LaunchError, match=r"takes no attention sinks \(s_aux\)"):
+        integration.attention(torch.nn.Identity(), q, q, q, None, s_aux=torch.zeros(2))
