@@ -4,6 +4,7 @@
 #include "bind/manifest.h"
 #include "emit/emit.h"
 #include "lower/lowered.h"
+#include "lower/memory.h"
 #include "verify/verify.h"
 
 namespace graphene::bind {
@@ -28,6 +29,8 @@ void register_lower(py::module_& m) {
           "manifest_json", [](const lower::Program& p) { return make_manifest(p).to_json(); },
           "The same as JSON text.");
 
+  m.def("shared_limit_bytes", &lower::shared_limit_bytes, py::arg("arch"),
+        "Bytes of shared memory that one block may have on an architecture; 0: unknown.");
   m.def("architecture", &architecture, py::arg("arch"), "The name again. Raises SelectError ARCH_UNKNOWN.");
   m.def(
       "lower",

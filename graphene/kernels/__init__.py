@@ -16,6 +16,7 @@ from graphene.kernels.norm_backward import (
     layernorm_backward_kernel,
     norm_columns_kernel,
     rmsnorm_backward_kernel,
+    select_norm_backward,
     select_norm_columns,
 )
 from graphene.kernels.reduction import ReductionConfig, reduction_kernel, select_reduction
@@ -60,6 +61,7 @@ __all__ = [
     "select_elementwise",
     "select_gemm",
     "select_norm",
+    "select_norm_backward",
     "select_norm_columns",
     "select_reduction",
     "select_softmax",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import graphene as gr
+from graphene.kernels._arguments import choice, size
 from graphene.kernels.epilogues import linear
 from graphene.kernels.gemm_helpers import gemm_pad, gemm_reduce
 from graphene.kernels.gemm_sm80 import gemm_sm80
@@ -31,7 +32,8 @@ class GemmConfig:
 
     The fields are gemm_sm80's arguments, with types by name. ``pad``: A, B are copied to lines of multiples of 16 bytes
     first (`align` says what they are before). ``split_k``: k is summed in so many parts, which are added up afterwards.
-    ``activation``: one of epilogues.ACTIVATIONS or a function of registers.
+    ``activation``: one of epilogues.ACTIVATIONS or a function of registers. ``out``: fp16, bf16 or fp32, and of i8 also
+    i32, its own, whose sums are in one part. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     tile: tuple[int, int, int] = (128, 128, 64)
@@ -50,6 +52,11 @@ class GemmConfig:
     beta: bool = False
     activation: str | Callable[[Any], Any] | None = None
     split_k: int = 1
+
+    def __post_init__(self) -> None:
+        integers = self.dtype == "i8"
+        choice("GemmConfig", "out", self.out_dtype, ("fp16", "bf16", "fp32", *(["i32"] if integers else [])))
+        size("GemmConfig", "split_k", self.split_k, most=1 if integers else 16)  # parts are added up in fp32
 
     @property
     def out_dtype(self) -> str:

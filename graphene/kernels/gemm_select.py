@@ -117,7 +117,7 @@ def select_gemm(
                     continue  # slower than 128x256, as measured
                 if worst < 4 and tile.rows * tile.columns > 64 * 64:
                     continue  # tiles in registers leave no room for more accumulators
-                most = max(1, min(16, K // (4 * k_tile))) if workspaces else 1
+                most = max(1, min(16, K // (4 * k_tile))) if workspaces and dtype != "i8" else 1
                 for split in [s for s in (1, 2, 3, 4, 6, 8, 12, 16) if s <= most]:
                     us = before + estimate_us(tile, M, N, K, count, sms, split, SLOWER[worst])
                     yield us, tile, ks, stages, pad, split

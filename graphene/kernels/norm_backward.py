@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene.kernels._arguments import choice, size
-from graphene.kernels._rows import Rows, declare_rows
+from graphene.kernels._norms import NormConfig
+from graphene.kernels._rows import Rows, declare_rows, select_tile
 
 if TYPE_CHECKING:
-    from graphene.kernels._norms import NormConfig
     from graphene.kernels._rows import Part
 
 __all__ = [
@@ -23,25 +23,43 @@ __all__ = [
     "layernorm_backward_kernel",
     "norm_columns_kernel",
     "rmsnorm_backward_kernel",
+    "select_norm_backward",
     "select_norm_columns",
 ]
 
 _VECTORS = {16: "v4.b32", 8: "v2.b32", 4: "b32", 2: "b16"}
 
 
-def layernorm_backward_kernel(config: NormConfig) -> gr.Kernel:
-    """DX for Y = N * gamma + beta, where N = (X - mean) * rstd; with G = dY * gamma and means over each row:
+def select_norm_backward(
+    rows: int,
+    width: int,
+    dtype: gr.DType = gr.fp16,
+    *,
+    align_bytes: int = 16,
+    shared_bytes: int = 99 * 1024,
+    **options: Any,
+) -> NormConfig:
+    """The configuration of a gradient. Arguments as of ``select_norm``; `options`: gamma, residual, write_sum, eps."""
+    tensors = 3 if options.get("residual") else 2  # with the gradient of the result
+    columns = int(options.get("gamma", True))
+    tile = select_tile(rows, width, dtype, tensors, columns, align_bytes, shared_bytes)
+    return NormConfig(tile, dtype, beta=False, **options)
 
-    dX = rstd * (G - mean(G) - N * mean(G * N)), plus dS, the gradient of X itself, where the configuration writes sums.
-    Arguments: X (M, width), dY (M, width), gamma (width,), dS (M, width), dX (M, width), mean (M,), rstd (M,), eps:
-    gamma, dS, eps where the configuration has gamma, write_sum, no eps. With a residual input X is the sum. mean and
-    rstd are written in fp32, for ``norm_columns_kernel``.
+
+def layernorm_backward_kernel(config: NormConfig) -> gr.Kernel:
+    """DX for Y = N * gamma + beta, where N = (H - mean) * rstd, H = X + R; with G = dY * gamma and means over each row:
+
+    dX = rstd * (G - mean(G) - N * mean(G * N)), plus dS, the gradient of H itself, where the configuration writes sums.
+    Arguments: X (M, width), R (M, width), dY (M, width), gamma (width,), dS (M, width), dX (M, width), mean (M,),
+    rstd (M,), eps: R, gamma, dS, eps where the configuration has residual, gamma, write_sum, no eps. H is added up in
+    fp32, as the normalisation does: it is never rounded. mean and rstd are written in fp32, for
+    ``norm_columns_kernel``.
     """
     return _backward("layernorm_backward", config, centred=True)
 
 
 def rmsnorm_backward_kernel(config: NormConfig) -> gr.Kernel:
-    """DX for Y = N * gamma, where N = X * rstd: dX = rstd * (G - N * mean(G * N)), with G = dY * gamma.
+    """DX for Y = N * gamma, where N = (X + R) * rstd: dX = rstd * (G - N * mean(G * N)), with G = dY * gamma.
 
     Arguments as of ``layernorm_backward_kernel``, without mean.
     """
@@ -53,7 +71,8 @@ def _backward(name: str, c: NormConfig, centred: bool) -> gr.Kernel:
     affine = c.affine_dtype or c.dtype
     with gr.Kernel(name) as kernel:
         M = gr.sym("M", max=2**31 - 1)
-        X, dY = (declare_rows(gr.input, n, M, tile, c.dtype) for n in ("X", "dY"))
+        names = ("X", "R", "dY") if c.residual else ("X", "dY")
+        matrices = [declare_rows(gr.input, n, M, tile, c.dtype) for n in names]
         align = tile.vector * affine.bits // 8
         gamma = gr.input("gamma", [tile.width], affine, align_bytes=align) if c.gamma else None
         dS = declare_rows(gr.input, "dS", M, tile, c.dtype) if c.write_sum else None
@@ -62,11 +81,15 @@ def _backward(name: str, c: NormConfig, centred: bool) -> gr.Kernel:
         rstds = gr.output("rstd", [M], gr.fp32)
         eps = gr.param("eps", gr.fp32) if c.eps is None else c.eps
         rows = Rows(tile, M)
-        x, dy = rows.keep(X, dY)
+        *terms, dy = rows.keep(*matrices)
         mean, rstd, of_g, of_gn = (rows.per_row(n) for n in ("mean", "rstd", "of_g", "of_gn"))
 
+        def h(part: Part) -> Any:
+            x, *r = (part.take(t) for t in terms)
+            return x + r[0] if r else x
+
         def distance(part: Part) -> Any:
-            return part.take(x) - mean if centred else part.take(x)
+            return h(part) - mean if centred else h(part)
 
         def inside(part: Part) -> Any:  # what lies past the end was read as zeros
             return part.inside(distance(part)) if centred else distance(part)
@@ -75,7 +98,7 @@ def _backward(name: str, c: NormConfig, centred: bool) -> gr.Kernel:
             return part.take(dy) * part.column(gamma) if gamma is not None else part.take(dy)
 
         if means is not None:
-            mean[:] = rows.reduce("add", lambda part: part.take(x)) * scale
+            mean[:] = rows.reduce("add", h) * scale
             rows.store(means, mean)
         rstd[:] = gr.rsqrt(rows.sum_of_squares(inside) * scale + eps)
         rows.store(rstds, rstd)
@@ -93,14 +116,16 @@ def _backward(name: str, c: NormConfig, centred: bool) -> gr.Kernel:
 class NormColumnsConfig:
     """Which gradients of columns are wanted, and the block that adds them up.
 
-    `dtype`: of X and dY. `centred`: of a layer normalisation, which has a mean. `beta`: also the addend's gradient.
-    A block has 32 threads side by side, each with `vector` neighbouring columns, and `rows` such rows of threads.
+    `dtype`: of X, R and dY. `centred`: of a layer normalisation, which has a mean. `beta`: also the addend's gradient.
+    `residual`: what was normalised is X + R. A block has 32 threads side by side, each with `vector` neighbouring
+    columns, and `rows` such rows of threads.
     Raises VerifyError KERNEL_ARGUMENT.
     """
 
     dtype: gr.DType = gr.fp16
     centred: bool = True
     beta: bool = True
+    residual: bool = False
     vector: int = 2
     rows: int = 16
 
@@ -123,10 +148,11 @@ def select_norm_columns(
 
 
 def norm_columns_kernel(config: NormColumnsConfig) -> gr.Kernel:
-    """Sums over rows of dY * N and of dY, where N = (X - mean) * rstd, in S parts: part s has the rows of blocks s, ...
+    """Sums over rows of dY * N and of dY in S parts, part s of blocks s, s + S, ... of rows; N = (X + R - mean) * rstd.
 
-    Arguments: X (M, N), dY (M, N), mean (M,), rstd (M,), dgamma (S, N), dbeta (S, N), the last four fp32; mean where
-    the configuration is centred, dbeta where it has beta. ``reduction_kernel`` over columns adds the parts up.
+    Arguments: X (M, N), R (M, N), dY (M, N), mean (M,), rstd (M,), dgamma (S, N), dbeta (S, N), the last four fp32; R
+    where the configuration has residual, mean where it is centred, dbeta where it has beta. ``reduction_kernel`` over
+    columns adds the parts up.
     """
     c = config
     wide = 32 * c.vector
@@ -138,24 +164,25 @@ def norm_columns_kernel(config: NormColumnsConfig) -> gr.Kernel:
             layout = gr.Layout((M, N), (gr.sym(f"ld{name}", multiple_of=c.vector), 1))
             return gr.input(name, layout, c.dtype, align_bytes=c.vector * c.dtype.bits // 8)
 
-        X, dY = matrix("X"), matrix("dY")
+        matrices = [matrix(n) for n in (("X", "R", "dY") if c.residual else ("X", "dY"))]
         row_major = gr.Layout((M, 1), (1, 0))
         stats = [gr.input(n, [M], gr.fp32).reshape(0, row_major) for n in (["mean"] if c.centred else []) + ["rstd"]]
         outs = [gr.output(n, gr.row_major(S, N), gr.fp32) for n in ["dgamma"] + (["dbeta"] if c.beta else [])]
         blocks, threads = gr.blocks(gr.ceil_div(N, wide), S), gr.threads(32 * c.rows)
         b, s = blocks.indices()
         tv = gr.tv(gr.Layout((32, c.rows), (c.vector * c.rows, 1)), gr.Layout(c.vector, c.rows))
-        x, dy = (gr.fragment(n, [c.rows, wide], c.dtype, tv, on=threads) for n in ("x", "dy"))
+        pieces = [gr.fragment(m.name.lower(), [c.rows, wide], c.dtype, tv, on=threads) for m in matrices]
         sums = [gr.fragment(n, [c.rows, wide], gr.fp32, tv, on=threads) for n in ("g", "b")[: len(outs)]]
         of_row = [sums[0].reduced(1, n) for n in ("mean", "rstd")[-len(stats) :]]
         for total in sums:
             gr.init(total, 0)
         load = gr.atom(f"ld.global.nc.{_VECTORS[c.vector * c.dtype.bits // 8]}")
         for p in gr.loop("part", gr.ceil_div(M, c.rows), start=s, step=S, unroll=4):
-            gr.move(x, X.tile([c.rows, wide])[p, b], atom=load)
-            gr.move(dy, dY.tile([c.rows, wide])[p, b], atom=load)
+            for piece, m in zip(pieces, matrices, strict=True):
+                gr.move(piece, m.tile([c.rows, wide])[p, b], atom=load)
             for r, stat in zip(of_row, stats, strict=True):
                 gr.move(r, stat.tile([c.rows, None])[p, 0], atom=gr.atom("ld.global.nc.b32"))
+            x, dy = pieces[0] + pieces[1] if c.residual else pieces[0], pieces[-1]
             normal = (x - of_row[0]) * of_row[1] if c.centred else x * of_row[0]
             sums[0][:] = gr.fma(normal, dy, sums[0])
             if c.beta:

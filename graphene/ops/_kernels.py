@@ -6,10 +6,10 @@ Kernels are kept: equal configurations share one. A reason in words stands for "
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from graphene import dtypes
+from graphene import _core, dtypes
 from graphene.kernels._norms import select_norm
 from graphene.kernels.gemm import GemmConfig, gemm_launches
 from graphene.kernels.gemm_select import select_gemm
@@ -18,6 +18,7 @@ from graphene.kernels.norm_backward import (
     layernorm_backward_kernel,
     norm_columns_kernel,
     rmsnorm_backward_kernel,
+    select_norm_backward,
     select_norm_columns,
 )
 from graphene.kernels.reduction import reduction_kernel, select_reduction
@@ -46,9 +47,9 @@ class Launches:
 
 @functools.cache
 def _device(name: str) -> tuple[int, int, str | None]:
-    """Multiprocessors, bytes of shared memory a block may have, and the model; of a CPU the first two of an H200."""
+    """Multiprocessors, bytes of shared memory a block may have, the model; of a CPU what the simulator lowers for."""
     if name == "cpu":
-        return 132, 227 * 1024, None
+        return 108, _core.shared_limit_bytes("sm_80"), None
     p = torch.cuda.get_device_properties(name)
     return p.multi_processor_count, getattr(p, "shared_memory_per_block_optin", 99 * 1024), p.name
 
@@ -73,12 +74,13 @@ class Matmul:
     residual: bool
     activation: str | None
     device: str
+    out: str  # type of the result, bias and residual
 
 
 def _gemm_config(p: Matmul) -> GemmConfig:
     options: dict[str, Any] = {
         "dtype": DTYPES[p.dtype], "order": p.order, "align": p.align, "bias": p.bias, "residual": p.residual,
-        "activation": p.activation,
+        "activation": p.activation, "out": None if p.out == p.dtype else DTYPES[p.out],
     }  # fmt: skip
     if p.device == "cpu":  # the simulator computes whole tiles
         return GemmConfig((32, 32, 32), 2, (2, 2), batched=p.batched, **options)
@@ -168,22 +170,22 @@ def norm_gradients(p: Norm, columns: bool) -> Launches | str:
     if p.dtype not in ROW_DTYPES:
         return f"no kernel for rows of {p.dtype}"
     dtype, shared_bytes = getattr(dtypes, DTYPES[p.dtype]), _device(p.device)[1]
-    config = select_norm(
-        p.rows, p.width, dtype, align_bytes=p.align, shared_bytes=shared_bytes, gamma=p.weight, beta=False,
-        residual=True, write_sum=p.total,
+    config = select_norm_backward(
+        p.rows, p.width, dtype, align_bytes=p.align, shared_bytes=shared_bytes, gamma=p.weight, residual=p.residual,
+        write_sum=p.total,
     )  # fmt: skip
-    config = replace(config, residual=False)  # two matrices of input, of which the configuration thinks the second so
     statistics = ["mean", "rstd"] if p.kind == "layer" else ["rstd"]
+    inputs = ["x", "residual", "grad"] if p.residual else ["x", "grad"]
     given = (("weight", p.weight), ("total", p.total))
-    names: list[str | float] = ["x", "grad", *(name for name, has in given if has), "dx", *statistics, p.eps]
+    names: list[str | float] = [*inputs, *(name for name, has in given if has), "dx", *statistics, p.eps]
     workspaces: dict[str, tuple[str, list[Size]]] = {name: ("fp32", [("rows", 1)]) for name in statistics}
     kernels: list[tuple[Any, list[str | float]]] = [(_norm_backward(p.kind, config), names)]
     if columns:
-        options = {"centred": p.kind == "layer", "beta": True}
+        options = {"centred": p.kind == "layer", "beta": True, "residual": p.residual}
         sums, parts = select_norm_columns(p.rows, p.width, dtype, align_bytes=p.align, **options)
         for name in ("dweight", "dbias"):
             workspaces[name + "_parts"] = ("fp32", [(parts, 1), ("width", 1)])
-        kernels.append((_columns(sums), ["x", "grad", *statistics, "dweight_parts", "dbias_parts"]))
+        kernels.append((_columns(sums), [*inputs, *statistics, "dweight_parts", "dbias_parts"]))
         last = select_reduction(parts, p.width, 0, dtype=dtypes.fp32, align_bytes=4, out_dtype=dtype)
         kernels += [(_reduction(last), [name + "_parts", name]) for name in ("dweight", "dbias")]
     return Launches(kernels, workspaces)

@@ -47,6 +47,15 @@ def result_shape(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
     return batch + rows + columns
 
 
+def check_bias(bias: Tensor, b: Tensor) -> None:
+    """Raises OP_SHAPE unless there is one for each column."""
+    columns = 1 if b.dim() == 1 else b.shape[-1]
+    if not same_shape(bias.shape, [columns]):
+        _core.fail("OP_SHAPE", "matmul: argument 'bias' has the wrong shape",
+                   [f"want: [{columns}], one for each column of the result", f"got:  {_text(bias.shape)}"],
+                   "pass a vector")  # fmt: skip
+
+
 def results(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residual: Tensor) -> list[tuple[Any, Any]]:
     """Checks everything that does not depend on strides."""
     given = {"a": a, "b": b, "bias": bias, "residual": residual}
@@ -57,11 +66,8 @@ def results(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residual
         known = ", ".join(f'"{x}"' for x in ACTIVATIONS)
         _core.fail("OP_ARGUMENT", f'matmul: no activation is called "{activation}"', [f"known: None, {known}"],
                    "pass one of them")  # fmt: skip
-    columns = 1 if b.dim() == 1 else b.shape[-1]
-    if bias is not None and not same_shape(bias.shape, [columns]):
-        _core.fail("OP_SHAPE", "matmul: argument 'bias' has the wrong shape",
-                   [f"want: [{columns}], one for each column of the result", f"got:  {_text(bias.shape)}"],
-                   "pass a vector")  # fmt: skip
+    if bias is not None:
+        check_bias(bias, b)
     if residual is not None and not same_shape(residual.shape, shape):
         _core.fail("OP_SHAPE", "matmul: argument 'residual' has the wrong shape",
                    [f"want: {_text(shape)}, as the result", f"got:  {_text(residual.shape)}"],
@@ -124,9 +130,16 @@ class Matrix:
 
 
 def configure(
-    a: Arg, b: Arg, bias: Arg | None, activation: str | None, residual: Arg | None, out: Arg | None = None
+    a: Arg,
+    b: Arg,
+    bias: Arg | None,
+    activation: str | None,
+    residual: Arg | None,
+    out: Arg | None = None,
+    made_as: str | None = None,
+    result: int = C,
 ) -> Any:
-    """The recipe of a configuration."""
+    """The recipe of a configuration. `made_as`: the type of the result, tensor `result` of the call, if not a's."""
     if a.dtype not in _kernels.MATMUL_DTYPES:
         return _core.Recipe.torch(f"no kernel multiplies {a.dtype} at full precision")
     shape = result_shape(a.shape, b.shape)
@@ -146,13 +159,14 @@ def configure(
     rows: list[Extent] = [] if ma.rows is None else [(A, ma.rows)]
     columns: list[Extent] = [] if mb.columns is None else [(B, mb.columns)]
     dims = [[e] for e in [*batch, *rows, *columns]]
-    outputs = [output(_kernels.DTYPES[a.dtype], *dims)] if out is None else []
+    made_as = made_as or a.dtype
+    outputs = [output(_kernels.DTYPES[made_as], *dims)] if out is None else []
     if 0 in shape:
         return _core.Recipe(outputs, len(outputs), [])
-    made = Arg(tuple(shape), tuple(prod(shape[i + 1 :]) for i in range(len(shape))), a.dtype, a.device, 128)
+    made = Arg(tuple(shape), tuple(prod(shape[i + 1 :]) for i in range(len(shape))), made_as, a.device, 128)
     row = len(batch) if rows else None
     column = len(shape) - 1 if columns else None
-    mc = Matrix(C, out or made, row, column)
+    mc = Matrix(result, out or made, row, column)
     mr = None if residual is None else Matrix(RESIDUAL, residual, row, column)
     results_ = [x for x in (mc, mr) if x is not None]
 
@@ -202,6 +216,7 @@ def configure(
         align=(ma.align(16, *((ma.columns, ma.rows) if a_k else (ma.rows, ma.columns))),
                mb.align(16, *((mb.columns, mb.rows) if b_n else (mb.rows, mb.columns))), c_align),
         batched=batched, bias=bias is not None, residual=residual is not None, activation=activation, device=a.device,
+        out=made_as,
     )  # fmt: skip
     found = _kernels.matmul(problem)
     if isinstance(found, str):
@@ -218,7 +233,7 @@ def configure(
         "batch": batch, "m": (batch if fold else []) + (rows or one), "n": columns or one, "k": [(A, na - 1)],
     }  # fmt: skip
     for i, (name, (dtype, extents)) in enumerate(found.workspaces.items()):
-        space = C + 1 + i
+        space = result + 1 + i
         spec = [_rounded(extents_of[s] if isinstance(s, str) else [(-1, s)], multiple) for s, multiple in extents]
         outputs.append(output(dtype, *spec))
         whole = [own(space, d) for d in range(len(spec))]
@@ -250,21 +265,18 @@ def _activate(z: Tensor, activation: str | None) -> Tensor:
 
 def _slope(z: Tensor, activation: str, g: Tensor) -> Tensor:
     """The gradient through an activation, of differentiable operators."""
+    aten = torch.ops.aten
     if activation == "relu":
-        return g * (z > 0)
+        return aten.threshold_backward(g, z, 0)
     if activation == "tanh":
-        return g * (1 - torch.tanh(z) ** 2)
+        return aten.tanh_backward(g, torch.tanh(z))
     if activation == "sigmoid":
-        s = torch.sigmoid(z)
-        return g * s * (1 - s)
+        return aten.sigmoid_backward(g, torch.sigmoid(z))
+    z = z.clamp(-1000, 1000)  # beyond, slopes are 0 and 1 exactly, which the formulas miss where squares overflow
     if activation == "silu":
-        s = torch.sigmoid(z)
-        return g * s * (1 + z * (1 - s))
-    if activation == "gelu":
-        return g * (0.5 * (1 + torch.erf(z * 0.5**0.5)) + z * torch.exp(-0.5 * z * z) * 0.3989422804014327)
-    u = 0.7978845608028654 * (z + 0.044715 * z**3)
-    t = torch.tanh(u)
-    return g * (0.5 * (1 + t) + 0.5 * z * (1 - t * t) * 0.7978845608028654 * (1 + 3 * 0.044715 * z * z))
+        s = torch.sigmoid(z)  # PyTorch's own has no derivative
+        return g * s * (1 + z * (1 - s)) if torch.is_grad_enabled() else aten.silu_backward(g, z)
+    return aten.gelu_backward(g, z, approximate="none" if activation == "gelu" else "tanh")
 
 
 def reference(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residual: Tensor) -> Tensor:
@@ -293,26 +305,76 @@ def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.activation, ctx.residual = activation, residual is not None
 
 
+def _wide(dtype: Any) -> Any:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _sums_again(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
+    """What the activation took: a @ b + bias, unrounded."""
+    wide = _wide(a.dtype)
+    bias = None if bias is None else bias.to(wide)
+    if not torch.is_grad_enabled():
+        return _sums.forward(a, b, bias)
+    z = torch.matmul(a.to(wide), b.to(wide))
+    return z if bias is None else z + bias
+
+
+def _product_of_shape(x: Tensor, y: Tensor, shape: Sequence[Any]) -> Tensor:
+    """The product of a shape that may lack batch dimensions: it sums over those, too."""
+    batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    wanted = [1] * (len(batch) + 2 - len(shape)) + list(shape[:-2])
+    summed = [i for i, (n, w) in enumerate(zip(batch, wanted, strict=True)) if w == 1 and n != 1]
+    if summed:
+        kept = [i for i in range(len(batch)) if i not in summed]
+        m, k, n = len(batch), len(batch) + 1, prod(batch[i] for i in summed) * x.shape[-1]
+        front = [batch[i] for i in kept]
+        x = x.expand(*batch, *x.shape[-2:]).permute(*kept, m, *summed, k).reshape(*front, x.shape[-2], n)
+        y = y.expand(*batch, *y.shape[-2:]).permute(*kept, *summed, m, k).reshape(*front, n, y.shape[-1])
+    return torch.matmul(x, y).reshape(shape)
+
+
 def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     """Products in the operands' dtype, everything else in fp32."""
     a, b, bias = ctx.saved_tensors
     residual = g if ctx.residual else None
-    wide = g.dtype if g.dtype == torch.float64 else torch.float32
     rows, columns = (a.unsqueeze(0) if a.dim() == 1 else a), (b.unsqueeze(1) if b.dim() == 1 else b)
     g = g.unsqueeze(-1) if b.dim() == 1 else g
     g = g.unsqueeze(-2) if a.dim() == 1 else g
     if ctx.activation is not None:
-        z = torch.matmul(rows, columns).to(wide)
-        z = z if bias is None else z + bias.to(wide)
-        g = _slope(z, ctx.activation, g.to(wide)).to(a.dtype)
+        g = _slope(_sums_again(rows, columns, bias), ctx.activation, g.to(_wide(g.dtype)))
     grad_a = grad_b = grad_bias = None
-    if ctx.needs_input_grad[0]:
-        grad_a = torch.matmul(g, columns.mT).sum_to_size(rows.shape).reshape(a.shape)
-    if ctx.needs_input_grad[1]:
-        grad_b = torch.matmul(rows.mT, g).sum_to_size(columns.shape).reshape(b.shape)
     if bias is not None and ctx.needs_input_grad[2]:
-        grad_bias = g.to(wide).sum_to_size(bias.shape).to(bias.dtype)
+        grad_bias = g.to(_wide(g.dtype)).sum_to_size(bias.shape).to(bias.dtype)
+    g = g.to(a.dtype)
+    if ctx.needs_input_grad[0]:
+        grad_a = _product_of_shape(g, columns.mT, rows.shape).reshape(a.shape)
+    if ctx.needs_input_grad[1]:
+        grad_b = _product_of_shape(rows.mT, g, columns.shape).reshape(b.shape)
     return grad_a, grad_b, grad_bias, None, residual
+
+
+# The sums themselves, for the gradient.
+
+
+def results_of_sums(a: Tensor, b: Tensor, bias: Tensor) -> list[tuple[Any, Any]]:
+    """What matmul checks; the bias is of the result's type."""
+    check_devices("matmul_sums", {"a": a, "b": b, "bias": bias})
+    [(shape, dtype)] = results(a, b, None, None, None)
+    if bias is not None:
+        check_dtypes("matmul_sums", {"bias": bias}, (_wide(dtype),))
+        check_bias(bias, b)
+    return [(shape, _wide(dtype))]
+
+
+def configure_sums(a: Arg, b: Arg, bias: Arg | None) -> Any:
+    """The recipe of a configuration."""
+    return configure(a, b, bias, None, None, made_as="float32", result=3)
+
+
+def reference_of_sums(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
+    """By PyTorch's operators."""
+    z = torch.matmul(a.to(_wide(a.dtype)), b.to(_wide(a.dtype)))
+    return z if bias is None else z + bias
 
 
 def cost(a: Tensor, b: Tensor, *_: Any) -> int:
@@ -328,6 +390,10 @@ _matmul = Defined(
 _matmul_out = Defined(
     Definition("matmul_out", SCHEMA.replace("=None", "") + ", Tensor(a!) out) -> ()", configure, results_out,
                reference_out, cost, choices={"activation": ACTIVATIONS})
+)  # fmt: skip
+_sums = Defined(
+    Definition("matmul_sums", "(Tensor a, Tensor b, Tensor? bias=None) -> Tensor", configure_sums, results_of_sums,
+               reference_of_sums, cost)
 )  # fmt: skip
 _fast, _fast_out = _matmul.core, _matmul_out.core
 _is_compiling = torch.compiler.is_dynamo_compiling

@@ -8,18 +8,60 @@ from typing import Any
 
 from graphene import _core
 from graphene.ops import _kernels
-from graphene.ops._define import Arg, Defined, Definition
+from graphene.ops._define import Arg, Defined, Definition, check_devices, check_dtypes
 from graphene.ops._torch import Tensor, torch
-from graphene.ops._views import Extent, divides, lies_in_rows, output, own, recipe, view
+from graphene.ops._views import Extent, divides, lies_in_rows, output, own, recipe, same_shape, view
+
+ALLOWED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def _text(shape: Sequence[Any]) -> str:
+    return "[" + ",".join(map(str, shape)) + "]"
+
+
+def check(
+    name: str, input: Tensor, shape: Sequence[Any], weight: Tensor, bias: Tensor, residual: Tensor
+) -> tuple[Any, Any]:
+    """The shape and dtype of the results. Raises OP_DEVICE, OP_DTYPE, OP_SHAPE."""
+    given = {"input": input, "weight": weight, "bias": bias, "residual": residual}
+    check_devices(name, given)
+    check_dtypes(name, given, ALLOWED)
+    n = len(shape)
+    if n == 0 or n > input.dim() or not same_shape(input.shape[input.dim() - n :], shape):
+        _core.fail("OP_SHAPE", f"{name}: the last extents of 'input' are not normalized_shape",
+                   [f"normalized_shape: {_text(shape)}", f"input: {_text(input.shape)}"],
+                   "pass input.shape[-1:], or of as many dimensions as are normalised together")  # fmt: skip
+    for what, t in (("weight", weight), ("bias", bias)):
+        if t is not None and not same_shape(t.shape, shape):
+            _core.fail("OP_SHAPE", f"{name}: argument '{what}' has the wrong shape",
+                       [f"want: {_text(shape)}, as normalized_shape", f"got:  {_text(t.shape)}"],
+                       "pass one number for each element of a row")  # fmt: skip
+    if residual is not None and not same_shape(residual.shape, input.shape):
+        _core.fail("OP_SHAPE", f"{name}: argument 'residual' has the wrong shape",
+                   [f"want: {_text(input.shape)}, as input", f"got:  {_text(residual.shape)}"],
+                   "pass residual.expand_as(input)")  # fmt: skip
+    return input.shape, input.dtype
 
 
 def formula(
-    centred: bool, x: Tensor, g: Tensor, shape: Sequence[int], weight: Tensor, total: Tensor, eps: float
+    centred: bool,
+    x: Tensor,
+    residual: Tensor,
+    g: Tensor,
+    shape: Sequence[int],
+    weight: Tensor,
+    total: Tensor,
+    eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of x, the factor and the addend, in fp32 (fp64 of fp64), by PyTorch's operators; `total`: of x itself."""
+    """Of x (and as much of the residual), the factor and the addend, in fp32 (fp64 of fp64), by PyTorch's operators.
+
+    `total`: the gradient of x + residual itself.
+    """
     wide = x.dtype if x.dtype == torch.float64 else torch.float32
     dims = list(range(-len(shape), 0))
     n, g = x.to(wide), g.to(wide)
+    if residual is not None:
+        n = n + residual.to(wide)
     if centred:
         n = n - n.mean(dims, keepdim=True)
     scale = torch.rsqrt((n * n).mean(dims, keepdim=True) + eps)
@@ -42,50 +84,83 @@ class Gradients:
         self.defined = Defined(
             Definition(
                 f"{kind}_norm_backward",
-                "(Tensor x, Tensor grad, int[] normalized_shape, Tensor? weight, Tensor? grad_sum, float eps, "
-                "bool columns) -> (Tensor, Tensor, Tensor)",
+                "(Tensor x, Tensor? residual, Tensor grad, int[] normalized_shape, Tensor? weight, Tensor? grad_sum, "
+                "float eps, bool columns) -> (Tensor, Tensor, Tensor)",
                 self.configure, self.results, self.reference, lambda x, *_: int(x.numel()), exact={"x": 1},
             )
         )  # fmt: skip
 
     def results(
-        self, x: Tensor, g: Tensor, shape: Sequence[int], weight: Tensor, total: Tensor, eps: float, columns: bool
+        self,
+        x: Tensor,
+        residual: Tensor,
+        g: Tensor,
+        shape: Sequence[int],
+        weight: Tensor,
+        total: Tensor,
+        eps: float,
+        columns: bool,
     ) -> list[tuple[Any, Any]]:
         """Gradients of x, of the factor and the addend; the last two are empty unless they are wanted."""
+        name = self.defined.definition.name
+        check(name, x, shape, weight, None, residual)
+        check(name, x, shape, None, None, total)
+        check(name, g, shape, None, None, None)
+        check_devices(name, {"x": x, "grad": g})
+        if not same_shape(g.shape, x.shape):
+            _core.fail("OP_SHAPE", f"{name}: argument 'grad' has the wrong shape",
+                       [f"want: {_text(x.shape)}, as x", f"got:  {_text(g.shape)}"],
+                       "pass one of x's shape")  # fmt: skip
         one = (list(shape) if columns else [0], x.dtype)
         return [(x.shape, x.dtype), one, one]
 
     def reference(
-        self, x: Tensor, g: Tensor, shape: Sequence[int], weight: Tensor, total: Tensor, eps: float, columns: bool
+        self,
+        x: Tensor,
+        residual: Tensor,
+        g: Tensor,
+        shape: Sequence[int],
+        weight: Tensor,
+        total: Tensor,
+        eps: float,
+        columns: bool,
     ) -> Any:
         """The formula."""
-        dx, *of_columns = formula(self.centred, x, g, list(shape), weight, total, eps)
+        dx, *of_columns = formula(self.centred, x, residual, g, list(shape), weight, total, eps)
         return (dx, *(t if columns else t.new_empty(0) for t in of_columns))
 
     def configure(
-        self, x: Arg, g: Arg, shape: Sequence[int], weight: Arg | None, total: Arg | None, eps: float, columns: bool
+        self,
+        x: Arg,
+        residual: Arg | None,
+        g: Arg,
+        shape: Sequence[int],
+        weight: Arg | None,
+        total: Arg | None,
+        eps: float,
+        columns: bool,
     ) -> Any:
         """The recipe of a configuration."""
         if 0 in x.shape or g.dtype != x.dtype:
             return _core.Recipe.torch("there is nothing to normalise" if 0 in x.shape else "gradients of another dtype")
         rank, n = len(x.shape), len(shape)
         rows, across = list(range(rank - n)), list(range(rank - n, rank))
-        given = (("x", x), ("grad", g), ("weight", weight), ("total", total))
+        given = (x, residual, g, weight, total)
         copies = 0
-        for i, (_, t) in enumerate(given):
+        for i, t in enumerate(given):
             if t is not None and not lies_in_rows(t, n):
                 copies |= 1 << i
         if copies:
             return _core.Recipe.copy(copies, "the elements of a row, or the rows, do not lie one after the other")
         width, bytes_ = prod(shape), x.item_bytes
         align = divides(16, width * bytes_)
-        for _, t in given:
+        for t in given:
             if t is not None:
                 starts = [t.strides[d] * bytes_ for d in range(len(t.shape) - n) if t.shape[d] != 1]
                 align = divides(min(align, t.align), *starts)
         problem = _kernels.Norm(
-            self.kind, prod(x.shape) // width, width, x.dtype, align, weight is not None, False, False,
-            total is not None, eps, x.device,
+            self.kind, prod(x.shape) // width, width, x.dtype, align, weight is not None, False,
+            residual is not None, total is not None, eps, x.device,
         )  # fmt: skip
         found = _kernels.norm_gradients(problem, columns)
         if isinstance(found, str):
@@ -95,15 +170,15 @@ class Gradients:
         column_extents: list[Extent] = [(0, d) for d in across]
         outputs = [output(name, *([(0, d)] for d in range(rank)))]
         outputs += [output(name, *([(0, d)] if columns else [(-1, 0)] for d in (across if columns else [0])))] * 2
-        views = {"x": view(0, own(0, *rows), own(0, *across)), "grad": view(1, own(1, *rows), own(1, *across))}
-        views["weight"], views["total"] = view(2, own(2, *range(n))), view(3, own(3, *rows), own(3, *across))
-        views["dx"] = view(4, own(4, *rows), own(4, *across))
-        for i, name_ in enumerate(("dweight", "dbias")):
-            views[name_] = view(5 + i, own(5 + i), own(5 + i, *range(n)))
+        matrices = {"x": 0, "residual": 1, "grad": 2, "total": 4, "dx": 5}
+        views = {name_: view(i, own(i, *rows), own(i, *across)) for name_, i in matrices.items()}
+        views["weight"] = view(3, own(3, *range(n)))
+        for i, name_ in enumerate(("dweight", "dbias"), 6):
+            views[name_] = view(i, own(i), own(i, *range(n)))
         sizes: dict[str, list[Extent]] = {"rows": row_extents, "width": column_extents}
-        for i, (what, (dtype, extents)) in enumerate(found.workspaces.items()):
+        for i, (what, (dtype, extents)) in enumerate(found.workspaces.items(), 8):
             outputs.append(output(dtype, *(sizes[s] if isinstance(s, str) else [(-1, s)] for s, _ in extents)))
-            views[what] = view(7 + i, *(own(7 + i, d) for d in range(len(extents))))
+            views[what] = view(i, *(own(i, d) for d in range(len(extents))))
         return recipe(outputs, 3, found.kernels, views)
 
 

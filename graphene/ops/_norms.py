@@ -8,40 +8,10 @@ from typing import Any
 
 from graphene import _core
 from graphene.ops import _kernels
-from graphene.ops._define import Arg, Defined, Definition, check_devices, check_dtypes, check_tensors
-from graphene.ops._norm_gradients import formula, layer_gradients, rms_gradients
+from graphene.ops._define import Arg, Defined, Definition, check_tensors
+from graphene.ops._norm_gradients import check, formula, layer_gradients, rms_gradients
 from graphene.ops._torch import Tensor, torch
-from graphene.ops._views import divides, lies_in_rows, output, own, same_shape, view
-
-ALLOWED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
-
-def _text(shape: Sequence[Any]) -> str:
-    return "[" + ",".join(map(str, shape)) + "]"
-
-
-def _check(
-    name: str, input: Tensor, shape: Sequence[Any], weight: Tensor, bias: Tensor, residual: Tensor
-) -> tuple[Any, Any]:
-    """The shape and dtype of the results."""
-    given = {"input": input, "weight": weight, "bias": bias, "residual": residual}
-    check_devices(name, given)
-    check_dtypes(name, given, ALLOWED)
-    n = len(shape)
-    if n == 0 or n > input.dim() or not same_shape(input.shape[input.dim() - n :], shape):
-        _core.fail("OP_SHAPE", f"{name}: the last extents of 'input' are not normalized_shape",
-                   [f"normalized_shape: {_text(shape)}", f"input: {_text(input.shape)}"],
-                   "pass input.shape[-1:], or of as many dimensions as are normalised together")  # fmt: skip
-    for what, t in (("weight", weight), ("bias", bias)):
-        if t is not None and not same_shape(t.shape, shape):
-            _core.fail("OP_SHAPE", f"{name}: argument '{what}' has the wrong shape",
-                       [f"want: {_text(shape)}, as normalized_shape", f"got:  {_text(t.shape)}"],
-                       "pass one number for each element of a row")  # fmt: skip
-    if residual is not None and not same_shape(residual.shape, input.shape):
-        _core.fail("OP_SHAPE", f"{name}: argument 'residual' has the wrong shape",
-                   [f"want: {_text(input.shape)}, as input", f"got:  {_text(residual.shape)}"],
-                   "pass residual.expand_as(input)")  # fmt: skip
-    return input.shape, input.dtype
+from graphene.ops._views import divides, lies_in_rows, output, own, view
 
 
 class Norm:
@@ -85,7 +55,7 @@ class Norm:
         self, input: Tensor, shape: Sequence[Any], weight: Tensor, bias: Tensor, eps: float, residual: Tensor
     ) -> list[tuple[Any, Any]]:
         """Shape and dtype of the results, all arguments checked."""
-        return [_check(self.public, input, shape, weight, bias, residual)] * (2 if self.add else 1)
+        return [check(self.public, input, shape, weight, bias, residual)] * (2 if self.add else 1)
 
     def configure(
         self, input: Arg, shape: Sequence[int], weight: Arg | None, bias: Arg | None, eps: float, residual: Arg | None
@@ -156,13 +126,11 @@ class Norm:
         """By kernels; by PyTorch's operators, in fp32, where it is differentiated itself."""
         input, weight, bias, residual = ctx.saved_tensors
         columns = (weight is not None or bias is not None) and any(ctx.needs_input_grad[1:])
+        given = (input, residual, g, ctx.shape, weight, g_total, ctx.eps)
         if torch.is_grad_enabled():
-            wide = input.dtype if input.dtype == torch.float64 else torch.float32
-            x = input if residual is None else input.to(wide) + residual.to(wide)
-            gx, gw, gb = formula(self.has_bias, x, g, ctx.shape, weight, g_total, ctx.eps)
+            gx, gw, gb = formula(self.has_bias, *given)
         else:
-            x = input if residual is None else input + residual
-            gx, gw, gb = self.gradients(x, g, ctx.shape, weight, g_total, ctx.eps, columns)
+            gx, gw, gb = self.gradients(*given, columns)
         gx, gw, gb = (t.to(input.dtype) for t in (gx, gw, gb))
         return self.ordered(
             gx, None, None if weight is None or not columns else gw, None if bias is None or not columns else gb, None,

@@ -268,6 +268,22 @@ def test_an_unknown_activation_is_refused() -> None:
 # Configurations.
 
 
+@pytest.mark.parametrize(
+    ("named", "text"),
+    [({"dtype": "i8", "out": "i8"}, 'out does not fit   [KERNEL_ARGUMENT]\n'
+      "  want: one of \"fp16\", \"bf16\", \"fp32\", \"i32\"\n  got: 'i8'"),
+     ({"out": "i32"},
+      "out does not fit   [KERNEL_ARGUMENT]\n  want: one of \"fp16\", \"bf16\", \"fp32\"\n  got: 'i32'"),
+     ({"dtype": "i8", "split_k": 2},
+      "split_k does not fit   [KERNEL_ARGUMENT]\n  want: an integer from 1 to 1\n  got: 2")],
+)  # fmt: skip
+def test_results_that_do_not_exist_are_refused(named: dict[str, Any], text: str) -> None:
+    with pytest.raises(gr.VerifyError) as e:
+        GemmConfig(**named)
+    assert text in str(e.value)
+    assert select_gemm(64, 64, 65536, dtype="i8").split_k == 1
+
+
 def test_equal_configurations_are_one_kernel() -> None:
     assert gemm_launches(small(bias=True))[0].kernel is gemm_launches(small(bias=True))[0].kernel
     two, three = (gemm_launches(small(split_k=s, align=(2, 2, 2))) for s in (2, 3))

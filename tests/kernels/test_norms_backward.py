@@ -15,7 +15,7 @@ from graphene.kernels import (
     norm_columns_kernel,
     reduction_kernel,
     rmsnorm_backward_kernel,
-    select_norm,
+    select_norm_backward,
     select_norm_columns,
 )
 
@@ -89,6 +89,28 @@ def test_without_a_factor_and_with_the_gradient_of_the_sum(name, rng):
 
 
 @pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("tile", [TILES[1], TILES[3], *TILES[5:]], ids=str)
+def test_the_sum_with_a_residual_is_not_rounded(name, tile, rng):
+    """Near 256 float16 lies 1/4 apart: what R adds would be lost."""
+    M, affine = tile.rows + 2, NormConfig(tile, residual=True)
+    x, dy = (256 + rng.standard_normal((M, tile.width)) / 8).astype(np.float16), rng.standard_normal((M, tile.width))
+    r, dy = (rng.standard_normal((M, tile.width)) / 16).astype(np.float16), dy.astype(np.float16)
+    gamma = rng.standard_normal(tile.width).astype(np.float16)
+    dx, stats = np.full_like(x, np.nan), np.zeros((2, M), np.float32)
+    KERNELS[name](affine).simulate(x, r, dy, gamma, dx, *stats[: 2 if name == "layernorm" else 1], 1e-5)
+    want, dgamma, dbeta, mean, rstd = gradients(name, x.astype(float) + r, dy.astype(float), gamma.astype(float))
+    np.testing.assert_allclose(dx, want, rtol=1e-2, atol=1e-2)
+    centred = name == "layernorm"
+    config, S = select_norm_columns(M, tile.width, centred=centred, beta=centred, residual=True, align_bytes=2)
+    parts = np.full((2, S, tile.width), np.nan, np.float32)
+    means = [mean.astype(np.float32)] if centred else []
+    norm_columns_kernel(config).simulate(x, r, dy, *means, rstd.astype(np.float32), *parts[: 1 + centred])
+    np.testing.assert_allclose(parts[0].sum(0), dgamma, rtol=1e-2, atol=1e-2)
+    if centred:
+        np.testing.assert_allclose(parts[1].sum(0), dbeta, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize(("M", "N"), [(0, 4), (1, 1), (5, 7), (64, 64), (65, 66), (200, 130)])
 def test_gradients_of_factor_and_addend_in_two_stages(name, M, N, rng):
     x, dy = rng.standard_normal((2, M, N)).astype(np.float16)
@@ -105,7 +127,7 @@ def test_gradients_of_factor_and_addend_in_two_stages(name, M, N, rng):
         np.testing.assert_allclose(got[0], want, rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize("config", [NormColumnsConfig(), NormColumnsConfig(gr.bf16, False, False, 1, 4)], ids=str)
+@pytest.mark.parametrize("config", [NormColumnsConfig(), NormColumnsConfig(gr.bf16, False, False, True, 1, 4)], ids=str)
 def test_columns_keep_their_promises(config):
     kernel = norm_columns_kernel(config)
     assert gr.parse(str(kernel)) == kernel
@@ -117,6 +139,7 @@ def test_columns_keep_their_promises(config):
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("width", [32, 768, 1023, 4096, 32768])
 def test_compiles_without_spills(name, width, arch):
-    kernel = KERNELS[name](NormConfig(select_norm(8192, width, residual=True).tile))
-    assert kernel.compile(arch).spill_bytes == 0
-    assert norm_columns_kernel(NormColumnsConfig()).compile(arch).spill_bytes == 0
+    for residual in (False, True):
+        config = select_norm_backward(8192, width, residual=residual, write_sum=residual)
+        assert KERNELS[name](config).compile(arch).spill_bytes == 0
+        assert norm_columns_kernel(NormColumnsConfig(residual=residual)).compile(arch).spill_bytes == 0
