@@ -64,8 +64,13 @@ def make_layout(*modes: LayoutLike) -> Layout:
 
 
 def tv(thread: LayoutLike, value: LayoutLike) -> Layout:
-    """A thread-value layout: two modes, (thread, value) -> element number of a tile. CuTe: TV layouts of atoms."""
-    return _core.make_layout(thread, value)
+    """A thread-value layout: two modes, (thread, value) -> element number of a tile. CuTe: TV layouts of atoms.
+
+    Each mode has at least one thread, one value. A fragment's TV layout gives every element one place, a value of a
+    thread; threads along a mode of stride 0 hold copies of each other.
+    Raises LayoutError LAYOUT_TV where a mode is empty.
+    """
+    return _core.tv(thread, value)
 
 
 def crd2idx(coord: IntTupleLike, shape: IntTupleLike, stride: IntTupleLike | None = None) -> IntLike:

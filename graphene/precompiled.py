@@ -77,15 +77,15 @@ def precompile(
     index = _read_index(folder) if (folder / _INDEX).exists() else {}
     files: dict[str, bytes] = {}
 
-    def build(job: tuple[str, Kernel, str]) -> None:
+    def build(job: tuple[str, Kernel, str]) -> str:
         name, kernel, arch = job
         binary = kernel.compile(arch)
         spilled = f", {binary.spill_bytes} bytes spilled" if binary.spill_bytes else ""
-        progress(f"{name} for {arch}: {binary.registers} registers{spilled}, {len(binary.cubin)} bytes")
+        return f"{name} for {arch}: {binary.registers} registers{spilled}, {len(binary.cubin)} bytes"
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        for _ in pool.map(build, jobs):
-            pass
+        for line in pool.map(build, jobs):
+            progress(line)  # from this thread: lines of several would mix
     for name, kernel in kernels.items():
         files[f"{name}.json"] = kernel.to_json(indent=1).encode()
         row: dict[str, Any] = {"ir": _reference(f"{name}.json", files), "archs": {}}
@@ -132,7 +132,9 @@ def _read_index(folder: Path) -> dict[str, Any]:
         _damaged(folder, f"its schema is {data.get('schema')!r}, this version reads {_SCHEMA}")
     kernels: Any = data.get("kernels")
     try:
-        for row in kernels.values():
+        for name, row in kernels.items():
+            if not _NAME.fullmatch(name) or not all(_ARCH.fullmatch(a) for a in row["archs"]):
+                _damaged(folder, f"{_INDEX} is malformed at {name!r}")
             for reference in (row["ir"], *(r[k] for r in row["archs"].values() for k in ("cubin", "manifest"))):
                 # Beside the table, nowhere else.
                 if not _NAME.fullmatch(reference["file"]) or not isinstance(reference["sha256"], str):
@@ -168,7 +170,7 @@ class Precompiled(_core.Launcher):
     def kernel(self) -> Kernel:
         """The kernel itself: to print, simulate, check, or compile for another architecture."""
         if self._kernel is None:
-            self._kernel = Kernel.from_json(self._read(self._row["ir"]).decode())
+            self._kernel = Kernel.from_json(self._text(self._row["ir"]))
         return self._kernel
 
     def binary(self, arch: str) -> Binary:
@@ -198,11 +200,17 @@ class Precompiled(_core.Launcher):
             _damaged(self._folder, f"the checksum of {file.name} is wrong")
         return data
 
+    def _text(self, reference: dict[str, str]) -> str:
+        try:
+            return self._read(reference).decode()
+        except UnicodeDecodeError as e:
+            _damaged(self._folder, f"{reference['file']} is no text: {e.reason}")
+
     # Hooks of the launcher.
 
     def _manifest(self, arch: str, /) -> LaunchManifest:
         row = self._row["archs"][self._choose(arch)]
-        return _core.LaunchManifest.from_json(self._read(row["manifest"]).decode())
+        return _core.LaunchManifest.from_json(self._text(row["manifest"]))
 
     def _prepare(self, device_index: int, arch: str, /) -> Binary:
         return self.binary(arch)
@@ -211,11 +219,25 @@ class Precompiled(_core.Launcher):
         self.kernel(*args, **named)
 
 
+class _Kernels(dict[str, Precompiled]):
+    """Kernels by name; a name that the folder does not have is an error that says which it has."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__((name, Precompiled(folder, name, row)) for name, row in _read_index(folder).items())
+        self._folder = folder
+
+    def __missing__(self, name: object) -> NoReturn:
+        _fail(f"{self._folder} holds no kernel {name!r}", [f"it holds: {', '.join(sorted(self)) or 'none'}"],
+              "use one of these names, or compile it there: python -m graphene compile")  # fmt: skip
+
+
 def load_precompiled(folder: str | os.PathLike[str]) -> dict[str, Precompiled]:
     """The kernels that ``precompile`` or ``python -m graphene compile`` wrote to a folder, by name.
 
     No compiler is needed to call them. Raises CompileError PRECOMPILED when the folder's table of contents is missing,
-    damaged or of another schema; a file whose checksum is wrong raises it when it is first needed.
+    damaged or of another schema; a file whose checksum is wrong raises it when it is first needed. So does the
+    table when it is asked for a name that the folder does not have.
     """
-    folder = Path(folder).absolute()
-    return {name: Precompiled(folder, name, row) for name, row in _read_index(folder).items()}
+    if not isinstance(folder, str | os.PathLike):
+        _fail("load_precompiled wants a folder", [f"got:  {type(folder).__name__}"], 'pass its path: "kernels"')
+    return _Kernels(Path(folder).absolute())

@@ -343,6 +343,11 @@ void bind_algebra(py::module_& m) {
     for (const py::handle h : modes) v.push_back(layout_from_py(h));
     return layout::make_layout(v);
   });
+  m.def("tv", [](const py::object& thread, const py::object& value) {
+    Layout tv = layout::make_layout({layout_from_py(thread), layout_from_py(value)});
+    if (tv.is_static()) layout::require_two_modes(tv, "gr.tv");
+    return tv;
+  });
   m.def("row_major", [](const py::args& shape) { return Layout::row_major(int_tuple_from_args(shape)); });
   m.def("col_major", [](const py::args& shape) { return Layout(int_tuple_from_args(shape)); });
   m.def(

@@ -107,12 +107,19 @@ std::vector<std::int64_t> Frame::placeholder_shape(const Expr& e) {
   return {};
 }
 
+constexpr std::int64_t kMostPrivate = 16'384;  // as much as can be declared; strides of 0 name more
+
 Held held_of(const ir::SpecStmt& spec, const TensorPtr& t) {
   if (t->is_fragment()) return enumerate(spec, *t);
   Held h;
   h.shape = t->levels.empty() ? std::vector<std::int64_t>{} : static_shape(*t);
   std::int64_t n = 1;
-  for (const std::int64_t s : h.shape) n *= s;
+  for (const std::int64_t s : h.shape) {
+    if (!__builtin_mul_overflow(n, s, &n) && n <= kMostPrivate) continue;
+    refuse(spec, Code::TENSOR_SIZE, "a view of more elements than a thread has registers",
+           {"want: at most " + std::to_string(kMostPrivate), "got: " + t->type_str() + " of " + t->buffer->name},
+           "give each thread a part of it");
+  }
   for (std::int64_t i = 0; i < n; ++i) {
     h.registers.push_back(i);
     std::int64_t rest = i;

@@ -92,6 +92,11 @@ Held enumerate(const ir::SpecStmt& spec, const ir::Tensor& view) {
   for (std::int64_t r = 0; r < value.size(); ++r) {
     if (at[static_cast<std::size_t>(lane0 + of_value[static_cast<std::size_t>(r)])] >= 0) h.registers.push_back(r);
   }
+  if (h.registers.empty()) {
+    refuse(spec, Code::COLLECTIVE_FRAGMENT, "a thread holds nothing of this view",
+           {"thread 0 of: " + f.group->type_str(), "fragment: " + view.type_str(false)},
+           "take a view that every thread holds with the same registers");
+  }
   h.coords_.resize(static_cast<std::size_t>(h.threads) * h.registers.size() * rank);
   std::int64_t* out = h.coords_.data();
   for (std::int64_t t = 0; t < h.threads; ++t) {

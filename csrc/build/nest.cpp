@@ -85,8 +85,7 @@ std::vector<std::int64_t> static_shape(const ir::Tensor& t) {
     if (out.size() != modes.size()) return {};
     for (std::size_t d = 0; d < modes.size(); ++d) {
       const Expr n = modes[d].size();
-      if (!n.is_const() || n.value() < 1) return {};
-      out[d] *= n.value();
+      if (!n.is_const() || n.value() < 1 || __builtin_mul_overflow(out[d], n.value(), &out[d])) return {};
     }
   }
   return out;

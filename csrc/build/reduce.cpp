@@ -483,6 +483,7 @@ namespace {
 bool result_fits(const ir::Tensor& out, const ir::Tensor& x, std::int64_t axis) {
   std::vector<std::int64_t> want = static_shape(x);
   std::vector<std::int64_t> got = out.levels.empty() ? std::vector<std::int64_t>{} : static_shape(out);
+  if (static_cast<std::size_t>(axis) >= want.size()) return false;  // levels of several ranks
   if (got.size() == want.size()) got.erase(got.begin() + axis);
   want.erase(want.begin() + axis);
   return got == want;

@@ -7,6 +7,7 @@
 #include "ir/declare.h"
 #include "ir/levels.h"
 #include "ir/lexer.h"
+#include "layout/tv.h"
 
 namespace graphene::ir {
 
@@ -350,8 +351,7 @@ void check_fragment(const Fragment& f, const std::vector<LevelDecl>& levels) {
     elems = (Expr(elems) * Expr(s)).value();
   }
   if (f.shape.empty()) fail(Code::FRAGMENT_SHAPE, "a fragment needs a shape", details);
-  if (!f.tv.is_static() || f.tv.rank() != 2)
-    fail(Code::FRAGMENT_SHAPE, "a TV layout has constant sizes and two modes, threads and values", details);
+  layout::require_two_modes(f.tv, "a fragment");
   if (!identical(f.group->size(), f.tv.mode(0).size()))
     fail(Code::FRAGMENT_GROUP, "the TV layout is for another number of threads", details);
   Expr size = 1;
@@ -416,6 +416,7 @@ AllocStmt Assembler::allocate(int id, Buffer buffer, const TypeDecl& type) {
     buffer.layout = Layout(IntTuple(std::vector<IntTuple>(f.shape.begin(), f.shape.end())));
     check_fragment_capacity(buffer);
     check_capacity(buffer);
+    check_holders(buffer);
     buffer.stage_elems = usual_stage_elems(buffer);
     if (staged > 0) t.levels.emplace_back(buffer.stages, buffer.stage_elems);
     for (const LevelDecl& l : own) t.levels.push_back(data_layout(l));

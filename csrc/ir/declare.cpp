@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "ir/levels.h"
+#include "layout/tv.h"
 
 namespace graphene::ir {
 
@@ -204,6 +205,23 @@ void check_capacity(const Buffer& b) {
                                         : "at most 2^48 bytes");
 }
 
+void check_sizes(const Buffer& b) {
+  const bool scalar = !b.layout.shape().is_leaf() && b.layout.rank() == 0;
+  const std::vector<std::string> details = {"tensor: " + b.name, "got: " + level_str(b.layout)};
+  if (!scalar && lacks_modes(b.layout))
+    fail(Code::TENSOR_TYPE, "a mode without sizes", details, "leave the mode out; a scalar has no modes: []");
+  for (const Expr& s : b.layout.shape().leaves())
+    if (s.is_const() && s.value() < 1)
+      fail(Code::TENSOR_TYPE, "a size must be positive", details,
+           b.memory == Memory::GL ? "a size that may be 0 at a launch is symbolic: gr.sym" : "");
+}
+
+void check_holders(const Buffer& b) {
+  std::int64_t elems = 1;
+  for (const std::int64_t s : b.fragment->shape) elems *= s;
+  layout::require_holders(b.fragment->tv, elems, "fragment " + b.name);
+}
+
 int usual_align_bytes(const Buffer& b) {
   switch (b.memory) {
     case Memory::GL:
@@ -227,6 +245,7 @@ Expr usual_stage_elems(const Buffer& b) {
 }
 
 Tensor declare(Buffer b) {
+  check_sizes(b);
   check_capacity(b);
   if (b.align_bytes == 0) b.align_bytes = usual_align_bytes(b);
   if (identical(b.stage_elems, Expr(0))) b.stage_elems = usual_stage_elems(b);
@@ -348,8 +367,7 @@ Tensor declare_fragment(Buffer b, const std::vector<std::int64_t>& shape, const 
   b.memory = Memory::RF;
   b.fragment = Fragment{.shape = shape, .group = group, .tv = spec.tv, .label = spec.label};
   check_fragment_capacity(b);
-  if (!spec.tv.is_static() || spec.tv.rank() != 2)
-    fail(Code::FRAGMENT_SHAPE, "a TV layout has constant sizes and two modes, threads and values", details);
+  layout::require_two_modes(spec.tv, "fragment " + b.name);
   Fragment f;
   f.shape = shape;
   f.group = group;
@@ -368,6 +386,7 @@ Tensor declare_fragment(Buffer b, const std::vector<std::int64_t>& shape, const 
   b.layout = Layout(IntTuple(std::vector<IntTuple>(shape.begin(), shape.end())));
   b.fragment = std::move(f);
   check_capacity(b);
+  check_holders(b);
   b.stage_elems = usual_stage_elems(b);
   Tensor t;
   t.id = b.id;

@@ -36,6 +36,11 @@ void check_capacity(const Buffer& b);
 // The same of a fragment whose shape is given, before anything follows from it.
 void check_fragment_capacity(const Buffer& b);
 
+// Throws TENSOR_TYPE for a mode without sizes and for sizes below 1; symbolic ones are judged at a launch.
+void check_sizes(const Buffer& b);
+// Throws as layout::require_holders where a fragment's threads do not hold it as they must.
+void check_holders(const Buffer& b);
+
 // Alignment in bytes where none is asked for: global memory one element; shared memory 16, or 1024 if swizzled;
 // registers 0.
 [[nodiscard]] int usual_align_bytes(const Buffer& b);

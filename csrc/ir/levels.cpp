@@ -1,5 +1,7 @@
 #include "ir/levels.h"
 
+#include <algorithm>
+
 #include "base/diag.h"
 
 namespace graphene::ir {
@@ -73,6 +75,13 @@ std::string levels_str(const std::vector<Layout>& levels, bool strides) {
   return s;
 }
 
+bool lacks_modes(const Layout& level) {
+  const std::function<bool(const IntTuple&)> empty = [&](const IntTuple& t) {
+    return !t.is_leaf() && (t.modes().empty() || std::any_of(t.modes().begin(), t.modes().end(), empty));
+  };
+  return empty(level.shape());
+}
+
 Layout reshaped(const Layout& level, const Layout& shape) {
   std::vector<Layout> modes;
   for (const Layout& m : modes_of(shape)) modes.push_back(composition(level, m));
@@ -82,6 +91,7 @@ Layout reshaped(const Layout& level, const Layout& shape) {
 ModeTile tile_mode(const Layout& mode, const Layout& tiler, const std::function<void(const std::string&)>& refuse) {
   const Expr n = mode.size();
   const Expr size = tiler.size();
+  if (lacks_modes(tiler)) refuse("a tile without sizes, got " + tiler.str());
   if (!sym::prove(sym::le(1, size))) refuse("a tile size must be positive, got " + size.str());
   ModeTile out;
   const bool contiguous = tiler.shape().is_leaf() && (tiler.stride().leaf().is_const(1) || size.is_const(1));

@@ -16,6 +16,9 @@ namespace graphene::ir {
 [[nodiscard]] std::string level_str(const Layout& level, bool strides = true);
 [[nodiscard]] std::string levels_str(const std::vector<Layout>& levels, bool strides = true);
 
+// Whether some mode is an empty tuple, which has no coordinate, or there is no mode at all.
+[[nodiscard]] bool lacks_modes(const Layout& level);
+
 // level o shape: one mode for each of shape's.
 [[nodiscard]] Layout reshaped(const Layout& level, const Layout& shape);
 

@@ -349,6 +349,9 @@ Tensor reshape(const Tensor& t, int level, const Layout& shape) {
          {tensor_line(t), "want: 0 to " + std::to_string(static_cast<int>(t.levels.size()) - 1),
           "got: " + std::to_string(level)});
   const auto l = static_cast<std::size_t>(level);
+  if (lacks_modes(shape))
+    fail(Code::TENSOR_RESHAPE, "a shape without sizes", {tensor_line(t), "got: " + level_str(shape)},
+         "keep a mode of size 1, or index it away");
   if (!sym::prove(sym::eq(shape.size(), t.levels[l].size())))
     fail(Code::TENSOR_RESHAPE, "a reshape keeps the number of elements",
          {tensor_line(t), "level " + std::to_string(level) + ": " + t.levels[l].size().str(),

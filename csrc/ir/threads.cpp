@@ -211,6 +211,9 @@ ThreadTensor reshape(const ThreadTensor& t, int level, const Layout& shape) {
          {"threads: " + t.type_str(), "want: 0 to " + std::to_string(static_cast<int>(t.levels.size()) - 1),
           "got: " + std::to_string(level)});
   const Layout& old = t.levels[static_cast<std::size_t>(level)];
+  if (lacks_modes(shape))
+    fail(Code::THREAD_RESHAPE, "a shape without sizes", {"threads: " + t.type_str(), "got: " + level_str(shape)},
+         "keep a mode of size 1");
   if (!sym::prove(sym::eq(shape.size(), old.size())))
     fail(Code::THREAD_RESHAPE, "a reshape keeps the number of members",
          {"threads: " + t.type_str(), "level " + std::to_string(level) + ": " + old.size().str(),

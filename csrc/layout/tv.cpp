@@ -102,6 +102,59 @@ void TvTable::require_cover() const {
                               std::to_string(elements_) + " elements of the tile");
 }
 
+void require_two_modes(const Layout& tv, const std::string& what) {
+  const std::vector<std::string> details = {"tv: " + tv.str()};
+  if (!tv.is_static() || tv.rank() != 2 || tv.shape().is_leaf())
+    fail(Code::LAYOUT_TV, what + ": a TV layout has constant sizes and two modes, threads and values", details);
+  for (int m = 0; m < 2; ++m) {
+    for (const Expr& size : tv.mode(m).shape().leaves()) {
+      if (size.value() > 0) continue;
+      fail(Code::LAYOUT_TV, what + (m == 0 ? " is for no threads" : " gives a thread no values"),
+           {details[0], std::string("want: sizes of at least 1 in the mode of ") + (m == 0 ? "threads" : "values"),
+            "got: " + tv.mode(m).str()},
+           m == 0 ? "" : "one value that all threads share is gr.Layout(1, 0)");
+    }
+  }
+}
+
+void require_holders(const Layout& tv, std::int64_t elements, const std::string& what) {
+  require_two_modes(tv, what);
+  const std::vector<std::string> details = {"tv: " + tv.str()};
+  for (const Expr& e : tv.stride().leaves()) {
+    if (e.value() < 0)
+      fail(Code::LAYOUT_TV, what + ": a TV layout has elements before the first", {details[0], "stride: " + e.str()},
+           "count elements from 0, with strides that are not negative");
+  }
+  const Expr reach = tv.mode(0).cosize() + tv.mode(1).cosize() - 1;
+  const TvTable table(tv, std::max(elements, reach.value()), what);
+  // Threads that differ along modes of stride 0 only are one holder: the first of them.
+  const Flat thread = flatten(tv.mode(0));
+  const auto first_copy = [&](int t) {
+    std::int64_t first = 0;
+    std::int64_t place = 1;
+    for (std::size_t i = 0; i < thread.rank(); ++i) {
+      const std::int64_t size = thread.shape[i].value();
+      if (!thread.stride[i].is_const(0)) first += t / place % size * place;
+      place *= size;
+    }
+    return static_cast<int>(first);
+  };
+  for (std::int64_t e = 0; e < table.elements(); ++e) {
+    const std::vector<Holder> holders = table.holders(e);
+    if (holders.empty() && e < elements)
+      fail(Code::LAYOUT_TV,
+           what + ": no thread holds element " + std::to_string(e) + " of its " + std::to_string(elements), details,
+           "cover the whole shape: sizes times strides reach every element");
+    for (std::size_t i = 1; i < holders.size(); ++i) {
+      if (holders[i].value == holders[0].value && first_copy(holders[i].thread) == holders[0].thread) continue;
+      fail(Code::LAYOUT_INJECTIVE, what + ": element " + std::to_string(e) + " has two places",
+           {details[0], holder_str(holders[0].thread, holders[0].value),
+            holder_str(holders[i].thread, holders[i].value)},
+           "give each element one place; threads that hold copies differ along a thread mode of stride 0");
+    }
+  }
+}
+
 bool tv_equal(const Layout& a, const Layout& b) {
   return a.rank() == 2 && b.rank() == 2 && equal_as_functions(a.mode(0), b.mode(0)) &&
          equal_as_functions(a.mode(1), b.mode(1));

@@ -54,6 +54,13 @@ class TvTable {
   std::string what_;
 };
 
+// What a fragment's layout must be. Throws LAYOUT_TV unless it is static, has two modes of at least one thread and one
+// value, and every element from 0 to `elements` - 1 is held; LAYOUT_INJECTIVE where an element has two places: two
+// values of a thread, or two threads that do not hold all the same elements in the same values. Threads along modes of
+// stride 0 do: they hold copies. `what` names it in the message.
+void require_two_modes(const Layout& tv, const std::string& what);
+void require_holders(const Layout& tv, std::int64_t elements, const std::string& what);
+
 // Same elements at every thread and value.
 [[nodiscard]] bool tv_equal(const Layout& a, const Layout& b);
 

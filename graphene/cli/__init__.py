@@ -3,11 +3,35 @@
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from collections.abc import Sequence
+
+_PIPE_CLOSED = 141  # what a shell reports of a program that SIGPIPE ended
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"at least 1 is wanted, got {text}")
+    return int(text)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit status: 0, 1 when something is missing or refused, 2 for a wrong command."""
+    """Runs one command; returns the exit status.
+
+    0; 1 when something is missing or refused; 2 for a wrong command; 141 when who reads the output (``| head``) left.
+    """
+    try:
+        status = _run(argv)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The interpreter flushes once more at its end: let it do so into nothing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _PIPE_CLOSED
+    return status
+
+
+def _run(argv: Sequence[str] | None) -> int:
     what = "What Graphene finds on this machine, and what it keeps there."
     parser = argparse.ArgumentParser(prog="python -m graphene", description=what)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -29,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     tuning.add_argument("--dtype", default="fp16", choices=("fp16", "bf16", "fp32", "i8"))
     tuning.add_argument("--order", default="TN", choices=("TN", "NN", "NT", "TT"))
     tuning.add_argument("--measure", action="store_true", help="measure the short list and store the winner")
-    tuning.add_argument("--count", type=int, default=8, help="length of the short list")
+    tuning.add_argument("--count", type=_count, default=8, help="length of the short list")
     tuning.add_argument("--arch", help="rank for a device of this architecture")
     args = parser.parse_args(argv)
     if args.command == "doctor":

@@ -269,5 +269,5 @@ def test_offsets_past_64_bits_are_errors(call):
 
 def test_large_and_empty_thread_value_layouts():
     with pytest.raises(gr.LayoutError, match="TV layout is too large to be tabulated"):
-        _core.TvTable(gr.tv(gr.Layout(2**40, 0), gr.Layout(0)), 8)
-    assert _core.TvTable(gr.tv(0, 4), 8).first_hole == 0
+        _core.TvTable(gr.make_layout(gr.Layout(2**40, 0), gr.Layout(0)), 8)
+    assert _core.TvTable(gr.make_layout(0, 4), 8).first_hole == 0

@@ -49,6 +49,18 @@ def test_doctor_fails_without_a_compiler() -> None:
     assert missing[0]["fix"] == "correct GRAPHENE_NVRTC, or unset it to search the usual places"
 
 
+@pytest.mark.parametrize("command", [["doctor"], ["cache"], ["tune", "256x256x256", "--arch=sm_80"]])
+def test_a_reader_that_leaves_is_no_error(command: list[str]) -> None:
+    """As behind ``| head``: nothing on stderr, and the status of a program that SIGPIPE ended."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "graphene", *command], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 def test_cache_command(cache_dir: Path) -> None:
     assert run("cache") == f"{cache_dir}: 0 entries, 0 bytes of 1.0 GiB\n"
     run("doctor", GRAPHENE_CUDA_DRIVER="/nowhere/libcuda.so.1")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import graphene as gr
+from graphene import _core
 from graphene.precompiled import runs_on
 
 from .test_launcher import environment, stub_library  # noqa: F401
@@ -150,6 +151,63 @@ def test_a_table_of_contents_that_is_none(tmp_path: Path, case: str) -> None:
     with pytest.raises(gr.CompileError, match=says) as e:
         gr.load_precompiled(tmp_path)
     assert e.value.code == "PRECOMPILED"
+
+
+def test_a_name_that_the_folder_lacks(folder: Path) -> None:
+    loaded = gr.load_precompiled(folder)
+    assert loaded.get("other") is None
+    assert "other" not in loaded
+    with pytest.raises(gr.CompileError) as e:
+        loaded["other"]
+    assert e.value.code == "PRECOMPILED"
+    assert str(e.value).splitlines()[:2] == [
+        f"{folder} holds no kernel 'other'   [PRECOMPILED]",
+        "  it holds: fixed-8, scale",
+    ]
+    with pytest.raises(gr.CompileError) as e:
+        gr.load_precompiled(None)  # type: ignore[arg-type]
+    assert e.value.code == "PRECOMPILED"
+
+
+def _broken(value: object) -> list[object]:
+    """The same JSON with one thing in it replaced or left out, in every place."""
+    others: list[object] = [None, 0, -1, "", "x", [], {}]
+    found: list[object] = [*others]
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            found += [{**value, key: other} for other in _broken(inner)]
+            found.append({k: v for k, v in value.items() if k != key})
+    elif isinstance(value, list):
+        for i, inner in enumerate(value):
+            found += [[*value[:i], other, *value[i + 1 :]] for other in _broken(inner)]
+    return found
+
+
+def test_a_malformed_table_or_manifest_is_refused_or_harmless(tmp_path: Path) -> None:
+    gr.precompile({"fixed": scale(8)}, tmp_path, ["sm_80"])
+    table, manifest = tmp_path / "kernels.json", tmp_path / "fixed.sm_80.manifest.json"
+    whole = json.loads(table.read_text())
+    refused = set()
+
+    def use() -> None:
+        try:
+            kernel = gr.load_precompiled(tmp_path)["fixed"]
+            kernel._manifest("sm_80")
+            kernel.binary("sm_80")
+            assert kernel.kernel == scale(8)
+        except gr.GrapheneError as e:
+            refused.add(e.code)
+
+    for broken in _broken(whole):
+        table.write_text(json.dumps(broken))
+        use()
+    for broken in [*_broken(json.loads(manifest.read_text())), "\xff", "{"]:
+        text = broken if isinstance(broken, str) else json.dumps(broken)
+        manifest.write_bytes(text.encode("latin-1"))
+        whole["kernels"]["fixed"]["archs"]["sm_80"]["manifest"]["sha256"] = _core.sha256(manifest.read_bytes())
+        table.write_text(json.dumps(whole))
+        use()
+    assert refused == {"PRECOMPILED", "PRECOMPILED_ARCH", "LAUNCH_MANIFEST", "SYM_PARSE"}
 
 
 def test_no_path_leads_out_of_the_folder(folder: Path) -> None:

@@ -23,8 +23,21 @@ def test_ranks_without_a_gpu(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert "rejected, " in text
     assert main(["tune", "64x64"]) == 2
     assert "sizes are MxNxK" in capsys.readouterr().err
-    assert main(["tune", "64x64x64", "--arch", "sm_20"]) == 1
+    assert main(["tune", "0x64x64"]) == 2
+    assert "sizes are MxNxK" in capsys.readouterr().err
+    for arch in ("sm_20", "sm_99"):
+        assert main(["tune", "64x64x64", "--arch", arch]) == 1
+        assert "[ARCH_UNKNOWN]" in capsys.readouterr().err
+    assert main(["tune", "64x64x64", "--arch", "gfx90a"]) == 1
     assert "[TUNE_NO_CANDIDATE]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "x"])
+def test_a_list_has_at_least_one_entry(capsys: pytest.CaptureFixture[str], count: str) -> None:
+    with pytest.raises(SystemExit) as e:
+        main(["tune", "64x64x64", f"--count={count}"])
+    assert e.value.code == 2
+    assert f"at least 1 is wanted, got {count}" in capsys.readouterr().err
 
 
 def test_measuring_needs_a_gpu(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
