@@ -103,6 +103,7 @@ GR_SIM_CLONES
 void aligned_rows(const TileSums& t, int guard_bits, bool truncate) {
   for (std::size_t first = 0; first < t.stride; first += kColumns) {
     int x = 0;
+    for (; x + 4 <= t.m; x += 4) aligned_block<4>(t, x, first, guard_bits, truncate);
     for (; x + 2 <= t.m; x += 2) aligned_block<2>(t, x, first, guard_bits, truncate);
     for (; x < t.m; ++x) aligned_block<1>(t, x, first, guard_bits, truncate);
   }
