@@ -69,10 +69,10 @@ TorchNames& torch_names() {
 
 bool TorchNames::watched() const {
   if (state.known()) {
-    if (state.dispatch_modes(false) || state.traces()) return true;
+    if (state.dispatch_modes(false) || state.traces() || state.casts()) return true;
     const std::int64_t modes = state.function_modes();
     if (modes > 1 || (modes == 1 && !only_a_device_mode())) return true;
-  } else if (ask(dispatch_modes) || ask(function_modes) || ask(tracing_state)) {
+  } else if (ask(dispatch_modes) || ask(function_modes) || ask(tracing_state) || ask(autocast)) {
     return true;
   }
   static PyObject* const level = PyUnicode_InternFromString("_current_level");

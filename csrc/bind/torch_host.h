@@ -22,6 +22,7 @@ struct TorchNames {
   PyTypeObject* device_mode = nullptr;                      // the mode that only says where new tensors go
   PyObject* function_modes = nullptr;                       // () -> number of modes
   PyObject* tracing_state = nullptr;                        // () -> None unless TorchScript traces
+  PyObject* autocast = nullptr;                             // () -> whether it is enabled on CUDA
   PyObject* requires_grad = nullptr;                        // the tensors' descriptor
   PyObject* forward_ad = nullptr;                           // the module torch.autograd.forward_ad's dictionary
   PyObject* empty_strided = nullptr;                        // (shape, strides, *, dtype, device)
@@ -37,7 +38,7 @@ struct TorchNames {
   void find_implementation(const py::object& plain, const py::object& wanting);
 
   [[nodiscard]] bool known() const { return tensor != nullptr; }
-  // A mode, a trace or forward differentiation is under way, which must see the operator.
+  // A mode, a trace, autocast or forward differentiation is under way, which must see the operator.
   [[nodiscard]] bool watched() const;
   [[nodiscard]] bool gradients_enabled() const;
   [[nodiscard]] bool only_a_device_mode() const;  // of one function mode

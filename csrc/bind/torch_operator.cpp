@@ -318,12 +318,10 @@ PyObject* operator_call(PyObject* object, PyObject* const* args, std::size_t nar
   return guarded([&] { return call_fast(self, args); });
 }
 
-// What a call would do, for tensors on any device.
-py::object plan_of(OperatorObject* self, PyObject* args) {
-  gt::Operator& op = *self->op;
+// Reads the arguments, tensors on any device.
+void read_any(OperatorObject* self, PyObject* args, gt::Call& call, Keep& keep) {
+  const gt::Operator& op = *self->op;
   if (wrong_arity(self, static_cast<std::size_t>(PyTuple_GET_SIZE(args)))) throw py::error_already_set();
-  gt::Call call;
-  Keep keep;
   for (std::size_t i = 0; i < op.params().size(); ++i) {
     const gt::Param& p = op.params()[i];
     PyObject* object = PyTuple_GET_ITEM(args, static_cast<Py_ssize_t>(i));
@@ -341,6 +339,15 @@ py::object plan_of(OperatorObject* self, PyObject* args) {
       call.add(*r.tensor);
     }
   }
+  if (call.fits()) gt::check_written(call, op.params(), op.name());
+}
+
+// What a call would do.
+py::object plan_of(OperatorObject* self, PyObject* args) {
+  gt::Operator& op = *self->op;
+  gt::Call call;
+  Keep keep;
+  read_any(self, args, call, keep);
   py::dict out;
   if (!call.fits()) {
     out["outcome"] = "torch";
@@ -385,6 +392,15 @@ PyObject* operator_plan(PyObject* object, PyObject* args) {
   return guarded([&] { return plan_of(reinterpret_cast<OperatorObject*>(object), args).release().ptr(); });
 }
 
+PyObject* operator_check(PyObject* object, PyObject* args) {
+  return guarded([&] {
+    gt::Call call;
+    Keep keep;
+    read_any(reinterpret_cast<OperatorObject*>(object), args, call, keep);
+    return Py_NewRef(Py_None);
+  });
+}
+
 // The dispatcher may call without the GIL.
 const gt::Interpreter kPython = {[] { return static_cast<int>(PyGILState_Ensure()); },
                                  [](int state) { PyGILState_Release(static_cast<PyGILState_STATE>(state)); },
@@ -417,7 +433,11 @@ gt::Param param_of(const py::handle& row) {
   const auto t = py::cast<py::tuple>(row);
   gt::Param p;
   p.name = py::cast<std::string>(t[0]);
-  const auto kind = py::cast<std::string>(t[1]);
+  auto kind = py::cast<std::string>(t[1]);
+  if (kind == "Tensor(a!)") {
+    p.written = true;
+    kind = "Tensor";
+  }
   bool known = false;
   for (const auto& [text, k] : kKinds)
     if (kind == text) {
@@ -471,6 +491,9 @@ PyGetSetDef kGetters[] = {{"configured", get_configured, nullptr, "How often `co
 PyMethodDef kMethods[] = {
     {"plan", operator_plan, METH_VARARGS,
      "plan(*args)\n--\n\nWhat a call with these arguments would do, tensors on any device: a dict."},
+    {"check", operator_check, METH_VARARGS,
+     "check(*args)\n--\n\nRaises OP_OUT unless what the operator writes lies apart and shares no memory with other "
+     "arguments."},
     {"register", operator_register, METH_VARARGS,
      "register(space, name, own, key)\n--\n\nRegisters it as PyTorch's kernel of `space::name` for a dispatch key; "
      "`space::own` is called where no kernel\nfits. Returns the symbol that this PyTorch lacks, or ''."},
@@ -479,7 +502,7 @@ PyMethodDef kMethods[] = {
 constexpr const char* kDoc = R"(An operator on PyTorch's CUDA tensors: Operator(name, params, returned, configure).
 
 `params`: (name, type as in a schema, choices of a string, trailing extents of a tensor that a configuration knows by
-value) each. `configure` gets the arguments of the first call of a configuration, tensors as (shape, strides, dtype,
+value) each; of type Tensor(a!), it is written. `configure` gets the arguments of the first call of a configuration, tensors as (shape, strides, dtype,
 device, alignment of the address in bytes), and returns a Recipe. A call takes all arguments by position and returns
 the result, or NotImplemented where PyTorch's dispatcher must see the call: modes, tracing, gradients, tensors that are
 not plain CUDA tensors, or where no kernel fits.)";
@@ -523,6 +546,7 @@ are (tensor, dimension[, multiple to round up to]) of arguments, or (-1, number)
         t.function_mode_at = take("function_mode_at");
         t.device_mode = reinterpret_cast<PyTypeObject*>(take("device_mode"));
         t.tracing_state = take("tracing_state");
+        t.autocast = take("autocast");
         t.requires_grad = take("requires_grad");
         t.forward_ad = take("forward_ad");
         t.empty_strided = take("empty_strided");

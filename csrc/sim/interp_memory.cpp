@@ -149,11 +149,16 @@ void Interpreter::place_arguments(std::span<const Argument> arguments) {
       Place& place = places_[static_cast<std::size_t>(i)];
       place = {static_cast<int>(arenas_.size()), static_cast<std::int32_t>((data - r.begin) / a.granule_bytes),
                bytes_of(b.dtype) / a.granule_bytes, data};
-      if (undefined && defined && b.buffer->role == ir::Role::Output) {
-        for (std::int64_t e = 0; e < code_.buffer_elems[static_cast<std::size_t>(i)] * place.ratio; ++e) {
-          a.shadow.set_undefined(place.first + static_cast<std::int32_t>(e), true);
+    }
+    if (undefined && defined) {
+      // Spans of strided views interleave: between the elements of an output lie those of an input.
+      for (const bool output : {true, false})
+        for (const int i : r.buffers) {
+          if ((p.buffers[static_cast<std::size_t>(i)].buffer->role == ir::Role::Output) != output) continue;
+          const Place& place = places_[static_cast<std::size_t>(i)];
+          for (std::int64_t e = 0; e < code_.buffer_elems[static_cast<std::size_t>(i)] * place.ratio; ++e)
+            a.shadow.set_undefined(place.first + static_cast<std::int32_t>(e), output);
         }
-      }
     }
     arenas_.push_back(std::move(a));
   }

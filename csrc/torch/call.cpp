@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <cstring>
 
 namespace graphene::torch {
@@ -27,6 +28,31 @@ std::int64_t head_word(const runtime::TensorArg& t) {
 }
 int ndim_of(std::int64_t head) { return static_cast<int>(static_cast<std::uint64_t>(head) >> 32 & 0xff); }
 std::uint64_t item_bytes_of(std::int64_t head) { return (static_cast<std::uint64_t>(head) >> 8 & 0xff) / 8; }
+
+// Whether every element has an address of its own, as far as strides show it: each steps over what lies below.
+bool lies_apart(const runtime::TensorArg& t) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // stride, extent
+  for (int d = 0; d < t.ndim; ++d) {
+    if (t.shape[d] == 0) return true;
+    if (t.shape[d] > 1) dims.emplace_back(std::abs(t.stride(d)), t.shape[d]);
+  }
+  std::ranges::sort(dims);
+  std::int64_t below = 0;
+  for (const auto& [stride, extent] : dims) {
+    if (stride <= below) return false;
+    below += stride * (extent - 1);
+  }
+  return true;
+}
+
+std::string text_of(const runtime::TensorArg& t) {
+  std::string shape, strides;
+  for (int d = 0; d < t.ndim; ++d) {
+    shape += (d > 0 ? "," : "") + std::to_string(t.shape[d]);
+    strides += (d > 0 ? "," : "") + std::to_string(t.stride(d));
+  }
+  return "[" + shape + ":" + strides + "]";
+}
 
 }  // namespace
 
@@ -118,6 +144,28 @@ std::vector<std::int64_t> class_key(const Call& call, const std::vector<Param>& 
     w += 2 * n;
   }
   return out;
+}
+
+void check_written(const Call& call, const std::vector<Param>& params, const std::string& op) {
+  std::size_t i = 0;
+  for (const Param& p : params) {
+    if (!p.is_tensor()) continue;
+    const std::size_t mine = i++;
+    if (!p.written || !call.present(mine)) continue;
+    const runtime::TensorArg& t = call.tensors()[mine];
+    if (!lies_apart(t))
+      fail(Code::OP_OUT, op + ": argument '" + p.name + "' has several elements at one address",
+           {p.name + ": " + text_of(t)}, "pass a tensor whose elements lie apart, or leave " + p.name + "= out");
+    std::size_t k = 0;
+    for (const Param& q : params) {
+      if (!q.is_tensor()) continue;
+      const std::size_t other = k++;
+      if (other == mine || !call.present(other) || !runtime::overlap(t, call.tensors()[other])) continue;
+      fail(Code::OP_OUT, op + ": arguments '" + p.name + "' and '" + q.name + "' share memory",
+           {p.name + ": " + text_of(t), q.name + ": " + text_of(call.tensors()[other])},
+           "pass another tensor: arguments are read while the result is written");
+    }
+  }
 }
 
 std::vector<ScalarValue> scalars_of(const Call& call, const std::vector<Param>& params) {

@@ -29,6 +29,7 @@ struct Param {
   std::vector<std::string> choices = {};
   // Of a tensor: so many of its last extents belong to a configuration by value; the others by their class.
   int exact_dims = 0;
+  bool written = false;  // a tensor that the operator writes its result to
 
   [[nodiscard]] bool is_tensor() const { return kind == ParamKind::Tensor || kind == ParamKind::OptionalTensor; }
 };
@@ -87,6 +88,10 @@ class Call {
 // they are 0 or 1, by divisibility and by whether the dimension merges with the next one. Calls of one class use one
 // kernel.
 [[nodiscard]] std::vector<std::int64_t> class_key(const Call& call, const std::vector<Param>& params);
+
+// Throws OP_OUT where a tensor that is written has several elements at one address, or shares memory with another
+// argument: blocks run in any order.
+void check_written(const Call& call, const std::vector<Param>& params, const std::string& op);
 
 // A scalar argument as it was added.
 struct ScalarValue {

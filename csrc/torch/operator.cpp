@@ -48,6 +48,12 @@ rt::TensorArg tensor_of(const Call& call, const std::vector<Output>& outputs, in
   return t;
 }
 
+bool written(const std::vector<Param>& params, int tensor) {
+  for (const Param& p : params)
+    if (p.is_tensor() && tensor-- == 0) return p.written;
+  return false;
+}
+
 class Depth {
  public:
   explicit Depth(int& depth) : depth_(depth) { ++depth_; }
@@ -110,19 +116,21 @@ std::unique_ptr<Operator::Form> Operator::instantiate(const Recipe& r, const Cal
   const rt::DeviceInfo& info = rt::device(form->device);
   for (const KernelCall& k : r.launches) {
     Launch l;
+    std::vector<Shaped> views;
+    std::vector<rt::Scalar> scalar_values;
     l.manifest = k.kernel->manifest(info.arch);
     GR_ASSERT(l.manifest->args.size() == k.args.size(),
               name_ + ": one argument for each of " + l.manifest->kernel_name);
     for (const auto& a : k.args) {
       if (std::holds_alternative<rt::Scalar>(a)) {
-        l.scalar_values.push_back(std::get<rt::Scalar>(a));
+        scalar_values.push_back(std::get<rt::Scalar>(a));
         continue;
       }
       const View& v = std::get<View>(a);
       auto view = evaluate(v, call, shaped);
       if (!view) fail(Code::INTERNAL, name_ + ": a recipe merges dimensions that do not lie one after the other");
       l.sources.push_back(v.source);
-      l.views.push_back(std::move(*view));
+      views.push_back(std::move(*view));
     }
     std::vector<rt::ArgValue> values;
     std::size_t tensor = 0, scalar = 0;
@@ -130,12 +138,13 @@ std::unique_ptr<Operator::Form> Operator::instantiate(const Recipe& r, const Cal
     for (const rt::ArgSpec& spec : l.manifest->args) {
       rt::ArgValue value;
       if (spec.kind == rt::ArgKind::Scalar) {
-        value.scalar = l.scalar_values.at(scalar++);
+        value.scalar = scalar_values.at(scalar++);
       } else {
         const int s = l.sources.at(tensor);
         void* address = s < inputs ? call.tensors()[s].data : stand_in(static_cast<std::size_t>(s - inputs));
-        value.tensors.push_back(tensor_of(call, form->outputs, s, l.views[tensor], address));
-        l.writes_argument = l.writes_argument || (s < inputs && spec.access != rt::Access::Read);
+        value.tensors.push_back(tensor_of(call, form->outputs, s, views[tensor], address));
+        GR_ASSERT(s >= inputs || spec.access == rt::Access::Read || written(params_, s),
+                  name_ + ": a kernel writes an argument that the operator does not");
         ++tensor;
       }
       values.push_back(std::move(value));
@@ -193,8 +202,7 @@ Operator::Form* Operator::prepare(const Call& call, std::uint64_t hash, Host& ho
   return last_;
 }
 
-void Operator::launch(Launch& l, const Call& call, const std::vector<Output>& outputs, void* const* addresses,
-                      rt::CuStream stream) {
+void Operator::launch(Launch& l, const Call& call, void* const* addresses, rt::CuStream stream) {
   if (l.plan->empty()) return;
   const auto inputs = call.tensor_count();
   void* data[kMaxKernelTensors];
@@ -206,29 +214,13 @@ void Operator::launch(Launch& l, const Call& call, const std::vector<Output>& ou
     params[n] = &data[n];
     ++n;
   }
-  if (l.writes_argument) {
-    std::vector<rt::TensorArg> tensors;
-    for (std::size_t i = 0; i < n; ++i) tensors.push_back(tensor_of(call, outputs, l.sources[i], l.views[i], data[i]));
-    if (!l.plan->fits(tensors.data(), tensors.size(), l.scalars.data())) {
-      std::vector<rt::ArgValue> values;
-      std::size_t tensor = 0, scalar = 0;
-      for (const rt::ArgSpec& spec : l.manifest->args) {
-        rt::ArgValue value;
-        if (spec.kind == rt::ArgKind::Scalar)
-          value.scalar = l.scalar_values[scalar++];
-        else
-          value.tensors.push_back(tensors[tensor++]);
-        values.push_back(std::move(value));
-      }
-      static_cast<void>(rt::bind_args(*l.manifest, values, rt::device(device_of(call).id).limits));
-    }
-  }
   for (std::uint64_t& x : l.scalars) params[n++] = &x;
   const int r = l.plan->launch(rt::driver(), stream, params, n);
   if (r != rt::kCudaSuccess) throw Error(rt::driver_problem(r, l.manifest->kernel_name, "the launch"));
 }
 
 Outcome Operator::run(const Call& call, Host& host, std::uint64_t& copy_mask) {
+  if (writes_) check_written(call, params_, name_);
   const Depth depth(depth_);
   Form* const form = find(call, host);
   if (form->outcome != Outcome::Launch) {
@@ -243,7 +235,7 @@ Outcome Operator::run(const Call& call, Host& host, std::uint64_t& copy_mask) {
            "use an allocator that aligns to 16 bytes");
   }
   const rt::CuStream stream = host.stream(form->device);
-  for (Launch& l : form->launches) launch(l, call, form->outputs, addresses, stream);
+  for (Launch& l : form->launches) launch(l, call, addresses, stream);
   return Outcome::Launch;
 }
 

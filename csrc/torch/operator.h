@@ -2,6 +2,7 @@
 // the first call of a form (exact shapes and strides) checks its arguments; every later one compares and launches.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <unordered_map>
@@ -34,7 +35,10 @@ class Operator {
   using Configure = std::function<std::shared_ptr<const Recipe>(const Call&)>;
 
   Operator(std::string name, std::vector<Param> params, Configure configure)
-      : name_(std::move(name)), params_(std::move(params)), configure_(std::move(configure)) {}
+      : name_(std::move(name)),
+        params_(std::move(params)),
+        configure_(std::move(configure)),
+        writes_(std::ranges::any_of(params_, &Param::written)) {}
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] const std::vector<Param>& params() const { return params_; }
@@ -54,11 +58,7 @@ class Operator {
     std::shared_ptr<runtime::Plan> plan;
     std::vector<int> sources;  // of the kernel's tensors
     std::vector<std::uint64_t> scalars;
-    bool writes_argument = false;  // then memory shared with another argument is looked for at every call
-    // The views, by which `writes_argument` is checked.
-    std::vector<Shaped> views;
     std::shared_ptr<const runtime::LaunchManifest> manifest;
-    std::vector<runtime::Scalar> scalar_values;
   };
   struct Form {
     std::vector<std::int64_t> key;
@@ -74,12 +74,12 @@ class Operator {
   Form* find(const Call& call, Host& host);
   Form* prepare(const Call& call, std::uint64_t hash, Host& host);
   std::unique_ptr<Form> instantiate(const Recipe& r, const Call& call, Host& host);
-  void launch(Launch& l, const Call& call, const std::vector<Output>& outputs, void* const* addresses,
-              runtime::CuStream stream);
+  static void launch(Launch& l, const Call& call, void* const* addresses, runtime::CuStream stream);
 
   std::string name_;
   std::vector<Param> params_;
   Configure configure_;
+  bool writes_;  // an argument
   std::unordered_map<std::uint64_t, std::vector<std::unique_ptr<Form>>> forms_;
   std::unordered_map<std::string, std::vector<std::shared_ptr<const Recipe>>> classes_;
   Form* last_ = nullptr;

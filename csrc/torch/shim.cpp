@@ -83,6 +83,7 @@ ThreadState thread_state() {
   look_up(s.function_modes, "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv", missing);
   look_up(s.tracing_state, "_ZN5torch3jit6tracer15getTracingStateEv", missing);
   look_up(s.requires_grad, "_ZNK3c1010TensorImpl13requires_gradEv", missing, true, "libc10.so");
+  look_up(s.autocast, "_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE", missing);
   return s;
 }
 

@@ -52,6 +52,8 @@ struct Shim {
 // What this thread is doing in PyTorch, asked without Python. Besides the C interface these are C++ functions of plain
 // arguments; null where a version lacks one: then Python is asked.
 struct ThreadState {
+  static constexpr std::int8_t kCuda = 1;  // c10::DeviceType
+
   bool (*grad_enabled)();
   bool (*dispatch_modes)(bool skip_infrastructure);
   std::int64_t (*function_modes)();
@@ -59,11 +61,13 @@ struct ThreadState {
   // a copy, of the 16 bytes at `room`.
   void* (*tracing_state)(void* room);
   bool (*requires_grad)(const void* tensor_impl);
+  bool (*autocast)(std::int8_t device_type);
 
   [[nodiscard]] bool known() const {
     return grad_enabled != nullptr && dispatch_modes != nullptr && function_modes != nullptr &&
-           tracing_state != nullptr && requires_grad != nullptr;
+           tracing_state != nullptr && requires_grad != nullptr && autocast != nullptr;
   }
+  [[nodiscard]] bool casts() const { return autocast(kCuda); }
   [[nodiscard]] bool traces() const {
     void* room[2] = {nullptr, nullptr};
     return *static_cast<void**>(tracing_state(room)) != nullptr;

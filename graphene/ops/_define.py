@@ -12,10 +12,10 @@
 from __future__ import annotations
 
 import functools
-import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from graphene import _core
@@ -58,7 +58,7 @@ class Definition:
     ``results``: the arguments, tensors as such (perhaps fake) -> (shape, dtype) of each result; raises for arguments
     that do not fit. ``reference``: the operator in PyTorch's own. ``cost``: multiply-adds or elements of a call.
     ``save``, ``backward``: as ``torch.library.register_autograd`` takes them. ``choices``: what a string may be.
-    ``exact``: of a tensor, how many of its last extents a kernel is built for.
+    ``exact``: of a tensor, how many of its last extents a kernel is built for. ``said``: its name in messages.
     """
 
     name: str
@@ -71,6 +71,7 @@ class Definition:
     backward: Callable[..., Any] | None = None
     choices: dict[str, Sequence[str]] = field(default_factory=dict)
     exact: dict[str, int] = field(default_factory=dict)
+    said: str = ""
 
     @property
     def params(self) -> list[tuple[str, str, list[str], int]]:
@@ -78,7 +79,7 @@ class Definition:
         inside = self.schema[1 : self.schema.index(") ->")]
         out = []
         for part in filter(lambda p: p.strip() != "*", inside.split(", ")):
-            kind, name = re.sub(r"\([a-z]!\)", "", part).split("=")[0].split()
+            kind, name = part.split("=")[0].split()
             kind = "int[]" if kind.endswith("int[]") else kind
             out.append((name, kind, list(self.choices.get(name, ())), self.exact.get(name, 0)))
         return out
@@ -94,8 +95,10 @@ class Defined:
 
     def __init__(self, definition: Definition) -> None:
         self.definition = definition
-        self.core = _core.Operator(definition.name, definition.params, definition.returned, self._configure)
+        d = definition
+        self.core = _core.Operator(d.said or d.name, d.params, d.returned, self._configure)
         self._tensors = [i for i, p in enumerate(definition.params) if p[1].startswith("Tensor")]
+        self._writes = any("!" in p[1] for p in definition.params)
         self._register()
         namespace = getattr(torch.ops, SPACE)
         self.forward = getattr(namespace, definition.name + "_forward").default
@@ -175,6 +178,8 @@ class Defined:
     def _on_cpu(self, *args: Any, **named: Any) -> Any:
         args = self._in_order(args, named)
         if self.definition.cost(*args) > SIMULATED:
+            if self._writes:
+                self.core.check(*args)
             _say_once(self.definition.name, "PyTorch's operators (too large for the simulator)")
             return self._reference(*args)
         plan, args = self._plan(args)
@@ -303,6 +308,18 @@ def _stand_in(value: Any, kind: str) -> Any:
     return value
 
 
+def autocasts(tensor: Any) -> bool:
+    """Whether autocast is enabled where a tensor lies: torch.nn.functional's functions convert their arguments then."""
+    device = tensor.device.type
+    return device in ("cpu", "cuda") and bool(torch.is_autocast_enabled(device))
+
+
+def cast(to: Any, *tensors: Any) -> list[Any]:
+    """What autocast converts, converted: floating-point tensors but fp64."""
+    narrow = (torch.float16, torch.bfloat16, torch.float32)
+    return [t.to(to) if t is not None and t.dtype in narrow else t for t in tensors]
+
+
 @functools.cache
 def _why_not(device: str) -> str | None:
     if torch.version.cuda is None:
@@ -343,13 +360,41 @@ def check_dtypes(name: str, tensors: dict[str, Any], allowed: Sequence[Any]) -> 
 
 
 def check_tensors(name: str, tensors: dict[str, Any], optional: Sequence[str] = ()) -> None:
-    """Raises OP_ARGUMENT for what is no tensor."""
+    """Raises OP_ARGUMENT for what is no tensor, or none with strides."""
     for n, t in tensors.items():
-        if isinstance(t, torch.Tensor) or (t is None and n in optional):
+        if isinstance(t, torch.Tensor):
+            if t.layout != torch.strided or t.is_nested:
+                _core.fail("OP_ARGUMENT", f"{name}: argument '{n}' is no dense tensor",
+                           ["got:  a nested tensor" if t.is_nested else f"got:  {t.layout}"],
+                           "pass a dense one; to_dense() and to_padded_tensor() make one")  # fmt: skip
             continue
-        want = "a torch.Tensor or None" if n in optional else "a torch.Tensor"
-        _core.fail("OP_ARGUMENT", f"{name}: argument '{n}' is not {want}", [f"got:  {type(t).__name__}"],
-                   f"pass {want}")  # fmt: skip
+        if t is None and n in optional:
+            continue
+        _wrong(name, n, "a torch.Tensor or None" if n in optional else "a torch.Tensor", t)
+
+
+def _wrong(name: str, argument: str, want: str, got: Any) -> None:
+    _core.fail("OP_ARGUMENT", f"{name}: argument '{argument}' is not {want}", [f"got:  {type(got).__name__}"],
+               f"pass {want}")  # fmt: skip
+
+
+def check_scalars(name: str, integers: dict[str, Any] | None = None, numbers: dict[str, Any] | None = None) -> None:
+    """Raises OP_ARGUMENT for what is no integer, or no number."""
+    for n, x in (integers or {}).items():
+        if not isinstance(x, (int, torch.SymInt)) and not hasattr(x, "__index__"):
+            _wrong(name, n, "an integer", x)
+    for n, x in (numbers or {}).items():
+        if not isinstance(x, (int, float, torch.SymInt, torch.SymFloat)) and not isinstance(x, Real):
+            _wrong(name, n, "a number", x)
+
+
+def sizes(name: str, argument: str, given: Any) -> list[Any]:
+    """One or several sizes as a list. Raises OP_ARGUMENT."""
+    items = list(given) if isinstance(given, (tuple, list)) else [given]
+    for x in items:
+        if not isinstance(x, (int, torch.SymInt)) and not isinstance(x, Integral):
+            _wrong(name, argument, "an integer or a sequence of them", given)
+    return items
 
 
 def explain(function: Callable[..., Any], *args: Any, **named: Any) -> str:

@@ -8,7 +8,16 @@ from typing import Any
 
 from graphene import _core
 from graphene.ops import _kernels
-from graphene.ops._define import Arg, Defined, Definition, check_devices, check_dtypes, check_tensors
+from graphene.ops._define import (
+    Arg,
+    Defined,
+    Definition,
+    autocasts,
+    cast,
+    check_devices,
+    check_dtypes,
+    check_tensors,
+)
 from graphene.ops._torch import Tensor, torch
 from graphene.ops._views import Dim, Extent, broadcast, divides, merge, output, own, recipe, same_shape, view
 
@@ -389,7 +398,7 @@ _matmul = Defined(
 )  # fmt: skip
 _matmul_out = Defined(
     Definition("matmul_out", SCHEMA.replace("=None", "") + ", Tensor(a!) out) -> ()", configure, results_out,
-               reference_out, cost, choices={"activation": ACTIVATIONS})
+               reference_out, cost, choices={"activation": ACTIVATIONS}, said="matmul")
 )  # fmt: skip
 _sums = Defined(
     Definition("matmul_sums", "(Tensor a, Tensor b, Tensor? bias=None) -> Tensor", configure_sums, results_of_sums,
@@ -413,11 +422,12 @@ def matmul(
     kernels of ours, fp32 and fp64 on PyTorch's. Transposed and strided views are read as they lie as long as rows or
     columns are contiguous; otherwise they are copied once. ``bias`` (N,). ``activation``: None, "relu", "gelu" (by
     erf), "gelu_tanh", "silu", "tanh", "sigmoid". ``residual``: of the result's shape. ``out``: where the result goes,
-    and what is returned; it must not share memory with an argument, and there is no gradient through it.
+    and what is returned: of the result's shape, dtype and device, its elements apart from each other and from the
+    arguments. There is no gradient through it, and no torch.vmap.
 
-    Under autocast fp32 arguments, and what comes with them, are converted as torch.matmul's are.
+    Under autocast arguments are converted as torch.matmul's are; with ``out`` they are not, as there.
 
-    Raises LaunchError: OP_DTYPE (nothing is promoted), OP_SHAPE, OP_DEVICE, OP_ARGUMENT, OP_OUT, LAUNCH_OVERLAP.
+    Raises LaunchError: OP_DTYPE (nothing is promoted), OP_SHAPE, OP_DEVICE, OP_ARGUMENT, OP_OUT.
     """
     if not _is_compiling():
         done = (
@@ -432,18 +442,26 @@ def _dispatched(a: Tensor, b: Tensor, bias: Any, activation: Any, residual: Any,
     """Through PyTorch's dispatcher."""
     check_tensors("matmul", {"a": a, "b": b, "bias": bias, "residual": residual, "out": out},
                   ("bias", "residual", "out"))  # fmt: skip
-    given = [t for t in (a, b, bias, residual) if t is not None]
-    autocast = a.device.type in ("cpu", "cuda") and torch.is_autocast_enabled(a.device.type)
-    if autocast and any(t.dtype == torch.float32 for t in given) and all(t.dtype in ALLOWED[:3] for t in given):
-        to = torch.get_autocast_dtype(a.device.type)
-        a, b, bias, residual = (None if t is None else t.to(to) for t in (a, b, bias, residual))
+    if activation is not None and not isinstance(activation, str):
+        _core.fail("OP_ARGUMENT", "matmul: argument 'activation' is not a string or None",
+                   [f"got:  {type(activation).__name__}"], "pass a string or None")  # fmt: skip
     if out is None:
+        if autocasts(a):
+            a, b, bias, residual = cast(torch.get_autocast_dtype(a.device.type), a, b, bias, residual)
         results(a, b, bias, activation, residual)
         return _matmul(a, b, bias, activation, residual)
     results_out(a, b, bias, activation, residual, out)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (a, b, bias, residual, out)):
         _core.fail("OP_OUT", "matmul: there is no gradient through out=", [],
                    "leave out= out, or call it under torch.no_grad()")  # fmt: skip
+    if not torch.compiler.is_compiling():
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            _core.fail("OP_OUT", "matmul: there is no out= under torch.vmap and torch.func", [],
+                       "leave out= out")  # fmt: skip
+        if out.is_neg():
+            _core.fail("OP_OUT", "matmul: argument 'out' is a view that PyTorch negates when it is read", [],
+                       "pass out.resolve_neg(), or leave out= out")  # fmt: skip
+        a, b, bias, residual = (None if t is None else t.resolve_neg() for t in (a, b, bias, residual))
     _matmul_out(a, b, bias, activation, residual, out)
     return out
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from graphene import _core
 from graphene.ops import _kernels
-from graphene.ops._define import Arg, Defined, Definition, check_tensors
+from graphene.ops._define import Arg, Defined, Definition, autocasts, cast, check_scalars, check_tensors, sizes
 from graphene.ops._norm_gradients import check, formula, layer_gradients, rms_gradients
 from graphene.ops._torch import Tensor, torch
 from graphene.ops._views import divides, lies_in_rows, output, own, view
@@ -34,7 +34,7 @@ class Norm:
                 f"add_{self.public}" if add else self.public, schema.replace("float? eps=None", "float eps=1e-6"),
                 lambda *a: self.configure(*self.named(a)), lambda *a: self.results(*self.named(a)),
                 lambda *a: self.reference(*self.named(a)), lambda x, *_: int(x.numel()), self.save, self.backward,
-                exact={"input": 1},
+                exact={"input": 1}, said=self.public,
             )
         )  # fmt: skip
 
@@ -142,7 +142,10 @@ class Norm:
         input, shape, weight, bias, eps, residual = args
         check_tensors(self.public, {"input": input, "weight": weight, "bias": bias, "residual": residual},
                       ("weight", "bias") if self.add else ("weight", "bias", "residual"))  # fmt: skip
-        shape = [shape] if isinstance(shape, int) else list(shape)
+        shape = sizes(self.public, "normalized_shape", shape)
+        check_scalars(self.public, numbers={"eps": eps})
+        if autocasts(input):
+            input, weight, bias, residual = cast(torch.float32, input, weight, bias, residual)
         self.results(input, shape, weight, bias, eps, residual)
         return self.defined(*self.ordered(input, shape, weight, bias, eps, residual))
 
@@ -168,8 +171,9 @@ def layer_norm(
 
     torch.nn.functional.layer_norm's arguments; mean and variance over the last ``len(normalized_shape)`` dimensions.
     ``weight``, ``bias``: of normalized_shape. ``residual``: of input's shape. ``return_sum``: returns (result, x), x
-    rounded to the dtype; without a residual x is the input. All tensors of one dtype: fp16, bf16 (fp32, fp64 on
-    PyTorch's operators where no kernel takes them). Rows that do not lie one after the other are copied once.
+    rounded to the dtype; without a residual x is the input. All tensors of one dtype: fp16, bf16, fp32 (fp64 on
+    PyTorch's operators). Rows that do not lie one after the other are copied once. Under autocast all are converted to
+    fp32, as torch.nn.functional's are.
 
     Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """
@@ -219,16 +223,13 @@ def rms_norm(
     return _add_rms(input, normalized_shape, weight, None, eps, residual)
 
 
-def _shape(shape: int | Sequence[int]) -> list[int]:
-    return [shape] if isinstance(shape, int) else list(shape)
-
-
 def _explained_layer(
     input: Tensor, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *,
     residual: Any = None, return_sum: bool = False,
 ) -> tuple[Defined, tuple[Any, ...]]:  # fmt: skip
     norm = _add_layer if return_sum and residual is not None else _layer
-    return norm.defined, norm.ordered(input, _shape(normalized_shape), weight, bias, eps, residual)
+    shape = sizes("layer_norm", "normalized_shape", normalized_shape)
+    return norm.defined, norm.ordered(input, shape, weight, bias, eps, residual)
 
 
 def _explained_rms(
@@ -236,8 +237,8 @@ def _explained_rms(
     return_sum: bool = False,
 ) -> tuple[Defined, tuple[Any, ...]]:  # fmt: skip
     norm = _add_rms if return_sum and residual is not None else _rms
-    eps = 2.0**-23 if eps is None else eps
-    return norm.defined, norm.ordered(input, _shape(normalized_shape), weight, None, eps, residual)
+    shape = sizes("rms_norm", "normalized_shape", normalized_shape)
+    return norm.defined, norm.ordered(input, shape, weight, None, 2.0**-23 if eps is None else eps, residual)
 
 
 layer_norm.explained = _explained_layer  # type: ignore[attr-defined]

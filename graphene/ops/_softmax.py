@@ -8,7 +8,7 @@ from typing import Any
 
 from graphene import _core
 from graphene.ops import _kernels
-from graphene.ops._define import Arg, Defined, Definition, check_dtypes, check_tensors
+from graphene.ops._define import Arg, Defined, Definition, autocasts, check_dtypes, check_scalars, check_tensors
 from graphene.ops._torch import NUMBERS, Tensor, torch
 from graphene.ops._views import divides, merge, output, own, view
 
@@ -105,6 +105,9 @@ def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
         if y is not NotImplemented:
             return y
     check_tensors("softmax", {"input": input})
+    check_scalars("softmax", integers={"dim": dim})
+    if dtype is None and autocasts(input) and input.dtype in FLOATS[:3]:
+        dtype = torch.float32
     results(input, dim, dtype)
     return _softmax(input, dim, dtype)
 

@@ -50,6 +50,7 @@ def _hand_over() -> None:
             "function_mode_at": c._get_function_stack_at,
             "device_mode": DeviceContext,
             "tracing_state": c._get_tracing_state,
+            "autocast": torch.is_autocast_enabled,
             "requires_grad": torch._C.TensorBase.__dict__.get("requires_grad"),
             "forward_ad": forward_ad.__dict__,
             "empty_strided": torch.empty_strided,

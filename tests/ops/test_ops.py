@@ -128,10 +128,44 @@ def test_matmul_out() -> None:
     for out in (torch.empty(20, 24).half(), r(20, 48)[:, 8:32], r(24, 20).T):
         assert ops.matmul(a, b, out=out) is out
         close(out, want(a, b))
-    square = r(24, 24)
-    with pytest.raises(gr.LaunchError) as e:
-        ops.matmul(square, square, out=square)
-    assert e.value.code == "LAUNCH_OVERLAP"
+    nothing = r(4, 3)
+    assert ops.matmul(r(4, 0), r(0, 3), r(3) * 0 + 2, out=nothing) is nothing
+    assert (nothing == 2).all()
+
+
+@pytest.mark.parametrize("n", [8, 80])  # on the simulator, and by PyTorch's operators
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_out_lies_apart_from_itself_and_from_arguments(n: int, dtype: Any) -> None:
+    """By one rule wherever it runs: blocks run in any order, and read while others write."""
+    both = r(n, 3 * n, dtype=dtype)
+    a, b, beside = both[:, :n], r(n, n, dtype=dtype), both[:, n : 2 * n]
+    before, flat = a.clone(), r(2 * n * n, dtype=dtype)
+    assert ops.matmul(a, b, out=beside) is beside  # interleaved, not shared
+    torch.testing.assert_close(beside.double(), want(before, b), rtol=2e-3, atol=2e-2)
+    cases = {
+        "a": (a, b, None, a), "b": (a, b, None, b), "residual": (a, b, b, b), "bias": (a, b, None, a),
+        "part": (a, b, None, both[:, n - 1 : 2 * n - 1]),
+    }  # fmt: skip
+    for name, (x, y, residual, out) in cases.items():
+        if name == "residual":
+            x, y = r(n, n, dtype=dtype), r(n, n, dtype=dtype)
+        bias = a[0] if name == "bias" else None
+        kept = out.clone()
+        with pytest.raises(gr.LaunchError) as e:
+            ops.matmul(x, y, bias, residual=residual, out=out)
+        assert e.value.code == "OP_OUT"
+        other = "a" if name in ("part", "bias") else name
+        assert f"matmul: arguments 'out' and '{other}' share memory   [OP_OUT]\n  out: [{n},{n}:" in str(e.value)
+        assert torch.equal(out, kept)
+    row, strides = r(1, n, dtype=dtype), ((n - 1, 1), (1, 1), (0, 1))
+    for out in (row.expand(n, n), row.mT.expand(n, n), *(flat.as_strided((n, n), s) for s in strides)):
+        with pytest.raises(gr.LaunchError) as e:
+            ops.matmul(a, b, out=out)
+        assert str(e.value) == (
+            f"matmul: argument 'out' has several elements at one address   [OP_OUT]\n"
+            f"  out: [{n},{n}:{out.stride(0)},{out.stride(1)}]\n"
+            "  fix: pass a tensor whose elements lie apart, or leave out= out"
+        )
 
 
 def test_without_elements() -> None:
@@ -175,6 +209,39 @@ def test_norms_of_views() -> None:
     torch.testing.assert_close(got, F.layer_norm(two, (4, 16), w2, w2), rtol=2e-3, atol=2e-3)
     assert ops.softmax(x, -1, torch.float32).dtype == torch.float32
     torch.testing.assert_close(ops.softmax(torch.arange(6), 0, torch.float32), torch.softmax(torch.arange(6.0), 0))
+
+
+# Autocast
+
+
+@pytest.mark.parametrize("to", [torch.bfloat16, torch.float16])
+def test_autocast_converts_as_for_pytorchs_functions(to: Any) -> None:
+    h, f, d = torch.float16, torch.float32, torch.float64
+    a, b, x, w = r(8, 16), r(16, 24, dtype=f), r(8, 16, dtype=to), r(16, dtype=f)
+    with torch.autocast("cpu", dtype=to):
+        for p, q in ((a, a.T), (a.float(), b), (a, b), (a.bfloat16(), b)):
+            got = ops.matmul(p, q, activation="relu")
+            assert got.dtype == torch.matmul(p, q).dtype == to
+            close(got, want(p.to(to), q.to(to), activation="relu"))
+        assert ops.matmul(a, b, r(24, dtype=f), residual=r(8, 24, dtype=h)).dtype == to
+        assert ops.matmul(a.to(d), b.to(d)).dtype == d  # fp64 is left alone
+        with pytest.raises(gr.LaunchError):
+            ops.matmul(a.to(d), b)
+        out = torch.empty(8, 24)
+        assert ops.matmul(a.float(), b, out=out) is out  # and so is everything where there is an out
+        assert torch.equal(out, a.float() @ b)
+        # What PyTorch does on a GPU, in fp32; on a CPU it leaves these as they are.
+        y, s = ops.layer_norm(x, 16, w, w, residual=x, return_sum=True)
+        assert (y.dtype, s.dtype, ops.rms_norm(x, 16, w).dtype, ops.softmax(x, 0).dtype) == (f, f, f, f)
+        torch.testing.assert_close(y, F.layer_norm(2 * x.float(), (16,), w, w), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(ops.softmax(x, -1), torch.softmax(x.float(), -1), rtol=1e-4, atol=1e-5)
+        assert ops.softmax(x, -1, h).dtype == h
+        assert ops.softmax(x.double(), -1).dtype == d
+        leaf = x.clone().requires_grad_()
+        ops.layer_norm(ops.matmul(leaf, b), 24).sum().backward()
+        assert leaf.grad.dtype == to
+    with pytest.raises(gr.LaunchError):
+        ops.layer_norm(x, 16, w, w)
 
 
 # What it says
@@ -227,6 +294,43 @@ ERRORS = [
      "  got:  [8,23] torch.float16\n  fix: pass a tensor of that shape and dtype, or leave out= out"),
     (lambda: ops.matmul(r(8, 16, grad=True), r(16, 24), out=r(8, 24)), "OP_OUT",
      "matmul: there is no gradient through out=   [OP_OUT]\n  fix: leave out= out, or call it under torch.no_grad()"),
+    (lambda: ops.matmul(r(8, 16), r(16, 24), out=torch.empty(8, 24)), "OP_OUT", "  got:  [8,24] torch.float32\n"),
+    (lambda: ops.matmul(r(8, 16), r(16, 24), out=r(8, 24).to("meta")), "OP_DEVICE",
+     "matmul: argument 'out' is on another device"),
+    (lambda: ops.matmul(r(8, 16), r(16, 24), out=torch.view_as_complex(r(8, 24, 2)).conj().imag), "OP_OUT",
+     "matmul: argument 'out' is a view that PyTorch negates when it is read   [OP_OUT]\n"
+     "  fix: pass out.resolve_neg(), or leave out= out"),
+    (lambda: torch.vmap(lambda x: ops.matmul(x, x, out=torch.empty(8, 8)))(r(2, 8, 8, dtype=torch.float32)), "OP_OUT",
+     "matmul: there is no out= under torch.vmap and torch.func   [OP_OUT]\n  fix: leave out= out"),
+    (lambda: ops.matmul(r(8, 16), r(16, 24), activation=torch.relu), "OP_ARGUMENT",
+     "matmul: argument 'activation' is not a string or None   [OP_ARGUMENT]\n  got:  builtin_function_or_method\n"
+     "  fix: pass a string or None"),
+    (lambda: ops.matmul(r(8, 16).to_sparse(), r(16, 24)), "OP_ARGUMENT",
+     "matmul: argument 'a' is no dense tensor   [OP_ARGUMENT]\n  got:  torch.sparse_coo\n"
+     "  fix: pass a dense one; to_dense() and to_padded_tensor() make one"),
+    (lambda: ops.matmul(r(8, 16), r(16, 24), r(24).to_sparse()), "OP_ARGUMENT",
+     "matmul: argument 'bias' is no dense tensor"),
+    (lambda: ops.softmax(r(8, 16, dtype=torch.float32).to_mkldnn(), 0), "OP_ARGUMENT", "  got:  torch._mkldnn\n"),
+    (lambda: ops.layer_norm(torch.nested.nested_tensor([r(8, 16), r(9, 16)]), 16), "OP_ARGUMENT",
+     "layer_norm: argument 'input' is no dense tensor   [OP_ARGUMENT]\n  got:  a nested tensor\n"),
+    (lambda: ops.softmax(torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8), 0), "OP_DTYPE", "torch.qint8"),
+    (lambda: ops.matmul(torch.ones(8, 8, dtype=torch.int8), torch.ones(8, 8, dtype=torch.int8)), "OP_DTYPE",
+     "  want: torch.float16, torch.bfloat16, torch.float32, torch.float64\n  got:  torch.int8\n"),
+    (lambda: ops.layer_norm(r(8, 16), 16.0), "OP_ARGUMENT",
+     "layer_norm: argument 'normalized_shape' is not an integer or a sequence of them   [OP_ARGUMENT]\n  got:  float\n"
+     "  fix: pass an integer or a sequence of them"),
+    (lambda: ops.rms_norm(r(8, 16), None), "OP_ARGUMENT", "rms_norm: argument 'normalized_shape' is not an integer"),
+    (lambda: ops.rms_norm(r(8, 16), (8, "16")), "OP_ARGUMENT", "rms_norm: argument 'normalized_shape' is not an int"),
+    (lambda: ops.layer_norm(r(8, 16), ()), "OP_SHAPE", "  normalized_shape: []\n"),
+    (lambda: ops.layer_norm(r(8, 16), -16), "OP_SHAPE", "  normalized_shape: [-16]\n"),
+    (lambda: ops.layer_norm(r(8, 16), 16, eps=None), "OP_ARGUMENT",
+     "layer_norm: argument 'eps' is not a number   [OP_ARGUMENT]\n  got:  NoneType\n  fix: pass a number"),
+    (lambda: ops.rms_norm(r(8, 16), 16, eps="1"), "OP_ARGUMENT", "rms_norm: argument 'eps' is not a number"),
+    (lambda: ops.softmax(r(8, 16), None), "OP_ARGUMENT",
+     "softmax: argument 'dim' is not an integer   [OP_ARGUMENT]\n  got:  NoneType\n  fix: pass an integer"),
+    (lambda: ops.softmax(r(8, 16), 1.0), "OP_ARGUMENT", "softmax: argument 'dim' is not an integer"),
+    (lambda: ops.softmax(r(8, 16), 0, "float32"), "OP_DTYPE", "softmax: argument 'dtype' is no floating-point type"),
+    (lambda: ops.layer_norm([1.0], 1), "OP_ARGUMENT", "layer_norm: argument 'input' is not a torch.Tensor"),
     (lambda: ops.layer_norm(r(8, 16), (15,)), "OP_SHAPE",
      "layer_norm: the last extents of 'input' are not normalized_shape   [OP_SHAPE]\n  normalized_shape: [15]\n"
      "  input: [8,16]\n  fix: pass input.shape[-1:], or of as many dimensions as are normalised together"),
@@ -490,6 +594,13 @@ def test_what_must_see_operators_is_noticed() -> None:
             assert state() == (True, True)
     with forward_ad.dual_level():
         assert state() == (True, True)
+    with torch.autocast("cpu"):
+        assert state() == (False, True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # there is no GPU here
+        torch.set_autocast_enabled("cuda", True)
+        assert state() == (True, True)
+        torch.set_autocast_enabled("cuda", False)
     seen: list[tuple[bool, bool]] = []
 
     def traced(x: Any) -> Any:

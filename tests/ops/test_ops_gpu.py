@@ -105,9 +105,17 @@ def test_matmul_out() -> None:
     for out in (torch.empty(64, 40, device="cuda", dtype=torch.half), r(64, 80)[:, 3:43], r(40, 64).T):
         assert ops.matmul(a, b, out=out) is out
         close(out, want(a, b), 128)
-    with pytest.raises(gr.LaunchError) as e:
-        ops.matmul(a, b[:, :40], out=a[:, :40])
-    assert e.value.code == "LAUNCH_OVERLAP"
+    for bad in (a[:, :40], r(1, 40).expand(64, 40), r(64 * 40).as_strided((64, 40), (39, 1))):
+        for dtype in (torch.float16, torch.float32):
+            x = a if bad.data_ptr() == a.data_ptr() and dtype == a.dtype else a.to(dtype)
+            y = x[:, :40] if bad.shape[1] == 40 and bad.data_ptr() == a.data_ptr() else bad.to(dtype)
+            if y.data_ptr() != bad.data_ptr() and dtype == torch.float32:
+                y = torch.empty(64 * 40, device="cuda").as_strided((64, 40), bad.stride())
+                if bad.data_ptr() == a.data_ptr():
+                    y = x[:, :40]
+            with pytest.raises(gr.LaunchError) as e:
+                ops.matmul(x, b.to(dtype), out=y)
+            assert e.value.code == "OP_OUT"
     other = r(64, 40)
     ops.matmul(a, b, out=other)
     shared = r(64 * 128 + 64 * 40)

@@ -23,7 +23,7 @@ class Dtype:
 
 
 HALF, SINGLE = Dtype(), Dtype()
-modes = SimpleNamespace(grad=False, dispatch=0, function=0, tracing=None, device=0)
+modes = SimpleNamespace(grad=False, dispatch=0, function=0, tracing=None, autocast=False, device=0)
 forward_ad: dict[str, Any] = {"_current_level": -1}
 made: list[Any] = []
 
@@ -42,7 +42,8 @@ def empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Dtype, device
 @pytest.fixture(autouse=True)
 def torch_names() -> None:
     made.clear()
-    for name, value in {"grad": False, "dispatch": 0, "function": 0, "tracing": None, "device": 0}.items():
+    start = {"grad": False, "dispatch": 0, "function": 0, "tracing": None, "autocast": False, "device": 0}
+    for name, value in start.items():
         setattr(modes, name, value)
     forward_ad["_current_level"] = -1
     _core.set_torch(
@@ -50,7 +51,7 @@ def torch_names() -> None:
             "tensor": stub_cuda.Tensor, "parameter": Parameter, "grad_enabled": lambda: modes.grad,
             "dispatch_modes": lambda: modes.dispatch, "function_modes": lambda: modes.function,
             "function_mode_at": None, "device_mode": None,
-            "tracing_state": lambda: modes.tracing, "requires_grad": None,
+            "tracing_state": lambda: modes.tracing, "autocast": lambda: modes.autocast, "requires_grad": None,
             "forward_ad": forward_ad, "empty_strided": lambda shape, strides, dtype, device: empty(
                 shape, strides, dtype, device), "empty_strided_cuda": empty, "dtypes": {HALF: 5, SINGLE: 6},
             "ask_python": True,
@@ -187,7 +188,7 @@ def test_what_the_dispatcher_must_see(scaled: Scaled) -> None:
         return done
 
     assert ours()
-    for name, value in {"dispatch": 1, "function": 2, "tracing": "state"}.items():
+    for name, value in {"dispatch": 1, "function": 2, "tracing": "state", "autocast": True}.items():
         was = getattr(modes, name)
         setattr(modes, name, value)
         assert not ours(), name
@@ -271,7 +272,7 @@ def test_a_written_argument_may_not_share_memory(make: Any) -> None:
     kernel = Kernel(make(kernel="into", X=make.tensor("fp16", "64", "1"), Y=make.tensor("fp16", "64", "1", "write")))
     whole = [(0, ((((0, 0),), (0,)),)), (1, ((((1, 0),), (0,)),))]
     op = _core.Operator(
-        "into", [("x", "Tensor", [], 0), ("out", "Tensor", [], 0)], 0,
+        "into", [("x", "Tensor", [], 0), ("out", "Tensor(a!)", [], 0)], 0,
         lambda x, out: _core.Recipe([], 0, [(kernel, whole)]),
     )  # fmt: skip
     op(tensor("fp16", 64), tensor("fp16", 64, at=0x20000))
@@ -279,8 +280,32 @@ def test_a_written_argument_may_not_share_memory(make: Any) -> None:
     for at in (0x10000, 0x10000 + 64):
         with pytest.raises(gr.LaunchError) as e:
             op(tensor("fp16", 64), tensor("fp16", 64, at=at))
-        assert e.value.code == "LAUNCH_OVERLAP"
+        assert str(e.value) == (
+            "into: arguments 'out' and 'x' share memory   [OP_OUT]\n  out: [64:1]\n  x: [64:1]\n"
+            "  fix: pass another tensor: arguments are read while the result is written"
+        )
     assert stub_cuda.take_launches() == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "apart"),
+    [((4, 64), (0, 1), False), ((4, 64), (63, 1), False), ((4, 64), (64, 1), True), ((1, 64), (0, 1), True),
+     ((64, 4), (1, 64), True), ((2, 2, 64), (64, 64, 1), False), ((2, 2, 64), (128, 64, 1), True),
+     ((0, 4), (0, 0), True), ((2, 64), (1, 2), True), ((2, 64), (1, 1), False)],
+)  # fmt: skip
+def test_elements_of_a_written_argument_lie_apart(shape: Any, strides: Any, apart: bool) -> None:
+    op = _core.Operator("into", [("out", "Tensor(a!)", [], 0)], 0, lambda out: _core.Recipe([], 0, []))
+    for _ in range(2):
+        if apart:
+            op(tensor("fp16", *shape, strides=strides))
+            continue
+        with pytest.raises(gr.LaunchError) as e:
+            op(tensor("fp16", *shape, strides=strides))
+        text = [",".join(map(str, x)) for x in (shape, strides)]
+        assert str(e.value) == (
+            f"into: argument 'out' has several elements at one address   [OP_OUT]\n  out: [{text[0]}:{text[1]}]\n"
+            "  fix: pass a tensor whose elements lie apart, or leave out= out"
+        )
 
 
 def test_driver_errors(scaled: Scaled) -> None:
