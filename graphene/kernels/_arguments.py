@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from graphene import _core
 
-__all__ = ["choice", "function", "number", "size"]
+__all__ = ["choice", "flags", "function", "number", "size", "sizes"]
 
 
 def size(kernel: str, name: str, value: object, multiple_of: int = 1, least: int = 1, most: int | None = None) -> int:
     """The integer itself. Raises VerifyError KERNEL_ARGUMENT unless it is one, within the limits."""
-    least = max(least, multiple_of)
+    least = max(least, multiple_of) if multiple_of > 1 else least
     want = f"an integer from {least} to {most}" if most is not None else f"an integer, {least} or more"
     if multiple_of > 1:
         want += f", a multiple of {multiple_of}"
@@ -31,15 +32,41 @@ def number(kernel: str, name: str, value: object) -> float:
     return value
 
 
-def function(kernel: str, name: str, value: Any) -> None:
-    """Raises VerifyError KERNEL_ARGUMENT unless it can be called."""
+def function(kernel: str, name: str, value: Any, given: list[str] | None = None) -> None:
+    """Raises VerifyError KERNEL_ARGUMENT unless it can be called, with what is `given`."""
     if not callable(value):
         want = "want: a function of the accumulators and the bias, such as lambda x, b: gr.max(x + b, 0)"
         _core.fail("KERNEL_ARGUMENT", f"{kernel}: {name} cannot be called", [want, f"got: {value!r}"])
+    try:
+        if given is not None:
+            inspect.signature(value).bind(*given)
+    except TypeError as e:
+        details = [f"given: {', '.join(given or [])}", f"but: {e}"]
+        _core.fail(
+            "KERNEL_ARGUMENT", f"{kernel}: the {name} takes other arguments", details, "pass a function of these"
+        )
+    except ValueError:  # it does not say what it takes
+        pass
 
 
-def choice(kernel: str, name: str, value: str, known: tuple[str, ...]) -> None:
+def sizes(kernel: str, name: str, value: Any, count: int, least: int = 1, most: int | None = None) -> None:
+    """Raises VerifyError KERNEL_ARGUMENT unless these are so many integers within the limits."""
+    if not isinstance(value, (tuple, list)) or len(value) != count:
+        _core.fail("KERNEL_ARGUMENT", f"{kernel}: {name} does not fit", [f"want: {count} integers", f"got: {value!r}"])
+    for i, x in enumerate(value):
+        size(kernel, f"{name}[{i}]", x, least=least, most=most)
+
+
+def flags(kernel: str, name: str, value: Any, count: int) -> None:
+    """Raises VerifyError KERNEL_ARGUMENT unless these are so many booleans."""
+    if not isinstance(value, (tuple, list)) or len(value) != count or any(not isinstance(x, bool) for x in value):
+        want = f"want: {count} booleans" if count > 1 else "want: True or False"
+        got = value[0] if count == 1 else value
+        _core.fail("KERNEL_ARGUMENT", f"{kernel}: {name} does not fit", [want, f"got: {got!r}"])
+
+
+def choice(kernel: str, name: str, value: object, known: tuple[str, ...] | tuple[int, ...]) -> None:
     """Raises VerifyError KERNEL_ARGUMENT unless it is one of the known values."""
-    if value not in known:
-        want = "want: one of " + ", ".join(f'"{k}"' for k in known)
+    if value not in known or type(value) is not type(known[0]):
+        want = "want: one of " + ", ".join(f'"{k}"' if isinstance(k, str) else str(k) for k in known)
         _core.fail("KERNEL_ARGUMENT", f"{kernel}: {name} does not fit", [want, f"got: {value!r}"])

@@ -13,9 +13,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import graphene as gr
-from graphene.kernels._arguments import choice, size
-from graphene.kernels.epilogues import linear
+from graphene import _core
+from graphene.kernels._arguments import choice, flags, size, sizes
+from graphene.kernels.epilogues import ACTIVATIONS, linear
+from graphene.kernels.gemm_frame import RESULTS, TERMS, check_align, check_scales
 from graphene.kernels.gemm_helpers import gemm_pad, gemm_reduce
+from graphene.kernels.gemm_sm70 import gemm_sm70
 from graphene.kernels.gemm_sm80 import gemm_sm80
 
 if TYPE_CHECKING:
@@ -26,14 +29,32 @@ __all__ = ["GemmConfig", "Launch", "gemm_launches", "gemm_workspaces", "run_gemm
 TYPES = {"fp16": gr.fp16, "bf16": gr.bf16, "fp32": gr.fp32, "i8": gr.i8, "i32": gr.i32}
 
 
+def check_product(name: str, dtype: object, out: object, order: object, align: object, activation: object) -> None:
+    """Raises VerifyError KERNEL_ARGUMENT unless there are products of that kind."""
+    choice(name, "dtype", dtype, tuple(RESULTS))
+    types = RESULTS[str(dtype)]
+    if out is not None:
+        choice(name, f"out of dtype {dtype}", out, types)
+    choice(name, "order", order, ("TN", "NN", "NT", "TT"))
+    result = str(out or (types[0] if dtype == "i8" else dtype))
+    check_align(name, align, (TYPES[str(dtype)].bits, TYPES[str(dtype)].bits, TYPES[result].bits))
+    if not callable(activation) and (not isinstance(activation, str | None) or activation not in ACTIVATIONS):
+        known = ", ".join(repr(k) for k in ACTIVATIONS)
+        _core.fail("KERNEL_ARGUMENT", f"{name}: activation does not fit",
+                   [f"want: one of {known} or a function of registers", f"got: {activation!r}"])  # fmt: skip
+    if result == "i32" and isinstance(activation, str) and activation != "relu":
+        _core.fail("KERNEL_ARGUMENT", f"{name}: {activation} is no function of integers", ["got: out i32"],
+                   "store another type")  # fmt: skip
+
+
 @dataclass(frozen=True)
 class GemmConfig:
     """C = act(alpha * A @ B + beta * C + bias) + residual: A (M,K), B (K,N), bias (N,), residual and C (M,N).
 
     The fields are gemm_sm80's arguments, with types by name. ``pad``: A, B are copied to lines of multiples of 16 bytes
     first (`align` says what they are before). ``split_k``: k is summed in so many parts, which are added up afterwards.
-    ``activation``: one of epilogues.ACTIVATIONS or a function of registers. ``out``: fp16, bf16 or fp32, and of i8 also
-    i32, its own, whose sums are in one part. Raises VerifyError KERNEL_ARGUMENT.
+    ``activation``: one of epilogues.ACTIVATIONS or a function of registers. ``kernel``: gemm_sm80 or gemm_sm70; the
+    latter has two stages and is for fp16. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     tile: tuple[int, int, int] = (128, 128, 64)
@@ -52,11 +73,22 @@ class GemmConfig:
     beta: bool = False
     activation: str | Callable[[Any], Any] | None = None
     split_k: int = 1
+    kernel: str = "gemm_sm80"
 
     def __post_init__(self) -> None:
-        integers = self.dtype == "i8"
-        choice("GemmConfig", "out", self.out_dtype, ("fp16", "bf16", "fp32", *(["i32"] if integers else [])))
-        size("GemmConfig", "split_k", self.split_k, most=1 if integers else 16)  # parts are added up in fp32
+        n = "GemmConfig"
+        check_product(n, self.dtype, self.out, self.order, self.align, self.activation)
+        check_scales(n, self.out_dtype, self.alpha or self.beta)
+        sizes(n, "tile", self.tile, 3)
+        sizes(n, "warps", self.warps, 2)
+        flags(n, "pad", self.pad, 2)
+        for name in ("batched", *TERMS):
+            flags(n, name, (getattr(self, name),), 1)
+        for name in ("stages", "group", "split_k"):
+            size(n, name, getattr(self, name))
+        choice(n, "kernel", self.kernel, ("gemm_sm80", "gemm_sm70"))
+        if self.kernel == "gemm_sm70":
+            choice(n, "dtype of gemm_sm70", self.dtype, ("fp16",))
 
     @property
     def out_dtype(self) -> str:
@@ -68,6 +100,11 @@ class GemmConfig:
         """Whether anything happens to the sums but rounding."""
         return self.activation is not None or any((self.bias, self.residual, self.alpha, self.beta))
 
+    @property
+    def sums(self) -> str:
+        """The type of the accumulators and of the workspace of their parts."""
+        return "i32" if self.dtype == "i8" else "fp32"
+
 
 class Launch(NamedTuple):
     """A kernel and the names of its arguments in order: of the product's, or of workspaces; ".T": its last two modes
@@ -78,20 +115,16 @@ class Launch(NamedTuple):
     arguments: tuple[str, ...]
 
 
-TERMS = ("bias", "residual", "alpha", "beta")
-
-
 @functools.cache
 def _product(c: GemmConfig) -> gr.Kernel:
-    plain = c.split_k > 1 or (c.out_dtype == "i32" and not c.computes)
-    return gemm_sm80(
+    plain = c.split_k > 1 or (c.out_dtype == c.sums and not c.computes)
+    builder = functools.partial(gemm_sm80, STAGES=c.stages, dtype=TYPES[c.dtype])
+    return (builder if c.kernel == "gemm_sm80" else gemm_sm70)(
         *c.tile,
-        c.stages,
-        None if plain else linear(c.activation, c.bias, c.residual),
+        epilogue=None if plain else linear(c.activation, c.bias, c.residual),
         warps=c.warps,
         group=c.group,
         order=c.order,
-        dtype=TYPES[c.dtype],
         out=TYPES[c.out_dtype],
         align=c.align,
         padded=c.pad,
@@ -114,6 +147,7 @@ def _pad(names: str, dtype: str, batched: bool) -> gr.Kernel:
 def _reduce(c: GemmConfig) -> gr.Kernel:
     return gemm_reduce(
         linear(c.activation, c.bias, c.residual),
+        sums=TYPES[c.sums],
         out=TYPES[c.out_dtype],
         align=c.align[2],
         batched=c.batched,
@@ -143,9 +177,10 @@ def gemm_launches(config: GemmConfig) -> list[Launch]:
         return [*launches, Launch(_product(product), (*operands, *terms))]
     none, size = dict.fromkeys(TERMS, False), TYPES[c.out_dtype].bits // 8
     align_w = 8 if c.align[2] > size else 4  # N is even, or it may be odd
-    product = replace(c, align=(align_a, align_b, align_w), out="fp32", activation=None, split_k=2, **none)  # type: ignore[arg-type]
+    product = replace(c, align=(align_a, align_b, align_w), out=c.sums, activation=None, split_k=2, **none)  # type: ignore[arg-type]
     has = {n: getattr(c, n) for n in TERMS}
-    rest = GemmConfig(out=c.out_dtype, align=(16, 16, c.align[2]), batched=c.batched, activation=c.activation, **has)
+    rest = GemmConfig(dtype="i8" if c.dtype == "i8" else "fp16", out=c.out_dtype, align=(16, 16, c.align[2]),
+                      batched=c.batched, activation=c.activation, **has)  # fmt: skip
     return [*launches, Launch(_product(product), (*operands, "W.C")), Launch(_reduce(rest), ("W", *terms))]
 
 
@@ -159,7 +194,7 @@ def gemm_workspaces(config: GemmConfig, M: int, N: int, K: int, batch: int = 1) 
             lines, length = (rows, K) if along_k else (K, rows)
             out[n + "_padded"] = ((*front, lines, -(-length // vector) * vector), c.dtype)
     if c.split_k > 1:
-        out["W"] = ((c.split_k, *front, M, -(-N // 4) * 4), "fp32")
+        out["W"] = ((c.split_k, *front, M, -(-N // 4) * 4), c.sums)
     return out
 
 
@@ -200,8 +235,9 @@ def _empty_like(a: Any) -> Callable[[tuple[int, ...], str], Any]:
     if hasattr(a, "new_empty"):
         import torch  # type: ignore[import-not-found, unused-ignore]
 
-        types = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "i8": torch.int8}
+        types = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "i8": torch.int8,
+                 "i32": torch.int32}  # fmt: skip
         return lambda shape, dtype: a.new_empty(shape, dtype=types[dtype])
     import numpy as np
 
-    return lambda shape, dtype: np.empty(shape, np.float32 if dtype == "fp32" else a.dtype)
+    return lambda shape, dtype: np.empty(shape, {"fp32": np.float32, "i32": np.int32}.get(dtype, a.dtype))

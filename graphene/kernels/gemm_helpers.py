@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
-from graphene.kernels._arguments import choice
+from graphene.kernels._arguments import choice, function
+from graphene.kernels.gemm_frame import RESULTS, check_scales
 from graphene.kernels.gemm_operand import access, matrix
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def gemm_pad(names: str = "AB", dtype: DType = gr.fp16, batched: bool = False) -
 def gemm_reduce(
     epilogue: Callable[..., Any] = lambda x: x,
     *,
+    sums: DType = gr.fp32,
     out: DType = gr.fp16,
     align: int = 16,
     batched: bool = False,
@@ -68,17 +70,25 @@ def gemm_reduce(
 ) -> gr.Kernel:
     """What gemm_sm80 with `split_k` left: C = epilogue(alpha * sum of W[s] + beta * C, bias, residual), rounded once.
 
-    W (S,M,columns) fp32, of which C takes the first N columns; its lines begin at multiples of 16 bytes. The parts are
-    added in order: the result does not depend on when they were computed. The other arguments, their order, `align`
-    and the rest are gemm_sm80's. A thread computes four neighbours.
+    W (S,M,columns), of type `sums`, fp32 or i32, of which C takes the first N columns; its lines begin at multiples of
+    16 bytes. The parts are added in order: the result does not depend on when they were computed. The other arguments,
+    their order, `align` and the rest are gemm_sm80's. A thread computes four neighbours. Raises VerifyError
+    KERNEL_ARGUMENT.
     """
+    choice("gemm_reduce", "sums", str(sums), ("fp32", "i32"))
+    choice("gemm_reduce", f"out, of sums {sums},", str(out), RESULTS["i8" if sums == gr.i32 else "fp16"])
+    choice("gemm_reduce", "align", align, tuple(w for w in (16, 8, 4, 2, 1) if 8 * w >= out.bits))
+    function(
+        "gemm_reduce", "epilogue", epilogue, ["x", *(n for n, on in (("bias", bias), ("residual", residual)) if on)]
+    )
+    check_scales("gemm_reduce", out, alpha or beta)
     width = 4
     batch, S, M, N = [gr.sym("batch")] if batched else [], gr.sym("S", min=1), gr.sym("M"), gr.sym("N")
     vector = min(align, width * out.bits // 8)
     multiple = max(vector * 8 // out.bits, 1)
     with gr.Kernel("gemm_reduce") as kernel:
         columns, N = gr.sym("columns", multiple_of=width), gr.sym("N", multiple_of=multiple)
-        W = matrix(gr.input, "W", (M, columns), [S, *batch], gr.fp32, 16)
+        W = matrix(gr.input, "W", (M, columns), [S, *batch], sums, 16)
         arguments = []
         if bias:
             arguments.append(gr.input("bias", gr.Layout(N), out, align_bytes=vector))
@@ -90,7 +100,7 @@ def gemm_reduce(
         blocks, threads = gr.blocks(down, across, batch[0] if batched else 1), gr.threads(32, 8)
         (by, bx, z), (tx, ty) = blocks.indices(), threads.indices()
         row, column = by * 8 + ty, bx * 32 + tx
-        acc, part = (gr.alloc(n, [width], gr.fp32, gr.RF) for n in ("acc", "part"))
+        acc, part = (gr.alloc(n, [width], sums, gr.RF) for n in ("acc", "part"))
 
         def mine(t: Any) -> Any:  # four neighbours of a matrix like C
             return (t[z, :, :] if batched else t).tile([1, width])[row, column][0, :]
@@ -105,7 +115,8 @@ def gemm_reduce(
             for s in gr.loop("s", S, unroll=4):
                 gr.move(part, mine(W[s, :, :, :] if batched else W[s, :, :]), atom=access("ld.global", 16))
                 acc[:] = acc + part
-            x = acc * factor if alpha else acc
+            x = gr.cast(acc, gr.fp32) if sums == gr.i32 != out else acc
+            x = x * factor if alpha else x
             if beta:
                 x = gr.fma(loaded("old", mine(C)), factor_c, x)
             terms = []

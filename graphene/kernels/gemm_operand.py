@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
+from graphene import _core
 
 if TYPE_CHECKING:
     from graphene.dtypes import DType
 
-__all__ = ["COPIES", "MATRIX_ATOMS", "Operand", "Staged", "access", "matrix"]
+__all__ = ["COPIES", "MATRIX_ATOMS", "Held", "Operand", "Staged", "access", "matrix"]
 
 # By the type in memory: the matrix instruction, and how many k it takes. fp32 is rounded to tf32 in registers.
 MATRIX_ATOMS = {
@@ -67,10 +69,14 @@ class Operand:
         """What the size of k, or of the rows, has to be a multiple of for this operand."""
         return self.vector if k == self.along_k and not self.padded else 1
 
-    def argument(self, rows: Any, ks: Any, batch: list[Any], transposed: bool) -> Any:
-        """Declares it: (rows, k), (k, rows) if transposed, behind the batch."""
+    def argument(self, rows: Any, ks: Any, batch: list[Any], transposed: bool, k_multiple: int) -> Any:
+        """Declares it: (rows, k), (k, rows) if transposed, behind the batch.
+
+        ``k_multiple``: what the other operand asks of k, which lines of a length of their own give it, too.
+        """
         if self.padded:
-            length = gr.sym(f"length_{self.name}", multiple_of=self.vector)
+            multiple = max(self.vector, k_multiple) if self.along_k else self.vector
+            length = gr.sym(f"length_{self.name}", multiple_of=multiple)
             rows, ks = (rows, length) if self.along_k else (length, ks)
         shape, contiguous = ((ks, rows), not self.along_k) if transposed else ((rows, ks), self.along_k)
         return matrix(gr.input, self.name, shape, batch, self.dtype, self.align_bytes, contiguous)
@@ -81,20 +87,26 @@ class Operand:
         layout = gr.Layout((rows, ks), (ks, 1) if self.along_k else (1, rows))
         swizzle = gr.swizzle(line, self.dtype)
         if self.dtype.bits == 32 and not self.along_k:  # a warp reads 8 rows at 4 k: by odd multiples of a power of two
-            swizzle = gr.Swizzle(2, 3, (line & -line).bit_length() - 4)
+            shift = (line & -line).bit_length() - 4
+            swizzle = gr.Swizzle(min(2, shift), 3, shift)
         return gr.alloc(f"s{self.name}", layout, self.dtype, gr.SH, stages=stages, swizzle=swizzle)
 
-    def held(self, rows: int, ks: int, threads: Any) -> Any:
-        """A tile [rows,ks] in registers, 16 bytes of a line side by side to a thread, threads along lines first."""
-        chunk = 128 // self.dtype.bits
-        line, along, across, other = (ks, rows, 1, rows) if self.along_k else (rows, 1, rows, ks)
-        per_line = min(line // chunk, threads.size)
-        lines = threads.size // per_line
-        thread = gr.Layout((per_line, lines), (chunk * along, across))
-        value = gr.Layout(
-            (chunk, line // (chunk * per_line), other // lines), (along, chunk * per_line * along, lines * across)
-        )
-        return gr.fragment(f"g{self.name}", [rows, ks], self.dtype, gr.tv(thread, value), on=threads)
+    def share_out(self, kernel: str, rows: int, ks: int, threads: int) -> tuple[int, int]:
+        """How threads share a tile [rows,ks] in registers: elements side by side, threads along a line.
+
+        Vectors are as long as they can be where each thread gets equally many, then neighbours stay on a line.
+        Raises VerifyError KERNEL_ARGUMENT where nothing of that kind covers the tile.
+        """
+        line, lines = (ks, rows) if self.along_k else (rows, ks)
+        vectors = [n for n in (16, 8, 4, 2, 1) if self.dtype.bits <= 8 * n]
+        for chunk in (8 * n // self.dtype.bits for n in vectors):
+            for per_line in range(gcd(line // chunk, threads), 0, -1) if line % chunk == 0 else ():
+                if (line // chunk) % per_line == 0 and threads % per_line == 0 and lines % (threads // per_line) == 0:
+                    return chunk, per_line
+        _core.fail("KERNEL_ARGUMENT", f"{kernel}: {threads} threads cannot share a tile of {self.name} equally",
+                   [f"tile: {lines} lines of {line} elements of {self.dtype}",
+                    f"want: vectors of {', '.join(map(str, vectors))} bytes, equally many for each thread"],
+                   "take a larger tile or fewer warps, powers of two")  # fmt: skip
 
     @property
     def asynchronous(self) -> bool:
@@ -110,6 +122,32 @@ class Operand:
         return gr.atom("ldmatrix.x4.trans") if bits == 16 else access("ld.shared", bits // 8)
 
 
+class Held:
+    """A tile [rows,ks] of an operand in registers, on its way from global to shared memory."""
+
+    def __init__(self, operand: Operand, rows: int, ks: int, threads: Any) -> None:
+        chunk, per_line = operand.share_out("gemm", rows, ks, threads.size)
+        line, along, across, other = (ks, rows, 1, rows) if operand.along_k else (rows, 1, rows, ks)
+        lines = threads.size // per_line
+        thread = gr.Layout((per_line, lines), (chunk * along, across))
+        value = gr.Layout(
+            (chunk, line // (chunk * per_line), other // lines), (along, chunk * per_line * along, lines * across)
+        )
+        tv = gr.tv(thread, value)
+        self.registers = gr.fragment(f"g{operand.name}", [rows, ks], operand.dtype, tv, on=threads)
+        chunk_bytes = chunk * operand.dtype.bits // 8
+        self.to_registers = access("ld.global", min(operand.align_bytes, chunk_bytes))
+        self.to_shared = access("st.shared", chunk_bytes)
+
+    def load(self, tile: Any) -> None:
+        """Loads a tile of global memory."""
+        gr.move(self.registers, tile, atom=self.to_registers)
+
+    def store(self, shared: Any) -> None:
+        """Stores it to shared memory."""
+        gr.move(shared, self.registers, atom=self.to_shared)
+
+
 class Staged:
     """The tiles of one operand that a block multiplies: global memory -> shared memory -> fragments of a warp.
 
@@ -120,7 +158,7 @@ class Staged:
     def __init__(self, operand: Operand, tiles: Any, rows: int, ks: int, stages: int, threads: Any) -> None:
         self.operand, self.tiles, self.threads = operand, tiles, threads
         self.shared = operand.staged(rows, ks, stages)
-        self.held = None if operand.asynchronous else operand.held(rows, ks, threads)
+        self.held = None if operand.asynchronous else Held(operand, rows, ks, threads)
 
     def fragments(self, part: Any, rows: int, ks: int, tv: Any, warp: Any) -> None:
         """Declares the fragments: `rows` of the tiles, those at `part`, and slices of `ks`."""
@@ -134,12 +172,12 @@ class Staged:
         if self.held is None:
             gr.move(self.shared[stage], self.tiles[k], on=self.threads, atom=COPIES[self.operand.align_bytes])
         else:
-            gr.move(self.held, self.tiles[k], atom=access("ld.global", self.operand.align_bytes))
+            self.held.load(self.tiles[k])
 
     def arrive(self, stage: Any) -> None:
         """Stores what was loaded to registers, before the barrier that makes the tile everybody's."""
         if self.held is not None:
-            gr.move(self.shared[stage], self.held, atom=access("st.shared", 16))
+            self.held.store(self.shared[stage])
 
     def load(self, stage: Any, j: int) -> None:
         """Slice j of a stage, to registers."""

@@ -96,30 +96,51 @@ class Result:
             self.bias = self.bias.tile([sizes[1]])[at[1]].reshape(0, [1, sizes[1]])
 
     def store(
-        self, acc: Any, epilogue: Callable[..., Any] | None, tv: Any, warps: Any, threads: Any, over: list[Any]
+        self,
+        acc: Any,
+        epilogue: Callable[..., Any] | None,
+        tv: Any,
+        groups: Any,
+        threads: Any,
+        over: list[Any],
+        piece_rows: int = 16,
     ) -> None:
-        """Stores the accumulators that `warps` hold by `tv`, by pieces of 16 rows and up to 32 columns of a warp.
+        """Stores the accumulators that `groups` (warps, or quad-pairs of warps) hold by `tv`, in pieces.
 
-        Results of up to 16 bits meet in shared memory (that of `over` is free), so that whole lines are stored; of
-        wider ones four lanes store a whole sector. Without an epilogue they are of the accumulators' type.
+        A piece is `piece_rows` rows and up to 32 columns of a group's part. Results of up to 16 bits meet in shared
+        memory (that of `over` is free), so that whole lines are stored; of wider ones four lanes store a whole sector.
+        Without an epilogue they are of the accumulators' type.
         """
-        (wm, wn), _ = warps.indices()
-        C, warp, (BM, BN) = self.matrices["C"], warps[wm, wn], acc.shape
-        rows, columns = (n // warps.levels[0][i].size for i, n in enumerate((BM, BN)))
-        width = 32 if columns % 32 == 0 else 16
+        *at, _ = groups.indices()  # of a group at each level
+        (BM, BN), C, mine_of_acc, owner = acc.shape, self.matrices["C"], acc, groups
+        cuts, rows, columns = [], BM, BN
+        for level, place in enumerate(at):
+            rows, columns = (n // groups.levels[level][i].size for i, n in enumerate((rows, columns)))
+            cuts.append(([rows, columns], place))
+            mine_of_acc = mine_of_acc[place]
+            if level + 1 < len(at) or groups.levels[level].size > 1:  # a single group is everybody
+                owner = owner[place]
+        width = 32 if columns % 32 == 0 else 16 if columns % 16 == 0 else 8
         pair_bytes = 2 * self.dtype.bits // 8  # a lane holds two neighbours
         load = load_bias = access("ld.global", min(pair_bytes, self.align_bytes))
         store = access("st.global", min(pair_bytes, self.align_bytes))
+        warp = groups[at[0]]
+
+        def part(t: Any) -> Any:  # the group's
+            for size, place in cuts:
+                t = t.tile(size)[place]
+            return t
 
         def mine(t: Any, i: int, j: int) -> Any:
-            return t.tile([rows, columns])[wm, wn].tile([16, width])[i, j]
+            return part(t).tile([piece_rows, width])[i, j]
 
         def piece(name: str) -> Any:
-            return gr.fragment(name, [16, width], self.dtype, tv, on=warp)
+            return gr.fragment(name, [piece_rows, width], self.dtype, tv, on=owner)
 
+        pieces = range(rows // piece_rows), range(columns // width)
         if epilogue is None:
-            for i, j in product(range(rows // 16), range(columns // width)):
-                gr.move(mine(C, i, j), acc[wm, wn].tile([16, width])[i, j], on=warp, atom=store)
+            for i, j in product(*pieces):
+                gr.move(mine(C, i, j), mine_of_acc.tile([piece_rows, width])[i, j], on=owner, atom=store)
             return
         out, terms, loaded, to = piece("out"), [], {}, C
         if self.bias is not None:
@@ -139,13 +160,16 @@ class Result:
             if loaded:
                 arrived(self.align_bytes)
             to, load = shared[0], access("ld.shared", pair_bytes) if loaded else load
-        for j, i in product(range(columns // width), range(rows // 16)):
+        for j, i in product(*reversed(pieces)):
             if self.bias is not None and i == 0:
-                gr.move(terms[0], self.bias.tile([1, columns])[0, wn].tile([1, width])[0, j], atom=load_bias)
+                bias = self.bias
+                for (_, size), (_, place) in cuts:
+                    bias = bias.tile([1, size])[0, place]
+                gr.move(terms[0], bias.tile([1, width])[0, j], atom=load_bias)
             for name, registers in loaded.items():
                 gr.move(registers, mine(sources[name], i, j), atom=load)
-            x = acc[wm, wn].tile([16, width])[i, j]
-            x = gr.cast(x, gr.fp32) if acc.dtype == gr.i32 else x
+            x = mine_of_acc.tile([piece_rows, width])[i, j]
+            x = gr.cast(x, gr.fp32) if acc.dtype == gr.i32 != self.dtype else x
             if "alpha" in self.scalars:
                 x = x * self.scalars["alpha"]
             if "beta" in self.scalars:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from graphene.kernels.gemm import TYPES, GemmConfig
+from graphene.kernels._arguments import size
+from graphene.kernels.gemm import TYPES, GemmConfig, check_product
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,8 +96,13 @@ def select_gemm(
     ``batch``: None for one product of plain matrices. ``sms``, ``shared_bytes``: of the device, the latter of a block.
     ``workspaces``: whether configurations that need them may be taken (split-K, padded copies). ``device``: the name of
     a GPU, such as "NVIDIA H200", whose tuning records come before the estimate (docs/tuning.md). The other arguments
-    are GemmConfig's.
+    are GemmConfig's. Sizes may be 0. Raises VerifyError KERNEL_ARGUMENT.
     """
+    check_product("select_gemm", dtype, out, order, align, activation)
+    for name, value in (("M", M), ("N", N), ("K", K), ("batch", 0 if batch is None else batch)):
+        size("select_gemm", name, value, least=0)
+    for name, value in (("sms", sms), ("shared_bytes", shared_bytes)):
+        size("select_gemm", name, value)
     item = TYPES[dtype].bits // 8
     count = 1 if batch is None else batch
     k_tile = 128 // item
@@ -117,7 +123,7 @@ def select_gemm(
                     continue  # slower than 128x256, as measured
                 if worst < 4 and tile.rows * tile.columns > 64 * 64:
                     continue  # tiles in registers leave no room for more accumulators
-                most = max(1, min(16, K // (4 * k_tile))) if workspaces and dtype != "i8" else 1
+                most = max(1, min(16, K // (4 * k_tile))) if workspaces else 1
                 for split in [s for s in (1, 2, 3, 4, 6, 8, 12, 16) if s <= most]:
                     us = before + estimate_us(tile, M, N, K, count, sms, split, SLOWER[worst])
                     yield us, tile, ks, stages, pad, split

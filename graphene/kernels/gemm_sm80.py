@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
-from graphene.kernels._arguments import choice, function, size
-from graphene.kernels.gemm_operand import MATRIX_ATOMS, Operand, Staged
-from graphene.kernels.gemm_result import Result
+from graphene.kernels._arguments import size
+from graphene.kernels.gemm_frame import Product
+from graphene.kernels.gemm_operand import MATRIX_ATOMS, Staged
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,68 +51,36 @@ def gemm_sm80(
       neighbour one another in time, so that they find their parts of B in the L2 cache.
     - `order` of A and B, in BLAS' letters of column-major matrices: A contiguous along k "T" or m "N", B along k "N"
       or n "T". `b_as_kn`: B is declared as (K,N): the same memory, torch.matmul's shape.
-    - `dtype` of A and B: fp16, bf16, fp32 (rounded to tf32) or i8 (i32 accumulators). `out`, of the others: `dtype`, or
-      i32 of i8.
+    - `dtype` of A and B: fp16, bf16, fp32 (rounded to tf32) or i8 (i32 accumulators). `out`: fp16, bf16,
+      fp32, of i8 i32 too, which is computed without rounding; by default `dtype`, i32 of i8.
     - `align`: what the addresses of the contiguous lines of A, B and C, and their lengths, are multiples of, in bytes:
       16, 8 and 4 are copied asynchronously, less passes through registers. bias and residual are as C is.
     - `padded`: the lines of A, of B have a length of their own, not below what they hold; zeros behind that.
     - `batched`: A, B, residual and C have a batch mode in front, of any strides: 0 broadcasts. S * batch < 65536.
-    - `split_k`: instead of C, W (S,M,N) fp32: part s of k, of S, is summed into W[s] for gemm_reduce to add up; no
-      epilogue. Batched, W is (S,batch,M,N).
+    - `split_k`: instead of C, W (S,M,N), fp32 or i32: part s of k, of S, is summed into W[s] for gemm_reduce to add
+      up; no epilogue. Batched, W is (S,batch,M,N).
 
     BM, BN: multiples of 16 for each warp; BK: of two k of the matrix instruction. Raises VerifyError KERNEL_ARGUMENT.
     """
-    choice("gemm_sm80", "order", order, ("TN", "NN", "NT", "TT"))
-    choice("gemm_sm80", "dtype", str(dtype), tuple(MATRIX_ATOMS))
+    Product.check_types("gemm_sm80", dtype, out)
     name, MK = MATRIX_ATOMS[str(dtype)]
-    mma, acc_type = gr.atom(name), gr.i32 if dtype == gr.i8 else gr.fp32
-    size("gemm_sm80", "BM", BM, multiple_of=16 * warps[0])
-    size("gemm_sm80", "BN", BN, multiple_of=16 * warps[1])
-    size("gemm_sm80", "BK", BK, multiple_of=2 * MK)  # fragments are double-buffered by slice parity
+    mma = gr.atom(name)
+    product = Product(
+        "gemm_sm80", (BM, BN, BK), warps, epilogue, 2 * MK, group, order, dtype, out, align, padded, b_as_kn, batched,
+        bias, residual, alpha, beta, split_k,
+    )  # fmt: skip
     size("gemm_sm80", "STAGES", STAGES, least=2)
-    if epilogue is not None:
-        function("gemm_sm80", "epilogue", epilogue)
-    WM, WN, KB = BM // warps[0], BN // warps[1], BK // MK
-    a_is = Operand("A", dtype, order[0] == "T", align[0], padded[0])
-    b_is = Operand("B", dtype, order[1] == "N", align[1], padded[1])
-    c_type = gr.fp32 if split_k else out or (gr.i32 if dtype == gr.i8 else dtype)
-    asynchronous = a_is.asynchronous or b_is.asynchronous
-    also = {n for n, on in (("bias", bias), ("residual", residual), ("alpha", alpha), ("beta", beta)) if on}
-    M = gr.sym("M", multiple_of=a_is.fact(k=False))
-    N = gr.sym("N", multiple_of=max(b_is.fact(k=False), Result.vector(c_type, align[2])))
-    K = gr.sym("K", multiple_of=max(a_is.fact(k=True), b_is.fact(k=True)))
-    batch, parts = [gr.sym("batch")] if batched else [], [gr.sym("S", min=1)] if split_k else []
+    WM, WN, KB = BM // warps[0], BN // warps[1], BK // MK  # fragments are double-buffered by slice parity
+    asynchronous = product.a.asynchronous or product.b.asynchronous
 
     with gr.Kernel("gemm_sm80") as kernel:
-        A, B = a_is.argument(M, K, batch, False), b_is.argument(N, K, batch, transposed=b_as_kn)
-        result = Result((M, N), batch, parts, c_type, align[2], set() if split_k else also)
-        tiles_m, tiles_n = gr.ceil_div(M, BM), gr.ceil_div(N, BN)
-        grid = (group * tiles_n, gr.ceil_div(tiles_m, group)) if group > 1 else (tiles_m, tiles_n)
-        blocks = gr.blocks(*grid, prod(parts + batch))
-        threads = gr.threads(32 * warps[0] * warps[1])
+        threads, gA, gB, kA, kB, steps, result = product.begin()
         my = threads.tile(32).reshape(0, gr.Layout(warps))  # [2,4].[32].thread
-        (x, y, z), ((wm, wn), _) = blocks.indices(), my.indices()
-        bm, bn = (y * group + x % group, x // group) if group > 1 else (x, y)
-        if group > 1:
-            gr.exit_if(bm >= tiles_m)
-        part, z = (z // batch[0], z % batch[0]) if batched and split_k else (z, z)
-        result.tile(part, z, (bm, bn), [BM, BN])
-        A, B = (A[z, :, :], B[z, :, :]) if batched else (A, B)
-        B = B.T if b_as_kn else B
-
-        gA, gB = A.tile([BM, None])[bm, 0], B.tile([BN, None])[bn, 0]  # [BM,K], [BN,K]
-        first, ks = 0, gA.shape[1] if a_is.longer_k else gB.shape[1]
-        steps = gr.ceil_div(ks, BK)
-        if split_k:
-            steps = gr.ceil_div(steps, parts[0])
-            first, ks = part * steps * BK, steps * BK
-        if split_k or a_is.longer_k or b_is.longer_k:
-            gA, gB = (g.T.window(first, ks).T for g in (gA, gB))  # the same part of k
-        kA, kB = gA.tile([None, BK])[0, :], gB.tile([None, BK])[0, :]  # [k].[BM,BK], [k].[BN,BK]
-        a, b = Staged(a_is, kA, BM, BK, STAGES, threads), Staged(b_is, kB, BN, BK, STAGES, threads)
+        (wm, wn), _ = my.indices()
+        a, b = Staged(product.a, kA, BM, BK, STAGES, threads), Staged(product.b, kB, BN, BK, STAGES, threads)
         a.fragments(wm, WM, MK, mma.a, my[wm, wn])  # indexed by its own coordinates: my warp, no branch
         b.fragments(wn, WN, MK, mma.b, my[wm, wn])
-        acc = gr.fragment("acc", [BM, BN], acc_type, mma.c, on=my)  # [2,4].[4,4].[16,8]: warps . registers . atom
+        acc = gr.fragment("acc", [BM, BN], product.sums, mma.c, on=my)  # [2,4].[4,4].[16,8]: warps . registers . atom
         rd, wr = gr.ring("rd", STAGES), gr.ring("wr", STAGES)
 
         def load(k: Any) -> None:  # past the last tile: an empty tile, zero-filled

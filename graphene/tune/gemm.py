@@ -7,6 +7,7 @@ import warnings
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from graphene.kernels._arguments import flags, size, sizes
 from graphene.kernels.gemm import TYPES, GemmConfig, gemm_launches, run_gemm
 from graphene.kernels.gemm_select import BYTES_PER_US, SLOWER, select_gemm
 from graphene.tune import recorded
@@ -51,7 +52,10 @@ class GemmProblem:
 
 @dataclass(frozen=True)
 class GemmTile:
-    """What a record keeps of a GemmConfig: the choices that do not belong to the problem."""
+    """What a record keeps of a GemmConfig: the choices that do not belong to the problem.
+
+    Raises VerifyError KERNEL_ARGUMENT: a record may have been written by hand.
+    """
 
     tile: tuple[int, int, int]
     warps: tuple[int, int]
@@ -61,8 +65,17 @@ class GemmTile:
     split_k: int = 1
 
     def __post_init__(self) -> None:
-        for name, kind in (("tile", int), ("warps", int), ("pad", bool)):  # JSON knows lists only
-            object.__setattr__(self, name, tuple(kind(x) for x in getattr(self, name)))
+        n = "GemmTile"
+        sizes(n, "tile", self.tile, 3)
+        sizes(n, "warps", self.warps, 2, 1, 32)
+        flags(n, "pad", self.pad, 2)
+        size(n, "stages", self.stages, least=2, most=32)
+        size(n, "group", self.group)
+        size(n, "split_k", self.split_k, most=65535)
+        for i, rows in enumerate(("tile[0]", "tile[1]")):
+            size(n, rows, self.tile[i], multiple_of=16 * self.warps[i])
+        for name in ("tile", "warps", "pad"):  # JSON knows lists only
+            object.__setattr__(self, name, tuple(getattr(self, name)))
 
     def config(self, p: GemmProblem) -> GemmConfig:
         """The configuration of a problem."""
@@ -83,9 +96,9 @@ class GemmTile:
 
 
 def _shape(p: GemmProblem) -> MatmulShape:
-    size = TYPES[p.dtype].bits // 8
-    rate = {1: 2.0, 2: 1.0, 4: 0.5}[size]
-    return MatmulShape(p.m, p.n, p.k, p.batch or 1, size, 4 if p.dtype == "i8" else size, 32 // size, rate)
+    item = TYPES[p.dtype].bits // 8
+    rate = {1: 2.0, 2: 1.0, 4: 0.5}[item]
+    return MatmulShape(p.m, p.n, p.k, p.batch or 1, item, 4 if p.dtype == "i8" else item, 32 // item, rate)
 
 
 def _pads(p: GemmProblem) -> list[tuple[bool, bool]]:
@@ -154,7 +167,8 @@ class _Run:
     def __call__(self, a: Any, b: Any, c: Any, *terms: Any) -> None:
         import torch  # type: ignore[import-not-found, unused-ignore]
 
-        types = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "i8": torch.int8}
+        types = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "i8": torch.int8,
+                 "i32": torch.int32}  # fmt: skip
 
         def empty(shape: tuple[int, ...], dtype: str) -> Any:
             if (shape, dtype) not in self._kept:
@@ -225,7 +239,8 @@ def with_record(
 
     A record is of a class of sizes, not of these: where the model expects it to take a tenth longer than ``estimated``
     (a last wave with few blocks, say), that is taken. fp16 and bf16 are equally fast: either takes the other's record.
-    With ``GRAPHENE_TUNE=1`` a class without a record is tuned; where that fails, it warns and ``estimated`` is taken.
+    With ``GRAPHENE_TUNE=1`` a class without a record is tuned. Where that fails, and where a record is no configuration
+    of a kernel, it warns and ``estimated`` is taken.
     """
     c = estimated
     problem = GemmProblem(*sizes, batch, c.dtype, c.order, c.align, workspaces=workspaces)
@@ -238,15 +253,18 @@ def with_record(
     where = replace(of_arch("sm_90a"), name=device, sm_count=sms, shared_bytes=shared_bytes)
     try:
         tile = tune(GEMM, problem).best if record is None else GEMM.from_json(record["config"])
+        taken = replace(c, **asdict(tile))
         expected = _predict(tile, problem, where)
+        if not isinstance(expected, str):
+            gemm_launches(taken)
     except Exception as e:
-        if record is None:
-            warnings.warn(f"{problem} could not be tuned: {e}", RuntimeWarning, stacklevel=2)
+        what = f"{problem} could not be tuned" if record is None else f"the record of {shape} on {device} is not used"
+        warnings.warn(f"{what}: {e}", RuntimeWarning, stacklevel=2)
         return c
     other = _predict(GemmTile(c.tile, c.warps, c.stages, c.group, c.pad, c.split_k), problem, where)
     if isinstance(expected, str) or (not isinstance(other, str) and expected[0] > 1.1 * other[0]):
         return c
-    return replace(c, **asdict(tile))
+    return taken
 
 
 GEMM: Tunable[GemmProblem, GemmTile] = Tunable(

@@ -121,10 +121,35 @@ def test_a_record_that_does_not_suit_the_sizes_is_passed_over() -> None:
     assert select_gemm(2048, 2048, 2048, device="my GPU") == select_gemm(2048, 2048, 2048)
 
 
-@pytest.mark.parametrize("config", [{}, {"tile": 3}, {"tile": [1, 2], "warps": [1, 1], "stages": 2}, {"warps": "x"}])
-def test_a_malformed_record_is_passed_over(config: dict) -> None:
+GOOD = {"tile": [64, 64, 64], "warps": [2, 2], "stages": 3}
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({}, "missing"),
+        ({**GOOD, "colour": 1}, "unexpected"),
+        ({**GOOD, "tile": 3}, "KERNEL_ARGUMENT"),
+        ({**GOOD, "tile": [64, 64]}, "KERNEL_ARGUMENT"),
+        ({**GOOD, "tile": [64, "64", 64]}, "KERNEL_ARGUMENT"),
+        ({**GOOD, "tile": [72, 64, 64]}, "KERNEL_ARGUMENT"),
+        ({**GOOD, "tile": [64, 64, 48]}, "KERNEL_ARGUMENT"),
+        ({**GOOD, "warps": [0, 1]}, "KERNEL_ARGUMENT"),
+        ({**GOOD, "warps": "x"}, "KERNEL_ARGUMENT"),
+        ({**GOOD, "stages": 1}, "KERNEL_ARGUMENT"),
+        ({**GOOD, "stages": 2.5}, "KERNEL_ARGUMENT"),
+        ({**GOOD, "group": 0}, "KERNEL_ARGUMENT"),
+        ({**GOOD, "group": -1}, "KERNEL_ARGUMENT"),
+        ({**GOOD, "group": True}, "KERNEL_ARGUMENT"),
+        ({**GOOD, "pad": [0, 1]}, "KERNEL_ARGUMENT"),
+        ({**GOOD, "split_k": 0}, "KERNEL_ARGUMENT"),
+    ],
+    ids=str,
+)
+def test_a_malformed_record_warns_and_is_passed_over(config: dict, why: str) -> None:
     dtype, shape = gemm_key(GemmProblem(512, 512, 512))
     recorded.store(
         "my GPU", {"kernel": "gemm", "version": GEMM.version, "dtype": dtype, "shape": shape, "config": config}
     )
-    assert select_gemm(512, 512, 512, device="my GPU") == select_gemm(512, 512, 512)
+    with pytest.warns(RuntimeWarning, match=rf"the record of 1 of 512x512x512 .* is not used:(.|\n)*{why}"):
+        assert select_gemm(512, 512, 512, device="my GPU") == select_gemm(512, 512, 512)

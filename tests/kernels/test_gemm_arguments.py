@@ -1,0 +1,144 @@
+"""What the products' builders take: everything else is refused with a code; nothing crashes."""
+
+from __future__ import annotations
+
+import collections
+import random
+import re
+from typing import Any
+
+import pytest
+
+import graphene as gr
+from graphene.kernels import GemmConfig, gemm_reduce, gemm_sm70, gemm_sm80, select_gemm
+
+BUILDERS = {"gemm_sm80": gemm_sm80, "gemm_sm70": gemm_sm70}
+
+
+def error(builder: Any, *args: Any, **options: Any) -> str:
+    with pytest.raises(gr.VerifyError) as e:
+        builder(*args, **options)
+    assert e.value.code == "KERNEL_ARGUMENT"
+    return re.sub(r"\n  (?:(?:want|got): )?", " | ", str(e.value).replace("   [KERNEL_ARGUMENT]", ""))
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"group": 0}, "group does not fit | an integer, 1 or more | 0"),
+        ({"group": -1}, "group does not fit"),
+        ({"group": 1.5}, "group is no integer"),
+        ({"warps": (0, 1)}, "warps[0] does not fit | an integer from 1 to 32 | 0"),
+        ({"warps": (2, 4, 1)}, "warps does not fit | 2 integers | (2, 4, 1)"),
+        ({"warps": 8}, "warps does not fit"),
+        ({"BM": 1024, "BN": 1024, "warps": (8, 8)}, "warps[0] * warps[1] does not fit"),
+        ({"BM": 24}, "BM does not fit | an integer, 32 or more, a multiple of 32 | 24"),
+        ({"BN": 0}, "BN does not fit"),
+        ({"BK": 4}, "BK does not fit"),
+        ({"order": "TX"}, 'order does not fit | one of "TN", "NN", "NT", "TT" | \'TX\''),
+        ({"align": (16, 16)}, "align does not fit | 3 integers | (16, 16)"),
+        ({"align": (16, 1, 16)}, "align[1], bytes of B, does not fit | one of 16, 8, 4, 2 | 1"),
+        ({"align": (16, 16, 32)}, "align[2], bytes of C, does not fit"),
+        ({"padded": True}, "padded does not fit | 2 booleans | True"),
+        ({"batched": 2}, "batched does not fit | True or False | 2"),
+        ({"out": gr.i8}, 'out, of dtype fp16, does not fit | one of "fp32", "fp16", "bf16" | \'i8\''),
+        ({"out": "fp32"}, "out is no type | one of gr.fp32, gr.fp16, gr.bf16 | 'fp32'"),
+        ({"epilogue": 3}, "epilogue cannot be called"),
+        ({"epilogue": None}, "without an epilogue the sums are stored as they are | "
+         "out fp32, none of bias, residual, alpha, beta | out fp16, bias"),
+        ({"epilogue": lambda x: x}, "the epilogue takes other arguments | given: x, bias"
+         " | but: too many positional arguments | fix: pass a function of these"),
+        ({"BM": 32, "BN": 512, "BK": 16, "warps": (1, 32), "align": (2, 2, 2), "order": "NN"} ,
+         "1024 threads cannot share a tile of A equally | tile: 16 lines of 32 elements of fp16"
+         " | vectors of 16, 8, 4, 2 bytes, equally many for each thread"),
+    ],
+    ids=lambda x: "-".join(f"{k}={v}" for k, v in x.items() if not callable(v)) if isinstance(x, dict) else "",
+)  # fmt: skip
+def test_what_is_refused(name: str, options: dict[str, Any], text: str) -> None:
+    if name == "gemm_sm80" and options.get("BK") == 16:
+        options = {**options, "BK": 32, "BM": 16}
+        text = text.replace("16 lines of 32", "32 lines of 16")
+    assert f"{name}: {text}" in error(BUILDERS[name], **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"STAGES": 1}, "gemm_sm80: STAGES does not fit"),
+        ({"dtype": "fp16"}, "gemm_sm80: dtype is no type | one of gr.fp16, gr.bf16, gr.fp32, gr.i8"),
+        ({"dtype": gr.fp64}, "gemm_sm80: dtype does not fit"),
+        ({"dtype": gr.i8, "out": gr.i8},
+         'gemm_sm80: out, of dtype i8, does not fit | one of "i32", "fp32", "fp16", "bf16" | \'i8\''),
+        ({"dtype": gr.i8, "alpha": True, "BK": 64}, "gemm_sm80: integers are not scaled"),
+    ],
+)  # fmt: skip
+def test_what_gemm_sm80_refuses(options: dict[str, Any], text: str) -> None:
+    assert text in error(gemm_sm80, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"dtype": "fp8"}, 'dtype does not fit | one of "fp16", "bf16", "fp32", "i8"'),
+        ({"dtype": gr.fp16}, "dtype does not fit"),
+        ({"out": "i8", "dtype": "i8"}, "out of dtype i8 does not fit"),
+        ({"order": "XX"}, "order does not fit"),
+        ({"align": 16}, "align does not fit"),
+        ({"align": (2, 2, 2), "dtype": "fp32"}, "align[0], bytes of A, does not fit"),
+        ({"activation": "swish"}, "activation does not fit"),
+        ({"activation": ["relu"]}, "activation does not fit"),
+        ({"activation": "gelu", "dtype": "i8"}, "gelu is no function of integers"),
+    ],
+)
+def test_what_configurations_refuse(options: dict[str, Any], text: str) -> None:
+    assert "GemmConfig: " + text in error(GemmConfig, **options)
+    assert "select_gemm: " + text in error(select_gemm, 64, 64, 64, **options)
+
+
+def test_what_else_is_refused() -> None:
+    assert "select_gemm: M does not fit" in error(select_gemm, -1, 8, 8)
+    assert "select_gemm: K is no integer" in error(select_gemm, 8, 8, 8.0)
+    assert "select_gemm: batch does not fit" in error(select_gemm, 8, 8, 8, batch=-2)
+    assert "select_gemm: sms does not fit" in error(select_gemm, 8, 8, 8, sms=0)
+    assert "split_k does not fit" in error(GemmConfig, split_k=0)
+    assert "GemmConfig: group does not fit" in error(GemmConfig, group=-1)
+    assert "dtype of gemm_sm70 does not fit" in error(GemmConfig, kernel="gemm_sm70", dtype="bf16")
+    assert "gemm_reduce: out, of sums fp32, does not fit" in error(gemm_reduce, out=gr.i32)
+    assert "GemmConfig: integers are not scaled" in error(GemmConfig, dtype="i8", beta=True)
+    assert "gemm_reduce: integers are not scaled" in error(gemm_reduce, sums=gr.i32, out=gr.i32, alpha=True)
+    assert "gemm_reduce: the epilogue takes other arguments" in error(gemm_reduce, bias=True)
+    assert "gemm_reduce: align does not fit" in error(gemm_reduce, align=3)
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_whatever_is_built_can_be_printed(name: str) -> None:
+    """Random options: built, printed as CUDA C++, or refused with the code of an argument or of too much memory."""
+    codes: collections.Counter[str | None] = collections.Counter()
+    for seed in range(70):
+        r = random.Random(seed)
+        warps = r.choice([1, 1, 2, 2, 3, 4]), r.choice([1, 1, 2, 2, 3, 4, 8])
+        options: dict[str, Any] = {
+            "BM": r.choice([1, 1, 1, 2, 3, 4]) * 16 * warps[0], "BN": r.choice([1, 1, 1, 2, 3, 4]) * 16 * warps[1],
+            "BK": r.choice([8, 16, 32, 32, 48, 64, 64, 96, 128]), "warps": warps, "group": r.choice([1, 3]),
+            "order": r.choice(["TN", "NN", "NT", "TT"]), "out": r.choice([None, None, gr.fp32, gr.bf16, gr.i32]),
+            "epilogue": r.choice([None, lambda x, *terms: sum(terms, x) * 2]),
+        }  # fmt: skip
+        for n in ("b_as_kn", "batched", "split_k", "bias", "residual", "alpha", "beta"):
+            options[n] = r.random() < 0.3
+        options["padded"] = r.random() < 0.3, r.random() < 0.3
+        dtype = gr.fp16
+        if name == "gemm_sm80":
+            dtype = r.choice([gr.fp16, gr.bf16, gr.fp32, gr.i8])
+            options.update(STAGES=r.choice([2, 3, 4]), dtype=dtype)
+        out = options["out"] or (gr.i32 if dtype == gr.i8 else dtype)
+        options["align"] = tuple(
+            r.choice([w for w in (16, 8, 4, 2, 1) if 8 * w >= t.bits]) for t in (dtype, dtype, out)
+        )
+        try:
+            BUILDERS[name](**options).cuda_source("sm_90a")
+            codes["built"] += 1
+        except gr.GrapheneError as e:
+            codes[e.code] += 1
+    assert set(codes) <= {"built", "KERNEL_ARGUMENT", "LOWER_SHARED_LIMIT"}, codes
+    assert codes["built"] > 12, codes
