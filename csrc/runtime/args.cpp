@@ -121,7 +121,9 @@ class Binder {
     const DType& want = t.spec->dtype;
     const bool as_bits =
         v.raw_bits && v.code == 1 && v.bits == want.bits && want.bits <= 16 && (want.code == 4 || want.code >= 7);
-    if (!(v.code == want.code && v.bits == want.bits && v.lanes == 1) && !as_bits)
+    // Truth values are bytes, 0 or 1; nothing else may be written to them.
+    const bool truth = v.code == 6 && v.bits == 8 && want.code == 1 && want.bits == 8 && t.spec->access == Access::Read;
+    if (!(v.code == want.code && v.bits == want.bits && v.lanes == 1) && !as_bits && !truth)
       problem(Code::LAUNCH_DTYPE, "argument '" + t.name + "' has the wrong dtype",
               {"want: " + want.name, "got:  " + dtype_text(v.code, v.bits, v.lanes)}, dtype_fix(t));
     const bool scalar = t.spec->dims.empty() && t.spec->flat.empty();  // else an empty list is a form that is not there

@@ -24,7 +24,7 @@ class Context {
                std::string fix = {});
   void problem(Diagnostic d) { result_.problems.push_back(std::move(d)); }
 
-  // Mutable scalars whose value differs between threads.
+  // Mutable scalars, and those read from data, whose value differs between threads.
   [[nodiscard]] bool thread_dependent(const Expr& e) const;
   std::set<const sym::Node*> divergent_scalars;
   std::map<std::string, bool> varies;  // conditions and groups that were compared

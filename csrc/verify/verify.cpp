@@ -35,15 +35,42 @@ Expr condition_of(const ir::Stmt& s) {
   return 0;
 }
 
-// A scalar is the same in every thread unless it is assigned something that is not, or under a condition that is not.
+// What every thread loads alike: an element of an argument that no thread writes, at one address.
+bool same_everywhere(const Context& c, const ir::Operand& operand) {
+  const auto* const tensor = std::get_if<ir::TensorPtr>(&operand);
+  if (tensor == nullptr) return false;
+  const ir::Tensor& t = **tensor;
+  return t.memory() == ir::Memory::GL && t.buffer->role == ir::Role::Input && !c.thread_dependent(t.offset) &&
+         std::ranges::none_of(t.bounds, [&](const ir::DimBound& b) { return c.thread_dependent(b.base); });
+}
+
+// Registers that hold such an element, and nothing else.
+std::set<const ir::Buffer*> shared_values(Context& c) {
+  std::set<const ir::Buffer*> shared, others;
+  walk(c.kernel().body, c.enclosing_, [&](const ir::Stmt& s) {
+    const auto* spec = s.as<ir::SpecStmt>();
+    if (spec == nullptr) return;
+    const bool same = spec->kind == ir::SpecKind::Move && spec->ins.size() == 1 && same_everywhere(c, spec->ins[0]);
+    for (const ir::TensorPtr& t : spec->outs)
+      if (t->memory() == ir::Memory::RF) (same ? shared : others).insert(t->buffer.get());
+  });
+  for (const ir::Buffer* b : others) shared.erase(b);
+  return shared;
+}
+
+// A scalar is the same in every thread unless it is assigned something that is not, or under a condition that is not;
+// one that is read from data, unless all threads read the same.
 void find_divergent_scalars(Context& c) {
   for (bool changed = true; changed;) {
     changed = false;
+    const std::set<const ir::Buffer*> shared = shared_values(c);
     walk(c.kernel().body, c.enclosing_, [&](const ir::Stmt& s) {
       const auto* scalar = s.as<ir::ScalarStmt>();
       if (scalar == nullptr || c.divergent_scalars.contains(scalar->var.node())) return;
       const bool divergent =
-          c.thread_dependent(scalar->value) || std::ranges::any_of(c.enclosing_, [&](const ir::Stmt* e) {
+          c.thread_dependent(scalar->value) ||
+          (scalar->from != nullptr && !shared.contains(scalar->from->buffer.get())) ||
+          std::ranges::any_of(c.enclosing_, [&](const ir::Stmt* e) {
             return (e->as<ir::OnlyStmt>() != nullptr && !scalar->declare) || c.thread_dependent(condition_of(*e));
           });
       if (!divergent) return;
@@ -73,8 +100,8 @@ void Context::problem(const ir::Stmt& s, Code code, std::string message, std::ve
 
 bool Context::thread_dependent(const Expr& e) const {
   return sym::depends_on(sym::expand_coords(e), [&](const sym::VarInfo& v) {
-    if (v.kind == sym::VarKind::ThreadIdx || v.kind == sym::VarKind::Data) return true;
-    return v.kind == sym::VarKind::Scalar &&
+    if (v.kind == sym::VarKind::ThreadIdx) return true;
+    return (v.kind == sym::VarKind::Scalar || v.kind == sym::VarKind::Data) &&
            std::ranges::any_of(divergent_scalars, [&](const sym::Node* n) { return n->var == &v; });
   });
 }

@@ -10,9 +10,10 @@ On CPU tensors small problems run on the simulator and others on PyTorch's opera
 
 from __future__ import annotations
 
+from graphene.ops._attention import attention, attention_varlen
 from graphene.ops._define import CpuWarning, explain
 from graphene.ops._matmul import matmul
 from graphene.ops._norms import layer_norm, rms_norm
 from graphene.ops._softmax import softmax
 
-__all__ = ["CpuWarning", "explain", "layer_norm", "matmul", "rms_norm", "softmax"]
+__all__ = ["CpuWarning", "attention", "attention_varlen", "explain", "layer_norm", "matmul", "rms_norm", "softmax"]

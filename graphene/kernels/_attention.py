@@ -1,0 +1,148 @@
+"""What attention's kernels share: what is computed, the arguments, which keys a query sees, how a score becomes one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import graphene as gr
+from graphene.kernels._arguments import size
+
+LOG2E = math.log2(math.e)
+MOST = 1 << 24  # queries or keys
+
+
+@dataclass(frozen=True)
+class Extra:
+    """A tensor with a number for each score: its type, whether it differs between queries, how many lie side by side.
+
+    gr.u8 is a mask, 0 for a key that is not seen; anything else is added to the scores.
+    """
+
+    dtype: gr.DType = gr.u8
+    rows: bool = True
+    vector: int = 1
+
+
+@dataclass(frozen=True)
+class Attention:
+    """What is computed; a kernel pays only for what it does.
+
+    `left`, `right`: query i sees keys i + sk - sq - left ... i + sk - sq + right (arguments of the kernel). `mask`,
+    `bias`: of every score. `softcap`: scores are cap * tanh(s / cap). `scaled`: scores are scaled before their maximum
+    is taken, as a scale that is not positive needs. `group`: so many heads share keys and values. `varlen`: sequences
+    are packed one after the other.
+    """
+
+    D: int
+    dtype: gr.DType = gr.fp16
+    left: bool = False
+    right: bool = False
+    mask: Extra | None = None
+    bias: Extra | None = None
+    softcap: bool = False
+    scaled: bool = False
+    group: int = 1
+    varlen: bool = False
+
+    def __post_init__(self) -> None:
+        size("Attention", "D", self.D, multiple_of=8, most=256)
+        size("Attention", "group", self.group)
+
+    @property
+    def depth(self) -> int:
+        """The head size as the tensor core takes it: zeros fill shared memory up to it."""
+        return -(-self.D // 16) * 16
+
+    @property
+    def prescaled(self) -> bool:
+        """Whether scores are multiplied by the scale one by one, rather than within the exponential."""
+        return self.softcap or self.scaled or self.bias is not None
+
+    def atom(self, name: str) -> Any:
+        """The matrix instruction for the type, and the other instructions by their names."""
+        return gr.atom({"mma": f"mma.m16n8k16.f32.{'f16' if self.dtype == gr.fp16 else 'bf16'}"}.get(name, name))
+
+    def shared(self, name: str, rows: int, stages: int | None = None, over: Any = None) -> gr.Tensor:
+        """A tile of rows in shared memory."""
+        swizzle = gr.swizzle(self.depth, self.dtype)
+        return gr.alloc(name, [rows, self.depth], self.dtype, gr.SH, stages=stages, swizzle=swizzle, over=over)
+
+
+class Arguments:
+    """The sizes of a kernel, and its tensors of (batch, seq, heads, D) or packed (total, heads, D), of any strides."""
+
+    def __init__(self, a: Attention) -> None:
+        self.a = a
+        self.batch = gr.sym("batch", max=65535)
+        wide = max(e.vector for e in (a.mask, a.bias, Extra()) if e is not None)
+        self.sq, self.sk = gr.sym("sq", max=MOST), gr.sym("sk", multiple_of=wide, max=MOST)
+        self.kv_heads = gr.sym("kv_heads", max=65535 // a.group)
+        self.heads = self.kv_heads * a.group
+
+    def tensor(self, kind: Any, name: str, s: Any, heads: Any) -> gr.Tensor:
+        """One of the tensors with heads."""
+        front = () if self.a.varlen else (self.batch,)
+        strides = gr.sym(" ".join(name + x for x in ("b", "s", "h")[1 - len(front) :]), multiple_of=8)
+        layout = gr.Layout((*front, s, heads, self.a.D), (*strides, 1))
+        made: gr.Tensor = kind(name, layout, self.a.dtype, align_bytes=16)
+        return made
+
+    def extra(self, name: str, e: Extra | None) -> gr.Tensor | None:
+        """A tensor of (batch, heads, sq, sk), where sq is 1 unless it differs between queries; None without."""
+        if e is None:
+            return None
+        strides: list[Any] = list(gr.sym(f"{name}b {name}h {name}q", multiple_of=e.vector))
+        strides.append(gr.sym(f"{name}k") if e.vector == 1 else 1)
+        shape = (self.batch, self.heads, self.sq if e.rows else 1, self.sk)
+        return gr.input(name, gr.Layout(shape, tuple(strides)), e.dtype, align_bytes=e.vector * e.dtype.bits // 8)
+
+
+@dataclass
+class Seen:
+    """Which keys the queries of a sequence see. `left`, `right`: None is unlimited."""
+
+    sq: Any
+    sk: Any
+    left: Any
+    right: Any
+
+    def key_tiles(self, first: Any, rows: int, BN: int) -> tuple[Any, Any, Any, Any]:
+        """Tiles of BN keys: [0] to [1] are those that some of the queries see, and [2] to [3] all of them whole."""
+        lo, hi, whole_lo, whole_hi = 0, gr.ceil_div(self.sk, BN), 0, self.sk // BN
+        shift = first + self.sk - self.sq
+        if self.right is not None:
+            hi = gr.max(gr.min(hi, gr.ceil_div(gr.min(shift + rows, self.sk) + self.right, BN)), 0)
+            whole_hi = gr.min(whole_hi, (shift + self.right + 1) // BN)
+        if self.left is not None:
+            lo = gr.max((shift - self.left) // BN, 0)
+            whole_lo = gr.ceil_div(shift + rows - 1 - self.left, BN)
+        return lo, hi, whole_lo, whole_hi
+
+    def of(self, query: Any, key: Any) -> Any:
+        """The condition under which a query sees a key."""
+        place = query + self.sk - self.sq
+        seen = key < self.sk if self.right is None else key <= gr.min(place + self.right, self.sk - 1)
+        return seen if self.left is None else gr.logical_and(seen, key >= place - self.left)
+
+
+class Scores:
+    """From products of queries and keys to scores in units of log2(e), which ``exp2`` takes."""
+
+    def __init__(self, a: Attention) -> None:
+        self.a = a
+        self.scale = gr.param("scale_log2", gr.fp32)  # scale * log2(e)
+        self.cap = gr.param("cap_log2", gr.fp32) if a.softcap else None  # cap * log2(e)
+
+    @property
+    def factor(self) -> Any:
+        """What scores are multiplied by within the exponential."""
+        return 1.0 if self.a.prescaled else self.scale
+
+    def capped(self, s: Any) -> Any:
+        """Scaled, and cap * tanh(s / cap), as 1 - 2 / (exp(2 s / cap) + 1), where the approximate tanh is too rough."""
+        if self.cap is None:
+            return s * self.scale
+        e = gr.exp2(s * (self.scale * (2 * LOG2E)) / self.cap)
+        return gr.fma(-2 * self.cap, gr.rcp(e + 1), self.cap)

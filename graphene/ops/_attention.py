@@ -1,0 +1,315 @@
+"""graphene.ops.attention and attention_varlen: FlashAttention's conventions on tensors of any strides."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from graphene import _core, dtypes
+from graphene.kernels._attention import LOG2E, MOST, Attention, Extra
+from graphene.kernels.attention_forward import ForwardConfig, attention_forward_kernel
+from graphene.kernels.attention_select import select_forward
+from graphene.ops import _attention_torch as plain
+from graphene.ops._attention_check import results, results_varlen
+from graphene.ops._attention_gradients import gradients, gradients_varlen
+from graphene.ops._define import Arg, Defined, Definition, check_tensors
+from graphene.ops._kernels import DTYPES
+from graphene.ops._torch import Tensor, torch
+from graphene.ops._views import ONE, Dim, broadcast, output, own, view
+
+_SCHEMA = "(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? bias, {numbers}) -> {result}"
+_PACKED = (
+    "(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, int max_seqlen_q, int max_seqlen_k, "
+    "{numbers}) -> {result}"
+)
+_NUMBERS = "bool causal, int left, int right, float scale, float softcap"
+_STEP = 128  # kernels are launched for the longest sequence rounded up to this
+
+
+@functools.cache
+def _kernel(config: ForwardConfig) -> Any:
+    return attention_forward_kernel(config)
+
+
+def _unreadable(arg: Arg) -> bool:
+    """Whether no kernel reads it as it lies: vectors of 16 bytes along the elements of a head."""
+    starts = [s for s, n in zip(arg.strides[:-1], arg.shape[:-1], strict=True) if n != 1]
+    lies = arg.strides[-1] == 1 or arg.shape[-1] == 1
+    return not lies or arg.align < 16 or any(s % 8 or s < 0 for s in starts)
+
+
+def _aligned_dims(arg: Arg, padding: bool) -> list[int | None]:
+    """Which of its dimensions are batch, heads, sq, sk: of a mask of keys the first and the last."""
+    rank = len(arg.shape)
+    return [0, None, None, 1] if padding and rank == 2 else [None] * (4 - rank) + list(range(rank))
+
+
+def _extra(arg: Arg | None, padding: bool) -> Extra | None:
+    """How a kernel reads a mask (`padding`) or a bias."""
+    if arg is None:
+        return None
+    dims = _aligned_dims(arg, padding)
+    starts = [s for s, n in zip(arg.strides[:-1], arg.shape[:-1], strict=True) if n != 1]
+    pairs = arg.strides[-1] == 1 and arg.shape[-1] % 2 == 0 and arg.align >= 2 * arg.item_bytes
+    pairs = pairs and all(s % 2 == 0 for s in starts)
+    dtype = dtypes.u8 if padding else getattr(dtypes, DTYPES[arg.dtype])
+    return Extra(dtype, dims[2] is not None and arg.shape[dims[2]] != 1, 2 if pairs else 1)
+
+
+def _extra_view(i: int, arg: Arg, padding: bool, rows: bool) -> Any:
+    """The view (batch, heads, sq or 1, sk) of tensor `i`."""
+    full = ((0, 0), (0, 2), (0, 1), (1, 1))
+    dims: list[Dim] = []
+    for place, (d, extent) in enumerate(zip(_aligned_dims(arg, padding), full, strict=True)):
+        if place == 2 and not rows:
+            dims.append(ONE)
+        else:
+            dims.append(broadcast([extent]) if d is None or arg.shape[d] == 1 else own(i, d))
+    return view(i, *dims)
+
+
+def _numbers(a: Attention, left: int, right: int, scale: float, softcap: float) -> list[float | int]:
+    """The kernel's numbers."""
+    out: list[float | int] = [scale * LOG2E]
+    out += [softcap * LOG2E] if a.softcap else []
+    return out + ([left] if a.left else []) + ([right] if a.right else [])
+
+
+class Operator:
+    """attention (`varlen`: of packed sequences), with the log-sum-exp (`lse`) and so with a gradient, or without."""
+
+    def __init__(self, varlen: bool, lse: bool) -> None:
+        self.varlen, self.lse = varlen, lse
+        self.public = "attention_varlen" if varlen else "attention"
+        schema = (_PACKED if varlen else _SCHEMA).format(
+            numbers=_NUMBERS, result="(Tensor, Tensor)" if lse else "Tensor"
+        )
+        check = results_varlen if varlen else results
+        self.defined = Defined(
+            Definition(
+                self.public + "_lse" if lse else self.public, schema, self.configure,
+                lambda *args: check(self.public, args, lse), self.reference, self.cost,
+                self.save if lse else None, self.backward if lse else None, exact={"q": 2, "k": 2, "v": 2},
+            )
+        )  # fmt: skip
+
+    def configure(self, q: Arg, k: Arg, v: Arg, *rest: Any) -> Any:
+        """The recipe of a configuration."""
+        given, (causal, left, right, scale, softcap) = rest[:-5], rest[-5:]
+        right = 0 if causal else right
+        if q.dtype not in ("float16", "bfloat16"):
+            return _core.Recipe.torch(f"no kernel for attention of {q.dtype}")
+        depth, heads, kv_heads = q.shape[-1], q.shape[-2], k.shape[-2]
+        if depth % 8 or depth > 256:
+            return _core.Recipe.torch(f"no kernel for heads of {depth} elements")
+        if not self.varlen and max(q.shape[1], k.shape[1]) > MOST:
+            return _core.Recipe.torch(f"no kernel for more than {MOST} queries or keys")
+        rank, count = len(q.shape), 5  # tensors that are left out count, too
+        outputs = [output(DTYPES[q.dtype], *([(0, d)] for d in range(rank)))]
+        if self.lse:
+            rows = [(0, 1), (0, 0)] if self.varlen else [(0, 0), (0, 2), (0, 1)]
+            outputs.append(output("fp32", *([x] for x in rows)))
+        if 0 in q.shape:
+            return _core.Recipe(outputs, len(outputs), [])
+        copies = sum(1 << i for i, t in enumerate((q, k, v)) if _unreadable(t))
+        if copies:
+            return _core.Recipe.copy(
+                copies, "the elements of a head do not lie one after the other, 16 bytes at a time"
+            )
+        mask, bias = (None, None) if self.varlen else given
+        a = Attention(
+            depth, getattr(dtypes, DTYPES[q.dtype]), left >= 0, right >= 0, _extra(mask, True), _extra(bias, False),
+            softcap > 0, not scale > 0, heads // kv_heads, self.varlen,
+        )  # fmt: skip
+        config = ForwardConfig(a, 32, 32, 2) if q.device == "cpu" else select_forward(a)
+        names: list[Any] = [view(i, *(own(i, d) for d in range(rank))) for i in range(3)]
+        if self.varlen:
+            names += [view(i, own(i, 0)) for i in (3, 4)]
+        else:
+            if a.mask is not None:
+                names.append(_extra_view(3, mask, True, a.mask.rows))
+            if a.bias is not None:
+                names.append(_extra_view(4, bias, False, a.bias.rows))
+        names.append(view(count, *(own(count, d) for d in range(rank))))
+        if self.lse:
+            names.append(view(count + 1, *(own(count + 1, d) for d in range(rank - 1))))
+        names += _numbers(a, left, right, scale, softcap)
+        names += [-(-given[2] // _STEP) * _STEP] if self.varlen else []
+        kernel = _kernel(ForwardConfig(**{**config.__dict__, "lse": self.lse}))
+        return _core.Recipe(outputs, len(outputs), [(kernel, names)])
+
+    def reference(self, *args: Any) -> Any:
+        """PyTorch's operators."""
+        out, lse = plain.forward_varlen(*args[:5], *args[7:]) if self.varlen else plain.forward(*args)
+        return (out, lse) if self.lse else out
+
+    def cost(self, q: Tensor, k: Tensor, *_: Any) -> int:
+        """Multiply-adds of Q K^T."""
+        keys = k.shape[0] if self.varlen else k.shape[1]
+        return int(q.numel()) * int(keys)
+
+    def save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """For the gradient: the arguments and the results."""
+        tensors = 5
+        ctx.save_for_backward(*inputs[:tensors], *output)
+        ctx.numbers = tuple(inputs[tensors:])
+        ctx.set_materialize_grads(False)
+
+    def backward(self, ctx: Any, g: Tensor, g_lse: Tensor) -> tuple[Any, ...]:
+        """By the operator of the gradients."""
+        *tensors, out, lse = ctx.saved_tensors
+        made = (gradients_varlen if self.varlen else gradients)(g, g_lse, out, lse, *tensors, *ctx.numbers)
+        return (*made, *([None] * (2 + len(ctx.numbers))))
+
+
+_attention, _attention_lse = Operator(False, False), Operator(False, True)
+_varlen, _varlen_lse = Operator(True, False), Operator(True, True)
+_fast, _fast_lse, _varlen_fast, _varlen_fast_lse = (
+    op.defined.core for op in (_attention, _attention_lse, _varlen, _varlen_lse)
+)
+_is_compiling = torch.compiler.is_dynamo_compiling
+
+
+def _default_scale(q: Any) -> float:
+    """1 / sqrt(dim), where q is a tensor that has one."""
+    shape: Sequence[int] = getattr(q, "shape", ())
+    return float(shape[-1]) ** -0.5 if len(shape) and shape[-1] > 0 else 1.0
+
+
+def _bounds(name: str, window: Any) -> tuple[int, int]:
+    """The window's two numbers."""
+    if isinstance(window, (tuple, list)) and len(window) == 2:
+        left, right = (-1 if w is None else w for w in window)
+        if isinstance(left, int) and isinstance(right, int):
+            return left, right
+    _core.fail("OP_ARGUMENT", f"{name}: argument 'window' means nothing", ["want: (left, right), -1 for no limit",
+               f"got:  {window!r}"], "pass numbers of keys, 0 or more, or -1")  # fmt: skip
+    raise AssertionError
+
+
+def _no_dropout(name: str, dropout_p: float) -> None:
+    if dropout_p != 0:
+        _core.fail("OP_ARGUMENT", f"{name}: there is no dropout", [f"got:  dropout_p={dropout_p}"],
+                   "leave it out, or call torch.nn.functional.scaled_dot_product_attention")  # fmt: skip
+
+
+def _wants_gradient(*tensors: Any) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    return_lse: bool = False,
+    dropout_p: float = 0.0,
+) -> Any:
+    """``softmax(scale * q @ k^T + bias) @ v`` over the keys that each query sees, in fp32, rounded once.
+
+    q: (batch, q_len, heads, dim); k, v: (batch, k_len, kv_heads, dim), kv_heads a divisor of heads: head h reads
+    kv head h // (heads // kv_heads). fp16 or bf16, of any strides along unit stride in dim: a transposed (batch, heads,
+    seq, dim) tensor is read in place. The result is as q, row-major.
+
+    With i a query's place and j a key's, and shift = k_len - q_len (masks are aligned at the bottom right): ``causal``
+    sees j <= i + shift; ``window`` = (left, right), -1 for no limit, sees i + shift - left <= j <= i + shift + right.
+    ``mask``: bool, True for what is seen, of (batch, heads, q_len, k_len), 1 for what repeats, or (batch, k_len) of
+    keys. ``bias``: what broadcasts to (batch, heads, q_len, k_len), in q's dtype or fp32, is added to the scaled
+    scores. ``scale``: None is 1 / sqrt(dim). ``softcap``: scaled scores s become softcap * tanh(s / softcap), before
+    the bias. ``return_lse``: also the log of each row's sum of exponentials, (batch, heads, q_len) in fp32. A query
+    that sees no key gives zeros, and an LSE of -inf.
+
+    The gradient reaches q, k and v; a bias that wants one is refused, as is dropout. Raises LaunchError: OP_DTYPE,
+    OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
+    """
+    left, right = (-1, -1) if window is None else _bounds("attention", window)
+    if scale is None:
+        scale = _default_scale(q)
+    if dropout_p:
+        _no_dropout("attention", dropout_p)
+    args = (q, k, v, mask, bias, causal, left, right, scale, 0.0 if softcap is None else softcap)
+    if not _is_compiling():
+        y = (_fast_lse if return_lse else _fast)(*args)
+        if y is not NotImplemented:
+            return y
+    given = {"q": q, "k": k, "v": v, "mask": mask, "bias": bias}
+    check_tensors("attention", given, ("mask", "bias"))
+    results("attention", args, False)
+    if _wants_gradient(bias):
+        _core.fail("OP_ARGUMENT", "attention: there is no gradient of the bias", [], "pass bias.detach()")
+    if return_lse or _wants_gradient(q, k, v):
+        out = _attention_lse.defined(*args)
+        return out if return_lse else out[0]
+    return _attention.defined(*args)
+
+
+def attention_varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    *,
+    causal: bool = False,
+    window: tuple[int, int] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    return_lse: bool = False,
+    dropout_p: float = 0.0,
+) -> Any:
+    """Attention of packed sequences: q of (total_q, heads, dim), k and v of (total_k, kv_heads, dim).
+
+    Sequence i is rows cu_seqlens_q[i] to cu_seqlens_q[i + 1] of q, and so of k and v (i32, on the same device). No
+    sequence is longer than ``max_seqlen_q`` and ``max_seqlen_k``. Rows of q that belong to no sequence are not written.
+    The rest is as of ``attention``; the LSE is (heads, total_q). Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE,
+    OP_ARGUMENT.
+    """
+    left, right = (-1, -1) if window is None else _bounds("attention_varlen", window)
+    if scale is None:
+        scale = _default_scale(q)
+    if dropout_p:
+        _no_dropout("attention_varlen", dropout_p)
+    cap = 0.0 if softcap is None else softcap
+    args = (q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, left, right, scale, cap)
+    if not _is_compiling():
+        y = (_varlen_fast_lse if return_lse else _varlen_fast)(*args)
+        if y is not NotImplemented:
+            return y
+    given = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+    check_tensors("attention_varlen", given)
+    results_varlen("attention_varlen", args, False)
+    if return_lse or _wants_gradient(q, k, v):
+        out = _varlen_lse.defined(*args)
+        return out if return_lse else out[0]
+    return _varlen.defined(*args)
+
+
+def _explained(q: Tensor, k: Tensor, v: Tensor, **named: Any) -> tuple[Defined, Sequence[Any]]:
+    left, right = (-1, -1) if named.get("window") is None else _bounds("attention", named["window"])
+    scale = _default_scale(q) if named.get("scale") is None else named["scale"]
+    op = _attention_lse if named.get("return_lse") else _attention
+    return op.defined, (q, k, v, named.get("mask"), named.get("bias"), named.get("causal", False), left, right, scale,
+                        named.get("softcap") or 0.0)  # fmt: skip
+
+
+def _explained_varlen(
+    q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, most_q: int, most_k: int, **named: Any
+) -> tuple[Defined, Sequence[Any]]:
+    left, right = (-1, -1) if named.get("window") is None else _bounds("attention_varlen", named["window"])
+    scale = _default_scale(q) if named.get("scale") is None else named["scale"]
+    op = _varlen_lse if named.get("return_lse") else _varlen
+    return op.defined, (q, k, v, cu_q, cu_k, most_q, most_k, named.get("causal", False), left, right, scale,
+                        named.get("softcap") or 0.0)  # fmt: skip
+
+
+attention.explained = _explained  # type: ignore[attr-defined]
+attention_varlen.explained = _explained_varlen  # type: ignore[attr-defined]

@@ -1,0 +1,118 @@
+"""What attention's arguments must be: checked before anything runs, with a code and a fix for each mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from graphene import _core
+from graphene.ops._define import check_devices, check_dtypes
+from graphene.ops._torch import Tensor, torch
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def _text(shape: Sequence[Any]) -> str:
+    return "[" + ",".join(map(str, shape)) + "]"
+
+
+def _shape(name: str, what: str, want: str, got: Sequence[Any], fix: str) -> NoReturn:
+    _core.fail("OP_SHAPE", f"{name}: argument '{what}' has the wrong shape", [f"want: {want}", f"got:  {_text(got)}"],
+               fix)  # fmt: skip
+
+
+def _argument(name: str, message: str, details: list[str], fix: str) -> NoReturn:
+    _core.fail("OP_ARGUMENT", f"{name}: {message}", details, fix)
+
+
+def numbers(name: str, left: int, right: int, scale: float, softcap: float) -> None:
+    """Raises OP_ARGUMENT for a window, a scale or a softcap that means nothing."""
+    if left < -1 or right < -1:
+        _argument(name, "argument 'window' means nothing", ["want: (left, right), -1 for no limit",
+                  f"got:  ({left}, {right})"], "pass numbers of keys, 0 or more, or -1")  # fmt: skip
+    if not abs(scale) < float("inf"):
+        _argument(
+            name, "argument 'scale' is not finite", [f"got:  {scale}"], "pass a number, or None for 1 / sqrt(dim)"
+        )
+    if not 0 <= softcap < float("inf"):
+        _argument(name, "argument 'softcap' means nothing", ["want: a number, 0 or more", f"got:  {softcap}"],
+                  "leave it out for no cap")  # fmt: skip
+
+
+def operands(name: str, rank: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raises OP_DTYPE, OP_DEVICE, OP_SHAPE unless q, k and v go together."""
+    given = {"q": q, "k": k, "v": v}
+    check_devices(name, given)
+    check_dtypes(name, given, FLOATS)
+    form = "[batch,seq,heads,dim]" if rank == 4 else "[total,heads,dim]"
+    for n, t in given.items():
+        if t.dim() != rank:
+            _shape(name, n, form, t.shape, "transpose or unsqueeze it: a transposed tensor is read in place")
+    if q.shape[-1] == 0:
+        _shape(name, "q", f"{form}, with a dim of 1 or more", q.shape, "pass heads with elements")
+    front = [q.shape[0]] if rank == 4 else []
+    want = [*front, *k.shape[len(front) : rank - 1], q.shape[-1]]
+    for n, t in (("k", k), ("v", v)):
+        if any(x != y for x, y in zip(t.shape, want, strict=True)):
+            _shape(name, n, _text(want), t.shape, "batch and dim are q's, keys and heads are the same in k and v")
+    heads, kv_heads = q.shape[-2], k.shape[-2]
+    if (kv_heads == 0) != (heads == 0) or (kv_heads != 0 and heads % kv_heads != 0):
+        _shape(name, "k", f"kv heads that divide the {heads} heads of q", k.shape,
+               "each head of keys serves as many heads of queries")  # fmt: skip
+
+
+def extras(name: str, q: Tensor, k: Tensor, mask: Tensor, bias: Tensor) -> None:
+    """Raises OP_DTYPE, OP_DEVICE, OP_SHAPE unless mask and bias belong to these scores."""
+    check_devices(name, {"q": q, "mask": mask, "bias": bias})
+    scores = (q.shape[0], q.shape[2], q.shape[1], k.shape[1])
+    if mask is not None:
+        if mask.dtype != torch.bool:
+            want = ["want: torch.bool, True for what is seen", f"got:  {mask.dtype}"]
+            _core.fail("OP_DTYPE", f"{name}: argument 'mask' is not boolean", want,
+                       "convert it, or pass what is added to the scores as bias=")  # fmt: skip
+        padding = mask.dim() == 2 and mask.shape[0] == scores[0] and mask.shape[1] == scores[3]
+        if not padding and (mask.dim() != 4 or not _broadcasts(mask.shape, scores)):
+            _shape(name, "mask", f"{_text(scores)}, 1 for a dimension that repeats, or {_text(scores[::3])} of keys",
+                   mask.shape, "unsqueeze it to (batch, heads, q_len, k_len)")  # fmt: skip
+    if bias is not None:
+        if bias.dtype != q.dtype and bias.dtype != torch.float32:
+            fix = "pass it as mask=" if bias.dtype == torch.bool else "convert it"
+            _core.fail("OP_DTYPE", f"{name}: argument 'bias' has another dtype",
+                       [f"want: {q.dtype}, as 'q', or torch.float32", f"got:  {bias.dtype}"], fix)  # fmt: skip
+        if not 2 <= bias.dim() <= 4 or not _broadcasts(bias.shape, scores):
+            _shape(name, "bias", f"{_text(scores)}, or what broadcasts to it", bias.shape,
+                   "unsqueeze it to (batch, heads, q_len, k_len)")  # fmt: skip
+
+
+def _broadcasts(shape: Sequence[Any], to: Sequence[Any]) -> bool:
+    return all(n == 1 or n == m for n, m in zip(shape, to[len(to) - len(shape) :], strict=True))
+
+
+def results(name: str, args: Sequence[Any], lse: bool) -> list[tuple[Any, Any]]:
+    """Shape and dtype of the results of attention, all arguments checked."""
+    q, k, v, mask, bias, _, left, right, scale, softcap = args
+    operands(name, 4, q, k, v)
+    extras(name, q, k, mask, bias)
+    numbers(name, left, right, scale, softcap)
+    made = [(q.shape, q.dtype)]
+    return [*made, ((q.shape[0], q.shape[2], q.shape[1]), torch.float32)] if lse else made
+
+
+def results_varlen(name: str, args: Sequence[Any], lse: bool) -> list[tuple[Any, Any]]:
+    """The same of packed sequences."""
+    q, k, v, cu_q, cu_k, most_q, most_k, _, left, right, scale, softcap = args
+    operands(name, 3, q, k, v)
+    check_devices(name, {"q": q, "cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k})
+    for what, t in (("cu_seqlens_q", cu_q), ("cu_seqlens_k", cu_k)):
+        if t.dtype != torch.int32:
+            _core.fail("OP_DTYPE", f"{name}: argument '{what}' has another dtype", ["want: torch.int32",
+                       f"got:  {t.dtype}"], "convert it: .to(torch.int32)")  # fmt: skip
+        if t.dim() != 1 or t.shape[0] < 1 or t.shape[0] != cu_q.shape[0]:
+            _shape(name, what, "[batch + 1], the same of queries and of keys", t.shape,
+                   "pass 0 and the sums of the lengths so far")  # fmt: skip
+    for what, n in (("max_seqlen_q", most_q), ("max_seqlen_k", most_k)):
+        if n < 0:
+            _argument(name, f"argument '{what}' is negative", [f"got:  {n}"], "pass the longest sequence's length")
+    numbers(name, left, right, scale, softcap)
+    made = [(q.shape, q.dtype)]
+    return [*made, ((q.shape[1], q.shape[0]), torch.float32)] if lse else made

@@ -1,0 +1,111 @@
+"""Attention by PyTorch's operators, in fp32 (fp64 of fp64), rounded once: for what no kernel takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from graphene.ops._torch import Tensor, torch
+
+
+def seen(sq: int, sk: int, causal: bool, left: int, right: int, device: Any) -> Tensor:
+    """Which keys a query sees, (sq, sk), or None: all of them."""
+    right = 0 if causal else right
+    if left < 0 and right < 0:
+        return None
+    place = torch.arange(sq, device=device)[:, None] + sk - sq
+    key = torch.arange(sk, device=device)[None]
+    allowed = torch.ones(sq, sk, dtype=torch.bool, device=device)
+    if right >= 0:
+        allowed &= key <= place + right
+    return allowed & (key >= place - left) if left >= 0 else allowed
+
+
+class Problem:
+    """One attention in wide precision, heads first: what the results and the gradients are made of."""
+
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, bias: Tensor, numbers: tuple[Any, ...]) -> None:
+        causal, left, right, scale, self.softcap = numbers
+        wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+        self.group = q.shape[2] // max(k.shape[2], 1)
+        self.scale = scale
+        self.q = q.transpose(1, 2).to(wide)
+        self.k, self.v = (t.transpose(1, 2).to(wide).repeat_interleave(self.group, 1) for t in (k, v))
+        s = self.q @ self.k.transpose(2, 3) * scale
+        if self.softcap > 0:
+            self.tanh = torch.tanh(s / self.softcap)
+            s = self.softcap * self.tanh
+        if bias is not None:
+            s = s + bias
+        allowed = seen(q.shape[1], k.shape[1], causal, left, right, q.device)
+        if mask is not None:
+            mask = mask[:, None, None] if mask.dim() == 2 else mask
+            allowed = mask if allowed is None else allowed & mask
+        self.scores = s if allowed is None else s.masked_fill(~allowed, -torch.inf)
+
+    def forward(self) -> tuple[Tensor, Tensor]:
+        """O (batch, heads, sq, dim) and LSE; a row that sees nothing gives zeros and -inf."""
+        lse = torch.logsumexp(self.scores, 3)
+        return self.p(lse) @ self.v, lse
+
+    def p(self, lse: Tensor) -> Tensor:
+        """The probabilities."""
+        return torch.exp(self.scores - torch.where(lse == -torch.inf, 0, lse)[..., None])
+
+    def backward(self, g: Tensor, delta: Tensor, lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of q, k, v as they were given."""
+        p, g = self.p(lse.to(self.q.dtype)), g.transpose(1, 2).to(self.q.dtype)
+        ds = p * (g @ self.v.transpose(2, 3) - delta[..., None])
+        if self.softcap > 0:
+            ds = ds * (1 - self.tanh * self.tanh)
+        ds = ds * self.scale
+
+        def heads(t: Tensor) -> Tensor:
+            b, h, s, d = t.shape
+            return t.view(b, h // self.group, self.group, s, d).sum(2).transpose(1, 2)
+
+        return (ds @ self.k).transpose(1, 2), heads(ds.transpose(2, 3) @ self.q), heads(p.transpose(2, 3) @ g)
+
+
+def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, bias: Tensor, *numbers: Any) -> tuple[Tensor, Tensor]:
+    """The results of (batch, seq, heads, dim) tensors."""
+    out, lse = Problem(q, k, v, mask, bias, numbers).forward()
+    return out.transpose(1, 2).to(q.dtype).contiguous(), lse.float()
+
+
+def backward(
+    g: Tensor, delta: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, bias: Tensor, *numbers: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of q, k and v, of the sums `delta` of g * out over each row less the LSE's gradient."""
+    made = Problem(q, k, v, mask, bias, numbers).backward(g, delta, lse)
+    dq, dk, dv = (t.to(x.dtype) for t, x in zip(made, (q, k, v), strict=True))
+    return dq, dk, dv
+
+
+def sequences(cu_q: Tensor, cu_k: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Where each packed sequence lies."""
+    q, k = cu_q.tolist(), cu_k.tolist()
+    for i in range(len(q) - 1):
+        yield slice(q[i], max(q[i], q[i + 1])), slice(k[i], max(k[i], k[i + 1]))
+
+
+def forward_varlen(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, *numbers: Any) -> tuple[Tensor, Tensor]:
+    """The results of packed (total, heads, dim) tensors."""
+    out, lse = torch.zeros_like(q), torch.full((q.shape[1], q.shape[0]), -torch.inf, device=q.device)
+    for i, j in sequences(cu_q, cu_k):
+        own, own_lse = forward(q[None, i], k[None, j], v[None, j], None, None, *numbers)
+        out[i], lse[:, i] = own[0], own_lse[0]
+    return out, lse
+
+
+def backward_varlen(
+    g: Tensor, delta: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, *numbers: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of packed q, k and v."""
+    made = tuple(torch.zeros_like(t) for t in (q, k, v))
+    for i, j in sequences(cu_q, cu_k):
+        rows = delta[None, :, i], lse[None, :, i]
+        parts = backward(g[None, i], *rows, q[None, i], k[None, j], v[None, j], None, None, *numbers)
+        for t, part, at in zip(made, parts, (i, j, j), strict=True):
+            t[at] = part[0]
+    return made

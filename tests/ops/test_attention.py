@@ -1,0 +1,279 @@
+"""graphene.ops.attention and attention_varlen on CPU tensors: values, errors, gradients, compiled graphs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+import graphene as gr  # noqa: E402
+from graphene import ops  # noqa: E402
+
+F = torch.nn.functional
+BF16 = torch.bfloat16
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ops.CpuWarning)
+        torch.manual_seed(1)
+        yield
+
+
+def r(*shape: int, dtype: Any = torch.float16) -> Any:
+    return torch.randn(*shape).to(dtype)
+
+
+def want(
+    q: Any, k: Any, v: Any, causal: bool = False, window: Any = None, mask: Any = None, bias: Any = None,
+    scale: float | None = None, softcap: float | None = None,
+) -> tuple[Any, Any]:  # fmt: skip
+    """In fp64, a row at a time: what the kernels must give."""
+    out, lse = torch.zeros(q.shape, dtype=torch.float64), torch.zeros(q.shape[0], q.shape[2], q.shape[1])
+    (B, sq, H, D), sk, group = q.shape, k.shape[1], q.shape[2] // max(k.shape[2], 1)
+    mask = mask[:, None, None] if mask is not None and mask.dim() == 2 else mask
+    mask = torch.ones(B, H, sq, sk, dtype=torch.bool) if mask is None else mask.expand(B, H, sq, sk)
+    bias = torch.zeros(B, H, sq, sk) if bias is None else bias.expand(B, H, sq, sk)
+    left, right = window or (-1, -1)
+    for b in range(B):
+        for h in range(H):
+            for i in range(sq):
+                s = k[b, :, h // group].double() @ q[b, i, h].double() * (D**-0.5 if scale is None else scale)
+                s = s if softcap is None else softcap * torch.tanh(s / softcap)
+                s, place = s + bias[b, h, i], i + sk - sq
+                seen = [
+                    j for j in range(sk)
+                    if mask[b, h, i, j] and not (causal and j > place) and not (0 <= right < j - place)
+                    and not (0 <= left < place - j) and s[j] > -torch.inf
+                ]  # fmt: skip
+                lse[b, h, i] = torch.logsumexp(s[seen], 0) if seen else -torch.inf
+                if seen:
+                    out[b, i, h] = torch.softmax(s[seen], 0) @ v[b, seen, h // group].double()
+    return out, lse
+
+
+def close(got: Any, ref: Any) -> None:
+    assert got.shape == ref.shape
+    ulp = {torch.float16: 2.0**-10, BF16: 2.0**-7, torch.float32: 2.0**-16}[got.dtype]
+    finite = ref.isfinite()
+    assert torch.equal(got[~finite].double(), ref[~finite].double())
+    error = (got.double() - ref.double())[finite].abs()
+    assert (error <= ulp * (1 + ref[finite].abs())).all(), error.max().item()
+
+
+def check(q: Any, k: Any, v: Any, said: str = "the simulator runs", **named: Any) -> None:
+    out, lse = ops.attention(q, k, v, return_lse=True, **named)
+    ref = want(q, k, v, **named)
+    close(out, ref[0])
+    close(lse, ref[1])
+    assert torch.equal(ops.attention(q, k, v, **named), out)
+    assert out.is_contiguous()
+    assert said in ops.explain(ops.attention, q, k, v, **named)
+
+
+def qkv(
+    b: int = 1, sq: int = 20, sk: int = 33, h: int = 2, hk: int = 1, d: int = 32, dtype: Any = torch.float16
+) -> Any:
+    return r(b, sq, h, d, dtype=dtype), r(b, sk, hk, d, dtype=dtype), r(b, sk, hk, d, dtype=dtype)
+
+
+MASKS: list[dict[str, Any]] = [
+    {}, {"causal": True}, {"window": (3, 2)}, {"window": (0, 0)}, {"window": (-1, 4)}, {"window": (7, -1)},
+    {"causal": True, "window": (5, 9)}, {"scale": 0.3}, {"scale": -0.4}, {"scale": 0.0}, {"softcap": 0.7},
+    {"softcap": 0.7, "scale": -1.0, "causal": True},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("named", MASKS, ids=str)
+@pytest.mark.parametrize(("sq", "sk"), [(20, 33), (40, 9), (1, 40), (33, 33)])
+def test_masks(named: dict[str, Any], sq: int, sk: int) -> None:
+    check(*qkv(1, sq, sk), **named)
+
+
+@pytest.mark.parametrize("d", [8, 24, 32, 40, 48, 64, 80, 96, 128, 192, 256])
+@pytest.mark.parametrize("dtype", [torch.float16, BF16])
+def test_head_sizes(d: int, dtype: Any) -> None:
+    check(*qkv(1, 9, 35, 2, 2, d, dtype), causal=d % 3 == 0)
+
+
+@pytest.mark.parametrize("sk", [33, 34])
+@pytest.mark.parametrize("shape", [(2, 1, 1), (1, 1, 1), (1, 4, 20), (2, 4, 20), (2, 1, 20), (1, 4, 1)])
+def test_masks_and_biases_broadcast(shape: tuple[int, int, int], sk: int) -> None:
+    q, k, v = qkv(2, 20, sk, 4, 2)
+    mask = torch.rand(*shape, sk) < 0.6
+    mask[0, 0, 0] = False
+    check(q, k, v, mask=mask)
+    check(q, k, v, mask=mask[..., :1], causal=True)
+    check(q, k, v, bias=r(*shape, sk), window=(9, 9))
+    check(q, k, v, bias=r(*shape, sk, dtype=torch.float32), mask=mask, softcap=2.0)
+    check(q, k, v, bias=torch.where(mask, 0.5, -torch.inf))
+
+
+def test_masks_of_keys() -> None:
+    q, k, v = qkv(3, 7, 70)
+    lengths = torch.tensor([70, 0, 41])
+    check(q, k, v, mask=torch.arange(70)[None] < lengths[:, None])
+    check(q, k, v, mask=torch.arange(70)[None] >= lengths[:, None], causal=True)
+    check(q, k, v, mask=torch.rand(3, 70) < 0.3)
+    check(q, k, v, mask=(torch.rand(3, 140) < 0.3)[:, ::2])
+    check(q, k, v, bias=r(7, 70))
+    check(q, k, v, bias=r(2, 7, 70))
+
+
+def test_views() -> None:
+    q, k, v = r(2, 2, 9, 40), r(2, 1, 21, 40), r(2, 1, 21, 40)
+    check(*(t.transpose(1, 2) for t in (q, k, v)), causal=True)
+    check(*r(2, 11, 3, 2, 32).unbind(2))
+    check(*r(2, 11, 2, 96).split(32, 3))
+    check(r(2, 9, 2, 32), r(1, 20, 2, 32).expand(2, 20, 2, 32), r(2, 1, 2, 32).expand(2, 20, 2, 32))
+    q, k, v = r(1, 9, 2, 65)[..., 1:], r(1, 9, 2, 128)[..., ::2], r(1, 9, 2, 64)
+    check(q, k, v, "k is copied first, row-major")
+
+
+def test_sizes_of_nothing() -> None:
+    for b, sq, sk, h in ((0, 4, 4, 2), (1, 0, 4, 2), (1, 4, 0, 2), (1, 4, 4, 0)):
+        check(*qkv(b, sq, sk, h, h), "")
+
+
+def test_other_types_and_heads_go_to_pytorch() -> None:
+    check(*qkv(d=20), "PyTorch's operators (no kernel for heads of 20 elements)", causal=True)
+    q, k, v = (t.float() for t in qkv(sq=40))
+    check(q, k, v, "PyTorch's operators (no kernel for attention of float32)", window=(2, 3), softcap=1.0)
+    q, k, v = qkv(1, 200, 200, 2, 2, 64)
+    close(ops.attention(q, k, v), F.scaled_dot_product_attention(*(t.double().transpose(1, 2) for t in (q, k, v)))
+          .transpose(1, 2))  # fmt: skip
+
+
+@pytest.mark.parametrize("named", [{}, {"causal": True}, {"window": (4, 3), "softcap": 1.0}], ids=str)
+def test_packed_sequences(named: dict[str, Any]) -> None:
+    lq, lk = [5, 0, 20, 1, 13], [7, 3, 35, 1, 0]
+    cu_q, cu_k = (torch.tensor([0, *x]).cumsum(0).int() for x in (lq, lk))
+    q, k, v = (r(n, h, 32) for n, h in ((39, 2), (46, 1), (46, 1)))
+    out, lse = ops.attention_varlen(q, k, v, cu_q, cu_k, 20, 35, return_lse=True, **named)
+    for i in range(5):
+        at, keys = slice(cu_q[i], cu_q[i + 1]), slice(cu_k[i], cu_k[i + 1])
+        ref = want(q[None, at], k[None, keys], v[None, keys], **named)
+        close(out[at], ref[0][0])
+        close(lse[:, at], ref[1][0])
+    assert "the simulator runs" in ops.explain(ops.attention_varlen, q, k, v, cu_q, cu_k, 20, 35, **named)
+
+
+def gradients(f: Callable[..., Any], tensors: Any, g: Any) -> Any:
+    tensors = [t.detach().requires_grad_() for t in tensors]
+    return torch.autograd.grad(f(*tensors), tensors, g)
+
+
+@pytest.mark.parametrize("named", [{}, {"causal": True}, {"window": (4, 3), "softcap": 1.0}], ids=str)
+def test_gradients(named: dict[str, Any]) -> None:
+    q, k, v = qkv(2, 7, 12, 4, 2)
+    g, mask = r(2, 7, 4, 32), torch.rand(2, 1, 7, 12) < 0.7
+    got = gradients(lambda *t: ops.attention(*t, mask=mask, **named), (q, k, v), g)
+
+    def wide(q: Any, k: Any, v: Any) -> Any:
+        k, v = (t.repeat_interleave(2, 2).transpose(1, 2) for t in (k, v))
+        s = q.transpose(1, 2) @ k.transpose(2, 3) * 32**-0.5
+        s = s if "softcap" not in named else torch.tanh(s)
+        i, j = torch.arange(7)[:, None] + 5, torch.arange(12)[None]
+        left, right = named.get("window", (99, 0 if "causal" in named else 99))
+        seen = mask & (j <= i + right) & (j >= i - left)
+        p = torch.softmax(s.masked_fill(~seen, -1e9), 3) * seen.any(3, keepdim=True)
+        return (p @ v).transpose(1, 2)
+
+    for a, b in zip(got, gradients(wide, [t.double() for t in (q, k, v)], g.double()), strict=True):
+        assert a.dtype == torch.float16
+        torch.testing.assert_close(a.double(), b, rtol=4e-3, atol=4e-3)
+
+
+def test_gradients_of_packed_sequences() -> None:
+    q, k, v = r(12, 2, 32), r(20, 1, 32), r(20, 1, 32)
+    cu_q, cu_k = torch.tensor([0, 5, 12]).int(), torch.tensor([0, 9, 20]).int()
+    g = r(12, 2, 32)
+    got = gradients(lambda *t: ops.attention_varlen(*t, cu_q, cu_k, 7, 11, causal=True), (q, k, v), g)
+    for i in range(2):
+        at, keys = slice(cu_q[i], cu_q[i + 1]), slice(cu_k[i], cu_k[i + 1])
+        ref = gradients(
+            lambda *t: ops.attention(*t, causal=True), (q[None, at], k[None, keys], v[None, keys]), g[None, at]
+        )
+        for a, b, part in zip(got, ref, (at, keys, keys), strict=True):
+            torch.testing.assert_close(a[part], b[0], rtol=2e-3, atol=2e-3)
+
+
+def test_gradient_of_the_lse() -> None:
+    q, k, _ = qkv(1, 5, 9, 1, 1, 32, torch.float64)
+    got = gradients(lambda q, k: ops.attention(q, k, k, scale=0.1, return_lse=True)[1], (q, k), torch.ones(1, 1, 5))
+    ref = gradients(lambda q, k: (q[0, :, 0] @ k[0, :, 0].T * 0.1).logsumexp(1), (q, k), torch.ones(5).double())
+    for a, b in zip(got, ref, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_compiled_graphs_and_opcheck() -> None:
+    q, k, v = qkv(1, 8, 12)
+    compiled = torch.compile(
+        lambda q, k, v: ops.attention(q, k, v, causal=True) * 2, fullgraph=True, backend="aot_eager"
+    )
+    torch.testing.assert_close(compiled(q, k, v), ops.attention(q, k, v, causal=True) * 2)
+    q.requires_grad_()
+    compiled(q, k, v).sum().backward()
+    assert q.grad is not None
+    mask = torch.rand(1, 12) < 0.5
+    args = (k.expand(1, 12, 2, 32), k, v, mask, None, True, -1, -1, 0.1, 0.0)
+    torch.library.opcheck(torch.ops.graphene.attention.default, args)
+    args = (k.expand(1, 12, 2, 32).contiguous().requires_grad_(), *args[1:])
+    torch.library.opcheck(torch.ops.graphene.attention_lse.default, args)
+    cu = torch.tensor([0, 5, 12]).int()
+    args = (r(12, 2, 32).requires_grad_(), r(12, 2, 32), r(12, 2, 32), cu, cu, 7, 7, True, -1, -1, 0.1, 0.0)
+    torch.library.opcheck(torch.ops.graphene.attention_varlen_lse.default, args)
+
+
+Q, K, V = r(2, 8, 4, 32), r(2, 9, 2, 32), r(2, 9, 2, 32)
+CU = torch.tensor([0, 8]).int()
+ERRORS: list[tuple[Callable[[], Any], str, str]] = [
+    (lambda: ops.attention(Q, K.float(), V), "OP_DTYPE", "attention: argument 'k' has another dtype"),
+    (lambda: ops.attention(Q[0], K, V), "OP_SHAPE",
+     "attention: argument 'q' has the wrong shape   [OP_SHAPE]\n  want: [batch,seq,heads,dim]\n  got:  [8,4,32]\n"
+     "  fix: transpose or unsqueeze it: a transposed tensor is read in place"),
+    (lambda: ops.attention(Q, K, V[:, :8]), "OP_SHAPE",
+     "attention: argument 'v' has the wrong shape   [OP_SHAPE]\n  want: [2,9,2,32]\n  got:  [2,8,2,32]\n"
+     "  fix: batch and dim are q's, keys and heads are the same in k and v"),
+    (lambda: ops.attention(Q[:, :, :3], K, V), "OP_SHAPE", "want: kv heads that divide the 3 heads of q"),
+    (lambda: ops.attention(Q, K, V, mask=r(2, 9)), "OP_DTYPE",
+     "attention: argument 'mask' is not boolean   [OP_DTYPE]\n  want: torch.bool, True for what is seen\n"
+     "  got:  torch.float16\n  fix: convert it, or pass what is added to the scores as bias="),
+    (lambda: ops.attention(Q, K, V, mask=torch.ones(8, 9).bool()), "OP_SHAPE",
+     "attention: argument 'mask' has the wrong shape   [OP_SHAPE]\n"
+     "  want: [2,4,8,9], 1 for a dimension that repeats, or [2,9] of keys\n  got:  [8,9]\n"
+     "  fix: unsqueeze it to (batch, heads, q_len, k_len)"),
+    (lambda: ops.attention(Q, K, V, bias=torch.ones(8, 9).bool()), "OP_DTYPE", "fix: pass it as mask="),
+    (lambda: ops.attention(Q, K, V, bias=r(9, 9)), "OP_SHAPE", "want: [2,4,8,9], or what broadcasts to it"),
+    (lambda: ops.attention(Q, K, V, bias=r(8, 9).requires_grad_()), "OP_ARGUMENT",
+     "attention: there is no gradient of the bias   [OP_ARGUMENT]\n  fix: pass bias.detach()"),
+    (lambda: ops.attention(Q, K, V, window=3), "OP_ARGUMENT",
+     "attention: argument 'window' means nothing   [OP_ARGUMENT]\n  want: (left, right), -1 for no limit\n  got:  3\n"
+     "  fix: pass numbers of keys, 0 or more, or -1"),
+    (lambda: ops.attention(Q, K, V, window=(-2, 0)), "OP_ARGUMENT", "got:  (-2, 0)"),
+    (lambda: ops.attention(Q, K, V, scale=float("nan")), "OP_ARGUMENT", "argument 'scale' is not finite"),
+    (lambda: ops.attention(Q, K, V, softcap=-1.0), "OP_ARGUMENT", "argument 'softcap' means nothing"),
+    (lambda: ops.attention(Q, K, V, dropout_p=0.1), "OP_ARGUMENT",
+     "attention: there is no dropout   [OP_ARGUMENT]\n  got:  dropout_p=0.1\n"
+     "  fix: leave it out, or call torch.nn.functional.scaled_dot_product_attention"),
+    (lambda: ops.attention(Q, None, V), "OP_ARGUMENT", "attention: argument 'k' is not a torch.Tensor"),
+    (lambda: ops.attention_varlen(Q[0], K[0], V[0], CU, CU.long(), 8, 9), "OP_DTYPE",
+     "attention_varlen: argument 'cu_seqlens_k' has another dtype   [OP_DTYPE]\n  want: torch.int32\n"
+     "  got:  torch.int64\n  fix: convert it: .to(torch.int32)"),
+    (lambda: ops.attention_varlen(Q[0], K[0], V[0], CU, CU[:1], 8, 9), "OP_SHAPE", "argument 'cu_seqlens_k'"),
+    (lambda: ops.attention_varlen(Q[0], K[0], V[0], CU, CU, -8, 9), "OP_ARGUMENT", "'max_seqlen_q' is negative"),
+    (lambda: ops.attention_varlen(Q, K, V, CU, CU, 8, 9), "OP_SHAPE", "want: [total,heads,dim]"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "code", "text"), ERRORS, ids=[f"{i}-{e[1]}" for i, e in enumerate(ERRORS)])
+def test_errors(call: Callable[[], Any], code: str, text: str) -> None:
+    with pytest.raises(gr.LaunchError) as e:
+        call()
+    assert e.value.code == code
+    assert text in str(e.value)
