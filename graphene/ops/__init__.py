@@ -12,8 +12,19 @@ from __future__ import annotations
 
 from graphene.ops._attention import attention, attention_varlen
 from graphene.ops._define import CpuWarning, explain
+from graphene.ops._gated import gated
 from graphene.ops._matmul import matmul
 from graphene.ops._norms import layer_norm, rms_norm
 from graphene.ops._softmax import softmax
 
-__all__ = ["CpuWarning", "attention", "attention_varlen", "explain", "layer_norm", "matmul", "rms_norm", "softmax"]
+__all__ = [
+    "CpuWarning",
+    "attention",
+    "attention_varlen",
+    "explain",
+    "gated",
+    "layer_norm",
+    "matmul",
+    "rms_norm",
+    "softmax",
+]

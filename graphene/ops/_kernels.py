@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 
 from graphene import _core, dtypes
 from graphene.kernels._norms import select_norm
+from graphene.kernels.elementwise import ElementwiseConfig, elementwise_kernel, select_elementwise
+from graphene.kernels.epilogues import ACTIVATIONS
 from graphene.kernels.gemm import GemmConfig, gemm_launches
 from graphene.kernels.gemm_select import select_gemm
 from graphene.kernels.layernorm import layernorm_kernel
@@ -216,3 +218,15 @@ def softmax(p: Softmax) -> Launches | str:
     align = min(p.align, 16 * dtype.bits // out.bits)  # what is stored at once is 16 bytes at most
     config = select_softmax(p.rows, p.width, dtype, align_bytes=align, shared_bytes=_device(p.device)[1])
     return Launches([(_softmax(SoftmaxConfig(config.tile, dtype, None if out == dtype else out)), ["input", "output"])])
+
+
+@functools.cache
+def _gated(activation: str | None, config: ElementwiseConfig) -> Any:
+    act = ACTIVATIONS[activation]
+    return elementwise_kernel(lambda gate, up: act(gate) * up, config)
+
+
+def gated(width: int, dtype: str, activation: str | None, align: int) -> Any:
+    """The kernel of act(gate) * up over rows of ``width``; arguments gate, up, result of shape (1, rows, width)."""
+    t = getattr(dtypes, DTYPES[dtype])
+    return _gated(activation, select_elementwise(width, (t, t), t, align_bytes=align))

@@ -4,6 +4,10 @@ After ``import graphene.integrations.transformers`` every model takes ``attn_imp
 
     model = AutoModel.from_pretrained(name, attn_implementation="graphene")
 
+and ``accelerate(model)`` also replaces what surrounds attention where that was measured to be faster::
+
+    accelerate(model)   # prints what it replaced, what it left, and why; restore(model) undoes it
+
 Needs transformers 5.
 """
 
@@ -11,6 +15,7 @@ from __future__ import annotations
 
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from graphene.integrations.transformers._accelerate import accelerate, accelerated, restore
 from graphene.integrations.transformers._attention import attention
 from graphene.integrations.transformers._masks import mask
 
@@ -19,4 +24,4 @@ NAME = "graphene"
 AttentionInterface.register(NAME, attention)
 AttentionMaskInterface.register(NAME, mask)
 
-__all__ = ["NAME", "attention", "mask"]
+__all__ = ["NAME", "accelerate", "accelerated", "attention", "mask", "restore"]

@@ -1,0 +1,297 @@
+"""accelerate(model) and restore(model)."""
+
+from __future__ import annotations
+
+import copyreg
+from collections import Counter
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from graphene.integrations.transformers import _measure, _packing
+from graphene.integrations.transformers._fused import HALF, LINEAR, Helpers, Rules
+from graphene.integrations.transformers._modules import activation_of, kind_of, norm_of
+from graphene.integrations.transformers._rewrite import Site, rewrite
+
+RECORD = "_graphene_accelerated"
+
+
+@dataclass
+class Row:
+    """A line of the table."""
+
+    count: int
+    where: str
+    now: str
+    why: str
+
+
+@dataclass
+class Record:
+    """What ``accelerate`` did to a model: ``rows`` is its table, ``attention`` what each model's was before."""
+
+    rules: Rules
+    rows: list[Row] = field(default_factory=list)
+    modules: list[tuple[Any, type]] = field(default_factory=list)
+    attention: list[tuple[Any, str]] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        cells = [("", "module", "now", "why"), *((str(r.count), r.where, r.now, r.why) for r in self.rows)]
+        widths = [max(len(c[i]) for c in cells) for i in range(3)]
+        lines = [f"{c[0]:>{widths[0]}}  {c[1]:<{widths[1]}}  {c[2]:<{widths[2]}}  {c[3]}".rstrip() for c in cells]
+        return "\n".join(lines)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return None  # a copy of the model is not accelerated
+
+
+def accelerate(model: Any, *, only_faster: bool = True, pack: bool = True, show: bool = True) -> Any:
+    """Replaces what Graphene computes faster, in place, and returns the model.
+
+    model: a transformers model, or a module that contains some. Attention becomes "graphene"; norms, sums before norms,
+    activations after linear layers and gated products become one kernel each where that was measured to be faster, here
+    and now if the model is on a GPU in fp16 or bf16; padded batches are packed inside encoders (``pack``), where outputs
+    at padded positions are then zero. Parameters and the keys of the state dict stay. ``show`` prints a table of what
+    was replaced and what was left, and why; it stays with the model as ``accelerated(model)``.
+    ``only_faster=False``: Graphene's operators everywhere, on CPU tensors too: for tests. ``restore`` undoes it.
+
+    Raises LaunchError (CUDA errors while measuring), ValueError of transformers for a model without an attention
+    interface.
+    """
+    if accelerated(model) is not None:
+        restore(model)
+    record = Record(Rules(everything=not only_faster))
+    object.__setattr__(model, RECORD, record)
+    try:
+        _attentions(model, record)
+        _Accelerator(record, pack).run(model)
+    except BaseException:
+        restore(model)
+        raise
+    if show:
+        print(record)
+    return model
+
+
+def accelerated(model: Any) -> Record | None:
+    """What ``accelerate`` did to the model: its ``str`` is the table. None if it did nothing or was undone."""
+    return model.__dict__.get(RECORD)
+
+
+def restore(model: Any) -> Any:
+    """Undoes ``accelerate``; returns the model, whose weights are those it has now."""
+    record = accelerated(model)
+    if record is None:
+        return model
+    for module, original in reversed(record.modules):
+        module.__class__ = original
+    for inner, before in record.attention:
+        inner.set_attn_implementation(before)
+    object.__delattr__(model, RECORD)
+    return model
+
+
+def _attentions(model: Any, record: Record) -> None:
+    """Sets the attention of the outermost transformers models."""
+    seen: set[int] = set()
+    for module in model.modules():
+        if not isinstance(module, PreTrainedModel) or id(module) in seen:
+            continue
+        seen |= {id(m) for m in module.modules()}
+        before = module.config._attn_implementation
+        where, count = type(module).__name__, sum(hasattr(m, "is_causal") for m in module.modules())
+        if before != "graphene":
+            module.set_attn_implementation("graphene")
+            record.attention.append((module, before))
+        if module.config._attn_implementation == "graphene":
+            record.rows.append(Row(count, f"{where}: attention", "graphene.ops.attention", f"was {before!r}"))
+        else:
+            record.rows.append(Row(count, f"{where}: attention", "left", "it has no attention interface"))
+
+
+class _Accelerator:
+    def __init__(self, record: Record, pack: bool) -> None:
+        self.record, self.rules, self.pack = record, record.rules, pack
+        self.norms: dict[type, str] = {}
+        self.helpers = Helpers(self.rules, self.norms, activation_of)
+        self.classes: dict[Any, Any] = {}
+        self.counts: Counter[tuple[str, str, str]] = Counter()
+        self.times: dict[tuple[Any, ...], Any] = {}
+
+    def run(self, model: Any) -> None:
+        everything = list(model.modules())
+        inside = {id(n) for m in everything for n in self.fused_norms(m)}
+        for module in everything:
+            if "forward" in module.__dict__:
+                self.note(type(module).__name__, "left", "something else replaced its forward")
+                continue
+            if norm_of(module) is not None:
+                self.norm(module, id(module) in inside)
+        for module in everything:
+            if "forward" not in module.__dict__ and not isinstance(module, PreTrainedModel):
+                self.methods(module)
+        for module in everything:
+            if "forward" not in module.__dict__ and not isinstance(module, PreTrainedModel):
+                self.encoder(module)
+        for (where, now, why), count in self.counts.items():
+            self.record.rows.append(Row(count, where, now, why))
+
+    def note(self, where: str, now: str, why: str) -> None:
+        self.counts[where, now, why] += 1
+
+    def replace(self, module: Any, key: Any, methods: dict[str, Any]) -> None:
+        """Gives the module a class of its own class's name with other methods."""
+        original = type(module)
+        if (original, key) not in self.classes:
+            self.classes[original, key] = _subclass(original, methods)
+        self.record.modules.append((module, original))
+        module.__class__ = self.classes[original, key]
+
+    # Norms.
+
+    def fused_norms(self, module: Any) -> list[Any]:
+        """The norms that this module's methods call with a sum."""
+        found = self.rewrites(module)
+        return [getattr(module, s.modules[0]) for r in found.values() for s in r.sites if s.kind == "add_norm"]
+
+    def norm(self, module: Any, with_sum: bool) -> None:
+        kind, original = norm_of(module), type(module)
+        assert kind is not None
+        helpers = self.helpers
+
+        def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+            done = helpers.norm(self, args[0]) if len(args) == 1 and not kwargs else None
+            return original.forward(self, *args, **kwargs) if done is None else done
+
+        self.replace(module, "norm", {"forward": forward})
+        self.norms[type(module)] = kind
+        if not with_sum:
+            now, why = self.decide(("norm", module.weight.shape[0]), module.weight, kind)
+            self.note(f"{original.__name__}({module.weight.shape[0]})", now, why)
+
+    # Methods.
+
+    def rewrites(self, module: Any) -> dict[str, Any]:
+        """The methods of a module that have patterns, rewritten."""
+        children = {n: kind_of(m) for n, m in module.named_children()}
+        kinds = {n: k for n, k in children.items() if k is not None}
+        if len(kinds) < 1 or isinstance(module, PreTrainedModel):
+            return {}
+        cls = next(c for c in type(module).__mro__ if "_graphene_original" not in vars(c))
+        key = ("rewrites", cls, tuple(sorted(kinds.items())))
+        if key not in self.classes:
+            self.classes[key] = {n: r for n, f in _methods(cls).items() if (r := rewrite(f, kinds)) is not None}
+        return dict(self.classes[key])
+
+    def methods(self, module: Any) -> None:
+        found = self.rewrites(module)
+        if not found:
+            return
+        where = type(module).__name__
+        self.replace(module, tuple(found), {n: r.make(self.helpers) for n, r in found.items()})
+        for r in found.values():
+            for site in r.sites:
+                text, key, weight, norm = self.describe(module, site)
+                if key is None:
+                    self.note(f"{where}: {text}", "left", "its activation is none of an operator's")
+                    continue
+                now, why = self.decide(key, weight, norm)
+                self.note(f"{where}: {text}", now, why)
+
+    def describe(self, module: Any, site: Site) -> tuple[str, Any, Any, str]:
+        """In words; what is measured; a weight whose dtype and device it has; which norm."""
+        parts = [getattr(module, n) for n in site.modules]
+        if site.kind == "add_norm":
+            (norm,) = parts
+            return f"{site.modules[0]}(a + b)", ("add_norm", norm.weight.shape[0]), norm.weight, self.norms[type(norm)]
+        if site.kind == "linear_act":
+            linear, act = parts
+            rows, columns = _extents(linear)
+            name = activation_of(act)
+            return f"{site.modules[1]}({site.modules[0]}(x))", ("linear_act", rows, columns, name), linear.weight, ""
+        gate, act, up = parts
+        text = f"{site.modules[1]}({site.modules[0]}(x)) * {site.modules[2]}(x)"
+        return text, ("gated", _extents(up)[1], activation_of(act)), gate.weight, ""
+
+    def decide(self, key: tuple[Any, ...], weight: Any, norm: str) -> tuple[str, str]:
+        """Measures the ways of a part once; what is taken, and why, in words."""
+        if self.rules.everything:
+            return "graphene", "only_faster=False"
+        if weight.device.type != "cuda":
+            return "left", f"on {weight.device.type}, PyTorch's operators are faster"
+        if weight.dtype not in HALF:
+            return "left", f"{weight.dtype} is no half precision"
+        if (key, norm) not in self.times:
+            self.times[key, norm] = times = _measure.choose(key, weight.dtype, weight.device, norm)
+            few, many = (_measure.best(times[rows]) for rows in (_measure.FEW, _measure.MANY))
+            self.rules.measured[key] = (few, many)
+        few, many = self.rules.measured[key]
+        words = {"torch": "left", "graphene": "one kernel", "epilogue": "in PyTorch's product"}
+        now = words[many] if few == many else f"{words[few]} below 1024 rows, then {words[many]}"
+        why = "; ".join(
+            f"{rows} rows: " + ", ".join(f"{n} {us:.1f}" for n, us in found.items()) + " us"
+            for rows, found in self.times[key, norm].items()
+        )
+        return now, why
+
+    # Encoders.
+
+    def encoder(self, module: Any) -> None:
+        why = _packing.why_not(module, lambda m: norm_of(m) is not None or activation_of(m) is not None)
+        if why == "":
+            return
+        original, always = type(module), self.rules.everything
+        where = f"{original.__name__}: padded batches"
+        if why is None and not self.pack:
+            why = "pack=False"
+        if why is not None:
+            self.note(where, "left", why)
+            return
+
+        def forward(self: Any, hidden_states: Any, attention_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
+            packed = _packing.pack(self, always, hidden_states, attention_mask, args, kwargs)
+            if packed is None:
+                return original.forward(self, hidden_states, attention_mask, *args, **kwargs)
+            taken = _packing.take(packed, hidden_states)
+            out = original.forward(self, taken, None, *args, **kwargs, **_packing.arguments(packed))
+            out["last_hidden_state"] = _packing.put_back(packed, out[0], hidden_states.shape)
+            return out
+
+        self.replace(module, "packing", {"forward": forward})
+        self.note(where, "packed inside", f"at least {_packing.SAVED_ROWS} rows and {_packing.SAVED_PART:.0%} of padding")
+
+
+def _extents(linear: Any) -> tuple[int, int]:
+    """Inputs and outputs of a linear layer."""
+    rows, columns = linear.weight.shape
+    return (columns, rows) if type(linear) is LINEAR[0] else (rows, columns)
+
+
+def _methods(cls: type) -> dict[str, FunctionType]:
+    """The methods of a class and its bases, up to PyTorch's and transformers' general ones."""
+    found: dict[str, FunctionType] = {}
+    for c in cls.__mro__:
+        if c.__module__.startswith("torch.") or c.__module__ == "transformers.modeling_layers" or c is object:
+            continue
+        for name, f in vars(c).items():
+            if isinstance(f, FunctionType) and not name.startswith("__"):
+                found.setdefault(name, f)
+    return found
+
+
+def _subclass(original: Any, methods: dict[str, Any]) -> Any:
+    """A class of the same name; what is copied or pickled is of the original one."""
+    first = getattr(original, "_graphene_original", original)
+
+    def reduce(self: Any, protocol: Any) -> Any:
+        made = super(cls, self).__reduce_ex__(protocol)
+        if made[0] is copyreg.__newobj__:  # type: ignore[attr-defined]
+            return (made[0], (first, *made[1][1:]), *made[2:])
+        return made
+
+    names = {"__module__": first.__module__, "__qualname__": first.__qualname__, "_graphene_original": first}
+    cls = type(first.__name__, (original,), names | methods | {"__reduce_ex__": reduce})
+    return cls

@@ -1,0 +1,170 @@
+"""What rewritten methods call: several modules of a network as one operator where that was measured to be faster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from graphene import ops as _ops
+
+ops: Any = _ops
+
+HALF = (torch.float16, torch.bfloat16)
+MANY_ROWS = 1024  # from here on the choices for many rows hold
+
+_is_compiling = torch.compiler.is_compiling
+
+
+@dataclass
+class Rules:
+    """Which way is taken. ``everything``: Graphene's operators wherever they take the arguments, on CPU tensors too.
+
+    ``measured``: (kind, sizes...) -> the way for few rows and for many.
+    """
+
+    everything: bool = False
+    measured: dict[tuple[Any, ...], tuple[str, str]] = field(default_factory=dict)
+
+    def way(self, key: tuple[Any, ...], rows: int) -> str:
+        """ "graphene", "epilogue" (PyTorch's product with the activation in it) or "torch"."""
+        if self.everything:
+            return "graphene"
+        few, many = self.measured.get(key) or UNMEASURED[key[0]]
+        return many if rows >= MANY_ROWS else few
+
+
+# On an H200, fp16: see docs/huggingface.md.
+UNMEASURED = {
+    "norm": ("graphene", "graphene"),
+    "add_norm": ("graphene", "graphene"),
+    "linear_act": ("torch", "torch"),
+    "gated": ("torch", "torch"),
+}
+
+
+def epsilon(norm: Any) -> float:
+    """The norm's epsilon, whatever it is called."""
+    eps = getattr(norm, "variance_epsilon", None)
+    return float(norm.eps if eps is None else eps)
+
+
+def hooked(*modules: Any) -> bool:
+    """Whether something wants to see these modules called."""
+    return any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks for m in modules)
+
+
+class Helpers:
+    """The functions by which rewritten methods call their modules."""
+
+    def __init__(self, rules: Rules, norms: dict[type, str], activations: Callable[[Any], str | None]) -> None:
+        self.rules = rules
+        self.norms = norms  # class -> "layer" or "rms"
+        self.activation = activations
+
+    def takes(self, x: Any, *others: Any) -> bool:
+        """Whether tensors may go to an operator: one half precision, no autocast, on a GPU."""
+        dtype = x.dtype
+        if dtype not in HALF or not (x.is_cuda or self.rules.everything):
+            return False
+        if any(o is not None and o.dtype != dtype for o in others):
+            return False
+        return not torch.is_autocast_enabled(x.device.type)
+
+    def norm(self, norm: Any, x: Any) -> Any:
+        """A norm by itself; None if it is to be called."""
+        weight, bias = norm.weight, getattr(norm, "bias", None)
+        if not self.takes(x, weight, bias):
+            return None
+        width = x.shape[-1]
+        if self.rules.way(("norm", width), x.numel() // width) != "graphene":
+            return None
+        if self.norms[type(norm)] == "layer":
+            return ops.layer_norm(x, norm.normalized_shape, weight, bias, norm.eps)
+        return ops.rms_norm(x, (width,), weight, epsilon(norm))
+
+    def add_norm(self, norm: Any, a: Any, b: Any) -> Any:
+        """``norm(a + b)``."""
+        if not self.adds(norm, a, b):
+            return norm(a + b)
+        if self.norms[type(norm)] == "layer":
+            return ops.layer_norm(a, norm.normalized_shape, norm.weight, norm.bias, norm.eps, residual=b)
+        return ops.rms_norm(a, a.shape[-1:], norm.weight, epsilon(norm), residual=b)
+
+    def add_norm_sum(self, norm: Any, a: Any, b: Any) -> tuple[Any, Any]:
+        """``a + b`` and its norm."""
+        if not self.adds(norm, a, b):
+            total = a + b
+            return total, norm(total)
+        if self.norms[type(norm)] == "layer":
+            normed, total = ops.layer_norm(
+                a, norm.normalized_shape, norm.weight, norm.bias, norm.eps, residual=b, return_sum=True
+            )
+        else:
+            normed, total = ops.rms_norm(a, a.shape[-1:], norm.weight, epsilon(norm), residual=b, return_sum=True)
+        return total, normed
+
+    def adds(self, norm: Any, a: Any, b: Any) -> bool:
+        """Whether the sum and its norm are one operator."""
+        if type(norm) not in self.norms or hooked(norm) or a.shape != b.shape:
+            return False
+        if not self.takes(a, b, norm.weight, getattr(norm, "bias", None)):
+            return False
+        width = a.shape[-1]
+        return self.rules.way(("add_norm", width), a.numel() // width) == "graphene"
+
+    def linear_act(self, linear: Any, act: Any, x: Any) -> Any:
+        """``act(linear(x))``."""
+        if type(linear) not in LINEAR or hooked(linear, act):
+            return act(linear(x))
+        weight, bias = linear.weight, linear.bias
+        name = self.activation(act)
+        wants_gradient = torch.is_grad_enabled() and (weight.requires_grad or x.requires_grad)
+        if name is None or not self.takes(x, weight, bias) or (wants_gradient and not self.rules.everything):
+            return act(linear(x))
+        turned = weight.t() if type(linear) is torch.nn.Linear else weight
+        width = x.shape[-1]
+        way = self.rules.way(("linear_act", width, turned.shape[1], name), x.numel() // width)
+        if way == "graphene":
+            return ops.matmul(x, turned, bias, name)
+        if way == "epilogue":
+            y = epilogue(x.reshape(-1, width), turned, bias, name)
+            return y.view(*x.shape[:-1], y.shape[-1])
+        return act(linear(x))
+
+    def gated(self, gate: Any, act: Any, up: Any, x: Any) -> Any:
+        """``act(gate(x)) * up(x)``."""
+        name = self.activation(act)
+        if name is None or hooked(act) or not self.takes(x):
+            return act(gate(x)) * up(x)
+        a, b = gate(x), up(x)
+        width = a.shape[-1]
+        if not self.takes(a, b) or self.rules.way(("gated", width, name), a.numel() // width) != "graphene":
+            return act(a) * b
+        return ops.gated(a, b, name)
+
+
+def epilogue(x: Any, turned: Any, bias: Any, name: str) -> Any:
+    """PyTorch's product with an activation in it: x (M, K) @ turned (K, N); name "gelu_tanh" or "relu"."""
+    return torch._addmm_activation(bias, x, turned, use_gelu=name == "gelu_tanh")
+
+
+def _linear_classes() -> tuple[type, ...]:
+    from transformers.pytorch_utils import Conv1D
+
+    return (torch.nn.Linear, Conv1D)
+
+
+LINEAR = _linear_classes()
+
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+}

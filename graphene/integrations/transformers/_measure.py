@@ -1,0 +1,91 @@
+"""Times of both ways to compute a part of a network, on the device where it is, before one is chosen."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from graphene.integrations.transformers._fused import ACTIVATIONS, epilogue, ops
+
+FEW, MANY = 128, 8192  # rows
+GAIN = 0.97  # another way is taken if it needs at most this part of PyTorch's time
+
+Ways = Mapping[str, Callable[[], Any]]
+
+
+def microseconds(call: Callable[[], Any], calls: int = 10, repeats: int = 7) -> float:
+    """The median time of a call among others of its kind: whatever limits it, host or device."""
+    for _ in range(3):
+        call()
+    times = []
+    for _ in range(repeats):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(calls):
+            call()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end) * 1e3 / calls)
+    return statistics.median(times)
+
+
+def ways(key: tuple[Any, ...], rows: int, dtype: Any, device: Any, norm: str = "layer") -> Ways:
+    """The ways to compute the part of that key for so many rows, on random values; "torch" is PyTorch's.
+
+    ``norm``: for norms "layer", or "rms", whose formula is then written out as networks do.
+    """
+
+    def random(*shape: int) -> Any:
+        return torch.randn(shape, device=device, dtype=torch.float32).mul_(0.5).to(dtype)
+
+    kind, *sizes = key
+    if kind in ("norm", "add_norm"):
+        (width,) = sizes
+        x, e, w, b = random(rows, width), random(rows, width), random(width), random(width)
+        plain = (lambda x: F.layer_norm(x, (width,), w, b)) if norm == "layer" else (lambda x: _rms_norm(x, w))
+        ours = (
+            (lambda **r: ops.layer_norm(x, (width,), w, b, **r))
+            if norm == "layer"
+            else (lambda **r: ops.rms_norm(x, (width,), w, 1e-6, **r))
+        )
+        if kind == "norm":
+            return {"torch": lambda: plain(x), "graphene": ours}
+        return {"torch": lambda: plain(x + e), "graphene": lambda: ours(residual=e)}
+    if kind == "linear_act":
+        width, out, name = sizes
+        x, w, b = random(rows, width), random(out, width).div_(width**0.5), random(out)
+        act = ACTIVATIONS[name]
+        found = {
+            "torch": lambda: act(F.linear(x, w, b)),
+            "graphene": lambda: ops.matmul(x, w.t(), b, name),
+        }
+        if name in ("gelu_tanh", "relu") and hasattr(torch, "_addmm_activation"):
+            found["epilogue"] = lambda: epilogue(x, w.t(), b, name)
+        return found
+    width, name = sizes
+    gate, up, act = random(rows, width), random(rows, width), ACTIVATIONS[name]
+    return {"torch": lambda: act(gate) * up, "graphene": lambda: ops.gated(gate, up, name)}
+
+
+def _rms_norm(x: Any, w: Any) -> Any:
+    wide = x.float()
+    return w * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+
+
+def choose(key: tuple[Any, ...], dtype: Any, device: Any, norm: str = "layer") -> dict[int, dict[str, float]]:
+    """Microseconds of each way for few and for many rows."""
+    with torch.no_grad(), torch.cuda.device(device):
+        return {
+            rows: {name: microseconds(f) for name, f in ways(key, rows, dtype, device, norm).items()}
+            for rows in (FEW, MANY)
+        }
+
+
+def best(times: Mapping[str, float]) -> str:
+    """The way to take: PyTorch's unless another gains."""
+    name = min(times, key=lambda n: times[n])
+    return name if times[name] <= GAIN * times["torch"] else "torch"

@@ -1,0 +1,76 @@
+"""What a module of a network is, found by what it computes rather than by its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from graphene.integrations.transformers._fused import ACTIVATIONS, LINEAR, epsilon
+
+_norms: dict[type, str | None] = {}
+_activations: dict[Any, str | None] = {}
+
+
+def kind_of(module: Any) -> str | None:
+    """ "norm", "linear", "activation", or None."""
+    if type(module) in LINEAR:
+        return "linear"
+    if norm_of(module) is not None:
+        return "norm"
+    return None if activation_of(module) is None else "activation"
+
+
+def norm_of(module: Any) -> str | None:
+    """ "layer" or "rms" for a norm over the last dimension with a weight, else None."""
+    cls = getattr(module, "_graphene_original", type(module))
+    if cls is torch.nn.LayerNorm:
+        return "layer" if len(module.normalized_shape) == 1 and module.weight is not None else None
+    if "RMSNorm" not in cls.__name__ or [n for n, _ in module.named_parameters()] != ["weight"]:
+        return None
+    if module.weight.dim() != 1 or module.weight.is_meta:
+        return None
+    if cls not in _norms:
+        _norms[cls] = "rms" if _is_rms_norm(module) else None
+    return _norms[cls]
+
+
+def _is_rms_norm(module: Any) -> bool:
+    """Whether the module's formula is ours: tried on random values, with a random weight."""
+    generator = torch.Generator().manual_seed(0)
+    weight = module.weight
+    try:
+        module.weight = torch.nn.Parameter(torch.randn(weight.shape, generator=generator))
+        x = torch.randn(5, weight.shape[0], generator=generator)
+        with torch.no_grad():
+            got, want = module(x), F.rms_norm(x, weight.shape, module.weight, epsilon(module))
+        return bool(got.shape == want.shape and torch.allclose(got, want, rtol=1e-4, atol=1e-5))
+    except Exception:  # any module may be called "...RMSNorm..."
+        return False
+    finally:
+        module.weight = weight
+
+
+def activation_of(module: Any) -> str | None:
+    """The name by which operators know an activation, else None."""
+    if not isinstance(module, torch.nn.Module):
+        return None
+    cls = type(module)
+    if cls.__module__ not in ("transformers.activations", "torch.nn.modules.activation"):
+        return None
+    key = (cls, module.extra_repr())
+    if key not in _activations:
+        _activations[key] = None if any(True for _ in module.parameters()) else _activation(module)
+    return _activations[key]
+
+
+def _activation(module: Any) -> str | None:
+    x = torch.linspace(-8, 8, 257, dtype=torch.float64)
+    try:
+        with torch.no_grad():
+            y = module(x)
+    except Exception:  # it takes something else
+        return None
+    same = (name for name, f in ACTIVATIONS.items() if y.shape == x.shape and torch.allclose(y, f(x), 1e-6, 1e-6))
+    return next(same, None)

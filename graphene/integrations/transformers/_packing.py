@@ -1,0 +1,98 @@
+"""Padded batches as packed ones inside an encoder: its rows are the tokens that are no padding.
+
+What an encoder computes between its attentions it computes row by row, so rows that are padding can be left out, and
+attention takes sequences of different lengths. They are put back after the last layer: outputs there are zero.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, NamedTuple
+
+import torch
+from transformers.pytorch_utils import Conv1D
+from transformers.utils import output_capturing
+from transformers.utils.import_utils import is_tracing
+
+# Fewer rows saved than this, or a smaller part, do not make up for finding them.
+SAVED_ROWS, SAVED_PART = 512, 0.1
+
+_ROWWISE = (torch.nn.Linear, Conv1D, torch.nn.LayerNorm, torch.nn.Dropout, torch.nn.Identity)
+_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout", "attn_pdrop")
+
+
+class Packed(NamedTuple):
+    """Where the rows of a packed batch come from."""
+
+    rows: Any  # (total,) int64: of the batch's rows
+    ends: Any  # (batch + 1,) int32: where sequences begin and end
+    longest: int
+
+
+def why_not(module: Any, known: Any) -> str | None:
+    """Why the layers of this module cannot work on packed rows; None if they can, "" if it is no encoder at all.
+
+    ``known``: whether a module is a norm or an activation.
+    """
+    parameters = list(inspect.signature(type(module).forward).parameters)
+    if parameters[1:3] != ["hidden_states", "attention_mask"] or not hasattr(module, "config"):
+        return ""
+    lists = [m for m in module.children() if isinstance(m, torch.nn.ModuleList)]
+    attentions = [m for m in module.modules() if hasattr(m, "is_causal")]
+    if len(lists) != 1 or not attentions:
+        return ""
+    config = module.config
+    if any(m.is_causal for m in attentions) or getattr(config, "is_decoder", False):
+        return "it is a decoder"
+    if getattr(config, "chunk_size_feed_forward", 0):
+        return "chunk_size_feed_forward is set"
+    for m in module.modules():
+        leaf = next(m.children(), None) is None
+        if leaf and not isinstance(m, (*_ROWWISE, torch.nn.ModuleList)) and not known(m):
+            return f"{type(m).__name__} may look at more than one row"
+        if not leaf and next(m.parameters(recurse=False), None) is not None:
+            return f"{type(m).__name__} has weights of its own"
+    return None
+
+
+def pack(module: Any, always: bool, hidden: Any, mask: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """How to pack this call's batch, or None where it does not pay or would show."""
+    if mask is None or mask.dim() != 2 or hidden.dim() != 3 or mask.shape != hidden.shape[:2] or is_tracing(hidden):
+        return None
+    if any(isinstance(a, torch.Tensor) for a in args) or kwargs.get("past_key_values") is not None:
+        return None
+    if any(isinstance(a, torch.Tensor) and n != "position_ids" for n, a in kwargs.items()):
+        return None
+    if module.config._attn_implementation != "graphene" or output_capturing._active_collector.get():
+        return None
+    if kwargs.get("output_attentions") or kwargs.get("output_hidden_states"):
+        return None
+    if module.training and any(getattr(module.config, n, 0) for n in _DROPOUTS):
+        return None
+    lengths = mask.sum(-1, dtype=torch.int32)
+    each = lengths.tolist()
+    total, count = sum(each), mask.numel()
+    if not always and count - total < max(SAVED_ROWS, SAVED_PART * count):
+        return None
+    if total == 0 or total == count:
+        return None
+    ends = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+    rows = torch.nonzero_static(mask.reshape(-1), size=total)[:, 0]
+    return Packed(rows, ends, max(each))
+
+
+def arguments(packed: Packed) -> dict[str, Any]:
+    """What attention is told, by transformers' names."""
+    ends, longest = packed.ends, packed.longest
+    return {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest}
+
+
+def take(packed: Packed, hidden: Any) -> Any:
+    """(batch, length, width) -> (1, total, width)."""
+    return hidden.reshape(-1, hidden.shape[-1]).index_select(0, packed.rows)[None]
+
+
+def put_back(packed: Packed, hidden: Any, shape: Any) -> Any:
+    """(1, total, width) -> (batch, length, width), zero where there was padding."""
+    out = hidden.new_zeros(shape[0] * shape[1], hidden.shape[-1])
+    return out.index_copy(0, packed.rows, hidden[0]).view(shape[0], shape[1], -1)

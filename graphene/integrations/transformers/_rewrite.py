@@ -1,0 +1,215 @@
+"""Methods of modules, rewritten: what several calls compute becomes one call.
+
+A method is read as source, patterns in it are replaced, and the result is compiled with the method's own globals. What
+is replaced is local, so everything else a method does (caches, keyword arguments, branches) stays as it is. The patterns:
+
+- ``self.N(a + b)`` where N is a norm;
+- ``s = a + b``, later ``self.N(s)`` in the same block, the sum being used elsewhere too;
+- ``y = self.L(x)``, then ``y = self.A(y)``, or ``self.A(self.L(x))``, where L is a linear layer and A an activation;
+- ``self.A(self.G(x)) * self.U(x)`` where G and U are linear layers.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Mapping
+from types import FunctionType
+from typing import Any, NamedTuple
+
+HELPERS = "_graphene"
+
+
+class Site(NamedTuple):
+    """A replacement: what it is ("add_norm", "linear_act", "gated"), and the submodules by name."""
+
+    kind: str
+    modules: tuple[str, ...]
+
+
+class Rewritten(NamedTuple):
+    """A function of the helpers that makes the method, and what was replaced in it."""
+
+    make: Any
+    sites: tuple[Site, ...]
+
+
+def rewrite(method: FunctionType, kinds: Mapping[str, str]) -> Rewritten | None:
+    """The method with its patterns replaced, or None if it has none or cannot be read.
+
+    ``kinds``: of submodules by name, "norm", "linear" or "activation".
+    """
+    if hasattr(method, "__wrapped__") or method.__code__.co_freevars:
+        return None
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(method)))
+    except (OSError, TypeError, SyntaxError):
+        return None
+    definition = tree.body[0]
+    if not isinstance(definition, ast.FunctionDef) or definition.decorator_list:
+        return None
+    rewriter = _Rewriter(kinds)
+    definition.body = rewriter.block(definition.body)
+    if not rewriter.sites:
+        return None
+    for argument in [*definition.args.args, *definition.args.kwonlyargs, *definition.args.posonlyargs]:
+        argument.annotation = None
+    for star in (definition.args.vararg, definition.args.kwarg):
+        if star is not None:
+            star.annotation = None
+    definition.returns = None
+    made = ast.FunctionDef(
+        name="make", body=[definition, ast.Return(ast.Name(definition.name, ast.Load()))], decorator_list=[],
+        args=ast.arguments(posonlyargs=[], args=[ast.arg(HELPERS)], kwonlyargs=[], kw_defaults=[], defaults=[]),
+    )  # fmt: skip
+    module = ast.fix_missing_locations(ast.Module([made], []))
+    found: dict[str, Any] = {}
+    exec(compile(module, f"<graphene: {method.__qualname__}>", "exec"), method.__globals__, found)
+
+    def make(helpers: Any) -> Any:
+        function = found["make"](helpers)
+        function.__defaults__, function.__kwdefaults__ = method.__defaults__, method.__kwdefaults__
+        function.__doc__, function.__qualname__ = method.__doc__, method.__qualname__
+        function.__module__, function.__signature__ = method.__module__, inspect.signature(method)
+        return function
+
+    return Rewritten(make, tuple(rewriter.sites))
+
+
+class _Rewriter(ast.NodeTransformer):
+    def __init__(self, kinds: Mapping[str, str]) -> None:
+        self.kinds = kinds
+        self.sites: list[Site] = []
+
+    def of(self, node: ast.AST, kind: str) -> str | None:
+        """The name of the submodule that a call with one argument calls, if it is of the kind."""
+        if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords:
+            return None
+        f = node.func
+        if isinstance(f, ast.Attribute) and isinstance(f.value, ast.Name) and f.value.id == "self":
+            return f.attr if self.kinds.get(f.attr) == kind else None
+        return None
+
+    def helper(self, kind: str, modules: tuple[str, ...], *args: ast.expr, name: str | None = None) -> ast.Call:
+        self.sites.append(Site(kind, modules))
+        passed: list[ast.expr] = [_self(m) for m in modules]
+        return ast.Call(ast.Attribute(ast.Name(HELPERS, ast.Load()), name or kind, ast.Load()), [*passed, *args], [])
+
+    # Expressions.
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        norm = self.of(node, "norm")
+        if norm is not None and _is(node.args[0], ast.Add):
+            a, b = self.visit(node.args[0].left), self.visit(node.args[0].right)  # type: ignore[attr-defined]
+            return self.helper("add_norm", (norm,), a, b)
+        act = self.of(node, "activation")
+        linear = None if act is None else self.of(node.args[0], "linear")
+        if act is not None and linear is not None:
+            return self.helper("linear_act", (linear, act), self.visit(node.args[0].args[0]))  # type: ignore[attr-defined]
+        return self.generic_visit(node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        if isinstance(node.op, ast.Mult):
+            act, up = self.of(node.left, "activation"), self.of(node.right, "linear")
+            gate = None if act is None else self.of(node.left.args[0], "linear")  # type: ignore[attr-defined]
+            if act is not None and up is not None and gate is not None:
+                x = node.left.args[0].args[0]  # type: ignore[attr-defined]
+                y = node.right.args[0]  # type: ignore[attr-defined]
+                if isinstance(x, ast.Name) and isinstance(y, ast.Name) and x.id == y.id:
+                    return self.helper("gated", (gate, act, up), x)
+        return self.generic_visit(node)
+
+    # Statements.
+
+    def block(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        """A sequence of statements, rewritten."""
+        out: list[ast.stmt] = []
+        i = 0
+        while i < len(body):
+            taken, made = self.linear_then_act(body[i : i + 2])
+            if not taken:
+                taken, made = self.sum_then_norm(body[i:])
+            if not taken:
+                taken, made = 1, [self.statement(body[i])]
+            out += made
+            i += taken
+        return out
+
+    def statement(self, node: ast.stmt) -> ast.stmt:
+        for name in ("body", "orelse", "finalbody"):
+            inner = getattr(node, name, None)
+            if inner:
+                setattr(node, name, self.block(inner))
+        for field, value in ast.iter_fields(node):
+            if isinstance(value, ast.expr):
+                setattr(node, field, self.visit(value))
+        return node
+
+    def linear_then_act(self, body: list[ast.stmt]) -> tuple[int, list[ast.stmt]]:
+        if len(body) < 2:
+            return 0, []
+        (a, x), (b, y) = _assigned(body[0]), _assigned(body[1])
+        if a is None or a != b or x is None or y is None:
+            return 0, []
+        linear, act = self.of(x, "linear"), self.of(y, "activation")
+        if linear is None or act is None or not _named(y.args[0], a):  # type: ignore[attr-defined]
+            return 0, []
+        value = self.helper("linear_act", (linear, act), self.visit(x.args[0]))  # type: ignore[attr-defined]
+        return 2, [_assign(a, value)]
+
+    def sum_then_norm(self, body: list[ast.stmt]) -> tuple[int, list[ast.stmt]]:
+        """``s = a + b``, at most one ``if``, copies ``r = s``, ``n = self.N(s)``."""
+        total, value = _assigned(body[0])
+        if total is None or value is None or not _is(value, ast.Add):
+            return 0, []
+        i, branch = 1, None
+        if len(body) > 1 and isinstance(body[1], ast.If) and not body[1].orelse and _pure(body[1].test, total):
+            i, branch = 2, body[1]
+        first = i
+        while i < len(body) and _named(_assigned(body[i])[1], total) and _assigned(body[i])[0] != total:
+            i += 1
+        name, last = _assigned(body[i]) if i < len(body) else (None, None)
+        norm = None if last is None else self.of(last, "norm")
+        if name is None or norm is None or not _named(last.args[0], total):  # type: ignore[union-attr]
+            return 0, []
+        copies = body[first:i]
+        a, b = value.left, value.right  # type: ignore[attr-defined]
+        both = ast.Tuple([ast.Name(total, ast.Store()), ast.Name("_graphene_normed", ast.Store())], ast.Store())
+        call = self.helper("add_norm", (norm,), a, b, name="add_norm_sum")
+        fused: list[ast.stmt] = [ast.Assign([both], call), *copies]
+        fused.append(_assign(name, ast.Name("_graphene_normed", ast.Load())))
+        if branch is None:
+            return i + 1, fused
+        plain = [body[0], *self.block(branch.body), *copies, body[i]]
+        return i + 1, [ast.If(branch.test, plain, fused)]
+
+
+def _self(name: str) -> ast.expr:
+    return ast.Attribute(ast.Name("self", ast.Load()), name, ast.Load())
+
+
+def _assign(name: str, value: ast.expr) -> ast.stmt:
+    return ast.Assign([ast.Name(name, ast.Store())], value)
+
+
+def _is(node: ast.AST, operation: type[ast.operator]) -> bool:
+    return isinstance(node, ast.BinOp) and isinstance(node.op, operation)
+
+
+def _named(node: ast.AST | None, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _assigned(node: ast.stmt) -> tuple[str | None, ast.expr | None]:
+    """Name and value of ``name = value``."""
+    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+        return node.targets[0].id, node.value
+    return None, None
+
+
+def _pure(test: ast.expr, but: str) -> bool:
+    """Whether a condition only compares names, and not that one."""
+    nodes = list(ast.walk(test))
+    allowed = (ast.Compare, ast.Name, ast.Constant, ast.cmpop, ast.boolop, ast.BoolOp, ast.expr_context)
+    return all(isinstance(n, allowed) for n in nodes) and not any(_named(n, but) for n in nodes)

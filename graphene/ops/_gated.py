@@ -1,0 +1,110 @@
+"""graphene.ops.gated: the product of an activation and a gate, as gated MLPs have it, in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from graphene import _core
+from graphene.ops import _kernels
+from graphene.ops._define import Arg, Defined, Definition, check_devices, check_dtypes, check_tensors
+from graphene.ops._matmul import ACTIVATIONS, _activate, _slope, _text
+from graphene.ops._torch import Tensor, torch
+from graphene.ops._views import ONE, divides, lies_in_rows, output, own, same_shape, view
+
+ALLOWED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def results(gate: Tensor, up: Tensor, activation: str | None) -> list[tuple[Any, Any]]:
+    """Shape and dtype of the result, all arguments checked."""
+    check_dtypes("gated", {"gate": gate, "up": up}, ALLOWED)
+    check_devices("gated", {"gate": gate, "up": up})
+    if not same_shape(gate.shape, up.shape):
+        _core.fail("OP_SHAPE", "gated: the shapes of 'gate' and 'up' differ",
+                   [f"want: {_text(gate.shape)}, as 'gate'", f"got:  {_text(up.shape)}"],
+                   "give both one shape: nothing is broadcast")  # fmt: skip
+    if activation is not None and activation not in ACTIVATIONS:
+        _core.fail("OP_ARGUMENT", f'gated: no activation is called "{activation}"',
+                   ["known: None, " + ", ".join(f'"{x}"' for x in ACTIVATIONS)], "pass one of them")  # fmt: skip
+    return [(gate.shape, gate.dtype)]
+
+
+def configure(gate: Arg, up: Arg, activation: str | None) -> Any:
+    """The recipe of a configuration."""
+    rank = len(gate.shape)
+    if rank == 0 or gate.dtype not in _kernels.MATMUL_DTYPES:
+        return _core.Recipe.torch(f"no kernel for {gate.dtype} tensors of {rank} dimensions")
+    outputs = [output(_kernels.DTYPES[gate.dtype], *([(0, d)] for d in range(rank)))]
+    if 0 in gate.shape:
+        return _core.Recipe(outputs, 1, [])
+    copies = sum(1 << i for i, t in enumerate((gate, up)) if not lies_in_rows(t, 1))
+    if copies:
+        return _core.Recipe.copy(copies, "the elements of a row, or the rows, do not lie one after the other")
+    bytes_ = gate.item_bytes
+    align = 16
+    for t in (gate, up):
+        starts = [t.strides[d] * bytes_ for d in range(rank - 1) if t.shape[d] != 1]
+        align = divides(min(align, t.align), t.shape[-1] * bytes_, *starts)
+    kernel = _kernels.gated(prod(gate.shape[-1:]), gate.dtype, activation, align)
+    views = [view(i, ONE, own(i, *range(rank - 1)), own(i, rank - 1)) for i in range(3)]
+    return _core.Recipe(outputs, 1, [(kernel, views)])
+
+
+def reference(gate: Tensor, up: Tensor, activation: str | None) -> Tensor:
+    """PyTorch's own, in fp32 (fp64 of fp64), rounded once."""
+    wide = gate.dtype if gate.dtype == torch.float64 else torch.float32
+    return (_activate(gate.to(wide), activation) * up.to(wide)).to(gate.dtype)
+
+
+def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    """For the gradient: the arguments."""
+    gate, up, activation = (*inputs, None)[:3]
+    ctx.save_for_backward(gate, up)
+    ctx.activation = activation
+
+
+def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+    """By PyTorch's operators, in fp32."""
+    gate, up = ctx.saved_tensors
+    wide = gate.dtype if gate.dtype == torch.float64 else torch.float32
+    g, a, b = g.to(wide), gate.to(wide), up.to(wide)
+    inner = g * b if ctx.activation is None else _slope(a, ctx.activation, g * b)
+    return inner.to(gate.dtype), (g * _activate(a, ctx.activation)).to(gate.dtype), None
+
+
+def cost(gate: Tensor, *_: Any) -> int:
+    """Elements."""
+    return int(gate.numel())
+
+
+_gated = Defined(
+    Definition("gated", "(Tensor gate, Tensor up, str? activation=None) -> Tensor", configure, results, reference,
+               cost, save, backward, choices={"activation": ACTIVATIONS}, exact={"gate": 1})
+)  # fmt: skip
+_fast = _gated.core
+_is_compiling = torch.compiler.is_dynamo_compiling
+
+
+def gated(gate: Tensor, up: Tensor, activation: str | None = None) -> Tensor:
+    """``act(gate) * up``, element by element, in fp32, rounded once: SwiGLU with "silu", GeGLU with "gelu".
+
+    Both of one shape and dtype; ``activation`` as of ``matmul``. fp16 and bf16 run on kernels of ours, where rows lie
+    one after the other (halves of one tensor do; others are copied once), anything else on PyTorch's operators.
+
+    Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
+    """
+    if not _is_compiling():
+        y = _fast(gate, up, activation)
+        if y is not NotImplemented:
+            return y
+    check_tensors("gated", {"gate": gate, "up": up})
+    results(gate, up, activation)
+    return _gated(gate, up, activation)
+
+
+def _explained(gate: Tensor, up: Tensor, activation: str | None = None) -> tuple[Defined, Sequence[Any]]:
+    return _gated, (gate, up, activation)
+
+
+gated.explained = _explained  # type: ignore[attr-defined]
