@@ -102,7 +102,7 @@ def measure(name: str, batch: int, length: int, rounds: int, compiled: bool) -> 
                 errors[peer] = ((got - want).norm() / want.norm()).item()
                 if not errors[peer] <= 1.5 * errors["eager"]:
                     raise RuntimeError(f"{name} {case}: {peer} is wrong by {errors[peer]}, eager by {errors['eager']}")
-            times = alternately({p: lambda f=f: f(**inputs) for p, f in forms.items()}, rounds)
+            times = alternately({p: lambda f=f, i=inputs: f(**i) for p, f in forms.items()}, rounds)
         for peer, ms in times.items():
             rows.append({"table": case, "case": name, "peer": peer, "ms": ms, "error": errors[peer],
                          "mean_length": mask.sum().item() / batch})  # fmt: skip

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
-import torch
 from transformers import PreTrainedModel
 
 from graphene.integrations.transformers import _measure, _packing
@@ -44,18 +43,18 @@ class Record:
         lines = [f"{c[0]:>{widths[0]}}  {c[1]:<{widths[1]}}  {c[2]:<{widths[2]}}  {c[3]}".rstrip() for c in cells]
         return "\n".join(lines)
 
-    def __deepcopy__(self, memo: Any) -> Any:
-        return None  # a copy of the model is not accelerated
+    def __reduce__(self) -> Any:
+        return type(None), ()  # a copy of the model is not accelerated
 
 
 def accelerate(model: Any, *, only_faster: bool = True, pack: bool = True, show: bool = True) -> Any:
     """Replaces what Graphene computes faster, in place, and returns the model.
 
-    model: a transformers model, or a module that contains some. Attention becomes "graphene"; norms, sums before norms,
-    activations after linear layers and gated products become one kernel each where that was measured to be faster, here
-    and now if the model is on a GPU in fp16 or bf16; padded batches are packed inside encoders (``pack``), where outputs
-    at padded positions are then zero. Parameters and the keys of the state dict stay. ``show`` prints a table of what
-    was replaced and what was left, and why; it stays with the model as ``accelerated(model)``.
+    model: a transformers model, or a module that contains some. Attention becomes "graphene". Norms, sums before norms,
+    activations after linear layers and gated products become one kernel each where that was measured to be faster:
+    here and now, if the model is on a GPU in fp16 or bf16. Padded batches are packed inside encoders (``pack``), whose
+    outputs at padded positions are then zero. Parameters and the keys of the state dict stay. ``show`` prints a table
+    of what was replaced and what was left, and why; it stays with the model as ``accelerated(model)``.
     ``only_faster=False``: Graphene's operators everywhere, on CPU tensors too: for tests. ``restore`` undoes it.
 
     Raises LaunchError (CUDA errors while measuring), ValueError of transformers for a model without an attention
@@ -78,7 +77,8 @@ def accelerate(model: Any, *, only_faster: bool = True, pack: bool = True, show:
 
 def accelerated(model: Any) -> Record | None:
     """What ``accelerate`` did to the model: its ``str`` is the table. None if it did nothing or was undone."""
-    return model.__dict__.get(RECORD)
+    record: Record | None = model.__dict__.get(RECORD)
+    return record
 
 
 def restore(model: Any) -> Any:
@@ -261,7 +261,9 @@ class _Accelerator:
             return out
 
         self.replace(module, "packing", {"forward": forward})
-        self.note(where, "packed inside", f"at least {_packing.SAVED_ROWS} rows and {_packing.SAVED_PART:.0%} of padding")
+        self.note(
+            where, "packed inside", f"at least {_packing.SAVED_ROWS} rows and {_packing.SAVED_PART:.0%} of padding"
+        )
 
 
 def _extents(linear: Any) -> tuple[int, int]:
@@ -287,11 +289,8 @@ def _subclass(original: Any, methods: dict[str, Any]) -> Any:
     first = getattr(original, "_graphene_original", original)
 
     def reduce(self: Any, protocol: Any) -> Any:
-        made = super(cls, self).__reduce_ex__(protocol)
-        if made[0] is copyreg.__newobj__:  # type: ignore[attr-defined]
-            return (made[0], (first, *made[1][1:]), *made[2:])
-        return made
+        state = object.__reduce_ex__(self, protocol)[2:]
+        return (copyreg._reconstructor, (first, object, None), *state)  # type: ignore[attr-defined]
 
     names = {"__module__": first.__module__, "__qualname__": first.__qualname__, "_graphene_original": first}
-    cls = type(first.__name__, (original,), names | methods | {"__reduce_ex__": reduce})
-    return cls
+    return type(first.__name__, (original,), names | methods | {"__reduce_ex__": reduce})

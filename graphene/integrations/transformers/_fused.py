@@ -30,7 +30,7 @@ class Rules:
     measured: dict[tuple[Any, ...], tuple[str, str]] = field(default_factory=dict)
 
     def way(self, key: tuple[Any, ...], rows: int) -> str:
-        """ "graphene", "epilogue" (PyTorch's product with the activation in it) or "torch"."""
+        """One of "graphene", "epilogue" (PyTorch's product with the activation in it) or "torch"."""
         if self.everything:
             return "graphene"
         few, many = self.measured.get(key) or UNMEASURED[key[0]]

@@ -21,7 +21,7 @@ def microseconds(call: Callable[[], Any], calls: int = 10, repeats: int = 7) -> 
     """The median time of a call among others of its kind: whatever limits it, host or device."""
     for _ in range(3):
         call()
-    times = []
+    times: list[float] = []
     for _ in range(repeats):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
@@ -30,7 +30,7 @@ def microseconds(call: Callable[[], Any], calls: int = 10, repeats: int = 7) -> 
         end.record()
         end.synchronize()
         times.append(begin.elapsed_time(end) * 1e3 / calls)
-    return statistics.median(times)
+    return float(statistics.median(times))
 
 
 def ways(key: tuple[Any, ...], rows: int, dtype: Any, device: Any, norm: str = "layer") -> Ways:
@@ -46,15 +46,18 @@ def ways(key: tuple[Any, ...], rows: int, dtype: Any, device: Any, norm: str = "
     if kind in ("norm", "add_norm"):
         (width,) = sizes
         x, e, w, b = random(rows, width), random(rows, width), random(width), random(width)
-        plain = (lambda x: F.layer_norm(x, (width,), w, b)) if norm == "layer" else (lambda x: _rms_norm(x, w))
-        ours = (
-            (lambda **r: ops.layer_norm(x, (width,), w, b, **r))
-            if norm == "layer"
-            else (lambda **r: ops.rms_norm(x, (width,), w, 1e-6, **r))
-        )
+
+        def plain(x: Any) -> Any:
+            return F.layer_norm(x, (width,), w, b) if norm == "layer" else _rms_norm(x, w)
+
+        def ours(residual: Any = None) -> Any:
+            if norm == "layer":
+                return ops.layer_norm(x, (width,), w, b, residual=residual)
+            return ops.rms_norm(x, (width,), w, 1e-6, residual=residual)
+
         if kind == "norm":
             return {"torch": lambda: plain(x), "graphene": ours}
-        return {"torch": lambda: plain(x + e), "graphene": lambda: ours(residual=e)}
+        return {"torch": lambda: plain(x + e), "graphene": lambda: ours(e)}
     if kind == "linear_act":
         width, out, name = sizes
         x, w, b = random(rows, width), random(out, width).div_(width**0.5), random(out)

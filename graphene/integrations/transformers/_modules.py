@@ -14,7 +14,7 @@ _activations: dict[Any, str | None] = {}
 
 
 def kind_of(module: Any) -> str | None:
-    """ "norm", "linear", "activation", or None."""
+    """One of "norm", "linear", "activation", or None."""
     if type(module) in LINEAR:
         return "linear"
     if norm_of(module) is not None:
@@ -23,7 +23,7 @@ def kind_of(module: Any) -> str | None:
 
 
 def norm_of(module: Any) -> str | None:
-    """ "layer" or "rms" for a norm over the last dimension with a weight, else None."""
+    """Its kind, "layer" or "rms", for a norm over the last dimension with a weight, else None."""
     cls = getattr(module, "_graphene_original", type(module))
     if cls is torch.nn.LayerNorm:
         return "layer" if len(module.normalized_shape) == 1 and module.weight is not None else None

@@ -1,7 +1,7 @@
 """Methods of modules, rewritten: what several calls compute becomes one call.
 
 A method is read as source, patterns in it are replaced, and the result is compiled with the method's own globals. What
-is replaced is local, so everything else a method does (caches, keyword arguments, branches) stays as it is. The patterns:
+is replaced is local: everything else that a method does (caches, keyword arguments, branches) stays. The patterns:
 
 - ``self.N(a + b)`` where N is a norm;
 - ``s = a + b``, later ``self.N(s)`` in the same block, the sum being used elsewhere too;

@@ -1,0 +1,435 @@
+"""accelerate(model): the same states, the same keys, undone by restore; every pattern found where it is."""
+
+from __future__ import annotations
+
+import copy
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers", reason="pip install 'graphene-ir[transformers]' brings it")
+
+sys.path.insert(0, str(Path(__file__).parent))
+import attention_reference  # noqa: E402
+import networks  # noqa: E402
+
+import graphene.integrations.transformers as integration  # noqa: E402
+from graphene import ops  # noqa: E402
+from graphene.integrations.transformers import _accelerate, _measure, _modules, _packing, _rewrite  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::graphene.ops.CpuWarning")
+
+ALL = [*networks.ENCODERS, *networks.DECODERS]
+HALF = torch.float16
+
+
+@pytest.fixture(autouse=True)
+def by_definition(monkeypatch):
+    """Attention in fp64: what is tested is what surrounds it."""
+    monkeypatch.setattr(ops, "attention", attention_reference.attention, raising=False)
+    monkeypatch.setattr(ops, "attention_varlen", attention_reference.attention_varlen, raising=False)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """How often each operator is called."""
+    count = {}
+
+    def counted(name, f):
+        def call(*args, **named):
+            kind = f"{name}+residual" if named.get("residual") is not None else name
+            count[kind] = count.get(kind, 0) + 1
+            return f(*args, **named)
+
+        return call
+
+    for name in ("attention", "attention_varlen", "layer_norm", "rms_norm", "matmul", "gated"):
+        monkeypatch.setattr(ops, name, counted(name, getattr(ops, name)))
+    return count
+
+
+def states(model, inputs):
+    with torch.no_grad():
+        return model(**inputs).last_hidden_state
+
+
+def everywhere(model, **more):
+    return integration.accelerate(model, only_faster=False, show=False, **more)
+
+
+# Values
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_worse_than_eager(name) -> None:
+    """Every operator on the simulator. The error against fp32 is at most 1.5 times eager's; keys and weights stay."""
+    inputs = networks.batch([11, 4, 7])
+    seen = inputs["attention_mask"].bool()
+    model = networks.network(name, "eager", HALF)
+    exact = states(copy.deepcopy(model).float(), inputs)[seen]
+    before = states(model, inputs)
+    keys = {k: v.data_ptr() for k, v in model.state_dict().items()}
+    everywhere(model)
+    got = states(model, inputs)
+    assert {k: v.data_ptr() for k, v in model.state_dict().items()} == keys
+    assert (got[seen].float() - exact).norm() <= 1.5 * (before[seen].float() - exact).norm()
+    if name in networks.ENCODERS:
+        assert not got[~seen].any()  # packed
+    integration.restore(model)
+    assert torch.equal(states(model, inputs), before)
+    assert not [m for m in model.modules() if hasattr(type(m), "_graphene_original")]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_on_a_cpu_it_is_eager_with_another_attention(name) -> None:
+    """What PyTorch's operators compute faster stays theirs: bit by bit, but for attention."""
+    inputs = networks.batch([11, 4, 7])
+    seen = inputs["attention_mask"].bool()
+    model = networks.network(name, "graphene")
+    want = states(model, inputs)
+    integration.accelerate(model, show=False)
+    assert torch.equal(states(model, inputs)[seen], want[seen])
+
+
+EXPECTED = {
+    "bert": {"layer_norm+residual": 4, "layer_norm": 1, "matmul": 3, "attention_varlen": 2},
+    "roberta": {"layer_norm+residual": 5, "layer_norm": 0, "matmul": 3, "attention_varlen": 2},
+    "albert": {"layer_norm+residual": 4, "layer_norm": 1, "matmul": 2, "attention_varlen": 2},
+    "gpt2": {"layer_norm+residual": 2, "layer_norm": 3, "matmul": 2, "attention": 2},
+    "llama": {"rms_norm+residual": 2, "rms_norm": 3, "gated": 2, "attention": 2},
+    "mistral": {"rms_norm+residual": 2, "rms_norm": 3, "gated": 2, "attention": 2},
+    "gemma2": {"rms_norm+residual": 0, "rms_norm": 0, "gated": 2, "attention": 2},
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_every_pattern_is_one_operator(name, calls) -> None:
+    """So many calls in a forward. Positions that are the same for every sequence make no sum of one shape."""
+    model = everywhere(networks.network(name, "eager", HALF))
+    states(model, networks.batch([11, 4, 7]))
+    wanted = EXPECTED[name]
+    assert {k: calls.get(k, 0) for k in wanted} == wanted
+
+
+def test_training() -> None:
+    """Gradients of the weights, against fp32's, are no worse than eager's."""
+    inputs = networks.batch([11, 4, 7])
+    seen = inputs["attention_mask"].bool()
+    for name in ("bert", "albert", "gpt2", "llama"):
+        grads = {}
+        for how in ("exact", "eager", "accelerated"):
+            model = networks.network(name, "eager", HALF)
+            model = model.float() if how == "exact" else everywhere(model) if how == "accelerated" else model
+            model.train()
+            for module in model.modules():
+                if isinstance(module, torch.nn.Dropout):
+                    module.p = 0.0
+            for key in ("attention_probs_dropout_prob", "attn_pdrop", "attention_dropout"):
+                if hasattr(model.config, key):
+                    setattr(model.config, key, 0.0)
+            (model(**inputs).last_hidden_state[seen].float().pow(2).mean() * 64).backward()
+            grads[how] = torch.cat([p.grad.flatten().float() for p in model.parameters() if p.grad is not None])
+        wrong = {h: (grads[h] - grads["exact"]).norm() for h in ("eager", "accelerated")}
+        assert wrong["accelerated"] <= 1.5 * wrong["eager"], name
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("cache", [None, "static"])
+def test_generate(name, cache) -> None:
+    inputs = networks.batch([11, 4, 7], side="left")
+    ask = dict(max_new_tokens=5, do_sample=False, pad_token_id=0, eos_token_id=None)
+    if cache is not None:
+        ask |= dict(cache_implementation=cache, disable_compile=True)
+    want = networks.network(name, "eager", causal_lm=True).generate(**inputs, **ask)
+    assert torch.equal(everywhere(networks.network(name, "eager", causal_lm=True)).generate(**inputs, **ask), want)
+
+
+def test_compiled() -> None:
+    """One graph, of the operators; without packing, whose sizes depend on values."""
+    graphs = []
+
+    def backend(module, example):
+        graphs.append(module)
+        return module.forward
+
+    inputs = networks.batch([11, 4, 7])
+    seen = inputs["attention_mask"].bool()
+    for name in ("bert", "llama"):
+        model = everywhere(networks.network(name, "eager"))
+        want = states(model, inputs)
+        torch._dynamo.reset()
+        graphs.clear()
+        got = states(torch.compile(model, backend=backend, fullgraph=True), inputs)
+        torch.testing.assert_close(got[seen], want[seen], rtol=1e-4, atol=1e-5)
+        assert len(graphs) == 1
+
+
+# Packing
+
+
+def test_packing_keeps_masks_of_any_form(calls) -> None:
+    """Padding on either side and in between, and sequences without any token."""
+    ids = networks.batch()["input_ids"]
+    for mask in (
+        [[1] * 11, [0, 0, 1, 1, 0, 1, 1, 1, 0, 1, 0], [0] * 9 + [1] * 2],
+        [[1] * 4 + [0] * 7, [0] * 11, [1] * 11],
+    ):
+        seen = torch.tensor(mask)
+        inputs = {"input_ids": ids, "attention_mask": seen}
+        model = networks.network("bert", "eager")
+        want = states(model, inputs)
+        calls.clear()
+        got = states(everywhere(model), inputs)
+        assert calls["attention_varlen"] == 2
+        torch.testing.assert_close(got[seen.bool()], want[seen.bool()], rtol=1e-4, atol=1e-5)
+        assert not got[~seen.bool()].any()
+
+
+def test_packing_waits_for_a_gain(calls, monkeypatch) -> None:
+    model = integration.accelerate(networks.network("bert", "eager"), show=False)
+    states(model, networks.batch([11, 4, 7]))
+    assert "attention_varlen" not in calls  # 11 rows saved
+    monkeypatch.setattr(_packing, "SAVED_ROWS", 11)
+    states(model, networks.batch([11, 4, 7]))
+    assert calls["attention_varlen"] == 2
+    calls.clear()
+    states(model, networks.batch([11, 10, 10]))
+    states(model, networks.batch())
+    assert "attention_varlen" not in calls
+
+
+def test_packing_does_not_show(calls) -> None:
+    """Where states or attentions inside are asked for, batches stay as they are; and pack=False."""
+    inputs = networks.batch([11, 4, 7])
+    model = networks.network("bert", "eager")
+    with torch.no_grad():
+        want = model(**inputs, output_hidden_states=True)
+    everywhere(model)
+    with torch.no_grad():
+        got = model(**inputs, output_hidden_states=True)
+    assert "attention_varlen" not in calls
+    seen = inputs["attention_mask"].bool()
+    assert len(got.hidden_states) == len(want.hidden_states)
+    for a, b in zip(got.hidden_states, want.hidden_states, strict=True):
+        torch.testing.assert_close(a[seen], b[seen], rtol=1e-4, atol=1e-5)
+    states(everywhere(model, pack=False), inputs)
+    assert "attention_varlen" not in calls
+
+
+def test_what_is_not_packed() -> None:
+    known = lambda m: _modules.kind_of(m) is not None  # noqa: E731
+    why = {}
+    for name in ALL:
+        model = networks.network(name)
+        why[name] = [w for m in model.modules() if (w := _packing.why_not(m, known)) != ""]
+    assert all(why[n] == [None] for n in networks.ENCODERS)
+    assert not any(why[n] for n in networks.DECODERS)
+    decoder = networks.network("bert", is_decoder=True).encoder
+    assert _packing.why_not(decoder, known) == "it is a decoder"
+    chunked = networks.network("bert", chunk_size_feed_forward=2).encoder
+    assert _packing.why_not(chunked, known) == "chunk_size_feed_forward is set"
+    model = networks.network("bert").encoder
+    model.layer[0].output.mix = torch.nn.Conv1d(1, 1, 3)
+    assert _packing.why_not(model, known) == "Conv1d may look at more than one row"
+
+
+# What it says, keeps and undoes
+
+
+def test_the_table(capsys) -> None:
+    model = integration.accelerate(networks.network("bert", "eager"))
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].split() == ["module", "now", "why"]
+    rows = {" ".join(line.split()) for line in said[1:]}
+    assert "2 BertModel: attention graphene.ops.attention was 'eager'" in rows
+    assert "2 BertOutput: LayerNorm(a + b) left on cpu, PyTorch's operators are faster" in rows
+    assert "2 BertIntermediate: intermediate_act_fn(dense(x)) left on cpu, PyTorch's operators are faster" in rows
+    assert "1 BertEncoder: padded batches packed inside at least 512 rows and 10% of padding" in rows
+    assert str(integration.accelerated(model)).splitlines() == said
+    assert integration.accelerated(integration.restore(model)) is None
+    assert model.config._attn_implementation == "eager"
+    assert integration.restore(model) is model
+
+
+def test_copies_and_files_are_of_the_original_classes() -> None:
+    model = everywhere(networks.network("albert", "eager"))
+    inputs = networks.batch([11, 4, 7])
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    for other in (copy.deepcopy(model), torch.load(file, weights_only=False)):
+        assert integration.accelerated(other) is None
+        assert not [m for m in other.modules() if hasattr(type(m), "_graphene_original")]
+        other.set_attn_implementation("eager")
+        seen = inputs["attention_mask"].bool()
+        torch.testing.assert_close(states(other, inputs)[seen], states(model, inputs)[seen], rtol=1e-4, atol=1e-5)
+
+
+def test_twice_is_once() -> None:
+    model = networks.network("bert", "eager")
+    first = everywhere(everywhere(model))
+    assert all(not hasattr(c, "_graphene_original") for m in first.modules() for c in type(m).__mro__[2:])
+    integration.restore(first)
+    assert model.config._attn_implementation == "eager"
+
+
+def test_hooks_and_replaced_modules_are_respected(calls) -> None:
+    """A hook sees its module called; a module of another class is called as it is."""
+    model = everywhere(networks.network("bert", "eager", HALF))
+    seen = []
+    model.encoder.layer[0].output.LayerNorm.register_forward_hook(lambda *_: seen.append("norm"))
+    model.encoder.layer[1].intermediate.dense.register_forward_hook(lambda *_: seen.append("linear"))
+    states(model, networks.batch())
+    assert seen == ["norm", "linear"]
+
+    class Doubled(torch.nn.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    before = states(model, networks.batch())
+    model.encoder.layer[0].intermediate.dense.__class__ = Doubled
+    assert not torch.allclose(states(model, networks.batch()), before)
+
+
+def test_under_autocast_pytorch_decides() -> None:
+    inputs = networks.batch([11, 4, 7])
+    model = networks.network("bert", "sdpa")
+    with torch.autocast("cpu", torch.bfloat16):
+        want = states(model, inputs)
+        got = states(everywhere(model, pack=False), inputs)
+    assert got.dtype == want.dtype
+    torch.testing.assert_close(got, want, rtol=0.05, atol=0.1)
+
+
+# Parts
+
+
+def test_norms_are_known_by_what_they_compute() -> None:
+    from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    class HalfRMSNorm(LlamaRMSNorm):
+        def forward(self, hidden_states):
+            return super().forward(hidden_states) / 2
+
+    kinds = [
+        _modules.norm_of(c(32))
+        for c in (LlamaRMSNorm, Gemma2RMSNorm, HalfRMSNorm, torch.nn.LayerNorm, torch.nn.RMSNorm)
+    ]
+    assert kinds == ["rms", None, None, "layer", None if torch.nn.RMSNorm(32).eps is None else "rms"]
+    assert _modules.norm_of(torch.nn.LayerNorm((4, 8))) is None
+    assert _modules.norm_of(torch.nn.LayerNorm(8, elementwise_affine=False)) is None
+
+
+def test_activations_are_known_by_what_they_compute() -> None:
+    from transformers.activations import ACT2FN
+
+    names = {
+        n: _modules.activation_of(ACT2FN[n]) for n in ("gelu", "gelu_new", "gelu_pytorch_tanh", "silu", "relu", "tanh")
+    }
+    assert names == {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "silu": "silu",
+                     "relu": "relu", "tanh": "tanh"}  # fmt: skip
+    assert [_modules.activation_of(ACT2FN[n]) for n in ("quick_gelu", "relu6", "mish", "leaky_relu")] == [None] * 4
+    assert _modules.activation_of(torch.nn.Dropout()) is None
+
+
+class Sample(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(8)
+        self.fc, self.up = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+        self.act = torch.nn.SiLU()
+
+    def sum_is_used_later(self, x, y):
+        s = x + y
+        r = s
+        n = self.norm(s)
+        return r * n
+
+    def sum_in_a_branch(self, x, y, flag=None):
+        x = x + y
+        if flag is not None:
+            x = x * 2
+        r = x
+        x = self.norm(x)
+        return r + x
+
+    def activation_kept_apart(self, x):
+        y = self.fc(x)
+        z = self.act(y)
+        return y + z
+
+    def other_inputs(self, x, y):
+        return self.act(self.fc(x)) * self.up(y)
+
+    def nested(self, x, y):
+        return self.act(self.fc(self.norm(x + self.up(y)))) * self.up(x)
+
+    def in_a_loop(self, x):
+        for _ in range(2):
+            x = self.norm(x + x)
+        return x
+
+
+@pytest.mark.parametrize(
+    ("method", "found", "more"),
+    [("sum_is_used_later", ["add_norm"], [()]), ("sum_in_a_branch", ["add_norm"], [(), (1,)]),
+     ("activation_kept_apart", [], None), ("other_inputs", ["linear_act"], [()]),
+     ("nested", ["add_norm", "linear_act"], [()]), ("in_a_loop", ["add_norm"], None)],
+)  # fmt: skip
+def test_rewriting(method, found, more) -> None:
+    """A rewritten method gives what the method gives, and calls helpers where the patterns are."""
+    module = Sample()
+    kinds = {n: _modules.kind_of(m) for n, m in module.named_children()}
+    got = _rewrite.rewrite(getattr(Sample, method), kinds)
+    assert sorted(s.kind for s in (got.sites if got else ())) == found
+    if got is None:
+        return
+
+    class Helpers:
+        called = 0
+
+        def count(self, value):
+            Helpers.called += 1
+            return value
+
+        def add_norm(self, norm, a, b):
+            return self.count(norm(a + b))
+
+        def add_norm_sum(self, norm, a, b):
+            return self.count((a + b, norm(a + b)))
+
+        def linear_act(self, linear, act, x):
+            return self.count(act(linear(x)))
+
+    new = got.make(Helpers())
+    x, y = torch.randn(3, 8), torch.randn(3, 8)
+    for extra in more or [None]:
+        args = (x,) if more is None else (x, y, *extra)
+        Helpers.called = 0
+        assert torch.equal(new(module, *args), getattr(module, method)(*args))
+        assert Helpers.called == (0 if extra == (1,) else 2 if method in ("nested", "in_a_loop") else 1)
+
+
+def test_choices_follow_measurements() -> None:
+    assert _measure.best({"torch": 10.0, "graphene": 9.9, "epilogue": 11.0}) == "torch"
+    assert _measure.best({"torch": 10.0, "graphene": 9.0, "epilogue": 9.5}) == "graphene"
+    for key in (("norm", 32), ("add_norm", 32), ("linear_act", 32, 64, "gelu_tanh"), ("gated", 32, "silu")):
+        for norm in ("layer", "rms"):
+            found = {n: f() for n, f in _measure.ways(key, 5, HALF, "cpu", norm).items()}
+            assert {"torch", "graphene"} <= set(found)
+            for name, value in found.items():  # they compute the same
+                torch.testing.assert_close(value, found["torch"], rtol=1e-2, atol=1e-2, msg=f"{key} {norm} {name}")
+
+
+def test_an_interrupted_accelerate_leaves_the_model_as_it_was(monkeypatch) -> None:
+    model = networks.network("bert", "eager")
+    monkeypatch.setattr(_accelerate._Accelerator, "encoder", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        integration.accelerate(model, show=False)
+    assert integration.accelerated(model) is None
+    assert model.config._attn_implementation == "eager"
+    assert not [m for m in model.modules() if hasattr(type(m), "_graphene_original")]
