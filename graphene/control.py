@@ -140,7 +140,11 @@ class Scalar:
 
 
 def scalar(name: str, value: IntLike, min: int | None = None, max: int | None = None, multiple_of: int = 1) -> Scalar:
-    """A mutable integer. `min`, `max` and `multiple_of` are facts that every value assigned to it has."""
+    """A mutable integer. `min`, `max` and `multiple_of` are facts that every value assigned to it has.
+
+    None: `min` is 0, as of a symbol, and `max` is 2^63 - 1; a scalar that may be negative says so: ``min=-1``. Raises
+    VerifyError SCALAR_FACTS where a value may break them, LayoutError SYM_FACTS where they contradict each other.
+    """
     return Scalar(_core.record_scalar(name, value, min, max, multiple_of, False))
 
 

@@ -7,13 +7,18 @@ subexpression is evaluated once at its own shape, on the elements that each thre
 comparisons give truth values for `where`. There is no implicit fma. An integer type takes integers of its range only:
 what else it is given is refused when the kernel is lowered (SelectError CONSTANT_RANGE).
 
+`/` is of floats. Integers in registers have no division, and nothing in registers has `//`, `%`, `**` or shifts: Python
+rounds quotients down and C++ toward zero, so what is meant is to be written. Conversions round once, to nearest even
+(toward zero to an integer): fp8, bf16 and fp16 go through fp32 where no instruction converts directly. fp64 and 32- or
+64-bit integers to bf16 or fp8, which would round twice, and floats to 8-bit integers are written in two steps.
+
 Errors: LayoutError POINTWISE_SHAPE, POINTWISE_OWNER, POINTWISE_TYPE.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from graphene import _core
 from graphene import sym as _sym
@@ -141,6 +146,31 @@ class Expression:
 
     def __ne__(self, other: object) -> Expression:  # type: ignore[override]
         return _binary("ne", self, other)
+
+
+_INSTEAD = {
+    "//": "gr.floor(x / y) of floats; integers that steer the kernel as gr.index, gr.sym or coordinates are",
+    "%": "x - y * gr.floor(x / y) of floats; integers that steer the kernel as gr.index, gr.sym or coordinates are",
+    "**": "x * x, or gr.exp2(y * gr.log2(x))",
+    "<<": "x * 2**n",
+    ">>": "x * 0.5**n of floats",
+    "^": "gr.where(x == y, 0, 1) of conditions",
+    "@": "gr.matmul",
+}
+
+
+def _lacking(symbol: str) -> Callable[[Any, Any], Any]:
+    def refuse(self: Any, other: Any) -> NoReturn:
+        _core.fail("POINTWISE_TYPE", f"registers have no operator {symbol}", [f"got: {self!r} and {other!r}"],
+                   f"write {_INSTEAD[symbol]}")  # fmt: skip
+
+    return refuse
+
+
+for _name, _symbol in {"floordiv": "//", "mod": "%", "pow": "**", "lshift": "<<", "rshift": ">>", "xor": "^",
+                       "matmul": "@", "divmod": "//"}.items():  # fmt: skip
+    for _side in ("", "r"):
+        setattr(Expression, f"__{_side}{_name}__", _lacking(_symbol))
 
 
 def _is_operand(x: Any) -> bool:

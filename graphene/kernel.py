@@ -9,9 +9,10 @@ from graphene import _core
 from graphene import check as _check
 from graphene import report as _report
 from graphene import simulate as _simulate
+from graphene.errors import GrapheneError, SelectError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from types import TracebackType
 
     from graphene._core import Binary, KernelIR, LaunchManifest, Program
@@ -47,6 +48,7 @@ class Kernel(_core.Launcher):
         self._closed: KernelIR | None = None
         self._programs: dict[str, Program] = {}
         self._binaries: dict[str, Binary] = {}
+        self._usual_arch: str | None = None  # what None means
 
     @classmethod
     def _from_ir(cls, ir: KernelIR) -> Kernel:
@@ -121,21 +123,42 @@ class Kernel(_core.Launcher):
         """
         return Kernel._from_ir(_core.ir_from_json(_text(text)))
 
+    def __reduce__(self) -> tuple[Callable[[str], Kernel], tuple[str]]:
+        """Pickled and copied as its JSON, with the Python lines. RuntimeError while it is being recorded."""
+        return Kernel.from_json, (self.to_json(locations=True),)
+
     # Code.
 
     def lowered(self, arch: str | None = None) -> Program:
         """The kernel verified and lowered for ``arch`` ("sm_80", "sm_90a", ...); kept.
 
-        None: the lowest architecture from sm_80 up that has every named atom.
+        None: the lowest architecture from sm_80 up that has every named atom, or sm_90a where only that has an
+        instruction for every leaf.
 
         Raises VerifyError (VERIFY_*, LOWER_*) and SelectError (NO_ATOM, ...) with every problem at once; SelectError
         ARCH_UNKNOWN for an architecture that does not exist.
         """
-        arch = _core.default_arch(self.ir) if arch is None else _core.architecture(arch)
+        if arch is None:
+            return self._lowered_for_any()
+        arch = _core.architecture(arch)
         program = self._programs.get(arch)
         if program is None:
             program = self._programs[arch] = _core.lower(self.ir, arch)
         return program
+
+    def _lowered_for_any(self) -> Program:
+        if self._usual_arch is None:
+            self._usual_arch = _core.default_arch(self.ir)
+            try:
+                return self.lowered(self._usual_arch)
+            except SelectError as refused:
+                try:
+                    program = self.lowered("sm_90a")
+                except GrapheneError:
+                    raise refused from None
+                self._usual_arch = "sm_90a"
+                return program
+        return self.lowered(self._usual_arch)
 
     def cuda_source(self, arch: str) -> str:
         """The CUDA C++ that is compiled for ``arch``: header-free, one commented block per spec.

@@ -105,6 +105,53 @@ void add_floats(std::vector<Atom>& list) {
                   .source = kSource});
 }
 
+// One 8-bit float at a time, beside the instructions' pairs.
+void add_single_fp8(std::vector<Atom>& list) {
+  const Param types = {{"p", "T"}, {{"e4m3", "fp8e4m3"}, {"e5m2", "fp8e5m2"}}};
+  list.push_back({.name = "cvt.f32.${p}",
+                  .kind = Kind::Unary,
+                  .arch = "sm_89+",
+                  .out = {lvalue(out("d", "[].fp32.RF"))},
+                  .in = {lvalue(in("s", "[].${T}.RF"))},
+                  .attrs = {{"op", {"cast"}}, {"round", {"default", "rn"}}},
+                  .cxx = "$d = __${p}_to_float($s);",
+                  .helper = "static __device__ __forceinline__ float __${p}_to_float(u8 s) {\n"
+                            "  float d;\n"
+                            "  asm(\"{.reg .b32 t; .reg .b16 l, h; cvt.rn.f16x2.${p}x2 t, %1; mov.b32 {l, h}, t; \"\n"
+                            "      \"cvt.f32.f16 %0, l;}\" : \"=f\"(d) : \"h\"((u16)s));\n"
+                            "  return d;\n"
+                            "}\n",
+                  .family = {types},
+                  .doc = "Converts ${T} to fp32, exactly.",
+                  .source = kSource});
+  list.push_back({.name = "cvt.rn.satfinite.${p}.f32",
+                  .kind = Kind::Unary,
+                  .arch = "sm_89+",
+                  .out = {lvalue(out("d", "[].${T}.RF"))},
+                  .in = {lvalue(in("s", "[].fp32.RF"))},
+                  .attrs = {{"op", {"cast"}}, {"round", {"default", "rn"}}},
+                  .cxx = "$d = __float_to_${p}($s);",
+                  .helper = "static __device__ __forceinline__ u8 __float_to_${p}(float s) {\n"
+                            "  u16 d;\n"
+                            "  asm(\"cvt.rn.satfinite.${p}x2.f32 %0, %1, %2;\" : \"=h\"(d) : \"f\"(0.0f), \"f\"(s));\n"
+                            "  return (u8)d;\n"
+                            "}\n",
+                  .family = {types},
+                  .doc = "Converts fp32 to ${T}; what is too large becomes the largest finite number.",
+                  .source = kSource});
+  list.push_back({.name = "cvt.f32x2.${p}x2",
+                  .kind = Kind::Unary,
+                  .arch = "sm_89+",
+                  .out = {out("d", "[2].fp32.RF", "e2")},
+                  .in = {in("s", "[2].${T}.RF", "e2")},
+                  .attrs = {{"op", {"cast"}}, {"round", {"default", "rn"}}},
+                  .ptx = "{.reg .b32 t; .reg .b16 l, h; cvt.rn.f16x2.${p}x2 t, $s; mov.b32 {l, h}, t; "
+                         "cvt.f32.f16 $d[0], l; cvt.f32.f16 $d[1], h;}",
+                  .family = {types},
+                  .doc = "Converts a pair of ${T} numbers to fp32, exactly.",
+                  .source = kSource});
+}
+
 void add_integers(std::vector<Atom>& list) {
   list.push_back({.name = "cvt.rn.${p}.${i}",
                   .kind = Kind::Unary,
@@ -182,6 +229,7 @@ void add_integers(std::vector<Atom>& list) {
 
 void add_convert_entries(std::vector<Atom>& list) {
   add_floats(list);
+  add_single_fp8(list);
   add_integers(list);
 }
 

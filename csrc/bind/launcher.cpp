@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstddef>
+#include <limits>
 #include <map>
 #include <memory>
 
@@ -364,10 +365,19 @@ PyObject* default_call_host(PyObject*, PyObject*, PyObject*) {
 }
 
 PyObject* launcher_load(PyObject* object, PyObject* args) {
-  int device_id = 0;
-  if (PyArg_ParseTuple(args, "|i:load", &device_id) == 0) return nullptr;
+  PyObject* number = nullptr;
+  if (PyArg_ParseTuple(args, "|O:load", &number) == 0) return nullptr;
   auto* self = reinterpret_cast<LauncherObject*>(object);
   try {
+    int device_id = 0;
+    if (number != nullptr) {
+      const long given = PyIndex_Check(number) != 0 ? PyLong_AsLong(number) : -1;
+      PyErr_Clear();
+      if (given < 0 || given > std::numeric_limits<int>::max())
+        fail(Code::LAUNCH_DEVICE, "a CUDA device is named by its number",
+             {"got: " + std::string(py::str(py::repr(py::handle(number))))}, "load(0) is the first one");
+      device_id = static_cast<int>(given);
+    }
     const auto m = manifest_for(self, rt::device(device_id).arch);
     static_cast<void>(function_for(self, *m, device_id, std::nullopt));
     Py_RETURN_NONE;

@@ -29,6 +29,21 @@ ScalarType widened(ScalarType t) {
   return t;
 }
 
+// Whether two neighbours are converted by one instruction.
+bool converts_pairs(ScalarType from, ScalarType to) {
+  return is_float(from) && is_float(to) &&
+         ((from == ScalarType::fp32 && ir::bits(to) <= 16) || (to == ScalarType::fp32 && ir::bits(from) <= 16) ||
+          (ir::bits(from) == 8 && to == ScalarType::fp16));
+}
+
+// Conversions that no instruction makes, of types whose values fp32 has all: exactly to fp32, then rounding once.
+bool converts_by_fp32(ScalarType from, ScalarType to) {
+  if (ir::bits(from) > 16 || from == ScalarType::pred || to == ScalarType::pred) return false;
+  if (from == to || to == ScalarType::fp32) return false;
+  if (!is_float(from)) return is_float(to) && ir::bits(to) <= 16;
+  return from != ScalarType::fp16 || ir::bits(to) < 32;
+}
+
 ScalarType promoted(ScalarType a, ScalarType b) {
   a = widened(a);
   b = widened(b);
@@ -163,6 +178,11 @@ class Pointwise {
       refuse(Code::POINTWISE_TYPE, "arithmetic on truth values", {"operation: " + n.op},
              "choose numbers with gr.where(condition, 1, 0)");
     }
+    if (n.op == "div" && !is_float(in) && in != ScalarType::pred) {
+      refuse(Code::POINTWISE_TYPE, "a division of integers in registers",
+             {std::string("got: ") + ir::name(in), "Python rounds it down, C++ toward zero: say which is meant"},
+             "divide floats, gr.cast(x, gr.fp32) / y, and round with gr.floor or gr.trunc");
+    }
     operand_type_[i] = in;
     types_[i] = compares(n.op) ? ScalarType::pred : in;
   }
@@ -271,14 +291,16 @@ class Pointwise {
     declare(frame, root_);
     frame.reads(dst_, nullptr);
     const bool narrow = ir::bits(dst_->dtype) < 32 && is_float(dst_->dtype);
-    if (narrow && frame.paired(dst_) && types_[root_] == ScalarType::fp32) return store_pairs(frame);
+    const TensorPtr same = operand_of(root_);
+    const bool other = same != nullptr && same->dtype != dst_->dtype && half_pair(frame, root_);
+    if (narrow && frame.paired(dst_) && (types_[root_] == ScalarType::fp32 || other)) return store_pairs(frame);
     if (!widens_pairs(frame, root_)) {
       frame.each(false, [&] { to_element(frame, root_, frame.element(dst_)); });
       return;
     }
     frame.each(true, [&] {
       if (const TensorPtr from = operand_of(root_);
-          from != nullptr && frame.paired(from) && frame.paired(dst_) && from->dtype != dst_->dtype) {
+          from != nullptr && frame.paired(from) && frame.paired(dst_) && converts_pairs(from->dtype, dst_->dtype)) {
         return unary("cast", frame.pair(dst_), frame.pair(from));
       }
       load_pairs(frame, root_);
@@ -289,7 +311,7 @@ class Pointwise {
   // One conversion for two neighbours of the destination.
   void store_pairs(Frame& frame) {
     const TensorPtr from = operand_of(root_);
-    const bool whole = from != nullptr && frame.paired(from);
+    const bool whole = from != nullptr && frame.paired(from) && converts_pairs(from->dtype, dst_->dtype);
     TensorPtr pair;
     if (!whole) pair = b_.alloc(b_.unique_name("pair"), Layout(2), ScalarType::fp32, ir::Memory::RF, {});
     frame.each(true, [&] {
@@ -315,7 +337,7 @@ class Pointwise {
 
   bool half_pair(const Frame& frame, std::size_t i) const {
     const PointNode& n = nodes_[i];
-    return n.kind == Kind::Tensor && ir::bits(n.tensor->dtype) == 16 && is_float(n.tensor->dtype) &&
+    return n.kind == Kind::Tensor && ir::bits(n.tensor->dtype) <= 16 && is_float(n.tensor->dtype) &&
            frame.paired(n.tensor);
   }
 
@@ -375,6 +397,7 @@ class Pointwise {
       if (n.op == "cast" && held != nullptr && (*held)->dtype == n.to) return done_[i] = *held;  // a number
       const bool direct = i == root_now_ && destination_ != nullptr && destination_->dtype == *types_[i];
       const TensorPtr to = direct ? destination_ : temporary(*types_[i]);
+      if (n.op == "cast" && held != nullptr && converts_by_fp32((*held)->dtype, n.to)) args[0] = widen(*held);
       ir::SpecStmt s;
       s.kind = n.spec;
       s.attrs = n.attrs;
@@ -409,6 +432,7 @@ class Pointwise {
   void assign_converted(const TensorPtr& to, const ir::Operand& x) {
     const TensorPtr& t = std::get<TensorPtr>(x);
     if (t == to) return;
+    if (converts_by_fp32(t->dtype, to->dtype)) return unary("cast", to, widen(t));
     if (t->dtype != to->dtype) return unary("cast", to, t);
     ir::SpecStmt s;
     s.kind = ir::SpecKind::Move;
@@ -421,6 +445,12 @@ class Pointwise {
     if (t == nullptr || (*t)->dtype == type) return x;
     const TensorPtr to = temporary(type);
     unary("cast", to, *t);
+    return to;
+  }
+
+  TensorPtr widen(const TensorPtr& x) {
+    const TensorPtr to = temporary(ScalarType::fp32);
+    unary("cast", to, x);
     return to;
   }
 

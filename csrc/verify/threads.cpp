@@ -90,8 +90,17 @@ bool covers(const Context& c, const ir::ThreadTensor& group) {
 
 void subset_inside_only(Context& c, const ir::Stmt& s) {
   if (!launched(c)) return;
+  const auto misplaced = [&](const ir::ThreadPtr& group) {
+    return group != nullptr && group->unit == ir::ThreadUnit::Thread && group->subset && !covers(c, *group);
+  };
   const auto check = [&](const ir::ThreadPtr& group) {
-    if (group == nullptr || group->unit != ir::ThreadUnit::Thread || !group->subset || covers(c, *group)) return;
+    if (!misplaced(group)) return;
+    // What decomposes a spec of such a group needs no report of its own.
+    const auto said = [&](const ir::Stmt* e) {
+      const auto* spec = e->as<ir::SpecStmt>();
+      return spec != nullptr && misplaced(spec->threads);
+    };
+    if (std::ranges::any_of(c.enclosing(), said)) return;
     c.problem(s, Code::VERIFY_SUBSET, "threads that are only a part of those that get here",
               {"group: " + ir::ref(group, true)}, "put it inside `with gr.only(group):`");
   };

@@ -454,3 +454,15 @@ def test_the_rules_have_names_and_docs() -> None:
     rules = _core.verify_rules()
     assert len({name for name, _ in rules}) == len(rules)
     assert all(doc.endswith(".") for _, doc in rules)
+
+
+def test_a_part_of_the_threads_is_reported_once_with_what_decomposes_it() -> None:
+    with gr.Kernel("k") as kernel:
+        gr.blocks(1)
+        threads = gr.threads(64)
+        r = gr.alloc("r", [], gr.fp32, gr.RF)
+        gr.init(r, 1.0)
+        gr.allreduce("add", r, on=threads.tile(32)[0])
+    with pytest.raises(gr.VerifyError) as e:
+        kernel.cuda_source("sm_80")
+    assert [d["code"] for d in e.value.diagnostics] == ["VERIFY_SUBSET"]

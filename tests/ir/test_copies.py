@@ -1,0 +1,38 @@
+"""A kernel is a value: copied and pickled as its JSON."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+
+import graphene as gr
+from graphene.kernels import gemm_sm80
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda k: pickle.loads(pickle.dumps(k))])
+def test_a_copy_is_equal(copied: Any) -> None:
+    kernel = gemm_sm80()
+    other = copied(kernel)
+    assert other == kernel
+    assert other is not kernel
+    assert other.to_json(locations=True) == kernel.to_json(locations=True)
+    assert other.cuda_source("sm_80") == kernel.cuda_source("sm_80")
+
+
+def test_what_is_being_recorded_has_no_copy() -> None:
+    with gr.Kernel("k") as kernel, pytest.raises(RuntimeError, match="has not been recorded"):
+        copy.deepcopy(kernel)
+
+
+@pytest.mark.parametrize("device", [None, -1, "x", 2**40, 1.5])
+def test_a_device_is_a_number(device: Any) -> None:
+    with pytest.raises(gr.LaunchError) as e:
+        gemm_sm80().load(device)
+    assert str(e.value).splitlines() == [
+        "a CUDA device is named by its number   [LAUNCH_DEVICE]",
+        f"  got: {device!r}",
+        "  fix: load(0) is the first one",
+    ]
