@@ -148,18 +148,18 @@ class Rows:
         self._unroll = tile.unroll
         self.v = self.fragment("v", tile.rows, gr.fp32)
 
-    def fragment(self, name: str, rows: int, dtype: gr.DType) -> gr.Tensor:
+    def fragment(self, name: str, rows: int, dtype: gr.DType, wide: int = 0) -> gr.Tensor:
         """Registers for one part of each row, (rows, columns): threads side by side along a row, vector by vector.
 
-        Of a single row every thread row holds a copy.
+        Of a single row every thread row holds a copy. `wide`: how many columns, 0 for those of a part.
         """
         t = self.tile
-        runs = gr.ceil_div(t.part, t.threads * t.vector)
+        runs = gr.ceil_div(wide or t.part, t.threads * t.vector)
         below = t.rows // t.each  # rows of threads
         several = rows > 1
         thread = gr.Layout((t.threads, below), (t.vector * rows, 1 if several else 0))
         value = gr.Layout((t.vector, t.each if several else 1, runs), (rows, below, t.threads * t.vector * rows))
-        return gr.fragment(name, [rows, t.part], dtype, gr.tv(thread, value), on=self.threads)
+        return gr.fragment(name, [rows, wide or t.part], dtype, gr.tv(thread, value), on=self.threads)
 
     def per_row(self, name: str) -> gr.Tensor:
         """Registers for one fp32 value a row."""
@@ -245,22 +245,95 @@ class Rows:
         gr.reduce("add", total, lanes, axis=1)
         return total
 
+    def moments(self, value: Callable[[Part], Any]) -> tuple[gr.Tensor, gr.Tensor]:
+        """The mean of each row, and the mean square of the distance from it: by one pass, where warps share a row.
+
+        A warp adds up distances, and their squares, from the mean of its first lane's first vector, so a mean far from
+        zero costs no digits: whatever the row, a shift by the mean of n of the N elements that are added up makes
+        rounding errors at most 1 + N / n times larger. Then warps meet, once.
+        """
+        mean, square = self.per_row("mean"), self.per_row("square")
+        t = self.tile
+        if t.threads <= 32 or t.each > 1:
+            mean[:] = self.reduce("add", value) * (1 / t.width)
+            # what lies past the end was read as zeros
+            square[:] = self.sum_of_squares(lambda part: part.inside(value(part) - mean)) * (1 / t.width)
+            return mean, square
+        (thread,) = self.threads.indices()
+        warp = self.threads.tile(32)[thread // 32]
+        shift, total, more = (gr.alloc(n, [], gr.fp32, gr.RF) for n in ("shift", "total", "more"))
+        gr.init(total, 0)
+        gr.init(more, 0)
+        if t.parts > 1:
+            wide = t.threads * t.vector
+            start = self.fragment("start", t.rows, gr.fp32, wide)
+            start[:] = value(Part(self, 0, wide))
+            self._first(shift, start, warp)
+        for part in self.parts():
+            self.v[:] = value(part)
+            if t.parts == 1:
+                self._first(shift, self.v, warp)
+            self.v[:] = part.inside(self.v - shift)
+            for j in gr.loop("i", self.v.values.shape[0], unroll=0):
+                total[:] = total + self.v.values[j]
+                gr.matmul(more, self.v.values[j], self.v.values[j])
+        for sums in (total, more):
+            gr.allreduce("add", sums, on=warp)
+        counts = self._counts()
+        met = gr.alloc("met", [3, t.rows, len(counts)], gr.fp32, gr.SH)
+        for k, x in enumerate((shift, total, more)):
+            gr.move(met[k, thread // t.threads, thread % t.threads // 32], x)
+        gr.barrier()
+        of = [gr.alloc(n, [len(counts)], gr.fp32, gr.RF) for n in ("shifts", "totals", "squares")]
+        for k, w in itertools.product(range(3), range(len(counts))):
+            gr.move(of[k][w], met[k, thread // t.threads, w])
+        means, total_mean, total_square = of[1], mean.values[0], square.values[0]
+        gr.init(total_mean, 0)
+        for w, n in enumerate(counts):
+            if n:
+                of[2][w] = of[2][w] - of[1][w] * of[1][w] * (1 / n)
+                means[w] = of[0][w] + of[1][w] * (1 / n)
+                total_mean[:] = gr.fma(means[w], n / t.width, total_mean)
+        gr.init(total_square, 0)
+        for w, n in enumerate(counts):
+            if n:
+                means[w] = means[w] - total_mean
+                total_square[:] = total_square + (of[2][w] + means[w] * means[w] * n) * (1 / t.width)
+        return mean, square
+
+    def _first(self, shift: gr.Tensor, start: gr.Tensor, warp: Any) -> None:
+        """The mean of the first lane's first vector."""
+        V = self.tile.vector
+        own = gr.alloc("own", [], gr.fp32, gr.RF)
+        own[:] = start.values[0]
+        for j in range(1, V):
+            own[:] = own + start.values[j]
+        if V > 1:
+            own[:] = own * (1 / V)
+        gr.shfl(shift, own, "idx", 0, on=warp)
+
+    def _counts(self) -> list[int]:
+        """Of each warp of a row: how many elements it has."""
+        t, strip = self.tile, 32 * self.tile.vector
+        full, rest = divmod(t.width, t.threads * t.vector)
+        return [full * strip + min(max(rest - w * strip, 0), strip) for w in range(t.threads // 32)]
+
 
 class Part:
-    """Some columns of the block's rows, as fragments (rows, columns)."""
+    """Some columns of the block's rows, as fragments (rows, columns): the first `wide`, or the next, and so on."""
 
-    def __init__(self, rows: Rows, index: Any) -> None:
-        self._rows, self._index = rows, index
+    def __init__(self, rows: Rows, index: Any, wide: int = 0) -> None:
+        self._rows, self._index, self._wide = rows, index, wide or rows.tile.part
 
     def columns(self, x: gr.Tensor) -> gr.Tensor:
         tile = self._rows.tile
-        return x if tile.keep == "registers" else x.tile([None, tile.part])[0, self._index]
+        return x if tile.keep == "registers" else x.tile([None, self._wide])[0, self._index]
 
     def take(self, kept: gr.Tensor) -> gr.Tensor:
         """These columns of what ``rows.keep`` returned; what lies past the end of a row reads as zeros."""
         if kept.memory == gr.RF:
             return kept
-        x = self._rows.fragment("x", 1, kept.dtype)
+        x = self._rows.fragment("x", 1, kept.dtype, self._wide)
         load = self._rows.atom("ld.shared" if kept.memory == gr.SH else "ld.global.nc", kept.dtype)
         gr.move(x, self.columns(kept), atom=load)
         return x

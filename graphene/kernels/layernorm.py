@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import graphene as gr
 from graphene.kernels._arguments import number, size
 from graphene.kernels._norms import NormArguments, NormConfig
 from graphene.kernels._rows import Rows, RowTile
-
-if TYPE_CHECKING:
-    from graphene.kernels._rows import Part
 
 __all__ = ["layernorm", "layernorm_kernel"]
 
@@ -21,18 +16,13 @@ def layernorm_kernel(config: NormConfig) -> gr.Kernel:
     Arguments, those that the configuration has: X (M, width), R (M, width), gamma (width,), beta (width,), Y (M,
     width), S (M, width), eps. Any M; rows may have any stride that the vectors divide.
     """
-    scale = 1 / config.tile.width
     with gr.Kernel("layernorm") as kernel:
         a = NormArguments(config)
         rows = Rows(config.tile, a.M)
         h = a.keep(rows)
-        mean, rstd = rows.per_row("mean"), rows.per_row("rstd")
-
-        def distance(part: Part) -> Any:
-            return part.inside(h(part) - mean)  # what lies past the end was read as zeros
-
-        mean[:] = rows.reduce("add", h) * scale
-        rstd[:] = gr.rsqrt(rows.sum_of_squares(distance) * scale + a.eps)
+        rstd = rows.per_row("rstd")
+        mean, square = rows.moments(h)
+        rstd[:] = gr.rsqrt(square + a.eps)
         for part in rows.parts():
             value = h(part)
             a.store(part, value, (value - mean) * rstd)
