@@ -7,6 +7,7 @@ whole rows in registers, else as a loop over the parts of one row.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from dataclasses import dataclass
@@ -35,7 +36,9 @@ class RowTile:
     "registers". `evict`: what the L2 cache shall do with what is copied to shared memory; "evict_last" makes room for
     the reads of a large matrix by writing results early. In registers: "no_allocate" leaves the SM's own cache to
     factors and addends. `each`: rows that a thread has a part of, for which it reads factors and addends once.
-    `unroll`: parts of a long row that are worked on together. Raises VerifyError KERNEL_ARGUMENT for values that do not
+    `unroll`: parts of a long row that are worked on together. `dense`: of rows without gaps between them,
+    how many elements the tensors' addresses are a multiple of. They begin anywhere: vectors are cut where addresses are
+    multiples of theirs, and what is left at both ends of a row is read one by one. 0: `vector` divides all. Raises VerifyError KERNEL_ARGUMENT for values that do not
     fit.
     """
 
@@ -47,6 +50,7 @@ class RowTile:
     evict: str = "default"
     each: int = 1
     unroll: int = 4
+    dense: int = 0
 
     def __post_init__(self) -> None:
         size("RowTile", "width", self.width)
@@ -61,12 +65,16 @@ class RowTile:
         together = self.threads * self.rows // self.each
         if not whole or together > 1024 or (self.threads > 1 and together % 32):
             self._refuse("a row needs a power of two of threads or whole warps; a block has whole warps, at most 1024")
-        if self.vector not in (1, 2, 4, 8) or self.width % self.vector:
+        if self.vector not in (1, 2, 4, 8) or (not self.dense and self.width % self.vector):
             self._refuse("vectors of 1, 2, 4 or 8 elements must divide the width")
+        if self.dense not in (0, 2, 4, 8) or (self.dense and (self.dense % self.vector or self.threads % 32)):
+            self._refuse("vectors must divide the 2, 4 or 8 elements of dense rows, which have whole warps")
+        if self.dense and self.width < 4 * self.vector:
+            self._refuse("dense rows have at least 4 vectors")
         if self.rows % self.each:
             self._refuse("the rows of a thread must divide those of a block")
-        if self.keep != "registers" and self.rows != 1:
-            self._refuse("only registers keep several rows of a block")
+        if (self.keep != "registers" or self.dense) and self.rows != 1:
+            self._refuse("only registers keep several rows of a block, which are not dense")
 
     def _refuse(self, why: str) -> NoReturn:
         _core.fail("KERNEL_ARGUMENT", why, [str(self)])
@@ -75,13 +83,18 @@ class RowTile:
     def part(self) -> int:
         """Elements of a row that are worked on at once."""
         if self.keep == "registers":
-            return self.width
+            return math.ceil(self.width / self.vector) * self.vector
         return self.threads * max(_PART_ELEMS, self.vector)
 
     @property
     def parts(self) -> int:
         """How many of them a row has."""
-        return math.ceil(self.width / self.part)
+        return math.ceil(self.body / self.part)
+
+    @property
+    def body(self) -> int:
+        """Elements of a row in vectors; in some dense rows it is a vector less."""
+        return self.width // self.vector * self.vector
 
 
 def select_tile(
@@ -133,9 +146,24 @@ def _whole_warps(threads: int) -> int:
 
 def declare_rows(declare: Callable[..., gr.Tensor], name: str, M: Any, tile: RowTile, dtype: gr.DType) -> gr.Tensor:
     """An argument (M, tile.width) whose rows lie any number of vectors apart, those that are written side by side."""
+    if tile.dense:
+        align = min(16, tile.dense * dtype.bits // 8)
+        return declare(name, gr.row_major(M, tile.width), dtype, align_bytes=align)
     least = 0 if declare is gr.input else tile.width
     stride = gr.sym(f"ld{name}", multiple_of=tile.vector, min=least, max=2**31 - 1)
     return declare(name, gr.Layout((M, tile.width), (stride, 1)), dtype, align_bytes=tile.vector * dtype.bits // 8)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Where rows are: (rows, width) in memory or registers; or (n, 1), which has elements from `base` on of dense rows.
+
+    `edge`: of a dense row in registers, what is left at its ends.
+    """
+
+    x: gr.Tensor
+    base: Any = 0
+    edge: gr.Tensor | None = None
 
 
 class Rows:
@@ -147,6 +175,17 @@ class Rows:
         self.threads = gr.threads(tile.threads * (tile.rows // tile.each))
         self._unroll = tile.unroll
         self.v = self.fragment("v", tile.rows, gr.fp32)
+        if tile.dense:
+            self.start = self.block * tile.width
+            self.first = gr.ceil_div(self.start, tile.vector) * tile.vector  # of a vector
+            self.head = self.first - self.start  # elements before vectors
+            self.body = (tile.width - self.head) // tile.vector * tile.vector  # elements of vectors
+            self.edge = self.single("edge", gr.fp32)
+
+    def single(self, name: str, dtype: gr.DType) -> gr.Tensor:
+        """One element a thread."""
+        threads = self.tile.threads
+        return gr.fragment(name, [1, threads], dtype, gr.tv(gr.Layout(threads), gr.Layout(1)), on=self.threads)
 
     def fragment(self, name: str, rows: int, dtype: gr.DType, wide: int = 0) -> gr.Tensor:
         """Registers for one part of each row, (rows, columns): threads side by side along a row, vector by vector.
@@ -181,66 +220,82 @@ class Rows:
 
     def atom(self, operation: str, dtype: gr.DType) -> Any:
         """The load or store of one vector by one thread."""
-        return gr.atom(f"{operation}.{_VECTORS[self.tile.vector * dtype.bits // 8]}")
+        return _vector(operation, self.tile.vector, dtype)
 
-    def keep(self, *tensors: gr.Tensor) -> list[gr.Tensor]:
+    def row(self, x: gr.Tensor) -> Kept:
+        """The block's rows of a matrix (M, width), or a vector (width,), the same for every row."""
+        if self.tile.dense:
+            flat = x.T if len(x.shape) == 2 else x
+            return Kept(flat.reshape(0, gr.Layout((flat.size, 1))), 0 if len(x.shape) == 2 else self.start)
+        return Kept(self.of(x) if len(x.shape) == 2 else x.reshape(0, gr.row_major(1, self.tile.width)))
+
+    def keep(self, *tensors: gr.Tensor) -> list[Kept]:
         """Reads the block's rows of matrices (M, width) into where they stay: what ``part.take`` takes."""
         self._unroll = max(1, self._unroll // len(tensors))  # as many loads under way as registers allow
         if self.tile.keep == "memory":
-            return [self.of(x) for x in tensors]
+            return [self.row(x) for x in tensors]
         if self.tile.keep == "shared":
             return self._share(tensors)
-        kept = [self.fragment("x", self.tile.rows, x.dtype) for x in tensors]
-        for r, x in zip(kept, tensors, strict=True):
-            gr.move(r, self.of(x), atom=self.load_once(x.dtype))
-        return kept
+        kept = [Part(self, 0).load(x, self.load_once(x.dtype)) for x in tensors]
+        edges = [Edge(self).load(x) if self.tile.dense else None for x in tensors]
+        return [Kept(x, edge=edge) for x, edge in zip(kept, edges, strict=True)]
 
-    def _share(self, tensors: tuple[gr.Tensor, ...]) -> list[gr.Tensor]:
-        """Copies to shared memory. Each thread will read what it copied itself: no barrier is needed."""
-        kept, copy = [], None
+    def _share(self, tensors: tuple[gr.Tensor, ...]) -> list[Kept]:
+        """Copies to shared memory. Each thread will read what it copied itself, unless rows are dense."""
+        kept, copy, t = [], None, self.tile
         for x in tensors:
-            size = self.tile.vector * x.dtype.bits // 8
-            kept.append(gr.alloc("row", [1, self.tile.width], x.dtype, gr.SH))
+            row, base, vector = self.row(x), 0, t.dense or t.vector
+            source, shape = row.x, [1, t.width]
+            if t.dense:  # whole vectors, with what lies in them before and behind the row
+                shape = [math.ceil((t.width + vector + t.vector - 2) / vector) * vector, 1]
+                base = self.start // vector * vector
+                source = row.x.window(base, shape[0])
+            kept.append(Kept(gr.alloc("row", shape, x.dtype, gr.SH), base))
+            size = vector * x.dtype.bits // 8
             if size > 2:
                 copy = gr.atom("cp.async.cg.16" if size == 16 else f"cp.async.ca.{size}")
-                gr.move(kept[-1], self.of(x), on=self.threads, atom=copy, evict=self.tile.evict)
+                gr.move(kept[-1].x, source, on=self.threads, atom=copy, evict=t.evict)
             else:  # too narrow for an asynchronous copy
                 through = self.atom("ld.global.nc", x.dtype), gr.atom("st.shared.b16")
-                gr.move(kept[-1], self.of(x), on=self.threads, atom=through)
+                gr.move(kept[-1].x, source, on=self.threads, atom=through)
         if copy is not None:  # one group for all of them
             gr.commit(copy)
             gr.wait(copy, pending=0)
+        if t.dense:
+            gr.barrier()
         return kept
 
     def parts(self) -> Iterator[Part]:
-        """The parts of the rows; the body is recorded once."""
+        """The parts of the rows; the body is recorded once, and once more for the ends of dense rows."""
         if self.tile.parts == 1:
             yield Part(self, 0)
         else:
             for i in gr.loop("part", self.tile.parts, unroll=self._unroll):
                 yield Part(self, i)
+        if self.tile.dense and self.tile.vector > 1:
+            yield Edge(self)
 
     def reduce(self, op: str, value: Callable[[Part], Any]) -> gr.Tensor:
         """`op` (add, max, min) over the elements of each row, in fp32: one value a row, on all of the row's threads."""
         lanes, total = self.v.reduced(1, "lanes", lanes=True), self.v.reduced(1, "total")
         gr.init(lanes, {"add": 0.0, "max": -gr.inf, "min": gr.inf}[op])
         for part in self.parts():
-            self.v[:] = value(part)
-            gr.reduce(op, lanes, self.v, axis=1, accumulate=True)  # this thread's own values
+            part.v[:] = value(part)
+            gr.reduce(op, lanes, part.v, axis=1, accumulate=True)  # this thread's own values
         gr.reduce(op, total, lanes, axis=1)  # the row's threads: shfl.bfly in a warp, shared memory between warps
         return total
 
     def sum_of_squares(self, value: Callable[[Part], Any]) -> gr.Tensor:
         """As ``reduce("add", value * value)``, one fma an element."""
         lanes, total = self.v.reduced(1, "lanes", lanes=True), self.v.reduced(1, "total")
-        V, each = self.tile.vector, self.tile.each
-        runs = math.ceil(self.tile.part / (self.tile.threads * V))
+        each = self.tile.each
         gr.init(lanes, 0)
         for part in self.parts():
-            self.v[:] = value(part)
-            for run, e in itertools.product(range(runs), range(each)):
+            part.v[:] = value(part)
+            V = min(self.tile.vector, part.v.values.size)
+            for run, e in itertools.product(range(part.v.values.size // (V * each)), range(each)):
                 for i in gr.loop("i", V, unroll=0):
-                    x = self.v.values[(run * each + e) * V + i]
+                    x = part.v.values[(run * each + e) * V + i]
                     gr.matmul(lanes.values[e], x, x)
         gr.reduce("add", total, lanes, axis=1)
         return total
@@ -270,36 +325,70 @@ class Rows:
             start[:] = value(Part(self, 0, wide))
             self._first(shift, start, warp)
         for part in self.parts():
-            self.v[:] = value(part)
-            if t.parts == 1:
+            part.v[:] = value(part)
+            if t.parts == 1 and part.v is self.v:
                 self._first(shift, self.v, warp)
-            self.v[:] = part.inside(self.v - shift)
-            for j in gr.loop("i", self.v.values.shape[0], unroll=0):
-                total[:] = total + self.v.values[j]
-                gr.matmul(more, self.v.values[j], self.v.values[j])
+            part.v[:] = part.inside(part.v - shift)
+            for j in gr.loop("i", part.v.values.size, unroll=0):
+                total[:] = total + part.v.values[j]
+                gr.matmul(more, part.v.values[j], part.v.values[j])
         for sums in (total, more):
             gr.allreduce("add", sums, on=warp)
-        counts = self._counts()
-        met = gr.alloc("met", [3, t.rows, len(counts)], gr.fp32, gr.SH)
+        met = gr.alloc("met", [3, t.rows, t.threads // 32], gr.fp32, gr.SH)
+        row, place = thread // t.threads, thread % t.threads // 32
         for k, x in enumerate((shift, total, more)):
-            gr.move(met[k, thread // t.threads, thread % t.threads // 32], x)
+            gr.move(met[k, row, place], x)
         gr.barrier()
-        of = [gr.alloc(n, [len(counts)], gr.fp32, gr.RF) for n in ("shifts", "totals", "squares")]
-        for k, w in itertools.product(range(3), range(len(counts))):
-            gr.move(of[k][w], met[k, thread // t.threads, w])
-        means, total_mean, total_square = of[1], mean.values[0], square.values[0]
-        gr.init(total_mean, 0)
-        for w, n in enumerate(counts):
-            if n:
-                of[2][w] = of[2][w] - of[1][w] * of[1][w] * (1 / n)
-                means[w] = of[0][w] + of[1][w] * (1 / n)
-                total_mean[:] = gr.fma(means[w], n / t.width, total_mean)
-        gr.init(total_square, 0)
-        for w, n in enumerate(counts):
-            if n:
-                means[w] = means[w] - total_mean
-                total_square[:] = total_square + (of[2][w] + means[w] * means[w] * n) * (1 / t.width)
+        meet = self._meet_each if t.threads <= 128 else self._meet_lanes
+        meet(mean.values[0], square.values[0], met[:, row, :])
         return mean, square
+
+    def _meet_each(self, mean: gr.Tensor, square: gr.Tensor, met: gr.Tensor) -> None:
+        """From what warps added up; every thread reads it all."""
+        N, warps = self.tile.width, self.tile.threads // 32
+        shifts, totals, squares, n, rcp = (gr.alloc(x, [warps], gr.fp32, gr.RF) for x in ("s", "t", "q", "n", "rcp"))
+        for k, x in enumerate((shifts, totals, squares)):
+            for w in range(warps):
+                gr.move(x[w], met[k, w])
+        gr.init(mean, 0)
+        for w in range(warps):
+            n[w], rcp[w] = self._count(lambda counts, w=w: counts[w]), self._count(lambda c, w=w: _rcp(c[w]))
+            squares[w] = squares[w] - totals[w] * totals[w] * rcp[w]
+            shifts[w] = shifts[w] + totals[w] * rcp[w]
+            mean[:] = gr.fma(shifts[w], n[w] * (1 / N), mean)
+        gr.init(square, 0)
+        for w in range(warps):
+            shifts[w] = shifts[w] - mean
+            square[:] = square + (squares[w] + shifts[w] * shifts[w] * n[w]) * (1 / N)
+
+    def _meet_lanes(self, mean: gr.Tensor, square: gr.Tensor, met: gr.Tensor) -> None:
+        """The same by the lanes of each warp: one reads of one warp."""
+        N, warps = self.tile.width, self.tile.threads // 32
+        (thread,) = self.threads.indices()
+        warp, lane = self.threads.tile(32)[thread // 32], thread % 32
+        shift, total, squares, n, rcp = (gr.alloc(x, [], gr.fp32, gr.RF) for x in ("s", "t", "q", "n", "rcp"))
+        for x in (shift, total, squares):
+            gr.init(x, 0)
+        with gr.if_(lane < warps) if warps < 32 else contextlib.nullcontext():
+            for k, x in enumerate((shift, total, squares)):
+                gr.move(x, met[k, lane])
+
+        def of_lane(counts: list[int], f: Callable[[int], float]) -> Any:  # a few warps differ from the others
+            value: Any = 0.0
+            for w in reversed([w for w in range(warps) if w == 0 or counts[w] != counts[w - 1]]):
+                last = max(v for v in range(w, warps) if counts[v] == counts[w])
+                value = gr.where(lane <= last, f(counts[w]), value)
+            return value
+
+        n[:] = self._count(lambda counts: of_lane(counts, float))
+        rcp[:] = self._count(lambda counts: of_lane(counts, _rcp))
+        squares[:] = squares - total * total * rcp
+        shift[:] = shift + total * rcp
+        mean[:] = shift * n * (1 / N)
+        gr.allreduce("add", mean, on=warp)
+        shift[:] = shift - mean
+        square[:] = (squares + shift * shift * n) * (1 / N)
+        gr.allreduce("add", square, on=warp)
 
     def _first(self, shift: gr.Tensor, start: gr.Tensor, warp: Any) -> None:
         """The mean of the first lane's first vector."""
@@ -312,11 +401,27 @@ class Rows:
             own[:] = own * (1 / V)
         gr.shfl(shift, own, "idx", 0, on=warp)
 
-    def _counts(self) -> list[int]:
-        """Of each warp of a row: how many elements it has."""
+    def _count(self, of: Callable[[list[int]], Any]) -> Any:
+        """A function of how many elements each warp has; a dense row has one vector more or less."""
+        t = self.tile
+        if not t.dense:
+            return of(self._counts(t.width))
+        return gr.where(self.body == t.body, of(self._counts(t.body)), of(self._counts(t.body - t.vector)))
+
+    def _counts(self, body: int) -> list[int]:
         t, strip = self.tile, 32 * self.tile.vector
-        full, rest = divmod(t.width, t.threads * t.vector)
-        return [full * strip + min(max(rest - w * strip, 0), strip) for w in range(t.threads // 32)]
+        full, rest = divmod(body, t.threads * t.vector)
+        counts = [full * strip + min(max(rest - w * strip, 0), strip) for w in range(t.threads // 32)]
+        counts[0] += t.width - body
+        return counts
+
+
+def _vector(operation: str, vector: int, dtype: gr.DType) -> Any:
+    return gr.atom(f"{operation}.{_VECTORS[vector * dtype.bits // 8]}")
+
+
+def _rcp(n: int) -> float:
+    return 1 / n if n else 0.0
 
 
 class Part:
@@ -324,45 +429,108 @@ class Part:
 
     def __init__(self, rows: Rows, index: Any, wide: int = 0) -> None:
         self._rows, self._index, self._wide = rows, index, wide or rows.tile.part
+        self.v = rows.v  # to compute with
 
-    def columns(self, x: gr.Tensor) -> gr.Tensor:
-        tile = self._rows.tile
-        return x if tile.keep == "registers" else x.tile([None, self._wide])[0, self._index]
+    def _columns(self, x: Kept) -> gr.Tensor:
+        r = self._rows
+        if r.tile.dense:
+            line = x.x.window(r.first - x.base, r.tile.body if self._alone(x) else r.body).T
+        elif r.tile.keep == "registers":
+            return x.x
+        else:
+            line = x.x
+        return line.tile([None, self._wide])[0, self._index]
 
-    def take(self, kept: gr.Tensor) -> gr.Tensor:
+    def _alone(self, x: Kept) -> bool:
+        """Whether the last part, of shared memory, may be one vector of a dense row or none: no tile of these rows."""
+        t = self._rows.tile
+        last = not isinstance(self._index, int) and t.body % t.part == t.vector
+        return bool(t.dense) and x.x.memory == gr.SH and last
+
+    def take(self, kept: Kept) -> gr.Tensor:
         """These columns of what ``rows.keep`` returned; what lies past the end of a row reads as zeros."""
-        if kept.memory == gr.RF:
-            return kept
-        x = self._rows.fragment("x", 1, kept.dtype, self._wide)
-        load = self._rows.atom("ld.shared" if kept.memory == gr.SH else "ld.global.nc", kept.dtype)
-        gr.move(x, self.columns(kept), atom=load)
+        if kept.x.memory == gr.RF:
+            return kept.x
+        x = self._rows.fragment("x", 1, kept.x.dtype, self._wide)
+        load = self._rows.atom("ld.shared" if kept.x.memory == gr.SH else "ld.global.nc", kept.x.dtype)
+        gr.move(x, self._columns(kept), atom=load)
+        if self._alone(kept):
+            x[:] = self.inside(x)
         return x
 
-    def load(self, x: gr.Tensor) -> gr.Tensor:
+    def load(self, x: gr.Tensor, atom: Any = None) -> gr.Tensor:
         """These columns of the block's rows of a matrix (M, width) that nobody keeps."""
-        r = self._rows.fragment("z", self._rows.tile.rows, x.dtype)
-        gr.move(r, self.columns(self._rows.of(x)), atom=self._rows.atom("ld.global.nc", x.dtype))
+        r = self._rows.fragment("x", self._rows.tile.rows, x.dtype)
+        gr.move(r, self._columns(self._rows.row(x)), atom=atom or self._rows.atom("ld.global.nc", x.dtype))
         return r
 
     def column(self, x: gr.Tensor) -> gr.Tensor:
         """These columns of a vector (width,), the same for every row."""
         r = self._rows.fragment("c", 1, x.dtype)
-        whole = x.reshape(0, gr.row_major(1, self._rows.tile.width))
-        gr.move(r, self.columns(whole), atom=self._rows.atom("ld.global.nc", x.dtype))
+        vector = 1 if self._rows.tile.dense else self._rows.tile.vector
+        gr.move(r, self._columns(self._rows.row(x)), atom=_vector("ld.global.nc", vector, x.dtype))
         return r
 
     def inside(self, value: Any, outside: float = 0.0) -> Any:
         """The value where an element is a column of the row, else `outside`."""
-        tile = self._rows.tile
+        tile, v = self._rows.tile, self._rows.v
+        if tile.dense:
+            return gr.where(self._index * tile.part + v.coords()[1] < self._rows.body, value, outside)
         if tile.keep == "registers":
-            return gr.where(self._rows.v.valid(), value, outside)
+            return gr.where(v.valid(), value, outside)
         if tile.width % tile.part == 0:
             return value
-        _, column = self._rows.v.coords()
-        return gr.where(self._index * tile.part + column < tile.width, value, outside)
+        return gr.where(self._index * tile.part + v.coords()[1] < tile.width, value, outside)
 
     def store(self, out: gr.Tensor, value: Any) -> None:
         """These columns of the block's rows of a matrix (M, width) take a value, rounded to its type."""
         y = self._rows.fragment("y", self._rows.tile.rows, out.dtype)
         y[:] = value
-        gr.move(self.columns(self._rows.of(out)), y, atom=self._rows.atom("st.global", out.dtype))
+        gr.move(self._columns(self._rows.row(out)), y, atom=self._rows.atom("st.global", out.dtype))
+
+
+class Edge(Part):
+    """What vectors leave at both ends of a dense row, one element a thread: thread i has the i-th before the vectors.
+
+    Thread `vector` + i has the i-th behind them.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        super().__init__(rows, 0)
+        self.v = rows.edge
+        (self._thread,) = rows.threads.indices()
+        self._behind = rows.head + rows.body - rows.tile.vector  # less the thread: the element
+        self._end = rows.tile.width - self._behind
+
+    def _each(self, do: Callable[[Any], None]) -> None:
+        with gr.if_(self._thread < self._rows.head):
+            do(self._thread)
+        with gr.if_(self._thread >= self._rows.tile.vector), gr.if_(self._thread < self._end):
+            do(self._thread + self._behind)
+
+    def _read(self, x: Kept) -> gr.Tensor:
+        r = self._rows.single("e", x.x.dtype)
+        gr.init(r.values[0], 0)
+        self._each(lambda at: gr.move(r.values[0], x.x[self._rows.start + at - x.base, 0]))
+        return r
+
+    def take(self, kept: Kept) -> gr.Tensor:
+        return self._read(kept) if kept.edge is None else kept.edge
+
+    def load(self, x: gr.Tensor, atom: Any = None) -> gr.Tensor:
+        return self._read(self._rows.row(x))
+
+    def column(self, x: gr.Tensor) -> gr.Tensor:
+        return self._read(self._rows.row(x))
+
+    def inside(self, value: Any, outside: float = 0.0) -> Any:
+        behind = gr.where(self._thread < self._end, value, outside)
+        return gr.where(
+            self._thread < self._rows.head, value, gr.where(self._thread >= self._rows.tile.vector, behind, outside)
+        )
+
+    def store(self, out: gr.Tensor, value: Any) -> None:
+        y = self._rows.single("y", out.dtype)
+        y[:] = value
+        line = self._rows.row(out)
+        self._each(lambda at: gr.move(line.x[self._rows.start + at - line.base, 0], y.values[0]))
