@@ -9,7 +9,7 @@ import graphene as gr
 from graphene.kernels._rows import Part, Rows, RowTile, declare_rows, select_tile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 __all__ = ["NormArguments", "NormConfig", "select_norm"]
 
@@ -82,6 +82,11 @@ class NormArguments:
             return x + r[0] if r else x
 
         return h
+
+    def last(self, rows: Rows) -> Iterator[Part]:
+        """The parts of the rows, for the pass that reads gamma and beta."""
+        for _ in rows.shifts(self.gamma is not None or self.beta is not None):
+            yield from rows.parts()
 
     def store(self, part: Part, h: Any, normal: Any) -> None:
         """Y = normal * gamma + beta; S = h."""

@@ -158,12 +158,13 @@ def declare_rows(declare: Callable[..., gr.Tensor], name: str, M: Any, tile: Row
 class Kept:
     """Where rows are: (rows, width) in memory or registers; or (n, 1), which has elements from `base` on of dense rows.
 
-    `edge`: of a dense row in registers, what is left at its ends.
+    Of those in registers `source` is where they came from, `edge` what vectors leave at the ends of a dense row.
     """
 
     x: gr.Tensor
     base: Any = 0
     edge: gr.Tensor | None = None
+    source: Kept | None = None
 
 
 class Rows:
@@ -179,7 +180,8 @@ class Rows:
             self.start = self.block * tile.width
             self.first = gr.ceil_div(self.start, tile.vector) * tile.vector  # of a vector
             self.head = self.first - self.start  # elements before vectors
-            self.body = (tile.width - self.head) // tile.vector * tile.vector  # elements of vectors
+            self.body = (tile.body - self.head) // tile.vector * tile.vector  # elements of vectors
+            self.shift = 0  # the same as `head`, where that is known
             self.edge = self.single("edge", gr.fp32)
 
     def single(self, name: str, dtype: gr.DType) -> gr.Tensor:
@@ -238,7 +240,7 @@ class Rows:
             return self._share(tensors)
         kept = [Part(self, 0).load(x, self.load_once(x.dtype)) for x in tensors]
         edges = [Edge(self).load(x) if self.tile.dense else None for x in tensors]
-        return [Kept(x, edge=edge) for x, edge in zip(kept, edges, strict=True)]
+        return [Kept(r, edge=edge, source=self.row(x)) for r, edge, x in zip(kept, edges, tensors, strict=True)]
 
     def _share(self, tensors: tuple[gr.Tensor, ...]) -> list[Kept]:
         """Copies to shared memory. Each thread will read what it copied itself, unless rows are dense."""
@@ -275,6 +277,19 @@ class Rows:
         if self.tile.dense and self.tile.vector > 1:
             yield Edge(self)
 
+    def shifts(self, columns: bool) -> Iterator[None]:
+        """Where `columns` are read, a branch for each number of elements that may lie before a dense row's vectors.
+
+        There vectors (width,), the same for every row, are read by whole vectors, two for one.
+        """
+        t = self.tile
+        if not t.dense or not columns or t.vector == 1:
+            yield
+            return
+        for self.shift in range(0, t.vector, math.gcd(t.width, t.vector)):
+            with gr.if_(self.head == self.shift):
+                yield
+
     def reduce(self, op: str, value: Callable[[Part], Any]) -> gr.Tensor:
         """`op` (add, max, min) over the elements of each row, in fp32: one value a row, on all of the row's threads."""
         lanes, total = self.v.reduced(1, "lanes", lanes=True), self.v.reduced(1, "total")
@@ -288,32 +303,45 @@ class Rows:
     def sum_of_squares(self, value: Callable[[Part], Any]) -> gr.Tensor:
         """As ``reduce("add", value * value)``, one fma an element."""
         lanes, total = self.v.reduced(1, "lanes", lanes=True), self.v.reduced(1, "total")
-        each = self.tile.each
         gr.init(lanes, 0)
         for part in self.parts():
             part.v[:] = value(part)
-            V = min(self.tile.vector, part.v.values.size)
-            for run, e in itertools.product(range(part.v.values.size // (V * each)), range(each)):
-                for i in gr.loop("i", V, unroll=0):
-                    x = part.v.values[(run * each + e) * V + i]
-                    gr.matmul(lanes.values[e], x, x)
+            for e, x in self._values(part):
+                gr.matmul(lanes.values[e], x, x)
         gr.reduce("add", total, lanes, axis=1)
         return total
 
-    def moments(self, value: Callable[[Part], Any]) -> tuple[gr.Tensor, gr.Tensor]:
-        """The mean of each row, and the mean square of the distance from it: by one pass, where warps share a row.
+    def _values(self, part: Part) -> Iterator[tuple[int, gr.Tensor]]:
+        """A part's own values in registers, and which of a thread's rows each is of."""
+        V, each = min(self.tile.vector, part.v.values.size), self.tile.each
+        for run, e in itertools.product(range(part.v.values.size // (V * each)), range(each)):
+            for i in gr.loop("i", V, unroll=0):
+                yield e, part.v.values[(run * each + e) * V + i]
 
-        A warp adds up distances, and their squares, from the mean of its first lane's first vector, so a mean far from
+    def moments(self, value: Callable[[Part], Any], exact: bool) -> tuple[Callable[[Any], Any], gr.Tensor]:
+        """The distance of a value from its row's mean, and the mean of its square: by one pass, where warps share a row.
+
+        `exact`: the mean has more digits than an fp32 number, as values of fp32 far from zero need it. A warp adds up distances, and their squares, from the mean of its first lane's first vector, so a mean far from
         zero costs no digits: whatever the row, a shift by the mean of n of the N elements that are added up makes
         rounding errors at most 1 + N / n times larger. Then warps meet, once.
         """
-        mean, square = self.per_row("mean"), self.per_row("square")
+        base, mean, square = (self.per_row(n) for n in ("base", "mean", "square"))
         t = self.tile
-        if t.threads <= 32 or t.each > 1:
-            mean[:] = self.reduce("add", value) * (1 / t.width)
-            # what lies past the end was read as zeros
-            square[:] = self.sum_of_squares(lambda part: part.inside(value(part) - mean)) * (1 / t.width)
-            return mean, square
+
+        def distance(x: Any) -> Any:
+            return x - base - mean if exact else x - mean
+
+        if t.keep == "registers" and exact:  # what lies past the end was read as zeros
+            base[:] = self.reduce("add", value) * (1 / t.width)
+            mean[:] = self.reduce("add", lambda part: part.inside(value(part) - base)) * (1 / t.width)
+            square[:] = self.sum_of_squares(lambda part: part.inside(distance(value(part)))) * (1 / t.width)
+            return distance, square
+        if t.keep == "registers":
+            base[:] = value(First(self))
+            self._sum_both(mean, square, lambda part: part.inside(value(part) - base))
+            square[:] = square * (1 / t.width) - mean * mean * (1 / t.width**2)
+            mean[:] = base + mean * (1 / t.width)
+            return distance, square
         (thread,) = self.threads.indices()
         warp = self.threads.tile(32)[thread // 32]
         shift, total, more = (gr.alloc(n, [], gr.fp32, gr.RF) for n in ("shift", "total", "more"))
@@ -329,9 +357,9 @@ class Rows:
             if t.parts == 1 and part.v is self.v:
                 self._first(shift, self.v, warp)
             part.v[:] = part.inside(part.v - shift)
-            for j in gr.loop("i", part.v.values.size, unroll=0):
-                total[:] = total + part.v.values[j]
-                gr.matmul(more, part.v.values[j], part.v.values[j])
+            for _, x in self._values(part):
+                total[:] = total + x
+                gr.matmul(more, x, x)
         for sums in (total, more):
             gr.allreduce("add", sums, on=warp)
         met = gr.alloc("met", [3, t.rows, t.threads // 32], gr.fp32, gr.SH)
@@ -339,12 +367,15 @@ class Rows:
         for k, x in enumerate((shift, total, more)):
             gr.move(met[k, row, place], x)
         gr.barrier()
+        gr.move(base.values[0], met[0, row, 0])
         meet = self._meet_each if t.threads <= 128 else self._meet_lanes
-        meet(mean.values[0], square.values[0], met[:, row, :])
-        return mean, square
+        meet(base.values[0], mean.values[0], square.values[0], met[:, row, :])
+        if not exact:
+            mean[:] = mean + base
+        return distance, square
 
-    def _meet_each(self, mean: gr.Tensor, square: gr.Tensor, met: gr.Tensor) -> None:
-        """From what warps added up; every thread reads it all."""
+    def _meet_each(self, base: gr.Tensor, mean: gr.Tensor, square: gr.Tensor, met: gr.Tensor) -> None:
+        """From what warps added up, the mean less `base`; every thread reads it all."""
         N, warps = self.tile.width, self.tile.threads // 32
         shifts, totals, squares, n, rcp = (gr.alloc(x, [warps], gr.fp32, gr.RF) for x in ("s", "t", "q", "n", "rcp"))
         for k, x in enumerate((shifts, totals, squares)):
@@ -354,14 +385,14 @@ class Rows:
         for w in range(warps):
             n[w], rcp[w] = self._count(lambda counts, w=w: counts[w]), self._count(lambda c, w=w: _rcp(c[w]))
             squares[w] = squares[w] - totals[w] * totals[w] * rcp[w]
-            shifts[w] = shifts[w] + totals[w] * rcp[w]
+            shifts[w] = shifts[w] - base + totals[w] * rcp[w]
             mean[:] = gr.fma(shifts[w], n[w] * (1 / N), mean)
         gr.init(square, 0)
         for w in range(warps):
             shifts[w] = shifts[w] - mean
             square[:] = square + (squares[w] + shifts[w] * shifts[w] * n[w]) * (1 / N)
 
-    def _meet_lanes(self, mean: gr.Tensor, square: gr.Tensor, met: gr.Tensor) -> None:
+    def _meet_lanes(self, base: gr.Tensor, mean: gr.Tensor, square: gr.Tensor, met: gr.Tensor) -> None:
         """The same by the lanes of each warp: one reads of one warp."""
         N, warps = self.tile.width, self.tile.threads // 32
         (thread,) = self.threads.indices()
@@ -383,12 +414,30 @@ class Rows:
         n[:] = self._count(lambda counts: of_lane(counts, float))
         rcp[:] = self._count(lambda counts: of_lane(counts, _rcp))
         squares[:] = squares - total * total * rcp
-        shift[:] = shift + total * rcp
+        shift[:] = shift - base + total * rcp
         mean[:] = shift * n * (1 / N)
         gr.allreduce("add", mean, on=warp)
         shift[:] = shift - mean
         square[:] = (squares + shift * shift * n) * (1 / N)
         gr.allreduce("add", square, on=warp)
+
+    def _sum_both(self, sums: gr.Tensor, squares: gr.Tensor, value: Callable[[Part], Any]) -> None:
+        """Values and their squares, added up along rows by one meeting of warps."""
+        t, below = self.tile, self.tile.rows // self.tile.each
+        thread = gr.Layout((t.threads, below), (2 * t.rows, 1))
+        tv = gr.tv(thread, gr.Layout((t.each, 2), (below, t.rows)))
+        lanes = gr.fragment("both", [2 * t.rows, t.threads], gr.fp32, tv, on=self.threads)
+        gr.init(lanes, 0)
+        for part in self.parts():
+            part.v[:] = value(part)
+            for e, x in self._values(part):
+                lanes.values[e] = lanes.values[e] + x
+                gr.matmul(lanes.values[t.each + e], x, x)
+        total = lanes.reduced(1, "total")
+        gr.reduce("add", total, lanes, axis=1)
+        for e in range(t.each):
+            gr.move(sums.values[e], total.values[e])
+            gr.move(squares.values[e], total.values[t.each + e])
 
     def _first(self, shift: gr.Tensor, start: gr.Tensor, warp: Any) -> None:
         """The mean of the first lane's first vector."""
@@ -466,9 +515,20 @@ class Part:
 
     def column(self, x: gr.Tensor) -> gr.Tensor:
         """These columns of a vector (width,), the same for every row."""
-        r = self._rows.fragment("c", 1, x.dtype)
-        vector = 1 if self._rows.tile.dense else self._rows.tile.vector
-        gr.move(r, self._columns(self._rows.row(x)), atom=_vector("ld.global.nc", vector, x.dtype))
+        rows, tile = self._rows, self._rows.tile
+        r = rows.fragment("c", 1, x.dtype)
+        load = rows.atom("ld.global.nc", x.dtype)
+        if not tile.dense or tile.vector == 1:
+            gr.move(r, self._columns(rows.row(x)), atom=load)
+            return r
+        line, V = x[0 : tile.body].reshape(0, gr.Layout((tile.body, 1))), tile.vector
+        for k in range(2 if rows.shift else 1):  # the vectors in which the elements begin and end
+            part = rows.fragment("part", 1, x.dtype) if rows.shift else r
+            gr.move(part, line.window(k * V, rows.body).T.tile([None, self._wide])[0, self._index], atom=load)
+            if rows.shift:
+                for i in range(part.values.size):
+                    if (i % V + rows.shift) // V == k:
+                        gr.move(r.values[i], part.values[i - i % V + (i % V + rows.shift) % V])
         return r
 
     def inside(self, value: Any, outside: float = 0.0) -> Any:
@@ -487,6 +547,20 @@ class Part:
         y = self._rows.fragment("y", self._rows.tile.rows, out.dtype)
         y[:] = value
         gr.move(self._columns(self._rows.row(out)), y, atom=self._rows.atom("st.global", out.dtype))
+
+
+class First(Part):
+    """The first column of the block's rows, one value a row."""
+
+    def __init__(self, rows: Rows) -> None:
+        super().__init__(rows, 0)
+
+    def take(self, kept: Kept) -> gr.Tensor:
+        r, x = self._rows, kept.source or kept
+        value = r.v.reduced(1, "first", x.x.dtype)
+        column = x.x.window(r.start - x.base, 1) if r.tile.dense else x.x.tile([None, 1])[0, 0]
+        gr.move(value, column, atom=_vector("ld.global.nc", 1, x.x.dtype))
+        return value
 
 
 class Edge(Part):

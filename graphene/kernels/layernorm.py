@@ -21,11 +21,11 @@ def layernorm_kernel(config: NormConfig) -> gr.Kernel:
         rows = Rows(config.tile, a.M)
         h = a.keep(rows)
         rstd = rows.per_row("rstd")
-        mean, square = rows.moments(h)
+        distance, square = rows.moments(h, exact=config.dtype == gr.fp32)
         rstd[:] = gr.rsqrt(square + a.eps)
-        for part in rows.parts():
+        for part in a.last(rows):
             value = h(part)
-            a.store(part, value, (value - mean) * rstd)
+            a.store(part, value, distance(value) * rstd)
     return kernel
 
 

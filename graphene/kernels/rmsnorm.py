@@ -25,7 +25,7 @@ def rmsnorm_kernel(config: NormConfig) -> gr.Kernel:
         h = a.keep(rows)
         rstd = rows.per_row("rstd")
         rstd[:] = gr.rsqrt(rows.sum_of_squares(h) * (1 / config.tile.width) + a.eps)
-        for part in rows.parts():
+        for part in a.last(rows):
             value = h(part)
             a.store(part, value, value * rstd)
     return kernel
