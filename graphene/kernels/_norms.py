@@ -39,17 +39,20 @@ def select_norm(
     dtype: gr.DType = gr.fp16,
     *,
     align_bytes: int = 16,
+    dense_bytes: int = 0,
     shared_bytes: int = 99 * 1024,
     **options: Any,
 ) -> NormConfig:
     """The configuration for `rows` rows of `width` elements.
 
-    `align_bytes`: what addresses, and row strides in bytes, are multiples of. `shared_bytes`: what a block of the
-    device may have. `options`: further fields of NormConfig.
+    `align_bytes`: what addresses, and row strides in bytes, are multiples of. `dense_bytes`: where rows have no gaps
+    between them, what addresses are multiples of; else 0. `shared_bytes`: what a block of the device may have.
+    `options`: further fields of NormConfig.
     """
     tensors = 2 if options.get("residual") else 1
     columns = options.get("gamma", True) + options.get("beta", True)
-    return NormConfig(select_tile(rows, width, dtype, tensors, columns, align_bytes, shared_bytes), dtype, **options)
+    tile = select_tile(rows, width, dtype, tensors, columns, align_bytes, shared_bytes, dense_bytes)
+    return NormConfig(tile, dtype, **options)
 
 
 class NormArguments:

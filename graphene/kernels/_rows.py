@@ -105,14 +105,19 @@ def select_tile(
     columns: int = 0,
     align_bytes: int = 16,
     shared_bytes: int = 99 * 1024,
+    dense_bytes: int = 0,
 ) -> RowTile:
     """The tile for `rows` rows of `width` elements of `tensors` matrices and `columns` vectors of factors or addends.
 
-    `align_bytes`: what addresses and row strides in bytes are multiples of. `shared_bytes`: what a block may have. The
-    bounds are measured (benchmarks/norms_bench.py, H200).
+    `align_bytes`: what addresses and row strides in bytes are multiples of. `shared_bytes`: what a block may have.
+    `dense_bytes`: where no matrix has gaps between rows, what addresses are multiples of; else 0. The bounds are
+    measured (benchmarks/norms_bench.py, H200).
     """
     elem_bytes = dtype.bits // 8
     vector = math.gcd(width * elem_bytes, align_bytes, 16) // elem_bytes
+    dense = math.gcd(dense_bytes, 16) // elem_bytes if dense_bytes else 0
+    if dense > vector and width >= 256:
+        return _dense_tile(rows, width, elem_bytes, tensors, columns, dense, shared_bytes)
     vectors = width // vector
     row_kib = width * elem_bytes / 1024
     large = rows * row_kib > 64 * 1024  # more than the L2 cache holds
@@ -138,6 +143,21 @@ def select_tile(
     if kib <= (96 if columns > 1 else 40):
         return RowTile(width, 512, 1, vector, "shared", evict, unroll=8)
     return RowTile(width, 1024, 1, vector, "shared", evict, unroll=2)
+
+
+def _dense_tile(
+    rows: int, width: int, elem_bytes: int, tensors: int, columns: int, dense: int, shared_bytes: int
+) -> RowTile:
+    kib = tensors * width * elem_bytes / 1024
+    evict = "evict_last" if rows * width * elem_bytes > 64 << 20 else "default"
+    vector = min(dense, 4) if columns else dense
+    if kib <= 2.5:
+        return RowTile(width, 64 if vector == 8 else 128, 1, vector, dense=dense)
+    if kib <= 12:
+        return RowTile(width, 256, 1, vector, dense=dense)
+    if 1024 * kib > shared_bytes - 2048:
+        return RowTile(width, 1024, 1, dense, "memory", unroll=2, dense=dense)
+    return RowTile(width, 512, 1, vector, "shared", evict, dense=dense)
 
 
 def _whole_warps(threads: int) -> int:

@@ -35,10 +35,16 @@ class SoftmaxConfig:
 
 
 def select_softmax(
-    rows: int, width: int, dtype: gr.DType = gr.fp16, *, align_bytes: int = 16, shared_bytes: int = 99 * 1024
+    rows: int,
+    width: int,
+    dtype: gr.DType = gr.fp16,
+    *,
+    align_bytes: int = 16,
+    dense_bytes: int = 0,
+    shared_bytes: int = 99 * 1024,
 ) -> SoftmaxConfig:
     """The configuration for `rows` rows of `width` elements. Arguments as of ``select_norm``."""
-    return SoftmaxConfig(select_tile(rows, width, dtype, 1, 0, align_bytes, shared_bytes), dtype)
+    return SoftmaxConfig(select_tile(rows, width, dtype, 1, 0, align_bytes, shared_bytes, dense_bytes), dtype)
 
 
 def softmax_kernel(config: SoftmaxConfig) -> gr.Kernel:

@@ -113,7 +113,11 @@ def dtypes_bits(name: str) -> int:
 
 @dataclass(frozen=True)
 class Norm:
-    """A normalisation over rows of ``width`` elements. ``align``: bytes that divide every address and row's start."""
+    """A normalisation over rows of ``width`` elements.
+
+    ``align``: bytes that divide every address and row's start. ``dense``: where no gaps are between rows, bytes that
+    divide every address.
+    """
 
     kind: str  # "layer", "rms"
     rows: int
@@ -126,6 +130,7 @@ class Norm:
     total: bool  # also store input + residual
     eps: float
     device: str
+    dense: int = 0
 
 
 @functools.cache
@@ -138,8 +143,8 @@ def norm(p: Norm) -> Launches | str:
     if p.dtype not in ROW_DTYPES:
         return f"no kernel for rows of {p.dtype}"
     config = select_norm(
-        p.rows, p.width, getattr(dtypes, DTYPES[p.dtype]), align_bytes=p.align, shared_bytes=_device(p.device)[1],
-        gamma=p.weight, beta=p.bias, residual=p.residual, write_sum=p.total,
+        p.rows, p.width, getattr(dtypes, DTYPES[p.dtype]), align_bytes=p.align, dense_bytes=p.dense,
+        shared_bytes=_device(p.device)[1], gamma=p.weight, beta=p.bias, residual=p.residual, write_sum=p.total,
     )  # fmt: skip
     given = {
         "input": True,
@@ -195,7 +200,7 @@ def norm_gradients(p: Norm, columns: bool) -> Launches | str:
 
 @dataclass(frozen=True)
 class Softmax:
-    """A softmax over rows of ``width`` elements. ``align``: as of ``Norm``."""
+    """A softmax over rows of ``width`` elements. ``align``, ``dense``: as of ``Norm``."""
 
     rows: int
     width: int
@@ -203,6 +208,7 @@ class Softmax:
     out: str
     align: int
     device: str
+    dense: int = 0
 
 
 @functools.cache
@@ -215,8 +221,10 @@ def softmax(p: Softmax) -> Launches | str:
     if p.dtype not in ROW_DTYPES or p.out not in ROW_DTYPES:
         return f"no kernel for a softmax of {p.dtype} in {p.out}"
     dtype, out = (getattr(dtypes, DTYPES[x]) for x in (p.dtype, p.out))
-    align = min(p.align, 16 * dtype.bits // out.bits)  # what is stored at once is 16 bytes at most
-    config = select_softmax(p.rows, p.width, dtype, align_bytes=align, shared_bytes=_device(p.device)[1])
+    align, dense = (min(x, 16 * dtype.bits // out.bits) for x in (p.align, p.dense))  # 16 bytes are stored at once
+    config = select_softmax(
+        p.rows, p.width, dtype, align_bytes=align, dense_bytes=dense, shared_bytes=_device(p.device)[1]
+    )
     return Launches([(_softmax(SoftmaxConfig(config.tile, dtype, None if out == dtype else out)), ["input", "output"])])
 
 

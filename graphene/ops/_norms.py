@@ -77,16 +77,18 @@ class Norm:
         if copies:
             return _core.Recipe.copy(copies, "the elements of a row, or the rows, do not lie one after the other")
         width, bytes_ = prod(shape), input.item_bytes
-        align = divides(16, width * bytes_)
+        align, dense = divides(16, width * bytes_), 16
         for t in (input, residual):
             if t is not None:
                 starts = [t.strides[d] * bytes_ for d in rows if t.shape[d] != 1]
                 align = divides(min(align, t.align), *starts)
+                dense = min(dense, t.align) if starts[-1:] in ([], [width * bytes_]) else 0
         for t in (weight, bias):
-            align = align if t is None else min(align, t.align)
+            if t is not None:
+                align, dense = min(align, t.align), min(dense, t.align)
         launches = _kernels.norm(
             _kernels.Norm(self.kind, prod(input.shape) // width, width, input.dtype, align, weight is not None,
-                          bias is not None, residual is not None, self.add, eps, input.device)
+                          bias is not None, residual is not None, self.add, eps, input.device, dense)
         )  # fmt: skip
         if isinstance(launches, str):
             return _core.Recipe.torch(launches)

@@ -48,8 +48,9 @@ def configure(input: Arg, dim: int, dtype: int | None) -> Any:
     width, bytes_ = input.shape[dim], input.item_bytes
     starts = [input.strides[d] * bytes_ for d in rows if input.shape[d] != 1]
     align = divides(min(16, input.align), width * bytes_, *starts)
+    dense = min(16, input.align) if starts[-1:] in ([], [width * bytes_]) else 0
     launches = _kernels.softmax(
-        _kernels.Softmax(prod(input.shape) // width, width, input.dtype, to, align, input.device)
+        _kernels.Softmax(prod(input.shape) // width, width, input.dtype, to, align, input.device, dense)
     )
     if isinstance(launches, str):
         return _core.Recipe.torch(launches)

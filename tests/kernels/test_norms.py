@@ -43,6 +43,17 @@ TILES = [
     RowTile(2052, 256, 1, 4, "shared", "evict_last"),
     RowTile(1023, 64, 1, 1, "memory"),
     RowTile(1032, 64, 1, 8, "memory"),
+    RowTile(4104, 512, 1, 8, "shared"),
+    RowTile(257, 32, 1, 8, dense=8),
+    RowTile(1023, 128, 1, 4, dense=8),
+    RowTile(770, 64, 1, 8, dense=8),
+    RowTile(1025, 96, 1, 2, dense=4),
+    RowTile(1022, 128, 1, 4, "shared", dense=8),
+    RowTile(2049, 288, 1, 2, "shared", dense=8),
+    RowTile(2056, 64, 1, 8, "shared", dense=8),  # its last part is a vector of some rows, nothing of others
+    RowTile(2057, 64, 1, 8, "shared", "evict_last", dense=8),
+    RowTile(1500, 64, 1, 8, "memory", dense=8),
+    RowTile(1029, 64, 1, 8, "memory", dense=8),
 ]
 
 
@@ -104,7 +115,7 @@ def close(pairs, rtol=2e-3):
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_every_way_to_hold_rows(name, tile, rng):
     config = config_of(name, tile)
-    close(run(name, config, tile.rows + 2, rng))
+    close(run(name, config, 9 if tile.dense else tile.rows + 2, rng))  # dense: a row with each number of ends
     kernel = build(name, config)
     assert gr.parse(str(kernel)) == kernel
     result = kernel.check(M=2)
