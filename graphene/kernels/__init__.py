@@ -1,7 +1,7 @@
 """Kernels written in the IR with the public builder, each readable enough to teach from."""
 
 from graphene.kernels._norms import NormConfig, select_norm
-from graphene.kernels._rows import RowTile
+from graphene.kernels._row_tiles import RowTile
 from graphene.kernels.elementwise import ElementwiseConfig, elementwise_kernel, select_elementwise
 from graphene.kernels.flash_attention import flash_fwd
 from graphene.kernels.fused_mlp import fused_mlp

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
-from graphene.kernels._rows import Part, Rows, RowTile, declare_rows, select_tile
+from graphene.kernels._row_tiles import RowTile, select_tile
+from graphene.kernels._rows import Part, Rows, declare_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

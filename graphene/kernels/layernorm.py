@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import graphene as gr
 from graphene.kernels._arguments import number, size
+from graphene.kernels._moments import moments
 from graphene.kernels._norms import NormArguments, NormConfig
-from graphene.kernels._rows import Rows, RowTile
+from graphene.kernels._row_tiles import RowTile
+from graphene.kernels._rows import Rows
 
 __all__ = ["layernorm", "layernorm_kernel"]
 
@@ -21,7 +23,7 @@ def layernorm_kernel(config: NormConfig) -> gr.Kernel:
         rows = Rows(config.tile, a.M)
         h = a.keep(rows)
         rstd = rows.per_row("rstd")
-        distance, square = rows.moments(h, exact=config.dtype == gr.fp32)
+        distance, square = moments(rows, h, exact=config.dtype == gr.fp32)
         rstd[:] = gr.rsqrt(square + a.eps)
         for part in a.last(rows):
             value = h(part)

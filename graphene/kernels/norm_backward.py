@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import graphene as gr
 from graphene.kernels._arguments import choice, size
 from graphene.kernels._norms import NormConfig
-from graphene.kernels._rows import Rows, declare_rows, select_tile
+from graphene.kernels._row_tiles import select_tile
+from graphene.kernels._rows import Rows, declare_rows
 
 if TYPE_CHECKING:
     from graphene.kernels._rows import Part

@@ -1,0 +1,183 @@
+"""Mean and variance of rows, by as few passes and meetings of warps as their digits allow."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from typing import TYPE_CHECKING, Any
+
+import graphene as gr
+from graphene.kernels._rows import First, Part
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from graphene.kernels._rows import Rows
+
+__all__ = ["moments"]
+
+
+def moments(rows: Rows, value: Callable[[Part], Any], exact: bool) -> tuple[Callable[[Any], Any], gr.Tensor]:
+    """The distance of a value from its row's mean, and the mean of its square.
+
+    `exact`: the distance has as many digits as the value, as fp32 far from zero needs it. Else one pass adds up
+    distances, and their squares, from an element of the row, or of a long one the mean of a warp's first vector: a mean
+    far from zero costs no digits. Whatever the row, a shift by the mean of n of the N elements that are added up makes
+    rounding errors at most 1 + N / n times larger. Warps meet once.
+    """
+    base, mean, square = (rows.per_row(n) for n in ("base", "mean", "square"))
+    t = rows.tile
+
+    def distance(x: Any) -> Any:
+        return x - base - mean if exact else x - mean
+
+    exact = exact or (t.keep != "registers" and t.threads == 1)
+    if exact and (t.keep == "registers" or t.threads == 1):  # what lies past the end was read as zeros
+        base[:] = rows.reduce("add", value) * (1 / t.width)
+        mean[:] = rows.reduce("add", lambda part: part.inside(value(part) - base)) * (1 / t.width)
+        square[:] = rows.sum_of_squares(lambda part: part.inside(distance(value(part)))) * (1 / t.width)
+        return distance, square
+    if t.keep == "registers":
+        base[:] = value(First(rows))
+        _sum_both(rows, mean, square, lambda part: part.inside(value(part) - base))
+        square[:] = square * (1 / t.width) - mean * mean * (1 / t.width**2)
+        mean[:] = base + mean * (1 / t.width)
+    else:
+        _by_warps(rows, value, base, mean, square)
+        if not exact:
+            mean[:] = mean + base
+    return distance, square
+
+
+def _by_warps(rows: Rows, value: Callable[[Part], Any], base: gr.Tensor, mean: gr.Tensor, square: gr.Tensor) -> None:
+    """Rows' means less `base`, and variances; each warp adds up distances from a mean of its own."""
+    t = rows.tile
+    (thread,) = rows.threads.indices()
+    warp = rows.threads.tile(32)[thread // 32]
+    shift, total, more = (gr.alloc(n, [], gr.fp32, gr.RF) for n in ("shift", "total", "more"))
+    gr.init(total, 0)
+    gr.init(more, 0)
+    if t.parts > 1:
+        wide = t.threads * t.vector
+        start = rows.fragment("start", t.rows, gr.fp32, wide)
+        start[:] = value(Part(rows, 0, wide))
+        _first(rows, shift, start, warp)
+    for part in rows.parts():
+        part.v[:] = value(part)
+        if t.parts == 1 and part.v is rows.v:
+            _first(rows, shift, rows.v, warp)
+        part.v[:] = part.inside(part.v - shift)
+        for _, x in rows.values(part):
+            total[:] = total + x
+            gr.matmul(more, x, x)
+    for sums in (total, more):
+        gr.allreduce("add", sums, on=warp)
+    met = gr.alloc("met", [3, t.rows, t.threads // 32], gr.fp32, gr.SH)
+    row, place = thread // t.threads, thread % t.threads // 32
+    for k, x in enumerate((shift, total, more)):
+        gr.move(met[k, row, place], x)
+    gr.barrier()
+    gr.move(base.values[0], met[0, row, 0])
+    meet = _meet_each if t.threads <= 128 else _meet_lanes
+    meet(rows, base.values[0], mean.values[0], square.values[0], met[:, row, :])
+
+
+def _meet_each(rows: Rows, base: gr.Tensor, mean: gr.Tensor, square: gr.Tensor, met: gr.Tensor) -> None:
+    """From what warps added up, the mean less `base`; every thread reads it all."""
+    N, warps = rows.tile.width, rows.tile.threads // 32
+    shifts, totals, squares, n, rcp = (gr.alloc(x, [warps], gr.fp32, gr.RF) for x in ("s", "t", "q", "n", "rcp"))
+    for k, x in enumerate((shifts, totals, squares)):
+        for w in range(warps):
+            gr.move(x[w], met[k, w])
+    gr.init(mean, 0)
+    for w in range(warps):
+        n[w] = _count(rows, operator.itemgetter(w))
+        rcp[w] = _count(rows, operator.itemgetter(w), _rcp)
+        squares[w] = squares[w] - totals[w] * totals[w] * rcp[w]
+        shifts[w] = shifts[w] - base + totals[w] * rcp[w]
+        mean[:] = gr.fma(shifts[w], n[w] * (1 / N), mean)
+    gr.init(square, 0)
+    for w in range(warps):
+        shifts[w] = shifts[w] - mean
+        square[:] = square + (squares[w] + shifts[w] * shifts[w] * n[w]) * (1 / N)
+
+
+def _meet_lanes(rows: Rows, base: gr.Tensor, mean: gr.Tensor, square: gr.Tensor, met: gr.Tensor) -> None:
+    """The same by the lanes of each warp: one reads of one warp."""
+    N, warps = rows.tile.width, rows.tile.threads // 32
+    (thread,) = rows.threads.indices()
+    warp, lane = rows.threads.tile(32)[thread // 32], thread % 32
+    shift, total, squares, n, rcp = (gr.alloc(x, [], gr.fp32, gr.RF) for x in ("s", "t", "q", "n", "rcp"))
+    for x in (shift, total, squares):
+        gr.init(x, 0)
+    with gr.if_(lane < warps) if warps < 32 else contextlib.nullcontext():
+        for k, x in enumerate((shift, total, squares)):
+            gr.move(x, met[k, lane])
+
+    def of_lane(counts: list[float]) -> Any:  # a few warps differ from the others
+        value: Any = 0.0
+        for w in reversed([w for w in range(warps) if w == 0 or counts[w] != counts[w - 1]]):
+            last = max(v for v in range(w, warps) if counts[v] == counts[w])
+            value = gr.where(lane <= last, counts[w], value)
+        return value
+
+    n[:], rcp[:] = _count(rows, of_lane), _count(rows, of_lane, _rcp)
+    squares[:] = squares - total * total * rcp
+    shift[:] = shift - base + total * rcp
+    mean[:] = shift * n * (1 / N)
+    gr.allreduce("add", mean, on=warp)
+    shift[:] = shift - mean
+    square[:] = (squares + shift * shift * n) * (1 / N)
+    gr.allreduce("add", square, on=warp)
+
+
+def _sum_both(rows: Rows, sums: gr.Tensor, squares: gr.Tensor, value: Callable[[Part], Any]) -> None:
+    """Values and their squares, added up along rows by one meeting of warps."""
+    t, below = rows.tile, rows.tile.rows // rows.tile.each
+    thread = gr.Layout((t.threads, below), (2 * t.rows, 1))
+    tv = gr.tv(thread, gr.Layout((t.each, 2), (below, t.rows)))
+    lanes = gr.fragment("both", [2 * t.rows, t.threads], gr.fp32, tv, on=rows.threads)
+    gr.init(lanes, 0)
+    for part in rows.parts():
+        part.v[:] = value(part)
+        for e, x in rows.values(part):
+            lanes.values[e] = lanes.values[e] + x
+            gr.matmul(lanes.values[t.each + e], x, x)
+    total = lanes.reduced(1, "total")
+    gr.reduce("add", total, lanes, axis=1)
+    for e in range(t.each):
+        gr.move(sums.values[e], total.values[e])
+        gr.move(squares.values[e], total.values[t.each + e])
+
+
+def _first(rows: Rows, shift: gr.Tensor, start: gr.Tensor, warp: Any) -> None:
+    """The mean of the first lane's first vector."""
+    V = rows.tile.vector
+    own = gr.alloc("own", [], gr.fp32, gr.RF)
+    own[:] = start.values[0]
+    for j in range(1, V):
+        own[:] = own + start.values[j]
+    if V > 1:
+        own[:] = own * (1 / V)
+    gr.shfl(shift, own, "idx", 0, on=warp)
+
+
+def _count(rows: Rows, of: Callable[[list[float]], Any], f: Callable[[int], float] = float) -> Any:
+    """Of f(how many elements a warp has), for all warps of a row; a dense row has one vector more or less."""
+    t = rows.tile
+    if not t.dense:
+        return of([f(n) for n in _counts(rows, t.width)])
+    most, least = ([f(n) for n in _counts(rows, t.body - v)] for v in (0, t.vector))
+    return gr.where(rows.body == t.body, of(most), of(least))
+
+
+def _counts(rows: Rows, body: int) -> list[int]:
+    t, strip = rows.tile, 32 * rows.tile.vector
+    full, rest = divmod(body, t.threads * t.vector)
+    counts = [full * strip + min(max(rest - w * strip, 0), strip) for w in range(t.threads // 32)]
+    counts[0] += t.width - body
+    return counts
+
+
+def _rcp(n: int) -> float:
+    return 1 / n if n else 0.0
