@@ -116,40 +116,54 @@ def select_tile(
         threads = 1 << (vectors - 1).bit_length()
         few = 1 << max(rows - 1, 0).bit_length()
         return RowTile(width, threads, max(32 // threads, min(128 // threads, few)), vector)
-    if tensors * row_kib <= 6:
-        held = 16 if row_kib <= 2 else 32  # bytes of a row that a thread has
-        runs = max(1, held // tensors // (vector * elem_bytes))
-        each = 2 if tensors == 1 and row_kib <= 2 and (columns == 0 or (columns == 2 and row_kib > 1.5)) else 1
-        once = "no_allocate" if columns and row_kib <= 1.5 else "default"
+    kib = tensors * row_kib
+    if kib <= 6:
+        runs = max(1, (16 if row_kib <= 2 else 32) // tensors // (vector * elem_bytes))  # vectors of a thread
+        each = 2 if tensors == 1 and row_kib <= 2 and columns == 0 else 1
+        once = "no_allocate" if columns and row_kib <= 2 else "default"
         threads = _whole_warps(math.ceil(vectors / runs))
         return RowTile(width, min(1024, threads), each, vector, evict=once, each=each)
-    kib = tensors * row_kib
     if 1024 * kib > shared_bytes - 1024:
         return RowTile(width, 512, 1, vector, "memory", unroll=8)
-    evict = "evict_last" if large else "default"
     if kib <= 8 and not large:
-        return RowTile(width, 128, 1, vector, "shared", evict, unroll=4 if columns > 1 else 2)
-    if kib <= 16:
-        return RowTile(width, 256, 1, vector, "shared", evict, unroll=2)
-    if kib <= (96 if columns > 1 else 40):
-        return RowTile(width, 512, 1, vector, "shared", evict, unroll=8)
-    return RowTile(width, 1024, 1, vector, "shared", evict, unroll=2)
+        threads, unroll = 128, 4 if columns > 1 else 2
+    elif kib <= 12:
+        threads, unroll = 256, 2
+    elif kib <= 24:
+        threads, unroll = 256, 4 if columns > 1 or kib > 16 else 2
+    elif kib <= (96 if columns > 1 else 40):
+        threads, unroll = 512, 8
+    else:
+        threads, unroll = 1024, 4 if columns > 1 else 2
+    evict = "evict_last" if large else "default"
+    return RowTile(width, _fitting(vectors, threads), 1, vector, "shared", evict, unroll=unroll)
 
 
 def _dense_tile(
-    rows: int, width: int, elem_bytes: int, tensors: int, columns: int, dense: int, shared_bytes: int
+    rows: int, width: int, elem_bytes: int, tensors: int, columns: int, vector: int, shared_bytes: int
 ) -> RowTile:
-    kib = tensors * width * elem_bytes / 1024
-    evict = "evict_last" if rows * width * elem_bytes > 64 << 20 else "default"
-    vector = min(dense, 4) if columns else dense
+    """For rows that begin anywhere, in vectors of 16 bytes or of what addresses are a multiple of."""
+    kib, vectors = tensors * width * elem_bytes / 1024, width // vector
     if kib <= 2.5:
-        return RowTile(width, 64 if vector == 8 else 128, 1, vector, dense=dense)
-    if kib <= 12:
-        return RowTile(width, 256, 1, vector, dense=dense)
-    if 1024 * kib > shared_bytes - 2048:
-        return RowTile(width, 1024, 1, dense, "memory", unroll=2, dense=dense)
-    return RowTile(width, 512, 1, vector, "shared", evict, dense=dense)
+        return RowTile(width, max(32, min(64, _whole_warps(vectors // 2))), 1, vector, dense=vector)
+    if kib <= 10:
+        return RowTile(width, _fitting(vectors, 128 if columns else 256), 1, vector, dense=vector)
+    if 1024 * kib > shared_bytes - 1024 - 32 * tensors:
+        return RowTile(width, 512 if columns > 1 else 1024, 1, vector, "memory", dense=vector)
+    threads, unroll = 512, 4
+    if columns and kib <= 80:
+        threads = 256 if kib <= 24 else 384
+    elif columns > 1:
+        threads, unroll = 768, 2
+    evict = "evict_last" if rows * width * elem_bytes > 64 << 20 else "default"
+    return RowTile(width, _fitting(vectors, threads), 1, vector, "shared", evict, unroll=unroll, dense=vector)
 
 
 def _whole_warps(threads: int) -> int:
     return math.ceil(threads / 32) * 32
+
+
+def _fitting(vectors: int, threads: int) -> int:
+    """Whole warps near so many threads, of whom the last round over a row leaves few without a vector."""
+    near = range(_whole_warps(math.ceil(threads * 0.6)), min(1024, threads * 4 // 3) + 1, 32)
+    return min(near, key=lambda t: (math.ceil(vectors / t) * t, abs(t - threads)))

@@ -257,7 +257,8 @@ def test_tiles_that_do_not_fit(bad):
 def test_choices():
     assert hash(select_norm(8, 768)) == hash(select_norm(8, 768))
     assert select_norm(8192, 768).tile == RowTile(768, 96, evict="no_allocate")
-    assert select_norm(8192, 1024).tile == RowTile(1024, 128, 2, each=2)
+    assert select_norm(8192, 1024).tile == RowTile(1024, 128, evict="no_allocate")
+    assert select_norm(4096, 5120).tile.threads == 320  # two rounds, and nobody idle
     assert select_norm(8192, 32768).tile == RowTile(32768, 512, 1, 8, "shared", "evict_last", unroll=8)
     assert select_norm(8192, 65536, gr.fp32).tile.keep == "memory"
     assert select_norm(8, 4096, align_bytes=4).tile.vector == 2
@@ -267,13 +268,17 @@ def test_choices():
             for residual in (False, True):
                 tile = select_norm(100, width, dtype, residual=residual).tile  # none is refused
                 assert tile.threads * tile.rows <= 1024
+                dense = select_norm(
+                    100, width, dtype, align_bytes=dtype.bits // 8, dense_bytes=16, residual=residual
+                ).tile
+                assert dense.dense * dtype.bits == (128 if width >= 256 else 0), width
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("width", [32, 768, 1000, 1023, 4096, 8192, 32768, 65536])
+@pytest.mark.parametrize("width", [32, 768, 1000, 1023, 4096, 4097, 8192, 30522, 32768, 65536])
 def test_compiles_without_spills(name, width, arch):
-    config = (select_softmax if name == "softmax" else select_norm)(8192, width)
+    config = (select_softmax if name == "softmax" else select_norm)(8192, width, dense_bytes=16)
     assert build(name, config).compile(arch).spill_bytes == 0
 
 
