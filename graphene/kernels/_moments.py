@@ -72,7 +72,7 @@ def _by_warps(rows: Rows, value: Callable[[Part], Any], base: gr.Tensor, mean: g
             gr.matmul(more, x, x)
     for sums in (total, more):
         gr.allreduce("add", sums, on=warp)
-    met = gr.alloc("met", [3, t.rows, t.threads // 32], gr.fp32, gr.SH)
+    met = gr.alloc("partial", [3, t.rows, t.threads // 32], gr.fp32, gr.SH)
     row, place = thread // t.threads, thread % t.threads // 32
     for k, x in enumerate((shift, total, more)):
         gr.move(met[k, row, place], x)

@@ -44,7 +44,7 @@ class Kept:
     x: gr.Tensor
     base: Any = 0
     edge: gr.Tensor | None = None
-    source: Kept | None = None
+    source: gr.Tensor | None = None
 
 
 class Rows:
@@ -120,7 +120,7 @@ class Rows:
             return self._share(tensors)
         kept = [Part(self, 0).load(x, self.load_once(x.dtype)) for x in tensors]
         edges = [Edge(self).load(x) if self.tile.dense else None for x in tensors]
-        return [Kept(r, edge=edge, source=self.row(x)) for r, edge, x in zip(kept, edges, tensors, strict=True)]
+        return [Kept(r, edge=edge, source=x) for r, edge, x in zip(kept, edges, tensors, strict=True)]
 
     def _share(self, tensors: tuple[gr.Tensor, ...]) -> list[Kept]:
         """Copies to shared memory. Each thread will read what it copied itself, unless rows are dense."""
@@ -286,7 +286,8 @@ class First(Part):
         super().__init__(rows, 0)
 
     def take(self, kept: Kept) -> gr.Tensor:
-        r, x = self._rows, kept.source or kept
+        r = self._rows
+        x = kept if kept.source is None else r.row(kept.source)
         value = r.v.reduced(1, "first", x.x.dtype)
         column = x.x.window(r.start - x.base, 1) if r.tile.dense else x.x.tile([None, 1])[0, 0]
         gr.move(value, column, atom=_vector("ld.global.nc", 1, x.x.dtype))
