@@ -68,7 +68,6 @@ def alternately(ways: dict[str, Callable[[], Any]], rounds: int) -> dict[str, fl
     spans: dict[str, list[tuple[Any, Any]]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, run in ways.items():
-            torch.cuda.synchronize()
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             start.record()
             run()

@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel
 
 from graphene.integrations.transformers import _measure, _packing
-from graphene.integrations.transformers._fused import HALF, LINEAR, Helpers, Rules
+from graphene.integrations.transformers._fused import HALF, LINEAR, Helpers, Joined, Rules, join
 from graphene.integrations.transformers._modules import activation_of, kind_of, norm_of
 from graphene.integrations.transformers._rewrite import Site, rewrite
 
 RECORD = "_graphene_accelerated"
+WORDS = {"torch": "left", "graphene": "one kernel", "epilogue": "in PyTorch's product", "joined": "one product"}
 
 
 @dataclass
@@ -36,6 +38,7 @@ class Record:
     rows: list[Row] = field(default_factory=list)
     modules: list[tuple[Any, type]] = field(default_factory=list)
     attention: list[tuple[Any, str]] = field(default_factory=list)
+    joined: list[Joined] = field(default_factory=list)
 
     def __str__(self) -> str:
         cells = [("", "module", "now", "why"), *((str(r.count), r.where, r.now, r.why) for r in self.rows)]
@@ -88,6 +91,8 @@ def restore(model: Any) -> Any:
         return model
     for module, original in reversed(record.modules):
         module.__class__ = original
+    for joined in record.joined:
+        joined.part()
     for inner, before in record.attention:
         inner.set_attn_implementation(before)
     object.__delattr__(model, RECORD)
@@ -120,6 +125,7 @@ class _Accelerator:
         self.classes: dict[Any, Any] = {}
         self.counts: Counter[tuple[str, str, str]] = Counter()
         self.times: dict[tuple[Any, ...], Any] = {}
+        self.loaded: set[tuple[int, Any]] = set()
 
     def run(self, model: Any) -> None:
         everything = list(model.modules())
@@ -195,11 +201,22 @@ class _Accelerator:
         for r in found.values():
             for site in r.sites:
                 text, key, weight, norm = self.describe(module, site)
-                if key is None:
-                    self.note(f"{where}: {text}", "left", "its activation is none of an operator's")
-                    continue
                 now, why = self.decide(key, weight, norm)
+                if site.kind == "linears" and now != "left":
+                    now, why = self.join(module, site, key, now, why)
                 self.note(f"{where}: {text}", now, why)
+
+    def join(self, module: Any, site: Site, key: tuple[Any, ...], now: str, why: str) -> tuple[str, str]:
+        """Joins the weights of linear layers that read the same."""
+        layers = tuple(getattr(module, n) for n in site.modules)
+        if id(layers[0]) in self.helpers.joined:
+            return "left", "they are joined already"
+        joined = join(layers, key)
+        if joined is None:
+            return "left", "their weights cannot lie next to each other"
+        self.record.joined.append(joined)
+        self.helpers.joined[id(layers[0])] = joined
+        return now, why
 
     def describe(self, module: Any, site: Site) -> tuple[str, Any, Any, str]:
         """In words; what is measured; a weight whose dtype and device it has; which norm."""
@@ -212,6 +229,10 @@ class _Accelerator:
             rows, columns = _extents(linear)
             name = activation_of(act)
             return f"{site.modules[1]}({site.modules[0]}(x))", ("linear_act", rows, columns, name), linear.weight, ""
+        if site.kind == "linears":
+            text = ", ".join(f"{n}(x)" for n in site.modules)
+            widths = tuple(_extents(m)[1] for m in parts)
+            return text, ("linears", _extents(parts[0])[0], widths), parts[0].weight, ""
         gate, act, up = parts
         text = f"{site.modules[1]}({site.modules[0]}(x)) * {site.modules[2]}(x)"
         return text, ("gated", _extents(up)[1], activation_of(act)), gate.weight, ""
@@ -229,7 +250,7 @@ class _Accelerator:
             few, many = (_measure.best(times[rows]) for rows in (_measure.FEW, _measure.MANY))
             self.rules.measured[key] = (few, many)
         few, many = self.rules.measured[key]
-        words = {"torch": "left", "graphene": "one kernel", "epilogue": "in PyTorch's product"}
+        words = WORDS
         now = words[many] if few == many else f"{words[few]} below 1024 rows, then {words[many]}"
         why = "; ".join(
             f"{rows} rows: " + ", ".join(f"{n} {us:.1f}" for n, us in found.items()) + " us"
@@ -243,7 +264,7 @@ class _Accelerator:
         why = _packing.why_not(module, lambda m: norm_of(m) is not None or activation_of(m) is not None)
         if why == "":
             return
-        original, always = type(module), self.rules.everything
+        original, always, loaded = type(module), self.rules.everything, self.loaded
         where = f"{original.__name__}: padded batches"
         if why is None and not self.pack:
             why = "pack=False"
@@ -255,6 +276,10 @@ class _Accelerator:
             packed = _packing.pack(self, always, hidden_states, attention_mask, args, kwargs)
             if packed is None:
                 return original.forward(self, hidden_states, attention_mask, *args, **kwargs)
+            if hidden_states.is_cuda and not self.training and (id(self), hidden_states.dtype) not in loaded:
+                loaded.add((id(self), hidden_states.dtype))
+                with torch.no_grad():  # loads what the capture of a CUDA graph, where nothing is packed, will launch
+                    original.forward(self, hidden_states, attention_mask, *args, **kwargs)
             taken = _packing.take(packed, hidden_states)
             out = original.forward(self, taken, None, *args, **kwargs, **_packing.arguments(packed))
             out["last_hidden_state"] = _packing.put_back(packed, out[0], hidden_states.shape)

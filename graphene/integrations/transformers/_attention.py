@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.utils.import_utils import is_tracing
 
 from graphene import _core
 from graphene import ops as _ops
+from graphene.integrations.transformers import _masks
 
 ops: Any = _ops
 
@@ -59,8 +61,10 @@ def attention(
     key, value, mask, bias, causal, window = _resolve(query, key, value, attention_mask, causal)
     if rest.get("output_attentions"):
         return _written_out(query, key, value, mask, bias, position_bias, causal, window, scaling, softcap, dropout)
-    if dropout or value.shape[-1] != key.shape[-1]:
+    learned = position_bias is not None and position_bias.requires_grad and torch.is_grad_enabled()
+    if dropout or learned or value.shape[-1] != key.shape[-1]:
         why = "dropout in attention" if dropout else "values of another width than keys"
+        why = "a gradient of the position bias" if learned else why
         _say_once(f"{why}: run by scaled_dot_product_attention")
         if softcap is not None:
             _core.fail("OP_ARGUMENT", f"graphene's attention takes no {why} with a soft cap", [],
@@ -72,11 +76,38 @@ def attention(
         return out, None
     if position_bias is not None:
         bias = position_bias if bias is None else bias + position_bias
-    out = ops.attention(
-        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2),
-        causal=causal, window=window, mask=mask, bias=bias, scale=scaling, softcap=softcap,
-    )  # fmt: skip
+    q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+    named = {"causal": causal, "window": window, "bias": bias, "scale": scaling, "softcap": softcap}
+    out = ops.attention(q, k, v, mask=mask, **named)
+    if mask is None and bias is None and _masks.dropped and not torch.compiler.is_compiling():
+        _load_masked(q, k, v, named)
     return out, None
+
+
+_loaded: set[tuple[Any, ...]] = set()
+
+
+def _load_masked(q: Any, k: Any, v: Any, named: dict[str, Any]) -> None:
+    """Loads the kernel with a mask, too, where one was left out.
+
+    In the capture of a CUDA graph nothing is left out, and nothing can be loaded.
+    """
+    wants = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
+    key = (
+        q.device,
+        q.dtype,
+        q.shape[2:],
+        k.shape[2],
+        named["causal"],
+        named["window"] is None,
+        named["softcap"],
+        wants,
+    )
+    if key in _loaded or str(q.device) not in _masks.dropped or is_tracing(q):
+        return
+    _loaded.add(key)
+    mask = torch.ones((1, 1, 1, min(64, k.shape[1])), dtype=torch.bool, device=q.device)
+    ops.attention(q[:1, :64], k[:1, :64], v[:1, :64], mask=mask, **named)
 
 
 def _resolve(query: Any, key: Any, value: Any, mask: Any, causal: bool) -> tuple[Any, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from transformers.pytorch_utils import Conv1D, apply_chunking_to_forward
 
 from graphene import ops as _ops
 
@@ -43,6 +44,7 @@ UNMEASURED = {
     "add_norm": ("graphene", "graphene"),
     "linear_act": ("torch", "torch"),
     "gated": ("torch", "torch"),
+    "linears": ("torch", "torch"),
 }
 
 
@@ -57,6 +59,55 @@ def hooked(*modules: Any) -> bool:
     return any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks for m in modules)
 
 
+@dataclass
+class Joined:
+    """Linear layers whose parameters are parts of one weight and one bias, which see every change of them."""
+
+    key: tuple[Any, ...]
+    weight: Any
+    bias: Any
+    columns: list[int]
+    parameters: list[tuple[Any, Any, int]]  # (module, name, address)
+
+    def holds(self, modules: tuple[Any, ...]) -> bool:
+        """Whether these are the layers, and their parameters still lie there."""
+        return len(modules) == len(self.columns) and all(
+            getattr(m, name).data_ptr() == address for m, name, address in self.parameters
+        )
+
+    def part(self) -> None:
+        """Gives every parameter memory of its own again."""
+        for module, name, address in self.parameters:
+            parameter = getattr(module, name)
+            if parameter.data_ptr() == address:
+                parameter.data = parameter.data.clone()
+
+
+def join(modules: tuple[Any, ...], key: tuple[Any, ...]) -> Joined | None:
+    """Moves the parameters of linear layers next to each other; None if they differ in more than their outputs."""
+    weights, biases = [m.weight for m in modules], [m.bias for m in modules]
+    if any(type(m) is not torch.nn.Linear or "forward" in m.__dict__ for m in modules):
+        return None
+    given = [b for b in biases if b is not None]
+    if len(given) not in (0, len(modules)) or len({id(p) for p in (*weights, *given)}) != len(weights) + len(given):
+        return None
+    first = weights[0]
+    if any(p.dtype != first.dtype or p.device != first.device or p.is_meta for p in (*weights, *given)):
+        return None
+    with torch.no_grad():
+        made = {"weight": torch.cat([w.detach() for w in weights])}
+        if given:
+            made["bias"] = torch.cat([b.detach() for b in given])
+    columns, parameters, start = [w.shape[0] for w in weights], [], 0
+    for module, rows in zip(modules, columns, strict=True):
+        for name, whole in made.items():
+            parameter = getattr(module, name)
+            parameter.data = whole[start : start + rows]
+            parameters.append((module, name, parameter.data_ptr()))
+        start += rows
+    return Joined(key, made["weight"], made.get("bias"), columns, parameters)
+
+
 class Helpers:
     """The functions by which rewritten methods call their modules."""
 
@@ -64,6 +115,7 @@ class Helpers:
         self.rules = rules
         self.norms = norms  # class -> "layer" or "rms"
         self.activation = activations
+        self.joined: dict[int, Joined] = {}  # by the id of the first of the linear layers
 
     def takes(self, x: Any, *others: Any) -> bool:
         """Whether tensors may go to an operator: one half precision, no autocast, on a GPU."""
@@ -135,6 +187,26 @@ class Helpers:
             return y.view(*x.shape[:-1], y.shape[-1])
         return act(linear(x))
 
+    def linears(self, modules: tuple[Any, ...], x: Any) -> tuple[Any, ...]:
+        """``m(x)`` of linear layers, by one product where their weights lie one after the other."""
+        joined = self.joined.get(id(modules[0]))
+        if joined is None or torch.compiler.is_compiling() or not joined.holds(modules) or hooked(*modules):
+            return tuple(m(x) for m in modules)
+        weight, bias = joined.weight, joined.bias
+        wants_gradient = torch.is_grad_enabled() and (modules[0].weight.requires_grad or x.requires_grad)
+        if wants_gradient or not self.takes(x, weight):
+            return tuple(m(x) for m in modules)
+        width = x.shape[-1]
+        if self.rules.way(joined.key, x.numel() // width) == "torch":
+            return tuple(m(x) for m in modules)
+        parts: tuple[Any, ...] = F.linear(x, weight, bias).split(joined.columns, -1)
+        return parts
+
+    @staticmethod
+    def chunked(f: Any, size: int, dim: int, *tensors: Any) -> Any:
+        """``apply_chunking_to_forward`` of transformers."""
+        return apply_chunking_to_forward(f, size, dim, *tensors) if size else f(*tensors)
+
     def gated(self, gate: Any, act: Any, up: Any, x: Any) -> Any:
         """``act(gate(x)) * up(x)``."""
         name = self.activation(act)
@@ -152,13 +224,7 @@ def epilogue(x: Any, turned: Any, bias: Any, name: str) -> Any:
     return torch._addmm_activation(bias, x, turned, use_gelu=name == "gelu_tanh")
 
 
-def _linear_classes() -> tuple[type, ...]:
-    from transformers.pytorch_utils import Conv1D
-
-    return (torch.nn.Linear, Conv1D)
-
-
-LINEAR = _linear_classes()
+LINEAR = (torch.nn.Linear, Conv1D)
 
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "relu": F.relu,

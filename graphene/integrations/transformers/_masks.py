@@ -19,6 +19,10 @@ from transformers import masking_utils as hf
 from transformers.utils.import_utils import is_tracing
 
 
+# Devices on which a mask that hides nothing was left out, as it cannot be where its values are not looked at.
+dropped: set[str] = set()
+
+
 class Pattern(NamedTuple):
     """Which keys a query sees, padding apart. ``window``: keys after q - window; if not causal |q - key| <= window."""
 
@@ -114,6 +118,7 @@ def _facts(
         padding = padding[:, kv_offset : kv_offset + keys]
         if not tracing and bool(padding.all()):
             padding = None
+            dropped.add(str(device))
     if padding is None:
         # Without a mask a causal module's first query is its first key, as in scaled_dot_product_attention.
         aligned = keys == (kv_length if q_length == 1 else q_length)

@@ -69,6 +69,15 @@ def ways(key: tuple[Any, ...], rows: int, dtype: Any, device: Any, norm: str = "
         if name in ("gelu_tanh", "relu") and hasattr(torch, "_addmm_activation"):
             found["epilogue"] = lambda: epilogue(x, w.t(), b, name)
         return found
+    if kind == "linears":
+        width, columns = sizes
+        x, b = random(rows, width), random(sum(columns))
+        w = random(sum(columns), width).div_(width**0.5)
+        parts = list(zip(w.split(columns), b.split(columns), strict=True))
+        return {
+            "torch": lambda: [F.linear(x, v, c) for v, c in parts],
+            "joined": lambda: F.linear(x, w, b).split(columns, -1),
+        }
     width, name = sizes
     gate, up, act = random(rows, width), random(rows, width), ACTIVATIONS[name]
     return {"torch": lambda: act(gate) * up, "graphene": lambda: ops.gated(gate, up, name)}

@@ -6,7 +6,9 @@ is replaced is local: everything else that a method does (caches, keyword argume
 - ``self.N(a + b)`` where N is a norm;
 - ``s = a + b``, later ``self.N(s)`` in the same block, the sum being used elsewhere too;
 - ``y = self.L(x)``, then ``y = self.A(y)``, or ``self.A(self.L(x))``, where L is a linear layer and A an activation;
-- ``self.A(self.G(x)) * self.U(x)`` where G and U are linear layers.
+- ``self.A(self.G(x)) * self.U(x)`` where G and U are linear layers;
+- ``self.Q(x)``, ``self.K(x)``, ... in neighbouring statements, where all are linear layers;
+- ``apply_chunking_to_forward(f, size, dim, x)``, which looks at f's signature even where there is nothing to cut.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ HELPERS = "_graphene"
 
 
 class Site(NamedTuple):
-    """A replacement: what it is ("add_norm", "linear_act", "gated"), and the submodules by name."""
+    """A replacement: what it is ("add_norm", "linear_act", "gated", "linears"), and the submodules by name."""
 
     kind: str
     modules: tuple[str, ...]
@@ -51,7 +53,7 @@ def rewrite(method: FunctionType, kinds: Mapping[str, str]) -> Rewritten | None:
         return None
     rewriter = _Rewriter(kinds)
     definition.body = rewriter.block(definition.body)
-    if not rewriter.sites:
+    if not rewriter.sites and not rewriter.changed:
         return None
     for argument in [*definition.args.args, *definition.args.kwonlyargs, *definition.args.posonlyargs]:
         argument.annotation = None
@@ -81,6 +83,7 @@ class _Rewriter(ast.NodeTransformer):
     def __init__(self, kinds: Mapping[str, str]) -> None:
         self.kinds = kinds
         self.sites: list[Site] = []
+        self.changed = False  # in something that is no site
 
     def of(self, node: ast.AST, kind: str) -> str | None:
         """The name of the submodule that a call with one argument calls, if it is of the kind."""
@@ -99,6 +102,10 @@ class _Rewriter(ast.NodeTransformer):
     # Expressions.
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
+        if _named(node.func, "apply_chunking_to_forward") and len(node.args) == 4 and not node.keywords:
+            self.changed = True
+            called = ast.Attribute(ast.Name(HELPERS, ast.Load()), "chunked", ast.Load())
+            return ast.Call(called, [self.visit(a) for a in node.args], [])
         norm = self.of(node, "norm")
         if norm is not None and _is(node.args[0], ast.Add):
             a, b = self.visit(node.args[0].left), self.visit(node.args[0].right)  # type: ignore[attr-defined]
@@ -127,7 +134,9 @@ class _Rewriter(ast.NodeTransformer):
         out: list[ast.stmt] = []
         i = 0
         while i < len(body):
-            taken, made = self.linear_then_act(body[i : i + 2])
+            taken, made = self.several_linears(body[i:])
+            if not taken:
+                taken, made = self.linear_then_act(body[i : i + 2])
             if not taken:
                 taken, made = self.sum_then_norm(body[i:])
             if not taken:
@@ -158,6 +167,32 @@ class _Rewriter(ast.NodeTransformer):
         value = self.helper("linear_act", (linear, act), self.visit(x.args[0]))  # type: ignore[attr-defined]
         return 2, [_assign(a, value)]
 
+    def several_linears(self, body: list[ast.stmt]) -> tuple[int, list[ast.stmt]]:
+        """``a = self.Q(x)...``, ``b = self.K(x)...``, ...: each with one call of a linear layer on the same name."""
+        calls: list[ast.Call] = []
+        for statement in body:
+            name, value = _assigned(statement)
+            found = [n for n in ast.walk(value) if self.of(n, "linear")] if name and value else []
+            if len(found) != 1 or not isinstance(found[0].args[0], ast.Name):  # type: ignore[attr-defined]
+                break
+            call: ast.Call = found[0]  # type: ignore[assignment]
+            if calls and ast.dump(call.args[0]) != ast.dump(calls[0].args[0]):
+                break
+            calls.append(call)
+            if _named(call.args[0], name or ""):  # x is another one from here on
+                break
+        modules = tuple(c.func.attr for c in calls)  # type: ignore[attr-defined]
+        if len(calls) < 2 or len(set(modules)) < len(modules):
+            return 0, []
+        names = [f"_graphene_{m}" for m in modules]
+        targets = ast.Tuple([ast.Name(n, ast.Store()) for n in names], ast.Store())
+        self.sites.append(Site("linears", modules))
+        passed = ast.Tuple([_self(m) for m in modules], ast.Load())
+        helper = ast.Attribute(ast.Name(HELPERS, ast.Load()), "linears", ast.Load())
+        first = ast.Assign([targets], ast.Call(helper, [passed, calls[0].args[0]], []))
+        put = {id(c): n for c, n in zip(calls, names, strict=True)}
+        return len(calls), [first, *(_Put(put).visit(s) for s in body[: len(calls)])]
+
     def sum_then_norm(self, body: list[ast.stmt]) -> tuple[int, list[ast.stmt]]:
         """``s = a + b``, at most one ``if``, copies ``r = s``, ``n = self.N(s)``."""
         total, value = _assigned(body[0])
@@ -183,6 +218,17 @@ class _Rewriter(ast.NodeTransformer):
             return i + 1, fused
         plain = [body[0], *self.block(branch.body), *copies, body[i]]
         return i + 1, [ast.If(branch.test, plain, fused)]
+
+
+class _Put(ast.NodeTransformer):
+    """Puts names in the place of calls."""
+
+    def __init__(self, names: Mapping[int, str]) -> None:
+        self.names = names
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        name = self.names.get(id(node))
+        return self.generic_visit(node) if name is None else ast.Name(name, ast.Load())
 
 
 def _self(name: str) -> ast.expr:

@@ -1,0 +1,133 @@
+"""Networks of transformers on a GPU: values, CUDA graphs, torch.compile, generate, training."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers", reason="pip install 'graphene-ir[transformers]' brings it")
+
+sys.path.insert(0, str(Path(__file__).parent))
+import networks  # noqa: E402
+
+import graphene.integrations.transformers as integration  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+WIDE = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 512, "max_position_embeddings": 256}
+SIZES = {n: WIDE for n in networks.ENCODERS | networks.DECODERS} | {
+    "gpt2": {"n_embd": 256, "n_head": 4, "n_positions": 256},
+    "mistral": WIDE | {"num_key_value_heads": 2, "sliding_window": 32},
+    "llama": WIDE | {"num_key_value_heads": 2},
+    "gemma2": WIDE | {"num_key_value_heads": 2, "head_dim": 64, "sliding_window": 32},
+}
+
+
+def network(name, attn, dtype=torch.float16, **more):
+    return networks.network(name, attn, dtype, device="cuda", **(SIZES[name] | more))
+
+
+def padded(side="right"):
+    return networks.batch([160, 33, 100, 1, 128, 64, 77, 159], rows=8, length=160, side=side, device="cuda")
+
+
+def states(model, inputs):
+    with torch.no_grad():
+        return model(**inputs).last_hidden_state
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("case", ["full", "padded"])
+@pytest.mark.parametrize("name", SIZES)
+def test_no_worse_than_eager(name, case, dtype) -> None:
+    """Errors against fp32 of attention alone, of what was measured to be faster, and of all of it."""
+    inputs = networks.batch(rows=8, length=160, device="cuda") if case == "full" else padded()
+    seen = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])).bool()
+    eager = network(name, "eager", dtype)
+    exact = states(copy.deepcopy(eager).float(), inputs)[seen]
+    limit = 1.5 * (states(eager, inputs)[seen].float() - exact).norm()
+    models = {"attention": network(name, "graphene", dtype)}
+    models["accelerated"] = integration.accelerate(network(name, "eager", dtype), show=False)
+    models["everything"] = integration.accelerate(network(name, "eager", dtype), only_faster=False, show=False)
+    for how, model in models.items():
+        for _ in range(2):
+            assert (states(model, inputs)[seen].float() - exact).norm() <= limit, how
+
+
+@pytest.mark.parametrize("case", ["full", "padded"])
+@pytest.mark.parametrize("name", ["bert", "albert", "llama", "gpt2"])
+def test_in_a_cuda_graph(name, case) -> None:
+    """After a warm-up with the same inputs, whose mask was left out or whose batch was packed."""
+    inputs = padded()
+    if case == "full":
+        inputs["attention_mask"].fill_(1)
+    model = integration.accelerate(network(name, "eager"), show=False)
+    more = {"use_cache": False} if name in networks.DECODERS else {}
+    seen = inputs["attention_mask"].bool()
+    with torch.no_grad():
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                want = model(**inputs, **more).last_hidden_state
+        side.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            got = model(**inputs, **more).last_hidden_state
+        got.zero_()
+        graph.replay()
+    torch.testing.assert_close(got[seen], want[seen], rtol=0.02, atol=0.02)
+    inputs["input_ids"].copy_(inputs["input_ids"].flip(1))
+    graph.replay()
+    torch.testing.assert_close(got[seen], states(model, inputs | more)[seen], rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_compiled(name) -> None:
+    inputs = padded()
+    seen = inputs["attention_mask"].bool()
+    model = integration.accelerate(network(name, "eager"), show=False)
+    want = states(model, inputs)
+    torch._dynamo.reset()
+    got = states(torch.compile(model, fullgraph=True), inputs)
+    torch.testing.assert_close(got[seen], want[seen], rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral"])
+def test_generate(name, cache) -> None:
+    """Tokens of greedy decoding are those of fp32 wherever its choice is clear."""
+    inputs = networks.batch([24, 9, 17], length=24, side="left", device="cuda")
+    ask = dict(max_new_tokens=12, do_sample=False, pad_token_id=0, eos_token_id=None)
+    ask |= {} if cache is None else dict(cache_implementation=cache)
+    exact = network(name, "eager", torch.float32, causal_lm=True)
+    model = integration.accelerate(network(name, "eager", causal_lm=True), show=False)
+    got = model.generate(**inputs, **ask)
+    assert got.shape == (3, 36)
+    mask = torch.cat([inputs["attention_mask"], torch.ones(3, 12, device="cuda", dtype=torch.long)], 1)
+    position_ids = (mask.cumsum(1) - 1).clamp(min=0)
+    with torch.no_grad():
+        logits = exact(input_ids=got, attention_mask=mask, position_ids=position_ids).logits[:, 23:-1].float()
+    chosen = logits.gather(-1, got[:, 24:, None])[..., 0]
+    assert (chosen >= logits.max(-1).values - 0.02).all()
+
+
+def test_training() -> None:
+    """Gradients against fp32's: no worse than eager's."""
+    inputs = padded()
+    seen = inputs["attention_mask"].bool()
+    quiet = {"bert": {"attention_probs_dropout_prob": 0.0, "hidden_dropout_prob": 0.0}, "llama": {}}
+    for name, more in quiet.items():
+        grads = {}
+        for how in ("exact", "eager", "accelerated"):
+            model = network(name, "eager", torch.bfloat16, **more).train()
+            model = model.float() if how == "exact" else model
+            if how == "accelerated":
+                integration.accelerate(model, show=False)
+            model(**inputs).last_hidden_state[seen].float().pow(2).mean().backward()
+            grads[how] = torch.cat([p.grad.flatten().float() for p in model.parameters() if p.grad is not None])
+        wrong = {h: (grads[h] - grads["exact"]).norm() for h in ("eager", "accelerated")}
+        assert wrong["accelerated"] <= 1.5 * wrong["eager"], name
