@@ -79,7 +79,7 @@ def attention(
     q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     named = {"causal": causal, "window": window, "bias": bias, "scale": scaling, "softcap": softcap}
     out = ops.attention(q, k, v, mask=mask, **named)
-    if mask is None and bias is None and _masks.dropped and not torch.compiler.is_compiling():
+    if mask is None and bias is None and not torch.compiler.is_compiling() and _masks.dropped:
         _load_masked(q, k, v, named)
     return out, None
 

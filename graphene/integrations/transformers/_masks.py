@@ -18,7 +18,6 @@ import torch
 from transformers import masking_utils as hf
 from transformers.utils.import_utils import is_tracing
 
-
 # Devices on which a mask that hides nothing was left out, as it cannot be where its values are not looked at.
 dropped: set[str] = set()
 
