@@ -29,6 +29,9 @@ class ForwardConfig:
     BN: int = 64
     WARPS: int = 4
     stages: int = 2
+    chunk: int | None = None
+    lazy: bool = False
+    pairs: bool = False
     q_in_registers: bool = True
     lse: bool = False
     packed: bool = False
@@ -39,6 +42,7 @@ class ForwardConfig:
         size("ForwardConfig", "BM", self.BM, multiple_of=16 * self.WARPS)
         size("ForwardConfig", "BN", self.BN, multiple_of=16)
         size("ForwardConfig", "stages", self.stages, least=2)
+        size("ForwardConfig", "chunk", self.chunk or self.BN, multiple_of=16, most=self.BN)
 
 
 def attention_forward_kernel(c: ForwardConfig) -> gr.Kernel:
@@ -52,6 +56,24 @@ def attention_forward_kernel(c: ForwardConfig) -> gr.Kernel:
     with gr.Kernel("attention") as kernel:
         _Forward(c).run()
     return kernel
+
+
+@dataclass
+class _Steps:
+    """The tiles of keys of a block in the order they are worked on: the `whole` ones first, which need no mask."""
+
+    count: Any
+    whole: Any
+    first: Any
+    first_whole: Any
+
+    def number(self, i: Any) -> Any:
+        """Which tile step i works on."""
+        before = self.first_whole - self.first  # tiles that are not whole before those that are
+        if isinstance(before, int) and before == 0:
+            return self.first + i
+        whole = self.whole
+        return self.first + i + before * (i < whole) - whole * (whole <= i) * (i < whole + before)
 
 
 class _Forward:
@@ -72,8 +94,9 @@ class _Forward:
         self.LSE: gr.Tensor | None = None
         if c.split:
             self.splits = gr.sym("splits", max=65535)
-            self.O = gr.output("O", gr.row_major(self.splits, *rows, a.D), gr.fp32, align_bytes=16)
-            self.LSE = gr.output("LSE", gr.row_major(self.splits, *rows), gr.fp32)
+            parts = (self.splits, args.batch, args.kv_heads, args.sq * a.group)
+            self.O = gr.output("O", gr.row_major(*parts, a.D), gr.fp32, align_bytes=16)
+            self.LSE = gr.output("LSE", gr.row_major(*parts), gr.fp32)
         else:
             self.O = args.tensor(gr.output, "O", args.sq, args.heads)
             if c.lse:
@@ -129,43 +152,71 @@ class _Forward:
         self.sQ = a.shared("sQ", c.BM)
         self.sK, self.sV = a.shared("sK", c.BN, c.stages), a.shared("sV", c.BN, c.stages)
         self.q = gr.fragment("q", [WM, a.depth if c.q_in_registers else 16], a.dtype, self.mma.a, on=warp)
-        self.rk = gr.fragment("rk", [c.BN, 16], a.dtype, self.mma.b, on=warp)
+        self.chunk = c.chunk or c.BN
+        self.rk = gr.fragment("rk", [self.chunk, 16], a.dtype, self.mma.b, on=warp)
         self.rv = gr.fragment("rv", [a.depth, 16], a.dtype, self.mma.b, on=warp)
-        self.S = gr.fragment("S", [WM, c.BN], gr.fp32, self.mma.c, on=warp)
-        self.P = gr.fragment("P", [WM, c.BN], a.dtype, self.mma.a, on=warp)
+        two = min(2, c.BN // self.chunk)
+        self.S = [gr.fragment(f"S{i}", [WM, self.chunk], gr.fp32, self.mma.c, on=warp) for i in range(two)]
+        self.P = gr.fragment("P", [WM, self.chunk], a.dtype, self.mma.a, on=warp)
         self.acc = gr.fragment("acc", [WM, a.depth], gr.fp32, self.mma.c, on=warp)
-        self.m, self.m_old, self.alpha, self.mb = (self.S.reduced(1, n) for n in ("m", "m_old", "alpha", "mb"))
-        self.l = self.S.reduced(1, "l", lanes=True)  # each lane's share of the row's sum
+        self.m, self.m_old, self.alpha, self.mb, self.top = (
+            self.S[0].reduced(1, n) for n in ("m", "m_old", "alpha", "mb", "top")
+        )
+        self.l = self.S[0].reduced(1, "l", lanes=True)  # each lane's share of the row's sum
+        if c.lazy:
+            self.grows = self.S[0].reduced(1, "grows", gr.i32)
+            self.any_grows = gr.alloc("any_grows", [], gr.i32, gr.RF)
 
     def run(self) -> None:
         """The kernel."""
         c = self.c
         self.place()
         self.allocate()
-        lo, hi, whole_lo, whole_hi = self.range()
-        for t, v in ((self.acc, 0), (self.l, 0), (self.m, -gr.inf)):
+        self.steps = self.range()
+        for t, v in ((self.acc, 0), (self.l, 0), (self.m, -gr.inf), (self.mb, 0)):
             gr.init(t, v)
         self.load_queries()
         if c.q_in_registers:
             gr.commit(self.cp)
         for i in range(c.stages - 1):
-            self.load(lo + i, hi)
+            self.load(i)
         if c.q_in_registers:
-            gr.wait(self.cp, pending=c.stages - 1)
+            gr.wait(self.cp, pending=(2 if c.pairs else 1) * (c.stages - 1))
             gr.barrier()
             gr.move(self.q, self.sQ.tile([self.WM, None])[self.w, 0], atom=self.ldsm)
-        for n in gr.loop("n", hi, start=lo):
-            gr.wait(self.cp, pending=c.stages - 2)
-            gr.barrier()  # tile n is everybody's, and everybody is done with tile n - 1, whose stage is loaded now
-            self.load(n + c.stages - 1, hi)
-            self.multiply_queries(n)
-            self.adjust(n, whole_lo, whole_hi)
-            self.online_softmax()
-            self.multiply_values(n)
+        for i in gr.loop("i", self.steps.whole):
+            self.step(i, masked=False)
+        for i in gr.loop("i", self.steps.count, start=self.steps.whole):
+            self.step(i, masked=True)
         self.finish()
 
-    def range(self) -> tuple[Any, Any, Any, Any]:
-        """The tiles of keys of this block, and those that need no mask."""
+    def step(self, i: Any, masked: bool) -> None:
+        """One tile of keys and values, chunk by chunk: the next products are under way while exponentials are taken."""
+        c = self.c
+        ahead = c.stages - 2
+        gr.wait(self.cp, pending=2 * ahead + 1 if c.pairs else ahead)
+        gr.barrier()  # the tile is everybody's, and everybody is done with the one before, whose stage is loaded now
+        self.load(i + c.stages - 1)
+        chunks = c.BN // self.chunk
+        n = self.steps.number(i)
+
+        def scores(j: int) -> None:
+            self.multiply_queries(self.S[j % 2], i, j)
+            if masked:
+                self.adjust(self.S[j % 2], n * chunks + j)
+
+        scores(0)
+        for j in range(chunks):
+            if j + 1 < chunks:
+                scores(j + 1)
+            self.online_softmax(self.S[j % 2])
+            if c.pairs and j == 0:
+                gr.wait(self.cp, pending=2 * ahead + 2)
+                gr.barrier()
+            self.multiply_values(i, j)
+
+    def range(self) -> _Steps:
+        """The tiles of keys of this block, those that need no mask first."""
         a, c = self.a, self.c
         if c.packed:
             first, rows = self.bm * c.BM // a.group, (c.BM - 1) // a.group + 2
@@ -176,7 +227,14 @@ class _Forward:
             each = gr.ceil_div(gr.max(hi - lo, 0), self.splits)
             lo = lo + self.part * each
             hi = gr.min(hi, lo + each)
-        return lo, hi, whole_lo, whole_hi
+        if a.mask is not None or a.bias is not None or a.softcap or a.scaled:
+            whole_lo = whole_hi = lo
+        elif a.left:
+            whole_lo = gr.min(gr.max(whole_lo, lo), gr.max(hi, lo))
+            whole_hi = gr.min(gr.max(whole_hi, whole_lo), gr.max(hi, lo))
+        else:
+            whole_lo, whole_hi = lo, gr.min(gr.max(whole_hi, lo), gr.max(hi, lo))
+        return _Steps(gr.max(hi - lo, 0), whole_hi - whole_lo, lo, whole_lo)
 
     def copy_rows(self, inside: gr.Tensor, of: gr.Tensor, store: bool) -> None:
         """Copies the rows (query, head of the group) of Q or O, 16 bytes at a time, into or out of shared memory."""
@@ -200,42 +258,45 @@ class _Forward:
         else:
             gr.move(self.sQ, self.gQ.tile([self.c.BM, self.a.depth])[self.bm, 0], on=self.threads, atom=self.cp)
 
-    def load(self, n: Any, hi: Any) -> None:
-        """Starts the copy of a tile of keys and values."""
-        with gr.if_(n < hi):
-            gr.move(self.sK[n % self.c.stages], self.gK[n], on=self.threads, atom=self.cp)
-            gr.move(self.sV[n % self.c.stages], self.gV[n], on=self.threads, atom=self.cp)
+    def load(self, i: Any) -> None:
+        """Starts the copies of a tile of keys and values."""
+        n, stage = self.steps.number(i), i % self.c.stages
+        with gr.if_(i < self.steps.count):
+            gr.move(self.sK[stage], self.gK[n], on=self.threads, atom=self.cp)
+        if self.c.pairs:
+            gr.commit(self.cp)
+        with gr.if_(i < self.steps.count):
+            gr.move(self.sV[stage], self.gV[n], on=self.threads, atom=self.cp)
         gr.commit(self.cp)
 
-    def multiply_queries(self, n: Any) -> None:
-        """S = Q K^T."""
-        sK = self.sK[n % self.c.stages]
-        gr.init(self.S, 0)
+    def multiply_queries(self, S: gr.Tensor, i: Any, j: int) -> None:
+        """S = Q K^T of chunk j of a tile."""
+        sK = self.sK[i % self.c.stages].tile([self.chunk, 16])
+        gr.init(S, 0)
         for d in range(self.a.depth // 16):
             if self.c.q_in_registers:
                 q = self.q.tile([None, 16])[0, d]
             else:
                 q = self.q
                 gr.move(q, self.sQ.tile([self.WM, 16])[self.w, d], atom=self.ldsm)
-            gr.move(self.rk, sK.tile([None, 16])[0, d], atom=self.ldsm)
-            gr.matmul(self.S, q, self.rk.T, atom=self.mma)
+            gr.move(self.rk, sK[j, d], atom=self.ldsm)
+            gr.matmul(S, q, self.rk.T, atom=self.mma)
 
-    def adjust(self, n: Any, whole_lo: Any, whole_hi: Any) -> None:
-        """Scores from products: softcap, bias, masks."""
-        S, a = self.S, self.a
+    def adjust(self, S: gr.Tensor, n: Any) -> None:
+        """Scores from products: softcap, bias, masks; `n` counts chunks of keys."""
+        a = self.a
         if a.prescaled:
             S[:] = self.scores.capped(S)
         for name, e in (("bias", a.bias), ("mask", a.mask)):
             if e is not None:
-                self.apply(n, name, e)
+                self.apply(S, n, name, e)
         row, col = S.coords()
         row = self.bm * self.c.BM + self.w * self.WM + row
         if self.c.packed:
             row = row // a.group
-        with gr.if_(gr.max(whole_lo - n, n - whole_hi + 1) > 0):
-            S[:] = gr.where(self.seen.of(row, n * self.c.BN + col), S, -gr.inf)
+        S[:] = gr.where(self.seen.of(row, n * self.chunk + col), S, -gr.inf)
 
-    def apply(self, n: Any, name: str, e: Extra) -> None:
+    def apply(self, S: gr.Tensor, n: Any, name: str, e: Extra) -> None:
         """Adds a bias or lets a mask rule scores out, 16 keys at a time."""
         bits = e.vector * e.dtype.bits
         width = {8: "b8", 64: "nc.v2.b32"}.get(bits, f"nc.b{bits}")
@@ -248,63 +309,102 @@ class _Forward:
         x = gr.fragment(name, [self.WM, 16], e.dtype, self.mma.c, on=self.warp)
         if not e.rows:
             x = x.reduced(0, f"{name}_keys", e.dtype)
-        for j in range(self.c.BN // 16):
-            part = self.S.tile([None, 16])[0, j]
-            gr.move(x, view.tile(tile)[first_row, n * (self.c.BN // 16) + j], atom=atom)
+        for j in range(self.chunk // 16):
+            part = S.tile([None, 16])[0, j]
+            gr.move(x, view.tile(tile)[first_row, n * (self.chunk // 16) + j], atom=atom)
             if e.dtype == gr.u8:
                 part[:] = gr.where(x != 0, part, -gr.inf)
             else:
                 part[:] = gr.fma(x, math.log2(math.e), part)
 
-    def online_softmax(self) -> None:
+    def online_softmax(self, S: gr.Tensor) -> None:
         """P = exp2(S - m), where m is each row's maximum so far; what was summed for an older one shrinks."""
-        S, m, factor = self.S, self.m, self.scores.factor
-        self.m_old[:] = m
-        gr.reduce("max", m, S, axis=1, accumulate=True)  # own values, then shfl.bfly over the row's four lanes
+        m, factor = self.m, self.scores.factor
+        if self.c.lazy:
+            top, grows = self.top, self.grows
+            gr.reduce("max", top, S, axis=1)
+            grows[:] = gr.where((top - m) * factor > 8, 1, 0)
+            gr.reduce("max", self.any_grows, grows.values, axis=0)
+            with gr.if_(gr.index(self.any_grows, 0, 1) > 0):
+                self.m_old[:] = m
+                m[:] = gr.where(grows > 0, top, m)
+                self.shrink()
+        else:
+            self.m_old[:] = m
+            gr.reduce("max", m, S, axis=1, accumulate=True)  # own values, then shfl.bfly over the row's four lanes
+            self.shrink()
+        S[:] = gr.exp2(self.less(S), ftz=True)
+        gr.reduce("add", self.l, S, axis=1, accumulate=True)  # own values only: l keeps the lanes apart
+        self.P[:] = S  # C layout to A layout: the same owners, so only a conversion
+
+    def shrink(self) -> None:
+        """The sums so far, relative to a new maximum."""
+        m, factor = self.m, self.scores.factor
         self.mb[:] = -factor * gr.where(m == -gr.inf, 0, m)  # a row that sees nothing gives 0, not NaN
         self.alpha[:] = gr.exp2(self.less(self.m_old), ftz=True)
-        S[:] = gr.exp2(self.less(S), ftz=True)
         self.l[:] = self.l * self.alpha
-        gr.reduce("add", self.l, S, axis=1, accumulate=True)  # own values only: l keeps the lanes apart
         self.acc[:] = self.acc * self.alpha
-        self.P[:] = S  # C layout to A layout: the same owners, so only a conversion
 
     def less(self, x: Any) -> Any:
         """Scores relative to the maximum."""
         return x + self.mb if self.a.prescaled else gr.fma(x, self.scores.factor, self.mb)
 
-    def multiply_values(self, n: Any) -> None:
-        """The accumulator += P V."""
-        sV = self.sV[n % self.c.stages]
-        for j in range(self.c.BN // 16):
-            gr.move(self.rv, sV.tile([16, None])[j, 0].T, atom=self.ldsm_t)
-            gr.matmul(self.acc, self.P.tile([None, 16])[0, j], self.rv.T, atom=self.mma)
+    def multiply_values(self, i: Any, j: int) -> None:
+        """The accumulator += P V of chunk j of a tile."""
+        sV = self.sV[i % self.c.stages].tile([16, None])
+        for k in range(self.chunk // 16):
+            gr.move(self.rv, sV[j * (self.chunk // 16) + k, 0].T, atom=self.ldsm_t)
+            gr.matmul(self.acc, self.P.tile([None, 16])[0, k], self.rv.T, atom=self.mma)
 
     def finish(self) -> None:
-        """O = acc / l, through shared memory for stores of 16 bytes; LSE."""
+        """O = acc / l and LSE."""
         a, c, WM, w = self.a, self.c, self.WM, self.w
-        total = self.S.reduced(1, "total")
+        total = self.S[0].reduced(1, "total")
         gr.reduce("add", total, self.l, axis=1)
         self.finish_lse(total)
-        r = gr.fragment("r", [WM, a.depth], a.dtype, self.mma.c, on=self.warp)
+        r = gr.fragment("r", [WM, a.depth], gr.fp32 if c.split else a.dtype, self.mma.c, on=self.warp)
         r[:] = self.acc * gr.where(total == 0, 0, gr.rcp(total))
         gr.wait(self.cp, pending=0)
-        gr.barrier(on=self.warp)  # these rows of sQ are this warp's alone
+        if c.split:
+            part = self.O[self.part, self.b, self.h, :, :].tile([c.BM, a.depth])[self.bm, 0]
+            gr.move(part.tile([WM, None])[w, 0], r, atom=gr.atom("st.global.v2.b32"))
+            return
+        gr.barrier(on=None if c.packed else self.warp)  # these rows of sQ are this warp's alone
         sO = a.shared("sO", c.BM, over=[self.sQ])
         mine = sO.tile([WM, None])[w, 0]
-        gr.move(mine, r, atom=gr.atom("st.shared.b32"))
-        gr.barrier(on=self.warp)
+        gr.move(mine, r, atom=gr.atom("st.shared.b32"))  # for stores of 16 bytes
+        gr.barrier(on=None if c.packed else self.warp)
+        if c.packed:
+            self.copy_rows(sO, self.O, store=True)
+            return
         gO = self.gO if a.varlen else self.O[self.b, :, self.h, :]
         out = gO.tile([c.BM, a.depth])[self.bm, 0].tile([WM, None])[w, 0]
         gr.move(out, mine, on=self.warp, atom=(gr.atom("ld.shared.v4.b32"), gr.atom("st.global.v4.b32")))
 
     def finish_lse(self, total: gr.Tensor) -> None:
-        """LSE = m + log(sum exp(s - m)); -inf for a query that sees nothing."""
+        """LSE = m + log(sum exp(s - m)); -inf for a query that sees nothing. Of parts in units of log2(e)."""
         if self.LSE is None:
             return
-        lse = self.S.reduced(1, "lse")
-        lse[:] = gr.fma(self.m, self.scores.factor, gr.log2(total)) * math.log(2)
-        lse[:] = gr.where(total == 0, -gr.inf, lse)
-        rows = self.LSE[self.h, :].window(self.q_start, self.sq) if self.a.varlen else self.LSE[self.b, self.h, :]
-        rows = rows.tile([self.c.BM])[self.bm].tile([self.WM])[self.w]
+        lse, c = self.S[0].reduced(1, "lse"), self.c
+        unit = 1.0 if c.split else math.log(2)
+        lse[:] = gr.where(total == 0, -gr.inf, gr.fma(self.m, self.scores.factor, gr.log2(total)) * unit)
+        if c.split:
+            rows = self.LSE[self.part, self.b, self.h, :]
+        elif self.a.varlen:
+            rows = self.LSE[self.h, :].window(self.q_start, self.sq)
+        elif c.packed:
+            self.store_packed(lse)
+            return
+        else:
+            rows = self.LSE[self.b, self.h, :]
+        rows = rows.tile([c.BM])[self.bm].tile([self.WM])[self.w]
         gr.move(rows.reshape(0, gr.Layout((self.WM, 1))), lse, atom=gr.atom("st.global.b32"))
+
+    def store_packed(self, lse: gr.Tensor) -> None:
+        """The LSE of rows (query, head of the group)."""
+        assert self.LSE is not None
+        g, (lane,) = self.a.group, self.warp.indices()
+        for i in range(self.WM // 8):  # rows of a C fragment: eight apart, each on four lanes
+            row = self.bm * self.c.BM + self.w * self.WM + lane // 4 + 8 * i
+            with gr.if_((lane % 4 == 0) * (row < self.args.sq * g)):
+                gr.move(self.LSE[self.b, self.kh * g + row % g, row // g], lse.values[i])

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from graphene.kernels._attention import Attention
 from graphene.kernels.attention_forward import ForwardConfig
+
+SHORT = 16  # queries up to which the heads of a group are rows of one block
 
 
 def select_forward(what: Attention, *, lse: bool = False) -> ForwardConfig:
     """The forward kernel for a problem."""
     depth = what.depth
     if depth <= 64:
-        c = ForwardConfig(what, 128, 64, 4)
-    elif depth <= 128:
-        c = ForwardConfig(what, 64, 64, 4)
-    else:
-        c = ForwardConfig(what, 64, 32, 4, q_in_registers=False)
-    return replace(c, lse=lse)
+        return ForwardConfig(what, 128, 64, 4, lse=lse)
+    if depth <= 128:
+        return ForwardConfig(what, 64, 64, 4, lse=lse)
+    return ForwardConfig(what, 64, 32, 4, q_in_registers=False, lse=lse)
+
+
+def select_short(
+    what: Attention, batch: int, sq: int, sk: int, kv_heads: int, *, lse: bool = False, sms: int = 132
+) -> tuple[ForwardConfig, int]:
+    """The forward kernel for at most ``SHORT`` queries, and among how many blocks the keys of a row are shared.
+
+    Every query reads all keys, so that time is what loading them takes: as many blocks as the card holds load at once.
+    """
+    rows = sq * what.group
+    warps = min(4, -(-rows // 16))
+    BN = 64 if what.depth <= 64 else 32
+    blocks = -(-rows // (16 * warps)) * kv_heads * batch
+    splits = max(1, min(-(-sk // (2 * BN)), 3 * sms // max(blocks, 1)))
+    config = ForwardConfig(
+        what, 16 * warps, BN, warps, 3, q_in_registers=what.depth <= 128, lse=lse, packed=True, split=splits > 1
+    )
+    return config, splits

@@ -8,13 +8,14 @@ from typing import Any
 
 from graphene import _core, dtypes
 from graphene.kernels._attention import LOG2E, MOST, Attention, Extra
+from graphene.kernels.attention_combine import attention_combine_kernel
 from graphene.kernels.attention_forward import ForwardConfig, attention_forward_kernel
-from graphene.kernels.attention_select import select_forward
+from graphene.kernels.attention_select import SHORT, select_forward, select_short
 from graphene.ops import _attention_torch as plain
 from graphene.ops._attention_check import results, results_varlen
 from graphene.ops._attention_gradients import gradients, gradients_varlen
 from graphene.ops._define import Arg, Defined, Definition, check_tensors
-from graphene.ops._kernels import DTYPES
+from graphene.ops._kernels import DTYPES, device
 from graphene.ops._torch import Tensor, torch
 from graphene.ops._views import ONE, Dim, broadcast, output, own, view
 
@@ -30,6 +31,20 @@ _STEP = 128  # kernels are launched for the longest sequence rounded up to this
 @functools.cache
 def _kernel(config: ForwardConfig) -> Any:
     return attention_forward_kernel(config)
+
+
+@functools.cache
+def _combine(what: Attention, lse: bool) -> Any:
+    return attention_combine_kernel(Attention(what.D, what.dtype, group=what.group), lse)
+
+
+def _of_all_heads(arg: Arg) -> bool:
+    """Whether a mask or bias is the same for every head."""
+    return (
+        len(arg.shape) == 2
+        or (len(arg.shape) == 4 and arg.shape[1] == 1)
+        or (len(arg.shape) == 3 and arg.shape[0] == 1)
+    )
 
 
 def _unreadable(arg: Arg) -> bool:
@@ -122,22 +137,43 @@ class Operator:
             depth, getattr(dtypes, DTYPES[q.dtype]), left >= 0, right >= 0, _extra(mask, True), _extra(bias, False),
             softcap > 0, not scale > 0, heads // kv_heads, self.varlen,
         )  # fmt: skip
-        config = ForwardConfig(a, 32, 32, 2) if q.device == "cpu" else select_forward(a)
-        names: list[Any] = [view(i, *(own(i, d) for d in range(rank))) for i in range(3)]
+        inputs: list[Any] = [view(i, *(own(i, d) for d in range(rank))) for i in range(3)]
         if self.varlen:
-            names += [view(i, own(i, 0)) for i in (3, 4)]
-        else:
-            if a.mask is not None:
-                names.append(_extra_view(3, mask, True, a.mask.rows))
-            if a.bias is not None:
-                names.append(_extra_view(4, bias, False, a.bias.rows))
-        names.append(view(count, *(own(count, d) for d in range(rank))))
+            inputs += [view(i, own(i, 0)) for i in (3, 4)]
+        for i, x, e in ((3, mask, a.mask), (4, bias, a.bias)):
+            if x is not None and e is not None:
+                inputs.append(_extra_view(i, x, e.dtype == dtypes.u8, e.rows))
+        made = [view(count, *(own(count, d) for d in range(rank)))]
         if self.lse:
-            names.append(view(count + 1, *(own(count + 1, d) for d in range(rank - 1))))
-        names += _numbers(a, left, right, scale, softcap)
-        names += [-(-given[2] // _STEP) * _STEP] if self.varlen else []
-        kernel = _kernel(ForwardConfig(**{**config.__dict__, "lse": self.lse}))
-        return _core.Recipe(outputs, len(outputs), [(kernel, names)])
+            made.append(view(count + 1, *(own(count + 1, d) for d in range(rank - 1))))
+        numbers = _numbers(a, left, right, scale, softcap)
+        numbers += [-(-given[2] // _STEP) * _STEP] if self.varlen else []
+        config, splits = self.choose(a, q, k, mask, bias)
+        kernel = _kernel(config)
+        if splits == 1:
+            return _core.Recipe(outputs, len(outputs), [(kernel, [*inputs, *made, *numbers])])
+        parts = count + len(outputs)
+        shape = [(-1, splits)], [(0, 0)], [(1, 2)], [(0, 1), (-1, heads // kv_heads)]
+        spaces = [output("fp32", *shape, [(0, 3)]), output("fp32", *shape)]
+        work = [
+            view(parts, *(own(parts, d) for d in range(5))),
+            view(parts + 1, *(own(parts + 1, d) for d in range(4))),
+        ]
+        launches = [(kernel, [*inputs, *work, *numbers]), (_combine(a, self.lse), [*work, *made])]
+        return _core.Recipe([*outputs, *spaces], len(outputs), launches)
+
+    def choose(self, a: Attention, q: Arg, k: Arg, mask: Arg | None, bias: Arg | None) -> tuple[ForwardConfig, int]:
+        """The kernel, and among how many blocks keys are shared."""
+        alike = all(
+            x is None or (e is not None and not e.rows and _of_all_heads(x))
+            for x, e in ((mask, a.mask), (bias, a.bias))
+        )
+        if not self.varlen and q.shape[1] <= SHORT and alike:
+            sms = 2 if q.device == "cpu" else device(q.device)[0]  # the simulator shares keys, too
+            return select_short(a, q.shape[0], q.shape[1], k.shape[1], k.shape[2], lse=self.lse, sms=sms)
+        if q.device == "cpu":
+            return ForwardConfig(a, 32, 32, 2, lse=self.lse), 1
+        return select_forward(a, lse=self.lse), 1
 
     def reference(self, *args: Any) -> Any:
         """PyTorch's operators."""

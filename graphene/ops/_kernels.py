@@ -48,7 +48,7 @@ class Launches:
 
 
 @functools.cache
-def _device(name: str) -> tuple[int, int, str | None]:
+def device(name: str) -> tuple[int, int, str | None]:
     """Multiprocessors, bytes of shared memory a block may have, the model; of a CPU what the simulator lowers for."""
     if name == "cpu":
         return 108, _core.shared_limit_bytes("sm_80"), None
@@ -86,7 +86,7 @@ def _gemm_config(p: Matmul) -> GemmConfig:
     }  # fmt: skip
     if p.device == "cpu":  # the simulator computes whole tiles
         return GemmConfig((32, 32, 32), 2, (2, 2), batched=p.batched, **options)
-    sms, shared_bytes, model = _device(p.device)
+    sms, shared_bytes, model = device(p.device)
     batch = p.batch if p.batched else None
     return select_gemm(p.m, p.n, p.k, batch=batch, sms=sms, shared_bytes=shared_bytes, device=model, **options)
 
@@ -144,7 +144,7 @@ def norm(p: Norm) -> Launches | str:
         return f"no kernel for rows of {p.dtype}"
     config = select_norm(
         p.rows, p.width, getattr(dtypes, DTYPES[p.dtype]), align_bytes=p.align, dense_bytes=p.dense,
-        shared_bytes=_device(p.device)[1], gamma=p.weight, beta=p.bias, residual=p.residual, write_sum=p.total,
+        shared_bytes=device(p.device)[1], gamma=p.weight, beta=p.bias, residual=p.residual, write_sum=p.total,
     )  # fmt: skip
     given = {
         "input": True,
@@ -176,7 +176,7 @@ def norm_gradients(p: Norm, columns: bool) -> Launches | str:
     """Of the input, and where `columns` are wanted of weight and bias: of `p`, whose ``total`` has a gradient, too."""
     if p.dtype not in ROW_DTYPES:
         return f"no kernel for rows of {p.dtype}"
-    dtype, shared_bytes = getattr(dtypes, DTYPES[p.dtype]), _device(p.device)[1]
+    dtype, shared_bytes = getattr(dtypes, DTYPES[p.dtype]), device(p.device)[1]
     config = select_norm_backward(
         p.rows, p.width, dtype, align_bytes=p.align, shared_bytes=shared_bytes, gamma=p.weight, residual=p.residual,
         write_sum=p.total,
@@ -223,7 +223,7 @@ def softmax(p: Softmax) -> Launches | str:
     dtype, out = (getattr(dtypes, DTYPES[x]) for x in (p.dtype, p.out))
     align, dense = (min(x, 16 * dtype.bits // out.bits) for x in (p.align, p.dense))  # 16 bytes are stored at once
     config = select_softmax(
-        p.rows, p.width, dtype, align_bytes=align, dense_bytes=dense, shared_bytes=_device(p.device)[1]
+        p.rows, p.width, dtype, align_bytes=align, dense_bytes=dense, shared_bytes=device(p.device)[1]
     )
     return Launches([(_softmax(SoftmaxConfig(config.tile, dtype, None if out == dtype else out)), ["input", "output"])])
 
