@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
 from collections.abc import Callable, Sequence
@@ -132,7 +133,12 @@ class Defined:
             if missing:  # an older PyTorch: the same kernels through Python
                 _library.impl(name, self._on_cuda, "CUDA")
         if d.backward is not None:
-            torch.library.register_autograd(f"{SPACE}::{d.name}", d.backward, setup_context=d.save, lib=_library)
+            torch.library.register_autograd(f"{SPACE}::{d.name}", self._backward, setup_context=d.save, lib=_library)
+
+    def _backward(self, ctx: Any, *gradients: Any) -> Any:
+        assert self.definition.backward is not None
+        with no_autocast(next(g for g in gradients if g is not None)):
+            return self.definition.backward(ctx, *gradients)
 
     def __call__(self, *args: Any) -> Any:
         """Through PyTorch's dispatcher: what the direct way does not take."""
@@ -150,7 +156,7 @@ class Defined:
         """The operator with its gradient for torch.func, which takes no registered ones."""
         d, forward = self.definition, self.forward
 
-        methods = {"forward": lambda *args: forward(*args), "setup_context": d.save, "backward": d.backward}
+        methods = {"forward": lambda *args: forward(*args), "setup_context": d.save, "backward": self._backward}
         body = {name: staticmethod(f) for name, f in methods.items() if f is not None}
         return type("Function", (torch.autograd.Function,), body | {"generate_vmap_rule": True})
 
@@ -165,7 +171,7 @@ class Defined:
     def _reference(self, *args: Any, **named: Any) -> Any:
         args = self._in_order(args, named)
         self.definition.results(*args)  # raises what a kernel would
-        with torch._C._AutoDispatchBelowAutograd():
+        with torch._C._AutoDispatchBelowAutograd(), no_autocast(next(a for a in args if isinstance(a, torch.Tensor))):
             return self.definition.reference(*args)
 
     def _on_cuda(self, *args: Any, **named: Any) -> Any:
@@ -312,6 +318,11 @@ def autocasts(tensor: Any) -> bool:
     """Whether autocast is enabled where a tensor lies: torch.nn.functional's functions convert their arguments then."""
     device = tensor.device.type
     return device in ("cpu", "cuda") and bool(torch.is_autocast_enabled(device))
+
+
+def no_autocast(tensor: Any) -> Any:
+    """A context in which PyTorch's operators take the types they are given: the conversions have been made."""
+    return torch.autocast(tensor.device.type, enabled=False) if autocasts(tensor) else contextlib.nullcontext()
 
 
 def cast(to: Any, *tensors: Any) -> list[Any]:

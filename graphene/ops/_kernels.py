@@ -6,7 +6,7 @@ Kernels are kept: equal configurations share one. A reason in words stands for "
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from graphene import _core, dtypes
@@ -25,7 +25,13 @@ from graphene.kernels.norm_backward import (
 )
 from graphene.kernels.reduction import reduction_kernel, select_reduction
 from graphene.kernels.rmsnorm import rmsnorm_kernel
-from graphene.kernels.softmax import SoftmaxConfig, select_softmax, softmax_kernel
+from graphene.kernels.softmax import (
+    SoftmaxConfig,
+    select_softmax,
+    select_softmax_columns,
+    softmax_columns_kernel,
+    softmax_kernel,
+)
 from graphene.ops._torch import torch
 
 DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
@@ -200,10 +206,14 @@ def norm_gradients(p: Norm, columns: bool) -> Launches | str:
 
 @dataclass(frozen=True)
 class Softmax:
-    """A softmax over rows of ``width`` elements. ``align``, ``dense``: as of ``Norm``."""
+    """A softmax over rows of ``width`` elements. ``align``, ``dense``: as of ``Norm``.
+
+    ``columns``: where there are several, it goes over columns of ``width`` elements, so many side by side.
+    """
 
     rows: int
     width: int
+    columns: int
     dtype: str
     out: str
     align: int
@@ -216,11 +226,22 @@ def _softmax(config: SoftmaxConfig) -> Any:
     return softmax_kernel(config)
 
 
+@functools.cache
+def _softmax_columns(config: Any) -> Any:
+    return softmax_columns_kernel(config)
+
+
 def softmax(p: Softmax) -> Launches | str:
-    """Softmax of rows."""
+    """Softmax of rows or columns."""
     if p.dtype not in ROW_DTYPES or p.out not in ROW_DTYPES:
         return f"no kernel for a softmax of {p.dtype} in {p.out}"
     dtype, out = (getattr(dtypes, DTYPES[x]) for x in (p.dtype, p.out))
+    if 1 < p.columns < 64 and p.device != "cpu":
+        return "columns that are fewer than threads side by side"
+    if p.columns > 1:
+        columns = select_softmax_columns(p.width, p.columns, dtype, align_bytes=p.align)
+        columns = replace(columns, out_dtype=None if out == dtype else out)
+        return Launches([(_softmax_columns(columns), ["input", "output"])])
     align, dense = (min(x, 16 * dtype.bits // out.bits) for x in (p.align, p.dense))  # 16 bytes are stored at once
     config = select_softmax(
         p.rows, p.width, dtype, align_bytes=align, dense_bytes=dense, shared_bytes=device(p.device)[1]

@@ -14,6 +14,7 @@ from graphene.ops._views import divides, merge, output, own, view
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 ALLOWED = (*FLOATS, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
+MOST_MATRICES = 65535  # blocks along a grid's second dimension
 _NAMES = {number: str(dtype).removeprefix("torch.") for dtype, number in NUMBERS.items()}
 
 
@@ -40,29 +41,36 @@ def configure(input: Arg, dim: int, dtype: int | None) -> Any:
     outputs = [output(_kernels.DTYPES[to], *([(0, d)] for d in range(rank)))]
     if 0 in input.shape:
         return _core.Recipe(outputs, 1, [])
-    rows = [d for d in range(rank) if d != dim]
-    if dim != rank - 1 and prod(input.shape[dim + 1 :]) != 1:
-        return _core.Recipe.torch("no kernel computes a softmax over a dimension that is not the last")
-    if (input.strides[dim] != 1 and input.shape[dim] != 1) or not merge(input, rows):
+    before, after = list(range(dim)), list(range(dim + 1, rank))
+    columns = prod(input.shape[d] for d in after)
+    rows = [*before, *after] if columns == 1 else before
+    inner = next((d for d in reversed([dim] if columns == 1 else after) if input.shape[d] != 1), None)
+    if (inner is not None and input.strides[inner] != 1) or not (merge(input, rows) and merge(input, after)):
         return _core.Recipe.copy(1, "the elements of a row, or the rows, do not lie one after the other")
     width, bytes_ = input.shape[dim], input.item_bytes
-    starts = [input.strides[d] * bytes_ for d in rows if input.shape[d] != 1]
-    align = divides(min(16, input.align), width * bytes_, *starts)
-    dense = min(16, input.align) if starts[-1:] in ([], [width * bytes_]) else 0
-    launches = _kernels.softmax(
-        _kernels.Softmax(prod(input.shape) // width, width, input.dtype, to, align, input.device, dense)
-    )
+    count = prod(input.shape[d] for d in rows)
+    if columns > 1 and count > MOST_MATRICES:
+        return _core.Recipe.torch("no kernel computes a softmax over columns of so many matrices")
+    starts = [input.strides[d] * bytes_ for d in ([*rows, dim] if columns > 1 else rows) if input.shape[d] != 1]
+    align = divides(min(16, input.align), (width if columns == 1 else columns) * bytes_, *starts)
+    dense = min(16, input.align) if columns == 1 and starts[-1:] in ([], [width * bytes_]) else 0
+    launches = _kernels.softmax(_kernels.Softmax(count, width, columns, input.dtype, to, align, input.device, dense))
     if isinstance(launches, str):
         return _core.Recipe.torch(launches)
-    views = {name: view(i, own(i, *rows), own(i, dim)) for i, name in enumerate(("input", "output"))}
+    views = {
+        name: view(i, own(i, *rows), own(i, dim), *([own(i, *after)] if columns > 1 else []))
+        for i, name in enumerate(("input", "output"))
+    }
     return _core.Recipe(
         outputs, 1, [(k, [views[x] if isinstance(x, str) else x for x in xs]) for k, xs in launches.kernels]
     )
 
 
 def reference(input: Tensor, dim: int, dtype: Any) -> Tensor:
-    """PyTorch's, which sums in fp32 and rounds once."""
-    return torch.softmax(input, dim, dtype)
+    """PyTorch's, in fp32 (fp64 where one of the types is that), rounded once."""
+    to = input.dtype if dtype is None else dtype
+    wide = torch.float64 if torch.float64 in (input.dtype, to) else torch.float32
+    return torch.softmax(input.to(wide), dim).to(to)
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -95,9 +103,10 @@ _is_compiling = torch.compiler.is_dynamo_compiling
 def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
     """``exp(x) / sum(exp(x))`` over a dimension, in fp32, rounded once.
 
-    torch.nn.functional.softmax's arguments: ``dtype`` is what input is converted to before, and the result's. The last
-    dimension of fp16 and bf16 runs on kernels of ours where rows lie one after the other (else they are copied once);
-    anything else on PyTorch's operators.
+    torch.nn.functional.softmax's arguments. ``dtype``: the result's; None: input's, under autocast fp32. Input is not
+    rounded to a narrower one first. Over any dimension of fp16, bf16 and fp32 kernels of ours run, without a copy
+    where what lies before it and what lies behind it is one dimension each; otherwise input is copied once. fp64 and
+    integers are PyTorch's.
 
     Raises LaunchError: OP_DTYPE, OP_ARGUMENT.
     """

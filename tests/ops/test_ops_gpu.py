@@ -105,23 +105,65 @@ def test_matmul_out() -> None:
     for out in (torch.empty(64, 40, device="cuda", dtype=torch.half), r(64, 80)[:, 3:43], r(40, 64).T):
         assert ops.matmul(a, b, out=out) is out
         close(out, want(a, b), 128)
-    for bad in (a[:, :40], r(1, 40).expand(64, 40), r(64 * 40).as_strided((64, 40), (39, 1))):
-        for dtype in (torch.float16, torch.float32):
-            x = a if bad.data_ptr() == a.data_ptr() and dtype == a.dtype else a.to(dtype)
-            y = x[:, :40] if bad.shape[1] == 40 and bad.data_ptr() == a.data_ptr() else bad.to(dtype)
-            if y.data_ptr() != bad.data_ptr() and dtype == torch.float32:
-                y = torch.empty(64 * 40, device="cuda").as_strided((64, 40), bad.stride())
-                if bad.data_ptr() == a.data_ptr():
-                    y = x[:, :40]
-            with pytest.raises(gr.LaunchError) as e:
-                ops.matmul(x, b.to(dtype), out=y)
-            assert e.value.code == "OP_OUT"
+    for dtype in (torch.float16, torch.float32):  # our kernels, and PyTorch's
+        x, y, flat = a.to(dtype).clone(), b.to(dtype), r(64 * 40, dtype=dtype)
+        for bad in (x[:, :40], flat[:40].expand(64, 40), flat.as_strided((64, 40), (39, 1))):
+            for _ in range(2):
+                with pytest.raises(gr.LaunchError) as e:
+                    ops.matmul(x, y, out=bad)
+                assert e.value.code == "OP_OUT"
+        both = torch.cat([x, x], 1)
+        ops.matmul(both[:, :128], y, out=both[:, 130:170])
+        close(both[:, 130:170], want(x, y), 128)
     other = r(64, 40)
     ops.matmul(a, b, out=other)
     shared = r(64 * 128 + 64 * 40)
     x, y = shared[: 64 * 128].view(64, 128), shared[64 * 128 - 8 : 64 * 128 - 8 + 64 * 40].view(64, 40)
     with pytest.raises(gr.LaunchError):
         ops.matmul(x, b, out=y)
+
+
+def test_autocast_converts_as_for_pytorchs_functions() -> None:
+    h, b, f = torch.float16, torch.bfloat16, torch.float32
+    x, w, g = r(16, 32), r(32, 24, dtype=f), r(32, dtype=f)
+    out = torch.empty(16, 24, device="cuda")
+    for to in (h, b):
+        with torch.autocast("cuda", dtype=to):
+            for p, q in ((x, w), (x, x.T), (x.to(b), w), (x.float(), w)):
+                assert ops.matmul(p, q).dtype == torch.matmul(p, q).dtype == to
+                torch.testing.assert_close(ops.matmul(p, q), torch.matmul(p, q), rtol=1e-2, atol=1e-2)
+            close(ops.matmul(x.float(), w, out=out), want(x, w), 32)
+            for mine, theirs in (
+                (ops.layer_norm(x, (32,), g, g), F.layer_norm(x, (32,), g, g)),
+                (ops.rms_norm(x, (32,), g), F.rms_norm(x, (32,), g)),
+                (ops.softmax(x, -1), F.softmax(x, -1)), (ops.softmax(x, -1, h), F.softmax(x, -1, dtype=h)),
+                (ops.softmax(x.double(), 0), F.softmax(x.double(), 0)),
+            ):  # fmt: skip
+                assert mine.dtype == theirs.dtype
+                torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3)
+            compiled = torch.compile(lambda x, w, g: ops.layer_norm(ops.matmul(x, w), (24,), g), fullgraph=True)
+            got = compiled(x, w, g[:24])
+            torch.testing.assert_close(got, ops.layer_norm(ops.matmul(x, w), (24,), g[:24]), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_softmax_over_any_dimension_without_a_copy(dtype: Any) -> None:
+    x = r(12, 70, 130, dtype=dtype)
+    cases = [
+        (x, 0), (x, 1), (x[:, 2:7], 1), (x[..., 3:100], 1), (r(5, 77, dtype=dtype), 0), (r(4, 1, 90, dtype=dtype), 0),
+        (r(2, 3, 4, 65, dtype=dtype), 2), (r(2, 3, 8, 8, dtype=dtype), 1), (r(2, 1, 64, dtype=dtype), 1),
+        (r(1, 10, 240, dtype=dtype).expand(6, 10, 240), 1), (r(9, 4096, 333, dtype=dtype), 1),
+    ]  # fmt: skip
+    for t, dim in cases:
+        got = ops.softmax(t, dim)
+        near = {torch.float16: 2e-3, torch.bfloat16: 1e-2, torch.float32: 1e-5}[dtype]
+        torch.testing.assert_close(got.double(), torch.softmax(t.double(), dim), rtol=near, atol=1e-6)
+        said = ops.explain(ops.softmax, t, dim)
+        assert "kernel softmax" in said
+        assert "copied" not in said
+    narrow = r(40, 300, 7, dtype=dtype)  # PyTorch's is faster there
+    assert "PyTorch's operators" in ops.explain(ops.softmax, narrow, 1)
+    torch.testing.assert_close(ops.softmax(narrow, 1), torch.softmax(narrow, 1), rtol=1e-2, atol=1e-6)
 
 
 def test_matmul_without_elements() -> None:
@@ -269,17 +311,20 @@ def model(x: Any, w: Any, bias: Any, g: Any) -> Any:
 
 
 @pytest.mark.parametrize("grad", [False, True])
-def test_compile_without_breaks(grad: bool) -> None:
-    args = [r(64, 128, grad=grad), r(128, 128, grad=grad), r(128, grad=grad), r(128, grad=grad)]
-    compiled = torch.compile(model, fullgraph=True)
-    got, ref = compiled(*args), model(*args)
-    torch.testing.assert_close(got, ref, rtol=4e-3, atol=4e-3)
-    if grad:
-        up = r(64, 128)
-        mine = torch.autograd.grad(got, args, up)
-        theirs = torch.autograd.grad(ref, args, up)
-        for p, q in zip(mine, theirs, strict=True):
-            torch.testing.assert_close(p, q, rtol=2e-2, atol=5e-2)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compile_without_breaks(grad: bool, dynamic: bool) -> None:
+    torch.compiler.reset()
+    compiled = torch.compile(model, fullgraph=True, dynamic=dynamic)
+    for rows in (64, 72) if dynamic else (64,):
+        args = [r(rows, 128, grad=grad), r(128, 128, grad=grad), r(128, grad=grad), r(128, grad=grad)]
+        got, ref = compiled(*args), model(*args)
+        torch.testing.assert_close(got, ref, rtol=4e-3, atol=4e-3)
+        if grad:
+            up = r(rows, 128)
+            mine = torch.autograd.grad(got, args, up)
+            theirs = torch.autograd.grad(ref, args, up)
+            for p, q in zip(mine, theirs, strict=True):
+                torch.testing.assert_close(p, q, rtol=2e-2, atol=5e-2)
 
 
 def test_gradients() -> None:
@@ -292,6 +337,44 @@ def test_gradients() -> None:
         for p, q in zip(got, ref, strict=True):
             assert p.dtype == torch.float16
             torch.testing.assert_close(p.double(), q, rtol=1e-2, atol=6e-2)
+
+
+@pytest.mark.parametrize("activation", [x for x in ACTIVATIONS if x])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_gradients_where_sums_are_large(activation: str, dtype: Any) -> None:
+    """The kernel of the sums rounds nothing: past float16's 65504 an activation has slopes."""
+    for m, n, k in ((96, 64, 128), (33, 65, 129), (4, 24, 4096)):
+        a, b = r(m, k, dtype=dtype) * 40, r(k, n, dtype=dtype) * 40
+        with torch.no_grad():
+            a[0], b[:, 0], a[1], b[:, 1] = 40, 40, -40, 30  # sums far past 65504
+        bias = r(n, dtype=dtype)
+        bias[0] = -60000
+        leaves = [t.detach().requires_grad_() for t in (a, b, bias)]
+        up = r(m, n, dtype=dtype) / 64
+        got = torch.autograd.grad(ops.matmul(*leaves, activation), leaves, up)
+        wide = [t.detach().double().requires_grad_() for t in leaves]
+        z = (wide[0] @ wide[1] + wide[2]).detach().requires_grad_()
+        (dz,) = torch.autograd.grad(ACTIVATIONS[activation](z), z, up.double())
+        dz = dz.to(dtype).double()
+        for p, q in zip(got, (dz @ wide[1].T, wide[0].T @ dz, dz.sum(0)), strict=True):
+            assert p.isfinite().all()
+            torch.testing.assert_close(p.double(), q, rtol=2e-2, atol=2e-2 * q.abs().max().item() + 1e-4)
+    sums = ns.matmul_sums_forward(a.detach(), b.detach(), bias.detach().float())
+    torch.testing.assert_close(sums.double(), z.detach(), rtol=1e-4, atol=1e-3 * z.abs().max().item())
+    torch.library.opcheck(ns.matmul_sums_forward.default, (a.detach(), b.detach(), bias.detach().float()))
+
+
+def test_gradients_take_sums_with_a_residual_unrounded() -> None:
+    for width in (64, 770, 4096, 20000, 60000):
+        x, e = (256 + r(8, width, dtype=torch.float32) / 8).half(), (r(8, width, dtype=torch.float32) / 16).half()
+        g, w = r(8, width), r(width)
+        for mine, theirs in ((ops.layer_norm, F.layer_norm), (ops.rms_norm, F.rms_norm)):
+            leaves = [t.clone().requires_grad_() for t in (x, e, w)]
+            got = torch.autograd.grad(mine(leaves[0], (width,), leaves[2], residual=leaves[1]), leaves, g)
+            wide = [t.double().requires_grad_() for t in (x, e, w)]
+            ref = torch.autograd.grad(theirs(wide[0] + wide[1], (width,), wide[2]), wide, g.double())
+            for p, q in zip(got, ref, strict=True):
+                torch.testing.assert_close(p.double(), q, rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.parametrize("shape", [(6, 64), (2, 3, 40), (5, 33), (4000, 768), (1, 16), (300, 20001)])
@@ -340,6 +423,47 @@ def test_graph_capture() -> None:
         graph.replay()
         torch.cuda.synchronize()
         assert torch.equal(y, model(x, w, bias, g))
+
+
+def test_gradients_are_captured() -> None:
+    args = [r(64, 128, grad=True), r(128, 128, grad=True), r(128, grad=True), r(128, grad=True)]
+    up = r(64, 128)
+
+    def step() -> Any:
+        return torch.autograd.grad(model(*args), args, up)
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = step()
+    with torch.no_grad():
+        args[0].copy_(r(64, 128))
+    graph.replay()
+    torch.cuda.synchronize()
+    for p, q in zip(got, step(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-3)
+
+
+def test_first_calls_of_many_threads() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    def call(i: int) -> None:
+        n = 8 * (1 + i % 13)
+        a, b, w = r(24 + i % 5, 40 + n), r(40 + n, n), r(n)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            y = ops.matmul(a, b, activation="relu")
+            close(y, want(a, b, activation="relu"), 64)
+            z = ops.rms_norm(y, (n,), w)
+            torch.testing.assert_close(z, F.rms_norm(y, (n,), w, 2.0**-23), rtol=2e-3, atol=2e-3)
+            torch.cuda.current_stream().synchronize()
+
+    torch.cuda.synchronize()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(call, range(64)))
 
 
 def test_streams() -> None:

@@ -1,0 +1,139 @@
+"""Gradients of graphene.ops on CPU tensors: against PyTorch's in fp64, where numbers are large too."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from graphene import ops  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cpu_cases import ACTIVATIONS, F, ns, quiet, r  # noqa: E402, F401
+
+D = torch.float64
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gradients_of_matmul(activation: str | None) -> None:
+    g = {"dtype": D, "grad": True}
+    args = (r(2, 3, 4, **g), r(4, 5, **g), r(5, **g), r(2, 3, 5, **g))
+    assert torch.autograd.gradcheck(lambda a, b, c, e: ops.matmul(a, b, c, activation, e), args)
+    assert torch.autograd.gradgradcheck(lambda a, b: ops.matmul(a, b, None, activation), (r(3, 4, **g), r(4, 2, **g)))
+
+
+def test_gradients_of_vectors_batches_norms() -> None:
+    g = {"dtype": D, "grad": True}
+    check = torch.autograd.gradcheck
+    for sa, sb in (((4,), (2, 4, 5)), ((3, 4), (4,)), ((4,), (4,)), ((2, 3, 4), (2, 4, 5)), ((1, 3, 4), (2, 4, 5))):
+        assert check(lambda a, b: ops.matmul(a, b, None, "silu"), (r(*sa, **g), r(*sb, **g)))
+    x, e, w, b = r(2, 3, 4, **g), r(2, 3, 4, **g), r(3, 4, **g), r(3, 4, **g)
+    assert check(lambda x, w, b, e: ops.layer_norm(x, (3, 4), w, b, residual=e, return_sum=True), (x, w, b, e))
+    assert check(lambda x, w, e: ops.rms_norm(x, (3, 4), w, 1e-6, residual=e, return_sum=True), (x, w, e))
+    assert check(lambda x: ops.layer_norm(x, (4,)), (x,))
+    assert check(lambda x, w: ops.rms_norm(x, (3, 4), w), (x, w))
+    assert check(lambda x: ops.softmax(x, 1), (x,))
+
+
+@pytest.mark.parametrize("activation", [x for x in ACTIVATIONS if x])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_gradients_where_sums_are_large(activation: str, dtype: Any) -> None:
+    """What the activation took is not rounded: a sum past float16's 65504 has slopes, and a bias may bring it back."""
+    sums = torch.tensor([0.0, 1, -1, 3, -8, 60000, -60000, 65504, -65504, 66000, -66000, 1e5, -1e5, 5e6, -5e6])
+    if dtype == torch.bfloat16:
+        sums = torch.cat([sums, torch.tensor([1e18, -1e18, 1e20, -1e20, 1e37, -1e37])])
+    scale = 2.0 ** (sums.abs().clamp(min=1).log2().ceil() // 2)
+    for shift in (0.0, -60000.0):
+        a = torch.stack([sums / scale, torch.ones_like(sums)], 1).to(dtype).requires_grad_()
+        b = torch.stack([scale, torch.zeros_like(sums)], 0).to(dtype).requires_grad_()
+        bias = torch.full((len(sums),), shift, dtype=dtype, requires_grad=True)
+        up = torch.eye(len(sums)).to(dtype)  # looks at a[i] @ b[:, i]
+        args = (a, b, bias)
+        got = torch.autograd.grad(ops.matmul(a, b, bias, activation), args, up)
+        wide = [t.detach().double().requires_grad_() for t in args]
+        z = (wide[0] @ wide[1] + wide[2]).clamp(-1e4, 1e4)  # PyTorch's own formulas overflow, and are flat beyond
+        z = z + (wide[0] @ wide[1] + wide[2] - z).detach()
+        slope = torch.autograd.grad(ACTIVATIONS[activation](z.clamp(-1e4, 1e4)).sum(), z)[0].to(dtype).double()
+        dz = up.double() * torch.where(z > 1e4, 1 if activation not in ("tanh", "sigmoid") else 0,
+                                       torch.where(z < -1e4, 0, slope))  # fmt: skip
+        near = {"rtol": 4e-3 if dtype == torch.float16 else 2e-2, "atol": 1e-5}
+        for p, q in zip(got, (dz @ wide[1].T, wide[0].T @ dz, dz.sum(0)), strict=True):
+            assert p.isfinite().all()
+            torch.testing.assert_close(p.double(), q, **near)
+
+
+def test_gradients_of_broadcast_operands_are_summed_unrounded() -> None:
+    """A part of the sum may lie past float16's largest number though the sum does not."""
+    a = torch.full((4, 1, 8), 200.0).half() * torch.tensor([1, -1, 1, -1]).view(4, 1, 1)
+    b = torch.ones(8, 3).half().requires_grad_()
+    up = torch.full((4, 1, 3), 400.0).half()
+    up[3] = 399
+    (got,) = torch.autograd.grad(ops.matmul(a, b), b, up)
+    assert (got == 200).all()
+    a, b = r(2, 1, 3, 4, dtype=D, grad=True), r(5, 4, 2, dtype=D, grad=True)
+    assert torch.autograd.gradcheck(lambda a, b: ops.matmul(a, b), (a, b))
+
+
+def test_gradients_take_sums_with_a_residual_unrounded() -> None:
+    """Near 256 float16 lies 1/4 apart, which is more than the residual adds."""
+    x, e = (256 + r(4, 64, dtype=torch.float32) / 8).half(), (r(4, 64, dtype=torch.float32) / 16).half()
+    g, w = r(4, 64), r(64)
+    for mine, theirs in ((ops.layer_norm, F.layer_norm), (ops.rms_norm, F.rms_norm)):
+        for both in (False, True):
+            leaves = [t.clone().requires_grad_() for t in (x, e, w)]
+            y = mine(leaves[0], (64,), leaves[2], residual=leaves[1], return_sum=both)
+            got = torch.autograd.grad(y, leaves, (g, g) if both else g)
+            wide = [t.double().requires_grad_() for t in (x, e, w)]
+            total = wide[0] + wide[1]
+            y = theirs(total, (64,), wide[2])
+            ref = torch.autograd.grad((y, total) if both else y, wide, (g.double(), g.double()) if both else g.double())
+            for p, q in zip(got, ref, strict=True):
+                torch.testing.assert_close(p.double(), q, rtol=4e-3, atol=4e-3)
+    large = torch.full((2, 64), 60000.0).half()
+    leaf = (large * torch.linspace(0.5, 1, 64).half()).requires_grad_()  # the sum is past float16's largest number
+    (got,) = torch.autograd.grad(ops.layer_norm(leaf, 64, residual=large), leaf, g[:2] * 1000)
+    assert got.isfinite().all()
+
+
+@pytest.mark.parametrize("shape", [(6, 64), (2, 3, 40), (5, 33), (70, 8), (1, 16), (16,)])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_gradients_of_norms_by_kernels(shape: tuple[int, ...], dtype: Any) -> None:
+    g = {"dtype": dtype, "grad": True}
+    near = {"rtol": 4e-2, "atol": 4e-2} if dtype == torch.bfloat16 else {"rtol": 6e-3, "atol": 6e-3}
+    n = shape[-1:]
+    x, e, w, b = r(*shape, **g), r(*shape, **g), r(*n, **g), r(*n, **g)
+    up, up_total = r(*shape, dtype=dtype), r(*shape, dtype=dtype)
+    calls: list[tuple[Any, Any, tuple[Any, ...]]] = [
+        (lambda x, w, b: ops.layer_norm(x, n, w, b), lambda x, w, b: F.layer_norm(x, n, w, b), (x, w, b)),
+        (lambda x, w: ops.rms_norm(x, n, w, 1e-6), lambda x, w: F.rms_norm(x, n, w, 1e-6), (x, w)),
+        (lambda x: ops.layer_norm(x, n), lambda x: F.layer_norm(x, n), (x,)),
+        (lambda x, e, w, b: ops.layer_norm(x, n, w, b, residual=e, return_sum=True),
+         lambda x, e, w, b: (F.layer_norm(x + e, n, w, b), x + e), (x, e, w, b)),
+        (lambda x, e, w: ops.rms_norm(x, n, w, 1e-6, residual=e, return_sum=True),
+         lambda x, e, w: (F.rms_norm(x + e, n, w, 1e-6), x + e), (x, e, w)),
+    ]  # fmt: skip
+    for ours, theirs, args in calls:
+        wide = [t.detach().double().requires_grad_() for t in args]
+        y, z = ours(*args), theirs(*wide)
+        two = isinstance(y, tuple)
+        got = torch.autograd.grad(y, args, (up, up_total) if two else up)
+        ref = torch.autograd.grad(z, wide, (up.double(), up_total.double()) if two else up.double())
+        for p, q in zip(got, ref, strict=True):
+            assert p.dtype == dtype
+            torch.testing.assert_close(p.double(), q, **near)
+    of_b = torch.autograd.grad(ops.layer_norm(x, n, w, b).sum(), b)[0]  # its gradient is broadcast
+    assert (of_b == x.numel() // n[0]).all()
+
+
+def test_gradients_of_norms_run_kernels() -> None:
+    args = (r(6, 64), None, r(6, 64), [64], r(64), None, 1e-5, True)
+    said = ops._norm_gradients.layer_gradients.defined.explain(*args)
+    assert said.count("\n  kernel ") == 4
+    torch.library.opcheck(ns.layer_norm_backward.default, args)
+    torch.library.opcheck(
+        ns.rms_norm_backward.default, (r(6, 64), r(6, 64), r(6, 64), [64], None, r(6, 64), 1e-5, False)
+    )
