@@ -286,9 +286,8 @@ class _Accelerator:
             return out
 
         self.replace(module, "packing", {"forward": forward})
-        self.note(
-            where, "packed inside", f"at least {_packing.SAVED_ROWS} rows and {_packing.SAVED_PART:.0%} of padding"
-        )
+        part = f"from {_packing.SAVED_ROWS} rows and {_packing.SAVED_PART:.0%} of padding on"
+        self.note(where, "packed inside", "only_faster=False" if always else part)
 
 
 def _extents(linear: Any) -> tuple[int, int]:
