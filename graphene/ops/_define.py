@@ -314,6 +314,13 @@ def _stand_in(value: Any, kind: str) -> Any:
     return value
 
 
+def written(out: Any) -> Any:
+    """The tensor itself; from now on a gradient that was to be computed from what it held is an error."""
+    if not torch.compiler.is_compiling():
+        torch.autograd.graph.increment_version(out)
+    return out
+
+
 def autocasts(tensor: Any) -> bool:
     """Whether autocast is enabled where a tensor lies: torch.nn.functional's functions convert their arguments then."""
     device = tensor.device.type

@@ -17,6 +17,7 @@ from graphene.ops._define import (
     check_devices,
     check_dtypes,
     check_tensors,
+    written,
 )
 from graphene.ops._torch import Tensor, torch
 from graphene.ops._views import Dim, Extent, broadcast, divides, merge, output, own, recipe, same_shape, view
@@ -434,7 +435,7 @@ def matmul(
             _fast(a, b, bias, activation, residual) if out is None else _fast_out(a, b, bias, activation, residual, out)
         )
         if done is not NotImplemented:
-            return done if out is None else out
+            return done if out is None else written(out)
     return _dispatched(a, b, bias, activation, residual, out)
 
 
@@ -463,7 +464,7 @@ def _dispatched(a: Tensor, b: Tensor, bias: Any, activation: Any, residual: Any,
                        "pass out.resolve_neg(), or leave out= out")  # fmt: skip
         a, b, bias, residual = (None if t is None else t.resolve_neg() for t in (a, b, bias, residual))
     _matmul_out(a, b, bias, activation, residual, out)
-    return out
+    return written(out)
 
 
 def _explained(

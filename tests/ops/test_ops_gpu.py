@@ -115,6 +115,11 @@ def test_matmul_out() -> None:
         both = torch.cat([x, x], 1)
         ops.matmul(both[:, :128], y, out=both[:, 130:170])
         close(both[:, 130:170], want(x, y), 128)
+    leaf, kept = r(8, 64, grad=True), r(64, 40)
+    y = ops.matmul(leaf, kept)
+    ops.matmul(a, b, out=kept)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
     other = r(64, 40)
     ops.matmul(a, b, out=other)
     shared = r(64 * 128 + 64 * 40)

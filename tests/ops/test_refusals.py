@@ -54,6 +54,16 @@ def test_out_lies_apart_from_itself_and_from_arguments(n: int, dtype: Any) -> No
         )
 
 
+def test_gradients_from_what_out_has_replaced_are_refused() -> None:
+    a, b, leaf = r(8, 8), r(8, 8), r(8, 8).requires_grad_()
+    for dtype in (torch.float16, torch.float32):
+        kept = r(8, 8, dtype=dtype)
+        y = ops.matmul(leaf.to(dtype), kept, activation="relu")
+        ops.matmul(a.to(dtype), b.to(dtype), out=kept)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+
+
 ERRORS = [
     (lambda: ops.matmul(r(8, 16), r(16, 24, dtype=torch.float32)), "OP_DTYPE",
      "matmul: argument 'b' has another dtype; nothing is promoted   [OP_DTYPE]\n  want: torch.float16, as 'a'\n"
