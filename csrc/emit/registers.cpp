@@ -6,6 +6,16 @@ namespace graphene::emit {
 
 Registers::Registers(const std::vector<lower::RegArray>& arrays, Names& names) : arrays_(arrays), uses_(arrays.size()) {
   for (const lower::RegArray& a : arrays) names_.push_back(names.fresh(a.c_name));
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    const char last = names_[i].back();
+    const std::string base = last >= '0' && last <= '9' ? names_[i] + "_" : names_[i];
+    std::vector<std::string>& elements = elements_.emplace_back();
+    if (arrays[i].regs == 1) {
+      elements.push_back(names_[i]);
+      continue;
+    }
+    for (int r = 0; r < arrays[i].regs; ++r) elements.push_back(names.fresh(base + std::to_string(r)));
+  }
 }
 
 const std::string& Registers::name_of(int buffer) const {
@@ -24,7 +34,7 @@ std::string Registers::value(int array, int index) {
   const auto i = static_cast<std::size_t>(array);
   uses_[i].values = true;
   if (both(array)) return names_[i] + ".v[" + std::to_string(index) + "]";
-  return arrays_[i].regs == 1 ? names_[i] : names_[i] + "[" + std::to_string(index) + "]";
+  return elements_[i].at(static_cast<std::size_t>(index));
 }
 
 std::optional<std::string> Registers::word(int array, const std::vector<int>& values) {
@@ -35,8 +45,25 @@ std::optional<std::string> Registers::word(int array, const std::vector<int>& va
     if (values[static_cast<std::size_t>(k)] != values.front() + k) return std::nullopt;
   }
   uses_[i].words = true;
-  const std::string index = "[" + std::to_string(values.front() / per) + "]";
-  return both(array) ? names_[i] + ".w" + index : names_[i] + index;
+  const int index = values.front() / per;
+  if (both(array)) return names_[i] + ".w[" + std::to_string(index) + "]";
+  return elements_[i].at(static_cast<std::size_t>(index));
+}
+
+std::vector<std::string> Registers::variables(const std::string& type, std::size_t array, int count) const {
+  constexpr std::size_t kColumns = 108;
+  std::vector<std::string> lines;
+  std::string line = type + " ";
+  for (int r = 0; r < count; ++r) {
+    const std::string& name = elements_[array].at(static_cast<std::size_t>(r));
+    if (line.size() + name.size() + 2 > kColumns) {
+      lines.push_back(line.substr(0, line.size() - 1));
+      line = std::string(4, ' ');
+    }
+    line += name + (r + 1 < count ? ", " : ";");
+  }
+  lines.push_back(line);
+  return lines;
 }
 
 std::vector<std::string> Registers::declarations() const {
@@ -46,16 +73,15 @@ std::vector<std::string> Registers::declarations() const {
     const Use& use = uses_[i];
     if (a.param >= 0 || (!use.values && !use.words)) continue;  // a scalar argument is declared by the signature
     const std::string type = c_type(a.dtype);
-    const std::string values = a.regs == 1 && !use.words ? "" : "[" + std::to_string(a.regs) + "]";
     const int per = std::max(1, 32 / ir::bits(a.dtype));
-    const std::string words = "[" + std::to_string((a.regs + per - 1) / per) + "]";
+    const int words = (a.regs + per - 1) / per;
     if (both(static_cast<int>(i))) {
-      out.push_back("union { u32 w" + words + "; " + type + " v[" + std::to_string(a.regs) + "]; } " + names_[i] + ";");
-    } else if (use.words) {
-      out.push_back("u32 " + names_[i] + words + ";");
-    } else {
-      out.push_back(type + " " + names_[i] + values + ";");
+      out.push_back("union { u32 w[" + std::to_string(words) + "]; " + type + " v[" + std::to_string(a.regs) + "]; } " +
+                    names_[i] + ";");
+      continue;
     }
+    for (std::string& line : use.words ? variables("u32", i, words) : variables(type, i, a.regs))
+      out.push_back(std::move(line));
   }
   return out;
 }

@@ -1,5 +1,6 @@
-// Register tensors as C arrays with constant indices. 8- and 16-bit types are stored several to a 32-bit word when they
-// are only used by words, one by one when they are only used so, and as a union of both views otherwise.
+// Register tensors as C variables, one for each register: indices are constants, and compilers take twice as long over
+// arrays. 8- and 16-bit types are stored several to a 32-bit word when they are only used by words, one by one when
+// they are only used so, and as a union of two arrays otherwise.
 #pragma once
 
 #include <optional>
@@ -30,9 +31,11 @@ class Registers {
     bool values = false, words = false;
   };
   [[nodiscard]] bool both(int array) const;
+  [[nodiscard]] std::vector<std::string> variables(const std::string& type, std::size_t array, int count) const;
 
   const std::vector<lower::RegArray>& arrays_;
   std::vector<std::string> names_;
+  std::vector<std::vector<std::string>> elements_;  // of arrays of several registers: a name for each
   std::vector<Use> uses_;
 };
 

@@ -15,7 +15,8 @@ sym::VarInfo loop_info(const std::string& name, const Expr& start, const Expr& s
   v.kind = sym::VarKind::Loop;
   v.min = sym::lower_bound(start);
   const std::int64_t stop_max = sym::upper_bound(stop);
-  v.max = stop_max == sym::kMaxInt ? stop_max : std::max(v.min, stop_max - 1);
+  const bool unbounded = stop_max == sym::kMaxInt || stop_max == sym::kMinInt;
+  v.max = std::max(v.min, unbounded ? stop_max : stop_max - 1);
   // A mutable scalar may change while the loop runs: only its numeric facts bound the counter.
   const auto fixed = [](const Expr& e) {
     return !e.is_const() && !sym::depends_on(e, [](const sym::VarInfo& i) { return i.kind == sym::VarKind::Scalar; });

@@ -12,8 +12,8 @@ ragged_fragment(const half* __restrict__ x, half* __restrict__ y) {
   __shared__ __align__(16) u8 gr_smem[656];
   half* const s = (half*)gr_smem;
   u64* const outside = (u64*)(gr_smem + 640);
-  u32 r[8];
-  u32 staged[8];
+  u32 r0, r1, r2, r3, r4, r5, r6, r7;
+  u32 staged0, staged1, staged2, staged3, staged4, staged5, staged6, staged7;
   // The fill, for lanes outside of partial tiles.
   if (threadIdx.x == 0) {
     outside[0] = 0u; outside[1] = 0u;
@@ -27,33 +27,32 @@ ragged_fragment(const half* __restrict__ x, half* __restrict__ y) {
   // %5 <- Move<<<#3, #4>>>(%1) atom="ld.global.v4.b32,st.shared.v4.b32"
   // %12 <- Move<<<#3, [].thread>>>(%11) atom="ld.global.v4.b32"
   asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(staged[0]), "=r"(staged[1]), "=r"(staged[2]), "=r"(staged[3])
+               : "=r"(staged0), "=r"(staged1), "=r"(staged2), "=r"(staged3)
                : "l"(&x[lane * 8]));
   if (lane < 8) {
     // %12 <- Move<<<#3, [].thread>>>(%11) atom="ld.global.v4.b32"
     if (load_in) {
       asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-                   : "=r"(staged[4]), "=r"(staged[5]), "=r"(staged[6]), "=r"(staged[7])
+                   : "=r"(staged4), "=r"(staged5), "=r"(staged6), "=r"(staged7)
                    : "l"(&x[lane * 8 + 256]));
     } else {
-      staged[4] = 0;
-      staged[5] = 0;
-      staged[6] = 0;
-      staged[7] = 0;
+      staged4 = 0;
+      staged5 = 0;
+      staged6 = 0;
+      staged7 = 0;
     }
   }
   // %14 <- Move<<<#3, [].thread>>>(%13) atom="st.shared.v4.b32"
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
                :
-               : "r"(gr_shared(&s[lane * 8])), "r"(staged[0]), "r"(staged[1]), "r"(staged[2]), "r"(staged[3])
+               : "r"(gr_shared(&s[lane * 8])), "r"(staged0), "r"(staged1), "r"(staged2), "r"(staged3)
                : "memory");
   if (lane < 8) {
     // %14 <- Move<<<#3, [].thread>>>(%13) atom="st.shared.v4.b32"
     if (load_in) {
       asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};"
                    :
-                   : "r"(gr_shared(&s[lane * 8 + 256])), "r"(staged[4]), "r"(staged[5]), "r"(staged[6]),
-                     "r"(staged[7])
+                   : "r"(gr_shared(&s[lane * 8 + 256])), "r"(staged4), "r"(staged5), "r"(staged6), "r"(staged7)
                    : "memory");
     }
   }
@@ -62,45 +61,45 @@ ragged_fragment(const half* __restrict__ x, half* __restrict__ y) {
   // %6 <- Move<<<#3, #4>>>(%16) atom="ldmatrix.x4"
   // %20 <- Move<<<#3, #4>>>(%21) atom="ldmatrix.x4"
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "=r"(r0), "=r"(r1), "=r"(r2), "=r"(r3)
                : "r"(gr_shared(&s[s_at]))
                : "memory");
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[4]), "=r"(r[5]), "=r"(r[6]), "=r"(r[7])
+               : "=r"(r4), "=r"(r5), "=r"(r6), "=r"(r7)
                : "r"(lane % 16 < 4 ? gr_shared(&s[s_at + 256]) : gr_shared(outside))
                : "memory");
   // %2 <- Move<<<#3, #4>>>(%6) atom="st.global.b32"
   // %26 <- Move<<<#3, [].thread>>>(%25) atom="st.global.b32"
   asm volatile("st.global.b32 [%0], %1;"
                :
-               : "l"(&y[y_at]), "r"(r[0])
+               : "l"(&y[y_at]), "r"(r0)
                : "memory");
   asm volatile("st.global.b32 [%0], %1;"
                :
-               : "l"(&y[y_at + 128]), "r"(r[1])
+               : "l"(&y[y_at + 128]), "r"(r1)
                : "memory");
   asm volatile("st.global.b32 [%0], %1;"
                :
-               : "l"(&y[y_at + 8]), "r"(r[2])
+               : "l"(&y[y_at + 8]), "r"(r2)
                : "memory");
   asm volatile("st.global.b32 [%0], %1;"
                :
-               : "l"(&y[y_at + 136]), "r"(r[3])
+               : "l"(&y[y_at + 136]), "r"(r3)
                : "memory");
   asm volatile("st.global.b32 [%0], %1;"
                :
-               : "l"(&y[y_at + 256]), "r"(r[4])
+               : "l"(&y[y_at + 256]), "r"(r4)
                : "memory");
   asm volatile("st.global.b32 [%0], %1;"
                :
-               : "l"(&y[y_at + 384]), "r"(r[5])
+               : "l"(&y[y_at + 384]), "r"(r5)
                : "memory");
   asm volatile("st.global.b32 [%0], %1;"
                :
-               : "l"(&y[y_at + 264]), "r"(r[6])
+               : "l"(&y[y_at + 264]), "r"(r6)
                : "memory");
   asm volatile("st.global.b32 [%0], %1;"
                :
-               : "l"(&y[y_at + 392]), "r"(r[7])
+               : "l"(&y[y_at + 392]), "r"(r7)
                : "memory");
 }
