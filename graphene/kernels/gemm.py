@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GemmConfig", "Launch", "gemm_launches", "gemm_workspaces", "run_gemm"]
 
+PADDED_BYTES = 128  # whole lines of the caches: a multiple of 16 would do, but costs a tenth
 TYPES = {"fp16": gr.fp16, "bf16": gr.bf16, "fp32": gr.fp32, "i8": gr.i8, "i32": gr.i32}
 
 
@@ -51,7 +52,7 @@ def check_product(name: str, dtype: object, out: object, order: object, align: o
 class GemmConfig:
     """C = act(alpha * A @ B + beta * C + bias) + residual: A (M,K), B (K,N), bias (N,), residual and C (M,N).
 
-    The fields are gemm_sm80's arguments, with types by name. ``pad``: A, B are copied to lines of multiples of 16 bytes
+    The fields are gemm_sm80's arguments, with types by name. ``pad``: A, B are copied to lines of multiples of 128 bytes
     first (`align` says what they are before). ``split_k``: k is summed in so many parts, which are added up afterwards.
     ``activation``: one of epilogues.ACTIVATIONS or a function of registers. ``kernel``: gemm_sm80 or gemm_sm70; the
     latter has two stages and is for fp16. Raises VerifyError KERNEL_ARGUMENT.
@@ -187,7 +188,7 @@ def gemm_launches(config: GemmConfig) -> list[Launch]:
 def gemm_workspaces(config: GemmConfig, M: int, N: int, K: int, batch: int = 1) -> dict[str, tuple[Any, str]]:
     """Shapes and types of the workspaces of one product: row-major, contiguous, 16-byte aligned."""
     c, front = config, (batch,) if config.batched else ()
-    vector = 128 // TYPES[c.dtype].bits
+    vector = PADDED_BYTES * 8 // TYPES[c.dtype].bits
     out: dict[str, tuple[Any, str]] = {}
     for n, rows, along_k in (("A", M, c.order[0] == "T"), ("B", N, c.order[1] == "N")):
         if c.pad["AB".index(n)]:

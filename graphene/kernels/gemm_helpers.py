@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
@@ -14,11 +15,13 @@ if TYPE_CHECKING:
 
     from graphene.dtypes import DType
 
-__all__ = ["gemm_pad", "gemm_reduce"]
+__all__ = ["PADDED_MOST", "gemm_pad", "gemm_reduce"]
+
+PADDED_MOST = 2**30  # lines, and elements of a line, of what is padded: its coordinates have 32 bits
 
 
 def gemm_pad(names: str = "AB", dtype: DType = gr.fp16, batched: bool = False) -> gr.Kernel:
-    """Copies matrices to lines that are multiples of 16 bytes long, filled up with zeros.
+    """Copies matrices to lines that are multiples of 16 bytes long, or of more, filled up with zeros.
 
     For each of `names`, "A", "B" or "AB", an input (lines,length) with any line stride and an output (lines,padded), as
     A, A_padded, B, B_padded; (batch,lines,length) and so on if batched. A product of odd sizes is faster on such copies
@@ -31,8 +34,8 @@ def gemm_pad(names: str = "AB", dtype: DType = gr.fp16, batched: bool = False) -
     with gr.Kernel("gemm_pad") as kernel:
         pairs = []
         for name in names:
-            lines, length = gr.sym(f"lines_{name}"), gr.sym(f"length_{name}")
-            padded = gr.sym(f"padded_{name}", multiple_of=chunk)
+            lines, length = (gr.sym(f"{n}_{name}", max=PADDED_MOST) for n in ("lines", "length"))
+            padded = gr.sym(f"padded_{name}", multiple_of=chunk, max=PADDED_MOST)
             pairs.append(
                 (
                     matrix(gr.input, name, (lines, length), batch, dtype, dtype.bits // 8),
@@ -40,19 +43,33 @@ def gemm_pad(names: str = "AB", dtype: DType = gr.fp16, batched: bool = False) -
                 )
             )
         shapes = [y.shape[-2:] for _, y in pairs]
-        across, down = (gr.max(*(gr.ceil_div(s[i], n) for s in shapes)) for i, n in ((1, 32 * chunk), (0, 8)))
+        width, steps = 64 // dtype.bits, 4  # of 8 bytes, which lanes side by side store at once
+        across, down = (gr.max(*(gr.ceil_div(s[i], n) for s in shapes)) for i, n in ((1, 32 * width * steps), (0, 8)))
         across = gr.max(across, 1)
         blocks = gr.blocks(across * down, len(pairs) * (batch[0] if batched else 1))  # along lines first
         threads = gr.threads(32, 8)
         (block, z), (tx, ty) = blocks.indices(), threads.indices()
-        by, bx = block // across, block % across
-        at = by * 8 + ty, bx * 32 + tx
-        r = gr.alloc("r", [chunk], dtype, gr.RF)
+        row, first = block // across * 8 + ty, block % across * 32 * steps + tx
+        r = gr.alloc("r", [steps, width], dtype, gr.RF)
         for i, (x, y) in enumerate(pairs):
             x, y = (t[z // len(pairs), :, :] if batched else t for t in (x, y))
-            with gr.if_((z % len(pairs) == i) & (at[0] < y.shape[0]) & (at[1] < y.shape[1] // chunk)):
-                gr.move(r, x.tile([1, chunk])[at][0, :], atom=access("ld.global", dtype.bits // 8))
-                gr.move(y.tile([1, chunk])[at][0, :], r, atom=access("st.global", 16))
+            with gr.if_((z % len(pairs) == i) & (row < y.shape[0])):
+
+                def copy(x: Any = x, y: Any = y) -> None:  # all of it on its way before the first is stored
+                    for j in range(steps):
+                        source = x.tile([1, width])[row, first + 32 * j][0, :]
+                        gr.move(r[j, :], source, atom=access("ld.global", dtype.bits // 8))
+                    for j in range(steps):
+                        with gr.if_(first + 32 * j < y.shape[1] // width):
+                            gr.move(y.tile([1, width])[row, first + 32 * j][0, :], r[j, :], atom=access("st.global", 8))
+
+                inside = [(first + 32 * j) * width + i < x.shape[1] for j in range(steps) for i in range(width)]
+                with contextlib.ExitStack() as conditions:  # the copy knows them: no more predicates
+                    for condition in inside:
+                        conditions.enter_context(gr.if_(condition))
+                    copy()
+                with gr.if_((first + 32 * (steps - 1)) * width + width - 1 >= x.shape[1]):
+                    copy()
     return kernel
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Result"]
 
+UNROLLED_BYTES = 32  # of a thread on their way between shared and global memory, where vectors are narrow
+
 
 def copy_lines(to: Any, tile: Any, threads: Any, align_bytes: int, atoms: Any) -> None:
     """Copies a tile [rows,columns] by vectors of `align_bytes`, one a thread in each step of a loop over rows.
@@ -26,7 +28,7 @@ def copy_lines(to: Any, tile: Any, threads: Any, align_bytes: int, atoms: Any) -
     step = max(threads.size * vector // columns, 1)
     while rows % step:
         step //= 2
-    for i in gr.loop("i", rows // step, unroll=4):
+    for i in gr.loop("i", rows // step, unroll=max(4, UNROLLED_BYTES // align_bytes)):
         gr.move(to.tile([step, None])[i, 0], tile.tile([step, None])[i, 0], on=threads, atom=atoms)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from graphene.kernels._arguments import size
 from graphene.kernels.gemm import TYPES, GemmConfig, check_product
+from graphene.kernels.gemm_helpers import PADDED_MOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,7 +113,8 @@ def select_gemm(
 
     def candidates() -> Any:
         narrow = (align[0] < 16, align[1] < 16)
-        for pad in ((False, False), narrow) if workspaces and any(narrow) else ((False, False),):
+        may_pad = workspaces and any(narrow) and max(M, N, K) <= PADDED_MOST
+        for pad in ((False, False), narrow) if may_pad else ((False, False),):
             worst = min(16 if p else a for p, a in zip(pad, align, strict=False))
             before = sum(padding_us(n) for n, p in zip((M, N), pad, strict=True) if p)
             for tile in TILES:

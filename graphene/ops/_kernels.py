@@ -13,7 +13,7 @@ from graphene import _core, dtypes
 from graphene.kernels._norms import select_norm
 from graphene.kernels.elementwise import ElementwiseConfig, elementwise_kernel, select_elementwise
 from graphene.kernels.epilogues import ACTIVATIONS
-from graphene.kernels.gemm import GemmConfig, gemm_launches
+from graphene.kernels.gemm import PADDED_BYTES, GemmConfig, gemm_launches
 from graphene.kernels.gemm_select import select_gemm
 from graphene.kernels.layernorm import layernorm_kernel
 from graphene.kernels.norm_backward import (
@@ -101,7 +101,7 @@ def matmul(p: Matmul) -> Launches | str:
     """act(A @ B + bias) + residual."""
     c = _gemm_config(p)
     front: list[Size] = [("batch", 1)] if p.batched else []
-    vector = 16 // (dtypes_bits(DTYPES[p.dtype]) // 8)
+    vector = PADDED_BYTES * 8 // dtypes_bits(DTYPES[p.dtype])
     workspaces: dict[str, tuple[str, list[Size]]] = {}
     for name, rows, along_k in (("A", "m", p.order[0] == "T"), ("B", "n", p.order[1] == "N")):
         if c.pad["AB".index(name)]:

@@ -314,10 +314,10 @@ def test_equal_configurations_are_one_kernel() -> None:
 def test_workspaces() -> None:
     c = small(align=(2, 2, 2), pad=(True, True), order="TT", split_k=3)
     assert gemm_workspaces(c, 5, 7, 9) == {
-        "A_padded": ((5, 16), "fp16"), "B_padded": ((9, 8), "fp16"), "W": ((3, 5, 8), "fp32")
+        "A_padded": ((5, 64), "fp16"), "B_padded": ((9, 64), "fp16"), "W": ((3, 5, 8), "fp32")
     }  # fmt: skip
     c = small(align=(2, 2, 2), pad=(True, True), order="NN", batched=True)
-    assert gemm_workspaces(c, 5, 7, 9, 2) == {"A_padded": ((2, 9, 8), "fp16"), "B_padded": ((2, 7, 16), "fp16")}
+    assert gemm_workspaces(c, 5, 7, 9, 2) == {"A_padded": ((2, 9, 64), "fp16"), "B_padded": ((2, 7, 64), "fp16")}
 
 
 @pytest.mark.parametrize("seed", range(40))
