@@ -52,8 +52,8 @@ def check_product(name: str, dtype: object, out: object, order: object, align: o
 class GemmConfig:
     """C = act(alpha * A @ B + beta * C + bias) + residual: A (M,K), B (K,N), bias (N,), residual and C (M,N).
 
-    The fields are gemm_sm80's arguments, with types by name. ``pad``: A, B are copied to lines of multiples of 128 bytes
-    first (`align` says what they are before). ``split_k``: k is summed in so many parts, which are added up afterwards.
+    The fields are gemm_sm80's arguments, with types by name. ``pad``: A, B are copied to lines of multiples of 128
+    bytes first (`align` says what they are before). ``split_k``: k is summed in so many parts, added up afterwards.
     ``activation``: one of epilogues.ACTIVATIONS or a function of registers. ``kernel``: gemm_sm80 or gemm_sm70; the
     latter has two stages and is for fp16. Raises VerifyError KERNEL_ARGUMENT.
     """
