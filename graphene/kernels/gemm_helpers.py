@@ -129,7 +129,7 @@ def gemm_reduce(
 
         with gr.if_((row < M) & (column < gr.ceil_div(N, width))):
             gr.init(acc, 0)
-            for s in gr.loop("s", S, unroll=4):
+            for s in gr.loop("s", S, unroll=16):
                 gr.move(part, mine(W[s, :, :, :] if batched else W[s, :, :]), atom=access("ld.global", 16))
                 acc[:] = acc + part
             x = gr.cast(acc, gr.fp32) if sums == gr.i32 != out else acc

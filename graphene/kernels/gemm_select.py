@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["TILES", "MeasuredTile", "estimate_us", "select_gemm"]
+__all__ = ["SPLITS", "TILES", "MeasuredTile", "estimate_us", "select_gemm", "splits"]
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,10 @@ TILES = (
     MeasuredTile(64, 64, 3, (2, 2), 4, 5.5, 3.5, 2.0),
     MeasuredTile(32, 64, 4, (2, 2), 5, 4.6, 2.3, 2.0),
 )
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 LAUNCH_US = 3.5
 SLOWER = {16: 1.0, 8: 1.35, 4: 1.55, 2: 4.0, 1: 8.0}  # copies of so many bytes, through registers below 4
+PART_US = 0.05  # of adding up one more part: its latency
 BYTES_PER_US = 2.5e6  # of a kernel that reads and writes workspaces
 
 
@@ -63,8 +65,15 @@ def estimate_us(tile: MeasuredTile, M: int, N: int, K: int, batch: int, sms: int
     if beside:
         us += tile.us_once + k * max(tile.ns_alone, beside * tile.ns_beside) * 1e-3 * slower
     if split_k > 1:
-        us += LAUNCH_US / 2 + batch * M * N * (8 * split_k + 2) / BYTES_PER_US
+        us += LAUNCH_US / 2 + split_k * PART_US + batch * M * N * (8 * split_k + 2) / BYTES_PER_US
     return us
+
+
+def splits(M: int, N: int, K: int, batch: int, rows: int, columns: int, k_tile: int, sms: int) -> list[int]:
+    """In how many parts k may be summed: of four steps each, up to 16, more where there are too few blocks."""
+    blocks = -(-M // rows) * -(-N // columns) * batch
+    most = max(1, min(K // (4 * k_tile), 65535 // max(batch, 1)))
+    return [s for s in SPLITS if s <= most and (s <= 16 or blocks * s <= 2 * sms)]
 
 
 def _group(tiles_m: int, tiles_n: int) -> int:
@@ -125,8 +134,7 @@ def select_gemm(
                     continue  # slower than 128x256, as measured
                 if worst < 4 and tile.rows * tile.columns > 64 * 64:
                     continue  # tiles in registers leave no room for more accumulators
-                most = max(1, min(16, K // (4 * k_tile))) if workspaces else 1
-                for split in [s for s in (1, 2, 3, 4, 6, 8, 12, 16) if s <= most]:
+                for split in splits(M, N, K, count, tile.rows, tile.columns, k_tile, sms) if workspaces else (1,):
                     us = before + estimate_us(tile, M, N, K, count, sms, split, SLOWER[worst])
                     yield us, tile, ks, stages, pad, split
 

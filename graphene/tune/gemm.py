@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphene.kernels._arguments import flags, size, sizes
 from graphene.kernels.gemm import TYPES, GemmConfig, gemm_launches, run_gemm
-from graphene.kernels.gemm_select import BYTES_PER_US, SLOWER, select_gemm
+from graphene.kernels.gemm_select import BYTES_PER_US, PART_US, SLOWER, select_gemm, splits
 from graphene.tune import recorded
 from graphene.tune.autotune import tune
 from graphene.tune.device import of_arch
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from graphene.tune.device import Device
 
 __all__ = ["GEMM", "GemmProblem", "GemmTile", "gemm_key", "with_record"]
-
-SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 
 
 @dataclass(frozen=True)
@@ -112,8 +110,8 @@ def _candidates(p: GemmProblem, device: Device) -> Iterator[GemmTile]:
     for bm in (128, 256, 192, 64, 96, 32):  # of equals the first is taken
         for bn in (128, 256, 192, 64, 96, 32):
             blocks = -(-p.m // bm) * -(-p.n // bn) * shape.batch
-            most = max(1, min(16, p.k // (4 * line))) if p.workspaces else 1
-            splits = [s for s in SPLITS if s == 1 or (s <= most and blocks * s <= 2 * device.sm_count)]
+            parts = splits(p.m, p.n, p.k, shape.batch, bm, bn, line, device.sm_count) if p.workspaces else [1]
+            parts = [s for s in parts if s == 1 or blocks * s <= 2 * device.sm_count]
             group = 8 if min(p.m // bm, p.n // bn) >= 16 else 1
             for warps in ((2, 2), (2, 4), (4, 2), (1, 4), (4, 1)):
                 if bm % (16 * warps[0]) or bn % (16 * warps[1]) or bm // warps[0] > 128 or bn // warps[1] > 128:
@@ -121,7 +119,7 @@ def _candidates(p: GemmProblem, device: Device) -> Iterator[GemmTile]:
                 for bk in (line, line // 2):
                     for stages in (3, 4, 2, 5):
                         for pad in _pads(p):
-                            for split in splits:
+                            for split in parts:
                                 yield GemmTile((bm, bn, bk), warps, stages, group, pad, split)
 
 
@@ -138,7 +136,7 @@ def _predict(c: GemmTile, p: GemmProblem, device: Device) -> tuple[float, str] |
         if padded:
             us += 1.7 + shape.batch * lines * p.k * shape.element_bytes * 2 / BYTES_PER_US
     if c.split_k > 1:
-        us += shape.batch * p.m * p.n * (8 * c.split_k + 2) / BYTES_PER_US
+        us += c.split_k * PART_US + shape.batch * p.m * p.n * (8 * c.split_k + 2) / BYTES_PER_US
     waves = f"{e.waves:.2f} waves of {e.blocks_per_sm} blocks an SM"
     return us, f"{waves}, tensor cores {e.busy:.0%} busy, bound by {e.bound}"
 
