@@ -48,8 +48,10 @@ def _run(argv: Sequence[str] | None) -> int:
     build.add_argument("kernel", nargs="+", help="such as gemm_sm80, name='gemm_sm80(BM=128)', file.py:function, k.gir")
     build.add_argument("--arch", action="append", required=True, help="such as sm_80, sm_90a; may be repeated")
     build.add_argument("-o", "--out", help="the folder to write; without it only the cache is warmed")
-    tuning = commands.add_parser("tune", help="rank or measure configurations of a matrix product")
-    tuning.add_argument("size", nargs="+", help="MxNxK, such as 4096x4096x1024")
+    tuning = commands.add_parser("tune", help="rank or measure configurations of products, norms, softmax")
+    tuning.add_argument(
+        "size", nargs="+", help="MxNxK, such as 4096x4096x1024, or layernorm:8192x4096, rmsnorm:, softmax:"
+    )
     tuning.add_argument("--dtype", default="fp16", choices=("fp16", "bf16", "fp32", "i8"))
     tuning.add_argument("--order", default="TN", choices=("TN", "NN", "NT", "TT"))
     tuning.add_argument("--measure", action="store_true", help="measure the short list and store the winner")
@@ -65,9 +67,9 @@ def _run(argv: Sequence[str] | None) -> int:
 
         return compile_kernels(args.kernel, args.arch, args.out)
     if args.command == "tune":
-        from graphene.cli.tune import tune_gemm
+        from graphene.cli.tune import tune_sizes
 
-        return tune_gemm(args.size, args.dtype, args.order, args.measure, args.count, args.arch)
+        return tune_sizes(args.size, args.dtype, args.order, args.measure, args.count, args.arch)
     from graphene.cli.cache import receive, send, show
 
     if args.action == "export":

@@ -42,17 +42,26 @@ def select_norm(
     align_bytes: int = 16,
     dense_bytes: int = 0,
     shared_bytes: int = 99 * 1024,
+    device: str | None = None,
+    kind: str = "layernorm",
     **options: Any,
 ) -> NormConfig:
     """The configuration for `rows` rows of `width` elements.
 
     `align_bytes`: what addresses, and row strides in bytes, are multiples of. `dense_bytes`: where rows have no gaps
     between them, what addresses are multiples of; else 0. `shared_bytes`: what a block of the device may have.
-    `options`: further fields of NormConfig.
+    `device`: its model, whose tuning records are looked up for a "layernorm" with gamma and beta or an "rmsnorm" with
+    gamma (`kind`). `options`: further fields of NormConfig.
     """
     tensors = 2 if options.get("residual") else 1
     columns = options.get("gamma", True) + options.get("beta", True)
     tile = select_tile(rows, width, dtype, tensors, columns, align_bytes, shared_bytes, dense_bytes)
+    plain = {"layernorm": (True, True), "rmsnorm": (True, False)}.get(kind)
+    if device is not None and tensors == 1 and (options.get("gamma", True), options.get("beta", True)) == plain:
+        from graphene.tune.rows import RowProblem, with_record  # it is built on this module
+
+        problem = RowProblem(kind, rows, width, str(dtype), align_bytes, dense_bytes)
+        tile = with_record(tile, problem, device, shared_bytes)
     return NormConfig(tile, dtype, **options)
 
 

@@ -43,9 +43,16 @@ def select_softmax(
     align_bytes: int = 16,
     dense_bytes: int = 0,
     shared_bytes: int = 99 * 1024,
+    device: str | None = None,
 ) -> SoftmaxConfig:
     """The configuration for `rows` rows of `width` elements. Arguments as of ``select_norm``."""
-    return SoftmaxConfig(select_tile(rows, width, dtype, 1, 0, align_bytes, shared_bytes, dense_bytes), dtype)
+    tile = select_tile(rows, width, dtype, 1, 0, align_bytes, shared_bytes, dense_bytes)
+    if device is not None:
+        from graphene.tune.rows import RowProblem, with_record  # it is built on this module
+
+        problem = RowProblem("softmax", rows, width, str(dtype), align_bytes, dense_bytes)
+        tile = with_record(tile, problem, device, shared_bytes)
+    return SoftmaxConfig(tile, dtype)
 
 
 def softmax_kernel(config: SoftmaxConfig) -> gr.Kernel:

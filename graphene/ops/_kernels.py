@@ -150,7 +150,8 @@ def norm(p: Norm) -> Launches | str:
         return f"no kernel for rows of {p.dtype}"
     config = select_norm(
         p.rows, p.width, getattr(dtypes, DTYPES[p.dtype]), align_bytes=p.align, dense_bytes=p.dense,
-        shared_bytes=device(p.device)[1], gamma=p.weight, beta=p.bias, residual=p.residual, write_sum=p.total,
+        shared_bytes=device(p.device)[1], device=device(p.device)[2], kind=f"{p.kind}norm",
+        gamma=p.weight, beta=p.bias, residual=p.residual, write_sum=p.total,
     )  # fmt: skip
     given = {
         "input": True,
@@ -244,8 +245,9 @@ def softmax(p: Softmax) -> Launches | str:
         return Launches([(_softmax_columns(columns), ["input", "output"])])
     align, dense = (min(x, 16 * dtype.bits // out.bits) for x in (p.align, p.dense))  # 16 bytes are stored at once
     config = select_softmax(
-        p.rows, p.width, dtype, align_bytes=align, dense_bytes=dense, shared_bytes=device(p.device)[1]
-    )
+        p.rows, p.width, dtype, align_bytes=align, dense_bytes=dense, shared_bytes=device(p.device)[1],
+        device=device(p.device)[2] if out == dtype else None,
+    )  # fmt: skip
     return Launches([(_softmax(SoftmaxConfig(config.tile, dtype, None if out == dtype else out)), ["input", "output"])])
 
 

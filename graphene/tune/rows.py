@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import os
+import warnings
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from graphene import dtypes
-from graphene.errors import VerifyError
+from graphene import _core, dtypes
+from graphene.errors import GrapheneError, VerifyError
 from graphene.kernels import NormConfig, RowTile, SoftmaxConfig, layernorm_kernel, rmsnorm_kernel, softmax_kernel
+from graphene.kernels._row_tiles import select_tile
 from graphene.report import occupancy
+from graphene.tune import recorded
+from graphene.tune.autotune import tune
+from graphene.tune.device import of_arch
 from graphene.tune.matmul import shape_class
 from graphene.tune.tunable import Tunable
 
@@ -19,7 +25,7 @@ if TYPE_CHECKING:
     from graphene.kernel import Kernel
     from graphene.tune.device import Device
 
-__all__ = ["ROWS", "RowProblem"]
+__all__ = ["ROWS", "RowProblem", "with_record"]
 
 EPS = 1e-5
 IN_FLIGHT_BYTES = 32 << 10  # of a multiprocessor, that keep its share of memory busy
@@ -29,13 +35,29 @@ KINDS = ("layernorm", "rmsnorm", "softmax")
 
 @dataclass(frozen=True)
 class RowProblem:
-    """Rows of `width` elements that are normalised. ``align_bytes``: of addresses and row strides."""
+    """Rows of `width` elements that are normalised.
+
+    ``align_bytes``: of addresses and row strides. ``dense_bytes``: of addresses, where rows have no gaps; else 0.
+    """
 
     kind: str
     rows: int
     width: int
     dtype: str = "fp16"
     align_bytes: int = 16
+    dense_bytes: int = 0
+
+    @property
+    def vector(self) -> int:
+        """Elements of the widest vectors that begin every row."""
+        return math.gcd(self.row_bytes, self.align_bytes, 16) * self.width // self.row_bytes
+
+    @property
+    def dense(self) -> int:
+        """Elements of vectors where rows begin anywhere; 0 where they begin with whole vectors, or may have gaps."""
+        size = self.row_bytes // self.width
+        dense = math.gcd(self.dense_bytes, 16) // size if self.dense_bytes else 0
+        return dense if dense > self.vector and self.width >= 256 else 0
 
     @property
     def row_bytes(self) -> int:
@@ -47,21 +69,23 @@ class RowProblem:
 
 
 def _candidates(p: RowProblem, device: Device) -> Iterator[RowTile]:
-    size = p.row_bytes // p.width
-    vector = math.gcd(p.row_bytes, p.align_bytes, 16) // size
+    vector = p.dense or p.vector
     narrow = [t for t in (1, 2, 4, 8, 16) if t * vector >= p.width // 4]
     for threads in (*narrow, 128, 256, 64, 512, 32, 96, 192, 384, 768, 1024):  # of equals the first is taken
-        for keep, rows, evict in (
-            *(("registers", r, "default") for r in (1, 2, 4, 8, 16, 32)),
-            ("shared", 1, "default"), ("shared", 1, "evict_last"), ("memory", 1, "default"),
+        for keep, rows, evict, unroll in (
+            *(("registers", r, e, 4) for r in (1, 2, 4, 8, 16, 32) for e in ("default", "no_allocate")),
+            *(("shared", 1, e, u) for e in ("default", "evict_last") for u in (4, 2, 8)),
+            ("memory", 1, "default", 4), ("memory", 1, "default", 8),
         ):  # fmt: skip
             try:
-                yield RowTile(p.width, threads, rows, vector, keep, evict)
+                yield RowTile(p.width, threads, rows, vector, keep, evict, unroll=unroll, dense=p.dense)
             except VerifyError:
                 continue  # no tile: a block of parts of warps, say
 
 
 def _predict(t: RowTile, p: RowProblem, device: Device) -> tuple[float, str] | str:
+    if t.width != p.width or t.dense != p.dense or (p.dense or p.vector) % t.vector:
+        return f"a tile for rows of {t.width} elements in vectors of {t.vector}"
     if t.threads > 32 and t.threads * t.vector >= 2 * t.width:
         return f"{t.threads} threads for {t.width // t.vector} vectors: half of them would have none"
     each = math.ceil(t.part / (t.threads * t.vector)) * t.vector  # elements of a thread
@@ -125,13 +149,48 @@ def _verify(p: RowProblem, arguments: Sequence[Any]) -> str | None:
 
 
 def _key(p: RowProblem) -> tuple[str, str]:
-    return p.dtype, f"{p.kind} {shape_class(p.rows)}x{p.width} align {p.align_bytes}"
+    """The dtype and shape class: the number of rows to the nearest power of two or half above, the width as it is."""
+    dense = f" dense {p.dense}" if p.dense else ""
+    return p.dtype, f"{p.kind} {shape_class(p.rows)}x{p.width} vectors of {p.vector}{dense}"
 
 
 def _text(t: RowTile) -> str:
     evict = f", {t.evict}" if t.evict != "default" else ""
     rows = f"{t.rows} rows of " if t.rows > 1 else ""
-    return f"{rows}{t.threads} threads, vectors of {t.vector}, kept in {t.keep}{evict}"
+    loops = f", {t.unroll} parts at once" if t.keep != "registers" else ""
+    return f"{rows}{t.threads} threads, vectors of {t.vector}, kept in {t.keep}{evict}{loops}"
+
+
+def _selected(p: RowProblem, device: Device) -> RowTile:
+    """What is taken without a record."""
+    dtype, columns = getattr(dtypes, p.dtype), KINDS[::-1].index(p.kind)
+    return select_tile(p.rows, p.width, dtype, 1, columns, p.align_bytes, device.shared_bytes, p.dense_bytes)
+
+
+def with_record(selected: RowTile, p: RowProblem, device: str, shared_bytes: int) -> RowTile:
+    """The tile of the record of a problem's shape class on a device, else ``selected``.
+
+    fp16 and bf16 are equally fast: either takes the other's record. A record that is no tile for these rows is not
+    believed: it warns, with the code of what is wrong. With ``GRAPHENE_TUNE=1`` a class without a record is tuned;
+    where that fails, it warns and ``selected`` is taken.
+    """
+    dtype, shape = _key(p)
+    alike = (dtype, *({"fp16", "bf16"} - {dtype} if dtype != "fp32" else ()))
+    found = (recorded.find(device, ROWS.name, ROWS.version, d, shape) for d in alike)
+    record = next(filter(None, found), None)
+    where = replace(of_arch("sm_90a"), name=device, shared_bytes=shared_bytes)
+    try:
+        if record is None:
+            return tune(ROWS, p).best if os.environ.get("GRAPHENE_TUNE") == "1" else selected
+        tile = ROWS.from_json(record["config"])
+        if isinstance(reason := _predict(tile, p, where), str):
+            _core.fail("TUNE_NO_CANDIDATE", f"the record does not fit {p}", [f"why: {reason}"], "tune it again")
+    except (GrapheneError, TypeError, ValueError) as e:
+        what = "could not be tuned" if record is None else "has a record that is not used"
+        code = "" if isinstance(e, GrapheneError) else "   [TUNE_FAILED]"
+        warnings.warn(f"{p} {what}: {e}{code}", RuntimeWarning, stacklevel=2)
+        return selected
+    return tile
 
 
 ROWS: Tunable[RowProblem, RowTile] = Tunable(
@@ -142,8 +201,9 @@ ROWS: Tunable[RowProblem, RowTile] = Tunable(
     _build,
     _arguments,
     _key,
-    version=1,
+    version=2,
     verify=_verify,
     text=_text,
-    alike=lambda t: (t.keep, t.rows),
+    alike=lambda t: (t.keep, t.rows, t.threads),
+    incumbent=_selected,
 )
