@@ -22,8 +22,8 @@ def tune_sizes(sizes: Sequence[str], dtype: str, order: str, measure: bool, coun
         device = tune.of_arch("sm_90a")
     for text in sizes:
         if (found := _problem(text, dtype, order)) is None:
-            print(f"{text}: sizes are MxNxK, positive and below 10^10, as in 4096x4096x1024, or of rows kind:MxN, as",
-                  "in layernorm:8192x4096; kinds are layernorm, rmsnorm, softmax, not of i8", file=sys.stderr)  # fmt: skip
+            wanted = "sizes are MxNxK, positive and below 10^10, as in 4096x4096x1024, or of rows kind:MxN"
+            print(f"{text}: {wanted}, as in layernorm:8192x4096 (rmsnorm, softmax), not of i8", file=sys.stderr)
             return 2
         try:
             print(tune.tune(*found, device, count) if measure else tune.rank(*found, device, count))
