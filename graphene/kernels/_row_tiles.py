@@ -136,7 +136,7 @@ def select_tile(
     else:
         threads, unroll = 1024, 4 if columns > 1 else 2
     evict = "evict_last" if large else "default"
-    return RowTile(width, _fitting(vectors, threads), 1, vector, "shared", evict, unroll=unroll)
+    return RowTile(width, _fitting(vectors, threads, unroll), 1, vector, "shared", evict, unroll=unroll)
 
 
 def _dense_tile(
@@ -156,14 +156,19 @@ def _dense_tile(
     elif columns > 1:
         threads, unroll = 768, 2
     evict = "evict_last" if rows * width * elem_bytes > 64 << 20 else "default"
-    return RowTile(width, _fitting(vectors, threads), 1, vector, "shared", evict, unroll=unroll, dense=vector)
+    return RowTile(width, _fitting(vectors, threads, unroll), 1, vector, "shared", evict, unroll=unroll, dense=vector)
 
 
 def _whole_warps(threads: int) -> int:
     return math.ceil(threads / 32) * 32
 
 
-def _fitting(vectors: int, threads: int) -> int:
-    """Whole warps near so many threads, of whom the last round over a row leaves few without a vector."""
+def _fitting(vectors: int, threads: int, unroll: int = 1) -> int:
+    """Whole warps near so many threads, of whom the last of `unroll` rounds over a row leaves few without a vector."""
     near = range(_whole_warps(math.ceil(threads * 0.6)), min(1024, threads * 4 // 3) + 1, 32)
-    return min(near, key=lambda t: (math.ceil(vectors / t) * t, abs(t - threads)))
+
+    def cost(t: int) -> tuple[int, bool, int]:
+        rounds = math.ceil(vectors / t)
+        return rounds * t, rounds % unroll != 0, abs(t - threads)
+
+    return min(near, key=cost)

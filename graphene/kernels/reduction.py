@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,8 @@ class ReductionConfig:
     `axis`: 1 makes one value of each row, 0 of each column. `op`: "add", "max" or "min". `threads` side by side along a
     row, each with vectors of `vector` neighbours; `rows` of them one below the other. With axis 1 `threads` is a power
     of two or whole warps, with axis 0 it is 32. `scale`: the results are multiplied by the last argument, as a mean
-    wants it. `out_dtype`: None for that of X. Raises VerifyError KERNEL_ARGUMENT.
+    wants it. `out_dtype`: None for that of X. `each`: vectors that a thread has under way. Raises VerifyError
+    KERNEL_ARGUMENT.
     """
 
     axis: int = 1
@@ -37,8 +37,10 @@ class ReductionConfig:
     rows: int = 1
     vector: int = 8
     scale: bool = False
+    each: int = 1
 
     def __post_init__(self) -> None:
+        size("ReductionConfig", "each", self.each, most=16)
         choice("ReductionConfig", "op", self.op, tuple(_START))
         choice("ReductionConfig", "axis", str(self.axis), ("0", "1"))
         size("ReductionConfig", "threads * rows", self.threads * self.rows, multiple_of=32, most=1024)
@@ -59,10 +61,12 @@ def select_reduction(
     elem_bytes = dtype.bits // 8
     vector = math.gcd(columns * elem_bytes, align_bytes, 16) // elem_bytes
     if axis == 0:
-        vector = min(vector, 2)  # few columns a thread: more blocks
-        return ReductionConfig(0, op, dtype, threads=32, rows=16 if rows > 64 else 4, vector=vector, **more)
+        if columns < 8192 and rows <= 64:
+            vector = min(vector, 2)  # few columns a thread: more blocks
+        return ReductionConfig(0, op, dtype, threads=32, rows=4, vector=vector, each=4 if rows > 16 else 1, **more)
     threads = min(256, max(1, 1 << (max(columns, 1) // vector - 1).bit_length()))
-    return ReductionConfig(1, op, dtype, threads=threads, rows=max(1, 128 // threads), vector=vector, **more)
+    each = max(8 // vector, min(4, math.ceil(columns / (threads * vector))), 1)
+    return ReductionConfig(1, op, dtype, threads=threads, rows=max(1, 128 // threads), vector=vector, each=each, **more)
 
 
 def reduction_kernel(config: ReductionConfig) -> gr.Kernel:
@@ -92,12 +96,11 @@ def _declare(c: ReductionConfig, M: Any, N: Any, of: Callable[[Any], tuple[Any, 
 def _along_rows(c: ReductionConfig) -> None:
     M, N = gr.sym("M", max=2**31 - 1), gr.sym("N", multiple_of=c.vector, max=2**31 - 1)
     X, Y, S, scale = _declare(c, M, N, lambda s: (M, s))
-    each = max(8 // c.vector, 1)  # vectors that a thread has under way
-    part = c.threads * c.vector * each
+    part = c.threads * c.vector * c.each
     blocks, threads = gr.blocks(gr.ceil_div(M, c.rows), S), gr.threads(c.threads * c.rows)
     b, s = blocks.indices()
     thread = gr.Layout((c.threads, c.rows), (c.vector * c.rows, 1))
-    tv = gr.tv(thread, gr.Layout((c.vector, each), (c.rows, c.threads * c.vector * c.rows)))
+    tv = gr.tv(thread, gr.Layout((c.vector, c.each), (c.rows, c.threads * c.vector * c.rows)))
     x = gr.fragment("x", [c.rows, part], c.dtype, tv, on=threads)
     v = gr.fragment("v", [c.rows, part], gr.fp32, tv, on=threads)
     lanes, total = v.reduced(1, "lanes", lanes=True), v.reduced(1, "total")
@@ -121,20 +124,22 @@ def _along_columns(c: ReductionConfig) -> None:
     wide = c.threads * c.vector
     blocks, threads = gr.blocks(gr.ceil_div(N, wide), S), gr.threads(c.threads * c.rows)
     b, s = blocks.indices()
-    thread = gr.Layout((c.threads, c.rows), (c.vector * c.rows, 1))
-    tv = gr.tv(thread, gr.Layout(c.vector, c.rows))
-    x = gr.fragment("x", [c.rows, wide], c.dtype, tv, on=threads)
-    v = gr.fragment("v", [c.rows, wide], gr.fp32, tv, on=threads)
-    gr.init(v, _START[c.op])
-    parts = X.tile([c.rows, wide])
+    high = c.rows * c.each
+    thread = gr.Layout((c.threads, c.rows), (c.vector * high, 1))
+    tv = gr.tv(thread, gr.Layout((c.vector, c.each), (high, c.rows)))
+    x = gr.fragment("x", [high, wide], c.dtype, tv, on=threads)
+    v = gr.fragment("v", [high, wide], gr.fp32, tv, on=threads)
+    own = v.reduced(0, "own", lanes=True)
+    gr.init(own, _START[c.op])
+    parts = X.tile([high, wide])
     load = gr.atom(f"ld.global.nc.{_VECTORS[c.vector * c.dtype.bits // 8]}")
     row, _ = v.coords()
-    combine: dict[str, Callable[..., Any]] = {"add": operator.add, "max": gr.max, "min": gr.min}
-    for p in gr.loop("part", gr.ceil_div(M, c.rows), start=s, step=S, unroll=4):
+    for p in gr.loop("part", gr.ceil_div(M, high), start=s, step=S):
         gr.move(x, parts[p, b], atom=load)
-        v[:] = combine[c.op](v, x if c.op == "add" else gr.where(p * c.rows + row < M, x, _START[c.op]))
+        v[:] = x if c.op == "add" else gr.where(p * high + row < M, x, _START[c.op])
+        gr.reduce(c.op, own, v, axis=0, accumulate=True)  # this thread's own values
     total = v.reduced(0, "total")
-    gr.reduce(c.op, total, v, axis=0)
+    gr.reduce(c.op, total, own, axis=0)
     y = v.reduced(0, "y", c.out_dtype or c.dtype)
     y[:] = total * scale if c.scale else total
     gr.move(Y.tile([1, wide])[s, b], y, atom=gr.atom(f"st.global.{_VECTORS[y.dtype.bits // 8]}"))

@@ -36,9 +36,9 @@ def matrix(r: random.Random, rows: int, width: int, dtype: Any, values: str) -> 
 
 
 def close(got: Any, want: Any, peer: Any, dtype: str) -> None:
-    """As near as the type allows, or as PyTorch's own comes; not a number where the reference is none."""
-    assert torch.equal(torch.isnan(got), torch.isnan(want))
-    bad = torch.isnan(want)
+    """As near as the type allows, or as PyTorch's own comes; not a number where PyTorch's is none."""
+    assert torch.equal(torch.isnan(got), torch.isnan(peer))
+    bad = torch.isnan(want) | torch.isnan(peer)
     want, got, peer = (t.double().masked_fill(bad, 0) for t in (want, got, peer))
     scale = want.abs() + want.square().mean(-1, keepdim=True).sqrt() + 1e-30
     worst, theirs = (((t - want).abs() / scale).nan_to_num(posinf=0).max().item() for t in (got, peer))
