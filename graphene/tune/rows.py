@@ -71,7 +71,22 @@ class RowProblem:
 def _candidates(p: RowProblem, device: Device) -> Iterator[RowTile]:
     vector = p.dense or p.vector
     narrow = [t for t in (1, 2, 4, 8, 16) if t * vector >= p.width // 4]
-    for threads in (*narrow, 128, 256, 64, 512, 320, 32, 96, 160, 192, 384, 640, 768, 1024):  # of equals the first is taken
+    for threads in (
+        *narrow,
+        128,
+        256,
+        64,
+        512,
+        320,
+        32,
+        96,
+        160,
+        192,
+        384,
+        640,
+        768,
+        1024,
+    ):  # of equals the first is taken
         for keep, rows, evict, unroll in (
             *(("registers", r, e, 4) for r in (1, 2, 4, 8, 16, 32) for e in ("default", "no_allocate")),
             *(("shared", 1, e, u) for e in ("default", "evict_last") for u in (4, 2, 8)),
