@@ -139,7 +139,8 @@ std::vector<std::int64_t> class_key(const Call& call, const std::vector<Param>& 
       while (next < n && shape[next] == 1) ++next;
       const bool merges = next < n && strides[d] == strides[next] * shape[next];
       const int kind = stride == 0 ? 0 : stride == 1 ? 1 : 2 + trailing_zeros(stride * bytes, 4);
-      out.push_back(kind * 2 + (merges ? 1 : 0));
+      const bool far = stride >= std::uint64_t{1} << 31;  // more than some kernels count
+      out.push_back((kind * 2 + (merges ? 1 : 0)) * 2 + (far ? 1 : 0));
     }
     w += 2 * n;
   }

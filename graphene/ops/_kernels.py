@@ -240,7 +240,7 @@ def softmax(p: Softmax) -> Launches | str:
     if 1 < p.columns < 64 and p.device != "cpu":
         return "columns that are fewer than threads side by side"
     if p.columns > 1:
-        columns = select_softmax_columns(p.width, p.columns, dtype, align_bytes=p.align)
+        columns = select_softmax_columns(p.width, p.columns, dtype, align_bytes=p.align, batch=p.rows)
         columns = replace(columns, out_dtype=None if out == dtype else out)
         return Launches([(_softmax_columns(columns), ["input", "output"])])
     align, dense = (min(x, 16 * dtype.bits // out.bits) for x in (p.align, p.dense))  # 16 bytes are stored at once

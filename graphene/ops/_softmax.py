@@ -10,7 +10,7 @@ from graphene import _core
 from graphene.ops import _kernels
 from graphene.ops._define import Arg, Defined, Definition, autocasts, check_dtypes, check_scalars, check_tensors
 from graphene.ops._torch import NUMBERS, Tensor, torch
-from graphene.ops._views import divides, merge, output, own, view
+from graphene.ops._views import contiguous, divides, merge, one_far, output, own, view
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 ALLOWED = (*FLOATS, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
@@ -44,8 +44,8 @@ def configure(input: Arg, dim: int, dtype: int | None) -> Any:
     before, after = list(range(dim)), list(range(dim + 1, rank))
     columns = prod(input.shape[d] for d in after)
     rows = [*before, *after] if columns == 1 else before
-    inner = next((d for d in reversed([dim] if columns == 1 else after) if input.shape[d] != 1), None)
-    if (inner is not None and input.strides[inner] != 1) or not (merge(input, rows) and merge(input, after)):
+    lies = contiguous(input, [dim] if columns == 1 else after) and merge(input, rows)
+    if not lies or (columns == 1 and one_far(input, rows)):
         return _core.Recipe.copy(1, "the elements of a row, or the rows, do not lie one after the other")
     width, bytes_ = input.shape[dim], input.item_bytes
     count = prod(input.shape[d] for d in rows)

@@ -41,12 +41,22 @@ def merge(arg: Arg, dims: Sequence[int]) -> bool:
     return True
 
 
+def contiguous(arg: Arg, dims: Sequence[int]) -> bool:
+    """Whether the dimensions form one whose elements lie side by side."""
+    last = [d for d in dims if arg.shape[d] != 1][-1:]
+    return merge(arg, dims) and all(arg.strides[d] == 1 for d in last)
+
+
+def one_far(arg: Arg, rows: Sequence[int]) -> bool:
+    """Whether the dimensions form one of rows so far apart that kernels cannot count it."""
+    return any(arg.strides[d] >= 2**31 for d in [d for d in rows if arg.shape[d] != 1][-1:])
+
+
 def lies_in_rows(arg: Arg, n: int) -> bool:
     """Whether the last `n` dimensions form a contiguous row, and the others one dimension of rows."""
     rank = len(arg.shape)
-    rows, columns = list(range(rank - n)), list(range(rank - n, rank))
-    last = [d for d in columns if arg.shape[d] != 1][-1:]
-    return merge(arg, rows) and merge(arg, columns) and all(arg.strides[d] == 1 for d in last)
+    rows = list(range(rank - n))
+    return merge(arg, rows) and contiguous(arg, list(range(rank - n, rank))) and not one_far(arg, rows)
 
 
 def output(dtype: str, *dims: Sequence[Any]) -> tuple[str, list[list[Any]]]:

@@ -140,12 +140,12 @@ def test_autocast_converts_as_for_pytorchs_functions() -> None:
             close(ops.matmul(x.float(), w, out=out), want(x, w), 32)
             for mine, theirs in (
                 (ops.layer_norm(x, (32,), g, g), F.layer_norm(x, (32,), g, g)),
-                (ops.rms_norm(x, (32,), g), F.rms_norm(x, (32,), g)),
+                (ops.rms_norm(x, (32,), g), F.rms_norm(x.float(), (32,), g)),  # newer PyTorch's, in fp32 too
                 (ops.softmax(x, -1), F.softmax(x, -1)), (ops.softmax(x, -1, h), F.softmax(x, -1, dtype=h)),
                 (ops.softmax(x.double(), 0), F.softmax(x.double(), 0)),
             ):  # fmt: skip
                 assert mine.dtype == theirs.dtype
-                torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3)
+                torch.testing.assert_close(mine, theirs, rtol=2e-3, atol=1e-3)
             compiled = torch.compile(lambda x, w, g: ops.layer_norm(ops.matmul(x, w), (24,), g), fullgraph=True)
             got = compiled(x, w, g[:24])
             torch.testing.assert_close(got, ops.layer_norm(ops.matmul(x, w), (24,), g[:24]), rtol=1e-3, atol=1e-3)
@@ -169,6 +169,27 @@ def test_softmax_over_any_dimension_without_a_copy(dtype: Any) -> None:
     narrow = r(40, 300, 7, dtype=dtype)  # PyTorch's is faster there
     assert "PyTorch's operators" in ops.explain(ops.softmax, narrow, 1)
     torch.testing.assert_close(ops.softmax(narrow, 1), torch.softmax(narrow, 1), rtol=1e-2, atol=1e-6)
+
+
+@pytest.mark.parametrize("stride", [2**31 - 8, 2**31 + 8])
+def test_strides_of_more_than_32_bits(stride: int) -> None:
+    """First near, so that a form of the same class is known when the far one comes."""
+    large = torch.zeros(2**31 + 4096, device="cuda", dtype=torch.half)
+    b, w = r(64, 40), r(64)
+    for far in (128, stride, 256, stride):
+        a = large.as_strided((2, 64), (far, 1), 8)
+        a.copy_(r(2, 64))
+        near = a.contiguous()
+        assert torch.equal(ops.matmul(a, b), ops.matmul(near, b))
+        assert torch.equal(ops.matmul(b.T, a.T), ops.matmul(b.T, near.T))
+        assert torch.equal(ops.rms_norm(a, 64, w), ops.rms_norm(near, 64, w))
+        assert torch.equal(ops.layer_norm(near, 64, residual=a), ops.layer_norm(near, 64, residual=near))
+        assert torch.equal(ops.softmax(a, -1), ops.softmax(near, -1))
+        assert torch.equal(ops.softmax(a, 0), ops.softmax(near, 0))
+        said = ops.explain(ops.softmax, a, -1)
+        assert ("copied" in said) == (far >= 2**31)
+        out = large.as_strided((2, 40), (far, 1), 2048)
+        assert torch.equal(ops.matmul(near, b, out=out), ops.matmul(near, b))
 
 
 def test_matmul_without_elements() -> None:
