@@ -150,11 +150,11 @@ def _dense_tile(
         return RowTile(width, _fitting(vectors, 128 if columns else 256), 1, vector, dense=vector)
     if 1024 * kib > shared_bytes - 1024 - 32 * tensors:
         return RowTile(width, 512 if columns > 1 else 1024, 1, vector, "memory", dense=vector)
-    threads, unroll = 512, 4
+    threads, unroll = 512, 2 if columns else 4
     if columns and kib <= 80:
         threads = 256 if kib <= 24 else 384
     elif columns > 1:
-        threads, unroll = 768, 2
+        threads = 768
     evict = "evict_last" if rows * width * elem_bytes > 64 << 20 else "default"
     return RowTile(width, _fitting(vectors, threads, unroll), 1, vector, "shared", evict, unroll=unroll, dense=vector)
 
