@@ -14,7 +14,7 @@ from graphene.kernels.attention_select import SHORT, select_forward, select_shor
 from graphene.ops import _attention_torch as plain
 from graphene.ops._attention_check import results, results_varlen
 from graphene.ops._attention_gradients import gradients, gradients_varlen
-from graphene.ops._define import Arg, Defined, Definition, check_tensors
+from graphene.ops._define import Arg, Defined, Definition, autocasts, cast, check_tensors
 from graphene.ops._kernels import DTYPES, device
 from graphene.ops._torch import Tensor, torch
 from graphene.ops._views import ONE, Dim, broadcast, output, own, view
@@ -277,6 +277,9 @@ def attention(
             return y
     given = {"q": q, "k": k, "v": v, "mask": mask, "bias": bias}
     check_tensors("attention", given, ("mask", "bias"))
+    if autocasts(q):
+        q, k, v, bias = cast(torch.get_autocast_dtype(q.device.type), q, k, v, bias)
+        args = (q, k, v, mask, bias, *args[5:])
     results("attention", args, False)
     if _wants_gradient(bias):
         _core.fail("OP_ARGUMENT", "attention: there is no gradient of the bias", [], "pass bias.detach()")
@@ -322,6 +325,9 @@ def attention_varlen(
             return y
     given = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
     check_tensors("attention_varlen", given)
+    if autocasts(q):
+        q, k, v = cast(torch.get_autocast_dtype(q.device.type), q, k, v)
+        args = (q, k, v, *args[3:])
     results_varlen("attention_varlen", args, False)
     if return_lse or _wants_gradient(q, k, v):
         out = _varlen_lse.defined(*args)

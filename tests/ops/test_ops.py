@@ -204,6 +204,8 @@ def test_autocast_converts_as_for_pytorchs_functions(to: Any) -> None:
         assert ops.matmul(a.float(), b, out=out) is out  # and so is everything where there is an out
         torch.testing.assert_close(out.double(), want(a, b), rtol=1e-5, atol=1e-5)
         # What PyTorch does on a GPU, in fp32; on a CPU it leaves these as they are.
+        q = r(1, 4, 2, 8, dtype=f)
+        assert ops.attention(q, q.to(to), q.half()).dtype == to
         y, s = ops.layer_norm(x, 16, w, w, residual=x, return_sum=True)
         assert (y.dtype, s.dtype, ops.rms_norm(x, 16, w).dtype, ops.softmax(x, 0).dtype) == (f, f, f, f)
         torch.testing.assert_close(y, F.layer_norm(2 * x.float(), (16,), w, w), rtol=1e-4, atol=1e-4)
