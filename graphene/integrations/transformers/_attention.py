@@ -37,7 +37,7 @@ def attention(
 ) -> tuple[Any, Any]:
     """Attention of query (batch, heads, queries, dim) over key and value (batch, kv_heads, keys, dim), in any strides.
 
-    ``attention_mask``: a form of ``_masks``, or an additive mask that broadcasts to (batch, heads, queries, keys).
+    ``attention_mask``: a form that ``mask`` makes, or what broadcasts to (batch, heads, queries, keys) and is added.
     ``cu_seq_lens_*``, ``max_length_*``: the batch is one row of packed sequences, (1, heads, total, dim).
     Returns (batch, queries, heads, dim) and the weights, which exist only where ``output_attentions`` asks for them.
 
@@ -46,7 +46,7 @@ def attention(
     if s_aux is not None:
         _core.fail("OP_ARGUMENT", "graphene's attention takes no attention sinks (s_aux)", [],
                    "load the model with another attn_implementation")  # fmt: skip
-    causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    causal = _is_causal(module) if is_causal is None else bool(is_causal)
     if cu_seq_lens_q is not None:
         if dropout:
             _core.fail("OP_ARGUMENT", "graphene's attention takes no dropout on packed sequences", [f"got:  {dropout}"],
@@ -110,26 +110,37 @@ def _load_masked(q: Any, k: Any, v: Any, named: dict[str, Any]) -> None:
     ops.attention(q[:1, :64], k[:1, :64], v[:1, :64], mask=mask, **named)
 
 
+def _is_causal(module: Any) -> bool:
+    """What a module without a mask is. A configuration that says it is not causal is right."""
+    config = getattr(module, "config", None)
+    if getattr(config, "is_causal", None) is False:
+        return False
+    known: bool | None = getattr(module, "is_causal", None)
+    return _masks.causal_of.get(id(config), True) if known is None else bool(known)
+
+
 def _resolve(query: Any, key: Any, value: Any, mask: Any, causal: bool) -> tuple[Any, ...]:
-    """Keys and values cut, mask (batch, 1, 1 or queries, keys), bias, causal, window: as ops.attention takes them."""
-    queries = query.shape[2]
+    """Keys and values cut, mask (batch, 1, 1 or queries, keys), bias, causal, window: as ops.attention takes them.
+
+    ``causal``: what it is without a mask.
+    """
+    queries, window = query.shape[2], None
     if mask is None:
         causal = causal and queries > 1
         keys = queries if causal else key.shape[2]
     elif mask.dim() == 4:  # it says everything
         mask = mask[..., : key.shape[2]]
-        return (
-            (key, value, mask, None, False, None) if mask.dtype == torch.bool else (key, value, None, mask, False, None)
-        )
+        given = (mask, None) if mask.dtype == torch.bool else (None, mask)
+        return (key, value, *given, False, None)
     else:
-        keys = mask.shape[-1]
-    window = None
-    if mask is not None and mask.dim() == 3:
-        size = mask.shape[1]
-        window = (size - 1, 0) if causal else (size, size)
-        mask = mask[:, 0]
-    if mask is not None:
-        mask = mask[:, None, None, :]
+        keys, causal = mask.shape[-1], mask.dim() == 5
+        if mask.dim() > 4:
+            size = mask.shape[-3]
+            window = (size, size) if not causal else (size - 1, 0) if size < keys else None
+        while mask.dim() > 2:
+            mask = mask[:, 0]
+        hides_nothing = keys > 1 and mask.stride(1) == 0 and mask.shape[0] == 1  # one element, which is True
+        mask = None if hides_nothing else mask[:, None, None]
     if keys < key.shape[2]:
         key, value = key[:, :, :keys], value[:, :, :keys]
     return key, value, mask, None, causal and queries > 1, window

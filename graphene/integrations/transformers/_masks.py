@@ -4,8 +4,10 @@ A mask function of transformers says which keys a query sees. Most are made of f
 padding, nothing. Those are passed on as facts, which cost no memory and no time for what they rule out:
 
 - ``None``: every key, or every key up to the query's where the attention module is causal.
-- (batch, keys) bool: keys that are no padding. Keys after the last column are seen by nobody.
-- (batch, window, keys) bool: the same with a sliding window. A view: the second dimension has stride 0.
+- (batch, keys) bool: keys that are no padding.
+- (batch, 1, window, 1, keys) bool: the same; and a query sees no key after its own, and ``window`` keys at most. The
+  last query is at the last column: keys after that are seen by nobody. A view: the window's dimension has stride 0.
+- (batch, 1, 1, window, 1, keys) bool: the same, and a query sees ``window`` keys on either side of its own.
 - (batch, 1, queries, keys) bool: anything else, written out; it says everything there is to say.
 """
 
@@ -20,6 +22,10 @@ from transformers.utils.import_utils import is_tracing
 
 # Devices on which a mask that hides nothing was left out, as it cannot be where its values are not looked at.
 dropped: set[str] = set()
+
+
+# Of configurations, by id: whether the last mask made for them was causal. For modules that do not say what they are.
+causal_of: dict[int, bool] = {}
 
 
 class Pattern(NamedTuple):
@@ -79,9 +85,11 @@ def mask(
 
     The arguments are those of ``transformers.masking_utils.sdpa_mask``; ``attention_mask`` (batch, keys) bool.
     """
-    if attention_mask is not None and attention_mask.dim() == 3:  # made before, by generate()
+    if attention_mask is not None and attention_mask.dim() > 4:  # made before, by generate()
         return attention_mask
     pattern = pattern_of(mask_function)
+    if pattern is not None and not torch.compiler.is_compiling():
+        causal_of[id(rest.get("config"))] = pattern.causal
     if pattern is not None and (allow_is_causal_skip if pattern.causal else allow_is_bidirectional_skip):
         facts = _facts(pattern, q_length, kv_length, q_offset, kv_offset, attention_mask, device)
         if facts is not NotImplemented:
@@ -124,4 +132,6 @@ def _facts(
         if window is None and (aligned or not causal):
             return None
         padding = torch.ones((1, 1), dtype=torch.bool, device=device).expand(1, keys)
-    return padding if window is None else padding[:, None].expand(-1, window, -1)
+    if causal:
+        return padding[:, None, None, None].expand(-1, 1, keys if window is None else window, 1, -1)
+    return padding if window is None else padding[:, None, None, None, None].expand(-1, 1, 1, window, 1, -1)
