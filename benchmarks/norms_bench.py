@@ -65,9 +65,10 @@ def torch_functions() -> dict[str, Callable[[Any, Any, Any], Any]]:
 def graphene_functions(M: int, N: int, dtype: gr.DType) -> dict[str, tuple[gr.Kernel, Callable[..., None]]]:
     """The kernels, and how they are called with (x, gamma, beta, y)."""
     shared = int(_core.driver_info()["devices"][torch.cuda.current_device()]["shared_bytes"])
-    ln = layernorm_kernel(select_norm(M, N, dtype, shared_bytes=shared, dense_bytes=16))
-    rms = rmsnorm_kernel(select_norm(M, N, dtype, shared_bytes=shared, dense_bytes=16, beta=False))
-    sm = softmax_kernel(select_softmax(M, N, dtype, shared_bytes=shared, dense_bytes=16))
+    where = {"dense_bytes": 16, "shared_bytes": shared, "device": torch.cuda.get_device_name()}
+    ln = layernorm_kernel(select_norm(M, N, dtype, **where))
+    rms = rmsnorm_kernel(select_norm(M, N, dtype, kind="rmsnorm", beta=False, **where))
+    sm = softmax_kernel(select_softmax(M, N, dtype, **where))
     return {
         "layernorm": (ln, lambda x, g, b, y: ln(x, g, b, y, EPS)),
         "rmsnorm": (rms, lambda x, g, b, y: rms(x, g, y, EPS)),
