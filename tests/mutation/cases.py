@@ -184,6 +184,12 @@ def _() -> Case:
     return norm_case(layernorm_kernel, RowTile(812, 64, 1, 4, "shared"))
 
 
+@case("rmsnorm_kernel, dense")
+def _() -> Case:
+    """Rows that begin anywhere: an element before the vectors, or behind them."""
+    return norm_case(rmsnorm_kernel, RowTile(133, 32, 1, 2, dense=2), beta=False)
+
+
 @case("rmsnorm_kernel")
 def _() -> Case:
     """More warps than lanes read one by one."""
