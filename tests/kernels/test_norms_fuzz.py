@@ -1,4 +1,4 @@
-"""On the simulator against float64: random widths, layouts of rows and values, by the tiles that are chosen for them."""
+"""On the simulator against float64: random widths, layouts and values, by the tiles that are chosen for the rows."""
 
 from __future__ import annotations
 
