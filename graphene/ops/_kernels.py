@@ -237,8 +237,8 @@ def softmax(p: Softmax) -> Launches | str:
     if p.dtype not in ROW_DTYPES or p.out not in ROW_DTYPES:
         return f"no kernel for a softmax of {p.dtype} in {p.out}"
     dtype, out = (getattr(dtypes, DTYPES[x]) for x in (p.dtype, p.out))
-    if 1 < p.columns < 64 and p.device != "cpu":
-        return "columns that are fewer than threads side by side"
+    if 1 < p.columns < 16 and p.width > 512 and p.device != "cpu":
+        return "long columns, too few to read lines of them"
     if p.columns > 1:
         columns = select_softmax_columns(p.width, p.columns, dtype, align_bytes=p.align, batch=p.rows)
         columns = replace(columns, out_dtype=None if out == dtype else out)
