@@ -1,0 +1,344 @@
+"""A multi-layer perceptron in one kernel: activations stay in the registers of a warp from the first layer to the last.
+
+Every warp owns some rows. The accumulators of a layer become, activated and rounded, the left operand of the next one:
+who holds an element of C holds that of A too, so nothing crosses lanes. Only weights move: a ring of tiles in shared
+memory, fed by asynchronous copies that run ahead across the borders of layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import graphene as gr
+from graphene.kernels._arguments import choice, size
+from graphene.kernels.epilogues import activation
+from graphene.kernels.gemm_operand import COPIES, MATRIX_ATOMS, access, matrix
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["MlpConfig", "mlp_kernel"]
+
+Activation: TypeAlias = "str | Callable[[Any], Any] | None"
+CP = "cp.async.cg.16"  # which of the copies is named does not matter to commit and wait
+WIDEST = 256  # of a layer whose result stays in registers
+
+
+@dataclass(frozen=True)
+class MlpConfig:
+    """Y = X after X <- act_l(X @ W[l].T + bias[l]) for every layer l, X rounded to the type of the weights each time.
+
+    ``widths``: of the input, of each layer's result; those between are at most 256. ``activations``: one for each
+    layer, of epilogues.ACTIVATIONS or functions of registers. ``biases``: whether a layer has one.
+
+    ``rows``: of a warp, 16 or 32 (widths of at most 128 between). ``warps``: of a block. ``chunk``, ``stages``: columns
+    of a tile of weights and how many there are. ``columns``: of the last layer's result computed at once, if it is
+    wider. ``align``: bytes that divide the addresses and line starts of X and of Y.
+    """
+
+    widths: tuple[int, ...]
+    activations: tuple[Activation, ...]
+    biases: tuple[bool, ...]
+    dtype: str = "fp16"
+    rows: int = 32
+    warps: int = 4
+    chunk: int = 64
+    stages: int = 4
+    columns: int = 128
+    align: tuple[int, int] = (16, 16)
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return len(self.widths) - 1
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of a block."""
+        return self.rows * self.warps
+
+
+def up(n: int, multiple: int = 16) -> int:
+    """The next multiple."""
+    return -(-n // multiple) * multiple
+
+
+@dataclass
+class Run:
+    """Consecutive layers of one form: ``times`` passes over tiles of weights, each of ``chunks`` tiles.
+
+    ``first``: its first layer. ``streamed``: X arrives with the weights, a chunk a pass, for one layer in all.
+    ``cut``: one layer too, but a pass computes some of its columns.
+    """
+
+    first: int
+    times: int
+    chunks: int
+    k: int
+    n: int
+    bias: bool
+    act: Activation
+    streamed: bool = False
+    cut: bool = False
+    weights: Any = None
+    vectors: Any = None
+
+
+def runs_of(c: MlpConfig) -> list[Run]:
+    """The layers of a configuration, in order."""
+
+    def form(i: int) -> tuple[Any, ...]:
+        k, n = c.widths[i : i + 2]
+        wide = i == 0 and k > WIDEST, i == c.depth - 1 and up(n) > c.columns
+        return (k, n, c.biases[i], c.activations[i], *wide, i if any(wide) else -1)
+
+    runs = []
+    for (k, n, bias, act, streamed, cut, _), group in groupby(range(c.depth), form):
+        layers = list(group)
+        if k != n and len(layers) > 1:  # consecutive ones of one form are square
+            raise AssertionError(layers)
+        chunks = -(-up(k) // c.chunk)
+        times = chunks if streamed else -(-up(n) // c.columns) if cut else len(layers)
+        runs.append(Run(layers[0], times, 1 if streamed else chunks, k, n, bias, act, streamed, cut))
+    return runs
+
+
+def vector_bytes(width: int, align: int = 16) -> int:
+    """How much of a line of so many 16-bit elements can be copied at once."""
+    while 2 * width % align:
+        align //= 2
+    return align
+
+
+def atoms_of(align: int, kinds: tuple[str, str] = ("ld.global", "st.shared")) -> Any:
+    """What copies so many bytes to shared memory: asynchronously, or through registers."""
+    return gr.atom(COPIES[align]) if align in COPIES else tuple(access(k, align) for k in kinds)
+
+
+def check_config(c: MlpConfig) -> None:
+    """Raises VerifyError KERNEL_ARGUMENT."""
+    name = "mlp_kernel"
+    choice(name, "dtype", c.dtype, ("fp16", "bf16"))
+    size(name, "len(widths)", len(c.widths), least=2)
+    size(name, "len(activations)", len(c.activations), least=c.depth, most=c.depth)
+    size(name, "len(biases)", len(c.biases), least=c.depth, most=c.depth)
+    for i, n in enumerate(c.widths):
+        between = 0 < i < c.depth
+        size(name, f"widths[{i}]", n, most=(128 if c.rows == 32 else WIDEST) if between else None)
+    size(name, "rows", c.rows, multiple_of=16, most=32)
+    size(name, "warps", c.warps, most=32)
+    size(name, "chunk", c.chunk, multiple_of=16)
+    size(name, "stages", c.stages, least=2)
+    size(name, "columns", c.columns, multiple_of=16, most=128 if c.rows == 32 else WIDEST)
+    if c.depth == 1 and c.widths[0] > WIDEST and up(c.widths[1]) > c.columns:
+        gr._core.fail(  # type: ignore[attr-defined]
+            "KERNEL_ARGUMENT", "mlp_kernel: one layer that is wide on both sides is a product",
+            [f"want: a width of at most {c.columns} or more layers", f"got: {c.widths}"], "use gemm_sm80",
+        )  # fmt: skip
+
+
+class _Block:
+    """What a block of the kernel holds, and the steps it takes."""
+
+    def __init__(self, c: MlpConfig, runs: list[Run], X: Any, bm: Any, threads: Any) -> None:
+        self.c, self.runs, self.threads = c, runs, threads
+        self.dtype = dtype = gr.fp16 if c.dtype == "fp16" else gr.bf16
+        self.mma = gr.atom(MATRIX_ATOMS[c.dtype][0])
+        self.lines = [c.columns if r.cut else up(r.n) for r in runs]  # of a tile of weights
+        self.chunk = chunk = min(c.chunk, max(up(r.k) for r in runs))
+        warps = threads.tile(32)
+        self.w, _ = warps.indices()
+        self.warp = warps[self.w]
+        widest, swizzle = max(self.lines), gr.swizzle(chunk, dtype)
+        self.weights = gr.alloc("sW", [widest, chunk], dtype, gr.SH, stages=c.stages, swizzle=swizzle)
+        self.bias = gr.alloc("sB", [1, widest], dtype, gr.SH, stages=c.stages) if any(r.bias and not r.streamed for r in runs) else None
+        self.X, self.bm = X, bm
+        self.input = None
+        if runs[0].streamed:
+            self.input = gr.alloc("sX", [c.block_rows, chunk], dtype, gr.SH, stages=c.stages, swizzle=swizzle)
+        self.rd, self.wr = gr.ring("rd", c.stages), gr.ring("wr", c.stages)
+        self.tiles = [[(i, t, j) for t in range(r.times) for j in range(r.chunks)] for i, r in enumerate(runs)]
+        self.pieces = [32 if n % 32 == 0 else 16 for n in self.lines]  # columns of weights in registers at once
+
+        def held(name: str, sizes: set[int], of: Any, tv: Any, stages: int | None = None) -> dict[int, Any]:
+            across = {n: [n, 16] if name == "b" else [c.rows, n] for n in sizes}
+            return {n: gr.fragment(f"{name}{n}", s, of, tv, on=self.warp, stages=stages) for n, s in across.items()}
+
+        kept = {up(r.k) for r in runs if not r.streamed} | {n for r, n in zip(runs, self.lines, strict=True) if not r.cut}
+        self.x = held("x", kept, dtype, self.mma.a)
+        self.y = held("y", {c.columns} if runs[-1].cut else set(), dtype, self.mma.c)
+        self.acc = held("acc", set(self.lines), gr.fp32, self.mma.c)
+        self.a = held("a", {16} if runs[0].streamed else set(), dtype, self.mma.a)
+        self.b = held("b", set(self.pieces), dtype, self.mma.b, 2)
+
+    def steps(self, i: int, j: int) -> int:
+        """How many times 16 columns the tile j of a pass of run i has."""
+        left = up(self.runs[i].k) - j * self.chunk
+        return (self.chunk if self.runs[i].streamed else min(self.chunk, left)) // 16
+
+    def load(self, i: int, t: Any, j: int) -> None:
+        """Starts bringing tile j of pass t of run i, and what comes with it."""
+        r, n, stage, whole = self.runs[i], self.lines[i], self.wr.index, self.runs[i].streamed or self.runs[i].cut
+        part = [n, 16 * self.steps(i, j)]
+        source = r.weights[0 if whole else t].tile([n, self.chunk])[t if r.cut else 0, t if r.streamed else j]
+        to = self.weights[stage].tile(part)[0, 0]
+        gr.move(to, source.tile(part)[0, 0], on=self.threads, atom=atoms_of(vector_bytes(r.k)))
+        if r.bias and j == 0 and not r.streamed:
+            b = r.vectors[0 if whole else t].tile([n])[t if r.cut else 0].reshape(0, [1, n])
+            gr.move(self.bias[stage].tile([1, n])[0, 0], b, on=self.threads, atom=atoms_of(vector_bytes(r.n)))
+        if r.streamed:
+            x = self.X.tile([self.c.block_rows, self.chunk])[self.bm, t]
+            gr.move(self.input[stage], x, on=self.threads, atom=atoms_of(vector_bytes(r.k, self.c.align[0])))
+
+    def started(self) -> None:
+        """Closes the group of copies of a tile, which may be empty."""
+        gr.commit(CP)
+        self.wr.advance()
+
+    def load_ahead(self, i: int, t: Any, j: int) -> None:
+        """The tile that comes `stages` - 1 after tile j of pass t of run i: of the same run, or of one behind it."""
+        r, later = self.runs[i], [tile for run in self.tiles[i + 1 :] for tile in run]
+        passes, tile = divmod(j + self.c.stages - 1, r.chunks)
+        left = r.times - passes  # that many passes find it in their own run
+        if left > 0:
+            with gr.if_(t < left):
+                self.load(i, t + passes, tile)
+        for e in range(max(-left, 0), passes):
+            if (n := e * r.chunks + tile) < len(later):
+                with gr.if_(t == left + e):
+                    self.load(*later[n])
+        self.started()
+
+    def arrive(self, i: int, t: Any, j: int) -> None:
+        """Waits for tile j of pass t of run i and starts the copy that its predecessor left room for."""
+        gr.wait(CP, pending=self.c.stages - 2)
+        gr.barrier()
+        self.load_ahead(i, t, j)
+
+    def weights_of(self, i: int, t: Any) -> Any:
+        """[lines, columns] of pass t of run i in global memory, as wide as the left operand."""
+        r = self.runs[i]
+        if r.streamed:
+            return r.weights[0].tile([self.lines[i], None])[0, 0]
+        return r.weights[0 if r.cut else t].tile([self.lines[i], up(r.k)])[t if r.cut else 0, 0]
+
+    def begin(self, i: int) -> Any:
+        """The accumulators of a pass of run i: the bias."""
+        r, n = self.runs[i], self.lines[i]
+        acc = self.acc[n]
+        if not r.bias:
+            gr.init(acc, 0)
+            return acc
+        bias = acc.reduced(0, f"bias{i}", self.dtype)
+        if r.streamed:  # its first tile has not arrived yet
+            wide = access("ld.global", min(vector_bytes(r.n), 4))
+            gr.move(bias, r.vectors[0].tile([n])[0].reshape(0, [1, n]), atom=wide)
+        else:
+            gr.move(bias, self.bias[self.rd.index].tile([1, n])[0, 0], atom=access("ld.shared", 4))
+        acc[:] = bias
+        return acc
+
+    def multiply(self, i: int, j: int, acc: Any, x: Any) -> None:
+        """Adds x times the tile j of a pass, and is done with the tile. x: registers, or the stages of X."""
+        n, steps, ldsm = self.lines[i], self.steps(i, j), gr.atom("ldmatrix.x4")
+        width = self.pieces[i]
+        b = self.b[width]
+        weights = self.weights[self.rd.index].tile([n, 16])
+        pieces = [(s, p) for s in range(steps) for p in range(n // width)]
+
+        def fetch(at: int) -> None:
+            s, p = pieces[at]
+            gr.move(b[at % 2], weights[0, s].tile([width, None])[p, 0], atom=ldsm)
+
+        fetch(0)
+        a = x
+        for at, (s, p) in enumerate(pieces):
+            if at + 1 < len(pieces):
+                fetch(at + 1)
+            if p == 0 and self.runs[i].streamed:
+                a = self.a[16]
+                gr.move(a, self.input[self.rd.index].tile([self.c.rows, 16])[self.w, s], atom=ldsm)
+            elif p == 0:
+                a = x.tile([None, 16])[0, j * self.chunk // 16 + s]
+            gr.matmul(acc.tile([None, width])[0, p], a, b[at % 2].T, atom=self.mma)
+        self.rd.advance()
+
+    def whole(self, i: int, t: Any, x: Any) -> Any:
+        """A pass of a run, from its first tile to its last: the accumulators."""
+        self.arrive(i, t, 0)
+        acc = self.begin(i)
+        with gr.matmul(acc, x, self.weights_of(i, t).T):  # the promise: acc += x @ W.T
+            for j in range(self.runs[i].chunks):
+                if j:
+                    self.arrive(i, t, j)
+                self.multiply(i, j, acc, x)
+        return acc
+
+    def streamed(self, i: int, x: Any) -> Any:
+        """A run whose left operand arrives with the weights: the accumulators."""
+        acc = self.begin(i)
+        with gr.matmul(acc, x, self.weights_of(i, 0).T):
+            for t in gr.loop(f"t{i}", self.runs[i].times):
+                self.arrive(i, t, 0)
+                self.multiply(i, 0, acc, x)
+        return acc
+
+    def finish(self, i: int, acc: Any, to: Any) -> None:
+        """The activation, rounded; columns that only fill up a tile become 0."""
+        y = activation(self.runs[i].act)(acc)
+        if self.runs[i].n % 16 and not self.runs[i].cut:
+            _, column = acc.coords()
+            y = gr.where(column < self.runs[i].n, y, 0)
+        to[:] = y
+
+
+def mlp_kernel(c: MlpConfig) -> gr.Kernel:
+    """A perceptron with any number of rows: see MlpConfig. fp32 accumulation.
+
+    The arguments of the kernel: X (M,widths[0]), then for each run of layers of one form a list of their weights (n,k)
+    and, if they have them, one of their biases (n,), row-major and 16-byte aligned, and Y (M,widths[-1]); the lines of X
+    and Y have any stride.
+
+    Raises VerifyError KERNEL_ARGUMENT.
+    """
+    check_config(c)
+    runs, dtype = runs_of(c), gr.fp16 if c.dtype == "fp16" else gr.bf16
+    M, align = gr.sym("M"), [vector_bytes(c.widths[i], a) for i, a in ((0, c.align[0]), (-1, c.align[1]))]
+    with gr.Kernel("fused_mlp") as kernel:
+        X = matrix(gr.input, "X", (M, c.widths[0]), [], dtype, align[0])
+        for i, r in enumerate(runs):
+            count = 1 if r.streamed or r.cut else r.times
+            r.weights = gr.inputs(f"W{i}", count, gr.row_major(r.n, r.k), dtype, align_bytes=16)
+            r.vectors = gr.inputs(f"b{i}", count, gr.Layout(r.n), dtype, align_bytes=16) if r.bias else None
+        Y = matrix(gr.output, "Y", (M, c.widths[-1]), [], dtype, align[1])
+        blocks, threads = gr.blocks(gr.ceil_div(M, c.block_rows)), gr.threads(32 * c.warps)
+        (bm,) = blocks.indices()
+        block = _Block(c, runs, X, bm, threads)
+        gX, gY = (t.tile([c.block_rows, None])[bm, 0].tile([c.rows, None])[block.w, 0] for t in (X, Y))
+
+        for tile in [tile for run in block.tiles for tile in run][: c.stages - 1]:
+            block.load(*tile)
+            block.started()
+        for _ in range(c.stages - 1 - sum(map(len, block.tiles))):
+            block.started()
+        x = None
+        if not runs[0].streamed:
+            x = block.x[up(c.widths[0])]
+            gr.move(x, gX.tile([None, up(c.widths[0])])[0, 0], atom=access("ld.global", min(align[0], 4)))
+        for i, r in enumerate(runs):
+            last = i == len(runs) - 1
+            y = block.y[c.columns] if r.cut else block.x[block.lines[i]]
+            if r.streamed:
+                block.finish(i, block.streamed(i, gX), y)
+            else:
+                for t in gr.loop(f"t{i}", r.times) if r.times > 1 else range(1):
+                    block.finish(i, block.whole(i, t, x), y)
+                    if r.cut:
+                        store = access("st.global", min(align[1], 4))
+                        gr.move(gY.tile([None, c.columns])[0, t], y, atom=store)
+            if last and not r.cut:
+                gr.move(gY.tile([None, block.lines[i]])[0, 0], y, atom=access("st.global", min(align[1], 4)))
+            x = y
+    return kernel
