@@ -7,6 +7,7 @@ memory, fed by asynchronous copies that run ahead across the borders of layers.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -24,6 +25,36 @@ __all__ = ["MlpConfig", "mlp_kernel"]
 Activation: TypeAlias = "str | Callable[[Any], Any] | None"
 CP = "cp.async.cg.16"  # which of the copies is named does not matter to commit and wait
 WIDEST = 256  # of a layer whose result stays in registers
+
+
+def _erf(x: Any) -> Any:
+    import numpy as np
+
+    return np.vectorize(math.erf)(x) if np.size(x) else x
+
+
+def _sigmoid(x: Any) -> Any:
+    import numpy as np
+
+    return 1 / (1 + np.exp(-x))
+
+
+def _tanh(x: Any) -> Any:
+    import numpy as np
+
+    return np.tanh(x)
+
+
+# The activations of epilogues.ACTIVATIONS on arrays.
+FORMULAS: dict[Any, Callable[[Any], Any]] = {
+    None: lambda x: x,
+    "relu": lambda x: x * (x > 0),
+    "gelu": lambda x: x / 2 * (1 + _erf(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: x / 2 * (1 + _tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "silu": lambda x: x * _sigmoid(x),
+    "tanh": _tanh,
+    "sigmoid": _sigmoid,
+}
 
 
 @dataclass(frozen=True)
@@ -85,6 +116,11 @@ class Run:
     weights: Any = None
     vectors: Any = None
 
+    @property
+    def layers(self) -> int:
+        """How many there are."""
+        return 1 if self.streamed or self.cut else self.times
+
 
 def runs_of(c: MlpConfig) -> list[Run]:
     """The layers of a configuration, in order."""
@@ -139,6 +175,26 @@ def check_config(c: MlpConfig) -> None:
         )  # fmt: skip
 
 
+def meaning(c: MlpConfig) -> Callable[..., Any] | str:
+    """What a configuration computes, of arrays; "" if an activation has no name."""
+    if not all(a is None or isinstance(a, str) for a in c.activations):
+        return ""
+    runs = runs_of(c)
+
+    def mlp(x: Any, *tensors: Any) -> Any:
+        rest = list(tensors)
+        for r in runs:
+            weights, rest = rest[: r.layers], rest[r.layers :]
+            biases, rest = (rest[: r.layers], rest[r.layers :]) if r.bias else ([0] * r.layers, rest)
+            for w, b in zip(weights, biases, strict=True):
+                x = FORMULAS[r.act](x @ w.T + b)
+        return x
+
+    acts = "_".join(f"{a or 'linear'}{'_bias' if b else ''}" for a, b in zip(c.activations, c.biases, strict=True))
+    mlp.__name__ = f"mlp_{'_'.join(map(str, c.widths))}_{acts}"
+    return mlp
+
+
 class _Block:
     """What a block of the kernel holds, and the steps it takes."""
 
@@ -148,9 +204,8 @@ class _Block:
         self.mma = gr.atom(MATRIX_ATOMS[c.dtype][0])
         self.lines = [c.columns if r.cut else up(r.n) for r in runs]  # of a tile of weights
         self.chunk = chunk = min(c.chunk, max(up(r.k) for r in runs))
-        warps = threads.tile(32)
-        self.w, _ = warps.indices()
-        self.warp = warps[self.w]
+        self.warps = threads.tile(32).reshape(0, gr.Layout((c.warps, 1)))
+        self.at, _ = self.warps.indices()  # of this warp: its rows, all columns
         widest, swizzle = max(self.lines), gr.swizzle(chunk, dtype)
         self.weights = gr.alloc("sW", [widest, chunk], dtype, gr.SH, stages=c.stages, swizzle=swizzle)
         self.bias = gr.alloc("sB", [1, widest], dtype, gr.SH, stages=c.stages) if any(r.bias and not r.streamed for r in runs) else None
@@ -163,8 +218,10 @@ class _Block:
         self.pieces = [32 if n % 32 == 0 else 16 for n in self.lines]  # columns of weights in registers at once
 
         def held(name: str, sizes: set[int], of: Any, tv: Any, stages: int | None = None) -> dict[int, Any]:
-            across = {n: [n, 16] if name == "b" else [c.rows, n] for n in sizes}
-            return {n: gr.fragment(f"{name}{n}", s, of, tv, on=self.warp, stages=stages) for n, s in across.items()}
+            if name == "b":  # every warp has all of them
+                on = self.warps[self.at]
+                return {n: gr.fragment(f"b{n}", [n, 16], of, tv, on=on, stages=stages) for n in sizes}
+            return {n: gr.fragment(f"{name}{n}", [c.block_rows, n], of, tv, on=self.warps) for n in sizes}
 
         kept = {up(r.k) for r in runs if not r.streamed} | {n for r, n in zip(runs, self.lines, strict=True) if not r.cut}
         self.x = held("x", kept, dtype, self.mma.a)
@@ -253,16 +310,16 @@ class _Block:
             gr.move(b[at % 2], weights[0, s].tile([width, None])[p, 0], atom=ldsm)
 
         fetch(0)
-        a = x
+        mine = acc[self.at]
         for at, (s, p) in enumerate(pieces):
             if at + 1 < len(pieces):
                 fetch(at + 1)
             if p == 0 and self.runs[i].streamed:
-                a = self.a[16]
-                gr.move(a, self.input[self.rd.index].tile([self.c.rows, 16])[self.w, s], atom=ldsm)
+                a = self.a[16][self.at]
+                gr.move(a, self.input[self.rd.index].tile([self.c.rows, 16])[self.at[0], s], atom=ldsm)
             elif p == 0:
-                a = x.tile([None, 16])[0, j * self.chunk // 16 + s]
-            gr.matmul(acc.tile([None, width])[0, p], a, b[at % 2].T, atom=self.mma)
+                a = x[self.at].tile([None, 16])[0, j * self.chunk // 16 + s]
+            gr.matmul(mine.tile([None, width])[0, p], a, b[at % 2].T, atom=self.mma)
         self.rd.advance()
 
     def whole(self, i: int, t: Any, x: Any) -> Any:
@@ -309,36 +366,38 @@ def mlp_kernel(c: MlpConfig) -> gr.Kernel:
     with gr.Kernel("fused_mlp") as kernel:
         X = matrix(gr.input, "X", (M, c.widths[0]), [], dtype, align[0])
         for i, r in enumerate(runs):
-            count = 1 if r.streamed or r.cut else r.times
-            r.weights = gr.inputs(f"W{i}", count, gr.row_major(r.n, r.k), dtype, align_bytes=16)
-            r.vectors = gr.inputs(f"b{i}", count, gr.Layout(r.n), dtype, align_bytes=16) if r.bias else None
+            r.weights = gr.inputs(f"W{i}", r.layers, gr.row_major(r.n, r.k), dtype, align_bytes=16)
+            r.vectors = gr.inputs(f"b{i}", r.layers, gr.Layout(r.n), dtype, align_bytes=16) if r.bias else None
         Y = matrix(gr.output, "Y", (M, c.widths[-1]), [], dtype, align[1])
         blocks, threads = gr.blocks(gr.ceil_div(M, c.block_rows)), gr.threads(32 * c.warps)
+        meant_ins = [X, *(l[k] for r in runs for l in (r.weights, r.vectors) if l is not None for k in range(r.layers))]
+        meant = meaning(c)
         (bm,) = blocks.indices()
         block = _Block(c, runs, X, bm, threads)
-        gX, gY = (t.tile([c.block_rows, None])[bm, 0].tile([c.rows, None])[block.w, 0] for t in (X, Y))
+        gX, gY = (t.tile([c.block_rows, None])[bm, 0] for t in (X, Y))
 
-        for tile in [tile for run in block.tiles for tile in run][: c.stages - 1]:
-            block.load(*tile)
-            block.started()
-        for _ in range(c.stages - 1 - sum(map(len, block.tiles))):
-            block.started()
-        x = None
-        if not runs[0].streamed:
-            x = block.x[up(c.widths[0])]
-            gr.move(x, gX.tile([None, up(c.widths[0])])[0, 0], atom=access("ld.global", min(align[0], 4)))
-        for i, r in enumerate(runs):
-            last = i == len(runs) - 1
-            y = block.y[c.columns] if r.cut else block.x[block.lines[i]]
-            if r.streamed:
-                block.finish(i, block.streamed(i, gX), y)
-            else:
-                for t in gr.loop(f"t{i}", r.times) if r.times > 1 else range(1):
-                    block.finish(i, block.whole(i, t, x), y)
-                    if r.cut:
-                        store = access("st.global", min(align[1], 4))
-                        gr.move(gY.tile([None, c.columns])[0, t], y, atom=store)
-            if last and not r.cut:
-                gr.move(gY.tile([None, block.lines[i]])[0, 0], y, atom=access("st.global", min(align[1], 4)))
-            x = y
+        with gr.spec(Y, meant_ins, on=(blocks, threads), means=meant):
+            for tile in [tile for run in block.tiles for tile in run][: c.stages - 1]:
+                block.load(*tile)
+                block.started()
+            for _ in range(c.stages - 1 - sum(map(len, block.tiles))):
+                block.started()
+            x = None
+            if not runs[0].streamed:
+                x = block.x[up(c.widths[0])]
+                gr.move(x, gX.tile([None, up(c.widths[0])])[0, 0], atom=access("ld.global", min(align[0], 4)))
+            for i, r in enumerate(runs):
+                last = i == len(runs) - 1
+                y = block.y[c.columns] if r.cut else block.x[block.lines[i]]
+                if r.streamed:
+                    block.finish(i, block.streamed(i, gX), y)
+                else:
+                    for t in gr.loop(f"t{i}", r.times) if r.times > 1 else range(1):
+                        block.finish(i, block.whole(i, t, x), y)
+                        if r.cut:
+                            store = access("st.global", min(align[1], 4))
+                            gr.move(gY.tile([None, c.columns])[0, t], y, atom=store)
+                if last and not r.cut:
+                    gr.move(gY.tile([None, block.lines[i]])[0, 0], y, atom=access("st.global", min(align[1], 4)))
+                x = y
     return kernel
