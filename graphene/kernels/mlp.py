@@ -8,11 +8,12 @@ memory, fed by asynchronous copies that run ahead across the borders of layers.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import graphene as gr
+from graphene import _core
 from graphene.kernels._arguments import choice, size
 from graphene.kernels.epilogues import activation
 from graphene.kernels.gemm_operand import COPIES, MATRIX_ATOMS, access, matrix
@@ -20,11 +21,10 @@ from graphene.kernels.gemm_operand import COPIES, MATRIX_ATOMS, access, matrix
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["MlpConfig", "mlp_kernel"]
+__all__ = ["MlpConfig", "mlp_kernel", "select_mlp"]
 
 Activation: TypeAlias = "str | Callable[[Any], Any] | None"
 CP = "cp.async.cg.16"  # which of the copies is named does not matter to commit and wait
-WIDEST = 256  # of a layer whose result stays in registers
 
 
 def _erf(x: Any) -> Any:
@@ -86,6 +86,11 @@ class MlpConfig:
         return len(self.widths) - 1
 
     @property
+    def widest(self) -> int:
+        """What a warp holds in registers at once: columns of its rows."""
+        return 4096 // self.rows
+
+    @property
     def block_rows(self) -> int:
         """Rows of a block."""
         return self.rows * self.warps
@@ -127,7 +132,7 @@ def runs_of(c: MlpConfig) -> list[Run]:
 
     def form(i: int) -> tuple[Any, ...]:
         k, n = c.widths[i : i + 2]
-        wide = i == 0 and k > WIDEST, i == c.depth - 1 and up(n) > c.columns
+        wide = i == 0 and k > c.widest, i == c.depth - 1 and up(n) > c.columns
         return (k, n, c.biases[i], c.activations[i], *wide, i if any(wide) else -1)
 
     runs = []
@@ -157,19 +162,19 @@ def check_config(c: MlpConfig) -> None:
     """Raises VerifyError KERNEL_ARGUMENT."""
     name = "mlp_kernel"
     choice(name, "dtype", c.dtype, ("fp16", "bf16"))
+    size(name, "rows", c.rows, multiple_of=16, most=32)
     size(name, "len(widths)", len(c.widths), least=2)
     size(name, "len(activations)", len(c.activations), least=c.depth, most=c.depth)
     size(name, "len(biases)", len(c.biases), least=c.depth, most=c.depth)
     for i, n in enumerate(c.widths):
         between = 0 < i < c.depth
-        size(name, f"widths[{i}]", n, most=(128 if c.rows == 32 else WIDEST) if between else None)
-    size(name, "rows", c.rows, multiple_of=16, most=32)
+        size(name, f"widths[{i}]", n, most=c.widest if between else None)
     size(name, "warps", c.warps, most=32)
     size(name, "chunk", c.chunk, multiple_of=16)
     size(name, "stages", c.stages, least=2)
-    size(name, "columns", c.columns, multiple_of=16, most=128 if c.rows == 32 else WIDEST)
-    if c.depth == 1 and c.widths[0] > WIDEST and up(c.widths[1]) > c.columns:
-        gr._core.fail(  # type: ignore[attr-defined]
+    size(name, "columns", c.columns, multiple_of=16, most=c.widest)
+    if c.depth == 1 and c.widths[0] > c.widest and up(c.widths[1]) > c.columns:
+        _core.fail(
             "KERNEL_ARGUMENT", "mlp_kernel: one layer that is wide on both sides is a product",
             [f"want: a width of at most {c.columns} or more layers", f"got: {c.widths}"], "use gemm_sm80",
         )  # fmt: skip
@@ -208,9 +213,11 @@ class _Block:
         self.at, _ = self.warps.indices()  # of this warp: its rows, all columns
         widest, swizzle = max(self.lines), gr.swizzle(chunk, dtype)
         self.weights = gr.alloc("sW", [widest, chunk], dtype, gr.SH, stages=c.stages, swizzle=swizzle)
-        self.bias = gr.alloc("sB", [1, widest], dtype, gr.SH, stages=c.stages) if any(r.bias and not r.streamed for r in runs) else None
+        self.bias: Any = None
+        if any(r.bias and not r.streamed for r in runs):
+            self.bias = gr.alloc("sB", [1, widest], dtype, gr.SH, stages=c.stages)
         self.X, self.bm = X, bm
-        self.input = None
+        self.input: Any = None
         if runs[0].streamed:
             self.input = gr.alloc("sX", [c.block_rows, chunk], dtype, gr.SH, stages=c.stages, swizzle=swizzle)
         self.rd, self.wr = gr.ring("rd", c.stages), gr.ring("wr", c.stages)
@@ -223,7 +230,9 @@ class _Block:
                 return {n: gr.fragment(f"b{n}", [n, 16], of, tv, on=on, stages=stages) for n in sizes}
             return {n: gr.fragment(f"{name}{n}", [c.block_rows, n], of, tv, on=self.warps) for n in sizes}
 
-        kept = {up(r.k) for r in runs if not r.streamed} | {n for r, n in zip(runs, self.lines, strict=True) if not r.cut}
+        kept = {up(r.k) for r in runs if not r.streamed} | {
+            n for r, n in zip(runs, self.lines, strict=True) if not r.cut
+        }
         self.x = held("x", kept, dtype, self.mma.a)
         self.y = held("y", {c.columns} if runs[-1].cut else set(), dtype, self.mma.c)
         self.acc = held("acc", set(self.lines), gr.fp32, self.mma.c)
@@ -354,9 +363,9 @@ class _Block:
 def mlp_kernel(c: MlpConfig) -> gr.Kernel:
     """A perceptron with any number of rows: see MlpConfig. fp32 accumulation.
 
-    The arguments of the kernel: X (M,widths[0]), then for each run of layers of one form a list of their weights (n,k)
-    and, if they have them, one of their biases (n,), row-major and 16-byte aligned, and Y (M,widths[-1]); the lines of X
-    and Y have any stride.
+    The arguments of the kernel: X (M,widths[0]), then for each run of layers of one form (`runs_of` says which) a list
+    of their weights (n,k) and, if they have them, one of their biases (n,), row-major and 16-byte aligned, and
+    Y (M,widths[-1]); the lines of X and Y have any stride.
 
     Raises VerifyError KERNEL_ARGUMENT.
     """
@@ -401,3 +410,44 @@ def mlp_kernel(c: MlpConfig) -> gr.Kernel:
                     gr.move(gY.tile([None, block.lines[i]])[0, 0], y, atom=access("st.global", min(align[1], 4)))
                 x = y
     return kernel
+
+
+def select_mlp(
+    rows: int,
+    widths: tuple[int, ...],
+    activations: tuple[Activation, ...],
+    biases: tuple[bool, ...],
+    *,
+    dtype: str = "fp16",
+    align: tuple[int, int] = (16, 16),
+    sms: int = 132,
+    shared_bytes: int = 227 * 1024,
+    simulated: bool = False,
+) -> MlpConfig | None:
+    """The configuration that was measured to be fast for so many rows; None where a product is what is asked for.
+
+    ``sms``, ``shared_bytes``: of the device, the latter of a block. ``simulated``: what the simulator has least to do
+    for. The other arguments are MlpConfig's.
+    """
+    between = max(map(up, widths[1:-1]), default=16)
+    widest = max(between, min(up(widths[0]), 256) if len(widths) > 2 else 16)
+    tall = widest <= 128
+    if simulated:
+        tile = (16, 2, 32, 3)
+    elif tall and rows > 64 * sms:
+        tile = (32, 4, 128, 3)
+    elif rows > 32 * sms:
+        tile = (16, 4, 64, 4)
+    elif rows > 16 * sms:
+        tile = (16, 2, 64, 6)
+    else:
+        tile = (16, 1, 64, 6)
+    m, warps, chunk, stages = tile
+    columns = min(128, 4096 // m)
+    c = MlpConfig(widths, activations, biases, dtype, m, warps, chunk, stages, columns, align)
+    if c.depth == 1 and widths[0] > c.widest and up(widths[1]) > columns:
+        return None
+    lines = max(columns if r.cut else up(r.n) for r in runs_of(c))
+    stage = chunk * 2 * (lines + (c.block_rows if widths[0] > c.widest else 0)) + 2 * lines
+    fits = max(2, min(stages, (shared_bytes - 1024) // stage))
+    return replace(c, stages=fits)

@@ -1,7 +1,8 @@
-"""One step of a recurrent network in one kernel: both products are summed into one accumulator, nothing is concatenated.
+"""A step of a recurrent network in one kernel: both products are summed into one accumulator, nothing is concatenated.
 
-The simple cell is the paper's, ``act(x W + h U + b)``. The cell with four gates (LSTM) has four accumulators side by side:
-a thread holds the same elements of each, so it owns all gates of its hidden units and updates c and h in registers.
+The simple cell is the paper's, ``act(x W + h U + b)``. The cell with four gates (LSTM) has four accumulators side by
+side: a thread holds the same elements of each, so it owns all gates of its hidden units and updates c and h in
+registers.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from graphene.kernels.gemm_result import Result
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["CellConfig", "recurrent_cell"]
+__all__ = ["CellConfig", "recurrent_cell", "select_cell"]
 
 CP = "cp.async.cg.16"  # which of the copies is named does not matter to commit and wait
 
@@ -30,8 +31,8 @@ class CellConfig:
     """``gates`` 1: Y = act(X @ W.T + H @ U.T + biases). 4: torch.nn.LSTMCell, rows of W and U in its order i, f, g, o.
 
     ``tile``: rows, hidden units and k of a block's tiles; ``warps``: (rows, units) it is divided by. ``biases``: how
-    many there are. ``align``: bytes that divide the addresses and line starts of X, H, W, U and of what has hidden units
-    along its lines.
+    many there are. ``align``: bytes that divide the addresses and line starts of X, H, W, U and of what has hidden
+    units along its lines.
     """
 
     gates: int = 1
@@ -73,14 +74,21 @@ def recurrent_cell(c: CellConfig) -> gr.Kernel:
     size(name, "tile[2]", BK, multiple_of=32)
     size(name, "stages", S, least=2)
     size(name, "biases", c.biases + 1, most=3)
-    dtype, mma, ldsm = gr.fp16 if c.dtype == "fp16" else gr.bf16, gr.atom(MATRIX_ATOMS[c.dtype][0]), gr.atom("ldmatrix.x4")
+    dtype, mma, ldsm = (
+        gr.fp16 if c.dtype == "fp16" else gr.bf16,
+        gr.atom(MATRIX_ATOMS[c.dtype][0]),
+        gr.atom("ldmatrix.x4"),
+    )
     WM, WN, KB = BM // wr_, BN // wc_, BK // 16
     vector = [a // 2 for a in c.align]
     M, N = gr.sym("M"), gr.sym("N", multiple_of=vector[4])
     I, J = gr.sym("I", multiple_of=max(vector[0], vector[2])), gr.sym("J", multiple_of=max(vector[1], vector[3]))
 
     with gr.Kernel("lstm_cell" if G == 4 else "rnn_cell") as kernel:
-        X, H = matrix(gr.input, "X", (M, I), [], dtype, c.align[0]), matrix(gr.input, "H", (M, J), [], dtype, c.align[1])
+        X, H = (
+            matrix(gr.input, "X", (M, I), [], dtype, c.align[0]),
+            matrix(gr.input, "H", (M, J), [], dtype, c.align[1]),
+        )
         C = matrix(gr.input, "C", (M, N), [], dtype, c.align[4]) if G == 4 else None
         W = matrix(gr.input, "W", (G * N, I), [], dtype, c.align[2])
         U = matrix(gr.input, "U", (G * N, J), [], dtype, c.align[3])
@@ -153,8 +161,8 @@ def recurrent_cell(c: CellConfig) -> gr.Kernel:
             gr.init(acc[g], 0)
             for i, b in enumerate(biases):
                 r = acc[g].reduced(0, f"bias{i}{g}", dtype)
-                part = b.window(g * N, N).tile([BN])[bn].reshape(0, [1, BN])
-                gr.move(r, part, atom=access("ld.global", min(c.align[4], 4)))
+                tile = b.window(g * N, N).tile([BN])[bn].reshape(0, [1, BN])
+                gr.move(r, tile, atom=access("ld.global", min(c.align[4], 4)))
                 acc[g][:] = acc[g] + r
         next_stage()
         fragments(0)
@@ -176,11 +184,47 @@ def recurrent_cell(c: CellConfig) -> gr.Kernel:
         for i, j in product_of(range(WM // 16), range(WN // width)):
             at = [t[i, j] for t in tiles]
             gr.move(old, at[0], atom=access("ld.global", wide))
-            gates = [t[wm, wn].tile([16, width])[i, j] for t in acc]
-            c_new, h_of = lstm(*gates, old)
+            gate = [t[wm, wn].tile([16, width])[i, j] for t in acc]
+            c_new, h_of = lstm(gate[0], gate[1], gate[2], gate[3], old)
             cell[:] = c_new
             new[:] = h_of(cell)
             gr.move(at[1], new, atom=access("st.global", wide))
             new[:] = cell
             gr.move(at[2], new, atom=access("st.global", wide))
     return kernel
+
+
+def select_cell(
+    M: int,
+    N: int,
+    K: int,
+    *,
+    gates: int = 1,
+    activation: str | Callable[[Any], Any] | None = "relu",
+    biases: int = 1,
+    dtype: str = "fp16",
+    align: tuple[int, int, int, int, int] = (16, 16, 16, 16, 16),
+    sms: int = 132,
+    shared_bytes: int = 227 * 1024,
+    simulated: bool = False,
+) -> CellConfig:
+    """The configuration that was measured to be fast for M rows, N hidden units and K columns of X and H together.
+
+    ``sms``, ``shared_bytes``: of the device, the latter of a block. ``simulated``: what the simulator has least to do
+    for. The other arguments are CellConfig's.
+    """
+
+    def config(tile: tuple[int, int, int], stages: int, warps: tuple[int, int], group: int = 1) -> CellConfig:
+        m, n, k = tile
+        fits = max(2, min(stages, (shared_bytes - 1024) // ((m + n) * k * 2)))
+        units = (m, n // gates, k)
+        return CellConfig(gates, activation, biases, dtype, units, fits, warps, group, align)
+
+    if simulated:
+        return config((32, 32 if gates == 1 else 64, 32), 2, (2, 1))
+    columns = N * gates
+    for m, n, warps in ((128, 128, (2, 2)), (64, 128, (2, 2)), (64, 64, (2, 1)), (32, 64, (2, 1))):
+        if -(-M // m) * -(-columns // n) >= sms // 2 or (m, n) == (32, 64):
+            break
+    group = 8 if -(-M // m) >= 16 and -(-columns // n) >= 16 else 1
+    return config((m, n, 64), 3 if m == 128 else 4, warps, group)

@@ -14,7 +14,9 @@ from graphene.ops._attention import attention, attention_varlen
 from graphene.ops._define import CpuWarning, explain
 from graphene.ops._gated import gated
 from graphene.ops._matmul import matmul
+from graphene.ops._mlp import fused_mlp
 from graphene.ops._norms import layer_norm, rms_norm
+from graphene.ops._recurrent import lstm_cell, rnn_cell
 from graphene.ops._softmax import softmax
 
 __all__ = [
@@ -28,3 +30,4 @@ __all__ = [
     "rms_norm",
     "softmax",
 ]
+__all__ = ["CpuWarning", "explain", "fused_mlp", "layer_norm", "lstm_cell", "matmul", "rms_norm", "rnn_cell", "softmax"]

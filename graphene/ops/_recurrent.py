@@ -1,0 +1,246 @@
+"""graphene.ops.rnn_cell and lstm_cell: a step of a recurrent network in one kernel."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from graphene import _core
+from graphene.kernels.recurrent import CellConfig, recurrent_cell, select_cell
+from graphene.ops._define import Arg, Defined, Definition, check_devices, check_dtypes, check_tensors
+from graphene.ops._kernels import DTYPES, MATMUL_DTYPES, _device
+from graphene.ops._matmul import ACTIVATIONS, ALLOWED, _activate, _slope, _text, _wide
+from graphene.ops._torch import Tensor, torch
+from graphene.ops._views import divides, output, own, recipe, same_shape, view
+
+
+@functools.lru_cache(maxsize=512)
+def _kernel(config: CellConfig) -> Any:
+    return recurrent_cell(config)
+
+
+class Cell:
+    """One of the two operators: `gates` 1 or 4. Arguments: input, h, with four gates c, then weights and biases."""
+
+    def __init__(self, gates: int) -> None:
+        self.gates = gates
+        self.public = "lstm_cell" if gates == 4 else "rnn_cell"
+        self.names = ["input", "h", *(["c"] if gates == 4 else []), "w_ih", "w_hh", "b_ih", "b_hh"]
+        tensors = [f"Tensor{'?' if n.startswith('b_') else ''} {n}" for n in self.names]
+        schema = f"({', '.join(tensors)}{', str? activation' if gates == 1 else ''}) -> "
+        schema += "(Tensor, Tensor)" if gates == 4 else "Tensor"
+        self.defined = Defined(
+            Definition(self.public, schema, self.configure, self.results, self.reference, self.cost, self.save,
+                       self.backward, choices={"activation": ACTIVATIONS} if gates == 1 else {})
+        )  # fmt: skip
+
+    def named(self, args: Sequence[Any]) -> dict[str, Any]:
+        """The tensors by name."""
+        return dict(zip(self.names, args, strict=False))
+
+    def results(self, *args: Any) -> list[tuple[Any, Any]]:
+        """Checks everything that does not depend on strides."""
+        t = self.named(args)
+        check_devices(self.public, t)
+        check_dtypes(self.public, t, ALLOWED)
+
+        def want(name: str, shape: list[Any], why: str) -> None:
+            if t[name] is not None and not same_shape(t[name].shape, shape):
+                _core.fail("OP_SHAPE", f"{self.public}: argument '{name}' has the wrong shape",
+                           [f"want: {_text(shape)}, {why}", f"got:  {_text(t[name].shape)}"],
+                           "pass tensors as torch.nn's cells have them")  # fmt: skip
+
+        for name in ("input", "h", "w_ih", "w_hh"):
+            if len(t[name].shape) != 2:
+                _core.fail("OP_SHAPE", f"{self.public}: argument '{name}' is no matrix",
+                           ["want: two dimensions", f"got:  {_text(t[name].shape)}"], "pass (batch, size)")  # fmt: skip
+        batch, rows = t["input"].shape[0], t["w_ih"].shape[0]
+        units = rows // self.gates if self.gates == 1 else t["h"].shape[1]
+        want("h", [batch, t["h"].shape[1]], "of the input's batch")
+        want("w_ih", [self.gates * units, t["input"].shape[1]], "a row for each gate of each hidden unit, by input size")
+        want("w_hh", [self.gates * units, t["h"].shape[1]], "a row for each gate of each hidden unit, by hidden size")
+        want("b_ih", [self.gates * units], "one for each row of the weights")
+        want("b_hh", [self.gates * units], "one for each row of the weights")
+        if self.gates == 4:
+            want("c", [batch, units], "as h")
+        elif args[-1] is not None and args[-1] not in ACTIVATIONS:
+            known = ", ".join(f'"{x}"' for x in ACTIVATIONS)
+            _core.fail("OP_ARGUMENT", f'{self.public}: no activation is called "{args[-1]}"',
+                       [f"known: None, {known}"], "pass one of them")  # fmt: skip
+        return [([batch, units], t["input"].dtype)] * (2 if self.gates == 4 else 1)
+
+    def configure(self, *args: Any) -> Any:
+        """The recipe of a configuration."""
+        t = self.named(args)
+        x, h, w, u = (t[n] for n in ("input", "h", "w_ih", "w_hh"))
+        if x.dtype not in MATMUL_DTYPES:
+            return _core.Recipe.torch(f"no kernel multiplies {x.dtype} at full precision")
+        units = w.shape[0] // self.gates
+        if 0 in (*x.shape, *h.shape, *w.shape):
+            return _core.Recipe.torch("a size is 0")
+        copies = 0
+        for i, name in enumerate(self.names):
+            a = t[name]
+            if a is None:
+                continue
+            lines = len(a.shape) == 2 and a.shape[0] > 1 and a.strides[0] < a.shape[1]
+            if lines or (a.strides[-1] != 1 and a.shape[-1] > 1):
+                copies |= 1 << i
+        if copies:
+            return _core.Recipe.copy(copies, "lines do not lie contiguous")
+
+        def align(*many: Any) -> int:
+            n = 16
+            for a in many:
+                if a is not None:
+                    across = a.strides[0] * 2 if len(a.shape) == 2 and a.shape[0] > 1 else 0
+                    n = divides(min(n, a.align), a.shape[-1] * 2, across)
+            return n
+
+        biases = [n for n in ("b_ih", "b_hh") if t[n] is not None]
+        across = divides(align(t.get("c"), *(t[n] for n in biases)), units * 2)
+        sms, shared_bytes, _ = _device(x.device)
+        config = select_cell(
+            x.shape[0], units, x.shape[1] + h.shape[1], gates=self.gates,
+            activation=args[-1] if self.gates == 1 else None, biases=len(biases), dtype=DTYPES[x.dtype],
+            align=(align(x), align(h), align(w), align(u), across), sms=sms, shared_bytes=shared_bytes,
+            simulated=x.device == "cpu",
+        )  # fmt: skip
+        place = {n: i for i, n in enumerate(self.names)}
+        views = {n: view(i, *(own(i, d) for d in range(len(t[n].shape)))) for n, i in place.items() if t[n] is not None}
+        n = len(self.names)
+        made = ["h_new", "c_new"] if self.gates == 4 else ["h_new"]
+        views |= {name: view(n + i, own(n + i, 0), own(n + i, 1)) for i, name in enumerate(made)}
+        first = ["input", "h", *(["c"] if self.gates == 4 else []), "w_ih", "w_hh", *biases]
+        hidden = (place["c"], 1) if self.gates == 4 else (place["w_ih"], 0)
+        outputs = [output(DTYPES[x.dtype], [(0, 0)], [hidden]) for _ in made]
+        return recipe(outputs, len(made), [(_kernel(config), [*first, *made])], views)
+
+    def cost(self, *args: Any) -> int:
+        """Multiply-adds."""
+        t = self.named(args)
+        return int(t["input"].shape[0] * (t["w_ih"].numel() + t["w_hh"].numel()))
+
+    def sums(self, t: dict[str, Any]) -> Tensor:
+        """What the gates take, unrounded."""
+        wide = _wide(t["input"].dtype)
+        z = t["input"].to(wide) @ t["w_ih"].to(wide).mT + t["h"].to(wide) @ t["w_hh"].to(wide).mT
+        for name in ("b_ih", "b_hh"):
+            if t[name] is not None:
+                z = z + t[name].to(wide)
+        return z
+
+    def reference(self, *args: Any) -> Any:
+        """By PyTorch's operators."""
+        t = self.named(args)
+        z, dtype = self.sums(t), t["input"].dtype
+        if self.gates == 1:
+            return _activate(z, args[-1]).to(dtype)
+        i, f, g, o = z.chunk(4, 1)
+        c = torch.sigmoid(f) * t["c"].to(z.dtype) + torch.sigmoid(i) * torch.tanh(g)
+        return (torch.sigmoid(o) * torch.tanh(c)).to(dtype), c.to(dtype)
+
+    def save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """For the gradient: the arguments; the gates are computed again."""
+        ctx.save_for_backward(*inputs[: len(self.names)])
+        ctx.activation = inputs[-1] if self.gates == 1 else None
+
+    def backward(self, ctx: Any, g: Tensor, g_c: Tensor | None = None) -> tuple[Any, ...]:
+        """Products in the dtype, everything else in fp32."""
+        t = self.named(ctx.saved_tensors)
+        z, dtype = self.sums(t), t["input"].dtype
+        dc = None
+        if self.gates == 1:
+            g = g.to(z.dtype)
+            dz = g if ctx.activation is None else _slope(z, ctx.activation, g)
+        else:
+            i, f, o = (torch.sigmoid(z.chunk(4, 1)[k]) for k in (0, 1, 3))
+            a, c = torch.tanh(z.chunk(4, 1)[2]), t["c"].to(z.dtype)
+            new = torch.tanh(f * c + i * a)
+            g = torch.zeros_like(new) if g is None else g.to(z.dtype)
+            d = g * o * (1 - new * new)
+            d = d if g_c is None else d + g_c.to(z.dtype)
+            dz = torch.cat([d * a * i * (1 - i), d * c * f * (1 - f), d * i * (1 - a * a), g * new * o * (1 - o)], 1)
+            dc = (d * f).to(dtype)
+        db = dz.sum(0).to(dtype)
+        dz = dz.to(dtype)
+        of = {"input": dz @ t["w_ih"], "h": dz @ t["w_hh"], "c": dc, "w_ih": dz.mT @ t["input"], "w_hh": dz.mT @ t["h"],
+              "b_ih": db, "b_hh": db}  # fmt: skip
+        return tuple(None if t[n] is None else of[n] for n in self.names) + ((None,) if self.gates == 1 else ())
+
+    def call(self, *args: Any) -> Any:
+        """Directly, else through PyTorch's dispatcher."""
+        if not torch.compiler.is_dynamo_compiling():
+            done = self.defined.core(*args)
+            if done is not NotImplemented:
+                return done
+        t = self.named(args)
+        check_tensors(self.public, t, ("b_ih", "b_hh"))
+        kind = t["input"].device.type
+        given = [a for a in t.values() if a is not None]
+        autocast = kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind)
+        if autocast and any(a.dtype == torch.float32 for a in given) and all(a.dtype in ALLOWED[:3] for a in given):
+            to = torch.get_autocast_dtype(kind)
+            args = tuple(a.to(to) if isinstance(a, torch.Tensor) else a for a in args)
+        self.results(*args)
+        return self.defined(*args)
+
+
+_rnn, _lstm = Cell(1), Cell(4)
+
+
+def rnn_cell(
+    input: Tensor,
+    h: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+    activation: str | None = "tanh",
+) -> Tensor:
+    """``act(input @ w_ih.T + b_ih + h @ w_hh.T + b_hh)``: one kernel, both products summed in fp32, rounded once.
+
+    input (batch, in), h (batch, hidden), w_ih (units, in), w_hh (units, hidden), biases (units,); in a network units
+    is hidden. ``activation``: as of `matmul`; torch.nn.RNNCell's are "tanh" and "relu". fp16 and bf16 on a kernel of
+    ours, fp32 and fp64 on PyTorch's operators.
+
+    Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
+    """
+    return _rnn.call(input, h, w_ih, w_hh, b_ih, b_hh, activation)
+
+
+def lstm_cell(
+    input: Tensor,
+    h: Tensor,
+    c: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """torch.nn.LSTMCell's step in one kernel: (h, c) of the next one. Gates and states are fp32, rounded once.
+
+    input (batch, in), h and c (batch, hidden), w_ih (4*hidden, in), w_hh (4*hidden, hidden), biases (4*hidden,), rows in
+    torch's order i, f, g, o. fp16 and bf16 on a kernel of ours, fp32 and fp64 on PyTorch's operators.
+
+    Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
+    """
+    h_new, c_new = _lstm.call(input, h, c, w_ih, w_hh, b_ih, b_hh)
+    return h_new, c_new
+
+
+def _explained_rnn(
+    input: Tensor, h: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Any = None, b_hh: Any = None, activation: Any = "tanh"
+) -> tuple[Defined, tuple[Any, ...]]:
+    return _rnn.defined, (input, h, w_ih, w_hh, b_ih, b_hh, activation)
+
+
+def _explained_lstm(
+    input: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Any = None, b_hh: Any = None
+) -> tuple[Defined, tuple[Any, ...]]:
+    return _lstm.defined, (input, h, c, w_ih, w_hh, b_ih, b_hh)
+
+
+rnn_cell.explained = _explained_rnn  # type: ignore[attr-defined]
+lstm_cell.explained = _explained_lstm  # type: ignore[attr-defined]
