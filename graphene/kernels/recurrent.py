@@ -7,7 +7,6 @@ registers.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product as product_of
 from typing import TYPE_CHECKING, Any
@@ -49,6 +48,20 @@ class CellConfig:
 def copies(align: int) -> Any:
     """What copies so many bytes to shared memory: asynchronously, or through registers."""
     return gr.atom(COPIES[align]) if align in COPIES else (access("ld.global", align), access("st.shared", align))
+
+
+def two_products(acc: Any, x: Any, h: Any, w: Any, u: Any) -> Any:
+    """The meaning of the loop over k."""
+    return acc + x @ w.T + h @ u.T
+
+
+def two_products_of_gates(*t: Any) -> Any:
+    """The same for each of four gates."""
+    acc, (x, h), w, u = t[:4], t[4:6], t[6:10], t[10:]
+    return tuple(two_products(acc[g], x, h, w[g], u[g]) for g in range(4))
+
+
+TWO_PRODUCTS = {1: two_products, 4: two_products_of_gates}
 
 
 def lstm(i: Any, f: Any, g: Any, o: Any, c: Any) -> tuple[Any, Callable[[Any], Any]]:
@@ -124,14 +137,7 @@ def recurrent_cell(c: CellConfig) -> gr.Kernel:
                 to = sW[wr.index].tile([BN, None])[g, 0]
                 gr.move(to, right[g].tile([None, BK])[0, k], on=threads, atom=copies(c.align[2 + part]))
 
-        def load(part: int, k: Any) -> None:  # tile k of the first product, then of the second; past that: zeros
-            if part == 0:
-                with gr.if_(k < steps[0]):
-                    copy(0, k)
-                with gr.else_():
-                    copy(1, k - steps[0])
-            else:
-                copy(1, k)
+        def started() -> None:
             gr.commit(CP)
             wr.advance()
 
@@ -144,9 +150,10 @@ def recurrent_cell(c: CellConfig) -> gr.Kernel:
             gr.wait(CP, pending=S - 2)
             gr.barrier()
 
-        def product(part: int) -> None:
-            for k in gr.loop(f"k{part}", steps[part]):
-                load(part, k + S - 1)
+        def multiply(tiles: Any, part: int, ahead: Any) -> None:  # so many tiles; brings those from `ahead` on
+            for k in gr.loop(f"k{part}", tiles):
+                copy(part, k + ahead)
+                started()
                 for j in range(KB):
                     if j == KB - 1:
                         rd.advance()
@@ -156,7 +163,11 @@ def recurrent_cell(c: CellConfig) -> gr.Kernel:
                         gr.matmul(acc[g][wm, wn], ra[j % 2], rb[g][j % 2].T, atom=mma)
 
         for k in range(S - 1):
-            load(0, k)
+            with gr.if_(k < steps[0]):
+                copy(0, k)
+            with gr.else_():
+                copy(1, k - steps[0])
+            started()
         for g in range(G):  # the sums begin with the biases
             gr.init(acc[g], 0)
             for i, b in enumerate(biases):
@@ -166,11 +177,10 @@ def recurrent_cell(c: CellConfig) -> gr.Kernel:
                 acc[g][:] = acc[g] + r
         next_stage()
         fragments(0)
-        for part, left, right in ((0, gX, gW), (1, gH, gU)):
-            with ExitStack() as promises:  # acc of each gate += left @ right.T
-                for g in range(G):
-                    promises.enter_context(gr.matmul(acc[g], left, right[g].T))
-                product(part)
+        before = gr.max(steps[0] - (S - 1), 0)  # tiles during which more of X is brought; then H is
+        with gr.spec(acc, [*acc, gX, gH, *gW, *gU], on=threads, means=TWO_PRODUCTS[G]):
+            multiply(before, 0, S - 1)
+            multiply(sum(steps) - before, 1, before + S - 1 - steps[0])  # past its last tile: zeros
         if result:
             gr.wait(CP, pending=0)
             gr.barrier()
