@@ -268,11 +268,11 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__", "ops", "tune"]
+    return [*__all__, "__version__", "nn", "ops", "tune"]
 
 
 def __getattr__(name: str) -> object:
-    """``graphene.ops`` needs PyTorch, which importing graphene does not; ``graphene.tune`` is read when it is used."""
-    if name in ("ops", "tune"):
+    """``graphene.ops`` and ``nn`` need PyTorch, which importing graphene does not; ``tune`` is read when it is used."""
+    if name in ("nn", "ops", "tune"):
         return _importlib.import_module(f"graphene.{name}")
     raise AttributeError(f"module 'graphene' has no attribute '{name}'")

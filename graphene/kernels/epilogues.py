@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Pointwise: TypeAlias = "Callable[..., Any]"
 
-__all__ = ["ACTIVATIONS", "activation", "gelu", "gelu_tanh", "linear", "relu", "sigmoid", "silu", "tanh"]
+__all__ = ["ACTIVATIONS", "FORMULAS", "activation", "gelu", "gelu_tanh", "linear", "relu", "sigmoid", "silu", "tanh"]
 
 LOG2_E = math.log2(math.e)
 
@@ -81,6 +81,36 @@ ACTIVATIONS: dict[str | None, Callable[[Any], Any]] = {
     "silu": silu,
     "tanh": tanh,
     "sigmoid": sigmoid,
+}
+
+
+def _erf(x: Any) -> Any:
+    import numpy as np
+
+    return np.vectorize(math.erf)(x) if np.size(x) else x
+
+
+def _sigmoid(x: Any) -> Any:
+    import numpy as np
+
+    return 1 / (1 + np.exp(-x))
+
+
+def _tanh(x: Any) -> Any:
+    import numpy as np
+
+    return np.tanh(x)
+
+
+# The same on arrays, for what a kernel means.
+FORMULAS: dict[Any, Callable[[Any], Any]] = {
+    None: lambda x: x,
+    "relu": lambda x: x * (x > 0),
+    "gelu": lambda x: x / 2 * (1 + _erf(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: x / 2 * (1 + _tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "silu": lambda x: x * _sigmoid(x),
+    "tanh": _tanh,
+    "sigmoid": _sigmoid,
 }
 
 

@@ -62,6 +62,7 @@ class Result:
         dtype: DType,
         align_bytes: int,
         has: set[str],
+        result: str = "C",
     ) -> None:
         self.dtype, self.batch, self.parts = dtype, batch, parts
         self.align_bytes = self.vector(dtype, align_bytes) * dtype.bits // 8
@@ -72,7 +73,7 @@ class Result:
             self.bias = gr.input("bias", gr.Layout(size[1]), dtype, align_bytes=self.align_bytes)
         if "residual" in has:
             self.matrices["residual"] = matrix(gr.input, "residual", size, batch, dtype, self.align_bytes)
-        name, declare = "W" if parts else "C", gr.inout if "beta" in has else gr.output
+        name, declare = "W" if parts else result, gr.inout if "beta" in has else gr.output
         self.matrices["C"] = matrix(declare, name, size, parts + batch, dtype, self.align_bytes)
         for factor in ("alpha", "beta"):
             if factor in has:

@@ -7,7 +7,6 @@ memory, fed by asynchronous copies that run ahead across the borders of layers.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import graphene as gr
 from graphene import _core
 from graphene.kernels._arguments import choice, size
-from graphene.kernels.epilogues import activation
+from graphene.kernels.epilogues import FORMULAS, activation
 from graphene.kernels.gemm_operand import COPIES, MATRIX_ATOMS, access, matrix
 
 if TYPE_CHECKING:
@@ -25,36 +24,6 @@ __all__ = ["MlpConfig", "mlp_kernel", "select_mlp"]
 
 Activation: TypeAlias = "str | Callable[[Any], Any] | None"
 CP = "cp.async.cg.16"  # which of the copies is named does not matter to commit and wait
-
-
-def _erf(x: Any) -> Any:
-    import numpy as np
-
-    return np.vectorize(math.erf)(x) if np.size(x) else x
-
-
-def _sigmoid(x: Any) -> Any:
-    import numpy as np
-
-    return 1 / (1 + np.exp(-x))
-
-
-def _tanh(x: Any) -> Any:
-    import numpy as np
-
-    return np.tanh(x)
-
-
-# The activations of epilogues.ACTIVATIONS on arrays.
-FORMULAS: dict[Any, Callable[[Any], Any]] = {
-    None: lambda x: x,
-    "relu": lambda x: x * (x > 0),
-    "gelu": lambda x: x / 2 * (1 + _erf(x / math.sqrt(2))),
-    "gelu_tanh": lambda x: x / 2 * (1 + _tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
-    "silu": lambda x: x * _sigmoid(x),
-    "tanh": _tanh,
-    "sigmoid": _sigmoid,
-}
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ registers.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product as product_of
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene.kernels._arguments import choice, size
-from graphene.kernels.epilogues import activation, sigmoid, tanh
+from graphene.kernels.epilogues import FORMULAS, activation, sigmoid, tanh
 from graphene.kernels.gemm_operand import COPIES, MATRIX_ATOMS, access, matrix
 from graphene.kernels.gemm_result import Result
 
@@ -64,9 +64,127 @@ def two_products_of_gates(*t: Any) -> Any:
 TWO_PRODUCTS = {1: two_products, 4: two_products_of_gates}
 
 
-def lstm(i: Any, f: Any, g: Any, o: Any, c: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """The next c of a unit; and what its next h is of that."""
-    return sigmoid(f) * c + sigmoid(i) * tanh(g), lambda c_new: sigmoid(o) * tanh(c_new)
+def lstm_formula(x: Any, h: Any, c: Any, w: Any, u: Any, *biases: Any) -> Any:
+    """The next h and c, of arrays."""
+    units, sigmoid_, tanh_ = c.shape[1], FORMULAS["sigmoid"], FORMULAS["tanh"]
+    i, f, g, o = ((x @ w.T + h @ u.T + sum(biases))[:, k * units : (k + 1) * units] for k in range(4))
+    c_new = sigmoid_(f) * c + sigmoid_(i) * tanh_(g)
+    return sigmoid_(o) * tanh_(c_new), c_new
+
+
+def meaning(c: CellConfig) -> Callable[..., Any] | str:
+    """What a configuration computes, of arrays; "" if its activation has no name."""
+    if c.gates == 4:
+        return lstm_formula
+    if not (c.activation is None or isinstance(c.activation, str)):
+        return ""
+    formula = FORMULAS[c.activation]
+
+    def rnn(x: Any, h: Any, w: Any, u: Any, *biases: Any) -> Any:
+        return formula(x @ w.T + h @ u.T + sum(biases))
+
+    rnn.__name__ = f"rnn_{c.activation or 'linear'}"
+    return rnn
+
+
+class _Products:
+    """X @ W.T + H @ U.T of a block, for each gate: the tiles of the second product follow those of the first."""
+
+    def __init__(self, c: CellConfig, left: list[Any], right: list[list[Any]], threads: Any) -> None:
+        (BM, BN, BK), G, (rows, columns) = c.tile, c.gates, c.warps
+        dtype, self.mma = gr.fp16 if c.dtype == "fp16" else gr.bf16, gr.atom(MATRIX_ATOMS[c.dtype][0])
+        self.c, self.left, self.right, self.threads = c, left, right, threads
+        self.warps = threads.tile(32).reshape(0, gr.Layout(c.warps))
+        self.at, _ = self.warps.indices()
+        warp, self.part = self.warps[self.at], (BM // rows, BN // columns)
+        swizzle = gr.swizzle(BK, dtype)
+        self.shared = [
+            gr.alloc("sX", [BM, BK], dtype, gr.SH, stages=c.stages, swizzle=swizzle),
+            gr.alloc("sW", [G * BN, BK], dtype, gr.SH, stages=c.stages, swizzle=swizzle),
+        ]
+        self.a = gr.fragment("a", [self.part[0], 16], dtype, self.mma.a, on=warp, stages=2)
+        self.b = [gr.fragment(f"b{g}", [self.part[1], 16], dtype, self.mma.b, on=warp, stages=2) for g in range(G)]
+        self.acc = [gr.fragment(f"acc{g}", [BM, BN], gr.fp32, self.mma.c, on=self.warps) for g in range(G)]
+        self.rd, self.wr = gr.ring("rd", c.stages), gr.ring("wr", c.stages)
+        self.steps = [gr.ceil_div(t.shape[1], BK) for t in left]
+
+    def copy(self, part: int, k: Any) -> None:
+        """Starts bringing tile k of the first product, or the second; past its last one zeros."""
+        _, BN, BK = self.c.tile
+        (sX, sW), stage = self.shared, self.wr.index
+        left = self.left[part].tile([None, BK])[0, k]
+        gr.move(sX[stage], left, on=self.threads, atom=copies(self.c.align[part]))
+        for g, right in enumerate(self.right[part]):
+            to, tile = sW[stage].tile([BN, None])[g, 0], right.tile([None, BK])[0, k]
+            gr.move(to, tile, on=self.threads, atom=copies(self.c.align[2 + part]))
+
+    def started(self) -> None:
+        """Closes the group of copies of a tile."""
+        gr.commit(CP)
+        self.wr.advance()
+
+    def arrive(self) -> None:
+        """Waits for the tile that is read next; the one before it has been read."""
+        gr.wait(CP, pending=self.c.stages - 2)
+        gr.barrier()
+
+    def fragments(self, j: int) -> None:
+        """Slice j of the tile that is read, to registers."""
+        (sX, sW), stage, (m, n), (wm, wn) = self.shared, self.rd.index, self.part, self.at
+        gr.move(self.a[j % 2], sX[stage].tile([m, 16])[wm, j], atom="ldmatrix.x4")
+        for g, b in enumerate(self.b):
+            gate = sW[stage].tile([self.c.tile[1], None])[g, 0]
+            gr.move(b[j % 2], gate.tile([n, 16])[wn, j], atom="ldmatrix.x4")
+
+    def begin(self) -> None:
+        """Starts the first copies."""
+        for k in range(self.c.stages - 1):
+            with gr.if_(k < self.steps[0]):
+                self.copy(0, k)
+            with gr.else_():
+                self.copy(1, k - self.steps[0])
+            self.started()
+
+    def multiply(self, tiles: Any, part: int, ahead: Any) -> None:
+        """Adds so many tiles; meanwhile those of `part` from `ahead` on are brought."""
+        slices = self.c.tile[2] // 16
+        for k in gr.loop(f"k{part}", tiles):
+            self.copy(part, k + ahead)
+            self.started()
+            for j in range(slices):  # a Python loop: unrolled
+                if j == slices - 1:
+                    self.rd.advance()
+                    self.arrive()
+                self.fragments((j + 1) % slices)
+                for acc, b in zip(self.acc, self.b, strict=True):
+                    gr.matmul(acc[self.at], self.a[j % 2], b[j % 2].T, atom=self.mma)
+
+    def add(self) -> None:
+        """Acc of each gate += X @ W.T + H @ U.T."""
+        self.arrive()
+        self.fragments(0)
+        ahead = self.c.stages - 1
+        before = gr.max(self.steps[0] - ahead, 0)  # tiles during which more of X is brought; then H is
+        operands = [*self.acc, *self.left, *self.right[0], *self.right[1]]
+        with gr.spec(self.acc, operands, on=self.threads, means=TWO_PRODUCTS[self.c.gates]):
+            self.multiply(before, 0, ahead)
+            self.multiply(self.steps[0] + self.steps[1] - before, 1, before + ahead - self.steps[0])
+
+    def update(self, tiles: list[Any], bytes_: int) -> None:
+        """The next states from the gates: of tiles of C, H_new and C_new, accesses of so many bytes."""
+        (m, n), dtype = self.part, self.a.dtype
+        width = 16
+        old, new = (gr.fragment(x, [16, width], dtype, self.mma.c, on=self.warps[self.at]) for x in ("old", "new"))
+        cell = gr.fragment("cell", [16, width], gr.fp32, self.mma.c, on=self.warps[self.at])
+        for at in product(range(m // 16), range(n // width)):
+            before, h, after = (t.tile([m, n])[self.at].tile([16, width])[at] for t in tiles)
+            gr.move(old, before, atom=access("ld.global", bytes_))
+            i, f, g, o = (acc[self.at].tile([16, width])[at] for acc in self.acc)
+            cell[:] = sigmoid(f) * old + sigmoid(i) * tanh(g)
+            new[:] = sigmoid(o) * tanh(cell)
+            gr.move(h, new, atom=access("st.global", bytes_))
+            new[:] = cell
+            gr.move(after, new, atom=access("st.global", bytes_))
 
 
 def recurrent_cell(c: CellConfig) -> gr.Kernel:
@@ -78,129 +196,57 @@ def recurrent_cell(c: CellConfig) -> gr.Kernel:
 
     Raises VerifyError KERNEL_ARGUMENT.
     """
-    name, G = "recurrent_cell", c.gates
+    name, G, (BM, BN, BK) = "recurrent_cell", c.gates, c.tile
     choice(name, "gates", str(G), ("1", "4"))
     choice(name, "dtype", c.dtype, ("fp16", "bf16"))
-    (BM, BN, BK), S, (wr_, wc_) = c.tile, c.stages, c.warps
-    size(name, "tile[0]", BM, multiple_of=16 * wr_)
-    size(name, "tile[1]", BN, multiple_of=16 * wc_)
+    size(name, "tile[0]", BM, multiple_of=16 * c.warps[0])
+    size(name, "tile[1]", BN, multiple_of=16 * c.warps[1])
     size(name, "tile[2]", BK, multiple_of=32)
-    size(name, "stages", S, least=2)
+    size(name, "stages", c.stages, least=2)
     size(name, "biases", c.biases + 1, most=3)
-    dtype, mma, ldsm = (
-        gr.fp16 if c.dtype == "fp16" else gr.bf16,
-        gr.atom(MATRIX_ATOMS[c.dtype][0]),
-        gr.atom("ldmatrix.x4"),
-    )
-    WM, WN, KB = BM // wr_, BN // wc_, BK // 16
-    vector = [a // 2 for a in c.align]
-    M, N = gr.sym("M"), gr.sym("N", multiple_of=vector[4])
-    I, J = gr.sym("I", multiple_of=max(vector[0], vector[2])), gr.sym("J", multiple_of=max(vector[1], vector[3]))
+    dtype, wide = gr.fp16 if c.dtype == "fp16" else gr.bf16, min(c.align[4], 4)
+    ax, ah, aw, au, an = (a // 2 for a in c.align)
+    M, N = gr.sym("M"), gr.sym("N", multiple_of=an)
+    I, J = gr.sym("I", multiple_of=max(ax, aw)), gr.sym("J", multiple_of=max(ah, au))
 
     with gr.Kernel("lstm_cell" if G == 4 else "rnn_cell") as kernel:
-        X, H = (
-            matrix(gr.input, "X", (M, I), [], dtype, c.align[0]),
-            matrix(gr.input, "H", (M, J), [], dtype, c.align[1]),
-        )
-        C = matrix(gr.input, "C", (M, N), [], dtype, c.align[4]) if G == 4 else None
-        W = matrix(gr.input, "W", (G * N, I), [], dtype, c.align[2])
-        U = matrix(gr.input, "U", (G * N, J), [], dtype, c.align[3])
+        states = [("X", I, c.align[0]), ("H", J, c.align[1]), *([("C", N, c.align[4])] if G == 4 else [])]
+        inputs = [matrix(gr.input, x, (M, n), [], dtype, a) for x, n, a in states]
+        weights = [
+            matrix(gr.input, x, (G * N, n), [], dtype, a) for x, n, a in (("W", I, c.align[2]), ("U", J, c.align[3]))
+        ]
         biases = [gr.input(f"b{i}", gr.Layout(G * N), dtype, align_bytes=c.align[4]) for i in range(c.biases)]
-        result = Result((M, N), [], [], dtype, c.align[4], set()) if G == 1 else None
+        result = Result((M, N), [], [], dtype, c.align[4], set(), "H_new") if G == 1 else None
         out = [matrix(gr.output, n, (M, N), [], dtype, c.align[4]) for n in ("H_new", "C_new")] if G == 4 else []
         tiles_m, tiles_n = gr.ceil_div(M, BM), gr.ceil_div(N, BN)
         grid = (c.group * tiles_n, gr.ceil_div(tiles_m, c.group)) if c.group > 1 else (tiles_m, tiles_n)
-        blocks, threads = gr.blocks(*grid), gr.threads(32 * wr_ * wc_)
-        my = threads.tile(32).reshape(0, gr.Layout(c.warps))
-        (x, y), ((wm, wn), _) = blocks.indices(), my.indices()
+        blocks, threads = gr.blocks(*grid), gr.threads(32 * c.warps[0] * c.warps[1])
+        x, y = blocks.indices()
         bm, bn = (y * c.group + x % c.group, x // c.group) if c.group > 1 else (x, y)
-        if c.group > 1:
-            gr.exit_if(bm >= tiles_m)
-        warp = my[wm, wn]
-        if result:
-            result.tile(0, 0, (bm, bn), [BM, BN])
-
-        gX, gH = (t.tile([BM, None])[bm, 0] for t in (X, H))
-        gW, gU = ([t.window(g * N, N).tile([BN, None])[bn, 0] for g in range(G)] for t in (W, U))  # of each gate
-        sX = gr.alloc("sX", [BM, BK], dtype, gr.SH, stages=S, swizzle=gr.swizzle(BK, dtype))
-        sW = gr.alloc("sW", [G * BN, BK], dtype, gr.SH, stages=S, swizzle=gr.swizzle(BK, dtype))
-        ra = gr.fragment("ra", [WM, 16], dtype, mma.a, on=warp, stages=2)
-        rb = [gr.fragment(f"rb{g}", [WN, 16], dtype, mma.b, on=warp, stages=2) for g in range(G)]
-        acc = [gr.fragment(f"acc{g}", [BM, BN], gr.fp32, mma.c, on=my) for g in range(G)]
-        rd, wr = gr.ring("rd", S), gr.ring("wr", S)
-        steps = [gr.ceil_div(t.shape[1], BK) for t in (gX, gH)]
-
-        def copy(part: int, k: Any) -> None:
-            left, right = (gX, gW) if part == 0 else (gH, gU)
-            gr.move(sX[wr.index], left.tile([None, BK])[0, k], on=threads, atom=copies(c.align[part]))
-            for g in range(G):
-                to = sW[wr.index].tile([BN, None])[g, 0]
-                gr.move(to, right[g].tile([None, BK])[0, k], on=threads, atom=copies(c.align[2 + part]))
-
-        def started() -> None:
-            gr.commit(CP)
-            wr.advance()
-
-        def fragments(j: int) -> None:
-            gr.move(ra[j % 2], sX[rd.index].tile([WM, 16])[wm, j], atom=ldsm)
-            for g in range(G):
-                gr.move(rb[g][j % 2], sW[rd.index].tile([BN, None])[g, 0].tile([WN, 16])[wn, j], atom=ldsm)
-
-        def next_stage() -> None:
-            gr.wait(CP, pending=S - 2)
-            gr.barrier()
-
-        def multiply(tiles: Any, part: int, ahead: Any) -> None:  # so many tiles; brings those from `ahead` on
-            for k in gr.loop(f"k{part}", tiles):
-                copy(part, k + ahead)
-                started()
-                for j in range(KB):
-                    if j == KB - 1:
-                        rd.advance()
-                        next_stage()
-                    fragments((j + 1) % KB)
-                    for g in range(G):
-                        gr.matmul(acc[g][wm, wn], ra[j % 2], rb[g][j % 2].T, atom=mma)
-
-        for k in range(S - 1):
-            with gr.if_(k < steps[0]):
-                copy(0, k)
-            with gr.else_():
-                copy(1, k - steps[0])
-            started()
-        for g in range(G):  # the sums begin with the biases
-            gr.init(acc[g], 0)
-            for i, b in enumerate(biases):
-                r = acc[g].reduced(0, f"bias{i}{g}", dtype)
-                tile = b.window(g * N, N).tile([BN])[bn].reshape(0, [1, BN])
-                gr.move(r, tile, atom=access("ld.global", min(c.align[4], 4)))
-                acc[g][:] = acc[g] + r
-        next_stage()
-        fragments(0)
-        before = gr.max(steps[0] - (S - 1), 0)  # tiles during which more of X is brought; then H is
-        with gr.spec(acc, [*acc, gX, gH, *gW, *gU], on=threads, means=TWO_PRODUCTS[G]):
-            multiply(before, 0, S - 1)
-            multiply(sum(steps) - before, 1, before + S - 1 - steps[0])  # past its last tile: zeros
-        if result:
-            gr.wait(CP, pending=0)
-            gr.barrier()
-            result.store(acc[0], activation(c.activation), mma.c, my, threads, over=[sX, sW])
-            return kernel
-        wide = min(c.align[4], 4)
-        width = 16 if WN % 16 == 0 else 8
-        old, new = (gr.fragment(n, [16, width], dtype, mma.c, on=warp) for n in ("old", "new"))
-        cell = gr.fragment("cell", [16, width], gr.fp32, mma.c, on=warp)
-        tiles = [t.tile([BM, BN])[bm, bn].tile([WM, WN])[wm, wn].tile([16, width]) for t in (C, *out)]
-        for i, j in product_of(range(WM // 16), range(WN // width)):
-            at = [t[i, j] for t in tiles]
-            gr.move(old, at[0], atom=access("ld.global", wide))
-            gate = [t[wm, wn].tile([16, width])[i, j] for t in acc]
-            c_new, h_of = lstm(gate[0], gate[1], gate[2], gate[3], old)
-            cell[:] = c_new
-            new[:] = h_of(cell)
-            gr.move(at[1], new, atom=access("st.global", wide))
-            new[:] = cell
-            gr.move(at[2], new, atom=access("st.global", wide))
+        made = [result.matrices["C"]] if result else out
+        with gr.spec(made, [*inputs, *weights, *biases], on=(blocks, threads), means=meaning(c)):
+            if c.group > 1:
+                gr.exit_if(bm >= tiles_m)
+            left = [t.tile([BM, None])[bm, 0] for t in inputs[:2]]
+            right = [[t.window(g * N, N).tile([BN, None])[bn, 0] for g in range(G)] for t in weights]  # of each gate
+            products = _Products(c, left, right, threads)
+            products.begin()
+            for g, acc in enumerate(products.acc):  # the sums begin with the biases
+                gr.init(acc, 0)
+                for i, b in enumerate(biases):
+                    r = acc.reduced(0, f"bias{i}{g}", dtype)
+                    tile = b.window(g * N, N).tile([BN])[bn].reshape(0, [1, BN])
+                    gr.move(r, tile, atom=access("ld.global", wide))
+                    acc[:] = acc + r
+            products.add()
+            if result:
+                result.tile(0, 0, (bm, bn), [BM, BN])
+                gr.wait(CP, pending=0)
+                gr.barrier()
+                act, (acc,) = activation(c.activation), products.acc
+                result.store(acc, act, products.mma.c, products.warps, threads, over=products.shared)
+            else:
+                products.update([t.tile([BM, BN])[bm, bn] for t in (inputs[2], *out)], wide)
     return kernel
 
 

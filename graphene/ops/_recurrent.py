@@ -8,7 +8,7 @@ from typing import Any
 
 from graphene import _core
 from graphene.kernels.recurrent import CellConfig, recurrent_cell, select_cell
-from graphene.ops._define import Arg, Defined, Definition, check_devices, check_dtypes, check_tensors
+from graphene.ops._define import Defined, Definition, check_devices, check_dtypes, check_tensors
 from graphene.ops._kernels import DTYPES, MATMUL_DTYPES, _device
 from graphene.ops._matmul import ACTIVATIONS, ALLOWED, _activate, _slope, _text, _wide
 from graphene.ops._torch import Tensor, torch
@@ -58,7 +58,9 @@ class Cell:
         batch, rows = t["input"].shape[0], t["w_ih"].shape[0]
         units = rows // self.gates if self.gates == 1 else t["h"].shape[1]
         want("h", [batch, t["h"].shape[1]], "of the input's batch")
-        want("w_ih", [self.gates * units, t["input"].shape[1]], "a row for each gate of each hidden unit, by input size")
+        want(
+            "w_ih", [self.gates * units, t["input"].shape[1]], "a row for each gate of each hidden unit, by input size"
+        )
         want("w_hh", [self.gates * units, t["h"].shape[1]], "a row for each gate of each hidden unit, by hidden size")
         want("b_ih", [self.gates * units], "one for each row of the weights")
         want("b_hh", [self.gates * units], "one for each row of the weights")
@@ -221,8 +223,8 @@ def lstm_cell(
 ) -> tuple[Tensor, Tensor]:
     """torch.nn.LSTMCell's step in one kernel: (h, c) of the next one. Gates and states are fp32, rounded once.
 
-    input (batch, in), h and c (batch, hidden), w_ih (4*hidden, in), w_hh (4*hidden, hidden), biases (4*hidden,), rows in
-    torch's order i, f, g, o. fp16 and bf16 on a kernel of ours, fp32 and fp64 on PyTorch's operators.
+    input (batch, in), h and c (batch, hidden), w_ih (4*hidden, in), w_hh (4*hidden, hidden), biases (4*hidden,), rows
+    in torch's order i, f, g, o. fp16 and bf16 on a kernel of ours, fp32 and fp64 on PyTorch's operators.
 
     Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """

@@ -1,0 +1,133 @@
+"""Modules of PyTorch with kernels of ours: the parameters, state dicts and results of torch.nn's, in fewer launches.
+
+    net = graphene.nn.FusedMLP(model.net)      # of an nn.Sequential; its parameters are shared
+    cell = graphene.nn.LSTMCell(128, 256, device="cuda", dtype=torch.float16)
+
+They train, compile and are captured by CUDA graphs as their operators in `graphene.ops` are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from graphene import _core
+from graphene.ops import fused_mlp, lstm_cell, rnn_cell
+from graphene.ops._torch import Tensor, torch
+
+__all__ = ["FusedMLP", "LSTMCell", "RNNCell"]
+
+
+def _activation(module: Any) -> str | None:
+    """The name of an activation's module, or None where there is none of that meaning."""
+    nn = torch.nn
+    if isinstance(module, nn.GELU):
+        return "gelu_tanh" if module.approximate == "tanh" else "gelu"
+    known = {nn.ReLU: "relu", nn.SiLU: "silu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid"}
+    return known.get(type(module))
+
+
+def _refuse(module: Any, why: str, fix: str) -> None:
+    _core.fail("OP_ARGUMENT", f"FusedMLP: {why}", [f"got:  {module!r}"], fix)
+
+
+class FusedMLP(torch.nn.Sequential):  # type: ignore[misc]
+    """torch.nn.Sequential of Linear layers and activations, computed by one kernel (`graphene.ops.fused_mlp`).
+
+    ``FusedMLP(sequential)`` or ``FusedMLP(Linear(8, 64), ReLU(), Linear(64, 1))``: the modules are kept, not copied, so
+    parameters are shared and the state dict has the sequential's keys. Activations: ReLU, GELU (both forms), SiLU,
+    Tanh, Sigmoid, at most one behind each layer. Dropout does nothing in eval(); where it drops, the modules run one
+    after the other.
+
+    x (..., in) -> (..., out). Raises LaunchError OP_ARGUMENT for other modules.
+    """
+
+    def __init__(self, *modules: Any) -> None:
+        if len(modules) == 1 and isinstance(modules[0], torch.nn.Sequential):
+            modules = tuple(modules[0])
+        super().__init__(*modules)
+        self._layers()
+
+    @classmethod
+    def of_widths(
+        cls,
+        widths: Sequence[int],
+        activation: Any = None,
+        out_activation: Any = None,
+        bias: bool = True,
+        **factory: Any,
+    ) -> FusedMLP:
+        """Layers of these widths, input first; modules of `activation` (default ReLU) behind all but the last.
+
+        ``activation``, ``out_activation``: classes of modules, such as torch.nn.GELU; ``factory``: device and dtype.
+        """
+        modules: list[Any] = []
+        for i, (n, m) in enumerate(pairwise(widths)):
+            modules.append(torch.nn.Linear(n, m, bias=bias, **factory))
+            act = (activation or torch.nn.ReLU) if i < len(widths) - 2 else out_activation
+            modules += [] if act is None else [act()]
+        return cls(*modules)
+
+    def _layers(self) -> tuple[list[Tensor], list[Tensor], list[str | None]]:
+        """Weights, biases and activations, of the modules as they are now."""
+        weights: list[Tensor] = []
+        biases: list[Tensor] = []
+        activations: list[str | None] = []
+        for module in self:
+            if type(module) is torch.nn.Linear:
+                weights.append(module.weight)
+                biases.append(module.bias)
+                activations.append(None)
+            elif isinstance(module, (torch.nn.Identity, torch.nn.Dropout)):
+                continue
+            elif (name := _activation(module)) is not None and weights and activations[-1] is None:
+                activations[-1] = name
+            else:
+                _refuse(module, "a module that is neither Linear nor one activation behind it",
+                        "pass Linear, ReLU, GELU, SiLU, Tanh, Sigmoid")  # fmt: skip
+        if not weights:
+            _refuse(self, "there is no Linear", "pass at least one")
+        return weights, biases, activations
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The last layer's result."""
+        if any(isinstance(m, torch.nn.Dropout) and m.training and m.p > 0 for m in self):
+            return super().forward(input)
+        weights, biases, activations = self._layers()
+        return fused_mlp(input, weights, biases, activations[:-1], activations[-1])
+
+
+def _batched(input: Tensor, states: Sequence[Tensor]) -> list[Tensor]:
+    return [t.unsqueeze(0) if t.dim() == 1 else t for t in (input, *states)]
+
+
+class LSTMCell(torch.nn.LSTMCell):  # type: ignore[misc]
+    """torch.nn.LSTMCell with its step in one kernel: its arguments, parameters, state dict and results.
+
+    input (batch, in) or (in,), states (batch, hidden) or (hidden,); fp16 and bf16 on a kernel, others on PyTorch's.
+    """
+
+    def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """(h, c) of the next step; `hx`: (h, c) of this one, zeros by default."""
+        if hx is None:
+            zeros = input.new_zeros(*input.shape[:-1], self.hidden_size)
+            hx = (zeros, zeros)
+        x, h, c = _batched(input, hx)
+        h_new, c_new = lstm_cell(x, h, c, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
+        return (h_new[0], c_new[0]) if input.dim() == 1 else (h_new, c_new)
+
+
+class RNNCell(torch.nn.RNNCell):  # type: ignore[misc]
+    """torch.nn.RNNCell, the paper's cell, in one kernel: its arguments, parameters, state dict and results.
+
+    input (batch, in) or (in,), state (batch, hidden) or (hidden,); fp16 and bf16 on a kernel, others on PyTorch's.
+    """
+
+    def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
+        """The next state; `hx`: this one, zeros by default."""
+        if hx is None:
+            hx = input.new_zeros(*input.shape[:-1], self.hidden_size)
+        x, h = _batched(input, (hx,))
+        new = rnn_cell(x, h, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh, self.nonlinearity)
+        return new[0] if input.dim() == 1 else new
