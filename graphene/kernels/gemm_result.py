@@ -68,9 +68,9 @@ class Result:
         self.align_bytes = self.vector(dtype, align_bytes) * dtype.bits // 8
         self.matrices: dict[str, Any] = {}
         self.scalars: dict[str, Any] = {}
-        self.bias: Any = None
+        self.vectors: list[Any] = []  # the biases: one element for each column
         if "bias" in has:
-            self.bias = gr.input("bias", gr.Layout(size[1]), dtype, align_bytes=self.align_bytes)
+            self.vectors.append(gr.input("bias", gr.Layout(size[1]), dtype, align_bytes=self.align_bytes))
         if "residual" in has:
             self.matrices["residual"] = matrix(gr.input, "residual", size, batch, dtype, self.align_bytes)
         name, declare = "W" if parts else result, gr.inout if "beta" in has else gr.output
@@ -95,8 +95,7 @@ class Result:
             if self.parts:
                 t = t[part, :, :, :] if self.batch else t[part, :, :]
             self.matrices[name] = (t[z, :, :] if self.batch else t).tile(sizes)[at]
-        if self.bias is not None:
-            self.bias = self.bias.tile([sizes[1]])[at[1]].reshape(0, [1, sizes[1]])
+        self.vectors = [t.tile([sizes[1]])[at[1]].reshape(0, [1, sizes[1]]) for t in self.vectors]
 
     def store(
         self,
@@ -146,8 +145,8 @@ class Result:
                 gr.move(mine(C, i, j), mine_of_acc.tile([piece_rows, width])[i, j], on=owner, atom=store)
             return
         out, terms, loaded, to = piece("out"), [], {}, C
-        if self.bias is not None:
-            terms.append(out.reduced(0, "rbias", self.dtype))  # the columns this thread owns
+        for name in ("rbias", "rbias2")[: len(self.vectors)]:
+            terms.append(out.reduced(0, name, self.dtype))  # the columns this thread owns
         if "residual" in self.matrices:
             terms.append(piece("rresidual"))
             loaded["residual"] = terms[-1]
@@ -169,6 +168,9 @@ class Result:
                 for (_, size), (_, place) in cuts:
                     bias = bias.tile([1, size])[0, place]
                 gr.move(terms[0], bias.tile([1, width])[0, j], atom=load_bias)
+        for j, i in product(range(columns // width), range(rows // 16)):
+            for term, vector in zip(terms, self.vectors if i == 0 else (), strict=False):
+                gr.move(term, vector.tile([1, columns])[0, wn].tile([1, width])[0, j], atom=load_bias)
             for name, registers in loaded.items():
                 gr.move(registers, mine(sources[name], i, j), atom=load)
             x = mine_of_acc.tile([piece_rows, width])[i, j]

@@ -35,7 +35,8 @@ class MlpConfig:
 
     ``rows``: of a warp, 16 or 32 (widths of at most 128 between). ``warps``: of a block. ``chunk``, ``stages``: columns
     of a tile of weights and how many there are. ``columns``: of the last layer's result computed at once, if it is
-    wider. ``align``: bytes that divide the addresses and line starts of X and of Y.
+    wider. ``resident``: up to which width X is held in registers, by default as much as fits; a wider one arrives in
+    pieces. ``align``: bytes that divide the addresses and line starts of X and of Y.
     """
 
     widths: tuple[int, ...]
@@ -47,6 +48,7 @@ class MlpConfig:
     chunk: int = 64
     stages: int = 4
     columns: int = 128
+    resident: int | None = None
     align: tuple[int, int] = (16, 16)
 
     @property
@@ -58,6 +60,11 @@ class MlpConfig:
     def widest(self) -> int:
         """What a warp holds in registers at once: columns of its rows."""
         return 4096 // self.rows
+
+    @property
+    def streams(self) -> bool:
+        """Whether X arrives in pieces beside the weights of the first layer."""
+        return self.widths[0] > (self.resident or self.widest)
 
     @property
     def block_rows(self) -> int:
@@ -101,7 +108,7 @@ def runs_of(c: MlpConfig) -> list[Run]:
 
     def form(i: int) -> tuple[Any, ...]:
         k, n = c.widths[i : i + 2]
-        wide = i == 0 and k > c.widest, i == c.depth - 1 and up(n) > c.columns
+        wide = i == 0 and c.streams, i == c.depth - 1 and up(n) > c.columns
         return (k, n, c.biases[i], c.activations[i], *wide, i if any(wide) else -1)
 
     runs = []
@@ -142,7 +149,7 @@ def check_config(c: MlpConfig) -> None:
     size(name, "chunk", c.chunk, multiple_of=16)
     size(name, "stages", c.stages, least=2)
     size(name, "columns", c.columns, multiple_of=16, most=c.widest)
-    if c.depth == 1 and c.widths[0] > c.widest and up(c.widths[1]) > c.columns:
+    if c.depth == 1 and c.streams and up(c.widths[1]) > c.columns:
         _core.fail(
             "KERNEL_ARGUMENT", "mlp_kernel: one layer that is wide on both sides is a product",
             [f"want: a width of at most {c.columns} or more layers", f"got: {c.widths}"], "use gemm_sm80",
@@ -177,7 +184,7 @@ class _Block:
         self.dtype = dtype = gr.fp16 if c.dtype == "fp16" else gr.bf16
         self.mma = gr.atom(MATRIX_ATOMS[c.dtype][0])
         self.lines = [c.columns if r.cut else up(r.n) for r in runs]  # of a tile of weights
-        self.chunk = chunk = min(c.chunk, max(up(r.k) for r in runs))
+        self.chunk = chunk = c.chunk
         self.warps = threads.tile(32).reshape(0, gr.Layout((c.warps, 1)))
         self.at, _ = self.warps.indices()  # of this warp: its rows, all columns
         widest, swizzle = max(self.lines), gr.swizzle(chunk, dtype)
@@ -401,6 +408,9 @@ def select_mlp(
     between = max(map(up, widths[1:-1]), default=16)
     widest = max(between, min(up(widths[0]), 256) if len(widths) > 2 else 16)
     tall = widest <= 128
+    most = 16  # columns of a tile of weights that there are
+    while most < max(map(up, widths[:-1])) and most < 128:
+        most *= 2
     if simulated:
         tile = (16, 2, 32, 3)
     elif tall and rows > 64 * sms:
@@ -412,11 +422,12 @@ def select_mlp(
     else:
         tile = (16, 1, 64, 6)
     m, warps, chunk, stages = tile
+    chunk = min(chunk, most)
     columns = min(128, 4096 // m)
-    c = MlpConfig(widths, activations, biases, dtype, m, warps, chunk, stages, columns, align)
-    if c.depth == 1 and widths[0] > c.widest and up(widths[1]) > columns:
+    c = MlpConfig(widths, activations, biases, dtype, m, warps, chunk, stages, columns, None, align)
+    if c.depth == 1 and c.streams and up(widths[1]) > columns:
         return None
     lines = max(columns if r.cut else up(r.n) for r in runs_of(c))
-    stage = chunk * 2 * (lines + (c.block_rows if widths[0] > c.widest else 0)) + 2 * lines
+    stage = chunk * 2 * (lines + (c.block_rows if c.streams else 0)) + 2 * lines
     fits = max(2, min(stages, (shared_bytes - 1024) // stage))
     return replace(c, stages=fits)

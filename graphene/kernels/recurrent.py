@@ -139,10 +139,14 @@ class _Products:
     def begin(self) -> None:
         """Starts the first copies."""
         for k in range(self.c.stages - 1):
-            with gr.if_(k < self.steps[0]):
+            of_first: Any = k < self.steps[0]
+            if of_first is True:
                 self.copy(0, k)
-            with gr.else_():
-                self.copy(1, k - self.steps[0])
+            else:
+                with gr.if_(of_first):
+                    self.copy(0, k)
+                with gr.else_():
+                    self.copy(1, k - self.steps[0])
             self.started()
 
     def multiply(self, tiles: Any, part: int, ahead: Any) -> None:
@@ -160,7 +164,9 @@ class _Products:
                     gr.matmul(acc[self.at], self.a[j % 2], b[j % 2].T, atom=self.mma)
 
     def add(self) -> None:
-        """Acc of each gate += X @ W.T + H @ U.T."""
+        """Acc of each gate: X @ W.T + H @ U.T."""
+        for acc in self.acc:
+            gr.init(acc, 0)
         self.arrive()
         self.fragments(0)
         ahead = self.c.stages - 1
@@ -170,16 +176,25 @@ class _Products:
             self.multiply(before, 0, ahead)
             self.multiply(self.steps[0] + self.steps[1] - before, 1, before + ahead - self.steps[0])
 
-    def update(self, tiles: list[Any], bytes_: int) -> None:
-        """The next states from the gates: of tiles of C, H_new and C_new, accesses of so many bytes."""
+    def update(self, tiles: list[Any], biases: list[list[Any]], bytes_: int) -> None:
+        """The next states from the gates: of tiles of C, H_new and C_new, accesses of so many bytes.
+
+        biases: for each of them a row for each gate.
+        """
         (m, n), dtype = self.part, self.a.dtype
         width = 16
         old, new = (gr.fragment(x, [16, width], dtype, self.mma.c, on=self.warps[self.at]) for x in ("old", "new"))
         cell = gr.fragment("cell", [16, width], gr.fp32, self.mma.c, on=self.warps[self.at])
-        for at in product(range(m // 16), range(n // width)):
-            before, h, after = (t.tile([m, n])[self.at].tile([16, width])[at] for t in tiles)
+        vectors = [[old.reduced(0, f"bias{i}{g}", dtype) for g in range(4)] for i in range(len(biases))]
+        for column, row in product(range(n // width), range(m // 16)):
+            for b, r in ((b, r) for bs, rs in zip(biases, vectors, strict=True) for b, r in zip(bs, rs, strict=True)):
+                if row == 0:
+                    mine = b.tile([1, n])[0, self.at[1]].tile([1, width])[0, column]
+                    gr.move(r, mine, atom=access("ld.global", bytes_))
+            before, h, after = (t.tile([m, n])[self.at].tile([16, width])[row, column] for t in tiles)
             gr.move(old, before, atom=access("ld.global", bytes_))
-            i, f, g, o = (acc[self.at].tile([16, width])[at] for acc in self.acc)
+            sums = [acc[self.at].tile([16, width])[row, column] for acc in self.acc]
+            i, f, g, o = (sum((r[gate] for r in vectors), x) for gate, x in enumerate(sums))
             cell[:] = sigmoid(f) * old + sigmoid(i) * tanh(g)
             new[:] = sigmoid(o) * tanh(cell)
             gr.move(h, new, atom=access("st.global", bytes_))
@@ -207,7 +222,7 @@ def recurrent_cell(c: CellConfig) -> gr.Kernel:
     dtype, wide = gr.fp16 if c.dtype == "fp16" else gr.bf16, min(c.align[4], 4)
     ax, ah, aw, au, an = (a // 2 for a in c.align)
     M, N = gr.sym("M"), gr.sym("N", multiple_of=an)
-    I, J = gr.sym("I", multiple_of=max(ax, aw)), gr.sym("J", multiple_of=max(ah, au))
+    I, J = gr.sym("I", multiple_of=max(ax, aw), min=1), gr.sym("J", multiple_of=max(ah, au))
 
     with gr.Kernel("lstm_cell" if G == 4 else "rnn_cell") as kernel:
         states = [("X", I, c.align[0]), ("H", J, c.align[1]), *([("C", N, c.align[4])] if G == 4 else [])]
@@ -231,22 +246,17 @@ def recurrent_cell(c: CellConfig) -> gr.Kernel:
             right = [[t.window(g * N, N).tile([BN, None])[bn, 0] for g in range(G)] for t in weights]  # of each gate
             products = _Products(c, left, right, threads)
             products.begin()
-            for g, acc in enumerate(products.acc):  # the sums begin with the biases
-                gr.init(acc, 0)
-                for i, b in enumerate(biases):
-                    r = acc.reduced(0, f"bias{i}{g}", dtype)
-                    tile = b.window(g * N, N).tile([BN])[bn].reshape(0, [1, BN])
-                    gr.move(r, tile, atom=access("ld.global", wide))
-                    acc[:] = acc + r
             products.add()
             if result:
+                result.vectors = biases
                 result.tile(0, 0, (bm, bn), [BM, BN])
                 gr.wait(CP, pending=0)
                 gr.barrier()
                 act, (acc,) = activation(c.activation), products.acc
-                result.store(acc, act, products.mma.c, products.warps, threads, over=products.shared)
+                result.store(acc, lambda x, *b: act(sum(b, x)), products.mma.c, products.warps, threads, over=products.shared)
             else:
-                products.update([t.tile([BM, BN])[bm, bn] for t in (inputs[2], *out)], wide)
+                rows = [[b.window(g * N, N).tile([BN])[bn].reshape(0, [1, BN]) for g in range(G)] for b in biases]
+                products.update([t.tile([BM, BN])[bm, bn] for t in (inputs[2], *out)], rows, wide)
     return kernel
 
 

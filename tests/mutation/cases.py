@@ -39,6 +39,8 @@ from graphene.kernels import (
     rmsnorm_kernel,
     softmax_kernel,
 )
+from graphene.kernels.mlp import MlpConfig, mlp_kernel, runs_of
+from graphene.kernels.recurrent import CellConfig, recurrent_cell
 from graphene.testing.mutate import Mutant, mutants
 
 ROOT = Path(__file__).parents[2]
@@ -356,3 +358,55 @@ def _() -> Case:
     weights = [(normal(1 + i, 64, 64) / 8).astype(np.float16) for i in range(3)]
     biases = [normal(7 + i, 64) for i in range(3)]
     return Case(fused_mlp(3, 64, 64), [lambda: [x, weights, biases, np.zeros((70, 64), np.float16)]], {"M": 10})
+
+
+def mlp_case(config: MlpConfig, m: int, check: int, sample: int | None) -> Case:
+    x, tensors = normal(0, m, config.widths[0]), []
+    for r in runs_of(config):
+        at = range(r.first, r.first + r.layers)
+        tensors.append([(normal(1 + i, r.n, r.k) / 8).astype(np.float16) for i in at])
+        if r.bias:
+            tensors.append([normal(99 + i, r.n) for i in at])
+    y = (m, config.widths[-1])
+    return Case(mlp_kernel(config), [lambda: [x, *tensors, np.zeros(y, np.float16)]], {"M": check}, sample)
+
+
+@case("mlp_kernel")
+def _() -> Case:
+    """Layers of one form, of which the ring holds less than two."""
+    config = MlpConfig((48,) * 6, ("relu",) * 5, (True,) * 5, rows=16, warps=2, chunk=32, stages=3)
+    return mlp_case(config, 40, 18, 400)
+
+
+@case("mlp_kernel, ragged")
+def _() -> Case:
+    """A wide input that arrives in pieces, a hidden layer that fills up tiles, a wide result in pieces."""
+    config = MlpConfig(
+        (83, 20, 33, 70), ("relu", "sigmoid", None), (True, False, True), rows=16, warps=2, chunk=32, stages=3, columns=32,
+        resident=64,
+    )  # fmt: skip
+    return mlp_case(config, 35, 18, 400)
+
+
+def cell_case(config: CellConfig, m: int, n: int, i: int, j: int, sizes: dict[str, int]) -> Case:
+    g = config.gates
+    inputs = [normal(0, m, i), normal(1, m, j), *([normal(2, m, n)] if g == 4 else [])]
+    weights = [(normal(3, g * n, i) / 8).astype(np.float16), (normal(4, g * n, j) / 8).astype(np.float16)]
+    biases = [normal(5 + b, g * n) for b in range(config.biases)]
+    out = [(m, n)] * (2 if g == 4 else 1)
+    call = lambda: [*inputs, *weights, *biases, *(np.zeros(s, np.float16) for s in out)]  # noqa: E731
+    return Case(recurrent_cell(config), [call], sizes, 400)
+
+
+@case("recurrent_cell")
+def _() -> Case:
+    """The paper's: more tiles of each product than stages; rows of tiles in groups."""
+    config = CellConfig(tile=(32, 32, 32), warps=(2, 1), stages=3, group=2)
+    return cell_case(config, 70, 40, 136, 104, {"M": 33, "N": 40, "I": 104, "J": 40})
+
+
+@case("recurrent_cell, four gates")
+def _() -> Case:
+    """Sizes of every kind; the first product has fewer tiles than there are stages."""
+    config = CellConfig(gates=4, biases=2, tile=(32, 16, 32), warps=(2, 1), stages=4, align=(4, 2, 4, 2, 2))
+    return cell_case(config, 35, 21, 34, 115, {"M": 17, "N": 19, "I": 34, "J": 67})
