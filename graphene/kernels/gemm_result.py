@@ -163,14 +163,10 @@ class Result:
                 arrived(self.align_bytes)
             to, load = shared[0], access("ld.shared", pair_bytes) if loaded else load
         for j, i in product(*reversed(pieces)):
-            if self.bias is not None and i == 0:
-                bias = self.bias
-                for (_, size), (_, place) in cuts:
-                    bias = bias.tile([1, size])[0, place]
-                gr.move(terms[0], bias.tile([1, width])[0, j], atom=load_bias)
-        for j, i in product(range(columns // width), range(rows // 16)):
             for term, vector in zip(terms, self.vectors if i == 0 else (), strict=False):
-                gr.move(term, vector.tile([1, columns])[0, wn].tile([1, width])[0, j], atom=load_bias)
+                for (_, size), (_, place) in cuts:
+                    vector = vector.tile([1, size])[0, place]
+                gr.move(term, vector.tile([1, width])[0, j], atom=load_bias)
             for name, registers in loaded.items():
                 gr.move(registers, mine(sources[name], i, j), atom=load)
             x = mine_of_acc.tile([piece_rows, width])[i, j]

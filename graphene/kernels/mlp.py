@@ -423,7 +423,7 @@ def select_mlp(
         tile = (16, 1, 64, 6)
     m, warps, chunk, stages = tile
     chunk = min(chunk, most)
-    columns = min(128, 4096 // m)
+    columns = min(128 if widest <= 128 < up(widths[-1]) else 256, 4096 // m)
     c = MlpConfig(widths, activations, biases, dtype, m, warps, chunk, stages, columns, None, align)
     if c.depth == 1 and c.streams and up(widths[1]) > columns:
         return None

@@ -253,7 +253,9 @@ def recurrent_cell(c: CellConfig) -> gr.Kernel:
                 gr.wait(CP, pending=0)
                 gr.barrier()
                 act, (acc,) = activation(c.activation), products.acc
-                result.store(acc, lambda x, *b: act(sum(b, x)), products.mma.c, products.warps, threads, over=products.shared)
+                result.store(
+                    acc, lambda x, *b: act(sum(b, x)), products.mma.c, products.warps, threads, over=products.shared
+                )
             else:
                 rows = [[b.window(g * N, N).tile([BN])[bn].reshape(0, [1, BN]) for g in range(G)] for b in biases]
                 products.update([t.tile([BM, BN])[bm, bn] for t in (inputs[2], *out)], rows, wide)

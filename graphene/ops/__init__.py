@@ -24,10 +24,12 @@ __all__ = [
     "attention",
     "attention_varlen",
     "explain",
+    "fused_mlp",
     "gated",
     "layer_norm",
+    "lstm_cell",
     "matmul",
     "rms_norm",
+    "rnn_cell",
     "softmax",
 ]
-__all__ = ["CpuWarning", "explain", "fused_mlp", "layer_norm", "lstm_cell", "matmul", "rms_norm", "rnn_cell", "softmax"]
