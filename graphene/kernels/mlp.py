@@ -328,9 +328,9 @@ class _Block:
         return acc
 
     def finish(self, i: int, acc: Any, to: Any) -> None:
-        """The activation, rounded; columns that only fill up a tile become 0."""
-        y = activation(self.runs[i].act)(acc)
-        if self.runs[i].n % 16 and not self.runs[i].cut:
+        """The activation, rounded."""
+        y, r = activation(self.runs[i].act)(acc), self.runs[i]
+        if r.n % 16 and not r.cut and callable(r.act):  # columns that only fill up a tile, perhaps by f(0) = infinity
             _, column = acc.coords()
             y = gr.where(column < self.runs[i].n, y, 0)
         to[:] = y

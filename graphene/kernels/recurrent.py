@@ -252,10 +252,8 @@ def recurrent_cell(c: CellConfig) -> gr.Kernel:
                 result.tile(0, 0, (bm, bn), [BM, BN])
                 gr.wait(CP, pending=0)
                 gr.barrier()
-                act, (acc,) = activation(c.activation), products.acc
-                result.store(
-                    acc, lambda x, *b: act(sum(b, x)), products.mma.c, products.warps, threads, over=products.shared
-                )
+                act, p = activation(c.activation), products
+                result.store(p.acc[0], lambda x, *b: act(sum(b, x)), p.mma.c, p.warps, threads, over=p.shared)
             else:
                 rows = [[b.window(g * N, N).tile([BN])[bn].reshape(0, [1, BN]) for g in range(G)] for b in biases]
                 products.update([t.tile([BM, BN])[bm, bn] for t in (inputs[2], *out)], rows, wide)
@@ -291,8 +289,8 @@ def select_cell(
     if simulated:
         return config((32, 32 if gates == 1 else 64, 32), 2, (2, 1))
     columns = N * gates
-    for m, n, warps in ((128, 128, (2, 2)), (64, 128, (2, 2)), (64, 64, (2, 1)), (32, 64, (2, 1))):
-        if -(-M // m) * -(-columns // n) >= sms // 2 or (m, n) == (32, 64):
+    for m, n, stages, warps in (((128, 128, 3, (2, 2))), (64, 128, 4, (2, 2)), (64, 64, 4, (2, 2))):  # noqa: B007
+        if -(-M // m) * -(-columns // n) >= sms // 2:
             break
     group = 8 if -(-M // m) >= 16 and -(-columns // n) >= 16 else 1
-    return config((m, n, 64), 3 if m == 128 else 4, warps, group)
+    return config((m, n, 64), stages, warps, group)
