@@ -149,11 +149,11 @@ class _Products:
                     self.copy(1, k - self.steps[0])
             self.started()
 
-    def multiply(self, tiles: Any, part: int, ahead: Any) -> None:
-        """Adds so many tiles; meanwhile those of `part` from `ahead` on are brought."""
+    def multiply(self, part: int, first: Any, end: Any) -> None:
+        """Adds a tile that has been brought for each that is brought meanwhile: of `part`, `first` to `end`."""
         slices = self.c.tile[2] // 16
-        for k in gr.loop(f"k{part}", tiles):
-            self.copy(part, k + ahead)
+        for k in gr.loop(f"k{part}", end, start=first):
+            self.copy(part, k)
             self.started()
             for j in range(slices):  # a Python loop: unrolled
                 if j == slices - 1:
@@ -170,11 +170,10 @@ class _Products:
         self.arrive()
         self.fragments(0)
         ahead = self.c.stages - 1
-        before = gr.max(self.steps[0] - ahead, 0)  # tiles during which more of X is brought; then H is
         operands = [*self.acc, *self.left, *self.right[0], *self.right[1]]
         with gr.spec(self.acc, operands, on=self.threads, means=TWO_PRODUCTS[self.c.gates]):
-            self.multiply(before, 0, ahead)
-            self.multiply(self.steps[0] + self.steps[1] - before, 1, before + ahead - self.steps[0])
+            self.multiply(0, ahead, self.steps[0])
+            self.multiply(1, gr.max(ahead - self.steps[0], 0), self.steps[1] + ahead)  # the last ones: zeros
 
     def update(self, tiles: list[Any], biases: list[list[Any]], bytes_: int) -> None:
         """The next states from the gates: of tiles of C, H_new and C_new, accesses of so many bytes.
@@ -183,8 +182,9 @@ class _Products:
         """
         (m, n), dtype = self.part, self.a.dtype
         width = 16
-        old, new = (gr.fragment(x, [16, width], dtype, self.mma.c, on=self.warps[self.at]) for x in ("old", "new"))
-        cell = gr.fragment("cell", [16, width], gr.fp32, self.mma.c, on=self.warps[self.at])
+        owner = self.warps[self.at] if self.c.warps != (1, 1) else self.warps  # a single warp is everybody
+        old, new = (gr.fragment(x, [16, width], dtype, self.mma.c, on=owner) for x in ("old", "new"))
+        cell = gr.fragment("cell", [16, width], gr.fp32, self.mma.c, on=owner)
         vectors = [[old.reduced(0, f"bias{i}{g}", dtype) for g in range(4)] for i in range(len(biases))]
         for column, row in product(range(n // width), range(m // 16)):
             for b, r in ((b, r) for bs, rs in zip(biases, vectors, strict=True) for b, r in zip(bs, rs, strict=True)):
@@ -263,7 +263,6 @@ def recurrent_cell(c: CellConfig) -> gr.Kernel:
 def select_cell(
     M: int,
     N: int,
-    K: int,
     *,
     gates: int = 1,
     activation: str | Callable[[Any], Any] | None = "relu",
@@ -274,23 +273,23 @@ def select_cell(
     shared_bytes: int = 227 * 1024,
     simulated: bool = False,
 ) -> CellConfig:
-    """The configuration that was measured to be fast for M rows, N hidden units and K columns of X and H together.
+    """The configuration that was measured to be fast for M rows and N hidden units.
 
     ``sms``, ``shared_bytes``: of the device, the latter of a block. ``simulated``: what the simulator has least to do
     for. The other arguments are CellConfig's.
     """
+    columns, big = N * gates, ((256, 128, 64), 4, (4, 2))  # of the product, a tile of it
+    medium, small, least = ((128, 128, 64), 3, (2, 2)), ((64, 64, 128), 3, (2, 2)), ((32, 64, 128), 4, (1, 2))
+    if gates == 4:
+        big, small, least = ((128, 256, 64), 3, (2, 4)), ((64, 64, 64), 4, (4, 1)), ((32, 64, 128), 4, (2, 1))
 
-    def config(tile: tuple[int, int, int], stages: int, warps: tuple[int, int], group: int = 1) -> CellConfig:
-        m, n, k = tile
-        fits = max(2, min(stages, (shared_bytes - 1024) // ((m + n) * k * 2)))
-        units = (m, n // gates, k)
-        return CellConfig(gates, activation, biases, dtype, units, fits, warps, group, align)
+    def blocks(tile: tuple[int, int, int]) -> int:
+        return -(-M // tile[0]) * -(-columns // tile[1])
 
+    # The largest tile that gives most of the device something to do.
+    (m, n, k), stages, warps = next((t for t in (big, medium, small) if blocks(t[0]) >= 0.75 * sms), least)
     if simulated:
-        return config((32, 32 if gates == 1 else 64, 32), 2, (2, 1))
-    columns = N * gates
-    for m, n, stages, warps in (((128, 128, 3, (2, 2))), (64, 128, 4, (2, 2)), (64, 64, 4, (2, 2))):  # noqa: B007
-        if -(-M // m) * -(-columns // n) >= sms // 2:
-            break
+        (m, n, k), stages, warps = (32, 32 * gates, 32), 2, (2, 1)
+    stages = max(2, min(stages, (shared_bytes - 1024) // ((m + n) * k * 2)))
     group = 8 if -(-M // m) >= 16 and -(-columns // n) >= 16 else 1
-    return config((m, n, 64), stages, warps, group)
+    return CellConfig(gates, activation, biases, dtype, (m, n // gates, k), stages, warps, group, align)

@@ -104,7 +104,7 @@ class Cell:
         across = divides(align(t.get("c"), *(t[n] for n in biases)), units * 2)
         sms, shared_bytes, _ = _device(x.device)
         config = select_cell(
-            x.shape[0], units, x.shape[1] + h.shape[1], gates=self.gates,
+            x.shape[0], units, gates=self.gates,
             activation=args[-1] if self.gates == 1 else None, biases=len(biases), dtype=DTYPES[x.dtype],
             align=(align(x), align(h), align(w), align(u), across), sms=sms, shared_bytes=shared_bytes,
             simulated=x.device == "cpu",
