@@ -251,24 +251,36 @@ def cost(x: Tensor, weights: Sequence[Tensor]) -> int:
 # Registration, and the gradient.
 
 
-def _fake(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Any], activations: Sequence[str]) -> Tensor:
-    return x.new_empty(check(x, weights, biases, activations))
+def _of_layers(vectors: Sequence[Tensor], biased: Sequence[bool]) -> list[Any]:
+    """A bias or None for each layer. PyTorch differentiates lists of tensors, but none with holes."""
+    following = iter(vectors)
+    return [next(following, None) if has else None for has in biased]
+
+
+def _registered(
+    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], biased: Sequence[bool], activations: Sequence[str]
+) -> Tensor:
+    return forward(x, weights, _of_layers(biases, biased), activations)
+
+
+def _fake(
+    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], biased: Sequence[bool], activations: Sequence[str]
+) -> Tensor:
+    return x.new_empty(check(x, weights, _of_layers(biases, biased), activations))
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     """For the gradient: the arguments; what comes between layers is computed again."""
-    x, weights, biases, activations = inputs
-    ctx.given = tuple(b is not None for b in biases)
-    ctx.save_for_backward(x, *weights, *(b for b in biases if b is not None))
-    ctx.activations = tuple(activations)
+    x, weights, biases, biased, activations = inputs
+    ctx.given, ctx.activations = tuple(biased), tuple(activations)
+    ctx.save_for_backward(x, *weights, *biases)
 
 
 def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     """Products in the dtype, everything else in fp32."""
     depth = len(ctx.activations)
     x, *rest = ctx.saved_tensors
-    weights, vectors = rest[:depth], iter(rest[depth:])
-    biases = [next(vectors) if has else None for has in ctx.given]
+    weights, biases = rest[:depth], _of_layers(rest[depth:], ctx.given)
     acts = [None if a == "none" else a for a in ctx.activations]
     if any(a in _functions for a in ctx.activations):
         _core.fail("OP_ARGUMENT", f"{NAME}: there is no gradient through a function of registers", [],
@@ -280,25 +292,25 @@ def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         inputs.append(_activate(sums[-1], a).to(x.dtype))
     g = g.reshape(-1, g.shape[-1])
     of_weights: list[Any] = [None] * depth
-    of_biases: list[Any] = [None] * depth
+    of_biases: list[Any] = []
     for i in range(depth - 1, -1, -1):
         g = g.to(wide)
         if (act := acts[i]) is not None:
             g = _slope(sums[i], act, g)
         if ctx.given[i]:
-            of_biases[i] = g.sum(0).to(x.dtype)
+            of_biases.insert(0, g.sum(0).to(x.dtype))
         g = g.to(x.dtype)
         of_weights[i] = g.mT @ inputs[i]
         g = g @ weights[i]
-    return g.reshape(x.shape), of_weights, of_biases, None
+    return g.reshape(x.shape), of_weights, of_biases, None, None
 
 
-SCHEMA = "(Tensor x, Tensor[] weights, Tensor?[] biases, str[] activations) -> Tensor"
-for _registered in (NAME + "_forward", NAME):
-    _library.define(_registered + SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
-    _library.impl(_registered, forward, "CPU")
-    _library.impl(_registered, forward, "CUDA")
-    torch.library.register_fake(f"{SPACE}::{_registered}", _fake, lib=_library)
+SCHEMA = "(Tensor x, Tensor[] weights, Tensor[] biases, bool[] biased, str[] activations) -> Tensor"
+for _operator in (NAME + "_forward", NAME):
+    _library.define(_operator + SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
+    _library.impl(_operator, _registered, "CPU")
+    _library.impl(_operator, _registered, "CUDA")
+    torch.library.register_fake(f"{SPACE}::{_operator}", _fake, lib=_library)
 torch.library.register_autograd(f"{SPACE}::{NAME}", backward, setup_context=save, lib=_library)
 
 
@@ -374,9 +386,9 @@ def fused_mlp(
     if torch._C._functorch.peek_interpreter_stack() is not None or _has_tangent(tensors):
         return _layers(x, weights, biases, names)  # operators whose gradients torch.func knows
     space = getattr(torch.ops, SPACE)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        return space.fused_mlp.default(x, weights, biases, names)
-    return space.fused_mlp_forward.default(x, weights, biases, names)
+    wanted = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    call = space.fused_mlp.default if wanted else space.fused_mlp_forward.default
+    return call(x, weights, [b for b in biases if b is not None], [b is not None for b in biases], names)
 
 
 class _Explained:
