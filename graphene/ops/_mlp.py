@@ -24,7 +24,7 @@ from graphene.ops._define import (
     check_tensors,
     unsupported_device,
 )
-from graphene.ops._kernels import DTYPES, MATMUL_DTYPES, _device
+from graphene.ops._kernels import DTYPES, MATMUL_DTYPES, device
 from graphene.ops._matmul import ACTIVATIONS, ALLOWED, _activate, _slope, _sums_again, _text, matmul
 from graphene.ops._matmul import reference as linear
 from graphene.ops._torch import Tensor, torch
@@ -120,7 +120,7 @@ def _magnitude(rows: int) -> int:
 @functools.lru_cache(maxsize=4096)
 def plan(
     rows: int, widths: tuple[int, ...], activations: tuple[str, ...], biases: tuple[bool, ...], dtype: str,
-    align: tuple[int, int], device: str,
+    align: tuple[int, int], place: str,
 ) -> Plan | str:  # fmt: skip
     """What runs so many layers in one kernel, or why there is none."""
     if dtype not in MATMUL_DTYPES:
@@ -129,10 +129,10 @@ def plan(
         return f"a hidden layer is wider than {WIDEST}"
     if 0 in widths:
         return "a width is 0"
-    sms, shared_bytes, _ = _device(device)
+    sms, shared_bytes, _ = device(place)
     config = select_mlp(
         rows, widths, tuple(map(_activation, activations)), biases, dtype=DTYPES[dtype], align=align, sms=sms,
-        shared_bytes=shared_bytes, simulated=device == "cpu",
+        shared_bytes=shared_bytes, simulated=place == "cpu",
     )  # fmt: skip
     if config is None:
         return "one layer that is wide on both sides"

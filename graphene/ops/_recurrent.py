@@ -9,7 +9,7 @@ from typing import Any
 from graphene import _core
 from graphene.kernels.recurrent import CellConfig, recurrent_cell, select_cell
 from graphene.ops._define import Defined, Definition, check_devices, check_dtypes, check_tensors
-from graphene.ops._kernels import DTYPES, MATMUL_DTYPES, _device
+from graphene.ops._kernels import DTYPES, MATMUL_DTYPES, device
 from graphene.ops._matmul import ACTIVATIONS, ALLOWED, _activate, _slope, _text, _wide
 from graphene.ops._torch import Tensor, torch
 from graphene.ops._views import divides, output, own, recipe, same_shape, view
@@ -102,7 +102,7 @@ class Cell:
 
         biases = [n for n in ("b_ih", "b_hh") if t[n] is not None]
         across = divides(align(t.get("c"), *(t[n] for n in biases)), units * 2)
-        sms, shared_bytes, _ = _device(x.device)
+        sms, shared_bytes, _ = device(x.device)
         config = select_cell(
             x.shape[0], units, gates=self.gates,
             activation=args[-1] if self.gates == 1 else None, biases=len(biases), dtype=DTYPES[x.dtype],
