@@ -12,13 +12,13 @@ def flash_fwd(D: int = 128, BM: int = 128, BN: int = 64, WARPS: int = 8, causal:
     """O = softmax(scale * Q K^T) V on (batch, seq, heads, D) fp16 tensors; grouped-query heads.
 
     Arguments Q (batch, sq, heads, D), K and V (batch, sk, kv_heads, D), O like Q, scale_log2 = scale * log2(e). Any sq
-    and sk; `causal` is bottom-right aligned, rows that see nothing give zeros. D % 16 == 0, BM % (16 * WARPS) == 0,
-    BN % 16 == 0. Raises VerifyError KERNEL_ARGUMENT.
+    and sk up to 2^24; `causal` is bottom-right aligned, rows that see nothing give zeros. D % 16 == 0, BM % (16 *
+    WARPS) == 0, BN % 16 == 0. Raises VerifyError KERNEL_ARGUMENT.
     """
     size("flash_fwd", "WARPS", WARPS, most=32)
     for name, tile, step in (("D", D, 16), ("BM", BM, 16 * WARPS), ("BN", BN, 16)):
         size("flash_fwd", name, tile, multiple_of=step)
-    b_, sq, sk, h_, hk = gr.sym("batch sq sk heads kv_heads")
+    (b_, h_, hk), (sq, sk) = gr.sym("batch heads kv_heads", max=65535), gr.sym("sq sk", max=1 << 24)
     cp, mma = gr.atom("cp.async.cg.16"), gr.atom("mma.m16n8k16.f32.f16")
     ldsm, ldsm_t = gr.atom("ldmatrix.x4"), gr.atom("ldmatrix.x4.trans")
     WM, sw = BM // WARPS, gr.swizzle(D, gr.fp16)
