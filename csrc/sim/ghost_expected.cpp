@@ -25,6 +25,19 @@ std::string text_attr(const Scope& s, const char* name) {
   return t != nullptr ? *t : std::string{};
 }
 
+// What a constant operand is a constant of: the other operand's type where they are compared, a truth value where it
+// chooses, else the result's.
+ir::ScalarType constant_type(const Scope& s, std::size_t k) {
+  const ir::ScalarType out = s.spec->outs.front().dtype;
+  Op op = Op::Cast;
+  if (!op_from_name(text_attr(s, "op"), op)) return out;
+  if (op == Op::Where && k == 0) return ir::ScalarType::pred;
+  if (!is_comparison(op)) return out;
+  for (const auto& in : s.spec->ins)
+    if (const auto* t = std::get_if<ir::Tensor>(&in)) return t->dtype;
+  return ir::ScalarType::fp32;
+}
+
 double number_attr(const Scope& s, const char* name) {
   const auto it = s.means.attrs.find(name);
   if (it == s.means.attrs.end()) return 0;
@@ -219,7 +232,8 @@ std::optional<std::vector<std::uint64_t>> Ghost::expected(const Instance& i, boo
     if (std::holds_alternative<ir::Tensor>(spec.ins[k])) return input_values(i, k);
     const auto* d = std::get_if<double>(&spec.ins[k]);
     const auto* e = std::get_if<Expr>(&spec.ins[k]);
-    const std::uint64_t x = d != nullptr ? numbers_.of_double(*d) : e->is_const() ? numbers_.of_int(e->value()) : 0;
+    const ir::Constant c = d != nullptr ? ir::Constant(*d) : e->is_const() ? ir::constant_of(e->value()) : 0.0;
+    const std::uint64_t x = numbers_.of_constant(c, constant_type(scope, k));
     return std::vector<std::uint64_t>(static_cast<std::size_t>(i.out.size()), x);
   };
   for (const auto& in : spec.ins) {
@@ -232,7 +246,8 @@ std::optional<std::vector<std::uint64_t>> Ghost::expected(const Instance& i, boo
       want = operand(0);
       break;
     case ir::SpecKind::Init:
-      want.assign(static_cast<std::size_t>(i.out.size()), numbers_.of_double(number_attr(scope, "value")));
+      want.assign(static_cast<std::size_t>(i.out.size()),
+                  numbers_.of_constant(ir::constant_attr(scope.means.attrs, "value"), spec.outs.front().dtype));
       break;
     case ir::SpecKind::MatMul: {
       if (i.ins.size() != 2 || !product_shape(i.out, i.ins[0], i.ins[1])) return std::nullopt;

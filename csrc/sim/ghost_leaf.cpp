@@ -7,14 +7,6 @@
 
 namespace graphene::sim {
 
-namespace {
-
-std::uint64_t constant_of(const Numbers& numbers, ir::ScalarType t, std::uint64_t bits) {
-  return is_float(t) ? numbers.of_double(decode(t, bits)) : static_cast<std::uint64_t>(decode_int(t, bits));
-}
-
-}  // namespace
-
 std::uint64_t Ghost::apply(const Leaf& f, std::uint64_t x, std::uint64_t y, std::uint64_t z) const {
   const Pointwise& p = f.op;
   if (p.op == Op::Where) return x != 0 ? y : z;
@@ -59,7 +51,7 @@ void Ghost::fetch(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, st
       Mask inside = lanes;
       Lanes offsets;
       locate(w, o, inside, offsets);
-      const std::uint64_t fill = constant_of(numbers_, o.dtype, o.fill);
+      const std::uint64_t fill = numbers_.of_bits(o.dtype, o.fill);
       for (std::size_t v = 0; v < static_cast<std::size_t>(o.values); ++v) {
         out[v].fill(fill);
         Mask active = inside;
@@ -88,7 +80,7 @@ void Ghost::fetch(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, st
       return;
     }
     case Operand::Kind::Constant:
-      for (Vector& v : out) v.fill(constant_of(numbers_, o.dtype, o.constant));
+      for (Vector& v : out) v.fill(numbers_.of_bits(o.dtype, o.constant));
       return;
     case Operand::Kind::Integer: {
       Lanes x;

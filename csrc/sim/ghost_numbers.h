@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "ir/constant.h"
 #include "sim/ghost_field.h"
 #include "sim/values.h"
 
@@ -20,6 +21,14 @@ struct Numbers {
   [[nodiscard]] std::uint64_t of_double(double v) const { return real ? as_bits(v) : field::of_double(v); }
   [[nodiscard]] std::uint64_t of_int(std::int64_t v) const {
     return real ? as_bits(static_cast<double>(v)) : field::of_int(v);
+  }
+  // Bits of a type: a float as a number, an integer as it is.
+  [[nodiscard]] std::uint64_t of_bits(ir::ScalarType t, std::uint64_t bits) const {
+    return is_float(t) ? of_double(decode(t, bits)) : static_cast<std::uint64_t>(decode_int(t, bits));
+  }
+  // A constant, as the type that takes it holds it.
+  [[nodiscard]] std::uint64_t of_constant(const ir::Constant& c, ir::ScalarType t) const {
+    return of_bits(t, ir::constant_bits(c, t));
   }
   // A random argument.
   [[nodiscard]] std::uint64_t draw(std::uint64_t random) const {

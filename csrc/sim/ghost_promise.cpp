@@ -48,7 +48,9 @@ std::uint64_t Ghost::after(const Instance& i, std::int64_t cell) const {
 std::vector<std::uint64_t> Ghost::input_values(const Instance& i, std::size_t operand) const {
   const Scope& scope = code_.scopes[static_cast<std::size_t>(i.scope)];
   const View& v = i.ins[operand];
-  const std::uint64_t fill = numbers_.of_double(number_attr(scope, "fill"));
+  const auto* t = std::get_if<ir::Tensor>(&scope.spec->ins[operand]);
+  const ir::ScalarType type = t != nullptr ? t->dtype : scope.spec->outs.front().dtype;
+  const std::uint64_t fill = numbers_.of_constant(ir::constant_attr(scope.means.attrs, "fill"), type);
   std::vector<std::uint64_t> out;
   out.reserve(v.cells.size());
   for (const auto& cells : v.cells) {
@@ -133,7 +135,10 @@ std::optional<Diagnostic> Ghost::compare(const Instance& i, const View& out, con
   std::vector<std::string> details = {
       "wrong: " + std::to_string(wrong) + " of " + std::to_string(want.size()) + " elements",
       "the first: " + coordinate_text(out.extents, first) + ", " + cell_text(out.cells[at].front())};
-  if (numbers_.real) {
+  if (!is_float(type)) {
+    details.push_back("want: " + std::to_string(static_cast<std::int64_t>(want[at])));
+    details.push_back("got: " + std::to_string(static_cast<std::int64_t>(got_first)));
+  } else if (numbers_.real) {
     details.push_back("want: " + number_text(Numbers::as_double(want[at])));
     details.push_back("got: " + number_text(Numbers::as_double(got_first)));
   } else {
@@ -297,7 +302,9 @@ std::string Ghost::meaning(const Instance& i, std::uint64_t got, std::int64_t el
       }
     }
   }
-  if (spec.means.kind == ir::SpecKind::Move && got == field::of_double(number_attr(spec, "fill"))) return "the fill";
+  if (spec.means.kind == ir::SpecKind::Move &&
+      got == numbers_.of_constant(ir::constant_attr(spec.means.attrs, "fill"), spec.spec->outs.front().dtype))
+    return "the fill";
   return "something else";
 }
 
