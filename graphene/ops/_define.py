@@ -74,7 +74,7 @@ class Definition:
     exact: dict[str, int] = field(default_factory=dict)
     said: str = ""
 
-    @property
+    @functools.cached_property
     def params(self) -> list[tuple[str, str, list[str], int]]:
         """Name, type, choices and exact extents of every argument, in order."""
         inside = self.schema[1 : self.schema.index(") ->")]
@@ -197,6 +197,8 @@ class Defined:
 
     def _in_order(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments by position; PyTorch leaves defaults at the end out."""
+        if len(args) == len(self.definition.params):
+            return args
         names = [p[0] for p in self.definition.params]
         rest = [named.get(n, self._defaults[n]) for n in names[len(args) :]]
         return (*args, *rest)
