@@ -7,9 +7,7 @@ from typing import Any
 
 from graphene import _core
 
-__all__ = ["MOST", "choice", "flags", "function", "number", "size", "sizes"]
-
-MOST = 2**31 - 2**12  # of a matrix' dimension: a coordinate, and one of a tile past the end, is then a 32-bit integer
+__all__ = ["choice", "flags", "function", "number", "size", "sizes"]
 
 
 def size(kernel: str, name: str, value: object, multiple_of: int = 1, least: int = 1, most: int | None = None) -> int:

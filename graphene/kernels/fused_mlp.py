@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
-from graphene.kernels._arguments import MOST, function, size
+from graphene.kernels._arguments import function, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ def fused_mlp(
     size("fused_mlp", "BM", BM, multiple_of=64)
     size("fused_mlp", "WARPS", WARPS, least=8, most=8)
     function("fused_mlp", "act", act)
-    M = gr.sym("M", max=MOST)
+    M = gr.sym("M")
     cp, ldsm, mma = gr.atom("cp.async.cg.16"), gr.atom("ldmatrix.x4"), gr.atom("mma.m16n8k16.f32.f16")
     sw = gr.swizzle(H, gr.fp16)
     with gr.Kernel("fused_mlp") as kernel:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import graphene as gr
 from graphene import _core
-from graphene.kernels._arguments import MOST, choice, flags, function, size, sizes
+from graphene.kernels._arguments import choice, flags, function, size, sizes
 from graphene.kernels.gemm_operand import MATRIX_ATOMS, Operand
 from graphene.kernels.gemm_result import Result
 
@@ -133,9 +133,9 @@ class Product:
         """Declares the kernel's arguments, blocks and threads, and finds what a block computes."""
         (BM, BN, BK), group, a_is, b_is = self.tile, self.group, self.a, self.b
         has = set() if self.split_k else {n for n in TERMS if getattr(self, n)}
-        M = gr.sym("M", multiple_of=a_is.fact(k=False), max=MOST)
-        N = gr.sym("N", multiple_of=max(b_is.fact(k=False), Result.vector(self.c_type, self.align[2])), max=MOST)
-        K = gr.sym("K", multiple_of=max(a_is.fact(k=True), b_is.fact(k=True)), max=MOST)
+        M = gr.sym("M", multiple_of=a_is.fact(k=False))
+        N = gr.sym("N", multiple_of=max(b_is.fact(k=False), Result.vector(self.c_type, self.align[2])))
+        K = gr.sym("K", multiple_of=max(a_is.fact(k=True), b_is.fact(k=True)))
         batch, parts = [gr.sym("batch")] if self.batched else [], [gr.sym("S", min=1)] if self.split_k else []
         A = a_is.argument(M, K, batch, False, b_is.fact(k=True))
         B = b_is.argument(N, K, batch, self.b_as_kn, a_is.fact(k=True))

@@ -41,9 +41,8 @@ def gemm_sm80(
 ) -> gr.Kernel:
     """C = epilogue(A @ B.T, bias): A (M,K), B (N,K), bias (N,), C (M,N) row-major, fp32 accumulation, rounded once.
 
-    Any M, any row strides; N, K and the strides are multiples of 8, unless `align` says otherwise; M, N and K are at
-    most 2^31 - 2^12. `epilogue` is a pointwise function of the accumulators and, if the kernel has them, of the bias of
-    their columns and the residual.
+    Any M, any row strides; N, K and the strides are multiples of 8, unless `align` says otherwise. `epilogue` is a
+    pointwise function of the accumulators and, if the kernel has them, of the bias of their columns and the residual.
 
     The arguments of the kernel: A, B, `bias` (N,), `residual` (M,N), C (M,N), and the scalars `alpha` and `beta` of
     ``x = alpha * (A @ B.T) + beta * C``, which the epilogue is given.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import graphene as gr
-from graphene.kernels._arguments import MOST, choice
+from graphene.kernels._arguments import choice
 
 __all__ = ["TransposeConfig", "select_transpose", "transpose_kernel"]
 
@@ -47,8 +47,7 @@ def transpose_kernel(config: TransposeConfig) -> gr.Kernel:
     V = 16 // elem_bytes  # elements of 16 bytes
     T = 8 * V  # a tile's rows are 8 such chunks, its columns too
     with gr.Kernel("transpose") as kernel:
-        B, M = gr.sym("B", max=65535), gr.sym("M", multiple_of=c.store, max=MOST)
-        N = gr.sym("N", multiple_of=c.load, max=MOST)
+        B, M, N = gr.sym("B", max=65535), gr.sym("M", multiple_of=c.store), gr.sym("N", multiple_of=c.load)
         (ldX, bsX), (ldY, bsY) = gr.sym("ldX bsX", multiple_of=c.load), gr.sym("ldY bsY", multiple_of=c.store)
         X = gr.input("X", gr.Layout((B, M, N), (bsX, ldX, 1)), c.dtype, align_bytes=c.load * elem_bytes)
         Y = gr.output("Y", gr.Layout((B, N, M), (bsY, ldY, 1)), c.dtype, align_bytes=c.store * elem_bytes)
