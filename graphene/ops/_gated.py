@@ -16,11 +16,11 @@ from graphene.ops._views import ONE, divides, lies_in_rows, output, own, same_sh
 ALLOWED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-def results(gate: Tensor, up: Tensor, activation: str | None) -> list[tuple[Any, Any]]:
+def results(gate: Tensor, up: Tensor | None, activation: str | None) -> list[tuple[Any, Any]]:
     """Shape and dtype of the result, all arguments checked."""
     check_dtypes("gated", {"gate": gate, "up": up}, ALLOWED)
     check_devices("gated", {"gate": gate, "up": up})
-    if not same_shape(gate.shape, up.shape):
+    if up is not None and not same_shape(gate.shape, up.shape):
         _core.fail("OP_SHAPE", "gated: the shapes of 'gate' and 'up' differ",
                    [f"want: {_text(gate.shape)}, as 'gate'", f"got:  {_text(up.shape)}"],
                    "give both one shape: nothing is broadcast")  # fmt: skip
@@ -30,7 +30,7 @@ def results(gate: Tensor, up: Tensor, activation: str | None) -> list[tuple[Any,
     return [(gate.shape, gate.dtype)]
 
 
-def configure(gate: Arg, up: Arg, activation: str | None) -> Any:
+def configure(gate: Arg, up: Arg | None, activation: str | None) -> Any:
     """The recipe of a configuration."""
     rank = len(gate.shape)
     if rank == 0 or gate.dtype not in _kernels.MATMUL_DTYPES:
@@ -38,28 +38,33 @@ def configure(gate: Arg, up: Arg, activation: str | None) -> Any:
     outputs = [output(_kernels.DTYPES[gate.dtype], *([(0, d)] for d in range(rank)))]
     if 0 in gate.shape:
         return _core.Recipe(outputs, 1, [])
-    copies = sum(1 << i for i, t in enumerate((gate, up)) if not lies_in_rows(t, 1))
+    given = [(i, t) for i, t in enumerate((gate, up)) if t is not None]
+    copies = sum(1 << i for i, t in given if not lies_in_rows(t, 1))
     if copies:
         return _core.Recipe.copy(copies, "the elements of a row, or the rows, do not lie one after the other")
-    bytes_ = gate.item_bytes
-    align = 16
-    for t in (gate, up):
-        starts = [t.strides[d] * bytes_ for d in range(rank - 1) if t.shape[d] != 1]
-        align = divides(min(align, t.align), t.shape[-1] * bytes_, *starts)
-    kernel = _kernels.gated(prod(gate.shape[-1:]), gate.dtype, activation, align)
-    views = [view(i, ONE, own(i, *range(rank - 1)), own(i, rank - 1)) for i in range(3)]
-    return _core.Recipe(outputs, 1, [(kernel, views)])
+    # One row where everything lies one after the other.
+    first = 0 if all(lies_in_rows(t, rank) for _, t in given) else rank - 1
+    width, align = prod(gate.shape[first:]), 16
+    for _, t in given:
+        starts = [t.strides[d] * t.item_bytes for d in range(first) if t.shape[d] != 1]
+        align = divides(min(align, t.align), width * t.item_bytes, *starts)
+    kernel = _kernels.gated(width, gate.dtype, activation, align, len(given))
+    names = [*(i for i, _ in given), 2]
+    return _core.Recipe(
+        outputs, 1, [(kernel, [view(i, ONE, own(i, *range(first)), own(i, *range(first, rank))) for i in names])]
+    )
 
 
-def reference(gate: Tensor, up: Tensor, activation: str | None) -> Tensor:
+def reference(gate: Tensor, up: Tensor | None, activation: str | None) -> Tensor:
     """PyTorch's own, in fp32 (fp64 of fp64), rounded once."""
     wide = gate.dtype if gate.dtype == torch.float64 else torch.float32
-    return (_activate(gate.to(wide), activation) * up.to(wide)).to(gate.dtype)
+    y = _activate(gate.to(wide), activation)
+    return (y if up is None else y * up.to(wide)).to(gate.dtype, copy=y is gate)
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     """For the gradient: the arguments."""
-    gate, up, activation = (*inputs, None)[:3]
+    gate, up, activation = (*inputs, None, None)[:3]
     ctx.save_for_backward(gate, up)
     ctx.activation = activation
 
@@ -68,9 +73,12 @@ def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     """By PyTorch's operators, in fp32."""
     gate, up = ctx.saved_tensors
     wide = gate.dtype if gate.dtype == torch.float64 else torch.float32
-    g, a, b = g.to(wide), gate.to(wide), up.to(wide)
-    inner = g * b if ctx.activation is None else _slope(a, ctx.activation, g * b)
-    return inner.to(gate.dtype), (g * _activate(a, ctx.activation)).to(gate.dtype), None
+    g, a = g.to(wide), gate.to(wide)
+    inner = g if up is None else g * up.to(wide)
+    if ctx.activation is not None:
+        inner = _slope(a, ctx.activation, inner)
+    outer = None if up is None else (g * _activate(a, ctx.activation)).to(gate.dtype)
+    return inner.to(gate.dtype), outer, None
 
 
 def cost(gate: Tensor, *_: Any) -> int:
@@ -79,18 +87,19 @@ def cost(gate: Tensor, *_: Any) -> int:
 
 
 _gated = Defined(
-    Definition("gated", "(Tensor gate, Tensor up, str? activation=None) -> Tensor", configure, results, reference,
+    Definition("gated", "(Tensor gate, Tensor? up=None, str? activation=None) -> Tensor", configure, results, reference,
                cost, save, backward, choices={"activation": ACTIVATIONS}, exact={"gate": 1})
 )  # fmt: skip
 _fast = _gated.core
 _is_compiling = torch.compiler.is_dynamo_compiling
 
 
-def gated(gate: Tensor, up: Tensor, activation: str | None = None) -> Tensor:
+def gated(gate: Tensor, up: Tensor | None = None, activation: str | None = None) -> Tensor:
     """``act(gate) * up``, element by element, in fp32, rounded once: SwiGLU with "silu", GeGLU with "gelu".
 
-    Both of one shape and dtype; ``activation`` as of ``matmul``. fp16 and bf16 run on kernels of ours, where rows lie
-    one after the other (halves of one tensor do; others are copied once), anything else on PyTorch's operators.
+    ``up`` None: ``act(gate)``. Both of one shape and dtype; ``activation`` as of ``matmul``. fp16 and bf16 run on kernels
+    of ours, where rows lie one after the other (halves of one tensor do; others are copied once), anything else on
+    PyTorch's operators.
 
     Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """
@@ -98,12 +107,12 @@ def gated(gate: Tensor, up: Tensor, activation: str | None = None) -> Tensor:
         y = _fast(gate, up, activation)
         if y is not NotImplemented:
             return y
-    check_tensors("gated", {"gate": gate, "up": up})
+    check_tensors("gated", {"gate": gate, "up": up}, ("up",))
     results(gate, up, activation)
     return _gated(gate, up, activation)
 
 
-def _explained(gate: Tensor, up: Tensor, activation: str | None = None) -> tuple[Defined, Sequence[Any]]:
+def _explained(gate: Tensor, up: Tensor | None = None, activation: str | None = None) -> tuple[Defined, Sequence[Any]]:
     return _gated, (gate, up, activation)
 
 

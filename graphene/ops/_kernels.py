@@ -254,10 +254,13 @@ def softmax(p: Softmax) -> Launches | str:
 @functools.cache
 def _gated(activation: str | None, config: ElementwiseConfig) -> Any:
     act = ACTIVATIONS[activation]
-    return elementwise_kernel(lambda gate, up: act(gate) * up, config)
+    return elementwise_kernel((lambda gate, up: act(gate) * up) if len(config.dtypes) > 1 else act, config)
 
 
-def gated(width: int, dtype: str, activation: str | None, align: int) -> Any:
-    """The kernel of act(gate) * up over rows of ``width``; arguments gate, up, result of shape (1, rows, width)."""
+def gated(width: int, dtype: str, activation: str | None, align: int, count: int) -> Any:
+    """The kernel of act(gate) * up, or act(gate) if `count` is 1, over rows of ``width``.
+
+    Arguments gate, up, result of shape (1, rows, width). It begins at the end: the product before it ended there.
+    """
     t = getattr(dtypes, DTYPES[dtype])
-    return _gated(activation, select_elementwise(width, (t, t), t, align_bytes=align))
+    return _gated(activation, replace(select_elementwise(width, (t,) * count, t, align_bytes=align), reverse=True))

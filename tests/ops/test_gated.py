@@ -24,6 +24,7 @@ def r(*shape: int, dtype: Any = torch.float16, grad: bool = False) -> Any:
 
 
 def close(got: Any, gate: Any, up: Any, activation: str | None) -> None:
+    up = torch.ones_like(gate) if up is None else up
     want = ACTIVATIONS[activation](gate.double()) * up.double()
     ulp = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}[got.dtype]
     assert got.shape == want.shape
@@ -37,6 +38,9 @@ def test_values(activation: str | None, dtype: Any) -> None:
         gate, up = r(*shape, dtype=dtype), r(*shape, dtype=dtype)
         assert "the simulator runs" in ops.explain(ops.gated, gate, up, activation)
         close(ops.gated(gate, up, activation), gate, up, activation)
+        close(ops.gated(gate, None, activation), gate, None, activation)
+    gate = r(300, 16)  # more than one block
+    close(ops.gated(gate, None, activation), gate, None, activation)
 
 
 def test_views() -> None:
@@ -70,8 +74,10 @@ def test_errors() -> None:
 def test_gradients(activation: str | None) -> None:
     g = {"dtype": torch.float64, "grad": True}
     assert torch.autograd.gradcheck(lambda a, b: ops.gated(a, b, activation), (r(3, 4, **g), r(3, 4, **g)))
+    assert torch.autograd.gradcheck(lambda a: ops.gated(a, None, activation), (r(3, 4, **g),))
 
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_opcheck(grad: bool) -> None:
     torch.library.opcheck(torch.ops.graphene.gated.default, (r(3, 16, grad=grad), r(3, 16, grad=grad), "silu"))
+    torch.library.opcheck(torch.ops.graphene.gated.default, (r(3, 16, grad=grad), None, "silu"))

@@ -18,6 +18,7 @@ from graphene.integrations.transformers._rewrite import Site, rewrite
 
 RECORD = "_graphene_accelerated"
 WORDS = {"torch": "left", "graphene": "one kernel", "epilogue": "in PyTorch's product", "joined": "one product"}
+WORDS["two"] = "the activation by a kernel"
 
 
 @dataclass
@@ -184,7 +185,7 @@ class _Accelerator:
         """The methods of a module that have patterns, rewritten."""
         children = {n: kind_of(m) for n, m in module.named_children()}
         kinds = {n: k for n, k in children.items() if k is not None}
-        if len(kinds) < 1 or isinstance(module, PreTrainedModel):
+        if isinstance(module, PreTrainedModel):
             return {}
         cls = next(c for c in type(module).__mro__ if "_graphene_original" not in vars(c))
         key = ("rewrites", cls, tuple(sorted(kinds.items())))

@@ -31,7 +31,7 @@ class Rules:
     measured: dict[tuple[Any, ...], tuple[str, str]] = field(default_factory=dict)
 
     def way(self, key: tuple[Any, ...], rows: int) -> str:
-        """One of "graphene", "epilogue" (PyTorch's product with the activation in it) or "torch"."""
+        """One of "graphene", "torch", "joined", "epilogue" (PyTorch's product with the activation in it), "two"."""
         if self.everything:
             return "graphene"
         few, many = self.measured.get(key) or UNMEASURED[key[0]]
@@ -93,6 +93,8 @@ def join(modules: tuple[Any, ...], key: tuple[Any, ...]) -> Joined | None:
         return None
     first = weights[0]
     if any(p.dtype != first.dtype or p.device != first.device or p.is_meta for p in (*weights, *given)):
+        return None
+    if any(type(p.data) is not torch.Tensor for p in (*weights, *given)):  # spread over devices, quantized, ...
         return None
     with torch.no_grad():
         made = {"weight": torch.cat([w.detach() for w in weights])}
@@ -182,6 +184,8 @@ class Helpers:
         way = self.rules.way(("linear_act", width, turned.shape[1], name), x.numel() // width)
         if way == "graphene":
             return ops.matmul(x, turned, bias, name)
+        if way == "two":
+            return ops.gated(linear(x), None, name)
         if way == "epilogue":
             y = epilogue(x.reshape(-1, width), turned, bias, name)
             return y.view(*x.shape[:-1], y.shape[-1])

@@ -64,6 +64,7 @@ def ways(key: tuple[Any, ...], rows: int, dtype: Any, device: Any, norm: str = "
         act = ACTIVATIONS[name]
         found = {
             "torch": lambda: act(F.linear(x, w, b)),
+            "two": lambda: ops.gated(F.linear(x, w, b), None, name),
             "graphene": lambda: ops.matmul(x, w.t(), b, name),
         }
         if name in ("gelu_tanh", "relu") and hasattr(torch, "_addmm_activation"):
