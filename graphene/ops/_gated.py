@@ -97,9 +97,9 @@ _is_compiling = torch.compiler.is_dynamo_compiling
 def gated(gate: Tensor, up: Tensor | None = None, activation: str | None = None) -> Tensor:
     """``act(gate) * up``, element by element, in fp32, rounded once: SwiGLU with "silu", GeGLU with "gelu".
 
-    ``up`` None: ``act(gate)``. Both of one shape and dtype; ``activation`` as of ``matmul``. fp16 and bf16 run on kernels
-    of ours, where rows lie one after the other (halves of one tensor do; others are copied once), anything else on
-    PyTorch's operators.
+    ``up`` None: ``act(gate)``. Both of one shape and dtype; ``activation`` as of ``matmul``. Kernels of ours take fp16
+    and bf16 where rows lie one after the other (halves of one tensor do; others are copied once), PyTorch's operators
+    anything else.
 
     Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """
