@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene.kernels._arguments import size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LOG2E = math.log2(math.e)
 MOST = 1 << 24  # queries or keys
@@ -99,6 +102,30 @@ class Arguments:
         return gr.input(name, gr.Layout(shape, tuple(strides)), e.dtype, align_bytes=e.vector * e.dtype.bits // 8)
 
 
+class Place:
+    """One sequence: its sizes, and the parts of tensors that belong to it. Data say where packed ones lie."""
+
+    def __init__(self, args: Arguments, b: Any, starts: list[gr.Tensor]) -> None:
+        self.b, self.varlen = b, bool(starts)
+        self.sq, self.sk = args.sq, args.sk
+        if starts:
+            (q, q_end), (k, k_end) = ([gr.index(s[b + i], 0, 2**31 - 1) for i in (0, 1)] for s in starts)
+            self.sq, self.sk = gr.max(q_end - q, 0), gr.max(k_end - k, 0)
+            self.q_start, self.k_start = q, k
+
+    def queries(self, t: gr.Tensor, head: Any) -> gr.Tensor:
+        """(sq, D) of a tensor like Q."""
+        return t[:, head, :].window(self.q_start, self.sq) if self.varlen else t[self.b, :, head, :]
+
+    def keys(self, t: gr.Tensor, head: Any) -> gr.Tensor:
+        """(sk, D) of a tensor like K."""
+        return t[:, head, :].window(self.k_start, self.sk) if self.varlen else t[self.b, :, head, :]
+
+    def per_query(self, t: gr.Tensor, head: Any) -> gr.Tensor:
+        """(sq,) of a tensor with a number for each query, such as the LSE."""
+        return t[head, :].window(self.q_start, self.sq) if self.varlen else t[self.b, head, :]
+
+
 @dataclass
 class Seen:
     """Which keys the queries of a sequence see. `left`, `right`: None is unlimited."""
@@ -118,6 +145,19 @@ class Seen:
         if self.left is not None:
             lo = gr.max((shift - self.left) // BN, 0)
             whole_lo = gr.ceil_div(shift + rows - 1 - self.left, BN)
+        return lo, hi, whole_lo, whole_hi
+
+    def query_tiles(self, first: Any, keys: int, BM: int) -> tuple[Any, Any, Any, Any]:
+        """The same of tiles of BM queries and the keys from `first` on; queries past the last count as seeing all."""
+        tiles = gr.ceil_div(self.sq, BM)
+        lo, hi, whole_lo, whole_hi = 0, tiles, 0, tiles
+        shift = first - (self.sk - self.sq)
+        if self.right is not None:
+            lo = gr.max((shift - self.right) // BM, 0)
+            whole_lo = gr.ceil_div(shift + keys - 1 - self.right, BM)
+        if self.left is not None:
+            hi = gr.max(gr.min(tiles, (shift + keys - 1 + self.left) // BM + 1), 0)
+            whole_hi = gr.min(tiles, (shift + self.left + 1) // BM)
         return lo, hi, whole_lo, whole_hi
 
     def of(self, query: Any, key: Any) -> Any:
@@ -146,3 +186,15 @@ class Scores:
             return s * self.scale
         e = gr.exp2(s * (self.scale * (2 * LOG2E)) / self.cap)
         return gr.fma(-2 * self.cap, gr.rcp(e + 1), self.cap)
+
+    def add(self, S: gr.Tensor, columns: int, e: Extra, x: gr.Tensor, part_of: Callable[[int], gr.Tensor]) -> None:
+        """Adds a bias to scores, or lets a mask rule them out: 16 columns at a time, by way of the registers `x`.
+
+        `part_of`: the part of the mask or bias that belongs to 16 columns.
+        """
+        bits = e.vector * e.dtype.bits
+        atom = gr.atom("ld.global." + {8: "b8", 64: "nc.v2.b32"}.get(bits, f"nc.b{bits}"))
+        for j in range(columns // 16):
+            part = S.tile([None, 16])[0, j]
+            gr.move(x, part_of(j), atom=atom)
+            part[:] = gr.where(x != 0, part, -gr.inf) if e.dtype == gr.u8 else gr.fma(x, LOG2E, part)

@@ -12,7 +12,7 @@ from typing import Any
 
 import graphene as gr
 from graphene.kernels._arguments import size
-from graphene.kernels._attention import Arguments, Attention, Extra, Scores, Seen
+from graphene.kernels._attention import Arguments, Attention, Extra, Place, Scores, Seen
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class _Forward:
         self.mma, self.cp = a.atom("mma"), gr.atom("cp.async.cg.16")
         self.ldsm, self.ldsm_t = gr.atom("ldmatrix.x4"), gr.atom("ldmatrix.x4.trans")
 
-    def place(self) -> None:
+    def choose(self) -> None:
         """Which rows, which head, which sequence, which part of the keys this block works on."""
         a, c, args = self.a, self.c, self.args
         row_tiles = gr.ceil_div(self.longest * (a.group if c.packed else 1), c.BM)
@@ -129,20 +129,11 @@ class _Forward:
         self.bm, self.b = bm, b
         self.kh = h if c.packed else h // a.group
         self.h = h
+        self.place = Place(args, b, self.starts)
+        self.sq, self.sk = self.place.sq, self.place.sk
         if a.varlen:
-            (q_start, q_end), (k_start, k_end) = (
-                [gr.index(s[b + i], 0, 2**31 - 1) for i in (0, 1)] for s in self.starts
-            )
-            self.sq, self.sk = gr.max(q_end - q_start, 0), gr.max(k_end - k_start, 0)
             gr.exit_if(bm * c.BM >= self.sq)
-            self.q_start = q_start
-            self.gQ, self.gO = (t[:, h, :].window(q_start, self.sq) for t in (self.Q, self.O))
-            self.gK, self.gV = (t[:, self.kh, :].window(k_start, self.sk) for t in (self.K, self.V))
-        else:
-            self.sq, self.sk = args.sq, args.sk
-            self.gK, self.gV = (t[b, :, self.kh, :] for t in (self.K, self.V))
-            if not c.packed:
-                self.gQ = self.Q[b, :, h, :]
+        self.gK, self.gV = (self.place.keys(t, self.kh) for t in (self.K, self.V))
         self.gK, self.gV = (t.tile([c.BN, a.depth])[:, 0] for t in (self.gK, self.gV))
         self.seen = Seen(self.sq, self.sk, self.left, self.right)
 
@@ -170,7 +161,7 @@ class _Forward:
     def run(self) -> None:
         """The kernel."""
         c = self.c
-        self.place()
+        self.choose()
         self.allocate()
         self.steps = self.range()
         for t, v in ((self.acc, 0), (self.l, 0), (self.m, -gr.inf), (self.mb, 0)):
@@ -256,7 +247,8 @@ class _Forward:
         if self.c.packed:
             self.copy_rows(self.sQ, self.Q, store=False)
         else:
-            gr.move(self.sQ, self.gQ.tile([self.c.BM, self.a.depth])[self.bm, 0], on=self.threads, atom=self.cp)
+            gQ = self.place.queries(self.Q, self.h).tile([self.c.BM, self.a.depth])[self.bm, 0]
+            gr.move(self.sQ, gQ, on=self.threads, atom=self.cp)
 
     def load(self, i: Any) -> None:
         """Starts the copies of a tile of keys and values."""
@@ -297,25 +289,14 @@ class _Forward:
         S[:] = gr.where(self.seen.of(row, n * self.chunk + col), S, -gr.inf)
 
     def apply(self, S: gr.Tensor, n: Any, name: str, e: Extra) -> None:
-        """Adds a bias or lets a mask rule scores out, 16 keys at a time."""
-        bits = e.vector * e.dtype.bits
-        width = {8: "b8", 64: "nc.v2.b32"}.get(bits, f"nc.b{bits}")
-        atom = gr.atom(f"ld.global.{width}")
+        """Adds a bias or lets a mask rule scores out."""
         tensor = self.extras[name]
         assert tensor is not None
         view = tensor[self.b, self.h * self.a.group if self.c.packed else self.h, :, :]
-        tile = [self.WM if e.rows else 1, 16]
-        first_row = self.bm * self.c.WARPS + self.w if e.rows else 0
+        view = view.tile([self.WM if e.rows else 1, 16])[self.bm * self.c.WARPS + self.w if e.rows else 0, :]
         x = gr.fragment(name, [self.WM, 16], e.dtype, self.mma.c, on=self.warp)
-        if not e.rows:
-            x = x.reduced(0, f"{name}_keys", e.dtype)
-        for j in range(self.chunk // 16):
-            part = S.tile([None, 16])[0, j]
-            gr.move(x, view.tile(tile)[first_row, n * (self.chunk // 16) + j], atom=atom)
-            if e.dtype == gr.u8:
-                part[:] = gr.where(x != 0, part, -gr.inf)
-            else:
-                part[:] = gr.fma(x, math.log2(math.e), part)
+        x = x if e.rows else x.reduced(0, f"{name}_keys", e.dtype)
+        self.scores.add(S, self.chunk, e, x, lambda j: view[n * (self.chunk // 16) + j])
 
     def online_softmax(self, S: gr.Tensor) -> None:
         """P = exp2(S - m), where m is each row's maximum so far; what was summed for an older one shrinks."""
@@ -377,8 +358,7 @@ class _Forward:
         if c.packed:
             self.copy_rows(sO, self.O, store=True)
             return
-        gO = self.gO if a.varlen else self.O[self.b, :, self.h, :]
-        out = gO.tile([c.BM, a.depth])[self.bm, 0].tile([WM, None])[w, 0]
+        out = self.place.queries(self.O, self.h).tile([c.BM, a.depth])[self.bm, 0].tile([WM, None])[w, 0]
         gr.move(out, mine, on=self.warp, atom=(gr.atom("ld.shared.v4.b32"), gr.atom("st.global.v4.b32")))
 
     def finish_lse(self, total: gr.Tensor) -> None:
@@ -390,13 +370,11 @@ class _Forward:
         lse[:] = gr.where(total == 0, -gr.inf, gr.fma(self.m, self.scores.factor, gr.log2(total)) * unit)
         if c.split:
             rows = self.LSE[self.part, self.b, self.h, :]
-        elif self.a.varlen:
-            rows = self.LSE[self.h, :].window(self.q_start, self.sq)
         elif c.packed:
             self.store_packed(lse)
             return
         else:
-            rows = self.LSE[self.b, self.h, :]
+            rows = self.place.per_query(self.LSE, self.h)
         rows = rows.tile([c.BM])[self.bm].tile([self.WM])[self.w]
         gr.move(rows.reshape(0, gr.Layout((self.WM, 1))), lse, atom=gr.atom("st.global.b32"))
 
