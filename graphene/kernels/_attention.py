@@ -35,7 +35,7 @@ class Attention:
     `left`, `right`: query i sees keys i + sk - sq - left ... i + sk - sq + right (arguments of the kernel). `mask`,
     `bias`: of every score. `softcap`: scores are cap * tanh(s / cap). `scaled`: scores are scaled before their maximum
     is taken, as a scale that is not positive needs. `group`: so many heads share keys and values. `varlen`: sequences
-    are packed one after the other.
+    are packed one after the other. `alike`: keys and values have the same strides, which saves registers.
     """
 
     D: int
@@ -48,6 +48,7 @@ class Attention:
     scaled: bool = False
     group: int = 1
     varlen: bool = False
+    alike: bool = False
 
     def __post_init__(self) -> None:
         size("Attention", "D", self.D, multiple_of=8, most=256)
@@ -83,11 +84,16 @@ class Arguments:
         self.sq, self.sk = gr.sym("sq", max=MOST), gr.sym("sk", multiple_of=wide, max=MOST)
         self.kv_heads = gr.sym("kv_heads", max=65535 // a.group)
         self.heads = self.kv_heads * a.group
+        self.strides: dict[str, Any] = {}
 
     def tensor(self, kind: Any, name: str, s: Any, heads: Any) -> gr.Tensor:
         """One of the tensors with heads."""
         front = () if self.a.varlen else (self.batch,)
-        strides = gr.sym(" ".join(name + x for x in ("b", "s", "h")[1 - len(front) :]), multiple_of=8)
+        if name == "V" and self.a.alike:
+            strides = self.strides["K"]
+        else:
+            strides = gr.sym(" ".join(name + x for x in ("b", "s", "h")[1 - len(front) :]), multiple_of=8)
+        self.strides[name] = strides
         layout = gr.Layout((*front, s, heads, self.a.D), (*strides, 1))
         made: gr.Tensor = kind(name, layout, self.a.dtype, align_bytes=16)
         return made

@@ -30,8 +30,9 @@ class ForwardConfig:
     WARPS: int = 4
     stages: int = 2
     chunk: int | None = None
-    lazy: bool = False
+    lazy: bool = True
     pairs: bool = False
+    piece: int = 64
     q_in_registers: bool = True
     lse: bool = False
     packed: bool = False
@@ -144,8 +145,9 @@ class _Forward:
         self.sK, self.sV = a.shared("sK", c.BN, c.stages), a.shared("sV", c.BN, c.stages)
         self.q = gr.fragment("q", [WM, a.depth if c.q_in_registers else 16], a.dtype, self.mma.a, on=warp)
         self.chunk = c.chunk or c.BN
-        self.rk = gr.fragment("rk", [self.chunk, 16], a.dtype, self.mma.b, on=warp)
-        self.rv = gr.fragment("rv", [a.depth, 16], a.dtype, self.mma.b, on=warp)
+        self.piece_k, self.piece_v = (math.gcd(n, c.piece) for n in (self.chunk, a.depth))
+        self.rk = gr.fragment("rk", [self.piece_k, 16], a.dtype, self.mma.b, on=warp)
+        self.rv = gr.fragment("rv", [self.piece_v, 16], a.dtype, self.mma.b, on=warp)
         two = min(2, c.BN // self.chunk)
         self.S = [gr.fragment(f"S{i}", [WM, self.chunk], gr.fp32, self.mma.c, on=warp) for i in range(two)]
         self.P = gr.fragment("P", [WM, self.chunk], a.dtype, self.mma.a, on=warp)
@@ -263,7 +265,7 @@ class _Forward:
 
     def multiply_queries(self, S: gr.Tensor, i: Any, j: int) -> None:
         """S = Q K^T of chunk j of a tile."""
-        sK = self.sK[i % self.c.stages].tile([self.chunk, 16])
+        sK, pieces = self.sK[i % self.c.stages].tile([self.piece_k, 16]), self.chunk // self.piece_k
         gr.init(S, 0)
         for d in range(self.a.depth // 16):
             if self.c.q_in_registers:
@@ -271,8 +273,9 @@ class _Forward:
             else:
                 q = self.q
                 gr.move(q, self.sQ.tile([self.WM, 16])[self.w, d], atom=self.ldsm)
-            gr.move(self.rk, sK[j, d], atom=self.ldsm)
-            gr.matmul(S, q, self.rk.T, atom=self.mma)
+            for p in range(pieces):
+                gr.move(self.rk, sK[j * pieces + p, d], atom=self.ldsm)
+                gr.matmul(S.tile([None, self.piece_k])[0, p], q, self.rk.T, atom=self.mma)
 
     def adjust(self, S: gr.Tensor, n: Any) -> None:
         """Scores from products: softcap, bias, masks; `n` counts chunks of keys."""
@@ -332,10 +335,12 @@ class _Forward:
 
     def multiply_values(self, i: Any, j: int) -> None:
         """The accumulator += P V of chunk j of a tile."""
-        sV = self.sV[i % self.c.stages].tile([16, None])
+        sV = self.sV[i % self.c.stages].tile([16, self.piece_v])
         for k in range(self.chunk // 16):
-            gr.move(self.rv, sV[j * (self.chunk // 16) + k, 0].T, atom=self.ldsm_t)
-            gr.matmul(self.acc, self.P.tile([None, 16])[0, k], self.rv.T, atom=self.mma)
+            for p in range(self.a.depth // self.piece_v):
+                gr.move(self.rv, sV[j * (self.chunk // 16) + k, p].T, atom=self.ldsm_t)
+                acc = self.acc.tile([None, self.piece_v])[0, p]
+                gr.matmul(acc, self.P.tile([None, 16])[0, k], self.rv.T, atom=self.mma)
 
     def finish(self) -> None:
         """O = acc / l and LSE."""
@@ -350,7 +355,7 @@ class _Forward:
             part = self.O[self.part, self.b, self.h, :, :].tile([c.BM, a.depth])[self.bm, 0]
             gr.move(part.tile([WM, None])[w, 0], r, atom=gr.atom("st.global.v2.b32"))
             return
-        gr.barrier(on=None if c.packed else self.warp)  # these rows of sQ are this warp's alone
+        gr.barrier(on=self.warp if c.q_in_registers and not c.packed else None)  # sQ is free
         sO = a.shared("sO", c.BM, over=[self.sQ])
         mine = sO.tile([WM, None])[w, 0]
         gr.move(mine, r, atom=gr.atom("st.shared.b32"))  # for stores of 16 bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from graphene.kernels._attention import Attention
+from graphene.kernels.attention_backward import BackwardConfig
 from graphene.kernels.attention_forward import ForwardConfig
 
 SHORT = 16  # queries up to which the heads of a group are rows of one block
@@ -34,3 +35,12 @@ def select_short(
         what, 16 * warps, BN, warps, 3, q_in_registers=what.depth <= 128, lse=lse, packed=True, split=splits > 1
     )
     return config, splits
+
+
+def select_backward(what: Attention) -> tuple[BackwardConfig, BackwardConfig]:
+    """The kernels of the gradients of keys and of queries."""
+    if what.depth <= 64:
+        return BackwardConfig(what, 64, 64, 4), BackwardConfig(what, 64, 64, 4)
+    if what.depth <= 128:
+        return BackwardConfig(what, 64, 32, 4), BackwardConfig(what, 64, 64, 4)
+    return BackwardConfig(what, 64, 16, 4), BackwardConfig(what, 64, 16, 4)

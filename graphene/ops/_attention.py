@@ -6,18 +6,28 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from graphene import _core, dtypes
-from graphene.kernels._attention import LOG2E, MOST, Attention, Extra
+from graphene import _core
+from graphene.kernels._attention import Attention
 from graphene.kernels.attention_combine import attention_combine_kernel
 from graphene.kernels.attention_forward import ForwardConfig, attention_forward_kernel
 from graphene.kernels.attention_select import SHORT, select_forward, select_short
 from graphene.ops import _attention_torch as plain
 from graphene.ops._attention_check import results, results_varlen
 from graphene.ops._attention_gradients import gradients, gradients_varlen
+from graphene.ops._attention_recipe import (
+    STEP,
+    attention_of,
+    copies,
+    extra_view,
+    numbers_of,
+    of_all_heads,
+    refused,
+    whole,
+)
 from graphene.ops._define import Arg, Defined, Definition, autocasts, cast, check_tensors
 from graphene.ops._kernels import DTYPES, device
 from graphene.ops._torch import Tensor, torch
-from graphene.ops._views import ONE, Dim, broadcast, output, own, view
+from graphene.ops._views import output
 
 _SCHEMA = "(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? bias, {numbers}) -> {result}"
 _PACKED = (
@@ -36,59 +46,6 @@ def _kernel(config: ForwardConfig) -> Any:
 @functools.cache
 def _combine(what: Attention, lse: bool) -> Any:
     return attention_combine_kernel(Attention(what.D, what.dtype, group=what.group), lse)
-
-
-def _of_all_heads(arg: Arg) -> bool:
-    """Whether a mask or bias is the same for every head."""
-    return (
-        len(arg.shape) == 2
-        or (len(arg.shape) == 4 and arg.shape[1] == 1)
-        or (len(arg.shape) == 3 and arg.shape[0] == 1)
-    )
-
-
-def _unreadable(arg: Arg) -> bool:
-    """Whether no kernel reads it as it lies: vectors of 16 bytes along the elements of a head."""
-    starts = [s for s, n in zip(arg.strides[:-1], arg.shape[:-1], strict=True) if n != 1]
-    lies = arg.strides[-1] == 1 or arg.shape[-1] == 1
-    return not lies or arg.align < 16 or any(s % 8 or s < 0 for s in starts)
-
-
-def _aligned_dims(arg: Arg, padding: bool) -> list[int | None]:
-    """Which of its dimensions are batch, heads, sq, sk: of a mask of keys the first and the last."""
-    rank = len(arg.shape)
-    return [0, None, None, 1] if padding and rank == 2 else [None] * (4 - rank) + list(range(rank))
-
-
-def _extra(arg: Arg | None, padding: bool) -> Extra | None:
-    """How a kernel reads a mask (`padding`) or a bias."""
-    if arg is None:
-        return None
-    dims = _aligned_dims(arg, padding)
-    starts = [s for s, n in zip(arg.strides[:-1], arg.shape[:-1], strict=True) if n != 1]
-    pairs = arg.strides[-1] == 1 and arg.shape[-1] % 2 == 0 and arg.align >= 2 * arg.item_bytes
-    pairs = pairs and all(s % 2 == 0 for s in starts)
-    dtype = dtypes.u8 if padding else getattr(dtypes, DTYPES[arg.dtype])
-    return Extra(dtype, dims[2] is not None and arg.shape[dims[2]] != 1, 2 if pairs else 1)
-
-
-def _extra_view(i: int, arg: Arg, padding: bool, rows: bool) -> Any:
-    """The view (batch, heads, sq or 1, sk) of tensor `i`."""
-    full = ((0, 0), (0, 2), (0, 1), (1, 1))
-    dims: list[Dim] = []
-    for place, (d, extent) in enumerate(zip(_aligned_dims(arg, padding), full, strict=True)):
-        if place == 2 and not rows:
-            dims.append(ONE)
-        else:
-            dims.append(broadcast([extent]) if d is None or arg.shape[d] == 1 else own(i, d))
-    return view(i, *dims)
-
-
-def _numbers(a: Attention, left: int, right: int, scale: float, softcap: float) -> list[float | int]:
-    """The kernel's numbers."""
-    out: list[float | int] = [scale * LOG2E]
-    out += [softcap * LOG2E] if a.softcap else []
-    return out + ([left] if a.left else []) + ([right] if a.right else [])
 
 
 class Operator:
@@ -113,13 +70,8 @@ class Operator:
         """The recipe of a configuration."""
         given, (causal, left, right, scale, softcap) = rest[:-5], rest[-5:]
         right = 0 if causal else right
-        if q.dtype not in ("float16", "bfloat16"):
-            return _core.Recipe.torch(f"no kernel for attention of {q.dtype}")
-        depth, heads, kv_heads = q.shape[-1], q.shape[-2], k.shape[-2]
-        if depth % 8 or depth > 256:
-            return _core.Recipe.torch(f"no kernel for heads of {depth} elements")
-        if not self.varlen and max(q.shape[1], k.shape[1]) > MOST:
-            return _core.Recipe.torch(f"no kernel for more than {MOST} queries or keys")
+        if (other := refused(q, k, self.varlen)) is not None:
+            return other
         rank, count = len(q.shape), 5  # tensors that are left out count, too
         outputs = [output(DTYPES[q.dtype], *([(0, d)] for d in range(rank)))]
         if self.lse:
@@ -127,46 +79,34 @@ class Operator:
             outputs.append(output("fp32", *([x] for x in rows)))
         if 0 in q.shape:
             return _core.Recipe(outputs, len(outputs), [])
-        copies = sum(1 << i for i, t in enumerate((q, k, v)) if _unreadable(t))
-        if copies:
-            return _core.Recipe.copy(
-                copies, "the elements of a head do not lie one after the other, 16 bytes at a time"
-            )
+        if (other := copies({0: q, 1: k, 2: v})) is not None:
+            return other
         mask, bias = (None, None) if self.varlen else given
-        a = Attention(
-            depth, getattr(dtypes, DTYPES[q.dtype]), left >= 0, right >= 0, _extra(mask, True), _extra(bias, False),
-            softcap > 0, not scale > 0, heads // kv_heads, self.varlen,
-        )  # fmt: skip
-        inputs: list[Any] = [view(i, *(own(i, d) for d in range(rank))) for i in range(3)]
+        a = attention_of(q, k, mask, bias, (left, right), scale, softcap)
+        inputs: list[Any] = [whole(i, rank) for i in range(3)]
         if self.varlen:
-            inputs += [view(i, own(i, 0)) for i in (3, 4)]
+            inputs += [whole(i, 1) for i in (3, 4)]
         for i, x, e in ((3, mask, a.mask), (4, bias, a.bias)):
             if x is not None and e is not None:
-                inputs.append(_extra_view(i, x, e.dtype == dtypes.u8, e.rows))
-        made = [view(count, *(own(count, d) for d in range(rank)))]
-        if self.lse:
-            made.append(view(count + 1, *(own(count + 1, d) for d in range(rank - 1))))
-        numbers = _numbers(a, left, right, scale, softcap)
-        numbers += [-(-given[2] // _STEP) * _STEP] if self.varlen else []
+                inputs.append(extra_view(i, x, e, (0, 1)))
+        made = [whole(count, rank)] + ([whole(count + 1, rank - 1)] if self.lse else [])
+        numbers = numbers_of(a, left, right, scale, softcap)
+        numbers += [-(-given[2] // STEP) * STEP] if self.varlen else []
         config, splits = self.choose(a, q, k, mask, bias)
         kernel = _kernel(config)
         if splits == 1:
             return _core.Recipe(outputs, len(outputs), [(kernel, [*inputs, *made, *numbers])])
         parts = count + len(outputs)
-        shape = [(-1, splits)], [(0, 0)], [(1, 2)], [(0, 1), (-1, heads // kv_heads)]
+        shape = [(-1, splits)], [(0, 0)], [(1, 2)], [(0, 1), (-1, a.group)]
         spaces = [output("fp32", *shape, [(0, 3)]), output("fp32", *shape)]
-        work = [
-            view(parts, *(own(parts, d) for d in range(5))),
-            view(parts + 1, *(own(parts + 1, d) for d in range(4))),
-        ]
+        work = [whole(parts, 5), whole(parts + 1, 4)]
         launches = [(kernel, [*inputs, *work, *numbers]), (_combine(a, self.lse), [*work, *made])]
         return _core.Recipe([*outputs, *spaces], len(outputs), launches)
 
     def choose(self, a: Attention, q: Arg, k: Arg, mask: Arg | None, bias: Arg | None) -> tuple[ForwardConfig, int]:
         """The kernel, and among how many blocks keys are shared."""
         alike = all(
-            x is None or (e is not None and not e.rows and _of_all_heads(x))
-            for x, e in ((mask, a.mask), (bias, a.bias))
+            x is None or (e is not None and not e.rows and of_all_heads(x)) for x, e in ((mask, a.mask), (bias, a.bias))
         )
         if not self.varlen and q.shape[1] <= SHORT and alike:
             sms = 2 if q.device == "cpu" else device(q.device)[0]  # the simulator shares keys, too

@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from graphene import _core
+from graphene.kernels._attention import Attention
+from graphene.kernels.attention_backward import (
+    BackwardConfig,
+    attention_keys_gradient_kernel,
+    attention_queries_gradient_kernel,
+)
+from graphene.kernels.attention_select import select_backward
 from graphene.ops import _attention_torch as plain
-from graphene.ops._define import Arg, Defined, Definition
+from graphene.ops._attention_recipe import STEP, attention_of, copies, extra_view, numbers_of, refused, whole
+from graphene.ops._define import Defined, Definition
+from graphene.ops._kernels import DTYPES
 from graphene.ops._torch import Tensor, torch
+from graphene.ops._views import output
 
 _NUMBERS = "bool causal, int left, int right, float scale, float softcap"
 _FRONT = "(Tensor grad, Tensor delta, Tensor lse, Tensor q, Tensor k, Tensor v, "
 _EXTRAS = "Tensor? mask, Tensor? bias, "
 _PACKED = "Tensor cu_seqlens_q, Tensor cu_seqlens_k, int max_seqlen_q, int max_seqlen_k, "
+
+
+@functools.cache
+def _kernels(a: Attention, small: bool) -> tuple[Any, Any]:
+    keys, queries = (BackwardConfig(a, 32, 32, 2),) * 2 if small else select_backward(a)
+    return attention_keys_gradient_kernel(keys), attention_queries_gradient_kernel(queries)
 
 
 class Gradients:
@@ -32,8 +49,30 @@ class Gradients:
 
     def configure(self, *args: Any) -> Any:
         """The recipe of a configuration."""
-        q: Arg = args[3]
-        return _core.Recipe.torch(f"no kernel for the gradient of attention of {q.dtype}")
+        (g, _, _, q, k, v), given, (causal, left, right, scale, softcap) = args[:6], args[6:-5], args[-5:]
+        right = 0 if causal else right
+        if (other := refused(q, k, self.varlen)) is not None:
+            return other
+        rank = len(q.shape)
+        outputs = [output(DTYPES[q.dtype], *([(i, d)] for d in range(rank))) for i in (3, 4, 5)]
+        if 0 in q.shape[:1] or 0 in q.shape[-2:]:
+            return _core.Recipe(outputs, 3, [])
+        if (other := copies({0: g, 3: q, 4: k, 5: v})) is not None:
+            return other
+        mask, bias = (None, None) if self.varlen else given
+        a = attention_of(q, k, mask, bias, (left, right), scale, softcap)
+        inputs: list[Any] = [whole(i, rank if i in (0, 3, 4, 5) else rank - 1) for i in range(6)]
+        if self.varlen:
+            inputs += [whole(i, 1) for i in (6, 7)]
+        for i, x, e in ((6, mask, a.mask), (7, bias, a.bias)):
+            if x is not None and e is not None:
+                inputs.append(extra_view(i, x, e, (3, 4)))
+        numbers = numbers_of(a, left, right, scale, softcap, gradient=True)
+        longest = [[-(-n // STEP) * STEP] for n in given[2:4]] if self.varlen else [[], []]
+        keys, queries = _kernels(a, q.device == "cpu")
+        launches = [(queries, [*inputs, whole(8, rank), *numbers, *longest[0]]),
+                    (keys, [*inputs, whole(9, rank), whole(10, rank), *numbers, *longest[1]])]  # fmt: skip
+        return _core.Recipe(outputs, 3, launches)
 
     def reference(self, *args: Any) -> Any:
         """PyTorch's operators."""
@@ -45,10 +84,10 @@ class Gradients:
         if g is None:
             g, delta = torch.zeros_like(out), torch.zeros_like(lse, dtype=wide)
         else:
-            delta = (g.to(wide) * out.to(wide)).sum(-1).transpose(-1, -2)
+            delta = (g.to(wide) * out.to(wide)).sum(-1).transpose(-1, -2).contiguous()
         if g_lse is not None:
             delta = delta - g_lse
-        made: tuple[Any, ...] = self.defined.forward(g, delta, lse, *rest)
+        made: tuple[Any, ...] = self.defined.forward(g, delta, lse.contiguous(), *rest)
         return made
 
 

@@ -1,0 +1,105 @@
+"""How kernels of attention read arguments as they lie: shared by the operators and by their gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from graphene import _core, dtypes
+from graphene.kernels._attention import LOG2E, MOST, Attention, Extra
+from graphene.ops._define import Arg
+from graphene.ops._kernels import DTYPES
+from graphene.ops._views import ONE, Dim, broadcast, own, view
+
+STEP = 128  # kernels are launched for the longest sequence rounded up to this
+
+
+def of_all_heads(arg: Arg) -> bool:
+    """Whether a mask or bias is the same for every head."""
+    return (
+        len(arg.shape) == 2
+        or (len(arg.shape) == 4 and arg.shape[1] == 1)
+        or (len(arg.shape) == 3 and arg.shape[0] == 1)
+    )
+
+
+def unreadable(arg: Arg) -> bool:
+    """Whether no kernel reads it as it lies: vectors of 16 bytes along the elements of a head."""
+    starts = [s for s, n in zip(arg.strides[:-1], arg.shape[:-1], strict=True) if n != 1]
+    lies = arg.strides[-1] == 1 or arg.shape[-1] == 1
+    return not lies or arg.align < 16 or any(s % 8 or s < 0 for s in starts)
+
+
+def _aligned_dims(arg: Arg, padding: bool) -> list[int | None]:
+    """Which of its dimensions are batch, heads, sq, sk: of a mask of keys the first and the last."""
+    rank = len(arg.shape)
+    return [0, None, None, 1] if padding and rank == 2 else [None] * (4 - rank) + list(range(rank))
+
+
+def extra(arg: Arg | None, padding: bool) -> Extra | None:
+    """How a kernel reads a mask (`padding`) or a bias."""
+    if arg is None:
+        return None
+    dims = _aligned_dims(arg, padding)
+    starts = [s for s, n in zip(arg.strides[:-1], arg.shape[:-1], strict=True) if n != 1]
+    pairs = arg.strides[-1] == 1 and arg.shape[-1] % 2 == 0 and arg.align >= 2 * arg.item_bytes
+    pairs = pairs and all(s % 2 == 0 for s in starts)
+    dtype = dtypes.u8 if padding else getattr(dtypes, DTYPES[arg.dtype])
+    return Extra(dtype, dims[2] is not None and arg.shape[dims[2]] != 1, 2 if pairs else 1)
+
+
+def extra_view(i: int, arg: Arg, e: Extra, at: tuple[int, int]) -> Any:
+    """The view (batch, heads, sq or 1, sk) of tensor `i`; `at`: which tensors are q and k."""
+    q, k = at
+    full = ((q, 0), (q, 2), (q, 1), (k, 1))
+    dims: list[Dim] = []
+    for place, (d, extent) in enumerate(zip(_aligned_dims(arg, e.dtype == dtypes.u8), full, strict=True)):
+        if place == 2 and not e.rows:
+            dims.append(ONE)
+        else:
+            dims.append(broadcast([extent]) if d is None or arg.shape[d] == 1 else own(i, d))
+    return view(i, *dims)
+
+
+def numbers_of(
+    a: Attention, left: int, right: int, scale: float, softcap: float, gradient: bool = False
+) -> list[float | int]:
+    """A kernel's numbers; those of the gradients take the scale itself, too."""
+    out: list[float | int] = [scale * LOG2E]
+    out += [softcap * LOG2E] if a.softcap else []
+    out += [scale] if gradient else []
+    return out + ([left] if a.left else []) + ([right] if a.right else [])
+
+
+def refused(q: Arg, k: Arg, varlen: bool) -> Any:
+    """The recipe of PyTorch's operators where there is no kernel, else None."""
+    if q.dtype not in ("float16", "bfloat16"):
+        return _core.Recipe.torch(f"no kernel for attention of {q.dtype}")
+    if q.shape[-1] % 8 or q.shape[-1] > 256:
+        return _core.Recipe.torch(f"no kernel for heads of {q.shape[-1]} elements")
+    if not varlen and max(q.shape[1], k.shape[1]) > MOST:
+        return _core.Recipe.torch(f"no kernel for more than {MOST} queries or keys")
+    return None
+
+
+def copies(tensors: dict[int, Arg]) -> Any:
+    """The recipe that copies what no kernel reads as it lies, else None."""
+    mask = sum(1 << i for i, t in tensors.items() if unreadable(t))
+    if not mask:
+        return None
+    return _core.Recipe.copy(mask, "the elements of a head do not lie one after the other, 16 bytes at a time")
+
+
+def attention_of(
+    q: Arg, k: Arg, mask: Arg | None, bias: Arg | None, bounds: tuple[int, int], scale: float, softcap: float
+) -> Attention:
+    """What a kernel computes; `bounds` of the window, -1 for none."""
+    left, right = bounds
+    return Attention(
+        q.shape[-1], getattr(dtypes, DTYPES[q.dtype]), left >= 0, right >= 0, extra(mask, True), extra(bias, False),
+        softcap > 0, not scale > 0, q.shape[-2] // max(k.shape[-2], 1), len(q.shape) == 3,
+    )  # fmt: skip
+
+
+def whole(i: int, rank: int) -> Any:
+    """Tensor `i` as it is."""
+    return view(i, *(own(i, d) for d in range(rank)))
