@@ -1,7 +1,17 @@
 """Kernels written in the IR with the public builder, each readable enough to teach from."""
 
+from graphene.kernels._attention import Attention, Extra
 from graphene.kernels._norms import NormConfig, select_norm
 from graphene.kernels._row_tiles import RowTile
+from graphene.kernels.attention_backward import (
+    BackwardConfig,
+    attention_keys_gradient_kernel,
+    attention_queries_gradient_kernel,
+)
+from graphene.kernels.attention_combine import attention_combine_kernel
+from graphene.kernels.attention_forward import ForwardConfig, attention_forward_kernel
+from graphene.kernels.attention_select import select_backward, select_forward, select_short
+from graphene.kernels.attention_tiles import attention_tiles_kernel
 from graphene.kernels.elementwise import ElementwiseConfig, elementwise_kernel, select_elementwise
 from graphene.kernels.flash_attention import flash_fwd
 from graphene.kernels.fused_mlp import fused_mlp
@@ -32,7 +42,11 @@ from graphene.kernels.softmax import (
 from graphene.kernels.transpose import TransposeConfig, select_transpose, transpose_kernel
 
 __all__ = [
+    "Attention",
+    "BackwardConfig",
     "ElementwiseConfig",
+    "Extra",
+    "ForwardConfig",
     "GemmConfig",
     "NormColumnsConfig",
     "NormConfig",
@@ -41,6 +55,11 @@ __all__ = [
     "SoftmaxColumnsConfig",
     "SoftmaxConfig",
     "TransposeConfig",
+    "attention_combine_kernel",
+    "attention_forward_kernel",
+    "attention_keys_gradient_kernel",
+    "attention_queries_gradient_kernel",
+    "attention_tiles_kernel",
     "elementwise_kernel",
     "flash_fwd",
     "fused_mlp",
@@ -58,12 +77,15 @@ __all__ = [
     "rmsnorm_backward_kernel",
     "rmsnorm_kernel",
     "run_gemm",
+    "select_backward",
     "select_elementwise",
+    "select_forward",
     "select_gemm",
     "select_norm",
     "select_norm_backward",
     "select_norm_columns",
     "select_reduction",
+    "select_short",
     "select_softmax",
     "select_softmax_columns",
     "select_transpose",

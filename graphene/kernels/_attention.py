@@ -168,9 +168,13 @@ class Seen:
 
     def of(self, query: Any, key: Any) -> Any:
         """The condition under which a query sees a key."""
-        place = query + self.sk - self.sq
-        seen = key < self.sk if self.right is None else key <= gr.min(place + self.right, self.sk - 1)
-        return seen if self.left is None else gr.logical_and(seen, key >= place - self.left)
+        return self.some(query, query, key)
+
+    def some(self, first: Any, last: Any, key: Any) -> Any:
+        """The condition under which one of the queries from the first to the last sees a key."""
+        shift = self.sk - self.sq
+        seen = key < self.sk if self.right is None else key <= gr.min(last + shift + self.right, self.sk - 1)
+        return seen if self.left is None else gr.logical_and(seen, key >= first + shift - self.left)
 
 
 class Scores:

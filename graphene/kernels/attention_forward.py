@@ -12,16 +12,18 @@ from typing import Any
 
 import graphene as gr
 from graphene.kernels._arguments import size
-from graphene.kernels._attention import Arguments, Attention, Extra, Place, Scores, Seen
+from graphene.kernels._attention import MOST, Arguments, Attention, Extra, Place, Scores, Seen
 
 
 @dataclass(frozen=True)
 class ForwardConfig:
     """What is computed, and how: BM queries a block, BN keys a step, WARPS warps.
 
-    `lse`: the logarithm of each row's sum of exponentials is a result, too. `packed`: the queries of all heads that
-    share keys are rows of one block, as short queries need. `split`: blocks share the keys of a row; their results are
-    partial ones in fp32, for ``attention_combine_kernel``. Raises VerifyError KERNEL_ARGUMENT.
+    `chunk`: so many keys' scores are in registers at a time, None all BN. `lazy`: sums shrink only where a maximum has
+    grown by more than 2^8. `lse`: the logarithm of each row's sum of exponentials is a result, too. `packed`: the
+    queries of all heads that share keys are rows of one block, as short queries need. `split`: blocks share the keys of
+    a row; their results are partial ones in fp32, for ``attention_combine_kernel``. `listed`:
+    ``attention_tiles_kernel`` says which tiles of keys the mask lets a block see. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     what: Attention
@@ -31,12 +33,12 @@ class ForwardConfig:
     stages: int = 2
     chunk: int | None = None
     lazy: bool = True
-    pairs: bool = False
     piece: int = 64
     q_in_registers: bool = True
     lse: bool = False
     packed: bool = False
     split: bool = False
+    listed: bool = False
 
     def __post_init__(self) -> None:
         size("ForwardConfig", "WARPS", self.WARPS, most=32)
@@ -77,6 +79,19 @@ class _Steps:
         return self.first + i + before * (i < whole) - whole * (whole <= i) * (i < whole + before)
 
 
+class _Listed:
+    """The same, from the list of a block."""
+
+    def __init__(self, row: gr.Tensor, adjusts: bool) -> None:
+        self.row = row
+        self.whole: Any = 0 if adjusts else gr.index(row[0], 0, MOST)
+        self.count: Any = gr.index(row[1], 0, MOST)
+
+    def number(self, i: Any) -> Any:
+        """Which tile step i works on."""
+        return gr.index(self.row[i + 2], 0, MOST)
+
+
 class _Forward:
     """One kernel in the making."""
 
@@ -91,6 +106,10 @@ class _Forward:
         places = gr.Layout(args.batch + 1)
         self.starts = [gr.input(n, places, gr.i32) for n in ("starts_q", "starts_k")] if a.varlen else []
         self.extras = {"mask": args.extra("M", a.mask), "bias": args.extra("B", a.bias)}
+        if c.listed and a.mask is not None:
+            row_tiles = gr.ceil_div(args.sq, c.BM) if a.mask.rows or a.left or a.right else 1
+            shape = (args.batch, args.heads, row_tiles, gr.ceil_div(args.sk, c.BN) + 2)
+            self.T = gr.input("T", gr.Layout(shape, (*gr.sym("Tb Th Tm"), 1)), gr.i32)
         rows = (args.heads, args.sq) if a.varlen else (args.batch, args.heads, args.sq)
         self.LSE: gr.Tensor | None = None
         if c.split:
@@ -174,7 +193,7 @@ class _Forward:
         for i in range(c.stages - 1):
             self.load(i)
         if c.q_in_registers:
-            gr.wait(self.cp, pending=(2 if c.pairs else 1) * (c.stages - 1))
+            gr.wait(self.cp, pending=c.stages - 1)
             gr.barrier()
             gr.move(self.q, self.sQ.tile([self.WM, None])[self.w, 0], atom=self.ldsm)
         for i in gr.loop("i", self.steps.whole):
@@ -186,12 +205,11 @@ class _Forward:
     def step(self, i: Any, masked: bool) -> None:
         """One tile of keys and values, chunk by chunk: the next products are under way while exponentials are taken."""
         c = self.c
-        ahead = c.stages - 2
-        gr.wait(self.cp, pending=2 * ahead + 1 if c.pairs else ahead)
+        gr.wait(self.cp, pending=c.stages - 2)
         gr.barrier()  # the tile is everybody's, and everybody is done with the one before, whose stage is loaded now
         self.load(i + c.stages - 1)
         chunks = c.BN // self.chunk
-        n = self.steps.number(i)
+        n = self.steps.number(i) if masked else 0
 
         def scores(j: int) -> None:
             self.multiply_queries(self.S[j % 2], i, j)
@@ -203,14 +221,13 @@ class _Forward:
             if j + 1 < chunks:
                 scores(j + 1)
             self.online_softmax(self.S[j % 2])
-            if c.pairs and j == 0:
-                gr.wait(self.cp, pending=2 * ahead + 2)
-                gr.barrier()
             self.multiply_values(i, j)
 
-    def range(self) -> _Steps:
+    def range(self) -> _Steps | _Listed:
         """The tiles of keys of this block, those that need no mask first."""
         a, c = self.a, self.c
+        if c.listed and a.mask is not None:
+            return _Listed(self.T[self.b, self.h, self.bm if a.mask.rows or a.left or a.right else 0, :], a.prescaled)
         if c.packed:
             first, rows = self.bm * c.BM // a.group, (c.BM - 1) // a.group + 2
         else:
@@ -220,7 +237,7 @@ class _Forward:
             each = gr.ceil_div(gr.max(hi - lo, 0), self.splits)
             lo = lo + self.part * each
             hi = gr.min(hi, lo + each)
-        if a.mask is not None or a.bias is not None or a.softcap or a.scaled:
+        if a.mask is not None or a.prescaled:
             whole_lo = whole_hi = lo
         elif a.left:
             whole_lo = gr.min(gr.max(whole_lo, lo), gr.max(hi, lo))
@@ -254,12 +271,10 @@ class _Forward:
 
     def load(self, i: Any) -> None:
         """Starts the copies of a tile of keys and values."""
-        n, stage = self.steps.number(i), i % self.c.stages
+        stage = i % self.c.stages
         with gr.if_(i < self.steps.count):
+            n = self.steps.number(i)
             gr.move(self.sK[stage], self.gK[n], on=self.threads, atom=self.cp)
-        if self.c.pairs:
-            gr.commit(self.cp)
-        with gr.if_(i < self.steps.count):
             gr.move(self.sV[stage], self.gV[n], on=self.threads, atom=self.cp)
         gr.commit(self.cp)
 

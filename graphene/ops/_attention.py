@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from graphene import _core
@@ -11,11 +12,13 @@ from graphene.kernels._attention import Attention
 from graphene.kernels.attention_combine import attention_combine_kernel
 from graphene.kernels.attention_forward import ForwardConfig, attention_forward_kernel
 from graphene.kernels.attention_select import SHORT, select_forward, select_short
+from graphene.kernels.attention_tiles import CAPACITY, attention_tiles_kernel
 from graphene.ops import _attention_torch as plain
 from graphene.ops._attention_check import results, results_varlen
 from graphene.ops._attention_gradients import gradients, gradients_varlen
 from graphene.ops._attention_recipe import (
     STEP,
+    Tiles,
     attention_of,
     copies,
     extra_view,
@@ -41,6 +44,11 @@ _STEP = 128  # kernels are launched for the longest sequence rounded up to this
 @functools.cache
 def _kernel(config: ForwardConfig) -> Any:
     return attention_forward_kernel(config)
+
+
+@functools.cache
+def _tiles(what: Attention, BM: int, BN: int) -> Any:
+    return attention_tiles_kernel(Attention(what.D, left=what.left, right=what.right, mask=what.mask), BM, BN)
 
 
 @functools.cache
@@ -94,6 +102,12 @@ class Operator:
         numbers += [-(-given[2] // STEP) * STEP] if self.varlen else []
         config, splits = self.choose(a, q, k, mask, bias)
         kernel = _kernel(config)
+        if config.listed:
+            tiles = Tiles(mask, config, count + len(outputs), (q.shape[1], k.shape[1]))
+            bounds = numbers[len(numbers) - a.left - a.right :]
+            launches = [(_tiles(a, config.BM, config.BN), [tiles.mask, tiles.list, *bounds]),
+                        (kernel, [*inputs, tiles.list_of_all, *made, *numbers])]  # fmt: skip
+            return _core.Recipe([*outputs, tiles.output], len(outputs), launches)
         if splits == 1:
             return _core.Recipe(outputs, len(outputs), [(kernel, [*inputs, *made, *numbers])])
         parts = count + len(outputs)
@@ -111,9 +125,9 @@ class Operator:
         if not self.varlen and q.shape[1] <= SHORT and alike:
             sms = 2 if q.device == "cpu" else device(q.device)[0]  # the simulator shares keys, too
             return select_short(a, q.shape[0], q.shape[1], k.shape[1], k.shape[2], lse=self.lse, sms=sms)
-        if q.device == "cpu":
-            return ForwardConfig(a, 32, 32, 2, lse=self.lse), 1
-        return select_forward(a, lse=self.lse), 1
+        config = ForwardConfig(a, 32, 32, 2, lse=self.lse) if q.device == "cpu" else select_forward(a, lse=self.lse)
+        listed = a.mask is not None and 0 < -(-k.shape[-3] // config.BN) <= CAPACITY
+        return replace(config, listed=listed), 1
 
     def reference(self, *args: Any) -> Any:
         """PyTorch's operators."""

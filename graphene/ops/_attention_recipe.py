@@ -6,9 +6,10 @@ from typing import Any
 
 from graphene import _core, dtypes
 from graphene.kernels._attention import LOG2E, MOST, Attention, Extra
+from graphene.kernels.attention_forward import ForwardConfig
 from graphene.ops._define import Arg
 from graphene.ops._kernels import DTYPES
-from graphene.ops._views import ONE, Dim, broadcast, own, view
+from graphene.ops._views import ONE, Dim, broadcast, output, own, view
 
 STEP = 128  # kernels are launched for the longest sequence rounded up to this
 
@@ -103,3 +104,31 @@ def attention_of(
 def whole(i: int, rank: int) -> Any:
     """Tensor `i` as it is."""
     return view(i, *(own(i, d) for d in range(rank)))
+
+
+class Tiles:
+    """The list of tiles that a mask (tensor 3 of q, k, v, mask) lets queries see, as tensor `i` of a recipe.
+
+    How many tiles there are belongs to the sizes (queries, keys): other sizes of a class are configured again.
+    """
+
+    def __init__(self, arg: Arg, c: ForwardConfig, i: int, sizes: tuple[int, int]) -> None:
+        a, (sq, sk) = c.what, sizes
+        assert a.mask is not None
+        batch, head, query, key = _aligned_dims(arg, True)
+        repeats = {d for d in (batch, head, query, key) if d is not None and arg.shape[d] == 1}
+        rows = a.mask.rows or a.left or a.right
+        along: list[Dim] = [ONE if d is None or d in repeats else own(3, d) for d in (batch, head)]
+        if a.mask.rows and query is not None:
+            along.append(own(3, query))
+        else:
+            along.append(broadcast([(0, 1)]) if rows else ONE)
+        along.append(broadcast([(1, 1)]) if key is None or key in repeats else own(3, key))
+        self.mask = view(3, *along)
+        row_tiles, tiles = -(-sq // c.BM) if rows else 1, -(-sk // c.BN)
+        sizes_of = [[(-1, 1)] if d is None or d in repeats else [(3, d)] for d in (batch, head)]
+        self.output = output("i32", *sizes_of, [(-1, row_tiles)], [(-1, tiles + 2)])
+        self.list = whole(i, 4)
+        full = [broadcast([(0, at)]) if d is None or d in repeats else own(i, n)
+                for n, (d, at) in enumerate(((batch, 0), (head, 2)))]  # fmt: skip
+        self.list_of_all = view(i, *full, own(i, 2), own(i, 3))
