@@ -20,10 +20,11 @@ __all__ = ["moments"]
 def moments(rows: Rows, value: Callable[[Part], Any], exact: bool) -> tuple[Callable[[Any], Any], gr.Tensor]:
     """The distance of a value from its row's mean, and the mean of its square.
 
-    `exact`: the distance has as many digits as the value, as fp32 far from zero needs it. Else one pass adds up
-    distances, and their squares, from an element of the row, or of a long one the mean of a warp's first vector: a mean
-    far from zero costs no digits. Whatever the row, a shift by the mean of n of the N elements that are added up makes
-    rounding errors at most 1 + N / n times larger. Warps meet once.
+    Distances and their squares are added up from a number near the mean: a mean far from zero costs no digits. That is
+    an element of the row, or of a long one the mean of a warp's first vector: whatever the row, a shift by the mean of
+    n of the N elements that are added up makes rounding errors at most 1 + N / n times larger. Warps meet once.
+    `exact`: the distance has as many digits as the value, as fp32 needs it; then it is the mean, by a pass of its own
+    unless every pass reads memory.
     """
     base, mean, square = (rows.per_row(n) for n in ("base", "mean", "square"))
     t = rows.tile
@@ -31,21 +32,18 @@ def moments(rows: Rows, value: Callable[[Part], Any], exact: bool) -> tuple[Call
     def distance(x: Any) -> Any:
         return x - base - mean if exact else x - mean
 
-    exact = exact or (t.keep != "registers" and t.threads == 1)
-    if exact and (t.keep == "registers" or t.threads == 1):  # what lies past the end was read as zeros
-        base[:] = rows.reduce("add", value) * (1 / t.width)
-        mean[:] = rows.reduce("add", lambda part: part.inside(value(part) - base)) * (1 / t.width)
-        square[:] = rows.sum_of_squares(lambda part: part.inside(distance(value(part)))) * (1 / t.width)
-        return distance, square
-    if t.keep == "registers":
-        base[:] = value(First(rows))
+    if t.keep == "registers" or t.threads == 1 or (exact and t.keep == "shared"):
+        if exact or t.keep != "registers":  # what lies past the end was read as zeros
+            base[:] = rows.reduce("add", value) * (1 / t.width)
+        else:
+            base[:] = value(First(rows))
         _sum_both(rows, mean, square, lambda part: part.inside(value(part) - base))
         square[:] = square * (1 / t.width) - mean * mean * (1 / t.width**2)
-        mean[:] = base + mean * (1 / t.width)
+        mean[:] = mean * (1 / t.width)
     else:
         _by_warps(rows, value, base, mean, square)
-        if not exact:
-            mean[:] = mean + base
+    if not exact:
+        mean[:] = mean + base
     return distance, square
 
 

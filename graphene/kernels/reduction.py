@@ -61,11 +61,11 @@ def select_reduction(
     elem_bytes = dtype.bits // 8
     vector = math.gcd(columns * elem_bytes, align_bytes, 16) // elem_bytes
     if axis == 0:
-        if columns < 8192 and rows <= 64:
-            vector = min(vector, 2)  # few columns a thread: more blocks
-        return ReductionConfig(0, op, dtype, threads=32, rows=4, vector=vector, each=4 if rows > 16 else 1, **more)
-    threads = min(256, max(1, 1 << (max(columns, 1) // vector - 1).bit_length()))
-    each = max(8 // vector, min(4, math.ceil(columns / (threads * vector))), 1)
+        vector = min(vector, 4 if rows > 64 else 2)  # few columns a thread: more blocks
+        return ReductionConfig(0, op, dtype, threads=32, rows=4, vector=vector, each=8 if rows > 64 else 1, **more)
+    vectors = max(columns, 1) // vector
+    threads = min(256, max(1, 1 << (math.ceil(vectors / (2 if vectors > 32 else 1)) - 1).bit_length()))
+    each = max(8 // vector, min(2, math.ceil(vectors / threads)))
     return ReductionConfig(1, op, dtype, threads=threads, rows=max(1, 128 // threads), vector=vector, each=each, **more)
 
 
