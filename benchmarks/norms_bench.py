@@ -83,6 +83,8 @@ def size(M: int, N: int, dtype: str, compiled: bool, repeats: int) -> list[dict[
     g, b = (torch.randn(N, device="cuda").to(x.dtype) for _ in range(2))
     y, z = torch.full_like(x, float("nan")), torch.empty_like(x)
     ways: dict[str, Callable[[], Any]] = {"copy_": lambda: z.copy_(x)}
+    if compiled:
+        torch._dynamo.reset()  # else it stops compiling after eight sizes
     for name, (_, call) in graphene_functions(M, N, TYPES[dtype]).items():
         eager = torch_functions()[name]
         check(name, lambda call=call: call(x, g, b, y), y, eager, x, g, b)
