@@ -32,7 +32,7 @@ def rows_of(rng: np.random.Generator, rows: int, width: int, dtype: type, gap: i
 def close(got: np.ndarray, want: np.ndarray, tolerance: float) -> None:
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
     got, want = (np.nan_to_num(a.astype(np.float64), nan=0) for a in (got, want))
-    scale = np.abs(want) + np.sqrt((want**2).mean(1, keepdims=True)) + 1e-30
+    scale = np.abs(want) + np.sqrt((want**2).mean(1, keepdims=True)) + 1e-6
     assert (np.abs(got - want) / scale).max() < tolerance
 
 

@@ -40,7 +40,7 @@ def close(got: Any, want: Any, peer: Any, dtype: str) -> None:
     assert torch.equal(torch.isnan(got), torch.isnan(want))
     bad = torch.isnan(want) | torch.isnan(peer)
     want, got, peer = (t.double().masked_fill(bad, 0) for t in (want, got, peer))
-    scale = want.abs() + want.square().mean(-1, keepdim=True).sqrt() + 1e-30
+    scale = want.abs() + want.square().mean(-1, keepdim=True).sqrt() + 1e-6
     worst, theirs = (((t - want).abs() / scale).nan_to_num(posinf=0).max().item() for t in (got, peer))
     assert worst <= max(TOLERANCE[dtype], 1.5 * theirs), (worst, theirs)
 
