@@ -159,9 +159,10 @@ _INSTEAD = {
 }
 
 
-def _lacking(symbol: str) -> Callable[[Any, Any], Any]:
+def _lacking(symbol: str, reversed_: bool) -> Callable[[Any, Any], Any]:
     def refuse(self: Any, other: Any) -> NoReturn:
-        _core.fail("POINTWISE_TYPE", f"registers have no operator {symbol}", [f"got: {self!r} and {other!r}"],
+        x, y = (other, self) if reversed_ else (self, other)
+        _core.fail("POINTWISE_TYPE", f"registers have no operator {symbol}", [f"got: {x!r} {symbol} {y!r}"],
                    f"write {_INSTEAD[symbol]}")  # fmt: skip
 
     return refuse
@@ -170,7 +171,7 @@ def _lacking(symbol: str) -> Callable[[Any, Any], Any]:
 for _name, _symbol in {"floordiv": "//", "mod": "%", "pow": "**", "lshift": "<<", "rshift": ">>", "xor": "^",
                        "matmul": "@", "divmod": "//"}.items():  # fmt: skip
     for _side in ("", "r"):
-        setattr(Expression, f"__{_side}{_name}__", _lacking(_symbol))
+        setattr(Expression, f"__{_side}{_name}__", _lacking(_symbol, _side == "r"))
 
 
 def _is_operand(x: Any) -> bool:
