@@ -54,6 +54,24 @@ def conflicts(r: dict[str, Any]) -> list[str]:
     return [str(equal["conflicts"]), total, str(equal["wavefronts"])]
 
 
+NAMED = ["8192x768", "12288x1024", "8192x4096", "4096x8192", "32768x4096", "8192x32768"]
+ODD = ["8192x1023", "8192x4097", "8192x30522", "4096x50257"]
+
+
+def of_copy(r: dict[str, Any], table: str, peer: str, cases: list[str]) -> list[str]:
+    found = {x["case"]: x["of_copy"] for x in r["rows"] if (x["table"], x["peer"]) == (table, peer)}
+    return [f"{found[c]:.2f}" for c in cases]
+
+
+def norm(table: str) -> Callable[[dict[str, Any]], list[str]]:
+    return lambda r: of_copy(r, table, "graphene", NAMED) + of_copy(r, table, "torch.compile", NAMED)
+
+
+def dense(r: dict[str, Any]) -> list[str]:
+    tables = ("layernorm", "rmsnorm", "softmax")
+    return [x for peer in ("graphene", "torch") for t in tables for x in of_copy(r, t, peer, ODD)]
+
+
 # First words of a row -> the file of its figures, and the numbers of its second cell in order.
 EXPECTED: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "host time of a launch": ("launch", launch),
@@ -64,6 +82,8 @@ EXPECTED: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "`import graphene`": ("startup", lambda r: [f"{r['import_ms']:.0f}", f"{r['cubin_from_disk_ms']:.1f}"]),
     "Fig. 8 at 1024^3": ("fig8", lambda r: [f"{r['relative_error_against_float64']:.1e}".replace("e-0", "e-"), "16"]),
     "a vector copy": ("copy", lambda r: [f"{r['graphene_gb_per_s'] / 1e3:.2f}", f"{r['ratio']:.2f}"]),
+    **{f"{t} fp16": ("norms", norm(t)) for t in ("layernorm", "rmsnorm", "softmax")},
+    "rows that begin anywhere": ("norms", dense),
     "simulator, Fig. 8": ("sim", simulator),
     "bank conflicts": ("bank_conflicts", conflicts),
 }
