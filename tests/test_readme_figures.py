@@ -69,7 +69,7 @@ def norm(table: str) -> Callable[[dict[str, Any]], list[str]]:
 
 def dense(r: dict[str, Any]) -> list[str]:
     tables = ("layernorm", "rmsnorm", "softmax")
-    return [x for peer in ("graphene", "torch") for t in tables for x in of_copy(r, t, peer, ODD)]
+    return [x for peer in ("graphene", "torch.compile") for t in tables for x in of_copy(r, t, peer, ODD)]
 
 
 # First words of a row -> the file of its figures, and the numbers of its second cell in order.
