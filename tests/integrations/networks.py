@@ -16,6 +16,7 @@ ENCODERS = {
     "roberta": ("roberta", BERT_LIKE),
     "distilroberta": ("roberta", BERT_LIKE | dict(num_hidden_layers=1)),
     "xlm-roberta": ("xlm-roberta", BERT_LIKE),
+    "distilbert": ("distilbert", dict(vocab_size=99, dim=32, n_layers=2, n_heads=2, hidden_dim=64)),
     "albert": ("albert", BERT_LIKE | dict(embedding_size=16)),
 }
 DECODERS = {

@@ -140,9 +140,12 @@ class _Accelerator:
         for module in everything:
             if "forward" not in module.__dict__ and not isinstance(module, PreTrainedModel):
                 self.methods(module)
+        inner: set[int] = set()  # what is inside an encoder is none
         for module in everything:
-            if "forward" not in module.__dict__ and not isinstance(module, PreTrainedModel):
-                self.encoder(module)
+            if "forward" in module.__dict__ or isinstance(module, PreTrainedModel) or id(module) in inner:
+                continue
+            if self.encoder(module):
+                inner |= {id(m) for m in module.modules()}
         for (where, now, why), count in self.counts.items():
             self.record.rows.append(Row(count, where, now, why))
 
@@ -261,20 +264,22 @@ class _Accelerator:
 
     # Encoders.
 
-    def encoder(self, module: Any) -> None:
+    def encoder(self, module: Any) -> bool:
+        """Packs padded batches inside an encoder, or says why not; False if it is none."""
         why = _packing.why_not(module, lambda m: norm_of(m) is not None or activation_of(m) is not None)
         if why == "":
-            return
+            return False
         original, always, loaded = type(module), self.rules.everything, self.loaded
+        config = _packing.config_of(module)
         where = f"{original.__name__}: padded batches"
         if why is None and not self.pack:
             why = "pack=False"
         if why is not None:
             self.note(where, "left", why)
-            return
+            return True
 
         def forward(self: Any, hidden_states: Any, attention_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
-            packed = _packing.pack(self, always, hidden_states, attention_mask, args, kwargs)
+            packed = _packing.pack(self, config, always, hidden_states, attention_mask, args, kwargs)
             if packed is None:
                 return original.forward(self, hidden_states, attention_mask, *args, **kwargs)
             if hidden_states.is_cuda and not self.training and (id(self), hidden_states.dtype) not in loaded:
@@ -283,12 +288,15 @@ class _Accelerator:
                     original.forward(self, hidden_states, attention_mask, *args, **kwargs)
             taken = _packing.take(packed, hidden_states)
             out = original.forward(self, taken, None, *args, **kwargs, **_packing.arguments(packed))
+            if isinstance(out, torch.Tensor):
+                return _packing.put_back(packed, out, hidden_states.shape)
             out["last_hidden_state"] = _packing.put_back(packed, out[0], hidden_states.shape)
             return out
 
         self.replace(module, "packing", {"forward": forward})
         part = f"from {_packing.SAVED_ROWS} rows and {_packing.SAVED_PART:.0%} of padding on"
         self.note(where, "packed inside", "only_faster=False" if always else part)
+        return True
 
 
 def _extents(linear: Any) -> tuple[int, int]:

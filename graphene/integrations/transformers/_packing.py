@@ -35,13 +35,13 @@ def why_not(module: Any, known: Any) -> str | None:
     ``known``: whether a module is a norm or an activation.
     """
     parameters = list(inspect.signature(type(module).forward).parameters)
-    if parameters[1:3] != ["hidden_states", "attention_mask"] or not hasattr(module, "config"):
+    if parameters[1:3] != ["hidden_states", "attention_mask"]:
         return ""
     lists = [m for m in module.children() if isinstance(m, torch.nn.ModuleList)]
     attentions = [m for m in module.modules() if hasattr(m, "is_causal")]
-    if len(lists) != 1 or not attentions:
+    config = config_of(module)
+    if len(lists) != 1 or not attentions or config is None:
         return ""
-    config = module.config
     if any(m.is_causal for m in attentions) or getattr(config, "is_decoder", False):
         return "it is a decoder"
     if getattr(config, "chunk_size_feed_forward", 0):
@@ -55,19 +55,33 @@ def why_not(module: Any, known: Any) -> str | None:
     return None
 
 
-def pack(module: Any, always: bool, hidden: Any, mask: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def config_of(module: Any) -> Any:
+    """The configuration of an encoder, or of its attentions."""
+    return next((m.config for m in module.modules() if hasattr(m, "config")), None)
+
+
+def pack(
+    module: Any, config: Any, always: bool, hidden: Any, mask: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """How to pack this call's batch, or None where it does not pay or would show."""
-    if mask is None or mask.dim() != 2 or hidden.dim() != 3 or mask.shape != hidden.shape[:2] or is_tracing(hidden):
+    if (
+        mask is None
+        or mask.dim() != 2
+        or mask.dtype != torch.bool
+        or hidden.dim() != 3
+        or mask.shape != hidden.shape[:2]
+        or is_tracing(hidden)
+    ):
         return None
     if any(isinstance(a, torch.Tensor) for a in args) or kwargs.get("past_key_values") is not None:
         return None
     if any(isinstance(a, torch.Tensor) and n != "position_ids" for n, a in kwargs.items()):
         return None
-    if module.config._attn_implementation != "graphene" or output_capturing._active_collector.get():
+    if config._attn_implementation != "graphene" or output_capturing._active_collector.get():
         return None
     if kwargs.get("output_attentions") or kwargs.get("output_hidden_states"):
         return None
-    if module.training and any(getattr(module.config, n, 0) for n in _DROPOUTS):
+    if module.training and any(getattr(config, n, 0) for n in _DROPOUTS):
         return None
     lengths = mask.sum(-1, dtype=torch.int32)
     each = lengths.tolist()
