@@ -208,8 +208,15 @@ def cases(table: str) -> list[tuple[str, GemmConfig, tuple[int, int, int]]]:
     return {
         "square": lambda: plain(*[(n, n, n) for n in (512, 1024, 2048, 3072, 4096, 6144, 8192)]),
         "shapes": lambda: plain((5376, 5376, 2048), (5120, 5120, 2048), (12288, 3072, 768), (512, 4096, 4096)),
-        "skinny": lambda: plain((16, 4096, 4096), (128, 4096, 4096), (64, 8192, 8192), (256, 1024, 8192)),
-        "odd": lambda: plain((1023, 1025, 1027), (257, 4099, 1031), (2047, 2049, 2051), align=(2, 2, 2), order="TT"),
+        "skinny": lambda: plain((1, 4096, 4096), (16, 4096, 4096), (128, 4096, 4096), (64, 8192, 8192),
+                                (256, 1024, 8192), (64, 64, 65536), (8192, 8192, 64)),
+        "odd": lambda: [
+            (f"{name} {order}", c, size)
+            for order in ("TN", "TT")
+            for name, c, size in plain(
+                (1023, 1025, 1027), (257, 4099, 1031), (2047, 2049, 2051), align=(2, 2, 2), order=order
+            )
+        ],
         "orders": lambda: named(big, **{o: {"order": o} for o in ("TN", "NN", "NT", "TT")}),
         "epilogues": lambda: named(
             (5376, 5376, 2048), bias={"bias": True}, **act, gelu_and_residual={**act["gelu"], "residual": True}

@@ -33,12 +33,19 @@ class MeasuredTile:
     ns_beside: float
     us_once: float
 
+    @property
+    def straddling(self) -> float:
+        """How many times the time it takes where lines begin in the middle of the caches' lines, of 128 bytes."""
+        return 1.6 if min(self.rows, self.columns) <= 64 else 1.15
+
 
 TILES = (
     MeasuredTile(256, 128, 3, (4, 2), 1, 16.0, 16.0, 3.2),
     MeasuredTile(128, 256, 3, (2, 4), 1, 16.4, 16.4, 3.4),
     MeasuredTile(192, 128, 3, (4, 2), 1, 13.1, 13.1, 3.0),
     MeasuredTile(128, 192, 3, (2, 4), 1, 13.5, 13.5, 3.0),
+    MeasuredTile(96, 192, 3, (2, 4), 1, 11.5, 11.5, 2.8),
+    MeasuredTile(192, 96, 3, (4, 2), 1, 12.1, 12.1, 2.8),
     MeasuredTile(128, 128, 3, (2, 2), 2, 9.9, 9.2, 2.6),
     MeasuredTile(96, 96, 4, (2, 3), 2, 7.7, 6.3, 2.4),
     MeasuredTile(128, 64, 3, (2, 2), 2, 7.4, 5.4, 2.2),
@@ -50,7 +57,8 @@ TILES = (
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 LAUNCH_US = 3.5
 SLOWER = {16: 1.0, 8: 1.35, 4: 1.55, 2: 4.0, 1: 8.0}  # copies of so many bytes, through registers below 4
-PART_US = 0.05  # of adding up one more part: its latency
+SPLIT_US = 2.7  # of the kernel that adds up parts
+PART_US = 0.05  # of one more part there: its latency
 BYTES_PER_US = 2.5e6  # of a kernel that reads and writes workspaces
 
 
@@ -65,7 +73,7 @@ def estimate_us(tile: MeasuredTile, M: int, N: int, K: int, batch: int, sms: int
     if beside:
         us += tile.us_once + k * max(tile.ns_alone, beside * tile.ns_beside) * 1e-3 * slower
     if split_k > 1:
-        us += LAUNCH_US / 2 + split_k * PART_US + batch * M * N * (8 * split_k + 2) / BYTES_PER_US
+        us += SPLIT_US + split_k * PART_US + batch * M * N * (8 * split_k + 2) / BYTES_PER_US
     return us
 
 
@@ -120,6 +128,11 @@ def select_gemm(
     def padding_us(rows: int) -> float:
         return LAUNCH_US / 2 + count * rows * K * item * 2 / BYTES_PER_US
 
+    lengths = K if order[0] == "T" else M, K if order[1] == "N" else N
+
+    def straddling(pad: tuple[bool, bool]) -> bool:
+        return any(n * item % 128 and not p for n, p in zip(lengths, pad, strict=True))
+
     def candidates() -> Any:
         narrow = (align[0] < 16, align[1] < 16)
         may_pad = workspaces and any(narrow) and max(M, N, K) <= PADDED_MOST
@@ -127,15 +140,17 @@ def select_gemm(
             worst = min(16 if p else a for p, a in zip(pad, align, strict=False))
             before = sum(padding_us(n) for n, p in zip((M, N), pad, strict=True) if p)
             for tile in TILES:
-                ks, stages = (k_tile, tile.stages) if worst >= 4 else (k_tile // 2, tile.stages)
+                held = worst < 4  # tiles pass through registers
+                ks, stages = k_tile // 2 if held and tile.rows > 32 else k_tile, tile.stages
                 if (tile.rows + tile.columns) * ks * item * stages > shared_bytes:
                     continue
                 if item == 4 and (tile.rows > 128 or tile.columns == 192):
                     continue  # slower than 128x256, as measured
-                if worst < 4 and tile.rows * tile.columns > 64 * 64:
-                    continue  # tiles in registers leave no room for more accumulators
+                if held and tile.rows * tile.columns > 64 * 64:
+                    continue  # they leave no room for more accumulators
                 for split in splits(M, N, K, count, tile.rows, tile.columns, k_tile, sms) if workspaces else (1,):
-                    us = before + estimate_us(tile, M, N, K, count, sms, split, SLOWER[worst])
+                    slower = SLOWER[worst] * tile.straddling if worst == 16 and straddling(pad) else SLOWER[worst]
+                    us = before + estimate_us(tile, M, N, K, count, sms, split, slower)
                     yield us, tile, ks, stages, pad, split
 
     _, tile, ks, stages, pad, split = min(candidates(), key=lambda c: c[0])
