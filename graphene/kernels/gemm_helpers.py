@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
@@ -43,34 +42,22 @@ def gemm_pad(names: str = "AB", dtype: DType = gr.fp16, batched: bool = False) -
                 )
             )
         shapes = [y.shape[-2:] for _, y in pairs]
-        width, steps = 64 // dtype.bits, 4  # of 8 bytes, which lanes side by side store at once; lines of a thread
-        across, down = (gr.max(*(gr.ceil_div(s[i], n) for s in shapes)) for i, n in ((1, 32 * width), (0, 8 * steps)))
+        width, steps = 64 // dtype.bits, 4  # of 8 bytes, which lanes side by side store at once
+        across, down = (gr.max(*(gr.ceil_div(s[i], n) for s in shapes)) for i, n in ((1, 32 * width * steps), (0, 8)))
         across = gr.max(across, 1)
         blocks = gr.blocks(across * down, len(pairs) * (batch[0] if batched else 1))  # along lines first
         threads = gr.threads(32, 8)
         (block, z), (tx, ty) = blocks.indices(), threads.indices()
-        column, row = block % across * 32 + tx, block // across * 8 * steps + ty
+        row, column = block // across * 8 + ty, block % across * 32 * steps + tx
         r = gr.alloc("r", [steps, width], dtype, gr.RF)
         for i, (x, y) in enumerate(pairs):
             x, y = (t[z // len(pairs), :, :] if batched else t for t in (x, y))
-            with gr.if_((z % len(pairs) == i) & (column < y.shape[1] // width)):
-
-                def copy(x: Any = x, y: Any = y) -> None:  # all of it on its way before the first is stored
-                    for j in range(steps):
-                        source = x.tile([1, width])[row + 8 * j, column][0, :]
-                        gr.move(r[j, :], source, atom=access("ld.global", dtype.bits // 8))
-                    for j in range(steps):
-                        gr.move(y.tile([1, width])[row + 8 * j, column][0, :], r[j, :], atom=access("st.global", 8))
-
-                inside = [column * width + i < x.shape[1] for i in range(width)]
-                inside += [row + 8 * j < x.shape[0] for j in range(steps)]
-                with contextlib.ExitStack() as conditions:  # the copy knows them: no more predicates
-                    for condition in inside:
-                        conditions.enter_context(gr.if_(condition))
-                    copy()
-                last = (column * width + width - 1 >= x.shape[1]) | (row + 8 * (steps - 1) >= x.shape[0])
-                with gr.if_(last):
-                    copy()
+            with gr.if_((z % len(pairs) == i) & (row < y.shape[0])):
+                for j in range(steps):  # all of them on their way before the first is stored
+                    source = x.tile([1, width])[row, column + 32 * j][0, :]
+                    gr.move(r[j, :], source, atom=access("ld.global", dtype.bits // 8))
+                for j in range(steps):
+                    gr.move(y.tile([1, width])[row, column + 32 * j][0, :], r[j, :], atom=access("st.global", 8))
     return kernel
 
 

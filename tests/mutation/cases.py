@@ -330,16 +330,16 @@ def _() -> Case:
 @case("gemm_pad")
 def _() -> Case:
     """Lines of several pieces and a ragged one; as many as a block and a half has; three of each."""
-    a, b = normal(0, 3, 19, 515), normal(1, 3, 25, 301)
-    outs = np.ones((3, 19, 520), np.float16), np.ones((3, 25, 304), np.float16)
+    a, b = normal(0, 3, 19, 515), normal(1, 3, 25, 501)
+    outs = np.ones((3, 19, 520), np.float16), np.ones((3, 25, 504), np.float16)
     sizes = {
         "batch": 2,
         "lines_A": 17,
-        "length_A": 253,
-        "padded_A": 264,
+        "length_A": 517,
+        "padded_A": 528,
         "lines_B": 9,
-        "length_B": 257,
-        "padded_B": 264,
+        "length_B": 497,
+        "padded_B": 504,
     }
     return Case(gemm_pad("AB", batched=True), [lambda: [a, outs[0].copy(), b, outs[1].copy()]], sizes)
 
