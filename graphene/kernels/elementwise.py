@@ -23,8 +23,7 @@ class ElementwiseConfig:
 
     `dtypes`: of the inputs. `spread`: for each of them whether it has one value for all of the last dimension. A block
     has `threads` side by side along the last dimension, `rows` of them, each with `vectors` vectors of `vector`
-    neighbours. `reverse`: from the last block to the first, so that what was written last, and may still be in the L2
-    cache, is read first. Raises VerifyError KERNEL_ARGUMENT.
+    neighbours. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     dtypes: tuple[gr.DType, ...]
@@ -34,7 +33,6 @@ class ElementwiseConfig:
     rows: int = 1
     vector: int = 8
     vectors: int = 2
-    reverse: bool = False
 
     def __post_init__(self) -> None:
         size("ElementwiseConfig", "threads * rows", self.threads * self.rows, multiple_of=32, most=1024)
@@ -83,7 +81,6 @@ def elementwise_kernel(function: Callable[..., Any], config: ElementwiseConfig) 
         blocks = gr.blocks(gr.ceil_div(M, c.rows) * across, B)
         threads = gr.threads(c.threads * c.rows)
         i, b = blocks.indices()
-        i = gr.ceil_div(M, c.rows) * across - 1 - i if c.reverse else i
         at = (i // across, i % across)  # a tile of rows, a tile of columns
         thread = gr.Layout((c.threads, c.rows), (c.vector * c.rows, 1))
         tv = gr.tv(thread, gr.Layout((c.vector, c.vectors), (c.rows, c.threads * c.vector * c.rows)))

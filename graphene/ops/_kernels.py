@@ -260,7 +260,7 @@ def _gated(activation: str | None, config: ElementwiseConfig) -> Any:
 def gated(width: int, dtype: str, activation: str | None, align: int, count: int) -> Any:
     """The kernel of act(gate) * up, or act(gate) if `count` is 1, over rows of ``width``.
 
-    Arguments gate, up, result of shape (1, rows, width). It begins at the end: the product before it ended there.
+    Arguments gate, up, result of shape (1, rows, width).
     """
     t = getattr(dtypes, DTYPES[dtype])
-    return _gated(activation, replace(select_elementwise(width, (t,) * count, t, align_bytes=align), reverse=True))
+    return _gated(activation, select_elementwise(width, (t,) * count, t, align_bytes=align))

@@ -28,6 +28,22 @@ dropped: set[str] = set()
 causal_of: dict[int, bool] = {}
 
 
+class Tokens(NamedTuple):
+    """How many keys of each sequence are no padding: (batch,) int32 on the device, and as numbers."""
+
+    lengths: Any
+    each: list[int]
+
+
+def tokens(padding: Any) -> Tokens:
+    """Counts a mask (batch, keys); waits for the device, unless it did for this mask."""
+    known: Tokens | None = getattr(padding, "_graphene_tokens", None)
+    if known is not None:
+        return known
+    lengths = padding.sum(-1, dtype=torch.int32)
+    return Tokens(lengths, lengths.tolist())
+
+
 class Pattern(NamedTuple):
     """Which keys a query sees, padding apart. ``window``: keys after q - window; if not causal |q - key| <= window."""
 
@@ -123,9 +139,13 @@ def _facts(
         keys = first + q_length  # seen by nobody: those after the last query
     if padding is not None:
         padding = padding[:, kv_offset : kv_offset + keys]
-        if not tracing and bool(padding.all()):
-            padding = None
-            dropped.add(str(device))
+        if not tracing:
+            seen = tokens(padding)
+            if sum(seen.each) == padding.numel():
+                padding = None
+                dropped.add(str(device))
+            else:
+                padding._graphene_tokens = seen  # packing asks again
     if padding is None:
         # Without a mask a causal module's first query is its first key, as in scaled_dot_product_attention.
         aligned = keys == (kv_length if q_length == 1 else q_length)

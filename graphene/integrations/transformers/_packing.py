@@ -14,6 +14,8 @@ from transformers.pytorch_utils import Conv1D
 from transformers.utils import output_capturing
 from transformers.utils.import_utils import is_tracing
 
+from graphene.integrations.transformers._masks import tokens
+
 # Fewer rows saved than this, or a smaller part, do not make up for finding them.
 SAVED_ROWS, SAVED_PART = 512, 0.1
 
@@ -83,8 +85,7 @@ def pack(
         return None
     if module.training and any(getattr(config, n, 0) for n in _DROPOUTS):
         return None
-    lengths = mask.sum(-1, dtype=torch.int32)
-    each = lengths.tolist()
+    lengths, each = tokens(mask)
     total, count = sum(each), mask.numel()
     if not always and count - total < max(SAVED_ROWS, SAVED_PART * count):
         return None
