@@ -149,11 +149,11 @@ class _Products:
                     self.copy(1, k - self.steps[0])
             self.started()
 
-    def multiply(self, part: int, first: Any, end: Any) -> None:
-        """Adds a tile that has been brought for each that is brought meanwhile: of `part`, `first` to `end`."""
+    def multiply(self, tiles: Any, part: int, ahead: Any) -> None:
+        """Adds so many tiles; meanwhile those of `part` from `ahead` on are brought."""
         slices = self.c.tile[2] // 16
-        for k in gr.loop(f"k{part}", end, start=first):
-            self.copy(part, k)
+        for k in gr.loop(f"k{part}", tiles):
+            self.copy(part, k + ahead)
             self.started()
             for j in range(slices):  # a Python loop: unrolled
                 if j == slices - 1:
@@ -170,10 +170,11 @@ class _Products:
         self.arrive()
         self.fragments(0)
         ahead = self.c.stages - 1
+        before = gr.max(self.steps[0] - ahead, 0)  # tiles during which more of X is brought; then H is
         operands = [*self.acc, *self.left, *self.right[0], *self.right[1]]
         with gr.spec(self.acc, operands, on=self.threads, means=TWO_PRODUCTS[self.c.gates]):
-            self.multiply(0, ahead, self.steps[0])
-            self.multiply(1, gr.max(ahead - self.steps[0], 0), self.steps[1] + ahead)  # the last ones: zeros
+            self.multiply(before, 0, ahead)
+            self.multiply(self.steps[0] + self.steps[1] - before, 1, before + ahead - self.steps[0])
 
     def update(self, tiles: list[Any], biases: list[list[Any]], bytes_: int) -> None:
         """The next states from the gates: of tiles of C, H_new and C_new, accesses of so many bytes.
