@@ -1,8 +1,11 @@
-"""A multi-layer perceptron in one kernel: activations stay in the registers of a warp from the first layer to the last.
+"""A multi-layer perceptron in one kernel: activations stay on the chip from the first layer to the last.
 
 Every warp owns some rows. The accumulators of a layer become, activated and rounded, the left operand of the next one:
 who holds an element of C holds that of A too, so nothing crosses lanes. Only weights move: a ring of tiles in shared
 memory, fed by asynchronous copies that run ahead across the borders of layers.
+
+Where there are few rows, or many columns, several warps share the rows and divide the columns (`across`): then a
+layer's result passes through shared memory, where the next layer's barrier for the weights makes it everybody's.
 """
 
 from __future__ import annotations
@@ -33,10 +36,11 @@ class MlpConfig:
     ``widths``: of the input, of each layer's result; those between are at most 256. ``activations``: one for each
     layer, of epilogues.ACTIVATIONS or functions of registers. ``biases``: whether a layer has one.
 
-    ``rows``: of a warp, 16 or 32 (widths of at most 128 between). ``warps``: of a block. ``chunk``, ``stages``: columns
-    of a tile of weights and how many there are. ``columns``: of the last layer's result computed at once, if it is
-    wider. ``resident``: up to which width X is held in registers, by default as much as fits; a wider one arrives in
-    pieces. ``align``: bytes that divide the addresses and line starts of X and of Y.
+    ``rows``: of a warp, 16 or 32. ``warps``: how many a block's rows are divided by, ``across``: and its columns; a
+    warp holds 4096 / rows columns at most. ``chunk``, ``stages``: columns of a tile of weights and how many there are.
+    ``columns``: of the last layer's result computed at once, if it is wider. ``resident``: up to which width all of X
+    is brought at once, by default as much as fits; a wider one arrives in pieces. ``align``: bytes that divide the
+    addresses and line starts of X and of Y.
     """
 
     widths: tuple[int, ...]
@@ -50,6 +54,7 @@ class MlpConfig:
     columns: int = 128
     resident: int | None = None
     align: tuple[int, int] = (16, 16)
+    across: int = 1
 
     @property
     def depth(self) -> int:
@@ -58,8 +63,8 @@ class MlpConfig:
 
     @property
     def widest(self) -> int:
-        """What a warp holds in registers at once: columns of its rows."""
-        return 4096 // self.rows
+        """What the warps of the same rows hold at once: columns."""
+        return min(4096 // self.rows * self.across, 256)
 
     @property
     def streams(self) -> bool:
@@ -75,6 +80,11 @@ class MlpConfig:
 def up(n: int, multiple: int = 16) -> int:
     """The next multiple."""
     return -(-n // multiple) * multiple
+
+
+def lines_of(c: MlpConfig, r: Run) -> int:
+    """Rows of a tile of weights: the columns that a pass computes, shared by warps."""
+    return c.columns if r.cut else up(r.n, 16 * c.across)
 
 
 @dataclass
@@ -148,7 +158,8 @@ def check_config(c: MlpConfig) -> None:
     size(name, "warps", c.warps, most=32)
     size(name, "chunk", c.chunk, multiple_of=16)
     size(name, "stages", c.stages, least=2)
-    size(name, "columns", c.columns, multiple_of=16, most=c.widest)
+    size(name, "across", c.across, most=16)
+    size(name, "columns", c.columns, multiple_of=16 * c.across, most=c.widest)
     if c.depth == 1 and c.streams and up(c.widths[1]) > c.columns:
         _core.fail(
             "KERNEL_ARGUMENT", "mlp_kernel: one layer that is wide on both sides is a product",
@@ -183,10 +194,10 @@ class _Block:
         self.c, self.runs, self.threads = c, runs, threads
         self.dtype = dtype = gr.fp16 if c.dtype == "fp16" else gr.bf16
         self.mma = gr.atom(MATRIX_ATOMS[c.dtype][0])
-        self.lines = [c.columns if r.cut else up(r.n) for r in runs]  # of a tile of weights
+        self.lines = [lines_of(c, r) for r in runs]
         self.chunk = chunk = c.chunk
-        self.warps = threads.tile(32).reshape(0, gr.Layout((c.warps, 1)))
-        self.at, _ = self.warps.indices()  # of this warp: its rows, all columns
+        self.warps = threads.tile(32).reshape(0, gr.Layout((c.warps, c.across)))
+        self.at, _ = self.warps.indices()  # of this warp: its rows and columns
         widest, swizzle = max(self.lines), gr.swizzle(chunk, dtype)
         self.weights = gr.alloc("sW", [widest, chunk], dtype, gr.SH, stages=c.stages, swizzle=swizzle)
         self.bias: Any = None
@@ -198,21 +209,28 @@ class _Block:
             self.input = gr.alloc("sX", [c.block_rows, chunk], dtype, gr.SH, stages=c.stages, swizzle=swizzle)
         self.rd, self.wr = gr.ring("rd", c.stages), gr.ring("wr", c.stages)
         self.tiles = [[(i, t, j) for t in range(r.times) for j in range(r.chunks)] for i, r in enumerate(runs)]
-        self.pieces = [32 if n % 32 == 0 else 16 for n in self.lines]  # columns of weights in registers at once
+        self.pieces = [32 if n // c.across % 32 == 0 else 16 for n in self.lines]  # columns in registers at once
 
         def held(name: str, sizes: set[int], of: Any, tv: Any, stages: int | None = None) -> dict[int, Any]:
-            if name == "b":  # every warp has all of them
-                on = self.warps[self.at]
-                return {n: gr.fragment(f"b{n}", [n, 16], of, tv, on=on, stages=stages) for n in sizes}
+            if stages:  # operands of a warp; others belong to all
+                on, rows = self.warps[self.at], {"a": c.rows}
+                made = {n: [rows.get(name, n), 16] for n in sizes}
+                return {n: gr.fragment(f"{name}{n}", s, of, tv, on=on, stages=stages) for n, s in made.items()}
             return {n: gr.fragment(f"{name}{n}", [c.block_rows, n], of, tv, on=self.warps) for n in sizes}
 
         kept = {up(r.k) for r in runs if not r.streamed} | {
             n for r, n in zip(runs, self.lines, strict=True) if not r.cut
         }
-        self.x = held("x", kept, dtype, self.mma.a)
-        self.y = held("y", {c.columns} if runs[-1].cut else set(), dtype, self.mma.c)
+        results = {n for r, n in zip(runs, self.lines, strict=True) if c.across > 1 or r.cut}
+        self.x = held("x", set() if c.across > 1 else kept, dtype, self.mma.a)
+        self.y = held("y", results, dtype, self.mma.c)
+        self.between: Any = None  # results on their way to the warps of the same rows
+        if c.across > 1:
+            swizzle = gr.swizzle(max(kept), dtype)
+            self.between = gr.alloc("sA", [c.block_rows, max(kept)], dtype, gr.SH, stages=2, swizzle=swizzle)
+            self.read = gr.ring("read", 2)
         self.acc = held("acc", set(self.lines), gr.fp32, self.mma.c)
-        self.a = held("a", {16} if runs[0].streamed else set(), dtype, self.mma.a)
+        self.a = held("a", {16} if runs[0].streamed or c.across > 1 else set(), dtype, self.mma.a, 2)
         self.b = held("b", set(self.pieces), dtype, self.mma.b, 2)
 
     def steps(self, i: int, j: int) -> int:
@@ -285,25 +303,26 @@ class _Block:
     def multiply(self, i: int, j: int, acc: Any, x: Any) -> None:
         """Adds x times the tile j of a pass, and is done with the tile. x: registers, or the stages of X."""
         n, steps, ldsm = self.lines[i], self.steps(i, j), gr.atom("ldmatrix.x4")
-        width = self.pieces[i]
-        b = self.b[width]
-        weights = self.weights[self.rd.index].tile([n, 16])
-        pieces = [(s, p) for s in range(steps) for p in range(n // width)]
+        width, (row, column) = self.pieces[i], self.at
+        b, of_warp, before = self.b[width], n // self.c.across, j * self.chunk // 16
+        weights = self.weights[self.rd.index].tile([of_warp, 16])
+        pieces = [(s, p) for s in range(steps) for p in range(of_warp // width)]
+        shared = None if self.between is None else self.between[self.read.index]
+        if self.runs[i].streamed:
+            shared, before = self.input[self.rd.index], 0
 
         def fetch(at: int) -> None:
             s, p = pieces[at]
-            gr.move(b[at % 2], weights[0, s].tile([width, None])[p, 0], atom=ldsm)
+            if p == 0 and shared is not None:
+                gr.move(self.a[16][s % 2], shared.tile([self.c.rows, 16])[row, before + s], atom=ldsm)
+            gr.move(b[at % 2], weights[column, s].tile([width, None])[p, 0], atom=ldsm)
 
         fetch(0)
         mine = acc[self.at]
         for at, (s, p) in enumerate(pieces):
             if at + 1 < len(pieces):
                 fetch(at + 1)
-            if p == 0 and self.runs[i].streamed:
-                a = self.a[16][self.at]
-                gr.move(a, self.input[self.rd.index].tile([self.c.rows, 16])[self.at[0], s], atom=ldsm)
-            elif p == 0:
-                a = x[self.at].tile([None, 16])[0, j * self.chunk // 16 + s]
+            a = x[self.at].tile([None, 16])[0, before + s] if shared is None else self.a[16][s % 2]
             gr.matmul(mine.tile([None, width])[0, p], a, b[at % 2].T, atom=self.mma)
         self.rd.advance()
 
@@ -311,6 +330,7 @@ class _Block:
         """A pass of a run, from its first tile to its last: the accumulators."""
         self.arrive(i, t, 0)
         acc = self.begin(i)
+        x = x if self.between is None else self.left(i)
         with gr.matmul(acc, x, self.weights_of(i, t).T):  # the promise: acc += x @ W.T
             for j in range(self.runs[i].chunks):
                 if j:
@@ -326,6 +346,40 @@ class _Block:
                 self.arrive(i, t, 0)
                 self.multiply(i, 0, acc, x)
         return acc
+
+    def start(self, gX: Any) -> Any:
+        """Brings the first tiles, and X where it does not come with them: the first layer's left operand."""
+        k, align = self.c.widths[0], vector_bytes(self.c.widths[0], self.c.align[0])
+        tiles = [tile for run in self.tiles for tile in run]
+        x = gX.tile([None, up(k)])[0, 0]
+        if self.between is not None and not self.c.streams:
+            gr.move(self.left(0), x, on=self.threads, atom=atoms_of(align))
+        for n in range(self.c.stages - 1):
+            if n < len(tiles):
+                self.load(*tiles[n])
+            self.started()
+        if self.c.streams:
+            return gX
+        if self.between is not None:
+            return None
+        gr.move(self.x[up(k)], x, atom=access("ld.global", min(align, 4)))
+        return self.x[up(k)]
+
+    def left(self, i: int) -> Any:
+        """The left operand of run i in shared memory."""
+        return self.between[self.read.index].tile([self.c.block_rows, up(self.runs[i].k)])[0, 0]
+
+    def hand_on(self, i: int, acc: Any) -> Any:
+        """Activates and rounds a layer's sums: the next layer's left operand, in registers or where `left` finds it."""
+        n = self.lines[i]
+        if self.between is None:
+            self.finish(i, acc, self.x[n])
+            return self.x[n]
+        self.finish(i, acc, self.y[n])
+        to = self.between[(self.read.index + 1) % 2].tile([self.c.block_rows, n])[0, 0]
+        gr.move(to, self.y[n], atom="st.shared.b32")
+        self.read.advance()
+        return self.y[n]
 
     def finish(self, i: int, acc: Any, to: Any) -> None:
         """The activation, rounded."""
@@ -354,7 +408,7 @@ def mlp_kernel(c: MlpConfig) -> gr.Kernel:
             r.weights = gr.inputs(f"W{i}", r.layers, gr.row_major(r.n, r.k), dtype, align_bytes=16)
             r.vectors = gr.inputs(f"b{i}", r.layers, gr.Layout(r.n), dtype, align_bytes=16) if r.bias else None
         Y = matrix(gr.output, "Y", (M, c.widths[-1]), [], dtype, align[1])
-        blocks, threads = gr.blocks(gr.ceil_div(M, c.block_rows)), gr.threads(32 * c.warps)
+        blocks, threads = gr.blocks(gr.ceil_div(M, c.block_rows)), gr.threads(32 * c.warps * c.across)
         meant_ins = [X, *(l[k] for r in runs for l in (r.weights, r.vectors) if l is not None for k in range(r.layers))]
         meant = meaning(c)
         (bm,) = blocks.indices()
@@ -362,29 +416,19 @@ def mlp_kernel(c: MlpConfig) -> gr.Kernel:
         gX, gY = (t.tile([c.block_rows, None])[bm, 0] for t in (X, Y))
 
         with gr.spec(Y, meant_ins, on=(blocks, threads), means=meant):
-            for tile in [tile for run in block.tiles for tile in run][: c.stages - 1]:
-                block.load(*tile)
-                block.started()
-            for _ in range(c.stages - 1 - sum(map(len, block.tiles))):
-                block.started()
-            x = None
-            if not runs[0].streamed:
-                x = block.x[up(c.widths[0])]
-                gr.move(x, gX.tile([None, up(c.widths[0])])[0, 0], atom=access("ld.global", min(align[0], 4)))
+            x, store = block.start(gX), access("st.global", min(align[1], 4))
             for i, r in enumerate(runs):
-                last = i == len(runs) - 1
-                y = block.y[c.columns] if r.cut else block.x[block.lines[i]]
-                if r.streamed:
-                    block.finish(i, block.streamed(i, gX), y)
-                else:
-                    for t in gr.loop(f"t{i}", r.times) if r.times > 1 else range(1):
-                        block.finish(i, block.whole(i, t, x), y)
-                        if r.cut:
-                            store = access("st.global", min(align[1], 4))
-                            gr.move(gY.tile([None, c.columns])[0, t], y, atom=store)
-                if last and not r.cut:
-                    gr.move(gY.tile([None, block.lines[i]])[0, 0], y, atom=access("st.global", min(align[1], 4)))
-                x = y
+                n, acc = block.lines[i], None
+                for t in gr.loop(f"t{i}", r.times) if r.times > 1 and not r.streamed else range(1):
+                    acc = block.streamed(i, gX) if r.streamed else block.whole(i, t, x)
+                    if r.cut:
+                        block.finish(i, acc, block.y[n])
+                        gr.move(gY.tile([None, n])[0, t], block.y[n], atom=store)
+                    else:
+                        y = block.hand_on(i, acc)
+                x = x if r.cut else y
+            if not runs[-1].cut:
+                gr.move(gY.tile([None, n])[0, 0], x, atom=store)
     return kernel
 
 

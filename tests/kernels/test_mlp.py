@@ -82,6 +82,15 @@ def test_every_layer_has_a_form_of_its_own() -> None:
     run(config((32,) * 8, acts=acts, biases=(False, True, True, False, False, True, True), stages=5), 35)
 
 
+@pytest.mark.parametrize("across", [2, 4])
+def test_warps_divide_columns(across: int) -> None:
+    """Results pass through shared memory: any depth, form, rows."""
+    for widths in ((64, 64), (64,) * 5, (20, 100, 40, 40, 40, 9), (300, 48, 200, 300), (7, 256, 256, 33)):
+        run(config(widths, across=across, columns=128), 37)
+        run(config(widths, across=across, columns=128, rows=32, warps=1, stages=2), 37)
+    run(config((40, 40, 40, 40), across=across, chunk=16, stages=6, warps=1, acts=("tanh", "gelu", None)), 70)
+
+
 @pytest.mark.parametrize("resident", [None, 32])
 @pytest.mark.parametrize("columns", [16, 64])
 def test_wide_sides_are_cut(resident: int | None, columns: int) -> None:
