@@ -76,6 +76,15 @@ class MlpConfig:
         """Rows of a block."""
         return self.rows * self.warps
 
+    @property
+    def shared_bytes(self) -> tuple[int, int]:
+        """Of a block: for results between layers, and for each stage."""
+        runs = runs_of(self)
+        lines = [lines_of(self, r) for r in runs]
+        kept = [up(r.k) for r in runs if not r.streamed] + [n for r, n in zip(runs, lines, strict=True) if not r.cut]
+        stage = 2 * (self.chunk * (max(lines) + self.block_rows * self.streams) + max(lines))
+        return (4 * self.block_rows * max(kept) if self.across > 1 else 0), stage
+
 
 def up(n: int, multiple: int = 16) -> int:
     """The next multiple."""
@@ -269,7 +278,8 @@ class _Block:
             if (n := e * r.chunks + tile) < len(later):
                 with gr.if_(t == left + e):
                     self.load(*later[n])
-        self.started()
+        if later or r.times > 1 or j < r.chunks - 1:  # else nothing is waited for any more
+            self.started()
 
     def arrive(self, i: int, t: Any, j: int) -> None:
         """Waits for tile j of pass t of run i and starts the copy that its predecessor left room for."""
@@ -307,6 +317,7 @@ class _Block:
         b, of_warp, before = self.b[width], n // self.c.across, j * self.chunk // 16
         weights = self.weights[self.rd.index].tile([of_warp, 16])
         pieces = [(s, p) for s in range(steps) for p in range(of_warp // width)]
+        column = column if self.c.across > 1 else 0
         shared = None if self.between is None else self.between[self.read.index]
         if self.runs[i].streamed:
             shared, before = self.input[self.rd.index], 0
@@ -351,8 +362,8 @@ class _Block:
         """Brings the first tiles, and X where it does not come with them: the first layer's left operand."""
         k, align = self.c.widths[0], vector_bytes(self.c.widths[0], self.c.align[0])
         tiles = [tile for run in self.tiles for tile in run]
-        x = gX.tile([None, up(k)])[0, 0]
         if self.between is not None and not self.c.streams:
+            x = gX.tile([None, up(k)])[0, 0]
             gr.move(self.left(0), x, on=self.threads, atom=atoms_of(align))
         for n in range(self.c.stages - 1):
             if n < len(tiles):
@@ -362,7 +373,7 @@ class _Block:
             return gX
         if self.between is not None:
             return None
-        gr.move(self.x[up(k)], x, atom=access("ld.global", min(align, 4)))
+        gr.move(self.x[up(k)], gX.tile([None, up(k)])[0, 0], atom=access("ld.global", min(align, 4)))
         return self.x[up(k)]
 
     def left(self, i: int) -> Any:
@@ -449,29 +460,34 @@ def select_mlp(
     ``sms``, ``shared_bytes``: of the device, the latter of a block. ``simulated``: what the simulator has least to do
     for. The other arguments are MlpConfig's.
     """
-    between = max(map(up, widths[1:-1]), default=16)
-    widest = max(between, min(up(widths[0]), 256) if len(widths) > 2 else 16)
-    tall = widest <= 128
-    most = 16  # columns of a tile of weights that there are
+    depth = len(widths) - 1
+    widest = max([*map(up, widths[1:-1]), min(up(widths[0]), 256) if depth > 1 else 16])
+    per_sm, wide_input = rows / sms, widths[0] > 256
+    few = min(4 if widest <= 128 else 8, 1 << (widest // 16).bit_length() - 1)  # warps that divide the columns
+    # Rows of a warp, warps by rows and by columns, columns of a tile of weights, tiles.
+    tiles: list[tuple[int, int, int, int, int]]
+    if simulated:
+        tiles = [(16, 2, 1, 32, 3)]
+    elif per_sm <= 16:
+        tiles = [(16, 1, few, 128 if widest <= 128 else 64, 5)]
+    elif per_sm <= 32:
+        tiles = [(32, 1, few, 128 if widest <= 128 else 64, 5)]
+    elif widest <= 128:
+        tiles = [(16, 4, 1, 128, 3) if per_sm <= 64 else (32, 2, 1, 128, 3) if per_sm <= 128 else (32, 4, 1, 128, 2)]
+    elif per_sm <= 64:
+        tiles = [(32, 2, 4, 64, 4)]
+    else:
+        tiles = [(16, 8, 1, 64, 3) if wide_input else (32, 4, 2, 64, 3), (32, 2, 4, 64, 3)]
+    most = 16
     while most < max(map(up, widths[:-1])) and most < 128:
         most *= 2
-    if simulated:
-        tile = (16, 2, 32, 3)
-    elif tall and rows > 64 * sms:
-        tile = (32, 4, 128, 3)
-    elif rows > 32 * sms:
-        tile = (16, 4, 64, 4)
-    elif rows > 16 * sms:
-        tile = (16, 2, 64, 6)
-    else:
-        tile = (16, 1, 64, 6)
-    m, warps, chunk, stages = tile
-    chunk = min(chunk, most)
-    columns = min(128 if widest <= 128 < up(widths[-1]) else 256, 4096 // m)
-    c = MlpConfig(widths, activations, biases, dtype, m, warps, chunk, stages, columns, None, align)
-    if c.depth == 1 and c.streams and up(widths[1]) > columns:
-        return None
-    lines = max(columns if r.cut else up(r.n) for r in runs_of(c))
-    stage = chunk * 2 * (lines + (c.block_rows if c.streams else 0)) + 2 * lines
-    fits = max(2, min(stages, (shared_bytes - 1024) // stage))
-    return replace(c, stages=fits)
+    for m, warps, across, chunk, stages in [*tiles, (16, 4, 1, 64, 3), (16, 2, 1, 16, 3)]:
+        columns = min(128 if widest <= 128 < up(widths[-1]) else 256, 4096 // m * across)
+        tile = (m, warps, min(chunk, most), stages)
+        c = MlpConfig(widths, activations, biases, dtype, *tile, columns, None, align, across)
+        if c.depth == 1 and c.streams and up(widths[1]) > columns:
+            return None
+        fixed, stage = c.shared_bytes
+        if (fits := (shared_bytes - 1024 - fixed) // stage) >= 2:
+            return replace(c, stages=min(stages, fits))
+    return None

@@ -383,10 +383,18 @@ def _() -> Case:
 def _() -> Case:
     """A wide input that arrives in pieces, a hidden layer that fills up tiles, a wide result in pieces."""
     config = MlpConfig(
-        (84, 28, 44, 70), ("relu", lambda x: gr.rsqrt(gr.abs(x)), None), (True, False, True), rows=16, warps=2,
+        (84, 28, 44, 70), ("relu", "sigmoid", None), (True, False, True), rows=16, warps=2,
         chunk=32, stages=3, columns=32, resident=64,
     )  # fmt: skip
     return mlp_case(config, 35, 40, 400)
+
+
+@case("mlp_kernel, columns divided")
+def _() -> Case:
+    config = MlpConfig(
+        (40, 64, 64, 24), ("relu",) * 3, (True,) * 3, rows=16, warps=2, across=3, chunk=32, stages=3, columns=48
+    )
+    return mlp_case(config, 40, 40, 200)
 
 
 def cell_case(config: CellConfig, units: int, calls: list[tuple[int, int, int]], checked: int) -> Case:

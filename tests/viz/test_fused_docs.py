@@ -1,0 +1,45 @@
+"""The pictures of docs/fused.md are what the code gives. Run as a script, this writes them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import graphene as gr
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def pictures() -> dict[str, str]:
+    """A warp's sums as two accumulators of an instruction, and the same 16 columns as its left operand."""
+    mma = gr.atom("mma.m16n8k16.f32.f16")
+    with gr.Kernel("fragments"):
+        gr.blocks(1)
+        warp = gr.threads(32)
+        acc = gr.fragment("acc", [16, 16], gr.fp32, mma.c, on=warp)
+        x = gr.fragment("x", [16, 16], gr.fp16, mma.a, on=warp)
+        return {"fused_c": gr.svg(acc), "fused_a": gr.svg(x)}
+
+
+def test_pictures_are_current() -> None:
+    for name, text in pictures().items():
+        assert (DOCS / "pictures" / f"{name}.svg").read_text() == text + "\n"
+
+
+def test_every_picture_is_shown() -> None:
+    page = (DOCS / "fused.md").read_text()
+    assert sorted(re.findall(r"pictures/(\w+)\.svg", page)) == sorted(pictures())
+
+
+def test_who_holds_a_sum_holds_the_operand() -> None:
+    """What the page says of the two pictures: the same lane, and pairs of registers, hold the same elements."""
+    mma = gr.atom("mma.m16n8k16.f32.f16")
+    c, a = mma.c.tv, mma.a.tv  # (lane, register) -> element, m first
+    for lane in range(32):
+        sums = {(c(lane, r) % 16, c(lane, r) // 16 + 8 * tile) for tile in range(2) for r in range(4)}
+        assert sums == {(a(lane, r) % 16, a(lane, r) // 16) for r in range(8)}
+
+
+if __name__ == "__main__":
+    for name, text in pictures().items():
+        (DOCS / "pictures" / f"{name}.svg").write_text(text + "\n")
