@@ -127,7 +127,7 @@ def main() -> int:
     rows: list[dict[str, Any]] = []
     for name in args.networks:
         rows += measure(name, args.batch, args.length, args.rounds, not args.no_compile)
-    write(args.json, {"benchmark": "hf", "batch": args.batch, "length": args.length, "rows": rows})
+        write(args.json, {"benchmark": "hf", "batch": args.batch, "length": args.length, "rows": rows})
     return 0
 
 
