@@ -259,6 +259,8 @@ def with_record(
         what = f"{problem} could not be tuned" if record is None else f"the record of {shape} on {device} is not used"
         warnings.warn(f"{what}: {e}", RuntimeWarning, stacklevel=2)
         return c
+    if tile.split_k * (batch or 1) > 65535:  # a grid has no more in that direction
+        return c
     other = _predict(GemmTile(c.tile, c.warps, c.stages, c.group, c.pad, c.split_k), problem, where)
     if isinstance(expected, str) or (not isinstance(other, str) and expected[0] > 1.1 * other[0]):
         return c

@@ -341,6 +341,12 @@ def test_choices() -> None:
     assert select_gemm(20, 21, 23, align=(2, 2, 2)).pad == (False, False)
     assert select_gemm(4096, 4096, 4096, shared_bytes=99 * 1024).tile[:2] == (128, 128)
     assert select_gemm(64, 64, 65536, dtype="i8").split_k > 1
+    assert select_gemm(64, 64, 65536).split_k > 16  # few blocks otherwise
+    assert select_gemm(64, 64, 65536, batch=60000).split_k == 1  # a grid has so many
+    assert select_gemm(1, 8192, 1024).split_k == 1
+    assert select_gemm(1000, 1000, 1000).tile[:2] == (96, 96)  # lines that begin in the middle of the caches' lines
+    assert select_gemm(3072, 768, 8192).tile[:2] == (96, 192)  # 128 blocks
+    assert select_gemm(2**30 + 1, 3, 5, align=(2, 2, 2)).pad == (False, False)
     hash(select_gemm(8, 8, 8, batch=3))
 
 

@@ -121,6 +121,12 @@ def test_a_record_that_does_not_suit_the_sizes_is_passed_over() -> None:
     assert select_gemm(2048, 2048, 2048, device="my GPU") == select_gemm(2048, 2048, 2048)
 
 
+def test_a_record_whose_parts_no_grid_has_is_passed_over() -> None:
+    keep(GemmProblem(64, 64, 8192, 50000), GemmTile((64, 64, 64), (2, 2), 3, split_k=2))
+    assert select_gemm(64, 64, 8192, batch=50000, device="my GPU").split_k == 1
+    assert select_gemm(64, 64, 8192, batch=32768, device="my GPU").split_k in (1, 2)
+
+
 GOOD = {"tile": [64, 64, 64], "warps": [2, 2], "stages": 3}
 
 
