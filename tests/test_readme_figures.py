@@ -39,6 +39,19 @@ def operators(r: dict[str, Any]) -> list[str]:
     return [f"{us[n] / us['bare cuLaunchKernel from C']:.2f}" for n in calls]
 
 
+def products(r: dict[str, Any], table: str, cases: list[str], ratio: bool) -> list[str]:
+    """Of cases: our speed, then cuBLAS'; or how many times cuBLAS' speed ours is."""
+    tflops = {(row["case"], row["peer"]): row["tflops"] for row in r["rows"] if row["table"] == table}
+    if ratio:
+        return [f"{tflops[c, 'graphene'] / tflops[c, 'cuBLAS']:.2f}" for c in cases]
+    return [f"{tflops[c, peer]:.0f}" for peer in ("graphene", "cuBLAS") for c in cases]
+
+
+def symbols(r: dict[str, Any]) -> list[str]:
+    us = {row["peer"]: row["microseconds"] for row in r["rows"] if row["table"] == "constants"}
+    return [f"{us['constants'] / us['symbols']:.2f}"]
+
+
 def simulator(r: dict[str, Any]) -> list[str]:
     """Of the median run; the rates of the file are those of the best one."""
     fig8, mma = r["fig8"], r["mma"]
@@ -76,6 +89,18 @@ def dense(r: dict[str, Any]) -> list[str]:
 EXPECTED: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "host time of a launch": ("launch", launch),
     "host time of a call of `graphene.ops`": ("ops", operators),
+    "fp16 products, 2048^3": (
+        "gemm",
+        lambda r: [*products(r, "square", [f"{n}x{n}x{n}" for n in (2048, 4096, 8192)], ratio=False)],
+    ),
+    "fp16 products of odd sizes": (
+        "gemm",
+        lambda r: products(
+            r, "odd", [f"{s} {o}" for o in ("TN", "TT") for s in ("1023x1025x1027", "257x4099x1031")], ratio=True
+        ),
+    ),
+    "an epilogue of bias and relu": ("gemm", lambda r: products(r, "epilogues", ["bias", "relu", "gelu"], False)[:3]),
+    "the product of 4096^3 with symbolic sizes": ("gemm", symbols),
     "Fig. 8: build, verify, lower, print": ("jit", lambda r: [f"{r['to_text_ms']:.1f}"]),
     "the same, first in a new process": ("startup", lambda r: [f"{r['fig8_built_ms'] + r['fig8_lowered_ms']:.1f}"]),
     "NVRTC for Fig. 8": ("jit", lambda r: [f"{r['nvrtc_ms']:.0f}", f"{r['first_nvrtc_ms']:.0f}"]),
