@@ -18,7 +18,7 @@ import networks  # noqa: E402
 
 import graphene.integrations.transformers as integration  # noqa: E402
 from graphene import ops  # noqa: E402
-from graphene.integrations.transformers import _accelerate, _measure, _modules, _packing, _rewrite  # noqa: E402
+from graphene.integrations.transformers import _accelerate, _fused, _measure, _modules, _packing, _rewrite  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::graphene.ops.CpuWarning")
 
@@ -491,6 +491,46 @@ def test_choices_follow_measurements() -> None:
             assert len(found) > 1
             for name, value in found.items():  # they compute the same
                 torch.testing.assert_close(value, found["torch"], rtol=1e-2, atol=1e-2, msg=f"{key} {norm} {name}")
+
+
+@pytest.mark.parametrize("way", ["torch", "graphene", "two", "epilogue"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_every_way_of_an_activation(way, bias) -> None:
+    from transformers.activations import ACT2FN
+    from transformers.pytorch_utils import Conv1D
+
+    class OneWay(_fused.Rules):
+        def way(self, key, rows):
+            return way
+
+    helpers = _fused.Helpers(OneWay(everything=True), {}, _modules.activation_of)
+    act, x = ACT2FN["gelu_new"], torch.randn(2, 5, 16).half()
+    for layer in (torch.nn.Linear(16, 24, bias=bias), Conv1D(24, 16)):
+        layer.half().requires_grad_(False)
+        want = act(layer.float()(x.float()))
+        got = helpers.linear_act(layer.half(), act, x)
+        assert got.shape == (2, 5, 24)
+        torch.testing.assert_close(got.float(), want, rtol=2e-3, atol=2e-3)
+
+
+def test_while_a_cuda_graph_is_captured(calls, monkeypatch) -> None:
+    """Nothing depends on values then: masks stay, batches are not packed."""
+    from transformers.utils import import_utils
+
+    for name in ("bert", "llama"):
+        model = everywhere(networks.network(name, "eager"))
+        for inputs in (networks.batch([11, 4, 7]), networks.batch([11, 11, 11])):
+            seen = inputs["attention_mask"].bool()
+            want = states(model, inputs)[seen]
+            calls.clear()
+            with monkeypatch.context() as m:
+                m.setattr(import_utils, "is_cuda_stream_capturing", lambda: True)
+                m.setattr(torch.Tensor, "tolist", None)
+                m.setattr(torch.Tensor, "item", None)
+                got = states(model, inputs)[seen]
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+            assert calls["attention"] == 2
+            assert "attention_varlen" not in calls
 
 
 def test_an_interrupted_accelerate_leaves_the_model_as_it_was(monkeypatch) -> None:

@@ -251,7 +251,7 @@ class _Accelerator:
             return "left", f"{weight.dtype} is no half precision"
         if (key, norm) not in self.times:
             self.times[key, norm] = times = _measure.choose(key, weight.dtype, weight.device, norm)
-            few, many = (_measure.best(times[rows]) for rows in (_measure.FEW, _measure.MANY))
+            few, many = (_measure.best(times.get(rows, {})) for rows in (_measure.FEW, _measure.MANY))
             self.rules.measured[key] = (few, many)
         few, many = self.rules.measured[key]
         words = WORDS
@@ -260,7 +260,7 @@ class _Accelerator:
             f"{rows} rows: " + ", ".join(f"{n} {us:.1f}" for n, us in found.items()) + " us"
             for rows, found in self.times[key, norm].items()
         )
-        return now, why
+        return now, why or "there is no memory to measure it"
 
     # Encoders.
 

@@ -106,8 +106,9 @@ def _load_masked(q: Any, k: Any, v: Any, named: dict[str, Any]) -> None:
     if key in _loaded or str(q.device) not in _masks.dropped or is_tracing(q):
         return
     _loaded.add(key)
-    mask = torch.ones((1, 1, 1, min(64, k.shape[1])), dtype=torch.bool, device=q.device)
-    ops.attention(q[:1, :64], k[:1, :64], v[:1, :64], mask=mask, **named)
+    keys = k.shape[1] if k.shape[1] < 66 else 64 + k.shape[1] % 2  # pairs of a mask's elements are read where they are
+    mask = torch.ones((1, 1, 1, keys), dtype=torch.bool, device=q.device)
+    ops.attention(q[:1, :64], k[:1, :keys], v[:1, :keys], mask=mask, **named)
 
 
 def _is_causal(module: Any) -> bool:

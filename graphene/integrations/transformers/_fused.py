@@ -186,7 +186,7 @@ class Helpers:
             return ops.matmul(x, turned, bias, name)
         if way == "two":
             return ops.gated(linear(x), None, name)
-        if way == "epilogue":
+        if way == "epilogue" and bias is not None:
             y = epilogue(x.reshape(-1, width), turned, bias, name)
             return y.view(*x.shape[:-1], y.shape[-1])
         return act(linear(x))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
+from graphene.errors import LaunchError
 from graphene.integrations.transformers._fused import ACTIVATIONS, epilogue, ops
 
 FEW, MANY = 128, 8192  # rows
@@ -90,15 +91,26 @@ def _rms_norm(x: Any, w: Any) -> Any:
 
 
 def choose(key: tuple[Any, ...], dtype: Any, device: Any, norm: str = "layer") -> dict[int, dict[str, float]]:
-    """Microseconds of each way for few and for many rows."""
+    """Microseconds of each way for few and for many rows; of those that this device, and its free memory, take."""
+    found: dict[int, dict[str, float]] = {}
     with torch.no_grad(), torch.cuda.device(device):
-        return {
-            rows: {name: microseconds(f) for name, f in ways(key, rows, dtype, device, norm).items()}
-            for rows in (FEW, MANY)
-        }
+        for rows in (FEW, MANY):
+            try:
+                possible = ways(key, rows, dtype, device, norm)
+                found[rows] = {"torch": microseconds(possible["torch"])}
+            except torch.OutOfMemoryError:
+                break
+            for name in possible.keys() - {"torch"}:
+                try:
+                    found[rows][name] = microseconds(possible[name])
+                except (LaunchError, torch.OutOfMemoryError):
+                    continue
+    return found
 
 
 def best(times: Mapping[str, float]) -> str:
     """The way to take: PyTorch's unless another gains."""
+    if not times:
+        return "torch"
     name = min(times, key=lambda n: times[n])
     return name if times[name] <= GAIN * times["torch"] else "torch"
