@@ -6,8 +6,9 @@ import inspect
 from typing import Any
 
 from graphene import _core
+from graphene.dtypes import DType
 
-__all__ = ["choice", "flags", "function", "number", "size", "sizes"]
+__all__ = ["choice", "element", "flags", "function", "number", "size", "sizes"]
 
 
 def size(kernel: str, name: str, value: object, multiple_of: int = 1, least: int = 1, most: int | None = None) -> int:
@@ -55,6 +56,14 @@ def sizes(kernel: str, name: str, value: Any, count: int, least: int = 1, most: 
         _core.fail("KERNEL_ARGUMENT", f"{kernel}: {name} does not fit", [f"want: {count} integers", f"got: {value!r}"])
     for i, x in enumerate(value):
         size(kernel, f"{name}[{i}]", x, least=least, most=most)
+
+
+def element(kernel: str, name: str, value: object, known: tuple[str, ...]) -> None:
+    """Raises VerifyError KERNEL_ARGUMENT unless it is one of the known types, such as gr.fp16."""
+    if not isinstance(value, DType):
+        want = "want: one of " + ", ".join("gr." + k for k in known)
+        _core.fail("KERNEL_ARGUMENT", f"{kernel}: {name} is no type", [want, f"got: {value!r}"])
+    choice(kernel, name, str(value), known)
 
 
 def flags(kernel: str, name: str, value: Any, count: int) -> None:

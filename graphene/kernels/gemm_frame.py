@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import graphene as gr
 from graphene import _core
-from graphene.kernels._arguments import choice, flags, function, size, sizes
+from graphene.kernels._arguments import choice, element, flags, function, size, sizes
 from graphene.kernels.gemm_operand import MATRIX_ATOMS, Operand
 from graphene.kernels.gemm_result import Result
 
@@ -86,13 +86,9 @@ class Product:
     @staticmethod
     def check_types(name: str, dtype: object, out: object) -> None:
         """Raises VerifyError KERNEL_ARGUMENT unless the types go together."""
-        for n, t, known in (("dtype", dtype, tuple(MATRIX_ATOMS)), ("out", out, RESULTS.get(str(dtype), ()))):
-            if t is None and n == "out":
-                continue
-            if not isinstance(t, gr.DType):
-                want = "want: one of " + ", ".join("gr." + k for k in known)
-                _core.fail("KERNEL_ARGUMENT", f"{name}: {n} is no type", [want, f"got: {t!r}"])
-            choice(name, n if n == "dtype" else f"out, of dtype {dtype},", str(t), known)
+        element(name, "dtype", dtype, tuple(MATRIX_ATOMS))
+        if out is not None:
+            element(name, f"out, of dtype {dtype},", out, RESULTS[str(dtype)])
 
     def check_epilogue(self, name: str) -> None:
         """Raises VerifyError KERNEL_ARGUMENT unless it can be applied, or is not needed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
-from graphene.kernels._arguments import choice, function
+from graphene.kernels._arguments import choice, element, flags, function
 from graphene.kernels.gemm_frame import RESULTS, check_scales
 from graphene.kernels.gemm_operand import access, matrix
 
@@ -28,6 +28,8 @@ def gemm_pad(names: str = "AB", dtype: DType = gr.fp16, batched: bool = False) -
     Raises VerifyError KERNEL_ARGUMENT.
     """
     choice("gemm_pad", "names", names, ("A", "B", "AB"))
+    element("gemm_pad", "dtype", dtype, tuple(RESULTS))
+    flags("gemm_pad", "batched", (batched,), 1)
     chunk = 128 // dtype.bits
     batch = [gr.sym("batch")] if batched else []
     with gr.Kernel("gemm_pad") as kernel:
@@ -80,8 +82,9 @@ def gemm_reduce(
     their order, `align` and the rest are gemm_sm80's. A thread computes four neighbours. Raises VerifyError
     KERNEL_ARGUMENT.
     """
-    choice("gemm_reduce", "sums", str(sums), ("fp32", "i32"))
-    choice("gemm_reduce", f"out, of sums {sums},", str(out), RESULTS["i8" if sums == gr.i32 else "fp16"])
+    element("gemm_reduce", "sums", sums, ("fp32", "i32"))
+    element("gemm_reduce", f"out, of sums {sums},", out, RESULTS["i8" if sums == gr.i32 else "fp16"])
+    flags("gemm_reduce", "batched, bias, residual, alpha, beta", (batched, bias, residual, alpha, beta), 5)
     choice("gemm_reduce", "align", align, tuple(w for w in (16, 8, 4, 2, 1) if 8 * w >= out.bits))
     function(
         "gemm_reduce", "epilogue", epilogue, ["x", *(n for n, on in (("bias", bias), ("residual", residual)) if on)]

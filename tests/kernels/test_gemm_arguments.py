@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import graphene as gr
-from graphene.kernels import GemmConfig, gemm_reduce, gemm_sm70, gemm_sm80, select_gemm
+from graphene.kernels import GemmConfig, gemm_pad, gemm_reduce, gemm_sm70, gemm_sm80, select_gemm
 
 BUILDERS = {"gemm_sm80": gemm_sm80, "gemm_sm70": gemm_sm70}
 
@@ -43,7 +43,7 @@ def error(builder: Any, *args: Any, **options: Any) -> str:
         ({"padded": True}, "padded does not fit | 2 booleans | True"),
         ({"batched": 2}, "batched does not fit | True or False | 2"),
         ({"out": gr.i8}, 'out, of dtype fp16, does not fit | one of "fp32", "fp16", "bf16" | \'i8\''),
-        ({"out": "fp32"}, "out is no type | one of gr.fp32, gr.fp16, gr.bf16 | 'fp32'"),
+        ({"out": "fp32"}, "out, of dtype fp16, is no type | one of gr.fp32, gr.fp16, gr.bf16 | 'fp32'"),
         ({"epilogue": 3}, "epilogue cannot be called"),
         ({"epilogue": None}, "without an epilogue the sums are stored as they are | "
          "out fp32, none of bias, residual, alpha, beta | out fp16, bias"),
@@ -108,6 +108,12 @@ def test_what_else_is_refused() -> None:
     assert "GemmConfig: integers are not scaled" in error(GemmConfig, dtype="i8", beta=True)
     assert "gemm_reduce: integers are not scaled" in error(gemm_reduce, sums=gr.i32, out=gr.i32, alpha=True)
     assert "gemm_reduce: the epilogue takes other arguments" in error(gemm_reduce, bias=True)
+    assert "gemm_reduce: sums is no type" in error(gemm_reduce, sums="fp32")
+    assert "gemm_reduce: out, of sums fp32, is no type" in error(gemm_reduce, out="fp16")
+    assert "gemm_reduce: batched, bias, residual, alpha, beta does not fit" in error(gemm_reduce, bias=1)
+    assert "gemm_pad: names does not fit" in error(gemm_pad, "BA")
+    assert "gemm_pad: dtype is no type" in error(gemm_pad, dtype="fp16")
+    assert "gemm_pad: dtype does not fit" in error(gemm_pad, dtype=gr.fp64)
     assert "gemm_reduce: align does not fit" in error(gemm_reduce, align=3)
 
 
