@@ -21,6 +21,7 @@ class Compiler {
   Compiler(const lower::ProgramPtr& program, CompileOptions options) : options_(std::move(options)) {
     code_.program = program;
     code_.plans = std::make_unique<IntPlans>(program->block_threads, options_.sizes);
+    code_.sizes = options_.sizes;
   }
 
   Bytecode run() {

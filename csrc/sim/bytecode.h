@@ -175,6 +175,7 @@ struct Bytecode {
   lower::ProgramPtr program;
   std::vector<lower::NodePtr> copies;  // of its nodes, where one access became several
   std::unique_ptr<IntPlans> plans;
+  sym::Substitution sizes;  // values of the kernel's sizes and integer parameters
   std::vector<Instruction> instructions;
   std::vector<Leaf> leaves;
   std::vector<Barrier> barriers;

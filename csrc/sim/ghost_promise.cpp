@@ -168,10 +168,8 @@ void Ghost::reseed(const Instance& i, const View& out, const std::vector<std::ui
 std::optional<Diagnostic> Ghost::held_to_reference(Instance& i) {
   const Scope& scope = code_.scopes[static_cast<std::size_t>(i.scope)];
   const auto scattered = [](const View& v) { return v.scattered; };
-  if (!reference_ || i.out.scattered || std::any_of(i.ins.begin(), i.ins.end(), scattered) ||
-      std::any_of(i.more_outs.begin(), i.more_outs.end(), scattered)) {
+  if (!reference_ || i.out.scattered || std::any_of(i.more_outs.begin(), i.more_outs.end(), scattered))
     return std::nullopt;
-  }
   std::vector<ReferenceArray> inputs;
   for (std::size_t k = 0; k < i.ins.size(); ++k) {
     ReferenceArray a{i.ins[k].extents, {}};
@@ -179,12 +177,18 @@ std::optional<Diagnostic> Ghost::held_to_reference(Instance& i) {
     if (t == nullptr) {
       const auto* d = std::get_if<double>(&scope.spec->ins[k]);
       const auto* e = std::get_if<Expr>(&scope.spec->ins[k]);
-      if (d == nullptr && !e->is_const()) return std::nullopt;
-      a.values = {d != nullptr ? *d : static_cast<double>(e->value())};
+      const Expr known = e != nullptr ? sym::substitute(*e, code_.sizes) : Expr(0);
+      if (!known.is_const()) return std::nullopt;
+      a.values = {d != nullptr ? *d : static_cast<double>(known.value())};
     } else {
       for (const std::uint64_t x : input_values(i, k)) {
         a.values.push_back(is_float(t->dtype) ? Numbers::as_double(x)
                                               : static_cast<double>(static_cast<std::int64_t>(x)));
+      }
+      if (i.ins[k].scattered) {  // registers of several threads: a number, if all of them hold the same
+        const auto differs = [&](double x) { return x != a.values.front(); };
+        if (!a.extents.empty() || a.values.empty() || std::ranges::any_of(a.values, differs)) return std::nullopt;
+        a.values.erase(a.values.begin() + 1, a.values.end());
       }
     }
     inputs.push_back(std::move(a));

@@ -35,7 +35,7 @@ class Attention:
     `left`, `right`: query i sees keys i + sk - sq - left ... i + sk - sq + right (arguments of the kernel). `mask`,
     `bias`: of every score. `softcap`: scores are cap * tanh(s / cap). `scaled`: scores are scaled before their maximum
     is taken, as a scale that is not positive needs. `group`: so many heads share keys and values. `varlen`: sequences
-    are packed one after the other. `alike`: keys and values have the same strides, which saves registers.
+    are packed one after the other. `alike`: V has the strides of K, and a gradient those of Q, which saves registers.
     """
 
     D: int
@@ -89,11 +89,11 @@ class Arguments:
     def tensor(self, kind: Any, name: str, s: Any, heads: Any) -> gr.Tensor:
         """One of the tensors with heads."""
         front = () if self.a.varlen else (self.batch,)
-        if name == "V" and self.a.alike:
-            strides = self.strides["K"]
-        else:
-            strides = gr.sym(" ".join(name + x for x in ("b", "s", "h")[1 - len(front) :]), multiple_of=8)
-        self.strides[name] = strides
+        base = {"V": "K", "G": "Q"}.get(name, name) if self.a.alike else name
+        if base not in self.strides:
+            names = " ".join(base + x for x in ("b", "s", "h")[1 - len(front) :])
+            self.strides[base] = gr.sym(names, multiple_of=8)
+        strides = self.strides[base]
         layout = gr.Layout((*front, s, heads, self.a.D), (*strides, 1))
         made: gr.Tensor = kind(name, layout, self.a.dtype, align_bytes=16)
         return made

@@ -11,12 +11,14 @@ in the same accumulators. ``attention_queries_gradient_kernel``: a block owns qu
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import graphene as gr
 from graphene.kernels._arguments import size
 from graphene.kernels._attention import LOG2E, Arguments, Attention, Extra, Place, Scores, Seen
+from graphene.kernels._attention_means import gradient_meaning
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class BackwardConfig:
     WARPS: int = 4
     stages: int = 2
     keep: bool = False
+    piece: int = 64
 
     def __post_init__(self) -> None:
         size("BackwardConfig", "WARPS", self.WARPS, most=32)
@@ -90,14 +93,32 @@ class _Gradient:
         self.mma, self.cp = a.atom("mma"), gr.atom("cp.async.cg.16")
         self.ldsm, self.ldsm_t = gr.atom("ldmatrix.x4"), gr.atom("ldmatrix.x4.trans")
 
-    def choose(self) -> None:
-        """Which rows, which head, which sequence this block works on."""
+    def run(self) -> None:
+        """The kernel."""
         args, c = self.args, self.c
-        tiles = gr.ceil_div(self.longest, c.own)
-        at, self.h, b = gr.blocks(tiles, args.kv_heads if self.of_keys else args.heads, args.batch).indices()
+        self.tiles_of_own = gr.ceil_div(self.longest, c.own)
+        blocks = gr.blocks(self.tiles_of_own, args.kv_heads if self.of_keys else args.heads, args.batch)
+        given = [self.G, self.delta, self.LSE, self.Q, self.K, self.V]
+        given += [t for t in self.extras.values() if t is not None]
+        numbers = [self.scores.scale, self.scores.cap, self.unscaled, self.left, self.right]
+        means = "" if self.a.varlen else gradient_meaning(self.a, self.of_keys)
+        ins = [*given, *(x for x in numbers if x is not None)]
+        with gr.spec(self.out, ins, on=(blocks, self.threads), means=means):
+            self.choose(blocks)
+            self.allocate()
+            self.body()
+
+    def body(self) -> None:
+        """What a block does."""
+        raise NotImplementedError
+
+    def choose(self, blocks: Any) -> None:
+        """Which rows, which head, which sequence this block works on."""
+        c = self.c
+        at, self.h, b = blocks.indices()
         late = self.right is not None and not self.of_keys  # where a block's work grows with its number
-        self.at, self.b = (tiles - 1 - at if late else at), b
-        self.place = Place(args, b, self.starts)
+        self.at, self.b = (self.tiles_of_own - 1 - at if late else at), b
+        self.place = Place(self.args, b, self.starts)
         if self.a.varlen:
             gr.exit_if(self.at * c.own >= (self.place.sk if self.of_keys else self.place.sq))
         self.seen = Seen(self.place.sq, self.place.sk, self.left, self.right)
@@ -109,8 +130,9 @@ class _Gradient:
         self.other = [a.shared(f"other{i}", c.other, c.stages) for i in range(2)]
         width = a.depth if c.keep else 16
         self.ra = [gr.fragment(f"ra{i}", [self.W, width], a.dtype, self.mma.a, on=warp) for i in range(2)]
-        self.rb = gr.fragment("rb", [c.other, 16], a.dtype, self.mma.b, on=warp)
-        self.rt = gr.fragment("rt", [a.depth, 16], a.dtype, self.mma.b, on=warp)
+        self.piece_b, self.piece_t = (math.gcd(n, c.piece) for n in (c.other, a.depth))
+        self.rb = gr.fragment("rb", [self.piece_b, 16], a.dtype, self.mma.b, on=warp)
+        self.rt = gr.fragment("rt", [self.piece_t, 16], a.dtype, self.mma.b, on=warp)
         self.S, self.dP = (gr.fragment(n, [self.W, c.other], gr.fp32, self.mma.c, on=warp) for n in ("S", "dP"))
         self.P = gr.fragment("P", [self.W, c.other], a.dtype, self.mma.a, on=warp)
         self.acc = [gr.fragment(n, [self.W, a.depth], gr.fp32, self.mma.c, on=warp) for n in self.results]
@@ -131,8 +153,9 @@ class _Gradient:
                 a = a.tile([None, 16])[0, d]
             else:
                 gr.move(a, self.own[mine].tile([self.W, 16])[self.w, d], atom=self.ldsm)
-            gr.move(self.rb, other.tile([None, 16])[0, d], atom=self.ldsm)
-            gr.matmul(out, a, self.rb.T, atom=self.mma)
+            for p in range(self.c.other // self.piece_b):
+                gr.move(self.rb, other.tile([self.piece_b, 16])[p, d], atom=self.ldsm)
+                gr.matmul(out.tile([None, self.piece_b])[0, p], a, self.rb.T, atom=self.mma)
 
     def keep_own(self) -> None:
         """The warp's rows, in registers for good."""
@@ -143,8 +166,10 @@ class _Gradient:
     def accumulate(self, acc: gr.Tensor, other: gr.Tensor) -> None:
         """Acc += P times other rows."""
         for k in range(self.c.other // 16):
-            gr.move(self.rt, other.tile([16, None])[k, 0].T, atom=self.ldsm_t)
-            gr.matmul(acc, self.P.tile([None, 16])[0, k], self.rt.T, atom=self.mma)
+            for p in range(self.a.depth // self.piece_t):
+                gr.move(self.rt, other.tile([16, self.piece_t])[k, p].T, atom=self.ldsm_t)
+                part = acc.tile([None, self.piece_t])[0, p]
+                gr.matmul(part, self.P.tile([None, 16])[0, k], self.rt.T, atom=self.mma)
 
     def adjust(self, n: Any, head: Any, edge: Any) -> None:
         """Scores from products: softcap, bias, masks; `n` counts tiles of other rows."""
@@ -207,11 +232,9 @@ def _negative(lse: Any) -> Any:
 class _KeysGradient(_Gradient):
     results, of_keys = ("dK", "dV"), True
 
-    def run(self) -> None:
-        """The kernel."""
+    def body(self) -> None:
+        """What a block does."""
         a, c = self.a, self.c
-        self.choose()
-        self.allocate()
         self.sL, self.sD = (gr.alloc(n, [c.other], gr.fp32, gr.SH, stages=c.stages) for n in ("sL", "sD"))
         self.lse, self.dl = (self.S.reduced(0, n) for n in ("lse", "dl"))
         for t in self.acc:
@@ -275,11 +298,9 @@ class _KeysGradient(_Gradient):
 class _QueriesGradient(_Gradient):
     results, of_keys = ("dQ",), False
 
-    def run(self) -> None:
-        """The kernel."""
+    def body(self) -> None:
+        """What a block does."""
         c = self.c
-        self.choose()
-        self.allocate()
         lse, delta = (self.S.reduced(1, n) for n in ("lse", "dl"))
         gr.init(self.acc[0], 0)
         self.kh = self.h // self.a.group

@@ -25,25 +25,26 @@ def attention_combine_kernel(what: Attention, lse: bool = False) -> gr.Kernel:
         LSE = gr.output("LSE", gr.row_major(args.batch, args.heads, args.sq), gr.fp32) if lse else None
         blocks, threads = (
             gr.blocks(gr.ceil_div(args.sq * a.group, warps), args.kv_heads, args.batch),
-            gr.threads(32, warps),
+            gr.threads(32 * warps),
         )
-        (tile, kh, b), (lane, w) = blocks.indices(), threads.indices()
+        (tile, kh, b), (w, lane) = blocks.indices(), threads.tile(32).indices()
         row = tile * warps + w
         with gr.if_(row < args.sq * a.group):
             query, head = row // a.group, kh * a.group + row % a.group
             logs = L[:, b, kh, row]
             m, x, weight, total = (gr.alloc(n, [], gr.fp32, gr.RF) for n in ("m", "x", "weight", "total"))
             gr.init(m, -gr.inf)
-            for s in gr.loop("s", splits):
+            for s in gr.loop("s", splits, start=lane, step=32):
                 gr.move(x, logs[s])
                 m[:] = gr.max(m, x)
+            gr.allreduce("max", m, on=threads.tile(32)[w])
             for column in range(-(-a.D // 128)):
                 at = column * 32 + lane
                 acc, v, r = (gr.alloc(n, [4], t, gr.RF) for n, t in (("acc", gr.fp32), ("v", gr.fp32), ("r", a.dtype)))
                 gr.init(acc, 0)
                 gr.init(total, 0)
                 with gr.if_(at < a.D // 4):
-                    for s in gr.loop("t", splits):
+                    for s in gr.loop("t", splits, unroll=8):
                         gr.move(x, logs[s])
                         gr.move(v, P[s, b, kh, row, :].tile([4])[at])
                         weight[:] = gr.exp2(x - gr.where(m == -gr.inf, 0, m), ftz=True)

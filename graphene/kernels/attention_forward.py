@@ -13,6 +13,7 @@ from typing import Any
 import graphene as gr
 from graphene.kernels._arguments import size
 from graphene.kernels._attention import MOST, Arguments, Attention, Extra, Place, Scores, Seen
+from graphene.kernels._attention_means import forward_meaning
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,7 @@ class _Forward:
         self.scores = Scores(a)
         self.left = gr.param("left", gr.i32) if a.left else None
         self.right = gr.param("right", gr.i32) if a.right else None
+        self.numbers = [x for x in (self.scores.scale, self.scores.cap, self.left, self.right) if x is not None]
         self.longest = gr.param("longest", gr.i32) if a.varlen else args.sq
         self.threads = gr.threads(32 * c.WARPS)
         (self.w, _) = self.threads.tile(32).indices()
@@ -131,21 +133,26 @@ class _Forward:
         self.mma, self.cp = a.atom("mma"), gr.atom("cp.async.cg.16")
         self.ldsm, self.ldsm_t = gr.atom("ldmatrix.x4"), gr.atom("ldmatrix.x4.trans")
 
-    def choose(self) -> None:
-        """Which rows, which head, which sequence, which part of the keys this block works on."""
+    def blocks(self) -> Any:
+        """The grid."""
         a, c, args = self.a, self.c, self.args
         row_tiles = gr.ceil_div(self.longest * (a.group if c.packed else 1), c.BM)
-        along = gr.blocks(
+        self.row_tiles = row_tiles
+        return gr.blocks(
             row_tiles * self.splits if c.split else row_tiles,
             args.kv_heads if c.packed else args.heads,
             args.batch,
         )
-        bm, h, b = along.indices()
+
+    def choose(self, blocks: Any) -> None:
+        """Which rows, which head, which sequence, which part of the keys this block works on."""
+        a, c, args = self.a, self.c, self.args
+        bm, h, b = blocks.indices()
         self.part = 0
         if c.split:
             self.part, bm = bm % self.splits, bm // self.splits
         elif self.right is not None:  # the longest rows first: no block is late
-            bm = row_tiles - 1 - bm
+            bm = self.row_tiles - 1 - bm
         self.bm, self.b = bm, b
         self.kh = h if c.packed else h // a.group
         self.h = h
@@ -181,8 +188,17 @@ class _Forward:
 
     def run(self) -> None:
         """The kernel."""
+        given = [self.Q, self.K, self.V, *(t for t in self.extras.values() if t is not None)]
+        made = [self.O] if self.LSE is None else [self.O, self.LSE]
+        blocks = self.blocks()
+        means = "" if self.a.varlen or self.c.split or self.c.listed else forward_meaning(self.a, self.c.lse)
+        with gr.spec(made, [*given, *self.numbers], on=(blocks, self.threads), means=means):
+            self.body(blocks)
+
+    def body(self, blocks: Any) -> None:
+        """What a block does."""
         c = self.c
-        self.choose()
+        self.choose(blocks)
         self.allocate()
         self.steps = self.range()
         for t, v in ((self.acc, 0), (self.l, 0), (self.m, -gr.inf), (self.mb, 0)):
@@ -365,11 +381,12 @@ class _Forward:
         self.finish_lse(total)
         r = gr.fragment("r", [WM, a.depth], gr.fp32 if c.split else a.dtype, self.mma.c, on=self.warp)
         r[:] = self.acc * gr.where(total == 0, 0, gr.rcp(total))
-        gr.wait(self.cp, pending=0)
         if c.split:
             part = self.O[self.part, self.b, self.h, :, :].tile([c.BM, a.depth])[self.bm, 0]
             gr.move(part.tile([WM, None])[w, 0], r, atom=gr.atom("st.global.v2.b32"))
             return
+        if not c.q_in_registers:
+            gr.wait(self.cp, pending=0)  # where there were no keys
         gr.barrier(on=self.warp if c.q_in_registers and not c.packed else None)  # sQ is free
         sO = a.shared("sO", c.BM, over=[self.sQ])
         mine = sO.tile([WM, None])[w, 0]

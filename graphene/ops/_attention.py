@@ -19,6 +19,7 @@ from graphene.ops._attention_gradients import gradients, gradients_varlen
 from graphene.ops._attention_recipe import (
     STEP,
     Tiles,
+    alike,
     attention_of,
     copies,
     extra_view,
@@ -90,7 +91,7 @@ class Operator:
         if (other := copies({0: q, 1: k, 2: v})) is not None:
             return other
         mask, bias = (None, None) if self.varlen else given
-        a = attention_of(q, k, mask, bias, (left, right), scale, softcap)
+        a = replace(attention_of(q, k, mask, bias, (left, right), scale, softcap), alike=alike(k, v))
         inputs: list[Any] = [whole(i, rank) for i in range(3)]
         if self.varlen:
             inputs += [whole(i, 1) for i in (3, 4)]
@@ -125,7 +126,11 @@ class Operator:
         if not self.varlen and q.shape[1] <= SHORT and alike:
             sms = 2 if q.device == "cpu" else device(q.device)[0]  # the simulator shares keys, too
             return select_short(a, q.shape[0], q.shape[1], k.shape[1], k.shape[2], lse=self.lse, sms=sms)
-        config = ForwardConfig(a, 32, 32, 2, lse=self.lse) if q.device == "cpu" else select_forward(a, lse=self.lse)
+        config = (
+            ForwardConfig(a, 32, 32, 2, lse=self.lse)
+            if q.device == "cpu"
+            else select_forward(a, lse=self.lse, shared_bytes=device(q.device)[1])
+        )
         listed = a.mask is not None and 0 < -(-k.shape[-3] // config.BN) <= CAPACITY
         return replace(config, listed=listed), 1
 

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
-from graphene import _core
+from graphene import _core, dtypes
 from graphene.kernels._attention import Attention
 from graphene.kernels.attention_backward import (
     BackwardConfig,
     attention_keys_gradient_kernel,
     attention_queries_gradient_kernel,
 )
+from graphene.kernels.attention_delta import attention_delta_kernel
 from graphene.kernels.attention_select import select_backward
 from graphene.ops import _attention_torch as plain
-from graphene.ops._attention_recipe import STEP, attention_of, copies, extra_view, numbers_of, refused, whole
-from graphene.ops._define import Defined, Definition
+from graphene.ops._attention_recipe import (
+    STEP,
+    alike,
+    attention_of,
+    copies,
+    extra_view,
+    numbers_of,
+    refused,
+    row_major,
+    whole,
+)
+from graphene.ops._define import Arg, Defined, Definition
 from graphene.ops._kernels import DTYPES
 from graphene.ops._torch import Tensor, torch
 from graphene.ops._views import output
@@ -59,8 +71,11 @@ class Gradients:
             return _core.Recipe(outputs, 3, [])
         if (other := copies({0: g, 3: q, 4: k, 5: v})) is not None:
             return other
+        if not row_major(args[2]):
+            return _core.Recipe.copy(1 << 2, "the log-sum-exp is not contiguous")
         mask, bias = (None, None) if self.varlen else given
         a = attention_of(q, k, mask, bias, (left, right), scale, softcap)
+        a = replace(a, alike=alike(k, v) and alike(q, g))
         inputs: list[Any] = [whole(i, rank if i in (0, 3, 4, 5) else rank - 1) for i in range(6)]
         if self.varlen:
             inputs += [whole(i, 1) for i in (6, 7)]
@@ -80,15 +95,49 @@ class Gradients:
 
     def __call__(self, g: Tensor, g_lse: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> tuple[Any, ...]:
         """The gradients; `rest` are the arguments of attention."""
-        wide = torch.float64 if out.dtype == torch.float64 else torch.float32
-        if g is None:
-            g, delta = torch.zeros_like(out), torch.zeros_like(lse, dtype=wide)
-        else:
-            delta = (g.to(wide) * out.to(wide)).sum(-1).transpose(-1, -2).contiguous()
-        if g_lse is not None:
-            delta = delta - g_lse
-        made: tuple[Any, ...] = self.defined.forward(g, delta, lse.contiguous(), *rest)
+        g = torch.zeros_like(out) if g is None else g
+        made: tuple[Any, ...] = self.defined.forward(g, _delta.forward(g, out, g_lse), lse, *rest)
         return made
 
 
+def _delta_results(g: Tensor, out: Tensor, _: Tensor) -> list[tuple[Any, Any]]:
+    shape = (*out.shape[:-3], out.shape[-2], out.shape[-3])
+    return [(shape, torch.float64 if out.dtype == torch.float64 else torch.float32)]
+
+
+def _configure_delta(g: Arg, out: Arg, g_lse: Arg | None) -> Any:
+    if (other := refused(out, out, len(out.shape) == 3)) is not None:
+        return other
+    rank = len(out.shape)
+    outputs = [output("fp32", *([(1, d)] for d in (*range(rank - 3), rank - 2, rank - 3)))]
+    if 0 in out.shape:
+        return _core.Recipe(outputs, 1, [])
+    if (other := copies({0: g, 1: out})) is not None:
+        return other
+    if g_lse is not None and not row_major(g_lse):
+        return _core.Recipe.copy(1 << 2, "the gradient of the log-sum-exp is not contiguous")
+    kernel = _delta_kernel(
+        Attention(out.shape[-1], getattr(dtypes, DTYPES[out.dtype]), varlen=rank == 3), g_lse is not None
+    )
+    more = [] if g_lse is None else [whole(2, rank - 1)]
+    return _core.Recipe(outputs, 1, [(kernel, [whole(0, rank), whole(1, rank), *more, whole(3, rank - 1)])])
+
+
+@functools.cache
+def _delta_kernel(what: Attention, lse: bool) -> Any:
+    return attention_delta_kernel(what, lse)
+
+
+def _delta_reference(g: Tensor, out: Tensor, g_lse: Tensor) -> Tensor:
+    wide = torch.float64 if out.dtype == torch.float64 else torch.float32
+    delta = (g.to(wide) * out.to(wide)).sum(-1).transpose(-1, -2)
+    return (delta if g_lse is None else delta - g_lse).contiguous()
+
+
+_delta = Defined(
+    Definition(
+        "attention_delta", "(Tensor grad, Tensor out, Tensor? grad_lse) -> Tensor", _configure_delta, _delta_results,
+        _delta_reference, lambda g, *_: int(g.numel()), exact={"grad": 2, "out": 2},
+    )
+)  # fmt: skip
 gradients, gradients_varlen = Gradients(False), Gradients(True)

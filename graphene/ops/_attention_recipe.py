@@ -82,6 +82,21 @@ def refused(q: Arg, k: Arg, varlen: bool) -> Any:
     return None
 
 
+def alike(a: Arg, b: Arg) -> bool:
+    """Whether two tensors have the same strides, where these mean something."""
+    return all(n == 1 or s == t for n, s, t in zip(a.shape, a.strides, b.strides, strict=True))
+
+
+def row_major(arg: Arg) -> bool:
+    """Whether the elements lie one after the other."""
+    stride = 1
+    for n, s in zip(reversed(arg.shape), reversed(arg.strides), strict=True):
+        if n != 1 and s != stride:
+            return False
+        stride *= n
+    return True
+
+
 def copies(tensors: dict[int, Arg]) -> Any:
     """The recipe that copies what no kernel reads as it lies, else None."""
     mask = sum(1 << i for i, t in tensors.items() if unreadable(t))
