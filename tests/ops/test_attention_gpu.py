@@ -1,0 +1,119 @@
+"""graphene.ops.attention on a GPU: values at full size, gradients, captured and compiled graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from graphene import ops  # noqa: E402
+from graphene.ops import _attention_torch as plain  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+
+def r(*shape: int, dtype: Any = torch.float16) -> Any:
+    return torch.randn(*shape, device="cuda").to(dtype)
+
+
+def near(got: Any, want: Any) -> None:
+    """No element is off by more than rounding, relative to the largest."""
+    assert got.isfinite().all()
+    ulp = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7, torch.float32: 2.0**-16}[got.dtype]
+    assert (got.double() - want).abs().max() <= 4 * ulp * (1 + want.abs().max())
+
+
+def check(q: Any, k: Any, v: Any, gradients: bool = True, **named: Any) -> None:
+    bias = named.get("bias")
+    numbers = (named.get("causal", False), *named.get("window", (-1, -1)), named.get("scale", q.shape[-1] ** -0.5),
+               named.get("softcap", 0.0))  # fmt: skip
+    wide = [t.detach().double() for t in (q, k, v)]
+    rest = (named.get("mask"), None if bias is None else bias.double(), *numbers)
+    out, lse = plain.Problem(*wide, *rest[:2], rest[2:]).forward()
+    out = out.transpose(1, 2)
+    near(ops.attention(q, k, v, **named), out)
+    if not gradients:
+        return
+    inputs = [t.detach().requires_grad_() for t in (q, k, v)]
+    got, got_lse = ops.attention(*inputs, return_lse=True, **named)
+    near(got.detach(), out)
+    seen = lse.isfinite()
+    assert torch.equal(got_lse.isfinite(), seen)
+    near(got_lse.detach()[seen], lse[seen])
+    g = torch.randn_like(got)
+    delta = (g.double() * out).sum(-1).transpose(1, 2)
+    want = plain.backward(g.double(), delta, lse, *wide, *rest)
+    made = torch.autograd.grad(got, inputs, g, retain_graph=True)
+    for a, b in zip(made, want, strict=True):
+        near(a, b)
+    for a, b in zip(made, torch.autograd.grad(got, inputs, g), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("d", [32, 40, 48, 64, 80, 96, 128, 192, 256])
+def test_head_sizes(d: int, dtype: Any) -> None:
+    check(r(2, 300, 4, d, dtype=dtype), r(2, 333, 2, d, dtype=dtype), r(2, 333, 2, d, dtype=dtype))
+    check(r(1, 300, 2, d, dtype=dtype), r(1, 333, 2, d, dtype=dtype), r(1, 333, 2, d, dtype=dtype), causal=True)
+
+
+@pytest.mark.parametrize(
+    "named",
+    [{"window": (70, 5)}, {"causal": True, "window": (100, -1)}, {"softcap": 2.0}, {"scale": -0.1, "causal": True}],
+    ids=str,
+)
+def test_masks_by_place(named: dict[str, Any]) -> None:
+    for sq, sk in ((300, 520), (520, 300)):
+        check(r(2, sq, 4, 64), r(2, sk, 2, 64), r(2, sk, 2, 64), **named)
+
+
+def test_masks_by_data() -> None:
+    q, k, v = r(3, 260, 4, 64), r(3, 500, 4, 64), r(3, 500, 4, 64)
+    lengths = torch.tensor([500, 0, 77], device="cuda")
+    padding = torch.arange(500, device="cuda")[None] < lengths[:, None]
+    check(q, k, v, mask=padding)
+    check(q, k, v, mask=padding, causal=True)
+    check(q, k, v, mask=torch.rand(3, 1, 260, 500, device="cuda") < 0.5, bias=r(4, 260, 500))
+    check(q, k, v, bias=r(1, 1, 260, 1))
+
+
+@pytest.mark.parametrize(("sq", "h", "hk", "d"), [(1, 32, 8, 128), (7, 14, 2, 64), (16, 4, 4, 80), (2, 8, 1, 256)])
+def test_short_queries(sq: int, h: int, hk: int, d: int) -> None:
+    for sk in (40, 4096):
+        q, k, v = r(2, sq, h, d), r(2, sk, hk, d), r(2, sk, hk, d)
+        check(q, k, v, gradients=False, causal=True)
+        check(q, k, v, gradients=False, mask=torch.rand(2, sk, device="cuda") < 0.5)
+
+
+def test_packed_sequences() -> None:
+    lengths = [300, 0, 1, 129, 40]
+    starts = torch.tensor([0, *lengths], device="cuda").cumsum(0).int()
+    q, k, v = (r(470, h, 64).requires_grad_() for h in (4, 2, 2))
+    out = ops.attention_varlen(q, k, v, starts, starts, 300, 300, causal=True)
+    made = torch.autograd.grad(out, (q, k, v), g := torch.randn_like(out))
+    at = 0
+    for n in lengths:
+        part = slice(at, at + n)
+        alone = [t.detach()[None, part].requires_grad_() for t in (q, k, v)]
+        one = ops.attention(*alone, causal=True)
+        torch.testing.assert_close(out[None, part], one, rtol=2e-3, atol=2e-3)
+        for a, b in zip(made, torch.autograd.grad(one, alone, g[None, part]), strict=True):
+            torch.testing.assert_close(a[None, part], b, rtol=4e-3, atol=4e-3)
+        at += n
+
+
+def test_views_and_graphs() -> None:
+    q, k, v = r(2, 260, 3, 4, 64).unbind(2)
+    check(q, k, v)
+    heads_first = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (q, k, v)]
+    want = ops.attention(q, k, v)
+    assert torch.equal(ops.attention(*heads_first), want)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = ops.attention(q, k, v)
+    graph.replay()
+    assert torch.equal(out, want)
+    compiled = torch.compile(lambda q, k, v: ops.attention(q, k, v, causal=True) * 2, fullgraph=True)
+    assert torch.equal(compiled(q, k, v), ops.attention(q, k, v, causal=True) * 2)
