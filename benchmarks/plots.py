@@ -85,9 +85,13 @@ def draw(figures: Mapping[str, Any], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     most = max(len(c.bars) * max(len(p) for p in c.bars.values()) for c in found)
-    size = (max(6.0, 0.32 * most + 2), 3.6 * len(found))
-    figure, axes = plt.subplots(len(found), 1, figsize=size, squeeze=False, layout="constrained")
-    for chart, axis in zip(found, axes[:, 0], strict=True):
+    columns = 1 if len(found) <= 4 else 2
+    rows = -(-len(found) // columns)
+    size = (columns * max(6.0, 0.32 * most + 2), 3.6 * rows)
+    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    for axis in axes.flat[len(found) :]:
+        axis.set_axis_off()
+    for chart, axis in zip(found, axes.flat, strict=False):
         peers = list(dict.fromkeys(p for group in chart.bars.values() for p in group))
         width = 0.84 / len(peers)
         for i, peer in enumerate(peers):
