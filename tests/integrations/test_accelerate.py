@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import sys
 from pathlib import Path
@@ -316,6 +317,12 @@ def test_copies_and_files_are_of_the_original_classes() -> None:
         other.set_attn_implementation("eager")
         seen = inputs["attention_mask"].bool()
         torch.testing.assert_close(states(other, inputs)[seen], states(model, inputs)[seen], rtol=1e-4, atol=1e-5)
+
+
+def test_rewritten_methods_can_be_read() -> None:
+    model = everywhere(networks.network("bert", "eager"))
+    text = inspect.getsource(type(model.encoder.layer[0].output).forward)
+    assert "hidden_states = _graphene.add_norm(self.LayerNorm, hidden_states, input_tensor)" in text
 
 
 def test_twice_is_once() -> None:

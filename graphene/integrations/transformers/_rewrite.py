@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import linecache
 import textwrap
 from collections.abc import Mapping
 from types import FunctionType
@@ -65,9 +66,11 @@ def rewrite(method: FunctionType, kinds: Mapping[str, str]) -> Rewritten | None:
         name="make", body=[definition, ast.Return(ast.Name(definition.name, ast.Load()))], decorator_list=[],
         args=ast.arguments(posonlyargs=[], args=[ast.arg(HELPERS)], kwonlyargs=[], kw_defaults=[], defaults=[]),
     )  # fmt: skip
-    module = ast.fix_missing_locations(ast.Module([made], []))
+    text = ast.unparse(ast.fix_missing_locations(ast.Module([made], []))) + "\n"
+    file = f"<graphene: {method.__module__}.{method.__qualname__} {sorted(kinds.items())}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)  # tracebacks and inspect show it
     found: dict[str, Any] = {}
-    exec(compile(module, f"<graphene: {method.__qualname__}>", "exec"), method.__globals__, found)
+    exec(compile(text, file, "exec"), method.__globals__, found)
 
     def make(helpers: Any) -> Any:
         function = found["make"](helpers)
