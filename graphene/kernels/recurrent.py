@@ -153,8 +153,6 @@ class _Products:
         """Adds so many tiles; meanwhile those of `part` from `ahead` on are brought."""
         slices = self.c.tile[2] // 16
         for k in gr.loop(f"k{part}", tiles):
-            self.copy(part, k + ahead)
-            self.started()
             for j in range(slices):  # a Python loop: unrolled
                 if j == slices - 1:
                     self.rd.advance()
@@ -162,6 +160,9 @@ class _Products:
                 self.fragments((j + 1) % slices)
                 for acc, b in zip(self.acc, self.b, strict=True):
                     gr.matmul(acc[self.at], self.a[j % 2], b[j % 2].T, atom=self.mma)
+                if j == 0:  # behind products that are under way, not in front of them
+                    self.copy(part, k + ahead)
+                    self.started()
 
     def add(self) -> None:
         """Acc of each gate: X @ W.T + H @ U.T."""
@@ -279,10 +280,10 @@ def select_cell(
     ``sms``, ``shared_bytes``: of the device, the latter of a block. ``simulated``: what the simulator has least to do
     for. The other arguments are CellConfig's.
     """
-    columns, big = N * gates, ((256, 128, 64), 4, (4, 2))  # of the product, a tile of it
+    columns, big = N * gates, ((128, 256, 64), 3, (2, 4))  # of the product, a tile of it
     medium, small, least = ((128, 128, 64), 3, (2, 2)), ((64, 64, 128), 3, (2, 2)), ((32, 64, 128), 4, (1, 2))
     if gates == 4:
-        big, small, least = ((128, 256, 64), 3, (2, 4)), ((64, 64, 64), 4, (4, 1)), ((32, 64, 128), 4, (2, 1))
+        small, least = ((64, 64, 64), 4, (4, 1)), ((32, 64, 128), 4, (2, 1))
 
     def blocks(tile: tuple[int, int, int]) -> int:
         return -(-M // tile[0]) * -(-columns // tile[1])
@@ -292,5 +293,5 @@ def select_cell(
     if simulated:
         (m, n, k), stages, warps = (32, 32 * gates, 32), 2, (2, 1)
     stages = max(2, min(stages, (shared_bytes - 1024) // ((m + n) * k * 2)))
-    group = 8 if -(-M // m) >= 16 and -(-columns // n) >= 16 else 1
+    group = 8 if gates == 1 and -(-M // m) >= 16 and -(-columns // n) >= 16 else 1  # four would spill
     return CellConfig(gates, activation, biases, dtype, (m, n // gates, k), stages, warps, group, align)
