@@ -19,6 +19,8 @@ from graphene.ops._define import (
     _has_tangent,
     _library,
     _say_once,
+    autocasts,
+    cast,
     check_devices,
     check_dtypes,
     check_tensors,
@@ -367,18 +369,17 @@ def fused_mlp(
     layer's result is rounded to the dtype, as it would be between kernels, but stays on the chip.
 
     Hidden widths up to 256, fp16 and bf16 on one kernel; wider ones on a kernel a layer; other dtypes on PyTorch's
-    operators. Under autocast fp32 tensors are converted as torch.nn.functional.linear's are. The gradient computes the
+    operators. Under autocast tensors are converted as torch.nn.functional.linear's are. The gradient computes the
     layers again.
 
     Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """
     x, weights, biases, names = _arguments(x, weights, biases, activation, out_activation)
     tensors = [x, *weights, *(b for b in biases if b is not None)]
-    kind = x.device.type
-    if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind) and all(t.dtype in ALLOWED[:3] for t in tensors):
-        to = torch.get_autocast_dtype(kind)
-        x, *weights = (t.to(to) for t in (x, *weights))
-        biases = [None if b is None else b.to(to) for b in biases]
+    if autocasts(x):
+        to = torch.get_autocast_dtype(x.device.type)
+        x, *weights = cast(to, x, *weights)
+        biases = list(cast(to, *biases))
         tensors = [x, *weights, *(b for b in biases if b is not None)]
     if not _must_be_seen(tensors):
         return forward(x, weights, biases, names)

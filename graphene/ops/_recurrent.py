@@ -8,7 +8,7 @@ from typing import Any
 
 from graphene import _core
 from graphene.kernels.recurrent import CellConfig, recurrent_cell, select_cell
-from graphene.ops._define import Defined, Definition, check_devices, check_dtypes, check_tensors
+from graphene.ops._define import Defined, Definition, autocasts, cast, check_devices, check_dtypes, check_tensors
 from graphene.ops._kernels import DTYPES, MATMUL_DTYPES, device
 from graphene.ops._matmul import ACTIVATIONS, ALLOWED, _activate, _slope, _text, _wide
 from graphene.ops._torch import Tensor, torch
@@ -179,12 +179,12 @@ class Cell:
                 return done
         t = self.named(args)
         check_tensors(self.public, t, ("b_ih", "b_hh"))
-        kind = t["input"].device.type
-        given = [a for a in t.values() if a is not None]
-        autocast = kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind)
-        if autocast and any(a.dtype == torch.float32 for a in given) and all(a.dtype in ALLOWED[:3] for a in given):
-            to = torch.get_autocast_dtype(kind)
-            args = tuple(a.to(to) if isinstance(a, torch.Tensor) else a for a in args)
+        if self.gates == 1 and not (args[-1] is None or isinstance(args[-1], str)):
+            _core.fail("OP_ARGUMENT", f"{self.public}: argument 'activation' is not a string or None",
+                       [f"got:  {type(args[-1]).__name__}"], "pass a string or None")  # fmt: skip
+        if autocasts(t["input"]):
+            n = len(self.names)
+            args = (*cast(torch.get_autocast_dtype(t["input"].device.type), *args[:n]), *args[n:])
         self.results(*args)
         return self.defined(*args)
 

@@ -240,6 +240,18 @@ def test_gradients_of_cells() -> None:
         torch.autograd.backward(op(*t, *p)[0].sum())  # of h alone
 
 
+def test_autocast_converts_what_it_converts_for_torch() -> None:
+    weights, biases = layers([12, 20, 5], torch.float32)
+    cell = gr.nn.LSTMCell(12, 20)
+    x = torch.randn(5, 12)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        narrow = [t.bfloat16() for t in (x, *weights, *biases)]
+        assert torch.equal(ops.fused_mlp(x, weights, biases), ops.fused_mlp(narrow[0], narrow[1:3], narrow[3:]))
+        assert ops.fused_mlp(x.half(), [w.half() for w in weights]).dtype == torch.bfloat16
+        assert cell(x)[0].dtype == torch.bfloat16
+        assert ops.fused_mlp(x.double(), [w.double() for w in weights]).dtype == torch.float64
+
+
 def test_cells_are_operators_of_pytorch() -> None:
     p = parameters(nn.LSTMCell(12, 20), torch.float16, grad=True)
     x, h, c = (torch.randn(5, n).half().requires_grad_() for n in (12, 20, 20))
@@ -260,6 +272,7 @@ def test_cells_are_operators_of_pytorch() -> None:
         (lambda x, h, p: ops.lstm_cell(x, h, h.float(), *p), "OP_DTYPE", "argument 'c' has another dtype"),
         (lambda x, h, p: ops.lstm_cell(x, h, None, *p), "OP_ARGUMENT", "argument 'c' is not a torch.Tensor"),
         (lambda x, h, p: ops.rnn_cell(x, h, *p, "hard"), "OP_ARGUMENT", 'no activation is called "hard"'),
+        (lambda x, h, p: ops.rnn_cell(x, h, *p, max), "OP_ARGUMENT", "argument 'activation' is not a string or None"),
     ],
 )
 def test_wrong_arguments_of_cells(call: Callable[..., Any], code: str, message: str) -> None:
