@@ -258,7 +258,7 @@ class _KeysGradient(_Gradient):
             self.multiply(self.S, 0, sQ)
             edge = gr.max(whole_lo - n, n - whole_hi + 1) > 0
             self.adjust(n, head, edge)
-            row = gr.atom("ld.shared.b32")
+            row = gr.atom("ld.shared.v2.b32")
             gr.move(self.lse, self.sL[i % c.stages].reshape(0, gr.Layout((1, c.other))), atom=row)
             gr.move(self.dl, self.sD[i % c.stages].reshape(0, gr.Layout((1, c.other))), atom=row)
             self.lse[:] = _negative(self.lse)
