@@ -55,4 +55,5 @@ def select_backward(what: Attention) -> tuple[BackwardConfig, BackwardConfig]:
     if depth <= 128:
         queries = BackwardConfig(what, 64, 64, 4) if what.softcap else BackwardConfig(what, 128, 32, 4)
         return replace(BackwardConfig(what, 64, 32, 4), piece=16), replace(queries, piece=16)
-    return BackwardConfig(what, 64, 16, 4, piece=16), BackwardConfig(what, 64, 32, 4, piece=16)
+    keys = BackwardConfig(what, 64, 16, 4, piece=16)
+    return keys, replace(keys, other=32) if depth <= 192 else keys

@@ -27,6 +27,7 @@ from graphene.ops._attention_recipe import (
     of_all_heads,
     refused,
     whole,
+    window_of,
 )
 from graphene.ops._define import Arg, Defined, Definition, autocasts, cast, check_tensors
 from graphene.ops._kernels import DTYPES, device
@@ -78,8 +79,9 @@ class Operator:
     def configure(self, q: Arg, k: Arg, v: Arg, *rest: Any) -> Any:
         """The recipe of a configuration."""
         given, (causal, left, right, scale, softcap) = rest[:-5], rest[-5:]
-        right = 0 if causal else right
-        if (other := refused(q, k, self.varlen)) is not None:
+        left, right = window_of(causal, left, right)
+        starts = dict(zip((3, 4), given, strict=False)) if self.varlen else {}
+        if (other := refused(q, k, starts.get(3))) is not None:
             return other
         rank, count = len(q.shape), 5  # tensors that are left out count, too
         outputs = [output(DTYPES[q.dtype], *([(0, d)] for d in range(rank)))]
@@ -88,7 +90,7 @@ class Operator:
             outputs.append(output("fp32", *([x] for x in rows)))
         if 0 in q.shape:
             return _core.Recipe(outputs, len(outputs), [])
-        if (other := copies({0: q, 1: k, 2: v})) is not None:
+        if (other := copies({0: q, 1: k, 2: v}, starts)) is not None:
             return other
         mask, bias = (None, None) if self.varlen else given
         a = replace(attention_of(q, k, mask, bias, (left, right), scale, softcap), alike=alike(k, v))

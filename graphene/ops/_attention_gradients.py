@@ -24,8 +24,8 @@ from graphene.ops._attention_recipe import (
     extra_view,
     numbers_of,
     refused,
-    row_major,
     whole,
+    window_of,
 )
 from graphene.ops._define import Arg, Defined, Definition
 from graphene.ops._kernels import DTYPES
@@ -61,18 +61,17 @@ class Gradients:
 
     def configure(self, *args: Any) -> Any:
         """The recipe of a configuration."""
-        (g, _, _, q, k, v), given, (causal, left, right, scale, softcap) = args[:6], args[6:-5], args[-5:]
-        right = 0 if causal else right
-        if (other := refused(q, k, self.varlen)) is not None:
+        (g, delta, lse, q, k, v), given, (causal, left, right, scale, softcap) = args[:6], args[6:-5], args[-5:]
+        left, right = window_of(causal, left, right)
+        starts = dict(zip((6, 7), given, strict=False)) if self.varlen else {}
+        if (other := refused(q, k, starts.get(6))) is not None:
             return other
         rank = len(q.shape)
         outputs = [output(DTYPES[q.dtype], *([(i, d)] for d in range(rank))) for i in (3, 4, 5)]
         if 0 in q.shape[:1] or 0 in q.shape[-2:]:
             return _core.Recipe(outputs, 3, [])
-        if (other := copies({0: g, 3: q, 4: k, 5: v})) is not None:
+        if (other := copies({0: g, 3: q, 4: k, 5: v}, {1: delta, 2: lse, **starts})) is not None:
             return other
-        if not row_major(args[2]):
-            return _core.Recipe.copy(1 << 2, "the log-sum-exp is not contiguous")
         mask, bias = (None, None) if self.varlen else given
         a = attention_of(q, k, mask, bias, (left, right), scale, softcap)
         a = replace(a, alike=alike(k, v) and alike(q, g))
@@ -106,16 +105,14 @@ def _delta_results(g: Tensor, out: Tensor, _: Tensor) -> list[tuple[Any, Any]]:
 
 
 def _configure_delta(g: Arg, out: Arg, g_lse: Arg | None) -> Any:
-    if (other := refused(out, out, len(out.shape) == 3)) is not None:
+    if (other := refused(out, out)) is not None:
         return other
     rank = len(out.shape)
     outputs = [output("fp32", *([(1, d)] for d in (*range(rank - 3), rank - 2, rank - 3)))]
     if 0 in out.shape:
         return _core.Recipe(outputs, 1, [])
-    if (other := copies({0: g, 1: out})) is not None:
+    if (other := copies({0: g, 1: out}, {} if g_lse is None else {2: g_lse})) is not None:
         return other
-    if g_lse is not None and not row_major(g_lse):
-        return _core.Recipe.copy(1 << 2, "the gradient of the log-sum-exp is not contiguous")
     kernel = _delta_kernel(
         Attention(out.shape[-1], getattr(dtypes, DTYPES[out.dtype]), varlen=rank == 3), g_lse is not None
     )

@@ -11,6 +11,7 @@ from graphene.ops._define import Arg
 from graphene.ops._kernels import DTYPES
 from graphene.ops._views import ONE, Dim, broadcast, output, own, view
 
+GRID = 65535  # the most blocks along a grid's second and third dimension
 STEP = 128  # kernels are launched for the longest sequence rounded up to this
 
 
@@ -71,14 +72,17 @@ def numbers_of(
     return out + ([left] if a.left else []) + ([right] if a.right else [])
 
 
-def refused(q: Arg, k: Arg, varlen: bool) -> Any:
-    """The recipe of PyTorch's operators where there is no kernel, else None."""
+def refused(q: Arg, k: Arg, starts: Arg | None = None) -> Any:
+    """The recipe of PyTorch's operators where there is no kernel, else None; `starts`: of packed sequences."""
     if q.dtype not in ("float16", "bfloat16"):
         return _core.Recipe.torch(f"no kernel for attention of {q.dtype}")
     if q.shape[-1] % 8 or q.shape[-1] > 256:
         return _core.Recipe.torch(f"no kernel for heads of {q.shape[-1]} elements")
-    if not varlen and max(q.shape[1], k.shape[1]) > MOST:
+    if max(q.shape[-3], k.shape[-3]) > MOST:
         return _core.Recipe.torch(f"no kernel for more than {MOST} queries or keys")
+    sequences = q.shape[0] if len(q.shape) == 4 else 1 if starts is None else starts.shape[0] - 1
+    if max(q.shape[-2], sequences) > GRID:
+        return _core.Recipe.torch(f"no kernel for more than {GRID} heads or sequences")
     return None
 
 
@@ -97,12 +101,18 @@ def row_major(arg: Arg) -> bool:
     return True
 
 
-def copies(tensors: dict[int, Arg]) -> Any:
-    """The recipe that copies what no kernel reads as it lies, else None."""
+def copies(tensors: dict[int, Arg], dense: dict[int, Arg]) -> Any:
+    """The recipe that copies what no kernel reads as it lies, else None; `dense`: what must be row-major."""
     mask = sum(1 << i for i, t in tensors.items() if unreadable(t))
+    mask += sum(1 << i for i, t in dense.items() if not row_major(t))
     if not mask:
         return None
-    return _core.Recipe.copy(mask, "the elements of a head do not lie one after the other, 16 bytes at a time")
+    return _core.Recipe.copy(mask, "the elements do not lie one after the other, 16 bytes of a head at a time")
+
+
+def window_of(causal: bool, left: int, right: int) -> tuple[int, int]:
+    """The window as a kernel takes it: no wider than it may be."""
+    return min(left, MOST), 0 if causal else min(right, MOST)
 
 
 def attention_of(

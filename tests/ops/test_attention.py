@@ -135,6 +135,20 @@ def test_views() -> None:
     check(q, k, v, "k is copied first, row-major")
 
 
+def test_numbers_and_places_that_are_unusual() -> None:
+    q, k, v = qkv(1, 20, 33)
+    check(q, k, v, window=(2**40, 3))
+    check(q, k, v, window=(2, 2**62), causal=False)
+    starts = torch.tensor([[0, 9], [8, 9], [20, 9]]).int()[:, 0]
+    x, y, z = q[0], k[0, :20], v[0, :20]
+    out = ops.attention_varlen(x, y, z, starts, starts, 12, 12, causal=True)
+    for i in (slice(0, 8), slice(8, 20)):
+        close(out[i], want(x[None, i], y[None, i], z[None, i], causal=True)[0][0])
+    many = r(65536, 1, 1, 8)
+    close(ops.attention(many, many, many), many.double())
+    assert "no kernel for more than 65535" in ops.explain(ops.attention, many, many, many)
+
+
 def test_sizes_of_nothing() -> None:
     for b, sq, sk, h in ((0, 4, 4, 2), (1, 0, 4, 2), (1, 4, 0, 2), (1, 4, 4, 0)):
         check(*qkv(b, sq, sk, h, h), "")
