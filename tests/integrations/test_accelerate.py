@@ -488,6 +488,15 @@ def test_rewriting(method, found, more) -> None:
 
 
 def test_choices_follow_measurements() -> None:
+    rules = _fused.Rules(measured={("norm", 32): ("torch", "graphene", "torch")})
+    assert [rules.way(("norm", 32), n) for n in (1, 15, 16, 1023, 1024)] == ["torch"] * 2 + ["graphene"] * 2 + ["torch"]
+    assert [rules.way((kind, 64), 1) for kind in ("norm", "linears")] == ["graphene", "torch"]
+    said = [
+        _accelerate._in_words(w)
+        for w in (("torch",) * 3, ("torch", "graphene", "graphene"), ("two", "graphene", "two"))
+    ]
+    assert said == ["left", "left below 16 rows, then one kernel", "the activation by a kernel below 16 rows, then "
+                    "one kernel below 1024 rows, then the activation by a kernel"]  # fmt: skip
     assert _measure.best({"torch": 10.0, "graphene": 9.9, "epilogue": 11.0}) == "torch"
     assert _measure.best({"torch": 10.0, "graphene": 9.0, "epilogue": 9.5}) == "graphene"
     keys = (("norm", 32), ("add_norm", 32), ("linear_act", 32, 64, "gelu_tanh"), ("gated", 32, "silu"),
@@ -498,6 +507,40 @@ def test_choices_follow_measurements() -> None:
             assert len(found) > 1
             for name, value in found.items():  # they compute the same
                 torch.testing.assert_close(value, found["torch"], rtol=1e-2, atol=1e-2, msg=f"{key} {norm} {name}")
+
+
+def test_a_measured_model(monkeypatch) -> None:
+    """Where there is something to measure: one measurement for equal parts, the fastest way taken, the times told."""
+    import contextlib
+
+    measured = []
+
+    def microseconds(call):
+        measured.append(call())
+        return 10.0 if len(measured) % 2 else 5.0  # PyTorch's way comes first
+
+    monkeypatch.setattr(_measure, "possible", lambda device: True)
+    monkeypatch.setattr(_measure, "microseconds", microseconds)
+    monkeypatch.setattr(_measure, "ROWS", (1, 2, 3))
+    monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
+    model = integration.accelerate(networks.network("llama", "eager", HALF), show=False)
+    rows = {r.where: (r.count, r.now, r.why) for r in integration.accelerated(model).rows}
+    told = (
+        "1 rows: torch 10.0, graphene 5.0 us; 2 rows: torch 10.0, graphene 5.0 us; 3 rows: torch 10.0, graphene 5.0 us"
+    )
+    assert rows["LlamaRMSNorm(32)"] == (3, "one kernel", told)
+    assert rows["LlamaMLP: act_fn(gate_proj(x)) * up_proj(x)"] == (2, "one kernel", told)
+    assert rows["LlamaAttention: q_proj(x), k_proj(x), v_proj(x)"][1] == "one product"
+    assert len(measured) == 4 * 3 * 2  # norms, sums and norms, gates, joined layers; rows; ways
+    assert len(integration.accelerated(model).joined) == 2
+
+    def no_memory(call):
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(_measure, "microseconds", no_memory)
+    model = integration.accelerate(networks.network("bert", "eager", HALF), show=False)
+    rows = integration.accelerated(model).rows
+    assert {(r.now, r.why) for r in rows if "dense" in r.where} == {("left", "there is no memory to measure it")}
 
 
 @pytest.mark.parametrize("way", ["torch", "graphene", "two", "epilogue"])

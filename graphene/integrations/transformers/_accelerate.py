@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from graphene.integrations.transformers import _measure, _packing
-from graphene.integrations.transformers._fused import HALF, LINEAR, Helpers, Joined, Rules, join
+from graphene.integrations.transformers._fused import BORDERS, HALF, LINEAR, Helpers, Joined, Rules, join
 from graphene.integrations.transformers._modules import activation_of, kind_of, norm_of
 from graphene.integrations.transformers._rewrite import Site, rewrite
 
@@ -245,17 +245,14 @@ class _Accelerator:
         """Measures the ways of a part once; what is taken, and why, in words."""
         if self.rules.everything:
             return "graphene", "only_faster=False"
-        if weight.device.type != "cuda":
+        if not _measure.possible(weight.device):
             return "left", f"on {weight.device.type}, PyTorch's operators are faster"
         if weight.dtype not in HALF:
             return "left", f"{weight.dtype} is no half precision"
         if (key, norm) not in self.times:
             self.times[key, norm] = times = _measure.choose(key, weight.dtype, weight.device, norm)
-            few, many = (_measure.best(times.get(rows, {})) for rows in (_measure.FEW, _measure.MANY))
-            self.rules.measured[key] = (few, many)
-        few, many = self.rules.measured[key]
-        words = WORDS
-        now = words[many] if few == many else f"{words[few]} below 1024 rows, then {words[many]}"
+            self.rules.measured[key] = tuple(_measure.best(times.get(rows, {})) for rows in _measure.ROWS)
+        now = _in_words(self.rules.measured[key])
         why = "; ".join(
             f"{rows} rows: " + ", ".join(f"{n} {us:.1f}" for n, us in found.items()) + " us"
             for rows, found in self.times[key, norm].items()
@@ -297,6 +294,15 @@ class _Accelerator:
         part = f"from {_packing.SAVED_ROWS} rows and {_packing.SAVED_PART:.0%} of padding on"
         self.note(where, "packed inside", "only_faster=False" if always else part)
         return True
+
+
+def _in_words(ways: tuple[str, ...]) -> str:
+    """What is taken for how many rows."""
+    said = ""
+    for way, following, border in zip(ways, ways[1:], BORDERS, strict=False):
+        if way != following:
+            said += f"{WORDS[way]} below {border} rows, then "
+    return said + WORDS[ways[-1]]
 
 
 def _extents(linear: Any) -> tuple[int, int]:

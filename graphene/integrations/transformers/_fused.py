@@ -15,7 +15,7 @@ from graphene import ops as _ops
 ops: Any = _ops
 
 HALF = (torch.float16, torch.bfloat16)
-MANY_ROWS = 1024  # from here on the choices for many rows hold
+BORDERS = (16, 1024)  # rows: below, between and from there on, each part has a way of its own
 
 _is_compiling = torch.compiler.is_compiling
 
@@ -24,27 +24,29 @@ _is_compiling = torch.compiler.is_compiling
 class Rules:
     """Which way is taken. ``everything``: Graphene's operators wherever they take the arguments, on CPU tensors too.
 
-    ``measured``: (kind, sizes...) -> the way for few rows and for many.
+    ``measured``: (kind, sizes...) -> the ways for few rows, for more and for many.
     """
 
     everything: bool = False
-    measured: dict[tuple[Any, ...], tuple[str, str]] = field(default_factory=dict)
+    measured: dict[tuple[Any, ...], tuple[str, ...]] = field(default_factory=dict)
 
     def way(self, key: tuple[Any, ...], rows: int) -> str:
         """One of "graphene", "torch", "joined", "epilogue" (PyTorch's product with the activation in it), "two"."""
         if self.everything:
             return "graphene"
-        few, many = self.measured.get(key) or UNMEASURED[key[0]]
-        return many if rows >= MANY_ROWS else few
+        ways = self.measured.get(key)
+        if ways is None:
+            return UNMEASURED[key[0]]
+        return ways[(rows >= BORDERS[0]) + (rows >= BORDERS[1])]
 
 
 # On an H200, fp16: see docs/huggingface.md.
 UNMEASURED = {
-    "norm": ("graphene", "graphene"),
-    "add_norm": ("graphene", "graphene"),
-    "linear_act": ("torch", "torch"),
-    "gated": ("torch", "torch"),
-    "linears": ("torch", "torch"),
+    "norm": "graphene",
+    "add_norm": "graphene",
+    "linear_act": "torch",
+    "gated": "torch",
+    "linears": "torch",
 }
 
 

@@ -12,10 +12,15 @@ import torch.nn.functional as F  # noqa: N812
 from graphene.errors import LaunchError
 from graphene.integrations.transformers._fused import ACTIVATIONS, epilogue, ops
 
-FEW, MANY = 128, 8192  # rows
+ROWS = (1, 128, 8192)  # one number for each part of the borders
 GAIN = 0.97  # another way is taken if it needs at most this part of PyTorch's time
 
 Ways = Mapping[str, Callable[[], Any]]
+
+
+def possible(device: Any) -> bool:
+    """Whether anything is measured there."""
+    return bool(device.type == "cuda")
 
 
 def microseconds(call: Callable[[], Any], calls: int = 10, repeats: int = 7) -> float:
@@ -91,18 +96,18 @@ def _rms_norm(x: Any, w: Any) -> Any:
 
 
 def choose(key: tuple[Any, ...], dtype: Any, device: Any, norm: str = "layer") -> dict[int, dict[str, float]]:
-    """Microseconds of each way for few and for many rows; of those that this device, and its free memory, take."""
+    """Microseconds of each way by numbers of rows; of those that this device, and its free memory, take."""
     found: dict[int, dict[str, float]] = {}
     with torch.no_grad(), torch.cuda.device(device):
-        for rows in (FEW, MANY):
+        for rows in ROWS:
             try:
-                possible = ways(key, rows, dtype, device, norm)
-                found[rows] = {"torch": microseconds(possible["torch"])}
+                calls = ways(key, rows, dtype, device, norm)
+                found[rows] = {"torch": microseconds(calls["torch"])}
             except torch.OutOfMemoryError:
                 break
-            for name in possible.keys() - {"torch"}:
+            for name in [n for n in calls if n != "torch"]:
                 try:
-                    found[rows][name] = microseconds(possible[name])
+                    found[rows][name] = microseconds(calls[name])
                 except (LaunchError, torch.OutOfMemoryError):
                     continue
     return found
