@@ -201,7 +201,8 @@ class _Accelerator:
         if not found:
             return
         where = type(module).__name__
-        self.replace(module, tuple(found), {n: r.make(self.helpers) for n, r in found.items()})
+        key = tuple((n, id(r)) for n, r in found.items())
+        self.replace(module, key, {n: r.make(self.helpers) for n, r in found.items()})
         for r in found.values():
             for site in r.sites:
                 text, key, weight, norm = self.describe(module, site)

@@ -24,6 +24,11 @@ from typing import Any, NamedTuple
 HELPERS = "_graphene"
 
 
+# Expressions that evaluate a part of themselves perhaps, or more than once.
+_SOMETIMES = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Await,
+              ast.Yield, ast.YieldFrom, ast.NamedExpr)  # fmt: skip
+
+
 class Site(NamedTuple):
     """A replacement: what it is ("add_norm", "linear_act", "gated", "linears"), and the submodules by name."""
 
@@ -177,6 +182,8 @@ class _Rewriter(ast.NodeTransformer):
             name, value = _assigned(statement)
             found = [n for n in ast.walk(value) if self.of(n, "linear")] if name and value else []
             if len(found) != 1 or not isinstance(found[0].args[0], ast.Name):  # type: ignore[attr-defined]
+                break
+            if any(isinstance(n, _SOMETIMES) for n in ast.walk(statement)):  # the call may be one that is not made
                 break
             call: ast.Call = found[0]  # type: ignore[assignment]
             if calls and ast.dump(call.args[0]) != ast.dump(calls[0].args[0]):
