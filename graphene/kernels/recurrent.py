@@ -289,7 +289,7 @@ def select_cell(
         return -(-M // tile[0]) * -(-columns // tile[1])
 
     if min(align[:4]) < 4:  # tiles pass through registers, which leaves no room for large ones
-        big = medium = small = least = ((64, 64, 32), 2, (4, 1))
+        big = medium = small = least = ((64, 64, 32), 2, (4, 2) if gates == 1 else (4, 1))
     # The largest tile that gives most of the device something to do.
     (m, n, k), stages, warps = next((t for t in (big, medium, small) if blocks(t[0]) >= 0.75 * sms), least)
     if simulated:

@@ -94,6 +94,28 @@ def test_tensors_of_any_layout() -> None:
     close(ops.fused_mlp(wide[:, :24], others, unaligned), want(wide[:, :24], others, unaligned, acts))
 
 
+def test_a_call_that_is_known_looks_at_its_tensors() -> None:
+    """They may hold something else by then, and be something else."""
+    weights, biases = layers([12, 20, 5])
+    acts = ["relu", None]
+    x = torch.randn(6, 12).half()
+    for _ in range(3):
+        close(ops.fused_mlp(x, weights, biases), want(x, weights, biases, acts))
+        weights[0].normal_()
+        x = torch.randn(6, 12).half()
+    weights[0].data = torch.randn(20, 24).half()[:, ::2]  # no lines that a kernel reads
+    close(ops.fused_mlp(x, weights, biases), want(x, weights, biases, acts))
+    weights[0].data = torch.randn(24, 12).half()
+    with pytest.raises(gr.GrapheneError, match=r"'biases\[0\]' has the wrong shape"):
+        ops.fused_mlp(x, weights, biases)
+    weights[0].data, weights[1].data, biases[0].data = (torch.randn(*s).half() for s in ((24, 12), (5, 24), (24,)))
+    for _ in range(2):
+        close(ops.fused_mlp(x, weights, biases), want(x, weights, biases, acts))
+    weights[0].data = torch.randn(24, 12)
+    with pytest.raises(gr.GrapheneError, match="OP_DTYPE"):
+        ops.fused_mlp(x, weights, biases)
+
+
 def test_what_no_single_kernel_takes() -> None:
     wide, biases = layers([8, 300, 8])
     x = torch.randn(3, 8).half()
