@@ -228,9 +228,27 @@ def test_training_with_dropout_runs_on_pytorch(monkeypatch) -> None:
     assert all(p.grad is not None for n, p in model.named_parameters() if "pooler" not in n)
 
 
-def test_sinks_are_refused() -> None:
-    from graphene import LaunchError
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_sinks(side) -> None:
+    """A score for each head that takes part in the softmax: GPT-OSS, whose layers alternate with sliding windows."""
+    from transformers import AutoModel, GptOssConfig
 
-    q = torch.zeros(1, 2, 3, 32)
-    with pytest.raises(LaunchError, match=r"takes no attention sinks \(s_aux\)"):
-        integration.attention(torch.nn.Identity(), q, q, q, None, s_aux=torch.zeros(2))
+    sizes = networks.LLAMA_LIKE | dict(head_dim=16, num_local_experts=4, num_experts_per_tok=2, sliding_window=5)
+    inputs = networks.batch([11, 4, 7], side=side)
+    seen = seen_rows(inputs)
+    made = []
+    for how in ("graphene", "eager"):
+        torch.manual_seed(0)
+        made.append(AutoModel.from_config(GptOssConfig(**sizes), attn_implementation=how).eval())
+        for layer in made[-1].layers:
+            torch.nn.init.normal_(layer.self_attn.sinks)
+    torch.testing.assert_close(*(states(m, inputs)[seen] for m in made), **CLOSE)
+    q = torch.randn(1, 2, 5, 32)
+    got, weights = integration.attention(
+        torch.nn.Identity(), q, q, q, None, s_aux=torch.full((2,), 3.0), output_attentions=True
+    )
+    torch.testing.assert_close(
+        got, integration.attention(torch.nn.Identity(), q, q, q, None, s_aux=torch.full((2,), 3.0))[0]
+    )
+    assert weights.shape == (1, 2, 5, 5)
+    assert (weights.sum(-1) < 0.999).all()

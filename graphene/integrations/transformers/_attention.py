@@ -41,11 +41,10 @@ def attention(
     ``cu_seq_lens_*``, ``max_length_*``: the batch is one row of packed sequences, (1, heads, total, dim).
     Returns (batch, queries, heads, dim) and the weights, which exist only where ``output_attentions`` asks for them.
 
-    Raises LaunchError: OP_ARGUMENT for attention sinks.
+    ``s_aux`` (heads,): attention sinks, a score for each head that takes part in the softmax and has no value.
+
+    Raises LaunchError: OP_ARGUMENT for dropout where no operator has it.
     """
-    if s_aux is not None:
-        _core.fail("OP_ARGUMENT", "graphene's attention takes no attention sinks (s_aux)", [],
-                   "load the model with another attn_implementation")  # fmt: skip
     causal = _is_causal(module) if is_causal is None else bool(is_causal)
     if cu_seq_lens_q is not None:
         if dropout:
@@ -53,21 +52,23 @@ def attention(
                        "set the attention's dropout in the model's configuration to 0")  # fmt: skip
         window = None if sliding_window is None else (sliding_window - 1, 0 if causal else sliding_window - 1)
         q, k, v = (x.transpose(1, 2).squeeze(0) for x in (query, key, value))
-        packed = ops.attention_varlen(
+        packed: Any = ops.attention_varlen(
             q, k, v, cu_seq_lens_q, cu_seq_lens_k, max_length_q, max_length_k,
-            causal=causal, window=window, scale=scaling, softcap=softcap,
+            causal=causal, window=window, scale=scaling, softcap=softcap, return_lse=s_aux is not None,
         )  # fmt: skip
+        packed = packed if s_aux is None else _sunk(packed[0], packed[1], s_aux)
         return packed.unsqueeze(0), None
     key, value, mask, bias, causal, window = _resolve(query, key, value, attention_mask, causal)
     if rest.get("output_attentions"):
-        return _written_out(query, key, value, mask, bias, position_bias, causal, window, scaling, softcap, dropout)
+        extra = (bias, position_bias, s_aux)
+        return _written_out(query, key, value, mask, extra, causal, window, scaling, softcap, dropout)
     learned = position_bias is not None and position_bias.requires_grad and torch.is_grad_enabled()
     if dropout or learned or value.shape[-1] != key.shape[-1]:
         why = "dropout in attention" if dropout else "values of another width than keys"
         why = "a gradient of the position bias" if learned else why
         _say_once(f"{why}: run by scaled_dot_product_attention")
-        if softcap is not None:
-            _core.fail("OP_ARGUMENT", f"graphene's attention takes no {why} with a soft cap", [],
+        if softcap is not None or s_aux is not None:
+            _core.fail("OP_ARGUMENT", f"graphene's attention takes no {why} with a soft cap or sinks", [],
                        "load the model with attn_implementation=\"eager\"")  # fmt: skip
         full = _full_mask(query, key, mask, bias, causal, window)
         out = sdpa_attention_forward(
@@ -78,10 +79,18 @@ def attention(
         bias = position_bias if bias is None else bias + position_bias
     q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     named = {"causal": causal, "window": window, "bias": bias, "scale": scaling, "softcap": softcap}
-    out = ops.attention(q, k, v, mask=mask, **named)
+    named["return_lse"] = s_aux is not None
+    result: Any = ops.attention(q, k, v, mask=mask, **named)
+    out = result if s_aux is None else _sunk(result[0], result[1], s_aux)
     if mask is None and bias is None and not torch.compiler.is_compiling() and _masks.dropped:
         _load_masked(q, k, v, named)
     return out, None
+
+
+def _sunk(out: Any, lse: Any, sinks: Any) -> Any:
+    """With a sink in the softmax: its sum of exponentials grows by the sink's, and everything shrinks."""
+    share = torch.sigmoid(lse - sinks.to(lse.dtype).view(-1, 1))
+    return out * share.mT.unsqueeze(-1).to(out.dtype)
 
 
 _loaded: set[tuple[Any, ...]] = set()
@@ -93,16 +102,8 @@ def _load_masked(q: Any, k: Any, v: Any, named: dict[str, Any]) -> None:
     In the capture of a CUDA graph nothing is left out, and nothing can be loaded.
     """
     wants = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
-    key = (
-        q.device,
-        q.dtype,
-        q.shape[2:],
-        k.shape[2],
-        named["causal"],
-        named["window"] is None,
-        named["softcap"],
-        wants,
-    )
+    form = (q.shape[2:], k.shape[2], k.shape[1] % 2, *(named[n] for n in ("causal", "softcap", "return_lse")))
+    key = (q.device, q.dtype, form, named["window"] is None, wants)
     if key in _loaded or str(q.device) not in _masks.dropped or is_tracing(q):
         return
     _loaded.add(key)
@@ -160,7 +161,7 @@ def _full_mask(query: Any, key: Any, mask: Any, bias: Any, causal: bool, window:
 
 
 def _written_out(
-    query: Any, key: Any, value: Any, mask: Any, bias: Any, position_bias: Any, causal: bool, window: Any,
+    query: Any, key: Any, value: Any, mask: Any, extra: tuple[Any, Any, Any], causal: bool, window: Any,
     scale: float | None, softcap: float | None, dropout: float,
 ) -> tuple[Any, Any]:  # fmt: skip
     """The same with its weights, which no kernel keeps: PyTorch's operators, softmax in fp32."""
@@ -169,12 +170,15 @@ def _written_out(
     scores = torch.matmul(query, key.mT) * (query.shape[-1] ** -0.5 if scale is None else scale)
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    for extra in (bias, position_bias):
-        scores = scores if extra is None else scores + extra
+    *biases, sinks = extra
+    for bias in biases:
+        scores = scores if bias is None else scores + bias
     full = _full_mask(query, key, mask, None, causal, window)
     if full is not None:
         scores = scores.masked_fill(~full, float("-inf"))
-    weights = torch.softmax(scores, -1, dtype=torch.float32).nan_to_num().to(query.dtype)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.view(1, -1, 1, 1).expand(*scores.shape[:3], 1)], -1)
+    weights = torch.softmax(scores, -1, dtype=torch.float32).nan_to_num().to(query.dtype)[..., : key.shape[2]]
     weights = torch.nn.functional.dropout(weights, dropout)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
