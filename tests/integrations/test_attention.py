@@ -181,6 +181,20 @@ def test_a_prompt_in_chunks(name, kind) -> None:
     torch.testing.assert_close(*outs, **CLOSE)
 
 
+def test_from_pretrained(tmp_path) -> None:
+    """The name is not written into a configuration file, so that others can read the model."""
+    from transformers import AutoModel
+
+    model = networks.network("bert")
+    model.save_pretrained(tmp_path)
+    loaded = AutoModel.from_pretrained(tmp_path, attn_implementation="graphene").eval()
+    assert loaded.config._attn_implementation == "graphene"
+    assert torch.equal(states(loaded, networks.batch()), states(model, networks.batch()))
+    assert "graphene" not in (tmp_path / "config.json").read_text()
+    with pytest.raises(ValueError, match='attn_implementation="graphite"'):
+        AutoModel.from_pretrained(tmp_path, attn_implementation="graphite")
+
+
 def test_masks_of_the_users_own() -> None:
     """4-dimensional masks, boolean or additive, say everything: a decoder's causality too."""
     ids = networks.batch()["input_ids"]
