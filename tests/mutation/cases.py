@@ -376,7 +376,7 @@ def mlp_case(config: MlpConfig, m: int, check: int, sample: int | None) -> Case:
 def _() -> Case:
     """Layers of one form, of which the ring holds less than two."""
     config = MlpConfig((48,) * 4, ("relu",) * 3, (True,) * 3, rows=16, warps=2, chunk=32, stages=3)
-    return mlp_case(config, 40, 18, 400)
+    return mlp_case(config, 40, 18, 250)
 
 
 @case("mlp_kernel, ragged")
@@ -386,7 +386,7 @@ def _() -> Case:
         (84, 28, 44, 70), ("relu", "sigmoid", None), (True, False, True), rows=16, warps=2,
         chunk=32, stages=3, columns=32, resident=64,
     )  # fmt: skip
-    return mlp_case(config, 35, 40, 400)
+    return mlp_case(config, 35, 40, 200)
 
 
 @case("mlp_kernel, columns divided")
@@ -394,7 +394,7 @@ def _() -> Case:
     config = MlpConfig(
         (40, 64, 64, 24), ("relu",) * 3, (True,) * 3, rows=16, warps=2, across=3, chunk=32, stages=3, columns=48
     )
-    return mlp_case(config, 40, 40, 200)
+    return mlp_case(config, 40, 40, 120)
 
 
 def cell_case(config: CellConfig, units: int, calls: list[tuple[int, int, int]], checked: int) -> Case:
@@ -408,7 +408,7 @@ def cell_case(config: CellConfig, units: int, calls: list[tuple[int, int, int]],
         return [*inputs, *weights, *biases, *(np.zeros((m, n), np.float16) for _ in range(2 if g == 4 else 1))]
 
     sizes = [{"M": config.tile[0] + 1, "N": checked, "I": i, "J": j} for _, i, j in calls]
-    return Case(recurrent_cell(config), [functools.partial(call, *c) for c in calls], sizes, 120)
+    return Case(recurrent_cell(config), [functools.partial(call, *c) for c in calls], sizes, 90)
 
 
 @case("recurrent_cell")
