@@ -9,6 +9,7 @@ from graphene.kernels.attention_backward import (
     attention_queries_gradient_kernel,
 )
 from graphene.kernels.attention_combine import attention_combine_kernel
+from graphene.kernels.attention_delta import attention_delta_kernel
 from graphene.kernels.attention_forward import ForwardConfig, attention_forward_kernel
 from graphene.kernels.attention_select import select_backward, select_forward, select_short
 from graphene.kernels.attention_tiles import attention_tiles_kernel
@@ -56,6 +57,7 @@ __all__ = [
     "SoftmaxConfig",
     "TransposeConfig",
     "attention_combine_kernel",
+    "attention_delta_kernel",
     "attention_forward_kernel",
     "attention_keys_gradient_kernel",
     "attention_queries_gradient_kernel",

@@ -43,15 +43,14 @@ def attention_combine_kernel(what: Attention, lse: bool = False) -> gr.Kernel:
                 acc, v, r = (gr.alloc(n, [4], t, gr.RF) for n, t in (("acc", gr.fp32), ("v", gr.fp32), ("r", a.dtype)))
                 gr.init(acc, 0)
                 gr.init(total, 0)
-                with gr.if_(at < a.D // 4):
-                    for s in gr.loop("t", splits, unroll=8):
-                        gr.move(x, logs[s])
-                        gr.move(v, P[s, b, kh, row, :].tile([4])[at])
-                        weight[:] = gr.exp2(x - gr.where(m == -gr.inf, 0, m), ftz=True)
-                        total[:] = total + weight
-                        acc[:] = gr.fma(v, weight, acc)
-                    r[:] = acc * gr.where(total == 0, 0, gr.rcp(total))
-                    gr.move(O[b, query, head, :].tile([4])[at], r)
+                for s in gr.loop("t", splits, unroll=8):
+                    gr.move(x, logs[s])
+                    gr.move(v, P[s, b, kh, row, :].tile([4])[at])
+                    weight[:] = gr.exp2(x - gr.where(m == -gr.inf, 0, m), ftz=True)
+                    total[:] = total + weight
+                    acc[:] = gr.fma(v, weight, acc)
+                r[:] = acc * gr.where(total == 0, 0, gr.rcp(total))
+                gr.move(O[b, query, head, :].tile([4])[at], r)
             if LSE is not None:
                 with gr.if_(lane == 0):
                     x[:] = gr.where(total == 0, -gr.inf, (m + gr.log2(total)) * math.log(2))

@@ -23,6 +23,8 @@ import numpy as np
 import graphene as gr
 from graphene import kernels
 from graphene.kernels import (
+    Attention,
+    Extra,
     NormColumnsConfig,
     NormConfig,
     ReductionConfig,
@@ -422,3 +424,81 @@ def _() -> Case:
 def _() -> Case:
     config = CellConfig(gates=4, biases=2, tile=(32, 32, 32), warps=(2, 2), stages=4, align=(4, 4, 4, 4, 4))
     return cell_case(config, 34, [(35, 134, 102), (17, 26, 74)], 20)
+
+
+CAUSAL = Attention(32, right=True)
+ATTENTION_SIZES = {"batch": 1, "sq": 35, "sk": 70, "kv_heads": 1}
+
+
+@case("attention_forward_kernel")
+def _() -> Case:
+    """Tiles that all rows see whole, the diagonal, a ragged edge; rows that see nothing; maxima that grow."""
+
+    def call(sq: int, sk: int, scale: float, right: int) -> list[Any]:
+        q, k, v = (normal(i, 1, s, 2, 32) for i, s in enumerate((sq, sk, sk)))
+        return [q, k, v, np.full_like(q, np.nan), scale, right]
+
+    calls = [
+        functools.partial(call, *c) for c in ((35, 70, 0.18, 0), (35, 1, 0.18, 0), (35, 70, 8.0, 0), (35, 70, 8.0, 70))
+    ]
+    kernel = kernels.attention_forward_kernel(kernels.ForwardConfig(CAUSAL, 32, 16, 2))
+    return Case(kernel, calls, ATTENTION_SIZES, 200)
+
+
+def gradient_case(kernel: gr.Kernel, of_keys: bool) -> Case:
+    """As above, and blocks with nothing to go through."""
+
+    def call(sq: int, sk: int, right: int) -> list[Any]:
+        q, k, v, g = (normal(i, 1, s, 2, 32) for i, s in enumerate((sq, sk, sk, sq)))
+        rows = [normal(4, 1, 2, sq).astype(np.float32), normal(5, 1, 2, sq).astype(np.float32) + 4]
+        made = [np.full_like(x, np.nan) for x in ((k, v) if of_keys else (q,))]
+        return [g, *rows, q, k, v, *made, 0.18, 0.125, right]
+
+    calls = [functools.partial(call, *c) for c in ((35, 70, 0), (70, 35, 0), (35, 70, -60), (35, 70, -90))]
+    return Case(kernel, calls, ATTENTION_SIZES, 150)
+
+
+@case("attention_keys_gradient_kernel")
+def _() -> Case:
+    config = kernels.BackwardConfig(CAUSAL, 32, 16, 2)
+    return gradient_case(kernels.attention_keys_gradient_kernel(config), of_keys=True)
+
+
+@case("attention_queries_gradient_kernel")
+def _() -> Case:
+    config = kernels.BackwardConfig(CAUSAL, 32, 16, 2)
+    return gradient_case(kernels.attention_queries_gradient_kernel(config), of_keys=False)
+
+
+@case("attention_combine_kernel")
+def _() -> Case:
+    parts, logs = normal(0, 3, 2, 1, 10, 40).astype(np.float32), normal(1, 3, 2, 1, 10).astype(np.float32)
+    logs[:, 0, 0, 3] = -np.inf
+    kernel = kernels.attention_combine_kernel(Attention(40, group=2), lse=True)
+
+    def call() -> list[Any]:
+        return [parts, logs, np.full((2, 5, 2, 40), np.nan, np.float16), np.full((2, 2, 5), np.nan, np.float32)]
+
+    return Case(kernel, [call], {"splits": 3, "batch": 1, "kv_heads": 1, "sq": 5})
+
+
+@case("attention_delta_kernel")
+def _() -> Case:
+    g, o, less = normal(0, 2, 70, 2, 40), normal(1, 2, 70, 2, 40), normal(2, 2, 2, 70).astype(np.float32)
+    kernel = kernels.attention_delta_kernel(Attention(40), lse=True)
+    return Case(kernel, [lambda: [g, o, less, np.full_like(less, np.nan)]], {"batch": 1, "sq": 40, "kv_heads": 2})
+
+
+@case("attention_tiles_kernel")
+def _() -> Case:
+    """Tiles that are seen whole, in part, not at all; by the mask, by place, past the end."""
+    seen = np.random.default_rng(0).random((2, 2, 70, 200)) < 0.5
+    seen[0, :, :, :70], seen[:, :, :, 128:160] = True, False
+    seen[0, 0, 63, 140] = seen[1, 0, 32, 140] = seen[0, :, :, 160:192] = True  # a block's last row, another's first
+    kernel = kernels.attention_tiles_kernel(Attention(32, left=True, right=True, mask=Extra()), 32, 32)
+
+    def call(keys: int, left: int, right: int) -> list[Any]:
+        return [seen[..., :keys].astype(np.uint8), np.zeros((2, 2, 3, -(-keys // 32) + 2), np.int32), left, right]
+
+    calls = [functools.partial(call, *c) for c in ((200, 300, 300), (192, 300, 300), (200, 60, 30), (200, 0, 0))]
+    return Case(kernel, calls, {"batch": 1, "heads": 1, "sq": 40, "sk": 70})
