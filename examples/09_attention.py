@@ -1,7 +1,7 @@
 """Attention in one kernel: scores never leave the chip. Needs no GPU.
 
-How the accumulator of the first product becomes the operand of the second is docs/attention.md. On a GPU the same kernel
-is ``graphene.ops.attention(q, k, v)``, its gradient that of autograd.
+How the accumulator of the first product becomes the operand of the second is docs/attention.md. On a GPU the same
+kernel is ``graphene.ops.attention(q, k, v)``, its gradient that of autograd.
 """
 
 from __future__ import annotations
