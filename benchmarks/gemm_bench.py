@@ -13,6 +13,7 @@ symbols: what symbolic sizes cost.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import re
 import statistics
@@ -273,6 +274,12 @@ def main() -> int:
     args = parser.parse_args()
     import torch
 
+    if not torch.cuda.is_available():
+        print("no CUDA device: nothing to measure")
+        return 1
+    if importlib.util.find_spec("triton") is None:
+        print("no Triton: measured without it")
+        args.no_triton = True
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = True
     tables = args.only.split(",")

@@ -3,6 +3,7 @@
 import importlib as _importlib
 import os as _os
 
+from graphene import _checkout as _checkout  # in a checkout that is not built: everything else is the installed one's
 from graphene import _conflict as _conflict  # raises ImportError beside GraphQL's package of this name
 from graphene import _core as _core
 from graphene._core import Tensor, ThreadTensor
