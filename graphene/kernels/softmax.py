@@ -68,12 +68,12 @@ def softmax_kernel(config: SoftmaxConfig) -> gr.Kernel:
         Y = declare_rows(gr.output, "Y", M, tile, config.out_dtype or config.dtype)
         rows = Rows(tile, M)
         (x,) = rows.keep(X)
-        offset, rcp = rows.per_row("offset"), rows.per_row("rcp")
+        most, rcp = rows.per_row("most"), rows.per_row("rcp")
 
-        def power(part: Part) -> Any:  # e^(x - max), as 2^(x * log2(e) - max * log2(e))
-            return gr.exp2(gr.fma(part.take(x), math.log2(math.e), offset), ftz=True)
+        def power(part: Part) -> Any:  # not x * log2(e) - max * log2(e): products of large numbers are rounded
+            return gr.exp2((part.take(x) - most) * math.log2(math.e), ftz=True)
 
-        offset[:] = rows.reduce("max", lambda part: part.inside(part.take(x), -gr.inf)) * -math.log2(math.e)
+        most[:] = rows.reduce("max", lambda part: part.inside(part.take(x), -gr.inf))
         rcp[:] = gr.rcp(rows.reduce("add", lambda part: part.inside(power(part))))
         for part in rows.parts():
             part.store(Y, power(part) * rcp)
@@ -118,11 +118,11 @@ def select_softmax_columns(
 def softmax_columns_kernel(config: SoftmaxColumnsConfig) -> gr.Kernel:
     """Y[b, :, n] = softmax(X[b, :, n]); fp32 inside, rounded once.
 
-    Arguments: X (B, M, N), Y (B, M, N), contiguous along N. Any sizes. A first pass keeps each column's maximum so far,
-    times log2(e), and the sum of powers relative to it (online softmax), a second one writes. What is not finite: as
+    Arguments: X (B, M, N), Y (B, M, N), contiguous along N. Any sizes. A first pass keeps each column's maximum so far
+    and the sum of powers relative to it (online softmax), a second one writes. What is not finite: as
     ``softmax_kernel``.
     """
-    c, log2e = config, math.log2(math.e)
+    c = config
     wide = 32 * c.vector
     with gr.Kernel("softmax_columns") as kernel:
         B, M = gr.sym("B", max=65535), gr.sym("M", max=2**31 - 1)
@@ -140,7 +140,7 @@ def softmax_columns_kernel(config: SoftmaxColumnsConfig) -> gr.Kernel:
         v, most, more, total = (
             gr.fragment(n, [c.rows, wide], gr.fp32, tv, on=threads) for n in ("v", "most", "more", "total")
         )
-        column_most, column_total, offset, rcp = (v.reduced(0, n) for n in ("m", "t", "offset", "rcp"))
+        column_most, column_total, rcp = (v.reduced(0, n) for n in ("m", "t", "rcp"))
         parts, results = (t[b, :, :].tile([c.rows, wide])[:, strip] for t in (X, Y))
         load, store = gr.atom(f"ld.global.nc.{_VECTORS[align[0]]}"), gr.atom(f"st.global.{_VECTORS[align[1]]}")
         row, _ = v.coords()
@@ -148,22 +148,23 @@ def softmax_columns_kernel(config: SoftmaxColumnsConfig) -> gr.Kernel:
         def finite(m: gr.Tensor) -> Any:  # of columns with nothing but -inf so far
             return gr.where(m == -gr.inf, 0, m)
 
+        def power(distance: Any) -> Any:
+            return gr.exp2(distance * math.log2(math.e), ftz=True)
+
         gr.init(most, -gr.inf)
         gr.init(total, 0)
         for p in gr.loop("p", gr.ceil_div(M, c.rows), unroll=4):
             gr.move(x, parts[p], atom=load)
             v[:] = gr.where(p * c.rows + row < M, x, -gr.inf)
-            more[:] = gr.max(most, v * log2e)
-            power = gr.exp2(gr.fma(v, log2e, -finite(more)), ftz=True)
-            total[:] = gr.fma(total, gr.exp2(most - finite(more), ftz=True), power)
+            more[:] = gr.max(most, v)
+            total[:] = gr.fma(total, power(most - finite(more)), power(v - finite(more)))
             most[:] = more
         gr.reduce("max", column_most, most, axis=0)
-        offset[:] = -finite(column_most)
-        total[:] = total * gr.exp2(most + offset, ftz=True)
+        total[:] = total * power(most - column_most)
         gr.reduce("add", column_total, total, axis=0)
         rcp[:] = gr.rcp(column_total)
         for p in gr.loop("q", gr.ceil_div(M, c.rows), unroll=4):
             gr.move(x, parts[p], atom=load)
-            y[:] = gr.exp2(gr.fma(x, log2e, offset), ftz=True) * rcp
+            y[:] = power(x - column_most) * rcp
             gr.move(results[p], y, atom=store)
     return kernel

@@ -215,6 +215,48 @@ def test_softmax_of_columns_that_are_not_finite():
     np.testing.assert_allclose(y[0, :, 0], [0.26894142, 0, 0.73105858], rtol=1e-5)
 
 
+HUGE = np.float32(np.finfo(np.float32).max)
+ENORMOUS = {
+    "a masked row": [-HUGE, -HUGE, -HUGE, -HUGE],
+    "a masked row of bf16": np.array([0xFF7F0000] * 4, np.uint32).view(np.float32),
+    "far below": [-1e10, -1e10, -1e10, -1e10],
+    "of inexact products": [-3.3e9, -3.3e9, 5.1e11, 5.1e11],
+    "one masked": [-HUGE, 0, 1, 2],
+    "one huge": [3e38, 0, 1, 2],
+    "both ends": [HUGE, -HUGE, 0, HUGE],
+    "both ends, infinite": [HUGE, -np.inf, -HUGE, 1e30],
+}
+
+
+def softmax64(x: np.ndarray) -> np.ndarray:
+    power = np.exp(x.astype(np.float64) - x.astype(np.float64).max())
+    return power / power.sum()
+
+
+@pytest.mark.parametrize("row", ENORMOUS.values(), ids=ENORMOUS)
+@pytest.mark.parametrize(
+    "tile",
+    [RowTile(4, 1, 32, 4), RowTile(64, 32, 4, 2), RowTile(64, 32, 1, 1, "shared"), RowTile(64, 32, 1, 1, "memory"),
+     RowTile(65, 32, 1, 4, dense=4)],
+    ids=str,
+)  # fmt: skip
+def test_softmax_of_any_finite_numbers(tile, row):
+    x = np.resize(np.array(row, np.float32), (3, tile.width))
+    y = np.zeros_like(x)
+    build("softmax", SoftmaxConfig(tile, gr.fp32)).simulate(x, y)
+    np.testing.assert_allclose(y, [softmax64(r) for r in x], rtol=1e-5, atol=1e-30)
+
+
+@pytest.mark.parametrize("row", ENORMOUS.values(), ids=ENORMOUS)
+@pytest.mark.parametrize("rows", [1, 2])
+def test_softmax_of_columns_of_any_finite_numbers(rows, row):
+    for order in (row, row[::-1]):  # the maximum first, and last
+        x = np.array([order], np.float32)[..., None]
+        y = np.zeros_like(x)
+        softmax_columns_kernel(SoftmaxColumnsConfig(gr.fp32, vector=1, rows=rows)).simulate(x, y)
+        np.testing.assert_allclose(y[0, :, 0], softmax64(x[0, :, 0]), rtol=1e-5, atol=1e-30)
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_rows_that_lie_apart(name, rng):
     wide = rng.standard_normal((5, 160)).astype(np.float16)

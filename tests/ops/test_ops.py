@@ -143,6 +143,20 @@ def test_norms_of_views() -> None:
     torch.testing.assert_close(ops.softmax(torch.arange(6), 0, torch.float32), torch.softmax(torch.arange(6.0), 0))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dim", [-1, 0])
+def test_softmax_of_masked_rows(dtype: Any, dim: int) -> None:
+    """Of masks as models write them: the least number, for a whole row where all is padding."""
+    x = r(6, 16, dtype=dtype) + torch.full((6, 16), torch.finfo(dtype).min, dtype=dtype).triu(0)
+    x[3], x[4] = -1e10, torch.finfo(dtype).max
+    x, w = x.T.contiguous() if dim == 0 else x, r(16, 6) if dim == 0 else r(6, 16)
+    x.requires_grad_()
+    y, want = ops.softmax(x, dim), torch.softmax(x, dim)
+    torch.testing.assert_close(y, want)
+    for got, ref in zip(*(torch.autograd.grad((z.float() * w).sum(), x) for z in (y, want)), strict=True):
+        torch.testing.assert_close(got, ref, rtol=2e-2, atol=1e-3)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_softmax_over_any_dimension_without_a_copy(dtype: Any) -> None:
     x = r(6, 10, 24, dtype=dtype)
