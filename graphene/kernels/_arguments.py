@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from typing import Any
 
 from graphene import _core
@@ -17,11 +18,15 @@ def size(kernel: str, name: str, value: object, multiple_of: int = 1, least: int
     want = f"an integer from {least} to {most}" if most is not None else f"an integer, {least} or more"
     if multiple_of > 1:
         want += f", a multiple of {multiple_of}"
-    if not isinstance(value, int) or isinstance(value, bool):
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
         _core.fail("KERNEL_ARGUMENT", f"{kernel}: {name} is no integer", [f"want: {want}", f"got: {value!r}"])
-    if value < least or (most is not None and value > most) or value % multiple_of:
+    if number < least or (most is not None and number > most) or number % multiple_of:
         _core.fail("KERNEL_ARGUMENT", f"{kernel}: {name} does not fit", [f"want: {want}", f"got: {value}"])
-    return value
+    return number
 
 
 def number(kernel: str, name: str, value: object) -> float:
@@ -50,12 +55,11 @@ def function(kernel: str, name: str, value: Any, given: list[str] | None = None)
         pass
 
 
-def sizes(kernel: str, name: str, value: Any, count: int, least: int = 1, most: int | None = None) -> None:
-    """Raises VerifyError KERNEL_ARGUMENT unless these are so many integers within the limits."""
+def sizes(kernel: str, name: str, value: Any, count: int, least: int = 1, most: int | None = None) -> tuple[int, ...]:
+    """The integers, as a tuple. Raises VerifyError KERNEL_ARGUMENT unless there are so many, within the limits."""
     if not isinstance(value, (tuple, list)) or len(value) != count:
         _core.fail("KERNEL_ARGUMENT", f"{kernel}: {name} does not fit", [f"want: {count} integers", f"got: {value!r}"])
-    for i, x in enumerate(value):
-        size(kernel, f"{name}[{i}]", x, least=least, most=most)
+    return tuple(size(kernel, f"{name}[{i}]", x, least=least, most=most) for i, x in enumerate(value))
 
 
 def element(kernel: str, name: str, value: object, known: tuple[str, ...]) -> None:
@@ -66,12 +70,13 @@ def element(kernel: str, name: str, value: object, known: tuple[str, ...]) -> No
     choice(kernel, name, str(value), known)
 
 
-def flags(kernel: str, name: str, value: Any, count: int) -> None:
-    """Raises VerifyError KERNEL_ARGUMENT unless these are so many booleans."""
+def flags(kernel: str, name: str, value: Any, count: int) -> tuple[bool, ...]:
+    """The booleans, as a tuple. Raises VerifyError KERNEL_ARGUMENT unless there are so many."""
     if not isinstance(value, (tuple, list)) or len(value) != count or any(not isinstance(x, bool) for x in value):
         want = f"want: {count} booleans" if count > 1 else "want: True or False"
         got = value[0] if count == 1 else value
         _core.fail("KERNEL_ARGUMENT", f"{kernel}: {name} does not fit", [want, f"got: {got!r}"])
+    return tuple(value)
 
 
 def choice(kernel: str, name: str, value: object, known: tuple[str, ...] | tuple[int, ...]) -> None:

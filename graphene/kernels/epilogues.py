@@ -11,13 +11,28 @@ import math
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import graphene as gr
+from graphene import _core
+from graphene._core import IntExpr, Tensor
+from graphene.expressions import Expression
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Pointwise: TypeAlias = "Callable[..., Any]"
 
-__all__ = ["ACTIVATIONS", "FORMULAS", "activation", "gelu", "gelu_tanh", "linear", "relu", "sigmoid", "silu", "tanh"]
+__all__ = [
+    "ACTIVATIONS",
+    "FORMULAS",
+    "activation",
+    "gelu",
+    "gelu_tanh",
+    "linear",
+    "pointwise",
+    "relu",
+    "sigmoid",
+    "silu",
+    "tanh",
+]
 
 LOG2_E = math.log2(math.e)
 
@@ -124,6 +139,16 @@ def activation(name: str | Callable[[Any], Any] | None) -> Callable[[Any], Any]:
     return ACTIVATIONS[name]
 
 
+def pointwise(function: Callable[..., Any], *registers: Any) -> Any:
+    """What the function makes of registers. Raises VerifyError KERNEL_ARGUMENT unless that is one value for each."""
+    got = function(*registers)
+    if not isinstance(got, Expression | Tensor | IntExpr | int | float):
+        _core.fail("KERNEL_ARGUMENT", f"an epilogue returned {type(got).__name__}",
+                   ["want: registers, an expression of them or a number", f"got: {got!r}"],
+                   "return one value, as lambda x: gr.max(x, 0) does")  # fmt: skip
+    return got
+
+
 def linear(act: str | Callable[[Any], Any] | None = None, bias: bool = False, residual: bool = False) -> Pointwise:
     """``act(x + bias) + residual``: the epilogue of a linear layer, for a kernel that has those arguments."""
     function = activation(act)
@@ -132,7 +157,7 @@ def linear(act: str | Callable[[Any], Any] | None = None, bias: bool = False, re
         rest = list(extras)
         if bias:
             x = x + rest.pop(0)
-        x = function(x)
+        x = pointwise(function, x)
         return x + rest.pop(0) if residual else x
 
     return epilogue

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import graphene as gr
 from graphene import _core
-from graphene.kernels._arguments import choice, flags, size, sizes
+from graphene.kernels._arguments import choice, flags, function, size, sizes
 from graphene.kernels.epilogues import ACTIVATIONS, linear
 from graphene.kernels.gemm_frame import RESULTS, TERMS, check_align, check_scales
 from graphene.kernels.gemm_helpers import gemm_pad, gemm_reduce
@@ -26,26 +26,32 @@ if TYPE_CHECKING:
 
 __all__ = ["GemmConfig", "Launch", "gemm_launches", "gemm_workspaces", "run_gemm"]
 
+KEPT = 256  # kernels: epilogues may be any number of functions
 PADDED_BYTES = 128  # whole lines of the caches: a multiple of 16 would do, but costs a tenth
 TYPES = {"fp16": gr.fp16, "bf16": gr.bf16, "fp32": gr.fp32, "i8": gr.i8, "i32": gr.i32}
 
 
-def check_product(name: str, dtype: object, out: object, order: object, align: object, activation: object) -> None:
-    """Raises VerifyError KERNEL_ARGUMENT unless there are products of that kind."""
+def check_product(
+    name: str, dtype: object, out: object, order: object, align: object, activation: object
+) -> tuple[int, ...]:
+    """The alignments. Raises VerifyError KERNEL_ARGUMENT unless there are products of that kind."""
     choice(name, "dtype", dtype, tuple(RESULTS))
     types = RESULTS[str(dtype)]
     if out is not None:
         choice(name, f"out of dtype {dtype}", out, types)
     choice(name, "order", order, ("TN", "NN", "NT", "TT"))
     result = str(out or (types[0] if dtype == "i8" else dtype))
-    check_align(name, align, (TYPES[str(dtype)].bits, TYPES[str(dtype)].bits, TYPES[result].bits))
+    alignments = check_align(name, align, (TYPES[str(dtype)].bits, TYPES[str(dtype)].bits, TYPES[result].bits))
     if not callable(activation) and (not isinstance(activation, str | None) or activation not in ACTIVATIONS):
         known = ", ".join(repr(k) for k in ACTIVATIONS)
         _core.fail("KERNEL_ARGUMENT", f"{name}: activation does not fit",
                    [f"want: one of {known} or a function of registers", f"got: {activation!r}"])  # fmt: skip
+    if callable(activation):
+        function(name, "activation", activation, ["x"])
     if result == "i32" and isinstance(activation, str) and activation != "relu":
         _core.fail("KERNEL_ARGUMENT", f"{name}: {activation} is no function of integers", ["got: out i32"],
                    "store another type")  # fmt: skip
+    return alignments
 
 
 @dataclass(frozen=True)
@@ -78,15 +84,19 @@ class GemmConfig:
 
     def __post_init__(self) -> None:
         n = "GemmConfig"
-        check_product(n, self.dtype, self.out, self.order, self.align, self.activation)
+        fields: dict[str, Any] = {
+            "align": check_product(n, self.dtype, self.out, self.order, self.align, self.activation),
+            "tile": sizes(n, "tile", self.tile, 3),
+            "warps": sizes(n, "warps", self.warps, 2),
+            "pad": flags(n, "pad", self.pad, 2),
+        }
         check_scales(n, self.out_dtype, self.alpha or self.beta)
-        sizes(n, "tile", self.tile, 3)
-        sizes(n, "warps", self.warps, 2)
-        flags(n, "pad", self.pad, 2)
         for name in ("batched", *TERMS):
             flags(n, name, (getattr(self, name),), 1)
         for name in ("stages", "group", "split_k"):
-            size(n, name, getattr(self, name))
+            fields[name] = size(n, name, getattr(self, name))
+        for name, value in fields.items():  # as they are hashed and stored: tuples and integers of Python
+            object.__setattr__(self, name, value)
         choice(n, "kernel", self.kernel, ("gemm_sm80", "gemm_sm70"))
         if self.kernel == "gemm_sm70":
             choice(n, "dtype of gemm_sm70", self.dtype, ("fp16",))
@@ -116,7 +126,7 @@ class Launch(NamedTuple):
     arguments: tuple[str, ...]
 
 
-@functools.cache
+@functools.lru_cache(KEPT)
 def _product(c: GemmConfig) -> gr.Kernel:
     plain = c.split_k > 1 or (c.out_dtype == c.sums and not c.computes)
     builder = functools.partial(gemm_sm80, STAGES=c.stages, dtype=TYPES[c.dtype])
@@ -144,7 +154,7 @@ def _pad(names: str, dtype: str, batched: bool) -> gr.Kernel:
     return gemm_pad(names, TYPES[dtype], batched)
 
 
-@functools.cache
+@functools.lru_cache(KEPT)
 def _reduce(c: GemmConfig) -> gr.Kernel:
     return gemm_reduce(
         linear(c.activation, c.bias, c.residual),
@@ -161,6 +171,8 @@ def _reduce(c: GemmConfig) -> gr.Kernel:
 
 def gemm_launches(config: GemmConfig) -> list[Launch]:
     """The kernels of a configuration, in order; each is built once, however many configurations have it.
+
+    The last 256 are kept.
 
     Names: A, B, bias, residual, C, alpha, beta as there are; of workspaces A_padded, B_padded, W.
     """
@@ -206,21 +218,66 @@ def run_gemm(
     c: Any,
     bias: Any = None,
     residual: Any = None,
-    alpha: float = 1.0,
-    beta: float = 0.0,
+    alpha: float | None = None,
+    beta: float | None = None,
     empty: Callable[[tuple[int, ...], str], Any] | None = None,
 ) -> None:
     """Computes ``c``, by the simulator for arrays on the CPU, on the GPU for CUDA tensors: with new workspaces.
 
-    a (M,K), b (K,N), c and residual (M,N), each behind a batch mode if the configuration has one; bias (N,).
-    ``empty(shape, dtype)`` allocates a workspace; by default NumPy does, or PyTorch beside its tensors.
+    a (M,K), b (K,N), c and residual (M,N), each behind a batch mode if the configuration has one; bias (N,). Those of
+    bias, residual, alpha and beta that the configuration has are given, and no others. With beta 0 no value of c
+    matters. ``empty(shape, dtype)`` allocates a workspace; by default NumPy does, or PyTorch beside its tensors.
+    Raises VerifyError KERNEL_ARGUMENT, and what a launch raises.
     """
-    *front, M, K = a.shape
     arguments = {"A": a, "B": b, "bias": bias, "residual": residual, "C": c, "alpha": alpha, "beta": beta}
+    check_operands(config, arguments)
+    *front, M, K = a.shape
     for name, (shape, dtype) in gemm_workspaces(config, M, b.shape[-1], K, *front).items():
         arguments[name] = (empty or _empty_like(a))(shape, dtype)
     for kernel, names in gemm_launches(config):
         kernel(*(argument(arguments, name, b.shape[-1]) for name in names))
+
+
+def check_operands(config: GemmConfig, arguments: dict[str, Any]) -> None:
+    """Raises VerifyError KERNEL_ARGUMENT unless those of a configuration are given, as tensors that lie as it says."""
+
+    def refuse(name: str, want: str, got: str, fix: str) -> None:
+        _core.fail("KERNEL_ARGUMENT", f"run_gemm: {name} does not fit", [f"want: {want}", f"got: {got}"], fix)
+
+    for name in TERMS:
+        if getattr(config, name) != (arguments[name] is not None):
+            has, given = ("one", "none") if getattr(config, name) else ("none", "one")
+            refuse(
+                name,
+                f"{has}: the configuration has {name}={getattr(config, name)}",
+                given,
+                f"{'pass it' if has == 'one' else 'leave it out'}, or take GemmConfig(..., {name}={given == 'one'})",
+            )
+    front = 1 if config.batched else 0
+    modes = {"A": "MK", "B": "KN", "C": "MN", "residual": "MN", "bias": "N"}
+    lines = {"A": "K" if config.order[0] == "T" else "M", "B": "N" if config.order[1] == "T" else "K"}
+    for name, letters in modes.items():
+        if (t := arguments[name]) is None and name in TERMS:
+            continue
+        count = len(letters) + (front if name != "bias" else 0)
+        if len(getattr(t, "shape", "")) != count:
+            got = f"shape {tuple(t.shape)}" if hasattr(t, "shape") else type(t).__name__
+            refuse(name, f"a tensor of {count} modes", got, "pass it in that shape")
+        contiguous, strides = lines.get(name, "N"), _strides(t)
+        mode = letters.index(contiguous) - len(letters)
+        if strides is not None and min(t.shape) > 0 and t.shape[mode] > 1 and strides[mode] != 1:
+            order = f", as order={config.order!r} says" if name in lines else ""
+            refuse(name, f"stride 1 along {contiguous}{order}", f"shape {tuple(t.shape)}, strides {strides}",
+                   "copy it, or take another order" if order else "copy it")  # fmt: skip
+
+
+def _strides(t: Any) -> tuple[int, ...] | None:
+    """In elements, of NumPy's arrays and PyTorch's tensors; None of what does not say."""
+    if callable(getattr(t, "stride", None)):
+        return tuple(t.stride())
+    if hasattr(t, "strides") and hasattr(t, "itemsize"):
+        return None if t.strides is None else tuple(s // t.itemsize for s in t.strides)
+    return None
 
 
 def argument(arguments: dict[str, Any], name: str, columns: int) -> Any:

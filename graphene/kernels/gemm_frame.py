@@ -62,15 +62,23 @@ class Product:
     def __post_init__(self) -> None:
         name = self.kernel
         self.check_types(name, self.dtype, self.out)
-        sizes(name, "warps", self.warps, 2, 1, 32)
-        size(name, "warps[0] * warps[1]", prod(self.warps), most=32)
-        for i, n in enumerate(("BM", "BN")):
-            size(name, n, self.tile[i], multiple_of=16 * self.warps[i])
-        size(name, "BK", self.tile[2], multiple_of=self.k_step)
-        size(name, "group", self.group)
+        warps = sizes(name, "warps", self.warps, 2, 1, 32)
+        size(name, "warps[0] * warps[1]", prod(warps), most=32)
+        multiples = (16 * warps[0], 16 * warps[1], self.k_step)
+        tile = [size(name, n, x, multiple_of=m)
+                for n, x, m in zip(("BM", "BN", "BK"), self.tile, multiples, strict=True)]  # fmt: skip
+        group = size(name, "group", self.group)
         choice(name, "order", self.order, ("TN", "NN", "NT", "TT"))
-        check_align(name, self.align, (self.dtype.bits, self.dtype.bits, self.c_type.bits))
-        flags(name, "padded", self.padded, 2)
+        align = check_align(name, self.align, (self.dtype.bits, self.dtype.bits, self.c_type.bits))
+        padded = flags(name, "padded", self.padded, 2)
+        for n, value in (
+            ("tile", tuple(tile)),
+            ("warps", warps),
+            ("group", group),
+            ("align", align),
+            ("padded", padded),
+        ):
+            object.__setattr__(self, n, value)
         for n in ("b_as_kn", "batched", "split_k", *TERMS):
             flags(name, n, (getattr(self, n),), 1)
         self.check_epilogue(name)
@@ -170,9 +178,10 @@ def check_scales(name: str, out: object, scales: bool) -> None:
                    "leave out alpha and beta, or store another type")  # fmt: skip
 
 
-def check_align(name: str, align: object, bits: tuple[int, int, int]) -> None:
-    """Raises VerifyError KERNEL_ARGUMENT unless these are alignments of elements of so many bits."""
-    sizes(name, "align", align, 3)
+def check_align(name: str, align: object, bits: tuple[int, int, int]) -> tuple[int, ...]:
+    """The alignments. Raises VerifyError KERNEL_ARGUMENT unless they are ones of elements of so many bits."""
+    bytes_of = sizes(name, "align", align, 3)
     for i, (n, item) in enumerate(zip("ABC", bits, strict=True)):
         known = tuple(w for w in (16, 8, 4, 2, 1) if 8 * w >= item)
-        choice(name, f"align[{i}], bytes of {n},", align[i], known)  # type: ignore[index]
+        choice(name, f"align[{i}], bytes of {n},", bytes_of[i], known)
+    return bytes_of

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene.kernels._arguments import choice, element, flags, function
+from graphene.kernels.epilogues import pointwise
 from graphene.kernels.gemm_frame import RESULTS, check_scales
 from graphene.kernels.gemm_operand import access, matrix
+from graphene.kernels.gemm_result import add_scaled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,13 +128,13 @@ def gemm_reduce(
             x = gr.cast(acc, gr.fp32) if sums == gr.i32 != out else acc
             x = x * factor if alpha else x
             if beta:
-                x = gr.fma(loaded("old", mine(C)), factor_c, x)
+                x = add_scaled(x, loaded("old", mine(C)), factor_c)
             terms = []
             if bias:
                 terms.append(loaded("rbias", arguments[0].tile([width])[column]))
             if residual:
                 terms.append(loaded("extra", mine(arguments[-1])))
             rounded = gr.alloc("rounded", [width], out, gr.RF)
-            rounded[:] = epilogue(x, *terms)
+            rounded[:] = pointwise(epilogue, x, *terms)
             gr.move(mine(C), rounded, atom=access("st.global", vector))
     return kernel

@@ -6,6 +6,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
+from graphene.kernels.epilogues import pointwise
 from graphene.kernels.gemm_operand import COPIES, access, matrix
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
     from graphene.dtypes import DType
 
-__all__ = ["Result"]
+__all__ = ["Result", "add_scaled"]
 
 UNROLLED_BYTES = 32  # of a thread on their way between shared and global memory, where vectors are narrow
 
@@ -45,6 +46,11 @@ def arrived(align_bytes: int) -> None:
         gr.commit(COPIES[align_bytes])
         gr.wait(COPIES[align_bytes], pending=0)
     gr.barrier()
+
+
+def add_scaled(x: Any, old: Any, beta: Any) -> Any:
+    """X + beta * old; x where beta is 0, whatever is in `old`: memory that was never written may be no number."""
+    return gr.fma(gr.where(beta == 0, 0, old), beta, x)
 
 
 class Result:
@@ -174,8 +180,8 @@ class Result:
             if "alpha" in self.scalars:
                 x = x * self.scalars["alpha"]
             if "beta" in self.scalars:
-                x = gr.fma(loaded["C"], self.scalars["beta"], x)
-            out[:] = epilogue(x, *terms)
+                x = add_scaled(x, loaded["C"], self.scalars["beta"])
+            out[:] = pointwise(epilogue, x, *terms)
             gr.barrier(warp)  # for the compiler: it starts no other piece, for which there would be no registers
             gr.move(mine(to, i, j), out, atom=store if to is C else access("st.shared", pair_bytes))
         if to is not C:

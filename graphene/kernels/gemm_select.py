@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from graphene import _core
 from graphene.kernels._arguments import size
 from graphene.kernels.gemm import TYPES, GemmConfig, check_product
 from graphene.kernels.gemm_helpers import PADDED_MOST
@@ -116,11 +117,13 @@ def select_gemm(
     a GPU, such as "NVIDIA H200", whose tuning records come before the estimate (docs/tuning.md). The other arguments
     are GemmConfig's. Sizes may be 0. Raises VerifyError KERNEL_ARGUMENT.
     """
-    check_product("select_gemm", dtype, out, order, align, activation)
-    for name, value in (("M", M), ("N", N), ("K", K), ("batch", 0 if batch is None else batch)):
-        size("select_gemm", name, value, least=0)
-    for name, value in (("sms", sms), ("shared_bytes", shared_bytes)):
-        size("select_gemm", name, value)
+    align = check_product("select_gemm", dtype, out, order, align, activation)  # type: ignore[assignment]
+    M, N, K = (size("select_gemm", n, x, least=0) for n, x in (("M", M), ("N", N), ("K", K)))
+    batch = None if batch is None else size("select_gemm", "batch", batch, least=0)
+    sms, shared_bytes = size("select_gemm", "sms", sms), size("select_gemm", "shared_bytes", shared_bytes)
+    if device is not None and not isinstance(device, str):
+        _core.fail("KERNEL_ARGUMENT", "select_gemm: device does not fit",
+                   ['want: the name of a GPU, such as "NVIDIA H200", or None', f"got: {device!r}"])  # fmt: skip
     item = TYPES[dtype].bits // 8
     count = 1 if batch is None else batch
     k_tile = 128 // item
@@ -153,7 +156,12 @@ def select_gemm(
                     us = before + estimate_us(tile, M, N, K, count, sms, split, slower)
                     yield us, tile, ks, stages, pad, split
 
-    _, tile, ks, stages, pad, split = min(candidates(), key=lambda c: c[0])
+    best = min(candidates(), key=lambda c: c[0], default=None)
+    if best is None:
+        _core.fail("KERNEL_ARGUMENT", "select_gemm: shared_bytes does not fit",
+                   ["want: room for the stages of one of the tiles", f"got: {shared_bytes}"],
+                   "pass what a block of the device may have")  # fmt: skip
+    _, tile, ks, stages, pad, split = best
     estimated = GemmConfig(
         tile=(tile.rows, tile.columns, ks),
         stages=stages,

@@ -48,6 +48,7 @@ def gemm_sm70(
         "gemm_sm70", (BM, BN, BK), warps, epilogue, 8, group, order, gr.fp16, out, align, padded, b_as_kn, batched,
         bias, residual, alpha, beta, split_k,
     )  # fmt: skip
+    (BM, BN, BK), warps = product.tile, product.warps
     a_is, b_is = product.a, product.b
     mma = gr.atom(f"mma.m8n8k4.{'row' if a_is.along_k else 'col'}.{'col' if b_is.along_k else 'row'}.f32")
     QM, QN = BM // warps[0] // 2, BN // warps[1] // 2  # a quad-pair's part

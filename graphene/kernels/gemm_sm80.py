@@ -45,7 +45,8 @@ def gemm_sm80(
     pointwise function of the accumulators and, if the kernel has them, of the bias of their columns and the residual.
 
     The arguments of the kernel: A, B, `bias` (N,), `residual` (M,N), C (M,N), and the scalars `alpha` and `beta` of
-    ``x = alpha * (A @ B.T) + beta * C``, which the epilogue is given.
+    ``x = alpha * (A @ B.T) + beta * C``, which the epilogue is given. With beta 0, as in BLAS, no value of C
+    matters, not even NaN.
 
     - Tiles: BM by BN of C, held by `warps` (rows, columns); BK of k in each of STAGES. Tiles of `group` rows of tiles
       neighbour one another in time, so that they find their parts of B in the L2 cache.
@@ -69,7 +70,8 @@ def gemm_sm80(
         "gemm_sm80", (BM, BN, BK), warps, epilogue, 2 * MK, group, order, dtype, out, align, padded, b_as_kn, batched,
         bias, residual, alpha, beta, split_k,
     )  # fmt: skip
-    size("gemm_sm80", "STAGES", STAGES, least=2)
+    STAGES = size("gemm_sm80", "STAGES", STAGES, least=2)
+    (BM, BN, BK), warps = product.tile, product.warps
     WM, WN, KB = BM // warps[0], BN // warps[1], BK // MK  # fragments are double-buffered by slice parity
     asynchronous = product.a.asynchronous or product.b.asynchronous
 

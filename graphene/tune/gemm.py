@@ -64,16 +64,18 @@ class GemmTile:
 
     def __post_init__(self) -> None:
         n = "GemmTile"
-        sizes(n, "tile", self.tile, 3)
-        sizes(n, "warps", self.warps, 2, 1, 32)
-        flags(n, "pad", self.pad, 2)
-        size(n, "stages", self.stages, least=2, most=32)
-        size(n, "group", self.group)
-        size(n, "split_k", self.split_k, most=65535)
+        fields: dict[str, Any] = {
+            "tile": sizes(n, "tile", self.tile, 3),
+            "warps": sizes(n, "warps", self.warps, 2, 1, 32),
+            "pad": flags(n, "pad", self.pad, 2),
+            "stages": size(n, "stages", self.stages, least=2, most=32),
+            "group": size(n, "group", self.group),
+            "split_k": size(n, "split_k", self.split_k, most=65535),
+        }
+        for name, value in fields.items():  # JSON knows lists only
+            object.__setattr__(self, name, value)
         for i, rows in enumerate(("tile[0]", "tile[1]")):
             size(n, rows, self.tile[i], multiple_of=16 * self.warps[i])
-        for name in ("tile", "warps", "pad"):  # JSON knows lists only
-            object.__setattr__(self, name, tuple(getattr(self, name)))
 
     def config(self, p: GemmProblem) -> GemmConfig:
         """The configuration of a problem."""

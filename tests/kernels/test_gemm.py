@@ -81,10 +81,16 @@ def close(got: np.ndarray, want: np.ndarray, c: GemmConfig, K: int) -> None:
     np.testing.assert_allclose(got, want, rtol=2 * rounding[c.out_dtype], atol=scale * (inputs + 2.0**-20) + 1e-6)
 
 
+def terms(c: GemmConfig, x: dict[str, Any], alpha: float = 0.5, beta: float = 0.25) -> dict[str, Any]:
+    """Those that the configuration has."""
+    given = {"bias": x["bias"], "residual": x["residual"], "alpha": alpha, "beta": beta}
+    return {n: v for n, v in given.items() if getattr(c, n)}
+
+
 def simulate(rng, c: GemmConfig, M: int, N: int, K: int, batch: tuple[int, ...] = ()) -> None:
     x = operands(rng, c, M, N, K, batch)
     want = expected(c, x, 0.5, 0.25)
-    run_gemm(c, x["a"], x["b"], x["c"], x["bias"], x["residual"], 0.5, 0.25)
+    run_gemm(c, x["a"], x["b"], x["c"], **terms(c, x))
     close(x["c"], want, c, K)
 
 
@@ -223,7 +229,7 @@ def test_parts_of_integers_are_exact(rng) -> None:
         x["a"][:], x["b"][:] = 127, 127
         x["b"][0, :] = -1
         want = expected(c, x, 1, 0)
-        run_gemm(c, x["a"], x["b"], x["c"], x["bias"])
+        run_gemm(c, x["a"], x["b"], x["c"], x["bias"] if c.bias else None)
         np.testing.assert_array_equal(x["c"], want.astype(NP[c.out_dtype]))
 
 
@@ -283,6 +289,23 @@ def test_activations_stay_within_their_errors(name: str) -> None:
     argument = {"gelu_tanh": twice_u(x.astype(np.float64)), "tanh": 0, "relu": 0}.get(name, x)
     bound = 2.0**-22 * np.abs(x) if name == "gelu" else 2.0**-21 * np.abs(want) * (1 + np.abs(argument))
     assert (np.abs(y - want) <= bound + 1e-36).all()
+
+
+@pytest.mark.parametrize("out", ["fp16", "fp32"])
+@pytest.mark.parametrize("split_k", [1, 2])
+def test_beta_of_zero_reads_no_number_into_the_result(out: str, split_k: int, rng) -> None:
+    """As in BLAS: C may be memory that was never written."""
+    c = small(alpha=True, beta=True, out=out, split_k=split_k)
+    x = operands(rng, c, 35, 40, 48)
+    x["c"][:7], x["c"][7:20] = np.nan, np.inf
+    want = 0.5 * (x["a"].astype(np.float64) @ x["b"].astype(np.float64))
+    for beta in (0.0, -0.0):
+        run_gemm(c, x["a"], x["b"], x["c"], **terms(c, x, beta=beta))
+        close(x["c"], want, c, 48)
+    x["c"][3] = np.nan
+    run_gemm(c, x["a"], x["b"], x["c"], **terms(c, x, beta=1.0))
+    assert np.isnan(x["c"][3]).all()
+    assert not np.isnan(np.delete(x["c"], 3, 0)).any()
 
 
 def test_relu_keeps_what_is_no_number(rng) -> None:
@@ -374,7 +397,7 @@ def run_on_the_gpu(rng, c: GemmConfig, M: int, N: int, K: int, batch: tuple[int,
     want = expected(c, {n: v.double().cpu().numpy() for n, v in up.items()}, 0.5, 0.25)
     if not c.beta:
         up["c"].fill_(float("nan") if c.out_dtype != "i32" else 77)
-    run_gemm(c, up["a"], up["b"], up["c"], up["bias"], up["residual"], 0.5, 0.25)
+    run_gemm(c, up["a"], up["b"], up["c"], **terms(c, up))
     torch.cuda.synchronize()
     close(up["c"].double().cpu().numpy(), want, c, K)
 

@@ -5,12 +5,24 @@ from __future__ import annotations
 import collections
 import random
 import re
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import graphene as gr
-from graphene.kernels import GemmConfig, gemm_pad, gemm_reduce, gemm_sm70, gemm_sm80, select_gemm
+from graphene.kernels import (
+    GemmConfig,
+    gemm_launches,
+    gemm_pad,
+    gemm_reduce,
+    gemm_sm70,
+    gemm_sm80,
+    run_gemm,
+    select_gemm,
+)
+from graphene.kernels.gemm import _product, _reduce
 
 BUILDERS = {"gemm_sm80": gemm_sm80, "gemm_sm70": gemm_sm70}
 
@@ -101,6 +113,11 @@ def test_what_else_is_refused() -> None:
     assert "select_gemm: K is no integer" in error(select_gemm, 8, 8, 8.0)
     assert "select_gemm: batch does not fit" in error(select_gemm, 8, 8, 8, batch=-2)
     assert "select_gemm: sms does not fit" in error(select_gemm, 8, 8, 8, sms=0)
+    assert "select_gemm: shared_bytes does not fit | room for the stages of one of the tiles | 100" in error(
+        select_gemm, 1, 2, 3, shared_bytes=100
+    )
+    assert "select_gemm: device does not fit" in error(select_gemm, 8, 8, 8, device=5)
+    assert "GemmConfig: the activation takes other arguments" in error(GemmConfig, activation=lambda x, y: x)
     assert "split_k does not fit" in error(GemmConfig, split_k=0)
     assert "GemmConfig: group does not fit" in error(GemmConfig, group=-1)
     assert "dtype of gemm_sm70 does not fit" in error(GemmConfig, kernel="gemm_sm70", dtype="bf16")
@@ -115,6 +132,88 @@ def test_what_else_is_refused() -> None:
     assert "gemm_pad: dtype is no type" in error(gemm_pad, dtype="fp16")
     assert "gemm_pad: dtype does not fit" in error(gemm_pad, dtype=gr.fp64)
     assert "gemm_reduce: align does not fit" in error(gemm_reduce, align=3)
+
+
+def operands(**options: Any) -> tuple[GemmConfig, list[np.ndarray]]:
+    a, b = np.ones((16, 32), np.float16), np.asfortranarray(np.ones((32, 16), np.float16))
+    return GemmConfig((32, 32, 32), 2, (1, 1), **options), [a, b, np.zeros((16, 16), np.float16)]
+
+
+TERMS = {"bias": np.ones(16, np.float16), "residual": np.ones((16, 16), np.float16), "alpha": 2.0, "beta": 1.0}
+
+
+@pytest.mark.parametrize("split_k", [1, 2])
+@pytest.mark.parametrize("name", TERMS)
+def test_a_product_takes_the_terms_of_its_configuration_and_no_others(name: str, split_k: int) -> None:
+    c, tensors = operands(split_k=split_k)
+    assert (
+        f"run_gemm: {name} does not fit | none: the configuration has {name}=False | one"
+        f" | fix: leave it out, or take GemmConfig(..., {name}=True)"
+    ) in error(run_gemm, c, *tensors, **{name: TERMS[name]})
+    assert (
+        f"run_gemm: {name} does not fit | one: the configuration has {name}=True | none"
+        f" | fix: pass it, or take GemmConfig(..., {name}=False)"
+    ) in error(run_gemm, replace(c, **{name: True}), *tensors)
+    assert not tensors[2].any()
+    run_gemm(replace(c, **{name: True}), *tensors, **{name: TERMS[name]})
+    assert (tensors[2] == {"alpha": 64, "beta": 32}.get(name, 33)).all()
+
+
+def test_operands_are_tensors_that_lie_as_the_order_says() -> None:
+    c, (a, b, d) = operands()
+    assert "run_gemm: A does not fit | a tensor of 2 modes | NoneType" in error(run_gemm, c, None, b, d)
+    assert "run_gemm: B does not fit | a tensor of 2 modes | list" in error(run_gemm, c, a, [[1.0]], d)
+    assert "run_gemm: A does not fit | a tensor of 2 modes | shape (32,)" in error(run_gemm, c, a[0], b, d)
+    assert "run_gemm: C does not fit | a tensor of 2 modes | shape (1, 16, 16)" in error(run_gemm, c, a, b, d[None])
+    assert "run_gemm: A does not fit | a tensor of 3 modes" in error(run_gemm, replace(c, batched=True), a, b, d)
+    assert "run_gemm: bias does not fit | a tensor of 1 modes | shape (1, 16)" in error(
+        run_gemm, replace(c, bias=True), a, b, d, bias=d[:1]
+    )
+    assert (
+        "run_gemm: A does not fit | stride 1 along M, as order='NN' says | shape (16, 32), strides (32, 1)"
+        " | fix: copy it, or take another order"
+    ) in error(run_gemm, replace(c, order="NN"), a, b, d)
+    assert "run_gemm: B does not fit | stride 1 along K, as order='TN' says" in error(
+        run_gemm, c, a, np.ascontiguousarray(b), d
+    )
+    assert "run_gemm: C does not fit | stride 1 along N | shape (16, 16), strides (1, 16) | fix: copy it" in error(
+        run_gemm, c, a, b, np.asfortranarray(d)
+    )
+
+
+def test_integers_may_be_those_of_numpy_and_sequences_lists() -> None:
+    i = np.int64
+    c, tensors = operands()
+    same = GemmConfig([i(32), 32, 32], i(2), [1, i(1)], i(1), pad=[False, False], align=[16, i(16), 16])  # type: ignore[arg-type]
+    assert same == c
+    assert hash(same) == hash(c)
+    run_gemm(same, *tensors)
+    assert (tensors[2] == 32).all()
+    assert select_gemm(i(64), i(64), i(64), batch=i(2), align=[16, 16, i(16)]) == select_gemm(64, 64, 64, batch=2)  # type: ignore[arg-type]
+    for builder in BUILDERS.values():
+        assert builder(i(32), i(32), i(32), warps=[i(1), 1]).cuda_source("sm_90a") == builder(
+            32, 32, 32, warps=(1, 1)
+        ).cuda_source("sm_90a")
+    assert "tile[0] is no integer" in error(GemmConfig, tile=(True, 32, 32))
+    assert "tile[0] is no integer" in error(GemmConfig, tile=(np.float32(32), 32, 32))
+
+
+@pytest.mark.parametrize("options", [{}, {"split_k": 2}, {"residual": True}], ids=str)
+@pytest.mark.parametrize("returned", [None, (1, 2), "x"])
+def test_an_epilogue_returns_one_value(options: dict[str, Any], returned: object) -> None:
+    config = GemmConfig((32, 32, 32), 2, (1, 1), activation=lambda x: returned, **options)
+    assert f"an epilogue returned {type(returned).__name__} | registers, an expression of them or a number" in error(
+        gemm_launches, config
+    )
+    for builder in BUILDERS.values():
+        assert "an epilogue returned" in error(builder, 32, 32, 32, epilogue=lambda x, b: returned, warps=(1, 1))
+
+
+def test_kernels_of_functions_are_not_kept_for_ever() -> None:
+    for kept in (_product, _reduce):
+        most = kept.cache_info().maxsize
+        assert most is not None
+        assert most <= 1024
 
 
 @pytest.mark.parametrize("name", BUILDERS)
