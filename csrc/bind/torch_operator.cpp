@@ -275,11 +275,14 @@ PyObject* call_fast(OperatorObject* self, PyObject* const* args) {
       case gt::Outcome::Copy:
         break;
     }
+    GR_ASSERT(copies.size() <= kMaxParams, op.name() + ": a kernel for what has been copied");
     std::size_t tensor = 0;
     for (std::size_t i = 0; i < op.params().size(); ++i) {
       if (!op.params()[i].is_tensor()) continue;
       if ((mask >> tensor++ & 1U) == 0) continue;
-      copies.push_back(py::handle(objects[i]).attr("contiguous")());
+      py::object copy = py::handle(objects[i]).attr("contiguous")();
+      if (copy.ptr() == objects[i]) copy = copy.attr("clone")();  // row-major, but of an address that no kernel takes
+      copies.push_back(std::move(copy));
       objects[i] = copies.back().ptr();
     }
   }

@@ -78,6 +78,8 @@ def refused(q: Arg, k: Arg, starts: Arg | None = None) -> Any:
         return _core.Recipe.torch(f"no kernel for attention of {q.dtype}")
     if q.shape[-1] % 8 or q.shape[-1] > 256:
         return _core.Recipe.torch(f"no kernel for heads of {q.shape[-1]} elements")
+    if q.shape[-3] == 0 or k.shape[-3] == 0:
+        return _core.Recipe.torch("there are no queries or no keys")
     if max(q.shape[-3], k.shape[-3]) > MOST:
         return _core.Recipe.torch(f"no kernel for more than {MOST} queries or keys")
     sequences = q.shape[0] if len(q.shape) == 4 else 1 if starts is None else starts.shape[0] - 1

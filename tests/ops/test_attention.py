@@ -133,6 +133,8 @@ def test_views() -> None:
     check(r(2, 9, 2, 32), r(1, 20, 2, 32).expand(2, 20, 2, 32), r(2, 1, 2, 32).expand(2, 20, 2, 32))
     q, k, v = r(1, 9, 2, 65)[..., 1:], r(1, 9, 2, 128)[..., ::2], r(1, 9, 2, 64)
     check(q, k, v, "k is copied first, row-major")
+    odd = r(1, 1, 1, 36)[..., 4:]  # row-major, of an address that is no multiple of 16
+    check(odd, odd, odd, "q is copied first, row-major")
 
 
 def test_numbers_and_places_that_are_unusual() -> None:
