@@ -170,8 +170,10 @@ _is_compiling = torch.compiler.is_dynamo_compiling
 
 def _default_scale(q: Any) -> float:
     """1 / sqrt(dim), where q is a tensor that has one."""
-    shape: Sequence[int] = getattr(q, "shape", ())
-    return float(shape[-1]) ** -0.5 if len(shape) and shape[-1] > 0 else 1.0
+    try:
+        return float(q.size(-1)) ** -0.5
+    except (AttributeError, IndexError, TypeError, ZeroDivisionError):
+        return 1.0  # and the checks of the arguments say what is wrong
 
 
 def _bounds(name: str, window: Any) -> tuple[int, int]:
