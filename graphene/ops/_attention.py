@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -171,7 +172,7 @@ _is_compiling = torch.compiler.is_dynamo_compiling
 def _default_scale(q: Any) -> float:
     """1 / sqrt(dim), where q is a tensor that has one."""
     try:
-        return float(q.size(-1)) ** -0.5
+        return 1.0 / math.sqrt(q.size(-1))
     except (AttributeError, IndexError, TypeError, ZeroDivisionError):
         return 1.0  # and the checks of the arguments say what is wrong
 
