@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import statistics
 import sys
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from graphene import _core
+from graphene.kernels._arguments import size
 from graphene.tune import recorded
 from graphene.tune.device import Device, current_device
 from graphene.tune.tunable import Selection, Tunable, rank
@@ -192,8 +194,9 @@ def tune(
     When one loses the device's context (a memory fault), nothing more can be measured in this process: the best so far
     is chosen. ``progress``: shows a bar (None: when stderr is a terminal). ``keep``: stores the winner as a record.
     Needs torch and a CUDA device, unless ``timer`` is your own. Raises SelectError TUNE_FAILED when no candidate could
-    be measured, with every reason; TUNE_NO_CANDIDATE as ``rank``.
+    be measured, with every reason; VerifyError KERNEL_ARGUMENT and SelectError TUNE_NO_CANDIDATE as ``rank``.
     """
+    count, rounds = size("tune", "count", count), size("tune", "rounds", rounds)
     where = current_device(device) if isinstance(device, int) else device
     chosen = selection or rank(tunable, problem, where, count)
     timer = timer or Timer()
@@ -203,6 +206,9 @@ def tune(
         if all(m.config != now for m in rows):
             expected = tunable.predict(now, problem, where)
             rows.append(Measured(now, float("nan") if isinstance(expected, str) else expected[0]))
+    if not rows:
+        _core.fail("TUNE_NO_CANDIDATE", f"the selection has no configuration of {tunable.name}",
+                   ["got: an empty short list"], "leave it out, or pass what rank returns")  # fmt: skip
     shown = sys.stderr.isatty() if progress is None else progress
     bar = progress_bar(len(rows) * (1 + rounds), f"tuning {tunable.name}", shown)
     try:
@@ -249,14 +255,17 @@ def _measure(
     bar: _Bar,
 ) -> None:
     arguments = tunable.arguments(problem)
+    restore = _restorer(arguments)
+    against = () if tunable.reference is None else (tunable.reference(problem, arguments),)
     running = dict(sorted(kernels.items()))
     for round_ in range(rounds):
         for i in list(running):
             row, kernel = rows[i], running[i]
             try:
                 if round_ == 0:
+                    restore()  # what an earlier candidate computed is none of this one's merits
                     kernel(*arguments)
-                    if tunable.verify is not None and (wrong := tunable.verify(problem, arguments)):
+                    if tunable.verify is not None and (wrong := tunable.verify(problem, arguments, *against)):
                         raise ValueError(wrong)
                 row.rounds.append(timer(lambda kernel=kernel: kernel(*arguments)))  # type: ignore[misc]
             except Exception as e:
@@ -271,6 +280,22 @@ def _measure(
             bar.set_postfix_str(f"best {best:.1f} us")
         if round_ == 1:
             running = {i: k for i, k in running.items() if rows[i].us <= 1.2 * min(rows[j].us for j in running)}
+
+
+def _restorer(arguments: Sequence[Any]) -> Callable[[], None]:
+    """Gives tensors, arrays and lists the values back that they have now."""
+    kept = [(a, copy.deepcopy(a)) for a in arguments if hasattr(a, "__setitem__")]
+
+    def restore() -> None:
+        for argument, values in kept:
+            if hasattr(argument, "copy_"):
+                argument.copy_(values)
+            elif hasattr(argument, "shape"):
+                argument[...] = values
+            else:
+                argument[:] = copy.deepcopy(values)
+
+    return restore
 
 
 def _context_is_lost() -> bool:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["GEMM", "GemmProblem", "GemmTile", "gemm_key", "with_record"]
 
+UNWRITTEN = -0x5A5A5A5A  # instead of NaN, for integers
+PART_ELEMENTS = 1 << 26
+
 
 @dataclass(frozen=True)
 class GemmProblem:
@@ -181,7 +184,8 @@ class _Run:
         run_gemm(self._config, a, b, c, bias, residual, empty=empty)
 
 
-def _arguments(p: GemmProblem) -> Sequence[Any]:
+def _arguments(p: GemmProblem, where: str = "cuda") -> Sequence[Any]:
+    """Random operands; the result is what no product leaves there."""
     import torch
 
     types = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "i8": torch.int8}
@@ -190,32 +194,64 @@ def _arguments(p: GemmProblem) -> Sequence[Any]:
     def matrix(rows: int, columns: int, row_major: bool) -> Any:
         shape = [*front, rows, columns] if row_major else [*front, columns, rows]
         if p.dtype == "i8":
-            t = torch.randint(-128, 128, shape, device="cuda", dtype=torch.int8)
+            t = torch.randint(-128, 128, shape, device=where, dtype=torch.int8)
         else:
-            t = torch.randn(shape, device="cuda").to(types[p.dtype])
+            t = torch.randn(shape, device=where).to(types[p.dtype])
         return t if row_major else t.transpose(-1, -2)
 
     a, b = matrix(p.m, p.k, p.order[0] == "T"), matrix(p.k, p.n, p.order[1] == "T")
     out = torch.int32 if p.dtype == "i8" else types[p.dtype]
-    c = torch.empty([*front, p.m, p.n], device="cuda", dtype=out)
+    c = torch.full([*front, p.m, p.n], UNWRITTEN if p.dtype == "i8" else float("nan"), device=where, dtype=out)
     terms = []
     if p.bias:
-        terms.append(torch.randn(p.n, device="cuda").to(out))
+        terms.append(torch.randn(p.n, device=where).to(out))
     if p.residual:
-        terms.append(torch.randn(c.shape, device="cuda").to(out))
+        terms.append(torch.randn(c.shape, device=where).to(out))
     return [a, b, c, *terms]
 
 
-def _verify(p: GemmProblem, arguments: Sequence[Any]) -> str | None:
-    """Compares some rows with PyTorch's product in fp32, where nothing but sums is computed."""
+def _rows(p: GemmProblem) -> Iterator[slice]:
+    """All rows of C, a part at a time: fp64 of all of them at once may be more than fits."""
+    step = max(1, PART_ELEMENTS // max(p.n * (p.batch or 1), 1))
+    return (slice(i, i + step) for i in range(0, p.m, step))
+
+
+def _reference(p: GemmProblem, arguments: Sequence[Any]) -> Any:
+    """All of the result, epilogue included, by PyTorch in fp64; rounded to fp32, of integers exact."""
+    import torch
+
     a, b, c = arguments[:3]
-    if p.bias or p.residual or p.activation is not None:
-        return None
-    rows = slice(max(0, p.m - 64), p.m)
-    want = a[..., rows, :].double() @ b.double()
-    bound = {"fp16": 2.0**-9, "bf16": 2.0**-6, "fp32": 2.0**-8, "i8": 0.0}[p.dtype]
-    error = float((c[..., rows, :].double() - want).abs().max()) / max(float(want.abs().max()), 1e-9)
-    return None if error <= bound else f"relative error {error:.1e}, at most {bound:.1e}"
+    terms = list(arguments[3:])
+    bias = terms.pop(0) if p.bias else None
+    residual = terms.pop(0) if p.residual else None
+    f = torch.nn.functional
+    activations: dict[str | None, Any] = {
+        None: lambda x: x, "relu": f.relu, "gelu": f.gelu, "gelu_tanh": lambda x: f.gelu(x, approximate="tanh"),
+        "silu": f.silu, "tanh": torch.tanh, "sigmoid": torch.sigmoid,
+    }  # fmt: skip
+    want = torch.empty(c.shape, device=c.device, dtype=torch.int32 if p.dtype == "i8" else torch.float32)
+    wide = b.double()
+    for rows in _rows(p):
+        x = a[..., rows, :].double() @ wide
+        x = activations[p.activation](x if bias is None else x + bias.double())
+        x = x if residual is None else x + residual[..., rows, :].double()
+        want[..., rows, :] = x.to(torch.int64) if p.dtype == "i8" else x
+    return want
+
+
+def _verify(p: GemmProblem, arguments: Sequence[Any], want: Any = None) -> str | None:
+    """Compares all of the result with ``want``, the reference; what is no number is wrong."""
+    want, c = _reference(p, arguments) if want is None else want, arguments[2]
+    if p.dtype == "i8":
+        wrong = sum(int((c[..., rows, :] != want[..., rows, :]).sum()) for rows in _rows(p))
+        return f"{wrong} of {c.numel()} integers are wrong" if wrong else None
+    bound = {"fp16": 2.0**-9, "bf16": 2.0**-6, "fp32": 2.0**-8}[p.dtype]
+    scale = max(float(want.abs().max()), 1e-9) if want.numel() else 1.0
+    for rows in _rows(p) if want.numel() else ():
+        error = float((c[..., rows, :].float() - want[..., rows, :]).abs().max()) / scale
+        if not error <= bound:
+            return f"relative error {error:.1e}, at most {bound:.1e}"
+    return None
 
 
 def gemm_key(p: GemmProblem) -> tuple[str, str]:
@@ -280,5 +316,6 @@ GEMM: Tunable[GemmProblem, GemmTile] = Tunable(
     version=1,
     verify=_verify,
     incumbent=_estimated,
+    reference=_reference,
     alike=lambda c: (c.tile[:2], c.pad, c.split_k),
 )

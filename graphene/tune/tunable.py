@@ -7,6 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from graphene import _core
+from graphene.kernels._arguments import number, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -42,9 +43,11 @@ class Tunable(Generic[P, C]):
     microseconds and a remark on them, or the reason why the configuration is not for this problem. ``build(config,
     problem)``: a kernel, or what compiles and is called like one. ``arguments(problem)``: CUDA tensors of random
     values to call it with. ``key(problem)``: the dtype and the shape class, whose problems share a record.
-    ``verify(problem, arguments)``: what is wrong after a call, or None. ``alike``: a configuration's kind, of which
-    a short list holds two at most, so that it covers more than one. ``incumbent(problem, device)``: what is used
-    without a record, which a tuning always measures too.
+    ``verify(problem, arguments)``: what is wrong after a call, or None. Before each candidate's first call all
+    arguments are what ``arguments`` made of them, so fill the results with what no call leaves there, NaN.
+    ``reference(problem, arguments)``: is computed once and given to ``verify`` as a third argument. ``alike``: a
+    configuration's kind, of which a short list holds two at most, so that it covers more than one.
+    ``incumbent(problem, device)``: what is used without a record, which a tuning always measures too.
     """
 
     name: str
@@ -55,10 +58,11 @@ class Tunable(Generic[P, C]):
     arguments: Callable[[P], Sequence[Any]]
     key: Callable[[P], tuple[str, str]]
     version: int = 1
-    verify: Callable[[P, Sequence[Any]], str | None] | None = None
+    verify: Callable[..., str | None] | None = None
     text: Callable[[C], str] = field(default=str)
     alike: Callable[[C], object] = field(default=lambda config: config)
     incumbent: Callable[[P, Device], C] | None = None
+    reference: Callable[[P, Sequence[Any]], Any] | None = None
 
     def to_json(self, config: C) -> dict[str, Any]:
         """A configuration as a JSON object."""
@@ -138,9 +142,10 @@ def rank(tunable: Tunable[P, C], problem: P, device: Device, count: int = 8, wit
     """The candidates that the model expects to be fastest; of every other one, why it is not among them.
 
     ``count``: the length of the short list at most; ``within``: how many times the best's time a candidate may take.
-    Rejected ones are ordered by how close they came. Raises SelectError TUNE_NO_CANDIDATE when every candidate is
-    rejected, with the reasons.
+    Rejected ones are ordered by how close they came. Raises VerifyError KERNEL_ARGUMENT, and SelectError
+    TUNE_NO_CANDIDATE when every candidate is rejected, with the reasons.
     """
+    count, within = size("rank", "count", count), number("rank", "within", within)
     expected: list[tuple[C, float, str]] = []
     refused: list[Rejected[C]] = []
     for config in dict.fromkeys(tunable.candidates(problem, device)):

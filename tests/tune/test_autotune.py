@@ -34,7 +34,19 @@ class Problem:
     n: int
 
 
-def build(config: Config, problem: Problem) -> gr.Kernel:
+class Idle:
+    """Computes nothing."""
+
+    def compile(self, arch: str) -> Any:
+        return type("Binary", (), {"registers": 1, "spill_bytes": 0})
+
+    def __call__(self, *arguments: Any) -> None:
+        pass
+
+
+def build(config: Config, problem: Problem) -> Any:
+    if config.fault == "nothing":
+        return Idle()
     if config.fault == "build":
         raise ValueError("such tiles do not fit\nand more")
     with gr.Kernel("doubled") as kernel:
@@ -51,7 +63,7 @@ def build(config: Config, problem: Problem) -> gr.Kernel:
 built: list[Config] = []
 
 
-def counted(config: Config, problem: Problem) -> gr.Kernel:
+def counted(config: Config, problem: Problem) -> Any:
     built.append(config)
     return build(config, problem)
 
@@ -145,6 +157,63 @@ def test_candidates_that_fail_are_reported_and_survived() -> None:
     assert "failed: ValueError: y is not 2 x" in str(tuning)
     assert tuning.record is not None
     assert tuning.record["candidates"] == 1
+
+
+@pytest.mark.parametrize("reference", [False, True])
+def test_what_an_earlier_candidate_computed_is_no_merit_of_the_next(reference: bool) -> None:
+    t = tunable(Config(128), Config(64, "nothing"), Config(32, "nothing"))
+    computed = []
+    if reference:
+
+        def twice(problem: Problem, arguments: Any) -> Any:
+            computed.append(problem)
+            return 2 * arguments[0]
+
+        def check(problem: Problem, arguments: Any, want: Any) -> str | None:
+            return None if np.array_equal(arguments[1], want) else "y is not 2 x"
+
+        t = replace(t, verify=check, reference=twice)
+    tuning = tune.tune(t, Problem(100), DEVICE, timer=Clock(5), progress=False)
+    assert tuning.best == Config(128)
+    assert [m.failure for m in tuning.measured] == ["", *["ValueError: y is not 2 x"] * 2]
+    assert len(computed) == reference
+
+
+class Lists(Idle):
+    """Arguments neither NumPy's nor PyTorch's: writes its value to the second one and spoils the first."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def __call__(self, x: list[float], y: list[float]) -> None:
+        if self.value:
+            y[0] = x[0] * self.value
+        x[0] = 0.0
+
+
+def test_every_candidate_finds_the_arguments_as_they_were_made() -> None:
+    t = tune.Tunable(
+        "lists", Config, lambda problem, device: (Config(2), Config(0), Config(3)), predict,
+        lambda config, problem: Lists(config.threads), lambda problem: ([3.0], [0.0]), lambda problem: ("fp32", "1"),
+        verify=lambda problem, arguments: None if arguments[1] == [6.0] else f"y is {arguments[1]}",
+    )  # fmt: skip
+    tuning = tune.tune(t, Problem(1), DEVICE, timer=Clock(5), progress=False, keep=False)
+    failures = {m.config.threads: m.failure for m in tuning.measured}
+    assert failures == {2: "", 0: "ValueError: y is [0.0]", 3: "ValueError: y is [9.0]"}
+
+
+def test_numbers_of_candidates_and_rounds_are_positive() -> None:
+    for options in ({"count": 0}, {"rounds": 0}, {"count": 1.5}, {"rounds": "many"}):
+        (name,) = options
+        with pytest.raises(gr.VerifyError, match=rf"tune: {name} (does not fit|is no integer)") as e:
+            tune.tune(tunable(*CONFIGS), Problem(100), DEVICE, timer=Clock(5), progress=False, **options)
+        assert e.value.code == "KERNEL_ARGUMENT"
+    with pytest.raises(gr.VerifyError, match="rank: count does not fit"):
+        tune.rank(tunable(*CONFIGS), Problem(100), DEVICE, 0)
+    nothing = tune.Selection[Config]("none", (), ())
+    with pytest.raises(gr.SelectError, match="the selection has no configuration of doubled") as e:
+        tune.tune(tunable(*CONFIGS), Problem(100), DEVICE, timer=Clock(5), progress=False, selection=nothing)
+    assert e.value.code == "TUNE_NO_CANDIDATE"
 
 
 def test_a_lost_device_ends_the_measuring_and_the_best_so_far_wins(monkeypatch: pytest.MonkeyPatch) -> None:
