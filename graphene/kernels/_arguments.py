@@ -9,7 +9,21 @@ from typing import Any
 from graphene import _core
 from graphene.dtypes import DType
 
-__all__ = ["choice", "element", "flags", "function", "number", "size", "sizes"]
+__all__ = [
+    "FLOATS",
+    "align",
+    "choice",
+    "element",
+    "flags",
+    "function",
+    "instance",
+    "number",
+    "size",
+    "sizes",
+    "vectors",
+]
+
+FLOATS = ("fp16", "bf16", "fp32")  # what kernels that work in fp32 read and write
 
 
 def size(kernel: str, name: str, value: object, multiple_of: int = 1, least: int = 1, most: int | None = None) -> int:
@@ -38,10 +52,13 @@ def number(kernel: str, name: str, value: object) -> float:
     return value
 
 
-def function(kernel: str, name: str, value: Any, given: list[str] | None = None) -> None:
-    """Raises VerifyError KERNEL_ARGUMENT unless it can be called, with what is `given`."""
+_EPILOGUE = "of the accumulators and the bias, such as lambda x, b: gr.max(x + b, 0)"
+
+
+def function(kernel: str, name: str, value: Any, given: list[str] | None = None, of: str = _EPILOGUE) -> None:
+    """Raises VerifyError KERNEL_ARGUMENT unless it can be called, with what is `given`. `of`: what it should be."""
     if not callable(value):
-        want = "want: a function of the accumulators and the bias, such as lambda x, b: gr.max(x + b, 0)"
+        want = f"want: a function {of}"
         _core.fail("KERNEL_ARGUMENT", f"{kernel}: {name} cannot be called", [want, f"got: {value!r}"])
     try:
         if given is not None:
@@ -74,9 +91,32 @@ def flags(kernel: str, name: str, value: Any, count: int) -> tuple[bool, ...]:
     """The booleans, as a tuple. Raises VerifyError KERNEL_ARGUMENT unless there are so many."""
     if not isinstance(value, (tuple, list)) or len(value) != count or any(not isinstance(x, bool) for x in value):
         want = f"want: {count} booleans" if count > 1 else "want: True or False"
-        got = value[0] if count == 1 else value
+        got = value[0] if count == 1 and isinstance(value, (tuple, list)) and len(value) == 1 else value
         _core.fail("KERNEL_ARGUMENT", f"{kernel}: {name} does not fit", [want, f"got: {got!r}"])
     return tuple(value)
+
+
+def instance(kernel: str, name: str, value: object, kind: type) -> None:
+    """Raises VerifyError KERNEL_ARGUMENT unless the value is of this class."""
+    if not isinstance(value, kind):
+        _core.fail(
+            "KERNEL_ARGUMENT",
+            f"{kernel}: {name} is no {kind.__name__}",
+            [f"want: a {kind.__name__}", f"got: {value!r}"],
+        )
+
+
+def align(kernel: str, name: str, value: object, elem_bytes: int) -> None:
+    """Raises VerifyError KERNEL_ARGUMENT unless elements begin at multiples of so many bytes."""
+    size(kernel, name, value, multiple_of=elem_bytes)
+
+
+def vectors(kernel: str, name: str, elems: int, *dtypes: DType) -> None:
+    """Raises VerifyError KERNEL_ARGUMENT where so many elements of one of the types are more than 16 bytes."""
+    widest = max(dtypes, key=lambda t: t.bits)
+    if elems * widest.bits > 128:
+        want = f"want: at most {128 // widest.bits} elements of {widest}, 16 bytes"
+        _core.fail("KERNEL_ARGUMENT", f"{kernel}: {name} is more than one instruction moves", [want, f"got: {elems}"])
 
 
 def choice(kernel: str, name: str, value: object, known: tuple[str, ...] | tuple[int, ...]) -> None:

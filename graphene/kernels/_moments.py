@@ -38,8 +38,8 @@ def moments(rows: Rows, value: Callable[[Part], Any], exact: bool) -> tuple[Call
         else:
             base[:] = value(First(rows))
         _sum_both(rows, mean, square, lambda part: part.inside(value(part) - base))
-        square[:] = square * (1 / t.width) - mean * mean * (1 / t.width**2)
         mean[:] = mean * (1 / t.width)
+        square[:] = gr.fma(-mean, mean, square * (1 / t.width))  # the product is not rounded: no inf - inf
     else:
         _by_warps(rows, value, base, mean, square)
     if not exact:
@@ -91,7 +91,7 @@ def _meet_each(rows: Rows, base: gr.Tensor, mean: gr.Tensor, square: gr.Tensor, 
     for w in range(warps):
         n[w] = _count(rows, operator.itemgetter(w))
         rcp[w] = _count(rows, operator.itemgetter(w), _rcp)
-        squares[w] = squares[w] - totals[w] * totals[w] * rcp[w]
+        squares[w] = gr.fma(-totals[w] * rcp[w], totals[w], squares[w])
         shifts[w] = shifts[w] - base + totals[w] * rcp[w]
         mean[:] = gr.fma(shifts[w], n[w] * (1 / N), mean)
     gr.init(square, 0)
@@ -120,7 +120,7 @@ def _meet_lanes(rows: Rows, base: gr.Tensor, mean: gr.Tensor, square: gr.Tensor,
         return value
 
     n[:], rcp[:] = _count(rows, of_lane), _count(rows, of_lane, _rcp)
-    squares[:] = squares - total * total * rcp
+    squares[:] = gr.fma(-total * rcp, total, squares)
     shift[:] = shift - base + total * rcp
     mean[:] = shift * n * (1 / N)
     gr.allreduce("add", mean, on=warp)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
+from graphene.kernels._arguments import FLOATS, choice, element, flags, instance, number, vectors
 from graphene.kernels._row_tiles import RowTile, select_tile
 from graphene.kernels._rows import Part, Rows, declare_rows
 
@@ -21,7 +22,8 @@ class NormConfig:
 
     `dtype`: of X, R, Y, S and, unless `affine_dtype` says otherwise, of gamma and beta. `gamma`, `beta`: whether there
     is a factor, an addend per column. `residual`: normalises X + R. `write_sum`: also S = X + R. `eps`: a number built
-    into the kernel; None makes it the last argument.
+    into the kernel; None makes it the last argument. Raises VerifyError KERNEL_ARGUMENT: types that are not fp16, bf16
+    or fp32, vectors of more than 16 bytes.
     """
 
     tile: RowTile
@@ -32,6 +34,19 @@ class NormConfig:
     write_sum: bool = False
     eps: float | None = None
     affine_dtype: gr.DType | None = None
+
+    def __post_init__(self) -> None:
+        name = "NormConfig"
+        instance(name, "tile", self.tile, RowTile)
+        element(name, "dtype", self.dtype, FLOATS)
+        for flag in ("gamma", "beta", "residual", "write_sum"):
+            flags(name, flag, (getattr(self, flag),), 1)
+        if self.eps is not None:
+            number(name, "eps", self.eps)
+        if self.affine_dtype is not None:
+            element(name, "affine_dtype", self.affine_dtype, FLOATS)
+        affine = (self.affine_dtype or self.dtype,) if self.gamma or self.beta else ()
+        vectors(name, "tile.vector", self.tile.vector, self.dtype, *affine)
 
 
 def select_norm(
@@ -51,8 +66,11 @@ def select_norm(
     `align_bytes`: what addresses, and row strides in bytes, are multiples of. `dense_bytes`: where rows have no gaps
     between them, what addresses are multiples of; else 0. `shared_bytes`: what a block of the device may have.
     `device`: its model, whose tuning records are looked up for a "layernorm" with gamma and beta or an "rmsnorm" with
-    gamma (`kind`). `options`: further fields of NormConfig.
+    gamma (`kind`). `options`: further fields of NormConfig. Raises VerifyError KERNEL_ARGUMENT.
     """
+    for flag in ("gamma", "beta", "residual"):
+        flags("select_norm", flag, (options.get(flag, False),), 1)
+    choice("select_norm", "kind", kind, ("layernorm", "rmsnorm"))
     tensors = 2 if options.get("residual") else 1
     columns = options.get("gamma", True) + options.get("beta", True)
     tile = select_tile(rows, width, dtype, tensors, columns, align_bytes, shared_bytes, dense_bytes)
@@ -68,7 +86,8 @@ def select_norm(
 class NormArguments:
     """Of a call, in this order, those that the configuration has: X, R, gamma, beta, Y, S, eps."""
 
-    def __init__(self, c: NormConfig) -> None:
+    def __init__(self, kernel: str, c: NormConfig) -> None:
+        instance(kernel, "config", c, NormConfig)
         width, vector = c.tile.width, c.tile.vector
         affine = c.affine_dtype or c.dtype
         self.M = M = gr.sym("M", max=2**31 - 1)

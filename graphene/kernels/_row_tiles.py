@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from graphene import _core
-from graphene.kernels._arguments import choice, size
+from graphene.kernels._arguments import FLOATS, align, choice, element, size
 
 if TYPE_CHECKING:
     import graphene as gr
@@ -102,9 +102,16 @@ def select_tile(
 
     `align_bytes`: what addresses and row strides in bytes are multiples of. `shared_bytes`: what a block may have.
     `dense_bytes`: where no matrix has gaps between rows, what addresses are multiples of; else 0. The bounds are
-    measured (benchmarks/norms_bench.py, H200).
+    measured (benchmarks/norms_bench.py, H200). Raises VerifyError KERNEL_ARGUMENT.
     """
+    size("select_tile", "rows", rows, least=0)
+    size("select_tile", "width", width)
+    element("select_tile", "dtype", dtype, FLOATS)
     elem_bytes = dtype.bits // 8
+    align("select_tile", "align_bytes", align_bytes, elem_bytes)
+    if dense_bytes != 0:
+        align("select_tile", "dense_bytes", dense_bytes, elem_bytes)
+    size("select_tile", "shared_bytes", shared_bytes, least=0)
     vector = math.gcd(width * elem_bytes, align_bytes, 16) // elem_bytes
     dense = math.gcd(dense_bytes, 16) // elem_bytes if dense_bytes else 0
     if dense > vector and width >= 256:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
-from graphene.kernels._arguments import choice, size
+from graphene import _core
+from graphene.expressions import Expression
+from graphene.kernels._arguments import align, choice, element, flags, instance, size, vectors
+from graphene.kernels._arguments import function as check_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["ElementwiseConfig", "elementwise_kernel", "select_elementwise"]
 
 _VECTORS = {16: "v4.b32", 8: "v2.b32", 4: "b32", 2: "b16", 1: "b8"}
+_TYPES = ("fp16", "bf16", "fp32", "tf32", "fp8e4m3", "fp8e5m2", "i8", "u8", "i16", "u16", "i32", "u32")
 
 
 @dataclass(frozen=True)
@@ -35,11 +39,25 @@ class ElementwiseConfig:
     vectors: int = 2
 
     def __post_init__(self) -> None:
-        size("ElementwiseConfig", "threads * rows", self.threads * self.rows, multiple_of=32, most=1024)
-        choice("ElementwiseConfig", "vector", str(self.vector), ("1", "2", "4", "8", "16"))
-        size("ElementwiseConfig", "vectors", self.vectors, most=16)
-        count = len(self.dtypes)
-        size("ElementwiseConfig", "len(spread)", len(self.spread), least=count, most=count)
+        name = "ElementwiseConfig"
+        _check_types(name, self.dtypes, self.out_dtype)
+        flags(name, "spread", self.spread, len(self.dtypes))
+        size(name, "threads", self.threads, most=1024)
+        size(name, "rows", self.rows, most=1024)
+        size(name, "threads * rows", self.threads * self.rows, multiple_of=32, most=1024)
+        choice(name, "vector", self.vector, (1, 2, 4, 8, 16))
+        whole = [t for t, spread in zip(self.dtypes, self.spread, strict=True) if not spread]
+        vectors(name, "vector", self.vector, *whole, self.out_dtype)
+        size(name, "vectors", self.vectors, most=16)
+
+
+def _check_types(name: str, dtypes: Any, out_dtype: gr.DType) -> None:
+    if not isinstance(dtypes, (tuple, list)):
+        want = "want: the inputs' types, such as (gr.fp16, gr.fp16)"
+        _core.fail("KERNEL_ARGUMENT", f"{name}: dtypes are no tuple", [want, f"got: {dtypes!r}"])
+    for i, dtype in enumerate(dtypes):
+        element(name, f"dtypes[{i}]", dtype, _TYPES)
+    element(name, "out_dtype", out_dtype, _TYPES)
 
 
 def select_elementwise(
@@ -53,10 +71,14 @@ def select_elementwise(
     """The configuration for a last dimension of `columns`.
 
     `align_bytes`: what addresses and strides in bytes are multiples of. `spread`: as in ElementwiseConfig, by default
-    no input is.
+    no input is. Raises VerifyError KERNEL_ARGUMENT.
     """
+    size("select_elementwise", "columns", columns, least=0)
+    _check_types("select_elementwise", dtypes, out_dtype)
     spread = tuple(spread) if spread is not None else (False,) * len(dtypes)
+    flags("select_elementwise", "spread", spread, len(dtypes))
     sizes = [t.bits // 8 for t in (*(d for d, s in zip(dtypes, spread, strict=True) if not s), out_dtype)]
+    align("select_elementwise", "align_bytes", align_bytes, max(sizes))
     fit = [math.gcd(columns * b, align_bytes, 16) // b for b in sizes]
     vector = max(1, min(16 // max(sizes), *fit))
     threads = min(128, max(1, 1 << (max(columns, 1) // vector - 1).bit_length()))
@@ -68,8 +90,14 @@ def elementwise_kernel(function: Callable[..., Any], config: ElementwiseConfig) 
 
     `function` takes registers and gives a pointwise expression, as ``lambda x, y: gr.max(x + y, 0)``; 8- and 16-bit
     floats are computed in fp32. Arguments: x0, x1, ... of shape (B, M, N), contiguous along the last dimension, or (B,
-    M) where spread along it; then out (B, M, N), contiguous. A stride of 0 repeats an input along B or M.
+    M) where spread along it; then out (B, M, N), contiguous. A stride of 0 repeats an input along B or M. Raises
+    VerifyError KERNEL_ARGUMENT, also for a function that does not take the inputs or gives no expression.
     """
+    name = "elementwise_kernel"
+    instance(name, "config", config, ElementwiseConfig)
+    given = [f"x{i}" for i in range(len(config.dtypes))]
+    of = "of the inputs, such as lambda x, y: gr.max(x + y, 0)"
+    check_function(name, "function", function, given, of)
     c = config
     part = c.threads * c.vector * c.vectors
     with gr.Kernel("elementwise") as kernel:
@@ -95,7 +123,11 @@ def elementwise_kernel(function: Callable[..., Any], config: ElementwiseConfig) 
                 r = gr.fragment("x", [c.rows, part], x.dtype, tv, on=threads)
                 gr.move(r, x[b, :, :].tile([c.rows, part])[at], atom=_atom("ld.global.nc", c.vector, x.dtype))
             held.append(r)
-        y[:] = function(*held)
+        value = function(*held)
+        if isinstance(value, bool) or not isinstance(value, (gr.Tensor, Expression, int, float)):
+            want = "want: an expression of the inputs, or a number"
+            _core.fail("KERNEL_ARGUMENT", f"{name}: the function gives something else", [want, f"got: {value!r}"])
+        y[:] = value
         gr.move(out[b, :, :].tile([c.rows, part])[at], y, atom=_atom("st.global", c.vector, c.out_dtype))
     return kernel
 

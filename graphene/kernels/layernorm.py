@@ -19,7 +19,7 @@ def layernorm_kernel(config: NormConfig) -> gr.Kernel:
     width), S (M, width), eps. Any M; rows may have any stride that the vectors divide.
     """
     with gr.Kernel("layernorm") as kernel:
-        a = NormArguments(config)
+        a = NormArguments("layernorm_kernel", config)
         rows = Rows(config.tile, a.M)
         h = a.keep(rows)
         rstd = rows.per_row("rstd")

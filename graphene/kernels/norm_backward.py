@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
-from graphene.kernels._arguments import choice, size
+from graphene import _core
+from graphene.kernels._arguments import FLOATS, align, choice, element, flags, instance, size, vectors
 from graphene.kernels._norms import NormConfig
 from graphene.kernels._row_tiles import select_tile
 from graphene.kernels._rows import Rows, declare_rows
@@ -41,6 +42,8 @@ def select_norm_backward(
     **options: Any,
 ) -> NormConfig:
     """The configuration of a gradient. Arguments as of ``select_norm``; `options`: gamma, residual, write_sum, eps."""
+    for flag in ("gamma", "residual"):
+        flags("select_norm_backward", flag, (options.get(flag, False),), 1)
     tensors = 3 if options.get("residual") else 2  # with the gradient of the result
     columns = int(options.get("gamma", True))
     tile = select_tile(rows, width, dtype, tensors, columns, align_bytes, shared_bytes)
@@ -68,6 +71,14 @@ def rmsnorm_backward_kernel(config: NormConfig) -> gr.Kernel:
 
 
 def _backward(name: str, c: NormConfig, centred: bool) -> gr.Kernel:
+    instance(f"{name}_kernel", "config", c, NormConfig)
+    if c.tile.dense:
+        _core.fail(
+            "KERNEL_ARGUMENT",
+            f"{name}_kernel: tile.dense does not fit",
+            ["want: 0, the gradients' rows begin with whole vectors", f"got: {c.tile.dense}"],
+            "take the configuration of select_norm_backward",
+        )
     tile, scale = c.tile, 1 / c.tile.width
     affine = c.affine_dtype or c.dtype
     with gr.Kernel(name) as kernel:
@@ -132,7 +143,11 @@ class NormColumnsConfig:
 
     def __post_init__(self) -> None:
         size("NormColumnsConfig", "rows", self.rows, most=32)
-        choice("NormColumnsConfig", "vector", str(self.vector), ("1", "2", "4", "8"))
+        choice("NormColumnsConfig", "vector", self.vector, (1, 2, 4, 8))
+        element("NormColumnsConfig", "dtype", self.dtype, FLOATS)
+        for flag in ("centred", "beta", "residual"):
+            flags("NormColumnsConfig", flag, (getattr(self, flag),), 1)
+        vectors("NormColumnsConfig", "vector", self.vector, self.dtype)
 
 
 def select_norm_columns(
@@ -142,6 +157,10 @@ def select_norm_columns(
 
     `align_bytes`: what addresses and row strides in bytes are multiples of. `options`: further fields.
     """
+    for what, value in (("rows", rows), ("columns", columns)):
+        size("select_norm_columns", what, value, least=0)
+    element("select_norm_columns", "dtype", dtype, FLOATS)
+    align("select_norm_columns", "align_bytes", align_bytes, dtype.bits // 8)
     vector = min(2, math.gcd(columns * dtype.bits // 8, align_bytes) // (dtype.bits // 8))
     config = NormColumnsConfig(dtype, vector=vector, rows=16 if rows > 64 else 4, **options)
     strips = math.ceil(max(columns, 1) / (32 * vector))
@@ -155,6 +174,7 @@ def norm_columns_kernel(config: NormColumnsConfig) -> gr.Kernel:
     where the configuration has residual, mean where it is centred, dbeta where it has beta. ``reduction_kernel`` over
     columns adds the parts up.
     """
+    instance("norm_columns_kernel", "config", config, NormColumnsConfig)
     c = config
     wide = 32 * c.vector
     with gr.Kernel("norm_columns") as kernel:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
-from graphene.kernels._arguments import choice, size
+from graphene.kernels._arguments import FLOATS, align, choice, element, flags, instance, size, vectors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,6 +16,8 @@ __all__ = ["ReductionConfig", "reduction_kernel", "select_reduction"]
 
 _VECTORS = {16: "v4.b32", 8: "v2.b32", 4: "b32", 2: "b16"}
 _START = {"add": 0.0, "max": -gr.inf, "min": gr.inf}
+_START_I32 = {"add": 0, "max": -(2**31), "min": 2**31 - 1}
+_TYPES = (*FLOATS, "i32")
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,8 @@ class ReductionConfig:
     `axis`: 1 makes one value of each row, 0 of each column. `op`: "add", "max" or "min". `threads` side by side along a
     row, each with vectors of `vector` neighbours; `rows` of them one below the other. With axis 1 `threads` is a power
     of two or whole warps, with axis 0 it is 32. `scale`: the results are multiplied by the last argument, as a mean
-    wants it. `out_dtype`: None for that of X. `each`: vectors that a thread has under way. Raises VerifyError
+    wants it. `dtype`: fp16, bf16, fp32, computed in fp32, or i32, which stays exact; `out_dtype`: None for that of X,
+    of i32 any of these, of scaled i32 a float. `each`: vectors that a thread has under way. Raises VerifyError
     KERNEL_ARGUMENT.
     """
 
@@ -40,11 +43,38 @@ class ReductionConfig:
     each: int = 1
 
     def __post_init__(self) -> None:
-        size("ReductionConfig", "each", self.each, most=16)
-        choice("ReductionConfig", "op", self.op, tuple(_START))
-        choice("ReductionConfig", "axis", str(self.axis), ("0", "1"))
-        size("ReductionConfig", "threads * rows", self.threads * self.rows, multiple_of=32, most=1024)
-        choice("ReductionConfig", "vector", str(self.vector), ("1", "2", "4", "8"))
+        name = "ReductionConfig"
+        element(name, "dtype", self.dtype, _TYPES)
+        flags(name, "scale", (self.scale,), 1)
+        integers = self.dtype == gr.i32
+        if self.out_dtype is not None or (integers and self.scale):
+            known = FLOATS if self.scale or not integers else _TYPES
+            element(name, f"out_dtype, of {'scaled ' * self.scale}{self.dtype},", self.out_dtype or self.dtype, known)
+        size(name, "each", self.each, most=16)
+        choice(name, "op", self.op, tuple(_START))
+        choice(name, "axis", self.axis, (0, 1))
+        size(name, "threads", self.threads, most=1024)
+        size(name, "rows", self.rows, most=1024)
+        if self.threads not in (1, 2, 4, 8, 16):
+            size(name, "threads, no power of two,", self.threads, multiple_of=32)
+        size(name, "threads * rows", self.threads * self.rows, multiple_of=32, most=1024)
+        choice(name, "vector", self.vector, (1, 2, 4, 8))
+        vectors(name, "vector", self.vector, self.dtype)
+
+    @property
+    def inside(self) -> gr.DType:
+        """What it computes in."""
+        return gr.i32 if self.dtype == gr.i32 else gr.fp32
+
+    @property
+    def start(self) -> float:
+        """What changes no result."""
+        return (_START_I32 if self.dtype == gr.i32 else _START)[self.op]
+
+    @property
+    def drops_nan(self) -> bool:
+        """Whether the operation prefers a number to a NaN, which then needs care of its own."""
+        return self.op != "add" and self.dtype != gr.i32
 
 
 def select_reduction(
@@ -57,7 +87,16 @@ def select_reduction(
     align_bytes: int = 16,
     **more: Any,
 ) -> ReductionConfig:
-    """The configuration for a matrix. `align_bytes`: what its address and row stride in bytes are multiples of."""
+    """The configuration for a matrix. `align_bytes`: what its address and row stride in bytes are multiples of.
+
+    `axis`: 1 or 0, as of ReductionConfig. `more`: its further fields. Raises VerifyError KERNEL_ARGUMENT.
+    """
+    name = "select_reduction"
+    size(name, "rows", rows, least=0)
+    size(name, "columns", columns, least=0)
+    choice(name, "axis", axis, (0, 1))
+    element(name, "dtype", dtype, _TYPES)
+    align(name, "align_bytes", align_bytes, dtype.bits // 8)
     elem_bytes = dtype.bits // 8
     vector = math.gcd(columns * elem_bytes, align_bytes, 16) // elem_bytes
     if axis == 0:
@@ -70,12 +109,14 @@ def select_reduction(
 
 
 def reduction_kernel(config: ReductionConfig) -> gr.Kernel:
-    """Y = op over the rows (axis 1) or the columns (axis 0) of X, in fp32, rounded once.
+    """Y = op over the rows (axis 1) or the columns (axis 0) of X, in fp32, rounded once; of i32 in i32.
 
     Arguments: X (M, N), Y (M, S) for axis 1, (S, N) for axis 0, scale where the configuration has it. Any M and N; of
-    nothing: 0, -inf, +inf. S parts are reduced by blocks of their own, for few and long rows or columns: part s has the
+    nothing: 0, -inf, +inf, of i32 its least and largest number. A NaN makes the result one; sums of i32 wrap.
+    S parts are reduced by blocks of their own, for few and long rows or columns: part s has the
     vectors, or rows, of the blocks s, s + S, s + 2 S, ...; with S > 1 a second call reduces Y.
     """
+    instance("reduction_kernel", "config", config, ReductionConfig)
     with gr.Kernel(f"reduce_{'rows' if config.axis else 'columns'}") as kernel:
         if config.axis == 1:
             _along_rows(config)
@@ -93,6 +134,37 @@ def _declare(c: ReductionConfig, M: Any, N: Any, of: Callable[[Any], tuple[Any, 
     return X, Y, S, gr.param("scale", gr.fp32) if c.scale else 1.0
 
 
+class _Sums:
+    """What each thread has, and the meeting of threads along an axis; beside a maximum a sum that NaN makes NaN."""
+
+    def __init__(self, c: ReductionConfig, v: gr.Tensor, axis: int) -> None:
+        self.c, self.v, self.axis = c, v, axis
+        self.own = v.reduced(axis, "own", lanes=True)
+        gr.init(self.own, c.start)
+        if c.drops_nan:
+            self.wrong = v.reduced(axis, "wrong", lanes=True)
+            gr.init(self.wrong, 0)
+
+    def add(self) -> None:
+        """Adds the thread's own values."""
+        gr.reduce(self.c.op, self.own, self.v, axis=self.axis, accumulate=True)
+        if self.c.drops_nan:
+            self.v[:] = gr.where(self.v == self.v, 0, self.v)
+            gr.reduce("add", self.wrong, self.v, axis=self.axis, accumulate=True)
+
+    def result(self, scale: Any) -> gr.Tensor:
+        """Of all threads, in the type of Y."""
+        total = self.v.reduced(self.axis, "total")
+        gr.reduce(self.c.op, total, self.own, axis=self.axis)
+        if self.c.drops_nan:
+            wrong = self.v.reduced(self.axis, "all_wrong")
+            gr.reduce("add", wrong, self.wrong, axis=self.axis)
+            total[:] = gr.where(wrong == wrong, total, wrong)
+        y = self.v.reduced(self.axis, "y", self.c.out_dtype or self.c.dtype)
+        y[:] = gr.cast(total, gr.fp32) * scale if self.c.scale else total
+        return y
+
+
 def _along_rows(c: ReductionConfig) -> None:
     M, N = gr.sym("M", max=2**31 - 1), gr.sym("N", multiple_of=c.vector, max=2**31 - 1)
     X, Y, S, scale = _declare(c, M, N, lambda s: (M, s))
@@ -102,19 +174,16 @@ def _along_rows(c: ReductionConfig) -> None:
     thread = gr.Layout((c.threads, c.rows), (c.vector * c.rows, 1))
     tv = gr.tv(thread, gr.Layout((c.vector, c.each), (c.rows, c.threads * c.vector * c.rows)))
     x = gr.fragment("x", [c.rows, part], c.dtype, tv, on=threads)
-    v = gr.fragment("v", [c.rows, part], gr.fp32, tv, on=threads)
-    lanes, total = v.reduced(1, "lanes", lanes=True), v.reduced(1, "total")
-    gr.init(lanes, _START[c.op])
+    v = gr.fragment("v", [c.rows, part], c.inside, tv, on=threads)
+    sums = _Sums(c, v, 1)
     parts = X.tile([c.rows, part])
     load = gr.atom(f"ld.global.nc.{_VECTORS[c.vector * c.dtype.bits // 8]}")
     _, column = v.coords()
     for p in gr.loop("part", gr.ceil_div(N, part), start=s, step=S):
         gr.move(x, parts[b, p], atom=load)
-        v[:] = x if c.op == "add" else gr.where(p * part + column < N, x, _START[c.op])
-        gr.reduce(c.op, lanes, v, axis=1, accumulate=True)
-    gr.reduce(c.op, total, lanes, axis=1)
-    y = v.reduced(1, "y", c.out_dtype or c.dtype)
-    y[:] = total * scale if c.scale else total
+        v[:] = x if c.op == "add" else gr.where(p * part + column < N, x, c.start)
+        sums.add()
+    y = sums.result(scale)
     gr.move(Y.tile([c.rows, 1])[b, s], y, atom=gr.atom(f"st.global.{_VECTORS[y.dtype.bits // 8]}"))
 
 
@@ -128,18 +197,14 @@ def _along_columns(c: ReductionConfig) -> None:
     thread = gr.Layout((c.threads, c.rows), (c.vector * high, 1))
     tv = gr.tv(thread, gr.Layout((c.vector, c.each), (high, c.rows)))
     x = gr.fragment("x", [high, wide], c.dtype, tv, on=threads)
-    v = gr.fragment("v", [high, wide], gr.fp32, tv, on=threads)
-    own = v.reduced(0, "own", lanes=True)
-    gr.init(own, _START[c.op])
+    v = gr.fragment("v", [high, wide], c.inside, tv, on=threads)
+    sums = _Sums(c, v, 0)
     parts = X.tile([high, wide])
     load = gr.atom(f"ld.global.nc.{_VECTORS[c.vector * c.dtype.bits // 8]}")
     row, _ = v.coords()
     for p in gr.loop("part", gr.ceil_div(M, high), start=s, step=S):
         gr.move(x, parts[p, b], atom=load)
-        v[:] = x if c.op == "add" else gr.where(p * high + row < M, x, _START[c.op])
-        gr.reduce(c.op, own, v, axis=0, accumulate=True)  # this thread's own values
-    total = v.reduced(0, "total")
-    gr.reduce(c.op, total, own, axis=0)
-    y = v.reduced(0, "y", c.out_dtype or c.dtype)
-    y[:] = total * scale if c.scale else total
+        v[:] = x if c.op == "add" else gr.where(p * high + row < M, x, c.start)
+        sums.add()
+    y = sums.result(scale)
     gr.move(Y.tile([1, wide])[s, b], y, atom=gr.atom(f"st.global.{_VECTORS[y.dtype.bits // 8]}"))

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import graphene as gr
 from graphene.kernels._norms import NormArguments, NormConfig
 from graphene.kernels._rows import Rows
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["rmsnorm_kernel"]
 
@@ -20,7 +15,7 @@ def rmsnorm_kernel(config: NormConfig) -> gr.Kernel:
     Arguments as of ``layernorm_kernel``; with `beta` it is added.
     """
     with gr.Kernel("rmsnorm") as kernel:
-        a = NormArguments(config)
+        a = NormArguments("rmsnorm_kernel", config)
         rows = Rows(config.tile, a.M)
         h = a.keep(rows)
         rstd = rows.per_row("rstd")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
-from graphene.kernels._arguments import choice, size
+from graphene.kernels._arguments import FLOATS, align, choice, element, instance, size, vectors
 from graphene.kernels._row_tiles import RowTile, select_tile
 from graphene.kernels._rows import Rows, declare_rows
 
@@ -28,11 +28,22 @@ _VECTORS = {16: "v4.b32", 8: "v2.b32", 4: "b32", 2: "b16"}
 
 @dataclass(frozen=True)
 class SoftmaxConfig:
-    """The tile it works on, the types of X and of Y (None: that of X)."""
+    """The tile it works on, the types of X and of Y (None: that of X). Raises VerifyError KERNEL_ARGUMENT."""
 
     tile: RowTile
     dtype: gr.DType = gr.fp16
     out_dtype: gr.DType | None = None
+
+    def __post_init__(self) -> None:
+        instance("SoftmaxConfig", "tile", self.tile, RowTile)
+        _check_types("SoftmaxConfig", "tile.vector", self.tile.vector, self.dtype, self.out_dtype)
+
+
+def _check_types(name: str, what: str, vector: int, dtype: gr.DType, out_dtype: gr.DType | None) -> None:
+    element(name, "dtype", dtype, FLOATS)
+    if out_dtype is not None:
+        element(name, "out_dtype", out_dtype, FLOATS)
+    vectors(name, what, vector, dtype, out_dtype or dtype)
 
 
 def select_softmax(
@@ -61,6 +72,7 @@ def softmax_kernel(config: SoftmaxConfig) -> gr.Kernel:
     Arguments: X (M, width), Y (M, width). Any M; rows may have any stride that the vectors divide. As in PyTorch a row
     with a NaN, with +inf, or of nothing but -inf gives NaN.
     """
+    instance("softmax_kernel", "config", config, SoftmaxConfig)
     tile = config.tile
     with gr.Kernel("softmax") as kernel:
         M = gr.sym("M", max=2**31 - 1)
@@ -95,7 +107,8 @@ class SoftmaxColumnsConfig:
 
     def __post_init__(self) -> None:
         size("SoftmaxColumnsConfig", "rows", self.rows, most=32)
-        choice("SoftmaxColumnsConfig", "vector", str(self.vector), ("1", "2", "4"))
+        choice("SoftmaxColumnsConfig", "vector", self.vector, (1, 2, 4))
+        _check_types("SoftmaxColumnsConfig", "vector", self.vector, self.dtype, self.out_dtype)
 
 
 def select_softmax_columns(
@@ -105,8 +118,13 @@ def select_softmax_columns(
 
     `align_bytes`: what addresses and strides are multiples of. A column is one thread's unless there are too few to
     keep the GPU busy, and threads have several columns only where there are many: as measured on an H200, for which
-    some 4096 warps are enough.
+    some 4096 warps are enough. Raises VerifyError KERNEL_ARGUMENT.
     """
+    name = "select_softmax_columns"
+    for what, value in (("rows", rows), ("columns", columns), ("batch", batch)):
+        size(name, what, value, least=0)
+    element(name, "dtype", dtype, FLOATS)
+    align(name, "align_bytes", align_bytes, dtype.bits // 8)
     fits = math.gcd(columns * dtype.bits // 8, align_bytes) // (dtype.bits // 8)
     warps = batch * columns // 32
     vector = next((v for v, enough in ((4, 65536), (2, 8192)) if warps >= enough and fits % v == 0), 1)
@@ -122,6 +140,7 @@ def softmax_columns_kernel(config: SoftmaxColumnsConfig) -> gr.Kernel:
     and the sum of powers relative to it (online softmax), a second one writes. What is not finite: as
     ``softmax_kernel``.
     """
+    instance("softmax_columns_kernel", "config", config, SoftmaxColumnsConfig)
     c = config
     wide = 32 * c.vector
     with gr.Kernel("softmax_columns") as kernel:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import graphene as gr
-from graphene.kernels._arguments import choice
+from graphene.kernels._arguments import align, choice, element, instance, size
 
 __all__ = ["TransposeConfig", "select_transpose", "transpose_kernel"]
 
 _VECTORS = {16: "v4.b32", 8: "v2.b32", 4: "b32", 2: "b16"}
+_TYPES = ("fp16", "bf16", "i16", "u16", "fp32", "tf32", "i32", "u32")
 
 
 @dataclass(frozen=True)
@@ -27,21 +28,26 @@ class TransposeConfig:
     store: int = 8
 
     def __post_init__(self) -> None:
-        choice("TransposeConfig", "dtype", f"{self.dtype.bits} bits", ("16 bits", "32 bits"))
-        fit = tuple(str(1 << i) for i in range((128 // self.dtype.bits).bit_length()))
-        choice("TransposeConfig", "load", str(self.load), fit)
-        choice("TransposeConfig", "store", str(self.store), fit)
+        element("TransposeConfig", "dtype", self.dtype, _TYPES)
+        fit = tuple(1 << i for i in range((128 // self.dtype.bits).bit_length()))
+        choice("TransposeConfig", "load", self.load, fit)
+        choice("TransposeConfig", "store", self.store, fit)
 
 
 def select_transpose(M: int, N: int, dtype: gr.DType = gr.fp16, *, align_bytes: int = 16) -> TransposeConfig:
     """The widest vectors for a matrix (M, N). `align_bytes`: what addresses and strides in bytes are multiples of."""
+    size("select_transpose", "M", M, least=0)
+    size("select_transpose", "N", N, least=0)
+    element("select_transpose", "dtype", dtype, _TYPES)
     elem_bytes = dtype.bits // 8
+    align("select_transpose", "align_bytes", align_bytes, elem_bytes)
     load, store = (max(1, math.gcd(n * elem_bytes, align_bytes, 16) // elem_bytes) for n in (N, M))
     return TransposeConfig(dtype, load, store)
 
 
 def transpose_kernel(config: TransposeConfig) -> gr.Kernel:
     """Y[b, n, m] = X[b, m, n]: X (B, M, N), Y (B, N, M), contiguous along the last dimension. Any sizes."""
+    instance("transpose_kernel", "config", config, TransposeConfig)
     c = config
     elem_bytes = c.dtype.bits // 8
     V = 16 // elem_bytes  # elements of 16 bytes

@@ -53,6 +53,37 @@ def test_rows_of_a_reduction_may_lie_apart(rng):
     np.testing.assert_allclose(y[:, 0], wide[:, 8:32].sum(1), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("op", ["max", "min"])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("shape", [(5, 40), (70, 33), (3, 1000)])
+def test_a_nan_makes_a_maximum_and_a_minimum_nan(op, axis, shape, rng):
+    x = rng.standard_normal(shape).astype(np.float32)
+    x[0, 0] = x[-1, -1] = x[shape[0] // 2, 1] = np.nan
+    x[1, 5], x[2, 6], x[:, 7] = np.inf, -np.inf, -np.inf if op == "max" else np.inf
+    parts = np.zeros((shape[0], 2) if axis else (2, shape[1]), np.float32)
+    reduction_kernel(select_reduction(*shape, axis, op, gr.fp32)).simulate(x, parts)
+    np.testing.assert_array_equal(REDUCE[op](parts, axis=axis), REDUCE[op](x, axis=axis))
+
+
+@pytest.mark.parametrize("op", REDUCE)
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("shape", [(5, 40), (70, 33), (0, 8), (5, 0)])
+def test_integers_stay_exact(op, axis, shape, rng):
+    x = rng.integers(-(2**31), 2**31, shape, np.int32) >> (7 if op == "add" else 0)  # no fp32 holds them or their sums
+    x[0:2, 0:2] = 2**24 + 1
+    y = np.zeros((shape[0], 1) if axis else (1, shape[1]), np.int32)
+    reduction_kernel(select_reduction(*shape, axis, op, gr.i32)).simulate(x, y)
+    start = {"add": 0, "max": -(2**31), "min": 2**31 - 1}[op]
+    np.testing.assert_array_equal(y.ravel(), REDUCE[op](x.astype(np.int64), axis=axis, initial=start))
+
+
+def test_a_mean_of_integers_is_a_float():
+    y = np.zeros((1, 1), np.float32)
+    config = select_reduction(1, 4, 1, dtype=gr.i32, out_dtype=gr.fp32, scale=True)
+    reduction_kernel(config).simulate(np.array([[1, 2, 3, 5]], np.int32), y, 0.25)
+    assert y[0, 0] == 2.75
+
+
 SHAPES = [(1, 1, 1), (1, 1, 5000), (2, 3, 64), (1, 5, 7), (1, 0, 3), (1, 3, 0), (2, 17, 4), (1, 2, 2049)]
 
 

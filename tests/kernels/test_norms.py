@@ -215,6 +215,21 @@ def test_softmax_of_columns_that_are_not_finite():
     np.testing.assert_allclose(y[0, :, 0], [0.26894142, 0, 0.73105858], rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "tile",
+    [RowTile(64, 8, 4, 4), RowTile(64, 64, 1, 1, "shared"), RowTile(64, 64, 1, 1, "memory"),
+     RowTile(1024, 256, 1, 1, "memory"), RowTile(1024, 32, 1, 1, "shared")],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", [gr.fp32, gr.bf16])
+def test_a_variance_that_no_number_holds_gives_zeros(tile, dtype, rng):
+    x = rng.standard_normal((4, tile.width)).astype(np.float32) * np.float32(1e20)
+    x = x if dtype == gr.fp32 else (x.view(np.uint32) >> 16).astype(np.uint16)
+    y = np.ones_like(x)
+    build("layernorm", NormConfig(tile, dtype, gamma=False, beta=False, eps=1e-5)).simulate(x, y)
+    assert not (y if dtype == gr.fp32 else y & 0x7FFF).any()
+
+
 HUGE = np.float32(np.finfo(np.float32).max)
 ENORMOUS = {
     "a masked row": [-HUGE, -HUGE, -HUGE, -HUGE],
