@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from graphene import _core
+from graphene.kernels._arguments import choice, size
 from graphene.tune.device import Device, of_arch
 from graphene.tune.tiles import MatmulShape, Tile, estimate, judge, tiles_for
 from graphene.tune.tunable import Selection, Tunable, rank
@@ -59,8 +61,15 @@ def matmul_tiles(
 ) -> Selection[Tile]:
     """Tiles for ``batch`` products (m, k) @ (k, n), ranked; of each other candidate, why it was rejected.
 
-    ``device``: a Device or an architecture. ``only``: which tiles are looked at. Raises SelectError TUNE_NO_CANDIDATE.
+    ``device``: a Device or an architecture. ``only``: which tiles are looked at. Raises VerifyError KERNEL_ARGUMENT,
+    SelectError TUNE_NO_CANDIDATE.
     """
+    n_ = "matmul_tiles"
+    m, n, k, batch = (size(n_, a, x) for a, x in (("m", m), ("n", n), ("k", k), ("batch", batch)))
+    choice(n_, "element_bytes", element_bytes, (1, 2, 4, 8))
+    if not isinstance(device, (str, Device)):
+        _core.fail("KERNEL_ARGUMENT", f"{n_}: device does not fit",
+                   ["want: a graphene.tune.Device or an architecture", f"got: {device!r}"])  # fmt: skip
     where = of_arch(device) if isinstance(device, str) else device
     rates = {1: 2.0, 2: 1.0, 4: 0.5, 8: 0.03}
     shape = MatmulShape(m, n, k, batch, element_bytes, 2, 32 // element_bytes, rates.get(element_bytes, 1.0))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
+from graphene.kernels._arguments import size, sizes
 from graphene.report import occupancy
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Estimate", "MatmulShape", "Tile", "estimate", "judge", "thesis_block_tiles", "thesis_warp_tiles"]
 
 WARP = 32
+REGISTERS = 255  # of a thread at most
 SIZES = (16, 32, 64, 128, 256, 512)
 
 
@@ -31,8 +33,10 @@ def thesis_block_tiles(element_bytes: int, shared_kib: int) -> list[tuple[int, i
 
     5.1: Tm = Tn. 5.2: Tm, Tn >= 2 Tk. 5.3: (Tm Tk + Tn Tk) * element_bytes <= shared memory. "The larger the tile, the
     better" (section 4.2) ranks by the shared memory used; equals by Tk, which makes fewer steps, each closer to 5.2's
-    bound. ``thesis_block_tiles(2, 48)[0] == (128, 128, 64)``.
+    bound. ``thesis_block_tiles(2, 48)[0] == (128, 128, 64)``. Raises VerifyError KERNEL_ARGUMENT.
     """
+    element_bytes = size("thesis_block_tiles", "element_bytes", element_bytes)
+    shared_kib = size("thesis_block_tiles", "shared_kib", shared_kib)
     tiles = [(t, t, k) for t in SIZES for k in SIZES
              if t >= 2 * k and 2 * t * k * element_bytes <= shared_kib * 1024]  # fmt: skip
     return sorted(tiles, key=lambda x: (-x[0] * x[2], -x[2]))
@@ -41,10 +45,11 @@ def thesis_block_tiles(element_bytes: int, shared_kib: int) -> list[tuple[int, i
 def thesis_warp_tiles(block: tuple[int, int, int]) -> list[tuple[int, int, int]]:
     """Warp tiles (Wm, Wn, Wk) that section 5.3 admits for a block tile, the largest first.
 
-    Each extent is at most half the block's and at least 16; (Tm / Wm) (Tn / Wn) * 32 threads are at most 1024.
+    Each extent is at most half the block's and at least 16; (Tm / Wm) (Tn / Wn) * 32 threads are at most 1024. Raises
+    VerifyError KERNEL_ARGUMENT.
     """
-    tm, tn, _ = block
-    halves = [[s for s in SIZES if 2 * s <= t] for t in block]
+    tm, tn, tk = sizes("thesis_warp_tiles", "block", block, 3)
+    halves = [[s for s in SIZES if 2 * s <= t] for t in (tm, tn, tk)]
     tiles = [
         (wm, wn, wk)
         for wm, wn, wk in product(halves[0], halves[1], halves[2])
@@ -97,11 +102,20 @@ class Tile:
         staged = self.stages * (self.bm + self.bn) * self.bk * shape.element_bytes
         return max(staged, self.bm * self.bn * shape.out_bytes)
 
+    def _registers(self, shape: MatmulShape, fragments: int) -> int:
+        each = (self.wm + self.wn) * shape.k_step * shape.element_bytes // (4 * WARP)
+        return self.wm * self.wn // WARP + fragments * each + 52
+
     def registers(self, shape: MatmulShape) -> int:
-        """Registers of a thread, about: accumulators, fragments twice, and what addresses and loops take."""
-        sums = self.wm * self.wn // WARP
-        fragments = 2 * (self.wm + self.wn) * shape.k_step * shape.element_bytes // (4 * WARP)
-        return sums + fragments + 52
+        """Registers of a thread, about: accumulators, fragments twice, and what addresses and loops take.
+
+        At most 255: where that is not enough, compilers load the second fragments later.
+        """
+        return min(self._registers(shape, 2), REGISTERS)
+
+    def least_registers(self, shape: MatmulShape) -> int:
+        """Those without which a thread spills, about: as `registers`, with fragments once."""
+        return self._registers(shape, 1)
 
     def __str__(self) -> str:
         split = f" /{self.split_k}" if self.split_k > 1 else ""
@@ -135,15 +149,15 @@ def judge(tile: Tile, shape: MatmulShape, device: Device) -> str | None:
         return f"{tile.warps} warps leave tensor cores idle: a multiprocessor has four"
     if (need := tile.shared_bytes(shape)) > device.shared_bytes:
         return f"{need} bytes of shared memory, at most {device.shared_bytes}"
-    if (need := tile.registers(shape)) > 255:
-        return f"about {need} registers a thread, at most 255: it would spill"
+    if (need := tile.least_registers(shape)) > REGISTERS:
+        return f"about {need} registers a thread, at most {REGISTERS}: it would spill"
     if (need := _up(tile.registers(shape), 8) * 8 * tile.threads) > device.registers:
         return f"about {need} registers a block, at most {device.registers}"
     if tile.bk < shape.k_step or tile.bk % shape.k_step:
         return f"k step {tile.bk} is no multiple of the instruction's {shape.k_step}"
-    for name, size, extent in (("rows", tile.bm, shape.m), ("columns", tile.bn, shape.n)):
-        if size >= 2 * extent and size > 32:
-            return f"{size} {name} of which {size - extent} are always outside"
+    for name, covered, extent in (("rows", tile.bm, shape.m), ("columns", tile.bn, shape.n)):
+        if covered >= 2 * extent and covered > 32:
+            return f"{covered} {name} of which {covered - extent} are always outside"
     if tile.stages > 2 and tile.stages > _up(shape.k, tile.bk * tile.split_k) + 1:
         return f"{tile.stages} stages, but {_up(shape.k, tile.bk * tile.split_k)} steps"
     return None
@@ -165,7 +179,8 @@ class Estimate:
     busy: float
 
 
-# Fitted to 90 times of gemm_sm80 on an H200, fifteen tiles at six sizes: 5% off in the root mean square.
+# Chosen by times of gemm_sm80 on an H200. How far off they are for the kernel of benchmarks/tiles_bench.py is in the
+# results of that, and in docs/tuning.md.
 STEP_CLOCKS = 87  # of a step's wait and barrier; other blocks of the multiprocessor hide it
 FEW_WARPS = 0.235  # of the tensor cores' speed: lost by one block of four warps, half of it
 LATENCY_CLOCKS = 1720  # from asking for a tile to having it, when the device is busy

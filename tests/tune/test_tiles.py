@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -77,7 +79,7 @@ REASONS = {
     "1024 rows": (tune.Tile(256, 64, 32, 64, 64, 2), (64, 4096, 4096), "256 rows of which 192 are always outside"),
     "threads": (tune.Tile(256, 256, 32, 16, 32, 2), (4096,) * 3, "4096 threads, at most 1024"),
     "shared": (tune.Tile(256, 256, 64, 64, 64, 5), (4096,) * 3, "327680 bytes of shared memory, at most 232448"),
-    "spill": (tune.Tile(128, 256, 32, 64, 128, 2), (4096,) * 3, "about 404 registers a thread, at most 255"),
+    "spill": (tune.Tile(128, 256, 32, 64, 128, 2), (4096,) * 3, "about 356 registers a thread, at most 255"),
     "file": (tune.Tile(256, 256, 32, 64, 64, 2), (4096,) * 3, "about 126976 registers a block, at most 65536"),
     "warps": (tune.Tile(128, 128, 32, 128, 64, 2), (4096,) * 3, "2 warps leave tensor cores idle"),
     "k": (tune.Tile(128, 128, 24, 64, 64, 2), (4096,) * 3, "k step 24 is no multiple of the instruction's 16"),
@@ -95,6 +97,38 @@ def test_a_rejection_says_why(case: str) -> None:
         tune.judge(tune.Tile(128, 128, 32, 64, 64, 3), tune.MatmulShape(4096, 4096, 4096), tune.of_arch("sm_90a"))
         is None
     )
+
+
+def test_what_fits_is_not_said_to_spill() -> None:
+    """Each compiles for sm_90a without spills, to 252 to 255 registers; 64x96 of a warp spills 612 bytes."""
+    shape, h200 = tune.MatmulShape(4096, 4096, 4096), tune.of_arch("sm_90a")
+    for bm, bn, wm, wn in ((128, 128, 32, 128), (128, 128, 128, 32), (96, 192, 48, 96), (192, 96, 96, 48)):
+        tile = tune.Tile(bm, bn, 64, wm, wn, 3)
+        assert tune.judge(tile, shape, h200) is None
+        assert tile.registers(shape) == 255
+    assert "it would spill" in str(tune.judge(tune.Tile(128, 192, 64, 64, 96, 3), shape, h200))
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: tune.matmul_tiles(0, 64, 64), "matmul_tiles: m does not fit"),
+        (lambda: tune.matmul_tiles(64, -1, 64), "matmul_tiles: n does not fit"),
+        (lambda: tune.matmul_tiles(64, 64, 1.5), "matmul_tiles: k is no integer"),  # type: ignore[arg-type]
+        (lambda: tune.matmul_tiles(64, 64, 64, batch=0), "matmul_tiles: batch does not fit"),
+        (lambda: tune.matmul_tiles(64, 64, 64, element_bytes=3), "matmul_tiles: element_bytes does not fit"),
+        (lambda: tune.matmul_tiles(64, 64, 64, count=0), "rank: count does not fit"),
+        (lambda: tune.matmul_tiles(64, 64, 64, 90), "matmul_tiles: device does not fit"),  # type: ignore[arg-type]
+        (lambda: tune.thesis_block_tiles(0, 48), "thesis_block_tiles: element_bytes does not fit"),
+        (lambda: tune.thesis_block_tiles(2, -1), "thesis_block_tiles: shared_kib does not fit"),
+        (lambda: tune.thesis_warp_tiles("x"), "thesis_warp_tiles: block does not fit"),  # type: ignore[arg-type]
+        (lambda: tune.thesis_warp_tiles((128, 128, 0)), r"thesis_warp_tiles: block\[2\] does not fit"),
+    ],
+)
+def test_sizes_are_positive_integers(call: Callable[[], object], text: str) -> None:
+    with pytest.raises(gr.VerifyError, match=text) as e:
+        call()
+    assert e.value.code == "KERNEL_ARGUMENT"
 
 
 def test_waves_decide_small_problems() -> None:
