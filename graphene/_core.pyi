@@ -611,7 +611,7 @@ class Operator:
     def __init__(
         self,
         name: str,
-        params: Sequence[tuple[str, str, Sequence[str], int]],
+        params: Sequence[tuple[str, str, Sequence[str], int | str]],
         returned: int,
         configure: Callable[..., Recipe],
     ) -> None: ...

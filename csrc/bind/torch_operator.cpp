@@ -23,7 +23,8 @@ class PythonKernel : public gt::KernelSource {
  public:
   explicit PythonKernel(py::object kernel) : kernel_(std::move(kernel)) {}
   [[nodiscard]] std::shared_ptr<const rt::LaunchManifest> manifest(const std::string& arch) override {
-    return launcher_manifest(kernel_.ptr(), arch);
+    return launcher_manifest(kernel_.ptr(),
+                             arch.empty() ? py::cast<std::string>(kernel_.attr("lowered")().attr("arch")) : arch);
   }
   [[nodiscard]] std::shared_ptr<rt::Function> function(const rt::LaunchManifest& m, int device,
                                                        rt::CuStream stream) override {
@@ -432,7 +433,7 @@ const std::pair<const char*, gt::ParamKind> kKinds[] = {
     {"bool", gt::ParamKind::Bool},     {"str?", gt::ParamKind::OptionalString},
     {"int[]", gt::ParamKind::IntList}, {"ScalarType?", gt::ParamKind::OptionalDtype}};
 
-gt::Param param_of(const py::handle& row) {
+gt::Param param_of(const py::handle& row, const py::handle& rows) {
   const auto t = py::cast<py::tuple>(row);
   gt::Param p;
   p.name = py::cast<std::string>(t[0]);
@@ -449,7 +450,17 @@ gt::Param param_of(const py::handle& row) {
     }
   if (!known) throw py::value_error("no parameter of an operator is of type " + kind);
   p.choices = py::cast<std::vector<std::string>>(t[2]);
-  p.exact_dims = py::cast<int>(t[3]);
+  if (!py::isinstance<py::str>(t[3])) {
+    p.exact_dims = py::cast<int>(t[3]);
+    return p;
+  }
+  int i = 0;
+  for (const auto& other : rows) {
+    if (py::cast<py::tuple>(other)[0].equal(t[3]) && py::cast<std::string>(py::cast<py::tuple>(other)[1]) == "int")
+      p.exact_by = i;
+    ++i;
+  }
+  if (p.exact_by < 0) throw py::value_error("no int that names a dimension is called " + py::cast<std::string>(t[3]));
   return p;
 }
 
@@ -465,7 +476,7 @@ PyObject* operator_new(PyTypeObject* type, PyObject* args, PyObject* named) {
     std::vector<gt::Param> list;
     std::size_t tensors = 0;
     for (const auto& row : py::handle(params)) {
-      list.push_back(param_of(row));
+      list.push_back(param_of(row, params));
       tensors += list.back().is_tensor() ? 1 : 0;
     }
     if (list.size() > kMaxParams || tensors > gt::kMaxTensors)
@@ -504,8 +515,8 @@ PyMethodDef kMethods[] = {
 
 constexpr const char* kDoc = R"(An operator on PyTorch's CUDA tensors: Operator(name, params, returned, configure).
 
-`params`: (name, type as in a schema, choices of a string, trailing extents of a tensor that a configuration knows by
-value) each; of type Tensor(a!), it is written. `configure` gets the arguments of the first call of a configuration, tensors as (shape, strides, dtype,
+`params`: (name, type as in a schema, choices of a string, which extents of a tensor a configuration knows by value:
+the number of the last ones, or the name of the int that says the dimension) each; of type Tensor(a!), it is written. `configure` gets the arguments of the first call of a configuration, tensors as (shape, strides, dtype,
 device, alignment of the address in bytes), and returns a Recipe. A call takes all arguments by position and returns
 the result, or NotImplemented where PyTorch's dispatcher must see the call: modes, tracing, gradients, tensors that are
 not plain CUDA tensors, or where no kernel fits.)";

@@ -114,7 +114,13 @@ std::uint64_t Call::hash() const {
 
 std::vector<std::int64_t> class_key(const Call& call, const std::vector<Param>& params) {
   std::vector<std::int64_t> out;
+  std::vector<std::int64_t> numbers(params.size());  // of the parameters that are one word
   const std::int64_t* w = call.key();
+  for (std::size_t i = 0; i < params.size(); ++i) {
+    numbers[i] = *w;
+    w += params[i].is_tensor() ? 1 + 2 * ndim_of(*w) : params[i].kind == ParamKind::IntList ? *w + 1 : 1;
+  }
+  w = call.key();
   for (const Param& p : params) {
     if (!p.is_tensor()) {
       const std::int64_t count = p.kind == ParamKind::IntList ? *w + 1 : 1;
@@ -129,9 +135,11 @@ std::vector<std::int64_t> class_key(const Call& call, const std::vector<Param>& 
     const std::uint64_t align = static_cast<std::uint64_t>(head) >> 40 & 0xf;  // beyond 16 bytes: all the same
     out.push_back(static_cast<std::int64_t>((static_cast<std::uint64_t>(head) & ~(std::uint64_t{0xf} << 40)) |
                                             std::min<std::uint64_t>(align, 4) << 40));
+    const std::int64_t named = p.exact_by < 0 ? -1 : numbers[static_cast<std::size_t>(p.exact_by)];
     for (int d = 0; d < n; ++d) {
       const auto extent = static_cast<std::uint64_t>(shape[d]), stride = static_cast<std::uint64_t>(strides[d]);
-      const bool exact = extent <= 1 || d >= n - p.exact_dims;
+      const bool by_name = p.exact_by >= 0 && (d == named || d == named + n);
+      const bool exact = extent <= 1 || d >= n - p.exact_dims || by_name;
       // Divisibility matters along lines in memory and, in results, along the last dimension.
       const int divisor = d == n - 1 || stride == 1 ? trailing_zeros(extent * bytes, 4) : 0;
       out.push_back(exact ? shape[d] : -1 - (magnitude(extent) * 8 + divisor));

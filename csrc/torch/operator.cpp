@@ -13,6 +13,7 @@ constexpr std::size_t kMaxForms = 4096;
 constexpr std::size_t kMaxOutputs = 8;
 constexpr std::size_t kMaxKernelTensors = 16;
 constexpr std::size_t kMaxKernelParams = 64;
+constexpr std::int64_t kCopyAlign = 16;  // bytes; allocators align to more, which no class tells apart
 constexpr std::size_t kMaxRecipes = 8;  // of a class: kernels that take only some of its sizes
 
 std::string text_of(const std::vector<std::int64_t>& words) {
@@ -54,6 +55,31 @@ bool written(const std::vector<Param>& params, int tensor) {
   return false;
 }
 
+bool is_row_major(const rt::TensorArg& t) {
+  std::int64_t next = 1;
+  for (int d = t.ndim - 1; d >= 0; --d) {
+    if (t.shape[d] == 0) return true;
+    if (t.shape[d] != 1 && t.stride(d) != next) return false;
+    next *= t.shape[d];
+  }
+  return true;
+}
+
+// Whether all that the recipe wants copied lies as a copy does: asked again, it would want the same again.
+bool changes_nothing(const Recipe& r, const Call& call) {
+  if (r.outcome != Outcome::Copy) return false;
+  for (std::size_t i = 0; i < call.tensor_count(); ++i)
+    if ((r.copy_mask >> i & 1U) != 0 && call.present(i) &&
+        !(is_row_major(call.tensors()[i]) && alignment_of(call.tensors()[i].data) >= kCopyAlign))
+      return false;
+  return true;
+}
+
+bool too_large(const Error& e) {
+  return std::ranges::all_of(
+      e.diagnostics(), [](const Diagnostic& d) { return d.code == Code::LAUNCH_GRID || d.code == Code::LAUNCH_FACT; });
+}
+
 class Depth {
  public:
   explicit Depth(int& depth) : depth_(depth) { ++depth_; }
@@ -81,24 +107,89 @@ Operator::Form* Operator::find(const Call& call, Host& host) {
   return prepare(call, hash, host);
 }
 
-std::shared_ptr<const Recipe> Operator::recipe(const Call& call) {
+std::shared_ptr<const Recipe> Operator::choose(const Call& call, const std::function<void(const Recipe&)>& take) {
   const std::string key = text_of(class_key(call, params_));
-  for (const auto& r : classes_[key]) {
-    if (r->outcome != Outcome::Launch) return r;
-    std::vector<Shaped> outputs;
-    for (const OutputSpec& o : r->outputs) outputs.push_back(evaluate(o, call));
-    bool fits = true;
-    for (const KernelCall& k : r->launches)
-      for (const auto& a : k.args)
-        fits = fits && (!std::holds_alternative<View>(a) || evaluate(std::get<View>(a), call, outputs));
-    if (fits) return r;
+  const auto known = classes_[key];  // a copy: loading a kernel may run Python
+  for (const auto& r : known) {
+    if (changes_nothing(*r, call)) continue;
+    try {
+      take(*r);
+      return r;
+    } catch (const Error& e) {
+      // A kernel of the class that does not take these sizes: another one is asked for.
+      if (e.diagnostics().front().code == Code::LAUNCH_CAPTURE) throw;
+    }
   }
   ++configured_;
-  auto r = configure_(call);
-  auto& known = classes_[key];
-  known.insert(known.begin(), r);
-  if (known.size() > kMaxRecipes) known.pop_back();
-  return r;
+  const auto r = configure_(call);
+  std::string reason = r->reason + ", and a copy lies as the argument does";
+  if (!changes_nothing(*r, call)) {
+    try {
+      take(*r);
+      auto& recipes = classes_[key];
+      recipes.insert(recipes.begin(), r);
+      if (recipes.size() > kMaxRecipes) recipes.pop_back();
+      return r;
+    } catch (const Error& e) {
+      // More than a kernel counts, or blocks than a grid may have: PyTorch has a way.
+      if (!too_large(e)) throw;
+      reason = e.what();
+    }
+  }
+  const auto torchs = std::make_shared<const Recipe>(Recipe{.outcome = Outcome::Torch, .reason = reason});
+  take(*torchs);
+  return torchs;
+}
+
+std::shared_ptr<const Recipe> Operator::recipe(const Call& call) {
+  const rt::Device device = device_of(call);
+  const rt::DeviceInfo* const info = device.on_host() ? nullptr : &rt::device(device.id);
+  return choose(call, [&](const Recipe& r) {
+    std::vector<Output> outputs;
+    for (const OutputSpec& o : r.outputs) outputs.push_back({o.dtype, evaluate(o, call), nullptr});
+    for (const KernelCall& k : r.launches)
+      (void)bind(k, call, outputs, info != nullptr ? info->arch : "",
+                 info != nullptr ? info->limits : rt::DeviceLimits{});
+  });
+}
+
+Operator::Bound Operator::bind(const KernelCall& k, const Call& call, const std::vector<Output>& outputs,
+                               const std::string& arch, const rt::DeviceLimits& limits) const {
+  Bound b;
+  b.manifest = k.kernel->manifest(arch);
+  GR_ASSERT(b.manifest->args.size() == k.args.size(), name_ + ": one argument for each of " + b.manifest->kernel_name);
+  std::vector<rt::Scalar> scalars;
+  std::vector<Shaped> shaped;
+  for (const Output& o : outputs) shaped.push_back(o.form);
+  for (const auto& a : k.args) {
+    if (std::holds_alternative<rt::Scalar>(a)) {
+      scalars.push_back(std::get<rt::Scalar>(a));
+      continue;
+    }
+    const View& v = std::get<View>(a);
+    auto view = evaluate(v, call, shaped);
+    if (!view) fail(Code::INTERNAL, name_ + ": a recipe merges dimensions that do not lie one after the other");
+    b.sources.push_back(v.source);
+    b.views.push_back(std::move(*view));
+  }
+  std::size_t tensor = 0, scalar = 0;
+  const auto inputs = static_cast<int>(call.tensor_count());
+  for (const rt::ArgSpec& spec : b.manifest->args) {
+    rt::ArgValue value;
+    if (spec.kind == rt::ArgKind::Scalar) {
+      value.scalar = scalars.at(scalar++);
+    } else {
+      const int s = b.sources.at(tensor);
+      void* address = s < inputs ? call.tensors()[s].data : stand_in(static_cast<std::size_t>(s - inputs));
+      value.tensors.push_back(tensor_of(call, outputs, s, b.views[tensor], address));
+      GR_ASSERT(s >= inputs || spec.access == rt::Access::Read || written(params_, s),
+                name_ + ": a kernel writes an argument that the operator does not");
+      ++tensor;
+    }
+    b.values.push_back(std::move(value));
+  }
+  b.call = rt::bind_args(*b.manifest, b.values, limits);
+  return b;
 }
 
 std::unique_ptr<Operator::Form> Operator::instantiate(const Recipe& r, const Call& call, Host& host) {
@@ -107,52 +198,17 @@ std::unique_ptr<Operator::Form> Operator::instantiate(const Recipe& r, const Cal
   form->outcome = r.outcome;
   form->copy_mask = r.copy_mask;
   form->device = device_of(call).id;
-  std::vector<Shaped> shaped;
-  for (const OutputSpec& o : r.outputs) {
-    shaped.push_back(evaluate(o, call));
-    form->outputs.push_back({o.dtype, shaped.back(), nullptr});
-  }
+  for (const OutputSpec& o : r.outputs) form->outputs.push_back({o.dtype, evaluate(o, call), nullptr});
   if (r.outcome != Outcome::Launch) return form;
   const rt::DeviceInfo& info = rt::device(form->device);
   for (const KernelCall& k : r.launches) {
+    Bound b = bind(k, call, form->outputs, info.arch, info.limits);
     Launch l;
-    std::vector<Shaped> views;
-    std::vector<rt::Scalar> scalar_values;
-    l.manifest = k.kernel->manifest(info.arch);
-    GR_ASSERT(l.manifest->args.size() == k.args.size(),
-              name_ + ": one argument for each of " + l.manifest->kernel_name);
-    for (const auto& a : k.args) {
-      if (std::holds_alternative<rt::Scalar>(a)) {
-        scalar_values.push_back(std::get<rt::Scalar>(a));
-        continue;
-      }
-      const View& v = std::get<View>(a);
-      auto view = evaluate(v, call, shaped);
-      if (!view) fail(Code::INTERNAL, name_ + ": a recipe merges dimensions that do not lie one after the other");
-      l.sources.push_back(v.source);
-      views.push_back(std::move(*view));
-    }
-    std::vector<rt::ArgValue> values;
-    std::size_t tensor = 0, scalar = 0;
-    const auto inputs = static_cast<int>(call.tensor_count());
-    for (const rt::ArgSpec& spec : l.manifest->args) {
-      rt::ArgValue value;
-      if (spec.kind == rt::ArgKind::Scalar) {
-        value.scalar = scalar_values.at(scalar++);
-      } else {
-        const int s = l.sources.at(tensor);
-        void* address = s < inputs ? call.tensors()[s].data : stand_in(static_cast<std::size_t>(s - inputs));
-        value.tensors.push_back(tensor_of(call, form->outputs, s, views[tensor], address));
-        GR_ASSERT(s >= inputs || spec.access == rt::Access::Read || written(params_, s),
-                  name_ + ": a kernel writes an argument that the operator does not");
-        ++tensor;
-      }
-      values.push_back(std::move(value));
-    }
-    rt::BoundCall bound = rt::bind_args(*l.manifest, values, info.limits);
-    l.scalars = bound.scalars;
-    const bool empty = bound.empty();
-    l.plan = std::make_shared<rt::Plan>(*l.manifest, values, std::move(bound), rt::scalars_in_sizes(*l.manifest));
+    l.manifest = b.manifest;
+    l.sources = std::move(b.sources);
+    l.scalars = b.call.scalars;
+    const bool empty = b.call.empty();
+    l.plan = std::make_shared<rt::Plan>(*l.manifest, b.values, std::move(b.call), rt::scalars_in_sizes(*l.manifest));
     if (!empty) l.plan->attach(k.kernel->function(*l.manifest, form->device, host.stream(form->device)), *l.manifest);
     GR_ASSERT(l.sources.size() <= kMaxKernelTensors &&
                   l.sources.size() + l.scalars.size() + l.plan->symbol_count() <= kMaxKernelParams,
@@ -165,33 +221,7 @@ std::unique_ptr<Operator::Form> Operator::instantiate(const Recipe& r, const Cal
 
 Operator::Form* Operator::prepare(const Call& call, std::uint64_t hash, Host& host) {
   std::unique_ptr<Form> form;
-  const std::string key = text_of(class_key(call, params_));
-  const auto known = classes_[key];  // a copy: loading a kernel may run Python
-  for (const auto& r : known) {
-    try {
-      form = instantiate(*r, call, host);
-      break;
-    } catch (const Error& e) {
-      // A kernel of the class that does not take these sizes: another one is asked for.
-      if (e.diagnostics().front().code == Code::LAUNCH_CAPTURE) throw;
-    }
-  }
-  if (!form) {
-    ++configured_;
-    const auto r = configure_(call);
-    try {
-      form = instantiate(*r, call, host);
-    } catch (const Error& e) {
-      // More blocks than a grid may have: PyTorch has a way.
-      if (e.diagnostics().front().code != Code::LAUNCH_GRID) throw;
-      form = instantiate({.outcome = Outcome::Torch, .reason = e.what()}, call, host);
-    }
-    if (form->outcome == r->outcome) {
-      auto& recipes = classes_[key];
-      recipes.insert(recipes.begin(), r);
-      if (recipes.size() > kMaxRecipes) recipes.pop_back();
-    }
-  }
+  (void)choose(call, [&](const Recipe& r) { form = instantiate(r, call, host); });
   if (form_count_ >= kMaxForms && depth_ == 1) {
     forms_.clear();
     form_count_ = 0;

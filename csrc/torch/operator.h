@@ -47,13 +47,21 @@ class Operator {
   // launching throw.
   Outcome run(const Call& call, Host& host, std::uint64_t& copy_mask);
 
-  // The recipe a call would use; its arguments are not checked against the kernels.
+  // The recipe a call would use, its kernels asked whether they take the arguments. On any device.
   [[nodiscard]] std::shared_ptr<const Recipe> recipe(const Call& call);
 
   [[nodiscard]] std::uint64_t configured() const { return configured_; }  // how often `configure` was asked
   [[nodiscard]] std::size_t forms() const { return form_count_; }
 
  private:
+  // A kernel's arguments, matched with what it declares.
+  struct Bound {
+    std::shared_ptr<const runtime::LaunchManifest> manifest;
+    std::vector<int> sources;   // of its tensors
+    std::vector<Shaped> views;  // which the values point into
+    std::vector<runtime::ArgValue> values;
+    runtime::BoundCall call;
+  };
   struct Launch {
     std::shared_ptr<runtime::Plan> plan;
     std::vector<int> sources;  // of the kernel's tensors
@@ -73,6 +81,10 @@ class Operator {
 
   Form* find(const Call& call, Host& host);
   Form* prepare(const Call& call, std::uint64_t hash, Host& host);
+  // The recipe of the call's class that it can use: `take` throws what its kernels have against the arguments.
+  std::shared_ptr<const Recipe> choose(const Call& call, const std::function<void(const Recipe&)>& take);
+  Bound bind(const KernelCall& k, const Call& call, const std::vector<Output>& outputs, const std::string& arch,
+             const runtime::DeviceLimits& limits) const;
   std::unique_ptr<Form> instantiate(const Recipe& r, const Call& call, Host& host);
   static void launch(Launch& l, const Call& call, void* const* addresses, runtime::CuStream stream);
 

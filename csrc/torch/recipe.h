@@ -48,6 +48,7 @@ class KernelSource {
   virtual ~KernelSource() = default;
   KernelSource(const KernelSource&) = delete;
   KernelSource& operator=(const KernelSource&) = delete;
+  // `arch` "": what the simulator runs.
   [[nodiscard]] virtual std::shared_ptr<const runtime::LaunchManifest> manifest(const std::string& arch) = 0;
   // `stream`: where it is needed now. Throws LAUNCH_CAPTURE when that is being captured and it is not loaded.
   [[nodiscard]] virtual std::shared_ptr<runtime::Function> function(const runtime::LaunchManifest& m, int device,

@@ -32,7 +32,7 @@ from graphene.ops._attention_recipe import (
 )
 from graphene.ops._define import Arg, Defined, Definition, autocasts, cast, check_tensors
 from graphene.ops._kernels import DTYPES, device
-from graphene.ops._torch import Tensor, torch
+from graphene.ops._torch import Tensor, fail, torch
 from graphene.ops._views import output
 
 _SCHEMA = "(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? bias, {numbers}) -> {result}"
@@ -183,15 +183,15 @@ def _bounds(name: str, window: Any) -> tuple[int, int]:
         left, right = (-1 if w is None else w for w in window)
         if isinstance(left, int) and isinstance(right, int):
             return left, right
-    _core.fail("OP_ARGUMENT", f"{name}: argument 'window' means nothing", ["want: (left, right), -1 for no limit",
-               f"got:  {window!r}"], "pass numbers of keys, 0 or more, or -1")  # fmt: skip
+    fail("OP_ARGUMENT", f"{name}: argument 'window' means nothing", ["want: (left, right), -1 for no limit",
+         f"got:  {window!r}"], "pass numbers of keys, 0 or more, or -1")  # fmt: skip
     raise AssertionError
 
 
 def _no_dropout(name: str, dropout_p: float) -> None:
     if dropout_p != 0:
-        _core.fail("OP_ARGUMENT", f"{name}: there is no dropout", [f"got:  dropout_p={dropout_p}"],
-                   "leave it out, or call torch.nn.functional.scaled_dot_product_attention")  # fmt: skip
+        fail("OP_ARGUMENT", f"{name}: there is no dropout", [f"got:  dropout_p={dropout_p}"],
+             "leave it out, or call torch.nn.functional.scaled_dot_product_attention")  # fmt: skip
 
 
 def _wants_gradient(*tensors: Any) -> bool:
@@ -246,7 +246,7 @@ def attention(
         args = (q, k, v, mask, bias, *args[5:])
     results("attention", args, False)
     if _wants_gradient(bias):
-        _core.fail("OP_ARGUMENT", "attention: there is no gradient of the bias", [], "pass bias.detach()")
+        fail("OP_ARGUMENT", "attention: there is no gradient of the bias", [], "pass bias.detach()")
     if return_lse or _wants_gradient(q, k, v):
         out = _attention_lse.defined(*args)
         return out if return_lse else out[0]
@@ -300,6 +300,8 @@ def attention_varlen(
 
 
 def _explained(q: Tensor, k: Tensor, v: Tensor, **named: Any) -> tuple[Defined, Sequence[Any]]:
+    given = {"q": q, "k": k, "v": v, "mask": named.get("mask"), "bias": named.get("bias")}
+    check_tensors("attention", given, ("mask", "bias"))
     left, right = (-1, -1) if named.get("window") is None else _bounds("attention", named["window"])
     scale = _default_scale(q) if named.get("scale") is None else named["scale"]
     op = _attention_lse if named.get("return_lse") else _attention
@@ -310,6 +312,7 @@ def _explained(q: Tensor, k: Tensor, v: Tensor, **named: Any) -> tuple[Defined, 
 def _explained_varlen(
     q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, most_q: int, most_k: int, **named: Any
 ) -> tuple[Defined, Sequence[Any]]:
+    check_tensors("attention_varlen", {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k})
     left, right = (-1, -1) if named.get("window") is None else _bounds("attention_varlen", named["window"])
     scale = _default_scale(q) if named.get("scale") is None else named["scale"]
     op = _varlen_lse if named.get("return_lse") else _varlen

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from graphene import _core
 from graphene.ops._define import check_devices, check_dtypes
-from graphene.ops._torch import Tensor, torch
+from graphene.ops._torch import Tensor, fail, torch
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -17,12 +16,12 @@ def _text(shape: Sequence[Any]) -> str:
 
 
 def _shape(name: str, what: str, want: str, got: Sequence[Any], fix: str) -> NoReturn:
-    _core.fail("OP_SHAPE", f"{name}: argument '{what}' has the wrong shape", [f"want: {want}", f"got:  {_text(got)}"],
-               fix)  # fmt: skip
+    fail("OP_SHAPE", f"{name}: argument '{what}' has the wrong shape", [f"want: {want}", f"got:  {_text(got)}"],
+         fix)  # fmt: skip
 
 
 def _argument(name: str, message: str, details: list[str], fix: str) -> NoReturn:
-    _core.fail("OP_ARGUMENT", f"{name}: {message}", details, fix)
+    fail("OP_ARGUMENT", f"{name}: {message}", details, fix)
 
 
 def numbers(name: str, left: int, right: int, scale: float, softcap: float) -> None:
@@ -68,8 +67,8 @@ def extras(name: str, q: Tensor, k: Tensor, mask: Tensor, bias: Tensor) -> None:
     if mask is not None:
         if mask.dtype != torch.bool:
             want = ["want: torch.bool, True for what is seen", f"got:  {mask.dtype}"]
-            _core.fail("OP_DTYPE", f"{name}: argument 'mask' is not boolean", want,
-                       "convert it, or pass what is added to the scores as bias=")  # fmt: skip
+            fail("OP_DTYPE", f"{name}: argument 'mask' is not boolean", want,
+                 "convert it, or pass what is added to the scores as bias=")  # fmt: skip
         padding = mask.dim() == 2 and mask.shape[0] == scores[0] and mask.shape[1] == scores[3]
         if not padding and (mask.dim() != 4 or not _broadcasts(mask.shape, scores)):
             _shape(name, "mask", f"{_text(scores)}, 1 for a dimension that repeats, or {_text(scores[::3])} of keys",
@@ -77,8 +76,8 @@ def extras(name: str, q: Tensor, k: Tensor, mask: Tensor, bias: Tensor) -> None:
     if bias is not None:
         if bias.dtype != q.dtype and bias.dtype != torch.float32:
             fix = "pass it as mask=" if bias.dtype == torch.bool else "convert it"
-            _core.fail("OP_DTYPE", f"{name}: argument 'bias' has another dtype",
-                       [f"want: {q.dtype}, as 'q', or torch.float32", f"got:  {bias.dtype}"], fix)  # fmt: skip
+            fail("OP_DTYPE", f"{name}: argument 'bias' has another dtype",
+                 [f"want: {q.dtype}, as 'q', or torch.float32", f"got:  {bias.dtype}"], fix)  # fmt: skip
         if not 2 <= bias.dim() <= 4 or not _broadcasts(bias.shape, scores):
             _shape(name, "bias", f"{_text(scores)}, or what broadcasts to it", bias.shape,
                    "unsqueeze it to (batch, heads, q_len, k_len)")  # fmt: skip
@@ -105,8 +104,8 @@ def results_varlen(name: str, args: Sequence[Any], lse: bool) -> list[tuple[Any,
     check_devices(name, {"q": q, "cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k})
     for what, t in (("cu_seqlens_q", cu_q), ("cu_seqlens_k", cu_k)):
         if t.dtype != torch.int32:
-            _core.fail("OP_DTYPE", f"{name}: argument '{what}' has another dtype", ["want: torch.int32",
-                       f"got:  {t.dtype}"], "convert it: .to(torch.int32)")  # fmt: skip
+            fail("OP_DTYPE", f"{name}: argument '{what}' has another dtype", ["want: torch.int32",
+                 f"got:  {t.dtype}"], "convert it: .to(torch.int32)")  # fmt: skip
         if t.dim() != 1 or t.shape[0] < 1 or t.shape[0] != cu_q.shape[0]:
             _shape(name, what, "[batch + 1], the same of queries and of keys", t.shape,
                    "pass 0 and the sums of the lengths so far")  # fmt: skip

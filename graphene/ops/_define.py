@@ -24,6 +24,7 @@ from graphene.errors import LaunchError
 from graphene.ops import _torch  # first: it says what is wrong where PyTorch is missing
 
 torch = _torch.torch
+fail = _torch.fail
 
 SPACE = "graphene"
 # Multiply-adds, or elements, up to which CPU tensors run on the simulator.
@@ -59,7 +60,8 @@ class Definition:
     ``results``: the arguments, tensors as such (perhaps fake) -> (shape, dtype) of each result; raises for arguments
     that do not fit. ``reference``: the operator in PyTorch's own. ``cost``: multiply-adds or elements of a call.
     ``save``, ``backward``: as ``torch.library.register_autograd`` takes them. ``choices``: what a string may be.
-    ``exact``: of a tensor, how many of its last extents a kernel is built for. ``said``: its name in messages.
+    ``exact``: of a tensor, which extents a kernel is built for: how many of its last ones, or the argument that names
+    the dimension. ``said``: its name in messages.
     """
 
     name: str
@@ -71,11 +73,11 @@ class Definition:
     save: Callable[..., None] | None = None
     backward: Callable[..., Any] | None = None
     choices: dict[str, Sequence[str]] = field(default_factory=dict)
-    exact: dict[str, int] = field(default_factory=dict)
+    exact: dict[str, int | str] = field(default_factory=dict)
     said: str = ""
 
     @functools.cached_property
-    def params(self) -> list[tuple[str, str, list[str], int]]:
+    def params(self) -> list[tuple[str, str, list[str], int | str]]:
         """Name, type, choices and exact extents of every argument, in order."""
         inside = self.schema[1 : self.schema.index(") ->")]
         out = []
@@ -363,9 +365,9 @@ def check_devices(name: str, tensors: dict[str, Any]) -> None:
     first, device = next((n, t.device) for n, t in given.items())
     for n, t in given.items():
         if t.device != device:
-            _core.fail("OP_DEVICE", f"{name}: argument '{n}' is on another device",
-                       [f"want: {device}, as '{first}'", f"got:  {t.device}"],
-                       "move all arguments to one device")  # fmt: skip
+            fail("OP_DEVICE", f"{name}: argument '{n}' is on another device",
+                 [f"want: {device}, as '{first}'", f"got:  {t.device}"],
+                 "move all arguments to one device")  # fmt: skip
 
 
 def check_dtypes(name: str, tensors: dict[str, Any], allowed: Sequence[Any]) -> None:
@@ -373,13 +375,13 @@ def check_dtypes(name: str, tensors: dict[str, Any], allowed: Sequence[Any]) -> 
     given = {n: t for n, t in tensors.items() if t is not None}
     first, dtype = next((n, t.dtype) for n, t in given.items())
     if dtype not in allowed:
-        _core.fail("OP_DTYPE", f"{name}: argument '{first}' has a dtype that it does not take",
-                   ["want: " + ", ".join(map(str, allowed)), f"got:  {dtype}"], "convert it")  # fmt: skip
+        fail("OP_DTYPE", f"{name}: argument '{first}' has a dtype that it does not take",
+             ["want: " + ", ".join(map(str, allowed)), f"got:  {dtype}"], "convert it")  # fmt: skip
     for n, t in given.items():
         if t.dtype != dtype:
-            _core.fail("OP_DTYPE", f"{name}: argument '{n}' has another dtype; nothing is promoted",
-                       [f"want: {dtype}, as '{first}'", f"got:  {t.dtype}"],
-                       f"convert one of them: {n}.to({dtype})")  # fmt: skip
+            fail("OP_DTYPE", f"{name}: argument '{n}' has another dtype; nothing is promoted",
+                 [f"want: {dtype}, as '{first}'", f"got:  {t.dtype}"],
+                 f"convert one of them: {n}.to({dtype})")  # fmt: skip
 
 
 def check_tensors(name: str, tensors: dict[str, Any], optional: Sequence[str] = ()) -> None:
@@ -387,9 +389,9 @@ def check_tensors(name: str, tensors: dict[str, Any], optional: Sequence[str] = 
     for n, t in tensors.items():
         if isinstance(t, torch.Tensor):
             if t.layout != torch.strided or t.is_nested:
-                _core.fail("OP_ARGUMENT", f"{name}: argument '{n}' is no dense tensor",
-                           ["got:  a nested tensor" if t.is_nested else f"got:  {t.layout}"],
-                           "pass a dense one; to_dense() and to_padded_tensor() make one")  # fmt: skip
+                fail("OP_ARGUMENT", f"{name}: argument '{n}' is no dense tensor",
+                     ["got:  a nested tensor" if t.is_nested else f"got:  {t.layout}"],
+                     "pass a dense one; to_dense() and to_padded_tensor() make one")  # fmt: skip
             continue
         if t is None and n in optional:
             continue
@@ -397,8 +399,8 @@ def check_tensors(name: str, tensors: dict[str, Any], optional: Sequence[str] = 
 
 
 def _wrong(name: str, argument: str, want: str, got: Any) -> None:
-    _core.fail("OP_ARGUMENT", f"{name}: argument '{argument}' is not {want}", [f"got:  {type(got).__name__}"],
-               f"pass {want}")  # fmt: skip
+    fail("OP_ARGUMENT", f"{name}: argument '{argument}' is not {want}", [f"got:  {type(got).__name__}"],
+         f"pass {want}")  # fmt: skip
 
 
 def check_scalars(name: str, integers: dict[str, Any] | None = None, numbers: dict[str, Any] | None = None) -> None:
@@ -427,7 +429,7 @@ def explain(function: Callable[..., Any], *args: Any, **named: Any) -> str:
     """
     bind = getattr(function, "explained", None)
     if bind is None:
-        _core.fail("OP_ARGUMENT", "explain takes a function of graphene.ops", [f"got:  {function!r}"],
-                   "as in explain(graphene.ops.matmul, a, b)")  # fmt: skip
+        fail("OP_ARGUMENT", "explain takes a function of graphene.ops", [f"got:  {function!r}"],
+             "as in explain(graphene.ops.matmul, a, b)")  # fmt: skip
     op, arguments = bind(*args, **named)
     return str(op.explain(*arguments))

@@ -10,7 +10,7 @@ from graphene import _core
 from graphene.ops import _kernels
 from graphene.ops._define import Arg, Defined, Definition, check_devices, check_dtypes, check_tensors
 from graphene.ops._matmul import ACTIVATIONS, _activate, _slope, _text
-from graphene.ops._torch import Tensor, torch
+from graphene.ops._torch import Tensor, fail, torch
 from graphene.ops._views import ONE, divides, lies_in_rows, output, own, same_shape, view
 
 ALLOWED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -21,12 +21,12 @@ def results(gate: Tensor, up: Tensor | None, activation: str | None) -> list[tup
     check_dtypes("gated", {"gate": gate, "up": up}, ALLOWED)
     check_devices("gated", {"gate": gate, "up": up})
     if up is not None and not same_shape(gate.shape, up.shape):
-        _core.fail("OP_SHAPE", "gated: the shapes of 'gate' and 'up' differ",
-                   [f"want: {_text(gate.shape)}, as 'gate'", f"got:  {_text(up.shape)}"],
-                   "give both one shape: nothing is broadcast")  # fmt: skip
+        fail("OP_SHAPE", "gated: the shapes of 'gate' and 'up' differ",
+             [f"want: {_text(gate.shape)}, as 'gate'", f"got:  {_text(up.shape)}"],
+             "give both one shape: nothing is broadcast")  # fmt: skip
     if activation is not None and activation not in ACTIVATIONS:
-        _core.fail("OP_ARGUMENT", f'gated: no activation is called "{activation}"',
-                   ["known: None, " + ", ".join(f'"{x}"' for x in ACTIVATIONS)], "pass one of them")  # fmt: skip
+        fail("OP_ARGUMENT", f'gated: no activation is called "{activation}"',
+             ["known: None, " + ", ".join(f'"{x}"' for x in ACTIVATIONS)], "pass one of them")  # fmt: skip
     return [(gate.shape, gate.dtype)]
 
 
@@ -38,12 +38,15 @@ def configure(gate: Arg, up: Arg | None, activation: str | None) -> Any:
     outputs = [output(_kernels.DTYPES[gate.dtype], *([(0, d)] for d in range(rank)))]
     if 0 in gate.shape:
         return _core.Recipe(outputs, 1, [])
+    if gate.shape[-1] > _kernels.MOST:
+        return _core.Recipe.torch(_kernels.TOO_WIDE)
     given = [(i, t) for i, t in enumerate((gate, up)) if t is not None]
     copies = sum(1 << i for i, t in given if not lies_in_rows(t, 1))
     if copies:
         return _core.Recipe.copy(copies, "the elements of a row, or the rows, do not lie one after the other")
     # One row where everything lies one after the other.
-    first = 0 if all(lies_in_rows(t, rank) for _, t in given) else rank - 1
+    one_row = prod(gate.shape) <= _kernels.MOST and all(lies_in_rows(t, rank) for _, t in given)
+    first = 0 if one_row else rank - 1
     width, align = prod(gate.shape[first:]), 16
     for _, t in given:
         starts = [t.strides[d] * t.item_bytes for d in range(first) if t.shape[d] != 1]
@@ -113,6 +116,7 @@ def gated(gate: Tensor, up: Tensor | None = None, activation: str | None = None)
 
 
 def _explained(gate: Tensor, up: Tensor | None = None, activation: str | None = None) -> tuple[Defined, Sequence[Any]]:
+    check_tensors("gated", {"gate": gate, "up": up}, ("up",))
     return _gated, (gate, up, activation)
 
 

@@ -37,6 +37,8 @@ from graphene.ops._torch import torch
 DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 MATMUL_DTYPES = ("float16", "bfloat16")
 ROW_DTYPES = ("float16", "bfloat16", "float32")
+MOST = 2**31 - 1  # elements of a row that kernels count
+TOO_WIDE = "no kernel for rows of 2^31 elements and more"
 
 Size: TypeAlias = "tuple[str | int, int]"  # "batch", "m", "n", "k" or a number; rounded up to a multiple
 

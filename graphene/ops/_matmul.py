@@ -19,7 +19,7 @@ from graphene.ops._define import (
     check_tensors,
     written,
 )
-from graphene.ops._torch import Tensor, torch
+from graphene.ops._torch import Tensor, fail, torch
 from graphene.ops._views import Dim, Extent, broadcast, divides, merge, output, own, recipe, same_shape, view
 
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
@@ -38,7 +38,7 @@ def result_shape(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
     """The shape of torch.matmul's result. Raises OP_SHAPE."""
 
     def wrong(why: str, fix: str) -> None:
-        _core.fail("OP_SHAPE", f"matmul: {why}", [f"a: {_text(a)}", f"b: {_text(b)}"], fix)
+        fail("OP_SHAPE", f"matmul: {why}", [f"a: {_text(a)}", f"b: {_text(b)}"], fix)
 
     if not a or not b:
         wrong("an operand has no dimensions", "pass at least vectors; for scalars there is torch.mul")
@@ -61,9 +61,9 @@ def check_bias(bias: Tensor, b: Tensor) -> None:
     """Raises OP_SHAPE unless there is one for each column."""
     columns = 1 if b.dim() == 1 else b.shape[-1]
     if not same_shape(bias.shape, [columns]):
-        _core.fail("OP_SHAPE", "matmul: argument 'bias' has the wrong shape",
-                   [f"want: [{columns}], one for each column of the result", f"got:  {_text(bias.shape)}"],
-                   "pass a vector")  # fmt: skip
+        fail("OP_SHAPE", "matmul: argument 'bias' has the wrong shape",
+             [f"want: [{columns}], one for each column of the result", f"got:  {_text(bias.shape)}"],
+             "pass a vector")  # fmt: skip
 
 
 def results(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residual: Tensor) -> list[tuple[Any, Any]]:
@@ -74,14 +74,14 @@ def results(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residual
     shape = result_shape(a.shape, b.shape)
     if activation is not None and activation not in ACTIVATIONS:
         known = ", ".join(f'"{x}"' for x in ACTIVATIONS)
-        _core.fail("OP_ARGUMENT", f'matmul: no activation is called "{activation}"', [f"known: None, {known}"],
-                   "pass one of them")  # fmt: skip
+        fail("OP_ARGUMENT", f'matmul: no activation is called "{activation}"', [f"known: None, {known}"],
+             "pass one of them")  # fmt: skip
     if bias is not None:
         check_bias(bias, b)
     if residual is not None and not same_shape(residual.shape, shape):
-        _core.fail("OP_SHAPE", "matmul: argument 'residual' has the wrong shape",
-                   [f"want: {_text(shape)}, as the result", f"got:  {_text(residual.shape)}"],
-                   "pass residual.expand(...), which copies nothing")  # fmt: skip
+        fail("OP_SHAPE", "matmul: argument 'residual' has the wrong shape",
+             [f"want: {_text(shape)}, as the result", f"got:  {_text(residual.shape)}"],
+             "pass residual.expand(...), which copies nothing")  # fmt: skip
     return [(shape, a.dtype)]
 
 
@@ -90,9 +90,9 @@ def results_out(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, resi
     [(shape, dtype)] = results(a, b, bias, activation, residual)
     check_devices("matmul", {"a": a, "out": out})
     if out.dtype != dtype or not same_shape(out.shape, shape):
-        _core.fail("OP_OUT", "matmul: argument 'out' is not as the result",
-                   [f"want: {_text(shape)} {dtype}", f"got:  {_text(out.shape)} {out.dtype}"],
-                   "pass a tensor of that shape and dtype, or leave out= out")  # fmt: skip
+        fail("OP_OUT", "matmul: argument 'out' is not as the result",
+             [f"want: {_text(shape)} {dtype}", f"got:  {_text(out.shape)} {out.dtype}"],
+             "pass a tensor of that shape and dtype, or leave out= out")  # fmt: skip
     return []
 
 
@@ -289,15 +289,19 @@ def _slope(z: Tensor, activation: str, g: Tensor) -> Tensor:
     return aten.gelu_backward(g, z, approximate="none" if activation == "gelu" else "tanh")
 
 
+def _with_bias(z: Tensor, bias: Tensor, wide: Any) -> Tensor:
+    """The sums with a bias, of the product's shape: a number where that is of two vectors."""
+    if bias is None:
+        return z
+    return z + (bias.reshape(()) if z.dim() == 0 else bias).to(wide)
+
+
 def reference(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residual: Tensor) -> Tensor:
     """In fp32 (fp64 of fp64), rounded once. On a GPU products are PyTorch's of the dtype unless something follows."""
     if bias is None and activation is None and residual is None and (a.is_cuda or a.dtype in ALLOWED[2:]):
         return torch.matmul(a, b)
     wide = a.dtype if a.dtype == torch.float64 else torch.float32
-    z = torch.matmul(a.to(wide), b.to(wide))
-    if bias is not None:
-        z = z + bias.to(wide)
-    z = _activate(z, activation)
+    z = _activate(_with_bias(torch.matmul(a.to(wide), b.to(wide)), bias, wide), activation)
     if residual is not None:
         z = z + residual.to(wide)
     return z.to(a.dtype)
@@ -325,8 +329,7 @@ def _sums_again(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
     bias = None if bias is None else bias.to(wide)
     if not torch.is_grad_enabled():
         return _sums.forward(a, b, bias)
-    z = torch.matmul(a.to(wide), b.to(wide))
-    return z if bias is None else z + bias
+    return _with_bias(torch.matmul(a.to(wide), b.to(wide)), bias, wide)
 
 
 def _product_of_shape(x: Tensor, y: Tensor, shape: Sequence[Any]) -> Tensor:
@@ -383,8 +386,8 @@ def configure_sums(a: Arg, b: Arg, bias: Arg | None) -> Any:
 
 def reference_of_sums(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
     """By PyTorch's operators."""
-    z = torch.matmul(a.to(_wide(a.dtype)), b.to(_wide(a.dtype)))
-    return z if bias is None else z + bias
+    wide = _wide(a.dtype)
+    return _with_bias(torch.matmul(a.to(wide), b.to(wide)), bias, wide)
 
 
 def cost(a: Tensor, b: Tensor, *_: Any) -> int:
@@ -439,13 +442,18 @@ def matmul(
     return _dispatched(a, b, bias, activation, residual, out)
 
 
-def _dispatched(a: Tensor, b: Tensor, bias: Any, activation: Any, residual: Any, out: Any) -> Tensor:
-    """Through PyTorch's dispatcher."""
+def _check_types(a: Any, b: Any, bias: Any, activation: Any, residual: Any, out: Any) -> None:
+    """Raises OP_ARGUMENT for what is no tensor, or no string."""
     check_tensors("matmul", {"a": a, "b": b, "bias": bias, "residual": residual, "out": out},
                   ("bias", "residual", "out"))  # fmt: skip
     if activation is not None and not isinstance(activation, str):
-        _core.fail("OP_ARGUMENT", "matmul: argument 'activation' is not a string or None",
-                   [f"got:  {type(activation).__name__}"], "pass a string or None")  # fmt: skip
+        fail("OP_ARGUMENT", "matmul: argument 'activation' is not a string or None",
+             [f"got:  {type(activation).__name__}"], "pass a string or None")  # fmt: skip
+
+
+def _dispatched(a: Tensor, b: Tensor, bias: Any, activation: Any, residual: Any, out: Any) -> Tensor:
+    """Through PyTorch's dispatcher."""
+    _check_types(a, b, bias, activation, residual, out)
     if out is None:
         if autocasts(a):
             a, b, bias, residual = cast(torch.get_autocast_dtype(a.device.type), a, b, bias, residual)
@@ -453,15 +461,15 @@ def _dispatched(a: Tensor, b: Tensor, bias: Any, activation: Any, residual: Any,
         return _matmul(a, b, bias, activation, residual)
     results_out(a, b, bias, activation, residual, out)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (a, b, bias, residual, out)):
-        _core.fail("OP_OUT", "matmul: there is no gradient through out=", [],
-                   "leave out= out, or call it under torch.no_grad()")  # fmt: skip
+        fail("OP_OUT", "matmul: there is no gradient through out=", [],
+             "leave out= out, or call it under torch.no_grad()")  # fmt: skip
     if not torch.compiler.is_compiling():
         if torch._C._functorch.peek_interpreter_stack() is not None:
-            _core.fail("OP_OUT", "matmul: there is no out= under torch.vmap and torch.func", [],
-                       "leave out= out")  # fmt: skip
+            fail("OP_OUT", "matmul: there is no out= under torch.vmap and torch.func", [],
+                 "leave out= out")  # fmt: skip
         if out.is_neg():
-            _core.fail("OP_OUT", "matmul: argument 'out' is a view that PyTorch negates when it is read", [],
-                       "pass out.resolve_neg(), or leave out= out")  # fmt: skip
+            fail("OP_OUT", "matmul: argument 'out' is a view that PyTorch negates when it is read", [],
+                 "pass out.resolve_neg(), or leave out= out")  # fmt: skip
         a, b, bias, residual = (None if t is None else t.resolve_neg() for t in (a, b, bias, residual))
     _matmul_out(a, b, bias, activation, residual, out)
     return written(out)
@@ -470,6 +478,7 @@ def _dispatched(a: Tensor, b: Tensor, bias: Any, activation: Any, residual: Any,
 def _explained(
     a: Tensor, b: Tensor, bias: Any = None, activation: Any = None, residual: Any = None, out: Any = None
 ) -> tuple[Defined, tuple[Any, ...]]:
+    _check_types(a, b, bias, activation, residual, out)
     if out is None:
         return _matmul, (a, b, bias, activation, residual)
     return _matmul_out, (a, b, bias, activation, residual, out)

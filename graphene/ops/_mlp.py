@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
-from graphene import _core
 from graphene.errors import LaunchError
 from graphene.kernels.mlp import MlpConfig, mlp_kernel, runs_of, select_mlp
 from graphene.ops._define import (
@@ -30,7 +29,7 @@ from graphene.ops._define import (
 from graphene.ops._kernels import DTYPES, MATMUL_DTYPES, device
 from graphene.ops._matmul import ACTIVATIONS, ALLOWED, _activate, _slope, _sums_again, _text, matmul
 from graphene.ops._matmul import reference as linear
-from graphene.ops._torch import Tensor, torch
+from graphene.ops._torch import Tensor, fail, torch
 from graphene.ops._views import same_shape
 
 NAME = "fused_mlp"
@@ -52,8 +51,8 @@ def _name(activation: Any) -> str:
         _functions[name] = activation
         return name
     known = ", ".join(f'"{x}"' for x in ACTIVATIONS)
-    _core.fail("OP_ARGUMENT", f'{NAME}: no activation is called "{activation}"',
-               [f"known: None, {known}, a function of registers"], "pass one of them")  # fmt: skip
+    fail("OP_ARGUMENT", f'{NAME}: no activation is called "{activation}"',
+         [f"known: None, {known}, a function of registers"], "pass one of them")  # fmt: skip
     raise AssertionError
 
 
@@ -68,33 +67,33 @@ def _activation(name: str) -> Activation:
 def check(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], activations: Sequence[str]) -> list[Any]:
     """The shape of the result. Raises what does not depend on strides."""
     if not weights:
-        _core.fail("OP_ARGUMENT", f"{NAME}: there are no layers", ["want: at least one weight", "got:  none"],
-                   "pass a list of weights")  # fmt: skip
+        fail("OP_ARGUMENT", f"{NAME}: there are no layers", ["want: at least one weight", "got:  none"],
+             "pass a list of weights")  # fmt: skip
     named = {"x": x, **{f"weights[{i}]": w for i, w in enumerate(weights)}}
     named |= {f"biases[{i}]": b for i, b in enumerate(biases) if b is not None}
     check_devices(NAME, named)
     check_dtypes(NAME, named, ALLOWED)
     for what, n in (("biases", len(biases)), ("activations", len(activations))):
         if n != len(weights):
-            _core.fail("OP_ARGUMENT", f"{NAME}: not one of '{what}' for each layer",
-                       [f"want: {len(weights)}", f"got:  {n}"], "pass as many as weights, None for none")  # fmt: skip
+            fail("OP_ARGUMENT", f"{NAME}: not one of '{what}' for each layer",
+                 [f"want: {len(weights)}", f"got:  {n}"], "pass as many as weights, None for none")  # fmt: skip
     if len(x.shape) == 0:
-        _core.fail("OP_SHAPE", f"{NAME}: argument 'x' has no dimensions", [], "pass rows: (..., width)")
+        fail("OP_SHAPE", f"{NAME}: argument 'x' has no dimensions", [], "pass rows: (..., width)")
     width = x.shape[-1]
     for i, (w, b) in enumerate(zip(weights, biases, strict=True)):
         if len(w.shape) != 2 or w.shape[1] != width:
-            _core.fail("OP_SHAPE", f"{NAME}: argument 'weights[{i}]' has the wrong shape",
-                       [f"want: [out,{width}], as what comes into this layer", f"got:  {_text(w.shape)}"],
-                       "pass weights as torch.nn.Linear has them, (out, in)")  # fmt: skip
+            fail("OP_SHAPE", f"{NAME}: argument 'weights[{i}]' has the wrong shape",
+                 [f"want: [out,{width}], as what comes into this layer", f"got:  {_text(w.shape)}"],
+                 "pass weights as torch.nn.Linear has them, (out, in)")  # fmt: skip
         width = w.shape[0]
         if b is not None and not same_shape(b.shape, [width]):
-            _core.fail("OP_SHAPE", f"{NAME}: argument 'biases[{i}]' has the wrong shape",
-                       [f"want: [{width}], one for each row of its weights", f"got:  {_text(b.shape)}"],
-                       "pass a vector")  # fmt: skip
+            fail("OP_SHAPE", f"{NAME}: argument 'biases[{i}]' has the wrong shape",
+                 [f"want: [{width}], one for each row of its weights", f"got:  {_text(b.shape)}"],
+                 "pass a vector")  # fmt: skip
     for a in activations:
         if a != "none" and a not in ACTIVATIONS and a not in _functions:
-            _core.fail("OP_ARGUMENT", f'{NAME}: no activation is called "{a}"', ["known: " + ", ".join(ACTIVATIONS)],
-                       "pass one of them")  # fmt: skip
+            fail("OP_ARGUMENT", f'{NAME}: no activation is called "{a}"', ["known: " + ", ".join(ACTIVATIONS)],
+                 "pass one of them")  # fmt: skip
     return [*x.shape[:-1], width]
 
 
@@ -262,9 +261,9 @@ def reference(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Any], activ
     """Layer by layer, by PyTorch's operators."""
     for w, b, a in zip(weights, biases, activations, strict=True):
         if a in _functions:
-            _core.fail("OP_ARGUMENT", f"{NAME}: a function of registers is known to kernels only",
-                       ["why: no kernel takes this call, or a gradient is wanted"],
-                       "pass the name of an activation")  # fmt: skip
+            fail("OP_ARGUMENT", f"{NAME}: a function of registers is known to kernels only",
+                 ["why: no kernel takes this call, or a gradient is wanted"],
+                 "pass the name of an activation")  # fmt: skip
         x = linear(x, w.mT, b, None if a == "none" else a, None)
     return x
 
@@ -337,8 +336,8 @@ def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     weights, biases = rest[:depth], _of_layers(rest[depth:], ctx.given)
     acts = [None if a == "none" else a for a in ctx.activations]
     if any(a in _functions for a in ctx.activations):
-        _core.fail("OP_ARGUMENT", f"{NAME}: there is no gradient through a function of registers", [],
-                   "pass the name of an activation, or call it under torch.no_grad()")  # fmt: skip
+        fail("OP_ARGUMENT", f"{NAME}: there is no gradient through a function of registers", [],
+             "pass the name of an activation, or call it under torch.no_grad()")  # fmt: skip
     wide = torch.float64 if g.dtype == torch.float64 else torch.float32
     inputs, sums = [x.reshape(-1, x.shape[-1])], []
     for w, b, a in zip(weights, biases, acts, strict=True):
@@ -387,8 +386,8 @@ def _arguments(
     if isinstance(weights, torch.nn.ParameterList):
         weights = list(weights)
     if not isinstance(weights, (list, tuple)):
-        _core.fail("OP_ARGUMENT", f"{NAME}: argument 'weights' is no list", [f"got:  {type(weights).__name__}"],
-                   "pass a list of tensors (out, in)")  # fmt: skip
+        fail("OP_ARGUMENT", f"{NAME}: argument 'weights' is no list", [f"got:  {type(weights).__name__}"],
+             "pass a list of tensors (out, in)")  # fmt: skip
     depth = len(weights)
     biases = [None] * depth if biases is None else list(biases)
     check_tensors(NAME, {"x": x, **{f"weights[{i}]": w for i, w in enumerate(weights)}})
@@ -398,9 +397,9 @@ def _arguments(
     if isinstance(activation, (list, tuple)):
         names = [_name(a) for a in activation]
         if len(names) != max(depth - 1, 0):
-            _core.fail("OP_ARGUMENT", f"{NAME}: not one activation for each hidden layer",
-                       [f"want: {max(depth - 1, 0)}, and out_activation for the last layer", f"got:  {len(names)}"],
-                       "pass one for all of them, or a list")  # fmt: skip
+            fail("OP_ARGUMENT", f"{NAME}: not one activation for each hidden layer",
+                 [f"want: {max(depth - 1, 0)}, and out_activation for the last layer", f"got:  {len(names)}"],
+                 "pass one for all of them, or a list")  # fmt: skip
     else:
         names = [_name(activation)] * (depth - 1)
     return x, list(weights), biases, [*names, _name(out_activation)]

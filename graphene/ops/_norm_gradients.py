@@ -9,7 +9,7 @@ from typing import Any
 from graphene import _core
 from graphene.ops import _kernels
 from graphene.ops._define import Arg, Defined, Definition, check_devices, check_dtypes
-from graphene.ops._torch import Tensor, torch
+from graphene.ops._torch import Tensor, fail, torch
 from graphene.ops._views import Extent, divides, lies_in_rows, output, own, recipe, same_shape, view
 
 ALLOWED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -28,18 +28,18 @@ def check(
     check_dtypes(name, given, ALLOWED)
     n = len(shape)
     if n == 0 or n > input.dim() or not same_shape(input.shape[input.dim() - n :], shape):
-        _core.fail("OP_SHAPE", f"{name}: the last extents of 'input' are not normalized_shape",
-                   [f"normalized_shape: {_text(shape)}", f"input: {_text(input.shape)}"],
-                   "pass input.shape[-1:], or of as many dimensions as are normalised together")  # fmt: skip
+        fail("OP_SHAPE", f"{name}: the last extents of 'input' are not normalized_shape",
+             [f"normalized_shape: {_text(shape)}", f"input: {_text(input.shape)}"],
+             "pass input.shape[-1:], or of as many dimensions as are normalised together")  # fmt: skip
     for what, t in (("weight", weight), ("bias", bias)):
         if t is not None and not same_shape(t.shape, shape):
-            _core.fail("OP_SHAPE", f"{name}: argument '{what}' has the wrong shape",
-                       [f"want: {_text(shape)}, as normalized_shape", f"got:  {_text(t.shape)}"],
-                       "pass one number for each element of a row")  # fmt: skip
+            fail("OP_SHAPE", f"{name}: argument '{what}' has the wrong shape",
+                 [f"want: {_text(shape)}, as normalized_shape", f"got:  {_text(t.shape)}"],
+                 "pass one number for each element of a row")  # fmt: skip
     if residual is not None and not same_shape(residual.shape, input.shape):
-        _core.fail("OP_SHAPE", f"{name}: argument 'residual' has the wrong shape",
-                   [f"want: {_text(input.shape)}, as input", f"got:  {_text(residual.shape)}"],
-                   "pass residual.expand_as(input)")  # fmt: skip
+        fail("OP_SHAPE", f"{name}: argument 'residual' has the wrong shape",
+             [f"want: {_text(input.shape)}, as input", f"got:  {_text(residual.shape)}"],
+             "pass residual.expand_as(input)")  # fmt: skip
     return input.shape, input.dtype
 
 
@@ -108,9 +108,9 @@ class Gradients:
         check(name, g, shape, None, None, None)
         check_devices(name, {"x": x, "grad": g})
         if not same_shape(g.shape, x.shape):
-            _core.fail("OP_SHAPE", f"{name}: argument 'grad' has the wrong shape",
-                       [f"want: {_text(x.shape)}, as x", f"got:  {_text(g.shape)}"],
-                       "pass one of x's shape")  # fmt: skip
+            fail("OP_SHAPE", f"{name}: argument 'grad' has the wrong shape",
+                 [f"want: {_text(x.shape)}, as x", f"got:  {_text(g.shape)}"],
+                 "pass one of x's shape")  # fmt: skip
         one = (list(shape) if columns else [0], x.dtype)
         return [(x.shape, x.dtype), one, one]
 
@@ -143,6 +143,8 @@ class Gradients:
         """The recipe of a configuration."""
         if 0 in x.shape or g.dtype != x.dtype:
             return _core.Recipe.torch("there is nothing to normalise" if 0 in x.shape else "gradients of another dtype")
+        if prod(shape) > _kernels.MOST:
+            return _core.Recipe.torch(_kernels.TOO_WIDE)
         rank, n = len(x.shape), len(shape)
         rows, across = list(range(rank - n)), list(range(rank - n, rank))
         given = (x, residual, g, weight, total)

@@ -22,16 +22,16 @@ class Norm:
         self.public = f"{kind}_norm"
         self.has_bias = kind == "layer"
         self.gradients = (layer_gradients if self.has_bias else rms_gradients).defined.forward
-        bias = ", Tensor? bias=None" if self.has_bias else ""
-        eps = "float eps=1e-5" if self.has_bias else "float? eps=None"
+        # rms_norm's default of eps depends on the dtype, which a schema cannot say: there it has none.
+        rest = "Tensor? weight=None, Tensor? bias=None, float eps=1e-5" if self.has_bias else "Tensor? weight, float eps"
         residual = ", Tensor residual" if add else ", Tensor? residual=None"
         result = "(Tensor, Tensor)" if add else "Tensor"
         # The residual comes before what has a default where it has none.
-        schema = f"(Tensor input, int[] normalized_shape{residual if add else ''}, Tensor? weight=None{bias}, {eps}"
+        schema = f"(Tensor input, int[] normalized_shape{residual if add else ''}, {rest}"
         schema += f"{'' if add else residual}) -> {result}"
         self.defined = Defined(
             Definition(
-                f"add_{self.public}" if add else self.public, schema.replace("float? eps=None", "float eps=1e-6"),
+                f"add_{self.public}" if add else self.public, schema,
                 lambda *a: self.configure(*self.named(a)), lambda *a: self.results(*self.named(a)),
                 lambda *a: self.reference(*self.named(a)), lambda x, *_: int(x.numel()), self.save, self.backward,
                 exact={"input": 1}, said=self.public,
@@ -70,6 +70,8 @@ class Norm:
         outputs = [made] * (2 if self.add else 1)
         if 0 in input.shape:
             return _core.Recipe(outputs, len(outputs), [])
+        if prod(shape) > _kernels.MOST:
+            return _core.Recipe.torch(_kernels.TOO_WIDE)
         copies = 0
         for name, t in (("input", input), ("residual", residual), ("weight", weight), ("bias", bias)):
             if t is not None and not lies_in_rows(t, n):
@@ -139,13 +141,17 @@ class Norm:
             None if residual is None else gx,
         )  # fmt: skip
 
+    def check_types(self, input: Any, shape: Any, weight: Any, bias: Any, eps: Any, residual: Any) -> list[Any]:
+        """The shape as a list. Raises OP_ARGUMENT for what is no tensor, or no number."""
+        check_tensors(self.public, {"input": input, "weight": weight, "bias": bias, "residual": residual},
+                      ("weight", "bias") if self.add else ("weight", "bias", "residual"))  # fmt: skip
+        check_scalars(self.public, numbers={"eps": eps})
+        return sizes(self.public, "normalized_shape", shape)
+
     def __call__(self, *args: Any) -> Any:
         """Through PyTorch's dispatcher; arguments as `named` returns them."""
         input, shape, weight, bias, eps, residual = args
-        check_tensors(self.public, {"input": input, "weight": weight, "bias": bias, "residual": residual},
-                      ("weight", "bias") if self.add else ("weight", "bias", "residual"))  # fmt: skip
-        shape = sizes(self.public, "normalized_shape", shape)
-        check_scalars(self.public, numbers={"eps": eps})
+        shape = self.check_types(*args)
         if autocasts(input):
             input, weight, bias, residual = cast(torch.float32, input, weight, bias, residual)
         self.results(input, shape, weight, bias, eps, residual)
@@ -193,6 +199,11 @@ def layer_norm(
     return _add_layer(input, normalized_shape, weight, bias, eps, residual)
 
 
+def _machine_epsilon(input: Any) -> float:
+    """Of the type that a norm is computed in."""
+    return 2.0**-52 if getattr(input, "dtype", None) == torch.float64 else 2.0**-23
+
+
 def rms_norm(
     input: Tensor,
     normalized_shape: int | Sequence[int],
@@ -210,7 +221,7 @@ def rms_norm(
     Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """
     if eps is None:
-        eps = 2.0**-52 if getattr(input, "dtype", None) == torch.float64 else 2.0**-23
+        eps = _machine_epsilon(input)
     if residual is None or not return_sum:
         if not _is_compiling():
             y = _rms_fast(input, normalized_shape, weight, eps, residual)
@@ -230,7 +241,7 @@ def _explained_layer(
     residual: Any = None, return_sum: bool = False,
 ) -> tuple[Defined, tuple[Any, ...]]:  # fmt: skip
     norm = _add_layer if return_sum and residual is not None else _layer
-    shape = sizes("layer_norm", "normalized_shape", normalized_shape)
+    shape = norm.check_types(input, normalized_shape, weight, bias, eps, residual)
     return norm.defined, norm.ordered(input, shape, weight, bias, eps, residual)
 
 
@@ -239,8 +250,9 @@ def _explained_rms(
     return_sum: bool = False,
 ) -> tuple[Defined, tuple[Any, ...]]:  # fmt: skip
     norm = _add_rms if return_sum and residual is not None else _rms
-    shape = sizes("rms_norm", "normalized_shape", normalized_shape)
-    return norm.defined, norm.ordered(input, shape, weight, None, 2.0**-23 if eps is None else eps, residual)
+    eps = _machine_epsilon(input) if eps is None else eps
+    shape = norm.check_types(input, normalized_shape, weight, None, eps, residual)
+    return norm.defined, norm.ordered(input, shape, weight, None, eps, residual)
 
 
 layer_norm.explained = _explained_layer  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from graphene.kernels.recurrent import CellConfig, recurrent_cell, select_cell
 from graphene.ops._define import Defined, Definition, autocasts, cast, check_devices, check_dtypes, check_tensors
 from graphene.ops._kernels import DTYPES, MATMUL_DTYPES, device
 from graphene.ops._matmul import ACTIVATIONS, ALLOWED, _activate, _slope, _text, _wide
-from graphene.ops._torch import Tensor, torch
+from graphene.ops._torch import Tensor, fail, torch
 from graphene.ops._views import divides, output, own, recipe, same_shape, view
 
 
@@ -47,14 +47,14 @@ class Cell:
 
         def want(name: str, shape: list[Any], why: str) -> None:
             if t[name] is not None and not same_shape(t[name].shape, shape):
-                _core.fail("OP_SHAPE", f"{self.public}: argument '{name}' has the wrong shape",
-                           [f"want: {_text(shape)}, {why}", f"got:  {_text(t[name].shape)}"],
-                           "pass tensors as torch.nn's cells have them")  # fmt: skip
+                fail("OP_SHAPE", f"{self.public}: argument '{name}' has the wrong shape",
+                     [f"want: {_text(shape)}, {why}", f"got:  {_text(t[name].shape)}"],
+                     "pass tensors as torch.nn's cells have them")  # fmt: skip
 
         for name in ("input", "h", "w_ih", "w_hh"):
             if len(t[name].shape) != 2:
-                _core.fail("OP_SHAPE", f"{self.public}: argument '{name}' is no matrix",
-                           ["want: two dimensions", f"got:  {_text(t[name].shape)}"], "pass (batch, size)")  # fmt: skip
+                fail("OP_SHAPE", f"{self.public}: argument '{name}' is no matrix",
+                     ["want: two dimensions", f"got:  {_text(t[name].shape)}"], "pass (batch, size)")  # fmt: skip
         batch, rows = t["input"].shape[0], t["w_ih"].shape[0]
         units = rows // self.gates if self.gates == 1 else t["h"].shape[1]
         want("h", [batch, t["h"].shape[1]], "of the input's batch")
@@ -68,8 +68,8 @@ class Cell:
             want("c", [batch, units], "as h")
         elif args[-1] is not None and args[-1] not in ACTIVATIONS:
             known = ", ".join(f'"{x}"' for x in ACTIVATIONS)
-            _core.fail("OP_ARGUMENT", f'{self.public}: no activation is called "{args[-1]}"',
-                       [f"known: None, {known}"], "pass one of them")  # fmt: skip
+            fail("OP_ARGUMENT", f'{self.public}: no activation is called "{args[-1]}"',
+                 [f"known: None, {known}"], "pass one of them")  # fmt: skip
         return [([batch, units], t["input"].dtype)] * (2 if self.gates == 4 else 1)
 
     def configure(self, *args: Any) -> Any:
@@ -171,17 +171,22 @@ class Cell:
               "b_ih": db, "b_hh": db}  # fmt: skip
         return tuple(None if t[n] is None else of[n] for n in self.names) + ((None,) if self.gates == 1 else ())
 
+    def check_types(self, *args: Any) -> dict[str, Any]:
+        """The tensors by name. Raises OP_ARGUMENT for what is no tensor, or no string."""
+        t = self.named(args)
+        check_tensors(self.public, t, ("b_ih", "b_hh"))
+        if self.gates == 1 and not (args[-1] is None or isinstance(args[-1], str)):
+            fail("OP_ARGUMENT", f"{self.public}: argument 'activation' is not a string or None",
+                 [f"got:  {type(args[-1]).__name__}"], "pass a string or None")  # fmt: skip
+        return t
+
     def call(self, *args: Any) -> Any:
         """Directly, else through PyTorch's dispatcher."""
         if not torch.compiler.is_dynamo_compiling():
             done = self.defined.core(*args)
             if done is not NotImplemented:
                 return done
-        t = self.named(args)
-        check_tensors(self.public, t, ("b_ih", "b_hh"))
-        if self.gates == 1 and not (args[-1] is None or isinstance(args[-1], str)):
-            _core.fail("OP_ARGUMENT", f"{self.public}: argument 'activation' is not a string or None",
-                       [f"got:  {type(args[-1]).__name__}"], "pass a string or None")  # fmt: skip
+        t = self.check_types(*args)
         if autocasts(t["input"]):
             n = len(self.names)
             args = (*cast(torch.get_autocast_dtype(t["input"].device.type), *args[:n]), *args[n:])
@@ -235,12 +240,14 @@ def lstm_cell(
 def _explained_rnn(
     input: Tensor, h: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Any = None, b_hh: Any = None, activation: Any = "tanh"
 ) -> tuple[Defined, tuple[Any, ...]]:
+    _rnn.check_types(input, h, w_ih, w_hh, b_ih, b_hh, activation)
     return _rnn.defined, (input, h, w_ih, w_hh, b_ih, b_hh, activation)
 
 
 def _explained_lstm(
     input: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Any = None, b_hh: Any = None
 ) -> tuple[Defined, tuple[Any, ...]]:
+    _lstm.check_types(input, h, c, w_ih, w_hh, b_ih, b_hh)
     return _lstm.defined, (input, h, c, w_ih, w_hh, b_ih, b_hh)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from graphene import _core
 from graphene.ops import _kernels
 from graphene.ops._define import Arg, Defined, Definition, autocasts, check_dtypes, check_scalars, check_tensors
-from graphene.ops._torch import NUMBERS, Tensor, torch
+from graphene.ops._torch import NUMBERS, Tensor, fail, torch
 from graphene.ops._views import contiguous, divides, merge, one_far, output, own, view
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -22,12 +22,12 @@ def results(input: Tensor, dim: int, dtype: Any) -> list[tuple[Any, Any]]:
     """Shape and dtype of the result, all arguments checked."""
     check_dtypes("softmax", {"input": input}, FLOATS if dtype is None else ALLOWED)
     if dtype is not None and dtype not in FLOATS:
-        _core.fail("OP_DTYPE", "softmax: argument 'dtype' is no floating-point type",
-                   ["want: " + ", ".join(map(str, FLOATS)), f"got:  {dtype}"], "pass one of them")  # fmt: skip
+        fail("OP_DTYPE", "softmax: argument 'dtype' is no floating-point type",
+             ["want: " + ", ".join(map(str, FLOATS)), f"got:  {dtype}"], "pass one of them")  # fmt: skip
     rank = max(input.dim(), 1)
     if not -rank <= dim < rank:
-        _core.fail("OP_ARGUMENT", "softmax: argument 'dim' is no dimension of 'input'",
-                   [f"want: {-rank} to {rank - 1}", f"got:  {dim}"], "pass one of its dimensions")  # fmt: skip
+        fail("OP_ARGUMENT", "softmax: argument 'dim' is no dimension of 'input'",
+             [f"want: {-rank} to {rank - 1}", f"got:  {dim}"], "pass one of its dimensions")  # fmt: skip
     return [(input.shape, input.dtype if dtype is None else dtype)]
 
 
@@ -41,6 +41,8 @@ def configure(input: Arg, dim: int, dtype: int | None) -> Any:
     outputs = [output(_kernels.DTYPES[to], *([(0, d)] for d in range(rank)))]
     if 0 in input.shape:
         return _core.Recipe(outputs, 1, [])
+    if input.shape[dim] > _kernels.MOST:
+        return _core.Recipe.torch(_kernels.TOO_WIDE)
     before, after = list(range(dim)), list(range(dim + 1, rank))
     columns = prod(input.shape[d] for d in after)
     rows = [*before, *after] if columns == 1 else before
@@ -94,7 +96,7 @@ def cost(input: Tensor, *_: Any) -> int:
 
 _softmax = Defined(
     Definition("softmax", "(Tensor input, int dim, ScalarType? dtype=None) -> Tensor", configure, results, reference,
-               cost, save, backward, exact={"input": 1})
+               cost, save, backward, exact={"input": "dim"})
 )  # fmt: skip
 _fast = _softmax.core
 _is_compiling = torch.compiler.is_dynamo_compiling
@@ -114,15 +116,21 @@ def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
         y = _fast(input, dim, dtype)
         if y is not NotImplemented:
             return y
-    check_tensors("softmax", {"input": input})
-    check_scalars("softmax", integers={"dim": dim})
+    _check_types(input, dim)
     if dtype is None and autocasts(input) and input.dtype in FLOATS[:3]:
         dtype = torch.float32
     results(input, dim, dtype)
     return _softmax(input, dim, dtype)
 
 
+def _check_types(input: Any, dim: Any) -> None:
+    """Raises OP_ARGUMENT for what is no tensor, or no integer."""
+    check_tensors("softmax", {"input": input})
+    check_scalars("softmax", integers={"dim": dim})
+
+
 def _explained(input: Tensor, dim: int, dtype: Any = None) -> tuple[Defined, Sequence[Any]]:
+    _check_types(input, dim)
     return _softmax, (input, dim, dtype)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 from graphene import _core
 
@@ -31,6 +32,19 @@ NUMBERS: dict[Any, int] = {
     torch.bool: 11,
     torch.bfloat16: 15,
 }
+
+
+_BREAK_TAKES_TEXT = tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 7)
+
+
+def fail(code: str, message: str, details: Sequence[str], fix: str) -> NoReturn:
+    """Raises the error of that code; PyTorch's compiler, which takes whole graphs only, says it as its reason."""
+    if torch.compiler.is_dynamo_compiling():
+        if _BREAK_TAKES_TEXT:
+            torch._dynamo.graph_break(msg=f"{message} [{code}]; {'; '.join(details)}; fix: {fix}")
+        else:
+            torch._dynamo.graph_break()
+    _core.fail(code, message, details, fix)
 
 
 def _hand_over() -> None:

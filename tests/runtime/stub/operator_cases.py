@@ -315,6 +315,44 @@ def test_driver_errors(scaled: Scaled) -> None:
         scaled.op(tensor("fp16", 5, 64), 2.0, None, None)
 
 
+def test_a_copy_that_would_change_nothing_is_pytorchs() -> None:
+    op = _core.Operator("far", [("x", "Tensor", [], 1)], 0, lambda x: _core.Recipe.copy(1, "rows are far apart"))
+    assert op(tensor("fp16", 5, 64)) is NotImplemented
+    with pytest.raises(AttributeError, match="contiguous"):  # columns, and an address that no copy has
+        op(tensor("fp16", 64, 5, strides=(1, 64)))
+    with pytest.raises(AttributeError, match="contiguous"):
+        op(tensor("fp16", 5, 64, at=0x1002))
+
+
+def test_sizes_that_a_kernel_does_not_count_are_pytorchs(make: Any) -> None:
+    stub_cuda.param_sizes(8, 4)
+
+    def configure(x: Any) -> Any:
+        kernel = Kernel(make(kernel="low", symbols=[{"name": "M", "max": 99}], X=make.tensor("fp16", "M 1", "1 1")))
+        return _core.Recipe([], 0, [(kernel, [(0, [(((0, 0),), (0,)), (((0, 1),), (1,))])])])
+
+    op = _core.Operator("low", [("x", "Tensor", [], 1)], 0, configure)
+    assert op(tensor("fp16", 99, 1)) is None
+    assert op(tensor("fp16", 100, 1)) is NotImplemented
+
+
+@pytest.mark.parametrize("dim", [1, -2])
+def test_the_extent_of_a_dimension_that_an_argument_names_is_known(make: Any, dim: int) -> None:
+    asked: list[Any] = []
+
+    def configure(x: Any, d: int) -> Any:
+        asked.append(x[0])
+        return _core.Recipe.torch("no kernel")
+
+    op = _core.Operator("along", [("x", "Tensor", [], "dim"), ("dim", "int", [], 0)], 0, configure)
+    shapes = [(20, 33, 4), (20, 35, 4), (21, 33, 4)]
+    for shape in shapes:
+        assert op(tensor("fp16", *shape), dim) is NotImplemented
+    assert asked == shapes[:2]
+    with pytest.raises(ValueError, match="no int that names a dimension is called dim"):
+        _core.Operator("along", [("x", "Tensor", [], "dim"), ("dim", "float", [], 0)], 0, configure)
+
+
 def test_more_blocks_than_a_grid_has_are_pytorchs(make: Any) -> None:
     stub_cuda.param_sizes(8, 8)
     asked: list[int] = []
