@@ -24,7 +24,7 @@ class PythonKernel : public gt::KernelSource {
   explicit PythonKernel(py::object kernel) : kernel_(std::move(kernel)) {}
   [[nodiscard]] std::shared_ptr<const rt::LaunchManifest> manifest(const std::string& arch) override {
     return launcher_manifest(kernel_.ptr(),
-                             arch.empty() ? py::cast<std::string>(kernel_.attr("lowered")().attr("arch")) : arch);
+                             arch.empty() ? kernel_.attr("lowered")().attr("arch").cast<std::string>() : arch);
   }
   [[nodiscard]] std::shared_ptr<rt::Function> function(const rt::LaunchManifest& m, int device,
                                                        rt::CuStream stream) override {
@@ -276,7 +276,6 @@ PyObject* call_fast(OperatorObject* self, PyObject* const* args) {
       case gt::Outcome::Copy:
         break;
     }
-    GR_ASSERT(copies.size() <= kMaxParams, op.name() + ": a kernel for what has been copied");
     std::size_t tensor = 0;
     for (std::size_t i = 0; i < op.params().size(); ++i) {
       if (!op.params()[i].is_tensor()) continue;
@@ -454,12 +453,9 @@ gt::Param param_of(const py::handle& row, const py::handle& rows) {
     p.exact_dims = py::cast<int>(t[3]);
     return p;
   }
-  int i = 0;
-  for (const auto& other : rows) {
-    if (py::cast<py::tuple>(other)[0].equal(t[3]) && py::cast<std::string>(py::cast<py::tuple>(other)[1]) == "int")
-      p.exact_by = i;
-    ++i;
-  }
+  const auto all = py::cast<std::vector<py::tuple>>(rows);
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (all[i][0].equal(t[3]) && py::cast<std::string>(all[i][1]) == "int") p.exact_by = static_cast<int>(i);
   if (p.exact_by < 0) throw py::value_error("no int that names a dimension is called " + py::cast<std::string>(t[3]));
   return p;
 }

@@ -29,7 +29,7 @@ struct Param {
   std::vector<std::string> choices = {};
   // Of a tensor: so many of its last extents belong to a configuration by value; the others by their class.
   int exact_dims = 0;
-  int exact_by = -1;  // and so does the dimension that this parameter, an Int, names
+  int exact_by = -1;     // and so does the dimension that this parameter, an Int, names
   bool written = false;  // a tensor that the operator writes its result to
 
   [[nodiscard]] bool is_tensor() const { return kind == ParamKind::Tensor || kind == ParamKind::OptionalTensor; }
@@ -85,9 +85,9 @@ class Call {
 };
 
 // The class of a call: dtypes, devices, alignment up to 16 bytes and scalars as they are; extents by magnitude, four
-// steps to a factor of two, and where it matters by divisibility (0, 1 and what `exact_dims` and `exact_by` say by value); strides by whether
-// they are 0 or 1, by divisibility and by whether the dimension merges with the next one. Calls of one class use one
-// kernel.
+// steps to a factor of two, and where it matters by divisibility (0, 1 and what `exact_dims` and `exact_by` say by
+// value); strides by whether they are 0 or 1, by divisibility and by whether the dimension merges with the next one.
+// Calls of one class use one kernel.
 [[nodiscard]] std::vector<std::int64_t> class_key(const Call& call, const std::vector<Param>& params);
 
 // Throws OP_OUT where a tensor that is written has several elements at one address, or shares memory with another

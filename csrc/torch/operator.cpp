@@ -14,7 +14,7 @@ constexpr std::size_t kMaxOutputs = 8;
 constexpr std::size_t kMaxKernelTensors = 16;
 constexpr std::size_t kMaxKernelParams = 64;
 constexpr std::int64_t kCopyAlign = 16;  // bytes; allocators align to more, which no class tells apart
-constexpr std::size_t kMaxRecipes = 8;  // of a class: kernels that take only some of its sizes
+constexpr std::size_t kMaxRecipes = 8;   // of a class: kernels that take only some of its sizes
 
 std::string text_of(const std::vector<std::int64_t>& words) {
   return {reinterpret_cast<const char*>(words.data()), words.size() * sizeof(std::int64_t)};

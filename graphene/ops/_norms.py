@@ -23,7 +23,9 @@ class Norm:
         self.has_bias = kind == "layer"
         self.gradients = (layer_gradients if self.has_bias else rms_gradients).defined.forward
         # rms_norm's default of eps depends on the dtype, which a schema cannot say: there it has none.
-        rest = "Tensor? weight=None, Tensor? bias=None, float eps=1e-5" if self.has_bias else "Tensor? weight, float eps"
+        rest = (
+            "Tensor? weight=None, Tensor? bias=None, float eps=1e-5" if self.has_bias else "Tensor? weight, float eps"
+        )
         residual = ", Tensor residual" if add else ", Tensor? residual=None"
         result = "(Tensor, Tensor)" if add else "Tensor"
         # The residual comes before what has a default where it has none.

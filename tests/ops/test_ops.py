@@ -49,6 +49,26 @@ def test_matmul_copies_what_no_kernel_reads(a: Any) -> None:
     assert "a is copied first, row-major" in ops.explain(ops.matmul, heads, keys)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("k", [8, 300000])  # by the simulator, and not
+def test_vectors_with_a_bias_make_a_number(dtype: Any, activation: str | None, k: int) -> None:
+    a, b, bias, residual = (r(*n, dtype=dtype) for n in ((k,), (k,), (1,), (1,)))
+    a, b, residual = a / 8, b / 8, residual[0]
+    ref = ACTIVATIONS[activation](a.double() @ b.double() + bias.double()[0])
+    tolerance = {"rtol": 2.0**-10, "atol": 0.02}
+    got = ops.matmul(a, b, bias, activation)
+    assert got.shape == ()
+    torch.testing.assert_close(got.double(), ref, **tolerance)
+    torch.testing.assert_close(ops.matmul(a, b, bias, activation, residual).double(), ref + residual, **tolerance)
+    out = torch.empty((), dtype=dtype)
+    assert ops.matmul(a, b, bias, activation, out=out) is out
+    torch.testing.assert_close(out, got)
+    assert torch.ops.graphene.matmul_sums_forward(a[:8], b[:8], None).shape == ()
+    if k == 8:
+        torch.library.opcheck(torch.ops.graphene.matmul_forward.default, (a, b, bias, activation))
+
+
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_matmul_epilogues(activation: str | None) -> None:
     a, b, bias, residual = r(20, 40), r(40, 24), r(24), r(20, 24)

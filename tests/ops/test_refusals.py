@@ -144,6 +144,14 @@ ERRORS = [
     (lambda: ops.softmax(r(8, 16), 1, torch.int32), "OP_DTYPE", "softmax: argument 'dtype' is no floating-point type"),
     (lambda: ops.softmax(torch.ones(3).long(), 0), "OP_DTYPE", "softmax: argument 'input' has a dtype"),
     (lambda: ops.explain(len), "OP_ARGUMENT", "explain takes a function of graphene.ops"),
+    (lambda: ops.explain(ops.matmul, r(8, 16), None), "OP_ARGUMENT", "matmul: argument 'b' is not a torch.Tensor"),
+    (lambda: ops.explain(ops.matmul, r(8, 16), r(16, 8), None, 3), "OP_ARGUMENT", "'activation' is not a string"),
+    (lambda: ops.explain(ops.softmax, r(8, 16), "q"), "OP_ARGUMENT", "softmax: argument 'dim' is not an integer"),
+    (lambda: ops.explain(ops.layer_norm, r(8, 16), 16, eps="q"), "OP_ARGUMENT", "layer_norm: argument 'eps' is not a"),
+    (lambda: ops.explain(ops.rms_norm, None, 16), "OP_ARGUMENT", "rms_norm: argument 'input' is not a torch.Tensor"),
+    (lambda: ops.explain(ops.gated, r(8, 16), 3), "OP_ARGUMENT", "gated: argument 'up' is not a torch.Tensor or None"),
+    (lambda: ops.explain(ops.attention, r(1, 8, 2, 16), None, None), "OP_ARGUMENT", "attention: argument 'k' is not"),
+    (lambda: ops.explain(ops.rnn_cell, None, None, None, None), "OP_ARGUMENT", "rnn_cell: argument 'input' is not"),
 ]  # fmt: skip
 
 
@@ -153,6 +161,31 @@ def test_errors(call: Callable[[], Any], code: str, text: str) -> None:
         call()
     assert e.value.code == code
     assert text in str(e.value)
+
+
+COMPILED = [
+    (lambda x: ops.matmul(x, x), "OP_SHAPE", "matmul: a's columns are not as many as b's rows"),
+    (lambda x: ops.matmul(x, x.float().T), "OP_DTYPE", "matmul: argument 'b' has another dtype"),
+    (lambda x: ops.matmul(x, x.T, None, "swish"), "OP_ARGUMENT", 'matmul: no activation is called "swish"'),
+    (lambda x: ops.layer_norm(x, (7,)), "OP_SHAPE", "layer_norm: the last extents of 'input' are not"),
+    (lambda x: ops.softmax(x, 9), "OP_ARGUMENT", "softmax: argument 'dim' is no dimension of 'input'"),
+    (lambda x: ops.softmax(x, "x"), "OP_ARGUMENT", "softmax: argument 'dim' is not an integer"),
+    (lambda x: ops.attention(x, x, x), "OP_SHAPE", "attention: "),
+]
+
+
+@pytest.mark.skipif(not ops._torch._BREAK_TAKES_TEXT, reason="this PyTorch's compiler takes no reasons")
+@pytest.mark.parametrize(("call", "code", "text"), COMPILED)
+def test_errors_in_compiled_graphs(call: Callable[[Any], Any], code: str, text: str) -> None:
+    x = r(8, 16)
+    with pytest.raises(torch._dynamo.exc.Unsupported) as whole:
+        torch.compile(call, fullgraph=True, backend="eager")(x)
+    assert f"[{code}]" in str(whole.value)
+    assert text in str(whole.value)
+    with pytest.raises(gr.LaunchError) as parts:
+        torch.compile(call, backend="eager")(x)
+    assert parts.value.code == code
+    assert text in str(parts.value)
 
 
 def test_without_pytorch() -> None:

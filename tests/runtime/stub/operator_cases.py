@@ -328,7 +328,7 @@ def test_sizes_that_a_kernel_does_not_count_are_pytorchs(make: Any) -> None:
     stub_cuda.param_sizes(8, 4)
 
     def configure(x: Any) -> Any:
-        kernel = Kernel(make(kernel="low", symbols=[{"name": "M", "max": 99}], X=make.tensor("fp16", "M 1", "1 1")))
+        kernel = Kernel(make(kernel="low", symbols=[make.symbol("M", max=99)], X=make.tensor("fp16", "M 1", "1 1")))
         return _core.Recipe([], 0, [(kernel, [(0, [(((0, 0),), (0,)), (((0, 1),), (1,))])])])
 
     op = _core.Operator("low", [("x", "Tensor", [], 1)], 0, configure)
