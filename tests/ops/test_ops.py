@@ -288,8 +288,8 @@ def test_opcheck(grad: bool) -> None:
     torch.library.opcheck(ns.matmul.default, (r(2, 8, 16, **g), r(16, 24, **g)))
     torch.library.opcheck(ns.layer_norm.default, (r(8, 16, **g), [16], r(16, **g), r(16, **g)))
     torch.library.opcheck(ns.add_layer_norm.default, (r(8, 16, **g), [16], r(8, 16, **g), r(16, **g), r(16, **g)))
-    torch.library.opcheck(ns.rms_norm.default, (r(8, 16, **g), [16], r(16, **g)))
-    torch.library.opcheck(ns.add_rms_norm.default, (r(8, 16, **g), [16], r(8, 16, **g), r(16, **g)))
+    torch.library.opcheck(ns.rms_norm.default, (r(8, 16, **g), [16], r(16, **g), 1e-6))
+    torch.library.opcheck(ns.add_rms_norm.default, (r(8, 16, **g), [16], r(8, 16, **g), r(16, **g), 1e-6))
     torch.library.opcheck(ns.softmax.default, (r(8, 16, **g), -1), {"dtype": torch.float32})
     if grad:
         return
@@ -306,7 +306,7 @@ def test_opcheck(grad: bool) -> None:
     torch.library.opcheck(ns.layer_norm_forward.default, (x, [16], w, w, 1e-5, e))
     torch.library.opcheck(ns.add_layer_norm_forward.default, (x, [8, 16], e))
     torch.library.opcheck(ns.rms_norm_forward.default, (x, [16], None, 1e-5, e))
-    torch.library.opcheck(ns.add_rms_norm_forward.default, (x.T, [8], e.T))
+    torch.library.opcheck(ns.add_rms_norm_forward.default, (x.T, [8], e.T, None, 1e-6))
     for of in (ns.layer_norm_backward, ns.layer_norm_backward_forward, ns.rms_norm_backward_forward):
         torch.library.opcheck(of.default, (x, e, x, [16], w, e, 1e-5, True))
         torch.library.opcheck(of.default, (x, None, x, [8, 16], None, None, 1e-5, False))
