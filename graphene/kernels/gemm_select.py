@@ -78,6 +78,16 @@ def estimate_us(tile: MeasuredTile, M: int, N: int, K: int, batch: int, sms: int
     return us
 
 
+def copies_spill(rows: int, columns: int, line_bytes: int, warps: tuple[int, int], narrowest: int) -> bool:
+    """Whether a thread makes so many copies of `narrowest` bytes beside its sums that it has too few registers.
+
+    Each copy has an address and a predicate. Of those compiled for sm_90a, 96 sums spill beside 40 copies, 72 beside 36
+    do not, nor 128 beside 32.
+    """
+    threads = 32 * warps[0] * warps[1]
+    return rows * columns >= 96 * threads and (rows + columns) * line_bytes >= 40 * narrowest * threads
+
+
 def splits(M: int, N: int, K: int, batch: int, rows: int, columns: int, k_tile: int, sms: int) -> list[int]:
     """In how many parts k may be summed: of four steps each, up to 16, more where there are too few blocks."""
     blocks = -(-M // rows) * -(-N // columns) * batch
@@ -149,6 +159,8 @@ def select_gemm(
                     continue
                 if item == 4 and (tile.rows > 128 or tile.columns == 192):
                     continue  # slower than 128x256, as measured
+                if copies_spill(tile.rows, tile.columns, ks * item, tile.warps, worst):
+                    continue
                 if held and tile.rows * tile.columns > 64 * 64:
                     continue  # they leave no room for more accumulators
                 for split in splits(M, N, K, count, tile.rows, tile.columns, k_tile, sms) if workspaces else (1,):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphene.kernels._arguments import flags, size, sizes
 from graphene.kernels.gemm import TYPES, GemmConfig, gemm_launches, run_gemm
-from graphene.kernels.gemm_select import BYTES_PER_US, PART_US, SLOWER, select_gemm, splits
+from graphene.kernels.gemm_select import BYTES_PER_US, PART_US, SLOWER, copies_spill, select_gemm, splits
 from graphene.tune import recorded
 from graphene.tune.autotune import tune
 from graphene.tune.device import of_arch
@@ -135,6 +135,8 @@ def _predict(c: GemmTile, p: GemmProblem, device: Device) -> tuple[float, str] |
     worst = min(16 if padded else a for padded, a in zip(c.pad, p.align[:2], strict=True))
     if worst < 4 and tile.bm * tile.bn > 64 * 64:
         return f"lines of {worst} bytes pass through registers, which leave no room for {tile.bm}x{tile.bn} sums"
+    if worst >= 4 and copies_spill(tile.bm, tile.bn, tile.bk * shape.element_bytes, c.warps, worst):
+        return f"copies of {worst} bytes, so many that sums would spill"
     e = estimate(tile, shape, device)
     us = e.us * SLOWER[worst]
     for padded, lines in zip(c.pad, (p.m, p.n), strict=True):

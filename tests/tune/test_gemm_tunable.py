@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphene import tune
-from graphene.kernels.gemm import run_gemm
+from graphene.kernels.gemm import gemm_launches, run_gemm
 from graphene.kernels.gemm_select import select_gemm
 from graphene.tune import recorded
 from graphene.tune.gemm import GEMM, GemmProblem, GemmTile, gemm_key
@@ -69,6 +69,37 @@ def test_what_is_chosen_computes_the_product(p: GemmProblem) -> None:
     run_gemm(tune.rank(GEMM, p, H200, 1).best.config(p), a, b, c)
     want = a.astype(np.float32) @ b.astype(np.float32)
     assert np.abs(c - want).max() < 2.0**-9 * np.abs(want).max()
+
+
+SPILLING = [  # as compiled for sm_90a: dtype, order, tile, warps
+    ("fp16", "TN", (128, 128, 64), (2, 2)),  # 200 bytes
+    ("fp16", "TT", (256, 128, 64), (4, 2)),
+    ("fp32", "TN", (128, 256, 32), (2, 4)),
+    ("i8", "TN", (128, 256, 128), (2, 4)),
+    ("i8", "NN", (192, 128, 128), (4, 2)),
+    ("i8", "TT", (128, 192, 128), (2, 4)),
+]
+
+
+@pytest.mark.parametrize("case", SPILLING, ids=str)
+def test_narrow_copies_leave_room_for_the_sums(case: tuple[str, str, tuple[int, int, int], tuple[int, int]]) -> None:
+    dtype, order, tile, warps = case
+    p = GemmProblem(4096, 4096, 4096, None, dtype, order, (4, 4, 4), workspaces=False)
+    spilling = GemmTile(tile, warps, 3)
+    assert GEMM.predict(spilling, p, H200) == "copies of 4 bytes, so many that sums would spill"
+    assert not isinstance(GEMM.predict(spilling, replace(p, align=(16, 16, 16)), H200), str)
+    for size in (100, 512, 1000, 4096):
+        for align in ((4, 4, 4), (4, 16, 16)):
+            taken = select_gemm(size, size, size, dtype=dtype, order=order, align=align, workspaces=False)
+            assert (taken.tile, taken.warps) != (tile, warps)
+
+
+@pytest.mark.parametrize(("dtype", "order"), [("fp16", "TN"), ("fp32", "TN"), ("i8", "NN")])
+def test_what_is_selected_for_narrow_copies_does_not_spill(dtype: str, order: str) -> None:
+    terms = {} if dtype == "i8" else {"bias": True, "residual": True, "activation": "gelu"}
+    config = select_gemm(4096, 4096, 4096, dtype=dtype, order=order, align=(4, 4, 4), workspaces=False, **terms)  # type: ignore[arg-type]
+    (product,) = gemm_launches(config)
+    assert product.kernel.compile("sm_90a").spill_bytes == 0
 
 
 def keep(p: GemmProblem, config: GemmTile) -> None:
