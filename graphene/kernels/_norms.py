@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
@@ -74,6 +74,8 @@ def select_norm(
     tensors = 2 if options.get("residual") else 1
     columns = options.get("gamma", True) + options.get("beta", True)
     tile = select_tile(rows, width, dtype, tensors, columns, align_bytes, shared_bytes, dense_bytes)
+    if tile.dense and kind == "rmsnorm" and columns == 2:  # the next round's vectors of both would not fit in registers
+        tile = replace(tile, unroll=1)
     plain = {"layernorm": (True, True), "rmsnorm": (True, False)}.get(kind)
     if device is not None and tensors == 1 and (options.get("gamma", True), options.get("beta", True)) == plain:
         from graphene.tune.rows import RowProblem, with_record  # it is built on this module

@@ -97,11 +97,13 @@ def select_tile(
     align_bytes: int = 16,
     shared_bytes: int = 99 * 1024,
     dense_bytes: int = 0,
+    gradient: bool = False,
 ) -> RowTile:
     """The tile for `rows` rows of `width` elements of `tensors` matrices and `columns` vectors of factors or addends.
 
     `align_bytes`: what addresses and row strides in bytes are multiples of. `shared_bytes`: what a block may have.
-    `dense_bytes`: where no matrix has gaps between rows, what addresses are multiples of; else 0. The bounds are
+    `dense_bytes`: where no matrix has gaps between rows, what addresses are multiples of; else 0. `gradient`:
+    of a kernel that computes a gradient, whose threads need more registers. The bounds are
     measured (benchmarks/norms_bench.py, H200). Raises VerifyError KERNEL_ARGUMENT.
     """
     size("select_tile", "rows", rows, least=0)
@@ -141,9 +143,10 @@ def select_tile(
     elif kib <= (96 if columns > 1 else 40):
         threads, unroll = 512, 8
     else:
-        threads, unroll = 1024, 4 if columns > 1 else 2
+        threads, unroll = 1024, 4 if columns > 1 and tensors == 1 else 2
+    least, most = (672, 768) if gradient and threads == 1024 else (0, 1024)  # two of these have 40 registers a thread
     evict = "evict_last" if large else "default"
-    return RowTile(width, _fitting(vectors, threads, unroll), 1, vector, "shared", evict, unroll=unroll)
+    return RowTile(width, _fitting(vectors, threads, unroll, least, most), 1, vector, "shared", evict, unroll=unroll)
 
 
 def _dense_tile(
@@ -170,9 +173,12 @@ def _whole_warps(threads: int) -> int:
     return math.ceil(threads / 32) * 32
 
 
-def _fitting(vectors: int, threads: int, unroll: int = 1) -> int:
-    """Whole warps near so many threads, of whom the last of `unroll` rounds over a row leaves few without a vector."""
-    near = range(_whole_warps(math.ceil(threads * 0.6)), min(1024, threads * 4 // 3) + 1, 32)
+def _fitting(vectors: int, threads: int, unroll: int = 1, least: int = 0, most: int = 1024) -> int:
+    """Whole warps near so many threads, within the limits.
+
+    The last of `unroll` rounds over a row leaves few of them without a vector.
+    """
+    near = range(max(least, _whole_warps(math.ceil(threads * 0.6))), min(most, threads * 4 // 3) + 1, 32)
 
     def cost(t: int) -> tuple[int, bool, int]:
         rounds = math.ceil(vectors / t)

@@ -46,7 +46,7 @@ def select_norm_backward(
         flags("select_norm_backward", flag, (options.get(flag, False),), 1)
     tensors = 3 if options.get("residual") else 2  # with the gradient of the result
     columns = int(options.get("gamma", True))
-    tile = select_tile(rows, width, dtype, tensors, columns, align_bytes, shared_bytes)
+    tile = select_tile(rows, width, dtype, tensors, columns, align_bytes, shared_bytes, gradient=True)
     return NormConfig(tile, dtype, beta=False, **options)
 
 

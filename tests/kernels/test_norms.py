@@ -13,9 +13,12 @@ from graphene.kernels import (
     RowTile,
     SoftmaxColumnsConfig,
     SoftmaxConfig,
+    layernorm_backward_kernel,
     layernorm_kernel,
+    rmsnorm_backward_kernel,
     rmsnorm_kernel,
     select_norm,
+    select_norm_backward,
     select_softmax,
     select_softmax_columns,
     softmax_columns_kernel,
@@ -337,6 +340,22 @@ def test_choices():
 def test_compiles_without_spills(name, width, arch):
     config = (select_softmax if name == "softmax" else select_norm)(8192, width, dense_bytes=16)
     assert build(name, config).compile(arch).spill_bytes == 0
+
+
+@pytest.mark.parametrize("dtype", [gr.fp16, gr.bf16, gr.fp32])
+@pytest.mark.parametrize("width", [10240, 14336, 16384, 24576, 32768, 50257])
+def test_no_selection_for_long_rows_spills(width, dtype):
+    elem_bytes = dtype.bits // 8
+    where = {"align_bytes": 16 if width % 8 == 0 else elem_bytes, "shared_bytes": 227 * 1024}
+    dense = {**where, "dense_bytes": 16}
+    configs = {
+        rmsnorm_kernel: [{"kind": "rmsnorm"}, {"beta": False}, {"beta": False, "residual": True}],
+        layernorm_kernel: [{}, {"residual": True, "write_sum": True}],
+    }
+    kernels = [f(select_norm(8192, width, dtype, **dense, **c)) for f, all_of in configs.items() for c in all_of]
+    for f in (layernorm_backward_kernel, rmsnorm_backward_kernel):
+        kernels += [f(select_norm_backward(8192, width, dtype, **where, residual=r)) for r in (False, True)]
+    assert [k.compile("sm_90a").spill_bytes for k in kernels] == [0] * len(kernels)
 
 
 def test_several_blocks_of_long_rows_share_a_multiprocessor():
