@@ -224,7 +224,8 @@ def attention(
     keys. ``bias``: what broadcasts to (batch, heads, q_len, k_len), in q's dtype or fp32, is added to the scaled
     scores. ``scale``: None is 1 / sqrt(dim). ``softcap``: scaled scores s become softcap * tanh(s / softcap), before
     the bias. ``return_lse``: also the log of each row's sum of exponentials, (batch, heads, q_len) in fp32. A query
-    that sees no key gives zeros, and an LSE of -inf.
+    that sees no key gives zeros, and an LSE of -inf; a bias below -2.35e38, which overflows in units of log2(e), counts
+    as -inf.
 
     The gradient reaches q, k and v; a bias that wants one is refused, as is dropout. Raises LaunchError: OP_DTYPE,
     OP_SHAPE, OP_DEVICE, OP_ARGUMENT.

@@ -114,6 +114,28 @@ def test_masks_and_biases_broadcast(shape: tuple[int, int, int], sk: int) -> Non
     check(q, k, v, bias=torch.where(mask, 0.5, -torch.inf))
 
 
+@pytest.mark.parametrize("dtype", [BF16, torch.float32])
+@pytest.mark.parametrize("low", [-1e30, -2.3e38, None])
+def test_rows_that_a_bias_pushes_down_as_a_whole(dtype: Any, low: float | None) -> None:
+    """Equally low numbers give the mean; what overflows in units of log2(e) is -inf, and gives zeros."""
+    q, k, v = qkv(1, 8, 24, 2, 2, dtype=BF16)
+    bias = torch.zeros(1, 1, 8, 24, dtype=dtype)
+    bias[0, 0, 0] = bias[0, 0, 1, 5:] = torch.finfo(dtype).min if low is None else low
+    out = ops.attention(q, k, v, bias=bias)
+    assert "the simulator runs" in ops.explain(ops.attention, q, k, v, bias=bias)
+    row = torch.zeros_like(v[:, 0]).float() if low is None else v.float().mean(1)
+    torch.testing.assert_close(out[:, 0].float(), row, rtol=1e-2, atol=1e-2)
+    close(out[:, 1:], want(q, k, v, bias=bias)[0][:, 1:])
+
+
+def test_the_least_number_of_fp16_is_a_number() -> None:
+    q, k, v = qkv(1, 8, 24, 2, 2)
+    bias = torch.zeros(1, 1, 8, 24, dtype=torch.float16)
+    bias[0, 0, 0] = bias[0, 0, 1, 5:] = torch.finfo(torch.float16).min
+    out = ops.attention(q, k, v, bias=bias)
+    torch.testing.assert_close(out.double(), want(q, k, v, bias=bias)[0], rtol=1e-2, atol=1e-2)
+
+
 def test_masks_of_keys() -> None:
     q, k, v = qkv(3, 7, 70)
     lengths = torch.tensor([70, 0, 41])
