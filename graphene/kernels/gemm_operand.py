@@ -89,6 +89,8 @@ class Operand:
         if self.dtype.bits == 32 and not self.along_k:  # a warp reads 8 rows at 4 k: by odd multiples of a power of two
             shift = (line & -line).bit_length() - 4
             swizzle = gr.Swizzle(min(2, shift), 3, shift)
+        if self.dtype.bits == 8 and not self.along_k:  # a warp reads 8 rows at every fourth k: to chunks of their own
+            swizzle = gr.Swizzle(2, 4, (line & -line).bit_length() - 3)
         return gr.alloc(f"s{self.name}", layout, self.dtype, gr.SH, stages=stages, swizzle=swizzle)
 
     def share_out(self, kernel: str, rows: int, ks: int, threads: int) -> tuple[int, int]:

@@ -81,11 +81,11 @@ def estimate_us(tile: MeasuredTile, M: int, N: int, K: int, batch: int, sms: int
 def copies_spill(rows: int, columns: int, line_bytes: int, warps: tuple[int, int], narrowest: int) -> bool:
     """Whether a thread makes so many copies of `narrowest` bytes beside its sums that it has too few registers.
 
-    Each copy has an address and a predicate. Of those compiled for sm_90a, 96 sums spill beside 40 copies, 72 beside 36
-    do not, nor 128 beside 32.
+    Each copy has an address and a predicate. Of those compiled for sm_90a, 72 sums spill beside 36 copies, but 64 do
+    not beside 48, nor 128 beside 32.
     """
     threads = 32 * warps[0] * warps[1]
-    return rows * columns >= 96 * threads and (rows + columns) * line_bytes >= 40 * narrowest * threads
+    return rows * columns >= 72 * threads and (rows + columns) * line_bytes >= 36 * narrowest * threads
 
 
 def splits(M: int, N: int, K: int, batch: int, rows: int, columns: int, k_tile: int, sms: int) -> list[int]:

@@ -165,12 +165,12 @@ def test_large_tiles_compile_without_spills(c: GemmConfig, arch: str) -> None:
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("dtype", ["fp16", "fp32", "i8"])
 def test_the_loop_over_k_has_no_bank_conflicts(order: str, dtype: str) -> None:
-    if dtype == "i8" and order != "TN":
-        pytest.skip("bytes are gathered along k one by one")
-    ((kernel, _),) = gemm_launches(replace(small(order=order, dtype=dtype), tile=(64, 64, BK[dtype]), warps=(2, 2)))
-    lines = [r for r in kernel.report(M=64, N=64, K=128).rows if r.buffer in ("sA", "sB")]
-    assert {r.op for r in lines} == {"copy to", "load"}
-    assert all(r.conflicts == 0 for r in lines)
+    for rows, columns, warps in ((64, 64, (2, 2)), (128, 96, (2, 2)), (32, 192, (1, 4))):
+        config = replace(small(order=order, dtype=dtype), tile=(rows, columns, BK[dtype]), warps=warps)
+        ((kernel, _),) = gemm_launches(config)
+        lines = [r for r in kernel.report(M=rows, N=columns, K=128).rows if r.buffer in ("sA", "sB")]
+        assert {r.op for r in lines} == {"copy to", "load"}
+        assert all(r.conflicts == 0 for r in lines), (rows, columns)
 
 
 # Values.

@@ -78,6 +78,7 @@ SPILLING = [  # as compiled for sm_90a: dtype, order, tile, warps
     ("i8", "TN", (128, 256, 128), (2, 4)),
     ("i8", "NN", (192, 128, 128), (4, 2)),
     ("i8", "TT", (128, 192, 128), (2, 4)),
+    ("i8", "NT", (192, 96, 128), (4, 2)),
 ]
 
 
@@ -94,7 +95,7 @@ def test_narrow_copies_leave_room_for_the_sums(case: tuple[str, str, tuple[int, 
             assert (taken.tile, taken.warps) != (tile, warps)
 
 
-@pytest.mark.parametrize(("dtype", "order"), [("fp16", "TN"), ("fp32", "TN"), ("i8", "NN")])
+@pytest.mark.parametrize(("dtype", "order"), [("fp16", "TN"), ("fp32", "TN"), ("i8", "NT")])
 def test_what_is_selected_for_narrow_copies_does_not_spill(dtype: str, order: str) -> None:
     terms = {} if dtype == "i8" else {"bias": True, "residual": True, "activation": "gelu"}
     config = select_gemm(4096, 4096, 4096, dtype=dtype, order=order, align=(4, 4, 4), workspaces=False, **terms)  # type: ignore[arg-type]
