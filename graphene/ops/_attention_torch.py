@@ -45,16 +45,16 @@ class Problem:
 
     def forward(self) -> tuple[Tensor, Tensor]:
         """O (batch, heads, sq, dim) and LSE; a row that sees nothing gives zeros and -inf."""
-        lse = torch.logsumexp(self.scores, 3)
-        return self.p(lse) @ self.v, lse
+        return self.p() @ self.v, torch.logsumexp(self.scores, 3)
 
-    def p(self, lse: Tensor) -> Tensor:
-        """The probabilities."""
-        return torch.exp(self.scores - torch.where(lse == -torch.inf, 0, lse)[..., None])
+    def p(self) -> Tensor:
+        """The probabilities. Not by the LSE, whose digits a large score takes."""
+        nothing = self.scores.isneginf().all(3, keepdim=True)
+        return torch.softmax(self.scores, 3).masked_fill(nothing, 0)
 
-    def backward(self, g: Tensor, delta: Tensor, lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(self, g: Tensor, delta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of q, k, v as they were given."""
-        p, g = self.p(lse.to(self.q.dtype)), g.transpose(1, 2).to(self.q.dtype)
+        p, g = self.p(), g.transpose(1, 2).to(self.q.dtype)
         ds = p * (g @ self.v.transpose(2, 3) - delta[..., None])
         if self.softcap > 0:
             ds = ds * (1 - self.tanh * self.tanh)
@@ -76,8 +76,11 @@ def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, bias: Tensor, *number
 def backward(
     g: Tensor, delta: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, bias: Tensor, *numbers: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v, of the sums `delta` of g * out over each row less the LSE's gradient."""
-    made = Problem(q, k, v, mask, bias, numbers).backward(g, delta, lse)
+    """The gradients of q, k and v, of the sums `delta` of g * out over each row less the LSE's gradient.
+
+    The LSE, which kernels take, is not needed.
+    """
+    made = Problem(q, k, v, mask, bias, numbers).backward(g, delta)
     dq, dk, dv = (t.to(x.dtype) for t, x in zip(made, (q, k, v), strict=True))
     return dq, dk, dv
 

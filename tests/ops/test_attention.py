@@ -241,6 +241,27 @@ def test_gradients_of_packed_sequences() -> None:
             torch.testing.assert_close(a[part], b[0], rtol=2e-3, atol=2e-3)
 
 
+def test_gradients_without_queries() -> None:
+    """Whose keys have a gradient all the same: nothing."""
+    q, k, v = r(0, 1, 32), r(50, 1, 32), r(50, 1, 32)
+    cu_q, cu_k = torch.tensor([0, 0]).int(), torch.tensor([0, 50]).int()
+    got = gradients(lambda *t: ops.attention_varlen(*t, cu_q, cu_k, 0, 50), (q, k, v), r(0, 1, 32))
+    assert [t.shape for t in got] == [q.shape, k.shape, v.shape]
+    assert not any(t.any() or t.isnan().any() for t in got)
+    got = gradients(lambda *t: ops.attention(*t), (q[None], k[None], v[None]), r(1, 0, 1, 32))
+    assert not any(t.any() or t.isnan().any() for t in got)
+
+
+@pytest.mark.parametrize("large", [-1e9, -1e4, 1e5])
+def test_weights_add_up_to_one_beside_large_scores(large: float) -> None:
+    """By PyTorch's operators, as fp32 is: the LSE of such rows has no digits left for the sum."""
+    q, k, v = qkv(sq=9, sk=32, dtype=torch.float32)
+    bias, g = torch.full((1, 1, 9, 32), large), r(*q.shape, dtype=torch.float32)
+    assert (ops.attention(q, k, torch.ones_like(v), bias=bias) - 1).abs().max() < 1e-5
+    _, _, dv = gradients(lambda *t: ops.attention(*t, bias=bias), (q, k, v), g)
+    torch.testing.assert_close(dv.sum((1, 2)), g.sum((1, 2)), rtol=1e-4, atol=1e-4)
+
+
 def test_gradient_of_the_lse() -> None:
     q, k, _ = qkv(1, 5, 9, 1, 1, 32, torch.float64)
     got = gradients(lambda q, k: ops.attention(q, k, k, scale=0.1, return_lse=True)[1], (q, k), torch.ones(1, 1, 5))

@@ -7,6 +7,7 @@ attention takes sequences of different lengths. They are put back after the last
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -62,6 +63,15 @@ def config_of(module: Any) -> Any:
     return next((m.config for m in module.modules() if hasattr(m, "config")), None)
 
 
+def has_tensors(x: Any) -> bool:
+    """Whether an argument is or holds tensors, rotations of each position for one, which may have a row a token."""
+    if isinstance(x, Mapping):
+        x = x.values()
+    elif not isinstance(x, (list, tuple, set)):
+        return isinstance(x, torch.Tensor)
+    return any(has_tensors(e) for e in x)
+
+
 def pack(
     module: Any, config: Any, always: bool, hidden: Any, mask: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
@@ -75,9 +85,9 @@ def pack(
         or is_tracing(hidden)
     ):
         return None
-    if any(isinstance(a, torch.Tensor) for a in args) or kwargs.get("past_key_values") is not None:
+    if any(has_tensors(a) for a in args) or kwargs.get("past_key_values") is not None:
         return None
-    if any(isinstance(a, torch.Tensor) and n != "position_ids" for n, a in kwargs.items()):
+    if any(has_tensors(a) and n != "position_ids" for n, a in kwargs.items()):
         return None
     if config._attn_implementation != "graphene" or output_capturing._active_collector.get():
         return None
