@@ -72,3 +72,20 @@ def test_states_are_those_of_eager(name, monkeypatch) -> None:
         torch.testing.assert_close(states(), want, rtol=1e-4, atol=2e-5)
         integration.restore(model).set_attn_implementation("eager")
         assert torch.equal(states(), want)
+
+
+def test_rotations_of_each_position_are_not_packed() -> None:
+    """They come as a tuple of tensors, a row for each position of the padded batch."""
+    config = CONFIG_MAPPING["esm"](
+        vocab_size=33, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+        position_embedding_type="rotary", pad_token_id=1, mask_token_id=32, max_position_embeddings=128,
+    )  # fmt: skip
+    model = AutoModel.from_config(config).eval()
+    ids, there = torch.randint(4, 30, (3, 12)), torch.ones(3, 12, dtype=torch.int64)
+    there[1, 6:] = there[2, 3:] = 0
+    with torch.no_grad():
+        want = model(ids, attention_mask=there).last_hidden_state
+        integration.accelerate(model, only_faster=False, show=False)
+        got = model(ids, attention_mask=there).last_hidden_state
+    rows = there.bool()
+    torch.testing.assert_close(got[rows], want[rows], rtol=1e-3, atol=1e-3)
