@@ -225,7 +225,7 @@ def attention(
     scores. ``scale``: None is 1 / sqrt(dim). ``softcap``: scaled scores s become softcap * tanh(s / softcap), before
     the bias. ``return_lse``: also the log of each row's sum of exponentials, (batch, heads, q_len) in fp32. A query
     that sees no key gives zeros, and an LSE of -inf; a bias below -2.35e38, which overflows in units of log2(e), counts
-    as -inf.
+    as -inf. Scaled scores are to be below 2^29 in magnitude: kernels' results mean nothing from 2^30 on.
 
     The gradient reaches q, k and v; a bias that wants one is refused, as is dropout. Raises LaunchError: OP_DTYPE,
     OP_SHAPE, OP_DEVICE, OP_ARGUMENT.

@@ -241,6 +241,16 @@ def test_gradients_of_packed_sequences() -> None:
             torch.testing.assert_close(a[part], b[0], rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("bits", [10, 20, 28, 29])
+def test_large_scores_lose_nothing(bits: int, sign: int) -> None:
+    """Equal ones weigh the same, up to what the page names."""
+    q = torch.full((1, 16, 1, 64), 2.0 ** (bits / 2) / 8**0.5, dtype=BF16)
+    v = r(1, 16, 1, 64, dtype=BF16)
+    out = ops.attention(sign * q, q, v)
+    torch.testing.assert_close(out, v.float().mean(1, keepdim=True).to(BF16).expand_as(v), rtol=2**-7, atol=2**-7)
+
+
 def test_gradients_without_queries() -> None:
     """Whose keys have a gradient all the same: nothing."""
     q, k, v = r(0, 1, 32), r(50, 1, 32), r(50, 1, 32)
