@@ -14,7 +14,7 @@ from typing import Any
 
 from graphene import _core
 from graphene.ops import fused_mlp, lstm_cell, rnn_cell
-from graphene.ops._torch import Tensor, torch
+from graphene.ops._torch import Tensor, fail, torch
 
 __all__ = ["FusedMLP", "LSTMCell", "RNNCell"]
 
@@ -113,6 +113,10 @@ class LSTMCell(torch.nn.LSTMCell):  # type: ignore[misc]
         if hx is None:
             zeros = input.new_zeros(*input.shape[:-1], self.hidden_size)
             hx = (zeros, zeros)
+        if not isinstance(hx, (tuple, list)) or len(hx) != 2:
+            got = f"{len(hx)} of them" if isinstance(hx, (tuple, list)) else type(hx).__name__
+            fail("OP_ARGUMENT", "LSTMCell: argument 'hx' is no pair", ["want: (h, c)", f"got:  {got}"],
+                 "pass both states, or none")  # fmt: skip
         x, h, c = _batched(input, hx)
         h_new, c_new = lstm_cell(x, h, c, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
         return (h_new[0], c_new[0]) if input.dim() == 1 else (h_new, c_new)

@@ -15,7 +15,7 @@ from graphene.kernels.attention_forward import ForwardConfig, attention_forward_
 from graphene.kernels.attention_select import SHORT, select_forward, select_short
 from graphene.kernels.attention_tiles import CAPACITY, attention_tiles_kernel
 from graphene.ops import _attention_torch as plain
-from graphene.ops._attention_check import results, results_varlen
+from graphene.ops._attention_check import keywords, results, results_varlen, sequences
 from graphene.ops._attention_gradients import gradients, gradients_varlen
 from graphene.ops._attention_recipe import (
     STEP,
@@ -30,7 +30,7 @@ from graphene.ops._attention_recipe import (
     whole,
     window_of,
 )
-from graphene.ops._define import Arg, Defined, Definition, autocasts, cast, check_tensors
+from graphene.ops._define import Arg, Defined, Definition, autocasts, cast, check_scalars, check_tensors
 from graphene.ops._kernels import DTYPES, device
 from graphene.ops._torch import Tensor, fail, torch
 from graphene.ops._views import output
@@ -245,6 +245,7 @@ def attention(
     if autocasts(q):
         q, k, v, bias = cast(torch.get_autocast_dtype(q.device.type), q, k, v, bias)
         args = (q, k, v, mask, bias, *args[5:])
+    keywords("attention", causal, scale, args[-1])
     results("attention", args, False)
     if _wants_gradient(bias):
         fail("OP_ARGUMENT", "attention: there is no gradient of the bias", [], "pass bias.detach()")
@@ -285,19 +286,31 @@ def attention_varlen(
     cap = 0.0 if softcap is None else softcap
     args = (q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, left, right, scale, cap)
     if not _is_compiling():
+        if getattr(cu_seqlens_q, "is_cpu", False):
+            _check_varlen(args)
+            sequences("attention_varlen", *args[:7])
         y = (_varlen_fast_lse if return_lse else _varlen_fast)(*args)
         if y is not NotImplemented:
             return y
-    given = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
-    check_tensors("attention_varlen", given)
+    _check_varlen(args)
     if autocasts(q):
         q, k, v = cast(torch.get_autocast_dtype(q.device.type), q, k, v)
         args = (q, k, v, *args[3:])
-    results_varlen("attention_varlen", args, False)
+        results_varlen("attention_varlen", args, False)
     if return_lse or _wants_gradient(q, k, v):
         out = _varlen_lse.defined(*args)
         return out if return_lse else out[0]
     return _varlen.defined(*args)
+
+
+def _check_varlen(args: Sequence[Any]) -> None:
+    """Raises for what attention_varlen does not take, before autocast: that converts q, k and v alike."""
+    q, k, v, cu_q, cu_k, most_q, most_k, causal, _, _, scale, cap = args
+    check_tensors("attention_varlen", {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k})
+    keywords("attention_varlen", causal, scale, cap)
+    check_scalars("attention_varlen", integers={"max_seqlen_q": most_q, "max_seqlen_k": most_k})
+    if not autocasts(q):
+        results_varlen("attention_varlen", args, False)
 
 
 def _explained(q: Tensor, k: Tensor, v: Tensor, **named: Any) -> tuple[Defined, Sequence[Any]]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, NoReturn
 
-from graphene.ops._define import check_devices, check_dtypes
+from graphene.ops._define import check_devices, check_dtypes, check_scalars
 from graphene.ops._torch import Tensor, fail, torch
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -22,6 +23,37 @@ def _shape(name: str, what: str, want: str, got: Sequence[Any], fix: str) -> NoR
 
 def _argument(name: str, message: str, details: list[str], fix: str) -> NoReturn:
     fail("OP_ARGUMENT", f"{name}: {message}", details, fix)
+
+
+def keywords(name: str, causal: Any, scale: Any, softcap: Any) -> None:
+    """Raises OP_ARGUMENT for keyword arguments of the wrong type."""
+    if not isinstance(causal, bool):
+        _argument(name, "argument 'causal' is no bool", [f"got:  {causal!r}"], "pass True or False")
+    check_scalars(name, numbers={"scale": scale, "softcap": softcap})
+
+
+def sequences(name: str, q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, most_q: int, most_k: int) -> None:
+    """Raises OP_ARGUMENT unless packed sequences lie inside of their tensors. Looks at CPU tensors only.
+
+    On a GPU that would wait for the device.
+    """
+    parts = (("q", cu_q, q.shape[0], most_q), ("k", cu_k, k.shape[0], most_k))
+    if (
+        any(type(t) is not torch.Tensor or not t.is_cpu for t in (cu_q, cu_k))
+        or torch._C._are_functorch_transforms_active()
+    ):
+        return
+    for what, cu, total, most in parts:
+        places = cu.tolist()
+        lengths = [b - a for a, b in pairwise(places)]
+        if places[0] < 0 or places[-1] > total or min(lengths, default=0) < 0:
+            _argument(name, f"argument 'cu_seqlens_{what}' leaves its tensor",
+                      [f"want: places from 0 to {total} that do not decrease", f"got:  {places}"],
+                      "pass 0 and the sums of the lengths so far")  # fmt: skip
+        if max(lengths, default=0) > most:
+            _argument(name, f"argument 'max_seqlen_{what}' is too small",
+                      [f"want: {max(lengths)} or more", f"got:  {most}"],
+                      "pass the longest sequence's length")  # fmt: skip
 
 
 def numbers(name: str, left: int, right: int, scale: float, softcap: float) -> None:

@@ -44,8 +44,8 @@ def _name(activation: Any) -> str:
     """What an operator is called with for an activation; raises OP_ARGUMENT."""
     if activation is None:
         return "none"
-    if activation in ACTIVATIONS:
-        return str(activation)
+    if isinstance(activation, str) and activation in ACTIVATIONS:
+        return activation
     if callable(activation):
         name = next((n for n, f in _functions.items() if f is activation), f"function {len(_functions)}")
         _functions[name] = activation
@@ -389,6 +389,11 @@ def _arguments(
         fail("OP_ARGUMENT", f"{NAME}: argument 'weights' is no list", [f"got:  {type(weights).__name__}"],
              "pass a list of tensors (out, in)")  # fmt: skip
     depth = len(weights)
+    if isinstance(biases, torch.nn.ParameterList):
+        biases = list(biases)
+    if biases is not None and not isinstance(biases, (list, tuple)):
+        fail("OP_ARGUMENT", f"{NAME}: argument 'biases' is no list", [f"got:  {type(biases).__name__}"],
+             "pass a list of tensors (out,) or None")  # fmt: skip
     biases = [None] * depth if biases is None else list(biases)
     check_tensors(NAME, {"x": x, **{f"weights[{i}]": w for i, w in enumerate(weights)}})
     check_tensors(
@@ -426,7 +431,11 @@ def fused_mlp(
     Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """
     key = _key(x, weights, biases, activation, out_activation)
-    if key is not None and (known := _known.get(key)) is not None:
+    try:
+        known = None if key is None else _known.get(key)
+    except TypeError:  # of an activation that _arguments() refuses
+        known = None
+    if key is not None and known is not None:
         given = weights if biases is None else [*weights, *(b for b in biases if b is not None)]
         if not _must_be_seen([x, *given]) and not autocasts(x):
             try:

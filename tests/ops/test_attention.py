@@ -337,6 +337,18 @@ ERRORS: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: ops.attention_varlen(Q[0], K[0], V[0], CU, CU[:1], 8, 9), "OP_SHAPE", "argument 'cu_seqlens_k'"),
     (lambda: ops.attention_varlen(Q[0], K[0], V[0], CU, CU, -8, 9), "OP_ARGUMENT", "'max_seqlen_q' is negative"),
     (lambda: ops.attention_varlen(Q, K, V, CU, CU, 8, 9), "OP_SHAPE", "want: [total,heads,dim]"),
+    (lambda: ops.attention(Q, K, V, scale="x"), "OP_ARGUMENT", "attention: argument 'scale' is not a number"),
+    (lambda: ops.attention(Q, K, V, softcap="x"), "OP_ARGUMENT", "attention: argument 'softcap' is not a number"),
+    (lambda: ops.attention(Q, K, V, causal="no"), "OP_ARGUMENT",
+     "attention: argument 'causal' is no bool   [OP_ARGUMENT]\n  got:  'no'\n  fix: pass True or False"),
+    (lambda: ops.attention_varlen(Q[0], K[0], V[0], CU, CU, 8.5, 9), "OP_ARGUMENT", "'max_seqlen_q' is not an integer"),
+    (lambda: ops.attention_varlen(Q[0], K[0], V[0], CU, CU + torch.tensor([0, 2]).int(), 8, 10), "OP_ARGUMENT",
+     "attention_varlen: argument 'cu_seqlens_k' leaves its tensor   [OP_ARGUMENT]\n"
+     "  want: places from 0 to 9 that do not decrease\n  got:  [0, 10]\n"
+     "  fix: pass 0 and the sums of the lengths so far"),
+    (lambda: ops.attention_varlen(Q[0], K[0], V[0], CU, CU.flip(0), 8, 9), "OP_ARGUMENT", "got:  [8, 0]"),
+    (lambda: ops.attention_varlen(Q[0], K[0], V[0], CU, CU, 7, 9), "OP_ARGUMENT",
+     "attention_varlen: argument 'max_seqlen_q' is too small   [OP_ARGUMENT]\n  want: 8 or more\n  got:  7"),
 ]  # fmt: skip
 
 

@@ -177,6 +177,9 @@ def test_perceptrons_are_operators_of_pytorch() -> None:
         (lambda x, w, b: ops.fused_mlp(x, [w[0], 3]), "OP_ARGUMENT", "argument 'weights[1]' is not a torch.Tensor"),
         (lambda x, w, b: ops.fused_mlp(x, w, b[:1]), "OP_ARGUMENT", "not one of 'biases' for each layer"),
         (lambda x, w, b: ops.fused_mlp(x, w, b, "rellu"), "OP_ARGUMENT", 'no activation is called "rellu"'),
+        (lambda x, w, b: ops.fused_mlp(x, w, 3), "OP_ARGUMENT", "argument 'biases' is no list"),
+        (lambda x, w, b: ops.fused_mlp(x, w, b, {}), "OP_ARGUMENT", "no activation is called"),
+        (lambda x, w, b: ops.fused_mlp(x, w, b, [["relu"]]), "OP_ARGUMENT", "no activation is called"),
         (lambda x, w, b: ops.fused_mlp(x, w, b, ["relu"] * 2), "OP_ARGUMENT", "not one activation for each hidden"),
         (lambda x, w, b: ops.fused_mlp(x, w[1:]), "OP_SHAPE", "argument 'weights[0]' has the wrong shape"),
         (lambda x, w, b: ops.fused_mlp(x, w, b[::-1]), "OP_SHAPE", "argument 'biases[0]' has the wrong shape"),
@@ -357,3 +360,10 @@ def test_cells_have_the_arguments_and_results_of_torch(shape: tuple[int, ...]) -
             for a, b in pairs:
                 assert a.shape == b.shape
                 rounded_once(a, b)
+
+
+@pytest.mark.parametrize("hx", [torch.zeros(2, 5), (torch.zeros(2, 5),)], ids=["tensor", "one"])
+def test_a_cell_wants_both_states(hx: Any) -> None:
+    with pytest.raises(gr.LaunchError, match="LSTMCell: argument 'hx' is no pair") as e:
+        gr.nn.LSTMCell(3, 5)(torch.zeros(2, 3), hx)
+    assert e.value.code == "OP_ARGUMENT"
