@@ -41,7 +41,6 @@ _PACKED = (
     "{numbers}) -> {result}"
 )
 _NUMBERS = "bool causal, int left, int right, float scale, float softcap"
-_STEP = 128  # kernels are launched for the longest sequence rounded up to this
 
 
 @functools.cache
@@ -285,32 +284,25 @@ def attention_varlen(
         _no_dropout("attention_varlen", dropout_p)
     cap = 0.0 if softcap is None else softcap
     args = (q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, left, right, scale, cap)
-    if not _is_compiling():
-        if getattr(cu_seqlens_q, "is_cpu", False):
-            _check_varlen(args)
-            sequences("attention_varlen", *args[:7])
+    compiling = _is_compiling()
+    if not compiling and not getattr(cu_seqlens_q, "is_cpu", False):  # what lies on the CPU is looked at first
         y = (_varlen_fast_lse if return_lse else _varlen_fast)(*args)
         if y is not NotImplemented:
             return y
-    _check_varlen(args)
+    given = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
+    check_tensors("attention_varlen", given)
+    keywords("attention_varlen", causal, scale, cap)
+    check_scalars("attention_varlen", integers={"max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k})
     if autocasts(q):
         q, k, v = cast(torch.get_autocast_dtype(q.device.type), q, k, v)
         args = (q, k, v, *args[3:])
-        results_varlen("attention_varlen", args, False)
+    results_varlen("attention_varlen", args, False)
+    if not compiling:
+        sequences("attention_varlen", *args[:7])
     if return_lse or _wants_gradient(q, k, v):
         out = _varlen_lse.defined(*args)
         return out if return_lse else out[0]
     return _varlen.defined(*args)
-
-
-def _check_varlen(args: Sequence[Any]) -> None:
-    """Raises for what attention_varlen does not take, before autocast: that converts q, k and v alike."""
-    q, k, v, cu_q, cu_k, most_q, most_k, causal, _, _, scale, cap = args
-    check_tensors("attention_varlen", {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k})
-    keywords("attention_varlen", causal, scale, cap)
-    check_scalars("attention_varlen", integers={"max_seqlen_q": most_q, "max_seqlen_k": most_k})
-    if not autocasts(q):
-        results_varlen("attention_varlen", args, False)
 
 
 def _explained(q: Tensor, k: Tensor, v: Tensor, **named: Any) -> tuple[Defined, Sequence[Any]]:
