@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,9 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import graphene as gr  # noqa: E402
 from graphene import ops  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).parent))
+from norm_gradients import norm_gradients_agree  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 ns = torch.ops.graphene
@@ -407,32 +411,7 @@ def test_gradients_take_sums_with_a_residual_unrounded() -> None:
 @pytest.mark.parametrize("shape", [(6, 64), (2, 3, 40), (5, 33), (4000, 768), (1, 16), (300, 20001)])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_gradients_of_norms_by_kernels(shape: tuple[int, ...], dtype: Any) -> None:
-    g = {"dtype": dtype, "grad": True}
-    near = {"rtol": 4e-2, "atol": 4e-2} if dtype == torch.bfloat16 else {"rtol": 6e-3, "atol": 6e-3}
-    n = shape[-1:]
-
-    x, e, w, b = r(*shape, **g), r(*shape, **g), r(*n, **g), r(*n, **g)
-    up, up_total = r(*shape, dtype=dtype), r(*shape, dtype=dtype)
-    calls: list[tuple[Any, Any, tuple[Any, ...]]] = [
-        (lambda x, w, b: ops.layer_norm(x, n, w, b), lambda x, w, b: F.layer_norm(x, n, w, b), (x, w, b)),
-        (lambda x, w: ops.rms_norm(x, n, w, 1e-6), lambda x, w: F.rms_norm(x, n, w, 1e-6), (x, w)),
-        (lambda x: ops.layer_norm(x, n), lambda x: F.layer_norm(x, n), (x,)),
-        (lambda x, e, w, b: ops.layer_norm(x, n, w, b, residual=e, return_sum=True),
-         lambda x, e, w, b: (F.layer_norm(x + e, n, w, b), x + e), (x, e, w, b)),
-        (lambda x, e, w: ops.rms_norm(x, n, w, 1e-6, residual=e, return_sum=True),
-         lambda x, e, w: (F.rms_norm(x + e, n, w, 1e-6), x + e), (x, e, w)),
-    ]  # fmt: skip
-    for ours, theirs, args in calls:
-        wide = [t.detach().double().requires_grad_() for t in args]
-        y, z = ours(*args), theirs(*wide)
-        two = isinstance(y, tuple)
-        got = torch.autograd.grad(y, args, (up, up_total) if two else up)
-        ref = torch.autograd.grad(z, wide, (up.double(), up_total.double()) if two else up.double())
-        for p, q in zip(got, ref, strict=True):
-            assert p.dtype == dtype
-            torch.testing.assert_close(p.double(), q, **near)
-    of_b = torch.autograd.grad(ops.layer_norm(x, n, w, b).sum(), b)[0]  # its gradient is broadcast
-    assert (of_b == x.numel() // n[0]).all()
+    norm_gradients_agree(r, shape, dtype)
 
 
 def test_graph_capture() -> None:
