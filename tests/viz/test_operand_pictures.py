@@ -1,9 +1,11 @@
-"""The pictures of docs/fused.md are what the code gives. Run as a script, this writes them."""
+"""The pictures of how sums become an operand are what the code gives. Run as a script, this writes them."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+
+import pytest
 
 import graphene as gr
 
@@ -16,9 +18,9 @@ def pictures() -> dict[str, str]:
     with gr.Kernel("fragments"):
         gr.blocks(1)
         warp = gr.threads(32)
-        acc = gr.fragment("acc", [16, 16], gr.fp32, mma.c, on=warp)
-        x = gr.fragment("x", [16, 16], gr.fp16, mma.a, on=warp)
-        return {"fused_c": gr.svg(acc), "fused_a": gr.svg(x)}
+        sums = gr.fragment("S", [16, 16], gr.fp32, mma.c, on=warp)
+        operand = gr.fragment("P", [16, 16], gr.fp16, mma.a, on=warp)
+        return {"accumulator": gr.svg(sums), "left_operand": gr.svg(operand)}
 
 
 def test_pictures_are_current() -> None:
@@ -26,13 +28,20 @@ def test_pictures_are_current() -> None:
         assert (DOCS / "pictures" / f"{name}.svg").read_text() == text + "\n"
 
 
-def test_every_picture_is_shown() -> None:
-    page = (DOCS / "fused.md").read_text()
-    assert sorted(re.findall(r"pictures/(\w+)\.svg", page)) == sorted(pictures())
+@pytest.mark.parametrize("page", ["attention.md", "fused.md"])
+def test_every_picture_is_shown(page: str) -> None:
+    assert sorted(re.findall(r"pictures/(\w+)\.svg", (DOCS / page).read_text())) == sorted(pictures())
+
+
+def test_what_the_attention_page_says_of_lane_0() -> None:
+    mma = gr.atom("mma.m16n8k16.f32.f16")
+    of_scores = {(mma.c.tv(0, r) % 16, mma.c.tv(0, r) // 16 + 8 * tile) for tile in range(2) for r in range(4)}
+    of_weights = {(mma.a.tv(0, r) % 16, mma.a.tv(0, r) // 16) for r in range(8)}
+    assert of_scores == of_weights == {(row, column) for row in (0, 8) for column in (0, 1, 8, 9)}
 
 
 def test_who_holds_a_sum_holds_the_operand() -> None:
-    """What the page says of the two pictures: the same lane, and pairs of registers, hold the same elements."""
+    """What the pages say of the two pictures: the same lane, and pairs of registers, hold the same elements."""
     mma = gr.atom("mma.m16n8k16.f32.f16")
     c, a = mma.c.tv, mma.a.tv  # (lane, register) -> element, m first
     for lane in range(32):
