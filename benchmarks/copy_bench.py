@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import torch
-from figures import write
+from figures import has_device, write
 
 import graphene as gr
 
@@ -39,8 +39,7 @@ def main() -> int:
     parser.add_argument("--gib", type=float, default=1.0)
     parser.add_argument("--repeats", type=int, default=30)
     args = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("no CUDA device: nothing to measure", file=sys.stderr)
+    if not has_device():
         return 2
     columns = 16384
     rows = int(args.gib * 2**30) // (2 * columns)

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import torch
-from figures import simple_gemm, write
+from figures import has_device, simple_gemm, write
 
 
 def main() -> int:
@@ -24,8 +24,7 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=1024, help="M, N and K, a multiple of 128")
     parser.add_argument("--repeats", type=int, default=50)
     args = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("no CUDA device: nothing to measure", file=sys.stderr)
+    if not has_device():
         return 2
     n = args.size
     kernel = simple_gemm()(n, n, n)

@@ -35,6 +35,16 @@ def processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
+def has_device() -> bool:
+    """Whether torch sees a CUDA device; says that there is nothing to measure where it does not."""
+    import torch
+
+    if not torch.cuda.is_available():
+        print("no CUDA device: nothing to measure", file=sys.stderr)
+        return False
+    return True
+
+
 def machine() -> dict[str, object]:
     """Processor, GPUs, and the versions that a figure depends on."""
     out: dict[str, object] = {"processor": processor(), "python": platform.python_version()}

@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import argparse
 import functools
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from figures import write
-from mlp_bench import captured
-from norms_bench import measure
+from figures import has_device, write
+from timing import captured, measure
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -180,8 +178,7 @@ def main() -> int:
     parser.add_argument("--only", choices=TABLES, nargs="+", default=list(TABLES))
     parser.add_argument("--repeats", type=int, default=20)
     args = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("no CUDA device: nothing to measure", file=sys.stderr)
+    if not has_device():
         return 2
     torch.manual_seed(0)
     made = [row for name in args.only for row in TABLES[name](args.repeats)]

@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from figures import write
+from figures import has_device, write
 
 import graphene as gr
 from graphene.kernels import GemmConfig, gemm_launches, gemm_workspaces, select_gemm
@@ -274,9 +274,8 @@ def main() -> int:
     args = parser.parse_args()
     import torch
 
-    if not torch.cuda.is_available():
-        print("no CUDA device: nothing to measure")
-        return 1
+    if not has_device():
+        return 2
     if importlib.util.find_spec("triton") is None:
         print("no Triton: measured without it")
         args.no_triton = True

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from figures import write
+from figures import has_device, write
 from transformers import AutoModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -121,8 +121,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     args = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("no CUDA device: nothing to measure", file=sys.stderr)
+    if not has_device():
         return 2
     rows: list[dict[str, Any]] = []
     for name in args.networks:

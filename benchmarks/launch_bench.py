@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from figures import write
+from figures import has_device, write
 
 from graphene import _core
 
@@ -186,8 +186,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--repeats", type=int, default=50, help="samples of every peer")
     args = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("no CUDA device: nothing to measure", file=sys.stderr)
+    if not has_device():
         return 2
     a, b = torch.randn(N, device="cuda"), torch.randn(N, device="cuda")
     c = torch.empty_like(a)

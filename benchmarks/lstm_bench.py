@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from figures import write
-from mlp_bench import captured
-from norms_bench import measure
+from figures import has_device, write
+from timing import captured, measure
 
 import graphene as gr
 from graphene import ops
@@ -87,8 +86,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=100)
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     args = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("no CUDA device: nothing to measure", file=sys.stderr)
+    if not has_device():
         return 2
     rows: list[dict[str, Any]] = []
     for table, sizes, make in (("relu(x W + h U + b)", CELLS, paper), ("LSTM cell", LSTM, lstm)):

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from figures import write
-from norms_bench import measure
+from figures import has_device, write
+from timing import captured, measure
 
 from graphene import ops
 
@@ -30,19 +30,6 @@ OTHERS = (
     ("256 wide, 10 layers, 65536 rows", (256,) * 11, 65536),
     ("32-64-64-64-3, 262144 rows", (32, 64, 64, 64, 3), 262144),
 )
-
-
-def captured(run: Callable[[], Any]) -> Callable[[], Any]:
-    """The call as a CUDA graph."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            run()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return lambda: graph.replay()
 
 
 def size(widths: tuple[int, ...], M: int, compiled: bool, repeats: int) -> dict[str, dict[str, float]]:
@@ -99,8 +86,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=60)
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     args = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("no CUDA device: nothing to measure", file=sys.stderr)
+    if not has_device():
         return 2
     cases = [("128 wide, 20 layers", f"{M} rows", (128,) * 21, M) for M in ROWS]
     cases += [("128 wide, 16384 rows", f"{n} layers", (128,) * (n + 1), 16384) for n in LAYERS]

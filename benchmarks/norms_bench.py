@@ -10,14 +10,14 @@ float64 in the same run.
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from figures import write
+from figures import has_device, write
+from timing import measure
 from torch.nn import functional
 
 import graphene as gr
@@ -33,24 +33,6 @@ from graphene.kernels import (
 SIZES = ("8192x768", "12288x1024", "8192x4096", "4096x8192", "32768x4096", "8192x32768")
 TYPES = {"float16": gr.fp16, "bfloat16": gr.bf16, "float32": gr.fp32}
 EPS = 1e-5
-
-
-def measure(ways: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """Microseconds of each, alternately, with a cold cache."""
-    flush = torch.empty(2**28, dtype=torch.int8, device="cuda")
-    for run in ways.values():
-        run()
-    spans: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {name: [] for name in ways}
-    for _ in range(repeats):
-        for name, run in ways.items():
-            flush.zero_()
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            run()
-            end.record()
-            spans[name].append((start, end))
-    torch.cuda.synchronize()
-    return {name: 1e3 * statistics.median(a.elapsed_time(b) for a, b in pairs) for name, pairs in spans.items()}
 
 
 def torch_functions() -> dict[str, Callable[[Any, Any, Any], Any]]:
@@ -126,8 +108,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=50)
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
     args = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("no CUDA device: nothing to measure", file=sys.stderr)
+    if not has_device():
         return 2
     rows: list[dict[str, Any]] = []
     for text in args.sizes:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from figures import write
+from figures import has_device, write
 from launch_bench import N, bare, measure
 
 from graphene import ops
@@ -69,8 +69,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--repeats", type=int, default=50, help="samples of every peer")
     args = parser.parse_args()
-    if not torch.cuda.is_available():
-        print("no CUDA device: nothing to measure", file=sys.stderr)
+    if not has_device():
         return 2
     with tempfile.TemporaryDirectory() as folder:
         figures = measure(peers(Path(folder)), args.repeats)
