@@ -165,6 +165,8 @@ _rms, _add_rms = Norm("rms", add=False), Norm("rms", add=True)
 _layer_fast, _add_layer_fast = _layer.defined.core, _add_layer.defined.core
 _rms_fast, _add_rms_fast = _rms.defined.core, _add_rms.defined.core
 _is_compiling = torch.compiler.is_dynamo_compiling
+# The machine epsilon of the type that a norm is computed in, by the dtype of its input.
+_FP32_EPSILON, _EPSILON = 2.0**-23, {torch.float64: 2.0**-52}
 
 
 def layer_norm(
@@ -201,11 +203,6 @@ def layer_norm(
     return _add_layer(input, normalized_shape, weight, bias, eps, residual)
 
 
-def _machine_epsilon(input: Any) -> float:
-    """Of the type that a norm is computed in."""
-    return 2.0**-52 if getattr(input, "dtype", None) == torch.float64 else 2.0**-23
-
-
 def rms_norm(
     input: Tensor,
     normalized_shape: int | Sequence[int],
@@ -223,7 +220,7 @@ def rms_norm(
     Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """
     if eps is None:
-        eps = _machine_epsilon(input)
+        eps = _EPSILON.get(getattr(input, "dtype", None), _FP32_EPSILON)
     if residual is None or not return_sum:
         if not _is_compiling():
             y = _rms_fast(input, normalized_shape, weight, eps, residual)
@@ -252,7 +249,8 @@ def _explained_rms(
     return_sum: bool = False,
 ) -> tuple[Defined, tuple[Any, ...]]:  # fmt: skip
     norm = _add_rms if return_sum and residual is not None else _rms
-    eps = _machine_epsilon(input) if eps is None else eps
+    if eps is None:
+        eps = _EPSILON.get(getattr(input, "dtype", None), _FP32_EPSILON)
     shape = norm.check_types(input, normalized_shape, weight, None, eps, residual)
     return norm.defined, norm.ordered(input, shape, weight, None, eps, residual)
 
