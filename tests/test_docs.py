@@ -1,6 +1,7 @@
 """Generated pages are up to date, links resolve, and the notebook runs."""
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -56,3 +57,23 @@ def test_notebook(tmp_path: Path) -> None:
     nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", resources=where).execute()
     printed = "".join(o.get("text", "") for c in notebook.cells for o in c.get("outputs", []))
     assert "[SIM_RACE]" in printed
+
+
+def test_tables_of_figures_are_those_of_the_files() -> None:
+    sys.path.insert(0, str(ROOT / "tools"))
+    try:
+        import figure_tables
+    finally:
+        sys.path.pop(0)
+    page = "<!-- figures lstm_h200: LSTM cell / torch.nn.LSTMCell -->\nold\n<!-- end -->\n"
+    once = figure_tables.filled(page)
+    assert "old" not in once
+    assert figure_tables.filled(once) == once
+    rows = json.loads((ROOT / "benchmarks/results/lstm_h200.json").read_text())["rows"]
+    us = {r["peer"]: r["us"] for r in rows if (r["table"], r["case"]) == ("LSTM cell", "64x512x512")}
+    line = next(x for x in once.splitlines() if x.startswith("| 64x512x512 |"))
+    assert line.split(" | ")[1] == f"{us['graphene']:.1f}"
+    assert line.endswith(f" {us['torch.nn.LSTMCell'] / us['graphene']:.2f} x |")
+    for wrong in ("LSTM / torch.nn.LSTMCell", "LSTM cell / cuDNN", "LSTM cell / torch.compile of=ours"):
+        with pytest.raises(KeyError):
+            figure_tables.filled(f"<!-- figures lstm_h200: {wrong} -->\n<!-- end -->\n")

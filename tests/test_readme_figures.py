@@ -85,6 +85,20 @@ def dense(r: dict[str, Any]) -> list[str]:
     return [x for peer in ("graphene", "torch.compile") for t in tables for x in of_copy(r, t, peer, ODD)]
 
 
+def microseconds(r: dict[str, Any], table: str, against: str, cases: list[str]) -> list[str]:
+    """Ours of each case, then how many times faster than another's."""
+    us = {(x["case"], x["peer"]): x["us"] for x in r["rows"] if x["table"] == table}
+    return [f"{us[c, 'graphene']:.1f}" for c in cases] + [f"{us[c, against] / us[c, 'graphene']:.2f}" for c in cases]
+
+
+NETWORKS = ["bert", "roberta", "distilroberta", "xlm-roberta", "albert"]
+
+
+def networks(r: dict[str, Any], table: str) -> list[str]:
+    ms = {(x["case"], x["peer"]): x["ms"] for x in r["rows"] if x["table"] == table}
+    return [f"{ms[n, peer] / ms[n, 'accelerated']:.2f}" for peer in ("eager", "sdpa") for n in NETWORKS]
+
+
 # First words of a row -> the file of its figures, and the numbers of its second cell in order.
 EXPECTED: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "host time of a launch": ("launch", launch),
@@ -109,6 +123,18 @@ EXPECTED: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "a vector copy": ("copy", lambda r: [f"{r['graphene_gb_per_s'] / 1e3:.2f}", f"{r['ratio']:.2f}"]),
     **{f"{t} fp16": ("norms", norm(t)) for t in ("layernorm", "rmsnorm", "softmax")},
     "rows that begin anywhere": ("norms", dense),
+    "fused MLP": (
+        "mlp",
+        lambda r: microseconds(
+            r, "128 wide, 20 layers", "cuBLASLt a layer", [f"{m} rows" for m in (4096, 16384, 65536)]
+        ),
+    ),
+    "`relu(x W + h U + b)`": (
+        "lstm",
+        lambda r: microseconds(r, "relu(x W + h U + b)", "five kernels", ["2048x2048x1024"]),
+    ),
+    "BERT, RoBERTa": ("hf", lambda r: networks(r, "full")),
+    "the same, padded": ("hf", lambda r: networks(r, "padded")),
     "simulator, Fig. 8": ("sim", simulator),
     "bank conflicts": ("bank_conflicts", conflicts),
 }

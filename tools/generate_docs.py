@@ -13,6 +13,8 @@ import re
 import sys
 from pathlib import Path
 
+from figure_tables import filled
+
 import graphene as gr
 from graphene import _core
 
@@ -151,6 +153,7 @@ def pages() -> dict[str, str]:
         "atoms.md": atoms(),
         "img/mma_c.svg": gr.svg(mma.c),
         "../examples/tutorial.ipynb": notebook(),
+        **{p.name: filled(p.read_text()) for p in DOCS.glob("*.md") if "<!-- figures " in p.read_text()},
         **{f"img/atoms/{file}.svg": slim(gr.svg(o)) for file, (o, _) in maps().items() if picture(o)},
     }
 

@@ -386,7 +386,7 @@ def torch_types() -> Any:
 
 def run_on_the_gpu(rng, c: GemmConfig, M: int, N: int, K: int, batch: tuple[int, ...] = ()) -> None:
     torch, types = torch_types()
-    base = replace(c, dtype="fp32", out="fp32", align=16) if c.dtype == "bf16" else c  # NumPy has no bf16
+    base = replace(c, dtype="fp32", out="fp32", align=(16, 16, 16)) if c.dtype == "bf16" else c  # NumPy has no bf16
     x = operands(rng, base, M, N, K, batch)
     up = {n: torch.from_numpy(np.ascontiguousarray(v)).cuda() for n, v in x.items()}
     for n, row_major in (("a", c.order[0] == "T"), ("b", c.order[1] == "T")):
