@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "ir/arity.h"
 #include "ir/builder.h"
 #include "ir/declare.h"
 #include "ir/levels.h"
@@ -16,32 +17,6 @@ namespace {
 constexpr std::array<std::string_view, 11> kReserved = {"and", "or",   "not",   "min",  "max", "inf",
                                                         "nan", "true", "false", "expr", "_"};
 constexpr std::array<std::string_view, 4> kHardware = {"tid", "bid.x", "bid.y", "bid.z"};
-
-struct Arity {
-  int outs, ins;
-};
-
-// Inputs and outputs of the built-in kinds; nullopt: any number.
-std::optional<Arity> arity(SpecKind kind) {
-  switch (kind) {
-    case SpecKind::Move:
-    case SpecKind::UnaryPointwise:
-    case SpecKind::Reduction:
-    case SpecKind::Shfl:
-      return Arity{1, 1};
-    case SpecKind::MatMul:
-    case SpecKind::BinaryPointwise:
-      return Arity{1, 2};
-    case SpecKind::TernaryPointwise:
-      return Arity{1, 3};
-    case SpecKind::Init:
-      return Arity{1, 0};
-    case SpecKind::Spec:
-    case SpecKind::Allocate:
-      return std::nullopt;
-  }
-  return std::nullopt;
-}
 
 std::string count_str(std::size_t n, const char* what) { return std::to_string(n) + " " + what + (n == 1 ? "" : "s"); }
 
@@ -466,11 +441,9 @@ Expr Assembler::scalar(const std::string& name, const FactsDecl& facts) {
 
 void Assembler::complete(SpecStmt& s) {
   const std::optional<Arity> want = arity(s.kind);
-  if (want &&
-      (s.outs.size() != static_cast<std::size_t>(want->outs) || s.ins.size() != static_cast<std::size_t>(want->ins)))
+  if (want && (s.outs.size() != want->outs || s.ins.size() != want->ins))
     fail(Code::IR_OPERANDS, std::string("a wrong number of operands of ") + name(s.kind),
-         {"want: " + count_str(static_cast<std::size_t>(want->outs), "output") + ", " +
-              count_str(static_cast<std::size_t>(want->ins), "input"),
+         {"want: " + count_str(want->outs, "output") + ", " + count_str(want->ins, "input"),
           "got:  " + count_str(s.outs.size(), "output") + ", " + count_str(s.ins.size(), "input")});
   if (s.blocks->unit != ThreadUnit::Block || s.threads->unit != ThreadUnit::Thread)
     fail(Code::SPEC_GROUP, "an execution configuration is <<<blocks, threads>>>",

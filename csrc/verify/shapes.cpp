@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "atoms/atom.h"
+#include "ir/arity.h"
 #include "ir/print.h"
 #include "verify/rule.h"
 
@@ -47,33 +48,8 @@ bool seen_by_each_thread(const SpecStmt& s) {
          });
 }
 
-struct Arity {
-  std::size_t outs, ins;
-};
-
-std::optional<Arity> arity(SpecKind kind) {
-  switch (kind) {
-    case SpecKind::Move:
-    case SpecKind::UnaryPointwise:
-    case SpecKind::Reduction:
-    case SpecKind::Shfl:
-      return Arity{1, 1};
-    case SpecKind::MatMul:
-    case SpecKind::BinaryPointwise:
-      return Arity{1, 2};
-    case SpecKind::TernaryPointwise:
-      return Arity{1, 3};
-    case SpecKind::Init:
-      return Arity{1, 0};
-    case SpecKind::Spec:
-    case SpecKind::Allocate:
-      break;
-  }
-  return std::nullopt;
-}
-
 bool well_formed(const SpecStmt& s) {
-  const auto want = arity(s.kind);
+  const auto want = ir::arity(s.kind);
   return want && s.outs.size() == want->outs && s.ins.size() == want->ins;
 }
 
@@ -86,7 +62,7 @@ void operand_count(Context& c, const ir::Stmt& s) {
               "enter it with `with`, or use a built-in kind for a leaf");
     return;
   }
-  const auto want = arity(spec->kind);
+  const auto want = ir::arity(spec->kind);
   if (!want || well_formed(*spec)) return;
   c.problem(s, Code::VERIFY_OPERANDS, std::string("wrong number of operands of ") + ir::name(spec->kind),
             {"want: " + std::to_string(want->outs) + " out, " + std::to_string(want->ins) + " in",
