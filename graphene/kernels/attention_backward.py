@@ -185,8 +185,11 @@ class _Gradient:
         row, col = S.coords()
         row, col = self.at * c.own + self.w * self.W + row, n * c.other + col
         query, key = (col, row) if self.of_keys else (row, col)
+        seen = self.seen.of(query, key)
+        if self.of_keys and a.bias is not None:
+            seen = gr.logical_and(seen, query < self.place.sq)
         with gr.if_(edge):
-            S[:] = gr.where(self.seen.of(query, key), S, -gr.inf)
+            S[:] = gr.where(seen, S, -gr.inf)
 
     def apply(self, n: Any, head: Any, name: str, e: Extra) -> None:
         """Adds a bias or lets a mask rule scores out."""
@@ -240,6 +243,8 @@ class _KeysGradient(_Gradient):
         for t in self.acc:
             gr.init(t, 0)
         lo, hi, whole_lo, whole_hi = self.seen.query_tiles(self.at * c.own, c.own, c.other)
+        if a.bias is not None:  # queries past the last: their LSE is 0, of which a bias would make numbers too large
+            whole_hi = gr.min(whole_hi, self.place.sq // c.other)
         self.lo, self.tiles = lo, gr.max(hi - lo, 0)
         self.load_own(self.place.keys(self.K, self.h), self.place.keys(self.V, self.h))
         for i in range(c.stages - 1):

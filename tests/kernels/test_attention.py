@@ -58,6 +58,7 @@ class Case:
             if e is not None:
                 shape = (b, 1, sq if e.rows else 1, sk)
                 x = (rng.random(shape) < 0.6).astype(np.uint8) if e.dtype == gr.u8 else f16(*shape)
+                x = x + np.float16(numbers.get("more", 0)) if e is a.bias else x
                 self.extras.append(np.broadcast_to(x, (b, h, *shape[2:])))
                 ok, s = (ok & (x != 0), s) if e.dtype == gr.u8 else (ok, s + x)
         i, j = np.arange(sq)[:, None] + sk - sq, np.arange(sk)[None]
@@ -164,6 +165,17 @@ def test_backward(a: Attention, sizes: tuple[int, int, int, int], numbers: dict[
     case = Case(a, *sizes, **numbers)
     case.backward(BackwardConfig(a, 32, 32, 2))
     case.backward(BackwardConfig(dataclasses.replace(a, alike=True), 32, 16, 1, stages=3, keep=True, piece=16))
+
+
+@pytest.mark.parametrize("more", [30, -30, 300])
+@pytest.mark.parametrize("rows", [False, True])
+def test_large_biases(more: float, rows: bool) -> None:
+    """Of queries past the last, too, whose scores and LSE are 0."""
+    a = Attention(32, bias=Extra(gr.fp16, rows))
+    for sq in (1, 40):
+        case = Case(a, 1, sq, 35, 1, more=more)
+        case.forward(ForwardConfig(a, **SMALL))
+        case.backward(BackwardConfig(a, 32, 32, 2))
 
 
 @pytest.mark.parametrize("splits", [0, 1, 4])

@@ -272,6 +272,16 @@ def test_weights_add_up_to_one_beside_large_scores(large: float) -> None:
     torch.testing.assert_close(dv.sum((1, 2)), g.sum((1, 2)), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(("dtype", "more"), [(torch.float16, 12.0), (BF16, 89.0), (torch.float16, -1e4), (BF16, 1e4)])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 40), (1, 2, 1, 1), (1, 1, 17, 1)])
+def test_a_number_added_to_all_scores_changes_nothing(dtype: Any, more: float, shape: tuple[int, ...]) -> None:
+    q, k, v = qkv(1, 17, 40, 2, 2, 32, dtype)
+    bias, g = torch.full(shape, more), r(*q.shape, dtype=dtype)
+    ref = gradients(ops.attention, (q, k, v), g)
+    for a, b in zip(gradients(lambda *t: ops.attention(*t, bias=bias), (q, k, v), g), ref, strict=True):
+        torch.testing.assert_close(a.double(), b.double(), rtol=2e-2, atol=2e-2)
+
+
 def test_gradient_of_the_lse() -> None:
     q, k, _ = qkv(1, 5, 9, 1, 1, 32, torch.float64)
     got = gradients(lambda q, k: ops.attention(q, k, k, scale=0.1, return_lse=True)[1], (q, k), torch.ones(1, 1, 5))
