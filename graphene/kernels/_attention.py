@@ -117,7 +117,8 @@ class Place:
         if starts:
             (q, q_end), (k, k_end) = ([gr.index(s[b + i], 0, 2**31 - 1) for i in (0, 1)] for s in starts)
             self.sq, self.sk = gr.max(q_end - q, 0), gr.max(k_end - k, 0)
-            self.q_start, self.k_start = q, k
+            self.q_start, self.k_start, self.ends = q, k, (q_end, k_end)
+            self.args, self.starts = args, starts
 
     def queries(self, t: gr.Tensor, head: Any) -> gr.Tensor:
         """(sq, D) of a tensor like Q."""
@@ -130,6 +131,30 @@ class Place:
     def per_query(self, t: gr.Tensor, head: Any) -> gr.Tensor:
         """(sq,) of a tensor with a number for each query, such as the LSE."""
         return t[head, :].window(self.q_start, self.sq) if self.varlen else t[self.b, head, :]
+
+    def fill_rest(self, of_keys: bool, rows: list[gr.Tensor], share: tuple[Any, Any], threads: gr.ThreadTensor) -> None:
+        """Writes the rows before the first sequence and behind the last: zeros, and an LSE of -inf.
+
+        `rows`: (total, D) of a head, or (total,) of the LSE. The last sequence's blocks do it, a `share` of all for
+        block so and so of so many.
+        """
+        if not self.varlen:
+            return
+        (t,), count, (at, blocks) = threads.indices(), threads.size, share
+        step = gr.max(blocks, 1) * count
+        with gr.if_(self.b == self.args.batch - 1):
+            first = gr.index(self.starts[of_keys][0], 0, 2**31 - 1)
+            inside = gr.max(self.ends[of_keys] - first, 0)
+            rest = (self.args.sk if of_keys else self.args.sq) - inside
+            for n, view in enumerate(rows):
+                lse = view.dtype == gr.fp32
+                vectors = 1 if lse else self.args.a.D // 8
+                x = gr.alloc(f"rest{n}", [1 if lse else 8], view.dtype, gr.RF)
+                gr.init(x, -gr.inf if lse else 0)
+                for i in gr.loop(f"rest_of_{view.name}", rest * vectors, start=at * count + t, step=step):
+                    row = i // vectors
+                    row = row + inside * (row >= first)
+                    gr.move(view[row] if lse else view[row, :].tile([8])[i % vectors], x[0] if lse else x)
 
 
 @dataclass

@@ -120,6 +120,8 @@ class _Gradient:
         self.at, self.b = (self.tiles_of_own - 1 - at if late else at), b
         self.place = Place(self.args, b, self.starts)
         if self.a.varlen:
+            rows, share = [t[:, self.h, :] for t in self.out], (self.at, self.tiles_of_own)
+            self.place.fill_rest(self.of_keys, rows, share, self.threads)
             gr.exit_if(self.at * c.own >= (self.place.sk if self.of_keys else self.place.sq))
         self.seen = Seen(self.place.sq, self.place.sk, self.left, self.right)
 

@@ -159,6 +159,8 @@ class _Forward:
         self.place = Place(args, b, self.starts)
         self.sq, self.sk = self.place.sq, self.place.sk
         if a.varlen:
+            rows = [self.O[:, h, :]] + ([] if self.LSE is None else [self.LSE[h, :]])
+            self.place.fill_rest(False, rows, (bm, self.row_tiles), self.threads)
             gr.exit_if(bm * c.BM >= self.sq)
         self.gK, self.gV = (self.place.keys(t, self.kh) for t in (self.K, self.V))
         self.gK, self.gV = (t.tile([c.BN, a.depth])[:, 0] for t in (self.gK, self.gV))

@@ -18,12 +18,12 @@ from graphene.ops import _attention_torch as plain
 from graphene.ops._attention_check import keywords, results, results_varlen, sequences
 from graphene.ops._attention_gradients import gradients, gradients_varlen
 from graphene.ops._attention_recipe import (
-    STEP,
     Tiles,
     alike,
     attention_of,
     copies,
     extra_view,
+    longest,
     numbers_of,
     of_all_heads,
     refused,
@@ -102,7 +102,7 @@ class Operator:
                 inputs.append(extra_view(i, x, e, (0, 1)))
         made = [whole(count, rank)] + ([whole(count + 1, rank - 1)] if self.lse else [])
         numbers = numbers_of(a, left, right, scale, softcap)
-        numbers += [-(-given[2] // STEP) * STEP] if self.varlen else []
+        numbers += [longest(given[2])] if self.varlen else []
         config, splits = self.choose(a, q, k, mask, bias)
         kernel = _kernel(config)
         if config.listed:
@@ -273,8 +273,9 @@ def attention_varlen(
     """Attention of packed sequences: q of (total_q, heads, dim), k and v of (total_k, kv_heads, dim).
 
     Sequence i is rows cu_seqlens_q[i] to cu_seqlens_q[i + 1] of q, and so of k and v (i32, on the same device). No
-    sequence is longer than ``max_seqlen_q`` and ``max_seqlen_k``. Rows of q that belong to no sequence are not written.
-    The rest is as of ``attention``; the LSE is (heads, total_q). Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE,
+    sequence is longer than ``max_seqlen_q`` and ``max_seqlen_k``. Rows of q before the first sequence or behind the
+    last give zeros and an LSE of -inf; such rows of k and v are not read; gradients of all of them are zeros. The rest
+    is as of ``attention``; the LSE is (heads, total_q). Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE,
     OP_ARGUMENT.
     """
     left, right = (-1, -1) if window is None else _bounds("attention_varlen", window)

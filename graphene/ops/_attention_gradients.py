@@ -17,11 +17,11 @@ from graphene.kernels.attention_delta import attention_delta_kernel
 from graphene.kernels.attention_select import select_backward
 from graphene.ops import _attention_torch as plain
 from graphene.ops._attention_recipe import (
-    STEP,
     alike,
     attention_of,
     copies,
     extra_view,
+    longest,
     numbers_of,
     refused,
     whole,
@@ -82,10 +82,10 @@ class Gradients:
             if x is not None and e is not None:
                 inputs.append(extra_view(i, x, e, (3, 4)))
         numbers = numbers_of(a, left, right, scale, softcap, gradient=True)
-        longest = [[-(-n // STEP) * STEP] for n in given[2:4]] if self.varlen else [[], []]
+        most = [[longest(n)] for n in given[2:4]] if self.varlen else [[], []]
         keys, queries = _kernels(a, q.device == "cpu")
-        launches = [(queries, [*inputs, whole(8, rank), *numbers, *longest[0]]),
-                    (keys, [*inputs, whole(9, rank), whole(10, rank), *numbers, *longest[1]])]  # fmt: skip
+        launches = [(queries, [*inputs, whole(8, rank), *numbers, *most[0]]),
+                    (keys, [*inputs, whole(9, rank), whole(10, rank), *numbers, *most[1]])]  # fmt: skip
         return _core.Recipe(outputs, 3, launches)
 
     def reference(self, *args: Any) -> Any:

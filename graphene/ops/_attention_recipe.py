@@ -82,6 +82,8 @@ def refused(q: Arg, k: Arg, starts: Arg | None = None) -> Any:
         return _core.Recipe.torch("there are no queries or no keys")
     if max(q.shape[-3], k.shape[-3]) > MOST:
         return _core.Recipe.torch(f"no kernel for more than {MOST} queries or keys")
+    if starts is not None and starts.shape[0] == 1:
+        return _core.Recipe.torch("there are no sequences")
     sequences = q.shape[0] if len(q.shape) == 4 else 1 if starts is None else starts.shape[0] - 1
     if max(q.shape[-2], sequences) > GRID:
         return _core.Recipe.torch(f"no kernel for more than {GRID} heads or sequences")
@@ -126,6 +128,11 @@ def attention_of(
         q.shape[-1], getattr(dtypes, DTYPES[q.dtype]), left >= 0, right >= 0, extra(mask, True), extra(bias, False),
         softcap > 0, not scale > 0, q.shape[-2] // max(k.shape[-2], 1), len(q.shape) == 3,
     )  # fmt: skip
+
+
+def longest(most: int) -> int:
+    """What kernels are told of the longest sequence; rows outside of all want blocks, too."""
+    return max(-(-most // STEP), 1) * STEP
 
 
 def whole(i: int, rank: int) -> Any:

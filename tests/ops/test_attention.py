@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -239,6 +240,37 @@ def test_gradients_of_packed_sequences() -> None:
         )
         for a, b, part in zip(got, ref, (at, keys, keys), strict=True):
             torch.testing.assert_close(a[part], b[0], rtol=2e-3, atol=2e-3)
+
+
+@pytest.fixture
+def poisoned() -> Iterator[None]:
+    """Memory that nothing has written is NaN."""
+    torch.use_deterministic_algorithms(True)
+    assert torch.empty(3).isnan().all()
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("places", [(0, 4, 9), (2, 4, 9), (3, 3, 3), (5, 5), (3,), (0, 12)], ids=str)
+@pytest.mark.parametrize("longer", [0, 40])
+@pytest.mark.usefixtures("poisoned")
+def test_rows_outside_of_all_sequences(places: tuple[int, ...], longer: int) -> None:
+    """Of queries and of keys: zeros, an LSE of -inf, no gradient; nothing of them is read."""
+    cu, (a, b), most = torch.tensor(places).int(), (places[0], places[-1]), 5 if longer else 0
+    most = max([most, *(y - x for x, y in pairwise(places))])
+    whole = [r(12 + longer, h, 32) for h in (2, 1, 1)]
+    parts = [t[a:b].clone().requires_grad_() for t in whole]
+    for t in whole:
+        t[:a] = t[b:] = torch.nan
+        t.requires_grad_()
+    made = []
+    for (q, k, v), at in ((whole, cu), (parts, cu - a)):
+        out, lse = ops.attention_varlen(q, k, v, at, at, most, most, causal=True, return_lse=True)
+        out.backward(torch.ones_like(out))
+        made.append((out, lse.T, q.grad, k.grad, v.grad))
+    for t, part, outside in zip(*made, (0, -torch.inf, 0, 0, 0), strict=True):
+        assert torch.equal(t[a:b], part)
+        assert (torch.cat([t[:a], t[b:]]) == outside).all()
 
 
 @pytest.mark.parametrize("sign", [1, -1])

@@ -89,11 +89,15 @@ def test_short_queries(sq: int, h: int, hk: int, d: int) -> None:
 
 def test_packed_sequences() -> None:
     lengths = [300, 0, 1, 129, 40]
-    starts = torch.tensor([0, *lengths], device="cuda").cumsum(0).int()
-    q, k, v = (r(470, h, 64).requires_grad_() for h in (4, 2, 2))
+    starts = torch.tensor([7, *lengths], device="cuda").cumsum(0).int()
+    q, k, v = (r(7 + 470 + 1000, h, 64).requires_grad_() for h in (4, 2, 2))
+    rubbish = [torch.full_like(t, torch.nan) for t in (q, q, k, v)]
+    del rubbish  # what results are made of
     out = ops.attention_varlen(q, k, v, starts, starts, 300, 300, causal=True)
     made = torch.autograd.grad(out, (q, k, v), g := torch.randn_like(out))
-    at = 0
+    at = 7
+    for t in (out, *made):
+        assert not t[:at].any() and not t[at + 470 :].any()
     for n in lengths:
         part = slice(at, at + n)
         alone = [t.detach()[None, part].requires_grad_() for t in (q, k, v)]
