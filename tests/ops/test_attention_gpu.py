@@ -97,7 +97,7 @@ def test_packed_sequences() -> None:
     made = torch.autograd.grad(out, (q, k, v), g := torch.randn_like(out))
     at = 7
     for t in (out, *made):
-        assert not t[:at].any() and not t[at + 470 :].any()
+        assert not torch.cat([t[:at], t[at + 470 :]]).any()
     for n in lengths:
         part = slice(at, at + n)
         alone = [t.detach()[None, part].requires_grad_() for t in (q, k, v)]
