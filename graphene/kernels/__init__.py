@@ -11,7 +11,8 @@ from graphene.kernels.attention_backward import (
 from graphene.kernels.attention_combine import attention_combine_kernel
 from graphene.kernels.attention_delta import attention_delta_kernel
 from graphene.kernels.attention_forward import ForwardConfig, attention_forward_kernel
-from graphene.kernels.attention_select import select_backward, select_forward, select_short
+from graphene.kernels.attention_product import ProductConfig, attention_queries_product_kernel
+from graphene.kernels.attention_select import select_backward, select_backward_saving, select_forward, select_short
 from graphene.kernels.attention_tiles import attention_tiles_kernel
 from graphene.kernels.elementwise import ElementwiseConfig, elementwise_kernel, select_elementwise
 from graphene.kernels.flash_attention import flash_fwd
@@ -51,6 +52,7 @@ __all__ = [
     "GemmConfig",
     "NormColumnsConfig",
     "NormConfig",
+    "ProductConfig",
     "ReductionConfig",
     "RowTile",
     "SoftmaxColumnsConfig",
@@ -61,6 +63,7 @@ __all__ = [
     "attention_forward_kernel",
     "attention_keys_gradient_kernel",
     "attention_queries_gradient_kernel",
+    "attention_queries_product_kernel",
     "attention_tiles_kernel",
     "elementwise_kernel",
     "flash_fwd",
@@ -80,6 +83,7 @@ __all__ = [
     "rmsnorm_kernel",
     "run_gemm",
     "select_backward",
+    "select_backward_saving",
     "select_elementwise",
     "select_forward",
     "select_gemm",

@@ -7,15 +7,23 @@ from dataclasses import replace
 from graphene.kernels._attention import Attention
 from graphene.kernels.attention_backward import BackwardConfig
 from graphene.kernels.attention_forward import ForwardConfig
+from graphene.kernels.attention_product import ProductConfig
 
 SHORT = 16  # queries up to which the heads of a group are rows of one block
 
 
-def select_forward(what: Attention, *, lse: bool = False, shared_bytes: int = 227 * 1024) -> ForwardConfig:
-    """The forward kernel for a problem: measured on an H200, within what a block may have of shared memory."""
+def select_forward(
+    what: Attention, *, lse: bool = False, shared_bytes: int = 227 * 1024, longest: int | None = None
+) -> ForwardConfig:
+    """The forward kernel for a problem: measured on an H200, within what a block may have of shared memory.
+
+    `longest`: of packed sequences.
+    """
     depth, masked = what.depth, what.left or what.right or what.mask is not None
     if depth <= 32:
         return ForwardConfig(what, 64, 64, 4, lse=lse)
+    if depth <= 64 and longest is not None and longest <= 512:  # many small blocks: four share a multiprocessor
+        return ForwardConfig(what, 64, 48, 4, lse=lse)
     if depth <= 64:
         return ForwardConfig(what, 128, 64, 4, lse=lse)
     if depth <= 128 and masked:  # masks take registers
@@ -46,14 +54,46 @@ def select_short(
     return config, splits
 
 
-def select_backward(what: Attention) -> tuple[BackwardConfig, BackwardConfig]:
-    """The kernels of the gradients of keys and of queries."""
+def select_backward(what: Attention, *, shared_bytes: int = 227 * 1024) -> tuple[BackwardConfig, BackwardConfig]:
+    """The kernels of the gradients of keys and of queries, where there is no work space."""
     depth = what.depth
+    keys = _keys(what, shared_bytes)
     if depth <= 64:
-        queries = BackwardConfig(what, 64, 64, 4, keep=True) if what.softcap else BackwardConfig(what, 128, 64, 4)
-        return BackwardConfig(what, 128, 32, 4), queries
+        return keys, BackwardConfig(what, 64, 64, 4, keep=True) if what.softcap else BackwardConfig(what, 128, 64, 4)
     if depth <= 128:
         queries = BackwardConfig(what, 64, 64, 4) if what.softcap else BackwardConfig(what, 128, 32, 4)
-        return replace(BackwardConfig(what, 64, 32, 4), piece=16), replace(queries, piece=16)
-    keys = BackwardConfig(what, 64, 16, 4, piece=16)
-    return keys, replace(keys, other=32) if depth <= 192 else keys
+        return keys, replace(queries, piece=16)
+    return keys, BackwardConfig(what, 64, 32 if depth <= 192 else 16, 4, piece=16)
+
+
+def select_backward_saving(
+    what: Attention, *, shared_bytes: int = 227 * 1024
+) -> tuple[BackwardConfig, ProductConfig] | None:
+    """The kernel of the gradient of keys that saves those of scores, and the one that makes the queries' of them.
+
+    None where keys and queries are better off with a kernel each.
+    """
+    a, depth = what, what.depth
+    keys = _keys(a, shared_bytes)
+    if keys.other < 32:
+        return None
+    product = ProductConfig(Attention(a.D, a.dtype, a.left, a.right, group=a.group, varlen=a.varlen))
+    if depth > 64:
+        product = replace(product, BN=32, piece=16, parts=2 if depth > 128 and depth % 32 == 0 else 1)
+    return replace(keys, saves=True), product
+
+
+def _keys(a: Attention, shared_bytes: int) -> BackwardConfig:
+    """The kernel of the gradient of keys."""
+    if a.depth <= 64:
+        return BackwardConfig(a, 128, 32, 4)
+    alone = BackwardConfig(a, 64, 32 if a.depth <= 128 else 16, 4, piece=16)
+    if a.softcap:  # its slope belongs to scores, which the second warp of a pair has not
+        return alone
+    pairs = BackwardConfig(a, 64, 32, 8, 3, piece=16, paired=True)
+    if a.depth <= 128:
+        tiles = [replace(pairs, own=128, other=64), replace(pairs, own=128), replace(pairs, WARPS=4)]
+        tiles = tiles[a.bias is not None :]  # a bias takes registers
+    else:
+        tiles = [pairs]
+    return next((c for c in tiles if c.shared_bytes <= shared_bytes), alone)

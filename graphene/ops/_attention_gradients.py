@@ -8,13 +8,15 @@ from typing import Any
 
 from graphene import _core, dtypes
 from graphene.kernels._attention import Attention
+from graphene.kernels._attention_saved import PANEL, ROWS
 from graphene.kernels.attention_backward import (
     BackwardConfig,
     attention_keys_gradient_kernel,
     attention_queries_gradient_kernel,
 )
 from graphene.kernels.attention_delta import attention_delta_kernel
-from graphene.kernels.attention_select import select_backward
+from graphene.kernels.attention_product import attention_queries_product_kernel
+from graphene.kernels.attention_select import select_backward, select_backward_saving
 from graphene.ops import _attention_torch as plain
 from graphene.ops._attention_recipe import (
     alike,
@@ -28,9 +30,9 @@ from graphene.ops._attention_recipe import (
     window_of,
 )
 from graphene.ops._define import Arg, Defined, Definition
-from graphene.ops._kernels import DTYPES
+from graphene.ops._kernels import DTYPES, device
 from graphene.ops._torch import Tensor, torch
-from graphene.ops._views import output
+from graphene.ops._views import output, own, view
 
 _NUMBERS = "bool causal, int left, int right, float scale, float softcap"
 _FRONT = "(Tensor grad, Tensor delta, Tensor lse, Tensor q, Tensor k, Tensor v, "
@@ -38,24 +40,57 @@ _EXTRAS = "Tensor? mask, Tensor? bias, "
 _PACKED = "Tensor cu_seqlens_q, Tensor cu_seqlens_k, int max_seqlen_q, int max_seqlen_k, "
 
 
+SAVED_BYTES = 1 << 31  # of work space at most
+WAVES = 3  # blocks to a multiprocessor from which on a part of the heads is worth two launches
+
+
 @functools.cache
-def _kernels(a: Attention, small: bool) -> tuple[Any, Any]:
-    keys, queries = (BackwardConfig(a, 32, 32, 2),) * 2 if small else select_backward(a)
+def _kernels(a: Attention, small: bool, shared_bytes: int) -> tuple[Any, Any]:
+    keys, queries = (BackwardConfig(a, 32, 32, 2),) * 2 if small else select_backward(a, shared_bytes=shared_bytes)
     return attention_keys_gradient_kernel(keys), attention_queries_gradient_kernel(queries)
 
 
+@functools.cache
+def _saving(a: Attention, small: bool, shared_bytes: int) -> tuple[Any, Any] | None:
+    chosen = select_backward_saving(a, shared_bytes=shared_bytes)
+    if chosen is None:
+        return None
+    keys, product = chosen
+    if small:
+        keys, product = BackwardConfig(a, 32, 32, 2, 3, saves=True, paired=keys.paired), replace(product, BN=32)
+    return attention_keys_gradient_kernel(keys), attention_queries_product_kernel(product)
+
+
+def _shares(heads: int, head_bytes: int, blocks: int, device_blocks: int) -> list[tuple[int, int]]:
+    """The first of the heads and how many for each pair of launches; none where a work space would be too large.
+
+    `blocks`: of a head, of which the device is to have `device_blocks` at least.
+    """
+    each = min(heads, SAVED_BYTES // head_bytes)
+    if each == 0 or (each < heads and each * blocks < device_blocks):
+        return []
+    each = -(-heads // -(-heads // each))
+    return [(first, min(each, heads - first)) for first in range(0, heads, each)]
+
+
 class Gradients:
-    """Of q, k and v (`varlen`: packed), from those of the result and the log-sum-exp."""
+    """Of q, k and v (`varlen`: packed), from those of the result and the log-sum-exp.
+
+    One configuration is for a batch, for lengths: they say in how many launches the work space serves.
+    """
 
     def __init__(self, varlen: bool) -> None:
         self.varlen = varlen
+        exact: dict[str, int | str] = (
+            {"q": 2, "k": 2, "v": 2, "cu_seqlens_q": 1} if varlen else {"q": 4, "k": 4, "v": 2}
+        )
         schema = _FRONT + (_PACKED if varlen else _EXTRAS) + _NUMBERS + ") -> (Tensor, Tensor, Tensor)"
         self.defined = Defined(
             Definition(
                 "attention_varlen_backward" if varlen else "attention_backward", schema, self.configure,
                 lambda *args: [(t.shape, t.dtype) for t in args[3:6]], self.reference,
                 lambda _g, _d, _l, q, k, *_: int(q.numel()) * int(k.shape[-3]),
-                exact={"q": 2, "k": 2, "v": 2},
+                exact=exact,
             )
         )  # fmt: skip
 
@@ -82,10 +117,30 @@ class Gradients:
             if x is not None and e is not None:
                 inputs.append(extra_view(i, x, e, (3, 4)))
         numbers = numbers_of(a, left, right, scale, softcap, gradient=True)
-        most = [[longest(n)] for n in given[2:4]] if self.varlen else [[], []]
-        keys, queries = _kernels(a, q.device == "cpu")
-        launches = [(queries, [*inputs, whole(8, rank), *numbers, *most[0]]),
-                    (keys, [*inputs, whole(9, rank), whole(10, rank), *numbers, *most[1]])]  # fmt: skip
+        most = [longest(n) for n in given[2:4]] if self.varlen else [q.shape[1], k.shape[1]]
+        after = [[n] if self.varlen else [] for n in most]
+        small = q.device == "cpu"
+        batch = given[0].shape[0] - 1 if self.varlen else q.shape[0]
+        panels, padded = (-(-n // ROWS) * ROWS for n in most)
+        sms, shared_bytes, _ = device(q.device)
+        heads = batch * k.shape[-2]
+        shares = _shares(heads, a.group * panels * padded * q.item_bytes, padded // ROWS, 1 if small else WAVES * sms)
+        saving = _saving(a, small, shared_bytes) if shares else None
+        if saving is None:
+            keys, queries = _kernels(a, small, shared_bytes)
+            launches = [(queries, [*inputs, whole(8, rank), *numbers, *after[0]]),
+                        (keys, [*inputs, whole(9, rank), whole(10, rank), *numbers, *after[1]])]  # fmt: skip
+            return _core.Recipe(outputs, 3, launches)
+        keys, product = saving
+        launches = []
+        form = (a.group, panels // PANEL, padded, PANEL)
+        outputs.append(output(DTYPES[q.dtype], [(-1, shares[0][1])], *([(-1, n)] for n in form)))
+        starts_of = [whole(i, 1) for i in starts]
+        for first, count in shares:
+            saved = view(11, (((-1, count),), (0,)), *(own(11, d) for d in range(1, 5)))
+            launches += [(keys, [*inputs, saved, whole(9, rank), whole(10, rank), *numbers, first, *after[1]]),
+                         (product, [inputs[4], saved, *starts_of, whole(8, rank), *numbers[1 + a.softcap:], first,
+                                    *after[0]])]  # fmt: skip
         return _core.Recipe(outputs, 3, launches)
 
     def reference(self, *args: Any) -> Any:
