@@ -15,6 +15,9 @@ from graphene.kernels._arguments import size
 from graphene.kernels._attention import MOST, Arguments, Attention, Extra, Place, Scores, Seen
 from graphene.kernels._attention_means import forward_meaning
 
+LAZY = 8  # powers of two by which a maximum grows before sums are made relative to it
+FAR = 2.0**20
+
 
 @dataclass(frozen=True)
 class ForwardConfig:
@@ -184,9 +187,8 @@ class _Forward:
             self.S[0].reduced(1, n) for n in ("m", "m_old", "alpha", "mb", "top")
         )
         self.l = self.S[0].reduced(1, "l", lanes=True)  # each lane's share of the row's sum
-        if c.lazy:
-            self.grows = self.S[0].reduced(1, "grows", gr.i32)
-            self.any_grows = gr.alloc("any_grows", [], gr.i32, gr.RF)
+        self.flags = self.S[0].reduced(1, "flags", gr.i32)
+        self.grows, self.far = (gr.alloc(n, [], gr.i32, gr.RF) for n in ("grows", "far"))
 
     def run(self) -> None:
         """The kernel."""
@@ -203,7 +205,7 @@ class _Forward:
         self.choose(blocks)
         self.allocate()
         self.steps = self.range()
-        for t, v in ((self.acc, 0), (self.l, 0), (self.m, -gr.inf), (self.mb, 0)):
+        for t, v in ((self.acc, 0), (self.l, 0), (self.m, -gr.inf), (self.mb, 0), (self.far, 0)):
             gr.init(t, v)
         self.load_queries()
         if c.q_in_registers:
@@ -336,29 +338,44 @@ class _Forward:
 
     def online_softmax(self, S: gr.Tensor) -> None:
         """P = exp2(S - m), where m is each row's maximum so far; what was summed for an older one shrinks."""
-        m, factor = self.m, self.scores.factor
+        m, top = self.m, self.top
+        gr.reduce("max", top, S, axis=1)  # own values, then shfl.bfly over the row's four lanes
         if self.c.lazy:
-            top, grows = self.top, self.grows
-            gr.reduce("max", top, S, axis=1)
-            grows[:] = gr.where((top - m) * factor > 8, 1, 0)
-            gr.reduce("max", self.any_grows, grows.values, axis=0)
-            with gr.if_(gr.index(self.any_grows, 0, 1) > 0):
+            self.flags[:] = gr.where((top - m) * self.scores.factor > LAZY, 1, 0)
+            self.grows[:] = self.far
+            gr.reduce("max", self.grows, self.flags.values, axis=0, accumulate=True)
+            with gr.if_(gr.index(self.grows, 0, 1) > 0):
                 self.m_old[:] = m
-                m[:] = gr.where(grows > 0, top, m)
-                self.shrink()
+                m[:] = gr.where(self.flags > 0, top, m)
+                self.shrink(S)
         else:
             self.m_old[:] = m
-            gr.reduce("max", m, S, axis=1, accumulate=True)  # own values, then shfl.bfly over the row's four lanes
-            self.shrink()
+            m[:] = gr.max(m, top)
+            self.shrink(S)
         S[:] = gr.exp2(self.less(S), ftz=True)
         gr.reduce("add", self.l, S, axis=1, accumulate=True)  # own values only: l keeps the lanes apart
         self.P[:] = S  # C layout to A layout: the same owners, so only a conversion
 
-    def shrink(self) -> None:
-        """The sums so far, relative to a new maximum."""
-        m, factor = self.m, self.scores.factor
-        self.mb[:] = -factor * gr.where(m == -gr.inf, 0, m)  # a row that sees nothing gives 0, not NaN
-        self.alpha[:] = gr.exp2(self.less(self.m_old), ftz=True)
+    def shrink(self, S: gr.Tensor) -> None:
+        """The sums so far, relative to a new maximum: to `mb`, which is rounded, but the same for all of them.
+
+        A thread with scores beyond ``FAR`` takes their maximum off before they are scaled: of so large a product of
+        scale and maximum more is rounded than exponents hold. It comes here with every tile.
+        """
+        m, m_old, factor, shift, far = self.m, self.m_old, self.scores.factor, self.top, self.far
+        shift[:] = gr.where(m == -gr.inf, 0, m)  # a row that sees nothing gives 0, not NaN
+        if self.a.prescaled:
+            self.mb[:] = -shift
+            self.alpha[:] = gr.exp2(self.less(m_old), ftz=True)
+        else:
+            self.alpha[:] = gr.where(far + gr.where(m_old == -gr.inf, 1, 0) > 0, 0, self.less(m_old))
+            self.flags[:] = gr.where(gr.max(shift, -shift) * factor > FAR, 1, 0)
+            gr.reduce("max", far, self.flags.values, axis=0, accumulate=True)
+            self.mb[:] = gr.where(far > 0, 0, -factor * shift)
+            shift[:] = gr.where(far > 0, shift, 0)
+            self.alpha[:] = gr.exp2(self.less(m_old - shift) - self.alpha, ftz=True)
+            with gr.if_(gr.index(far, 0, 1) > 0):
+                S[:] = S - shift
         self.l[:] = self.l * self.alpha
         self.acc[:] = self.acc * self.alpha
 

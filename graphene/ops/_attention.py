@@ -103,7 +103,7 @@ class Operator:
         made = [whole(count, rank)] + ([whole(count + 1, rank - 1)] if self.lse else [])
         numbers = numbers_of(a, left, right, scale, softcap)
         numbers += [longest(given[2])] if self.varlen else []
-        config, splits = self.choose(a, q, k, mask, bias)
+        config, splits = self.choose(a, q, k, mask, bias, given[2] if self.varlen else None)
         kernel = _kernel(config)
         if config.listed:
             tiles = Tiles(mask, config, count + len(outputs), (q.shape[1], k.shape[1]))
@@ -120,7 +120,9 @@ class Operator:
         launches = [(kernel, [*inputs, *work, *numbers]), (_combine(a, self.lse), [*work, *made])]
         return _core.Recipe([*outputs, *spaces], len(outputs), launches)
 
-    def choose(self, a: Attention, q: Arg, k: Arg, mask: Arg | None, bias: Arg | None) -> tuple[ForwardConfig, int]:
+    def choose(
+        self, a: Attention, q: Arg, k: Arg, mask: Arg | None, bias: Arg | None, longest: int | None
+    ) -> tuple[ForwardConfig, int]:
         """The kernel, and among how many blocks keys are shared."""
         alike = all(
             x is None or (e is not None and not e.rows and of_all_heads(x)) for x, e in ((mask, a.mask), (bias, a.bias))
@@ -131,7 +133,7 @@ class Operator:
         config = (
             ForwardConfig(a, 32, 32, 2, lse=self.lse)
             if q.device == "cpu"
-            else select_forward(a, lse=self.lse, shared_bytes=device(q.device)[1])
+            else select_forward(a, lse=self.lse, shared_bytes=device(q.device)[1], longest=longest)
         )
         listed = a.mask is not None and 0 < -(-k.shape[-3] // config.BN) <= CAPACITY
         return replace(config, listed=listed), 1
@@ -224,7 +226,7 @@ def attention(
     scores. ``scale``: None is 1 / sqrt(dim). ``softcap``: scaled scores s become softcap * tanh(s / softcap), before
     the bias. ``return_lse``: also the log of each row's sum of exponentials, (batch, heads, q_len) in fp32. A query
     that sees no key gives zeros, and an LSE of -inf; a bias below -2.35e38, which overflows in units of log2(e), counts
-    as -inf. Scaled scores are to be below 2^29 in magnitude: kernels' results mean nothing from 2^30 on.
+    as -inf. Scores may be of any size that fp32 holds; gradients read the LSE, whose last digits they depend on.
 
     The gradient reaches q, k and v; a bias that wants one is refused, as is dropout. Raises LaunchError: OP_DTYPE,
     OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
