@@ -3,7 +3,8 @@
     python benchmarks/fmha_bench.py [--json out.json] [--only forward] [--repeats 20]
 
 Forward passes run in CUDA graphs, gradients eagerly; all run alternately in one process on random data, the L2 cache
-filled with other data before each launch; medians of times between two events. Operations are those of all scores
+filled with other data before each launch; medians of times between two events; a call's host time is that of many,
+which nobody waits for, divided by their number. Operations are those of all scores
 (half of them where causal) of both products, two and a half times as many for gradients. Results are compared with
 float64 in the same run, on the first heads.
 """
@@ -12,13 +13,15 @@ from __future__ import annotations
 
 import argparse
 import functools
-import time
-from collections.abc import Callable
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 from figures import has_device, write
+from launch_bench import N, bare
+from launch_bench import measure as measure_host
+from ops_bench import batches
 from timing import captured, measure
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -149,23 +152,18 @@ def backward(repeats: int) -> list[dict[str, Any]]:
 
 
 def host(repeats: int) -> list[dict[str, Any]]:
-    """The time of a call until it returns, on a small problem."""
+    """The time of a call until it returns, on a small problem, beside a launch from C and nothing else."""
     q, k, v = tensors(1, 64, 2, 64)
-    times = {}
-    ways: dict[str, Callable[[], Any]] = {
-        "graphene": lambda: ops.attention(q, k, v),
-        "torch": lambda: functional.scaled_dot_product_attention(q, k, v),
-    }
-    for name, run in ways.items():
-        best = float("inf")
-        for _ in range(max(repeats // 4, 3)):
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            for _ in range(500):
-                run()
-            best = min(best, (time.perf_counter() - start) / 500)
-        times[name] = best * 1e6
-    return rows("host", "one call", times)
+    starts = torch.tensor([0, 64], dtype=torch.int32, device="cuda")
+    a, b, c = (torch.randn(N, device="cuda") for _ in range(3))
+    with tempfile.TemporaryDirectory() as folder:
+        ways = {
+            "graphene": batches(ops.attention, q, k, v),
+            "graphene, packed": batches(ops.attention_varlen, q[0], k[0], v[0], starts, starts, 64, 64),
+            "torch": batches(functional.scaled_dot_product_attention, q, k, v),
+            "bare cuLaunchKernel from C": bare(Path(folder), a, b, c),
+        }
+        return rows("host", "one call", measure_host(ways, 2 * repeats))
 
 
 TABLES = {"forward": forward, "masked": masked, "decode": decode, "backward": backward, "host": host}
