@@ -16,12 +16,15 @@ from graphene.kernels import (
     BackwardConfig,
     Extra,
     ForwardConfig,
+    ProductConfig,
     attention_combine_kernel,
     attention_forward_kernel,
     attention_keys_gradient_kernel,
     attention_queries_gradient_kernel,
+    attention_queries_product_kernel,
     attention_tiles_kernel,
     select_backward,
+    select_backward_saving,
     select_forward,
     select_short,
 )
@@ -110,19 +113,28 @@ class Case:
         attention_tiles_kernel(a, c.BM, c.BN).simulate(mask, listed, *self.numbers_of()[1:])
         return np.broadcast_to(listed, (b, h, rows, columns + 2))
 
-    def backward(self, c: BackwardConfig) -> None:
-        args = [
-            self.g,
-            self.delta.astype(np.float32),
-            self.lse.astype(np.float32),
-            self.q,
-            self.k,
-            self.v,
-            *self.extras,
-        ]
+    def given(self) -> list[Any]:
+        rows = [self.delta.astype(np.float32), self.lse.astype(np.float32)]
+        return [self.g, *rows, self.q, self.k, self.v, *self.extras]
+
+    def backward(self, c: BackwardConfig, keys: BackwardConfig | None = None) -> None:
+        args = self.given()
         dq, dk, dv = (np.full_like(t, np.nan) for t in (self.q, self.k, self.v))
         attention_queries_gradient_kernel(c).simulate(*args, dq, *self.numbers_of(gradient=True))
-        attention_keys_gradient_kernel(c).simulate(*args, dk, dv, *self.numbers_of(gradient=True))
+        attention_keys_gradient_kernel(keys or c).simulate(*args, dk, dv, *self.numbers_of(gradient=True))
+        for got, want in ((dq, self.dq), (dk, self.dk), (dv, self.dv)):
+            near(got, want)
+
+    def saving(self, c: BackwardConfig, p: ProductConfig, heads: int) -> None:
+        """So many heads of keys at a time; what the work space holds before must not matter."""
+        (b, sq, _, _), sk, kv_heads = self.q.shape, self.k.shape[1], self.k.shape[2]
+        dq, dk, dv = (np.full_like(t, np.nan) for t in (self.q, self.k, self.v))
+        keys, product = attention_keys_gradient_kernel(c), attention_queries_product_kernel(p)
+        numbers = self.numbers_of(gradient=True)
+        for first in range(0, b * kv_heads, heads):
+            saved = np.full((heads, self.a.group, -(-sq // 128) * 4, -(-sk // 128) * 128, 32), np.nan, np.float16)
+            keys.simulate(*self.given(), saved, dk, dv, *numbers, first)
+            product.simulate(self.k, saved, dq, *numbers[1 + self.a.softcap :], first)
         for got, want in ((dq, self.dq), (dk, self.dk), (dv, self.dv)):
             near(got, want)
 
@@ -165,6 +177,44 @@ def test_backward(a: Attention, sizes: tuple[int, int, int, int], numbers: dict[
     case = Case(a, *sizes, **numbers)
     case.backward(BackwardConfig(a, 32, 32, 2))
     case.backward(BackwardConfig(dataclasses.replace(a, alike=True), 32, 16, 1, stages=3, keep=True, piece=16))
+    if not a.softcap:
+        case.backward(BackwardConfig(a, 32, 16, 2, 3), BackwardConfig(a, 32, 16, 2, 3, paired=True))
+
+
+@pytest.mark.parametrize(("a", "sizes", "numbers"), PROBLEMS, ids=IDS)
+def test_backward_with_a_work_space(a: Attention, sizes: tuple[int, int, int, int], numbers: dict[str, float]) -> None:
+    case = Case(a, *sizes, **numbers)
+    case.saving(BackwardConfig(a, 32, 32, 1, saves=True), ProductConfig(a, BN=32), heads=1)
+    case.saving(BackwardConfig(a, 64, 64, 2, 3, saves=True), ProductConfig(a, stages=2, piece=16), heads=3)
+    if not a.softcap:
+        p = ProductConfig(a, BN=16, parts=2 if a.depth % 32 == 0 else 1)
+        case.saving(BackwardConfig(a, 32, 32, 2, 3, saves=True, paired=True), p, heads=1)
+        pairs = BackwardConfig(dataclasses.replace(a, alike=True), 64, 64, 4, 4, saves=True, paired=True, piece=16)
+        case.saving(pairs, p, heads=3)
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0**-6, 2.0**-12])
+def test_small_probabilities_are_passed_on(scale: float) -> None:
+    """From warp to warp as fp16, without loss: those of long rows are below its normal numbers."""
+    a = Attention(32, gr.bf16)
+    rng = np.random.default_rng(0)
+    q, k, v, g = (rng.standard_normal((1, n, 1, 32)).astype(np.float32) for n in (32, 32, 32, 32))
+    q, k, v, g = ((t.view(np.uint32) >> 16 << 16).view(np.float32) for t in (q, k, v, g))
+    s = np.einsum("bqhd,bkhd->bhqk", q, k, dtype=float) * 0.1
+    lse = np.log(np.exp(s).sum(3)) - np.log(scale)
+    p = np.exp(s - lse[..., None])
+    ds = p * np.einsum("bqhd,bkhd->bhqk", g, v, dtype=float)
+    want = np.einsum("bhqk,bqhd->bkhd", ds, q) * 0.1
+    made = []
+    for paired in (False, True):
+        c = BackwardConfig(a, 32, 32, 2, 3, saves=True, paired=paired)
+        dk, dv, saved = (np.zeros(x, np.uint16) for x in ((1, 32, 1, 32), (1, 32, 1, 32), (1, 1, 4, 128, 32)))
+        args = [(t.view(np.uint32) >> 16).astype(np.uint16) for t in (q, k, v, g)]
+        rows = [np.zeros(lse.shape, np.float32), lse.astype(np.float32)]
+        attention_keys_gradient_kernel(c).simulate(args[3], *rows, *args[:3], saved, dk, dv, 0.1 * LOG2E, 0.1, 0)
+        got = (dk.astype(np.uint32) << 16).view(np.float32)
+        made.append(np.linalg.norm(got - want) / np.linalg.norm(want))
+    assert made[1] < 1.1 * made[0] < 0.01
 
 
 @pytest.mark.parametrize("more", [30, -30, 300])
@@ -176,6 +226,7 @@ def test_large_biases(more: float, rows: bool) -> None:
         case = Case(a, 1, sq, 35, 1, more=more)
         case.forward(ForwardConfig(a, **SMALL))
         case.backward(BackwardConfig(a, 32, 32, 2))
+        case.saving(BackwardConfig(a, 32, 32, 2, 3, saves=True, paired=True), ProductConfig(a, BN=32), heads=1)
 
 
 @pytest.mark.parametrize("splits", [0, 1, 4])
@@ -204,6 +255,28 @@ def test_maxima_that_grow() -> None:
         case.forward(ForwardConfig(a, **SMALL))
 
 
+@pytest.mark.parametrize("lazy", [True, False])
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("bits", [10, 19, 20, 21, 24, 29, 31, 38])
+def test_scores_of_any_size(bits: int, sign: int, lazy: bool) -> None:
+    """Up to 2^bits and some bits apart, exact in fp32; the maxima of a thread's rows grow in different tiles."""
+    rng, step = np.random.default_rng(0), max(bits - 22, -6)
+    q, k = (rng.integers(-3, 4, (1, n, 1, 32)).astype(np.float16) for n in (32, 160))
+    q[..., 0] = 2.0 ** ((bits - step) // 2)
+    k[..., 0] = sign * 2.0 ** (bits - step - (bits - step) // 2)
+    v = rng.standard_normal(k.shape).astype(np.float16)
+    scale = float(np.float32(1.37 * 2.0**step))  # whose product with the maximum is rounded
+    s = np.einsum("bqhd,bkhd->bhqk", q.astype(float), k.astype(float))
+    assert np.array_equal(s, s.astype(np.float32))
+    p = np.exp2((s - s.max(3, keepdims=True)) * scale)
+    total = p.sum(3, keepdims=True)
+    o, lse = np.full_like(q, np.nan), np.full((1, 1, 32), np.nan, np.float32)
+    forward_kernel(ForwardConfig(Attention(32), 32, 16, 2, lse=True, lazy=lazy)).simulate(q, k, v, o, lse, scale)
+    near(o, np.einsum("bhqk,bkhd->bqhd", p / total, v.astype(float)))
+    want = (s.max(3) * scale + np.log2(total[..., 0])) / LOG2E
+    np.testing.assert_allclose(lse, want, rtol=2e-7)
+
+
 @pytest.mark.parametrize(("a", "sizes", "numbers"), [p for p in PROBLEMS if p[1][2] > 0 and not p[0].scaled])
 def test_keeps_its_promises(a: Attention, sizes: Any, numbers: dict[str, float]) -> None:
     case = Case(a, 1, min(sizes[1], 40), min(sizes[2], 50) // 2 * 2, 1, **numbers)
@@ -218,6 +291,23 @@ def test_keeps_its_promises(a: Attention, sizes: Any, numbers: dict[str, float])
     assert result.ok, result.errors
     dk, dv = np.zeros_like(case.k), np.zeros_like(case.v)
     result = attention_keys_gradient_kernel(c).check(*args, dk, dv, *case.numbers_of(gradient=True))
+    assert result.ok, result.errors
+
+
+@pytest.mark.parametrize(("a", "sizes", "numbers"), [p for p in PROBLEMS if p[1][2] > 0 and not p[0].scaled])
+def test_keeps_its_promises_with_a_work_space(a: Attention, sizes: Any, numbers: dict[str, float]) -> None:
+    """Of the second of two heads: what belongs to the first stays as it is."""
+    case = Case(a, 1, min(sizes[1], 40), min(sizes[2], 50) // 2 * 2, 2, **numbers)
+    dq, dk, dv = np.zeros_like(case.q), np.zeros_like(case.k), np.zeros_like(case.v)
+    saved, rest = np.zeros((1, a.group, 4, 128, 32), np.float16), [*case.numbers_of(gradient=True), 1]
+    for paired in {False, not a.softcap}:
+        kernel = attention_keys_gradient_kernel(BackwardConfig(a, 32, 32, 2, 3, saves=True, paired=paired))
+        assert 'means="attention_keys_gradient_saving' in str(kernel)
+        result = kernel.check(*case.given(), saved, dk, dv, *rest)
+        assert result.ok, result.errors
+    product = attention_queries_product_kernel(ProductConfig(a, BN=32))
+    assert 'means="attention_queries_product' in str(product)
+    result = product.check(case.k, saved, dq, *rest[1 + a.softcap :])
     assert result.ok, result.errors
 
 
@@ -252,6 +342,15 @@ def test_every_synchronisation_is_needed(stages: int) -> None:
             calls.append((x.g, rows, rows.copy(), x.q, x.k, x.v, *outs, 0.2, 0.2))
         kernel = (attention_keys_gradient_kernel if keys else attention_queries_gradient_kernel)(c)
         assert set(redundant(kernel, calls)) <= {'commit("cp.async.cg.16")'}
+        if keys:
+            calls = [(*c[:6], np.zeros((1, 1, 4, 256, 32), np.float16), *c[6:], 0) for c in calls]
+            for paired in (False, True):
+                c = BackwardConfig(a, 32, 32, 2, stages + paired, saves=True, paired=paired)
+                found = redundant(attention_keys_gradient_kernel(c), calls)
+                assert set(found) <= {'commit("cp.async.cg.16")'}
+    c = ProductConfig(a, BN=16, stages=stages)
+    calls = [(x.k, np.ones((1, 1, 4, 256, 32), np.float16), np.zeros_like(x.q), 0.2, 0) for x in (many, none)]
+    assert set(redundant(attention_queries_product_kernel(c), calls)) <= {'commit("cp.async.cg.16")'}
 
 
 def redundant(kernel: gr.Kernel, calls: list[tuple[Any, ...]]) -> list[str]:
@@ -277,6 +376,10 @@ def test_what_is_chosen_compiles(D: int, right: bool) -> None:
     kernels += [attention_keys_gradient_kernel(keys), attention_queries_gradient_kernel(queries)]
     for kernel in kernels:
         assert kernel.compile("sm_90a").spill_bytes <= (256 if D <= 128 else 1024)
+    saving = select_backward_saving(a)
+    assert saving is not None
+    for kernel in (attention_keys_gradient_kernel(saving[0]), attention_queries_product_kernel(saving[1])):
+        assert kernel.compile("sm_90a").spill_bytes <= 64
     assert gr.parse(str(kernels[0])) == kernels[0]
     assert gr.Kernel.from_json(kernels[2].to_json()) == kernels[2]
 
@@ -286,7 +389,12 @@ def test_what_is_chosen_compiles(D: int, right: bool) -> None:
     [(lambda: Attention(20), "an integer from 8 to 256, a multiple of 8"),
      (lambda: ForwardConfig(Attention(32), BM=48), "an integer, 64 or more, a multiple of 64"),
      (lambda: ForwardConfig(Attention(32), chunk=128), "an integer from 16 to 64, a multiple of 16"),
-     (lambda: BackwardConfig(Attention(32), other=8), "an integer, 16 or more, a multiple of 16")],
+     (lambda: BackwardConfig(Attention(32), other=8), "an integer, 16 or more, a multiple of 16"),
+     (lambda: BackwardConfig(Attention(32), other=16, saves=True), "one of 32, 64, 128"),
+     (lambda: BackwardConfig(Attention(32), paired=True), "an integer, 3 or more"),
+     (lambda: BackwardConfig(Attention(32), WARPS=3, stages=3, paired=True), "an integer from 2 to 32"),
+     (lambda: BackwardConfig(Attention(32, softcap=True), stages=3, paired=True), "KERNEL_ARGUMENT"),
+     (lambda: ProductConfig(Attention(48), parts=2), "an integer from 32 to 256, a multiple of 32")],
 )  # fmt: skip
 def test_arguments(make: Any, text: str) -> None:
     with pytest.raises(gr.VerifyError, match="KERNEL_ARGUMENT") as e:

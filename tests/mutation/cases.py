@@ -432,14 +432,25 @@ ATTENTION_SIZES = {"batch": 1, "sq": 35, "sk": 70, "kv_heads": 1}
 
 @case("attention_forward_kernel")
 def _() -> Case:
-    """Tiles that all rows see whole, the diagonal, a ragged edge; rows that see nothing; maxima that grow."""
+    """Tiles that all rows see whole, the diagonal, ragged edges; rows that see nothing; maxima that grow or are far."""
 
     def call(sq: int, sk: int, scale: float, right: int) -> list[Any]:
         q, k, v = (normal(i, 1, s, 2, 32) for i, s in enumerate((sq, sk, sk)))
+        if scale > 1e8:  # one of a thread's rows alone is far
+            near = (np.arange(sq) // 8 % 4 % 3 == 0)[None, :, None, None]
+            q = np.where(near, q / 2.0**14, q * 8).astype(np.float16)
         return [q, k, v, np.full_like(q, np.nan), scale, right]
 
     calls = [
-        functools.partial(call, *c) for c in ((35, 70, 0.18, 0), (35, 1, 0.18, 0), (35, 70, 8.0, 0), (35, 70, 8.0, 70))
+        functools.partial(call, *c)
+        for c in (
+            (35, 70, 0.18, 0),
+            (35, 1, 0.18, 0),
+            (35, 70, 8.0, 0),
+            (35, 70, 8.0, 70),
+            (35, 70, 7e4, 0),
+            (35, 70, 6e8, 70),
+        )
     ]
     kernel = kernels.attention_forward_kernel(kernels.ForwardConfig(CAUSAL, 32, 16, 2))
     return Case(kernel, calls, ATTENTION_SIZES, 200)
@@ -468,6 +479,35 @@ def _() -> Case:
 def _() -> Case:
     config = kernels.BackwardConfig(CAUSAL, 32, 16, 2)
     return gradient_case(kernels.attention_queries_gradient_kernel(config), of_keys=False)
+
+
+def saving_case(kernel: gr.Kernel, of_keys: bool) -> Case:
+    """Two heads' work space, whose contents before must not matter: both heads, or the second alone."""
+
+    def call(sq: int, sk: int, right: int, first: int) -> list[Any]:
+        q, k, v, g = (normal(i, 1, s, 2, 32) for i, s in enumerate((sq, sk, sk, sq)))
+        form = (2, 1, -(-sq // 128) * 4, 128, 32)
+        if not of_keys:
+            return [k, normal(6, *form), np.full_like(q, np.nan), 0.125, right, first]
+        rows = [normal(4, 1, 2, sq).astype(np.float32), normal(5, 1, 2, sq).astype(np.float32) + 4]
+        made = [np.full(form, np.nan, np.float16), np.full_like(k, np.nan), np.full_like(v, np.nan)]
+        return [g, *rows, q, k, v, *made, 0.18, 0.125, right, first]
+
+    calls = [functools.partial(call, *c) for c in ((35, 70, 0, 0), (140, 35, 0, 0), (35, 70, -60, 1), (35, 70, -90, 0))]
+    sizes = {**ATTENTION_SIZES, "kv_heads": 2, "saved_heads": 2, "panels": 8, "keys": 128, "sq": 140}
+    return Case(kernel, calls, sizes, 150)
+
+
+@case("attention_keys_gradient_kernel, paired")
+def _() -> Case:
+    config = kernels.BackwardConfig(CAUSAL, 32, 32, 2, 3, saves=True, paired=True)
+    return saving_case(kernels.attention_keys_gradient_kernel(config), of_keys=True)
+
+
+@case("attention_queries_product_kernel")
+def _() -> Case:
+    config = kernels.ProductConfig(CAUSAL, 16, 2, parts=2)
+    return saving_case(kernels.attention_queries_product_kernel(config), of_keys=False)
 
 
 @case("attention_combine_kernel")

@@ -13,6 +13,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import graphene as gr  # noqa: E402
 from graphene import ops  # noqa: E402
+from graphene.ops import _attention_gradients  # noqa: E402
+from graphene.ops import _attention_torch as plain  # noqa: E402
 
 F = torch.nn.functional
 BF16 = torch.bfloat16
@@ -228,6 +230,23 @@ def test_gradients(named: dict[str, Any]) -> None:
         torch.testing.assert_close(a.double(), b, rtol=4e-3, atol=4e-3)
 
 
+@pytest.mark.parametrize(("sq", "most", "kernels"), [(9, 0, (1, 0)), (10, 3 * 2 * 128 * 128 * 2, (0, 2))])
+def test_gradients_whatever_the_work_space(monkeypatch: Any, sq: int, most: int, kernels: tuple[int, int]) -> None:
+    """None, or one for three of the four heads of keys, with two heads of queries each."""
+    monkeypatch.setattr(_attention_gradients, "SAVED_BYTES", most)
+    (q, k, v), g = qkv(2, sq, 40, 4, 2), r(2, sq, 4, 32)
+    got = gradients(lambda *t: ops.attention(*t, causal=True), (q, k, v), g)
+    wide = [t.double() for t in (q, k, v)]
+    numbers = (True, -1, -1, 32**-0.5, 0.0)
+    out, lse = plain.Problem(*wide, None, None, numbers).forward()
+    delta = (g.double() * out.transpose(1, 2)).sum(-1).transpose(1, 2)
+    for a, b in zip(got, plain.backward(g.double(), delta, lse, *wide, None, None, *numbers), strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=4e-3, atol=4e-3)
+    rows = [x.float().contiguous() for x in (delta, lse)]
+    said = _attention_gradients.gradients.defined.explain(g, *rows, q, k, v, None, None, *numbers)
+    assert tuple(said.count(f"kernel attention_queries_{x}") for x in ("gradient", "product")) == kernels
+
+
 def test_gradients_of_packed_sequences() -> None:
     q, k, v = r(12, 2, 32), r(20, 1, 32), r(20, 1, 32)
     cu_q, cu_k = torch.tensor([0, 5, 12]).int(), torch.tensor([0, 9, 20]).int()
@@ -274,9 +293,9 @@ def test_rows_outside_of_all_sequences(places: tuple[int, ...], longer: int) -> 
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("bits", [10, 20, 28, 29])
+@pytest.mark.parametrize("bits", [10, 20, 28, 30, 36, 60])
 def test_large_scores_lose_nothing(bits: int, sign: int) -> None:
-    """Equal ones weigh the same, up to what the page names."""
+    """Equal ones weigh the same."""
     q = torch.full((1, 16, 1, 64), 2.0 ** (bits / 2) / 8**0.5, dtype=BF16)
     v = r(1, 16, 1, 64, dtype=BF16)
     out = ops.attention(sign * q, q, v)
