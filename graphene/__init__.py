@@ -25,7 +25,9 @@ from graphene.control import (
     only,
     ring,
     scalar,
+    start_kernels,
     wait,
+    wait_kernels,
 )
 from graphene.declare import alloc, blocks, fragment, inout, input, inputs, output, param, tensor, threads
 from graphene.dtypes import (
@@ -244,6 +246,7 @@ __all__ = [
     "sin",
     "spec",
     "sqrt",
+    "start_kernels",
     "svg",
     "swizzle",
     "sym",
@@ -262,6 +265,7 @@ __all__ = [
     "u64",
     "unary",
     "wait",
+    "wait_kernels",
     "where",
     "zipped_divide",
     "zipped_product",

@@ -27,7 +27,9 @@ __all__ = [
     "only",
     "ring",
     "scalar",
+    "start_kernels",
     "wait",
+    "wait_kernels",
 ]
 
 
@@ -189,6 +191,26 @@ def wait(atom: Any, pending: int) -> None:
     if pending is None:  # an attribute that is None is one left out: the wait for everything, which is another one
         raise TypeError("pending must be an integer, got None")
     _core.record_sync("wait", None, _atom_name(atom), {"pending": pending})
+
+
+def wait_kernels() -> None:
+    """Waits until the kernels before this one in its stream have ended and what they wrote is visible.
+
+    PTX griddepcontrol.wait. A kernel that says so itself is launched so that it may start while those are still
+    running: what stands before it, and the launch, overlap their end. Before sm_90 every kernel starts when those
+    before it have ended, and this does nothing. Stands before all accesses of global memory, outside of branches and
+    loops. Raises VerifyError VERIFY_WAIT when the kernel is lowered.
+    """
+    _core.record_sync("wait_kernels", None, "", {})
+
+
+def start_kernels() -> None:
+    """Lets the next kernel of the stream start, if it waits by `wait_kernels`, once every block has come this far.
+
+    PTX griddepcontrol.launch_dependents; a kernel that does not say it lets the next one start when its last blocks
+    end. Results do not depend on it: the next kernel waits for the end of this one. Before sm_90 it does nothing.
+    """
+    _core.record_sync("start_kernels", None, "", {})
 
 
 def fence(atom_or_proxy: Any) -> None:

@@ -1,4 +1,4 @@
-// Since sm_90: stores of fragments as matrices into shared memory.
+// Since sm_90: stores of fragments as matrices into shared memory; kernels that start before those ahead have ended.
 #include "atoms/short.h"
 
 namespace graphene::atoms {
@@ -21,6 +21,23 @@ void add_sm90_entries(std::vector<Atom>& list) {
                 " per lane.",
          .source = "PTX ISA, warp-level matrix store: stmatrix"});
   };
+  const auto stream = [&](const char* name, const char* arch, const char* op, const char* ptx, const char* doc) {
+    list.push_back({.name = name,
+                    .kind = Kind::Sync,
+                    .arch = arch,
+                    .attrs = {{"op", {op}}, {"scope", {"stream"}}},
+                    .ptx = ptx,
+                    .is_default = std::string(arch) == "sm_90+",
+                    .doc = doc,
+                    .source = "PTX ISA, parallel synchronization: griddepcontrol"});
+  };
+  stream("griddepcontrol.wait", "sm_90+", "wait_kernels", "griddepcontrol.wait;",
+         "Waits until the kernels before this one in the stream have ended and what they wrote is visible.");
+  stream("griddepcontrol.launch_dependents", "sm_90+", "start_kernels", "griddepcontrol.launch_dependents;",
+         "Lets the next kernel of the stream start, if it waits by itself, once all blocks have done so or ended.");
+  const char* older = "Nothing: before sm_90 a kernel starts when those before it in the stream have ended.";
+  stream("kernels.wait", "sm_70+", "wait_kernels", "// the kernels before this one have ended;", older);
+  stream("kernels.start", "sm_70+", "start_kernels", "// the next kernel starts when this one has ended;", older);
   add("", "32:2;(2,${q}):(1,64)", "[1,2]", "[2,1]", "row");
   add(".trans", "(4,8):(16,1);(2,${q}):(8,64)", "[2,1]", "[1,2]", "column");
 }

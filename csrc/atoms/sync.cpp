@@ -118,6 +118,8 @@ Match match_sync(const ir::SyncStmt& sync, const std::string& arch, std::int64_t
   std::string scope;
   if (sync.op == "barrier") {
     scope = scope_of(sync, block_threads, &m.attrs, where);
+  } else if (sync.op == ir::kWaitKernels || sync.op == ir::kStartKernels) {
+    scope = "stream";
   } else {
     // The completion domain of the atom it names: "group:cp_async" -> "cp_async".
     const std::vector<InstancePtr> named = require_family(sync.atom, where, {describe(sync)});

@@ -72,6 +72,16 @@ rt::SymbolSpec symbol(const Expr& e) {
           .bits = lower::symbol_bits(e)};
 }
 
+// Whether the kernel says itself when it needs the kernels before it to have ended: outside of branches and loops, as
+// is verified.
+bool waits_itself(const ir::Block& block) {
+  return std::ranges::any_of(block, [](const ir::StmtPtr& s) {
+    if (const auto* spec = s->as<ir::SpecStmt>()) return waits_itself(spec->body);
+    const auto* sync = s->as<ir::SyncStmt>();
+    return sync != nullptr && sync->op == ir::kWaitKernels;
+  });
+}
+
 }  // namespace
 
 rt::LaunchManifest make_manifest(const lower::Program& program) {
@@ -99,6 +109,7 @@ rt::LaunchManifest make_manifest(const lower::Program& program) {
   for (std::size_t i = 0; i < program.grid.size() && i < m.grid.size(); ++i) m.grid.at(i) = program.grid[i];
   m.block_threads = static_cast<int>(program.block_threads);
   m.dynamic_shared_bytes = emit::dynamic_shared_bytes(program);
+  m.waits_itself = waits_itself(kernel.body);
   return m;
 }
 

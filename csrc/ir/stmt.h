@@ -105,9 +105,14 @@ struct ScalarStmt {  // declares (first) or assigns a mutable integer; or declar
   TensorPtr from;  // read from data: the register that holds it; `value` is 0
 };
 
-// barrier(group), commit(atom), wait(atom, pending), fence(...): named `op`, matched with Sync entries as data.
+// The kernels of a stream: one waits for those before it, or lets those behind it start.
+inline constexpr const char* kWaitKernels = "wait_kernels";
+inline constexpr const char* kStartKernels = "start_kernels";
+
+// barrier(group), commit(atom), wait(atom, pending), fence(...), wait_kernels(), start_kernels(): named `op`, matched
+// with Sync entries as data.
 struct SyncStmt {
-  std::string op;    // "barrier", "commit", "wait", "fence"
+  std::string op;    // "barrier", "commit", "wait", "fence", "wait_kernels", "start_kernels"
   ThreadPtr group;   // barrier: null = the whole block
   std::string atom;  // commit, wait, fence: of which atom's domain
   Attrs attrs;       // pending, ...

@@ -90,7 +90,8 @@ const DeviceInfo& device(int id) {
     return v;
   };
   const int major = attribute(kMajor), minor = attribute(kMinor);
-  info->arch = "sm_" + std::to_string(major * 10 + minor) + (major >= 9 ? "a" : "");
+  info->capability = major * 10 + minor;
+  info->arch = "sm_" + std::to_string(info->capability) + (major >= 9 ? "a" : "");
   info->limits = {.grid = {attribute(kGridX), attribute(kGridY), attribute(kGridZ)},
                   .block_threads = attribute(kMaxThreads),
                   .shared_bytes = attribute(kShared),

@@ -18,11 +18,12 @@ using CuStream = struct OpaqueStream*;
 inline constexpr int kCudaSuccess = 0;
 
 struct CuLaunchAttribute {
-  int id = 0;  // 4: cluster dimension
+  int id = 0;
   char pad[4] = {};
   union {
     char bytes[64];
     unsigned cluster[3];
+    int programmatic;
   } value = {};
 };
 
@@ -65,7 +66,8 @@ struct Driver {
 struct DeviceInfo {
   int id = 0;
   std::string name;
-  std::string arch;  // the exact architecture: "sm_80", "sm_90a"
+  std::string arch;    // the exact architecture: "sm_80", "sm_90a"
+  int capability = 0;  // 90
   DeviceLimits limits;
   CuContext context = nullptr;  // the primary context, which PyTorch uses; retained once, for good
 };

@@ -1,5 +1,6 @@
 #include "runtime/launch.h"
 
+#include <array>
 #include <map>
 #include <mutex>
 
@@ -12,6 +13,9 @@ namespace {
 
 constexpr std::int64_t kMuchShared = 48 * 1024;                                      // bytes of a block
 constexpr int kMaxDynamicShared = 8, kSharedCarveout = 9, kNonPortableCluster = 14;  // cuda.h's CUfunction_attribute
+constexpr int kClusterDimension = 4, kProgrammaticStreamSerialization = 6;           // cuda.h's CUlaunchAttributeID
+// Since when kernels start early, in captured graphs, too.
+constexpr int kEarlyStartDriver = 12030, kEarlyStartCapability = 90;
 
 void check(int result, const std::string& kernel, const char* call) {
   if (result != kCudaSuccess) throw Error(driver_problem(result, kernel, call));
@@ -173,6 +177,8 @@ void Plan::attach(std::shared_ptr<Function> f, const LaunchManifest& m) {
     if (cluster_[0] * cluster_[1] * cluster_[2] > 8)
       check(d.function_set(f->handle, kNonPortableCluster, 1), m.kernel_name, "cuFuncSetAttribute");
   }
+  early_ = m.waits_itself && d.launch_ex != nullptr && d.version_number >= kEarlyStartDriver &&
+           f->device->capability >= kEarlyStartCapability;
   function_ = std::move(f);
 }
 
@@ -182,11 +188,21 @@ int Plan::launch(const Driver& d, CuStream stream, void** params, std::size_t pa
   if (use.result() != kCudaSuccess) return use.result();
   const auto x = static_cast<unsigned>(bound_.grid[0]), y = static_cast<unsigned>(bound_.grid[1]),
              z = static_cast<unsigned>(bound_.grid[2]), shared = static_cast<unsigned>(bound_.dynamic_shared_bytes);
-  if (!has_cluster_) return d.launch(function_->handle, x, y, z, block_threads_, 1, 1, shared, stream, params, nullptr);
-  CuLaunchAttribute cluster;
-  cluster.id = 4;
-  for (int i = 0; i < 3; ++i) cluster.value.cluster[i] = cluster_[i];
-  const CuLaunchConfig config{{x, y, z}, {block_threads_, 1, 1}, shared, stream, &cluster, 1};
+  if (!has_cluster_ && !early_)
+    return d.launch(function_->handle, x, y, z, block_threads_, 1, 1, shared, stream, params, nullptr);
+  std::array<CuLaunchAttribute, 2> attributes;
+  unsigned count = 0;
+  if (has_cluster_) {
+    CuLaunchAttribute& cluster = attributes[count++];
+    cluster.id = kClusterDimension;
+    for (int i = 0; i < 3; ++i) cluster.value.cluster[i] = cluster_[i];
+  }
+  if (early_) {
+    CuLaunchAttribute& early = attributes[count++];
+    early.id = kProgrammaticStreamSerialization;
+    early.value.programmatic = 1;
+  }
+  const CuLaunchConfig config{{x, y, z}, {block_threads_, 1, 1}, shared, stream, attributes.data(), count};
   return d.launch_ex(&config, function_->handle, params, nullptr);
 }
 

@@ -70,6 +70,7 @@ class Plan {
   unsigned block_threads_ = 1;
   unsigned cluster_[3] = {1, 1, 1};
   bool has_cluster_ = false;
+  bool early_ = false;  // it may start before the kernels ahead of it have ended
   bool any_written_ = false;
   std::shared_ptr<Function> function_;
 };

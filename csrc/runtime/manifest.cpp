@@ -188,6 +188,7 @@ std::string LaunchManifest::to_json(int indent) const {
   j["cluster"] = cluster;
   j["block_threads"] = block_threads;
   j["dynamic_shared_bytes"] = expr_json(dynamic_shared_bytes);
+  if (waits_itself) j["waits_itself"] = true;
   return j.dump(indent);
 }
 
@@ -247,6 +248,7 @@ LaunchManifest LaunchManifest::from_json(std::string_view text) {
   m.block_threads = r.get<int>("block_threads");
   if (m.block_threads < 1) bad("block_threads is not positive");
   m.dynamic_shared_bytes = names.read(r["dynamic_shared_bytes"], "dynamic_shared_bytes");
+  if (j.contains("waits_itself")) m.waits_itself = r.get<bool>("waits_itself");
   return m;
 }
 

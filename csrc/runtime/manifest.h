@@ -83,6 +83,7 @@ struct LaunchManifest {
   std::array<int, 3> cluster = {1, 1, 1};
   int block_threads = 1;  // blockDim = (block_threads, 1, 1)
   Expr dynamic_shared_bytes = 0;
+  bool waits_itself = false;  // for the kernels before it in the stream: it may be started before they have ended
 
   // Bytes of each kernel parameter, in order.
   [[nodiscard]] std::vector<std::int64_t> param_bytes() const;

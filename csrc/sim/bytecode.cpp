@@ -4,6 +4,7 @@
 #include <array>
 #include <set>
 
+#include "ir/print.h"
 #include "sim/operands.h"
 
 namespace graphene::sim {
@@ -283,13 +284,32 @@ class Compiler {
     return node;
   }
 
+  // A wait for the kernels ahead stands before every access of global memory: that is verified. Without it nothing is
+  // known of what those still read and write.
+  void check_order(const lower::Node& n, const lower::AtomCall& call) const {
+    if (unordered_ == nullptr) return;
+    for (const auto* list : {&call.out, &call.in}) {
+      for (const lower::Operand& o : *list) {
+        const auto* m = std::get_if<lower::MemRef>(&o);
+        if (m == nullptr) continue;
+        const lower::MemBuffer& b = code_.program->buffers[static_cast<std::size_t>(m->buffer)];
+        if (b.memory != ir::Memory::GL) continue;
+        fail(Code::SIM_RACE, "global memory that kernels before this one may still write or read",
+             {"argument: " + b.buffer->name, "left out: " + ir::head_line(*unordered_, true)},
+             "wait for them first: gr.wait_kernels()", n.origin != nullptr ? n.origin->loc : SourceLoc{});
+      }
+    }
+  }
+
   void atom(const lower::Node& n, const lower::AtomCall& call) {
     if (call.atom->atom.kind == atoms::Kind::Sync) {
+      const auto* sync = n.origin != nullptr ? n.origin->as<ir::SyncStmt>() : nullptr;
       if (n.origin != nullptr &&
           std::find(options_.skip.begin(), options_.skip.end(), n.origin->id) != options_.skip.end()) {
+        if (sync != nullptr && sync->op == ir::kWaitKernels) unordered_ = n.origin;
         return;
       }
-      const auto* sync = n.origin != nullptr ? n.origin->as<ir::SyncStmt>() : nullptr;
+      if (sync != nullptr && (sync->op == ir::kWaitKernels || sync->op == ir::kStartKernels)) return;
       if (sync != nullptr && (sync->op == "commit" || sync->op == "wait")) {
         GroupSync group = compile_group_sync(call, n.origin, code_);
         const auto& relax = options_.relax;
@@ -306,6 +326,7 @@ class Compiler {
       emit(Instruction::Op::Barrier, code_.barriers.size() - 1, n.origin);
       return;
     }
+    check_order(n, call);
     Leaf leaf = compile_leaf(call, n.origin, code_);
     if (options_.unguarded) {
       leaf.predicate = IntPlan{.constant = 1, .terms = {}};
@@ -361,6 +382,7 @@ class Compiler {
 
   CompileOptions options_;
   Bytecode code_;
+  const ir::Stmt* unordered_ = nullptr;  // the wait for earlier kernels that is left out
   std::vector<Variable> variables_;
   std::set<const sym::Node*> varying_;
   std::vector<Expr> control_;

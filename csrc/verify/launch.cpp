@@ -113,6 +113,59 @@ void inputs_kept(Context& c, const ir::Stmt& s) {
   }
 }
 
+// Where a kernel waits for those before it, nothing stands ahead that needs them to have ended, nor anything that keeps
+// a thread from waiting: the next kernel takes the end of this one for the end of all before it.
+struct Waiting {
+  Context& c;
+  const ir::Stmt* before = nullptr;  // the first access of global memory, or exit
+  bool waits = false;
+
+  void look(const ir::Block& block, const ir::Stmt* inside) {  // `inside`: a branch or loop around the block
+    for (const ir::StmtPtr& s : block) statement(*s, inside);
+  }
+
+  void statement(const ir::Stmt& s, const ir::Stmt* inside) {
+    if (const auto* spec = s.as<ir::SpecStmt>()) {
+      const auto global = [](const ir::TensorPtr& t) { return t->memory() == ir::Memory::GL; };
+      const bool reads = std::ranges::any_of(spec->ins, [&](const ir::Operand& o) {
+        const auto* t = std::get_if<ir::TensorPtr>(&o);
+        return t != nullptr && global(*t);
+      });
+      if (!spec->decomposed && (reads || std::ranges::any_of(spec->outs, global))) ahead(s);
+      look(spec->body, inside);
+    } else if (const auto* loop = s.as<ir::LoopStmt>()) {
+      look(loop->body, &s);
+    } else if (const auto* only = s.as<ir::OnlyStmt>()) {
+      look(only->body, &s);
+    } else if (const auto* branch = s.as<ir::IfStmt>()) {
+      look(branch->then_body, &s);
+      look(branch->else_body, &s);
+    } else if (s.as<ir::ExitIfStmt>() != nullptr) {
+      ahead(s);
+    } else if (const auto* sync = s.as<ir::SyncStmt>(); sync != nullptr && sync->op == ir::kWaitKernels) {
+      wait(s, inside);
+    }
+  }
+
+  void ahead(const ir::Stmt& s) {
+    if (before == nullptr && !waits) before = &s;
+  }
+
+  void wait(const ir::Stmt& s, const ir::Stmt* inside) {
+    waits = true;
+    const ir::Stmt* const wrong = inside != nullptr ? inside : before;
+    if (wrong == nullptr) return;
+    c.problem(
+        s, Code::VERIFY_WAIT,
+        inside != nullptr ? "not every thread waits for the kernels before this one"
+                          : "the kernels before this one are waited for too late",
+        {(inside != nullptr ? "within: " : "before it: ") + ir::head_line(*wrong, true) + " at " + wrong->loc.str()},
+        "let gr.wait_kernels() follow gr.blocks() and gr.threads()");
+  }
+};
+
+void kernels_waited_for(Context& c) { Waiting{c}.look(c.kernel().body, nullptr); }
+
 }  // namespace
 
 const std::vector<Rule>& launch_rules() {
@@ -123,6 +176,9 @@ const std::vector<Rule>& launch_rules() {
       {"launch.symbols", "Every size is read off the shape or stride of an argument.", symbols_known, nullptr},
       {"launch.outputs", "Every output is written by some leaf.", outputs_written, nullptr},
       {"launch.inputs", "No spec writes an input.", nullptr, inputs_kept},
+      {"launch.waits",
+       "Every thread waits for earlier kernels, if any does, before it accesses global memory or exits.",
+       kernels_waited_for, nullptr},
   };
   return table;
 }

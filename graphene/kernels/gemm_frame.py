@@ -149,6 +149,8 @@ class Product:
         grid = (group * tiles_n, gr.ceil_div(tiles_m, group)) if group > 1 else (tiles_m, tiles_n)
         blocks = gr.blocks(*grid, prod(parts + batch))
         threads = gr.threads(32 * prod(self.warps))
+        if any(self.padded):
+            gr.wait_kernels()  # what was padded comes from the kernel before this one
         x, y, z = blocks.indices()
         bm, bn = (y * group + x % group, x // group) if group > 1 else (x, y)
         if group > 1:

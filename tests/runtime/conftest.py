@@ -93,6 +93,7 @@ class Make:
         threads: int = 32,
         shared: Any = 0,
         cluster: Any = (1, 1, 1),
+        waits_itself: bool | None = None,
         **args: dict[str, Any],
     ) -> str:
         """`symbols`: names, or what symbol() returns. `facts`: (condition, text, where)."""
@@ -108,6 +109,7 @@ class Make:
                 "cluster": list(cluster),
                 "block_threads": threads,
                 "dynamic_shared_bytes": shared,
+                **({} if waits_itself is None else {"waits_itself": waits_itself}),
             }
         )
 

@@ -406,6 +406,69 @@ def an_exit_of_some_threads() -> gr.Kernel:
     return kernel
 
 
+def of_stream(place: str) -> gr.Kernel:
+    """A kernel that waits for those before it at some place."""
+    with gr.Kernel("k") as kernel:
+        x, y = gr.input("x", [64], gr.fp32), gr.output("y", [64], gr.fp32)
+        blocks, threads = gr.blocks(1), gr.threads(64)
+        (t,) = threads.indices()
+        r = private("r")
+        if place == "in a branch":
+            with gr.if_(t < 64 * x.shape[0]), gr.if_(t < 3):
+                gr.wait_kernels()
+        if place == "in a loop":
+            with gr.loop("i", 2):
+                gr.wait_kernels()
+        if place == "behind an exit":
+            gr.exit_if(blocks.indices()[0] > 0)
+        if place == "behind a load":
+            gr.move(r, x[t])
+        if place == "behind a store":
+            gr.init(r, 0)
+            gr.move(y[t], r)
+        if place == "in a spec":
+            with gr.spec([y], [x], on=(blocks, threads)):
+                gr.init(r, 0)
+                gr.wait_kernels()
+                gr.move(r, x[t])
+        elif not place.startswith("in a"):
+            gr.wait_kernels()
+        gr.move(r, x[t])
+        gr.start_kernels()
+        gr.move(y[t], r)
+    return kernel
+
+
+@breaks("""
+    FILE:N: not every thread waits for the kernels before this one   [VERIFY_WAIT]
+        wait_kernels()
+      within: if(@t < 3) at FILE:N
+      fix: let gr.wait_kernels() follow gr.blocks() and gr.threads()
+""")
+def a_wait_for_kernels_by_some_threads() -> gr.Kernel:
+    return of_stream("in a branch")
+
+
+@breaks("""
+    FILE:N: the kernels before this one are waited for too late   [VERIFY_WAIT]
+        wait_kernels()
+      before it: %5:[].fp32.RF <- Move<<<#3:[1].block, [].thread>>>(%6:[].fp32.GL) at FILE:N
+      fix: let gr.wait_kernels() follow gr.blocks() and gr.threads()
+""")
+def a_wait_for_kernels_behind_a_load() -> gr.Kernel:
+    return of_stream("behind a load")
+
+
+@pytest.mark.parametrize("place", ["behind an exit", "behind a store", "in a loop"])
+def test_a_wait_for_kernels_comes_first_and_in_every_thread(place: str) -> None:
+    assert "[VERIFY_WAIT]" in message(of_stream(place))
+
+
+@pytest.mark.parametrize("place", ["first", "in a spec"])
+def test_a_wait_for_kernels_stands_before_all_accesses(place: str) -> None:
+    _core.lower(of_stream(place).ir, "sm_90a")
+
+
 @breaks("""
     the kernel declares no blocks   [VERIFY_LAUNCH]
       kernel: k

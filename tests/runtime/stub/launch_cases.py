@@ -210,6 +210,18 @@ def test_clusters(make) -> None:
     k(tensor("fp32", 4))
     got = one(stub_cuda.take_launches())
     assert (got["cluster"], got["grid"], got["block"]) == ((2, 1, 1), (8, 1, 1), (32, 1, 1))
+    assert not got["early"]
+
+
+@pytest.mark.parametrize("cluster", [(1, 1, 1), (2, 1, 1)])
+@pytest.mark.parametrize("waits", [None, False, True])
+def test_only_what_waits_itself_starts_before_the_kernels_ahead_have_ended(make, waits, cluster) -> None:
+    a = make.tensor("fp32", "n", "1", "write")
+    k = Kernel(make(kernel="late", A=a, symbols=["n"], cluster=cluster, grid=[8, 1, 1], waits_itself=waits))
+    for _ in range(2):
+        k(tensor("fp32", 4))
+        got = one(stub_cuda.take_launches())
+        assert (got["early"], got["cluster"], got["grid"]) == (waits is True, cluster, (8, 1, 1))
 
 
 def test_lists_of_tensors(make) -> None:

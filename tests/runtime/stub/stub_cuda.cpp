@@ -19,6 +19,7 @@ namespace dl = graphene::bind::dlpack;
 struct Launch {
   std::uintptr_t function, stream, context;
   unsigned grid[3], block[3], shared, cluster[3];
+  bool early;
   std::vector<std::string> params;
 };
 
@@ -46,13 +47,13 @@ int note(const char* call, const std::string& detail = "") {
 }
 
 int record(std::uintptr_t f, const unsigned* grid, const unsigned* block, unsigned shared, std::uintptr_t stream,
-           void** params, const unsigned* cluster) {
+           void** params, const unsigned* cluster, bool early) {
   if (g.quick) {
     ++g.count;
     return 0;
   }
   if (const int r = result_of("cuLaunchKernel")) return r;
-  Launch l{f, stream, g.current, {}, {}, shared, {1, 1, 1}, {}};
+  Launch l{f, stream, g.current, {}, {}, shared, {1, 1, 1}, early, {}};
   std::memcpy(l.grid, grid, sizeof l.grid);
   std::memcpy(l.block, block, sizeof l.block);
   if (cluster != nullptr) std::memcpy(l.cluster, cluster, sizeof l.cluster);
@@ -119,7 +120,7 @@ EXPORT int cuLaunchKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsign
                           unsigned shared, void* stream, void** params, void**) {
   const unsigned grid[3] = {gx, gy, gz}, block[3] = {bx, by, bz};
   return record(reinterpret_cast<std::uintptr_t>(f), grid, block, shared, reinterpret_cast<std::uintptr_t>(stream),
-                params, nullptr);
+                params, nullptr, false);
 }
 struct Config {
   unsigned grid[3], block[3], shared;
@@ -127,14 +128,19 @@ struct Config {
   struct {
     int id;
     char pad[4];
-    unsigned cluster[16];
+    unsigned value[16];
   } * attributes;
   unsigned count;
 };
 EXPORT int cuLaunchKernelEx(const Config* c, void* f, void** params, void**) {
-  const unsigned* cluster = c->count == 1 && c->attributes->id == 4 ? c->attributes->cluster : nullptr;
+  const unsigned* cluster = nullptr;
+  bool early = false;
+  for (unsigned i = 0; i < c->count; ++i) {
+    if (c->attributes[i].id == 4) cluster = c->attributes[i].value;
+    if (c->attributes[i].id == 6) early = c->attributes[i].value[0] == 1;
+  }
   return record(reinterpret_cast<std::uintptr_t>(f), c->grid, c->block, c->shared,
-                reinterpret_cast<std::uintptr_t>(c->stream), params, cluster);
+                reinterpret_cast<std::uintptr_t>(c->stream), params, cluster, early);
 }
 
 namespace {
@@ -196,10 +202,10 @@ PyObject* take_launches(PyObject*, PyObject*) {
       Py_DECREF(b);
     }
     PyObject* row = Py_BuildValue(
-        "{s:K,s:K,s:K,s:(III),s:(III),s:I,s:(III),s:N}", "function", static_cast<unsigned long long>(l.function),
+        "{s:K,s:K,s:K,s:(III),s:(III),s:I,s:(III),s:O,s:N}", "function", static_cast<unsigned long long>(l.function),
         "stream", static_cast<unsigned long long>(l.stream), "context", static_cast<unsigned long long>(l.context),
         "grid", l.grid[0], l.grid[1], l.grid[2], "block", l.block[0], l.block[1], l.block[2], "shared", l.shared,
-        "cluster", l.cluster[0], l.cluster[1], l.cluster[2], "params", params);
+        "cluster", l.cluster[0], l.cluster[1], l.cluster[2], "early", l.early ? Py_True : Py_False, "params", params);
     PyList_Append(out, row);
     Py_DECREF(row);
   }
