@@ -85,9 +85,10 @@ def gemm_sm80(
         acc = gr.fragment("acc", [BM, BN], product.sums, mma.c, on=my)  # [2,4].[4,4].[16,8]: warps . registers . atom
         rd, wr = gr.ring("rd", STAGES), gr.ring("wr", STAGES)
 
-        def load(k: Any) -> None:  # past the last tile: an empty tile, zero-filled
-            a.copy(k, wr.index)
-            b.copy(k, wr.index)
+        last = KB // 2 - 1 if a.held is None and b.held is None else 0  # what passes registers is stored at the end
+        first = 0 if BM * BN <= 192 * 128 else last  # the slices behind which copies of A and of B start, as measured
+
+        def close() -> None:  # the copies of a tile
             if asynchronous:
                 gr.commit(CP)
 
@@ -107,13 +108,14 @@ def gemm_sm80(
 
         gr.init(acc, 0)
         with gr.matmul(acc, gA, gB.T):  # the promise: acc += gA @ gB.T
-            for k in range(STAGES - 1):
-                load(k)
+            for k in range(STAGES - 1):  # past the last tile: an empty tile, zero-filled
+                a.copy(k, wr.index)
+                b.copy(k, wr.index)
+                close()
                 arrive()
             next_stage()
             fragments(0)
             for k in gr.loop("k", steps):
-                load(k + STAGES - 1)  # into the stage that was read at k-1
                 for j in range(KB):  # a Python loop: unrolled
                     if j == KB - 1:
                         arrive()
@@ -121,6 +123,11 @@ def gemm_sm80(
                         next_stage()
                     fragments((j + 1) % KB)
                     gr.matmul(acc[wm, wn], a.ready(j), b.ready(j).T, atom=mma)
+                    if j == first:  # behind products that are under way, into the stage that was read at k-1
+                        a.copy(k + STAGES - 1, wr.index)
+                    if j == last:
+                        b.copy(k + STAGES - 1, wr.index)
+                        close()
             if result.through_shared_memory:  # where the stages are
                 if asynchronous:
                     gr.wait(CP, pending=0)

@@ -155,6 +155,17 @@ LARGE = [
 ]
 
 
+def test_a_kernel_that_reads_what_the_one_before_wrote_waits_for_it_by_itself() -> None:
+    def waits(c: GemmConfig) -> list[bool]:
+        return ["wait_kernels()" in [s.text for s in kernel.syncs()] for kernel, _ in gemm_launches(c)]
+
+    assert waits(small()) == [False]
+    assert waits(small(align=(2, 2, 2), pad=(True, True))) == [False, True]
+    assert waits(small(align=(2, 16, 2), pad=(True, False), group=3)) == [False, True]
+    assert waits(small(split_k=2)) == [False, True]
+    assert waits(small(align=(2, 2, 2), pad=(False, True), split_k=2)) == [False, True, True]
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("c", LARGE, ids=lambda c: f"{c.tile}-{c.dtype}-{c.activation}-{c.residual}-{c.split_k}")
 def test_large_tiles_compile_without_spills(c: GemmConfig, arch: str) -> None:
