@@ -328,3 +328,47 @@ def test_a_built_kernel() -> None:
     assert kernel.misses == 2
     with pytest.raises(gr.LaunchError, match=r"M = 250 \(dimension 0 of 'A'\) is not a multiple of 64"):
         kernel(columns(250, 64), columns(64, 128), columns(250, 128))
+
+
+def of_a_chain(name: str, rounds: int, waits: bool) -> gr.Kernel:
+    """Y = X + rounds, by so many additions; the next kernel may start at once."""
+    n = gr.sym("n")
+    with gr.Kernel(name) as kernel:
+        x, y = gr.input("x", [n], gr.fp32), gr.output("y", [n], gr.fp32)
+        (b,), (t,) = gr.blocks(gr.ceil_div(n, 128)).indices(), gr.threads(128).indices()
+        if waits:
+            gr.wait_kernels()
+        r = gr.alloc("r", [], gr.fp32, gr.RF)
+        gr.start_kernels()
+        gr.move(r, x.tile([128])[b][t])
+        with gr.loop("i", rounds):
+            r[:] = r + 1.0
+        gr.move(y.tile([128])[b][t], r)
+    return kernel
+
+
+@pytest.mark.parametrize("n", [1, 1000, 1 << 20])
+@pytest.mark.parametrize("captured", [False, True])
+def test_a_kernel_that_waits_itself_sees_what_those_before_it_wrote(n: int, captured: bool) -> None:
+    """Four in a row, each slow enough that the next would read too early, and overwrite what another still reads."""
+    first, then = of_a_chain("first", 2000, waits=False), of_a_chain("then", 2000, waits=True)
+    x, y, z = (vector(n, float(i)) for i in range(3))
+
+    def chain() -> None:
+        first(x, y)
+        then(y, z)
+        then(z, y)
+        then(y, x)
+
+    chain()
+    torch.cuda.synchronize()
+    run = chain
+    if captured:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            chain()
+        run = graph.replay
+    for _ in range(6):
+        run()
+    torch.cuda.synchronize()
+    assert (x == 7 * 8000).all()
