@@ -199,7 +199,8 @@ def wait_kernels() -> None:
     PTX griddepcontrol.wait. A kernel that says so itself is launched so that it may start while those are still
     running: what stands before it, and the launch, overlap their end. Before sm_90 every kernel starts when those
     before it have ended, and this does nothing. Stands before all accesses of global memory, outside of branches and
-    loops. Raises VerifyError VERIFY_WAIT when the kernel is lowered.
+    loops. What those kernels wrote is not loaded by ld.global.nc: that is for memory that nobody writes while the
+    kernel runs, its early part included. Raises VerifyError VERIFY_WAIT when the kernel is lowered.
     """
     _core.record_sync("wait_kernels", None, "", {})
 
