@@ -648,6 +648,7 @@ def check(
     skip: Sequence[int] = (),
     relax: Sequence[int] = (),
     hazards_alone: bool = False,
+    args: tuple[object, ...] = (),
 ) -> tuple[list[tuple[str, str, str, list[str], list[str], str]], int, int, int, dict[str, int], int, float]: ...
 def report(
     program: Program, sizes: dict[str, int], all_blocks: bool = False

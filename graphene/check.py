@@ -106,15 +106,19 @@ def check(kernel: Kernel, args: tuple[object, ...], arch: str | None, seed: int,
     """Runs a kernel on random arguments, with every access checked; then once more over a prime field, where what
     each decomposed spec promises (``after == F(before)``) holds exactly or is wrong.
 
-    ``args``: arrays whose shapes give the sizes; their values are not used. ``sizes``: of the kernel's symbols; two
-    tiles and a ragged part by default. Raises SimulationError SIM_ARGUMENT for
-    sizes that the symbols' facts exclude; VerifyError and SelectError as lowering does.
+    ``args``: a call, which gives the sizes; its integers, numbers and elements, are used, its floats are not.
+    ``sizes``: of the kernel's symbols; two tiles and a ragged part by default. With both, arrays give sizes alone.
+    Raises SimulationError SIM_ARGUMENT for sizes that the symbols' facts exclude; VerifyError and SelectError as
+    lowering does.
     """
     check_seed(seed)
     check_sizes(sizes)
     program = kernel.lowered(arch)
+    call = () if sizes else args
     if args:
         sizes = {**_core.argument_sizes(program, args), **sizes}
-    problems, promises, lane_ops, _, used, blocks, worst = _core.check(program, sizes, seed, references.evaluate)
+    problems, promises, lane_ops, _, used, blocks, worst = _core.check(
+        program, sizes, seed, references.evaluate, args=call
+    )
     errors = tuple(CheckError(p[0], p[1], p[2], tuple(p[3]), tuple(p[4]), p[5]) for p in problems)
     return CheckResult(errors, promises, lane_ops, used, blocks, program.arch, worst if worst >= 0 else None)

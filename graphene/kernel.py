@@ -219,8 +219,9 @@ class Kernel(_core.Launcher):
     def check(self, *args: object, arch: str | None = None, seed: int = 0, **sizes: int) -> CheckResult:
         """Looks for hazards on random arguments, then holds every decomposed spec to what it promises.
 
-        ``args``: arrays whose shapes give the sizes (their values are not used); else ``sizes`` of the kernel's
-        symbols, by default two tiles and a ragged part each. First, middle and last blocks run. The result's ``.ok``
+        ``args``: a call, which gives the sizes, and integers that promises depend on, numbers and elements; its floats
+        are not used. Or ``sizes`` of the kernel's symbols, by default two tiles and a ragged part each (with both, the
+        call gives other sizes alone), and random integers. First, middle and last blocks run. The result's ``.ok``
         and ``.errors`` name the innermost level that is wrong. Raises SimulationError SIM_ARGUMENT for sizes that the
         symbols' facts exclude.
         """

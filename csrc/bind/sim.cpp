@@ -1,4 +1,6 @@
 // The simulator, seen from Python.
+#include <memory>
+
 #include "bind/arguments.h"
 #include "bind/bind.h"
 #include "bind/manifest.h"
@@ -157,9 +159,15 @@ void register_sim(py::module_& m) {
       "check",
       [](const std::shared_ptr<lower::Program>& program, const Arg<"sizes", std::map<std::string, std::int64_t>>& sizes,
          const Arg<"seed", std::uint64_t>& seed, const py::object& reference, std::vector<int> skip,
-         std::vector<int> relax, bool hazards_alone) {
+         std::vector<int> relax, bool hazards_alone, const py::tuple& args) {
         sim::CheckResult r;
         sim::CheckOptions options;
+        std::unique_ptr<const BoundArguments> bound;  // keeps what the options refer to
+        if (!args.empty()) {
+          bound.reset(new BoundArguments(bind_arguments(*program, args, py::dict())));
+          options.arguments = bound->tensors;
+          options.parameters = bound->sizes;
+        }
         options.seed = seed;
         options.skip = std::move(skip);
         options.relax = std::move(relax);
@@ -185,6 +193,7 @@ void register_sim(py::module_& m) {
       },
       py::arg("program"), py::arg("sizes"), py::arg("seed") = 0, py::arg("reference") = py::none(),
       py::arg("skip") = std::vector<int>{}, py::arg("relax") = std::vector<int>{}, py::arg("hazards_alone") = false,
+      py::arg("args") = py::tuple(),
       "Looks for hazards, then for specs that break their promise: (problems, promises checked, lane operations, "
       "accesses, sizes, blocks, worst error in units of the tolerance).");
   m.def(

@@ -182,6 +182,27 @@ std::vector<std::pair<Expr, std::int64_t>> problem_sizes(const lower::Program& p
   return out;
 }
 
+namespace {
+
+// The integers in a call's arguments, by buffer.
+Integers integers_of(const Bytecode& code, const std::vector<std::vector<char>>& storage) {
+  Integers out(storage.size());
+  for (std::size_t i = 0; i < storage.size(); ++i) {
+    const lower::MemBuffer& b = code.program->buffers[i];
+    if (b.memory != ir::Memory::GL || is_float(b.dtype)) continue;
+    const int bytes = bytes_of(b.dtype);
+    const int shift = 64 - 8 * bytes;
+    const bool is_signed = ir::info(b.dtype).cls == ir::ScalarInfo::Class::Signed;
+    for (std::size_t at = 0; at < storage[i].size(); at += static_cast<std::size_t>(bytes)) {
+      const std::uint64_t bits = load_bits(storage[i].data() + at, bytes) << shift;
+      out[i].push_back(is_signed ? static_cast<std::int64_t>(bits) >> shift : static_cast<std::int64_t>(bits >> shift));
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
 CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, std::int64_t>& sizes,
                   const CheckOptions& wanted) {
   CheckResult result;
@@ -194,7 +215,11 @@ CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, 
     result.sizes.emplace_back(symbol.var().name, size);
   }
   for (const ir::ScalarParam& p : program->kernel->params) {
-    if (p.var.is_var()) options.sizes[p.var.node()] = Expr(std::max<std::int64_t>(p.var.var().min, 1));
+    if (p.var.is_var()) {
+      const auto given = wanted.parameters.find(p.var.node());
+      options.sizes[p.var.node()] =
+          given != wanted.parameters.end() ? given->second : Expr(std::max<std::int64_t>(p.var.var().min, 1));
+    }
     options.scalars.push_back(p.tensor ? encode(p.dtype, 0.5) : 0);
   }
   options.scopes = true;
@@ -217,8 +242,12 @@ CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, 
       const auto r = static_cast<double>(random() % 17) - 8;
       store_bits(data.data() + e * bytes, bytes, encode(b.dtype, is_float(b.dtype) ? r / 4 : std::max(r, 0.0)));
     }
-    storage[i] = std::move(data);
     const auto at = static_cast<std::size_t>(b.argument);
+    if (!is_float(b.dtype) && at < wanted.arguments.size()) {
+      const Argument& given = wanted.arguments[at];
+      std::copy_n(given.data, std::min(given.bytes, static_cast<std::int64_t>(data.size())), data.data());
+    }
+    storage[i] = std::move(data);
     if (arguments.size() <= at) arguments.resize(at + 1);
     arguments[at] = {storage[i].data(), static_cast<std::int64_t>(storage[i].size())};
   }
@@ -248,12 +277,13 @@ CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, 
     std::swap(followed[1 % followed.size()], followed.back());
     followed.resize(static_cast<std::size_t>(room));
   }
-  Ghost ghost(code, seed);
+  const Integers integers = wanted.arguments.empty() ? Integers{} : integers_of(code, before);
+  Ghost ghost(code, seed, integers);
   ghost.poll = wanted.poll;
   result.problems = ghost.check(followed);
   result.promises = ghost.promises();
   if (result.problems.empty() && std::any_of(code.scopes.begin(), code.scopes.end(), reals_decide)) {
-    Ghost real(code, seed, true, wanted.reference);
+    Ghost real(code, seed, integers, true, wanted.reference);
     real.poll = wanted.poll;
     result.problems = real.check(followed);
     result.promises += real.promises();

@@ -22,8 +22,11 @@ struct CheckOptions {
   std::uint64_t seed = 0;
   Reference reference;           // meanings that are functions
   std::vector<int> skip, relax;  // as SimulateOptions
-  bool hazards_alone = false;    // no promises
-  std::function<void()> poll;    // as SimulateOptions
+  // A call of these sizes, whose integers are taken as they are; what is not in here is random, as all floats are.
+  std::vector<Argument> arguments;  // one for each tensor
+  sym::Substitution parameters;     // integer ones
+  bool hazards_alone = false;       // no promises
+  std::function<void()> poll;       // as SimulateOptions
 };
 
 // Sizes for the kernel's symbols: those given, else two tiles and a ragged part where the facts allow it. A tile is the

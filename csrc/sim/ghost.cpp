@@ -18,7 +18,7 @@ std::size_t Ghost::Hash::operator()(const Key& k) const {
                        static_cast<std::uint64_t>(k.ordinal));
 }
 
-Ghost::Ghost(const Bytecode& code, std::uint64_t seed, bool real, Reference reference)
+Ghost::Ghost(const Bytecode& code, std::uint64_t seed, const Integers& integers, bool real, Reference reference)
     : Machine(code, seed), map_(make_cell_map(code)), reference_(std::move(reference)), random_(seed + 1) {
   numbers_.real = real;
   cells_.resize(static_cast<std::size_t>(map_.cells));
@@ -28,7 +28,10 @@ Ghost::Ghost(const Bytecode& code, std::uint64_t seed, bool real, Reference refe
     const lower::MemBuffer& b = code.program->buffers[i];
     if (is_float(b.dtype)) continue;
     for (std::int64_t e = 0; e < code.buffer_elems[i]; ++e) {
-      cells_[static_cast<std::size_t>(map_.buffer_first[i] + e)].value = random_() & 1;
+      Cell& cell = cells_[static_cast<std::size_t>(map_.buffer_first[i] + e)];
+      const auto at = static_cast<std::size_t>(e);
+      const bool given = i < integers.size() && at < integers[i].size();
+      cell.value = given ? static_cast<std::uint64_t>(integers[i][at]) : random_() & 1;
     }
   }
   stacks_.resize(static_cast<std::size_t>(map_.threads));

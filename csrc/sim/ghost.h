@@ -48,12 +48,15 @@ struct Instance {
   std::optional<Diagnostic> problem;
 };
 
+using Integers = std::vector<std::vector<std::int64_t>>;  // that arguments hold, by buffer; empty: small random ones
+
 class Ghost final : public Machine {
  public:
   // `real`: floats are doubles that nothing rounds, else elements of the field. Over the field, operations that are not
   // algebraic are hashes, and only specs of algebraic ones are held to their promise; over the reals all of them are,
   // and those that `reference` gives a meaning, up to a tolerance from the output's type.
-  Ghost(const Bytecode& code, std::uint64_t seed, bool real = false, Reference reference = {});
+  Ghost(const Bytecode& code, std::uint64_t seed, const Integers& integers, bool real = false,
+        Reference reference = {});
 
   // Runs these blocks (linear indices) and returns what is to blame, in the order in which it ended.
   [[nodiscard]] std::vector<Diagnostic> check(const std::vector<std::int64_t>& blocks);

@@ -207,7 +207,9 @@ std::optional<Diagnostic> Ghost::held_to_reference(Instance& i) {
   ++promises_;
   for (std::size_t k = 0; k < outs.size(); ++k) {
     std::vector<std::uint64_t> want;
-    for (const double x : result.outputs[k]) want.push_back(Numbers::as_bits(x));
+    const bool floats = is_float(scope.spec->outs[k].dtype);
+    for (const double x : result.outputs[k])
+      want.push_back(floats ? Numbers::as_bits(x) : static_cast<std::uint64_t>(std::llround(x)));
     if (auto wrong = compare(i, *outs[k], want, false)) return wrong;
   }
   return std::nullopt;

@@ -22,6 +22,7 @@ from graphene import _core
 from graphene.kernels._arguments import choice, size
 from graphene.kernels._attention import LOG2E, Arguments, Attention, Extra, Place, Scores, Seen
 from graphene.kernels._attention_means import gradient_meaning, saving_meaning
+from graphene.kernels._attention_means_parts import packed_gradient_meaning
 from graphene.kernels._attention_saved import PANEL, ROWS, saved_scores, saving_blocks, saving_place
 
 PASSED_BITS = 12  # probabilities are passed from warp to warp as fp16, so many bits larger
@@ -129,16 +130,16 @@ class _Gradient:
             blocks = gr.blocks(self.tiles_of_own, *heads)
         else:
             blocks = saving_blocks(self.tiles_of_own, self.saved.levels[0].shape[0], a)
-        given = [self.G, self.delta, self.LSE, self.Q, self.K, self.V]
+        given = [self.G, self.delta, self.LSE, self.Q, self.K, self.V, *self.starts]
         given += [t for t in self.extras.values() if t is not None]
         numbers = [self.scores.scale, self.scores.cap, self.unscaled, self.left, self.right, self.first]
-        means: Any = gradient_meaning(a, self.of_keys)
+        means: Any = (packed_gradient_meaning if a.varlen else gradient_meaning)(a, self.of_keys)
         ins = [*given, *(x for x in numbers if x is not None)]
         outs = self.out
         if self.saved is not None:
-            outs, means = [*outs, self.saved], saving_meaning(a, c.own, c.other)
+            outs, means = [*outs, self.saved], "" if a.varlen else saving_meaning(a, c.own, c.other)
             ins += outs
-        with gr.spec(outs, ins, on=(blocks, self.threads), means="" if a.varlen else means):
+        with gr.spec(outs, ins, on=(blocks, self.threads), means=means):
             self.choose(blocks)
             self.allocate()
             self.body()

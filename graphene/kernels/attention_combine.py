@@ -6,6 +6,7 @@ import math
 
 import graphene as gr
 from graphene.kernels._attention import Arguments, Attention
+from graphene.kernels._attention_means_parts import combine_meaning
 
 
 def attention_combine_kernel(what: Attention, lse: bool = False) -> gr.Kernel:
@@ -28,31 +29,35 @@ def attention_combine_kernel(what: Attention, lse: bool = False) -> gr.Kernel:
             gr.threads(32 * warps),
         )
         (tile, kh, b), (w, lane) = blocks.indices(), threads.tile(32).indices()
-        row = tile * warps + w
-        with gr.if_(row < args.sq * a.group):
-            query, head = row // a.group, kh * a.group + row % a.group
-            logs = L[:, b, kh, row]
-            m, x, weight, total = (gr.alloc(n, [], gr.fp32, gr.RF) for n in ("m", "x", "weight", "total"))
-            gr.init(m, -gr.inf)
-            for s in gr.loop("s", splits, start=lane, step=32):
-                gr.move(x, logs[s])
-                m[:] = gr.max(m, x)
-            gr.allreduce("max", m, on=threads.tile(32)[w])
-            for column in range(-(-a.D // 128)):
-                at = column * 32 + lane
-                acc, v, r = (gr.alloc(n, [4], t, gr.RF) for n, t in (("acc", gr.fp32), ("v", gr.fp32), ("r", a.dtype)))
-                gr.init(acc, 0)
-                gr.init(total, 0)
-                for s in gr.loop("t", splits, unroll=8):
+        outs = [O] if LSE is None else [O, LSE]
+        with gr.spec(outs, [P, L], on=(blocks, threads), means=combine_meaning(a, lse)):
+            row = tile * warps + w
+            with gr.if_(row < args.sq * a.group):
+                query, head = row // a.group, kh * a.group + row % a.group
+                logs = L[:, b, kh, row]
+                m, x, weight, total = (gr.alloc(n, [], gr.fp32, gr.RF) for n in ("m", "x", "weight", "total"))
+                gr.init(m, -gr.inf)
+                for s in gr.loop("s", splits, start=lane, step=32):
                     gr.move(x, logs[s])
-                    gr.move(v, P[s, b, kh, row, :].tile([4])[at])
-                    weight[:] = gr.exp2(x - gr.where(m == -gr.inf, 0, m), ftz=True)
-                    total[:] = total + weight
-                    acc[:] = gr.fma(v, weight, acc)
-                r[:] = acc * gr.where(total == 0, 0, gr.rcp(total))
-                gr.move(O[b, query, head, :].tile([4])[at], r)
-            if LSE is not None:
-                with gr.if_(lane == 0):
-                    x[:] = gr.where(total == 0, -gr.inf, (m + gr.log2(total)) * math.log(2))
-                    gr.move(LSE[b, head, query], x)
+                    m[:] = gr.max(m, x)
+                gr.allreduce("max", m, on=threads.tile(32)[w])
+                for column in range(-(-a.D // 128)):
+                    at = column * 32 + lane
+                    acc, v, r = (
+                        gr.alloc(n, [4], t, gr.RF) for n, t in (("acc", gr.fp32), ("v", gr.fp32), ("r", a.dtype))
+                    )
+                    gr.init(acc, 0)
+                    gr.init(total, 0)
+                    for s in gr.loop("t", splits, unroll=8):
+                        gr.move(x, logs[s])
+                        gr.move(v, P[s, b, kh, row, :].tile([4])[at])
+                        weight[:] = gr.exp2(x - gr.where(m == -gr.inf, 0, m), ftz=True)
+                        total[:] = total + weight
+                        acc[:] = gr.fma(v, weight, acc)
+                    r[:] = acc * gr.where(total == 0, 0, gr.rcp(total))
+                    gr.move(O[b, query, head, :].tile([4])[at], r)
+                if LSE is not None:
+                    with gr.if_(lane == 0):
+                        x[:] = gr.where(total == 0, -gr.inf, (m + gr.log2(total)) * math.log(2))
+                        gr.move(LSE[b, head, query], x)
     return kernel

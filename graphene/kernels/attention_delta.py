@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import graphene as gr
 from graphene.kernels._attention import Arguments, Attention
+from graphene.kernels._attention_means_parts import delta_meaning
 
 
 def attention_delta_kernel(what: Attention, lse: bool = False) -> gr.Kernel:
@@ -27,16 +28,18 @@ def attention_delta_kernel(what: Attention, lse: bool = False) -> gr.Kernel:
         query = tile * rows + group
         x, y = (gr.alloc(n, [8], a.dtype, gr.RF) for n in "xy")
         products, total = gr.alloc("products", [8], gr.fp32, gr.RF), gr.alloc("total", [], gr.fp32, gr.RF)
-        for r, t in ((x, G), (y, O)):
-            tiles = t[(*b, slice(None), h, slice(None))].tile([1, 8])
-            gr.move(r, tiles[query, lane][0, :])
-        products[:] = x * y
-        gr.reduce("add", total, products, axis=0)
-        gr.allreduce("add", total, on=groups[group])
-        with gr.if_((lane == 0) * (query < args.sq)):
-            if gL is not None:
-                less = gr.alloc("less", [], gr.fp32, gr.RF)
-                gr.move(less, gL[(*b, h, query)])
-                total[:] = total - less
-            gr.move(delta[(*b, h, query)], total)
+        given = [G, O] if gL is None else [G, O, gL]
+        with gr.spec(delta, given, on=(grid, threads), means=delta_meaning(a, lse)):
+            for r, t in ((x, G), (y, O)):
+                tiles = t[(*b, slice(None), h, slice(None))].tile([1, 8])
+                gr.move(r, tiles[query, lane][0, :])
+            products[:] = x * y
+            gr.reduce("add", total, products, axis=0)
+            gr.allreduce("add", total, on=groups[group])
+            with gr.if_((lane == 0) * (query < args.sq)):
+                if gL is not None:
+                    less = gr.alloc("less", [], gr.fp32, gr.RF)
+                    gr.move(less, gL[(*b, h, query)])
+                    total[:] = total - less
+                gr.move(delta[(*b, h, query)], total)
     return kernel

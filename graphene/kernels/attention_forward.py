@@ -14,6 +14,7 @@ import graphene as gr
 from graphene.kernels._arguments import size
 from graphene.kernels._attention import MOST, Arguments, Attention, Extra, Place, Scores, Seen
 from graphene.kernels._attention_means import forward_meaning
+from graphene.kernels._attention_means_parts import listed_meaning, packed_forward_meaning, split_meaning
 
 LAZY = 8  # powers of two by which a maximum grows before sums are made relative to it
 FAR = 2.0**20
@@ -110,6 +111,7 @@ class _Forward:
         places = gr.Layout(args.batch + 1)
         self.starts = [gr.input(n, places, gr.i32) for n in ("starts_q", "starts_k")] if a.varlen else []
         self.extras = {"mask": args.extra("M", a.mask), "bias": args.extra("B", a.bias)}
+        self.listed = c.listed and a.mask is not None
         if c.listed and a.mask is not None:
             row_tiles = gr.ceil_div(args.sq, c.BM) if a.mask.rows or a.left or a.right else 1
             shape = (args.batch, args.heads, row_tiles, gr.ceil_div(args.sk, c.BN) + 2)
@@ -192,12 +194,25 @@ class _Forward:
 
     def run(self) -> None:
         """The kernel."""
-        given = [self.Q, self.K, self.V, *(t for t in self.extras.values() if t is not None)]
         made = [self.O] if self.LSE is None else [self.O, self.LSE]
         blocks = self.blocks()
-        means = "" if self.a.varlen or self.c.split or self.c.listed else forward_meaning(self.a, self.c.lse)
-        with gr.spec(made, [*given, *self.numbers], on=(blocks, self.threads), means=means):
+        with gr.spec(made, self.given(), on=(blocks, self.threads), means=self.meaning()):
             self.body(blocks)
+
+    def given(self) -> list[Any]:
+        """What the kernel's meaning is a function of."""
+        tensors = [self.Q, self.K, self.V, *self.starts, *(t for t in self.extras.values() if t is not None)]
+        tensors += [self.T] if self.listed else []
+        return [*tensors, *self.numbers, *([self.splits] if self.c.split else [])]
+
+    def meaning(self) -> Any:
+        """What the kernel computes."""
+        a, c = self.a, self.c
+        if c.split:
+            return split_meaning(a, c.BM, c.BN)
+        if self.listed:
+            return listed_meaning(a, c.BM, c.BN, c.lse)
+        return packed_forward_meaning(a, c.lse) if a.varlen else forward_meaning(a, c.lse)
 
     def body(self, blocks: Any) -> None:
         """What a block does."""
@@ -246,7 +261,7 @@ class _Forward:
     def range(self) -> _Steps | _Listed:
         """The tiles of keys of this block, those that need no mask first."""
         a, c = self.a, self.c
-        if c.listed and a.mask is not None:
+        if self.listed and a.mask is not None:
             return _Listed(self.T[self.b, self.h, self.bm if a.mask.rows or a.left or a.right else 0, :], a.prescaled)
         if c.packed:
             first, rows = self.bm * c.BM // a.group, (c.BM - 1) // a.group + 2

@@ -6,6 +6,7 @@ from typing import Any
 
 import graphene as gr
 from graphene.kernels._attention import MOST, Attention, Extra, Seen
+from graphene.kernels._attention_means_parts import tiles_meaning
 
 CAPACITY = 4096  # tiles of keys
 
@@ -26,7 +27,8 @@ def attention_tiles_kernel(what: Attention, BM: int, BN: int) -> gr.Kernel:
         T = gr.inout("T", gr.row_major(batch, heads, row_tiles, tiles + 2), gr.i32)
         left = gr.param("left", gr.i32) if what.left else None
         right = gr.param("right", gr.i32) if what.right else None
-        (m, h, b), threads = gr.blocks(row_tiles, heads, batch).indices(), gr.threads(32 * warps)
+        blocks, threads = gr.blocks(row_tiles, heads, batch), gr.threads(32 * warps)
+        (m, h, b) = blocks.indices()
         (w, lane) = threads.tile(32).indices()
         flags = gr.alloc("flags", [CAPACITY], gr.i32, gr.SH)
         x = gr.alloc("x", [], gr.u8, gr.RF)
@@ -46,34 +48,35 @@ def attention_tiles_kernel(what: Attention, BM: int, BN: int) -> gr.Kernel:
             some[:] = gr.max(some, here)
             every[:] = gr.min(every, all_here)
 
-        for n in gr.loop("n", tiles, start=w, step=warps):
-            gr.init(some, 0)
-            gr.init(every, 1)
-            for i in range(-(-BN // 32)):
-                key = n * BN + i * 32 + lane
-                with gr.if_(key < sk):
-                    if e.rows:
-                        for row in gr.loop("row", last + 1, start=first):
-                            look(row, key, row, row)
-                    else:
-                        look(first, key, first, last)
-                if BN % 32 == 0:
-                    with gr.else_():
-                        gr.init(every, 0)
-            gr.allreduce("max", some, on=threads.tile(32)[w])
-            gr.allreduce("min", every, on=threads.tile(32)[w])
-            with gr.if_(lane == 0):
-                flag[:] = some + every
-                gr.move(flags[n], flag)
-        gr.barrier()
-        with gr.if_((w == 0) * (lane == 0)):
-            count = gr.scalar("count", 0)
-            for wanted in (2, 1):
-                for n in gr.loop(f"n{wanted}", tiles):
-                    with gr.if_(gr.index(flags[n], 0, 2) == wanted):
-                        flag[:] = n
-                        gr.move(T[b, h, m, count.value + 2], flag)
-                        count.set(count.value + 1)
-                flag[:] = count.value
-                gr.move(T[b, h, m, 2 - wanted], flag)
+        given = [M, *(x for x in (left, right) if x is not None), T]
+        with gr.spec(T, given, on=(blocks, threads), means=tiles_meaning(what, BM, BN)):
+            for n in gr.loop("n", tiles, start=w, step=warps):
+                gr.init(some, 0)
+                gr.init(every, 1)
+                for i in range(-(-BN // 32)):
+                    key = n * BN + i * 32 + lane
+                    with gr.if_(key < gr.min(sk, n * BN + BN)):
+                        if e.rows:
+                            for row in gr.loop("row", last + 1, start=first):
+                                look(row, key, row, row)
+                        else:
+                            look(first, key, first, last)
+                with gr.if_(n * BN + BN > sk):
+                    gr.init(every, 0)
+                gr.allreduce("max", some, on=threads.tile(32)[w])
+                gr.allreduce("min", every, on=threads.tile(32)[w])
+                with gr.if_(lane == 0):
+                    flag[:] = some + every
+                    gr.move(flags[n], flag)
+            gr.barrier()
+            with gr.if_((w == 0) * (lane == 0)):
+                count = gr.scalar("count", 0)
+                for wanted in (2, 1):
+                    for n in gr.loop(f"n{wanted}", tiles):
+                        with gr.if_(gr.index(flags[n], 0, 2) == wanted):
+                            flag[:] = n
+                            gr.move(T[b, h, m, count.value + 2], flag)
+                            count.set(count.value + 1)
+                    flag[:] = count.value
+                    gr.move(T[b, h, m, 2 - wanted], flag)
     return kernel

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 from hazards import race_across_warps
 from kernels import fig8, transpose
@@ -133,3 +136,38 @@ def test_strides_that_are_not_given_keep_elements_apart() -> None:
     assert kernel.check(n=6).ok
     assert kernel.check(m=6, n=2).sizes["line"] == 8  # y has its 6 rows in a line
     assert kernel.check(line=12).sizes["line"] == 12
+
+
+def gather(reads: str = "rows", adds: str = "more") -> gr.Kernel:
+    """Y[i] = x[rows[i]] + more, for rows up to `limit`."""
+
+    def meaning(x: Any, rows: Any, more: Any, limit: Any) -> Any:
+        import numpy as np
+
+        return np.where(rows < limit, x[np.minimum(rows.astype(int), 99)] + more, 0)
+
+    meaning.__name__ = "gather"
+    with gr.Kernel("gather") as kernel:
+        n = gr.sym("n")
+        x, rows = gr.input("x", [100], gr.fp32), gr.input("rows", gr.Layout(n), gr.i32)
+        y = gr.output("y", gr.Layout(n), gr.fp32)
+        more, limit = gr.param("more", gr.i32), gr.param("limit", gr.i32)
+        blocks, threads = gr.blocks(n), gr.threads(1)
+        (i,) = blocks.indices()
+        with gr.spec(y, [x, rows, more, limit], on=(blocks, threads), means=meaning):
+            r, row = gr.alloc("r", [], gr.fp32, gr.RF), gr.index(rows[i], 0, 99)
+            gr.move(r, x[row if reads == "rows" else i])
+            k = more if adds == "more" else 1
+            r[:] = gr.where(gr.max(limit - row, 0) > 0, r + k, 0)
+            gr.move(y[i], r)
+    return kernel
+
+
+def test_integers_of_a_call_are_used() -> None:
+    """Random ones, 0 and 1 in arrays and the least that a number may be, would not tell these faults."""
+    call = np.zeros(100, np.float32), np.array([0, 99, 7, 60], np.int32), np.zeros(4, np.float32), 5, 50
+    assert gather().check(*call).ok
+    for fault in ({"reads": "i"}, {"adds": "1"}):
+        assert [e.code for e in gather(**fault).check(*call).errors] == ["CHECK_PROMISE"]
+    assert gather(adds="1").check(n=4).ok
+    assert gather(adds="1").check(*call, n=3).ok
