@@ -7,6 +7,7 @@ numbers, unless something else is said.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,6 +15,7 @@ import graphene as gr
 from graphene import _core
 from graphene._core import IntExpr, Tensor
 from graphene.expressions import Expression
+from graphene.kernels._traced import Traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +26,7 @@ __all__ = [
     "ACTIVATIONS",
     "FORMULAS",
     "activation",
+    "formula",
     "gelu",
     "gelu_tanh",
     "linear",
@@ -137,6 +140,15 @@ def activation(name: str | Callable[[Any], Any] | None) -> Callable[[Any], Any]:
         known = ", ".join(repr(k) for k in ACTIVATIONS)
         raise ValueError(f"activation must be one of {known} or a function of registers, got {name!r}")
     return ACTIVATIONS[name]
+
+
+def formula(act: str | Callable[[Any], Any] | None) -> tuple[str, Callable[[Any], Any]] | None:
+    """A name of an activation that belongs to no other, and the activation of arrays; None if it has none."""
+    if not callable(act):
+        return act or "linear", FORMULAS[act]
+    if not isinstance(act, Traced) or not act.has_formula:
+        return None
+    return "f" + hashlib.sha256(act.text.encode()).hexdigest()[:16], act.on_arrays
 
 
 def pointwise(function: Callable[..., Any], *registers: Any) -> Any:

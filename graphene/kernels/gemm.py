@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import graphene as gr
 from graphene import _core
 from graphene.kernels._arguments import choice, flags, function, size, sizes
+from graphene.kernels._traced import as_data
 from graphene.kernels.epilogues import ACTIVATIONS, linear
 from graphene.kernels.gemm_frame import RESULTS, TERMS, check_align, check_scales
 from graphene.kernels.gemm_helpers import gemm_pad, gemm_reduce
@@ -60,8 +61,8 @@ class GemmConfig:
 
     The fields are gemm_sm80's arguments, with types by name. ``pad``: A, B are copied to lines of multiples of 128
     bytes first (`align` says what they are before). ``split_k``: k is summed in so many parts, added up afterwards.
-    ``activation``: one of epilogues.ACTIVATIONS or a function of registers. ``kernel``: gemm_sm80 or gemm_sm70; the
-    latter has two stages and is for fp16. Raises VerifyError KERNEL_ARGUMENT.
+    ``activation``: one of epilogues.ACTIVATIONS or a function of a register, kept as what it computes. ``kernel``:
+    gemm_sm80 or gemm_sm70; the latter has two stages and is for fp16. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     tile: tuple[int, int, int] = (128, 128, 64)
@@ -89,6 +90,7 @@ class GemmConfig:
             "tile": sizes(n, "tile", self.tile, 3),
             "warps": sizes(n, "warps", self.warps, 2),
             "pad": flags(n, "pad", self.pad, 2),
+            "activation": as_data(self.activation),
         }
         check_scales(n, self.out_dtype, self.alpha or self.beta)
         for name in ("batched", *TERMS):

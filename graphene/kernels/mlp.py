@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import graphene as gr
 from graphene import _core
 from graphene.kernels._arguments import choice, size
-from graphene.kernels.epilogues import FORMULAS, activation
+from graphene.kernels._traced import as_data
+from graphene.kernels.epilogues import activation, formula
 from graphene.kernels.gemm_operand import COPIES, MATRIX_ATOMS, access, matrix
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ class MlpConfig:
     """Y = X after X <- act_l(X @ W[l].T + bias[l]) for every layer l, X rounded to the type of the weights each time.
 
     ``widths``: of the input, of each layer's result; those between are at most 256. ``activations``: one for each
-    layer, of epilogues.ACTIVATIONS or functions of registers. ``biases``: whether a layer has one.
+    layer, of epilogues.ACTIVATIONS or functions of a register, which are kept as what they compute (`_traced`).
+    ``biases``: whether a layer has one.
 
     ``rows``: of a warp, 16 or 32. ``warps``: how many a block's rows are divided by, ``across``: and its columns; a
     warp holds 4096 / rows columns at most. ``chunk``, ``stages``: columns of a tile of weights and how many there are.
@@ -55,6 +57,9 @@ class MlpConfig:
     resident: int | None = None
     align: tuple[int, int] = (16, 16)
     across: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "activations", tuple(map(as_data, self.activations)))
 
     @property
     def depth(self) -> int:
@@ -177,21 +182,23 @@ def check_config(c: MlpConfig) -> None:
 
 
 def meaning(c: MlpConfig) -> Callable[..., Any] | str:
-    """What a configuration computes, of arrays; "" if an activation has no name."""
-    if not all(a is None or isinstance(a, str) for a in c.activations):
+    """What a configuration computes, of arrays; "" if that cannot be said of an activation."""
+    found = [formula(a) for a in c.activations]
+    if not all(found):
         return ""
-    runs = runs_of(c)
+    names, formulas = zip(*filter(None, found), strict=True)
+    runs = [(r.first, r.layers, r.bias) for r in runs_of(c)]
 
     def mlp(x: Any, *tensors: Any) -> Any:
         rest = list(tensors)
-        for r in runs:
-            weights, rest = rest[: r.layers], rest[r.layers :]
-            biases, rest = (rest[: r.layers], rest[r.layers :]) if r.bias else ([0] * r.layers, rest)
+        for first, layers, bias in runs:
+            weights, rest = rest[:layers], rest[layers:]
+            biases, rest = (rest[:layers], rest[layers:]) if bias else ([0] * layers, rest)
             for w, b in zip(weights, biases, strict=True):
-                x = FORMULAS[r.act](x @ w.T + b)
+                x = formulas[first](x @ w.T + b)
         return x
 
-    acts = "_".join(f"{a or 'linear'}{'_bias' if b else ''}" for a, b in zip(c.activations, c.biases, strict=True))
+    acts = "_".join(f"{a}{'_bias' if b else ''}" for a, b in zip(names, c.biases, strict=True))
     mlp.__name__ = f"mlp_{'_'.join(map(str, c.widths))}_{acts}"
     return mlp
 

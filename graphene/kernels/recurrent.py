@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene.kernels._arguments import choice, size
-from graphene.kernels.epilogues import FORMULAS, activation, sigmoid, tanh
+from graphene.kernels._traced import as_data
+from graphene.kernels.epilogues import FORMULAS, activation, formula, sigmoid, tanh
 from graphene.kernels.gemm_operand import COPIES, MATRIX_ATOMS, access, matrix
 from graphene.kernels.gemm_result import Result
 
@@ -44,6 +45,9 @@ class CellConfig:
     group: int = 1
     align: tuple[int, int, int, int, int] = (16, 16, 16, 16, 16)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "activation", as_data(self.activation))
+
 
 def copies(align: int) -> Any:
     """What copies so many bytes to shared memory: asynchronously, or through registers."""
@@ -73,17 +77,17 @@ def lstm_formula(x: Any, h: Any, c: Any, w: Any, u: Any, *biases: Any) -> Any:
 
 
 def meaning(c: CellConfig) -> Callable[..., Any] | str:
-    """What a configuration computes, of arrays; "" if its activation has no name."""
+    """What a configuration computes, of arrays; "" if that cannot be said of its activation."""
     if c.gates == 4:
         return lstm_formula
-    if not (c.activation is None or isinstance(c.activation, str)):
+    if (found := formula(c.activation)) is None:
         return ""
-    formula = FORMULAS[c.activation]
+    name, act = found
 
     def rnn(x: Any, h: Any, w: Any, u: Any, *biases: Any) -> Any:
-        return formula(x @ w.T + h @ u.T + sum(biases))
+        return act(x @ w.T + h @ u.T + sum(biases))
 
-    rnn.__name__ = f"rnn_{c.activation or 'linear'}"
+    rnn.__name__ = f"rnn_{name}"
     return rnn
 
 

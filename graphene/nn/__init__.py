@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 from graphene import _core
+from graphene.nn._modules import unlike
 from graphene.ops import fused_mlp, lstm_cell, rnn_cell
+from graphene.ops._define import check_tensors
 from graphene.ops._torch import Tensor, fail, torch
 
 __all__ = ["FusedMLP", "LSTMCell", "RNNCell"]
@@ -22,14 +24,26 @@ __all__ = ["FusedMLP", "LSTMCell", "RNNCell"]
 def _activation(module: Any) -> str | None:
     """The name of an activation's module, or None where there is none of that meaning."""
     nn = torch.nn
-    if isinstance(module, nn.GELU):
+    if type(module) is nn.GELU:
         return "gelu_tanh" if module.approximate == "tanh" else "gelu"
     known = {nn.ReLU: "relu", nn.SiLU: "silu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid"}
     return known.get(type(module))
 
 
-def _refuse(module: Any, why: str, fix: str) -> None:
+def _refuse(module: Any, why: str, fix: str) -> NoReturn:
     _core.fail("OP_ARGUMENT", f"FusedMLP: {why}", [f"got:  {module!r}"], fix)
+
+
+class _Misfit(NamedTuple):
+    module: Any
+    why: str
+    fix: str
+
+
+class _Layers(NamedTuple):
+    weights: list[Tensor]
+    biases: list[Tensor]
+    activations: list[str | None]
 
 
 class FusedMLP(torch.nn.Sequential):  # type: ignore[misc]
@@ -38,16 +52,24 @@ class FusedMLP(torch.nn.Sequential):  # type: ignore[misc]
     ``FusedMLP(sequential)`` or ``FusedMLP(Linear(8, 64), ReLU(), Linear(64, 1))``: the modules are kept, not copied, so
     parameters are shared and the state dict has the sequential's keys. Activations: ReLU, GELU (both forms), SiLU,
     Tanh, Sigmoid, at most one behind each layer. Dropout does nothing in eval(); where it drops, the modules run one
-    after the other.
+    after the other. So they do where a module has become another one since: by hooks (pruning, the older weight_norm),
+    by a parametrization, by a forward of its own, by a place in the list that does not fit.
 
-    x (..., in) -> (..., out). Raises LaunchError OP_ARGUMENT for other modules.
+    x (..., in) -> (..., out). Raises LaunchError OP_ARGUMENT for other modules: subclasses, whose forward is unknown,
+    and modules with hooks, which would not be called, too.
     """
 
     def __init__(self, *modules: Any) -> None:
         if len(modules) == 1 and isinstance(modules[0], torch.nn.Sequential):
-            modules = tuple(modules[0])
+            [given] = modules
+            if type(given) not in (torch.nn.Sequential, FusedMLP):
+                _refuse(given, "a subclass of Sequential", "pass its modules, if its forward calls one after the other")
+            if (why := unlike(given)) is not None:
+                _refuse(given, why, "pass its modules, or take that away")
+            modules = tuple(given)
         super().__init__(*modules)
-        self._layers()
+        if isinstance(found := self._layers(), _Misfit):
+            _refuse(*found)
 
     @classmethod
     def of_widths(
@@ -69,37 +91,51 @@ class FusedMLP(torch.nn.Sequential):  # type: ignore[misc]
             modules += [] if act is None else [act()]
         return cls(*modules)
 
-    def _layers(self) -> tuple[list[Tensor], list[Tensor], list[str | None]]:
-        """Weights, biases and activations, of the modules as they are now."""
-        weights: list[Tensor] = []
-        biases: list[Tensor] = []
-        activations: list[str | None] = []
+    def _layers(self) -> _Layers | _Misfit:
+        """The modules as they are now, or one that does not fit."""
+        weights, biases, activations = layers = _Layers([], [], [])
         for module in self:
+            if (why := unlike(module)) is not None:
+                return _Misfit(module, why, "take that away, or keep the Sequential")
             if type(module) is torch.nn.Linear:
                 weights.append(module.weight)
                 biases.append(module.bias)
                 activations.append(None)
-            elif isinstance(module, (torch.nn.Identity, torch.nn.Dropout)):
+            elif type(module) in (torch.nn.Identity, torch.nn.Dropout):
                 continue
             elif (name := _activation(module)) is not None and weights and activations[-1] is None:
                 activations[-1] = name
             else:
-                _refuse(module, "a module that is neither Linear nor one activation behind it",
-                        "pass Linear, ReLU, GELU, SiLU, Tanh, Sigmoid")  # fmt: skip
-        if not weights:
-            _refuse(self, "there is no Linear", "pass at least one")
-        return weights, biases, activations
+                return _Misfit(module, "a module that is neither Linear nor one activation behind it",
+                               "pass Linear, ReLU, GELU, SiLU, Tanh, Sigmoid")  # fmt: skip
+        return layers if weights else _Misfit(self, "there is no Linear", "pass at least one")
 
     def forward(self, input: Tensor) -> Tensor:
         """The last layer's result."""
-        if any(isinstance(m, torch.nn.Dropout) and m.training and m.p > 0 for m in self):
+        found = self._layers()
+        if isinstance(found, _Misfit) or any(type(m) is torch.nn.Dropout and m.training and m.p > 0 for m in self):
             return super().forward(input)
-        weights, biases, activations = self._layers()
+        weights, biases, activations = found
         return fused_mlp(input, weights, biases, activations[:-1], activations[-1])
 
 
-def _batched(input: Tensor, states: Sequence[Tensor]) -> list[Tensor]:
-    return [t.unsqueeze(0) if t.dim() == 1 else t for t in (input, *states)]
+def _states(name: str, input: Any, states: dict[str, Any]) -> list[Tensor]:
+    """Input and states as matrices. Raises OP_ARGUMENT, OP_SHAPE."""
+    check_tensors(name, {"input": input, **states})
+    if input.dim() not in (1, 2):
+        fail("OP_SHAPE", f"{name}: argument 'input' is neither a row nor a matrix",
+             ["want: 1 or 2 dimensions", f"got:  {input.dim()}"], "pass (batch, size) or (size,)")  # fmt: skip
+    for what, t in states.items():
+        if t.dim() != input.dim():
+            fail("OP_SHAPE", f"{name}: argument '{what}' has other dimensions than the input",
+                 [f"want: {input.dim()} of them", f"got:  {t.dim()}"],
+                 "pass a state for each row of the input")  # fmt: skip
+    return [t.unsqueeze(0) if t.dim() == 1 else t for t in (input, *states.values())]
+
+
+def _zeros(name: str, input: Any, size: int) -> Tensor:
+    check_tensors(name, {"input": input})
+    return input.new_zeros(*input.shape[:-1], size)
 
 
 class LSTMCell(torch.nn.LSTMCell):  # type: ignore[misc]
@@ -111,13 +147,12 @@ class LSTMCell(torch.nn.LSTMCell):  # type: ignore[misc]
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """(h, c) of the next step; `hx`: (h, c) of this one, zeros by default."""
         if hx is None:
-            zeros = input.new_zeros(*input.shape[:-1], self.hidden_size)
-            hx = (zeros, zeros)
+            hx = (_zeros("LSTMCell", input, self.hidden_size),) * 2
         if not isinstance(hx, (tuple, list)) or len(hx) != 2:
             got = f"{len(hx)} of them" if isinstance(hx, (tuple, list)) else type(hx).__name__
             fail("OP_ARGUMENT", "LSTMCell: argument 'hx' is no pair", ["want: (h, c)", f"got:  {got}"],
                  "pass both states, or none")  # fmt: skip
-        x, h, c = _batched(input, hx)
+        x, h, c = _states("LSTMCell", input, {"hx[0]": hx[0], "hx[1]": hx[1]})
         h_new, c_new = lstm_cell(x, h, c, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
         return (h_new[0], c_new[0]) if input.dim() == 1 else (h_new, c_new)
 
@@ -131,7 +166,7 @@ class RNNCell(torch.nn.RNNCell):  # type: ignore[misc]
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """The next state; `hx`: this one, zeros by default."""
         if hx is None:
-            hx = input.new_zeros(*input.shape[:-1], self.hidden_size)
-        x, h = _batched(input, (hx,))
+            hx = _zeros("RNNCell", input, self.hidden_size)
+        x, h = _states("RNNCell", input, {"hx": hx})
         new = rnn_cell(x, h, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh, self.nonlinearity)
         return new[0] if input.dim() == 1 else new

@@ -61,6 +61,8 @@ def numbers(name: str, left: int, right: int, scale: float, softcap: float) -> N
     if left < -1 or right < -1:
         _argument(name, "argument 'window' means nothing", ["want: (left, right), -1 for no limit",
                   f"got:  ({left}, {right})"], "pass numbers of keys, 0 or more, or -1")  # fmt: skip
+    if left >= 2**63 or right >= 2**63:
+        _argument(name, "argument 'window' has more than 64 bits", [f"got:  ({left}, {right})"], "pass -1 for no limit")
     if not abs(scale) < float("inf"):
         _argument(
             name, "argument 'scale' is not finite", [f"got:  {scale}"], "pass a number, or None for 1 / sqrt(dim)"

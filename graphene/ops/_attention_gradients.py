@@ -150,7 +150,7 @@ class Gradients:
     def __call__(self, g: Tensor, g_lse: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> tuple[Any, ...]:
         """The gradients; `rest` are the arguments of attention."""
         g = torch.zeros_like(out) if g is None else g
-        made: tuple[Any, ...] = self.defined.forward(g, _delta.forward(g, out, g_lse), lse, *rest)
+        made: tuple[Any, ...] = self.defined(g, _delta(g, out, g_lse), lse, *rest)
         return made
 
 

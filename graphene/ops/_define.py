@@ -134,21 +134,26 @@ class Defined:
             missing = self.core.register(SPACE, name, reference, "CUDA")
             if missing:  # an older PyTorch: the same kernels through Python
                 _library.impl(name, self._on_cuda, "CUDA")
-        if d.backward is not None:
+        if not self._writes:
             torch.library.register_autograd(f"{SPACE}::{d.name}", self._backward, setup_context=d.save, lib=_library)
 
     def _backward(self, ctx: Any, *gradients: Any) -> Any:
-        assert self.definition.backward is not None
-        with no_autocast(next(g for g in gradients if g is not None)):
-            return self.definition.backward(ctx, *gradients)
+        d = self.definition
+        given = next((g for g in gradients if g is not None), None)
+        if given is None:  # nothing that is differentiated depends on the results
+            return (None,) * len(d.params)
+        if d.backward is None:
+            fail("OP_ARGUMENT", f"{d.said or d.name}: its results have no gradient",
+                 ["why: they are gradients themselves"],
+                 "differentiate once, or call PyTorch's operators instead")  # fmt: skip
+        with no_autocast(given):
+            return d.backward(ctx, *gradients)
 
     def __call__(self, *args: Any) -> Any:
         """Through PyTorch's dispatcher: what the direct way does not take."""
         tensors = [a for a in args if isinstance(a, torch.Tensor)]
-        if self.definition.backward is not None and torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-            if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is None:
-                return self.differentiable(*args)
-            return self._function.apply(*args)
+        if not self._writes and torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+            return self._function.apply(*args) if transforming() else self.differentiable(*args)
         if not torch.compiler.is_compiling() and _has_tangent(tensors):
             return self._function.apply(*args)  # which says that there is no forward derivative
         return self.forward(*args)
@@ -294,6 +299,11 @@ def _view(sources: Sequence[Any], view: tuple[int, tuple[int, ...], tuple[int, .
     return tensor.detach().as_strided(shape, strides, tensor.storage_offset())
 
 
+def transforming() -> bool:
+    """Whether torch.func transforms the call. While PyTorch compiles it, the graph is what is transformed."""
+    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
+
+
 def _has_tangent(tensors: Sequence[Any]) -> bool:
     from torch.autograd import forward_ad
 
@@ -404,13 +414,17 @@ def _wrong(name: str, argument: str, want: str, got: Any) -> None:
 
 
 def check_scalars(name: str, integers: dict[str, Any] | None = None, numbers: dict[str, Any] | None = None) -> None:
-    """Raises OP_ARGUMENT for what is no integer, or no number."""
+    """Raises OP_ARGUMENT for what is no integer, or no number, and for those that PyTorch cannot hold."""
     for n, x in (integers or {}).items():
         if not isinstance(x, (int, torch.SymInt)) and not hasattr(x, "__index__"):
             _wrong(name, n, "an integer", x)
+        if isinstance(x, int) and not -(2**63) <= x < 2**63:
+            _wrong(name, n, "an integer of 64 bits", x)
     for n, x in (numbers or {}).items():
         if not isinstance(x, (int, float, torch.SymInt, torch.SymFloat)) and not isinstance(x, Real):
             _wrong(name, n, "a number", x)
+        if isinstance(x, int) and abs(x) >= 2**1023:
+            _wrong(name, n, "a number of 64 bits", x)
 
 
 def sizes(name: str, argument: str, given: Any) -> list[Any]:

@@ -17,6 +17,7 @@ from graphene.ops._define import (
     check_devices,
     check_dtypes,
     check_tensors,
+    transforming,
     written,
 )
 from graphene.ops._torch import Tensor, fail, torch
@@ -464,7 +465,7 @@ def _dispatched(a: Tensor, b: Tensor, bias: Any, activation: Any, residual: Any,
         fail("OP_OUT", "matmul: there is no gradient through out=", [],
              "leave out= out, or call it under torch.no_grad()")  # fmt: skip
     if not torch.compiler.is_compiling():
-        if torch._C._functorch.peek_interpreter_stack() is not None:
+        if transforming():
             fail("OP_OUT", "matmul: there is no out= under torch.vmap and torch.func", [],
                  "leave out= out")  # fmt: skip
         if out.is_neg():

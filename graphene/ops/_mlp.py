@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
-from graphene.errors import LaunchError
+from graphene.errors import GrapheneError, LaunchError
+from graphene.kernels._traced import Traced, trace
 from graphene.kernels.mlp import MlpConfig, mlp_kernel, runs_of, select_mlp
 from graphene.ops._define import (
     SIMULATED,
@@ -24,12 +25,13 @@ from graphene.ops._define import (
     check_devices,
     check_dtypes,
     check_tensors,
+    transforming,
     unsupported_device,
 )
 from graphene.ops._kernels import DTYPES, MATMUL_DTYPES, device
 from graphene.ops._matmul import ACTIVATIONS, ALLOWED, _activate, _slope, _sums_again, _text, matmul
 from graphene.ops._matmul import reference as linear
-from graphene.ops._torch import Tensor, fail, torch
+from graphene.ops._torch import Tensor, fail, graph_break, torch
 from graphene.ops._views import same_shape
 
 NAME = "fused_mlp"
@@ -37,28 +39,54 @@ DEEPEST = 128  # layers of one kernel: its parameters are up to 4 KiB
 WIDEST = 256
 Activation: TypeAlias = "str | Callable[[Any], Any] | None"
 
-_functions: dict[str, Callable[[Any], Any]] = {}  # functions of registers, by the names that operators are called with
-
 
 def _name(activation: Any) -> str:
-    """What an operator is called with for an activation; raises OP_ARGUMENT."""
+    """What an operator is called with for an activation: its name, or what it computes. Raises OP_ARGUMENT."""
     if activation is None:
         return "none"
     if isinstance(activation, str) and activation in ACTIVATIONS:
         return activation
     if callable(activation):
-        name = next((n for n, f in _functions.items() if f is activation), f"function {len(_functions)}")
-        _functions[name] = activation
-        return name
+        return _computed(activation)
     known = ", ".join(f'"{x}"' for x in ACTIVATIONS)
     fail("OP_ARGUMENT", f'{NAME}: no activation is called "{activation}"',
          [f"known: None, {known}, a function of registers"], "pass one of them")  # fmt: skip
     raise AssertionError
 
 
+def _computed(function: Callable[[Any], Any]) -> str:
+    """What a function of a register computes now, every time it is given: it may have changed."""
+    if torch.compiler.is_dynamo_compiling():
+        graph_break(f"{NAME}: what a function of registers computes is found by calling it")
+        return str(torch._dynamo.disable(_text_of)(function))
+    return _text_of(function)
+
+
+def _text_of(function: Callable[[Any], Any]) -> str:
+    try:
+        return trace(function).text
+    except GrapheneError:
+        raise
+    except Exception as e:
+        details = [f"why: {type(e).__name__}: {e}", f"got: {function!r}"]
+        fail("OP_ARGUMENT", f"{NAME}: an activation is no function of one register", details,
+             "pass one such as lambda x: gr.max(x, 0)")  # fmt: skip
+
+
+def _is_function(name: str) -> bool:
+    return name.startswith("[")
+
+
 def _activation(name: str) -> Activation:
     """The activation of a name."""
-    return None if name == "none" else _functions.get(name, name)
+    return None if name == "none" else Traced(name) if _is_function(name) else name
+
+
+def _known_name(name: str) -> bool:
+    try:
+        return name in ("none", *ACTIVATIONS) or (_is_function(name) and bool(Traced(name).steps))
+    except ValueError:
+        return False
 
 
 # Checks.
@@ -91,7 +119,7 @@ def check(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], activa
                  [f"want: [{width}], one for each row of its weights", f"got:  {_text(b.shape)}"],
                  "pass a vector")  # fmt: skip
     for a in activations:
-        if a != "none" and a not in ACTIVATIONS and a not in _functions:
+        if not torch.compiler.is_dynamo_compiling() and not _known_name(a):
             fail("OP_ARGUMENT", f'{NAME}: no activation is called "{a}"', ["known: " + ", ".join(ACTIVATIONS)],
                  "pass one of them")  # fmt: skip
     return [*x.shape[:-1], width]
@@ -214,7 +242,11 @@ def _key(x: Tensor, weights: Any, biases: Any, activation: Any, out_activation: 
     if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
         return None
     if isinstance(activation, list):
-        activation = tuple(activation)
+        activation = tuple(_computed(a) if callable(a) else a for a in activation)
+    elif callable(activation):
+        activation = _computed(activation)
+    if callable(out_activation):
+        out_activation = _computed(out_activation)
     tensors = tuple(map(id, weights)), None if biases is None else tuple(map(id, biases))
     return (*tensors, activation, out_activation, x.shape, x.stride(), x.dtype, x.device, x.data_ptr() & 15)
 
@@ -260,7 +292,7 @@ def _said(found: Plan, activations: tuple[str, ...]) -> str:
 def reference(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Any], activations: Sequence[str]) -> Tensor:
     """Layer by layer, by PyTorch's operators."""
     for w, b, a in zip(weights, biases, activations, strict=True):
-        if a in _functions:
+        if _is_function(a):
             fail("OP_ARGUMENT", f"{NAME}: a function of registers is known to kernels only",
                  ["why: no kernel takes this call, or a gradient is wanted"],
                  "pass the name of an activation")  # fmt: skip
@@ -270,7 +302,7 @@ def reference(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Any], activ
 
 def _layers(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Any], activations: Sequence[str]) -> Tensor:
     """Layer by layer, by matmul of ours: for what is too wide."""
-    if any(a in _functions for a in activations) or 0 in (x.numel(), *(w.numel() for w in weights)):
+    if any(map(_is_function, activations)) or 0 in (x.numel(), *(w.numel() for w in weights)):
         return reference(x, weights, biases, activations)
     for w, b, a in zip(weights, biases, activations, strict=True):
         x = matmul(x, w.mT, b, None if a == "none" else a)
@@ -335,7 +367,7 @@ def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     x, *rest = ctx.saved_tensors
     weights, biases = rest[:depth], _of_layers(rest[depth:], ctx.given)
     acts = [None if a == "none" else a for a in ctx.activations]
-    if any(a in _functions for a in ctx.activations):
+    if any(map(_is_function, ctx.activations)):
         fail("OP_ARGUMENT", f"{NAME}: there is no gradient through a function of registers", [],
              "pass the name of an activation, or call it under torch.no_grad()")  # fmt: skip
     wide = torch.float64 if g.dtype == torch.float64 else torch.float32
@@ -373,6 +405,8 @@ def _must_be_seen(tensors: Sequence[Any]) -> bool:
     if torch.compiler.is_compiling() or c._len_torch_dispatch_stack() or c._len_torch_function_stack():
         return True
     if c._functorch.peek_interpreter_stack() is not None or c._get_tracing_state() is not None:
+        return True
+    if tensors[0].device.type not in ("cpu", "cuda"):
         return True
     plain = (torch.Tensor, torch.nn.Parameter)
     if any(type(t) not in plain for t in tensors) or _has_tangent(tensors):
@@ -421,8 +455,9 @@ def fused_mlp(
 
     x (..., in); ``weights[i]`` (out, in) as torch.nn.Linear has them; ``biases[i]`` (out,) or None. ``activation``: of
     all layers but the last, or a list of one for each of those; ``out_activation``: of the last. None, a name that
-    `matmul` knows, or a function of registers (such as ``lambda x: gr.max(x, 0)``: no gradient). Sums are fp32; each
-    layer's result is rounded to the dtype, as it would be between kernels, but stays on the chip.
+    `matmul` knows, or a function of a register (such as ``lambda x: gr.max(x, 0)``: no gradient), which is called every
+    time; equal ones share a kernel. Sums are fp32; each layer's result is rounded to the dtype, as it would be between
+    kernels, but stays on the chip.
 
     Hidden widths up to 256, fp16 and bf16 on one kernel; wider ones on a kernel a layer; other dtypes on PyTorch's
     operators. Under autocast tensors are converted as torch.nn.functional.linear's are. The gradient computes the
@@ -455,7 +490,7 @@ def fused_mlp(
             _remember(key, x, weights, biases, names)
         return y
     check(x, weights, biases, names)
-    if torch._C._functorch.peek_interpreter_stack() is not None or _has_tangent(tensors):
+    if transforming() or (not torch.compiler.is_compiling() and _has_tangent(tensors)):
         return _layers(x, weights, biases, names)  # operators whose gradients torch.func knows
     space = getattr(torch.ops, SPACE)
     wanted = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)

@@ -40,11 +40,16 @@ _BREAK_TAKES_TEXT = tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (
 def fail(code: str, message: str, details: Sequence[str], fix: str) -> NoReturn:
     """Raises the error of that code; PyTorch's compiler, which takes whole graphs only, says it as its reason."""
     if torch.compiler.is_dynamo_compiling():
-        if _BREAK_TAKES_TEXT:
-            torch._dynamo.graph_break(msg=f"{message} [{code}]; {'; '.join(details)}; fix: {fix}")
-        else:
-            torch._dynamo.graph_break()
+        graph_break(f"{message} [{code}]; {'; '.join(details)}; fix: {fix}")
     _core.fail(code, message, details, fix)
+
+
+def graph_break(why: str) -> None:
+    """Makes PyTorch's compiler leave what follows to Python."""
+    if _BREAK_TAKES_TEXT:
+        torch._dynamo.graph_break(msg=why)
+    else:
+        torch._dynamo.graph_break()
 
 
 def _hand_over() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
 import graphene as gr
+from graphene.kernels._traced import trace
 from graphene.kernels.epilogues import FORMULAS
 from graphene.kernels.mlp import MlpConfig, mlp_kernel, runs_of, select_mlp
 
@@ -110,7 +112,11 @@ def test_a_function_of_registers() -> None:
     def act(x: Any) -> Any:
         return gr.rsqrt(gr.abs(x))
 
-    run(config((20, 33, 20, 6), acts=(act, act, None)), 20, {act: lambda x: 1 / np.sqrt(np.abs(x)), None: lambda x: x})
+    run(
+        config((20, 33, 20, 6), acts=(act, act, None)),
+        20,
+        {trace(act): lambda x: 1 / np.sqrt(np.abs(x)), None: lambda x: x},
+    )
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -154,6 +160,20 @@ def test_it_is_held_to_its_formula() -> None:
     wrong = gr.parse(str(kernel).replace(right, "something_else"))
     (error,) = wrong.check(M=20).errors
     assert error.code == "CHECK_PROMISE"
+
+
+def test_a_function_is_part_of_the_formula() -> None:
+    """The whole kernel is checked with one, too; another one is another formula."""
+
+    def act(factor: float) -> Any:
+        return lambda x: gr.max(x, 0) * gr.max(x, 0) * factor
+
+    kernel, other = (mlp_kernel(config((24, 32, 10), acts=(act(f), "relu"))) for f in (0.5, 0.75))
+    assert kernel.check(M=20).ok
+    name, wrong = (re.search(r'means="(mlp_\w+)"', str(k))[1] for k in (kernel, other))  # type: ignore[index]
+    assert name != wrong
+    assert {e.code for e in gr.parse(str(kernel).replace(name, wrong)).check(M=20).errors} == {"CHECK_PROMISE"}
+    assert 'means="mlp' not in str(mlp_kernel(config((24, 10), acts=(lambda x: gr.cast(x, gr.fp16) * 2,))))
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,12 @@ def test_it_is_held_to_its_formula(gates: int) -> None:
     assert error.code == "CHECK_PROMISE"
 
 
+def test_a_function_is_part_of_the_formula() -> None:
+    kernel = recurrent_cell(CellConfig(**CELL | {"activation": lambda x: gr.where(x > 0, x, 0.25 * x)}))
+    assert 'means="rnn_f' in str(kernel)
+    assert kernel.check(M=17, N=24, I=40, J=48).ok
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

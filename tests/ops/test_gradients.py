@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from graphene import ops  # noqa: E402
+from graphene.errors import LaunchError  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 from cpu_cases import ACTIVATIONS, F, ns, quiet, r  # noqa: E402, F401
@@ -114,3 +115,60 @@ def test_gradients_of_norms_run_kernels() -> None:
     torch.library.opcheck(
         ns.rms_norm_backward.default, (r(6, 64), r(6, 64), r(6, 64), [64], None, r(6, 64), 1e-5, False)
     )
+
+
+def every_operator() -> dict[str, tuple[Any, tuple[Any, ...]]]:
+    """Functions of tensors that want gradients, in fp64."""
+    g = {"dtype": D, "grad": True}
+    heads = (r(1, 4, 2, 4, **g), r(1, 4, 2, 4, **g), r(1, 4, 2, 4, **g))
+    starts = torch.tensor([0, 1, 4], dtype=torch.int32)
+    return {
+        "matmul": (lambda a, b, c: ops.matmul(a, b, c, "gelu"), (r(3, 4, **g), r(4, 2, **g), r(2, **g))),
+        "gated": (lambda a, b: ops.gated(a, b, "silu"), (r(2, 3, **g), r(2, 3, **g))),
+        "layer_norm": (lambda x, w: ops.layer_norm(x, (4,), w, residual=x, return_sum=True), (r(3, 4, **g), r(4, **g))),
+        "rms_norm": (lambda x, w: ops.rms_norm(x, (4,), w), (r(3, 4, **g), r(4, **g))),
+        "softmax": (lambda x: ops.softmax(x, -1), (r(3, 4, **g),)),
+        "attention": (lambda *t: ops.attention(*t, causal=True, softcap=3.0), heads),
+        "attention_varlen": (
+            lambda *t: ops.attention_varlen(*(x[0] for x in t), starts, starts, 3, 3),
+            heads,
+        ),
+        "fused_mlp": (lambda x, *w: ops.fused_mlp(x, w, None, "tanh"), (r(3, 4, **g), r(5, 4, **g), r(2, 5, **g))),
+        "rnn_cell": (ops.rnn_cell, (r(2, 3, **g), r(2, 4, **g), r(4, 3, **g), r(4, 4, **g))),
+        "lstm_cell": (ops.lstm_cell, (r(2, 3, **g), r(2, 2, **g), r(2, 2, **g), r(8, 3, **g), r(8, 2, **g))),
+    }
+
+
+@pytest.mark.parametrize("name", every_operator())
+def test_where_no_gradient_arrives_none_leaves(name: str) -> None:
+    """gradcheck's test of undefined gradients included; second derivatives are right, or refused."""
+    f, args = every_operator()[name]
+    assert torch.autograd.gradcheck(f, args)
+    made = f(*args)
+    made = made if isinstance(made, tuple) else (made,)
+    sum(torch._C._functions.UndefinedGrad()(t).sum() for t in made).backward()
+    assert all(t.grad is None or not t.grad.any() for t in args)
+    if name.startswith("attention"):
+        (first,) = torch.autograd.grad(f(*args).pow(2).sum(), args[0], create_graph=True)
+        with pytest.raises(LaunchError, match="its results have no gradient") as e:
+            first.sum().backward()
+        assert e.value.code == "OP_ARGUMENT"
+    else:
+        assert torch.autograd.gradgradcheck(f, args)
+
+
+def test_second_derivatives_of_half_precision() -> None:
+    """Kernels compute the first; the second is PyTorch's, or refused: never a sum without one of its terms."""
+    for name, (f, args) in every_operator().items():
+        if name.startswith("attention"):
+            continue
+        narrow = [t.detach().half().requires_grad_() for t in args]
+        wide = [t.detach().double().requires_grad_() for t in narrow]
+        seconds = []
+        for given in (narrow, wide):
+            made = f(*given)
+            total = sum(t.double().pow(2).sum() for t in (made if isinstance(made, tuple) else (made,)))
+            firsts = torch.autograd.grad(total, given, create_graph=True)
+            seconds.append(torch.autograd.grad(sum(g.double().pow(2).sum() for g in firsts), given))
+        for x, y in zip(*seconds, strict=True):
+            assert (x.double() - y).norm() <= 2e-2 * y.norm(), name

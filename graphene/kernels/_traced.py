@@ -1,0 +1,149 @@
+"""Pointwise functions of registers as data: what one computes, whoever wrote it down and whatever it closes over.
+
+Kernels are kept by what they compute. A function of Python does not say that: an equal one is another object, and the
+same one means something else when a variable changes. Its expression says it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import graphene as gr
+from graphene import _core, dtypes
+from graphene.expressions import Expression, _nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+KINDS = {1: "UnaryPointwise", 2: "BinaryPointwise", 3: "TernaryPointwise"}
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A function of one register; equal ones compute the same.
+
+    ``text``: JSON, a list of steps, the last of which is the value. A step is "x", a number, or an operation and the
+    steps it takes: ``["x",0,["max",0,1]]``. A conversion names the type, "cast.fp16", and ".ftz" is `exp2`'s.
+    """
+
+    text: str
+
+    @property
+    def steps(self) -> tuple[Any, ...]:
+        """What the text says. Raises ValueError for a text that says nothing."""
+        return _steps(self.text)
+
+    def __call__(self, x: Any) -> Any:
+        """The expression of registers, or the number."""
+        made: list[Any] = []
+        for step in self.steps:
+            if isinstance(step, list):
+                op, *mode = step[0].split(".")
+                to = getattr(dtypes, mode[0]) if op == "cast" else None
+                args = tuple(made[i] for i in step[1:])
+                made.append(Expression(KINDS[len(args)], op, args, to, mode == ["ftz"]))
+            else:
+                made.append(x if step == "x" else step)
+        return made[-1]
+
+    def on_arrays(self, x: Any) -> Any:
+        """The same of a float64 array, for what a kernel means: no step is rounded."""
+        made: list[Any] = []
+        for step in self.steps:
+            if isinstance(step, list):
+                made.append(_formulas()[step[0].removesuffix(".ftz")](*(made[i] for i in step[1:])))
+            else:
+                made.append(x if step == "x" else step)
+        return made[-1] + 0 * x  # of x's shape if it is a number
+
+    @property
+    def has_formula(self) -> bool:
+        """Whether `on_arrays` knows each step; it knows no conversions to narrow types, which round."""
+        return all(s[0].removesuffix(".ftz") in _formulas() for s in self.steps if isinstance(s, list))
+
+
+@functools.lru_cache(maxsize=1024)
+def _steps(text: str) -> tuple[Any, ...]:
+    steps = json.loads(text)
+    if not isinstance(steps, list) or not steps:
+        raise ValueError(f"no steps: {text}")
+    for at, step in enumerate(steps):
+        if isinstance(step, list):
+            op, *places = step
+            known = isinstance(op, str) and (op.removesuffix(".ftz") in _operations() or _is_cast(op))
+            if not known or len(places) not in KINDS or any(type(i) is not int or not 0 <= i < at for i in places):
+                raise ValueError(f"no step: {step}")
+        elif step != "x" and not isinstance(step, int | float):
+            raise ValueError(f"no step: {step}")
+    return tuple(steps)
+
+
+def _is_cast(op: str) -> bool:
+    kind, _, name = op.partition(".")
+    return kind == "cast" and isinstance(getattr(dtypes, name, None), _core.DType)
+
+
+@functools.cache
+def _operations() -> frozenset[str]:
+    return frozenset(n for n in _formulas() if not n.startswith("cast."))
+
+
+@functools.cache
+def _formulas() -> dict[str, Callable[..., Any]]:
+    import numpy as np
+
+    erf = np.vectorize(math.erf, otypes=[np.float64])
+    return {
+        "neg": np.negative, "abs": np.abs, "not": np.logical_not, "exp2": np.exp2, "exp": np.exp, "log2": np.log2,
+        "log": np.log, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "rcp": lambda x: 1 / np.asarray(x, float),
+        "tanh": np.tanh, "sin": np.sin, "cos": np.cos, "erf": erf, "floor": np.floor, "ceil": np.ceil,
+        "trunc": np.trunc, "cast.fp32": lambda x: x, "cast.fp64": lambda x: x, "add": np.add, "sub": np.subtract,
+        "mul": np.multiply, "div": np.divide, "and": np.logical_and, "or": np.logical_or, "lt": np.less,
+        "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
+        "max": np.fmax, "min": np.fmin, "fma": lambda x, y, z: x * y + z, "where": np.where,
+    }  # fmt: skip
+
+
+@functools.cache
+def _register() -> Any:
+    return gr.tensor("x", gr.Layout(1), gr.fp32, gr.RF)
+
+
+def trace(function: Callable[[Any], Any]) -> Traced:
+    """What a function of one register computes now.
+
+    Raises what the function raises, and TypeError for one that takes or returns something else, such as more registers
+    than the one it is given.
+    """
+    if isinstance(function, Traced):
+        return function
+    x = _register()
+    got = function(x)
+    if not isinstance(got, Expression | _core.Tensor | int | float):
+        raise TypeError(f"it returned {type(got).__name__}, not registers or a number")
+    steps: list[Any] = []
+    for kind, *rest in _nodes(got):
+        if kind in KINDS.values():
+            op, args, to, ftz = rest
+            steps.append([op + (f".{to}" if op == "cast" else ".ftz" if ftz else ""), *args])
+        elif kind == "tensor" and rest[0] is x:
+            steps.append("x")
+        elif kind != "tensor" and isinstance(rest[0], int | float):
+            steps.append(rest[0])
+        else:
+            raise TypeError(f"it takes {rest[0]}, which is not its argument")
+    return Traced(json.dumps(steps, separators=(",", ":")))
+
+
+def as_data(activation: Any) -> Any:
+    """A function of a register as data, where it is one of that alone; anything else as it is."""
+    if not callable(activation):
+        return activation
+    try:
+        return trace(activation)
+    except Exception:  # the kernel calls it, too, and then says what is wrong
+        return activation
