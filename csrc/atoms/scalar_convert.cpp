@@ -63,6 +63,17 @@ void add_floats(std::vector<Atom>& list) {
                   .family = {{{"p", "D"}, {{"f16", "fp16"}, {"bf16", "bf16"}}}},
                   .doc = "Converts two fp32 numbers to a pair of ${D}, rounding to nearest even.",
                   .source = kSource});
+  // Before sm_80 two of them, one after the other: what is built for pairs does not depend on the architecture.
+  list.push_back({.name = "cvt.rn.f16x2.f32.${arch}",
+                  .kind = Kind::Unary,
+                  .arch = "${arch}",
+                  .out = {out("d", "[2].fp16.RF", "e2")},
+                  .in = {in("s", "[2].fp32.RF", "e2")},
+                  .attrs = {{"op", {"cast"}}, {"round", {"default", "rn"}}},
+                  .ptx = "{.reg .b16 l, h; cvt.rn.f16.f32 l, $s[0]; cvt.rn.f16.f32 h, $s[1]; mov.b32 $d, {l, h};}",
+                  .family = {{{"arch"}, {{"sm_70"}, {"sm_72"}, {"sm_75"}}}},
+                  .doc = "Converts two fp32 numbers to a pair of fp16, rounding to nearest even.",
+                  .source = kSource});
   list.push_back({.name = "cvt.f32x2.f16x2",
                   .kind = Kind::Unary,
                   .arch = "sm_70+",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from graphene import Atom, AtomOperand
+from graphene import Atom, AtomOperand, CompileError, _core
 
 PRELUDE = """
 using i8 = signed char; using u8 = unsigned char; using i16 = short; using u16 = unsigned short; using i32 = int;
@@ -20,6 +20,15 @@ C_TYPES = {"fp16": "half", "fp32": "float", "tf32": "float", "fp64": "double", "
 BITS = {"fp16": 16, "bf16": 16, "fp32": 32, "tf32": 32, "fp64": 64, "fp8e4m3": 8, "fp8e5m2": 8, "pred": 8}
 BITS |= {f"{s}{n}": n for s in "iu" for n in (8, 16, 32, 64)}
 C_TYPES |= {"fp8e4m3": "u8", "fp8e5m2": "u8"}
+
+
+def has_compiler(arch: str) -> bool:
+    """Whether an NVRTC compiles for it: version 13 leaves out what is before sm_75."""
+    try:
+        _core.nvrtc_for(arch)
+    except CompileError:
+        return False
+    return True
 
 
 def c_type(dtype: str) -> str:

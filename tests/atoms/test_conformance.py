@@ -13,13 +13,14 @@ import graphene as gr
 
 sys.path.insert(0, str(Path(__file__).parent))
 import conformance
+import harness
 from conformance import Case
 from harness import plain
 
 # When tests are collected: before any defines its own. Those of gfx90a are in test_gfx90a.py.
 BUILT_IN = [a for a in gr.atoms().values() if a.arch.startswith("sm_")]
 CASES = list(conformance.cases(BUILT_IN))
-ARCHS = ["sm_75", "sm_80", "sm_89", "sm_90a"]
+ARCHS = ["sm_75", "sm_80", "sm_89", "sm_90a", "sm_70", "sm_72"]
 
 
 def arch_of(case: Case) -> str:
@@ -44,6 +45,8 @@ def test_it_lowers_and_prints(case: Case) -> None:
 def test_it_compiles(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A seventh of them through NVRTC; every instruction's own text is compiled in test_entries.py."""
     monkeypatch.setenv("GRAPHENE_CACHE_DIR", str(tmp_path))
+    if not harness.has_compiler(arch_of(case)):
+        pytest.skip("no NVRTC for it")
     binary = case.kernel.compile(arch_of(case))
     assert binary.spill_bytes == 0
 
@@ -195,6 +198,9 @@ def test_the_device_computes_the_simulators_bits(case: Case) -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("torch sees no CUDA device")
+    device_arch = "sm_{}{}".format(*torch.cuda.get_device_capability())
+    if any(not a.arch.endswith("+") and a.arch.rstrip("af") != device_arch for a in case.entries):
+        pytest.skip("the device lacks it")
     args, inputs = signature(case)
     if any(d not in TORCH for d, _ in args):
         pytest.skip("torch lacks one of the types")
