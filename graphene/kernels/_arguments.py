@@ -43,13 +43,13 @@ def size(kernel: str, name: str, value: object, multiple_of: int = 1, least: int
     return number
 
 
-def number(kernel: str, name: str, value: object) -> float:
-    """The number itself. Raises VerifyError KERNEL_ARGUMENT unless it is one, 0 or more and finite."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
-        _core.fail(
-            "KERNEL_ARGUMENT", f"{kernel}: {name} does not fit", ["want: a number, 0 or more", f"got: {value!r}"]
-        )
-    return value
+def number(kernel: str, name: str, value: object, positive: bool = False) -> float:
+    """The number itself. Raises VerifyError KERNEL_ARGUMENT unless it is one, 0 or more (or `positive`) and finite."""
+    fits = not isinstance(value, bool) and isinstance(value, (int, float)) and 0 <= value < float("inf")
+    if not fits or (positive and not value):
+        want = f"want: a number, {'more than 0' if positive else '0 or more'}"
+        _core.fail("KERNEL_ARGUMENT", f"{kernel}: {name} does not fit", [want, f"got: {value!r}"])
+    return value  # type: ignore[return-value]
 
 
 _EPILOGUE = "of the accumulators and the bias, such as lambda x, b: gr.max(x + b, 0)"

@@ -11,17 +11,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from graphene import _core
-from graphene.kernels._arguments import size
+from graphene.errors import GrapheneError
+from graphene.kernels._arguments import function, instance, number, size
 from graphene.tune import recorded
-from graphene.tune.device import Device, current_device
-from graphene.tune.tunable import Selection, Tunable, rank
+from graphene.tune.device import require_cuda, the_device
+from graphene.tune.tunable import Selection, Tunable, is_time, predicted, rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from graphene.tune.device import Device
     from graphene.tune.tunable import Runnable
 
-__all__ = ["Measured", "Tuning", "choose", "tune"]
+__all__ = ["Measured", "Timer", "Tuning", "choose", "from_record", "tune"]
 
 P = TypeVar("P")
 C = TypeVar("C")
@@ -119,12 +121,11 @@ class Timer:
     """Measures launches on the current CUDA device with torch's events, what they read not being in the L2 cache.
 
     A round is as many launches as fill ``round_ms``, a memory fill before each, which also hides the host's time. The
-    figure is the median.
+    figure is the median. Raises LaunchError OP_TORCH without torch, LAUNCH_DRIVER without a device.
     """
 
     def __init__(self, round_ms: float = 4.0) -> None:
-        import torch  # type: ignore[import-not-found, unused-ignore]
-
+        round_ms, torch = number("Timer", "round_ms", round_ms, positive=True), require_cuda("tune.Timer")
         self._torch, self._round_ms = torch, round_ms
         self._flush = torch.empty(1 << 28, dtype=torch.uint8, device="cuda")  # more than any L2 cache
 
@@ -178,7 +179,7 @@ def _build(
 def tune(
     tunable: Tunable[P, C],
     problem: P,
-    device: Device | int = 0,
+    device: Device | str | int = 0,
     count: int = 12,
     rounds: int = 5,
     timer: Callable[[Callable[[], object]], float] | None = None,
@@ -188,32 +189,42 @@ def tune(
 ) -> Tuning[C]:
     """Measures the short list on the device and returns the fastest configuration.
 
-    ``count``: candidates at most; ``selection``: those of ``rank`` or your own. They are compiled in parallel, then
+    ``device``: a Device, an architecture or the index of a CUDA device; candidates run on the current one. ``count``:
+    candidates at most; ``selection``: those of ``rank`` or your own. They are compiled in parallel, then
     measured in turns, ``rounds`` times with ``timer``; after the second round those behind by more than a fifth are
     left out. A candidate that does not build, launch or compute the right values is kept in the table with its reason.
     When one loses the device's context (a memory fault), nothing more can be measured in this process: the best so far
     is chosen. ``progress``: shows a bar (None: when stderr is a terminal). ``keep``: stores the winner as a record.
-    Needs torch and a CUDA device, unless ``timer`` is your own. Raises SelectError TUNE_FAILED when no candidate could
-    be measured, with every reason; VerifyError KERNEL_ARGUMENT and SelectError TUNE_NO_CANDIDATE as ``rank``.
+    ``timer``: gives the microseconds of a launch; what is no such number is that candidate's failure.
+
+    ``Timer``, which measures unless ``timer`` is your own, and the arguments of GEMM and ROWS need torch and a CUDA
+    device: LaunchError OP_TORCH and LAUNCH_DRIVER. Raises SelectError TUNE_FAILED when no candidate could be measured,
+    with every reason; VerifyError KERNEL_ARGUMENT and SelectError TUNE_NO_CANDIDATE as ``rank``.
     """
+    instance("tune", "tunable", tunable, Tunable)
     count, rounds = size("tune", "count", count), size("tune", "rounds", rounds)
-    where = current_device(device) if isinstance(device, int) else device
+    if timer is not None:
+        function("tune", "timer", timer, ["launch"], "of a launch, that gives its microseconds")
+    if selection is not None:
+        instance("tune", "selection", selection, Selection)
+    where = the_device("tune", device)
     chosen = selection or rank(tunable, problem, where, count)
     timer = timer or Timer()
     rows = [Measured(config, us) for config, us, _ in chosen.short_list[:count]]
     if tunable.incumbent is not None:
         now = tunable.incumbent(problem, where)
         if all(m.config != now for m in rows):
-            expected = tunable.predict(now, problem, where)
+            expected = predicted(tunable, now, problem, where)
             rows.append(Measured(now, float("nan") if isinstance(expected, str) else expected[0]))
     if not rows:
         _core.fail("TUNE_NO_CANDIDATE", f"the selection has no configuration of {tunable.name}",
                    ["got: an empty short list"], "leave it out, or pass what rank returns")  # fmt: skip
+    arguments = tunable.arguments(problem)
     shown = sys.stderr.isatty() if progress is None else progress
     bar = progress_bar(len(rows) * (1 + rounds), f"tuning {tunable.name}", shown)
     try:
         kernels = _build(tunable, problem, where.arch, rows, bar)
-        _measure(tunable, problem, rows, kernels, rounds, timer, bar)
+        _measure(tunable, problem, arguments, rows, kernels, rounds, timer, bar)
     finally:
         bar.close()
     rows.sort(key=lambda m: m.us)
@@ -248,13 +259,13 @@ def _version() -> str:
 def _measure(
     tunable: Tunable[P, C],
     problem: P,
+    arguments: Sequence[Any],
     rows: Sequence[Measured[C]],
     kernels: dict[int, Runnable],
     rounds: int,
     timer: Callable[[Callable[[], object]], float],
     bar: _Bar,
 ) -> None:
-    arguments = tunable.arguments(problem)
     restore = _restorer(arguments)
     against = () if tunable.reference is None else (tunable.reference(problem, arguments),)
     running = dict(sorted(kernels.items()))
@@ -267,7 +278,10 @@ def _measure(
                     kernel(*arguments)
                     if tunable.verify is not None and (wrong := tunable.verify(problem, arguments, *against)):
                         raise ValueError(wrong)
-                row.rounds.append(timer(lambda kernel=kernel: kernel(*arguments)))  # type: ignore[misc]
+                us = timer(lambda kernel=kernel: kernel(*arguments))  # type: ignore[misc]
+                if not is_time(us):
+                    raise ValueError(f"the timer returned {us!r}, which are no microseconds")
+                row.rounds.append(float(us))
             except Exception as e:
                 row.failure = _first_line(e)
                 del running[i]
@@ -310,21 +324,40 @@ def _context_is_lost() -> bool:
     return False
 
 
-def choose(tunable: Tunable[P, C], problem: P, device: Device | int = 0) -> C:
+def choose(tunable: Tunable[P, C], problem: P, device: Device | str | int = 0) -> C:
     """The configuration for a problem: the record of its shape class, else the model's best; nothing is measured.
 
-    With ``GRAPHENE_TUNE=1`` a shape class without a record is tuned first. A record that no longer fits is passed over.
-    Raises SelectError TUNE_NO_CANDIDATE.
+    With ``GRAPHENE_TUNE=1`` a shape class without a record is tuned first: raises what ``tune`` raises. A record that
+    is no configuration, or none that can be used, is passed over, with a warning that says why and its code.
+    ``device``: a Device, an architecture or the index of a CUDA device. Raises VerifyError KERNEL_ARGUMENT, SelectError
+    TUNE_NO_CANDIDATE.
     """
-    where = current_device(device) if isinstance(device, int) else device
+    instance("choose", "tunable", tunable, Tunable)
+    where = the_device("choose", device)
     dtype, shape = tunable.key(problem)
     if (record := recorded.find(where.name, tunable.name, tunable.version, dtype, shape)) is not None:
-        try:
-            config = tunable.from_json(record["config"])
-            if not isinstance(tunable.predict(config, problem, where), str):
-                return config
-        except (TypeError, ValueError, KeyError):
-            pass
+        config = from_record(tunable, problem, where, record)
+        if config is not None and not isinstance(predicted(tunable, config, problem, where), str):
+            return config
     if os.environ.get("GRAPHENE_TUNE") == "1":
         return tune(tunable, problem, where).best
     return rank(tunable, problem, where, 1).best
+
+
+def from_record(tunable: Tunable[P, C], problem: P, where: Device, record: dict[str, Any]) -> C | None:
+    """The configuration of a record, a file that anybody may edit; None, with one warning, for one that is unusable."""
+    try:
+        config = tunable.from_json(record["config"])
+        unusable = tunable.unusable or (lambda *of: _refused(predicted(tunable, *of)))
+        if (why := unusable(config, problem, where)) is not None:
+            _core.fail("TUNE_NO_CANDIDATE", f"it does not fit {problem}", [f"why: {why}"], "tune it again")
+    except Exception as e:
+        code = "" if isinstance(e, GrapheneError) else "   [TUNE_FAILED]"
+        of = f"the record of {record['shape']} on {where.name}"
+        recorded.warn_once(f"{of} is not used: {e}{code}")
+        return None
+    return config
+
+
+def _refused(verdict: tuple[float, str] | str) -> str | None:
+    return verdict if isinstance(verdict, str) else None

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from graphene import _core
+from graphene.kernels._arguments import number, size
 
-__all__ = ["Device", "current_device"]
+__all__ = ["Device", "current_device", "of_arch", "require_cuda", "the_device"]
 
 
 @dataclass(frozen=True)
@@ -16,7 +18,7 @@ class Device:
     ``flops_per_clock``: of one multiprocessor's tensor cores with 16-bit operands and fp32 sums, as ``mma.sync``
     reaches it. ``l2_bytes``, ``dram_bytes``: per clock and multiprocessor when all of them read. ``shared_bytes``: what
     one block may have. Sources: NVIDIA's architecture whitepapers; for sm_90, where ``mma.sync`` does not reach the
-    peak of ``wgmma``, and for the H200's bandwidths, measured.
+    peak of ``wgmma``, and for the H200's bandwidths, measured. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     name: str
@@ -29,6 +31,16 @@ class Device:
     clock_ghz: float
     registers: int = 65536
     max_threads: int = 1024
+
+    def __post_init__(self) -> None:
+        for name in ("name", "arch"):
+            if not isinstance(value := getattr(self, name), str):
+                _core.fail("KERNEL_ARGUMENT", f"Device: {name} does not fit", ["want: a text", f"got: {value!r}"])
+        for name in ("sm_count", "registers", "max_threads"):
+            size("Device", name, getattr(self, name))
+        size("Device", "shared_bytes", self.shared_bytes, least=0)
+        for name in ("flops_per_clock", "l2_bytes", "dram_bytes", "clock_ghz"):
+            number("Device", name, getattr(self, name), positive=True)
 
     @property
     def family(self) -> str:
@@ -52,7 +64,13 @@ _KNOWN = {
 
 
 def of_arch(arch: str) -> Device:
-    """A typical device of an architecture. Raises SelectError TUNE_NO_CANDIDATE for one that is not known."""
+    """A typical device of an architecture.
+
+    Raises SelectError TUNE_NO_CANDIDATE for one that is not known, VerifyError KERNEL_ARGUMENT for what is no text.
+    """
+    if not isinstance(arch, str):
+        _core.fail("KERNEL_ARGUMENT", "of_arch: arch does not fit",
+                   ['want: an architecture, such as "sm_90a"', f"got: {arch!r}"])  # fmt: skip
     family = arch.rstrip("abcdefghijklmnopqrstuvwxyz")
     for known in _KNOWN.values():
         if known.family == family:
@@ -74,3 +92,32 @@ def current_device(index: int = 0) -> Device:
     found = devices[index]
     return replace(of_arch(found["arch"]), name=found["name"], sm_count=found["sm_count"],
                    shared_bytes=found["shared_bytes"])  # fmt: skip
+
+
+def the_device(function: str, device: Device | str | int, index: bool = True) -> Device:
+    """What a function was given to mean a device: one, an architecture, or (`index`) the index of a CUDA device.
+
+    Raises VerifyError KERNEL_ARGUMENT for anything else, SelectError TUNE_NO_CANDIDATE and LaunchError LAUNCH_DRIVER
+    for what is not known or not there.
+    """
+    if isinstance(device, Device):
+        return device
+    if isinstance(device, str):
+        return of_arch(device)
+    if isinstance(device, bool) or not isinstance(device, int) or not index:
+        want = "want: a graphene.tune.Device or an architecture" + ", or the index of a CUDA device" * index
+        _core.fail("KERNEL_ARGUMENT", f"{function}: device does not fit", [want, f"got: {device!r}"])
+    return current_device(device)
+
+
+def require_cuda(what: str) -> Any:
+    """The module torch. Raises LaunchError OP_TORCH where it is not installed, LAUNCH_DRIVER where it has no device."""
+    try:
+        import torch  # type: ignore[import-not-found, unused-ignore]
+    except ImportError as e:
+        _core.fail("OP_TORCH", f"{what} needs PyTorch", [f"why: {e}"], "pip install torch, or rank without measuring")
+    if not torch.cuda.is_available():
+        _core.fail("LAUNCH_DRIVER", f"{what} needs a CUDA device, and PyTorch has none",
+                   [f"torch: {torch.__version__}"],
+                   "measure on a machine with a GPU, or rank without measuring")  # fmt: skip
+    return torch

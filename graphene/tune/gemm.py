@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import os
-import warnings
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from graphene.errors import GrapheneError
 from graphene.kernels._arguments import flags, size, sizes
-from graphene.kernels.gemm import TYPES, GemmConfig, gemm_launches, run_gemm
+from graphene.kernels.gemm import TYPES, GemmConfig, check_product, gemm_launches, run_gemm
 from graphene.kernels.gemm_select import BYTES_PER_US, PART_US, SLOWER, copies_spill, select_gemm, splits
 from graphene.tune import recorded
-from graphene.tune.autotune import tune
-from graphene.tune.device import of_arch
+from graphene.tune.autotune import from_record, tune
+from graphene.tune.device import of_arch, require_cuda
 from graphene.tune.matmul import shape_class
-from graphene.tune.tiles import MatmulShape, Tile, estimate, judge
+from graphene.tune.tiles import MatmulShape, Tile, estimate, impossible, judge
 from graphene.tune.tunable import Tunable
 
 if TYPE_CHECKING:
@@ -31,7 +33,10 @@ PART_ELEMENTS = 1 << 26
 
 @dataclass(frozen=True)
 class GemmProblem:
-    """One product C = act(A @ B + bias) + residual, (M,K) by (K,N); the fields are those of ``select_gemm``."""
+    """One product C = act(A @ B + bias) + residual, (M,K) by (K,N); the fields are those of ``select_gemm``.
+
+    Raises VerifyError KERNEL_ARGUMENT.
+    """
 
     m: int
     n: int
@@ -44,6 +49,16 @@ class GemmProblem:
     residual: bool = False
     activation: str | None = None
     workspaces: bool = True
+
+    def __post_init__(self) -> None:
+        n = "GemmProblem"
+        align = check_product(n, self.dtype, None, self.order, self.align, self.activation)
+        fields: dict[str, Any] = {x: size(n, x, getattr(self, x), least=0) for x in ("m", "n", "k")}
+        batch = None if self.batch is None else size(n, "batch", self.batch, least=0)
+        for name, value in (fields | {"align": align, "batch": batch}).items():
+            object.__setattr__(self, name, value)
+        for name in ("bias", "residual", "workspaces"):
+            flags(n, name, (getattr(self, name),), 1)
 
     def __str__(self) -> str:
         batch = f"{self.batch} of " if self.batch is not None else ""
@@ -98,6 +113,7 @@ class GemmTile:
         return str(self.as_tile) + (f", {padded} padded" if padded else "")
 
 
+@functools.lru_cache(64)
 def _shape(p: GemmProblem) -> MatmulShape:
     item = TYPES[p.dtype].bits // 8
     rate = {1: 2.0, 2: 1.0, 4: 0.5}[item]
@@ -132,6 +148,8 @@ def _predict(c: GemmTile, p: GemmProblem, device: Device) -> tuple[float, str] |
     shape, tile = _shape(p), c.as_tile
     if (reason := judge(tile, shape, device)) is not None:
         return reason
+    if (parts := c.split_k * shape.batch) > 65535:
+        return f"{parts} parts of products, of which a grid has 65535"
     worst = min(16 if padded else a for padded, a in zip(c.pad, p.align[:2], strict=True))
     if worst < 4 and tile.bm * tile.bn > 64 * 64:
         return f"lines of {worst} bytes pass through registers, which leave no room for {tile.bm}x{tile.bn} sums"
@@ -146,6 +164,12 @@ def _predict(c: GemmTile, p: GemmProblem, device: Device) -> tuple[float, str] |
         us += c.split_k * PART_US + shape.batch * p.m * p.n * (8 * c.split_k + 2) / BYTES_PER_US
     waves = f"{e.waves:.2f} waves of {e.blocks_per_sm} blocks an SM"
     return us, f"{waves}, tensor cores {e.busy:.0%} busy, bound by {e.bound}"
+
+
+def _unusable(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
+    if (reason := impossible(c.as_tile, _shape(p), device)) is None:
+        gemm_launches(c.config(p))  # what has no kernel is refused here, with a code
+    return reason
 
 
 def _estimated(p: GemmProblem, device: Device) -> GemmTile:
@@ -188,8 +212,7 @@ class _Run:
 
 def _arguments(p: GemmProblem, where: str = "cuda") -> Sequence[Any]:
     """Random operands; the result is what no product leaves there."""
-    import torch
-
+    torch: Any = require_cuda("tuning a product") if where == "cuda" else importlib.import_module("torch")
     types = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "i8": torch.int8}
     front = [] if p.batch is None else [p.batch]
 
@@ -278,7 +301,7 @@ def with_record(
     A record is of a class of sizes, not of these: where the model expects it to take a tenth longer than ``estimated``
     (a last wave with few blocks, say), that is taken. fp16 and bf16 are equally fast: either takes the other's record.
     With ``GRAPHENE_TUNE=1`` a class without a record is tuned. Where that fails, and where a record is no configuration
-    of a kernel, it warns and ``estimated`` is taken.
+    of a kernel, it warns once and ``estimated`` is taken.
     """
     c = estimated
     problem = GemmProblem(*sizes, batch, c.dtype, c.order, c.align, workspaces=workspaces)
@@ -289,22 +312,21 @@ def with_record(
     if record is None and os.environ.get("GRAPHENE_TUNE") != "1":
         return c
     where = replace(of_arch("sm_90a"), name=device, sm_count=sms, shared_bytes=shared_bytes)
-    try:
-        tile = tune(GEMM, problem).best if record is None else GEMM.from_json(record["config"])
-        taken = replace(c, **asdict(tile))
-        expected = _predict(tile, problem, where)
-        if not isinstance(expected, str):
-            gemm_launches(taken)
-    except Exception as e:
-        what = f"{problem} could not be tuned" if record is None else f"the record of {shape} on {device} is not used"
-        warnings.warn(f"{what}: {e}", RuntimeWarning, stacklevel=2)
+    tile: GemmTile | None
+    if record is None:
+        try:
+            tile = tune(GEMM, problem).best
+        except Exception as e:
+            code = "" if isinstance(e, GrapheneError) else "   [TUNE_FAILED]"
+            recorded.warn_once(f"{problem} could not be tuned: {e}{code}")
+            return c
+    elif (tile := from_record(GEMM, problem, where, record)) is None:
         return c
-    if tile.split_k * (batch or 1) > 65535:  # a grid has no more in that direction
-        return c
+    expected = _predict(tile, problem, where)
     other = _predict(GemmTile(c.tile, c.warps, c.stages, c.group, c.pad, c.split_k), problem, where)
     if isinstance(expected, str) or (not isinstance(other, str) and expected[0] > 1.1 * other[0]):
         return c
-    return taken
+    return replace(c, **asdict(tile))
 
 
 GEMM: Tunable[GemmProblem, GemmTile] = Tunable(
@@ -319,5 +341,6 @@ GEMM: Tunable[GemmProblem, GemmTile] = Tunable(
     verify=_verify,
     incumbent=_estimated,
     reference=_reference,
+    unusable=_unusable,
     alike=lambda c: (c.tile[:2], c.pad, c.split_k),
 )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphene import _core
-from graphene.kernels._arguments import choice, size
-from graphene.tune.device import Device, of_arch
+from graphene.kernels._arguments import choice, function, size
+from graphene.tune.device import Device, the_device
 from graphene.tune.tiles import MatmulShape, Tile, estimate, judge, tiles_for
 from graphene.tune.tunable import Selection, Tunable, rank
 
@@ -67,10 +66,8 @@ def matmul_tiles(
     n_ = "matmul_tiles"
     m, n, k, batch = (size(n_, a, x) for a, x in (("m", m), ("n", n), ("k", k), ("batch", batch)))
     choice(n_, "element_bytes", element_bytes, (1, 2, 4, 8))
-    if not isinstance(device, (str, Device)):
-        _core.fail("KERNEL_ARGUMENT", f"{n_}: device does not fit",
-                   ["want: a graphene.tune.Device or an architecture", f"got: {device!r}"])  # fmt: skip
-    where = of_arch(device) if isinstance(device, str) else device
+    function(n_, "only", only, ["tile"], "of a tile, such as lambda tile: tile.stages > 2")
+    where = the_device(n_, device, index=False)
     rates = {1: 2.0, 2: 1.0, 4: 0.5, 8: 0.03}
     shape = MatmulShape(m, n, k, batch, element_bytes, 2, 32 // element_bytes, rates.get(element_bytes, 1.0))
     chosen = Tunable(

@@ -21,14 +21,16 @@ from graphene.archive import write_atomically
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["find", "forget", "own_folder", "store"]
+__all__ = ["find", "forget", "own_folder", "store", "warn_once"]
 
 _FORMAT = "graphene tuning records"
 _SCHEMA = 1
+_KEY = ("kernel", "version", "dtype", "shape")
 SHIPPED = Path(__file__).parent / "records"
 
 Key = tuple[str, int, str, str]
 _loaded: dict[tuple[Path, str], dict[Key, dict[str, Any]]] = {}
+_told: set[str] = set()
 
 
 def own_folder() -> Path | None:
@@ -46,21 +48,41 @@ def _file(folder: Path, device: str) -> Path:
 def _read(path: Path, device: str) -> dict[Key, dict[str, Any]]:
     """A file's records by key. What is damaged is not believed: a warning, and no records."""
     try:
-        data: Any = json.loads(path.read_bytes())
-        if data["format"] != _FORMAT or data["schema"] != _SCHEMA or data["device"] != device:
-            raise ValueError(f"not {_FORMAT} of schema {_SCHEMA} for {device}")
-        rows = {}
-        for r in data["records"]:
-            key = (r["kernel"], r["version"], r["dtype"], r["shape"])
-            if not isinstance(r["config"], dict) or [type(x) for x in key] != [str, int, str, str]:
-                raise ValueError("a malformed record")
-            rows[key] = r
+        data: Any = json.loads(path.read_bytes(), parse_constant=_no_number)
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
-        warnings.warn(f"the tuning records in {path} are not used: {e}", RuntimeWarning, stacklevel=2)
-        return {}
+    except OSError as e:
+        return _not_used(path, e.strerror or str(e))
+    except (ValueError, RecursionError):
+        return _not_used(path, "the file is no JSON")
+    want = {"format": _FORMAT, "schema": _SCHEMA, "device": device}
+    if not isinstance(data, dict) or {n: data.get(n) for n in want} != want:
+        return _not_used(path, f"the file is not {_FORMAT} of schema {_SCHEMA} for {device}")
+    if not isinstance(data.get("records"), list):
+        return _not_used(path, "the file has no list of records")
+    rows: dict[Any, dict[str, Any]] = {}
+    for i, r in enumerate(data["records"]):
+        key = tuple(r.get(n) for n in _KEY) if isinstance(r, dict) else ()
+        if [type(x) for x in key] != [str, int, str, str] or not isinstance(r.get("config"), dict):
+            return _not_used(path, f"record {i} has no {', '.join(_KEY)} and config")
+        rows[key] = r
     return rows
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _not_used(path: Path, why: str) -> dict[Key, dict[str, Any]]:
+    warn_once(f"the tuning records in {path} are not used: {why}   [TUNE_FAILED]")
+    return {}
+
+
+def warn_once(text: str) -> None:
+    """Warns, unless the same was said since files were last read."""
+    if text not in _told:
+        _told.add(text)
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 def _records(folder: Path, device: str) -> dict[Key, dict[str, Any]]:
@@ -81,6 +103,7 @@ def find(device: str, kernel: str, version: int, dtype: str, shape: str) -> dict
 def forget() -> None:
     """Drops what was read of the files, which are read again when they are needed."""
     _loaded.clear()
+    _told.clear()
 
 
 @contextlib.contextmanager
@@ -102,6 +125,7 @@ def store(device: str, record: dict[str, Any], folder: Path | None = None) -> Pa
         _core.fail("TUNE_FAILED", "the tuning record cannot be kept: the cache is off", [],
                    "set GRAPHENE_TUNE_DIR to a writable directory")  # fmt: skip
     path = _file(place, device)
+    _told.clear()
     try:
         with _locked(path):
             rows = _read(path, device)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
-import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from graphene import _core, dtypes
+from graphene import dtypes
 from graphene.errors import GrapheneError, VerifyError
 from graphene.kernels import NormConfig, RowTile, SoftmaxConfig, layernorm_kernel, rmsnorm_kernel, softmax_kernel
+from graphene.kernels._arguments import FLOATS, align, choice, size
 from graphene.kernels._row_tiles import select_tile
 from graphene.report import occupancy
 from graphene.tune import recorded
-from graphene.tune.autotune import tune
-from graphene.tune.device import of_arch
+from graphene.tune.autotune import from_record, tune
+from graphene.tune.device import of_arch, require_cuda
 from graphene.tune.matmul import shape_class
 from graphene.tune.tunable import Tunable
 
@@ -38,7 +39,8 @@ KINDS = ("layernorm", "rmsnorm", "softmax")
 class RowProblem:
     """Rows of `width` elements that are normalised.
 
-    ``align_bytes``: of addresses and row strides. ``dense_bytes``: of addresses, where rows have no gaps; else 0.
+    ``kind``: "layernorm", "rmsnorm" or "softmax". ``dtype``: "fp16", "bf16" or "fp32". ``align_bytes``: of addresses
+    and row strides. ``dense_bytes``: of addresses, where rows have no gaps; else 0. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     kind: str
@@ -47,6 +49,17 @@ class RowProblem:
     dtype: str = "fp16"
     align_bytes: int = 16
     dense_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        n = "RowProblem"
+        choice(n, "kind", self.kind, KINDS)
+        choice(n, "dtype", self.dtype, FLOATS)
+        size(n, "rows", self.rows, least=0)
+        size(n, "width", self.width)
+        elem_bytes = int(getattr(dtypes, self.dtype).bits) // 8
+        align(n, "align_bytes", self.align_bytes, elem_bytes)
+        if self.dense_bytes != 0:
+            align(n, "dense_bytes", self.dense_bytes, elem_bytes)
 
     @property
     def vector(self) -> int:
@@ -127,19 +140,27 @@ def _predict(t: RowTile, p: RowProblem, device: Device) -> tuple[float, str] | s
     return us, f"{waves:.2f} waves of {resident} blocks an SM, {busy:.0%} of what keeps memory busy is on its way"
 
 
-def _build(t: RowTile, p: RowProblem) -> Kernel:
+def _config(t: RowTile, p: RowProblem) -> NormConfig | SoftmaxConfig:
     dtype = getattr(dtypes, p.dtype)
-    if p.kind == "softmax":
-        return softmax_kernel(SoftmaxConfig(t, dtype))
-    if p.kind == "rmsnorm":
-        return rmsnorm_kernel(NormConfig(t, dtype, beta=False))
-    return layernorm_kernel(NormConfig(t, dtype))
+    return SoftmaxConfig(t, dtype) if p.kind == "softmax" else NormConfig(t, dtype, beta=p.kind == "layernorm")
+
+
+def _build(t: RowTile, p: RowProblem) -> Kernel:
+    config = _config(t, p)
+    if isinstance(config, SoftmaxConfig):
+        return softmax_kernel(config)
+    return layernorm_kernel(config) if p.kind == "layernorm" else rmsnorm_kernel(config)
+
+
+def _unusable(t: RowTile, p: RowProblem, device: Device) -> str | None:
+    verdict = _predict(t, p, device)
+    _config(t, p)  # what no kernel takes is refused here, with a code
+    return verdict if isinstance(verdict, str) else None
 
 
 def _arguments(p: RowProblem, where: str = "cuda") -> Sequence[Any]:
     """Random rows; the result is what no kernel leaves there."""
-    import torch  # type: ignore[import-not-found, unused-ignore]
-
+    torch: Any = require_cuda("tuning rows") if where == "cuda" else importlib.import_module("torch")
     dtype = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[p.dtype]
     x = torch.randn(p.rows, p.width, device=where).to(dtype)
     columns = [torch.randn(p.width, device=where).to(dtype) for _ in range(KINDS[::-1].index(p.kind))]
@@ -207,7 +228,7 @@ def with_record(selected: RowTile, p: RowProblem, device: str, shared_bytes: int
     """The tile of the record of a problem's shape class on a device, else ``selected``.
 
     fp16 and bf16 are equally fast: either takes the other's record. A record that is no tile for these rows is not
-    believed: it warns, with the code of what is wrong. With ``GRAPHENE_TUNE=1`` a class without a record is tuned;
+    believed: it warns once, with the code of what is wrong. With ``GRAPHENE_TUNE=1`` a class without a record is tuned;
     where that fails, it warns and ``selected`` is taken.
     """
     dtype, shape = _key(p)
@@ -215,18 +236,16 @@ def with_record(selected: RowTile, p: RowProblem, device: str, shared_bytes: int
     found = (recorded.find(device, ROWS.name, ROWS.version, d, shape) for d in alike)
     record = next(filter(None, found), None)
     where = replace(of_arch("sm_90a"), name=device, shared_bytes=shared_bytes)
-    try:
-        if record is None:
-            return tune(ROWS, p).best if os.environ.get("GRAPHENE_TUNE") == "1" else selected
-        tile = ROWS.from_json(record["config"])
-        if isinstance(reason := _predict(tile, p, where), str):
-            _core.fail("TUNE_NO_CANDIDATE", f"the record does not fit {p}", [f"why: {reason}"], "tune it again")
-    except (GrapheneError, TypeError, ValueError) as e:
-        what = "could not be tuned" if record is None else "has a record that is not used"
-        code = "" if isinstance(e, GrapheneError) else "   [TUNE_FAILED]"
-        warnings.warn(f"{p} {what}: {e}{code}", RuntimeWarning, stacklevel=2)
+    if record is not None:
+        return from_record(ROWS, p, where, record) or selected
+    if os.environ.get("GRAPHENE_TUNE") != "1":
         return selected
-    return tile
+    try:
+        return tune(ROWS, p).best
+    except Exception as e:
+        code = "" if isinstance(e, GrapheneError) else "   [TUNE_FAILED]"
+        recorded.warn_once(f"{p} could not be tuned: {e}{code}")
+        return selected
 
 
 ROWS: Tunable[RowProblem, RowTile] = Tunable(
@@ -243,4 +262,5 @@ ROWS: Tunable[RowProblem, RowTile] = Tunable(
     alike=lambda t: (t.keep, t.rows, t.threads),
     incumbent=_selected,
     reference=_reference,
+    unusable=_unusable,
 )

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
-from graphene.kernels._arguments import size, sizes
+from graphene import _core
+from graphene.kernels._arguments import number, size, sizes
 from graphene.report import occupancy
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def thesis_warp_tiles(block: tuple[int, int, int]) -> list[tuple[int, int, int]]
 class MatmulShape:
     """``batch`` products (M, K) @ (K, N) of elements of ``element_bytes``, summed in fp32, stored in ``out_bytes``.
 
-    ``k_step``: what one matrix instruction takes of K; ``rate``: its speed against 16-bit operands.
+    ``k_step``: what one matrix instruction takes of K; ``rate``: its speed against 16-bit operands. Raises VerifyError
+    KERNEL_ARGUMENT.
     """
 
     m: int
@@ -74,10 +76,20 @@ class MatmulShape:
     k_step: int = 16
     rate: float = 1.0
 
+    def __post_init__(self) -> None:
+        for name in ("m", "n", "k", "batch"):
+            size("MatmulShape", name, getattr(self, name), least=0)
+        for name in ("element_bytes", "out_bytes", "k_step"):
+            size("MatmulShape", name, getattr(self, name))
+        number("MatmulShape", "rate", self.rate, positive=True)
+
 
 @dataclass(frozen=True, order=True)
 class Tile:
-    """Sizes of one configuration: a block's tile, a warp's, stages of shared memory, parts of K."""
+    """Sizes of one configuration: a block's tile, a warp's, stages of shared memory, parts of K.
+
+    Raises VerifyError KERNEL_ARGUMENT for what is no size, and where warps' tiles do not make up the block's.
+    """
 
     bm: int
     bn: int
@@ -86,6 +98,16 @@ class Tile:
     wn: int
     stages: int
     split_k: int = 1
+
+    def __post_init__(self) -> None:
+        values = self.bm, self.bn, self.bk, self.wm, self.wn, self.stages, self.split_k
+        if any(type(v) is not int or v < 1 for v in values):  # asked first: there are many tiles
+            for name, value in zip(("bm", "bn", "bk", "wm", "wn", "stages", "split_k"), values, strict=True):
+                size("Tile", name, value)
+        if self.bm % self.wm or self.bn % self.wn:
+            want = "want: tiles of warps that divide the block's"
+            got = f"got: {self.bm}x{self.bn} by {self.wm}x{self.wn}"
+            _core.fail("KERNEL_ARGUMENT", "Tile: warps' tiles do not make up the block's", [want, got])
 
     @property
     def warps(self) -> int:
@@ -141,12 +163,10 @@ def tiles_for(shape: MatmulShape, device: Device) -> Iterator[Tile]:
                 yield Tile(bm, bn, bk, wm, wn, stages, split)
 
 
-def judge(tile: Tile, shape: MatmulShape, device: Device) -> str | None:
-    """Why a tile cannot be used or is not worth a try, in words; None when it is."""
+def impossible(tile: Tile, shape: MatmulShape, device: Device) -> str | None:
+    """Why a tile cannot be used on a device, whatever the sizes of the product are, in words; None when it can be."""
     if tile.threads > device.max_threads:
         return f"{tile.threads} threads, at most {device.max_threads}"
-    if tile.warps < 4 and tile.bm * tile.bn > 64 * 64:
-        return f"{tile.warps} warps leave tensor cores idle: a multiprocessor has four"
     if (need := tile.shared_bytes(shape)) > device.shared_bytes:
         return f"{need} bytes of shared memory, at most {device.shared_bytes}"
     if (need := tile.least_registers(shape)) > REGISTERS:
@@ -155,6 +175,15 @@ def judge(tile: Tile, shape: MatmulShape, device: Device) -> str | None:
         return f"about {need} registers a block, at most {device.registers}"
     if tile.bk < shape.k_step or tile.bk % shape.k_step:
         return f"k step {tile.bk} is no multiple of the instruction's {shape.k_step}"
+    return None
+
+
+def judge(tile: Tile, shape: MatmulShape, device: Device) -> str | None:
+    """Why a tile cannot be used or is not worth a try, in words; None when it is."""
+    if tile.warps < 4 and tile.bm * tile.bn > 64 * 64:
+        return f"{tile.warps} warps leave tensor cores idle: a multiprocessor has four"
+    if (reason := impossible(tile, shape, device)) is not None:
+        return reason
     for name, covered, extent in (("rows", tile.bm, shape.m), ("columns", tile.bn, shape.n)):
         if covered >= 2 * extent and covered > 32:
             return f"{covered} {name} of which {covered - extent} are always outside"

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+import math
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from graphene import _core
-from graphene.kernels._arguments import number, size
+from graphene.kernels._arguments import instance, number, size
+from graphene.tune.device import Device, the_device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from graphene._core import Binary
-    from graphene.tune.device import Device
 
 __all__ = ["Rejected", "Runnable", "Selection", "Tunable", "rank"]
 
@@ -48,6 +49,8 @@ class Tunable(Generic[P, C]):
     ``reference(problem, arguments)``: is computed once and given to ``verify`` as a third argument. ``alike``: a
     configuration's kind, of which a short list holds two at most, so that it covers more than one.
     ``incumbent(problem, device)``: what is used without a record, which a tuning always measures too.
+    ``unusable(config, problem, device)``: why a configuration, that of a record say, cannot be used by any problem of
+    its shape class, or None; without it, what ``predict`` refuses is.
     """
 
     name: str
@@ -63,13 +66,26 @@ class Tunable(Generic[P, C]):
     alike: Callable[[C], object] = field(default=lambda config: config)
     incumbent: Callable[[P, Device], C] | None = None
     reference: Callable[[P, Sequence[Any]], Any] | None = None
+    unusable: Callable[[C, P, Device], str | None] | None = None
 
     def to_json(self, config: C) -> dict[str, Any]:
         """A configuration as a JSON object."""
         return asdict(config)  # type: ignore[call-overload, no-any-return]
 
     def from_json(self, data: dict[str, Any]) -> C:
-        """The configuration ``to_json`` wrote. Raises TypeError or ValueError for another one's."""
+        """The configuration ``to_json`` wrote. Raises SelectError TUNE_FAILED for other fields than a dataclass has.
+
+        Raises what the configuration raises for values that it refuses.
+        """
+        if is_dataclass(self.config):
+            known = {f.name: f.default is MISSING and f.default_factory is MISSING for f in fields(self.config)}
+            unknown = [repr(n) for n in data if n not in known]
+            missing = [repr(n) for n, needed in known.items() if needed and n not in data]
+            if unknown or missing:
+                lists = (("unknown", unknown), ("missing", missing))
+                _core.fail("TUNE_FAILED", f"these are not the fields of {getattr(self.config, '__name__', self.name)}",
+                           [f"{what}: {', '.join(names)}" for what, names in lists if names],
+                           "tune it again, or remove the record")  # fmt: skip
         return self.config(**data)
 
 
@@ -138,18 +154,46 @@ class Selection(Generic[C]):
         return f"<div>{escape(self.what)}<table>{cells}{head}{others}</table></div>"
 
 
-def rank(tunable: Tunable[P, C], problem: P, device: Device, count: int = 8, within: float = 1.6) -> Selection[C]:
+def is_time(us: object) -> bool:
+    """Whether it is microseconds: a finite number, 0 or more."""
+    try:
+        return not isinstance(us, (bool, str, bytes)) and math.isfinite(us) and us >= 0  # type: ignore[arg-type, operator]
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def predicted(tunable: Tunable[P, C], config: C, problem: P, device: Device) -> tuple[float, str] | str:
+    """The tunable's word on a configuration; what is no time is a reason against it.
+
+    Raises VerifyError KERNEL_ARGUMENT for what is neither a time with a remark nor a reason.
+    """
+    verdict: Any = tunable.predict(config, problem, device)
+    if isinstance(verdict, str):
+        return verdict
+    if not isinstance(verdict, tuple) or len(verdict) != 2:
+        _core.fail("KERNEL_ARGUMENT", f"{tunable.name}: predict returned {type(verdict).__name__}",
+                   ["want: (microseconds, remark), or a reason against it", f"got: {verdict!r}"])  # fmt: skip
+    us, remark = verdict
+    return (float(us), str(remark)) if is_time(us) else f"its expected time is {us!r}"
+
+
+def rank(
+    tunable: Tunable[P, C], problem: P, device: Device | str | int, count: int = 8, within: float = 1.6
+) -> Selection[C]:
     """The candidates that the model expects to be fastest; of every other one, why it is not among them.
 
-    ``count``: the length of the short list at most; ``within``: how many times the best's time a candidate may take.
+    ``device``: a Device, an architecture or the index of a CUDA device. ``count``: the length of the short list at
+    most; ``within``: how many times the best's time a candidate may take.
     Rejected ones are ordered by how close they came. Raises VerifyError KERNEL_ARGUMENT, and SelectError
     TUNE_NO_CANDIDATE when every candidate is rejected, with the reasons.
     """
+    instance("rank", "tunable", tunable, Tunable)
     count, within = size("rank", "count", count), number("rank", "within", within)
+    device = the_device("rank", device)
     expected: list[tuple[C, float, str]] = []
     refused: list[Rejected[C]] = []
     for config in dict.fromkeys(tunable.candidates(problem, device)):
-        verdict = tunable.predict(config, problem, device)
+        verdict = predicted(tunable, config, problem, device)
         if isinstance(verdict, str):
             refused.append(Rejected(config, verdict))
         else:

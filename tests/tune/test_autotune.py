@@ -274,7 +274,11 @@ def store(t: tune.Tunable[Problem, Config], config: dict[str, Any], version: int
 def test_a_record_that_no_longer_fits_is_passed_over(config: dict[str, Any]) -> None:
     t = tunable(*CONFIGS)
     store(t, config)
-    assert tune.choose(t, Problem(100), DEVICE) == Config(128)
+    with pytest.warns(RuntimeWarning, match=r"the record of n7 on NVIDIA A100 is not used: (.|\n)*\[TUNE_"):
+        assert tune.choose(t, Problem(100), DEVICE) == Config(128)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it was said
+        assert tune.choose(t, Problem(100), DEVICE) == Config(128)
 
 
 def test_records_are_of_a_version_a_device_and_a_class() -> None:
@@ -287,14 +291,34 @@ def test_records_are_of_a_version_a_device_and_a_class() -> None:
     assert tune.choose(t, Problem(300), DEVICE) == Config(128)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"format": "x"}', "[" * 100000])
+HEAD = f'{{"format": "graphene tuning records", "schema": 1, "device": "{DEVICE.name}"'
+DAMAGED = {
+    "": "the file is no JSON",
+    "{": "the file is no JSON",
+    "[" * 100000: "the file is no JSON",
+    "\xff": "the file is no JSON",
+    HEAD + ', "records": [NaN]}': "the file is no JSON",
+    "[]": "the file is not graphene tuning records of schema 1 for NVIDIA A100",
+    '{"format": "x"}': "the file is not graphene tuning records of schema 1 for NVIDIA A100",
+    HEAD + "}": "the file has no list of records",
+    HEAD + ', "records": {}}': "the file has no list of records",
+    HEAD + ', "records": [3]}': "record 0 has no kernel, version, dtype, shape and config",
+    HEAD
+    + ', "records": [{"kernel": "k", "version": "1", "dtype": "x", "shape": "s", "config": {}}]}': "record 0 has no",
+    HEAD + ', "records": [{"kernel": "k", "version": 1, "dtype": "x", "shape": "s", "config": []}]}': "record 0 has no",
+}
+
+
+@pytest.mark.parametrize("text", DAMAGED, ids=range(len(DAMAGED)))
 def test_a_damaged_file_warns_once_and_is_replaced(own_records: Path, text: str) -> None:
     t = tunable(*CONFIGS)
     store(t, {"threads": 32})
     (path,) = own_records.glob("*.json")
-    path.write_text(text)
+    path.write_text(text, "latin-1")
     recorded.forget()
-    with pytest.warns(RuntimeWarning, match="the tuning records in .* are not used"):
+    with pytest.warns(
+        RuntimeWarning, match=rf"the tuning records in .* are not used: {DAMAGED[text]}.*\[TUNE_FAILED\]"
+    ):
         assert tune.choose(t, Problem(100), DEVICE) == Config(128)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

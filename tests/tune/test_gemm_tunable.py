@@ -150,7 +150,8 @@ def test_a_record_that_does_not_suit_the_sizes_is_passed_over() -> None:
     keep(GemmProblem(2048, 2048, 2048), GemmTile((32, 32, 32), (2, 2), 2))
     assert select_gemm(2048, 2048, 2048, device="my GPU") == select_gemm(2048, 2048, 2048)
     keep(GemmProblem(2048, 2048, 2048), GemmTile((256, 256, 64), (2, 2), 5))
-    assert select_gemm(2048, 2048, 2048, device="my GPU") == select_gemm(2048, 2048, 2048)
+    with pytest.warns(RuntimeWarning, match="327680 bytes of shared memory, at most 232448"):
+        assert select_gemm(2048, 2048, 2048, device="my GPU") == select_gemm(2048, 2048, 2048)
 
 
 def test_a_record_whose_parts_no_grid_has_is_passed_over() -> None:
@@ -165,13 +166,14 @@ GOOD = {"tile": [64, 64, 64], "warps": [2, 2], "stages": 3}
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        ({}, "missing"),
-        ({**GOOD, "colour": 1}, "unexpected"),
+        ({}, "missing: 'tile', 'warps', 'stages'"),
+        ({**GOOD, "colour": 1}, "unknown: 'colour'"),
         ({**GOOD, "tile": 3}, "KERNEL_ARGUMENT"),
         ({**GOOD, "tile": [64, 64]}, "KERNEL_ARGUMENT"),
         ({**GOOD, "tile": [64, "64", 64]}, "KERNEL_ARGUMENT"),
         ({**GOOD, "tile": [72, 64, 64]}, "KERNEL_ARGUMENT"),
-        ({**GOOD, "tile": [64, 64, 48]}, "KERNEL_ARGUMENT"),
+        ({**GOOD, "tile": [64, 64, 60]}, "TUNE_NO_CANDIDATE"),
+        ({**GOOD, "stages": 30}, "TUNE_NO_CANDIDATE"),
         ({**GOOD, "warps": [0, 1]}, "KERNEL_ARGUMENT"),
         ({**GOOD, "warps": "x"}, "KERNEL_ARGUMENT"),
         ({**GOOD, "stages": 1}, "KERNEL_ARGUMENT"),
