@@ -23,6 +23,18 @@ DECODERS = {
     "gpt2": ("gpt2", GPT_LIKE),
     "llama": ("llama", LLAMA_LIKE),
     "mistral": ("mistral", LLAMA_LIKE | dict(sliding_window=5)),
+    "opt": (
+        "opt",
+        dict(
+            vocab_size=99,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            ffn_dim=64,
+            max_position_embeddings=64,
+            word_embed_proj_dim=32,
+        ),
+    ),
     "gemma2": ("gemma2", LLAMA_LIKE | dict(head_dim=16, sliding_window=5)),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import inspect
 import io
 import sys
@@ -19,6 +20,7 @@ import networks  # noqa: E402
 
 import graphene.integrations.transformers as integration  # noqa: E402
 from graphene import ops  # noqa: E402
+from graphene.errors import LaunchError  # noqa: E402
 from graphene.integrations.transformers import _accelerate, _fused, _measure, _modules, _packing  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::graphene.ops.CpuWarning")
@@ -32,24 +34,6 @@ def by_definition(monkeypatch):
     """Attention in fp64: what is tested is what surrounds it."""
     monkeypatch.setattr(ops, "attention", attention_reference.attention, raising=False)
     monkeypatch.setattr(ops, "attention_varlen", attention_reference.attention_varlen, raising=False)
-
-
-@pytest.fixture
-def calls(monkeypatch):
-    """How often each operator is called."""
-    count = {}
-
-    def counted(name, f):
-        def call(*args, **named):
-            kind = f"{name}+residual" if named.get("residual") is not None else name
-            count[kind] = count.get(kind, 0) + 1
-            return f(*args, **named)
-
-        return call
-
-    for name in ("attention", "attention_varlen", "layer_norm", "rms_norm", "matmul", "gated"):
-        monkeypatch.setattr(ops, name, counted(name, getattr(ops, name)))
-    return count
 
 
 def states(model, inputs):
@@ -89,14 +73,23 @@ def test_no_worse_than_eager(name) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_on_a_cpu_it_is_eager_with_another_attention(name) -> None:
-    """What PyTorch's operators compute faster stays theirs: bit by bit, but for attention."""
+@pytest.mark.parametrize("dtype", [torch.float32, HALF], ids=str)
+def test_on_a_cpu_everything_stays(name, dtype, calls, monkeypatch) -> None:
+    """PyTorch's operators are faster there: bit by bit the same, however much of a batch is padding."""
+    monkeypatch.setattr(_packing, "SAVED_ROWS", 1)
     inputs = networks.batch([11, 4, 7])
-    seen = inputs["attention_mask"].bool()
-    model = networks.network(name, "graphene")
+    model = networks.network(name, "sdpa", dtype)
     want = states(model, inputs)
     integration.accelerate(model, show=False)
-    assert torch.equal(states(model, inputs)[seen], want[seen])
+    assert torch.equal(states(model, inputs), want)
+    assert not calls
+    rows = integration.accelerated(model).rows
+    assert {r.now for r in rows} == {"left"}
+    assert "on cpu, PyTorch's operators are faster" in {r.why for r in rows if r.where.endswith(": attention")}
+    # Attention that was asked for by name stays what was asked for, without packing.
+    model = integration.accelerate(networks.network(name, "graphene"), show=False)
+    states(model, inputs)
+    assert set(calls) == {"attention"}
 
 
 EXPECTED = {
@@ -215,76 +208,27 @@ def test_joined_weights_in_training(calls) -> None:
         assert layer.weight.grad.any()
 
 
-# Packing
+def test_joined_weights_keep_no_memory(calls) -> None:
+    """What a model leaves when it moves is free, and addresses that are used again join nothing."""
+    from torch.multiprocessing.reductions import StorageWeakRef
 
-
-def test_packing_keeps_masks_of_any_form(calls) -> None:
-    """Padding on either side and in between, and sequences without any token."""
-    ids = networks.batch()["input_ids"]
-    for mask in (
-        [[1] * 11, [0, 0, 1, 1, 0, 1, 1, 1, 0, 1, 0], [0] * 9 + [1] * 2],
-        [[1] * 4 + [0] * 7, [0] * 11, [1] * 11],
-    ):
-        seen = torch.tensor(mask)
-        inputs = {"input_ids": ids, "attention_mask": seen}
-        model = networks.network("bert", "eager")
-        want = states(model, inputs)
-        calls.clear()
-        got = states(everywhere(model), inputs)
-        assert calls["attention_varlen"] == 2
-        torch.testing.assert_close(got[seen.bool()], want[seen.bool()], rtol=1e-4, atol=1e-5)
-        assert not got[~seen.bool()].any()
-
-
-def test_packing_waits_for_a_gain(calls, monkeypatch) -> None:
-    model = integration.accelerate(networks.network("bert", "eager"), show=False)
-    states(model, networks.batch([11, 4, 7]))
-    assert "attention_varlen" not in calls  # 11 rows saved
-    monkeypatch.setattr(_packing, "SAVED_ROWS", 11)
-    states(model, networks.batch([11, 4, 7]))
-    assert calls["attention_varlen"] == 2
-    calls.clear()
-    states(model, networks.batch([11, 10, 10]))
-    states(model, networks.batch())
-    assert "attention_varlen" not in calls
-
-
-def test_packing_does_not_show(calls) -> None:
-    """Where states or attentions inside are asked for, batches stay as they are; and pack=False."""
-    inputs = networks.batch([11, 4, 7])
-    model = networks.network("bert", "eager")
-    with torch.no_grad():
-        want = model(**inputs, output_hidden_states=True)
-    everywhere(model)
-    with torch.no_grad():
-        got = model(**inputs, output_hidden_states=True)
-    assert "attention_varlen" not in calls
-    seen = inputs["attention_mask"].bool()
-    assert len(got.hidden_states) == len(want.hidden_states)
-    for a, b in zip(got.hidden_states, want.hidden_states, strict=True):
-        torch.testing.assert_close(a[seen], b[seen], rtol=1e-4, atol=1e-5)
-    states(everywhere(model, pack=False), inputs)
-    assert "attention_varlen" not in calls
-
-
-def test_what_is_not_packed() -> None:
-    known = lambda m: _modules.kind_of(m) is not None  # noqa: E731
-    why = {}
-    for name in ALL:
-        model = networks.network(name)
-        why[name] = [w for m in model.modules() if (w := _packing.why_not(m, known)) != ""]
-    assert all(why[n] == [None] * (2 if n == "albert" else 1) for n in networks.ENCODERS)  # a group of layers is one
-    for name in networks.ENCODERS:  # but only the outermost one packs
-        rows = integration.accelerated(integration.accelerate(networks.network(name), show=False)).rows
-        assert [r.count for r in rows if "padded" in r.where] == [1]
-    assert not any(why[n] for n in networks.DECODERS)
-    decoder = networks.network("bert", is_decoder=True).encoder
-    assert _packing.why_not(decoder, known) == "it is a decoder"
-    chunked = networks.network("bert", chunk_size_feed_forward=2).encoder
-    assert _packing.why_not(chunked, known) == "chunk_size_feed_forward is set"
-    model = networks.network("bert").encoder
-    model.layer[0].output.mix = torch.nn.Conv1d(1, 1, 3)
-    assert _packing.why_not(model, known) == "Conv1d may look at more than one row"
+    model = everywhere(networks.network("bert", "eager", HALF))
+    attention = model.encoder.layer[0].attention.self
+    old = StorageWeakRef(attention.query.weight.untyped_storage())
+    assert not old.expired()
+    model.float()
+    gc.collect()
+    assert old.expired()
+    # Parameters of storages of their own which lie where the joined ones lay.
+    (joined,) = integration.accelerated(everywhere(networks.network("llama", "eager", HALF))).joined[:1]
+    layers = tuple(dict.fromkeys(m for m, _, _ in joined.parameters))
+    assert joined.holds(layers)
+    for layer in layers:
+        layer.weight.data = torch.empty(0, dtype=HALF).set_(
+            torch.frombuffer(memoryview(layer.weight.data.numpy()), dtype=HALF).untyped_storage(), 0, layer.weight.shape
+        )
+    assert all(getattr(m, n).data_ptr() == at for m, n, at in joined.parameters)
+    assert not joined.holds(layers)
 
 
 # What it says, keeps and undoes
@@ -295,28 +239,76 @@ def test_the_table(capsys) -> None:
     said = capsys.readouterr().out.splitlines()
     assert said[0].split() == ["module", "now", "why"]
     rows = {" ".join(line.split()) for line in said[1:]}
-    assert "2 BertModel: attention graphene.ops.attention was 'eager'" in rows
+    assert "2 BertModel: attention left on cpu, PyTorch's operators are faster" in rows
     assert "2 BertOutput: LayerNorm(a + b) left on cpu, PyTorch's operators are faster" in rows
     assert "2 BertIntermediate: intermediate_act_fn(dense(x)) left on cpu, PyTorch's operators are faster" in rows
-    assert "1 BertEncoder: padded batches packed inside from 512 rows and 10% of padding on" in rows
+    assert "1 BertEncoder: padded batches left on cpu, PyTorch's operators are faster" in rows
     assert str(integration.accelerated(model)).splitlines() == said
     assert integration.accelerated(integration.restore(model)) is None
     assert model.config._attn_implementation == "eager"
     assert integration.restore(model) is model
+    everywhere(model, pack=True)
+    rows = {(r.count, r.where, r.now, r.why) for r in integration.accelerated(model).rows}
+    assert (2, "BertModel: attention", "graphene.ops.attention", "was 'eager'") in rows
+    assert (1, "BertEncoder: padded batches", "packed inside", "only_faster=False") in rows
+
+
+def test_what_is_no_module_is_refused() -> None:
+    with pytest.raises(LaunchError) as error:
+        integration.accelerate(None)
+    assert str(error.value) == (
+        "accelerate takes a torch.nn.Module   [OP_ARGUMENT]\n  got:  NoneType\n"
+        "  fix: pass a model of transformers, or a module that contains some"
+    )
+    assert integration.accelerated(None) is None
+    assert integration.restore(None) is None
 
 
 def test_copies_and_files_are_of_the_original_classes() -> None:
     model = everywhere(networks.network("albert", "eager"))
     inputs = networks.batch([11, 4, 7])
+    plain = states(networks.network("albert", "eager"), inputs)
     file = io.BytesIO()
     torch.save(model, file)
+    assert b"graphene.integrations" not in file.getvalue()  # it can be read without
     file.seek(0)
-    for other in (copy.deepcopy(model), torch.load(file, weights_only=False)):
+    wrapped = copy.deepcopy(torch.nn.ModuleList([model]))[0]
+    for other in (copy.deepcopy(model), torch.load(file, weights_only=False), wrapped):
         assert integration.accelerated(other) is None
         assert not [m for m in other.modules() if hasattr(type(m), "_graphene_original")]
-        other.set_attn_implementation("eager")
-        seen = inputs["attention_mask"].bool()
-        torch.testing.assert_close(states(other, inputs)[seen], states(model, inputs)[seen], rtol=1e-4, atol=1e-5)
+        assert {m.config._attn_implementation for m in other.modules() if hasattr(m, "config")} == {"eager"}
+        assert torch.equal(states(other, inputs), plain)
+    assert model.config._attn_implementation == "graphene"
+
+
+@pytest.mark.parametrize("first", ["outer", "inner"])
+@pytest.mark.parametrize("undone", [("outer", "inner"), ("inner", "outer")])
+def test_models_inside_of_models(first, undone) -> None:
+    """Whichever was accelerated first, and whichever is restored first: at the end all is as it was."""
+    outer = networks.network("bert", "eager", HALF)
+    inputs = networks.batch([11, 4, 7])
+    want = states(outer, inputs)
+    parts = {"outer": outer, "inner": outer.encoder.layer[1]}
+    for name in (first, *(n for n in parts if n != first)):
+        everywhere(parts[name])
+    torch.testing.assert_close(states(outer, inputs)[0], want[0], rtol=0.02, atol=0.02)  # the sequence without padding
+    for name in undone:
+        integration.restore(parts[name])
+    assert not [m for m in outer.modules() if hasattr(type(m), "_graphene_original")]
+    assert outer.config._attn_implementation == "eager"
+    assert torch.equal(states(outer, inputs), want)
+
+
+def test_one_model_in_two_wrappers() -> None:
+    model = networks.network("bert", "eager", HALF)
+    wrappers = [everywhere(torch.nn.ModuleList([model])) for _ in range(2)]
+    whys = {r.why for r in integration.accelerated(wrappers[1]).rows if r.now == "left"}
+    assert whys == {"accelerate replaced it already, for a model around it or in it"}
+    integration.restore(wrappers[0])
+    assert model.config._attn_implementation == "graphene"  # as the other one wants it
+    integration.restore(wrappers[1])
+    assert model.config._attn_implementation == "eager"
+    assert not [m for m in model.modules() if hasattr(type(m), "_graphene_original")]
 
 
 def test_rewritten_methods_can_be_read() -> None:
@@ -336,7 +328,11 @@ def test_twice_is_once() -> None:
 def test_hooks_and_replaced_modules_are_respected(calls) -> None:
     """A hook sees its module called; a module of another class is called as it is."""
     model = everywhere(networks.network("bert", "eager", HALF))
-    seen = []
+    seen, everyone = [], []
+    hook = torch.nn.modules.module.register_module_forward_hook(lambda m, *_: everyone.append(m))
+    states(model, networks.batch())
+    hook.remove()
+    assert {m for m in model.modules() if _modules.kind_of(m) is not None} <= {*everyone}
     model.encoder.layer[0].output.LayerNorm.register_forward_hook(lambda *_: seen.append("norm"))
     model.encoder.layer[1].intermediate.dense.register_forward_hook(lambda *_: seen.append("linear"))
     states(model, networks.batch())

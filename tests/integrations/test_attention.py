@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import networks  # noqa: E402
 
 import graphene.integrations.transformers as integration  # noqa: E402
 from graphene import ops  # noqa: E402
+from graphene.errors import LaunchError  # noqa: E402
 from graphene.integrations.transformers import _attention, _masks  # noqa: E402
 
 
@@ -223,15 +225,62 @@ def test_packed_sequences() -> None:
         torch.testing.assert_close(got, torch.cat(want), **CLOSE)
 
 
-def test_weights_are_given_where_they_are_asked_for() -> None:
+@pytest.mark.parametrize("name", ["bert", "albert", "gpt2", "llama", "opt"])
+def test_weights_are_given_where_they_are_asked_for(name) -> None:
+    """By the argument, which not every module passes on to its attention."""
     inputs = networks.batch([11, 4, 7])
     with torch.no_grad():
-        got, want = (networks.network("bert", how)(**inputs, output_attentions=True) for how in ("graphene", "eager"))
+        got, want = (networks.network(name, how)(**inputs, output_attentions=True) for how in ("graphene", "eager"))
     assert len(got.attentions) == len(want.attentions) == 2
     seen = seen_rows(inputs)
     rows = seen[:, None].expand(-1, 2, -1)
     for a, b in zip(got.attentions, want.attentions, strict=True):
         torch.testing.assert_close(a[rows], b[rows], **CLOSE)
+
+
+def test_there_are_no_weights_of_packed_sequences() -> None:
+    ends = torch.tensor([0, 5, 12], dtype=torch.int32)
+    packed = {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": 7, "max_length_k": 7}
+    with pytest.raises(LaunchError, match="graphene's attention gives no weights of packed sequences"):
+        networks.network("bert")(**networks.batch(rows=1, length=12), **packed, output_attentions=True)
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "mistral"])
+def test_traced_by_jit(name, monkeypatch) -> None:
+    """By PyTorch's attention, which is recorded; the trace holds for other sizes and masks."""
+    monkeypatch.setattr(_attention, "_said", set())
+    more = {} if name == "bert" else {"use_cache": False}
+    model = networks.network(name, "graphene", return_dict=False, **more)
+    inputs = networks.batch([11, 4, 7])
+    with pytest.warns(UserWarning, match=r"torch\.jit\.trace: run by scaled_dot_product_attention"):
+        traced = torch.jit.trace(model, example_kwarg_inputs=inputs, strict=False)
+    for inputs in (inputs, networks.batch([8, 3], length=8), networks.batch([6, 6], length=6)):  # noqa: B020
+        seen = seen_rows(inputs)
+        with torch.no_grad():
+            torch.testing.assert_close(traced(**inputs)[0][seen], model(**inputs)[0][seen], **CLOSE)
+    if name == "llama":
+        integration.accelerate(model.half(), only_faster=False, show=False)
+        got = torch.jit.trace(model, example_kwarg_inputs=inputs, strict=False)(**inputs)[0][seen]
+        with torch.no_grad():
+            torch.testing.assert_close(got, model(**inputs)[0][seen], rtol=0.02, atol=0.02)
+
+
+def test_what_jit_cannot_trace_is_refused() -> None:
+    with pytest.raises(LaunchError, match=r"no packed sequences, soft cap or sinks in torch\.jit\.trace") as error:
+        torch.jit.trace(networks.network("gemma2", use_cache=False), (networks.batch()["input_ids"],), strict=False)
+    assert error.value.code == "OP_ARGUMENT"
+
+
+def test_what_is_known_of_a_configuration_goes_with_it() -> None:
+    gc.collect()
+    before = len(_masks._causal_of)
+    model = networks.network("bert")
+    states(model, networks.batch([11, 4, 7]))
+    assert len(_masks._causal_of) == before + 1
+    assert not _masks.causal_of(model.config)
+    del model
+    gc.collect()
+    assert len(_masks._causal_of) == before
 
 
 def test_training_with_dropout_runs_on_pytorch(monkeypatch) -> None:

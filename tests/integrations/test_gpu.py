@@ -21,11 +21,13 @@ pytestmark = pytest.mark.gpu
 WIDE = {"hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 512, "max_position_embeddings": 256}
 SIZES = {n: WIDE for n in networks.ENCODERS | networks.DECODERS} | {
     "distilbert": {"dim": 256, "n_heads": 4, "hidden_dim": 512, "max_position_embeddings": 256},
+    "opt": {"hidden_size": 256, "num_attention_heads": 4, "ffn_dim": 512, "word_embed_proj_dim": 256,
+            "max_position_embeddings": 256},
     "gpt2": {"n_embd": 256, "n_head": 4, "n_positions": 256},
     "mistral": WIDE | {"num_key_value_heads": 2, "sliding_window": 32},
     "llama": WIDE | {"num_key_value_heads": 2},
     "gemma2": WIDE | {"num_key_value_heads": 2, "head_dim": 64, "sliding_window": 32},
-}
+}  # fmt: skip
 
 
 def network(name, attn, dtype=torch.float16, **more):

@@ -8,6 +8,8 @@ and ``accelerate(model)`` also replaces what surrounds attention where that was 
 
     accelerate(model)   # prints what it replaced, what it left, and why; restore(model) undoes it
 
+Models whose attention does not come from transformers' interface are refused where they are made (OP_ARGUMENT).
+
 Needs transformers 5.
 """
 
@@ -17,11 +19,11 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from graphene.integrations.transformers._accelerate import accelerate, accelerated, restore
 from graphene.integrations.transformers._attention import attention
+from graphene.integrations.transformers._interface import NAME, refuse_others
 from graphene.integrations.transformers._masks import mask
-
-NAME = "graphene"
 
 AttentionInterface.register(NAME, attention)
 AttentionMaskInterface.register(NAME, mask)
+refuse_others()
 
 __all__ = ["NAME", "accelerate", "accelerated", "attention", "mask", "restore"]

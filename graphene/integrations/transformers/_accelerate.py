@@ -11,12 +11,15 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from graphene.integrations.transformers import _measure, _packing
+from graphene import _core
+from graphene.integrations.transformers import _interface, _measure, _packing
 from graphene.integrations.transformers._fused import BORDERS, HALF, LINEAR, Helpers, Joined, Rules, join
 from graphene.integrations.transformers._modules import activation_of, kind_of, norm_of
 from graphene.integrations.transformers._rewrite import Site, rewrite
 
 RECORD = "_graphene_accelerated"
+NAME = _interface.NAME
+ON_A_CPU = "on {}, PyTorch's operators are faster"
 WORDS = {"torch": "left", "graphene": "one kernel", "epilogue": "in PyTorch's product", "joined": "one product"}
 WORDS["two"] = "the activation by a kernel"
 
@@ -31,14 +34,29 @@ class Row:
     why: str
 
 
+@dataclass(eq=False)
+class Held:
+    """A configuration that was set to Graphene's attention, what it was before, and how many records want it so."""
+
+    config: Any
+    before: Any
+    records: int = 1
+
+    def release(self) -> None:
+        """One record fewer."""
+        self.records -= 1
+        if not self.records and self.config._attn_implementation == NAME:
+            self.config._attn_implementation_internal = self.before
+
+
 @dataclass
 class Record:
-    """What ``accelerate`` did to a model: ``rows`` is its table, ``attention`` what each model's was before."""
+    """What ``accelerate`` did to a model: ``rows`` is its table, ``attention`` what configurations said before."""
 
     rules: Rules
     rows: list[Row] = field(default_factory=list)
     modules: list[tuple[Any, type]] = field(default_factory=list)
-    attention: list[tuple[Any, str]] = field(default_factory=list)
+    attention: list[Held] = field(default_factory=list)
     joined: list[Joined] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -48,7 +66,19 @@ class Record:
         return "\n".join(lines)
 
     def __reduce__(self) -> Any:
-        return type(None), ()  # a copy of the model is not accelerated
+        # A copy of the model is not accelerated: instead of a record it gets None, which making it (on a list of the
+        # copy's configurations, each of which is set back for that) returns. Files need no graphene to be read.
+        return list.clear, ([_SetBack(h) for h in self.attention],)
+
+
+class _SetBack:
+    """What becomes, in a copy, ``setattr`` of the configuration's copy."""
+
+    def __init__(self, held: Held) -> None:
+        self.held = held
+
+    def __reduce__(self) -> Any:
+        return setattr, (self.held.config, "_attn_implementation_internal", self.held.before)
 
 
 def accelerate(model: Any, *, only_faster: bool = True, pack: bool = True, show: bool = True) -> Any:
@@ -61,9 +91,13 @@ def accelerate(model: Any, *, only_faster: bool = True, pack: bool = True, show:
     of what was replaced and what was left, and why; it stays with the model as ``accelerated(model)``.
     ``only_faster=False``: Graphene's operators everywhere, on CPU tensors too: for tests. ``restore`` undoes it.
 
-    Raises LaunchError (CUDA errors while measuring), ValueError of transformers for a model without an attention
-    interface.
+    What another model's ``accelerate`` replaced, of one around this model or inside of it, stays that one's.
+
+    Raises LaunchError: OP_ARGUMENT if ``model`` is no module; CUDA errors while measuring.
     """
+    if not isinstance(model, torch.nn.Module):
+        _core.fail("OP_ARGUMENT", "accelerate takes a torch.nn.Module", [f"got:  {type(model).__name__}"],
+                   "pass a model of transformers, or a module that contains some")  # fmt: skip
     if accelerated(model) is not None:
         restore(model)
     record = Record(Rules(everything=not only_faster))
@@ -81,8 +115,8 @@ def accelerate(model: Any, *, only_faster: bool = True, pack: bool = True, show:
 
 def accelerated(model: Any) -> Record | None:
     """What ``accelerate`` did to the model: its ``str`` is the table. None if it did nothing or was undone."""
-    record: Record | None = model.__dict__.get(RECORD)
-    return record
+    record = getattr(model, "__dict__", {}).get(RECORD)
+    return record if isinstance(record, Record) else None
 
 
 def restore(model: Any) -> Any:
@@ -94,28 +128,55 @@ def restore(model: Any) -> Any:
         module.__class__ = original
     for joined in record.joined:
         joined.part()
-    for inner, before in record.attention:
-        inner.set_attn_implementation(before)
+    for held in record.attention:
+        held.release()
     object.__delattr__(model, RECORD)
     return model
 
 
 def _attentions(model: Any, record: Record) -> None:
-    """Sets the attention of the outermost transformers models."""
-    seen: set[int] = set()
-    for module in model.modules():
-        if not isinstance(module, PreTrainedModel) or id(module) in seen:
-            continue
-        seen |= {id(m) for m in module.modules()}
-        before = module.config._attn_implementation
-        where, count = type(module).__name__, sum(hasattr(m, "is_causal") for m in module.modules())
-        if before != "graphene":
-            module.set_attn_implementation("graphene")
-            record.attention.append((module, before))
-        if module.config._attn_implementation == "graphene":
-            record.rows.append(Row(count, f"{where}: attention", "graphene.ops.attention", f"was {before!r}"))
+    """Sets the attention in each configuration that a module of a model with an attention interface reads."""
+    scopes = _interface.scopes(model)
+    without = {i for s in scopes if _interface.why_not(type(s.model)) for i in s.configs}
+    others = {id(r): r for m in model.modules() if (r := _record_of(m)) is not None and r is not record}
+    held = {id(h.config): h for r in others.values() for h in r.attention}
+    rows: dict[tuple[str, str, str], int] = {}
+    for scope in scopes:
+        where, why = scope.outermost, _interface.why_not(type(scope.model))
+        before = str(scope.model.config._attn_implementation)
+        device = next((p.device for p in scope.model.parameters()), None)
+        known = [h.before for i in scope.configs if (h := held.get(i)) is not None]
+        now, said = "graphene.ops.attention", f"was {known[0] if known else before!r}"
+        if why is not None:
+            where, now, said = (
+                scope.inside or type(scope.model).__name__,
+                "left",
+                f"it has no attention interface: {why}",
+            )
+        elif without & set(scope.configs):
+            where, now, said = type(scope.model).__name__, "left", "one without an attention interface reads the same"
+        elif before != NAME and not record.rules.everything and not (device and _measure.possible(device)):
+            now, said = "left", ON_A_CPU.format("cpu" if device is None else device.type)
         else:
-            record.rows.append(Row(count, f"{where}: attention", "left", "it has no attention interface"))
+            for i, config in scope.configs.items():
+                if i in held:
+                    if held[i] not in record.attention:
+                        held[i].records += 1
+                        record.attention.append(held[i])
+                elif config._attn_implementation != NAME:
+                    held[i] = Held(config, config._attn_implementation)
+                    config._attn_implementation_internal = NAME
+                    record.attention.append(held[i])
+        rows[where, now, said] = rows.get((where, now, said), 0) + scope.attentions
+    for (where, now, said), count in rows.items():
+        if count or now == "left" or len(rows) == 1:
+            record.rows.append(Row(count, f"{where}: attention", now, said))
+
+
+def _record_of(module: Any) -> Record | None:
+    """Whose class this module has."""
+    record: Record | None = getattr(type(module), "_graphene_record", None)
+    return record
 
 
 class _Accelerator:
@@ -129,7 +190,14 @@ class _Accelerator:
         self.loaded: set[tuple[int, Any]] = set()
 
     def run(self, model: Any) -> None:
-        everything = list(model.modules())
+        everything = []
+        for module in model.modules():
+            if _record_of(module) in (None, self.record):
+                everything.append(module)
+                continue
+            self.note(type(module).__name__, "left", "accelerate replaced it already, for a model around it or in it")
+            if (kind := norm_of(module)) is not None:
+                self.norms[type(module)] = kind
         inside = {id(n) for m in everything for n in self.fused_norms(m)}
         for module in everything:
             if "forward" in module.__dict__:
@@ -156,7 +224,7 @@ class _Accelerator:
         """Gives the module a class of its own class's name with other methods."""
         original = type(module)
         if (original, key) not in self.classes:
-            self.classes[original, key] = _subclass(original, methods)
+            self.classes[original, key] = _subclass(original, methods | {"_graphene_record": self.record})
         self.record.modules.append((module, original))
         module.__class__ = self.classes[original, key]
 
@@ -247,7 +315,7 @@ class _Accelerator:
         if self.rules.everything:
             return "graphene", "only_faster=False"
         if not _measure.possible(weight.device):
-            return "left", f"on {weight.device.type}, PyTorch's operators are faster"
+            return "left", ON_A_CPU.format(weight.device.type)
         if weight.dtype not in HALF:
             return "left", f"{weight.dtype} is no half precision"
         if (key, norm) not in self.times:
@@ -268,7 +336,6 @@ class _Accelerator:
         if why == "":
             return False
         original, always, loaded = type(module), self.rules.everything, self.loaded
-        config = _packing.config_of(module)
         where = f"{original.__name__}: padded batches"
         if why is None and not self.pack:
             why = "pack=False"
@@ -277,7 +344,7 @@ class _Accelerator:
             return True
 
         def forward(self: Any, hidden_states: Any, attention_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
-            packed = _packing.pack(self, config, always, hidden_states, attention_mask, args, kwargs)
+            packed = _packing.pack(self, always, hidden_states, attention_mask, args, kwargs)
             if packed is None:
                 return original.forward(self, hidden_states, attention_mask, *args, **kwargs)
             if hidden_states.is_cuda and not self.training and (id(self), hidden_states.dtype) not in loaded:
@@ -292,6 +359,10 @@ class _Accelerator:
             return out
 
         self.replace(module, "packing", {"forward": forward})
+        device = next(module.parameters()).device
+        if not always and not _measure.possible(device):
+            self.note(where, "left", ON_A_CPU.format(device.type))
+            return True
         part = f"from {_packing.SAVED_ROWS} rows and {_packing.SAVED_PART:.0%} of padding on"
         self.note(where, "packed inside", "only_faster=False" if always else part)
         return True

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.utils import output_capturing
 from transformers.utils.import_utils import is_tracing
 
 from graphene import _core
@@ -43,10 +44,25 @@ def attention(
 
     ``s_aux`` (heads,): attention sinks, a score for each head that takes part in the softmax and has no value.
 
-    Raises LaunchError: OP_ARGUMENT for dropout where no operator has it.
+    Raises LaunchError: OP_ARGUMENT for dropout where no operator has it, for weights of packed sequences, and in
+    torch.jit.trace, where PyTorch's attention runs, for what that does not take.
     """
     causal = _is_causal(module) if is_causal is None else bool(is_causal)
+    if torch.jit.is_tracing():
+        if cu_seq_lens_q is not None or softcap is not None or s_aux is not None:
+            what = "packed sequences, soft cap or sinks in torch.jit.trace"
+            _core.fail("OP_ARGUMENT", f"graphene's attention takes no {what}", [],
+                       "trace with torch.export, or load the model with attn_implementation=\"eager\"")  # fmt: skip
+        _say_once("torch.jit.trace: run by scaled_dot_product_attention")
+        traced = sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout, scaling, causal, position_bias=position_bias
+        )
+        return traced[0], None
+    wants_weights = rest.get("output_attentions") or _weights_are_collected()
     if cu_seq_lens_q is not None:
+        if wants_weights:
+            _core.fail("OP_ARGUMENT", "graphene's attention gives no weights of packed sequences", [],
+                       "leave output_attentions away, or pass the sequences as a padded batch")  # fmt: skip
         if dropout:
             _core.fail("OP_ARGUMENT", "graphene's attention takes no dropout on packed sequences", [f"got:  {dropout}"],
                        "set the attention's dropout in the model's configuration to 0")  # fmt: skip
@@ -59,7 +75,7 @@ def attention(
         packed = packed if s_aux is None else _sunk(packed[0], packed[1], s_aux)
         return packed.unsqueeze(0), None
     key, value, mask, bias, causal, window = _resolve(query, key, value, attention_mask, causal)
-    if rest.get("output_attentions"):
+    if wants_weights:
         extra = (bias, position_bias, s_aux)
         return _written_out(query, key, value, mask, extra, causal, window, scaling, softcap, dropout)
     learned = position_bias is not None and position_bias.requires_grad and torch.is_grad_enabled()
@@ -112,13 +128,20 @@ def _load_masked(q: Any, k: Any, v: Any, named: dict[str, Any]) -> None:
     ops.attention(q[:1, :64], k[:1, :keys], v[:1, :keys], mask=mask, **named)
 
 
+def _weights_are_collected() -> bool:
+    """Whether transformers wants attention's weights of this forward: not every module passes on that it does."""
+    at = output_capturing._active_collector
+    wanted = at.global_var if torch.compiler.is_compiling() else at.get()
+    return bool(wanted) and any("attentions" in key for key in wanted)
+
+
 def _is_causal(module: Any) -> bool:
     """What a module without a mask is. A configuration that says it is not causal is right."""
     config = getattr(module, "config", None)
     if getattr(config, "is_causal", None) is False:
         return False
     known: bool | None = getattr(module, "is_causal", None)
-    return _masks.causal_of.get(id(config), True) if known is None else bool(known)
+    return _masks.causal_of(config) if known is None else bool(known)
 
 
 def _resolve(query: Any, key: Any, value: Any, mask: Any, causal: bool) -> tuple[Any, ...]:

@@ -56,26 +56,49 @@ def epsilon(norm: Any) -> float:
     return float(norm.eps if eps is None else eps)
 
 
+def globally_hooked() -> bool:
+    """Whether something wants to see every module called."""
+    of = torch.nn.modules.module
+    return bool(
+        of._global_forward_hooks or of._global_forward_pre_hooks or of._global_backward_hooks
+        or of._global_backward_pre_hooks
+    )  # fmt: skip
+
+
 def hooked(*modules: Any) -> bool:
     """Whether something wants to see these modules called."""
-    return any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks for m in modules)
+    return globally_hooked() or any(
+        m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks for m in modules
+    )
 
 
 @dataclass
 class Joined:
-    """Linear layers whose parameters are parts of one weight and one bias, which see every change of them."""
+    """Linear layers whose parameters lie one after the other, so that they are one weight and one bias too.
+
+    Only they keep that memory: it goes with them.
+    """
 
     key: tuple[Any, ...]
-    weight: Any
-    bias: Any
     columns: list[int]
     parameters: list[tuple[Any, Any, int]]  # (module, name, address)
 
     def holds(self, modules: tuple[Any, ...]) -> bool:
         """Whether these are the layers, and their parameters still lie there."""
-        return len(modules) == len(self.columns) and all(
-            getattr(m, name).data_ptr() == address for m, name, address in self.parameters
-        )
+        if len(modules) != len(self.columns):
+            return False
+        found = [(getattr(m, name), name, address) for m, name, address in self.parameters]
+        if any(p.data_ptr() != address for p, _, address in found):
+            return False
+        return len({(name, p.untyped_storage().data_ptr()) for p, name, _ in found}) == len({n for _, n, _ in found})
+
+    def whole(self, name: str) -> Any:
+        """The one weight or bias; None if there is none. Only where it ``holds``."""
+        first = getattr(self.parameters[0][0], name)
+        if first is None:
+            return None
+        shape = (sum(self.columns), *first.shape[1:])
+        return first.detach().as_strided(shape, first.stride())
 
     def part(self) -> None:
         """Gives every parameter memory of its own again."""
@@ -109,7 +132,7 @@ def join(modules: tuple[Any, ...], key: tuple[Any, ...]) -> Joined | None:
             parameter.data = whole[start : start + rows]
             parameters.append((module, name, parameter.data_ptr()))
         start += rows
-    return Joined(key, made["weight"], made.get("bias"), columns, parameters)
+    return Joined(key, columns, parameters)
 
 
 class Helpers:
@@ -122,13 +145,13 @@ class Helpers:
         self.joined: dict[int, Joined] = {}  # by the id of the first of the linear layers
 
     def takes(self, x: Any, *others: Any) -> bool:
-        """Whether tensors may go to an operator: one half precision, no autocast, on a GPU."""
+        """Whether tensors may go to an operator: one half precision, no autocast, no torch.jit.trace, on a GPU."""
         dtype = x.dtype
         if dtype not in HALF or not (x.is_cuda or self.rules.everything):
             return False
         if any(o is not None and o.dtype != dtype for o in others):
             return False
-        return not torch.is_autocast_enabled(x.device.type)
+        return not torch.is_autocast_enabled(x.device.type) and not torch.jit.is_tracing()
 
     def norm(self, norm: Any, x: Any) -> Any:
         """A norm by itself; None if it is to be called."""
@@ -198,14 +221,15 @@ class Helpers:
         joined = self.joined.get(id(modules[0]))
         if joined is None or torch.compiler.is_compiling() or not joined.holds(modules) or hooked(*modules):
             return tuple(m(x) for m in modules)
-        weight, bias = joined.weight, joined.bias
-        wants_gradient = torch.is_grad_enabled() and (modules[0].weight.requires_grad or x.requires_grad)
-        if wants_gradient or not self.takes(x, weight):
+        first = modules[0].weight
+        wants_gradient = torch.is_grad_enabled() and (first.requires_grad or x.requires_grad)
+        if wants_gradient or not self.takes(x, first):
             return tuple(m(x) for m in modules)
         width = x.shape[-1]
         if self.rules.way(joined.key, x.numel() // width) == "torch":
             return tuple(m(x) for m in modules)
-        parts: tuple[Any, ...] = F.linear(x, weight, bias).split(joined.columns, -1)
+        made = F.linear(x, joined.whole("weight"), joined.whole("bias"))
+        parts: tuple[Any, ...] = made.split(joined.columns, -1)
         return parts
 
     @staticmethod

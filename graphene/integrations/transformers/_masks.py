@@ -13,6 +13,7 @@ padding, nothing. Those are passed on as facts, which cost no memory and no time
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -24,8 +25,23 @@ from transformers.utils.import_utils import is_tracing
 dropped: set[str] = set()
 
 
-# Of configurations, by id: whether the last mask made for them was causal. For modules that do not say what they are.
-causal_of: dict[int, bool] = {}
+# Of configurations, by id, while they live: whether the last mask made for them was causal.
+_causal_of: dict[int, tuple[weakref.ref[Any], bool]] = {}
+
+
+def _note_causal(config: Any, causal: bool) -> None:
+    at = id(config)
+    known = _causal_of.get(at)
+    if known is None:
+        _causal_of[at] = weakref.ref(config, lambda _: _causal_of.pop(at, None)), causal
+    elif known[1] != causal:
+        _causal_of[at] = known[0], causal
+
+
+def causal_of(config: Any) -> bool:
+    """Whether the last mask made for a configuration was causal; True if there was none."""
+    known = _causal_of.get(id(config))
+    return known is None or known[1]
 
 
 class Tokens(NamedTuple):
@@ -103,9 +119,9 @@ def mask(
     """
     if attention_mask is not None and attention_mask.dim() > 4:  # made before, by generate()
         return attention_mask
-    pattern = pattern_of(mask_function)
-    if pattern is not None and not torch.compiler.is_compiling():
-        causal_of[id(rest.get("config"))] = pattern.causal
+    pattern = None if torch.jit.is_tracing() else pattern_of(mask_function)
+    if pattern is not None and not torch.compiler.is_compiling() and (config := rest.get("config")) is not None:
+        _note_causal(config, pattern.causal)
     if pattern is not None and (allow_is_causal_skip if pattern.causal else allow_is_bidirectional_skip):
         facts = _facts(pattern, q_length, kv_length, q_offset, kv_offset, attention_mask, device)
         if facts is not NotImplemented:

@@ -15,6 +15,9 @@ from transformers.pytorch_utils import Conv1D
 from transformers.utils import output_capturing
 from transformers.utils.import_utils import is_tracing
 
+from graphene.integrations.transformers import _measure
+from graphene.integrations.transformers._fused import globally_hooked
+from graphene.integrations.transformers._interface import NAME
 from graphene.integrations.transformers._masks import tokens
 
 # Fewer rows saved than this, or a smaller part, do not make up for finding them.
@@ -72,10 +75,10 @@ def has_tensors(x: Any) -> bool:
     return any(has_tensors(e) for e in x)
 
 
-def pack(
-    module: Any, config: Any, always: bool, hidden: Any, mask: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def pack(module: Any, always: bool, hidden: Any, mask: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """How to pack this call's batch, or None where it does not pay or would show."""
+    if not always and not _measure.possible(hidden.device):
+        return None
     if (
         mask is None
         or mask.dim() != 2
@@ -89,21 +92,46 @@ def pack(
         return None
     if any(has_tensors(a) and n != "position_ids" for n, a in kwargs.items()):
         return None
-    if config._attn_implementation != "graphene" or output_capturing._active_collector.get():
-        return None
-    if kwargs.get("output_attentions") or kwargs.get("output_hidden_states"):
-        return None
-    if module.training and any(getattr(config, n, 0) for n in _DROPOUTS):
+    if (
+        output_capturing._active_collector.get()
+        or kwargs.get("output_attentions")
+        or kwargs.get("output_hidden_states")
+    ):
         return None
     lengths, each = tokens(mask)
     total, count = sum(each), mask.numel()
     if not always and count - total < max(SAVED_ROWS, SAVED_PART * count):
         return None
-    if total == 0 or total == count:
+    if total == 0 or total == count or not _unseen(module):
         return None
     ends = torch.nn.functional.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
     rows = torch.nonzero_static(mask.reshape(-1), size=total)[:, 0]
     return Packed(rows, ends, max(each))
+
+
+def _unseen(module: Any) -> bool:
+    """Whether nothing but attention of ours, without dropout, would see that the rows inside are packed."""
+    if globally_hooked():
+        return False
+    inside = list(module.modules())[1:]
+    for m in inside:
+        known = m.__dict__
+        config = known.get("config")
+        if config is not None and hasattr(m, "is_causal"):
+            if config._attn_implementation != NAME:
+                return False
+            if module.training and any(getattr(config, n, 0) for n in _DROPOUTS):
+                return False
+        if "forward" in known or known["_forward_pre_hooks"] or known["_backward_hooks"]:
+            return False
+        if known["_backward_pre_hooks"] or any(map(_looks, known["_forward_hooks"].values())):
+            return False
+    return True
+
+
+def _looks(hook: Any) -> bool:
+    """Whether a hook is one that sees every call: those of transformers sleep where no states are asked for."""
+    return bool(getattr(hook, "__module__", None) != output_capturing.__name__)
 
 
 def arguments(packed: Packed) -> dict[str, Any]:

@@ -1,0 +1,146 @@
+"""Which models take their attention from transformers' interface, and which configurations their modules read.
+
+Others compute it themselves, whatever ``attn_implementation`` says: they would ignore the kernel, or add a mask that
+was made for it to their scores. transformers refuses "sdpa" for most of them, but lets any registered name pass.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from graphene import _core
+
+NAME = "graphene"
+
+_ATTENTION = re.compile(r"^class (\w*Attention\w*)\((?:torch\.)?(?:nn\.)?Module\):", re.MULTILINE)
+_ASKS = re.compile(r"ALL_ATTENTION_FUNCTIONS(?:\.get_interface\(|\.get\(|\[)")
+_COMPUTES = re.compile(r"softmax\(|scaled_dot_product_attention\(")
+
+
+_known: dict[type, str | None] = {}
+
+
+def why_not(cls: Any) -> str | None:
+    """Why a class of models has no attention interface, read in the modules where it and its bases are defined."""
+    if cls not in _known:
+        _known[cls] = _why_not(cls)
+    return _known[cls]
+
+
+def _why_not(cls: Any) -> str | None:
+    if getattr(cls, "_supports_attention_backend", False):
+        return None  # transformers' word; what such models compute themselves beside it has masks of its own
+    for base in cls.__mro__[: cls.__mro__.index(PreTrainedModel)]:
+        if base.__module__.startswith("transformers.") and ".models." not in base.__module__:
+            continue  # mixins
+        try:
+            text = inspect.getsource(sys.modules[base.__module__])
+        except (OSError, TypeError, KeyError):  # typed in, not read from a file
+            continue
+        names = _ATTENTION.findall(text)
+        if names and not _ASKS.search(text):
+            return f"{names[0]} asks for no attention function"
+        if getattr(cls, "_supports_sdpa", False):
+            continue  # the same, if others in the module ask
+        for name in names:
+            found = re.search(rf"^class {name}\(.*?(?=^\S|\Z)", text, re.MULTILINE | re.DOTALL)
+            part = found.group() if found else ""
+            if _COMPUTES.search(part) and not _ASKS.search(part):
+                return f"{name} asks for no attention function"
+    return None
+
+
+def refuse_others() -> None:
+    """Lets transformers refuse this attention where a model is made, or told to take it, that has no use for it."""
+    original = PreTrainedModel.get_correct_attn_implementation
+
+    @functools.wraps(original)
+    def get_correct_attn_implementation(self: Any, requested_attention: Any, *args: Any, **kwargs: Any) -> Any:
+        if requested_attention == NAME:
+            check(self)
+        return original(self, requested_attention, *args, **kwargs)
+
+    PreTrainedModel.get_correct_attn_implementation = get_correct_attn_implementation
+
+
+def check(model: Any) -> None:
+    """Raises LaunchError OP_ARGUMENT for a model whose attention would not be Graphene's if it were asked for."""
+    why = why_not(type(model))
+    if why is not None:
+        _core.fail(
+            "OP_ARGUMENT", f'{type(model).__name__} takes no attn_implementation="{NAME}"', [f"because:  {why}"],
+            'load it with attn_implementation="eager"; graphene.integrations.transformers.accelerate(model) then '
+            "leaves its attention and takes the rest",
+        )  # fmt: skip
+    known = {id(c) for m in model.modules() if isinstance(m, PreTrainedModel) for c in _with_parts(m.config)}
+    for name, module in model.named_modules():
+        config = module.__dict__.get("config")
+        if hasattr(module, "is_causal") and isinstance(config, PreTrainedConfig) and id(config) not in known:
+            _core.fail(
+                "OP_ARGUMENT", f"{type(model).__name__}'s attn_implementation does not reach all of its modules",
+                [f"module:  {name}, whose configuration is another object than its model's"],
+                "graphene.integrations.transformers.accelerate(model) sets each module's own",
+            )  # fmt: skip
+
+
+def _with_parts(config: Any) -> Iterator[Any]:
+    """A configuration and those in it."""
+    yield config
+    for name in getattr(config, "sub_configs", {}):
+        part = getattr(config, name, None)
+        if isinstance(part, PreTrainedConfig):
+            yield from _with_parts(part)
+
+
+@dataclass
+class Scope:
+    """A model's modules that belong to no model inside it. ``outermost``: the name of the one around it, or its own."""
+
+    model: Any
+    outermost: str
+    inside: str | None  # the name of a model around it that has no attention interface
+    modules: list[Any] = field(default_factory=list)
+
+    @property
+    def configs(self) -> dict[int, Any]:
+        """What its modules read, by id."""
+        found = (m.__dict__.get("config") for m in self.modules)
+        return {id(c): c for c in found if isinstance(c, PreTrainedConfig)}
+
+    @property
+    def attentions(self) -> int:
+        """How many attention modules it has."""
+        return sum(hasattr(m, "is_causal") for m in self.modules)
+
+
+def scopes(model: Any) -> list[Scope]:
+    """Of every transformers model inside, and of the model itself."""
+    found: list[Scope] = []
+    seen: set[int] = set()
+
+    def walk(module: Any, around: Scope | None) -> None:
+        if id(module) in seen:
+            return
+        seen.add(id(module))
+        if isinstance(module, PreTrainedModel):
+            name = type(module).__name__
+            inside = None
+            if around is not None:
+                inside = around.inside or (type(around.model).__name__ if why_not(type(around.model)) else None)
+            around = Scope(module, name if around is None else around.outermost, inside)
+            found.append(around)
+        if around is not None:
+            around.modules.append(module)
+        for child in module.children():
+            walk(child, around)
+
+    walk(model, None)
+    return found

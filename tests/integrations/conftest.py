@@ -1,0 +1,25 @@
+"""What tests of the integration share."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """How often each operator is called."""
+    from graphene import ops
+
+    count = {}
+
+    def counted(name, f):
+        def call(*args, **named):
+            kind = f"{name}+residual" if named.get("residual") is not None else name
+            count[kind] = count.get(kind, 0) + 1
+            return f(*args, **named)
+
+        return call
+
+    for name in ("attention", "attention_varlen", "layer_norm", "rms_norm", "matmul", "gated"):
+        monkeypatch.setattr(ops, name, counted(name, getattr(ops, name)))
+    return count
