@@ -270,7 +270,14 @@ class _Accelerator:
             return
         where = type(module).__name__
         key = tuple((n, id(r)) for n, r in found.items())
-        self.replace(module, key, {n: r.make(self.helpers) for n, r in found.items()})
+        original, helpers = type(module), self.helpers
+
+        def moved(self: Any, *args: Any, **kwargs: Any) -> Any:
+            out = original._apply(self, *args, **kwargs)
+            helpers.moved(self)
+            return out
+
+        self.replace(module, key, {n: r.make(helpers) for n, r in found.items()} | {"_apply": moved})
         for r in found.values():
             for site in r.sites:
                 text, key, weight, norm = self.describe(module, site)

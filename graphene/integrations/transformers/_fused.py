@@ -74,31 +74,22 @@ def hooked(*modules: Any) -> bool:
 
 @dataclass
 class Joined:
-    """Linear layers whose parameters lie one after the other, so that they are one weight and one bias too.
-
-    Only they keep that memory: it goes with them.
-    """
+    """Linear layers whose parameters are parts of one weight and one bias, which see every change of them."""
 
     key: tuple[Any, ...]
+    weight: Any  # None once a parameter has left
+    bias: Any
     columns: list[int]
     parameters: list[tuple[Any, Any, int]]  # (module, name, address)
 
-    def holds(self, modules: tuple[Any, ...]) -> bool:
-        """Whether these are the layers, and their parameters still lie there."""
-        if len(modules) != len(self.columns):
+    def holds(self) -> bool:
+        """Whether the parameters still lie there; if not, nothing keeps that memory."""
+        if self.weight is None:
             return False
-        found = [(getattr(m, name), name, address) for m, name, address in self.parameters]
-        if any(p.data_ptr() != address for p, _, address in found):
-            return False
-        return len({(name, p.untyped_storage().data_ptr()) for p, name, _ in found}) == len({n for _, n, _ in found})
-
-    def whole(self, name: str) -> Any:
-        """The one weight or bias; None if there is none. Only where it ``holds``."""
-        first = getattr(self.parameters[0][0], name)
-        if first is None:
-            return None
-        shape = (sum(self.columns), *first.shape[1:])
-        return first.detach().as_strided(shape, first.stride())
+        if all(getattr(m, name).data_ptr() == address for m, name, address in self.parameters):
+            return True
+        self.weight = self.bias = None
+        return False
 
     def part(self) -> None:
         """Gives every parameter memory of its own again."""
@@ -132,7 +123,7 @@ def join(modules: tuple[Any, ...], key: tuple[Any, ...]) -> Joined | None:
             parameter.data = whole[start : start + rows]
             parameters.append((module, name, parameter.data_ptr()))
         start += rows
-    return Joined(key, columns, parameters)
+    return Joined(key, made["weight"], made.get("bias"), columns, parameters)
 
 
 class Helpers:
@@ -219,18 +210,26 @@ class Helpers:
     def linears(self, modules: tuple[Any, ...], x: Any) -> tuple[Any, ...]:
         """``m(x)`` of linear layers, by one product where their weights lie one after the other."""
         joined = self.joined.get(id(modules[0]))
-        if joined is None or torch.compiler.is_compiling() or not joined.holds(modules) or hooked(*modules):
+        if joined is None or torch.compiler.is_compiling() or hooked(*modules):
             return tuple(m(x) for m in modules)
-        first = modules[0].weight
-        wants_gradient = torch.is_grad_enabled() and (first.requires_grad or x.requires_grad)
-        if wants_gradient or not self.takes(x, first):
+        if len(modules) != len(joined.columns) or not joined.holds():
+            return tuple(m(x) for m in modules)
+        weight, bias = joined.weight, joined.bias
+        wants_gradient = torch.is_grad_enabled() and (modules[0].weight.requires_grad or x.requires_grad)
+        if wants_gradient or not self.takes(x, weight):
             return tuple(m(x) for m in modules)
         width = x.shape[-1]
         if self.rules.way(joined.key, x.numel() // width) == "torch":
             return tuple(m(x) for m in modules)
-        made = F.linear(x, joined.whole("weight"), joined.whole("bias"))
-        parts: tuple[Any, ...] = made.split(joined.columns, -1)
+        parts: tuple[Any, ...] = F.linear(x, weight, bias).split(joined.columns, -1)
         return parts
+
+    def moved(self, module: Any) -> None:
+        """Forgets joined weights of layers in it that have left them, by ``module.to(...)`` for one."""
+        for layer in module.children():
+            joined = self.joined.get(id(layer))
+            if joined is not None:
+                joined.holds()
 
     @staticmethod
     def chunked(f: Any, size: int, dim: int, *tensors: Any) -> Any:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from itertools import chain, repeat
+from operator import contains, itemgetter
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from transformers.pytorch_utils import Conv1D
@@ -109,24 +112,43 @@ def pack(module: Any, always: bool, hidden: Any, mask: Any, args: tuple[Any, ...
     return Packed(rows, ends, max(each))
 
 
+class _Inside(NamedTuple):
+    """The modules inside an encoder: as long as their children are these, it need not be walked through again."""
+
+    children: tuple[Any, ...]
+    parents: list[dict[str, Any]]  # of children by name
+    attributes: list[dict[str, Any]]
+    attentions: list[Any]
+
+
+_inside: WeakKeyDictionary[Any, _Inside] = WeakKeyDictionary()
+_FORWARD = itemgetter("_forward_hooks")
+_OTHERS = itemgetter("_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
 def _unseen(module: Any) -> bool:
     """Whether nothing but attention of ours, without dropout, would see that the rows inside are packed."""
-    if globally_hooked():
+    known = _inside.get(module)
+    if known is None or tuple(chain.from_iterable(p.values() for p in known.parents)) != known.children:
+        everything = list(module.modules())
+        parents = [m._modules for m in everything if m._modules]
+        known = _Inside(
+            tuple(chain.from_iterable(p.values() for p in parents)),
+            [m._modules for m in everything],
+            [m.__dict__ for m in everything[1:]],
+            [m for m in everything if hasattr(m, "is_causal") and hasattr(m, "config")],
+        )
+        _inside[module] = known
+    if globally_hooked() or any(map(contains, known.attributes, repeat("forward"))):
         return False
-    inside = list(module.modules())[1:]
-    for m in inside:
-        known = m.__dict__
-        config = known.get("config")
-        if config is not None and hasattr(m, "is_causal"):
-            if config._attn_implementation != NAME:
-                return False
-            if module.training and any(getattr(config, n, 0) for n in _DROPOUTS):
-                return False
-        if "forward" in known or known["_forward_pre_hooks"] or known["_backward_hooks"]:
-            return False
-        if known["_backward_pre_hooks"] or any(map(_looks, known["_forward_hooks"].values())):
-            return False
-    return True
+    if any(chain.from_iterable(map(_OTHERS, known.attributes))):
+        return False
+    if any(_looks(h) for hooks in map(_FORWARD, known.attributes) if hooks for h in hooks.values()):
+        return False
+    configs = [m.config for m in known.attentions]
+    if any(c._attn_implementation != NAME for c in configs):
+        return False
+    return not (module.training and any(getattr(c, n, 0) for c in configs for n in _DROPOUTS))
 
 
 def _looks(hook: Any) -> bool:
