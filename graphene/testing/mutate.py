@@ -225,15 +225,15 @@ def judge(
     kernel: Kernel,
     mutant: Mutant,
     calls: Sequence[Callable[[], Sequence[Any]]],
-    sizes: dict[str, int] | Sequence[dict[str, int]] | None = None,
+    sizes: dict[str, int] | Sequence[dict[str, int] | Callable[[], Sequence[Any]]] | None = None,
     seeds: Iterable[int] = (0,),
     arch: str | None = None,
 ) -> Verdict:
     """How the mutant is told from the kernel.
 
     ``calls``: each makes the arguments of a call, always the same ones; ``sizes`` are those of ``check``, or of several
-    checks, by default its own. ``seeds``: schedules of every call; hazards do not depend on them. An InternalError is a
-    bug and is raised.
+    checks (or what makes the arguments of one), by default its own. ``seeds``: schedules of every call; hazards do not
+    depend on them. An InternalError is a bug and is raised.
     """
 
     def verdict(kind: str, detail: str = "") -> Verdict:
@@ -263,9 +263,12 @@ def judge(
                 return verdict("arguments" if code.startswith("LAUNCH_") else "hazard", code)
             if not wrong and not _same(got, want):
                 wrong = f"call {number}, seed {seed}"
-    checks: Sequence[dict[str, int]] = [sizes] if isinstance(sizes, dict) else sizes or [{}]
+    checks: Sequence[dict[str, int] | Callable[[], Sequence[Any]]] = (
+        [sizes] if isinstance(sizes, dict) else sizes or [{}]
+    )
     for of_check in checks:
-        errors = changed.check(arch=arch, **of_check).errors
+        call, named = ((), of_check) if isinstance(of_check, dict) else (of_check(), {})
+        errors = changed.check(*call, arch=arch, **named).errors
         if errors:
             return verdict("hazard" if errors[0].code.startswith("SIM_") else "promise", errors[0].code)
     if wrong:

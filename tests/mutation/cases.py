@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 import runpy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -54,23 +55,34 @@ SYNCHRONISATION = ("synchronisation left out", "wait count + 1")
 class Case:
     """``calls`` make the arguments of each call that is compared; ``sizes`` are those of ``check``, or of several.
 
-    ``sample``: how many mutants are judged, spread over the text, beside those of synchronisation, which all are; None:
-    all. A kernel whose mutants take more than some 20 seconds has one.
+    Where integers of arguments matter, one of ``sizes`` makes a call. ``sample``: how many mutants are judged, spread
+    over the text, beside those of synchronisation, which all are; None: all. A kernel whose mutants take more than some
+    20 seconds has one. ``beside``: another case of the same function, whose mutants of statements that are alike but
+    for numbers are not judged once more.
     """
 
     kernel: gr.Kernel
     calls: list[Callable[[], Sequence[Any]]]
-    sizes: dict[str, int] | list[dict[str, int]] = field(default_factory=dict)
+    sizes: dict[str, int] | Sequence[dict[str, int] | Callable[[], Sequence[Any]]] = field(default_factory=dict)
     sample: int | None = None
+    beside: str | None = None
 
     def mutants(self) -> list[Mutant]:
         """Those that are judged, in the order of the text."""
         found = mutants(self.kernel)
         others = [m for m in found if m.operator not in SYNCHRONISATION]
+        if self.beside is not None:
+            known = {_outline(m) for m in mutants(CASES[self.beside]().kernel)}
+            others = [m for m in others if _outline(m) not in known]
+            found = [m for m in found if m in others or m.operator in SYNCHRONISATION]
         if self.sample is None or len(others) <= self.sample:
             return found
         kept = {others[i * len(others) // self.sample].text for i in range(self.sample)}
         return [m for m in found if m.operator in SYNCHRONISATION or m.text in kept]
+
+
+def _outline(m: Mutant) -> tuple[str, str]:
+    return m.operator, re.sub(r"\d+", "", m.before)
 
 
 CASES: dict[str, Callable[[], Case]] = {}
@@ -541,4 +553,71 @@ def _() -> Case:
         return [seen[..., :keys].astype(np.uint8), np.zeros((2, 2, 3, -(-keys // 32) + 2), np.int32), left, right]
 
     calls = [functools.partial(call, *c) for c in ((200, 300, 300), (192, 300, 300), (200, 60, 30), (200, 0, 0))]
-    return Case(kernel, calls, {"batch": 1, "heads": 1, "sq": 40, "sk": 70})
+    return Case(kernel, calls, calls[2:3])
+
+
+@case("attention_forward_kernel, listed")
+def _() -> Case:
+    what = Attention(32, right=True, mask=Extra(rows=False))
+    kernel = kernels.attention_forward_kernel(kernels.ForwardConfig(what, 32, 16, 2, listed=True))
+
+    def call(keys: int, right: int) -> list[Any]:
+        seen = np.random.default_rng(0).integers(0, 2, (1, 2, 1, keys), np.uint8)
+        seen[..., :18], seen[..., 32:48] = 1, 0
+        seen[0, 1] *= right == 0  # else nothing is seen
+        lists = np.zeros((1, 2, 2, -(-keys // 16) + 2), np.int32)
+        tiles = kernels.attention_tiles_kernel(what, 32, 16)
+        tiles.simulate(np.broadcast_to(seen, (1, 2, 35, keys)), lists, right)
+        q, k, v = (normal(i, 1, s, 2, 32) for i, s in enumerate((35, keys, keys)))
+        return [q, k, v, seen, lists, np.full_like(q, np.nan), 1.5, right]
+
+    calls = [functools.partial(call, *c) for c in ((70, 0), (52, 20))]
+    return Case(kernel, calls, calls, 70, "attention_forward_kernel")
+
+
+@case("attention_forward_kernel, parts")
+def _() -> Case:
+    what = Attention(32, left=True, right=True, group=3)
+    kernel = kernels.attention_forward_kernel(kernels.ForwardConfig(what, 16, 16, 1, packed=True, split=True))
+
+    def call(splits: int, left: int) -> list[Any]:
+        heads = 2 if left == 30 else 1
+        q, k, v = (normal(i, 1, s, h * heads, 32) for i, (s, h) in enumerate(((7, 3), (70, 1), (70, 1))))
+        made = [np.full((splits, 1, heads, 21, *x), np.nan, np.float32) for x in ((32,), ())]
+        return [q, k, v, *made, 1.5, left, 1]
+
+    calls = [functools.partial(call, *c) for c in ((1, 100), (3, 30), (1, 16))]
+    return Case(kernel, calls, calls, 70, "attention_forward_kernel")
+
+
+PACKED = Attention(32, right=True, varlen=True)
+
+
+def packed_starts(q_end: int = 47, k_end: int = 50) -> list[np.ndarray]:
+    """Rows before the first sequence and behind the last; sequences of more tiles than one, without queries or keys."""
+    return [np.array(x, np.int32) for x in ((2, 7, 44, q_end), (3, 10, 48, k_end))]
+
+
+@case("attention_forward_kernel, packed")
+def _() -> Case:
+    kernel = kernels.attention_forward_kernel(kernels.ForwardConfig(PACKED, 32, 16, 2, lse=True))
+
+    def call() -> list[Any]:
+        q, k, v = (normal(i, s, 2, 32) for i, s in enumerate((60, 50, 50)))
+        made = [np.full_like(q, np.nan), np.full((2, 60), np.nan, np.float32)]
+        return [q, k, v, *packed_starts(k_end=48), *made, 1.5, 1, 64]
+
+    return Case(kernel, [call], [call], 70, "attention_forward_kernel")
+
+
+@case("attention_keys_gradient_kernel, packed")
+def _() -> Case:
+    kernel = kernels.attention_keys_gradient_kernel(kernels.BackwardConfig(PACKED, 32, 16, 2))
+
+    def call() -> list[Any]:
+        q, k, v, g = (normal(i, s, 2, 32) for i, s in enumerate((50, 60, 60, 50)))
+        rows = [normal(4, 2, 50).astype(np.float32), normal(5, 2, 50).astype(np.float32) + 4]
+        made = [np.full_like(x, np.nan) for x in (k, v)]
+        return [g, *rows, q, k, v, *packed_starts(q_end=44), *made, 0.18, 0.125, 1, 64]
+
+    return Case(kernel, [call], [call], 70, "attention_keys_gradient_kernel")

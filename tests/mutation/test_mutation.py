@@ -76,7 +76,7 @@ def test_the_kernels_themselves_are_clean() -> None:
     for name in CASES:
         case, _ = prepared(name)
         for sizes in [case.sizes] if isinstance(case.sizes, dict) else case.sizes:
-            assert case.kernel.check(**sizes).ok, name
+            assert (case.kernel.check(**sizes) if isinstance(sizes, dict) else case.kernel.check(*sizes())).ok, name
         for seed in range(20):
             case.kernel.simulate(*case.calls[0](), seed=seed)
 
@@ -133,7 +133,8 @@ def page() -> str:
         out += ["", f"## {name}", "", "```", table(explained), "```"]
         case, _ = prepared(name)
         if case.sample is not None and len(found) < (total := len(mutants(case.kernel))):
-            out += ["", f"{len(found)} of {total} are judged, spread over the text; of synchronisation all."]
+            of = "" if case.beside is None else f", of those that {case.beside} does not have,"
+            out += ["", f"{len(found)} of {total} are judged{of} spread over the text; of synchronisation all."]
         why: dict[str, list[Mutant]] = {}
         for v in explained:
             if v.kind == "equal":
