@@ -12,13 +12,11 @@ import re
 import tempfile
 import zipfile
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from graphene import _core
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 __all__ = ["Imported", "export_cache", "import_cache"]
 
@@ -57,6 +55,13 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise
 
 
+def _path(path: Any) -> Path:
+    try:
+        return Path(path)
+    except TypeError:
+        _core.fail("CACHE_ARCHIVE", "this is no path of an archive", [f"got: {path!r}"], "name a file")
+
+
 def _digest(data: bytes) -> str:
     return _core.sha256(data)
 
@@ -67,7 +72,9 @@ def export_cache(path: str | os.PathLike[str], archs: Iterable[str] | None = Non
     ``archs``: only those for these architectures, such as ``["sm_90a"]``; an error when one of them has none. The
     archive is written whole or not at all. Raises CompileError CACHE_ARCHIVE when it cannot be.
     """
-    path = Path(path)
+    path = _path(path)
+    if archs is not None and not isinstance(archs, Iterable):
+        _core.fail("CACHE_ARCHIVE", "these are no architectures", [f"got: {archs!r}"], 'pass a list: ["sm_90a"]')
     wanted = None if archs is None else {archs} if isinstance(archs, str) else set(archs)
     entries: dict[str, dict[str, bytes]] = {}
     found: set[str] = set()
@@ -146,7 +153,7 @@ def import_cache(path: str | os.PathLike[str]) -> Imported:
     for and the NVRTC is the one that compiled it, or none is there. Import what you trust: cubins run as they are.
     Raises CompileError CACHE_ARCHIVE for an archive that is damaged or foreign, or when the cache is off.
     """
-    path = Path(path)
+    path = _path(path)
     checked: dict[str, dict[str, bytes]] = {}
     try:
         with zipfile.ZipFile(path) as z:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -19,7 +19,7 @@ from graphene.archive import write_atomically
 from graphene.kernel import Kernel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from graphene._core import Binary, LaunchManifest
 
@@ -50,6 +50,13 @@ def _fail(message: str, details: list[str], fix: str) -> NoReturn:
     _core.fail("PRECOMPILED", message, details, fix)
 
 
+def _archs(archs: Any) -> list[str]:
+    given = [archs] if isinstance(archs, str) else list(archs) if isinstance(archs, Iterable) else [archs]
+    if not all(isinstance(a, str) for a in given):
+        _fail("precompile wants architectures", [f"got:  {archs!r}"], 'pass a list of names: ["sm_80", "sm_90a"]')
+    return list(dict.fromkeys(given))
+
+
 def precompile(
     kernels: Mapping[str, Kernel],
     folder: str | os.PathLike[str],
@@ -64,7 +71,9 @@ def precompile(
     of contents last. Raises CompileError PRECOMPILED for names that are no file names and folders that cannot be
     written, and what ``Kernel.compile`` raises.
     """
-    folder, wanted = Path(folder), list(dict.fromkeys([archs] if isinstance(archs, str) else archs))
+    if not isinstance(folder, str | os.PathLike):
+        _fail("precompile wants a folder", [f"got:  {type(folder).__name__}"], 'pass its path: "kernels"')
+    folder, wanted = Path(folder), _archs(archs)
     if not isinstance(kernels, Mapping) or not all(isinstance(k, Kernel) for k in kernels.values()):
         _fail("precompile wants kernels by name", [f"got:  {type(kernels).__name__}"], 'pass {"name": kernel}')
     if bad := [n for n in kernels if not isinstance(n, str) or not _NAME.fullmatch(n)]:

@@ -62,6 +62,8 @@ class RowTile:
             self._refuse("vectors must divide the 2, 4 or 8 elements of dense rows, which have whole warps")
         if self.dense and self.width < 4 * self.vector:
             self._refuse("dense rows have at least 4 vectors")
+        if self.width == 1 and self.threads > 1 and self.keep == "registers":
+            self._refuse("a row of one element in registers has one thread")
         if self.rows % self.each:
             self._refuse("the rows of a thread must divide those of a block")
         if (self.keep != "registers" or self.dense) and self.rows != 1:

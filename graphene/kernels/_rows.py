@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
+from graphene.kernels._access import vector_access
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from graphene.kernels._row_tiles import RowTile
 
 __all__ = ["Edge", "First", "Part", "Rows", "declare_rows"]
-
-_VECTORS = {16: "v4.b32", 8: "v2.b32", 4: "b32", 2: "b16"}
 
 
 def declare_rows(declare: Callable[..., gr.Tensor], name: str, M: Any, tile: RowTile, dtype: gr.DType) -> gr.Tensor:
@@ -102,7 +101,7 @@ class Rows:
 
     def atom(self, operation: str, dtype: gr.DType) -> Any:
         """The load or store of one vector by one thread."""
-        return _vector(operation, self.tile.vector, dtype)
+        return vector_access(operation, self.tile.vector, dtype)
 
     def row(self, x: gr.Tensor) -> Kept:
         """The block's rows of a matrix (M, width), or a vector (width,), the same for every row."""
@@ -126,7 +125,7 @@ class Rows:
         """Copies to shared memory. Each thread will read what it copied itself, unless rows are dense."""
         kept, copy, t = [], None, self.tile
         for x in tensors:
-            row, base, vector = self.row(x), 0, t.dense or t.vector
+            row, base, vector = self.row(x), 0, min(t.dense, 128 // x.dtype.bits) or t.vector
             source, shape = row.x, [1, t.width]
             if t.dense:  # whole vectors, with what lies in them before and behind the row
                 shape = [math.ceil((t.width + vector + t.vector - 2) / vector) * vector, 1]
@@ -197,10 +196,6 @@ class Rows:
         for run, e in itertools.product(range(part.v.values.size // (V * each)), range(each)):
             for i in gr.loop("i", V, unroll=0):
                 yield e, part.v.values[(run * each + e) * V + i]
-
-
-def _vector(operation: str, vector: int, dtype: gr.DType) -> Any:
-    return gr.atom(f"{operation}.{_VECTORS[vector * dtype.bits // 8]}")
 
 
 class Part:
@@ -290,7 +285,7 @@ class First(Part):
         x = kept if kept.source is None else r.row(kept.source)
         value = r.v.reduced(1, "first", x.x.dtype)
         column = x.x.window(r.start - x.base, 1) if r.tile.dense else x.x.tile([None, 1])[0, 0]
-        gr.move(value, column, atom=_vector("ld.global.nc", 1, x.x.dtype))
+        gr.move(value, column, atom=vector_access("ld.global.nc", 1, x.x.dtype))
         return value
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import graphene as gr
 from graphene import _core
 from graphene.expressions import Expression
+from graphene.kernels._access import vector_access
 from graphene.kernels._arguments import align, choice, element, flags, instance, size, vectors
 from graphene.kernels._arguments import function as check_function
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ElementwiseConfig", "elementwise_kernel", "select_elementwise"]
 
-_VECTORS = {16: "v4.b32", 8: "v2.b32", 4: "b32", 2: "b16", 1: "b8"}
 _TYPES = ("fp16", "bf16", "fp32", "tf32", "fp8e4m3", "fp8e5m2", "i8", "u8", "i16", "u16", "i32", "u32")
 
 
@@ -75,8 +75,8 @@ def select_elementwise(
     """
     size("select_elementwise", "columns", columns, least=0)
     _check_types("select_elementwise", dtypes, out_dtype)
-    spread = tuple(spread) if spread is not None else (False,) * len(dtypes)
-    flags("select_elementwise", "spread", spread, len(dtypes))
+    spread = (False,) * len(dtypes) if spread is None else spread
+    spread = flags("select_elementwise", "spread", spread, len(dtypes))
     sizes = [t.bits // 8 for t in (*(d for d, s in zip(dtypes, spread, strict=True) if not s), out_dtype)]
     align("select_elementwise", "align_bytes", align_bytes, max(sizes))
     fit = [math.gcd(columns * b, align_bytes, 16) // b for b in sizes]
@@ -118,17 +118,17 @@ def elementwise_kernel(function: Callable[..., Any], config: ElementwiseConfig) 
             if spread:
                 r = y.reduced(1, "x", x.dtype)
                 column = x[b, :].reshape(0, gr.Layout((M, 1), (1, 0)))
-                gr.move(r, column.tile([c.rows, 1])[at[0], 0], atom=_atom("ld.global.nc", 1, x.dtype))
+                gr.move(r, column.tile([c.rows, 1])[at[0], 0], atom=vector_access("ld.global.nc", 1, x.dtype))
             else:
                 r = gr.fragment("x", [c.rows, part], x.dtype, tv, on=threads)
-                gr.move(r, x[b, :, :].tile([c.rows, part])[at], atom=_atom("ld.global.nc", c.vector, x.dtype))
+                gr.move(r, x[b, :, :].tile([c.rows, part])[at], atom=vector_access("ld.global.nc", c.vector, x.dtype))
             held.append(r)
         value = function(*held)
         if isinstance(value, bool) or not isinstance(value, (gr.Tensor, Expression, int, float)):
             want = "want: an expression of the inputs, or a number"
             _core.fail("KERNEL_ARGUMENT", f"{name}: the function gives something else", [want, f"got: {value!r}"])
         y[:] = value
-        gr.move(out[b, :, :].tile([c.rows, part])[at], y, atom=_atom("st.global", c.vector, c.out_dtype))
+        gr.move(out[b, :, :].tile([c.rows, part])[at], y, atom=vector_access("st.global", c.vector, c.out_dtype))
     return kernel
 
 
@@ -137,7 +137,3 @@ def _input(c: ElementwiseConfig, i: int, shape: tuple[Any, Any, Any]) -> gr.Tens
     strides = gr.sym(f"{name}_B {name}_M", multiple_of=width)
     layout = gr.Layout(shape[:2], strides) if c.spread[i] else gr.Layout(shape, (*strides, 1))
     return gr.input(name, layout, c.dtypes[i], align_bytes=width * c.dtypes[i].bits // 8)
-
-
-def _atom(operation: str, vector: int, dtype: gr.DType) -> Any:
-    return gr.atom(f"{operation}.{_VECTORS[vector * dtype.bits // 8]}")

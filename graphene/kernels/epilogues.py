@@ -15,6 +15,7 @@ import graphene as gr
 from graphene import _core
 from graphene._core import IntExpr, Tensor
 from graphene.expressions import Expression
+from graphene.kernels._arguments import function as check_function
 from graphene.kernels._traced import Traced
 
 if TYPE_CHECKING:
@@ -133,13 +134,22 @@ FORMULAS: dict[Any, Callable[[Any], Any]] = {
 
 
 def activation(name: str | Callable[[Any], Any] | None) -> Callable[[Any], Any]:
-    """The activation of a name, or the function itself. Raises ValueError for an unknown name."""
+    """The activation of a name, or the function itself. Raises VerifyError KERNEL_ARGUMENT for anything else."""
     if callable(name):
         return name
-    if name not in ACTIVATIONS:
-        known = ", ".join(repr(k) for k in ACTIVATIONS)
-        raise ValueError(f"activation must be one of {known} or a function of registers, got {name!r}")
+    check_activation("epilogues.activation", name)
     return ACTIVATIONS[name]
+
+
+def check_activation(kernel: str, value: object) -> None:
+    """Raises VerifyError KERNEL_ARGUMENT unless it is the name of an activation, None, or a function of registers."""
+    if callable(value):
+        return check_function(kernel, "activation", value, ["x"])
+    if not isinstance(value, str | None) or value not in ACTIVATIONS:
+        known = ", ".join(repr(k) for k in ACTIVATIONS)
+        _core.fail("KERNEL_ARGUMENT", f"{kernel}: activation does not fit",
+                   [f"want: one of {known} or a function of registers", f"got: {value!r}"])  # fmt: skip
+    return None
 
 
 def formula(act: str | Callable[[Any], Any] | None) -> tuple[str, Callable[[Any], Any]] | None:

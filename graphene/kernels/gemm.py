@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import graphene as gr
 from graphene import _core
-from graphene.kernels._arguments import choice, flags, function, size, sizes
+from graphene.kernels._arguments import choice, flags, instance, size, sizes
 from graphene.kernels._traced import as_data
-from graphene.kernels.epilogues import ACTIVATIONS, linear
+from graphene.kernels.epilogues import check_activation, linear
 from graphene.kernels.gemm_frame import RESULTS, TERMS, check_align, check_scales
 from graphene.kernels.gemm_helpers import gemm_pad, gemm_reduce
 from graphene.kernels.gemm_sm70 import gemm_sm70
@@ -43,12 +43,7 @@ def check_product(
     choice(name, "order", order, ("TN", "NN", "NT", "TT"))
     result = str(out or (types[0] if dtype == "i8" else dtype))
     alignments = check_align(name, align, (TYPES[str(dtype)].bits, TYPES[str(dtype)].bits, TYPES[result].bits))
-    if not callable(activation) and (not isinstance(activation, str | None) or activation not in ACTIVATIONS):
-        known = ", ".join(repr(k) for k in ACTIVATIONS)
-        _core.fail("KERNEL_ARGUMENT", f"{name}: activation does not fit",
-                   [f"want: one of {known} or a function of registers", f"got: {activation!r}"])  # fmt: skip
-    if callable(activation):
-        function(name, "activation", activation, ["x"])
+    check_activation(name, activation)
     if result == "i32" and isinstance(activation, str) and activation != "relu":
         _core.fail("KERNEL_ARGUMENT", f"{name}: {activation} is no function of integers", ["got: out i32"],
                    "store another type")  # fmt: skip
@@ -62,11 +57,12 @@ class GemmConfig:
     The fields are gemm_sm80's arguments, with types by name. ``pad``: A, B are copied to lines of multiples of 128
     bytes first (`align` says what they are before). ``split_k``: k is summed in so many parts, added up afterwards.
     ``activation``: one of epilogues.ACTIVATIONS or a function of a register, kept as what it computes. ``kernel``:
-    gemm_sm80 or gemm_sm70; the latter has two stages and is for fp16. Raises VerifyError KERNEL_ARGUMENT.
+    gemm_sm80 or gemm_sm70; the latter is for fp16. ``stages``: 2 or more, by default 3; of gemm_sm70 2. Raises
+    VerifyError KERNEL_ARGUMENT.
     """
 
     tile: tuple[int, int, int] = (128, 128, 64)
-    stages: int = 3
+    stages: int = None  # type: ignore[assignment]  # the kernel's own
     warps: tuple[int, int] = (2, 2)
     group: int = 1
     order: str = "TN"
@@ -95,13 +91,18 @@ class GemmConfig:
         check_scales(n, self.out_dtype, self.alpha or self.beta)
         for name in ("batched", *TERMS):
             flags(n, name, (getattr(self, name),), 1)
-        for name in ("stages", "group", "split_k"):
+        choice(n, "kernel", self.kernel, ("gemm_sm80", "gemm_sm70"))
+        old = self.kernel == "gemm_sm70"
+        if self.stages is None:
+            object.__setattr__(self, "stages", 2 if old else 3)
+        for name in ("group", "split_k"):
             fields[name] = size(n, name, getattr(self, name))
+        if old:
+            choice(n, "dtype of gemm_sm70", self.dtype, ("fp16",))
+            choice(n, "stages of gemm_sm70", self.stages, (2,))
+        fields["stages"] = size(n, "stages", self.stages, least=2)
         for name, value in fields.items():  # as they are hashed and stored: tuples and integers of Python
             object.__setattr__(self, name, value)
-        choice(n, "kernel", self.kernel, ("gemm_sm80", "gemm_sm70"))
-        if self.kernel == "gemm_sm70":
-            choice(n, "dtype of gemm_sm70", self.dtype, ("fp16",))
 
     @property
     def out_dtype(self) -> str:
@@ -176,8 +177,10 @@ def gemm_launches(config: GemmConfig) -> list[Launch]:
 
     The last 256 are kept.
 
-    Names: A, B, bias, residual, C, alpha, beta as there are; of workspaces A_padded, B_padded, W.
+    Names: A, B, bias, residual, C, alpha, beta as there are; of workspaces A_padded, B_padded, W. Raises VerifyError
+    KERNEL_ARGUMENT.
     """
+    instance("gemm_launches", "config", config, GemmConfig)
     c, launches = config, []
     to_lines = {"A": "" if c.order[0] == "T" else ".T", "B": "" if c.order[1] == "T" else ".T"}
     padded = "".join(n for n, p in zip("AB", c.pad, strict=True) if p)
@@ -200,7 +203,14 @@ def gemm_launches(config: GemmConfig) -> list[Launch]:
 
 
 def gemm_workspaces(config: GemmConfig, M: int, N: int, K: int, batch: int = 1) -> dict[str, tuple[Any, str]]:
-    """Shapes and types of the workspaces of one product: row-major, contiguous, 16-byte aligned."""
+    """Shapes and types of the workspaces of one product: row-major, contiguous, 16-byte aligned.
+
+    Raises VerifyError KERNEL_ARGUMENT.
+    """
+    instance("gemm_workspaces", "config", config, GemmConfig)
+    M, N, K, batch = (
+        size("gemm_workspaces", n, x, least=0) for n, x in (("M", M), ("N", N), ("K", K), ("batch", batch))
+    )
     c, front = config, (batch,) if config.batched else ()
     vector = PADDED_BYTES * 8 // TYPES[c.dtype].bits
     out: dict[str, tuple[Any, str]] = {}
@@ -231,6 +241,7 @@ def run_gemm(
     matters. ``empty(shape, dtype)`` allocates a workspace; by default NumPy does, or PyTorch beside its tensors.
     Raises VerifyError KERNEL_ARGUMENT, and what a launch raises.
     """
+    instance("run_gemm", "config", config, GemmConfig)
     arguments = {"A": a, "B": b, "bias": bias, "residual": residual, "C": c, "alpha": alpha, "beta": beta}
     check_operands(config, arguments)
     *front, M, K = a.shape

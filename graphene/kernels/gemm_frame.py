@@ -17,11 +17,16 @@ if TYPE_CHECKING:
 
     from graphene.dtypes import DType
 
-__all__ = ["Part", "Product"]
+__all__ = ["Part", "Product", "relu_of_bias"]
 
 # By the type of A and B: the types of C. The first is that of the sums.
 RESULTS = {n: ("fp32", "fp16", "bf16") for n in ("fp16", "bf16", "fp32")} | {"i8": ("i32", "fp32", "fp16", "bf16")}
 TERMS = ("bias", "residual", "alpha", "beta")
+
+
+def relu_of_bias(x: Any, b: Any) -> Any:
+    """max(x + b, 0): the epilogue of a product that is given none and has a bias."""
+    return gr.max(x + b, 0)
 
 
 class Part(NamedTuple):
@@ -53,7 +58,7 @@ class Product:
     padded: tuple[bool, bool]
     b_as_kn: bool
     batched: bool
-    bias: bool
+    bias: bool | None
     residual: bool
     alpha: bool
     beta: bool
@@ -61,6 +66,10 @@ class Product:
 
     def __post_init__(self) -> None:
         name = self.kernel
+        if self.bias is None:
+            object.__setattr__(self, "bias", self.epilogue is not None)
+        if self.split_k or (self.bias is False and self.epilogue is relu_of_bias):
+            object.__setattr__(self, "epilogue", None)
         self.check_types(name, self.dtype, self.out)
         warps = sizes(name, "warps", self.warps, 2, 1, 32)
         size(name, "warps[0] * warps[1]", prod(warps), most=32)
@@ -104,12 +113,13 @@ class Product:
         if self.split_k:
             return
         if self.epilogue is None:
-            if self.c_type != self.sums or terms:
-                _core.fail("KERNEL_ARGUMENT", f"{name}: without an epilogue the sums are stored as they are",
-                           [f"want: out {self.sums}, none of {', '.join(TERMS)}",
-                            f"got: out {self.c_type}" + "".join(f", {t}" for t in terms)],
-                           "pass epilogue=lambda x, *terms: ..., or leave these out")  # fmt: skip
-            return
+            if used := [t for t in terms if t in ("bias", "residual")]:
+                _core.fail("KERNEL_ARGUMENT", f"{name}: without an epilogue nothing is added to the product",
+                           ["want: neither bias nor residual", f"got: {', '.join(used)}"],
+                           f"pass epilogue=lambda x, {', '.join(t[0] for t in used)}: ..., or neither")  # fmt: skip
+            if self.c_type == self.sums and not terms:
+                return  # stored as they are
+            object.__setattr__(self, "epilogue", _product_itself)
         function(name, "epilogue", self.epilogue, ["x", *(n for n in TERMS[:2] if n in terms)])
         check_scales(name, self.c_type, self.alpha or self.beta)
 
@@ -170,6 +180,10 @@ class Product:
             gA, gB = (g.T.window(first, ks).T for g in (gA, gB))  # the same part of k
         kA, kB = gA.tile([None, BK])[0, :], gB.tile([None, BK])[0, :]  # [k].[BM,BK], [k].[BN,BK]
         return Part(threads, gA, gB, kA, kB, steps, result)
+
+
+def _product_itself(x: Any) -> Any:
+    return x
 
 
 def check_scales(name: str, out: object, scales: bool) -> None:

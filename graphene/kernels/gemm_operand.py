@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene import _core
+from graphene.kernels._access import access
 
 if TYPE_CHECKING:
     from graphene.dtypes import DType
@@ -22,12 +23,6 @@ MATRIX_ATOMS = {
     "i8": ("mma.m16n8k32.s32.s8", 32),
 }
 COPIES = {16: "cp.async.cg.16", 8: "cp.async.ca.8", 4: "cp.async.ca.4"}
-WIDTHS = {16: "v4.b32", 8: "v2.b32", 4: "b32", 2: "b16", 1: "b8"}
-
-
-def access(kind: str, width_bytes: int) -> Any:
-    """The atom of a plain access of so many bytes: ``access("ld.global", 8)`` is ld.global.v2.b32."""
-    return gr.atom(f"{kind}.{WIDTHS[width_bytes]}")
 
 
 def matrix(

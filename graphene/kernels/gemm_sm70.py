@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
-from graphene.kernels.gemm_frame import Product
+from graphene.kernels.gemm_frame import Product, relu_of_bias
 from graphene.kernels.gemm_operand import Held, Operand, access
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def gemm_sm70(
     BM: int = 128,
     BN: int = 128,
     BK: int = 16,
-    epilogue: Callable[..., Any] | None = lambda x, b: gr.max(x + b, 0),
+    epilogue: Callable[..., Any] | None = relu_of_bias,
     *,
     warps: tuple[int, int] = (2, 4),
     group: int = 1,
@@ -28,7 +28,7 @@ def gemm_sm70(
     padded: tuple[bool, bool] = (False, False),
     b_as_kn: bool = False,
     batched: bool = False,
-    bias: bool = True,
+    bias: bool | None = None,
     residual: bool = False,
     alpha: bool = False,
     beta: bool = False,
@@ -92,7 +92,7 @@ def gemm_sm70(
                 half.advance()
                 store(half.index)
 
-        result.store(acc, None if split_k else epilogue, mma.c, quads, threads, over=[sA, sB], piece_rows=8)
+        result.store(acc, product.epilogue, mma.c, quads, threads, over=[sA, sB], piece_rows=8)
     return kernel
 
 

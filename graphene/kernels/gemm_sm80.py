@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene.kernels._arguments import size
-from graphene.kernels.gemm_frame import Product
+from graphene.kernels.gemm_frame import Product, relu_of_bias
 from graphene.kernels.gemm_operand import MATRIX_ATOMS, Staged
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def gemm_sm80(
     BN: int = 128,
     BK: int = 32,
     STAGES: int = 4,
-    epilogue: Callable[..., Any] | None = lambda x, b: gr.max(x + b, 0),
+    epilogue: Callable[..., Any] | None = relu_of_bias,
     *,
     warps: tuple[int, int] = (2, 4),
     group: int = 1,
@@ -33,7 +33,7 @@ def gemm_sm80(
     padded: tuple[bool, bool] = (False, False),
     b_as_kn: bool = False,
     batched: bool = False,
-    bias: bool = True,
+    bias: bool | None = None,
     residual: bool = False,
     alpha: bool = False,
     beta: bool = False,
@@ -42,8 +42,8 @@ def gemm_sm80(
     """C = epilogue(A @ B.T, bias): A (M,K), B (N,K), bias (N,), C (M,N) row-major, fp32 accumulation, rounded once.
 
     Any M, any row strides; N, K and the strides are multiples of 8, unless `align` says otherwise. `epilogue` is a
-    pointwise function of the accumulators and, if the kernel has them, of the bias of their columns and the residual.
-
+    pointwise function of the sums and, if the kernel has them, of the bias of their columns and the residual, by
+    default relu(x + bias). None, and the default if bias=False, leave C = A @ B.T. With others a bias is the default.
     The arguments of the kernel: A, B, `bias` (N,), `residual` (M,N), C (M,N), and the scalars `alpha` and `beta` of
     ``x = alpha * (A @ B.T) + beta * C``, which the epilogue is given. With beta 0, as in BLAS, no value of C
     matters, not even NaN.
@@ -132,5 +132,5 @@ def gemm_sm80(
                 if asynchronous:
                     gr.wait(CP, pending=0)
                 gr.barrier()
-        result.store(acc, None if split_k else epilogue, mma.c, my, threads, over=[a.shared, b.shared])
+        result.store(acc, product.epilogue, mma.c, my, threads, over=[a.shared, b.shared])
     return kernel

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene import _core
+from graphene.kernels._access import vector_access
 from graphene.kernels._arguments import FLOATS, align, choice, element, flags, instance, size, vectors
 from graphene.kernels._norms import NormConfig
 from graphene.kernels._row_tiles import select_tile
@@ -28,8 +29,6 @@ __all__ = [
     "select_norm_backward",
     "select_norm_columns",
 ]
-
-_VECTORS = {16: "v4.b32", 8: "v2.b32", 4: "b32", 2: "b16"}
 
 
 def select_norm_backward(
@@ -197,7 +196,7 @@ def norm_columns_kernel(config: NormColumnsConfig) -> gr.Kernel:
         of_row = [sums[0].reduced(1, n) for n in ("mean", "rstd")[-len(stats) :]]
         for total in sums:
             gr.init(total, 0)
-        load = gr.atom(f"ld.global.nc.{_VECTORS[c.vector * c.dtype.bits // 8]}")
+        load = vector_access("ld.global.nc", c.vector, c.dtype)
         for p in gr.loop("part", gr.ceil_div(M, c.rows), start=s, step=S, unroll=4):
             for piece, m in zip(pieces, matrices, strict=True):
                 gr.move(piece, m.tile([c.rows, wide])[p, b], atom=load)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
+from graphene.kernels._access import vector_access
 from graphene.kernels._arguments import FLOATS, align, choice, element, flags, instance, size, vectors
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ReductionConfig", "reduction_kernel", "select_reduction"]
 
-_VECTORS = {16: "v4.b32", 8: "v2.b32", 4: "b32", 2: "b16"}
 _START = {"add": 0.0, "max": -gr.inf, "min": gr.inf}
 _START_I32 = {"add": 0, "max": -(2**31), "min": 2**31 - 1}
 _TYPES = (*FLOATS, "i32")
@@ -177,14 +177,14 @@ def _along_rows(c: ReductionConfig) -> None:
     v = gr.fragment("v", [c.rows, part], c.inside, tv, on=threads)
     sums = _Sums(c, v, 1)
     parts = X.tile([c.rows, part])
-    load = gr.atom(f"ld.global.nc.{_VECTORS[c.vector * c.dtype.bits // 8]}")
+    load = vector_access("ld.global.nc", c.vector, c.dtype)
     _, column = v.coords()
     for p in gr.loop("part", gr.ceil_div(N, part), start=s, step=S):
         gr.move(x, parts[b, p], atom=load)
         v[:] = x if c.op == "add" else gr.where(p * part + column < N, x, c.start)
         sums.add()
     y = sums.result(scale)
-    gr.move(Y.tile([c.rows, 1])[b, s], y, atom=gr.atom(f"st.global.{_VECTORS[y.dtype.bits // 8]}"))
+    gr.move(Y.tile([c.rows, 1])[b, s], y, atom=vector_access("st.global", 1, y.dtype))
 
 
 def _along_columns(c: ReductionConfig) -> None:
@@ -200,11 +200,11 @@ def _along_columns(c: ReductionConfig) -> None:
     v = gr.fragment("v", [high, wide], c.inside, tv, on=threads)
     sums = _Sums(c, v, 0)
     parts = X.tile([high, wide])
-    load = gr.atom(f"ld.global.nc.{_VECTORS[c.vector * c.dtype.bits // 8]}")
+    load = vector_access("ld.global.nc", c.vector, c.dtype)
     row, _ = v.coords()
     for p in gr.loop("part", gr.ceil_div(M, high), start=s, step=S):
         gr.move(x, parts[p, b], atom=load)
         v[:] = x if c.op == "add" else gr.where(p * high + row < M, x, c.start)
         sums.add()
     y = sums.result(scale)
-    gr.move(Y.tile([1, wide])[s, b], y, atom=gr.atom(f"st.global.{_VECTORS[y.dtype.bits // 8]}"))
+    gr.move(Y.tile([1, wide])[s, b], y, atom=vector_access("st.global", 1, y.dtype))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
+from graphene.kernels._access import access
 from graphene.kernels._arguments import FLOATS, align, choice, element, instance, size, vectors
 from graphene.kernels._row_tiles import RowTile, select_tile
 from graphene.kernels._rows import Rows, declare_rows
@@ -22,8 +23,6 @@ __all__ = [
     "softmax_columns_kernel",
     "softmax_kernel",
 ]
-
-_VECTORS = {16: "v4.b32", 8: "v2.b32", 4: "b32", 2: "b16"}
 
 
 @dataclass(frozen=True)
@@ -161,7 +160,7 @@ def softmax_columns_kernel(config: SoftmaxColumnsConfig) -> gr.Kernel:
         )
         column_most, column_total, rcp = (v.reduced(0, n) for n in ("m", "t", "rcp"))
         parts, results = (t[b, :, :].tile([c.rows, wide])[:, strip] for t in (X, Y))
-        load, store = gr.atom(f"ld.global.nc.{_VECTORS[align[0]]}"), gr.atom(f"st.global.{_VECTORS[align[1]]}")
+        load, store = access("ld.global.nc", align[0]), access("st.global", align[1])
         row, _ = v.coords()
 
         def finite(m: gr.Tensor) -> Any:  # of columns with nothing but -inf so far

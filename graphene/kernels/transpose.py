@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import graphene as gr
+from graphene.kernels._access import vector_access
 from graphene.kernels._arguments import align, choice, element, instance, size
 
 __all__ = ["TransposeConfig", "select_transpose", "transpose_kernel"]
 
-_VECTORS = {16: "v4.b32", 8: "v2.b32", 4: "b32", 2: "b16"}
 _TYPES = ("fp16", "bf16", "i16", "u16", "fp32", "tf32", "i32", "u32")
 
 
@@ -62,20 +61,16 @@ def transpose_kernel(config: TransposeConfig) -> gr.Kernel:
         # Chunk j of row m lies at j ^ (m / V % 8): both a row's chunks and one column of every V-th row are 8 places.
         bits = V.bit_length() - 1
         s = gr.alloc("s", [T, T], c.dtype, gr.SH, swizzle=gr.Swizzle(3, bits, 3 + bits))
-        vector = _VECTORS[c.load * elem_bytes]
-        through = gr.atom(f"ld.global.nc.{vector}"), gr.atom(f"st.shared.{vector}")
+        through = tuple(vector_access(kind, c.load, c.dtype) for kind in ("ld.global.nc", "st.shared"))
         gr.move(s, X[b, :, :].tile([T, T])[bm, bn], on=threads, atom=through)
         gr.barrier()
         out = Y[b, :, :].tile([T, T])[bn, bm].tile([1, c.store])
+        store = vector_access("st.global", c.store, c.dtype)
         r = gr.alloc("r", [V // c.store, c.store], c.dtype, gr.RF)
         for step in range(2):  # 8 * T vectors of a column, 4 * T threads
             chunk, column = t % 8, t // 8 + step * (T // 2)
             for i in range(V):
                 gr.move(r[i // c.store, i % c.store], s[chunk * V + i, column])
             for i in range(V // c.store):
-                gr.move(out[column, chunk * (V // c.store) + i][0, :], r[i, :], atom=_store(c))
+                gr.move(out[column, chunk * (V // c.store) + i][0, :], r[i, :], atom=store)
     return kernel
-
-
-def _store(c: TransposeConfig) -> Any:
-    return gr.atom(f"st.global.{_VECTORS[c.store * c.dtype.bits // 8]}")

@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from graphene import _core
+from graphene.kernels import epilogues
 from graphene.ops import _kernels
 from graphene.ops._define import (
     Arg,
@@ -23,7 +24,7 @@ from graphene.ops._define import (
 from graphene.ops._torch import Tensor, fail, torch
 from graphene.ops._views import Dim, Extent, broadcast, divides, merge, output, own, recipe, same_shape, view
 
-ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid")
+ACTIVATIONS = tuple(name for name in epilogues.ACTIVATIONS if name is not None)
 ALLOWED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 A, B, BIAS, RESIDUAL, C = range(5)  # tensors of a call; the fifth is the result, or `out`
 

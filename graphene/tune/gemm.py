@@ -245,20 +245,17 @@ def _reference(p: GemmProblem, arguments: Sequence[Any]) -> Any:
     """All of the result, epilogue included, by PyTorch in fp64; rounded to fp32, of integers exact."""
     import torch
 
+    from graphene.ops._matmul import _activate
+
     a, b, c = arguments[:3]
     terms = list(arguments[3:])
     bias = terms.pop(0) if p.bias else None
     residual = terms.pop(0) if p.residual else None
-    f = torch.nn.functional
-    activations: dict[str | None, Any] = {
-        None: lambda x: x, "relu": f.relu, "gelu": f.gelu, "gelu_tanh": lambda x: f.gelu(x, approximate="tanh"),
-        "silu": f.silu, "tanh": torch.tanh, "sigmoid": torch.sigmoid,
-    }  # fmt: skip
     want = torch.empty(c.shape, device=c.device, dtype=torch.int32 if p.dtype == "i8" else torch.float32)
     wide = b.double()
     for rows in _rows(p):
         x = a[..., rows, :].double() @ wide
-        x = activations[p.activation](x if bias is None else x + bias.double())
+        x = _activate(x if bias is None else x + bias.double(), p.activation)
         x = x if residual is None else x + residual[..., rows, :].double()
         want[..., rows, :] = x.to(torch.int64) if p.dtype == "i8" else x
     return want

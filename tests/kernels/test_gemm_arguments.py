@@ -14,11 +14,13 @@ import pytest
 import graphene as gr
 from graphene.kernels import (
     GemmConfig,
+    epilogues,
     gemm_launches,
     gemm_pad,
     gemm_reduce,
     gemm_sm70,
     gemm_sm80,
+    gemm_workspaces,
     run_gemm,
     select_gemm,
 )
@@ -57,8 +59,11 @@ def error(builder: Any, *args: Any, **options: Any) -> str:
         ({"out": gr.i8}, 'out, of dtype fp16, does not fit | one of "fp32", "fp16", "bf16" | \'i8\''),
         ({"out": "fp32"}, "out, of dtype fp16, is no type | one of gr.fp32, gr.fp16, gr.bf16 | 'fp32'"),
         ({"epilogue": 3}, "epilogue cannot be called"),
-        ({"epilogue": None}, "without an epilogue the sums are stored as they are | "
-         "out fp32, none of bias, residual, alpha, beta | out fp16, bias"),
+        ({"epilogue": None, "bias": True}, "without an epilogue nothing is added to the product | "
+         "neither bias nor residual | bias | fix: pass epilogue=lambda x, b: ..., or neither"),
+        ({"bias": False, "residual": True}, "without an epilogue nothing is added to the product | "
+         "neither bias nor residual | residual"),
+        ({"bias": 1}, "bias does not fit"),
         ({"epilogue": lambda x: x}, "the epilogue takes other arguments | given: x, bias"
          " | but: too many positional arguments | fix: pass a function of these"),
         ({"BM": 32, "BN": 512, "BK": 16, "warps": (1, 32), "align": (2, 2, 2), "order": "NN"} ,
@@ -108,6 +113,34 @@ def test_what_configurations_refuse(options: dict[str, Any], text: str) -> None:
     assert "select_gemm: " + text in error(select_gemm, 64, 64, 64, **options)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"bias": False},
+        {"epilogue": None},
+        {"epilogue": None, "out": gr.fp32},
+        {"epilogue": None, "alpha": True},
+        {"epilogue": None, "beta": True},
+    ],
+    ids=lambda o: "-".join(o),
+)
+@pytest.mark.parametrize("name", BUILDERS)
+def test_a_product_without_an_epilogue_is_the_product(name: str, options: dict[str, Any]) -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s).astype(np.float16) for s in ((32, 40), (32, 40)))
+    c = np.full((32, 32), 3, np.float32 if "out" in options else np.float16)
+    kernel = BUILDERS[name](BM=32, BN=32, BK=32, warps=(1, 1), **options)
+    scales = [2.0] if "alpha" in options else [0.5] if "beta" in options else []
+    kernel.simulate(a, b, c, *scales)
+    want = a.astype(np.float64) @ b.T * (2 if "alpha" in options else 1) + (1.5 if "beta" in options else 0)
+    np.testing.assert_allclose(c, want, rtol=2.0**-10, atol=1e-4)
+
+
+def test_the_default_epilogue_is_that_of_a_bias() -> None:
+    assert all("bias" in str(build()) and "bias" not in str(build(bias=False)) for build in BUILDERS.values())
+    assert str(gemm_sm80()) == str(gemm_sm80(epilogue=lambda x, b: gr.max(x + b, 0), bias=True))
+
+
 def test_what_else_is_refused() -> None:
     assert "select_gemm: M does not fit" in error(select_gemm, -1, 8, 8)
     assert "select_gemm: K is no integer" in error(select_gemm, 8, 8, 8.0)
@@ -121,6 +154,14 @@ def test_what_else_is_refused() -> None:
     assert "split_k does not fit" in error(GemmConfig, split_k=0)
     assert "GemmConfig: group does not fit" in error(GemmConfig, group=-1)
     assert "dtype of gemm_sm70 does not fit" in error(GemmConfig, kernel="gemm_sm70", dtype="bf16")
+    assert "stages of gemm_sm70 does not fit | one of 2 | 7" in error(GemmConfig, kernel="gemm_sm70", stages=7)
+    assert "GemmConfig: stages does not fit | an integer, 2 or more | 1" in error(GemmConfig, stages=1)
+    assert (GemmConfig().stages, GemmConfig(kernel="gemm_sm70").stages) == (3, 2)
+    for call, args in ((run_gemm, [None] * 4), (gemm_launches, [None]), (gemm_workspaces, ["x", 1, 2, 3])):
+        assert f"{call.__name__}: config is no GemmConfig | a GemmConfig" in error(call, *args)
+    assert "gemm_workspaces: N does not fit" in error(gemm_workspaces, GemmConfig(), 1, -2, 3)
+    for call in (epilogues.activation, epilogues.linear):
+        assert "epilogues.activation: activation does not fit | one of None, 'relu', " in error(call, "foo")
     assert "gemm_reduce: out, of sums fp32, does not fit" in error(gemm_reduce, out=gr.i32)
     assert "GemmConfig: integers are not scaled" in error(GemmConfig, dtype="i8", beta=True)
     assert "gemm_reduce: integers are not scaled" in error(gemm_reduce, sums=gr.i32, out=gr.i32, alpha=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 import graphene as gr
@@ -129,6 +131,9 @@ REFUSED: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
     (select_elementwise, (8, (HALF,), "fp16"), {}, "out_dtype is no type"),
     (select_elementwise, (8, (gr.fp64,), HALF), {}, "dtypes[0] does not fit"),
     (select_elementwise, (8, (HALF,), HALF, (True, False)), {}, "spread does not fit | True or False | (True, False)"),
+    (select_elementwise, (8, (HALF,), HALF, 3), {}, "select_elementwise: spread does not fit | True or False | 3"),
+    (RowTile, (1, 96, 4, 1), {"each": 2}, "a row of one element in registers has one thread | RowTile(width=1, "),
+    (RowTile, (1, 2, 16, 1), {}, "a row of one element in registers has one thread | RowTile(width=1, "),
     (select_elementwise, (8, (HALF,), HALF), {"align_bytes": 0}, "align_bytes does not fit"),
     (ElementwiseConfig, ((gr.fp32,), gr.fp32, (False,)), {}, "vector is more than one instruction moves"),
     (ElementwiseConfig, ((HALF,), HALF, ()), {}, "spread does not fit | True or False | ()"),
@@ -147,6 +152,34 @@ def test_what_is_refused(builder: Any, args: Any, options: Any, text: str) -> No
     assert text in error(builder, *args, **options)
     kernel = layernorm_kernel(NormConfig(TILE))  # nothing is left half built
     assert gr.parse(str(kernel)) == kernel
+
+
+@pytest.mark.parametrize("keep", ["registers", "shared", "memory"])
+@pytest.mark.parametrize("width", [1, 2, 3, 8])
+def test_every_tile_that_is_taken_is_built(width: int, keep: str) -> None:
+    """Rows shorter than their threads too."""
+    built = 0
+    for threads, rows, vector, each in itertools.product((1, 2, 4, 32, 96), (1, 4, 16), (1, 2, 8), (1, 2)):
+        try:
+            tile = RowTile(width, threads, rows, vector, keep, each=each)
+        except gr.VerifyError:
+            continue
+        built += 1
+        softmax_kernel(SoftmaxConfig(tile))
+        layernorm_kernel(NormConfig(tile))
+    assert built
+
+
+@pytest.mark.parametrize(("dtype", "vector", "dense"), [(gr.fp32, 4, 8), (gr.fp32, 2, 4), (HALF, 8, 8)])
+@pytest.mark.parametrize("keep", ["registers", "shared", "memory"])
+def test_dense_rows_of_every_type_and_alignment(dtype: gr.DType, vector: int, dense: int, keep: str) -> None:
+    """Addresses may be multiples of more than the 16 bytes that one instruction copies."""
+    kernel = softmax_kernel(SoftmaxConfig(RowTile(515, 64, 1, vector, keep, dense=dense), dtype))
+    x = np.random.default_rng(0).standard_normal((5, 515)).astype(np.float32 if dtype == gr.fp32 else np.float16)
+    y = np.zeros_like(x)
+    kernel.simulate(x, y)
+    want = np.exp(x.astype(np.float64))
+    np.testing.assert_allclose(y, want / want.sum(1, keepdims=True), rtol=2e-3, atol=1e-6)
 
 
 def test_whatever_is_taken_can_be_printed() -> None:

@@ -244,6 +244,15 @@ def test_places_that_cannot_be_used(archive: Path, tmp_path: Path, monkeypatch: 
     assert "the cache is off" in str(e.value)
 
 
+@pytest.mark.parametrize(
+    "call", [lambda: gr.import_cache(None), lambda: gr.export_cache(3), lambda: gr.export_cache("x.zip", 3)]
+)
+def test_what_is_no_path_and_no_architecture(call: Callable[[], object]) -> None:
+    with pytest.raises(gr.CompileError, match=r"this is no path|these are no architectures") as e:
+        call()
+    assert e.value.code == "CACHE_ARCHIVE"
+
+
 def test_a_failed_export_leaves_the_old_archive(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = archive.read_bytes()
     build(3)

@@ -219,7 +219,13 @@ def test_no_path_leads_out_of_the_folder(folder: Path) -> None:
             gr.load_precompiled(folder)
 
 
-def test_bad_requests(tmp_path: Path) -> None:
+def test_bad_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(gr.CompileError, match="precompile wants a folder"):
+        gr.precompile({"k": scale(8)}, None, ["sm_80"])  # type: ignore[arg-type]
+    for archs in (3, None, ["sm_80", 90]):
+        with pytest.raises(gr.CompileError, match="precompile wants architectures"):
+            gr.precompile({"k": scale(8)}, tmp_path, archs)  # type: ignore[arg-type]
+    monkeypatch.setenv("GRAPHENE_NVRTC", str(_core.nvrtc_for("sm_80")["path"]))  # of version 13: without sm_70
     with pytest.raises(gr.CompileError, match=r"'\.\./x' cannot name a precompiled kernel"):
         gr.precompile({"../x": scale(8)}, tmp_path, ["sm_80"])
     for wrong in ([scale(8)], {"k": 1}, scale(8)):

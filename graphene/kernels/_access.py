@@ -1,0 +1,24 @@
+"""Loads and stores of so many bytes: which atom each is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import graphene as gr
+
+if TYPE_CHECKING:
+    from graphene.dtypes import DType
+
+__all__ = ["access", "vector_access"]
+
+_WIDTHS = {16: "v4.b32", 8: "v2.b32", 4: "b32", 2: "b16", 1: "b8"}
+
+
+def access(kind: str, width_bytes: int) -> Any:
+    """The atom of a plain access of so many bytes: ``access("ld.global", 8)`` is ld.global.v2.b32."""
+    return gr.atom(f"{kind}.{_WIDTHS[width_bytes]}")
+
+
+def vector_access(kind: str, elems: int, dtype: DType) -> Any:
+    """The atom that reads or writes so many neighbours of a type."""
+    return access(kind, elems * dtype.bits // 8)
