@@ -115,7 +115,7 @@ py::tuple described(const gt::Call& call, const std::vector<gt::Param>& params) 
     const gt::ScalarValue& v = scalars[scalar++];
     if (!v.present)
       out.append(py::none());
-    else if (p.kind == gt::ParamKind::Float)
+    else if (p.kind == gt::ParamKind::Float || p.kind == gt::ParamKind::OptionalFloat)
       out.append(v.f);
     else if (p.kind == gt::ParamKind::Bool)
       out.append(py::bool_(v.i != 0));
@@ -156,6 +156,12 @@ Read add_scalar(const gt::Operator& op, const gt::Param& p, PyObject* object, gt
       if (PyBool_Check(object) == 0) wrong("a bool");
       call.add(std::int64_t{object == Py_True});
       return Read::Yes;
+    case gt::ParamKind::OptionalFloat:
+      if (object == Py_None) {
+        call.add(gt::kNone);
+        return Read::Yes;
+      }
+      [[fallthrough]];
     case gt::ParamKind::Float:
       if (!read_scalar(object, s)) wrong("a number");
       call.add(s.kind == rt::Scalar::Kind::Float ? s.f : static_cast<double>(s.i));
@@ -426,11 +432,15 @@ PyObject* operator_register(PyObject* object, PyObject* args) {
   });
 }
 
-const std::pair<const char*, gt::ParamKind> kKinds[] = {
-    {"Tensor", gt::ParamKind::Tensor}, {"Tensor?", gt::ParamKind::OptionalTensor},
-    {"int", gt::ParamKind::Int},       {"float", gt::ParamKind::Float},
-    {"bool", gt::ParamKind::Bool},     {"str?", gt::ParamKind::OptionalString},
-    {"int[]", gt::ParamKind::IntList}, {"ScalarType?", gt::ParamKind::OptionalDtype}};
+const std::pair<const char*, gt::ParamKind> kKinds[] = {{"Tensor", gt::ParamKind::Tensor},
+                                                        {"Tensor?", gt::ParamKind::OptionalTensor},
+                                                        {"int", gt::ParamKind::Int},
+                                                        {"float", gt::ParamKind::Float},
+                                                        {"bool", gt::ParamKind::Bool},
+                                                        {"float?", gt::ParamKind::OptionalFloat},
+                                                        {"str?", gt::ParamKind::OptionalString},
+                                                        {"int[]", gt::ParamKind::IntList},
+                                                        {"ScalarType?", gt::ParamKind::OptionalDtype}};
 
 gt::Param param_of(const py::handle& row, const py::handle& rows) {
   const auto t = py::cast<py::tuple>(row);

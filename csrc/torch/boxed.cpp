@@ -81,6 +81,9 @@ class Arguments {
       case ParamKind::Float:
         call.add(std::bit_cast<double>(v));
         return;
+      case ParamKind::OptionalFloat:
+        if (inner == nullptr) return call.add(kNone);
+        return call.add(std::bit_cast<double>(*inner));
       case ParamKind::Bool:
         call.add(static_cast<std::int64_t>(v & 0xff));
         return;
@@ -115,8 +118,8 @@ class Arguments {
 
  private:
   static void destroy(ParamKind kind, StackValue v) {
-    const bool optional =
-        kind == ParamKind::OptionalTensor || kind == ParamKind::OptionalString || kind == ParamKind::OptionalDtype;
+    const bool optional = kind == ParamKind::OptionalTensor || kind == ParamKind::OptionalFloat ||
+                          kind == ParamKind::OptionalString || kind == ParamKind::OptionalDtype;
     auto* inner = reinterpret_cast<StackValue*>(v);
     if (optional && inner == nullptr) return;
     const StackValue x = optional ? *inner : v;

@@ -84,7 +84,7 @@ void Call::add_absent() {
 
 void Call::add(std::int64_t w) { word(w); }
 
-void Call::add(double number) { word(std::bit_cast<std::int64_t>(number)); }
+void Call::add(double number) { word(std::bit_cast<std::int64_t>(number == 0 ? 0.0 : number)); }
 
 void Call::add(const Param& p, std::string_view text, const std::string& op) {
   for (std::size_t i = 0; i < p.choices.size(); ++i)
@@ -190,6 +190,10 @@ std::vector<ScalarValue> scalars_of(const Call& call, const std::vector<Param>& 
     v.i = *w++;
     switch (p.kind) {
       case ParamKind::Float:
+        v.f = std::bit_cast<double>(v.i);
+        break;
+      case ParamKind::OptionalFloat:
+        v.present = v.i != kNone;
         v.f = std::bit_cast<double>(v.i);
         break;
       case ParamKind::OptionalString:

@@ -18,6 +18,7 @@ enum class ParamKind : std::uint8_t {
   Int,
   Float,
   Bool,
+  OptionalFloat,
   OptionalString,  // one of `choices`, or none
   IntList,
   OptionalDtype,  // PyTorch's number of an element type, or none
@@ -36,7 +37,7 @@ struct Param {
 };
 
 inline constexpr std::size_t kMaxTensors = 8;
-inline constexpr std::int64_t kNone = INT64_MIN;  // an absent string or dtype
+inline constexpr std::int64_t kNone = INT64_MIN;  // an absent number, string or dtype; as a number it is -0
 
 // A call in the making: arguments are added in the order of the parameters. Nothing is initialised before it is used.
 //

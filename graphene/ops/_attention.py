@@ -40,7 +40,7 @@ _PACKED = (
     "(Tensor q, Tensor k, Tensor v, Tensor cu_seqlens_q, Tensor cu_seqlens_k, int max_seqlen_q, int max_seqlen_k, "
     "{numbers}) -> {result}"
 )
-_NUMBERS = "bool causal, int left, int right, float scale, float softcap"
+_NUMBERS = "bool causal, int left, int right, float? scale, float softcap"
 
 
 @functools.cache
@@ -79,6 +79,7 @@ class Operator:
     def configure(self, q: Arg, k: Arg, v: Arg, *rest: Any) -> Any:
         """The recipe of a configuration."""
         given, (causal, left, right, scale, softcap) = rest[:-5], rest[-5:]
+        scale = _default_scale(q.shape[-1]) if scale is None else scale
         left, right = window_of(causal, left, right)
         starts = dict(zip((3, 4), given, strict=False)) if self.varlen else {}
         if (other := refused(q, k, starts.get(3))) is not None:
@@ -140,6 +141,7 @@ class Operator:
 
     def reference(self, *args: Any) -> Any:
         """PyTorch's operators."""
+        args = (*args[:-5], *_scaled(args[0], args[-5:]))
         out, lse = plain.forward_varlen(*args[:5], *args[7:]) if self.varlen else plain.forward(*args)
         return (out, lse) if self.lse else out
 
@@ -152,7 +154,7 @@ class Operator:
         """For the gradient: the arguments and the results."""
         tensors = 5
         ctx.save_for_backward(*inputs[:tensors], *output)
-        ctx.numbers = tuple(inputs[tensors:])
+        ctx.numbers = (*inputs[tensors:-5], *_scaled(inputs[0], inputs[-5:]))
         ctx.set_materialize_grads(False)
 
     def backward(self, ctx: Any, g: Tensor, g_lse: Tensor) -> tuple[Any, ...]:
@@ -170,12 +172,14 @@ _fast, _fast_lse, _varlen_fast, _varlen_fast_lse = (
 _is_compiling = torch.compiler.is_dynamo_compiling
 
 
-def _default_scale(q: Any) -> float:
-    """1 / sqrt(dim), where q is a tensor that has one."""
-    try:
-        return 1.0 / math.sqrt(q.size(-1))
-    except (AttributeError, IndexError, TypeError, ZeroDivisionError):
-        return 1.0  # and the checks of the arguments say what is wrong
+def _default_scale(dim: int) -> float:
+    return 1.0 / math.sqrt(dim) if dim > 0 else 1.0  # checks of the arguments say what is wrong
+
+
+def _scaled(q: Tensor, numbers: Sequence[Any]) -> tuple[Any, ...]:
+    """The numbers of a call, with a scale."""
+    causal, left, right, scale, softcap = numbers
+    return causal, left, right, _default_scale(q.shape[-1]) if scale is None else scale, softcap
 
 
 def _bounds(name: str, window: Any) -> tuple[int, int]:
@@ -231,16 +235,17 @@ def attention(
     The gradient reaches q, k and v; a bias that wants one is refused, as is dropout. Raises LaunchError: OP_DTYPE,
     OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """
-    left, right = (-1, -1) if window is None else _bounds("attention", window)
-    if scale is None:
-        scale = _default_scale(q)
+    left = right = -1
+    if window is not None:
+        left, right = _bounds("attention", window)
     if dropout_p:
         _no_dropout("attention", dropout_p)
-    args = (q, k, v, mask, bias, causal, left, right, scale, 0.0 if softcap is None else softcap)
+    cap = 0.0 if softcap is None else softcap
     if not _is_compiling():
-        y = (_fast_lse if return_lse else _fast)(*args)
+        y = (_fast_lse if return_lse else _fast)(q, k, v, mask, bias, causal, left, right, scale, cap)
         if y is not NotImplemented:
             return y
+    args = (q, k, v, mask, bias, causal, left, right, scale, cap)
     given = {"q": q, "k": k, "v": v, "mask": mask, "bias": bias}
     check_tensors("attention", given, ("mask", "bias"))
     if autocasts(q):
@@ -280,16 +285,18 @@ def attention_varlen(
     is as of ``attention``; the LSE is (heads, total_q). Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE,
     OP_ARGUMENT.
     """
-    left, right = (-1, -1) if window is None else _bounds("attention_varlen", window)
-    if scale is None:
-        scale = _default_scale(q)
+    left = right = -1
+    if window is not None:
+        left, right = _bounds("attention_varlen", window)
     if dropout_p:
         _no_dropout("attention_varlen", dropout_p)
     cap = 0.0 if softcap is None else softcap
     args = (q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, left, right, scale, cap)
     compiling = _is_compiling()
-    if not compiling and not getattr(cu_seqlens_q, "is_cpu", False):  # what lies on the CPU is looked at first
-        y = (_varlen_fast_lse if return_lse else _varlen_fast)(*args)
+    if not compiling:
+        y = (_varlen_fast_lse if return_lse else _varlen_fast)(
+            *args
+        )  # no tensors on the CPU: these are looked at first
         if y is not NotImplemented:
             return y
     given = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
@@ -312,10 +319,9 @@ def _explained(q: Tensor, k: Tensor, v: Tensor, **named: Any) -> tuple[Defined, 
     given = {"q": q, "k": k, "v": v, "mask": named.get("mask"), "bias": named.get("bias")}
     check_tensors("attention", given, ("mask", "bias"))
     left, right = (-1, -1) if named.get("window") is None else _bounds("attention", named["window"])
-    scale = _default_scale(q) if named.get("scale") is None else named["scale"]
     op = _attention_lse if named.get("return_lse") else _attention
-    return op.defined, (q, k, v, named.get("mask"), named.get("bias"), named.get("causal", False), left, right, scale,
-                        named.get("softcap") or 0.0)  # fmt: skip
+    return op.defined, (q, k, v, named.get("mask"), named.get("bias"), named.get("causal", False), left, right,
+                        named.get("scale"), named.get("softcap") or 0.0)  # fmt: skip
 
 
 def _explained_varlen(
@@ -323,10 +329,9 @@ def _explained_varlen(
 ) -> tuple[Defined, Sequence[Any]]:
     check_tensors("attention_varlen", {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k})
     left, right = (-1, -1) if named.get("window") is None else _bounds("attention_varlen", named["window"])
-    scale = _default_scale(q) if named.get("scale") is None else named["scale"]
     op = _varlen_lse if named.get("return_lse") else _varlen
-    return op.defined, (q, k, v, cu_q, cu_k, most_q, most_k, named.get("causal", False), left, right, scale,
-                        named.get("softcap") or 0.0)  # fmt: skip
+    return op.defined, (q, k, v, cu_q, cu_k, most_q, most_k, named.get("causal", False), left, right,
+                        named.get("scale"), named.get("softcap") or 0.0)  # fmt: skip
 
 
 attention.explained = _explained  # type: ignore[attr-defined]

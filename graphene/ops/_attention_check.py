@@ -29,7 +29,7 @@ def keywords(name: str, causal: Any, scale: Any, softcap: Any) -> None:
     """Raises OP_ARGUMENT for keyword arguments of the wrong type."""
     if not isinstance(causal, bool):
         _argument(name, "argument 'causal' is no bool", [f"got:  {causal!r}"], "pass True or False")
-    check_scalars(name, numbers={"scale": scale, "softcap": softcap})
+    check_scalars(name, numbers={"scale": 0 if scale is None else scale, "softcap": softcap})
 
 
 def sequences(name: str, q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, most_q: int, most_k: int) -> None:
@@ -56,14 +56,14 @@ def sequences(name: str, q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Te
                       "pass the longest sequence's length")  # fmt: skip
 
 
-def numbers(name: str, left: int, right: int, scale: float, softcap: float) -> None:
+def numbers(name: str, left: int, right: int, scale: float | None, softcap: float) -> None:
     """Raises OP_ARGUMENT for a window, a scale or a softcap that means nothing."""
     if left < -1 or right < -1:
         _argument(name, "argument 'window' means nothing", ["want: (left, right), -1 for no limit",
                   f"got:  ({left}, {right})"], "pass numbers of keys, 0 or more, or -1")  # fmt: skip
     if left >= 2**63 or right >= 2**63:
         _argument(name, "argument 'window' has more than 64 bits", [f"got:  ({left}, {right})"], "pass -1 for no limit")
-    if not abs(scale) < float("inf"):
+    if scale is not None and not abs(scale) < float("inf"):
         _argument(
             name, "argument 'scale' is not finite", [f"got:  {scale}"], "pass a number, or None for 1 / sqrt(dim)"
         )
