@@ -294,9 +294,7 @@ def attention_varlen(
     args = (q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, left, right, scale, cap)
     compiling = _is_compiling()
     if not compiling:
-        y = (_varlen_fast_lse if return_lse else _varlen_fast)(
-            *args
-        )  # no tensors on the CPU: these are looked at first
+        y = (_varlen_fast_lse if return_lse else _varlen_fast)(*args)  # not on the CPU, where places are looked at
         if y is not NotImplemented:
             return y
     given = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}

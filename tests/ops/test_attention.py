@@ -98,6 +98,19 @@ def test_masks(named: dict[str, Any], sq: int, sk: int) -> None:
     check(*qkv(1, sq, sk), **named)
 
 
+def test_a_scale_of_zero_is_not_the_default() -> None:
+    """Even of a negative zero."""
+    q, k, v = qkv()
+    args = (q, k, v, None, None, False, -1, -1)
+    want = ops.attention(q, k, v)
+    assert torch.equal(torch.ops.graphene.attention(*args, None, 0.0), want)
+    for zero in (0.0, -0.0):
+        mean = ops.attention(q, k, v, scale=zero)
+        close(mean, v.double().mean(1, keepdim=True).expand(1, 20, 1, 32).repeat_interleave(2, 2))
+        assert torch.equal(torch.ops.graphene.attention(*args, zero, 0.0), mean)
+    assert torch.equal(ops.attention(q, k, v), want)
+
+
 @pytest.mark.parametrize("d", [8, 24, 32, 40, 48, 64, 80, 96, 128, 192, 256])
 @pytest.mark.parametrize("dtype", [torch.float16, BF16])
 def test_head_sizes(d: int, dtype: Any) -> None:

@@ -119,5 +119,8 @@ def test_views_and_graphs() -> None:
         out = ops.attention(q, k, v)
     graph.replay()
     assert torch.equal(out, want)
+    for scale in (None, 0.125, -0.0):
+        args = (q, k, v, None, None, False, -1, -1, scale, 0.0)
+        assert torch.equal(torch.ops.graphene.attention_forward(*args), ops.attention(q, k, v, scale=scale))
     compiled = torch.compile(lambda q, k, v: ops.attention(q, k, v, causal=True) * 2, fullgraph=True)
     assert torch.equal(compiled(q, k, v), ops.attention(q, k, v, causal=True) * 2)
