@@ -19,6 +19,7 @@ from graphene.kernels.attention_product import attention_queries_product_kernel
 from graphene.kernels.attention_select import select_backward, select_backward_saving
 from graphene.ops import _attention_torch as plain
 from graphene.ops._attention_recipe import (
+    GRID,
     alike,
     attention_of,
     copies,
@@ -41,6 +42,7 @@ _PACKED = "Tensor cu_seqlens_q, Tensor cu_seqlens_k, int max_seqlen_q, int max_s
 
 
 SAVED_BYTES = 1 << 31  # of work space at most
+PADDING = 4  # times as many numbers in it as there are scores, at most
 WAVES = 3  # blocks to a multiprocessor from which on a part of the heads is worth two launches
 
 
@@ -66,7 +68,7 @@ def _shares(heads: int, head_bytes: int, blocks: int, device_blocks: int) -> lis
 
     `blocks`: of a head, of which the device is to have `device_blocks` at least.
     """
-    each = min(heads, SAVED_BYTES // head_bytes)
+    each = min(heads, SAVED_BYTES // head_bytes, GRID)
     if each == 0 or (each < heads and each * blocks < device_blocks):
         return []
     each = -(-heads // -(-heads // each))
@@ -125,7 +127,9 @@ class Gradients:
         sms, shared_bytes, _ = device(q.device)
         heads = batch * k.shape[-2]
         shares = _shares(heads, a.group * panels * padded * q.item_bytes, padded // ROWS, 1 if small else WAVES * sms)
-        saving = _saving(a, small, shared_bytes) if shares else None
+        lengths = given[2:4] if self.varlen else (q.shape[1], k.shape[1])
+        worth = small or PADDING * lengths[0] * lengths[1] >= panels * padded
+        saving = _saving(a, small, shared_bytes) if shares and worth else None
         if saving is None:
             keys, queries = _kernels(a, small, shared_bytes)
             launches = [(queries, [*inputs, whole(8, rank), *numbers, *after[0]]),

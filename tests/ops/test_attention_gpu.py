@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from graphene import ops  # noqa: E402
+from graphene.ops import _attention_gradients  # noqa: E402
 from graphene.ops import _attention_torch as plain  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -57,6 +58,16 @@ def check(q: Any, k: Any, v: Any, gradients: bool = True, **named: Any) -> None:
 def test_head_sizes(d: int, dtype: Any) -> None:
     check(r(2, 300, 4, d, dtype=dtype), r(2, 333, 2, d, dtype=dtype), r(2, 333, 2, d, dtype=dtype))
     check(r(1, 300, 2, d, dtype=dtype), r(1, 333, 2, d, dtype=dtype), r(1, 333, 2, d, dtype=dtype), causal=True)
+
+
+@pytest.mark.parametrize("d", [64, 128, 256])
+def test_gradients_without_a_work_space(monkeypatch: Any, d: int) -> None:
+    """Of heads too short or too many for one; of some of the heads at a time."""
+    check(r(2, 33, 4, d), r(2, 40, 2, d), r(2, 40, 2, d), causal=True)
+    for heads in (0, 3):
+        monkeypatch.setattr(_attention_gradients, "SAVED_BYTES", heads * 2 * 384 * 384 * 2)
+        monkeypatch.setattr(_attention_gradients, "WAVES", 0)
+        check(r(2, 290 + heads, 4, d), r(2, 350, 2, d), r(2, 350, 2, d), causal=True)
 
 
 @pytest.mark.parametrize(
