@@ -185,12 +185,13 @@ class _Forward:
         self.S = [gr.fragment(f"S{i}", [WM, self.chunk], gr.fp32, self.mma.c, on=warp) for i in range(two)]
         self.P = gr.fragment("P", [WM, self.chunk], a.dtype, self.mma.a, on=warp)
         self.acc = gr.fragment("acc", [WM, a.depth], gr.fp32, self.mma.c, on=warp)
-        self.m, self.m_old, self.alpha, self.mb, self.top = (
-            self.S[0].reduced(1, n) for n in ("m", "m_old", "alpha", "mb", "top")
+        self.m, self.m_old, self.alpha, self.mb, self.top, self.rise = (
+            self.S[0].reduced(1, n) for n in ("m", "m_old", "alpha", "mb", "top", "rise")
         )
         self.l = self.S[0].reduced(1, "l", lanes=True)  # each lane's share of the row's sum
         self.flags = self.S[0].reduced(1, "flags", gr.i32)
         self.grows, self.far = (gr.alloc(n, [], gr.i32, gr.RF) for n in ("grows", "far"))
+        self.most, self.floor = (gr.alloc(n, [], gr.fp32, gr.RF) for n in ("most", "floor"))
 
     def run(self) -> None:
         """The kernel."""
@@ -220,7 +221,7 @@ class _Forward:
         self.choose(blocks)
         self.allocate()
         self.steps = self.range()
-        for t, v in ((self.acc, 0), (self.l, 0), (self.m, -gr.inf), (self.mb, 0), (self.far, 0)):
+        for t, v in ((self.acc, 0), (self.l, 0), (self.m, -gr.inf), (self.mb, 0), (self.far, 0), (self.floor, -gr.inf)):
             gr.init(t, v)
         self.load_queries()
         if c.q_in_registers:
@@ -356,10 +357,12 @@ class _Forward:
         m, top = self.m, self.top
         gr.reduce("max", top, S, axis=1)  # own values, then shfl.bfly over the row's four lanes
         if self.c.lazy:
-            self.flags[:] = gr.where((top - m) * self.scores.factor > LAZY, 1, 0)
-            self.grows[:] = self.far
-            gr.reduce("max", self.grows, self.flags.values, axis=0, accumulate=True)
+            self.rise[:] = top - m  # of a row that has seen nothing yet no number, which is no maximum
+            self.most[:] = self.floor
+            gr.reduce("max", self.most, self.rise.values, axis=0, accumulate=True)
+            self.grows[:] = gr.where(self.most * self.scores.factor > LAZY, 1, 0)
             with gr.if_(gr.index(self.grows, 0, 1) > 0):
+                self.flags[:] = gr.where(self.rise * self.scores.factor > LAZY, 1, 0)
                 self.m_old[:] = m
                 m[:] = gr.where(self.flags > 0, top, m)
                 self.shrink(S)
@@ -389,6 +392,7 @@ class _Forward:
             self.mb[:] = gr.where(far > 0, 0, -factor * shift)
             shift[:] = gr.where(far > 0, shift, 0)
             self.alpha[:] = gr.exp2(self.less(m_old - shift) - self.alpha, ftz=True)
+            self.floor[:] = gr.where(far > 0, gr.inf, -gr.inf)
             with gr.if_(gr.index(far, 0, 1) > 0):
                 S[:] = S - shift
         self.l[:] = self.l * self.alpha
