@@ -163,8 +163,9 @@ class Defined:
         """The operator with its gradient for torch.func, which takes no registered ones."""
         d, forward = self.definition, self.forward
 
-        methods = {"forward": lambda *args: forward(*args), "setup_context": d.save, "backward": self._backward}
-        body = {name: staticmethod(f) for name, f in methods.items() if f is not None}
+        save = d.save or (lambda ctx, inputs, output: None)
+        methods = {"forward": lambda *args: forward(*args), "setup_context": save, "backward": self._backward}
+        body = {name: staticmethod(f) for name, f in methods.items()}
         return type("Function", (torch.autograd.Function,), body | {"generate_vmap_rule": True})
 
     # The implementations.

@@ -157,6 +157,23 @@ def test_where_no_gradient_arrives_none_leaves(name: str) -> None:
         assert torch.autograd.gradgradcheck(f, args)
 
 
+@pytest.mark.parametrize("name", every_operator())
+def test_gradients_by_transformation(name: str) -> None:
+    """torch.func's, as autograd's."""
+    f, args = every_operator()[name]
+
+    def total(*t: Any) -> Any:
+        made = f(*t)
+        return sum(x.pow(2).sum() for x in (made if isinstance(made, tuple) else (made,)))
+
+    wanted = torch.autograd.grad(total(*args), args)
+    got = torch.func.grad(total, tuple(range(len(args))))(*(t.detach() for t in args))
+    for x, y in zip(got, wanted, strict=True):
+        torch.testing.assert_close(x, y)
+    with pytest.raises(Exception, match="jvp|forward"):
+        torch.func.jvp(total, tuple(args), tuple(args))
+
+
 def test_second_derivatives_of_half_precision() -> None:
     """Kernels compute the first; the second is PyTorch's, or refused: never a sum without one of its terms."""
     for name, (f, args) in every_operator().items():
