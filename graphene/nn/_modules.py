@@ -1,4 +1,4 @@
-"""What a module does besides its forward: whether something of ours may stand for it."""
+"""What a call of a module is besides its class's forward: whether something of ours may stand for it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,24 @@ from typing import Any
 from graphene.ops._torch import torch
 
 
+def globally_hooked() -> bool:
+    """Whether something wants to see every module called."""
+    of = torch.nn.modules.module
+    return bool(
+        of._global_forward_hooks or of._global_forward_pre_hooks or of._global_backward_hooks
+        or of._global_backward_pre_hooks
+    )  # fmt: skip
+
+
 def hooked(*modules: Any) -> bool:
     """Whether something wants to see these modules called."""
-    return any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks for m in modules)
+    return globally_hooked() or any(
+        m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks for m in modules
+    )
 
 
 def unlike(module: Any) -> str | None:
     """Why a call of this module is more than its class's forward; None if it is not."""
     if hooked(module):
         return "a module with hooks, which may change what it computes"
-    if "forward" in module.__dict__:
-        return "a module with a forward of its own"
-    if torch.nn.modules.module._has_any_global_hook():
-        return "a hook of all modules"
-    return None
+    return "a module with a forward of its own" if "forward" in module.__dict__ else None

@@ -170,7 +170,7 @@ def test_gradients_by_transformation(name: str) -> None:
     got = torch.func.grad(total, tuple(range(len(args))))(*(t.detach() for t in args))
     for x, y in zip(got, wanted, strict=True):
         torch.testing.assert_close(x, y)
-    with pytest.raises(Exception, match="jvp|forward"):
+    with pytest.raises(Exception, match=r"jvp|forward"):
         torch.func.jvp(total, tuple(args), tuple(args))
 
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 from transformers.pytorch_utils import Conv1D, apply_chunking_to_forward
 
 from graphene import ops as _ops
+from graphene.nn._modules import hooked
 
 ops: Any = _ops
 
@@ -54,22 +55,6 @@ def epsilon(norm: Any) -> float:
     """The norm's epsilon, whatever it is called."""
     eps = getattr(norm, "variance_epsilon", None)
     return float(norm.eps if eps is None else eps)
-
-
-def globally_hooked() -> bool:
-    """Whether something wants to see every module called."""
-    of = torch.nn.modules.module
-    return bool(
-        of._global_forward_hooks or of._global_forward_pre_hooks or of._global_backward_hooks
-        or of._global_backward_pre_hooks
-    )  # fmt: skip
-
-
-def hooked(*modules: Any) -> bool:
-    """Whether something wants to see these modules called."""
-    return globally_hooked() or any(
-        m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks for m in modules
-    )
 
 
 @dataclass
