@@ -33,10 +33,28 @@ def test_links_and_files_named_exist(page: Path) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/simulator.md", "docs/memory_bound.md"])
-def test_the_code_of_a_page_runs(page: str, tmp_path: Path) -> None:
-    """Its blocks are one program. (docs/language.md and docs/add_an_instruction.md have tests of their own.)"""
+def blocks_of(page: str) -> tuple[list[str], list[str]]:
+    """A page's blocks of code: those of its program, and lines quoted from kernels, all of which these have."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    quoted = [b for b in blocks if all(line in KERNELS for line in code_lines(b))]
+    return [b for b in blocks if b not in quoted], quoted
+
+
+def code_lines(text: str) -> set[str]:
+    """Without comments and indentation."""
+    return {line for t in text.splitlines() if (line := re.sub(r"\s*#.*", "", t).strip())}
+
+
+KERNELS = {line for f in (ROOT / "graphene/kernels").glob("*.py") for line in code_lines(f.read_text())}
+PROGRAMS = ["README.md", "docs/simulator.md", "docs/memory_bound.md", "docs/attention.md", "docs/fused.md"]
+
+
+@pytest.mark.parametrize("page", PROGRAMS)
+def test_the_code_of_a_page_runs(page: str, tmp_path: Path) -> None:
+    """Its blocks are one program, or quoted. (docs/language.md, add_an_instruction.md and huggingface.md have tests of
+    their own.)"""
+    blocks, quoted = blocks_of(page)
+    assert len(quoted) == {"docs/attention.md": 3, "docs/fused.md": 1}.get(page, 0)
     with_torch = importlib.util.find_spec("torch") is not None
     code = "\n".join(b for b in blocks if with_torch or "import torch" not in b)
     (tmp_path / "page.py").write_text(code)
