@@ -46,7 +46,8 @@ def code_lines(text: str) -> set[str]:
 
 
 KERNELS = {line for f in (ROOT / "graphene/kernels").glob("*.py") for line in code_lines(f.read_text())}
-PROGRAMS = ["README.md", "docs/simulator.md", "docs/memory_bound.md", "docs/attention.md", "docs/fused.md"]
+PROGRAMS = ["README.md", "docs/simulator.md", "docs/memory_bound.md", "docs/attention.md", "docs/fused.md",
+            "docs/operators.md"]  # fmt: skip
 
 
 @pytest.mark.parametrize("page", PROGRAMS)
