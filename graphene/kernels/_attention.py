@@ -33,9 +33,10 @@ class Attention:
     """What is computed; a kernel pays only for what it does.
 
     `left`, `right`: query i sees keys i + sk - sq - left ... i + sk - sq + right (arguments of the kernel). `mask`,
-    `bias`: of every score. `softcap`: scores are cap * tanh(s / cap). `scaled`: scores are scaled before their maximum
-    is taken, as a scale that is not positive needs. `group`: so many heads share keys and values. `varlen`: sequences
-    are packed one after the other. `alike`: V has the strides of K, and a gradient those of Q, which saves registers.
+    `bias`: of every score. `softcap`: scores are cap * tanh(s / cap); `wide`: of a cap far above scores. `scaled`:
+    scores are scaled before their maximum is taken, as a scale that is not positive needs. `group`: so many heads share
+    keys and values. `varlen`: sequences are packed one after the other. `alike`: V has the strides of K, and a gradient
+    those of Q, which saves registers.
     """
 
     D: int
@@ -49,6 +50,7 @@ class Attention:
     group: int = 1
     varlen: bool = False
     alike: bool = False
+    wide: bool = False
 
     def __post_init__(self) -> None:
         size("Attention", "D", self.D, multiple_of=8, most=256)
@@ -216,11 +218,20 @@ class Scores:
         return 1.0 if self.a.prescaled else self.scale
 
     def capped(self, s: Any) -> Any:
-        """Scaled, and cap * tanh(s / cap), as 1 - 2 / (exp(2 s / cap) + 1), where the approximate tanh is too rough."""
+        """Scaled, and cap * tanh(s / cap), as 1 - 2 / (exp(2 s / cap) + 1), where the approximate tanh is too rough.
+
+        That is off by the last digits of the cap. Of a wide one small scores keep theirs, by the series of tanh(t) / t.
+        """
         if self.cap is None:
             return s * self.scale
         e = gr.exp2(s * (self.scale * (2 * LOG2E)) / self.cap)
-        return gr.fma(-2 * self.cap, gr.rcp(e + 1), self.cap)
+        capped = gr.fma(-2 * self.cap, gr.rcp(e + 1), self.cap)
+        if not self.a.wide:
+            return capped
+        t = s * self.scale / self.cap
+        u = t * t
+        series = gr.fma(u, gr.fma(u, gr.fma(u, -17 / 315, 2 / 15), -1 / 3), 1)
+        return gr.where(u < 1 / 16, s * self.scale * series, capped)
 
     def add(self, S: gr.Tensor, columns: int, e: Extra, x: gr.Tensor, part_of: Callable[[int], gr.Tensor]) -> None:
         """Adds a bias to scores, or lets a mask rule them out: 16 columns at a time, by way of the registers `x`.

@@ -12,6 +12,8 @@ from graphene.ops._kernels import DTYPES
 from graphene.ops._views import ONE, Dim, broadcast, output, own, view
 
 GRID = 65535  # the most blocks along a grid's second and third dimension
+WIDE_CAP = 128.0  # above it its last digits are too large for scores: kernels take more care of them
+MOST_CAP = 2.0**120  # what is larger changes no fp32 score
 STEP = 128  # kernels are launched for the longest sequence rounded up to this
 
 
@@ -67,7 +69,7 @@ def numbers_of(
 ) -> list[float | int]:
     """A kernel's numbers; those of the gradients take the scale itself, too."""
     out: list[float | int] = [scale * LOG2E]
-    out += [softcap * LOG2E] if a.softcap else []
+    out += [min(softcap, MOST_CAP) * LOG2E] if a.softcap else []
     out += [scale] if gradient else []
     return out + ([left] if a.left else []) + ([right] if a.right else [])
 
@@ -126,7 +128,7 @@ def attention_of(
     left, right = bounds
     return Attention(
         q.shape[-1], getattr(dtypes, DTYPES[q.dtype]), left >= 0, right >= 0, extra(mask, True), extra(bias, False),
-        softcap > 0, not scale > 0, q.shape[-2] // max(k.shape[-2], 1), len(q.shape) == 3,
+        softcap > 0, not scale > 0, q.shape[-2] // max(k.shape[-2], 1), len(q.shape) == 3, wide=softcap > WIDE_CAP,
     )  # fmt: skip
 
 

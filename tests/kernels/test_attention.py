@@ -153,6 +153,8 @@ PROBLEMS: list[tuple[Attention, tuple[int, int, int, int], dict[str, float]]] = 
     (Attention(32, left=True, right=True), (1, 150, 140, 1), {"left": 5, "right": 3}),
     (Attention(32, left=True), (1, 50, 140, 1), {"left": 40}),
     (Attention(32, softcap=True), (1, 40, 40, 1), {"cap": 0.5}),
+    (Attention(32, softcap=True, wide=True), (1, 40, 40, 1), {"cap": 5.0}),
+    (Attention(32, softcap=True, wide=True), (1, 40, 40, 1), {"cap": 1e6}),
     (Attention(32, scaled=True), (1, 40, 40, 1), {"scale": -0.3}),
     (Attention(32, mask=Extra(), bias=Extra(gr.fp16)), (2, 40, 70, 2), {}),
     (Attention(32, mask=Extra(rows=False), bias=Extra(gr.fp16, vector=2)), (2, 40, 70, 1), {}),

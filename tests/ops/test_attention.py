@@ -283,6 +283,22 @@ def poisoned() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.parametrize("large", [1.0, 300.0])
+@pytest.mark.parametrize("cap", [30.0, 120.0, 130.0, 1e3, 1e4, 1e6, 1e9, 3e38, 1e300])
+def test_caps_of_any_size(cap: float, large: float) -> None:
+    """None of a score's digits is lost to a cap that is much larger; the LSE shows them."""
+    q, k, v = qkv(1, 20, 33)
+    out, lse = ops.attention(large * q, k, v, softcap=cap, return_lse=True)
+    ref = want(large * q, k, v, softcap=cap)
+    assert ((lse - ref[1]).abs() <= 1.5e-5 + 2e-6 * ref[1].abs()).all()
+    close(out, ref[0])
+    got = gradients(lambda *t: ops.attention(*t, softcap=cap), (q, k, v), torch.ones_like(q))
+    for t, x in zip(
+        got, gradients(lambda *t: ops.attention(*t, softcap=60.0), (q, k, v), torch.ones_like(q)), strict=True
+    ):
+        torch.testing.assert_close(t, x, rtol=2e-2, atol=2e-2)
+
+
 @pytest.mark.parametrize("places", [(0, 4, 9), (2, 4, 9), (3, 3, 3), (5, 5), (3,), (0, 12)], ids=str)
 @pytest.mark.parametrize("longer", [0, 40])
 @pytest.mark.usefixtures("poisoned")
