@@ -292,11 +292,11 @@ def test_caps_of_any_size(cap: float, large: float) -> None:
     ref = want(large * q, k, v, softcap=cap)
     assert ((lse - ref[1]).abs() <= 1.5e-5 + 2e-6 * ref[1].abs()).all()
     close(out, ref[0])
-    got = gradients(lambda *t: ops.attention(*t, softcap=cap), (q, k, v), torch.ones_like(q))
-    for t, x in zip(
-        got, gradients(lambda *t: ops.attention(*t, softcap=60.0), (q, k, v), torch.ones_like(q)), strict=True
-    ):
-        torch.testing.assert_close(t, x, rtol=2e-2, atol=2e-2)
+    got, other = (
+        gradients(lambda *t, c=c: ops.attention(*t, softcap=c), (q, k, v), torch.ones_like(q)) for c in (cap, 60.0)
+    )
+    for a, b in zip(got, other, strict=True):
+        torch.testing.assert_close(a, b, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize("places", [(0, 4, 9), (2, 4, 9), (3, 3, 3), (5, 5), (3,), (0, 12)], ids=str)
