@@ -31,7 +31,7 @@ from graphene.ops._attention_recipe import (
     window_of,
 )
 from graphene.ops._define import Arg, Defined, Definition
-from graphene.ops._kernels import DTYPES, device
+from graphene.ops._kernels import DTYPES, device, memory_bytes
 from graphene.ops._torch import Tensor, torch
 from graphene.ops._views import output, own, view
 
@@ -42,6 +42,7 @@ _PACKED = "Tensor cu_seqlens_q, Tensor cu_seqlens_k, int max_seqlen_q, int max_s
 
 
 SAVED_BYTES = 1 << 31  # of work space at most
+SAVED_PART = 16  # no more than one of so many parts of the device's memory
 PADDING = 4  # times as many numbers in it as there are scores, at most
 WAVES = 3  # blocks to a multiprocessor from which on a part of the heads is worth two launches
 
@@ -63,12 +64,12 @@ def _saving(a: Attention, small: bool, shared_bytes: int) -> tuple[Any, Any] | N
     return attention_keys_gradient_kernel(keys), attention_queries_product_kernel(product)
 
 
-def _shares(heads: int, head_bytes: int, blocks: int, device_blocks: int) -> list[tuple[int, int]]:
+def _shares(heads: int, head_bytes: int, memory: int, blocks: int, device_blocks: int) -> list[tuple[int, int]]:
     """The first of the heads and how many for each pair of launches; none where a work space would be too large.
 
-    `blocks`: of a head, of which the device is to have `device_blocks` at least.
+    `memory`: bytes that the device has. `blocks`: of a head, of which it is to be given `device_blocks` at least.
     """
-    each = min(heads, SAVED_BYTES // head_bytes, GRID)
+    each = min(heads, min(SAVED_BYTES, memory // SAVED_PART) // head_bytes, GRID)
     if each == 0 or (each < heads and each * blocks < device_blocks):
         return []
     each = -(-heads // -(-heads // each))
@@ -126,7 +127,8 @@ class Gradients:
         panels, padded = (-(-n // ROWS) * ROWS for n in most)
         sms, shared_bytes, _ = device(q.device)
         heads = batch * k.shape[-2]
-        shares = _shares(heads, a.group * panels * padded * q.item_bytes, padded // ROWS, 1 if small else WAVES * sms)
+        head_bytes = a.group * panels * padded * q.item_bytes
+        shares = _shares(heads, head_bytes, memory_bytes(q.device), padded // ROWS, 1 if small else WAVES * sms)
         lengths = given[2:4] if self.varlen else (q.shape[1], k.shape[1])
         worth = small or PADDING * lengths[0] * lengths[1] >= panels * padded
         saving = _saving(a, small, shared_bytes) if shares and worth else None

@@ -64,6 +64,12 @@ def device(name: str) -> tuple[int, int, str | None]:
     return p.multi_processor_count, getattr(p, "shared_memory_per_block_optin", 99 * 1024), p.name
 
 
+@functools.cache
+def memory_bytes(name: str) -> int:
+    """All memory of a device; of a CPU as much as a large one has."""
+    return 1 << 40 if name == "cpu" else int(torch.cuda.get_device_properties(name).total_memory)
+
+
 @dataclass(frozen=True)
 class Matmul:
     """A product as a kernel sees it.

@@ -260,6 +260,14 @@ def test_gradients_whatever_the_work_space(monkeypatch: Any, sq: int, most: int,
     assert tuple(said.count(f"kernel attention_queries_{x}") for x in ("gradient", "product")) == kernels
 
 
+def test_a_work_space_takes_a_part_of_the_memory() -> None:
+    shares, gib = _attention_gradients._shares, 1 << 30
+    assert shares(32, gib // 8, 140 * gib, 64, 396) == [(0, 16), (16, 16)]  # 2 GiB
+    assert shares(32, gib // 8, 24 * gib, 64, 396) == [(0, 11), (11, 11), (22, 10)]  # 1.5 GiB
+    assert shares(32, gib // 8, 8 * gib, 64, 396) == []  # four heads at a time leave multiprocessors idle
+    assert shares(3, gib // 8, 8 * gib, 64, 396) == [(0, 3)]  # but here there are no more
+
+
 def test_gradients_of_packed_sequences() -> None:
     q, k, v = r(12, 2, 32), r(20, 1, 32), r(20, 1, 32)
     cu_q, cu_k = torch.tensor([0, 5, 12]).int(), torch.tensor([0, 9, 20]).int()
