@@ -69,8 +69,9 @@ def _digest(data: bytes) -> str:
 def export_cache(path: str | os.PathLike[str], archs: Iterable[str] | None = None) -> int:
     """Writes the disk cache's entries to the archive ``path``, replacing it; returns how many there are.
 
-    ``archs``: only those for these architectures, such as ``["sm_90a"]``; an error when one of them has none. The
-    archive is written whole or not at all. Raises CompileError CACHE_ARCHIVE when it cannot be.
+    ``archs``: only those for these architectures, such as ``["sm_90a"]``. An archive of nothing is an error, and so is
+    an architecture that has no entry. The archive is written whole or not at all. Raises CompileError CACHE_ARCHIVE
+    when it cannot be.
     """
     path = _path(path)
     if archs is not None and not isinstance(archs, Iterable):
@@ -86,9 +87,12 @@ def export_cache(path: str | os.PathLike[str], archs: Iterable[str] | None = Non
         if wanted is None or arch in wanted:
             entries[key] = files
             found.add(arch)
-    if wanted is not None and (lacking := sorted(wanted - found)):
-        _core.fail("CACHE_ARCHIVE", f"the cache holds nothing for {', '.join(lacking)}; {path} was not written", [],
-                   "compile for it first: python -m graphene compile KERNEL --arch " + lacking[0])  # fmt: skip
+    if (lacking := sorted((wanted or set()) - found)) or not entries:
+        what, fix = f"nothing for {', '.join(lacking)}" if lacking else "nothing", next(iter(lacking), "sm_90a")
+        why, fix = f"holds {what}", f"compile for it first: python -m graphene compile KERNEL --arch {fix}"
+        if _core.cache_dir() is None:
+            why, fix = "is off", "set GRAPHENE_CACHE_DIR, and GRAPHENE_CACHE to something else than 0"
+        _core.fail("CACHE_ARCHIVE", f"the cache {why}; {path} was not written", [], fix)
     index = {
         "format": _FORMAT,
         "schema": _SCHEMA,

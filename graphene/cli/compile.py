@@ -6,6 +6,8 @@ import ast
 import importlib
 import runpy
 import sys
+import sysconfig
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,16 +15,26 @@ from typing import Any
 EXAMPLE = "python -m graphene compile 'gemm_sm80(BM=128, BN=256)' small=gemm_sm80 --arch sm_80 --arch sm_90a -o folder"
 
 
+_PACKAGE, _STDLIB = str(Path(__file__).parents[1]), sysconfig.get_paths()["stdlib"]
+
+
 class KernelSyntaxError(ValueError):
     """A kernel that was named in a way nobody can read; the text says what was expected."""
 
 
-def _value(node: ast.expr, names: dict[str, Any]) -> Any:
+class _Names(dict[str, Any]):
+    """What may be named, with where it comes from beside this package: a file or a module."""
+
+    place = ""
+
+
+def _value(node: ast.expr, names: _Names) -> Any:
     """Literals, names that are known, their attributes, and calls of them: what an argument may be."""
     if isinstance(node, ast.Name):
         if node.id not in names:
+            has = f"what {names.place} defines, " if names.place else ""
             raise KernelSyntaxError(
-                f"{node.id!r} is not known: dtypes, epilogues and what graphene.kernels exports are"
+                f"{node.id!r} is not known: {has}dtypes, epilogues and what graphene.kernels exports are"
             )
         return names[node.id]
     if isinstance(node, ast.Attribute) and not node.attr.startswith("_"):
@@ -46,7 +58,7 @@ def _value(node: ast.expr, names: dict[str, Any]) -> Any:
         ) from None
 
 
-def _factory(text: str, names: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def _factory(text: str, names: _Names) -> tuple[str, _Names]:
     """Of "module:function..." or "file.py:function...": the expression, and the names it may use."""
     place, colon, rest = text.partition(":")
     if not colon or "(" in place:
@@ -56,7 +68,22 @@ def _factory(text: str, names: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         own = runpy.run_path(place) if place.endswith(".py") else vars(importlib.import_module(place))
     finally:
         sys.path.remove("")
-    return rest, names | own
+    found = _Names(names | own)
+    found.place = place
+    return rest, found
+
+
+def _raised_at(e: BaseException) -> str | None:
+    """The line of the user's own code that an exception comes from; None where this package raised it by itself."""
+    if isinstance(e, SyntaxError) and e.filename:
+        return f"{e.filename}:{e.lineno}"
+    beside = (_PACKAGE, "<frozen")
+    own = [
+        f
+        for f in traceback.extract_tb(e.__traceback__)
+        if not f.filename.startswith(beside) and (not f.filename.startswith(_STDLIB) or "-packages" in f.filename)
+    ]
+    return f"{own[-1].filename}:{own[-1].lineno}, in {own[-1].name}" if own else None
 
 
 def read_kernels(text: str) -> list[Any]:
@@ -74,9 +101,9 @@ def read_kernels(text: str) -> list[Any]:
     if text.endswith((".gir", ".json")):
         content = Path(text).read_text()
         return [gr.parse(content) if text.endswith(".gir") else gr.Kernel.from_json(content)]
-    names: dict[str, Any] = {n: getattr(gr, n) for n in gr.__all__ if isinstance(getattr(gr, n), gr.DType)}
+    names = _Names({n: getattr(gr, n) for n in gr.__all__ if isinstance(getattr(gr, n), gr.DType)})
     for module in (epilogues, kernels):
-        names |= {n: getattr(module, n) for n in module.__all__}
+        names.update({n: getattr(module, n) for n in module.__all__})
     expression, names = _factory(text, names)
     try:
         tree = ast.parse(expression, mode="eval").body
@@ -104,7 +131,10 @@ def compile_kernels(words: Sequence[str], archs: Sequence[str], folder: str | No
         except gr.GrapheneError as e:
             print(f"{word}: {e}", file=sys.stderr)
             return 1
-        except (KernelSyntaxError, OSError, ImportError, AttributeError, TypeError, ValueError) as e:
+        except Exception as e:
+            if not isinstance(e, KernelSyntaxError) and (at := _raised_at(e)) is not None:
+                print(f"{word}: {type(e).__name__}: {e}\n  at {at}", file=sys.stderr)
+                return 1
             print(f"{word}: {e}\nfor example: {EXAMPLE}", file=sys.stderr)
             return 2
         for i, kernel in enumerate(found):

@@ -253,6 +253,20 @@ def test_what_is_no_path_and_no_architecture(call: Callable[[], object]) -> None
     assert e.value.code == "CACHE_ARCHIVE"
 
 
+@pytest.mark.parametrize("archs", [None, ["sm_80"]])
+def test_an_archive_of_nothing_is_an_error(
+    archs: list[str] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRAPHENE_CACHE_DIR", str(tmp_path / "empty"))
+    with pytest.raises(gr.CompileError, match="the cache holds nothing") as e:
+        gr.export_cache(tmp_path / "c.zip", archs)
+    assert e.value.code == "CACHE_ARCHIVE"
+    monkeypatch.setenv("GRAPHENE_CACHE", "0")
+    with pytest.raises(gr.CompileError, match="the cache is off"):
+        gr.export_cache(tmp_path / "c.zip", archs)
+    assert list(tmp_path.glob("*.zip")) == []
+
+
 def test_a_failed_export_leaves_the_old_archive(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = archive.read_bytes()
     build(3)

@@ -286,7 +286,36 @@ def test_the_command_warms_the_cache() -> None:
     assert command("gemm_sm80", "--arch", "sm_80") == "gemm_sm80 for sm_80: was cached\n"
 
 
+def test_the_command_says_where_ones_own_code_failed(tmp_path: Path) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(
+        "import graphene as gr\n"
+        "def build(n=4):\n    return [][n]\n"
+        "def refused():\n    return gr.kernels.RowTile(0, 32)\n"
+        "def number():\n    return 3\n"
+    )
+    said = command(f"{own}:build", "--arch", "sm_80", status=1)
+    assert said == f"{own}:build: IndexError: list index out of range\n  at {own}:3, in build\n"
+    said = command(f"{own}:build(n=1, m=2)", "--arch", "sm_80", status=2)
+    assert "unexpected keyword argument 'm'\nfor example: " in said
+    assert "[KERNEL_ARGUMENT]" in command(f"{own}:refused", "--arch", "sm_80", status=1)
+    assert "is no kernel but int" in command(f"{own}:number", "--arch", "sm_80", status=2)
+    assert f"'nope' is not known: what {own} defines, dtypes, epilogues and" in command(
+        f"{own}:nope", "--arch", "sm_80", status=2
+    )
+    for text, what, line in (
+        ("x = 1\ny = {}['k']\n", "KeyError: 'k'", ":2, in <module>"),
+        ("x = 1\ndef f(:\n", "SyntaxError: invalid syntax (own.py, line 2)", ":2"),
+        ("import absent_module\n", "ModuleNotFoundError: No module named 'absent_module'", ":1, in <module>"),
+        ("assert False, 'never'\n", "AssertionError: never", ":1, in <module>"),
+    ):
+        own.write_text(text)
+        assert command(f"{own}:f", "--arch", "sm_80", status=1) == f"{own}:f: {what}\n  at {own}{line}\n"
+
+
 def test_the_command_explains_itself() -> None:
+    assert "No such file" in command("absent.py:f", "--arch", "sm_80", status=2)
+    assert "No module named 'absent'" in command("absent:f", "--arch", "sm_80", status=2)
     assert "'gemm_sm99' is not known" in command("gemm_sm99", "--arch", "sm_80", status=2)
     assert "neither a function nor a call" in command("gemm_sm80(", "--arch", "sm_80", status=2)
     assert "write a function in a file" in command("gemm_sm80(epilogue=lambda x: x)", "--arch", "sm_80", status=2)
