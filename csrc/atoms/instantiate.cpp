@@ -68,8 +68,11 @@ void check_tv(const Atom& a, OperandInstance* o, int threads) {
                             std::to_string(threads));
   }
   if (v_size != o->values) {
-    fail(Code::ATOM_TV,
-         what + ": the TV layout has " + std::to_string(v_size) + " values, the pattern " + std::to_string(o->values));
+    const std::string n = std::to_string(o->values);
+    fail(Code::ATOM_TV, what + ": the TV layout has " + std::to_string(v_size) + " values, the pattern " + n, {},
+         o->def.tile.empty() ? "say which elements the registers hold: tile \"e" + n + "\", tv \"1:0;" + n +
+                                   ":1\", one thread, value v element v"
+                             : "");
   }
   // The largest element is the sum of the largest steps: no enumeration for the range.
   std::int64_t top = 0;

@@ -13,6 +13,8 @@ _FONT = "Helvetica,Arial,'Liberation Sans','DejaVu Sans',sans-serif"
 _INK, _SOFT = "#1f2430", "#7a8190"
 _FILL = {"barrier": "#f2c14e", "wait": "#f29e4e", "commit": "#d9dde5", "in flight": "#b9d7f2"}
 _ROW, _FLIGHT, _LEFT = 18.0, 8.0, 92.0
+_DASHED = ' stroke="#c0392b" stroke-dasharray="3,2"'
+_COLUMNS, _MOST = 4, 20  # of the legend: how wide, and how many lines of Python it names
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ def draw_timeline(trace: Trace, width: float = 900.0) -> str:
     """A trace as SVG: a row for each warp, below it a thin one for each group of copies in flight at the same time.
 
     Leaves of one Python line have one colour; barriers and waits are orange, copies in flight blue (dashed where
-    nothing waits for them). Browsers show each event's statement when the pointer rests on it.
+    nothing waits for them): a legend below says which is which. Browsers show each event's statement when the pointer
+    rests on it.
     """
     scale = (width - _LEFT - 10) / max(trace.steps, 1)
     colours: dict[str, str] = {}
@@ -104,6 +107,7 @@ def draw_timeline(trace: Trace, width: float = 900.0) -> str:
             top = y + lane * (_FLIGHT + 1)
             body.append(_bar(e, _LEFT + e.start * scale, top, (e.end - e.start) * scale, _FLIGHT, _FILL[e.kind]))
         y += len(lanes) * (_FLIGHT + 1) + 5
+    legend, y = _legend(trace, colours, y + 8, width)
     title = escape(f"{trace.name}: {trace.warps} warps, {trace.steps} steps", quote=False)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:g}" height="{y + 6:g}" '
@@ -112,12 +116,34 @@ def draw_timeline(trace: Trace, width: float = 900.0) -> str:
         f'<text x="8" y="20" font-size="13.5" fill="{_INK}">{title}</text>'
         f'<text x="{width - 10:g}" y="20" font-size="10.5" fill="{_SOFT}" text-anchor="end">'
         "steps of each warp, not time</text>"
-        f"{''.join(body)}</svg>"
+        f"{''.join(body)}{legend}</svg>"
     )
 
 
+def _legend(trace: Trace, colours: dict[str, str], y: float, width: float) -> tuple[str, float]:
+    """What the colours of a picture mean, below `y`; and where that ends."""
+    atoms: dict[str, list[str]] = {where: [] for where in colours}
+    for e in trace.events:
+        if e.where in atoms and e.kind == "leaf" and e.atom not in atoms[e.where]:
+            atoms[e.where].append(e.atom)
+    names = {w: a[0] + " ..." * (len(a) > 1) + f", line {w.rpartition(':')[2]}" for w, a in atoms.items()}
+    entries = [(colours[where], "", name) for where, name in list(names.items())[:_MOST]]
+    if len(names) > _MOST:
+        entries.append(("#ffffff", "", f"and {len(names) - _MOST} more lines"))
+    kinds = {e.kind for e in trace.events}
+    entries += [(fill, "", kind) for kind, fill in _FILL.items() if kind in kinds]
+    if any(not e.landed for e in trace.events if e.kind == "in flight"):
+        entries.append((_FILL["in flight"], _DASHED, "never waited for"))
+    out = []
+    for i, (fill, dashed, text) in enumerate(entries):
+        x, top = 8 + i % _COLUMNS * (width - 16) / _COLUMNS, y + i // _COLUMNS * 16
+        out.append(f'<rect x="{x:g}" y="{top:g}" width="12" height="10" fill="{fill}"{dashed}/>')
+        out.append(f'<text x="{x + 17:g}" y="{top + 9:g}" font-size="10.5" fill="{_INK}">{escape(text)}</text>')
+    return "".join(out), y + 16 * -(-len(entries) // _COLUMNS)
+
+
 def _bar(e: TraceEvent, x: float, y: float, width: float, height: float, fill: str) -> str:
-    dashed = ' stroke="#c0392b" stroke-dasharray="3,2"' if not e.landed else ""
+    dashed = _DASHED if not e.landed else ""
     return (
         f"<g><title>{escape(_tooltip(e), quote=False)}</title>"
         f'<rect x="{x:.2f}" y="{y:g}" width="{max(width - 0.3, 0.4):.2f}" height="{height:g}" fill="{fill}"{dashed}/>'

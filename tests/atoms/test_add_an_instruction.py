@@ -13,7 +13,7 @@ PAGE = Path(__file__).parents[2] / "docs/add_an_instruction.md"
 def test_its_code_runs(tmp_path: Path) -> None:
     """In a process of its own: it defines an entry that others would meet."""
     code = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL))
-    assert code.count("gr.define_atom(") == 5
+    assert code.count("gr.define_atom(") == 7
     (tmp_path / "page.py").write_text(code + "\nassert gr.svg(transpose.d).startswith('<svg')\nprint('done')\n")
     done = subprocess.run([sys.executable, str(tmp_path / "page.py")], capture_output=True, text=True, check=False)
     assert done.stdout == "done\n", done.stderr

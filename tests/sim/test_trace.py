@@ -88,5 +88,20 @@ def test_the_picture_has_a_bar_for_every_event() -> None:
     assert str(trace).splitlines()[1].startswith("warp 0  0-1  cp.async.ca.8  pipelines.py:")
 
 
+def test_the_legend_names_every_colour() -> None:
+    trace = traced(ring(3), *ring_arguments(5))
+    root = ET.fromstring(draw_timeline(trace))
+    used = {r.get("fill") for g in root.findall(f"{SVG}g") for r in g.findall(f"{SVG}rect")}
+    below = [r for r in root.findall(f"{SVG}rect") if r.get("width") == "12"]
+    words = [str(t.text) for t in root.findall(f"{SVG}text")][-len(below) :]
+    named = dict(zip((r.get("fill") for r in below), words, strict=True))
+    assert used == set(named)
+    assert {"barrier", "wait", "commit", "in flight"} <= set(words)
+    line = next(e.where for e in trace.events if e.atom == "cp.async.ca.8").rpartition(":")[2]
+    assert f"cp.async.ca.8, line {line}" in words
+    bottom = max(float(str(r.get("y"))) + 10 for r in below)
+    assert bottom <= float(str(root.get("height")))
+
+
 def test_no_trace_unless_asked_for() -> None:
     assert ring().simulate(*ring_arguments()).trace is None
