@@ -116,6 +116,7 @@ class _Gradient:
         self.first = gr.param("first", gr.u32) if c.saves else None
         self.longest = gr.param("longest", gr.i32) if a.varlen else shape[0]
         self.threads = gr.threads(32 * c.WARPS)
+        gr.wait_kernels()  # delta comes from a kernel before this one
         (w, _) = self.threads.tile(32).indices()
         self.warp, self.mine, self.role = self.threads.tile(32)[w], w % self.parts, w // self.parts
         self.mma, self.cp = a.atom("mma"), gr.atom("cp.async.cg.16")

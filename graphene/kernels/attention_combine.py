@@ -28,6 +28,7 @@ def attention_combine_kernel(what: Attention, lse: bool = False) -> gr.Kernel:
             gr.blocks(gr.ceil_div(args.sq * a.group, warps), args.kv_heads, args.batch),
             gr.threads(32 * warps),
         )
+        gr.wait_kernels()  # the parts come from the kernel before this one
         (tile, kh, b), (w, lane) = blocks.indices(), threads.tile(32).indices()
         outs = [O] if LSE is None else [O, LSE]
         with gr.spec(outs, [P, L], on=(blocks, threads), means=combine_meaning(a, lse)):

@@ -219,6 +219,13 @@ def test_small_probabilities_are_passed_on(scale: float) -> None:
     assert made[1] < 1.1 * made[0] < 0.01
 
 
+def test_kernels_that_read_what_one_before_wrote_wait_for_it_by_themselves() -> None:
+    a, c = Attention(32), BackwardConfig(Attention(32), 32, 32, 2)
+    parts = attention_combine_kernel(a, True)
+    for kernel in (parts, attention_keys_gradient_kernel(c), attention_queries_gradient_kernel(c)):
+        assert [s.text for s in kernel.syncs() if "kernels" in s.text] == ["wait_kernels()"]
+
+
 @pytest.mark.parametrize("more", [30, -30, 300])
 @pytest.mark.parametrize("rows", [False, True])
 def test_large_biases(more: float, rows: bool) -> None:
