@@ -297,6 +297,19 @@ def test_models_inside_of_models(first, undone) -> None:
     assert torch.equal(states(outer, inputs), want)
 
 
+@pytest.mark.parametrize("how", ["restore", "accelerate"])
+def test_what_is_left_of_a_model_that_is_no_more(how) -> None:
+    inner = everywhere(torch.nn.ModuleList([networks.network("bert", "eager", HALF)]))[0]
+    gc.collect()
+    assert [m for m in inner.modules() if hasattr(type(m), "_graphene_original")]
+    if how == "accelerate":
+        rows = integration.accelerated(everywhere(inner)).rows
+        assert not [r for r in rows if "already" in r.why]
+    integration.restore(inner)
+    assert not [m for m in inner.modules() if hasattr(type(m), "_graphene_original")]
+    assert inner.config._attn_implementation == "eager"
+
+
 def test_one_model_in_two_wrappers() -> None:
     model = networks.network("bert", "eager", HALF)
     wrappers = [everywhere(torch.nn.ModuleList([model])) for _ in range(2)]

@@ -75,6 +75,7 @@ def test_a_model_without_the_interface_is_refused_and_accelerated_without(name) 
         torch.testing.assert_close(model(**ids)[0], want, rtol=1e-4, atol=1e-5)
     rows = [r for r in integration.accelerated(model).rows if r.where.endswith(": attention")]
     assert [r.now for r in rows] == ["left"]
+    assert rows[0].count >= 1
     assert rows[0].why.startswith("it has no attention interface: ")
 
 
@@ -95,7 +96,7 @@ class MyBloom(BloomModel):
 
 
 def test_what_is_derived_from_a_model_is_like_it() -> None:
-    assert _interface.why_not(MyBloom) == _interface.why_not(BloomModel) is not None
+    assert _interface.own_attention(MyBloom) == _interface.own_attention(BloomModel) == "BloomAttention"
     with pytest.raises(LaunchError, match="MyBloom takes no"):
         MyBloom._from_config(CONFIG_MAPPING["bloom"](**WITHOUT["bloom"]), attn_implementation="graphene")
 
@@ -103,7 +104,7 @@ def test_what_is_derived_from_a_model_is_like_it() -> None:
 def test_models_with_the_interface_are_taken() -> None:
     names = {kind for kind, _ in (networks.ENCODERS | networks.DECODERS).values()} | {*test_architectures.ARCHITECTURES}
     for name in names | {"gpt_oss", "whisper", "clip", "t5", "layoutlm", "splinter", "paligemma"}:
-        assert _interface.why_not(MODEL_MAPPING[CONFIG_MAPPING[name]]) is None, name
+        assert _interface.own_attention(MODEL_MAPPING[CONFIG_MAPPING[name]]) is None, name
 
 
 def composed(tmp_path):

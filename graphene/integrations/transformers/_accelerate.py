@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import weakref
 from collections import Counter
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -58,12 +59,22 @@ class Record:
     modules: list[tuple[Any, type]] = field(default_factory=list)
     attention: list[Held] = field(default_factory=list)
     joined: list[Joined] = field(default_factory=list)
+    model: Any = None  # a weak reference
 
     def __str__(self) -> str:
         cells = [("", "module", "now", "why"), *((str(r.count), r.where, r.now, r.why) for r in self.rows)]
         widths = [max(len(c[i]) for c in cells) for i in range(3)]
         lines = [f"{c[0]:>{widths[0]}}  {c[1]:<{widths[1]}}  {c[2]:<{widths[2]}}  {c[3]}".rstrip() for c in cells]
         return "\n".join(lines)
+
+    def undo(self) -> None:
+        """Gives everything back what it had before."""
+        for module, original in reversed(self.modules):
+            module.__class__ = original
+        for joined in self.joined:
+            joined.part()
+        for held in self.attention:
+            held.release()
 
     def __reduce__(self) -> Any:
         # A copy of the model is not accelerated: instead of a record it gets None, which making it (on a list of the
@@ -98,9 +109,8 @@ def accelerate(model: Any, *, only_faster: bool = True, pack: bool = True, show:
     if not isinstance(model, torch.nn.Module):
         _core.fail("OP_ARGUMENT", "accelerate takes a torch.nn.Module", [f"got:  {type(model).__name__}"],
                    "pass a model of transformers, or a module that contains some")  # fmt: skip
-    if accelerated(model) is not None:
-        restore(model)
-    record = Record(Rules(everything=not only_faster))
+    restore(model)
+    record = Record(Rules(everything=not only_faster), model=weakref.ref(model))
     object.__setattr__(model, RECORD, record)
     try:
         _attentions(model, record)
@@ -123,36 +133,38 @@ def restore(model: Any) -> Any:
     """Undoes ``accelerate``; returns the model, whose weights are those it has now."""
     record = accelerated(model)
     if record is None:
+        if isinstance(model, torch.nn.Module):
+            _undo_for_the_gone(model)
         return model
-    for module, original in reversed(record.modules):
-        module.__class__ = original
-    for joined in record.joined:
-        joined.part()
-    for held in record.attention:
-        held.release()
+    record.undo()
     object.__delattr__(model, RECORD)
     return model
+
+
+def _undo_for_the_gone(model: Any) -> None:
+    """Undoes what accelerate did for models that this one was a part of and that are no more."""
+    records = {id(r): r for m in model.modules() if (r := _record_of(m)) is not None}
+    for record in records.values():
+        if record.model() is None:
+            record.undo()
 
 
 def _attentions(model: Any, record: Record) -> None:
     """Sets the attention in each configuration that a module of a model with an attention interface reads."""
     scopes = _interface.scopes(model)
-    without = {i for s in scopes if _interface.why_not(type(s.model)) for i in s.configs}
+    without = {i for s in scopes if _interface.own_attention(type(s.model)) for i in s.configs}
     others = {id(r): r for m in model.modules() if (r := _record_of(m)) is not None and r is not record}
     held = {id(h.config): h for r in others.values() for h in r.attention}
     rows: dict[tuple[str, str, str], int] = {}
     for scope in scopes:
-        where, why = scope.outermost, _interface.why_not(type(scope.model))
+        where, own = scope.outermost, _interface.own_attention(type(scope.model))
         before = str(scope.model.config._attn_implementation)
         device = next((p.device for p in scope.model.parameters()), None)
         known = [h.before for i in scope.configs if (h := held.get(i)) is not None]
         now, said = "graphene.ops.attention", f"was {known[0] if known else before!r}"
-        if why is not None:
-            where, now, said = (
-                scope.inside or type(scope.model).__name__,
-                "left",
-                f"it has no attention interface: {why}",
-            )
+        if own is not None:
+            where, now = scope.inside or type(scope.model).__name__, "left"
+            said = f"it has no attention interface: {own} asks for no attention function"
         elif without & set(scope.configs):
             where, now, said = type(scope.model).__name__, "left", "one without an attention interface reads the same"
         elif before != NAME and not record.rules.everything and not (device and _measure.possible(device)):

@@ -131,7 +131,7 @@ def _load_masked(q: Any, k: Any, v: Any, named: dict[str, Any]) -> None:
 def _weights_are_collected() -> bool:
     """Whether transformers wants attention's weights of this forward: not every module passes on that it does."""
     at = output_capturing._active_collector
-    wanted = at.global_var if torch.compiler.is_compiling() else at.get()
+    wanted = getattr(at, "global_var", None) if torch.compiler.is_compiling() else at.get()
     return bool(wanted) and any("attentions" in key for key in wanted)
 
 

@@ -28,14 +28,17 @@ _COMPUTES = re.compile(r"softmax\(|scaled_dot_product_attention\(")
 _known: dict[type, str | None] = {}
 
 
-def why_not(cls: Any) -> str | None:
-    """Why a class of models has no attention interface, read in the modules where it and its bases are defined."""
+def own_attention(cls: Any) -> str | None:
+    """The attention of a class of models that has no attention interface, by the name of its class; None if it has one.
+
+    Read in the modules where the class and its bases are defined.
+    """
     if cls not in _known:
-        _known[cls] = _why_not(cls)
+        _known[cls] = _own_attention(cls)
     return _known[cls]
 
 
-def _why_not(cls: Any) -> str | None:
+def _own_attention(cls: Any) -> str | None:
     if getattr(cls, "_supports_attention_backend", False):
         return None  # transformers' word; what such models compute themselves beside it has masks of its own
     for base in cls.__mro__[: cls.__mro__.index(PreTrainedModel)]:
@@ -47,14 +50,14 @@ def _why_not(cls: Any) -> str | None:
             continue
         names = _ATTENTION.findall(text)
         if names and not _ASKS.search(text):
-            return f"{names[0]} asks for no attention function"
+            return str(names[0])
         if getattr(cls, "_supports_sdpa", False):
             continue  # the same, if others in the module ask
         for name in names:
             found = re.search(rf"^class {name}\(.*?(?=^\S|\Z)", text, re.MULTILINE | re.DOTALL)
             part = found.group() if found else ""
             if _COMPUTES.search(part) and not _ASKS.search(part):
-                return f"{name} asks for no attention function"
+                return str(name)
     return None
 
 
@@ -73,10 +76,12 @@ def refuse_others() -> None:
 
 def check(model: Any) -> None:
     """Raises LaunchError OP_ARGUMENT for a model whose attention would not be Graphene's if it were asked for."""
-    why = why_not(type(model))
-    if why is not None:
+    own = own_attention(type(model))
+    if own is not None:
         _core.fail(
-            "OP_ARGUMENT", f'{type(model).__name__} takes no attn_implementation="{NAME}"', [f"because:  {why}"],
+            "OP_ARGUMENT",
+            f'{type(model).__name__} takes no attn_implementation="{NAME}"',
+            [f"because:  {own} asks for no attention function"],
             'load it with attn_implementation="eager"; graphene.integrations.transformers.accelerate(model) then '
             "leaves its attention and takes the rest",
         )  # fmt: skip
@@ -118,7 +123,8 @@ class Scope:
     @property
     def attentions(self) -> int:
         """How many attention modules it has."""
-        return sum(hasattr(m, "is_causal") for m in self.modules)
+        own = own_attention(type(self.model))
+        return sum(hasattr(m, "is_causal") if own is None else type(m).__name__ == own for m in self.modules)
 
 
 def scopes(model: Any) -> list[Scope]:
@@ -134,7 +140,7 @@ def scopes(model: Any) -> list[Scope]:
             name = type(module).__name__
             inside = None
             if around is not None:
-                inside = around.inside or (type(around.model).__name__ if why_not(type(around.model)) else None)
+                inside = around.inside or (type(around.model).__name__ if own_attention(type(around.model)) else None)
             around = Scope(module, name if around is None else around.outermost, inside)
             found.append(around)
         if around is not None:
