@@ -132,7 +132,7 @@ def _weights_are_collected() -> bool:
     """Whether transformers wants attention's weights of this forward: not every module passes on that it does."""
     at = output_capturing._active_collector
     wanted = getattr(at, "global_var", None) if torch.compiler.is_compiling() else at.get()
-    return bool(wanted) and any("attentions" in key for key in wanted)
+    return any("attentions" in key for key in wanted or ())
 
 
 def _is_causal(module: Any) -> bool:
