@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene.kernels._arguments import size
+from graphene.kernels.epilogues import pointwise
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +37,9 @@ class Attention:
     `bias`: of every score. `softcap`: scores are cap * tanh(s / cap); `wide`: of a cap far above scores. `scaled`:
     scores are scaled before their maximum is taken, as a scale that is not positive needs. `group`: so many heads share
     keys and values. `varlen`: sequences are packed one after the other. `alike`: V has the strides of K, and a gradient
-    those of Q, which saves registers.
+    those of Q, which saves registers. `score`: a function score(s, query, key) of registers, of the forward kernel, by
+    which a scaled and capped score is replaced before bias and masks; `query` is a query's place among keys, i + sk -
+    sq. `score_means`: the same of arrays, without which such a kernel promises nothing.
     """
 
     D: int
@@ -51,6 +54,8 @@ class Attention:
     varlen: bool = False
     alike: bool = False
     wide: bool = False
+    score: Callable[..., Any] | None = None
+    score_means: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         size("Attention", "D", self.D, multiple_of=8, most=256)
@@ -64,7 +69,7 @@ class Attention:
     @property
     def prescaled(self) -> bool:
         """Whether scores are multiplied by the scale one by one, rather than within the exponential."""
-        return self.softcap or self.scaled or self.bias is not None
+        return self.softcap or self.scaled or self.bias is not None or self.score is not None
 
     def atom(self, name: str) -> Any:
         """The matrix instruction for the type, and the other instructions by their names."""
@@ -232,6 +237,12 @@ class Scores:
         u = t * t
         series = gr.fma(u, gr.fma(u, gr.fma(u, -17 / 315, 2 / 15), -1 / 3), 1)
         return gr.where(u < 1 / 16, s * self.scale * series, capped)
+
+    def changed(self, S: gr.Tensor, query: Any, key: Any) -> None:
+        """Scores become what the function of them and of their places says."""
+        if self.a.score is not None:
+            places = (gr.cast(x, gr.fp32) for x in (query, key))  # up to MOST: exactly
+            S[:] = pointwise(self.a.score, S * (1 / LOG2E), *places) * LOG2E
 
     def add(self, S: gr.Tensor, columns: int, e: Extra, x: gr.Tensor, part_of: Callable[[int], gr.Tensor]) -> None:
         """Adds a bias to scores, or lets a mask rule them out: 16 columns at a time, by way of the registers `x`.

@@ -24,6 +24,9 @@ def _scores(a: Attention, q: Any, k: Any, extras: list[Any], numbers: list[Any])
         cap = rest.pop(0)
         slope = 1 - np.tanh(s / cap) ** 2
         s = cap * np.tanh(s / cap)
+    if a.score_means is not None:
+        query, key = np.arange(q.shape[1])[:, None] + k.shape[1] - q.shape[1], np.arange(k.shape[1])[None]
+        s = a.score_means(s / math.log2(math.e), query, key) * math.log2(math.e)
     given = list(extras)
     mask = given.pop(0) if a.mask is not None else None
     if a.bias is not None:
@@ -163,4 +166,5 @@ def _gradients(a: Attention, g: Any, delta: Any, lse: Any, q: Any, k: Any, v: An
 
 def _name(name: str, a: Attention) -> str:
     flags = {"left": a.left, "right": a.right, "mask": a.mask, "bias": a.bias, "softcap": a.softcap}
-    return "_".join([name, *(n for n, given in flags.items() if given), f"group{a.group}"])
+    score = [] if a.score_means is None else [a.score_means.__name__]
+    return "_".join([name, *score, *(n for n, given in flags.items() if given), f"group{a.group}"])

@@ -54,6 +54,8 @@ class BackwardConfig:
         size("BackwardConfig", "stages", self.stages, least=2 + self.paired)
         if self.saves:
             choice("BackwardConfig", "other", self.other, (PANEL, 2 * PANEL, ROWS))
+        if self.what.score is not None:
+            _core.fail("KERNEL_ARGUMENT", "BackwardConfig: score does not fit", ["want: scores as they are"])
         if self.paired and self.what.softcap:
             _core.fail("KERNEL_ARGUMENT", "BackwardConfig: paired does not fit", ["want: scores without a softcap"])
 

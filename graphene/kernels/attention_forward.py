@@ -209,6 +209,8 @@ class _Forward:
     def meaning(self) -> Any:
         """What the kernel computes."""
         a, c = self.a, self.c
+        if a.score is not None and a.score_means is None:
+            return ""
         if c.split:
             return split_meaning(a, c.BM, c.BN)
         if self.listed:
@@ -331,15 +333,16 @@ class _Forward:
     def adjust(self, S: gr.Tensor, n: Any) -> None:
         """Scores from products: softcap, bias, masks; `n` counts chunks of keys."""
         a = self.a
-        if a.prescaled:
-            S[:] = self.scores.capped(S)
-        for name, e in (("bias", a.bias), ("mask", a.mask)):
-            if e is not None:
-                self.apply(S, n, name, e)
         row, col = S.coords()
         row = self.bm * self.c.BM + self.w * self.WM + row
         if self.c.packed:
             row = row // a.group
+        if a.prescaled:
+            S[:] = self.scores.capped(S)
+        self.scores.changed(S, row + (self.sk - self.sq), n * self.chunk + col)
+        for name, e in (("bias", a.bias), ("mask", a.mask)):
+            if e is not None:
+                self.apply(S, n, name, e)
         S[:] = gr.where(self.seen.of(row, n * self.chunk + col), S, -gr.inf)
 
     def apply(self, S: gr.Tensor, n: Any, name: str, e: Extra) -> None:

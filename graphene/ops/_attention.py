@@ -226,11 +226,13 @@ def attention(
     With i a query's place and j a key's, and shift = k_len - q_len (masks are aligned at the bottom right): ``causal``
     sees j <= i + shift; ``window`` = (left, right), -1 for no limit, sees i + shift - left <= j <= i + shift + right.
     ``mask``: bool, True for what is seen, of (batch, heads, q_len, k_len), 1 for what repeats, or (batch, k_len) of
-    keys. ``bias``: what broadcasts to (batch, heads, q_len, k_len), in q's dtype or fp32, is added to the scaled
-    scores. ``scale``: None is 1 / sqrt(dim). ``softcap``: scaled scores s become softcap * tanh(s / softcap), before
-    the bias. ``return_lse``: also the log of each row's sum of exponentials, (batch, heads, q_len) in fp32. A query
-    that sees no key gives zeros, and an LSE of -inf; a bias below -2.35e38, which overflows in units of log2(e), counts
-    as -inf. Scores may be of any size that fp32 holds; gradients read the LSE, whose last digits they depend on.
+    keys: two dimensions are never (q_len, k_len), not where batch equals q_len either; pass ``mask[None, None]``.
+    ``bias``: what broadcasts to (batch, heads, q_len, k_len), in q's dtype or fp32, is added to the scaled scores; two
+    dimensions are (q_len, k_len) here. ``scale``: None is 1 / sqrt(dim). ``softcap``: scaled scores s become softcap *
+    tanh(s / softcap), before the bias. ``return_lse``: also the log of each row's sum of exponentials, (batch, heads,
+    q_len) in fp32. A query that sees no key gives zeros, and an LSE of -inf; a bias below -2.35e38, which overflows in
+    units of log2(e), counts as -inf. Scores may be of any size that fp32 holds; gradients read the LSE, whose last
+    digits they depend on.
 
     The gradient reaches q, k and v; a bias that wants one is refused, as is dropout. Raises LaunchError: OP_DTYPE,
     OP_SHAPE, OP_DEVICE, OP_ARGUMENT.

@@ -105,8 +105,10 @@ def extras(name: str, q: Tensor, k: Tensor, mask: Tensor, bias: Tensor) -> None:
                  "convert it, or pass what is added to the scores as bias=")  # fmt: skip
         padding = mask.dim() == 2 and mask.shape[0] == scores[0] and mask.shape[1] == scores[3]
         if not padding and (mask.dim() != 4 or not _broadcasts(mask.shape, scores)):
+            fix = "unsqueeze it to (batch, heads, q_len, k_len)"
+            fix += "; of queries and keys, pass mask[None, None]" if mask.dim() == 2 else ""
             _shape(name, "mask", f"{_text(scores)}, 1 for a dimension that repeats, or {_text(scores[::3])} of keys",
-                   mask.shape, "unsqueeze it to (batch, heads, q_len, k_len)")  # fmt: skip
+                   mask.shape, fix)  # fmt: skip
     if bias is not None:
         if bias.dtype != q.dtype and bias.dtype != torch.float32:
             fix = "pass it as mask=" if bias.dtype == torch.bool else "convert it"

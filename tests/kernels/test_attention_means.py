@@ -31,9 +31,13 @@ def f32(*shape: int) -> Any:
     return np.ones(shape, np.float32)
 
 
+def copied(args: Any) -> list[Any]:
+    return [np.copy(x) if isinstance(x, np.ndarray) else x for x in args]
+
+
 def held(kernel: gr.Kernel, meaning: str, *args: Any) -> None:
     assert f'means="{meaning}' in str(kernel)
-    result = kernel.check(*(np.copy(x) if isinstance(x, np.ndarray) else x for x in args))
+    result = kernel.check(*copied(args))
     assert result.ok, result.errors[0]
     assert result.promises > 0
 
@@ -42,7 +46,7 @@ def broken(kernel: gr.Kernel, change: tuple[str, str], *args: Any) -> None:
     """The kernel whose text is changed breaks its promise."""
     text = str(kernel)
     assert change[0] in text
-    assert "CHECK_PROMISE" in [e.code for e in gr.parse(text.replace(*change)).check(*args).errors]
+    assert "CHECK_PROMISE" in [e.code for e in gr.parse(text.replace(*change)).check(*copied(args)).errors]
 
 
 WINDOWED = Attention(16, left=True, right=True, group=3)
@@ -129,3 +133,38 @@ def test_packed_sequences(a: Attention, starts_q: tuple[int, ...], starts_k: tup
     queries, keys = attention_queries_gradient_kernel(c), attention_keys_gradient_kernel(c)
     held(queries, "attention_packed_queries_gradient", *given, q, 0.3, 0.2, *bounds, 40)
     held(keys, "attention_packed_keys_gradient", *given, k, k, 0.3, 0.2, *bounds, 50)
+
+
+def decayed(score: Any, query: Any, key: Any) -> Any:
+    return score - 0.1 * abs(query - key)
+
+
+@pytest.mark.parametrize("form", [{}, {"packed": True}, {"packed": True, "split": True}], ids=str)
+@pytest.mark.parametrize("capped", [False, True])
+def test_a_function_of_scores(form: dict[str, bool], capped: bool) -> None:
+    a = Attention(16, group=2, right=True, softcap=capped, score=decayed, score_means=decayed)
+    kernel = attention_forward_kernel(ForwardConfig(a, 32, 16, 2, lse=True, **form))
+    made = [f32(3, 1, 1, 80, 16), f32(3, 1, 1, 80)] if "split" in form else [f16(1, 40, 2, 16), f32(1, 2, 40)]
+    args = [f16(1, 40, 2, 16), f16(1, 50, 1, 16), f16(1, 50, 1, 16), *made, 0.3, *([2.0] if capped else []), 0]
+    held(kernel, "attention_parts_32_16_decayed" if "split" in form else "attention_lse_decayed", *args)
+    broken(kernel, ("0.1", "0.2"), *args)
+
+
+def test_a_function_of_scores_has_values_alone() -> None:
+    a = Attention(16, score=lambda s, query, key: s + key - query)
+    kernel = attention_forward_kernel(ForwardConfig(a, 32, 16, 2))
+    assert "means=" not in str(kernel).splitlines()[0]
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, n, 1, 16)).astype(np.float16) for n in (20, 33, 33))
+    out = np.zeros_like(q)
+    kernel.simulate(q, k, v, out, 0.25 * np.log2(np.e))
+    s = np.einsum("qd,kd->qk", q[0, :, 0].astype(float), k[0, :, 0]) / 4 + np.arange(33)[None]
+    p = np.exp(s - s.max(1, keepdims=True))
+    np.testing.assert_allclose(out[0, :, 0], p / p.sum(1, keepdims=True) @ v[0, :, 0], atol=3e-3)
+    for make in (
+        lambda: BackwardConfig(a),
+        lambda: attention_forward_kernel(ForwardConfig(Attention(16, score=print))),
+    ):
+        with pytest.raises((gr.VerifyError, TypeError)) as e:
+            make()
+        assert "KERNEL_ARGUMENT" in str(e.value)

@@ -161,6 +161,10 @@ def test_masks_of_keys() -> None:
     check(q, k, v, mask=(torch.rand(3, 140) < 0.3)[:, ::2])
     check(q, k, v, bias=r(7, 70))
     check(q, k, v, bias=r(2, 7, 70))
+    q, k, v = qkv(7, 7, 9)  # as many batches as queries: two dimensions are of keys all the same
+    mask = torch.rand(7, 9) < 0.5
+    check(q, k, v, mask=mask)
+    assert torch.equal(ops.attention(q, k, v, mask=mask), ops.attention(q, k, v, mask=mask[:, None, None]))
 
 
 def test_views() -> None:
@@ -414,7 +418,9 @@ ERRORS: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: ops.attention(Q, K, V, mask=torch.ones(8, 9).bool()), "OP_SHAPE",
      "attention: argument 'mask' has the wrong shape   [OP_SHAPE]\n"
      "  want: [2,4,8,9], 1 for a dimension that repeats, or [2,9] of keys\n  got:  [8,9]\n"
-     "  fix: unsqueeze it to (batch, heads, q_len, k_len)"),
+     "  fix: unsqueeze it to (batch, heads, q_len, k_len); of queries and keys, pass mask[None, None]"),
+    (lambda: ops.attention(Q, K, V, mask=torch.ones(1, 8, 9).bool()), "OP_SHAPE",
+     "fix: unsqueeze it to (batch, heads, q_len, k_len)"),
     (lambda: ops.attention(Q, K, V, bias=torch.ones(8, 9).bool()), "OP_DTYPE", "fix: pass it as mask="),
     (lambda: ops.attention(Q, K, V, bias=r(9, 9)), "OP_SHAPE", "want: [2,4,8,9], or what broadcasts to it"),
     (lambda: ops.attention(Q, K, V, bias=r(8, 9).requires_grad_()), "OP_ARGUMENT",
