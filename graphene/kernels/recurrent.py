@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import graphene as gr
 from graphene.kernels._arguments import choice, size
 from graphene.kernels._traced import as_data
-from graphene.kernels.epilogues import FORMULAS, activation, formula, sigmoid, tanh
+from graphene.kernels.epilogues import FORMULAS, activation, formula, sigmoid, sigmoid_tanh
 from graphene.kernels.gemm_operand import COPIES, MATRIX_ATOMS, access, matrix
-from graphene.kernels.gemm_result import Result
+from graphene.kernels.gemm_result import Result, copy_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +94,9 @@ def meaning(c: CellConfig) -> Callable[..., Any] | str:
 class _Products:
     """X @ W.T + H @ U.T of a block, for each gate: the tiles of the second product follow those of the first."""
 
-    def __init__(self, c: CellConfig, left: list[Any], right: list[list[Any]], threads: Any) -> None:
+    def __init__(
+        self, c: CellConfig, left: list[Any], right: list[list[Any]], threads: Any, states: Any = None
+    ) -> None:
         (BM, BN, BK), G, (rows, columns) = c.tile, c.gates, c.warps
         dtype, self.mma = gr.fp16 if c.dtype == "fp16" else gr.bf16, gr.atom(MATRIX_ATOMS[c.dtype][0])
         self.c, self.left, self.right, self.threads = c, left, right, threads
@@ -106,6 +108,9 @@ class _Products:
             gr.alloc("sX", [BM, BK], dtype, gr.SH, stages=c.stages, swizzle=swizzle),
             gr.alloc("sW", [G * BN, BK], dtype, gr.SH, stages=c.stages, swizzle=swizzle),
         ]
+        self.states, self.lines = states, gr.swizzle(BN, dtype)  # C's tile, and how tiles of its form lie
+        if states is not None:
+            self.shared_state = gr.alloc("sC", [BM, BN], dtype, gr.SH, swizzle=self.lines)
         self.a = gr.fragment("a", [self.part[0], 16], dtype, self.mma.a, on=warp, stages=2)
         self.b = [gr.fragment(f"b{g}", [self.part[1], 16], dtype, self.mma.b, on=warp, stages=2) for g in range(G)]
         self.acc = [gr.fragment(f"acc{g}", [BM, BN], gr.fp32, self.mma.c, on=self.warps) for g in range(G)]
@@ -141,7 +146,9 @@ class _Products:
             gr.move(b[j % 2], gate.tile([n, 16])[wn, j], atom="ldmatrix.x4")
 
     def begin(self) -> None:
-        """Starts the first copies."""
+        """Starts the first copies; with four gates C's, of which the first wait is one too."""
+        if self.states is not None:
+            gr.move(self.shared_state, self.states, on=self.threads, atom=copies(self.c.align[4]))
         for k in range(self.c.stages - 1):
             of_first: Any = k < self.steps[0]
             if of_first is True:
@@ -181,31 +188,39 @@ class _Products:
             self.multiply(before, 0, ahead)
             self.multiply(self.steps[0] + self.steps[1] - before, 1, before + ahead - self.steps[0])
 
-    def update(self, tiles: list[Any], biases: list[list[Any]], bytes_: int) -> None:
-        """The next states from the gates: of tiles of C, H_new and C_new, accesses of so many bytes.
+    def update(self, results: list[Any], biases: list[list[Any]]) -> None:
+        """The next states from the gates, of tiles of H_new and C_new, which meet in the memory of the products.
 
         biases: for each of them a row for each gate.
         """
-        (m, n), dtype = self.part, self.a.dtype
-        width = 16
+        (BM, BN, _), (m, n), dtype, width, align = self.c.tile, self.part, self.a.dtype, 16, self.c.align[4]
         owner = self.warps[self.at] if self.c.warps != (1, 1) else self.warps  # a single warp is everybody
         old, new = (gr.fragment(x, [16, width], dtype, self.mma.c, on=owner) for x in ("old", "new"))
         cell = gr.fragment("cell", [16, width], gr.fp32, self.mma.c, on=owner)
         vectors = [[old.reduced(0, f"bias{i}{g}", dtype) for g in range(4)] for i in range(len(biases))]
+        gr.wait(CP, pending=0)
+        gr.barrier()
+        shared = gr.alloc("sN", [BM, BN], dtype, gr.SH, stages=2, swizzle=self.lines, over=self.shared)
         for column, row in product(range(n // width), range(m // 16)):
             for b, r in ((b, r) for bs, rs in zip(biases, vectors, strict=True) for b, r in zip(bs, rs, strict=True)):
                 if row == 0:
                     mine = b.tile([1, n])[0, self.at[1]].tile([1, width])[0, column]
-                    gr.move(r, mine, atom=access("ld.global", bytes_))
-            before, h, after = (t.tile([m, n])[self.at].tile([16, width])[row, column] for t in tiles)
-            gr.move(old, before, atom=access("ld.global", bytes_))
+                    gr.move(r, mine, atom=access("ld.global", min(align, 4)))
+            before, h, after = (
+                t.tile([m, n])[self.at].tile([16, width])[row, column]
+                for t in (self.shared_state, shared[0], shared[1])
+            )
+            gr.move(old, before, atom="ld.shared.b32")
             sums = [acc[self.at].tile([16, width])[row, column] for acc in self.acc]
             i, f, g, o = (sum((r[gate] for r in vectors), x) for gate, x in enumerate(sums))
-            cell[:] = sigmoid(f) * old + sigmoid(i) * tanh(g)
-            new[:] = sigmoid(o) * tanh(cell)
-            gr.move(h, new, atom=access("st.global", bytes_))
+            cell[:] = sigmoid(f) * old + sigmoid_tanh(i, g)
+            new[:] = sigmoid_tanh(o, cell)
+            gr.move(h, new, atom="st.shared.b32")
             new[:] = cell
-            gr.move(after, new, atom=access("st.global", bytes_))
+            gr.move(after, new, atom="st.shared.b32")
+        gr.barrier()
+        for to, tile in zip(results, (shared[0], shared[1]), strict=True):
+            copy_lines(to, tile, self.threads, align, (access("ld.shared", align), access("st.global", align)))
 
 
 def recurrent_cell(c: CellConfig) -> gr.Kernel:
@@ -225,7 +240,7 @@ def recurrent_cell(c: CellConfig) -> gr.Kernel:
     size(name, "tile[2]", BK, multiple_of=32)
     size(name, "stages", c.stages, least=2)
     size(name, "biases", c.biases + 1, most=3)
-    dtype, wide = gr.fp16 if c.dtype == "fp16" else gr.bf16, min(c.align[4], 4)
+    dtype = gr.fp16 if c.dtype == "fp16" else gr.bf16
     ax, ah, aw, au, an = (a // 2 for a in c.align)
     M, N = gr.sym("M"), gr.sym("N", multiple_of=an)
     I, J = gr.sym("I", multiple_of=max(ax, aw), min=1), gr.sym("J", multiple_of=max(ah, au))
@@ -250,7 +265,8 @@ def recurrent_cell(c: CellConfig) -> gr.Kernel:
                 gr.exit_if(bm >= tiles_m)
             left = [t.tile([BM, None])[bm, 0] for t in inputs[:2]]
             right = [[t.window(g * N, N).tile([BN, None])[bn, 0] for g in range(G)] for t in weights]  # of each gate
-            products = _Products(c, left, right, threads)
+            states = [t.tile([BM, BN])[bm, bn] for t in (*inputs[2:], *out)]
+            products = _Products(c, left, right, threads, *states[:1])
             products.begin()
             products.add()
             if result:
@@ -262,7 +278,7 @@ def recurrent_cell(c: CellConfig) -> gr.Kernel:
                 result.store(p.acc[0], lambda x, *b: act(sum(b, x)), p.mma.c, p.warps, threads, over=p.shared)
             else:
                 rows = [[b.window(g * N, N).tile([BN])[bn].reshape(0, [1, BN]) for g in range(G)] for b in biases]
-                products.update([t.tile([BM, BN])[bm, bn] for t in (inputs[2], *out)], rows, wide)
+                products.update(states[1:], rows)
     return kernel
 
 
@@ -285,19 +301,25 @@ def select_cell(
     for. The other arguments are CellConfig's.
     """
     columns, big = N * gates, ((128, 256, 64), 3, (2, 4))  # of the product, a tile of it
-    medium, small, least = ((128, 128, 64), 3, (2, 2)), ((64, 64, 128), 3, (2, 2)), ((32, 64, 128), 4, (1, 2))
+    tiles, least = [big, ((128, 128, 64), 3, (2, 2)), ((64, 64, 128), 3, (2, 2))], ((32, 64, 128), 4, (1, 2))
     if gates == 4:
-        small, least = ((64, 64, 64), 4, (4, 1)), ((32, 64, 128), 4, (2, 1))
+        tiles[2:] = [((64, 128, 64), 4, (2, 2)), ((64, 64, 64), 4, (4, 1))]
+        least = ((32, 64, 128), 4, (2, 1))
 
-    def blocks(tile: tuple[int, int, int]) -> int:
-        return -(-M // tile[0]) * -(-columns // tile[1])
+    def stages_of(tile: tuple[int, int, int]) -> int:
+        m, n, k = tile
+        states = m * n // 4 * 2 if gates == 4 else 0  # bytes of C's tile
+        return (shared_bytes - 1024 - states) // ((m + n) * k * 2)
+
+    def serves(tile: tuple[int, int, int]) -> bool:
+        return -(-M // tile[0]) * -(-columns // tile[1]) >= 0.75 * sms and stages_of(tile) >= 2
 
     if min(align[:4]) < 4:  # tiles pass through registers, which leaves no room for large ones
-        big = medium = small = least = ((64, 64, 32), 2, (4, 2) if gates == 1 else (4, 1))
-    # The largest tile that gives most of the device something to do.
-    (m, n, k), stages, warps = next((t for t in (big, medium, small) if blocks(t[0]) >= 0.75 * sms), least)
+        tiles, least = [], ((64, 64, 32), 2, (4, 2) if gates == 1 else (4, 1))
+    # The largest tile that fits and gives most of the device something to do.
+    (m, n, k), stages, warps = next((t for t in tiles if serves(t[0])), least)
     if simulated:
         (m, n, k), stages, warps = (32, 32 * gates, 32), 2, (2, 1)
-    stages = max(2, min(stages, (shared_bytes - 1024) // ((m + n) * k * 2)))
+    stages = max(2, min(stages, stages_of((m, n, k))))
     group = 8 if gates == 1 and -(-M // m) >= 16 and -(-columns // n) >= 16 else 1  # four would spill
     return CellConfig(gates, activation, biases, dtype, (m, n // gates, k), stages, warps, group, align)

@@ -13,14 +13,14 @@ from graphene.kernels.epilogues import FORMULAS
 from graphene.kernels.recurrent import CellConfig, lstm_formula, recurrent_cell, select_cell
 
 
-def run(c: CellConfig, m: int, n: int, i: int, j: int | None = None, seed: int = 0) -> None:
-    """Simulates m rows, n hidden units, i inputs, j states (n by default), and compares."""
+def run(c: CellConfig, m: int, n: int, i: int, j: int | None = None, seed: int = 0, large: float = 1) -> None:
+    """Simulates m rows, n hidden units, i inputs (so large), j states (n by default), and compares."""
     g, j, rng = c.gates, n if j is None else j, np.random.default_rng(seed)
 
     def normal(*shape: int, scale: float = 1) -> Any:
         return (rng.standard_normal(shape) * scale).astype(np.float16)
 
-    inputs = [normal(m, i), normal(m, j)] + ([normal(m, n)] if g == 4 else [])
+    inputs = [normal(m, i, scale=large), normal(m, j)] + ([normal(m, n)] if g == 4 else [])
     weights = [normal(g * n, i, scale=1 / np.sqrt(i + j)), normal(g * n, j, scale=1 / np.sqrt(i + j))]
     biases = [normal(g * n) for _ in range(c.biases)]
     out = [np.full((m, n), np.nan, np.float16) for _ in range(2 if g == 4 else 1)]
@@ -67,6 +67,13 @@ def test_simple_cells(activation: str | None, biases: int) -> None:
     run(CellConfig(**CELL | {"activation": activation, "biases": biases, "group": 2}), 70, 40, 24)
 
 
+@pytest.mark.parametrize("large", [0, 1e-4, 1e-2, 0.3, 30, 1000, 10000])
+def test_gates_of_any_size(large: float) -> None:
+    """Where tanh is its series, where a sigmoid is 0, 1 or about to overflow."""
+    with np.errstate(over="ignore"):
+        run(CellConfig(**LSTM | {"biases": 0 if large < 1 else 2}), 18, 24, 16, large=large)
+
+
 def test_without_biases_and_with_one() -> None:
     run(CellConfig(**LSTM | {"biases": 0}), 18, 24, 16)
     run(CellConfig(**LSTM | {"biases": 1, "group": 2, "tile": (32, 16, 32), "warps": (2, 1)}), 70, 40, 16)
@@ -86,6 +93,14 @@ def test_whatever_is_selected(seed: int) -> None:
         shared_bytes=163 * 1024,
     )
     run(c, r.randint(1, 40), r.randint(1, 70), r.randint(1, 100))
+
+
+@pytest.mark.parametrize("shared", [64, 99, 163, 227])
+@pytest.mark.parametrize("gates", [1, 4])
+def test_what_is_selected_fits_into_shared_memory(gates: int, shared: int) -> None:
+    for m, n in ((1, 64), (64, 512), (256, 1024), (512, 1024), (4096, 1024)):
+        c = select_cell(m, n, gates=gates, shared_bytes=shared * 1024, biases=2)
+        assert recurrent_cell(c).lowered("sm_90a").shared_bytes <= shared * 1024
 
 
 @pytest.mark.parametrize("gates", [1, 4])

@@ -435,7 +435,7 @@ def _() -> Case:
 @case("recurrent_cell, four gates")
 def _() -> Case:
     config = CellConfig(gates=4, biases=2, tile=(32, 32, 32), warps=(2, 2), stages=4, align=(4, 4, 4, 4, 4))
-    return cell_case(config, 34, [(35, 134, 102), (17, 26, 74)], 20)
+    return cell_case(config, 34, [(35, 134, 102), (17, 26, 42)], 20)
 
 
 CAUSAL = Attention(32, right=True)
