@@ -15,6 +15,7 @@ from graphene.kernels.attention_product import ProductConfig, attention_queries_
 from graphene.kernels.attention_select import select_backward, select_backward_saving, select_forward, select_short
 from graphene.kernels.attention_tiles import attention_tiles_kernel
 from graphene.kernels.elementwise import ElementwiseConfig, elementwise_kernel, select_elementwise
+from graphene.kernels.elementwise_run import run_elementwise
 from graphene.kernels.flash_attention import flash_fwd
 from graphene.kernels.fused_mlp import fused_mlp
 from graphene.kernels.gemm import GemmConfig, gemm_launches, gemm_workspaces, run_gemm
@@ -81,6 +82,7 @@ __all__ = [
     "reduction_kernel",
     "rmsnorm_backward_kernel",
     "rmsnorm_kernel",
+    "run_elementwise",
     "run_gemm",
     "select_backward",
     "select_backward_saving",
