@@ -16,6 +16,8 @@ _WIDTHS = {16: "v4.b32", 8: "v2.b32", 4: "b32", 2: "b16", 1: "b8"}
 
 def access(kind: str, width_bytes: int) -> Any:
     """The atom of a plain access of so many bytes: ``access("ld.global", 8)`` is ld.global.v2.b32."""
+    if width_bytes == 1:  # there is no ld.global.nc.b8
+        kind = kind.removesuffix(".nc")
     return gr.atom(f"{kind}.{_WIDTHS[width_bytes]}")
 
 

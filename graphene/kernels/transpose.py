@@ -11,12 +11,12 @@ from graphene.kernels._arguments import align, choice, element, instance, size
 
 __all__ = ["TransposeConfig", "select_transpose", "transpose_kernel"]
 
-_TYPES = ("fp16", "bf16", "i16", "u16", "fp32", "tf32", "i32", "u32")
+_TYPES = ("fp16", "bf16", "i16", "u16", "fp32", "tf32", "i32", "u32", "i8", "u8", "fp8e4m3", "fp8e5m2")
 
 
 @dataclass(frozen=True)
 class TransposeConfig:
-    """The type, of 2 or 4 bytes, and how many neighbours one instruction reads of X and writes of Y.
+    """The type, of 1, 2 or 4 bytes, and how many neighbours one instruction reads of X and writes of Y.
 
     `load` divides N and the strides of X, `store` divides M and the strides of Y, in elements. Raises VerifyError
     KERNEL_ARGUMENT.

@@ -38,6 +38,16 @@ def test_shapes_broadcast(shapes: tuple[tuple[int, ...], ...], first: int, rng) 
             for s, t in zip(shapes, types, strict=True)))  # fmt: skip
 
 
+@pytest.mark.parametrize("columns", [1, 7, 16, 34])
+def test_bytes(columns: int, rng) -> None:
+    x, y = (rng.integers(-60, 60, (3, columns)).astype(np.int8) for _ in range(2))
+    out = np.zeros((3, columns), np.int8)
+    run_elementwise(relu, x, y, out=out)
+    np.testing.assert_array_equal(out, np.maximum(x.astype(np.int32) + y, 0))
+    run_elementwise(relu, x, y[:, :1], out=out)  # one value for each row
+    np.testing.assert_array_equal(out, np.maximum(x.astype(np.int32) + y[:, :1], 0))
+
+
 def test_inputs_may_lie_apart_and_be_permuted(rng) -> None:
     x = rng.standard_normal((6, 10, 24)).astype(np.float32)
     for view in (x[:, ::2, 8:16], x.transpose(1, 0, 2)[:, :, :7], np.broadcast_to(x[:1], (3, 10, 24)), x[2:3, :, :1]):

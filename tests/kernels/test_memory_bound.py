@@ -18,7 +18,7 @@ from graphene.kernels import (
     transpose_kernel,
 )
 
-NUMPY = {gr.fp16: np.float16, gr.fp32: np.float32}
+NUMPY = {gr.fp16: np.float16, gr.fp32: np.float32, gr.i8: np.int8}
 REDUCE = {"add": np.sum, "max": np.max, "min": np.min}
 START = {"add": 0, "max": -np.inf, "min": np.inf}
 
@@ -123,19 +123,19 @@ def test_elementwise_repeats_along_strides_of_zero(rng):
     assert kernel.check().ok
 
 
-@pytest.mark.parametrize("dtype", [gr.fp16, gr.fp32])
+@pytest.mark.parametrize("dtype", [gr.fp16, gr.fp32, gr.i8])
 @pytest.mark.parametrize(
     ("B", "M", "N"),
     [(1, 64, 64), (2, 72, 136), (1, 1, 1), (1, 7, 130), (3, 33, 65), (1, 0, 5), (1, 5, 0), (0, 4, 4), (1, 100, 8)],
 )
 def test_transpose(dtype, B, M, N, rng):
-    x = rng.standard_normal((B, M, N)).astype(NUMPY[dtype])
-    y = np.full((B, N, M), np.nan, x.dtype)
+    x = (30 * rng.standard_normal((B, M, N))).astype(NUMPY[dtype])
+    y = np.zeros((B, N, M), x.dtype)
     transpose_kernel(select_transpose(M, N, dtype)).simulate(x, y)
     np.testing.assert_array_equal(y, x.transpose(0, 2, 1))
 
 
-@pytest.mark.parametrize("dtype", [gr.fp16, gr.fp32])
+@pytest.mark.parametrize("dtype", [gr.fp16, gr.fp32, gr.i8])
 def test_transpose_meets_no_bank_twice(dtype):
     kernel = transpose_kernel(select_transpose(128, 128, dtype))
     assert gr.parse(str(kernel)) == kernel
