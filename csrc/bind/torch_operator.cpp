@@ -149,9 +149,12 @@ Read add_scalar(const gt::Operator& op, const gt::Param& p, PyObject* object, gt
   rt::Scalar s;
   switch (p.kind) {
     case gt::ParamKind::Int:
-      if (!read_scalar(object, s) || s.kind != rt::Scalar::Kind::Int) wrong("an integer");
-      call.add(s.i);
-      return Read::Yes;
+      if (read_scalar(object, s) && s.kind == rt::Scalar::Kind::Int) {
+        call.add(s.i);
+        return Read::Yes;
+      }
+      if (PyIndex_Check(object) == 0) wrong("an integer");
+      return Read::NotOurs;  // a tensor, perhaps, or what is too large: the checks in Python know
     case gt::ParamKind::Bool:
       if (PyBool_Check(object) == 0) wrong("a bool");
       call.add(std::int64_t{object == Py_True});
@@ -164,7 +167,10 @@ Read add_scalar(const gt::Operator& op, const gt::Param& p, PyObject* object, gt
       [[fallthrough]];
     case gt::ParamKind::Float:
       if (!read_scalar(object, s)) wrong("a number");
-      call.add(s.kind == rt::Scalar::Kind::Float ? s.f : static_cast<double>(s.i));
+      if (s.kind == rt::Scalar::Kind::TooLarge) return Read::NotOurs;  // likewise
+      call.add(s.kind == rt::Scalar::Kind::Float  ? s.f
+               : s.kind == rt::Scalar::Kind::UInt ? static_cast<double>(s.u)
+                                                  : static_cast<double>(s.i));
       return Read::Yes;
     case gt::ParamKind::OptionalString: {
       if (object == Py_None) {
@@ -190,23 +196,18 @@ Read add_scalar(const gt::Operator& op, const gt::Param& p, PyObject* object, gt
         }
       return Read::NotOurs;
     case gt::ParamKind::IntList: {
-      std::array<std::int64_t, 8> values;
-      if (PyLong_Check(object) != 0) {
-        values[0] = PyLong_AsLongLong(object);
-        call.add(values.data(), 1);
-        return PyErr_Occurred() == nullptr ? Read::Yes : Read::Error;
-      }
-      if ((PyTuple_Check(object) == 0 && PyList_Check(object) == 0) ||
-          PySequence_Fast_GET_SIZE(object) > static_cast<Py_ssize_t>(values.size()))
-        return Read::NotOurs;
-      const Py_ssize_t n = PySequence_Fast_GET_SIZE(object);
-      for (Py_ssize_t i = 0; i < n; ++i) {
-        PyObject* item = PySequence_Fast_GET_ITEM(object, i);
+      const bool one = PyLong_Check(object) != 0;
+      if (!one && PyTuple_Check(object) == 0 && PyList_Check(object) == 0) return Read::NotOurs;
+      const Py_ssize_t n = one ? 1 : PySequence_Fast_GET_SIZE(object);
+      call.add(std::int64_t{n});
+      for (Py_ssize_t i = 0; i < n && call.fits(); ++i) {
+        PyObject* item = one ? object : PySequence_Fast_GET_ITEM(object, i);
+        int overflow = 0;
         if (PyLong_Check(item) == 0) return Read::NotOurs;
-        values[static_cast<std::size_t>(i)] = PyLong_AsLongLong(item);
+        call.add(std::int64_t{PyLong_AsLongLongAndOverflow(item, &overflow)});
+        if (overflow != 0) return Read::NotOurs;  // no extent is so large: the checks in Python say which it is not
       }
-      call.add(values.data(), static_cast<std::size_t>(n));
-      return PyErr_Occurred() == nullptr ? Read::Yes : Read::Error;
+      return Read::Yes;
     }
     default:
       return Read::NotOurs;

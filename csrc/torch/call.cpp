@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 
 namespace graphene::torch {
 
@@ -29,20 +30,57 @@ std::int64_t head_word(const runtime::TensorArg& t) {
 int ndim_of(std::int64_t head) { return static_cast<int>(static_cast<std::uint64_t>(head) >> 32 & 0xff); }
 std::uint64_t item_bytes_of(std::int64_t head) { return (static_cast<std::uint64_t>(head) >> 8 & 0xff) / 8; }
 
-// Whether every element has an address of its own, as far as strides show it: each steps over what lies below.
-bool lies_apart(const runtime::TensorArg& t) {
-  std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // stride, extent
+// A dimension of more than one element. Elements go in both directions from one another: signs do not matter.
+struct Line {
+  std::int64_t stride;  // 0 or more
+  std::int64_t extent;
+};
+
+enum class Apart : std::uint8_t { Yes, No, Unknown };
+
+constexpr int kMaxSteps = 1 << 22;  // some hundredths of a second
+
+// Whether two elements, `offset` apart along the lines after the first `count`, can be at one address: whether steps
+// below the extents along these sum up to -offset. `reach[i]`: how far the first i lines go together.
+bool meet(const std::vector<Line>& lines, const std::vector<std::int64_t>& reach,
+          const std::vector<std::int64_t>& divisor, std::size_t count, std::int64_t offset, bool moved, int& steps) {
+  if (count == 0) return offset == 0 && moved;
+  if (++steps > kMaxSteps || offset % divisor[count] != 0) return false;
+  const auto& [stride, extent] = lines[count - 1];
+  const std::int64_t most = extent - 1, left = reach[count - 1];
+  // -left <= offset + step * stride <= left; the division rounds towards 0, the next step is looked at, too.
+  const std::int64_t first = std::max(-most, (-left - offset) / stride - 1);
+  // Of two steps with opposite signs one is enough until something has moved.
+  for (std::int64_t step = moved ? first : std::max<std::int64_t>(first, 0); step <= most; ++step) {
+    const std::int64_t next = offset + step * stride;
+    if (next > left) break;
+    if (next < -left) continue;
+    if (meet(lines, reach, divisor, count - 1, next, moved || step != 0, steps)) return true;
+    if (steps > kMaxSteps) return false;
+  }
+  return false;
+}
+
+// Whether every element has an address of its own.
+Apart lies_apart(const runtime::TensorArg& t) {
+  std::vector<Line> lines;
   for (int d = 0; d < t.ndim; ++d) {
-    if (t.shape[d] == 0) return true;
-    if (t.shape[d] > 1) dims.emplace_back(std::abs(t.stride(d)), t.shape[d]);
+    if (t.shape[d] == 0) return Apart::Yes;
+    if (t.shape[d] > 1) lines.push_back({std::abs(t.stride(d)), t.shape[d]});
   }
-  std::ranges::sort(dims);
-  std::int64_t below = 0;
-  for (const auto& [stride, extent] : dims) {
-    if (stride <= below) return false;
-    below += stride * (extent - 1);
+  std::ranges::sort(lines, {}, &Line::stride);
+  if (!lines.empty() && lines.front().stride == 0) return Apart::No;
+  std::vector<std::int64_t> reach = {0}, divisor = {0};
+  bool steps_over = true;  // each line over what lies below
+  for (const auto& [stride, extent] : lines) {
+    steps_over = steps_over && stride > reach.back();
+    reach.push_back(reach.back() + stride * (extent - 1));
+    divisor.push_back(std::gcd(divisor.back(), stride));
   }
-  return true;
+  if (steps_over) return Apart::Yes;
+  int steps = 0;
+  if (meet(lines, reach, divisor, lines.size(), 0, false, steps)) return Apart::No;
+  return steps > kMaxSteps ? Apart::Unknown : Apart::Yes;
 }
 
 std::string text_of(const runtime::TensorArg& t) {
@@ -162,8 +200,11 @@ void check_written(const Call& call, const std::vector<Param>& params, const std
     const std::size_t mine = i++;
     if (!p.written || !call.present(mine)) continue;
     const runtime::TensorArg& t = call.tensors()[mine];
-    if (!lies_apart(t))
-      fail(Code::OP_OUT, op + ": argument '" + p.name + "' has several elements at one address",
+    if (const Apart apart = lies_apart(t); apart != Apart::Yes)
+      fail(Code::OP_OUT,
+           op + ": argument '" + p.name +
+               (apart == Apart::No ? "' has several elements at one address"
+                                   : "' has strides of which it takes too long to know whether elements lie apart"),
            {p.name + ": " + text_of(t)}, "pass a tensor whose elements lie apart, or leave " + p.name + "= out");
     std::size_t k = 0;
     for (const Param& q : params) {

@@ -49,14 +49,19 @@ def select_norm_backward(
     return NormConfig(tile, dtype, beta=False, **options)
 
 
+def exact_mean(dtype: gr.DType) -> bool:
+    """Whether a row's mean rounded to fp32 has fewer digits than the elements."""
+    return dtype == gr.fp32
+
+
 def layernorm_backward_kernel(config: NormConfig) -> gr.Kernel:
     """DX for Y = N * gamma + beta, where N = (H - mean) * rstd, H = X + R; with G = dY * gamma and means over each row:
 
     dX = rstd * (G - mean(G) - N * mean(G * N)), plus dS, the gradient of H itself, where the configuration writes sums.
     Arguments: X (M, width), R (M, width), dY (M, width), gamma (width,), dS (M, width), dX (M, width), mean (M,),
-    rstd (M,), eps: R, gamma, dS, eps where the configuration has residual, gamma, write_sum, no eps. H is added up in
-    fp32, as the normalisation does: it is never rounded. mean and rstd are written in fp32, for
-    ``norm_columns_kernel``.
+    rest (M,), rstd (M,), eps: R, gamma, dS, eps where the configuration has residual, gamma, write_sum, no eps, rest of
+    fp32. H is added up in fp32, as the normalisation does: it is never rounded. The statistics are written in fp32, for
+    ``norm_columns_kernel``; the mean of rows of fp32, which have more digits than it, is the sum of mean and rest.
     """
     return _backward("layernorm_backward", config, centred=True)
 
@@ -89,18 +94,21 @@ def _backward(name: str, c: NormConfig, centred: bool) -> gr.Kernel:
         dS = declare_rows(gr.input, "dS", M, tile, c.dtype) if c.write_sum else None
         dX = declare_rows(gr.output, "dX", M, tile, c.dtype)
         means = gr.output("mean", [M], gr.fp32) if centred else None
+        rests = gr.output("rest", [M], gr.fp32) if centred and exact_mean(c.dtype) else None
         rstds = gr.output("rstd", [M], gr.fp32)
         eps = gr.param("eps", gr.fp32) if c.eps is None else c.eps
         rows = Rows(tile, M)
         *terms, dy = rows.keep(*matrices)
-        mean, rstd, of_g, of_gn = (rows.per_row(n) for n in ("mean", "rstd", "of_g", "of_gn"))
+        mean, rest, rstd, of_g, of_gn = (rows.per_row(n) for n in ("mean", "rest", "rstd", "of_g", "of_gn"))
 
         def h(part: Part) -> Any:
             x, *r = (part.take(t) for t in terms)
             return x + r[0] if r else x
 
         def distance(part: Part) -> Any:
-            return h(part) - mean if centred else h(part)
+            if not centred:
+                return h(part)
+            return h(part) - mean if rests is None else h(part) - mean - rest
 
         def inside(part: Part) -> Any:  # what lies past the end was read as zeros
             return part.inside(distance(part)) if centred else distance(part)
@@ -111,6 +119,9 @@ def _backward(name: str, c: NormConfig, centred: bool) -> gr.Kernel:
         if means is not None:
             mean[:] = rows.reduce("add", h) * scale
             rows.store(means, mean)
+        if rests is not None:
+            rest[:] = rows.reduce("add", lambda part: part.inside(h(part) - mean)) * scale
+            rows.store(rests, rest)
         rstd[:] = gr.rsqrt(rows.sum_of_squares(inside) * scale + eps)
         rows.store(rstds, rstd)
         if centred:
@@ -169,9 +180,9 @@ def select_norm_columns(
 def norm_columns_kernel(config: NormColumnsConfig) -> gr.Kernel:
     """Sums over rows of dY * N and of dY in S parts, part s of blocks s, s + S, ... of rows; N = (X + R - mean) * rstd.
 
-    Arguments: X (M, N), R (M, N), dY (M, N), mean (M,), rstd (M,), dgamma (S, N), dbeta (S, N), the last four fp32; R
-    where the configuration has residual, mean where it is centred, dbeta where it has beta. ``reduction_kernel`` over
-    columns adds the parts up.
+    Arguments: X (M, N), R (M, N), dY (M, N), mean (M,), rest (M,), rstd (M,), dgamma (S, N), dbeta (S, N), from mean on
+    fp32; R where the configuration has residual, mean where it is centred, rest, what rounding took from the mean,
+    where it is centred and of fp32, dbeta where it has beta. ``reduction_kernel`` over columns adds the parts up.
     """
     instance("norm_columns_kernel", "config", config, NormColumnsConfig)
     c = config
@@ -186,14 +197,15 @@ def norm_columns_kernel(config: NormColumnsConfig) -> gr.Kernel:
 
         matrices = [matrix(n) for n in (("X", "R", "dY") if c.residual else ("X", "dY"))]
         row_major = gr.Layout((M, 1), (1, 0))
-        stats = [gr.input(n, [M], gr.fp32).reshape(0, row_major) for n in (["mean"] if c.centred else []) + ["rstd"]]
+        names = ["mean"] * c.centred + ["rest"] * (c.centred and exact_mean(c.dtype)) + ["rstd"]
+        stats = [gr.input(n, [M], gr.fp32).reshape(0, row_major) for n in names]
         outs = [gr.output(n, gr.row_major(S, N), gr.fp32) for n in ["dgamma"] + (["dbeta"] if c.beta else [])]
         blocks, threads = gr.blocks(gr.ceil_div(N, wide), S), gr.threads(32 * c.rows)
         b, s = blocks.indices()
         tv = gr.tv(gr.Layout((32, c.rows), (c.vector * c.rows, 1)), gr.Layout(c.vector, c.rows))
         pieces = [gr.fragment(m.name.lower(), [c.rows, wide], c.dtype, tv, on=threads) for m in matrices]
         sums = [gr.fragment(n, [c.rows, wide], gr.fp32, tv, on=threads) for n in ("g", "b")[: len(outs)]]
-        of_row = [sums[0].reduced(1, n) for n in ("mean", "rstd")[-len(stats) :]]
+        of_row = [sums[0].reduced(1, n) for n in names]
         for total in sums:
             gr.init(total, 0)
         load = vector_access("ld.global.nc", c.vector, c.dtype)
@@ -203,8 +215,9 @@ def norm_columns_kernel(config: NormColumnsConfig) -> gr.Kernel:
             for r, stat in zip(of_row, stats, strict=True):
                 gr.move(r, stat.tile([c.rows, None])[p, 0], atom=gr.atom("ld.global.nc.b32"))
             x, dy = pieces[0] + pieces[1] if c.residual else pieces[0], pieces[-1]
-            normal = (x - of_row[0]) * of_row[1] if c.centred else x * of_row[0]
-            sums[0][:] = gr.fma(normal, dy, sums[0])
+            for mean in of_row[:-1]:
+                x = x - mean
+            sums[0][:] = gr.fma(x * of_row[-1], dy, sums[0])
             if c.beta:
                 sums[1][:] = sums[1] + dy
         for out, total in zip(outs, sums, strict=True):

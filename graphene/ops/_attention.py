@@ -27,10 +27,11 @@ from graphene.ops._attention_recipe import (
     numbers_of,
     of_all_heads,
     refused,
+    simulated_cost,
     whole,
     window_of,
 )
-from graphene.ops._define import Arg, Defined, Definition, autocasts, cast, check_scalars, check_tensors
+from graphene.ops._define import Arg, Defined, Definition, autocasts, cast, check_tensors, integer
 from graphene.ops._kernels import DTYPES, device
 from graphene.ops._torch import Tensor, fail, torch
 from graphene.ops._views import output
@@ -73,6 +74,7 @@ class Operator:
                 self.public + "_lse" if lse else self.public, schema, self.configure,
                 lambda *args: check(self.public, args, lse), self.reference, self.cost,
                 self.save if lse else None, self.backward if lse else None, exact={"q": 2, "k": 2, "v": 2},
+                said=self.public,
             )
         )  # fmt: skip
 
@@ -145,10 +147,9 @@ class Operator:
         out, lse = plain.forward_varlen(*args[:5], *args[7:]) if self.varlen else plain.forward(*args)
         return (out, lse) if self.lse else out
 
-    def cost(self, q: Tensor, k: Tensor, *_: Any) -> int:
-        """Multiply-adds of Q K^T."""
-        keys = k.shape[0] if self.varlen else k.shape[1]
-        return int(q.numel()) * int(keys)
+    def cost(self, q: Tensor, k: Tensor, *rest: Any) -> int:
+        """Multiply-adds of Q K^T, or what its tiles take."""
+        return simulated_cost(q, k, rest, SHORT)
 
     def save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """For the gradient: the arguments and the results."""
@@ -187,10 +188,15 @@ def _bounds(name: str, window: Any) -> tuple[int, int]:
     if isinstance(window, (tuple, list)) and len(window) == 2:
         left, right = (-1 if w is None else w for w in window)
         if isinstance(left, int) and isinstance(right, int):
-            return left, right
+            return _of_64_bits(left), _of_64_bits(right)
     fail("OP_ARGUMENT", f"{name}: argument 'window' means nothing", ["want: (left, right), -1 for no limit",
          f"got:  {window!r}"], "pass numbers of keys, 0 or more, or -1")  # fmt: skip
     raise AssertionError
+
+
+def _of_64_bits(bound: int) -> int:
+    """A bound as large as it may be: no sequence has so many keys."""
+    return bound if -(2**63) <= bound < 2**63 else 2**62 if bound > 0 else -(2**62)
 
 
 def _no_dropout(name: str, dropout_p: float) -> None:
@@ -302,7 +308,9 @@ def attention_varlen(
     given = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
     check_tensors("attention_varlen", given)
     keywords("attention_varlen", causal, scale, cap)
-    check_scalars("attention_varlen", integers={"max_seqlen_q": max_seqlen_q, "max_seqlen_k": max_seqlen_k})
+    max_seqlen_q = integer("attention_varlen", "max_seqlen_q", max_seqlen_q)
+    max_seqlen_k = integer("attention_varlen", "max_seqlen_k", max_seqlen_k)
+    args = (*args[:5], max_seqlen_q, max_seqlen_k, *args[7:])
     if autocasts(q):
         q, k, v = cast(torch.get_autocast_dtype(q.device.type), q, k, v)
         args = (q, k, v, *args[3:])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NoReturn
 
-from graphene.ops._define import check_devices, check_dtypes, check_scalars
+from graphene.ops._define import check_devices, check_dtypes, check_numbers
 from graphene.ops._torch import Tensor, fail, torch
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -29,7 +29,7 @@ def keywords(name: str, causal: Any, scale: Any, softcap: Any) -> None:
     """Raises OP_ARGUMENT for keyword arguments of the wrong type."""
     if not isinstance(causal, bool):
         _argument(name, "argument 'causal' is no bool", [f"got:  {causal!r}"], "pass True or False")
-    check_scalars(name, numbers={"scale": 0 if scale is None else scale, "softcap": softcap})
+    check_numbers(name, {"scale": 0 if scale is None else scale, "softcap": softcap})
 
 
 def sequences(name: str, q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, most_q: int, most_k: int) -> None:

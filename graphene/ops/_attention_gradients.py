@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 from graphene import _core, dtypes
@@ -27,6 +28,7 @@ from graphene.ops._attention_recipe import (
     longest,
     numbers_of,
     refused,
+    simulated_cost,
     whole,
     window_of,
 )
@@ -92,8 +94,8 @@ class Gradients:
             Definition(
                 "attention_varlen_backward" if varlen else "attention_backward", schema, self.configure,
                 lambda *args: [(t.shape, t.dtype) for t in args[3:6]], self.reference,
-                lambda _g, _d, _l, q, k, *_: int(q.numel()) * int(k.shape[-3]),
-                exact=exact,
+                lambda _g, _d, _l, q, k, *rest: simulated_cost(q, k, rest, tile=(400, 60)),
+                exact=exact, part_of="attention_varlen" if varlen else "attention",
             )
         )  # fmt: skip
 
@@ -195,7 +197,8 @@ def _delta_reference(g: Tensor, out: Tensor, g_lse: Tensor) -> Tensor:
 _delta = Defined(
     Definition(
         "attention_delta", "(Tensor grad, Tensor out, Tensor? grad_lse) -> Tensor", _configure_delta, _delta_results,
-        _delta_reference, lambda g, *_: int(g.numel()), exact={"grad": 2, "out": 2},
+        _delta_reference, lambda g, *_: max(int(g.numel()), 32 * prod(g.shape[:-1])), exact={"grad": 2, "out": 2},
+        part_of="attention",
     )
 )  # fmt: skip
 gradients, gradients_varlen = Gradients(False), Gradients(True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from graphene import _core, dtypes
@@ -9,6 +10,7 @@ from graphene.kernels._attention import LOG2E, MOST, Attention, Extra
 from graphene.kernels.attention_forward import ForwardConfig
 from graphene.ops._define import Arg
 from graphene.ops._kernels import DTYPES
+from graphene.ops._torch import Tensor
 from graphene.ops._views import ONE, Dim, broadcast, output, own, view
 
 GRID = 65535  # the most blocks along a grid's second and third dimension
@@ -72,6 +74,33 @@ def numbers_of(
     out += [min(softcap, MOST_CAP) * LOG2E] if a.softcap else []
     out += [scale] if gradient else []
     return out + ([left] if a.left else []) + ([right] if a.right else [])
+
+
+def simulated_cost(
+    q: Tensor, k: Tensor, rest: Sequence[Any], short: int = 0, tile: tuple[int, int] = (150, 6)
+) -> int:
+    """Multiply-adds of Q K^T, or what its tiles take where they are simulated, 32 by 32 of each head.
+
+    `rest`: v and what follows. `short`: queries up to which a warp has 16 of the rows of a group of heads. `tile`: what
+    one takes, and for each element of a head.
+    """
+    packed = q.dim() == 3
+    sums, heads, depth = int(q.numel()) * int(k.shape[-3]), q.shape[-2], q.shape[-1]
+    each = tile[0] + tile[1] * depth
+    if packed:
+        starts, longest = rest[1], rest[3:5]
+        sequences = max(starts.shape[0] - 1, 0)
+        empty = sequences * -(-longest[0] // STEP) * (STEP // 32)
+        tiles = min(empty, sequences + q.shape[0] // 32) * -(-longest[1] // 32)
+        return int(max(sums, heads * (20 * empty + each * tiles)))
+    if q.shape[1] > short:
+        return int(max(sums, q.shape[0] * heads * -(-q.shape[1] // 32) * -(-k.shape[1] // 32) * each))
+    kv_heads = max(k.shape[-2], 1)
+    rows = q.shape[1] * (heads // kv_heads)
+    warps = max(1, min(4, -(-rows // 16)))
+    keys = 64 if depth <= 64 else 32 if depth <= 128 else 16
+    blocks = q.shape[0] * kv_heads * -(-rows // (16 * warps))
+    return int(max(sums, blocks * warps * warps * -(-k.shape[1] // keys) * each))
 
 
 def refused(q: Arg, k: Arg, starts: Arg | None = None) -> Any:

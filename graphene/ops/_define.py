@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
+import os
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from graphene import _core
 from graphene.errors import LaunchError
@@ -27,7 +30,7 @@ torch = _torch.torch
 fail = _torch.fail
 
 SPACE = "graphene"
-# Multiply-adds, or elements, up to which CPU tensors run on the simulator.
+# A definition's `cost` up to which CPU tensors run on the simulator: some quarter of a second.
 SIMULATED = 1 << 18
 
 _library = torch.library.Library(SPACE, "FRAGMENT")
@@ -58,10 +61,11 @@ class Definition:
 
     ``schema``: PyTorch's, without the name. ``configure``: the arguments, tensors as ``Arg``, -> ``_core.Recipe``.
     ``results``: the arguments, tensors as such (perhaps fake) -> (shape, dtype) of each result; raises for arguments
-    that do not fit. ``reference``: the operator in PyTorch's own. ``cost``: multiply-adds or elements of a call.
+    that do not fit. ``reference``: the operator in PyTorch's own. ``cost``: of a call on CPU tensors, its multiply-adds
+    or elements or, if that is more, about how many microseconds simulating its kernels takes: of whole tiles and blocks.
     ``save``, ``backward``: as ``torch.library.register_autograd`` takes them. ``choices``: what a string may be.
     ``exact``: of a tensor, which extents a kernel is built for: how many of its last ones, or the argument that names
-    the dimension. ``said``: its name in messages.
+    the dimension. ``said``: its name in messages. ``part_of``: the function of graphene.ops whose gradient it computes.
     """
 
     name: str
@@ -75,6 +79,7 @@ class Definition:
     choices: dict[str, Sequence[str]] = field(default_factory=dict)
     exact: dict[str, int | str] = field(default_factory=dict)
     said: str = ""
+    part_of: str = ""
 
     @functools.cached_property
     def params(self) -> list[tuple[str, str, list[str], int | str]]:
@@ -194,14 +199,20 @@ class Defined:
         if self.definition.cost(*args) > SIMULATED:
             if self._writes:
                 self.core.check(*args)
-            _say_once(self.definition.name, "PyTorch's operators (too large for the simulator)")
+            say_once(self.public, PYTORCH, TOO_LARGE)
             return self._reference(*args)
         plan, args = self._plan(args)
         if plan["outcome"] == "torch":
-            _say_once(self.definition.name, f"PyTorch's operators ({plan['reason']})")
+            say_once(self.public, PYTORCH, plan["reason"])
             return self._reference(*args)
-        _say_once(self.definition.name, "the simulator")
+        say_once(self.public, SIMULATOR)
         return self._execute(plan, args)
+
+    @property
+    def public(self) -> str:
+        """What a user called: the function, or its gradient."""
+        d = self.definition
+        return f"the gradient of graphene.ops.{d.part_of}" if d.part_of else f"graphene.ops.{d.said or d.name}"
 
     def _in_order(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments by position; PyTorch leaves defaults at the end out."""
@@ -269,14 +280,22 @@ DTYPES: dict[str, Any] = {
     "i32": torch.int32,
 }
 
-_said: set[str] = set()
+SIMULATOR, PYTORCH, TOO_LARGE = "the simulator", "PyTorch's operators", "too large for the simulator"
+_said: set[tuple[str, str]] = set()
+# Files whose lines are not the user's.
+_LIBRARIES = tuple(os.path.dirname(os.path.abspath(x)) + os.sep for x in (_core.__file__, torch.__file__))
 
 
-def _say_once(name: str, where: str) -> None:
-    if name in _said:
+def say_once(public: str, way: str, reason: str = "") -> None:
+    """Warns, once for a function and a way to run it, at the line that called it: what runs CPU tensors."""
+    if (public, way) in _said:
         return
-    _said.add(name)
-    warnings.warn(f"graphene.ops.{name} on CPU tensors: run by {where}", CpuWarning, stacklevel=4)
+    _said.add((public, way))
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+        level, frame = level + 1, frame.f_back
+    why = f" ({reason})" if reason else ""
+    warnings.warn(f"{public} on CPU tensors: run by {way}{why}", CpuWarning, stacklevel=level)
 
 
 def _where(op: Defined, plan: dict[str, Any], args: tuple[Any, ...]) -> str:
@@ -284,7 +303,7 @@ def _where(op: Defined, plan: dict[str, Any], args: tuple[Any, ...]) -> str:
     if plan["outcome"] == "torch":
         return f"PyTorch's operators ({plan['reason']})"
     if on_cpu and op.definition.cost(*args) > SIMULATED:
-        return "PyTorch's operators (too large for the simulator); on a GPU:"
+        return f"{PYTORCH} ({TOO_LARGE}); on a GPU:"
     return "the simulator runs" if on_cpu else "launches"
 
 
@@ -409,23 +428,45 @@ def check_tensors(name: str, tensors: dict[str, Any], optional: Sequence[str] = 
         _wrong(name, n, "a torch.Tensor or None" if n in optional else "a torch.Tensor", t)
 
 
-def _wrong(name: str, argument: str, want: str, got: Any) -> None:
+def _wrong(name: str, argument: str, want: str, got: Any) -> NoReturn:
     fail("OP_ARGUMENT", f"{name}: argument '{argument}' is not {want}", [f"got:  {type(got).__name__}"],
          f"pass {want}")  # fmt: skip
 
 
-def check_scalars(name: str, integers: dict[str, Any] | None = None, numbers: dict[str, Any] | None = None) -> None:
-    """Raises OP_ARGUMENT for what is no integer, or no number, and for those that PyTorch cannot hold."""
-    for n, x in (integers or {}).items():
-        if not isinstance(x, (int, torch.SymInt)) and not hasattr(x, "__index__"):
-            _wrong(name, n, "an integer", x)
-        if isinstance(x, int) and not -(2**63) <= x < 2**63:
-            _wrong(name, n, "an integer of 64 bits", x)
-    for n, x in (numbers or {}).items():
-        if not isinstance(x, (int, float, torch.SymInt, torch.SymFloat)) and not isinstance(x, Real):
+def check_numbers(name: str, numbers: dict[str, Any]) -> None:
+    """Raises OP_ARGUMENT for what is no number, or one that 64 bits cannot hold."""
+    for n, x in numbers.items():
+        if isinstance(x, (float, torch.SymInt, torch.SymFloat)):
+            continue
+        if not isinstance(x, (int, Real)):
             _wrong(name, n, "a number", x)
-        if isinstance(x, int) and abs(x) >= 2**1023:
+        try:
+            float(x)
+        except OverflowError:
             _wrong(name, n, "a number of 64 bits", x)
+
+
+def integer(name: str, argument: str, given: Any) -> Any:
+    """The integer that is given, also as one of NumPy's or as a tensor without dimensions.
+
+    Raises OP_ARGUMENT for anything else, and for what 64 bits cannot hold.
+    """
+    if isinstance(given, torch.SymInt):
+        return given
+    if type(given) is int:
+        value = given
+    elif isinstance(given, (bool, type)) or not hasattr(given, "__index__"):
+        _wrong(name, argument, "an integer", given)
+    elif isinstance(given, torch.Tensor) and (given.dim() or given.is_floating_point() or given.dtype == torch.bool):
+        _wrong(name, argument, "an integer", given)
+    else:
+        try:
+            value = operator.index(given)
+        except TypeError:
+            _wrong(name, argument, "an integer", given)
+    if not -(2**63) <= value < 2**63:
+        _wrong(name, argument, "an integer of 64 bits", given)
+    return value
 
 
 def sizes(name: str, argument: str, given: Any) -> list[Any]:
@@ -434,6 +475,8 @@ def sizes(name: str, argument: str, given: Any) -> list[Any]:
     for x in items:
         if not isinstance(x, (int, torch.SymInt)) and not isinstance(x, Integral):
             _wrong(name, argument, "an integer or a sequence of them", given)
+        if isinstance(x, int) and not -(2**63) <= x < 2**63:
+            _wrong(name, argument, "an integer of 64 bits or a sequence of them", given)
     return items
 
 

@@ -17,6 +17,7 @@ from graphene.kernels.gemm import PADDED_BYTES, GemmConfig, gemm_launches
 from graphene.kernels.gemm_select import select_gemm
 from graphene.kernels.layernorm import layernorm_kernel
 from graphene.kernels.norm_backward import (
+    exact_mean,
     layernorm_backward_kernel,
     norm_columns_kernel,
     rmsnorm_backward_kernel,
@@ -187,6 +188,12 @@ def _norm_backward(kind: str, config: Any) -> Any:
     return (layernorm_backward_kernel if kind == "layer" else rmsnorm_backward_kernel)(config)
 
 
+def norm_columns(rows: int, width: int) -> tuple[int, int, int]:
+    """Of the kernel that sums over rows: rows of threads in a block, elements of a thread, parts of the rows."""
+    config, parts = select_norm_columns(rows, width, dtypes.fp32, align_bytes=16)
+    return config.rows, config.vector, parts
+
+
 def norm_gradients(p: Norm, columns: bool) -> Launches | str:
     """Of the input, and where `columns` are wanted of weight and bias: of `p`, whose ``total`` has a gradient, too."""
     if p.dtype not in ROW_DTYPES:
@@ -196,14 +203,15 @@ def norm_gradients(p: Norm, columns: bool) -> Launches | str:
         p.rows, p.width, dtype, align_bytes=p.align, shared_bytes=shared_bytes, gamma=p.weight, residual=p.residual,
         write_sum=p.total,
     )  # fmt: skip
-    statistics = ["mean", "rstd"] if p.kind == "layer" else ["rstd"]
+    centred = p.kind == "layer"
+    statistics = ["mean"] * centred + ["rest"] * (centred and exact_mean(dtype)) + ["rstd"]
     inputs = ["x", "residual", "grad"] if p.residual else ["x", "grad"]
     given = (("weight", p.weight), ("total", p.total))
     names: list[str | float] = [*inputs, *(name for name, has in given if has), "dx", *statistics, p.eps]
     workspaces: dict[str, tuple[str, list[Size]]] = {name: ("fp32", [("rows", 1)]) for name in statistics}
     kernels: list[tuple[Any, list[str | float]]] = [(_norm_backward(p.kind, config), names)]
     if columns:
-        options = {"centred": p.kind == "layer", "beta": True, "residual": p.residual}
+        options = {"centred": centred, "beta": True, "residual": p.residual}
         sums, parts = select_norm_columns(p.rows, p.width, dtype, align_bytes=p.align, **options)
         for name in ("dweight", "dbias"):
             workspaces[name + "_parts"] = ("fp32", [(parts, 1), ("width", 1)])
@@ -240,6 +248,12 @@ def _softmax_columns(config: Any) -> Any:
     return softmax_columns_kernel(config)
 
 
+def softmax_columns(width: int, columns: int, matrices: int, dtype: str = "float32", align: int = 4) -> Any:
+    """The configuration for columns of ``width`` elements, so many side by side in each matrix."""
+    t = getattr(dtypes, DTYPES[dtype])
+    return select_softmax_columns(width, columns, t, align_bytes=align, batch=matrices)
+
+
 def softmax(p: Softmax) -> Launches | str:
     """Softmax of rows or columns."""
     if p.dtype not in ROW_DTYPES or p.out not in ROW_DTYPES:
@@ -248,7 +262,7 @@ def softmax(p: Softmax) -> Launches | str:
     if 1 < p.columns < 16 and p.width > 512 and p.device != "cpu":
         return "long columns, too few to read lines of them"
     if p.columns > 1:
-        columns = select_softmax_columns(p.width, p.columns, dtype, align_bytes=p.align, batch=p.rows)
+        columns = softmax_columns(p.width, p.columns, p.rows, p.dtype, p.align)
         columns = replace(columns, out_dtype=None if out == dtype else out)
         return Launches([(_softmax_columns(columns), ["input", "output"])])
     align, dense = (min(x, 16 * dtype.bits // out.bits) for x in (p.align, p.dense))  # 16 bytes are stored at once

@@ -26,6 +26,7 @@ from graphene.ops._views import Dim, Extent, broadcast, divides, merge, output, 
 
 ACTIVATIONS = tuple(name for name in epilogues.ACTIVATIONS if name is not None)
 ALLOWED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_SIMULATED_TILE = 32
 A, B, BIAS, RESIDUAL, C = range(5)  # tensors of a call; the fifth is the result, or `out`
 
 
@@ -392,9 +393,16 @@ def reference_of_sums(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
     return _with_bias(torch.matmul(a.to(wide), b.to(wide)), bias, wide)
 
 
-def cost(a: Tensor, b: Tensor, *_: Any) -> int:
-    """Multiply-adds."""
-    return int(prod(result_shape(a.shape, b.shape)) * a.shape[-1])
+def cost(a: Tensor, b: Tensor, bias: Any = None, activation: Any = None, *results: Tensor) -> int:
+    """Multiply-adds, or what tiles of 32 by 32 by 32 take of them."""
+    shape = result_shape(a.shape, b.shape)
+    m, n, k = 1 if a.dim() == 1 else a.shape[-2], 1 if b.dim() == 1 else b.shape[-1], a.shape[-1]
+    batch = prod(shape[: len(shape) - (a.dim() > 1) - (b.dim() > 1)])
+    rows = [Arg(tuple(t.shape), t.stride(), "", "", 1) for t in (a, *results) if t is not None]
+    if a.dim() > 1 and prod(b.shape[:-2]) == 1 and all(merge(t, range(len(shape) - (b.dim() > 1))) for t in rows):
+        m, batch = m * batch, 1  # the batch is rows
+    tiles = batch * -(-m // _SIMULATED_TILE) * -(-n // _SIMULATED_TILE)
+    return int(max(prod(shape) * k, tiles * (512 + 256 * -(-k // _SIMULATED_TILE))))
 
 
 SCHEMA = "(Tensor a, Tensor b, Tensor? bias=None, str? activation=None, Tensor? residual=None"
@@ -408,7 +416,7 @@ _matmul_out = Defined(
 )  # fmt: skip
 _sums = Defined(
     Definition("matmul_sums", "(Tensor a, Tensor b, Tensor? bias=None) -> Tensor", configure_sums, results_of_sums,
-               reference_of_sums, cost)
+               reference_of_sums, cost, part_of="matmul")
 )  # fmt: skip
 _fast, _fast_out = _matmul.core, _matmul_out.core
 _is_compiling = torch.compiler.is_dynamo_compiling

@@ -14,17 +14,20 @@ from graphene.errors import GrapheneError, LaunchError
 from graphene.kernels._traced import Traced, trace
 from graphene.kernels.mlp import MlpConfig, mlp_kernel, runs_of, select_mlp
 from graphene.ops._define import (
+    PYTORCH,
     SIMULATED,
+    SIMULATOR,
     SPACE,
+    TOO_LARGE,
     Arg,
     _has_tangent,
     _library,
-    _say_once,
     autocasts,
     cast,
     check_devices,
     check_dtypes,
     check_tensors,
+    say_once,
     transforming,
     unsupported_device,
 )
@@ -35,6 +38,7 @@ from graphene.ops._torch import Tensor, fail, graph_break, torch
 from graphene.ops._views import same_shape
 
 NAME = "fused_mlp"
+PUBLIC = "graphene.ops.fused_mlp"
 DEEPEST = 128  # layers of one kernel: its parameters are up to 4 KiB
 WIDEST = 256
 Activation: TypeAlias = "str | Callable[[Any], Any] | None"
@@ -314,13 +318,16 @@ def forward(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Any], activat
     check(x, weights, biases, activations)
     if x.device.type == "cpu":
         if cost(x, weights) > SIMULATED:
-            _say_once(NAME, "PyTorch's operators (too large for the simulator)")
+            say_once(PUBLIC, PYTORCH, TOO_LARGE)
             return reference(x, weights, biases, activations)
-        _say_once(NAME, "the simulator")
     elif _refused(str(x.device)) is not None:
         return reference(x, weights, biases, activations)
     made = _run(x, weights, biases, tuple(activations))
-    return _layers(x, weights, biases, activations) if isinstance(made, str) else made
+    if isinstance(made, str):
+        return _layers(x, weights, biases, activations)
+    if x.device.type == "cpu":
+        say_once(PUBLIC, SIMULATOR)
+    return made
 
 
 @functools.cache
@@ -329,8 +336,10 @@ def _refused(device: str) -> str | None:
 
 
 def cost(x: Tensor, weights: Sequence[Tensor]) -> int:
-    """Multiply-adds."""
-    return int(prod(x.shape[:-1])) * sum(int(w.numel()) for w in weights)
+    """Multiply-adds, or what tiles of 64 rows by 32 by 32 take of them."""
+    rows = int(prod(x.shape[:-1]))
+    tiles = -(-rows // 64) * sum(-(-int(w.shape[0]) // 32) * -(-int(w.shape[1]) // 32) for w in weights)
+    return max(rows * sum(int(w.numel()) for w in weights), 400 * tiles)
 
 
 # Registration, and the gradient.

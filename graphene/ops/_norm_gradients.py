@@ -8,7 +8,7 @@ from typing import Any
 
 from graphene import _core
 from graphene.ops import _kernels
-from graphene.ops._define import Arg, Defined, Definition, check_devices, check_dtypes
+from graphene.ops._define import SIMULATED, Arg, Defined, Definition, check_devices, check_dtypes
 from graphene.ops._torch import Tensor, fail, torch
 from graphene.ops._views import Extent, divides, lies_in_rows, output, own, recipe, same_shape, view
 
@@ -64,6 +64,7 @@ def formula(
         n = n + residual.to(wide)
     if centred:
         n = n - n.mean(dims, keepdim=True)
+        n = n - n.mean(dims, keepdim=True)  # what rounding took from the mean
     scale = torch.rsqrt((n * n).mean(dims, keepdim=True) + eps)
     n = n * scale
     gw = g if weight is None else g * weight.to(wide)
@@ -86,7 +87,7 @@ class Gradients:
                 f"{kind}_norm_backward",
                 "(Tensor x, Tensor? residual, Tensor grad, int[] normalized_shape, Tensor? weight, Tensor? grad_sum, "
                 "float eps, bool columns) -> (Tensor, Tensor, Tensor)",
-                self.configure, self.results, self.reference, lambda x, *_: int(x.numel()), exact={"x": 1},
+                self.configure, self.results, self.reference, self.cost, exact={"x": 1}, part_of=f"{kind}_norm",
             )
         )  # fmt: skip
 
@@ -113,6 +114,19 @@ class Gradients:
                  "pass one of x's shape")  # fmt: skip
         one = (list(shape) if columns else [0], x.dtype)
         return [(x.shape, x.dtype), one, one]
+
+    def cost(self, x: Tensor, residual: Any, g: Any, shape: Sequence[int], *rest: Any) -> int:
+        """Elements, or what blocks take: threads of a long row, and rows of threads over columns, exchange sums."""
+        n, width = int(x.numel()), prod(shape)
+        if n == 0 or n > SIMULATED:
+            return n
+        of_columns = 0
+        if rest[-1]:
+            threads, vector, parts = _kernels.norm_columns(n // width, width)
+            steps = -(-n // width // (threads * parts))
+            of_columns = parts * -(-width // (32 * vector)) * vector * threads * (20 * threads + 5 * steps)
+            of_columns += 2 * -(-width // 32) * (100 + parts)
+        return max(n, (2 if width > 4096 else 1) * n + of_columns)
 
     def reference(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 
 from graphene import _core
 from graphene.ops import _kernels
-from graphene.ops._define import Arg, Defined, Definition, autocasts, cast, check_scalars, check_tensors, sizes
+from graphene.ops._define import Arg, Defined, Definition, autocasts, cast, check_numbers, check_tensors, sizes
 from graphene.ops._norm_gradients import check, formula, layer_gradients, rms_gradients
 from graphene.ops._torch import Tensor, torch
 from graphene.ops._views import divides, lies_in_rows, output, own, view
@@ -147,7 +147,7 @@ class Norm:
         """The shape as a list. Raises OP_ARGUMENT for what is no tensor, or no number."""
         check_tensors(self.public, {"input": input, "weight": weight, "bias": bias, "residual": residual},
                       ("weight", "bias") if self.add else ("weight", "bias", "residual"))  # fmt: skip
-        check_scalars(self.public, numbers={"eps": eps})
+        check_numbers(self.public, {"eps": eps})
         return sizes(self.public, "normalized_shape", shape)
 
     def __call__(self, *args: Any) -> Any:
@@ -183,7 +183,7 @@ def layer_norm(
 
     torch.nn.functional.layer_norm's arguments; mean and variance over the last ``len(normalized_shape)`` dimensions.
     ``weight``, ``bias``: of normalized_shape. ``residual``: of input's shape. ``return_sum``: returns (result, x), x
-    rounded to the dtype; without a residual x is the input. All tensors of one dtype: fp16, bf16, fp32 (fp64 on
+    rounded to the result's dtype; without a residual x is the input. All tensors of one dtype: fp16, bf16, fp32 (fp64 on
     PyTorch's operators). Rows that do not lie one after the other are copied once. Under autocast all are converted to
     fp32, as torch.nn.functional's are.
 
@@ -195,7 +195,7 @@ def layer_norm(
             if y is not NotImplemented:
                 return (y, input) if return_sum else y
         y = _layer(input, normalized_shape, weight, bias, eps, residual)
-        return (y, input) if return_sum else y
+        return (y, input.to(y.dtype)) if return_sum else y
     if not _is_compiling():
         both = _add_layer_fast(input, normalized_shape, residual, weight, bias, eps)
         if both is not NotImplemented:
@@ -227,7 +227,7 @@ def rms_norm(
             if y is not NotImplemented:
                 return (y, input) if return_sum else y
         y = _rms(input, normalized_shape, weight, None, eps, residual)
-        return (y, input) if return_sum else y
+        return (y, input.to(y.dtype)) if return_sum else y
     if not _is_compiling():
         both = _add_rms_fast(input, normalized_shape, residual, weight, eps)
         if both is not NotImplemented:

@@ -120,9 +120,12 @@ class Cell:
         return recipe(outputs, len(made), [(_kernel(config), [*first, *made])], views)
 
     def cost(self, *args: Any) -> int:
-        """Multiply-adds."""
+        """Multiply-adds, or what tiles of 32 rows and 32 units by 32 take of them."""
         t = self.named(args)
-        return int(t["input"].shape[0] * (t["w_ih"].numel() + t["w_hh"].numel()))
+        batch, units = t["input"].shape[0], t["w_ih"].shape[0] // self.gates
+        tiles = -(-batch // 32) * -(-units // 32) * self.gates
+        steps = -(-t["input"].shape[1] // 32) + -(-t["h"].shape[1] // 32)
+        return int(max(batch * (t["w_ih"].numel() + t["w_hh"].numel()), tiles * (400 + 200 * steps)))
 
     def sums(self, t: dict[str, Any]) -> Tensor:
         """What the gates take, unrounded."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from graphene import _core
 from graphene.ops import _kernels
-from graphene.ops._define import Arg, Defined, Definition, autocasts, check_dtypes, check_scalars, check_tensors
+from graphene.ops._define import SIMULATED, Arg, Defined, Definition, autocasts, check_dtypes, check_tensors, integer
 from graphene.ops._torch import NUMBERS, Tensor, fail, torch
 from graphene.ops._views import contiguous, divides, merge, one_far, output, own, view
 
@@ -89,9 +89,18 @@ def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     return (y * (g - (g * y).sum(ctx.dim, keepdim=True))).to(ctx.dtype), None, None
 
 
-def cost(input: Tensor, *_: Any) -> int:
-    """Elements."""
-    return int(input.numel())
+def cost(input: Tensor, dim: int, dtype: Any) -> int:
+    """Elements, or what blocks of columns take: rows of threads exchange their sums in shared memory."""
+    n = int(input.numel())
+    if input.dim() == 0 or n == 0:
+        return n
+    dim %= input.dim()
+    width, columns = input.shape[dim], prod(input.shape[dim + 1 :])
+    if columns == 1 or n > SIMULATED:
+        return n
+    matrices = prod(input.shape[:dim])
+    rows = _kernels.softmax_columns(width, columns, matrices).rows
+    return max(n, matrices * -(-columns // 32) * (20 * rows**2 + 8 * rows * -(-width // rows)))
 
 
 _softmax = Defined(
@@ -116,22 +125,21 @@ def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
         y = _fast(input, dim, dtype)
         if y is not NotImplemented:
             return y
-    _check_types(input, dim)
+    dim = _check_types(input, dim)
     if dtype is None and autocasts(input) and input.dtype in FLOATS[:3]:
         dtype = torch.float32
     results(input, dim, dtype)
     return _softmax(input, dim, dtype)
 
 
-def _check_types(input: Any, dim: Any) -> None:
-    """Raises OP_ARGUMENT for what is no tensor, or no integer."""
+def _check_types(input: Any, dim: Any) -> Any:
+    """The dimension. Raises OP_ARGUMENT for what is no tensor, or no integer."""
     check_tensors("softmax", {"input": input})
-    check_scalars("softmax", integers={"dim": dim})
+    return integer("softmax", "dim", dim)
 
 
 def _explained(input: Tensor, dim: int, dtype: Any = None) -> tuple[Defined, Sequence[Any]]:
-    _check_types(input, dim)
-    return _softmax, (input, dim, dtype)
+    return _softmax, (input, _check_types(input, dim), dtype)
 
 
 softmax.explained = _explained  # type: ignore[attr-defined]

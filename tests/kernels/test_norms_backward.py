@@ -80,8 +80,8 @@ def test_gradient_of_the_input(name, tile, rng):
 def test_without_a_factor_and_with_the_gradient_of_the_sum(name, rng):
     kernel = KERNELS[name](NormConfig(RowTile(104, 16, 2, 4), gr.fp32, gamma=False, write_sum=True, eps=1e-3))
     x, dy, ds = rng.standard_normal((3, 3, 104)).astype(np.float32)
-    dx, stats = np.full_like(x, np.nan), np.zeros((2, 3), np.float32)
-    kernel.simulate(x, dy, ds, dx, *stats[: 2 if name == "layernorm" else 1])
+    dx, stats = np.full_like(x, np.nan), np.zeros((3, 3), np.float32)
+    kernel.simulate(x, dy, ds, dx, *stats[: 3 if name == "layernorm" else 1])
     n, _, rstd = normal_and_rstd(name, x.astype(np.float64), 1e-3)
     of_dy = dy.mean(1, keepdims=True) if name == "layernorm" else 0
     want = rstd * (dy - of_dy - n * (dy * n).mean(1, keepdims=True)) + ds
@@ -125,6 +125,25 @@ def test_gradients_of_factor_and_addend_in_two_stages(name, M, N, rng):
         got = np.full((1, N), np.nan, np.float16)
         add.simulate(part, got)
         np.testing.assert_allclose(got[0], want, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("tile", [RowTile(96, 4, 8, 4), RowTile(65, 64, 1, 1, "shared"), RowTile(1032, 64, 1, 4, "memory")])
+def test_the_mean_of_fp32_is_not_rounded(tile, rng):
+    """Near 10^4 float32 lies 2^-10 apart: a mean of that type would cost the gradients their last ten digits."""
+    kernel = layernorm_backward_kernel(NormConfig(tile, gr.fp32, eps=1e-5))
+    x, dy = rng.standard_normal((2, 6, tile.width)).astype(np.float32)
+    x, gamma = x + np.float32(1e4), rng.standard_normal(tile.width).astype(np.float32)
+    dx, stats = np.full_like(x, np.nan), np.zeros((3, 6), np.float32)
+    kernel.simulate(x, dy, gamma, dx, *stats)
+    want, dgamma, _, mean, _ = gradients("layernorm", *(t.astype(np.float64) for t in (x, dy, gamma)))
+    np.testing.assert_allclose(stats[0].astype(float) + stats[1], mean, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(dx, want, rtol=0, atol=1e-5)
+    config, S = select_norm_columns(6, tile.width, gr.fp32, align_bytes=4)
+    parts = np.full((2, S, tile.width), np.nan, np.float32)
+    norm_columns_kernel(config).simulate(x, dy, *stats, *parts)
+    np.testing.assert_allclose(parts[0].sum(0), dgamma, rtol=0, atol=1e-5)
+    assert kernel.check(M=2).ok
+    assert norm_columns_kernel(config).check().ok
 
 
 @pytest.mark.parametrize("config", [NormColumnsConfig(), NormColumnsConfig(gr.bf16, False, False, True, 1, 4)], ids=str)
