@@ -31,7 +31,7 @@ from graphene.ops._attention_recipe import (
     whole,
     window_of,
 )
-from graphene.ops._define import Arg, Defined, Definition, autocasts, cast, check_tensors, integer
+from graphene.ops._define import Arg, Defined, Definition, autocasts, cast, check_numbers, check_tensors, integer
 from graphene.ops._kernels import DTYPES, device
 from graphene.ops._torch import Tensor, fail, torch
 from graphene.ops._views import output
@@ -200,6 +200,7 @@ def _of_64_bits(bound: int) -> int:
 
 
 def _no_dropout(name: str, dropout_p: float) -> None:
+    check_numbers(name, {"dropout_p": dropout_p})
     if dropout_p != 0:
         fail("OP_ARGUMENT", f"{name}: there is no dropout", [f"got:  dropout_p={dropout_p}"],
              "leave it out, or call torch.nn.functional.scaled_dot_product_attention")  # fmt: skip

@@ -76,9 +76,7 @@ def numbers_of(
     return out + ([left] if a.left else []) + ([right] if a.right else [])
 
 
-def simulated_cost(
-    q: Tensor, k: Tensor, rest: Sequence[Any], short: int = 0, tile: tuple[int, int] = (150, 6)
-) -> int:
+def simulated_cost(q: Tensor, k: Tensor, rest: Sequence[Any], short: int = 0, tile: tuple[int, int] = (150, 6)) -> int:
     """Multiply-adds of Q K^T, or what its tiles take where they are simulated, 32 by 32 of each head.
 
     `rest`: v and what follows. `short`: queries up to which a warp has 16 of the rows of a group of heads. `tile`: what

@@ -62,7 +62,7 @@ class Definition:
     ``schema``: PyTorch's, without the name. ``configure``: the arguments, tensors as ``Arg``, -> ``_core.Recipe``.
     ``results``: the arguments, tensors as such (perhaps fake) -> (shape, dtype) of each result; raises for arguments
     that do not fit. ``reference``: the operator in PyTorch's own. ``cost``: of a call on CPU tensors, its multiply-adds
-    or elements or, if that is more, about how many microseconds simulating its kernels takes: of whole tiles and blocks.
+    or elements or, if that is more, about how many microseconds simulating its kernels takes, whole tiles and blocks.
     ``save``, ``backward``: as ``torch.library.register_autograd`` takes them. ``choices``: what a string may be.
     ``exact``: of a tensor, which extents a kernel is built for: how many of its last ones, or the argument that names
     the dimension. ``said``: its name in messages. ``part_of``: the function of graphene.ops whose gradient it computes.
@@ -453,16 +453,17 @@ def integer(name: str, argument: str, given: Any) -> Any:
     """
     if isinstance(given, torch.SymInt):
         return given
-    if type(given) is int:
-        value = given
-    elif isinstance(given, (bool, type)) or not hasattr(given, "__index__"):
-        _wrong(name, argument, "an integer", given)
-    elif isinstance(given, torch.Tensor) and (given.dim() or given.is_floating_point() or given.dtype == torch.bool):
-        _wrong(name, argument, "an integer", given)
-    else:
+    value = given
+    if type(given) is not int:
+        if isinstance(given, torch.Tensor):
+            fits = given.dim() == 0 and not given.is_floating_point() and given.dtype != torch.bool
+        else:
+            fits = hasattr(given, "__index__") and not isinstance(given, (bool, type))
         try:
-            value = operator.index(given)
+            value = operator.index(given) if fits else None
         except TypeError:
+            value = None
+        if value is None:
             _wrong(name, argument, "an integer", given)
     if not -(2**63) <= value < 2**63:
         _wrong(name, argument, "an integer of 64 bits", given)

@@ -183,7 +183,7 @@ def layer_norm(
 
     torch.nn.functional.layer_norm's arguments; mean and variance over the last ``len(normalized_shape)`` dimensions.
     ``weight``, ``bias``: of normalized_shape. ``residual``: of input's shape. ``return_sum``: returns (result, x), x
-    rounded to the result's dtype; without a residual x is the input. All tensors of one dtype: fp16, bf16, fp32 (fp64 on
+    in the result's dtype; without a residual x is the input. All tensors of one dtype: fp16, bf16, fp32 (fp64 on
     PyTorch's operators). Rows that do not lie one after the other are copied once. Under autocast all are converted to
     fp32, as torch.nn.functional's are.
 

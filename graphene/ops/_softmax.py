@@ -99,8 +99,8 @@ def cost(input: Tensor, dim: int, dtype: Any) -> int:
     if columns == 1 or n > SIMULATED:
         return n
     matrices = prod(input.shape[:dim])
-    rows = _kernels.softmax_columns(width, columns, matrices).rows
-    return max(n, matrices * -(-columns // 32) * (20 * rows**2 + 8 * rows * -(-width // rows)))
+    rows = int(_kernels.softmax_columns(width, columns, matrices).rows)
+    return max(n, int(matrices * -(-columns // 32) * (20 * rows**2 + 8 * rows * -(-width // rows))))
 
 
 _softmax = Defined(

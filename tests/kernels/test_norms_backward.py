@@ -127,7 +127,9 @@ def test_gradients_of_factor_and_addend_in_two_stages(name, M, N, rng):
         np.testing.assert_allclose(got[0], want, rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize("tile", [RowTile(96, 4, 8, 4), RowTile(65, 64, 1, 1, "shared"), RowTile(1032, 64, 1, 4, "memory")])
+@pytest.mark.parametrize(
+    "tile", [RowTile(96, 4, 8, 4), RowTile(65, 64, 1, 1, "shared"), RowTile(1032, 64, 1, 4, "memory")]
+)
 def test_the_mean_of_fp32_is_not_rounded(tile, rng):
     """Near 10^4 float32 lies 2^-10 apart: a mean of that type would cost the gradients their last ten digits."""
     kernel = layernorm_backward_kernel(NormConfig(tile, gr.fp32, eps=1e-5))

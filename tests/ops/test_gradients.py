@@ -189,3 +189,16 @@ def test_second_derivatives_of_half_precision() -> None:
             seconds.append(torch.autograd.grad(sum(g.double().pow(2).sum() for g in firsts), given))
         for x, y in zip(*seconds, strict=True):
             assert (x.double() - y).norm() <= 2e-2 * y.norm(), name
+
+
+def test_a_mean_far_from_zero_costs_fp32_no_digits() -> None:
+    """By kernels, and by PyTorch's operators where their turn comes: as exact as the forward pass."""
+    n = (1000,)
+    x, g = (r(8, 1000, dtype=torch.float32) + 1e4).requires_grad_(), r(8, 1000, dtype=torch.float32)
+    w = r(1000, dtype=torch.float32, grad=True)
+    wide = [t.detach().double().requires_grad_() for t in (x, w)]
+    ref = torch.autograd.grad(F.layer_norm(wide[0], n, wide[1]), wide, g.double())
+    for twice in (False, True):  # which PyTorch's operators differentiate
+        got = torch.autograd.grad(ops.layer_norm(x, n, w), (x, w), g, create_graph=twice)
+        for p, q in zip(got, ref, strict=True):
+            torch.testing.assert_close(p.double(), q, rtol=0, atol=1e-5)

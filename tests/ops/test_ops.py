@@ -243,6 +243,11 @@ def test_autocast_converts_as_for_pytorchs_functions(to: Any) -> None:
         y, s = ops.layer_norm(x, 16, w, w, residual=x, return_sum=True)
         assert (y.dtype, s.dtype, ops.rms_norm(x, 16, w).dtype, ops.softmax(x, 0).dtype) == (f, f, f, f)
         torch.testing.assert_close(y, F.layer_norm(2 * x.float(), (16,), w, w), rtol=1e-4, atol=1e-4)
+        for y, s in (ops.layer_norm(x, 16, return_sum=True), ops.rms_norm(x, 16, return_sum=True)):
+            assert (y.dtype, s.dtype) == (f, f)  # one dtype, with a residual or without
+            assert torch.equal(s, x.float())
+        y, s = ops.layer_norm(x.double(), 16, return_sum=True)
+        assert (y.dtype, s.dtype) == (d, d)
         torch.testing.assert_close(ops.softmax(x, -1), torch.softmax(x.float(), -1), rtol=1e-4, atol=1e-5)
         assert ops.softmax(x, -1, h).dtype == h
         assert ops.softmax(x.double(), -1).dtype == d

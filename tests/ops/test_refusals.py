@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import operator
 import subprocess
 import sys
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -62,6 +67,88 @@ def test_gradients_from_what_out_has_replaced_are_refused() -> None:
         ops.matmul(a.to(dtype), b.to(dtype), out=kept)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             y.sum().backward()
+
+
+def attend(**named: Any) -> Any:
+    return ops.attention(*[torch.arange(256.0).sin().half().view(1, 8, 2, 16)] * 3, **named)
+
+
+def pack(most: Any) -> Any:
+    starts = torch.tensor([0, 8], dtype=torch.int32)
+    return ops.attention_varlen(*[torch.arange(256.0).sin().half().view(8, 2, 16)] * 3, starts, starts, most, 8)
+
+
+def test_what_counts_as_a_number() -> None:
+    x = r(8, 16)
+    for dim in (np.int64(1), np.uint8(1), np.array(1), torch.tensor(1), torch.tensor(1, dtype=torch.uint8)):
+        assert torch.equal(ops.softmax(x, dim), ops.softmax(x, 1))
+        assert ops.explain(ops.softmax, x, dim) == ops.explain(ops.softmax, x, 1)
+    for eps in (2**63, 2**64 - 1, 2**70, np.float32(2.0**63), Fraction(2**63)):  # no less than what signed words hold
+        assert ops.layer_norm(x, 16, eps=eps).abs().max() < 1e-6
+    for window in ((10**400, 10**400), (2**63, 2**62), (-1, -1), (2**31, 2**40)):
+        assert torch.equal(attend(window=window), attend())
+    assert torch.equal(attend(window=(10**400, 0)), attend(causal=True))
+    assert torch.equal(pack(torch.tensor(8)), pack(np.int64(8)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_any_number_of_dimensions(dtype: Any) -> None:
+    """Up to PyTorch's own 64, whatever part of them is normalised."""
+    for rank in (7, 8, 9, 12, 40, 64):
+        shape = [1] * (rank - 3) + [2, 3, 4]
+        x, n = r(*shape, dtype=dtype), shape[1:]
+        w = r(*n, dtype=dtype)
+        near = {"rtol": 2e-3, "atol": 2e-3}
+        got = ops.layer_norm(x, n, w, w, residual=x, return_sum=True)
+        torch.testing.assert_close(got[0], torch.nn.functional.layer_norm(x + x, n, w, w), **near)
+        torch.testing.assert_close(got[1], x + x)
+        torch.testing.assert_close(ops.rms_norm(x, n, w, 1e-5), torch.nn.functional.rms_norm(x, n, w, 1e-5), **near)
+        torch.testing.assert_close(ops.softmax(x, -2), torch.softmax(x, -2), **near)
+        torch.testing.assert_close(ops.gated(x, x), x * x, **near)
+        torch.testing.assert_close(ops.matmul(x, x.mT, residual=x @ x.mT), 2 * (x @ x.mT), rtol=2e-3, atol=2e-2)
+        out = torch.empty(*shape[:-1], 3, dtype=dtype)
+        torch.testing.assert_close(ops.matmul(x, x.mT, out=out), x @ x.mT, rtol=2e-3, atol=2e-2)
+        leaf = x.clone().requires_grad_()
+        ops.layer_norm(leaf, n, w).sum().backward()
+        assert leaf.grad.shape == x.shape
+        torch.testing.assert_close(ops.fused_mlp(x, [r(4, 4, dtype=dtype) * 0]), x * 0)
+
+
+def test_out_of_any_strides_whose_elements_lie_apart() -> None:
+    """By all addresses, not by whether each stride steps over what lies below."""
+    a, b = r(2, 4), r(4, 3)
+    out = torch.zeros(20).half().as_strided((2, 3), (3, 2))  # at 0, 2, 4, 3, 5, 7
+    assert ops.matmul(a, b, out=out) is out
+    torch.testing.assert_close(out, ops.matmul(a, b))
+    flat, seen = torch.zeros(40), {True: 0, False: 0}
+    for strides in itertools.product(range(7), repeat=3):
+        for shape in ((2, 2, 2), (2, 3, 2), (3, 2, 4)):
+            out = flat.as_strided(shape, strides)
+            places = {sum(map(operator.mul, at, strides)) for at in itertools.product(*map(range, shape))}
+            apart = len(places) == out.numel()
+            seen[apart] += 1
+            if apart:
+                ops.matmul(torch.ones(*shape[:2], 5), torch.ones(shape[0], 5, shape[2]), out=out)
+                assert (out == 5).all()
+            else:
+                with pytest.raises(gr.LaunchError, match="argument 'out' has several elements at one address"):
+                    ops.matmul(torch.ones(*shape[:2], 5), torch.ones(shape[0], 5, shape[2]), out=out)
+    assert min(seen.values()) > 100
+
+
+def test_out_of_strides_that_take_too_long_to_decide() -> None:
+    u = [0, 1]  # Conway and Guy's sets, of which no two subsets have one sum, though all numbers are near each other
+    while len(u) <= 24:
+        u.append(2 * u[-1] - u[-1 - round(math.sqrt(2 * (len(u) - 1)))])
+    strides = [u[-1] - x for x in u[:-1]]
+    out = torch.empty(1 + sum(strides), dtype=torch.float16).as_strided((2,) * 24, strides)
+    with pytest.raises(gr.LaunchError) as e:
+        ops.matmul(r(1).expand(*(2,) * 23, 1), r(1, 2), out=out)
+    assert str(e.value) == (
+        "matmul: argument 'out' has strides of which it takes too long to know whether elements lie apart   [OP_OUT]\n"
+        f"  out: [{','.join(['2'] * 24)}:{','.join(map(str, strides))}]\n"
+        "  fix: pass a tensor whose elements lie apart, or leave out= out"
+    )
 
 
 ERRORS = [
@@ -130,6 +217,29 @@ ERRORS = [
     (lambda: ops.softmax(r(8, 16), None), "OP_ARGUMENT",
      "softmax: argument 'dim' is not an integer   [OP_ARGUMENT]\n  got:  NoneType\n  fix: pass an integer"),
     (lambda: ops.softmax(r(8, 16), 1.0), "OP_ARGUMENT", "softmax: argument 'dim' is not an integer"),
+    *((lambda dim=dim: ops.softmax(r(8, 16), dim), "OP_ARGUMENT",
+       f"softmax: argument 'dim' is not an integer   [OP_ARGUMENT]\n  got:  {type(dim).__name__}\n")
+      for dim in (torch.tensor(1.5), torch.tensor([1.7]), torch.tensor([1]), torch.tensor(True), torch.zeros(2), True,
+                  np.array(1.5), np.zeros(2), np.array([1]), np.float32(1), int)),
+    (lambda: ops.softmax(r(8, 16), 10**400), "OP_ARGUMENT",
+     "softmax: argument 'dim' is not an integer of 64 bits   [OP_ARGUMENT]\n  got:  int\n"),
+    (lambda: ops.softmax(r(8, 16), -(2**63) - 1), "OP_ARGUMENT", "argument 'dim' is not an integer of 64 bits"),
+    (lambda: ops.softmax(r(8, 16), 2**62), "OP_ARGUMENT", "softmax: argument 'dim' is no dimension of 'input'"),
+    (lambda: ops.layer_norm(r(8, 16), 16, eps=10**400), "OP_ARGUMENT",
+     "layer_norm: argument 'eps' is not a number of 64 bits   [OP_ARGUMENT]\n  got:  int\n"
+     "  fix: pass a number of 64 bits"),
+    (lambda: ops.rms_norm(r(8, 16), 16, eps=-(10**5000)), "OP_ARGUMENT", "argument 'eps' is not a number of 64 bits"),
+    (lambda: ops.rms_norm(r(8, 16), 16, eps=Fraction(10**400)), "OP_ARGUMENT", "argument 'eps' is not a number of 64"),
+    (lambda: ops.layer_norm(r(8, 16), 10**5000), "OP_ARGUMENT",
+     "argument 'normalized_shape' is not an integer of 64 bits or a sequence of them   [OP_ARGUMENT]\n  got:  int\n"),
+    (lambda: ops.rms_norm(r(8, 16), [8, 2**63]), "OP_ARGUMENT", "argument 'normalized_shape' is not an integer of 64"),
+    (lambda: ops.explain(ops.layer_norm, r(8, 16), 16, eps=10**400), "OP_ARGUMENT", "is not a number of 64 bits"),
+    (lambda: attend(scale=10**400), "OP_ARGUMENT", "attention: argument 'scale' is not a number of 64 bits"),
+    (lambda: attend(softcap=10**400), "OP_ARGUMENT", "attention: argument 'softcap' is not a number of 64 bits"),
+    (lambda: attend(window=(-(10**5000), 0)), "OP_ARGUMENT", "attention: argument 'window' means nothing"),
+    (lambda: attend(dropout_p=10**5000), "OP_ARGUMENT", "argument 'dropout_p' is not a number of 64 bits"),
+    (lambda: pack(most=10**400), "OP_ARGUMENT", "argument 'max_seqlen_q' is not an integer of 64 bits"),
+    (lambda: pack(most=torch.tensor(8.0)), "OP_ARGUMENT", "argument 'max_seqlen_q' is not an integer   [OP_ARGUMENT]"),
     (lambda: ops.softmax(r(8, 16), 0, "float32"), "OP_DTYPE", "softmax: argument 'dtype' is no floating-point type"),
     (lambda: ops.layer_norm([1.0], 1), "OP_ARGUMENT", "layer_norm: argument 'input' is not a torch.Tensor"),
     (lambda: ops.layer_norm(r(8, 16), (15,)), "OP_SHAPE",
