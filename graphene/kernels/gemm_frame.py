@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import graphene as gr
 from graphene import _core
 from graphene.kernels._arguments import choice, element, flags, function, size, sizes
+from graphene.kernels.epilogues import relu
 from graphene.kernels.gemm_operand import MATRIX_ATOMS, Operand
 from graphene.kernels.gemm_result import Result
 
@@ -25,8 +26,8 @@ TERMS = ("bias", "residual", "alpha", "beta")
 
 
 def relu_of_bias(x: Any, b: Any) -> Any:
-    """max(x + b, 0): the epilogue of a product that is given none and has a bias."""
-    return gr.max(x + b, 0)
+    """relu(x + b): the epilogue of a product that is given none and has a bias."""
+    return relu(x + b)
 
 
 class Part(NamedTuple):
