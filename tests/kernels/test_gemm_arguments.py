@@ -24,6 +24,7 @@ from graphene.kernels import (
     run_gemm,
     select_gemm,
 )
+from graphene.kernels.epilogues import relu
 from graphene.kernels.gemm import _product, _reduce
 
 BUILDERS = {"gemm_sm80": gemm_sm80, "gemm_sm70": gemm_sm70}
@@ -138,7 +139,7 @@ def test_a_product_without_an_epilogue_is_the_product(name: str, options: dict[s
 
 def test_the_default_epilogue_is_that_of_a_bias() -> None:
     assert all("bias" in str(build()) and "bias" not in str(build(bias=False)) for build in BUILDERS.values())
-    assert str(gemm_sm80()) == str(gemm_sm80(epilogue=lambda x, b: gr.max(x + b, 0), bias=True))
+    assert str(gemm_sm80()) == str(gemm_sm80(epilogue=lambda x, b: relu(x + b), bias=True))
 
 
 def test_what_else_is_refused() -> None:
