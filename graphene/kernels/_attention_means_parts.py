@@ -6,7 +6,14 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from graphene.kernels._attention_means import _name, _scores, forward_meaning, gradient_meaning
+from graphene.kernels._attention_means import (
+    _name,
+    _scores,
+    forward_meaning,
+    gradient_meaning,
+    product_meaning,
+    saving_meaning,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,6 +61,67 @@ def packed_gradient_meaning(a: Attention, of_keys: bool) -> Callable[..., Any]:
         return tuple(made) if of_keys else made[0]
 
     meaning.__name__ = _name("attention_packed_keys_gradient" if of_keys else "attention_packed_queries_gradient", a)
+    return meaning
+
+
+def _shares(count: int, heads: int, first: Any, saved: Any) -> list[tuple[int, int, Any]]:
+    """Of each of so many sequences: the first head and the number of those in the work space, and their part of it."""
+    out = []
+    for i in range(count):
+        lo, hi = max(int(first), i * heads), min(int(first) + saved.shape[0], (i + 1) * heads)
+        out.append((lo - i * heads, max(hi - lo, 0), slice(lo - int(first), max(hi, lo) - int(first))))
+    return out
+
+
+def _outside(rows: int, parts: list[slice]) -> Any:
+    """Rows before the first part and behind the last."""
+    import numpy as np
+
+    place = np.arange(rows)
+    return (place < parts[0].start) | (place >= parts[-1].stop)
+
+
+def packed_saving_meaning(a: Attention, own: int, other: int) -> Callable[..., Any]:
+    """As ``saving_meaning``, of both starts behind V: a work space's heads are those of all sequences, one by one."""
+    of_one = saving_meaning(replace(a, varlen=False), own, other)
+
+    def meaning(g: Any, delta: Any, lse: Any, q: Any, k: Any, v: Any, starts_q: Any, starts_k: Any, *rest: Any) -> Any:
+        *numbers, first, dk, dv, saved = rest
+        dk, dv, saved = dk.copy(), dv.copy(), saved.copy()
+        sequences = _sequences(starts_q, starts_k)
+        shares = _shares(len(sequences), k.shape[1], first, saved)
+        for (at, keys), (head, count, part) in zip(sequences, shares, strict=True):
+            if count:
+                rows = (g[None, at], delta[None, :, at], lse[None, :, at], q[None, at], k[None, keys], v[None, keys])
+                own_dk, own_dv, saved[part] = of_one(*rows, *numbers, head, dk[None, keys], dv[None, keys], saved[part])
+                dk[keys], dv[keys] = own_dk[0], own_dv[0]
+        head, count, _ = shares[-1]
+        for t in (dk, dv):
+            t[_outside(len(t), [keys for _, keys in sequences]), head : head + count] = 0
+        return dk, dv, saved
+
+    meaning.__name__ = _name(f"attention_packed_keys_gradient_saving_{own}_{other}", a)
+    return meaning
+
+
+def packed_product_meaning(a: Attention, BN: int) -> Callable[..., Any]:
+    """As ``product_meaning``, of both starts behind the work space."""
+    of_one = product_meaning(replace(a, varlen=False), BN)
+
+    def meaning(k: Any, saved: Any, starts_q: Any, starts_k: Any, *rest: Any) -> Any:
+        *numbers, first, out = rest
+        out = out.copy()
+        sequences = _sequences(starts_q, starts_k)
+        shares = _shares(len(sequences), k.shape[1], first, saved)
+        for (at, keys), (head, count, part) in zip(sequences, shares, strict=True):
+            if count:
+                out[at] = of_one(k[None, keys], saved[part], *numbers, head, out[None, at])[0]
+        head, count, _ = shares[-1]
+        outside = _outside(len(out), [at for at, _ in sequences])
+        out[outside, head * a.group : (head + count) * a.group] = 0
+        return out
+
+    meaning.__name__ = _name(f"attention_packed_queries_product_{BN}", a)
     return meaning
 
 

@@ -22,7 +22,7 @@ from graphene import _core
 from graphene.kernels._arguments import choice, size
 from graphene.kernels._attention import LOG2E, Arguments, Attention, Extra, Place, Scores, Seen
 from graphene.kernels._attention_means import gradient_meaning, saving_meaning
-from graphene.kernels._attention_means_parts import packed_gradient_meaning
+from graphene.kernels._attention_means_parts import packed_gradient_meaning, packed_saving_meaning
 from graphene.kernels._attention_saved import PANEL, ROWS, saved_scores, saving_blocks, saving_place
 
 PASSED_BITS = 12  # probabilities are passed from warp to warp as fp16, so many bits larger
@@ -140,7 +140,8 @@ class _Gradient:
         ins = [*given, *(x for x in numbers if x is not None)]
         outs = self.out
         if self.saved is not None:
-            outs, means = [*outs, self.saved], "" if a.varlen else saving_meaning(a, c.own, c.other)
+            outs = [*outs, self.saved]
+            means = (packed_saving_meaning if a.varlen else saving_meaning)(a, c.own, c.other)
             ins += outs
         with gr.spec(outs, ins, on=(blocks, self.threads), means=means):
             self.choose(blocks)

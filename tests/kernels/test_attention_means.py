@@ -14,11 +14,13 @@ from graphene.kernels import (
     BackwardConfig,
     Extra,
     ForwardConfig,
+    ProductConfig,
     attention_combine_kernel,
     attention_delta_kernel,
     attention_forward_kernel,
     attention_keys_gradient_kernel,
     attention_queries_gradient_kernel,
+    attention_queries_product_kernel,
     attention_tiles_kernel,
 )
 
@@ -86,6 +88,21 @@ def test_delta(lse: bool, varlen: bool) -> None:
     front, a = (() if varlen else (1,)), Attention(40, varlen=varlen)
     rows = [f32(*front, 2, 40) for _ in range(1 + lse)]
     held(attention_delta_kernel(a, lse), "attention_delta", f16(*front, 40, 2, 40), f16(*front, 40, 2, 40), *rows)
+
+
+@pytest.mark.parametrize(("starts_q", "starts_k"), SEQUENCES)
+@pytest.mark.parametrize(("first", "heads"), [(0, 4), (1, 2), (3, 1)])
+@pytest.mark.parametrize("a", [Attention(16, varlen=True), Attention(16, left=True, right=True, group=2, varlen=True)])
+def test_packed_sequences_with_a_work_space(a: Attention, starts_q: Any, starts_k: Any, first: int, heads: int) -> None:
+    """Of some of the heads of two sequences."""
+    starts, bounds = [np.array(s, np.int32) for s in (starts_q, starts_k)], [12, 3] if a.left else []
+    q, k, rows = f16(45, 2 * a.group, 16), f16(53, 2, 16), f32(2 * a.group, 45)
+    saved = f16(heads, a.group, 4, 128, 32)
+    keys = attention_keys_gradient_kernel(BackwardConfig(a, 32, 32, 2, 3, saves=True, paired=True))
+    held(keys, "attention_packed_keys_gradient_saving", q, rows, rows, q, k, k, *starts, saved, k, k, 0.3, 0.2,
+         *bounds, first, 50)  # fmt: skip
+    product = attention_queries_product_kernel(ProductConfig(a, 16, 2))
+    held(product, "attention_packed_queries_product", k, saved, *starts, q, 0.2, *bounds, first, 40)
 
 
 MASKED = Attention(16, left=True, right=True, mask=Extra())
