@@ -21,13 +21,16 @@ from graphene.ops._torch import Tensor, fail, torch
 __all__ = ["FusedMLP", "LSTMCell", "RNNCell"]
 
 
+_nn = torch.nn
+_NAMES = {_nn.ReLU: "relu", _nn.SiLU: "silu", _nn.Tanh: "tanh", _nn.Sigmoid: "sigmoid"}
+_NOTHING = (_nn.Identity, _nn.Dropout)
+
+
 def _activation(module: Any) -> str | None:
     """The name of an activation's module, or None where there is none of that meaning."""
-    nn = torch.nn
-    if type(module) is nn.GELU:
+    if type(module) is _nn.GELU:
         return "gelu_tanh" if module.approximate == "tanh" else "gelu"
-    known = {nn.ReLU: "relu", nn.SiLU: "silu", nn.Tanh: "tanh", nn.Sigmoid: "sigmoid"}
-    return known.get(type(module))
+    return _NAMES.get(type(module))
 
 
 def _refuse(module: Any, why: str, fix: str) -> NoReturn:
@@ -94,14 +97,16 @@ class FusedMLP(torch.nn.Sequential):  # type: ignore[misc]
     def _layers(self) -> _Layers | _Misfit:
         """The modules as they are now, or one that does not fit."""
         weights, biases, activations = layers = _Layers([], [], [])
-        for module in self:
+        for module in self._modules.values():
             if (why := unlike(module)) is not None:
                 return _Misfit(module, why, "take that away, or keep the Sequential")
-            if type(module) is torch.nn.Linear:
-                weights.append(module.weight)
-                biases.append(module.bias)
+            kind = type(module)
+            if kind is _nn.Linear:
+                weight, bias = map(module._parameters.get, ("weight", "bias"))  # quicker than attributes
+                weights.append(module.weight if weight is None else weight)
+                biases.append(module.bias if bias is None else bias)
                 activations.append(None)
-            elif type(module) in (torch.nn.Identity, torch.nn.Dropout):
+            elif kind in _NOTHING:
                 continue
             elif (name := _activation(module)) is not None and weights and activations[-1] is None:
                 activations[-1] = name

@@ -25,6 +25,8 @@ def hooked(*modules: Any) -> bool:
 
 def unlike(module: Any) -> str | None:
     """Why a call of this module is more than its class's forward; None if it is not."""
-    if hooked(module):
-        return "a module with hooks, which may change what it computes"
-    return "a module with a forward of its own" if "forward" in module.__dict__ else None
+    own = module.__dict__
+    if "forward" in own:
+        return "a module with a forward of its own"
+    hooks = own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]
+    return "a module with hooks, which may change what it computes" if hooks or globally_hooked() else None

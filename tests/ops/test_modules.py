@@ -128,6 +128,19 @@ def test_hooks_of_what_is_given_and_of_everything() -> None:
     assert seen[4:] == ["called"]
 
 
+def test_weights_that_are_no_parameters() -> None:
+    """As torch.func.functional_call puts them there, or an attribute by hand."""
+    s, x = sequential(), torch.randn(8, 16).half()
+    fused = gr.nn.FusedMLP(s)
+    other = {n: p * 2 for n, p in s.state_dict().items()}
+    got = torch.func.functional_call(fused, other, (x,))
+    assert (got - torch.func.functional_call(s, other, (x,))).abs().max() <= 4e-3 * got.abs().max()
+    weight = s[0].weight.detach() * 2
+    del s[0].weight
+    s[0].weight = weight
+    assert (fused(x) - s(x)).abs().max() <= 4e-3 * s(x).abs().max()
+
+
 def test_a_pruned_cell_is_pruned() -> None:
     cell = gr.nn.LSTMCell(8, 16, dtype=torch.float16)
     pruning.l1_unstructured(cell, "weight_hh", 0.5)
