@@ -168,8 +168,12 @@ def check_activation(kernel: str, value: object) -> None:
 
 
 def formula(act: str | Callable[[Any], Any] | None) -> tuple[str, Callable[[Any], Any]] | None:
-    """A name of an activation that belongs to no other, and the activation of arrays; None if it has none."""
+    """A name of an activation that belongs to no other, and the activation of arrays; None if it has none.
+
+    Raises VerifyError KERNEL_ARGUMENT for what is no activation.
+    """
     if not callable(act):
+        check_activation("epilogues.formula", act)
         return act or "linear", FORMULAS[act]
     if not isinstance(act, Traced) or not act.has_formula:
         return None

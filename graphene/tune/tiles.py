@@ -14,13 +14,12 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from graphene import _core
-from graphene.kernels._arguments import number, size, sizes
+from graphene.kernels._arguments import instance, number, size, sizes
 from graphene.report import occupancy
+from graphene.tune.device import Device, the_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from graphene.tune.device import Device
 
 __all__ = ["Estimate", "MatmulShape", "Tile", "estimate", "judge", "thesis_block_tiles", "thesis_warp_tiles"]
 
@@ -178,8 +177,19 @@ def impossible(tile: Tile, shape: MatmulShape, device: Device) -> str | None:
     return None
 
 
-def judge(tile: Tile, shape: MatmulShape, device: Device) -> str | None:
-    """Why a tile cannot be used or is not worth a try, in words; None when it is."""
+def _checked(function: str, tile: Tile, shape: MatmulShape, device: Device | str) -> Device:
+    """The device. Raises VerifyError KERNEL_ARGUMENT unless all of them are what they should be."""
+    instance(function, "tile", tile, Tile)
+    instance(function, "shape", shape, MatmulShape)
+    return the_device(function, device, index=False)
+
+
+def judge(tile: Tile, shape: MatmulShape, device: Device | str) -> str | None:
+    """Why a tile cannot be used or is not worth a try, in words; None when it is.
+
+    ``device``: a Device or an architecture. Raises VerifyError KERNEL_ARGUMENT.
+    """
+    device = _checked("judge", tile, shape, device)
     if tile.warps < 4 and tile.bm * tile.bn > 64 * 64:
         return f"{tile.warps} warps leave tensor cores idle: a multiprocessor has four"
     if (reason := impossible(tile, shape, device)) is not None:
@@ -218,13 +228,15 @@ BESIDE = 0.35  # of a block's start and end: what is left of it for each of seve
 LAUNCH_US = 5.1
 
 
-def estimate(tile: Tile, shape: MatmulShape, device: Device) -> Estimate:
-    """Time of a tile that ``judge`` admits.
+def estimate(tile: Tile, shape: MatmulShape, device: Device | str) -> Estimate:
+    """Time of a tile that ``judge`` admits. ``device``: a Device or an architecture.
 
     A step of a block costs the slowest of: its products, its reads of shared memory (every warp reads its rows of A and
     its columns of B), and its loads, of which one for each further stage is on its way. Blocks of a multiprocessor
-    share these and hide each other's waits. Blocks run in waves; the last one may be partly empty.
+    share these and hide each other's waits. Blocks run in waves; the last one may be partly empty. Raises VerifyError
+    KERNEL_ARGUMENT.
     """
+    device = _checked("estimate", tile, shape, device)
     found = occupancy(device.arch, tile.threads, tile.shared_bytes(shape), tile.registers(shape))
     most = found.blocks_per_sm if found is not None else 1
     blocks = _up(shape.m, tile.bm) * _up(shape.n, tile.bn) * shape.batch * tile.split_k

@@ -182,6 +182,9 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: tune.Tile(64, 64, 32, 128, 32, 3), "Tile: warps' tiles do not make up the block's"),
     (lambda: tune.MatmulShape(-1, 64, 64), "MatmulShape: m does not fit"),
     (lambda: tune.estimate(SMALL, tune.MatmulShape(64, 64, 64, rate=0), H200), "MatmulShape: rate does not fit"),
+    (lambda: tune.judge(None, SHAPE, H200), "judge: tile is no Tile"),  # type: ignore[arg-type]
+    (lambda: tune.estimate(SMALL, 3, H200), "estimate: shape is no MatmulShape"),  # type: ignore[arg-type]
+    (lambda: tune.estimate(SMALL, SHAPE, 3), "estimate: device does not fit"),  # type: ignore[arg-type]
     (lambda: tune.Device("x", "sm_80", 0, 1, 1, 1, 1, 1), "Device: sm_count does not fit"),
     (lambda: tune.Device("x", "sm_80", 1, 1, 1, 1, 0, 1), "Device: dram_bytes does not fit"),
     (lambda: tune.choose(ROWS, RowProblem("layernorm", -1, 0), H200), "RowProblem: rows does not fit"),
@@ -209,6 +212,7 @@ def test_what_is_refused(call: Callable[[], object], text: str) -> None:
 
 def test_an_architecture_names_a_device() -> None:
     assert tune.rank(GEMM, PRODUCT, "sm_90a") == tune.rank(GEMM, PRODUCT, H200)
+    assert tune.estimate(SMALL, SHAPE, "sm_90a") == tune.estimate(SMALL, SHAPE, H200)
     assert tune.choose(GEMM, PRODUCT, "sm_90a") == tune.choose(GEMM, PRODUCT, H200)
     assert tune.tune(idle((1.0, "")), 0, "sm_80", timer=lambda launch: 1.0, progress=False, keep=False).best == 0
 
