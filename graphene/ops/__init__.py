@@ -10,6 +10,7 @@ On CPU tensors small problems run on the simulator and others on PyTorch's opera
 
 from __future__ import annotations
 
+from graphene.ops import _flops as _flops
 from graphene.ops._attention import attention, attention_varlen
 from graphene.ops._define import CpuWarning, explain
 from graphene.ops._gated import gated
