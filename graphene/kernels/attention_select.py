@@ -23,7 +23,7 @@ def select_forward(
     if depth <= 32:
         return ForwardConfig(what, 64, 64, 4, lse=lse)
     if depth <= 64 and longest is not None and longest <= 512:  # many small blocks: four share a multiprocessor
-        return ForwardConfig(what, 64, 48, 4, q_in_registers=False, lse=lse)
+        return ForwardConfig(what, 64, 64, 4, q_in_registers=False, lse=lse)
     if depth <= 64:
         return ForwardConfig(what, 128, 64, 4, lse=lse)
     if depth <= 128 and masked:  # masks take registers
