@@ -85,7 +85,7 @@ def draw(figures: Mapping[str, Any], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     most = max(len(c.bars) * max(len(p) for p in c.bars.values()) for c in found)
-    columns = 1 if len(found) <= 4 else 2
+    columns = 1 if len(found) <= 5 else 2
     rows = -(-len(found) // columns)
     size = (columns * max(6.0, 0.32 * most + 2), 3.6 * rows)
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
@@ -98,7 +98,7 @@ def draw(figures: Mapping[str, Any], path: Path) -> None:
             at = [(x + (i - (len(peers) - 1) / 2) * width, g[peer], case)
                   for x, (case, g) in enumerate(chart.bars.items()) if peer in g]  # fmt: skip
             bars = axis.bar([x for x, _, _ in at], [v for _, v, _ in at], width, label=peer)
-            texts = [chart.marks.get((case, peer), f"{v:.3g}") for _, v, case in at]
+            texts = [chart.marks.get((case, peer), f"{v:.3g}" if v < 1000 else f"{v:.0f}") for _, v, case in at]
             axis.bar_label(bars, texts, fontsize=6, rotation=90 if width < 0.3 else 0, padding=2)
         axis.set_xticks(range(len(chart.bars)), list(chart.bars), rotation=30, ha="right", fontsize=8)
         axis.set_ylabel(chart.unit)

@@ -100,6 +100,28 @@ def concatenated(r: dict[str, Any], case: str) -> str:
     return next(f"{x['us']:.1f}" for x in r["rows"] if (x["table"], x["case"], x["peer"]) == (CELL, case, peer))
 
 
+LONG = [f"b2 h16 s4096 {d}" for d in ("d64", "d64 causal", "d128", "d128 causal")]
+
+
+def attention(r: dict[str, Any], table: str, cases: list[str]) -> list[str]:
+    """Our speed in each case, then how many times FlashAttention-2's it is."""
+    tflops = {(x["case"], x["peer"]): x["tflops"] for x in r["rows"] if x["table"] == table}
+    ours = [tflops[c, "graphene"] for c in cases]
+    ratios = [t / tflops[c, "FlashAttention-2"] for c, t in zip(cases, ours, strict=True)]
+    return [f"{t:.0f}" for t in ours] + [f"{x:.2f}" for x in ratios]
+
+
+def padded(r: dict[str, Any]) -> list[str]:
+    us = {(x["case"].rpartition(" ")[2], x["peer"]): x["us"] for x in r["rows"] if x["table"] == "masked"}
+    ours = us["padded", "graphene"]
+    return [f"{ours:.1f}", f"{ours / us['padded', 'cuDNN']:.2f}", f"{us['packed', 'graphene']:.1f}"]
+
+
+def host(r: dict[str, Any]) -> list[str]:
+    us = {x["peer"]: x["us"] for x in r["rows"] if x["table"] == "host"}
+    return [f"{us['graphene'] / us['bare cuLaunchKernel from C']:.2f}"]
+
+
 NETWORKS = ["bert", "roberta", "distilroberta", "xlm-roberta", "albert"]
 
 
@@ -132,6 +154,10 @@ EXPECTED: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "a vector copy": ("copy", lambda r: [f"{r['graphene_gb_per_s'] / 1e3:.2f}", f"{r['ratio']:.2f}"]),
     **{f"{t} fp16": ("norms", norm(t)) for t in ("layernorm", "rmsnorm", "softmax")},
     "rows that begin anywhere": ("norms", dense),
+    "attention, fp16": ("fmha", lambda r: attention(r, "forward", ["b32 h16 s384 d64", *LONG])),
+    "its gradient": ("fmha", lambda r: attention(r, "backward", ["b32 h16 s384 d64", *LONG[:3]])),
+    "attention, 32 sequences": ("fmha", padded),
+    "host time of a call of `graphene.ops.attention`": ("fmha", host),
     "fused MLP": (
         "mlp",
         lambda r: microseconds(

@@ -122,7 +122,7 @@ def test_gradients(name, dtype, seed):
     leaves = [t.double().requires_grad_() for t in (x, g, b)]
     normalise(name, *leaves).backward(dy.double())
     dx, rstd = nans(M, N, dtype=dtype), nans(M)
-    mean = [nans(M) for _ in range(centred * (2 if dtype == "float32" else 1))]  # of fp32 with what rounding took from it
+    mean = [nans(M) for _ in range(centred * (2 if dtype == "float32" else 1))]  # fp32 with what rounding took
     config = select_norm(M, N, TYPES[dtype], residual=True)
     config = type(config)(config.tile, TYPES[dtype])
     BACKWARD[name](config)(x, dy, g, dx, *mean, rstd, 1e-5)
