@@ -151,9 +151,14 @@ std::vector<NvrtcCandidate> nvrtc_candidates(const std::vector<std::string>& sit
   }
   dl_iterate_phdr(note_loaded, &out);
   for (const std::string& root : site_packages) add_directory(fs::path(root) / "torch" / "lib", "torch", out);
+  std::vector<NvrtcCandidate> wheels;  // of several versions the highest one first, whatever its folder is called
   for (const std::string& root : site_packages)
     for (const fs::path& wheel : subdirectories(fs::path(root) / "nvidia"))
-      add_directory(wheel / "lib", "pip wheel", out);
+      add_directory(wheel / "lib", "pip wheel", wheels);
+  std::ranges::stable_sort(wheels, [](const NvrtcCandidate& a, const NvrtcCandidate& b) {
+    return strverscmp(fs::path(a.path).filename().c_str(), fs::path(b.path).filename().c_str()) > 0;
+  });
+  out.insert(out.end(), wheels.begin(), wheels.end());
   for (const char* name : {"CUDA_HOME", "CUDA_PATH"})
     if (const std::string root = env(name); !root.empty()) add_toolkit(root, std::string("$") + name, out);
   for (const char* soname : {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2", "libnvrtc.so"})

@@ -190,7 +190,8 @@ def test_a_second_library_serves_what_the_first_cannot(tmp_path: Path, monkeypat
     fake_nvrtc(tmp_path / "site/nvidia/cu13/lib", [75, 80, 90], (13, 0))
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site"), *sys.path])
     assert _core.nvrtc_for("sm_70")["version"] == "12.8"
-    # Which of two that both support it comes first is the order of the search: names descending within a folder.
+    # Of two that both support it the newer one, whatever the wheels are called.
+    assert _core.nvrtc_for("sm_80")["version"] == "13.0"
     assert _core.nvrtc_for("sm_50")["path"] == str(tmp_path / "site/nvidia/cuda_nvrtc/lib/libnvrtc.so.12")
     found = [x["path"] for x in _core.nvrtc_libraries()]
     assert str(tmp_path / "site/nvidia/cu13/lib/libnvrtc.so.13") in found
