@@ -55,12 +55,19 @@ def _lying(name: str, t: Any, shape: tuple[int, ...] | None) -> _Lying:
     """How a tensor lies along the dimensions of a shape, its own by default."""
     if not hasattr(t, "shape") or not hasattr(t, "dtype"):
         _refuse(f"{name} is no tensor", "an array of NumPy or a tensor of PyTorch", type(t).__name__,
-                "a number belongs into the function: lambda x: 2 * x")  # fmt: skip
+                "pass one of the result's shape" if shape is None else "a number belongs into the function: "
+                "lambda x: 2 * x")  # fmt: skip
     kind = str(t.dtype).removeprefix("torch.")
     if kind not in _TYPES:
         _refuse(f"the type of {name} does not fit", "one of " + ", ".join(_TYPES), kind, "convert it")
-    strides = t.stride() if callable(getattr(t, "stride", None)) else [s // t.itemsize for s in t.strides]
     sizes = tuple(int(n) for n in t.shape)
+    if callable(getattr(t, "stride", None)):
+        strides = t.stride()
+    else:  # of a field of a structured array they need not be whole elements
+        if any(s % t.itemsize for n, s in zip(sizes, t.strides, strict=True) if n > 1):
+            _refuse(f"{name} does not fit", f"strides of whole elements of {t.itemsize} bytes",
+                    f"strides of {t.strides} bytes", "copy it: np.ascontiguousarray(x)")  # fmt: skip
+        strides = [s // t.itemsize for s in t.strides]
     shape = sizes if shape is None else shape
     more = len(shape) - len(sizes)
     fits = more >= 0 and all(n in (1, shape[more + i]) for i, n in enumerate(sizes))
@@ -108,9 +115,12 @@ def run_elementwise(function: Callable[..., Any], *inputs: Any, out: Any) -> Non
 
     NumPy arrays and CPU tensors are computed by the simulator, CUDA tensors on the GPU. `function`: as of
     elementwise_kernel, ``lambda x, y: gr.max(x + y, 0)``. Any number of dimensions; along the last one elements of an
-    input lie side by side or are repeated, along others they have any strides of 0 or more; out is contiguous. The
-    kernel is recorded anew at every call (what a function means may change with its variables), and compiled once: for
-    many calls keep elementwise_kernel's. Raises VerifyError KERNEL_ARGUMENT, and what a launch raises.
+    input lie side by side or are repeated, along others they have any strides of 0 or more; out is contiguous and no
+    input. Dimensions that cannot be joined are at most three in one launch: more of them take a launch for each index
+    of the first ones. Integers are computed as i32, and so are stored as integers alone; ``gr.cast(x, gr.fp32)`` says
+    otherwise. The kernel is recorded anew at every call (what a function means may change with its variables), and
+    compiled once: for many calls keep elementwise_kernel's. Raises VerifyError KERNEL_ARGUMENT, and what a launch
+    raises.
     """
     result = _lying("out", out, None)
     shape: tuple[int, ...] = tuple(int(n) for n in out.shape)

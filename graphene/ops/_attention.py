@@ -238,8 +238,9 @@ def attention(
     dimensions are (q_len, k_len) here. ``scale``: None is 1 / sqrt(dim). ``softcap``: scaled scores s become softcap *
     tanh(s / softcap), before the bias. ``return_lse``: also the log of each row's sum of exponentials, (batch, heads,
     q_len) in fp32. A query that sees no key gives zeros, and an LSE of -inf; a bias below -2.35e38, which overflows in
-    units of log2(e), counts as -inf. Scores may be of any size that fp32 holds; gradients read the LSE, whose last
-    digits they depend on.
+    units of log2(e), counts as -inf. Scores may be of any size that fp32 holds. Gradients, and results of up to 16
+    queries, read the LSE, off by a relative 2^-24: of a row of nothing but biases of 1e8 and beyond it does not say how
+    many there are. Rule keys out by ``mask``.
 
     The gradient reaches q, k and v; a bias that wants one is refused, as is dropout. Raises LaunchError: OP_DTYPE,
     OP_SHAPE, OP_DEVICE, OP_ARGUMENT.

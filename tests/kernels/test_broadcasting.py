@@ -101,3 +101,26 @@ def test_what_is_refused(inputs: tuple[Any, ...], out: Any, text: str) -> None:
     assert str(e.value).startswith(f"run_elementwise: {text}   [KERNEL_ARGUMENT]\n  want: ")
     with pytest.raises(gr.VerifyError, match="the function takes other arguments"):
         run_elementwise(relu, ONES, out=ONES.copy())
+
+
+def test_a_field_of_a_structured_array_is_refused_where_it_lies_between_elements() -> None:
+    rows, out = np.zeros(4, dtype=[("a", "<f4"), ("b", "<i2")]), np.zeros(4, np.float32)
+    for given, result, name in ((rows["a"], out, "input 0"), (out, rows["a"], "out")):
+        with pytest.raises(gr.VerifyError) as e:
+            run_elementwise(lambda v: v, given, out=result)
+        assert str(e.value).splitlines() == [
+            f"run_elementwise: {name} does not fit   [KERNEL_ARGUMENT]",
+            "  want: strides of whole elements of 4 bytes",
+            "  got: strides of (6,) bytes",
+            "  fix: copy it: np.ascontiguousarray(x)",
+        ]
+    even = np.zeros(4, dtype=[("a", "<f4"), ("b", "<f4")])
+    even["a"] = [1, 2, 3, 4]
+    run_elementwise(lambda v: 2 * v, np.ascontiguousarray(even["a"]), out=out)
+    np.testing.assert_array_equal(out, [2, 4, 6, 8])
+
+
+def test_integers_become_floats_where_the_function_says_so() -> None:
+    out = np.zeros(4, np.float32)
+    run_elementwise(lambda v: gr.cast(v, gr.fp32) * 0.5, np.arange(4, dtype=np.int8), out=out)
+    np.testing.assert_array_equal(out, [0, 0.5, 1, 1.5])
