@@ -40,11 +40,12 @@ def operators(r: dict[str, Any]) -> list[str]:
 
 
 def products(r: dict[str, Any], table: str, cases: list[str], ratio: bool) -> list[str]:
-    """Of cases: our speed, then cuBLAS'; or how many times cuBLAS' speed ours is."""
+    """Of cases: our speed, then cuBLAS' and Triton's where they are; or how many times cuBLAS' speed ours is."""
     tflops = {(row["case"], row["peer"]): row["tflops"] for row in r["rows"] if row["table"] == table}
     if ratio:
         return [f"{tflops[c, 'graphene'] / tflops[c, 'cuBLAS']:.2f}" for c in cases]
-    return [f"{tflops[c, peer]:.0f}" for peer in ("graphene", "cuBLAS") for c in cases]
+    peers = ("graphene", "cuBLAS", "Triton")
+    return [f"{tflops[c, peer]:.0f}" for peer in peers for c in cases if (c, peer) in tflops]
 
 
 def symbols(r: dict[str, Any]) -> list[str]:
