@@ -1,0 +1,156 @@
+#include "bind/torch_recipe.h"
+
+#include <cstddef>
+
+#include "bind/launcher.h"
+#include "bind/tensor_reader.h"
+
+namespace graphene::bind {
+
+namespace gt = graphene::torch;
+namespace rt = graphene::runtime;
+
+namespace {
+
+class PythonKernel : public gt::KernelSource {
+ public:
+  explicit PythonKernel(py::object kernel) : kernel_(std::move(kernel)) {}
+  [[nodiscard]] std::shared_ptr<const rt::LaunchManifest> manifest(const std::string& arch) override {
+    return launcher_manifest(kernel_.ptr(),
+                             arch.empty() ? kernel_.attr("lowered")().attr("arch").cast<std::string>() : arch);
+  }
+  [[nodiscard]] std::shared_ptr<rt::Function> function(const rt::LaunchManifest& m, int device,
+                                                       rt::CuStream stream) override {
+    return launcher_function(kernel_.ptr(), m, device, reinterpret_cast<std::intptr_t>(stream));
+  }
+  [[nodiscard]] const py::object& kernel() const { return kernel_; }
+
+ private:
+  py::object kernel_;
+};
+
+std::vector<gt::Extent> extents_of(const py::handle& list) {
+  std::vector<gt::Extent> out;
+  for (const auto& e : list) {
+    const auto parts = py::cast<std::vector<std::int64_t>>(e);
+    if (parts.size() < 2 || parts.size() > 3) throw py::type_error("an extent is (tensor, dimension[, multiple])");
+    out.push_back({static_cast<int>(parts[0]), parts[1], parts.size() == 3 ? parts[2] : 1});
+  }
+  return out;
+}
+
+std::shared_ptr<gt::Recipe> launch_recipe(const py::list& outputs, std::size_t returned, const py::list& launches) {
+  auto r = std::make_shared<gt::Recipe>();
+  r->returned = returned;
+  for (const auto& o : outputs) {
+    const auto pair = py::cast<py::tuple>(o);
+    gt::OutputSpec spec{rt::dtype_of(py::cast<std::string>(pair[0])), {}};
+    for (const auto& d : pair[1]) spec.dims.push_back(extents_of(d));
+    r->outputs.push_back(std::move(spec));
+  }
+  for (const auto& l : launches) {
+    const auto pair = py::cast<py::tuple>(l);
+    if (PyObject_TypeCheck(pair[0].ptr(), launcher_type()) == 0) throw py::type_error("a recipe launches kernels");
+    gt::KernelCall k{std::make_shared<PythonKernel>(pair[0]), {}};
+    for (const auto& a : pair[1]) {
+      rt::Scalar scalar;
+      if (py::isinstance<py::tuple>(a)) {
+        const auto view = py::cast<py::tuple>(a);
+        gt::View v{py::cast<int>(view[0]), {}};
+        for (const auto& d : view[1]) {
+          const auto dim = py::cast<py::tuple>(d);
+          v.dims.push_back({extents_of(dim[0]), py::cast<std::vector<int>>(dim[1])});
+        }
+        k.args.emplace_back(std::move(v));
+      } else if (read_scalar(a.ptr(), scalar)) {
+        k.args.emplace_back(scalar);
+      } else {
+        throw py::type_error("an argument of a recipe's kernel is a view or a number");
+      }
+    }
+    r->launches.push_back(std::move(k));
+  }
+  return r;
+}
+
+py::object tensor_info(const rt::TensorArg& t) {
+  py::list shape, strides;
+  for (int d = 0; d < t.ndim; ++d) {
+    shape.append(t.shape[d]);
+    strides.append(t.stride(d));
+  }
+  // An element type that no kernel takes goes by PyTorch's number.
+  const std::string dtype =
+      t.code == 0xff ? "torch type " + std::to_string(t.bits) : rt::dtype_text(t.code, t.bits, t.lanes);
+  return py::make_tuple(py::tuple(shape), py::tuple(strides), dtype, t.device.str(), gt::alignment_of(t.data));
+}
+
+py::tuple described(const gt::Call& call, const std::vector<gt::Param>& params) {
+  py::list out;
+  const auto scalars = gt::scalars_of(call, params);
+  std::size_t tensor = 0, scalar = 0;
+  for (const gt::Param& p : params) {
+    if (p.is_tensor()) {
+      const std::size_t i = tensor++;
+      out.append(call.present(i) ? tensor_info(call.tensors()[i]) : py::object(py::none()));
+      continue;
+    }
+    const gt::ScalarValue& v = scalars[scalar++];
+    if (!v.present)
+      out.append(py::none());
+    else if (p.kind == gt::ParamKind::Float || p.kind == gt::ParamKind::OptionalFloat)
+      out.append(v.f);
+    else if (p.kind == gt::ParamKind::Bool)
+      out.append(py::bool_(v.i != 0));
+    else if (p.kind == gt::ParamKind::OptionalString)
+      out.append(v.text);
+    else if (p.kind == gt::ParamKind::IntList)
+      out.append(py::tuple(py::cast(v.list)));
+    else
+      out.append(v.i);
+  }
+  return py::tuple(out);
+}
+
+}  // namespace
+
+gt::Operator::Configure configure_by(const std::vector<gt::Param>& params, py::object function) {
+  return [params, function = std::move(function)](const gt::Call& call) {
+    const py::object r = function(*described(call, params));
+    return std::shared_ptr<const gt::Recipe>(py::cast<std::shared_ptr<gt::Recipe>>(r));
+  };
+}
+
+const py::object& kernel_of(const gt::KernelSource& source) {
+  return static_cast<const PythonKernel&>(source).kernel();
+}
+
+void register_recipe(py::module_& m) {
+  py::class_<gt::Recipe, std::shared_ptr<gt::Recipe>>(m, "Recipe", R"(What a configuration of an operator does.
+
+`outputs`: (dtype, extents of each dimension) of the tensors it makes, `returned` of which are results. `launches`:
+(kernel, arguments), an argument being a number or (source, dimensions), a dimension (extents, own dimensions). Extents
+are (tensor, dimension[, multiple to round up to]) of arguments, or (-1, number); their product counts.)")
+      .def(py::init(&launch_recipe), py::arg("outputs"), py::arg("returned"), py::arg("launches"))
+      .def_static(
+          "copy",
+          [](std::uint64_t mask, const std::string& reason) {
+            auto r = std::make_shared<gt::Recipe>();
+            r->outcome = gt::Outcome::Copy;
+            r->copy_mask = mask;
+            r->reason = reason;
+            return r;
+          },
+          py::arg("mask"), py::arg("reason"), "Makes the tensors of a bit mask row-major, then asks again.")
+      .def_static(
+          "torch",
+          [](const std::string& reason) {
+            auto r = std::make_shared<gt::Recipe>();
+            r->outcome = gt::Outcome::Torch;
+            r->reason = reason;
+            return r;
+          },
+          py::arg("reason"), "PyTorch's own operators.");
+}
+
+}  // namespace graphene::bind
