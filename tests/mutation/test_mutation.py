@@ -21,6 +21,7 @@ from graphene.testing.mutate import Mutant, Verdict, judge, mutants, table
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
+import attention_cases  # noqa: E402, F401  (they register themselves)
 from cases import CASES, SYNCHRONISATION, Case, builders  # noqa: E402
 
 REASONS = json.loads((HERE / "equivalent.json").read_text())

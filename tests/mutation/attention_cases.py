@@ -1,0 +1,197 @@
+"""The cases of attention's kernels: where keys are shared, tiles listed, sequences packed, gradients stored, too."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+from cases import Case, case, normal
+
+import graphene as gr
+from graphene import kernels
+from graphene.kernels import Attention, Extra
+
+CAUSAL = Attention(32, right=True)
+ATTENTION_SIZES = {"batch": 1, "sq": 35, "sk": 70, "kv_heads": 1}
+
+
+@case("attention_forward_kernel")
+def _() -> Case:
+    """Tiles that all rows see whole, the diagonal, ragged edges; rows that see nothing; maxima that grow or are far."""
+
+    def call(sq: int, sk: int, scale: float, right: int) -> list[Any]:
+        q, k, v = (normal(i, 1, s, 2, 32) for i, s in enumerate((sq, sk, sk)))
+        if scale > 1e8:  # one of a thread's rows alone is far
+            near = (np.arange(sq) // 8 % 4 % 3 == 0)[None, :, None, None]
+            q = np.where(near, q / 2.0**14, q * 8).astype(np.float16)
+        return [q, k, v, np.full_like(q, np.nan), scale, right]
+
+    calls = [
+        functools.partial(call, *c)
+        for c in (
+            (35, 70, 0.18, 0),
+            (35, 1, 0.18, 0),
+            (35, 70, 8.0, 0),
+            (35, 70, 8.0, 70),
+            (35, 70, 7e4, 0),
+            (35, 70, 6e8, 70),
+        )
+    ]
+    kernel = kernels.attention_forward_kernel(kernels.ForwardConfig(CAUSAL, 32, 16, 2))
+    return Case(kernel, calls, ATTENTION_SIZES, 200)
+
+
+def gradient_case(kernel: gr.Kernel, of_keys: bool) -> Case:
+    """As above, and blocks with nothing to go through."""
+
+    def call(sq: int, sk: int, right: int) -> list[Any]:
+        q, k, v, g = (normal(i, 1, s, 2, 32) for i, s in enumerate((sq, sk, sk, sq)))
+        rows = [normal(4, 1, 2, sq).astype(np.float32), normal(5, 1, 2, sq).astype(np.float32) + 4]
+        made = [np.full_like(x, np.nan) for x in ((k, v) if of_keys else (q,))]
+        return [g, *rows, q, k, v, *made, 0.18, 0.125, right]
+
+    calls = [functools.partial(call, *c) for c in ((35, 70, 0), (70, 35, 0), (35, 70, -60), (35, 70, -90))]
+    return Case(kernel, calls, ATTENTION_SIZES, 150)
+
+
+@case("attention_keys_gradient_kernel")
+def _() -> Case:
+    config = kernels.BackwardConfig(CAUSAL, 32, 16, 2)
+    return gradient_case(kernels.attention_keys_gradient_kernel(config), of_keys=True)
+
+
+@case("attention_queries_gradient_kernel")
+def _() -> Case:
+    config = kernels.BackwardConfig(CAUSAL, 32, 16, 2)
+    return gradient_case(kernels.attention_queries_gradient_kernel(config), of_keys=False)
+
+
+def saving_case(kernel: gr.Kernel, of_keys: bool) -> Case:
+    """Two heads' work space, whose contents before must not matter: both heads, or the second alone."""
+
+    def call(sq: int, sk: int, right: int, first: int) -> list[Any]:
+        q, k, v, g = (normal(i, 1, s, 2, 32) for i, s in enumerate((sq, sk, sk, sq)))
+        form = (2, 1, -(-sq // 128) * 4, 128, 32)
+        if not of_keys:
+            return [k, normal(6, *form), np.full_like(q, np.nan), 0.125, right, first]
+        rows = [normal(4, 1, 2, sq).astype(np.float32), normal(5, 1, 2, sq).astype(np.float32) + 4]
+        made = [np.full(form, np.nan, np.float16), np.full_like(k, np.nan), np.full_like(v, np.nan)]
+        return [g, *rows, q, k, v, *made, 0.18, 0.125, right, first]
+
+    calls = [functools.partial(call, *c) for c in ((35, 70, 0, 0), (140, 35, 0, 0), (35, 70, -60, 1), (35, 70, -90, 0))]
+    sizes = {**ATTENTION_SIZES, "kv_heads": 2, "saved_heads": 2, "panels": 8, "keys": 128, "sq": 140}
+    return Case(kernel, calls, sizes, 150)
+
+
+@case("attention_keys_gradient_kernel, paired")
+def _() -> Case:
+    config = kernels.BackwardConfig(CAUSAL, 32, 32, 2, 3, saves=True, paired=True)
+    return saving_case(kernels.attention_keys_gradient_kernel(config), of_keys=True)
+
+
+@case("attention_queries_product_kernel")
+def _() -> Case:
+    config = kernels.ProductConfig(CAUSAL, 16, 2, parts=2)
+    return saving_case(kernels.attention_queries_product_kernel(config), of_keys=False)
+
+
+@case("attention_combine_kernel")
+def _() -> Case:
+    parts, logs = normal(0, 3, 2, 1, 10, 40).astype(np.float32), normal(1, 3, 2, 1, 10).astype(np.float32)
+    logs[:, 0, 0, 3] = -np.inf
+    kernel = kernels.attention_combine_kernel(Attention(40, group=2), lse=True)
+
+    def call() -> list[Any]:
+        return [parts, logs, np.full((2, 5, 2, 40), np.nan, np.float16), np.full((2, 2, 5), np.nan, np.float32)]
+
+    return Case(kernel, [call], {"splits": 3, "batch": 1, "kv_heads": 1, "sq": 5})
+
+
+@case("attention_delta_kernel")
+def _() -> Case:
+    g, o, less = normal(0, 2, 70, 2, 40), normal(1, 2, 70, 2, 40), normal(2, 2, 2, 70).astype(np.float32)
+    kernel = kernels.attention_delta_kernel(Attention(40), lse=True)
+    return Case(kernel, [lambda: [g, o, less, np.full_like(less, np.nan)]], {"batch": 1, "sq": 40, "kv_heads": 2})
+
+
+@case("attention_tiles_kernel")
+def _() -> Case:
+    """Tiles that are seen whole, in part, not at all; by the mask, by place, past the end."""
+    seen = np.random.default_rng(0).random((2, 2, 70, 200)) < 0.5
+    seen[0, :, :, :70], seen[:, :, :, 128:160] = True, False
+    seen[0, 0, 63, 140] = seen[1, 0, 32, 140] = seen[0, :, :, 160:192] = True  # a block's last row, another's first
+    kernel = kernels.attention_tiles_kernel(Attention(32, left=True, right=True, mask=Extra()), 32, 32)
+
+    def call(keys: int, left: int, right: int) -> list[Any]:
+        return [seen[..., :keys].astype(np.uint8), np.zeros((2, 2, 3, -(-keys // 32) + 2), np.int32), left, right]
+
+    calls = [functools.partial(call, *c) for c in ((200, 300, 300), (192, 300, 300), (200, 60, 30), (200, 0, 0))]
+    return Case(kernel, calls, calls[2:3])
+
+
+@case("attention_forward_kernel, listed")
+def _() -> Case:
+    what = Attention(32, right=True, mask=Extra(rows=False))
+    kernel = kernels.attention_forward_kernel(kernels.ForwardConfig(what, 32, 16, 2, listed=True))
+
+    def call(keys: int, right: int) -> list[Any]:
+        seen = np.random.default_rng(0).integers(0, 2, (1, 2, 1, keys), np.uint8)
+        seen[..., :18], seen[..., 32:48] = 1, 0
+        seen[0, 1] *= right == 0  # else nothing is seen
+        lists = np.zeros((1, 2, 2, -(-keys // 16) + 2), np.int32)
+        tiles = kernels.attention_tiles_kernel(what, 32, 16)
+        tiles.simulate(np.broadcast_to(seen, (1, 2, 35, keys)), lists, right)
+        q, k, v = (normal(i, 1, s, 2, 32) for i, s in enumerate((35, keys, keys)))
+        return [q, k, v, seen, lists, np.full_like(q, np.nan), 1.5, right]
+
+    calls = [functools.partial(call, *c) for c in ((70, 0), (52, 20))]
+    return Case(kernel, calls, calls, 70, "attention_forward_kernel")
+
+
+@case("attention_forward_kernel, parts")
+def _() -> Case:
+    what = Attention(32, left=True, right=True, group=3)
+    kernel = kernels.attention_forward_kernel(kernels.ForwardConfig(what, 16, 16, 1, packed=True, split=True))
+
+    def call(splits: int, left: int) -> list[Any]:
+        heads = 2 if left == 30 else 1
+        q, k, v = (normal(i, 1, s, h * heads, 32) for i, (s, h) in enumerate(((7, 3), (70, 1), (70, 1))))
+        made = [np.full((splits, 1, heads, 21, *x), np.nan, np.float32) for x in ((32,), ())]
+        return [q, k, v, *made, 1.5, left, 1]
+
+    calls = [functools.partial(call, *c) for c in ((1, 100), (3, 30), (1, 16))]
+    return Case(kernel, calls, calls, 70, "attention_forward_kernel")
+
+
+PACKED = Attention(32, right=True, varlen=True)
+
+
+def packed_starts(q_end: int = 47, k_end: int = 50) -> list[np.ndarray]:
+    """Rows before the first sequence and behind the last; sequences of more tiles than one, without queries or keys."""
+    return [np.array(x, np.int32) for x in ((2, 7, 44, q_end), (3, 10, 48, k_end))]
+
+
+@case("attention_forward_kernel, packed")
+def _() -> Case:
+    kernel = kernels.attention_forward_kernel(kernels.ForwardConfig(PACKED, 32, 16, 2, lse=True))
+
+    def call() -> list[Any]:
+        q, k, v = (normal(i, s, 2, 32) for i, s in enumerate((60, 50, 50)))
+        made = [np.full_like(q, np.nan), np.full((2, 60), np.nan, np.float32)]
+        return [q, k, v, *packed_starts(k_end=48), *made, 1.5, 1, 64]
+
+    return Case(kernel, [call], [call], 70, "attention_forward_kernel")
+
+
+@case("attention_keys_gradient_kernel, packed")
+def _() -> Case:
+    kernel = kernels.attention_keys_gradient_kernel(kernels.BackwardConfig(PACKED, 32, 16, 2))
+
+    def call() -> list[Any]:
+        q, k, v, g = (normal(i, s, 2, 32) for i, s in enumerate((50, 60, 60, 50)))
+        rows = [normal(4, 2, 50).astype(np.float32), normal(5, 2, 50).astype(np.float32) + 4]
+        made = [np.full_like(x, np.nan) for x in (k, v)]
+        return [g, *rows, q, k, v, *packed_starts(q_end=44), *made, 0.18, 0.125, 1, 64]
+
+    return Case(kernel, [call], [call], 70, "attention_keys_gradient_kernel")
