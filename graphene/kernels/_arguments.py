@@ -20,6 +20,7 @@ __all__ = [
     "number",
     "size",
     "sizes",
+    "strides_elems",
     "vectors",
 ]
 
@@ -124,3 +125,12 @@ def choice(kernel: str, name: str, value: object, known: tuple[str, ...] | tuple
     if value not in known or type(value) is not type(known[0]):
         want = "want: one of " + ", ".join(f'"{k}"' if isinstance(k, str) else str(k) for k in known)
         _core.fail("KERNEL_ARGUMENT", f"{kernel}: {name} does not fit", [want, f"got: {value!r}"])
+
+
+def strides_elems(t: Any) -> tuple[int, ...] | None:
+    """Strides in elements, of NumPy's arrays and PyTorch's tensors; None of what does not say."""
+    if callable(getattr(t, "stride", None)):
+        return tuple(t.stride())
+    if hasattr(t, "strides") and hasattr(t, "itemsize"):
+        return None if t.strides is None else tuple(s // t.itemsize for s in t.strides)
+    return None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import graphene as gr
 from graphene import _core
+from graphene.kernels._arguments import strides_elems
 from graphene.kernels.elementwise import elementwise_kernel, select_elementwise
 
 if TYPE_CHECKING:
@@ -61,20 +62,18 @@ def _lying(name: str, t: Any, shape: tuple[int, ...] | None) -> _Lying:
     if kind not in _TYPES:
         _refuse(f"the type of {name} does not fit", "one of " + ", ".join(_TYPES), kind, "convert it")
     sizes = tuple(int(n) for n in t.shape)
-    if callable(getattr(t, "stride", None)):
-        strides = t.stride()
-    else:  # of a field of a structured array they need not be whole elements
-        if any(s % t.itemsize for n, s in zip(sizes, t.strides, strict=True) if n > 1):
-            _refuse(f"{name} does not fit", f"strides of whole elements of {t.itemsize} bytes",
-                    f"strides of {t.strides} bytes", "copy it: np.ascontiguousarray(x)")  # fmt: skip
-        strides = [s // t.itemsize for s in t.strides]
+    strides_bytes = getattr(t, "strides", ())  # NumPy's: of a structured array's field perhaps no whole elements
+    if any(s % t.itemsize for n, s in zip(sizes, strides_bytes, strict=False) if n > 1):
+        _refuse(f"{name} does not fit", f"strides of whole elements of {t.itemsize} bytes",
+                f"strides of {strides_bytes} bytes", "copy it: np.ascontiguousarray(x)")  # fmt: skip
+    strides = strides_elems(t)
     shape = sizes if shape is None else shape
     more = len(shape) - len(sizes)
     fits = more >= 0 and all(n in (1, shape[more + i]) for i, n in enumerate(sizes))
     if not fits:
         _refuse(f"the shape of {name} does not broadcast to that of out", f"sizes of {shape}, or 1", str(sizes),
                 "as in NumPy, dimensions are counted from the last")  # fmt: skip
-    along = [0] * more + [0 if n == 1 else int(s) for n, s in zip(sizes, strides, strict=True)]
+    along = [0] * more + [0 if n == 1 else int(s) for n, s in zip(sizes, strides or (), strict=True)]
     return _Lying(t, _TYPES[kind], tuple(along))
 
 

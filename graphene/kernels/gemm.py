@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import graphene as gr
 from graphene import _core
-from graphene.kernels._arguments import choice, flags, instance, size, sizes
+from graphene.kernels._arguments import choice, flags, instance, size, sizes, strides_elems
 from graphene.kernels._traced import as_data
 from graphene.kernels.epilogues import check_activation, linear
 from graphene.kernels.gemm_frame import RESULTS, TERMS, check_align, check_scales
@@ -276,21 +276,12 @@ def check_operands(config: GemmConfig, arguments: dict[str, Any]) -> None:
         if len(getattr(t, "shape", "")) != count:
             got = f"shape {tuple(t.shape)}" if hasattr(t, "shape") else type(t).__name__
             refuse(name, f"a tensor of {count} modes", got, "pass it in that shape")
-        contiguous, strides = lines.get(name, "N"), _strides(t)
+        contiguous, strides = lines.get(name, "N"), strides_elems(t)
         mode = letters.index(contiguous) - len(letters)
         if strides is not None and min(t.shape) > 0 and t.shape[mode] > 1 and strides[mode] != 1:
             order = f", as order={config.order!r} says" if name in lines else ""
             refuse(name, f"stride 1 along {contiguous}{order}", f"shape {tuple(t.shape)}, strides {strides}",
                    "copy it, or take another order" if order else "copy it")  # fmt: skip
-
-
-def _strides(t: Any) -> tuple[int, ...] | None:
-    """In elements, of NumPy's arrays and PyTorch's tensors; None of what does not say."""
-    if callable(getattr(t, "stride", None)):
-        return tuple(t.stride())
-    if hasattr(t, "strides") and hasattr(t, "itemsize"):
-        return None if t.strides is None else tuple(s // t.itemsize for s in t.strides)
-    return None
 
 
 def argument(arguments: dict[str, Any], name: str, columns: int) -> Any:
