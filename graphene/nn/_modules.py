@@ -16,17 +16,21 @@ def globally_hooked() -> bool:
     )  # fmt: skip
 
 
+def _has_hooks(module: Any) -> bool:
+    own = module.__dict__
+    return bool(
+        own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]
+    )
+
+
 def hooked(*modules: Any) -> bool:
     """Whether something wants to see these modules called."""
-    return globally_hooked() or any(
-        m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks for m in modules
-    )
+    return globally_hooked() or any(map(_has_hooks, modules))
 
 
 def unlike(module: Any) -> str | None:
     """Why a call of this module is more than its class's forward; None if it is not."""
-    own = module.__dict__
-    if "forward" in own:
+    if "forward" in module.__dict__:
         return "a module with a forward of its own"
-    hooks = own["_forward_hooks"] or own["_forward_pre_hooks"] or own["_backward_hooks"] or own["_backward_pre_hooks"]
-    return "a module with hooks, which may change what it computes" if hooks or globally_hooked() else None
+    hooks = _has_hooks(module) or globally_hooked()
+    return "a module with hooks, which may change what it computes" if hooks else None
