@@ -11,33 +11,13 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="pip install 'graphene-ir[transformers]' brings it")
 
 sys.path.insert(0, str(Path(__file__).parent))
-import attention_reference  # noqa: E402
 import networks  # noqa: E402
+from surroundings import ALL, HALF, by_definition, everywhere, states  # noqa: E402, F401
 
 import graphene.integrations.transformers as integration  # noqa: E402
-from graphene import ops  # noqa: E402
 from graphene.integrations.transformers import _measure, _modules, _packing  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::graphene.ops.CpuWarning")
-
-ALL = [*networks.ENCODERS, *networks.DECODERS]
-HALF = torch.float16
-
-
-@pytest.fixture(autouse=True)
-def by_definition(monkeypatch):
-    """Attention in fp64: what is tested is what surrounds it."""
-    monkeypatch.setattr(ops, "attention", attention_reference.attention, raising=False)
-    monkeypatch.setattr(ops, "attention_varlen", attention_reference.attention_varlen, raising=False)
-
-
-def states(model, inputs):
-    with torch.no_grad():
-        return model(**inputs).last_hidden_state
-
-
-def everywhere(model, **more):
-    return integration.accelerate(model, only_faster=False, show=False, **more)
 
 
 def test_packing_keeps_masks_of_any_form(calls) -> None:

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -106,14 +105,10 @@ class Clock:
 
 
 @pytest.fixture(autouse=True)
-def own_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("GRAPHENE_TUNE_DIR", str(tmp_path / "tune"))
+def own_records(own_records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GRAPHENE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.delenv("GRAPHENE_TUNE", raising=False)
-    recorded.forget()
     built.clear()
-    yield tmp_path / "tune"
-    recorded.forget()
+    return own_records
 
 
 def test_the_fastest_is_chosen_stored_and_found_again(own_records: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,16 +15,8 @@ from graphene.kernels.gemm_select import select_gemm
 from graphene.tune import recorded
 from graphene.tune.gemm import GEMM, GemmProblem, GemmTile, gemm_key
 
+pytestmark = pytest.mark.usefixtures("own_records")
 H200 = tune.of_arch("sm_90a")
-
-
-@pytest.fixture(autouse=True)
-def own_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("GRAPHENE_TUNE_DIR", str(tmp_path / "tune"))
-    monkeypatch.delenv("GRAPHENE_TUNE", raising=False)
-    recorded.forget()
-    yield tmp_path / "tune"
-    recorded.forget()
 
 
 PROBLEMS = st.builds(

@@ -6,8 +6,7 @@ import json
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,17 +18,9 @@ from graphene.tune import recorded
 from graphene.tune.gemm import GEMM, GemmProblem, GemmTile
 from graphene.tune.rows import ROWS, RowProblem
 
+pytestmark = pytest.mark.usefixtures("own_records")
 H200 = tune.of_arch("sm_90a")
 NAN, INF = float("nan"), float("inf")
-
-
-@pytest.fixture(autouse=True)
-def own_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("GRAPHENE_TUNE_DIR", str(tmp_path / "tune"))
-    monkeypatch.delenv("GRAPHENE_TUNE", raising=False)
-    recorded.forget()
-    yield tmp_path / "tune"
-    recorded.forget()
 
 
 def keep(tunable: tune.Tunable[Any, Any], problem: Any, config: Any) -> None:
