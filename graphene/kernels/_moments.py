@@ -7,7 +7,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
-from graphene.kernels._rows import First, Part
+from graphene.kernels._rows import First, Part, typical
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,8 +21,10 @@ def moments(rows: Rows, value: Callable[[Part], Any], exact: bool) -> tuple[Call
     """The distance of a value from its row's mean, and the mean of its square.
 
     Distances and their squares are added up from a number near the mean: a mean far from zero costs no digits. That is
-    an element of the row, or of a long one the mean of a warp's first vector: whatever the row, a shift by the mean of
-    n of the N elements that are added up makes rounding errors at most 1 + N / n times larger. Warps meet once.
+    an element of the row, or of a long one of each warp's part: the middle one of three neighbours. Where it lies d
+    standard deviations from the mean, rounding errors of the variance are 1 + d^2 times larger. One element far from
+    all others costs nothing, wherever it is; where two of the three lie far away, or the only one of vectors of one or
+    two in a long row, up to log2 N of 24 bits are lost, of N elements that are added up. Warps meet once.
     `exact`: the distance has as many digits as the value, as fp32 needs it; then it is the mean, by a pass of its own
     unless every pass reads memory.
     """
@@ -36,7 +38,10 @@ def moments(rows: Rows, value: Callable[[Part], Any], exact: bool) -> tuple[Call
         if exact or t.keep != "registers":  # what lies past the end was read as zeros
             base[:] = rows.reduce("add", value) * (1 / t.width)
         else:
-            base[:] = value(First(rows))
+            first = First(rows)
+            first.v[:] = value(first)
+            for row in range(t.each):
+                base.values[row] = first.typical(row)
         _sum_both(rows, mean, square, lambda part: part.inside(value(part) - base))
         mean[:] = mean * (1 / t.width)
         square[:] = gr.fma(-mean, mean, square * (1 / t.width))  # the product is not rounded: no inf - inf
@@ -149,14 +154,9 @@ def _sum_both(rows: Rows, sums: gr.Tensor, squares: gr.Tensor, value: Callable[[
 
 
 def _first(rows: Rows, shift: gr.Tensor, start: gr.Tensor, warp: Any) -> None:
-    """The mean of the first lane's first vector."""
-    V = rows.tile.vector
+    """A typical element of the first lane's first vector."""
     own = gr.alloc("own", [], gr.fp32, gr.RF)
-    own[:] = start.values[0]
-    for j in range(1, V):
-        own[:] = own + start.values[j]
-    if V > 1:
-        own[:] = own * (1 / V)
+    own[:] = typical([start.values[i] for i in range(rows.tile.vector)])
     gr.shfl(shift, own, "idx", 0, on=warp)
 
 

@@ -16,11 +16,11 @@ import graphene as gr
 from graphene.kernels._access import vector_access
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from graphene.kernels._row_tiles import RowTile
 
-__all__ = ["Edge", "First", "Part", "Rows", "declare_rows"]
+__all__ = ["Edge", "First", "Part", "Rows", "declare_rows", "typical"]
 
 
 def declare_rows(declare: Callable[..., gr.Tensor], name: str, M: Any, tile: RowTile, dtype: gr.DType) -> gr.Tensor:
@@ -275,18 +275,45 @@ class Part:
 
 
 class First(Part):
-    """The first column of the block's rows, one value a row."""
+    """The first columns of the block's rows: every thread along a row has all of them, three, or less of a short row.
+
+    Where rows begin with vectors of four and more it has four, by one load.
+    """
 
     def __init__(self, rows: Rows) -> None:
         super().__init__(rows, 0)
+        t = rows.tile
+        self._vector = 1 if t.dense else min(t.vector, 4)
+        self.columns = 4 if self._vector == 4 else min(t.width, 3)
+        self.v = self._fragment("firsts", gr.fp32)
+
+    def _fragment(self, name: str, dtype: gr.DType) -> gr.Tensor:
+        t = self._rows.tile
+        below, several = t.rows // t.each, t.rows > 1
+        thread = gr.Layout((t.threads, below), (0, 1 if several else 0))
+        value = gr.Layout((self.columns, t.each if several else 1), (t.rows, below))
+        return gr.fragment(name, [t.rows, self.columns], dtype, gr.tv(thread, value), on=self._rows.threads)
 
     def take(self, kept: Kept) -> gr.Tensor:
         r = self._rows
         x = kept if kept.source is None else r.row(kept.source)
-        value = r.v.reduced(1, "first", x.x.dtype)
-        column = x.x.window(r.start - x.base, 1) if r.tile.dense else x.x.tile([None, 1])[0, 0]
-        gr.move(value, column, atom=vector_access("ld.global.nc", 1, x.x.dtype))
-        return value
+        values = self._fragment("first", x.x.dtype)
+        line = x.x.window(r.start - x.base, self.columns).T if r.tile.dense else x.x.tile([None, self.columns])[0, 0]
+        vector = self._vector if self._vector == 4 else 1
+        gr.move(values, line, atom=vector_access("ld.global.nc", vector, x.x.dtype))
+        return values
+
+    def typical(self, row: int) -> Any:
+        """The middle one of the first three columns, or the first: of the thread's row `row`, once `v` has values."""
+        return typical([self.v.values[row * self.columns + i] for i in range(self.columns)])
+
+
+def typical(values: Sequence[Any]) -> Any:
+    """The middle one of the first three, or the first of fewer: no single element that lies far from the others."""
+    if len(values) < 3:
+        return values[0]
+    a, b, c = values[:3]
+    return gr.max(gr.min(a, b), gr.min(gr.max(a, b), c))
 
 
 class Edge(Part):

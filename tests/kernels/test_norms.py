@@ -182,6 +182,24 @@ def test_a_mean_far_from_zero_costs_no_digits(name, rng):
     close(run(name, config_of(name, RowTile(512, 64, 1, 4), gr.fp32), 3, rng, x=x, dtype=np.float32), rtol=1e-3)
 
 
+@pytest.mark.parametrize("at", [0, 1, 8, -1])
+@pytest.mark.parametrize(
+    "tile",
+    [RowTile(1000, 128), RowTile(512, 32, 4), RowTile(4096, 128, 1, 8, "shared"), RowTile(1001, 64, dense=8)],
+    ids=lambda t: f"{t.width}{t.keep}",
+)
+def test_an_outlier_costs_no_digits(tile, at, rng):
+    """Variances are summed up about an element of the row: not about this one, which would leave half of the digits."""
+    x = rng.standard_normal((tile.rows, tile.width)).astype(np.float16)
+    x[:, at] = 300
+    y = np.zeros_like(x)
+    layernorm_kernel(NormConfig(tile, gamma=False, beta=False, eps=1e-5)).simulate(x, y)
+    d = x.astype(float) - x.astype(float).mean(-1, keepdims=True)
+    want = d / np.sqrt((d * d).mean(-1, keepdims=True) + 1e-5)
+    ulp = 2.0 ** (np.floor(np.log2(np.abs(want))) - 10)
+    assert (np.abs(y - want) / ulp)[np.abs(want) > 1e-3].max() < 0.51
+
+
 def test_softmax_of_what_is_not_finite(rng):
     inf, nan = np.inf, np.nan
     x = np.array([[1, -inf, 2, 3], [-inf] * 4, [inf, 1, 2, 3], [nan, 1, 2, 3], [6e4, -6e4, 0, 6e4]], np.float16)
