@@ -28,10 +28,42 @@ __all__ = [
     "u64",
 ]
 
-fp16, bf16, fp32, tf32, fp64 = (dtype(n) for n in ("fp16", "bf16", "fp32", "tf32", "fp64"))
-fp8e4m3, fp8e5m2 = (dtype(n) for n in ("fp8e4m3", "fp8e5m2"))
-i8, u8, i16, u16 = (dtype(n) for n in ("i8", "u8", "i16", "u16"))
-i32, u32, i64, u64 = (dtype(n) for n in ("i32", "u32", "i64", "u64"))
+fp16 = dtype("fp16")
+"""IEEE half precision: 11 significant bits, greatest number 65504."""
+bf16 = dtype("bf16")
+"""8 significant bits with the exponents of fp32."""
+fp32 = dtype("fp32")
+"""IEEE single precision."""
+tf32 = dtype("tf32")
+"""fp32 in memory, of which matrix instructions read 11 significant bits."""
+fp64 = dtype("fp64")
+"""IEEE double precision."""
+fp8e4m3 = dtype("fp8e4m3")
+"""8 bits: 4 significant ones, greatest number 448, no infinity."""
+fp8e5m2 = dtype("fp8e5m2")
+"""8 bits: 3 significant ones with the exponents of fp16."""
+i8 = dtype("i8")
+"""Signed integer of 8 bits."""
+u8 = dtype("u8")
+"""Unsigned integer of 8 bits."""
+i16 = dtype("i16")
+"""Signed integer of 16 bits."""
+u16 = dtype("u16")
+"""Unsigned integer of 16 bits."""
+i32 = dtype("i32")
+"""Signed integer of 32 bits."""
+u32 = dtype("u32")
+"""Unsigned integer of 32 bits."""
+i64 = dtype("i64")
+"""Signed integer of 64 bits."""
+u64 = dtype("u64")
+"""Unsigned integer of 64 bits."""
 pred = dtype("pred")
+"""A predicate register."""
 
-GL, SH, RF = (memory(n) for n in ("GL", "SH", "RF"))
+GL = memory("GL")
+"""Global memory."""
+SH = memory("SH")
+"""Shared memory, one copy for each block."""
+RF = memory("RF")
+"""Registers."""
