@@ -120,6 +120,7 @@ from graphene.layout import (
     zipped_product,
 )
 from graphene.precompiled import Precompiled, load_precompiled, precompile
+from graphene.promise import Arguments, approximately, rounded
 from graphene.references import reference
 from graphene.specs import allreduce, binary, init, matmul, move, reduce, shfl, spec, ternary, unary
 from graphene.sym import IntExpr, ceil_div, sym
@@ -133,6 +134,7 @@ __all__ = [
     "GL",
     "RF",
     "SH",
+    "Arguments",
     "Atom",
     "AtomFamily",
     "AtomOperand",
@@ -163,6 +165,7 @@ __all__ = [
     "abs",
     "alloc",
     "allreduce",
+    "approximately",
     "atom",
     "atoms",
     "barrier",
@@ -239,6 +242,7 @@ __all__ = [
     "reference",
     "right_inverse",
     "ring",
+    "rounded",
     "row_major",
     "rsqrt",
     "scalar",

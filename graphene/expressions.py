@@ -12,17 +12,22 @@ rounds quotients down and C++ toward zero, so what is meant is to be written. Co
 (toward zero to an integer): fp8, bf16 and fp16 go through fp32 where no instruction converts directly. fp64 and 32- or
 64-bit integers to bf16 or fp8, which would round twice, and floats to 8-bit integers are written in two steps.
 
+Of NumPy's arrays, and of numbers that know their error, the functions compute what registers would hold, so that a
+function of registers means itself: a NaN loses to a number in `max` and `min` of arrays, too.
+
 Errors: LayoutError POINTWISE_SHAPE, POINTWISE_OWNER, POINTWISE_TYPE.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from graphene import _core
 from graphene import sym as _sym
 from graphene._core import IntExpr, Tensor
+from graphene.promise import is_array as _is_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -194,11 +199,18 @@ def _binary(op: str, x: Any, y: Any) -> Expression:
     return Expression(_BINARY, op, (x, y))
 
 
+def _on_array(op: str, x: Any) -> Any:
+    """The function of an array: what a kernel's meaning and an epilogue's are made of."""
+    from graphene.judge.functions import ON_ARRAYS
+
+    return ON_ARRAYS[op](x)
+
+
 def _function(op: str, on_number: Callable[[float], float]) -> Callable[[Any], Any]:
     def call(x: Any) -> Any:
         if isinstance(x, (int, float)) and not isinstance(x, IntExpr):
             return on_number(x)
-        return _unary(op, x)
+        return _on_array(op, x) if _is_array(x) else _unary(op, x)
 
     call.__name__ = call.__qualname__ = op
     return call
@@ -208,6 +220,8 @@ def _approximation(op: str, on_number: Callable[[float], float]) -> Callable[...
     def call(x: Any, ftz: bool = False) -> Any:
         if isinstance(x, (int, float)) and not isinstance(x, IntExpr):
             return on_number(x)
+        if _is_array(x):
+            return _on_array(op, x)
         _check(op, x)
         return Expression(_UNARY, op, (x,), None, ftz)
 
@@ -248,19 +262,30 @@ trunc.__doc__ = "x without its fraction."
 
 def abs(x: Any) -> Any:
     """|x|."""
+    if _is_array(x):
+        return _on_array("abs", x)
     _check("abs", x)
     return _unary("abs", x) if _is_operand(x) else x.__abs__()
 
 
-def cast(x: Any, dtype: DType) -> Expression:
+def cast(x: Any, dtype: DType) -> Any:
     """X in another type: rounds to nearest even; a float becomes an integer toward zero. In its own type: x."""
-    _check("cast", x)
+    if not _is_array(x):
+        _check("cast", x)
     if not isinstance(dtype, _core.DType):
         raise TypeError(f"a dtype must be one of gr.fp16, gr.fp32, gr.i32, ..., got {dtype!r}")
+    if _is_array(x):
+        from graphene.promise import narrowed
+
+        return narrowed(x, dtype)
     return Expression(_UNARY, "cast", (x,), dtype)
 
 
 def _extreme(op: str, integers: Callable[..., Any], values: tuple[Any, ...]) -> Any:
+    if any(_is_array(v) for v in values) and not any(_is_operand(v) for v in values):
+        from graphene.judge.functions import ON_ARRAYS
+
+        return functools.reduce(ON_ARRAYS[op], values)
     if not any(_is_operand(v) for v in values):
         return integers(*values)
     result = values[0]
@@ -287,8 +312,10 @@ def min(*values: Any) -> Any:
     return _extreme("min", _sym.min, values)
 
 
-def fma(x: Any, y: Any, z: Any) -> Expression:
+def fma(x: Any, y: Any, z: Any) -> Any:
     """X * y + z, rounded once."""
+    if any(_is_array(v) for v in (x, y, z)):
+        return x * y + z
     for v in (x, y, z):
         _check("fma", v)
     return Expression(_TERNARY, "fma", (x, y, z))
@@ -301,23 +328,33 @@ def where(condition: Any, x: Any, y: Any) -> Any:
     """
     if isinstance(condition, (bool, int)) and not isinstance(condition, IntExpr):
         return x if condition else y
+    if _is_array(condition):
+        from graphene.judge.functions import ON_ARRAYS
+
+        return ON_ARRAYS["where"](condition, x, y)
     for v in (condition, x, y):
         _check("where", v)
     return Expression(_TERNARY, "where", (condition, x, y))
 
 
-def logical_and(x: Any, y: Any) -> Expression:
+def logical_and(x: Any, y: Any) -> Any:
     """Both of two conditions; ``x & y``."""
+    if _is_array(x) or _is_array(y):
+        return x & y
     return _binary("and", x, y)
 
 
-def logical_or(x: Any, y: Any) -> Expression:
+def logical_or(x: Any, y: Any) -> Any:
     """At least one of two conditions; ``x | y``."""
+    if _is_array(x) or _is_array(y):
+        return x | y
     return _binary("or", x, y)
 
 
-def logical_not(x: Any) -> Expression:
+def logical_not(x: Any) -> Any:
     """The opposite of a condition; ``~x``."""
+    if _is_array(x):
+        return ~x
     return _unary("not", x)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import html
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graphene import _core
 from graphene import check as _check
+from graphene import promise as _promise
 from graphene import report as _report
 from graphene import simulate as _simulate
 from graphene.errors import GrapheneError, SelectError
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from graphene._core import Binary, KernelIR, LaunchManifest, Program
     from graphene.check import CheckResult, Mutant
+    from graphene.dtypes import DType
+    from graphene.promise import Arguments, Promise
     from graphene.report import Report
     from graphene.simulate import SimulationStats, Sync
 
@@ -38,12 +41,27 @@ class Kernel(_core.Launcher):
     tensors it is compiled once per device and launched on the current stream, NumPy arrays and CPU tensors go through
     the simulator; arguments in declaration order or by name, written in place.
 
-    Raises VerifyError KERNEL_NESTED inside another kernel, KERNEL_NAME unless the name is an identifier.
+    ``means``: what it computes, a NumPy function of its arguments by name, which ``check`` holds it to; ``read``: how
+    its outputs are to be read first, where they only make sense so; ``arguments``: ``prepare(args, rng)`` or
+    ``gr.Arguments``, what makes arguments sensible; ``sums``: the type that sums are kept in, fp32 unless all outputs
+    are fp64 (docs/simulator.md). They belong to this object: text, JSON and pickles go without
+    (``with_promise``).
+
+    Raises VerifyError KERNEL_NESTED inside another kernel, KERNEL_NAME unless the name is an identifier,
+    KERNEL_ARGUMENT for a meaning that cannot be called.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(
+        self,
+        name: str,
+        means: Callable[..., Any] | None = None,
+        read: Callable[..., Any] | None = None,
+        arguments: Callable[..., None] | Arguments | None = None,
+        sums: DType | None = None,
+    ) -> None:
         super().__init__()
         self._name = name
+        self._promise = _promise.make(means, read, arguments, sums)
         self._builder: _core.Builder | None = None
         self._closed: KernelIR | None = None
         self._programs: dict[str, Program] = {}
@@ -87,6 +105,27 @@ class Kernel(_core.Launcher):
         if self._closed is None:
             raise RuntimeError(f"the kernel {self._name} has not been recorded: leave its `with` block first")
         return self._closed
+
+    @property
+    def promise(self) -> Promise | None:
+        """What the kernel was said to mean; None for one without ``means``, and for a parsed one."""
+        return self._promise
+
+    def with_promise(
+        self,
+        means: Callable[..., Any] | None = None,
+        read: Callable[..., Any] | None = None,
+        arguments: Callable[..., None] | Arguments | None = None,
+        sums: DType | None = None,
+    ) -> Kernel:
+        """The same kernel with a promise, as ``gr.Kernel`` takes it: for one that was parsed, or to promise less.
+
+        Raises VerifyError KERNEL_ARGUMENT for a meaning that cannot be called.
+        """
+        kernel = Kernel._from_ir(self.ir)
+        kernel._promise = _promise.make(means, read, arguments, sums)
+        kernel._programs = self._programs
+        return kernel
 
     # The text and JSON forms.
 

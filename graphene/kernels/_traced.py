@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene import _core, dtypes
 from graphene.expressions import Expression, _nodes
+from graphene.promise import is_array, narrowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +38,9 @@ class Traced:
         return _steps(self.text)
 
     def __call__(self, x: Any) -> Any:
-        """The expression of registers, or the number."""
+        """The expression of registers, or the number; of an array what registers would hold."""
+        if is_array(x):
+            return self.on_arrays(x)
         made: list[Any] = []
         for step in self.steps:
             if isinstance(step, list):
@@ -51,11 +53,14 @@ class Traced:
         return made[-1]
 
     def on_arrays(self, x: Any) -> Any:
-        """The same of a float64 array, for what a kernel means: no step is rounded."""
+        """The same of an array, for what a kernel means: conversions alone round."""
         made: list[Any] = []
         for step in self.steps:
             if isinstance(step, list):
-                made.append(_formulas()[step[0].removesuffix(".ftz")](*(made[i] for i in step[1:])))
+                op, *mode = step[0].split(".")
+                args = [made[i] for i in step[1:]]
+                wide = op == "cast" and mode[0] not in ("fp32", "fp64")
+                made.append(narrowed(args[0], mode[0]) if wide else _formulas()[step[0].removesuffix(".ftz")](*args))
             else:
                 made.append(x if step == "x" else step)
         return made[-1] + 0 * x  # of x's shape if it is a number
@@ -96,10 +101,11 @@ def _operations() -> frozenset[str]:
 def _formulas() -> dict[str, Callable[..., Any]]:
     import numpy as np
 
-    erf = np.vectorize(math.erf, otypes=[np.float64])
+    from graphene.judge.functions import erf
+
     return {
         "neg": np.negative, "abs": np.abs, "not": np.logical_not, "exp2": np.exp2, "exp": np.exp, "log2": np.log2,
-        "log": np.log, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "rcp": lambda x: 1 / np.asarray(x, float),
+        "log": np.log, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "rcp": lambda x: np.float64(1) / x,
         "tanh": np.tanh, "sin": np.sin, "cos": np.cos, "erf": erf, "floor": np.floor, "ceil": np.ceil,
         "trunc": np.trunc, "cast.fp32": lambda x: x, "cast.fp64": lambda x: x, "add": np.add, "sub": np.subtract,
         "mul": np.multiply, "div": np.divide, "and": np.logical_and, "or": np.logical_or, "lt": np.less,

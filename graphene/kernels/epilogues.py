@@ -17,6 +17,7 @@ from graphene._core import IntExpr, Tensor
 from graphene.expressions import Expression
 from graphene.kernels._arguments import function as check_function
 from graphene.kernels._traced import Traced
+from graphene.promise import is_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,9 +182,12 @@ def formula(act: str | Callable[[Any], Any] | None) -> tuple[str, Callable[[Any]
 
 
 def pointwise(function: Callable[..., Any], *registers: Any) -> Any:
-    """What the function makes of registers. Raises VerifyError KERNEL_ARGUMENT unless that is one value for each."""
+    """What the function makes of registers, or of arrays.
+
+    Raises VerifyError KERNEL_ARGUMENT unless that is one value for each.
+    """
     got = function(*registers)
-    if not isinstance(got, Expression | Tensor | IntExpr | int | float):
+    if not isinstance(got, Expression | Tensor | IntExpr | int | float) and not is_array(got):
         _core.fail("KERNEL_ARGUMENT", f"an epilogue returned {type(got).__name__}",
                    ["want: registers, an expression of them or a number", f"got: {got!r}"],
                    "return one value, as lambda x: gr.max(x, 0) does")  # fmt: skip

@@ -1,0 +1,130 @@
+"""Types of numbers as NumPy holds them: rounding of doubles to a type, bits of a type from doubles and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from graphene.dtypes import DType
+
+__all__ = ["Format", "decode", "encode", "format_of", "is_float", "nearest", "storage"]
+
+
+class Format(NamedTuple):
+    """A floating-point type: digits (the hidden one counted), exponent of the smallest normal number, largest number.
+
+    `saturates`: what is too large becomes the largest number instead of infinity.
+    """
+
+    digits: int
+    least: int
+    most: float
+    saturates: bool = False
+
+    @property
+    def relative(self) -> float:
+        """Half a unit in the last place of 1."""
+        return float(2.0**-self.digits)
+
+    @property
+    def absolute(self) -> float:
+        """Half of the smallest number above zero."""
+        return float(2.0 ** (self.least - self.digits))
+
+
+_FORMATS = {
+    "fp16": Format(11, -14, 65504.0),
+    "bf16": Format(8, -126, (2 - 2.0**-7) * 2.0**127),
+    "tf32": Format(11, -126, (2 - 2.0**-10) * 2.0**127),
+    "fp32": Format(24, -126, (2 - 2.0**-23) * 2.0**127),
+    "fp64": Format(53, -1022, float(np.finfo(np.float64).max)),
+    "fp8e4m3": Format(4, -6, 448.0, True),
+    "fp8e5m2": Format(3, -14, 57344.0, True),
+}
+_NUMPY = {"fp16": np.float16, "fp32": np.float32, "tf32": np.float32, "fp64": np.float64, "i8": np.int8, "u8": np.uint8,
+          "i16": np.int16, "u16": np.uint16, "i32": np.int32, "u32": np.uint32, "i64": np.int64, "u64": np.uint64,
+          "pred": np.bool_, "bf16": np.uint16, "fp8e4m3": np.uint8, "fp8e5m2": np.uint8}  # fmt: skip
+# Exponent and fraction bits of the types that NumPy lacks, and whether all bits set is the one NaN.
+_BITS = {"bf16": (8, 7, False), "fp8e4m3": (4, 3, True), "fp8e5m2": (5, 2, False)}
+
+
+def _name(dtype: DType | str) -> str:
+    return dtype if isinstance(dtype, str) else dtype.name
+
+
+def is_float(dtype: DType | str) -> bool:
+    """Whether it is a floating-point type."""
+    return _name(dtype) in _FORMATS
+
+
+def format_of(dtype: DType | str) -> Format:
+    """A floating-point type's format."""
+    return _FORMATS[_name(dtype)]
+
+
+def storage(dtype: DType | str) -> Any:
+    """NumPy's type of its elements in memory: their bits, where NumPy lacks the type."""
+    return np.dtype(_NUMPY[_name(dtype)])
+
+
+def nearest(x: Any, dtype: DType | str) -> Any:
+    """The type's numbers nearest to some doubles, of two the even one; of integer types without the fraction."""
+    name = _name(dtype)
+    x = np.asarray(x, np.float64)
+    if name not in _FORMATS:
+        return np.trunc(x)
+    if name == "fp64":
+        return x
+    with np.errstate(all="ignore"):
+        if name in ("fp16", "fp32"):
+            return x.astype(_NUMPY[name]).astype(np.float64)
+        f = _FORMATS[name]
+        exponent = np.frexp(np.where(np.isfinite(x), x, 0.0))[1]
+        last = np.maximum(exponent - 1, f.least) - (f.digits - 1)
+        r = np.ldexp(np.rint(np.ldexp(x, -last)), last)
+        over = np.abs(r) > f.most
+        if f.saturates:
+            return np.where(over, np.copysign(f.most, x), r)
+        return np.where(over, np.copysign(np.inf, x), np.where(np.isfinite(x), r, x))
+
+
+def encode(x: Any, dtype: DType | str) -> Any:
+    """The type's elements in memory, of doubles or integers."""
+    name = _name(dtype)
+    with np.errstate(all="ignore"):
+        if name not in _BITS:
+            return np.asarray(x).astype(_NUMPY[name])
+        exponent_bits, fraction_bits, one_nan = _BITS[name]
+        y = nearest(x, name)
+        bias = (1 << (exponent_bits - 1)) - 1
+        magnitude = np.abs(np.where(np.isfinite(y), y, 0.0))
+        e = np.maximum(np.frexp(magnitude)[1] - 1, 1 - bias)
+        scaled = np.ldexp(magnitude, fraction_bits - e).astype(np.int64)  # with the hidden digit
+        hidden = 1 << fraction_bits
+        bits = np.where(scaled >= hidden, ((e + bias) << fraction_bits) + scaled - hidden, scaled)
+        top = ((1 << exponent_bits) - 1) << fraction_bits
+        bits = np.where(np.isinf(y), top, bits)
+        no_number = (1 << (exponent_bits + fraction_bits)) - 1 if one_nan else top | hidden >> 1
+        bits = np.where(np.isnan(y), no_number, bits)
+        return (bits | np.where(np.signbit(y), 1 << (exponent_bits + fraction_bits), 0)).astype(_NUMPY[name])
+
+
+def decode(x: Any, dtype: DType | str) -> Any:
+    """Doubles, of elements in memory; of integer types int64."""
+    name = _name(dtype)
+    if name not in _BITS:
+        return x.astype(np.float64 if name in _FORMATS else np.int64)
+    exponent_bits, fraction_bits, one_nan = _BITS[name]
+    bits = x.astype(np.int64)
+    fraction = bits & ((1 << fraction_bits) - 1)
+    e = (bits >> fraction_bits) & ((1 << exponent_bits) - 1)
+    bias = (1 << (exponent_bits - 1)) - 1
+    hidden = np.where(e > 0, 1 << fraction_bits, 0)
+    value = np.ldexp((fraction + hidden).astype(np.float64), np.maximum(e, 1) - bias - fraction_bits)
+    if one_nan:
+        value = np.where((bits & 127) == 127, np.nan, value)
+    else:
+        value = np.where(e == (1 << exponent_bits) - 1, np.where(fraction == 0, np.inf, np.nan), value)
+    return np.where(bits >> (exponent_bits + fraction_bits) & 1, -value, value)

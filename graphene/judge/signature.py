@@ -1,0 +1,139 @@
+"""The arguments of a kernel: names, types, sizes and strides in its symbols, and what symbols may be."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from graphene.kernel import Kernel
+
+__all__ = ["Argument", "Facts", "Parameter", "Signature", "evaluate"]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a symbol's values are: multiples of ``multiple_of`` from ``least`` to ``most``."""
+
+    least: int = 0
+    most: int = 2**31 - 1
+    multiple_of: int = 1
+
+    def allow(self, value: int) -> bool:
+        """Whether the value keeps them."""
+        return self.least <= value <= self.most and value % self.multiple_of == 0
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A tensor argument: sizes and strides are integers or expressions, ``count`` of a list of tensors."""
+
+    name: str
+    role: str
+    dtype: str
+    sizes: tuple[Any, ...]
+    strides: tuple[Any, ...]
+    count: int | None
+    align_bytes: int
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A scalar argument."""
+
+    name: str
+    dtype: str
+
+
+_CODE: dict[str, Any] = {}
+
+
+def evaluate(expression: Any, values: Mapping[str, int]) -> int:
+    """The integer that an expression of symbols is."""
+    if isinstance(expression, int):
+        return expression
+    code = _CODE.get(expression)
+    if code is None:
+        code = _CODE[expression] = compile(expression.replace("@", "_at_"), "<expression>", "eval")
+    return int(eval(code, {"min": min, "max": max}, dict(values)))  # of the kernel's own text
+
+
+def _flat(x: Any) -> Iterator[Any]:
+    if isinstance(x, list):
+        for y in x:
+            yield from _flat(y)
+    else:
+        yield x
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What ``Signature.of(kernel)`` reads off its JSON."""
+
+    symbols: dict[str, Facts]
+    arguments: tuple[Argument | Parameter, ...]  # in order
+    types: dict[str, str] = field(repr=False)  # of the kernel's tensors, by name
+    data: dict[str, Any] = field(repr=False)  # the JSON
+
+    @staticmethod
+    def of(kernel: Kernel) -> Signature:
+        """The kernel's; kept with it."""
+        kept: Signature | None = kernel.__dict__.get("_signature")
+        if kept is None:
+            kept = kernel.__dict__["_signature"] = Signature._read(json.loads(kernel.to_json()))
+        return kept
+
+    @staticmethod
+    def _read(data: dict[str, Any]) -> Signature:
+        symbols = {s["name"]: Facts(s.get("min", 0), s.get("max", 2**31 - 1), s.get("multiple_of", 1))
+                   for s in data["symbols"]}  # fmt: skip
+        types: dict[str, str] = {}
+        arguments: list[Argument | Parameter] = []
+        for a in data["args"]:
+            if a["role"] == "param":
+                arguments.append(Parameter(a["name"], a["dtype"]))
+                continue
+            (level,) = a["type"]["levels"][-1:]
+            sizes, strides = tuple(_flat(level["shape"])), tuple(_flat(level["stride"]))
+            arguments.append(Argument(a["name"], a["role"], a["type"]["dtype"], sizes, strides, a.get("count"),
+                                      a.get("align", 0)))  # fmt: skip
+            types[a["name"]] = a["type"]["dtype"]
+
+        def see(block: Any) -> None:
+            for s in block:
+                if s.get("stmt") == "allocate":
+                    types[s["name"]] = s["type"]["dtype"]
+                for inner in s.values():
+                    if isinstance(inner, list) and inner and isinstance(inner[0], dict) and "stmt" in inner[0]:
+                        see(inner)
+
+        see(data["body"])
+        return Signature(symbols, tuple(arguments), types, data)
+
+    @cached_property
+    def tensors(self) -> tuple[Argument, ...]:
+        """The arguments that are tensors or lists of them."""
+        return tuple(a for a in self.arguments if isinstance(a, Argument))
+
+    @cached_property
+    def scalars(self) -> tuple[Parameter, ...]:
+        """The arguments that are numbers."""
+        return tuple(a for a in self.arguments if isinstance(a, Parameter))
+
+    @property
+    def outputs(self) -> tuple[Argument, ...]:
+        """The tensors that the kernel writes."""
+        return tuple(a for a in self.tensors if a.role != "input")
+
+    def shape(self, argument: Argument, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """A tensor's extents at some sizes."""
+        return tuple(evaluate(s, sizes) for s in argument.sizes)
+
+    def elements(self, sizes: Mapping[str, int]) -> int:
+        """How many elements all tensors have."""
+        return sum(math.prod(self.shape(a, sizes)) * (a.count or 1) for a in self.tensors)

@@ -1,0 +1,226 @@
+"""What a kernel's outputs should be, and whether they are: evaluating its promise and comparing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from graphene import _core
+from graphene import promise as _promise
+from graphene.judge.bounded import FP32, Bounded, bounded, finite, rounding_unit, size
+from graphene.judge.formats import Format, format_of, is_float, nearest
+from graphene.judge.signature import Argument, Signature
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from graphene.kernel import Kernel
+    from graphene.promise import Promise
+
+__all__ = ["Broken", "Wanted", "compare", "doubles", "expect", "hold", "judge_outputs"]
+
+
+@dataclass(frozen=True)
+class Broken:
+    """An output's element outside of the interval that it should be in: the one that is furthest outside.
+
+    ``got`` the value, ``low`` and ``high`` the interval's ends, ``elements`` how many of ``of`` are outside.
+    """
+
+    output: str
+    element: tuple[int, ...]
+    got: float
+    low: float
+    high: float
+    elements: int
+    of: int
+
+    def __str__(self) -> str:
+        at = ", ".join(map(str, self.element))
+        one = self.low == self.high or self.low != self.low
+        want = f"{self.low:.9g}" if one else f"{self.low:.9g} to {self.high:.9g}"
+        return f"{self.output}[{at}] is {self.got:.9g}, want: {want} ({self.elements} of {self.of} elements are wrong)"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the outputs, as they are read, should be; and the rounding points that the meaning stated."""
+
+    values: dict[str, Bounded]
+    stated: frozenset[str]
+
+
+def unit_of(kernel: Kernel, promise: Promise) -> float:
+    """What an operation of the kernel may be off, of its result: by the type that it keeps sums in."""
+    if promise.sums is not None:
+        return format_of(promise.sums).relative
+    floats = [a.dtype for a in Signature.of(kernel).outputs if is_float(a.dtype)]
+    return format_of("fp64").relative if floats and all(d == "fp64" for d in floats) else FP32
+
+
+def _exact(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_exact(x) for x in value]
+    return bounded(value) if isinstance(value, np.ndarray) and value.dtype.kind == "f" else value
+
+
+def _refuse(kernel: Kernel, what: str, details: list[str], fix: str = "") -> NoReturn:
+    _core.fail("CHECK_MEANS", f"the meaning of {kernel.name} {what}", details, fix)
+
+
+def _named(kernel: Kernel, result: Any, names: list[str], of: str) -> dict[str, Any]:
+    if result is None:
+        return {}
+    if isinstance(result, dict):
+        return result
+    if len(names) != 1:
+        _refuse(kernel, f"does not say what each {of} is", [f"want: a dict of {', '.join(names)}",
+                                                            f"got: {type(result).__name__}"])  # fmt: skip
+    return {names[0]: result}
+
+
+def expect(kernel: Kernel, values: Mapping[str, Any]) -> Wanted:
+    """What a kernel's outputs should be for some arguments: dict by name of float64 and int64 arrays, and numbers.
+
+    Raises SimulationError CHECK_MEANS for a meaning that does not fit; what it raises itself is told so, too.
+    """
+    promise = kernel.promise
+    if promise is None:
+        _refuse(kernel, "is not known", [], "write gr.Kernel(name, means=...), or kernel.with_promise(means=...)")
+    signature = Signature.of(kernel)
+    outputs = [a.name for a in signature.outputs]
+    judged = _promise.Judged(signature.types)
+    available = {n: _exact(x) for n, x in values.items()}
+    with rounding_unit(unit_of(kernel, promise)), _promise.judged(judged), np.errstate(all="ignore"):
+        result = _promise.call(promise.means, available, kernel.name)
+    wanted = _named(kernel, result, outputs, "output")
+    if promise.read is None and promise.means is not _promise._nothing and set(wanted) != set(outputs):
+        _refuse(kernel, "must name every output", [f"want: {', '.join(outputs)}",
+                                                     f"got: {', '.join(wanted) or 'nothing'}"],
+                "give None for one of which nothing is promised")  # fmt: skip
+    return Wanted({n: bounded(x) for n, x in wanted.items() if x is not None}, frozenset(judged.stated))
+
+
+def compare(got: Any, want: Bounded, dtype: str) -> tuple[Any, Any, Any, Any]:
+    """Which elements of an output are outside of the interval; their distance in units of it; its two ends.
+
+    ``got``: float64, or int64 of an integer type. A result g of type T is right if and only if round_T(x - e) <= g <=
+    round_T(x + e). Where e is infinite it must still be finite if x is.
+    """
+    g = np.asarray(got, np.float64)
+    v, e = want.v, want.e
+    with np.errstate(all="ignore"):
+        low, high = np.where(np.isfinite(v), v - e, v), np.where(np.isfinite(v), v + e, v)
+        half: Any = 0.5
+        large: Any = False
+        if is_float(dtype):
+            f: Format = format_of(dtype)
+            low, high = nearest(low, dtype), nearest(high, dtype)
+            half = np.maximum(f.relative * size(v), f.absolute)
+            # Beyond the largest number: it, or infinity, whichever way the conversion goes.
+            large = (high >= f.most) & (g >= f.most) | (low <= -f.most) & (g <= -f.most)
+        inside = (g >= low) & (g <= high)
+        unsure = ~np.isfinite(e) | (e > 1e290)
+        right = inside | large | (np.isnan(g) & np.isnan(v)) | (unsure & (np.isfinite(g) | ~np.isfinite(v)))
+        room = np.where(unsure, 1e300, np.maximum(finite(np.where(g > v, high - v, v - low)), half))
+        off = np.where(np.isfinite(g) & np.isfinite(v), np.abs(g - v), np.where(right, 0.0, np.inf)) / room
+    return ~right, off, low, high
+
+
+def _read_ends(got: Bounded, want: Bounded) -> tuple[Any, Any, Any, Any]:
+    with np.errstate(all="ignore"):
+        room = got.e + want.e
+        finite_both = np.isfinite(got.v) & np.isfinite(want.v)
+        off = np.where(finite_both, np.abs(got.v - want.v), 0.0) / np.maximum(room, 1e-300)
+        same = (got.v == want.v) | (np.isnan(got.v) & np.isnan(want.v))
+        wrong = np.where(finite_both, np.abs(got.v - want.v) > room, ~same)
+    return wrong, np.where(wrong & ~finite_both, np.inf, off), want.v - room, want.v + room
+
+
+def judge_outputs(
+    kernel: Kernel, wanted: Wanted, values: Mapping[str, Any], results: Mapping[str, Any]
+) -> tuple[list[Broken], float, str]:
+    """Holds outputs to what they should be: those that are wrong, the largest error in units of the bound, and where.
+
+    ``values``: the arguments before, ``results``: the outputs after, float64 and int64 by name.
+    """
+    signature = Signature.of(kernel)
+    promise = kernel.promise
+    types: dict[str, str] = {a.name: a.dtype for a in signature.outputs}
+    got: dict[str, Any] = {n: results[n] for n in types}
+    read = promise.read if promise is not None else None
+    if read is not None:
+        available = {n: _exact(x) for n, x in values.items()}
+        for n, x in got.items():
+            if is_float(types[n]):
+                f = format_of(types[n])
+                available[n] = Bounded(x, f.relative * size(x) + f.absolute)
+            else:
+                available[n] = x
+        with rounding_unit(FP32), np.errstate(all="ignore"):
+            result = _promise.call(read, available, kernel.name)
+        got = _named(kernel, result, list(wanted.values), "output")
+    out: list[Broken] = []
+    worst, place = 0.0, ""
+    for name, want in wanted.values.items():
+        if name not in got:
+            _refuse(kernel, f"names '{name}', which it does not write", [f"want: {', '.join(got)}"])
+        x = got[name]
+        if x.shape != want.shape:
+            _refuse(kernel, f"gives '{name}' another shape", [f"want: {x.shape}", f"got: {want.shape}"])
+        if not x.size:
+            continue
+        of_read = read is not None
+        wrong, off, low, high = _read_ends(bounded(x), want) if of_read else compare(x, want, types[name])
+        at = np.unravel_index(int(np.argmax(np.where(wrong, np.maximum(off, 1e-9), off / (2 * (1 + np.max(off)))
+                                                    if wrong.any() else off))), x.shape)  # fmt: skip
+        element = tuple(int(i) for i in at)
+        g = float(bounded(x).v[at])
+        if off[at] > worst or wrong.any():
+            worst, place = max(worst, float(off[at])), f"{name}[{', '.join(map(str, element))}]"
+        if wrong.any():
+            out.append(Broken(name, element, g, float(low[at]), float(high[at]), int(wrong.sum()), wrong.size))
+    return out, worst, place
+
+
+def doubles(kernel: Kernel, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """A call's arguments as a meaning takes them: float64 and int64 arrays of NumPy, numbers rounded to their type."""
+    out: dict[str, Any] = {}
+    for a in Signature.of(kernel).arguments:
+        x = arguments[a.name]
+        if not isinstance(a, Argument):
+            out[a.name] = float(nearest(float(x), a.dtype)) if is_float(a.dtype) else int(x)
+        elif a.count is not None:
+            out[a.name] = [as_double(t, a.dtype) for t in x]
+        else:
+            out[a.name] = as_double(x, a.dtype)
+    return out
+
+
+def as_double(x: Any, dtype: str) -> Any:
+    """An array or CPU tensor as float64, or int64 of an integer type; always a copy."""
+    if hasattr(x, "detach"):
+        x = x.detach()
+        x = (x.double() if is_float(dtype) else x.long()).numpy()
+    return np.array(x, np.float64 if is_float(dtype) else np.int64)
+
+
+def hold(kernel: Kernel, arguments: Mapping[str, Any], arch: str | None = None, seed: int = 0) -> list[Broken]:
+    """Runs a call on copies of its arguments and holds the outputs to the kernel's promise: what is wrong.
+
+    ``arguments``: arrays, CPU tensors and numbers by name. Raises what ``simulate`` raises, and CHECK_MEANS.
+    """
+    copies = {n: _copy(x) for n, x in arguments.items()}
+    before = doubles(kernel, arguments)
+    kernel.simulate(arch=arch, seed=seed, **copies)
+    return judge_outputs(kernel, expect(kernel, before), before, doubles(kernel, copies))[0]
+
+
+def _copy(x: Any) -> Any:
+    if isinstance(x, (list, tuple)):
+        return [_copy(t) for t in x]
+    if hasattr(x, "detach"):
+        return x.detach().clone()
+    return x.copy(order="K") if isinstance(x, np.ndarray) else x

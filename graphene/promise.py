@@ -1,0 +1,217 @@
+"""What a kernel promises: a NumPy function of its arguments, and what else a judge needs to hold the kernel to it.
+
+``gr.Kernel(name, means=, read=, arguments=, sums=)`` (docs/simulator.md, "What a kernel promises"). Importing this
+needs no NumPy; what computes imports it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from graphene import _core
+
+if TYPE_CHECKING:
+    from graphene.dtypes import DType
+
+__all__ = ["Arguments", "Judged", "Promise", "approximately", "call", "is_array", "judged", "narrowed", "rounded"]
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """What makes sensible arguments of a kernel, where drawing each by itself does not.
+
+    ``prepare(args, rng)`` changes drawn arguments in place: `args` is a dict of float64 and int64 arrays (lists of them
+    for ``gr.inputs``) and numbers by name, with ``args.draw(shape)`` for data of the call's kind, ``args.kind``, its
+    name, and ``args.sizes``. ``sizes(s)`` changes drawn sizes and integer parameters in place: a dict by name, of those
+    that follow from others. ``values``: numbers to draw from, by name of a symbol, a size or a scalar. ``kinds``: the
+    kinds of data that the promise covers (all of them: ``graphene.testing.calls.KINDS``).
+    """
+
+    prepare: Callable[[Any, Any], None] | None = None
+    sizes: Callable[[dict[str, int]], None] | None = None
+    values: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    kinds: Sequence[str] | None = None
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What ``gr.Kernel`` was given: see there."""
+
+    means: Callable[..., Any]
+    read: Callable[..., Any] | None = None
+    arguments: Arguments = Arguments()
+    sums: DType | None = None
+
+
+def make(means: Any, read: Any, arguments: Any, sums: Any) -> Promise | None:
+    """The promise of ``gr.Kernel``'s arguments. Raises VerifyError KERNEL_ARGUMENT for what cannot be called."""
+
+    def refuse(name: str, want: str, got: Any) -> None:
+        _core.fail("KERNEL_ARGUMENT", f"gr.Kernel: {name} does not fit", [f"want: {want}", f"got: {got!r}"])
+
+    for name, function in (("means", means), ("read", read)):
+        if function is not None and not callable(function):
+            refuse(name, "a function of the kernel's arguments", function)
+    if arguments is not None and not callable(arguments) and not isinstance(arguments, Arguments):
+        refuse("arguments", "prepare(args, rng) or gr.Arguments(...)", arguments)
+    if sums is not None and not isinstance(sums, _core.DType):
+        refuse("sums", "gr.fp16, gr.bf16, gr.fp32 or gr.fp64", sums)
+    if means is None:
+        if read is not None or sums is not None:
+            refuse("means", "a function, which read= and sums= belong to", None)
+        return None if arguments is None else Promise(_nothing, None, _arguments(arguments))
+    return Promise(means, read, _arguments(arguments), sums)
+
+
+def _arguments(given: Any) -> Arguments:
+    if given is None:
+        return Arguments()
+    return given if isinstance(given, Arguments) else Arguments(given)
+
+
+def _nothing(**_: Any) -> None:
+    """The meaning of a kernel that says only what its arguments are."""
+
+
+def call(function: Callable[..., Any], available: Mapping[str, Any], kernel: str) -> Any:
+    """Calls a function with those of some values that its parameters name; defaults stand for missing ones.
+
+    Raises SimulationError CHECK_MEANS for a parameter that is neither.
+    """
+    takes: dict[str, Any] = {}
+    for p in inspect.signature(function).parameters.values():
+        if p.kind is p.VAR_KEYWORD:
+            named = inspect.signature(function).parameters
+            return function(**takes, **{n: x for n, x in available.items() if n not in named})
+        if p.kind is p.VAR_POSITIONAL:
+            continue
+        if p.name in available:
+            takes[p.name] = available[p.name]
+        elif p.default is p.empty:
+            _core.fail(
+                "CHECK_MEANS",
+                f"the meaning of {kernel} wants '{p.name}', which the kernel does not have",
+                [f"want: one of {', '.join(available)}"],
+                "give the parameter a default if a configuration may lack it",
+            )
+    return function(**takes)
+
+
+# What a meaning says of itself while it is evaluated.
+
+
+@dataclass
+class Judged:
+    """The kernel whose meaning is evaluated: types of its tensors by name, and the rounding points that it states."""
+
+    types: Mapping[str, str]
+    stated: set[str] = field(default_factory=set)
+
+
+_JUDGED: ContextVar[Judged | None] = ContextVar("judged", default=None)
+
+
+class judged:  # noqa: N801
+    """Within it, ``gr.rounded`` knows the kernel's tensors."""
+
+    def __init__(self, what: Judged) -> None:
+        self._what = what
+
+    def __enter__(self) -> Judged:
+        self._token = _JUDGED.set(self._what)
+        return self._what
+
+    def __exit__(self, *_: object) -> None:
+        _JUDGED.reset(self._token)
+
+
+def is_array(x: Any) -> bool:
+    """Whether it is an array of NumPy's, a number of NumPy's, or an array of numbers that know their error."""
+    return getattr(type(x), "__array_ufunc__", None) is not None  # which IntExpr refuses
+
+
+def rounded(name: str, value: Any, by: Any = 1.0) -> Any:
+    """The value as the kernel's tensor `name` holds it: a rounding point, in a meaning.
+
+    A value that becomes narrower than fp32 and is then computed with must be stated so; the type is the tensor's. `by`:
+    what the value was multiplied by before it was rounded; None: a factor that is not known, and every value may then
+    be off by half a unit of its last place. Outside of a check the value itself.
+    """
+    kernel = _JUDGED.get()
+    if kernel is None:
+        return value
+    dtype = kernel.types.get(name)
+    if dtype is None:  # told when the stated points are compared with those found
+        kernel.stated.add(name)
+        return value
+    from graphene.judge.formats import format_of, is_float
+
+    if not is_float(dtype) or format_of(dtype).digits >= 24:
+        return value
+    kernel.stated.add(name)
+    return narrowed(value, dtype, by)
+
+
+def narrowed(value: Any, dtype: DType | str, by: Any = 1.0) -> Any:
+    """The array rounded to a type, and what its error becomes: the distance to the rounded ends of its interval."""
+    import numpy as np
+
+    from graphene.judge.bounded import Bounded, bounded, finite, size
+    from graphene.judge.formats import format_of, is_float, nearest
+
+    x = bounded(value)
+    if not is_float(dtype):
+        v = np.trunc(x)  # toward zero
+        return v if isinstance(value, Bounded) else bounded(v).v
+    f = format_of(dtype)
+    with np.errstate(all="ignore"):
+        if by is None:
+            return Bounded(x.v, x.e + f.relative * (size(x.v) + x.e) + f.absolute)
+        factor = by.v if isinstance(by, Bounded) else by
+        v, e = x.v * factor, np.abs(x.e * factor)
+        r = nearest(v, dtype)
+        if not isinstance(value, Bounded):
+            return r / factor
+        low, high = nearest(v - e, dtype), nearest(v + e, dtype)
+        spread = np.where(np.isinf(low) | np.isinf(high), 1e300, np.maximum(finite(high - r), finite(r - low)))
+        return Bounded(r / factor, np.where(e > 0, np.minimum(spread / np.abs(factor), 1e300), 0.0))
+
+
+def approximately(formula: Callable[..., Any], *, absolute: Any = 0.0, relative: Any = 0.0) -> Any:
+    """A function of registers that approximates a formula, as a decorator; or the formula with the error, of arrays.
+
+    ``@gr.approximately(lambda x: 1 / (1 + np.exp(-x)), absolute=2**-20)`` above a function of registers: with arrays it
+    is the formula, and what it is off by stands in one place. `absolute`, `relative`: numbers, or functions of the
+    arguments' values.
+    """
+
+    def on_arrays(*xs: Any) -> Any:
+        import numpy as np
+
+        from graphene.judge.bounded import Bounded, bounded, finite, size
+
+        y = formula(*xs)
+        if not any(isinstance(x, Bounded) for x in xs):
+            return y
+        values = [bounded(x).v for x in xs]
+        a, r = (f(*values) if callable(f) else f for f in (absolute, relative))
+        y = bounded(y)
+        return Bounded(y.v, np.minimum(y.e + finite(a) + finite(r) * size(y.v), 1e300))
+
+    def decorate(*xs: Any) -> Any:
+        if len(xs) == 1 and callable(xs[0]) and not is_array(xs[0]):
+            function = xs[0]
+
+            @functools.wraps(function)
+            def either(*args: Any, **named: Any) -> Any:
+                return on_arrays(*args) if any(map(is_array, args)) else function(*args, **named)
+
+            return either
+        return on_arrays(*xs)
+
+    return decorate

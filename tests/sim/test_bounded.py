@@ -1,0 +1,182 @@
+"""Numbers that know their error: every operation in fp32 stays inside of the bound, and the bound is not far above."""
+
+import numpy as np
+import pytest
+import torch
+
+import graphene as gr
+from graphene.judge import formats
+from graphene.judge.bounded import Bounded, bounded
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((6, 40)).astype(np.float32)
+Y = (np.abs(RNG.standard_normal((6, 40))) + 0.5).astype(np.float32)
+
+# What an author may write, with plain NumPy: evaluated in fp32, in float64, and on numbers that know their error.
+FORMULAS = {
+    "arithmetic": lambda x, y: (x + y) * x - x / y,
+    "reversed": lambda x, y: 1 - (2 / y) * 3,
+    "powers": lambda x, y: x**2 + x**3 + y**0.5 + y**-1 + y**2.5,
+    "roots": lambda x, y: np.sqrt(y) + 1 / np.sqrt(y * y + 1e-5),
+    "exponentials": lambda x, y: np.exp(x) + np.exp2(y) + np.expm1(x),
+    "logarithms": lambda x, y: np.log(y) + np.log2(y) + np.log1p(np.abs(x)),
+    "sigmoid": lambda x, y: 1 / (1 + np.exp(-x)),
+    "tanh": lambda x, y: np.tanh(x) + gr.tanh(x) + np.sin(x) * np.cos(x),
+    "erf": lambda x, y: x / 2 * (1 + gr.erf(x / 2**0.5)),
+    "extremes": lambda x, y: np.maximum(x, y) + np.minimum(x, 0) + gr.max(x, 0) + gr.min(x, y, 1),
+    "chosen": lambda x, y: np.where(x < y, x * y, 0) + gr.where(x < 0, 0, x) + np.clip(x, -1, 1),
+    "truths": lambda x, y: np.where((x < y) & ~(x > 1) | (y == 3), x * 3, y / 3),
+    "sums": lambda x, y: x.sum(-1) + np.sum(y, axis=1) + x.mean(1) + (x * y).sum(axis=-1),
+    "spread": lambda x, y: x.var(1) + np.std(y, axis=1),
+    "softmax": lambda x, y: (p := np.exp(x - x.max(-1, keepdims=True))) / p.sum(-1, keepdims=True),
+    "products": lambda x, y: x @ y.T + np.matmul(x, y.swapaxes(-1, -2)) + np.dot(x, y.T),
+    "einsum": lambda x, y: np.einsum("ij,kj->ik", x, y) + np.einsum("ij, kj -> ik", x * 2, y) * 0.5,
+    "three": lambda x, y: np.einsum("ij,kj,lj->ikl", x, y, x),
+    "ellipsis": lambda x, y: np.einsum("...j,j...->...", x, y.T),
+    "implicit": lambda x, y: np.einsum("ij,kj", x, y),
+    "tensordot": lambda x, y: np.tensordot(x, y, (1, 1)) + np.inner(x, y),
+    "cumulative": lambda x, y: np.cumsum(x, axis=1) + y.cumsum(1),
+    "shapes": lambda x, y: np.concatenate([x.reshape(3, 80), np.stack([y[:3], y[3:]], 1).reshape(3, 80)]).T[None, ::2],
+    "taken": lambda x, y: np.take(x, [3, 1], axis=1) * y[:, [0, 2]] + x[..., 5:7] - y[:, None, 4:6][:, 0],
+    "repeated": lambda x, y: np.repeat(x, 2, axis=0)[::2] + np.tile(y, (1, 2))[:, 40:],
+    "halves": lambda x, y: np.concatenate(np.split(x, 2, axis=1)[::-1], axis=1) + np.flip(y, 1) + np.roll(x, 3, 1),
+    "triangles": lambda x, y: np.tril(x) + np.triu(y) + np.pad(x, ((0, 0), (1, 0)))[:, :40],
+    "sorted": lambda x, y: np.sort(x, axis=1) + np.sort(y),
+    "norm": lambda x, y: (d := x - x.mean(-1, keepdims=True)) / np.sqrt((d * d).mean(-1, keepdims=True) + 1e-5) * y[0],
+    "outer": lambda x, y: np.outer(x[0], y[0]) + x[0][:, np.newaxis] * y[1],
+    "logaddexp": lambda x, y: np.logaddexp(x, y) + np.logaddexp(y, y),
+}
+
+
+def assigned(x: object, y: object) -> object:
+    out = np.zeros_like(x)
+    out[:, ::2] = x[:, ::2] * y[:, 1::2]
+    out[0] = 3
+    out[1:3, 5] += y[1:3, 7]
+    return out
+
+
+FORMULAS["assigned"] = assigned
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_a_formula_in_fp32_stays_within_the_bound(name: str) -> None:
+    f = FORMULAS[name]
+    with np.errstate(all="ignore"):
+        exact, narrow = f(X.astype(np.float64), Y.astype(np.float64)), f(X, Y)
+    got = f(Bounded(X), Bounded(Y))
+    assert isinstance(got, Bounded)
+    assert got.shape == exact.shape
+    np.testing.assert_allclose(got.v, exact, rtol=1e-12, atol=1e-13)
+    assert narrow.dtype == np.float32
+    assert (np.abs(narrow - exact) <= got.e).all()
+    assert (got.e <= 2.0**-24 * 6000 * (1 + np.abs(exact))).all()  # and it says something
+
+
+def test_errors_grow_with_what_they_came_from() -> None:
+    x = Bounded([1.0, -2.0], 0.01)
+    for got, want in (((x * 3).e, [0.03, 0.03]), ((x * x).e, [0.0201, 0.0401]), (np.exp(x).e[0], 0.0274),
+                      ((1 / x).e, [0.0101, 0.00251]), (np.sqrt(x * x).e, [0.0101, 0.0101]), (x.sum().e, 0.02),
+                      ((x @ x).e, 0.0602), (x.max().e, 0.01), (gr.erf(x).e[0], 0.0042)):  # fmt: skip
+        np.testing.assert_allclose(got, want, rtol=0.02)
+
+
+def test_what_is_exact_stays_so() -> None:
+    x = bounded(np.arange(12.0).reshape(3, 4))
+    for y in (x + 1, x * 3, x.sum(), x @ x.T, x.max(0), x / 2, np.einsum("ij,ij->i", x, x), np.where(x > 3, x, 0)):
+        assert not y.e.any()
+    assert (x / 3).e[0, 1] > 0
+
+
+def test_a_comparison_that_errors_may_turn_counts_both_sides() -> None:
+    x = Bounded([0.0, 1.0], 0.125)
+    got = np.where(x > 0, 5.0, 1.0)
+    assert got.v.tolist() == [1, 5]
+    assert got.e.tolist() == [4, 0]
+    assert np.where(~(x > 0) | (x > 4), 1.0, 5.0).e.tolist() == [4, 0]
+    assert gr.where(x > 0, x, 0).e.tolist() == [0.125, 0.125]
+
+
+def test_no_number_is_as_numpy_says() -> None:
+    x = bounded(np.array([np.inf, 1.0, np.nan]))
+    assert np.isnan(x.max().v)
+    assert gr.max(x, 2).v.tolist() == [np.inf, 2, 2]
+    assert np.isnan((x - x).v[0])
+    assert (x * 0 + 1).e[1] == 0
+
+
+def test_what_would_lose_the_errors_is_refused() -> None:
+    x = Bounded([1.0], 0.1)
+    for lost in (lambda: np.asarray(x), lambda: np.linalg.norm(x), lambda: np.arcsinh(x), lambda: float(x),
+                 lambda: np.add.at(x, 0, 1)):  # fmt: skip
+        with pytest.raises(gr.SimulationError) as e:
+            lost()
+        assert e.value.code == "CHECK_MEANS"
+    with pytest.raises(gr.SimulationError, match="asarray of numbers that know their error"):
+        np.zeros(1)[0:1] = x
+
+
+TORCH = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8e4m3": torch.float8_e4m3fn, "fp8e5m2": torch.float8_e5m2,
+         "fp32": torch.float32}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_types_round_as_pytorch_does(name: str) -> None:
+    f = formats.format_of(name)
+    x = RNG.standard_normal(4000) * 2.0 ** RNG.integers(-20, 8, 4000)
+    x = np.concatenate([x, [0.0, -0.0, f.absolute, 3 * f.absolute, 1 + f.relative, 1 + 3 * f.relative, np.nan]])
+    want = torch.from_numpy(x).to(torch.float32).to(TORCH[name])
+    x32 = x.astype(np.float32).astype(np.float64)
+    np.testing.assert_array_equal(formats.nearest(x32, name), want.double().numpy())
+    bits = formats.encode(x32, name)
+    np.testing.assert_array_equal(formats.decode(bits, name), want.double().numpy())
+    if name in ("bf16", "fp8e4m3", "fp8e5m2"):
+        kind = torch.int16 if name == "bf16" else torch.int8
+        number = ~np.isnan(x)
+        np.testing.assert_array_equal(bits.view(kind and ("i2" if name == "bf16" else "i1"))[number],
+                                      want.view(kind).numpy()[number])  # fmt: skip
+
+
+def test_tf32_keeps_eleven_digits() -> None:
+    assert formats.nearest(1 + 2.0**-11, "tf32") == 1
+    assert formats.nearest(1 + 2.0**-11 + 2.0**-20, "tf32") == 1 + 2.0**-10
+
+
+def test_a_rounding_point_rounds_the_value_and_the_ends() -> None:
+    from graphene.promise import Judged, judged, narrowed
+
+    x = Bounded([1 + 2.0**-12, 1 + 2.0**-11], [0.0, 2.0**-20])
+    got = narrowed(x, gr.fp16)
+    assert got.v.tolist() == [1, 1]
+    assert got.e.tolist() == [0, 2.0**-10]  # one end rounds up
+    with judged(Judged({"P": "fp16", "acc": "fp32"})) as kernel:
+        assert gr.rounded("P", x).v.tolist() == [1, 1]
+        assert gr.rounded("acc", x) is x
+        assert gr.rounded("P", x, by=2.0**12).v.tolist() == [1, 1]
+        assert gr.rounded("P", x, by=None).e[0] == 2.0**-11 * x.v[0] + 2.0**-25
+        assert kernel.stated == {"P"}
+    assert gr.rounded("P", x) is x
+    assert gr.cast(np.array([1 + 2.0**-12, -2.5]), gr.i8).tolist() == [1, -2]
+
+
+def test_an_approximation_is_a_formula_and_its_error() -> None:
+    @gr.approximately(lambda x: x * x, absolute=2.0**-10, relative=lambda x: np.abs(x))
+    def squared(x: object) -> object:
+        return ("registers", x)
+
+    assert squared(3.0) == ("registers", 3.0)
+    assert squared(np.array([3.0])).tolist() == [9]
+    assert squared(bounded([3.0])).e.tolist() == [2.0**-10 + 27]
+    again = gr.approximately(np.tanh, absolute=0.5)
+    assert again(bounded([0.0])).e[0] >= 0.5
+
+
+def test_functions_of_registers_compute_arrays() -> None:
+    x = np.array([0.25, 4.0])
+    for f, want in ((gr.exp2, np.exp2(x)), (gr.rsqrt, [2, 0.5]), (gr.rcp, [4, 0.25]), (gr.sqrt, [0.5, 2]),
+                    (gr.log2, [-2, 2]), (gr.floor, [0, 4]), (gr.abs, x), (gr.exp, np.exp(x)), (gr.log, np.log(x)),
+                    (lambda t: gr.fma(t, 2, 1), [1.5, 9]), (lambda t: gr.where(gr.logical_not(t > 1), t, 0), [0.25, 0]),
+                    (lambda t: gr.where(gr.logical_and(t > 0, gr.logical_or(t > 1, t < 0.1)), 1, 0), [0, 1]),
+                    (lambda t: gr.max(t, 1), [1, 4]), (lambda t: gr.min(np.nan, t), x)):  # fmt: skip
+        np.testing.assert_allclose(f(x), want)
+        np.testing.assert_allclose(bounded(f(bounded(x))).v, want)
