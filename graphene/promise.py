@@ -182,7 +182,7 @@ def narrowed(value: Any, dtype: DType | str, by: Any = 1.0) -> Any:
         return Bounded(r / factor, np.where(e > 0, np.minimum(spread / np.abs(factor), 1e300), 0.0))
 
 
-def approximately(formula: Callable[..., Any], *, absolute: Any = 0.0, relative: Any = 0.0) -> Any:
+def approximately(formula: Callable[..., Any], *, absolute: Any = 0.0, relative: Any = 0.0) -> Callable[..., Any]:
     """A function of registers that approximates a formula, as a decorator; or the formula with the error, of arrays.
 
     ``@gr.approximately(lambda x: 1 / (1 + np.exp(-x)), absolute=2**-20)`` above a function of registers: with arrays it

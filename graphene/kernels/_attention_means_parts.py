@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from graphene.kernels._attention_means import (
+from graphene.kernels._attention_means_tiles import (
     _name,
     _scores,
     forward_meaning,

@@ -11,14 +11,16 @@ PANEL, ROWS = 32, 128  # queries that are saved together; queries and keys that 
 TOGETHER = 32  # heads whose blocks of equal length follow each other
 
 
-def saved_scores(a: Attention) -> gr.Tensor:
+def saved_scores(a: Attention, kind: Any = gr.inout) -> gr.Tensor:
     """The work space of scores' gradients: (heads of keys, group, panels of ``PANEL`` queries, keys, queries).
 
     Within a panel queries lie in the order of registers: query x + 2 c + 8 y, with x < 2 and c, y < 4, at
     x + 2 y + 8 c. Queries and keys are rounded up to ``ROWS``.
     """
     heads, panels, keys = gr.sym("saved_heads", max=65535), gr.sym("panels", max=MOST), gr.sym("keys", multiple_of=ROWS)
-    return gr.inout("saved", gr.row_major(heads, a.group, panels, keys, PANEL), a.dtype, align_bytes=16)
+    layout = gr.row_major(heads, a.group, panels, keys, PANEL)
+    made: gr.Tensor = kind("saved", layout, a.dtype, align_bytes=16)
+    return made
 
 
 def saving_blocks(tiles: Any, heads: Any, a: Attention) -> Any:

@@ -13,6 +13,7 @@ scores once more: seven products.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +22,11 @@ import graphene as gr
 from graphene import _core
 from graphene.kernels._arguments import choice, size
 from graphene.kernels._attention import LOG2E, Arguments, Attention, Extra, Place, Scores, Seen
-from graphene.kernels._attention_means import gradient_meaning, saving_meaning
+from graphene.kernels._attention_arguments import arguments
+from graphene.kernels._attention_means import keys_gradient, queries_gradient
 from graphene.kernels._attention_means_parts import packed_gradient_meaning, packed_saving_meaning
+from graphene.kernels._attention_means_saved import saved_results, saving_gradient
+from graphene.kernels._attention_means_tiles import gradient_meaning, saving_meaning
 from graphene.kernels._attention_saved import PANEL, ROWS, saved_scores, saving_blocks, saving_place
 
 PASSED_BITS = 12  # probabilities are passed from warp to warp as fp16, so many bits larger
@@ -75,14 +79,17 @@ def attention_keys_gradient_kernel(c: BackwardConfig) -> gr.Kernel:
     the work space (``saved_scores``) before dK, for so many heads of keys as it has, of those of all batches; behind
     the other numbers that of the first of them.
     """
-    with gr.Kernel("attention_keys_gradient") as kernel:
+    means: Any = functools.partial(saving_gradient if c.saves else keys_gradient, c.what, "p" if c.paired else None)
+    read = functools.partial(saved_results, c.own) if c.saves else None
+    with gr.Kernel("attention_keys_gradient", means, read, arguments(c.what)) as kernel:
         (_PairedKeysGradient if c.paired else _KeysGradient)(c).run()
     return kernel
 
 
 def attention_queries_gradient_kernel(c: BackwardConfig) -> gr.Kernel:
     """dQ, as Q; the other arguments are those of ``attention_keys_gradient_kernel``."""
-    with gr.Kernel("attention_queries_gradient") as kernel:
+    means = functools.partial(queries_gradient, c.what)
+    with gr.Kernel("attention_queries_gradient", means, None, arguments(c.what)) as kernel:
         _QueriesGradient(c).run()
     return kernel
 

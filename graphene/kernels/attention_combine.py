@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import graphene as gr
 from graphene.kernels._attention import Arguments, Attention
+from graphene.kernels._attention_arguments import arguments
+from graphene.kernels._attention_means import combined
 from graphene.kernels._attention_means_parts import combine_meaning
 
 
@@ -16,7 +19,7 @@ def attention_combine_kernel(what: Attention, lse: bool = False) -> gr.Kernel:
     heads, D), LSE (batch, heads, sq) with `lse`. A warp works on one row.
     """
     a, warps = what, 4
-    with gr.Kernel("attention_combine") as kernel:
+    with gr.Kernel("attention_combine", functools.partial(combined, a.group, lse), arguments=arguments(a)) as kernel:
         args = Arguments(a)
         splits = gr.sym("splits", max=65535)
         parts = (splits, args.batch, args.kv_heads, args.sq * a.group)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import graphene as gr
 from graphene.kernels._attention import Arguments, Attention
+from graphene.kernels._attention_means import delta as of_rows
 from graphene.kernels._attention_means_parts import delta_meaning
 
 
@@ -14,7 +15,7 @@ def attention_delta_kernel(what: Attention, lse: bool = False) -> gr.Kernel:
     packed sequences (heads, total). As many lanes as a row has vectors of 16 bytes work on it.
     """
     a, lanes = what, 1 << (what.D // 8 - 1).bit_length()
-    with gr.Kernel("attention_delta") as kernel:
+    with gr.Kernel("attention_delta", of_rows) as kernel:
         args = Arguments(a)
         G, O = (args.tensor(gr.input, n, args.sq, args.heads) for n in "GO")
         shape = (args.heads, args.sq) if a.varlen else (args.batch, args.heads, args.sq)

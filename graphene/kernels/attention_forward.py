@@ -6,6 +6,7 @@ which are copied `stages` - 1 steps ahead. Algorithm: FlashAttention-2 (Dao, 202
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +14,10 @@ from typing import Any
 import graphene as gr
 from graphene.kernels._arguments import size
 from graphene.kernels._attention import MOST, Arguments, Attention, Extra, Place, Scores, Seen
-from graphene.kernels._attention_means import forward_meaning
+from graphene.kernels._attention_arguments import arguments
+from graphene.kernels._attention_means import forward, together
 from graphene.kernels._attention_means_parts import listed_meaning, packed_forward_meaning, split_meaning
+from graphene.kernels._attention_means_tiles import forward_meaning
 
 LAZY = 8  # powers of two by which a maximum grows before sums are made relative to it
 FAR = 2.0**20
@@ -61,7 +64,9 @@ def attention_forward_kernel(c: ForwardConfig) -> gr.Kernel:
     cap_log2 = cap * log2(e), left, right. Packed sequences: Q (total, heads, D), the first and last places of the
     sequences of queries and of keys (batch + 1, i32), LSE (heads, total), the longest sequence's queries.
     """
-    with gr.Kernel("attention") as kernel:
+    a, means = c.what, functools.partial(forward, c.what, c.lse or c.split)
+    read = functools.partial(together, c.what.group) if c.split else None
+    with gr.Kernel("attention", means, read, arguments(a, c.BN, c.BM, far=True)) as kernel:
         _Forward(c).run()
     return kernel
 
@@ -201,7 +206,7 @@ class _Forward:
             self.body(blocks)
 
     def given(self) -> list[Any]:
-        """What the kernel's meaning is a function of."""
+        """What the results are a function of."""
         tensors = [self.Q, self.K, self.V, *self.starts, *(t for t in self.extras.values() if t is not None)]
         tensors += [self.T] if self.listed else []
         return [*tensors, *self.numbers, *([self.splits] if self.c.split else [])]

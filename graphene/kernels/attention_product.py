@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import graphene as gr
 from graphene.kernels._arguments import size
 from graphene.kernels._attention import Arguments, Attention, Place, Seen
-from graphene.kernels._attention_means import product_meaning
+from graphene.kernels._attention_arguments import arguments
 from graphene.kernels._attention_means_parts import packed_product_meaning
+from graphene.kernels._attention_means_saved import product
+from graphene.kernels._attention_means_tiles import product_meaning
 from graphene.kernels._attention_saved import PANEL, ROWS, saved_scores, saving_blocks, saving_place
 
 
@@ -43,7 +46,8 @@ def attention_queries_product_kernel(c: ProductConfig) -> gr.Kernel:
     number of the first head of keys that is saved, of packed sequences the longest one's queries. A warp owns a panel
     of queries, in the order in which they lie there.
     """
-    with gr.Kernel("attention_queries_product") as kernel:
+    means = functools.partial(product, c.what, c.BN)
+    with gr.Kernel("attention_queries_product", means, None, arguments(c.what, c.BN)) as kernel:
         _Product(c).run()
     return kernel
 
@@ -56,7 +60,7 @@ class _Product:
         self.c, self.a = c, a
         args = self.args = Arguments(a)
         self.K = args.tensor(gr.input, "K", args.sk, args.kv_heads)
-        self.saved = saved_scores(a)
+        self.saved = saved_scores(a, gr.input)
         places = gr.Layout(args.batch + 1)
         self.starts = [gr.input(n, places, gr.i32) for n in ("starts_q", "starts_k")] if a.varlen else []
         self.dQ = args.tensor(gr.inout, "dQ", args.sq, args.heads)

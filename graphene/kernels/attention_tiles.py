@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import graphene as gr
 from graphene.kernels._attention import MOST, Attention, Extra, Seen
+from graphene.kernels._attention_arguments import arguments
+from graphene.kernels._attention_means import tiles as tiles_of
 from graphene.kernels._attention_means_parts import tiles_meaning
 
 CAPACITY = 4096  # tiles of keys
@@ -19,7 +22,8 @@ def attention_tiles_kernel(what: Attention, BM: int, BN: int) -> gr.Kernel:
     keys + 2), left, right. A warp works on one tile at a time.
     """
     e, warps = what.mask or Extra(), 4
-    with gr.Kernel("attention_tiles") as kernel:
+    means = functools.partial(tiles_of, what, BM, BN)
+    with gr.Kernel("attention_tiles", means, None, arguments(what)) as kernel:
         batch, heads = gr.sym("batch heads", max=65535)
         sq, sk = gr.sym("sq", max=MOST), gr.sym("sk", max=CAPACITY * BN)
         M = gr.input("M", gr.Layout((batch, heads, sq, sk), tuple(gr.sym("Mb Mh Mq Mk"))), gr.u8)

@@ -43,11 +43,40 @@ __all__ = [
 LOG2_E = math.log2(math.e)
 
 
+def _exp(x: Any) -> Any:
+    import numpy as np
+
+    return np.exp(x)
+
+
+def _size(x: Any) -> Any:
+    import numpy as np
+
+    return np.abs(x)
+
+
+def _two_u(x: Any) -> Any:
+    return 2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
+
+
+# Activations of arrays. A kernel's meaning calls the functions below, which are these, off by what they say.
+FORMULAS: dict[Any, Callable[[Any], Any]] = {
+    None: lambda x: x,
+    "relu": lambda x: gr.where(x < 0, 0, x),
+    "gelu": lambda x: x / 2 * (1 + gr.erf(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: x / (1 + _exp(-_two_u(x))),
+    "silu": lambda x: x / (1 + _exp(-x)),
+    "tanh": lambda x: gr.tanh(x),
+    "sigmoid": lambda x: 1 / (1 + _exp(-x)),
+}
+
+
 def relu(x: Any) -> Any:
     """The value where it is positive, or no number; else 0."""
     return gr.where(x < 0, 0, x)
 
 
+@gr.approximately(FORMULAS["sigmoid"], relative=lambda x: 2.0**-20 * (1 + _size(x)))
 def sigmoid(x: Any) -> Any:
     """1 / (1 + e^-x), within 2^-20 * (1 + |x|): the argument of exp2 is rounded."""
     return gr.rcp(1 + gr.exp2(x * -LOG2_E, ftz=True), ftz=True)
@@ -65,6 +94,7 @@ G_SERIES = (0.1169003319842918, 0.10027886533319771, 0.18125284059901978, -0.096
             -0.08944735622457421)  # fmt: skip
 
 
+@gr.approximately(FORMULAS["gelu"], absolute=lambda x: 2.0**-22 * _size(x))
 def gelu(x: Any) -> Any:
     """PyTorch's default, x/2 * (1 + erf(x / sqrt 2)) = max(x, 0) - |x| * erfc(|x| / sqrt 2) / 2, within 2^-22 * |x|."""
     a = gr.min(gr.abs(x), 16)  # beyond, the second term is 0
@@ -75,12 +105,14 @@ def gelu(x: Any) -> Any:
     return gr.fma(a * t * gr.exp2(a * a * (-LOG2_E / 2), ftz=True), series, relu(x))
 
 
+@gr.approximately(FORMULAS["gelu_tanh"], relative=lambda x: 2.0**-20 * (1 + _size(_two_u(x))))
 def gelu_tanh(x: Any) -> Any:
     """PyTorch's approximate="tanh": x * sigmoid(2u) with u = sqrt(2/pi) * (x + 0.044715 x^3), as exact as that."""
     factor = -2 * LOG2_E * math.sqrt(2 / math.pi)
     return x * gr.rcp(1 + gr.exp2(x * gr.fma(x * x, factor * 0.044715, factor), ftz=True), ftz=True)
 
 
+@gr.approximately(FORMULAS["tanh"], relative=2.0**-20)
 def tanh(x: Any) -> Any:
     """Hyperbolic tangent within 2^-20: (1 - t) / (1 + t) with t = e^-2|x|, near zero its series.
 
@@ -99,6 +131,9 @@ def _tanh_near(x: Any) -> tuple[Any, Any]:
     return s < 0.0625, gr.fma(series * s, x, x)
 
 
+@gr.approximately(
+    lambda x, y: FORMULAS["sigmoid"](x) * FORMULAS["tanh"](y), relative=lambda x, _: 2.0**-20 * (2 + _size(x))
+)
 def sigmoid_tanh(x: Any, y: Any) -> Any:
     """``sigmoid(x) * tanh(y)``, as exact as these, with one division: (1 - t) / ((1 + t) * (1 + e^-x))."""
     e, t = gr.exp2(x * -LOG2_E, ftz=True), gr.exp2(gr.abs(y) * (-2 * LOG2_E), ftz=True)
@@ -116,36 +151,6 @@ ACTIVATIONS: dict[str | None, Callable[[Any], Any]] = {
     "silu": silu,
     "tanh": tanh,
     "sigmoid": sigmoid,
-}
-
-
-def _erf(x: Any) -> Any:
-    import numpy as np
-
-    return np.vectorize(math.erf)(x) if np.size(x) else x
-
-
-def _sigmoid(x: Any) -> Any:
-    import numpy as np
-
-    return 1 / (1 + np.exp(-x))
-
-
-def _tanh(x: Any) -> Any:
-    import numpy as np
-
-    return np.tanh(x)
-
-
-# The same on arrays, for what a kernel means.
-FORMULAS: dict[Any, Callable[[Any], Any]] = {
-    None: lambda x: x,
-    "relu": lambda x: x * (x > 0),
-    "gelu": lambda x: x / 2 * (1 + _erf(x / math.sqrt(2))),
-    "gelu_tanh": lambda x: x / 2 * (1 + _tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
-    "silu": lambda x: x * _sigmoid(x),
-    "tanh": _tanh,
-    "sigmoid": _sigmoid,
 }
 
 

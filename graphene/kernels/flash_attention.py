@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import graphene as gr
 from graphene.kernels._arguments import size
+from graphene.kernels._attention import Attention
+from graphene.kernels._attention_arguments import arguments
+from graphene.kernels._attention_means import forward
 
 
 def flash_fwd(D: int = 128, BM: int = 128, BN: int = 64, WARPS: int = 8, causal: bool = True) -> gr.Kernel:
@@ -22,7 +26,9 @@ def flash_fwd(D: int = 128, BM: int = 128, BN: int = 64, WARPS: int = 8, causal:
     cp, mma = gr.atom("cp.async.cg.16"), gr.atom("mma.m16n8k16.f32.f16")
     ldsm, ldsm_t = gr.atom("ldmatrix.x4"), gr.atom("ldmatrix.x4.trans")
     WM, sw = BM // WARPS, gr.swizzle(D, gr.fp16)
-    with gr.Kernel("flash_fwd") as kernel:
+    what = Attention(16, right=causal)  # of any head size
+    means = functools.partial(forward, what, False, **({"right": 0} if causal else {}))
+    with gr.Kernel("flash_fwd", means, None, arguments(what)) as kernel:
         Q = gr.input("Q", gr.row_major(b_, sq, h_, D), gr.fp16, align_bytes=16)
         K = gr.input("K", gr.row_major(b_, sk, hk, D), gr.fp16, align_bytes=16)
         V = gr.input("V", gr.row_major(b_, sk, hk, D), gr.fp16, align_bytes=16)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
-from graphene.kernels._arguments import function, size
+from graphene.kernels._arguments import function, size, small_weights
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,13 @@ def fused_mlp(
     M = gr.sym("M")
     cp, ldsm, mma = gr.atom("cp.async.cg.16"), gr.atom("ldmatrix.x4"), gr.atom("mma.m16n8k16.f32.f16")
     sw = gr.swizzle(H, gr.fp16)
-    with gr.Kernel("fused_mlp") as kernel:
+
+    def means(X: Any, W: list[Any], bias: list[Any]) -> Any:
+        for w, b in zip(W, bias, strict=True):
+            X = gr.rounded("out", act(X @ w.T, b))
+        return X
+
+    with gr.Kernel("fused_mlp", means, arguments=small_weights) as kernel:
         X = gr.input("X", gr.row_major(M, H), gr.fp16, align_bytes=16)
         W = gr.inputs(
             "W", L, gr.row_major(H, H), gr.fp16, align_bytes=16

@@ -10,13 +10,14 @@ layer's result passes through shared memory, where the next layer's barrier for 
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import graphene as gr
 from graphene import _core
-from graphene.kernels._arguments import choice, size
+from graphene.kernels._arguments import choice, size, small_weights
 from graphene.kernels._traced import as_data
 from graphene.kernels.epilogues import activation, formula
 from graphene.kernels.gemm_operand import COPIES, MATRIX_ATOMS, access, matrix
@@ -181,7 +182,18 @@ def check_config(c: MlpConfig) -> None:
         )  # fmt: skip
 
 
-def meaning(c: MlpConfig) -> Callable[..., Any] | str:
+def meaning(c: MlpConfig, X: Any, **given: Any) -> Any:
+    """What a configuration computes, of arrays: layer by layer, each result but the last one rounded."""
+    for i, r in enumerate(runs_of(c)):
+        for layer in range(r.layers):
+            y = X @ given[f"W{i}"][layer].T
+            y = activation(r.act)(y + given[f"b{i}"][layer] if r.bias else y)
+            held = f"{'y' if c.across > 1 else 'x'}{lines_of(c, r)}"  # what a result becomes, as an operand
+            X = gr.rounded(held, y) if r.first + layer + 1 < c.depth else y
+    return X
+
+
+def layers_meaning(c: MlpConfig) -> Callable[..., Any] | str:
     """What a configuration computes, of arrays; "" if that cannot be said of an activation."""
     found = [formula(a) for a in c.activations]
     if not all(found):
@@ -420,7 +432,7 @@ def mlp_kernel(c: MlpConfig) -> gr.Kernel:
     check_config(c)
     runs, dtype = runs_of(c), gr.fp16 if c.dtype == "fp16" else gr.bf16
     M, align = gr.sym("M"), [vector_bytes(c.widths[i], a) for i, a in ((0, c.align[0]), (-1, c.align[1]))]
-    with gr.Kernel("fused_mlp") as kernel:
+    with gr.Kernel("fused_mlp", functools.partial(meaning, c), arguments=small_weights) as kernel:
         X = matrix(gr.input, "X", (M, c.widths[0]), [], dtype, align[0])
         for i, r in enumerate(runs):
             r.weights = gr.inputs(f"W{i}", r.layers, gr.row_major(r.n, r.k), dtype, align_bytes=16)
@@ -428,12 +440,11 @@ def mlp_kernel(c: MlpConfig) -> gr.Kernel:
         Y = matrix(gr.output, "Y", (M, c.widths[-1]), [], dtype, align[1])
         blocks, threads = gr.blocks(gr.ceil_div(M, c.block_rows)), gr.threads(32 * c.warps * c.across)
         meant_ins = [X, *(l[k] for r in runs for l in (r.weights, r.vectors) if l is not None for k in range(r.layers))]
-        meant = meaning(c)
         (bm,) = blocks.indices()
         block = _Block(c, runs, X, bm, threads)
         gX, gY = (t.tile([c.block_rows, None])[bm, 0] for t in (X, Y))
 
-        with gr.spec(Y, meant_ins, on=(blocks, threads), means=meant):
+        with gr.spec(Y, meant_ins, on=(blocks, threads), means=layers_meaning(c)):
             x, store = block.start(gX), access("st.global", min(align[1], 4))
             for i, r in enumerate(runs):
                 n, acc = block.lines[i], None

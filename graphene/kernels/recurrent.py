@@ -7,12 +7,13 @@ registers.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
-from graphene.kernels._arguments import choice, size
+from graphene.kernels._arguments import choice, size, small_weights
 from graphene.kernels._traced import as_data
 from graphene.kernels.epilogues import FORMULAS, activation, formula, sigmoid, sigmoid_tanh
 from graphene.kernels.gemm_operand import COPIES, MATRIX_ATOMS, access, matrix
@@ -68,6 +69,17 @@ def two_products_of_gates(*t: Any) -> Any:
 TWO_PRODUCTS = {1: two_products, 4: two_products_of_gates}
 
 
+def meaning(c: CellConfig, X: Any, H: Any, W: Any, U: Any, C: Any = None, b0: Any = 0, b1: Any = 0) -> dict[str, Any]:
+    """What a configuration computes, of arrays."""
+    x = X @ W.T + H @ U.T + b0 + b1
+    if c.gates == 1:
+        return {"H_new": activation(c.activation)(x)}
+    units = C.shape[1]
+    i, f, g, o = (x[:, k * units : (k + 1) * units] for k in range(4))
+    C = sigmoid(f) * C + sigmoid_tanh(i, g)
+    return {"H_new": sigmoid_tanh(o, C), "C_new": C}
+
+
 def lstm_formula(x: Any, h: Any, c: Any, w: Any, u: Any, *biases: Any) -> Any:
     """The next h and c, of arrays."""
     units, sigmoid_, tanh_ = c.shape[1], FORMULAS["sigmoid"], FORMULAS["tanh"]
@@ -76,7 +88,7 @@ def lstm_formula(x: Any, h: Any, c: Any, w: Any, u: Any, *biases: Any) -> Any:
     return sigmoid_(o) * tanh_(c_new), c_new
 
 
-def meaning(c: CellConfig) -> Callable[..., Any] | str:
+def step_meaning(c: CellConfig) -> Callable[..., Any] | str:
     """What a configuration computes, of arrays; "" if that cannot be said of its activation."""
     if c.gates == 4:
         return lstm_formula
@@ -245,7 +257,8 @@ def recurrent_cell(c: CellConfig) -> gr.Kernel:
     M, N = gr.sym("M"), gr.sym("N", multiple_of=an)
     I, J = gr.sym("I", multiple_of=max(ax, aw), min=1), gr.sym("J", multiple_of=max(ah, au))
 
-    with gr.Kernel("lstm_cell" if G == 4 else "rnn_cell") as kernel:
+    means = functools.partial(meaning, c)
+    with gr.Kernel("lstm_cell" if G == 4 else "rnn_cell", means, arguments=small_weights) as kernel:
         states = [("X", I, c.align[0]), ("H", J, c.align[1]), *([("C", N, c.align[4])] if G == 4 else [])]
         inputs = [matrix(gr.input, x, (M, n), [], dtype, a) for x, n, a in states]
         weights = [
@@ -260,7 +273,7 @@ def recurrent_cell(c: CellConfig) -> gr.Kernel:
         x, y = blocks.indices()
         bm, bn = (y * c.group + x % c.group, x // c.group) if c.group > 1 else (x, y)
         made = [result.matrices["C"]] if result else out
-        with gr.spec(made, [*inputs, *weights, *biases], on=(blocks, threads), means=meaning(c)):
+        with gr.spec(made, [*inputs, *weights, *biases], on=(blocks, threads), means=step_meaning(c)):
             if c.group > 1:
                 gr.exit_if(bm >= tiles_m)
             left = [t.tile([BM, None])[bm, 0] for t in inputs[:2]]
