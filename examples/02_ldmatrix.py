@@ -13,7 +13,12 @@ import graphene as gr
 
 def ldmatrix() -> gr.Kernel:
     """Loads a 16 x 16 fp16 tile through shared memory with one ldmatrix, and stores what each thread received."""
-    with gr.Kernel("ldmatrix_fig1") as kernel:
+
+    def received(src: np.ndarray) -> np.ndarray:
+        """Of the 8 x 8 quarter (m, n), row lane // 4 and two columns from 2 * (lane % 4)."""
+        return src.reshape(2, 8, 2, 4, 2).transpose(1, 3, 0, 2, 4).reshape(32, 8)
+
+    with gr.Kernel("ldmatrix_fig1", means=received) as kernel:
         src = gr.input("src", [16, 16], gr.fp16, align_bytes=16)
         out = gr.output("out", [32, 8], gr.fp16, align_bytes=16)
         _, warp = gr.blocks(1), gr.threads(32)

@@ -15,7 +15,7 @@ import graphene as gr
 
 def simple_gemm(M: int = 1024, N: int = 1024, K: int = 1024) -> gr.Kernel:
     """C += A @ B, one __hfma per thread and k; column-major operands; M and N multiples of 128."""
-    with gr.Kernel("simple_gemm") as kernel:
+    with gr.Kernel("simple_gemm", means=lambda A, B, C: C + A @ B, sums=gr.fp16) as kernel:
         A = gr.input("A", gr.col_major(M, K), gr.fp16)
         B = gr.input("B", gr.col_major(K, N), gr.fp16)
         C = gr.inout("C", gr.col_major(M, N), gr.fp16)

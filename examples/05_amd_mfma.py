@@ -20,7 +20,7 @@ ARCH = "gfx90a"
 def mfma_64x32(K: int = 8) -> gr.Kernel:
     """C += A @ B; A is 64xK and B is Kx32, fp32 and row-major. One wave."""
     mfma = gr.atom("mfma.f32.32x32x1f32")
-    with gr.Kernel("mfma_64x32") as kernel:
+    with gr.Kernel("mfma_64x32", means=lambda A, B, C: C + A @ B) as kernel:
         A = gr.input("A", [M, K], gr.fp32)
         B = gr.input("B", [K, N], gr.fp32)
         C = gr.inout("C", [M, N], gr.fp32)

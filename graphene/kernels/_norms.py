@@ -13,7 +13,7 @@ from graphene.kernels._rows import Part, Rows, declare_rows
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["NormArguments", "NormConfig", "select_norm"]
+__all__ = ["SENSIBLE", "NormArguments", "NormConfig", "promise", "select_norm"]
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,27 @@ def select_norm(
         problem = RowProblem(kind, rows, width, str(dtype), align_bytes, dense_bytes)
         tile = with_record(tile, problem, device, shared_bytes)
     return NormConfig(tile, dtype, **options)
+
+
+def promise(c: NormConfig, centred: bool) -> Callable[..., dict[str, Any]]:
+    """What a normalisation computes."""
+
+    def normalised(X: Any, R: Any = None, gamma: Any = None, beta: Any = None, eps: Any = c.eps) -> dict[str, Any]:
+        import numpy as np
+
+        h = X if R is None else X + R
+        d = h - h.mean(-1, keepdims=True) if centred else h
+        y = d / np.sqrt((d * d).mean(-1, keepdims=True) + eps)
+        if gamma is not None:
+            y = y * gamma
+        if beta is not None:
+            y = y + beta
+        return {"Y": y, "S": h} if c.write_sum else {"Y": y}
+
+    return normalised
+
+
+SENSIBLE = gr.Arguments(values={"eps": (1e-5, 1e-12, 0.5, 0.0)})  # of a normalisation
 
 
 class NormArguments:

@@ -100,7 +100,15 @@ def elementwise_kernel(function: Callable[..., Any], config: ElementwiseConfig) 
     check_function(name, "function", function, given, of)
     c = config
     part = c.threads * c.vector * c.vectors
-    with gr.Kernel("elementwise") as kernel:
+
+    def broadcast(out: Any, **xs: Any) -> dict[str, Any]:
+        import numpy as np
+
+        given = (xs[f"x{i}"] for i in range(len(c.dtypes)))
+        value = function(*(x[..., None] if spread else x for x, spread in zip(given, c.spread, strict=True)))
+        return {"out": np.broadcast_to(value, out.shape)}
+
+    with gr.Kernel("elementwise", means=broadcast) as kernel:
         B, M = gr.sym("B", max=65535), gr.sym("M", max=2**31 - 1)
         N = gr.sym("N", multiple_of=c.vector, max=2**31 - 1)
         xs = [_input(c, i, (B, M, N)) for i in range(len(c.dtypes))]

@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 LOG2_E = math.log2(math.e)
+SUBNORMAL = 2.0**-126  # results below become zero
 
 
 def _exp(x: Any) -> Any:
@@ -76,7 +77,7 @@ def relu(x: Any) -> Any:
     return gr.where(x < 0, 0, x)
 
 
-@gr.approximately(FORMULAS["sigmoid"], relative=lambda x: 2.0**-20 * (1 + _size(x)))
+@gr.approximately(FORMULAS["sigmoid"], absolute=SUBNORMAL, relative=lambda x: 2.0**-20 * (1 + _size(x)))
 def sigmoid(x: Any) -> Any:
     """1 / (1 + e^-x), within 2^-20 * (1 + |x|): the argument of exp2 is rounded."""
     return gr.rcp(1 + gr.exp2(x * -LOG2_E, ftz=True), ftz=True)
@@ -105,14 +106,16 @@ def gelu(x: Any) -> Any:
     return gr.fma(a * t * gr.exp2(a * a * (-LOG2_E / 2), ftz=True), series, relu(x))
 
 
-@gr.approximately(FORMULAS["gelu_tanh"], relative=lambda x: 2.0**-20 * (1 + _size(_two_u(x))))
+@gr.approximately(
+    FORMULAS["gelu_tanh"], absolute=lambda x: SUBNORMAL * _size(x), relative=lambda x: 2.0**-20 * (1 + _size(_two_u(x)))
+)
 def gelu_tanh(x: Any) -> Any:
     """PyTorch's approximate="tanh": x * sigmoid(2u) with u = sqrt(2/pi) * (x + 0.044715 x^3), as exact as that."""
     factor = -2 * LOG2_E * math.sqrt(2 / math.pi)
     return x * gr.rcp(1 + gr.exp2(x * gr.fma(x * x, factor * 0.044715, factor), ftz=True), ftz=True)
 
 
-@gr.approximately(FORMULAS["tanh"], relative=2.0**-20)
+@gr.approximately(FORMULAS["tanh"], absolute=SUBNORMAL, relative=2.0**-20)
 def tanh(x: Any) -> Any:
     """Hyperbolic tangent within 2^-20: (1 - t) / (1 + t) with t = e^-2|x|, near zero its series.
 
@@ -132,7 +135,9 @@ def _tanh_near(x: Any) -> tuple[Any, Any]:
 
 
 @gr.approximately(
-    lambda x, y: FORMULAS["sigmoid"](x) * FORMULAS["tanh"](y), relative=lambda x, _: 2.0**-20 * (2 + _size(x))
+    lambda x, y: FORMULAS["sigmoid"](x) * FORMULAS["tanh"](y),
+    absolute=SUBNORMAL,
+    relative=lambda x, _: 2.0**-20 * (2 + _size(x)),
 )
 def sigmoid_tanh(x: Any, y: Any) -> Any:
     """``sigmoid(x) * tanh(y)``, as exact as these, with one division: (1 - t) / ((1 + t) * (1 + e^-x))."""

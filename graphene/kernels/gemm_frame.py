@@ -11,7 +11,7 @@ from graphene import _core
 from graphene.kernels._arguments import choice, element, flags, function, size, sizes
 from graphene.kernels.epilogues import relu
 from graphene.kernels.gemm_operand import MATRIX_ATOMS, Operand
-from graphene.kernels.gemm_result import Result
+from graphene.kernels.gemm_result import Result, combined, parts_added, undefined_where_unused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,6 +143,39 @@ class Product:
     def b(self) -> Operand:
         """B in global memory."""
         return Operand("B", self.dtype, self.order[1] == "N", self.align[1], self.padded[1])
+
+    def promise(self) -> dict[str, Any]:
+        """What the kernel's result is, for gr.Kernel: NumPy on its arguments."""
+        epilogue, as_kn, split, rounds = self.epilogue, self.b_as_kn, self.split_k, self.dtype == gr.fp32
+        longer = [(n, -2 if as_kn and n == "B" else -1) for n, o in (("A", self.a), ("B", self.b)) if o.longer_k]
+
+        def product(
+            A: Any, B: Any, C: Any = None, W: Any = None, bias: Any = None, residual: Any = None,
+            alpha: Any = None, beta: Any = None,
+        ) -> dict[str, Any]:  # fmt: skip
+            B = B if as_kn else B.swapaxes(-1, -2)
+            (M, N), K = (W if split else C).shape[-2:], min(A.shape[-1], B.shape[-2])
+            A, B = A[..., :M, :K], B[..., :K, :N]  # what lines have behind that is zero, or of no column of C
+            if rounds:
+                A, B = gr.rounded("tA", A), gr.rounded("tB", B)
+            return {"C": combined(A @ B, epilogue, C, bias, residual, alpha, beta)}
+
+        def prepare(args: Any, rng: Any) -> None:
+            undefined_where_unused(args)
+            K = min(args["A"].shape[-1], args["B"].shape[-2 if as_kn else -1])
+            for name, axis in longer:
+                args[name].swapaxes(axis, 0)[K:] = 0
+
+        def long_enough(s: dict[str, int]) -> None:
+            for n, o, other, rows in (("A", self.a, self.b, "M"), ("B", self.b, self.a, "N")):
+                if o.padded:
+                    held, multiple = (
+                        (s.get("K", 0), o.multiple_along_k(other.fact(k=True))) if o.along_k else (s[rows], o.vector)
+                    )
+                    s[f"length_{n}"] = max(s[f"length_{n}"], -(-held // multiple) * multiple)
+
+        arguments = gr.Arguments(prepare, long_enough)
+        return {"means": product, "read": parts_added if split else None, "arguments": arguments}
 
     def begin(self) -> Part:
         """Declares the kernel's arguments, blocks and threads, and finds what a block computes."""

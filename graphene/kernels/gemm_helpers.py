@@ -9,7 +9,7 @@ from graphene.kernels._arguments import choice, element, flags, function
 from graphene.kernels.epilogues import pointwise
 from graphene.kernels.gemm_frame import RESULTS, check_scales
 from graphene.kernels.gemm_operand import access, matrix
-from graphene.kernels.gemm_result import add_scaled
+from graphene.kernels.gemm_result import add_scaled, combined, parts_added, undefined_where_unused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,12 @@ def gemm_pad(names: str = "AB", dtype: DType = gr.fp16, batched: bool = False) -
     flags("gemm_pad", "batched", (batched,), 1)
     chunk = 128 // dtype.bits
     batch = [gr.sym("batch")] if batched else []
-    with gr.Kernel("gemm_pad") as kernel:
+
+    def padded(A: Any = None, A_padded: Any = None, B: Any = None, B_padded: Any = None) -> dict[str, Any]:
+        pairs = {"A": (A, A_padded), "B": (B, B_padded)}
+        return {f"{n}_padded": filled_up(pairs[n][0], pairs[n][1].shape[-1]) for n in names}
+
+    with gr.Kernel("gemm_pad", means=padded) as kernel:
         pairs = []
         for name in names:
             lines, length = (gr.sym(f"{n}_{name}", max=PADDED_MOST) for n in ("lines", "length"))
@@ -63,6 +68,14 @@ def gemm_pad(names: str = "AB", dtype: DType = gr.fp16, batched: bool = False) -
                 for j in range(steps):
                     gr.move(y.tile([1, width])[row, column + 32 * j][0, :], r[j, :], atom=access("st.global", 8))
     return kernel
+
+
+def filled_up(x: Any, width: int) -> Any:
+    """Lines of a width, zero behind what they hold."""
+    import numpy as np
+
+    x = x[..., :width]
+    return np.pad(x, [*[(0, 0)] * (x.ndim - 1), (0, width - x.shape[-1])])
 
 
 def gemm_reduce(
@@ -96,7 +109,18 @@ def gemm_reduce(
     batch, S, M, N = [gr.sym("batch")] if batched else [], gr.sym("S", min=1), gr.sym("M"), gr.sym("N")
     vector = min(align, width * out.bits // 8)
     multiple = max(vector * 8 // out.bits, 1)
-    with gr.Kernel("gemm_reduce") as kernel:
+
+    def reduced(
+        W: Any, C: Any, bias: Any = None, residual: Any = None, alpha: Any = None, beta: Any = None
+    ) -> dict[str, Any]:
+        x = parts_added(W)["C"][..., : C.shape[-1]]
+        return {"C": combined(x, epilogue, C, bias, residual, alpha, beta)}
+
+    def wide_enough(s: dict[str, int]) -> None:
+        s["columns"] = max(s["columns"], -(-s["N"] // width) * width)
+
+    sensible = gr.Arguments(undefined_where_unused, wide_enough)
+    with gr.Kernel("gemm_reduce", means=reduced, arguments=sensible) as kernel:
         columns, N = gr.sym("columns", multiple_of=width), gr.sym("N", multiple_of=multiple)
         W = matrix(gr.input, "W", (M, columns), [S, *batch], sums, 16)
         arguments = []

@@ -64,13 +64,17 @@ class Operand:
         """What the size of k, or of the rows, has to be a multiple of for this operand."""
         return self.vector if k == self.along_k and not self.padded else 1
 
+    def multiple_along_k(self, of_other: int) -> int:
+        """What the length of longer lines along k is a multiple of, where the other operand asks for some k."""
+        return max(self.vector, of_other)
+
     def argument(self, rows: Any, ks: Any, batch: list[Any], transposed: bool, k_multiple: int) -> Any:
         """Declares it: (rows, k), (k, rows) if transposed, behind the batch.
 
         ``k_multiple``: what the other operand asks of k, which lines of a length of their own give it, too.
         """
         if self.padded:
-            multiple = max(self.vector, k_multiple) if self.along_k else self.vector
+            multiple = self.multiple_along_k(k_multiple) if self.along_k else self.vector
             length = gr.sym(f"length_{self.name}", multiple_of=multiple)
             rows, ks = (rows, length) if self.along_k else (length, ks)
         shape, contiguous = ((ks, rows), not self.along_k) if transposed else ((rows, ks), self.along_k)

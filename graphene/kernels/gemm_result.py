@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from graphene.dtypes import DType
 
-__all__ = ["Result", "add_scaled"]
+__all__ = ["Result", "add_scaled", "combined", "parts_added", "undefined_where_unused"]
 
 UNROLLED_BYTES = 32  # of a thread on their way between shared and global memory, where vectors are narrow
 
@@ -46,6 +47,28 @@ def arrived(align_bytes: int) -> None:
         gr.commit(COPIES[align_bytes])
         gr.wait(COPIES[align_bytes], pending=0)
     gr.barrier()
+
+
+def combined(
+    x: Any, epilogue: Callable[..., Any] | None, C: Any, bias: Any, residual: Any, alpha: Any, beta: Any
+) -> Any:
+    """What `Result.store` makes of sums, for promises: epilogue(alpha * x + beta * C, bias, residual) of arrays."""
+    if alpha is not None:
+        x = alpha * x
+    if beta is not None and beta != 0:
+        x = x + beta * C
+    return x if epilogue is None else pointwise(epilogue, x, *(t for t in (bias, residual) if t is not None))
+
+
+def parts_added(W: Any) -> dict[str, Any]:
+    """How the parts of sums over k are read."""
+    return {"C": W.sum(0)}
+
+
+def undefined_where_unused(args: Any, rng: Any = None) -> None:
+    """Arguments of a product: with beta 0 no value of C matters."""
+    if args.get("beta") == 0:
+        args["C"][...] = math.nan
 
 
 def add_scaled(x: Any, old: Any, beta: Any) -> Any:

@@ -53,7 +53,7 @@ def gemm_sm70(
     mma = gr.atom(f"mma.m8n8k4.{'row' if a_is.along_k else 'col'}.{'col' if b_is.along_k else 'row'}.f32")
     QM, QN = BM // warps[0] // 2, BN // warps[1] // 2  # a quad-pair's part
 
-    with gr.Kernel("gemm_sm70") as kernel:
+    with gr.Kernel("gemm_sm70", **product.promise()) as kernel:
         threads, gA, gB, kA, kB, steps, result = product.begin()
         quads = threads.tile(32).tile([gr.Layout((4, 2), (1, 16))])  # [4].[4].[(4,2)].thread
         quads = quads.reshape(0, gr.Layout(warps)).reshape(1, gr.Layout((2, 2)))
@@ -80,7 +80,7 @@ def gemm_sm70(
             gr.move(r, s.tile([2 * rows, 4])[warp, j].tile([rows, 4])[quad, 0], atom=access("ld.shared", 8))
 
         gr.init(acc, 0)
-        with gr.matmul(acc, gA, gB.T):  # the promise: acc += gA @ gB.T
+        with gr.matmul(acc, gA, gB.T):  # acc += gA @ gB.T
             load(0)
             store(half.index)
             for k in gr.loop("k", steps):

@@ -75,7 +75,7 @@ def gemm_sm80(
     WM, WN, KB = BM // warps[0], BN // warps[1], BK // MK  # fragments are double-buffered by slice parity
     asynchronous = product.a.asynchronous or product.b.asynchronous
 
-    with gr.Kernel("gemm_sm80") as kernel:
+    with gr.Kernel("gemm_sm80", **product.promise()) as kernel:
         threads, gA, gB, kA, kB, steps, result = product.begin()
         my = threads.tile(32).reshape(0, gr.Layout(warps))  # [2,4].[32].thread
         (wm, wn), _ = my.indices()
@@ -107,7 +107,7 @@ def gemm_sm80(
             gr.barrier()
 
         gr.init(acc, 0)
-        with gr.matmul(acc, gA, gB.T):  # the promise: acc += gA @ gB.T
+        with gr.matmul(acc, gA, gB.T):  # acc += gA @ gB.T
             for k in range(STAGES - 1):  # past the last tile: an empty tile, zero-filled
                 a.copy(k, wr.index)
                 b.copy(k, wr.index)

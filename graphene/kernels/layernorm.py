@@ -5,7 +5,7 @@ from __future__ import annotations
 import graphene as gr
 from graphene.kernels._arguments import number, size
 from graphene.kernels._moments import moments
-from graphene.kernels._norms import NormArguments, NormConfig
+from graphene.kernels._norms import SENSIBLE, NormArguments, NormConfig, promise
 from graphene.kernels._row_tiles import RowTile
 from graphene.kernels._rows import Rows
 
@@ -18,7 +18,7 @@ def layernorm_kernel(config: NormConfig) -> gr.Kernel:
     Arguments, those that the configuration has: X (M, width), R (M, width), gamma (width,), beta (width,), Y (M,
     width), S (M, width), eps. Any M; rows may have any stride that the vectors divide.
     """
-    with gr.Kernel("layernorm") as kernel:
+    with gr.Kernel("layernorm", means=promise(config, centred=True), arguments=SENSIBLE) as kernel:
         a = NormArguments("layernorm_kernel", config)
         rows = Rows(config.tile, a.M)
         h = a.keep(rows)

@@ -14,11 +14,13 @@ import graphene as gr
 from graphene import _core
 from graphene.kernels._access import vector_access
 from graphene.kernels._arguments import FLOATS, align, choice, element, flags, instance, size, vectors
-from graphene.kernels._norms import NormConfig
+from graphene.kernels._norms import SENSIBLE, NormConfig
 from graphene.kernels._row_tiles import select_tile
 from graphene.kernels._rows import Rows, declare_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from graphene.kernels._rows import Part
 
 __all__ = [
@@ -74,6 +76,31 @@ def rmsnorm_backward_kernel(config: NormConfig) -> gr.Kernel:
     return _backward("rmsnorm_backward", config, centred=False)
 
 
+def _gradient(c: NormConfig, centred: bool) -> Callable[..., dict[str, Any]]:
+    """What the gradient of the input is, and the statistics of rows."""
+
+    def gradient(X: Any, dY: Any, R: Any = None, gamma: Any = None, dS: Any = None, eps: Any = c.eps) -> dict[str, Any]:
+        import numpy as np
+
+        h = X if R is None else X + R
+        mean = h.mean(-1, keepdims=True)
+        d = h - mean if centred else h
+        rstd = 1 / np.sqrt((d * d).mean(-1, keepdims=True) + eps)
+        n, g = d * rstd, dY if gamma is None else dY * gamma
+        inner = g - n * (g * n).mean(-1, keepdims=True)
+        if centred:
+            inner = inner - g.mean(-1, keepdims=True)
+        dX = rstd * inner if dS is None else rstd * inner + dS
+        return {"dX": dX, "rstd": rstd[:, 0], **({"mean": mean[:, 0]} if centred else {})}
+
+    return gradient
+
+
+def _statistics_read(dX: Any, rstd: Any, mean: Any, rest: Any) -> dict[str, Any]:
+    """The mean of rows of fp32 is the sum of two numbers."""
+    return {"dX": dX, "rstd": rstd, "mean": mean + rest}
+
+
 def _backward(name: str, c: NormConfig, centred: bool) -> gr.Kernel:
     instance(f"{name}_kernel", "config", c, NormConfig)
     if c.tile.dense:
@@ -85,7 +112,8 @@ def _backward(name: str, c: NormConfig, centred: bool) -> gr.Kernel:
         )
     tile, scale = c.tile, 1 / c.tile.width
     affine = c.affine_dtype or c.dtype
-    with gr.Kernel(name) as kernel:
+    read = _statistics_read if centred and exact_mean(c.dtype) else None
+    with gr.Kernel(name, means=_gradient(c, centred), read=read, arguments=SENSIBLE) as kernel:
         M = gr.sym("M", max=2**31 - 1)
         names = ("X", "R", "dY") if c.residual else ("X", "dY")
         matrices = [declare_rows(gr.input, n, M, tile, c.dtype) for n in names]
@@ -187,7 +215,18 @@ def norm_columns_kernel(config: NormColumnsConfig) -> gr.Kernel:
     instance("norm_columns_kernel", "config", config, NormColumnsConfig)
     c = config
     wide = 32 * c.vector
-    with gr.Kernel("norm_columns") as kernel:
+
+    def columns(X: Any, dY: Any, rstd: Any, R: Any = None, mean: Any = None, rest: Any = None) -> dict[str, Any]:
+        d = X if R is None else X + R
+        for of_row in (mean, rest):
+            d = d if of_row is None else d - of_row[:, None]
+        sums = {"dgamma": d * rstd[:, None] * dY, "dbeta": dY}
+        return {n: x.sum(0) for n, x in sums.items() if n == "dgamma" or c.beta}
+
+    def parts_added(dgamma: Any, dbeta: Any = None) -> dict[str, Any]:
+        return {n: x.sum(0) for n, x in (("dgamma", dgamma), ("dbeta", dbeta)) if x is not None}
+
+    with gr.Kernel("norm_columns", means=columns, read=parts_added) as kernel:
         M, N = gr.sym("M", max=2**31 - 1), gr.sym("N", multiple_of=c.vector, max=2**31 - 1)
         S = gr.sym("S", min=1, max=65535)
 

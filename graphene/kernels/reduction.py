@@ -117,12 +117,30 @@ def reduction_kernel(config: ReductionConfig) -> gr.Kernel:
     vectors, or rows, of the blocks s, s + S, s + 2 S, ...; with S > 1 a second call reduces Y.
     """
     instance("reduction_kernel", "config", config, ReductionConfig)
-    with gr.Kernel(f"reduce_{'rows' if config.axis else 'columns'}") as kernel:
+
+    def reduced(X: Any, scale: Any = None) -> dict[str, Any]:
+        y = _over(config, X)
+        return {"Y": y if scale is None else y * scale}
+
+    def prepare(args: Any, rng: Any) -> None:
+        if config.scale and config.op != "add" and args.sizes["S"] > 1:  # the largest of some times -1 is the smallest
+            args["scale"] = abs(args["scale"]) or 1.0
+
+    name = f"reduce_{'rows' if config.axis else 'columns'}"
+    with gr.Kernel(name, means=reduced, read=lambda Y: {"Y": _over(config, Y)}, arguments=prepare) as kernel:
         if config.axis == 1:
             _along_rows(config)
         else:
             _along_columns(config)
     return kernel
+
+
+def _over(c: ReductionConfig, x: Any) -> Any:
+    """The operation on arrays, on parts of it, too: NaN makes the result one; sums of i32 wrap."""
+    if c.op != "add":
+        return getattr(x, c.op)(c.axis, initial=c.start)
+    y = x.sum(c.axis)
+    return (y + 2**31) % 2**32 - 2**31 if c.inside == gr.i32 else y
 
 
 def _declare(c: ReductionConfig, M: Any, N: Any, of: Callable[[Any], tuple[Any, Any]]) -> tuple[Any, Any, Any, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import graphene as gr
-from graphene.kernels._norms import NormArguments, NormConfig
+from graphene.kernels._norms import SENSIBLE, NormArguments, NormConfig, promise
 from graphene.kernels._rows import Rows
 
 __all__ = ["rmsnorm_kernel"]
@@ -14,7 +14,7 @@ def rmsnorm_kernel(config: NormConfig) -> gr.Kernel:
 
     Arguments as of ``layernorm_kernel``; with `beta` it is added.
     """
-    with gr.Kernel("rmsnorm") as kernel:
+    with gr.Kernel("rmsnorm", means=promise(config, centred=False), arguments=SENSIBLE) as kernel:
         a = NormArguments("rmsnorm_kernel", config)
         rows = Rows(config.tile, a.M)
         h = a.keep(rows)

@@ -65,6 +65,13 @@ def select_softmax(
     return SoftmaxConfig(tile, dtype)
 
 
+def _softmax(x: Any, axis: int) -> Any:
+    import numpy as np
+
+    p = np.exp(x - x.max(axis, keepdims=True, initial=-np.inf))
+    return p / p.sum(axis, keepdims=True)
+
+
 def softmax_kernel(config: SoftmaxConfig) -> gr.Kernel:
     """Y = exp(X - max) / sum(exp(X - max)) over rows; fp32 inside, rounded once.
 
@@ -73,7 +80,7 @@ def softmax_kernel(config: SoftmaxConfig) -> gr.Kernel:
     """
     instance("softmax_kernel", "config", config, SoftmaxConfig)
     tile = config.tile
-    with gr.Kernel("softmax") as kernel:
+    with gr.Kernel("softmax", means=lambda X: {"Y": _softmax(X, -1)}) as kernel:
         M = gr.sym("M", max=2**31 - 1)
         X = declare_rows(gr.input, "X", M, tile, config.dtype)
         Y = declare_rows(gr.output, "Y", M, tile, config.out_dtype or config.dtype)
@@ -142,7 +149,7 @@ def softmax_columns_kernel(config: SoftmaxColumnsConfig) -> gr.Kernel:
     instance("softmax_columns_kernel", "config", config, SoftmaxColumnsConfig)
     c = config
     wide = 32 * c.vector
-    with gr.Kernel("softmax_columns") as kernel:
+    with gr.Kernel("softmax_columns", means=lambda X: {"Y": _softmax(X, -2)}) as kernel:
         B, M = gr.sym("B", max=65535), gr.sym("M", max=2**31 - 1)
         N = gr.sym("N", multiple_of=c.vector, max=2**31 - 1)
         out = c.out_dtype or c.dtype

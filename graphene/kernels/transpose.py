@@ -51,7 +51,7 @@ def transpose_kernel(config: TransposeConfig) -> gr.Kernel:
     elem_bytes = c.dtype.bits // 8
     V = 16 // elem_bytes  # elements of 16 bytes
     T = 8 * V  # a tile's rows are 8 such chunks, its columns too
-    with gr.Kernel("transpose") as kernel:
+    with gr.Kernel("transpose", means=lambda X: {"Y": X.swapaxes(1, 2)}) as kernel:
         B, M, N = gr.sym("B", max=65535), gr.sym("M", multiple_of=c.store), gr.sym("N", multiple_of=c.load)
         (ldX, bsX), (ldY, bsY) = gr.sym("ldX bsX", multiple_of=c.load), gr.sym("ldY bsY", multiple_of=c.store)
         X = gr.input("X", gr.Layout((B, M, N), (bsX, ldX, 1)), c.dtype, align_bytes=c.load * elem_bytes)

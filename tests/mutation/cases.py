@@ -121,8 +121,9 @@ def normal(seed: int, *shape: int) -> np.ndarray:
 @case("simple_gemm")
 def _() -> Case:
     """The paper's root is a generic Spec, which promises nothing: here it says what it means."""
-    text = str(example("03_simple_gemm", "simple_gemm")(256, 256, 3))
-    kernel = gr.parse(text.replace("%3 <- Spec<<<", "%3 <- MatMul<<<"))
+    made = example("03_simple_gemm", "simple_gemm")(256, 256, 3)
+    kernel = gr.parse(str(made).replace("%3 <- Spec<<<", "%3 <- MatMul<<<"))
+    kernel = kernel.with_promise(made.promise.means, sums=made.promise.sums)
     a, b, c = (np.asfortranarray(normal(i, *s)) for i, s in enumerate([(256, 3), (3, 256), (256, 256)]))
     return Case(kernel, [lambda: [a, b, c]])
 

@@ -63,6 +63,11 @@ def test_every_kernel_has_its_mutants_judged() -> None:
     assert {"gemm_sm80", "flash_fwd", "mfma_64x32"} <= builders()
 
 
+def test_every_kernel_promises_its_result() -> None:
+    without = [name for name in CASES if CASES[name]().kernel.promise is None]
+    assert not without, f"write gr.Kernel(name, means=...): {', '.join(without)}"
+
+
 def test_a_sample_keeps_every_mutant_of_synchronisation() -> None:
     case, found = prepared("gemm_sm80")
     few = dataclasses.replace(case, sample=10).mutants()
