@@ -27,7 +27,7 @@ class Problem:
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, bias: Tensor, numbers: tuple[Any, ...]) -> None:
         causal, left, right, scale, self.softcap = numbers
         wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-        self.group = q.shape[2] // max(k.shape[2], 1)
+        self.group = max(q.shape[2] // max(k.shape[2], 1), 1)
         self.scale = scale
         self.q = q.transpose(1, 2).to(wide)
         self.k, self.v = (t.transpose(1, 2).to(wide).repeat_interleave(self.group, 1) for t in (k, v))

@@ -107,6 +107,7 @@ class Defined:
         self.core = _core.Operator(d.said or d.name, d.params, d.returned, self._configure)
         self._tensors = [i for i, p in enumerate(definition.params) if p[1].startswith("Tensor")]
         self._writes = any("!" in p[1] for p in definition.params)
+        self._returns = definition.returned > 0
         self._register()
         namespace = getattr(torch.ops, SPACE)
         self.forward = getattr(namespace, definition.name + "_forward").default
@@ -132,6 +133,7 @@ class Defined:
         _library.define(reference + d.schema)
         _library.impl(reference, self._reference, "CompositeExplicitAutograd")
         tags = (torch.Tag.pt2_compliant_tag,)
+        torch.library.register_fake(f"{SPACE}::{reference}", self._fake, lib=_library)
         for name in (d.name + "_forward", d.name):
             _library.define(name + d.schema, tags=tags)
             _library.impl(name, self._on_cpu, "CPU")
@@ -148,9 +150,9 @@ class Defined:
         if given is None:  # nothing that is differentiated depends on the results
             return (None,) * len(d.params)
         if d.backward is None:
-            fail("OP_ARGUMENT", f"{d.said or d.name}: its results have no gradient",
-                 ["why: they are gradients themselves"],
-                 "differentiate once, or call PyTorch's operators instead")  # fmt: skip
+            fail("OP_ARGUMENT", f"{d.said or d.name}: there is no gradient through this operator",
+                 [f"why: it is a part of {self.public}, for calls that are not differentiated"],
+                 f"differentiate graphene.ops.{d.part_of or d.name}, or what PyTorch has of it")  # fmt: skip
         with no_autocast(given):
             return d.backward(ctx, *gradients)
 
@@ -185,7 +187,8 @@ class Defined:
         args = self._in_order(args, named)
         self.definition.results(*args)  # raises what a kernel would
         with torch._C._AutoDispatchBelowAutograd(), no_autocast(next(a for a in args if isinstance(a, torch.Tensor))):
-            return self.definition.reference(*args)
+            made = self.definition.reference(*args)
+        return _packed([_row_major(t) for t in (made if isinstance(made, tuple) else (made,) if self._returns else ())])
 
     def _on_cuda(self, *args: Any, **named: Any) -> Any:
         args = self._in_order(args, named)
@@ -311,6 +314,16 @@ def _packed(made: Sequence[Any]) -> Any:
     if not made:
         return None
     return made[0] if len(made) == 1 else tuple(made)
+
+
+def _row_major(made: Any) -> Any:
+    """The tensor as kernels and fake tensors have it, whatever order PyTorch's operators gave it."""
+    shape, strides, dense = made.shape, made.stride(), 1
+    for n, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if stride != dense:
+            return made.new_empty(shape).copy_(made)
+        dense *= max(n, 1)
+    return made
 
 
 def _view(sources: Sequence[Any], view: tuple[int, tuple[int, ...], tuple[int, ...]]) -> Any:

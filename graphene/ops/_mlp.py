@@ -380,11 +380,12 @@ def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         fail("OP_ARGUMENT", f"{NAME}: there is no gradient through a function of registers", [],
              "pass the name of an activation, or call it under torch.no_grad()")  # fmt: skip
     wide = torch.float64 if g.dtype == torch.float64 else torch.float32
-    inputs, sums = [x.reshape(-1, x.shape[-1])], []
+    rows = prod(x.shape[:-1])
+    inputs, sums = [x.reshape(rows, x.shape[-1])], []
     for w, b, a in zip(weights, biases, acts, strict=True):
         sums.append(_sums_again(inputs[-1], w.mT, b))
         inputs.append(_activate(sums[-1], a).to(x.dtype))
-    g = g.reshape(-1, g.shape[-1])
+    g = g.reshape(rows, g.shape[-1])
     of_weights: list[Any] = [None] * depth
     of_biases: list[Any] = []
     for i in range(depth - 1, -1, -1):

@@ -183,8 +183,22 @@ class Cell:
                  [f"got:  {type(args[-1]).__name__}"], "pass a string or None")  # fmt: skip
         return t
 
+    def batched(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """The arguments of a call without a batch as a batch of one. Raises OP_ARGUMENT, OP_SHAPE."""
+        t = self.check_types(*args)
+        rows = [n for n in self.names[:3] if n in ("input", "h", "c")]
+        for name in rows:
+            if t[name].dim() != 1:
+                fail("OP_SHAPE", f"{self.public}: argument '{name}' has a batch, and the input has none",
+                     ["want: one dimension", f"got:  {_text(t[name].shape)}"],
+                     "pass (size,) for all of them, or (batch, size)")  # fmt: skip
+        return (*(t[n].unsqueeze(0) for n in rows), *args[len(rows) :])
+
     def call(self, *args: Any) -> Any:
-        """Directly, else through PyTorch's dispatcher."""
+        """Directly, else through PyTorch's dispatcher; a row without a batch as a batch of one."""
+        if getattr(args[0], "ndim", 2) == 1:
+            made = self.call(*self.batched(args))
+            return tuple(y.squeeze(0) for y in made) if self.gates == 4 else made.squeeze(0)
         if not torch.compiler.is_dynamo_compiling():
             done = self.defined.core(*args)
             if done is not NotImplemented:
@@ -212,8 +226,8 @@ def rnn_cell(
     """``act(input @ w_ih.T + b_ih + h @ w_hh.T + b_hh)``: one kernel, both products summed in fp32, rounded once.
 
     input (batch, in), h (batch, hidden), w_ih (units, in), w_hh (units, hidden), biases (units,); in a network units
-    is hidden. ``activation``: as of `matmul`; torch.nn.RNNCell's are "tanh" and "relu". fp16 and bf16 on a kernel of
-    ours, fp32 and fp64 on PyTorch's operators.
+    is hidden. Without a batch, input (in,) and h (hidden,), the result is (units,). ``activation``: as of `matmul`;
+    torch.nn.RNNCell's are "tanh" and "relu". fp16 and bf16 on a kernel of ours, fp32 and fp64 on PyTorch's operators.
 
     Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """
@@ -232,7 +246,8 @@ def lstm_cell(
     """torch.nn.LSTMCell's step in one kernel: (h, c) of the next one. Gates and states are fp32, rounded once.
 
     input (batch, in), h and c (batch, hidden), w_ih (4*hidden, in), w_hh (4*hidden, hidden), biases (4*hidden,), rows
-    in torch's order i, f, g, o. fp16 and bf16 on a kernel of ours, fp32 and fp64 on PyTorch's operators.
+    in torch's order i, f, g, o; without a batch, input (in,), h and c (hidden,), so are the results. fp16 and bf16 on a
+    kernel of ours, fp32 and fp64 on PyTorch's operators.
 
     Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """
@@ -243,15 +258,17 @@ def lstm_cell(
 def _explained_rnn(
     input: Tensor, h: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Any = None, b_hh: Any = None, activation: Any = "tanh"
 ) -> tuple[Defined, tuple[Any, ...]]:
-    _rnn.check_types(input, h, w_ih, w_hh, b_ih, b_hh, activation)
-    return _rnn.defined, (input, h, w_ih, w_hh, b_ih, b_hh, activation)
+    args = input, h, w_ih, w_hh, b_ih, b_hh, activation
+    _rnn.check_types(*args)
+    return _rnn.defined, _rnn.batched(args) if input.dim() == 1 else args
 
 
 def _explained_lstm(
     input: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Any = None, b_hh: Any = None
 ) -> tuple[Defined, tuple[Any, ...]]:
-    _lstm.check_types(input, h, c, w_ih, w_hh, b_ih, b_hh)
-    return _lstm.defined, (input, h, c, w_ih, w_hh, b_ih, b_hh)
+    args = input, h, c, w_ih, w_hh, b_ih, b_hh
+    _lstm.check_types(*args)
+    return _lstm.defined, _lstm.batched(args) if input.dim() == 1 else args
 
 
 rnn_cell.explained = _explained_rnn  # type: ignore[attr-defined]

@@ -28,7 +28,7 @@ def quiet() -> Iterator[None]:
 
 
 def r(*shape: int, dtype: Any = torch.float16, grad: bool = False) -> Any:
-    return torch.randn(*shape, dtype=torch.float32).to(dtype).requires_grad_(grad)
+    return torch.randn(shape, dtype=torch.float32).to(dtype).requires_grad_(grad)
 
 
 def want(a: Any, b: Any, bias: Any = None, activation: str | None = None, residual: Any = None) -> Any:

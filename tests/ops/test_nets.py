@@ -277,6 +277,21 @@ def test_autocast_converts_what_it_converts_for_torch() -> None:
         assert ops.fused_mlp(x.double(), [w.double() for w in weights]).dtype == torch.float64
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_cells_without_a_batch(dtype: Any) -> None:
+    """As torch.nn's cells take them."""
+    p = parameters(nn.LSTMCell(12, 20), dtype, grad=True)
+    x, h, c = (torch.randn(n).to(dtype).requires_grad_() for n in (12, 20, 20))
+    want = ops.lstm_cell(x[None], h[None], c[None], *p)
+    got = ops.lstm_cell(x, h, c, *p)
+    assert all(torch.equal(a, b[0]) for a, b in zip(got, want, strict=True))
+    got[0].sum().backward()
+    assert x.grad.shape == (12,)
+    q = [t[:20] for t in p]
+    assert torch.equal(ops.rnn_cell(x, h, *q), ops.rnn_cell(x[None], h[None], *q)[0])
+    assert "lstm_cell" in ops.explain(ops.lstm_cell, x, h, c, *p)
+
+
 def test_cells_are_operators_of_pytorch() -> None:
     p = parameters(nn.LSTMCell(12, 20), torch.float16, grad=True)
     x, h, c = (torch.randn(5, n).half().requires_grad_() for n in (12, 20, 20))
@@ -293,7 +308,12 @@ def test_cells_are_operators_of_pytorch() -> None:
         (lambda x, h, p: ops.lstm_cell(x, h[:2], h, *p), "OP_SHAPE", "lstm_cell: argument 'h' has the wrong shape"),
         (lambda x, h, p: ops.lstm_cell(x, h, h, p[0][:9], *p[1:]), "OP_SHAPE", "argument 'w_ih' has the wrong shape"),
         (lambda x, h, p: ops.lstm_cell(x, h, h, p[0], p[0]), "OP_SHAPE", "argument 'w_hh' has the wrong shape"),
-        (lambda x, h, p: ops.lstm_cell(x[0], h, h, *p), "OP_SHAPE", "lstm_cell: argument 'input' is no matrix"),
+        (
+            lambda x, h, p: ops.lstm_cell(x[0], h, h, *p),
+            "OP_SHAPE",
+            "lstm_cell: argument 'h' has a batch, and the input has none",
+        ),
+        (lambda x, h, p: ops.lstm_cell(x[None], h, h, *p), "OP_SHAPE", "lstm_cell: argument 'input' is no matrix"),
         (lambda x, h, p: ops.lstm_cell(x, h, h.float(), *p), "OP_DTYPE", "argument 'c' has another dtype"),
         (lambda x, h, p: ops.lstm_cell(x, h, None, *p), "OP_ARGUMENT", "argument 'c' is not a torch.Tensor"),
         (lambda x, h, p: ops.rnn_cell(x, h, *p, "hard"), "OP_ARGUMENT", 'no activation is called "hard"'),
