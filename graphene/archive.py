@@ -6,12 +6,18 @@ read as what a stranger may have written: nothing in it becomes a path, nothing 
 
 from __future__ import annotations
 
+import contextlib
 import json
+import lzma
 import os
 import re
+import secrets
+import stat
+import struct
 import tempfile
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -24,6 +30,7 @@ _INDEX = "graphene-cache.json"
 _FORMAT = "graphene cache"
 _SCHEMA = 1
 _MOST_FILE_BYTES = 1 << 28  # of one file in an archive
+_MOST_FILES = 1 << 18
 _KEY = re.compile(r"[0-9a-f]{64}-[0-9a-f]{16}")
 
 
@@ -40,26 +47,45 @@ def _unreadable(path: Path, why: str) -> NoReturn:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """The whole file or none of it, also when several processes write it. Raises OSError."""
+    """The whole file or none of it, also when several processes write it. Raises OSError.
+
+    A link in the place is replaced, what it leads to is left alone.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    # A short name of its own: the file's may be as long as names may be.
+    name = path.parent / f".graphene-{secrets.token_hex(8)}"
+    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
         with os.fdopen(handle, "wb") as f:
             f.write(data)
             f.flush()
             os.fsync(f.fileno())
-        os.chmod(name, 0o644)
         os.replace(name, path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            name.unlink(missing_ok=True)
         raise
+
+
+def read_regular(path: Path, most_bytes: int) -> bytes:
+    """A file's bytes. Raises OSError for what is no regular file (a pipe would be waited for) or is larger."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as f:
+        status = os.fstat(f.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("it is no regular file")
+        if status.st_size > most_bytes:
+            raise OSError(f"it is larger than {most_bytes >> 20} MiB")
+        return f.read(most_bytes)
 
 
 def _path(path: Any) -> Path:
     try:
-        return Path(path)
-    except TypeError:
-        _core.fail("CACHE_ARCHIVE", "this is no path of an archive", [f"got: {path!r}"], "name a file")
+        if b"\0" not in os.fsencode(path):
+            return Path(os.fsdecode(path))
+    except (TypeError, UnicodeError):
+        pass
+    _core.fail("CACHE_ARCHIVE", "this is no path of an archive", [f"got: {path!a}"], "name a file")
 
 
 def _digest(data: bytes) -> str:
@@ -74,14 +100,15 @@ def export_cache(path: str | os.PathLike[str], archs: Iterable[str] | None = Non
     when it cannot be.
     """
     path = _path(path)
-    if archs is not None and not isinstance(archs, Iterable):
+    given = [] if archs is None else [archs] if isinstance(archs, str) or not isinstance(archs, Iterable) else [*archs]
+    if not all(isinstance(a, str) for a in given):
         _core.fail("CACHE_ARCHIVE", "these are no architectures", [f"got: {archs!r}"], 'pass a list: ["sm_90a"]')
-    wanted = None if archs is None else {archs} if isinstance(archs, str) else set(archs)
+    wanted = None if archs is None else set(given)
     entries: dict[str, dict[str, bytes]] = {}
     found: set[str] = set()
     for key in _core.cache_keys():
         files = _core.cache_read(key) if _KEY.fullmatch(key) else None
-        if files is None:
+        if files is None or _core.why_not_cacheable(key, files):  # whatever lies there, it is no kernel
             continue
         arch = json.loads(files["info.json"])["arch"]
         if wanted is None or arch in wanted:
@@ -127,25 +154,29 @@ def _index_of(z: zipfile.ZipFile, path: Path) -> dict[str, dict[str, str]]:
         _unreadable(path, f"it has no {_INDEX}: it is not an archive of Graphene's cache")
     if large := [i.filename for i in infos if i.file_size > _MOST_FILE_BYTES]:
         _unreadable(path, f"{large[0]!r} is larger than {_MOST_FILE_BYTES >> 20} MiB")
+    if len(infos) > _MOST_FILES:
+        _unreadable(path, f"it holds more than {_MOST_FILES} files")
+    total, limit = sum(i.file_size for i in infos), _core.cache_stats()["limit_bytes"]
+    if total > limit:
+        _core.fail("CACHE_ARCHIVE", f"{path} holds {total} bytes, more than the cache may: nothing was imported",
+                   [f"limit: {limit} bytes"], "raise GRAPHENE_CACHE_LIMIT")  # fmt: skip
     index: Any = json.loads(z.read(_INDEX))
     if not isinstance(index, dict) or index.get("format") != _FORMAT:
         _unreadable(path, f"{_INDEX} is not that of an archive of Graphene's cache")
     if index.get("schema") != _SCHEMA:
         _unreadable(path, f"its schema is {index.get('schema')!r}, this version reads {_SCHEMA}")
     entries: Any = index.get("entries")
-    if not isinstance(entries, dict) or not all(isinstance(f, dict) for f in entries.values()):
+    if not isinstance(entries, dict) or not all(
+        isinstance(f, dict) and all(isinstance(x, str) for x in f.values()) for f in entries.values()
+    ):
         _unreadable(path, f"{_INDEX} lists no entries")
     if bad := [k for k in entries if not _KEY.fullmatch(k)]:
         _unreadable(path, f"{bad[0]!r} is not the key of an entry")
     listed = {_INDEX, *(f"{key}/{name}" for key, files in entries.items() for name in files)}
-    if surplus := [n for n in names if n not in listed or names.count(n) > 1]:
+    if surplus := [n for n, times in Counter(names).items() if n not in listed or times > 1]:
         _unreadable(path, f"{surplus[0]!r} is not in its table of contents, or twice in the archive")
     if missing := sorted(listed - set(names)):
         _unreadable(path, f"{missing[0]!r} is missing")
-    total, limit = sum(i.file_size for i in infos), _core.cache_stats()["limit_bytes"]
-    if total > limit:
-        _core.fail("CACHE_ARCHIVE", f"{path} holds {total} bytes, more than the cache may: nothing was imported",
-                   [f"limit: {limit} bytes"], "raise GRAPHENE_CACHE_LIMIT")  # fmt: skip
     return entries
 
 
@@ -160,6 +191,8 @@ def import_cache(path: str | os.PathLike[str]) -> Imported:
     path = _path(path)
     checked: dict[str, dict[str, bytes]] = {}
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
+            _unreadable(path, "it is no regular file")
         with zipfile.ZipFile(path) as z:
             for key, sums in _index_of(z, path).items():
                 files = {name: z.read(f"{key}/{name}") for name in sums}
@@ -170,7 +203,8 @@ def import_cache(path: str | os.PathLike[str]) -> Imported:
                 checked[key] = files
     except OSError as e:
         _unreadable(path, str(e.strerror or e))
-    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, RuntimeError, RecursionError, KeyError) as e:
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, RuntimeError, RecursionError,
+            KeyError, TypeError, IndexError, OverflowError, MemoryError, struct.error) as e:  # fmt: skip
         if isinstance(e, NotImplementedError):
             _unreadable(path, "it is compressed in an unknown way")
         _unreadable(path, f"it is damaged: {e}")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from graphene import _core
-from graphene.archive import write_atomically
+from graphene.archive import read_regular, write_atomically
 from graphene.kernel import Kernel
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ __all__ = ["Precompiled", "load_precompiled", "precompile", "runs_on"]
 _INDEX = "kernels.json"
 _FORMAT = "graphene kernels"
 _SCHEMA = 1
+_MOST_FILE_BYTES = 1 << 28
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _ARCH = re.compile(r"sm_(\d+)(\d)([af]?)")
 
@@ -48,6 +49,17 @@ def runs_on(compiled_for: str, arch: str) -> bool:
 
 def _fail(message: str, details: list[str], fix: str) -> NoReturn:
     _core.fail("PRECOMPILED", message, details, fix)
+
+
+def _folder(folder: Any, who: str) -> Path:
+    if not isinstance(folder, str | os.PathLike):
+        _fail(f"{who} wants a folder", [f"got:  {type(folder).__name__}"], 'pass its path: "kernels"')
+    try:
+        if b"\0" not in os.fsencode(folder):
+            return Path(os.fsdecode(folder))
+    except (TypeError, UnicodeError):
+        pass
+    _fail(f"{who} wants a folder", [f"got:  {folder!a}"], "no file has such a name")
 
 
 def _archs(archs: Any) -> list[str]:
@@ -71,9 +83,7 @@ def precompile(
     of contents last. Raises CompileError PRECOMPILED for names that are no file names and folders that cannot be
     written, and what ``Kernel.compile`` raises.
     """
-    if not isinstance(folder, str | os.PathLike):
-        _fail("precompile wants a folder", [f"got:  {type(folder).__name__}"], 'pass its path: "kernels"')
-    folder, wanted = Path(folder), _archs(archs)
+    folder, wanted = _folder(folder, "precompile"), _archs(archs)
     if not isinstance(kernels, Mapping) or not all(isinstance(k, Kernel) for k in kernels.values()):
         _fail("precompile wants kernels by name", [f"got:  {type(kernels).__name__}"], 'pass {"name": kernel}')
     if bad := [n for n in kernels if not isinstance(n, str) or not _NAME.fullmatch(n)]:
@@ -92,9 +102,14 @@ def precompile(
         spilled = f", {binary.spill_bytes} bytes spilled" if binary.spill_bytes else ""
         return f"{name} for {arch}: {binary.registers} registers{spilled}, {len(binary.cubin)} bytes"
 
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    pool = ThreadPoolExecutor(os.cpu_count() or 1)
+    try:
         for line in pool.map(build, jobs):
             progress(line)  # from this thread: lines of several would mix
+    except BaseException:  # what has not begun is not waited for
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()
     for name, kernel in kernels.items():
         files[f"{name}.json"] = kernel.to_json(indent=1).encode()
         row: dict[str, Any] = {"ir": _reference(f"{name}.json", files), "archs": {}}
@@ -130,7 +145,7 @@ def _damaged(folder: Path, why: str) -> NoReturn:
 
 def _read_index(folder: Path) -> dict[str, Any]:
     try:
-        data: Any = json.loads((folder / _INDEX).read_bytes())
+        data: Any = json.loads(read_regular(folder / _INDEX, _MOST_FILE_BYTES))
     except OSError as e:
         _damaged(folder, f"{_INDEX}: {e.strerror or e}")
     except (ValueError, RecursionError) as e:
@@ -202,7 +217,7 @@ class Precompiled(_core.Launcher):
     def _read(self, reference: dict[str, str]) -> bytes:
         file = self._folder / reference["file"]
         try:
-            data = file.read_bytes()
+            data = read_regular(file, _MOST_FILE_BYTES)
         except OSError as e:
             _damaged(self._folder, f"{file.name}: {e.strerror or e}")
         if _core.sha256(data) != reference["sha256"]:
@@ -247,6 +262,4 @@ def load_precompiled(folder: str | os.PathLike[str]) -> dict[str, Precompiled]:
     damaged or of another schema; a file whose checksum is wrong raises it when it is first needed. So does the
     table when it is asked for a name that the folder does not have.
     """
-    if not isinstance(folder, str | os.PathLike):
-        _fail("load_precompiled wants a folder", [f"got:  {type(folder).__name__}"], 'pass its path: "kernels"')
-    return _Kernels(Path(folder).absolute())
+    return _Kernels(_folder(folder, "load_precompiled").absolute())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -296,3 +298,50 @@ def test_commands(archive: Path, cache_dir: Path, tmp_path: Path) -> None:
     assert "added 0 entries, 1 were there" in run("import", file)
     assert "[CACHE_ARCHIVE]" in run("import", __file__, status=1)
     assert "[CACHE_ARCHIVE]" in run("export", file, "--arch", "sm_75", status=1)
+
+
+@pytest.mark.parametrize("method", [12, 14])
+def test_what_is_compressed_in_another_way_is_damage(archive: Path, method: int) -> None:
+    """LZMA's and bzip2's own errors are no others than zlib's."""
+    data = bytearray(archive.read_bytes())
+    for mark, at in ((b"PK\x01\x02", 10), (b"PK\x03\x04", 8)):
+        place = data.find(mark)
+        while place >= 0:
+            data[place + at] = method
+            place = data.find(mark, place + 4)
+    archive.write_bytes(data)
+    with pytest.raises(gr.CompileError, match="CACHE_ARCHIVE"):
+        gr.import_cache(archive)
+
+
+def test_archives_of_many_names_are_read_in_linear_time(tmp_path: Path) -> None:
+    path, key = tmp_path / "many.zip", "a" * 64 + "-" + "b" * 16
+    names = [f"n{i}" for i in range(20_000)]
+    index = {"format": "graphene cache", "schema": 1, "entries": {key: {n: "0" * 64 for n in names}}}
+    with zipfile.ZipFile(path, "w") as z:
+        z.writestr("graphene-cache.json", json.dumps(index))
+        for n in names:
+            z.writestr(f"{key}/{n}", b"")
+    began = time.monotonic()
+    with pytest.raises(gr.CompileError, match="the checksum of"):
+        gr.import_cache(path)
+    assert time.monotonic() - began < 20  # 80 s when every name was looked for among all
+
+
+@pytest.mark.parametrize("path", ["a\0b", "\ud800", 5, b"\xff\0"])
+def test_paths_that_no_file_has(path: object) -> None:
+    for work in (gr.import_cache, gr.export_cache):
+        with pytest.raises(gr.CompileError, match="CACHE_ARCHIVE"):
+            work(path)
+    for work in (gr.load_precompiled, lambda p: gr.precompile({}, p, ["sm_80"])):
+        with pytest.raises(gr.CompileError, match="PRECOMPILED"):
+            work(path)
+
+
+def test_a_pipe_is_no_archive(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(gr.CompileError, match="it is no regular file"):
+        gr.import_cache(tmp_path / "pipe")
+    os.mkfifo(tmp_path / "kernels.json")
+    with pytest.raises(gr.CompileError, match="it is no regular file"):
+        gr.load_precompiled(tmp_path)
