@@ -11,12 +11,13 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphene import _core
-from graphene.archive import write_atomically
+from graphene.archive import read_regular, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,12 +26,14 @@ __all__ = ["find", "forget", "own_folder", "store", "warn_once"]
 
 _FORMAT = "graphene tuning records"
 _SCHEMA = 1
+_MOST_BYTES = 1 << 26  # of a file of records
 _KEY = ("kernel", "version", "dtype", "shape")
 SHIPPED = Path(__file__).parent / "records"
 
 Key = tuple[str, int, str, str]
 _loaded: dict[tuple[Path, str], dict[Key, dict[str, Any]]] = {}
 _told: set[str] = set()
+_UNUSABLE: dict[Key, dict[str, Any]] = {}  # what a file that cannot be used is read as
 
 
 def own_folder() -> Path | None:
@@ -48,7 +51,7 @@ def _file(folder: Path, device: str) -> Path:
 def _read(path: Path, device: str) -> dict[Key, dict[str, Any]]:
     """A file's records by key. What is damaged is not believed: a warning, and no records."""
     try:
-        data: Any = json.loads(path.read_bytes(), parse_constant=_no_number)
+        data: Any = json.loads(read_regular(path, _MOST_BYTES), parse_constant=_no_number)
     except FileNotFoundError:
         return {}
     except OSError as e:
@@ -75,7 +78,7 @@ def _no_number(text: str) -> float:
 
 def _not_used(path: Path, why: str) -> dict[Key, dict[str, Any]]:
     warn_once(f"the tuning records in {path} are not used: {why}   [TUNE_FAILED]")
-    return {}
+    return _UNUSABLE
 
 
 def warn_once(text: str) -> None:
@@ -109,13 +112,19 @@ def forget() -> None:
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.with_suffix(".lock"), "w") as f:
-        fcntl.flock(f, fcntl.LOCK_EX)
+    # A lock is taken, never written: whatever lies there keeps what it holds, and a link is not followed.
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    handle = os.open(path.with_suffix(".lock"), flags, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(handle)
 
 
 def store(device: str, record: dict[str, Any], folder: Path | None = None) -> Path:
-    """Adds a record to a device's file, or replaces the one of its key; returns the file.
+    """Adds a record to a device's file, or replaces the one of its key; returns the file. One that cannot be used is
+    kept beside it as ``.bad``.
 
     ``record``: kernel, version, dtype, shape, config and whatever else is worth keeping. Other processes may write the
     file at the same time. Raises SelectError TUNE_FAILED when it cannot be written.
@@ -128,7 +137,9 @@ def store(device: str, record: dict[str, Any], folder: Path | None = None) -> Pa
     _told.clear()
     try:
         with _locked(path):
-            rows = _read(path, device)
+            rows = dict(found := _read(path, device))
+            if found is _UNUSABLE:  # perhaps somebody else's, or worth repairing
+                os.replace(path, path.with_name(f"{path.name}.{secrets.token_hex(4)}.bad"))
             rows[record["kernel"], record["version"], record["dtype"], record["shape"]] = record
             lines = ",\n".join(" " + json.dumps(rows[key], sort_keys=True) for key in sorted(rows))
             head = json.dumps({"format": _FORMAT, "schema": _SCHEMA, "device": device})[:-1]
