@@ -39,33 +39,42 @@ class _LoopIterator:
     __slots__ = ("_depth", "_done", "_loop")
 
     def __init__(self, loop: Loop) -> None:
-        self._loop, self._depth, self._done = loop, -1, False
+        self._loop, self._done = loop, False
+        self._depth: int | None = None
 
     def __iter__(self) -> _LoopIterator:
         return self
 
     def __next__(self) -> Any:
-        if self._depth < 0:
+        if self._depth is None:
             self._depth, counter = self._loop._begin()
             return counter
-        self._done = True
-        _core.end_block(self._depth)
+        if not self._done:
+            self._done = True
+            _core.end_block(self._depth)
         raise StopIteration
 
     def __del__(self) -> None:
-        if self._depth >= 0 and not self._done:
+        if self._depth is not None and not self._done:
             _core.note_break(self._depth)
             _core.end_block(self._depth)
+
+
+def _leave(open_blocks: list[int], what: str) -> None:
+    """Ends the block entered last; KERNEL_CLOSED where none is open."""
+    if not open_blocks:
+        _core.fail("KERNEL_CLOSED", f"{what} is left that was not entered", [], "use `with`, which enters and leaves")
+    _core.end_block(open_blocks.pop())
 
 
 class Loop:
     """A counted loop, for ``for`` or ``with``: both run the body once, with the counter as a symbolic integer."""
 
-    __slots__ = ("_args", "_depth")
+    __slots__ = ("_args", "_open")
 
     def __init__(self, name: str, start: IntLike, stop: IntLike, step: IntLike, unroll: int) -> None:
         self._args = (name, start, stop, step, unroll)
-        self._depth = 0
+        self._open: list[int] = []
 
     def _begin(self) -> tuple[int, Any]:
         return _core.begin_loop(*self._args)
@@ -74,26 +83,28 @@ class Loop:
         return _LoopIterator(self)
 
     def __enter__(self) -> Any:
-        self._depth, counter = self._begin()
+        depth, counter = self._begin()
+        self._open.append(depth)
         return counter
 
     def __exit__(self, *exc: object) -> None:
-        _core.end_block(self._depth)
+        _leave(self._open, "a loop")
 
 
 class Block:
     """A block of statements, for ``with``."""
 
-    __slots__ = ("_args", "_begin", "_depth")
+    __slots__ = ("_args", "_begin", "_open")
 
     def __init__(self, begin: Any, *args: Any) -> None:
-        self._begin, self._args, self._depth = begin, args, 0
+        self._begin, self._args = begin, args
+        self._open: list[int] = []
 
     def __enter__(self) -> None:
-        self._depth = self._begin(*self._args)
+        self._open.append(self._begin(*self._args))
 
     def __exit__(self, *exc: object) -> None:
-        _core.end_block(self._depth)
+        _leave(self._open, "a block")
 
 
 def loop(name: str, stop: IntLike, start: IntLike = 0, step: IntLike = 1, unroll: int = 1) -> Loop:

@@ -206,10 +206,25 @@ def _on_array(op: str, x: Any) -> Any:
     return ON_ARRAYS[op](x)
 
 
+def _of_number(op: str, on_number: Callable[[float], float], x: float) -> float:
+    """The function of a number: where Python raises, IEEE 754's infinity or NaN, which the instructions give."""
+    try:
+        return on_number(x)
+    except (OverflowError, ValueError, ZeroDivisionError):
+        try:
+            value = float(x)
+        except OverflowError:
+            _core.fail("CONSTANT_RANGE", f"{op} of an integer that no floating-point type has", [], "pass gr.inf")
+        import numpy as np
+
+        with np.errstate(all="ignore"):
+            return float(_on_array(op, np.asarray(value)))
+
+
 def _function(op: str, on_number: Callable[[float], float]) -> Callable[[Any], Any]:
     def call(x: Any) -> Any:
         if isinstance(x, (int, float)) and not isinstance(x, IntExpr):
-            return on_number(x)
+            return _of_number(op, on_number, x)
         return _on_array(op, x) if _is_array(x) else _unary(op, x)
 
     call.__name__ = call.__qualname__ = op
@@ -219,7 +234,7 @@ def _function(op: str, on_number: Callable[[float], float]) -> Callable[[Any], A
 def _approximation(op: str, on_number: Callable[[float], float]) -> Callable[..., Any]:
     def call(x: Any, ftz: bool = False) -> Any:
         if isinstance(x, (int, float)) and not isinstance(x, IntExpr):
-            return on_number(x)
+            return _of_number(op, on_number, x)
         if _is_array(x):
             return _on_array(op, x)
         _check(op, x)

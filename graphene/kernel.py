@@ -47,8 +47,8 @@ class Kernel(_core.Launcher):
     are fp64 (docs/simulator.md). They belong to this object: text, JSON and pickles go without
     (``with_promise``).
 
-    Raises VerifyError KERNEL_NESTED inside another kernel, KERNEL_NAME unless the name is an identifier,
-    KERNEL_ARGUMENT for a meaning that cannot be called.
+    Raises VerifyError KERNEL_NESTED inside another kernel, KERNEL_CLOSED when it is recorded already, KERNEL_NAME
+    unless the name is an identifier, KERNEL_ARGUMENT for a meaning that cannot be called.
     """
 
     def __init__(
@@ -75,8 +75,12 @@ class Kernel(_core.Launcher):
         return kernel
 
     def __enter__(self) -> Kernel:
-        if self._builder is not None or self._closed is not None:
-            raise RuntimeError(f"the kernel {self._name} is recorded already")
+        if self._builder is not None:
+            _core.fail("KERNEL_NESTED", f"the kernel {self._name} is being recorded already", [],
+                       "open it by one `with`")  # fmt: skip
+        if self._closed is not None:
+            _core.fail("KERNEL_CLOSED", f"the kernel {self._name} is recorded already", [],
+                       "make another one: gr.Kernel(name)")  # fmt: skip
         self._builder = _core.Builder(self._name)
         return self
 
@@ -85,6 +89,9 @@ class Kernel(_core.Launcher):
     ) -> None:
         builder, self._builder = self._builder, None
         if builder is None:
+            if kind is None:
+                _core.fail("KERNEL_CLOSED", f"the kernel {self._name} is not being recorded", [],
+                           "open it by `with`, which also closes it")  # fmt: skip
             return
         if kind is not None:
             builder.abandon()
@@ -101,9 +108,10 @@ class Kernel(_core.Launcher):
 
     @property
     def ir(self) -> KernelIR:
-        """The recorded kernel as the C++ core holds it. Raises RuntimeError before the recording has ended."""
+        """The recorded kernel as the C++ core holds it. Raises VerifyError KERNEL_NONE before that has ended."""
         if self._closed is None:
-            raise RuntimeError(f"the kernel {self._name} has not been recorded: leave its `with` block first")
+            _core.fail("KERNEL_NONE", f"the kernel {self._name} has not been recorded", [],
+                       "leave its `with` block first")  # fmt: skip
         return self._closed
 
     @property
@@ -144,7 +152,9 @@ class Kernel(_core.Launcher):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Kernel):
             return NotImplemented
-        return self is other or _core.ir_equal(self.ir, other.ir)
+        if self is other or self._closed is None or other._closed is None:
+            return self is other
+        return _core.ir_equal(self.ir, other.ir)
 
     def __hash__(self) -> int:
         return hash(self._name)
@@ -163,7 +173,7 @@ class Kernel(_core.Launcher):
         return Kernel._from_ir(_core.ir_from_json(_text(text)))
 
     def __reduce__(self) -> tuple[Callable[[str], Kernel], tuple[str]]:
-        """Pickled and copied as its JSON, with the Python lines. RuntimeError while it is being recorded."""
+        """Pickled and copied as its JSON, with the Python lines. KERNEL_NONE while it is being recorded."""
         return Kernel.from_json, (self.to_json(locations=True),)
 
     # Code.

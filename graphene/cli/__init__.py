@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
 
-_PIPE_CLOSED = 141  # what a shell reports of a program that SIGPIPE ended
+_PIPE_CLOSED, _INTERRUPTED = 141, 130  # what a shell reports of a program that SIGPIPE, SIGINT ended
 
 
 def _count(text: str) -> int:
@@ -19,16 +20,35 @@ def _count(text: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status.
 
-    0; 1 when something is missing or refused; 2 for a wrong command; 141 when who reads the output (``| head``) left.
+    0; 1 when something is missing or refused; 2 for a wrong command; 130 after Ctrl-C; 141 when who reads the output
+    (``| head``) left.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names of files may be any bytes
     try:
         status = _run(argv)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by who called: nobody reads
+            sys.stdout.flush()
     except BrokenPipeError:
-        # The interpreter flushes once more at its end: let it do so into nothing.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return _PIPE_CLOSED
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except Warning as e:  # by python -W error
+        print(f"{type(e).__name__}: {e}", file=sys.stderr)
+        return 1
+    except OSError as e:
+        print(f"the output cannot be written: {e.strerror or e}", file=sys.stderr)
+        _drop_output()
+        return 1
     return status
+
+
+def _drop_output() -> None:
+    # The interpreter flushes once more at its end: let it do so into nothing.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(argv: Sequence[str] | None) -> int:
