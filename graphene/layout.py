@@ -16,7 +16,7 @@ from graphene import _core
 from graphene._core import ComposedLayout, Layout, Swizzle
 
 if TYPE_CHECKING:
-    from graphene._core import IntLike, IntTupleLike, LayoutLike, TilerLike
+    from graphene._core import IntLike, IntTupleLike, LayoutLike, ModeTilerLike, ProfileLike
 
 __all__ = [
     "ComposedLayout",
@@ -81,32 +81,44 @@ def crd2idx(coord: IntTupleLike, shape: IntTupleLike, stride: IntTupleLike | Non
     return _core.crd2idx(coord, shape, stride)
 
 
-def idx2crd(index: IntLike, shape: IntTupleLike) -> IntTupleLike:
-    """Natural coordinate of a colexicographic index in a shape. CuTe: idx2crd. Raises LayoutError LAYOUT_BOUNDS."""
-    return _core.idx2crd(index, shape)
+def idx2crd(index: IntTupleLike, shape: IntTupleLike, stride: IntTupleLike | None = None) -> IntTupleLike:
+    """Natural coordinate of a colexicographic index in a shape. CuTe: idx2crd.
+
+    A tuple has one index for each mode, to any level: each becomes a coordinate of its own. With strides the index is
+    an offset, and the coordinate is ``(index // stride) % shape`` at every leaf (0 where the stride is 0): the inverse
+    of crd2idx where the strides nest.
+    Raises LayoutError: LAYOUT_COORD (hierarchy does not fit), LAYOUT_BOUNDS (outside of the shape, of the offsets).
+    """
+    return _core.idx2crd(index, shape, stride)
 
 
-def coalesce(layout: LayoutLike) -> Layout:
-    """The same function of linear indices with the fewest modes. CuTe: coalesce."""
-    return _core.coalesce(layout)
+def coalesce(layout: LayoutLike, profile: ProfileLike = None) -> Layout:
+    """The same function of linear indices with the fewest modes. CuTe: coalesce.
+
+    With a tuple as profile the modes that stand at its leaves are coalesced each by itself, and modes beyond it are
+    kept: ``coalesce(layout, (1, 1))`` has rank 2. What the leaves are does not matter. Raises LayoutError LAYOUT_RANK.
+    """
+    return _core.coalesce(layout, profile)
 
 
-def filter(layout: LayoutLike) -> Layout:
-    """The coalesced layout without the modes of stride 0 or size 1. CuTe: filter."""
-    return _core.filter(layout)
+def filter(layout: LayoutLike, profile: ProfileLike = None) -> Layout:
+    """The coalesced layout without the modes of stride 0 or size 1. CuTe: filter. The profile is coalesce's."""
+    return _core.filter(layout, profile)
 
 
 @overload
 def composition(left: Swizzle | ComposedLayout, right: LayoutLike) -> ComposedLayout: ...
 @overload
-def composition(left: LayoutLike, right: TilerLike) -> Layout: ...
+def composition(left: LayoutLike, right: ModeTilerLike) -> Layout: ...
 def composition(left: Any, right: Any) -> Any:
     """The function ``i -> left(right(i))``, in the hierarchy of `right`. CuTe: composition.
 
-    `left` is a Layout, a Swizzle or a ComposedLayout. A tuple on the right composes by mode; None keeps a mode.
-    Indices past the size of `left` continue along its last mode.
+    `left` is a Layout, a Swizzle or a ComposedLayout. A tuple on the right composes by mode, to any depth; None keeps a
+    mode, and modes beyond the tuple are dropped.
+    Indices past the size of `left` continue along its last mode. So do those below 0, to which negative strides of
+    `right` lead; where they are all negative, ``left(-x)`` is ``-left(x)``, as in CuTe.
     Raises LayoutError: LAYOUT_DIVISIBILITY (CuTe's stride and shape divisibility conditions), LAYOUT_COMPOSE (not a
-    layout: the modes of `right` carry into each other, a swizzle inside of a layout).
+    layout: the modes of `right` carry into each other or borrow, a swizzle inside of a layout), LAYOUT_RANK.
     """
     return _core.composition(left, right)
 
@@ -133,36 +145,40 @@ def left_inverse(layout: LayoutLike) -> Layout:
     return _core.left_inverse(layout)
 
 
-def logical_divide(layout: LayoutLike, tiler: TilerLike) -> Layout:
+def logical_divide(layout: LayoutLike, tiler: ModeTilerLike) -> Layout:
     """Splits into (tile, rest): ``layout o (tiler, complement of tiler)``; with a tuple, each mode.
 
-    CuTe: logical_divide. A tile that does not divide rounds the number of tiles up. None leaves a mode as it is.
+    CuTe: logical_divide. A tile that does not divide rounds the number of tiles up. None leaves a mode as it is; a
+    tuple in the tuple divides a mode's own modes.
     Raises LayoutError: LAYOUT_DIVISIBILITY, LAYOUT_INJECTIVE (copies of the tile cannot cover the layout), LAYOUT_RANK.
     """
     return _core.logical_divide(layout, tiler)
 
 
-def zipped_divide(layout: LayoutLike, tiler: TilerLike) -> Layout:
-    """logical_divide with the parts gathered: ((tiles), (rest)). None makes a mode one tile. CuTe: zipped_divide."""
+def zipped_divide(layout: LayoutLike, tiler: ModeTilerLike) -> Layout:
+    """logical_divide with the parts gathered: ((tiles), (rest)). CuTe: zipped_divide.
+
+    Of a mode with None the tile is 1:0, and all of the mode is rest.
+    """
     return _core.zipped_divide(layout, tiler)
 
 
-def tiled_divide(layout: LayoutLike, tiler: TilerLike) -> Layout:
+def tiled_divide(layout: LayoutLike, tiler: ModeTilerLike) -> Layout:
     """zipped_divide with the rest unpacked: ((tiles), rest, ...). CuTe: tiled_divide."""
     return _core.tiled_divide(layout, tiler)
 
 
-def logical_product(layout: LayoutLike, tiler: TilerLike) -> Layout:
+def logical_product(layout: LayoutLike, tiler: ModeTilerLike) -> Layout:
     """(layout, its repetitions in the order of `tiler`); with a tuple, each mode. CuTe: logical_product."""
     return _core.logical_product(layout, tiler)
 
 
-def zipped_product(layout: LayoutLike, tiler: TilerLike) -> Layout:
+def zipped_product(layout: LayoutLike, tiler: ModeTilerLike) -> Layout:
     """logical_product with the parts gathered: ((blocks), (repetitions)). CuTe: zipped_product."""
     return _core.zipped_product(layout, tiler)
 
 
-def tiled_product(layout: LayoutLike, tiler: TilerLike) -> Layout:
+def tiled_product(layout: LayoutLike, tiler: ModeTilerLike) -> Layout:
     """zipped_product with the repetitions unpacked: ((blocks), repetition, ...). CuTe: tiled_product."""
     return _core.tiled_product(layout, tiler)
 

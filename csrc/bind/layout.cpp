@@ -8,7 +8,7 @@
 namespace graphene::bind {
 
 using layout::ComposedLayout;
-using layout::Tiler;
+using layout::ModeTiler;
 
 IntTuple int_tuple_from_py(py::handle h) {
   if (!py::isinstance<py::tuple>(h) && !py::isinstance<py::list>(h)) return expr_from_py(h);
@@ -40,21 +40,38 @@ Layout layout_from_py(py::handle h) {
   return Layout(int_tuple_from_py(h));
 }
 
-bool is_by_mode(py::handle tiler) { return py::isinstance<py::tuple>(tiler) || py::isinstance<py::list>(tiler); }
+bool is_sequence(py::handle h) { return py::isinstance<py::tuple>(h) || py::isinstance<py::list>(h); }
 
-Tiler tiler_from_py(py::handle h) {
-  Tiler out;
-  for (const py::handle item : h) {
-    if (item.is_none()) {
-      out.emplace_back(std::nullopt);
-    } else if (is_by_mode(item)) {
-      throw py::type_error("a tiler's entries are sizes, Layouts or None, got " + std::string(py::repr(item)) +
-                           "; write gr.Layout(" + std::string(py::repr(item)) + ") for one hierarchical mode");
-    } else {
-      out.emplace_back(layout_from_py(item));
-    }
+// f(item) of each, no deeper than Python itself goes.
+template <class F>
+void for_each(py::handle sequence, F f) {
+  if (Py_EnterRecursiveCall(" in a nested tuple") != 0) throw py::error_already_set();
+  try {
+    for (const py::handle item : sequence) f(item);
+  } catch (...) {
+    Py_LeaveRecursiveCall();
+    throw;
   }
-  return out;
+  Py_LeaveRecursiveCall();
+}
+
+// None, a Layout or what stands for one; a tuple: one of these per mode.
+ModeTiler tiler_from_py(py::handle h) {
+  if (h.is_none()) return {};
+  if (!is_sequence(h)) return layout_from_py(h);
+  std::vector<ModeTiler> modes;
+  for_each(h, [&](py::handle item) { modes.push_back(tiler_from_py(item)); });
+  return modes;
+}
+
+// The hierarchy alone: what stands at the leaves does not matter.
+IntTuple profile_from_py(py::handle h) {
+  if (py::isinstance<Layout>(h)) return h.cast<Layout>().shape();
+  if (h.is_none()) return 1;
+  if (!is_sequence(h)) return expr_from_py(h);
+  std::vector<IntTuple> modes;
+  for_each(h, [&](py::handle item) { modes.push_back(profile_from_py(item)); });
+  return modes;
 }
 
 Expr total_from_py(py::handle h) { return int_tuple_from_py(h).product(); }
@@ -275,9 +292,7 @@ py::object compose(const py::object& a, const py::object& b) {
   if (py::isinstance<Swizzle>(b) || py::isinstance<ComposedLayout>(b))
     refuse("a swizzle can only be the outer function");
   if (py::isinstance<Swizzle>(a)) return py::cast(ComposedLayout{a.cast<Swizzle>(), 0, layout_from_py(b)});
-  const auto inner = [&](const Layout& l) {
-    return is_by_mode(b) ? layout::composition(l, tiler_from_py(b)) : layout::composition(l, layout_from_py(b));
-  };
+  const auto inner = [&](const Layout& l) { return layout::composition(l, tiler_from_py(b)); };
   if (py::isinstance<ComposedLayout>(a)) {
     const auto c = a.cast<ComposedLayout>();
     return py::cast(ComposedLayout{c.swizzle, c.offset, inner(c.layout)});
@@ -285,20 +300,26 @@ py::object compose(const py::object& a, const py::object& b) {
   return py::cast(inner(layout_from_py(a)));
 }
 
-// f(layout, tiler) where the tiler is a layout applied to the whole or one entry per mode.
-template <class Whole, class ByMode>
-void def_tiled(py::module_& m, const char* name, Whole whole, ByMode by_mode) {
+void def_tiled(py::module_& m, const char* name, Layout (*operation)(const Layout&, const ModeTiler&)) {
   m.def(
       name,
-      [whole, by_mode](const py::object& l, const py::object& tiler) {
-        const Layout a = layout_from_py(l);
-        return is_by_mode(tiler) ? by_mode(a, tiler_from_py(tiler)) : whole(a, layout_from_py(tiler));
+      [operation](const py::object& l, const py::object& tiler) {
+        return operation(layout_from_py(l), tiler_from_py(tiler));
       },
       py::arg("layout"), py::arg("tiler"));
 }
 
-using Whole = Layout (*)(const Layout&, const Layout&);
-using ByMode = Layout (*)(const Layout&, const Tiler&);
+py::object checked_coord(const py::object& index, const py::object& shape, const py::object& stride) {
+  const IntTuple i = int_tuple_from_py(index);
+  if (stride.is_none()) {
+    const Layout l(int_tuple_from_py(shape));
+    layout::check_coord(i, l.shape());
+    return int_tuple_to_py(layout::idx2crd(i, l.shape()));
+  }
+  const Layout l(int_tuple_from_py(shape), int_tuple_from_py(stride));
+  layout::check_offset(i, l);
+  return int_tuple_to_py(layout::idx2crd(i, l.shape(), l.stride()));
+}
 
 void bind_algebra(py::module_& m) {
   m.def("crd2idx", [](const py::object& coord, const py::object& shape, const py::object& stride) {
@@ -307,14 +328,13 @@ void bind_algebra(py::module_& m) {
                                       : Layout(int_tuple_from_py(shape), int_tuple_from_py(stride));
     return checked_offset(l, c);
   });
-  m.def("idx2crd", [](const py::object& index, const py::object& shape) {
-    const Layout l(int_tuple_from_py(shape));
-    const Expr i = expr_from_py(index);
-    layout::check_coord(i, l.shape());
-    return int_tuple_to_py(l.coord(i));
+  m.def("idx2crd", &checked_coord);
+  m.def("coalesce", [](const py::object& l, const py::object& profile) {
+    return layout::coalesce(layout_from_py(l), profile_from_py(profile));
   });
-  m.def("coalesce", [](const py::object& l) { return layout::coalesce(layout_from_py(l)); });
-  m.def("filter", [](const py::object& l) { return layout::filter(layout_from_py(l)); });
+  m.def("filter", [](const py::object& l, const py::object& profile) {
+    return layout::filter(layout_from_py(l), profile_from_py(profile));
+  });
   m.def("composition", &compose);
   m.def("complement", [](const py::object& l, const py::object& cotarget) {
     const Layout a = layout_from_py(l);
@@ -322,12 +342,12 @@ void bind_algebra(py::module_& m) {
   });
   m.def("right_inverse", [](const py::object& l) { return layout::right_inverse(layout_from_py(l)); });
   m.def("left_inverse", [](const py::object& l) { return layout::left_inverse(layout_from_py(l)); });
-  def_tiled<Whole, ByMode>(m, "logical_divide", layout::logical_divide, layout::logical_divide);
-  def_tiled<Whole, ByMode>(m, "zipped_divide", layout::logical_divide, layout::zipped_divide);
-  def_tiled<Whole, ByMode>(m, "tiled_divide", layout::tiled_divide, layout::tiled_divide);
-  def_tiled<Whole, ByMode>(m, "logical_product", layout::logical_product, layout::logical_product);
-  def_tiled<Whole, ByMode>(m, "zipped_product", layout::zipped_product, layout::zipped_product);
-  def_tiled<Whole, ByMode>(m, "tiled_product", layout::tiled_product, layout::tiled_product);
+  def_tiled(m, "logical_divide", layout::logical_divide);
+  def_tiled(m, "zipped_divide", layout::zipped_divide);
+  def_tiled(m, "tiled_divide", layout::tiled_divide);
+  def_tiled(m, "logical_product", layout::logical_product);
+  def_tiled(m, "zipped_product", layout::zipped_product);
+  def_tiled(m, "tiled_product", layout::tiled_product);
   m.def("blocked_product", [](const py::object& l, const py::object& tiler) {
     return layout::blocked_product(layout_from_py(l), layout_from_py(tiler));
   });

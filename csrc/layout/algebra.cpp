@@ -10,7 +10,10 @@ namespace {
 class LeafComposition {
  public:
   LeafComposition(const Flat& a, const Layout& whole_a, const Layout& whole_b)
-      : a_(a), facts_("composition", {{"left:  ", &whole_a}, {"right: ", &whole_b}}), reach_(a.rank(), Expr(0)) {}
+      : a_(a),
+        facts_("composition", {{"left:  ", &whole_a}, {"right: ", &whole_b}}),
+        up_(a.rank(), Expr(0)),
+        down_(up_) {}
 
   IntTuple shape;  // of the result
   IntTuple stride;
@@ -33,20 +36,43 @@ class LeafComposition {
 
   // a(x + y) == a(x) + a(y) as long as no digit carries: the digits' largest values must add up to less than the size
   // of the mode. (The last mode is open-ended.) a is coalesced, so a carry would change the offset.
+  // Digits below 0 are those of the mirrored function, so all of them have one sign, or only one mode is reached; in
+  // the last mode alone they are those of the function that continues below 0, and nothing is borrowed.
   void check_no_carry() const {
-    for (std::size_t j = 0; j + 1 < a_.rank(); ++j) {
-      if (reach_[j].is_const(0)) continue;
-      facts_.need_le(reach_[j] + 1, a_.shape[j], Code::LAYOUT_COMPOSE, [&] {
-        return "the composition is not a layout: the modes of the right operand carry into each other inside of mode " +
-               a_.shape[j].str() + ":" + a_.stride[j].str() + " of the left one";
-      });
+    std::size_t reached = 0;
+    bool up = false;
+    bool down = false;
+    for (std::size_t j = 0; j < a_.rank(); ++j) {
+      const bool last = j + 1 == a_.rank();
+      reached += up_[j].is_const(0) && down_[j].is_const(0) ? 0 : 1;
+      up = up || !up_[j].is_const(0);
+      down = down || (!last && !down_[j].is_const(0));
+      for (const Expr& reach : {up_[j], down_[j]}) {
+        if (last || reach.is_const(0)) continue;
+        facts_.need_le(reach + 1, a_.shape[j], Code::LAYOUT_COMPOSE, [&] {
+          return "the composition is not a layout: the modes of the right operand carry into each other inside of "
+                 "mode " +
+                 a_.shape[j].str() + ":" + a_.stride[j].str() + " of the left one";
+        });
+      }
     }
+    if (up && down && reached > 1)
+      fail(Code::LAYOUT_COMPOSE,
+           "the composition is not a layout: strides of both signs on the right borrow from several modes of the left "
+           "operand",
+           facts_.details());
   }
 
  private:
+  // step is |stride|; negative says which way.
   void piece(Flat& out, std::size_t j, const Expr& s, const Expr& step) {
-    reach_[j] = reach_[j] + (s - 1) * step;
-    out.push(s, step * a_.stride[j]);
+    Expr& reach = negative_ ? down_[j] : up_[j];
+    reach = reach + (s - 1) * step;
+    push(out, j, s, step);
+  }
+
+  void push(Flat& out, std::size_t j, const Expr& s, const Expr& step) const {
+    out.push(s, negative_ ? -(step * a_.stride[j]) : step * a_.stride[j]);
   }
 
   void leaf(const Expr& s, const Expr& d) {
@@ -57,17 +83,17 @@ class LeafComposition {
     } else if (last == 0) {
       out.push(s, d * a_.stride[0]);
     } else {
+      negative_ = facts_.le(d, 0).value_or(false);
       Expr rest = s;
-      Expr step = d;
-      facts_.need_le(0, step, Code::LAYOUT_COMPOSE, [] {
-        return "the composition is not a layout: a negative stride on the right, several modes on the left";
+      Expr step = negative_ ? -d : d;
+      facts_.need_le(0, step, Code::LAYOUT_COMPOSE, [&] {
+        return "the composition is not a layout: the stride " + d.str() + " on the right has no one sign";
       });
       for (std::size_t j = 0; j < last && !rest.is_const(1); ++j) split(out, j, rest, step);
       if (s.is_const(1)) {
         Expr below = 1;
         for (std::size_t j = 0; j < last; ++j) below = below * a_.shape[j];
-        step = below.is_const() ? sym::ceil_div(d, below) : Expr(0);
-        out.push(1, step * a_.stride[last]);
+        push(out, last, 1, below.is_const() ? sym::ceil_div(step, below) : Expr(0));
       } else if (!rest.is_const(1)) {
         piece(out, last, rest, step);
       }
@@ -118,7 +144,9 @@ class LeafComposition {
 
   const Flat& a_;
   Facts facts_;
-  std::vector<Expr> reach_;
+  std::vector<Expr> up_;  // the largest digits in each mode of a, by positive strides of b and by negative ones
+  std::vector<Expr> down_;
+  bool negative_ = false;  // the stride of the leaf that is being composed
 };
 
 }  // namespace
@@ -129,6 +157,26 @@ Layout filter(const Layout& l) {
   const Flat f = filtered(flatten(l));
   return f.rank() == 0 ? Layout() : coalesced(f).layout();
 }
+
+namespace {
+
+Layout by_profile(const Layout& l, const IntTuple& profile, const char* name, Layout (*whole)(const Layout&)) {
+  if (profile.is_leaf()) return whole(l);
+  if (profile.rank() > l.rank())
+    fail(Code::LAYOUT_RANK,
+         std::string(name) + ": the profile " + profile.str() + " has more modes than the layout of rank " +
+             std::to_string(l.rank()),
+         {"layout: " + l.str()});
+  std::vector<Layout> modes;
+  for (int i = 0; i < l.rank(); ++i)
+    modes.push_back(i < profile.rank() ? by_profile(l.mode(i), profile[i], name, whole) : l.mode(i));
+  return make_layout(modes);
+}
+
+}  // namespace
+
+Layout coalesce(const Layout& l, const IntTuple& profile) { return by_profile(l, profile, "coalesce", coalesce); }
+Layout filter(const Layout& l, const IntTuple& profile) { return by_profile(l, profile, "filter", filter); }
 
 Layout composition(const Layout& a, const Layout& b) {
   const Flat flat = coalesced_open_ended(flatten(a));

@@ -44,7 +44,29 @@ void check_part(const IntTuple& coord, const IntTuple& shape, const IntTuple& wh
   for (int i = 0; i < coord.rank(); ++i) check_part(coord[i], shape[i], whole_coord, whole);
 }
 
+IntTuple negated(const IntTuple& t) {
+  if (t.is_leaf()) return -t.leaf();
+  std::vector<IntTuple> modes;
+  for (const IntTuple& m : t.modes()) modes.push_back(negated(m));
+  return modes;
+}
+
 }  // namespace
+
+void check_offset(const IntTuple& offset, const Layout& l) {
+  if (!offset.is_leaf()) {
+    if (l.shape().is_leaf() || offset.rank() != l.rank()) bad_coord(offset, l.shape());
+    for (int i = 0; i < offset.rank(); ++i) check_offset(offset[i], l.mode(i));
+    return;
+  }
+  const Expr least = 1 - Layout(l.shape(), negated(l.stride())).cosize();
+  const Expr& x = offset.leaf();
+  if (sym::decide(sym::le(least, x)).value_or(true) && sym::decide(sym::lt(x, l.cosize())).value_or(true)) return;
+  fail(
+      Code::LAYOUT_BOUNDS,
+      "offset " + x.str() + " is none of the layout's, which are from " + least.str() + " to " + (l.cosize() - 1).str(),
+      {"layout: " + l.str()});
+}
 
 Expr crd2idx(const IntTuple& coord, const IntTuple& shape, const IntTuple& stride) {
   if (coord.is_leaf()) return offset_of_index(coord.leaf(), shape, stride);
@@ -70,6 +92,27 @@ IntTuple idx2crd(const Expr& index, const IntTuple& shape) {
       rest = sym::floor_div(rest, size);
     }
   }
+  return modes;
+}
+
+IntTuple idx2crd(const IntTuple& index, const IntTuple& shape) {
+  if (index.is_leaf()) return idx2crd(index.leaf(), shape);
+  if (shape.is_leaf() || index.rank() != shape.rank()) bad_coord(index, shape);
+  std::vector<IntTuple> modes;
+  for (int i = 0; i < index.rank(); ++i) modes.push_back(idx2crd(index[i], shape[i]));
+  return modes;
+}
+
+IntTuple idx2crd(const IntTuple& index, const IntTuple& shape, const IntTuple& stride) {
+  if (!index.is_leaf() && (shape.is_leaf() || index.rank() != shape.rank())) bad_coord(index, shape);
+  if (shape.is_leaf()) {
+    const Expr& d = stride.leaf();
+    if (d.is_const(0) || shape.leaf().is_const(1)) return 0;
+    return sym::mod(sym::floor_div(index.leaf(), d), shape.leaf());
+  }
+  std::vector<IntTuple> modes;
+  for (int i = 0; i < shape.rank(); ++i)
+    modes.push_back(idx2crd(index.is_leaf() ? index : index[i], shape[i], stride[i]));
   return modes;
 }
 

@@ -8,7 +8,7 @@ namespace {
 
 using Operation = Layout (*)(const Layout&, const Layout&);
 
-void check_rank(const Layout& l, const Tiler& tiler, const char* operation) {
+void check_rank(const Layout& l, const std::vector<ModeTiler>& tiler, const char* operation) {
   if (static_cast<int>(tiler.size()) <= l.rank()) return;
   fail(Code::LAYOUT_RANK,
        std::string(operation) + ": " + std::to_string(tiler.size()) + " tiler entries for a layout of rank " +
@@ -31,35 +31,46 @@ void check_no_holes(const Layout& tiler, const Layout& l) {
   }
 }
 
-Layout by_mode(const Layout& l, const Tiler& tiler, const char* name, Operation operation) {
-  check_rank(l, tiler, name);
+Layout by_mode(const Layout& l, const ModeTiler& tiler, const char* name, Operation operation) {
+  if (tiler.is_none()) return l;
+  if (tiler.whole() != nullptr) return operation(l, *tiler.whole());
+  const std::vector<ModeTiler>& entries = *tiler.modes();
+  check_rank(l, entries, name);
   std::vector<Layout> modes;
   for (int i = 0; i < l.rank(); ++i) {
     const auto at = static_cast<std::size_t>(i);
-    modes.push_back(at < tiler.size() && tiler[at] ? operation(l.mode(i), *tiler[at]) : l.mode(i));
+    modes.push_back(at < entries.size() ? by_mode(l.mode(i), entries[at], name, operation) : l.mode(i));
   }
   return make_layout(modes);
 }
 
-// ((first parts), (second parts, modes without an entry)). A null entry is (whole, 1:0).
-Layout zipped(const Layout& l, const Tiler& tiler, const char* name, Operation operation) {
-  check_rank(l, tiler, name);
+// ((first parts), (second parts, modes without an entry)). Of nothing the parts are (1:0, all).
+Layout zipped(const Layout& l, const ModeTiler& tiler, const char* name, Operation operation) {
+  if (tiler.is_none()) return make_layout({Layout(), l});
+  if (tiler.whole() != nullptr) return operation(l, *tiler.whole());
+  const std::vector<ModeTiler>& entries = *tiler.modes();
+  check_rank(l, entries, name);
   std::vector<Layout> first;
   std::vector<Layout> second;
   for (int i = 0; i < l.rank(); ++i) {
     const auto at = static_cast<std::size_t>(i);
-    if (at >= tiler.size()) {
+    if (at >= entries.size()) {
       second.push_back(l.mode(i));
-    } else if (!tiler[at]) {
-      first.push_back(l.mode(i));
-      second.emplace_back();
-    } else {
-      const Layout split = operation(l.mode(i), *tiler[at]);
-      first.push_back(split.mode(0));
-      second.push_back(split.mode(1));
+      continue;
     }
+    const Layout split = zipped(l.mode(i), entries[at], name, operation);
+    first.push_back(split.mode(0));
+    second.push_back(split.mode(1));
   }
   return make_layout({make_layout(first), make_layout(second)});
+}
+
+// How many places the offsets span, on both sides of 0.
+Expr span(const Layout& l) {
+  Flat f = flatten(l);
+  for (Expr& d : f.stride)
+    if (sym::prove(sym::lt(d, 0))) d = -d;
+  return f.layout().cosize();
 }
 
 Layout unpack_second(const Layout& pair) {
@@ -89,13 +100,13 @@ Layout product_of_equal_ranks(const Layout& l, const Layout& tiler, bool raked) 
 
 }  // namespace
 
-Layout composition(const Layout& a, const Tiler& b) {
-  check_rank(a, b, "composition");
+Layout composition(const Layout& a, const ModeTiler& b) {
+  if (b.is_none()) return a;
+  if (b.whole() != nullptr) return composition(a, *b.whole());
+  check_rank(a, *b.modes(), "composition");
   std::vector<Layout> modes;
-  for (std::size_t i = 0; i < b.size(); ++i) {
-    const Layout mode = a.mode(static_cast<int>(i));
-    modes.push_back(b[i] ? composition(mode, *b[i]) : mode);
-  }
+  for (std::size_t i = 0; i < b.modes()->size(); ++i)
+    modes.push_back(composition(a.mode(static_cast<int>(i)), (*b.modes())[i]));
   return make_layout(modes);
 }
 
@@ -104,31 +115,29 @@ Layout logical_divide(const Layout& l, const Layout& tiler) {
   return composition(l, make_layout({tiler, complement(tiler, l.size())}));
 }
 
-Layout logical_divide(const Layout& l, const Tiler& tiler) {
+Layout logical_divide(const Layout& l, const ModeTiler& tiler) {
   return by_mode(l, tiler, "logical_divide", logical_divide);
 }
 
-Layout zipped_divide(const Layout& l, const Tiler& tiler) { return zipped(l, tiler, "zipped_divide", logical_divide); }
-
-Layout tiled_divide(const Layout& l, const Layout& tiler) { return unpack_second(logical_divide(l, tiler)); }
-Layout tiled_divide(const Layout& l, const Tiler& tiler) { return unpack_second(zipped_divide(l, tiler)); }
-
-Layout logical_product(const Layout& l, const Layout& tiler) {
-  return make_layout({l, composition(complement(l, l.size() * tiler.cosize()), tiler)});
+Layout zipped_divide(const Layout& l, const ModeTiler& tiler) {
+  return zipped(l, tiler, "zipped_divide", logical_divide);
 }
 
-Layout logical_product(const Layout& l, const Tiler& tiler) {
+Layout tiled_divide(const Layout& l, const ModeTiler& tiler) { return unpack_second(zipped_divide(l, tiler)); }
+
+Layout logical_product(const Layout& l, const Layout& tiler) {
+  return make_layout({l, composition(complement(l, l.size() * span(tiler)), tiler)});
+}
+
+Layout logical_product(const Layout& l, const ModeTiler& tiler) {
   return by_mode(l, tiler, "logical_product", logical_product);
 }
 
-Layout zipped_product(const Layout& l, const Layout& tiler) { return logical_product(l, tiler); }
-
-Layout zipped_product(const Layout& l, const Tiler& tiler) {
+Layout zipped_product(const Layout& l, const ModeTiler& tiler) {
   return zipped(l, tiler, "zipped_product", logical_product);
 }
 
-Layout tiled_product(const Layout& l, const Layout& tiler) { return unpack_second(logical_product(l, tiler)); }
-Layout tiled_product(const Layout& l, const Tiler& tiler) { return unpack_second(zipped_product(l, tiler)); }
+Layout tiled_product(const Layout& l, const ModeTiler& tiler) { return unpack_second(zipped_product(l, tiler)); }
 
 Layout blocked_product(const Layout& l, const Layout& tiler) { return product_of_equal_ranks(l, tiler, false); }
 Layout raked_product(const Layout& l, const Layout& tiler) { return product_of_equal_ranks(l, tiler, true); }

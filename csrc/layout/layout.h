@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "sym/expr.h"
@@ -89,15 +90,28 @@ class Layout {
 // Coordinates past the end continue along the last mode. LAYOUT_COORD when the hierarchies do not fit.
 [[nodiscard]] Expr crd2idx(const IntTuple& coord, const IntTuple& shape, const IntTuple& stride);
 [[nodiscard]] IntTuple idx2crd(const Expr& index, const IntTuple& shape);
+// A tuple of indices has one for each mode, to any level.
+[[nodiscard]] IntTuple idx2crd(const IntTuple& index, const IntTuple& shape);
+// (index // stride) % shape at every leaf, 0 where the stride is 0: the coordinate with this offset, where strides
+// nest.
+[[nodiscard]] IntTuple idx2crd(const IntTuple& index, const IntTuple& shape, const IntTuple& stride);
 // LAYOUT_COORD / LAYOUT_BOUNDS unless every part of the coordinate fits; what the facts leave open is let pass.
 void check_coord(const IntTuple& coord, const IntTuple& shape);
+// The same of offsets, one of the whole or one for each mode: between the layout's least and its largest.
+void check_offset(const IntTuple& offset, const Layout& l);
 [[nodiscard]] Layout make_layout(const std::vector<Layout>& modes);  // concatenation: one mode each
 
 // The algebra. Where it is defined only under a condition (divisibility, order), the condition is proven: refuted is
 // LAYOUT_DIVISIBILITY, LAYOUT_COMPOSE or LAYOUT_INJECTIVE, undecided is LAYOUT_FACT, which names the missing fact.
 [[nodiscard]] Layout coalesce(const Layout& l);
 [[nodiscard]] Layout filter(const Layout& l);  // no stride-0 and size-1 modes
-// For all i < size(b): r(i) == a(b(i)), and every coordinate of b is one of r.
+// Only the hierarchy of a profile counts: what stands at one of its leaves is treated by itself, modes past it are
+// kept.
+[[nodiscard]] Layout coalesce(const Layout& l, const IntTuple& profile);
+[[nodiscard]] Layout filter(const Layout& l, const IntTuple& profile);
+// For all i < size(b): r(i) == a(b(i)), and every coordinate of b is one of r. Below 0, where negative strides of b
+// lead, a continues along its last mode, as it does past its size; or, where all of b's strides are negative, a(-x) is
+// -a(x).
 [[nodiscard]] Layout composition(const Layout& a, const Layout& b);
 // The image of the result is disjoint from l's (0 apart) and ordered, and (l, result) is injective: the repetitions of
 // l until cotarget is reached. Where l's strides divide, (l, result) covers all of [0, cotarget); else it leaves holes.
@@ -105,22 +119,35 @@ void check_coord(const IntTuple& coord, const IntTuple& shape);
 [[nodiscard]] Layout right_inverse(const Layout& l);  // for all i < size(r): l(r(i)) == i
 [[nodiscard]] Layout left_inverse(const Layout& l);   // for all i < size(l): r(l(i)) == i
 
-// A tiler is a Layout (applied to the whole), or one entry per mode; a null entry keeps a mode whole: logical_divide
-// leaves it as it is, zipped_divide makes it one tile (rest 1:0). Modes beyond the tiler's entries are rest.
-// A tile size that does not divide rounds the tile count up.
+// One entry per mode, as tensors are tiled: a null one keeps a mode whole.
 using Tiler = std::vector<std::optional<Layout>>;
-[[nodiscard]] Layout composition(const Layout& a, const Tiler& b);  // modes beyond the tiler's entries are dropped
-[[nodiscard]] Layout logical_divide(const Layout& l, const Layout& tiler);  // (tile, rest)
-[[nodiscard]] Layout logical_divide(const Layout& l, const Tiler& tiler);   // (tile, rest) in each mode
-[[nodiscard]] Layout zipped_divide(const Layout& l, const Tiler& tiler);    // ((tiles),(rest))
-[[nodiscard]] Layout tiled_divide(const Layout& l, const Layout& tiler);    // (tile,rest...)
-[[nodiscard]] Layout tiled_divide(const Layout& l, const Tiler& tiler);     // ((tiles),rest...)
+
+// The algebra's tilers: nothing (CuTe's _), a Layout for the whole, or a tuple of tilers, one per mode, to any depth.
+class ModeTiler {
+ public:
+  ModeTiler() = default;
+  ModeTiler(Layout whole) : tiler_(std::move(whole)) {}                  // NOLINT(google-explicit-constructor)
+  ModeTiler(std::vector<ModeTiler> modes) : tiler_(std::move(modes)) {}  // NOLINT(google-explicit-constructor)
+
+  [[nodiscard]] bool is_none() const { return std::holds_alternative<std::monostate>(tiler_); }
+  [[nodiscard]] const Layout* whole() const { return std::get_if<Layout>(&tiler_); }
+  [[nodiscard]] const std::vector<ModeTiler>* modes() const { return std::get_if<std::vector<ModeTiler>>(&tiler_); }
+
+ private:
+  std::variant<std::monostate, Layout, std::vector<ModeTiler>> tiler_;
+};
+
+// Nothing leaves a mode as it is; gathered, its first part is 1:0 and it is rest. Modes beyond the tiler's entries are
+// rest, except that composition drops them. A tile size that does not divide rounds the tile count up.
+[[nodiscard]] Layout composition(const Layout& a, const ModeTiler& b);
+[[nodiscard]] Layout logical_divide(const Layout& l, const Layout& tiler);     // (tile, rest)
+[[nodiscard]] Layout logical_divide(const Layout& l, const ModeTiler& tiler);  // (tile, rest) in each mode
+[[nodiscard]] Layout zipped_divide(const Layout& l, const ModeTiler& tiler);   // ((tiles),(rest))
+[[nodiscard]] Layout tiled_divide(const Layout& l, const ModeTiler& tiler);    // ((tiles),rest...)
 [[nodiscard]] Layout logical_product(const Layout& l, const Layout& tiler);
-[[nodiscard]] Layout logical_product(const Layout& l, const Tiler& tiler);
-[[nodiscard]] Layout zipped_product(const Layout& l, const Layout& tiler);
-[[nodiscard]] Layout zipped_product(const Layout& l, const Tiler& tiler);
-[[nodiscard]] Layout tiled_product(const Layout& l, const Layout& tiler);
-[[nodiscard]] Layout tiled_product(const Layout& l, const Tiler& tiler);
+[[nodiscard]] Layout logical_product(const Layout& l, const ModeTiler& tiler);
+[[nodiscard]] Layout zipped_product(const Layout& l, const ModeTiler& tiler);
+[[nodiscard]] Layout tiled_product(const Layout& l, const ModeTiler& tiler);
 [[nodiscard]] Layout blocked_product(const Layout& l, const Layout& tiler);  // mode i: (l's, tiler's)
 [[nodiscard]] Layout raked_product(const Layout& l, const Layout& tiler);    // mode i: (tiler's, l's)
 

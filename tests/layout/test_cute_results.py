@@ -121,7 +121,7 @@ def test_divides():
     assert str(gr.zipped_divide(a, tiler)) == "((3,(2,4)),(3,(2,2))):((177,(13,2)),(59,(26,1)))"
     assert str(gr.tiled_divide(a, tiler)) == "((3,(2,4)),3,(2,2)):((177,(13,2)),59,(26,1))"
     assert gr.zipped_divide(a, tiler)[0] == gr.composition(a, tiler)
-    assert str(gr.zipped_divide("(8,6):(6,1)", (4, None))) == "((4,6),(2,1)):((6,1),(24,0))"
+    assert str(gr.zipped_divide("(8,6):(6,1)", (4, None))) == "((4,1),(2,6)):((6,0),(24,1))"
     assert str(gr.zipped_divide("16:1", 4)) == "(4,4):(1,4)"
     assert str(gr.tiled_divide("16:1", "4:2")) == "(4,2,2):(2,1,8)"
 
@@ -136,6 +136,70 @@ def test_products():
     assert str(gr.logical_product("(2,5):(5,1)", ("3:5", "4:6"))) == "((2,3),(5,4)):((5,10),(1,30))"
     assert str(gr.zipped_product("(2,5):(5,1)", ("3:5", "4:6"))) == "((2,5),(3,4)):((5,1),(10,30))"
     assert str(gr.tiled_product("(2,5):(5,1)", ("3:5", "4:6"))) == "((2,5),3,4):((5,1),10,30)"
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "want"),
+    [
+        ("8:1", "4:-2", "4:-2"),
+        ("(4,3):(3,1)", "4:-1", "4:-3"),
+        ("(4,3):(3,1)", "3:-4", "3:-1"),
+        ("(4,3):(3,1)", "(2,3):(-2,-4)", "(2,3):(-6,-1)"),
+        ("(4,3):(3,1)", "(4,3):(1,-4)", "(4,3):(3,-1)"),
+        ("(4,3):(3,1)", "(2,2):(1,-1)", "(2,2):(3,-3)"),
+        ("(4,3):(-3,1)", "12:-1", "(4,3):(3,-1)"),
+        ("(4,8):(-1,4)", "(8,4):(-4,1)", "(8,4):(-4,-1)"),
+        ("(4,3):(3,1)", "1:-4", "1:-1"),
+    ],
+)
+def test_negative_strides_on_the_right(left, right, want):
+    assert str(gr.composition(left, right)) == want
+
+
+def test_a_product_over_a_reversed_tiler():
+    assert str(gr.logical_product("4:1", "3:-1")) == "(4,3):(1,-4)"
+    assert str(gr.raked_product("4:1", "3:-1")) == "((3,4)):((-4,1))"
+
+
+def test_none_in_tilers():
+    a = gr.Layout((8, (4, 2)), (8, (1, 4)))
+    assert gr.composition(a, None) == gr.logical_divide(a, None) == gr.logical_product(a, None) == a
+    assert str(gr.zipped_divide(a, None)) == "(1,(8,(4,2))):(0,(8,(1,4)))"
+    assert str(gr.tiled_divide(a, None)) == "(1,8,(4,2)):(0,8,(1,4))"
+    assert str(gr.logical_divide(a, (None, 4))) == "(8,(4,2)):(8,(1,4))"
+    assert str(gr.zipped_divide(a, (None, 4))) == "((1,4),(8,2)):((0,1),(8,4))"
+    assert str(gr.tiled_divide(a, (2, None))) == "((2,1),4,(4,2)):((8,0),16,(1,4))"
+    assert str(gr.zipped_product("(2,5):(5,1)", (None, "4:6"))) == "((1,5),(2,4)):((0,1),(5,30))"
+
+
+def test_tuples_in_tilers():
+    a = gr.Layout((8, (4, 6)), (24, (6, 1)))
+    assert str(gr.logical_divide(a, (2, (None, 3)))) == "((2,4),(4,(3,2))):((24,48),(6,(1,3)))"
+    assert str(gr.zipped_divide(a, (2, (None, 3)))) == "((2,(1,3)),(4,(4,2))):((24,(0,1)),(48,(6,3)))"
+    assert str(gr.composition(a, (2, (4, "3:2")))) == "(2,(4,3)):(24,(6,2))"
+
+
+def test_profiles():
+    a = gr.Layout((2, (1, 6), (3, (2, 2))), (1, (6, 2), (0, (5, 10))))
+    assert str(gr.coalesce(a)) == "(12,3,4):(1,0,5)"
+    assert str(gr.coalesce(a, (1, 1))) == "(2,6,(3,(2,2))):(1,2,(0,(5,10)))"
+    assert str(gr.coalesce(a, (1, 1, 1))) == "(2,6,(3,4)):(1,2,(0,5))"
+    assert str(gr.coalesce(a, (1, (1, 1), (1, None)))) == "(2,(1,6),(3,4)):(1,(0,2),(0,5))"
+    assert gr.coalesce(a, 1) == gr.coalesce(a, None) == gr.coalesce(a)
+    assert str(gr.filter(a)) == "(12,4):(1,5)"
+    assert str(gr.filter(a, (1, 1, 1))) == "(2,6,4):(1,2,5)"
+    assert str(gr.filter(a, (1, 1, (1, 1)))) == "(2,6,(1,4)):(1,2,(0,5))"
+    assert gr.coalesce(a, a) == gr.coalesce(a, a.shape)
+
+
+def test_indices_of_tuples():
+    assert gr.idx2crd((3, 5), (4, (2, 4))) == (3, (1, 2))
+    assert gr.idx2crd((3, (1, 2)), (4, (2, 4))) == (3, (1, 2))
+    assert gr.idx2crd((5, 5), ((2, 3), (2, 4))) == ((1, 2), (1, 2))
+    assert gr.idx2crd(22, (4, (2, 4)), (8, (1, 2))) == (2, (0, 3))
+    assert gr.idx2crd((16, 6), (4, (2, 4)), (8, (1, 2))) == (2, (0, 3))
+    assert gr.idx2crd(4, (4, 3, 1), (0, 2, 7)) == (0, 2, 0)
+    assert gr.idx2crd(-3, 4, -1) == 3
 
 
 def test_filter():

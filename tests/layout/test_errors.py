@@ -40,9 +40,10 @@ CASES = [
         "the left one",
     ),
     (
-        lambda: gr.composition("(4,3):(3,1)", "4:-1"),
+        lambda: gr.composition("(4,3):(3,1)", "(3,2):(4,-1)"),
         "LAYOUT_COMPOSE",
-        "the composition is not a layout: a negative stride on the right, several modes on the left",
+        "the composition is not a layout: strides of both signs on the right borrow from several modes of the left "
+        "operand",
     ),
     (
         lambda: gr.complement("(2,2):(1,1)", 8),
@@ -72,6 +73,36 @@ CASES = [
     ),
     (lambda: gr.zipped_divide("4:1", (2, 2)), "LAYOUT_RANK", "zipped_divide: 2 tiler entries for a layout of rank 1"),
     (lambda: gr.logical_divide(L, (2, 2, 2)), "LAYOUT_RANK", "logical_divide: 3 tiler entries for a layout of rank 2"),
+    (
+        lambda: gr.logical_divide(L, (2, (2, 2, 2))),
+        "LAYOUT_RANK",
+        "logical_divide: 3 tiler entries for a layout of rank 2",
+    ),
+    (
+        lambda: gr.coalesce(L, (1, 1, 1)),
+        "LAYOUT_RANK",
+        "coalesce: the profile (1,1,1) has more modes than the layout of rank 2",
+    ),
+    (
+        lambda: gr.filter(L, (1, (1, 1, 1))),
+        "LAYOUT_RANK",
+        "filter: the profile (1,1,1) has more modes than the layout of rank 2",
+    ),
+    (lambda: gr.idx2crd((3, 8), (4, 8)), "LAYOUT_BOUNDS", "coordinate 8 is outside of 8 (size 8)"),
+    (lambda: gr.idx2crd((3, 1), 32), "LAYOUT_COORD", "coordinate (3,1) does not fit the shape 32"),
+    (lambda: gr.idx2crd((1, 1), (4, 8, 2)), "LAYOUT_COORD", "coordinate (1,1) does not fit the shape (4,8,2)"),
+    (lambda: gr.idx2crd((1, 1), 32, 1), "LAYOUT_COORD", "coordinate (1,1) does not fit the shape 32"),
+    (
+        lambda: gr.idx2crd(32, (4, 8), (8, 1)),
+        "LAYOUT_BOUNDS",
+        "offset 32 is none of the layout's, which are from 0 to 31",
+    ),
+    (
+        lambda: gr.idx2crd((-7, 2), (4, 8), (-2, 1)),
+        "LAYOUT_BOUNDS",
+        "offset -7 is none of the layout's, which are from -6 to 0",
+    ),
+    (lambda: gr.idx2crd(3, (4, 8), (1, 2, 3)), "LAYOUT_CONGRUENT", "shape and stride must have the same hierarchy"),
     (lambda: gr.is_injective((2,) * 30), None, None),
     (
         lambda: gr.is_injective(gr.Layout((8192, 8192), (2, 3))),
@@ -131,7 +162,9 @@ def test_the_whole_text():
         lambda: gr.Layout(None),
         lambda: gr.Layout((2, "3")),
         lambda: L(1.0),
-        lambda: gr.logical_divide(L, (2, (2, 4))),
+        lambda: gr.logical_divide(L, (2, (2, 1.5))),
+        lambda: gr.coalesce(L, (1, "x")),
+        lambda: gr.idx2crd((0, None), (4, 8)),
         lambda: gr.coalesce(object()),
         lambda: gr.swizzle(64, "fp16"),
         lambda: gr.Swizzle(1, 2),

@@ -285,8 +285,8 @@ def test_by_mode_divides_agree(shape, data):
         if i >= n:
             assert zipped[1][i] == mode
         else:
-            assert zipped[0][i] == (mode if entry is None else logical[i][0])
-            assert zipped[1][i] == (gr.Layout(1, 0) if entry is None else logical[i][1])
+            assert zipped[0][i] == (gr.Layout(1, 0) if entry is None else logical[i][0])
+            assert zipped[1][i] == (mode if entry is None else logical[i][1])
     assert tiled[0] == zipped[0]
     assert list(tiled)[1:] == list(zipped[1])
 

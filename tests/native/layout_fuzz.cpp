@@ -44,6 +44,14 @@ Layout random_layout(bool extreme) {
   return {s, d};
 }
 
+ModeTiler random_tiler(int depth) {
+  if (pick(0, 3) == 0) return {};
+  if (depth == 0 || pick(0, 1) == 0) return random_layout(false);
+  std::vector<ModeTiler> modes;
+  for (std::int64_t n = pick(0, 3); n > 0; --n) modes.push_back(random_tiler(depth - 1));
+  return modes;
+}
+
 [[noreturn]] void broken(const char* law, const Layout& a, const Layout& b) {
   std::printf("broken: %s\n  %s\n  %s\n", law, a.str().c_str(), b.str().c_str());
   std::exit(1);
@@ -69,11 +77,28 @@ void laws(const Layout& a, const Layout& b) {
     for (std::int64_t i = 0; i < a.size().value(); ++i)
       if (!identical(c(i), a(i))) broken("coalesce", a, c);
   });
-  defined([&] {
+  defined([&] {  // below 0 a continues along its last mode, or is mirrored
     const Layout r = composition(a, b);
-    for (std::int64_t i = 0; i < b.size().value(); ++i)
-      if (a.size().value() > 0 && !identical(r(i), a(b(i)))) broken("composition", a, b);
+    bool continued = true;
+    bool mirrored = true;
+    for (std::int64_t i = 0; i < b.size().value() && a.size().value() > 0; ++i) {
+      const Expr x = b(i);
+      continued = continued && identical(r(i), a(x));
+      mirrored = mirrored && identical(r(i), x.value() < 0 ? -a(-x) : a(x));
+    }
+    if (!continued && !mirrored) broken("composition", a, b);
   });
+  defined([&] {
+    const Layout c = coalesce(a, b.shape());
+    for (std::int64_t i = 0; i < a.size().value(); ++i)
+      if (!identical(c(i), a(i))) broken("coalesce by a profile", a, b);
+  });
+  defined([&] {
+    const Layout z = zipped_divide(a, random_tiler(2));
+    if (z.rank() != 2) broken("zipped_divide", a, z);
+  });
+  defined([&] { static_cast<void>(tiled_product(a, random_tiler(2))); });
+  defined([&] { static_cast<void>(idx2crd(b.shape(), a.shape(), a.stride())); });
   defined([&] {
     const Layout r = right_inverse(a);
     for (std::int64_t i = 0; i < r.size().value(); ++i)
