@@ -323,7 +323,7 @@ void Interpreter::load(const Warp& w, const Leaf& f, const Operand& o, Mask lane
     x = {to, 0, f.site};
     Mask active = a.lanes;
     const LaneGroups* groups = a.groups;
-    if (!o.lanes.empty() || o.cut) {
+    if (active != 0 && (!o.lanes.empty() || o.cut)) {  // where no lane is, address() says no more
       if (!o.lanes.empty()) active &= lanes_of_ranks(w, f, o.lanes[static_cast<std::size_t>(v)]);
       if (o.cut) active &= a.inside[static_cast<std::size_t>(v)];
       if (active != a.lanes && active != 0) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -355,3 +356,14 @@ def test_a_pipelined_gemm_keeps_its_promises_and_a_wrong_one_does_not() -> None:
     assert result.ok, str(result)
     wrong = gemm(bm=64, bn=64, fault="a slice twice").check(M=64, N=64, K=64)
     assert [e.code for e in wrong.errors] == ["CHECK_PROMISE"], str(wrong)
+
+
+@pytest.mark.parametrize(("m", "k"), [(3, 47), (1, 9), (17, 65)])
+def test_warps_that_lie_wholly_outside_of_a_partial_copy_read_nothing(m: int, k: int) -> None:
+    text = (Path(__file__).resolve().parents[1] / "native" / "kernels" / "async_copy.gir").read_text()
+    kernel = gr.parse(text)
+    a = np.arange(m * 72, dtype=np.float16).reshape(m, 72)[:, :k]
+    for seed in range(4):
+        c = np.zeros((m, -(-k // 64)), np.float16)
+        kernel.simulate(a, c, seed=seed)
+        np.testing.assert_array_equal(c, a[:, ::64])
