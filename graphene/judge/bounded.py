@@ -27,13 +27,16 @@ FP32 = 2.0**-24  # half a unit in the last place of 1: what rounding to nearest 
 SLACK = 4.0  # operations that a kernel may do more than its definition; the only chosen number
 TINY = 2.0**-120  # below, fp32 may flush to zero
 _HUGE = 1e300
-_UNIT: ContextVar[float] = ContextVar("unit", default=FP32)
+_UNIT: ContextVar[tuple[float, float]] = ContextVar("unit", default=(FP32, TINY))
 
 
 @contextlib.contextmanager
-def rounding_unit(value: float) -> Iterator[None]:
-    """Within it, every operation rounds by so much of its result: 2^-24 for fp32, 2^-53 for fp64, 2^-11 for fp16."""
-    token = _UNIT.set(value)
+def rounding_unit(value: float, tiny: float = TINY) -> Iterator[None]:
+    """Within it, every operation rounds by so much of its result: 2^-24 for fp32, 2^-53 for fp64, 2^-11 for fp16.
+
+    ``tiny``: what a result that is small may be off, however small: where subnormal numbers lie, or become zero.
+    """
+    token = _UNIT.set((value, tiny))
     try:
         yield
     finally:
@@ -42,7 +45,12 @@ def rounding_unit(value: float) -> Iterator[None]:
 
 def unit() -> float:
     """What an operation may be off, of its result: slack included."""
-    return SLACK * _UNIT.get()
+    return SLACK * _UNIT.get()[0]
+
+
+def tiny() -> float:
+    """What an operation may be off, however small its result."""
+    return _UNIT.get()[1]
 
 
 def finite(x: Any) -> Any:
@@ -230,7 +238,11 @@ def once(v: Any, e: Any) -> Bounded:
     v = np.asarray(v)
     with np.errstate(all="ignore"):
         whole = (np.asarray(e) == 0) & (np.abs(v) < 1e37) & (v.astype(np.float32) == v)
-    return Bounded(v, np.where(whole, 0.0, np.minimum(e + unit() * size(v) + TINY, _HUGE)))
+        half = _UNIT.get()[0]
+        if half > FP32:  # has it as few digits as the type in which sums are kept?
+            mantissa = np.frexp(finite(v))[0] / half
+            whole &= (mantissa == np.rint(mantissa)) & (finite(v) % (2 * tiny()) == 0)
+    return Bounded(v, np.where(whole, 0.0, np.minimum(e + unit() * size(v) + tiny(), _HUGE)))
 
 
 def whole_numbers(*operands: Bounded) -> bool:
@@ -240,9 +252,9 @@ def whole_numbers(*operands: Bounded) -> bool:
 
 def summed(v: Any, e: Any, magnitude: Any, n: float, operands: tuple[Bounded, ...]) -> Bounded:
     """A sum of n terms of the magnitude given: without error where they are whole and stay below 2^24."""
-    error = e + unit() * terms(n) * magnitude + TINY
+    error = e + unit() * terms(n) * magnitude + tiny() * n
     if whole_numbers(*operands):
-        error = np.where(magnitude < 2.0**24, 0.0, error)
+        error = np.where(magnitude < 1 / max(_UNIT.get()[0], FP32), 0.0, error)
     return Bounded(v, np.minimum(error, _HUGE))
 
 

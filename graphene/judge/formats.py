@@ -15,13 +15,15 @@ __all__ = ["Format", "decode", "encode", "format_of", "is_float", "nearest", "st
 class Format(NamedTuple):
     """A floating-point type: digits (the hidden one counted), exponent of the smallest normal number, largest number.
 
-    `saturates`: what is too large becomes the largest number instead of infinity.
+    `saturates`: what is too large becomes the largest number instead of infinity. `ties_away`: of two nearest numbers
+    the larger one is taken, as cvt.rna does, instead of the even one.
     """
 
     digits: int
     least: int
     most: float
     saturates: bool = False
+    ties_away: bool = False
 
     @property
     def relative(self) -> float:
@@ -37,7 +39,7 @@ class Format(NamedTuple):
 _FORMATS = {
     "fp16": Format(11, -14, 65504.0),
     "bf16": Format(8, -126, (2 - 2.0**-7) * 2.0**127),
-    "tf32": Format(11, -126, (2 - 2.0**-10) * 2.0**127),
+    "tf32": Format(11, -126, (2 - 2.0**-10) * 2.0**127, ties_away=True),
     "fp32": Format(24, -126, (2 - 2.0**-23) * 2.0**127),
     "fp64": Format(53, -1022, float(np.finfo(np.float64).max)),
     "fp8e4m3": Format(4, -6, 448.0, True),
@@ -70,7 +72,7 @@ def storage(dtype: DType | str) -> Any:
 
 
 def nearest(x: Any, dtype: DType | str) -> Any:
-    """The type's numbers nearest to some doubles, of two the even one; of integer types without the fraction."""
+    """The type's numbers nearest to doubles, of two the even one, of tf32 the larger; of integer types truncated."""
     name = _name(dtype)
     x = np.asarray(x, np.float64)
     if name not in _FORMATS:
@@ -83,7 +85,9 @@ def nearest(x: Any, dtype: DType | str) -> Any:
         f = _FORMATS[name]
         exponent = np.frexp(np.where(np.isfinite(x), x, 0.0))[1]
         last = np.maximum(exponent - 1, f.least) - (f.digits - 1)
-        r = np.ldexp(np.rint(np.ldexp(x, -last)), last)
+        scaled = np.ldexp(x, -last)
+        whole = np.copysign(np.floor(np.abs(scaled) + 0.5), scaled) if f.ties_away else np.rint(scaled)
+        r = np.ldexp(whole, last)
         over = np.abs(r) > f.most
         if f.saturates:
             return np.where(over, np.copysign(f.most, x), r)

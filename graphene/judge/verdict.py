@@ -9,7 +9,7 @@ import numpy as np
 
 from graphene import _core
 from graphene import promise as _promise
-from graphene.judge.bounded import FP32, Bounded, bounded, finite, rounding_unit, size
+from graphene.judge.bounded import FP32, TINY, Bounded, bounded, finite, rounding_unit, size
 from graphene.judge.formats import Format, format_of, is_float, nearest
 from graphene.judge.signature import Argument, Signature
 
@@ -52,12 +52,13 @@ class Wanted:
     stated: frozenset[str]
 
 
-def unit_of(kernel: Kernel, promise: Promise) -> float:
+def unit_of(kernel: Kernel, promise: Promise) -> tuple[float, float]:
     """What an operation of the kernel may be off, of its result: by the type that it keeps sums in."""
     if promise.sums is not None:
-        return format_of(promise.sums).relative
+        sums = format_of(promise.sums)
+        return sums.relative, max(sums.absolute, TINY)
     floats = [a.dtype for a in Signature.of(kernel).outputs if is_float(a.dtype)]
-    return format_of("fp64").relative if floats and all(d == "fp64" for d in floats) else FP32
+    return (format_of("fp64").relative if floats and all(d == "fp64" for d in floats) else FP32), TINY
 
 
 def _exact(value: Any) -> Any:
@@ -93,7 +94,7 @@ def expect(kernel: Kernel, values: Mapping[str, Any]) -> Wanted:
     outputs = [a.name for a in signature.outputs]
     judged = _promise.Judged(signature.types)
     available = {n: _exact(x) for n, x in values.items()}
-    with rounding_unit(unit_of(kernel, promise)), _promise.judged(judged), np.errstate(all="ignore"):
+    with rounding_unit(*unit_of(kernel, promise)), _promise.judged(judged), np.errstate(all="ignore"):
         result = _promise.call(promise.means, available, kernel.name)
     wanted = _named(kernel, result, outputs, "output")
     if promise.read is None and promise.means is not _promise._nothing and set(wanted) != set(outputs):
@@ -129,12 +130,14 @@ def compare(got: Any, want: Bounded, dtype: str) -> tuple[Any, Any, Any, Any]:
     return ~right, off, low, high
 
 
-def _read_ends(got: Bounded, want: Bounded) -> tuple[Any, Any, Any, Any]:
+def _read_ends(got: Bounded, want: Bounded, most: float) -> tuple[Any, Any, Any, Any]:
+    """As ``compare``, of what was read of outputs whose largest number is `most`: beyond, infinity is right."""
     with np.errstate(all="ignore"):
         room = got.e + want.e
         finite_both = np.isfinite(got.v) & np.isfinite(want.v)
         off = np.where(finite_both, np.abs(got.v - want.v), 0.0) / np.maximum(room, 1e-300)
         same = (got.v == want.v) | (np.isnan(got.v) & np.isnan(want.v))
+        same |= np.isinf(got.v) & (np.abs(want.v + np.copysign(want.e, got.v)) >= most) & (got.v * want.v > 0)
         wrong = np.where(finite_both, np.abs(got.v - want.v) > room, ~same)
     return wrong, np.where(wrong & ~finite_both, np.inf, off), want.v - room, want.v + room
 
@@ -162,6 +165,7 @@ def judge_outputs(
         with rounding_unit(FP32), np.errstate(all="ignore"):
             result = _promise.call(read, available, kernel.name)
         got = _named(kernel, result, list(wanted.values), "output")
+    most = min((format_of(t).most for t in types.values() if is_float(t)), default=np.inf)
     out: list[Broken] = []
     worst, place = 0.0, ""
     for name, want in wanted.values.items():
@@ -173,7 +177,7 @@ def judge_outputs(
         if not x.size:
             continue
         of_read = read is not None
-        wrong, off, low, high = _read_ends(bounded(x), want) if of_read else compare(x, want, types[name])
+        wrong, off, low, high = _read_ends(bounded(x), want, most) if of_read else compare(x, want, types[name])
         at = np.unravel_index(int(np.argmax(np.where(wrong, np.maximum(off, 1e-9), off / (2 * (1 + np.max(off)))
                                                     if wrong.any() else off))), x.shape)  # fmt: skip
         element = tuple(int(i) for i in at)

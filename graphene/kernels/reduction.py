@@ -126,8 +126,9 @@ def reduction_kernel(config: ReductionConfig) -> gr.Kernel:
         if config.scale and config.op != "add" and args.sizes["S"] > 1:  # the largest of some times -1 is the smallest
             args["scale"] = abs(args["scale"]) or 1.0
 
+    sensible = gr.Arguments(prepare, values={"scale": (0.5, 1.0, 0.0, -1.25, 0.03)})
     name = f"reduce_{'rows' if config.axis else 'columns'}"
-    with gr.Kernel(name, means=reduced, read=lambda Y: {"Y": _over(config, Y)}, arguments=prepare) as kernel:
+    with gr.Kernel(name, means=reduced, read=lambda Y: {"Y": _over(config, Y)}, arguments=sensible) as kernel:
         if config.axis == 1:
             _along_rows(config)
         else:

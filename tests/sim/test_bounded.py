@@ -6,7 +6,9 @@ import torch
 
 import graphene as gr
 from graphene.judge import formats
-from graphene.judge.bounded import Bounded, bounded
+from graphene.judge.bounded import Bounded, bounded, rounding_unit
+from graphene.judge.verdict import expect, hold, judge_outputs
+from graphene.kernels import ReductionConfig, reduction_kernel
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((6, 40)).astype(np.float32)
@@ -138,7 +140,7 @@ def test_types_round_as_pytorch_does(name: str) -> None:
 
 
 def test_tf32_keeps_eleven_digits() -> None:
-    assert formats.nearest(1 + 2.0**-11, "tf32") == 1
+    assert formats.nearest(1 + 0.99 * 2.0**-11, "tf32") == 1
     assert formats.nearest(1 + 2.0**-11 + 2.0**-20, "tf32") == 1 + 2.0**-10
 
 
@@ -180,3 +182,42 @@ def test_functions_of_registers_compute_arrays() -> None:
                     (lambda t: gr.max(t, 1), [1, 4]), (lambda t: gr.min(np.nan, t), x)):  # fmt: skip
         np.testing.assert_allclose(f(x), want)
         np.testing.assert_allclose(bounded(f(bounded(x))).v, want)
+
+
+def test_of_two_nearest_numbers_tf32_takes_the_larger_one() -> None:
+    """As cvt.rna does, which kernels convert by; the other types take the even one."""
+    half = 1 + 2.0**-11
+    assert formats.nearest([half, -half], "tf32").tolist() == [1 + 2.0**-10, -1 - 2.0**-10]
+    assert formats.nearest([half, -half], "fp16").tolist() == [1, -1]
+    with gr.Kernel("k") as k:
+        x, y = gr.input("x", [1], gr.fp32), gr.output("y", [1], gr.fp32)
+        gr.blocks(1), gr.threads(1)
+        r, t = (gr.alloc(n, [1], d, gr.RF) for n, d in (("r", gr.fp32), ("t", gr.tf32)))
+        gr.move(r, x)
+        t[:] = gr.cast(r, gr.tf32)
+        r[:] = gr.cast(t, gr.fp32)
+        gr.move(y, r)
+    out = np.zeros(1, np.float32)
+    k.simulate(np.array([half], np.float32), out)
+    assert out[0] == 1 + 2.0**-10
+
+
+def test_sums_in_fp16_lose_what_lies_below_its_smallest_number() -> None:
+    x = Bounded(np.array([2.0**-20]))
+    with rounding_unit(2.0**-11, 2.0**-25):
+        assert (x * (x + 1)).e[0] >= 2.0**-25
+        assert (x + 1).e[0] >= 2.0**-11
+        assert (x + x).e[0] == 0
+    assert (x * (x + 1)).e[0] < 2.0**-40
+
+
+def test_what_is_read_of_infinite_parts_may_be_too_large_to_be_written() -> None:
+    """A result of fp16 beyond its largest number, as it is for outputs that are compared directly."""
+    kernel = reduction_kernel(ReductionConfig(threads=32, vector=1))
+    x = np.full((2, 64), -2000, np.float16)
+    x[1] = 1
+    assert not hold(kernel, {"X": x, "Y": np.zeros((2, 1), np.float16)})
+    wanted = expect(kernel, {"X": x.astype(float), "Y": np.zeros((2, 1))})
+    for wrong in (np.inf, -65504.0):
+        found, _, _ = judge_outputs(kernel, wanted, {"X": x}, {"Y": np.array([[wrong], [64.0]])})
+        assert [b.element for b in found] == [(0,)]
