@@ -36,7 +36,7 @@ struct Param {
   [[nodiscard]] bool is_tensor() const { return kind == ParamKind::Tensor || kind == ParamKind::OptionalTensor; }
 };
 
-inline constexpr std::size_t kMaxTensors = 8;
+inline constexpr std::size_t kMaxTensors = 10;
 inline constexpr std::int64_t kNone = INT64_MIN;  // an absent number, string or dtype; as a number it is -0
 
 // A call in the making: arguments are added in the order of the parameters. Nothing is initialised before it is used.

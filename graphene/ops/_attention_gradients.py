@@ -39,8 +39,9 @@ from graphene.ops._views import output, own, view
 
 _NUMBERS = "bool causal, int left, int right, float scale, float softcap"
 _FRONT = "(Tensor grad, Tensor delta, Tensor lse, Tensor q, Tensor k, Tensor v, "
-_EXTRAS = "Tensor? mask, Tensor? bias, "
-_PACKED = "Tensor cu_seqlens_q, Tensor cu_seqlens_k, int max_seqlen_q, int max_seqlen_k, "
+_EXTRAS = "Tensor? mask, Tensor? bias, Tensor? grad_lse, "
+_PACKED = "Tensor cu_seqlens_q, Tensor cu_seqlens_k, int max_seqlen_q, int max_seqlen_k, Tensor? grad_lse, "
+DQ, DK, DV, SAVED = 9, 10, 11, 12  # tensors of a recipe, behind those of the call
 
 
 SAVED_BYTES = 1 << 31  # of work space at most
@@ -81,6 +82,9 @@ def _shares(heads: int, head_bytes: int, memory: int, blocks: int, device_blocks
 class Gradients:
     """Of q, k and v (`varlen`: packed), from those of the result and the log-sum-exp.
 
+    Kernels take `delta`, a row's sum of the result by its gradient less that of the log-sum-exp, PyTorch's operators
+    the latter. Gradients of gradients are PyTorch's.
+
     One configuration is for a batch, for lengths: they say in how many launches the work space serves.
     """
 
@@ -95,13 +99,13 @@ class Gradients:
                 "attention_varlen_backward" if varlen else "attention_backward", schema, self.configure,
                 lambda *args: [(t.shape, t.dtype) for t in args[3:6]], self.reference,
                 lambda _g, _d, _l, q, k, *rest: simulated_cost(q, k, rest, tile=(400, 60)),
-                exact=exact, part_of="attention_varlen" if varlen else "attention",
+                self.save, self.backward, exact=exact, part_of="attention_varlen" if varlen else "attention",
             )
         )  # fmt: skip
 
     def configure(self, *args: Any) -> Any:
         """The recipe of a configuration."""
-        (g, delta, lse, q, k, v), given, (causal, left, right, scale, softcap) = args[:6], args[6:-5], args[-5:]
+        (g, delta, lse, q, k, v), given, (causal, left, right, scale, softcap) = args[:6], args[6:-6], args[-5:]
         left, right = window_of(causal, left, right)
         starts = dict(zip((6, 7), given, strict=False)) if self.varlen else {}
         if (other := refused(q, k, starts.get(6))) is not None:
@@ -136,8 +140,8 @@ class Gradients:
         saving = _saving(a, small, shared_bytes) if shares and worth else None
         if saving is None:
             keys, queries = _kernels(a, small, shared_bytes)
-            launches = [(queries, [*inputs, whole(8, rank), *numbers, *after[0]]),
-                        (keys, [*inputs, whole(9, rank), whole(10, rank), *numbers, *after[1]])]  # fmt: skip
+            launches = [(queries, [*inputs, whole(DQ, rank), *numbers, *after[0]]),
+                        (keys, [*inputs, whole(DK, rank), whole(DV, rank), *numbers, *after[1]])]  # fmt: skip
             return _core.Recipe(outputs, 3, launches)
         keys, product = saving
         launches = []
@@ -145,20 +149,47 @@ class Gradients:
         outputs.append(output(DTYPES[q.dtype], [(-1, shares[0][1])], *([(-1, n)] for n in form)))
         starts_of = [whole(i, 1) for i in starts]
         for first, count in shares:
-            saved = view(11, (((-1, count),), (0,)), *(own(11, d) for d in range(1, 5)))
-            launches += [(keys, [*inputs, saved, whole(9, rank), whole(10, rank), *numbers, first, *after[1]]),
-                         (product, [inputs[4], saved, *starts_of, whole(8, rank), *numbers[1 + a.softcap:], first,
+            saved = view(SAVED, (((-1, count),), (0,)), *(own(SAVED, d) for d in range(1, 5)))
+            launches += [(keys, [*inputs, saved, whole(DK, rank), whole(DV, rank), *numbers, first, *after[1]]),
+                         (product, [inputs[4], saved, *starts_of, whole(DQ, rank), *numbers[1 + a.softcap:], first,
                                     *after[0]])]  # fmt: skip
         return _core.Recipe(outputs, 3, launches)
 
     def reference(self, *args: Any) -> Any:
         """PyTorch's operators."""
-        return plain.backward_varlen(*args[:8], *args[10:]) if self.varlen else plain.backward(*args)
+        tensors = (args[0], *args[3:6])
+        return (
+            plain.backward_varlen(*tensors, *args[6:8], *args[10:])
+            if self.varlen
+            else plain.backward(*tensors, *args[6:])
+        )
+
+    def save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """For the gradient of the gradients: the arguments."""
+        at = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)]
+        ctx.save_for_backward(*(inputs[i] for i in at))
+        ctx.rest = [None if i in at else x for i, x in enumerate(inputs)], at
+
+    def backward(self, ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        """By PyTorch's operators; `delta` and `lse` follow from the other arguments."""
+        args, at = list(ctx.rest[0]), ctx.rest[1]
+        for i, t in zip(at, ctx.saved_tensors, strict=True):
+            args[i] = t
+        of = [i for i in (0, 3, 4, 5, len(args) - 6) if args[i] is not None]
+
+        def formula(*tensors: Tensor) -> Any:
+            given = dict(zip(of, tensors, strict=True))
+            return self.reference(*(given.get(i, x) for i, x in enumerate(args)))
+
+        made = torch.func.vjp(formula, *(args[i] for i in of))[1](gradients)
+        found = dict(zip(of, made, strict=True))
+        return tuple(found.get(i) for i in range(len(args)))
 
     def __call__(self, g: Tensor, g_lse: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> tuple[Any, ...]:
         """The gradients; `rest` are the arguments of attention."""
         g = torch.zeros_like(out) if g is None else g
-        made: tuple[Any, ...] = self.defined(g, _delta(g, out, g_lse), lse, *rest)
+        delta = _delta(g.detach(), out.detach(), None if g_lse is None else g_lse.detach())
+        made: tuple[Any, ...] = self.defined(g, delta, lse.detach(), *rest[:-5], g_lse, *rest[-5:])
         return made
 
 

@@ -50,12 +50,18 @@ class Problem:
     def p(self) -> Tensor:
         """The probabilities. Not by the LSE, whose digits a large score takes."""
         nothing = self.scores.isneginf().all(3, keepdim=True)
-        return torch.softmax(self.scores, 3).masked_fill(nothing, 0)
+        return torch.softmax(self.scores.masked_fill(nothing, 0), 3).masked_fill(nothing, 0)
 
-    def backward(self, g: Tensor, delta: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of q, k, v as they were given."""
+    def backward(self, g: Tensor, g_lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of q, k, v as they were given, by operators that have gradients themselves.
+
+        A row's sum of p * dp is taken of what it is subtracted from, not of the rounded result: where a probability is
+        close to one, next to nothing is left.
+        """
         p, g = self.p(), g.transpose(1, 2).to(self.q.dtype)
-        ds = p * (g @ self.v.transpose(2, 3) - delta[..., None])
+        dp = g @ self.v.transpose(2, 3)
+        dp = dp - (p * dp).sum(3, keepdim=True)
+        ds = p * (dp if g_lse is None else dp + g_lse[..., None])
         if self.softcap > 0:
             ds = ds * (1 - self.tanh * self.tanh)
         ds = ds * self.scale
@@ -74,13 +80,10 @@ def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, bias: Tensor, *number
 
 
 def backward(
-    g: Tensor, delta: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, bias: Tensor, *numbers: Any
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, bias: Tensor, g_lse: Tensor, *numbers: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v, of the sums `delta` of g * out over each row less the LSE's gradient.
-
-    The LSE, which kernels take, is not needed.
-    """
-    made = Problem(q, k, v, mask, bias, numbers).backward(g, delta)
+    """The gradients of q, k and v, of those of the result and of the LSE (or None)."""
+    made = Problem(q, k, v, mask, bias, numbers).backward(g, g_lse)
     dq, dk, dv = (t.to(x.dtype) for t, x in zip(made, (q, k, v), strict=True))
     return dq, dk, dv
 
@@ -102,13 +105,13 @@ def forward_varlen(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, 
 
 
 def backward_varlen(
-    g: Tensor, delta: Tensor, lse: Tensor, q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, *numbers: Any
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, g_lse: Tensor, *numbers: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of packed q, k and v."""
     made = tuple(torch.zeros_like(t) for t in (q, k, v))
     for i, j in sequences(cu_q, cu_k):
-        rows = delta[None, :, i], lse[None, :, i]
-        parts = backward(g[None, i], *rows, q[None, i], k[None, j], v[None, j], None, None, *numbers)
+        rows = None if g_lse is None else g_lse[None, :, i]
+        parts = backward(g[None, i], q[None, i], k[None, j], v[None, j], None, None, rows, *numbers)
         for t, part, at in zip(made, parts, (i, j, j), strict=True):
             t[at] = part[0]
     return made

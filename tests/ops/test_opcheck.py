@@ -182,7 +182,7 @@ def attention_gradients(cases: list[Args]) -> list[Args]:
         rows = (*q.shape[:-3], q.shape[-2], q.shape[-3])
         wide = F64 if q.dtype == F64 else F32
         front = (torch.randn_like(q), r(*rows, dtype=wide), r(*rows, dtype=F32))
-        out.append((*front, *args[:-2], scale, args[-1]))
+        out.append((*front, *args[:-5], front[2] if len(out) % 2 else None, *args[-5:-2], scale, args[-1]))
     return out
 
 
