@@ -104,6 +104,8 @@ CallArgs read_call(const rt::LaunchManifest& m, PyObject* const* args, std::size
   const auto start = [&](std::size_t arg, PyObject* object, std::string name) {
     rt::ArgValue& value = call.values[arg];
     value.tensors.emplace_back();
+    if (m.args[arg].access != rt::Access::Read && is_known_torch(Py_TYPE(object)))
+      call.written.emplace_back(name, object);
     const dlpack::ExchangeApi* api = exchange_api(Py_TYPE(object));
     if (api == nullptr) {
       later.push_back({arg, value.tensors.size() - 1, object, std::move(name)});

@@ -13,6 +13,7 @@
 
 #include "bind/bind.h"
 #include "bind/tensor_reader.h"
+#include "bind/torch_written.h"
 #include "runtime/compile.h"
 #include "runtime/launch.h"
 
@@ -97,14 +98,15 @@ struct FastCall {
   std::array<void*, kMaxTensors> addresses;
   std::array<std::uint64_t, kMaxParams> scalars;
   std::array<void*, kMaxParams> params;
-  std::size_t tensor_count = 0, scalar_count = 0, param_count = 0;
+  std::array<PyObject*, kMaxTensors> written;  // PyTorch's tensors
+  std::size_t tensor_count = 0, scalar_count = 0, param_count = 0, written_count = 0;
   const dlpack::ExchangeApi* api = nullptr;
 
   FastCall() {}  // NOLINT(modernize-use-equals-default): `= default` with () would clear the arrays
 
   [[nodiscard]] const rt::TensorArg* tensors() const { return reinterpret_cast<const rt::TensorArg*>(storage.data()); }
 
-  bool read(PyObject* object) {
+  bool read(PyObject* object, rt::Access access) {
     const dlpack::ExchangeApi* a = exchange_api(Py_TYPE(object));
     if (a == nullptr) return false;
     dlpack::Tensor t;
@@ -116,6 +118,10 @@ struct FastCall {
     if (api == nullptr) api = a;
     const auto* arg = new (storage.data() + tensor_count * sizeof(rt::TensorArg)) rt::TensorArg(tensor_arg(t));
     addresses[tensor_count++] = arg->data;
+    if (access != rt::Access::Read && is_known_torch(Py_TYPE(object))) {
+      if (!may_be_written(object)) return false;
+      written[written_count++] = object;
+    }
     return true;
   }
 
@@ -125,14 +131,14 @@ struct FastCall {
       if (args[i].kind == rt::ArgKind::Scalar) continue;
       params[param_count++] = &addresses[tensor_count];
       if (args[i].list_count == 0) {
-        if (!read(objects[i])) return false;
+        if (!read(objects[i], args[i].access)) return false;
         continue;
       }
       if ((PyList_Check(objects[i]) == 0 && PyTuple_Check(objects[i]) == 0) ||
           PySequence_Fast_GET_SIZE(objects[i]) != args[i].list_count)
         return false;
       for (Py_ssize_t k = 0; k < args[i].list_count; ++k)
-        if (!read(PySequence_Fast_GET_ITEM(objects[i], k))) return false;
+        if (!read(PySequence_Fast_GET_ITEM(objects[i], k), args[i].access)) return false;
     }
     for (std::size_t i = 0; i < args.size(); ++i) {
       if (args[i].kind == rt::ArgKind::Tensor) continue;
@@ -170,6 +176,7 @@ int try_fast(State& s, PyObject* const* args, std::size_t count, PyObject* keywo
     if (call.api->current_stream(rt::kCuda, call.tensors()->device.id, &current) != 0) return -1;
     stream = reinterpret_cast<std::intptr_t>(current);
   }
+  for (std::size_t k = 0; k < call.written_count; ++k) raise_version(call.written[k]);
   // From here on no Python code runs: the plans stay as they are.
   for (std::size_t i = 0; i < s.plans.size(); ++i) {
     if (!s.plans[i]->fits(call.tensors(), call.tensor_count, call.scalars.data())) continue;
@@ -264,6 +271,7 @@ void launch_slowly(LauncherObject* self, int device_id, PyObject* const* args, s
   const auto m = manifest_for(self, info.arch);
   const CallArgs call = read_call(*m, args, count, keyword_names, true);
   rt::BoundCall bound = rt::bind_args(*m, call.values, info.limits);
+  announce_written(call, m->kernel_name);
   const std::intptr_t stream = stream_of(call, *m, device_id);
 
   std::vector<rt::TensorArg> tensors;

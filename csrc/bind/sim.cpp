@@ -5,6 +5,7 @@
 #include "bind/bind.h"
 #include "bind/manifest.h"
 #include "bind/tensor_reader.h"
+#include "bind/torch_written.h"
 #include "ir/print.h"
 #include "runtime/args.h"
 #include "sim/check.h"
@@ -114,6 +115,7 @@ void register_sim(py::module_& m) {
          const Arg<"seed", std::uint64_t>& seed, std::vector<int> skip, std::vector<int> relax, bool unguarded,
          bool trace) -> py::tuple {
         const BoundArguments bound = bind_arguments(*program, args, named);
+        announce_written(bound.call, program->kernel->name);
         if (bound.nothing_to_do) return py::make_tuple(0, 0, py::list());
         sim::SimulateOptions options;
         options.sizes = bound.sizes;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "bind/bind.h"
+#include "bind/torch_written.h"
 
 namespace graphene::bind {
 
@@ -279,12 +280,13 @@ struct KnownType {
   PyTypeObject* type;
   const dlpack::ExchangeApi* api;  // null: none
   PyObject* is_neg;                // the type's method; null: none, or no exchange table
+  bool torch;                      // a tensor of PyTorch's
 };
 
 KnownType ask_type(PyTypeObject* type) {
   static PyObject* const table = interned("__dlpack_c_exchange_api__");
   static PyObject* const is_neg = interned("is_neg");
-  KnownType k{type, nullptr, nullptr};
+  KnownType k{type, nullptr, nullptr, is_torch_tensor(type)};
   PyObject* capsule = PyObject_GetAttr(reinterpret_cast<PyObject*>(type), table);
   if (capsule != nullptr) {
     if (PyCapsule_IsValid(capsule, "dlpack_exchange_api") != 0)
@@ -336,6 +338,8 @@ ReadResult read_slowly(const Context& c, std::optional<std::intptr_t> stream) {
 }  // namespace
 
 const dlpack::ExchangeApi* exchange_api(PyTypeObject* type) { return known_type(type).api; }
+
+bool is_known_torch(PyTypeObject* type) { return known_type(type).torch; }
 
 bool negated_lazily(PyObject* object) {
   PyObject* method = known_type(Py_TYPE(object)).is_neg;

@@ -7,6 +7,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bind/dlpack.h"
@@ -16,6 +17,9 @@ namespace graphene::bind {
 
 // The exchange table of a type, remembered; null when it has none. Never leaves a Python error set.
 [[nodiscard]] const dlpack::ExchangeApi* exchange_api(PyTypeObject* type);
+
+// Whether objects of the type are PyTorch's tensors, remembered.
+[[nodiscard]] bool is_known_torch(PyTypeObject* type);
 
 // Whether the elements are not what the memory holds: a view that PyTorch negates when it is read (`z.conj().imag`).
 // The exchange table does not say. Of a type with an exchange table; never leaves a Python error set.
@@ -86,6 +90,7 @@ struct CallArgs {
   bool old_torch = false;                     // a torch.Tensor without an exchange table
   std::optional<std::intptr_t> owner_stream;  // the one stream that tensors say their data is ready on
   bool owner_streams_differ = false;
+  std::vector<std::pair<std::string, PyObject*>> written;  // PyTorch's tensors that the kernel writes; borrowed
 };
 
 // Throws Error LAUNCH_ARITY (with LAUNCH_STREAM for a `stream` that is none). What cannot be read becomes

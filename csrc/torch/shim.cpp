@@ -87,6 +87,16 @@ ThreadState thread_state() {
   return s;
 }
 
+Versions versions() {
+  Versions v{};
+  std::string missing;
+  look_up(v.grad_enabled, "aoti_torch_grad_mode_is_enabled", missing);
+  look_up(v.requires_grad, "_ZNK3c1010TensorImpl13requires_gradEv", missing, true, "libc10.so");
+  look_up(v.is_inference, "_ZN2at6native12is_inferenceERKNS_6TensorE", missing);
+  look_up(v.bump, "_ZN5torch8autograd4impl12bump_versionERKN2at6TensorE", missing);
+  return v;
+}
+
 std::int32_t scalar_type(std::uint8_t code, std::uint8_t bits) {
   for (const TypeNumber& t : kTypes)
     if (t.code == code && t.bits == bits) return t.number;

@@ -76,6 +76,19 @@ struct ThreadState {
 // Looked up in PyTorch's libraries as they are loaded now.
 [[nodiscard]] ThreadState thread_state();
 
+// What autograd knows of a tensor: functions of PyTorch's libraries, null where they are missing.
+struct Versions {
+  bool (*grad_enabled)();
+  bool (*requires_grad)(const void* tensor_impl);
+  bool (*is_inference)(const void* tensor);  // an at::Tensor's address
+  void (*bump)(const void* tensor);
+
+  [[nodiscard]] bool known() const {
+    return grad_enabled != nullptr && requires_grad != nullptr && is_inference != nullptr && bump != nullptr;
+  }
+};
+[[nodiscard]] Versions versions();
+
 // PyTorch's number of an element type; -1: none that kernels take.
 [[nodiscard]] std::int32_t scalar_type(std::uint8_t code, std::uint8_t bits);
 // DLPack's (code, bits) of PyTorch's number; false: none that kernels take.
