@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import gc
+import copy
+import io
+import pickle
 import sys
 from pathlib import Path
 
@@ -76,15 +78,19 @@ def test_masks_say_what_transformers_says(pattern, offsets, padding) -> None:
     ask = dict(batch_size=3, q_length=q_length, kv_length=kv_length, q_offset=q_offset, kv_offset=kv_offset,
                mask_function=function, attention_mask=rows)  # fmt: skip
     want = hf.sdpa_mask(**ask, allow_is_causal_skip=False).expand(3, 1, q_length, kv_length)
-    got = integration.mask(**ask, allow_is_causal_skip=True, allow_is_bidirectional_skip=True)
+    got = integration.mask(**ask, allow_is_bidirectional_skip=True)
     q, k = torch.zeros(3, 1, q_length, 4), torch.zeros(3, 1, kv_length, 4)
     # The module's own word counts only where there is no mask.
     key, _, mask, _, is_causal, window = _attention._resolve(q, k, k, got, causal if got is None else not causal)
-    full = _attention._full_mask(q, key, mask, None, is_causal, window)
+    full = _attention._full_mask(q, key, mask, is_causal, window)
     kept = key.shape[2]
     full = torch.ones(3, 1, q_length, kept, dtype=torch.bool) if full is None else full.expand(3, 1, q_length, kept)
     assert torch.equal(full, want[..., :kept])
     assert not want[..., kept:].any()
+    if got is not None:  # what models read
+        read = hf.eager_mask(**ask)
+        assert torch.equal(got + 0, read.expand(3, 1, q_length, kv_length))
+        assert _masks.facts_of(got) is not None
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -94,18 +100,39 @@ def test_masks_of_a_batch_are_not_written_out(pattern) -> None:
     rows = torch.arange(64)[None] < torch.tensor([64, 20])[:, None]
     ask = dict(mask_function=function, allow_is_bidirectional_skip=True)
     got = integration.mask(2, 64, 64, attention_mask=rows, **ask)
-    shapes = {
-        "causal": (2, 1, 64, 1, 64),
-        "all": (2, 64),
-        "causal window": (2, 1, 3, 1, 64),
-        "window": (2, 1, 1, 2, 1, 64),
-    }
-    assert got.shape == shapes[pattern]
-    assert got.untyped_storage().nbytes() == 2 * 64
+    assert got.shape == (2, 1, 64, 64)
+    assert _masks.facts_of(got)[1:] == (64, causal, window, None)
+    assert _masks.facts_of(got).padding.untyped_storage().nbytes() == 2 * 64
+    assert got._written is None
     got = integration.mask(2, 64, 64, attention_mask=rows | True, **ask)
-    assert got is None if window is None else got.untyped_storage().nbytes() == 1
+    assert (got is None) == (pattern == "all")
     q = torch.zeros(2, 1, 64, 4)
     assert _attention._resolve(q, q, q, got, causal)[2] is None
+    assert got is None or got._written is None
+
+
+def test_a_mask_is_a_tensor_for_others() -> None:
+    """It is read, copied and kept as what it says; what writes to it, or to a view, makes it another mask."""
+    ask = dict(attention_mask=torch.arange(5)[None] < torch.tensor([[5], [3]]))
+    want = hf.eager_mask(2, 5, 5, **ask)
+    got = integration.mask(2, 5, 5, **ask)
+    file = io.BytesIO()
+    torch.save(got, file)
+    file.seek(0)
+    for other in (got * 1, copy.deepcopy(got), pickle.loads(pickle.dumps(got)), torch.load(file)):
+        assert type(other) is torch.Tensor
+        assert torch.equal(other, want)
+    assert got.tolist() == want.tolist()
+    assert (got.numpy() == want.numpy()).all()
+    assert str(got) == str(want)
+    assert _masks.facts_of(got) is not None
+    got[:, :, 0, 2] = 0
+    want[:, :, 0, 2] = 0
+    assert torch.equal(got + 0, want)
+    q = torch.randn(2, 1, 5, 4)
+    _, _, mask, bias, causal, window = _attention._resolve(q, q, q, got, True)
+    assert torch.equal(bias, want)
+    assert (mask, causal, window) == (None, False, None)
 
 
 def test_modules_that_do_not_say_what_they_are() -> None:
@@ -127,8 +154,10 @@ def test_other_mask_functions_are_written_out() -> None:
     function = hf.or_masks(hf.causal_mask_function, lambda b, h, q, k: k < 2)
     assert _masks.pattern_of(function) is None
     assert _masks.pattern_of(hf.chunked_causal_mask_function(3, torch.zeros(1, dtype=torch.int))) is None
-    got = integration.mask(2, 5, 5, mask_function=function, allow_is_causal_skip=False, use_vmap=True)
-    assert torch.equal(got, hf.sdpa_mask(2, 5, 5, mask_function=function, allow_is_causal_skip=False, use_vmap=True))
+    got = integration.mask(2, 5, 5, mask_function=function, use_vmap=True)
+    want = hf.sdpa_mask(2, 5, 5, mask_function=function, allow_is_causal_skip=False, use_vmap=True)
+    assert torch.equal(_masks.facts_of(got).seen, want)
+    assert torch.equal(got == 0, want)
     assert got.shape == (2, 1, 5, 5)
 
 
@@ -271,22 +300,10 @@ def test_what_jit_cannot_trace_is_refused() -> None:
     assert error.value.code == "OP_ARGUMENT"
 
 
-def test_what_is_known_of_a_configuration_goes_with_it() -> None:
-    gc.collect()
-    before = len(_masks._causal_of)
-    model = networks.network("bert")
-    states(model, networks.batch([11, 4, 7]))
-    assert len(_masks._causal_of) == before + 1
-    assert not _masks.causal_of(model.config)
-    del model
-    gc.collect()
-    assert len(_masks._causal_of) == before
-
-
 def test_training_with_dropout_runs_on_pytorch(monkeypatch) -> None:
     monkeypatch.setattr(_attention, "_said", set())
     model = networks.network("bert").train()
-    with pytest.warns(UserWarning, match="dropout in attention: run by scaled_dot_product_attention"):
+    with pytest.warns(UserWarning, match="dropout in attention: run by PyTorch's operators"):
         model(**networks.batch([11, 4, 7])).last_hidden_state.sum().backward()
     assert all(p.grad is not None for n, p in model.named_parameters() if "pooler" not in n)
 

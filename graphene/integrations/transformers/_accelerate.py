@@ -152,19 +152,19 @@ def _undo_for_the_gone(model: Any) -> None:
 def _attentions(model: Any, record: Record) -> None:
     """Sets the attention in each configuration that a module of a model with an attention interface reads."""
     scopes = _interface.scopes(model)
-    without = {i for s in scopes if _interface.own_attention(type(s.model)) for i in s.configs}
+    without = {i for s in scopes if _interface.why_not(type(s.model)) for i in s.configs}
     others = {id(r): r for m in model.modules() if (r := _record_of(m)) is not None and r is not record}
     held = {id(h.config): h for r in others.values() for h in r.attention}
     rows: dict[tuple[str, str, str], int] = {}
     for scope in scopes:
-        where, own = scope.outermost, _interface.own_attention(type(scope.model))
+        where, own = scope.outermost, _interface.why_not(type(scope.model))
         before = str(scope.model.config._attn_implementation)
         device = next((p.device for p in scope.model.parameters()), None)
         known = [h.before for i in scope.configs if (h := held.get(i)) is not None]
         now, said = "graphene.ops.attention", f"was {known[0] if known else before!r}"
         if own is not None:
             where, now = scope.inside or type(scope.model).__name__, "left"
-            said = f"it has no attention interface: {own} asks for no attention function"
+            said = f"it has no attention interface: {own}"
         elif without & set(scope.configs):
             where, now, said = type(scope.model).__name__, "left", "one without an attention interface reads the same"
         elif before != NAME and not record.rules.everything and not (device and _measure.possible(device)):

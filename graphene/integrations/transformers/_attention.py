@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from typing import Any
 
@@ -13,6 +14,7 @@ from transformers.utils.import_utils import is_tracing
 from graphene import _core
 from graphene import ops as _ops
 from graphene.integrations.transformers import _masks
+from graphene.integrations.transformers._interface import has_sdpa
 
 ops: Any = _ops
 
@@ -30,6 +32,7 @@ def attention(
     softcap: float | None = None,
     position_bias: Any = None,
     s_aux: Any = None,
+    indices: Any = None,
     cu_seq_lens_q: Any = None,
     cu_seq_lens_k: Any = None,
     max_length_q: int | None = None,
@@ -38,14 +41,15 @@ def attention(
 ) -> tuple[Any, Any]:
     """Attention of query (batch, heads, queries, dim) over key and value (batch, kv_heads, keys, dim), in any strides.
 
-    ``attention_mask``: a form that ``mask`` makes, or what broadcasts to (batch, heads, queries, keys) and is added.
+    ``attention_mask``: what ``mask`` makes, or what broadcasts to (batch, heads, queries, keys) and is added.
     ``cu_seq_lens_*``, ``max_length_*``: the batch is one row of packed sequences, (1, heads, total, dim).
     Returns (batch, queries, heads, dim) and the weights, which exist only where ``output_attentions`` asks for them.
 
     ``s_aux`` (heads,): attention sinks, a score for each head that takes part in the softmax and has no value.
+    ``indices`` (batch, queries, n): the keys that a query sees at most; those below 0 are none.
 
-    Raises LaunchError: OP_ARGUMENT for dropout where no operator has it, for weights of packed sequences, and in
-    torch.jit.trace, where PyTorch's attention runs, for what that does not take.
+    Raises LaunchError: OP_ARGUMENT for dropout, weights or chosen keys of packed sequences, and in torch.jit.trace,
+    where PyTorch's attention runs, for what that does not take.
     """
     causal = _is_causal(module) if is_causal is None else bool(is_causal)
     if torch.jit.is_tracing():
@@ -60,6 +64,9 @@ def attention(
         return traced[0], None
     wants_weights = rest.get("output_attentions") or _weights_are_collected()
     if cu_seq_lens_q is not None:
+        if indices is not None:
+            _core.fail("OP_ARGUMENT", "graphene's attention takes no indices of keys of packed sequences", [],
+                       "pass the sequences as a padded batch")  # fmt: skip
         if wants_weights:
             _core.fail("OP_ARGUMENT", "graphene's attention gives no weights of packed sequences", [],
                        "leave output_attentions away, or pass the sequences as a padded batch")  # fmt: skip
@@ -75,22 +82,21 @@ def attention(
         packed = packed if s_aux is None else _sunk(packed[0], packed[1], s_aux)
         return packed.unsqueeze(0), None
     key, value, mask, bias, causal, window = _resolve(query, key, value, attention_mask, causal)
-    if wants_weights:
+    if position_bias is not None:
+        position_bias = position_bias[..., : key.shape[2]]  # a static cache has keys that nobody sees
+    if indices is not None:
+        chosen = _chosen(indices, key.shape[2])
+        mask = chosen if mask is None else mask & chosen
+    why = _why_not(query, key, value, (bias, position_bias), dropout)
+    if why is not None:
+        _say_once(f"{why}: run by PyTorch's operators")
+    if wants_weights or (why is not None and (softcap is not None or s_aux is not None)):
         extra = (bias, position_bias, s_aux)
-        return _written_out(query, key, value, mask, extra, causal, window, scaling, softcap, dropout)
-    learned = position_bias is not None and position_bias.requires_grad and torch.is_grad_enabled()
-    if dropout or learned or value.shape[-1] != key.shape[-1]:
-        why = "dropout in attention" if dropout else "values of another width than keys"
-        why = "a gradient of the position bias" if learned else why
-        _say_once(f"{why}: run by scaled_dot_product_attention")
-        if softcap is not None or s_aux is not None:
-            _core.fail("OP_ARGUMENT", f"graphene's attention takes no {why} with a soft cap or sinks", [],
-                       "load the model with attn_implementation=\"eager\"")  # fmt: skip
-        full = _full_mask(query, key, mask, bias, causal, window)
-        out = sdpa_attention_forward(
-            module, query, key, value, full, dropout, scaling, False, position_bias=position_bias
-        )[0]
-        return out, None
+        out, weights = _written_out(query, key, value, mask, extra, causal, window, scaling, softcap, dropout)
+        return out, weights if wants_weights else None
+    if why is not None:
+        seen = _full_mask(query, key, mask, causal, window)
+        return _by_pytorch(query, key, value, seen, (bias, position_bias), dropout, scaling), None
     if position_bias is not None:
         bias = position_bias if bias is None else bias + position_bias
     q, k, v = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
@@ -136,12 +142,14 @@ def _weights_are_collected() -> bool:
 
 
 def _is_causal(module: Any) -> bool:
-    """What a module without a mask is. A configuration that says it is not causal is right."""
-    config = getattr(module, "config", None)
-    if getattr(config, "is_causal", None) is False:
+    """What a module without a mask is. A configuration that says it is not causal is right.
+
+    Only "sdpa" and what came after it ask the module. In a model that has no more than eager, which does not, no mask
+    means that nothing is hidden.
+    """
+    if getattr(getattr(module, "config", None), "is_causal", None) is False:
         return False
-    known: bool | None = getattr(module, "is_causal", None)
-    return _masks.causal_of(config) if known is None else bool(known)
+    return bool(getattr(module, "is_causal", True)) and has_sdpa(module.__class__)
 
 
 def _resolve(query: Any, key: Any, value: Any, mask: Any, causal: bool) -> tuple[Any, ...]:
@@ -150,29 +158,68 @@ def _resolve(query: Any, key: Any, value: Any, mask: Any, causal: bool) -> tuple
     ``causal``: what it is without a mask.
     """
     queries, window = query.shape[2], None
+    facts = _masks.facts_of(mask)
     if mask is None:
         causal = causal and queries > 1
         keys = queries if causal else key.shape[2]
-    elif mask.dim() == 4:  # it says everything
+    elif facts is not None and facts.seen is not None:
+        return key, value, facts.seen[..., : key.shape[2]], None, False, None
+    elif facts is None or not _holds(facts, mask, queries, key.shape[2]):
+        mask = mask.plain() if isinstance(mask, _masks.Mask) else mask
         mask = mask[..., : key.shape[2]]
         given = (mask, None) if mask.dtype == torch.bool else (None, mask)
         return (key, value, *given, False, None)
     else:
-        keys, causal = mask.shape[-1], mask.dim() == 5
-        if mask.dim() > 4:
-            size = mask.shape[-3]
+        keys, causal, window = facts.keys, facts.causal, None
+        if facts.window is not None:
+            size = facts.window
             window = (size, size) if not causal else (size - 1, 0) if size < keys else None
-        while mask.dim() > 2:
-            mask = mask[:, 0]
-        hides_nothing = keys > 1 and mask.stride(1) == 0 and mask.shape[0] == 1  # one element, which is True
-        mask = None if hides_nothing else mask[:, None, None]
+        mask = None if facts.padding is None else facts.padding[:, None, None]
     if keys < key.shape[2]:
         key, value = key[:, :, :keys], value[:, :, :keys]
     return key, value, mask, None, causal and queries > 1, window
 
 
-def _full_mask(query: Any, key: Any, mask: Any, bias: Any, causal: bool, window: tuple[int, int] | None) -> Any:
-    """One mask, boolean or additive, that says everything."""
+def _holds(facts: _masks.Facts, mask: Any, queries: int, keys: int) -> bool:
+    """Whether the facts of a mask are those of so many queries and keys. Without order, any number of queries does."""
+    in_order = facts.causal or facts.window is not None
+    return bool(facts.keys <= keys and (mask.shape[2] == queries or not in_order))
+
+
+def _chosen(indices: Any, keys: int) -> Any:
+    """(batch, 1, queries, keys) bool: True for the keys of these numbers."""
+    none = indices < 0
+    seen = indices.new_zeros((*indices.shape[:2], keys + 1), dtype=torch.bool)
+    return seen.scatter(-1, indices.masked_fill(none, keys).long(), True)[:, None, :, :keys]
+
+
+def _why_not(query: Any, key: Any, value: Any, biases: tuple[Any, Any], dropout: float) -> str | None:
+    """Why PyTorch's operators run instead of ours; None if they need not."""
+    if torch.is_grad_enabled() and any(b is not None and b.requires_grad for b in biases):
+        return "a gradient of a mask or a position bias"
+    if value.shape[-1] != key.shape[-1]:
+        return "values of another width than keys"
+    if not query.shape[0] == key.shape[0] == value.shape[0]:
+        return "one batch of keys for several of queries"
+    return "dropout in attention" if dropout else None
+
+
+def _by_pytorch(
+    query: Any, key: Any, value: Any, seen: Any, biases: tuple[Any, Any], dropout: float, scale: float | None
+) -> Any:
+    """(batch, queries, heads, dim) by scaled_dot_product_attention."""
+    groups = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    given = [b for b in biases if b is not None]
+    mask = functools.reduce(torch.add, given).to(query.dtype) if given else seen
+    if given and seen is not None:
+        mask = torch.where(seen, mask, float("-inf"))
+    out = torch.nn.functional.scaled_dot_product_attention(query, key, value, mask, dropout, scale=scale)
+    return out.transpose(1, 2).contiguous()
+
+
+def _full_mask(query: Any, key: Any, mask: Any, causal: bool, window: tuple[int, int] | None) -> Any:
+    """One boolean mask that says which keys are seen; None: all."""
     queries, keys = query.shape[2], key.shape[2]
     if causal or window is not None:
         row = torch.arange(queries, device=query.device)[:, None] + (keys - queries)
@@ -180,7 +227,7 @@ def _full_mask(query: Any, key: Any, mask: Any, bias: Any, causal: bool, window:
         left, right = window if window is not None else (keys, 0)
         seen = (column >= row - left) & (column <= row + right)
         mask = seen[None, None] if mask is None else mask & seen
-    return bias if mask is None else mask
+    return mask
 
 
 def _written_out(
@@ -196,13 +243,15 @@ def _written_out(
     *biases, sinks = extra
     for bias in biases:
         scores = scores if bias is None else scores + bias
-    full = _full_mask(query, key, mask, None, causal, window)
+    full = _full_mask(query, key, mask, causal, window)
     if full is not None:
         scores = scores.masked_fill(~full, float("-inf"))
     if sinks is not None:
-        scores = torch.cat([scores, sinks.view(1, -1, 1, 1).expand(*scores.shape[:3], 1)], -1)
-    weights = torch.softmax(scores, -1, dtype=torch.float32).nan_to_num().to(query.dtype)[..., : key.shape[2]]
-    weights = torch.nn.functional.dropout(weights, dropout)
+        scores = torch.cat([scores, sinks.to(scores.dtype).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)], -1)
+    # A row that sees nothing gives zeros, and a gradient of zeros.
+    nothing = scores.isneginf().all(-1, keepdim=True)
+    weights = torch.softmax(scores.masked_fill(nothing, 0), -1, dtype=torch.float32).masked_fill(nothing, 0)
+    weights = torch.nn.functional.dropout(weights.to(query.dtype)[..., : key.shape[2]], dropout)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), weights
 
 

@@ -23,6 +23,9 @@ NAME = "graphene"
 _ATTENTION = re.compile(r"^class (\w*Attention\w*)\((?:torch\.)?(?:nn\.)?Module\):", re.MULTILINE)
 _ASKS = re.compile(r"ALL_ATTENTION_FUNCTIONS(?:\.get_interface\(|\.get\(|\[)")
 _COMPUTES = re.compile(r"softmax\(|scaled_dot_product_attention\(")
+_TABLE = re.compile(r"(\w+)\[(?:self\.)?config\._attn_implementation\]")
+_BY_NAME = re.compile(r"_attn_implementation in [(\[]")
+_CALL = re.compile(r"attention_interface\(\n(.*?)^ +\)$", re.MULTILINE | re.DOTALL)
 
 
 _known: dict[type, str | None] = {}
@@ -61,8 +64,73 @@ def _own_attention(cls: Any) -> str | None:
     return None
 
 
+@functools.cache
+def has_sdpa(cls: type) -> bool:
+    """Whether models of the file in which a class of modules is defined take "sdpa"; True where there are none."""
+    for base in cls.__mro__:
+        found = [m for m in vars(sys.modules[base.__module__]).values() if _is_model_of(m, base.__module__)]
+        if found:
+            return any(m._supports_sdpa for m in found)
+    return True
+
+
+def _is_model_of(cls: Any, module: str) -> bool:
+    return isinstance(cls, type) and issubclass(cls, PreTrainedModel) and cls.__module__ == module
+
+
+def why_not(cls: Any) -> str | None:
+    """Why models of a class take no attention of ours, in words; None if they do."""
+    own = own_attention(cls)
+    return _no_place(cls) if own is None else f"{own} asks for no attention function"
+
+
+@functools.cache
+def _no_place(cls: type) -> str | None:
+    """What in the file of a class of models, of which such a model is made, knows attentions by names of its own."""
+    module = sys.modules[cls.__module__]
+    try:
+        text = inspect.getsource(module)
+    except (OSError, TypeError):  # typed in, not read from a file
+        return None
+    bodies = {name: body for name, body in re.findall(r"^class (\w+)(.*?)(?=^\S|\Z)", text, re.MULTILINE | re.DOTALL)}
+    for name in _made_of(cls.__name__, bodies):
+        for table in _TABLE.findall(bodies[name]):
+            known = vars(module).get(table)
+            if isinstance(known, dict) and NAME not in known:
+                return f"{name} takes its attention from {table}, which has {', '.join(known)}"
+        if _BY_NAME.search(bodies[name]):
+            for call in _CALL.findall(bodies[name]):
+                told = re.findall(r"^ +(\w+)=", call, re.MULTILINE)
+                other = [t for t in told if t not in _taken()]
+                if other:
+                    return f"{name} tells attentions that it does not know by name what they see by {', '.join(other)}"
+    return None
+
+
+def _made_of(name: str, bodies: dict[str, str]) -> list[str]:
+    """The classes that a class mentions, and those that they mention."""
+    found, rest = [], [name]
+    while rest:
+        name = rest.pop()
+        if name in bodies and name not in found:
+            found.append(name)
+            rest += [n for n in set(re.findall(r"\w+", bodies[name])) if n in bodies]
+    return found
+
+
+@functools.cache
+def _taken() -> frozenset[str]:
+    """What attention may be told by keywords."""
+    from graphene.integrations.transformers._attention import attention
+
+    return frozenset(inspect.signature(attention).parameters) | {"position_ids", "output_attentions", "use_cache"}
+
+
 def refuse_others() -> None:
-    """Lets transformers refuse this attention where a model is made, or told to take it, that has no use for it."""
+    """Lets transformers refuse this attention where a model is made, or told to take it, that has no use for it.
+
+    What a model is told reaches the models inside it that read a copy of its configuration, as T5's stacks do, too.
+    """
     original = PreTrainedModel.get_correct_attn_implementation
 
     @functools.wraps(original)
@@ -72,16 +140,32 @@ def refuse_others() -> None:
         return original(self, requested_attention, *args, **kwargs)
 
     PreTrainedModel.get_correct_attn_implementation = get_correct_attn_implementation
+    set_original = PreTrainedModel.set_attn_implementation
+
+    @functools.wraps(set_original)
+    def set_attn_implementation(self: Any, attn_implementation: Any, *args: Any, **kwargs: Any) -> Any:
+        if attn_implementation == NAME:  # before anything is set
+            for part in self.modules():
+                if isinstance(part, PreTrainedModel):
+                    check(part)
+        result = set_original(self, attn_implementation, *args, **kwargs)
+        now = self.config._attn_implementation
+        for part in self.modules():
+            if not isinstance(part, PreTrainedModel) or type(part.config) is not type(self.config):
+                continue
+            if NAME in (now, part.config._attn_implementation):
+                part.config._attn_implementation_internal = now
+        return result
+
+    PreTrainedModel.set_attn_implementation = set_attn_implementation
 
 
 def check(model: Any) -> None:
     """Raises LaunchError OP_ARGUMENT for a model whose attention would not be Graphene's if it were asked for."""
-    own = own_attention(type(model))
-    if own is not None:
+    why = why_not(type(model))
+    if why is not None:
         _core.fail(
-            "OP_ARGUMENT",
-            f'{type(model).__name__} takes no attn_implementation="{NAME}"',
-            [f"because:  {own} asks for no attention function"],
+            "OP_ARGUMENT", f'{type(model).__name__} takes no attn_implementation="{NAME}"', [f"because:  {why}"],
             'load it with attn_implementation="eager"; graphene.integrations.transformers.accelerate(model) then '
             "leaves its attention and takes the rest",
         )  # fmt: skip
@@ -140,7 +224,7 @@ def scopes(model: Any) -> list[Scope]:
             name = type(module).__name__
             inside = None
             if around is not None:
-                inside = around.inside or (type(around.model).__name__ if own_attention(type(around.model)) else None)
+                inside = around.inside or (type(around.model).__name__ if why_not(type(around.model)) else None)
             around = Scope(module, name if around is None else around.outermost, inside)
             found.append(around)
         if around is not None:

@@ -1,23 +1,20 @@
 """Masks as ``graphene.ops.attention`` takes them, made where transformers makes its own.
 
 A mask function of transformers says which keys a query sees. Most are made of four parts: causal, a sliding window,
-padding, nothing. Those are passed on as facts, which cost no memory and no time for what they rule out:
+padding, nothing. Those are passed on as ``Facts``, which cost no memory and no time for what they rule out.
 
-- ``None``: every key, or every key up to the query's where the attention module is causal.
-- (batch, keys) bool: keys that are no padding.
-- (batch, 1, window, 1, keys) bool: the same; and a query sees no key after its own, and ``window`` keys at most. The
-  last query is at the last column: keys after that are seen by nobody. A view: the window's dimension has stride 0.
-- (batch, 1, 1, window, 1, keys) bool: the same, and a query sees ``window`` keys on either side of its own.
-- (batch, 1, queries, keys) bool: anything else, written out; it says everything there is to say.
+A mask reads as transformers' "eager" makes it, (batch, 1, queries, keys) in floating point, added to the scores, and
+None where eager has none: models concatenate, slice and compare masks, and all of them know that form. What it says
+stands beside its values, which are written out when something other than attention reads them.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._pytree import tree_map_only
 from transformers import masking_utils as hf
 from transformers.utils.import_utils import is_tracing
 
@@ -25,23 +22,114 @@ from transformers.utils.import_utils import is_tracing
 dropped: set[str] = set()
 
 
-# Of configurations, by id, while they live: whether the last mask made for them was causal.
-_causal_of: dict[int, tuple[weakref.ref[Any], bool]] = {}
+class Facts(NamedTuple):
+    """Which keys are seen. ``padding`` (batch, keys) bool: those that are none; None: all are.
+
+    ``keys``: the first so many, all that any query sees. The last query is at the last of them.
+    ``causal``: a query sees no key after its own. ``window``: it sees its own key and the ``window - 1`` before it, or,
+    if not causal, ``window`` keys on either side of its own.
+    ``seen`` (batch, 1, queries, keys) bool: if not None, all there is to say.
+    """
+
+    padding: Any
+    keys: int
+    causal: bool = False
+    window: int | None = None
+    seen: Any = None
 
 
-def _note_causal(config: Any, causal: bool) -> None:
-    at = id(config)
-    known = _causal_of.get(at)
-    if known is None:
-        _causal_of[at] = weakref.ref(config, lambda _: _causal_of.pop(at, None)), causal
-    elif known[1] != causal:
-        _causal_of[at] = known[0], causal
+def written(facts: Facts, shape: tuple[int, int, int, int], device: Any, dtype: Any) -> Any:
+    """The mask of these facts, (batch, 1, queries, keys), to be added."""
+    seen = _seen(facts, shape, device) if facts.seen is None else facts.seen
+    zero = torch.zeros((), dtype=dtype, device=device)
+    return torch.where(seen, zero, torch.finfo(dtype).min).expand(shape)
 
 
-def causal_of(config: Any) -> bool:
-    """Whether the last mask made for a configuration was causal; True if there was none."""
-    known = _causal_of.get(id(config))
-    return known is None or known[1]
+def _seen(facts: Facts, shape: tuple[int, int, int, int], device: Any) -> Any:
+    _, _, queries, keys = shape
+    column = torch.arange(keys, device=device)
+    row = (torch.arange(queries, device=device) + (facts.keys - queries))[:, None]
+    seen = (column < facts.keys)[None]
+    if facts.causal:
+        seen = column <= row
+    if facts.window is not None:
+        seen = seen & (column > row - facts.window if facts.causal else (row - column).abs() <= facts.window)
+    seen = seen[None, None]
+    if facts.padding is not None:
+        hidden = keys - facts.padding.shape[1]
+        seen = seen & torch.nn.functional.pad(facts.padding, (0, hidden))[:, None, None]
+    return seen
+
+
+class Mask(torch.Tensor):  # type: ignore[misc]
+    """A mask (batch, 1, queries, keys) of facts, written out when an operator reads it."""
+
+    _graphene_facts: Facts | None
+    _written: Any
+
+    @staticmethod
+    def __new__(cls, facts: Facts | None, shape: tuple[int, int, int, int], device: Any, dtype: Any) -> Mask:
+        """Makes a mask that is not written out yet."""
+        mask: Mask = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
+        mask._graphene_facts, mask._written = facts, None
+        return mask
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    def plain(self) -> Any:
+        """The mask as a tensor like any other."""
+        if self._written is None:
+            assert self._graphene_facts is not None
+            self._written = written(self._graphene_facts, self.shape, self.device, self.dtype)
+        return self._written
+
+    def shared(self) -> Any:
+        """The same for what may write to it, or to a view of it: the facts may then hold no longer."""
+        plain = self.plain()
+        self._graphene_facts = None
+        return plain
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Every operator gets the mask written out."""
+        aliases = any(a.alias_info is not None for a in func._schema.arguments)
+        args, kwargs = tree_map_only(cls, cls.shared if aliases else cls.plain, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+    # torch.compile takes it apart: inside, it is written out.
+    def __tensor_flatten__(self) -> tuple[list[str], Any]:
+        self.plain()
+        return ["_written"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, Any], _: Any, size: Any, stride: Any) -> Any:
+        plain = inner["_written"]
+        mask = Mask(None, size, plain.device, plain.dtype)
+        mask._written = plain
+        return mask
+
+    def __repr__(self, **_: Any) -> str:
+        return repr(self.plain())
+
+    def tolist(self) -> Any:
+        """Its numbers."""
+        return self.plain().tolist()
+
+    def numpy(self, *, force: bool = False) -> Any:
+        """An array of them."""
+        return self.plain().numpy(force=force)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.plain().clone()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.plain().contiguous().__reduce_ex__(protocol)
+
+
+def facts_of(mask: Any) -> Facts | None:
+    """What is known of a mask, if it was made here and is as it was made."""
+    facts: Facts | None = getattr(mask, "_graphene_facts", None)
+    return facts
 
 
 class Tokens(NamedTuple):
@@ -108,36 +196,41 @@ def mask(
     kv_offset: int = 0,
     mask_function: Callable[..., Any] = hf.causal_mask_function,
     attention_mask: Any = None,
-    allow_is_causal_skip: bool = True,
     allow_is_bidirectional_skip: bool = False,
     device: Any = "cpu",
     **rest: Any,
 ) -> Any:
-    """What transformers calls for ``attn_implementation="graphene"``: a mask of one of the four forms above.
+    """What transformers calls for ``attn_implementation="graphene"``: a mask (batch, 1, queries, keys), or None.
 
-    The arguments are those of ``transformers.masking_utils.sdpa_mask``; ``attention_mask`` (batch, keys) bool.
+    The arguments are those of ``transformers.masking_utils.eager_mask``; ``attention_mask`` (batch, keys) bool.
     """
-    if attention_mask is not None and attention_mask.dim() > 4:  # made before, by generate()
-        return attention_mask
-    pattern = None if torch.jit.is_tracing() else pattern_of(mask_function)
-    if pattern is not None and not torch.compiler.is_compiling() and (config := rest.get("config")) is not None:
-        _note_causal(config, pattern.causal)
-    if pattern is not None and (allow_is_causal_skip if pattern.causal else allow_is_bidirectional_skip):
-        facts = _facts(pattern, q_length, kv_length, q_offset, kv_offset, attention_mask, device)
-        if facts is not NotImplemented:
-            return facts
-    rest.pop("allow_torch_fix", None)
-    return hf.sdpa_mask(
+    shape, dtype = (batch_size, 1, q_length, kv_length), rest.get("dtype", torch.float32)
+    ask: dict[str, Any] = dict(
         batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset, kv_offset=kv_offset,
-        mask_function=mask_function, attention_mask=attention_mask, allow_is_causal_skip=False,
-        allow_is_bidirectional_skip=False, device=device, **rest,
+        mask_function=mask_function, attention_mask=attention_mask, device=device, use_vmap=rest.get("use_vmap", False),
     )  # fmt: skip
+    # What generate() makes for a compiled step of one query is an argument of what is compiled: a plain tensor.
+    step = q_length == 1 and isinstance(q_offset, torch.Tensor)
+    if torch.jit.is_tracing() or step:
+        return hf.eager_mask(**ask, dtype=dtype)
+    pattern, facts = pattern_of(mask_function), None
+    if pattern is not None:
+        facts = _facts(pattern, q_length, kv_length, q_offset, kv_offset, attention_mask, device)
+    if facts is None:
+        facts = Facts(None, kv_length, seen=hf.sdpa_mask(**ask, allow_is_causal_skip=False))
+    elif facts == Facts(None, kv_length) and allow_is_bidirectional_skip:
+        return None
+    if not torch.compiler.is_compiling():
+        return Mask(facts, shape, device, dtype)
+    made = written(facts, shape, device, dtype)  # which the compiler leaves out where nobody reads it
+    made._graphene_facts = facts
+    return made
 
 
 def _facts(
     pattern: Pattern, q_length: int, kv_length: int, q_offset: Any, kv_offset: int, padding: Any, device: Any
-) -> Any:
-    """The mask without its queries, or NotImplemented."""
+) -> Facts | None:
+    """The facts, or None where these do not say everything."""
     causal, window = pattern
     padding = hf.prepare_padding_mask(padding, kv_length, kv_offset)
     tracing = is_tracing(padding)
@@ -147,11 +240,11 @@ def _facts(
     if causal or window is not None:
         if isinstance(q_offset, torch.Tensor):  # of a static cache
             if tracing:
-                return NotImplemented
+                return None
             q_offset = int(q_offset)
         first = q_offset - kv_offset  # the first query's place among the keys
         if first < 0 or first + q_length > kv_length or (not causal and q_length != kv_length):
-            return NotImplemented
+            return None
         keys = first + q_length  # seen by nobody: those after the last query
     if padding is not None:
         padding = padding[:, kv_offset : kv_offset + keys]
@@ -162,12 +255,4 @@ def _facts(
                 dropped.add(str(device))
             else:
                 padding._graphene_tokens = seen  # packing asks again
-    if padding is None:
-        # Without a mask a causal module's first query is its first key, as in scaled_dot_product_attention.
-        aligned = keys == (kv_length if q_length == 1 else q_length)
-        if window is None and (aligned or not causal):
-            return None
-        padding = torch.ones((1, 1), dtype=torch.bool, device=device).expand(1, keys)
-    if causal:
-        return padding[:, None, None, None].expand(-1, 1, keys if window is None else window, 1, -1)
-    return padding if window is None else padding[:, None, None, None, None].expand(-1, 1, 1, window, 1, -1)
+    return Facts(padding, keys, causal, window)

@@ -20,7 +20,7 @@ from transformers.utils.import_utils import is_tracing
 
 from graphene.integrations.transformers import _measure
 from graphene.integrations.transformers._interface import NAME
-from graphene.integrations.transformers._masks import tokens
+from graphene.integrations.transformers._masks import facts_of, tokens
 from graphene.nn._modules import globally_hooked
 
 # Fewer rows saved than this, or a smaller part, do not make up for finding them.
@@ -82,14 +82,11 @@ def pack(module: Any, always: bool, hidden: Any, mask: Any, args: tuple[Any, ...
     """How to pack this call's batch, or None where it does not pay or would show."""
     if not always and not _measure.possible(hidden.device):
         return None
-    if (
-        mask is None
-        or mask.dim() != 2
-        or mask.dtype != torch.bool
-        or hidden.dim() != 3
-        or mask.shape != hidden.shape[:2]
-        or is_tracing(hidden)
-    ):
+    facts = facts_of(mask)
+    if facts is None or facts.padding is None or facts.causal or facts.window is not None or is_tracing(hidden):
+        return None
+    mask = facts.padding
+    if hidden.dim() != 3 or mask.shape != hidden.shape[:2]:
         return None
     if any(has_tensors(a) for a in args) or kwargs.get("past_key_values") is not None:
         return None
