@@ -147,7 +147,8 @@ def refuse_others() -> None:
         if attn_implementation == NAME:  # before anything is set
             for part in self.modules():
                 if isinstance(part, PreTrainedModel):
-                    check(part)
+                    _check_class(part)
+            check(self)
         result = set_original(self, attn_implementation, *args, **kwargs)
         now = self.config._attn_implementation
         for part in self.modules():
@@ -162,6 +163,11 @@ def refuse_others() -> None:
 
 def check(model: Any) -> None:
     """Raises LaunchError OP_ARGUMENT for a model whose attention would not be Graphene's if it were asked for."""
+    _check_class(model)
+    _check_reach(model)
+
+
+def _check_class(model: Any) -> None:
     why = why_not(type(model))
     if why is not None:
         _core.fail(
@@ -169,6 +175,9 @@ def check(model: Any) -> None:
             'load it with attn_implementation="eager"; graphene.integrations.transformers.accelerate(model) then '
             "leaves its attention and takes the rest",
         )  # fmt: skip
+
+
+def _check_reach(model: Any) -> None:
     known = {id(c) for m in model.modules() if isinstance(m, PreTrainedModel) for c in _with_parts(m.config)}
     for name, module in model.named_modules():
         config = module.__dict__.get("config")
