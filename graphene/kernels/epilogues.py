@@ -64,7 +64,7 @@ def _two_u(x: Any) -> Any:
 FORMULAS: dict[Any, Callable[[Any], Any]] = {
     None: lambda x: x,
     "relu": lambda x: gr.where(x < 0, 0, x),
-    "gelu": lambda x: x / 2 * (1 + gr.erf(x / math.sqrt(2))),
+    "gelu": lambda x: gr.where(x == -gr.inf, 0, x / 2 * (1 + gr.erf(x / math.sqrt(2)))),  # not -inf * 0
     "gelu_tanh": lambda x: x / (1 + _exp(-_two_u(x))),
     "silu": lambda x: x / (1 + _exp(-x)),
     "tanh": lambda x: gr.tanh(x),

@@ -97,8 +97,10 @@ def _gradient(c: NormConfig, centred: bool) -> Callable[..., dict[str, Any]]:
 
 
 def _statistics_read(dX: Any, rstd: Any, mean: Any, rest: Any) -> dict[str, Any]:
-    """The mean of rows of fp32 is the sum of two numbers."""
-    return {"dX": dX, "rstd": rstd, "mean": mean + rest}
+    """The mean of rows of fp32 is the sum of two numbers, of which the second is none where the first is infinite."""
+    import numpy as np
+
+    return {"dX": dX, "rstd": rstd, "mean": np.where(np.isfinite(mean), mean + rest, mean)}
 
 
 def _backward(name: str, c: NormConfig, centred: bool) -> gr.Kernel:
