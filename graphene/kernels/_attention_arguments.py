@@ -11,14 +11,17 @@ from graphene.kernels import _attention_means_saved as saved
 if TYPE_CHECKING:
     from graphene.kernels._attention import Attention
 
-FINITE = ("normal",)
-WINDOWS = {"left": (0, 1, 5, 15, 16, 17, 30, 31, 32, 100), "right": (0, 1, -1, 5, 14, 15, 16, 17, 31, -20, 100)}
+FINITE = ("normal", "positive", "rising", "falling", "constant", "whole", "tiny", "large", "spike")
+SIZES = {  # of what no tile divides; the last ones are the usual
+    "batch": (1, 2, 3), "kv_heads": (1, 2, 3), "splits": (1, 2, 35, 5, 3),
+    "left": (0, 1, 5, 15, 16, 100, 30, 31, 32, 17), "right": (1, -1, 5, 14, 15, 16, 17, 31, -20, 100, 0),
+}  # fmt: skip
 
 
-def arguments(a: Attention, tile: int = 0, block: int = 0, far: bool = False) -> gr.Arguments:
+def arguments(a: Attention, tile: int = 0, block: int = 0, far: bool = False, packed: bool = False) -> gr.Arguments:
     """Those of any kernel. `tile`: its keys, where saved gradients or listed tiles are read; `block`: its queries.
 
-    `far`: scores may be as large as fp32 holds them.
+    `far`: scores may be as large as fp32 holds them. `packed`: a group's heads have one mask and bias.
     """
 
     def prepare(args: Any, rng: Any) -> None:
@@ -26,8 +29,12 @@ def arguments(a: Attention, tile: int = 0, block: int = 0, far: bool = False) ->
             masks(args["M"], rng)
             if "Q" not in args and a.mask is not None and not a.mask.rows:
                 args["M"][...] = args["M"][..., :1, :]
-        if "B" in args and rng.integers(2):
-            args["B"][..., rng.integers(4) :: 5] = -gr.inf
+        if "B" in args:
+            biases(args["B"], rng)
+        for name in ("M", "B") if packed else ():
+            if name in args:
+                t = args[name]
+                t[...] = t[:, :: a.group].repeat(a.group, 1)
         if "starts_q" in args:
             starts(args, rng)
         if "T" in args and "Q" in args:
@@ -45,8 +52,10 @@ def arguments(a: Attention, tile: int = 0, block: int = 0, far: bool = False) ->
 
     scales = [0.18, 0.02, 1.0, 3.0, 0.5] + ([2.0**16, 6e8, 2.0**29] if far else [])
     scales = [-0.18, -1.0, 0.0] if a.scaled else scales
+    scales += [20.0] if a.wide else []
     caps = (200.0, 3000.0, 2.0**100) if a.wide else (3.0, 20.0, 0.5)
-    values = {**WINDOWS, "scale_log2": scales, "scale": (0.125, 0.7), "cap_log2": caps}
+    few = {"sq": (1, 2, 5, 7, 16, 11)} if packed else {}
+    values = {**SIZES, **few, "scale_log2": scales, "scale": (0.125, 0.7), "cap_log2": caps}
     return gr.Arguments(prepare, sizes, values, FINITE)
 
 
@@ -65,6 +74,15 @@ def masks(M: Any, rng: Any) -> None:
     elif kind == 3:
         M[..., :70], M[..., 96:128], M[..., 128:160] = 1, 0, rng.integers(2)
     M[...] = np.where(M != 0, rng.choice([1, 1, 255]), 0)
+
+
+def biases(B: Any, rng: Any) -> None:
+    """Some that rule a key out; all of them so large that their exponentials are no numbers of fp32."""
+    kind = rng.integers(4)
+    if kind < 2:
+        B[..., rng.integers(4) :: 5] = -gr.inf
+    elif kind == 2:
+        B += 200
 
 
 def starts(args: Any, rng: Any) -> None:

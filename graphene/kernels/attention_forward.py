@@ -29,9 +29,10 @@ class ForwardConfig:
 
     `chunk`: so many keys' scores are in registers at a time, None all BN. `lazy`: sums shrink only where a maximum has
     grown by more than 2^8. `lse`: the logarithm of each row's sum of exponentials is a result, too. `packed`: the
-    queries of all heads that share keys are rows of one block, as short queries need. `split`: blocks share the keys of
-    a row; their results are partial ones in fp32, for ``attention_combine_kernel``. `listed`:
-    ``attention_tiles_kernel`` says which tiles of keys the mask lets a block see. Raises VerifyError KERNEL_ARGUMENT.
+    queries of all heads that share keys are rows of one block, as short queries need; they share masks and biases.
+    `split`: blocks share the keys of a row; their results are partial ones in fp32, for ``attention_combine_kernel``.
+    `listed`: ``attention_tiles_kernel`` says which tiles of keys the mask lets a block see. Raises VerifyError
+    KERNEL_ARGUMENT.
     """
 
     what: Attention
@@ -66,7 +67,7 @@ def attention_forward_kernel(c: ForwardConfig) -> gr.Kernel:
     """
     a, means = c.what, functools.partial(forward, c.what, c.lse or c.split)
     read = functools.partial(together, c.what.group) if c.split else None
-    with gr.Kernel("attention", means, read, arguments(a, c.BN, c.BM, far=True)) as kernel:
+    with gr.Kernel("attention", means, read, arguments(a, c.BN, c.BM, far=True, packed=c.packed)) as kernel:
         _Forward(c).run()
     return kernel
 

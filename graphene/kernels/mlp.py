@@ -414,7 +414,7 @@ class _Block:
     def finish(self, i: int, acc: Any, to: Any) -> None:
         """The activation, rounded."""
         y, r = activation(self.runs[i].act)(acc), self.runs[i]
-        if r.n % 16 and not r.cut and callable(r.act):  # columns that only fill up a tile, perhaps by f(0) = infinity
+        if r.n % 16 and not r.cut:  # columns that only fill up a tile: perhaps f(0), or 0 * infinity, is no number
             _, column = acc.coords()
             y = gr.where(column < self.runs[i].n, y, 0)
         to[:] = y

@@ -147,6 +147,20 @@ def test_a_product_is_no_perceptron() -> None:
     assert select_mlp(10, (700, 900), ("relu",), (True,)) is None
 
 
+def test_columns_that_fill_up_a_tile_are_zeros() -> None:
+    """Where a layer's results are infinite, too: 0 * infinity of the columns behind the last one was everywhere."""
+    kernel = mlp_kernel(config((16, 20, 20, 8), acts=("relu", "sigmoid", None)))
+    x, y = np.full((2, 16), 200, np.float16), np.zeros((2, 8), np.float16)
+    weights = [np.full(s, v, np.float16) for s, v in (((20, 16), 200), ((20, 20), -1), ((8, 20), 1))]
+    biases = [np.zeros(n, np.float16) for n in (20, 20, 8)]
+    given: dict[str, list[Any]] = {}
+    for i, r in enumerate(runs_of(config((16, 20, 20, 8), acts=("relu", "sigmoid", None)))):
+        at = slice(r.first, r.first + r.layers)
+        given |= {f"W{i}": weights[at]} | ({f"b{i}": biases[at]} if r.bias else {})
+    kernel.simulate(X=x, Y=y, **given)
+    assert (y == 0).all()
+
+
 def test_it_is_held_to_its_formula() -> None:
     kernel = mlp_kernel(config((24, 32, 32, 10), acts=("relu", "tanh", None)))
     assert kernel.check(M=20).ok

@@ -10,7 +10,7 @@ import pytest
 
 import graphene as gr
 from graphene.kernels.epilogues import FORMULAS
-from graphene.kernels.recurrent import CellConfig, lstm_formula, recurrent_cell, select_cell
+from graphene.kernels.recurrent import CellConfig, lstm_formula, meaning, recurrent_cell, select_cell
 
 
 def run(c: CellConfig, m: int, n: int, i: int, j: int | None = None, seed: int = 0, large: float = 1) -> None:
@@ -101,6 +101,16 @@ def test_what_is_selected_fits_into_shared_memory(gates: int, shared: int) -> No
     for m, n in ((1, 64), (64, 512), (256, 1024), (512, 1024), (4096, 1024)):
         c = select_cell(m, n, gates=gates, shared_bytes=shared * 1024, biases=2)
         assert recurrent_cell(c).lowered("sm_90a").shared_bytes <= shared * 1024
+
+
+def test_the_formula_is_what_pytorch_computes() -> None:
+    torch = pytest.importorskip("torch")
+    cell = torch.nn.LSTMCell(5, 7, dtype=torch.float64)
+    x, h, c = (torch.randn(3, n, dtype=torch.float64) for n in (5, 7, 7))
+    given = [t.detach().numpy() for t in (x, h, cell.weight_ih, cell.weight_hh, c, cell.bias_ih, cell.bias_hh)]
+    made = meaning(CellConfig(**LSTM), *given)
+    for got, want in zip((made["H_new"], made["C_new"]), cell(x, (h, c)), strict=True):
+        np.testing.assert_allclose(got, want.detach().numpy(), rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("gates", [1, 4])
