@@ -1,9 +1,12 @@
-"""Specs are promises: what ``kernel.check()`` returns."""
+"""What ``kernel.check()`` does and returns: calls chosen from the kernel's text, held to its promise; then every
+decomposed spec to its own.
+"""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphene import _core, references
 from graphene.simulate import Sync, check_seed, check_sizes, syncs
@@ -11,17 +14,23 @@ from graphene.simulate import Sync, check_seed, check_sizes, syncs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from graphene.errors import SimulationError
+    from graphene.judge.calls import Call, Made, Plan
+    from graphene.judge.runs import Outcome, Run, Runner
     from graphene.kernel import Kernel
 
-__all__ = ["CheckError", "CheckResult", "Mutant", "check", "mutants"]
+__all__ = ["CheckError", "CheckResult", "Mutant", "Worst", "check", "mutants"]
+
+_GHOSTS = 8  # calls in which decomposed specs are held to their promises, the smallest
+_GHOST_LANE_OPS = 500_000  # of all of them together, but for the first
 
 
 @dataclass(frozen=True)
 class CheckError:
-    """A hazard, or a spec whose decomposition does not do what the spec says.
+    """A hazard, a broken promise of the kernel, or a spec whose decomposition does not do what the spec says.
 
-    ``code``: SIM_* or CHECK_*. ``where``: Python ``file:line`` of the statement. ``ir``: its IR text, and that of the
-    other side of a race. ``text``: everything, as an exception would print it.
+    ``code``: SIM_* or CHECK_*. ``where``: Python ``file:line`` of the statement, or of the kernel's meaning. ``ir``:
+    its IR text, and that of the other side of a race. ``text``: everything, as an exception would print it.
     """
 
     code: str
@@ -35,14 +44,24 @@ class CheckError:
         return self.text
 
 
+class Worst(NamedTuple):
+    """The largest error in units of the bound (1 is the last that is right), its element, and the call."""
+
+    error: float
+    element: str
+    call: str
+
+
 @dataclass(frozen=True)
 class CheckResult:
-    """The outcome of ``kernel.check()``.
+    """The outcome of ``kernel.check()``; true if nothing was found.
 
-    ``errors``: hazards if there are any; else the innermost specs that break their promise. ``promises``: how many
-    instances of specs were held to their promise. ``sizes``: of the kernel's symbols. ``blocks``: how many ran.
-    ``worst_error``: largest difference from float64 of a MatMul over the whole grid, in units of its tolerance
-    (k + 2) * epsilon * sum |a * b|; None where there is none to compare.
+    ``errors``: a hazard if there is one; else what breaks a promise. ``calls``: all that ran, with sizes, kind of data
+    and scalars. ``worst``: the largest error of an output in units of the bound; None without a promise. ``promises``:
+    how many instances of specs were held to theirs, at ``sizes`` and other small ones. ``roundings``: names of the
+    tensors in which values become narrower than fp32 on their way to a result. ``uncovered``: what no call reached:
+    residues of what is divided, statements that no thread executed. ``blocks``: how many ran in the first call that
+    promises of specs were held in.
     """
 
     errors: tuple[CheckError, ...]
@@ -51,18 +70,38 @@ class CheckResult:
     sizes: dict[str, int]
     blocks: int
     arch: str
-    worst_error: float | None
+    calls: tuple[str, ...] = ()
+    worst: Worst | None = None
+    roundings: frozenset[str] = frozenset()
+    uncovered: tuple[str, ...] = ()
+    seconds: float = 0.0
 
     @property
     def ok(self) -> bool:
         """Whether nothing was found."""
         return not self.errors
 
+    def __bool__(self) -> bool:
+        return self.ok
+
+    @property
+    def worst_error(self) -> float | None:
+        """The error of ``worst``."""
+        return self.worst.error if self.worst is not None else None
+
     def __str__(self) -> str:
         if self.errors:
             return "\n".join(e.text for e in self.errors)
+        n = len(self.calls)
+        said = f"ok: {n} call{'s' * (n != 1)}"
+        if self.worst is not None:
+            said += f", the largest error is {self.worst.error:.2f} of the bound, at {self.worst.element}"
+        if self.promises:
+            said += f"; {self.promises} promises of specs kept"
         sizes = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
-        return f"ok: {self.promises} promises kept in {self.blocks} blocks" + (f" with {sizes}" if sizes else "")
+        if len(self.calls) == 1 and sizes:
+            said += f" with {sizes}"
+        return "\n".join([said, *(f"not covered: {u}" for u in self.uncovered)])
 
 
 class Mutant(NamedTuple):
@@ -84,14 +123,12 @@ def mutants(
     kernel: Kernel, args: tuple[object, ...], arch: str | None, seed: int, sizes: dict[str, int]
 ) -> list[Mutant]:
     """Looks for hazards without each synchronisation statement in turn, and with each wait covering a group less."""
-    check_seed(seed)
-    check_sizes(sizes)
+    made, _, used = _first_call(kernel, args, arch, seed, sizes)
     program = kernel.lowered(arch)
-    if args:
-        sizes = {**_core.argument_sizes(program, args), **sizes}
+    given = _positional(kernel, made)
 
     def hazard(skip: Sequence[int] = (), relax: Sequence[int] = ()) -> str | None:
-        problems = _core.check(program, sizes, seed, skip=skip, relax=relax, hazards_alone=True)[0]
+        problems = _core.check(program, used, seed, skip=skip, relax=relax, hazards_alone=True, args=given)[0]
         return problems[0][0] if problems else None
 
     out = []
@@ -102,23 +139,195 @@ def mutants(
     return out
 
 
-def check(kernel: Kernel, args: tuple[object, ...], arch: str | None, seed: int, sizes: dict[str, int]) -> CheckResult:
-    """Runs a kernel on random arguments, with every access checked; then once more over a prime field, where what
-    each decomposed spec promises (``after == F(before)``) holds exactly or is wrong.
+def _first_call(
+    kernel: Kernel, args: tuple[object, ...], arch: str | None, seed: int, sizes: dict[str, int]
+) -> tuple[Made, Call, dict[str, int]]:
+    """The call of the arguments, else the usual one of the sizes; and the values of all symbols."""
+    from graphene.judge.calls import Plan, of_arguments
 
-    ``args``: a call, which gives the sizes; its integers, numbers and elements, are used, its floats are not.
-    ``sizes``: of the kernel's symbols; two tiles and a ragged part by default. With both, arrays give sizes alone.
-    Raises SimulationError SIM_ARGUMENT for sizes that the symbols' facts exclude; VerifyError and SelectError as
-    lowering does.
-    """
     check_seed(seed)
     check_sizes(sizes)
     program = kernel.lowered(arch)
-    call = () if sizes else args
-    if args:
-        sizes = {**_core.argument_sizes(program, args), **sizes}
-    problems, promises, lane_ops, _, used, blocks, worst = _core.check(
-        program, sizes, seed, references.evaluate, args=call
-    )
+    if args and not sizes:
+        made, call = of_arguments(kernel, program, args)
+    else:
+        fixed = {**_core.argument_sizes(program, args), **sizes} if args else dict(sizes)
+        plan = Plan(kernel, seed, _known(kernel, fixed))
+        call = plan.usual()
+        made = plan.make(call)
+    return made, call, _core.argument_sizes(program, _positional(kernel, made))
+
+
+def _positional(kernel: Kernel, made: Made) -> tuple[object, ...]:
+    from graphene.judge.signature import Signature
+
+    given = made.given()
+    return tuple(given[a.name] for a in Signature.of(kernel).arguments)
+
+
+def _known(kernel: Kernel, sizes: dict[str, int]) -> dict[str, int]:
+    """The sizes themselves. Raises SimulationError SIM_ARGUMENT for what the kernel lacks or its facts exclude."""
+    from graphene.judge.signature import Signature
+
+    signature = Signature.of(kernel)
+    integers = {p.name for p in signature.scalars}
+    for name, value in sizes.items():
+        facts = signature.symbols.get(name)
+        if facts is None and name not in integers:
+            _core.fail("SIM_ARGUMENT", f"the kernel has no size {name}", [])
+        if facts is not None and not facts.allow(value):
+            _core.fail("SIM_ARGUMENT", f"the size {name}={value} breaks the symbol's facts",
+                       [f"want: from {facts.least} to {facts.most}, a multiple of {facts.multiple_of}"])  # fmt: skip
+    return sizes
+
+
+def check(
+    kernel: Kernel, args: tuple[object, ...], arch: str | None, seed: int, sizes: dict[str, int], once: bool = False
+) -> CheckResult:
+    """Runs calls of a kernel, with every access checked, and holds outputs to what the kernel promises; then runs the
+    smallest of them over a prime field, where what each decomposed spec promises (``after == F(before)``) holds exactly
+    or is wrong.
+
+    ``args``: a call, taken as it is: the one that runs. ``sizes``: of the kernel's symbols, those of every call; others
+    are chosen. ``once``: the first of them alone. With both, arrays give sizes alone. Raises SimulationError
+    SIM_ARGUMENT for sizes that the symbols' facts exclude, CHECK_MEANS for a meaning that does not fit; VerifyError and
+    SelectError as lowering does.
+    """
+    from graphene.judge.calls import Plan, of_arguments
+    from graphene.judge.runs import Runner
+
+    check_seed(seed)
+    check_sizes(sizes)
+    began = time.perf_counter()
+    program = kernel.lowered(arch)
+    if args and not sizes:
+        made, call = of_arguments(kernel, program, args)
+        runner = Runner(kernel, arch, seed, Plan(kernel, seed, call.sizes))
+        runner.one(call, made)
+    else:
+        fixed = {**_core.argument_sizes(program, args), **sizes} if args else dict(sizes)
+        runner = Runner(kernel, arch, seed, Plan(kernel, seed, _known(kernel, fixed)))
+        if not (fixed and _is_large(kernel, arch, seed, runner.plan)):
+            runner.all(*((0, 0) if once else ()))
+        if not runner.outcome.runs:  # too large to run whole, or a call that a launch would refuse: some blocks of it
+            return _some_blocks(kernel, program, args, seed, fixed, began)
+    return _result(kernel, arch, seed, runner, began)
+
+
+def _is_large(kernel: Kernel, arch: str | None, seed: int, plan: Plan) -> bool:
+    """Whether a call of these sizes takes too long or too much memory to be run whole; judged by a small call."""
+    from graphene.judge.calls import Plan
+    from graphene.judge.runs import LANE_OPS, Runner
+
+    call = plan.usual()
+    if plan.large(call):
+        return True
+    small = Plan(kernel, seed)
+    usual = small.usual()
+    if plan.cost(call.sizes) <= 4 * small.cost(usual.sizes):
+        return False
+    run = Runner(kernel, arch, seed, small).run(usual)
+    return run is not None and run.lane_ops * plan.cost(call.sizes) / small.cost(usual.sizes) > 4 * LANE_OPS
+
+
+def _some_blocks(
+    kernel: Kernel, program: Any, args: tuple[object, ...], seed: int, sizes: dict[str, int], began: float
+) -> CheckResult:
+    """Hazards and promises of specs in some blocks of a large grid, on random arguments."""
+    integers = {p for p in sizes if p not in _core.argument_sizes(program, args)} if args else set()
+    known = {n: v for n, v in sizes.items() if n not in integers}
+    problems, promises, lane_ops, _, used, blocks, _ = _core.check(program, known, seed, references.evaluate)
     errors = tuple(CheckError(p[0], p[1], p[2], tuple(p[3]), tuple(p[4]), p[5]) for p in problems)
-    return CheckResult(errors, promises, lane_ops, used, blocks, program.arch, worst if worst >= 0 else None)
+    uncovered = (f"outputs: {blocks} blocks ran, and what {kernel.name} promises was not looked at",)
+    return CheckResult(errors, promises, lane_ops, used, blocks, program.arch, uncovered=uncovered,
+                       seconds=time.perf_counter() - began)  # fmt: skip
+
+
+def _result(kernel: Kernel, arch: str | None, seed: int, runner: Runner, began: float) -> CheckResult:
+    outcome = runner.outcome
+    failed = outcome.failed
+    errors: list[CheckError] = []
+    promises, blocks, used = 0, 0, {}
+    if failed is not None and failed.hazard is not None:
+        errors = _of_hazard(failed.hazard, failed.call)
+        used = dict(failed.call.sizes)
+    else:
+        inner: list[CheckError] = []
+        for run in [failed] if failed is not None else _smallest(outcome, runner.plan):
+            found, n, first_blocks, all_sizes = ghost(kernel, arch, seed, runner, run)
+            promises += n
+            blocks, used = blocks or first_blocks, used or all_sizes
+            if found:
+                inner = found
+                break
+        errors = [_of_promise(kernel, failed, inner)] if failed is not None else inner
+    worst = max(outcome.runs, key=lambda r: r.worst, default=None)
+    program = kernel.lowered(arch)
+    return CheckResult(
+        errors=tuple(errors),
+        promises=promises,
+        lane_ops=sum(r.lane_ops for r in outcome.runs),
+        sizes=used,
+        blocks=blocks,
+        arch=program.arch,
+        calls=tuple(str(r.call) for r in outcome.runs),
+        worst=Worst(worst.worst, worst.place, str(worst.call)) if worst is not None and kernel.promise else None,
+        roundings=frozenset(outcome.stated),
+        uncovered=tuple(outcome.uncovered()) if not errors else (),
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _does_something(run: Run) -> bool:
+    return run.lane_ops > 0 or 0 not in run.call.sizes.values()
+
+
+def _smallest(outcome: Outcome, plan: Plan) -> list[Run]:
+    out: list[Run] = []
+    spent = 0
+    for run in sorted(filter(_does_something, outcome.runs), key=lambda r: r.lane_ops):
+        if any(r.call.sizes == run.call.sizes for r in out):
+            continue
+        if out and spent + run.lane_ops > _GHOST_LANE_OPS:
+            break
+        spent += run.lane_ops
+        out.append(run)
+    usual = outcome.runs[0]
+    out = out[:_GHOSTS]
+    if _does_something(usual) and all(r is not usual for r in out) and spent + usual.lane_ops <= 2 * _GHOST_LANE_OPS:
+        out[-1:] = [usual]
+    return sorted(out, key=lambda r: r is not usual)
+
+
+def ghost(
+    kernel: Kernel, arch: str | None, seed: int, runner: Runner, run: Run
+) -> tuple[list[CheckError], int, int, dict[str, int]]:
+    """The inner specs that break their promise in a call; how many were held to it, in how many blocks, and sizes."""
+    program = kernel.lowered(arch)
+    given = _positional(kernel, runner.again(run.call))
+    sizes = _core.argument_sizes(program, given)
+    problems, promises, _, _, used, blocks, _ = _core.check(program, sizes, seed, references.evaluate, args=given)
+    return [CheckError(p[0], p[1], p[2], tuple(p[3]), tuple(p[4]), p[5]) for p in problems], promises, blocks, used
+
+
+def _of_hazard(hazard: SimulationError, call: Call) -> list[CheckError]:
+    out = []
+    for d in hazard.diagnostics:
+        where = f"{d['file']}:{d['line']}" if d.get("file") else ""
+        details = (*d["details"], f"in the call: {call}")
+        text = f"{hazard}\n  in the call: {call}"
+        out.append(CheckError(d["code"], d["message"], where, tuple(d["ir"]), details, text))
+    return out
+
+
+def _of_promise(kernel: Kernel, failed: Run, inner: list[CheckError]) -> CheckError:
+    from graphene.judge.runs import where_meant
+
+    promise = kernel.promise
+    where = where_meant(promise.means) if promise is not None else ""
+    message = f"{kernel.name} does not compute what it promises"
+    details = [*(f"wrong: {b}" for b in failed.broken), f"in the call: {failed.call}"]
+    details += [f"innermost: {e.where}: {e.message}: {e.ir[0] if e.ir else ''}" for e in inner]
+    head = f"{where}: " if where else ""
+    text = "\n".join([f"{head}{message}   [CHECK_PROMISE]", *(f"  {d}" for d in details)])
+    return CheckError("CHECK_PROMISE", message, where, tuple(t for e in inner for t in e.ir), tuple(details), text)

@@ -266,13 +266,14 @@ class Kernel(_core.Launcher):
         return _simulate.simulate(self, args, named, arch, seed, skip, relax, trace)
 
     def check(self, *args: object, arch: str | None = None, seed: int = 0, **sizes: int) -> CheckResult:
-        """Looks for hazards on random arguments, then holds every decomposed spec to what it promises.
+        """Runs calls that show mistakes, holds outputs to what the kernel promises, and decomposed specs to theirs.
 
-        ``args``: a call, which gives the sizes, and integers that promises depend on, numbers and elements; its floats
-        are not used. Or ``sizes`` of the kernel's symbols, by default two tiles and a ragged part each (with both, the
-        call gives other sizes alone), and random integers. First, middle and last blocks run. The result's ``.ok``
-        and ``.errors`` name the innermost level that is wrong. Raises SimulationError SIM_ARGUMENT for sizes that the
-        symbols' facts exclude.
+        Sizes, data and scalars are chosen from the kernel's text (docs/simulator.md). ``args``: a call, which runs as
+        it is, alone. ``sizes`` of the kernel's symbols: those of every call (with both, the call gives other sizes
+        alone). The result is true if nothing was found; ``.errors`` name hazards, else elements of outputs outside of
+        the interval that they should be in, with the smallest call that shows it, and the innermost spec that is wrong.
+        Raises SimulationError SIM_ARGUMENT for sizes that the symbols' facts exclude, CHECK_MEANS for a meaning that
+        does not fit.
         """
         return _check.check(self, args, arch, seed, sizes)
 

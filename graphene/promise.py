@@ -29,7 +29,7 @@ class Arguments:
     for ``gr.inputs``) and numbers by name, with ``args.draw(shape)`` for data of the call's kind, ``args.kind``, its
     name, and ``args.sizes``. ``sizes(s)`` changes drawn sizes and integer parameters in place: a dict by name, of those
     that follow from others. ``values``: numbers to draw from, by name of a symbol, a size or a scalar. ``kinds``: the
-    kinds of data that the promise covers (all of them: ``graphene.testing.calls.KINDS``).
+    kinds of data that the promise covers (``graphene.judge.data.KINDS``, which are all).
     """
 
     prepare: Callable[[Any, Any], None] | None = None

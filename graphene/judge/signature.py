@@ -21,7 +21,7 @@ class Facts:
     """What a symbol's values are: multiples of ``multiple_of`` from ``least`` to ``most``."""
 
     least: int = 0
-    most: int = 2**31 - 1
+    most: int = 2**63 - 1
     multiple_of: int = 1
 
     def allow(self, value: int) -> bool:
@@ -90,7 +90,7 @@ class Signature:
 
     @staticmethod
     def _read(data: dict[str, Any]) -> Signature:
-        symbols = {s["name"]: Facts(s.get("min", 0), s.get("max", 2**31 - 1), s.get("multiple_of", 1))
+        symbols = {s["name"]: Facts(s.get("min", 0), s.get("max", 2**63 - 1), s.get("multiple_of", 1))
                    for s in data["symbols"]}  # fmt: skip
         types: dict[str, str] = {}
         arguments: list[Argument | Parameter] = []

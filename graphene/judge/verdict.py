@@ -178,8 +178,8 @@ def judge_outputs(
             continue
         of_read = read is not None
         wrong, off, low, high = _read_ends(bounded(x), want, most) if of_read else compare(x, want, types[name])
-        at = np.unravel_index(int(np.argmax(np.where(wrong, np.maximum(off, 1e-9), off / (2 * (1 + np.max(off)))
-                                                    if wrong.any() else off))), x.shape)  # fmt: skip
+        worse = np.where(wrong, np.minimum(off, 1e299) + 1, 0.0) if wrong.any() else off
+        at = np.unravel_index(int(np.argmax(worse)), x.shape)
         element = tuple(int(i) for i in at)
         g = float(bounded(x).v[at])
         if off[at] > worst or wrong.any():

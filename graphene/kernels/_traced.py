@@ -63,7 +63,9 @@ class Traced:
                 made.append(narrowed(args[0], mode[0]) if wide else _formulas()[step[0].removesuffix(".ftz")](*args))
             else:
                 made.append(x if step == "x" else step)
-        return made[-1] + 0 * x  # of x's shape if it is a number
+        import numpy as np
+
+        return made[-1] if is_array(made[-1]) else np.full_like(x, made[-1])
 
     @property
     def has_formula(self) -> bool:

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from graphene.check import check
 from graphene.errors import GrapheneError, InternalError
 from graphene.kernel import Kernel, parse
 
@@ -268,7 +269,7 @@ def judge(
     )
     for of_check in checks:
         call, named = ((), of_check) if isinstance(of_check, dict) else (of_check(), {})
-        errors = changed.check(*call, arch=arch, **named).errors
+        errors = check(changed, tuple(call), arch, 0, named, once=True).errors
         if errors:
             return verdict("hazard" if errors[0].code.startswith("SIM_") else "promise", errors[0].code)
     if wrong:

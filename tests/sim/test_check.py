@@ -24,7 +24,8 @@ import graphene as gr
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_correct_kernel_raises_no_alarm(seed: int) -> None:
-    result = gemm().check(seed=seed)
+    assert gemm().check(seed=seed)
+    result = gemm().check(seed=seed, M=32, N=32, K=16)
     assert result.ok, str(result)
     assert result.promises == 4 * 2 * 4 + 1  # blocks, k-tiles, specs in a k-tile; the root
     assert result.sizes == {"M": 32, "N": 32, "K": 16}
@@ -46,7 +47,7 @@ def test_hazards_come_first() -> None:
 
 
 def test_sizes_cover_two_tiles_and_follow_the_facts() -> None:
-    assert transpose().check().sizes == {"M": 64, "N": 64}
+    assert transpose().check().sizes == {"M": 96, "N": 96}
     assert transpose().check(M=32, N=96).sizes == {"M": 32, "N": 96}
     with pytest.raises(gr.SimulationError, match="breaks the symbol's facts"):
         transpose().check(M=33)
@@ -101,12 +102,18 @@ def test_the_text_of_a_broken_promise() -> None:
     )
 
 
-def test_numerics_are_compared_with_float64() -> None:
-    result = fig8(128, 128, 16).check()
-    assert result.worst_error is None  # its root is a generic spec
-    result = gemm().check(M=32, N=32, K=64)
-    assert result.worst_error is not None
-    assert 0 <= result.worst_error <= 1
+def test_numerics_are_held_to_a_derived_bound() -> None:
+    kernel = fig8(128, 128, 16)
+    assert kernel.check().worst is None  # nothing is promised
+
+    def means(A: Any, B: Any, C: Any) -> Any:  # a sum that begins with C, in fp16
+        return np.concatenate([C[:, :, None], A[:, None, :] * B.T], axis=2).sum(2)
+
+    result = kernel.with_promise(means, sums=gr.fp16).check()
+    assert result.worst is not None
+    assert 0 < result.worst_error <= 1
+    (error,) = kernel.with_promise(means).check().errors
+    assert error.code == "CHECK_PROMISE"
 
 
 def test_loading_ahead_of_the_promise_is_legal() -> None:

@@ -1,0 +1,270 @@
+"""Calls of a kernel that show its mistakes: sizes, data and scalars from its text, within a budget."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphene import _core
+from graphene.judge.covering import Covering
+from graphene.judge.data import KINDS, Laid, draw, draw_integers, lay, strides_of
+from graphene.judge.formats import decode, is_float, nearest, storage
+from graphene.judge.numbers import Numbers, sizes_of
+from graphene.judge.signature import Argument, Facts, Parameter, Signature
+from graphene.judge.verdict import as_double
+from graphene.promise import Arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from graphene.kernel import Kernel
+
+__all__ = ["Call", "Drawn", "Made", "Plan", "of_arguments"]
+
+# One half where exactness shows, one, none, a negative one, one that is no power of two and small, and such that far
+# paths are taken.
+_SCALARS = (0.5, 1.0, 0.0, -1.25, 0.03, 2.0**16, 2.0**-20)
+_MOST_BYTES = 1 << 27  # of a call's arguments
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a call is made of: sizes and integer parameters, kind of data, scalars, wider lines or not, and a seed."""
+
+    sizes: dict[str, int]
+    kind: str
+    scalars: dict[str, float]
+    wider: bool
+    seed: int
+
+    def __str__(self) -> str:
+        said = [f"{n}={v}" for n, v in self.sizes.items()]
+        said += [f"{n}={v:.9g}" for n, v in self.scalars.items()]
+        return ", ".join([*said, f"{self.kind} data"])
+
+
+class Drawn(dict[str, Any]):
+    """Drawn arguments by name, for ``gr.Arguments.prepare``."""
+
+    def __init__(self, kind: str, sizes: dict[str, int], draw_more: Callable[[tuple[int, ...]], Any]) -> None:
+        super().__init__()
+        self.kind, self.sizes, self.draw = kind, sizes, draw_more
+
+
+@dataclass
+class Made:
+    """A call's arguments in memory, and as a meaning takes them (before the kernel runs)."""
+
+    laid: dict[str, Any]
+    numbers: dict[str, Any]
+    values: dict[str, Any]
+    before: dict[str, Any] = field(default_factory=dict)
+
+    def given(self) -> dict[str, Any]:
+        """What the kernel is called with, by name."""
+        out = {n: [x.given for x in t] if isinstance(t, list) else t.given for n, t in self.laid.items()}
+        return out | self.numbers
+
+    def copy(self) -> Made:
+        """The same arguments in memory of their own."""
+        laid = {n: [x.copy() for x in t] if isinstance(t, list) else t.copy() for n, t in self.laid.items()}
+        return Made(laid, self.numbers, self.values, self.before)
+
+    def results(self) -> dict[str, Any]:
+        """What tensors hold now: float64 and int64."""
+        return {n: decode(t.view, t.dtype) for n, t in self.laid.items() if isinstance(t, Laid)}
+
+
+class Plan:
+    """Chooses calls of a kernel and makes their arguments.
+
+    ``fixed``: values of symbols, integer parameters and scalars that all calls have.
+    """
+
+    def __init__(self, kernel: Kernel, seed: int = 0, fixed: Mapping[str, Any] | None = None) -> None:
+        self.signature = Signature.of(kernel)
+        self.numbers = Numbers.of(self.signature)
+        promise = kernel.promise
+        self.wish = promise.arguments if promise is not None else Arguments()
+        self.fixed = dict(fixed or {})
+        self._rng = np.random.default_rng([seed, *kernel.name.encode()])
+        s = self.signature
+        sized = sizes_of(s)
+        integers = [p.name for p in s.scalars if not is_float(p.dtype)]
+        self.floats = [p.name for p in s.scalars if is_float(p.dtype)]
+        self.names = [*(n for n in s.symbols if n in sized or n in self.fixed), *integers]
+        self.counted = sized
+        types = {p.name: p.dtype for p in s.scalars}
+        self.facts = {n: s.symbols.get(n) or _facts_of(types[n]) for n in self.names}
+        self.domains: dict[str, list[Any]] = {}
+        for n in self.names:
+            given = [self.fixed[n]] if n in self.fixed else self.wish.values.get(n)
+            self.domains[n] = self.numbers.candidates(n, self.facts[n], given, n in s.symbols)
+        self.kinds = list(self.wish.kinds or KINDS)
+        self.scalars = {n: [self.fixed[n]] if n in self.fixed else list(self.wish.values.get(n, _SCALARS))
+                        for n in self.floats}  # fmt: skip
+
+    def cost(self, d: Mapping[str, Any]) -> float:
+        """What a call costs, up to a factor of the kernel's."""
+        return float(math.prod(max(int(d[n]), 1) for n in self.counted if n in d))
+
+    def usual(self) -> Call:
+        """The first call: two tiles and a ragged part, normal data."""
+        d: dict[str, Any] = {}
+        for n in self.names:
+            values = self.domains[n]
+            if n in self.signature.symbols and n not in self.fixed and n not in self.wish.values:
+                d[n] = self.numbers.usual(n, self.facts[n], values)
+            else:
+                d[n] = values[-1 if len(values) > 3 else 0]
+        if not self._fits(d):
+            d = {n: v[0] for n, v in self.domains.items()}
+            self._fits(d)
+        return self._call(d, self.kinds[0], {n: v[0] for n, v in self.scalars.items()}, 0)
+
+    def _fits(self, d: dict[str, Any]) -> bool:
+        if self.wish.sizes is not None:
+            self.wish.sizes(d)
+        if any(not self.facts[n].allow(d[n]) for n in self.names if n not in self.fixed):
+            return False
+        for n, v in self.fixed.items():
+            if n in d and d[n] != v:
+                return False
+        return self.cost(d) < 1e6 or 4 * self._elements(d) <= _MOST_BYTES
+
+    def large(self, call: Call) -> bool:
+        """Whether the arguments of a call take more memory than calls may."""
+        return 4 * self._elements(call.sizes) > _MOST_BYTES
+
+    def _elements(self, d: Mapping[str, Any]) -> int:
+        try:
+            return self.signature.elements(d)
+        except NameError:
+            return 0
+
+    def _call(self, d: Mapping[str, Any], kind: str, scalars: dict[str, float], number: int) -> Call:
+        return Call({n: int(d[n]) for n in self.names}, kind, scalars, number % 2 == 1, number)
+
+    def covering(self, data: bool) -> Covering:
+        """Of the sizes; with ``data`` of kinds and scalars, too (their names begin with a dollar)."""
+        domains: dict[str, list[Any]] = dict(self.domains)
+        if data:
+            domains["$"] = self.kinds
+            domains |= {f"${n}": v for n, v in self.scalars.items()}
+        steps = {n: self.facts[n].multiple_of for n in self.counted
+                 if n not in self.fixed and n not in self.wish.values and self.numbers.divisors.get(n)}  # fmt: skip
+        return Covering(domains, self.numbers.divided, steps, self.cost, self._fits, self._rng)
+
+    def call(self, d: Mapping[str, Any], number: int) -> Call:
+        """The call of the values that a covering chose."""
+        kind = d.get("$", self.kinds[0])
+        scalars = {n: float(d.get(f"${n}", self.scalars[n][0])) for n in self.floats}
+        return self._call(d, kind, scalars, number)
+
+    def smaller(self, call: Call) -> list[Call]:
+        """Calls that differ in one size, which is smaller."""
+        out = []
+        for n in self.counted:
+            if n in self.fixed:
+                continue
+            for v in sorted(x for x in self.domains.get(n, ()) if x < call.sizes.get(n, 0)):
+                d: dict[str, Any] = {**call.sizes, n: v}
+                if self._fits(d) and self.cost(d) < self.cost(call.sizes):
+                    out.append(Call({m: int(d[m]) for m in self.names}, call.kind, call.scalars, call.wider, call.seed))
+        return sorted(out, key=lambda c: self.cost(c.sizes))
+
+    def make(self, call: Call) -> Made:
+        """The arguments of a call; the same every time."""
+        s = self.signature
+        rng = np.random.default_rng(call.seed)
+        sizes = strides_of(s, dict(call.sizes), call.wider)
+        drawn = Drawn(call.kind, dict(call.sizes), lambda shape: draw(call.kind, tuple(shape), rng))
+        laid: dict[str, Any] = {}
+        for a in s.arguments:
+            if isinstance(a, Parameter):
+                drawn[a.name] = (float(nearest(call.scalars[a.name], a.dtype)) if is_float(a.dtype)
+                                 else int(call.sizes[a.name]))  # fmt: skip
+                continue
+            laid[a.name] = lay(s, a, sizes, call.wider)
+            one = [self._values(a, t, call.kind, rng) for t in _all(laid[a.name])]
+            drawn[a.name] = one if a.count is not None else one[0]
+        if self.wish.prepare is not None:
+            self.wish.prepare(drawn, rng)
+            for a in s.tensors:
+                for t, x in zip(_all(laid[a.name]), _all(drawn[a.name]), strict=True):
+                    t.put(x)
+        values: dict[str, Any] = {}
+        for a in s.arguments:
+            if isinstance(a, Argument):
+                read = [decode(t.view, a.dtype) for t in _all(laid[a.name])]
+                values[a.name] = read if a.count is not None else read[0]
+            else:
+                x = drawn[a.name]
+                values[a.name] = float(nearest(x, a.dtype)) if is_float(a.dtype) else int(x)
+        numbers = {p.name: values[p.name] for p in s.scalars}
+        before = {a.name: laid[a.name].memory.copy() for a in s.outputs}
+        return Made(laid, numbers, values, before)
+
+    def _values(self, a: Argument, t: Laid, kind: str, rng: Any) -> Any:
+        shape = t.view.shape
+        if is_float(a.dtype):
+            t.put(np.full(shape, math.nan) if a.role == "output" else draw(kind, shape, rng))
+        elif a.role != "output":
+            t.put(draw_integers(a.dtype, shape, rng, kind, self.numbers.indices))
+        return decode(t.view, a.dtype)
+
+
+def of_arguments(kernel: Kernel, program: Any, args: tuple[Any, ...]) -> tuple[Made, Call]:
+    """A caller's arguments, in order, as a call: copies that lie as they do. What the kernel only writes is NaN first.
+
+    Raises LaunchError for arguments that the kernel cannot take.
+    """
+    s = Signature.of(kernel)
+    sizes = dict(_core.argument_sizes(program, args))
+    laid: dict[str, Any] = {}
+    values: dict[str, Any] = {}
+    for a, x in zip(s.arguments, args, strict=True):
+        if isinstance(a, Parameter):
+            values[a.name] = float(nearest(float(x), a.dtype)) if is_float(a.dtype) else int(x)
+            if not is_float(a.dtype):
+                sizes[a.name] = values[a.name]
+            continue
+        tensors = []
+        for t in x if a.count is not None else [x]:
+            y = as_double(t, a.dtype)
+            mine = Laid(y.shape, _element_strides(t, y), a, False)
+            if a.role == "output":
+                y = np.full(y.shape, math.nan if is_float(a.dtype) else 0)
+            mine.put(y)
+            tensors.append(mine)
+        laid[a.name] = tensors if a.count is not None else tensors[0]
+        read = [decode(t.view, a.dtype) for t in tensors]
+        values[a.name] = read if a.count is not None else read[0]
+    scalars = {p.name: values[p.name] for p in s.scalars}
+    before = {a.name: laid[a.name].memory.copy() for a in s.outputs}
+    floats = {p.name: values[p.name] for p in s.scalars if is_float(p.dtype)}
+    return Made(laid, scalars, values, before), Call(sizes, "given", floats, False, 0)
+
+
+def _element_strides(x: Any, like: Any) -> tuple[int, ...]:
+    if hasattr(x, "detach"):
+        return tuple(x.stride())
+    strides = getattr(x, "strides", None)
+    item = getattr(x, "itemsize", 0)
+    if strides is None or not item or any(s < 0 or s % item for s in strides):
+        return tuple(s // like.itemsize for s in like.strides)
+    return tuple(s // item for s in strides)
+
+
+def _all(x: Any) -> list[Any]:
+    return x if isinstance(x, list) else [x]
+
+
+def _facts_of(dtype: str) -> Facts:
+    if is_float(dtype):
+        _core.fail("SIM_ARGUMENT", "a size that is no integer", [])
+    info = np.iinfo(storage(dtype))
+    return Facts(int(info.min), int(info.max), 1)

@@ -1,0 +1,169 @@
+"""Data that show mistakes: kinds of values, and arrays that lie as arguments may lie."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphene.judge.formats import encode, is_float, storage
+from graphene.judge.signature import Argument, Facts, Signature, evaluate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["KINDS", "Laid", "draw", "draw_integers", "lay", "strides_of"]
+
+KINDS = ("normal", "positive", "rising", "falling", "constant", "whole", "tiny", "large", "spike", "cold", "peak",
+         "pit", "infinite")  # fmt: skip
+
+
+def draw(kind: str, shape: tuple[int, ...], rng: Any) -> Any:
+    """Doubles of a kind; what it says of rows it says of the last dimension."""
+    x = rng.standard_normal(shape)
+    n = shape[-1] if shape else 1
+    if not x.size:
+        return x
+    rows = x.reshape(-1, n)
+    r = np.arange(len(rows))
+    turn = int(rng.integers(6))
+    if kind == "positive":
+        return np.abs(x) * 0.5 + 0.25
+    if kind in ("rising", "falling"):
+        return x * 0.3 + (6 if kind == "rising" else -6) * (np.linspace(-1, 1, n) if n > 1 else np.zeros(n))
+    if kind == "constant":
+        return np.broadcast_to(np.round(x[..., :1] * 8) / 8, shape).copy() if shape else np.round(x * 8) / 8
+    if kind == "whole":
+        return rng.integers(-2, 3, shape).astype(np.float64)
+    if kind == "tiny":
+        return x * 2.0**-9
+    if kind == "large":
+        return x * 20
+    if kind == "spike":
+        rows[r, (r * 7) % n] = 30
+    elif kind == "cold":
+        return x - 200
+    elif kind in ("peak", "pit"):  # one element a row, at an edge or anywhere
+        at = np.choose((r + turn) % 3, [np.zeros_like(r), np.full_like(r, n - 1), ((r + turn) * 5) % n])
+        rows[r, at] = 300 if kind == "peak" else -300
+    elif kind == "infinite":
+        what, at = (r + turn) % 6, np.choose((r + turn) % 3, [0, n - 1, n // 2])
+        rows[what == 2] = -np.inf
+        rows[what == 4] -= 200
+        for i, value in enumerate((-np.inf, np.nan, None, np.inf)):
+            if value is not None:
+                rows[what == i, at[what == i]] = value
+    return rows.reshape(shape)
+
+
+def draw_integers(dtype: str, shape: tuple[int, ...], rng: Any, kind: str, facts: tuple[Facts, ...]) -> Any:
+    """Integers: small ones, or of 8 bits all; where the kernel reads indices from data, such as all its facts allow."""
+    info = np.iinfo(storage(dtype)) if dtype != "pred" else None
+    if info is None:
+        return rng.integers(0, 2, shape)
+    if info.bits <= 8 and kind != "whole":
+        return rng.integers(info.min, info.max + 1, shape)
+    if info.bits >= 32 and facts:
+        step = math.lcm(*(f.multiple_of for f in facts))
+        least = -(-max(f.least for f in facts) // step)
+        most = max(min(f.most for f in facts) // step, least)
+        return rng.integers(least, min(most, least + 63) + 1, shape) * step
+    return rng.integers(0, 9, shape)
+
+
+class Laid:
+    """A tensor in memory: its bytes, and the view of them that an argument is. NaN lies between its lines."""
+
+    def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], argument: Argument, odd: bool) -> None:
+        self.dtype = argument.dtype
+        kind = storage(argument.dtype)
+        elements = 1 + sum((n - 1) * abs(s) for n, s in zip(shape, strides, strict=True)) if math.prod(shape) else 1
+        align = max(argument.align_bytes, kind.itemsize)
+        raw = np.zeros(elements * kind.itemsize + 3 * align, np.uint8)
+        start = -raw.ctypes.data % (2 * align) + (align if odd else 0)  # aligned as declared, and no more than that
+        self.memory = raw[start : start + elements * kind.itemsize].view(kind)
+        self.memory[...] = encode(math.nan, self.dtype) if is_float(self.dtype) else 0
+        self._shape, self._strides = shape, [s * kind.itemsize for s in strides]
+        self.view = np.lib.stride_tricks.as_strided(self.memory, shape, self._strides)
+
+    def copy(self) -> Laid:
+        """The same tensor in memory of its own."""
+        out = Laid.__new__(Laid)
+        out.dtype, out.memory = self.dtype, self.memory.copy()
+        out._shape, out._strides = self._shape, self._strides
+        out.view = np.lib.stride_tricks.as_strided(out.memory, self._shape, self._strides)
+        return out
+
+    def put(self, values: Any) -> None:
+        """Writes doubles or integers, rounded to the type."""
+        self.view[...] = encode(values, self.dtype)
+
+    @property
+    def given(self) -> Any:
+        """What is passed to the kernel."""
+        name = _NAMES.get(self.dtype)
+        return self.view if name is None else Typed(self.view, name)
+
+    def between(self, before: Any) -> bool:
+        """Whether what lies between the lines is as it was: ``before`` are the bytes."""
+        now = self.memory.copy()
+        strides = self.view.strides
+        np.lib.stride_tricks.as_strided(now, self.view.shape, strides)[...] = np.lib.stride_tricks.as_strided(
+            before, self.view.shape, strides)  # fmt: skip
+        return bool((now.view(np.uint8) == before.view(np.uint8)).all())
+
+
+_NAMES = {"bf16": "bfloat16", "fp8e4m3": "float8_e4m3fn", "fp8e5m2": "float8_e5m2"}
+
+
+class Typed:
+    """An array of a type that NumPy lacks: its bits, under the type's name, as ml_dtypes describes its own."""
+
+    class _Type:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+    def __init__(self, bits: Any, name: str) -> None:
+        self._bits, self.dtype = bits, Typed._Type(name)
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        """NumPy's protocol."""
+        return {**self._bits.__array_interface__, "typestr": f"<V{self._bits.itemsize}", "descr": []}
+
+
+def strides_of(signature: Signature, sizes: dict[str, int], wider: bool) -> dict[str, int]:
+    """Values for the symbols that are strides: the smallest with which nothing overlaps, or one step wider."""
+    known = dict(sizes)
+    missing = [n for n in signature.symbols if n not in known]
+    while missing:
+        wanted: dict[str, int] = {}
+        for a in signature.tensors:
+            inside, innermost = 1, None
+            for n, s in zip(a.sizes, a.strides, strict=True):
+                if isinstance(s, str) and s in missing:
+                    innermost = s
+                    continue
+                try:
+                    inside += max(evaluate(n, known) - 1, 0) * evaluate(s, known)
+                except NameError:
+                    continue
+            if innermost is not None:
+                wanted[innermost] = max(wanted.get(innermost, 0), inside)
+        name = next((n for n in missing if n in wanted), missing[0])
+        facts = signature.symbols[name]
+        m = facts.multiple_of
+        value = -(-max(wanted.get(name, 1), facts.least) // m) * m
+        known[name] = value + m if wider and value + m <= facts.most else value
+        missing.remove(name)
+    return known
+
+
+def lay(signature: Signature, argument: Argument, sizes: Mapping[str, int], odd: bool) -> Laid | list[Laid]:
+    """An argument's memory at some sizes and strides."""
+    shape = signature.shape(argument, sizes)
+    strides = tuple(evaluate(s, sizes) for s in argument.strides)
+    if argument.count is None:
+        return Laid(shape, strides, argument, odd)
+    return [Laid(shape, strides, argument, odd) for _ in range(argument.count)]

@@ -1,0 +1,180 @@
+"""The numbers that matter of a kernel's text: what it divides by, and which values of its sizes that asks for."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from graphene.judge.signature import Argument, Facts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from graphene.judge.signature import Signature
+
+__all__ = ["Divided", "Numbers", "names_of"]
+
+_LEAST, _MOST = 2, 512  # divisors that say something about edges
+_FEW = (1, 2, 3, 5)
+_COORDINATE = re.compile(r"@(\w+)|\b(bid|tid)(?:\.(\w))?")
+_LARGEST = 400  # of a size that is divided, unless a tile is larger
+_LARGEST_COUNT = 70  # of one that is not
+
+
+def plain(text: str) -> str:
+    """An expression of the kernel's JSON as one of Python's."""
+    return _COORDINATE.sub(lambda m: f"_at_{m[1]}" if m[1] else f"_at_{m[2]}_{m[3] or ''}", text)
+
+
+def names_of(text: str) -> set[str]:
+    """The variables of an expression."""
+    return {n.id for n in ast.walk(ast.parse(plain(text), mode="eval")) if isinstance(n, ast.Name)} - {"min", "max"}
+
+
+@dataclass(frozen=True)
+class Divided:
+    """An expression that is divided by a number somewhere in the text: E // n, E % n, or a loop that goes on by n."""
+
+    text: str
+    by: int
+    names: frozenset[str]
+    code: Any = field(repr=False, compare=False)
+
+    def features(self, values: Mapping[str, int]) -> Iterator[tuple[str, int, int, int, int]]:
+        """The residue class (0, 1, -1, other) and the quotient (-1, 0, 1, more), for coordinates of 0 and of 1."""
+        coordinates = [n for n in self.names if n not in values]
+        for at in (0, 1) if coordinates else (0,):
+            try:
+                v = int(eval(self.code, {"min": min, "max": max}, {**values, **dict.fromkeys(coordinates, at)}))
+            except (ZeroDivisionError, ValueError):
+                continue
+            r = v % self.by
+            residue = {0: 0, 1: 1, self.by - 1: -1}.get(r, 2)
+            yield self.text, self.by, at, residue, min(max(v // self.by, -1), 2)
+
+
+def _strings(x: Any) -> Iterator[str]:
+    if isinstance(x, str):
+        yield x
+    elif isinstance(x, dict):
+        for key, y in x.items():
+            if key not in ("name", "stmt", "atom", "means", "loc", "kind"):
+                yield from _strings(y)
+    elif isinstance(x, list):
+        for y in x:
+            yield from _strings(y)
+
+
+def statements(block: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """All statements of a block of the JSON, outer ones first."""
+    for s in block:
+        yield s
+        for inner in s.values():
+            if isinstance(inner, list) and inner and isinstance(inner[0], dict) and "stmt" in inner[0]:
+                yield from statements(inner)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What ``Numbers.of`` finds."""
+
+    divisors: dict[str, set[int]]  # by symbol and integer parameter
+    divided: tuple[Divided, ...]
+    indices: tuple[Facts, ...]  # of integers that are read from data
+
+    @staticmethod
+    def of(signature: Signature) -> Numbers:
+        """Of a kernel's arguments, grid and statements."""
+        known = {*signature.symbols, *(p.name for p in signature.scalars)}
+        divisors: dict[str, set[int]] = {}
+        divided: dict[tuple[str, int], Divided] = {}
+
+        def add(node: ast.expr, by: int) -> None:
+            if not _LEAST <= by <= _MOST:
+                return
+            names = frozenset(n.id for n in ast.walk(node) if isinstance(n, ast.Name)) - {"min", "max"}
+            mine = names & known
+            for n in mine:
+                divisors.setdefault(n, set()).add(by)
+            text = ast.unparse(node)
+            if mine and len(text) < 300 and (text, by) not in divided:
+                divided[text, by] = Divided(text, by, names, compile(text, "<expression>", "eval"))
+
+        def see(text: str) -> None:
+            try:
+                tree = ast.parse(plain(text), mode="eval")
+            except SyntaxError:
+                return
+            for node in ast.walk(tree):
+                if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv | ast.Mod):
+                    for c in ast.walk(node.right):
+                        if isinstance(c, ast.Constant) and isinstance(c.value, int):
+                            add(node.left, c.value)
+                elif isinstance(node, ast.Call):  # min and max: where they turn
+                    for c in node.args:
+                        if isinstance(c, ast.Constant) and isinstance(c.value, int):
+                            for other in node.args:
+                                if other is not c:
+                                    add(other, c.value)
+                elif isinstance(node, ast.Compare) and len(node.ops) == 1:
+                    for x, c in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
+                        if isinstance(c, ast.Constant) and isinstance(c.value, int):
+                            add(x, c.value)
+
+        body = signature.data["body"]
+        texts = {t for t in _strings([signature.data["args"], signature.data.get("grid"), body])
+                 if any(c in t for c in ("//", "%", "min(", "max(", "<", ">", "=="))}  # fmt: skip
+        for text in sorted(texts):
+            see(text)
+        indices = []
+        for s in statements(body):
+            if s["stmt"] == "for" and isinstance(s["step"], int):
+                add(ast.parse(plain(str(s["stop"])), mode="eval").body, s["step"])
+            if s["stmt"] == "index":
+                indices.append(Facts(s.get("min", 0), s.get("max", 2**63 - 1), s.get("multiple_of", 1)))
+        return Numbers(divisors, tuple(divided.values()), tuple(indices))
+
+    def candidates(self, name: str, facts: Facts, given: Iterable[float] | None, size: bool) -> list[int]:
+        """Values of a symbol, or of an integer parameter, that its numbers ask for; a few where it has none."""
+        m = facts.multiple_of
+        found = sorted(self.divisors.get(name, ()))
+        most = _LARGEST_COUNT
+        if given is not None:
+            return [int(x) for x in given]
+        if not found:
+            wanted = list(_FEW) if size else [0, 1, -1, 3]
+        else:
+            s, t = found[0], found[-1]
+            wanted = [m, s - m, s + m, t - m, t, t + m, 2 * t, 2 * t + s - m, 2 * t + s + m, 3 * t + m, 5 * t - m]
+            if not size:
+                wanted += [0, -1, 1, -s, s, 1 - t]
+            most = max(_LARGEST, 2 * t + s + m)
+        out: list[int] = []
+        for x in wanted:
+            y = -(-(max(x, 1) if size else x) // m) * m
+            y = max(y, -(-facts.least // m) * m)
+            if y <= min(facts.most, most) and y not in out:
+                out.append(y)
+        return out or [max(m if size else 0, -(-facts.least // m) * m)]
+
+    def usual(self, name: str, facts: Facts, candidates: list[int]) -> int:
+        """Two tiles and a ragged part, where the facts allow it."""
+        small = [n for n in self.divisors.get(name, ()) if n <= 64] or sorted(self.divisors.get(name, ()))[:1]
+        if not small:
+            return candidates[min(2, len(candidates) - 1)]
+        n, m = max(small), facts.multiple_of
+        x = -(-(2 * n + max(n // 4, 1) + 1) // m) * m
+        return x if facts.allow(x) else candidates[-1]
+
+
+def sizes_of(signature: Signature) -> list[str]:
+    """The symbols that some argument's extents mention: others are strides, which follow."""
+    mentioned: set[str] = set()
+    for a in signature.arguments:
+        if isinstance(a, Argument):
+            for s in a.sizes:
+                if isinstance(s, str):
+                    mentioned |= names_of(s)
+    return [n for n in signature.symbols if n in mentioned]

@@ -1,0 +1,165 @@
+"""Runs the calls that a plan chooses, and says what was found."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphene.errors import LaunchError, SimulationError
+from graphene.judge.calls import Call, Plan
+from graphene.judge.verdict import Broken, expect, judge_outputs
+
+if TYPE_CHECKING:
+    from graphene.judge.calls import Made
+    from graphene.kernel import Kernel
+
+__all__ = ["Outcome", "Run", "Runner"]
+
+SIZES, DATA = 48, 64  # calls at most
+LANE_OPS = 16_000_000  # of all calls together
+_SHRINKS = 40
+
+
+@dataclass
+class Run:
+    """One call that ran: its cost in lane operations, and what was wrong."""
+
+    call: Call
+    lane_ops: int
+    hazard: SimulationError | None = None
+    broken: list[Broken] = field(default_factory=list)
+    worst: float = 0.0
+    place: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was."""
+        return self.hazard is None and not self.broken
+
+
+@dataclass
+class Outcome:
+    """What the calls showed: all of them, and the smallest that is wrong."""
+
+    runs: list[Run] = field(default_factory=list)
+    failed: Run | None = None
+    stated: set[str] = field(default_factory=set)
+    missed: dict[int, str] | None = None  # statements that no thread executed in any call
+    offered: set[Any] = field(default_factory=set)  # features of what is divided that some candidate had
+    covered: set[Any] = field(default_factory=set)
+
+    def uncovered(self) -> list[str]:
+        """What no call reached, in words."""
+        left = sorted({f[:4] for f in self.offered} - {f[:4] for f in self.covered})
+        names = {0: "0", 1: "1", -1: "-1", 2: "another"}
+        return [*(self.missed or {}).values(), *(f"{text} % {by} is {names[r]}" for text, by, _, r in left)]
+
+
+class Runner:
+    """Runs calls of a kernel on the simulator."""
+
+    def __init__(self, kernel: Kernel, arch: str | None, seed: int, plan: Plan) -> None:
+        self.kernel, self.arch, self.seed, self.plan = kernel, arch, seed, plan
+        self.outcome = Outcome()
+        self._given: Made | None = None
+
+    def one(self, call: Call, made: Made) -> Outcome:
+        """Runs a caller's own call."""
+        self._given = made.copy()
+        run = self.run_made(call, made)
+        self.outcome.runs.append(run)
+        self.outcome.failed = None if run.ok else run
+        return self.outcome
+
+    def again(self, call: Call) -> Made:
+        """The arguments of a call that has run, as they were before."""
+        return self._given if self._given is not None else self.plan.make(call)
+
+    def run(self, call: Call) -> Run | None:
+        """Makes a call's arguments, runs it, and holds it to the promise; None where a launch would be refused."""
+        try:
+            return self.run_made(call, self.plan.make(call))
+        except LaunchError:
+            if not call.wider:
+                return None
+        return self.run(replace(call, wider=False))
+
+    def run_made(self, call: Call, made: Made) -> Run:
+        """Runs a call whose arguments are made."""
+        promise = self.kernel.promise
+        wanted = None
+        if promise is not None:
+            wanted = expect(self.kernel, made.values)
+            self.outcome.stated |= wanted.stated
+        try:
+            stats = self.kernel.simulate(arch=self.arch, seed=self.seed, **made.given())
+        except SimulationError as e:
+            return Run(call, 0, hazard=e)
+        run = Run(call, stats.lane_ops)
+        if wanted is not None:
+            run.broken, run.worst, run.place = judge_outputs(self.kernel, wanted, made.values, made.results())
+        for a in self.plan.signature.outputs:
+            laid = made.laid.get(a.name)
+            if laid is not None and not laid.between(made.before[a.name]):
+                run.broken.append(Broken(a.name, (), float("nan"), float("nan"), float("nan"), 0, 0))
+        return run
+
+    def all(self, sizes: int = SIZES, data: int = DATA, lane_ops: int = LANE_OPS) -> Outcome:
+        """Runs calls until nothing new is covered, the budget is spent or one is wrong, which is then made smaller."""
+        out = self.outcome
+        first = self.run(self.plan.usual())
+        if first is None:
+            return out
+        out.runs.append(first)
+        spent, rate = first.lane_ops, max(first.lane_ops, 1) / max(self.plan.cost(first.call.sizes), 1.0)
+        number = 1
+        for with_data, most, share in ((False, sizes, 0.4), (True, data, 1.0)):
+            if not out.runs[-1].ok or (with_data and self.kernel.promise is None and not self.plan.floats):
+                break  # data of another kind show nothing where nothing is promised
+            covering = self.plan.covering(with_data)
+            for done in out.runs:
+                scalars = {f"${n}": x for n, x in done.call.scalars.items()}
+                covering.count({**done.call.sizes, "$": done.call.kind, **scalars})
+            limit = lane_ops * share
+            for _ in range(most):
+                d = covering.next()
+                if d is None:
+                    break
+                if spent + rate * self.plan.cost(d) > limit and rate * self.plan.cost(d) > 20_000:
+                    continue
+                run = self.run(self.plan.call(d, number))
+                number += 1
+                if run is None:
+                    continue
+                out.runs.append(run)
+                spent += run.lane_ops
+                rate = max(rate, run.lane_ops / max(self.plan.cost(d), 1.0) * 0.5)
+                if not run.ok:
+                    break
+            out.offered |= covering.offered
+            out.covered |= covering.covered
+        if not out.runs[-1].ok:
+            out.failed = self._smallest(out.runs[-1])
+        return out
+
+    def _smallest(self, failed: Run) -> Run:
+        for _ in range(4):
+            for call in self.plan.smaller(failed.call)[:_SHRINKS]:
+                run = self.run(call)
+                if run is not None and not run.ok and (run.hazard is None) == (failed.hazard is None):
+                    failed = run
+                    break
+            else:
+                break
+        return failed
+
+
+def where_meant(function: Any) -> str:
+    """File and line of a meaning."""
+    try:
+        code = inspect.unwrap(getattr(function, "func", function)).__code__
+    except AttributeError:
+        return ""
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno}"
