@@ -128,6 +128,11 @@ from graphene.viz import svg
 
 _core.set_package_directory(_os.path.dirname(__file__))
 
+if _core.stages_timed():
+    from graphene import timings as _timings
+
+    _timings.print_at_exit()
+
 __version__ = "0.1.0"
 
 __all__ = [

@@ -63,6 +63,7 @@ class Kernel(_core.Launcher):
         self._name = name
         self._promise = _promise.make(means, read, arguments, sums)
         self._builder: _core.Builder | None = None
+        self._stage = _core.Stage("build")
         self._closed: KernelIR | None = None
         self._programs: dict[str, Program] = {}
         self._binaries: dict[str, Binary] = {}
@@ -82,6 +83,7 @@ class Kernel(_core.Launcher):
             _core.fail("KERNEL_CLOSED", f"the kernel {self._name} is recorded already", [],
                        "make another one: gr.Kernel(name)")  # fmt: skip
         self._builder = _core.Builder(self._name)
+        self._stage.__enter__()
         return self
 
     def __exit__(
@@ -93,6 +95,7 @@ class Kernel(_core.Launcher):
                 _core.fail("KERNEL_CLOSED", f"the kernel {self._name} is not being recorded", [],
                            "open it by `with`, which also closes it")  # fmt: skip
             return
+        self._stage.__exit__()
         if kind is not None:
             builder.abandon()
             return

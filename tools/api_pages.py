@@ -57,13 +57,13 @@ GROUPS = (
         "runtime",
         "Ahead of time",
         "Precompiled kernels and the cache's archives ([explained](../runtime.md)).",
-        ("precompiled", "archive"),
+        ("precompiled", "archive", "timings"),
     ),
     Group("viz", "Pictures", "`graphene.viz`: SVG that notebooks show.", ("viz",)),
     Group("errors", "Errors", "Every exception carries a stable code ([all codes](../errors.md)).", ("errors",)),
 )
 # Packages whose own `__all__` is their page; other modules are shown by what `graphene` itself exports of them.
-PACKAGES = ("kernels", "ops", "nn", "integrations.transformers", "tune", "viz")
+PACKAGES = ("timings", "kernels", "ops", "nn", "integrations.transformers", "tune", "viz")
 # What `kernel.check()` and its like return, which users name in annotations only.
 RESULTS = {
     "check": ("CheckError", "CheckResult", "Mutant"),

@@ -1,6 +1,8 @@
 #include <array>
+#include <memory>
 
 #include "base/diag.h"
+#include "base/stages.h"
 #include "bind/bind.h"
 
 namespace graphene::bind {
@@ -49,7 +51,22 @@ void check_signals() {
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
+// `with _core.Stage(name)`: a stage of Python's. Names are kept for the process.
+struct PyStage {
+  std::string name;
+  std::vector<std::unique_ptr<Stage>> open;
+};
+
 void register_base(py::module_& m) {
+  py::class_<PyStage>(m, "Stage", "with Stage(name): what runs within is timed under that name.")
+      .def(py::init([](std::string name) {
+             return PyStage{std::move(name), {}};
+           }),
+           py::arg("name"))
+      .def("__enter__", [](PyStage& s) { s.open.push_back(std::make_unique<Stage>(s.name)); })
+      .def("__exit__", [](PyStage& s, const py::args&) {
+        if (!s.open.empty()) s.open.pop_back();
+      });
   py::register_exception_translator([](std::exception_ptr p) {
     try {
       if (p) std::rethrow_exception(p);
@@ -68,6 +85,17 @@ void register_base(py::module_& m) {
       },
       py::arg("code"), py::arg("message"), py::arg("details") = std::vector<std::string>{}, py::arg("fix") = "",
       "Raises the exception of a code: what Python finds wrong, told as the core tells it.");
+  m.def(
+      "stage_times",
+      [] {
+        py::list out;
+        for (const StageTime& t : stage_times()) out.append(py::make_tuple(t.name, t.ms, t.calls));
+        return out;
+      },
+      "(name, milliseconds without those of stages within it, calls) in the order in which stages were first entered.");
+  m.def("stages_timed", &stages_timed, "Whether stages are timed.");
+  m.def("time_stages", &time_stages, py::arg("on"), "Times stages from now on, or no longer.");
+  m.def("forget_stage_times", &forget_stage_times, "Starts from zero.");
   m.def("error_codes", [] {
     py::list out;
     for (const CodeInfo& c : all_codes()) out.append(py::make_tuple(c.name, static_cast<int>(c.cls), c.summary));

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 
+#include "base/stages.h"
 #include "bind/bind.h"
 #include "bind/tensor_reader.h"
 #include "bind/torch_written.h"
@@ -265,6 +266,7 @@ std::intptr_t stream_of(const CallArgs& call, const rt::LaunchManifest& m, int d
 // Everything is checked here, and what was checked is remembered as a plan.
 void launch_slowly(LauncherObject* self, int device_id, PyObject* const* args, std::size_t count,
                    PyObject* keyword_names) {
+  const Stage stage("check arguments");
   State& s = *self->state;
   ++self->misses;
   const rt::DeviceInfo& info = rt::device(device_id);

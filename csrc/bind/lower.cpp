@@ -1,5 +1,6 @@
 // Verifying, lowering and printing kernels, seen from Python.
 #include "atoms/arch.h"
+#include "base/stages.h"
 #include "bind/bind.h"
 #include "bind/manifest.h"
 #include "emit/emit.h"
@@ -23,8 +24,20 @@ void register_lower(py::module_& m) {
           "entry", [](const lower::Program& p) { return emit::entry_name(*p.kernel); }, "The extern \"C\" symbol.")
       .def_readonly("shared_bytes", &lower::Program::shared_bytes, "Shared memory of a block in bytes.")
       .def_readonly("block_threads", &lower::Program::block_threads, "Threads of a block.")
-      .def("cuda_source", &emit::cuda_source, "The kernel as header-free CUDA C++.")
-      .def("manifest", &make_manifest, "What the runtime needs for a launch.")
+      .def(
+          "cuda_source",
+          [](const lower::Program& p) {
+            const Stage stage("print");
+            return emit::cuda_source(p);
+          },
+          "The kernel as header-free CUDA C++.")
+      .def(
+          "manifest",
+          [](const lower::Program& p) {
+            const Stage stage("manifest");
+            return make_manifest(p);
+          },
+          "What the runtime needs for a launch.")
       .def(
           "manifest_json", [](const lower::Program& p) { return make_manifest(p).to_json(); },
           "The same as JSON text.");
@@ -35,6 +48,7 @@ void register_lower(py::module_& m) {
   m.def(
       "lower",
       [](const std::shared_ptr<ir::Kernel>& kernel, const std::string& arch) {
+        const Stage stage("lower");
         return std::const_pointer_cast<lower::Program>(lower::lower(kernel, arch, check_signals));
       },
       py::arg("kernel"), py::arg("arch"),

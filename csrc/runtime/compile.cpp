@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/diag.h"
+#include "base/stages.h"
 #include "runtime/cache.h"
 #include "runtime/sha256.h"
 
@@ -217,6 +218,7 @@ bool is_cached(const CompileRequest& request) {
 }
 
 Binary compile(const CompileRequest& request) {
+  const Stage stage("look up the cubin");
   Binary b;
   NvrtcInfo info;
   try {
@@ -233,7 +235,10 @@ Binary compile(const CompileRequest& request) {
   const auto entry = cache_entry(key);
   const std::string path = entry.empty() ? file_name : (entry / "kernel.cu").string();
   const auto begin = std::chrono::steady_clock::now();
+  std::optional<Stage> compiling;
+  compiling.emplace("NVRTC");
   NvrtcOutput out = loaded_nvrtc(info)->compile(request.source, path, full_options(request));
+  compiling.reset();
   replace_all(out.log, path, file_name);
   b.compile_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
   if (!out.ok) fail_source(request, info, file_name, out.log);
@@ -249,6 +254,7 @@ Binary compile(const CompileRequest& request) {
   if (!b.resources.known)
     fail(Code::COMPILE_SOURCE, request.kernel_name + ": the compiled source has no kernel '" + b.entry + "'", {},
          "declare it extern \"C\" __global__");
+  const Stage storing("store the cubin");
   cache_store(key, {{"kernel.cubin", b.cubin},
                     {"kernel.ptx", b.ptx},
                     {"kernel.cu", request.source},

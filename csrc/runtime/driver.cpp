@@ -7,6 +7,8 @@
 #include <memory>
 #include <mutex>
 
+#include "base/stages.h"
+
 namespace graphene::runtime {
 
 namespace {
@@ -80,6 +82,7 @@ const DeviceInfo& device(int id) {
   const std::lock_guard lock(mutex);
   auto& slot = devices[id];
   if (slot) return *slot;
+  const Stage stage("open the device");
   const Driver& d = driver();
   auto info = std::make_unique<DeviceInfo>();
   info->id = id;

@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 
+#include "base/stages.h"
 #include "runtime/cubin.h"
 #include "runtime/sha256.h"
 
@@ -48,6 +49,7 @@ std::shared_ptr<Function> load_function(int device_id, const std::string& cubin,
   const std::string key = std::to_string(device_id) + "/" + Sha256().field(entry).field(cubin).hex();
   const std::lock_guard lock(mutex);
   if (const auto it = loaded.find(key); it != loaded.end()) return it->second;
+  const Stage stage("load the cubin");
   const Driver& d = driver();
   const DeviceInfo& info = device(device_id);
   const UseContext use(d, info.context);

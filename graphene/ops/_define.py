@@ -125,7 +125,8 @@ class Defined:
             return _core.Recipe.torch(str(e))  # under autocast they are converted; else that way ends in this error
         if (reason := unsupported_device(given)) is not None:
             return _core.Recipe.torch(reason)
-        return d.configure(*given)
+        with _core.Stage("choose"):
+            return d.configure(*given)
 
     def _register(self) -> None:
         d = self.definition

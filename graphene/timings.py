@@ -1,0 +1,56 @@
+"""Where the time of first calls goes, stage by stage: ``GRAPHENE_TIMINGS=1`` prints it when the process ends.
+
+Stages nest; each one's time is its own, without that of stages within it. Time that no stage names is the program's.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from graphene import _core
+
+__all__ = ["StageTime", "print_at_exit", "recorded", "stages", "table"]
+
+
+class StageTime(NamedTuple):
+    """One stage: milliseconds that were spent in it, and how often it was entered."""
+
+    name: str
+    ms: float
+    calls: int
+
+
+def stages() -> list[StageTime]:
+    """What was timed so far, in the order in which stages were first entered."""
+    return [StageTime(*t) for t in _core.stage_times()]
+
+
+def table(times: list[StageTime] | None = None) -> str:
+    """The stages as text: one a line, with their sum at the end."""
+    times = stages() if times is None else times
+    rows = [*times, StageTime("all stages", sum(t.ms for t in times), sum(t.calls for t in times))]
+    width = max(len(t.name) for t in rows)
+    return "\n".join(f"{t.name:{width}}  {t.ms:9.2f} ms  {t.calls:5} x" for t in rows)
+
+
+@contextmanager
+def recorded() -> Iterator[list[StageTime]]:
+    """Times what runs within, from zero; the list is filled when it ends. Earlier times are forgotten."""
+    before = _core.stages_timed()
+    out: list[StageTime] = []
+    _core.forget_stage_times()
+    _core.time_stages(True)
+    try:
+        yield out
+    finally:
+        _core.time_stages(before)
+        out += stages()
+
+
+def print_at_exit() -> None:
+    """Prints the table to the standard error stream when the process ends."""
+    atexit.register(lambda: print(f"graphene: time by stage\n{table()}", file=sys.stderr))
