@@ -77,11 +77,22 @@ def _run(argv: Sequence[str] | None) -> int:
     tuning.add_argument("--measure", action="store_true", help="measure the short list and store the winner")
     tuning.add_argument("--count", type=_count, default=8, help="length of the short list")
     tuning.add_argument("--arch", help="rank for a device of this architecture")
+    checking = commands.add_parser("check", help="hold every kernel that selection returns to its promise")
+    checking.add_argument(
+        "--library", action="store_true", required=True, help="the kernels of a grid of usual problems"
+    )
+    checking.add_argument("--every", type=_count, default=1, help="only each so manieth problem")
+    checking.add_argument("--jobs", type=_count, help="processes; as many as there are cores")
+    checking.add_argument("--json", metavar="FILE", help="write the outcome there")
     args = parser.parse_args(argv)
     if args.command == "doctor":
         from graphene.cli.doctor import report
 
         return report(as_json=args.json)
+    if args.command == "check":
+        from graphene.testing.library import report as check_library
+
+        return check_library(args.every, args.jobs, args.json)
     if args.command == "compile":
         from graphene.cli.compile import compile_kernels
 

@@ -39,7 +39,13 @@ def gemm_pad(names: str = "AB", dtype: DType = gr.fp16, batched: bool = False) -
         pairs = {"A": (A, A_padded), "B": (B, B_padded)}
         return {f"{n}_padded": filled_up(pairs[n][0], pairs[n][1].shape[-1]) for n in names}
 
-    with gr.Kernel("gemm_pad", means=padded) as kernel:
+    def wide_enough(s: dict[str, int]) -> None:
+        for n in names:
+            s[f"padded_{n}"] = max(s[f"padded_{n}"], -(-s[f"length_{n}"] // chunk) * chunk)
+
+    lengths = (1, 5, 127, 128, 131, 511, 515)  # about pieces of lines and whole ones of a block
+    sensible = gr.Arguments(sizes=wide_enough, values={f"length_{n}": lengths for n in names})
+    with gr.Kernel("gemm_pad", means=padded, arguments=sensible) as kernel:
         pairs = []
         for name in names:
             lines, length = (gr.sym(f"{n}_{name}", max=PADDED_MOST) for n in ("lines", "length"))

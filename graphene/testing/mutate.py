@@ -1,17 +1,16 @@
 """Mutants of a kernel, and a judge for them.
 
-A mutant is the kernel's text with one change: a synchronisation left out, a wait that waits for less, an index, a
-stride, a swizzle, a bound, a condition, a group of threads, a ``.T`` or ``accumulate`` changed. A judge that can be
-trusted tells every mutant that computes something else, on any schedule, from the kernel. ``judge`` says how it was
-told:
+A mutant is the kernel's text with one change: a synchronisation or another statement left out, a wait that waits for
+less, an index, a stride, a swizzle, a bound, a condition, a constant, an operation, the order of its operands, a
+scalar, a group of threads, a ``.T`` or ``accumulate`` changed, a value narrowed to bf16 on its way. A judge that can be
+trusted tells every mutant that computes something else from the kernel. ``judge`` says how it was told:
 
-- ``refused``: reading, verifying or lowering it fails
-- ``hazard``: ``simulate`` or ``check`` finds a race, an undefined value, ... (SIM_*)
-- ``promise``: ``check`` finds a spec that does not do what it says (CHECK_*)
-- ``arguments``: the kernel no longer takes the arguments of the original
-- ``values``: nothing but the result is wrong, and the changed statement is inside of no spec with a promise
-- ``equal``: the result is the same on every seed: an equivalent mutant, or one that was missed
-- ``missed``: the result is wrong, a promise covers the changed statement, and nothing was reported
+- ``refused``: reading, verifying or lowering it fails, or it no longer takes the kernel's arguments
+- ``hazard``: ``check`` finds a race, an undefined value, ... (SIM_*)
+- ``promise``: ``check`` finds a result, or a spec, that is not what the kernel or the spec says (CHECK_*)
+- ``missed``: ``check`` finds nothing, but one of ten times as many calls, of other seeds, or a call of the case does
+- ``within rounding``: no call that was tried leaves the bound of the kernel's promise; mutants that compute the same
+  are among them
 """
 
 from __future__ import annotations
@@ -24,11 +23,14 @@ from typing import Any
 
 import numpy as np
 
-from graphene.check import check
 from graphene.errors import GrapheneError, InternalError
+from graphene.judge.signature import Signature
+from graphene.judge.verdict import hold
 from graphene.kernel import Kernel, parse
 
-__all__ = ["Mutant", "Verdict", "judge", "mutants", "table"]
+__all__ = ["KINDS", "Mutant", "Verdict", "judge", "mutants", "table"]
+
+KINDS = ("refused", "hazard", "promise", "within rounding", "missed")
 
 _VIEW = re.compile(r"^(\s*[%#]\d+):.*? = ([%#]\d+[.\[].*)$")
 _NUMBER = re.compile(r"(?<![\w@%#.])(\d+)(?![\w.])")
@@ -39,8 +41,7 @@ class Mutant:
     """One change of a kernel's text.
 
     ``operator``: what kind of change. ``line``: number of the changed line, from 1. ``before``, ``after``: its text,
-    stripped; ``after`` is empty where the line is left out. ``text``: the whole mutant. ``promised``: inside of a spec
-    that promises something.
+    stripped; ``after`` is empty where the line is left out. ``text``: the whole mutant.
     """
 
     operator: str
@@ -48,7 +49,6 @@ class Mutant:
     before: str
     after: str
     text: str
-    promised: bool
 
     def __str__(self) -> str:
         return f"{self.operator}, line {self.line}: {self.before}  ->  {self.after or '(left out)'}"
@@ -161,6 +161,92 @@ def _allocation(line: str) -> Iterator[tuple[str, str]]:
             yield "stride changed", m[1] + shape + m[3]
 
 
+_OTHER = {"+": "-", "-": "+", "*": "+", "/": "*", "max": "min", "min": "max", "lt": "le", "le": "lt", "gt": "ge",
+          "ge": "gt", "eq": "ne", "ne": "eq", "and": "or", "or": "and", "exp2": "id", "rcp": "id", "rsqrt": "rcp",
+          "sqrt": "id", "neg": "id", "abs": "id"}  # fmt: skip
+_COMMUTES = {"+", "*", "max", "min", "eq", "ne", "and", "or"}
+_LEAF = re.compile(r"(\s*)([%]\d+(?:, %\d+)*) <- (\w+)(?:<([^<>]*)>)?<<<(.*?)>>>\((.*)\)(.*)")
+_FLOAT = re.compile(r"(?<![\w@%#.])-?\d+\.\d+(?:e[+-]?\d+)?")
+
+
+def _leaf(line: str) -> Iterator[tuple[str, str]]:
+    """Changes of a statement that computes: of its operation, operands and constants, or it is left out."""
+    m = _LEAF.fullmatch(line)
+    if m is None:
+        return
+    space, out, kind, op, where, operands, rest = m.groups()
+    block = rest.endswith("{")
+    if not block:
+        yield "statement left out", ""
+
+    def with_(op: str | None, operands: str) -> str:
+        return f"{space}{out} <- {kind}{'' if op is None else f'<{op}>'}<<<{where}>>>({operands}){rest}"
+
+    if op in _OTHER and not block:
+        yield "operation exchanged", with_(_OTHER[op], operands)
+    parts = _split(operands)
+    data = [i for i, x in enumerate(parts) if "=" not in x or "==" in x]
+    if (
+        kind in ("BinaryPointwise", "TernaryPointwise", "MatMul")
+        and not block
+        and op not in _COMMUTES
+        and len(data) > 1
+    ):
+        x, y = data[-2:] if op != "fma" else (data[0], data[2])
+        if parts[x] != parts[y]:
+            changed = list(parts)
+            changed[x], changed[y] = parts[y], parts[x]
+            yield "operands exchanged", with_(op, ", ".join(changed))
+    if kind.endswith("Pointwise"):
+        for number in _FLOAT.finditer(operands):
+            value = float(number[0])
+            for other in (-value, value * 1.01) if value else (1.0,):
+                yield "constant changed", with_(op, operands[: number.start()] + repr(other) + operands[number.end() :])
+
+
+def _bound(line: str) -> Iterator[tuple[str, str]]:
+    """A bound of a loop, a condition or a window, one higher or lower."""
+    if m := re.fullmatch(r"(\s*for\(\w+=.*; \w+ < )(.*)(; \w+ \+= .*\{)", line):
+        yield "bound by one", f"{m[1]}{m[2]} - 1{m[3]}"
+        yield "bound by one", f"{m[1]}{m[2]} + 1{m[3]}"
+    for found in re.finditer(r" (<=|<) ", line) if re.match(r"\s*(if|exit_if)\s*\(", line) or "<where>" in line else ():
+        other = " < " if found[1] == "<=" else " <= "
+        yield "bound by one", line[: found.start()] + other + line[found.end() :]
+    if m := re.fullmatch(r"(\s*[%#]\d+ = [%#]\d+\.window\()(.*)(\))", line):
+        entries = _split(m[2])
+        for i, e in enumerate(entries):
+            yield "bound by one", f"{m[1]}{', '.join([*entries[:i], f'{e} + 1', *entries[i + 1 :]])}{m[3]}"
+
+
+def _narrowed(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
+    """Behind a statement that computes a number of fp32 in a register: through bf16 and back."""
+    numbers = [int(n) for line in lines for n in re.findall(r"^\s*%(\d+)", line)]
+    free = max(numbers, default=0) + 1
+    single = {m[1] for line in lines if (m := re.match(r"\s*(%\d+):\[\]\.fp32\.RF <- Allocate", line))}
+    for number, line in enumerate(lines):
+        m = _LEAF.fullmatch(line)
+        if m is None or not m[3].endswith("Pointwise") or m[2] not in single or line.endswith("{"):
+            continue
+        through = f"%{free}:[].bf16.RF"
+        space = m[1]
+        cast = f"UnaryPointwise<cast><<<{m[5]}>>>"
+        yield number, [line, f'{space}{through} <- Allocate(name="narrow")', f"{space}%{free} <- {cast}({m[2]})",
+                       f"{space}{m[2]} <- {cast}(%{free})"]  # fmt: skip
+
+
+def _scalars(lines: list[str]) -> Iterator[tuple[int, str]]:
+    """Where a scalar argument is used: another one of its type."""
+    of_type: dict[str, list[str]] = {}
+    for line in lines:
+        if m := re.fullmatch(r"param \w+:(\w+) = (%\d+)", line):
+            of_type.setdefault(m[1], []).append(m[2])
+    for names in of_type.values():
+        for x, y in zip(names, [*names[1:], names[0]], strict=True):
+            for number, line in enumerate(lines):
+                if x != y and not line.startswith("param") and re.search(rf"{x}\b", line):
+                    yield number, re.sub(rf"{x}\b", y, line, count=1)
+
+
 def _sync(line: str) -> Iterator[tuple[str, str]]:
     if not re.match(r"\s*(barrier|commit|wait|fence)\(", line):
         return
@@ -185,21 +271,23 @@ def mutants(kernel: Kernel) -> list[Mutant]:
         raise InternalError("the text without types reads as another kernel", [])
     out: list[Mutant] = []
     seen: set[str] = set()
-    open_specs: list[bool] = []
+
+    def add(operator: str, number: int, after: list[str]) -> None:
+        text = "\n".join([*lines[:number], *after, *lines[number + 1 :]]) + "\n"
+        if after != [lines[number]] and text not in seen:
+            seen.add(text)
+            out.append(Mutant(operator, number + 1, lines[number].strip(), "; ".join(x.strip() for x in after), text))
+
+    narrow, scalars = dict(_narrowed(lines)), list(_scalars(lines))
     for number, line in enumerate(lines):
-        if line.strip().startswith("}"):
-            open_specs.pop()
-        promised = any(open_specs)
-        for operators in (_sync, _argument, _view, _statement):
-            for operator, after in operators(line):
-                changed = [*lines[:number], *([after] if after else []), *lines[number + 1 :]]
-                text = "\n".join(changed) + "\n"
-                if after == line or text in seen:
-                    continue
-                seen.add(text)
-                out.append(Mutant(operator, number + 1, line.strip(), after.strip(), text, promised))
-        if line.rstrip().endswith("{"):
-            open_specs.append(" <- " in line and not re.search(r"<- Spec(<<<|<)", line))
+        for operators in (_sync, _argument, _view, _statement, _leaf, _bound):
+            for operator, changed in operators(line):
+                add(operator, number, [changed] if changed else [])
+        if number in narrow:
+            add("type narrowed", number, narrow[number])
+        for at, changed in scalars:
+            if at == number:
+                add("scalar exchanged", number, [changed])
     return out
 
 
@@ -225,69 +313,67 @@ def _same(a: Sequence[Any], b: Sequence[Any]) -> bool:
 def judge(
     kernel: Kernel,
     mutant: Mutant,
-    calls: Sequence[Callable[[], Sequence[Any]]],
-    sizes: dict[str, int] | Sequence[dict[str, int] | Callable[[], Sequence[Any]]] | None = None,
-    seeds: Iterable[int] = (0,),
+    calls: Sequence[Callable[[], Sequence[Any]]] = (),
     arch: str | None = None,
+    search: int = 10,
 ) -> Verdict:
-    """How the mutant is told from the kernel.
+    """How the mutant is told from the kernel, whose promise it is held to.
 
-    ``calls``: each makes the arguments of a call, always the same ones; ``sizes`` are those of ``check``, or of several
-    checks (or what makes the arguments of one), by default its own. ``seeds``: schedules of every call; hazards do not
-    depend on them. An InternalError is a bug and is raised.
+    ``calls``: each makes the arguments of a further call, for what ``check`` does not tell; ``search``: how many times
+    the calls of a check are tried then. An InternalError is a bug and is raised.
     """
+    from graphene.judge.calls import Plan
+    from graphene.judge.runs import Runner
 
     def verdict(kind: str, detail: str = "") -> Verdict:
         return Verdict(mutant, kind, detail)
 
-    wrong = ""
+    promise = kernel.promise
+    if promise is None:
+        raise ValueError(f"{kernel.name} promises nothing: write gr.Kernel(name, means=...)")
     try:
-        changed = parse(mutant.text)
+        changed = parse(mutant.text).with_promise(promise.means, promise.read, promise.arguments, promise.sums)
         if changed == kernel:
-            return verdict("equal", "the same kernel")
-        changed.lowered(arch)
+            return verdict("within rounding", "the same kernel")
+        errors = changed.check(arch=arch).errors
     except InternalError:
         raise
     except GrapheneError as e:
         return verdict("refused", str(e.code))
+    if errors:
+        return verdict("hazard" if errors[0].code.startswith("SIM_") else "promise", errors[0].code)
+    same = True
+    for seed in range(1, search + 1):
+        plan = Plan(kernel, seed)
+        runner = Runner(changed, arch, seed, plan)
+        for run in runner.all().runs:
+            if not run.ok:
+                return verdict("missed", str(run.call))
     for number, arguments in enumerate(calls):
-        want = _copies(arguments())
+        want, got = _copies(arguments()), _copies(arguments())
         kernel.simulate(*want, arch=arch)
-        for seed in seeds:
-            got = _copies(arguments())
-            try:
-                changed.simulate(*got, arch=arch, seed=seed)
-            except InternalError:
-                raise
-            except GrapheneError as e:
-                code = str(e.code)
-                return verdict("arguments" if code.startswith("LAUNCH_") else "hazard", code)
-            if not wrong and not _same(got, want):
-                wrong = f"call {number}, seed {seed}"
-    checks: Sequence[dict[str, int] | Callable[[], Sequence[Any]]] = (
-        [sizes] if isinstance(sizes, dict) else sizes or [{}]
-    )
-    for of_check in checks:
-        call, named = ((), of_check) if isinstance(of_check, dict) else (of_check(), {})
-        errors = check(changed, tuple(call), arch, 0, named, once=True).errors
-        if errors:
-            return verdict("hazard" if errors[0].code.startswith("SIM_") else "promise", errors[0].code)
-    if wrong:
-        return verdict("missed" if mutant.promised else "values", wrong)
-    return verdict("equal")
+        try:
+            changed.simulate(*got, arch=arch)
+        except GrapheneError as e:
+            code = str(e.code)
+            return verdict("refused" if code.startswith("LAUNCH_") else "missed", f"call {number}: {code}")
+        same = same and _same(got, want)
+        named = dict(zip((a.name for a in Signature.of(kernel).arguments), arguments(), strict=True))
+        if not same and hold(changed, named, arch):
+            return verdict("missed", f"call {number}")
+    return verdict("within rounding", "the same bits" if same else "")
 
 
 def table(verdicts: Iterable[Verdict]) -> str:
     """Operators by verdicts, counted."""
     rows: dict[str, dict[str, int]] = {}
-    kinds = ["refused", "hazard", "promise", "arguments", "values", "equal", "missed"]
     for v in verdicts:
-        row = rows.setdefault(v.mutant.operator, dict.fromkeys(kinds, 0))
+        row = rows.setdefault(v.mutant.operator, dict.fromkeys(KINDS, 0))
         row[v.kind] += 1
     width = max([len("operator"), *map(len, rows)])
-    lines = [" ".join([f"{'operator':{width}}", *(f"{k:>9}" for k in [*kinds, "all"])])]
+    lines = [" ".join([f"{'operator':{width}}", *(f"{k:>15}" for k in [*KINDS, "all"])])]
     for operator, row in rows.items():
-        lines.append(" ".join([f"{operator:{width}}", *(f"{row[k]:9}" for k in kinds), f"{sum(row.values()):9}"]))
-    total = [sum(row[k] for row in rows.values()) for k in kinds]
-    lines.append(" ".join([f"{'all':{width}}", *(f"{n:9}" for n in total), f"{sum(total):9}"]))
+        lines.append(" ".join([f"{operator:{width}}", *(f"{row[k]:15}" for k in KINDS), f"{sum(row.values()):15}"]))
+    total = [sum(row[k] for row in rows.values()) for k in KINDS]
+    lines.append(" ".join([f"{'all':{width}}", *(f"{n:15}" for n in total), f"{sum(total):15}"]))
     return "\n".join(lines)

@@ -13,7 +13,6 @@ from graphene import kernels
 from graphene.kernels import Attention, Extra
 
 CAUSAL = Attention(32, right=True)
-ATTENTION_SIZES = {"batch": 1, "sq": 35, "sk": 70, "kv_heads": 1}
 
 
 @case("attention_forward_kernel")
@@ -39,7 +38,7 @@ def _() -> Case:
         )
     ]
     kernel = kernels.attention_forward_kernel(kernels.ForwardConfig(CAUSAL, 32, 16, 2))
-    return Case(kernel, calls, ATTENTION_SIZES, 200)
+    return Case(kernel, calls)
 
 
 def gradient_case(kernel: gr.Kernel, of_keys: bool) -> Case:
@@ -52,7 +51,7 @@ def gradient_case(kernel: gr.Kernel, of_keys: bool) -> Case:
         return [g, *rows, q, k, v, *made, 0.18, 0.125, right]
 
     calls = [functools.partial(call, *c) for c in ((35, 70, 0), (70, 35, 0), (35, 70, -60), (35, 70, -90))]
-    return Case(kernel, calls, ATTENTION_SIZES, 150)
+    return Case(kernel, calls)
 
 
 @case("attention_keys_gradient_kernel")
@@ -80,8 +79,7 @@ def saving_case(kernel: gr.Kernel, of_keys: bool) -> Case:
         return [g, *rows, q, k, v, *made, 0.18, 0.125, right, first]
 
     calls = [functools.partial(call, *c) for c in ((35, 70, 0, 0), (140, 35, 0, 0), (35, 70, -60, 1), (35, 70, -90, 0))]
-    sizes = {**ATTENTION_SIZES, "kv_heads": 2, "saved_heads": 2, "panels": 8, "keys": 128, "sq": 140}
-    return Case(kernel, calls, sizes, 150)
+    return Case(kernel, calls)
 
 
 @case("attention_keys_gradient_kernel, paired")
@@ -105,14 +103,14 @@ def _() -> Case:
     def call() -> list[Any]:
         return [parts, logs, np.full((2, 5, 2, 40), np.nan, np.float16), np.full((2, 2, 5), np.nan, np.float32)]
 
-    return Case(kernel, [call], {"splits": 3, "batch": 1, "kv_heads": 1, "sq": 5})
+    return Case(kernel, [call])
 
 
 @case("attention_delta_kernel")
 def _() -> Case:
     g, o, less = normal(0, 2, 70, 2, 40), normal(1, 2, 70, 2, 40), normal(2, 2, 2, 70).astype(np.float32)
     kernel = kernels.attention_delta_kernel(Attention(40), lse=True)
-    return Case(kernel, [lambda: [g, o, less, np.full_like(less, np.nan)]], {"batch": 1, "sq": 40, "kv_heads": 2})
+    return Case(kernel, [lambda: [g, o, less, np.full_like(less, np.nan)]])
 
 
 @case("attention_tiles_kernel")
@@ -127,7 +125,7 @@ def _() -> Case:
         return [seen[..., :keys].astype(np.uint8), np.zeros((2, 2, 3, -(-keys // 32) + 2), np.int32), left, right]
 
     calls = [functools.partial(call, *c) for c in ((200, 300, 300), (192, 300, 300), (200, 60, 30), (200, 0, 0))]
-    return Case(kernel, calls, calls[2:3])
+    return Case(kernel, calls)
 
 
 @case("attention_forward_kernel, listed")
@@ -146,7 +144,7 @@ def _() -> Case:
         return [q, k, v, seen, lists, np.full_like(q, np.nan), 1.5, right]
 
     calls = [functools.partial(call, *c) for c in ((70, 0), (52, 20))]
-    return Case(kernel, calls, calls, 70, "attention_forward_kernel")
+    return Case(kernel, calls)
 
 
 @case("attention_forward_kernel, parts")
@@ -161,7 +159,7 @@ def _() -> Case:
         return [q, k, v, *made, 1.5, left, 1]
 
     calls = [functools.partial(call, *c) for c in ((1, 100), (3, 30), (1, 16))]
-    return Case(kernel, calls, calls, 70, "attention_forward_kernel")
+    return Case(kernel, calls)
 
 
 PACKED = Attention(32, right=True, varlen=True)
@@ -181,7 +179,7 @@ def _() -> Case:
         made = [np.full_like(q, np.nan), np.full((2, 60), np.nan, np.float32)]
         return [q, k, v, *packed_starts(k_end=48), *made, 1.5, 1, 64]
 
-    return Case(kernel, [call], [call], 70, "attention_forward_kernel")
+    return Case(kernel, [call])
 
 
 @case("attention_keys_gradient_kernel, packed")
@@ -194,4 +192,4 @@ def _() -> Case:
         made = [np.full_like(x, np.nan) for x in (k, v)]
         return [g, *rows, q, k, v, *packed_starts(q_end=44), *made, 0.18, 0.125, 1, 64]
 
-    return Case(kernel, [call], [call], 70, "attention_keys_gradient_kernel")
+    return Case(kernel, [call])

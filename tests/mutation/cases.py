@@ -1,4 +1,4 @@
-"""The kernels whose mutants are judged, with arguments of calls and sizes of a check: as small as they still tell.
+"""The kernels whose mutants are judged, with arguments of calls: as small as they still tell.
 
 Every function of graphene/kernels and of examples that returns a ``gr.Kernel`` has a case under its name, those of
 attention in attention_cases.py:
@@ -6,17 +6,16 @@ attention in attention_cases.py:
     @case("scale")
     def _() -> Case:
         x = normal(0, 70)
-        return Case(scale(64), [lambda: [x, np.zeros_like(x)]], {"N": 40}, sample=60)
+        return Case(scale(64), [lambda: [x, np.zeros_like(x)]])
 """
 
 from __future__ import annotations
 
 import ast
 import functools
-import re
 import runpy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,44 +43,16 @@ from graphene.kernels import (
 )
 from graphene.kernels.mlp import MlpConfig, mlp_kernel, runs_of
 from graphene.kernels.recurrent import CellConfig, recurrent_cell
-from graphene.testing.mutate import Mutant, mutants
 
 ROOT = Path(__file__).parents[2]
-SYNCHRONISATION = ("synchronisation left out", "wait count + 1")
 
 
 @dataclass(frozen=True)
 class Case:
-    """``calls`` make the arguments of each call that is compared; ``sizes`` are those of ``check``, or of several.
-
-    Where integers of arguments matter, one of ``sizes`` makes a call. ``sample``: how many mutants are judged, spread
-    over the text, beside those of synchronisation, which all are; None: all. A kernel whose mutants take more than some
-    20 seconds has one. ``beside``: another case of the same function, whose mutants of statements that are alike but
-    for numbers are not judged once more.
-    """
+    """A kernel that promises its result; ``calls`` make the arguments of calls, beside those that `check` chooses."""
 
     kernel: gr.Kernel
     calls: list[Callable[[], Sequence[Any]]]
-    sizes: dict[str, int] | Sequence[dict[str, int] | Callable[[], Sequence[Any]]] = field(default_factory=dict)
-    sample: int | None = None
-    beside: str | None = None
-
-    def mutants(self) -> list[Mutant]:
-        """Those that are judged, in the order of the text."""
-        found = mutants(self.kernel)
-        others = [m for m in found if m.operator not in SYNCHRONISATION]
-        if self.beside is not None:
-            known = {_outline(m) for m in mutants(CASES[self.beside]().kernel)}
-            others = [m for m in others if _outline(m) not in known]
-            found = [m for m in found if m in others or m.operator in SYNCHRONISATION]
-        if self.sample is None or len(others) <= self.sample:
-            return found
-        kept = {others[i * len(others) // self.sample].text for i in range(self.sample)}
-        return [m for m in found if m.operator in SYNCHRONISATION or m.text in kept]
-
-
-def _outline(m: Mutant) -> tuple[str, str]:
-    return m.operator, re.sub(r"\d+", "", m.before)
 
 
 CASES: dict[str, Callable[[], Case]] = {}
@@ -138,7 +109,7 @@ def _() -> Case:
 def _() -> Case:
     a, b = normal(0, 128, 64), normal(1, 128, 64)
     kernel = example("04_tensor_core_tile", "tensor_core_tile")()
-    return Case(kernel, [lambda: [a, b, np.full((128, 128), np.nan, np.float32)]], {"M": 64, "N": 64, "K": 64})
+    return Case(kernel, [lambda: [a, b, np.full((128, 128), np.nan, np.float32)]])
 
 
 @case("mfma_64x32")
@@ -153,7 +124,7 @@ def _() -> Case:
     m, n, k = 70, 72, 232  # ragged everywhere, and more than twice as many k-tiles as stages
     a, b, bias = normal(0, m, k), normal(1, n, k), normal(2, n)
     kernel = gemm_sm80(64, 64, 32, 3)
-    return Case(kernel, [lambda: [a, b, bias, np.zeros((m, n), np.float16)]], {"M": 40, "N": 40, "K": 72})
+    return Case(kernel, [lambda: [a, b, bias, np.zeros((m, n), np.float16)]])
 
 
 @case("flash_fwd")
@@ -165,14 +136,13 @@ def _() -> Case:
         return [q, k, v, np.zeros_like(q), 0.18]
 
     # Tiles that all rows see whole, the diagonal, a ragged edge; then rows that see nothing.
-    sizes = {"batch": 1, "sq": 35, "sk": 70, "heads": 1, "kv_heads": 1}
-    return Case(flash_fwd(32, 32, 16, 2, True), [lambda: call(35, 70), lambda: call(35, 1)], sizes)
+    return Case(flash_fwd(32, 32, 16, 2, True), [lambda: call(35, 70), lambda: call(35, 1)])
 
 
 @case("layernorm")
 def _() -> Case:
     x, gamma, beta = normal(0, 3, 1000), normal(1, 1000), normal(2, 1000)
-    return Case(layernorm(1000), [lambda: [x, gamma, beta, np.zeros_like(x)]], {"M": 3})
+    return Case(layernorm(1000), [lambda: [x, gamma, beta, np.zeros_like(x)]])
 
 
 def norm_case(build: Callable[..., gr.Kernel], tile: RowTile, **options: Any) -> Case:
@@ -187,7 +157,7 @@ def norm_case(build: Callable[..., gr.Kernel], tile: RowTile, **options: Any) ->
         outputs = [np.zeros_like(x) for _ in range(2 if config.write_sum else 1)]
         return [*matrices, gamma, *([beta] if config.beta else []), *outputs]
 
-    return Case(build(config), [call], {"M": 2})
+    return Case(build(config), [call])
 
 
 @case("layernorm_kernel")
@@ -217,7 +187,7 @@ def softmax_case(tile: RowTile) -> Case:
     """Maxima all over the rows, so large that a power of e overflows where one is missed."""
     x = normal(0, 24, tile.width)
     x[np.arange(24), np.linspace(0, tile.width - 1, 24).astype(int)] = 1000
-    return Case(softmax_kernel(SoftmaxConfig(tile)), [lambda: [x, np.zeros_like(x)]], {"M": 8 * tile.rows})
+    return Case(softmax_kernel(SoftmaxConfig(tile)), [lambda: [x, np.zeros_like(x)]])
 
 
 @case("softmax_kernel")
@@ -235,7 +205,7 @@ def _() -> Case:
     x = normal(0, 3, 11, 70)
     x[np.arange(70) % 3, np.arange(70) % 11, np.arange(70)] = 1000
     kernel = kernels.softmax_columns_kernel(kernels.SoftmaxColumnsConfig(rows=4))
-    return Case(kernel, [lambda: [x, np.zeros_like(x)]], {"B": 3, "M": 11, "N": 70})
+    return Case(kernel, [lambda: [x, np.zeros_like(x)]])
 
 
 def backward_case(build: Callable[..., gr.Kernel], tile: RowTile, stats: int) -> Case:
@@ -246,7 +216,7 @@ def backward_case(build: Callable[..., gr.Kernel], tile: RowTile, stats: int) ->
         per_row = [np.zeros(rows, np.float32) for _ in range(stats)]
         return [x, dy, normal(3, tile.width), ds, np.zeros_like(x), *per_row]
 
-    return Case(build(NormConfig(tile, write_sum=True, eps=1e-5)), [call], {"M": 2})
+    return Case(build(NormConfig(tile, write_sum=True, eps=1e-5)), [call])
 
 
 @case("layernorm_backward_kernel")
@@ -264,28 +234,28 @@ def _() -> Case:
     x, dy = normal(0, 23, 70), normal(1, 23, 70)
     mean, rstd = (normal(i, 23).astype(np.float32) for i in (2, 3))
     kernel = kernels.norm_columns_kernel(NormColumnsConfig(rows=4))
-    return Case(kernel, [lambda: [x, dy, mean, rstd, *np.zeros((2, 3, 70), np.float32)]], {"M": 23, "N": 70, "S": 3})
+    return Case(kernel, [lambda: [x, dy, mean, rstd, *np.zeros((2, 3, 70), np.float32)]])
 
 
 @case("reduction_kernel")
 def _() -> Case:
     x = normal(0, 5, 150)
     kernel = kernels.reduction_kernel(ReductionConfig(threads=8, rows=4, vector=2, scale=True))
-    return Case(kernel, [lambda: [x, np.zeros((5, 3), np.float16), 0.5]], {"M": 5, "N": 150, "S": 3})
+    return Case(kernel, [lambda: [x, np.zeros((5, 3), np.float16), 0.5]])
 
 
 @case("reduction_kernel, by columns")
 def _() -> Case:
     x = normal(0, 23, 70)
     kernel = kernels.reduction_kernel(ReductionConfig(0, threads=32, rows=4, vector=2))
-    return Case(kernel, [lambda: [x, np.zeros((3, 70), np.float16)]], {"M": 23, "N": 70, "S": 3})
+    return Case(kernel, [lambda: [x, np.zeros((3, 70), np.float16)]])
 
 
 @case("transpose_kernel")
 def _() -> Case:
     x = normal(0, 2, 68, 72)
     kernel = kernels.transpose_kernel(TransposeConfig(load=8, store=4))
-    return Case(kernel, [lambda: [x, np.zeros((2, 72, 68), np.float16)]], {"B": 1, "M": 68, "N": 72})
+    return Case(kernel, [lambda: [x, np.zeros((2, 72, 68), np.float16)]])
 
 
 @case("elementwise_kernel")
@@ -293,7 +263,7 @@ def _() -> Case:
     config = kernels.ElementwiseConfig((gr.fp16, gr.fp16), gr.fp16, (False, True), threads=16, rows=4, vector=2)
     x, y = normal(0, 2, 6, 70), normal(1, 2, 6)
     kernel = kernels.elementwise_kernel(lambda x, y: gr.max(x, y), config)
-    return Case(kernel, [lambda: [x, y, np.zeros_like(x)]], {"B": 2, "M": 6, "N": 70})
+    return Case(kernel, [lambda: [x, y, np.zeros_like(x)]])
 
 
 def terms() -> Callable[..., Any]:
@@ -307,7 +277,7 @@ def _() -> Case:
     m, n, k = 71, 45, 169
     a, b, bias, residual = normal(0, k, m).T, normal(1, k, n).T, normal(2, n), normal(3, m, n)
     kernel = gemm_sm80(32, 32, 32, 3, terms(), warps=(2, 2), order="NT", align=(2, 2, 2), residual=True, group=2)
-    return Case(kernel, [lambda: [a, b, bias, residual, np.zeros((m, n), np.float16)]], {"M": 33, "N": 33, "K": 65})
+    return Case(kernel, [lambda: [a, b, bias, residual, np.zeros((m, n), np.float16)]])
 
 
 @case("gemm_sm80, batched parts of k")
@@ -316,8 +286,7 @@ def _() -> Case:
     kernel = gemm_sm80(
         32, 32, 32, 2, None, warps=(2, 2), align=(16, 8, 8), order="TT", b_as_kn=True, batched=True, split_k=True
     )
-    sizes = {"batch": 2, "S": 2, "M": 33, "N": 36, "K": 136}
-    return Case(kernel, [lambda: [a, b, np.zeros((3, 2, 35, 36), np.float32)]], sizes)
+    return Case(kernel, [lambda: [a, b, np.zeros((3, 2, 35, 36), np.float32)]])
 
 
 @case("gemm_sm80, tf32")
@@ -330,7 +299,7 @@ def _() -> Case:
         padded=(True, False), align=(16, 4, 8),
     )  # fmt: skip
     b = np.ascontiguousarray(b[:, :36].T)
-    return Case(kernel, [lambda: [a, b, c.copy(), 0.5, 0.25]], {"M": 33, "N": 34, "K": 50, "length_A": 52})
+    return Case(kernel, [lambda: [a, b, c.copy(), 0.5, 0.25]])
 
 
 @case("gemm_sm70")
@@ -338,7 +307,7 @@ def _() -> Case:
     m, n, k = 70, 36, 76
     a, b, bias = normal(0, m, k), normal(1, n, k), normal(2, n)
     kernel = gemm_sm70(32, 32, 32, warps=(2, 2), align=(8, 8, 4))
-    return Case(kernel, [lambda: [a, b, bias, np.zeros((m, n), np.float16)]], {"M": 36, "N": 36, "K": 76})
+    return Case(kernel, [lambda: [a, b, bias, np.zeros((m, n), np.float16)]])
 
 
 @case("gemm_pad")
@@ -346,16 +315,7 @@ def _() -> Case:
     """Lines of several pieces and a ragged one; as many as a block and a half has; three of each."""
     a, b = normal(0, 3, 19, 515), normal(1, 3, 25, 501)
     outs = np.ones((3, 19, 520), np.float16), np.ones((3, 25, 504), np.float16)
-    sizes = {
-        "batch": 2,
-        "lines_A": 17,
-        "length_A": 517,
-        "padded_A": 528,
-        "lines_B": 9,
-        "length_B": 497,
-        "padded_B": 504,
-    }
-    return Case(gemm_pad("AB", batched=True), [lambda: [a, outs[0].copy(), b, outs[1].copy()]], sizes)
+    return Case(gemm_pad("AB", batched=True), [lambda: [a, outs[0].copy(), b, outs[1].copy()]])
 
 
 @case("gemm_reduce")
@@ -363,8 +323,7 @@ def _() -> Case:
     w = normal(0, 3, 3, 10, 136).astype(np.float32)
     bias, residual, c = normal(1, 134), normal(2, 3, 10, 134), normal(3, 3, 10, 134)
     kernel = gemm_reduce(terms(), align=4, batched=True, bias=True, residual=True, alpha=True, beta=True)
-    sizes = {"batch": 2, "S": 2, "M": 9, "N": 130, "columns": 132}
-    return Case(kernel, [lambda: [w, bias, residual, c.copy(), 0.5, 0.25]], sizes)
+    return Case(kernel, [lambda: [w, bias, residual, c.copy(), 0.5, 0.25]])
 
 
 @case("fused_mlp")
@@ -372,10 +331,10 @@ def _() -> Case:
     x = normal(0, 70, 64)
     weights = [(normal(1 + i, 64, 64) / 8).astype(np.float16) for i in range(3)]
     biases = [normal(7 + i, 64) for i in range(3)]
-    return Case(fused_mlp(3, 64, 64), [lambda: [x, weights, biases, np.zeros((70, 64), np.float16)]], {"M": 10})
+    return Case(fused_mlp(3, 64, 64), [lambda: [x, weights, biases, np.zeros((70, 64), np.float16)]])
 
 
-def mlp_case(config: MlpConfig, m: int, check: int, sample: int | None) -> Case:
+def mlp_case(config: MlpConfig, m: int) -> Case:
     x, tensors = normal(0, m, config.widths[0]), []
     for r in runs_of(config):
         at = range(r.first, r.first + r.layers)
@@ -383,14 +342,14 @@ def mlp_case(config: MlpConfig, m: int, check: int, sample: int | None) -> Case:
         if r.bias:
             tensors.append([normal(99 + i, r.n) for i in at])
     y = (m, config.widths[-1])
-    return Case(mlp_kernel(config), [lambda: [x, *tensors, np.zeros(y, np.float16)]], {"M": check}, sample)
+    return Case(mlp_kernel(config), [lambda: [x, *tensors, np.zeros(y, np.float16)]])
 
 
 @case("mlp_kernel")
 def _() -> Case:
     """Layers of one form, of which the ring holds less than two."""
     config = MlpConfig((48,) * 4, ("relu",) * 3, (True,) * 3, rows=16, warps=2, chunk=32, stages=3)
-    return mlp_case(config, 40, 18, 250)
+    return mlp_case(config, 40)
 
 
 @case("mlp_kernel, ragged")
@@ -400,7 +359,7 @@ def _() -> Case:
         (84, 28, 44, 70), ("relu", "sigmoid", None), (True, False, True), rows=16, warps=2,
         chunk=32, stages=3, columns=32, resident=64,
     )  # fmt: skip
-    return mlp_case(config, 35, 40, 200)
+    return mlp_case(config, 35)
 
 
 @case("mlp_kernel, columns divided")
@@ -408,11 +367,11 @@ def _() -> Case:
     config = MlpConfig(
         (40, 64, 64, 24), ("relu",) * 3, (True,) * 3, rows=16, warps=2, across=3, chunk=32, stages=3, columns=48
     )
-    return mlp_case(config, 40, 40, 120)
+    return mlp_case(config, 40)
 
 
-def cell_case(config: CellConfig, units: int, calls: list[tuple[int, int, int]], checked: int) -> Case:
-    """A call and a check for each (M, I, J); checks have so many units."""
+def cell_case(config: CellConfig, units: int, calls: list[tuple[int, int, int]]) -> Case:
+    """A call for each (M, I, J)."""
     g, n = config.gates, units
 
     def call(m: int, i: int, j: int) -> list[Any]:
@@ -421,18 +380,17 @@ def cell_case(config: CellConfig, units: int, calls: list[tuple[int, int, int]],
         biases = [normal(5 + b, g * n) for b in range(config.biases)]
         return [*inputs, *weights, *biases, *(np.zeros((m, n), np.float16) for _ in range(2 if g == 4 else 1))]
 
-    sizes = [{"M": config.tile[0] + 1, "N": checked, "I": i, "J": j} for _, i, j in calls]
-    return Case(recurrent_cell(config), [functools.partial(call, *c) for c in calls], sizes, 90)
+    return Case(recurrent_cell(config), [functools.partial(call, *c) for c in calls])
 
 
 @case("recurrent_cell")
 def _() -> Case:
     """The paper's: once more tiles of each product than stages, once less; rows of tiles in groups."""
     config = CellConfig(tile=(32, 64, 32), warps=(2, 2), stages=3, group=2)
-    return cell_case(config, 72, [(70, 136, 104), (33, 24, 104)], 72)
+    return cell_case(config, 72, [(70, 136, 104), (33, 24, 104)])
 
 
 @case("recurrent_cell, four gates")
 def _() -> Case:
     config = CellConfig(gates=4, biases=2, tile=(32, 32, 32), warps=(2, 2), stages=4, align=(4, 4, 4, 4, 4))
-    return cell_case(config, 34, [(35, 134, 102), (17, 26, 42)], 20)
+    return cell_case(config, 34, [(35, 134, 102), (17, 26, 42)])

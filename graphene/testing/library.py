@@ -1,0 +1,261 @@
+"""All kernels that selection returns over a grid of usual problems, and their check.
+
+`python -m graphene check --library` prints what is wrong and writes the outcome: of each kernel the function and the
+problem that it was made for first, and what ``check()`` found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import graphene as gr
+from graphene import kernels as k
+from graphene.errors import GrapheneError
+from graphene.kernels.epilogues import ACTIVATIONS
+from graphene.kernels.mlp import mlp_kernel, select_mlp
+from graphene.kernels.recurrent import recurrent_cell, select_cell
+
+__all__ = ["GRID", "Entry", "Outcome", "check_all", "commit", "library", "report", "write"]
+
+FLOATS = (gr.fp16, gr.bf16, gr.fp32)
+SIZES = ((1, 4096, 4096), (16, 11008, 4096), (100, 70, 1000), (512, 512, 512), (2048, 768, 768), (4096, 4096, 4096),
+         (8192, 28672, 8192), (257, 1001, 513))  # fmt: skip
+WIDTHS = (1, 7, 64, 100, 512, 1000, 1001, 1024, 3072, 4096, 8192, 30522, 131072)
+HEADS = (32, 64, 80, 128, 256)
+GRID = (
+    "products of 8 sizes, plain, batched, with bias, residual, alpha and beta and each activation, in every order, of "
+    "fp16, bf16, fp32 and i8, of lines aligned to 16, 8, 4 and 2 bytes; normalisations, softmax and their gradients of "
+    "13 widths, 4 to 65536 rows, three types; reductions, transpositions and gated functions of some shapes; attention "
+    "of 5 head sizes with each option, forward, short, gradients; perceptrons; recurrent cells"
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kernel: the function that made it, the problem, its text's hash."""
+
+    function: str
+    problem: str
+    kernel: gr.Kernel
+
+
+def _products() -> Iterator[tuple[str, Any]]:
+    options: list[dict[str, Any]] = [
+        {}, {"bias": True, "activation": "gelu"}, {"residual": True, "bias": True}, {"alpha": True, "beta": True},
+        {"batch": 12}, {"batch": 3, "bias": True, "activation": "silu", "residual": True},
+    ]  # fmt: skip
+    for (M, N, K), more in itertools.product(SIZES, options):
+        for dtype, order in itertools.product(("fp16", "bf16", "fp32"), ("TN", "TT", "NN", "NT")):
+            align = 2 if dtype != "fp32" else 4
+            lengths = (K if order[0] == "T" else M, K if order[1] == "N" else N, N)
+            bytes_of = tuple(max(w for w in (align, 4, 8, 16) if n * align % w == 0) for n in lengths)
+            yield f"{M}x{N}x{K} {dtype} {order} {more}", {"dtype": dtype, "order": order, "align": bytes_of, **more}
+    for activation in ACTIVATIONS:
+        yield f"512x512x512 fp16 {activation}", {"activation": activation}
+    for out in ("fp32", "i32", "fp16"):
+        yield f"512x512x512 i8 to {out}", {"dtype": "i8", "out": out}
+
+
+def _launched(config: k.GemmConfig, number: int) -> gr.Kernel:
+    return k.gemm_launches(config)[number].kernel
+
+
+def _gemms() -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    for problem, options in _products():
+        M, N, K = map(int, problem.split()[0].split("x"))
+        config = k.select_gemm(M, N, K, **options)
+        for i, _ in enumerate(k.gemm_launches(config)):
+            yield "gemm_launches", problem, partial(_launched, config, i)
+
+
+def _rows() -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    for width, rows, dtype in itertools.product(WIDTHS, (4, 1024, 65536), FLOATS):
+        item = dtype.bits // 8
+        align = next(w for w in (16, 8, 4, 2) if width * item % w == 0 or w == item)
+        problem = f"{rows}x{width} {dtype}"
+        given: dict[str, Any] = {"align_bytes": align, "dense_bytes": 16 if align < 16 else 0}
+        for kind, build in (("layernorm", k.layernorm_kernel), ("rmsnorm", k.rmsnorm_kernel)):
+            plain: dict[str, Any] = {"gamma": True, "beta": kind == "layernorm"}
+            for more in (plain, {"gamma": True, "beta": False, "residual": True, "write_sum": True}):
+                config = k.select_norm(rows, width, dtype, kind=kind, **given, **more)
+                yield kind, f"{problem} {more}", partial(build, config)
+        softmax = k.select_softmax(rows, width, dtype, **given)
+        yield "softmax", problem, partial(k.softmax_kernel, softmax)
+        if width > 30522:
+            continue
+        for build in (k.layernorm_backward_kernel, k.rmsnorm_backward_kernel):
+            backward = k.select_norm_backward(rows, width, dtype, align_bytes=align, write_sum=rows == 4)
+            yield build.__name__, problem, partial(build, backward)
+        columns, _ = k.select_norm_columns(rows, width, dtype, align_bytes=align)
+        yield "norm_columns", problem, partial(k.norm_columns_kernel, columns)
+        of_columns = k.select_softmax_columns(rows, width, dtype, align_bytes=align)
+        yield "softmax_columns", problem, partial(k.softmax_columns_kernel, of_columns)
+        for axis, op in itertools.product((0, 1), ("add", "max")):
+            reduction = k.select_reduction(rows, width, axis, op, dtype, align_bytes=align, scale=op == "add")
+            yield "reduction", f"{problem} {op} {axis}", partial(k.reduction_kernel, reduction)
+
+
+def _times(act: Callable[[Any], Any], gate: Any, up: Any) -> Any:
+    return act(gate) * up
+
+
+def _elements() -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    for dtype, (M, N) in itertools.product(
+        (gr.fp16, gr.fp32, gr.i8, gr.bf16), ((64, 64), (100, 30), (7, 1001), (4096, 4095))
+    ):
+        transpose = k.select_transpose(M, N, dtype)
+        yield "transpose", f"{M}x{N} {dtype}", partial(k.transpose_kernel, transpose)
+    for name, act in ACTIVATIONS.items():
+        for columns, dtype in itertools.product((100, 4096, 11008), FLOATS[:2]):
+            gated = k.select_elementwise(columns, (dtype, dtype), dtype)
+            both = partial(_times, act)
+            problem = f"gated {name} of {columns} {dtype}"
+            yield "elementwise", problem, partial(k.elementwise_kernel, both, gated)
+
+
+def _attention() -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    options: list[dict[str, Any]] = [
+        {}, {"right": True}, {"left": True, "right": True}, {"softcap": True}, {"right": True, "group": 4},
+        {"mask": k.Extra()}, {"bias": k.Extra()}, {"varlen": True, "right": True},
+    ]  # fmt: skip
+    for head, more, dtype in itertools.product(HEADS, options, FLOATS[:2]):
+        if dtype == gr.bf16 and (more or head != 128):
+            continue
+        a = k.Attention(head, dtype, **more)
+        problem = f"head {head} {dtype} {more}"
+        for lse in (False, True):
+            forward = k.select_forward(a, lse=lse)
+            yield "attention_forward", f"{problem} lse={lse}", partial(k.attention_forward_kernel, forward)
+        if "varlen" not in more:
+            short, _ = k.select_short(a, 1, 1, 4096, 8)
+            yield "attention_short", problem, partial(k.attention_forward_kernel, short)
+            yield "attention_combine", problem, partial(k.attention_combine_kernel, a)
+        yield "attention_delta", problem, partial(k.attention_delta_kernel, a)
+        keys, queries = k.select_backward(a)
+        yield "attention_keys_gradient", problem, partial(k.attention_keys_gradient_kernel, keys)
+        yield "attention_queries_gradient", problem, partial(k.attention_queries_gradient_kernel, queries)
+        saving = k.select_backward_saving(a)
+        if saving is not None:
+            yield (
+                "attention_keys_gradient",
+                f"{problem} saving",
+                partial(k.attention_keys_gradient_kernel, saving[0]),
+            )
+            yield "attention_queries_product", problem, partial(k.attention_queries_product_kernel, saving[1])
+
+
+def _networks() -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    for rows, widths, dtype in itertools.product(
+        (16, 4096, 65536), ((64, 64, 64, 64), (128,) * 5, (100, 128, 10), (784, 256, 256, 10)), ("fp16", "bf16")
+    ):
+        layers = len(widths) - 1
+        aligned = tuple(16 if w % 8 == 0 else 4 for w in (min(widths, key=lambda w: w % 8 == 0), widths[-1]))
+        mlp = select_mlp(rows, widths, ("relu",) * layers, (True,) * layers, dtype=dtype, align=aligned)  # type: ignore[arg-type]
+        if mlp is not None:
+            yield "mlp_kernel", f"{rows} rows {widths} {dtype}", partial(mlp_kernel, mlp)
+    for M, N, gates, biases in itertools.product((16, 256, 4096), (128, 1024), (1, 4), (1, 2)):
+        act = None if gates == 4 else "tanh"
+        cell = select_cell(M, N, gates=gates, activation=act, biases=biases)
+        yield "recurrent_cell", f"{M}x{N} {gates} gates {biases}", partial(recurrent_cell, cell)
+
+
+def library(every: int = 1) -> list[Entry]:
+    """The distinct kernels of the grid, or each so manieth problem's."""
+    found: dict[str, Entry] = {}
+    all_of_them = itertools.chain(_gemms(), _rows(), _elements(), _attention(), _networks())
+    for function, problem, build in itertools.islice(all_of_them, 0, None, every):
+        with contextlib.suppress(GrapheneError):  # a problem that the function refuses
+            kernel = build()
+            found.setdefault(str(kernel), Entry(function, problem, kernel))
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was found of one kernel; ``error`` is empty if it keeps its promise, ``worst`` in units of the bound."""
+
+    function: str
+    problem: str
+    calls: int
+    worst: float
+    seconds: float
+    error: str
+    uncovered: tuple[str, ...]
+
+
+_ENTRIES: list[Entry] = []
+
+
+def _checked(index: int) -> Outcome:
+    e, began = _ENTRIES[index], time.perf_counter()
+    try:
+        r = e.kernel.check()
+    except GrapheneError as x:
+        return Outcome(e.function, e.problem, 0, 0.0, time.perf_counter() - began, str(x), ())
+    worst, seconds = r.worst_error or 0.0, time.perf_counter() - began
+    return Outcome(e.function, e.problem, len(r.calls), worst, round(seconds, 2), "" if r.ok else str(r), r.uncovered)
+
+
+def check_all(entries: list[Entry], jobs: int, progress: Callable[[int, int, int], None]) -> list[Outcome]:
+    """Checks kernels in so many processes; ``progress`` is told how many are done, of how many, how many are wrong."""
+    _ENTRIES[:] = entries
+    out: list[Outcome] = []
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        for outcome in pool.map(_checked, range(len(entries))):
+            out.append(outcome)
+            progress(len(out), len(entries), sum(bool(o.error) for o in out))
+    return out
+
+
+def write(file: str, head: dict[str, Any], found: Iterable[dict[str, Any]]) -> None:
+    """Writes an outcome: commit and date, what was judged, and a line for each of what was found."""
+    head = {"commit": commit(), "date": datetime.now(UTC).date().isoformat(), **head}
+    lines = ",\n".join(map(json.dumps, found))
+    Path(file).write_text(json.dumps(head)[:-1] + f', "found": [\n{lines}\n]}}\n')
+
+
+def commit() -> str:
+    """The commit of this checkout, or the version of the package."""
+    try:
+        git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return gr.__version__
+
+
+def report(every: int = 1, jobs: int | None = None, file: str | None = None) -> int:
+    """Checks the library, prints what is wrong, writes the outcome as JSON; the exit status."""
+
+    def progress(done: int, count: int, wrong: int) -> None:
+        bar = "#" * (40 * done // count)
+        end = "\n" if done == count or (not sys.stderr.isatty() and done % 50 == 0) else ""
+        if sys.stderr.isatty() or end:
+            print(f"\r[{bar:40}] {done} of {count}, {wrong} wrong", end=end, file=sys.stderr, flush=True)
+
+    entries = library(every)
+    found = check_all(entries, jobs or os.cpu_count() or 1, progress)
+    wrong = [o for o in found if o.error]
+    for o in wrong:
+        print(f"{o.function}, {o.problem}:\n{o.error}")
+    seconds = sum(o.seconds for o in found)
+    longest = max((o.seconds for o in found), default=0.0)
+    print(f"{len(found) - len(wrong)} of {len(found)} kernels keep their promise; {sum(o.calls for o in found)} calls, "
+          f"{seconds / max(len(found), 1):.2f} s a kernel, {longest:.1f} s at most")  # fmt: skip
+    if file is not None:
+        write(file, {"grid": GRID, "every": every, "kernels": len(found), "wrong": len(wrong)}, map(asdict, found))
+    return 1 if wrong else 0

@@ -1,0 +1,252 @@
+"""Mistakes planted by hand in products and kernels of rows: a line of the builder's Python, and the same line wrong.
+
+``python tests/mutation/product_mistakes.py`` checks every kernel that has one; the tests a sample of them.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import graphene as gr
+
+KERNELS = Path(__file__).parents[2] / "graphene/kernels"
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """In a file of graphene/kernels ``before``, which stands there once, becomes ``after``; it changes ``kernel``."""
+
+    file: str
+    before: str
+    after: str
+    kernel: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.before} -> {self.after or '(left out)'}"
+
+    def build(self) -> gr.Kernel:
+        """The kernel with the mistake."""
+        with _planted(self.file, self.before, self.after) as kernels:
+            return BUILD[self.kernel](kernels)
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports one module from changed text."""
+
+    def __init__(self, file: str, text: str) -> None:
+        self._name, self._path, self._text = f"graphene.kernels.{file}", KERNELS / f"{file}.py", text
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        return importlib.util.spec_from_loader(name, self) if name == self._name else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(compile(self._text, str(self._path), "exec"), module.__dict__)
+
+
+@contextmanager
+def _planted(file: str, before: str, after: str) -> Iterator[Any]:
+    text = (KERNELS / f"{file}.py").read_text()
+    assert text.count(before) == 1, f"{file}: {before} stands {text.count(before)} times"
+    finder = _Finder(file, text.replace(before, after))
+    kept = {n: m for n, m in sys.modules.items() if n.startswith("graphene.kernels")}
+    attribute = gr.kernels  # type: ignore[attr-defined]
+    for n in kept:
+        del sys.modules[n]
+    sys.meta_path.insert(0, finder)
+    try:
+        yield importlib.import_module("graphene.kernels")
+    finally:
+        sys.meta_path.remove(finder)
+        for n in [n for n in sys.modules if n.startswith("graphene.kernels")]:
+            del sys.modules[n]
+        sys.modules.update(kept)
+        gr.kernels = attribute  # type: ignore[attr-defined]
+
+
+def _epilogue(x: Any, *more: Any) -> Any:
+    return gr.max(sum((t * (2 + i) for i, t in enumerate(more)), x), -9)
+
+
+def _norm(build: str, **options: Any) -> Callable[[Any], gr.Kernel]:
+    tile = options.pop("tile", (70, 16, 2, 2))
+    dense = options.pop("dense", 0)
+    options = {"eps": 1e-5, **options}
+    return lambda k: getattr(k, build)(k.NormConfig(k.RowTile(*tile, dense=dense), **options))
+
+
+def _gemm(*args: Any, **options: Any) -> Callable[[Any], gr.Kernel]:
+    return lambda k: k.gemm_sm80(*(args or (32, 32, 32, 2)), **{"warps": (2, 2), **options})
+
+
+def _activated(name: str) -> Callable[[Any], gr.Kernel]:
+    def build(k: Any) -> gr.Kernel:
+        act = importlib.import_module("graphene.kernels.epilogues").ACTIVATIONS[name]
+        return k.elementwise_kernel(act, k.ElementwiseConfig((gr.fp16,), gr.fp16, (False,), 32, 1, 2))
+
+    return build
+
+
+BUILD: dict[str, Callable[[Any], gr.Kernel]] = {
+    "transpose": lambda k: k.transpose_kernel(k.TransposeConfig(load=8, store=4)),
+    "softmax": lambda k: k.softmax_kernel(k.SoftmaxConfig(k.RowTile(250, 32, 8, 2))),
+    "softmax in parts": lambda k: k.softmax_kernel(k.SoftmaxConfig(k.RowTile(600, 32, 1, 8, "memory"))),
+    "softmax of columns": lambda k: k.softmax_columns_kernel(k.SoftmaxColumnsConfig(rows=4)),
+    "layernorm": _norm("layernorm_kernel", residual=True, write_sum=True),
+    "layernorm of vectors": _norm("layernorm_kernel", tile=(1000, 64)),
+    "layernorm in shared memory": _norm("layernorm_kernel", tile=(812, 64, 1, 4, "shared")),
+    "layernorm, dense": _norm("layernorm_kernel", tile=(301, 64, 1, 2, "memory"), dense=2),
+    "rmsnorm": _norm("rmsnorm_kernel"),
+    "rmsnorm, dense": _norm("rmsnorm_kernel", tile=(133, 32, 1, 2), dense=2),
+    "layernorm's gradient": _norm("layernorm_backward_kernel", write_sum=True),
+    "norm_columns": lambda k: k.norm_columns_kernel(k.NormColumnsConfig(rows=4)),
+    "sums of rows": lambda k: k.reduction_kernel(k.ReductionConfig(threads=8, rows=4, vector=2, scale=True)),
+    "maxima of rows": lambda k: k.reduction_kernel(k.ReductionConfig(1, "max", threads=8, rows=4, vector=2)),
+    "maxima of columns": lambda k: k.reduction_kernel(k.ReductionConfig(0, "max", threads=32, rows=4, vector=2)),
+    "elementwise": lambda k: k.elementwise_kernel(
+        lambda x, y: gr.max(x, y),
+        k.ElementwiseConfig((gr.fp16, gr.fp16), gr.fp16, (False, True), threads=16, rows=4, vector=2),
+    ),
+    **{name: _activated(name) for name in ("gelu", "gelu_tanh", "sigmoid", "tanh")},
+    "product": _gemm(),
+    "product of long tiles": _gemm(32, 128, 32, 2),
+    "product with all terms": _gemm(
+        32, 32, 32, 2, _epilogue, batched=True, residual=True, alpha=True, beta=True, align=(8, 8, 8)
+    ),
+    "product in groups": _gemm(group=2),
+    "product of parts": _gemm(batched=True, split_k=True, order="TT", b_as_kn=True, align=(16, 8, 8)),
+    "product of fp32": _gemm(32, 32, 16, 2, dtype=gr.fp32),
+    "product of quad-pairs": lambda k: k.gemm_sm70(32, 32, 32, warps=(2, 2), align=(8, 8, 4)),
+    "gemm_pad": lambda k: k.gemm_pad("AB", batched=True),
+    "gemm_reduce": lambda k: k.gemm_reduce(
+        _epilogue, align=4, batched=True, bias=True, residual=True, alpha=True, beta=True
+    ),
+    "gemm_reduce, one activation": lambda k: k.gemm_reduce(lambda x: gr.max(x, 0)),
+}
+
+M = Mistake
+MISTAKES = [
+    M("transpose", "s[chunk * V + i, column]", "s[column, chunk * V + i]", "transpose"),
+    M("transpose", "X[b, :, :]", "X[0, :, :]", "transpose"),
+    M("transpose", "Y[b, :, :]", "Y[0, :, :]", "transpose"),
+    M("transpose", "step * (T // 2)", "step * (T // 4)", "transpose"),
+    M("transpose", "[bn, bm].tile", "[bm, bn].tile", "transpose"),
+    M("transpose", "        gr.barrier()\n", "", "transpose"),
+    M("softmax", "(part.take(x) - most) * math.log2(math.e)", "(part.take(x) - most)", "softmax"),
+    M("softmax", "part.inside(part.take(x), -gr.inf)", "part.inside(part.take(x))", "softmax"),
+    M("softmax", "part.inside(power(part))", "power(part)", "softmax"),
+    M("softmax", "rcp[:] = gr.rcp(rows.reduce(", "rcp[:] = (rows.reduce(", "softmax in parts"),
+    M("softmax", "gr.where(m == -gr.inf, 0, m)", "m", "softmax of columns"),
+    M("softmax", "p * c.rows + row < M", "p * c.rows + row <= M", "softmax of columns"),
+    M("softmax", "total[:] = total * power(most - column_most)", "pass", "softmax of columns"),
+    M("softmax", "gr.fma(total, power(most - finite(more)), power(v - finite(more)))",
+      "total + power(v - finite(more))", "softmax of columns"),
+    M("softmax", 'gr.loop("q", gr.ceil_div(M, c.rows)', 'gr.loop("q", (M // c.rows)', "softmax of columns"),
+    M("softmax", "t[b, :, :].tile", "t[0, :, :].tile", "softmax of columns"),
+    M("_moments", "part.inside(value(part) - base)", "value(part) - base", "layernorm"),
+    M("_moments", "square[:] = gr.fma(-mean, mean, square * (1 / t.width))", "square[:] = square * (1 / t.width)",
+      "layernorm"),
+    M("_moments", "square * (1 / t.width))", "square * (1 / (t.width - 1)))", "layernorm of vectors"),
+    M("_moments", "        mean[:] = mean + base\n", "        pass\n", "layernorm"),
+    M("_moments", "(squares[w] + shifts[w] * shifts[w] * n[w])", "squares[w]", "layernorm in shared memory"),
+    M("_moments", "part.inside(part.v - shift)", "part.v - shift", "layernorm in shared memory"),
+    M("_moments", "counts[0] += t.width - body", "counts[0] += 0", "layernorm, dense"),
+    M("layernorm", "gr.rsqrt(square + a.eps)", "gr.rsqrt(square)", "layernorm"),
+    M("rmsnorm", " + a.eps)", ")", "rmsnorm"),
+    M("rmsnorm", "(1 / config.tile.width)", "(1 / (config.tile.width + 1))", "rmsnorm, dense"),
+    M("_norms", "part.column(self.gamma), part.column(self.beta)", "part.column(self.beta), part.column(self.gamma)",
+      "layernorm"),
+    M("_norms", "part.store(self.S, h)", "part.store(self.S, normal)", "layernorm"),
+    M("_norms", "return x + r[0] if r else x", "return x - r[0] if r else x", "layernorm"),
+    M("_rows", "return line.tile([None, self._wide])[0, self._index]",
+      "return line.tile([None, self._wide])[0, 0]", "layernorm in shared memory"),
+    M("norm_backward", "(inner - distance(part) * rstd * of_gn)", "(inner + distance(part) * rstd * of_gn)",
+      "layernorm's gradient"),
+    M("norm_backward", 'of_g[:] = rows.reduce("add", g) * scale', 'of_g[:] = rows.reduce("add", g)',
+      "layernorm's gradient"),
+    M("norm_backward", "value if dS is None else value + part.load(dS)", "value", "layernorm's gradient"),
+    M("norm_backward", "part.take(dy) * part.column(gamma) if", "part.take(dy) if", "layernorm's gradient"),
+    M("norm_backward", "rows.store(means, mean)", "rows.store(means, rstd)", "layernorm's gradient"),
+    M("norm_backward", "start=s, step=S", "start=0, step=S", "norm_columns"),
+    M("norm_backward", "gr.ceil_div(M, c.rows), start", "M // c.rows, start", "norm_columns"),
+    M("norm_backward", "gr.fma(x * of_row[-1], dy, sums[0])", "gr.fma(x, dy, sums[0])", "norm_columns"),
+    M("norm_backward", "sums[1][:] = sums[1] + dy", "sums[1][:] = sums[1] + x", "norm_columns"),
+    M("norm_backward", "out.tile([1, wide])[s, b]", "out.tile([1, wide])[0, b]", "norm_columns"),
+    M("reduction", "p * part + column < N", "p * part + column <= N", "maxima of rows"),
+    M("reduction", "p * high + row < M", "p * high + row <= M", "maxima of columns"),
+    M("reduction", "gr.where(wrong == wrong, total, wrong)", "total", "maxima of rows"),
+    M("reduction", 'gr.ceil_div(N, part), start', 'N // part, start', "sums of rows"),
+    M("reduction", "[b, s], y", "[b, 0], y", "sums of rows"),
+    M("reduction", "gr.cast(total, gr.fp32) * scale if self.c.scale else total", "total", "sums of rows"),
+    M("reduction", "gr.reduce(self.c.op, self.own, self.v, axis=self.axis, accumulate=True)",
+      "gr.reduce(self.c.op, self.own, self.v, axis=self.axis)", "maxima of rows"),
+    M("elementwise", "at = (i // across, i % across)", "at = (i % across, i // across)", "elementwise"),
+    M("elementwise", "x[b, :].reshape", "x[0, :].reshape", "elementwise"),
+    M("elementwise", "[at[0], 0]", "[0, 0]", "elementwise"),
+    M("epilogues", "G_POLE = 0.29", "G_POLE = 0.3", "gelu"),
+    M("epilogues", "0.18125284059901978", "0.18145284059901978", "gelu"),
+    M("epilogues", "factor * 0.044715, factor", "factor * 0.0447, factor", "gelu_tanh"),
+    M("epilogues", "gr.exp2(x * -LOG2_E, ftz=True), ftz=True)", "gr.exp2(x * -1.44, ftz=True), ftz=True)", "sigmoid"),
+    M("epilogues", "gr.abs(x) * (-2 * LOG2_E)", "gr.abs(x) * (-2 * 1.4427)", "tanh"),
+    M("gemm_frame", "B[z, :, :]", "B[0, :, :]", "product with all terms"),
+    M("gemm_frame", "steps = gr.ceil_div(steps, parts[0])", "steps = steps // parts[0]", "product of parts"),
+    M("gemm_frame", "part * steps * BK, steps * BK", "part * steps, steps * BK", "product of parts"),
+    M("gemm_frame", "(z // batch[0], z % batch[0])", "(z % batch[0], z // batch[0])", "product of parts"),
+    M("gemm_frame", "steps = gr.ceil_div(ks, BK)", "steps = ks // BK", "product"),
+    M("gemm_frame", "y * group + x % group", "y + x % group", "product in groups"),
+    M("gemm_frame", "x // group) if group", "x % tiles_n) if group", "product in groups"),
+    M("gemm_frame", "tiles_m, tiles_n = gr.ceil_div(M, BM), gr.ceil_div(N, BN)",
+      "tiles_m, tiles_n = M // BM, gr.ceil_div(N, BN)", "product"),
+    M("gemm_result", "gr.fma(gr.where(beta == 0, 0, old), beta, x)", "gr.fma(old, beta, x)", "product with all terms"),
+    M("gemm_result", '                x = x * self.scalars["alpha"]\n', "                pass\n",
+      "product with all terms"),
+    M("gemm_result", "(t[z, :, :] if self.batch else t).tile", "(t[0, :, :] if self.batch else t).tile",
+      "product with all terms"),
+    M("gemm_result", "t.tile([sizes[1]])[at[1]]", "t.tile([sizes[1]])[at[0]]", "product"),
+    M("gemm_result", "vector.tile([1, width])[0, j]", "vector.tile([1, width])[0, 0]", "product of long tiles"),
+    M("gemm_result", '            if "alpha" in self.scalars:\n                x = x *',
+      '            x = gr.cast(gr.cast(x, gr.fp16), gr.fp32)\n            if "alpha" in self.scalars:\n'
+      "                x = x *",
+      "product with all terms"),
+    M("gemm_helpers", "acc[:] = acc + part", "acc[:] = acc + pointwise(epilogue, part)", "gemm_reduce, one activation"),
+    M("gemm_helpers", 'gr.loop("s", S, unroll=16)', 'gr.loop("s", gr.min(S, 16), unroll=16)', "gemm_reduce"),
+    M("gemm_helpers", 'gr.loop("s", S, unroll=16)', 'gr.loop("s", S - 1, unroll=16)', "gemm_reduce"),
+    M("gemm_helpers", "x = x * factor if alpha else x", "x = x", "gemm_reduce"),
+    M("gemm_helpers", "(column < gr.ceil_div(N, width))", "(column < N // width)", "gemm_reduce"),
+    M("gemm_helpers", "y.tile([1, width])[row, column + 32 * j]", "y.tile([1, width])[row, column]", "gemm_pad"),
+    M("gemm_helpers", "(z % len(pairs) == i) & ", "", "gemm_pad"),
+    M("gemm_helpers", "(t[z // len(pairs), :, :] if batched", "(t[0, :, :] if batched", "gemm_pad"),
+    M("gemm_sm80", "                    gr.matmul(acc[wm, wn], a.ready(j), b.ready(j).T, atom=mma)\n",
+      "                    gr.matmul(acc[wm, wn], a.ready(j), b.ready(j).T, atom=mma)\n"
+      "                    acc[:] = gr.cast(gr.cast(acc, gr.fp16), gr.fp32)\n", "product"),
+    M("gemm_sm80", "fragments((j + 1) % KB)", "fragments(j)", "product"),
+    M("gemm_sm80", "b.copy(k + STAGES - 1, wr.index)", "b.copy(k + STAGES, wr.index)", "product"),
+    M("gemm_sm80", "a.ready(j), b.ready(j).T", "a.ready(j), b.ready(j + 1).T", "product"),
+    M("gemm_operand", "gr.cast(self.loaded[j % 2], gr.tf32)", "gr.cast(gr.cast(self.loaded[j % 2], gr.bf16), gr.tf32)",
+      "product of fp32"),
+    M("gemm_sm70", "load(k + 1)", "load(k)", "product of quad-pairs"),
+    M("gemm_sm70", "[warp, j].tile", "[warp, 0].tile", "product of quad-pairs"),
+    M("gemm_sm70", ".tile([rows, 4])[quad, 0]", ".tile([rows, 4])[0, 0]", "product of quad-pairs"),
+]  # fmt: skip
+
+
+def told(mistake: Mistake) -> str:
+    """How ``check()`` tells the mistake: a code; empty where it does not."""
+    try:
+        result = mistake.build().check()
+    except gr.GrapheneError as e:
+        return str(e.code)
+    return "" if result.ok else result.errors[0].code
+
+
+if __name__ == "__main__":
+    wrong = [m for m in MISTAKES if (print(".", end="", flush=True), not told(m))[1]]
+    print(f"\n{len(MISTAKES) - len(wrong)} of {len(MISTAKES)} are told", *wrong, sep="\n")
+    sys.exit(bool(wrong))

@@ -1,0 +1,31 @@
+"""Some of the mistakes planted by hand in products and kernels of rows; ``product_mistakes.py`` tries all of them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from product_mistakes import BUILD, KERNELS, MISTAKES, Mistake, told
+
+from graphene import kernels
+
+
+@pytest.mark.parametrize("mistake", MISTAKES[::5], ids=str)
+def test_a_planted_mistake_is_told(mistake: Mistake) -> None:
+    assert told(mistake)
+
+
+@pytest.mark.parametrize("kernel", ["transpose", "softmax", "layernorm, dense", "gemm_reduce", "product of fp32"])
+def test_without_a_mistake_there_is_no_alarm(kernel: str) -> None:
+    result = BUILD[kernel](kernels).check()
+    assert result.ok, str(result)
+
+
+def test_mistakes_are_planted_in_every_file_and_kernel() -> None:
+    assert len(MISTAKES) >= 80
+    assert {m.kernel for m in MISTAKES} == set(BUILD)
+    for m in MISTAKES:
+        assert (KERNELS / f"{m.file}.py").read_text().count(m.before) == 1, str(m)
