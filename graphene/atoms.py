@@ -116,7 +116,7 @@ def define_atom(**fields: Any) -> list[Atom]:
       (["align(src) % 16 == 0"])
     - ``attrs``: dict of attribute -> accepted values, such as ``{"cache": ["lu"], "fill": ["*const"]}`` ("*const",
       "*expr" for any number or integer); of an attribute that is not listed a spec may only say the kind's default
-    - ``is_default``: True (as it is unless said): implements leaves that name no atom; refused if another default would
+    - ``is_default``: True, the default: implements leaves that name no atom; refused if another default would
       match one of them, too. False: reached by ``atom=`` alone
     - ``ptx`` or ``cxx``: the text with holes: "$dst", "{$dst}" (all registers in braces), "$dst[1]", "$attribute";
       "{?x: ...}" is printed where attribute x is not its kind's default ("$}" is a brace in there), "{?guard:...}"

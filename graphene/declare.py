@@ -1,6 +1,6 @@
 """What a kernel is made of: arguments, allocations, fragments, blocks and threads.
 
-Layouts: a Layout or its text is taken as it is; a list of sizes is row-major. Sizes may be symbols (gr.sym) for
+Layouts: a Layout or its text is taken unchanged; a list of sizes is row-major. Sizes may be symbols (gr.sym) for
 arguments and must be integers for a kernel's own tensors. Strides count elements.
 """
 
@@ -82,7 +82,7 @@ def alloc(
 ) -> Tensor:
     """A tensor of the kernel's own: in shared memory (gr.SH), or private to each thread in registers (gr.RF).
 
-    `stages` puts a level of so many copies outside: ``t[i]`` is stage i. `swizzle` permutes the offsets of a stage.
+    `stages` adds an outer level of that many copies: ``t[i]`` is stage i. `swizzle` permutes the offsets of a stage.
     `over` reuses the bytes of other shared tensors. Alignment: 16 bytes, 1024 if swizzled, or `align_bytes`.
     Raises LayoutError TENSOR_TYPE, TENSOR_SIZE; VerifyError KERNEL_NAME. The paper's Allocate.
     """

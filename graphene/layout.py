@@ -148,7 +148,7 @@ def left_inverse(layout: LayoutLike) -> Layout:
 def logical_divide(layout: LayoutLike, tiler: ModeTilerLike) -> Layout:
     """Splits into (tile, rest): ``layout o (tiler, complement of tiler)``; with a tuple, each mode.
 
-    CuTe: logical_divide. A tile that does not divide rounds the number of tiles up. None leaves a mode as it is; a
+    CuTe: logical_divide. A tile that does not divide rounds the number of tiles up. None leaves a mode unchanged; a
     tuple in the tuple divides a mode's own modes.
     Raises LayoutError: LAYOUT_DIVISIBILITY, LAYOUT_INJECTIVE (copies of the tile cannot cover the layout), LAYOUT_RANK.
     """
@@ -207,7 +207,7 @@ def equal_as_functions(a: LayoutLike, b: LayoutLike) -> bool:
 
 
 def swizzle(row_elems: int, dtype: Any) -> Swizzle:
-    """The swizzle for a row-major shared-memory tile with rows of `row_elems` elements of `dtype` (or of so many bits).
+    """The swizzle for a row-major shared-memory tile with rows of `row_elems` `dtype` elements (or a number of bits).
 
     Eight consecutive rows, starting at a multiple of eight, can then be read at one 16-byte column without a bank
     conflict, as ldmatrix does. With 2^k the largest power of two dividing the 16-byte chunks of a row it is

@@ -195,7 +195,7 @@ def _bounds(name: str, window: Any) -> tuple[int, int]:
 
 
 def _of_64_bits(bound: int) -> int:
-    """A bound as large as it may be: no sequence has so many keys."""
+    """The largest bound: no sequence has as many keys."""
     return bound if -(2**63) <= bound < 2**63 else 2**62 if bound > 0 else -(2**62)
 
 

@@ -45,7 +45,7 @@ DQ, DK, DV, SAVED = 9, 10, 11, 12  # tensors of a recipe, behind those of the ca
 
 
 SAVED_BYTES = 1 << 31  # of work space at most
-SAVED_PART = 16  # no more than one of so many parts of the device's memory
+SAVED_PART = 16  # the work space takes at most 1/16 of the device's memory
 PADDING = 4  # times as many numbers in it as there are scores, at most
 WAVES = 3  # blocks to a multiprocessor from which on a part of the heads is worth two launches
 

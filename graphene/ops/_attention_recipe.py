@@ -165,7 +165,7 @@ def longest(most: int) -> int:
 
 
 def whole(i: int, rank: int) -> Any:
-    """Tensor `i` as it is."""
+    """Tensor `i` in its own shape."""
     return view(i, *(own(i, d) for d in range(rank)))
 
 

@@ -429,7 +429,7 @@ def check_dtypes(name: str, tensors: dict[str, Any], allowed: Sequence[Any]) -> 
 
 
 def check_tensors(name: str, tensors: dict[str, Any], optional: Sequence[str] = ()) -> None:
-    """Raises OP_ARGUMENT for what is no tensor, or none with strides."""
+    """Raises OP_ARGUMENT for anything but a tensor with strides."""
     for n, t in tensors.items():
         if isinstance(t, torch.Tensor):
             if t.layout != torch.strided or t.is_nested:
@@ -448,7 +448,7 @@ def _wrong(name: str, argument: str, want: str, got: Any) -> NoReturn:
 
 
 def check_numbers(name: str, numbers: dict[str, Any]) -> None:
-    """Raises OP_ARGUMENT for what is no number, or one that 64 bits cannot hold."""
+    """Raises OP_ARGUMENT for anything but a number that 64 bits can hold."""
     for n, x in numbers.items():
         if isinstance(x, (float, torch.SymInt, torch.SymFloat)):
             continue

@@ -29,7 +29,7 @@ def _cell(input: Tensor, h: Tensor, *rest: Tensor, **_: Any) -> int:
 
 
 def _scores(products: int, skipped: int) -> Callable[..., int]:
-    """Of so many products for each score; `skipped` arguments come before q, k and v."""
+    """Counts `products` products for each score; `skipped` arguments come before q, k and v."""
 
     def count(*args: Any, **_: Any) -> int:
         q, k = args[skipped : skipped + 2]

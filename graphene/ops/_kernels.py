@@ -225,7 +225,8 @@ def norm_gradients(p: Norm, columns: bool) -> Launches | str:
 class Softmax:
     """A softmax over rows of ``width`` elements. ``align``, ``dense``: as of ``Norm``.
 
-    ``columns``: where there are several, it goes over columns of ``width`` elements, so many side by side.
+    ``columns``: how many columns lie side by side; where there are several, the softmax goes over columns of ``width``
+    elements.
     """
 
     rows: int
@@ -249,7 +250,7 @@ def _softmax_columns(config: Any) -> Any:
 
 
 def softmax_columns(width: int, columns: int, matrices: int, dtype: str = "float32", align: int = 4) -> Any:
-    """The configuration for columns of ``width`` elements, so many side by side in each matrix."""
+    """The configuration for columns of ``width`` elements, `columns` of them side by side in each matrix."""
     t = getattr(dtypes, DTYPES[dtype])
     return select_softmax_columns(width, columns, t, align_bytes=align, batch=matrices)
 

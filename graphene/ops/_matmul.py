@@ -453,7 +453,7 @@ def matmul(
 
 
 def _check_types(a: Any, b: Any, bias: Any, activation: Any, residual: Any, out: Any) -> None:
-    """Raises OP_ARGUMENT for what is no tensor, or no string."""
+    """Raises OP_ARGUMENT for anything but a tensor or a string."""
     check_tensors("matmul", {"a": a, "b": b, "bias": bias, "residual": residual, "out": out},
                   ("bias", "residual", "out"))  # fmt: skip
     if activation is not None and not isinstance(activation, str):

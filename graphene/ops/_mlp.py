@@ -156,7 +156,7 @@ def plan(
     rows: int, widths: tuple[int, ...], activations: tuple[str, ...], biases: tuple[bool, ...], dtype: str,
     align: tuple[int, int], place: str,
 ) -> Plan | str:  # fmt: skip
-    """What runs so many layers in one kernel, or why there is none."""
+    """What runs this many layers in one kernel, or the reason why no kernel does."""
     if dtype not in MATMUL_DTYPES:
         return f"no kernel multiplies {dtype} at full precision"
     if any(n > WIDEST for n in widths[1:-1]):

@@ -144,7 +144,7 @@ class Norm:
         )  # fmt: skip
 
     def check_types(self, input: Any, shape: Any, weight: Any, bias: Any, eps: Any, residual: Any) -> list[Any]:
-        """The shape as a list. Raises OP_ARGUMENT for what is no tensor, or no number."""
+        """The shape as a list. Raises OP_ARGUMENT for anything but a tensor or a number."""
         check_tensors(self.public, {"input": input, "weight": weight, "bias": bias, "residual": residual},
                       ("weight", "bias") if self.add else ("weight", "bias", "residual"))  # fmt: skip
         check_numbers(self.public, {"eps": eps})

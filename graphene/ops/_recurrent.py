@@ -175,7 +175,7 @@ class Cell:
         return tuple(None if t[n] is None else of[n] for n in self.names) + ((None,) if self.gates == 1 else ())
 
     def check_types(self, *args: Any) -> dict[str, Any]:
-        """The tensors by name. Raises OP_ARGUMENT for what is no tensor, or no string."""
+        """The tensors by name. Raises OP_ARGUMENT for anything but a tensor or a string."""
         t = self.named(args)
         check_tensors(self.public, t, ("b_ih", "b_hh"))
         if self.gates == 1 and not (args[-1] is None or isinstance(args[-1], str)):

@@ -52,7 +52,7 @@ def configure(input: Arg, dim: int, dtype: int | None) -> Any:
     width, bytes_ = input.shape[dim], input.item_bytes
     count = prod(input.shape[d] for d in rows)
     if columns > 1 and count > MOST_MATRICES:
-        return _core.Recipe.torch("no kernel computes a softmax over columns of so many matrices")
+        return _core.Recipe.torch("no kernel computes a softmax over the columns of that many matrices")
     starts = [input.strides[d] * bytes_ for d in ([*rows, dim] if columns > 1 else rows) if input.shape[d] != 1]
     align = divides(min(16, input.align), (width if columns == 1 else columns) * bytes_, *starts)
     dense = min(16, input.align) if columns == 1 and starts[-1:] in ([], [width * bytes_]) else 0
@@ -133,7 +133,7 @@ def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
 
 
 def _check_types(input: Any, dim: Any) -> Any:
-    """The dimension. Raises OP_ARGUMENT for what is no tensor, or no integer."""
+    """The dimension. Raises OP_ARGUMENT for anything but a tensor and an integer."""
     check_tensors("softmax", {"input": input})
     return integer("softmax", "dim", dim)
 

@@ -195,7 +195,7 @@ def tune(
     left out. A candidate that does not build, launch or compute the right values is kept in the table with its reason.
     When one loses the device's context (a memory fault), nothing more can be measured in this process: the best so far
     is chosen. ``progress``: shows a bar (None: when stderr is a terminal). ``keep``: stores the winner as a record.
-    ``timer``: gives the microseconds of a launch; what is no such number is that candidate's failure.
+    ``timer``: gives the microseconds of a launch; anything else counts as that candidate's failure.
 
     ``Timer``, which measures unless ``timer`` is your own, and the arguments of GEMM and ROWS need torch and a CUDA
     device: LaunchError OP_TORCH and LAUNCH_DRIVER. Raises SelectError TUNE_FAILED when no candidate could be measured,

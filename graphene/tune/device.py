@@ -66,7 +66,7 @@ _KNOWN = {
 def of_arch(arch: str) -> Device:
     """A typical device of an architecture.
 
-    Raises SelectError TUNE_NO_CANDIDATE for one that is not known, VerifyError KERNEL_ARGUMENT for what is no text.
+    Raises SelectError TUNE_NO_CANDIDATE for one that is not known, VerifyError KERNEL_ARGUMENT for anything but text.
     """
     if not isinstance(arch, str):
         _core.fail("KERNEL_ARGUMENT", "of_arch: arch does not fit",

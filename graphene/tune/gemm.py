@@ -154,7 +154,7 @@ def _predict(c: GemmTile, p: GemmProblem, device: Device) -> tuple[float, str] |
     if worst < 4 and tile.bm * tile.bn > 64 * 64:
         return f"lines of {worst} bytes pass through registers, which leave no room for {tile.bm}x{tile.bn} sums"
     if worst >= 4 and copies_spill(tile.bm, tile.bn, tile.bk * shape.element_bytes, c.warps, worst):
-        return f"copies of {worst} bytes, so many that sums would spill"
+        return f"copies of {worst} bytes take so many registers that sums would spill"
     e = estimate(tile, shape, device)
     us = e.us * SLOWER[worst]
     for padded, lines in zip(c.pad, (p.m, p.n), strict=True):
@@ -262,7 +262,7 @@ def _reference(p: GemmProblem, arguments: Sequence[Any]) -> Any:
 
 
 def _verify(p: GemmProblem, arguments: Sequence[Any], want: Any = None) -> str | None:
-    """Compares all of the result with ``want``, the reference; what is no number is wrong."""
+    """Compares all of the result with ``want``, the reference; a NaN is wrong."""
     want, c = _reference(p, arguments) if want is None else want, arguments[2]
     if p.dtype == "i8":
         wrong = sum(int((c[..., rows, :] != want[..., rows, :]).sum()) for rows in _rows(p))

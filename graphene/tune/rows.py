@@ -192,7 +192,7 @@ def _reference(p: RowProblem, arguments: Sequence[Any]) -> Any:
 
 
 def _verify(p: RowProblem, arguments: Sequence[Any], want: Any = None) -> str | None:
-    """Compares each row with that of ``want``, the reference; what is no number is wrong."""
+    """Compares each row with that of ``want``, the reference; a NaN is wrong."""
     want = _reference(p, arguments) if want is None else want
     y = arguments[-1] if p.kind == "softmax" else arguments[-2]
     bound = {"fp16": 2e-3, "bf16": 1.6e-2, "fp32": 2e-5}[p.dtype]
@@ -206,7 +206,7 @@ def _verify(p: RowProblem, arguments: Sequence[Any], want: Any = None) -> str | 
 
 
 def _key(p: RowProblem) -> tuple[str, str]:
-    """The dtype and shape class: the number of rows to the nearest power of two or half above, the width as it is."""
+    """The dtype and shape class: the number of rows to the nearest power of two or half above, the exact width."""
     dense = f" dense {p.dense}" if p.dense else ""
     return p.dtype, f"{p.kind} {shape_class(p.rows)}x{p.width} vectors of {p.vector}{dense}"
 

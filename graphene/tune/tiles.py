@@ -87,7 +87,7 @@ class MatmulShape:
 class Tile:
     """Sizes of one configuration: a block's tile, a warp's, stages of shared memory, parts of K.
 
-    Raises VerifyError KERNEL_ARGUMENT for what is no size, and where warps' tiles do not make up the block's.
+    Raises VerifyError KERNEL_ARGUMENT for anything but a size, and where warps' tiles do not make up the block's.
     """
 
     bm: int
@@ -249,11 +249,11 @@ def estimate(tile: Tile, shape: MatmulShape, device: Device | str) -> Estimate:
     store = tile.bm * tile.bn * (shape.out_bytes if tile.split_k == 1 else 8) / (2 * device.dram_bytes)
 
     def clocks(resident: int) -> float:
-        """Of one multiprocessor with so many blocks, start to end."""
+        """Time of one multiprocessor that runs this many blocks, from start to end."""
         issue = min(1.0, 1 - FEW_WARPS + FEW_WARPS * resident * tile.warps / 8)  # few warps leave gaps
         work = max(products / issue, on_chip, from_l2)
         step = resident * work + STEP_CLOCKS / resident / math.sqrt(resident)
-        step = max(step, LATENCY_CLOCKS / max(tile.stages - 1, 0.5))  # so many tiles are on their way
+        step = max(step, LATENCY_CLOCKS / max(tile.stages - 1, 0.5))  # stages - 1 tiles are on their way
         return steps * step + (FILL_CLOCKS + store) * (1 if resident == 1 else BESIDE * resident)
 
     slots = device.sm_count * most

@@ -163,7 +163,7 @@ def is_time(us: object) -> bool:
 
 
 def predicted(tunable: Tunable[P, C], config: C, problem: P, device: Device) -> tuple[float, str] | str:
-    """The tunable's word on a configuration; what is no time is a reason against it.
+    """The tunable's word on a configuration; anything but a time is a reason against it.
 
     Raises VerifyError KERNEL_ARGUMENT for what is neither a time with a remark nor a reason.
     """

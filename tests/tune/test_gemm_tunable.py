@@ -77,7 +77,7 @@ def test_narrow_copies_leave_room_for_the_sums(case: tuple[str, str, tuple[int, 
     dtype, order, tile, warps = case
     p = GemmProblem(4096, 4096, 4096, None, dtype, order, (4, 4, 4), workspaces=False)
     spilling = GemmTile(tile, warps, 3)
-    assert GEMM.predict(spilling, p, H200) == "copies of 4 bytes, so many that sums would spill"
+    assert GEMM.predict(spilling, p, H200) == "copies of 4 bytes take so many registers that sums would spill"
     assert not isinstance(GEMM.predict(spilling, replace(p, align=(16, 16, 16)), H200), str)
     for size in (100, 512, 1000, 4096):
         for align in ((4, 4, 4), (4, 16, 16)):

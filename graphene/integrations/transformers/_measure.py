@@ -40,7 +40,7 @@ def microseconds(call: Callable[[], Any], calls: int = 10, repeats: int = 7) -> 
 
 
 def ways(key: tuple[Any, ...], rows: int, dtype: Any, device: Any, norm: str = "layer") -> Ways:
-    """The ways to compute the part of that key for so many rows, on random values; "torch" is PyTorch's.
+    """The ways to compute the part of that key for a number of rows, on random values; "torch" is PyTorch's.
 
     ``norm``: for norms "layer", or "rms", whose formula is then written out as networks do.
     """
