@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "base/diag.h"
 #include "layout/layout.h"
 
@@ -5,14 +7,23 @@ namespace graphene::layout {
 
 namespace {
 
+bool has_leaf(const IntTuple& t) { return t.is_leaf() || std::any_of(t.modes().begin(), t.modes().end(), has_leaf); }
+
+// The mode that an index goes on in past the end: the last one with a leaf, as that of the flat layout is. -1 if none.
+int open_ended_mode(const IntTuple& shape) {
+  int i = shape.rank() - 1;
+  while (i >= 0 && !has_leaf(shape[i])) --i;
+  return i;
+}
+
 // `index` counts the leaves of `shape` colexicographically; what is left after a mode goes on to the next, and all of
 // the rest to the last one.
 Expr offset_of_index(Expr index, const IntTuple& shape, const IntTuple& stride) {
   if (shape.is_leaf()) return index * stride.leaf();
   Expr sum = 0;
-  const int n = shape.rank();
-  for (int i = 0; i < n; ++i) {
-    if (i == n - 1) return sum + offset_of_index(index, shape[i], stride[i]);
+  const int last = open_ended_mode(shape);
+  for (int i = 0; i <= last; ++i) {
+    if (i == last) return sum + offset_of_index(index, shape[i], stride[i]);
     const Expr size = shape[i].product();
     if (size.is_const(1)) continue;
     if (size.is_const(0)) return 0;
@@ -80,11 +91,12 @@ IntTuple idx2crd(const Expr& index, const IntTuple& shape) {
   if (shape.is_leaf()) return index;
   std::vector<IntTuple> modes;
   const int n = shape.rank();
+  const int last = open_ended_mode(shape);
   modes.reserve(static_cast<std::size_t>(n));
   Expr rest = index;
   for (int i = 0; i < n; ++i) {
     const Expr size = shape[i].product();
-    if (i == n - 1 || size.is_const(0)) {
+    if (i == last || size.is_const(0)) {
       modes.push_back(idx2crd(rest, shape[i]));
       rest = 0;
     } else {

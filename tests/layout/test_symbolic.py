@@ -273,3 +273,17 @@ def test_symbolic_layouts_are_values():
     assert layout != gr.Layout((M, (4, N)), (4, (1, 4 * N)))
     with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
         pickle.dumps(layout)
+
+
+@pytest.mark.parametrize(
+    ("layout", "without"),
+    [
+        ("(4,()):(1,())", "4:1"),
+        ("((2,()),(3,((),()))):((5,()),(1,((),())))", "(2,3):(5,1)"),
+        ("((2,3),((),())):((5,1),((),()))", "(2,3):(5,1)"),
+        ("((),(4,1)):((),(1,7))", "(4,1):(1,7)"),
+    ],
+)
+def test_past_the_end_an_index_goes_on_in_the_last_mode_that_is_not_empty(layout, without):
+    assert gr.Layout(layout)(M) == gr.Layout(without)(M)
+    assert flat(gr.idx2crd(M, gr.Layout(layout).shape)) == flat(gr.idx2crd(M, gr.Layout(without).shape))
