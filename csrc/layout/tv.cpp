@@ -65,15 +65,23 @@ TvTable::TvTable(const Layout& tv, std::int64_t elements, const std::string& wha
       holders_[static_cast<std::size_t>(next[static_cast<std::size_t>(element(t, v))]++)] = {t, v};
 }
 
-std::vector<Holder> TvTable::holders(std::int64_t element) const {
+void TvTable::check_element(std::int64_t element) const {
   if (element < 0 || element >= elements_)
     fail(Code::LAYOUT_BOUNDS, what_ + ": element " + std::to_string(element) + " is outside of the " +
                                   std::to_string(elements_) + " elements of the tile");
+}
+
+std::vector<Holder> TvTable::holders(std::int64_t element) const {
+  check_element(element);
   const auto e = static_cast<std::size_t>(element);
   return {holders_.begin() + first_[e], holders_.begin() + first_[e + 1]};
 }
 
-int TvTable::holder_count(std::int64_t element) const { return static_cast<int>(holders(element).size()); }
+int TvTable::holder_count(std::int64_t element) const {
+  check_element(element);
+  const auto e = static_cast<std::size_t>(element);
+  return first_[e + 1] - first_[e];
+}
 
 std::optional<std::int64_t> TvTable::first_hole() const {
   for (std::size_t e = 0; e + 1 < first_.size(); ++e)

@@ -45,6 +45,8 @@ class TvTable {
   void require_cover() const;  // LAYOUT_TV with the first hole
 
  private:
+  void check_element(std::int64_t element) const;  // LAYOUT_BOUNDS
+
   int threads_ = 0;
   int values_ = 0;
   std::int64_t elements_ = 0;
