@@ -23,8 +23,8 @@ def moments(rows: Rows, value: Callable[[Part], Any], exact: bool) -> tuple[Call
     Distances and their squares are added up from a number near the mean: a mean far from zero costs no digits. That is
     an element of the row, or of a long one of each warp's part: the middle one of three neighbours. Where it lies d
     standard deviations from the mean, rounding errors of the variance are 1 + d^2 times larger. One element far from
-    all others costs nothing, wherever it is; where two of the three lie far away, or the only one of vectors of one or
-    two in a long row, up to log2 N of 24 bits are lost, of N elements that are added up. Warps meet once.
+    all others costs nothing, wherever it is; where two of the three lie far away, up to log2 N of 24 bits are lost, of
+    N elements that are added up. Warps meet once.
     `exact`: the distance has as many digits as the value, as fp32 needs it; then it is the mean, by a pass of its own
     unless every pass reads memory.
     """
@@ -154,10 +154,17 @@ def _sum_both(rows: Rows, sums: gr.Tensor, squares: gr.Tensor, value: Callable[[
 
 
 def _first(rows: Rows, shift: gr.Tensor, start: gr.Tensor, warp: Any) -> None:
-    """A typical element of the first lane's first vector."""
+    """A typical element of the first lane's first vector, or of the first three lanes' shorter ones."""
+    vector = rows.tile.vector
     own = gr.alloc("own", [], gr.fp32, gr.RF)
-    own[:] = typical([start.values[i] for i in range(rows.tile.vector)])
-    gr.shfl(shift, own, "idx", 0, on=warp)
+    own[:] = typical([start.values[i] for i in range(vector)])
+    if vector >= 3:
+        gr.shfl(shift, own, "idx", 0, on=warp)
+        return
+    of_lanes = gr.alloc("of_lanes", [3], gr.fp32, gr.RF)
+    for lane in range(3):
+        gr.shfl(of_lanes[lane], own, "idx", lane, on=warp)
+    shift[:] = typical([of_lanes[lane] for lane in range(3)])
 
 
 def _count(rows: Rows, of: Callable[[list[float]], Any], f: Callable[[int], float] = float) -> Any:

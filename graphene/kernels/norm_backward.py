@@ -84,6 +84,8 @@ def _gradient(c: NormConfig, centred: bool) -> Callable[..., dict[str, Any]]:
 
         h = X if R is None else X + R
         mean = h.mean(-1, keepdims=True)
+        if exact_mean(c.dtype):  # in two numbers, of which the second is as exact as distances are
+            mean = mean + np.where(np.isfinite(mean), (h - mean).mean(-1, keepdims=True), 0)
         d = h - mean if centred else h
         rstd = 1 / np.sqrt((d * d).mean(-1, keepdims=True) + eps)
         n, g = d * rstd, dY if gamma is None else dY * gamma

@@ -1,0 +1,124 @@
+"""Every branch of the builders' Python is taken by a kernel that is judged: options matter as much as sizes.
+
+Of an ``if`` its body and its ``else`` count. What no judged kernel takes yet stands below, and nothing else may.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import graphene as gr
+from graphene import kernels as k
+from graphene.kernels import NormConfig, RowTile
+
+sys.path.insert(0, str(Path(__file__).parent))
+import attention_cases  # noqa: F401  (they register themselves)
+from cases import CASES
+from product_mistakes import BUILD
+
+KERNELS = Path(k.__file__).parent
+# Kernels with options that neither a case nor a mistake has.
+MORE: dict[str, Any] = {
+    "layernorm of fp32": lambda: k.layernorm_kernel(NormConfig(RowTile(100, 32, 1, 4), gr.fp32)),
+    "layernorm, only an addend": lambda: k.layernorm_kernel(NormConfig(RowTile(100, 32, 1, 4), gamma=False)),
+    "layernorm, dense in shared memory": lambda: k.layernorm_kernel(
+        NormConfig(RowTile(521, 32, 1, 2, "shared", dense=4))
+    ),
+    "softmax of single elements in shared memory": lambda: k.softmax_kernel(
+        k.SoftmaxConfig(RowTile(301, 32, 1, 1, "shared"), out_dtype=gr.fp32)
+    ),
+    "softmax of whole parts": lambda: k.softmax_kernel(k.SoftmaxConfig(RowTile(512, 32, 1, 8, "shared"))),
+    "layernorm's gradient of fp32": lambda: k.layernorm_backward_kernel(NormConfig(RowTile(100, 32, 1, 4), gr.fp32)),
+    "product of fp32 along rows": lambda: k.gemm_sm80(
+        32, 32, 16, 2, None, warps=(2, 2), order="NT", dtype=gr.fp32, align=(4, 4, 4)
+    ),
+    "product of i8 along rows": lambda: k.gemm_sm80(64, 64, 64, 2, None, warps=(2, 2), order="NT", dtype=gr.i8),
+    "product of quad-pairs along rows": lambda: k.gemm_sm70(32, 32, 32, warps=(2, 2), order="NT"),
+    "maxima of integers": lambda: k.reduction_kernel(k.ReductionConfig(1, "max", gr.i32, threads=32, vector=4)),
+}
+# Selection and checks of arguments build nothing.
+ELSEWHERE = {"gemm.py", "gemm_select.py", "elementwise_run.py", "attention_select.py", "_arguments.py", "_traced.py"}
+NOT_BUILDERS = ("select_", "check", "__post_init__", "_refuse", "_dense_tile", "_fitting", "activation", "pointwise")
+NOT_YET: set[tuple[str, str]] = {
+    ("_attention.py", "not self.varlen"), ("_attention.py", "self.a.score is not None"),
+    ("_attention.py", "self.left is not None"), ("_rows.py", "self._alone(kept)"),
+    ("attention_backward.py", "a.prescaled"), ("attention_backward.py", "a.softcap"),
+    ("attention_backward.py", "c.keep"), ("attention_backward.py", "e is not None"),
+    ("attention_backward.py", "self.a.bias is not None"), ("attention_backward.py", "self.c.keep"),
+    ("attention_backward.py", "self.of_keys and a.bias is not None"),
+    ("attention_forward.py", "a.mask is not None or a.prescaled"), ("attention_forward.py", "a.prescaled"),
+    ("attention_forward.py", "a.score is not None and a.score_means is None"), ("attention_forward.py", "c.packed"),
+    ("attention_forward.py", "j + 1 < chunks"), ("attention_forward.py", "not c.q_in_registers"),
+    ("attention_forward.py", "not: self.c.lazy"), ("attention_forward.py", "not: self.c.q_in_registers"),
+    ("attention_forward.py", "self.a.prescaled"), ("attention_forward.py", "store"),
+    ("attention_product.py", "self.a.varlen"), ("attention_tiles.py", "not: e.rows"),
+    ("elementwise.py", "isinstance(value, bool) or not isinstance(value, (gr.Tensor, Expression, int, float))"),
+    ("elementwise.py", "not isinstance(dtypes, (tuple, list))"), ("mlp.py", "not all(found)"),
+    ("recurrent.py", "(found := formula(c.activation)) is None"),
+}  # fmt: skip
+
+
+def taken() -> set[tuple[str, int]]:
+    """Files and lines that run while all kernels that are judged are built."""
+    lines: set[tuple[str, int]] = set()
+    folder = str(KERNELS)
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if event == "call" and not frame.f_code.co_filename.startswith(folder):
+            return None
+        lines.add((Path(frame.f_code.co_filename).name, frame.f_lineno))
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        for make in CASES.values():
+            make()
+        for build in BUILD.values():
+            build(k)
+        for make in MORE.values():
+            make()
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+def branches(path: Path) -> Iterator[tuple[int, int, str]]:
+    """Of each `if` in a builder: its line, where a branch begins, and the condition under which it is taken."""
+    for function in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(function, ast.FunctionDef) or function.name.startswith(NOT_BUILDERS):
+            continue
+        for n in ast.walk(function):
+            if isinstance(n, ast.If):
+                test = ast.unparse(n.test)
+                refuses = ast.unparse(n.body[0]).startswith(("_core.fail", "self._refuse", "refuse", "raise"))
+                if not refuses:
+                    yield n.lineno, n.body[0].lineno, test
+                if n.orelse:
+                    yield n.lineno, n.orelse[0].lineno, f"not: {test}"
+
+
+def test_every_branch_is_taken_by_a_judged_kernel() -> None:
+    lines = taken()
+    missing = {
+        (path.name, test)
+        for path in KERNELS.glob("*.py")
+        if path.name not in ELSEWHERE
+        for at, first, test in branches(path)
+        if (path.name, at) in lines and (path.name, first) not in lines
+    }
+    assert missing - NOT_YET == set(), "no judged kernel takes these: add a case, or a kernel to MORE"
+    assert NOT_YET - missing == set(), "these are taken now: strike them off NOT_YET"
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_their_kernels_keep_their_promise(name: str) -> None:
+    result = MORE[name]().check()
+    assert result.ok, str(result)
