@@ -39,7 +39,7 @@ class Attention:
     keys and values. `varlen`: sequences are packed one after the other. `alike`: V has the strides of K, and a gradient
     those of Q, which saves registers. `score`: a function score(s, query, key) of registers, of the forward kernel, by
     which a scaled and capped score is replaced before bias and masks; `query` is a query's place among keys, i + sk -
-    sq. `score_means`: the same of arrays, without which such a kernel promises nothing.
+    sq. What it computes of arrays is what the kernel means.
     """
 
     D: int
@@ -55,7 +55,6 @@ class Attention:
     alike: bool = False
     wide: bool = False
     score: Callable[..., Any] | None = None
-    score_means: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         size("Attention", "D", self.D, multiple_of=8, most=256)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 FINITE = ("normal", "positive", "rising", "falling", "constant", "whole", "tiny", "large", "spike")
 SIZES = {  # of what no tile divides; the last ones are the usual
     "batch": (1, 2, 3), "kv_heads": (1, 2, 3), "splits": (1, 2, 35, 5, 3),
-    "left": (0, 1, 5, 15, 16, 100, 30, 31, 32, 17), "right": (1, -1, 5, 14, 15, 16, 17, 31, -20, 100, 0),
+    "left": (0, 1, 15, 16, 30, 31, 46, 62, 100, 17), "right": (1, -1, 14, 15, 16, 31, 46, 62, -20, 100, 0),
 }  # fmt: skip
 
 

@@ -24,9 +24,7 @@ from graphene.kernels._arguments import choice, size
 from graphene.kernels._attention import LOG2E, Arguments, Attention, Extra, Place, Scores, Seen
 from graphene.kernels._attention_arguments import arguments
 from graphene.kernels._attention_means import keys_gradient, queries_gradient
-from graphene.kernels._attention_means_parts import packed_gradient_meaning, packed_saving_meaning
 from graphene.kernels._attention_means_saved import saved_results, saving_gradient
-from graphene.kernels._attention_means_tiles import gradient_meaning, saving_meaning
 from graphene.kernels._attention_saved import PANEL, ROWS, saved_scores, saving_blocks, saving_place
 
 PASSED_BITS = 12  # probabilities are passed from warp to warp as fp16, so many bits larger
@@ -143,14 +141,12 @@ class _Gradient:
         given = [self.G, self.delta, self.LSE, self.Q, self.K, self.V, *self.starts]
         given += [t for t in self.extras.values() if t is not None]
         numbers = [self.scores.scale, self.scores.cap, self.unscaled, self.left, self.right, self.first]
-        means: Any = (packed_gradient_meaning if a.varlen else gradient_meaning)(a, self.of_keys)
         ins = [*given, *(x for x in numbers if x is not None)]
         outs = self.out
         if self.saved is not None:
             outs = [*outs, self.saved]
-            means = (packed_saving_meaning if a.varlen else saving_meaning)(a, c.own, c.other)
             ins += outs
-        with gr.spec(outs, ins, on=(blocks, self.threads), means=means):
+        with gr.spec(outs, ins, on=(blocks, self.threads)):
             self.choose(blocks)
             self.allocate()
             self.body()

@@ -9,7 +9,6 @@ import graphene as gr
 from graphene.kernels._attention import Arguments, Attention
 from graphene.kernels._attention_arguments import arguments
 from graphene.kernels._attention_means import combined
-from graphene.kernels._attention_means_parts import combine_meaning
 
 
 def attention_combine_kernel(what: Attention, lse: bool = False) -> gr.Kernel:
@@ -34,7 +33,7 @@ def attention_combine_kernel(what: Attention, lse: bool = False) -> gr.Kernel:
         gr.wait_kernels()  # the parts come from the kernel before this one
         (tile, kh, b), (w, lane) = blocks.indices(), threads.tile(32).indices()
         outs = [O] if LSE is None else [O, LSE]
-        with gr.spec(outs, [P, L], on=(blocks, threads), means=combine_meaning(a, lse)):
+        with gr.spec(outs, [P, L], on=(blocks, threads)):
             row = tile * warps + w
             with gr.if_(row < args.sq * a.group):
                 query, head = row // a.group, kh * a.group + row % a.group

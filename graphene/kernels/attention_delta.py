@@ -5,7 +5,6 @@ from __future__ import annotations
 import graphene as gr
 from graphene.kernels._attention import Arguments, Attention
 from graphene.kernels._attention_means import delta as of_rows
-from graphene.kernels._attention_means_parts import delta_meaning
 
 
 def attention_delta_kernel(what: Attention, lse: bool = False) -> gr.Kernel:
@@ -30,7 +29,7 @@ def attention_delta_kernel(what: Attention, lse: bool = False) -> gr.Kernel:
         x, y = (gr.alloc(n, [8], a.dtype, gr.RF) for n in "xy")
         products, total = gr.alloc("products", [8], gr.fp32, gr.RF), gr.alloc("total", [], gr.fp32, gr.RF)
         given = [G, O] if gL is None else [G, O, gL]
-        with gr.spec(delta, given, on=(grid, threads), means=delta_meaning(a, lse)):
+        with gr.spec(delta, given, on=(grid, threads)):
             for r, t in ((x, G), (y, O)):
                 tiles = t[(*b, slice(None), h, slice(None))].tile([1, 8])
                 gr.move(r, tiles[query, lane][0, :])

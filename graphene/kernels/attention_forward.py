@@ -16,8 +16,6 @@ from graphene.kernels._arguments import size
 from graphene.kernels._attention import MOST, Arguments, Attention, Extra, Place, Scores, Seen
 from graphene.kernels._attention_arguments import arguments
 from graphene.kernels._attention_means import forward, together
-from graphene.kernels._attention_means_parts import listed_meaning, packed_forward_meaning, split_meaning
-from graphene.kernels._attention_means_tiles import forward_meaning
 
 LAZY = 8  # powers of two by which a maximum grows before sums are made relative to it
 FAR = 2.0**20
@@ -203,7 +201,7 @@ class _Forward:
         """The kernel."""
         made = [self.O] if self.LSE is None else [self.O, self.LSE]
         blocks = self.blocks()
-        with gr.spec(made, self.given(), on=(blocks, self.threads), means=self.meaning()):
+        with gr.spec(made, self.given(), on=(blocks, self.threads)):
             self.body(blocks)
 
     def given(self) -> list[Any]:
@@ -211,17 +209,6 @@ class _Forward:
         tensors = [self.Q, self.K, self.V, *self.starts, *(t for t in self.extras.values() if t is not None)]
         tensors += [self.T] if self.listed else []
         return [*tensors, *self.numbers, *([self.splits] if self.c.split else [])]
-
-    def meaning(self) -> Any:
-        """What the kernel computes."""
-        a, c = self.a, self.c
-        if a.score is not None and a.score_means is None:
-            return ""
-        if c.split:
-            return split_meaning(a, c.BM, c.BN)
-        if self.listed:
-            return listed_meaning(a, c.BM, c.BN, c.lse)
-        return packed_forward_meaning(a, c.lse) if a.varlen else forward_meaning(a, c.lse)
 
     def body(self, blocks: Any) -> None:
         """What a block does."""

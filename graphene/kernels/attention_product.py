@@ -11,9 +11,7 @@ import graphene as gr
 from graphene.kernels._arguments import size
 from graphene.kernels._attention import Arguments, Attention, Place, Seen
 from graphene.kernels._attention_arguments import arguments
-from graphene.kernels._attention_means_parts import packed_product_meaning
 from graphene.kernels._attention_means_saved import product
-from graphene.kernels._attention_means_tiles import product_meaning
 from graphene.kernels._attention_saved import PANEL, ROWS, saved_scores, saving_blocks, saving_place
 
 
@@ -81,10 +79,7 @@ class _Product:
         self.heads = self.saved.levels[0].shape[0] * a.group
         blocks = saving_blocks(self.tiles, self.heads, a)
         numbers = [x for x in (self.scale, self.left, self.right, self.first) if x is not None]
-        means = (packed_product_meaning if a.varlen else product_meaning)(a, self.c.BN)
-        with gr.spec(
-            self.dQ, [self.K, self.saved, *self.starts, *numbers, self.dQ], on=(blocks, self.threads), means=means
-        ):
+        with gr.spec(self.dQ, [self.K, self.saved, *self.starts, *numbers, self.dQ], on=(blocks, self.threads)):
             self.choose(blocks)
             self.body()
 

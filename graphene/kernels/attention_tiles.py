@@ -9,7 +9,6 @@ import graphene as gr
 from graphene.kernels._attention import MOST, Attention, Extra, Seen
 from graphene.kernels._attention_arguments import arguments
 from graphene.kernels._attention_means import tiles as tiles_of
-from graphene.kernels._attention_means_parts import tiles_meaning
 
 CAPACITY = 4096  # tiles of keys
 
@@ -53,7 +52,7 @@ def attention_tiles_kernel(what: Attention, BM: int, BN: int) -> gr.Kernel:
             every[:] = gr.min(every, all_here)
 
         given = [M, *(x for x in (left, right) if x is not None), T]
-        with gr.spec(T, given, on=(blocks, threads), means=tiles_meaning(what, BM, BN)):
+        with gr.spec(T, given, on=(blocks, threads)):
             for n in gr.loop("n", tiles, start=w, step=warps):
                 gr.init(some, 0)
                 gr.init(every, 1)

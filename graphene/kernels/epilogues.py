@@ -7,7 +7,6 @@ numbers, unless something else is said.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,7 +15,6 @@ from graphene import _core
 from graphene._core import IntExpr, Tensor
 from graphene.expressions import Expression
 from graphene.kernels._arguments import function as check_function
-from graphene.kernels._traced import Traced
 from graphene.promise import is_array
 
 if TYPE_CHECKING:
@@ -28,7 +26,6 @@ __all__ = [
     "ACTIVATIONS",
     "FORMULAS",
     "activation",
-    "formula",
     "gelu",
     "gelu_tanh",
     "linear",
@@ -176,19 +173,6 @@ def check_activation(kernel: str, value: object) -> None:
         _core.fail("KERNEL_ARGUMENT", f"{kernel}: activation does not fit",
                    [f"want: one of {known} or a function of registers", f"got: {value!r}"])  # fmt: skip
     return None
-
-
-def formula(act: str | Callable[[Any], Any] | None) -> tuple[str, Callable[[Any], Any]] | None:
-    """A name of an activation that belongs to no other, and the activation of arrays; None if it has none.
-
-    Raises VerifyError KERNEL_ARGUMENT for what is no activation.
-    """
-    if not callable(act):
-        check_activation("epilogues.formula", act)
-        return act or "linear", FORMULAS[act]
-    if not isinstance(act, Traced) or not act.has_formula:
-        return None
-    return "f" + hashlib.sha256(act.text.encode()).hexdigest()[:16], act.on_arrays
 
 
 def pointwise(function: Callable[..., Any], *registers: Any) -> Any:

@@ -19,7 +19,7 @@ import graphene as gr
 from graphene import _core
 from graphene.kernels._arguments import choice, size, small_weights
 from graphene.kernels._traced import as_data
-from graphene.kernels.epilogues import activation, formula
+from graphene.kernels.epilogues import activation
 from graphene.kernels.gemm_operand import COPIES, MATRIX_ATOMS, access, matrix
 
 if TYPE_CHECKING:
@@ -191,28 +191,6 @@ def meaning(c: MlpConfig, X: Any, **given: Any) -> Any:
             held = f"{'y' if c.across > 1 else 'x'}{lines_of(c, r)}"  # what a result becomes, as an operand
             X = gr.rounded(held, y) if r.first + layer + 1 < c.depth else y
     return X
-
-
-def layers_meaning(c: MlpConfig) -> Callable[..., Any] | str:
-    """What a configuration computes, of arrays; "" if that cannot be said of an activation."""
-    found = [formula(a) for a in c.activations]
-    if not all(found):
-        return ""
-    names, formulas = zip(*filter(None, found), strict=True)
-    runs = [(r.first, r.layers, r.bias) for r in runs_of(c)]
-
-    def mlp(x: Any, *tensors: Any) -> Any:
-        rest = list(tensors)
-        for first, layers, bias in runs:
-            weights, rest = rest[:layers], rest[layers:]
-            biases, rest = (rest[:layers], rest[layers:]) if bias else ([0] * layers, rest)
-            for w, b in zip(weights, biases, strict=True):
-                x = formulas[first](x @ w.T + b)
-        return x
-
-    acts = "_".join(f"{a}{'_bias' if b else ''}" for a, b in zip(names, c.biases, strict=True))
-    mlp.__name__ = f"mlp_{'_'.join(map(str, c.widths))}_{acts}"
-    return mlp
 
 
 class _Block:
@@ -444,7 +422,7 @@ def mlp_kernel(c: MlpConfig) -> gr.Kernel:
         block = _Block(c, runs, X, bm, threads)
         gX, gY = (t.tile([c.block_rows, None])[bm, 0] for t in (X, Y))
 
-        with gr.spec(Y, meant_ins, on=(blocks, threads), means=layers_meaning(c)):
+        with gr.spec(Y, meant_ins, on=(blocks, threads)):
             x, store = block.start(gX), access("st.global", min(align[1], 4))
             for i, r in enumerate(runs):
                 n, acc = block.lines[i], None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import graphene as gr
 from graphene.kernels._arguments import choice, size, small_weights
 from graphene.kernels._traced import as_data
-from graphene.kernels.epilogues import FORMULAS, activation, formula, sigmoid, sigmoid_tanh
+from graphene.kernels.epilogues import activation, sigmoid, sigmoid_tanh
 from graphene.kernels.gemm_operand import COPIES, MATRIX_ATOMS, access, matrix
 from graphene.kernels.gemm_result import Result, copy_lines
 
@@ -78,29 +78,6 @@ def meaning(c: CellConfig, X: Any, H: Any, W: Any, U: Any, C: Any = None, b0: An
     i, f, g, o = (x[:, k * units : (k + 1) * units] for k in range(4))
     C = sigmoid(f) * C + sigmoid_tanh(i, g)
     return {"H_new": sigmoid_tanh(o, C), "C_new": C}
-
-
-def lstm_formula(x: Any, h: Any, c: Any, w: Any, u: Any, *biases: Any) -> Any:
-    """The next h and c, of arrays."""
-    units, sigmoid_, tanh_ = c.shape[1], FORMULAS["sigmoid"], FORMULAS["tanh"]
-    i, f, g, o = ((x @ w.T + h @ u.T + sum(biases))[:, k * units : (k + 1) * units] for k in range(4))
-    c_new = sigmoid_(f) * c + sigmoid_(i) * tanh_(g)
-    return sigmoid_(o) * tanh_(c_new), c_new
-
-
-def step_meaning(c: CellConfig) -> Callable[..., Any] | str:
-    """What a configuration computes, of arrays; "" if that cannot be said of its activation."""
-    if c.gates == 4:
-        return lstm_formula
-    if (found := formula(c.activation)) is None:
-        return ""
-    name, act = found
-
-    def rnn(x: Any, h: Any, w: Any, u: Any, *biases: Any) -> Any:
-        return act(x @ w.T + h @ u.T + sum(biases))
-
-    rnn.__name__ = f"rnn_{name}"
-    return rnn
 
 
 class _Products:
@@ -273,7 +250,7 @@ def recurrent_cell(c: CellConfig) -> gr.Kernel:
         x, y = blocks.indices()
         bm, bn = (y * c.group + x % c.group, x // c.group) if c.group > 1 else (x, y)
         made = [result.matrices["C"]] if result else out
-        with gr.spec(made, [*inputs, *weights, *biases], on=(blocks, threads), means=step_meaning(c)):
+        with gr.spec(made, [*inputs, *weights, *biases], on=(blocks, threads)):
             if c.group > 1:
                 gr.exit_if(bm >= tiles_m)
             left = [t.tile([BM, None])[bm, 0] for t in inputs[:2]]

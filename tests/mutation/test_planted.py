@@ -1,0 +1,55 @@
+"""Mistakes planted by hand in attention, perceptrons and recurrent cells are told by ``check()``: some of them here.
+
+``python tests/mutation/test_planted.py`` tries all, and the kernels without them, and prints those that pass in
+silence: 4 minutes of one core.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import graphene as gr
+
+sys.path.insert(0, str(Path(__file__).parent))
+from attention_mistakes import KERNELS, MISTAKES, Mistake, mistaken
+
+
+def told(mistake: Mistake) -> str:
+    """How a mistake is told; "" if it is not."""
+    try:
+        kernel = mistaken(mistake)
+    except gr.GrapheneError as e:
+        return f"refused: {e}"
+    return "; ".join(f"{e.code}: {e.message}" for e in kernel.check().errors)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES[3::16], ids=lambda m: m.name)
+def test_mistakes_are_told(mistake: Mistake) -> None:
+    assert told(mistake), mistake
+
+
+@pytest.mark.parametrize("name", list(KERNELS)[::13])
+def test_kernels_without_mistakes_are_right(name: str) -> None:
+    result = KERNELS[name]().check()
+    assert result.ok, str(result)
+
+
+def test_every_kind_of_kernel_has_mistakes() -> None:
+    assert {m.kernel for m in MISTAKES} == set(KERNELS)
+    assert len(MISTAKES) >= 100
+
+
+if __name__ == "__main__":
+    silent, alarms = [], []
+    for i, m in enumerate(MISTAKES):
+        how = told(m)
+        print(f"{i + 1}/{len(MISTAKES)}", m.name, "->", how.partition("\n")[0] or "SILENT", flush=True)
+        silent += [] if how else [m.name]
+    for name, make in KERNELS.items():
+        result = make().check()
+        print(name, result, flush=True)
+        alarms += [] if result.ok else [name]
+    sys.exit(f"silent: {silent}; false alarms: {alarms}" if silent or alarms else 0)
