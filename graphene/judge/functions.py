@@ -61,7 +61,7 @@ def _either(function: Callable[[Any, Any], Any]) -> Callable[[Bounded, Bounded],
     def choose(x: Bounded, y: Bounded) -> Bounded:
         v = function(x.v, y.v)
         xe, ye = np.broadcast_to(x.e, v.shape), np.broadcast_to(y.e, v.shape)
-        clear = size(x.v - y.v) > x.e + y.e  # which of them it is
+        clear = np.abs(x.v - y.v) > x.e + y.e  # which of them it is; of infinity there is no doubt
         first = v == x.v
         return Bounded(v, np.where(clear, np.where(first, xe, ye), np.maximum(xe, ye)))
 
@@ -183,7 +183,7 @@ def apply_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], named: dict[st
     with np.errstate(all="ignore"):
         if name in _COMPARISONS:
             x, y = (bounded(i) for i in inputs)
-            return truth(ufunc(x.v, y.v), (size(x.v - y.v) <= x.e + y.e) & ((x.e > 0) | (y.e > 0)))
+            return truth(ufunc(x.v, y.v), (np.abs(x.v - y.v) <= x.e + y.e) & ((x.e > 0) | (y.e > 0)))
         if name in _QUESTIONS:
             return ufunc(*(i.v if isinstance(i, Bounded) else i for i in inputs))
         function = UFUNCS.get(name)

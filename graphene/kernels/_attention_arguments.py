@@ -127,6 +127,6 @@ def logarithms(args: Any, rng: Any) -> None:
     L, P = args["L"], args["P"]
     L[...] = L % 20
     if rng.integers(2):
-        L[rng.integers(len(L))] += 200
+        L[rng.choice([0, -1, rng.integers(len(L))])] += 200
     L[..., ::7] = L[:: 1 + rng.integers(3), ..., 1::5] = -gr.inf
     P[np.isneginf(L)] = 0

@@ -221,3 +221,11 @@ def test_what_is_read_of_infinite_parts_may_be_too_large_to_be_written() -> None
     for wrong in (np.inf, -65504.0):
         found, _, _ = judge_outputs(kernel, wanted, {"X": x}, {"Y": np.array([[wrong], [64.0]])})
         assert [b.element for b in found] == [(0,)]
+
+
+def test_a_number_is_surely_not_infinite() -> None:
+    """A choice by such a comparison has the error of what is chosen."""
+    x = Bounded(np.array([1.0, -2.0, np.inf, -np.inf]), np.full(4, 0.25))
+    assert np.array_equal(np.where(x == -np.inf, 0.0, x).e, [0.25, 0.25, 0.25, 0])
+    assert np.array_equal(np.where(x < np.inf, x, 7.0).e, [0.25, 0.25, 0, 0.25])
+    assert np.array_equal(np.maximum(x, np.array([-np.inf, np.inf, 0, 0])).e, [0.25, 0, 0.25, 0])
