@@ -106,8 +106,9 @@ def precompile(
     try:
         for line in pool.map(build, jobs):
             progress(line)  # from this thread: lines of several would mix
-    except BaseException:  # what has not begun is not waited for
+    except BaseException:  # a Ctrl-C, too, is not to wait for what the others compile
         pool.shutdown(wait=False, cancel_futures=True)
+        _core.cancel_compilations()
         raise
     pool.shutdown()
     for name, kernel in kernels.items():

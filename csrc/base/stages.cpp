@@ -6,6 +6,8 @@
 #include <cstring>
 #include <mutex>
 
+#include "base/fork.h"
+
 namespace graphene {
 
 namespace {
@@ -18,7 +20,7 @@ std::atomic<bool>& timed() {
   return on;
 }
 
-std::mutex times_mutex;
+ForkMutex times_mutex(ForkMutex::kTimes);
 
 std::vector<StageTime>& times() {
   static std::vector<StageTime> all;

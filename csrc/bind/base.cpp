@@ -4,10 +4,19 @@
 #include "base/diag.h"
 #include "base/stages.h"
 #include "bind/bind.h"
+#include "bind/runtime_common.h"
 
 namespace graphene::bind {
 
 namespace {
+
+// A string as UTF-8, with what has none (a lone surrogate) as \udcNN.
+std::string printable_text(py::handle text) {
+  const auto bytes =
+      py::reinterpret_steal<py::object>(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));
+  if (!bytes) throw py::error_already_set();
+  return {PyBytes_AS_STRING(bytes.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
+}
 
 // graphene/errors.py defines the classes; they are looked up once, on the first error.
 py::object exception_class(ErrorClass cls) {
@@ -16,17 +25,30 @@ py::object exception_class(ErrorClass cls) {
   return py::module_::import("graphene.errors").attr(kNames.at(static_cast<std::size_t>(cls)));
 }
 
+// Text that can be printed anywhere: what is no UTF-8 is shown as \xNN.
+py::str printable(const std::string& text) {
+  PyObject* s = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace");
+  if (s == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::str>(s);
+}
+
+py::list printable(const std::vector<std::string>& texts) {
+  py::list out;
+  for (const std::string& t : texts) out.append(printable(t));
+  return out;
+}
+
 py::list diagnostics_list(const Error& e) {
   py::list out;
   for (const Diagnostic& d : e.diagnostics()) {
     py::dict row;
     row["code"] = code_info(d.code).name;
-    row["file"] = d.where.known() ? py::object(py::str(*d.where.file)) : py::none();
+    row["file"] = d.where.known() ? py::object(text_to_py(*d.where.file)) : py::none();
     row["line"] = d.where.line;
-    row["message"] = d.message;
-    row["ir"] = d.ir;
-    row["details"] = d.details;
-    row["fix"] = d.fix;
+    row["message"] = printable(d.message);
+    row["ir"] = printable(d.ir);
+    row["details"] = printable(d.details);
+    row["fix"] = printable(d.fix);
     out.append(row);
   }
   return out;
@@ -37,13 +59,19 @@ py::list diagnostics_list(const Error& e) {
 void set_python_error(const Error& e) noexcept {
   try {
     py::object cls = exception_class(e.error_class());
-    py::object exc = cls(e.what(), diagnostics_list(e));
+    py::object exc = cls(printable(e.what()), diagnostics_list(e));
     PyErr_SetObject(cls.ptr(), exc.ptr());
   } catch (py::error_already_set& failure) {
     failure.restore();
   } catch (const std::exception& failure) {
     PyErr_SetString(PyExc_RuntimeError, failure.what());
   }
+}
+
+py::str text_to_py(const std::string& text) {
+  PyObject* s = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogateescape");
+  if (s == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::str>(s);
 }
 
 void check_signals() {
@@ -76,14 +104,16 @@ void register_base(py::module_& m) {
   });
   m.def(
       "fail",
-      [](const std::string& code, const std::string& message, const std::vector<std::string>& details,
-         const std::string& fix) {
+      [](const std::string& code, const py::str& message, const std::vector<py::str>& details, const py::str& fix) {
+        std::vector<std::string> lines;
+        for (const py::str& line : details) lines.push_back(printable_text(line));
         for (std::size_t i = 0; i < all_codes().size(); ++i) {
-          if (all_codes()[i].name == code) fail(static_cast<Code>(i), message, details, fix);
+          if (all_codes()[i].name == code)
+            fail(static_cast<Code>(i), printable_text(message), lines, printable_text(fix));
         }
         throw py::value_error("no error code is called " + code);
       },
-      py::arg("code"), py::arg("message"), py::arg("details") = std::vector<std::string>{}, py::arg("fix") = "",
+      py::arg("code"), py::arg("message"), py::arg("details") = std::vector<py::str>{}, py::arg("fix") = "",
       "Raises the exception of a code: what Python finds wrong, told as the core tells it.");
   m.def(
       "stage_times",

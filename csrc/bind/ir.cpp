@@ -192,13 +192,21 @@ struct FileInfo {
   bool internal = false;
 };
 
+// A file's name may be any bytes: what is no text is shown as \udcNN.
+std::string printable_name(const py::object& name) {
+  const auto bytes =
+      py::reinterpret_steal<py::bytes>(PyUnicode_AsEncodedString(name.ptr(), "utf-8", "backslashreplace"));
+  if (!bytes) throw py::error_already_set();
+  return bytes;
+}
+
 const FileInfo& file_info(PyObject* name) {
   static auto* known = new std::unordered_map<PyObject*, FileInfo>();
   const auto it = known->find(name);
   if (it != known->end()) return it->second;
   FileInfo f;
   f.name = py::reinterpret_borrow<py::object>(name);
-  f.file = std::make_shared<const std::string>(f.name.cast<std::string>());
+  f.file = std::make_shared<const std::string>(printable_name(f.name));
   f.internal = is_internal(*f.file);
   return known->emplace(name, std::move(f)).first->second;
 }

@@ -38,7 +38,6 @@ struct State {
   std::size_t tensors = 0;
   std::size_t params = 0;
   bool fast = false;
-  const rt::Driver* driver = nullptr;
 };
 
 struct LauncherObject {
@@ -157,8 +156,7 @@ struct FastCall {
 // Launches; throws Error with the driver's complaint.
 void launch(State& s, const rt::Plan& plan, std::intptr_t stream, void** params, std::size_t param_count) {
   if (plan.empty()) return;
-  if (s.driver == nullptr) s.driver = &rt::driver();
-  const int r = plan.launch(*s.driver, reinterpret_cast<rt::CuStream>(stream), params, param_count);
+  const int r = plan.launch(rt::driver(), reinterpret_cast<rt::CuStream>(stream), params, param_count);
   if (r != rt::kCudaSuccess) throw Error(rt::driver_problem(r, s.declared->kernel_name, "the launch"));
 }
 

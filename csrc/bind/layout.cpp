@@ -10,18 +10,27 @@ namespace graphene::bind {
 using layout::ComposedLayout;
 using layout::ModeTiler;
 
-IntTuple int_tuple_from_py(py::handle h) {
+namespace {
+
+// A list may hold itself, hold another one many times, or grow while it is read. `left`: integers that it may still
+// have.
+IntTuple nested_from_py(py::handle h, int depth, int& left) {
+  constexpr int kMaxDepth = 64;  // as in text
+  if (--left < 0) fail(Code::LAYOUT_LIMIT, "a shape, stride or coordinate of too many integers");
   if (!py::isinstance<py::tuple>(h) && !py::isinstance<py::list>(h)) return expr_from_py(h);
-  if (Py_EnterRecursiveCall(" in a nested tuple") != 0) throw py::error_already_set();
+  if (depth >= kMaxDepth)
+    fail(Code::LAYOUT_LIMIT, "integers nested deeper than " + std::to_string(kMaxDepth) + " levels");
   std::vector<IntTuple> modes;
-  try {
-    for (const py::handle item : h) modes.push_back(int_tuple_from_py(item));
-  } catch (...) {
-    Py_LeaveRecursiveCall();
-    throw;
-  }
-  Py_LeaveRecursiveCall();
+  for (const py::handle item : h) modes.push_back(nested_from_py(item, depth + 1, left));
   return modes;
+}
+
+}  // namespace
+
+IntTuple int_tuple_from_py(py::handle h) {
+  constexpr int kMaxParts = 1 << 17;
+  int left = kMaxParts;
+  return nested_from_py(h, 0, left);
 }
 
 py::object int_tuple_to_py(const IntTuple& t) {

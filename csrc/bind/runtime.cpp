@@ -20,13 +20,20 @@ std::vector<std::string> site_packages() {
   std::vector<std::string> out;
   const py::object path = py::module_::import("sys").attr("path");
   for (const py::handle item : path)
-    if (py::isinstance<py::str>(item) && py::len(item) > 0) out.push_back(item.cast<std::string>());
+    if (PyUnicode_Check(item.ptr()) != 0 && py::len(item) > 0) {
+      const auto bytes = py::reinterpret_steal<py::object>(PyUnicode_EncodeFSDefault(item.ptr()));
+      if (!bytes) {
+        PyErr_Clear();  // no file has such a name
+        continue;
+      }
+      out.emplace_back(PyBytes_AsString(bytes.ptr()));  // up to a NUL: such a folder is not found
+    }
   return out;
 }
 
 void warn_about_cache() {
   for (const std::string& text : rt::take_cache_warnings())
-    if (PyErr_WarnEx(PyExc_RuntimeWarning, text.c_str(), 1) != 0) throw py::error_already_set();
+    if (PyErr_WarnFormat(PyExc_RuntimeWarning, 1, "%U", text_to_py(text).ptr()) != 0) throw py::error_already_set();
 }
 
 namespace {
@@ -46,7 +53,7 @@ rt::CompileRequest request_of(const std::string& source, const std::string& entr
 
 py::dict nvrtc_dict(const rt::NvrtcInfo& info) {
   py::dict d;
-  d["path"] = info.path;
+  d["path"] = text_to_py(info.path);
   d["why"] = info.why;
   d["version"] = info.version();
   py::list archs;
@@ -85,7 +92,7 @@ py::dict driver_dict() {
     devices.append(x);
   }
   py::dict out;
-  out["path"] = d.path;
+  out["path"] = text_to_py(d.path);
   out["version"] = std::to_string(d.version_number / 1000) + "." + std::to_string(d.version_number % 1000 / 10);
   out["devices"] = devices;
   return out;
@@ -158,8 +165,10 @@ Sizes are per thread (registers, spill_bytes, local_bytes) or per block (shared_
       .def_readonly("arch", &rt::Binary::arch, "Architecture, as in \"sm_90a\".")
       .def_property_readonly(
           "cubin", [](const rt::Binary& b) { return py::bytes(b.cubin); }, "The ELF file, bytes.")
-      .def_readonly("ptx", &rt::Binary::ptx, "PTX text.")
-      .def_readonly("log", &rt::Binary::log, "What NVRTC and the assembler said.")
+      .def_property_readonly(
+          "ptx", [](const rt::Binary& b) { return text_to_py(b.ptx); }, "PTX text.")
+      .def_property_readonly(
+          "log", [](const rt::Binary& b) { return text_to_py(b.log); }, "What NVRTC and the assembler said.")
       .def_readonly("nvrtc_version", &rt::Binary::nvrtc_version, "As in \"13.0\".")
       .def_property_readonly(
           "registers", [](const rt::Binary& b) { return b.resources.registers; }, "Per thread.")
@@ -183,7 +192,7 @@ Sizes are per thread (registers, spill_bytes, local_bytes) or per block (shared_
         std::shared_ptr<rt::Binary> b;
         {
           const py::gil_scoped_release release;
-          b = std::make_shared<rt::Binary>(rt::compile(request));
+          b = std::make_shared<rt::Binary>(rt::compile(request, check_signals));
         }
         warn_about_cache();
         return b;
@@ -193,7 +202,9 @@ Sizes are per thread (registers, spill_bytes, local_bytes) or per block (shared_
       R"(CUDA C++ text with the kernel `extern "C" __global__ entry` -> Binary for `arch`, through the disk cache.
 
 `options` replaces default_compile_options(). Raises CompileError: COMPILE_NVRTC, COMPILE_ARCH, COMPILE_SOURCE,
-COMPILE_REMARK. Releases the GIL.)");
+COMPILE_REMARK, COMPILE_NVRTC. Releases the GIL, and answers signals while NVRTC works.)");
+  m.def("cancel_compilations", &rt::cancel_compilations,
+        "Ends the compilations that other threads wait for, which raise CompileError (COMPILE_NVRTC).");
   m.def("default_compile_options", &rt::default_options, "NVRTC options used when none are given.");
   m.def(
       "is_cached",
@@ -220,7 +231,7 @@ COMPILE_REMARK. Releases the GIL.)");
         const auto s = rt::cache_stats();
         warn_about_cache();
         py::dict d;
-        d["dir"] = s.dir.empty() ? py::object(py::none()) : py::object(py::str(s.dir.string()));
+        d["dir"] = s.dir.empty() ? py::object(py::none()) : py::object(text_to_py(s.dir.string()));
         d["entries"] = s.entries;
         d["bytes"] = s.bytes;
         d["limit_bytes"] = s.limit_bytes;
@@ -232,11 +243,17 @@ COMPILE_REMARK. Releases the GIL.)");
       "cache_dir",
       [] {
         const auto dir = rt::cache_dir();
-        return dir.empty() ? py::object(py::none()) : py::object(py::str(dir.string()));
+        return dir.empty() ? py::object(py::none()) : py::object(text_to_py(dir.string()));
       },
       "Where the disk cache is, None when it is off; its entries are not looked at.");
   m.def(
-      "cache_keys", [] { return rt::cache_keys(); }, "The keys of the disk cache's entries, sorted.");
+      "cache_keys",
+      [] {
+        auto keys = rt::cache_keys();
+        warn_about_cache();
+        return keys;
+      },
+      "The keys of the disk cache's entries, sorted.");
   m.def(
       "cache_read",
       [](const std::string& key) -> py::object {
@@ -281,7 +298,14 @@ COMPILE_REMARK. Releases the GIL.)");
       R"(Stores an entry from elsewhere; returns False when it was there.
 
 Raises CompileError (CACHE_ARCHIVE) when the cache cannot be written, ValueError for what is not cacheable.)");
-  m.def("cache_clear", &rt::cache_clear, "Removes every entry of the disk cache; returns how many.");
+  m.def(
+      "cache_clear",
+      [] {
+        const auto removed = rt::cache_clear();
+        warn_about_cache();
+        return removed;
+      },
+      "Removes every entry of the disk cache; returns how many. What is not the cache's own stays.");
   m.def(
       "sha256", [](const py::bytes& data) { return rt::sha256_hex(std::string(data)); }, py::arg("data"),
       "SHA-256 in hexadecimal, as the cache computes it.");

@@ -316,7 +316,7 @@ class Writer {
 }  // namespace
 
 std::string to_json(const Kernel& kernel, const JsonOptions& options) {
-  return Writer(options.locations).run(kernel).dump(options.indent);
+  return Writer(options.locations).run(kernel).dump(options.indent, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace graphene::ir

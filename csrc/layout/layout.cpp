@@ -65,14 +65,34 @@ void print_modes(const IntTuple& t, std::string& out) {
 
 }  // namespace
 
+namespace {
+
+// Copies, printing and the algebra go through all of a layout, most of them more than once.
+void check_extent(const IntTuple& shape) {
+  constexpr std::size_t kMaxLeaves = std::size_t{1} << 14;
+  constexpr int kMaxDepth = 64;  // as in text
+  const int depth = shape.depth();
+  if (depth > kMaxDepth)
+    fail(Code::LAYOUT_LIMIT, "a layout nested deeper than " + std::to_string(kMaxDepth) + " levels", {},
+         "coalesce it, or merge modes");
+  const std::size_t leaves = depth > 0 ? shape.leaves().size() : 1;
+  if (leaves > kMaxLeaves)
+    fail(Code::LAYOUT_LIMIT, "a layout of more than " + std::to_string(kMaxLeaves) + " modes",
+         {"got: " + std::to_string(leaves)}, "coalesce it, or merge modes");
+}
+
+}  // namespace
+
 Layout::Layout() : shape_(1), stride_(0) {}
 
 Layout::Layout(IntTuple shape) : shape_(std::move(shape)) {
+  check_extent(shape_);
   check_sizes(shape_, shape_);
   stride_ = column_major_stride(shape_);
 }
 
 Layout::Layout(IntTuple shape, IntTuple stride) : shape_(std::move(shape)), stride_(std::move(stride)) {
+  check_extent(shape_);
   if (!congruent(shape_, stride_))
     fail(Code::LAYOUT_CONGRUENT, "shape and stride must have the same hierarchy",
          {"shape:  " + shape_.str(), "stride: " + stride_.str()}, "give one stride for each size");

@@ -1,7 +1,6 @@
 #include "runtime/cache.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/fork.h"
+#include "runtime/folder.h"
 #include "runtime/sha256.h"
 
 namespace graphene::runtime {
@@ -23,9 +24,18 @@ using Json = nlohmann::json;
 
 namespace {
 
+// What lies in $GRAPHENE_CACHE_DIR beside what others may keep there: one folder, known by a file that says whose it
+// is.
+constexpr const char* kOwn = "graphene-v1";
+constexpr const char* kMarker = "GRAPHENE_CACHE";
+constexpr const char* kMarkerText =
+    "This folder is Graphene's cache of compiled kernels. `python -m graphene cache --clear` empties it.\n";
+constexpr const char *kEntries = "entries", *kNvrtc = "nvrtc", *kTmp = "tmp";
 constexpr const char* kMeta = "meta.json";
+constexpr std::size_t kMostFileBytes = std::size_t{1} << 28, kMostMetaBytes = std::size_t{1} << 20;
+constexpr std::time_t kAbandonedSeconds = 3600;  // what a writer left in tmp for longer, nobody writes any more
 
-std::mutex warnings_mutex;
+ForkMutex warnings_mutex(ForkMutex::kWarnings);
 std::vector<std::string> warnings;
 std::set<std::string> warned;
 
@@ -39,105 +49,217 @@ std::string env(const char* name) {
   return v != nullptr ? v : "";
 }
 
-fs::path entries_dir(const fs::path& root) { return root / ("v" + std::to_string(kCacheSchema)); }
-fs::path entry_dir(const fs::path& root, const std::string& key) { return entries_dir(root) / key.substr(0, 2) / key; }
+bool is_hex(std::string_view s) { return s.find_first_not_of("0123456789abcdef") == std::string_view::npos; }
 
-// A name in <root>/tmp that no other writer has.
-fs::path temporary(const fs::path& root) {
+void distrust(const fs::path& path, const std::string& why) {
+  warn("compiled kernels are not cached: " + path.string() + " " + why +
+       "; set GRAPHENE_CACHE_DIR to a folder of your own that only you can write to, or GRAPHENE_CACHE=0");
+}
+
+void complain(const fs::path& root, int error) {
+  warn("compiled kernels are not cached: cannot write to " + root.string() + " (" + std::strerror(error) +
+       "); set GRAPHENE_CACHE_DIR to a writable directory, or GRAPHENE_CACHE=0");
+}
+
+// The cache's own folder. None where there is none, where somebody else may have written it, which warns, or where it
+// cannot be made; errno is then 0 unless trying again, or elsewhere, may help.
+Folder open_own(const fs::path& root, bool create) {
+  const Folder outer = Folder::open(root, create);
+  if (!outer) return {};
+  const auto refuse = [](const fs::path& path, const std::string& why) {
+    distrust(path, why);
+    errno = 0;
+    return Folder();
+  };
+  if (const std::string why = outer.why_not_trusted(true); !why.empty()) return refuse(root, why);
+  Folder own = outer.inner(kOwn, create);
+  if (!own) {
+    if (errno == ELOOP || errno == ENOTDIR) return refuse(root / kOwn, "is no folder but a link or a file");
+    return {};
+  }
+  if (const std::string why = own.why_not_trusted(false); !why.empty()) return refuse(root / kOwn, why);
+  struct stat s {};
+  if (own.look(kMarker, s) && S_ISREG(s.st_mode)) return own;
+  const auto names = own.names();
+  if (names.empty()) {
+    if (!create) return {};
+    const int error = own.write_new(kMarker, kMarkerText);
+    errno = error;
+    if (error == 0 || error == EEXIST) return own;
+    return {};
+  }
+  if (own.look(kMarker, s) && S_ISREG(s.st_mode)) return own;  // another process has just made it
+  return refuse(root / kOwn, std::string("holds files but no ") + kMarker + ": it is not Graphene's");
+}
+
+// A name in tmp that no other writer has.
+std::string temporary() {
   static std::atomic<std::uint64_t> count{0};
   const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
-  return root / "tmp" / (std::to_string(::getpid()) + "-" + std::to_string(now) + "-" + std::to_string(count++));
+  return std::to_string(::getpid()) + "-" + std::to_string(now) + "-" + std::to_string(count++);
 }
 
-bool write_and_sync(const fs::path& path, std::string_view bytes) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (fd < 0) return false;
-  bool ok = true;
-  while (ok && !bytes.empty()) {
-    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    ok = n > 0;
-    if (ok) bytes.remove_prefix(static_cast<std::size_t>(n));
+bool is_temporary(const std::string& name) {
+  return std::count(name.begin(), name.end(), '-') == 2 && name.find_first_not_of("0123456789-") == std::string::npos;
+}
+
+bool is_entry_file(const std::string& name) {
+  return name == kMeta || std::find(kEntryFiles.begin(), kEntryFiles.end(), name) != kEntryFiles.end();
+}
+
+// Removes the folder of an entry with what an entry holds; anything else in it stays, and so does the folder then.
+bool remove_entry(const Folder& where, const std::string& name) {
+  {
+    const Folder entry = where.inner(name, false);
+    if (!entry) return false;
+    for (const std::string& file : entry.names())
+      if (is_entry_file(file)) entry.remove_file(file);
   }
-  ok = ok && ::fsync(fd) == 0;
-  return ::close(fd) == 0 && ok;
+  return where.remove_empty_folder(name);
 }
 
-void sync_directory(const fs::path& dir) {
-  const int fd = ::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return;
-  static_cast<void>(::fsync(fd));
-  ::close(fd);
-}
-
-// Takes a path out of sight at once, then deletes it: a reader never meets half an entry as if it were whole.
-bool discard(const fs::path& root, const fs::path& path) {
-  std::error_code e;
-  fs::create_directories(root / "tmp", e);
-  const fs::path grave = temporary(root);
-  if (::rename(path.c_str(), grave.c_str()) != 0) return false;
-  fs::remove_all(grave, e);
+// Takes an entry out of sight at once, then deletes it: a reader never meets half an entry as if it were whole.
+bool discard(const Folder& own, const Folder& group, const std::string& key) {
+  {
+    const Folder entry = group.inner(key, false);
+    if (!entry) return false;
+    struct stat s {};
+    for (const std::string& file : entry.names())
+      if (!is_entry_file(file) || !entry.look(file, s) || S_ISDIR(s.st_mode)) return false;
+  }
+  const Folder tmp = own.inner(kTmp, true);
+  if (!tmp) return false;
+  const std::string grave = temporary();
+  if (group.move(key, tmp, grave) != 0) return false;
+  remove_entry(tmp, grave);
   return true;
 }
 
+Folder group_of(const Folder& own, const std::string& key, bool create) {
+  const Folder entries = own.inner(kEntries, create);
+  return entries ? entries.inner(key.substr(0, 2), create) : Folder();
+}
+
 struct Entry {
-  fs::path path;
+  std::string key;
   std::uint64_t bytes = 0;
-  fs::file_time_type used;
+  timespec used{};
 };
 
-std::vector<Entry> list_entries(const fs::path& root) {
-  std::vector<Entry> out;
-  std::error_code e;
-  for (fs::directory_iterator group(entries_dir(root), e), end; !e && group != end; group.increment(e)) {
-    std::error_code e2;
-    for (fs::directory_iterator it(group->path(), e2), stop; !e2 && it != stop; it.increment(e2)) {
-      Entry entry{.path = it->path(), .bytes = 0, .used = fs::file_time_type::min()};
-      std::error_code e3;
-      for (fs::directory_iterator f(it->path(), e3), last; !e3 && f != last; f.increment(e3)) {
-        const auto bytes = f->file_size(e3);
-        if (!e3) entry.bytes += bytes;
-      }
-      const auto used = fs::last_write_time(it->path() / kMeta, e3);
-      if (!e3) entry.used = used;
-      out.push_back(std::move(entry));
-    }
+// Calls `f(group, key)` for every entry whose key starts with `prefix`.
+template <class F>
+void each_entry(const Folder& own, const std::string& prefix, F&& f) {
+  const Folder entries = own.inner(kEntries, false);
+  if (!entries) return;
+  for (const std::string& name : entries.names()) {
+    if (name.size() != 2 || !is_hex(name) || !name.starts_with(prefix.substr(0, 2))) continue;
+    const Folder group = entries.inner(name, false);
+    if (!group) continue;
+    struct stat s {};
+    for (const std::string& key : group.names())
+      if (is_cache_key(key) && key.starts_with(name) && key.starts_with(prefix) && group.look(key, s) &&
+          S_ISDIR(s.st_mode))
+        f(group, key);
   }
+}
+
+std::vector<Entry> list_entries(const Folder& own) {
+  std::vector<Entry> out;
+  each_entry(own, "", [&](const Folder& group, const std::string& key) {
+    Entry entry{.key = key, .bytes = 0, .used = {}};
+    const Folder folder = group.inner(key, false);
+    if (!folder) return;
+    struct stat s {};
+    for (const std::string& file : folder.names()) {
+      if (!is_entry_file(file) || !folder.look(file, s) || !S_ISREG(s.st_mode)) continue;
+      entry.bytes += static_cast<std::uint64_t>(s.st_size);
+      if (file == kMeta) entry.used = s.st_mtim;
+    }
+    out.push_back(std::move(entry));
+  });
   return out;
+}
+
+// What writers that are gone left in tmp. Others may be writing there now.
+void sweep(const Folder& own) {
+  const Folder tmp = own.inner(kTmp, false);
+  if (!tmp) return;
+  const std::time_t now = std::time(nullptr);
+  struct stat s {};
+  for (const std::string& name : tmp.names()) {
+    if (!is_temporary(name) || !tmp.look(name, s) || s.st_mtim.tv_sec > now - kAbandonedSeconds) continue;
+    if (S_ISREG(s.st_mode)) tmp.remove_file(name);
+    if (S_ISDIR(s.st_mode)) remove_entry(tmp, name);
+  }
 }
 
 // Bytes in the cache as this process last counted them, plus what it added: the directory is walked only when that
 // may have passed the limit.
 std::atomic<std::uint64_t> believed_bytes{UINT64_MAX};
 
-void shrink(const fs::path& root, std::uint64_t added_bytes) {
+void shrink(const Folder& own, std::uint64_t added_bytes) {
   const std::uint64_t limit = cache_limit_bytes();
   const std::uint64_t believed = believed_bytes.load();
   if (believed != UINT64_MAX && believed + added_bytes <= limit) {
     believed_bytes = believed + added_bytes;
     return;
   }
-  auto entries = list_entries(root);
+  auto entries = list_entries(own);
   std::uint64_t total = 0;
   for (const Entry& x : entries) total += x.bytes;
   if (total > limit) {
-    std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) { return a.used < b.used; });
+    std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+      return std::pair(a.used.tv_sec, a.used.tv_nsec) < std::pair(b.used.tv_sec, b.used.tv_nsec);
+    });
     const std::uint64_t target = limit - limit / 10;  // some room, so that the next store does not walk again
     for (const Entry& x : entries) {
       if (total <= target) break;
-      if (discard(root, x.path)) total -= x.bytes;
+      const Folder group = group_of(own, x.key, false);
+      if (group && discard(own, group, x.key)) total -= x.bytes;
     }
   }
   believed_bytes = total;
-  std::error_code e;
-  const auto old = fs::file_time_type::clock::now() - std::chrono::hours(1);
-  for (fs::directory_iterator it(root / "tmp", e), end; !e && it != end; it.increment(e)) {
-    std::error_code e2;
-    if (fs::last_write_time(it->path(), e2) < old && !e2) fs::remove_all(it->path(), e2);
+  sweep(own);
+}
+
+// One attempt to store; 0, or errno.
+int try_store(const Folder& own, const std::string& key, const CacheFiles& files, const std::string& meta) {
+  const Folder tmp = own.inner(kTmp, true);
+  if (!tmp) return errno;
+  const std::string name = temporary();
+  int error = 0;
+  {
+    const Folder work = tmp.inner(name, true);
+    if (!work) return errno;
+    for (const auto& [file, content] : files)
+      if (error == 0) error = work.write_new(file, content);
+    if (error == 0) error = work.write_new(kMeta, meta);
+    if (error == 0) work.sync();
   }
+  if (error == 0) {
+    if (const Folder group = group_of(own, key, true); !group) {
+      error = errno;
+    } else {
+      error = tmp.move(name, group, key);
+      if (error == 0) {
+        group.sync();
+        return 0;
+      }
+      struct stat s {};  // another process was first, with the same content
+      if ((error == ENOTEMPTY || error == EEXIST) && group.look(key, s)) error = 0;
+    }
+  }
+  remove_entry(tmp, name);
+  return error;
 }
 
 }  // namespace
+
+bool is_cache_key(const std::string& key) {
+  constexpr std::size_t kRequestDigits = 64, kBuildDigits = 16;
+  return key.size() == kRequestDigits + 1 + kBuildDigits && key[kRequestDigits] == '-' &&
+         is_hex(key.substr(0, kRequestDigits)) && is_hex(key.substr(kRequestDigits + 1));
+}
 
 fs::path cache_dir() {
   if (env("GRAPHENE_CACHE") == "0") return {};
@@ -153,7 +275,7 @@ fs::path cache_dir() {
 
 fs::path cache_entry(const std::string& key) {
   const fs::path root = cache_dir();
-  return root.empty() ? root : entry_dir(root, key);
+  return root.empty() ? root : root / kOwn / kEntries / key.substr(0, 2) / key;
 }
 
 std::uint64_t cache_limit_bytes() {
@@ -173,52 +295,43 @@ std::uint64_t cache_limit_bytes() {
   return n << shift;
 }
 
-bool read_file(const fs::path& path, std::string& bytes) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  struct stat s {};
-  bool ok = ::fstat(fd, &s) == 0 && S_ISREG(s.st_mode);
-  bytes.clear();
-  if (ok) bytes.resize(static_cast<std::size_t>(s.st_size));
-  for (std::size_t at = 0; ok && at < bytes.size();) {
-    const ssize_t n = ::read(fd, bytes.data() + at, bytes.size() - at);
-    if (n < 0 && errno == EINTR) continue;
-    ok = n > 0;
-    if (ok) at += static_cast<std::size_t>(n);
-  }
-  ::close(fd);
-  return ok;
+bool memo_load(const std::string& name, std::string& bytes) {
+  const fs::path root = cache_dir();
+  const Folder own = root.empty() ? Folder() : open_own(root, false);
+  const Folder memos = own ? own.inner(kNvrtc, false) : Folder();
+  return memos && memos.read(name, bytes, kMostMetaBytes);
 }
 
-bool write_file_atomically(const fs::path& path, std::string_view bytes) {
+bool memo_store(const std::string& name, std::string_view bytes) {
   const fs::path root = cache_dir();
-  if (root.empty()) return false;
-  std::error_code e;
-  fs::create_directories(root / "tmp", e);
-  fs::create_directories(path.parent_path(), e);
-  const fs::path file = temporary(root);
-  if (write_and_sync(file, bytes) && ::rename(file.c_str(), path.c_str()) == 0) return true;
-  fs::remove(file, e);
+  const Folder own = root.empty() ? Folder() : open_own(root, true);
+  const Folder memos = own ? own.inner(kNvrtc, true) : Folder();
+  const Folder tmp = memos ? own.inner(kTmp, true) : Folder();
+  if (!tmp) return false;
+  const std::string work = temporary();
+  if (tmp.write_new(work, bytes) == 0 && tmp.move(work, memos, name) == 0) return true;
+  tmp.remove_file(work);
   return false;
 }
 
 bool cache_load(const std::string& key, CacheFiles& files) {
   files.clear();
   const fs::path root = cache_dir();
-  if (root.empty()) return false;
-  const fs::path dir = entry_dir(root, key);
-  std::error_code e;
-  if (!fs::exists(dir, e) || e) return false;
+  if (root.empty() || !is_cache_key(key)) return false;
+  const Folder own = open_own(root, false);
+  const Folder group = own ? group_of(own, key, false) : Folder();
+  const Folder entry = group ? group.inner(key, false) : Folder();
+  if (!entry) return false;
   std::string text;
-  bool ok = read_file(dir / kMeta, text);
+  bool ok = entry.why_not_trusted(false).empty() && entry.read(kMeta, text, kMostMetaBytes);
   if (ok) {
     const Json meta = Json::parse(text, nullptr, false);
-    ok = meta.is_object() && meta.value("schema", 0) == kCacheSchema && meta.value("key", "") == key &&
-         meta.contains("files") && meta["files"].is_object();
+    ok = meta.is_object() && meta.contains("schema") && meta["schema"] == kCacheSchema && meta.contains("key") &&
+         meta["key"] == key && meta.contains("files") && meta["files"].is_object();
     if (ok) {
       for (const auto& [name, sum] : meta["files"].items()) {
         std::string bytes;
-        ok = sum.is_string() && name.find('/') == std::string::npos && read_file(dir / name, bytes) &&
+        ok = sum.is_string() && is_entry_file(name) && entry.read(name, bytes, kMostFileBytes) &&
              sha256_hex(bytes) == sum.get<std::string>();
         if (!ok) break;
         files[name] = std::move(bytes);
@@ -228,74 +341,45 @@ bool cache_load(const std::string& key, CacheFiles& files) {
   if (!ok) {
     files.clear();
     // Gone meanwhile is no damage: another process removed it.
-    if (fs::exists(dir, e) && !discard(root, dir))
-      warn("the damaged cache entry " + dir.string() + " cannot be removed");
+    struct stat s {};
+    if (group.look(key, s) && !discard(own, group, key))
+      warn("the damaged cache entry " + cache_entry(key).string() + " cannot be removed");
     return false;
   }
-  static_cast<void>(::utimensat(AT_FDCWD, (dir / kMeta).c_str(), nullptr, 0));
+  entry.touch(kMeta);
   return true;
 }
 
 std::vector<std::string> cache_keys(const std::string& prefix) {
   std::vector<std::string> out;
   const fs::path root = cache_dir();
-  if (root.empty()) return out;
-  const auto look = [&](const fs::path& group) {
-    std::error_code e;
-    for (fs::directory_iterator it(group, e), end; !e && it != end; it.increment(e))
-      if (std::string name = it->path().filename().string(); name.starts_with(prefix)) out.push_back(std::move(name));
-  };
-  if (prefix.size() >= 2) {
-    look(entries_dir(root) / prefix.substr(0, 2));
-  } else {
-    std::error_code e;
-    for (fs::directory_iterator it(entries_dir(root), e), end; !e && it != end; it.increment(e)) look(it->path());
-  }
-  std::sort(out.begin(), out.end());
+  const Folder own = root.empty() ? Folder() : open_own(root, false);
+  if (own) each_entry(own, prefix, [&](const Folder&, const std::string& key) { out.push_back(key); });
   return out;
 }
 
 bool cache_store(const std::string& key, const CacheFiles& files) {
   const fs::path root = cache_dir();
-  if (root.empty()) return false;
+  if (root.empty() || !is_cache_key(key)) return false;
   Json sums = Json::object();
   std::uint64_t bytes = 0;
   for (const auto& [name, content] : files) {
+    if (!is_entry_file(name) || content.size() > kMostFileBytes) return false;
     sums[name] = sha256_hex(content);
     bytes += content.size();
   }
   const std::string meta = Json{{"schema", kCacheSchema}, {"key", key}, {"files", sums}}.dump(1);
-  std::error_code e;
-  const fs::path work = temporary(root), dir = entry_dir(root, key);
-  fs::create_directories(work, e);
-  if (!e) fs::create_directories(dir.parent_path(), e);
-  bool ok = !e;
-  int error = e.value();
-  for (const auto& [name, content] : files) {
+  int error = ENOENT;
+  // Somebody may remove the whole folder meanwhile.
+  for (int attempt = 0; attempt < 3 && error == ENOENT; ++attempt) {
     errno = 0;
-    if (!ok) break;
-    ok = write_and_sync(work / name, content);
-    if (!ok) error = errno;
+    const Folder own = open_own(root, true);
+    if (!own && errno == 0) return false;  // said
+    error = own ? try_store(own, key, files, meta) : errno;
+    if (error == 0) shrink(own, bytes + meta.size());
   }
-  if (ok && !write_and_sync(work / kMeta, meta)) {
-    ok = false;
-    error = errno;
-  }
-  if (ok) {
-    sync_directory(work);
-    if (::rename(work.c_str(), dir.c_str()) == 0) {
-      sync_directory(dir.parent_path());
-      shrink(root, bytes + meta.size());
-      return true;
-    }
-    error = errno;
-    ok = error == ENOTEMPTY || error == EEXIST;  // another process was first, with the same content
-  }
-  fs::remove_all(work, e);
-  if (!ok)
-    warn("compiled kernels are not cached: cannot write to " + root.string() + " (" + std::strerror(error) +
-         "); set GRAPHENE_CACHE_DIR to a writable directory, or GRAPHENE_CACHE=0");
-  return ok;
+  if (error != 0) complain(root, error);
+  return error == 0;
 }
 
 CacheStats cache_stats() {
@@ -303,24 +387,37 @@ CacheStats cache_stats() {
   s.dir = cache_dir();
   s.limit_bytes = cache_limit_bytes();
   if (s.dir.empty()) return s;
-  for (const Entry& x : list_entries(s.dir)) {
-    ++s.entries;
-    s.bytes += x.bytes;
+  errno = 0;
+  const Folder own = open_own(s.dir, false);
+  const bool refused = !own && errno == 0 && Folder::open(s.dir / kOwn, false);
+  if (own) {
+    for (const Entry& x : list_entries(own)) {
+      ++s.entries;
+      s.bytes += x.bytes;
+    }
   }
   fs::path probe = s.dir;
   std::error_code e;
   while (!fs::exists(probe, e) && probe.has_parent_path() && probe != probe.parent_path()) probe = probe.parent_path();
-  s.writable = fs::is_directory(probe, e) && ::access(probe.c_str(), W_OK | X_OK) == 0;
+  s.writable = !refused && fs::is_directory(probe, e) && ::access(probe.c_str(), W_OK | X_OK) == 0;
   return s;
 }
 
 std::uint64_t cache_clear() {
   const fs::path root = cache_dir();
-  if (root.empty()) return 0;
+  const Folder own = root.empty() ? Folder() : open_own(root, false);
+  if (!own) return 0;
   std::uint64_t removed = 0;
-  for (const Entry& x : list_entries(root)) removed += discard(root, x.path) ? 1U : 0U;
-  std::error_code e;
-  for (const char* name : {"nvrtc", "tmp"}) fs::remove_all(root / name, e);
+  each_entry(own, "", [&](const Folder& group, const std::string& key) {
+    if (discard(own, group, key)) ++removed;
+  });
+  struct stat s {};
+  if (const Folder memos = own.inner(kNvrtc, false))
+    for (const std::string& name : memos.names())
+      if (name.ends_with(".json") && is_hex(name.substr(0, name.size() - 5)) && memos.look(name, s) &&
+          S_ISREG(s.st_mode))
+        memos.remove_file(name);
+  sweep(own);
   believed_bytes = UINT64_MAX;
   return removed;
 }

@@ -1,7 +1,10 @@
 // The disk cache. An entry is a directory of files with a checksum each, written under a temporary name and renamed, so
-// that another process sees all of it or nothing. Nothing here throws: a cache that cannot be used is no cache.
+// that another process sees all of it or nothing. All of it lies in one folder with a marker; nothing else is ever
+// removed, no link is followed, and what another user may have written is not read. Nothing here throws: a cache that
+// cannot be used is no cache.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -19,6 +22,13 @@ inline constexpr int kCacheSchema = 1;
 
 // $GRAPHENE_CACHE_LIMIT (bytes, or a number with K, M or G), 1 GiB by default.
 [[nodiscard]] std::uint64_t cache_limit_bytes();
+
+// What an entry holds.
+inline constexpr std::array<std::string_view, 5> kEntryFiles = {"kernel.cubin", "kernel.ptx", "kernel.cu", "log.txt",
+                                                                "info.json"};
+
+// 64 hexadecimal digits, a hyphen, 16 more.
+[[nodiscard]] bool is_cache_key(const std::string& key);
 
 // Where an entry is, or will be; empty when there is no cache.
 [[nodiscard]] std::filesystem::path cache_entry(const std::string& key);
@@ -43,13 +53,15 @@ struct CacheStats {
 };
 [[nodiscard]] CacheStats cache_stats();
 
-// Removes every entry and what was remembered of libraries; returns how many entries. Safe while others use the cache.
+// Removes every entry and what was remembered of libraries; returns how many entries. Safe while others use the cache:
+// what they are writing stays.
 std::uint64_t cache_clear();
 
 // What went wrong since the last call, each complaint once a process: for Python's warnings.
 [[nodiscard]] std::vector<std::string> take_cache_warnings();
 
-bool read_file(const std::filesystem::path& path, std::string& bytes);
-bool write_file_atomically(const std::filesystem::path& path, std::string_view bytes);
+// What was learnt of a library, by a name; forgotten by cache_clear.
+[[nodiscard]] bool memo_load(const std::string& name, std::string& bytes);
+bool memo_store(const std::string& name, std::string_view bytes);
 
 }  // namespace graphene::runtime

@@ -136,9 +136,6 @@ Json info_json(const Binary& b, const CompileRequest& request) {
           {"compile_ms", b.compile_ms}};
 }
 
-// What an entry of the cache holds.
-constexpr std::array<const char*, 5> kFiles = {"kernel.cubin", "kernel.ptx", "kernel.cu", "log.txt", "info.json"};
-
 bool from_files(CacheFiles& files, const CompileRequest& request, Binary& b) {
   const Json j = Json::parse(files["info.json"], nullptr, false);
   if (!j.is_object() || files["kernel.cubin"].empty()) return false;
@@ -179,13 +176,10 @@ const std::vector<std::string>& default_options() {
 }
 
 std::string why_not_cacheable(const std::string& key, const CacheFiles& files) {
-  const auto hex = [](std::string_view s) { return s.find_first_not_of("0123456789abcdef") == std::string::npos; };
-  if (key.size() != kRequestDigits + 1 + kBuildDigits || key[kRequestDigits] != '-' ||
-      !hex(key.substr(0, kRequestDigits)) || !hex(key.substr(kRequestDigits + 1)))
-    return "the key is malformed";
-  if (files.size() != std::size(kFiles)) return "it has other files than a compiled kernel";
-  for (const char* name : kFiles)
-    if (files.count(name) == 0) return std::string("it has no ") + name;
+  if (!is_cache_key(key)) return "the key is malformed";
+  if (files.size() != std::size(kEntryFiles)) return "it has other files than a compiled kernel";
+  for (const std::string_view name : kEntryFiles)
+    if (files.count(std::string(name)) == 0) return "it has no " + std::string(name);
   const Json info = Json::parse(files.at("info.json"), nullptr, false);
   CompileRequest request;
   std::vector<std::string> options;
@@ -217,7 +211,7 @@ bool is_cached(const CompileRequest& request) {
   return cache_load(cache_key(request, info), files);
 }
 
-Binary compile(const CompileRequest& request) {
+Binary compile(const CompileRequest& request, const Poll& poll) {
   const Stage stage("look up the cubin");
   Binary b;
   NvrtcInfo info;
@@ -237,7 +231,7 @@ Binary compile(const CompileRequest& request) {
   const auto begin = std::chrono::steady_clock::now();
   std::optional<Stage> compiling;
   compiling.emplace("NVRTC");
-  NvrtcOutput out = loaded_nvrtc(info)->compile(request.source, path, full_options(request));
+  NvrtcOutput out = loaded_nvrtc(info)->compile(request.source, path, full_options(request), poll);
   compiling.reset();
   replace_all(out.log, path, file_name);
   b.compile_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
@@ -259,7 +253,7 @@ Binary compile(const CompileRequest& request) {
                     {"kernel.ptx", b.ptx},
                     {"kernel.cu", request.source},
                     {"log.txt", b.log},
-                    {"info.json", info_json(b, request).dump(1)}});
+                    {"info.json", info_json(b, request).dump(1, ' ', false, Json::error_handler_t::replace)}});
   return b;
 }
 

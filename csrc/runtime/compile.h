@@ -37,7 +37,8 @@ struct CompileRequest {
 
 // Throws COMPILE_NVRTC, COMPILE_ARCH, COMPILE_SOURCE (the errors, each with its source line and the nearest comment
 // above it, which is the IR line) or COMPILE_REMARK (a remark of the assembler that is an error to us).
-[[nodiscard]] Binary compile(const CompileRequest& request);
+// `poll` is as in Nvrtc::compile.
+[[nodiscard]] Binary compile(const CompileRequest& request, const Poll& poll);
 
 // Whether the cache holds it already; the library is not loaded.
 [[nodiscard]] bool is_cached(const CompileRequest& request);

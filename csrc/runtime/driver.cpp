@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 
+#include "base/fork.h"
 #include "base/stages.h"
 
 namespace graphene::runtime {
@@ -14,8 +15,11 @@ namespace graphene::runtime {
 namespace {
 
 // cuda.h's CUdevice_attribute.
+ForkMutex driver_mutex(ForkMutex::kDriver), device_mutex(ForkMutex::kDevice);
+
 constexpr int kMaxThreads = 1, kGridX = 5, kGridY = 6, kGridZ = 7, kSmCount = 16, kMajor = 75, kMinor = 76,
               kShared = 97;
+constexpr int kNotInitialized = 3;  // cuda.h's CUresult
 
 template <class F>
 bool resolve(void* library, const char* name, F& f) {
@@ -27,6 +31,12 @@ bool resolve(void* library, const char* name, F& f) {
   fail(Code::LAUNCH_NO_DRIVER, what, detail.empty() ? std::vector<std::string>{} : std::vector{detail},
        "install the NVIDIA driver (a container needs --gpus all), or pass CPU tensors or NumPy arrays to run on the "
        "simulator; `python -m graphene doctor` shows what was found");
+}
+
+// CUDA does not outlive a fork, and says so by errors that name nothing.
+[[noreturn]] void fail_forked() {
+  fail(Code::LAUNCH_DRIVER, "CUDA was started before this process was forked, and cannot be used in it", {},
+       "start worker processes with multiprocessing's \"spawn\" or \"forkserver\", or touch CUDA after the fork only");
 }
 
 Driver load() {
@@ -53,6 +63,7 @@ Driver load() {
   resolve(lib, "cuFuncLoad", d.function_load);
   resolve(lib, "cuLaunchKernelEx", d.launch_ex);
   if (const int r = d.init(0); r != kCudaSuccess) {
+    if (r == kNotInitialized) fail_forked();  // what cuInit returns nowhere else
     const char* name = nullptr;
     d.error_name(r, &name);
     no_driver("the CUDA driver does not work", std::string("cuInit: ") + (name != nullptr ? name : std::to_string(r)));
@@ -64,9 +75,21 @@ Driver load() {
 }  // namespace
 
 const Driver& driver() {
-  // A throw leaves the static unset: the next call tries again.
-  static const Driver d = load();
-  return d;
+  static std::atomic<const Driver*> loaded{nullptr};
+  static std::atomic<unsigned> loaded_at{0};
+  const Driver* d = loaded.load(std::memory_order_acquire);
+  if (d == nullptr) {
+    const std::lock_guard lock(driver_mutex);
+    d = loaded.load();
+    if (d == nullptr) {
+      const Stage stage("open the device");
+      loaded_at = fork_depth();
+      d = new Driver(load());  // a throw leaves it unset: the next call tries again
+      loaded.store(d, std::memory_order_release);
+    }
+  }
+  if (loaded_at.load(std::memory_order_relaxed) != fork_depth()) fail_forked();
+  return *d;
 }
 
 int device_count() {
@@ -77,13 +100,12 @@ int device_count() {
 }
 
 const DeviceInfo& device(int id) {
-  static std::mutex mutex;
   static std::map<int, std::unique_ptr<DeviceInfo>> devices;
-  const std::lock_guard lock(mutex);
+  const Driver& d = driver();
+  const std::lock_guard lock(device_mutex);
   auto& slot = devices[id];
   if (slot) return *slot;
   const Stage stage("open the device");
-  const Driver& d = driver();
   auto info = std::make_unique<DeviceInfo>();
   info->id = id;
   const auto attribute = [&](int which) {

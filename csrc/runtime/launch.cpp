@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 
+#include "base/fork.h"
 #include "base/stages.h"
 #include "runtime/cubin.h"
 #include "runtime/sha256.h"
@@ -11,6 +12,8 @@
 namespace graphene::runtime {
 
 namespace {
+
+ForkMutex load_mutex(ForkMutex::kLaunch);
 
 constexpr std::int64_t kMuchShared = 48 * 1024;                                      // bytes of a block
 constexpr int kMaxDynamicShared = 8, kSharedCarveout = 9, kNonPortableCluster = 14;  // cuda.h's CUfunction_attribute
@@ -44,10 +47,9 @@ void check_params(const std::string& cubin, const LaunchManifest& m) {
 std::shared_ptr<Function> load_function(int device_id, const std::string& cubin, const LaunchManifest& m) {
   check_params(cubin, m);
   const std::string &entry = m.entry, &kernel_name = m.kernel_name;
-  static std::mutex mutex;
   static std::map<std::string, std::shared_ptr<Function>> loaded;
   const std::string key = std::to_string(device_id) + "/" + Sha256().field(entry).field(cubin).hex();
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(load_mutex);
   if (const auto it = loaded.find(key); it != loaded.end()) return it->second;
   const Stage stage("load the cubin");
   const Driver& d = driver();

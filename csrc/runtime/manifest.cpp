@@ -189,7 +189,7 @@ std::string LaunchManifest::to_json(int indent) const {
   j["block_threads"] = block_threads;
   j["dynamic_shared_bytes"] = expr_json(dynamic_shared_bytes);
   if (waits_itself) j["waits_itself"] = true;
-  return j.dump(indent);
+  return j.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
 LaunchManifest LaunchManifest::from_json(std::string_view text) {

@@ -1,14 +1,23 @@
 #include "runtime/nvrtc.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <set>
 
 #include "base/diag.h"
+#include "base/fork.h"
 
 namespace graphene::runtime {
 
@@ -40,8 +49,10 @@ struct Nvrtc::Api {
   int (*cubin_size)(Program, std::size_t*);
   int (*cubin)(Program, char*);
   const char* (*error_string)(int);
+  int (*flow_callback)(Program, int (*)(void*, void*), void*);  // null before NVRTC 12.9
 
   bool resolve_all(void* lib) {
+    resolve(lib, "nvrtcSetFlowCallback", flow_callback);
     return resolve(lib, "nvrtcVersion", version) && resolve(lib, "nvrtcGetNumSupportedArchs", num_archs) &&
            resolve(lib, "nvrtcGetSupportedArchs", archs) && resolve(lib, "nvrtcCreateProgram", create) &&
            resolve(lib, "nvrtcDestroyProgram", destroy) && resolve(lib, "nvrtcCompileProgram", compile) &&
@@ -78,7 +89,7 @@ bool NvrtcInfo::supports(const std::string& arch) const {
 }
 
 namespace {
-std::mutex loaded_mutex;
+ForkMutex loaded_mutex(ForkMutex::kLoaded), libraries_mutex(ForkMutex::kLibraries);
 std::set<std::string> loaded_paths;
 }  // namespace
 
@@ -123,38 +134,199 @@ std::shared_ptr<const Nvrtc> Nvrtc::load(const std::string& path, std::string& w
   return self;
 }
 
-NvrtcOutput Nvrtc::compile(const std::string& source, const std::string& file_name,
-                           const std::vector<std::string>& options) const {
+// One compilation, which the thread that asked for it may give up: whoever is last frees it.
+struct Job {
+  std::shared_ptr<const Nvrtc::Api> api;
+  std::string source, file_name;
+  std::vector<std::string> options;
+
+  std::mutex mutex;
+  std::condition_variable ended;
+  bool done = false;
   NvrtcOutput out;
-  Program program = nullptr;
-  int r = api_->create(&program, source.c_str(), file_name.c_str(), 0, nullptr, nullptr);
-  if (r != kSuccess) {
-    out.log = std::string("nvrtcCreateProgram: ") + api_->error_string(r);
-    return out;
+  std::atomic<bool> cancelled{false};
+
+  void run();
+
+ private:
+  static int is_cancelled(void* job, void*) { return static_cast<Job*>(job)->cancelled ? 1 : 0; }
+
+  NvrtcOutput compiled() {
+    NvrtcOutput x;
+    Program program = nullptr;
+    int r = api->create(&program, source.c_str(), file_name.c_str(), 0, nullptr, nullptr);
+    if (r != kSuccess) {
+      x.log = std::string("nvrtcCreateProgram: ") + api->error_string(r);
+      return x;
+    }
+    if (api->flow_callback != nullptr) static_cast<void>(api->flow_callback(program, is_cancelled, this));
+    std::vector<const char*> argv;
+    for (const std::string& o : options) argv.push_back(o.c_str());
+    r = api->compile(program, static_cast<int>(argv.size()), argv.data());
+    x.log = Nvrtc::Api::text(program, api->log_size, api->log);
+    while (!x.log.empty() && (x.log.back() == '\0' || x.log.back() == '\n')) x.log.pop_back();
+    x.ok = r == kSuccess;
+    if (x.ok) {
+      x.ptx = Nvrtc::Api::text(program, api->ptx_size, api->ptx);
+      while (!x.ptx.empty() && x.ptx.back() == '\0') x.ptx.pop_back();
+      x.cubin = Nvrtc::Api::text(program, api->cubin_size, api->cubin);
+      x.ok = !x.cubin.empty();
+      if (!x.ok) x.log += "\nNVRTC returned no cubin";
+    } else if (x.log.empty()) {
+      x.log = std::string("nvrtcCompileProgram: ") + api->error_string(r);
+    }
+    api->destroy(&program);
+    return x;
   }
-  std::vector<const char*> argv;
-  for (const std::string& o : options) argv.push_back(o.c_str());
-  r = api_->compile(program, static_cast<int>(argv.size()), argv.data());
-  out.log = Api::text(program, api_->log_size, api_->log);
-  while (!out.log.empty() && (out.log.back() == '\0' || out.log.back() == '\n')) out.log.pop_back();
-  out.ok = r == kSuccess;
-  if (out.ok) {
-    out.ptx = Api::text(program, api_->ptx_size, api_->ptx);
-    while (!out.ptx.empty() && out.ptx.back() == '\0') out.ptx.pop_back();
-    out.cubin = Api::text(program, api_->cubin_size, api_->cubin);
-    out.ok = !out.cubin.empty();
-    if (!out.ok) out.log += "\nNVRTC returned no cubin";
-  } else if (out.log.empty()) {
-    out.log = std::string("nvrtcCompileProgram: ") + api_->error_string(r);
+};
+
+namespace {
+
+// Compilations that are under way in this process. A fork copies what NVRTC holds then, but not the thread that would
+// give it back.
+class UnderWay {
+ public:
+  static void begin() {
+    const std::lock_guard lock(loaded_mutex);
+    if (depth_ != fork_depth()) {
+      depth_ = fork_depth();
+      lost_ = lost_ || count_ != 0;
+      count_ = 0;
+    }
+    if (lost_)
+      fail(Code::COMPILE_NVRTC, "NVRTC was compiling in another thread when this process was forked: it cannot be used",
+           {}, "compile before the fork, or start worker processes with multiprocessing's \"spawn\"");
+    ++count_;
   }
-  api_->destroy(&program);
-  return out;
+  static void end() {
+    const std::lock_guard lock(loaded_mutex);
+    if (depth_ == fork_depth() && count_ > 0) --count_;
+  }
+
+ private:
+  static unsigned depth_;
+  static int count_;
+  static bool lost_;
+};
+unsigned UnderWay::depth_ = 0;
+int UnderWay::count_ = 0;
+bool UnderWay::lost_ = false;
+
+using Clock = std::chrono::steady_clock;
+
+std::atomic<unsigned> cancellations{0};
+
+// Compilations that nobody waits for any more. The library must not be unloaded under them, so the process waits for
+// their end before it ends itself.
+std::mutex abandoned_mutex;  // never held in a fork: an abandoned thread does not take it
+std::vector<std::shared_ptr<Job>> abandoned;
+
+void end_abandoned(int status, void*) {
+  constexpr std::chrono::seconds kPatience(2);
+  std::vector<std::shared_ptr<Job>> jobs;
+  {
+    const std::unique_lock lock(abandoned_mutex, std::try_to_lock);
+    if (lock.owns_lock() && fork_depth() == 0) jobs.swap(abandoned);
+  }
+  const auto until = Clock::now() + kPatience;
+  for (const auto& job : jobs) {
+    std::unique_lock lock(job->mutex);
+    if (job->ended.wait_until(lock, until, [&] { return job->done; })) continue;
+    // An NVRTC that cannot be cancelled: what remains of the process' end would destroy what the thread uses.
+    std::fflush(nullptr);
+    ::_exit(status);
+  }
+}
+
+void abandon(const std::shared_ptr<Job>& job) {
+  static const int installed = ::on_exit(end_abandoned, nullptr);
+  static_cast<void>(installed);
+  job->cancelled = true;
+  const std::lock_guard lock(abandoned_mutex);
+  std::erase_if(abandoned, [](const std::shared_ptr<Job>& j) {
+    const std::lock_guard held(j->mutex);
+    return j->done;
+  });
+  abandoned.push_back(job);
+}
+
+}  // namespace
+
+void Job::run() {
+  NvrtcOutput result;
+  try {
+    result = compiled();
+  } catch (const std::exception& e) {
+    result = {};
+    result.log = std::string("NVRTC: ") + e.what();
+  }
+  UnderWay::end();
+  const std::lock_guard lock(mutex);
+  out = std::move(result);
+  done = true;
+  ended.notify_all();
+}
+
+namespace {
+
+void* run_job(void* job) {
+  const std::unique_ptr<std::shared_ptr<Job>> held(static_cast<std::shared_ptr<Job>*>(job));
+  (*held)->run();
+  return nullptr;
+}
+
+// False when the system has no thread to give. Signals are for the threads that were there.
+bool start(const std::shared_ptr<Job>& job) {
+  constexpr std::size_t kStackBytes = std::size_t{16} << 20;
+  auto held = std::make_unique<std::shared_ptr<Job>>(job);
+  pthread_attr_t attributes;
+  if (::pthread_attr_init(&attributes) != 0) return false;
+  static_cast<void>(::pthread_attr_setstacksize(&attributes, kStackBytes));
+  static_cast<void>(::pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED));
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_t thread{};
+  const bool started = ::pthread_create(&thread, &attributes, run_job, held.get()) == 0;
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  ::pthread_attr_destroy(&attributes);
+  if (started) static_cast<void>(held.release());
+  return started;
+}
+
+}  // namespace
+
+void cancel_compilations() { ++cancellations; }
+
+NvrtcOutput Nvrtc::compile(const std::string& source, const std::string& file_name,
+                           const std::vector<std::string>& options, const Poll& poll) const {
+  constexpr std::chrono::milliseconds kPause(50);
+  const auto job = std::make_shared<Job>();
+  job->api = api_;
+  job->source = source;
+  job->file_name = file_name;
+  job->options = options;
+  UnderWay::begin();
+  if (!start(job)) job->run();
+  const unsigned since = cancellations;
+  try {
+    std::unique_lock lock(job->mutex);
+    while (!job->ended.wait_for(lock, kPause, [&] { return job->done; })) {
+      lock.unlock();
+      if (since != cancellations) fail(Code::COMPILE_NVRTC, "the compilation was given up");
+      poll();
+      lock.lock();
+    }
+  } catch (...) {
+    abandon(job);
+    throw;
+  }
+  return std::move(job->out);
 }
 
 std::shared_ptr<const Nvrtc> loaded_nvrtc(const NvrtcInfo& info) {
-  static std::mutex mutex;
   static std::map<std::string, std::shared_ptr<const Nvrtc>> libraries;
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(libraries_mutex);
   auto& slot = libraries[info.path];
   std::string why_not;
   if (!slot) slot = Nvrtc::load(info.path, why_not);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -46,6 +47,12 @@ struct NvrtcOutput {
   std::string cubin;
 };
 
+// Called while something takes long; what it throws ends it.
+using Poll = std::function<void()>;
+
+// Ends the compilations that other threads wait for.
+void cancel_compilations();
+
 class Nvrtc {
  public:
   // Null when the file cannot be loaded or lacks a function; `why_not` then says so.
@@ -55,11 +62,15 @@ class Nvrtc {
   static bool loaded_by_us(const std::string& path);
 
   [[nodiscard]] const NvrtcInfo& info() const { return info_; }
-  // Compiles for `options` (which hold the architecture). Never throws for an error in the source: see ok and log.
+  // Compiles for `options` (which hold the architecture), in a thread of its own. Never throws for an error in the
+  // source: see ok and log. `poll` is called many times a second; what it throws ends the wait, and the compilation is
+  // cancelled where this NVRTC can do that (12.9 and later), else left to end by itself. Throws COMPILE_NVRTC, and
+  // COMPILE_NVRTC after cancel_compilations.
   [[nodiscard]] NvrtcOutput compile(const std::string& source, const std::string& file_name,
-                                    const std::vector<std::string>& options) const;
+                                    const std::vector<std::string>& options, const Poll& poll) const;
 
  private:
+  friend struct Job;
   struct Api;
   std::shared_ptr<const Api> api_;
   NvrtcInfo info_;

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "base/diag.h"
+#include "base/fork.h"
 #include "runtime/cache.h"
 #include "runtime/nvrtc.h"
 #include "runtime/sha256.h"
@@ -19,6 +20,8 @@ namespace graphene::runtime {
 namespace fs = std::filesystem;
 
 namespace {
+
+ForkMutex search_mutex(ForkMutex::kSearch);
 
 std::string env(const char* name) {
   const char* v = std::getenv(name);
@@ -68,9 +71,7 @@ int note_loaded(dl_phdr_info* info, std::size_t, void* out) {
 
 using Json = nlohmann::json;
 
-fs::path memo_file(const std::string& path) {
-  return cache_dir() / "nvrtc" / (sha256_hex(path).substr(0, 32) + ".json");
-}
+std::string memo_name(const std::string& path) { return sha256_hex(path).substr(0, 32) + ".json"; }
 
 // Size and time of the file a path leads to: what must not have changed since it was probed.
 Json stamp(const std::string& path) {
@@ -85,7 +86,7 @@ Json stamp(const std::string& path) {
 bool recall(const NvrtcCandidate& c, NvrtcInfo& info) {
   const Json now = stamp(c.path);
   std::string text;
-  if (now.is_null() || !read_file(memo_file(c.path), text)) return false;
+  if (now.is_null() || !memo_load(memo_name(c.path), text)) return false;
   const Json j = Json::parse(text, nullptr, false);
   if (!j.is_object() || j.value("stamp", Json()) != now) return false;
   try {
@@ -105,14 +106,13 @@ void remember(const NvrtcCandidate& c, const NvrtcInfo& info) {
   const Json now = stamp(c.path);
   if (now.is_null()) return;
   const Json j = {{"stamp", now}, {"major", info.major}, {"minor", info.minor}, {"archs", info.archs}};
-  write_file_atomically(memo_file(c.path), j.dump());
+  memo_store(memo_name(c.path), j.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 // Description of a candidate; false with the reason when it cannot be loaded.
 bool describe(const NvrtcCandidate& c, NvrtcInfo& info, std::string& why_not) {
-  static std::mutex mutex;
   static std::map<std::string, NvrtcInfo> known;
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(search_mutex);
   if (const auto it = known.find(c.path); it != known.end()) {
     info = it->second;
     info.why = c.why;

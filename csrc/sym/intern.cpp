@@ -3,6 +3,7 @@
 #include <deque>
 #include <mutex>
 
+#include "base/fork.h"
 #include "sym/internal.h"
 
 namespace graphene::sym {
@@ -69,6 +70,8 @@ std::uint64_t key_of(Op op, std::uint64_t hash, const VarInfo* var) {
        "compute the value in steps, through gr.scalar");
 }
 
+ForkMutex table_mutex(ForkMutex::kExpressions);
+
 class Table {
  public:
   static Table& instance() {
@@ -81,7 +84,7 @@ class Table {
     for (const Expr& a : s.args) h = mix(h, hash_of(a));
     for (const std::int64_t c : s.coef) h = mix(h, static_cast<std::uint64_t>(c));
     h = mix(h, static_cast<std::uint64_t>(s.constant));
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(table_mutex);
     const std::size_t at = find(h, [&](const Node& n) {
       return n.op == s.op && n.constant == s.constant && same_args(n.args, s.args) &&
              std::equal(n.coef.begin(), n.coef.end(), s.coef.begin(), s.coef.end());
@@ -119,7 +122,7 @@ class Table {
     for (const char c : v.name) h = mix(h, static_cast<unsigned char>(c));
     for (const std::int64_t x : {v.min, v.max, v.multiple_of}) h = mix(h, static_cast<std::uint64_t>(x));
     for (const auto* e : {&v.hi, &v.lo, &v.def}) h = mix(h, *e ? hash_of(**e) : 1);
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(table_mutex);
     const std::size_t at = find(h, [&](const Node& n) { return n.var != nullptr && same_info(*n.var, v); });
     if (slots_[at] != nullptr) return slots_[at];
     int depth = 1;
@@ -160,7 +163,6 @@ class Table {
       if (o != nullptr) slots_[find(o->hash, [](const Node&) { return false; })] = o;
   }
 
-  std::mutex mutex_;
   std::vector<const Node*> slots_;  // open addressing, at most half full
   std::size_t count_ = 0;
   Arena arena_;

@@ -23,14 +23,19 @@ def nvrtc_memory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def cache_dir(tmp_path: Path, nvrtc_memory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     path = tmp_path / "cache"
+    own = path / "graphene-v1"
     if any(nvrtc_memory.iterdir()):
-        shutil.copytree(nvrtc_memory, path / "nvrtc")
+        shutil.copytree(nvrtc_memory, own)
     for name in ("GRAPHENE_CACHE", "GRAPHENE_CACHE_LIMIT", "GRAPHENE_NVRTC", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GRAPHENE_CACHE_DIR", str(path))
     yield path
-    if (path / "nvrtc").is_dir():
-        shutil.copytree(path / "nvrtc", nvrtc_memory, dirs_exist_ok=True)
+    files = [f for f in (own / "nvrtc").glob("?" * 32 + ".json") if f.is_file()]
+    if files and (own / "GRAPHENE_CACHE").is_file() and not (own / "nvrtc").is_symlink():
+        (nvrtc_memory / "nvrtc").mkdir(exist_ok=True)
+        for file in files:
+            shutil.copy(file, nvrtc_memory / "nvrtc")
+        shutil.copy(own / "GRAPHENE_CACHE", nvrtc_memory)
 
 
 @pytest.fixture(autouse=True)

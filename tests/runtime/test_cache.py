@@ -26,7 +26,7 @@ def build(tag: int = 0, **kw):
 
 
 def entries(cache_dir: Path) -> list[Path]:
-    return sorted((cache_dir / "v1").glob("*/*"))
+    return sorted((cache_dir / "graphene-v1" / "entries").glob("*/*"))
 
 
 @given(st.binary(max_size=300))
@@ -80,7 +80,7 @@ def test_damaged_entry_is_rebuilt(cache_dir: Path, name: str, damage: str) -> No
 def test_damaged_memory_of_the_library_is_not_believed(cache_dir: Path) -> None:
     code = "from graphene import _core; print(_core.nvrtc_for('sm_80')['version'])"
     version = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    files = list((cache_dir / "nvrtc").iterdir())
+    files = list((cache_dir / "graphene-v1" / "nvrtc").iterdir())
     assert files
     for text in ("", "{}", "[1]", '{"stamp": 1}', "nonsense"):
         for f in files:
@@ -189,5 +189,5 @@ def test_many_processes_write_the_same_entries(cache_dir: Path) -> None:
     workers = [subprocess.Popen([sys.executable, "-W", "error", "-c", WORKER, go]) for _ in range(4)]
     assert [w.wait(60) for w in workers] == [0] * 4
     assert _core.cache_stats()["entries"] == 4
-    assert not list((cache_dir / "tmp").iterdir())
+    assert not list((cache_dir / "graphene-v1" / "tmp").iterdir())
     assert all(build(tag).from_cache for tag in range(4))

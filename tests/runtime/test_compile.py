@@ -216,7 +216,7 @@ def test_unsupported_architecture_says_what_is_there(tmp_path: Path, monkeypatch
 def test_line_information_names_the_source_in_the_cache(cache_dir: Path) -> None:
     """So a profiler shows the generated source, with its IR comments, beside its samples."""
     b = _core.compile_source(COPY, "copy", "sm_80")
-    (source,) = cache_dir.glob("v1/*/*/kernel.cu")
+    (source,) = cache_dir.glob("graphene-v1/entries/*/*/kernel.cu")
     assert source.read_text() == COPY
     assert re.search(rf'\.file\s+1 "{re.escape(str(source))}"', b.ptx)
     assert str(cache_dir) not in b.log

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import struct
 from fractions import Fraction
 from types import SimpleNamespace
@@ -402,3 +403,19 @@ def test_sm_count(make) -> None:
     for n, want in ((5, 5), (1000, 132)):
         k(tensor("fp32", n))
         assert one(stub_cuda.take_launches())["grid"] == (want, 1, 1)
+
+
+def test_a_forked_child_is_told_that_cuda_stays_behind(gemm: Kernel) -> None:
+    stub_cuda.param_sizes(8, 8, 8, 4, 1, 8, 4)
+    gemm(*operands())
+    for work in (lambda: gemm(*operands()), lambda: gemm(*operands(9, 9, 32)), _core.driver_info):
+        child = os.fork()
+        if child == 0:
+            try:
+                work()
+            except gr.LaunchError as e:
+                os._exit(7 if e.code == "LAUNCH_DRIVER" and "spawn" in str(e) else 1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    gemm(*operands())
+    stub_cuda.take_launches()

@@ -1,0 +1,130 @@
+#include "runtime/folder.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace graphene::runtime {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr mode_t kFolderMode = 0755;
+
+bool is_known(uid_t owner) { return owner == ::geteuid() || owner == 0; }
+
+// Makes a folder and those above it that are missing.
+void make_folders(const fs::path& path) {
+  if (path.empty() || ::mkdir(path.c_str(), kFolderMode) == 0 || errno != ENOENT) return;
+  const fs::path parent = path.parent_path();
+  if (parent == path) return;
+  make_folders(parent);
+  static_cast<void>(::mkdir(path.c_str(), kFolderMode));
+}
+
+}  // namespace
+
+Folder::~Folder() {
+  if (fd_ < 0) return;
+  const int kept = errno;
+  ::close(fd_);
+  errno = kept;
+}
+
+Folder Folder::open(const fs::path& path, bool create) {
+  if (create) make_folders(path);
+  return Folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+}
+
+Folder Folder::inner(const std::string& name, bool create) const {
+  if (create && ::mkdirat(fd_, name.c_str(), kFolderMode) != 0 && errno != EEXIST && errno != EROFS && errno != EACCES)
+    return {};
+  return Folder(::openat(fd_, name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+}
+
+std::string Folder::why_not_trusted(bool shared) const {
+  struct stat s {};
+  if (::fstat(fd_, &s) != 0) return "cannot be looked at";
+  if (!is_known(s.st_uid)) return "belongs to another user (" + std::to_string(s.st_uid) + ")";
+  if ((s.st_mode & S_IWOTH) != 0 && !(shared && (s.st_mode & S_ISVTX) != 0)) return "can be written to by everybody";
+  return {};
+}
+
+std::vector<std::string> Folder::names() const {
+  std::vector<std::string> out;
+  const int fd = ::openat(fd_, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return out;
+  DIR* dir = ::fdopendir(fd);
+  if (dir == nullptr) {
+    ::close(fd);
+    return out;
+  }
+  while (const dirent* entry = ::readdir(dir)) {
+    std::string name = entry->d_name;
+    if (name != "." && name != "..") out.push_back(std::move(name));
+  }
+  ::closedir(dir);
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+bool Folder::look(const std::string& name, struct stat& s) const {
+  return ::fstatat(fd_, name.c_str(), &s, AT_SYMLINK_NOFOLLOW) == 0 && is_known(s.st_uid);
+}
+
+bool Folder::read(const std::string& name, std::string& bytes, std::size_t most_bytes) const {
+  const int fd = ::openat(fd_, name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) return false;
+  struct stat s {};
+  bool ok = ::fstat(fd, &s) == 0 && S_ISREG(s.st_mode) && is_known(s.st_uid) &&
+            static_cast<std::uintmax_t>(s.st_size) <= most_bytes;
+  bytes.clear();
+  if (ok) bytes.resize(static_cast<std::size_t>(s.st_size));
+  for (std::size_t at = 0; ok && at < bytes.size();) {
+    const ssize_t n = ::read(fd, bytes.data() + at, bytes.size() - at);
+    if (n < 0 && errno == EINTR) continue;
+    ok = n > 0;
+    if (ok) at += static_cast<std::size_t>(n);
+  }
+  ::close(fd);
+  return ok;
+}
+
+int Folder::write_new(const std::string& name, std::string_view bytes) const {
+  const int fd = ::openat(fd_, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+  if (fd < 0) return errno;
+  int error = 0;
+  while (error == 0 && !bytes.empty()) {
+    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0)
+      error = n < 0 ? errno : EIO;
+    else
+      bytes.remove_prefix(static_cast<std::size_t>(n));
+  }
+  if (error == 0 && ::fsync(fd) != 0) error = errno;
+  if (::close(fd) != 0 && error == 0) error = errno;
+  return error;
+}
+
+int Folder::move(const std::string& name, const Folder& to, const std::string& to_name) const {
+  return ::renameat(fd_, name.c_str(), to.fd_, to_name.c_str()) == 0 ? 0 : errno;
+}
+
+bool Folder::remove_file(const std::string& name) const { return ::unlinkat(fd_, name.c_str(), 0) == 0; }
+
+bool Folder::remove_empty_folder(const std::string& name) const {
+  return ::unlinkat(fd_, name.c_str(), AT_REMOVEDIR) == 0;
+}
+
+void Folder::touch(const std::string& name) const {
+  static_cast<void>(::utimensat(fd_, name.c_str(), nullptr, AT_SYMLINK_NOFOLLOW));
+}
+
+void Folder::sync() const { static_cast<void>(::fsync(fd_)); }
+
+}  // namespace graphene::runtime
