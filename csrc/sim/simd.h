@@ -18,9 +18,13 @@
 // has_f16c() holds.
 #if defined(__x86_64__) && defined(__GNUC__)
 #define GR_SIM_F16C __attribute__((target("avx2,f16c,fma")))
+#include <cpuid.h>
 namespace graphene::sim {
 inline bool has_f16c() {
-  static const bool has = __builtin_cpu_supports("f16c") != 0 && __builtin_cpu_supports("avx2") != 0;
+  static const bool has = [] {  // clang 14 has no __builtin_cpu_supports("f16c")
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __builtin_cpu_supports("avx2") != 0 && __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+  }();
   return has;
 }
 }  // namespace graphene::sim
