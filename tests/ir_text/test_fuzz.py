@@ -17,10 +17,14 @@ INPUTS = 4_000
 
 @pytest.fixture(scope="module")
 def fuzzer() -> Path:
-    folder = Path(os.environ.get("GRAPHENE_FUZZERS", ROOT / "build" / "sanitized" / "tests" / "native"))
-    if not (folder / "ir_text_fuzz").exists():
-        pytest.skip(f"no fuzzers in {folder}: python tests/native/fuzz.py builds them")
-    return folder / "ir_text_fuzz"
+    told = os.environ.get("GRAPHENE_FUZZERS")
+    program = Path(told or ROOT / "build" / "sanitized" / "tests" / "native") / "ir_text_fuzz"
+    if not program.exists():
+        missing = f"{program} is missing: python tests/native/fuzz.py builds it"
+        if told:
+            pytest.fail(f"GRAPHENE_FUZZERS is {told}, but {missing}")
+        pytest.skip(missing)
+    return program
 
 
 @pytest.mark.parametrize(("form", "accepted_at_least"), [("text", 80), ("json", 80)])
