@@ -40,7 +40,7 @@ class _LoopIterator:
 
     def __init__(self, loop: Loop) -> None:
         self._loop, self._done = loop, False
-        self._depth: int | None = None
+        self._depth: tuple[int, int] | None = None
 
     def __iter__(self) -> _LoopIterator:
         return self
@@ -60,7 +60,7 @@ class _LoopIterator:
             _core.end_block(self._depth)
 
 
-def _leave(open_blocks: list[int], what: str) -> None:
+def _leave(open_blocks: list[tuple[int, int]], what: str) -> None:
     """Ends the block entered last; KERNEL_CLOSED where none is open."""
     if not open_blocks:
         _core.fail("KERNEL_CLOSED", f"{what} is left that was not entered", [], "use `with`, which enters and leaves")
@@ -74,9 +74,9 @@ class Loop:
 
     def __init__(self, name: str, start: IntLike, stop: IntLike, step: IntLike, unroll: int) -> None:
         self._args = (name, start, stop, step, unroll)
-        self._open: list[int] = []
+        self._open: list[tuple[int, int]] = []
 
-    def _begin(self) -> tuple[int, Any]:
+    def _begin(self) -> tuple[tuple[int, int], Any]:
         return _core.begin_loop(*self._args)
 
     def __iter__(self) -> _LoopIterator:
@@ -98,7 +98,7 @@ class Block:
 
     def __init__(self, begin: Any, *args: Any) -> None:
         self._begin, self._args = begin, args
-        self._open: list[int] = []
+        self._open: list[tuple[int, int]] = []
 
     def __enter__(self) -> None:
         self._open.append(self._begin(*self._args))

@@ -60,7 +60,7 @@ T value_from_py(py::handle h, const char* name) {
   // bytes would pass for a string
   if (!PyBytes_Check(h.ptr()) && c.load(h, true)) return py::detail::cast_op<T>(c);
   PyErr_Clear();
-  throw py::type_error(std::string(name) + " must be " + kWanted<T> + ", got " + std::string(py::repr(h)));
+  throw py::type_error(std::string(name) + " must be " + kWanted<T> + ", got " + shown(h));
 }
 
 }  // namespace graphene::bind

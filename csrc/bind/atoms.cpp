@@ -99,7 +99,7 @@ class Fields {
       } catch (const py::cast_error&) {
       }
     }
-    throw py::type_error(what_ + ": `" + key + "` cannot be " + std::string(py::repr(value)) + "; want " + kWanted<T>);
+    throw py::type_error(what_ + ": `" + key + "` cannot be " + shown(value) + "; want " + kWanted<T>);
   }
   void finish() const {
     for (const auto& [key, value] : dict_) {
@@ -138,7 +138,7 @@ atoms::OperandDef operand_from_py(const py::dict& d, const std::string& atom) {
 }
 
 atoms::Atom atom_from_py(const py::dict& d) {
-  const std::string name = d.contains("name") ? py::str(d["name"]).cast<std::string>() : "an atom";
+  const std::string name = d.contains("name") ? printable_text(py::str(d["name"])) : "an atom";
   Fields f(d, name);
   atoms::Atom a;
   a.name = f.take<std::string>("name", "");

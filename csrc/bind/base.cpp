@@ -4,19 +4,10 @@
 #include "base/diag.h"
 #include "base/stages.h"
 #include "bind/bind.h"
-#include "bind/runtime_common.h"
 
 namespace graphene::bind {
 
 namespace {
-
-// A string as UTF-8, with what has none (a lone surrogate) as \udcNN.
-std::string printable_text(py::handle text) {
-  const auto bytes =
-      py::reinterpret_steal<py::object>(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));
-  if (!bytes) throw py::error_already_set();
-  return {PyBytes_AS_STRING(bytes.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
-}
 
 // graphene/errors.py defines the classes; they are looked up once, on the first error.
 py::object exception_class(ErrorClass cls) {
@@ -72,6 +63,28 @@ py::str text_to_py(const std::string& text) {
   PyObject* s = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogateescape");
   if (s == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::str>(s);
+}
+
+std::string printable_text(py::handle text) {
+  const auto bytes =
+      py::reinterpret_steal<py::object>(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));
+  if (!bytes) throw py::error_already_set();
+  return {PyBytes_AS_STRING(bytes.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
+}
+
+std::string shown(py::handle object) {
+  constexpr std::size_t kMostBytes = 2000;
+  auto text = py::reinterpret_steal<py::object>(PyObject_Repr(object.ptr()));
+  if (text)
+    text = py::reinterpret_steal<py::object>(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));
+  if (!text) {
+    if (PyErr_ExceptionMatches(PyExc_Exception) == 0) throw py::error_already_set();  // Ctrl-C
+    PyErr_Clear();
+    return std::string("an object of type ") + Py_TYPE(object.ptr())->tp_name;
+  }
+  std::string s(PyBytes_AS_STRING(text.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(text.ptr())));
+  if (s.size() > kMostBytes) s = s.substr(0, kMostBytes) + "...";
+  return s;
 }
 
 void check_signals() {

@@ -90,8 +90,7 @@ std::intptr_t read_stream(PyObject* object, const std::string& kernel) {
   } catch (const py::error_already_set&) {
   } catch (const py::cast_error&) {
   }
-  throw Error(rt::launch_problem(Code::LAUNCH_STREAM, kernel, "stream= is not a CUDA stream",
-                                 {"got:  " + py::repr(o).cast<std::string>()},
+  throw Error(rt::launch_problem(Code::LAUNCH_STREAM, kernel, "stream= is not a CUDA stream", {"got:  " + shown(o)},
                                  "pass a torch.cuda.Stream, a cupy.cuda.Stream, an object with __cuda_stream__, or the "
                                  "handle as an integer"));
 }

@@ -14,7 +14,7 @@ py::object threads_to_py(const ir::ThreadPtr& t) { return py::cast(std::const_po
 namespace {
 
 [[noreturn]] void wrong_type(const char* what, const char* want, py::handle got) {
-  throw py::type_error(std::string(what) + " must be " + want + ", got " + std::string(py::repr(got)));
+  throw py::type_error(std::string(what) + " must be " + want + ", got " + shown(got));
 }
 
 bool is_sequence(py::handle h) { return PyTuple_Check(h.ptr()) || PyList_Check(h.ptr()); }
@@ -34,13 +34,13 @@ ir::ThreadPtr threads_from_py(py::handle h, const char* what) {
 
 Layout data_layout_from_py(py::handle h) {
   if (py::isinstance<Layout>(h)) return h.cast<Layout>();
-  if (py::isinstance<py::str>(h)) return layout::parse_layout(h.cast<std::string>());
+  if (py::isinstance<py::str>(h)) return layout::parse_layout(printable_text(h));
   return Layout::row_major(int_tuple_from_py(h));
 }
 
 Layout column_layout_from_py(py::handle h) {
   if (py::isinstance<Layout>(h)) return h.cast<Layout>();
-  if (py::isinstance<py::str>(h)) return layout::parse_layout(h.cast<std::string>());
+  if (py::isinstance<py::str>(h)) return layout::parse_layout(printable_text(h));
   return Layout(int_tuple_from_py(h));
 }
 
@@ -154,7 +154,7 @@ ir::Constant constant_from_py(py::handle h) {
 ir::AttrValue attr_from_py(py::handle h) {
   if (PyBool_Check(h.ptr())) return h.cast<bool>();
   if (PyFloat_Check(h.ptr())) return h.cast<double>();
-  if (PyUnicode_Check(h.ptr())) return h.cast<std::string>();
+  if (PyUnicode_Check(h.ptr())) return printable_text(h);
   const Expr e = expr_from_py(h);
   if (e.is_const()) return e.value();
   return e;
@@ -163,7 +163,7 @@ ir::AttrValue attr_from_py(py::handle h) {
 ir::Attrs attrs_from_py(const py::dict& d) {
   ir::Attrs out;
   for (const auto& [key, value] : d)
-    if (!value.is_none()) out[key.cast<std::string>()] = attr_from_py(value);
+    if (!value.is_none()) out[printable_text(key)] = attr_from_py(value);
   return out;
 }
 
@@ -192,21 +192,13 @@ struct FileInfo {
   bool internal = false;
 };
 
-// A file's name may be any bytes: what is no text is shown as \udcNN.
-std::string printable_name(const py::object& name) {
-  const auto bytes =
-      py::reinterpret_steal<py::bytes>(PyUnicode_AsEncodedString(name.ptr(), "utf-8", "backslashreplace"));
-  if (!bytes) throw py::error_already_set();
-  return bytes;
-}
-
 const FileInfo& file_info(PyObject* name) {
   static auto* known = new std::unordered_map<PyObject*, FileInfo>();
   const auto it = known->find(name);
   if (it != known->end()) return it->second;
   FileInfo f;
   f.name = py::reinterpret_borrow<py::object>(name);
-  f.file = std::make_shared<const std::string>(printable_name(f.name));
+  f.file = std::make_shared<const std::string>(printable_text(f.name));  // it may be any bytes
   f.internal = is_internal(*f.file);
   return known->emplace(name, std::move(f)).first->second;
 }

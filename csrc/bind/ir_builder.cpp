@@ -11,19 +11,23 @@ namespace {
 
 // What a spec call returns: entered with `with`, the spec is decomposed by hand.
 struct SpecHandle {
-  Builder* builder;
+  std::uint64_t builder;
   std::shared_ptr<ir::Stmt> stmt;
-  std::size_t depth = 0;
+  std::size_t depth = 0;  // inside of it; 0: not entered
 };
+
+// An open block as Python holds it: which kernel's, and at which depth it lies.
+using BlockRef = std::pair<std::uint64_t, std::size_t>;
+BlockRef ref_here(const Builder& b) { return {b.serial(), b.depth()}; }
 
 // A block of statements that a `with` or a `for` keeps open: leaving it also leaves what was left open inside.
 void leave_to(Builder& b, std::size_t depth) {
   while (b.depth() > depth) b.leave();
 }
 
-Builder& active_or_closed(Builder* expected) {
+Builder& active_or_closed(std::uint64_t expected) {
   Builder* b = Builder::active();
-  if (b == nullptr || b != expected)
+  if (b == nullptr || b->serial() != expected)
     fail(Code::KERNEL_CLOSED, "the kernel of this statement is closed", {}, "", python_location());
   return *b;
 }
@@ -83,7 +87,7 @@ SpecHandle record_spec(const std::string& kind, const py::object& outs, const py
   s.atom = atom;
   s.means = means;
   if (!tv.is_none()) s.tv = value_from_py<Layout>(tv, "tv=");
-  return {&b, b.spec(std::move(s))};
+  return {b.serial(), b.spec(std::move(s))};
 }
 
 void bind_specs(py::module_& m) {
@@ -98,7 +102,11 @@ void bind_specs(py::module_& m) {
     return self;
   });
   c.def("__exit__", [](SpecHandle& h, const py::args&) {
-    if (Builder::active() == h.builder) leave_to(*h.builder, h.depth - 1);
+    if (h.depth == 0)
+      fail(Code::SPEC_ENTER, "a spec is left that was not entered", {}, "use `with` on the spec", python_location());
+    Builder* b = Builder::active();
+    if (b != nullptr && b->serial() == h.builder) leave_to(*b, h.depth - 1);
+    h.depth = 0;
     return false;
   });
   m.def("record_spec", &record_spec, py::arg("kind"), py::arg("outs"), py::arg("ins"), py::arg("attrs"), py::arg("on"),
@@ -154,25 +162,25 @@ void bind_control(py::module_& m) {
   m.def("begin_loop", [](const Arg<"name", std::string>& name, const py::object& start, const py::object& stop,
                          const py::object& step, const Arg<"unroll", int>& unroll) {
     Builder& b = Builder::require_active("gr.loop()");
-    const std::size_t depth = b.depth();
+    const BlockRef depth = ref_here(b);
     const Expr var = b.loop(name, expr_from_py(start), expr_from_py(stop), expr_from_py(step), unroll);
     return py::make_tuple(depth, expr_to_py(var));
   });
   m.def("begin_if", [](const py::object& condition) {
     Builder& b = Builder::require_active("gr.if_()");
-    const std::size_t depth = b.depth();
+    const BlockRef depth = ref_here(b);
     b.if_(condition_from_py(condition));
     return depth;
   });
   m.def("begin_else", [] {
     Builder& b = Builder::require_active("gr.else_()");
-    const std::size_t depth = b.depth();
+    const BlockRef depth = ref_here(b);
     b.else_();
     return depth;
   });
   m.def("begin_only", [](const py::object& group) {
     Builder& b = Builder::require_active("gr.only()");
-    const std::size_t depth = b.depth();
+    const BlockRef depth = ref_here(b);
     if (py::isinstance<Elected>(group)) {
       b.only(group.cast<const Elected&>().group, true);
     } else {
@@ -182,11 +190,12 @@ void bind_control(py::module_& m) {
     }
     return depth;
   });
-  m.def("end_block", [](std::size_t depth) {
-    if (Builder* b = Builder::active(); b != nullptr) leave_to(*b, depth);
+  // A block of a kernel that is closed meanwhile, or that another thread records, is left already.
+  m.def("end_block", [](const BlockRef& at) {
+    if (Builder* b = Builder::active(); b != nullptr && b->serial() == at.first) leave_to(*b, at.second);
   });
-  m.def("note_break", [](std::size_t depth) {
-    if (Builder* b = Builder::active(); b != nullptr) b->note_break(depth);
+  m.def("note_break", [](const BlockRef& at) {
+    if (Builder* b = Builder::active(); b != nullptr && b->serial() == at.first) b->note_break(at.second);
   });
   m.def("record_exit_if", [](const py::object& condition) {
     Builder::require_active("gr.exit_if()").exit_if(condition_from_py(condition));

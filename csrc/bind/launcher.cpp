@@ -210,7 +210,7 @@ template <class T>
 std::shared_ptr<T> hook_result(const py::object& value, const char* hook, const char* want) {
   if (!py::isinstance<T>(value))
     fail(Code::LAUNCH_MANIFEST, std::string("the hook ") + hook + " returned something else than a " + want,
-         {"got:  " + py::repr(value).cast<std::string>()});
+         {"got:  " + shown(value)});
   return py::cast<std::shared_ptr<T>>(value);
 }
 
@@ -382,8 +382,8 @@ PyObject* launcher_load(PyObject* object, PyObject* args) {
       const long given = PyIndex_Check(number) != 0 ? PyLong_AsLong(number) : -1;
       PyErr_Clear();
       if (given < 0 || given > std::numeric_limits<int>::max())
-        fail(Code::LAUNCH_DEVICE, "a CUDA device is named by its number",
-             {"got: " + std::string(py::str(py::repr(py::handle(number))))}, "load(0) is the first one");
+        fail(Code::LAUNCH_DEVICE, "a CUDA device is named by its number", {"got: " + shown(number)},
+             "load(0) is the first one");
       device_id = static_cast<int>(given);
     }
     const auto m = manifest_for(self, rt::device(device_id).arch);

@@ -12,25 +12,43 @@ using layout::ModeTiler;
 
 namespace {
 
-// A list may hold itself, hold another one many times, or grow while it is read. `left`: integers that it may still
-// have.
-IntTuple nested_from_py(py::handle h, int depth, int& left) {
-  constexpr int kMaxDepth = 64;  // as in text
-  if (--left < 0) fail(Code::LAYOUT_LIMIT, "a shape, stride or coordinate of too many integers");
-  if (!py::isinstance<py::tuple>(h) && !py::isinstance<py::list>(h)) return expr_from_py(h);
-  if (depth >= kMaxDepth)
-    fail(Code::LAYOUT_LIMIT, "integers nested deeper than " + std::to_string(kMaxDepth) + " levels");
+// What is nested is read within bounds: a list may hold itself, hold another one many times, or grow while it is read.
+class NestedReader {
+ public:
+  // f(item) of each.
+  template <class F>
+  void for_each(py::handle sequence, F f) {
+    constexpr int kMaxDepth = 64;  // as in text
+    if (depth_ >= kMaxDepth)
+      fail(Code::LAYOUT_LIMIT,
+           "a shape, stride, coordinate or tiler nested deeper than " + std::to_string(kMaxDepth) + " levels");
+    ++depth_;
+    for (const py::handle item : sequence) {
+      if (--left_ < 0) fail(Code::LAYOUT_LIMIT, "a shape, stride, coordinate or tiler of too many parts");
+      f(item);
+    }
+    --depth_;
+  }
+
+ private:
+  int depth_ = 0;
+  int left_ = 1 << 17;  // parts that it may still have
+};
+
+bool is_sequence(py::handle h) { return py::isinstance<py::tuple>(h) || py::isinstance<py::list>(h); }
+
+IntTuple ints_from_py(py::handle h, NestedReader& reader) {
+  if (!is_sequence(h)) return expr_from_py(h);
   std::vector<IntTuple> modes;
-  for (const py::handle item : h) modes.push_back(nested_from_py(item, depth + 1, left));
+  reader.for_each(h, [&](py::handle item) { modes.push_back(ints_from_py(item, reader)); });
   return modes;
 }
 
 }  // namespace
 
 IntTuple int_tuple_from_py(py::handle h) {
-  constexpr int kMaxParts = 1 << 17;
-  int left = kMaxParts;
-  return nested_from_py(h, 0, left);
+  NestedReader reader;
+  return ints_from_py(h, reader);
 }
 
 py::object int_tuple_to_py(const IntTuple& t) {
@@ -45,42 +63,37 @@ namespace {
 // A Layout; its text; or a shape, column-major.
 Layout layout_from_py(py::handle h) {
   if (py::isinstance<Layout>(h)) return h.cast<Layout>();
-  if (py::isinstance<py::str>(h)) return layout::parse_layout(h.cast<std::string>());
+  if (py::isinstance<py::str>(h)) return layout::parse_layout(printable_text(h));
   return Layout(int_tuple_from_py(h));
 }
 
-bool is_sequence(py::handle h) { return py::isinstance<py::tuple>(h) || py::isinstance<py::list>(h); }
-
-// f(item) of each, no deeper than Python itself goes.
-template <class F>
-void for_each(py::handle sequence, F f) {
-  if (Py_EnterRecursiveCall(" in a nested tuple") != 0) throw py::error_already_set();
-  try {
-    for (const py::handle item : sequence) f(item);
-  } catch (...) {
-    Py_LeaveRecursiveCall();
-    throw;
-  }
-  Py_LeaveRecursiveCall();
-}
-
 // None, a Layout or what stands for one; a tuple: one of these per mode.
-ModeTiler tiler_from_py(py::handle h) {
+ModeTiler tiler_from_py(py::handle h, NestedReader& reader) {
   if (h.is_none()) return {};
   if (!is_sequence(h)) return layout_from_py(h);
   std::vector<ModeTiler> modes;
-  for_each(h, [&](py::handle item) { modes.push_back(tiler_from_py(item)); });
+  reader.for_each(h, [&](py::handle item) { modes.push_back(tiler_from_py(item, reader)); });
   return modes;
 }
 
+ModeTiler tiler_from_py(py::handle h) {
+  NestedReader reader;
+  return tiler_from_py(h, reader);
+}
+
 // The hierarchy alone: what stands at the leaves does not matter.
-IntTuple profile_from_py(py::handle h) {
+IntTuple profile_from_py(py::handle h, NestedReader& reader) {
   if (py::isinstance<Layout>(h)) return h.cast<Layout>().shape();
   if (h.is_none()) return 1;
   if (!is_sequence(h)) return expr_from_py(h);
   std::vector<IntTuple> modes;
-  for_each(h, [&](py::handle item) { modes.push_back(profile_from_py(item)); });
+  reader.for_each(h, [&](py::handle item) { modes.push_back(profile_from_py(item, reader)); });
   return modes;
+}
+
+IntTuple profile_from_py(py::handle h) {
+  NestedReader reader;
+  return profile_from_py(h, reader);
 }
 
 Expr total_from_py(py::handle h) { return int_tuple_from_py(h).product(); }

@@ -11,9 +11,8 @@
 namespace graphene::bind {
 
 std::string architecture(py::handle arch) {
-  const std::string shown = py::repr(arch).cast<std::string>();
-  std::string name = py::isinstance<py::str>(arch) ? arch.cast<std::string>() : std::string();
-  atoms::require_arch(name, shown);
+  std::string name = py::isinstance<py::str>(arch) ? printable_text(arch) : std::string();
+  atoms::require_arch(name, shown(arch));
   return name;
 }
 

@@ -99,7 +99,7 @@ sim::ReferenceResult evaluate_reference(const py::object& reference, const std::
   const py::object result = reference(name, arrays, outputs);
   sim::ReferenceResult out;
   if (py::isinstance<py::str>(result)) {
-    out.problem = result.cast<std::string>();
+    out.problem = printable_text(result);
   } else {
     out.outputs = result.cast<std::vector<std::vector<double>>>();
   }

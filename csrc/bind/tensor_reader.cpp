@@ -20,7 +20,7 @@ PyObject* interned(const char* text) { return PyUnicode_InternFromString(text); 
 std::string text_of(const py::error_already_set& e) {
   std::string text = "an error without text";
   try {
-    text = py::str(e.value()).cast<std::string>();
+    text = printable_text(py::str(e.value()));
   } catch (const py::error_already_set&) {
   }
   return text.substr(0, text.find('\n'));
@@ -28,8 +28,8 @@ std::string text_of(const py::error_already_set& e) {
 
 std::string type_name(PyObject* o) {
   const py::object type = py::type::of(py::handle(o));
-  const std::string module = py::str(py::getattr(type, "__module__", py::str(""))).cast<std::string>();
-  const std::string name = py::str(py::getattr(type, "__qualname__", py::str("?"))).cast<std::string>();
+  const std::string module = printable_text(py::str(py::getattr(type, "__module__", py::str(""))));
+  const std::string name = printable_text(py::str(py::getattr(type, "__qualname__", py::str("?"))));
   return module.empty() || module == "builtins" ? name : module + "." + name;
 }
 
@@ -129,7 +129,7 @@ std::optional<Diagnostic> set_type_string(const Context& c, const std::string& t
       break;
   }
   const py::object dtype = py::getattr(py::handle(c.object), "dtype", py::none());
-  const std::string name = py::str(py::getattr(dtype, "name", py::str(type))).cast<std::string>();
+  const std::string name = printable_text(py::str(py::getattr(dtype, "name", py::str(type))));
   if (set_named_type(name, t)) return std::nullopt;
   return c
       .problem(Code::LAUNCH_DTYPE, "has elements that are no numbers", {"got:  " + name},
@@ -187,7 +187,7 @@ ReadResult read_array_interface(const Context& c, const py::dict& d, bool cuda) 
 ReadResult read_torch(const Context& c) {
   const py::handle o(c.object);
   TensorArg t;
-  std::string dtype = py::str(o.attr("dtype")).cast<std::string>();
+  std::string dtype = printable_text(py::str(o.attr("dtype")));
   if (dtype.starts_with("torch.")) dtype = dtype.substr(6);
   if (!set_named_type(dtype, t))
     return c.problem(Code::LAUNCH_DTYPE, "has a dtype that kernels do not take", {"got:  " + dtype},

@@ -307,7 +307,7 @@ const gt::Interpreter kPython = {[] { return static_cast<int>(PyGILState_Ensure(
                                    try {
                                      throw;
                                    } catch (py::error_already_set& e) {
-                                     throw std::runtime_error(py::str(e.value()).cast<std::string>());
+                                     throw std::runtime_error(printable_text(py::str(e.value())));
                                    }
                                  }};
 

@@ -1,6 +1,7 @@
 #include "ir/builder.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cctype>
 
 #include "ir/builder_impl.h"
@@ -10,6 +11,9 @@ namespace graphene::ir {
 namespace {
 
 thread_local Builder* active_builder = nullptr;
+thread_local std::weak_ptr<const bool> active_alive;  // a kernel may be dropped by another thread than records it
+
+std::atomic<std::uint64_t> builders{0};
 
 // Words of the text form and of generated code.
 const std::unordered_set<std::string>& reserved() {
@@ -79,10 +83,13 @@ BuilderHooks& builder_hooks() {
   return hooks;
 }
 
-Builder* Builder::active() { return active_builder; }
+Builder* Builder::active() {
+  if (active_builder != nullptr && (active_alive.expired() || active_builder->closed_)) active_builder = nullptr;
+  return active_builder;
+}
 
 Builder& Builder::require_active(const char* call) {
-  if (active_builder == nullptr)
+  if (active() == nullptr)
     fail(Code::KERNEL_NONE, std::string(call) + " needs an open kernel", {},
          "call it inside `with gr.Kernel(name) as kernel:`");
   return *active_builder;
@@ -94,8 +101,8 @@ void Builder::refuse(Code code, std::string message, std::vector<std::string> de
   fail(code, std::move(message), std::move(details), std::move(fix), here());
 }
 
-Builder::Builder(std::string name) {
-  if (active_builder != nullptr)
+Builder::Builder(std::string name) : serial_(++builders) {
+  if (active() != nullptr)
     refuse(Code::KERNEL_NESTED, "a kernel inside a kernel", {"open: " + active_builder->kernel_.name, "got: " + name},
            "build one kernel after the other");
   if (!is_identifier(name)) refuse(Code::KERNEL_NAME, "a kernel's name must be an identifier", {"got: " + name});
@@ -103,6 +110,7 @@ Builder::Builder(std::string name) {
   scope_open_.push_back(true);
   frames_.push_back({nullptr, &kernel_.body, 0});
   active_builder = this;
+  active_alive = alive_;
 }
 
 Builder::~Builder() { abandon(); }

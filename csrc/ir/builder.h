@@ -44,7 +44,7 @@ class Builder {
   ~Builder();
   Builder(const Builder&) = delete;
   Builder& operator=(const Builder&) = delete;
-  [[nodiscard]] static Builder* active();
+  [[nodiscard]] static Builder* active();            // none, too, once another thread has closed or dropped it
   static Builder& require_active(const char* call);  // KERNEL_NONE when there is none
 
   // Declarations.
@@ -82,7 +82,8 @@ class Builder {
   void only(const ThreadPtr& group, bool elect);
   void leave();
   [[nodiscard]] std::size_t depth() const { return frames_.size(); }
-  [[nodiscard]] bool in_loop() const;  // what is recorded now may run several times
+  [[nodiscard]] std::uint64_t serial() const { return serial_; }  // no two builders of a process have the same
+  [[nodiscard]] bool in_loop() const;                             // what is recorded now may run several times
 
   void exit_if(const Expr& condition);
   // `droppable`: forgotten when the kernel closes unless something besides its own assignments uses it.
@@ -155,6 +156,8 @@ class Builder {
   ThreadPtr each_block_, each_thread_;
   std::optional<Diagnostic> noted_;
   bool closed_ = false;
+  std::uint64_t serial_;
+  std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };
 
 }  // namespace graphene::ir

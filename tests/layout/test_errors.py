@@ -179,11 +179,11 @@ def test_deep_and_recursive_tuples():
     deep = 1
     for _ in range(100_000):
         deep = (deep,)
-    with pytest.raises((gr.LayoutError, RecursionError)):
+    with pytest.raises(gr.LayoutError, match="LAYOUT_LIMIT"):
         gr.Layout(deep)
     loop = []
     loop.append(loop)
-    with pytest.raises((gr.LayoutError, RecursionError)):
+    with pytest.raises(gr.LayoutError, match="LAYOUT_LIMIT"):
         gr.Layout(loop)
 
 
