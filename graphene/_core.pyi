@@ -650,7 +650,13 @@ def simulate(
     relax: Sequence[int] = (),
     unguarded: bool = False,
     trace: bool = False,
-) -> tuple[int, int, list[tuple[str, int, str, int, int, int, str, str, int, str, str, bool]]]: ...
+    roundings: bool = False,
+) -> tuple[
+    int,
+    int,
+    list[tuple[str, int, str, int, int, int, str, str, int, str, str, bool]],
+    list[tuple[str, str, str, str]],
+]: ...
 def default_arch(kernel: KernelIR) -> str: ...
 def argument_sizes(program: Program, args: tuple[object, ...]) -> dict[str, int]: ...
 

@@ -255,6 +255,7 @@ class Kernel(_core.Launcher):
         skip: Iterable[int] = (),
         relax: Iterable[int] = (),
         trace: bool = False,
+        roundings: bool = False,
         **named: object,
     ) -> SimulationStats:
         """Runs the kernel on NumPy arrays or CPU tensors, in place, with every memory access checked.
@@ -262,11 +263,12 @@ class Kernel(_core.Launcher):
         Arguments in declaration order or by name. ``arch``: whose atoms run; None: the lowest from sm_80 up that has
         every named atom. ``seed``: order of blocks and warps. ``skip``: ids from ``syncs()`` of synchronisation
         statements to leave out, to see that they are needed; ``relax``: of waits that leave one more group of copies in
-        flight. ``trace``: the result's ``.trace`` is a timeline of the first block, drawn in notebooks. Raises
+        flight. ``trace``: the result's ``.trace`` is a timeline of the first block, drawn in notebooks. ``roundings``:
+        its ``.roundings`` are the points where values become narrower than fp32 and are then computed with. Raises
         SimulationError at the first hazard, whatever the order in which threads ran; LaunchError for arguments that do
         not fit.
         """
-        return _simulate.simulate(self, args, named, arch, seed, skip, relax, trace)
+        return _simulate.simulate(self, args, named, arch, seed, skip, relax, trace, roundings)
 
     def check(self, *args: object, arch: str | None = None, seed: int = 0, **sizes: int) -> CheckResult:
         """Runs calls that show mistakes, holds outputs to what the kernel promises, and decomposed specs to theirs.

@@ -11,21 +11,35 @@ from graphene.viz.timeline import Trace, TraceEvent
 if TYPE_CHECKING:
     from graphene.kernel import Kernel
 
-__all__ = ["SimulationStats", "Sync", "Trace", "TraceEvent", "simulate", "syncs"]
+__all__ = ["Rounding", "SimulationStats", "Sync", "Trace", "TraceEvent", "simulate", "syncs"]
+
+
+class Rounding(NamedTuple):
+    """A value becomes narrower than fp32 and is then computed with.
+
+    ``tensor``: the name of the tensor that takes the narrower value. ``source``, ``type``: names of the widest type
+    that the statement computes from, and of the tensor's. ``where``: Python ``file:line`` of the statement.
+    """
+
+    tensor: str
+    source: str
+    type: str
+    where: str
 
 
 class SimulationStats(NamedTuple):
     """What a simulation did.
 
     ``lane_ops``: one thread executing one atomic spec each. ``accesses``: elements read or written in memory, all of
-    them checked. ``arch``: the architecture whose atoms ran. ``trace``: what the first block did, where it was asked
-    for.
+    them checked. ``arch``: the architecture whose atoms ran. ``trace``: what the first block did, ``roundings``: where
+    values became narrower on their way to a result (sorted, each once), where they were asked for.
     """
 
     lane_ops: int
     accesses: int
     arch: str
     trace: Trace | None = None
+    roundings: tuple[Rounding, ...] | None = None
 
 
 class Sync(NamedTuple):
@@ -67,13 +81,14 @@ def simulate(
     skip: Iterable[int] = (),
     relax: Iterable[int] = (),
     trace: bool = False,
+    roundings: bool = False,
 ) -> SimulationStats:
     """Runs a kernel on NumPy arrays or CPU tensors, in place.
 
     ``arch``: whose atoms to run; None: the lowest from sm_80 up that has every named atom. ``seed``: order of blocks
     and warps, 0 in order; hazards are found whatever the order. ``skip``: ids of synchronisation statements (``syncs``)
     to leave out. ``relax``: ids of waits that leave one more group of copies in flight. ``trace``: record what the
-    first block does.
+    first block does. ``roundings``: find where values become narrower than fp32 and are then computed with.
 
     Raises SimulationError: SIM_RACE, SIM_OUT_OF_BOUNDS, SIM_UNDEFINED, SIM_DIVERGENT_COLLECTIVE, SIM_DEADLOCK,
     SIM_MISALIGNED, SIM_WRITE_CONFLICT, SIM_OUTPUT_UNWRITTEN, SIM_UNFINISHED_COPY; LaunchError for arguments that the
@@ -89,9 +104,12 @@ def simulate(
     if unknown := [i for i in relaxed if i not in waits]:
         raise ValueError(f"relax={unknown}: no such wait; kernel.syncs() lists them")
     program = kernel.lowered(arch)
-    lane_ops, accesses, events = _core.simulate(program, args, named, seed, skipped, relaxed, trace=trace)
+    lane_ops, accesses, events, points = _core.simulate(
+        program, args, named, seed, skipped, relaxed, trace=trace, roundings=roundings
+    )
     recorded = Trace(kernel.name, tuple(TraceEvent(*e) for e in events)) if trace else None
-    return SimulationStats(lane_ops, accesses, program.arch, recorded)
+    found = tuple(Rounding(*p) for p in points) if roundings else None
+    return SimulationStats(lane_ops, accesses, program.arch, recorded, found)
 
 
 def syncs(kernel: Kernel) -> list[Sync]:

@@ -113,10 +113,10 @@ void register_sim(py::module_& m) {
       "simulate",
       [](const std::shared_ptr<lower::Program>& program, const py::tuple& args, const py::dict& named,
          const Arg<"seed", std::uint64_t>& seed, std::vector<int> skip, std::vector<int> relax, bool unguarded,
-         bool trace) -> py::tuple {
+         bool trace, bool roundings) -> py::tuple {
         const BoundArguments bound = bind_arguments(*program, args, named);
         announce_written(bound.call, program->kernel->name);
-        if (bound.nothing_to_do) return py::make_tuple(0, 0, py::list());
+        if (bound.nothing_to_do) return py::make_tuple(0, 0, py::list(), py::list());
         sim::SimulateOptions options;
         options.sizes = bound.sizes;
         options.scalars = bound.scalars;
@@ -131,18 +131,26 @@ void register_sim(py::module_& m) {
             events = trace_events(t, code);
           };
         }
+        std::vector<sim::Rounding> found;
+        if (roundings) options.roundings = &found;
         options.poll = check_signals;
         sim::Stats stats;
         {
           const py::gil_scoped_release released;
           stats = sim::simulate(program, bound.tensors, options);
         }
-        return py::make_tuple(stats.lane_ops, stats.accesses, events);
+        py::list points;
+        for (const sim::Rounding& r : found) {
+          points.append(py::make_tuple(r.tensor, ir::name(r.from), ir::name(r.to),
+                                       r.origin != nullptr ? r.origin->loc.str() : ""));
+        }
+        return py::make_tuple(stats.lane_ops, stats.accesses, events, points);
       },
       py::arg("program"), py::arg("args"), py::arg("named"), py::arg("seed") = 0, py::arg("skip") = std::vector<int>{},
       py::arg("relax") = std::vector<int>{}, py::arg("unguarded") = false, py::arg("trace") = false,
+      py::arg("roundings") = false,
       "Runs a lowered kernel on host tensors, in place: (lane operations, memory accesses, events of the first block "
-      "where a trace is wanted). Raises SimulationError.");
+      "where a trace is wanted, rounding points where they are). Raises SimulationError.");
   m.def(
       "default_arch", [](const ir::Kernel& kernel) { return sim::default_arch(kernel); }, py::arg("kernel"),
       "The lowest architecture from sm_80 up that has every atom the kernel names.");

@@ -9,6 +9,7 @@
 
 #include "sim/machine.h"
 #include "sim/matmul.h"
+#include "sim/roundings.h"
 #include "sim/trace.h"
 
 namespace graphene::sim {
@@ -32,6 +33,8 @@ class Interpreter final : public Machine {
   void simulate();  // the whole grid; then every element of every output must have been written
   [[nodiscard]] const Stats& stats() const { return stats_; }
   Trace* trace = nullptr;  // of the first block, where wanted
+  void track_roundings();  // before it runs
+  [[nodiscard]] std::vector<Rounding> roundings() const;
 
  protected:
   void begin_block() override;
@@ -83,6 +86,21 @@ class Interpreter final : public Machine {
     std::vector<char> unchanged;  // per value, of an update: nothing to record
   };
   using Values = std::vector<Value>;
+  struct TagState {
+    struct LeafTags {
+      bool selects = false;        // gives an operand's value, else a new one
+      Tag result = 0;              // of values that the leaf makes or narrows
+      std::vector<Tag> converted;  // by tag of an operand: the result's; kUnknown: not asked yet
+    };
+    static constexpr Tag kUnknown = 0xffff;
+    Roundings roundings;
+    std::vector<LeafTags> leaves;
+    std::vector<std::vector<LaneTags>> registers;  // per warp
+    std::vector<std::vector<Tag>> memory;          // per arena and granule; empty: as the kernel found it
+    std::vector<char> read;                        // per arena: some leaf reads it
+    std::array<std::vector<LaneTags>, 5> values;   // as values_
+    Address address;
+  };
 
   void place_arguments(std::span<const Argument> arguments);
   void place_shared();
@@ -115,10 +133,20 @@ class Interpreter final : public Machine {
   void multiply(const Warp& w, const Leaf& f, Mask lanes);
   void reduce(const Warp& w, const Leaf& f, Mask lanes);
   void check_converged(const Warp& w, const Leaf& f, Mask lanes) const;
+  [[nodiscard]] static std::int64_t exchange_source(const Leaf& f, std::int64_t rank, std::int64_t arg);
+  [[nodiscard]] static const std::vector<std::vector<int>>& groups_of(const Warp& w, const Leaf& f);
   [[nodiscard]] Mask lanes_of_ranks(const Warp& w, const Leaf& f, Mask ranks) const;
 
   // ---- interp_atomic.cpp
   void accumulate(const Warp& w, const Leaf& f, Mask lanes);
+
+  // ---- interp_roundings.cpp
+  void tag_leaf(const Warp& w, const Leaf& f, Mask lanes);
+  void fetch_tags(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, std::size_t slot);
+  void put_tags(const Warp& w, const Leaf& f, const Operand& o, Mask lanes);
+  void tag_exchange(const Warp& w, const Leaf& f, Mask lanes);
+  void tag_selection(const Warp& w, const Leaf& f);
+  [[nodiscard]] Tag converted(Tag tag, std::size_t leaf, ir::ScalarType to);
 
   // ---- interp_report.cpp
   struct At {
@@ -161,6 +189,7 @@ class Interpreter final : public Machine {
   std::array<std::vector<char>, kSlots> scratch_;
   Address in_address_, out_address_;
   TileScratch tiles_;
+  std::unique_ptr<TagState> tags_;  // null: roundings are not wanted
 };
 
 }  // namespace graphene::sim

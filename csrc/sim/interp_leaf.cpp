@@ -32,7 +32,12 @@ void Interpreter::leaf(Warp& w, const Leaf& f) {
   if (f.span > 1 && f.collective->groups[static_cast<std::size_t>(w.id)].empty()) return;  // the first warp does it
   if (trace != nullptr && trace->records()) [[unlikely]]
     trace->leaf(w, f);
-  if (f.domain < 0) return execute(w, f, lanes);
+  if (f.domain < 0) {
+    execute(w, f, lanes);
+    if (tags_ != nullptr) [[unlikely]]
+      tag_leaf(w, f, lanes);
+    return;
+  }
   // Nobody may look before the copy has been waited for, so it may as well land now.
   WarpData& d = data(w);
   order_->open_copies(w.id, lanes, f.domain);
@@ -40,6 +45,7 @@ void Interpreter::leaf(Warp& w, const Leaf& f) {
   d.by = &d.copier;
   execute(w, f, lanes);
   d.by = &d.issuer;
+  if (tags_ != nullptr) tag_leaf(w, f, lanes);
   const auto reads_shared = [&](const Operand& o) {
     return o.kind == Operand::Kind::Memory &&
            arenas_[static_cast<std::size_t>(places_[static_cast<std::size_t>(o.buffer)].arena)].shared;
@@ -232,6 +238,16 @@ void Interpreter::move_together(const Warp& w, const Leaf& f, Mask lanes) {
   put(w, f, lanes, results);
 }
 
+// The rank whose value the thread of rank `rank` gets.
+std::int64_t Interpreter::exchange_source(const Leaf& f, std::int64_t rank, std::int64_t arg) {
+  const std::int64_t width = f.collective->size;
+  const std::int64_t source = f.mode == "bfly"   ? rank ^ arg
+                              : f.mode == "up"   ? rank - arg
+                              : f.mode == "down" ? rank + arg
+                                                 : arg % width;
+  return source < 0 || source >= width ? rank : source;
+}
+
 void Interpreter::shuffle(const Warp& w, const Leaf& f, Mask lanes) {
   fetch(w, f, f.in.front(), lanes, 0);
   Lanes arg;
@@ -254,12 +270,7 @@ void Interpreter::shuffle(const Warp& w, const Leaf& f, Mask lanes) {
                 "want: 0 to " + std::to_string((f.mode == "idx" ? kLanes : width) - 1), "got: " + std::to_string(n)},
                {}, f.origin != nullptr ? f.origin->loc : SourceLoc{});
         }
-        std::int64_t source = f.mode == "bfly"   ? own ^ n
-                              : f.mode == "up"   ? own - n
-                              : f.mode == "down" ? own + n
-                                                 : n % width;
-        if (source < 0 || source >= width) source = own;
-        const int lane = group[static_cast<std::size_t>(source)];
+        const int lane = group[static_cast<std::size_t>(exchange_source(f, own, n))];
         copy_lane(o.bytes, to, group[r], x.bits, lane);
         if ((x.undefined >> lane & 1) != 0 || (lanes >> lane & 1) == 0) results[v].undefined |= 1U << group[r];
       }
@@ -327,6 +338,16 @@ void Interpreter::multiply(const Warp& w, const Leaf& f, Mask lanes) {
   put(w, f, lanes, results);
 }
 
+// The lanes that execute together, by rank; each for itself where there is no collective.
+const std::vector<std::vector<int>>& Interpreter::groups_of(const Warp& w, const Leaf& f) {
+  static const std::vector<std::vector<int>> kEach = [] {
+    std::vector<std::vector<int>> g;
+    for (int l = 0; l < kLanes; ++l) g.push_back({l});
+    return g;
+  }();
+  return f.collective != nullptr ? f.collective->groups[static_cast<std::size_t>(w.id)] : kEach;
+}
+
 void Interpreter::reduce(const Warp& w, const Leaf& f, Mask lanes) {
   fetch(w, f, f.in.front(), lanes, 0);
   const Operand& o = f.out.front();
@@ -337,14 +358,8 @@ void Interpreter::reduce(const Warp& w, const Leaf& f, Mask lanes) {
   for (std::size_t v = 0; v < static_cast<std::size_t>(o.values); ++v) {
     results[v] = {scratch_[kResult].data() + v * stride, 0, 0};
   }
-  static const std::vector<std::vector<int>> kEach = [] {
-    std::vector<std::vector<int>> g;
-    for (int l = 0; l < kLanes; ++l) g.push_back({l});
-    return g;
-  }();
-  const auto& groups = f.collective != nullptr ? f.collective->groups[static_cast<std::size_t>(w.id)] : kEach;
   alignas(64) char one[2][kLanes * 8] = {};
-  for (const auto& group : groups) {
+  for (const auto& group : groups_of(w, f)) {
     for (std::size_t e = 0; e < f.reduced.size(); ++e) {
       if (f.holders[e].empty()) continue;
       bool first = !update;

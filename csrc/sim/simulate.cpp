@@ -37,7 +37,9 @@ Stats simulate(const lower::ProgramPtr& program, std::span<const Argument> argum
   interpreter.poll = options.poll;
   Trace trace;
   if (options.trace) interpreter.trace = &trace;
+  if (options.roundings != nullptr) interpreter.track_roundings();
   interpreter.simulate();
+  if (options.roundings != nullptr) *options.roundings = interpreter.roundings();
   if (options.trace) options.trace(trace, code);
   return interpreter.stats();
 }

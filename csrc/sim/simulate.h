@@ -12,13 +12,14 @@
 namespace graphene::sim {
 
 struct SimulateOptions {
-  sym::Substitution sizes;             // values of the kernel's sizes and integer parameters
-  std::vector<std::uint64_t> scalars;  // bits of the scalar arguments, in order
-  std::uint64_t seed = 0;              // order of blocks and warps
-  std::vector<int> skip;               // ids of synchronisation statements left out
-  std::vector<int> relax;              // ids of waits that leave one more group in flight
-  bool unguarded = false;              // without the predicates of partial tiles
-  std::function<void()> poll;          // called now and then; may throw
+  sym::Substitution sizes;                     // values of the kernel's sizes and integer parameters
+  std::vector<std::uint64_t> scalars;          // bits of the scalar arguments, in order
+  std::uint64_t seed = 0;                      // order of blocks and warps
+  std::vector<int> skip;                       // ids of synchronisation statements left out
+  std::vector<int> relax;                      // ids of waits that leave one more group in flight
+  bool unguarded = false;                      // without the predicates of partial tiles
+  std::vector<Rounding>* roundings = nullptr;  // where wanted: where values become narrower than fp32 on their way
+  std::function<void()> poll;                  // called now and then; may throw
   // Called at the end with what the first block did; statements live as long as the program.
   std::function<void(const Trace&, const Bytecode&)> trace;
 };
