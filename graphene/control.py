@@ -156,7 +156,8 @@ def scalar(name: str, value: IntLike, min: int | None = None, max: int | None = 
     """A mutable integer. `min`, `max` and `multiple_of` are facts that every value assigned to it has.
 
     None: `min` is 0, as of a symbol, and `max` is 2^63 - 1; a scalar that may be negative says so: ``min=-1``. Raises
-    VerifyError SCALAR_FACTS where a value may break them, LayoutError SYM_FACTS where they contradict each other.
+    VerifyError SCALAR_FACTS where a value cannot keep them, LayoutError SYM_FACTS where they contradict each other;
+    when run SimulationError SIM_FACT where a value does not.
     """
     return Scalar(_core.record_scalar(name, value, min, max, multiple_of, False))
 

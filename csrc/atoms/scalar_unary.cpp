@@ -1,4 +1,6 @@
 // Functions of one number, and selected packed forms.
+#include <utility>
+
 #include "atoms/short.h"
 
 namespace graphene::atoms {
@@ -162,25 +164,32 @@ void add_half(std::vector<Atom>& list) {
                                {"bf16x2", "bf16", "[2]", "e2", "sm_80+"}}}},
                   .doc = "Computes ${op} of ${T} numbers, exactly.",
                   .source = "PTX ISA, half precision floating point: neg, abs"});
-  list.push_back({.name = "${i}.${p}",
-                  .kind = Kind::Unary,
-                  .arch = "${arch}",
-                  .out = {out("d", "${P}.${T}.RF", "${e}")},
-                  .in = {in("s", "${P}.${T}.RF", "${e}")},
-                  .attrs = {{"op", {"${op}"}}, {"accuracy", {"default", "approx"}}},
-                  .ptx = "${i}.${p} $d, $s;",
-                  .numerics = {{"sm_75+", 1, -1, "rn", 2}},
-                  .family = {{{"i", "op", "p", "T", "P", "e", "arch"},
-                              {{"ex2.approx", "exp2", "f16", "fp16", "[]", "", "sm_75+"},
-                               {"ex2.approx", "exp2", "f16x2", "fp16", "[2]", "e2", "sm_75+"},
-                               {"ex2.approx.ftz", "exp2", "bf16", "bf16", "[]", "", "sm_90+"},
-                               {"ex2.approx.ftz", "exp2", "bf16x2", "bf16", "[2]", "e2", "sm_90+"},
-                               {"tanh.approx", "tanh", "f16", "fp16", "[]", "", "sm_75+"},
-                               {"tanh.approx", "tanh", "f16x2", "fp16", "[2]", "e2", "sm_75+"},
-                               {"tanh.approx", "tanh", "bf16", "bf16", "[]", "", "sm_90+"},
-                               {"tanh.approx", "tanh", "bf16x2", "bf16", "[2]", "e2", "sm_90+"}}}},
-                  .doc = "Computes ${op} of ${T} numbers fast.",
-                  .source = "PTX ISA, half precision floating point: ex2, tanh"});
+  const auto halves = [&](const std::vector<std::vector<std::string>>& rows, const std::vector<AttrDef>& more) {
+    std::vector<AttrDef> attrs = {{"op", {"${op}"}}, {"accuracy", {"default", "approx"}}};
+    attrs.insert(attrs.end(), more.begin(), more.end());
+    list.push_back({.name = "${i}.${p}",
+                    .kind = Kind::Unary,
+                    .arch = "${arch}",
+                    .out = {out("d", "${P}.${T}.RF", "${e}")},
+                    .in = {in("s", "${P}.${T}.RF", "${e}")},
+                    .attrs = std::move(attrs),
+                    .ptx = "${i}.${p} $d, $s;",
+                    .numerics = {{"sm_75+", 1, -1, "rn", 2}},
+                    .family = {{{"i", "op", "p", "T", "P", "e", "arch"}, rows}},
+                    .doc = "Computes ${op} of ${T} numbers fast.",
+                    .source = "PTX ISA, half precision floating point: ex2, tanh"});
+  };
+  halves({{"ex2.approx", "exp2", "f16", "fp16", "[]", "", "sm_75+"},
+          {"ex2.approx", "exp2", "f16x2", "fp16", "[2]", "e2", "sm_75+"}},
+         {});
+  halves({{"ex2.approx.ftz", "exp2", "bf16", "bf16", "[]", "", "sm_90+"},
+          {"ex2.approx.ftz", "exp2", "bf16x2", "bf16", "[2]", "e2", "sm_90+"}},
+         {{"ftz", {"false", "true"}}});
+  halves({{"tanh.approx", "tanh", "f16", "fp16", "[]", "", "sm_75+"},
+          {"tanh.approx", "tanh", "f16x2", "fp16", "[2]", "e2", "sm_75+"},
+          {"tanh.approx", "tanh", "bf16", "bf16", "[]", "", "sm_90+"},
+          {"tanh.approx", "tanh", "bf16x2", "bf16", "[2]", "e2", "sm_90+"}},
+         {});
 }
 
 void add_integers(std::vector<Atom>& list) {

@@ -96,7 +96,9 @@ struct Leaf {
   std::uint32_t site = 0;
   std::shared_ptr<const Collective> collective;  // null: each thread for itself
 
-  bool atomic = false;  // Move: combines with what is there by `op`, lane after lane
+  bool coherent = true;  // false: reads memory as if nobody wrote it while the kernel runs
+  bool atomic = false;   // Move: combines with what is there by `op`, lane after lane
+  AtomicKind atomic_kind;
   // One thread: value v of the output takes values of the inputs.
   Pointwise op;
   std::vector<std::vector<int>> takes;  // per input, per output value

@@ -43,6 +43,7 @@ class Interpreter final : public Machine {
   void synchronise(const ThreadGroup& members) override;
   void read_index(Warp& w, const SetCode& set, Lanes& to, const ir::Stmt* origin) override;
   void group(Warp& w, const GroupSync& g) override;
+  void check_facts(const Warp& w, const SetCode& set, const ir::Stmt* origin) const override;
 
  private:
   // Bytes that one or several buffers (arguments that overlap, `over`) share. A granule is the smallest element.
@@ -86,6 +87,11 @@ class Interpreter final : public Machine {
     std::vector<char> unchanged;  // per value, of an update: nothing to record
   };
   using Values = std::vector<Value>;
+  struct At {
+    const Warp& warp;
+    const Leaf& leaf;
+    const Operand& operand;
+  };
   struct TagState {
     struct LeafTags {
       bool selects = false;        // gives an operand's value, else a new one
@@ -118,6 +124,8 @@ class Interpreter final : public Machine {
   void store(const Warp& w, const Leaf& f, const Operand& o, Address& a, bool update, const Values& in);
   void store_value(const Warp& w, const Leaf& f, const Operand& o, Address& a, int v, const Value& x, bool update);
   void check_claims(const Warp& w, const Leaf& f, Mask lanes) const;
+  void check_frozen(const At& at, const Arena& arena, const Place& place, Mask lanes,
+                    const std::int32_t* granules) const;
   void check_alignment(const Warp& w, const Leaf& f, const Operand& o, const Address& a) const;
   void check_equal_writes(const Warp& w, const Leaf& f, const Operand& o, const Address& a, const LaneGroups& groups,
                           int v, const Value& x) const;
@@ -149,11 +157,6 @@ class Interpreter final : public Machine {
   [[nodiscard]] Tag converted(Tag tag, std::size_t leaf, ir::ScalarType to);
 
   // ---- interp_report.cpp
-  struct At {
-    const Warp& warp;
-    const Leaf& leaf;
-    const Operand& operand;
-  };
   void check_unfinished() const;  // at the end of a block
   [[noreturn]] void race(const At& at, const Conflict& c, std::int64_t element, bool writes) const;
   [[noreturn]] void out_of_bounds(const At& at, int lane, std::int64_t element) const;

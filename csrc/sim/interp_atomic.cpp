@@ -24,7 +24,9 @@ void Interpreter::accumulate(const Warp& w, const Leaf& f, Mask lanes) {
         const int l = std::countr_zero(m);
         at[l] = place.first + static_cast<std::int32_t>((a.offset[l] + delta) * place.ratio) + i;
       }
-      const Shadow::Verdict verdict = arena.shadow.update_atomically(*data(w).by, a.lanes, at, f.site, sets_);
+      const Shadow::Verdict verdict =
+          arena.shadow.update_atomically(*data(w).by, a.lanes, at, f.site, f.atomic_kind, sets_);
+      check_frozen({w, f, o}, arena, place, a.lanes, at);
       if (verdict.conflict != 0) {
         race({w, f, o}, verdict.first, (verdict.first.offset - place.first) / place.ratio, true);
       }

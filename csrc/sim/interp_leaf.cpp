@@ -210,6 +210,11 @@ void Interpreter::thread_leaf(const Warp& w, const Leaf& f, Mask lanes) {
       r.undefined |= old.undefined;
     }
     f.op(x[0], x[1], x[2], const_cast<char*>(r.bits));
+    if (r.undefined != 0 && f.op.op == Op::Where) {  // of two values one is looked at
+      Mask second = 0;
+      for (int l = 0; l < kLanes; ++l) second |= static_cast<Mask>(x[0][l] == 0) << l;
+      r.undefined = input(0).undefined | (input(1).undefined & ~second) | (input(2).undefined & second);
+    }
   }
   put(w, f, lanes, results);
 }

@@ -348,6 +348,12 @@ void Interpreter::load(const Warp& w, const Leaf& f, const Operand& o, Mask lane
         if (verdict.conflict != 0) {
           race({w, f, o}, verdict.first, (verdict.first.offset - place.first) / place.ratio, false);
         }
+        if (!f.coherent && !arena.shared) {
+          Conflict c;
+          if (!arena.shadow.freeze(*d.by, active, at, f.site, sets_, c)) {
+            race({w, f, o}, c, (c.offset - place.first) / place.ratio, false);
+          }
+        }
         if (whole) a.unchanged[static_cast<std::size_t>(v)] = static_cast<char>(verdict.unchanged);
         x.undefined |= verdict.undefined;
         if (arena.overlapped) {  // bytes last written under another name
@@ -375,6 +381,14 @@ void Interpreter::load(const Warp& w, const Leaf& f, const Operand& o, Mask lane
         store_bits(to + std::countr_zero(m) * o.bytes, o.bytes, o.fill);
       }
     }
+  }
+}
+
+void Interpreter::check_frozen(const At& at, const Arena& arena, const Place& place, Mask lanes,
+                               const std::int32_t* granules) const {
+  Conflict c;
+  if (arena.shadow.frozen(*warp_data_[static_cast<std::size_t>(at.warp.id)].by, lanes, granules, c)) {
+    race(at, c, (c.offset - place.first) / place.ratio, true);
   }
 }
 
@@ -420,6 +434,7 @@ void Interpreter::store_value(const Warp& w, const Leaf& f, const Operand& o, Ad
     const bool checked = update && groups->distinct && place.ratio == 1;
     if (checked && a.unchanged[static_cast<std::size_t>(v)] != 0 && undefined == 0) continue;
     const std::int32_t* at = granules(a.offset, delta, place.first, place.ratio, i, buffer);
+    check_frozen({w, f, o}, arena, place, active, at);
     if (checked) {
       arena.shadow.commit_update(*d.by, active, at, f.site, undefined);
       continue;

@@ -46,10 +46,23 @@ void Interpreter::race(const At& at, const Conflict& c, std::int64_t element, bo
   Diagnostic d;
   d.code = Code::SIM_RACE;
   d.where = at.leaf.origin != nullptr ? at.leaf.origin->loc : SourceLoc{};
-  d.message = (c.earlier_wrote ? (writes ? std::string("two unordered writes of ")
-                                         : "a read of a value that " + unordered + " writes: ")
-                               : "a write over a value that " + unordered + " reads: ") +
-              element_text(at.operand.buffer, element);
+  d.message = c.earlier_wrote ? (writes ? std::string("two unordered writes of ")
+                                        : "a read of a value that " + unordered + " writes: ")
+                              : "a write over a value that " + unordered + " reads: ";
+  switch (c.why) {
+    case Conflict::Why::Unordered:
+      break;
+    case Conflict::Why::Kinds:
+      d.message = "atomic updates that combine differently, in no order: ";
+      break;
+    case Conflict::Why::Scope:
+      d.message = "several blocks update what is atomic for the threads of one block alone: ";
+      break;
+    case Conflict::Why::Incoherent:
+      d.message = writes ? "a write over a value that the non-coherent cache has read: "
+                         : "a read through the non-coherent cache of what the kernel has written: ";
+  }
+  d.message += element_text(at.operand.buffer, element);
   d.ir.push_back(statement_text(at.leaf.origin));
   if (earlier != nullptr && earlier->origin != at.leaf.origin) d.ir.push_back(statement_text(earlier->origin));
   d.details.push_back(std::string(writes ? "write by " : "read by ") + (copies ? "a copy of " : "") +
@@ -59,7 +72,14 @@ void Interpreter::race(const At& at, const Conflict& c, std::int64_t element, bo
                                            : (copied ? "a copy of " : "") + thread_text(block, other);
   if (earlier != nullptr) there += ", " + location_text(earlier->origin);
   d.details.push_back(std::move(there));
-  if (c.other_block) {
+  if (c.why == Conflict::Why::Incoherent) {
+    d.fix = "that cache is for memory that nobody writes while the kernel runs: load by ld.global";
+  } else if (c.why == Conflict::Why::Scope) {
+    d.fix = "atomic=\"relaxed.gpu\" is atomic for all threads of the device";
+  } else if (c.why == Conflict::Why::Kinds) {
+    d.fix = c.other_block ? "blocks run in any order: combine by one operation, or in two kernels"
+                          : "combine by one operation, or put a barrier between the two";
+  } else if (c.other_block) {
     d.fix = "blocks run in any order: let each block write its own elements, and no other block read them";
   } else if (copied) {
     const std::string& domain = code_.copy_domains[static_cast<std::size_t>(order_->domain_of(owner))];

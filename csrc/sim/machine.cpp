@@ -198,6 +198,7 @@ void Machine::run_warp(Warp& w) {
             if ((w.active >> l & 1) != 0) to[l] = v[l];
           }
         }
+        if (set.from < 0) check_facts(w, set, i.origin);
         ++w.pc;
         break;
       }

@@ -57,6 +57,8 @@ class Machine {
   virtual void group(Warp& w, const GroupSync& g) = 0;       // the active lanes commit or wait
   // Integers that the active lanes hold in a register; without data, some that keep the variable's facts.
   virtual void read_index(Warp& w, const SetCode& set, Lanes& to, const ir::Stmt* origin);
+  // The active lanes have assigned to a scalar.
+  virtual void check_facts(const Warp&, const SetCode&, const ir::Stmt*) const {}
   virtual void enter(Warp&, int) {}
   virtual void leave(Warp&, int) {}
 

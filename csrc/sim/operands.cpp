@@ -176,6 +176,14 @@ bool flag_attr(const lower::AtomCall& call, const char* name) {
   return false;
 }
 
+// Whether the entry lists an attribute's value: it does what the value says, whether or not the spec says so too.
+bool lists(const lower::AtomCall& call, const std::string& attr, std::string_view value) {
+  const auto& attrs = call.atom->atom.attrs;
+  return std::any_of(attrs.begin(), attrs.end(), [&](const atoms::AttrDef& a) {
+    return a.name == attr && std::find(a.accepts.begin(), a.accepts.end(), value) != a.accepts.end();
+  });
+}
+
 double number_attr(const lower::AtomCall& call, const char* name) {
   const auto it = call.attrs.find(name);
   if (it == call.attrs.end()) return 0;
@@ -336,7 +344,7 @@ void pointwise(Leaf& leaf, const lower::AtomCall& call, const ir::Stmt* origin) 
   p.a = leaf.in.empty() ? p.out : leaf.in[0].dtype;
   p.b = leaf.in.size() > 1 ? leaf.in[1].dtype : p.a;
   p.c = leaf.in.size() > 2 ? leaf.in[2].dtype : p.out;
-  p.flush = flag_attr(call, "ftz") || call.atom->atom.name.find(".ftz") != std::string::npos;
+  p.flush = lists(call, "ftz", "true");
   p.toward_zero = p.op == Op::Cast && text_attr(call, "round") == "rz";
 }
 
@@ -355,6 +363,7 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
   leaf.call = &call;
   leaf.origin = origin;
   leaf.kind = atom.atom.kind;
+  leaf.coherent = !lists(call, "cache", "nc") && !lists(call, "cache", "nc.no_allocate");
   leaf.converge = std::max(atom.atom.converge, atom.thread_count);
   if (const std::string& done = atom.atom.done; done != "now") {
     if (!done.starts_with(kGroup) || atom.thread_count > 1) unsupported(call, origin, "it completes later: " + done);
@@ -390,6 +399,9 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
                       leaf.out.front().kind == Operand::Kind::Memory;
         if (!leaf.atomic) unsupported(call, origin, "it combines with what is there, but not atomically");
         leaf.op.a = leaf.op.b = leaf.op.out = leaf.out.front().dtype;
+        leaf.atomic_kind.operation =
+            static_cast<std::uint32_t>(leaf.op.op) << 8 | static_cast<std::uint32_t>(leaf.op.out);
+        leaf.atomic_kind.of_block = text_attr(call, "atomic").ends_with(".cta");
       }
       break;
     case Kind::Shfl:

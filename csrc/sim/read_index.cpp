@@ -71,6 +71,28 @@ void Interpreter::read_index(Warp& w, const SetCode& set, Lanes& to, const ir::S
   }
 }
 
+void Interpreter::check_facts(const Warp& w, const SetCode& set, const ir::Stmt* origin) const {
+  const sym::VarInfo& facts = set.var.var();
+  for (Mask m = w.active; m != 0; m &= m - 1) {
+    const int lane = std::countr_zero(m);
+    const auto slot = static_cast<std::size_t>(set.slot);
+    const std::int64_t v = set.uniform ? w.ints.uniform[slot] : w.ints.varying[slot][static_cast<std::size_t>(lane)];
+    if (keeps(facts, v)) {
+      if (set.uniform) return;
+      continue;
+    }
+    Diagnostic p;
+    p.code = Code::SIM_FACT;
+    p.where = origin != nullptr ? origin->loc : SourceLoc{};
+    p.message = "a value of the scalar " + facts.name + " breaks its facts";
+    p.ir.push_back(statement_text(origin));
+    p.details = {"want: " + facts_text(facts), "got: " + std::to_string(v),
+                 "in: " + thread_text(block_, w.id * kLanes + lane)};
+    p.fix = "assign values that keep them, or declare other facts: gr.scalar(..., min=, max=, multiple_of=)";
+    throw Error(std::move(p));
+  }
+}
+
 void Ghost::read_index(Warp& w, const SetCode& set, Lanes& to, const ir::Stmt*) {
   for (Mask m = w.active; m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);

@@ -79,8 +79,21 @@ struct Memo {
   alignas(64) std::array<Mask, kLanes> lanes{};
 };
 
+// How an atomic update combines: those of one operation and type need no order among themselves.
+struct AtomicKind {
+  std::uint32_t operation = 0;
+  bool of_block = false;  // atomic for the threads of its block alone
+};
+
 // The first access found in conflict by an instruction.
 struct Conflict {
+  enum class Why : std::uint8_t {
+    Unordered,
+    Kinds,      // unordered atomic updates that combine differently
+    Scope,      // atomic updates of several blocks, some of them atomic for their block alone
+    Incoherent  // a read through a cache that never learns of the write
+  };
+  Why why = Why::Unordered;
   int lane = 0;
   std::int32_t offset = 0;
   Stamp earlier = 0;  // a representative where several lanes read
@@ -104,6 +117,8 @@ class ReadSets {
   // Whether lane `lane` may write an element with these reads.
   [[nodiscard]] bool ordered(Id id, const Issuer& by, int lane) const;
   [[nodiscard]] Conflict conflict(Id id, const Issuer& by, int lane) const;
+  [[nodiscard]] bool foreign(Id id) const { return (id & kForeignFlag) != 0 || (id != 0 && id < block_first_); }
+  [[nodiscard]] Stamp representative(Id id) const;
 
  private:
   static constexpr Id kForeignFlag = 0x80000000U;  // a thread of another block has read it too
@@ -116,11 +131,9 @@ class ReadSets {
   };
   using Set = std::vector<Read>;
 
-  [[nodiscard]] bool foreign(Id id) const { return (id & kForeignFlag) != 0 || (id != 0 && id < block_first_); }
   [[nodiscard]] const Set* find(Id id) const;  // null: empty or settled
   void forget();
   Id intern(Set set, bool foreign);
-  [[nodiscard]] Stamp representative(Id id) const;
 
   bool agents_ = false;  // some read of this block is an agent's
   Id next_ = 1;
@@ -160,7 +173,13 @@ class Shadow {
   // One instruction combines each lane's value with an element, in one step: lanes may share elements, and accesses of
   // this kind need no order among themselves.
   Verdict update_atomically(const Issuer& by, Mask lanes, const std::int32_t* offsets, std::uint32_t site,
-                            ReadSets& sets);
+                            const AtomicKind& kind, ReadSets& sets);
+  // A read that never learns of writes: from now on the elements must keep what they held when the kernel began.
+  // False: some element has been written.
+  bool freeze(const Issuer& by, Mask lanes, const std::int32_t* offsets, std::uint32_t site, const ReadSets& sets,
+              Conflict& conflict);
+  // Whether some element that these lanes write has been frozen.
+  [[nodiscard]] bool frozen(const Issuer& by, Mask lanes, const std::int32_t* offsets, Conflict& conflict) const;
   // Marks the element undefined or defined without an access.
   void set_undefined(std::int32_t offset, bool undefined);
   [[nodiscard]] bool is_undefined(std::int32_t offset) const {
@@ -182,8 +201,13 @@ class Shadow {
 
   std::vector<Stamp> writes_;
   std::vector<ReadSets::Id> reads_;
-  std::vector<ReadSets::Id> atomics_;  // atomic updates since the last write; empty: none anywhere
-  bool any_reads_ = false;             // since the last reset: else `reads_` is all zeros
+  struct Atomics {
+    AtomicKind kind;
+    std::vector<ReadSets::Id> sets;  // atomic updates since the last write
+  };
+  std::vector<Atomics> atomics_;  // one for every kind; empty: none anywhere
+  std::vector<Stamp> frozen_;     // who read it first as never written; 0: nobody; empty: nobody anywhere
+  bool any_reads_ = false;        // since the last reset: else `reads_` is all zeros
 };
 
 }  // namespace graphene::sim

@@ -1,13 +1,21 @@
-// Atomic updates of an element: unordered with each other, ordered with everything else.
+// Atomic updates of an element: those of one kind are unordered with each other, and ordered with everything else.
+// Reads that never learn of writes.
 #include <algorithm>
+#include <iterator>
 
 #include "sim/shadow.h"
 
 namespace graphene::sim {
 
 Shadow::Verdict Shadow::update_atomically(const Issuer& by, Mask lanes, const std::int32_t* offsets, std::uint32_t site,
-                                          ReadSets& sets) {
-  if (atomics_.empty()) atomics_.assign(writes_.size(), 0);
+                                          const AtomicKind& kind, ReadSets& sets) {
+  auto own = std::find_if(atomics_.begin(), atomics_.end(), [&](const Atomics& a) {
+    return a.kind.operation == kind.operation && a.kind.of_block == kind.of_block;
+  });
+  if (own == atomics_.end()) {
+    atomics_.push_back({kind, std::vector<ReadSets::Id>(writes_.size(), 0)});
+    own = std::prev(atomics_.end());
+  }
   Verdict v;
   const HappensBefore& order = *by.order;
   for (Mask m = lanes; m != 0; m &= m - 1) {
@@ -21,35 +29,91 @@ Shadow::Verdict Shadow::update_atomically(const Issuer& by, Mask lanes, const st
     if (!bad && reads_[at] != 0 && !sets.ordered(reads_[at], by, l)) {
       bad = true;
       c = sets.conflict(reads_[at], by, l);
-      c.offset = offsets[l];
+    }
+    for (const Atomics& other : atomics_) {
+      const ReadSets::Id id = other.sets[at];
+      if (bad || id == 0) continue;
+      const bool same = other.kind.operation == kind.operation;
+      if (same ? sets.foreign(id) && (other.kind.of_block || kind.of_block) : !sets.ordered(id, by, l)) {
+        bad = true;
+        c = sets.conflict(id, by, l);
+        c.earlier_wrote = true;
+        c.why = same ? Conflict::Why::Scope : Conflict::Why::Kinds;
+      }
     }
     if (bad) {
+      c.offset = offsets[l];
       if (v.conflict == 0) v.first = c;
       v.conflict |= 1U << l;
     }
     if ((written & kUndefinedBit) != 0) v.undefined |= 1U << l;
-    atomics_[at] = sets.add(atomics_[at], by, 1U << l, site);
+    own->sets[at] = sets.add(own->sets[at], by, 1U << l, site);
   }
   return v;
 }
 
 void Shadow::check_atomics(const Issuer& by, Mask lanes, const std::int32_t* offsets, const ReadSets& sets,
                            Verdict& v) const {
-  for (Mask m = lanes; m != 0; m &= m - 1) {
-    const int l = std::countr_zero(m);
-    const ReadSets::Id id = atomics_[static_cast<std::size_t>(offsets[l])];
-    if (id == 0 || sets.ordered(id, by, l)) continue;
-    if (v.conflict == 0) {
-      v.first = sets.conflict(id, by, l);
-      v.first.offset = offsets[l];
-      v.first.earlier_wrote = true;
+  for (const Atomics& a : atomics_) {
+    for (Mask m = lanes; m != 0; m &= m - 1) {
+      const int l = std::countr_zero(m);
+      const ReadSets::Id id = a.sets[static_cast<std::size_t>(offsets[l])];
+      if (id == 0 || sets.ordered(id, by, l)) continue;
+      if (v.conflict == 0) {
+        v.first = sets.conflict(id, by, l);
+        v.first.offset = offsets[l];
+        v.first.earlier_wrote = true;
+      }
+      v.conflict |= 1U << l;
     }
-    v.conflict |= 1U << l;
   }
 }
 
 void Shadow::forget_atomics(Mask lanes, const std::int32_t* offsets) {
-  for (Mask m = lanes; m != 0; m &= m - 1) atomics_[static_cast<std::size_t>(offsets[std::countr_zero(m)])] = 0;
+  for (Atomics& a : atomics_) {
+    for (Mask m = lanes; m != 0; m &= m - 1) a.sets[static_cast<std::size_t>(offsets[std::countr_zero(m)])] = 0;
+  }
+}
+
+bool Shadow::freeze(const Issuer& by, Mask lanes, const std::int32_t* offsets, std::uint32_t site, const ReadSets& sets,
+                    Conflict& conflict) {
+  if (frozen_.empty()) frozen_.assign(writes_.size(), 0);
+  for (Mask m = lanes; m != 0; m &= m - 1) {
+    const int l = std::countr_zero(m);
+    const auto at = static_cast<std::size_t>(offsets[l]);
+    Stamp written = epoch_of(writes_[at]) != 0 ? writes_[at] : 0;
+    for (const Atomics& a : atomics_) {
+      if (a.sets[at] != 0) written = sets.representative(a.sets[at]);
+    }
+    if (written != 0) {
+      conflict = {.why = Conflict::Why::Incoherent,
+                  .lane = l,
+                  .offset = offsets[l],
+                  .earlier = written,
+                  .earlier_wrote = true,
+                  .other_block = epoch_of(written) < by.order->first_epoch()};
+      return false;
+    }
+    if (frozen_[at] == 0) frozen_[at] = by.stamps[static_cast<std::size_t>(l)] | (Stamp{site} << kSiteShift);
+  }
+  return true;
+}
+
+bool Shadow::frozen(const Issuer& by, Mask lanes, const std::int32_t* offsets, Conflict& conflict) const {
+  if (frozen_.empty()) return false;
+  for (Mask m = lanes; m != 0; m &= m - 1) {
+    const int l = std::countr_zero(m);
+    const Stamp read = frozen_[static_cast<std::size_t>(offsets[l])];
+    if (read == 0) continue;
+    conflict = {.why = Conflict::Why::Incoherent,
+                .lane = l,
+                .offset = offsets[l],
+                .earlier = read,
+                .earlier_wrote = false,
+                .other_block = epoch_of(read) < by.order->first_epoch()};
+    return true;
+  }
+  return false;
 }
 
 }  // namespace graphene::sim
