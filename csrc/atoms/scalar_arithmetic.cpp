@@ -179,9 +179,15 @@ void add_binary_floats(std::vector<Atom>& list) {
 }
 
 void add_binary_integers(std::vector<Atom>& list) {
-  const Param types = {{"T", "p", "U"},
-                       {{"i32", "s32", "u32"}, {"u32", "u32", "u32"}, {"i64", "s64", "u64"}, {"u64", "u64", "u64"}}};
-  // Unsigned arithmetic wraps; signed overflow is undefined in C++.
+  // W: bits; S: what is left when every bit has been shifted out to the right.
+  const Param types = {{"T", "p", "U", "W", "S"},
+                       {{"i32", "s32", "u32", "32", "$a >> 31"},
+                        {"u32", "u32", "u32", "32", "0"},
+                        {"i64", "s64", "u64", "64", "$a >> 63"},
+                        {"u64", "u64", "u64", "64", "0"}}};
+  // A shift by the width or more is undefined in C++, and shifts out every bit as in PTX here, a negative amount being
+  // one of many bits: of an amount that the compiler knows the comparison is gone. Unsigned arithmetic wraps; signed
+  // overflow is undefined in C++.
   const Param operations = {{"op", "text"},
                             {{"add", "(${T})((${U})$a + (${U})$b)"},
                              {"sub", "(${T})((${U})$a - (${U})$b)"},
@@ -191,13 +197,14 @@ void add_binary_integers(std::vector<Atom>& list) {
                              {"and", "$a & $b"},
                              {"or", "$a | $b"},
                              {"xor", "$a ^ $b"},
-                             {"shl", "(${T})((${U})$a << $b)"},
-                             {"shr", "$a >> $b"}}};
+                             {"shl", "(${U})$b < ${W} ? (${T})((${U})$a << $b) : 0"},
+                             {"shr", "(${U})$b < ${W} ? $a >> $b : ${S}"}}};
   std::vector<std::vector<std::string>> rows;
   for (const auto& t : types.rows) {
     for (const auto& o : operations.rows) {
       std::string text = o[1];
-      for (const auto& [hole, value] : {std::pair{"${T}", t[0]}, std::pair{"${U}", t[2]}}) {
+      for (const auto& [hole, value] :
+           {std::pair{"${T}", t[0]}, std::pair{"${U}", t[2]}, std::pair{"${W}", t[3]}, std::pair{"${S}", t[4]}}) {
         for (std::size_t at; (at = text.find(hole)) != std::string::npos;) text.replace(at, 4, value);
       }
       rows.push_back({o[0] + "." + t[1], o[0], t[0], text});

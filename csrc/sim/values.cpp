@@ -232,7 +232,10 @@ void int_op(Op op, int width, const std::uint64_t* a, const std::uint64_t* b, co
     case Op::Shl:
       return each([=](T, T, U x, U y, U) { return y >= static_cast<U>(width) ? U{0} : x << y; });
     case Op::Shr:
-      return each([=](T x, T, U, U y, U) { return static_cast<U>(x >> std::min<U>(y, 63)); });
+      return each([=](T x, T, U, U y, U) {
+        const T out = x < T{0} ? static_cast<T>(~T{0}) : T{0};
+        return static_cast<U>(y >= static_cast<U>(width) ? out : x >> y);
+      });
     default:
       GR_ASSERT(false, "no such operation on integers");
   }
