@@ -40,8 +40,8 @@ def dtype_of(o: gr.AtomOperand) -> str:
     return SHOWN[8 * getattr(gr, o.dtypes[0]).bits // 8]
 
 
-def arg(call: Any, name: str, dtype: str, values: int) -> gr.Tensor:
-    return call(name, [THREADS, values], getattr(gr, dtype), align_bytes=16)
+def arg(call: Any, name: str, dtype: str, values: int, blocks: int = 1) -> gr.Tensor:
+    return call(name, [THREADS * blocks, values], getattr(gr, dtype), align_bytes=16)
 
 
 def own(t: gr.Tensor, thread: Any, values: int) -> gr.Tensor:
@@ -57,17 +57,19 @@ def copy(dst: gr.Tensor, src: gr.Tensor, atom: Any = None) -> None:
     gr.move(dst, src, atom=atom)
 
 
-def pointwise(atoms: list[gr.Atom], name: str) -> Case:
+def pointwise(atoms: list[gr.Atom], name: str, blocks: int = 1) -> Case:
     first = atoms[0]
     ins = [(dtype_of(o), o.values) for n, o in first.operands.items() if n not in first.outputs]
     out = first.operands[first.outputs[0]]
     outs = [(dtype_of(out), out.values)] * len(atoms)
     update = out.access == "update"
     with gr.Kernel("conformance") as kernel:
-        xs = [arg(gr.input, f"x{i}", d, n) for i, (d, n) in enumerate([*ins, *([outs[0]] if update else [])])]
-        ys = [arg(gr.output, f"y{i}", d, n) for i, (d, n) in enumerate(outs)]
-        gr.blocks(1)
-        (t,) = gr.threads(THREADS).indices()
+        given = [*ins, *([outs[0]] if update else [])]
+        xs = [arg(gr.input, f"x{i}", d, n, blocks) for i, (d, n) in enumerate(given)]
+        ys = [arg(gr.output, f"y{i}", d, n, blocks) for i, (d, n) in enumerate(outs)]
+        grid, threads = gr.blocks(blocks), gr.threads(THREADS)
+        (b,), (t,) = grid.indices(), threads.indices()
+        t = t + b * THREADS
         rs = [registers(f"r{i}", d, n) for i, (d, n) in enumerate(ins)]
         for r, x, (_, n) in zip(rs, xs, ins, strict=False):
             copy(r, own(x, t, n))
@@ -164,6 +166,35 @@ def atomics(atom: gr.Atom) -> Case:
             copy(own(y, t, n), s)
         else:
             gr.move(own(y, t, n), r, atom=atom, **attrs)
+    return Case(atom.name, kernel, [atom], [(dtype, n)], [(dtype, n)])
+
+
+def contended(atom: gr.Atom, blocks: int) -> Case:
+    """Numbers of each lane, combined with four rows that all lanes share: those of all blocks, or of one in turn."""
+    o = atom.operands["dst"]
+    dtype, n = dtype_of(o), o.values
+    shared = o.memories == ["SH"]
+    attrs = {"combine": atom.attrs["combine"][0], "atomic": "relaxed.cta" if shared else "relaxed.gpu"}
+    with gr.Kernel("contended") as kernel:
+        x = arg(gr.input, "x0", dtype, n, blocks)
+        y = gr.inout("y0", [4 * (blocks if shared else 1), n], getattr(gr, dtype), align_bytes=16)
+        grid, threads = gr.blocks(blocks), gr.threads(THREADS)
+        (b,), (t,) = grid.indices(), threads.indices()
+        r, s = registers("r", dtype, n), registers("s", dtype, n)
+        copy(r, own(x, t + b * THREADS, n))
+        if shared:
+            rows = gr.alloc("rows", [4, n], getattr(gr, dtype), gr.SH)
+            with gr.if_(t < 4):
+                copy(s, own(y, t + b * 4, n))
+                copy(own(rows, t, n), s)
+            gr.barrier()
+            gr.move(own(rows, t % 4, n), r, atom=atom, **attrs)
+            gr.barrier()
+            with gr.if_(t < 4):
+                copy(s, own(rows, t, n))
+                copy(own(y, t + b * 4, n), s)
+        else:
+            gr.move(own(y, t % 4, n), r, atom=atom, **attrs)
     return Case(atom.name, kernel, [atom], [(dtype, n)], [(dtype, n)])
 
 
