@@ -657,6 +657,9 @@ def simulate(
     list[tuple[str, int, str, int, int, int, str, str, int, str, str, bool]],
     list[tuple[str, str, str, str]],
 ]: ...
+def run_call(
+    program: Program, named: dict[str, Any], seed: int = 0, blocks: Sequence[int] = ()
+) -> tuple[int, list[tuple[int, str, str]]]: ...
 def default_arch(kernel: KernelIR) -> str: ...
 def argument_sizes(program: Program, args: tuple[object, ...]) -> dict[str, int]: ...
 
@@ -671,6 +674,8 @@ def check(
     relax: Sequence[int] = (),
     hazards_alone: bool = False,
     args: tuple[object, ...] = (),
+    promises_alone: bool = False,
+    blocks: Sequence[int] = (),
 ) -> tuple[list[tuple[str, str, str, list[str], list[str], str]], int, int, int, dict[str, int], int, float]: ...
 def report(
     program: Program, sizes: dict[str, int], all_blocks: bool = False

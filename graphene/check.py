@@ -306,7 +306,9 @@ def ghost(
     program = kernel.lowered(arch)
     given = _positional(kernel, runner.again(run.call))
     sizes = _core.argument_sizes(program, given)
-    problems, promises, _, _, used, blocks, _ = _core.check(program, sizes, seed, references.evaluate, args=given)
+    problems, promises, _, _, used, blocks, _ = _core.check(
+        program, sizes, seed, references.evaluate, args=given, promises_alone=True
+    )
     return [CheckError(p[0], p[1], p[2], tuple(p[3]), tuple(p[4]), p[5]) for p in problems], promises, blocks, used
 
 

@@ -152,6 +152,32 @@ void register_sim(py::module_& m) {
       "Runs a lowered kernel on host tensors, in place: (lane operations, memory accesses, events of the first block "
       "where a trace is wanted, rounding points where they are). Raises SimulationError.");
   m.def(
+      "run_call",
+      [](const std::shared_ptr<lower::Program>& program, const py::dict& named, const Arg<"seed", std::uint64_t>& seed,
+         std::vector<std::int64_t> blocks) -> py::tuple {
+        const BoundArguments bound = bind_arguments(*program, py::tuple(), named);
+        py::list missed;
+        if (bound.nothing_to_do) return py::make_tuple(0, missed);
+        sim::SimulateOptions options;
+        options.sizes = bound.sizes;
+        options.scalars = bound.scalars;
+        options.seed = seed;
+        options.blocks = std::move(blocks);
+        std::vector<const ir::Stmt*> statements;
+        options.missed = &statements;
+        options.poll = check_signals;
+        sim::Stats stats;
+        {
+          const py::gil_scoped_release released;
+          stats = sim::simulate(program, bound.tensors, options);
+        }
+        for (const ir::Stmt* s : statements) missed.append(py::make_tuple(s->id, ir::head_line(*s), s->loc.str()));
+        return py::make_tuple(stats.lane_ops, missed);
+      },
+      py::arg("program"), py::arg("named"), py::arg("seed") = 0, py::arg("blocks") = std::vector<std::int64_t>{},
+      "Runs some blocks of a lowered kernel, or all: (lane operations, statements that no thread executed: id, text, "
+      "\"file:line\"). Raises SimulationError.");
+  m.def(
       "default_arch", [](const ir::Kernel& kernel) { return sim::default_arch(kernel); }, py::arg("kernel"),
       "The lowest architecture from sm_80 up that has every atom the kernel names.");
   m.def(
@@ -169,7 +195,8 @@ void register_sim(py::module_& m) {
       "check",
       [](const std::shared_ptr<lower::Program>& program, const Arg<"sizes", std::map<std::string, std::int64_t>>& sizes,
          const Arg<"seed", std::uint64_t>& seed, const py::object& reference, std::vector<int> skip,
-         std::vector<int> relax, bool hazards_alone, const py::tuple& args) {
+         std::vector<int> relax, bool hazards_alone, const py::tuple& args, bool promises_alone,
+         std::vector<std::int64_t> blocks) {
         sim::CheckResult r;
         sim::CheckOptions options;
         std::unique_ptr<const BoundArguments> bound;  // keeps what the options refer to
@@ -182,6 +209,8 @@ void register_sim(py::module_& m) {
         options.skip = std::move(skip);
         options.relax = std::move(relax);
         options.hazards_alone = hazards_alone;
+        options.promises_alone = promises_alone;
+        options.blocks = std::move(blocks);
         options.poll = check_signals;
         if (!reference.is_none()) {
           options.reference = [&](const std::string& name, const std::vector<sim::ReferenceArray>& inputs,
@@ -203,7 +232,7 @@ void register_sim(py::module_& m) {
       },
       py::arg("program"), py::arg("sizes"), py::arg("seed") = 0, py::arg("reference") = py::none(),
       py::arg("skip") = std::vector<int>{}, py::arg("relax") = std::vector<int>{}, py::arg("hazards_alone") = false,
-      py::arg("args") = py::tuple(),
+      py::arg("args") = py::tuple(), py::arg("promises_alone") = false, py::arg("blocks") = std::vector<std::int64_t>{},
       "Looks for hazards, then for specs that break their promise: (problems, promises checked, lane operations, "
       "accesses, sizes, blocks, worst error in units of the tolerance).");
   m.def(

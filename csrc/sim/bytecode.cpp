@@ -211,7 +211,6 @@ class Compiler {
       if (set->from) {
         SetCode& code = code_.sets.back();
         code.from = code_.array_first[static_cast<std::size_t>(set->from->array)] + set->from->values.front();
-        code.wrapped = options_.random_data;
       }
       emit(Op::Set, code_.sets.size() - 1, n.origin);
     } else if (const auto* scope = n.as<lower::SpecScope>()) {

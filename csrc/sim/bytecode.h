@@ -168,9 +168,8 @@ struct SetCode {
   bool uniform = true;
   int slot = 0;
   IntPlan value;
-  int from = -1;         // a register that holds the value
-  Expr var;              // its variable, whose facts the value must keep
-  bool wrapped = false;  // random data: brought into the facts' range
+  int from = -1;  // a register that holds the value
+  Expr var;       // its variable, whose facts the value must keep
 };
 
 struct Bytecode {
@@ -208,7 +207,6 @@ struct CompileOptions {
   std::vector<std::uint64_t> scalars;  // bits of the scalar arguments, in order; missing ones are 0
   std::vector<int> skip;               // ids of synchronisation statements left out
   std::vector<int> relax;              // ids of waits that leave one more group in flight
-  bool random_data = false;            // integers read from data are brought into the range of their facts
   bool scopes = false;                 // mark decomposed specs
   bool unguarded = false;              // access what lies outside of partial tiles, too: without their predicates
 };

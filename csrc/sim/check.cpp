@@ -1,6 +1,7 @@
 #include "sim/check.h"
 
 #include <algorithm>
+#include <numeric>
 #include <random>
 #include <set>
 
@@ -223,11 +224,28 @@ CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, 
     options.scalars.push_back(p.tensor ? encode(p.dtype, 0.5) : 0);
   }
   options.scopes = true;
-  options.random_data = true;
   const Bytecode code = compile(program, options);
-  const std::vector<std::int64_t> blocks = chosen_blocks(code, kAllBlocks);
+  const std::vector<std::int64_t> blocks = wanted.blocks.empty() ? chosen_blocks(code, kAllBlocks) : wanted.blocks;
+  for (const std::int64_t b : blocks) {
+    if (b < 0 || b >= code.grid[0] * code.grid[1] * code.grid[2]) {
+      fail(Code::SIM_ARGUMENT, "the grid has no block " + std::to_string(b));
+    }
+  }
   result.blocks = static_cast<std::int64_t>(blocks.size());
 
+  // Integers that the kernel reads indices from keep their facts.
+  std::int64_t least = 0;
+  std::int64_t most = 8;
+  std::int64_t step = 1;
+  for (const SetCode& s : code.sets) {
+    if (s.from < 0) continue;
+    const sym::VarInfo& facts = s.var.var();
+    step = std::lcm(step, facts.multiple_of);
+    least = std::max(least, facts.min);
+    most = std::min(std::max(most, facts.min + 8 * step), facts.max);
+  }
+  const std::int64_t first = (least + step - 1) / step;
+  const std::int64_t choices = std::max<std::int64_t>(most / step - first + 1, 1);
   std::mt19937_64 random(seed);
   std::vector<std::vector<char>> storage(program->buffers.size());
   std::vector<Argument> arguments;
@@ -239,8 +257,12 @@ CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, 
     std::vector<char> data(static_cast<std::size_t>(code.buffer_elems[i] * bytes));
     for (std::int64_t e = 0; e < code.buffer_elems[i]; ++e) {
       if ((e & 0xfffff) == 0xfffff && wanted.poll) wanted.poll();
-      const auto r = static_cast<double>(random() % 17) - 8;
-      store_bits(data.data() + e * bytes, bytes, encode(b.dtype, is_float(b.dtype) ? r / 4 : std::max(r, 0.0)));
+      const std::uint64_t r = random();
+      const double x = is_float(b.dtype)
+                           ? (static_cast<double>(r % 17) - 8) / 4
+                           : static_cast<double>(
+                                 (first + static_cast<std::int64_t>(r % static_cast<std::uint64_t>(choices))) * step);
+      store_bits(data.data() + e * bytes, bytes, encode(b.dtype, x));
     }
     const auto at = static_cast<std::size_t>(b.argument);
     if (!is_float(b.dtype) && at < wanted.arguments.size()) {
@@ -253,20 +275,20 @@ CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, 
   }
   const std::vector<std::vector<char>> before = storage;
   const bool every_block = result.blocks == code.grid[0] * code.grid[1] * code.grid[2];
-  try {
-    Interpreter hazards(code, arguments, seed);
-    hazards.poll = wanted.poll;
-    if (every_block) {
-      hazards.simulate();
-    } else {
-      for (const std::int64_t b : blocks) hazards.run_block(b);
+  if (!wanted.promises_alone) try {
+      Interpreter hazards(code, arguments, seed);
+      hazards.poll = wanted.poll;
+      if (every_block) {
+        hazards.simulate();
+      } else {
+        for (const std::int64_t b : blocks) hazards.run_block(b);
+      }
+      result.stats = hazards.stats();
+    } catch (const Error& e) {
+      if (e.error_class() != ErrorClass::Simulation) throw;
+      result.problems = e.diagnostics();
+      return result;
     }
-    result.stats = hazards.stats();
-  } catch (const Error& e) {
-    if (e.error_class() != ErrorClass::Simulation) throw;
-    result.problems = e.diagnostics();
-    return result;
-  }
   if (wanted.hazards_alone) return result;
   // The ghost run is some hundred times slower: a few blocks of a long kernel, first and last among them.
   std::vector<std::int64_t> followed = blocks;
@@ -277,7 +299,7 @@ CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, 
     std::swap(followed[1 % followed.size()], followed.back());
     followed.resize(static_cast<std::size_t>(room));
   }
-  const Integers integers = wanted.arguments.empty() ? Integers{} : integers_of(code, before);
+  const Integers integers = integers_of(code, before);
   Ghost ghost(code, seed, integers);
   ghost.poll = wanted.poll;
   result.problems = ghost.check(followed);
@@ -288,7 +310,7 @@ CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, 
     result.problems = real.check(followed);
     result.promises += real.promises();
   }
-  if (every_block && result.problems.empty()) {
+  if (every_block && !wanted.promises_alone && result.problems.empty()) {
     Numerics numerics = check_numerics(code, before, storage);
     if (numerics.specs > 0) result.worst_error = numerics.worst;
     result.problems = std::move(numerics.problems);

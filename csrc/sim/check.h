@@ -23,10 +23,12 @@ struct CheckOptions {
   Reference reference;           // meanings that are functions
   std::vector<int> skip, relax;  // as SimulateOptions
   // A call of these sizes, whose integers are taken as they are; what is not in here is random, as all floats are.
-  std::vector<Argument> arguments;  // one for each tensor
-  sym::Substitution parameters;     // integer ones
-  bool hazards_alone = false;       // no promises
-  std::function<void()> poll;       // as SimulateOptions
+  std::vector<Argument> arguments;   // one for each tensor
+  sym::Substitution parameters;      // integer ones
+  bool hazards_alone = false;        // no promises
+  bool promises_alone = false;       // no run that looks for hazards: it has been made
+  std::vector<std::int64_t> blocks;  // that run, linear; empty: those that `chosen_blocks` gives
+  std::function<void()> poll;        // as SimulateOptions
 };
 
 // Sizes for the kernel's symbols: those given, else two tiles and a ragged part where the facts allow it. A tile is the

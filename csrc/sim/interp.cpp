@@ -1,6 +1,7 @@
 #include "sim/interp.h"
 
 #include <algorithm>
+#include <set>
 
 namespace graphene::sim {
 
@@ -18,6 +19,7 @@ Interpreter::Interpreter(const Bytecode& code, std::span<const Argument> argumen
     d.registers.resize(register_bytes_);
     d.memos.resize(static_cast<std::size_t>(code.memos));
   }
+  ran_.resize(code.leaves.size());
   std::size_t values = 1;
   for (const Leaf& f : code.leaves) {
     for (const auto* list : {&f.in, &f.out}) {
@@ -33,6 +35,18 @@ Interpreter::Interpreter(const Bytecode& code, std::span<const Argument> argumen
 void Interpreter::simulate() {
   run();
   check_outputs();
+}
+
+std::vector<const ir::Stmt*> Interpreter::missed() const {
+  std::set<const ir::Stmt*> ran;
+  for (const Leaf& f : code_.leaves) {
+    if (ran_[f.site - 1] != 0) ran.insert(f.origin);
+  }
+  std::vector<const ir::Stmt*> out;
+  for (const Leaf& f : code_.leaves) {
+    if (f.origin != nullptr && ran.insert(f.origin).second) out.push_back(f.origin);
+  }
+  return out;
 }
 
 void Interpreter::begin_block() {

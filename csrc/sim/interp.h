@@ -35,6 +35,8 @@ class Interpreter final : public Machine {
   Trace* trace = nullptr;  // of the first block, where wanted
   void track_roundings();  // before it runs
   [[nodiscard]] std::vector<Rounding> roundings() const;
+  // Statements none of whose leaves any thread has executed, in the order of the code.
+  [[nodiscard]] std::vector<const ir::Stmt*> missed() const;
 
  protected:
   void begin_block() override;
@@ -177,6 +179,7 @@ class Interpreter final : public Machine {
   std::vector<WarpData> warp_data_;
   std::optional<HappensBefore> order_;
   ReadSets sets_;
+  std::vector<char> ran_;  // per leaf
   std::uint64_t settled_ = 0;
   std::vector<std::pair<Epoch, std::int64_t>> block_epochs_;  // first epoch of each block that ran
   Stats stats_;

@@ -28,6 +28,7 @@ void Interpreter::leaf(Warp& w, const Leaf& f) {
     if (lanes == 0) return;
     if (f.collective != nullptr) check_converged(w, f, lanes);
   }
+  ran_[f.site - 1] = 1;
   stats_.lane_ops += lanes == ~Mask{0} ? kLanes : static_cast<std::uint64_t>(std::popcount(lanes));
   if (f.span > 1 && f.collective->groups[static_cast<std::size_t>(w.id)].empty()) return;  // the first warp does it
   if (trace != nullptr && trace->records()) [[unlikely]]

@@ -1,4 +1,5 @@
 // Integers read from data (gr.index): what the registers of the active lanes hold, within the facts of the variable.
+#include <algorithm>
 #include <bit>
 
 #include "sim/ghost.h"
@@ -8,15 +9,11 @@ namespace graphene::sim {
 
 namespace {
 
-constexpr std::int64_t kRandomChoices = 8;  // where the facts set no upper bound
-
-// Some number that keeps the facts, a function of `seed`.
-std::int64_t kept(const sym::VarInfo& facts, std::uint64_t seed) {
+// The number that keeps the facts and is nearest to `v`, from above if it can be.
+std::int64_t kept(const sym::VarInfo& facts, std::int64_t v) {
   const std::int64_t step = facts.multiple_of;
-  const std::int64_t first = sym::ceil_div(facts.min, step).value() * step;
-  std::int64_t count = kRandomChoices;
-  if (facts.max != sym::kMaxInt) count = std::max<std::int64_t>((facts.max - first) / step + 1, 1);
-  return first + static_cast<std::int64_t>(seed % static_cast<std::uint64_t>(count)) * step;
+  const std::int64_t up = sym::ceil_div(Expr(std::clamp(v, facts.min, facts.max)), Expr(step)).value() * step;
+  return up > facts.max ? up - step : up;
 }
 
 bool keeps(const sym::VarInfo& facts, std::int64_t v) {
@@ -31,9 +28,10 @@ std::string facts_text(const sym::VarInfo& f) {
 
 }  // namespace
 
+// Without data: the smallest number.
 void Machine::read_index(Warp& w, const SetCode& set, Lanes& to, const ir::Stmt*) {
   for (Mask m = w.active; m != 0; m &= m - 1)
-    to[static_cast<std::size_t>(std::countr_zero(m))] = kept(set.var.var(), 0);
+    to[static_cast<std::size_t>(std::countr_zero(m))] = kept(set.var.var(), set.var.var().min);
 }
 
 void Interpreter::read_index(Warp& w, const SetCode& set, Lanes& to, const ir::Stmt* origin) {
@@ -60,8 +58,7 @@ void Interpreter::read_index(Warp& w, const SetCode& set, Lanes& to, const ir::S
     if ((d.undefined[r] >> lane & 1) != 0)
       refuse(Code::SIM_UNDEFINED, "an index that was never written", {}, "initialise what it is read from");
     const std::uint64_t bits = load_bits(reg(d, set.from) + lane * bytes, bytes) << shift;
-    auto v = is_signed ? static_cast<std::int64_t>(bits) >> shift : static_cast<std::int64_t>(bits >> shift);
-    if (set.wrapped) v = kept(set.var.var(), static_cast<std::uint64_t>(v));
+    const auto v = is_signed ? static_cast<std::int64_t>(bits) >> shift : static_cast<std::int64_t>(bits >> shift);
     if (!keeps(set.var.var(), v)) {
       refuse(Code::SIM_FACT, "an index read from data breaks its facts",
              {"want: " + facts_text(set.var.var()), "got: " + std::to_string(v)},
@@ -97,8 +94,9 @@ void Ghost::read_index(Warp& w, const SetCode& set, Lanes& to, const ir::Stmt*) 
   for (Mask m = w.active; m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);
     const std::int64_t cell = map_.reg(set.from, std::int64_t{w.id} * kLanes + lane);
+    // Data that break the facts have been refused before; what follows from floats is no number here.
     to[static_cast<std::size_t>(lane)] =
-        kept(set.var.var(), static_cast<std::uint64_t>(cells_[static_cast<std::size_t>(cell)].value));
+        kept(set.var.var(), static_cast<std::int64_t>(cells_[static_cast<std::size_t>(cell)].value));
   }
 }
 

@@ -38,9 +38,18 @@ Stats simulate(const lower::ProgramPtr& program, std::span<const Argument> argum
   Trace trace;
   if (options.trace) interpreter.trace = &trace;
   if (options.roundings != nullptr) interpreter.track_roundings();
-  interpreter.simulate();
+  if (options.blocks.empty()) {
+    interpreter.simulate();
+  } else {
+    for (const std::int64_t b : options.blocks) {
+      if (b < 0 || b >= code.grid[0] * code.grid[1] * code.grid[2])
+        fail(Code::SIM_ARGUMENT, "the grid has no block " + std::to_string(b));
+      interpreter.run_block(b);
+    }
+  }
   if (options.roundings != nullptr) *options.roundings = interpreter.roundings();
   if (options.trace) options.trace(trace, code);
+  if (options.missed != nullptr) *options.missed = interpreter.missed();
   return interpreter.stats();
 }
 

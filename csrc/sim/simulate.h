@@ -22,6 +22,10 @@ struct SimulateOptions {
   std::function<void()> poll;                  // called now and then; may throw
   // Called at the end with what the first block did; statements live as long as the program.
   std::function<void(const Trace&, const Bytecode&)> trace;
+  // The blocks that run, linear; empty: all of the grid. Of some no output is missed.
+  std::vector<std::int64_t> blocks;
+  // Where wanted: the statements none of whose leaves any thread executed.
+  std::vector<const ir::Stmt*>* missed = nullptr;
 };
 
 // Runs the whole grid on the arguments, in place. Throws SimulationError (SIM_*) at the first hazard.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from graphene import _core
 from graphene.errors import LaunchError, SimulationError
 from graphene.judge.calls import Call, Plan
 from graphene.judge.verdict import Broken, expect, judge_outputs
@@ -89,16 +90,18 @@ class Runner:
     def run_made(self, call: Call, made: Made) -> Run:
         """Runs a call whose arguments are made."""
         promise = self.kernel.promise
-        wanted = None
+        try:
+            lane_ops, missed = _core.run_call(self.kernel.lowered(self.arch), made.given(), self.seed)
+        except SimulationError as e:
+            return Run(call, 0, hazard=e)
+        run = Run(call, lane_ops)
+        if lane_ops:
+            now = {i: f"{where}: no thread executed {text}" for i, text, where in missed}
+            known = self.outcome.missed
+            self.outcome.missed = now if known is None else {i: t for i, t in known.items() if i in now}
         if promise is not None:
             wanted = expect(self.kernel, made.values)
             self.outcome.stated |= wanted.stated
-        try:
-            stats = self.kernel.simulate(arch=self.arch, seed=self.seed, **made.given())
-        except SimulationError as e:
-            return Run(call, 0, hazard=e)
-        run = Run(call, stats.lane_ops)
-        if wanted is not None:
             run.broken, run.worst, run.place = judge_outputs(self.kernel, wanted, made.values, made.results())
         for a in self.plan.signature.outputs:
             laid = made.laid.get(a.name)

@@ -9,6 +9,7 @@ import numpy as np
 
 from graphene import _core
 from graphene import promise as _promise
+from graphene.errors import GrapheneError
 from graphene.judge.bounded import FP32, TINY, Bounded, bounded, finite, rounding_unit, size
 from graphene.judge.formats import Format, format_of, is_float, nearest
 from graphene.judge.signature import Argument, Signature
@@ -95,7 +96,12 @@ def expect(kernel: Kernel, values: Mapping[str, Any]) -> Wanted:
     judged = _promise.Judged(signature.types)
     available = {n: _exact(x) for n, x in values.items()}
     with rounding_unit(*unit_of(kernel, promise)), _promise.judged(judged), np.errstate(all="ignore"):
-        result = _promise.call(promise.means, available, kernel.name)
+        try:
+            result = _promise.call(promise.means, available, kernel.name)
+        except GrapheneError:
+            raise
+        except Exception as e:  # whatever the author's function raises is told as its problem
+            _refuse(kernel, f"raised {type(e).__name__}: {e}", [])
     wanted = _named(kernel, result, outputs, "output")
     if promise.read is None and promise.means is not _promise._nothing and set(wanted) != set(outputs):
         _refuse(kernel, "must name every output", [f"want: {', '.join(outputs)}",

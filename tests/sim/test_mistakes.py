@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import mistakes
+import numpy as np
 import pytest
 
 import graphene as gr
@@ -30,3 +31,46 @@ def test_a_mistake_is_told(kernel: Callable[..., gr.Kernel], wrong: str) -> None
 
 def test_there_are_many_kinds_of_mistakes() -> None:
     assert len(PLANTED) >= 35
+
+
+def test_integers_of_a_call_are_taken_as_they_are() -> None:
+    kernel = mistakes.gather()
+    x, y, at = np.arange(40, dtype=np.float32), np.zeros(32, np.float32), np.full(32, 40, np.int32)
+    (error,) = kernel.check(x, y, at).errors
+    assert error.code == "SIM_FACT"
+    assert error.details[:2] == ("want: 0 to 39", "got: 40")
+    assert error.details[-1].startswith("in the call: ")
+    at[:] = 39
+    assert kernel.check(x, y, at)
+    assert not y.any()  # it runs on copies
+
+
+def test_what_no_call_reached_is_said() -> None:
+    with gr.Kernel("guarded", means=lambda X: X) as kernel:
+        x, y = gr.input("X", [32], gr.fp32), gr.output("Y", [32], gr.fp32)
+        far = gr.param("far", gr.i32)
+        gr.blocks(1)
+        (t,) = gr.threads(32).indices()
+        v = gr.alloc("v", [], gr.fp32, gr.RF)
+        gr.move(v, x[t])
+        with gr.if_(far > 100000):
+            gr.init(v, 0)
+        gr.move(y[t], v)
+    result = kernel.check()
+    assert result
+    (said,) = [u for u in result.uncovered if "no thread" in u]
+    assert "no thread executed %" in said
+    assert "Init" in said
+
+
+def test_a_meaning_that_does_not_fit_is_told() -> None:
+    for means, text in (
+        (lambda X: X[99], "the meaning of gather raised IndexError: index 99 is out of bounds"),
+        (lambda X: X, "the meaning of gather gives 'Y' another shape"),
+        (lambda Q: Q, "the meaning of gather wants 'Q', which the kernel does not have"),
+        (lambda X, index: {"Z": X[index]}, "the meaning of gather must name every output"),
+    ):
+        with pytest.raises(gr.SimulationError) as e:
+            mistakes.gather().with_promise(means).check()
+        assert str(e.value).startswith(text)
+        assert e.value.code == "CHECK_MEANS"
