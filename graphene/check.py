@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphene import _core, references
+from graphene import promise as _promise
 from graphene.simulate import Sync, check_seed, check_sizes, syncs
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class CheckResult:
     ``errors``: a hazard if there is one; else what breaks a promise. ``calls``: all that ran, with sizes, kind of data
     and scalars. ``worst``: the largest error of an output in units of the bound; None without a promise. ``promises``:
     how many instances of specs were held to theirs, at ``sizes`` and other small ones. ``roundings``: names of the
-    tensors in which values become narrower than fp32 on their way to a result. ``uncovered``: what no call reached:
+    tensors in which values become narrower than fp32 and are then computed with. ``uncovered``: what no call reached:
     residues of what is divided, statements that no thread executed. ``blocks``: how many ran in the first call that
     promises of specs were held in.
     """
@@ -261,6 +262,9 @@ def _result(kernel: Kernel, arch: str | None, seed: int, runner: Runner, began: 
                 inner = found
                 break
         errors = [_of_promise(kernel, failed, inner)] if failed is not None else inner
+    promise = kernel.promise
+    if failed is None and promise is not None and promise.means is not _promise._nothing:
+        errors += _of_roundings(kernel, outcome)
     worst = max(outcome.runs, key=lambda r: r.worst, default=None)
     program = kernel.lowered(arch)
     return CheckResult(
@@ -272,7 +276,7 @@ def _result(kernel: Kernel, arch: str | None, seed: int, runner: Runner, began: 
         arch=program.arch,
         calls=tuple(str(r.call) for r in outcome.runs),
         worst=Worst(worst.worst, worst.place, str(worst.call)) if worst is not None and kernel.promise else None,
-        roundings=frozenset(outcome.stated),
+        roundings=frozenset(outcome.found),
         uncovered=tuple(outcome.uncovered()) if not errors else (),
         seconds=time.perf_counter() - began,
     )
@@ -310,6 +314,18 @@ def ghost(
         program, sizes, seed, references.evaluate, args=given, promises_alone=True
     )
     return [CheckError(p[0], p[1], p[2], tuple(p[3]), tuple(p[4]), p[5]) for p in problems], promises, blocks, used
+
+
+def _of_roundings(kernel: Kernel, outcome: Outcome) -> list[CheckError]:
+    """The rounding points that the simulator found have to be those that the meaning states."""
+    from graphene.judge.runs import where_meant
+
+    promise = kernel.promise
+    where = where_meant(promise.means) if promise is not None else ""
+    message = f"{kernel.name} rounds on the way where its meaning does not, or not where it does"
+    head = f"{where}: " if where else ""
+    return [CheckError("CHECK_PROMISE", message, where, (), (said,), f"{head}{message}   [CHECK_PROMISE]\n  {said}")
+            for said in outcome.roundings()]  # fmt: skip
 
 
 def _of_hazard(hazard: SimulationError, call: Call) -> list[CheckError]:

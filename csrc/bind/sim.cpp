@@ -106,6 +106,15 @@ sim::ReferenceResult evaluate_reference(const py::object& reference, const std::
   return out;
 }
 
+py::list rounding_points(const std::vector<sim::Rounding>& found) {
+  py::list out;
+  for (const sim::Rounding& r : found) {
+    out.append(
+        py::make_tuple(r.tensor, ir::name(r.from), ir::name(r.to), r.origin != nullptr ? r.origin->loc.str() : ""));
+  }
+  return out;
+}
+
 }  // namespace
 
 void register_sim(py::module_& m) {
@@ -139,12 +148,7 @@ void register_sim(py::module_& m) {
           const py::gil_scoped_release released;
           stats = sim::simulate(program, bound.tensors, options);
         }
-        py::list points;
-        for (const sim::Rounding& r : found) {
-          points.append(py::make_tuple(r.tensor, ir::name(r.from), ir::name(r.to),
-                                       r.origin != nullptr ? r.origin->loc.str() : ""));
-        }
-        return py::make_tuple(stats.lane_ops, stats.accesses, events, points);
+        return py::make_tuple(stats.lane_ops, stats.accesses, events, rounding_points(found));
       },
       py::arg("program"), py::arg("args"), py::arg("named"), py::arg("seed") = 0, py::arg("skip") = std::vector<int>{},
       py::arg("relax") = std::vector<int>{}, py::arg("unguarded") = false, py::arg("trace") = false,
@@ -157,7 +161,7 @@ void register_sim(py::module_& m) {
          std::vector<std::int64_t> blocks) -> py::tuple {
         const BoundArguments bound = bind_arguments(*program, py::tuple(), named);
         py::list missed;
-        if (bound.nothing_to_do) return py::make_tuple(0, missed);
+        if (bound.nothing_to_do) return py::make_tuple(0, missed, py::list());
         sim::SimulateOptions options;
         options.sizes = bound.sizes;
         options.scalars = bound.scalars;
@@ -165,6 +169,8 @@ void register_sim(py::module_& m) {
         options.blocks = std::move(blocks);
         std::vector<const ir::Stmt*> statements;
         options.missed = &statements;
+        std::vector<sim::Rounding> found;
+        options.roundings = &found;
         options.poll = check_signals;
         sim::Stats stats;
         {
@@ -172,11 +178,11 @@ void register_sim(py::module_& m) {
           stats = sim::simulate(program, bound.tensors, options);
         }
         for (const ir::Stmt* s : statements) missed.append(py::make_tuple(s->id, ir::head_line(*s), s->loc.str()));
-        return py::make_tuple(stats.lane_ops, missed);
+        return py::make_tuple(stats.lane_ops, missed, rounding_points(found));
       },
       py::arg("program"), py::arg("named"), py::arg("seed") = 0, py::arg("blocks") = std::vector<std::int64_t>{},
       "Runs some blocks of a lowered kernel, or all: (lane operations, statements that no thread executed: id, text, "
-      "\"file:line\"). Raises SimulationError.");
+      "\"file:line\"; rounding points: tensor, types before and after, \"file:line\"). Raises SimulationError.");
   m.def(
       "default_arch", [](const ir::Kernel& kernel) { return sim::default_arch(kernel); }, py::arg("kernel"),
       "The lowest architecture from sm_80 up that has every atom the kernel names.");

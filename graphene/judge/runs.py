@@ -47,9 +47,20 @@ class Outcome:
     runs: list[Run] = field(default_factory=list)
     failed: Run | None = None
     stated: set[str] = field(default_factory=set)
+    found: dict[str, str] = field(default_factory=dict)  # tensors in which values become narrower, where they do
     missed: dict[int, str] | None = None  # statements that no thread executed in any call
     offered: set[Any] = field(default_factory=set)  # features of what is divided that some candidate had
     covered: set[Any] = field(default_factory=set)
+
+    def roundings(self) -> list[str]:
+        """Where the rounding points that were found are not those that the meaning states, in words.
+
+        A point that is stated and not found counts where calls were chosen: a caller's own may not come there.
+        """
+        unsaid = [f"{said}, and computes with them: the meaning must say gr.rounded({name!r}, ...)"
+                  for name, said in sorted(self.found.items()) if name not in self.stated]  # fmt: skip
+        absent = sorted(self.stated - set(self.found)) if len(self.runs) > 1 else []
+        return unsaid + [f"the meaning rounds {name!r}, in which no value becomes narrower" for name in absent]
 
     def uncovered(self) -> list[str]:
         """What no call reached, in words."""
@@ -91,7 +102,7 @@ class Runner:
         """Runs a call whose arguments are made."""
         promise = self.kernel.promise
         try:
-            lane_ops, missed = _core.run_call(self.kernel.lowered(self.arch), made.given(), self.seed)
+            lane_ops, missed, points = _core.run_call(self.kernel.lowered(self.arch), made.given(), self.seed)
         except SimulationError as e:
             return Run(call, 0, hazard=e)
         run = Run(call, lane_ops)
@@ -99,6 +110,8 @@ class Runner:
             now = {i: f"{where}: no thread executed {text}" for i, text, where in missed}
             known = self.outcome.missed
             self.outcome.missed = now if known is None else {i: t for i, t in known.items() if i in now}
+        for tensor, before, after, where in points:
+            self.outcome.found.setdefault(tensor, f"{where}: {tensor} takes {before} values as {after}")
         if promise is not None:
             wanted = expect(self.kernel, made.values)
             self.outcome.stated |= wanted.stated
