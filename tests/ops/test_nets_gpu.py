@@ -38,22 +38,28 @@ def layer_by_layer(x: Any, weights: Any, biases: Any, acts: list[Any], wide: boo
     return x
 
 
-def as_exact_as_torch(got: Any, torchs: Any, ref: Any) -> None:
-    def error(y: Any) -> float:
-        return float((y.double() - ref.double()).norm())
+def error(y: Any, ref: Any) -> float:
+    return float((y.double() - ref.double()).norm())
 
+
+def as_exact_as_torch(got: Any, torchs: Any, ref: Any) -> None:
     assert got.shape == ref.shape
-    assert error(got) <= 1.5 * error(torchs) + 1e-4 * float(ref.double().norm())
+    assert error(got, ref) <= 1.5 * error(torchs, ref) + 1e-4 * float(ref.double().norm())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("m", [1, 100, 4096, 8192, 16384, 65536])
 def test_twenty_layers(m: int, dtype: Any) -> None:
-    weights, biases = perceptron([128] * 21, dtype)
-    x, acts = r(m, 128, dtype=dtype), ["relu"] * 20
-    got = ops.fused_mlp(x, weights, biases, "relu", "relu")
-    ref = layer_by_layer(x, weights, biases, acts, True)
-    as_exact_as_torch(got, layer_by_layer(x, weights, biases, acts, False), ref)
+    """Layers amplify errors along few directions, so those of few rows say little: several networks are summed up."""
+    ours, torchs, size = 0.0, 0.0, 0.0
+    for _ in range(max(2, 64 // m)):
+        weights, biases = perceptron([128] * 21, dtype)
+        x, acts = r(m, 128, dtype=dtype), ["relu"] * 20
+        ref = layer_by_layer(x, weights, biases, acts, True)
+        ours += error(ops.fused_mlp(x, weights, biases, "relu", "relu"), ref) ** 2
+        torchs += error(layer_by_layer(x, weights, biases, acts, False), ref) ** 2
+        size += float(ref.norm()) ** 2
+    assert ours**0.5 <= 1.5 * torchs**0.5 + 1e-4 * size**0.5
 
 
 @pytest.mark.parametrize("seed", range(40))

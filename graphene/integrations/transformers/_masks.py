@@ -25,7 +25,7 @@ dropped: set[str] = set()
 class Facts(NamedTuple):
     """Which keys are seen. ``padding`` (batch, keys) bool: those that are none; None: all are.
 
-    ``keys``: the first so many, all that any query sees. The last query is at the last of them.
+    ``keys``: how many keys, from the first on, any query sees. The last query is at the last of them.
     ``causal``: a query sees no key after its own. ``window``: it sees its own key and the ``window - 1`` before it, or,
     if not causal, ``window`` keys on either side of its own.
     ``seen`` (batch, 1, queries, keys) bool: if not None, all there is to say.
@@ -36,6 +36,11 @@ class Facts(NamedTuple):
     causal: bool = False
     window: int | None = None
     seen: Any = None
+
+    def hide_nothing(self, keys: int) -> bool:
+        """Whether every query sees all of `keys` keys. (Tuples are not compared: a compiler cannot compare tensors.)"""
+        unseen = self.padding is not None or self.causal or self.window is not None or self.seen is not None
+        return not unseen and self.keys == keys
 
 
 def written(facts: Facts, shape: tuple[int, int, int, int], device: Any, dtype: Any) -> Any:
@@ -218,7 +223,7 @@ def mask(
         facts = _facts(pattern, q_length, kv_length, q_offset, kv_offset, attention_mask, device)
     if facts is None:
         facts = Facts(None, kv_length, seen=hf.sdpa_mask(**ask, allow_is_causal_skip=False))
-    elif facts == Facts(None, kv_length) and allow_is_bidirectional_skip:
+    elif allow_is_bidirectional_skip and facts.hide_nothing(kv_length):
         return None
     if not torch.compiler.is_compiling():
         return Mask(facts, shape, device, dtype)
