@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
+from graphene.kernels._access import vector_access
 from graphene.kernels._arguments import size
 from graphene.kernels.epilogues import pointwise
 
@@ -243,13 +244,16 @@ class Scores:
             places = (gr.cast(x, gr.fp32) for x in (query, key))  # up to MOST: exactly
             S[:] = pointwise(self.a.score, S * (1 / LOG2E), *places) * LOG2E
 
-    def add(self, S: gr.Tensor, columns: int, e: Extra, x: gr.Tensor, part_of: Callable[[int], gr.Tensor]) -> None:
+    def add(
+        self, S: gr.Tensor, columns: int, e: Extra, x: gr.Tensor, part_of: Callable[[int], gr.Tensor],
+        load: str = "ld.global.nc",
+    ) -> None:  # fmt: skip
         """Adds a bias to scores, or lets a mask rule them out: 16 columns at a time, by way of the registers `x`.
 
-        `part_of`: the part of the mask or bias that belongs to 16 columns.
+        `part_of`: the part of the mask or bias that belongs to 16 columns. `load`: "ld.global" in a kernel that waits
+        for those before it, which may have written them.
         """
-        bits = e.vector * e.dtype.bits
-        atom = gr.atom("ld.global." + {8: "b8", 64: "nc.v2.b32"}.get(bits, f"nc.b{bits}"))
+        atom = vector_access(load, e.vector, e.dtype)
         for j in range(columns // 16):
             part = S.tile([None, 16])[0, j]
             gr.move(x, part_of(j), atom=atom)

@@ -253,11 +253,16 @@ class _Gradient:
             e = Extra(e.dtype, e.rows)
             view = view.tile([16 if e.rows else 1, self.W])
             x = x if e.rows else x.reduced(1, f"{name}_keys", e.dtype)
-            self.scores.add(self.S, self.c.other, e, x, lambda j: view[n * per16 + j if e.rows else 0, mine].T)
         else:
             view = view.tile([self.W if e.rows else 1, 16])
             x = x if e.rows else x.reduced(0, f"{name}_keys", e.dtype)
-            self.scores.add(self.S, self.c.other, e, x, lambda j: view[mine if e.rows else 0, n * per16 + j])
+
+        def part(j: int) -> gr.Tensor:
+            if self.of_keys:
+                return view[n * per16 + j if e.rows else 0, mine].T
+            return view[mine if e.rows else 0, n * per16 + j]
+
+        self.scores.add(self.S, self.c.other, e, x, part, load="ld.global")
 
     def probabilities(self, offset: gr.Tensor) -> None:
         """P = exp2(S - LSE), with the negative LSE in units of log2(e); none where a query sees nothing."""

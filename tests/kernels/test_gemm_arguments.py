@@ -163,8 +163,6 @@ def test_what_else_is_refused() -> None:
     assert "gemm_workspaces: N does not fit" in error(gemm_workspaces, GemmConfig(), 1, -2, 3)
     for call in (epilogues.activation, epilogues.linear):
         assert "epilogues.activation: activation does not fit | one of None, 'relu', " in error(call, "foo")
-    assert "epilogues.formula: activation does not fit | one of None, 'relu', " in error(epilogues.formula, "foo")
-    assert set(epilogues.ACTIVATIONS) == set(epilogues.FORMULAS)
     assert "gemm_reduce: out, of sums fp32, does not fit" in error(gemm_reduce, out=gr.i32)
     assert "GemmConfig: integers are not scaled" in error(GemmConfig, dtype="i8", beta=True)
     assert "gemm_reduce: integers are not scaled" in error(gemm_reduce, sums=gr.i32, out=gr.i32, alpha=True)
