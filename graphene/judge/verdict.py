@@ -65,6 +65,8 @@ def unit_of(kernel: Kernel, promise: Promise) -> tuple[float, float]:
 def _exact(value: Any) -> Any:
     if isinstance(value, list):
         return [_exact(x) for x in value]
+    if isinstance(value, float):  # with it integers become numbers that are rounded
+        return bounded(np.float64(value))
     return bounded(value) if isinstance(value, np.ndarray) and value.dtype.kind == "f" else value
 
 
