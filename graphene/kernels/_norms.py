@@ -109,8 +109,7 @@ SENSIBLE = gr.Arguments(values={"eps": (1e-5, 1e-12, 0.5, 0.0)})  # of a normali
 class NormArguments:
     """Of a call, in this order, those that the configuration has: X, R, gamma, beta, Y, S, eps."""
 
-    def __init__(self, kernel: str, c: NormConfig) -> None:
-        instance(kernel, "config", c, NormConfig)
+    def __init__(self, c: NormConfig) -> None:
         width, vector = c.tile.width, c.tile.vector
         affine = c.affine_dtype or c.dtype
         self.M = M = gr.sym("M", max=2**31 - 1)

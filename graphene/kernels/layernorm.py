@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import graphene as gr
-from graphene.kernels._arguments import number, size
+from graphene.kernels._arguments import instance, number, size
 from graphene.kernels._moments import moments
 from graphene.kernels._norms import SENSIBLE, NormArguments, NormConfig, promise
 from graphene.kernels._row_tiles import RowTile
@@ -18,8 +18,9 @@ def layernorm_kernel(config: NormConfig) -> gr.Kernel:
     Arguments, those that the configuration has: X (M, width), R (M, width), gamma (width,), beta (width,), Y (M,
     width), S (M, width), eps. Any M; rows may have any stride that the vectors divide.
     """
+    instance("layernorm_kernel", "config", config, NormConfig)
     with gr.Kernel("layernorm", means=promise(config, centred=True), arguments=SENSIBLE) as kernel:
-        a = NormArguments("layernorm_kernel", config)
+        a = NormArguments(config)
         rows = Rows(config.tile, a.M)
         h = a.keep(rows)
         rstd = rows.per_row("rstd")

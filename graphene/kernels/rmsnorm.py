@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import graphene as gr
+from graphene.kernels._arguments import instance
 from graphene.kernels._norms import SENSIBLE, NormArguments, NormConfig, promise
 from graphene.kernels._rows import Rows
 
@@ -14,8 +15,9 @@ def rmsnorm_kernel(config: NormConfig) -> gr.Kernel:
 
     Arguments as of ``layernorm_kernel``; with `beta` it is added.
     """
+    instance("rmsnorm_kernel", "config", config, NormConfig)
     with gr.Kernel("rmsnorm", means=promise(config, centred=False), arguments=SENSIBLE) as kernel:
-        a = NormArguments("rmsnorm_kernel", config)
+        a = NormArguments(config)
         rows = Rows(config.tile, a.M)
         h = a.keep(rows)
         rstd = rows.per_row("rstd")
