@@ -130,7 +130,7 @@ def _elements() -> Iterator[tuple[str, str, Callable[[], Any]]]:
 def _attention() -> Iterator[tuple[str, str, Callable[[], Any]]]:
     options: list[dict[str, Any]] = [
         {}, {"right": True}, {"left": True, "right": True}, {"softcap": True}, {"right": True, "group": 4},
-        {"mask": k.Extra()}, {"bias": k.Extra()}, {"varlen": True, "right": True},
+        {"mask": k.Extra()}, {"bias": k.Extra(gr.fp16)}, {"varlen": True, "right": True},
     ]  # fmt: skip
     for head, more, dtype in itertools.product(HEADS, options, FLOATS[:2]):
         if dtype == gr.bf16 and (more or head != 128):
