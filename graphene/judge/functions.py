@@ -46,7 +46,9 @@ def multiply(x: Bounded, y: Bounded) -> Bounded:
 def divide(x: Bounded, y: Bounded) -> Bounded:
     v = x.v / y.v
     least = np.maximum(size(y.v) - y.e, _LEAST)
-    return once(v, np.where((x.e > 0) | (y.e > 0), np.minimum((x.e + size(v) * y.e) / least, _HUGE), 0.0))
+    e = np.where((x.e > 0) | (y.e > 0), np.minimum((x.e + size(v) * y.e) / least, _HUGE), 0.0)
+    # By a zero that may be none: nothing is known, not even whether it is infinite.
+    return once(v, np.where((y.v == 0) & (y.e > 0) & ~np.isnan(x.v), _HUGE, e))
 
 
 def negative(x: Bounded) -> Bounded:
@@ -70,12 +72,14 @@ def _either(function: Callable[[Any, Any], Any]) -> Callable[[Bounded, Bounded],
 
 def exp(x: Bounded) -> Bounded:
     v = np.exp(x.v)
-    return Bounded(v, np.minimum(size(v) * (np.expm1(np.minimum(x.e, 500)) + unit() * (1 + size(x.v))) + TINY, _HUGE))
+    e = size(v) * (np.expm1(np.minimum(x.e, 500)) + unit() * (1 + size(x.v))) + TINY
+    return Bounded(v, np.where(x.v == -np.inf, 0.0, np.minimum(e, _HUGE)))
 
 
 def exp2(x: Bounded) -> Bounded:
     v = np.exp2(x.v)
-    return Bounded(v, np.minimum(size(v) * (np.expm1(np.minimum(x.e * math.log(2), 500)) + unit()) + TINY, _HUGE))
+    e = size(v) * (np.expm1(np.minimum(x.e * math.log(2), 500)) + unit()) + TINY
+    return Bounded(v, np.where(x.v == -np.inf, 0.0, np.minimum(e, _HUGE)))
 
 
 def _logarithm(function: Callable[[Any], Any], scale: float) -> Callable[[Bounded], Bounded]:
@@ -171,6 +175,14 @@ _QUESTIONS = {"isnan", "isinf", "isfinite", "signbit", "logical_not", "logical_a
 _REDUCTIONS: dict[str, str] = {"add": "sum", "maximum": "max", "minimum": "min", "multiply": "prod"}
 
 
+def _doubted(result: Bounded, operands: list[Bounded]) -> Bounded:
+    """Nothing is known of what is made of an infinity or NaN of which nothing is known."""
+    doubt: Any = False
+    for x in operands:
+        doubt = doubt | (~np.isfinite(x.v) & (x.e >= _HUGE))
+    return Bounded(result.v, np.where(doubt, _HUGE, result.e)) if np.any(doubt) else result
+
+
 def apply_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """A ufunc of NumPy. Raises SimulationError CHECK_MEANS for one whose error is not known."""
     name = ufunc.__name__
@@ -189,7 +201,10 @@ def apply_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], named: dict[st
         function = UFUNCS.get(name)
         if function is None:
             refuse(f"np.{name}", "write it with functions whose error is known: those of docs/simulator.md")
-        result = function(*map(bounded, inputs))
+        given = [bounded(i) for i in inputs]
+        result = function(*given)
+        if name != "matmul":
+            result = _doubted(result, given)
     where = named.get("where", True)
     if out is None:
         return result if where is True else refuse(f"np.{name}(where=)", "use np.where")

@@ -133,7 +133,8 @@ def compare(got: Any, want: Bounded, dtype: str) -> tuple[Any, Any, Any, Any]:
         inside = (g >= low) & (g <= high)
         unsure = ~np.isfinite(e) | (e > 1e290)
         right = inside | large | (np.isnan(g) & np.isnan(v)) | (unsure & (np.isfinite(g) | ~np.isfinite(v)))
-        room = np.where(unsure, 1e300, np.maximum(finite(np.where(g > v, high - v, v - low)), half))
+        gap = np.where(g > v, high - v, v - low)
+        room = np.where(unsure | np.isinf(gap), 1e300, np.maximum(finite(gap), half))
         off = np.where(np.isfinite(g) & np.isfinite(v), np.abs(g - v), np.where(right, 0.0, np.inf)) / room
     return ~right, off, low, high
 

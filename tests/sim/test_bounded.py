@@ -7,7 +7,7 @@ import torch
 import graphene as gr
 from graphene.judge import formats
 from graphene.judge.bounded import Bounded, bounded, rounding_unit
-from graphene.judge.verdict import expect, hold, judge_outputs
+from graphene.judge.verdict import compare, expect, hold, judge_outputs
 from graphene.kernels import ReductionConfig, reduction_kernel
 
 RNG = np.random.default_rng(0)
@@ -229,3 +229,26 @@ def test_a_number_is_surely_not_infinite() -> None:
     assert np.array_equal(np.where(x == -np.inf, 0.0, x).e, [0.25, 0.25, 0.25, 0])
     assert np.array_equal(np.where(x < np.inf, x, 7.0).e, [0.25, 0.25, 0, 0.25])
     assert np.array_equal(np.maximum(x, np.array([-np.inf, np.inf, 0, 0])).e, [0.25, 0, 0.25, 0])
+
+
+def test_of_a_quotient_by_a_zero_that_may_be_none_nothing_is_known() -> None:
+    zero, sure = Bounded(np.zeros(2), 1e-9), bounded(np.zeros(2))
+    for x in (1 / zero, zero / zero, sure / zero, np.exp(-(1 / np.sqrt(zero))), (sure * (1 / zero)).sum(keepdims=True)):
+        assert (x.e >= 1e300).all()
+    assert not np.isnan((1 / sure).v).any()
+    assert (1 / sure).e.max() < 1e290, "it is infinite, surely"
+    assert (sure / sure).e.max() < 1e290
+    assert (bounded(np.array([np.nan])) / zero[:1]).e.max() < 1e290, "no number stays none"
+
+
+def test_a_sum_of_exponentials_of_minus_infinity_is_zero_without_error() -> None:
+    low = bounded(np.array([-np.inf, -np.inf]))
+    for total in (np.exp(low).sum(keepdims=True), np.exp2(low).sum(keepdims=True)):
+        assert total.v[0] == 0
+        assert total.e[0] == 0
+
+
+def test_an_error_is_told_in_units_of_an_interval_without_an_end() -> None:
+    wrong, off, *_ = compare(np.array([7.0]), Bounded(np.array([2.0]), 1e50), "fp16")
+    assert not wrong[0]
+    assert off[0] <= 1
