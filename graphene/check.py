@@ -98,7 +98,7 @@ class CheckResult:
         if self.worst is not None:
             said += f", the largest error is {self.worst.error:.2f} of the bound, at {self.worst.element}"
         if self.promises:
-            said += f"; {self.promises} promises of specs kept"
+            said += "; 1 promise of a spec kept" if self.promises == 1 else f"; {self.promises} promises of specs kept"
         sizes = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
         if len(self.calls) == 1 and sizes:
             said += f" with {sizes}"

@@ -14,11 +14,11 @@ SAYS = {
     "02_ldmatrix": "thread 5 received [18, 19, 26, 27, 146, 147, 154, 155]",
     "03_simple_gemm": "relative error against float64",
     "04_tensor_core_tile": "largest error against float64",
-    "05_amd_mfma": "ok: 1 promises kept",
+    "05_amd_mfma": "; 1 promise of a spec kept",
     "06_choose_and_ship": "<graphene.Precompiled product for sm_80, sm_90a> takes A, B, C",
-    "07_fused_mlp": "promises kept",
-    "08_lstm_cell": "promises kept",
-    "09_attention": "promises kept",
+    "07_fused_mlp": " promises of specs kept",
+    "08_lstm_cell": " promises of specs kept",
+    "09_attention": " promises of specs kept",
     "10_hugging_face": "BertOutput: LayerNorm(a + b)",
 }
 NEEDS = {"10_hugging_face": ("torch", "transformers")}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import graphene as gr
 
 PAGE = Path(__file__).parents[2] / "docs/add_an_instruction.md"
 
@@ -15,5 +18,8 @@ def test_its_code_runs(tmp_path: Path) -> None:
     code = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL))
     assert code.count("gr.define_atom(") == 7
     (tmp_path / "page.py").write_text(code + "\nassert gr.svg(transpose.d).startswith('<svg')\nprint('done')\n")
-    done = subprocess.run([sys.executable, str(tmp_path / "page.py")], capture_output=True, text=True, check=False)
+    env = os.environ | {"PYTHONPATH": str(Path(gr.__file__).parents[1])}  # the tree under test, installed or not
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "page.py")], env=env, capture_output=True, text=True, check=False
+    )
     assert done.stdout == "done\n", done.stderr
