@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from graphene import _core
@@ -64,9 +65,13 @@ def _own_attention(cls: Any) -> str | None:
     return None
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 @functools.cache
 def has_sdpa(cls: type) -> bool:
-    """Whether models of the file in which a class of modules is defined take "sdpa"; True where there are none."""
+    """Whether models of the file in which a class of modules is defined take "sdpa"; True where there are none.
+
+    A compiler calls it and takes what it says: what is in a file is nothing that it could trace.
+    """
     for base in cls.__mro__:
         found = [m for m in vars(sys.modules[base.__module__]).values() if _is_model_of(m, base.__module__)]
         if found:
