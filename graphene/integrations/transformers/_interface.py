@@ -66,12 +66,16 @@ def _own_attention(cls: Any) -> str | None:
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-@functools.cache
 def has_sdpa(cls: type) -> bool:
     """Whether models of the file in which a class of modules is defined take "sdpa"; True where there are none.
 
-    A compiler calls it and takes what it says: what is in a file is nothing that it could trace.
+    A compiler calls it and takes what it says: it could not trace how a file is looked through.
     """
+    return _has_sdpa(cls)
+
+
+@functools.cache
+def _has_sdpa(cls: type) -> bool:
     for base in cls.__mro__:
         found = [m for m in vars(sys.modules[base.__module__]).values() if _is_model_of(m, base.__module__)]
         if found:
