@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import graphene as gr
+from graphene import _core, references
 
 
 def lines(error: object) -> str:
@@ -130,6 +131,14 @@ def test_rounding_beyond_the_bound() -> None:
         said = ("lossy does not compute what it promises", "lossy rounds on the way where its meaning does not")
         assert any(s in str(error) for s in said)
     assert "wrong: c[" in str(lossy(1000).check())
+
+
+def test_rounding_in_some_blocks_of_a_call_that_is_too_large() -> None:
+    """There, what the kernel promises is not looked at: products are compared with float64 by the core itself."""
+    problems = _core.check(lossy(1000).lowered(), {}, 0, references.evaluate)[0]
+    assert [p[0] for p in problems] == ["CHECK_NUMERICS"]
+    assert "results are further from float64 than rounding explains" in problems[0][5]
+    assert not _core.check(lossy(0).lowered(), {}, 0, references.evaluate)[0]
 
 
 def test_arrays_that_are_not_in_the_host_s_memory() -> None:
