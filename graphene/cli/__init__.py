@@ -7,6 +7,9 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+
+from graphene.testing.jobs import add_options, options_of
 
 _PIPE_CLOSED, _INTERRUPTED = 141, 130  # what a shell reports of a program that SIGPIPE, SIGINT ended
 
@@ -82,17 +85,22 @@ def _run(argv: Sequence[str] | None) -> int:
         "--library", action="store_true", required=True, help="the kernels of a grid of usual problems"
     )
     checking.add_argument("--every", type=_count, default=1, help="only each so manieth problem")
-    checking.add_argument("--jobs", type=_count, help="processes; as many as there are cores")
     checking.add_argument("--json", metavar="FILE", help="write the outcome there")
+    checking.add_argument("--of", nargs="+", type=Path, metavar="JOURNAL", help="of these journals, without a check")
+    add_options(checking)
     args = parser.parse_args(argv)
     if args.command == "doctor":
         from graphene.cli.doctor import report
 
         return report(as_json=args.json)
     if args.command == "check":
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a process a core
         from graphene.testing.library import report as check_library
 
-        return check_library(args.every, args.jobs, args.json)
+        try:
+            return check_library(args.every, options_of(args), args.json, args.of)
+        except ValueError as e:  # a journal of another run
+            checking.error(str(e))
     if args.command == "compile":
         from graphene.cli.compile import compile_kernels
 

@@ -1,7 +1,8 @@
 """All kernels that selection returns over a grid of usual problems, and their check.
 
 `python -m graphene check --library` prints what is wrong and writes the outcome: of each kernel the function and the
-problem that it was made for first, and what ``check()`` found.
+problem that it was made for first, and what ``check()`` found. ``--journal``, ``--resume``, ``--part``, ``--minutes``
+are for runs that may be ended (``graphene.testing.jobs``).
 """
 
 from __future__ import annotations
@@ -9,14 +10,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import multiprocessing
-import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -28,8 +25,9 @@ from graphene.errors import GrapheneError
 from graphene.kernels.epilogues import ACTIVATIONS
 from graphene.kernels.mlp import mlp_kernel, select_mlp
 from graphene.kernels.recurrent import recurrent_cell, select_cell
+from graphene.testing.jobs import Options, judge_all, read_journals
 
-__all__ = ["GRID", "Entry", "Outcome", "check_all", "commit", "library", "report", "write"]
+__all__ = ["GRID", "Entry", "check_all", "commit", "library", "report", "write"]
 
 FLOATS = (gr.fp16, gr.bf16, gr.fp32)
 SIZES = ((1, 4096, 4096), (16, 11008, 4096), (100, 70, 1000), (512, 512, 512), (2048, 768, 768), (4096, 4096, 4096),
@@ -187,47 +185,32 @@ def library(every: int = 1) -> list[Entry]:
     return list(found.values())
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What was found of one kernel; ``error`` is empty if it keeps its promise, ``worst`` in units of the bound."""
-
-    function: str
-    problem: str
-    calls: int
-    worst: float
-    seconds: float
-    error: str
-    uncovered: tuple[str, ...]
-
-
-_ENTRIES: list[Entry] = []
-
-
-def _checked(index: int) -> Outcome:
-    e, began = _ENTRIES[index], time.perf_counter()
+def _checked(e: Entry) -> dict[str, Any]:
+    """What was found of a kernel; ``error`` is empty if it keeps its promise, ``worst`` in units of the bound."""
+    began = time.perf_counter()
+    out: dict[str, Any] = {"function": e.function, "problem": e.problem}
     try:
         r = e.kernel.check(arch=e.arch)
+        out |= {"calls": len(r.calls), "worst": r.worst_error or 0.0, "error": "" if r.ok else str(r)}
+        out |= {"uncovered": r.uncovered}
     except GrapheneError as x:
-        return Outcome(e.function, e.problem, 0, 0.0, time.perf_counter() - began, str(x), ())
-    worst, seconds = r.worst_error or 0.0, time.perf_counter() - began
-    return Outcome(e.function, e.problem, len(r.calls), worst, round(seconds, 2), "" if r.ok else str(r), r.uncovered)
+        out |= {"calls": 0, "worst": 0.0, "error": str(x), "uncovered": ()}
+    return {**out, "seconds": round(time.perf_counter() - began, 2)}
 
 
-def check_all(entries: list[Entry], jobs: int, progress: Callable[[int, int, int], None]) -> list[Outcome]:
-    """Checks kernels in so many processes; ``progress`` is told how many are done, of how many, how many are wrong."""
-    _ENTRIES[:] = entries
-    out: list[Outcome] = []
-    context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        for outcome in pool.map(_checked, range(len(entries))):
-            out.append(outcome)
-            progress(len(out), len(entries), sum(bool(o.error) for o in out))
-    return out
+def check_all(entries: list[Entry], every: int, options: Options) -> tuple[list[dict[str, Any]], bool]:
+    """The outcomes so far of kernels that are checked in processes, and whether they are all."""
+    head = {"commit": commit(), "every": every}
+    return judge_all(lambda i: _checked(entries[i]), len(entries), head, options, _wrong)
 
 
-def write(file: str, head: dict[str, Any], found: Iterable[dict[str, Any]]) -> None:
-    """Writes an outcome: commit and date, what was judged, and a line for each of what was found."""
-    head = {"commit": commit(), "date": datetime.now(UTC).date().isoformat(), **head}
+def _wrong(row: dict[str, Any]) -> bool:
+    return bool(row.get("error") or "failed" in row)
+
+
+def write(file: str, head: dict[str, Any], found: Iterable[dict[str, Any]], of: str | None = None) -> None:
+    """Writes an outcome: commit (``of``, or this one), date, what was judged, and a line for each of what was found."""
+    head = {"commit": of or commit(), "date": datetime.now(UTC).date().isoformat(), **head}
     lines = ",\n".join(map(json.dumps, found))
     Path(file).write_text(json.dumps(head)[:-1] + f', "found": [\n{lines}\n]}}\n')
 
@@ -241,24 +224,29 @@ def commit() -> str:
         return gr.__version__
 
 
-def report(every: int = 1, jobs: int | None = None, file: str | None = None) -> int:
-    """Checks the library, prints what is wrong, writes the outcome as JSON; the exit status."""
+def report(every: int, options: Options, file: str | None = None, journals: list[Path] | None = None) -> int:
+    """Checks the library, prints what is wrong, writes the outcome as JSON; the exit status.
 
-    def progress(done: int, count: int, wrong: int) -> None:
-        bar = "#" * (40 * done // count)
-        end = "\n" if done == count or (not sys.stderr.isatty() and done % 50 == 0) else ""
-        if sys.stderr.isatty() or end:
-            print(f"\r[{bar:40}] {done} of {count}, {wrong} wrong", end=end, file=sys.stderr, flush=True)
-
-    entries = library(every)
-    found = check_all(entries, jobs or os.cpu_count() or 1, progress)
-    wrong = [o for o in found if o.error]
+    ``journals``: of runs that were made, of which the outcome is written instead.
+    """
+    if journals is None:
+        found, whole = check_all(library(every), every, options)
+        of = None
+    else:
+        head, found = read_journals(journals)
+        of, every = head["commit"], head["every"]
+        whole = len(found) == head["count"]
+    wrong = [o for o in found if _wrong(o)]
     for o in wrong:
-        print(f"{o.function}, {o.problem}:\n{o.error}")
-    seconds = sum(o.seconds for o in found)
-    longest = max((o.seconds for o in found), default=0.0)
-    print(f"{len(found) - len(wrong)} of {len(found)} kernels keep their promise; {sum(o.calls for o in found)} calls, "
-          f"{seconds / max(len(found), 1):.2f} s a kernel, {longest:.1f} s at most")  # fmt: skip
+        print(
+            f"{o['function']}, {o['problem']}:\n{o['error']}" if "error" in o else f"kernel {o['index']}: {o['failed']}"
+        )
+    judged = [o for o in found if "failed" not in o]
+    seconds = [o["seconds"] for o in judged]
+    calls = sum(o["calls"] for o in judged)
+    print(f"{len(found) - len(wrong)} of {len(found)} kernels keep their promise; {calls} calls, "
+          f"{sum(seconds) / max(len(seconds), 1):.2f} s a kernel, {max(seconds, default=0.0):.1f} s at most"
+          f"{'' if whole else '; this is a part'}")  # fmt: skip
     if file is not None:
-        write(file, {"grid": GRID, "every": every, "kernels": len(found), "wrong": len(wrong)}, map(asdict, found))
+        write(file, {"grid": GRID, "every": every, "kernels": len(found), "wrong": len(wrong)}, found, of)
     return 1 if wrong else 0

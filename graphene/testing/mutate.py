@@ -11,6 +11,8 @@ trusted tells every mutant that computes something else from the kernel. ``judge
 - ``missed``: ``check`` finds nothing, but one of ten times as many calls, of other seeds, or a call of the case does
 - ``within rounding``: no call that was tried leaves the bound of the kernel's promise; mutants that compute the same
   are among them
+
+``ended`` is said by those that run a judge in a process of its own: it took too long, or it ended its process.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from graphene.kernel import Kernel, parse
 
 __all__ = ["KINDS", "Mutant", "Verdict", "judge", "mutants", "table"]
 
-KINDS = ("refused", "hazard", "promise", "within rounding", "missed")
+KINDS = ("refused", "hazard", "promise", "within rounding", "missed", "ended")
 
 _VIEW = re.compile(r"^(\s*[%#]\d+):.*? = ([%#]\d+[.\[].*)$")
 _NUMBER = re.compile(r"(?<![\w@%#.])(\d+)(?![\w.])")
@@ -364,12 +366,11 @@ def judge(
     return verdict("within rounding", "the same bits" if same else "")
 
 
-def table(verdicts: Iterable[Verdict]) -> str:
-    """Operators by verdicts, counted."""
+def table(verdicts: Iterable[tuple[str, str]]) -> str:
+    """Operators by verdicts, counted: of pairs of an operator and a kind."""
     rows: dict[str, dict[str, int]] = {}
-    for v in verdicts:
-        row = rows.setdefault(v.mutant.operator, dict.fromkeys(KINDS, 0))
-        row[v.kind] += 1
+    for operator, kind in verdicts:
+        rows.setdefault(operator, dict.fromkeys(KINDS, 0))[kind] += 1
     width = max([len("operator"), *map(len, rows)])
     lines = [" ".join([f"{'operator':{width}}", *(f"{k:>15}" for k in [*KINDS, "all"])])]
     for operator, row in rows.items():

@@ -2,7 +2,10 @@
 
     python tests/mutation/all_mutants.py [--every N] [--jobs J] [--search S]
 
-Raises the exit status 1 if one is missed.
+The exit status is 1 if one is missed. Runs that may be ended keep a journal, of which the pages are written at the end:
+
+    python tests/mutation/all_mutants.py --journal a.jsonl --part 1/2 --minutes 9 [--resume]
+    python tests/mutation/all_mutants.py --of a.jsonl b.jsonl
 """
 
 from __future__ import annotations
@@ -13,29 +16,30 @@ import functools
 import os
 import re
 import sys
-from concurrent.futures import ProcessPoolExecutor
 from json import loads
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a process a core
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1])]  # the checkout is judged
 import attention_cases  # noqa: E402, F401  (they register themselves)
 from cases import CASES, Case  # noqa: E402
 
+from graphene.testing.jobs import add_options, judge_all, options_of, read_journals  # noqa: E402
 from graphene.testing.library import commit, write  # noqa: E402
-from graphene.testing.mutate import KINDS, Mutant, Verdict, judge, mutants, table  # noqa: E402
+from graphene.testing.mutate import KINDS, Mutant, judge, mutants, table  # noqa: E402
 
 DOCS = HERE.parents[1] / "docs"
 REASONS = loads((HERE / "equivalent.json").read_text())
 
 
-def reason(name: str, m: Mutant) -> str:
+def reason(r: dict[str, Any]) -> str:
     """Why a person who looked says that the mutant computes the same."""
-    for r in REASONS:
-        fits = re.fullmatch(r["kernel"], name) and re.fullmatch(r["operator"], m.operator)
-        if fits and re.search(r["before"], m.before) and re.search(r["after"], m.after):
-            return str(r["reason"])
+    for known in REASONS:
+        fits = re.fullmatch(known["kernel"], r["case"]) and re.fullmatch(known["operator"], r["operator"])
+        if fits and re.search(known["before"], r["before"]) and re.search(known["after"], r["after"]):
+            return str(known["reason"])
     return ""
 
 
@@ -45,24 +49,25 @@ def prepared(name: str) -> tuple[Case, list[Mutant]]:
     return case, mutants(case.kernel)
 
 
-def verdict(job: tuple[str, int, int]) -> Verdict:
-    name, number, search = job
+def judged(name: str, number: int, search: int) -> dict[str, Any]:
     case, found = prepared(name)
     with contextlib.redirect_stderr(None):
-        return judge(case.kernel, found[number], case.calls, search=search)
+        v = judge(case.kernel, found[number], case.calls, search=search)
+    m = v.mutant
+    return {"case": name, "number": number, "operator": m.operator, "line": m.line, "before": m.before,
+            "after": m.after, "kind": v.kind, "detail": v.detail}  # fmt: skip
 
 
-def page(judged: dict[str, list[Verdict]], every: int, search: int) -> str:
-    count = sum(map(len, judged.values()))
+def page(found: list[dict[str, Any]], head: dict[str, Any]) -> str:
+    every, search = head["every"], head["search"]
     which = "All" if every == 1 else f"Each {every}th, spread over the texts,"
-    every_verdict = [v for vs in judged.values() for v in vs]
     out = [
         "# Mutants",
         "",
         "A simulator that is to judge kernels must tell every kernel from its mutants: the same text with one change",
         "that somebody might make by mistake (`graphene.testing.mutate`).",
-        f"{which} were judged, {count} of them, by `python tests/mutation/all_mutants.py --every {every}",
-        f"--search {search}` at commit {commit()}; each line is in `docs/mutants.json`, with the date.",
+        f"{which} were judged, {len(found)} of them, by `python tests/mutation/all_mutants.py --every {every}",
+        f"--search {search}` at commit {head['commit']}; each line is in `docs/mutants.json`, with the date.",
         "Sizes and data are those that `kernel.check()` chooses of a kernel's text. The tests judge a sample.",
         "",
         "- *refused*: reading, verifying or lowering fails",
@@ -70,58 +75,83 @@ def page(judged: dict[str, list[Verdict]], every: int, search: int) -> str:
         "- *promise*: `check()` finds a result, or a spec, that is not what the kernel or the spec promises",
         f"- *missed*: nothing is found, but {search} times as many calls, or a call of the case, leave a bound",
         "- *within rounding*: no call that was tried leaves a bound; those that compute the same are among them",
+        "- *ended*: judging it took longer than it may, or ended the process",
         "",
         "```",
-        table(every_verdict),
+        table((r["operator"], r["kind"]) for r in found),
         "```",
         "",
         "| kernel | " + " | ".join(KINDS) + " |",
         "|---|" + "---|" * len(KINDS),
     ]
-    for name, found in judged.items():
-        counts = [sum(v.kind == k for v in found) for k in KINDS]
-        out.append(f"| {name} | " + " | ".join(map(str, counts)) + " |")
+    for name in CASES:
+        of_kernel = [r["kind"] for r in found if r["case"] == name]
+        if of_kernel:
+            out.append(f"| {name} | " + " | ".join(str(of_kernel.count(k)) for k in KINDS) + " |")
     out += ["", "## Within rounding, and looked at", ""]
-    for name, found in judged.items():
-        why: dict[str, list[Mutant]] = {}
-        for v in found:
-            if v.kind == "within rounding" and (text := reason(name, v.mutant)):
-                why.setdefault(text, []).append(v.mutant)
-        out += [f"- {name}: {text} ({len(ms)}, as `{ms[0].before}`)" for text, ms in why.items()]
+    for name in CASES:
+        why: dict[str, list[dict[str, Any]]] = {}
+        for r in found:
+            if r["case"] == name and r["kind"] == "within rounding" and (text := reason(r)):
+                why.setdefault(text, []).append(r)
+        out += [f"- {name}: {text} ({len(rs)}, as `{rs[0]['before']}`)" for text, rs in why.items()]
     return "\n".join(out) + "\n"
 
 
+def numbered(every: int) -> tuple[list[tuple[str, int]], int]:
+    """Which mutants are judged, each a case and a number, and how many there are."""
+    of_all = [(name, i) for name in CASES for i in range(len(prepared(name)[1]))]
+    return of_all[every // 2 :: every], len(of_all)
+
+
+def outcomes(rows: list[dict[str, Any]], every: int) -> list[dict[str, Any]]:
+    """The rows; one whose judgement was ended names its mutant, too."""
+    out = []
+    which = numbered(every)[0] if any("failed" in row for row in rows) else []
+    for row in rows:
+        if "failed" in row:
+            name, number = which[row["index"]]
+            m = prepared(name)[1][number]
+            row = {"case": name, "number": number, "operator": m.operator, "line": m.line, "before": m.before,
+                   "after": m.after, "kind": "ended", "detail": row["failed"]}  # fmt: skip
+        out.append({key: value for key, value in row.items() if key != "index"})
+    return out
+
+
+def wrong(row: dict[str, Any]) -> bool:
+    return "failed" in row or row["kind"] == "missed"
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--every", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--search", type=int, default=10)
+    parser.add_argument(
+        "--of", nargs="+", type=Path, metavar="JOURNAL", help="writes the pages of these, judges nothing"
+    )
+    add_options(parser)
     args = parser.parse_args()
-    numbered = [(name, i) for name in CASES for i in range(len(prepared(name)[1]))]
-    jobs = [(name, i, args.search) for name, i in numbered[args.every // 2 :: args.every]]
-    judged: dict[str, list[Verdict]] = {}
-    rows: list[dict[str, Any]] = []
-    missed = 0
-    with ProcessPoolExecutor(args.jobs) as pool:
-        for done, ((name, number, _), v) in enumerate(zip(jobs, pool.map(verdict, jobs), strict=True), 1):
-            judged.setdefault(name, []).append(v)
-            m = v.mutant
-            rows.append({"case": name, "number": number, "operator": m.operator, "line": m.line, "before": m.before,
-                         "after": m.after, "kind": v.kind, "detail": v.detail})  # fmt: skip
-            missed += v.kind == "missed"
-            end = "\n" if done == len(jobs) or (not sys.stderr.isatty() and done % 50 == 0) else ""
-            if sys.stderr.isatty() or end:
-                bar = "#" * (40 * done // len(jobs))
-                print(f"\r[{bar:40}] {done} of {len(jobs)}, {missed} missed", end=end, file=sys.stderr, flush=True)
-    (DOCS / "mutants.md").write_text(page(judged, args.every, args.search))
-    head = {"every": args.every, "search": args.search, "of": len(numbered), "mutants": len(rows)}
-    write(str(DOCS / "mutants.json"), head, rows)
-    for r in rows:
-        if r["kind"] == "missed":
-            print(
-                f"missed: {r['case']}, {r['operator']}, line {r['line']}: {r['before']} -> {r['after']}: {r['detail']}"
-            )
-    return 1 if missed else 0
+    options = options_of(args)
+    if args.of:
+        head, rows = read_journals(args.of)
+        whole = len(rows) == head["count"]
+        if not whole:
+            print(f"{len(rows)} of {head['count']} are judged", file=sys.stderr)
+    else:
+        jobs, count = numbered(args.every)
+        head = {"commit": commit(), "every": args.every, "search": args.search, "of": count}
+        rows, whole = judge_all(lambda i: judged(*jobs[i], args.search), len(jobs), head, options, wrong)
+        whole = whole and options.part[1] == 1
+    found = outcomes(rows, head["every"])
+    if whole:
+        (DOCS / "mutants.md").write_text(page(found, head))
+        said = {**{key: head[key] for key in ("every", "search", "of")}, "mutants": len(found)}
+        write(str(DOCS / "mutants.json"), said, found, head["commit"])
+    for r in found:
+        if r["kind"] in ("missed", "ended"):
+            what = f"{r['case']}, {r['operator']}, line {r['line']}: {r['before']} -> {r['after']}"
+            print(f"{r['kind']}: {what}: {r['detail']}")
+    return 1 if any(r["kind"] in ("missed", "ended") for r in found) else 0
 
 
 if __name__ == "__main__":
