@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, NoReturn
 from graphene import _core
 from graphene.nn._modules import unlike
 from graphene.ops import fused_mlp, lstm_cell, rnn_cell
-from graphene.ops._define import check_tensors
-from graphene.ops._torch import Tensor, fail, torch
+from graphene.ops.core.checks import check_tensors
+from graphene.ops.core.torch import Tensor, fail, torch
 
 __all__ = ["FusedMLP", "LSTMCell", "RNNCell"]
 

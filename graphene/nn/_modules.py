@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphene.ops._torch import torch
+from graphene.ops.core.torch import torch
 
 
 def globally_hooked() -> bool:

@@ -10,15 +10,15 @@ On CPU tensors small problems run on the simulator and others on PyTorch's opera
 
 from __future__ import annotations
 
-from graphene.ops import _flops as _flops
-from graphene.ops._attention import attention, attention_varlen
-from graphene.ops._define import CpuWarning, explain
-from graphene.ops._gated import gated
-from graphene.ops._matmul import matmul
-from graphene.ops._mlp import fused_mlp
-from graphene.ops._norms import layer_norm, rms_norm
-from graphene.ops._recurrent import lstm_cell, rnn_cell
-from graphene.ops._softmax import softmax
+from graphene.ops.attention.forward import attention, attention_varlen
+from graphene.ops.core import flops as flops
+from graphene.ops.core.define import CpuWarning, explain
+from graphene.ops.fused_mlp import fused_mlp
+from graphene.ops.gated import gated
+from graphene.ops.matmul import matmul
+from graphene.ops.norms import layer_norm, rms_norm
+from graphene.ops.recurrent import lstm_cell, rnn_cell
+from graphene.ops.softmax import softmax
 
 __all__ = [
     "CpuWarning",

@@ -245,7 +245,7 @@ def _reference(p: GemmProblem, arguments: Sequence[Any]) -> Any:
     """All of the result, epilogue included, by PyTorch in fp64; rounded to fp32, of integers exact."""
     import torch
 
-    from graphene.ops._matmul import _activate
+    from graphene.ops.core.activations import activate
 
     a, b, c = arguments[:3]
     terms = list(arguments[3:])
@@ -255,7 +255,7 @@ def _reference(p: GemmProblem, arguments: Sequence[Any]) -> Any:
     wide = b.double()
     for rows in _rows(p):
         x = a[..., rows, :].double() @ wide
-        x = _activate(x if bias is None else x + bias.double(), p.activation)
+        x = activate(x if bias is None else x + bias.double(), p.activation)
         x = x if residual is None else x + residual[..., rows, :].double()
         want[..., rows, :] = x.to(torch.int64) if p.dtype == "i8" else x
     return want

@@ -13,8 +13,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import graphene as gr  # noqa: E402
 from graphene import ops  # noqa: E402
-from graphene.ops import _attention_gradients  # noqa: E402
-from graphene.ops import _attention_torch as plain  # noqa: E402
+from graphene.ops.attention import backward as _attention_gradients  # noqa: E402
+from graphene.ops.attention import reference as plain  # noqa: E402
 
 F = torch.nn.functional
 BF16 = torch.bfloat16

@@ -9,8 +9,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from graphene import ops  # noqa: E402
-from graphene.ops import _attention_gradients  # noqa: E402
-from graphene.ops import _attention_torch as plain  # noqa: E402
+from graphene.ops.attention import backward as _attention_gradients  # noqa: E402
+from graphene.ops.attention import reference as plain  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 

@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import graphene as gr  # noqa: E402
 from graphene import ops  # noqa: E402
+from graphene.ops.matmul import _matmul, _matmul_out  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 from cpu_cases import ACTIVATIONS, F, close, ns, quiet, r, simulated, want  # noqa: E402, F401
@@ -87,7 +88,7 @@ def test_matmul_epilogues(activation: str | None) -> None:
 def test_matmul_with_workspaces(monkeypatch: Any, activation: str, pad: tuple[bool, bool], split: int) -> None:
     """Padded copies of operands, parts of k: what is chosen on a GPU for odd and for deep products."""
     from graphene.kernels.gemm import GemmConfig
-    from graphene.ops import _kernels
+    from graphene.ops.core import kernels as _kernels
 
     def config(p: Any) -> Any:
         return GemmConfig(
@@ -359,13 +360,13 @@ def test_graphs_without_gradients_hold_the_lean_operator() -> None:
 def test_kernels_registered_through_python() -> None:
     """What a PyTorch without the C interface gets: the same kernels."""
     a, b, bias = r(20, 40), r(40, 24), r(24)
-    close(ops._matmul._matmul._on_cuda(a, b, bias, "relu"), want(a, b, bias, "relu"))
+    close(_matmul._on_cuda(a, b, bias, "relu"), want(a, b, bias, "relu"))
     x = r(20, 80)[:, ::2]
-    close(ops._matmul._matmul._on_cuda(x, b), want(x, b))
+    close(_matmul._on_cuda(x, b), want(x, b))
     wide = r(8, 8, dtype=torch.float32)
-    assert torch.equal(ops._matmul._matmul._on_cuda(wide, wide), wide @ wide)
+    assert torch.equal(_matmul._on_cuda(wide, wide), wide @ wide)
     out = torch.empty(20, 24).half()
-    assert ops._matmul._matmul_out._on_cuda(a, b, None, None, None, out) is None
+    assert _matmul_out._on_cuda(a, b, None, None, None, out) is None
     close(out, want(a, b))
 
 

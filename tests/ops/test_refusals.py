@@ -19,6 +19,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import graphene as gr  # noqa: E402
 from graphene import ops  # noqa: E402
+from graphene.ops.core.torch import _BREAK_TAKES_TEXT  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 from cpu_cases import quiet, r, want  # noqa: E402, F401
@@ -284,7 +285,7 @@ COMPILED = [
 ]
 
 
-@pytest.mark.skipif(not ops._torch._BREAK_TAKES_TEXT, reason="this PyTorch's compiler takes no reasons")
+@pytest.mark.skipif(not _BREAK_TAKES_TEXT, reason="this PyTorch's compiler takes no reasons")
 @pytest.mark.parametrize(("call", "code", "text"), COMPILED)
 def test_errors_in_compiled_graphs(call: Callable[[Any], Any], code: str, text: str) -> None:
     x = r(8, 16)

@@ -16,7 +16,7 @@ import torch
 from launching import Kernel, one
 
 from graphene import _core
-from graphene.ops import _torch  # noqa: F401  hands PyTorch's functions over
+from graphene.ops.core import torch as _torch  # noqa: F401  hands PyTorch's functions over
 
 library = torch.library.Library("graphene_boxed", "DEF")
 ns = torch.ops.graphene_boxed

@@ -14,10 +14,10 @@ from graphene.kernels.attention_combine import attention_combine_kernel
 from graphene.kernels.attention_forward import ForwardConfig, attention_forward_kernel
 from graphene.kernels.attention_select import SHORT, select_forward, select_short
 from graphene.kernels.attention_tiles import CAPACITY, attention_tiles_kernel
-from graphene.ops import _attention_torch as plain
-from graphene.ops._attention_check import keywords, results, results_varlen, sequences
-from graphene.ops._attention_gradients import gradients, gradients_varlen
-from graphene.ops._attention_recipe import (
+from graphene.ops.attention import reference as plain
+from graphene.ops.attention.backward import gradients, gradients_varlen
+from graphene.ops.attention.checks import keywords, results, results_varlen, sequences
+from graphene.ops.attention.recipe import (
     Tiles,
     alike,
     attention_of,
@@ -31,10 +31,11 @@ from graphene.ops._attention_recipe import (
     whole,
     window_of,
 )
-from graphene.ops._define import Arg, Defined, Definition, autocasts, cast, check_numbers, check_tensors, integer
-from graphene.ops._kernels import DTYPES, device
-from graphene.ops._torch import Tensor, fail, torch
-from graphene.ops._views import output
+from graphene.ops.core.checks import check_numbers, check_tensors, integer
+from graphene.ops.core.define import Arg, Defined, Definition, autocasts, cast
+from graphene.ops.core.kernels import DTYPES, device
+from graphene.ops.core.torch import Tensor, fail, torch
+from graphene.ops.core.views import output
 
 _SCHEMA = "(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? bias, {numbers}) -> {result}"
 _PACKED = (

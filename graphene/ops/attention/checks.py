@@ -6,18 +6,14 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NoReturn
 
-from graphene.ops._define import check_devices, check_dtypes, check_numbers
-from graphene.ops._torch import Tensor, fail, torch
+from graphene.ops.core.checks import check_devices, check_dtypes, check_numbers, shape_text
+from graphene.ops.core.torch import Tensor, fail, torch
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-def _text(shape: Sequence[Any]) -> str:
-    return "[" + ",".join(map(str, shape)) + "]"
-
-
 def _shape(name: str, what: str, want: str, got: Sequence[Any], fix: str) -> NoReturn:
-    fail("OP_SHAPE", f"{name}: argument '{what}' has the wrong shape", [f"want: {want}", f"got:  {_text(got)}"],
+    fail("OP_SHAPE", f"{name}: argument '{what}' has the wrong shape", [f"want: {want}", f"got:  {shape_text(got)}"],
          fix)  # fmt: skip
 
 
@@ -87,7 +83,7 @@ def operands(name: str, rank: int, q: Tensor, k: Tensor, v: Tensor) -> None:
     want = [*front, *k.shape[len(front) : rank - 1], q.shape[-1]]
     for n, t in (("k", k), ("v", v)):
         if any(x != y for x, y in zip(t.shape, want, strict=True)):
-            _shape(name, n, _text(want), t.shape, "batch and dim are q's, keys and heads are the same in k and v")
+            _shape(name, n, shape_text(want), t.shape, "batch and dim are q's, keys and heads are the same in k and v")
     heads, kv_heads = q.shape[-2], k.shape[-2]
     if (kv_heads == 0) != (heads == 0) or (kv_heads != 0 and heads % kv_heads != 0):
         _shape(name, "k", f"kv heads that divide the {heads} heads of q", k.shape,
@@ -107,15 +103,15 @@ def extras(name: str, q: Tensor, k: Tensor, mask: Tensor, bias: Tensor) -> None:
         if not padding and (mask.dim() != 4 or not _broadcasts(mask.shape, scores)):
             fix = "unsqueeze it to (batch, heads, q_len, k_len)"
             fix += "; of queries and keys, pass mask[None, None]" if mask.dim() == 2 else ""
-            _shape(name, "mask", f"{_text(scores)}, 1 for a dimension that repeats, or {_text(scores[::3])} of keys",
-                   mask.shape, fix)  # fmt: skip
+            masks = f"{shape_text(scores)}, 1 for a dimension that repeats, or {shape_text(scores[::3])} of keys"
+            _shape(name, "mask", masks, mask.shape, fix)
     if bias is not None:
         if bias.dtype != q.dtype and bias.dtype != torch.float32:
             fix = "pass it as mask=" if bias.dtype == torch.bool else "convert it"
             fail("OP_DTYPE", f"{name}: argument 'bias' has another dtype",
                  [f"want: {q.dtype}, as 'q', or torch.float32", f"got:  {bias.dtype}"], fix)  # fmt: skip
         if not 2 <= bias.dim() <= 4 or not _broadcasts(bias.shape, scores):
-            _shape(name, "bias", f"{_text(scores)}, or what broadcasts to it", bias.shape,
+            _shape(name, "bias", f"{shape_text(scores)}, or what broadcasts to it", bias.shape,
                    "unsqueeze it to (batch, heads, q_len, k_len)")  # fmt: skip
 
 

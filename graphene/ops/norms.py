@@ -7,11 +7,12 @@ from math import prod
 from typing import Any
 
 from graphene import _core
-from graphene.ops import _kernels
-from graphene.ops._define import Arg, Defined, Definition, autocasts, cast, check_numbers, check_tensors, sizes
-from graphene.ops._norm_gradients import check, formula, layer_gradients, rms_gradients
-from graphene.ops._torch import Tensor, torch
-from graphene.ops._views import divides, lies_in_rows, output, own, view
+from graphene.ops.core import kernels as _kernels
+from graphene.ops.core.checks import check_numbers, check_tensors, sizes
+from graphene.ops.core.define import Arg, Defined, Definition, autocasts, cast
+from graphene.ops.core.torch import Tensor, torch
+from graphene.ops.core.views import divides, lies_in_rows, output, own, view
+from graphene.ops.norm_gradients import check, formula, layer_gradients, rms_gradients
 
 
 class Norm:

@@ -7,12 +7,12 @@ from math import prod
 from typing import Any
 
 from graphene import _core
-from graphene.ops import _kernels
-from graphene.ops._define import SIMULATED, Arg, Defined, Definition, autocasts, check_dtypes, check_tensors, integer
-from graphene.ops._torch import NUMBERS, Tensor, fail, torch
-from graphene.ops._views import contiguous, divides, merge, one_far, output, own, view
+from graphene.ops.core import kernels as _kernels
+from graphene.ops.core.checks import FLOATS, check_dtypes, check_tensors, integer
+from graphene.ops.core.define import SIMULATED, Arg, Defined, Definition, autocasts
+from graphene.ops.core.torch import NUMBERS, Tensor, fail, torch
+from graphene.ops.core.views import contiguous, divides, merge, one_far, output, own, view
 
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 ALLOWED = (*FLOATS, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
 MOST_MATRICES = 65535  # blocks along a grid's second dimension
 _NAMES = {number: str(dtype).removeprefix("torch.") for dtype, number in NUMBERS.items()}

@@ -8,11 +8,12 @@ from typing import Any
 
 from graphene import _core
 from graphene.kernels.recurrent import CellConfig, recurrent_cell, select_cell
-from graphene.ops._define import Defined, Definition, autocasts, cast, check_devices, check_dtypes, check_tensors
-from graphene.ops._kernels import DTYPES, MATMUL_DTYPES, device
-from graphene.ops._matmul import ACTIVATIONS, ALLOWED, _activate, _slope, _text, _wide
-from graphene.ops._torch import Tensor, fail, torch
-from graphene.ops._views import divides, output, own, recipe, same_shape, view
+from graphene.ops.core.activations import ACTIVATIONS, activate, slope, wide_dtype
+from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, check_tensors, same_shape, shape_text
+from graphene.ops.core.define import Defined, Definition, autocasts, cast
+from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, device
+from graphene.ops.core.torch import Tensor, fail, torch
+from graphene.ops.core.views import divides, output, own, recipe, view
 
 
 @functools.lru_cache(maxsize=512)
@@ -43,18 +44,18 @@ class Cell:
         """Checks everything that does not depend on strides."""
         t = self.named(args)
         check_devices(self.public, t)
-        check_dtypes(self.public, t, ALLOWED)
+        check_dtypes(self.public, t, FLOATS)
 
         def want(name: str, shape: list[Any], why: str) -> None:
             if t[name] is not None and not same_shape(t[name].shape, shape):
                 fail("OP_SHAPE", f"{self.public}: argument '{name}' has the wrong shape",
-                     [f"want: {_text(shape)}, {why}", f"got:  {_text(t[name].shape)}"],
+                     [f"want: {shape_text(shape)}, {why}", f"got:  {shape_text(t[name].shape)}"],
                      "pass tensors as torch.nn's cells have them")  # fmt: skip
 
         for name in ("input", "h", "w_ih", "w_hh"):
             if len(t[name].shape) != 2:
                 fail("OP_SHAPE", f"{self.public}: argument '{name}' is no matrix",
-                     ["want: two dimensions", f"got:  {_text(t[name].shape)}"], "pass (batch, size)")  # fmt: skip
+                     ["want: two dimensions", f"got:  {shape_text(t[name].shape)}"], "pass (batch, size)")  # fmt: skip
         batch, rows = t["input"].shape[0], t["w_ih"].shape[0]
         units = rows // self.gates if self.gates == 1 else t["h"].shape[1]
         want("h", [batch, t["h"].shape[1]], "of the input's batch")
@@ -129,7 +130,7 @@ class Cell:
 
     def sums(self, t: dict[str, Any]) -> Tensor:
         """What the gates take, unrounded."""
-        wide = _wide(t["input"].dtype)
+        wide = wide_dtype(t["input"].dtype)
         z = t["input"].to(wide) @ t["w_ih"].to(wide).mT + t["h"].to(wide) @ t["w_hh"].to(wide).mT
         for name in ("b_ih", "b_hh"):
             if t[name] is not None:
@@ -141,7 +142,7 @@ class Cell:
         t = self.named(args)
         z, dtype = self.sums(t), t["input"].dtype
         if self.gates == 1:
-            return _activate(z, args[-1]).to(dtype)
+            return activate(z, args[-1]).to(dtype)
         i, f, g, o = z.chunk(4, 1)
         c = torch.sigmoid(f) * t["c"].to(z.dtype) + torch.sigmoid(i) * torch.tanh(g)
         return (torch.sigmoid(o) * torch.tanh(c)).to(dtype), c.to(dtype)
@@ -158,7 +159,7 @@ class Cell:
         dc = None
         if self.gates == 1:
             g = g.to(z.dtype)
-            dz = g if ctx.activation is None else _slope(z, ctx.activation, g)
+            dz = g if ctx.activation is None else slope(z, ctx.activation, g)
         else:
             i, f, o = (torch.sigmoid(z.chunk(4, 1)[k]) for k in (0, 1, 3))
             a, c = torch.tanh(z.chunk(4, 1)[2]), t["c"].to(z.dtype)
@@ -190,7 +191,7 @@ class Cell:
         for name in rows:
             if t[name].dim() != 1:
                 fail("OP_SHAPE", f"{self.public}: argument '{name}' has a batch, and the input has none",
-                     ["want: one dimension", f"got:  {_text(t[name].shape)}"],
+                     ["want: one dimension", f"got:  {shape_text(t[name].shape)}"],
                      "pass (size,) for all of them, or (batch, size)")  # fmt: skip
         return (*(t[n].unsqueeze(0) for n in rows), *args[len(rows) :])
 

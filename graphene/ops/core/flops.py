@@ -10,13 +10,17 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
-from graphene.ops import _attention, _attention_gradients, _matmul, _mlp, _recurrent
-from graphene.ops._define import SPACE
-from graphene.ops._torch import Tensor, torch
+from graphene.ops.attention.backward import gradients, gradients_varlen
+from graphene.ops.attention.forward import _attention, _attention_lse, _varlen, _varlen_lse
+from graphene.ops.core.define import SPACE
+from graphene.ops.core.torch import Tensor, torch
+from graphene.ops.fused_mlp import NAME as MLP
+from graphene.ops.matmul import _matmul, _matmul_out, _sums, result_shape
+from graphene.ops.recurrent import _lstm, _rnn
 
 
 def _product(a: Tensor, b: Tensor, *_: Any, **__: Any) -> int:
-    return int(2 * prod(_matmul.result_shape(a.shape, b.shape)) * a.shape[-1])
+    return int(2 * prod(result_shape(a.shape, b.shape)) * a.shape[-1])
 
 
 def _mlp_layers(x: Tensor, weights: Sequence[Tensor], *_: Any, **__: Any) -> int:
@@ -56,18 +60,15 @@ def _register() -> None:
 
     forward, backward = 2, 5  # the latter with the scores again
     defined: list[tuple[str, Callable[..., int]]] = [
-        (_matmul._matmul.definition.name, _product),
-        (_matmul._matmul_out.definition.name, _product),
-        (_matmul._sums.definition.name, _product),
-        (_mlp.NAME, _mlp_layers),
-        *((cell.defined.definition.name, _cell) for cell in (_recurrent._rnn, _recurrent._lstm)),
-        *((x.defined.definition.name, _scores(forward, 0)) for x in (_attention._attention, _attention._attention_lse)),
-        *(
-            (x.defined.definition.name, _packed_scores(forward, 0))
-            for x in (_attention._varlen, _attention._varlen_lse)
-        ),
-        (_attention_gradients.gradients.defined.definition.name, _scores(backward, 3)),
-        (_attention_gradients.gradients_varlen.defined.definition.name, _packed_scores(backward, 3)),
+        (_matmul.definition.name, _product),
+        (_matmul_out.definition.name, _product),
+        (_sums.definition.name, _product),
+        (MLP, _mlp_layers),
+        *((cell.defined.definition.name, _cell) for cell in (_rnn, _lstm)),
+        *((x.defined.definition.name, _scores(forward, 0)) for x in (_attention, _attention_lse)),
+        *((x.defined.definition.name, _packed_scores(forward, 0)) for x in (_varlen, _varlen_lse)),
+        (gradients.defined.definition.name, _scores(backward, 3)),
+        (gradients_varlen.defined.definition.name, _packed_scores(backward, 3)),
     ]
     space = getattr(torch.ops, SPACE)
     for name, formula in defined:

@@ -13,7 +13,9 @@ from typing import Any, NamedTuple, TypeAlias
 from graphene.errors import GrapheneError, LaunchError
 from graphene.kernels._traced import Traced, trace
 from graphene.kernels.mlp import MlpConfig, mlp_kernel, runs_of, select_mlp
-from graphene.ops._define import (
+from graphene.ops.core.activations import ACTIVATIONS, activate, slope
+from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, check_tensors, same_shape, shape_text
+from graphene.ops.core.define import (
     PYTORCH,
     SIMULATED,
     SIMULATOR,
@@ -24,18 +26,14 @@ from graphene.ops._define import (
     _library,
     autocasts,
     cast,
-    check_devices,
-    check_dtypes,
-    check_tensors,
     say_once,
     transforming,
     unsupported_device,
 )
-from graphene.ops._kernels import DTYPES, MATMUL_DTYPES, device
-from graphene.ops._matmul import ACTIVATIONS, ALLOWED, _activate, _slope, _sums_again, _text, matmul
-from graphene.ops._matmul import reference as linear
-from graphene.ops._torch import Tensor, fail, graph_break, torch
-from graphene.ops._views import same_shape
+from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, device
+from graphene.ops.core.torch import Tensor, fail, graph_break, torch
+from graphene.ops.matmul import _sums_again, matmul
+from graphene.ops.matmul import reference as linear
 
 NAME = "fused_mlp"
 PUBLIC = "graphene.ops.fused_mlp"
@@ -104,7 +102,7 @@ def check(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], activa
     named = {"x": x, **{f"weights[{i}]": w for i, w in enumerate(weights)}}
     named |= {f"biases[{i}]": b for i, b in enumerate(biases) if b is not None}
     check_devices(NAME, named)
-    check_dtypes(NAME, named, ALLOWED)
+    check_dtypes(NAME, named, FLOATS)
     for what, n in (("biases", len(biases)), ("activations", len(activations))):
         if n != len(weights):
             fail("OP_ARGUMENT", f"{NAME}: not one of '{what}' for each layer",
@@ -115,12 +113,12 @@ def check(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], activa
     for i, (w, b) in enumerate(zip(weights, biases, strict=True)):
         if len(w.shape) != 2 or w.shape[1] != width:
             fail("OP_SHAPE", f"{NAME}: argument 'weights[{i}]' has the wrong shape",
-                 [f"want: [out,{width}], as what comes into this layer", f"got:  {_text(w.shape)}"],
+                 [f"want: [out,{width}], as what comes into this layer", f"got:  {shape_text(w.shape)}"],
                  "pass weights as torch.nn.Linear has them, (out, in)")  # fmt: skip
         width = w.shape[0]
         if b is not None and not same_shape(b.shape, [width]):
             fail("OP_SHAPE", f"{NAME}: argument 'biases[{i}]' has the wrong shape",
-                 [f"want: [{width}], one for each row of its weights", f"got:  {_text(b.shape)}"],
+                 [f"want: [{width}], one for each row of its weights", f"got:  {shape_text(b.shape)}"],
                  "pass a vector")  # fmt: skip
     for a in activations:
         if not torch.compiler.is_dynamo_compiling() and not _known_name(a):
@@ -384,14 +382,14 @@ def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     inputs, sums = [x.reshape(rows, x.shape[-1])], []
     for w, b, a in zip(weights, biases, acts, strict=True):
         sums.append(_sums_again(inputs[-1], w.mT, b))
-        inputs.append(_activate(sums[-1], a).to(x.dtype))
+        inputs.append(activate(sums[-1], a).to(x.dtype))
     g = g.reshape(rows, g.shape[-1])
     of_weights: list[Any] = [None] * depth
     of_biases: list[Any] = []
     for i in range(depth - 1, -1, -1):
         g = g.to(wide)
         if (act := acts[i]) is not None:
-            g = _slope(sums[i], act, g)
+            g = slope(sums[i], act, g)
         if ctx.given[i]:
             of_biases.insert(0, g.sum(0).to(x.dtype))
         g = g.to(x.dtype)

@@ -18,8 +18,8 @@ from graphene.kernels.attention_backward import (
 from graphene.kernels.attention_delta import attention_delta_kernel
 from graphene.kernels.attention_product import attention_queries_product_kernel
 from graphene.kernels.attention_select import select_backward, select_backward_saving
-from graphene.ops import _attention_torch as plain
-from graphene.ops._attention_recipe import (
+from graphene.ops.attention import reference as plain
+from graphene.ops.attention.recipe import (
     GRID,
     alike,
     attention_of,
@@ -32,10 +32,10 @@ from graphene.ops._attention_recipe import (
     whole,
     window_of,
 )
-from graphene.ops._define import Arg, Defined, Definition
-from graphene.ops._kernels import DTYPES, device, memory_bytes
-from graphene.ops._torch import Tensor, torch
-from graphene.ops._views import output, own, view
+from graphene.ops.core.define import Arg, Defined, Definition
+from graphene.ops.core.kernels import DTYPES, device, memory_bytes
+from graphene.ops.core.torch import Tensor, torch
+from graphene.ops.core.views import output, own, view
 
 _NUMBERS = "bool causal, int left, int right, float scale, float softcap"
 _FRONT = "(Tensor grad, Tensor delta, Tensor lse, Tensor q, Tensor k, Tensor v, "

@@ -7,22 +7,21 @@ from math import prod
 from typing import Any
 
 from graphene import _core
-from graphene.ops import _kernels
-from graphene.ops._define import Arg, Defined, Definition, check_devices, check_dtypes, check_tensors
-from graphene.ops._matmul import ACTIVATIONS, _activate, _slope, _text
-from graphene.ops._torch import Tensor, fail, torch
-from graphene.ops._views import ONE, divides, lies_in_rows, output, own, same_shape, view
-
-ALLOWED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+from graphene.ops.core import kernels as _kernels
+from graphene.ops.core.activations import ACTIVATIONS, activate, slope
+from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, check_tensors, same_shape, shape_text
+from graphene.ops.core.define import Arg, Defined, Definition
+from graphene.ops.core.torch import Tensor, fail, torch
+from graphene.ops.core.views import ONE, divides, lies_in_rows, output, own, view
 
 
 def results(gate: Tensor, up: Tensor | None, activation: str | None) -> list[tuple[Any, Any]]:
     """Shape and dtype of the result, all arguments checked."""
-    check_dtypes("gated", {"gate": gate, "up": up}, ALLOWED)
+    check_dtypes("gated", {"gate": gate, "up": up}, FLOATS)
     check_devices("gated", {"gate": gate, "up": up})
     if up is not None and not same_shape(gate.shape, up.shape):
         fail("OP_SHAPE", "gated: the shapes of 'gate' and 'up' differ",
-             [f"want: {_text(gate.shape)}, as 'gate'", f"got:  {_text(up.shape)}"],
+             [f"want: {shape_text(gate.shape)}, as 'gate'", f"got:  {shape_text(up.shape)}"],
              "give both one shape: nothing is broadcast")  # fmt: skip
     if activation is not None and activation not in ACTIVATIONS:
         fail("OP_ARGUMENT", f'gated: no activation is called "{activation}"',
@@ -61,7 +60,7 @@ def configure(gate: Arg, up: Arg | None, activation: str | None) -> Any:
 def reference(gate: Tensor, up: Tensor | None, activation: str | None) -> Tensor:
     """PyTorch's own, in fp32 (fp64 of fp64), rounded once."""
     wide = gate.dtype if gate.dtype == torch.float64 else torch.float32
-    y = _activate(gate.to(wide), activation)
+    y = activate(gate.to(wide), activation)
     return (y if up is None else y * up.to(wide)).to(gate.dtype, copy=y is gate)
 
 
@@ -79,8 +78,8 @@ def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     g, a = g.to(wide), gate.to(wide)
     inner = g if up is None else g * up.to(wide)
     if ctx.activation is not None:
-        inner = _slope(a, ctx.activation, inner)
-    outer = None if up is None else (g * _activate(a, ctx.activation)).to(gate.dtype)
+        inner = slope(a, ctx.activation, inner)
+    outer = None if up is None else (g * activate(a, ctx.activation)).to(gate.dtype)
     return inner.to(gate.dtype), outer, None
 
 

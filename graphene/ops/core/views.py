@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from graphene import _core
-from graphene.ops._define import Arg
+from graphene.ops.core.define import Arg
 
 Extent: TypeAlias = tuple[int, int]  # (tensor, dimension), or (-1, number); a third is a multiple to round up to
 Dim: TypeAlias = tuple[tuple[Extent, ...], tuple[int, ...]]
@@ -76,8 +76,3 @@ def divides(limit: int, *sizes: int) -> int:
     while any(s % n for s in sizes):
         n //= 2
     return n
-
-
-def same_shape(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Whether two shapes are equal; sizes may be symbolic."""
-    return len(a) == len(b) and all(x == y for x, y in zip(a, b, strict=True))

@@ -8,10 +8,10 @@ from typing import Any
 from graphene import _core, dtypes
 from graphene.kernels._attention import LOG2E, MOST, Attention, Extra
 from graphene.kernels.attention_forward import ForwardConfig
-from graphene.ops._define import Arg
-from graphene.ops._kernels import DTYPES
-from graphene.ops._torch import Tensor
-from graphene.ops._views import ONE, Dim, broadcast, output, own, view
+from graphene.ops.core.define import Arg
+from graphene.ops.core.kernels import DTYPES
+from graphene.ops.core.torch import Tensor
+from graphene.ops.core.views import ONE, Dim, broadcast, output, own, view
 
 GRID = 65535  # the most blocks along a grid's second and third dimension
 WIDE_CAP = 128.0  # above it its last digits are too large for scores: kernels take more care of them

@@ -7,16 +7,11 @@ from math import prod
 from typing import Any
 
 from graphene import _core
-from graphene.ops import _kernels
-from graphene.ops._define import SIMULATED, Arg, Defined, Definition, check_devices, check_dtypes
-from graphene.ops._torch import Tensor, fail, torch
-from graphene.ops._views import Extent, divides, lies_in_rows, output, own, recipe, same_shape, view
-
-ALLOWED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
-
-def _text(shape: Sequence[Any]) -> str:
-    return "[" + ",".join(map(str, shape)) + "]"
+from graphene.ops.core import kernels as _kernels
+from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, same_shape, shape_text
+from graphene.ops.core.define import SIMULATED, Arg, Defined, Definition
+from graphene.ops.core.torch import Tensor, fail, torch
+from graphene.ops.core.views import Extent, divides, lies_in_rows, output, own, recipe, view
 
 
 def check(
@@ -25,20 +20,20 @@ def check(
     """The shape and dtype of the results. Raises OP_DEVICE, OP_DTYPE, OP_SHAPE."""
     given = {"input": input, "weight": weight, "bias": bias, "residual": residual}
     check_devices(name, given)
-    check_dtypes(name, given, ALLOWED)
+    check_dtypes(name, given, FLOATS)
     n = len(shape)
     if n == 0 or n > input.dim() or not same_shape(input.shape[input.dim() - n :], shape):
         fail("OP_SHAPE", f"{name}: the last extents of 'input' are not normalized_shape",
-             [f"normalized_shape: {_text(shape)}", f"input: {_text(input.shape)}"],
+             [f"normalized_shape: {shape_text(shape)}", f"input: {shape_text(input.shape)}"],
              "pass input.shape[-1:], or of as many dimensions as are normalised together")  # fmt: skip
     for what, t in (("weight", weight), ("bias", bias)):
         if t is not None and not same_shape(t.shape, shape):
             fail("OP_SHAPE", f"{name}: argument '{what}' has the wrong shape",
-                 [f"want: {_text(shape)}, as normalized_shape", f"got:  {_text(t.shape)}"],
+                 [f"want: {shape_text(shape)}, as normalized_shape", f"got:  {shape_text(t.shape)}"],
                  "pass one number for each element of a row")  # fmt: skip
     if residual is not None and not same_shape(residual.shape, input.shape):
         fail("OP_SHAPE", f"{name}: argument 'residual' has the wrong shape",
-             [f"want: {_text(input.shape)}, as input", f"got:  {_text(residual.shape)}"],
+             [f"want: {shape_text(input.shape)}, as input", f"got:  {shape_text(residual.shape)}"],
              "pass residual.expand_as(input)")  # fmt: skip
     return input.shape, input.dtype
 
@@ -110,7 +105,7 @@ class Gradients:
         check_devices(name, {"x": x, "grad": g})
         if not same_shape(g.shape, x.shape):
             fail("OP_SHAPE", f"{name}: argument 'grad' has the wrong shape",
-                 [f"want: {_text(x.shape)}, as x", f"got:  {_text(g.shape)}"],
+                 [f"want: {shape_text(x.shape)}, as x", f"got:  {shape_text(g.shape)}"],
                  "pass one of x's shape")  # fmt: skip
         one = (list(shape) if columns else [0], x.dtype)
         return [(x.shape, x.dtype), one, one]

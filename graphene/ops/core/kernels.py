@@ -33,7 +33,7 @@ from graphene.kernels.softmax import (
     softmax_columns_kernel,
     softmax_kernel,
 )
-from graphene.ops._torch import torch
+from graphene.ops.core.torch import torch
 
 DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 MATMUL_DTYPES = ("float16", "bfloat16")

@@ -7,25 +7,13 @@ from math import prod
 from typing import Any
 
 from graphene import _core
-from graphene.kernels import epilogues
-from graphene.ops import _kernels
-from graphene.ops._define import (
-    Arg,
-    Defined,
-    Definition,
-    autocasts,
-    cast,
-    check_devices,
-    check_dtypes,
-    check_tensors,
-    transforming,
-    written,
-)
-from graphene.ops._torch import Tensor, fail, torch
-from graphene.ops._views import Dim, Extent, broadcast, divides, merge, output, own, recipe, same_shape, view
+from graphene.ops.core import kernels as _kernels
+from graphene.ops.core.activations import ACTIVATIONS, activate, slope, wide_dtype
+from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, check_tensors, same_shape, shape_text
+from graphene.ops.core.define import Arg, Defined, Definition, autocasts, cast, transforming, written
+from graphene.ops.core.torch import Tensor, fail, torch
+from graphene.ops.core.views import Dim, Extent, broadcast, divides, merge, output, own, recipe, view
 
-ACTIVATIONS = tuple(name for name in epilogues.ACTIVATIONS if name is not None)
-ALLOWED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _SIMULATED_TILE = 32
 A, B, BIAS, RESIDUAL, C = range(5)  # tensors of a call; the fifth is the result, or `out`
 
@@ -33,15 +21,11 @@ A, B, BIAS, RESIDUAL, C = range(5)  # tensors of a call; the fifth is the result
 # Shapes.
 
 
-def _text(shape: Sequence[Any]) -> str:
-    return "[" + ",".join(map(str, shape)) + "]"
-
-
 def result_shape(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
     """The shape of torch.matmul's result. Raises OP_SHAPE."""
 
     def wrong(why: str, fix: str) -> None:
-        fail("OP_SHAPE", f"matmul: {why}", [f"a: {_text(a)}", f"b: {_text(b)}"], fix)
+        fail("OP_SHAPE", f"matmul: {why}", [f"a: {shape_text(a)}", f"b: {shape_text(b)}"], fix)
 
     if not a or not b:
         wrong("an operand has no dimensions", "pass at least vectors; for scalars there is torch.mul")
@@ -65,7 +49,7 @@ def check_bias(bias: Tensor, b: Tensor) -> None:
     columns = 1 if b.dim() == 1 else b.shape[-1]
     if not same_shape(bias.shape, [columns]):
         fail("OP_SHAPE", "matmul: argument 'bias' has the wrong shape",
-             [f"want: [{columns}], one for each column of the result", f"got:  {_text(bias.shape)}"],
+             [f"want: [{columns}], one for each column of the result", f"got:  {shape_text(bias.shape)}"],
              "pass a vector")  # fmt: skip
 
 
@@ -73,7 +57,7 @@ def results(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residual
     """Checks everything that does not depend on strides."""
     given = {"a": a, "b": b, "bias": bias, "residual": residual}
     check_devices("matmul", given)
-    check_dtypes("matmul", given, ALLOWED)
+    check_dtypes("matmul", given, FLOATS)
     shape = result_shape(a.shape, b.shape)
     if activation is not None and activation not in ACTIVATIONS:
         known = ", ".join(f'"{x}"' for x in ACTIVATIONS)
@@ -83,7 +67,7 @@ def results(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residual
         check_bias(bias, b)
     if residual is not None and not same_shape(residual.shape, shape):
         fail("OP_SHAPE", "matmul: argument 'residual' has the wrong shape",
-             [f"want: {_text(shape)}, as the result", f"got:  {_text(residual.shape)}"],
+             [f"want: {shape_text(shape)}, as the result", f"got:  {shape_text(residual.shape)}"],
              "pass residual.expand(...), which copies nothing")  # fmt: skip
     return [(shape, a.dtype)]
 
@@ -94,7 +78,7 @@ def results_out(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, resi
     check_devices("matmul", {"a": a, "out": out})
     if out.dtype != dtype or not same_shape(out.shape, shape):
         fail("OP_OUT", "matmul: argument 'out' is not as the result",
-             [f"want: {_text(shape)} {dtype}", f"got:  {_text(out.shape)} {out.dtype}"],
+             [f"want: {shape_text(shape)} {dtype}", f"got:  {shape_text(out.shape)} {out.dtype}"],
              "pass a tensor of that shape and dtype, or leave out= out")  # fmt: skip
     return []
 
@@ -268,30 +252,6 @@ def _rounded(extents: list[Extent], multiple: int) -> list[Any]:
 # PyTorch's own, and the gradient.
 
 
-def _activate(z: Tensor, activation: str | None) -> Tensor:
-    f = torch.nn.functional
-    return {
-        None: lambda x: x, "relu": f.relu, "gelu": f.gelu, "gelu_tanh": lambda x: f.gelu(x, approximate="tanh"),
-        "silu": f.silu, "tanh": torch.tanh, "sigmoid": torch.sigmoid,
-    }[activation](z)  # fmt: skip
-
-
-def _slope(z: Tensor, activation: str, g: Tensor) -> Tensor:
-    """The gradient through an activation, of differentiable operators."""
-    aten = torch.ops.aten
-    if activation == "relu":
-        return aten.threshold_backward(g, z, 0)
-    if activation == "tanh":
-        return aten.tanh_backward(g, torch.tanh(z))
-    if activation == "sigmoid":
-        return aten.sigmoid_backward(g, torch.sigmoid(z))
-    z = z.clamp(-1000, 1000)  # beyond, slopes are 0 and 1 exactly, which the formulas miss where squares overflow
-    if activation == "silu":
-        s = torch.sigmoid(z)  # PyTorch's own has no derivative
-        return g * s * (1 + z * (1 - s)) if torch.is_grad_enabled() else aten.silu_backward(g, z)
-    return aten.gelu_backward(g, z, approximate="none" if activation == "gelu" else "tanh")
-
-
 def _with_bias(z: Tensor, bias: Tensor, wide: Any) -> Tensor:
     """The sums with a bias, of the product's shape: a number where that is of two vectors."""
     if bias is None:
@@ -301,10 +261,10 @@ def _with_bias(z: Tensor, bias: Tensor, wide: Any) -> Tensor:
 
 def reference(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residual: Tensor) -> Tensor:
     """In fp32 (fp64 of fp64), rounded once. On a GPU products are PyTorch's of the dtype unless something follows."""
-    if bias is None and activation is None and residual is None and (a.is_cuda or a.dtype in ALLOWED[2:]):
+    if bias is None and activation is None and residual is None and (a.is_cuda or a.dtype in FLOATS[2:]):
         return torch.matmul(a, b)
     wide = a.dtype if a.dtype == torch.float64 else torch.float32
-    z = _activate(_with_bias(torch.matmul(a.to(wide), b.to(wide)), bias, wide), activation)
+    z = activate(_with_bias(torch.matmul(a.to(wide), b.to(wide)), bias, wide), activation)
     if residual is not None:
         z = z + residual.to(wide)
     return z.to(a.dtype)
@@ -322,13 +282,9 @@ def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.activation, ctx.residual = activation, residual is not None
 
 
-def _wide(dtype: Any) -> Any:
-    return torch.float64 if dtype == torch.float64 else torch.float32
-
-
 def _sums_again(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
     """What the activation took: a @ b + bias, unrounded."""
-    wide = _wide(a.dtype)
+    wide = wide_dtype(a.dtype)
     bias = None if bias is None else bias.to(wide)
     if not torch.is_grad_enabled():
         return _sums.forward(a, b, bias)
@@ -357,10 +313,10 @@ def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     g = g.unsqueeze(-1) if b.dim() == 1 else g
     g = g.unsqueeze(-2) if a.dim() == 1 else g
     if ctx.activation is not None:
-        g = _slope(_sums_again(rows, columns, bias), ctx.activation, g.to(_wide(g.dtype)))
+        g = slope(_sums_again(rows, columns, bias), ctx.activation, g.to(wide_dtype(g.dtype)))
     grad_a = grad_b = grad_bias = None
     if bias is not None and ctx.needs_input_grad[2]:
-        grad_bias = g.to(_wide(g.dtype)).sum_to_size(bias.shape).to(bias.dtype)
+        grad_bias = g.to(wide_dtype(g.dtype)).sum_to_size(bias.shape).to(bias.dtype)
     g = g.to(a.dtype)
     if ctx.needs_input_grad[0]:
         grad_a = _product_of_shape(g, columns.mT, rows.shape).reshape(a.shape)
@@ -377,9 +333,9 @@ def results_of_sums(a: Tensor, b: Tensor, bias: Tensor) -> list[tuple[Any, Any]]
     check_devices("matmul_sums", {"a": a, "b": b, "bias": bias})
     [(shape, dtype)] = results(a, b, None, None, None)
     if bias is not None:
-        check_dtypes("matmul_sums", {"bias": bias}, (_wide(dtype),))
+        check_dtypes("matmul_sums", {"bias": bias}, (wide_dtype(dtype),))
         check_bias(bias, b)
-    return [(shape, _wide(dtype))]
+    return [(shape, wide_dtype(dtype))]
 
 
 def configure_sums(a: Arg, b: Arg, bias: Arg | None) -> Any:
@@ -389,7 +345,7 @@ def configure_sums(a: Arg, b: Arg, bias: Arg | None) -> Any:
 
 def reference_of_sums(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
     """By PyTorch's operators."""
-    wide = _wide(a.dtype)
+    wide = wide_dtype(a.dtype)
     return _with_bias(torch.matmul(a.to(wide), b.to(wide)), bias, wide)
 
 
