@@ -76,6 +76,42 @@ def statements(block: Iterable[Any]) -> Iterator[dict[str, Any]]:
                 yield from statements(inner)
 
 
+def _modes(shape: Any) -> list[Any]:
+    return shape if isinstance(shape, list) else [shape]
+
+
+def lengths_of_data(signature: Signature, body: list[Any]) -> dict[str, set[str]]:
+    """By each integer that is read from data: the symbols in the extents of what it indexes or cuts a window out of.
+
+    What such integers are divided by (the length of a packed sequence by a tile) are numbers of these symbols: data can
+    be no longer than the tensor that they lie in.
+    """
+    shapes: dict[int, list[Any]] = {}
+    for a in signature.data["args"]:
+        if "type" in a:
+            shapes[a["id"]] = _modes(a["type"]["levels"][0]["shape"]) if a["type"]["levels"] else []
+    read = {s["var"] for s in statements(body) if s["stmt"] == "index"}
+    found: dict[str, set[str]] = {n: set() for n in read}
+    for s in statements(body) if read else ():
+        if s["stmt"] != "view":
+            continue
+        levels = s["type"]["levels"]
+        shapes[s["id"]] = _modes(levels[0]["shape"]) if levels else []
+        extents = shapes.get(s["of"], [])
+        cut = s.get("window")
+        used = [(0, f"{cut['start']} + {cut['size']}")] if cut else list(enumerate(s.get("index", ())))
+        for at, text in used:
+            if not isinstance(text, str) or at >= len(extents) or not isinstance(extents[at], str):
+                continue
+            names = names_of(extents[at])
+            symbols = names & set(signature.symbols)
+            for n in names & read:
+                symbols |= found[n]
+            for n in names_of(text) & read:
+                found[n] |= symbols
+    return found
+
+
 @dataclass(frozen=True)
 class Numbers:
     """What ``Numbers.of`` finds."""
@@ -88,6 +124,8 @@ class Numbers:
     def of(signature: Signature) -> Numbers:
         """Of a kernel's arguments, grid and statements."""
         known = {*signature.symbols, *(p.name for p in signature.scalars)}
+        body = signature.data["body"]
+        of_data = lengths_of_data(signature, body)
         divisors: dict[str, set[int]] = {}
         divided: dict[tuple[str, int], Divided] = {}
 
@@ -96,7 +134,7 @@ class Numbers:
                 return
             names = frozenset(n.id for n in ast.walk(node) if isinstance(n, ast.Name)) - {"min", "max"}
             mine = names & known
-            for n in mine:
+            for n in mine.union(*(of_data[i] for i in names & of_data.keys())):
                 divisors.setdefault(n, set()).add(by)
             text = ast.unparse(node)
             if mine and len(text) < 300 and (text, by) not in divided:
@@ -123,7 +161,6 @@ class Numbers:
                         if isinstance(c, ast.Constant) and isinstance(c.value, int):
                             add(x, c.value)
 
-        body = signature.data["body"]
         texts = {t for t in _strings([signature.data["args"], signature.data.get("grid"), body])
                  if any(c in t for c in ("//", "%", "min(", "max(", "<", ">", "=="))}  # fmt: skip
         for text in sorted(texts):

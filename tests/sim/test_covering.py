@@ -1,0 +1,62 @@
+"""The calls that a check chooses run every statement of a kernel, as far as sizes and data can bring it about."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+import graphene as gr
+from graphene.judge.numbers import Numbers
+from graphene.judge.signature import Signature
+
+TILE = 32
+
+
+def lengths(barriers: bool = True) -> gr.Kernel:
+    """Rows of packed sequences, added to a tile that is loaded while the one before it is used."""
+
+    def means(X: Any, starts: Any) -> Any:
+        y = np.zeros_like(X)
+        for first, end in itertools.pairwise(starts):
+            y[first:end] = X[first:end] + X[first:end]
+        return y
+
+    def prepare(args: Any, rng: Any) -> None:
+        args["starts"][:] = np.sort(rng.integers(0, len(args["X"]) + 1, len(args["starts"])))
+        args["starts"][[0, -1]] = 0, len(args["X"])
+
+    n, batch = gr.sym("n batch")
+    with gr.Kernel("lengths", means=means, arguments=prepare) as kernel:
+        x = gr.input("X", [n], gr.fp32)
+        starts = gr.input("starts", [batch + 1], gr.i32)
+        y = gr.output("Y", [n], gr.fp32)
+        blocks, threads = gr.blocks(batch), gr.threads(2 * TILE)
+        (b,), (t,) = blocks.indices(), threads.indices()
+        with gr.spec(y, [x, starts], on=(blocks, threads)):
+            first, end = (gr.index(starts[b + i], 0, 2**31 - 1) for i in (0, 1))
+            rows = gr.max(end - first, 0)
+            mine = [v.window(first, rows).tile([TILE]) for v in (x, y)]
+            stage = gr.alloc("stage", [TILE], gr.fp32, gr.SH, stages=2)
+            for tile in gr.loop("tile", gr.ceil_div(rows, TILE)):
+                r = gr.alloc("r", [1], gr.fp32, gr.RF)
+                with gr.if_(t < TILE):
+                    gr.move(r[0], mine[0][tile][t])
+                    gr.move(stage[tile % 2][t], r[0])
+                if barriers:
+                    gr.barrier()
+                with gr.if_(t >= TILE):
+                    gr.move(r[0], stage[tile % 2][t - TILE])
+                    r[:] = r + r
+                    gr.move(mine[1][tile][t - TILE], r[0])
+    return kernel
+
+
+def test_what_lengths_of_data_are_divided_by_are_numbers_of_the_tensor_that_they_lie_in() -> None:
+    """The tile divides end - first, which come from data; X has n rows."""
+    assert Numbers.of(Signature.of(lengths())).divisors["n"] == {TILE}
+    result = lengths().check()
+    assert result.ok, str(result)
+    assert not [u for u in result.uncovered if "no thread" in u]
+    assert not lengths(barriers=False).check().ok
