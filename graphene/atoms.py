@@ -25,6 +25,8 @@ class AtomFamily:
     def __init__(self, name: str, entries: Sequence[Atom]) -> None:
         self._name = name
         self._entries = tuple(entries)
+        if not self._entries or not all(isinstance(e, Atom) for e in self._entries):
+            raise TypeError(f"the members of the family {name} are atoms, one or more, as gr.atom finds them")
 
     @property
     def name(self) -> str:

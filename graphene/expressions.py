@@ -297,6 +297,8 @@ def cast(x: Any, dtype: DType) -> Any:
 
 
 def _extreme(op: str, integers: Callable[..., Any], values: tuple[Any, ...]) -> Any:
+    if not values:
+        raise TypeError(f"gr.{op} needs at least one value")
     if any(_is_array(v) for v in values) and not any(_is_operand(v) for v in values):
         from graphene.judge.functions import ON_ARRAYS
 

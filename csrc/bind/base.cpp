@@ -72,8 +72,26 @@ std::string printable_text(py::handle text) {
   return {PyBytes_AS_STRING(bytes.ptr()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.ptr()))};
 }
 
+namespace {
+
+// Whether a repr ends soon: a tuple that holds one tuple many times over has exponentially many parts.
+bool is_short(PyObject* object, int& parts, int depth = 0) {
+  if (--parts < 0) return false;
+  const bool tuple = PyTuple_CheckExact(object), list = PyList_CheckExact(object);
+  if (!tuple && !list) return true;
+  if (depth > 100) return true;  // Python's own bound on recursion, or a list in itself
+  for (Py_ssize_t i = 0; i < (tuple ? PyTuple_GET_SIZE(object) : PyList_GET_SIZE(object)); ++i) {
+    if (!is_short(tuple ? PyTuple_GET_ITEM(object, i) : PyList_GET_ITEM(object, i), parts, depth + 1)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 std::string shown(py::handle object) {
   constexpr std::size_t kMostBytes = 2000;
+  int parts = 10000;
+  if (!is_short(object.ptr(), parts)) return std::string("a ") + Py_TYPE(object.ptr())->tp_name + " of very many parts";
   auto text = py::reinterpret_steal<py::object>(PyObject_Repr(object.ptr()));
   if (text)
     text = py::reinterpret_steal<py::object>(PyUnicode_AsEncodedString(text.ptr(), "utf-8", "backslashreplace"));

@@ -1,0 +1,202 @@
+"""Hostile values given to every public function: an error of a kind that is meant, in bounded time; no crash.
+
+``python tests/test_hostile_values.py SEED COUNT`` runs more of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graphene as gr
+
+
+class EvilInt(int):
+    def __index__(self) -> int:
+        raise ZeroDivisionError
+
+    __add__ = __radd__ = __mul__ = __rmul__ = __sub__ = lambda self, other: 1 // 0  # type: ignore[assignment]
+
+
+class EvilStr(str):
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        raise ZeroDivisionError
+
+    def __hash__(self) -> int:
+        raise ZeroDivisionError
+
+
+class Raises:
+    def __index__(self) -> int:
+        raise ZeroDivisionError
+
+    def __array__(self, *args: Any, **named: Any) -> Any:
+        raise ZeroDivisionError
+
+    __iter__ = __dlpack__ = __dlpack_device__ = __getattr__ = __array__  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        raise ZeroDivisionError
+
+
+class Lies:
+    def __index__(self) -> Any:
+        return "no"
+
+    def __array__(self, *args: Any, **named: Any) -> Any:
+        return 5
+
+    def __dlpack__(self, **named: Any) -> Any:
+        return object()
+
+    def __dlpack_device__(self) -> Any:
+        return (10**30, "x")
+
+    shape = (-1, 10**30)
+    dtype = "float99"
+
+    def __len__(self) -> int:
+        return 3
+
+
+def values() -> list[Any]:
+    cyclic: list[Any] = []
+    cyclic.append(cyclic)
+    deep: Any = 1
+    for _ in range(3000):
+        deep = (deep,)
+    wide: Any = (1,)
+    for _ in range(16):  # not more, since pybind11 shows whole what fits no overload
+        wide = (wide, wide)
+    return [
+        *(None, True, 0, 1, -1, 2, 7, 64, 2**31, 2**63, 2**64, -(2**63), 10**30, 10**400, 1.5, math.nan, math.inf),
+        *("", "x", "\ud800", "a\0", "(4,2):(1,4)", "[" * 5000, "sm_80", "mma.m16n8k16.f32.f16", b"x"),
+        *((), [], (1, 2), [4, 8], (1, (2, 3)), cyclic, deep, {}, {"a": 1}, object(), object, print, lambda *a: 1),
+        *(EvilInt(5), EvilStr("sm_80"), Raises(), Lies(), np.zeros(4, np.float32), np.zeros((2, 2), object)),
+        *(np.float32(1), gr.fp16, gr.fp32, gr.SH, gr.RF, gr.GL, gr.Layout(8, 2), gr.Layout((4, 8), (8, 1))),
+        *(gr.Swizzle(3, 3, 3), gr.sym("N"), gr.sym("M", min=1, max=8), gr.tensor("T", [4, 8], gr.fp16)),
+        *(iter([]), wide, gr.inf, 2.0**70),
+    ]
+
+
+def use(target: Any, name: str, *args: Any) -> Any:
+    found = getattr(target, name)
+    return found(*args) if callable(found) else found
+
+
+SPECIAL = ("__getitem__", "__call__", "__add__", "__mul__", "__floordiv__", "__mod__", "__enter__", "__len__", "__eq__")
+MEANT = (gr.GrapheneError, TypeError, ZeroDivisionError)
+FILES = {"export_cache", "import_cache", "precompile", "load_precompiled", "Kernel", "Precompiled"}
+NAMES = sorted(n for n in gr.__all__ if callable(getattr(gr, n)) and n not in FILES and not n.endswith("Error"))
+OWN = "graphene"
+# How the messages begin that are ours, and NumPy's on arrays that it is given.
+VALUES = ("a reference needs", "inputs needs", "setting an array element", "operands could not be broadcast")
+VALUES += ("max() arg is an empty", "min() arg is an empty")  # Python's own of a list
+
+
+class Attack:
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.pool: list[Any] = []
+        self.odd: Counter[tuple[str, str]] = Counter()
+        self.values = values()
+
+    def call(self, name: str, work: Callable[[], Any]) -> Any:
+        began = time.monotonic()
+        try:
+            result = work()
+            with contextlib.suppress(*MEANT):
+                repr(result)
+            return result
+        except MEANT as e:
+            if isinstance(e, gr.GrapheneError) and e.code in ("INTERNAL", None):
+                self.odd[name, str(e)[:200]] += 1
+        except RecursionError:
+            pass  # of a repr in a message, Python's own
+        except ValueError as e:
+            if not str(e).startswith(VALUES) and name != "svg":  # of a path
+                self.odd[name, f"ValueError: {e}"[:200]] += 1
+        except OSError as e:
+            if name != "svg":  # a path that cannot be written
+                self.odd[name, f"{type(e).__name__}: {e}"[:200]] += 1
+        except Exception as e:
+            self.odd[name, f"{type(e).__name__}: {e}"[:200]] += 1
+        finally:
+            if (took := time.monotonic() - began) > 5:
+                self.odd[name, f"took {took:.1f} s"] += 1
+        return None
+
+    def step(self) -> None:
+        self.pool = self.pool[-30:]
+        if self.pool and self.rng.random() < 0.4:
+            target = self.rng.choice(self.pool)
+            methods = [m for m in dir(type(target)) if not m.startswith("_") or m in SPECIAL]
+            name = self.rng.choice(methods or ["__repr__"])
+            of = f"{type(target).__name__}.{name}"
+            function = partial(use, target, name)
+        else:
+            of = name = self.rng.choice(NAMES)
+            function = getattr(gr, name)
+        args = self.rng.choices(self.values + self.pool, k=self.rng.choice([0, 1, 1, 2, 2, 3, 4]))
+        result = self.call(of, lambda: function(*args))
+        if type(result).__module__.startswith(OWN) and not isinstance(result, tuple):
+            self.pool.append(result)
+
+    def kernel(self) -> None:
+        with gr.Kernel("k") as k:
+            self.pool += [gr.input("X", [64, 64], gr.fp16), gr.output("Y", [64], gr.fp32), gr.blocks(2), gr.threads(64)]
+            self.pool += [gr.alloc("s", [64], gr.fp16, gr.SH), gr.alloc("r", [4], gr.fp16, gr.RF)]
+            for _ in range(self.rng.randrange(1, 8)):
+                self.step()
+        for use in (str, lambda: k.to_json(), lambda: k.cuda_source("sm_80")):
+            self.call("Kernel", lambda use=use: use(k) if use is str else use())
+
+    def run(self, count: int) -> Counter[tuple[str, str]]:
+        for _ in range(count):
+            if self.rng.random() < 0.5:
+                self.step()
+            else:
+                self.call("Kernel", self.kernel)
+        return self.odd
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of NumPy's, 1 / 0
+def test_hostile_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # pictures take paths
+    began = time.monotonic()
+    for seed in range(4):
+        assert Attack(seed).run(700) == Counter()
+    assert time.monotonic() - began < 60
+
+
+def test_a_message_shows_no_more_than_is_read() -> None:
+    many: Any = (1,)
+    for _ in range(60):
+        many = (many, many)
+    with pytest.raises(TypeError, match="names must be a string, got a tuple of very many parts"):
+        gr.sym(many)
+
+
+def test_extremes_of_nothing_and_families_of_nothing() -> None:
+    with pytest.raises(TypeError, match=r"gr\.max needs at least one value"):
+        gr.max()
+    with pytest.raises(TypeError, match="atoms, one or more"):
+        gr.AtomFamily("a", ())
+
+
+if __name__ == "__main__":
+    for (what, text), times in Attack(int(sys.argv[1])).run(int(sys.argv[2])).most_common():
+        print(times, what, text)
