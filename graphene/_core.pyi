@@ -620,7 +620,10 @@ class Recipe:
     def torch(reason: str) -> Recipe: ...
 
 class Operator:
-    """An operator on PyTorch's CUDA tensors; a call returns NotImplemented where PyTorch's dispatcher must see it."""
+    """An operator on PyTorch's CUDA tensors.
+
+    Where PyTorch's dispatcher must see a call, it returns what `otherwise` returns, or NotImplemented without one.
+    """
 
     configured: int
     forms: int
@@ -630,6 +633,7 @@ class Operator:
         params: Sequence[tuple[str, str, Sequence[str], int | str]],
         returned: int,
         configure: Callable[..., Recipe],
+        otherwise: Callable[..., Any] | None = None,
     ) -> None: ...
     def __call__(self, *args: Any) -> Any: ...
     def plan(self, *args: Any) -> dict[str, Any]: ...

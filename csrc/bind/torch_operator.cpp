@@ -23,6 +23,7 @@ struct OperatorObject {
   PyObject_HEAD vectorcallfunc vectorcall;
   gt::Operator* op;  // lives for good: PyTorch's dispatcher may hold it
   std::size_t returned;
+  PyObject* otherwise;  // called where PyTorch's dispatcher must see the call; null: NotImplemented is returned
 };
 
 // Reading calls.
@@ -98,6 +99,26 @@ Read add_scalar(const gt::Operator& op, const gt::Param& p, PyObject* object, gt
       }
       return Read::Yes;
     }
+    case gt::ParamKind::BoolList:
+    case gt::ParamKind::StringList: {
+      if (PyTuple_Check(object) == 0 && PyList_Check(object) == 0) return Read::NotOurs;
+      const Py_ssize_t n = PySequence_Fast_GET_SIZE(object);
+      call.add_length(static_cast<std::size_t>(n));
+      for (Py_ssize_t i = 0; i < n && call.fits(); ++i) {
+        PyObject* item = PySequence_Fast_GET_ITEM(object, i);
+        if (p.kind == gt::ParamKind::BoolList) {
+          if (PyBool_Check(item) == 0) return Read::NotOurs;
+          call.add(std::int64_t{item == Py_True});
+          continue;
+        }
+        if (PyUnicode_Check(item) == 0) return Read::NotOurs;
+        Py_ssize_t length = 0;
+        const char* text = PyUnicode_AsUTF8AndSize(item, &length);
+        if (text == nullptr) return Read::Error;
+        call.add_text(std::string_view(text, static_cast<std::size_t>(length)));
+      }
+      return Read::Yes;
+    }
     default:
       return Read::NotOurs;
   }
@@ -111,47 +132,63 @@ bool may_be_negated(const dlpack::Tensor& t) {
   return true;
 }
 
+// A tensor that may go past the dispatcher.
+Read add_fast(PyObject* object, gt::Call& call, const dlpack::ExchangeApi*& api, bool gradients) {
+  const TorchNames& names = torch_names();
+  PyTypeObject* type = Py_TYPE(object);
+  if (type != names.tensor && type != names.parameter) return Read::NotOurs;
+  const dlpack::ExchangeApi* a = exchange_api(type);
+  if (a == nullptr) return Read::NotOurs;
+  dlpack::Tensor t;
+  if (a->view_from_object(object, &t) != 0) {
+    PyErr_Clear();  // no plain storage: PyTorch's dispatcher knows what it is
+    return Read::NotOurs;
+  }
+  if (t.device.type != rt::kCuda || (may_be_negated(t) && negated_lazily(object))) return Read::NotOurs;
+  if (gradients && names.wants_gradient(object)) return Read::NotOurs;
+  api = a;
+  const rt::TensorArg arg = tensor_arg(t);
+  if (arg.data == nullptr && arg.numel() != 0) return Read::NotOurs;
+  call.add(arg);
+  return Read::Yes;
+}
+
 // The arguments of a call that may go past the dispatcher: plain tensors on a GPU, none of which wants a gradient.
 Read read_fast(const gt::Operator& op, PyObject* const* args, gt::Call& call, const dlpack::ExchangeApi*& api,
                bool gradients) {
-  const TorchNames& names = torch_names();
   const auto& params = op.params();
   for (std::size_t i = 0; i < params.size(); ++i) {
     PyObject* object = args[i];
-    if (!params[i].is_tensor()) {
-      const Read r = add_scalar(op, params[i], object, call);
-      if (r != Read::Yes) return r;
-      continue;
-    }
-    if (object == Py_None && params[i].kind == gt::ParamKind::OptionalTensor) {
+    Read r = Read::Yes;
+    if (!params[i].holds_tensors()) {
+      r = add_scalar(op, params[i], object, call);
+    } else if (!params[i].is_tensor()) {
+      if (PyList_CheckExact(object) == 0 && PyTuple_CheckExact(object) == 0) return Read::NotOurs;
+      const Py_ssize_t n = PySequence_Fast_GET_SIZE(object);
+      call.add_length(static_cast<std::size_t>(n));
+      for (Py_ssize_t k = 0; k < n && r == Read::Yes && call.fits(); ++k)
+        r = add_fast(PySequence_Fast_GET_ITEM(object, k), call, api, gradients);
+    } else if (object == Py_None && params[i].kind == gt::ParamKind::OptionalTensor) {
       call.add_absent();
-      continue;
+    } else {
+      r = add_fast(object, call, api, gradients);
     }
-    PyTypeObject* type = Py_TYPE(object);
-    if (type != names.tensor && type != names.parameter) return Read::NotOurs;
-    const dlpack::ExchangeApi* a = exchange_api(type);
-    if (a == nullptr) return Read::NotOurs;
-    dlpack::Tensor t;
-    if (a->view_from_object(object, &t) != 0) {
-      PyErr_Clear();  // no plain storage: PyTorch's dispatcher knows what it is
-      return Read::NotOurs;
-    }
-    if (t.device.type != rt::kCuda || (may_be_negated(t) && negated_lazily(object))) return Read::NotOurs;
-    if (gradients && names.wants_gradient(object)) return Read::NotOurs;
-    api = a;
-    const rt::TensorArg arg = tensor_arg(t);
-    if (arg.data == nullptr && arg.numel() != 0) return Read::NotOurs;
-    call.add(arg);
+    if (r != Read::Yes) return r;
   }
   return call.fits() ? Read::Yes : Read::NotOurs;
 }
 
-PyObject* not_ours() { return Py_NewRef(Py_NotImplemented); }
+// A tensor of the same elements, row-major.
+py::object row_major(PyObject* tensor) {
+  py::object copy = py::handle(tensor).attr("contiguous")();
+  return copy.ptr() == tensor ? copy.attr("clone")() : copy;  // row-major, but of an address that no kernel takes
+}
 
-PyObject* call_fast(OperatorObject* self, PyObject* const* args) {
+// A null object: PyTorch's dispatcher must see the call.
+py::object call_fast(OperatorObject* self, PyObject* const* args) {
   const TorchNames& names = torch_names();
   gt::Operator& op = *self->op;
-  if (!names.known() || names.watched()) return not_ours();
+  if (!names.known() || names.watched()) return {};
   const bool gradients = names.gradients_enabled();
   std::array<PyObject*, kMaxParams> objects;
   std::copy_n(args, op.params().size(), objects.begin());
@@ -160,26 +197,35 @@ PyObject* call_fast(OperatorObject* self, PyObject* const* args) {
     gt::Call call;
     const dlpack::ExchangeApi* api = nullptr;
     const Read r = read_fast(op, objects.data(), call, api, gradients);
-    if (r == Read::Error) return nullptr;
-    if (r == Read::NotOurs || api == nullptr) return not_ours();
+    if (r == Read::Error) throw py::error_already_set();
+    if (r == Read::NotOurs || api == nullptr) return {};
     PythonHost host(api);
-    std::uint64_t mask = 0;
+    gt::TensorMask mask;
     switch (op.run(call, host, mask)) {
-      case gt::Outcome::Launch:
-        return host.results(self->returned);
+      case gt::Outcome::Launch: {
+        PyObject* made = host.results(self->returned);
+        if (made == nullptr) throw py::error_already_set();
+        return py::reinterpret_steal<py::object>(made);
+      }
       case gt::Outcome::Torch:
-        return not_ours();
+        return {};
       case gt::Outcome::Copy:
         break;
     }
     std::size_t tensor = 0;
     for (std::size_t i = 0; i < op.params().size(); ++i) {
-      if (!op.params()[i].is_tensor()) continue;
-      if ((mask >> tensor++ & 1U) == 0) continue;
-      py::object copy = py::handle(objects[i]).attr("contiguous")();
-      if (copy.ptr() == objects[i]) copy = copy.attr("clone")();  // row-major, but of an address that no kernel takes
-      copies.push_back(std::move(copy));
-      objects[i] = copies.back().ptr();
+      const gt::Param& p = op.params()[i];
+      if (p.is_tensor()) {
+        if (!mask[tensor++]) continue;
+        copies.push_back(row_major(objects[i]));
+        objects[i] = copies.back().ptr();
+      } else if (p.holds_tensors()) {
+        py::list items(py::reinterpret_borrow<py::object>(objects[i]));
+        for (std::size_t k = 0; k < items.size(); ++k)
+          if (mask[tensor++]) items[k] = row_major(py::object(items[k]).ptr());
+        copies.push_back(items);
+        objects[i] = copies.back().ptr();
+      }
     }
   }
 }
@@ -214,28 +260,42 @@ PyObject* operator_call(PyObject* object, PyObject* const* args, std::size_t nar
     if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_TypeError, "an operator takes its arguments by position");
     return nullptr;
   }
-  return guarded([&] { return call_fast(self, args); });
+  return guarded([&]() -> PyObject* {
+    if (py::object made = call_fast(self, args)) return made.release().ptr();
+    if (self->otherwise == nullptr) return Py_NewRef(Py_NotImplemented);
+    return PyObject_Vectorcall(self->otherwise, args, self->op->params().size(), nullptr);
+  });
 }
 
 // Reads the arguments, tensors on any device.
 void read_any(OperatorObject* self, PyObject* args, gt::Call& call, Keep& keep) {
   const gt::Operator& op = *self->op;
   if (wrong_arity(self, static_cast<std::size_t>(PyTuple_GET_SIZE(args)))) throw py::error_already_set();
+  const auto add = [&](PyObject* object, const std::string& name) {
+    ReadResult r = read_tensor(object, op.name(), name, keep, std::nullopt);
+    if (r.problem) throw Error(*r.problem);
+    call.add(*r.tensor);
+  };
   for (std::size_t i = 0; i < op.params().size(); ++i) {
     const gt::Param& p = op.params()[i];
     PyObject* object = PyTuple_GET_ITEM(args, static_cast<Py_ssize_t>(i));
-    if (!p.is_tensor()) {
+    if (!p.holds_tensors()) {
       const Read r = add_scalar(op, p, object, call);
       if (r == Read::Error) throw py::error_already_set();
       if (r == Read::NotOurs)
         fail(Code::OP_ARGUMENT, op.name() + ": argument '" + p.name + "' cannot be read",
              {"got:  " + std::string(Py_TYPE(object)->tp_name)}, "pass what the operator's documentation says");
+    } else if (!p.is_tensor()) {
+      if (PyList_Check(object) == 0 && PyTuple_Check(object) == 0)
+        fail(Code::OP_ARGUMENT, op.name() + ": argument '" + p.name + "' is not a list of tensors",
+             {"got:  " + std::string(Py_TYPE(object)->tp_name)}, "pass a list or a tuple");
+      const auto items = py::cast<std::vector<py::object>>(py::handle(object));
+      call.add_length(items.size());
+      for (std::size_t k = 0; k < items.size(); ++k) add(items[k].ptr(), p.name + "[" + std::to_string(k) + "]");
     } else if (object == Py_None && p.kind == gt::ParamKind::OptionalTensor) {
       call.add_absent();
     } else {
-      ReadResult r = read_tensor(object, op.name(), p.name, keep, std::nullopt);
-      if (r.problem) throw Error(*r.problem);
-      call.add(*r.tensor);
+      add(object, p.name);
     }
   }
   if (call.fits()) gt::check_written(call, op.params(), op.name());
@@ -259,7 +319,7 @@ py::object plan_of(OperatorObject* self, PyObject* args) {
   out["reason"] = recipe->reason;
   py::list copies, outputs, launches;
   for (std::size_t i = 0; i < call.tensor_count(); ++i)
-    if ((recipe->copy_mask >> i & 1U) != 0) copies.append(i);
+    if (recipe->copy_mask[i]) copies.append(i);
   std::vector<gt::Shaped> shaped;
   for (const gt::OutputSpec& o : recipe->outputs) {
     shaped.push_back(gt::evaluate(o, call));
@@ -273,10 +333,18 @@ py::object plan_of(OperatorObject* self, PyObject* args) {
         views.append(s.kind == rt::Scalar::Kind::Float ? py::object(py::float_(s.f)) : py::object(py::int_(s.i)));
         continue;
       }
-      const auto& v = std::get<gt::View>(a);
-      const auto view = gt::evaluate(v, call, shaped);
-      GR_ASSERT(view.has_value(), op.name() + ": a recipe whose views exist");
-      views.append(py::make_tuple(v.source, py::tuple(py::cast(view->shape)), py::tuple(py::cast(view->strides))));
+      const auto evaluated = [&](const gt::View& v) {
+        const auto view = gt::evaluate(v, call, shaped);
+        GR_ASSERT(view.has_value(), op.name() + ": a recipe whose views exist");
+        return py::make_tuple(v.source, py::tuple(py::cast(view->shape)), py::tuple(py::cast(view->strides)));
+      };
+      if (std::holds_alternative<gt::View>(a)) {
+        views.append(evaluated(std::get<gt::View>(a)));
+        continue;
+      }
+      py::list list;
+      for (const gt::View& v : std::get<std::vector<gt::View>>(a)) list.append(evaluated(v));
+      views.append(list);
     }
     launches.append(py::make_tuple(kernel_of(*k.kernel), views));
   }
@@ -330,7 +398,10 @@ const std::pair<const char*, gt::ParamKind> kKinds[] = {{"Tensor", gt::ParamKind
                                                         {"float?", gt::ParamKind::OptionalFloat},
                                                         {"str?", gt::ParamKind::OptionalString},
                                                         {"int[]", gt::ParamKind::IntList},
-                                                        {"ScalarType?", gt::ParamKind::OptionalDtype}};
+                                                        {"ScalarType?", gt::ParamKind::OptionalDtype},
+                                                        {"Tensor[]", gt::ParamKind::TensorList},
+                                                        {"bool[]", gt::ParamKind::BoolList},
+                                                        {"str[]", gt::ParamKind::StringList}};
 
 gt::Param param_of(const py::handle& row, const py::handle& rows) {
   const auto t = py::cast<py::tuple>(row);
@@ -361,27 +432,27 @@ gt::Param param_of(const py::handle& row, const py::handle& rows) {
 }
 
 PyObject* operator_new(PyTypeObject* type, PyObject* args, PyObject* named) {
-  static const char* keywords[] = {"name", "params", "returned", "configure", nullptr};
+  static const char* keywords[] = {"name", "params", "returned", "configure", "otherwise", nullptr};
   const char* name = nullptr;
-  PyObject *params = nullptr, *configure = nullptr;
+  PyObject *params = nullptr, *configure = nullptr, *otherwise = Py_None;
   Py_ssize_t returned = 0;
-  if (PyArg_ParseTupleAndKeywords(args, named, "sOnO:Operator", const_cast<char**>(keywords), &name, &params, &returned,
-                                  &configure) == 0)
+  if (PyArg_ParseTupleAndKeywords(args, named, "sOnO|O:Operator", const_cast<char**>(keywords), &name, &params,
+                                  &returned, &configure, &otherwise) == 0)
     return nullptr;
   return guarded([&]() -> PyObject* {
     std::vector<gt::Param> list;
-    std::size_t tensors = 0;
-    for (const auto& row : py::handle(params)) {
-      list.push_back(param_of(row, params));
-      tensors += list.back().is_tensor() ? 1 : 0;
-    }
-    if (list.size() > kMaxParams || tensors > gt::kMaxTensors)
-      throw py::value_error("an operator of so many parameters");
+    for (const auto& row : py::handle(params)) list.push_back(param_of(row, params));
+    if (list.size() > kMaxParams) throw py::value_error("an operator has 16 parameters at most");
+    const bool lists =
+        std::ranges::any_of(list, [](const gt::Param& p) { return p.holds_tensors() && !p.is_tensor(); });
+    if (lists && std::ranges::any_of(list, &gt::Param::written))
+      throw py::value_error("an operator that writes an argument takes no lists of tensors");
     auto* self = reinterpret_cast<OperatorObject*>(type->tp_alloc(type, 0));
     if (self == nullptr) return nullptr;
     self->vectorcall = operator_call;
     self->op = new gt::Operator(name, list, configure_by(list, py::reinterpret_borrow<py::object>(configure)));
     self->returned = static_cast<std::size_t>(returned);
+    self->otherwise = otherwise == Py_None ? nullptr : Py_NewRef(otherwise);
     return reinterpret_cast<PyObject*>(self);
   });
 }
@@ -409,13 +480,15 @@ PyMethodDef kMethods[] = {
      "`space::own` is called where no kernel\nfits. Returns the symbol that this PyTorch lacks, or ''."},
     {nullptr, nullptr, 0, nullptr}};
 
-constexpr const char* kDoc = R"(An operator on PyTorch's CUDA tensors: Operator(name, params, returned, configure).
+constexpr const char* kDoc =
+    R"(An operator on PyTorch's CUDA tensors: Operator(name, params, returned, configure, otherwise=None).
 
 `params`: (name, type as in a schema, choices of a string, which extents of a tensor a configuration knows by value:
 the number of the last ones, or the name of the int that says the dimension) each; of type Tensor(a!), it is written. `configure` gets the arguments of the first call of a configuration, tensors as (shape, strides, dtype,
-device, alignment of the address in bytes), and returns a Recipe. A call takes all arguments by position and returns
-the result, or NotImplemented where PyTorch's dispatcher must see the call: modes, tracing, gradients, tensors that are
-not plain CUDA tensors, or where no kernel fits.)";
+device, alignment of the address in bytes) and lists of tensors as lists of these, and returns a Recipe. A call takes all
+arguments by position and returns the result. Where PyTorch's dispatcher must see the call (modes, tracing, gradients,
+tensors that are not plain CUDA tensors, or where no kernel fits), it returns what `otherwise` returns for the same
+arguments, or NotImplemented without one.)";
 
 }  // namespace
 

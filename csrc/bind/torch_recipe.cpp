@@ -39,6 +39,24 @@ std::vector<gt::Extent> extents_of(const py::handle& list) {
   return out;
 }
 
+gt::View view_of(const py::handle& object) {
+  const auto view = py::cast<py::tuple>(object);
+  gt::View v{py::cast<int>(view[0]), {}};
+  for (const auto& d : view[1]) {
+    const auto dim = py::cast<py::tuple>(d);
+    v.dims.push_back({extents_of(dim[0]), py::cast<std::vector<int>>(dim[1])});
+  }
+  return v;
+}
+
+gt::TensorMask mask_of(const py::int_& number) {
+  gt::TensorMask mask;
+  const auto bytes = py::cast<std::string>(number.attr("to_bytes")(gt::kMaxTensors / 8, "little"));
+  for (std::size_t i = 0; i < gt::kMaxTensors; ++i)
+    mask[i] = (static_cast<unsigned char>(bytes[i / 8]) >> i % 8 & 1) != 0;
+  return mask;
+}
+
 std::shared_ptr<gt::Recipe> launch_recipe(const py::list& outputs, std::size_t returned, const py::list& launches) {
   auto r = std::make_shared<gt::Recipe>();
   r->returned = returned;
@@ -55,17 +73,15 @@ std::shared_ptr<gt::Recipe> launch_recipe(const py::list& outputs, std::size_t r
     for (const auto& a : pair[1]) {
       rt::Scalar scalar;
       if (py::isinstance<py::tuple>(a)) {
-        const auto view = py::cast<py::tuple>(a);
-        gt::View v{py::cast<int>(view[0]), {}};
-        for (const auto& d : view[1]) {
-          const auto dim = py::cast<py::tuple>(d);
-          v.dims.push_back({extents_of(dim[0]), py::cast<std::vector<int>>(dim[1])});
-        }
-        k.args.emplace_back(std::move(v));
+        k.args.emplace_back(view_of(a));
+      } else if (py::isinstance<py::list>(a)) {
+        std::vector<gt::View> views;
+        for (const auto& v : a) views.push_back(view_of(v));
+        k.args.emplace_back(std::move(views));
       } else if (read_scalar(a.ptr(), scalar)) {
         k.args.emplace_back(scalar);
       } else {
-        throw py::type_error("an argument of a recipe's kernel is a view or a number");
+        throw py::type_error("an argument of a recipe's kernel is a view, a list of views or a number");
       }
     }
     r->launches.push_back(std::move(k));
@@ -88,11 +104,19 @@ py::object tensor_info(const rt::TensorArg& t) {
 py::tuple described(const gt::Call& call, const std::vector<gt::Param>& params) {
   py::list out;
   const auto scalars = gt::scalars_of(call, params);
+  const auto counts = gt::tensor_counts(call, params);
   std::size_t tensor = 0, scalar = 0;
-  for (const gt::Param& p : params) {
+  for (std::size_t k = 0; k < params.size(); ++k) {
+    const gt::Param& p = params[k];
     if (p.is_tensor()) {
       const std::size_t i = tensor++;
       out.append(call.present(i) ? tensor_info(call.tensors()[i]) : py::object(py::none()));
+      continue;
+    }
+    if (p.holds_tensors()) {
+      py::list of;
+      for (std::size_t n = 0; n < counts[k]; ++n) of.append(tensor_info(call.tensors()[tensor++]));
+      out.append(of);
       continue;
     }
     const gt::ScalarValue& v = scalars[scalar++];
@@ -106,6 +130,10 @@ py::tuple described(const gt::Call& call, const std::vector<gt::Param>& params) 
       out.append(v.text);
     else if (p.kind == gt::ParamKind::IntList)
       out.append(py::tuple(py::cast(v.list)));
+    else if (p.kind == gt::ParamKind::BoolList)
+      out.append(py::tuple(py::cast(std::vector<bool>(v.list.begin(), v.list.end()))));
+    else if (p.kind == gt::ParamKind::StringList)
+      out.append(py::tuple(py::cast(v.texts)));
     else
       out.append(v.i);
   }
@@ -129,15 +157,15 @@ void register_recipe(py::module_& m) {
   py::class_<gt::Recipe, std::shared_ptr<gt::Recipe>>(m, "Recipe", R"(What a configuration of an operator does.
 
 `outputs`: (dtype, extents of each dimension) of the tensors it makes, `returned` of which are results. `launches`:
-(kernel, arguments), an argument being a number or (source, dimensions), a dimension (extents, own dimensions). Extents
+(kernel, arguments), an argument being a number, (source, dimensions) or a list of the latter, a dimension (extents, own dimensions). Extents
 are (tensor, dimension[, multiple to round up to]) of arguments, or (-1, number); their product counts.)")
       .def(py::init(&launch_recipe), py::arg("outputs"), py::arg("returned"), py::arg("launches"))
       .def_static(
           "copy",
-          [](std::uint64_t mask, const std::string& reason) {
+          [](const py::int_& mask, const std::string& reason) {
             auto r = std::make_shared<gt::Recipe>();
             r->outcome = gt::Outcome::Copy;
-            r->copy_mask = mask;
+            r->copy_mask = mask_of(mask);
             r->reason = reason;
             return r;
           },

@@ -63,6 +63,18 @@ class Arguments {
   Arguments& operator=(const Arguments&) = delete;
   void hand_on() { owned_ = false; }
 
+  [[nodiscard]] ListHandle list(std::size_t i) const { return reinterpret_cast<ListHandle>(stack_[i]); }
+  [[nodiscard]] static std::size_t length(ListHandle list) {
+    std::size_t n = 0;
+    check(the_shim->list_size(list, &n), "torch_list_size");
+    return n;
+  }
+  [[nodiscard]] static StackValue item(ListHandle list, std::size_t k) {
+    StackValue v = 0;
+    check(the_shim->list_item(list, k, &v), "torch_list_get_item");
+    return v;
+  }
+
   // Null: an absent tensor.
   [[nodiscard]] TensorHandle tensor(std::size_t i) const {
     if (op_.params()[i].kind == ParamKind::Tensor) return as_tensor(stack_[i]);
@@ -92,24 +104,25 @@ class Arguments {
         return;
       case ParamKind::OptionalString: {
         if (inner == nullptr) return call.add(kNone);
-        const auto s = reinterpret_cast<StringHandle>(*inner);
-        std::size_t n = 0;
-        const char* text = nullptr;
-        check(the_shim->string_length(s, &n), "torch_string_length");
-        check(the_shim->string_chars(s, &text), "torch_string_c_str");
-        return call.add(p, std::string_view(text, n), op_.name());
+        return call.add(p, text_of(reinterpret_cast<StringHandle>(*inner)), op_.name());
       }
-      case ParamKind::IntList: {
-        const auto list = reinterpret_cast<ListHandle>(v);
-        std::size_t n = 0;
-        check(the_shim->list_size(list, &n), "torch_list_size");
+      case ParamKind::IntList:
+      case ParamKind::BoolList: {
+        const std::size_t n = length(list(i));
         std::vector<std::int64_t> values(n);
         for (std::size_t k = 0; k < n; ++k) {
-          StackValue item = 0;
-          check(the_shim->list_item(list, k, &item), "torch_list_get_item");
-          values[k] = static_cast<std::int64_t>(item);
+          const StackValue x = item(list(i), k);
+          values[k] = static_cast<std::int64_t>(p.kind == ParamKind::BoolList ? x & 0xff : x);
         }
         return call.add(values.data(), n);
+      }
+      case ParamKind::StringList: {
+        const std::size_t n = length(list(i));
+        call.add_length(n);
+        for (std::size_t k = 0; k < n; ++k) {
+          call.add_text(text_of(reinterpret_cast<StringHandle>(item(list(i), k))));
+        }
+        return;
       }
       default:
         return;
@@ -117,15 +130,45 @@ class Arguments {
   }
 
  private:
+  static std::string_view text_of(StringHandle s) {
+    std::size_t n = 0;
+    const char* text = nullptr;
+    check(the_shim->string_length(s, &n), "torch_string_length");
+    check(the_shim->string_chars(s, &text), "torch_string_c_str");
+    return {text, n};
+  }
+
   static void destroy(ParamKind kind, StackValue v) {
     const bool optional = kind == ParamKind::OptionalTensor || kind == ParamKind::OptionalFloat ||
                           kind == ParamKind::OptionalString || kind == ParamKind::OptionalDtype;
     auto* inner = reinterpret_cast<StackValue*>(v);
     if (optional && inner == nullptr) return;
     const StackValue x = optional ? *inner : v;
-    if (kind == ParamKind::Tensor || kind == ParamKind::OptionalTensor) the_shim->delete_tensor(as_tensor(x));
-    if (kind == ParamKind::OptionalString) the_shim->delete_string(reinterpret_cast<StringHandle>(x));
-    if (kind == ParamKind::IntList) the_shim->delete_list(reinterpret_cast<ListHandle>(x));
+    const auto list = reinterpret_cast<ListHandle>(x);
+    switch (kind) {
+      case ParamKind::Tensor:
+      case ParamKind::OptionalTensor:
+        the_shim->delete_tensor(as_tensor(x));
+        break;
+      case ParamKind::OptionalString:
+        the_shim->delete_string(reinterpret_cast<StringHandle>(x));
+        break;
+      case ParamKind::TensorList:  // a list does not own its items
+        for (std::size_t k = 0; k < length(list); ++k) the_shim->delete_tensor(as_tensor(item(list, k)));
+        the_shim->delete_list(list);
+        break;
+      case ParamKind::StringList:
+        for (std::size_t k = 0; k < length(list); ++k)
+          the_shim->delete_string(reinterpret_cast<StringHandle>(item(list, k)));
+        the_shim->delete_list(list);
+        break;
+      case ParamKind::IntList:
+      case ParamKind::BoolList:
+        the_shim->delete_list(list);
+        break;
+      default:
+        break;
+    }
     if (!optional) return;
     if (the_shim->delete_value != nullptr)
       the_shim->delete_value(inner);
@@ -210,25 +253,32 @@ void run_boxed(Slot& slot, StackValue* stack, std::uint64_t outputs) {
   Operator& op = *slot.op;
   Arguments arguments(op, stack);
   ShimHost host;
-  std::vector<Owned> copies(kMaxTensors);
+  std::vector<Owned> copies;
   for (;;) {
     Call call;
     std::vector<TensorHandle> tensors;
-    for (std::size_t i = 0; i < op.params().size(); ++i) {
-      if (!op.params()[i].is_tensor()) {
-        arguments.add_scalar(i, call);
-        continue;
-      }
-      TensorHandle h = arguments.tensor(i);
-      if (h != nullptr && tensors.size() < kMaxTensors && copies[tensors.size()].get() != nullptr)
+    const auto add = [&](TensorHandle h) {
+      if (h != nullptr && tensors.size() < copies.size() && copies[tensors.size()].get() != nullptr)
         h = copies[tensors.size()].get();
       tensors.push_back(h);
       if (h == nullptr)
         call.add_absent();
       else
         call.add(describe(h, host.place));
+    };
+    for (std::size_t i = 0; i < op.params().size(); ++i) {
+      if (!op.params()[i].holds_tensors()) {
+        arguments.add_scalar(i, call);
+      } else if (op.params()[i].is_tensor()) {
+        add(arguments.tensor(i));
+      } else {
+        const ListHandle list = arguments.list(i);
+        const std::size_t n = Arguments::length(list);
+        call.add_length(n);
+        for (std::size_t k = 0; k < n; ++k) add(as_tensor(Arguments::item(list, k)));
+      }
     }
-    std::uint64_t mask = 0;
+    TensorMask mask;
     const Outcome outcome = call.fits() ? op.run(call, host, mask) : Outcome::Torch;
     if (outcome == Outcome::Launch) break;
     if (outcome == Outcome::Torch) {
@@ -236,8 +286,9 @@ void run_boxed(Slot& slot, StackValue* stack, std::uint64_t outputs) {
       check(the_shim->call_dispatcher(slot.own.c_str(), "", stack, kInterfaceVersion), slot.own.c_str());
       return;
     }
+    copies.resize(tensors.size());
     for (std::size_t i = 0; i < tensors.size(); ++i)
-      if ((mask >> i & 1U) != 0) copies[i] = row_major(call.tensors()[i], tensors[i], host.place);
+      if (mask[i]) copies[i] = row_major(call.tensors()[i], tensors[i], host.place);
   }
   GR_ASSERT(host.made.size() >= outputs, op.name() + ": as many results as the schema says");
   std::vector<TensorHandle> results;

@@ -4,7 +4,9 @@
 #include <bit>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <numeric>
+#include <unordered_map>
 
 namespace graphene::torch {
 
@@ -28,6 +30,36 @@ std::int64_t head_word(const runtime::TensorArg& t) {
       static_cast<std::uint64_t>(t.device.id & 0xff) << 44 | static_cast<std::uint64_t>(t.device.type & 0xff) << 52);
 }
 int ndim_of(std::int64_t head) { return static_cast<int>(static_cast<std::uint64_t>(head) >> 32 & 0xff); }
+// Behind the words of an argument.
+const std::int64_t* skip(const Param& p, const std::int64_t* w) {
+  const auto tensor = [&] { w += 1 + 2 * ndim_of(*w); };
+  switch (p.kind) {
+    case ParamKind::Tensor:
+    case ParamKind::OptionalTensor:
+      tensor();
+      return w;
+    case ParamKind::TensorList:
+      for (std::int64_t n = *w++; n > 0; --n) tensor();
+      return w;
+    case ParamKind::IntList:
+    case ParamKind::BoolList:
+    case ParamKind::StringList:
+      return w + 1 + *w;
+    default:
+      return w + 1;
+  }
+}
+
+// Strings that calls were given, by number, kept for good. The interpreter's lock guards them.
+struct Texts {
+  std::deque<std::string> all;
+  std::unordered_map<std::string_view, std::int64_t> numbers;
+};
+Texts& texts() {
+  static Texts t;
+  return t;
+}
+
 std::uint64_t item_bytes_of(std::int64_t head) { return (static_cast<std::uint64_t>(head) >> 8 & 0xff) / 8; }
 
 // A dimension of more than one element. Elements go in both directions from one another: signs do not matter.
@@ -141,6 +173,14 @@ void Call::add(const std::int64_t* list, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) word(list[i]);
 }
 
+void Call::add_text(std::string_view text) {
+  Texts& t = texts();
+  auto it = t.numbers.find(text);
+  if (it == t.numbers.end())
+    it = t.numbers.emplace(t.all.emplace_back(text), static_cast<std::int64_t>(t.numbers.size())).first;
+  word(it->second);
+}
+
 std::uint64_t Call::hash() const {
   std::uint64_t h = size_;
   for (std::size_t i = 0; i < size_; ++i) {
@@ -156,16 +196,10 @@ std::vector<std::int64_t> class_key(const Call& call, const std::vector<Param>& 
   const std::int64_t* w = call.key();
   for (std::size_t i = 0; i < params.size(); ++i) {
     numbers[i] = *w;
-    w += params[i].is_tensor() ? 1 + 2 * ndim_of(*w) : params[i].kind == ParamKind::IntList ? *w + 1 : 1;
+    w = skip(params[i], w);
   }
   w = call.key();
-  for (const Param& p : params) {
-    if (!p.is_tensor()) {
-      const std::int64_t count = p.kind == ParamKind::IntList ? *w + 1 : 1;
-      out.insert(out.end(), w, w + count);
-      w += count;
-      continue;
-    }
+  const auto add_tensor = [&](const Param& p) {
     const std::int64_t head = *w++;
     const int n = ndim_of(head);
     const std::uint64_t bytes = std::max<std::uint64_t>(item_bytes_of(head), 1);
@@ -189,6 +223,18 @@ std::vector<std::int64_t> class_key(const Call& call, const std::vector<Param>& 
       out.push_back((kind * 2 + (merges ? 1 : 0)) * 2 + (far ? 1 : 0));
     }
     w += 2 * n;
+  };
+  for (const Param& p : params) {
+    if (p.is_tensor()) {
+      add_tensor(p);
+    } else if (p.kind == ParamKind::TensorList) {
+      out.push_back(*w);
+      for (std::int64_t n = *w++; n > 0; --n) add_tensor(p);
+    } else {
+      const std::int64_t* const end = skip(p, w);
+      out.insert(out.end(), w, end);
+      w = end;
+    }
   }
   return out;
 }
@@ -222,8 +268,8 @@ std::vector<ScalarValue> scalars_of(const Call& call, const std::vector<Param>& 
   std::vector<ScalarValue> out;
   const std::int64_t* w = call.key();
   for (const Param& p : params) {
-    if (p.is_tensor()) {
-      w += 1 + 2 * ndim_of(*w);
+    if (p.holds_tensors()) {
+      w = skip(p, w);
       continue;
     }
     ScalarValue v;
@@ -244,7 +290,11 @@ std::vector<ScalarValue> scalars_of(const Call& call, const std::vector<Param>& 
       case ParamKind::OptionalDtype:
         v.present = v.i != kNone;
         break;
+      case ParamKind::StringList:
+        for (std::int64_t k = 0; k < v.i; ++k) v.texts.push_back(texts().all[static_cast<std::size_t>(w[k])]);
+        [[fallthrough]];
       case ParamKind::IntList:
+      case ParamKind::BoolList:
         v.list.assign(w, w + v.i);
         w += v.i;
         break;
@@ -252,6 +302,16 @@ std::vector<ScalarValue> scalars_of(const Call& call, const std::vector<Param>& 
         break;
     }
     out.push_back(std::move(v));
+  }
+  return out;
+}
+
+std::vector<std::size_t> tensor_counts(const Call& call, const std::vector<Param>& params) {
+  std::vector<std::size_t> out;
+  const std::int64_t* w = call.key();
+  for (const Param& p : params) {
+    out.push_back(p.is_tensor() ? 1 : p.kind == ParamKind::TensorList ? static_cast<std::size_t>(*w) : 0);
+    w = skip(p, w);
   }
   return out;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <bitset>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -22,21 +23,27 @@ enum class ParamKind : std::uint8_t {
   OptionalString,  // one of `choices`, or none
   IntList,
   OptionalDtype,  // PyTorch's number of an element type, or none
+  TensorList,
+  BoolList,
+  StringList,  // any strings
 };
 
 struct Param {
   std::string name;
   ParamKind kind = ParamKind::Tensor;
   std::vector<std::string> choices = {};
-  // Of a tensor: so many of its last extents belong to a configuration by value; the others by their class.
+  // Of a tensor, or of each of a list: so many of its last extents belong to a configuration by value; the others by
+  // their class.
   int exact_dims = 0;
   int exact_by = -1;     // and so does the dimension that this parameter, an Int, names
   bool written = false;  // a tensor that the operator writes its result to
 
   [[nodiscard]] bool is_tensor() const { return kind == ParamKind::Tensor || kind == ParamKind::OptionalTensor; }
+  [[nodiscard]] bool holds_tensors() const { return is_tensor() || kind == ParamKind::TensorList; }
 };
 
-inline constexpr std::size_t kMaxTensors = 10;
+inline constexpr std::size_t kMaxTensors = 264;
+using TensorMask = std::bitset<kMaxTensors>;      // tensors of a call, those of lists in their order
 inline constexpr std::int64_t kNone = INT64_MIN;  // an absent number, string or dtype; as a number it is -0
 
 // A call in the making: arguments are added in the order of the parameters. Nothing is initialised before it is used.
@@ -54,6 +61,9 @@ class Call {
   // Throws OP_ARGUMENT for a text that is not among the choices.
   void add(const Param& p, std::string_view text, const std::string& op);
   void add(const std::int64_t* list, std::size_t count);
+  // A list of tensors: its length, then each of them. Of strings: its length, then `add_text` of each.
+  void add_length(std::size_t count) { word(static_cast<std::int64_t>(count)); }
+  void add_text(std::string_view text);
 
   // False: more tensors, dimensions or numbers than a call may have.
   [[nodiscard]] bool fits() const { return !overflow_; }
@@ -67,7 +77,7 @@ class Call {
   [[nodiscard]] std::uint64_t hash() const;
 
  private:
-  static constexpr std::size_t kMaxWords = 160;
+  static constexpr std::size_t kMaxWords = 1800;
 
   void word(std::int64_t w) {
     if (size_ < kMaxWords)
@@ -95,7 +105,7 @@ class Call {
 // argument: blocks run in any order.
 void check_written(const Call& call, const std::vector<Param>& params, const std::string& op);
 
-// A scalar argument as it was added.
+// An argument without tensors, as it was added.
 struct ScalarValue {
   ParamKind kind = ParamKind::Int;
   bool present = true;
@@ -103,9 +113,12 @@ struct ScalarValue {
   double f = 0;
   std::string text;
   std::vector<std::int64_t> list;
+  std::vector<std::string> texts;
 };
 // The scalars of a call, in the order of the parameters, read back from its key.
 [[nodiscard]] std::vector<ScalarValue> scalars_of(const Call& call, const std::vector<Param>& params);
+// How many tensors each parameter stands for, 0 for scalars.
+[[nodiscard]] std::vector<std::size_t> tensor_counts(const Call& call, const std::vector<Param>& params);
 
 // 1, 2, 4, ... 128: what divides the address.
 [[nodiscard]] std::int64_t alignment_of(const void* address);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace graphene::torch {
 
@@ -11,7 +12,7 @@ namespace {
 
 constexpr std::size_t kMaxForms = 4096;
 constexpr std::size_t kMaxOutputs = 8;
-constexpr std::size_t kMaxKernelTensors = 16;
+constexpr std::size_t kMaxKernelTensors = kMaxTensors + kMaxOutputs;
 constexpr std::size_t kMaxKernelParams = 64;
 constexpr std::int64_t kCopyAlign = 16;  // bytes; allocators align to more, which no class tells apart
 constexpr std::size_t kMaxRecipes = 8;   // of a class: kernels that take only some of its sizes
@@ -49,6 +50,7 @@ rt::TensorArg tensor_of(const Call& call, const std::vector<Output>& outputs, in
   return t;
 }
 
+// An operator that writes an argument has no lists.
 bool written(const std::vector<Param>& params, int tensor) {
   for (const Param& p : params)
     if (p.is_tensor() && tensor-- == 0) return p.written;
@@ -69,7 +71,7 @@ bool is_row_major(const rt::TensorArg& t) {
 bool changes_nothing(const Recipe& r, const Call& call) {
   if (r.outcome != Outcome::Copy) return false;
   for (std::size_t i = 0; i < call.tensor_count(); ++i)
-    if ((r.copy_mask >> i & 1U) != 0 && call.present(i) &&
+    if (r.copy_mask[i] && call.present(i) &&
         !(is_row_major(call.tensors()[i]) && alignment_of(call.tensors()[i].data) >= kCopyAlign))
       return false;
   return true;
@@ -166,11 +168,16 @@ Operator::Bound Operator::bind(const KernelCall& k, const Call& call, const std:
       scalars.push_back(std::get<rt::Scalar>(a));
       continue;
     }
-    const View& v = std::get<View>(a);
-    auto view = evaluate(v, call, shaped);
-    if (!view) fail(Code::INTERNAL, name_ + ": a recipe merges dimensions that do not lie one after the other");
-    b.sources.push_back(v.source);
-    b.views.push_back(std::move(*view));
+    const auto add = [&](const View& v) {
+      auto view = evaluate(v, call, shaped);
+      if (!view) fail(Code::INTERNAL, name_ + ": a recipe merges dimensions that do not lie one after the other");
+      b.sources.push_back(v.source);
+      b.views.push_back(std::move(*view));
+    };
+    if (std::holds_alternative<View>(a))
+      add(std::get<View>(a));
+    else
+      for (const View& v : std::get<std::vector<View>>(a)) add(v);
   }
   std::size_t tensor = 0, scalar = 0;
   const auto inputs = static_cast<int>(call.tensor_count());
@@ -179,12 +186,13 @@ Operator::Bound Operator::bind(const KernelCall& k, const Call& call, const std:
     if (spec.kind == rt::ArgKind::Scalar) {
       value.scalar = scalars.at(scalar++);
     } else {
-      const int s = b.sources.at(tensor);
-      void* address = s < inputs ? call.tensors()[s].data : stand_in(static_cast<std::size_t>(s - inputs));
-      value.tensors.push_back(tensor_of(call, outputs, s, b.views[tensor], address));
-      GR_ASSERT(s >= inputs || spec.access == rt::Access::Read || written(params_, s),
-                name_ + ": a kernel writes an argument that the operator does not");
-      ++tensor;
+      for (int k = 0; k < std::max(spec.list_count, 1); ++k, ++tensor) {
+        const int s = b.sources.at(tensor);
+        void* address = s < inputs ? call.tensors()[s].data : stand_in(static_cast<std::size_t>(s - inputs));
+        value.tensors.push_back(tensor_of(call, outputs, s, b.views[tensor], address));
+        GR_ASSERT(s >= inputs || spec.access == rt::Access::Read || (writes_ && written(params_, s)),
+                  name_ + ": a kernel writes an argument that the operator does not");
+      }
     }
     b.values.push_back(std::move(value));
   }
@@ -207,11 +215,14 @@ std::unique_ptr<Operator::Form> Operator::instantiate(const Recipe& r, const Cal
     l.manifest = b.manifest;
     l.sources = std::move(b.sources);
     l.scalars = b.call.scalars;
+    std::size_t first = 0;
+    for (const rt::ArgValue& v : b.values)
+      if (!v.tensors.empty()) l.firsts.push_back(std::exchange(first, first + v.tensors.size()));
     const bool empty = b.call.empty();
     l.plan = std::make_shared<rt::Plan>(*l.manifest, b.values, std::move(b.call), rt::scalars_in_sizes(*l.manifest));
     if (!empty) l.plan->attach(k.kernel->function(*l.manifest, form->device, host.stream(form->device)), *l.manifest);
     GR_ASSERT(l.sources.size() <= kMaxKernelTensors &&
-                  l.sources.size() + l.scalars.size() + l.plan->symbol_count() <= kMaxKernelParams,
+                  l.firsts.size() + l.scalars.size() + l.plan->symbol_count() <= kMaxKernelParams,
               name_ + ": a kernel of so many parameters");
     form->launches.push_back(std::move(l));
   }
@@ -240,16 +251,16 @@ void Operator::launch(Launch& l, const Call& call, void* const* addresses, rt::C
   std::size_t n = 0;
   for (const int s : l.sources) {
     const auto i = static_cast<std::size_t>(s);
-    data[n] = i < inputs ? call.tensors()[i].data : addresses[i - inputs];
-    params[n] = &data[n];
-    ++n;
+    data[n++] = i < inputs ? call.tensors()[i].data : addresses[i - inputs];
   }
+  n = 0;
+  for (const std::size_t first : l.firsts) params[n++] = &data[first];
   for (std::uint64_t& x : l.scalars) params[n++] = &x;
   const int r = l.plan->launch(rt::driver(), stream, params, n);
   if (r != rt::kCudaSuccess) throw Error(rt::driver_problem(r, l.manifest->kernel_name, "the launch"));
 }
 
-Outcome Operator::run(const Call& call, Host& host, std::uint64_t& copy_mask) {
+Outcome Operator::run(const Call& call, Host& host, TensorMask& copy_mask) {
   if (writes_) check_written(call, params_, name_);
   const Depth depth(depth_);
   Form* const form = find(call, host);

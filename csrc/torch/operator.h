@@ -45,7 +45,7 @@ class Operator {
 
   // On CUDA tensors of one device. `copy_mask` is set with Outcome::Copy. Throws what configuring, checking and
   // launching throw.
-  Outcome run(const Call& call, Host& host, std::uint64_t& copy_mask);
+  Outcome run(const Call& call, Host& host, TensorMask& copy_mask);
 
   // The recipe a call would use, its kernels asked whether they take the arguments. On any device.
   [[nodiscard]] std::shared_ptr<const Recipe> recipe(const Call& call);
@@ -64,14 +64,15 @@ class Operator {
   };
   struct Launch {
     std::shared_ptr<runtime::Plan> plan;
-    std::vector<int> sources;  // of the kernel's tensors
+    std::vector<int> sources;         // of the kernel's tensors
+    std::vector<std::size_t> firsts;  // of these, of each parameter: a list is one
     std::vector<std::uint64_t> scalars;
     std::shared_ptr<const runtime::LaunchManifest> manifest;
   };
   struct Form {
     std::vector<std::int64_t> key;
     Outcome outcome = Outcome::Launch;
-    std::uint64_t copy_mask = 0;
+    TensorMask copy_mask;
     int device = 0;
     std::vector<Output> outputs;
     std::vector<Launch> launches;

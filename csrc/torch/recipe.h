@@ -57,7 +57,7 @@ class KernelSource {
 
 struct KernelCall {
   std::shared_ptr<KernelSource> kernel;
-  std::vector<std::variant<View, runtime::Scalar>> args;  // in the manifest's order
+  std::vector<std::variant<View, runtime::Scalar, std::vector<View>>> args;  // in the manifest's order
 };
 
 enum class Outcome : std::uint8_t {
@@ -68,8 +68,8 @@ enum class Outcome : std::uint8_t {
 
 struct Recipe {
   Outcome outcome = Outcome::Launch;
-  std::string reason = {};      // of Torch and Copy, for explain
-  std::uint64_t copy_mask = 0;  // tensors of the call
+  std::string reason = {};    // of Torch and Copy, for explain
+  TensorMask copy_mask = {};  // tensors of the call
   std::vector<OutputSpec> outputs = {};
   std::size_t returned = 0;  // so many of the outputs, the first ones, are results; the others are work space
   std::vector<KernelCall> launches = {};

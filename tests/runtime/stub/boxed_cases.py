@@ -32,6 +32,22 @@ SCHEMA = (
 asked: list[tuple[Any, ...]] = []
 referred: list[tuple[Any, ...]] = []
 kernels: list[Kernel] = []
+listed: Any = None
+
+
+def configure_lists(y: Any, xs: Any, given: Any, names: Any) -> Any:
+    asked.append((y, xs, given, names))
+    if names == ("torch",):
+        return _core.Recipe.torch("torch")
+    if mask := sum(2 << i for i, x in enumerate(xs) if x[1][-1] != 1):
+        return _core.Recipe.copy(mask, "columns")
+    n = len(xs)
+
+    def whole(i: int) -> Any:
+        return i, tuple((((i, d),), (d,)) for d in range(2))
+
+    outputs = [("fp16", [[(0, d)] for d in range(2)])]
+    return _core.Recipe(outputs, 1, [(listed, [whole(0), [whole(1 + i) for i in range(n)], whole(n + 1)])])
 
 
 def configure(*args: Any) -> Any:
@@ -66,11 +82,22 @@ into = _core.Operator(
 library.define("into(Tensor x, Tensor(a!) out) -> ()")
 assert op.register("graphene_boxed", "boxed", "own", "CPU") == ""
 assert into.register("graphene_boxed", "into", "own", "CPU") == ""
+LISTS = [("y", "Tensor", [], 0), ("xs", "Tensor[]", [], 0), ("given", "bool[]", [], 0), ("names", "str[]", [], 0)]
+LISTS_SCHEMA = "(Tensor y, Tensor[] xs, bool[] given, str[] names) -> Tensor"
+lists = _core.Operator("lists", LISTS, 1, configure_lists)
+library.define("lists" + LISTS_SCHEMA)
+library.define("lists_own" + LISTS_SCHEMA)
+library.impl("lists_own", lambda y, *rest: referred.append(rest) or y * 2, "CompositeExplicitAutograd")
+assert lists.register("graphene_boxed", "lists", "lists_own", "CPU") == ""
 
 
 @pytest.fixture(autouse=True)
 def built(make: Any) -> None:
+    global listed
     if not kernels:
+        pair = make.tensor("fp16", "M 64", "64 1", count=2)
+        out = {"Y": make.tensor("fp16", "M 64", "64 1"), "X": pair, "Z": make.tensor("fp16", "M 64", "64 1", "write")}
+        listed = Kernel(make(kernel="listed", symbols=["M"], **out))
         tensors = {"X": make.tensor("fp16", "M 64", "ld 1"), "Y": make.tensor("fp16", "M 64", "64 1", "write"),
                    "Z": make.tensor("fp32", "M 64", "64 1", "write")}  # fmt: skip
         more = {"O": make.tensor("fp16", "M 64", "ld 1")}
@@ -157,6 +184,25 @@ def test_in_place() -> None:
         ns.into(x, x)
 
 
+def test_lists() -> None:
+    stub_cuda.param_sizes(8, 16, 8, 8)
+    y, *xs = (torch.ones(5, 64, dtype=HALF) for _ in range(3))
+    for _ in range(2):
+        z = ns.lists(y, xs, [True, False], ["relu", "text"])
+        got = struct.unpack("<QQQQq", b"".join(one(stub_cuda.take_launches())["params"]))
+        assert got == (y.data_ptr(), xs[0].data_ptr(), xs[1].data_ptr(), z.data_ptr(), 5)
+    assert len(asked) == 1
+    assert [x[:3] for x in asked[0][1]] == [((5, 64), (64, 1), "float16")] * 2
+    assert asked[0][2:] == ((True, False), ("relu", "text"))
+    columns = torch.ones(64, 5, dtype=HALF).T
+    ns.lists(y, [xs[0], columns], [], [])
+    got = struct.unpack("<QQQQq", b"".join(one(stub_cuda.take_launches())["params"]))
+    assert got[1] == xs[0].data_ptr()
+    assert got[2] not in (xs[1].data_ptr(), columns.data_ptr())
+    assert torch.equal(ns.lists(y, xs, [True], ["torch"]), y * 2)
+    assert referred == [(xs, [True], ["torch"])]
+
+
 def test_nothing_is_leaked_or_freed_twice() -> None:
     def use() -> None:
         x = torch.ones(5, 64, dtype=HALF)
@@ -166,6 +212,7 @@ def test_nothing_is_leaked_or_freed_twice() -> None:
             ns.boxed(x, x, 2.5, "down", [7, 8], torch.float32)
             with pytest.raises(RuntimeError):
                 ns.boxed(x, x, -1.0, "up", [7, 8])
+            ns.lists(x, [x, x], [True], ["torch"])
         referred.clear()
         asked.clear()
         stub_cuda.take_launches()

@@ -377,3 +377,64 @@ def test_many_forms(scaled: Scaled) -> None:
         made.clear()
     assert scaled.op.forms <= 4096
     assert scaled.op.configured < 60  # four classes to a factor of two
+
+
+def test_lists(make: Any) -> None:
+    """A list of tensors is one parameter of its kernel; strings and bools belong to the configuration."""
+    asked: list[Any] = []
+    kernels: dict[int, Kernel] = {}
+
+    def configure(xs: Any, given: Any, names: Any, y: Any) -> Any:
+        asked.append(([x[0] for x in xs], given, names, y[0]))
+        n = len(xs)
+        if n not in kernels:
+            listed = make.tensor("fp16", "M 1", "1 1", count=n)
+            kernels[n] = Kernel(make(kernel=f"of{n}", symbols=["M"], Y=make.tensor("fp16", "M 1", "1 1"), X=listed))
+
+        def whole(i: int) -> Any:
+            return i, tuple((((i, d),), (d,)) for d in range(2))
+
+        return _core.Recipe([], 0, [(kernels[n], [whole(n), [whole(i) for i in range(n)]])])
+
+    params = [("xs", "Tensor[]", [], 0), ("given", "bool[]", [], 0), ("names", "str[]", [], 0), ("y", "Tensor", [], 0)]
+    op = _core.Operator("listed", params, 0, configure, lambda *args: args)
+    y, at = tensor("fp16", 5, 1, at=0x90000), (0x10000, 0x20000, 0x30000)
+    for n in (3, 2, 3):
+        stub_cuda.param_sizes(8, 8 * n, 8)
+        xs = [tensor("fp16", 5, 1, at=a) for a in at[:n]]
+        for given in (xs, tuple(xs)):
+            assert op(given, [True, False], ("relu", "a text of its own"), y) is None
+            got = one(stub_cuda.take_launches())["params"]
+            assert struct.unpack(f"<{n + 2}Q", b"".join(got)) == (0x90000, *at[:n], 5)
+    assert asked == [([(5, 1)] * n, (True, False), ("relu", "a text of its own"), (5, 1)) for n in (3, 2)]
+    for given, names in (([True, True], ("relu",)), ([True, True], ("tanh",)), ([True, False], ("tanh",))):
+        op(xs, given, names, y)
+        assert asked[-1][1:3] == (tuple(given), names)
+    assert op.configured == 5
+    taken = stub_cuda.take_launches()
+    for wrong in (xs[0], [xs[0], None], [*xs, 3], [tensor("fp16", 5, 1, device=(1, 0))]):
+        assert op(wrong, [], [], y) == (wrong, [], [], y)
+    assert op(xs, [1], [], y) == (xs, [1], [], y)
+    many = [xs[0]] * 264
+    assert op(many, [], [], y) == (many, [], [], y)  # more tensors than a call may have
+    assert (len(taken), stub_cuda.take_launches()) == (3, [])
+    with pytest.raises(ValueError, match="that writes an argument takes no lists"):
+        _core.Operator("written", [("xs", "Tensor[]", [], 0), ("out", "Tensor(a!)", [], 0)], 0, configure)
+
+
+def test_items_of_lists_are_copied(make: Any) -> None:
+    stub_cuda.param_sizes(16, 8)
+    kernel = Kernel(make(kernel="pair", symbols=["M"], X=make.tensor("fp16", "M 8", "8 1", count=2)))
+
+    def configure(xs: Any) -> Any:
+        if mask := sum(1 << i for i, x in enumerate(xs) if x[1][-1] != 1):
+            return _core.Recipe.copy(mask, "columns")
+        views = [(i, tuple((((i, d),), (d,)) for d in range(2))) for i in range(2)]
+        return _core.Recipe([], 0, [(kernel, [views])])
+
+    op = _core.Operator("pairs", [("xs", "Tensor[]", [], 0)], 0, configure)
+    rows, columns = tensor("fp16", 4, 8), tensor("fp16", 4, 8, strides=(1, 4))
+    assert op([rows, rows]) is None
+    with pytest.raises(AttributeError, match="contiguous"):  # the stub's tensors cannot be copied: it was asked for
+        op([rows, columns])
+    assert len(stub_cuda.take_launches()) == 1
