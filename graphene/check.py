@@ -61,8 +61,8 @@ class CheckResult:
     and scalars. ``worst``: the largest error of an output in units of the bound; None without a promise. ``promises``:
     how many instances of specs were held to theirs, at ``sizes`` and other small ones. ``roundings``: names of the
     tensors in which values become narrower than fp32 and are then computed with. ``uncovered``: what no call reached:
-    residues of what is divided, statements that no thread executed. ``blocks``: how many ran in the first call that
-    promises of specs were held in.
+    residues of what is divided, statements that no thread executed, loops that none repeated. ``blocks``: how many ran
+    in the first call that promises of specs were held in.
     """
 
     errors: tuple[CheckError, ...]

@@ -115,6 +115,14 @@ py::list rounding_points(const std::vector<sim::Rounding>& found) {
   return out;
 }
 
+// What a call may reach: numbers that are the same in every call of a kernel.
+int key(const sim::Coverage::Event& e) { return 4 * e.stmt->id + static_cast<int>(e.what); }
+
+std::string unreached(const sim::Coverage::Event& e) {
+  const bool loop = e.what == sim::Coverage::What::Repeated;
+  return (loop ? "no thread repeated " : "no thread executed ") + ir::head_line(*e.stmt);
+}
+
 }  // namespace
 
 void register_sim(py::module_& m) {
@@ -160,15 +168,15 @@ void register_sim(py::module_& m) {
       [](const std::shared_ptr<lower::Program>& program, const py::dict& named, const Arg<"seed", std::uint64_t>& seed,
          std::vector<std::int64_t> blocks) -> py::tuple {
         const BoundArguments bound = bind_arguments(*program, py::tuple(), named);
-        py::list missed;
-        if (bound.nothing_to_do) return py::make_tuple(0, missed, py::list());
+        py::list missed, reached;
+        if (bound.nothing_to_do) return py::make_tuple(0, missed, py::list(), reached);
         sim::SimulateOptions options;
         options.sizes = bound.sizes;
         options.scalars = bound.scalars;
         options.seed = seed;
         options.blocks = std::move(blocks);
-        std::vector<const ir::Stmt*> statements;
-        options.missed = &statements;
+        sim::Coverage coverage;
+        options.coverage = &coverage;
         std::vector<sim::Rounding> found;
         options.roundings = &found;
         options.poll = check_signals;
@@ -177,12 +185,16 @@ void register_sim(py::module_& m) {
           const py::gil_scoped_release released;
           stats = sim::simulate(program, bound.tensors, options);
         }
-        for (const ir::Stmt* s : statements) missed.append(py::make_tuple(s->id, ir::head_line(*s), s->loc.str()));
-        return py::make_tuple(stats.lane_ops, missed, rounding_points(found));
+        for (const auto& e : coverage.missed) {
+          missed.append(py::make_tuple(key(e), unreached(e), e.stmt->loc.str()));
+        }
+        for (const auto& e : coverage.reached) reached.append(key(e));
+        return py::make_tuple(stats.lane_ops, missed, rounding_points(found), reached);
       },
       py::arg("program"), py::arg("named"), py::arg("seed") = 0, py::arg("blocks") = std::vector<std::int64_t>{},
-      "Runs some blocks of a lowered kernel, or all: (lane operations, statements that no thread executed: id, text, "
-      "\"file:line\"; rounding points: tensor, types before and after, \"file:line\"). Raises SimulationError.");
+      "Runs some blocks of a lowered kernel, or all: (lane operations; what was not reached, statements that no thread "
+      "executed and loops that none repeated: number, words, \"file:line\"; rounding points: tensor, types before and "
+      "after, \"file:line\"; numbers of all that was reached). Raises SimulationError.");
   m.def(
       "default_arch", [](const ir::Kernel& kernel) { return sim::default_arch(kernel); }, py::arg("kernel"),
       "The lowest architecture from sm_80 up that has every atom the kernel names.");

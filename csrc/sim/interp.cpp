@@ -37,15 +37,43 @@ void Interpreter::simulate() {
   check_outputs();
 }
 
-std::vector<const ir::Stmt*> Interpreter::missed() const {
-  std::set<const ir::Stmt*> ran;
+namespace {
+
+// Whether its number of turns is left open, and may be two.
+bool may_repeat(const ir::LoopStmt& loop) {
+  const Expr turns = loop.stop - loop.start;
+  return !turns.is_const() && !(loop.step.is_const() && sym::upper_bound(turns) <= loop.step.value());
+}
+
+}  // namespace
+
+Coverage Interpreter::coverage() const {
+  using What = Coverage::What;
+  std::set<Coverage::Event> reached, wanted;
+  Coverage out;
+  const auto want = [&](const ir::Stmt* s, What what) {
+    if (wanted.insert({s, what}).second && !reached.contains({s, what})) out.missed.push_back({s, what});
+  };
   for (const Leaf& f : code_.leaves) {
-    if (ran_[f.site - 1] != 0) ran.insert(f.origin);
+    const char ran = f.origin != nullptr ? ran_[f.site - 1] : char{0};
+    if ((ran & kExecuted) != 0) reached.insert({f.origin, What::Executed});
+    if ((ran & kLeft) != 0) reached.insert({f.origin, What::Left});
   }
-  std::vector<const ir::Stmt*> out;
-  for (const Leaf& f : code_.leaves) {
-    if (f.origin != nullptr && ran.insert(f.origin).second) out.push_back(f.origin);
+  for (std::size_t i = 0; i < code_.instructions.size(); ++i) {
+    const ir::Stmt* s = code_.instructions[i].origin;
+    if (s == nullptr) continue;
+    if ((happened_[i] & kWentOn) != 0) reached.insert({s, What::Repeated});
+    if ((happened_[i] & kDidNotHold) != 0) reached.insert({s, What::DidNotHold});
   }
+  for (const Instruction& i : code_.instructions) {
+    const bool is_leaf = i.op == Instruction::Op::Leaf;
+    const ir::Stmt* origin = is_leaf ? code_.leaves[static_cast<std::size_t>(i.index)].origin : i.origin;
+    if (origin == nullptr) continue;
+    if (is_leaf) want(origin, What::Executed);
+    const auto* loop = i.op == Instruction::Op::LoopBegin ? origin->as<ir::LoopStmt>() : nullptr;
+    if (loop != nullptr && may_repeat(*loop)) want(origin, What::Repeated);
+  }
+  out.reached.assign(reached.begin(), reached.end());
   return out;
 }
 

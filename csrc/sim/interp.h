@@ -1,6 +1,7 @@
 // The simulator: values as the device computes them, in memory where every access is checked.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -25,6 +26,25 @@ struct Argument {
   std::int64_t bytes = 0;
 };
 
+// What a run reached of a kernel's text.
+struct Coverage {
+  enum class What : std::uint8_t {
+    Executed,   // a statement, by some thread
+    Left,       // a statement's predicate did not hold for some thread
+    Repeated,   // a loop's body, at least twice by some thread
+    DidNotHold  // a condition of an `if`, for some thread; a loop was not entered
+  };
+  struct Event {
+    const ir::Stmt* stmt = nullptr;
+    What what = What::Executed;
+    friend auto operator<=>(const Event&, const Event&) = default;
+  };
+  std::vector<Event> reached;
+  // Statements that no thread executed, and loops whose number of turns the text leaves open that none repeated, in the
+  // order of the code.
+  std::vector<Event> missed;
+};
+
 class Interpreter final : public Machine {
  public:
   // `arguments`: per tensor argument of the program.
@@ -35,8 +55,7 @@ class Interpreter final : public Machine {
   Trace* trace = nullptr;  // of the first block, where wanted
   void track_roundings();  // before it runs
   [[nodiscard]] std::vector<Rounding> roundings() const;
-  // Statements none of whose leaves any thread has executed, in the order of the code.
-  [[nodiscard]] std::vector<const ir::Stmt*> missed() const;
+  [[nodiscard]] Coverage coverage() const;
 
  protected:
   void begin_block() override;
@@ -179,7 +198,8 @@ class Interpreter final : public Machine {
   std::vector<WarpData> warp_data_;
   std::optional<HappensBefore> order_;
   ReadSets sets_;
-  std::vector<char> ran_;  // per leaf
+  enum Ran : char { kExecuted = 1, kLeft = 2 };
+  std::vector<char> ran_;  // per leaf, ORed
   std::uint64_t settled_ = 0;
   std::vector<std::pair<Epoch, std::int64_t>> block_epochs_;  // first epoch of each block that ran
   Stats stats_;

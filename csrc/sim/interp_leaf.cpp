@@ -24,11 +24,13 @@ void Interpreter::leaf(Warp& w, const Leaf& f) {
   if (f.claims) check_claims(w, f, lanes);
   if (f.converge > 1) check_converged(w, f, lanes);
   if (!f.always) {
+    const Mask asked = lanes;
     lanes = plans().nonzero(f.predicate, w.ints, lanes);
+    if (lanes != asked) ran_[f.site - 1] |= kLeft;
     if (lanes == 0) return;
     if (f.collective != nullptr) check_converged(w, f, lanes);
   }
-  ran_[f.site - 1] = 1;
+  ran_[f.site - 1] |= kExecuted;
   stats_.lane_ops += lanes == ~Mask{0} ? kLanes : static_cast<std::uint64_t>(std::popcount(lanes));
   if (f.span > 1 && f.collective->groups[static_cast<std::size_t>(w.id)].empty()) return;  // the first warp does it
   if (trace != nullptr && trace->records()) [[unlikely]]

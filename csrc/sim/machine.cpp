@@ -33,7 +33,8 @@ std::string location_text(const ir::Stmt* stmt) {
 
 std::string statement_text(const ir::Stmt* stmt) { return stmt != nullptr ? ir::head_line(*stmt, true) : ""; }
 
-Machine::Machine(const Bytecode& code, std::uint64_t seed) : code_(code), random_(seed), shuffled_(seed != 0) {
+Machine::Machine(const Bytecode& code, std::uint64_t seed)
+    : happened_(code.instructions.size()), code_(code), random_(seed), shuffled_(seed != 0) {
   for (int w = 0; w < code.warps(); ++w) {
     everyone_.push_back({w, code.lanes_of(w)});
     Warp warp;
@@ -149,6 +150,7 @@ void Machine::run_warp(Warp& w) {
       case Op::If: {
         const Mask m = plans().nonzero(code_.conditions[index], w.ints, w.active);
         const int after = code_.instructions[static_cast<std::size_t>(i.target)].target + 1;
+        if (m != w.active) happened_[static_cast<std::size_t>(w.pc)] |= kDidNotHold;
         if (m != 0) {
           w.frames.push_back({.outer = w.active, .other = w.active & ~m, .alternative = i.target + 1, .after = after});
           w.active = m;
@@ -244,6 +246,7 @@ void Machine::loop_begin(Warp& w, const Instruction& i) {
   }
   const Mask m = loop_continues(w, loop);
   if (m == 0) {
+    happened_[static_cast<std::size_t>(w.pc)] |= kDidNotHold;
     w.pc = i.target;
     return;
   }
@@ -268,6 +271,7 @@ bool Machine::loop_end(Warp& w, const Instruction& i) {
   }
   const Mask m = loop_continues(w, loop);
   if (m != 0) {
+    happened_[static_cast<std::size_t>(w.pc)] |= kWentOn;
     w.active = m;
     w.pc = i.target;
     if ((++iterations_ & 0xfffffU) == 0 && poll) poll();

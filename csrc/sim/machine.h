@@ -69,6 +69,10 @@ class Machine {
   [[nodiscard]] std::vector<const ir::Stmt*> waiting_at(const ThreadGroup& members) const;
   [[noreturn]] void divergent(const Warp& w, const ir::Stmt* origin, Mask want, const std::string& what) const;
 
+  // What happened at an instruction: a loop went on, a condition did not hold for some lanes that asked.
+  enum Happened : char { kWentOn = 1, kDidNotHold = 2 };
+  std::vector<char> happened_;  // by instruction, ORed
+
   const Bytecode& code_;
   std::int64_t block_ = 0;   // linear index of the block that runs
   std::vector<Warp> warps_;  // whole, as they begin

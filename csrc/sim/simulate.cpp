@@ -49,7 +49,7 @@ Stats simulate(const lower::ProgramPtr& program, std::span<const Argument> argum
   }
   if (options.roundings != nullptr) *options.roundings = interpreter.roundings();
   if (options.trace) options.trace(trace, code);
-  if (options.missed != nullptr) *options.missed = interpreter.missed();
+  if (options.coverage != nullptr) *options.coverage = interpreter.coverage();
   return interpreter.stats();
 }
 

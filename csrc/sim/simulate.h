@@ -24,8 +24,7 @@ struct SimulateOptions {
   std::function<void(const Trace&, const Bytecode&)> trace;
   // The blocks that run, linear; empty: all of the grid. Of some no output is missed.
   std::vector<std::int64_t> blocks;
-  // Where wanted: the statements none of whose leaves any thread executed.
-  std::vector<const ir::Stmt*>* missed = nullptr;
+  Coverage* coverage = nullptr;  // where wanted
 };
 
 // Runs the whole grid on the arguments, in place. Throws SimulationError (SIM_*) at the first hazard.

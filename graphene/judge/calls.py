@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from graphene import _core
-from graphene.judge.covering import Covering
+from graphene.judge.covering import Covering, DataCovering
 from graphene.judge.data import KINDS, Laid, draw, draw_integers, lay, strides_of
 from graphene.judge.formats import decode, is_float, nearest, storage
 from graphene.judge.numbers import Numbers, sizes_of
@@ -18,7 +18,7 @@ from graphene.judge.verdict import as_double
 from graphene.promise import Arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     from graphene.kernel import Kernel
 
@@ -32,13 +32,18 @@ _MOST_BYTES = 1 << 27  # of a call's arguments
 
 @dataclass(frozen=True)
 class Call:
-    """What a call is made of: sizes and integer parameters, kind of data, scalars, wider lines or not, and a seed."""
+    """What a call is made of: sizes and integer parameters, kind of data, scalars, wider lines or not, and seeds.
+
+    ``seed`` is that of drawn data, ``tables`` that of what ``gr.Arguments.prepare`` makes of them: calls of equal sizes
+    and tables take the same way through a kernel, whatever their data.
+    """
 
     sizes: dict[str, int]
     kind: str
     scalars: dict[str, float]
     wider: bool
     seed: int
+    tables: int
 
     def __str__(self) -> str:
         said = [f"{n}={v}" for n, v in self.sizes.items()]
@@ -146,23 +151,31 @@ class Plan:
             return 0
 
     def _call(self, d: Mapping[str, Any], kind: str, scalars: dict[str, float], number: int) -> Call:
-        return Call({n: int(d[n]) for n in self.names}, kind, scalars, number % 2 == 1, number)
+        return Call({n: int(d[n]) for n in self.names}, kind, scalars, number % 2 == 1, number, number)
 
-    def covering(self, data: bool) -> Covering:
-        """Of the sizes; with ``data`` of kinds and scalars, too (their names begin with a dollar)."""
-        domains: dict[str, list[Any]] = dict(self.domains)
-        if data:
-            domains["$"] = self.kinds
-            domains |= {f"${n}": v for n, v in self.scalars.items()}
+    def covering(self, cost: Callable[[Mapping[str, Any]], float]) -> Covering:
+        """Of the sizes."""
         steps = {n: self.facts[n].multiple_of for n in self.counted
                  if n not in self.fixed and n not in self.wish.values and self.numbers.divisors.get(n)}  # fmt: skip
-        return Covering(domains, self.numbers.divided, steps, self.cost, self._fits, self._rng)
+        return Covering(self.domains, self.numbers.divided, steps, cost, self._fits, self._rng)
+
+    def data_covering(self, bases: Sequence[tuple[Call, Iterable[Hashable], float]]) -> DataCovering:
+        """Of kinds of data and scalars, at the sizes of calls that have run: what each reached, and its cost."""
+        domains: dict[str, list[Any]] = {"": self.kinds, **self.scalars}
+        reached = [({*what, *call.sizes.items()}, cost) for call, what, cost in bases]
+        covering = DataCovering(domains, reached, self._rng)
+        for number, (call, _, _) in enumerate(bases):
+            covering.count(number, {"": call.kind, **call.scalars})
+        return covering
 
     def call(self, d: Mapping[str, Any], number: int) -> Call:
-        """The call of the values that a covering chose."""
-        kind = d.get("$", self.kinds[0])
-        scalars = {n: float(d.get(f"${n}", self.scalars[n][0])) for n in self.floats}
-        return self._call(d, kind, scalars, number)
+        """The call of sizes that a covering chose."""
+        return self._call(d, self.kinds[0], {n: float(v[0]) for n, v in self.scalars.items()}, number)
+
+    def with_data(self, call: Call, d: Mapping[str, Any], number: int) -> Call:
+        """A call at the same sizes, with the data that a covering chose."""
+        scalars = {n: float(d[n]) for n in self.floats}
+        return Call(call.sizes, d[""], scalars, number % 2 == 1, number, call.tables)
 
     def smaller(self, call: Call) -> list[Call]:
         """Calls that differ in one size, which is smaller."""
@@ -173,7 +186,7 @@ class Plan:
             for v in sorted(x for x in self.domains.get(n, ()) if x < call.sizes.get(n, 0)):
                 d: dict[str, Any] = {**call.sizes, n: v}
                 if self._fits(d) and self.cost(d) < self.cost(call.sizes):
-                    out.append(Call({m: int(d[m]) for m in self.names}, call.kind, call.scalars, call.wider, call.seed))
+                    out.append(replace(call, sizes={m: int(d[m]) for m in self.names}))
         return sorted(out, key=lambda c: self.cost(c.sizes))
 
     def make(self, call: Call) -> Made:
@@ -192,7 +205,7 @@ class Plan:
             one = [self._values(a, t, call.kind, rng) for t in _all(laid[a.name])]
             drawn[a.name] = one if a.count is not None else one[0]
         if self.wish.prepare is not None:
-            self.wish.prepare(drawn, rng)
+            self.wish.prepare(drawn, np.random.default_rng([call.tables, 1]))
             for a in s.tensors:
                 for t, x in zip(_all(laid[a.name]), _all(drawn[a.name]), strict=True):
                     t.put(x)
@@ -246,7 +259,7 @@ def of_arguments(kernel: Kernel, program: Any, args: tuple[Any, ...]) -> tuple[M
     scalars = {p.name: values[p.name] for p in s.scalars}
     before = {a.name: laid[a.name].memory.copy() for a in s.outputs}
     floats = {p.name: values[p.name] for p in s.scalars if is_float(p.dtype)}
-    return Made(laid, scalars, values, before), Call(sizes, "given", floats, False, 0)
+    return Made(laid, scalars, values, before), Call(sizes, "given", floats, False, 0, 0)
 
 
 def _element_strides(x: Any, like: Any) -> tuple[int, ...]:

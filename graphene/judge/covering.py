@@ -1,16 +1,22 @@
-"""Which calls tell most: values of symbols, kinds of data and values of scalars, chosen by covering."""
+"""Which calls tell most: values of symbols, kinds of data and values of scalars, chosen by covering.
+
+First sizes: pairs of values of two symbols, and features of what the text divides. Then data at those sizes: whatever
+a call of some sizes reached of the kernel's text (a statement, a second turn of a loop, a condition that does not hold)
+is to be reached with every kind of data and value of a scalar, and with every pair of such.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     from graphene.judge.numbers import Divided
 
-__all__ = ["Covering"]
+__all__ = ["Covering", "DataCovering"]
 
 _TRIES = 60  # random candidates, of which the best is taken
 _STEEPNESS = 0.3  # how much a costly call must tell more
@@ -56,8 +62,8 @@ class Covering:
             self._left -= self._pairs(d)
         self._seen |= self._features(d)
 
-    def next(self) -> dict[str, Any] | None:
-        """The values of the next call; None if none that was tried tells anything new."""
+    def next(self, most: float = math.inf) -> dict[str, Any] | None:
+        """The values of the next call, whose cost is `most` at most; None if none that was tried tells anything new."""
         best: tuple[float, dict[str, Any]] | None = None
         names = list(self._domains)
         wide = [n for n in self._steps if len(self._domains.get(n, ())) > 2]
@@ -69,10 +75,13 @@ class Covering:
                 d[n] = int(self._rng.integers(1, max(max(self._domains[n]) // m, 1) + 1)) * m
             if not self._valid(d):
                 continue
+            cost = self._cost(d)
+            if cost > most:
+                continue
             features = self._features(d)
             self._offered |= features
             gain = len(self._pairs(d) & self._left) + 3 * len(features - self._seen)
-            worth = gain / max(self._cost(d), 1.0) ** _STEEPNESS
+            worth = gain / max(cost, 1.0) ** _STEEPNESS
             if gain and (best is None or worth > best[0]):
                 best = worth, d
         if best is None:
@@ -89,3 +98,46 @@ class Covering:
     def offered(self) -> set[Any]:
         """Those that a call could have had."""
         return self._offered
+
+
+class DataCovering:
+    """Chooses kinds of data and values of scalars for calls whose sizes have run, and what they reached is known.
+
+    ``domains``: candidate values by name. ``bases``: what each of the calls reached, in any terms, and its cost.
+    """
+
+    def __init__(
+        self, domains: Mapping[str, Sequence[Any]], bases: Sequence[tuple[Iterable[Hashable], float]], rng: Any
+    ) -> None:
+        self._domains = {n: list(v) for n, v in domains.items()}
+        self._rng = rng
+        bits: dict[Any, int] = {}
+        self._bases = [(sum(1 << bits.setdefault(x, len(bits)) for x in set(reached)), cost) for reached, cost in bases]
+        self._seen: dict[Any, int] = {}
+
+    def _parts(self, d: Mapping[str, Any]) -> list[Any]:
+        one = [(n, d[n]) for n in self._domains]
+        return one + list(itertools.combinations(one, 2))
+
+    def count(self, base: int, d: Mapping[str, Any]) -> None:
+        """A call that was made covers what it covers."""
+        for part in self._parts(d):
+            self._seen[part] = self._seen.get(part, 0) | self._bases[base][0]
+
+    def next(self, most: float = math.inf) -> tuple[int, dict[str, Any]] | None:
+        """Which of the bases, and the values by name; None if none that was tried tells anything new."""
+        best: tuple[float, int, dict[str, Any]] | None = None
+        for _ in range(_TRIES):
+            base = int(self._rng.integers(len(self._bases)))
+            d = {n: v[int(self._rng.integers(len(v)))] for n, v in self._domains.items()}
+            reached, cost = self._bases[base]
+            if cost > most:
+                continue
+            gain = sum((reached & ~self._seen.get(part, 0)).bit_count() for part in self._parts(d))
+            worth = gain / max(cost, 1.0) ** _STEEPNESS
+            if gain and (best is None or worth > best[0]):
+                best = worth, base, d
+        if best is None:
+            return None
+        self.count(*best[1:])
+        return best[1:]

@@ -20,6 +20,8 @@ __all__ = ["Outcome", "Run", "Runner"]
 
 SIZES, DATA = 48, 64  # calls at most
 LANE_OPS = 16_000_000  # of all calls together
+_CALL = 200_000  # what making a call, compiling for it and judging it cost, in lane operations
+_SMALL = 20_000  # lane operations of a call that runs though the budget is spent
 _SHRINKS = 40
 
 
@@ -33,6 +35,7 @@ class Run:
     broken: list[Broken] = field(default_factory=list)
     worst: float = 0.0
     place: str = ""
+    reached: frozenset[int] = frozenset()  # of the kernel's text, as the simulator numbers it
 
     @property
     def ok(self) -> bool:
@@ -48,7 +51,7 @@ class Outcome:
     failed: Run | None = None
     stated: set[str] = field(default_factory=set)
     found: dict[str, str] = field(default_factory=dict)  # tensors in which values become narrower, where they do
-    missed: dict[int, str] | None = None  # statements that no thread executed in any call
+    missed: dict[int, str] | None = None  # statements that no thread executed, loops that none repeated, in any call
     offered: set[Any] = field(default_factory=set)  # features of what is divided that some candidate had
     covered: set[Any] = field(default_factory=set)
 
@@ -102,12 +105,12 @@ class Runner:
         """Runs a call whose arguments are made."""
         promise = self.kernel.promise
         try:
-            lane_ops, missed, points = _core.run_call(self.kernel.lowered(self.arch), made.given(), self.seed)
+            lane_ops, missed, points, reached = _core.run_call(self.kernel.lowered(self.arch), made.given(), self.seed)
         except SimulationError as e:
             return Run(call, 0, hazard=e)
-        run = Run(call, lane_ops)
+        run = Run(call, lane_ops, reached=frozenset(reached))
         if lane_ops:
-            now = {i: f"{where}: no thread executed {text}" for i, text, where in missed}
+            now = {i: f"{where}: {text}" for i, text, where in missed}
             known = self.outcome.missed
             self.outcome.missed = now if known is None else {i: t for i, t in known.items() if i in now}
         for tensor, before, after, where in points:
@@ -129,36 +132,56 @@ class Runner:
         if first is None:
             return out
         out.runs.append(first)
-        spent, rate = first.lane_ops, max(first.lane_ops, 1) / max(self.plan.cost(first.call.sizes), 1.0)
-        number = 1
-        for with_data, most, share in ((False, sizes, 0.4), (True, data, 1.0)):
-            if not out.runs[-1].ok or (with_data and self.kernel.promise is None and not self.plan.floats):
-                break  # data of another kind show nothing where nothing is promised
-            covering = self.plan.covering(with_data)
-            for done in out.runs:
-                scalars = {f"${n}": x for n, x in done.call.scalars.items()}
-                covering.count({**done.call.sizes, "$": done.call.kind, **scalars})
-            limit = lane_ops * share
-            for _ in range(most):
-                d = covering.next()
-                if d is None:
-                    break
-                if spent + rate * self.plan.cost(d) > limit and rate * self.plan.cost(d) > 20_000:
-                    continue
-                run = self.run(self.plan.call(d, number))
-                number += 1
-                if run is None:
-                    continue
-                out.runs.append(run)
-                spent += run.lane_ops
-                rate = max(rate, run.lane_ops / max(self.plan.cost(d), 1.0) * 0.5)
-                if not run.ok:
-                    break
-            out.offered |= covering.offered
-            out.covered |= covering.covered
+        if first.ok:
+            self._sizes(sizes, 0.4 * lane_ops)
+        if out.runs[-1].ok and (self.kernel.promise is not None or self.plan.floats):
+            self._data(data, lane_ops)  # data of another kind show nothing where nothing is promised
         if not out.runs[-1].ok:
             out.failed = self._smallest(out.runs[-1])
         return out
+
+    def _sizes(self, calls: int, lane_ops: float) -> None:
+        """Calls of sizes that cover something new."""
+        out, plan = self.outcome, self.plan
+        first = out.runs[0]
+        spent, rate = first.lane_ops, max(first.lane_ops, 1) / max(plan.cost(first.call.sizes), 1.0)
+        covering = plan.covering(lambda d: _CALL + rate * plan.cost(d))
+        covering.count(dict(first.call.sizes))
+        for _ in range(calls):
+            d = covering.next(_CALL + max(lane_ops - spent, _SMALL))
+            if d is None:
+                break
+            run = self._further(plan.call(d, len(out.runs)))
+            if run is not None:
+                spent += run.lane_ops
+                rate = max(rate, run.lane_ops / max(plan.cost(d), 1.0) * 0.5)
+                if not run.ok:
+                    break
+        out.offered |= covering.offered
+        out.covered |= covering.covered
+
+    def _data(self, calls: int, lane_ops: float) -> None:
+        """Calls of other data at sizes that have run."""
+        out, plan = self.outcome, self.plan
+        bases = list(out.runs)
+        spent = sum(r.lane_ops for r in bases)
+        covering = plan.data_covering([(r.call, r.reached, _CALL + r.lane_ops) for r in bases])
+        for _ in range(calls):
+            chosen = covering.next(_CALL + max(lane_ops - spent, _SMALL))
+            if chosen is None:
+                break
+            at, d = chosen
+            run = self._further(plan.with_data(bases[at].call, d, len(out.runs)))
+            if run is not None:
+                spent += run.lane_ops
+                if not run.ok:
+                    break
+
+    def _further(self, call: Call) -> Run | None:
+        run = self.run(call)
+        if run is not None:
+            self.outcome.runs.append(run)
+        return run
 
     def _smallest(self, failed: Run) -> Run:
         for _ in range(4):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 import graphene as gr
+from graphene.judge.covering import DataCovering
 from graphene.judge.numbers import Numbers
 from graphene.judge.signature import Signature
 
@@ -60,3 +61,23 @@ def test_what_lengths_of_data_are_divided_by_are_numbers_of_the_tensor_that_they
     assert result.ok, str(result)
     assert not [u for u in result.uncovered if "no thread" in u]
     assert not lengths(barriers=False).check().ok
+
+
+def test_what_no_call_reached_is_said() -> None:
+    """Of 20 rows no sequence has two tiles: that a loop ran once at most is said."""
+    result = lengths().check(n=20)
+    assert result.ok
+    assert [u for u in result.uncovered if "no thread repeated for(tile=0;" in u]
+    assert "not covered" in str(result)
+
+
+def test_data_are_drawn_for_every_part_that_calls_of_some_size_reached() -> None:
+    """A part that one base alone reaches gets every value, and every pair of values, that the cheap one gets."""
+    covering = DataCovering({"kind": "abc", "x": (1, 2)}, [("common", 1.0), ("rare", 50.0)], np.random.default_rng(0))
+    chosen = set()
+    while (found := covering.next()) is not None:
+        base, values = found
+        chosen.add((base, values["kind"], values["x"]))
+    assert {c[1:] for c in chosen if c[0] == 1} == set(itertools.product("abc", (1, 2)))
+    assert covering.next() is None
+    assert DataCovering({"kind": "abc"}, [("dear", 9.0)], np.random.default_rng(0)).next(5.0) is None
