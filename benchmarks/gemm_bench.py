@@ -26,8 +26,9 @@ from typing import TYPE_CHECKING, Any
 from figures import has_device, write
 
 import graphene as gr
-from graphene.kernels import GemmConfig, gemm_launches, gemm_workspaces, select_gemm
-from graphene.kernels.gemm import argument
+from graphene.kernels import GemmConfig, gemm_launches, gemm_workspaces
+from graphene.kernels.gemm.launches import argument
+from graphene.select import select_gemm
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,13 +22,8 @@ from torch.nn import functional
 
 import graphene as gr
 from graphene import _core
-from graphene.kernels import (
-    layernorm_kernel,
-    rmsnorm_kernel,
-    select_norm,
-    select_softmax,
-    softmax_kernel,
-)
+from graphene.kernels import layernorm_kernel, rmsnorm_kernel, softmax_kernel
+from graphene.select import select_norm, select_softmax
 
 SIZES = ("8192x768", "12288x1024", "8192x4096", "4096x8192", "32768x4096", "8192x32768")
 TYPES = {"float16": gr.fp16, "bfloat16": gr.bf16, "float32": gr.fp32}

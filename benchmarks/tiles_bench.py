@@ -21,7 +21,7 @@ from typing import Any
 from figures import write
 
 import graphene as gr
-from graphene import tune
+from graphene import select
 
 BLOCKS = (
     (32, 32, 64), (64, 64, 32), (64, 64, 64), (64, 128, 32), (64, 128, 64), (64, 256, 32), (128, 64, 64),
@@ -164,7 +164,7 @@ def main() -> int:
             print("no CUDA device or no torch: use --count", file=sys.stderr)
             return 2
         speed = Speed(args.size)
-    device = tune.of_arch("sm_90a") if speed is None else tune.current_device()
+    device = select.of_arch("sm_90a") if speed is None else select.current_device()
     rows: list[dict[str, Any]] = []
     kernels = {(b, w, s): product(b, w, s) for _, b, w in cases() for s in (False, True)}
     if speed is not None:
@@ -173,8 +173,8 @@ def main() -> int:
     for experiment, block, warp in cases():
         for swizzled in (False, True):
             kernel = kernels[block, warp, swizzled]
-            tile = tune.Tile(*block, *warp, STAGES)
-            shape = tune.MatmulShape(args.size, args.size, args.size)
+            tile = select.Tile(*block, *warp, STAGES)
+            shape = select.MatmulShape(args.size, args.size, args.size)
             row: dict[str, Any] = {
                 "experiment": experiment,
                 "block": "x".join(map(str, block)),
@@ -184,8 +184,8 @@ def main() -> int:
             }
             known = counted.get((row["block"], row["warp"], swizzled))
             row["conflicts"] = conflicts(kernel, block, args.size) if known is None else known
-            if (reason := tune.judge(tile, shape, device)) is None:
-                row["expected_tflops"] = round(2 * args.size**3 / tune.estimate(tile, shape, device).us / 1e6, 1)
+            if (reason := select.judge(tile, shape, device)) is None:
+                row["expected_tflops"] = round(2 * args.size**3 / select.estimate(tile, shape, device).us / 1e6, 1)
             else:
                 row["rejected"] = reason
             if speed is not None:

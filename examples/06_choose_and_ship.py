@@ -12,16 +12,16 @@ import tempfile
 import numpy as np
 
 import graphene as gr
-from graphene import tune
-from graphene.kernels.gemm import gemm_launches
-from graphene.tune.gemm import GEMM, GemmProblem
+from graphene import select
+from graphene.kernels import gemm_launches
+from graphene.select.gemm import GEMM, GemmProblem
 
 
 def main(folder: str) -> None:
-    print("the thesis' rule for 2-byte elements and 48 KB:", tune.thesis_block_tiles(2, 48)[0])
+    print("the thesis' rule for 2-byte elements and 48 KB:", select.thesis_block_tiles(2, 48)[0])
 
     problem = GemmProblem(512, 768, 1024, workspaces=False)  # one kernel: no parts of k to add up
-    selection = tune.rank(GEMM, problem, tune.of_arch("sm_80"), count=3)
+    selection = select.rank(GEMM, problem, select.of_arch("sm_80"), count=3)
     print(selection.table(rejected=2))
 
     ((kernel, arguments),) = gemm_launches(selection.best.config(problem))

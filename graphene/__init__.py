@@ -286,7 +286,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> object:
-    """``graphene.ops`` and ``nn`` need PyTorch, which importing graphene does not; ``tune`` is read when it is used."""
-    if name in ("nn", "ops", "tune"):
+    """``graphene.ops`` and ``nn`` need PyTorch, which importing graphene does not; ``select`` is read when used."""
+    if name in ("nn", "ops", "select", "tune"):
         return _importlib.import_module(f"graphene.{name}")
     raise AttributeError(f"module 'graphene' has no attribute '{name}'")

@@ -45,7 +45,7 @@ def code_lines(text: str) -> set[str]:
     return {line for t in text.splitlines() if (line := re.sub(r"\s*#.*", "", t).strip())}
 
 
-KERNELS = {line for f in (ROOT / "graphene/kernels").glob("*.py") for line in code_lines(f.read_text())}
+KERNELS = {line for f in (ROOT / "graphene/kernels").rglob("*.py") for line in code_lines(f.read_text())}
 PROGRAMS = ["README.md", "docs/simulator.md", "docs/memory_bound.md", "docs/attention.md", "docs/fused.md",
             "docs/operators.md"]  # fmt: skip
 

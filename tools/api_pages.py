@@ -52,7 +52,12 @@ GROUPS = (
         "`graphene.integrations.transformers` ([explained](../huggingface.md)).",
         ("integrations.transformers",),
     ),
-    Group("tune", "Tuning", "`graphene.tune` ([explained](../tuning.md)).", ("tune",)),
+    Group(
+        "select",
+        "Selection and tuning",
+        "`graphene.select`: which kernel serves a problem, on what tile ([explained](../tuning.md)).",
+        ("select",),
+    ),
     Group(
         "runtime",
         "Ahead of time",
@@ -63,7 +68,7 @@ GROUPS = (
     Group("errors", "Errors", "Every exception carries a stable code ([all codes](../errors.md)).", ("errors",)),
 )
 # Packages whose own `__all__` is their page; other modules are shown by what `graphene` itself exports of them.
-PACKAGES = ("timings", "kernels", "ops", "nn", "integrations.transformers", "tune", "viz")
+PACKAGES = ("timings", "kernels", "ops", "nn", "integrations.transformers", "select", "viz")
 # What `kernel.check()` and its like return, which users name in annotations only.
 RESULTS = {
     "check": ("CheckError", "CheckResult", "Mutant"),

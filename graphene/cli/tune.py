@@ -11,22 +11,22 @@ from typing import Any
 def tune_sizes(sizes: Sequence[str], dtype: str, order: str, measure: bool, count: int, arch: str | None) -> int:
     """Prints the short list of every size; with `measure`, tunes and stores the winners. Returns the status."""
     import graphene as gr
-    from graphene import _core, tune
+    from graphene import _core, select
 
     try:
-        device = tune.of_arch(_core.architecture(arch)) if arch else tune.current_device()
+        device = select.of_arch(_core.architecture(arch)) if arch else select.current_device()
     except gr.GrapheneError as e:
         if measure or arch:
             print(e, file=sys.stderr)
             return 1
-        device = tune.of_arch("sm_90a")
+        device = select.of_arch("sm_90a")
     for text in sizes:
         if (found := _problem(text, dtype, order)) is None:
             wanted = "sizes are MxNxK, positive and below 10^10, as in 4096x4096x1024, or of rows kind:MxN"
             print(f"{text}: {wanted}, as in layernorm:8192x4096 (rmsnorm, softmax), not of i8", file=sys.stderr)
             return 2
         try:
-            print(tune.tune(*found, device, count) if measure else tune.rank(*found, device, count))
+            print(select.tune(*found, device, count) if measure else select.rank(*found, device, count))
         except gr.GrapheneError as e:
             print(e, file=sys.stderr)
             return 1
@@ -36,8 +36,8 @@ def tune_sizes(sizes: Sequence[str], dtype: str, order: str, measure: bool, coun
 
 def _problem(text: str, dtype: str, order: str) -> tuple[Any, Any] | None:
     """What a size on the command line means: a tunable and its problem."""
-    from graphene.tune.gemm import GEMM, GemmProblem
-    from graphene.tune.rows import ROWS, RowProblem
+    from graphene.select.gemm import GEMM, GemmProblem
+    from graphene.select.rows import ROWS, RowProblem
 
     size = {"fp16": 2, "bf16": 2, "fp32": 4, "i8": 1}[dtype]
     if (found := re.fullmatch(r"(layernorm|rmsnorm|softmax):([1-9]\d{0,9})x([1-9]\d{0,9})", text)) is not None:

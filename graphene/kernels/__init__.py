@@ -1,48 +1,66 @@
-"""Kernels written in the IR with the public builder, each readable enough to teach from."""
+"""Kernels written in the IR with the public builder, each readable enough to teach from.
 
-from graphene.kernels._attention import Attention, Extra
-from graphene.kernels._norms import NormConfig, select_norm
-from graphene.kernels._row_tiles import RowTile
-from graphene.kernels.attention_backward import (
+Each is a function of what is computed and how; `graphene.select` says how, for a problem and a device.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from graphene.kernels.attention.backward import (
     BackwardConfig,
     attention_keys_gradient_kernel,
     attention_queries_gradient_kernel,
 )
-from graphene.kernels.attention_combine import attention_combine_kernel
-from graphene.kernels.attention_delta import attention_delta_kernel
-from graphene.kernels.attention_forward import ForwardConfig, attention_forward_kernel
-from graphene.kernels.attention_product import ProductConfig, attention_queries_product_kernel
-from graphene.kernels.attention_select import select_backward, select_backward_saving, select_forward, select_short
-from graphene.kernels.attention_tiles import attention_tiles_kernel
-from graphene.kernels.elementwise import ElementwiseConfig, elementwise_kernel, select_elementwise
-from graphene.kernels.elementwise_run import run_elementwise
-from graphene.kernels.flash_attention import flash_fwd
-from graphene.kernels.fused_mlp import fused_mlp
-from graphene.kernels.gemm import GemmConfig, gemm_launches, gemm_workspaces, run_gemm
-from graphene.kernels.gemm_helpers import gemm_pad, gemm_reduce
-from graphene.kernels.gemm_select import select_gemm
-from graphene.kernels.gemm_sm70 import gemm_sm70
-from graphene.kernels.gemm_sm80 import gemm_sm80
-from graphene.kernels.layernorm import layernorm, layernorm_kernel
-from graphene.kernels.norm_backward import (
+from graphene.kernels.attention.combine import attention_combine_kernel
+from graphene.kernels.attention.delta import attention_delta_kernel
+from graphene.kernels.attention.forward import ForwardConfig, attention_forward_kernel
+from graphene.kernels.attention.problem import Attention, Extra
+from graphene.kernels.attention.product import ProductConfig, attention_queries_product_kernel
+from graphene.kernels.attention.tiles import attention_tiles_kernel
+from graphene.kernels.elementwise import ElementwiseConfig, elementwise_kernel
+from graphene.kernels.gemm.launches import GemmConfig, gemm_launches, gemm_workspaces, run_gemm
+from graphene.kernels.gemm.pad import gemm_pad
+from graphene.kernels.gemm.reduce import gemm_reduce
+from graphene.kernels.gemm.sm70 import gemm_sm70
+from graphene.kernels.gemm.sm80 import gemm_sm80
+from graphene.kernels.reduction import ReductionConfig, reduction_kernel
+from graphene.kernels.rows.layernorm import layernorm, layernorm_kernel
+from graphene.kernels.rows.norm import NormConfig
+from graphene.kernels.rows.norm_backward import (
     NormColumnsConfig,
     layernorm_backward_kernel,
     norm_columns_kernel,
     rmsnorm_backward_kernel,
-    select_norm_backward,
-    select_norm_columns,
 )
-from graphene.kernels.reduction import ReductionConfig, reduction_kernel, select_reduction
-from graphene.kernels.rmsnorm import rmsnorm_kernel
-from graphene.kernels.softmax import (
+from graphene.kernels.rows.rmsnorm import rmsnorm_kernel
+from graphene.kernels.rows.softmax import (
     SoftmaxColumnsConfig,
     SoftmaxConfig,
-    select_softmax,
-    select_softmax_columns,
     softmax_columns_kernel,
     softmax_kernel,
 )
-from graphene.kernels.transpose import TransposeConfig, select_transpose, transpose_kernel
+from graphene.kernels.rows.tile import RowTile
+from graphene.kernels.transpose import TransposeConfig, transpose_kernel
+from graphene.kernels.tutorial.flash_attention import flash_fwd
+from graphene.kernels.tutorial.fused_mlp import fused_mlp
+
+if TYPE_CHECKING:
+    from graphene.select import run_elementwise as run_elementwise
+    from graphene.select import select_backward as select_backward
+    from graphene.select import select_backward_saving as select_backward_saving
+    from graphene.select import select_elementwise as select_elementwise
+    from graphene.select import select_forward as select_forward
+    from graphene.select import select_gemm as select_gemm
+    from graphene.select import select_norm as select_norm
+    from graphene.select import select_norm_backward as select_norm_backward
+    from graphene.select import select_norm_columns as select_norm_columns
+    from graphene.select import select_reduction as select_reduction
+    from graphene.select import select_short as select_short
+    from graphene.select import select_softmax as select_softmax
+    from graphene.select import select_softmax_columns as select_softmax_columns
+    from graphene.select import select_transpose as select_transpose
 
 __all__ = [
     "Attention",
@@ -82,22 +100,17 @@ __all__ = [
     "reduction_kernel",
     "rmsnorm_backward_kernel",
     "rmsnorm_kernel",
-    "run_elementwise",
     "run_gemm",
-    "select_backward",
-    "select_backward_saving",
-    "select_elementwise",
-    "select_forward",
-    "select_gemm",
-    "select_norm",
-    "select_norm_backward",
-    "select_norm_columns",
-    "select_reduction",
-    "select_short",
-    "select_softmax",
-    "select_softmax_columns",
-    "select_transpose",
     "softmax_columns_kernel",
     "softmax_kernel",
     "transpose_kernel",
 ]
+
+_SELECT = "graphene.select"
+
+
+def __getattr__(name: str) -> Any:
+    """What chooses kernels lies in graphene.select; here it can be imported, too, as before it moved."""
+    if name.startswith("select_") or name == "run_elementwise":
+        return getattr(importlib.import_module(_SELECT), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

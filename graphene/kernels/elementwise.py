@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene import _core
 from graphene.expressions import Expression
-from graphene.kernels._access import vector_access
-from graphene.kernels._arguments import align, choice, element, flags, instance, size, vectors
-from graphene.kernels._arguments import function as check_function
+from graphene.kernels.access import vector_access
+from graphene.kernels.arguments import choice, element, flags, instance, size, vectors
+from graphene.kernels.arguments import function as check_function
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-__all__ = ["ElementwiseConfig", "elementwise_kernel", "select_elementwise"]
+__all__ = ["ElementwiseConfig", "elementwise_kernel"]
 
 _TYPES = ("fp16", "bf16", "fp32", "tf32", "fp8e4m3", "fp8e5m2", "i8", "u8", "i16", "u16", "i32", "u32")
 
@@ -40,7 +39,7 @@ class ElementwiseConfig:
 
     def __post_init__(self) -> None:
         name = "ElementwiseConfig"
-        _check_types(name, self.dtypes, self.out_dtype)
+        check_types(name, self.dtypes, self.out_dtype)
         flags(name, "spread", self.spread, len(self.dtypes))
         size(name, "threads", self.threads, most=1024)
         size(name, "rows", self.rows, most=1024)
@@ -51,38 +50,13 @@ class ElementwiseConfig:
         size(name, "vectors", self.vectors, most=16)
 
 
-def _check_types(name: str, dtypes: Any, out_dtype: gr.DType) -> None:
+def check_types(name: str, dtypes: Any, out_dtype: gr.DType) -> None:
     if not isinstance(dtypes, (tuple, list)):
         want = "want: the inputs' types, such as (gr.fp16, gr.fp16)"
         _core.fail("KERNEL_ARGUMENT", f"{name}: dtypes are no tuple", [want, f"got: {dtypes!r}"])
     for i, dtype in enumerate(dtypes):
         element(name, f"dtypes[{i}]", dtype, _TYPES)
     element(name, "out_dtype", out_dtype, _TYPES)
-
-
-def select_elementwise(
-    columns: int,
-    dtypes: Sequence[gr.DType],
-    out_dtype: gr.DType,
-    spread: Sequence[bool] | None = None,
-    *,
-    align_bytes: int = 16,
-) -> ElementwiseConfig:
-    """The configuration for a last dimension of `columns`.
-
-    `align_bytes`: what addresses and strides in bytes are multiples of. `spread`: as in ElementwiseConfig, by default
-    no input is. Raises VerifyError KERNEL_ARGUMENT.
-    """
-    size("select_elementwise", "columns", columns, least=0)
-    _check_types("select_elementwise", dtypes, out_dtype)
-    spread = (False,) * len(dtypes) if spread is None else spread
-    spread = flags("select_elementwise", "spread", spread, len(dtypes))
-    sizes = [t.bits // 8 for t in (*(d for d, s in zip(dtypes, spread, strict=True) if not s), out_dtype)]
-    align("select_elementwise", "align_bytes", align_bytes, max(sizes))
-    fit = [math.gcd(columns * b, align_bytes, 16) // b for b in sizes]
-    vector = max(1, min(16 // max(sizes), *fit))
-    threads = min(128, max(1, 1 << (max(columns, 1) // vector - 1).bit_length()))
-    return ElementwiseConfig(tuple(dtypes), out_dtype, spread, threads, 128 // threads, vector)
 
 
 def elementwise_kernel(function: Callable[..., Any], config: ElementwiseConfig) -> gr.Kernel:

@@ -14,7 +14,7 @@ import graphene as gr
 from graphene import _core
 from graphene._core import IntExpr, Tensor
 from graphene.expressions import Expression
-from graphene.kernels._arguments import function as check_function
+from graphene.kernels.arguments import function as check_function
 from graphene.promise import is_array
 
 if TYPE_CHECKING:

@@ -11,21 +11,21 @@ layer's result passes through shared memory, where the next layer's barrier for 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import graphene as gr
 from graphene import _core
-from graphene.kernels._arguments import choice, size, small_weights
-from graphene.kernels._traced import as_data
+from graphene.kernels.arguments import choice, size, small_weights
 from graphene.kernels.epilogues import activation
-from graphene.kernels.gemm_operand import COPIES, MATRIX_ATOMS, access, matrix
+from graphene.kernels.gemm.operand import COPIES, MATRIX_ATOMS, access, matrix
+from graphene.kernels.traced import as_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["MlpConfig", "mlp_kernel", "select_mlp"]
+__all__ = ["MlpConfig", "mlp_kernel"]
 
 Activation: TypeAlias = "str | Callable[[Any], Any] | None"
 CP = "cp.async.cg.16"  # which of the copies is named does not matter to commit and wait
@@ -437,53 +437,3 @@ def mlp_kernel(c: MlpConfig) -> gr.Kernel:
             if not runs[-1].cut:
                 gr.move(gY.tile([None, n])[0, 0], x, atom=store)
     return kernel
-
-
-def select_mlp(
-    rows: int,
-    widths: tuple[int, ...],
-    activations: tuple[Activation, ...],
-    biases: tuple[bool, ...],
-    *,
-    dtype: str = "fp16",
-    align: tuple[int, int] = (16, 16),
-    sms: int = 132,
-    shared_bytes: int = 227 * 1024,
-    simulated: bool = False,
-) -> MlpConfig | None:
-    """The configuration that was measured to be fast for so many rows; None where a product is what is asked for.
-
-    ``sms``, ``shared_bytes``: of the device, the latter of a block. ``simulated``: what the simulator has least to do
-    for. The other arguments are MlpConfig's.
-    """
-    depth = len(widths) - 1
-    widest = max([*map(up, widths[1:-1]), min(up(widths[0]), 256) if depth > 1 else 16])
-    per_sm, wide_input = rows / sms, widths[0] > 256
-    few = min(4 if widest <= 128 else 8, 1 << (widest // 16).bit_length() - 1)  # warps that divide the columns
-    # Rows of a warp, warps by rows and by columns, columns of a tile of weights, tiles.
-    tiles: list[tuple[int, int, int, int, int]]
-    if simulated:
-        tiles = [(16, 2, 1, 32, 3)]
-    elif per_sm <= 16:
-        tiles = [(16, 1, few, 128 if widest <= 128 else 64, 5)]
-    elif per_sm <= 32:
-        tiles = [(32, 1, few, 128 if widest <= 128 else 64, 5)]
-    elif widest <= 128:
-        tiles = [(16, 4, 1, 128, 3) if per_sm <= 64 else (32, 2, 1, 128, 3) if per_sm <= 128 else (32, 4, 1, 128, 2)]
-    elif per_sm <= 64:
-        tiles = [(32, 2, 4, 64, 4)]
-    else:
-        tiles = [(16, 8, 1, 64, 3) if wide_input else (32, 4, 2, 64, 3), (32, 2, 4, 64, 3)]
-    most = 16
-    while most < max(map(up, widths[:-1])) and most < 128:
-        most *= 2
-    for m, warps, across, chunk, stages in [*tiles, (16, 4, 1, 64, 3), (16, 2, 1, 16, 3)]:
-        columns = min(128 if widest <= 128 < up(widths[-1]) else 256, 4096 // m * across)
-        tile = (m, warps, min(chunk, most), stages)
-        c = MlpConfig(widths, activations, biases, dtype, *tile, columns, None, align, across)
-        if c.depth == 1 and c.streams and up(widths[1]) > columns:
-            return None
-        fixed, stage = c.shared_bytes
-        if (fits := (shared_bytes - 1024 - fixed) // stage) >= 2:
-            return replace(c, stages=min(stages, fits))
-    return None

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
-from graphene.kernels._access import vector_access
-from graphene.kernels._arguments import FLOATS, align, choice, element, flags, instance, size, vectors
+from graphene.kernels.access import vector_access
+from graphene.kernels.arguments import FLOATS, choice, element, flags, instance, size, vectors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ReductionConfig", "reduction_kernel", "select_reduction"]
+__all__ = ["ReductionConfig", "reduction_kernel"]
 
 _START = {"add": 0.0, "max": -gr.inf, "min": gr.inf}
 _START_I32 = {"add": 0, "max": -(2**31), "min": 2**31 - 1}
-_TYPES = (*FLOATS, "i32")
+TYPES = (*FLOATS, "i32")
 
 
 @dataclass(frozen=True)
@@ -44,11 +43,11 @@ class ReductionConfig:
 
     def __post_init__(self) -> None:
         name = "ReductionConfig"
-        element(name, "dtype", self.dtype, _TYPES)
+        element(name, "dtype", self.dtype, TYPES)
         flags(name, "scale", (self.scale,), 1)
         integers = self.dtype == gr.i32
         if self.out_dtype is not None or (integers and self.scale):
-            known = FLOATS if self.scale or not integers else _TYPES
+            known = FLOATS if self.scale or not integers else TYPES
             element(name, f"out_dtype, of {'scaled ' * self.scale}{self.dtype},", self.out_dtype or self.dtype, known)
         size(name, "each", self.each, most=16)
         choice(name, "op", self.op, tuple(_START))
@@ -75,37 +74,6 @@ class ReductionConfig:
     def drops_nan(self) -> bool:
         """Whether the operation prefers a number to a NaN, which then needs care of its own."""
         return self.op != "add" and self.dtype != gr.i32
-
-
-def select_reduction(
-    rows: int,
-    columns: int,
-    axis: int,
-    op: str = "add",
-    dtype: gr.DType = gr.fp16,
-    *,
-    align_bytes: int = 16,
-    **more: Any,
-) -> ReductionConfig:
-    """The configuration for a matrix. `align_bytes`: what its address and row stride in bytes are multiples of.
-
-    `axis`: 1 or 0, as of ReductionConfig. `more`: its further fields. Raises VerifyError KERNEL_ARGUMENT.
-    """
-    name = "select_reduction"
-    size(name, "rows", rows, least=0)
-    size(name, "columns", columns, least=0)
-    choice(name, "axis", axis, (0, 1))
-    element(name, "dtype", dtype, _TYPES)
-    align(name, "align_bytes", align_bytes, dtype.bits // 8)
-    elem_bytes = dtype.bits // 8
-    vector = math.gcd(columns * elem_bytes, align_bytes, 16) // elem_bytes
-    if axis == 0:
-        vector = min(vector, 4 if rows > 64 else 2)  # few columns a thread: more blocks
-        return ReductionConfig(0, op, dtype, threads=32, rows=4, vector=vector, each=8 if rows > 64 else 1, **more)
-    vectors = max(columns, 1) // vector
-    threads = min(256, max(1, 1 << (math.ceil(vectors / (2 if vectors > 32 else 1)) - 1).bit_length()))
-    each = max(8 // vector, min(2, math.ceil(vectors / threads)))
-    return ReductionConfig(1, op, dtype, threads=threads, rows=max(1, 128 // threads), vector=vector, each=each, **more)
 
 
 def reduction_kernel(config: ReductionConfig) -> gr.Kernel:

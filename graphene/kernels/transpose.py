@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import graphene as gr
-from graphene.kernels._access import vector_access
-from graphene.kernels._arguments import align, choice, element, instance, size
+from graphene.kernels.access import vector_access
+from graphene.kernels.arguments import choice, element, instance
 
-__all__ = ["TransposeConfig", "select_transpose", "transpose_kernel"]
+__all__ = ["TransposeConfig", "transpose_kernel"]
 
-_TYPES = ("fp16", "bf16", "i16", "u16", "fp32", "tf32", "i32", "u32", "i8", "u8", "fp8e4m3", "fp8e5m2")
+TYPES = ("fp16", "bf16", "i16", "u16", "fp32", "tf32", "i32", "u32", "i8", "u8", "fp8e4m3", "fp8e5m2")
 
 
 @dataclass(frozen=True)
@@ -27,21 +26,10 @@ class TransposeConfig:
     store: int = 8
 
     def __post_init__(self) -> None:
-        element("TransposeConfig", "dtype", self.dtype, _TYPES)
+        element("TransposeConfig", "dtype", self.dtype, TYPES)
         fit = tuple(1 << i for i in range((128 // self.dtype.bits).bit_length()))
         choice("TransposeConfig", "load", self.load, fit)
         choice("TransposeConfig", "store", self.store, fit)
-
-
-def select_transpose(M: int, N: int, dtype: gr.DType = gr.fp16, *, align_bytes: int = 16) -> TransposeConfig:
-    """The widest vectors for a matrix (M, N). `align_bytes`: what addresses and strides in bytes are multiples of."""
-    size("select_transpose", "M", M, least=0)
-    size("select_transpose", "N", N, least=0)
-    element("select_transpose", "dtype", dtype, _TYPES)
-    elem_bytes = dtype.bits // 8
-    align("select_transpose", "align_bytes", align_bytes, elem_bytes)
-    load, store = (max(1, math.gcd(n * elem_bytes, align_bytes, 16) // elem_bytes) for n in (N, M))
-    return TransposeConfig(dtype, load, store)
 
 
 def transpose_kernel(config: TransposeConfig) -> gr.Kernel:

@@ -11,8 +11,8 @@ from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
 from graphene.errors import GrapheneError, LaunchError
-from graphene.kernels._traced import Traced, trace
-from graphene.kernels.mlp import MlpConfig, mlp_kernel, runs_of, select_mlp
+from graphene.kernels.mlp import MlpConfig, mlp_kernel, runs_of
+from graphene.kernels.traced import Traced, trace
 from graphene.ops.core.activations import ACTIVATIONS, activate, slope
 from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, check_tensors, same_shape, shape_text
 from graphene.ops.core.define import (
@@ -34,6 +34,7 @@ from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, device
 from graphene.ops.core.torch import Tensor, fail, graph_break, torch
 from graphene.ops.matmul import _sums_again, matmul
 from graphene.ops.matmul import reference as linear
+from graphene.select.mlp import select_mlp
 
 NAME = "fused_mlp"
 PUBLIC = "graphene.ops.fused_mlp"

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from graphene import _core
-from graphene.kernels.recurrent import CellConfig, recurrent_cell, select_cell
+from graphene.kernels.recurrent import CellConfig, recurrent_cell
 from graphene.ops.core.activations import ACTIVATIONS, activate, slope, wide_dtype
 from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, check_tensors, same_shape, shape_text
 from graphene.ops.core.define import Defined, Definition, autocasts, cast
 from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, device
 from graphene.ops.core.torch import Tensor, fail, torch
 from graphene.ops.core.views import divides, output, own, recipe, view
+from graphene.select.recurrent import select_cell
 
 
 @functools.lru_cache(maxsize=512)

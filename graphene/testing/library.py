@@ -21,10 +21,13 @@ from typing import Any
 
 import graphene as gr
 from graphene import kernels as k
+from graphene import select
 from graphene.errors import GrapheneError
 from graphene.kernels.epilogues import ACTIVATIONS
-from graphene.kernels.mlp import mlp_kernel, select_mlp
-from graphene.kernels.recurrent import recurrent_cell, select_cell
+from graphene.kernels.mlp import mlp_kernel
+from graphene.kernels.recurrent import recurrent_cell
+from graphene.select.mlp import select_mlp
+from graphene.select.recurrent import select_cell
 from graphene.testing.jobs import Options, judge_all, read_journals
 
 __all__ = ["GRID", "Entry", "check_all", "commit", "library", "report", "write"]
@@ -76,7 +79,7 @@ def _launched(config: k.GemmConfig, number: int) -> gr.Kernel:
 def _gemms() -> Iterator[tuple[str, str, Callable[[], Any]]]:
     for problem, options in _products():
         M, N, K = map(int, problem.split()[0].split("x"))
-        config = k.select_gemm(M, N, K, **options)
+        config = select.select_gemm(M, N, K, **options)
         for i, _ in enumerate(k.gemm_launches(config)):
             yield "gemm_launches", problem, partial(_launched, config, i)
 
@@ -90,21 +93,21 @@ def _rows() -> Iterator[tuple[str, str, Callable[[], Any]]]:
         for kind, build in (("layernorm", k.layernorm_kernel), ("rmsnorm", k.rmsnorm_kernel)):
             plain: dict[str, Any] = {"gamma": True, "beta": kind == "layernorm"}
             for more in (plain, {"gamma": True, "beta": False, "residual": True, "write_sum": True}):
-                config = k.select_norm(rows, width, dtype, kind=kind, **given, **more)
+                config = select.select_norm(rows, width, dtype, kind=kind, **given, **more)
                 yield kind, f"{problem} {more}", partial(build, config)
-        softmax = k.select_softmax(rows, width, dtype, **given)
+        softmax = select.select_softmax(rows, width, dtype, **given)
         yield "softmax", problem, partial(k.softmax_kernel, softmax)
         if width > 30522:
             continue
         for build in (k.layernorm_backward_kernel, k.rmsnorm_backward_kernel):
-            backward = k.select_norm_backward(rows, width, dtype, align_bytes=align, write_sum=rows == 4)
+            backward = select.select_norm_backward(rows, width, dtype, align_bytes=align, write_sum=rows == 4)
             yield build.__name__, problem, partial(build, backward)
-        columns, _ = k.select_norm_columns(rows, width, dtype, align_bytes=align)
+        columns, _ = select.select_norm_columns(rows, width, dtype, align_bytes=align)
         yield "norm_columns", problem, partial(k.norm_columns_kernel, columns)
-        of_columns = k.select_softmax_columns(rows, width, dtype, align_bytes=align)
+        of_columns = select.select_softmax_columns(rows, width, dtype, align_bytes=align)
         yield "softmax_columns", problem, partial(k.softmax_columns_kernel, of_columns)
         for axis, op in itertools.product((0, 1), ("add", "max")):
-            reduction = k.select_reduction(rows, width, axis, op, dtype, align_bytes=align, scale=op == "add")
+            reduction = select.select_reduction(rows, width, axis, op, dtype, align_bytes=align, scale=op == "add")
             yield "reduction", f"{problem} {op} {axis}", partial(k.reduction_kernel, reduction)
 
 
@@ -116,11 +119,11 @@ def _elements() -> Iterator[tuple[str, str, Callable[[], Any]]]:
     for dtype, (M, N) in itertools.product(
         (gr.fp16, gr.fp32, gr.i8, gr.bf16), ((64, 64), (100, 30), (7, 1001), (4096, 4095))
     ):
-        transpose = k.select_transpose(M, N, dtype)
+        transpose = select.select_transpose(M, N, dtype)
         yield "transpose", f"{M}x{N} {dtype}", partial(k.transpose_kernel, transpose)
     for name, act in ACTIVATIONS.items():
         for columns, dtype in itertools.product((100, 4096, 11008), FLOATS[:2]):
-            gated = k.select_elementwise(columns, (dtype, dtype), dtype)
+            gated = select.select_elementwise(columns, (dtype, dtype), dtype)
             both = partial(_times, act)
             problem = f"gated {name} of {columns} {dtype}"
             yield "elementwise", problem, partial(k.elementwise_kernel, both, gated)
@@ -137,17 +140,17 @@ def _attention() -> Iterator[tuple[str, str, Callable[[], Any]]]:
         a = k.Attention(head, dtype, **more)
         problem = f"head {head} {dtype} {more}"
         for lse in (False, True):
-            forward = k.select_forward(a, lse=lse)
+            forward = select.select_forward(a, lse=lse)
             yield "attention_forward", f"{problem} lse={lse}", partial(k.attention_forward_kernel, forward)
         if "varlen" not in more:
-            short, _ = k.select_short(a, 1, 1, 4096, 8)
+            short, _ = select.select_short(a, 1, 1, 4096, 8)
             yield "attention_short", problem, partial(k.attention_forward_kernel, short)
             yield "attention_combine", problem, partial(k.attention_combine_kernel, a)
         yield "attention_delta", problem, partial(k.attention_delta_kernel, a)
-        keys, queries = k.select_backward(a)
+        keys, queries = select.select_backward(a)
         yield "attention_keys_gradient", problem, partial(k.attention_keys_gradient_kernel, keys)
         yield "attention_queries_gradient", problem, partial(k.attention_queries_gradient_kernel, queries)
-        saving = k.select_backward_saving(a)
+        saving = select.select_backward_saving(a)
         if saving is not None:
             yield (
                 "attention_keys_gradient",

@@ -23,12 +23,9 @@ from graphene.kernels import (
     attention_queries_gradient_kernel,
     attention_queries_product_kernel,
     attention_tiles_kernel,
-    select_backward,
-    select_backward_saving,
-    select_forward,
-    select_short,
 )
-from graphene.kernels._attention_means import forward
+from graphene.kernels.attention.reference import forward
+from graphene.select import select_backward, select_backward_saving, select_forward, select_short
 
 LOG2E = math.log2(math.e)
 forward_kernel = functools.cache(attention_forward_kernel)

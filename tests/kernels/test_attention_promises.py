@@ -23,8 +23,8 @@ from graphene.kernels import (
     attention_queries_gradient_kernel,
     flash_fwd,
 )
-from graphene.kernels import _attention_means as means
-from graphene.kernels import _attention_means_saved as saved
+from graphene.kernels.attention import reference as means
+from graphene.kernels.attention import reference_saved as saved
 
 torch = pytest.importorskip("torch")
 

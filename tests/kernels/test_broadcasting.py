@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import graphene as gr
-from graphene.kernels import elementwise_run, run_elementwise
+from graphene.select import elementwise_run, run_elementwise
 
 
 def relu(x: Any, y: Any) -> Any:

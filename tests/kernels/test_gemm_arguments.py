@@ -22,10 +22,10 @@ from graphene.kernels import (
     gemm_sm80,
     gemm_workspaces,
     run_gemm,
-    select_gemm,
 )
 from graphene.kernels.epilogues import relu
-from graphene.kernels.gemm import _product, _reduce
+from graphene.kernels.gemm.launches import _product, _reduce
+from graphene.select import select_gemm
 
 BUILDERS = {"gemm_sm80": gemm_sm80, "gemm_sm70": gemm_sm70}
 

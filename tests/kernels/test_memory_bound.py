@@ -12,11 +12,9 @@ from graphene.kernels import (
     TransposeConfig,
     elementwise_kernel,
     reduction_kernel,
-    select_elementwise,
-    select_reduction,
-    select_transpose,
     transpose_kernel,
 )
+from graphene.select import select_elementwise, select_reduction, select_transpose
 
 NUMPY = {gr.fp16: np.float16, gr.fp32: np.float32, gr.i8: np.int8}
 REDUCE = {"add": np.sum, "max": np.max, "min": np.min}

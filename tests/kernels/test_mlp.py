@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import graphene as gr
-from graphene.kernels._traced import trace
 from graphene.kernels.epilogues import FORMULAS
-from graphene.kernels.mlp import MlpConfig, mlp_kernel, runs_of, select_mlp
+from graphene.kernels.mlp import MlpConfig, mlp_kernel, runs_of
+from graphene.kernels.traced import trace
+from graphene.select import select_mlp
 
 
 def tensors(c: MlpConfig, seed: int) -> tuple[list[Any], list[Any]]:

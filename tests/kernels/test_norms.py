@@ -17,13 +17,10 @@ from graphene.kernels import (
     layernorm_kernel,
     rmsnorm_backward_kernel,
     rmsnorm_kernel,
-    select_norm,
-    select_norm_backward,
-    select_softmax,
-    select_softmax_columns,
     softmax_columns_kernel,
     softmax_kernel,
 )
+from graphene.select import select_norm, select_norm_backward, select_softmax, select_softmax_columns
 
 KERNELS = {"layernorm": layernorm_kernel, "rmsnorm": rmsnorm_kernel, "softmax": softmax_kernel}
 # Threads of a part of a warp, of a warp, of two, of warps that are no power of two, of more than a few; vectors of each

@@ -15,9 +15,8 @@ from graphene.kernels import (
     norm_columns_kernel,
     reduction_kernel,
     rmsnorm_backward_kernel,
-    select_norm_backward,
-    select_norm_columns,
 )
+from graphene.select import select_norm_backward, select_norm_columns
 
 KERNELS = {"layernorm": layernorm_backward_kernel, "rmsnorm": rmsnorm_backward_kernel}
 TILES = [

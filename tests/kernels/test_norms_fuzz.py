@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import graphene as gr
-from graphene.kernels import layernorm_kernel, rmsnorm_kernel, select_norm, select_softmax, softmax_kernel
+from graphene.kernels import layernorm_kernel, rmsnorm_kernel, softmax_kernel
+from graphene.select import select_norm, select_softmax
 
 KERNELS = {"layernorm": layernorm_kernel, "rmsnorm": rmsnorm_kernel}
 TYPES = {np.float16: (gr.fp16, 2e-3), np.float32: (gr.fp32, 4e-6)}

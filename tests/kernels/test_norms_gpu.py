@@ -15,6 +15,11 @@ from graphene.kernels import (
     reduction_kernel,
     rmsnorm_backward_kernel,
     rmsnorm_kernel,
+    softmax_columns_kernel,
+    softmax_kernel,
+    transpose_kernel,
+)
+from graphene.select import (
     select_elementwise,
     select_norm,
     select_norm_columns,
@@ -22,9 +27,6 @@ from graphene.kernels import (
     select_softmax,
     select_softmax_columns,
     select_transpose,
-    softmax_columns_kernel,
-    softmax_kernel,
-    transpose_kernel,
 )
 
 pytestmark = pytest.mark.gpu

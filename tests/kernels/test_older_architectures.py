@@ -24,15 +24,17 @@ from graphene.kernels import (
     reduction_kernel,
     rmsnorm_backward_kernel,
     rmsnorm_kernel,
+    softmax_columns_kernel,
+    softmax_kernel,
+    transpose_kernel,
+)
+from graphene.select import (
     select_elementwise,
     select_norm,
     select_norm_backward,
     select_norm_columns,
     select_reduction,
     select_softmax,
-    softmax_columns_kernel,
-    softmax_kernel,
-    transpose_kernel,
 )
 
 KERNELS: dict[str, Callable[[], gr.Kernel]] = {

@@ -10,7 +10,8 @@ import pytest
 
 import graphene as gr
 from graphene.kernels.epilogues import FORMULAS
-from graphene.kernels.recurrent import CellConfig, meaning, recurrent_cell, select_cell
+from graphene.kernels.recurrent import CellConfig, meaning, recurrent_cell
+from graphene.select import select_cell
 
 
 def run(c: CellConfig, m: int, n: int, i: int, j: int | None = None, seed: int = 0, large: float = 1) -> None:

@@ -27,6 +27,11 @@ from graphene.kernels import (
     reduction_kernel,
     rmsnorm_backward_kernel,
     rmsnorm_kernel,
+    softmax_columns_kernel,
+    softmax_kernel,
+    transpose_kernel,
+)
+from graphene.select import (
     select_elementwise,
     select_norm,
     select_norm_backward,
@@ -35,9 +40,6 @@ from graphene.kernels import (
     select_softmax,
     select_softmax_columns,
     select_transpose,
-    softmax_columns_kernel,
-    softmax_kernel,
-    transpose_kernel,
 )
 
 TILE = RowTile(64, 8, 4)

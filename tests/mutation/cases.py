@@ -72,7 +72,7 @@ def case(name: str) -> Callable[[Callable[[], Case]], Callable[[], Case]]:
 def builders() -> set[str]:
     """The functions that return a kernel, by name: of the library and of the examples."""
     found = set()
-    for path in [*ROOT.glob("graphene/kernels/*.py"), *ROOT.glob("examples/*.py")]:
+    for path in [*ROOT.glob("graphene/kernels/**/*.py"), *ROOT.glob("examples/*.py")]:
         for node in ast.parse(path.read_text()).body:
             if not isinstance(node, ast.FunctionDef) or node.name.startswith("_") or node.returns is None:
                 continue

@@ -20,6 +20,11 @@ import graphene as gr
 KERNELS = Path(__file__).parents[2] / "graphene/kernels"
 
 
+def path_of(file: str) -> Path:
+    """The file of a module of graphene/kernels, such as "gemm.sm80"."""
+    return KERNELS / f"{file.replace('.', '/')}.py"
+
+
 @dataclass(frozen=True)
 class Mistake:
     """In a file of graphene/kernels ``before``, which stands there once, becomes ``after``; it changes ``kernel``."""
@@ -42,7 +47,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Imports one module from changed text."""
 
     def __init__(self, file: str, text: str) -> None:
-        self._name, self._path, self._text = f"graphene.kernels.{file}", KERNELS / f"{file}.py", text
+        self._name, self._path, self._text = f"graphene.kernels.{file}", path_of(file), text
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         return importlib.util.spec_from_loader(name, self) if name == self._name else None
@@ -53,7 +58,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 @contextmanager
 def _planted(file: str, before: str, after: str) -> Iterator[Any]:
-    text = (KERNELS / f"{file}.py").read_text()
+    text = path_of(file).read_text()
     assert text.count(before) == 1, f"{file}: {before} stands {text.count(before)} times"
     finder = _Finder(file, text.replace(before, after))
     kept = {n: m for n, m in sys.modules.items() if n.startswith("graphene.kernels")}
@@ -139,46 +144,46 @@ MISTAKES = [
     M("transpose", "step * (T // 2)", "step * (T // 4)", "transpose"),
     M("transpose", "[bn, bm].tile", "[bm, bn].tile", "transpose"),
     M("transpose", "        gr.barrier()\n", "", "transpose"),
-    M("softmax", "(part.take(x) - most) * math.log2(math.e)", "(part.take(x) - most)", "softmax"),
-    M("softmax", "part.inside(part.take(x), -gr.inf)", "part.inside(part.take(x))", "softmax"),
-    M("softmax", "part.inside(power(part))", "power(part)", "softmax"),
-    M("softmax", "rcp[:] = gr.rcp(rows.reduce(", "rcp[:] = (rows.reduce(", "softmax in parts"),
-    M("softmax", "gr.where(m == -gr.inf, 0, m)", "m", "softmax of columns"),
-    M("softmax", "p * c.rows + row < M", "p * c.rows + row <= M", "softmax of columns"),
-    M("softmax", "total[:] = total * power(most - column_most)", "pass", "softmax of columns"),
-    M("softmax", "gr.fma(total, power(most - finite(more)), power(v - finite(more)))",
+    M("rows.softmax", "(part.take(x) - most) * math.log2(math.e)", "(part.take(x) - most)", "softmax"),
+    M("rows.softmax", "part.inside(part.take(x), -gr.inf)", "part.inside(part.take(x))", "softmax"),
+    M("rows.softmax", "part.inside(power(part))", "power(part)", "softmax"),
+    M("rows.softmax", "rcp[:] = gr.rcp(rows.reduce(", "rcp[:] = (rows.reduce(", "softmax in parts"),
+    M("rows.softmax", "gr.where(m == -gr.inf, 0, m)", "m", "softmax of columns"),
+    M("rows.softmax", "p * c.rows + row < M", "p * c.rows + row <= M", "softmax of columns"),
+    M("rows.softmax", "total[:] = total * power(most - column_most)", "pass", "softmax of columns"),
+    M("rows.softmax", "gr.fma(total, power(most - finite(more)), power(v - finite(more)))",
       "total + power(v - finite(more))", "softmax of columns"),
-    M("softmax", 'gr.loop("q", gr.ceil_div(M, c.rows)', 'gr.loop("q", (M // c.rows)', "softmax of columns"),
-    M("softmax", "t[b, :, :].tile", "t[0, :, :].tile", "softmax of columns"),
-    M("_moments", "part.inside(value(part) - base)", "value(part) - base", "layernorm"),
-    M("_moments", "square[:] = gr.fma(-mean, mean, square * (1 / t.width))", "square[:] = square * (1 / t.width)",
+    M("rows.softmax", 'gr.loop("q", gr.ceil_div(M, c.rows)', 'gr.loop("q", (M // c.rows)', "softmax of columns"),
+    M("rows.softmax", "t[b, :, :].tile", "t[0, :, :].tile", "softmax of columns"),
+    M("rows.moments", "part.inside(value(part) - base)", "value(part) - base", "layernorm"),
+    M("rows.moments", "square[:] = gr.fma(-mean, mean, square * (1 / t.width))", "square[:] = square * (1 / t.width)",
       "layernorm"),
-    M("_moments", "square * (1 / t.width))", "square * (1 / (t.width - 1)))", "layernorm of vectors"),
-    M("_moments", "        mean[:] = mean + base\n", "        pass\n", "layernorm"),
-    M("_moments", "(squares[w] + shifts[w] * shifts[w] * n[w])", "squares[w]", "layernorm in shared memory"),
-    M("_moments", "part.inside(part.v - shift)", "part.v - shift", "layernorm in shared memory"),
-    M("_moments", "counts[0] += t.width - body", "counts[0] += 0", "layernorm, dense"),
-    M("layernorm", "gr.rsqrt(square + a.eps)", "gr.rsqrt(square)", "layernorm"),
-    M("rmsnorm", " + a.eps)", ")", "rmsnorm"),
-    M("rmsnorm", "(1 / config.tile.width)", "(1 / (config.tile.width + 1))", "rmsnorm, dense"),
-    M("_norms", "part.column(self.gamma), part.column(self.beta)", "part.column(self.beta), part.column(self.gamma)",
+    M("rows.moments", "square * (1 / t.width))", "square * (1 / (t.width - 1)))", "layernorm of vectors"),
+    M("rows.moments", "        mean[:] = mean + base\n", "        pass\n", "layernorm"),
+    M("rows.moments", "(squares[w] + shifts[w] * shifts[w] * n[w])", "squares[w]", "layernorm in shared memory"),
+    M("rows.moments", "part.inside(part.v - shift)", "part.v - shift", "layernorm in shared memory"),
+    M("rows.moments", "counts[0] += t.width - body", "counts[0] += 0", "layernorm, dense"),
+    M("rows.layernorm", "gr.rsqrt(square + a.eps)", "gr.rsqrt(square)", "layernorm"),
+    M("rows.rmsnorm", " + a.eps)", ")", "rmsnorm"),
+    M("rows.rmsnorm", "(1 / config.tile.width)", "(1 / (config.tile.width + 1))", "rmsnorm, dense"),
+    M("rows.norm", "part.column(self.gamma), part.column(self.beta)", "part.column(self.beta), part.column(self.gamma)",
       "layernorm"),
-    M("_norms", "part.store(self.S, h)", "part.store(self.S, normal)", "layernorm"),
-    M("_norms", "return x + r[0] if r else x", "return x - r[0] if r else x", "layernorm"),
-    M("_rows", "return line.tile([None, self._wide])[0, self._index]",
+    M("rows.norm", "part.store(self.S, h)", "part.store(self.S, normal)", "layernorm"),
+    M("rows.norm", "return x + r[0] if r else x", "return x - r[0] if r else x", "layernorm"),
+    M("rows.block", "return line.tile([None, self._wide])[0, self._index]",
       "return line.tile([None, self._wide])[0, 0]", "layernorm in shared memory"),
-    M("norm_backward", "(inner - distance(part) * rstd * of_gn)", "(inner + distance(part) * rstd * of_gn)",
+    M("rows.norm_backward", "(inner - distance(part) * rstd * of_gn)", "(inner + distance(part) * rstd * of_gn)",
       "layernorm's gradient"),
-    M("norm_backward", 'of_g[:] = rows.reduce("add", g) * scale', 'of_g[:] = rows.reduce("add", g)',
+    M("rows.norm_backward", 'of_g[:] = rows.reduce("add", g) * scale', 'of_g[:] = rows.reduce("add", g)',
       "layernorm's gradient"),
-    M("norm_backward", "value if dS is None else value + part.load(dS)", "value", "layernorm's gradient"),
-    M("norm_backward", "part.take(dy) * part.column(gamma) if", "part.take(dy) if", "layernorm's gradient"),
-    M("norm_backward", "rows.store(means, mean)", "rows.store(means, rstd)", "layernorm's gradient"),
-    M("norm_backward", "start=s, step=S", "start=0, step=S", "norm_columns"),
-    M("norm_backward", "gr.ceil_div(M, c.rows), start", "M // c.rows, start", "norm_columns"),
-    M("norm_backward", "gr.fma(x * of_row[-1], dy, sums[0])", "gr.fma(x, dy, sums[0])", "norm_columns"),
-    M("norm_backward", "sums[1][:] = sums[1] + dy", "sums[1][:] = sums[1] + x", "norm_columns"),
-    M("norm_backward", "out.tile([1, wide])[s, b]", "out.tile([1, wide])[0, b]", "norm_columns"),
+    M("rows.norm_backward", "value if dS is None else value + part.load(dS)", "value", "layernorm's gradient"),
+    M("rows.norm_backward", "part.take(dy) * part.column(gamma) if", "part.take(dy) if", "layernorm's gradient"),
+    M("rows.norm_backward", "rows.store(means, mean)", "rows.store(means, rstd)", "layernorm's gradient"),
+    M("rows.norm_backward", "start=s, step=S", "start=0, step=S", "norm_columns"),
+    M("rows.norm_backward", "gr.ceil_div(M, c.rows), start", "M // c.rows, start", "norm_columns"),
+    M("rows.norm_backward", "gr.fma(x * of_row[-1], dy, sums[0])", "gr.fma(x, dy, sums[0])", "norm_columns"),
+    M("rows.norm_backward", "sums[1][:] = sums[1] + dy", "sums[1][:] = sums[1] + x", "norm_columns"),
+    M("rows.norm_backward", "out.tile([1, wide])[s, b]", "out.tile([1, wide])[0, b]", "norm_columns"),
     M("reduction", "p * part + column < N", "p * part + column <= N", "maxima of rows"),
     M("reduction", "p * high + row < M", "p * high + row <= M", "maxima of columns"),
     M("reduction", "gr.where(wrong == wrong, total, wrong)", "total", "maxima of rows"),
@@ -195,45 +200,45 @@ MISTAKES = [
     M("epilogues", "factor * 0.044715, factor", "factor * 0.0447, factor", "gelu_tanh"),
     M("epilogues", "gr.exp2(x * -LOG2_E, ftz=True), ftz=True)", "gr.exp2(x * -1.44, ftz=True), ftz=True)", "sigmoid"),
     M("epilogues", "gr.abs(x) * (-2 * LOG2_E)", "gr.abs(x) * (-2 * 1.4427)", "tanh"),
-    M("gemm_frame", "B[z, :, :]", "B[0, :, :]", "product with all terms"),
-    M("gemm_frame", "steps = gr.ceil_div(steps, parts[0])", "steps = steps // parts[0]", "product of parts"),
-    M("gemm_frame", "part * steps * BK, steps * BK", "part * steps, steps * BK", "product of parts"),
-    M("gemm_frame", "(z // batch[0], z % batch[0])", "(z % batch[0], z // batch[0])", "product of parts"),
-    M("gemm_frame", "steps = gr.ceil_div(ks, BK)", "steps = ks // BK", "product"),
-    M("gemm_frame", "y * group + x % group", "y + x % group", "product in groups"),
-    M("gemm_frame", "x // group) if group", "x % tiles_n) if group", "product in groups"),
-    M("gemm_frame", "tiles_m, tiles_n = gr.ceil_div(M, BM), gr.ceil_div(N, BN)",
+    M("gemm.frame", "B[z, :, :]", "B[0, :, :]", "product with all terms"),
+    M("gemm.frame", "steps = gr.ceil_div(steps, parts[0])", "steps = steps // parts[0]", "product of parts"),
+    M("gemm.frame", "part * steps * BK, steps * BK", "part * steps, steps * BK", "product of parts"),
+    M("gemm.frame", "(z // batch[0], z % batch[0])", "(z % batch[0], z // batch[0])", "product of parts"),
+    M("gemm.frame", "steps = gr.ceil_div(ks, BK)", "steps = ks // BK", "product"),
+    M("gemm.frame", "y * group + x % group", "y + x % group", "product in groups"),
+    M("gemm.frame", "x // group) if group", "x % tiles_n) if group", "product in groups"),
+    M("gemm.frame", "tiles_m, tiles_n = gr.ceil_div(M, BM), gr.ceil_div(N, BN)",
       "tiles_m, tiles_n = M // BM, gr.ceil_div(N, BN)", "product"),
-    M("gemm_result", "gr.fma(gr.where(beta == 0, 0, old), beta, x)", "gr.fma(old, beta, x)", "product with all terms"),
-    M("gemm_result", '                x = x * self.scalars["alpha"]\n', "                pass\n",
+    M("gemm.result", "gr.fma(gr.where(beta == 0, 0, old), beta, x)", "gr.fma(old, beta, x)", "product with all terms"),
+    M("gemm.result", '                x = x * self.scalars["alpha"]\n', "                pass\n",
       "product with all terms"),
-    M("gemm_result", "(t[z, :, :] if self.batch else t).tile", "(t[0, :, :] if self.batch else t).tile",
+    M("gemm.result", "(t[z, :, :] if self.batch else t).tile", "(t[0, :, :] if self.batch else t).tile",
       "product with all terms"),
-    M("gemm_result", "t.tile([sizes[1]])[at[1]]", "t.tile([sizes[1]])[at[0]]", "product"),
-    M("gemm_result", "vector.tile([1, width])[0, j]", "vector.tile([1, width])[0, 0]", "product of long tiles"),
-    M("gemm_result", '            if "alpha" in self.scalars:\n                x = x *',
+    M("gemm.result", "t.tile([sizes[1]])[at[1]]", "t.tile([sizes[1]])[at[0]]", "product"),
+    M("gemm.result", "vector.tile([1, width])[0, j]", "vector.tile([1, width])[0, 0]", "product of long tiles"),
+    M("gemm.result", '            if "alpha" in self.scalars:\n                x = x *',
       '            x = gr.cast(gr.cast(x, gr.fp16), gr.fp32)\n            if "alpha" in self.scalars:\n'
       "                x = x *",
       "product with all terms"),
-    M("gemm_helpers", "acc[:] = acc + part", "acc[:] = acc + pointwise(epilogue, part)", "gemm_reduce, one activation"),
-    M("gemm_helpers", 'gr.loop("s", S, unroll=16)', 'gr.loop("s", gr.min(S, 16), unroll=16)', "gemm_reduce"),
-    M("gemm_helpers", 'gr.loop("s", S, unroll=16)', 'gr.loop("s", S - 1, unroll=16)', "gemm_reduce"),
-    M("gemm_helpers", "x = x * factor if alpha else x", "x = x", "gemm_reduce"),
-    M("gemm_helpers", "(column < gr.ceil_div(N, width))", "(column < N // width)", "gemm_reduce"),
-    M("gemm_helpers", "y.tile([1, width])[row, column + 32 * j]", "y.tile([1, width])[row, column]", "gemm_pad"),
-    M("gemm_helpers", "(z % len(pairs) == i) & ", "", "gemm_pad"),
-    M("gemm_helpers", "(t[z // len(pairs), :, :] if batched", "(t[0, :, :] if batched", "gemm_pad"),
-    M("gemm_sm80", "                    gr.matmul(acc[wm, wn], a.ready(j), b.ready(j).T, atom=mma)\n",
+    M("gemm.reduce", "acc[:] = acc + part", "acc[:] = acc + pointwise(epilogue, part)", "gemm_reduce, one activation"),
+    M("gemm.reduce", 'gr.loop("s", S, unroll=16)', 'gr.loop("s", gr.min(S, 16), unroll=16)', "gemm_reduce"),
+    M("gemm.reduce", 'gr.loop("s", S, unroll=16)', 'gr.loop("s", S - 1, unroll=16)', "gemm_reduce"),
+    M("gemm.reduce", "x = x * factor if alpha else x", "x = x", "gemm_reduce"),
+    M("gemm.reduce", "(column < gr.ceil_div(N, width))", "(column < N // width)", "gemm_reduce"),
+    M("gemm.pad", "y.tile([1, width])[row, column + 32 * j]", "y.tile([1, width])[row, column]", "gemm_pad"),
+    M("gemm.pad", "(z % len(pairs) == i) & ", "", "gemm_pad"),
+    M("gemm.pad", "(t[z // len(pairs), :, :] if batched", "(t[0, :, :] if batched", "gemm_pad"),
+    M("gemm.sm80", "                    gr.matmul(acc[wm, wn], a.ready(j), b.ready(j).T, atom=mma)\n",
       "                    gr.matmul(acc[wm, wn], a.ready(j), b.ready(j).T, atom=mma)\n"
       "                    acc[:] = gr.cast(gr.cast(acc, gr.fp16), gr.fp32)\n", "product"),
-    M("gemm_sm80", "fragments((j + 1) % KB)", "fragments(j)", "product"),
-    M("gemm_sm80", "b.copy(k + STAGES - 1, wr.index)", "b.copy(k + STAGES, wr.index)", "product"),
-    M("gemm_sm80", "a.ready(j), b.ready(j).T", "a.ready(j), b.ready(j + 1).T", "product"),
-    M("gemm_operand", "gr.cast(self.loaded[j % 2], gr.tf32)", "gr.cast(gr.cast(self.loaded[j % 2], gr.bf16), gr.tf32)",
+    M("gemm.sm80", "fragments((j + 1) % KB)", "fragments(j)", "product"),
+    M("gemm.sm80", "b.copy(k + STAGES - 1, wr.index)", "b.copy(k + STAGES, wr.index)", "product"),
+    M("gemm.sm80", "a.ready(j), b.ready(j).T", "a.ready(j), b.ready(j + 1).T", "product"),
+    M("gemm.operand", "gr.cast(self.loaded[j % 2], gr.tf32)", "gr.cast(gr.cast(self.loaded[j % 2], gr.bf16), gr.tf32)",
       "product of fp32"),
-    M("gemm_sm70", "load(k + 1)", "load(k)", "product of quad-pairs"),
-    M("gemm_sm70", "[warp, j].tile", "[warp, 0].tile", "product of quad-pairs"),
-    M("gemm_sm70", ".tile([rows, 4])[quad, 0]", ".tile([rows, 4])[0, 0]", "product of quad-pairs"),
+    M("gemm.sm70", "load(k + 1)", "load(k)", "product of quad-pairs"),
+    M("gemm.sm70", "[warp, j].tile", "[warp, 0].tile", "product of quad-pairs"),
+    M("gemm.sm70", ".tile([rows, 4])[quad, 0]", ".tile([rows, 4])[0, 0]", "product of quad-pairs"),
 ]  # fmt: skip
 
 

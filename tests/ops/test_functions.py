@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import graphene as gr  # noqa: E402
 from graphene import ops  # noqa: E402
 from graphene.kernels import GemmConfig  # noqa: E402
-from graphene.kernels._traced import Traced, trace  # noqa: E402
+from graphene.kernels.traced import Traced, trace  # noqa: E402
 from graphene.ops.fused_mlp import _kernel, _known  # noqa: E402
 
 nn = torch.nn

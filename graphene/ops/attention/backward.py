@@ -8,16 +8,15 @@ from math import prod
 from typing import Any
 
 from graphene import _core, dtypes
-from graphene.kernels._attention import Attention
-from graphene.kernels._attention_saved import PANEL, ROWS
-from graphene.kernels.attention_backward import (
+from graphene.kernels.attention.backward import (
     BackwardConfig,
     attention_keys_gradient_kernel,
     attention_queries_gradient_kernel,
 )
-from graphene.kernels.attention_delta import attention_delta_kernel
-from graphene.kernels.attention_product import attention_queries_product_kernel
-from graphene.kernels.attention_select import select_backward, select_backward_saving
+from graphene.kernels.attention.delta import attention_delta_kernel
+from graphene.kernels.attention.problem import Attention
+from graphene.kernels.attention.product import attention_queries_product_kernel
+from graphene.kernels.attention.workspace import PANEL, ROWS
 from graphene.ops.attention import reference as plain
 from graphene.ops.attention.recipe import (
     GRID,
@@ -36,6 +35,7 @@ from graphene.ops.core.define import Arg, Defined, Definition
 from graphene.ops.core.kernels import DTYPES, device, memory_bytes
 from graphene.ops.core.torch import Tensor, torch
 from graphene.ops.core.views import output, own, view
+from graphene.select.attention import select_backward, select_backward_saving
 
 _NUMBERS = "bool causal, int left, int right, float scale, float softcap"
 _FRONT = "(Tensor grad, Tensor delta, Tensor lse, Tensor q, Tensor k, Tensor v, "

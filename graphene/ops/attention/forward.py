@@ -9,11 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from graphene import _core
-from graphene.kernels._attention import Attention
-from graphene.kernels.attention_combine import attention_combine_kernel
-from graphene.kernels.attention_forward import ForwardConfig, attention_forward_kernel
-from graphene.kernels.attention_select import SHORT, select_forward, select_short
-from graphene.kernels.attention_tiles import CAPACITY, attention_tiles_kernel
+from graphene.kernels.attention.combine import attention_combine_kernel
+from graphene.kernels.attention.forward import ForwardConfig, attention_forward_kernel
+from graphene.kernels.attention.problem import Attention
+from graphene.kernels.attention.tiles import CAPACITY, attention_tiles_kernel
 from graphene.ops.attention import reference as plain
 from graphene.ops.attention.backward import gradients, gradients_varlen
 from graphene.ops.attention.checks import keywords, results, results_varlen, sequences
@@ -36,6 +35,7 @@ from graphene.ops.core.define import Arg, Defined, Definition, autocasts, cast
 from graphene.ops.core.kernels import DTYPES, device
 from graphene.ops.core.torch import Tensor, fail, torch
 from graphene.ops.core.views import output
+from graphene.select.attention import SHORT, select_forward, select_short
 
 _SCHEMA = "(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? bias, {numbers}) -> {result}"
 _PACKED = (

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from graphene import _core, dtypes
-from graphene.kernels._attention import LOG2E, MOST, Attention, Extra
-from graphene.kernels.attention_forward import ForwardConfig
+from graphene.kernels.attention.forward import ForwardConfig
+from graphene.kernels.attention.problem import LOG2E, MOST, Attention, Extra
 from graphene.ops.core.define import Arg
 from graphene.ops.core.kernels import DTYPES
 from graphene.ops.core.torch import Tensor

@@ -10,30 +10,29 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from graphene import _core, dtypes
-from graphene.kernels._norms import select_norm
-from graphene.kernels.elementwise import ElementwiseConfig, elementwise_kernel, select_elementwise
+from graphene.kernels.elementwise import ElementwiseConfig, elementwise_kernel
 from graphene.kernels.epilogues import ACTIVATIONS
-from graphene.kernels.gemm import PADDED_BYTES, GemmConfig, gemm_launches
-from graphene.kernels.gemm_select import select_gemm
-from graphene.kernels.layernorm import layernorm_kernel
-from graphene.kernels.norm_backward import (
+from graphene.kernels.gemm.launches import PADDED_BYTES, GemmConfig, gemm_launches
+from graphene.kernels.reduction import reduction_kernel
+from graphene.kernels.rows.layernorm import layernorm_kernel
+from graphene.kernels.rows.norm_backward import (
     exact_mean,
     layernorm_backward_kernel,
     norm_columns_kernel,
     rmsnorm_backward_kernel,
+)
+from graphene.kernels.rows.rmsnorm import rmsnorm_kernel
+from graphene.kernels.rows.softmax import SoftmaxConfig, softmax_columns_kernel, softmax_kernel
+from graphene.ops.core.torch import torch
+from graphene.select.elements import select_elementwise, select_reduction
+from graphene.select.gemm import select_gemm
+from graphene.select.rows import (
+    select_norm,
     select_norm_backward,
     select_norm_columns,
-)
-from graphene.kernels.reduction import reduction_kernel, select_reduction
-from graphene.kernels.rmsnorm import rmsnorm_kernel
-from graphene.kernels.softmax import (
-    SoftmaxConfig,
     select_softmax,
     select_softmax_columns,
-    softmax_columns_kernel,
-    softmax_kernel,
 )
-from graphene.ops.core.torch import torch
 
 DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 MATMUL_DTYPES = ("float16", "bfloat16")

@@ -1,0 +1,1 @@
+"""Attention: forward, gradients, what queries that share keys and packed sequences need."""

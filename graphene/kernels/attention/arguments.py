@@ -1,0 +1,132 @@
+"""Arguments with which attention's kernels mean something: where sequences lie, masks, lists, LSE and delta."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import graphene as gr
+from graphene.kernels.attention import reference as means
+from graphene.kernels.attention import reference_saved as saved
+
+if TYPE_CHECKING:
+    from graphene.kernels.attention.problem import Attention
+
+FINITE = ("normal", "positive", "rising", "falling", "constant", "whole", "tiny", "large", "spike")
+SIZES = {  # of what no tile divides; the last ones are the usual
+    "batch": (1, 2, 3), "kv_heads": (1, 2, 3), "splits": (1, 2, 35, 5, 3),
+    "left": (0, 1, 15, 16, 30, 31, 46, 62, 100, 17), "right": (1, -1, 14, 15, 16, 31, 46, 62, -20, 100, 0),
+}  # fmt: skip
+
+
+def arguments(a: Attention, tile: int = 0, block: int = 0, far: bool = False, packed: bool = False) -> gr.Arguments:
+    """Those of any kernel. `tile`: its keys, where saved gradients or listed tiles are read; `block`: its queries.
+
+    `far`: scores may be as large as fp32 holds them. `packed`: a group's heads have one mask and bias.
+    """
+
+    def prepare(args: Any, rng: Any) -> None:
+        if "M" in args:
+            masks(args["M"], rng)
+            if "Q" not in args and a.mask is not None and not a.mask.rows:
+                args["M"][...] = args["M"][..., :1, :]
+        if "B" in args:
+            biases(args["B"], rng)
+        for name in ("M", "B") if packed else ():
+            if name in args:
+                t = args[name]
+                t[...] = t[:, :: a.group].repeat(a.group, 1)
+        if "starts_q" in args:
+            starts(args, rng)
+        if "T" in args and "Q" in args:
+            lists(a, block, tile, args)
+        if "delta" in args and "Q" in args:
+            statistics(a, args)
+        if "saved" in args and "Q" not in args:
+            saved.prepare(tile, args)
+        if "L" in args:
+            logarithms(args, rng)
+
+    def sizes(s: dict[str, int]) -> None:
+        if "saved_heads" in s:
+            saved.sizes(s)
+
+    scales = [0.18, 0.02, 1.0, 3.0, 0.5] + ([2.0**16, 6e8, 2.0**29] if far else [])
+    scales = [-0.18, -1.0, 0.0] if a.scaled else scales
+    scales += [20.0] if a.wide else []
+    caps = (200.0, 3000.0, 2.0**100) if a.wide else (3.0, 20.0, 0.5)
+    few = {"sq": (1, 2, 5, 7, 16, 11)} if packed else {}
+    values = {**SIZES, **few, "scale_log2": scales, "scale": (0.125, 0.7), "cap_log2": caps}
+    return gr.Arguments(prepare, sizes, values, FINITE)
+
+
+def masks(M: Any, rng: Any) -> None:
+    """Tiles that are seen whole, in part, not at all; rows that see nothing."""
+    import numpy as np
+
+    M[...] = rng.integers(0, 2, M.shape)
+    kind = rng.integers(5)
+    if kind == 0:
+        M[...] = 1
+    elif kind == 1:
+        M[..., :: max(1, M.shape[-2] // 3), :] = 0
+    elif kind == 2:
+        M[..., : M.shape[-1] // 2] = 1
+    elif kind == 3:
+        M[..., :70], M[..., 96:128], M[..., 128:160] = 1, 0, rng.integers(2)
+    M[...] = np.where(M != 0, rng.choice([1, 1, 255]), 0)
+
+
+def biases(B: Any, rng: Any) -> None:
+    """Some that rule a key out; all of them so large that their exponentials are no numbers of fp32."""
+    kind = rng.integers(4)
+    if kind < 2:
+        B[..., rng.integers(4) :: 5] = -gr.inf
+    elif kind == 2:
+        B += 200
+
+
+def starts(args: Any, rng: Any) -> None:
+    """Sequences one after the other, some of them empty, with rows before and behind; the longest one's length."""
+    import numpy as np
+
+    rows = {"starts_q": args["Q" if "Q" in args else "dQ"].shape[0], "starts_k": args["K"].shape[0]}
+    everything, most = rng.integers(3) == 0, {}
+    for name, total in rows.items():
+        at = np.sort(rng.integers(0, total + 1, args[name].size))
+        if everything:
+            at[0], at[-1] = 0, total
+        args[name][...], most[name] = at, int(np.diff(at).max(initial=1))
+    args["longest"] = most["starts_k" if "dK" in args else "starts_q"]
+
+
+def lists(a: Attention, block: int, tile: int, args: Any) -> None:
+    """The tiles that the mask lets queries see."""
+    import numpy as np
+
+    M, rows = args["M"], (a.mask is not None and a.mask.rows) or a.left or a.right
+    sq = args["Q"].shape[1] if rows else 1
+    wide = np.broadcast_to(M, (*M.shape[:2], sq, M.shape[3]))
+    args["T"][...] = 0
+    args["T"][...] = means.tiles(a, block, tile, wide, args["T"], args.get("left"), args.get("right"))
+
+
+def statistics(a: Attention, args: Any) -> None:
+    """The LSE and delta that a forward pass leaves."""
+    import numpy as np
+
+    with np.errstate(divide="ignore"):  # rows that see nothing
+        made = means.forward(a, True, **args)
+    args["LSE"][...] = made["LSE"]
+    args["delta"][...] = means.delta(args["G"], made["O"])
+
+
+def logarithms(args: Any, rng: Any) -> None:
+    """Parts of no keys, rows of nothing but those, a part far above the others."""
+    import numpy as np
+
+    L, P = args["L"], args["P"]
+    L[...] = L % 20
+    if rng.integers(2):
+        L[rng.choice([0, -1, rng.integers(len(L))])] += 200
+    L[..., ::7] = L[:: 1 + rng.integers(3), ..., 1::5] = -gr.inf
+    P[np.isneginf(L)] = 0

@@ -1,0 +1,459 @@
+"""Attention forward for sm_80 and up: online softmax in registers, P re-laid out from C to A layout for free.
+
+A block owns BM queries of one head; its warps own BM / WARPS of them each and share the tiles of BN keys and values,
+which are copied `stages` - 1 steps ahead. Algorithm: FlashAttention-2 (Dao, 2023).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import graphene as gr
+from graphene.kernels.arguments import size
+from graphene.kernels.attention.arguments import arguments
+from graphene.kernels.attention.problem import MOST, Arguments, Attention, Extra, Place, Scores, Seen
+from graphene.kernels.attention.reference import forward, together
+
+LAZY = 8  # powers of two by which a maximum grows before sums are made relative to it
+FAR = 2.0**20
+
+
+@dataclass(frozen=True)
+class ForwardConfig:
+    """What is computed, and how: BM queries a block, BN keys a step, WARPS warps.
+
+    `chunk`: so many keys' scores are in registers at a time, None all BN. `lazy`: sums shrink only where a maximum has
+    grown by more than 2^8. `lse`: the logarithm of each row's sum of exponentials is a result, too. `packed`: the
+    queries of all heads that share keys are rows of one block, as short queries need; they share masks and biases.
+    `split`: blocks share the keys of a row; their results are partial ones in fp32, for ``attention_combine_kernel``.
+    `listed`: ``attention_tiles_kernel`` says which tiles of keys the mask lets a block see. Raises VerifyError
+    KERNEL_ARGUMENT.
+    """
+
+    what: Attention
+    BM: int = 64
+    BN: int = 64
+    WARPS: int = 4
+    stages: int = 2
+    chunk: int | None = None
+    lazy: bool = True
+    piece: int = 64
+    q_in_registers: bool = True
+    lse: bool = False
+    packed: bool = False
+    split: bool = False
+    listed: bool = False
+
+    def __post_init__(self) -> None:
+        size("ForwardConfig", "WARPS", self.WARPS, most=32)
+        size("ForwardConfig", "BM", self.BM, multiple_of=16 * self.WARPS)
+        size("ForwardConfig", "BN", self.BN, multiple_of=16)
+        size("ForwardConfig", "stages", self.stages, least=2)
+        size("ForwardConfig", "chunk", self.chunk or self.BN, multiple_of=16, most=self.BN)
+
+
+def attention_forward_kernel(c: ForwardConfig) -> gr.Kernel:
+    """O = softmax(scale * Q K^T + bias) V over the keys that each query sees; a query that sees none gives zeros.
+
+    Arguments: Q, K, V of (batch, seq, heads, D) and any strides along unit D, the mask and the bias of (batch, heads,
+    sq or 1, sk) where there are any, O as Q, LSE (batch, heads, sq) in fp32, scale_log2 = scale * log2(e),
+    cap_log2 = cap * log2(e), left, right. Packed sequences: Q (total, heads, D), the first and last places of the
+    sequences of queries and of keys (batch + 1, i32), LSE (heads, total), the longest sequence's queries.
+    """
+    a, means = c.what, functools.partial(forward, c.what, c.lse or c.split)
+    read = functools.partial(together, c.what.group) if c.split else None
+    with gr.Kernel("attention", means, read, arguments(a, c.BN, c.BM, far=True, packed=c.packed)) as kernel:
+        _Forward(c).run()
+    return kernel
+
+
+@dataclass
+class _Steps:
+    """The tiles of keys of a block in the order they are worked on: the `whole` ones first, which need no mask."""
+
+    count: Any
+    whole: Any
+    first: Any
+    first_whole: Any
+
+    def number(self, i: Any) -> Any:
+        """Which tile step i works on."""
+        before = self.first_whole - self.first  # tiles that are not whole before those that are
+        if isinstance(before, int) and before == 0:
+            return self.first + i
+        whole = self.whole
+        return self.first + i + before * (i < whole) - whole * (whole <= i) * (i < whole + before)
+
+
+class _Listed:
+    """The same, from the list of a block."""
+
+    def __init__(self, row: gr.Tensor, adjusts: bool) -> None:
+        self.row = row
+        self.whole: Any = 0 if adjusts else gr.index(row[0], 0, MOST)
+        self.count: Any = gr.index(row[1], 0, MOST)
+
+    def number(self, i: Any) -> Any:
+        """Which tile step i works on."""
+        return gr.index(self.row[i + 2], 0, MOST)
+
+
+class _Forward:
+    """One kernel in the making."""
+
+    def __init__(self, c: ForwardConfig) -> None:
+        a = c.what
+        self.c, self.a, self.WM = c, a, c.BM // c.WARPS
+        args = Arguments(a)
+        self.args = args
+        self.Q = args.tensor(gr.input, "Q", args.sq, args.heads)
+        self.K = args.tensor(gr.input, "K", args.sk, args.kv_heads)
+        self.V = args.tensor(gr.input, "V", args.sk, args.kv_heads)
+        places = gr.Layout(args.batch + 1)
+        self.starts = [gr.input(n, places, gr.i32) for n in ("starts_q", "starts_k")] if a.varlen else []
+        self.extras = {"mask": args.extra("M", a.mask), "bias": args.extra("B", a.bias)}
+        self.listed = c.listed and a.mask is not None
+        if c.listed and a.mask is not None:
+            row_tiles = gr.ceil_div(args.sq, c.BM) if a.mask.rows or a.left or a.right else 1
+            shape = (args.batch, args.heads, row_tiles, gr.ceil_div(args.sk, c.BN) + 2)
+            self.T = gr.input("T", gr.Layout(shape, (*gr.sym("Tb Th Tm"), 1)), gr.i32)
+        rows = (args.heads, args.sq) if a.varlen else (args.batch, args.heads, args.sq)
+        self.LSE: gr.Tensor | None = None
+        if c.split:
+            self.splits = gr.sym("splits", max=65535)
+            parts = (self.splits, args.batch, args.kv_heads, args.sq * a.group)
+            self.O = gr.output("O", gr.row_major(*parts, a.D), gr.fp32, align_bytes=16)
+            self.LSE = gr.output("LSE", gr.row_major(*parts), gr.fp32)
+        else:
+            self.O = args.tensor(gr.output, "O", args.sq, args.heads)
+            if c.lse:
+                self.LSE = gr.output("LSE", gr.row_major(*rows), gr.fp32)
+        self.scores = Scores(a)
+        self.left = gr.param("left", gr.i32) if a.left else None
+        self.right = gr.param("right", gr.i32) if a.right else None
+        self.numbers = [x for x in (self.scores.scale, self.scores.cap, self.left, self.right) if x is not None]
+        self.longest = gr.param("longest", gr.i32) if a.varlen else args.sq
+        self.threads = gr.threads(32 * c.WARPS)
+        (self.w, _) = self.threads.tile(32).indices()
+        self.warp = self.threads.tile(32)[self.w]
+        self.mma, self.cp = a.atom("mma"), gr.atom("cp.async.cg.16")
+        self.ldsm, self.ldsm_t = gr.atom("ldmatrix.x4"), gr.atom("ldmatrix.x4.trans")
+
+    def blocks(self) -> Any:
+        """The grid."""
+        a, c, args = self.a, self.c, self.args
+        row_tiles = gr.ceil_div(self.longest * (a.group if c.packed else 1), c.BM)
+        self.row_tiles = row_tiles
+        return gr.blocks(
+            row_tiles * self.splits if c.split else row_tiles,
+            args.kv_heads if c.packed else args.heads,
+            args.batch,
+        )
+
+    def choose(self, blocks: Any) -> None:
+        """Which rows, which head, which sequence, which part of the keys this block works on."""
+        a, c, args = self.a, self.c, self.args
+        bm, h, b = blocks.indices()
+        self.part = 0
+        if c.split:
+            self.part, bm = bm % self.splits, bm // self.splits
+        elif self.right is not None:  # the longest rows first: no block is late
+            bm = self.row_tiles - 1 - bm
+        self.bm, self.b = bm, b
+        self.kh = h if c.packed else h // a.group
+        self.h = h
+        self.place = Place(args, b, self.starts)
+        self.sq, self.sk = self.place.sq, self.place.sk
+        if a.varlen:
+            rows = [self.O[:, h, :]] + ([] if self.LSE is None else [self.LSE[h, :]])
+            self.place.fill_rest(False, rows, (bm, self.row_tiles), self.threads)
+            gr.exit_if(bm * c.BM >= self.sq)
+        self.gK, self.gV = (self.place.keys(t, self.kh) for t in (self.K, self.V))
+        self.gK, self.gV = (t.tile([c.BN, a.depth])[:, 0] for t in (self.gK, self.gV))
+        self.seen = Seen(self.sq, self.sk, self.left, self.right)
+
+    def allocate(self) -> None:
+        """Shared memory and registers."""
+        a, c, WM, warp = self.a, self.c, self.WM, self.warp
+        self.sQ = a.shared("sQ", c.BM)
+        self.sK, self.sV = a.shared("sK", c.BN, c.stages), a.shared("sV", c.BN, c.stages)
+        self.q = gr.fragment("q", [WM, a.depth if c.q_in_registers else 16], a.dtype, self.mma.a, on=warp)
+        self.chunk = c.chunk or c.BN
+        self.piece_k, self.piece_v = (math.gcd(n, c.piece) for n in (self.chunk, a.depth))
+        self.rk = gr.fragment("rk", [self.piece_k, 16], a.dtype, self.mma.b, on=warp)
+        self.rv = gr.fragment("rv", [self.piece_v, 16], a.dtype, self.mma.b, on=warp)
+        two = min(2, c.BN // self.chunk)
+        self.S = [gr.fragment(f"S{i}", [WM, self.chunk], gr.fp32, self.mma.c, on=warp) for i in range(two)]
+        self.P = gr.fragment("P", [WM, self.chunk], a.dtype, self.mma.a, on=warp)
+        self.acc = gr.fragment("acc", [WM, a.depth], gr.fp32, self.mma.c, on=warp)
+        self.m, self.m_old, self.alpha, self.mb, self.top, self.rise = (
+            self.S[0].reduced(1, n) for n in ("m", "m_old", "alpha", "mb", "top", "rise")
+        )
+        self.l = self.S[0].reduced(1, "l", lanes=True)  # each lane's share of the row's sum
+        self.flags = self.S[0].reduced(1, "flags", gr.i32)
+        self.grows, self.far = (gr.alloc(n, [], gr.i32, gr.RF) for n in ("grows", "far"))
+        self.most, self.floor = (gr.alloc(n, [], gr.fp32, gr.RF) for n in ("most", "floor"))
+
+    def run(self) -> None:
+        """The kernel."""
+        made = [self.O] if self.LSE is None else [self.O, self.LSE]
+        blocks = self.blocks()
+        with gr.spec(made, self.given(), on=(blocks, self.threads)):
+            self.body(blocks)
+
+    def given(self) -> list[Any]:
+        """What the results are a function of."""
+        tensors = [self.Q, self.K, self.V, *self.starts, *(t for t in self.extras.values() if t is not None)]
+        tensors += [self.T] if self.listed else []
+        return [*tensors, *self.numbers, *([self.splits] if self.c.split else [])]
+
+    def body(self, blocks: Any) -> None:
+        """What a block does."""
+        c = self.c
+        self.choose(blocks)
+        self.allocate()
+        self.steps = self.range()
+        for t, v in ((self.acc, 0), (self.l, 0), (self.m, -gr.inf), (self.mb, 0), (self.far, 0), (self.floor, -gr.inf)):
+            gr.init(t, v)
+        self.load_queries()
+        if c.q_in_registers:
+            gr.commit(self.cp)
+        for i in range(c.stages - 1):
+            self.load(i)
+        if c.q_in_registers:
+            gr.wait(self.cp, pending=c.stages - 1)
+            gr.barrier()
+            gr.move(self.q, self.sQ.tile([self.WM, None])[self.w, 0], atom=self.ldsm)
+        for i in gr.loop("i", self.steps.whole):
+            self.step(i, masked=False)
+        for i in gr.loop("i", self.steps.count, start=self.steps.whole):
+            self.step(i, masked=True)
+        self.finish()
+
+    def step(self, i: Any, masked: bool) -> None:
+        """One tile of keys and values, chunk by chunk: the next products are under way while exponentials are taken."""
+        c = self.c
+        gr.wait(self.cp, pending=c.stages - 2)
+        gr.barrier()  # the tile is everybody's, and everybody is done with the one before, whose stage is loaded now
+        self.load(i + c.stages - 1)
+        chunks = c.BN // self.chunk
+        n = self.steps.number(i) if masked else 0
+
+        def scores(j: int) -> None:
+            self.multiply_queries(self.S[j % 2], i, j)
+            if masked:
+                self.adjust(self.S[j % 2], n * chunks + j)
+
+        scores(0)
+        for j in range(chunks):
+            if j + 1 < chunks:
+                scores(j + 1)
+            self.online_softmax(self.S[j % 2])
+            self.multiply_values(i, j)
+
+    def range(self) -> _Steps | _Listed:
+        """The tiles of keys of this block, those that need no mask first."""
+        a, c = self.a, self.c
+        if self.listed and a.mask is not None:
+            return _Listed(self.T[self.b, self.h, self.bm if a.mask.rows or a.left or a.right else 0, :], a.prescaled)
+        if c.packed:
+            first, rows = self.bm * c.BM // a.group, (c.BM - 1) // a.group + 2
+        else:
+            first, rows = self.bm * c.BM, c.BM
+        lo, hi, whole_lo, whole_hi = self.seen.key_tiles(first, rows, c.BN)
+        if c.split:
+            each = gr.ceil_div(gr.max(hi - lo, 0), self.splits)
+            lo = lo + self.part * each
+            hi = gr.min(hi, lo + each)
+        if a.mask is not None or a.prescaled:
+            whole_lo = whole_hi = lo
+        elif a.left:
+            whole_lo = gr.min(gr.max(whole_lo, lo), gr.max(hi, lo))
+            whole_hi = gr.min(gr.max(whole_hi, whole_lo), gr.max(hi, lo))
+        else:
+            whole_lo, whole_hi = lo, gr.min(gr.max(whole_hi, lo), gr.max(hi, lo))
+        return _Steps(gr.max(hi - lo, 0), whole_hi - whole_lo, lo, whole_lo)
+
+    def copy_rows(self, inside: gr.Tensor, of: gr.Tensor, store: bool) -> None:
+        """Copies the rows (query, head of the group) of Q or O, 16 bytes at a time, into or out of shared memory."""
+        a, c, (t,) = self.a, self.c, self.threads.indices()
+        columns, threads = a.depth // 8, 32 * c.WARPS
+        outside = of[self.b, :, :, :].tile([1, 1, 8])
+        for i in range(-(-c.BM * columns // threads)):
+            row, column = (i * threads + t) // columns, (i * threads + t) % columns
+            place = self.bm * c.BM + row
+            there = outside[place // a.group, self.kh * a.group + place % a.group, column][0, 0, :]
+            here = inside.tile([1, 8])[row, column][0, :]
+            if store:
+                gr.move(there, here, atom=(gr.atom("ld.shared.v4.b32"), gr.atom("st.global.v4.b32")))
+            else:
+                gr.move(here, there, atom=self.cp)
+
+    def load_queries(self) -> None:
+        """Starts the copy of the block's queries."""
+        if self.c.packed:
+            self.copy_rows(self.sQ, self.Q, store=False)
+        else:
+            gQ = self.place.queries(self.Q, self.h).tile([self.c.BM, self.a.depth])[self.bm, 0]
+            gr.move(self.sQ, gQ, on=self.threads, atom=self.cp)
+
+    def load(self, i: Any) -> None:
+        """Starts the copies of a tile of keys and values."""
+        stage = i % self.c.stages
+        with gr.if_(i < self.steps.count):
+            n = self.steps.number(i)
+            gr.move(self.sK[stage], self.gK[n], on=self.threads, atom=self.cp)
+            gr.move(self.sV[stage], self.gV[n], on=self.threads, atom=self.cp)
+        gr.commit(self.cp)
+
+    def multiply_queries(self, S: gr.Tensor, i: Any, j: int) -> None:
+        """S = Q K^T of chunk j of a tile."""
+        sK, pieces = self.sK[i % self.c.stages].tile([self.piece_k, 16]), self.chunk // self.piece_k
+        gr.init(S, 0)
+        for d in range(self.a.depth // 16):
+            if self.c.q_in_registers:
+                q = self.q.tile([None, 16])[0, d]
+            else:
+                q = self.q
+                gr.move(q, self.sQ.tile([self.WM, 16])[self.w, d], atom=self.ldsm)
+            for p in range(pieces):
+                gr.move(self.rk, sK[j * pieces + p, d], atom=self.ldsm)
+                gr.matmul(S.tile([None, self.piece_k])[0, p], q, self.rk.T, atom=self.mma)
+
+    def adjust(self, S: gr.Tensor, n: Any) -> None:
+        """Scores from products: softcap, bias, masks; `n` counts chunks of keys."""
+        a = self.a
+        row, col = S.coords()
+        row = self.bm * self.c.BM + self.w * self.WM + row
+        if self.c.packed:
+            row = row // a.group
+        if a.prescaled:
+            S[:] = self.scores.capped(S)
+        self.scores.changed(S, row + (self.sk - self.sq), n * self.chunk + col)
+        for name, e in (("bias", a.bias), ("mask", a.mask)):
+            if e is not None:
+                self.apply(S, n, name, e)
+        S[:] = gr.where(self.seen.of(row, n * self.chunk + col), S, -gr.inf)
+
+    def apply(self, S: gr.Tensor, n: Any, name: str, e: Extra) -> None:
+        """Adds a bias or lets a mask rule scores out."""
+        tensor = self.extras[name]
+        assert tensor is not None
+        view = tensor[self.b, self.h * self.a.group if self.c.packed else self.h, :, :]
+        view = view.tile([self.WM if e.rows else 1, 16])[self.bm * self.c.WARPS + self.w if e.rows else 0, :]
+        x = gr.fragment(name, [self.WM, 16], e.dtype, self.mma.c, on=self.warp)
+        x = x if e.rows else x.reduced(0, f"{name}_keys", e.dtype)
+        self.scores.add(S, self.chunk, e, x, lambda j: view[n * (self.chunk // 16) + j])
+
+    def online_softmax(self, S: gr.Tensor) -> None:
+        """P = exp2(S - m), where m is each row's maximum so far; what was summed for an older one shrinks."""
+        m, top = self.m, self.top
+        gr.reduce("max", top, S, axis=1)  # own values, then shfl.bfly over the row's four lanes
+        if self.c.lazy:
+            self.rise[:] = top - m  # of a row that has seen nothing yet no number, which is no maximum
+            self.most[:] = self.floor
+            gr.reduce("max", self.most, self.rise.values, axis=0, accumulate=True)
+            self.grows[:] = gr.where(self.most * self.scores.factor > LAZY, 1, 0)
+            with gr.if_(gr.index(self.grows, 0, 1) > 0):
+                self.flags[:] = gr.where(self.rise * self.scores.factor > LAZY, 1, 0)
+                self.m_old[:] = m
+                m[:] = gr.where(self.flags > 0, top, m)
+                self.shrink(S)
+        else:
+            self.m_old[:] = m
+            m[:] = gr.max(m, top)
+            self.shrink(S)
+        S[:] = gr.exp2(self.less(S), ftz=True)
+        gr.reduce("add", self.l, S, axis=1, accumulate=True)  # own values only: l keeps the lanes apart
+        self.P[:] = S  # C layout to A layout: the same owners, so only a conversion
+
+    def shrink(self, S: gr.Tensor) -> None:
+        """The sums so far, relative to a new maximum: to `mb`, which is rounded, but the same for all of them.
+
+        A thread with scores beyond ``FAR`` takes their maximum off before they are scaled: of so large a product of
+        scale and maximum more is rounded than exponents hold. It comes here with every tile.
+        """
+        m, m_old, factor, shift, far = self.m, self.m_old, self.scores.factor, self.top, self.far
+        shift[:] = gr.where(m == -gr.inf, 0, m)  # a row that sees nothing gives 0, not NaN
+        if self.a.prescaled:
+            self.mb[:] = -shift
+            self.alpha[:] = gr.exp2(self.less(m_old), ftz=True)
+        else:
+            self.alpha[:] = gr.where(far + gr.where(m_old == -gr.inf, 1, 0) > 0, 0, self.less(m_old))
+            self.flags[:] = gr.where(gr.max(shift, -shift) * factor > FAR, 1, 0)
+            gr.reduce("max", far, self.flags.values, axis=0, accumulate=True)
+            self.mb[:] = gr.where(far > 0, 0, -factor * shift)
+            shift[:] = gr.where(far > 0, shift, 0)
+            self.alpha[:] = gr.exp2(self.less(m_old - shift) - self.alpha, ftz=True)
+            self.floor[:] = gr.where(far > 0, gr.inf, -gr.inf)
+            with gr.if_(gr.index(far, 0, 1) > 0):
+                S[:] = S - shift
+        self.l[:] = self.l * self.alpha
+        self.acc[:] = self.acc * self.alpha
+
+    def less(self, x: Any) -> Any:
+        """Scores relative to the maximum."""
+        return x + self.mb if self.a.prescaled else gr.fma(x, self.scores.factor, self.mb)
+
+    def multiply_values(self, i: Any, j: int) -> None:
+        """The accumulator += P V of chunk j of a tile."""
+        sV = self.sV[i % self.c.stages].tile([16, self.piece_v])
+        for k in range(self.chunk // 16):
+            for p in range(self.a.depth // self.piece_v):
+                gr.move(self.rv, sV[j * (self.chunk // 16) + k, p].T, atom=self.ldsm_t)
+                acc = self.acc.tile([None, self.piece_v])[0, p]
+                gr.matmul(acc, self.P.tile([None, 16])[0, k], self.rv.T, atom=self.mma)
+
+    def finish(self) -> None:
+        """O = acc / l and LSE."""
+        a, c, WM, w = self.a, self.c, self.WM, self.w
+        total = self.S[0].reduced(1, "total")
+        gr.reduce("add", total, self.l, axis=1)
+        self.finish_lse(total)
+        r = gr.fragment("r", [WM, a.depth], gr.fp32 if c.split else a.dtype, self.mma.c, on=self.warp)
+        r[:] = self.acc * gr.where(total == 0, 0, gr.rcp(total))
+        if c.split:
+            part = self.O[self.part, self.b, self.h, :, :].tile([c.BM, a.depth])[self.bm, 0]
+            gr.move(part.tile([WM, None])[w, 0], r, atom=gr.atom("st.global.v2.b32"))
+            return
+        if not c.q_in_registers:
+            gr.wait(self.cp, pending=0)  # where there were no keys
+        gr.barrier(on=self.warp if c.q_in_registers and not c.packed else None)  # sQ is free
+        sO = a.shared("sO", c.BM, over=[self.sQ])
+        mine = sO.tile([WM, None])[w, 0]
+        gr.move(mine, r, atom=gr.atom("st.shared.b32"))  # for stores of 16 bytes
+        gr.barrier(on=None if c.packed else self.warp)
+        if c.packed:
+            self.copy_rows(sO, self.O, store=True)
+            return
+        out = self.place.queries(self.O, self.h).tile([c.BM, a.depth])[self.bm, 0].tile([WM, None])[w, 0]
+        gr.move(out, mine, on=self.warp, atom=(gr.atom("ld.shared.v4.b32"), gr.atom("st.global.v4.b32")))
+
+    def finish_lse(self, total: gr.Tensor) -> None:
+        """LSE = m + log(sum exp(s - m)); -inf for a query that sees nothing. Of parts in units of log2(e)."""
+        if self.LSE is None:
+            return
+        lse, c = self.S[0].reduced(1, "lse"), self.c
+        unit = 1.0 if c.split else math.log(2)
+        lse[:] = gr.where(total == 0, -gr.inf, gr.fma(self.m, self.scores.factor, gr.log2(total)) * unit)
+        if c.split:
+            rows = self.LSE[self.part, self.b, self.h, :]
+        elif c.packed:
+            self.store_packed(lse)
+            return
+        else:
+            rows = self.place.per_query(self.LSE, self.h)
+        rows = rows.tile([c.BM])[self.bm].tile([self.WM])[self.w]
+        gr.move(rows.reshape(0, gr.Layout((self.WM, 1))), lse, atom=gr.atom("st.global.b32"))
+
+    def store_packed(self, lse: gr.Tensor) -> None:
+        """The LSE of rows (query, head of the group)."""
+        assert self.LSE is not None
+        g, (lane,) = self.a.group, self.warp.indices()
+        for i in range(self.WM // 8):  # rows of a C fragment: eight apart, each on four lanes
+            row = self.bm * self.c.BM + self.w * self.WM + lane // 4 + 8 * i
+            with gr.if_((lane % 4 == 0) * (row < self.args.sq * g)):
+                gr.move(self.LSE[self.b, self.kh * g + row % g, row // g], lse.values[i])

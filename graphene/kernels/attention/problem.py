@@ -1,0 +1,260 @@
+"""What attention's kernels share: what is computed, the arguments, which keys a query sees, how a score becomes one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import graphene as gr
+from graphene.kernels.access import vector_access
+from graphene.kernels.arguments import size
+from graphene.kernels.epilogues import pointwise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LOG2E = math.log2(math.e)
+MOST = 1 << 24  # queries or keys
+
+
+@dataclass(frozen=True)
+class Extra:
+    """A tensor with a number for each score: its type, whether it differs between queries, how many lie side by side.
+
+    gr.u8 is a mask, 0 for a key that is not seen; anything else is added to the scores.
+    """
+
+    dtype: gr.DType = gr.u8
+    rows: bool = True
+    vector: int = 1
+
+
+@dataclass(frozen=True)
+class Attention:
+    """What is computed; a kernel pays only for what it does.
+
+    `left`, `right`: query i sees keys i + sk - sq - left ... i + sk - sq + right (arguments of the kernel). `mask`,
+    `bias`: of every score. `softcap`: scores are cap * tanh(s / cap); `wide`: of a cap far above scores. `scaled`:
+    scores are scaled before their maximum is taken, as a scale that is not positive needs. `group`: so many heads share
+    keys and values. `varlen`: sequences are packed one after the other. `alike`: V has the strides of K, and a gradient
+    those of Q, which saves registers. `score`: a function score(s, query, key) of registers, of the forward kernel, by
+    which a scaled and capped score is replaced before bias and masks; `query` is a query's place among keys, i + sk -
+    sq. What it computes of arrays is what the kernel means.
+    """
+
+    D: int
+    dtype: gr.DType = gr.fp16
+    left: bool = False
+    right: bool = False
+    mask: Extra | None = None
+    bias: Extra | None = None
+    softcap: bool = False
+    scaled: bool = False
+    group: int = 1
+    varlen: bool = False
+    alike: bool = False
+    wide: bool = False
+    score: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        size("Attention", "D", self.D, multiple_of=8, most=256)
+        size("Attention", "group", self.group)
+
+    @property
+    def depth(self) -> int:
+        """The head size as the tensor core takes it: zeros fill shared memory up to it."""
+        return -(-self.D // 16) * 16
+
+    @property
+    def prescaled(self) -> bool:
+        """Whether scores are multiplied by the scale one by one, rather than within the exponential."""
+        return self.softcap or self.scaled or self.bias is not None or self.score is not None
+
+    def atom(self, name: str) -> Any:
+        """The matrix instruction for the type, and the other instructions by their names."""
+        return gr.atom({"mma": f"mma.m16n8k16.f32.{'f16' if self.dtype == gr.fp16 else 'bf16'}"}.get(name, name))
+
+    def shared(self, name: str, rows: int, stages: int | None = None, over: Any = None) -> gr.Tensor:
+        """A tile of rows in shared memory."""
+        swizzle = gr.swizzle(self.depth, self.dtype)
+        return gr.alloc(name, [rows, self.depth], self.dtype, gr.SH, stages=stages, swizzle=swizzle, over=over)
+
+
+class Arguments:
+    """The sizes of a kernel, and its tensors of (batch, seq, heads, D) or packed (total, heads, D), of any strides."""
+
+    def __init__(self, a: Attention) -> None:
+        self.a = a
+        self.batch = gr.sym("batch", max=65535)
+        wide = max(e.vector for e in (a.mask, a.bias, Extra()) if e is not None)
+        self.sq, self.sk = gr.sym("sq", max=MOST), gr.sym("sk", multiple_of=wide, max=MOST)
+        self.kv_heads = gr.sym("kv_heads", max=65535 // a.group)
+        self.heads = self.kv_heads * a.group
+        self.strides: dict[str, Any] = {}
+
+    def tensor(self, kind: Any, name: str, s: Any, heads: Any) -> gr.Tensor:
+        """One of the tensors with heads."""
+        front = () if self.a.varlen else (self.batch,)
+        base = {"V": "K", "G": "Q"}.get(name, name) if self.a.alike else name
+        if base not in self.strides:
+            names = " ".join(base + x for x in ("b", "s", "h")[1 - len(front) :])
+            self.strides[base] = gr.sym(names, multiple_of=8)
+        strides = self.strides[base]
+        layout = gr.Layout((*front, s, heads, self.a.D), (*strides, 1))
+        made: gr.Tensor = kind(name, layout, self.a.dtype, align_bytes=16)
+        return made
+
+    def extra(self, name: str, e: Extra | None) -> gr.Tensor | None:
+        """A tensor of (batch, heads, sq, sk), where sq is 1 unless it differs between queries; None without."""
+        if e is None:
+            return None
+        strides: list[Any] = list(gr.sym(f"{name}b {name}h {name}q", multiple_of=e.vector))
+        strides.append(gr.sym(f"{name}k") if e.vector == 1 else 1)
+        shape = (self.batch, self.heads, self.sq if e.rows else 1, self.sk)
+        return gr.input(name, gr.Layout(shape, tuple(strides)), e.dtype, align_bytes=e.vector * e.dtype.bits // 8)
+
+
+class Place:
+    """One sequence: its sizes, and the parts of tensors that belong to it. Data say where packed ones lie."""
+
+    def __init__(self, args: Arguments, b: Any, starts: list[gr.Tensor]) -> None:
+        self.b, self.varlen = b, bool(starts)
+        self.sq, self.sk = args.sq, args.sk
+        if starts:
+            (q, q_end), (k, k_end) = ([gr.index(s[b + i], 0, 2**31 - 1) for i in (0, 1)] for s in starts)
+            self.sq, self.sk = gr.max(q_end - q, 0), gr.max(k_end - k, 0)
+            self.q_start, self.k_start, self.ends = q, k, (q_end, k_end)
+            self.args, self.starts = args, starts
+
+    def queries(self, t: gr.Tensor, head: Any) -> gr.Tensor:
+        """(sq, D) of a tensor like Q."""
+        return t[:, head, :].window(self.q_start, self.sq) if self.varlen else t[self.b, :, head, :]
+
+    def keys(self, t: gr.Tensor, head: Any) -> gr.Tensor:
+        """(sk, D) of a tensor like K."""
+        return t[:, head, :].window(self.k_start, self.sk) if self.varlen else t[self.b, :, head, :]
+
+    def per_query(self, t: gr.Tensor, head: Any) -> gr.Tensor:
+        """(sq,) of a tensor with a number for each query, such as the LSE."""
+        return t[head, :].window(self.q_start, self.sq) if self.varlen else t[self.b, head, :]
+
+    def fill_rest(self, of_keys: bool, rows: list[gr.Tensor], share: tuple[Any, Any], threads: gr.ThreadTensor) -> None:
+        """Writes the rows before the first sequence and behind the last: zeros, and an LSE of -inf.
+
+        `rows`: (total, D) of a head, or (total,) of the LSE. The last sequence's blocks do it, a `share` of all for
+        block so and so of so many.
+        """
+        if not self.varlen:
+            return
+        (t,), count, (at, blocks) = threads.indices(), threads.size, share
+        step = gr.max(blocks, 1) * count
+        with gr.if_(self.b == self.args.batch - 1):
+            first = gr.index(self.starts[of_keys][0], 0, 2**31 - 1)
+            inside = gr.max(self.ends[of_keys] - first, 0)
+            rest = (self.args.sk if of_keys else self.args.sq) - inside
+            for n, view in enumerate(rows):
+                lse = view.dtype == gr.fp32
+                vectors = 1 if lse else self.args.a.D // 8
+                x = gr.alloc(f"rest{n}", [1 if lse else 8], view.dtype, gr.RF)
+                gr.init(x, -gr.inf if lse else 0)
+                for i in gr.loop(f"rest_of_{view.name}", rest * vectors, start=at * count + t, step=step):
+                    row = i // vectors
+                    row = row + inside * (row >= first)
+                    gr.move(view[row] if lse else view[row, :].tile([8])[i % vectors], x[0] if lse else x)
+
+
+@dataclass
+class Seen:
+    """Which keys the queries of a sequence see. `left`, `right`: None is unlimited."""
+
+    sq: Any
+    sk: Any
+    left: Any
+    right: Any
+
+    def key_tiles(self, first: Any, rows: int, BN: int) -> tuple[Any, Any, Any, Any]:
+        """Tiles of BN keys: [0] to [1] are those that some of the queries see, and [2] to [3] all of them whole."""
+        lo, hi, whole_lo, whole_hi = 0, gr.ceil_div(self.sk, BN), 0, self.sk // BN
+        shift = first + self.sk - self.sq
+        if self.right is not None:
+            hi = gr.max(gr.min(hi, gr.ceil_div(gr.min(shift + rows, self.sk) + self.right, BN)), 0)
+            whole_hi = gr.min(whole_hi, (shift + self.right + 1) // BN)
+        if self.left is not None:
+            lo = gr.max((shift - self.left) // BN, 0)
+            whole_lo = gr.ceil_div(shift + rows - 1 - self.left, BN)
+        return lo, hi, whole_lo, whole_hi
+
+    def query_tiles(self, first: Any, keys: int, BM: int) -> tuple[Any, Any, Any, Any]:
+        """The same of tiles of BM queries and the keys from `first` on; queries past the last count as seeing all."""
+        tiles = gr.ceil_div(self.sq, BM)
+        lo, hi, whole_lo, whole_hi = 0, tiles, 0, tiles
+        shift = first - (self.sk - self.sq)
+        if self.right is not None:
+            lo = gr.max((shift - self.right) // BM, 0)
+            whole_lo = gr.ceil_div(shift + keys - 1 - self.right, BM)
+        if self.left is not None:
+            hi = gr.max(gr.min(tiles, (shift + keys - 1 + self.left) // BM + 1), 0)
+            whole_hi = gr.min(tiles, (shift + self.left + 1) // BM)
+        return lo, hi, whole_lo, whole_hi
+
+    def of(self, query: Any, key: Any) -> Any:
+        """The condition under which a query sees a key."""
+        return self.some(query, query, key)
+
+    def some(self, first: Any, last: Any, key: Any) -> Any:
+        """The condition under which one of the queries from the first to the last sees a key."""
+        shift = self.sk - self.sq
+        seen = key < self.sk if self.right is None else key <= gr.min(last + shift + self.right, self.sk - 1)
+        return seen if self.left is None else gr.logical_and(seen, key >= first + shift - self.left)
+
+
+class Scores:
+    """From products of queries and keys to scores in units of log2(e), which ``exp2`` takes."""
+
+    def __init__(self, a: Attention) -> None:
+        self.a = a
+        self.scale = gr.param("scale_log2", gr.fp32)  # scale * log2(e)
+        self.cap = gr.param("cap_log2", gr.fp32) if a.softcap else None  # cap * log2(e)
+
+    @property
+    def factor(self) -> Any:
+        """What scores are multiplied by within the exponential."""
+        return 1.0 if self.a.prescaled else self.scale
+
+    def capped(self, s: Any) -> Any:
+        """Scaled, and cap * tanh(s / cap), as 1 - 2 / (exp(2 s / cap) + 1), where the approximate tanh is too rough.
+
+        That is off by the last digits of the cap. Of a wide one small scores keep theirs, by the series of tanh(t) / t.
+        """
+        if self.cap is None:
+            return s * self.scale
+        e = gr.exp2(s * (self.scale * (2 * LOG2E)) / self.cap)
+        capped = gr.fma(-2 * self.cap, gr.rcp(e + 1), self.cap)
+        if not self.a.wide:
+            return capped
+        t = s * self.scale / self.cap
+        u = t * t
+        series = gr.fma(u, gr.fma(u, gr.fma(u, -17 / 315, 2 / 15), -1 / 3), 1)
+        return gr.where(u < 1 / 16, s * self.scale * series, capped)
+
+    def changed(self, S: gr.Tensor, query: Any, key: Any) -> None:
+        """Scores become what the function of them and of their places says."""
+        if self.a.score is not None:
+            places = (gr.cast(x, gr.fp32) for x in (query, key))  # up to MOST: exactly
+            S[:] = pointwise(self.a.score, S * (1 / LOG2E), *places) * LOG2E
+
+    def add(
+        self, S: gr.Tensor, columns: int, e: Extra, x: gr.Tensor, part_of: Callable[[int], gr.Tensor],
+        load: str = "ld.global.nc",
+    ) -> None:  # fmt: skip
+        """Adds a bias to scores, or lets a mask rule them out: 16 columns at a time, by way of the registers `x`.
+
+        `part_of`: the part of the mask or bias that belongs to 16 columns. `load`: "ld.global" in a kernel that waits
+        for those before it, which may have written them.
+        """
+        atom = vector_access(load, e.vector, e.dtype)
+        for j in range(columns // 16):
+            part = S.tile([None, 16])[0, j]
+            gr.move(x, part_of(j), atom=atom)
+            part[:] = gr.where(x != 0, part, -gr.inf) if e.dtype == gr.u8 else gr.fma(x, LOG2E, part)

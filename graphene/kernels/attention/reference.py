@@ -1,0 +1,180 @@
+"""What attention's kernels compute, of their arguments by name: NumPy from the definition.
+
+Scores are in units of log2(e), as ``scale_log2`` makes them. A function works on one sequence of (seq, heads, D) after
+the other, whether they are a batch or packed.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import graphene as gr
+from graphene.kernels.attention.problem import LOG2E
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from graphene.kernels.attention.problem import Attention
+
+
+def visible(sq: int, sk: int, left: int | None = None, right: int | None = None) -> Any:
+    """Which keys a query sees by its place, (sq, sk)."""
+    import numpy as np
+
+    query, key = np.arange(sq)[:, None] + sk - sq, np.arange(sk)[None]
+    seen = np.ones((sq, sk), bool)
+    if left is not None:
+        seen &= key >= query - left
+    if right is not None:
+        seen &= key <= query + right
+    return seen
+
+
+def places(t: Any, starts_q: Any = None, starts_k: Any = None) -> list[tuple[Any, Any, Any]]:
+    """Of each sequence: where its queries, its keys, and its numbers of each head and query lie."""
+    if starts_q is None:
+        return [((b, slice(None)), (b, slice(None)), (b,)) for b in range(len(t))]
+    parts = [[slice(*pair) for pair in pairwise(s)] for s in (starts_q, starts_k)]
+    return [((q,), (k,), (slice(None), q)) for q, k in zip(*parts, strict=True)]
+
+
+def outside(parts: list[slice], rows: int) -> Any:
+    """The rows of packed sequences that belong to none."""
+    import numpy as np
+
+    return np.delete(np.arange(rows), np.arange(parts[0].start, parts[-1].stop))
+
+
+def of_heads(t: Any, heads: int) -> Any:
+    """Keys or values (sk, kv_heads, D) as the heads of the queries read them."""
+    import numpy as np
+
+    return t[:, np.arange(heads) * t.shape[1] // max(heads, 1)]
+
+
+def scores(a: Attention, q: Any, k: Any, i: int, given: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """Of sequence i the scores (heads, sq, sk), -inf where a key is not seen; which are; the slope of the cap."""
+    import numpy as np
+
+    s = np.einsum("qhd,khd->hqk", q, of_heads(k, q.shape[1])) * given["scale_log2"]
+    (sq, sk), slope = s.shape[1:], 1.0
+    if a.softcap:
+        error = {"relative": 2.0**-19} if a.wide else {"absolute": 2.0**-21}
+        t = gr.approximately(np.tanh, **error)(s / given["cap_log2"])
+        s, slope = t * given["cap_log2"], 1 - t * t
+    if a.score is not None:
+        s = a.score(s / LOG2E, np.arange(sq)[:, None] + sk - sq, np.arange(sk)[None]) * LOG2E
+    if a.bias is not None:
+        s = s + given["B"][i] * LOG2E
+    seen = visible(sq, sk, given.get("left"), given.get("right"))
+    seen = seen if a.mask is None else seen & (given["M"][i] != 0)
+    return np.where(seen, s, -np.inf), seen, slope
+
+
+def normalized(x: Any, axis: int) -> tuple[Any, Any, Any]:
+    """Exponentials of scores relative to their largest one, their sum, and the logarithm of that of the scores' own."""
+    import numpy as np
+
+    top = np.max(getattr(x, "values", x), axis=axis, keepdims=True, initial=-np.inf)
+    top = np.where(np.isinf(top), 0, top)
+    p = np.exp2(x - top)
+    total = p.sum(axis, keepdims=True)
+    return p, np.where(total == 0, 1, total), ((np.log2(total) + top) * math.log(2)).squeeze(axis)
+
+
+def forward(a: Attention, lse: bool, **given: Any) -> dict[str, Any]:
+    """O and, with `lse`, LSE; zeros and -inf for a query that sees no key."""
+    import numpy as np
+
+    Q, K, V = (given[n] for n in "QKV")
+    O, LSE = np.zeros_like(Q), np.full_like(Q[..., 0].swapaxes(-1, -2), -np.inf)
+    for i, (q, k, rows) in enumerate(places(Q, given.get("starts_q"), given.get("starts_k"))):
+        p, total, LSE[rows] = normalized(scores(a, Q[q], K[k], i, given)[0], 2)
+        p = gr.rounded("P", p, by=None)  # relative to a maximum of the keys so far
+        O[q] = np.einsum("hqk,khd->hqd", p, of_heads(V[k], Q.shape[-2])).swapaxes(0, 1) / total.swapaxes(0, 1)
+    return {"O": O, "LSE": LSE} if lse else {"O": O}
+
+
+def together(group: int, O: Any, LSE: Any) -> dict[str, Any]:
+    """O and LSE of parts (splits, batch, kv_heads, sq * group, D) and their logarithms, in units of log2(e)."""
+    import numpy as np
+
+    p, total, lse = normalized(LSE, 0)
+    out = np.einsum("sbhr,sbhrd->bhrd", p, O) / total[0][..., None]
+    b, heads, rows, d = out.shape
+    shape = b, heads, rows // group, group
+    out = out.reshape(*shape, d).transpose(0, 2, 1, 3, 4).reshape(b, rows // group, heads * group, d)
+    return {"O": out, "LSE": lse.reshape(shape).transpose(0, 1, 3, 2).reshape(b, heads * group, rows // group)}
+
+
+def combined(group: int, lse: bool, P: Any, L: Any) -> Any:
+    """The same of the arguments of the kernel that does it."""
+    made = together(group, P, L)
+    return made if lse else made["O"]
+
+
+def delta(G: Any, O: Any, gL: Any = 0) -> Any:
+    """What the gradient needs of each row."""
+    return (G * O).sum(-1).swapaxes(-1, -2) - gL
+
+
+def gradients(a: Attention, passed: str | None = None, **given: Any) -> Iterator[tuple[Any, ...]]:
+    """Of each sequence its places, and the gradients of queries, keys, values, scores.
+
+    `passed`: the tensor by which probabilities reach those who make the scores' gradients of them, 2^12 times larger.
+    """
+    import numpy as np
+
+    G, Q, K, V = (given[n] for n in "GQKV")
+
+    def together(x: Any) -> Any:
+        keys, heads, d = x.shape
+        return x.reshape(keys, heads // a.group, a.group, d).sum(2)
+
+    for i, (q, k, rows) in enumerate(places(Q, given.get("starts_q"), given.get("starts_k"))):
+        s, seen, slope = scores(a, Q[q], K[k], i, given)
+        lse, less = (given[n][rows][..., None] for n in ("LSE", "delta"))
+        p = np.where(seen & (lse != -np.inf), np.exp2(s - lse * LOG2E), 0)
+        dp = np.einsum("qhd,khd->hqk", G[q], of_heads(V[k], Q.shape[-2]))
+        known = p if passed is None else gr.rounded(passed, p, by=2.0**12)
+        ds = gr.rounded("P", known * (dp - less) * slope)
+        p = gr.rounded("P", p, by=1.0 if passed is None else 2.0**12)
+        dq = np.einsum("hqk,khd->qhd", ds, of_heads(K[k], Q.shape[-2])) * given["scale"]
+        dk = together(np.einsum("hqk,qhd->khd", ds, Q[q])) * given["scale"]
+        yield (q, k), dq, dk, together(np.einsum("hqk,qhd->khd", p, G[q])), ds
+
+
+def queries_gradient(a: Attention, **given: Any) -> dict[str, Any]:
+    """DQ, zeros outside of packed sequences."""
+    import numpy as np
+
+    dQ = np.zeros_like(given["Q"])
+    for (q, _), dq, *_ in gradients(a, **given):
+        dQ[q] = dq
+    return {"dQ": dQ}
+
+
+def keys_gradient(a: Attention, passed: str | None, **given: Any) -> dict[str, Any]:
+    """DK and dV, zeros outside of packed sequences."""
+    import numpy as np
+
+    dK, dV = np.zeros_like(given["K"]), np.zeros_like(given["V"])
+    for (_, k), _, dk, dv, _ in gradients(a, passed, **given):
+        dK[k], dV[k] = dk, dv
+    return {"dK": dK, "dV": dV}
+
+
+def tiles(a: Attention, BM: int, BN: int, M: Any, T: Any, left: Any = None, right: Any = None) -> Any:
+    """For each BM queries the tiles of BN keys that all of them see whole, then the others of which some see some."""
+    import numpy as np
+
+    made, (sq, sk) = T.copy(), M.shape[2:]
+    allowed = (M != 0) & visible(sq, sk, left, right)
+    for b, head, m in np.ndindex(*T.shape[:3]):
+        parts = [allowed[b, head, m * BM : (m + 1) * BM, n : n + BN] for n in range(0, sk, BN)]
+        whole = [n for n, t in enumerate(parts) if t.all() and t.shape[1] == BN]
+        some = [n for n, t in enumerate(parts) if t.any() and n not in whole]
+        made[b, head, m, : 2 + len(whole) + len(some)] = [len(whole), len(whole) + len(some), *whole, *some]
+    return made

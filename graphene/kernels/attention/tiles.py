@@ -1,0 +1,85 @@
+"""Which tiles of keys a mask lets the queries of a block see: a list, so that no other tile is loaded."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import graphene as gr
+from graphene.kernels.attention.arguments import arguments
+from graphene.kernels.attention.problem import MOST, Attention, Extra, Seen
+from graphene.kernels.attention.reference import tiles as tiles_of
+
+CAPACITY = 4096  # tiles of keys
+
+
+def attention_tiles_kernel(what: Attention, BM: int, BN: int) -> gr.Kernel:
+    """T[b, h, m] = whole, seen, tiles...: of the BM queries m the tiles of BN keys that some of them see.
+
+    First the `whole` ones, which all of them see whole, then the others, `seen` together. Arguments: M, the mask as of
+    ``attention_forward_kernel`` but with batch and heads of its own, T of (batch, heads, tiles of queries, tiles of
+    keys + 2), left, right. A warp works on one tile at a time.
+    """
+    e, warps = what.mask or Extra(), 4
+    means = functools.partial(tiles_of, what, BM, BN)
+    with gr.Kernel("attention_tiles", means, None, arguments(what)) as kernel:
+        batch, heads = gr.sym("batch heads", max=65535)
+        sq, sk = gr.sym("sq", max=MOST), gr.sym("sk", max=CAPACITY * BN)
+        M = gr.input("M", gr.Layout((batch, heads, sq, sk), tuple(gr.sym("Mb Mh Mq Mk"))), gr.u8)
+        row_tiles, tiles = gr.ceil_div(sq, BM), gr.ceil_div(sk, BN)
+        T = gr.inout("T", gr.row_major(batch, heads, row_tiles, tiles + 2), gr.i32)
+        left = gr.param("left", gr.i32) if what.left else None
+        right = gr.param("right", gr.i32) if what.right else None
+        blocks, threads = gr.blocks(row_tiles, heads, batch), gr.threads(32 * warps)
+        (m, h, b) = blocks.indices()
+        (w, lane) = threads.tile(32).indices()
+        flags = gr.alloc("flags", [CAPACITY], gr.i32, gr.SH)
+        x = gr.alloc("x", [], gr.u8, gr.RF)
+        some, every, flag = (gr.alloc(n, [], gr.i32, gr.RF) for n in ("some", "every", "flag"))
+        seen = Seen(sq, sk, left, right)
+
+        windowed, first = what.left or what.right, m * BM
+        last = gr.min(first + BM, sq) - 1
+
+        def look(row: Any, key: Any, top: Any, bottom: Any) -> None:
+            """Adds one number of the mask, which the queries from `top` to `bottom` share."""
+            gr.move(x, M[b, h, row, key])
+            here = all_here = gr.where(x != 0, 1, 0)
+            if windowed:
+                here = gr.where(seen.some(top, bottom, key), here, 0)
+                all_here = gr.where(seen.some(bottom, top, key), all_here, 0)
+            some[:] = gr.max(some, here)
+            every[:] = gr.min(every, all_here)
+
+        given = [M, *(x for x in (left, right) if x is not None), T]
+        with gr.spec(T, given, on=(blocks, threads)):
+            for n in gr.loop("n", tiles, start=w, step=warps):
+                gr.init(some, 0)
+                gr.init(every, 1)
+                for i in range(-(-BN // 32)):
+                    key = n * BN + i * 32 + lane
+                    with gr.if_(key < gr.min(sk, n * BN + BN)):
+                        if e.rows:
+                            for row in gr.loop("row", last + 1, start=first):
+                                look(row, key, row, row)
+                        else:
+                            look(first, key, first, last)
+                with gr.if_(n * BN + BN > sk):
+                    gr.init(every, 0)
+                gr.allreduce("max", some, on=threads.tile(32)[w])
+                gr.allreduce("min", every, on=threads.tile(32)[w])
+                with gr.if_(lane == 0):
+                    flag[:] = some + every
+                    gr.move(flags[n], flag)
+            gr.barrier()
+            with gr.if_((w == 0) * (lane == 0)):
+                count = gr.scalar("count", 0)
+                for wanted in (2, 1):
+                    for n in gr.loop(f"n{wanted}", tiles):
+                        with gr.if_(gr.index(flags[n], 0, 2) == wanted):
+                            flag[:] = n
+                            gr.move(T[b, h, m, count.value + 2], flag)
+                            count.set(count.value + 1)
+                    flag[:] = count.value
+                    gr.move(T[b, h, m, 2 - wanted], flag)
+    return kernel

@@ -1,0 +1,306 @@
+"""A matrix product as a whole: its configuration, the kernels that compute it, what they need, and which ones to take.
+
+    config = select_gemm(M, N, K, order="TT", dtype="fp16", align=(16, 16, 16), activation="gelu", bias=True)
+    run_gemm(config, a, b, c, bias=bias)          # c = gelu(a @ b + bias)
+
+A configuration is a value: equal ones are the same kernels, whatever the sizes of a product are.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import graphene as gr
+from graphene import _core
+from graphene.kernels.arguments import choice, flags, instance, size, sizes, strides_elems
+from graphene.kernels.epilogues import check_activation, linear
+from graphene.kernels.gemm.frame import RESULTS, TERMS, check_align, check_scales
+from graphene.kernels.gemm.pad import gemm_pad
+from graphene.kernels.gemm.reduce import gemm_reduce
+from graphene.kernels.gemm.sm70 import gemm_sm70
+from graphene.kernels.gemm.sm80 import gemm_sm80
+from graphene.kernels.traced import as_data
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["GemmConfig", "Launch", "gemm_launches", "gemm_workspaces", "run_gemm"]
+
+KEPT = 256  # kernels: epilogues may be any number of functions
+PADDED_BYTES = 128  # whole lines of the caches: a multiple of 16 would do, but costs a tenth
+TYPES = {"fp16": gr.fp16, "bf16": gr.bf16, "fp32": gr.fp32, "i8": gr.i8, "i32": gr.i32}
+
+
+def check_product(
+    name: str, dtype: object, out: object, order: object, align: object, activation: object
+) -> tuple[int, ...]:
+    """The alignments. Raises VerifyError KERNEL_ARGUMENT unless there are products of that kind."""
+    choice(name, "dtype", dtype, tuple(RESULTS))
+    types = RESULTS[str(dtype)]
+    if out is not None:
+        choice(name, f"out of dtype {dtype}", out, types)
+    choice(name, "order", order, ("TN", "NN", "NT", "TT"))
+    result = str(out or (types[0] if dtype == "i8" else dtype))
+    alignments = check_align(name, align, (TYPES[str(dtype)].bits, TYPES[str(dtype)].bits, TYPES[result].bits))
+    check_activation(name, activation)
+    if result == "i32" and isinstance(activation, str) and activation != "relu":
+        _core.fail("KERNEL_ARGUMENT", f"{name}: {activation} is no function of integers", ["got: out i32"],
+                   "store another type")  # fmt: skip
+    return alignments
+
+
+@dataclass(frozen=True)
+class GemmConfig:
+    """C = act(alpha * A @ B + beta * C + bias) + residual: A (M,K), B (K,N), bias (N,), residual and C (M,N).
+
+    The fields are gemm_sm80's arguments, with types by name. ``pad``: A, B are copied to lines of multiples of 128
+    bytes first (`align` says what they are before). ``split_k``: k is summed in so many parts, added up afterwards.
+    ``activation``: one of epilogues.ACTIVATIONS or a function of a register, kept as what it computes. ``kernel``:
+    gemm_sm80 or gemm_sm70; the latter is for fp16. ``stages``: 2 or more, by default 3; of gemm_sm70 2. Raises
+    VerifyError KERNEL_ARGUMENT.
+    """
+
+    tile: tuple[int, int, int] = (128, 128, 64)
+    stages: int = None  # type: ignore[assignment]  # the kernel's own
+    warps: tuple[int, int] = (2, 2)
+    group: int = 1
+    order: str = "TN"
+    dtype: str = "fp16"
+    out: str | None = None
+    align: tuple[int, int, int] = (16, 16, 16)
+    pad: tuple[bool, bool] = (False, False)
+    batched: bool = False
+    bias: bool = False
+    residual: bool = False
+    alpha: bool = False
+    beta: bool = False
+    activation: str | Callable[[Any], Any] | None = None
+    split_k: int = 1
+    kernel: str = "gemm_sm80"
+
+    def __post_init__(self) -> None:
+        n = "GemmConfig"
+        fields: dict[str, Any] = {
+            "align": check_product(n, self.dtype, self.out, self.order, self.align, self.activation),
+            "tile": sizes(n, "tile", self.tile, 3),
+            "warps": sizes(n, "warps", self.warps, 2),
+            "pad": flags(n, "pad", self.pad, 2),
+            "activation": as_data(self.activation),
+        }
+        check_scales(n, self.out_dtype, self.alpha or self.beta)
+        for name in ("batched", *TERMS):
+            flags(n, name, (getattr(self, name),), 1)
+        choice(n, "kernel", self.kernel, ("gemm_sm80", "gemm_sm70"))
+        old = self.kernel == "gemm_sm70"
+        if self.stages is None:
+            object.__setattr__(self, "stages", 2 if old else 3)
+        for name in ("group", "split_k"):
+            fields[name] = size(n, name, getattr(self, name))
+        if old:
+            choice(n, "dtype of gemm_sm70", self.dtype, ("fp16",))
+            choice(n, "stages of gemm_sm70", self.stages, (2,))
+        fields["stages"] = size(n, "stages", self.stages, least=2)
+        for name, value in fields.items():  # as they are hashed and stored: tuples and integers of Python
+            object.__setattr__(self, name, value)
+
+    @property
+    def out_dtype(self) -> str:
+        """The type of C, bias and residual."""
+        return self.out or ("i32" if self.dtype == "i8" else self.dtype)
+
+    @property
+    def computes(self) -> bool:
+        """Whether anything happens to the sums but rounding."""
+        return self.activation is not None or any((self.bias, self.residual, self.alpha, self.beta))
+
+    @property
+    def sums(self) -> str:
+        """The type of the accumulators and of the workspace of their parts."""
+        return "i32" if self.dtype == "i8" else "fp32"
+
+
+class Launch(NamedTuple):
+    """A kernel and the names of its arguments in order: of the product's, or of workspaces; ".T": its last two modes
+    exchanged; ".C": its first N columns.
+    """
+
+    kernel: gr.Kernel
+    arguments: tuple[str, ...]
+
+
+@functools.lru_cache(KEPT)
+def _product(c: GemmConfig) -> gr.Kernel:
+    plain = c.split_k > 1 or (c.out_dtype == c.sums and not c.computes)
+    builder = functools.partial(gemm_sm80, STAGES=c.stages, dtype=TYPES[c.dtype])
+    return (builder if c.kernel == "gemm_sm80" else gemm_sm70)(
+        *c.tile,
+        epilogue=None if plain else linear(c.activation, c.bias, c.residual),
+        warps=c.warps,
+        group=c.group,
+        order=c.order,
+        out=TYPES[c.out_dtype],
+        align=c.align,
+        padded=c.pad,
+        b_as_kn=True,
+        batched=c.batched,
+        split_k=c.split_k > 1,
+        bias=c.bias,
+        residual=c.residual,
+        alpha=c.alpha,
+        beta=c.beta,
+    )
+
+
+@functools.cache
+def _pad(names: str, dtype: str, batched: bool) -> gr.Kernel:
+    return gemm_pad(names, TYPES[dtype], batched)
+
+
+@functools.lru_cache(KEPT)
+def _reduce(c: GemmConfig) -> gr.Kernel:
+    return gemm_reduce(
+        linear(c.activation, c.bias, c.residual),
+        sums=TYPES[c.sums],
+        out=TYPES[c.out_dtype],
+        align=c.align[2],
+        batched=c.batched,
+        bias=c.bias,
+        residual=c.residual,
+        alpha=c.alpha,
+        beta=c.beta,
+    )
+
+
+def gemm_launches(config: GemmConfig) -> list[Launch]:
+    """The kernels of a configuration, in order; each is built once, however many configurations have it.
+
+    The last 256 are kept.
+
+    Names: A, B, bias, residual, C, alpha, beta as there are; of workspaces A_padded, B_padded, W. Raises VerifyError
+    KERNEL_ARGUMENT.
+    """
+    instance("gemm_launches", "config", config, GemmConfig)
+    c, launches = config, []
+    to_lines = {"A": "" if c.order[0] == "T" else ".T", "B": "" if c.order[1] == "T" else ".T"}
+    padded = "".join(n for n, p in zip("AB", c.pad, strict=True) if p)
+    if padded:
+        arguments = [x for n in padded for x in (n + to_lines[n], n + "_padded")]
+        launches.append(Launch(_pad(padded, c.dtype, c.batched), tuple(arguments)))
+    align_a, align_b = (16 if p else a for p, a in zip(c.pad, c.align, strict=False))
+    operands = [n + "_padded" + to_lines[n] if n in padded else n for n in "AB"]
+    terms = [n for n in ("bias", "residual") if getattr(c, n)] + ["C"] + [n for n in ("alpha", "beta") if getattr(c, n)]
+    if c.split_k == 1:
+        product = replace(c, align=(align_a, align_b, c.align[2]))
+        return [*launches, Launch(_product(product), (*operands, *terms))]
+    none, size = dict.fromkeys(TERMS, False), TYPES[c.out_dtype].bits // 8
+    align_w = 8 if c.align[2] > size else 4  # N is even, or it may be odd
+    product = replace(c, align=(align_a, align_b, align_w), out=c.sums, activation=None, split_k=2, **none)  # type: ignore[arg-type]
+    has = {n: getattr(c, n) for n in TERMS}
+    rest = GemmConfig(dtype="i8" if c.dtype == "i8" else "fp16", out=c.out_dtype, align=(16, 16, c.align[2]),
+                      batched=c.batched, activation=c.activation, **has)  # fmt: skip
+    return [*launches, Launch(_product(product), (*operands, "W.C")), Launch(_reduce(rest), ("W", *terms))]
+
+
+def gemm_workspaces(config: GemmConfig, M: int, N: int, K: int, batch: int = 1) -> dict[str, tuple[Any, str]]:
+    """Shapes and types of the workspaces of one product: row-major, contiguous, 16-byte aligned.
+
+    Raises VerifyError KERNEL_ARGUMENT.
+    """
+    instance("gemm_workspaces", "config", config, GemmConfig)
+    M, N, K, batch = (
+        size("gemm_workspaces", n, x, least=0) for n, x in (("M", M), ("N", N), ("K", K), ("batch", batch))
+    )
+    c, front = config, (batch,) if config.batched else ()
+    vector = PADDED_BYTES * 8 // TYPES[c.dtype].bits
+    out: dict[str, tuple[Any, str]] = {}
+    for n, rows, along_k in (("A", M, c.order[0] == "T"), ("B", N, c.order[1] == "N")):
+        if c.pad["AB".index(n)]:
+            lines, length = (rows, K) if along_k else (K, rows)
+            out[n + "_padded"] = ((*front, lines, -(-length // vector) * vector), c.dtype)
+    if c.split_k > 1:
+        out["W"] = ((c.split_k, *front, M, -(-N // 4) * 4), c.sums)
+    return out
+
+
+def run_gemm(
+    config: GemmConfig,
+    a: Any,
+    b: Any,
+    c: Any,
+    bias: Any = None,
+    residual: Any = None,
+    alpha: float | None = None,
+    beta: float | None = None,
+    empty: Callable[[tuple[int, ...], str], Any] | None = None,
+) -> None:
+    """Computes ``c``, by the simulator for arrays on the CPU, on the GPU for CUDA tensors: with new workspaces.
+
+    a (M,K), b (K,N), c and residual (M,N), each behind a batch mode if the configuration has one; bias (N,). Those of
+    bias, residual, alpha and beta that the configuration has are given, and no others. With beta 0 no value of c
+    matters. ``empty(shape, dtype)`` allocates a workspace; by default NumPy does, or PyTorch beside its tensors.
+    Raises VerifyError KERNEL_ARGUMENT, and what a launch raises.
+    """
+    instance("run_gemm", "config", config, GemmConfig)
+    arguments = {"A": a, "B": b, "bias": bias, "residual": residual, "C": c, "alpha": alpha, "beta": beta}
+    check_operands(config, arguments)
+    *front, M, K = a.shape
+    for name, (shape, dtype) in gemm_workspaces(config, M, b.shape[-1], K, *front).items():
+        arguments[name] = (empty or _empty_like(a))(shape, dtype)
+    for kernel, names in gemm_launches(config):
+        kernel(*(argument(arguments, name, b.shape[-1]) for name in names))
+
+
+def check_operands(config: GemmConfig, arguments: dict[str, Any]) -> None:
+    """Raises VerifyError KERNEL_ARGUMENT unless those of a configuration are given, as tensors that lie as it says."""
+
+    def refuse(name: str, want: str, got: str, fix: str) -> None:
+        _core.fail("KERNEL_ARGUMENT", f"run_gemm: {name} does not fit", [f"want: {want}", f"got: {got}"], fix)
+
+    for name in TERMS:
+        if getattr(config, name) != (arguments[name] is not None):
+            has, given = ("one", "none") if getattr(config, name) else ("none", "one")
+            refuse(
+                name,
+                f"{has}: the configuration has {name}={getattr(config, name)}",
+                given,
+                f"{'pass it' if has == 'one' else 'leave it out'}, or take GemmConfig(..., {name}={given == 'one'})",
+            )
+    front = 1 if config.batched else 0
+    modes = {"A": "MK", "B": "KN", "C": "MN", "residual": "MN", "bias": "N"}
+    lines = {"A": "K" if config.order[0] == "T" else "M", "B": "N" if config.order[1] == "T" else "K"}
+    for name, letters in modes.items():
+        if (t := arguments[name]) is None and name in TERMS:
+            continue
+        count = len(letters) + (front if name != "bias" else 0)
+        if len(getattr(t, "shape", "")) != count:
+            got = f"shape {tuple(t.shape)}" if hasattr(t, "shape") else type(t).__name__
+            refuse(name, f"a tensor of {count} modes", got, "pass it in that shape")
+        contiguous, strides = lines.get(name, "N"), strides_elems(t)
+        mode = letters.index(contiguous) - len(letters)
+        if strides is not None and min(t.shape) > 0 and t.shape[mode] > 1 and strides[mode] != 1:
+            order = f", as order={config.order!r} says" if name in lines else ""
+            refuse(name, f"stride 1 along {contiguous}{order}", f"shape {tuple(t.shape)}, strides {strides}",
+                   "copy it, or take another order" if order else "copy it")  # fmt: skip
+
+
+def argument(arguments: dict[str, Any], name: str, columns: int) -> Any:
+    """What a name of a launch stands for; C has so many columns."""
+    base, _, view = name.partition(".")
+    t = arguments[base]
+    if view == "T":
+        return t.swapaxes(-1, -2)
+    return t[..., :columns] if view == "C" else t
+
+
+def _empty_like(a: Any) -> Callable[[tuple[int, ...], str], Any]:
+    if hasattr(a, "new_empty"):
+        import torch  # type: ignore[import-not-found, unused-ignore]
+
+        types = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "i8": torch.int8,
+                 "i32": torch.int32}  # fmt: skip
+        return lambda shape, dtype: a.new_empty(shape, dtype=types[dtype])
+    import numpy as np
+
+    return lambda shape, dtype: np.empty(shape, {"fp32": np.float32, "i32": np.int32}.get(dtype, a.dtype))

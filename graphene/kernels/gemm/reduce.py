@@ -1,0 +1,106 @@
+"""The parts of a product's sums, added up after it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import graphene as gr
+from graphene.kernels.arguments import choice, element, flags, function
+from graphene.kernels.epilogues import pointwise
+from graphene.kernels.gemm.frame import RESULTS, check_scales
+from graphene.kernels.gemm.operand import access, matrix
+from graphene.kernels.gemm.result import add_scaled, combined, parts_added, undefined_where_unused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from graphene.dtypes import DType
+
+__all__ = ["gemm_reduce"]
+
+
+def gemm_reduce(
+    epilogue: Callable[..., Any] = lambda x: x,
+    *,
+    sums: DType = gr.fp32,
+    out: DType = gr.fp16,
+    align: int = 16,
+    batched: bool = False,
+    bias: bool = False,
+    residual: bool = False,
+    alpha: bool = False,
+    beta: bool = False,
+) -> gr.Kernel:
+    """What gemm_sm80 with `split_k` left: C = epilogue(alpha * sum of W[s] + beta * C, bias, residual), rounded once.
+
+    W (S,M,columns), of type `sums`, fp32 or i32, of which C takes the first N columns; its lines begin at multiples of
+    16 bytes. The parts are added in order: the result does not depend on when they were computed. The other arguments,
+    their order, `align` and the rest are gemm_sm80's. A thread computes four neighbours. Raises VerifyError
+    KERNEL_ARGUMENT.
+    """
+    element("gemm_reduce", "sums", sums, ("fp32", "i32"))
+    element("gemm_reduce", f"out, of sums {sums},", out, RESULTS["i8" if sums == gr.i32 else "fp16"])
+    flags("gemm_reduce", "batched, bias, residual, alpha, beta", (batched, bias, residual, alpha, beta), 5)
+    choice("gemm_reduce", "align", align, tuple(w for w in (16, 8, 4, 2, 1) if 8 * w >= out.bits))
+    function(
+        "gemm_reduce", "epilogue", epilogue, ["x", *(n for n, on in (("bias", bias), ("residual", residual)) if on)]
+    )
+    check_scales("gemm_reduce", out, alpha or beta)
+    width = 4
+    batch, S, M, N = [gr.sym("batch")] if batched else [], gr.sym("S", min=1), gr.sym("M"), gr.sym("N")
+    vector = min(align, width * out.bits // 8)
+    multiple = max(vector * 8 // out.bits, 1)
+
+    def reduced(
+        W: Any, C: Any, bias: Any = None, residual: Any = None, alpha: Any = None, beta: Any = None
+    ) -> dict[str, Any]:
+        x = parts_added(W)["C"][..., : C.shape[-1]]
+        return {"C": combined(x, epilogue, C, bias, residual, alpha, beta)}
+
+    def wide_enough(s: dict[str, int]) -> None:
+        s["columns"] = max(s["columns"], -(-s["N"] // width) * width)
+
+    sensible = gr.Arguments(undefined_where_unused, wide_enough)
+    with gr.Kernel("gemm_reduce", means=reduced, arguments=sensible) as kernel:
+        columns, N = gr.sym("columns", multiple_of=width), gr.sym("N", multiple_of=multiple)
+        W = matrix(gr.input, "W", (M, columns), [S, *batch], sums, 16)
+        arguments = []
+        if bias:
+            arguments.append(gr.input("bias", gr.Layout(N), out, align_bytes=vector))
+        if residual:
+            arguments.append(matrix(gr.input, "residual", (M, N), batch, out, vector))
+        C = matrix(gr.inout if beta else gr.output, "C", (M, N), batch, out, vector)
+        factor, factor_c = (gr.param(n, gr.fp32) if on else None for n, on in (("alpha", alpha), ("beta", beta)))
+        across, down = gr.ceil_div(N, 32 * width), gr.ceil_div(M, 8)
+        blocks, threads = gr.blocks(down, across, batch[0] if batched else 1), gr.threads(32, 8)
+        gr.wait_kernels()  # W comes from the kernel before this one
+        (by, bx, z), (tx, ty) = blocks.indices(), threads.indices()
+        row, column = by * 8 + ty, bx * 32 + tx
+        acc, part = (gr.alloc(n, [width], sums, gr.RF) for n in ("acc", "part"))
+
+        def mine(t: Any) -> Any:  # four neighbours of a matrix like C
+            return (t[z, :, :] if batched else t).tile([1, width])[row, column][0, :]
+
+        def loaded(name: str, t: Any) -> Any:
+            r = gr.alloc(name, [width], out, gr.RF)
+            gr.move(r, t, atom=access("ld.global", vector))
+            return r
+
+        with gr.if_((row < M) & (column < gr.ceil_div(N, width))):
+            gr.init(acc, 0)
+            for s in gr.loop("s", S, unroll=16):
+                gr.move(part, mine(W[s, :, :, :] if batched else W[s, :, :]), atom=access("ld.global", 16))
+                acc[:] = acc + part
+            x = gr.cast(acc, gr.fp32) if sums == gr.i32 != out else acc
+            x = x * factor if alpha else x
+            if beta:
+                x = add_scaled(x, loaded("old", mine(C)), factor_c)
+            terms = []
+            if bias:
+                terms.append(loaded("rbias", arguments[0].tile([width])[column]))
+            if residual:
+                terms.append(loaded("extra", mine(arguments[-1])))
+            rounded = gr.alloc("rounded", [width], out, gr.RF)
+            rounded[:] = pointwise(epilogue, x, *terms)
+            gr.move(mine(C), rounded, atom=access("st.global", vector))
+    return kernel

@@ -1,0 +1,215 @@
+"""What becomes of the accumulators of a product: the epilogue, in registers, and the way to global memory."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import graphene as gr
+from graphene.kernels.epilogues import pointwise
+from graphene.kernels.gemm.operand import COPIES, access, matrix
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from graphene.dtypes import DType
+
+__all__ = ["Result", "add_scaled", "combined", "parts_added", "undefined_where_unused"]
+
+UNROLLED_BYTES = 32  # of a thread on their way between shared and global memory, where vectors are narrow
+
+
+def copy_lines(to: Any, tile: Any, threads: Any, align_bytes: int, atoms: Any) -> None:
+    """Copies a tile [rows,columns] by vectors of `align_bytes`, one a thread in each step of a loop over rows.
+
+    A loop and not straight lines of code: of those, addresses and predicates would stay in registers between a copy
+    and the next of the same shape.
+    """
+    (rows, columns), vector = to.shape, align_bytes * 8 // to.dtype.bits
+    step = max(threads.size * vector // columns, 1)
+    while rows % step:
+        step //= 2
+    for i in gr.loop("i", rows // step, unroll=max(4, UNROLLED_BYTES // align_bytes)):
+        gr.move(to.tile([step, None])[i, 0], tile.tile([step, None])[i, 0], on=threads, atom=atoms)
+
+
+def load_lines(to: Any, tile: Any, threads: Any, align_bytes: int) -> None:
+    """Starts copying a tile to shared memory; `arrived` waits for it."""
+    wide = align_bytes in COPIES
+    atoms = COPIES[align_bytes] if wide else (access("ld.global", align_bytes), access("st.shared", align_bytes))
+    copy_lines(to, tile, threads, align_bytes, atoms)
+
+
+def arrived(align_bytes: int) -> None:
+    """Waits for what `load_lines` of all threads started."""
+    if align_bytes in COPIES:
+        gr.commit(COPIES[align_bytes])
+        gr.wait(COPIES[align_bytes], pending=0)
+    gr.barrier()
+
+
+def combined(
+    x: Any, epilogue: Callable[..., Any] | None, C: Any, bias: Any, residual: Any, alpha: Any, beta: Any
+) -> Any:
+    """What `Result.store` makes of sums, for promises: epilogue(alpha * x + beta * C, bias, residual) of arrays."""
+    import numpy as np
+
+    if alpha is not None:
+        x = alpha * (np.zeros_like(C) + x)  # sums of integers, too, are scaled in fp32: the product is rounded
+    if beta is not None and beta != 0:
+        x = x + beta * C
+    return x if epilogue is None else pointwise(epilogue, x, *(t for t in (bias, residual) if t is not None))
+
+
+def parts_added(W: Any) -> dict[str, Any]:
+    """How the parts of sums over k are read."""
+    return {"C": W.sum(0)}
+
+
+def undefined_where_unused(args: Any, rng: Any = None) -> None:
+    """Arguments of a product: with beta 0 no value of C matters."""
+    if args.get("beta") == 0:
+        args["C"][...] = math.nan
+
+
+def add_scaled(x: Any, old: Any, beta: Any) -> Any:
+    """X + beta * old; x where beta is 0, whatever is in `old`: memory that was never written may be no number."""
+    return gr.fma(gr.where(beta == 0, 0, old), beta, x)
+
+
+class Result:
+    """C (M,N) and what is combined with it: C = epilogue(alpha * acc + beta * C, bias, residual), rounded once.
+
+    Declares the arguments bias (N,), residual (M,N), C, alpha, beta, as there are. With `parts` it is W instead of C:
+    accumulators as they are, one matrix for each part of k.
+    """
+
+    def __init__(
+        self,
+        size: tuple[Any, Any],
+        batch: list[Any],
+        parts: list[Any],
+        dtype: DType,
+        align_bytes: int,
+        has: set[str],
+        result: str = "C",
+    ) -> None:
+        self.dtype, self.batch, self.parts = dtype, batch, parts
+        self.align_bytes = self.vector(dtype, align_bytes) * dtype.bits // 8
+        self.matrices: dict[str, Any] = {}
+        self.scalars: dict[str, Any] = {}
+        self.vectors: list[Any] = []  # the biases: one element for each column
+        if "bias" in has:
+            self.vectors.append(gr.input("bias", gr.Layout(size[1]), dtype, align_bytes=self.align_bytes))
+        if "residual" in has:
+            self.matrices["residual"] = matrix(gr.input, "residual", size, batch, dtype, self.align_bytes)
+        name, declare = "W" if parts else result, gr.inout if "beta" in has else gr.output
+        self.matrices["C"] = matrix(declare, name, size, parts + batch, dtype, self.align_bytes)
+        for factor in ("alpha", "beta"):
+            if factor in has:
+                self.scalars[factor] = gr.param(factor, gr.fp32)
+
+    @staticmethod
+    def vector(dtype: DType, align_bytes: int) -> int:
+        """How many elements are stored at once."""
+        return max(min(align_bytes, 16 if dtype.bits <= 16 else dtype.bits // 4) * 8 // dtype.bits, 1)
+
+    @property
+    def through_shared_memory(self) -> bool:
+        """Whether `store` takes the memory of `over`."""
+        return self.dtype.bits <= 16
+
+    def tile(self, part: Any, z: Any, at: tuple[Any, Any], sizes: list[int]) -> None:
+        """From now on the tile that a block computes: of a part of k, of a member of the batch, at (bm, bn)."""
+        for name, t in self.matrices.items():
+            if self.parts:
+                t = t[part, :, :, :] if self.batch else t[part, :, :]
+            self.matrices[name] = (t[z, :, :] if self.batch else t).tile(sizes)[at]
+        self.vectors = [t.tile([sizes[1]])[at[1]].reshape(0, [1, sizes[1]]) for t in self.vectors]
+
+    def store(
+        self,
+        acc: Any,
+        epilogue: Callable[..., Any] | None,
+        tv: Any,
+        groups: Any,
+        threads: Any,
+        over: list[Any],
+        piece_rows: int = 16,
+    ) -> None:
+        """Stores the accumulators that `groups` (warps, or quad-pairs of warps) hold by `tv`, in pieces.
+
+        A piece is `piece_rows` rows and up to 32 columns of a group's part. Results of up to 16 bits meet in shared
+        memory (that of `over` is free), so that whole lines are stored; of wider ones four lanes store a whole sector.
+        Without an epilogue they are of the accumulators' type.
+        """
+        *at, _ = groups.indices()  # of a group at each level
+        (BM, BN), C, mine_of_acc, owner = acc.shape, self.matrices["C"], acc, groups
+        cuts, rows, columns = [], BM, BN
+        for level, place in enumerate(at):
+            rows, columns = (n // groups.levels[level][i].size for i, n in enumerate((rows, columns)))
+            cuts.append(([rows, columns], place))
+            mine_of_acc = mine_of_acc[place]
+            if level + 1 < len(at) or groups.levels[level].size > 1:  # a single group is everybody
+                owner = owner[place]
+        width = 32 if columns % 32 == 0 else 16 if columns % 16 == 0 else 8
+        pair_bytes = 2 * self.dtype.bits // 8  # a lane holds two neighbours
+        load = load_bias = access("ld.global", min(pair_bytes, self.align_bytes))
+        store = access("st.global", min(pair_bytes, self.align_bytes))
+        warp = groups[at[0]]
+
+        def part(t: Any) -> Any:  # the group's
+            for size, place in cuts:
+                t = t.tile(size)[place]
+            return t
+
+        def mine(t: Any, i: int, j: int) -> Any:
+            return part(t).tile([piece_rows, width])[i, j]
+
+        def piece(name: str) -> Any:
+            return gr.fragment(name, [piece_rows, width], self.dtype, tv, on=owner)
+
+        pieces = range(rows // piece_rows), range(columns // width)
+        if epilogue is None:
+            for i, j in product(*pieces):
+                gr.move(mine(C, i, j), mine_of_acc.tile([piece_rows, width])[i, j], on=owner, atom=store)
+            return
+        out, terms, loaded, to = piece("out"), [], {}, C
+        for name in ("rbias", "rbias2")[: len(self.vectors)]:
+            terms.append(out.reduced(0, name, self.dtype))  # the columns this thread owns
+        if "residual" in self.matrices:
+            terms.append(piece("rresidual"))
+            loaded["residual"] = terms[-1]
+        if "beta" in self.scalars:
+            loaded["C"] = piece("rC")
+        sources = {n: self.matrices[n] for n in loaded}
+        if self.through_shared_memory:  # whole lines of these meet in shared memory too; the result replaces the first
+            swizzle, stages = gr.swizzle(BN, self.dtype), max(len(loaded), 1)
+            shared = gr.alloc("sC", [BM, BN], self.dtype, gr.SH, stages=stages, swizzle=swizzle, over=over)
+            for stage, (name, t) in enumerate(sources.items()):
+                load_lines(shared[stage], t, threads, self.align_bytes)
+                sources[name] = shared[stage]
+            if loaded:
+                arrived(self.align_bytes)
+            to, load = shared[0], access("ld.shared", pair_bytes) if loaded else load
+        for j, i in product(*reversed(pieces)):
+            for term, vector in zip(terms, self.vectors if i == 0 else (), strict=False):
+                for (_, size), (_, place) in cuts:
+                    vector = vector.tile([1, size])[0, place]
+                gr.move(term, vector.tile([1, width])[0, j], atom=load_bias)
+            for name, registers in loaded.items():
+                gr.move(registers, mine(sources[name], i, j), atom=load)
+            x = mine_of_acc.tile([piece_rows, width])[i, j]
+            x = gr.cast(x, gr.fp32) if acc.dtype == gr.i32 != self.dtype else x
+            if "alpha" in self.scalars:
+                x = x * self.scalars["alpha"]
+            if "beta" in self.scalars:
+                x = add_scaled(x, loaded["C"], self.scalars["beta"])
+            out[:] = pointwise(epilogue, x, *terms)
+            gr.barrier(warp)  # for the compiler: it starts no other piece, for which there would be no registers
+            gr.move(mine(to, i, j), out, atom=store if to is C else access("st.shared", pair_bytes))
+        if to is not C:
+            gr.barrier()
+            atoms = access("ld.shared", self.align_bytes), access("st.global", self.align_bytes)
+            copy_lines(C, to, threads, self.align_bytes, atoms)

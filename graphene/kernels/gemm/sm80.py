@@ -1,0 +1,136 @@
+"""GEMM for sm_80 and up: multi-stage cp.async, swizzled shared memory, ldmatrix, mma, fused epilogue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import graphene as gr
+from graphene.kernels.arguments import size
+from graphene.kernels.gemm.frame import Product, relu_of_bias
+from graphene.kernels.gemm.operand import MATRIX_ATOMS, Staged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from graphene.dtypes import DType
+
+CP = "cp.async.cg.16"  # which of the copies is named does not matter to commit and wait
+
+
+def gemm_sm80(
+    BM: int = 128,
+    BN: int = 128,
+    BK: int = 32,
+    STAGES: int = 4,
+    epilogue: Callable[..., Any] | None = relu_of_bias,
+    *,
+    warps: tuple[int, int] = (2, 4),
+    group: int = 1,
+    order: str = "TN",
+    dtype: DType = gr.fp16,
+    out: DType | None = None,
+    align: tuple[int, int, int] = (16, 16, 16),
+    padded: tuple[bool, bool] = (False, False),
+    b_as_kn: bool = False,
+    batched: bool = False,
+    bias: bool | None = None,
+    residual: bool = False,
+    alpha: bool = False,
+    beta: bool = False,
+    split_k: bool = False,
+) -> gr.Kernel:
+    """C = epilogue(A @ B.T, bias): A (M,K), B (N,K), bias (N,), C (M,N) row-major, fp32 accumulation, rounded once.
+
+    Any M, any row strides; N, K and the strides are multiples of 8, unless `align` says otherwise. `epilogue` is a
+    pointwise function of the sums and, if the kernel has them, of the bias of their columns and the residual, by
+    default relu(x + bias). None, and the default if bias=False, leave C = A @ B.T. With others a bias is the default.
+    The arguments of the kernel: A, B, `bias` (N,), `residual` (M,N), C (M,N), and the scalars `alpha` and `beta` of
+    ``x = alpha * (A @ B.T) + beta * C``, which the epilogue is given. With beta 0, as in BLAS, no value of C
+    matters, not even NaN.
+
+    - Tiles: BM by BN of C, held by `warps` (rows, columns); BK of k in each of STAGES. Tiles of `group` rows of tiles
+      neighbour one another in time, so that they find their parts of B in the L2 cache.
+    - `order` of A and B, in BLAS' letters of column-major matrices: A contiguous along k "T" or m "N", B along k "N"
+      or n "T". `b_as_kn`: B is declared as (K,N): the same memory, torch.matmul's shape.
+    - `dtype` of A and B: fp16, bf16, fp32 (rounded to tf32) or i8 (i32 accumulators). `out`: fp16, bf16,
+      fp32, of i8 i32 too, which is computed without rounding; by default `dtype`, i32 of i8.
+    - `align`: what the addresses of the contiguous lines of A, B and C, and their lengths, are multiples of, in bytes:
+      16, 8 and 4 are copied asynchronously, less passes through registers. bias and residual are as C is.
+    - `padded`: the lines of A, of B have a length of their own, not below what they hold; zeros behind that.
+    - `batched`: A, B, residual and C have a batch mode in front, of any strides: 0 broadcasts. S * batch < 65536.
+    - `split_k`: instead of C, W (S,M,N), fp32 or i32: part s of k, of S, is summed into W[s] for gemm_reduce to add
+      up; no epilogue. Batched, W is (S,batch,M,N).
+
+    BM, BN: multiples of 16 for each warp; BK: of two k of the matrix instruction. Raises VerifyError KERNEL_ARGUMENT.
+    """
+    Product.check_types("gemm_sm80", dtype, out)
+    name, MK = MATRIX_ATOMS[str(dtype)]
+    mma = gr.atom(name)
+    product = Product(
+        "gemm_sm80", (BM, BN, BK), warps, epilogue, 2 * MK, group, order, dtype, out, align, padded, b_as_kn, batched,
+        bias, residual, alpha, beta, split_k,
+    )  # fmt: skip
+    STAGES = size("gemm_sm80", "STAGES", STAGES, least=2)
+    (BM, BN, BK), warps = product.tile, product.warps
+    WM, WN, KB = BM // warps[0], BN // warps[1], BK // MK  # fragments are double-buffered by slice parity
+    asynchronous = product.a.asynchronous or product.b.asynchronous
+
+    with gr.Kernel("gemm_sm80", **product.promise()) as kernel:
+        threads, gA, gB, kA, kB, steps, result = product.begin()
+        my = threads.tile(32).reshape(0, gr.Layout(warps))  # [2,4].[32].thread
+        (wm, wn), _ = my.indices()
+        a, b = Staged(product.a, kA, BM, BK, STAGES, threads), Staged(product.b, kB, BN, BK, STAGES, threads)
+        a.fragments(wm, WM, MK, mma.a, my[wm, wn])  # indexed by its own coordinates: my warp, no branch
+        b.fragments(wn, WN, MK, mma.b, my[wm, wn])
+        acc = gr.fragment("acc", [BM, BN], product.sums, mma.c, on=my)  # [2,4].[4,4].[16,8]: warps . registers . atom
+        rd, wr = gr.ring("rd", STAGES), gr.ring("wr", STAGES)
+
+        last = KB // 2 - 1 if a.held is None and b.held is None else 0  # what passes registers is stored at the end
+        first = 0 if BM * BN <= 192 * 128 else last  # the slices behind which copies of A and of B start, as measured
+
+        def close() -> None:  # the copies of a tile
+            if asynchronous:
+                gr.commit(CP)
+
+        def arrive() -> None:  # the tile last loaded, but for asynchronous copies
+            a.arrive(wr.index)
+            b.arrive(wr.index)
+            wr.advance()
+
+        def fragments(j: int) -> None:  # slice j of the stage being read, to registers
+            a.load(rd.index, j)
+            b.load(rd.index, j)
+
+        def next_stage() -> None:
+            if asynchronous:
+                gr.wait(CP, pending=STAGES - 2)
+            gr.barrier()
+
+        gr.init(acc, 0)
+        with gr.matmul(acc, gA, gB.T):  # acc += gA @ gB.T
+            for k in range(STAGES - 1):  # past the last tile: an empty tile, zero-filled
+                a.copy(k, wr.index)
+                b.copy(k, wr.index)
+                close()
+                arrive()
+            next_stage()
+            fragments(0)
+            for k in gr.loop("k", steps):
+                for j in range(KB):  # a Python loop: unrolled
+                    if j == KB - 1:
+                        arrive()
+                        rd.advance()
+                        next_stage()
+                    fragments((j + 1) % KB)
+                    gr.matmul(acc[wm, wn], a.ready(j), b.ready(j).T, atom=mma)
+                    if j == first:  # behind products that are under way, into the stage that was read at k-1
+                        a.copy(k + STAGES - 1, wr.index)
+                    if j == last:
+                        b.copy(k + STAGES - 1, wr.index)
+                        close()
+            if result.through_shared_memory:  # where the stages are
+                if asynchronous:
+                    gr.wait(CP, pending=0)
+                gr.barrier()
+        result.store(acc, product.epilogue, mma.c, my, threads, over=[a.shared, b.shared])
+    return kernel

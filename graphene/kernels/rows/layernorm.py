@@ -1,0 +1,44 @@
+"""Layer normalisation: a row's mean, its variance, the result; each element is read once where a row fits on chip."""
+
+from __future__ import annotations
+
+import graphene as gr
+from graphene.kernels.arguments import instance, number, size
+from graphene.kernels.rows.block import Rows
+from graphene.kernels.rows.moments import moments
+from graphene.kernels.rows.norm import SENSIBLE, NormArguments, NormConfig, promise
+from graphene.kernels.rows.tile import RowTile
+
+__all__ = ["layernorm", "layernorm_kernel"]
+
+
+def layernorm_kernel(config: NormConfig) -> gr.Kernel:
+    """Y = (H - mean) * rsqrt(var + eps) * gamma + beta over the rows of H = X + R; fp32 inside, rounded once.
+
+    Arguments, those that the configuration has: X (M, width), R (M, width), gamma (width,), beta (width,), Y (M,
+    width), S (M, width), eps. Any M; rows may have any stride that the vectors divide.
+    """
+    instance("layernorm_kernel", "config", config, NormConfig)
+    with gr.Kernel("layernorm", means=promise(config, centred=True), arguments=SENSIBLE) as kernel:
+        a = NormArguments(config)
+        rows = Rows(config.tile, a.M)
+        h = a.keep(rows)
+        rstd = rows.per_row("rstd")
+        distance, square = moments(rows, h, exact=config.dtype == gr.fp32)
+        rstd[:] = gr.rsqrt(square + a.eps)
+        for part in a.last(rows):
+            value = h(part)
+            a.store(part, value, distance(value) * rstd)
+    return kernel
+
+
+def layernorm(N: int = 1000, THREADS: int = 128, eps: float = 1e-5) -> gr.Kernel:
+    """Y = (X - mean) * rsqrt(var + eps) * gamma + beta over rows: X, Y (M,N), gamma, beta (N,) fp16; fp32 inside.
+
+    One block of THREADS threads a row; N % 8 == 0, the row stays in registers: about N / THREADS of fp32 each thread.
+    THREADS % 32 == 0. Raises VerifyError KERNEL_ARGUMENT.
+    """
+    size("layernorm", "N", N, multiple_of=8)
+    size("layernorm", "THREADS", THREADS, multiple_of=32, most=1024)
+    number("layernorm", "eps", eps)
+    return layernorm_kernel(NormConfig(RowTile(N, THREADS), eps=eps))

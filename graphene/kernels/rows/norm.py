@@ -1,0 +1,119 @@
+"""What layer normalisation and its root-mean-square form share: configuration, arguments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import graphene as gr
+from graphene.kernels.arguments import FLOATS, element, flags, instance, number, vectors
+from graphene.kernels.rows.block import Part, Rows, declare_rows
+from graphene.kernels.rows.tile import RowTile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["SENSIBLE", "NormArguments", "NormConfig", "promise"]
+
+
+@dataclass(frozen=True)
+class NormConfig:
+    """What a normalisation computes, and the tile it works on.
+
+    `dtype`: of X, R, Y, S and, unless `affine_dtype` says otherwise, of gamma and beta. `gamma`, `beta`: whether there
+    is a factor, an addend per column. `residual`: normalises X + R. `write_sum`: also S = X + R. `eps`: a number built
+    into the kernel; None makes it the last argument. Raises VerifyError KERNEL_ARGUMENT: types that are not fp16, bf16
+    or fp32, vectors of more than 16 bytes.
+    """
+
+    tile: RowTile
+    dtype: gr.DType = gr.fp16
+    gamma: bool = True
+    beta: bool = True
+    residual: bool = False
+    write_sum: bool = False
+    eps: float | None = None
+    affine_dtype: gr.DType | None = None
+
+    def __post_init__(self) -> None:
+        name = "NormConfig"
+        instance(name, "tile", self.tile, RowTile)
+        element(name, "dtype", self.dtype, FLOATS)
+        for flag in ("gamma", "beta", "residual", "write_sum"):
+            flags(name, flag, (getattr(self, flag),), 1)
+        if self.eps is not None:
+            number(name, "eps", self.eps)
+        if self.affine_dtype is not None:
+            element(name, "affine_dtype", self.affine_dtype, FLOATS)
+        affine = (self.affine_dtype or self.dtype,) if self.gamma or self.beta else ()
+        vectors(name, "tile.vector", self.tile.vector, self.dtype, *affine)
+
+
+def promise(c: NormConfig, centred: bool) -> Callable[..., dict[str, Any]]:
+    """What a normalisation computes."""
+
+    def normalised(X: Any, R: Any = None, gamma: Any = None, beta: Any = None, eps: Any = c.eps) -> dict[str, Any]:
+        import numpy as np
+
+        h = X if R is None else X + R
+        d = h - h.mean(-1, keepdims=True) if centred else h
+        y = d / np.sqrt((d * d).mean(-1, keepdims=True) + eps)
+        if gamma is not None:
+            y = y * gamma
+        if beta is not None:
+            y = y + beta
+        return {"Y": y, "S": h} if c.write_sum else {"Y": y}
+
+    return normalised
+
+
+SENSIBLE = gr.Arguments(values={"eps": (1e-5, 1e-12, 0.5, 0.0)})  # of a normalisation
+
+
+class NormArguments:
+    """Of a call, in this order, those that the configuration has: X, R, gamma, beta, Y, S, eps."""
+
+    def __init__(self, c: NormConfig) -> None:
+        width, vector = c.tile.width, c.tile.vector
+        affine = c.affine_dtype or c.dtype
+        self.M = M = gr.sym("M", max=2**31 - 1)
+
+        def matrix(declare: Callable[..., gr.Tensor], name: str) -> gr.Tensor:
+            return declare_rows(declare, name, M, c.tile, c.dtype)
+
+        def column(name: str, wanted: bool) -> gr.Tensor | None:
+            return gr.input(name, [width], affine, align_bytes=vector * affine.bits // 8) if wanted else None
+
+        self.X = matrix(gr.input, "X")
+        self.R = matrix(gr.input, "R") if c.residual else None
+        self.gamma, self.beta = column("gamma", c.gamma), column("beta", c.beta)
+        self.Y = matrix(gr.output, "Y")
+        self.S = matrix(gr.output, "S") if c.write_sum else None
+        self.eps = gr.param("eps", gr.fp32) if c.eps is None else c.eps
+
+    def keep(self, rows: Rows) -> Callable[[Part], Any]:
+        """Reads the rows of X, and of R; the function gives a part of what is normalised."""
+        kept = rows.keep(*(t for t in (self.X, self.R) if t is not None))
+
+        def h(part: Part) -> Any:
+            x, *r = (part.take(t) for t in kept)
+            return x + r[0] if r else x
+
+        return h
+
+    def last(self, rows: Rows) -> Iterator[Part]:
+        """The parts of the rows, for the pass that reads gamma and beta."""
+        for _ in rows.shifts(self.gamma is not None or self.beta is not None):
+            yield from rows.parts()
+
+    def store(self, part: Part, h: Any, normal: Any) -> None:
+        """Y = normal * gamma + beta; S = h."""
+        if self.S is not None:
+            part.store(self.S, h)
+        if self.gamma is not None and self.beta is not None:
+            normal = gr.fma(normal, part.column(self.gamma), part.column(self.beta))
+        elif self.gamma is not None:
+            normal = normal * part.column(self.gamma)
+        elif self.beta is not None:
+            normal = normal + part.column(self.beta)
+        part.store(self.Y, normal)

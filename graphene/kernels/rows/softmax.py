@@ -1,0 +1,151 @@
+"""Softmax over rows, each element read once where a row fits on chip; and over columns, each read twice."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import graphene as gr
+from graphene.kernels.access import access
+from graphene.kernels.arguments import FLOATS, choice, element, instance, size, vectors
+from graphene.kernels.rows.block import Rows, declare_rows
+from graphene.kernels.rows.tile import RowTile
+
+if TYPE_CHECKING:
+    from graphene.kernels.rows.block import Part
+
+__all__ = [
+    "SoftmaxColumnsConfig",
+    "SoftmaxConfig",
+    "softmax_columns_kernel",
+    "softmax_kernel",
+]
+
+
+@dataclass(frozen=True)
+class SoftmaxConfig:
+    """The tile it works on, the types of X and of Y (None: that of X). Raises VerifyError KERNEL_ARGUMENT."""
+
+    tile: RowTile
+    dtype: gr.DType = gr.fp16
+    out_dtype: gr.DType | None = None
+
+    def __post_init__(self) -> None:
+        instance("SoftmaxConfig", "tile", self.tile, RowTile)
+        _check_types("SoftmaxConfig", "tile.vector", self.tile.vector, self.dtype, self.out_dtype)
+
+
+def _check_types(name: str, what: str, vector: int, dtype: gr.DType, out_dtype: gr.DType | None) -> None:
+    element(name, "dtype", dtype, FLOATS)
+    if out_dtype is not None:
+        element(name, "out_dtype", out_dtype, FLOATS)
+    vectors(name, what, vector, dtype, out_dtype or dtype)
+
+
+def _softmax(x: Any, axis: int) -> Any:
+    import numpy as np
+
+    p = np.exp(x - x.max(axis, keepdims=True, initial=-np.inf))
+    return p / p.sum(axis, keepdims=True)
+
+
+def softmax_kernel(config: SoftmaxConfig) -> gr.Kernel:
+    """Y = exp(X - max) / sum(exp(X - max)) over rows; fp32 inside, rounded once.
+
+    Arguments: X (M, width), Y (M, width). Any M; rows may have any stride that the vectors divide. As in PyTorch a row
+    with a NaN, with +inf, or of nothing but -inf gives NaN.
+    """
+    instance("softmax_kernel", "config", config, SoftmaxConfig)
+    tile = config.tile
+    with gr.Kernel("softmax", means=lambda X: {"Y": _softmax(X, -1)}) as kernel:
+        M = gr.sym("M", max=2**31 - 1)
+        X = declare_rows(gr.input, "X", M, tile, config.dtype)
+        Y = declare_rows(gr.output, "Y", M, tile, config.out_dtype or config.dtype)
+        rows = Rows(tile, M)
+        (x,) = rows.keep(X)
+        most, rcp = rows.per_row("most"), rows.per_row("rcp")
+
+        def power(part: Part) -> Any:  # not x * log2(e) - max * log2(e): products of large numbers are rounded
+            return gr.exp2((part.take(x) - most) * math.log2(math.e), ftz=True)
+
+        most[:] = rows.reduce("max", lambda part: part.inside(part.take(x), -gr.inf))
+        rcp[:] = gr.rcp(rows.reduce("add", lambda part: part.inside(power(part))))
+        for part in rows.parts():
+            part.store(Y, power(part) * rcp)
+    return kernel
+
+
+@dataclass(frozen=True)
+class SoftmaxColumnsConfig:
+    """The types of X and of Y (None: that of X), and the block.
+
+    It has 32 threads side by side, each with `vector` neighbouring columns, and `rows` such rows of threads. Raises
+    VerifyError KERNEL_ARGUMENT.
+    """
+
+    dtype: gr.DType = gr.fp16
+    out_dtype: gr.DType | None = None
+    vector: int = 2
+    rows: int = 8
+
+    def __post_init__(self) -> None:
+        size("SoftmaxColumnsConfig", "rows", self.rows, most=32)
+        choice("SoftmaxColumnsConfig", "vector", self.vector, (1, 2, 4))
+        _check_types("SoftmaxColumnsConfig", "vector", self.vector, self.dtype, self.out_dtype)
+
+
+def softmax_columns_kernel(config: SoftmaxColumnsConfig) -> gr.Kernel:
+    """Y[b, :, n] = softmax(X[b, :, n]); fp32 inside, rounded once.
+
+    Arguments: X (B, M, N), Y (B, M, N), contiguous along N. Any sizes. A first pass keeps each column's maximum so far
+    and the sum of powers relative to it (online softmax), a second one writes. What is not finite: as
+    ``softmax_kernel``.
+    """
+    instance("softmax_columns_kernel", "config", config, SoftmaxColumnsConfig)
+    c = config
+    wide = 32 * c.vector
+    with gr.Kernel("softmax_columns", means=lambda X: {"Y": _softmax(X, -2)}) as kernel:
+        B, M = gr.sym("B", max=65535), gr.sym("M", max=2**31 - 1)
+        N = gr.sym("N", multiple_of=c.vector, max=2**31 - 1)
+        out = c.out_dtype or c.dtype
+        strides = gr.sym("bsX ldX", multiple_of=c.vector)
+        align = c.vector * c.dtype.bits // 8, c.vector * out.bits // 8
+        X = gr.input("X", gr.Layout((B, M, N), (*strides, 1)), c.dtype, align_bytes=align[0])
+        Y = gr.output("Y", gr.row_major(B, M, N), out, align_bytes=align[1])
+        blocks, threads = gr.blocks(gr.ceil_div(N, wide), B), gr.threads(32 * c.rows)
+        strip, b = blocks.indices()
+        tv = gr.tv(gr.Layout((32, c.rows), (c.vector * c.rows, 1)), gr.Layout(c.vector, c.rows))
+        x = gr.fragment("x", [c.rows, wide], c.dtype, tv, on=threads)
+        y = gr.fragment("y", [c.rows, wide], out, tv, on=threads)
+        v, most, more, total = (
+            gr.fragment(n, [c.rows, wide], gr.fp32, tv, on=threads) for n in ("v", "most", "more", "total")
+        )
+        column_most, column_total, rcp = (v.reduced(0, n) for n in ("m", "t", "rcp"))
+        parts, results = (t[b, :, :].tile([c.rows, wide])[:, strip] for t in (X, Y))
+        load, store = access("ld.global.nc", align[0]), access("st.global", align[1])
+        row, _ = v.coords()
+
+        def finite(m: gr.Tensor) -> Any:  # of columns with nothing but -inf so far
+            return gr.where(m == -gr.inf, 0, m)
+
+        def power(distance: Any) -> Any:
+            return gr.exp2(distance * math.log2(math.e), ftz=True)
+
+        gr.init(most, -gr.inf)
+        gr.init(total, 0)
+        for p in gr.loop("p", gr.ceil_div(M, c.rows), unroll=4):
+            gr.move(x, parts[p], atom=load)
+            v[:] = gr.where(p * c.rows + row < M, x, -gr.inf)
+            more[:] = gr.max(most, v)
+            total[:] = gr.fma(total, power(most - finite(more)), power(v - finite(more)))
+            most[:] = more
+        gr.reduce("max", column_most, most, axis=0)
+        total[:] = total * power(most - column_most)
+        gr.reduce("add", column_total, total, axis=0)
+        rcp[:] = gr.rcp(column_total)
+        for p in gr.loop("q", gr.ceil_div(M, c.rows), unroll=4):
+            gr.move(x, parts[p], atom=load)
+            y[:] = power(x - column_most) * rcp
+            gr.move(results[p], y, atom=store)
+    return kernel

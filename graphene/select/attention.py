@@ -1,0 +1,99 @@
+"""Which tile attention runs on: chosen from the head size and the problem's sizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from graphene.kernels.attention.backward import BackwardConfig
+from graphene.kernels.attention.forward import ForwardConfig
+from graphene.kernels.attention.problem import Attention
+from graphene.kernels.attention.product import ProductConfig
+
+SHORT = 16  # queries up to which the heads of a group are rows of one block
+
+
+def select_forward(
+    what: Attention, *, lse: bool = False, shared_bytes: int = 227 * 1024, longest: int | None = None
+) -> ForwardConfig:
+    """The forward kernel for a problem: measured on an H200, within what a block may have of shared memory.
+
+    `longest`: of packed sequences.
+    """
+    depth, masked = what.depth, what.left or what.right or what.mask is not None
+    if depth <= 32:
+        return ForwardConfig(what, 64, 64, 4, lse=lse)
+    if depth <= 64 and longest is not None and longest <= 512:  # many small blocks: four share a multiprocessor
+        return ForwardConfig(what, 64, 64, 4, q_in_registers=False, lse=lse)
+    if depth <= 64:
+        return ForwardConfig(what, 128, 64, 4, lse=lse)
+    if depth <= 128 and masked:  # masks take registers
+        return ForwardConfig(what, 64, 64, 4, lse=lse)
+    wide = ForwardConfig(what, 128, 64, 8 if depth > 128 else 4, piece=16, q_in_registers=False, lse=lse)
+    if depth <= 128:
+        return wide if depth <= 96 else replace(wide, BN=48)
+    if (wide.BM + 4 * wide.BN) * depth * 2 <= shared_bytes:
+        return wide
+    return replace(wide, BM=64, BN=32, WARPS=4)
+
+
+def select_short(
+    what: Attention, batch: int, sq: int, sk: int, kv_heads: int, *, lse: bool = False, sms: int = 132
+) -> tuple[ForwardConfig, int]:
+    """The forward kernel for at most ``SHORT`` queries, and among how many blocks the keys of a row are shared.
+
+    Every query reads all keys, so that time is what loading them takes: as many blocks as the card holds load at once.
+    """
+    rows = sq * what.group
+    warps = min(4, -(-rows // 16))
+    BN = 64 if what.depth <= 64 else 32 if what.depth <= 128 else 16  # as much as a warp copies at once
+    blocks = -(-rows // (16 * warps)) * kv_heads * batch
+    splits = max(1, min(-(-sk // (2 * BN)), 3 * sms // max(blocks, 1)))
+    config = ForwardConfig(
+        what, 16 * warps, BN, warps, 3, q_in_registers=what.depth <= 128, lse=lse, packed=True, split=splits > 1
+    )
+    return config, splits
+
+
+def select_backward(what: Attention, *, shared_bytes: int = 227 * 1024) -> tuple[BackwardConfig, BackwardConfig]:
+    """The kernels of the gradients of keys and of queries, where there is no work space."""
+    depth = what.depth
+    keys = _keys(what, shared_bytes)
+    if depth <= 64:
+        return keys, BackwardConfig(what, 64, 64, 4, keep=True) if what.softcap else BackwardConfig(what, 128, 64, 4)
+    if depth <= 128:
+        queries = BackwardConfig(what, 64, 64, 4) if what.softcap else BackwardConfig(what, 128, 32, 4)
+        return keys, replace(queries, piece=16)
+    return keys, BackwardConfig(what, 64, 32 if depth <= 192 else 16, 4, piece=16)
+
+
+def select_backward_saving(
+    what: Attention, *, shared_bytes: int = 227 * 1024
+) -> tuple[BackwardConfig, ProductConfig] | None:
+    """The kernel of the gradient of keys that saves those of scores, and the one that makes the queries' of them.
+
+    None where keys and queries are better off with a kernel each.
+    """
+    a, depth = what, what.depth
+    keys = _keys(a, shared_bytes)
+    if keys.other < 32:
+        return None
+    product = ProductConfig(Attention(a.D, a.dtype, a.left, a.right, group=a.group, varlen=a.varlen))
+    if depth > 64:
+        product = replace(product, BN=32, piece=16, parts=2 if depth > 128 and depth % 32 == 0 else 1)
+    return replace(keys, saves=True), product
+
+
+def _keys(a: Attention, shared_bytes: int) -> BackwardConfig:
+    """The kernel of the gradient of keys."""
+    if a.depth <= 64:
+        return BackwardConfig(a, 128, 32, 4)
+    alone = BackwardConfig(a, 64, 32 if a.depth <= 128 else 16, 4, piece=16)
+    if a.softcap:  # its slope belongs to scores, which the second warp of a pair has not
+        return alone
+    pairs = BackwardConfig(a, 64, 32, 8, 3, piece=16, paired=True)
+    if a.depth <= 128:
+        tiles = [replace(pairs, own=128, other=64), replace(pairs, own=128), replace(pairs, WARPS=4)]
+        tiles = tiles[a.bias is not None :]  # a bias takes registers
+    else:
+        tiles = [pairs]
+    return next((c for c in tiles if c.shared_bytes <= shared_bytes), alone)

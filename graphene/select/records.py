@@ -1,0 +1,151 @@
+"""Tuning records: which configuration was fastest, by device, kernel, version, dtype and shape class.
+
+Those that ship with the package lie in ``graphene/select/recorded``, one's own in the cache's folder ``tune`` (or
+``$GRAPHENE_TUNE_DIR``), one JSON file a device; own ones come first. A file is read when its device is first asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import secrets
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphene import _core
+from graphene.archive import read_regular, write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["find", "forget", "own_folder", "store", "warn_once"]
+
+_FORMAT = "graphene tuning records"
+_SCHEMA = 1
+_MOST_BYTES = 1 << 26  # of a file of records
+_KEY = ("kernel", "version", "dtype", "shape")
+SHIPPED = Path(__file__).parent / "recorded"
+
+Key = tuple[str, int, str, str]
+_loaded: dict[tuple[Path, str], dict[Key, dict[str, Any]]] = {}
+_told: set[str] = set()
+_UNUSABLE: dict[Key, dict[str, Any]] = {}  # what a file that cannot be used is read as
+
+
+def own_folder() -> Path | None:
+    """Where own records are kept; None when the cache is off and ``GRAPHENE_TUNE_DIR`` is not set."""
+    if own := os.environ.get("GRAPHENE_TUNE_DIR"):
+        return Path(own)
+    cache = _core.cache_dir()
+    return None if cache is None else Path(cache) / "tune"
+
+
+def _file(folder: Path, device: str) -> Path:
+    return folder / (re.sub(r"[^a-z0-9]+", "_", device.lower()).strip("_") + ".json")
+
+
+def _read(path: Path, device: str) -> dict[Key, dict[str, Any]]:
+    """A file's records by key. What is damaged is not believed: a warning, and no records."""
+    try:
+        data: Any = json.loads(read_regular(path, _MOST_BYTES), parse_constant=_no_number)
+    except FileNotFoundError:
+        return {}
+    except OSError as e:
+        return _not_used(path, e.strerror or str(e))
+    except (ValueError, RecursionError):
+        return _not_used(path, "the file is no JSON")
+    want = {"format": _FORMAT, "schema": _SCHEMA, "device": device}
+    if not isinstance(data, dict) or {n: data.get(n) for n in want} != want:
+        return _not_used(path, f"the file is not {_FORMAT} of schema {_SCHEMA} for {device}")
+    if not isinstance(data.get("records"), list):
+        return _not_used(path, "the file has no list of records")
+    rows: dict[Any, dict[str, Any]] = {}
+    for i, r in enumerate(data["records"]):
+        key = tuple(r.get(n) for n in _KEY) if isinstance(r, dict) else ()
+        if [type(x) for x in key] != [str, int, str, str] or not isinstance(r.get("config"), dict):
+            return _not_used(path, f"record {i} has no {', '.join(_KEY)} and config")
+        rows[key] = r
+    return rows
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _not_used(path: Path, why: str) -> dict[Key, dict[str, Any]]:
+    warn_once(f"the tuning records in {path} are not used: {why}   [TUNE_FAILED]")
+    return _UNUSABLE
+
+
+def warn_once(text: str) -> None:
+    """Warns, unless the same was said since files were last read."""
+    if text not in _told:
+        _told.add(text)
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
+def _records(folder: Path, device: str) -> dict[Key, dict[str, Any]]:
+    key = (folder, device)
+    if key not in _loaded:
+        _loaded[key] = _read(_file(folder, device), device)
+    return _loaded[key]
+
+
+def find(device: str, kernel: str, version: int, dtype: str, shape: str) -> dict[str, Any] | None:
+    """The record of a key, own ones before those that ship; None without one. Damaged files only warn."""
+    for folder in filter(None, (own_folder(), SHIPPED)):
+        if (row := _records(folder, device).get((kernel, version, dtype, shape))) is not None:
+            return row
+    return None
+
+
+def forget() -> None:
+    """Drops what was read of the files, which are read again when they are needed."""
+    _loaded.clear()
+    _told.clear()
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A lock is taken, never written: whatever lies there keeps what it holds, and a link is not followed.
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    handle = os.open(path.with_suffix(".lock"), flags, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def store(device: str, record: dict[str, Any], folder: Path | None = None) -> Path:
+    """Adds a record to a device's file, or replaces the one of its key; returns the file. One that cannot be used is
+    kept beside it as ``.bad``.
+
+    ``record``: kernel, version, dtype, shape, config and whatever else is worth keeping. Other processes may write the
+    file at the same time. Raises SelectError TUNE_FAILED when it cannot be written.
+    """
+    place = folder or own_folder()
+    if place is None:
+        _core.fail("TUNE_FAILED", "the tuning record cannot be kept: the cache is off", [],
+                   "set GRAPHENE_TUNE_DIR to a writable directory")  # fmt: skip
+    path = _file(place, device)
+    _told.clear()
+    try:
+        with _locked(path):
+            rows = dict(found := _read(path, device))
+            if found is _UNUSABLE:  # perhaps somebody else's, or worth repairing
+                os.replace(path, path.with_name(f"{path.name}.{secrets.token_hex(4)}.bad"))
+            rows[record["kernel"], record["version"], record["dtype"], record["shape"]] = record
+            lines = ",\n".join(" " + json.dumps(rows[key], sort_keys=True) for key in sorted(rows))
+            head = json.dumps({"format": _FORMAT, "schema": _SCHEMA, "device": device})[:-1]
+            write_atomically(path, f'{head}, "records": [\n{lines}\n]}}\n'.encode())
+    except OSError as e:
+        _core.fail("TUNE_FAILED", f"the tuning record cannot be written to {path}", [f"why:  {e.strerror or e}"],
+                   "set GRAPHENE_TUNE_DIR to a writable directory")  # fmt: skip
+    _loaded.pop((place, device), None)
+    return path

@@ -1,0 +1,55 @@
+"""Cells of recurrent networks in one kernel: the tile of one, by rows and hidden units."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from graphene.kernels.recurrent import CellConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["select_cell"]
+
+
+def select_cell(
+    M: int,
+    N: int,
+    *,
+    gates: int = 1,
+    activation: str | Callable[[Any], Any] | None = "relu",
+    biases: int = 1,
+    dtype: str = "fp16",
+    align: tuple[int, int, int, int, int] = (16, 16, 16, 16, 16),
+    sms: int = 132,
+    shared_bytes: int = 227 * 1024,
+    simulated: bool = False,
+) -> CellConfig:
+    """The configuration that was measured to be fast for M rows and N hidden units.
+
+    ``sms``, ``shared_bytes``: of the device, the latter of a block. ``simulated``: what the simulator has least to do
+    for. The other arguments are CellConfig's.
+    """
+    columns, big = N * gates, ((128, 256, 64), 3, (2, 4))  # of the product, a tile of it
+    tiles, least = [big, ((128, 128, 64), 3, (2, 2)), ((64, 64, 128), 3, (2, 2))], ((32, 64, 128), 4, (1, 2))
+    if gates == 4:
+        tiles[2:] = [((64, 128, 64), 4, (2, 2)), ((64, 64, 64), 4, (4, 1))]
+        least = ((32, 64, 128), 4, (2, 1))
+
+    def stages_of(tile: tuple[int, int, int]) -> int:
+        m, n, k = tile
+        states = m * n // 4 * 2 if gates == 4 else 0  # bytes of C's tile
+        return (shared_bytes - 1024 - states) // ((m + n) * k * 2)
+
+    def serves(tile: tuple[int, int, int]) -> bool:
+        return -(-M // tile[0]) * -(-columns // tile[1]) >= 0.75 * sms and stages_of(tile) >= 2
+
+    if min(align[:4]) < 4:  # tiles pass through registers, which leaves no room for large ones
+        tiles, least = [], ((64, 64, 32), 2, (4, 2) if gates == 1 else (4, 1))
+    # The largest tile that fits and gives most of the device something to do.
+    (m, n, k), stages, warps = next((t for t in tiles if serves(t[0])), least)
+    if simulated:
+        (m, n, k), stages, warps = (32, 32 * gates, 32), 2, (2, 1)
+    stages = max(2, min(stages, stages_of((m, n, k))))
+    group = 8 if gates == 1 and -(-M // m) >= 16 and -(-columns // n) >= 16 else 1  # four would spill
+    return CellConfig(gates, activation, biases, dtype, (m, n // gates, k), stages, warps, group, align)

@@ -1,0 +1,341 @@
+"""Kernels that work row by row (normalisations, softmax) as a tunable: threads of a row, and where it is kept."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import graphene as gr
+from graphene import dtypes
+from graphene.errors import GrapheneError, VerifyError
+from graphene.kernels.arguments import FLOATS, align, choice, element, flags, size
+from graphene.kernels.rows.layernorm import layernorm_kernel
+from graphene.kernels.rows.norm import NormConfig
+from graphene.kernels.rows.norm_backward import NormColumnsConfig
+from graphene.kernels.rows.rmsnorm import rmsnorm_kernel
+from graphene.kernels.rows.softmax import SoftmaxColumnsConfig, SoftmaxConfig, softmax_kernel
+from graphene.kernels.rows.tile import RowTile
+from graphene.report import occupancy
+from graphene.select import records
+from graphene.select.device import of_arch
+from graphene.select.matmul import shape_class
+from graphene.select.measure import from_record, tune
+from graphene.select.row_tiles import select_tile
+from graphene.select.trial_rows import arguments, reference, verify
+from graphene.select.tunable import Tunable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from graphene.kernel import Kernel
+    from graphene.select.device import Device
+
+__all__ = [
+    "ROWS",
+    "RowProblem",
+    "select_norm",
+    "select_norm_backward",
+    "select_norm_columns",
+    "select_softmax",
+    "select_softmax_columns",
+    "with_record",
+]
+
+IN_FLIGHT_BYTES = 32 << 10  # of a multiprocessor, that keep its share of memory busy
+BLOCK_US, VECTOR_US = 1.5, 0.1  # of a block from start to end, and for each vector of a thread
+KINDS = ("layernorm", "rmsnorm", "softmax")
+
+
+@dataclass(frozen=True)
+class RowProblem:
+    """Rows of `width` elements that are normalised.
+
+    ``kind``: "layernorm", "rmsnorm" or "softmax". ``dtype``: "fp16", "bf16" or "fp32". ``align_bytes``: of addresses
+    and row strides. ``dense_bytes``: of addresses, where rows have no gaps; else 0. Raises VerifyError KERNEL_ARGUMENT.
+    """
+
+    kind: str
+    rows: int
+    width: int
+    dtype: str = "fp16"
+    align_bytes: int = 16
+    dense_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        n = "RowProblem"
+        choice(n, "kind", self.kind, KINDS)
+        choice(n, "dtype", self.dtype, FLOATS)
+        size(n, "rows", self.rows, least=0)
+        size(n, "width", self.width)
+        elem_bytes = int(getattr(dtypes, self.dtype).bits) // 8
+        align(n, "align_bytes", self.align_bytes, elem_bytes)
+        if self.dense_bytes != 0:
+            align(n, "dense_bytes", self.dense_bytes, elem_bytes)
+
+    @property
+    def vector(self) -> int:
+        """Elements of the widest vectors that begin every row."""
+        return math.gcd(self.row_bytes, self.align_bytes, 16) * self.width // self.row_bytes
+
+    @property
+    def dense(self) -> int:
+        """Elements of vectors where rows begin anywhere; 0 where they begin with whole vectors, or may have gaps."""
+        size = self.row_bytes // self.width
+        dense = math.gcd(self.dense_bytes, 16) // size if self.dense_bytes else 0
+        return dense if dense > self.vector and self.width >= 256 else 0
+
+    @property
+    def row_bytes(self) -> int:
+        """Of one row."""
+        return self.width * int(getattr(dtypes, self.dtype).bits) // 8
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.rows}x{self.width} {self.dtype}"
+
+
+def _candidates(p: RowProblem, device: Device) -> Iterator[RowTile]:
+    vector = p.dense or p.vector
+    narrow = [t for t in (1, 2, 4, 8, 16) if t * vector >= p.width // 4]
+    for threads in (
+        *narrow,
+        128,
+        256,
+        64,
+        512,
+        320,
+        32,
+        96,
+        160,
+        192,
+        384,
+        640,
+        768,
+        1024,
+    ):  # of equals the first is taken
+        for keep, rows, evict, unroll in (
+            *(("registers", r, e, 4) for r in (1, 2, 4, 8, 16, 32) for e in ("default", "no_allocate")),
+            *(("shared", 1, e, u) for e in ("default", "evict_last") for u in (4, 2, 8)),
+            ("memory", 1, "default", 4), ("memory", 1, "default", 8),
+        ):  # fmt: skip
+            try:
+                yield RowTile(p.width, threads, rows, vector, keep, evict, unroll=unroll, dense=p.dense)
+            except VerifyError:
+                continue  # no tile: a block of parts of warps, say
+
+
+def _predict(t: RowTile, p: RowProblem, device: Device) -> tuple[float, str] | str:
+    if t.width != p.width or t.dense != p.dense or (p.dense or p.vector) % t.vector:
+        return f"a tile for rows of {t.width} elements in vectors of {t.vector}"
+    if t.threads > 32 and t.threads * t.vector >= 2 * t.width:
+        return f"{t.threads} threads for {t.width // t.vector} vectors: half of them would have none"
+    each = math.ceil(t.part / (t.threads * t.vector)) * t.vector  # elements of a thread
+    registers = 28 + each * (2 if t.keep == "registers" else 1)
+    if registers > 255:
+        return f"about {registers} registers a thread, at most 255: it would spill"
+    shared = p.row_bytes if t.keep == "shared" else 0
+    if shared + 1024 > device.shared_bytes:
+        return f"a row of {p.row_bytes} bytes does not fit into {device.shared_bytes} bytes of shared memory"
+    threads = t.threads * t.rows
+    found = occupancy(device.arch, threads, shared + 128, registers)
+    resident = found.blocks_per_sm if found is not None else 1
+    if resident == 0:
+        return f"{threads} threads of about {registers} registers are more than a multiprocessor has"
+    blocks = math.ceil(p.rows / t.rows)
+    held = t.rows * p.row_bytes if t.keep != "memory" else t.threads * 64
+    waves = blocks / (device.sm_count * resident)
+    busy = min(1.0, resident * held / IN_FLIGHT_BYTES)
+    traffic = p.rows * p.row_bytes * (2 if t.keep != "memory" else 2.6)  # what is read again is partly in the L2 cache
+    us = traffic / (device.dram_bytes * device.sm_count * device.clock_ghz * 1e3 * busy)
+    vectors = math.ceil(t.width / (t.threads * t.vector))
+    us = max(us, math.ceil(waves) * (BLOCK_US + VECTOR_US * vectors)) + 2.0
+    return us, f"{waves:.2f} waves of {resident} blocks an SM, {busy:.0%} of what keeps memory busy is on its way"
+
+
+def _config(t: RowTile, p: RowProblem) -> NormConfig | SoftmaxConfig:
+    dtype = getattr(dtypes, p.dtype)
+    return SoftmaxConfig(t, dtype) if p.kind == "softmax" else NormConfig(t, dtype, beta=p.kind == "layernorm")
+
+
+def _build(t: RowTile, p: RowProblem) -> Kernel:
+    config = _config(t, p)
+    if isinstance(config, SoftmaxConfig):
+        return softmax_kernel(config)
+    return layernorm_kernel(config) if p.kind == "layernorm" else rmsnorm_kernel(config)
+
+
+def _unusable(t: RowTile, p: RowProblem, device: Device) -> str | None:
+    verdict = _predict(t, p, device)
+    _config(t, p)  # what no kernel takes is refused here, with a code
+    return verdict if isinstance(verdict, str) else None
+
+
+def _key(p: RowProblem) -> tuple[str, str]:
+    """The dtype and shape class: the number of rows to the nearest power of two or half above, the exact width."""
+    dense = f" dense {p.dense}" if p.dense else ""
+    return p.dtype, f"{p.kind} {shape_class(p.rows)}x{p.width} vectors of {p.vector}{dense}"
+
+
+def _text(t: RowTile) -> str:
+    evict = f", {t.evict}" if t.evict != "default" else ""
+    rows = f"{t.rows} rows of " if t.rows > 1 else ""
+    loops = f", {t.unroll} parts at once" if t.keep != "registers" else ""
+    return f"{rows}{t.threads} threads, vectors of {t.vector}, kept in {t.keep}{evict}{loops}"
+
+
+def _selected(p: RowProblem, device: Device) -> RowTile:
+    """What is taken without a record."""
+    dtype, columns = getattr(dtypes, p.dtype), KINDS[::-1].index(p.kind)
+    return select_tile(p.rows, p.width, dtype, 1, columns, p.align_bytes, device.shared_bytes, p.dense_bytes)
+
+
+def with_record(selected: RowTile, p: RowProblem, device: str, shared_bytes: int) -> RowTile:
+    """The tile of the record of a problem's shape class on a device, else ``selected``.
+
+    fp16 and bf16 are equally fast: either takes the other's record. A record that is no tile for these rows is not
+    believed: it warns once, with the code of what is wrong. With ``GRAPHENE_TUNE=1`` a class without a record is tuned;
+    where that fails, it warns and ``selected`` is taken.
+    """
+    dtype, shape = _key(p)
+    alike = (dtype, *({"fp16", "bf16"} - {dtype} if dtype != "fp32" else ()))
+    found = (records.find(device, ROWS.name, ROWS.version, d, shape) for d in alike)
+    record = next(filter(None, found), None)
+    where = replace(of_arch("sm_90a"), name=device, shared_bytes=shared_bytes)
+    if record is not None:
+        return from_record(ROWS, p, where, record) or selected
+    if os.environ.get("GRAPHENE_TUNE") != "1":
+        return selected
+    try:
+        return tune(ROWS, p).best
+    except Exception as e:
+        code = "" if isinstance(e, GrapheneError) else "   [TUNE_FAILED]"
+        records.warn_once(f"{p} could not be tuned: {e}{code}")
+        return selected
+
+
+ROWS: Tunable[RowProblem, RowTile] = Tunable(
+    "rows",
+    RowTile,
+    _candidates,
+    _predict,
+    _build,
+    arguments,
+    _key,
+    version=2,
+    verify=verify,
+    text=_text,
+    alike=lambda t: (t.keep, t.rows, t.threads),
+    incumbent=_selected,
+    reference=reference,
+    unusable=_unusable,
+)
+
+
+def select_norm(
+    rows: int,
+    width: int,
+    dtype: gr.DType = gr.fp16,
+    *,
+    align_bytes: int = 16,
+    dense_bytes: int = 0,
+    shared_bytes: int = 99 * 1024,
+    device: str | None = None,
+    kind: str = "layernorm",
+    **options: Any,
+) -> NormConfig:
+    """The configuration for `rows` rows of `width` elements.
+
+    `align_bytes`: what addresses, and row strides in bytes, are multiples of. `dense_bytes`: where rows have no gaps
+    between them, what addresses are multiples of; else 0. `shared_bytes`: what a block of the device may have.
+    `device`: its model, whose tuning records are looked up for a "layernorm" with gamma and beta or an "rmsnorm" with
+    gamma (`kind`). `options`: further fields of NormConfig. Raises VerifyError KERNEL_ARGUMENT.
+    """
+    for flag in ("gamma", "beta", "residual"):
+        flags("select_norm", flag, (options.get(flag, False),), 1)
+    choice("select_norm", "kind", kind, ("layernorm", "rmsnorm"))
+    tensors = 2 if options.get("residual") else 1
+    columns = options.get("gamma", True) + options.get("beta", True)
+    tile = select_tile(rows, width, dtype, tensors, columns, align_bytes, shared_bytes, dense_bytes)
+    if tile.dense and kind == "rmsnorm" and columns == 2:  # the next round's vectors of both would not fit in registers
+        tile = replace(tile, unroll=1)
+    plain = {"layernorm": (True, True), "rmsnorm": (True, False)}.get(kind)
+    if device is not None and tensors == 1 and (options.get("gamma", True), options.get("beta", True)) == plain:
+        problem = RowProblem(kind, rows, width, str(dtype), align_bytes, dense_bytes)
+        tile = with_record(tile, problem, device, shared_bytes)
+    return NormConfig(tile, dtype, **options)
+
+
+def select_softmax(
+    rows: int,
+    width: int,
+    dtype: gr.DType = gr.fp16,
+    *,
+    align_bytes: int = 16,
+    dense_bytes: int = 0,
+    shared_bytes: int = 99 * 1024,
+    device: str | None = None,
+) -> SoftmaxConfig:
+    """The configuration for `rows` rows of `width` elements. Arguments as of ``select_norm``."""
+    tile = select_tile(rows, width, dtype, 1, 0, align_bytes, shared_bytes, dense_bytes)
+    if device is not None:
+        problem = RowProblem("softmax", rows, width, str(dtype), align_bytes, dense_bytes)
+        tile = with_record(tile, problem, device, shared_bytes)
+    return SoftmaxConfig(tile, dtype)
+
+
+def select_softmax_columns(
+    rows: int, columns: int, dtype: gr.DType = gr.fp16, *, align_bytes: int = 16, batch: int = 1
+) -> SoftmaxColumnsConfig:
+    """The configuration for `batch` matrices of columns of `rows` elements.
+
+    `align_bytes`: what addresses and strides are multiples of. A column is one thread's unless there are too few to
+    keep the GPU busy, and threads have several columns only where there are many: as measured on an H200, for which
+    some 4096 warps are enough. Raises VerifyError KERNEL_ARGUMENT.
+    """
+    name = "select_softmax_columns"
+    for what, value in (("rows", rows), ("columns", columns), ("batch", batch)):
+        size(name, what, value, least=0)
+    element(name, "dtype", dtype, FLOATS)
+    align(name, "align_bytes", align_bytes, dtype.bits // 8)
+    fits = math.gcd(columns * dtype.bits // 8, align_bytes) // (dtype.bits // 8)
+    warps = batch * columns // 32
+    vector = next((v for v, enough in ((4, 65536), (2, 8192)) if warps >= enough and fits % v == 0), 1)
+    strips = batch * math.ceil(columns / (32 * vector))
+    few = 1 << max(math.ceil(4096 / max(strips, 1)) - 1, 0).bit_length()
+    return SoftmaxColumnsConfig(dtype, vector=vector, rows=min(16, few, 1 << (max(rows, 1).bit_length() - 1)))
+
+
+def select_norm_backward(
+    rows: int,
+    width: int,
+    dtype: gr.DType = gr.fp16,
+    *,
+    align_bytes: int = 16,
+    shared_bytes: int = 99 * 1024,
+    **options: Any,
+) -> NormConfig:
+    """The configuration of a gradient. Arguments as of ``select_norm``; `options`: gamma, residual, write_sum, eps."""
+    for flag in ("gamma", "residual"):
+        flags("select_norm_backward", flag, (options.get(flag, False),), 1)
+    tensors = 3 if options.get("residual") else 2  # with the gradient of the result
+    columns = int(options.get("gamma", True))
+    tile = select_tile(rows, width, dtype, tensors, columns, align_bytes, shared_bytes, gradient=True)
+    return NormConfig(tile, dtype, beta=False, **options)
+
+
+def select_norm_columns(
+    rows: int, columns: int, dtype: gr.DType = gr.fp16, *, align_bytes: int = 16, **options: Any
+) -> tuple[NormColumnsConfig, int]:
+    """The configuration, and how many parts S to cut the rows into.
+
+    `align_bytes`: what addresses and row strides in bytes are multiples of. `options`: further fields.
+    """
+    for what, value in (("rows", rows), ("columns", columns)):
+        size("select_norm_columns", what, value, least=0)
+    element("select_norm_columns", "dtype", dtype, FLOATS)
+    align("select_norm_columns", "align_bytes", align_bytes, dtype.bits // 8)
+    vector = min(2, math.gcd(columns * dtype.bits // 8, align_bytes) // (dtype.bits // 8))
+    config = NormColumnsConfig(dtype, vector=vector, rows=16 if rows > 64 else 4, **options)
+    strips = math.ceil(max(columns, 1) / (32 * vector))
+    return config, max(1, min(math.ceil(rows / (4 * config.rows)), math.ceil(512 / strips)))

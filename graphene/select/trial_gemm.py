@@ -1,0 +1,123 @@
+"""What tuning needs to try a product: a call of its kernels, arguments for it, PyTorch's word on what it computed."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from graphene.kernels.gemm.launches import gemm_launches, run_gemm
+from graphene.select.device import require_cuda
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from graphene._core import Binary
+    from graphene.kernels.gemm.launches import GemmConfig
+    from graphene.select.gemm import GemmProblem
+
+__all__ = ["Run", "arguments", "reference", "verify"]
+
+UNWRITTEN = -0x5A5A5A5A  # instead of NaN, for integers
+PART_ELEMENTS = 1 << 26
+
+
+class Run:
+    """The kernels of a configuration behind one call; workspaces are allocated once."""
+
+    def __init__(self, config: GemmConfig, p: GemmProblem) -> None:
+        self._config, self._problem = config, p
+        self._launches = gemm_launches(config)
+        self._kept: dict[tuple[tuple[int, ...], str], Any] = {}
+
+    def compile(self, arch: str) -> Binary:
+        """Compiles all of them; returns the one with the most registers, the product."""
+        return max((x.kernel.compile(arch) for x in self._launches), key=lambda b: b.registers)
+
+    def __call__(self, a: Any, b: Any, c: Any, *terms: Any) -> None:
+        """Launches them: operands, result, then bias and residual, as the problem has them."""
+        import torch  # type: ignore[import-not-found, unused-ignore]
+
+        types = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "i8": torch.int8,
+                 "i32": torch.int32}  # fmt: skip
+
+        def empty(shape: tuple[int, ...], dtype: str) -> Any:
+            if (shape, dtype) not in self._kept:
+                self._kept[shape, dtype] = a.new_empty(shape, dtype=types[dtype])
+            return self._kept[shape, dtype]
+
+        rest = list(terms)
+        bias = rest.pop(0) if self._problem.bias else None
+        residual = rest.pop(0) if self._problem.residual else None
+        run_gemm(self._config, a, b, c, bias, residual, empty=empty)
+
+
+def arguments(p: GemmProblem, where: str = "cuda") -> Sequence[Any]:
+    """Random operands; the result is what no product leaves there."""
+    torch: Any = require_cuda("tuning a product") if where == "cuda" else importlib.import_module("torch")
+    types = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "i8": torch.int8}
+    front = [] if p.batch is None else [p.batch]
+
+    def matrix(rows: int, columns: int, row_major: bool) -> Any:
+        shape = [*front, rows, columns] if row_major else [*front, columns, rows]
+        if p.dtype == "i8":
+            t = torch.randint(-128, 128, shape, device=where, dtype=torch.int8)
+        else:
+            t = torch.randn(shape, device=where).to(types[p.dtype])
+        return t if row_major else t.transpose(-1, -2)
+
+    a, b = matrix(p.m, p.k, p.order[0] == "T"), matrix(p.k, p.n, p.order[1] == "T")
+    out = torch.int32 if p.dtype == "i8" else types[p.dtype]
+    c = torch.full([*front, p.m, p.n], UNWRITTEN if p.dtype == "i8" else float("nan"), device=where, dtype=out)
+    terms = []
+    if p.bias:
+        terms.append(torch.randn(p.n, device=where).to(out))
+    if p.residual:
+        terms.append(torch.randn(c.shape, device=where).to(out))
+    return [a, b, c, *terms]
+
+
+def _rows(p: GemmProblem) -> Iterator[slice]:
+    """All rows of C, a part at a time: fp64 of all of them at once may be more than fits."""
+    step = max(1, PART_ELEMENTS // max(p.n * (p.batch or 1), 1))
+    return (slice(i, i + step) for i in range(0, p.m, step))
+
+
+def _activated(torch: Any, name: str | None, x: Any) -> Any:
+    """An activation as PyTorch computes it."""
+    f = torch.nn.functional
+    if name == "gelu_tanh":
+        return f.gelu(x, approximate="tanh")
+    return x if name is None else getattr(torch if name in ("tanh", "sigmoid") else f, name)(x)
+
+
+def reference(p: GemmProblem, arguments: Sequence[Any]) -> Any:
+    """All of the result, epilogue included, by PyTorch in fp64; rounded to fp32, of integers exact."""
+    import torch
+
+    a, b, c = arguments[:3]
+    terms = list(arguments[3:])
+    bias = terms.pop(0) if p.bias else None
+    residual = terms.pop(0) if p.residual else None
+    want = torch.empty(c.shape, device=c.device, dtype=torch.int32 if p.dtype == "i8" else torch.float32)
+    wide = b.double()
+    for rows in _rows(p):
+        x = a[..., rows, :].double() @ wide
+        x = _activated(torch, p.activation, x if bias is None else x + bias.double())
+        x = x if residual is None else x + residual[..., rows, :].double()
+        want[..., rows, :] = x.to(torch.int64) if p.dtype == "i8" else x
+    return want
+
+
+def verify(p: GemmProblem, arguments: Sequence[Any], want: Any = None) -> str | None:
+    """Compares all of the result with ``want``, the reference; a NaN is wrong."""
+    want, c = reference(p, arguments) if want is None else want, arguments[2]
+    if p.dtype == "i8":
+        wrong = sum(int((c[..., rows, :] != want[..., rows, :]).sum()) for rows in _rows(p))
+        return f"{wrong} of {c.numel()} integers are wrong" if wrong else None
+    bound = {"fp16": 2.0**-9, "bf16": 2.0**-6, "fp32": 2.0**-8}[p.dtype]
+    scale = max(float(want.abs().max()), 1e-9) if want.numel() else 1.0
+    for rows in _rows(p) if want.numel() else ():
+        error = float((c[..., rows, :].float() - want[..., rows, :]).abs().max()) / scale
+        if not error <= bound:
+            return f"relative error {error:.1e}, at most {bound:.1e}"
+    return None

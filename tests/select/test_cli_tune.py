@@ -1,0 +1,56 @@
+"""`python -m graphene tune`, and the code of docs/tuning.md."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import graphene as gr
+from graphene import select
+from graphene.cli import main
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_ranks_without_a_gpu(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHENE_CUDA_DRIVER", "/nowhere/libcuda.so.1")
+    assert main(["tune", "1023x1025x1027", "64x64x64", "--arch", "sm_80", "--count", "3"]) == 0
+    text = capsys.readouterr().out
+    assert "gemm, 1023x1025x1027 TN fp16, on NVIDIA A100: 3 of " in text
+    assert "AB padded" in text
+    assert "rejected, " in text
+    assert main(["tune", "64x64"]) == 2
+    assert "sizes are MxNxK" in capsys.readouterr().err
+    assert main(["tune", "0x64x64"]) == 2
+    assert "sizes are MxNxK" in capsys.readouterr().err
+    for arch in ("sm_20", "sm_99"):
+        assert main(["tune", "64x64x64", "--arch", arch]) == 1
+        assert "[ARCH_UNKNOWN]" in capsys.readouterr().err
+    assert main(["tune", "64x64x64", "--arch", "gfx90a"]) == 1
+    assert "[TUNE_NO_CANDIDATE]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "x"])
+def test_a_list_has_at_least_one_entry(capsys: pytest.CaptureFixture[str], count: str) -> None:
+    with pytest.raises(SystemExit) as e:
+        main(["tune", "64x64x64", f"--count={count}"])
+    assert e.value.code == 2
+    assert f"at least 1 is wanted, got {count}" in capsys.readouterr().err
+
+
+def test_measuring_needs_a_gpu(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(index: int = 0) -> select.Device:
+        raise gr.LaunchError("there is no GPU   [LAUNCH_NO_DRIVER]")
+
+    monkeypatch.setattr(select, "current_device", none)
+    assert main(["tune", "64x64x64", "--measure"]) == 1
+    assert "[LAUNCH_NO_DRIVER]" in capsys.readouterr().err
+
+
+def test_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs/tuning.md").read_text()
+    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(compile(block, "tuning.md", "exec"), {})
+    assert "rejected, " in capsys.readouterr().out
