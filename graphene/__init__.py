@@ -91,6 +91,7 @@ from graphene.expressions import (
     where,
 )
 from graphene.kernel import Kernel, parse
+from graphene.launches import Launch, Launches, check_launches
 from graphene.layout import (
     ComposedLayout,
     Layout,
@@ -153,7 +154,9 @@ __all__ = [
     "IntExpr",
     "InternalError",
     "Kernel",
+    "Launch",
     "LaunchError",
+    "Launches",
     "Layout",
     "LayoutError",
     "Loop",
@@ -181,6 +184,7 @@ __all__ = [
     "cast",
     "ceil",
     "ceil_div",
+    "check_launches",
     "coalesce",
     "col_major",
     "commit",

@@ -15,12 +15,12 @@ from graphene.simulate import Sync, check_seed, check_sizes, syncs
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from graphene.errors import SimulationError
+    from graphene.errors import GrapheneError
     from graphene.judge.calls import Call, Made, Plan
     from graphene.judge.runs import Outcome, Run, Runner
     from graphene.kernel import Kernel
 
-__all__ = ["CheckError", "CheckResult", "Mutant", "Worst", "check", "mutants"]
+__all__ = ["CheckError", "CheckResult", "Mutant", "Worst", "check", "known", "mutants", "of_hazard", "of_promise"]
 
 _GHOSTS = 8  # calls in which decomposed specs are held to their promises, the smallest
 _GHOST_LANE_OPS = 500_000  # of all of them together, but for the first
@@ -153,7 +153,7 @@ def _first_call(
         made, call = of_arguments(kernel, program, args)
     else:
         fixed = {**_core.argument_sizes(program, args), **sizes} if args else dict(sizes)
-        plan = Plan(kernel, seed, _known(kernel, fixed))
+        plan = Plan(kernel, seed, known(kernel, fixed))
         call = plan.usual()
         made = plan.make(call)
     return made, call, _core.argument_sizes(program, _positional(kernel, made))
@@ -166,7 +166,7 @@ def _positional(kernel: Kernel, made: Made) -> tuple[object, ...]:
     return tuple(given[a.name] for a in Signature.of(kernel).arguments)
 
 
-def _known(kernel: Kernel, sizes: dict[str, int]) -> dict[str, int]:
+def known(kernel: Any, sizes: dict[str, int]) -> dict[str, int]:
     """The sizes themselves. Raises SimulationError SIM_ARGUMENT for what the kernel lacks or its facts exclude."""
     from graphene.judge.signature import Signature
 
@@ -207,7 +207,7 @@ def check(
         runner.one(call, made)
     else:
         fixed = {**_core.argument_sizes(program, args), **sizes} if args else dict(sizes)
-        runner = Runner(kernel, arch, seed, Plan(kernel, seed, _known(kernel, fixed)))
+        runner = Runner(kernel, arch, seed, Plan(kernel, seed, known(kernel, fixed)))
         if not (fixed and _is_large(kernel, arch, seed, runner.plan)):
             runner.all(*((0, 0) if once else ()))
         if not runner.outcome.runs:  # too large to run whole, or a call that a launch would refuse: some blocks of it
@@ -250,7 +250,7 @@ def _result(kernel: Kernel, arch: str | None, seed: int, runner: Runner, began: 
     errors: list[CheckError] = []
     promises, blocks, used = 0, 0, {}
     if failed is not None and failed.hazard is not None:
-        errors = _of_hazard(failed.hazard, failed.call)
+        errors = of_hazard(failed.hazard, failed.call)
         used = dict(failed.call.sizes)
     else:
         inner: list[CheckError] = []
@@ -261,7 +261,7 @@ def _result(kernel: Kernel, arch: str | None, seed: int, runner: Runner, began: 
             if found:
                 inner = found
                 break
-        errors = [_of_promise(kernel, failed, inner)] if failed is not None else inner
+        errors = [of_promise(kernel, failed, inner)] if failed is not None else inner
     promise = kernel.promise
     if failed is None and promise is not None and promise.means is not _promise._nothing:
         errors += _of_roundings(kernel, outcome)
@@ -328,7 +328,8 @@ def _of_roundings(kernel: Kernel, outcome: Outcome) -> list[CheckError]:
             for said in outcome.roundings()]  # fmt: skip
 
 
-def _of_hazard(hazard: SimulationError, call: Call) -> list[CheckError]:
+def of_hazard(hazard: GrapheneError, call: Call) -> list[CheckError]:
+    """What was raised in a call, as errors of the check."""
     out = []
     for d in hazard.diagnostics:
         where = f"{d['file']}:{d['line']}" if d.get("file") else ""
@@ -338,7 +339,8 @@ def _of_hazard(hazard: SimulationError, call: Call) -> list[CheckError]:
     return out
 
 
-def _of_promise(kernel: Kernel, failed: Run, inner: list[CheckError]) -> CheckError:
+def of_promise(kernel: Kernel, failed: Run, inner: list[CheckError]) -> CheckError:
+    """The outputs of a call that break the kernel's promise, and the innermost specs that break theirs."""
     from graphene.judge.runs import where_meant
 
     promise = kernel.promise

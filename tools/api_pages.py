@@ -24,7 +24,7 @@ GROUPS = (
         "kernel",
         "Kernels and arguments",
         "A kernel, what it is declared with, and what it can be asked.",
-        ("kernel", "declare", "check", "simulate", "report", "dtypes", "sym", "references", "promise"),
+        ("kernel", "declare", "check", "simulate", "report", "dtypes", "sym", "references", "promise", "launches"),
     ),
     Group("layouts", "Layouts", "CuTe's layout algebra ([explained](../layouts.md)).", ("layout",)),
     Group(

@@ -89,9 +89,11 @@ class Plan:
     ``fixed``: values of symbols, integer parameters and scalars that all calls have.
     """
 
-    def __init__(self, kernel: Kernel, seed: int = 0, fixed: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, kernel: Kernel, seed: int = 0, fixed: Mapping[str, Any] | None = None, numbers: Numbers | None = None
+    ) -> None:
         self.signature = Signature.of(kernel)
-        self.numbers = Numbers.of(self.signature)
+        self.numbers = numbers or Numbers.of(self.signature)
         promise = kernel.promise
         self.wish = promise.arguments if promise is not None else Arguments()
         self.fixed = dict(fixed or {})
@@ -111,6 +113,8 @@ class Plan:
         self.kinds = list(self.wish.kinds or KINDS)
         self.scalars = {n: [self.fixed[n]] if n in self.fixed else list(self.wish.values.get(n, _SCALARS))
                         for n in self.floats}  # fmt: skip
+        # Distinct: one taken for another shows in every call.
+        self.usual_scalars = {n: self.scalars[n][i % min(len(self.scalars[n]), 2)] for i, n in enumerate(self.floats)}
 
     def cost(self, d: Mapping[str, Any]) -> float:
         """What a call costs, up to a factor of the kernel's."""
@@ -128,7 +132,7 @@ class Plan:
         if not self._fits(d):
             d = {n: v[0] for n, v in self.domains.items()}
             self._fits(d)
-        return self._call(d, self.kinds[0], {n: v[0] for n, v in self.scalars.items()}, 0)
+        return self._call(d, self.kinds[0], self.usual_scalars, 0)
 
     def _fits(self, d: dict[str, Any]) -> bool:
         if self.wish.sizes is not None:
@@ -170,7 +174,7 @@ class Plan:
 
     def call(self, d: Mapping[str, Any], number: int) -> Call:
         """The call of sizes that a covering chose."""
-        return self._call(d, self.kinds[0], {n: float(v[0]) for n, v in self.scalars.items()}, number)
+        return self._call(d, self.kinds[0], self.usual_scalars, number)
 
     def with_data(self, call: Call, d: Mapping[str, Any], number: int) -> Call:
         """A call at the same sizes, with the data that a covering chose."""

@@ -13,7 +13,7 @@ from graphene.judge.signature import Argument, Facts, Signature, evaluate
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["KINDS", "Laid", "draw", "draw_integers", "lay", "strides_of"]
+__all__ = ["KINDS", "Laid", "draw", "draw_integers", "given_of", "lay", "strides_of"]
 
 KINDS = ("normal", "positive", "rising", "falling", "constant", "whole", "tiny", "large", "spike", "cold", "peak",
          "pit", "infinite")  # fmt: skip
@@ -102,8 +102,7 @@ class Laid:
     @property
     def given(self) -> Any:
         """What is passed to the kernel."""
-        name = _NAMES.get(self.dtype)
-        return self.view if name is None else Typed(self.view, name)
+        return given_of(self.view, self.dtype)
 
     def between(self, before: Any) -> bool:
         """Whether what lies between the lines is as it was: ``before`` are the bytes."""
@@ -112,6 +111,12 @@ class Laid:
         np.lib.stride_tricks.as_strided(now, self.view.shape, strides)[...] = np.lib.stride_tricks.as_strided(
             before, self.view.shape, strides)  # fmt: skip
         return bool((now.view(np.uint8) == before.view(np.uint8)).all())
+
+
+def given_of(view: Any, dtype: str) -> Any:
+    """What is passed to a kernel of an array that holds a type's bits."""
+    name = _NAMES.get(dtype)
+    return view if name is None else Typed(view, name)
 
 
 _NAMES = {"bf16": "bfloat16", "fp8e4m3": "float8_e4m3fn", "fp8e5m2": "float8_e5m2"}

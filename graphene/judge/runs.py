@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphene import _core
-from graphene.errors import LaunchError, SimulationError
+from graphene.errors import GrapheneError, LaunchError, SimulationError
 from graphene.judge.calls import Call, Plan
 from graphene.judge.verdict import Broken, expect, judge_outputs
 
@@ -31,11 +31,12 @@ class Run:
 
     call: Call
     lane_ops: int
-    hazard: SimulationError | None = None
+    hazard: GrapheneError | None = None
     broken: list[Broken] = field(default_factory=list)
     worst: float = 0.0
     place: str = ""
     reached: frozenset[int] = frozenset()  # of the kernel's text, as the simulator numbers it
+    launch: int | None = None  # of a sequence: the kernel that is wrong
 
     @property
     def ok(self) -> bool:

@@ -85,10 +85,11 @@ def _named(kernel: Kernel, result: Any, names: list[str], of: str) -> dict[str, 
     return {names[0]: result}
 
 
-def expect(kernel: Kernel, values: Mapping[str, Any]) -> Wanted:
+def expect(kernel: Kernel, values: Mapping[str, Any], partial: bool = False) -> Wanted:
     """What a kernel's outputs should be for some arguments: dict by name of float64 and int64 arrays, and numbers.
 
-    Raises SimulationError CHECK_MEANS for a meaning that does not fit; what it raises itself is told so, too.
+    ``partial``: the meaning may leave outputs out. Raises SimulationError CHECK_MEANS for a meaning that does not fit;
+    what it raises itself is told so, too.
     """
     promise = kernel.promise
     if promise is None:
@@ -105,7 +106,8 @@ def expect(kernel: Kernel, values: Mapping[str, Any]) -> Wanted:
         except Exception as e:  # whatever the author's function raises is told as its problem
             _refuse(kernel, f"raised {type(e).__name__}: {e}", [])
     wanted = _named(kernel, result, outputs, "output")
-    if promise.read is None and promise.means is not _promise._nothing and set(wanted) != set(outputs):
+    whole = promise.read is None and promise.means is not _promise._nothing and not partial
+    if whole and set(wanted) != set(outputs):
         _refuse(kernel, "must name every output", [f"want: {', '.join(outputs)}",
                                                      f"got: {', '.join(wanted) or 'nothing'}"],
                 "give None for one of which nothing is promised")  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene import _core
@@ -19,9 +19,11 @@ from graphene.kernels.epilogues import check_activation, linear
 from graphene.kernels.gemm.frame import RESULTS, TERMS, check_align, check_scales
 from graphene.kernels.gemm.pad import gemm_pad
 from graphene.kernels.gemm.reduce import gemm_reduce
+from graphene.kernels.gemm.result import combined
 from graphene.kernels.gemm.sm70 import gemm_sm70
 from graphene.kernels.gemm.sm80 import gemm_sm80
 from graphene.kernels.traced import as_data
+from graphene.launches import Launch, Launches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,15 +123,6 @@ class GemmConfig:
         return "i32" if self.dtype == "i8" else "fp32"
 
 
-class Launch(NamedTuple):
-    """A kernel and the names of its arguments in order: of the product's, or of workspaces; ".T": its last two modes
-    exchanged; ".C": its first N columns.
-    """
-
-    kernel: gr.Kernel
-    arguments: tuple[str, ...]
-
-
 @functools.lru_cache(KEPT)
 def _product(c: GemmConfig) -> gr.Kernel:
     plain = c.split_k > 1 or (c.out_dtype == c.sums and not c.computes)
@@ -173,15 +166,37 @@ def _reduce(c: GemmConfig) -> gr.Kernel:
     )
 
 
-def gemm_launches(config: GemmConfig) -> list[Launch]:
+def gemm_launches(config: GemmConfig) -> Launches:
     """The kernels of a configuration, in order; each is built once, however many configurations have it.
 
     The last 256 are kept.
 
-    Names: A, B, bias, residual, C, alpha, beta as there are; of workspaces A_padded, B_padded, W. Raises VerifyError
-    KERNEL_ARGUMENT.
+    Names: A, B, bias, residual, C, alpha, beta as there are; of workspaces A_padded, B_padded, W. `gr.check_launches`
+    holds all together to the product. Raises VerifyError KERNEL_ARGUMENT.
     """
     instance("gemm_launches", "config", config, GemmConfig)
+    batch = ("batch",) if config.batched else ()
+    shapes: dict[str, tuple[str, ...]] = {n: (*batch, *dims) for n, dims in (("A", "MK"), ("B", "KN"), ("C", "MN"))}
+    if config.residual:
+        shapes["residual"] = shapes["C"]
+
+    def workspaces(s: dict[str, int]) -> dict[str, tuple[Any, str]]:
+        return gemm_workspaces(config, s["M"], s["N"], s["K"], s.get("batch", 1))
+
+    means = functools.partial(_means, config)
+    return Launches(_launches(config), means, shapes, workspaces if any(config.pad) or config.split_k > 1 else None)
+
+
+def _means(
+    c: GemmConfig, A: Any, B: Any, C: Any, bias: Any = None, residual: Any = None, alpha: Any = None, beta: Any = None
+) -> dict[str, Any]:
+    """What the kernels of a configuration compute together."""
+    if c.dtype == "fp32":
+        A, B = gr.rounded("tA", A), gr.rounded("tB", B)
+    return {"C": combined(A @ B, linear(c.activation, c.bias, c.residual), C, bias, residual, alpha, beta)}
+
+
+def _launches(config: GemmConfig) -> list[Launch]:
     c, launches = config, []
     to_lines = {"A": "" if c.order[0] == "T" else ".T", "B": "" if c.order[1] == "T" else ".T"}
     padded = "".join(n for n, p in zip("AB", c.pad, strict=True) if p)
