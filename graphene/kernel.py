@@ -111,9 +111,9 @@ class Kernel(_core.Launcher):
 
     @property
     def ir(self) -> KernelIR:
-        """The recorded kernel as the C++ core holds it. Raises VerifyError KERNEL_NONE before that has ended."""
+        """The recorded kernel as the C++ core holds it. Raises VerifyError KERNEL_UNRECORDED before that has ended."""
         if self._closed is None:
-            _core.fail("KERNEL_NONE", f"the kernel {self._name} has not been recorded", [],
+            _core.fail("KERNEL_UNRECORDED", f"the kernel {self._name} has not been recorded", [],
                        "leave its `with` block first")  # fmt: skip
         return self._closed
 
@@ -176,7 +176,7 @@ class Kernel(_core.Launcher):
         return Kernel._from_ir(_core.ir_from_json(_text(text)))
 
     def __reduce__(self) -> tuple[Callable[[str], Kernel], tuple[str]]:
-        """Pickled and copied as its JSON, with the Python lines. KERNEL_NONE while it is being recorded."""
+        """Pickled and copied as its JSON, with the Python lines. KERNEL_UNRECORDED while it is being recorded."""
         return Kernel.from_json, (self.to_json(locations=True),)
 
     # Code.

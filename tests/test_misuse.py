@@ -45,12 +45,12 @@ UNRECORDED: dict[str, Callable[[gr.Kernel], object]] = {
 @pytest.mark.parametrize("use", UNRECORDED)
 def test_a_kernel_that_is_not_recorded(use: str) -> None:
     kernel = gr.Kernel("k")
-    refused("KERNEL_NONE", lambda: UNRECORDED[use](kernel))
+    refused("KERNEL_UNRECORDED", lambda: UNRECORDED[use](kernel))
     assert "k" in repr(kernel) + kernel._repr_html_()
     assert kernel != gr.Kernel("k")
     assert kernel == kernel
     with kernel:
-        refused("KERNEL_NONE", lambda: UNRECORDED[use](kernel))
+        refused("KERNEL_UNRECORDED", lambda: UNRECORDED[use](kernel))
 
 
 def test_entering_and_leaving_in_another_order() -> None:

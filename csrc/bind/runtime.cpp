@@ -202,9 +202,9 @@ Sizes are per thread (registers, spill_bytes, local_bytes) or per block (shared_
       R"(CUDA C++ text with the kernel `extern "C" __global__ entry` -> Binary for `arch`, through the disk cache.
 
 `options` replaces default_compile_options(). Raises CompileError: COMPILE_NVRTC, COMPILE_ARCH, COMPILE_SOURCE,
-COMPILE_REMARK, COMPILE_NVRTC. Releases the GIL, and answers signals while NVRTC works.)");
+COMPILE_REMARK, COMPILE_CANCELLED, COMPILE_FORK. Releases the GIL, and answers signals while NVRTC works.)");
   m.def("cancel_compilations", &rt::cancel_compilations,
-        "Ends the compilations that other threads wait for, which raise CompileError (COMPILE_NVRTC).");
+        "Ends the compilations that other threads wait for, which raise CompileError (COMPILE_CANCELLED).");
   m.def("default_compile_options", &rt::default_options, "NVRTC options used when none are given.");
   m.def(
       "is_cached",

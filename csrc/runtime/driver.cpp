@@ -35,7 +35,7 @@ bool resolve(void* library, const char* name, F& f) {
 
 // CUDA does not outlive a fork, and says so by errors that name nothing.
 [[noreturn]] void fail_forked() {
-  fail(Code::LAUNCH_DRIVER, "CUDA was started before this process was forked, and cannot be used in it", {},
+  fail(Code::LAUNCH_FORK, "CUDA was started before this process was forked, and cannot be used in it", {},
        "start worker processes with multiprocessing's \"spawn\" or \"forkserver\", or touch CUDA after the fork only");
 }
 

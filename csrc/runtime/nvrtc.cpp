@@ -194,7 +194,7 @@ class UnderWay {
       count_ = 0;
     }
     if (lost_)
-      fail(Code::COMPILE_NVRTC, "NVRTC was compiling in another thread when this process was forked: it cannot be used",
+      fail(Code::COMPILE_FORK, "NVRTC was compiling in another thread when this process was forked: it cannot be used",
            {}, "compile before the fork, or start worker processes with multiprocessing's \"spawn\"");
     ++count_;
   }
@@ -313,7 +313,7 @@ NvrtcOutput Nvrtc::compile(const std::string& source, const std::string& file_na
     std::unique_lock lock(job->mutex);
     while (!job->ended.wait_for(lock, kPause, [&] { return job->done; })) {
       lock.unlock();
-      if (since != cancellations) fail(Code::COMPILE_NVRTC, "the compilation was given up");
+      if (since != cancellations) fail(Code::COMPILE_CANCELLED, "the compilation was given up");
       poll();
       lock.lock();
     }

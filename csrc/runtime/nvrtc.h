@@ -64,8 +64,8 @@ class Nvrtc {
   [[nodiscard]] const NvrtcInfo& info() const { return info_; }
   // Compiles for `options` (which hold the architecture), in a thread of its own. Never throws for an error in the
   // source: see ok and log. `poll` is called many times a second; what it throws ends the wait, and the compilation is
-  // cancelled where this NVRTC can do that (12.9 and later), else left to end by itself. Throws COMPILE_NVRTC, and
-  // COMPILE_NVRTC after cancel_compilations.
+  // cancelled where this NVRTC can do that (12.9 and later), else left to end by itself. Throws COMPILE_FORK, and
+  // COMPILE_CANCELLED after cancel_compilations.
   [[nodiscard]] NvrtcOutput compile(const std::string& source, const std::string& file_name,
                                     const std::vector<std::string>& options, const Poll& poll) const;
 

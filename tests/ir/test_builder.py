@@ -198,7 +198,7 @@ def test_a_failed_kernel_is_no_kernel():
     kernel = gr.Kernel("k")
     with pytest.raises(ZeroDivisionError), kernel:
         raise ZeroDivisionError
-    with pytest.raises(gr.VerifyError, match="KERNEL_NONE"):
+    with pytest.raises(gr.VerifyError, match="KERNEL_UNRECORDED"):
         kernel.ir  # noqa: B018
     with gr.Kernel("k"):
         pass

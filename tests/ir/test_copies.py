@@ -23,7 +23,7 @@ def test_a_copy_is_equal(copied: Any) -> None:
 
 
 def test_what_is_being_recorded_has_no_copy() -> None:
-    with gr.Kernel("k") as kernel, pytest.raises(gr.VerifyError, match="KERNEL_NONE"):
+    with gr.Kernel("k") as kernel, pytest.raises(gr.VerifyError, match="KERNEL_UNRECORDED"):
         copy.deepcopy(kernel)
 
 

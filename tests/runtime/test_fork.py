@@ -77,7 +77,7 @@ def child(work):
         try:
             work()
         except gr.GrapheneError as e:
-            os._exit(7 if e.code == "COMPILE_NVRTC" else 1)
+            os._exit(7 if e.code == "COMPILE_FORK" else 1)
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 compiles = lambda: _core.compile_source(quick % 1, "k", "sm_80")

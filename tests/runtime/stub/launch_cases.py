@@ -414,7 +414,7 @@ def test_a_forked_child_is_told_that_cuda_stays_behind(gemm: Kernel) -> None:
             try:
                 work()
             except gr.LaunchError as e:
-                os._exit(7 if e.code == "LAUNCH_DRIVER" and "spawn" in str(e) else 1)
+                os._exit(7 if e.code == "LAUNCH_FORK" and "spawn" in str(e) else 1)
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     gemm(*operands())
