@@ -1,4 +1,7 @@
-"""Statements beside specs: loops, branches, scalars, barriers. They are recorded; a Python ``range`` unrolls."""
+"""Statements beside specs: loops, branches, scalars, barriers. They are recorded; a Python ``range`` unrolls.
+
+A loop or branch that is made and never entered records nothing: VerifyError BLOCK_NOT_ENTERED when its kernel ends.
+"""
 
 from __future__ import annotations
 
@@ -70,13 +73,15 @@ def _leave(open_blocks: list[tuple[int, int]], what: str) -> None:
 class Loop:
     """A counted loop, for ``for`` or ``with``: both run the body once, with the counter as a symbolic integer."""
 
-    __slots__ = ("_args", "_open")
+    __slots__ = ("_args", "_made", "_open")
 
     def __init__(self, name: str, start: IntLike, stop: IntLike, step: IntLike, unroll: int) -> None:
         self._args = (name, start, stop, step, unroll)
         self._open: list[tuple[int, int]] = []
+        self._made = _core.announce_block(f'gr.loop("{name}", ...)')
 
     def _begin(self) -> tuple[tuple[int, int], Any]:
+        _core.block_entered(self._made)
         return _core.begin_loop(*self._args)
 
     def __iter__(self) -> _LoopIterator:
@@ -94,13 +99,15 @@ class Loop:
 class Block:
     """A block of statements, for ``with``."""
 
-    __slots__ = ("_args", "_begin", "_open")
+    __slots__ = ("_args", "_begin", "_made", "_open")
 
-    def __init__(self, begin: Any, *args: Any) -> None:
+    def __init__(self, what: str, begin: Any, *args: Any) -> None:
         self._begin, self._args = begin, args
         self._open: list[tuple[int, int]] = []
+        self._made = _core.announce_block(what)
 
     def __enter__(self) -> None:
+        _core.block_entered(self._made)
         self._open.append(self._begin(*self._args))
 
     def __exit__(self, *exc: object) -> None:
@@ -118,12 +125,12 @@ def loop(name: str, stop: IntLike, start: IntLike = 0, step: IntLike = 1, unroll
 
 def if_(condition: IntLike) -> Block:
     """``with gr.if_(k > 0):`` records a branch on a value known at run time."""
-    return Block(_core.begin_if, condition)
+    return Block("gr.if_(...)", _core.begin_if, condition)
 
 
 def else_() -> Block:
     """``with gr.else_():`` directly after an ``if_`` block. Raises VerifyError ELSE_WITHOUT_IF."""
-    return Block(_core.begin_else)
+    return Block("gr.else_()", _core.begin_else)
 
 
 def only(group: ThreadTensor | Elected) -> Block:
@@ -131,7 +138,7 @@ def only(group: ThreadTensor | Elected) -> Block:
 
     ``group.elect()`` is one thread of it.
     """
-    return Block(_core.begin_only, group)
+    return Block("gr.only(...)", _core.begin_only, group)
 
 
 def exit_if(condition: IntLike) -> None:

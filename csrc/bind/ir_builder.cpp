@@ -157,8 +157,16 @@ void bind_declarations(py::module_& m) {
         });
 }
 
-// Each opens a block and returns the depth to come back to, for end_block.
+// Each begin_* opens a block and returns the depth to come back to, for end_block.
 void bind_control(py::module_& m) {
+  // A block that `with` or `for` is to enter, of the kernel that is open; what block_entered takes.
+  m.def("announce_block", [](const Arg<"what", std::string>& what) {
+    Builder* b = Builder::active();
+    return b != nullptr ? BlockRef{b->serial(), b->announce(what.value)} : BlockRef{0, 0};
+  });
+  m.def("block_entered", [](const BlockRef& announced) {
+    if (Builder* b = Builder::active(); b != nullptr && b->serial() == announced.first) b->entered(announced.second);
+  });
   m.def("begin_loop", [](const Arg<"name", std::string>& name, const py::object& start, const py::object& stop,
                          const py::object& step, const Arg<"unroll", int>& unroll) {
     Builder& b = Builder::require_active("gr.loop()");

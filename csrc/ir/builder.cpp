@@ -138,6 +138,31 @@ void Builder::note_break(std::size_t depth) {
       .fix = "use gr.if_() inside the loop, or a bound of the loop"};
 }
 
+std::size_t Builder::announce(std::string what) {
+  announced_.push_back({std::move(what), here()});
+  return announced_.size() - 1;
+}
+
+void Builder::entered(std::size_t announced) {
+  if (announced < announced_.size()) announced_[announced].entered = true;
+}
+
+void Builder::check_entered() const {
+  std::vector<Diagnostic> lost;
+  for (const Announced& a : announced_) {
+    if (a.entered) continue;
+    lost.push_back({.code = Code::BLOCK_NOT_ENTERED,
+                    .where = a.where,
+                    .message = a.what + " is never entered",
+                    .ir = {},
+                    .details = {"kernel: " + kernel_.name, "it records nothing until it is entered"},
+                    .fix = a.what.starts_with("gr.loop")
+                               ? "write `for k in " + a.what + ":` or `with " + a.what + " as k:`"
+                               : "write `with " + a.what + ":`"});
+  }
+  if (!lost.empty()) throw Error(std::move(lost));
+}
+
 void Builder::ready() const {
   if (closed_) refuse(Code::KERNEL_CLOSED, "the kernel is closed", {"kernel: " + kernel_.name});
   if (noted_) throw Error(*noted_);
@@ -532,6 +557,7 @@ KernelPtr Builder::close() {
   if (frames_.size() > 1)
     refuse(Code::KERNEL_OPEN, "a block of the kernel is still open", {"kernel: " + kernel_.name},
            "leave loops and specs before the kernel ends");
+  check_entered();
   each(ThreadUnit::Block);  // declares the launch if nobody did
   if (!unused_.empty()) drop(kernel_.body, unused_);
   int next = 0;

@@ -81,6 +81,10 @@ class Builder {
   void else_();
   void only(const ThreadPtr& group, bool elect);
   void leave();
+  // Blocks come in two steps, as Python's `with` and `for` do: one that was announced and that nobody enters is lost,
+  // and close() says so. `what`: the call that made it.
+  std::size_t announce(std::string what);
+  void entered(std::size_t announced);
   [[nodiscard]] std::size_t depth() const { return frames_.size(); }
   [[nodiscard]] std::uint64_t serial() const { return serial_; }  // no two builders of a process have the same
   [[nodiscard]] bool in_loop() const;                             // what is recorded now may run several times
@@ -122,6 +126,7 @@ class Builder {
   void ready() const;         // raises what note() was told; KERNEL_CLOSED after close()
   std::shared_ptr<Stmt> append(Stmt s);
   void push(std::shared_ptr<Stmt> owner, Block* block);
+  void check_entered() const;          // BLOCK_NOT_ENTERED
   void check_depth(int opened) const;  // IR_DEPTH where so many more blocks are too many
   void fill(const std::shared_ptr<Stmt>& owner, Block* block, const std::function<void()>& body);
   [[nodiscard]] bool open(int scope) const;
@@ -154,6 +159,12 @@ class Builder {
   std::vector<TensorPtr> keep_tensors_;          // keeps addresses unique while recording
   std::vector<ThreadPtr> keep_threads_;
   ThreadPtr each_block_, each_thread_;
+  struct Announced {
+    std::string what;
+    SourceLoc where;
+    bool entered = false;
+  };
+  std::vector<Announced> announced_;
   std::optional<Diagnostic> noted_;
   bool closed_ = false;
   std::uint64_t serial_;
