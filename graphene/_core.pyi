@@ -657,6 +657,7 @@ def simulate(
     unguarded: bool = False,
     trace: bool = False,
     roundings: bool = False,
+    memory_bytes: int = ...,
 ) -> tuple[
     int,
     int,
@@ -664,7 +665,7 @@ def simulate(
     list[tuple[str, str, str, str]],
 ]: ...
 def run_call(
-    program: Program, named: dict[str, Any], seed: int = 0, blocks: Sequence[int] = ()
+    program: Program, named: dict[str, Any], seed: int = 0, blocks: Sequence[int] = (), memory_bytes: int = ...
 ) -> tuple[int, list[tuple[int, str, str]], list[tuple[str, str, str, str]], list[int]]: ...
 def default_arch(kernel: KernelIR) -> str: ...
 def argument_sizes(program: Program, args: tuple[object, ...]) -> dict[str, int]: ...
@@ -682,7 +683,8 @@ def check(
     args: tuple[object, ...] = (),
     promises_alone: bool = False,
     blocks: Sequence[int] = (),
-) -> tuple[list[tuple[str, str, str, list[str], list[str], str]], int, int, int, dict[str, int], int, float]: ...
+    memory_bytes: int = ...,
+) -> tuple[list[tuple[str, str, str, list[str], list[str], str]], int, int, int, dict[str, int], int]: ...
 def report(
     program: Program, sizes: dict[str, int], all_blocks: bool = False
 ) -> tuple[list[dict[str, Any]], dict[str, int], int, int]: ...

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphene import _core, references
 from graphene import promise as _promise
-from graphene.simulate import Sync, check_seed, check_sizes, syncs
+from graphene.simulate import Sync, check_memory, check_seed, check_sizes, syncs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CheckError", "CheckResult", "Mutant", "Worst", "check", "known", "mutants", "of_hazard", "of_promise"]
 
+MEMORY_BYTES = 1 << 30  # that a check may take on
 _GHOSTS = 8  # calls in which decomposed specs are held to their promises, the smallest
 _GHOST_LANE_OPS = 500_000  # of all of them together, but for the first
 
@@ -183,22 +184,39 @@ def known(kernel: Any, sizes: dict[str, int]) -> dict[str, int]:
 
 
 def check(
-    kernel: Kernel, args: tuple[object, ...], arch: str | None, seed: int, sizes: dict[str, int], once: bool = False
+    kernel: Kernel,
+    args: tuple[object, ...],
+    arch: str | None,
+    seed: int,
+    sizes: dict[str, int],
+    once: bool = False,
+    memory_bytes: int = MEMORY_BYTES,
 ) -> CheckResult:
     """Runs calls of a kernel, with every access checked, and holds outputs to what the kernel promises; then runs the
     smallest of them over a prime field, where what each decomposed spec promises (``after == F(before)``) holds exactly
     or is wrong.
 
     ``args``: a call, taken as it is: the one that runs. ``sizes``: of the kernel's symbols, those of every call; others
-    are chosen. ``once``: the first of them alone. With both, arrays give sizes alone. Raises SimulationError
-    SIM_ARGUMENT for sizes that the symbols' facts exclude, CHECK_MEANS for a meaning that does not fit; VerifyError and
-    SelectError as lowering does.
+    are chosen. ``once``: the first of them alone. With both, arrays give sizes alone. ``memory_bytes``: what this
+    process may take on meanwhile. Raises SimulationError SIM_ARGUMENT for sizes that the symbols' facts exclude,
+    SIM_MEMORY for sizes or arguments that need more memory, CHECK_MEANS for a meaning that does not fit; VerifyError
+    and SelectError as lowering does.
     """
-    from graphene.judge.calls import Plan, of_arguments
-    from graphene.judge.runs import Runner
+    from graphene.judge.memory import limited
 
     check_seed(seed)
     check_sizes(sizes)
+    check_memory(memory_bytes)
+    with limited(memory_bytes):
+        return _check(kernel, args, arch, seed, sizes, once)
+
+
+def _check(
+    kernel: Kernel, args: tuple[object, ...], arch: str | None, seed: int, sizes: dict[str, int], once: bool
+) -> CheckResult:
+    from graphene.judge.calls import Plan, of_arguments
+    from graphene.judge.runs import Runner
+
     began = time.perf_counter()
     program = kernel.lowered(arch)
     if args and not sizes:
@@ -211,7 +229,7 @@ def check(
         if not (fixed and _is_large(kernel, arch, seed, runner.plan)):
             runner.all(*((0, 0) if once else ()))
         if not runner.outcome.runs:  # too large to run whole, or a call that a launch would refuse: some blocks of it
-            return _some_blocks(kernel, program, args, seed, fixed, began)
+            return _some_blocks(kernel, program, args, seed, fixed, began, runner.outcome.uncovered())
     return _result(kernel, arch, seed, runner, began)
 
 
@@ -232,14 +250,24 @@ def _is_large(kernel: Kernel, arch: str | None, seed: int, plan: Plan) -> bool:
 
 
 def _some_blocks(
-    kernel: Kernel, program: Any, args: tuple[object, ...], seed: int, sizes: dict[str, int], began: float
+    kernel: Kernel,
+    program: Any,
+    args: tuple[object, ...],
+    seed: int,
+    sizes: dict[str, int],
+    began: float,
+    why: list[str],
 ) -> CheckResult:
     """Hazards and promises of specs in some blocks of a large grid, on random arguments."""
+    from graphene.judge.memory import limit
+
     integers = {p for p in sizes if p not in _core.argument_sizes(program, args)} if args else set()
     known = {n: v for n, v in sizes.items() if n not in integers}
-    problems, promises, lane_ops, _, used, blocks, _ = _core.check(program, known, seed, references.evaluate)
+    problems, promises, lane_ops, _, used, blocks = _core.check(
+        program, known, seed, references.evaluate, memory_bytes=limit()
+    )
     errors = tuple(CheckError(p[0], p[1], p[2], tuple(p[3]), tuple(p[4]), p[5]) for p in problems)
-    uncovered = (f"outputs: {blocks} blocks ran, and what {kernel.name} promises was not looked at",)
+    uncovered = (f"outputs: {blocks} blocks ran, and what {kernel.name} promises was not looked at", *why)
     return CheckResult(errors, promises, lane_ops, used, blocks, program.arch, uncovered=uncovered,
                        seconds=time.perf_counter() - began)  # fmt: skip
 
@@ -307,11 +335,13 @@ def ghost(
     kernel: Kernel, arch: str | None, seed: int, runner: Runner, run: Run
 ) -> tuple[list[CheckError], int, int, dict[str, int]]:
     """The inner specs that break their promise in a call; how many were held to it, in how many blocks, and sizes."""
+    from graphene.judge.memory import limit
+
     program = kernel.lowered(arch)
     given = _positional(kernel, runner.again(run.call))
     sizes = _core.argument_sizes(program, given)
-    problems, promises, _, _, used, blocks, _ = _core.check(
-        program, sizes, seed, references.evaluate, args=given, promises_alone=True
+    problems, promises, _, _, used, blocks = _core.check(
+        program, sizes, seed, references.evaluate, args=given, promises_alone=True, memory_bytes=limit()
     )
     return [CheckError(p[0], p[1], p[2], tuple(p[3]), tuple(p[4]), p[5]) for p in problems], promises, blocks, used
 

@@ -256,6 +256,7 @@ class Kernel(_core.Launcher):
         relax: Iterable[int] = (),
         trace: bool = False,
         roundings: bool = False,
+        memory_bytes: int = _simulate.MEMORY_BYTES,
         **named: object,
     ) -> SimulationStats:
         """Runs the kernel on NumPy arrays or CPU tensors, in place, with every memory access checked.
@@ -264,23 +265,32 @@ class Kernel(_core.Launcher):
         every named atom. ``seed``: order of blocks and warps. ``skip``: ids from ``syncs()`` of synchronisation
         statements to leave out, to see that they are needed; ``relax``: of waits that leave one more group of copies in
         flight. ``trace``: the result's ``.trace`` is a timeline of the first block, drawn in notebooks. ``roundings``:
-        its ``.roundings`` are the points where values become narrower than fp32 and are then computed with. Raises
-        SimulationError at the first hazard, whatever the order in which threads ran; LaunchError for arguments that do
-        not fit.
+        its ``.roundings`` are the points where values become narrower than fp32 and are then computed with.
+        ``memory_bytes``: what may be held beside the arguments. Raises SimulationError at the first hazard, whatever
+        the order in which threads ran, SIM_MEMORY where more memory is needed; LaunchError for arguments that do not
+        fit.
         """
-        return _simulate.simulate(self, args, named, arch, seed, skip, relax, trace, roundings)
+        return _simulate.simulate(self, args, named, arch, seed, skip, relax, trace, roundings, memory_bytes)
 
-    def check(self, *args: object, arch: str | None = None, seed: int = 0, **sizes: int) -> CheckResult:
+    def check(
+        self,
+        *args: object,
+        arch: str | None = None,
+        seed: int = 0,
+        memory_bytes: int = _check.MEMORY_BYTES,
+        **sizes: int,
+    ) -> CheckResult:
         """Runs calls that show mistakes, holds outputs to what the kernel promises, and decomposed specs to theirs.
 
         Sizes, data and scalars are chosen from the kernel's text (docs/simulator.md). ``args``: a call, which runs as
         it is, alone. ``sizes`` of the kernel's symbols: those of every call (with both, the call gives other sizes
         alone). The result is true if nothing was found; ``.errors`` name hazards, else elements of outputs outside of
         the interval that they should be in, with the smallest call that shows it, and the innermost spec that is wrong.
-        Raises SimulationError SIM_ARGUMENT for sizes that the symbols' facts exclude, CHECK_MEANS for a meaning that
-        does not fit.
+        ``memory_bytes``: what this process may take on meanwhile. Raises SimulationError SIM_ARGUMENT for sizes that
+        the symbols' facts exclude, SIM_MEMORY for such as need more memory, CHECK_MEANS for a meaning that does not
+        fit.
         """
-        return _check.check(self, args, arch, seed, sizes)
+        return _check.check(self, args, arch, seed, sizes, memory_bytes=memory_bytes)
 
     def mutants(self, *args: object, arch: str | None = None, seed: int = 0, **sizes: int) -> list[Mutant]:
         """What each synchronisation statement is needed for: the hazard that is found without it.

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 __all__ = ["Rounding", "SimulationStats", "Sync", "Trace", "TraceEvent", "simulate", "syncs"]
 
 
+MEMORY_BYTES = 8 << 30  # beside the arguments
+
+
 class Rounding(NamedTuple):
     """A value becomes narrower than fp32 and is then computed with.
 
@@ -56,6 +59,12 @@ def check_seed(seed: object) -> None:
         raise ValueError(f"seed must be an integer, 0 or more and below 2**64, got {seed!r}")
 
 
+def check_memory(memory_bytes: object) -> None:
+    """Raises ValueError unless it is a positive number of bytes."""
+    if isinstance(memory_bytes, bool) or not isinstance(memory_bytes, int) or not 0 < memory_bytes < 2**62:
+        raise ValueError(f"memory_bytes must be a number of bytes, more than 0 and below 2**62, got {memory_bytes!r}")
+
+
 def check_sizes(sizes: dict[str, int]) -> dict[str, int]:
     """The sizes themselves. Raises TypeError unless they are integers."""
     for name, value in sizes.items():
@@ -82,6 +91,7 @@ def simulate(
     relax: Iterable[int] = (),
     trace: bool = False,
     roundings: bool = False,
+    memory_bytes: int = MEMORY_BYTES,
 ) -> SimulationStats:
     """Runs a kernel on NumPy arrays or CPU tensors, in place.
 
@@ -89,12 +99,14 @@ def simulate(
     and warps, 0 in order; hazards are found whatever the order. ``skip``: ids of synchronisation statements (``syncs``)
     to leave out. ``relax``: ids of waits that leave one more group of copies in flight. ``trace``: record what the
     first block does. ``roundings``: find where values become narrower than fp32 and are then computed with.
+    ``memory_bytes``: what may be held beside the arguments.
 
     Raises SimulationError: SIM_RACE, SIM_OUT_OF_BOUNDS, SIM_UNDEFINED, SIM_DIVERGENT_COLLECTIVE, SIM_DEADLOCK,
-    SIM_MISALIGNED, SIM_WRITE_CONFLICT, SIM_OUTPUT_UNWRITTEN, SIM_UNFINISHED_COPY; LaunchError for arguments that the
-    kernel cannot take; VerifyError and SelectError as lowering does.
+    SIM_MISALIGNED, SIM_WRITE_CONFLICT, SIM_OUTPUT_UNWRITTEN, SIM_UNFINISHED_COPY, SIM_MEMORY; LaunchError for
+    arguments that the kernel cannot take; VerifyError and SelectError as lowering does.
     """
     check_seed(seed)
+    check_memory(memory_bytes)
     listed = syncs(kernel)
     skipped, relaxed = _ids("skip", skip), _ids("relax", relax)
     known = {s.id for s in listed}
@@ -105,7 +117,7 @@ def simulate(
         raise ValueError(f"relax={unknown}: no such wait; kernel.syncs() lists them")
     program = kernel.lowered(arch)
     lane_ops, accesses, events, points = _core.simulate(
-        program, args, named, seed, skipped, relaxed, trace=trace, roundings=roundings
+        program, args, named, seed, skipped, relaxed, trace=trace, roundings=roundings, memory_bytes=memory_bytes
     )
     recorded = Trace(kernel.name, tuple(TraceEvent(*e) for e in events)) if trace else None
     found = tuple(Rounding(*p) for p in points) if roundings else None

@@ -130,7 +130,7 @@ void register_sim(py::module_& m) {
       "simulate",
       [](const std::shared_ptr<lower::Program>& program, const py::tuple& args, const py::dict& named,
          const Arg<"seed", std::uint64_t>& seed, std::vector<int> skip, std::vector<int> relax, bool unguarded,
-         bool trace, bool roundings) -> py::tuple {
+         bool trace, bool roundings, const Arg<"memory_bytes", std::int64_t>& memory_bytes) -> py::tuple {
         const BoundArguments bound = bind_arguments(*program, args, named);
         announce_written(bound.call, program->kernel->name);
         if (bound.nothing_to_do) return py::make_tuple(0, 0, py::list(), py::list());
@@ -141,6 +141,7 @@ void register_sim(py::module_& m) {
         options.skip = std::move(skip);
         options.relax = std::move(relax);
         options.unguarded = unguarded;
+        options.memory_bytes = memory_bytes;
         py::list events;
         if (trace) {
           options.trace = [&](const sim::Trace& t, const sim::Bytecode& code) {
@@ -160,13 +161,13 @@ void register_sim(py::module_& m) {
       },
       py::arg("program"), py::arg("args"), py::arg("named"), py::arg("seed") = 0, py::arg("skip") = std::vector<int>{},
       py::arg("relax") = std::vector<int>{}, py::arg("unguarded") = false, py::arg("trace") = false,
-      py::arg("roundings") = false,
+      py::arg("roundings") = false, py::arg("memory_bytes") = sim::kSimulateMemoryBytes,
       "Runs a lowered kernel on host tensors, in place: (lane operations, memory accesses, events of the first block "
       "where a trace is wanted, rounding points where they are). Raises SimulationError.");
   m.def(
       "run_call",
       [](const std::shared_ptr<lower::Program>& program, const py::dict& named, const Arg<"seed", std::uint64_t>& seed,
-         std::vector<std::int64_t> blocks) -> py::tuple {
+         std::vector<std::int64_t> blocks, const Arg<"memory_bytes", std::int64_t>& memory_bytes) -> py::tuple {
         const BoundArguments bound = bind_arguments(*program, py::tuple(), named);
         py::list missed, reached;
         if (bound.nothing_to_do) return py::make_tuple(0, missed, py::list(), reached);
@@ -177,6 +178,7 @@ void register_sim(py::module_& m) {
         options.blocks = std::move(blocks);
         sim::Coverage coverage;
         options.coverage = &coverage;
+        options.memory_bytes = memory_bytes;
         std::vector<sim::Rounding> found;
         options.roundings = &found;
         options.poll = check_signals;
@@ -192,6 +194,7 @@ void register_sim(py::module_& m) {
         return py::make_tuple(stats.lane_ops, missed, rounding_points(found), reached);
       },
       py::arg("program"), py::arg("named"), py::arg("seed") = 0, py::arg("blocks") = std::vector<std::int64_t>{},
+      py::arg("memory_bytes") = sim::kSimulateMemoryBytes,
       "Runs some blocks of a lowered kernel, or all: (lane operations; what was not reached, statements that no thread "
       "executed and loops that none repeated: number, words, \"file:line\"; rounding points: tensor, types before and "
       "after, \"file:line\"; numbers of all that was reached). Raises SimulationError.");
@@ -214,7 +217,7 @@ void register_sim(py::module_& m) {
       [](const std::shared_ptr<lower::Program>& program, const Arg<"sizes", std::map<std::string, std::int64_t>>& sizes,
          const Arg<"seed", std::uint64_t>& seed, const py::object& reference, std::vector<int> skip,
          std::vector<int> relax, bool hazards_alone, const py::tuple& args, bool promises_alone,
-         std::vector<std::int64_t> blocks) {
+         std::vector<std::int64_t> blocks, const Arg<"memory_bytes", std::int64_t>& memory_bytes) {
         sim::CheckResult r;
         sim::CheckOptions options;
         std::unique_ptr<const BoundArguments> bound;  // keeps what the options refer to
@@ -229,6 +232,7 @@ void register_sim(py::module_& m) {
         options.hazards_alone = hazards_alone;
         options.promises_alone = promises_alone;
         options.blocks = std::move(blocks);
+        options.memory_bytes = memory_bytes;
         options.poll = check_signals;
         if (!reference.is_none()) {
           options.reference = [&](const std::string& name, const std::vector<sim::ReferenceArray>& inputs,
@@ -246,13 +250,14 @@ void register_sim(py::module_& m) {
         }
         py::dict used;
         for (const auto& [name, size] : r.sizes) used[py::str(name)] = size;
-        return py::make_tuple(problems, r.promises, r.stats.lane_ops, r.stats.accesses, used, r.blocks, r.worst_error);
+        return py::make_tuple(problems, r.promises, r.stats.lane_ops, r.stats.accesses, used, r.blocks);
       },
       py::arg("program"), py::arg("sizes"), py::arg("seed") = 0, py::arg("reference") = py::none(),
       py::arg("skip") = std::vector<int>{}, py::arg("relax") = std::vector<int>{}, py::arg("hazards_alone") = false,
       py::arg("args") = py::tuple(), py::arg("promises_alone") = false, py::arg("blocks") = std::vector<std::int64_t>{},
+      py::arg("memory_bytes") = sim::kCheckMemoryBytes,
       "Looks for hazards, then for specs that break their promise: (problems, promises checked, lane operations, "
-      "accesses, sizes, blocks, worst error in units of the tolerance).");
+      "accesses, sizes, blocks).");
   m.def(
       "report",
       [](const std::shared_ptr<lower::Program>& program, const Arg<"sizes", std::map<std::string, std::int64_t>>& sizes,

@@ -5,7 +5,6 @@
 #include <random>
 #include <set>
 
-#include "sim/check_numerics.h"
 #include "sim/ghost.h"
 #include "sim/ghost_expected.h"
 
@@ -16,7 +15,6 @@ namespace {
 constexpr std::int64_t kMaxTile = 4096;
 constexpr std::int64_t kAllBlocks = 8;
 constexpr std::int64_t kGhostOperations = 20'000'000;
-constexpr std::int64_t kMaxArgumentBytes = std::int64_t{1} << 30;
 
 void each_division(const Expr& e, const std::function<void(const Expr&, std::int64_t)>& f) {
   if (e.is_const() || e.is_var()) return;
@@ -92,8 +90,9 @@ void choose_strides(const lower::Program& program, std::vector<Expr> strides, sy
   }
 }
 
-// In floating point: the sum need not fit in 64 bits.
-void check_bytes(const Bytecode& code) {
+// What of the arguments takes how much is said where they alone are too many. In floating point: the sum need not fit
+// in 64 bits.
+void check_bytes(const Bytecode& code, std::int64_t limit_bytes) {
   double total = 0;
   std::vector<std::string> details;
   for (std::size_t i = 0; i < code.program->buffers.size(); ++i) {
@@ -104,9 +103,10 @@ void check_bytes(const Bytecode& code) {
     details.push_back(b.buffer->name + ": " + std::to_string(code.buffer_elems[i]) + " elements of " +
                       std::to_string(bytes_of(b.dtype)) + " bytes");
   }
-  if (total <= static_cast<double>(kMaxArgumentBytes)) return;
-  details.push_back("want: at most " + std::to_string(kMaxArgumentBytes) + " bytes in all");
-  fail(Code::SIM_ARGUMENT, "the arguments are too large to check", details, "pass smaller sizes");
+  if (total <= static_cast<double>(limit_bytes)) return;
+  details.push_back("want: at most " + std::to_string(limit_bytes) + " bytes in all");
+  fail(Code::SIM_MEMORY, "the arguments are too large to check", details,
+       "pass smaller sizes, or a larger memory_bytes=");
 }
 
 }  // namespace
@@ -186,7 +186,7 @@ std::vector<std::pair<Expr, std::int64_t>> problem_sizes(const lower::Program& p
 namespace {
 
 // The integers in a call's arguments, by buffer.
-Integers integers_of(const Bytecode& code, const std::vector<std::vector<char>>& storage) {
+Integers integers_of(const Bytecode& code, const std::vector<CountedVector<char>>& storage) {
   Integers out(storage.size());
   for (std::size_t i = 0; i < storage.size(); ++i) {
     const lower::MemBuffer& b = code.program->buffers[i];
@@ -206,6 +206,7 @@ Integers integers_of(const Bytecode& code, const std::vector<std::vector<char>>&
 
 CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, std::int64_t>& sizes,
                   const CheckOptions& wanted) {
+  const Budget budget(wanted.memory_bytes);
   CheckResult result;
   CompileOptions options;
   options.skip = wanted.skip;
@@ -247,14 +248,14 @@ CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, 
   const std::int64_t first = (least + step - 1) / step;
   const std::int64_t choices = std::max<std::int64_t>(most / step - first + 1, 1);
   std::mt19937_64 random(seed);
-  std::vector<std::vector<char>> storage(program->buffers.size());
+  std::vector<CountedVector<char>> storage(program->buffers.size());
   std::vector<Argument> arguments;
-  check_bytes(code);
+  check_bytes(code, wanted.memory_bytes);
   for (std::size_t i = 0; i < program->buffers.size(); ++i) {
     const lower::MemBuffer& b = program->buffers[i];
     if (b.memory != ir::Memory::GL) continue;
     const int bytes = bytes_of(b.dtype);
-    std::vector<char> data(static_cast<std::size_t>(code.buffer_elems[i] * bytes));
+    CountedVector<char> data(static_cast<std::size_t>(code.buffer_elems[i] * bytes));
     for (std::int64_t e = 0; e < code.buffer_elems[i]; ++e) {
       if ((e & 0xfffff) == 0xfffff && wanted.poll) wanted.poll();
       const std::uint64_t r = random();
@@ -273,7 +274,7 @@ CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, 
     if (arguments.size() <= at) arguments.resize(at + 1);
     arguments[at] = {storage[i].data(), static_cast<std::int64_t>(storage[i].size())};
   }
-  const std::vector<std::vector<char>> before = storage;
+  const Integers integers = integers_of(code, storage);  // before anything writes them
   const bool every_block = result.blocks == code.grid[0] * code.grid[1] * code.grid[2];
   if (!wanted.promises_alone) try {
       Interpreter hazards(code, arguments, seed);
@@ -299,7 +300,6 @@ CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, 
     std::swap(followed[1 % followed.size()], followed.back());
     followed.resize(static_cast<std::size_t>(room));
   }
-  const Integers integers = integers_of(code, before);
   Ghost ghost(code, seed, integers);
   ghost.poll = wanted.poll;
   result.problems = ghost.check(followed);
@@ -309,11 +309,6 @@ CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, 
     real.poll = wanted.poll;
     result.problems = real.check(followed);
     result.promises += real.promises();
-  }
-  if (every_block && !wanted.promises_alone && result.problems.empty()) {
-    Numerics numerics = check_numerics(code, before, storage);
-    if (numerics.specs > 0) result.worst_error = numerics.worst;
-    result.problems = std::move(numerics.problems);
   }
   return result;
 }

@@ -15,7 +15,6 @@ struct CheckResult {
   Stats stats;                       // of the hazard run
   std::vector<std::pair<std::string, std::int64_t>> sizes;
   std::int64_t blocks = 0;  // that ran
-  double worst_error = -1;  // against float64, in units of the tolerance; -1: not compared
 };
 
 struct CheckOptions {
@@ -23,12 +22,13 @@ struct CheckOptions {
   Reference reference;           // meanings that are functions
   std::vector<int> skip, relax;  // as SimulateOptions
   // A call of these sizes, whose integers are taken as they are; what is not in here is random, as all floats are.
-  std::vector<Argument> arguments;   // one for each tensor
-  sym::Substitution parameters;      // integer ones
-  bool hazards_alone = false;        // no promises
-  bool promises_alone = false;       // no run that looks for hazards: it has been made
-  std::vector<std::int64_t> blocks;  // that run, linear; empty: those that `chosen_blocks` gives
-  std::function<void()> poll;        // as SimulateOptions
+  std::vector<Argument> arguments;                // one for each tensor
+  sym::Substitution parameters;                   // integer ones
+  bool hazards_alone = false;                     // no promises
+  std::int64_t memory_bytes = kCheckMemoryBytes;  // that the call may hold, arguments included: else SIM_MEMORY
+  bool promises_alone = false;                    // no run that looks for hazards: it has been made
+  std::vector<std::int64_t> blocks;               // that run, linear; empty: those that `chosen_blocks` gives
+  std::function<void()> poll;                     // as SimulateOptions
 };
 
 // Sizes for the kernel's symbols: those given, else two tiles and a ragged part where the facts allow it. A tile is the

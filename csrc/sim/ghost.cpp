@@ -175,19 +175,15 @@ Instance* Ghost::open(const Key& key, const Warp& w, int lane, const std::vector
       i.readable = false;
     }
   }
-  for (const View& v : i.ins) {
+  const auto mark = [&](const View& v, bool Seen::*as) {
     for (const auto& cells : v.cells) {
-      for (const std::int64_t c : cells) i.seen[c].input = true;
+      breathe();
+      for (const std::int64_t c : cells) i.seen[c].*as = true;
     }
-  }
-  for (const auto& cells : i.out.cells) {
-    for (const std::int64_t c : cells) i.seen[c].output = true;
-  }
-  for (const View& v : i.more_outs) {
-    for (const auto& cells : v.cells) {
-      for (const std::int64_t c : cells) i.seen[c].output = true;
-    }
-  }
+  };
+  for (const View& v : i.ins) mark(v, &Seen::input);
+  mark(i.out, &Seen::output);
+  for (const View& v : i.more_outs) mark(v, &Seen::output);
   return &i;
 }
 

@@ -8,12 +8,10 @@
 // failing instance wrote.
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <optional>
 #include <random>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "sim/ghost_numbers.h"
@@ -24,10 +22,10 @@ namespace graphene::sim {
 
 // An element of an operand that an instance touched, or may touch.
 struct Seen {
-  bool input = false, output = false;
-  bool accessed = false, written = false;
   std::uint64_t before = 0, after = 0;
   std::uint32_t version = 0;
+  bool input = false, output = false;
+  bool accessed = false, written = false;
 };
 
 struct Instance {
@@ -41,9 +39,9 @@ struct Instance {
   std::vector<View> more_outs;  // of a spec with several
   std::vector<View> ins;
   bool readable = true;  // every operand could be resolved: else only the frame is checked
-  std::unordered_map<std::int64_t, Seen> seen;
-  std::unordered_set<Instance*> sources;  // whose writes it read
-  bool children = false;                  // specs were decomposed inside it
+  CountedMap<std::int64_t, Seen> seen;
+  CountedSet<Instance*> sources;  // whose writes it read
+  bool children = false;          // specs were decomposed inside it
   bool failed = false, child_failed = false;
   std::optional<Diagnostic> problem;
 };
@@ -129,9 +127,9 @@ class Ghost final : public Machine {
   [[nodiscard]] std::optional<std::vector<std::uint64_t>> reduced(const Instance& i, Op op, std::size_t axis,
                                                                   std::vector<std::uint64_t> sums) const;
   [[nodiscard]] std::vector<std::uint64_t> product(const Instance& i, const std::vector<std::uint64_t>& a,
-                                                   const std::vector<std::uint64_t>& b, bool difference) const;
+                                                   const std::vector<std::uint64_t>& b, bool difference);
   [[nodiscard]] std::vector<std::int64_t> suspicious_rows(const Instance& i, const std::vector<std::uint64_t>& a,
-                                                          const std::vector<std::uint64_t>& b, bool difference) const;
+                                                          const std::vector<std::uint64_t>& b, bool difference);
   [[nodiscard]] std::optional<Diagnostic> held_to_reference(Instance& i);
   [[nodiscard]] std::optional<Diagnostic> compare(const Instance& i, const View& out,
                                                   const std::vector<std::uint64_t>& want, bool difference);
@@ -150,11 +148,11 @@ class Ghost final : public Machine {
   CellMap map_;
   Numbers numbers_;
   Reference reference_;
-  std::vector<Cell> cells_;
+  CountedVector<Cell> cells_;
   std::vector<ScopePlan> scopes_;
-  std::deque<Instance> instances_;
-  std::unordered_map<Key, Instance*, Hash> by_key_;
-  std::unordered_map<Entry, std::int64_t, Hash> entries_;
+  CountedDeque<Instance> instances_;
+  CountedMap<Key, Instance*, Hash> by_key_;
+  CountedMap<Entry, std::int64_t, Hash> entries_;
   std::vector<std::vector<Instance*>> stacks_;  // per thread of the block
   // Private registers of a group: the logical element of each, found once by value. Per scope and group.
   std::unordered_map<std::int64_t, std::unordered_map<std::int64_t, std::int64_t>> distributions_;

@@ -101,7 +101,7 @@ bool Ghost::missed(const Instance& i, std::int64_t cell) const {
 
 // Freivalds' test, row by row: out @ r == a @ (b @ r) for a random r, with an error probability of 2^-31 a row.
 std::vector<std::int64_t> Ghost::suspicious_rows(const Instance& i, const std::vector<std::uint64_t>& a,
-                                                 const std::vector<std::uint64_t>& b, bool difference) const {
+                                                 const std::vector<std::uint64_t>& b, bool difference) {
   const ProductShape shape = *product_shape(i.out, i.ins[0], i.ins[1]);
   const auto [batch, m, n, k] = shape;
   const auto cell = [&](std::int64_t row, std::int64_t col) -> std::int64_t {
@@ -130,6 +130,7 @@ std::vector<std::int64_t> Ghost::suspicious_rows(const Instance& i, const std::v
     std::fill(w.begin(), w.end(), 0);
     for (std::int64_t col = 0; col < n; ++col) {
       if (g.skipped[static_cast<std::size_t>(col)]) continue;
+      breathe();
       for (std::int64_t z = 0; z < k; ++z) {
         auto& x = w[static_cast<std::size_t>(z)];
         x = field::add(x, field::multiply(b[static_cast<std::size_t>(z + col * k)], r[static_cast<std::size_t>(col)]));
@@ -155,7 +156,7 @@ std::vector<std::int64_t> Ghost::suspicious_rows(const Instance& i, const std::v
 }
 
 std::vector<std::uint64_t> Ghost::product(const Instance& i, const std::vector<std::uint64_t>& a,
-                                          const std::vector<std::uint64_t>& b, bool difference) const {
+                                          const std::vector<std::uint64_t>& b, bool difference) {
   const auto [batch, m, n, k] = *product_shape(i.out, i.ins[0], i.ins[1]);
   std::vector<std::uint64_t> want(static_cast<std::size_t>(batch * m * n), numbers_.of_int(0));
   std::vector<std::int64_t> rows;
@@ -177,6 +178,7 @@ std::vector<std::uint64_t> Ghost::product(const Instance& i, const std::vector<s
         // Elements that nobody touched in a part of the grid are not this run's.
         if (!i.out.scattered && (i.out.cells[e].empty() || missed(i, i.out.cells[e].front()))) continue;
         std::uint64_t sum = numbers_.of_int(0);
+        breathe();
         for (std::int64_t z = 0; z < k; ++z) {
           const auto ia = static_cast<std::size_t>(batch > 1 ? x : row + z * m);
           const auto ib = static_cast<std::size_t>(batch > 1 ? x : z + col * k);

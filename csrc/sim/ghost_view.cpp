@@ -147,6 +147,7 @@ View view_cells(const ViewPlan& plan, const Bytecode& code, const CellMap& map, 
   v.scattered = plan.array >= 0 && !t.is_fragment() && members.size() > 1;
   const std::int64_t first_register = plan.array >= 0 ? code.array_first[static_cast<std::size_t>(plan.array)] : 0;
 
+  if (!v.scattered) v.cells.reserve(static_cast<std::size_t>(size));
   std::vector<std::size_t> at(plan.dims.size(), 0);
   for (std::int64_t e = 0; e < size; ++e) {
     std::int64_t offset = base;
@@ -157,7 +158,6 @@ View view_cells(const ViewPlan& plan, const Bytecode& code, const CellMap& map, 
       for (std::size_t d = 0; d < at.size(); ++d) x += plan.bounds[b].dims[d][at[d]];
       inside = inside && x < limits[b].extent;
     }
-    std::vector<std::int64_t> cells;
     if (inside && plan.buffer >= 0) {
       std::int64_t element = offset;
       if (const auto& s = t.buffer->swizzle; !s.trivial()) {
@@ -166,21 +166,24 @@ View view_cells(const ViewPlan& plan, const Bytecode& code, const CellMap& map, 
                                 : (offset & ((std::int64_t{1} << s.bits) - 1) << s.base) << -s.shift;
       }
       if (listed && element >= 0 && element < code.buffer_elems[buffer]) {
-        cells.push_back(map.buffer_first[buffer] + element);
+        v.cells.add(map.buffer_first[buffer] + element);
       }
     } else if (inside && t.is_fragment()) {
       const std::int64_t stage = offset / per_stage;
       for (const ViewPlan::Held& h : plan.holders[static_cast<std::size_t>(offset % per_stage)]) {
-        cells.push_back(map.reg(first_register + stage * values + h.value, first_thread + plan.ranks[h.rank]));
+        v.cells.add(map.reg(first_register + stage * values + h.value, first_thread + plan.ranks[h.rank]));
       }
     } else if (inside) {
       if (v.scattered) {
-        for (const std::int64_t m : members) v.cells.push_back({map.reg(first_register + offset, m)});
+        for (const std::int64_t m : members) {
+          v.cells.add(map.reg(first_register + offset, m));
+          v.cells.end_element();
+        }
       } else {
-        cells.push_back(map.reg(first_register + offset, tid));
+        v.cells.add(map.reg(first_register + offset, tid));
       }
     }
-    if (!v.scattered) v.cells.push_back(std::move(cells));
+    if (!v.scattered) v.cells.end_element();
     for (std::size_t d = 0; d < at.size(); ++d) {
       if (++at[d] < plan.dims[d].size()) break;
       at[d] = 0;

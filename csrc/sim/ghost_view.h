@@ -3,8 +3,10 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "sim/budget.h"
 #include "sim/elements.h"
 #include "sim/machine.h"
 
@@ -49,10 +51,48 @@ struct ViewPlan {
 // nullopt: something in it is known only at run time in a way that is not supported.
 [[nodiscard]] std::optional<ViewPlan> plan_view(const ir::Tensor& t, const Bytecode& code);
 
+// The cells of each element of a view, one list after the other.
+class CellLists {
+ public:
+  using Cells = std::span<const std::int64_t>;
+  class Iterator {
+   public:
+    Iterator(const CellLists& lists, std::size_t at) : lists_(&lists), at_(at) {}
+    Cells operator*() const { return (*lists_)[at_]; }
+    Iterator& operator++() {
+      ++at_;
+      return *this;
+    }
+    friend bool operator==(const Iterator& a, const Iterator& b) { return a.at_ == b.at_; }
+
+   private:
+    const CellLists* lists_;
+    std::size_t at_;
+  };
+
+  [[nodiscard]] std::size_t size() const { return ends_.size(); }
+  [[nodiscard]] Cells operator[](std::size_t element) const {
+    const std::size_t first = element == 0 ? 0 : ends_[element - 1];
+    return {cells_.data() + first, ends_[element] - first};
+  }
+  [[nodiscard]] Iterator begin() const { return {*this, 0}; }
+  [[nodiscard]] Iterator end() const { return {*this, size()}; }
+  void reserve(std::size_t elements) {
+    cells_.reserve(elements);
+    ends_.reserve(elements);
+  }
+  void add(std::int64_t cell) { cells_.push_back(cell); }  // to the element that end_element() ends
+  void end_element() { ends_.push_back(cells_.size()); }
+
+ private:
+  CountedVector<std::int64_t> cells_;
+  CountedVector<std::size_t> ends_;  // per element
+};
+
 // The places of one instance of a view.
 struct View {
-  std::vector<std::int64_t> extents;             // logical shape
-  std::vector<std::vector<std::int64_t>> cells;  // per element, every holder; empty: outside
+  std::vector<std::int64_t> extents;  // logical shape
+  CellLists cells;                    // per element, every holder; none: outside
   bool scattered = false;  // private registers of several threads: who holds what is not declared; `cells` has one
                            // entry per register of each thread
   [[nodiscard]] std::int64_t size() const { return static_cast<std::int64_t>(cells.size()); }

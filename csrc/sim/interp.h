@@ -88,7 +88,7 @@ class Interpreter final : public Machine {
     std::vector<char> registers;
     std::vector<Mask> undefined;       // per register
     std::vector<std::uint32_t> cause;  // per register: the leaf that made it undefined, 0: never written
-    std::vector<Memo> memos;
+    CountedVector<Memo> memos;
     Issuer issuer;                                        // of the lanes' own accesses
     Issuer copier;                                        // of the copies that the leaf at hand issues
     const Issuer* by = nullptr;                           // the one of both that accesses now
@@ -123,7 +123,7 @@ class Interpreter final : public Machine {
     Roundings roundings;
     std::vector<LeafTags> leaves;
     std::vector<std::vector<LaneTags>> registers;  // per warp
-    std::vector<std::vector<Tag>> memory;          // per arena and granule; empty: as the kernel found it
+    std::vector<CountedVector<Tag>> memory;        // per arena and granule; empty: as the kernel found it
     std::vector<char> read;                        // per arena: some leaf reads it
     std::array<std::vector<LaneTags>, 5> values;   // as values_
     Address address;

@@ -104,7 +104,7 @@ void Interpreter::fetch_tags(const Warp& w, const Leaf& f, const Operand& o, Mas
     return;
   }
   const Place& place = places_[static_cast<std::size_t>(o.buffer)];
-  const std::vector<Tag>& memory = t.memory[static_cast<std::size_t>(place.arena)];
+  const CountedVector<Tag>& memory = t.memory[static_cast<std::size_t>(place.arena)];
   LaneTags unknown;
   unknown.fill(t.roundings.native(o.dtype));
   if (memory.empty()) {
@@ -145,7 +145,7 @@ void Interpreter::put_tags(const Warp& w, const Leaf& f, const Operand& o, Mask 
   const Place& place = places_[static_cast<std::size_t>(o.buffer)];
   const auto arena = static_cast<std::size_t>(place.arena);
   if (t.read[arena] == 0) return;
-  std::vector<Tag>& memory = t.memory[arena];
+  CountedVector<Tag>& memory = t.memory[arena];
   if (memory.empty()) memory.assign(static_cast<std::size_t>(arenas_[arena].granules), TagState::kUnknown);
   Address& a = t.address;
   address(w, f, o, lanes, a);

@@ -13,6 +13,8 @@ namespace {
 constexpr std::int64_t kShuffledBlocks = std::int64_t{1}
                                          << 24;  // larger grids run in their order: nobody waits for one
 
+constexpr std::chrono::milliseconds kPause{50};
+
 // "0-15, 20".
 std::string lane_list(Mask lanes) {
   std::string text;
@@ -65,7 +67,7 @@ void Machine::run() {
     std::shuffle(order.begin(), order.end(), random_);
   }
   for (std::int64_t b = 0; b < blocks; ++b) {
-    if (poll) poll();
+    breathe();
     run_block(order.empty() ? b : order[static_cast<std::size_t>(b)]);
   }
 }
@@ -85,7 +87,31 @@ void Machine::run_block(std::int64_t block) {
     pieces_.back()->active = w.lanes;
   }
   ended_.assign(warps_.size(), 0);
-  begin_block();
+  running_ = nullptr;
+  try {
+    begin_block();
+    run_pieces();
+    end_block();
+  } catch (const Error& e) {
+    // Memory that is not given is missed deep inside: the statement at hand is where.
+    std::vector<Diagnostic> said = e.diagnostics();
+    const ir::Stmt* at =
+        running_ != nullptr ? code_.instructions[static_cast<std::size_t>(running_->pc)].origin : nullptr;
+    if (said.front().code != Code::SIM_MEMORY || said.front().where.known() || at == nullptr) throw;
+    said.front().where = at->loc;
+    said.front().ir = {statement_text(at)};
+    throw Error(std::move(said));
+  }
+}
+
+void Machine::breathe_deeply() {
+  const auto now = std::chrono::steady_clock::now();
+  if (!poll || now - polled_ < kPause) return;
+  polled_ = now;
+  poll();
+}
+
+void Machine::run_pieces() {
   std::vector<int> order;
   while (!runs_through()) {
     order.resize(pieces_.size());
@@ -107,7 +133,6 @@ void Machine::run_block(std::int64_t block) {
       std::erase_if(pieces_, [](const auto& p) { return p->active == 0; });
     }
   }
-  end_block();
 }
 
 bool Machine::runs_through() const {
@@ -125,7 +150,9 @@ void Machine::end(Warp& w) {
 
 void Machine::run_warp(Warp& w) {
   using Op = Instruction::Op;
+  running_ = &w;
   for (;;) {
+    breathe();
     const Instruction& i = code_.instructions[static_cast<std::size_t>(w.pc)];
     const auto index = static_cast<std::size_t>(i.index);
     switch (i.op) {
@@ -274,7 +301,6 @@ bool Machine::loop_end(Warp& w, const Instruction& i) {
     happened_[static_cast<std::size_t>(w.pc)] |= kWentOn;
     w.active = m;
     w.pc = i.target;
-    if ((++iterations_ & 0xfffffU) == 0 && poll) poll();
     return true;
   }
   return leave_construct(w, w.pc + 1);

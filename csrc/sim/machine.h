@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -44,7 +45,7 @@ class Machine {
   Machine(const Machine&) = delete;
   Machine& operator=(const Machine&) = delete;
 
-  std::function<void()> poll;  // called before every block, and now and then in long ones; may throw
+  std::function<void()> poll;  // called some twenty times a second; may throw
 
   void run();
   void run_block(std::int64_t block);  // linear, x fastest
@@ -61,6 +62,11 @@ class Machine {
   virtual void check_facts(const Warp&, const SetCode&, const ir::Stmt*) const {}
   virtual void enter(Warp&, int) {}
   virtual void leave(Warp&, int) {}
+
+  // Polls when it is time to; called where at most milliseconds have passed.
+  void breathe() {
+    if ((++steps_ & 0x7fU) == 0) breathe_deeply();
+  }
 
   [[nodiscard]] const IntPlans& plans() const { return *code_.plans; }
   [[nodiscard]] std::string block_text() const { return block_text(block_); }
@@ -79,6 +85,8 @@ class Machine {
   ThreadGroup everyone_;
 
  private:
+  void breathe_deeply();
+  void run_pieces();
   void run_warp(Warp& w);
   [[nodiscard]] bool runs_through() const;  // every piece has ended
   void end(Warp& w);
@@ -99,7 +107,9 @@ class Machine {
   std::vector<Mask> ended_;                    // per warp
   std::mt19937_64 random_;
   bool shuffled_;
-  std::uint32_t iterations_ = 0;  // of loops, for poll
+  std::uint32_t steps_ = 0;
+  std::chrono::steady_clock::time_point polled_;
+  const Warp* running_ = nullptr;
 };
 
 // "gemm.py:41", or "?" when unknown.

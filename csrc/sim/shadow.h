@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "sim/budget.h"
 #include "sim/clocks.h"
 
 namespace graphene::sim {
@@ -129,7 +130,7 @@ class ReadSets {
     std::uint32_t site;
     friend bool operator==(const Read&, const Read&) = default;
   };
-  using Set = std::vector<Read>;
+  using Set = CountedVector<Read>;
 
   [[nodiscard]] const Set* find(Id id) const;  // null: empty or settled
   void forget();
@@ -137,10 +138,10 @@ class ReadSets {
 
   bool agents_ = false;  // some read of this block is an agent's
   Id next_ = 1;
-  Id first_ = 1;           // sets below are settled
-  Id block_first_ = 1;     // sets below are of other blocks
-  std::vector<Set> sets_;  // of ids from first_ on
-  std::unordered_multimap<std::uint64_t, Id> index_;
+  Id first_ = 1;             // sets below are settled
+  Id block_first_ = 1;       // sets below are of other blocks
+  CountedVector<Set> sets_;  // of ids from first_ on
+  CountedMultimap<std::uint64_t, Id> index_;
   static constexpr std::size_t kKept = std::size_t{1} << 16;
   std::vector<Stamp> recent_;  // one reader of each of the latest sets, by id modulo kKept: names other blocks' readers
 };
@@ -199,14 +200,14 @@ class Shadow {
   void check_atomics(const Issuer& by, Mask lanes, const std::int32_t* offsets, const ReadSets& sets, Verdict& v) const;
   void forget_atomics(Mask lanes, const std::int32_t* offsets);
 
-  std::vector<Stamp> writes_;
-  std::vector<ReadSets::Id> reads_;
+  CountedVector<Stamp> writes_;
+  CountedVector<ReadSets::Id> reads_;
   struct Atomics {
     AtomicKind kind;
-    std::vector<ReadSets::Id> sets;  // atomic updates since the last write
+    CountedVector<ReadSets::Id> sets;  // atomic updates since the last write
   };
   std::vector<Atomics> atomics_;  // one for every kind; empty: none anywhere
-  std::vector<Stamp> frozen_;     // who read it first as never written; 0: nobody; empty: nobody anywhere
+  CountedVector<Stamp> frozen_;   // who read it first as never written; 0: nobody; empty: nobody anywhere
   bool any_reads_ = false;        // since the last reset: else `reads_` is all zeros
 };
 

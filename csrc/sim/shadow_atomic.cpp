@@ -13,7 +13,7 @@ Shadow::Verdict Shadow::update_atomically(const Issuer& by, Mask lanes, const st
     return a.kind.operation == kind.operation && a.kind.of_block == kind.of_block;
   });
   if (own == atomics_.end()) {
-    atomics_.push_back({kind, std::vector<ReadSets::Id>(writes_.size(), 0)});
+    atomics_.push_back({kind, CountedVector<ReadSets::Id>(writes_.size(), 0)});
     own = std::prev(atomics_.end());
   }
   Verdict v;

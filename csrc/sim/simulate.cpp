@@ -27,6 +27,7 @@ void each_statement(const ir::Block& block, const F& f) {
 }  // namespace
 
 Stats simulate(const lower::ProgramPtr& program, std::span<const Argument> arguments, const SimulateOptions& options) {
+  const Budget budget(options.memory_bytes);
   const Bytecode code = compile(program, {.sizes = options.sizes,
                                           .scalars = options.scalars,
                                           .skip = options.skip,

@@ -20,6 +20,7 @@ struct SimulateOptions {
   bool unguarded = false;                      // without the predicates of partial tiles
   std::vector<Rounding>* roundings = nullptr;  // where wanted: where values become narrower than fp32 on their way
   std::function<void()> poll;                  // called now and then; may throw
+  std::int64_t memory_bytes = kSimulateMemoryBytes;  // that may be held besides the arguments: else SIM_MEMORY
   // Called at the end with what the first block did; statements live as long as the program.
   std::function<void(const Trace&, const Bytecode&)> trace;
   // The blocks that run, linear; empty: all of the grid. Of some no output is missed.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from graphene import _core
+from graphene.judge.memory import SMALL_BYTES, room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -131,6 +132,8 @@ class Bounded(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __init__(self, values: Any, error: Any = 0.0) -> None:
         self.v = np.asarray(values, np.float64)
+        if self.v.size > SMALL_BYTES:
+            room(SMALL_BYTES, "an array in the kernel's meaning needs")
         self.e = np.broadcast_to(np.asarray(error, np.float64), self.v.shape)
 
     # What an array has.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from graphene import _core
 from graphene.judge.covering import Covering, DataCovering
 from graphene.judge.data import KINDS, Laid, draw, draw_integers, lay, strides_of
 from graphene.judge.formats import decode, is_float, nearest, storage
+from graphene.judge.memory import room
 from graphene.judge.numbers import Numbers, sizes_of
 from graphene.judge.signature import Argument, Facts, Parameter, Signature
 from graphene.judge.verdict import as_double
@@ -27,7 +29,8 @@ __all__ = ["Call", "Drawn", "Made", "Plan", "of_arguments"]
 # One half where exactness shows, one, none, a negative one, one that is no power of two and small, and such that far
 # paths are taken.
 _SCALARS = (0.5, 1.0, 0.0, -1.25, 0.03, 2.0**16, 2.0**-20)
-_MOST_BYTES = 1 << 27  # of a call's arguments
+_MOST_BYTES = 1 << 26  # of a call's arguments
+_BYTES_AN_ELEMENT = 40  # as the kernel takes it, as the meaning does, as it was before, and what draws it
 
 
 @dataclass(frozen=True)
@@ -196,6 +199,7 @@ class Plan:
     def make(self, call: Call) -> Made:
         """The arguments of a call; the same every time."""
         s = self.signature
+        room(_BYTES_AN_ELEMENT * self._elements(call.sizes), "a call's arguments need")
         rng = np.random.default_rng(call.seed)
         sizes = strides_of(s, dict(call.sizes), call.wider)
         drawn = Drawn(call.kind, dict(call.sizes), lambda shape: draw(call.kind, tuple(shape), rng))
@@ -243,6 +247,8 @@ def of_arguments(kernel: Kernel, program: Any, args: tuple[Any, ...]) -> tuple[M
     sizes = dict(_core.argument_sizes(program, args))
     laid: dict[str, Any] = {}
     values: dict[str, Any] = {}
+    with contextlib.suppress(NameError):  # a size that only an integer of the call tells
+        room(_BYTES_AN_ELEMENT * s.elements(sizes), "the call's arguments need")
     for a, x in zip(s.arguments, args, strict=True):
         if isinstance(a, Parameter):
             values[a.name] = float(nearest(float(x), a.dtype)) if is_float(a.dtype) else int(x)

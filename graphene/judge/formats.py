@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from graphene.dtypes import DType
 
 __all__ = ["Format", "decode", "encode", "format_of", "is_float", "nearest", "storage"]
@@ -94,9 +97,32 @@ def nearest(x: Any, dtype: DType | str) -> Any:
         return np.where(over, np.copysign(np.inf, x), np.where(np.isfinite(x), r, x))
 
 
-def encode(x: Any, dtype: DType | str) -> Any:
+def _by_parts(function: Callable[[Any, str], Any]) -> Callable[[Any, DType | str], Any]:
+    """A part at a time: what is computed on the way to an element takes many times the element's memory."""
+
+    @functools.wraps(function)
+    def whole(x: Any, dtype: DType | str) -> Any:
+        x = np.asarray(x)
+        if x.size <= _PART:
+            return function(x, _name(dtype))
+        flat = x.reshape(-1)
+        parts = (function(flat[i : i + _PART], _name(dtype)) for i in range(0, x.size, _PART))
+        first = next(parts)
+        out = np.empty(x.size, first.dtype)
+        out[:_PART] = first
+        for i, part in enumerate(parts, 1):
+            out[i * _PART : (i + 1) * _PART] = part
+        return out.reshape(x.shape)
+
+    return whole
+
+
+_PART = 1 << 18
+
+
+@_by_parts
+def encode(x: Any, name: str) -> Any:
     """The type's elements in memory, of doubles or integers."""
-    name = _name(dtype)
     with np.errstate(all="ignore"):
         if name not in _BITS:
             return np.asarray(x).astype(_NUMPY[name])
@@ -115,9 +141,9 @@ def encode(x: Any, dtype: DType | str) -> Any:
         return (bits | np.where(np.signbit(y), 1 << (exponent_bits + fraction_bits), 0)).astype(_NUMPY[name])
 
 
-def decode(x: Any, dtype: DType | str) -> Any:
+@_by_parts
+def decode(x: Any, name: str) -> Any:
     """Doubles, of elements in memory; of integer types int64."""
-    name = _name(dtype)
     if name not in _BITS:
         return x.astype(np.float64 if name in _FORMATS else np.int64)
     exponent_bits, fraction_bits, one_nan = _BITS[name]

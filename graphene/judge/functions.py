@@ -21,6 +21,7 @@ from graphene.judge.bounded import (
     truth,
     unit,
 )
+from graphene.judge.memory import room
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,7 +121,11 @@ def erf(x: Any) -> Any:
 
     def values(t: Any) -> Any:
         t = np.asarray(t)
-        return np.asarray(_ERF(t)).astype(t.dtype if t.dtype.kind == "f" else np.float64)
+        out = np.empty(t.shape, t.dtype if t.dtype.kind == "f" else np.float64)
+        flat, to = t.reshape(-1), out.reshape(-1)
+        for i in range(0, t.size, 1 << 16):  # signals are answered in between
+            to[i : i + (1 << 16)] = _ERF(flat[i : i + (1 << 16)])
+        return out
 
     return monotone(values, x, 3) if isinstance(x, Bounded) else values(x)
 
@@ -152,7 +157,15 @@ def logaddexp(x: Bounded, y: Bounded) -> Bounded:
     return Bounded(v, np.maximum(x.e, y.e) + unit() * (1 + size(v) + np.maximum(size(x.v), size(y.v))))
 
 
+def _room(what: str, *shapes: tuple[int, ...]) -> None:
+    """Asks for the memory of a function's result, of what it computes on the way, and of its operands' magnitudes."""
+    room(64 * sum(math.prod(s) for s in shapes), f"{what} in the kernel's meaning needs")
+
+
 def matmul(x: Bounded, y: Bounded) -> Bounded:
+    if x.ndim > 1 and y.ndim > 1:
+        rows = (*np.broadcast_shapes(x.shape[:-2], y.shape[:-2]), x.shape[-2], y.shape[-1])
+        _room("np.matmul", rows, x.shape, y.shape)
     a, b = size(x.v), size(y.v)
     return summed(x.v @ y.v, (a + x.e) @ y.e + x.e @ b, a @ b, x.v.shape[-1], (x, y))
 
@@ -202,6 +215,8 @@ def apply_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], named: dict[st
         if function is None:
             refuse(f"np.{name}", "write it with functions whose error is known: those of docs/simulator.md")
         given = [bounded(i) for i in inputs]
+        if name != "matmul":
+            _room(f"np.{name}", np.broadcast_shapes(*(x.shape for x in given)))
         result = function(*given)
         if name != "matmul":
             result = _doubted(result, given)
@@ -300,6 +315,7 @@ def einsum(subscripts: str, *operands: Any, **named: Any) -> Any:
         right = ("..." if "..." in left else "") + right
     n = math.prod(extent[c] for c in extent if c not in right)
     sums: Callable[[list[Any]], Any] = lambda arrays: np.einsum(f"{left}->{right}", *arrays, optimize=len(arrays) > 2)  # noqa: E731
+    _room("np.einsum", tuple(extent[c] for c in right if c in extent), *(x.shape for x in xs))
     sizes, grown = [size(x.v) for x in xs], [size(x.v) + x.e for x in xs]
     error: Any = 0.0
     for i, x in enumerate(xs):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from graphene import _core
 from graphene.errors import GrapheneError, LaunchError, SimulationError
 from graphene.judge.calls import Call, Plan
+from graphene.judge.memory import SMALL_BYTES, left
 from graphene.judge.verdict import Broken, expect, judge_outputs
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Outcome:
     stated: set[str] = field(default_factory=set)
     found: dict[str, str] = field(default_factory=dict)  # tensors in which values become narrower, where they do
     missed: dict[int, str] | None = None  # statements that no thread executed, loops that none repeated, in any call
+    too_large: list[str] = field(default_factory=list)  # calls that need more memory than they may
     offered: set[Any] = field(default_factory=set)  # features of what is divided that some candidate had
     covered: set[Any] = field(default_factory=set)
 
@@ -70,7 +72,10 @@ class Outcome:
         """What no call reached, in words."""
         left = sorted({f[:4] for f in self.offered} - {f[:4] for f in self.covered})
         names = {0: "0", 1: "1", -1: "-1", 2: "another"}
-        return [*(self.missed or {}).values(), *(f"{text} % {by} is {names[r]}" for text, by, _, r in left)]
+        said = [*(self.missed or {}).values(), *(f"{text} % {by} is {names[r]}" for text, by, _, r in left)]
+        if self.too_large:
+            said.append(f"calls that need more memory: {len(self.too_large)}, the first with {self.too_large[0]}")
+        return said
 
 
 class Runner:
@@ -94,9 +99,17 @@ class Runner:
         return self._given if self._given is not None else self.plan.make(call)
 
     def run(self, call: Call) -> Run | None:
-        """Makes a call's arguments, runs it, and holds it to the promise; None where a launch would be refused."""
+        """Makes a call's arguments, runs it, and holds it to the promise.
+
+        None where a launch would be refused, or more memory is needed than may be: ``outcome.too_large`` has those.
+        """
         try:
             return self.run_made(call, self.plan.make(call))
+        except SimulationError as e:
+            if e.code != "SIM_MEMORY":
+                raise
+            self.outcome.too_large.append(f"{call}: {e.diagnostics[0]['message']}")
+            return None
         except LaunchError:
             if not call.wider:
                 return None
@@ -106,8 +119,12 @@ class Runner:
         """Runs a call whose arguments are made."""
         promise = self.kernel.promise
         try:
-            lane_ops, missed, points, reached = _core.run_call(self.kernel.lowered(self.arch), made.given(), self.seed)
+            lane_ops, missed, points, reached = _core.run_call(
+                self.kernel.lowered(self.arch), made.given(), self.seed, memory_bytes=max(left(), SMALL_BYTES)
+            )
         except SimulationError as e:
+            if e.code == "SIM_MEMORY":
+                raise
             return Run(call, 0, hazard=e)
         run = Run(call, lane_ops, reached=frozenset(reached))
         if lane_ops:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from graphene.promise import Promise
 
 __all__ = ["Broken", "Wanted", "compare", "doubles", "expect", "hold", "judge_outputs"]
+
+
+_PART = 1 << 18  # elements that are compared at once
 
 
 @dataclass(frozen=True)
@@ -187,17 +190,51 @@ def judge_outputs(
             _refuse(kernel, f"gives '{name}' another shape", [f"want: {x.shape}", f"got: {want.shape}"])
         if not x.size:
             continue
-        of_read = read is not None
-        wrong, off, low, high = _read_ends(bounded(x), want, most) if of_read else compare(x, want, types[name])
-        worse = np.where(wrong, np.minimum(off, 1e299) + 1, 0.0) if wrong.any() else off
-        at = np.unravel_index(int(np.argmax(worse)), x.shape)
-        element = tuple(int(i) for i in at)
-        g = float(bounded(x).v[at])
-        if off[at] > worst or wrong.any():
-            worst, place = max(worst, float(off[at])), f"{name}[{', '.join(map(str, element))}]"
-        if wrong.any():
-            out.append(Broken(name, element, g, float(low[at]), float(high[at]), int(wrong.sum()), wrong.size))
+        far = _furthest(x, want, types.get(name, ""), most if read is not None else None)
+        element = tuple(int(i) for i in np.unravel_index(far.at, x.shape))
+        if far.off > worst or far.wrong:
+            worst, place = max(worst, far.off), f"{name}[{', '.join(map(str, element))}]"
+        if far.wrong:
+            out.append(Broken(name, element, far.got, far.low, far.high, far.wrong, x.size))
     return out, worst, place
+
+
+class _Far(NamedTuple):
+    """The element of an output that is furthest from what it should be, in units of the bound; how many are wrong."""
+
+    at: int
+    off: float
+    got: float
+    low: float
+    high: float
+    wrong: int
+
+
+def _furthest(got: Any, want: Bounded, dtype: str, most: float | None) -> _Far:
+    """``most``: of outputs that were read, their type's largest number. A part at a time: what a comparison computes on
+    the way is larger than the outputs.
+    """
+    g = got if isinstance(got, Bounded) else None
+    values, v, e = (np.reshape(a, -1) for a in (g.v if g is not None else got, want.v, want.e))
+    errors = np.reshape(g.e, -1) if g is not None else None
+    worst: _Far | None = None
+    wrong_in_all = 0
+    for i in range(0, len(v), _PART):
+        part = slice(i, i + _PART)
+        wanted = Bounded(v[part], e[part])
+        if most is None:
+            wrong, off, low, high = compare(values[part], wanted, dtype)
+        else:
+            wrong, off, low, high = _read_ends(
+                Bounded(values[part], errors[part] if errors is not None else 0.0), wanted, most
+            )
+        n = int(wrong.sum())
+        wrong_in_all += n
+        k = int(np.argmax(np.where(wrong, np.minimum(off, 1e299) + 1, 0.0) if n else off))
+        if worst is None or (n and not worst.wrong) or (bool(n) == bool(worst.wrong) and off[k] > worst.off):
+            worst = _Far(i + k, float(off[k]), float(values[i + k]), float(low[k]), float(high[k]), n)
+    assert worst is not None
+    return worst._replace(wrong=wrong_in_all)
 
 
 def doubles(kernel: Kernel, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,8 @@ def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("no C++ compiler")
     out = tmp_path_factory.mktemp("native") / "happens_before_fuzz"
     sources = [
+        "csrc/base/diag.cpp",
+        "csrc/sim/budget.cpp",
         "csrc/sim/clocks.cpp",
         "csrc/sim/shadow.cpp",
         "csrc/sim/shadow_atomic.cpp",
