@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from graphene.errors import GrapheneError
     from graphene.judge.calls import Call, Made, Plan
     from graphene.judge.runs import Outcome, Run, Runner
-    from graphene.kernel import Kernel
+    from graphene.recorded import Recorded
 
 __all__ = ["CheckError", "CheckResult", "Mutant", "Worst", "check", "known", "mutants", "of_hazard", "of_promise"]
 
@@ -122,7 +122,7 @@ class Mutant(NamedTuple):
 
 
 def mutants(
-    kernel: Kernel, args: tuple[object, ...], arch: str | None, seed: int, sizes: dict[str, int]
+    kernel: Recorded, args: tuple[object, ...], arch: str | None, seed: int, sizes: dict[str, int]
 ) -> list[Mutant]:
     """Looks for hazards without each synchronisation statement in turn, and with each wait covering a group less."""
     made, _, used = _first_call(kernel, args, arch, seed, sizes)
@@ -142,7 +142,7 @@ def mutants(
 
 
 def _first_call(
-    kernel: Kernel, args: tuple[object, ...], arch: str | None, seed: int, sizes: dict[str, int]
+    kernel: Recorded, args: tuple[object, ...], arch: str | None, seed: int, sizes: dict[str, int]
 ) -> tuple[Made, Call, dict[str, int]]:
     """The call of the arguments, else the usual one of the sizes; and the values of all symbols."""
     from graphene.judge.calls import Plan, of_arguments
@@ -160,7 +160,7 @@ def _first_call(
     return made, call, _core.argument_sizes(program, _positional(kernel, made))
 
 
-def _positional(kernel: Kernel, made: Made) -> tuple[object, ...]:
+def _positional(kernel: Recorded, made: Made) -> tuple[object, ...]:
     from graphene.judge.signature import Signature
 
     given = made.given()
@@ -184,7 +184,7 @@ def known(kernel: Any, sizes: dict[str, int]) -> dict[str, int]:
 
 
 def check(
-    kernel: Kernel,
+    kernel: Recorded,
     args: tuple[object, ...],
     arch: str | None,
     seed: int,
@@ -212,7 +212,7 @@ def check(
 
 
 def _check(
-    kernel: Kernel, args: tuple[object, ...], arch: str | None, seed: int, sizes: dict[str, int], once: bool
+    kernel: Recorded, args: tuple[object, ...], arch: str | None, seed: int, sizes: dict[str, int], once: bool
 ) -> CheckResult:
     from graphene.judge.calls import Plan, of_arguments
     from graphene.judge.runs import Runner
@@ -233,7 +233,7 @@ def _check(
     return _result(kernel, arch, seed, runner, began)
 
 
-def _is_large(kernel: Kernel, arch: str | None, seed: int, plan: Plan) -> bool:
+def _is_large(kernel: Recorded, arch: str | None, seed: int, plan: Plan) -> bool:
     """Whether a call of these sizes takes too long or too much memory to be run whole; judged by a small call."""
     from graphene.judge.calls import Plan
     from graphene.judge.runs import LANE_OPS, Runner
@@ -250,7 +250,7 @@ def _is_large(kernel: Kernel, arch: str | None, seed: int, plan: Plan) -> bool:
 
 
 def _some_blocks(
-    kernel: Kernel,
+    kernel: Recorded,
     program: Any,
     args: tuple[object, ...],
     seed: int,
@@ -272,7 +272,7 @@ def _some_blocks(
                        seconds=time.perf_counter() - began)  # fmt: skip
 
 
-def _result(kernel: Kernel, arch: str | None, seed: int, runner: Runner, began: float) -> CheckResult:
+def _result(kernel: Recorded, arch: str | None, seed: int, runner: Runner, began: float) -> CheckResult:
     outcome = runner.outcome
     failed = outcome.failed
     errors: list[CheckError] = []
@@ -332,7 +332,7 @@ def _smallest(outcome: Outcome, plan: Plan) -> list[Run]:
 
 
 def ghost(
-    kernel: Kernel, arch: str | None, seed: int, runner: Runner, run: Run
+    kernel: Recorded, arch: str | None, seed: int, runner: Runner, run: Run
 ) -> tuple[list[CheckError], int, int, dict[str, int]]:
     """The inner specs that break their promise in a call; how many were held to it, in how many blocks, and sizes."""
     from graphene.judge.memory import limit
@@ -346,7 +346,7 @@ def ghost(
     return [CheckError(p[0], p[1], p[2], tuple(p[3]), tuple(p[4]), p[5]) for p in problems], promises, blocks, used
 
 
-def _of_roundings(kernel: Kernel, outcome: Outcome) -> list[CheckError]:
+def _of_roundings(kernel: Recorded, outcome: Outcome) -> list[CheckError]:
     """The rounding points that the simulator found have to be those that the meaning states."""
     from graphene.judge.runs import where_meant
 
@@ -369,7 +369,7 @@ def of_hazard(hazard: GrapheneError, call: Call) -> list[CheckError]:
     return out
 
 
-def of_promise(kernel: Kernel, failed: Run, inner: list[CheckError]) -> CheckError:
+def of_promise(kernel: Recorded, failed: Run, inner: list[CheckError]) -> CheckError:
     """The outputs of a call that break the kernel's promise, and the innermost specs that break theirs."""
     from graphene.judge.runs import where_meant
 

@@ -11,7 +11,7 @@ from graphene.errors import CompileError
 from graphene.simulate import check_sizes
 
 if TYPE_CHECKING:
-    from graphene.kernel import Kernel
+    from graphene.recorded import Recorded
 
 __all__ = ["AccessRow", "Occupancy", "Report", "WidthLimit", "occupancy", "report"]
 
@@ -243,7 +243,7 @@ def _row(d: dict[str, Any]) -> AccessRow:
 
 
 def report(
-    kernel: Kernel, args: tuple[object, ...], arch: str | None, all_blocks: bool, sizes: dict[str, int]
+    kernel: Recorded, args: tuple[object, ...], arch: str | None, all_blocks: bool, sizes: dict[str, int]
 ) -> Report:
     """Counts what every memory access costs, without a GPU; registers are the compiler's where NVRTC is found.
 

@@ -9,7 +9,7 @@ from graphene import _core
 from graphene.viz.timeline import Trace, TraceEvent
 
 if TYPE_CHECKING:
-    from graphene.kernel import Kernel
+    from graphene.recorded import Recorded
 
 __all__ = ["Rounding", "SimulationStats", "Sync", "Trace", "TraceEvent", "simulate", "syncs"]
 
@@ -82,7 +82,7 @@ def _ids(name: str, ids: object) -> list[int]:
 
 
 def simulate(
-    kernel: Kernel,
+    kernel: Recorded,
     args: tuple[object, ...],
     named: dict[str, object],
     arch: str | None = None,
@@ -124,6 +124,6 @@ def simulate(
     return SimulationStats(lane_ops, accesses, program.arch, recorded, found)
 
 
-def syncs(kernel: Kernel) -> list[Sync]:
+def syncs(kernel: Recorded) -> list[Sync]:
     """The synchronisation statements of a kernel in textual order."""
     return [Sync(*row) for row in _core.sync_statements(kernel.ir)]

@@ -1,11 +1,14 @@
-"""Data flows one way through the layers: csrc/ includes prove it."""
+"""Data flows one way through the layers: the includes of csrc/ and the imports of graphene/ prove it."""
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-CSRC = Path(__file__).parents[1] / "csrc"
+ROOT = Path(__file__).parents[1]
+CSRC = ROOT / "csrc"
 ORDER = ["base", "sym", "layout", "ir", "atoms", "build", "verify", "lower", "emit", "sim", "runtime", "torch", "bind"]
 # Two readers of the lowered tree that know nothing of each other, and a runtime that gets source text and a manifest.
 REFUSED = {("emit", "sim"), ("sim", "emit")} | {
@@ -41,3 +44,76 @@ def test_includes_follow_the_order_of_the_layers(path: Path) -> None:
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(CSRC)))
 def test_included_files_exist(path: Path) -> None:
     assert not [i for i in INCLUDE.findall(path.read_text()) if not (CSRC / i).exists()]
+
+
+# Python: the folders of graphene/, the lowest first. A file imports nothing of a later line, wherever in it the import
+# stands: at its top, inside of a function, for types alone, or by a name that importlib is given.
+PACKAGE = ROOT / "graphene"
+FLOORS = (
+    ("", "judge", "viz"),  # the language: kernels are recorded, run, judged, drawn
+    ("kernels",),
+    ("select",),
+    ("ops",),
+    ("nn", "tune"),
+    ("integrations", "testing"),
+    ("cli",),
+)
+# The package's face hands on what is below it, and reads ops and nn when they are asked for; `python -m graphene` is
+# the command line; kernels hands on what chooses them, which lay there once.
+FACES = {("graphene", "nn"), ("graphene", "ops"), ("graphene", "select"), ("graphene", "tune")} | {
+    ("graphene.__main__", "cli"), ("graphene.kernels", "select"),
+}  # fmt: skip
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_of(p): p for p in sorted(PACKAGE.rglob("*.py"))}
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """The modules of graphene/ that a file imports, each as the file that is read. The extension is none of them."""
+    names: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [a.name for a in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "write the whole name, as everywhere"
+            names += [f"{node.module}.{a.name}" for a in node.names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            names += [x.value for x in node.args if isinstance(x, ast.Constant) and isinstance(x.value, str)]
+    for name in names:
+        found = name if name in MODULES else name.rpartition(".")[0]
+        if found in MODULES and name != "graphene._core":
+            yield found
+
+
+ARROWS = {m: sorted(set(imported(ast.parse(p.read_text()))) - {m}) for m, p in MODULES.items()}
+
+
+def folder_of(module: str) -> str:
+    return module.split(".")[1] if module.count(".") and (PACKAGE / module.split(".")[1]).is_dir() else ""
+
+
+def test_every_folder_of_python_has_a_floor() -> None:
+    assert {folder_of(m) for m in MODULES} == {folder for floor in FLOORS for folder in floor}
+
+
+def test_python_imports_follow_the_order_of_the_floors() -> None:
+    floor = {folder: i for i, folders in enumerate(FLOORS) for folder in folders}
+    wrong = [
+        f"{m} -> {other}"
+        for m, others in ARROWS.items()
+        for other in others
+        if floor[folder_of(other)] > floor[folder_of(m)] and (m, folder_of(other)) not in FACES
+    ]
+    assert not wrong
+
+
+def test_no_files_of_python_import_each_other_in_a_circle() -> None:
+    left = {m: set(others) for m, others in ARROWS.items()}
+    while free := {m for m, others in left.items() if not others}:  # the ground, then what stands on it alone
+        left = {m: others - free for m, others in left.items() if m not in free}
+    assert not left, "these import each other, or stand on such"

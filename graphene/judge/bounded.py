@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from graphene import _core
 from graphene.judge.memory import SMALL_BYTES, room
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 __all__ = ["FP32", "SLACK", "Bounded", "bounded", "rounding_unit", "unit"]
 
@@ -83,9 +83,7 @@ class Truth(np.ndarray):
 
     def __array_function__(self, function: Any, types: Any, args: Any, named: Any) -> Any:
         if function is np.where and len(args) == 3 and isinstance(args[0], Truth):
-            from graphene.judge.functions import choose
-
-            return choose(*args)
+            return Bounded._functions.where(*args)
         return super().__array_function__(function, types, args, named)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **named: Any) -> Any:
@@ -123,8 +121,19 @@ def is_unsure(x: Any) -> Any:
     return x.unsure if isinstance(x, Truth) else False
 
 
+class Functions(NamedTuple):
+    """What NumPy's methods, ufuncs, functions and `where` are of numbers that know their error."""
+
+    methods: Mapping[str, Callable[..., Any]]
+    ufunc: Callable[..., Any]
+    function: Callable[..., Any]
+    where: Callable[..., Bounded]
+
+
 class Bounded(np.lib.mixins.NDArrayOperatorsMixin):
     """An array of doubles, each with a bound of its error. See the module."""
+
+    _functions: ClassVar[Functions]  # set by graphene.judge.functions, which computes with these numbers
 
     __array_priority__ = 100
     __hash__ = None  # type: ignore[assignment]
@@ -203,22 +212,16 @@ class Bounded(np.lib.mixins.NDArrayOperatorsMixin):
         self.v[key], self.e[key] = value.v, value.e
 
     def __getattr__(self, name: str) -> Any:
-        from graphene.judge import functions
-
-        function = functions.METHODS.get(name)
+        function = Bounded._functions.methods.get(name)
         if function is None:
             raise AttributeError(f"numbers that know their error have no attribute {name!r}")
         return lambda *args, **named: function(self, *args, **named)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **named: Any) -> Any:
-        from graphene.judge import functions
-
-        return functions.apply_ufunc(ufunc, method, inputs, named)
+        return Bounded._functions.ufunc(ufunc, method, inputs, named)
 
     def __array_function__(self, function: Any, types: Any, args: Any, named: Any) -> Any:
-        from graphene.judge import functions
-
-        return functions.apply_function(function, args, named)
+        return Bounded._functions.function(function, args, named)
 
     def __pow__(self, n: Any) -> Any:
         return np.power(self, n)

@@ -22,7 +22,7 @@ from graphene.promise import Arguments
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
-    from graphene.kernel import Kernel
+    from graphene.recorded import Recorded
 
 __all__ = ["Call", "Drawn", "Made", "Plan", "of_arguments"]
 
@@ -93,7 +93,7 @@ class Plan:
     """
 
     def __init__(
-        self, kernel: Kernel, seed: int = 0, fixed: Mapping[str, Any] | None = None, numbers: Numbers | None = None
+        self, kernel: Recorded, seed: int = 0, fixed: Mapping[str, Any] | None = None, numbers: Numbers | None = None
     ) -> None:
         self.signature = Signature.of(kernel)
         self.numbers = numbers or Numbers.of(self.signature)
@@ -238,7 +238,7 @@ class Plan:
         return decode(t.view, a.dtype)
 
 
-def of_arguments(kernel: Kernel, program: Any, args: tuple[Any, ...]) -> tuple[Made, Call]:
+def of_arguments(kernel: Recorded, program: Any, args: tuple[Any, ...]) -> tuple[Made, Call]:
     """A caller's arguments, in order, as a call: copies that lie as they do. What the kernel only writes is NaN first.
 
     Raises LaunchError for arguments that the kernel cannot take.

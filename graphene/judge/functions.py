@@ -10,6 +10,7 @@ import numpy as np
 from graphene.judge.bounded import (
     TINY,
     Bounded,
+    Functions,
     bounded,
     finite,
     is_unsure,
@@ -457,3 +458,5 @@ ON_ARRAYS: dict[str, Callable[..., Any]] = {
                                    "abs", "where")},
     "rsqrt": lambda x: 1 / np.sqrt(x), "rcp": lambda x: 1 / x, "erf": erf, "max": np.fmax, "min": np.fmin,
 }  # fmt: skip
+
+Bounded._functions = Functions(METHODS, apply_ufunc, apply_function, choose)

@@ -15,7 +15,7 @@ from graphene.judge.verdict import Broken, expect, judge_outputs
 
 if TYPE_CHECKING:
     from graphene.judge.calls import Made
-    from graphene.kernel import Kernel
+    from graphene.recorded import Recorded
 
 __all__ = ["Outcome", "Run", "Runner"]
 
@@ -81,7 +81,7 @@ class Outcome:
 class Runner:
     """Runs calls of a kernel on the simulator."""
 
-    def __init__(self, kernel: Kernel, arch: str | None, seed: int, plan: Plan) -> None:
+    def __init__(self, kernel: Recorded, arch: str | None, seed: int, plan: Plan) -> None:
         self.kernel, self.arch, self.seed, self.plan = kernel, arch, seed, plan
         self.outcome = Outcome()
         self._given: Made | None = None

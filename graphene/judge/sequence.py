@@ -27,7 +27,7 @@ from graphene.judge.verdict import as_double, expect, judge_outputs
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from graphene.launches import Launch
+    from graphene.recorded import Launched
 
 __all__ = ["Sequence", "SequencePlan", "SequenceRunner"]
 
@@ -80,7 +80,7 @@ class Sequence:
 
     def __init__(
         self,
-        launches: list[Launch],
+        launches: list[Launched],
         means: Callable[..., Any] | None,
         shapes: Mapping[str, tuple[str | int, ...]] | None,
         workspaces: Callable[[dict[str, int]], Mapping[str, Any]] | None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from graphene.kernel import Kernel
+    from graphene.recorded import Recorded
 
 __all__ = ["Argument", "Facts", "Parameter", "Signature", "evaluate"]
 
@@ -81,7 +81,7 @@ class Signature:
     data: dict[str, Any] = field(repr=False)  # the JSON
 
     @staticmethod
-    def of(kernel: Kernel) -> Signature:
+    def of(kernel: Recorded) -> Signature:
         """The kernel's; kept with it."""
         kept: Signature | None = kernel.__dict__.get("_signature")
         if kept is None:

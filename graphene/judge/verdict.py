@@ -13,12 +13,13 @@ from graphene.errors import GrapheneError
 from graphene.judge.bounded import FP32, TINY, Bounded, bounded, finite, rounding_unit, size
 from graphene.judge.formats import Format, format_of, is_float, nearest
 from graphene.judge.signature import Argument, Signature
+from graphene.simulate import simulate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from graphene.kernel import Kernel
     from graphene.promise import Promise
+    from graphene.recorded import Recorded
 
 __all__ = ["Broken", "Wanted", "compare", "doubles", "expect", "hold", "judge_outputs"]
 
@@ -56,7 +57,7 @@ class Wanted:
     stated: frozenset[str]
 
 
-def unit_of(kernel: Kernel, promise: Promise) -> tuple[float, float]:
+def unit_of(kernel: Recorded, promise: Promise) -> tuple[float, float]:
     """What an operation of the kernel may be off, of its result: by the type that it keeps sums in."""
     if promise.sums is not None:
         sums = format_of(promise.sums)
@@ -73,11 +74,11 @@ def _exact(value: Any) -> Any:
     return bounded(value) if isinstance(value, np.ndarray) and value.dtype.kind == "f" else value
 
 
-def _refuse(kernel: Kernel, what: str, details: list[str], fix: str = "") -> NoReturn:
+def _refuse(kernel: Recorded, what: str, details: list[str], fix: str = "") -> NoReturn:
     _core.fail("CHECK_MEANS", f"the meaning of {kernel.name} {what}", details, fix)
 
 
-def _named(kernel: Kernel, result: Any, names: list[str], of: str) -> dict[str, Any]:
+def _named(kernel: Recorded, result: Any, names: list[str], of: str) -> dict[str, Any]:
     if result is None:
         return {}
     if isinstance(result, dict):
@@ -88,7 +89,7 @@ def _named(kernel: Kernel, result: Any, names: list[str], of: str) -> dict[str, 
     return {names[0]: result}
 
 
-def expect(kernel: Kernel, values: Mapping[str, Any], partial: bool = False) -> Wanted:
+def expect(kernel: Recorded, values: Mapping[str, Any], partial: bool = False) -> Wanted:
     """What a kernel's outputs should be for some arguments: dict by name of float64 and int64 arrays, and numbers.
 
     ``partial``: the meaning may leave outputs out. Raises SimulationError CHECK_MEANS for a meaning that does not fit;
@@ -157,7 +158,7 @@ def _read_ends(got: Bounded, want: Bounded, most: float) -> tuple[Any, Any, Any,
 
 
 def judge_outputs(
-    kernel: Kernel, wanted: Wanted, values: Mapping[str, Any], results: Mapping[str, Any]
+    kernel: Recorded, wanted: Wanted, values: Mapping[str, Any], results: Mapping[str, Any]
 ) -> tuple[list[Broken], float, str]:
     """Holds outputs to what they should be: those that are wrong, the largest error in units of the bound, and where.
 
@@ -237,7 +238,7 @@ def _furthest(got: Any, want: Bounded, dtype: str, most: float | None) -> _Far:
     return worst._replace(wrong=wrong_in_all)
 
 
-def doubles(kernel: Kernel, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def doubles(kernel: Recorded, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """A call's arguments as a meaning takes them: float64 and int64 arrays of NumPy, numbers rounded to their type."""
     out: dict[str, Any] = {}
     for a in Signature.of(kernel).arguments:
@@ -259,14 +260,14 @@ def as_double(x: Any, dtype: str) -> Any:
     return np.array(x, np.float64 if is_float(dtype) else np.int64)
 
 
-def hold(kernel: Kernel, arguments: Mapping[str, Any], arch: str | None = None, seed: int = 0) -> list[Broken]:
+def hold(kernel: Recorded, arguments: Mapping[str, Any], arch: str | None = None, seed: int = 0) -> list[Broken]:
     """Runs a call on copies of its arguments and holds the outputs to the kernel's promise: what is wrong.
 
     ``arguments``: arrays, CPU tensors and numbers by name. Raises what ``simulate`` raises, and CHECK_MEANS.
     """
     copies = {n: _copy(x) for n, x in arguments.items()}
     before = doubles(kernel, arguments)
-    kernel.simulate(arch=arch, seed=seed, **copies)
+    simulate(kernel, (), copies, arch, seed)
     return judge_outputs(kernel, expect(kernel, before), before, doubles(kernel, copies))[0]
 
 

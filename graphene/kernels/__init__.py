@@ -20,8 +20,9 @@ from graphene.kernels.attention.problem import Attention, Extra
 from graphene.kernels.attention.product import ProductConfig, attention_queries_product_kernel
 from graphene.kernels.attention.tiles import attention_tiles_kernel
 from graphene.kernels.elementwise import ElementwiseConfig, elementwise_kernel
-from graphene.kernels.gemm.launches import GemmConfig, gemm_launches, gemm_workspaces, run_gemm
+from graphene.kernels.gemm.launches import gemm_launches, gemm_workspaces, run_gemm
 from graphene.kernels.gemm.pad import gemm_pad
+from graphene.kernels.gemm.problem import GemmConfig
 from graphene.kernels.gemm.reduce import gemm_reduce
 from graphene.kernels.gemm.sm70 import gemm_sm70
 from graphene.kernels.gemm.sm80 import gemm_sm80
@@ -106,11 +107,9 @@ __all__ = [
     "transpose_kernel",
 ]
 
-_SELECT = "graphene.select"
-
 
 def __getattr__(name: str) -> Any:
     """What chooses kernels lies in graphene.select; here it can be imported, too, as before it moved."""
     if name.startswith("select_") or name == "run_elementwise":
-        return getattr(importlib.import_module(_SELECT), name)
+        return getattr(importlib.import_module("graphene.select"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from graphene import _core
 from graphene.errors import GrapheneError
-from graphene.kernels.arguments import flags, size, sizes
-from graphene.kernels.gemm.launches import TYPES, GemmConfig, check_product, gemm_launches
+from graphene.kernels.arguments import size
+from graphene.kernels.gemm.launches import gemm_launches
 from graphene.kernels.gemm.pad import PADDED_MOST
+from graphene.kernels.gemm.problem import TYPES, GemmConfig, GemmProblem, GemmTile, check_product
 from graphene.select import records
 from graphene.select.device import of_arch
 from graphene.select.gemm_estimate import (
@@ -38,86 +39,10 @@ if TYPE_CHECKING:
 __all__ = ["GEMM", "GemmProblem", "GemmTile", "gemm_key", "select_gemm", "with_record"]
 
 
-@dataclass(frozen=True)
-class GemmProblem:
-    """One product C = act(A @ B + bias) + residual, (M,K) by (K,N); the fields are those of ``select_gemm``.
-
-    Raises VerifyError KERNEL_ARGUMENT.
-    """
-
-    m: int
-    n: int
-    k: int
-    batch: int | None = None
-    dtype: str = "fp16"
-    order: str = "TN"
-    align: tuple[int, int, int] = (16, 16, 16)
-    bias: bool = False
-    residual: bool = False
-    activation: str | None = None
-    workspaces: bool = True
-
-    def __post_init__(self) -> None:
-        n = "GemmProblem"
-        align = check_product(n, self.dtype, None, self.order, self.align, self.activation)
-        fields: dict[str, Any] = {x: size(n, x, getattr(self, x), least=0) for x in ("m", "n", "k")}
-        batch = None if self.batch is None else size(n, "batch", self.batch, least=0)
-        for name, value in (fields | {"align": align, "batch": batch}).items():
-            object.__setattr__(self, name, value)
-        for name in ("bias", "residual", "workspaces"):
-            flags(n, name, (getattr(self, name),), 1)
-
-    def __str__(self) -> str:
-        batch = f"{self.batch} of " if self.batch is not None else ""
-        act = f" {self.activation}" if self.activation else ""
-        return f"{batch}{self.m}x{self.n}x{self.k} {self.order} {self.dtype}{act}"
-
-
-@dataclass(frozen=True)
-class GemmTile:
-    """What a record keeps of a GemmConfig: the choices that do not belong to the problem.
-
-    Raises VerifyError KERNEL_ARGUMENT: a record may have been written by hand.
-    """
-
-    tile: tuple[int, int, int]
-    warps: tuple[int, int]
-    stages: int
-    group: int = 1
-    pad: tuple[bool, bool] = (False, False)
-    split_k: int = 1
-
-    def __post_init__(self) -> None:
-        n = "GemmTile"
-        fields: dict[str, Any] = {
-            "tile": sizes(n, "tile", self.tile, 3),
-            "warps": sizes(n, "warps", self.warps, 2, 1, 32),
-            "pad": flags(n, "pad", self.pad, 2),
-            "stages": size(n, "stages", self.stages, least=2, most=32),
-            "group": size(n, "group", self.group),
-            "split_k": size(n, "split_k", self.split_k, most=65535),
-        }
-        for name, value in fields.items():  # JSON knows lists only
-            object.__setattr__(self, name, value)
-        for i, rows in enumerate(("tile[0]", "tile[1]")):
-            size(n, rows, self.tile[i], multiple_of=16 * self.warps[i])
-
-    def config(self, p: GemmProblem) -> GemmConfig:
-        """The configuration of a problem."""
-        return GemmConfig(
-            **asdict(self), order=p.order, dtype=p.dtype, align=p.align, batched=p.batch is not None, bias=p.bias,
-            residual=p.residual, activation=p.activation,
-        )  # fmt: skip
-
-    @property
-    def as_tile(self) -> Tile:
-        """The same as the model of time sees it."""
-        (bm, bn, bk), (down, across) = self.tile, self.warps
-        return Tile(bm, bn, bk, bm // down, bn // across, self.stages, self.split_k)
-
-    def __str__(self) -> str:
-        padded = "".join(n for n, p in zip("AB", self.pad, strict=True) if p)
-        return str(self.as_tile) + (f", {padded} padded" if padded else "")
+def as_tile(c: GemmTile) -> Tile:
+    """The same as the model of time sees it."""
+    (bm, bn, bk), (down, across) = c.tile, c.warps
+    return Tile(bm, bn, bk, bm // down, bn // across, c.stages, c.split_k)
 
 
 @functools.lru_cache(64)
@@ -152,7 +77,7 @@ def _candidates(p: GemmProblem, device: Device) -> Iterator[GemmTile]:
 
 
 def _predict(c: GemmTile, p: GemmProblem, device: Device) -> tuple[float, str] | str:
-    shape, tile = _shape(p), c.as_tile
+    shape, tile = _shape(p), as_tile(c)
     if (reason := judge(tile, shape, device)) is not None:
         return reason
     if (parts := c.split_k * shape.batch) > 65535:
@@ -174,7 +99,7 @@ def _predict(c: GemmTile, p: GemmProblem, device: Device) -> tuple[float, str] |
 
 
 def _unusable(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
-    if (reason := impossible(c.as_tile, _shape(p), device)) is None:
+    if (reason := impossible(as_tile(c), _shape(p), device)) is None:
         gemm_launches(c.config(p))  # what has no kernel is refused here, with a code
     return reason
 

@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from graphene._core import Binary
-    from graphene.kernels.gemm.launches import GemmConfig
-    from graphene.select.gemm import GemmProblem
+    from graphene.kernels.gemm.problem import GemmConfig, GemmProblem
 
 __all__ = ["Run", "arguments", "reference", "verify"]
 

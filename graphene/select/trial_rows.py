@@ -10,7 +10,7 @@ from graphene.select.device import require_cuda
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from graphene.select.rows import RowProblem
+    from graphene.kernels.rows.problem import RowProblem
 
 __all__ = ["arguments", "reference", "verify"]
 

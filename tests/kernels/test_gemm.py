@@ -12,7 +12,8 @@ import pytest
 
 import graphene as gr
 from graphene.kernels import epilogues
-from graphene.kernels.gemm.launches import GemmConfig, gemm_launches, gemm_workspaces, run_gemm
+from graphene.kernels.gemm.launches import gemm_launches, gemm_workspaces, run_gemm
+from graphene.kernels.gemm.problem import GemmConfig
 from graphene.select import select_gemm
 
 NP = {"fp16": np.float16, "fp32": np.float32, "i8": np.int8, "i32": np.int32}

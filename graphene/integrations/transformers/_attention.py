@@ -14,7 +14,7 @@ from transformers.utils.import_utils import is_tracing
 from graphene import _core
 from graphene import ops as _ops
 from graphene.integrations.transformers import _masks
-from graphene.integrations.transformers._interface import has_sdpa
+from graphene.integrations.transformers._sdpa import has_sdpa
 
 ops: Any = _ops
 

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from graphene import _core
@@ -63,28 +62,6 @@ def _own_attention(cls: Any) -> str | None:
             if _COMPUTES.search(part) and not _ASKS.search(part):
                 return str(name)
     return None
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def has_sdpa(cls: type) -> bool:
-    """Whether models of the file in which a class of modules is defined take "sdpa"; True where there are none.
-
-    A compiler calls it and takes what it says: it could not trace how a file is looked through.
-    """
-    return _has_sdpa(cls)
-
-
-@functools.cache
-def _has_sdpa(cls: type) -> bool:
-    for base in cls.__mro__:
-        found = [m for m in vars(sys.modules[base.__module__]).values() if _is_model_of(m, base.__module__)]
-        if found:
-            return any(m._supports_sdpa for m in found)
-    return True
-
-
-def _is_model_of(cls: Any, module: str) -> bool:
-    return isinstance(cls, type) and issubclass(cls, PreTrainedModel) and cls.__module__ == module
 
 
 def why_not(cls: Any) -> str | None:

@@ -11,6 +11,7 @@ from graphene import _core
 from graphene.kernels.arguments import choice, element, flags, function, size, sizes
 from graphene.kernels.epilogues import relu
 from graphene.kernels.gemm.operand import MATRIX_ATOMS, Operand
+from graphene.kernels.gemm.problem import RESULTS, TERMS, check_align, check_scales
 from graphene.kernels.gemm.result import Result, combined, parts_added, undefined_where_unused
 
 if TYPE_CHECKING:
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
     from graphene.dtypes import DType
 
 __all__ = ["Part", "Product", "relu_of_bias"]
-
-# By the type of A and B: the types of C. The first is that of the sums.
-RESULTS = {n: ("fp32", "fp16", "bf16") for n in ("fp16", "bf16", "fp32")} | {"i8": ("i32", "fp32", "fp16", "bf16")}
-TERMS = ("bias", "residual", "alpha", "beta")
 
 
 def relu_of_bias(x: Any, b: Any) -> Any:
@@ -218,20 +215,3 @@ class Product:
 
 def _product_itself(x: Any) -> Any:
     return x
-
-
-def check_scales(name: str, out: object, scales: bool) -> None:
-    """Raises VerifyError KERNEL_ARGUMENT where integers would be scaled."""
-    if str(out) == "i32" and scales:
-        _core.fail("KERNEL_ARGUMENT", f"{name}: integers are not scaled",
-                   ["want: out fp32, fp16 or bf16", "got: out i32"],
-                   "leave out alpha and beta, or store another type")  # fmt: skip
-
-
-def check_align(name: str, align: object, bits: tuple[int, int, int]) -> tuple[int, ...]:
-    """The alignments. Raises VerifyError KERNEL_ARGUMENT unless they are ones of elements of so many bits."""
-    bytes_of = sizes(name, "align", align, 3)
-    for i, (n, item) in enumerate(zip("ABC", bits, strict=True)):
-        known = tuple(w for w in (16, 8, 4, 2, 1) if 8 * w >= item)
-        choice(name, f"align[{i}], bytes of {n},", bytes_of[i], known)
-    return bytes_of

@@ -9,20 +9,19 @@ A configuration is a value: equal ones are the same kernels, whatever the sizes 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene import _core
-from graphene.kernels.arguments import choice, flags, instance, size, sizes, strides_elems
-from graphene.kernels.epilogues import check_activation, linear
-from graphene.kernels.gemm.frame import RESULTS, TERMS, check_align, check_scales
+from graphene.kernels.arguments import instance, size, strides_elems
+from graphene.kernels.epilogues import linear
 from graphene.kernels.gemm.pad import gemm_pad
+from graphene.kernels.gemm.problem import TERMS, TYPES, GemmConfig
 from graphene.kernels.gemm.reduce import gemm_reduce
 from graphene.kernels.gemm.result import combined
 from graphene.kernels.gemm.sm70 import gemm_sm70
 from graphene.kernels.gemm.sm80 import gemm_sm80
-from graphene.kernels.traced import as_data
 from graphene.launches import Launch, Launches
 
 if TYPE_CHECKING:
@@ -32,95 +31,6 @@ __all__ = ["GemmConfig", "Launch", "gemm_launches", "gemm_workspaces", "run_gemm
 
 KEPT = 256  # kernels: epilogues may be any number of functions
 PADDED_BYTES = 128  # whole lines of the caches: a multiple of 16 would do, but costs a tenth
-TYPES = {"fp16": gr.fp16, "bf16": gr.bf16, "fp32": gr.fp32, "i8": gr.i8, "i32": gr.i32}
-
-
-def check_product(
-    name: str, dtype: object, out: object, order: object, align: object, activation: object
-) -> tuple[int, ...]:
-    """The alignments. Raises VerifyError KERNEL_ARGUMENT unless there are products of that kind."""
-    choice(name, "dtype", dtype, tuple(RESULTS))
-    types = RESULTS[str(dtype)]
-    if out is not None:
-        choice(name, f"out of dtype {dtype}", out, types)
-    choice(name, "order", order, ("TN", "NN", "NT", "TT"))
-    result = str(out or (types[0] if dtype == "i8" else dtype))
-    alignments = check_align(name, align, (TYPES[str(dtype)].bits, TYPES[str(dtype)].bits, TYPES[result].bits))
-    check_activation(name, activation)
-    if result == "i32" and isinstance(activation, str) and activation != "relu":
-        _core.fail("KERNEL_ARGUMENT", f"{name}: {activation} is no function of integers", ["got: out i32"],
-                   "store another type")  # fmt: skip
-    return alignments
-
-
-@dataclass(frozen=True)
-class GemmConfig:
-    """C = act(alpha * A @ B + beta * C + bias) + residual: A (M,K), B (K,N), bias (N,), residual and C (M,N).
-
-    The fields are gemm_sm80's arguments, with types by name. ``pad``: A, B are copied to lines of multiples of 128
-    bytes first (`align` says what they are before). ``split_k``: k is summed in so many parts, added up afterwards.
-    ``activation``: one of epilogues.ACTIVATIONS or a function of a register, kept as what it computes. ``kernel``:
-    gemm_sm80 or gemm_sm70; the latter is for fp16. ``stages``: 2 or more, by default 3; of gemm_sm70 2. Raises
-    VerifyError KERNEL_ARGUMENT.
-    """
-
-    tile: tuple[int, int, int] = (128, 128, 64)
-    stages: int = None  # type: ignore[assignment]  # the kernel's own
-    warps: tuple[int, int] = (2, 2)
-    group: int = 1
-    order: str = "TN"
-    dtype: str = "fp16"
-    out: str | None = None
-    align: tuple[int, int, int] = (16, 16, 16)
-    pad: tuple[bool, bool] = (False, False)
-    batched: bool = False
-    bias: bool = False
-    residual: bool = False
-    alpha: bool = False
-    beta: bool = False
-    activation: str | Callable[[Any], Any] | None = None
-    split_k: int = 1
-    kernel: str = "gemm_sm80"
-
-    def __post_init__(self) -> None:
-        n = "GemmConfig"
-        fields: dict[str, Any] = {
-            "align": check_product(n, self.dtype, self.out, self.order, self.align, self.activation),
-            "tile": sizes(n, "tile", self.tile, 3),
-            "warps": sizes(n, "warps", self.warps, 2),
-            "pad": flags(n, "pad", self.pad, 2),
-            "activation": as_data(self.activation),
-        }
-        check_scales(n, self.out_dtype, self.alpha or self.beta)
-        for name in ("batched", *TERMS):
-            flags(n, name, (getattr(self, name),), 1)
-        choice(n, "kernel", self.kernel, ("gemm_sm80", "gemm_sm70"))
-        old = self.kernel == "gemm_sm70"
-        if self.stages is None:
-            object.__setattr__(self, "stages", 2 if old else 3)
-        for name in ("group", "split_k"):
-            fields[name] = size(n, name, getattr(self, name))
-        if old:
-            choice(n, "dtype of gemm_sm70", self.dtype, ("fp16",))
-            choice(n, "stages of gemm_sm70", self.stages, (2,))
-        fields["stages"] = size(n, "stages", self.stages, least=2)
-        for name, value in fields.items():  # as they are hashed and stored: tuples and integers of Python
-            object.__setattr__(self, name, value)
-
-    @property
-    def out_dtype(self) -> str:
-        """The type of C, bias and residual."""
-        return self.out or ("i32" if self.dtype == "i8" else self.dtype)
-
-    @property
-    def computes(self) -> bool:
-        """Whether anything happens to the sums but rounding."""
-        return self.activation is not None or any((self.bias, self.residual, self.alpha, self.beta))
-
-    @property
-    def sums(self) -> str:
-        """The type of the accumulators and of the workspace of their parts."""
-        return "i32" if self.dtype == "i8" else "fp32"
 
 
 @functools.lru_cache(KEPT)

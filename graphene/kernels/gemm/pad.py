@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene.kernels.arguments import choice, element, flags
-from graphene.kernels.gemm.frame import RESULTS
 from graphene.kernels.gemm.operand import access, matrix
+from graphene.kernels.gemm.problem import RESULTS
 
 if TYPE_CHECKING:
     from graphene.dtypes import DType

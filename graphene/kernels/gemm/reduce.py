@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import graphene as gr
 from graphene.kernels.arguments import choice, element, flags, function
 from graphene.kernels.epilogues import pointwise
-from graphene.kernels.gemm.frame import RESULTS, check_scales
 from graphene.kernels.gemm.operand import access, matrix
+from graphene.kernels.gemm.problem import RESULTS, check_scales
 from graphene.kernels.gemm.result import add_scaled, combined, parts_added, undefined_where_unused
 
 if TYPE_CHECKING:

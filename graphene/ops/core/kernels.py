@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 from graphene import _core, dtypes
 from graphene.kernels.elementwise import ElementwiseConfig, elementwise_kernel
 from graphene.kernels.epilogues import ACTIVATIONS
-from graphene.kernels.gemm.launches import PADDED_BYTES, GemmConfig, gemm_launches
+from graphene.kernels.gemm.launches import PADDED_BYTES, gemm_launches
+from graphene.kernels.gemm.problem import GemmConfig
 from graphene.kernels.reduction import reduction_kernel
 from graphene.kernels.rows.layernorm import layernorm_kernel
 from graphene.kernels.rows.norm_backward import (

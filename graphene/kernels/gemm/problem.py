@@ -1,0 +1,216 @@
+"""A product in words: what is computed (`GemmProblem`), how (`GemmTile`), and both without sizes (`GemmConfig`)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import graphene as gr
+from graphene import _core
+from graphene.kernels.arguments import choice, flags, size, sizes
+from graphene.kernels.epilogues import check_activation
+from graphene.kernels.traced import as_data
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "RESULTS",
+    "TERMS",
+    "TYPES",
+    "GemmConfig",
+    "GemmProblem",
+    "GemmTile",
+    "check_align",
+    "check_product",
+    "check_scales",
+]
+
+TYPES = {"fp16": gr.fp16, "bf16": gr.bf16, "fp32": gr.fp32, "i8": gr.i8, "i32": gr.i32}
+# By the type of A and B: the types of C. The first is that of the sums.
+RESULTS = {n: ("fp32", "fp16", "bf16") for n in ("fp16", "bf16", "fp32")} | {"i8": ("i32", "fp32", "fp16", "bf16")}
+TERMS = ("bias", "residual", "alpha", "beta")
+
+
+def check_product(
+    name: str, dtype: object, out: object, order: object, align: object, activation: object
+) -> tuple[int, ...]:
+    """The alignments. Raises VerifyError KERNEL_ARGUMENT unless there are products of that kind."""
+    choice(name, "dtype", dtype, tuple(RESULTS))
+    types = RESULTS[str(dtype)]
+    if out is not None:
+        choice(name, f"out of dtype {dtype}", out, types)
+    choice(name, "order", order, ("TN", "NN", "NT", "TT"))
+    result = str(out or (types[0] if dtype == "i8" else dtype))
+    alignments = check_align(name, align, (TYPES[str(dtype)].bits, TYPES[str(dtype)].bits, TYPES[result].bits))
+    check_activation(name, activation)
+    if result == "i32" and isinstance(activation, str) and activation != "relu":
+        _core.fail("KERNEL_ARGUMENT", f"{name}: {activation} is no function of integers", ["got: out i32"],
+                   "store another type")  # fmt: skip
+    return alignments
+
+
+def check_scales(name: str, out: object, scales: bool) -> None:
+    """Raises VerifyError KERNEL_ARGUMENT where integers would be scaled."""
+    if str(out) == "i32" and scales:
+        _core.fail("KERNEL_ARGUMENT", f"{name}: integers are not scaled",
+                   ["want: out fp32, fp16 or bf16", "got: out i32"],
+                   "leave out alpha and beta, or store another type")  # fmt: skip
+
+
+def check_align(name: str, align: object, bits: tuple[int, int, int]) -> tuple[int, ...]:
+    """The alignments. Raises VerifyError KERNEL_ARGUMENT unless they are ones of elements of so many bits."""
+    bytes_of = sizes(name, "align", align, 3)
+    for i, (n, item) in enumerate(zip("ABC", bits, strict=True)):
+        known = tuple(w for w in (16, 8, 4, 2, 1) if 8 * w >= item)
+        choice(name, f"align[{i}], bytes of {n},", bytes_of[i], known)
+    return bytes_of
+
+
+@dataclass(frozen=True)
+class GemmConfig:
+    """C = act(alpha * A @ B + beta * C + bias) + residual: A (M,K), B (K,N), bias (N,), residual and C (M,N).
+
+    The fields are gemm_sm80's arguments, with types by name. ``pad``: A, B are copied to lines of multiples of 128
+    bytes first (`align` says what they are before). ``split_k``: k is summed in so many parts, added up afterwards.
+    ``activation``: one of epilogues.ACTIVATIONS or a function of a register, kept as what it computes. ``kernel``:
+    gemm_sm80 or gemm_sm70; the latter is for fp16. ``stages``: 2 or more, by default 3; of gemm_sm70 2. Raises
+    VerifyError KERNEL_ARGUMENT.
+    """
+
+    tile: tuple[int, int, int] = (128, 128, 64)
+    stages: int = None  # type: ignore[assignment]  # the kernel's own
+    warps: tuple[int, int] = (2, 2)
+    group: int = 1
+    order: str = "TN"
+    dtype: str = "fp16"
+    out: str | None = None
+    align: tuple[int, int, int] = (16, 16, 16)
+    pad: tuple[bool, bool] = (False, False)
+    batched: bool = False
+    bias: bool = False
+    residual: bool = False
+    alpha: bool = False
+    beta: bool = False
+    activation: str | Callable[[Any], Any] | None = None
+    split_k: int = 1
+    kernel: str = "gemm_sm80"
+
+    def __post_init__(self) -> None:
+        n = "GemmConfig"
+        fields: dict[str, Any] = {
+            "align": check_product(n, self.dtype, self.out, self.order, self.align, self.activation),
+            "tile": sizes(n, "tile", self.tile, 3),
+            "warps": sizes(n, "warps", self.warps, 2),
+            "pad": flags(n, "pad", self.pad, 2),
+            "activation": as_data(self.activation),
+        }
+        check_scales(n, self.out_dtype, self.alpha or self.beta)
+        for name in ("batched", *TERMS):
+            flags(n, name, (getattr(self, name),), 1)
+        choice(n, "kernel", self.kernel, ("gemm_sm80", "gemm_sm70"))
+        old = self.kernel == "gemm_sm70"
+        if self.stages is None:
+            object.__setattr__(self, "stages", 2 if old else 3)
+        for name in ("group", "split_k"):
+            fields[name] = size(n, name, getattr(self, name))
+        if old:
+            choice(n, "dtype of gemm_sm70", self.dtype, ("fp16",))
+            choice(n, "stages of gemm_sm70", self.stages, (2,))
+        fields["stages"] = size(n, "stages", self.stages, least=2)
+        for name, value in fields.items():  # as they are hashed and stored: tuples and integers of Python
+            object.__setattr__(self, name, value)
+
+    @property
+    def out_dtype(self) -> str:
+        """The type of C, bias and residual."""
+        return self.out or ("i32" if self.dtype == "i8" else self.dtype)
+
+    @property
+    def computes(self) -> bool:
+        """Whether anything happens to the sums but rounding."""
+        return self.activation is not None or any((self.bias, self.residual, self.alpha, self.beta))
+
+    @property
+    def sums(self) -> str:
+        """The type of the accumulators and of the workspace of their parts."""
+        return "i32" if self.dtype == "i8" else "fp32"
+
+
+@dataclass(frozen=True)
+class GemmProblem:
+    """One product C = act(A @ B + bias) + residual, (M,K) by (K,N); the fields are those of ``select_gemm``.
+
+    Raises VerifyError KERNEL_ARGUMENT.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int | None = None
+    dtype: str = "fp16"
+    order: str = "TN"
+    align: tuple[int, int, int] = (16, 16, 16)
+    bias: bool = False
+    residual: bool = False
+    activation: str | None = None
+    workspaces: bool = True
+
+    def __post_init__(self) -> None:
+        n = "GemmProblem"
+        align = check_product(n, self.dtype, None, self.order, self.align, self.activation)
+        fields: dict[str, Any] = {x: size(n, x, getattr(self, x), least=0) for x in ("m", "n", "k")}
+        batch = None if self.batch is None else size(n, "batch", self.batch, least=0)
+        for name, value in (fields | {"align": align, "batch": batch}).items():
+            object.__setattr__(self, name, value)
+        for name in ("bias", "residual", "workspaces"):
+            flags(n, name, (getattr(self, name),), 1)
+
+    def __str__(self) -> str:
+        batch = f"{self.batch} of " if self.batch is not None else ""
+        act = f" {self.activation}" if self.activation else ""
+        return f"{batch}{self.m}x{self.n}x{self.k} {self.order} {self.dtype}{act}"
+
+
+@dataclass(frozen=True)
+class GemmTile:
+    """What a record keeps of a GemmConfig: the choices that do not belong to the problem.
+
+    Raises VerifyError KERNEL_ARGUMENT: a record may have been written by hand.
+    """
+
+    tile: tuple[int, int, int]
+    warps: tuple[int, int]
+    stages: int
+    group: int = 1
+    pad: tuple[bool, bool] = (False, False)
+    split_k: int = 1
+
+    def __post_init__(self) -> None:
+        n = "GemmTile"
+        fields: dict[str, Any] = {
+            "tile": sizes(n, "tile", self.tile, 3),
+            "warps": sizes(n, "warps", self.warps, 2, 1, 32),
+            "pad": flags(n, "pad", self.pad, 2),
+            "stages": size(n, "stages", self.stages, least=2, most=32),
+            "group": size(n, "group", self.group),
+            "split_k": size(n, "split_k", self.split_k, most=65535),
+        }
+        for name, value in fields.items():  # JSON knows lists only
+            object.__setattr__(self, name, value)
+        for i, rows in enumerate(("tile[0]", "tile[1]")):
+            size(n, rows, self.tile[i], multiple_of=16 * self.warps[i])
+
+    def config(self, p: GemmProblem) -> GemmConfig:
+        """The configuration of a problem."""
+        return GemmConfig(
+            **asdict(self), order=p.order, dtype=p.dtype, align=p.align, batched=p.batch is not None, bias=p.bias,
+            residual=p.residual, activation=p.activation,
+        )  # fmt: skip
+
+    def __str__(self) -> str:
+        padded = "".join(n for n, p in zip("AB", self.pad, strict=True) if p)
+        (bm, bn, bk), (down, across) = self.tile, self.warps
+        split = f" /{self.split_k}" if self.split_k > 1 else ""
+        text = f"{bm}x{bn}x{bk} by {bm // down}x{bn // across}, {self.stages} stages{split}"
+        return text + (f", {padded} padded" if padded else "")

@@ -1,0 +1,56 @@
+"""What those who run, judge and measure a kernel know of it: `graphene.Kernel`, which calls them, is one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from graphene._core import Binary, KernelIR, Program
+    from graphene.promise import Promise
+
+__all__ = ["Launched", "Recorded"]
+
+
+class Recorded(Protocol):
+    """A recorded kernel: its name, its IR and what it promises; lowered and compiled for an architecture."""
+
+    @property
+    def name(self) -> str:
+        """An identifier."""
+        ...
+
+    @property
+    def ir(self) -> KernelIR:
+        """The kernel as the C++ core holds it."""
+        ...
+
+    @property
+    def promise(self) -> Promise | None:
+        """What it was said to mean."""
+        ...
+
+    def to_json(self, indent: int = -1, locations: bool = False) -> str:
+        """The kernel as JSON."""
+        ...
+
+    def lowered(self, arch: str | None = None) -> Program:
+        """The kernel lowered for an architecture; None: the usual one."""
+        ...
+
+    def compile(self, arch: str) -> Binary:
+        """The cubin, and what it takes."""
+        ...
+
+
+class Launched(Protocol):
+    """A kernel and what its arguments are, in order: `graphene.Launch` is one."""
+
+    @property
+    def kernel(self) -> Recorded:
+        """What is launched."""
+        ...
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """Names, functions of named arrays, numbers."""
+        ...
