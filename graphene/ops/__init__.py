@@ -11,7 +11,6 @@ On CPU tensors small problems run on the simulator and others on PyTorch's opera
 from __future__ import annotations
 
 from graphene.ops.attention.forward import attention, attention_varlen
-from graphene.ops.core import flops as flops
 from graphene.ops.core.define import CpuWarning, explain
 from graphene.ops.fused_mlp import fused_mlp
 from graphene.ops.gated import gated

@@ -1,46 +1,34 @@
-"""graphene.ops.fused_mlp: linear layers with activations in one kernel, each layer's result rounded to the dtype.
-
-An operator of lists of tensors, which the core's direct way does not take: its kernel is launched from Python.
-"""
+"""graphene.ops.fused_mlp: linear layers with activations in one kernel, each layer's result rounded to the dtype."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
-from graphene.errors import GrapheneError, LaunchError
+from graphene import _core
+from graphene.errors import GrapheneError
 from graphene.kernels.mlp import MlpConfig, mlp_kernel, runs_of
 from graphene.kernels.traced import Traced, trace
 from graphene.ops.core.activations import ACTIVATIONS, activate, slope
 from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, check_tensors, same_shape, shape_text
-from graphene.ops.core.define import (
-    PYTORCH,
-    SIMULATED,
-    SIMULATOR,
-    SPACE,
-    TOO_LARGE,
-    Arg,
-    _has_tangent,
-    _library,
-    autocasts,
-    cast,
-    say_once,
-    transforming,
-    unsupported_device,
-)
+from graphene.ops.core.context import lower
+from graphene.ops.core.define import SIMULATED, Arg, Defined, Definition, is_compiling, public
 from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, device
 from graphene.ops.core.torch import Tensor, fail, graph_break, torch
-from graphene.ops.matmul import _sums_again, matmul
+from graphene.ops.core.views import contiguous, divides, merge, output, own, view
+from graphene.ops.matmul import matmul, sums_again
 from graphene.ops.matmul import reference as linear
 from graphene.select.mlp import select_mlp
 
 NAME = "fused_mlp"
-PUBLIC = "graphene.ops.fused_mlp"
 DEEPEST = 128  # layers of one kernel: its parameters are up to 4 KiB
 WIDEST = 256
 Activation: TypeAlias = "str | Callable[[Any], Any] | None"
+
+
+# Activations: an operator is called with the name of one, or with what a function computes.
 
 
 def _name(activation: Any) -> str:
@@ -95,7 +83,7 @@ def _known_name(name: str) -> bool:
 # Checks.
 
 
-def check(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], activations: Sequence[str]) -> list[Any]:
+def check(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Any], activations: Sequence[str]) -> list[Any]:
     """The shape of the result. Raises what does not depend on strides."""
     if not weights:
         fail("OP_ARGUMENT", f"{NAME}: there are no layers", ["want: at least one weight", "got:  none"],
@@ -128,15 +116,29 @@ def check(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], activa
     return [*x.shape[:-1], width]
 
 
-# The kernels.
+def _of_layers(vectors: Sequence[Tensor], biased: Sequence[bool]) -> list[Any]:
+    """A bias or None for each layer. PyTorch differentiates lists of tensors, but none with holes."""
+    following = iter(vectors)
+    return [next(following, None) if has else None for has in biased]
 
 
-class Plan(NamedTuple):
-    """A kernel and the layers of each of its lists."""
+def results(
+    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], biased: Sequence[bool], activations: Sequence[str]
+) -> list[tuple[Any, Any]]:
+    """Shape and dtype of the result, all arguments checked."""
+    return [(check(x, weights, _of_layers(biases, biased), activations), x.dtype)]
 
-    kernel: Any
-    lists: tuple[tuple[int, int, bool], ...]  # first layer, end, whether they have biases
-    result: int  # width
+
+def types(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments, all of them tensors where these are wanted. Raises OP_ARGUMENT."""
+    x, weights, biases, biased, _ = args
+    check_tensors(NAME, {"x": x, **{f"weights[{i}]": w for i, w in enumerate(weights)}})
+    given = [i for i, has in enumerate(biased) if has]
+    check_tensors(NAME, {f"biases[{i}]": b for i, b in zip(given, biases, strict=True)})
+    return args
+
+
+# The choice of kernels, and what they are launched on.
 
 
 @functools.lru_cache(maxsize=512)
@@ -144,222 +146,97 @@ def _kernel(config: MlpConfig) -> Any:
     return mlp_kernel(config)
 
 
-def _magnitude(rows: int) -> int:
-    """Rows by size, as far as a choice depends on them: eight steps to a factor of two."""
-    bits = max(rows.bit_length() - 4, 0)
-    return -(-rows >> bits) << bits if rows > 0 else 0
-
-
-@functools.lru_cache(maxsize=4096)
-def plan(
-    rows: int, widths: tuple[int, ...], activations: tuple[str, ...], biases: tuple[bool, ...], dtype: str,
-    align: tuple[int, int], place: str,
-) -> Plan | str:  # fmt: skip
-    """What runs this many layers in one kernel, or the reason why no kernel does."""
-    if dtype not in MATMUL_DTYPES:
-        return f"no kernel multiplies {dtype} at full precision"
-    if any(n > WIDEST for n in widths[1:-1]):
-        return f"a hidden layer is wider than {WIDEST}"
-    if 0 in widths:
-        return "a width is 0"
-    sms, shared_bytes, _ = device(place)
-    config = select_mlp(
-        rows, widths, tuple(map(_activation, activations)), biases, dtype=DTYPES[dtype], align=align, sms=sms,
-        shared_bytes=shared_bytes, simulated=place == "cpu",
-    )  # fmt: skip
-    if config is None:
-        return "one layer that is wide on both sides"
-    lists = tuple((r.first, r.first + r.layers, r.bias) for r in runs_of(config))
-    return Plan(_kernel(config), lists, widths[-1])
-
-
-def _address_align(address: int, stride_bytes: int) -> int:
-    n = 16
-    while (address | stride_bytes) % n:
-        n //= 2
-    return n
-
-
-def _read(t: Tensor) -> Tensor:
-    """A weight or bias as the kernel reads it: copied unless it is contiguous and aligned."""
-    t = t.detach()
-    if not t.is_contiguous():
-        return t.contiguous()
-    return t.clone() if t.data_ptr() % 16 else t
-
-
-def _run(
-    x: Tensor,
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor | None],
-    activations: tuple[str, ...],
-    explain: bool = False,
+def configure(
+    x: Arg, weights: Sequence[Arg], biases: Sequence[Arg], biased: Sequence[bool], activations: Sequence[str]
 ) -> Any:
-    """The result, by kernels; a text: why there are none. `explain`: what would run instead of running it."""
-    if len(weights) > DEEPEST:
-        at = DEEPEST
-        first = _run(x, weights[:at], biases[:at], activations[:at], explain)
-        if isinstance(first, str) and not explain:
-            return first
-        rest = _run(x if explain else first, weights[at:], biases[at:], activations[at:], explain)
-        return f"{first}\n{rest}" if explain else rest
-    widths = (weights[0].shape[1], *(w.shape[0] for w in weights))
-    shape = (*x.shape[:-1], widths[-1])
-    flat = x.detach().reshape(-1, widths[0]) if x.numel() else x.detach().reshape(prod(x.shape[:-1]), widths[0])
-    rows = flat.shape[0]
-    if (flat.stride(1) != 1 and widths[0] > 1) or (rows > 1 and flat.stride(0) < widths[0]):
-        flat = flat.contiguous()
-    across = flat.stride(0) if rows > 1 else widths[0]
-    align = _address_align(flat.data_ptr(), across * x.element_size())
-    out_align = _address_align(0, widths[-1] * x.element_size())
-    device = "cpu" if x.device.type == "cpu" else str(x.device)
-    given, dtype = tuple(b is not None for b in biases), str(x.dtype).removeprefix("torch.")
-    found = plan(
-        _magnitude(rows), widths, activations, given, dtype, (align, out_align), device,
-    )  # fmt: skip
-    if isinstance(found, str) or explain:
-        return found if isinstance(found, str) else _said(found, activations)
-    y = torch.empty(shape, dtype=x.dtype, device=x.device)
+    """The recipe of a configuration: a kernel for each DEEPEST layers."""
+    widths = [x.shape[-1], *(w.shape[0] for w in weights)]
+    if x.dtype not in MATMUL_DTYPES:
+        return _core.Recipe.torch(f"no kernel multiplies {x.dtype} at full precision")
+    if any(n > WIDEST for n in widths[1:-1]):
+        return _core.Recipe.torch(f"a hidden layer is wider than {WIDEST}")
+    if 0 in widths:
+        return _core.Recipe.torch("a width is 0")
+    rank, depth, rows = len(x.shape), len(weights), prod(x.shape[:-1])
+    dtype, front = DTYPES[x.dtype], [[(0, d)] for d in range(rank - 1)]
+    result = output(dtype, *front, [(depth, 0)])
     if rows == 0:
-        return y
-    if rows == 1:
-        flat = flat.as_strided((1, widths[0]), (widths[0], 1))
-    lists: list[Any] = []
-    for first, end, bias in found.lists:
-        lists.append([_read(w) for w in weights[first:end]])
-        if bias:
-            lists.append([_read(b) for b in biases[first:end] if b is not None])
-    found.kernel(flat, *lists, y.view(rows, widths[-1]))
-    return y
+        return _core.Recipe([result], 1, [])
+    across = next((x.strides[d] for d in reversed(range(rank - 1)) if x.shape[d] != 1), None)
+    lines = x.strides[-1] == 1 or widths[0] == 1
+    copies = 0 if lines and (across is None or across >= widths[0]) and merge(x, range(rank - 1)) else 1
+    for i, t in enumerate((*weights, *biases), 1):
+        dense = contiguous(t, range(len(t.shape)))
+        copies |= 0 if dense and t.align >= 16 else 1 << i
+    if copies:
+        return _core.Recipe.copy(copies, "lines do not lie contiguous, at addresses that are multiples of 16 bytes")
+    bias_of = {layer: depth + 1 + i for i, layer in enumerate(i for i, has in enumerate(biased) if has)}
+    sms, shared_bytes, _ = device(x.device)
+    align = divides(min(16, x.align), (widths[0] if across is None else across) * x.item_bytes)
+    made = depth + len(biases) + 1  # the first tensor that the recipe makes: the result, then work spaces
+    source, outputs, launches = 0, [result], []
+    for first in range(0, depth, DEEPEST):
+        end = min(first + DEEPEST, depth)
+        out_align = divides(16, widths[end] * x.item_bytes)
+        config = select_mlp(
+            rows, tuple(widths[first : end + 1]), tuple(map(_activation, activations[first:end])),
+            tuple(biased[first:end]), dtype=dtype, align=(align, out_align), sms=sms, shared_bytes=shared_bytes,
+            simulated=x.device == "cpu",
+        )  # fmt: skip
+        if config is None:
+            return _core.Recipe.torch("one layer that is wide on both sides")
+        target = made
+        if end < depth:
+            target = made + len(outputs)
+            outputs.append(output(dtype, *front, [(end, 0)]))
+        lists: list[Any] = []
+        for run in runs_of(config):
+            layers = range(first + run.first, first + run.first + run.layers)
+            lists.append([view(1 + i, own(1 + i, 0), own(1 + i, 1)) for i in layers])
+            if run.bias:
+                lists.append([view(bias_of[i], own(bias_of[i], 0)) for i in layers])
+        matrices = [view(t, own(t, *range(rank - 1)), own(t, rank - 1)) for t in (source, target)]
+        launches.append((_kernel(config), [matrices[0], *lists, matrices[1]]))
+        source, align = target, out_align
+    return _core.Recipe(outputs, 1, launches)
 
 
-# A call that launched one kernel on tensors as they lie, by who the tensors are and how x lies. What else the kernel
-# needs of them, a launch checks every time: shapes, types, devices, strides, alignment.
-_known: dict[tuple[Any, ...], tuple[Plan, int, tuple[int, ...]]] = {}
+# PyTorch's own, and the gradient.
 
 
-def _key(x: Tensor, weights: Any, biases: Any, activation: Any, out_activation: Any) -> tuple[Any, ...] | None:
-    """None for arguments that cannot be told by identity."""
-    if type(weights) is not list or not (biases is None or type(biases) is list) or type(x) is not torch.Tensor:
-        return None
-    if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
-        return None
-    if isinstance(activation, list):
-        activation = tuple(_computed(a) if callable(a) else a for a in activation)
-    elif callable(activation):
-        activation = _computed(activation)
-    if callable(out_activation):
-        out_activation = _computed(out_activation)
-    tensors = tuple(map(id, weights)), None if biases is None else tuple(map(id, biases))
-    return (*tensors, activation, out_activation, x.shape, x.stride(), x.dtype, x.device, x.data_ptr() & 15)
-
-
-def _remember(key: tuple[Any, ...], x: Tensor, weights: list[Any], biases: list[Any], names: list[str]) -> None:
-    """Keeps what the call did, if the next one can do it again without a look at its arguments."""
-    k, rows = weights[0].shape[1], prod(x.shape[:-1])
-    lies = x.is_contiguous() or (x.dim() == 2 and x.stride(1) == 1 and x.stride(0) >= k)
-    apart = any(t is not None and (t.data_ptr() % 16 or not t.is_contiguous()) for t in (*weights, *biases))
-    on_gpu = x.device.type == "cuda" and _refused(str(x.device)) is None
-    small = x.device.type == "cpu" and cost(x, weights) <= SIMULATED
-    if not lies or apart or rows < 2 or len(weights) > DEEPEST or not (on_gpu or small):
-        return
-    align = _address_align(x.data_ptr(), x.stride(-2) * x.element_size())
-    found = plan(
-        _magnitude(rows), (k, *(w.shape[0] for w in weights)), tuple(names), tuple(b is not None for b in biases),
-        str(x.dtype).removeprefix("torch."), (align, _address_align(0, weights[-1].shape[0] * x.element_size())),
-        "cpu" if x.device.type == "cpu" else str(x.device),
-    )  # fmt: skip
-    if not isinstance(found, str):
-        if len(_known) >= 1024:
-            _known.clear()
-        _known[key] = found, rows, (*x.shape[:-1], found.result)
-
-
-def _again(known: tuple[Plan, int, tuple[int, ...]], x: Tensor, weights: Any, biases: Any) -> Tensor:
-    """A call like the one that is known."""
-    found, rows, shape = known
-    y = torch.empty(shape, dtype=x.dtype, device=x.device)
-    lists: list[Any] = []
-    for first, end, bias in found.lists:
-        lists.append([w.detach() if w.requires_grad else w for w in weights[first:end]])
-        if bias:
-            lists.append([b.detach() if b.requires_grad else b for b in biases[first:end]])
-    found.kernel(x.detach().view(rows, -1) if x.dim() != 2 else x.detach(), *lists, y.view(rows, -1))
-    return y
-
-
-def _said(found: Plan, activations: tuple[str, ...]) -> str:
-    return f"  kernel {found.kernel.name}, {len(activations)} layers"
-
-
-def reference(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Any], activations: Sequence[str]) -> Tensor:
-    """Layer by layer, by PyTorch's operators."""
-    for w, b, a in zip(weights, biases, activations, strict=True):
-        if _is_function(a):
-            fail("OP_ARGUMENT", f"{NAME}: a function of registers is known to kernels only",
-                 ["why: no kernel takes this call, or a gradient is wanted"],
-                 "pass the name of an activation")  # fmt: skip
-        x = linear(x, w.mT, b, None if a == "none" else a, None)
+def by_layers(
+    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], biased: Sequence[bool], activations: Sequence[str],
+    layer: Callable[..., Tensor] = matmul,
+) -> Tensor:  # fmt: skip
+    """Layer by layer."""
+    if any(map(_is_function, activations)):
+        fail("OP_ARGUMENT", f"{NAME}: a function of registers is known to kernels only",
+             ["why: no kernel takes this call, or a gradient is wanted"],
+             "pass the name of an activation")  # fmt: skip
+    for w, b, a in zip(weights, _of_layers(biases, biased), activations, strict=True):
+        x = layer(x, w.mT, b, None if a == "none" else a, None)
     return x
 
 
-def _layers(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Any], activations: Sequence[str]) -> Tensor:
-    """Layer by layer, by matmul of ours: for what is too wide."""
-    if any(map(_is_function, activations)) or 0 in (x.numel(), *(w.numel() for w in weights)):
-        return reference(x, weights, biases, activations)
-    for w, b, a in zip(weights, biases, activations, strict=True):
-        x = matmul(x, w.mT, b, None if a == "none" else a)
-    return x
+def reference(
+    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], biased: Sequence[bool], activations: Sequence[str]
+) -> Tensor:
+    """Layer by layer, by `matmul`; by PyTorch's operators where it is large and on the CPU, or empty."""
+    large = x.device.type == "cpu" and cost(x, weights) > SIMULATED
+    plain = large or 0 in (x.numel(), *(w.numel() for w in weights))
+    return by_layers(x, weights, biases, biased, activations, linear if plain else matmul)
 
 
-def forward(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Any], activations: Sequence[str]) -> Tensor:
-    """The operator."""
-    check(x, weights, biases, activations)
-    if x.device.type == "cpu":
-        if cost(x, weights) > SIMULATED:
-            say_once(PUBLIC, PYTORCH, TOO_LARGE)
-            return reference(x, weights, biases, activations)
-    elif _refused(str(x.device)) is not None:
-        return reference(x, weights, biases, activations)
-    made = _run(x, weights, biases, tuple(activations))
-    if isinstance(made, str):
-        return _layers(x, weights, biases, activations)
-    if x.device.type == "cpu":
-        say_once(PUBLIC, SIMULATOR)
-    return made
-
-
-@functools.cache
-def _refused(device: str) -> str | None:
-    return unsupported_device([Arg((), (), "float16", device, 16)])
-
-
-def cost(x: Tensor, weights: Sequence[Tensor]) -> int:
+def cost(x: Tensor, weights: Sequence[Tensor], *_: Any) -> int:
     """Multiply-adds, or what tiles of 64 rows by 32 by 32 take of them."""
     rows = int(prod(x.shape[:-1]))
     tiles = -(-rows // 64) * sum(-(-int(w.shape[0]) // 32) * -(-int(w.shape[1]) // 32) for w in weights)
     return max(rows * sum(int(w.numel()) for w in weights), 400 * tiles)
 
 
-# Registration, and the gradient.
-
-
-def _of_layers(vectors: Sequence[Tensor], biased: Sequence[bool]) -> list[Any]:
-    """A bias or None for each layer. PyTorch differentiates lists of tensors, but none with holes."""
-    following = iter(vectors)
-    return [next(following, None) if has else None for has in biased]
-
-
-def _registered(
-    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], biased: Sequence[bool], activations: Sequence[str]
-) -> Tensor:
-    return forward(x, weights, _of_layers(biases, biased), activations)
-
-
-def _fake(
-    x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], biased: Sequence[bool], activations: Sequence[str]
-) -> Tensor:
-    return x.new_empty(check(x, weights, _of_layers(biases, biased), activations))
+def flops(x: Tensor, weights: Sequence[Tensor], *_: Any, **__: Any) -> int:
+    """Two for each multiply-add."""
+    return 2 * int(prod(x.shape[:-1])) * sum(int(w.numel()) for w in weights)
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -382,7 +259,7 @@ def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     rows = prod(x.shape[:-1])
     inputs, sums = [x.reshape(rows, x.shape[-1])], []
     for w, b, a in zip(weights, biases, acts, strict=True):
-        sums.append(_sums_again(inputs[-1], w.mT, b))
+        sums.append(sums_again(inputs[-1], w.mT, b))
         inputs.append(activate(sums[-1], a).to(x.dtype))
     g = g.reshape(rows, g.shape[-1])
     of_weights: list[Any] = [None] * depth
@@ -399,49 +276,36 @@ def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     return g.reshape(x.shape), of_weights, of_biases, None, None
 
 
-SCHEMA = "(Tensor x, Tensor[] weights, Tensor[] biases, bool[] biased, str[] activations) -> Tensor"
-for _operator in (NAME + "_forward", NAME):
-    _library.define(_operator + SCHEMA, tags=(torch.Tag.pt2_compliant_tag,))
-    _library.impl(_operator, _registered, "CPU")
-    _library.impl(_operator, _registered, "CUDA")
-    torch.library.register_fake(f"{SPACE}::{_operator}", _fake, lib=_library)
-torch.library.register_autograd(f"{SPACE}::{NAME}", backward, setup_context=save, lib=_library)
+FUSED_MLP = Defined(
+    Definition(
+        NAME, "(Tensor x, Tensor[] weights, Tensor[] biases, bool[] biased, str[] activations) -> Tensor", configure,
+        results, reference, cost, save, backward, exact={"x": 1, "weights": 2, "biases": 1}, autocast=lower,
+        types=types, decomposed=by_layers, flops=flops, instead="layer by layer",
+    )
+)  # fmt: skip
 
 
-def _must_be_seen(tensors: Sequence[Any]) -> bool:
-    """Whether something traces, dispatches or differentiates the call."""
-    c = torch._C
-    if torch.compiler.is_compiling() or c._len_torch_dispatch_stack() or c._len_torch_function_stack():
-        return True
-    if c._functorch.peek_interpreter_stack() is not None or c._get_tracing_state() is not None:
-        return True
-    if tensors[0].device.type not in ("cpu", "cuda"):
-        return True
-    plain = (torch.Tensor, torch.nn.Parameter)
-    if any(type(t) not in plain for t in tensors) or _has_tangent(tensors):
-        return True
-    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-
-
-def _arguments(
-    x: Any, weights: Any, biases: Any, activation: Any, out_activation: Any
-) -> tuple[Any, list[Any], list[Any], list[str]]:
+def _layers(
+    weights: Any, biases: Any, activation: Any, out_activation: Any
+) -> tuple[Sequence[Any], Sequence[Any], list[bool], list[str]]:
+    """Weights, biases, which layers have one, and their activations. Raises OP_ARGUMENT."""
     if isinstance(weights, torch.nn.ParameterList):
         weights = list(weights)
     if not isinstance(weights, (list, tuple)):
         fail("OP_ARGUMENT", f"{NAME}: argument 'weights' is no list", [f"got:  {type(weights).__name__}"],
              "pass a list of tensors (out, in)")  # fmt: skip
     depth = len(weights)
-    if isinstance(biases, torch.nn.ParameterList):
-        biases = list(biases)
-    if biases is not None and not isinstance(biases, (list, tuple)):
-        fail("OP_ARGUMENT", f"{NAME}: argument 'biases' is no list", [f"got:  {type(biases).__name__}"],
-             "pass a list of tensors (out,) or None")  # fmt: skip
-    biases = [None] * depth if biases is None else list(biases)
-    check_tensors(NAME, {"x": x, **{f"weights[{i}]": w for i, w in enumerate(weights)}})
-    check_tensors(
-        NAME, {f"biases[{i}]": b for i, b in enumerate(biases)}, tuple(f"biases[{i}]" for i in range(len(biases)))
-    )
+    if biases is None:
+        biases, biased = [], [False] * depth
+    else:
+        if isinstance(biases, torch.nn.ParameterList):
+            biases = list(biases)
+        if not isinstance(biases, (list, tuple)):
+            fail("OP_ARGUMENT", f"{NAME}: argument 'biases' is no list", [f"got:  {type(biases).__name__}"],
+                 "pass a list of tensors (out,) or None")  # fmt: skip
+        biased = [b is not None for b in biases]
+        if False in biased:
+            biases = [b for b in biases if b is not None]
     if isinstance(activation, (list, tuple)):
         names = [_name(a) for a in activation]
         if len(names) != max(depth - 1, 0):
@@ -450,9 +314,11 @@ def _arguments(
                  "pass one for all of them, or a list")  # fmt: skip
     else:
         names = [_name(activation)] * (depth - 1)
-    return x, list(weights), biases, [*names, _name(out_activation)]
+    names.append(_name(out_activation))
+    return weights, biases, biased, names
 
 
+@public
 def fused_mlp(
     x: Tensor,
     weights: Sequence[Tensor],
@@ -474,55 +340,5 @@ def fused_mlp(
 
     Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """
-    key = _key(x, weights, biases, activation, out_activation)
-    try:
-        known = None if key is None else _known.get(key)
-    except TypeError:  # of an activation that _arguments() refuses
-        known = None
-    if key is not None and known is not None:
-        given = weights if biases is None else [*weights, *(b for b in biases if b is not None)]
-        if not _must_be_seen([x, *given]) and not autocasts(x):
-            try:
-                return _again(known, x, weights, biases)
-            except LaunchError:  # the tensors are others by now
-                del _known[key]
-    x, weights, biases, names = _arguments(x, weights, biases, activation, out_activation)
-    tensors = [x, *weights, *(b for b in biases if b is not None)]
-    if autocasts(x):
-        to = torch.get_autocast_dtype(x.device.type)
-        x, *weights = cast(to, x, *weights)
-        biases = list(cast(to, *biases))
-        tensors = [x, *weights, *(b for b in biases if b is not None)]
-    if not _must_be_seen(tensors):
-        y = forward(x, weights, biases, names)
-        if key is not None and not autocasts(x):
-            _remember(key, x, weights, biases, names)
-        return y
-    check(x, weights, biases, names)
-    if transforming() or (not torch.compiler.is_compiling() and _has_tangent(tensors)):
-        return _layers(x, weights, biases, names)  # operators whose gradients torch.func knows
-    space = getattr(torch.ops, SPACE)
-    wanted = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-    call = space.fused_mlp.default if wanted else space.fused_mlp_forward.default
-    return call(x, weights, [b for b in biases if b is not None], [b is not None for b in biases], names)
-
-
-class _Explained:
-    """What `explain` asks."""
-
-    @staticmethod
-    def explain(x: Tensor, weights: Any, biases: Any, activations: Any) -> str:
-        check(x, weights, biases, activations)
-        on_cpu = x.device.type == "cpu"
-        reason = None if on_cpu else _refused(str(x.device))
-        if reason is not None or (on_cpu and cost(x, weights) > SIMULATED):
-            return f"{NAME}: PyTorch's operators ({reason or 'too large for the simulator'})"
-        said = _run(x, weights, biases, tuple(activations), explain=True)
-        if said.startswith("  kernel"):
-            return f"{NAME}: {'the simulator runs' if on_cpu else 'launches'}\n{said}"
-        return f"{NAME}: layer by layer ({said})"
-
-
-fused_mlp.explained = lambda x, weights, biases=None, activation="relu", out_activation=None: (  # type: ignore[attr-defined]
-    _Explained, _arguments(x, weights, biases, activation, out_activation),
-)  # fmt: skip
+    call = FUSED_MLP.dispatched if is_compiling() else FUSED_MLP.core
+    return call(x, *_layers(weights, biases, activation, out_activation))

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
 from math import prod
 from typing import Any
 
-from graphene import _core
-from graphene.ops.core import kernels as _kernels
+from graphene import _core, dtypes
+from graphene.kernels import epilogues
+from graphene.kernels.elementwise import ElementwiseConfig, elementwise_kernel
 from graphene.ops.core.activations import ACTIVATIONS, activate, slope
-from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, check_tensors, same_shape, shape_text
-from graphene.ops.core.define import Arg, Defined, Definition
+from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, same_shape, shape_text
+from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, public
+from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, MOST, TOO_WIDE
 from graphene.ops.core.torch import Tensor, fail, torch
 from graphene.ops.core.views import ONE, divides, lies_in_rows, output, own, view
+from graphene.select.elements import select_elementwise
 
 
 def results(gate: Tensor, up: Tensor | None, activation: str | None) -> list[tuple[Any, Any]]:
@@ -29,28 +32,43 @@ def results(gate: Tensor, up: Tensor | None, activation: str | None) -> list[tup
     return [(gate.shape, gate.dtype)]
 
 
+@functools.cache
+def _gated(activation: str | None, config: ElementwiseConfig) -> Any:
+    act = epilogues.ACTIVATIONS[activation]
+    return elementwise_kernel((lambda gate, up: act(gate) * up) if len(config.dtypes) > 1 else act, config)
+
+
+def gated_kernel(width: int, dtype: str, activation: str | None, align: int, count: int) -> Any:
+    """The kernel of act(gate) * up, or act(gate) if `count` is 1, over rows of ``width``.
+
+    Its arguments are gate, up, result of shape (1, rows, width).
+    """
+    t = getattr(dtypes, DTYPES[dtype])
+    return _gated(activation, select_elementwise(width, (t,) * count, t, align_bytes=align))
+
+
 def configure(gate: Arg, up: Arg | None, activation: str | None) -> Any:
     """The recipe of a configuration."""
     rank = len(gate.shape)
-    if rank == 0 or gate.dtype not in _kernels.MATMUL_DTYPES:
+    if rank == 0 or gate.dtype not in MATMUL_DTYPES:
         return _core.Recipe.torch(f"no kernel for {gate.dtype} tensors of {rank} dimensions")
-    outputs = [output(_kernels.DTYPES[gate.dtype], *([(0, d)] for d in range(rank)))]
+    outputs = [output(DTYPES[gate.dtype], *([(0, d)] for d in range(rank)))]
     if 0 in gate.shape:
         return _core.Recipe(outputs, 1, [])
-    if gate.shape[-1] > _kernels.MOST:
-        return _core.Recipe.torch(_kernels.TOO_WIDE)
+    if gate.shape[-1] > MOST:
+        return _core.Recipe.torch(TOO_WIDE)
     given = [(i, t) for i, t in enumerate((gate, up)) if t is not None]
     copies = sum(1 << i for i, t in given if not lies_in_rows(t, 1))
     if copies:
         return _core.Recipe.copy(copies, "the elements of a row, or the rows, do not lie one after the other")
     # One row where everything lies one after the other.
-    one_row = prod(gate.shape) <= _kernels.MOST and all(lies_in_rows(t, rank) for _, t in given)
+    one_row = prod(gate.shape) <= MOST and all(lies_in_rows(t, rank) for _, t in given)
     first = 0 if one_row else rank - 1
     width, align = prod(gate.shape[first:]), 16
     for _, t in given:
         starts = [t.strides[d] * t.item_bytes for d in range(first) if t.shape[d] != 1]
         align = divides(min(align, t.align), width * t.item_bytes, *starts)
-    kernel = _kernels.gated(width, gate.dtype, activation, align, len(given))
+    kernel = gated_kernel(width, gate.dtype, activation, align, len(given))
     names = [*(i for i, _ in given), 2]
     return _core.Recipe(
         outputs, 1, [(kernel, [view(i, ONE, own(i, *range(first)), own(i, *range(first, rank))) for i in names])]
@@ -88,14 +106,13 @@ def cost(gate: Tensor, *_: Any) -> int:
     return int(gate.numel())
 
 
-_gated = Defined(
+GATED = Defined(
     Definition("gated", "(Tensor gate, Tensor? up=None, str? activation=None) -> Tensor", configure, results, reference,
                cost, save, backward, choices={"activation": ACTIVATIONS}, exact={"gate": 1})
 )  # fmt: skip
-_fast = _gated.core
-_is_compiling = torch.compiler.is_dynamo_compiling
 
 
+@public
 def gated(gate: Tensor, up: Tensor | None = None, activation: str | None = None) -> Tensor:
     """``act(gate) * up``, element by element, in fp32, rounded once: SwiGLU with "silu", GeGLU with "gelu".
 
@@ -105,18 +122,4 @@ def gated(gate: Tensor, up: Tensor | None = None, activation: str | None = None)
 
     Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """
-    if not _is_compiling():
-        y = _fast(gate, up, activation)
-        if y is not NotImplemented:
-            return y
-    check_tensors("gated", {"gate": gate, "up": up}, ("up",))
-    results(gate, up, activation)
-    return _gated(gate, up, activation)
-
-
-def _explained(gate: Tensor, up: Tensor | None = None, activation: str | None = None) -> tuple[Defined, Sequence[Any]]:
-    check_tensors("gated", {"gate": gate, "up": up}, ("up",))
-    return _gated, (gate, up, activation)
-
-
-gated.explained = _explained  # type: ignore[attr-defined]
+    return (GATED.dispatched if is_compiling() else GATED.core)(gate, up, activation)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from graphene import _core
-from graphene.ops.core import kernels as _kernels
+from graphene import _core, dtypes
+from graphene.kernels.gemm.launches import PADDED_BYTES, gemm_launches
+from graphene.kernels.gemm.problem import GemmConfig
 from graphene.ops.core.activations import ACTIVATIONS, activate, slope, wide_dtype
-from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, check_tensors, same_shape, shape_text
-from graphene.ops.core.define import Arg, Defined, Definition, autocasts, cast, transforming, written
+from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, same_shape, shape_text
+from graphene.ops.core.context import lower, written
+from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, public
+from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, Launches, Size, device
 from graphene.ops.core.torch import Tensor, fail, torch
 from graphene.ops.core.views import Dim, Extent, broadcast, divides, merge, output, own, recipe, view
+from graphene.select.gemm import select_gemm
 
 _SIMULATED_TILE = 32
 A, B, BIAS, RESIDUAL, C = range(5)  # tensors of a call; the fifth is the result, or `out`
@@ -83,6 +88,59 @@ def results_out(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, resi
     return []
 
 
+# The choice of kernels.
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product as a kernel sees it.
+
+    ``order``: whether a lies contiguous along k "T" or m "N", and b along n "T" or k "N". ``align``: bytes that divide
+    the addresses, line starts and lengths of a, b and of result, bias and residual together.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    dtype: str
+    order: str
+    align: tuple[int, int, int]
+    batched: bool
+    bias: bool
+    residual: bool
+    activation: str | None
+    device: str
+    out: str  # type of the result, bias and residual
+
+
+def _gemm_config(p: Product) -> GemmConfig:
+    options: dict[str, Any] = {
+        "dtype": DTYPES[p.dtype], "order": p.order, "align": p.align, "bias": p.bias, "residual": p.residual,
+        "activation": p.activation, "out": None if p.out == p.dtype else DTYPES[p.out],
+    }  # fmt: skip
+    if p.device == "cpu":  # the simulator computes whole tiles
+        return GemmConfig((32, 32, 32), 2, (2, 2), batched=p.batched, **options)
+    sms, shared_bytes, model = device(p.device)
+    batch = p.batch if p.batched else None
+    return select_gemm(p.m, p.n, p.k, batch=batch, sms=sms, shared_bytes=shared_bytes, device=model, **options)
+
+
+def choose(p: Product) -> Launches | str:
+    """act(A @ B + bias) + residual."""
+    c = _gemm_config(p)
+    front: list[Size] = [("batch", 1)] if p.batched else []
+    vector = PADDED_BYTES * 8 // int(getattr(dtypes, DTYPES[p.dtype]).bits)
+    workspaces: dict[str, tuple[str, list[Size]]] = {}
+    for name, rows, along_k in (("A", "m", p.order[0] == "T"), ("B", "n", p.order[1] == "N")):
+        if c.pad["AB".index(name)]:
+            line: list[Size] = [(rows, 1), ("k", vector)] if along_k else [("k", 1), (rows, vector)]
+            workspaces[name + "_padded"] = (c.dtype, front + line)
+    if c.split_k > 1:
+        workspaces["W"] = ("fp32", [(c.split_k, 1), *front, ("m", 1), ("n", 4)])
+    return Launches([(x.kernel, list(x.arguments)) for x in gemm_launches(c)], workspaces)
+
+
 # Configurations.
 
 
@@ -137,7 +195,7 @@ def configure(
     result: int = C,
 ) -> Any:
     """The recipe of a configuration. `made_as`: the type of the result, tensor `result` of the call, if not a's."""
-    if a.dtype not in _kernels.MATMUL_DTYPES:
+    if a.dtype not in MATMUL_DTYPES:
         return _core.Recipe.torch(f"no kernel multiplies {a.dtype} at full precision")
     shape = result_shape(a.shape, b.shape)
     na, nb = len(a.shape), len(b.shape)
@@ -157,7 +215,7 @@ def configure(
     columns: list[Extent] = [] if mb.columns is None else [(B, mb.columns)]
     dims = [[e] for e in [*batch, *rows, *columns]]
     made_as = made_as or a.dtype
-    outputs = [output(_kernels.DTYPES[made_as], *dims)] if out is None else []
+    outputs = [output(DTYPES[made_as], *dims)] if out is None else []
     if 0 in shape:
         return _core.Recipe(outputs, len(outputs), [])
     made = Arg(tuple(shape), tuple(prod(shape[i + 1 :]) for i in range(len(shape))), made_as, a.device, 128)
@@ -207,7 +265,7 @@ def configure(
         c_align = min(c_align, x.align(16, column, row))
     if bias is not None:
         c_align = min(c_align, divides(min(16, bias.align), n * bias.item_bytes))
-    problem = _kernels.Matmul(
+    problem = Product(
         m=m, n=n, k=k, batch=prod(batch_shape) if batched else 1, dtype=a.dtype,
         order=("T" if a_k else "N") + ("T" if b_n else "N"),
         align=(ma.align(16, *((ma.columns, ma.rows) if a_k else (ma.rows, ma.columns))),
@@ -215,7 +273,7 @@ def configure(
         batched=batched, bias=bias is not None, residual=residual is not None, activation=activation, device=a.device,
         out=made_as,
     )  # fmt: skip
-    found = _kernels.matmul(problem)
+    found = choose(problem)
     if isinstance(found, str):
         return _core.Recipe.torch(found)
     views = {
@@ -282,12 +340,12 @@ def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.activation, ctx.residual = activation, residual is not None
 
 
-def _sums_again(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
+def sums_again(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
     """What the activation took: a @ b + bias, unrounded."""
     wide = wide_dtype(a.dtype)
     bias = None if bias is None else bias.to(wide)
     if not torch.is_grad_enabled():
-        return _sums.forward(a, b, bias)
+        return SUMS.forward(a, b, bias)
     return _with_bias(torch.matmul(a.to(wide), b.to(wide)), bias, wide)
 
 
@@ -313,7 +371,7 @@ def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     g = g.unsqueeze(-1) if b.dim() == 1 else g
     g = g.unsqueeze(-2) if a.dim() == 1 else g
     if ctx.activation is not None:
-        g = slope(_sums_again(rows, columns, bias), ctx.activation, g.to(wide_dtype(g.dtype)))
+        g = slope(sums_again(rows, columns, bias), ctx.activation, g.to(wide_dtype(g.dtype)))
     grad_a = grad_b = grad_bias = None
     if bias is not None and ctx.needs_input_grad[2]:
         grad_bias = g.to(wide_dtype(g.dtype)).sum_to_size(bias.shape).to(bias.dtype)
@@ -361,23 +419,27 @@ def cost(a: Tensor, b: Tensor, bias: Any = None, activation: Any = None, *result
     return int(max(prod(shape) * k, tiles * (512 + 256 * -(-k // _SIMULATED_TILE))))
 
 
+def flops(a: Tensor, b: Tensor, *_: Any, **__: Any) -> int:
+    """Two for each multiply-add."""
+    return int(2 * prod(result_shape(a.shape, b.shape)) * a.shape[-1])
+
+
 SCHEMA = "(Tensor a, Tensor b, Tensor? bias=None, str? activation=None, Tensor? residual=None"
-_matmul = Defined(
+MATMUL = Defined(
     Definition("matmul", SCHEMA + ") -> Tensor", configure, results, reference, cost, save, backward,
-               choices={"activation": ACTIVATIONS})
+               choices={"activation": ACTIVATIONS}, autocast=lower, flops=flops)
 )  # fmt: skip
-_matmul_out = Defined(
+INTO = Defined(
     Definition("matmul_out", SCHEMA.replace("=None", "") + ", Tensor(a!) out) -> ()", configure, results_out,
-               reference_out, cost, choices={"activation": ACTIVATIONS}, said="matmul")
+               reference_out, cost, choices={"activation": ACTIVATIONS}, said="matmul", flops=flops)
 )  # fmt: skip
-_sums = Defined(
+SUMS = Defined(
     Definition("matmul_sums", "(Tensor a, Tensor b, Tensor? bias=None) -> Tensor", configure_sums, results_of_sums,
-               reference_of_sums, cost, part_of="matmul")
+               reference_of_sums, cost, part_of="matmul", flops=flops)
 )  # fmt: skip
-_fast, _fast_out = _matmul.core, _matmul_out.core
-_is_compiling = torch.compiler.is_dynamo_compiling
 
 
+@public
 def matmul(
     a: Tensor,
     b: Tensor,
@@ -399,55 +461,7 @@ def matmul(
 
     Raises LaunchError: OP_DTYPE (nothing is promoted), OP_SHAPE, OP_DEVICE, OP_ARGUMENT, OP_OUT.
     """
-    if not _is_compiling():
-        done = (
-            _fast(a, b, bias, activation, residual) if out is None else _fast_out(a, b, bias, activation, residual, out)
-        )
-        if done is not NotImplemented:
-            return done if out is None else written(out)
-    return _dispatched(a, b, bias, activation, residual, out)
-
-
-def _check_types(a: Any, b: Any, bias: Any, activation: Any, residual: Any, out: Any) -> None:
-    """Raises OP_ARGUMENT for anything but a tensor or a string."""
-    check_tensors("matmul", {"a": a, "b": b, "bias": bias, "residual": residual, "out": out},
-                  ("bias", "residual", "out"))  # fmt: skip
-    if activation is not None and not isinstance(activation, str):
-        fail("OP_ARGUMENT", "matmul: argument 'activation' is not a string or None",
-             [f"got:  {type(activation).__name__}"], "pass a string or None")  # fmt: skip
-
-
-def _dispatched(a: Tensor, b: Tensor, bias: Any, activation: Any, residual: Any, out: Any) -> Tensor:
-    """Through PyTorch's dispatcher."""
-    _check_types(a, b, bias, activation, residual, out)
     if out is None:
-        if autocasts(a):
-            a, b, bias, residual = cast(torch.get_autocast_dtype(a.device.type), a, b, bias, residual)
-        results(a, b, bias, activation, residual)
-        return _matmul(a, b, bias, activation, residual)
-    results_out(a, b, bias, activation, residual, out)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (a, b, bias, residual, out)):
-        fail("OP_OUT", "matmul: there is no gradient through out=", [],
-             "leave out= out, or call it under torch.no_grad()")  # fmt: skip
-    if not torch.compiler.is_compiling():
-        if transforming():
-            fail("OP_OUT", "matmul: there is no out= under torch.vmap and torch.func", [],
-                 "leave out= out")  # fmt: skip
-        if out.is_neg():
-            fail("OP_OUT", "matmul: argument 'out' is a view that PyTorch negates when it is read", [],
-                 "pass out.resolve_neg(), or leave out= out")  # fmt: skip
-        a, b, bias, residual = (None if t is None else t.resolve_neg() for t in (a, b, bias, residual))
-    _matmul_out(a, b, bias, activation, residual, out)
+        return (MATMUL.dispatched if is_compiling() else MATMUL.core)(a, b, bias, activation, residual)
+    (INTO.dispatched if is_compiling() else INTO.core)(a, b, bias, activation, residual, out)
     return written(out)
-
-
-def _explained(
-    a: Tensor, b: Tensor, bias: Any = None, activation: Any = None, residual: Any = None, out: Any = None
-) -> tuple[Defined, tuple[Any, ...]]:
-    _check_types(a, b, bias, activation, residual, out)
-    if out is None:
-        return _matmul, (a, b, bias, activation, residual)
-    return _matmul_out, (a, b, bias, activation, residual, out)
-
-
-matmul.explained = _explained  # type: ignore[attr-defined]

@@ -2,17 +2,319 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from graphene import _core
-from graphene.ops.core import kernels as _kernels
-from graphene.ops.core.checks import check_numbers, check_tensors, sizes
-from graphene.ops.core.define import Arg, Defined, Definition, autocasts, cast
-from graphene.ops.core.torch import Tensor, torch
-from graphene.ops.core.views import divides, lies_in_rows, output, own, view
-from graphene.ops.norm_gradients import check, formula, layer_gradients, rms_gradients
+from graphene import _core, dtypes
+from graphene.kernels.reduction import reduction_kernel
+from graphene.kernels.rows.layernorm import layernorm_kernel
+from graphene.kernels.rows.norm_backward import (
+    exact_mean,
+    layernorm_backward_kernel,
+    norm_columns_kernel,
+    rmsnorm_backward_kernel,
+)
+from graphene.kernels.rows.rmsnorm import rmsnorm_kernel
+from graphene.ops.core.checks import (
+    FLOATS,
+    check_devices,
+    check_dtypes,
+    same_shape,
+    shape_text,
+)
+from graphene.ops.core.context import to_fp32
+from graphene.ops.core.define import SIMULATED, Arg, Defined, Definition, is_compiling, public
+from graphene.ops.core.kernels import DTYPES, MOST, ROW_DTYPES, TOO_WIDE, Launches, Size, device
+from graphene.ops.core.torch import Tensor, fail, torch
+from graphene.ops.core.views import Extent, divides, lies_in_rows, output, own, recipe, view
+from graphene.select.elements import select_reduction
+from graphene.select.rows import select_norm, select_norm_backward, select_norm_columns
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A normalisation over rows of ``width`` elements.
+
+    ``align``: bytes that divide every address and row's start. ``dense``: where no gaps are between rows, bytes that
+    divide every address.
+    """
+
+    kind: str  # "layer", "rms"
+    rows: int
+    width: int
+    dtype: str
+    align: int
+    weight: bool
+    bias: bool
+    residual: bool
+    total: bool  # also store input + residual
+    eps: float
+    device: str
+    dense: int = 0
+
+
+@functools.cache
+def _norm(kind: str, config: Any) -> Any:
+    return (layernorm_kernel if kind == "layer" else rmsnorm_kernel)(config)
+
+
+def choose(p: Rows) -> Launches | str:
+    """``norm(input + residual) * weight + bias``."""
+    if p.dtype not in ROW_DTYPES:
+        return f"no kernel for rows of {p.dtype}"
+    config = select_norm(
+        p.rows, p.width, getattr(dtypes, DTYPES[p.dtype]), align_bytes=p.align, dense_bytes=p.dense,
+        shared_bytes=device(p.device)[1], device=device(p.device)[2], kind=f"{p.kind}norm",
+        gamma=p.weight, beta=p.bias, residual=p.residual, write_sum=p.total,
+    )  # fmt: skip
+    given = {
+        "input": True,
+        "residual": p.residual,
+        "weight": p.weight,
+        "bias": p.bias,
+        "output": True,
+        "total": p.total,
+    }
+    return Launches([(_norm(p.kind, config), [*(name for name, has in given.items() if has), p.eps])])
+
+
+@functools.cache
+def _columns(config: Any) -> Any:
+    return norm_columns_kernel(config)
+
+
+@functools.cache
+def _reduction(config: Any) -> Any:
+    return reduction_kernel(config)
+
+
+@functools.cache
+def _norm_backward(kind: str, config: Any) -> Any:
+    return (layernorm_backward_kernel if kind == "layer" else rmsnorm_backward_kernel)(config)
+
+
+def columns_plan(rows: int, width: int) -> tuple[int, int, int]:
+    """Of the kernel that sums over rows: rows of threads in a block, elements of a thread, parts of the rows."""
+    config, parts = select_norm_columns(rows, width, dtypes.fp32, align_bytes=16)
+    return config.rows, config.vector, parts
+
+
+def choose_gradients(p: Rows, columns: bool) -> Launches | str:
+    """Of the input, and where `columns` are wanted of weight and bias: of `p`, whose ``total`` has a gradient, too."""
+    if p.dtype not in ROW_DTYPES:
+        return f"no kernel for rows of {p.dtype}"
+    dtype, shared_bytes = getattr(dtypes, DTYPES[p.dtype]), device(p.device)[1]
+    config = select_norm_backward(
+        p.rows, p.width, dtype, align_bytes=p.align, shared_bytes=shared_bytes, gamma=p.weight, residual=p.residual,
+        write_sum=p.total,
+    )  # fmt: skip
+    centred = p.kind == "layer"
+    statistics = ["mean"] * centred + ["rest"] * (centred and exact_mean(dtype)) + ["rstd"]
+    inputs = ["x", "residual", "grad"] if p.residual else ["x", "grad"]
+    given = (("weight", p.weight), ("total", p.total))
+    names: list[str | float] = [*inputs, *(name for name, has in given if has), "dx", *statistics, p.eps]
+    workspaces: dict[str, tuple[str, list[Size]]] = {name: ("fp32", [("rows", 1)]) for name in statistics}
+    kernels: list[tuple[Any, list[str | float]]] = [(_norm_backward(p.kind, config), names)]
+    if columns:
+        options = {"centred": centred, "beta": True, "residual": p.residual}
+        sums, parts = select_norm_columns(p.rows, p.width, dtype, align_bytes=p.align, **options)
+        for name in ("dweight", "dbias"):
+            workspaces[name + "_parts"] = ("fp32", [(parts, 1), ("width", 1)])
+        kernels.append((_columns(sums), [*inputs, *statistics, "dweight_parts", "dbias_parts"]))
+        last = select_reduction(parts, p.width, 0, dtype=dtypes.fp32, align_bytes=4, out_dtype=dtype)
+        kernels += [(_reduction(last), [name + "_parts", name]) for name in ("dweight", "dbias")]
+    return Launches(kernels, workspaces)
+
+
+# Gradients: operators of their own, of rows and, summed over rows, of columns.
+
+
+def check(
+    name: str, input: Tensor, shape: Sequence[Any], weight: Tensor, bias: Tensor, residual: Tensor
+) -> tuple[Any, Any]:
+    """The shape and dtype of the results. Raises OP_DEVICE, OP_DTYPE, OP_SHAPE."""
+    given = {"input": input, "weight": weight, "bias": bias, "residual": residual}
+    check_devices(name, given)
+    check_dtypes(name, given, FLOATS)
+    n = len(shape)
+    if n == 0 or n > input.dim() or not same_shape(input.shape[input.dim() - n :], shape):
+        fail("OP_SHAPE", f"{name}: the last extents of 'input' are not normalized_shape",
+             [f"normalized_shape: {shape_text(shape)}", f"input: {shape_text(input.shape)}"],
+             "pass input.shape[-1:], or of as many dimensions as are normalised together")  # fmt: skip
+    for what, t in (("weight", weight), ("bias", bias)):
+        if t is not None and not same_shape(t.shape, shape):
+            fail("OP_SHAPE", f"{name}: argument '{what}' has the wrong shape",
+                 [f"want: {shape_text(shape)}, as normalized_shape", f"got:  {shape_text(t.shape)}"],
+                 "pass one number for each element of a row")  # fmt: skip
+    if residual is not None and not same_shape(residual.shape, input.shape):
+        fail("OP_SHAPE", f"{name}: argument 'residual' has the wrong shape",
+             [f"want: {shape_text(input.shape)}, as input", f"got:  {shape_text(residual.shape)}"],
+             "pass residual.expand_as(input)")  # fmt: skip
+    return input.shape, input.dtype
+
+
+def formula(
+    centred: bool,
+    x: Tensor,
+    residual: Tensor,
+    g: Tensor,
+    shape: Sequence[int],
+    weight: Tensor,
+    total: Tensor,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of x (and as much of the residual), the factor and the addend, in fp32 (fp64 of fp64), by PyTorch's operators.
+
+    `total`: the gradient of x + residual itself.
+    """
+    wide = x.dtype if x.dtype == torch.float64 else torch.float32
+    dims = list(range(-len(shape), 0))
+    n, g = x.to(wide), g.to(wide)
+    if residual is not None:
+        n = n + residual.to(wide)
+    if centred:
+        n = n - n.mean(dims, keepdim=True)
+        n = n - n.mean(dims, keepdim=True)  # what rounding took from the mean
+    scale = torch.rsqrt((n * n).mean(dims, keepdim=True) + eps)
+    n = n * scale
+    gw = g if weight is None else g * weight.to(wide)
+    gx = gw - n * (gw * n).mean(dims, keepdim=True)
+    if centred:
+        gx = gx - gw.mean(dims, keepdim=True)
+    gx = gx * scale
+    if total is not None:
+        gx = gx + total.to(wide)
+    return gx.to(x.dtype), (g * n).sum_to_size(shape).to(x.dtype), g.sum_to_size(shape).to(x.dtype)
+
+
+class Gradients:
+    """Of one of the normalisations, `kind` "layer" or "rms"."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind, self.centred = kind, kind == "layer"
+        self.defined = Defined(
+            Definition(
+                f"{kind}_norm_backward",
+                "(Tensor x, Tensor? residual, Tensor grad, int[] normalized_shape, Tensor? weight, Tensor? grad_sum, "
+                "float eps, bool columns) -> (Tensor, Tensor, Tensor)",
+                self.configure, self.results, self.reference, self.cost, exact={"x": 1}, part_of=f"{kind}_norm",
+            )
+        )  # fmt: skip
+
+    def results(
+        self,
+        x: Tensor,
+        residual: Tensor,
+        g: Tensor,
+        shape: Sequence[int],
+        weight: Tensor,
+        total: Tensor,
+        eps: float,
+        columns: bool,
+    ) -> list[tuple[Any, Any]]:
+        """Gradients of x, of the factor and the addend; the last two are empty unless they are wanted."""
+        name = self.defined.definition.name
+        check(name, x, shape, weight, None, residual)
+        check(name, x, shape, None, None, total)
+        check(name, g, shape, None, None, None)
+        check_devices(name, {"x": x, "grad": g})
+        if not same_shape(g.shape, x.shape):
+            fail("OP_SHAPE", f"{name}: argument 'grad' has the wrong shape",
+                 [f"want: {shape_text(x.shape)}, as x", f"got:  {shape_text(g.shape)}"],
+                 "pass one of x's shape")  # fmt: skip
+        one = (list(shape) if columns else [0], x.dtype)
+        return [(x.shape, x.dtype), one, one]
+
+    def cost(self, x: Tensor, residual: Any, g: Any, shape: Sequence[int], *rest: Any) -> int:
+        """Elements, or what blocks take: threads of a long row, and rows of threads over columns, exchange sums."""
+        n, width = int(x.numel()), prod(shape)
+        if n == 0 or n > SIMULATED:
+            return n
+        of_columns = 0
+        if rest[-1]:
+            threads, vector, parts = columns_plan(n // width, width)
+            steps = -(-n // width // (threads * parts))
+            of_columns = parts * -(-width // (32 * vector)) * vector * threads * (20 * threads + 5 * steps)
+            of_columns += 2 * -(-width // 32) * (100 + parts)
+        return max(n, (2 if width > 4096 else 1) * n + of_columns)
+
+    def reference(
+        self,
+        x: Tensor,
+        residual: Tensor,
+        g: Tensor,
+        shape: Sequence[int],
+        weight: Tensor,
+        total: Tensor,
+        eps: float,
+        columns: bool,
+    ) -> Any:
+        """The formula."""
+        dx, *of_columns = formula(self.centred, x, residual, g, list(shape), weight, total, eps)
+        return (dx, *(t if columns else t.new_empty(0) for t in of_columns))
+
+    def configure(
+        self,
+        x: Arg,
+        residual: Arg | None,
+        g: Arg,
+        shape: Sequence[int],
+        weight: Arg | None,
+        total: Arg | None,
+        eps: float,
+        columns: bool,
+    ) -> Any:
+        """The recipe of a configuration."""
+        if 0 in x.shape or g.dtype != x.dtype:
+            return _core.Recipe.torch("there is nothing to normalise" if 0 in x.shape else "gradients of another dtype")
+        if prod(shape) > MOST:
+            return _core.Recipe.torch(TOO_WIDE)
+        rank, n = len(x.shape), len(shape)
+        rows, across = list(range(rank - n)), list(range(rank - n, rank))
+        given = (x, residual, g, weight, total)
+        copies = 0
+        for i, t in enumerate(given):
+            if t is not None and not lies_in_rows(t, n):
+                copies |= 1 << i
+        if copies:
+            return _core.Recipe.copy(copies, "the elements of a row, or the rows, do not lie one after the other")
+        width, bytes_ = prod(shape), x.item_bytes
+        align = divides(16, width * bytes_)
+        for t in given:
+            if t is not None:
+                starts = [t.strides[d] * bytes_ for d in range(len(t.shape) - n) if t.shape[d] != 1]
+                align = divides(min(align, t.align), *starts)
+        problem = Rows(
+            self.kind, prod(x.shape) // width, width, x.dtype, align, weight is not None, False,
+            residual is not None, total is not None, eps, x.device,
+        )  # fmt: skip
+        found = choose_gradients(problem, columns)
+        if isinstance(found, str):
+            return _core.Recipe.torch(found)
+        name = DTYPES[x.dtype]
+        row_extents: list[Extent] = [(0, d) for d in rows] or [(-1, 1)]
+        column_extents: list[Extent] = [(0, d) for d in across]
+        outputs = [output(name, *([(0, d)] for d in range(rank)))]
+        outputs += [output(name, *([(0, d)] if columns else [(-1, 0)] for d in (across if columns else [0])))] * 2
+        matrices = {"x": 0, "residual": 1, "grad": 2, "total": 4, "dx": 5}
+        views = {name_: view(i, own(i, *rows), own(i, *across)) for name_, i in matrices.items()}
+        views["weight"] = view(3, own(3, *range(n)))
+        for i, name_ in enumerate(("dweight", "dbias"), 6):
+            views[name_] = view(i, own(i), own(i, *range(n)))
+        sizes: dict[str, list[Extent]] = {"rows": row_extents, "width": column_extents}
+        for i, (what, (dtype, extents)) in enumerate(found.workspaces.items(), 8):
+            outputs.append(output(dtype, *(sizes[s] if isinstance(s, str) else [(-1, s)] for s, _ in extents)))
+            views[what] = view(i, *(own(i, d) for d in range(len(extents))))
+        return recipe(outputs, 3, found.kernels, views)
+
+
+layer_gradients, rms_gradients = Gradients("layer"), Gradients("rms")
+
+
+# The operators.
 
 
 class Norm:
@@ -37,7 +339,7 @@ class Norm:
                 f"add_{self.public}" if add else self.public, schema,
                 lambda *a: self.configure(*self.named(a)), lambda *a: self.results(*self.named(a)),
                 lambda *a: self.reference(*self.named(a)), lambda x, *_: int(x.numel()), self.save, self.backward,
-                exact={"input": 1}, said=self.public,
+                exact={"input": 1}, said=self.public, autocast=to_fp32,
             )
         )  # fmt: skip
 
@@ -69,12 +371,12 @@ class Norm:
         index = {name: i for i, name in enumerate(tensors)}
         rank, n = len(input.shape), len(shape)
         rows, columns = list(range(rank - n)), list(range(rank - n, rank))
-        made = output(_kernels.DTYPES.get(input.dtype, "fp32"), *([(0, d)] for d in range(rank)))
+        made = output(DTYPES.get(input.dtype, "fp32"), *([(0, d)] for d in range(rank)))
         outputs = [made] * (2 if self.add else 1)
         if 0 in input.shape:
             return _core.Recipe(outputs, len(outputs), [])
-        if prod(shape) > _kernels.MOST:
-            return _core.Recipe.torch(_kernels.TOO_WIDE)
+        if prod(shape) > MOST:
+            return _core.Recipe.torch(TOO_WIDE)
         copies = 0
         for name, t in (("input", input), ("residual", residual), ("weight", weight), ("bias", bias)):
             if t is not None and not lies_in_rows(t, n):
@@ -91,8 +393,8 @@ class Norm:
         for t in (weight, bias):
             if t is not None:
                 align, dense = min(align, t.align), min(dense, t.align)
-        launches = _kernels.norm(
-            _kernels.Norm(self.kind, prod(input.shape) // width, width, input.dtype, align, weight is not None,
+        launches = choose(
+            Rows(self.kind, prod(input.shape) // width, width, input.dtype, align, weight is not None,
                           bias is not None, residual is not None, self.add, eps, input.device, dense)
         )  # fmt: skip
         if isinstance(launches, str):
@@ -144,32 +446,14 @@ class Norm:
             None if residual is None else gx,
         )  # fmt: skip
 
-    def check_types(self, input: Any, shape: Any, weight: Any, bias: Any, eps: Any, residual: Any) -> list[Any]:
-        """The shape as a list. Raises OP_ARGUMENT for anything but a tensor or a number."""
-        check_tensors(self.public, {"input": input, "weight": weight, "bias": bias, "residual": residual},
-                      ("weight", "bias") if self.add else ("weight", "bias", "residual"))  # fmt: skip
-        check_numbers(self.public, {"eps": eps})
-        return sizes(self.public, "normalized_shape", shape)
 
-    def __call__(self, *args: Any) -> Any:
-        """Through PyTorch's dispatcher; arguments as `named` returns them."""
-        input, shape, weight, bias, eps, residual = args
-        shape = self.check_types(*args)
-        if autocasts(input):
-            input, weight, bias, residual = cast(torch.float32, input, weight, bias, residual)
-        self.results(input, shape, weight, bias, eps, residual)
-        return self.defined(*self.ordered(input, shape, weight, bias, eps, residual))
-
-
-_layer, _add_layer = Norm("layer", add=False), Norm("layer", add=True)
-_rms, _add_rms = Norm("rms", add=False), Norm("rms", add=True)
-_layer_fast, _add_layer_fast = _layer.defined.core, _add_layer.defined.core
-_rms_fast, _add_rms_fast = _rms.defined.core, _add_rms.defined.core
-_is_compiling = torch.compiler.is_dynamo_compiling
+LAYER, ADD_LAYER = Norm("layer", add=False).defined, Norm("layer", add=True).defined
+RMS, ADD_RMS = Norm("rms", add=False).defined, Norm("rms", add=True).defined
 # The machine epsilon of the type that a norm is computed in, by the dtype of its input.
 _FP32_EPSILON, _EPSILON = 2.0**-23, {torch.float64: 2.0**-52}
 
 
+@public
 def layer_norm(
     input: Tensor,
     normalized_shape: int | Sequence[int],
@@ -190,20 +474,15 @@ def layer_norm(
 
     Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """
-    if residual is None or not return_sum:
-        if not _is_compiling():
-            y = _layer_fast(input, normalized_shape, weight, bias, eps, residual)
-            if y is not NotImplemented:
-                return (y, input) if return_sum else y
-        y = _layer(input, normalized_shape, weight, bias, eps, residual)
-        return (y, input.to(y.dtype)) if return_sum else y
-    if not _is_compiling():
-        both = _add_layer_fast(input, normalized_shape, residual, weight, bias, eps)
-        if both is not NotImplemented:
-            return both
-    return _add_layer(input, normalized_shape, weight, bias, eps, residual)
+    if residual is not None and return_sum:
+        return (ADD_LAYER.dispatched if is_compiling() else ADD_LAYER.core)(
+            input, normalized_shape, residual, weight, bias, eps
+        )
+    y = (LAYER.dispatched if is_compiling() else LAYER.core)(input, normalized_shape, weight, bias, eps, residual)
+    return (y, input.to(y.dtype)) if return_sum else y
 
 
+@public
 def rms_norm(
     input: Tensor,
     normalized_shape: int | Sequence[int],
@@ -222,39 +501,7 @@ def rms_norm(
     """
     if eps is None:
         eps = _EPSILON.get(getattr(input, "dtype", None), _FP32_EPSILON)
-    if residual is None or not return_sum:
-        if not _is_compiling():
-            y = _rms_fast(input, normalized_shape, weight, eps, residual)
-            if y is not NotImplemented:
-                return (y, input) if return_sum else y
-        y = _rms(input, normalized_shape, weight, None, eps, residual)
-        return (y, input.to(y.dtype)) if return_sum else y
-    if not _is_compiling():
-        both = _add_rms_fast(input, normalized_shape, residual, weight, eps)
-        if both is not NotImplemented:
-            return both
-    return _add_rms(input, normalized_shape, weight, None, eps, residual)
-
-
-def _explained_layer(
-    input: Tensor, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *,
-    residual: Any = None, return_sum: bool = False,
-) -> tuple[Defined, tuple[Any, ...]]:  # fmt: skip
-    norm = _add_layer if return_sum and residual is not None else _layer
-    shape = norm.check_types(input, normalized_shape, weight, bias, eps, residual)
-    return norm.defined, norm.ordered(input, shape, weight, bias, eps, residual)
-
-
-def _explained_rms(
-    input: Tensor, normalized_shape: Any, weight: Any = None, eps: float | None = None, *, residual: Any = None,
-    return_sum: bool = False,
-) -> tuple[Defined, tuple[Any, ...]]:  # fmt: skip
-    norm = _add_rms if return_sum and residual is not None else _rms
-    if eps is None:
-        eps = _EPSILON.get(getattr(input, "dtype", None), _FP32_EPSILON)
-    shape = norm.check_types(input, normalized_shape, weight, None, eps, residual)
-    return norm.defined, norm.ordered(input, shape, weight, None, eps, residual)
-
-
-layer_norm.explained = _explained_layer  # type: ignore[attr-defined]
-rms_norm.explained = _explained_rms  # type: ignore[attr-defined]
+    if residual is not None and return_sum:
+        return (ADD_RMS.dispatched if is_compiling() else ADD_RMS.core)(input, normalized_shape, residual, weight, eps)
+    y = (RMS.dispatched if is_compiling() else RMS.core)(input, normalized_shape, weight, eps, residual)
+    return (y, input.to(y.dtype)) if return_sum else y

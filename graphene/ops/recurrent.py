@@ -10,7 +10,8 @@ from graphene import _core
 from graphene.kernels.recurrent import CellConfig, recurrent_cell
 from graphene.ops.core.activations import ACTIVATIONS, activate, slope, wide_dtype
 from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, check_tensors, same_shape, shape_text
-from graphene.ops.core.define import Defined, Definition, autocasts, cast
+from graphene.ops.core.context import lower
+from graphene.ops.core.define import Defined, Definition, is_compiling, public
 from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, device
 from graphene.ops.core.torch import Tensor, fail, torch
 from graphene.ops.core.views import divides, output, own, recipe, view
@@ -20,6 +21,12 @@ from graphene.select.recurrent import select_cell
 @functools.lru_cache(maxsize=512)
 def _kernel(config: CellConfig) -> Any:
     return recurrent_cell(config)
+
+
+def flops(input: Tensor, h: Tensor, *rest: Tensor, **_: Any) -> int:
+    """Two for each multiply-add."""
+    matrices = [w for w in rest if isinstance(w, torch.Tensor) and w.dim() == 2][-2:]  # behind lstm_cell's c
+    return int(2 * input.shape[0] * sum(w.numel() for w in matrices))
 
 
 class Cell:
@@ -34,7 +41,8 @@ class Cell:
         schema += "(Tensor, Tensor)" if gates == 4 else "Tensor"
         self.defined = Defined(
             Definition(self.public, schema, self.configure, self.results, self.reference, self.cost, self.save,
-                       self.backward, choices={"activation": ACTIVATIONS} if gates == 1 else {})
+                       self.backward, choices={"activation": ACTIVATIONS} if gates == 1 else {}, autocast=lower,
+                       flops=flops)
         )  # fmt: skip
 
     def named(self, args: Sequence[Any]) -> dict[str, Any]:
@@ -176,18 +184,10 @@ class Cell:
               "b_ih": db, "b_hh": db}  # fmt: skip
         return tuple(None if t[n] is None else of[n] for n in self.names) + ((None,) if self.gates == 1 else ())
 
-    def check_types(self, *args: Any) -> dict[str, Any]:
-        """The tensors by name. Raises OP_ARGUMENT for anything but a tensor or a string."""
-        t = self.named(args)
-        check_tensors(self.public, t, ("b_ih", "b_hh"))
-        if self.gates == 1 and not (args[-1] is None or isinstance(args[-1], str)):
-            fail("OP_ARGUMENT", f"{self.public}: argument 'activation' is not a string or None",
-                 [f"got:  {type(args[-1]).__name__}"], "pass a string or None")  # fmt: skip
-        return t
-
     def batched(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """The arguments of a call without a batch as a batch of one. Raises OP_ARGUMENT, OP_SHAPE."""
-        t = self.check_types(*args)
+        t = self.named(args)
+        check_tensors(self.public, t, ("b_ih", "b_hh"))
         rows = [n for n in self.names[:3] if n in ("input", "h", "c")]
         for name in rows:
             if t[name].dim() != 1:
@@ -201,21 +201,13 @@ class Cell:
         if getattr(args[0], "ndim", 2) == 1:
             made = self.call(*self.batched(args))
             return tuple(y.squeeze(0) for y in made) if self.gates == 4 else made.squeeze(0)
-        if not torch.compiler.is_dynamo_compiling():
-            done = self.defined.core(*args)
-            if done is not NotImplemented:
-                return done
-        t = self.check_types(*args)
-        if autocasts(t["input"]):
-            n = len(self.names)
-            args = (*cast(torch.get_autocast_dtype(t["input"].device.type), *args[:n]), *args[n:])
-        self.results(*args)
-        return self.defined(*args)
+        return (self.defined.dispatched if is_compiling() else self.defined.core)(*args)
 
 
-_rnn, _lstm = Cell(1), Cell(4)
+RNN, LSTM = Cell(1), Cell(4)
 
 
+@public
 def rnn_cell(
     input: Tensor,
     h: Tensor,
@@ -233,9 +225,10 @@ def rnn_cell(
 
     Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """
-    return _rnn.call(input, h, w_ih, w_hh, b_ih, b_hh, activation)
+    return RNN.call(input, h, w_ih, w_hh, b_ih, b_hh, activation)
 
 
+@public
 def lstm_cell(
     input: Tensor,
     h: Tensor,
@@ -253,25 +246,5 @@ def lstm_cell(
 
     Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """
-    h_new, c_new = _lstm.call(input, h, c, w_ih, w_hh, b_ih, b_hh)
+    h_new, c_new = LSTM.call(input, h, c, w_ih, w_hh, b_ih, b_hh)
     return h_new, c_new
-
-
-def _explained_rnn(
-    input: Tensor, h: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Any = None, b_hh: Any = None, activation: Any = "tanh"
-) -> tuple[Defined, tuple[Any, ...]]:
-    args = input, h, w_ih, w_hh, b_ih, b_hh, activation
-    _rnn.check_types(*args)
-    return _rnn.defined, _rnn.batched(args) if input.dim() == 1 else args
-
-
-def _explained_lstm(
-    input: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Any = None, b_hh: Any = None
-) -> tuple[Defined, tuple[Any, ...]]:
-    args = input, h, c, w_ih, w_hh, b_ih, b_hh
-    _lstm.check_types(*args)
-    return _lstm.defined, _lstm.batched(args) if input.dim() == 1 else args
-
-
-rnn_cell.explained = _explained_rnn  # type: ignore[attr-defined]
-lstm_cell.explained = _explained_lstm  # type: ignore[attr-defined]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from graphene import _core
-from graphene.ops.core import kernels as _kernels
-from graphene.ops.core.checks import FLOATS, check_dtypes, check_tensors, integer
-from graphene.ops.core.define import SIMULATED, Arg, Defined, Definition, autocasts
+from graphene import _core, dtypes
+from graphene.kernels.rows.softmax import SoftmaxConfig, softmax_columns_kernel, softmax_kernel
+from graphene.ops.core.checks import FLOATS, check_dtypes
+from graphene.ops.core.define import SIMULATED, Arg, Defined, Definition, is_compiling, public
+from graphene.ops.core.kernels import DTYPES, MOST, ROW_DTYPES, TOO_WIDE, Launches, device
 from graphene.ops.core.torch import NUMBERS, Tensor, fail, torch
 from graphene.ops.core.views import contiguous, divides, merge, one_far, output, own, view
+from graphene.select.rows import select_softmax, select_softmax_columns
 
 ALLOWED = (*FLOATS, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
 MOST_MATRICES = 65535  # blocks along a grid's second dimension
@@ -31,18 +34,71 @@ def results(input: Tensor, dim: int, dtype: Any) -> list[tuple[Any, Any]]:
     return [(input.shape, input.dtype if dtype is None else dtype)]
 
 
+@dataclass(frozen=True)
+class Softmax:
+    """A softmax over rows of ``width`` elements. ``align``, ``dense``: as of ``Norm``.
+
+    ``columns``: how many columns lie side by side; where there are several, the softmax goes over columns of ``width``
+    elements.
+    """
+
+    rows: int
+    width: int
+    columns: int
+    dtype: str
+    out: str
+    align: int
+    device: str
+    dense: int = 0
+
+
+@functools.cache
+def _softmax(config: SoftmaxConfig) -> Any:
+    return softmax_kernel(config)
+
+
+@functools.cache
+def _softmax_columns(config: Any) -> Any:
+    return softmax_columns_kernel(config)
+
+
+def columns_config(width: int, columns: int, matrices: int, dtype: str = "float32", align: int = 4) -> Any:
+    """The configuration for columns of ``width`` elements, `columns` of them side by side in each matrix."""
+    t = getattr(dtypes, DTYPES[dtype])
+    return select_softmax_columns(width, columns, t, align_bytes=align, batch=matrices)
+
+
+def choose(p: Softmax) -> Launches | str:
+    """Softmax of rows or columns."""
+    if p.dtype not in ROW_DTYPES or p.out not in ROW_DTYPES:
+        return f"no kernel for a softmax of {p.dtype} in {p.out}"
+    dtype, out = (getattr(dtypes, DTYPES[x]) for x in (p.dtype, p.out))
+    if 1 < p.columns < 16 and p.width > 512 and p.device != "cpu":
+        return "long columns, too few to read lines of them"
+    if p.columns > 1:
+        columns = columns_config(p.width, p.columns, p.rows, p.dtype, p.align)
+        columns = replace(columns, out_dtype=None if out == dtype else out)
+        return Launches([(_softmax_columns(columns), ["input", "output"])])
+    align, dense = (min(x, 16 * dtype.bits // out.bits) for x in (p.align, p.dense))  # 16 bytes are stored at once
+    config = select_softmax(
+        p.rows, p.width, dtype, align_bytes=align, dense_bytes=dense, shared_bytes=device(p.device)[1],
+        device=device(p.device)[2] if out == dtype else None,
+    )  # fmt: skip
+    return Launches([(_softmax(SoftmaxConfig(config.tile, dtype, None if out == dtype else out)), ["input", "output"])])
+
+
 def configure(input: Arg, dim: int, dtype: int | None) -> Any:
     """The recipe of a configuration."""
     rank = len(input.shape)
     to = input.dtype if dtype is None else _NAMES[dtype]
-    if rank == 0 or input.dtype not in _kernels.DTYPES or to not in _kernels.DTYPES:
+    if rank == 0 or input.dtype not in DTYPES or to not in DTYPES:
         return _core.Recipe.torch(f"no kernel computes a softmax of {input.dtype} in {to}")
     dim %= rank
-    outputs = [output(_kernels.DTYPES[to], *([(0, d)] for d in range(rank)))]
+    outputs = [output(DTYPES[to], *([(0, d)] for d in range(rank)))]
     if 0 in input.shape:
         return _core.Recipe(outputs, 1, [])
-    if input.shape[dim] > _kernels.MOST:
-        return _core.Recipe.torch(_kernels.TOO_WIDE)
+    if input.shape[dim] > MOST:
+        return _core.Recipe.torch(TOO_WIDE)
     before, after = list(range(dim)), list(range(dim + 1, rank))
     columns = prod(input.shape[d] for d in after)
     rows = [*before, *after] if columns == 1 else before
@@ -56,7 +112,7 @@ def configure(input: Arg, dim: int, dtype: int | None) -> Any:
     starts = [input.strides[d] * bytes_ for d in ([*rows, dim] if columns > 1 else rows) if input.shape[d] != 1]
     align = divides(min(16, input.align), (width if columns == 1 else columns) * bytes_, *starts)
     dense = min(16, input.align) if columns == 1 and starts[-1:] in ([], [width * bytes_]) else 0
-    launches = _kernels.softmax(_kernels.Softmax(count, width, columns, input.dtype, to, align, input.device, dense))
+    launches = choose(Softmax(count, width, columns, input.dtype, to, align, input.device, dense))
     if isinstance(launches, str):
         return _core.Recipe.torch(launches)
     views = {
@@ -99,18 +155,23 @@ def cost(input: Tensor, dim: int, dtype: Any) -> int:
     if columns == 1 or n > SIMULATED:
         return n
     matrices = prod(input.shape[:dim])
-    rows = int(_kernels.softmax_columns(width, columns, matrices).rows)
+    rows = int(columns_config(width, columns, matrices).rows)
     return max(n, int(matrices * -(-columns // 32) * (20 * rows**2 + 8 * rows * -(-width // rows))))
 
 
-_softmax = Defined(
+def as_fp32(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What autocast makes of the arguments: the result is fp32, and input is not rounded."""
+    input, dim, dtype = args
+    return input, dim, torch.float32 if dtype is None and input.dtype in FLOATS[:3] else dtype
+
+
+SOFTMAX = Defined(
     Definition("softmax", "(Tensor input, int dim, ScalarType? dtype=None) -> Tensor", configure, results, reference,
-               cost, save, backward, exact={"input": "dim"})
+               cost, save, backward, exact={"input": "dim"}, autocast=as_fp32)
 )  # fmt: skip
-_fast = _softmax.core
-_is_compiling = torch.compiler.is_dynamo_compiling
 
 
+@public
 def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
     """``exp(x) / sum(exp(x))`` over a dimension, in fp32, rounded once.
 
@@ -121,25 +182,4 @@ def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
 
     Raises LaunchError: OP_DTYPE, OP_ARGUMENT.
     """
-    if not _is_compiling():
-        y = _fast(input, dim, dtype)
-        if y is not NotImplemented:
-            return y
-    dim = _check_types(input, dim)
-    if dtype is None and autocasts(input) and input.dtype in FLOATS[:3]:
-        dtype = torch.float32
-    results(input, dim, dtype)
-    return _softmax(input, dim, dtype)
-
-
-def _check_types(input: Any, dim: Any) -> Any:
-    """The dimension. Raises OP_ARGUMENT for anything but a tensor and an integer."""
-    check_tensors("softmax", {"input": input})
-    return integer("softmax", "dim", dim)
-
-
-def _explained(input: Tensor, dim: int, dtype: Any = None) -> tuple[Defined, Sequence[Any]]:
-    return _softmax, (input, _check_types(input, dim), dtype)
-
-
-softmax.explained = _explained  # type: ignore[attr-defined]
+    return (SOFTMAX.dispatched if is_compiling() else SOFTMAX.core)(input, dim, dtype)

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from graphene import ops  # noqa: E402
 from graphene.ops.core.define import Defined  # noqa: E402
-from graphene.ops.softmax import _softmax  # noqa: E402
+from graphene.ops.softmax import SOFTMAX  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 from cpu_cases import quiet, r  # noqa: E402, F401
@@ -36,7 +36,7 @@ def test_softmaxes_of_neighbouring_sizes(make: Callable[[int], Any], dim: int) -
 
 def test_a_kernel_that_refuses_is_replaced_on_cpu() -> None:
     """However coarse the classes are: the extent of the rows is not known here, and each gets a kernel of its own."""
-    definition = _softmax.definition
+    definition = SOFTMAX.definition
     op = Defined(dataclasses.replace(definition, exact={}, name="softmax_of_coarse_classes"))
     for n in (33, 35, 33, 38):
         x = r(4, n)

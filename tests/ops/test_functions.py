@@ -16,7 +16,7 @@ import graphene as gr  # noqa: E402
 from graphene import ops  # noqa: E402
 from graphene.kernels import GemmConfig  # noqa: E402
 from graphene.kernels.traced import Traced, trace  # noqa: E402
-from graphene.ops.fused_mlp import _kernel, _known  # noqa: E402
+from graphene.ops.fused_mlp import FUSED_MLP, _kernel  # noqa: E402
 
 nn = torch.nn
 
@@ -70,11 +70,11 @@ def test_a_function_that_changes_is_another_one() -> None:
 
 def test_equal_functions_share_a_kernel() -> None:
     ops.fused_mlp(X, WEIGHTS, None, lambda x: gr.max(x, 0) * 7)
-    kernels, calls = _kernel.cache_info().currsize, len(_known)
+    kernels, calls = _kernel.cache_info().currsize, FUSED_MLP.core.configured
     for _ in range(5):
         ops.fused_mlp(X, WEIGHTS, None, lambda x: gr.max(x, 0) * 7)
     assert _kernel.cache_info().currsize == kernels
-    assert len(_known) == calls
+    assert FUSED_MLP.core.configured == calls
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from graphene import ops  # noqa: E402
-from graphene.ops.norm_gradients import layer_gradients  # noqa: E402
+from graphene.ops.norms import layer_gradients  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 from cpu_cases import ACTIVATIONS, F, ns, quiet, r  # noqa: E402, F401

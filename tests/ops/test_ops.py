@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import graphene as gr  # noqa: E402
 from graphene import ops  # noqa: E402
-from graphene.ops.matmul import _matmul, _matmul_out  # noqa: E402
+from graphene.ops.matmul import INTO, MATMUL  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 from cpu_cases import ACTIVATIONS, F, close, ns, quiet, r, simulated, want  # noqa: E402, F401
@@ -88,15 +88,15 @@ def test_matmul_epilogues(activation: str | None) -> None:
 def test_matmul_with_workspaces(monkeypatch: Any, activation: str, pad: tuple[bool, bool], split: int) -> None:
     """Padded copies of operands, parts of k: what is chosen on a GPU for odd and for deep products."""
     from graphene.kernels.gemm import GemmConfig
-    from graphene.ops.core import kernels as _kernels
+    from graphene.ops.core.kernels import DTYPES
 
     def config(p: Any) -> Any:
         return GemmConfig(
-            (32, 32, 32), 2, (2, 2), order=p.order, dtype=_kernels.DTYPES[p.dtype], align=p.align, pad=pad,
+            (32, 32, 32), 2, (2, 2), order=p.order, dtype=DTYPES[p.dtype], align=p.align, pad=pad,
             batched=p.batched, bias=p.bias, residual=p.residual, activation=p.activation, split_k=split,
         )  # fmt: skip
 
-    monkeypatch.setattr(_kernels, "_gemm_config", config)
+    monkeypatch.setattr(sys.modules["graphene.ops.matmul"], "_gemm_config", config)
     bias, residual = r(19), r(21, 19)
     for a in (r(21, 70), r(70, 21).T):
         for b in (r(70, 19), r(19, 70).T):
@@ -360,13 +360,13 @@ def test_graphs_without_gradients_hold_the_lean_operator() -> None:
 def test_kernels_registered_through_python() -> None:
     """What a PyTorch without the C interface gets: the same kernels."""
     a, b, bias = r(20, 40), r(40, 24), r(24)
-    close(_matmul._on_cuda(a, b, bias, "relu"), want(a, b, bias, "relu"))
+    close(MATMUL._on_cuda(a, b, bias, "relu"), want(a, b, bias, "relu"))
     x = r(20, 80)[:, ::2]
-    close(_matmul._on_cuda(x, b), want(x, b))
+    close(MATMUL._on_cuda(x, b), want(x, b))
     wide = r(8, 8, dtype=torch.float32)
-    assert torch.equal(_matmul._on_cuda(wide, wide), wide @ wide)
+    assert torch.equal(MATMUL._on_cuda(wide, wide), wide @ wide)
     out = torch.empty(20, 24).half()
-    assert _matmul_out._on_cuda(a, b, None, None, None, out) is None
+    assert INTO._on_cuda(a, b, None, None, None, out) is None
     close(out, want(a, b))
 
 

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import graphene as gr  # noqa: E402
 from graphene import ops  # noqa: E402
-from graphene.ops.matmul import _matmul  # noqa: E402
+from graphene.ops.matmul import MATMUL  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))
 from norm_gradients import norm_gradients_agree  # noqa: E402
@@ -295,7 +295,7 @@ def test_only_the_first_call_of_a_configuration_enters_python(grad_mode: bool) -
         for name, f in forward.items():
             f()
             assert entered_python(f) == [], name
-    op = _matmul.core
+    op = MATMUL.core
     before = op.configured
     for m in (64, 65, 70, 79):  # of one class, none a form that was seen
         a2 = r(m, 128)

@@ -19,10 +19,12 @@ from graphene.kernels.attention.product import attention_queries_product_kernel
 from graphene.kernels.attention.workspace import PANEL, ROWS
 from graphene.ops.attention import reference as plain
 from graphene.ops.attention.recipe import (
+    BACKWARD,
     GRID,
     alike,
     attention_of,
     copies,
+    count_scores,
     extra_view,
     longest,
     numbers_of,
@@ -100,6 +102,7 @@ class Gradients:
                 lambda *args: [(t.shape, t.dtype) for t in args[3:6]], self.reference,
                 lambda _g, _d, _l, q, k, *rest: simulated_cost(q, k, rest, tile=(400, 60)),
                 self.save, self.backward, exact=exact, part_of="attention_varlen" if varlen else "attention",
+                flops=count_scores(BACKWARD, 3, varlen),
             )
         )  # fmt: skip
 

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NoReturn
 
-from graphene.ops.core.checks import check_devices, check_dtypes, check_numbers, shape_text
+from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, shape_text
 from graphene.ops.core.torch import Tensor, fail, torch
-
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def _shape(name: str, what: str, want: str, got: Sequence[Any], fix: str) -> NoReturn:
@@ -19,13 +17,6 @@ def _shape(name: str, what: str, want: str, got: Sequence[Any], fix: str) -> NoR
 
 def _argument(name: str, message: str, details: list[str], fix: str) -> NoReturn:
     fail("OP_ARGUMENT", f"{name}: {message}", details, fix)
-
-
-def keywords(name: str, causal: Any, scale: Any, softcap: Any) -> None:
-    """Raises OP_ARGUMENT for keyword arguments of the wrong type."""
-    if not isinstance(causal, bool):
-        _argument(name, "argument 'causal' is no bool", [f"got:  {causal!r}"], "pass True or False")
-    check_numbers(name, {"scale": 0 if scale is None else scale, "softcap": softcap})
 
 
 def sequences(name: str, q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, most_q: int, most_k: int) -> None:

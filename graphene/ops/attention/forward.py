@@ -15,12 +15,14 @@ from graphene.kernels.attention.problem import Attention
 from graphene.kernels.attention.tiles import CAPACITY, attention_tiles_kernel
 from graphene.ops.attention import reference as plain
 from graphene.ops.attention.backward import gradients, gradients_varlen
-from graphene.ops.attention.checks import keywords, results, results_varlen, sequences
+from graphene.ops.attention.checks import results, results_varlen, sequences
 from graphene.ops.attention.recipe import (
+    FORWARD,
     Tiles,
     alike,
     attention_of,
     copies,
+    count_scores,
     extra_view,
     longest,
     numbers_of,
@@ -30,10 +32,11 @@ from graphene.ops.attention.recipe import (
     whole,
     window_of,
 )
-from graphene.ops.core.checks import check_numbers, check_tensors, integer
-from graphene.ops.core.define import Arg, Defined, Definition, autocasts, cast
+from graphene.ops.core.checks import check_numbers
+from graphene.ops.core.context import lower
+from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, public
 from graphene.ops.core.kernels import DTYPES, device
-from graphene.ops.core.torch import Tensor, fail, torch
+from graphene.ops.core.torch import Tensor, fail
 from graphene.ops.core.views import output
 from graphene.select.attention import SHORT, select_forward, select_short
 
@@ -61,21 +64,26 @@ def _combine(what: Attention, lse: bool) -> Any:
 
 
 class Operator:
-    """attention (`varlen`: of packed sequences), with the log-sum-exp (`lse`) and so with a gradient, or without."""
+    """attention (`varlen`: of packed sequences).
 
-    def __init__(self, varlen: bool, lse: bool) -> None:
-        self.varlen, self.lse = varlen, lse
+    It returns the log-sum-exp, too, and has a gradient; the operator without either is told of that `with_gradient`.
+    """
+
+    def __init__(self, varlen: bool, with_gradient: Defined | None = None) -> None:
+        self.varlen, self.lse = varlen, with_gradient is None
         self.public = "attention_varlen" if varlen else "attention"
         schema = (_PACKED if varlen else _SCHEMA).format(
-            numbers=_NUMBERS, result="(Tensor, Tensor)" if lse else "Tensor"
+            numbers=_NUMBERS, result="(Tensor, Tensor)" if self.lse else "Tensor"
         )
         check = results_varlen if varlen else results
         self.defined = Defined(
             Definition(
-                self.public + "_lse" if lse else self.public, schema, self.configure,
-                lambda *args: check(self.public, args, lse), self.reference, self.cost,
-                self.save if lse else None, self.backward if lse else None, exact={"q": 2, "k": 2, "v": 2},
-                said=self.public,
+                self.public + "_lse" if self.lse else self.public, schema, self.configure,
+                lambda *args: check(self.public, args, self.lse), self.reference, self.cost,
+                self.save if self.lse else None, self.backward if self.lse else None, exact={"q": 2, "k": 2, "v": 2},
+                said=self.public, autocast=lower, with_gradient=with_gradient, without_gradient=("bias",),
+                values=(lambda *args: sequences(self.public, *args[:7])) if varlen else None,
+                flops=count_scores(FORWARD, 0, varlen),
             )
         )  # fmt: skip
 
@@ -166,12 +174,8 @@ class Operator:
         return (*made, *([None] * (2 + len(ctx.numbers))))
 
 
-_attention, _attention_lse = Operator(False, False), Operator(False, True)
-_varlen, _varlen_lse = Operator(True, False), Operator(True, True)
-_fast, _fast_lse, _varlen_fast, _varlen_fast_lse = (
-    op.defined.core for op in (_attention, _attention_lse, _varlen, _varlen_lse)
-)
-_is_compiling = torch.compiler.is_dynamo_compiling
+ATTENTION_LSE, VARLEN_LSE = Operator(False).defined, Operator(True).defined
+ATTENTION, VARLEN = Operator(False, ATTENTION_LSE).defined, Operator(True, VARLEN_LSE).defined
 
 
 def _default_scale(dim: int) -> float:
@@ -207,10 +211,7 @@ def _no_dropout(name: str, dropout_p: float) -> None:
              "leave it out, or call torch.nn.functional.scaled_dot_product_attention")  # fmt: skip
 
 
-def _wants_gradient(*tensors: Any) -> bool:
-    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
-
-
+@public
 def attention(
     q: Tensor,
     k: Tensor,
@@ -252,26 +253,12 @@ def attention(
     if dropout_p:
         _no_dropout("attention", dropout_p)
     cap = 0.0 if softcap is None else softcap
-    if not _is_compiling():
-        y = (_fast_lse if return_lse else _fast)(q, k, v, mask, bias, causal, left, right, scale, cap)
-        if y is not NotImplemented:
-            return y
-    args = (q, k, v, mask, bias, causal, left, right, scale, cap)
-    given = {"q": q, "k": k, "v": v, "mask": mask, "bias": bias}
-    check_tensors("attention", given, ("mask", "bias"))
-    if autocasts(q):
-        q, k, v, bias = cast(torch.get_autocast_dtype(q.device.type), q, k, v, bias)
-        args = (q, k, v, mask, bias, *args[5:])
-    keywords("attention", causal, scale, args[-1])
-    results("attention", args, False)
-    if _wants_gradient(bias):
-        fail("OP_ARGUMENT", "attention: there is no gradient of the bias", [], "pass bias.detach()")
-    if return_lse or _wants_gradient(q, k, v):
-        out = _attention_lse.defined(*args)
-        return out if return_lse else out[0]
-    return _attention.defined(*args)
+    op = ATTENTION_LSE if return_lse else ATTENTION
+    call = op.dispatched if is_compiling() else op.core
+    return call(q, k, v, mask, bias, causal, left, right, scale, cap)
 
 
+@public
 def attention_varlen(
     q: Tensor,
     k: Tensor,
@@ -302,48 +289,6 @@ def attention_varlen(
     if dropout_p:
         _no_dropout("attention_varlen", dropout_p)
     cap = 0.0 if softcap is None else softcap
-    args = (q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, left, right, scale, cap)
-    compiling = _is_compiling()
-    if not compiling:
-        y = (_varlen_fast_lse if return_lse else _varlen_fast)(*args)  # not on the CPU, where places are looked at
-        if y is not NotImplemented:
-            return y
-    given = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k}
-    check_tensors("attention_varlen", given)
-    keywords("attention_varlen", causal, scale, cap)
-    max_seqlen_q = integer("attention_varlen", "max_seqlen_q", max_seqlen_q)
-    max_seqlen_k = integer("attention_varlen", "max_seqlen_k", max_seqlen_k)
-    args = (*args[:5], max_seqlen_q, max_seqlen_k, *args[7:])
-    if autocasts(q):
-        q, k, v = cast(torch.get_autocast_dtype(q.device.type), q, k, v)
-        args = (q, k, v, *args[3:])
-    results_varlen("attention_varlen", args, False)
-    if not compiling:
-        sequences("attention_varlen", *args[:7])
-    if return_lse or _wants_gradient(q, k, v):
-        out = _varlen_lse.defined(*args)
-        return out if return_lse else out[0]
-    return _varlen.defined(*args)
-
-
-def _explained(q: Tensor, k: Tensor, v: Tensor, **named: Any) -> tuple[Defined, Sequence[Any]]:
-    given = {"q": q, "k": k, "v": v, "mask": named.get("mask"), "bias": named.get("bias")}
-    check_tensors("attention", given, ("mask", "bias"))
-    left, right = (-1, -1) if named.get("window") is None else _bounds("attention", named["window"])
-    op = _attention_lse if named.get("return_lse") else _attention
-    return op.defined, (q, k, v, named.get("mask"), named.get("bias"), named.get("causal", False), left, right,
-                        named.get("scale"), named.get("softcap") or 0.0)  # fmt: skip
-
-
-def _explained_varlen(
-    q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, most_q: int, most_k: int, **named: Any
-) -> tuple[Defined, Sequence[Any]]:
-    check_tensors("attention_varlen", {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k})
-    left, right = (-1, -1) if named.get("window") is None else _bounds("attention_varlen", named["window"])
-    op = _varlen_lse if named.get("return_lse") else _varlen
-    return op.defined, (q, k, v, cu_q, cu_k, most_q, most_k, named.get("causal", False), left, right,
-                        named.get("scale"), named.get("softcap") or 0.0)  # fmt: skip
-
-
-attention.explained = _explained  # type: ignore[attr-defined]
-attention_varlen.explained = _explained_varlen  # type: ignore[attr-defined]
+    op = VARLEN_LSE if return_lse else VARLEN
+    call = op.dispatched if is_compiling() else op.core
+    return call(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, left, right, scale, cap)

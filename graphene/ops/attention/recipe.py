@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from math import prod
 from typing import Any
 
 from graphene import _core, dtypes
@@ -10,7 +12,7 @@ from graphene.kernels.attention.forward import ForwardConfig
 from graphene.kernels.attention.problem import LOG2E, MOST, Attention, Extra
 from graphene.ops.core.define import Arg
 from graphene.ops.core.kernels import DTYPES
-from graphene.ops.core.torch import Tensor
+from graphene.ops.core.torch import Tensor, torch
 from graphene.ops.core.views import ONE, Dim, broadcast, output, own, view
 
 GRID = 65535  # the most blocks along a grid's second and third dimension
@@ -195,3 +197,28 @@ class Tiles:
         full = [broadcast([(0, at)]) if d is None or d in repeats else own(i, n)
                 for n, (d, at) in enumerate(((batch, 0), (head, 2)))]  # fmt: skip
         self.list_of_all = view(i, *full, own(i, 2), own(i, 3))
+
+
+FORWARD, BACKWARD = 2, 5  # products for each score; backward, the scores are computed again
+
+
+def count_scores(products: int, skipped: int, packed: bool) -> Callable[..., int]:
+    """Counts `products` products, two for each multiply-add, for each score; `skipped` arguments come before q.
+
+    All scores count, whatever a mask hides, as PyTorch counts them; packed sequences count their own ones.
+    """
+
+    def count(*args: Any, **_: Any) -> int:
+        q, k = args[skipped : skipped + 2]
+        return int(2 * products * q.numel() * k.shape[1])
+
+    def count_packed(*args: Any, **_: Any) -> int:
+        q, _k, _v, *starts = args[skipped : skipped + 5]
+        longest = args[skipped + 5 : skipped + 7]
+        each = q.shape[1] * q.shape[2]
+        if any(t.device.type == "meta" or isinstance(t, torch._subclasses.FakeTensor) for t in starts):
+            return int(2 * products * each * prod(longest) * (starts[0].shape[0] - 1))
+        lengths = [[b - a for a, b in pairwise(t.tolist())] for t in starts]
+        return int(2 * products * each * sum(m * n for m, n in zip(*lengths, strict=True)))
+
+    return count_packed if packed else count

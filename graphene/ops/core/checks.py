@@ -112,3 +112,21 @@ def sizes(name: str, argument: str, given: Any) -> list[Any]:
         if isinstance(x, int) and not -(2**63) <= x < 2**63:
             _wrong(name, argument, "an integer of 64 bits or a sequence of them", given)
     return items
+
+
+def check_scalar(name: str, argument: str, kind: str, given: Any) -> Any:
+    """An argument of a schema's type that is no tensor, converted where NumPy's and PyTorch's numbers are.
+
+    Raises OP_ARGUMENT.
+    """
+    if kind == "int":
+        return integer(name, argument, given)
+    if kind == "int[]":
+        return sizes(name, argument, given)
+    if kind.startswith("float") and not (given is None and kind.endswith("?")):
+        check_numbers(name, {argument: given})
+    if kind == "bool" and not isinstance(given, (bool, torch.SymBool)):
+        fail("OP_ARGUMENT", f"{name}: argument '{argument}' is no bool", [f"got:  {given!r}"], "pass True or False")
+    if kind == "str?" and not (given is None or isinstance(given, str)):
+        _wrong(name, argument, "a string or None", given)
+    return given

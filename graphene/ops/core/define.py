@@ -1,6 +1,13 @@
 """An operator is a schema and a function from a configuration to a recipe; everything else follows from them.
 
-``define`` registers with PyTorch, for an operator ``name``:
+A call of a public function goes to the operator's ``core``, in C++, which launches what an earlier call of the same
+form launched. Where something else must see the call (PyTorch's dispatcher, autograd, autocast, ``torch.func``,
+tensors that are not plain CUDA tensors), the core hands it to ``dispatched``, which checks all arguments. Each public
+function ends so, because PyTorch's compiler reads Python and no C++::
+
+    return (GATED.dispatched if is_compiling() else GATED.core)(gate, up, activation)
+
+``Defined`` registers with PyTorch, for an operator ``name``:
 
 - ``graphene::name_forward``: the operator itself. Its CUDA kernel is C++ behind PyTorch's stable C interface; compiled
   graphs without gradients hold it.
@@ -11,17 +18,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from graphene import _core
 from graphene.errors import LaunchError
+from graphene.ops.core.checks import check_scalar, check_tensors
+from graphene.ops.core.context import autocasts, has_tangent, no_autocast, transforming, wants_gradient
 from graphene.ops.core.torch import NUMBERS, fail, torch
 
 SPACE = "graphene"
@@ -29,6 +38,7 @@ SPACE = "graphene"
 SIMULATED = 1 << 18
 
 _library = torch.library.Library(SPACE, "FRAGMENT")
+is_compiling = torch.compiler.is_dynamo_compiling
 
 
 class CpuWarning(UserWarning):
@@ -61,6 +71,14 @@ class Definition:
     ``save``, ``backward``: as ``torch.library.register_autograd`` takes them. ``choices``: what a string may be.
     ``exact``: of a tensor, which extents a kernel is built for: how many of its last ones, or the argument that names
     the dimension. ``said``: its name in messages. ``part_of``: the function of graphene.ops whose gradient it computes.
+
+    What follows is of operators that public functions call. ``autocast``: the arguments as autocast converts them
+    (``lower``, ``to_fp32``); None: it converts nothing. ``types``: the arguments, each of the type that the schema
+    says; raises OP_ARGUMENT; None: as the schema says. ``values``: raises for values that only eager calls know.
+    ``without_gradient``: tensors through which there is no gradient. ``with_gradient``: the operator that is called
+    where a gradient is wanted, and whose first result is this one's. ``decomposed``: the same by other operators, for
+    torch.func, which takes no lists of tensors. ``flops``: what torch.utils.flop_counter counts of the arguments.
+    ``instead``: what ``reference`` is, in words.
     """
 
     name: str
@@ -75,6 +93,14 @@ class Definition:
     exact: dict[str, int | str] = field(default_factory=dict)
     said: str = ""
     part_of: str = ""
+    autocast: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None
+    types: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None = None
+    values: Callable[..., None] | None = None
+    without_gradient: Sequence[str] = ()
+    with_gradient: Defined | None = None
+    decomposed: Callable[..., Any] | None = None
+    flops: Callable[..., int] | None = None
+    instead: str = "PyTorch's operators"
 
     @functools.cached_property
     def params(self) -> list[tuple[str, str, list[str], int | str]]:
@@ -83,7 +109,6 @@ class Definition:
         out = []
         for part in filter(lambda p: p.strip() != "*", inside.split(", ")):
             kind, name = part.split("=")[0].split()
-            kind = "int[]" if kind.endswith("int[]") else kind
             out.append((name, kind, list(self.choices.get(name, ())), self.exact.get(name, 0)))
         return out
 
@@ -93,27 +118,54 @@ class Definition:
         return self.schema.split("->")[1].count("Tensor")
 
 
+class _Explanation(BaseException):
+    """What `explain` asks for, thrown from where a call would reach PyTorch's dispatcher."""
+
+    def __init__(self, op: Defined, arguments: tuple[Any, ...]) -> None:
+        super().__init__()
+        self.op, self.arguments = op, arguments
+
+
+class _Explaining(threading.local):
+    """Whether this thread runs `explain`."""
+
+    active = False
+
+
+_explaining = _Explaining()
+
+
 class Defined:
     """An operator that is registered: call it with all arguments by position."""
 
     def __init__(self, definition: Definition) -> None:
-        self.definition = definition
-        d = definition
-        self.core = _core.Operator(d.said or d.name, d.params, d.returned, self._configure)
-        self._tensors = [i for i, p in enumerate(definition.params) if p[1].startswith("Tensor")]
-        self._writes = any("!" in p[1] for p in definition.params)
-        self._returns = definition.returned > 0
+        self.definition = d = definition
+        self.params, self.called = d.params, d.said or d.name
+        self.core = _core.Operator(self.called, d.params, d.returned, self._configure, self.dispatched)
+        self._tensors = [i for i, p in enumerate(self.params) if p[1].startswith("Tensor")]
+        self._lists = any(self.params[i][1] == "Tensor[]" for i in self._tensors)
+        self._scalars = [(i, p[0], p[1]) for i, p in enumerate(self.params) if i not in self._tensors]
+        self._optional = [p[0] for p in d.params if p[1] == "Tensor?"]
+        self._written = next((i for i, p in enumerate(self.params) if "!" in p[1]), None)
+        self._returns = d.returned > 0
         self._register()
         namespace = getattr(torch.ops, SPACE)
-        self.forward = getattr(namespace, definition.name + "_forward").default
-        self.differentiable = getattr(namespace, definition.name).default
+        self.forward = getattr(namespace, d.name + "_forward").default
+        self.differentiable = getattr(namespace, d.name).default
+        if d.flops is not None:
+            from torch.utils import flop_counter
+
+            packets = [getattr(namespace, d.name), getattr(namespace, d.name + "_forward")]
+            flop_counter.register_flop_formula(packets, get_raw=True)(d.flops)
 
     def _configure(self, *args: Any) -> Any:
         """Called by the core for the first call of a configuration."""
         d = self.definition
-        given = [Arg(*a) if i in self._tensors and a is not None else a for i, a in enumerate(args)]
+        given = list(args)
+        for i in self._tensors:
+            given[i] = [Arg(*a) for a in args[i]] if type(args[i]) is list else args[i] and Arg(*args[i])
         try:
-            d.results(*(_stand_in(a, p[1]) for a, p in zip(given, d.params, strict=True)))
+            d.results(*(_stand_in(a, p[1]) for a, p in zip(given, self.params, strict=True)))
         except LaunchError as e:
             if e.code != "OP_DTYPE":
                 raise
@@ -122,6 +174,75 @@ class Defined:
             return _core.Recipe.torch(reason)
         with _core.Stage("choose"):
             return d.configure(*given)
+
+    def _given(self, args: Sequence[Any]) -> list[Any]:
+        """The tensors of a call, those of lists in their order, None for what is left out."""
+        if not self._lists:
+            return [args[i] for i in self._tensors]
+        return [t for i in self._tensors for t in (args[i] if isinstance(args[i], (list, tuple)) else (args[i],))]
+
+    def _replaced(self, args: Sequence[Any], tensors: Sequence[Any]) -> tuple[Any, ...]:
+        """The arguments with other tensors, which are as `_given` returns them."""
+        following, out = iter(tensors), list(args)
+        for i in self._tensors:
+            listed = isinstance(args[i], (list, tuple))
+            out[i] = [next(following) for _ in args[i]] if listed else next(following)
+        return tuple(out)
+
+    def dispatched(self, *args: Any) -> Any:
+        """What a public function calls where the core does not take the call: through PyTorch's dispatcher.
+
+        All arguments by position; the public function has checked nothing yet.
+        """
+        d, op = self.definition, self
+        args = self._of_types(args) if d.types is None else d.types(args)
+        if d.autocast is not None and autocasts(args[0]):
+            args = d.autocast(args)
+        d.results(*args)
+        if d.values is not None and not is_compiling():
+            d.values(*args)
+        if torch.is_grad_enabled():
+            self._check_gradients(args)
+            if d.with_gradient is not None and wants_gradient(self._given(args)):
+                op = d.with_gradient
+        if not is_compiling() and _explaining.active:
+            raise _Explanation(op, args)
+        if self._written is not None:
+            args = self._before_writing(args)
+        return op(*args) if op is self else op(*args)[0]
+
+    def _of_types(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments, each of the type that the schema says. Raises OP_ARGUMENT."""
+        check_tensors(self.called, {self.params[i][0]: args[i] for i in self._tensors}, self._optional)
+        out = list(args)
+        for i, name, kind in self._scalars:
+            out[i] = check_scalar(self.called, name, kind, args[i])
+        return tuple(out)
+
+    def _check_gradients(self, args: tuple[Any, ...]) -> None:
+        """Raises OP_ARGUMENT, OP_OUT where a gradient is wanted that there is not."""
+        d = self.definition
+        if self._written is not None and wants_gradient(self._given(args)):
+            out = self.params[self._written][0]
+            fail("OP_OUT", f"{self.called}: there is no gradient through {out}=", [],
+                 f"leave {out}= out, or call it under torch.no_grad()")  # fmt: skip
+        for i, p in enumerate(self.params):
+            if p[0] in d.without_gradient and wants_gradient([args[i]]):
+                fail("OP_ARGUMENT", f"{self.called}: there is no gradient of the {p[0]}", [], f"pass {p[0]}.detach()")
+
+    def _before_writing(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments as PyTorch reads them. Raises OP_OUT where what is written cannot be."""
+        assert self._written is not None
+        if torch.compiler.is_compiling():
+            return args
+        name = self.params[self._written][0]
+        if transforming():
+            fail("OP_OUT", f"{self.called}: there is no {name}= under torch.vmap and torch.func", [],
+                 f"leave {name}= out")  # fmt: skip
+        if args[self._written].is_neg():
+            fail("OP_OUT", f"{self.called}: argument '{name}' is a view that PyTorch negates when it is read", [],
+                 f"pass {name}.resolve_neg(), or leave {name}= out")  # fmt: skip
+        return self._replaced(args, [None if t is None else t.resolve_neg() for t in self._given(args)])
 
     def _register(self) -> None:
         d = self.definition
@@ -137,28 +258,32 @@ class Defined:
             missing = self.core.register(SPACE, name, reference, "CUDA")
             if missing:  # an older PyTorch: the same kernels through Python
                 _library.impl(name, self._on_cuda, "CUDA")
-        if not self._writes:
+        if self._written is None:
             torch.library.register_autograd(f"{SPACE}::{d.name}", self._backward, setup_context=d.save, lib=_library)
 
     def _backward(self, ctx: Any, *gradients: Any) -> Any:
         d = self.definition
         given = next((g for g in gradients if g is not None), None)
         if given is None:  # nothing that is differentiated depends on the results
-            return (None,) * len(d.params)
+            return (None,) * len(self.params)
         if d.backward is None:
-            fail("OP_ARGUMENT", f"{d.said or d.name}: there is no gradient through this operator",
+            fail("OP_ARGUMENT", f"{self.called}: there is no gradient through this operator",
                  [f"why: it is a part of {self.public}, for calls that are not differentiated"],
                  f"differentiate graphene.ops.{d.part_of or d.name}, or what PyTorch has of it")  # fmt: skip
         with no_autocast(given):
             return d.backward(ctx, *gradients)
 
     def __call__(self, *args: Any) -> Any:
-        """Through PyTorch's dispatcher: what the direct way does not take."""
-        tensors = [a for a in args if isinstance(a, torch.Tensor)]
-        if not self._writes and torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-            return self._function.apply(*args) if transforming() else self.differentiable(*args)
-        if not torch.compiler.is_compiling() and _has_tangent(tensors):
-            return self._function.apply(*args)  # which says that there is no forward derivative
+        """Through PyTorch's dispatcher, nothing checked."""
+        decomposed = self.definition.decomposed
+        tensors = [t for t in self._given(args) if t is not None]
+        if self._written is None and torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+            if not transforming():
+                return self.differentiable(*args)
+            return self._function.apply(*args) if decomposed is None else decomposed(*args)
+        if not torch.compiler.is_compiling() and has_tangent(tensors):
+            # A function says that there is no forward derivative.
+            return self._function.apply(*args) if decomposed is None else decomposed(*args)
         return self.forward(*args)
 
     @functools.cached_property
@@ -196,13 +321,13 @@ class Defined:
     def _on_cpu(self, *args: Any, **named: Any) -> Any:
         args = self._in_order(args, named)
         if self.definition.cost(*args) > SIMULATED:
-            if self._writes:
+            if self._written is not None:
                 self.core.check(*args)
             say_once(self.public, PYTORCH, TOO_LARGE)
             return self._reference(*args)
         plan, args = self._plan(args)
         if plan["outcome"] == "torch":
-            say_once(self.public, PYTORCH, plan["reason"])
+            say_once(self.public, self.definition.instead, plan["reason"])
             return self._reference(*args)
         say_once(self.public, SIMULATOR)
         return self._execute(plan, args)
@@ -211,13 +336,13 @@ class Defined:
     def public(self) -> str:
         """What a user called: the function, or its gradient."""
         d = self.definition
-        return f"the gradient of graphene.ops.{d.part_of}" if d.part_of else f"graphene.ops.{d.said or d.name}"
+        return f"the gradient of graphene.ops.{d.part_of}" if d.part_of else f"graphene.ops.{self.called}"
 
     def _in_order(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         """All arguments by position; PyTorch leaves defaults at the end out."""
-        if len(args) == len(self.definition.params):
+        if len(args) == len(self.params):
             return args
-        names = [p[0] for p in self.definition.params]
+        names = [p[0] for p in self.params]
         rest = [named.get(n, self._defaults[n]) for n in names[len(args) :]]
         return (*args, *rest)
 
@@ -232,22 +357,21 @@ class Defined:
             plan = self.core.plan(*args)
             if plan["outcome"] != "copy":
                 return plan, args
-            copied = list(args)
+            copied = self._given(args)
             for i in plan["copies"]:
-                given = args[self._tensors[i]]
-                copy = given.contiguous()
-                copied[self._tensors[i]] = copy.clone() if copy is given else copy  # aligned, at least
-            args = tuple(copied)
+                copy = copied[i].contiguous()
+                copied[i] = copy.clone() if copy is copied[i] else copy  # aligned, at least
+            args = self._replaced(args, copied)
         raise AssertionError(f"{self.definition.name}: no kernel takes what has been copied")
 
     def _execute(self, plan: dict[str, Any], args: tuple[Any, ...]) -> Any:
         """Runs a plan's kernels: by the simulator on CPU tensors."""
-        sources = [args[i] for i in self._tensors]
+        sources = self._given(args)
         like = next(t for t in sources if t is not None)
         made = [torch.empty(shape, dtype=DTYPES[dtype], device=like.device) for dtype, shape in plan["outputs"]]
         sources += made
         for kernel, views in plan["launches"]:
-            kernel(*(_view(sources, v) if isinstance(v, tuple) else v for v in views))
+            kernel(*(_viewed(sources, v) for v in views))
         return _packed(made[: plan["returned"]])
 
     def explain(self, *args: Any) -> str:
@@ -256,17 +380,20 @@ class Defined:
         d.results(*args)
         plan, copied = self._plan(args)
         lines = [f"{d.name}: {_where(self, plan, copied)}"]
-        names = [d.params[i][0] for i in self._tensors]
-        for i, index in enumerate(self._tensors):
-            if copied[index] is not args[index]:
-                lines.append(f"  {names[i]} is copied first, row-major")
+        names = []
+        for i in self._tensors:
+            listed = isinstance(args[i], (list, tuple))
+            names += [f"{self.params[i][0]}[{k}]" for k in range(len(args[i]))] if listed else [self.params[i][0]]
+        for name, was, now in zip(names, self._given(args), self._given(copied), strict=True):
+            if was is not now:
+                lines.append(f"  {name} is copied first, row-major")
         names += [f"result {i}" if i < plan.get("returned", 0) else "work space" for i in range(8)]
         for kernel, views in plan.get("launches", ()):
             lines.append(f"  kernel {kernel.name}")
             for v in views:
-                if isinstance(v, tuple):
-                    shape, strides = ",".join(map(str, v[1])), ",".join(map(str, v[2]))
-                    lines.append(f"    {names[v[0]]} as [{shape}:{strides}]")
+                for one in v if isinstance(v, list) else [v] if isinstance(v, tuple) else []:
+                    shape, strides = ",".join(map(str, one[1])), ",".join(map(str, one[2]))
+                    lines.append(f"    {names[one[0]]} as [{shape}:{strides}]")
         return "\n".join(lines)
 
 
@@ -300,7 +427,7 @@ def say_once(public: str, way: str, reason: str = "") -> None:
 def _where(op: Defined, plan: dict[str, Any], args: tuple[Any, ...]) -> str:
     on_cpu = next(a for a in args if isinstance(a, torch.Tensor)).device.type == "cpu"
     if plan["outcome"] == "torch":
-        return f"PyTorch's operators ({plan['reason']})"
+        return f"{op.definition.instead} ({plan['reason']})"
     if on_cpu and op.definition.cost(*args) > SIMULATED:
         return f"{PYTORCH} ({TOO_LARGE}); on a GPU:"
     return "the simulator runs" if on_cpu else "launches"
@@ -322,23 +449,15 @@ def _row_major(made: Any) -> Any:
     return made
 
 
-def _view(sources: Sequence[Any], view: tuple[int, tuple[int, ...], tuple[int, ...]]) -> Any:
-    source, shape, strides = view
+def _viewed(sources: Sequence[Any], argument: Any) -> Any:
+    """An argument of a plan's kernel: a number, a view of a tensor, or a list of views."""
+    if isinstance(argument, list):
+        return [_viewed(sources, view) for view in argument]
+    if not isinstance(argument, tuple):
+        return argument
+    source, shape, strides = argument
     tensor = sources[source]
     return tensor.detach().as_strided(shape, strides, tensor.storage_offset())
-
-
-def transforming() -> bool:
-    """Whether torch.func transforms the call. While PyTorch compiles it, the graph is what is transformed."""
-    return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
-
-
-def _has_tangent(tensors: Sequence[Any]) -> bool:
-    from torch.autograd import forward_ad
-
-    if getattr(forward_ad, "_current_level", -1) < 0:
-        return False
-    return any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
 
 
 class _StandIn(NamedTuple):
@@ -353,35 +472,13 @@ class _StandIn(NamedTuple):
 
 
 def _stand_in(value: Any, kind: str) -> Any:
+    if kind == "Tensor[]":
+        return [_stand_in(a, "Tensor") for a in value]
     if isinstance(value, Arg):
         return _StandIn(value.shape, getattr(torch, value.dtype, value.dtype), value.device)
     if kind == "ScalarType?" and value is not None:
         return next(dtype for dtype, number in NUMBERS.items() if number == value)
     return value
-
-
-def written(out: Any) -> Any:
-    """The tensor itself; from now on a gradient that was to be computed from what it held is an error."""
-    if not torch.compiler.is_compiling():
-        torch.autograd.graph.increment_version(out)
-    return out
-
-
-def autocasts(tensor: Any) -> bool:
-    """Whether autocast is enabled where a tensor lies: torch.nn.functional's functions convert their arguments then."""
-    device = tensor.device.type
-    return device in ("cpu", "cuda") and bool(torch.is_autocast_enabled(device))
-
-
-def no_autocast(tensor: Any) -> Any:
-    """A context in which PyTorch's operators take the types they are given: the conversions have been made."""
-    return torch.autocast(tensor.device.type, enabled=False) if autocasts(tensor) else contextlib.nullcontext()
-
-
-def cast(to: Any, *tensors: Any) -> list[Any]:
-    """What autocast converts, converted: floating-point tensors but fp64."""
-    narrow = (torch.float16, torch.bfloat16, torch.float32)
-    return [t.to(to) if t is not None and t.dtype in narrow else t for t in tensors]
 
 
 @functools.cache
@@ -398,14 +495,40 @@ def unsupported_device(args: Sequence[Any]) -> str | None:
     return _why_not(device) if device.startswith("cuda") else None
 
 
+_F = TypeVar("_F", bound=Callable[..., Any])
+_public: list[Callable[..., Any]] = []
+
+
+def public(function: _F) -> _F:
+    """Makes a function one that `explain` takes: it ends in a call of an operator."""
+    _public.append(function)
+    return function
+
+
 def explain(function: Callable[..., Any], *args: Any, **named: Any) -> str:
     """What a call of an operator does: which kernel on which views, or PyTorch's operators and why.
 
     ``explain(graphene.ops.matmul, a, b, bias)``; nothing is run. Raises what the call would raise.
     """
-    bind = getattr(function, "explained", None)
-    if bind is None:
+    if not any(function is f for f in _public):
         fail("OP_ARGUMENT", "explain takes a function of graphene.ops", [f"got:  {function!r}"],
              "as in explain(graphene.ops.matmul, a, b)")  # fmt: skip
-    op, arguments = bind(*args, **named)
-    return str(op.explain(*arguments))
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Seen(TorchDispatchMode):  # type: ignore[misc]
+        """A mode, so that the core hands the call over."""
+
+        def __torch_dispatch__(self, f: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return f(*args, **(kwargs or {}))
+
+    found: _Explanation | None = None
+    _explaining.active = True
+    try:
+        with Seen():
+            function(*args, **named)
+    except _Explanation as e:
+        found = e
+    finally:
+        _explaining.active = False
+    assert found is not None, "a public function ends in a call of an operator"
+    return str(found.op.explain(*found.arguments))
