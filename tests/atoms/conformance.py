@@ -243,7 +243,8 @@ def matrix_loads(atom: gr.Atom) -> Case:
         gr.move(s, x, on=threads, atom=("ld.global.v4.b32", "st.shared.v4.b32"))
         gr.barrier()
         r = gr.fragment("r", [16, columns], dtype, mma.a, on=threads)
-        gr.move(r, s.T if trans else s, atom=atom.family)
+        kn = "/kn" in atom.name
+        gr.move(r.T if kn != trans else r, s.T if kn else s, atom=atom.name)
         gr.move(y, r, atom="st.global.b32")
     return Case(atom.name, kernel, [atom], [], [], shapes=[(16, columns), (16, columns)])
 
@@ -260,7 +261,8 @@ def matrix_stores(atom: gr.Atom) -> Case:
         s = gr.alloc("s", gr.Layout((16, 16), (24, 1)), gr.fp16, gr.SH)
         r = gr.fragment("r", [16, 16], gr.fp16, mma.a, on=threads)
         gr.move(r, x, atom="ld.global.b16")
-        gr.move(s.T if trans else s, r, atom=atom.family)
+        kn = "/kn" in atom.name
+        gr.move(s.T if kn else s, r.T if kn != trans else r, atom=atom.name)
         gr.barrier()
         gr.move(y, s, on=threads, atom=("ld.shared.v4.b32", "st.global.v4.b32"))
     return Case(atom.name, kernel, [atom], [], [], shapes=[(16, 16), (16, 16)])

@@ -81,7 +81,7 @@ def test_integer_sums_wrap_or_saturate(saturate: bool) -> None:
     assert (".satfinite" in case.kernel.cuda_source("sm_80")) == saturate
 
 
-MATRICES = [a.name for a in BUILT_IN if a.family.startswith(("ldmatrix", "stmatrix")) and "/" not in a.name]
+MATRICES = [a.name for a in BUILT_IN if a.family.startswith(("ldmatrix", "stmatrix"))]
 
 
 @pytest.mark.parametrize("atom", MATRICES)
