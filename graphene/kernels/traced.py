@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
@@ -26,11 +26,17 @@ KINDS = {1: "UnaryPointwise", 2: "BinaryPointwise", 3: "TernaryPointwise"}
 class Traced:
     """A function of one register; equal ones compute the same.
 
+    ``function``: what was traced, if it is known; of arrays, for what a kernel means, it is called itself.
+
     ``text``: JSON, a list of steps, the last of which is the value. A step is "x", a number, or an operation and the
     steps it takes: ``["x",0,["max",0,1]]``. A conversion names the type, "cast.fp16", and ".ftz" is `exp2`'s.
     """
 
     text: str
+    function: Callable[[Any], Any] | None = field(default=None, compare=False, repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Traced, (self.text,)
 
     @property
     def steps(self) -> tuple[Any, ...]:
@@ -40,7 +46,7 @@ class Traced:
     def __call__(self, x: Any) -> Any:
         """The expression of registers, or the number; of an array what registers would hold."""
         if is_array(x):
-            return self.on_arrays(x)
+            return self.on_arrays(x) if self.function is None else _array_like(self.function(x), x)
         made: list[Any] = []
         for step in self.steps:
             if isinstance(step, list):
@@ -63,14 +69,19 @@ class Traced:
                 made.append(narrowed(args[0], mode[0]) if wide else _formulas()[step[0].removesuffix(".ftz")](*args))
             else:
                 made.append(x if step == "x" else step)
-        import numpy as np
-
-        return made[-1] if is_array(made[-1]) else np.full_like(x, made[-1])
+        return _array_like(made[-1], x)
 
     @property
     def has_formula(self) -> bool:
         """Whether `on_arrays` knows each step; it knows no conversions to narrow types, which round."""
         return all(s[0].removesuffix(".ftz") in _formulas() for s in self.steps if isinstance(s, list))
+
+
+def _array_like(y: Any, x: Any) -> Any:
+    """A function's value of an array: an array, also where it is one number."""
+    import numpy as np
+
+    return y if is_array(y) and getattr(y, "shape", ()) == x.shape else np.full_like(x, y)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -144,7 +155,7 @@ def trace(function: Callable[[Any], Any]) -> Traced:
             steps.append(rest[0])
         else:
             raise TypeError(f"it takes {rest[0]}, which is not its argument")
-    return Traced(json.dumps(steps, separators=(",", ":")))
+    return Traced(json.dumps(steps, separators=(",", ":")), function)
 
 
 def as_data(activation: Any) -> Any:

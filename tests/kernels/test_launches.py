@@ -7,6 +7,7 @@ a program, the file takes all that ``check_launches`` chooses.
 from __future__ import annotations
 
 import functools
+import pickle
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +21,7 @@ from graphene import Launch, Launches, kernels, launches
 from graphene.judge.signature import Signature
 from graphene.kernels import Attention, BackwardConfig, Extra, ForwardConfig, GemmConfig, ProductConfig
 from graphene.kernels.attention import reference as means
+from graphene.promise import is_array
 
 SMALL: dict[str, Any] = {"tile": (32, 32, 32), "stages": 2}
 GEMMS = {
@@ -307,6 +309,21 @@ def test_a_call_runs_as_it_is_on_copies() -> None:
     assert "in launch 1 of 2, gemm_sm80" in str(gr.check_launches(x, {**given, "W": W[..., :4]}))
     with pytest.raises(gr.VerifyError, match="there is no array W"):
         gr.check_launches(x, {n: t for n, t in given.items() if n != "W"})
+
+
+def test_an_activation_means_itself_and_is_kept_without() -> None:
+    """Not what was traced of it: arrays are given to the function."""
+    arrays = []
+
+    def doubled(x: Any) -> Any:
+        arrays.append(is_array(x))
+        return x * 2
+
+    config = GemmConfig(**SMALL, activation=doubled)
+    result = gr.check_launches(kernels.gemm_launches(config), M=8, N=8)
+    assert result, str(result)
+    assert any(arrays)
+    assert pickle.loads(pickle.dumps(config)) == config
 
 
 def test_kernels_alone_name_their_arguments() -> None:

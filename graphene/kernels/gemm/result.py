@@ -53,10 +53,8 @@ def combined(
     x: Any, epilogue: Callable[..., Any] | None, C: Any, bias: Any, residual: Any, alpha: Any, beta: Any
 ) -> Any:
     """What `Result.store` makes of sums, for promises: epilogue(alpha * x + beta * C, bias, residual) of arrays."""
-    import numpy as np
-
     if alpha is not None:
-        x = alpha * (np.zeros_like(C) + x)  # sums of integers, too, are scaled in fp32: the product is rounded
+        x = alpha * x
     if beta is not None and beta != 0:
         x = x + beta * C
     return x if epilogue is None else pointwise(epilogue, x, *(t for t in (bias, residual) if t is not None))
