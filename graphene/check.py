@@ -96,7 +96,9 @@ class CheckResult:
             return "\n".join(e.text for e in self.errors)
         n = len(self.calls)
         said = f"ok: {n} call{'s' * (n != 1)}"
-        if self.worst is not None:
+        if self.worst is not None and self.worst.error == 0:
+            said += ", every result is the number that is nearest"
+        elif self.worst is not None:
             said += f", the largest error is {self.worst.error:.2f} of the bound, at {self.worst.element}"
         if self.promises:
             said += "; 1 promise of a spec kept" if self.promises == 1 else f"; {self.promises} promises of specs kept"

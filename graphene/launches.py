@@ -124,6 +124,7 @@ def _result(runner: SequenceRunner, began: float) -> CheckResult:
         if at is not None:
             place = f"in launch {at} of {len(together.launches)}, {kernel.name}"
             errors = [replace(e, details=(*e.details, place), text=f"{e.text}\n  {place}") for e in errors]
+    promised = together.whole or any(x.kernel.promise is not None for x in together.launches)
     worst = max(outcome.runs, key=lambda r: r.worst, default=None)
     return CheckResult(
         errors=tuple(errors),
@@ -133,7 +134,7 @@ def _result(runner: SequenceRunner, began: float) -> CheckResult:
         blocks=0,
         arch=together.launches[0].kernel.lowered(runner.arch).arch if together.launches else "",
         calls=tuple(str(r.call) for r in outcome.runs),
-        worst=Worst(worst.worst, worst.place, str(worst.call)) if worst is not None and worst.place else None,
+        worst=Worst(worst.worst, worst.place, str(worst.call)) if worst is not None and promised else None,
         uncovered=tuple(outcome.uncovered()) if not errors else (),
         seconds=time.perf_counter() - began,
     )

@@ -170,7 +170,9 @@ class Plan:
         """Of kinds of data and scalars, at the sizes of calls that have run: what each reached, and its cost."""
         domains: dict[str, list[Any]] = {"": self.kinds, **self.scalars}
         reached = [({*what, *call.sizes.items()}, cost) for call, what, cost in bases]
-        covering = DataCovering(domains, reached, self._rng)
+        # 0 * infinity is no number: what a factor of 0 leaves out must not be multiplied.
+        telling = [(("", "infinite"), (n, 0.0)) for n in self.floats]
+        covering = DataCovering(domains, reached, self._rng, telling)
         for number, (call, _, _) in enumerate(bases):
             covering.count(number, {"": call.kind, **call.scalars})
         return covering

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Covering", "DataCovering"]
 
 _TRIES = 60  # random candidates, of which the best is taken
+_TELLING = 8  # times as much as another pair
 _STEEPNESS = 0.3  # how much a costly call must tell more
 
 
@@ -104,13 +105,18 @@ class DataCovering:
     """Chooses kinds of data and values of scalars for calls whose sizes have run, and what they reached is known.
 
     ``domains``: candidate values by name. ``bases``: what each of the calls reached, in any terms, and its cost.
+    ``telling``: pairs of names with values that tell more than others, in the order of the domains.
     """
 
     def __init__(
-        self, domains: Mapping[str, Sequence[Any]], bases: Sequence[tuple[Iterable[Hashable], float]], rng: Any
+        self,
+        domains: Mapping[str, Sequence[Any]],
+        bases: Sequence[tuple[Iterable[Hashable], float]],
+        rng: Any,
+        telling: Iterable[Hashable] = (),
     ) -> None:
         self._domains = {n: list(v) for n, v in domains.items()}
-        self._rng = rng
+        self._rng, self._telling = rng, set(telling)
         bits: dict[Any, int] = {}
         self._bases = [(sum(1 << bits.setdefault(x, len(bits)) for x in set(reached)), cost) for reached, cost in bases]
         self._seen: dict[Any, int] = {}
@@ -133,7 +139,10 @@ class DataCovering:
             reached, cost = self._bases[base]
             if cost > most:
                 continue
-            gain = sum((reached & ~self._seen.get(part, 0)).bit_count() for part in self._parts(d))
+            gain = sum(
+                (reached & ~self._seen.get(part, 0)).bit_count() * (_TELLING if part in self._telling else 1)
+                for part in self._parts(d)
+            )
             worth = gain / max(cost, 1.0) ** _STEEPNESS
             if gain and (best is None or worth > best[0]):
                 best = worth, base, d

@@ -54,6 +54,8 @@ def draw(kind: str, shape: tuple[int, ...], rng: Any) -> Any:
         for i, value in enumerate((-np.inf, np.nan, None, np.inf)):
             if value is not None:
                 rows[what == i, at[what == i]] = value
+        if len(rows) == 1 and what[0] > 3:  # a vector has something of it in every call
+            rows[0, [0, n // 2, n - 1]] = np.inf, np.nan, -np.inf
     return rows.reshape(shape)
 
 

@@ -119,7 +119,8 @@ def expect(kernel: Recorded, values: Mapping[str, Any], partial: bool = False) -
 
 
 def compare(got: Any, want: Bounded, dtype: str) -> tuple[Any, Any, Any, Any]:
-    """Which elements of an output are outside of the interval; their distance in units of it; its two ends.
+    """Which elements of an output are outside of the interval; how far off they are in units of the bound; the
+    interval's two ends.
 
     ``got``: float64, or int64 of an integer type. A result g of type T is right if and only if round_T(x - e) <= g <=
     round_T(x + e). Where e is infinite it must still be finite if x is.
@@ -129,19 +130,24 @@ def compare(got: Any, want: Bounded, dtype: str) -> tuple[Any, Any, Any, Any]:
     with np.errstate(all="ignore"):
         low, high = np.where(np.isfinite(v), v - e, v), np.where(np.isfinite(v), v + e, v)
         half: Any = 0.5
+        center = v
         large: Any = False
         if is_float(dtype):
             f: Format = format_of(dtype)
-            low, high = nearest(low, dtype), nearest(high, dtype)
-            half = np.maximum(f.relative * size(v), f.absolute)
+            low, center, high = (nearest(x, dtype) for x in (low, v, high))
+            half = np.maximum(np.ldexp(f.relative, np.frexp(size(v))[1] - 1), f.absolute)
             # Beyond the largest number: it, or infinity, whichever way the conversion goes.
             large = (high >= f.most) & (g >= f.most) | (low <= -f.most) & (g <= -f.most)
         inside = (g >= low) & (g <= high)
         unsure = ~np.isfinite(e) | (e > 1e290)
         right = inside | large | (np.isnan(g) & np.isnan(v)) | (unsure & (np.isfinite(g) | ~np.isfinite(v)))
-        gap = np.where(g > v, high - v, v - low)
+        gap = np.where(g > center, high - center, center - low)
         room = np.where(unsure | np.isinf(gap), 1e300, np.maximum(finite(gap), half))
-        off = np.where(np.isfinite(g) & np.isfinite(v), np.abs(g - v), np.where(right, 0.0, np.inf)) / room
+        known = np.isfinite(g) & np.isfinite(center)
+        off = np.where(known, np.abs(g - center), np.where(right, 0.0, np.inf)) / room
+        # Of what is right, how far the nearest number is that rounds to it.
+        least = np.maximum(np.abs(g - v) - half, 0.0) / np.maximum(e, 1e-300)
+        off = np.where(right, np.where(known & ~unsure & (g != center), np.minimum(least, 1.0), 0.0), off)
     return ~right, off, low, high
 
 

@@ -252,3 +252,17 @@ def test_an_error_is_told_in_units_of_an_interval_without_an_end() -> None:
     wrong, off, *_ = compare(np.array([7.0]), Bounded(np.array([2.0]), 1e50), "fp16")
     assert not wrong[0]
     assert off[0] <= 1
+
+
+def test_what_rounds_to_the_nearest_number_is_not_off() -> None:
+    x = np.array([0.1, 1 / 3, 70000.0, 1e-9, np.nan, -np.inf])
+    exact = Bounded(x, np.zeros(len(x)))
+    with np.errstate(over="ignore"):
+        wrong, off, *_ = compare(x.astype(np.float16).astype(float), exact, "fp16")
+    assert not wrong.any()
+    assert not off.any()
+    # 1 + 0.6 units of the last place rounds to 1 + 1: what was computed need not be further off than 0.1 units.
+    unit = 2.0**-10
+    wrong, off, *_ = compare([1.0, 1 + unit], Bounded(np.full(2, 1 + 0.6 * unit), np.full(2, unit / 2)), "fp16")
+    assert not wrong.any()
+    np.testing.assert_allclose(off, [0.2, 0.0], atol=1e-9)
