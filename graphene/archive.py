@@ -31,6 +31,7 @@ _FORMAT = "graphene cache"
 _SCHEMA = 1
 _MOST_FILE_BYTES = 1 << 28  # of one file in an archive
 _MOST_FILES = 1 << 18
+_MOST_INDEX_BYTES = 512  # of the table of contents for each file: a small archive may hold gigabytes of JSON
 _KEY = re.compile(r"[0-9a-f]{64}-[0-9a-f]{16}")
 
 
@@ -160,6 +161,8 @@ def _index_of(z: zipfile.ZipFile, path: Path) -> dict[str, dict[str, str]]:
     if total > limit:
         _core.fail("CACHE_ARCHIVE", f"{path} holds {total} bytes, more than the cache may: nothing was imported",
                    [f"limit: {limit} bytes"], "raise GRAPHENE_CACHE_LIMIT")  # fmt: skip
+    if z.getinfo(_INDEX).file_size > _MOST_INDEX_BYTES * (len(infos) + 8):
+        _unreadable(path, f"{_INDEX} is larger than a list of its {len(infos) - 1} files")
     index: Any = json.loads(z.read(_INDEX))
     if not isinstance(index, dict) or index.get("format") != _FORMAT:
         _unreadable(path, f"{_INDEX} is not that of an archive of Graphene's cache")

@@ -58,7 +58,7 @@ class _LoopIterator:
         raise StopIteration
 
     def __del__(self) -> None:
-        if self._depth is not None and not self._done:
+        if getattr(self, "_depth", None) is not None and not self._done:  # none where __init__ was not called
             _core.note_break(self._depth)
             _core.end_block(self._depth)
 

@@ -29,6 +29,7 @@ _INDEX = "kernels.json"
 _FORMAT = "graphene kernels"
 _SCHEMA = 1
 _MOST_FILE_BYTES = 1 << 28
+_MOST_INDEX_BYTES = 1 << 26
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _ARCH = re.compile(r"sm_(\d+)(\d)([af]?)")
 
@@ -146,7 +147,7 @@ def _damaged(folder: Path, why: str) -> NoReturn:
 
 def _read_index(folder: Path) -> dict[str, Any]:
     try:
-        data: Any = json.loads(read_regular(folder / _INDEX, _MOST_FILE_BYTES))
+        data: Any = json.loads(read_regular(folder / _INDEX, _MOST_INDEX_BYTES))
     except OSError as e:
         _damaged(folder, f"{_INDEX}: {e.strerror or e}")
     except (ValueError, RecursionError) as e:
