@@ -522,6 +522,9 @@ class DeviceDescription(TypedDict):
     arch: str
     sm_count: int
     shared_bytes: int
+    clock_khz: int
+    memory_clock_khz: int
+    memory_bus_bits: int
 
 class DriverDescription(TypedDict):
     path: str

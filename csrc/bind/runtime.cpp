@@ -89,6 +89,10 @@ py::dict driver_dict() {
     x["arch"] = info.arch;
     x["sm_count"] = info.limits.sm_count;
     x["shared_bytes"] = info.limits.shared_bytes;
+    const rt::DeviceClocks clocks = rt::device_clocks(i);
+    x["clock_khz"] = clocks.clock_khz;
+    x["memory_clock_khz"] = clocks.memory_clock_khz;
+    x["memory_bus_bits"] = clocks.memory_bus_bits;
     devices.append(x);
   }
   py::dict out;
@@ -138,8 +142,9 @@ Arguments with their shapes, symbols, grid and block. It travels as JSON beside 
 Returns a dict: symbols (values by name), grid, dynamic_shared_bytes, flat (for each tensor: whether it was taken with
 one dimension per leaf of its layout). Raises LaunchError with everything that is wrong.)");
   m.def("driver_info", &driver_dict,
-        "The CUDA driver: dict with path, version and devices (name, arch, sm_count, shared_bytes). Raises LaunchError "
-        "(LAUNCH_NO_DRIVER, LAUNCH_DRIVER).");
+        "The CUDA driver: dict with path, version and devices (name, arch, sm_count, shared_bytes; clock_khz, "
+        "memory_clock_khz, memory_bus_bits, 0 where it does not say). Raises LaunchError (LAUNCH_NO_DRIVER, "
+        "LAUNCH_DRIVER).");
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ namespace {
 ForkMutex driver_mutex(ForkMutex::kDriver), device_mutex(ForkMutex::kDevice);
 
 constexpr int kMaxThreads = 1, kGridX = 5, kGridY = 6, kGridZ = 7, kSmCount = 16, kMajor = 75, kMinor = 76,
-              kShared = 97;
+              kShared = 97, kClock = 13, kMemoryClock = 36, kMemoryBus = 37;
 constexpr int kNotInitialized = 3;  // cuda.h's CUresult
 
 template <class F>
@@ -127,6 +127,17 @@ const DeviceInfo& device(int id) {
     throw Error(driver_problem(r, "", "cuDevicePrimaryCtxRetain"));
   slot = std::move(info);
   return *slot;
+}
+
+DeviceClocks device_clocks(int id) {
+  const Driver& d = driver();
+  const auto attribute = [&](int which) {
+    int v = 0;
+    return d.device_attribute(&v, which, id) == kCudaSuccess ? v : 0;
+  };
+  return {.clock_khz = attribute(kClock),
+          .memory_clock_khz = attribute(kMemoryClock),
+          .memory_bus_bits = attribute(kMemoryBus)};
 }
 
 Diagnostic driver_problem(int result, const std::string& kernel, const std::string& call) {

@@ -75,6 +75,14 @@ struct DeviceInfo {
 [[nodiscard]] const DeviceInfo& device(int id);
 [[nodiscard]] int device_count();
 
+// A device's clocks at their highest, and how wide its memory is; 0 where the driver does not say.
+struct DeviceClocks {
+  int clock_khz = 0;
+  int memory_clock_khz = 0;
+  int memory_bus_bits = 0;
+};
+[[nodiscard]] DeviceClocks device_clocks(int id);
+
 // Makes a device's primary context current, and the previous one again at the end.
 class UseContext {
  public:

@@ -17,7 +17,7 @@ from graphene.select.gemm import select_gemm
 from graphene.select.matmul import matmul_tiles
 from graphene.select.measure import Measured, Timer, Tuning, choose, tune
 from graphene.select.mlp import select_mlp
-from graphene.select.model import Estimate, MatmulShape, Tile, estimate, judge, thesis_block_tiles, thesis_warp_tiles
+from graphene.select.model import Estimate, estimate
 from graphene.select.recurrent import select_cell
 from graphene.select.rows import (
     select_norm,
@@ -26,6 +26,7 @@ from graphene.select.rows import (
     select_softmax,
     select_softmax_columns,
 )
+from graphene.select.tiles import MatmulShape, Tile, judge, thesis_block_tiles, thesis_warp_tiles
 from graphene.select.tunable import Rejected, Runnable, Selection, Tunable, rank
 
 __all__ = [

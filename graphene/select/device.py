@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from graphene import _core
+from graphene.errors import LaunchError
 from graphene.kernels.arguments import number, size
 
-__all__ = ["Device", "current_device", "of_arch", "require_cuda", "the_device"]
+if TYPE_CHECKING:
+    from graphene._core import DeviceDescription
+
+__all__ = ["H200", "Device", "current_device", "named", "of_arch", "require_cuda", "the_device"]
 
 
 @dataclass(frozen=True)
@@ -43,24 +48,43 @@ class Device:
             number("Device", name, getattr(self, name), positive=True)
 
     @property
+    def tensor_rate(self) -> float:
+        """Products and sums of one multiprocessor's tensor cores in a nanosecond, with 16-bit operands."""
+        return self.flops_per_clock * self.clock_ghz
+
+    @property
+    def memory_rate(self) -> float:
+        """Bytes that all of the device's memory moves in a nanosecond."""
+        return self.dram_bytes * self.sm_count * self.clock_ghz
+
+    def of_size(self, sm_count: int, shared_bytes: int) -> Device:
+        """The same memory and multiprocessors, but so many of these, of which a block has so much shared memory."""
+        if sm_count == self.sm_count:
+            return replace(self, shared_bytes=shared_bytes)
+        share = self.dram_bytes * self.sm_count / sm_count
+        return replace(self, sm_count=sm_count, shared_bytes=shared_bytes, dram_bytes=share)
+
+    @property
     def family(self) -> str:
         """The architecture without its suffix: ``sm_90``."""
         return self.arch.rstrip("abcdefghijklmnopqrstuvwxyz")
 
 
-_KNOWN = {
-    d.arch: d
-    for d in (
-        Device("NVIDIA V100", "sm_70", 80, 96 << 10, 1024, 27, 7.0, 1.5),
-        Device("NVIDIA GeForce RTX 2080 Ti", "sm_75", 68, 64 << 10, 512, 20, 5.6, 1.6),
-        Device("NVIDIA A100", "sm_80", 108, 163 << 10, 2048, 32, 10.0, 1.41),
-        Device("NVIDIA GeForce RTX 3090", "sm_86", 82, 99 << 10, 512, 20, 6.7, 1.7),
-        Device("NVIDIA L40S", "sm_89", 142, 99 << 10, 1024, 22, 2.6, 2.3),
-        Device("NVIDIA H200", "sm_90a", 132, 227 << 10, 2245, 52, 18.0, 1.75),
-        Device("NVIDIA B200", "sm_100a", 148, 227 << 10, 2048, 26, 27.0, 1.85),
-        Device("NVIDIA GeForce RTX 5090", "sm_120a", 170, 99 << 10, 1024, 22, 4.4, 2.4),
-    )
-}
+H200 = Device("NVIDIA H200", "sm_90a", 132, 227 << 10, 2245, 52, 18.0, 1.75)
+_KNOWN = (  # the first of an architecture is the typical one
+    Device("NVIDIA V100", "sm_70", 80, 96 << 10, 1024, 27, 7.0, 1.5),
+    Device("NVIDIA GeForce RTX 2080 Ti", "sm_75", 68, 64 << 10, 512, 20, 5.6, 1.6),
+    Device("NVIDIA A100", "sm_80", 108, 163 << 10, 2048, 32, 10.0, 1.41),
+    Device("NVIDIA GeForce RTX 3090", "sm_86", 82, 99 << 10, 512, 20, 6.7, 1.7),
+    Device("NVIDIA L40S", "sm_89", 142, 99 << 10, 1024, 22, 2.6, 2.3),
+    H200,
+    Device("NVIDIA H100 PCIe", "sm_90a", 114, 227 << 10, 2245, 52, 9.6, 1.55),
+    Device("NVIDIA H100", "sm_90a", 132, 227 << 10, 2245, 52, 12.2, 1.75),
+    Device("NVIDIA B200", "sm_100a", 148, 227 << 10, 2048, 26, 27.0, 1.85),
+    Device("NVIDIA GeForce RTX 5090", "sm_120a", 170, 99 << 10, 1024, 22, 4.4, 2.4),
+)
+SUSTAINED = 0.88  # of the highest clock that a driver names, what a busy device keeps; measured on an H200
+REACHED = 0.85  # of the memory's bandwidth by clock and width, what kernels reach; measured on an H200
 
 
 def of_arch(arch: str) -> Device:
@@ -72,26 +96,59 @@ def of_arch(arch: str) -> Device:
         _core.fail("KERNEL_ARGUMENT", "of_arch: arch does not fit",
                    ['want: an architecture, such as "sm_90a"', f"got: {arch!r}"])  # fmt: skip
     family = arch.rstrip("abcdefghijklmnopqrstuvwxyz")
-    for known in _KNOWN.values():
+    for known in _KNOWN:
         if known.family == family:
             return replace(known, arch=arch)
-    below = [d for d in _KNOWN.values() if family.startswith("sm_") and d.family[:-1] == family[:-1]]
+    below = [d for d in _KNOWN if family.startswith("sm_") and d.family[:-1] == family[:-1]]
     if not below:
         _core.fail("TUNE_NO_CANDIDATE", f"the tile model knows no device of {arch}",
-                   [f"known: {', '.join(d.family for d in _KNOWN.values())}"],
+                   [f"known: {', '.join(dict.fromkeys(d.family for d in _KNOWN))}"],
                    "pass a graphene.select.Device that describes it")  # fmt: skip
     return replace(below[0], arch=arch)
 
 
+@functools.lru_cache(64)
+def named(name: str) -> Device:
+    """The device of a name, as drivers and PyTorch write it: "NVIDIA A100-SXM4-80GB".
+
+    One of the table whose name the given one begins with; else the CUDA device of this machine that is called so, as
+    the driver describes it; else a device with the rates of an H200, on which kernels are measured.
+    """
+    if (known := _known(name)) is not None:
+        return replace(known, name=name)
+    try:
+        found = [d for d in _core.driver_info()["devices"] if d["name"] == name]
+    except LaunchError:  # a machine without a driver
+        found = []
+    return _described(found[0]) if found else replace(H200, name=name)
+
+
+def _known(name: str) -> Device | None:
+    return next((d for d in _KNOWN if name.startswith(d.name)), None)
+
+
+def _described(found: DeviceDescription) -> Device:
+    """What the driver says of a device: the rates of one of the table where the name is known, else by its clocks."""
+    own = {"name": found["name"], "sm_count": found["sm_count"], "shared_bytes": found["shared_bytes"]}
+    if (known := _known(found["name"])) is not None:
+        return replace(known, **own)  # type: ignore[arg-type]
+    device = replace(of_arch(found["arch"]), **own)  # type: ignore[arg-type]
+    if found["clock_khz"] > 0:
+        device = replace(device, clock_ghz=SUSTAINED * found["clock_khz"] / 1e6)
+    bandwidth = 2 * found["memory_clock_khz"] * 1e3 * found["memory_bus_bits"] / 8  # two transfers a clock
+    if bandwidth > 0:
+        a_clock = device.sm_count * device.clock_ghz * 1e9
+        device = replace(device, dram_bytes=REACHED * bandwidth / a_clock)
+    return device
+
+
 def current_device(index: int = 0) -> Device:
-    """The CUDA device of an index, with its architecture's rates. Raises LaunchError where there is none."""
+    """The CUDA device of an index, as the driver describes it. Raises LaunchError where there is none."""
     devices = _core.driver_info()["devices"]
     if not 0 <= index < len(devices):
         _core.fail("LAUNCH_DRIVER", f"there is no CUDA device {index}", [f"devices: {len(devices)}"],
                    "name another one")  # fmt: skip
-    found = devices[index]
-    return replace(of_arch(found["arch"]), name=found["name"], sm_count=found["sm_count"],
-                   shared_bytes=found["shared_bytes"])  # fmt: skip
+    return _described(devices[index])
 
 
 def the_device(function: str, device: Device | str | int, index: bool = True) -> Device:

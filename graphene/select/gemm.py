@@ -1,42 +1,28 @@
-"""The matrix product of graphene.kernels as a tunable: tiles, warps, stages, parts of K, padded copies."""
+"""The matrix product: which tile it is computed by, and what a tuning tries."""
 
 from __future__ import annotations
 
 import functools
-import os
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from graphene import _core
-from graphene.errors import GrapheneError
 from graphene.kernels.arguments import size
 from graphene.kernels.gemm.launches import gemm_launches
 from graphene.kernels.gemm.pad import PADDED_MOST
 from graphene.kernels.gemm.problem import TYPES, GemmConfig, GemmProblem, GemmTile, check_product
-from graphene.select import records
-from graphene.select.device import of_arch
-from graphene.select.gemm_estimate import (
-    BYTES_PER_US,
-    LAUNCH_US,
-    PART_US,
-    SLOWER,
-    TILES,
-    copies_spill,
-    estimate_us,
-    splits,
-)
+from graphene.select import model
+from graphene.select.device import H200, Device, named
 from graphene.select.matmul import shape_class
-from graphene.select.measure import from_record, tune
-from graphene.select.model import MatmulShape, Tile, estimate, impossible, judge
+from graphene.select.measure import best_known
+from graphene.select.model import SLOWER, TILES, copies_spill, splits
+from graphene.select.tiles import MatmulShape, Tile, impossible, judge
 from graphene.select.trial_gemm import Run, arguments, reference, verify
 from graphene.select.tunable import Tunable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from graphene.select.device import Device
-
-__all__ = ["GEMM", "GemmProblem", "GemmTile", "gemm_key", "select_gemm", "with_record"]
+__all__ = ["GEMM", "GemmProblem", "GemmTile", "choose", "estimate", "gemm_key", "select_gemm"]
 
 
 def as_tile(c: GemmTile) -> Tile:
@@ -87,13 +73,13 @@ def _predict(c: GemmTile, p: GemmProblem, device: Device) -> tuple[float, str] |
         return f"lines of {worst} bytes pass through registers, which leave no room for {tile.bm}x{tile.bn} sums"
     if worst >= 4 and copies_spill(tile.bm, tile.bn, tile.bk * shape.element_bytes, c.warps, worst):
         return f"copies of {worst} bytes take so many registers that sums would spill"
-    e = estimate(tile, shape, device)
+    e = model.estimate(tile, shape, device)
     us = e.us * SLOWER[worst]
     for padded, lines in zip(c.pad, (p.m, p.n), strict=True):
         if padded:
-            us += 1.7 + shape.batch * lines * p.k * shape.element_bytes * 2 / BYTES_PER_US
+            us += model.padding_us(shape.batch * lines * p.k, shape.element_bytes, device)
     if c.split_k > 1:
-        us += c.split_k * PART_US + shape.batch * p.m * p.n * (8 * c.split_k + 2) / BYTES_PER_US
+        us += model.parts_us(shape.batch * p.m * p.n, c.split_k, device)
     waves = f"{e.waves:.2f} waves of {e.blocks_per_sm} blocks an SM"
     return us, f"{waves}, tensor cores {e.busy:.0%} busy, bound by {e.bound}"
 
@@ -104,15 +90,6 @@ def _unusable(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
     return reason
 
 
-def _estimated(p: GemmProblem, device: Device) -> GemmTile:
-    """What select_gemm takes without a record."""
-    c = select_gemm(
-        p.m, p.n, p.k, batch=p.batch, dtype=p.dtype, order=p.order, align=p.align, bias=p.bias, residual=p.residual,
-        activation=p.activation, sms=device.sm_count, shared_bytes=device.shared_bytes, workspaces=p.workspaces,
-    )  # fmt: skip
-    return GemmTile(c.tile, c.warps, c.stages, c.group, c.pad, c.split_k)
-
-
 def gemm_key(p: GemmProblem) -> tuple[str, str]:
     """The dtype and shape class of a product: sizes to the nearest power of two or half above, order, alignment."""
     m, n, k, batch = (shape_class(x) for x in (p.m, p.n, p.k, p.batch or 1))
@@ -121,46 +98,73 @@ def gemm_key(p: GemmProblem) -> tuple[str, str]:
     return p.dtype, f"{batch} of {m}x{n}x{k} {p.order} align {align}{work}"
 
 
-def with_record(
-    estimated: GemmConfig,
-    sizes: tuple[int, int, int],
-    batch: int | None,
-    workspaces: bool,
-    device: str,
-    sms: int,
-    shared_bytes: int,
-) -> GemmConfig:
-    """The configuration of the record of a product's shape class on a device, else ``estimated``.
+def _group(tiles_m: int, tiles_n: int) -> int:
+    """Rows of tiles that go together: worth while in large grids, unless many of the last group's would be missing."""
+    return 8 if min(tiles_m, tiles_n) >= 16 and (tiles_m % 8 == 0 or tiles_m >= 64) else 1
 
-    A record is of a class of sizes, not of these: where the model expects it to take a tenth longer than ``estimated``
-    (a last wave with few blocks, say), that is taken. fp16 and bf16 are equally fast: either takes the other's record.
-    With ``GRAPHENE_TUNE=1`` a class without a record is tuned. Where that fails, and where a record is no configuration
-    of a kernel, it warns once and ``estimated`` is taken.
+
+def estimate(p: GemmProblem, device: Device) -> GemmTile:
+    """The tile that is expected to be the fastest, of those that were measured (`graphene.select.model`).
+
+    Raises VerifyError KERNEL_ARGUMENT where none of them fits into the shared memory of a block.
     """
-    c = estimated
-    problem = GemmProblem(*sizes, batch, c.dtype, c.order, c.align, workspaces=workspaces)
-    dtype, shape = gemm_key(problem)
-    alike = ("fp16", "bf16") if dtype in ("fp16", "bf16") else (dtype,)
-    found = {d: records.find(device, GEMM.name, GEMM.version, d, shape) for d in alike}
-    record = found[dtype] or next(filter(None, found.values()), None)
-    if record is None and os.environ.get("GRAPHENE_TUNE") != "1":
-        return c
-    where = replace(of_arch("sm_90a"), name=device, sm_count=sms, shared_bytes=shared_bytes)
-    tile: GemmTile | None
-    if record is None:
-        try:
-            tile = tune(GEMM, problem).best
-        except Exception as e:
-            code = "" if isinstance(e, GrapheneError) else "   [TUNE_FAILED]"
-            records.warn_once(f"{problem} could not be tuned: {e}{code}")
-            return c
-    elif (tile := from_record(GEMM, problem, where, record)) is None:
-        return c
-    expected = _predict(tile, problem, where)
-    other = _predict(GemmTile(c.tile, c.warps, c.stages, c.group, c.pad, c.split_k), problem, where)
-    if isinstance(expected, str) or (not isinstance(other, str) and expected[0] > 1.1 * other[0]):
-        return c
-    return replace(c, **asdict(tile))
+    item, count = TYPES[p.dtype].bits // 8, 1 if p.batch is None else p.batch
+    k_tile = 128 // item
+    lengths = p.k if p.order[0] == "T" else p.m, p.k if p.order[1] == "N" else p.n
+
+    def straddling(pad: tuple[bool, bool]) -> bool:
+        return any(n * item % 128 and not padded for n, padded in zip(lengths, pad, strict=True))
+
+    def candidates() -> Iterator[tuple[float, Any]]:
+        pads = _pads(p) if max(p.m, p.n, p.k) <= PADDED_MOST else [(False, False)]
+        for pad in pads:
+            worst = min(16 if padded else a for padded, a in zip(pad, p.align, strict=False))
+            before = sum(
+                model.padding_us(count * rows * p.k, item, device)
+                for rows, padded in zip((p.m, p.n), pad, strict=True)
+                if padded
+            )
+            for t in TILES:
+                held = worst < 4  # tiles pass through registers
+                ks = k_tile // 2 if held and t.rows > 32 else k_tile
+                if (t.rows + t.columns) * ks * item * t.stages > device.shared_bytes:
+                    continue
+                if item == 4 and (t.rows > 128 or t.columns == 192):
+                    continue  # slower than 128x256, as measured
+                if copies_spill(t.rows, t.columns, ks * item, t.warps, worst):
+                    continue
+                if held and t.rows * t.columns > 64 * 64:
+                    continue  # they leave no room for more accumulators
+                slower = SLOWER[worst] * t.straddling if worst == 16 and straddling(pad) else SLOWER[worst]
+                parts = splits(p.m, p.n, p.k, count, t.rows, t.columns, k_tile, device.sm_count)
+                for split in parts if p.workspaces else (1,):
+                    us = before + model.measured_us(t, p.m, p.n, p.k, count, split, slower, device)
+                    if split > 1:
+                        us += model.SPLIT_US + model.parts_us(count * p.m * p.n, split, device)
+                    yield us, (t, ks, pad, split)
+
+    best = min(candidates(), key=lambda c: c[0], default=None)
+    if best is None:
+        _core.fail("KERNEL_ARGUMENT", "select_gemm: shared_bytes does not fit",
+                   ["want: room for the stages of one of the tiles", f"got: {device.shared_bytes}"],
+                   "pass what a block of the device may have")  # fmt: skip
+    t, ks, pad, split = best[1]
+    group = _group(-(-p.m // t.rows), -(-p.n // t.columns))
+    return GemmTile((t.rows, t.columns, ks), t.warps, t.stages, group, pad, split)
+
+
+def choose(p: GemmProblem, device: Device) -> GemmTile:
+    """The tile of the record of a product's shape class on a device, else the estimated one (`best_known`)."""
+    return best_known(GEMM, p, device, estimate(p, device), p.plain)
+
+
+def _suits(c: GemmTile, estimated: GemmTile, p: GemmProblem, device: Device) -> bool:
+    """Whether the model expects a record's tile, which is of a class of sizes, to serve these.
+
+    Not where it takes a tenth longer than the estimated one: a last wave with few blocks, say.
+    """
+    expected, other = _predict(c, p, device), _predict(estimated, p, device)
+    return not isinstance(expected, str) and (isinstance(other, str) or expected[0] <= 1.1 * other[0])
 
 
 GEMM: Tunable[GemmProblem, GemmTile] = Tunable(
@@ -173,16 +177,12 @@ GEMM: Tunable[GemmProblem, GemmTile] = Tunable(
     gemm_key,
     version=1,
     verify=verify,
-    incumbent=_estimated,
+    incumbent=lambda p, device: estimate(p, device),
     reference=reference,
     unusable=_unusable,
+    suits=_suits,
     alike=lambda c: (c.tile[:2], c.pad, c.split_k),
 )
-
-
-def _group(tiles_m: int, tiles_n: int) -> int:
-    """Rows of tiles that go together: worth while in large grids, unless many of the last group's would be missing."""
-    return 8 if min(tiles_m, tiles_n) >= 16 and (tiles_m % 8 == 0 or tiles_m >= 64) else 1
 
 
 def select_gemm(
@@ -208,8 +208,8 @@ def select_gemm(
     """The configuration that was measured, or is estimated, to be the fastest for one product of these sizes.
 
     ``batch``: None for one product of plain matrices. ``sms``, ``shared_bytes``: of the device, the latter of a block.
-    ``workspaces``: whether configurations that need them may be taken (split-K, padded copies). ``device``: the name of
-    a GPU, such as "NVIDIA H200", whose tuning records come before the estimate (docs/tuning.md). The other arguments
+    ``workspaces``: whether configurations that need them may be taken (split-K, padded copies). ``device``: a GPU, by
+    its name, such as "NVIDIA H200", whose tuning records come before the estimate (docs/tuning.md). The other arguments
     are GemmConfig's. Sizes may be 0. Raises VerifyError KERNEL_ARGUMENT.
     """
     align = check_product("select_gemm", dtype, out, order, align, activation)  # type: ignore[assignment]
@@ -219,64 +219,6 @@ def select_gemm(
     if device is not None and not isinstance(device, str):
         _core.fail("KERNEL_ARGUMENT", "select_gemm: device does not fit",
                    ['want: the name of a GPU, such as "NVIDIA H200", or None', f"got: {device!r}"])  # fmt: skip
-    item = TYPES[dtype].bits // 8
-    count = 1 if batch is None else batch
-    k_tile = 128 // item
-
-    def padding_us(rows: int) -> float:
-        return LAUNCH_US / 2 + count * rows * K * item * 2 / BYTES_PER_US
-
-    lengths = K if order[0] == "T" else M, K if order[1] == "N" else N
-
-    def straddling(pad: tuple[bool, bool]) -> bool:
-        return any(n * item % 128 and not p for n, p in zip(lengths, pad, strict=True))
-
-    def candidates() -> Any:
-        narrow = (align[0] < 16, align[1] < 16)
-        may_pad = workspaces and any(narrow) and max(M, N, K) <= PADDED_MOST
-        for pad in ((False, False), narrow) if may_pad else ((False, False),):
-            worst = min(16 if p else a for p, a in zip(pad, align, strict=False))
-            before = sum(padding_us(n) for n, p in zip((M, N), pad, strict=True) if p)
-            for tile in TILES:
-                held = worst < 4  # tiles pass through registers
-                ks, stages = k_tile // 2 if held and tile.rows > 32 else k_tile, tile.stages
-                if (tile.rows + tile.columns) * ks * item * stages > shared_bytes:
-                    continue
-                if item == 4 and (tile.rows > 128 or tile.columns == 192):
-                    continue  # slower than 128x256, as measured
-                if copies_spill(tile.rows, tile.columns, ks * item, tile.warps, worst):
-                    continue
-                if held and tile.rows * tile.columns > 64 * 64:
-                    continue  # they leave no room for more accumulators
-                for split in splits(M, N, K, count, tile.rows, tile.columns, k_tile, sms) if workspaces else (1,):
-                    slower = SLOWER[worst] * tile.straddling if worst == 16 and straddling(pad) else SLOWER[worst]
-                    us = before + estimate_us(tile, M, N, K, count, sms, split, slower)
-                    yield us, tile, ks, stages, pad, split
-
-    best = min(candidates(), key=lambda c: c[0], default=None)
-    if best is None:
-        _core.fail("KERNEL_ARGUMENT", "select_gemm: shared_bytes does not fit",
-                   ["want: room for the stages of one of the tiles", f"got: {shared_bytes}"],
-                   "pass what a block of the device may have")  # fmt: skip
-    _, tile, ks, stages, pad, split = best
-    estimated = GemmConfig(
-        tile=(tile.rows, tile.columns, ks),
-        stages=stages,
-        warps=tile.warps,
-        group=_group(-(-M // tile.rows), -(-N // tile.columns)),
-        order=order,
-        dtype=dtype,
-        out=out,
-        align=align,
-        pad=pad,
-        batched=batch is not None,
-        bias=bias,
-        residual=residual,
-        alpha=alpha,
-        beta=beta,
-        activation=activation,
-        split_k=split,
-    )
-    if device is None:
-        return estimated
-    return with_record(estimated, (M, N, K), batch, workspaces, device, sms, shared_bytes)
+    p = GemmProblem(M, N, K, batch, dtype, order, align, bias, residual, activation, workspaces, out, alpha, beta)
+    where = (H200 if device is None else named(device)).of_size(sms, shared_bytes)
+    return (estimate(p, where) if device is None else choose(p, where)).config(p)

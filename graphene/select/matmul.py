@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from graphene.kernels.arguments import choice, function, size
 from graphene.select.device import Device, the_device
-from graphene.select.model import MatmulShape, Tile, estimate, judge, tiles_for
+from graphene.select.model import estimate
+from graphene.select.tiles import MatmulShape, Tile, judge, tiles_for
 from graphene.select.tunable import Selection, Tunable, rank
 
 if TYPE_CHECKING:

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from graphene.select.device import Device
     from graphene.select.tunable import Runnable
 
-__all__ = ["Measured", "Timer", "Tuning", "choose", "from_record", "tune"]
+__all__ = ["Measured", "Timer", "Tuning", "best_known", "choose", "tune"]
 
+EQUALLY_FAST = ("fp16", "bf16")
 P = TypeVar("P")
 C = TypeVar("C")
 
@@ -342,6 +343,31 @@ def choose(tunable: Tunable[P, C], problem: P, device: Device | str | int = 0) -
     if os.environ.get("GRAPHENE_TUNE") == "1":
         return tune(tunable, problem, where).best
     return rank(tunable, problem, where, 1).best
+
+
+def best_known(tunable: Tunable[P, C], problem: P, device: Device, estimated: C, to_tune: P | None = None) -> C:
+    """The configuration of the record of a problem's shape class on a device, else ``estimated``: a library's choice.
+
+    fp16 and bf16 are equally fast: either takes the other's record. A record that is no configuration, or none that
+    can be used, is passed over with one warning; one that does not suit these sizes of its class, without a word.
+    With ``GRAPHENE_TUNE=1`` a class without a record is tuned (``to_tune``: by this problem of the class); where that
+    fails, it warns once and ``estimated`` is taken.
+    """
+    dtype, shape = tunable.key(problem)
+    alike = (dtype, *(t for t in EQUALLY_FAST if t != dtype)) if dtype in EQUALLY_FAST else (dtype,)
+    found = (records.find(device.name, tunable.name, tunable.version, d, shape) for d in alike)
+    config: C | None = None
+    if (record := next(filter(None, found), None)) is not None:
+        config = from_record(tunable, problem, device, record)
+    elif os.environ.get("GRAPHENE_TUNE") == "1":
+        try:
+            config = tune(tunable, problem if to_tune is None else to_tune).best
+        except Exception as e:
+            code = "" if isinstance(e, GrapheneError) else "   [TUNE_FAILED]"
+            records.warn_once(f"{problem} could not be tuned: {e}{code}")
+    if config is None or not (tunable.suits is None or tunable.suits(config, estimated, problem, device)):
+        return estimated
+    return config
 
 
 def from_record(tunable: Tunable[P, C], problem: P, where: Device, record: dict[str, Any]) -> C | None:

@@ -1,205 +1,41 @@
-"""Tile sizes of a matrix product on tensor cores: rules that admit them, and a model of time that ranks them.
+"""How long a product takes: blocks run in waves, and a block's time is measured, or computed from a device's rates.
 
-The rules are those of V. Khandelwal, *Performance Analysis of Tiling for Automatic Code Generation for GPU Tensor Cores
-using MLIR* (thesis, Indian Institute of Science, 2021), equations 5.1 to 5.3 and section 5.3. They know the size of an
-element and of shared memory; ``judge`` adds registers, stages, the instruction's shape and the problem's, and
-``estimate`` the waves in which blocks run, so that small and narrow problems are served too.
+Thirteen tiles of ``gemm_sm80`` were measured on an H200 (`TILES`); on other devices their times are those, scaled by
+what tensor cores and memory do there. Any other tile is taken apart into what limits it (`estimate`).
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import product
 from typing import TYPE_CHECKING
 
-from graphene import _core
-from graphene.kernels.arguments import instance, number, size, sizes
 from graphene.report import occupancy
-from graphene.select.device import Device, the_device
+from graphene.select.device import H200, Device
+from graphene.select.tiles import MatmulShape, Tile, checked, up
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
-__all__ = ["Estimate", "MatmulShape", "Tile", "estimate", "judge", "thesis_block_tiles", "thesis_warp_tiles"]
-
-WARP = 32
-REGISTERS = 255  # of a thread at most
-SIZES = (16, 32, 64, 128, 256, 512)
-
-
-def thesis_block_tiles(element_bytes: int, shared_kib: int) -> list[tuple[int, int, int]]:
-    """Block tiles (Tm, Tn, Tk) that equations 5.1 to 5.3 admit, the best first: powers of two, 16 to 512.
-
-    5.1: Tm = Tn. 5.2: Tm, Tn >= 2 Tk. 5.3: (Tm Tk + Tn Tk) * element_bytes <= shared memory. "The larger the tile, the
-    better" (section 4.2) ranks by the shared memory used; equals by Tk, which makes fewer steps, each closer to 5.2's
-    bound. ``thesis_block_tiles(2, 48)[0] == (128, 128, 64)``. Raises VerifyError KERNEL_ARGUMENT.
-    """
-    element_bytes = size("thesis_block_tiles", "element_bytes", element_bytes)
-    shared_kib = size("thesis_block_tiles", "shared_kib", shared_kib)
-    tiles = [(t, t, k) for t in SIZES for k in SIZES
-             if t >= 2 * k and 2 * t * k * element_bytes <= shared_kib * 1024]  # fmt: skip
-    return sorted(tiles, key=lambda x: (-x[0] * x[2], -x[2]))
+__all__ = [
+    "SLOWER",
+    "TILES",
+    "Estimate",
+    "MeasuredTile",
+    "copies_spill",
+    "estimate",
+    "in_waves",
+    "measured_us",
+    "padding_us",
+    "parts_us",
+    "splits",
+]
 
 
-def thesis_warp_tiles(block: tuple[int, int, int]) -> list[tuple[int, int, int]]:
-    """Warp tiles (Wm, Wn, Wk) that section 5.3 admits for a block tile, the largest first.
-
-    Each extent is at most half the block's and at least 16; (Tm / Wm) (Tn / Wn) * 32 threads are at most 1024. Raises
-    VerifyError KERNEL_ARGUMENT.
-    """
-    tm, tn, tk = sizes("thesis_warp_tiles", "block", block, 3)
-    halves = [[s for s in SIZES if 2 * s <= t] for t in (tm, tn, tk)]
-    tiles = [
-        (wm, wn, wk)
-        for wm, wn, wk in product(halves[0], halves[1], halves[2])
-        if (tm // wm) * (tn // wn) * WARP <= 1024
-    ]
-    return sorted(tiles, key=lambda w: (-w[0] * w[1], -w[2], abs(w[0] - w[1])))
-
-
-@dataclass(frozen=True)
-class MatmulShape:
-    """``batch`` products (M, K) @ (K, N) of elements of ``element_bytes``, summed in fp32, stored in ``out_bytes``.
-
-    ``k_step``: what one matrix instruction takes of K; ``rate``: its speed against 16-bit operands. Raises VerifyError
-    KERNEL_ARGUMENT.
-    """
-
-    m: int
-    n: int
-    k: int
-    batch: int = 1
-    element_bytes: int = 2
-    out_bytes: int = 2
-    k_step: int = 16
-    rate: float = 1.0
-
-    def __post_init__(self) -> None:
-        for name in ("m", "n", "k", "batch"):
-            size("MatmulShape", name, getattr(self, name), least=0)
-        for name in ("element_bytes", "out_bytes", "k_step"):
-            size("MatmulShape", name, getattr(self, name))
-        number("MatmulShape", "rate", self.rate, positive=True)
-
-
-@dataclass(frozen=True, order=True)
-class Tile:
-    """Sizes of one configuration: a block's tile, a warp's, stages of shared memory, parts of K.
-
-    Raises VerifyError KERNEL_ARGUMENT for anything but a size, and where warps' tiles do not make up the block's.
-    """
-
-    bm: int
-    bn: int
-    bk: int
-    wm: int
-    wn: int
-    stages: int
-    split_k: int = 1
-
-    def __post_init__(self) -> None:
-        values = self.bm, self.bn, self.bk, self.wm, self.wn, self.stages, self.split_k
-        if any(type(v) is not int or v < 1 for v in values):  # asked first: there are many tiles
-            for name, value in zip(("bm", "bn", "bk", "wm", "wn", "stages", "split_k"), values, strict=True):
-                size("Tile", name, value)
-        if self.bm % self.wm or self.bn % self.wn:
-            want = "want: tiles of warps that divide the block's"
-            got = f"got: {self.bm}x{self.bn} by {self.wm}x{self.wn}"
-            _core.fail("KERNEL_ARGUMENT", "Tile: warps' tiles do not make up the block's", [want, got])
-
-    @property
-    def warps(self) -> int:
-        """Warps of a block."""
-        return (self.bm // self.wm) * (self.bn // self.wn)
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return self.warps * WARP
-
-    def shared_bytes(self, shape: MatmulShape) -> int:
-        """Shared memory of a block: the stages, over which the output tile lies afterwards."""
-        staged = self.stages * (self.bm + self.bn) * self.bk * shape.element_bytes
-        return max(staged, self.bm * self.bn * shape.out_bytes)
-
-    def _registers(self, shape: MatmulShape, fragments: int) -> int:
-        each = (self.wm + self.wn) * shape.k_step * shape.element_bytes // (4 * WARP)
-        return self.wm * self.wn // WARP + fragments * each + 52
-
-    def registers(self, shape: MatmulShape) -> int:
-        """Registers of a thread, about: accumulators, fragments twice, and what addresses and loops take.
-
-        At most 255: where that is not enough, compilers load the second fragments later.
-        """
-        return min(self._registers(shape, 2), REGISTERS)
-
-    def least_registers(self, shape: MatmulShape) -> int:
-        """Those without which a thread spills, about: as `registers`, with fragments once."""
-        return self._registers(shape, 1)
-
-    def __str__(self) -> str:
-        split = f" /{self.split_k}" if self.split_k > 1 else ""
-        return f"{self.bm}x{self.bn}x{self.bk} by {self.wm}x{self.wn}, {self.stages} stages{split}"
-
-
-def _up(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-def tiles_for(shape: MatmulShape, device: Device) -> Iterator[Tile]:
-    """Every tile that is looked at: powers of two, two to five stages, K whole or, for few tiles, in parts."""
-    ks = (32, 64) if shape.element_bytes > 1 else (64, 128)
-    if shape.element_bytes > 2:
-        ks = (16, 32)
-    for bm, bn, bk in product((32, 64, 128, 256), (32, 64, 128, 256), ks):
-        blocks = _up(shape.m, bm) * _up(shape.n, bn) * shape.batch
-        splits = [
-            s for s in (1, 2, 4, 8, 16) if s == 1 or (blocks * s <= 2 * device.sm_count and shape.k >= 2 * s * bk)
-        ]
-        for wm, wn, stages, split in product((16, 32, 64), (16, 32, 64, 128), (2, 3, 4, 5), splits):
-            if wm <= bm and wn <= bn:
-                yield Tile(bm, bn, bk, wm, wn, stages, split)
-
-
-def impossible(tile: Tile, shape: MatmulShape, device: Device) -> str | None:
-    """Why a tile cannot be used on a device, whatever the sizes of the product are, in words; None when it can be."""
-    if tile.threads > device.max_threads:
-        return f"{tile.threads} threads, at most {device.max_threads}"
-    if (need := tile.shared_bytes(shape)) > device.shared_bytes:
-        return f"{need} bytes of shared memory, at most {device.shared_bytes}"
-    if (need := tile.least_registers(shape)) > REGISTERS:
-        return f"about {need} registers a thread, at most {REGISTERS}: it would spill"
-    if (need := _up(tile.registers(shape), 8) * 8 * tile.threads) > device.registers:
-        return f"about {need} registers a block, at most {device.registers}"
-    if tile.bk < shape.k_step or tile.bk % shape.k_step:
-        return f"k step {tile.bk} is no multiple of the instruction's {shape.k_step}"
-    return None
-
-
-def _checked(function: str, tile: Tile, shape: MatmulShape, device: Device | str) -> Device:
-    """The device. Raises VerifyError KERNEL_ARGUMENT unless all of them are what they should be."""
-    instance(function, "tile", tile, Tile)
-    instance(function, "shape", shape, MatmulShape)
-    return the_device(function, device, index=False)
-
-
-def judge(tile: Tile, shape: MatmulShape, device: Device | str) -> str | None:
-    """Why a tile cannot be used or is not worth a try, in words; None when it is.
-
-    ``device``: a Device or an architecture. Raises VerifyError KERNEL_ARGUMENT.
-    """
-    device = _checked("judge", tile, shape, device)
-    if tile.warps < 4 and tile.bm * tile.bn > 64 * 64:
-        return f"{tile.warps} warps leave tensor cores idle: a multiprocessor has four"
-    if (reason := impossible(tile, shape, device)) is not None:
-        return reason
-    for name, covered, extent in (("rows", tile.bm, shape.m), ("columns", tile.bn, shape.n)):
-        if covered >= 2 * extent and covered > 32:
-            return f"{covered} {name} of which {covered - extent} are always outside"
-    if tile.stages > 2 and tile.stages > _up(shape.k, tile.bk * tile.split_k) + 1:
-        return f"{tile.stages} stages, but {_up(shape.k, tile.bk * tile.split_k)} steps"
-    return None
+def in_waves(blocks: int, sm_count: int, per_sm: int, of_resident: Callable[[int], float]) -> float:
+    """The time of all blocks: of full waves, with `per_sm` on each multiprocessor, and of a last one with fewer."""
+    full, rest = divmod(blocks, sm_count * per_sm)
+    return full * of_resident(per_sm) + (of_resident(up(rest, sm_count)) if rest else 0.0)
 
 
 @dataclass(frozen=True)
@@ -236,11 +72,11 @@ def estimate(tile: Tile, shape: MatmulShape, device: Device | str) -> Estimate:
     share these and hide each other's waits. Blocks run in waves; the last one may be partly empty. Raises VerifyError
     KERNEL_ARGUMENT.
     """
-    device = _checked("estimate", tile, shape, device)
+    device = checked("estimate", tile, shape, device)
     found = occupancy(device.arch, tile.threads, tile.shared_bytes(shape), tile.registers(shape))
     most = found.blocks_per_sm if found is not None else 1
-    blocks = _up(shape.m, tile.bm) * _up(shape.n, tile.bn) * shape.batch * tile.split_k
-    steps = _up(_up(shape.k, tile.bk), tile.split_k)
+    blocks = up(shape.m, tile.bm) * up(shape.n, tile.bn) * shape.batch * tile.split_k
+    steps = up(up(shape.k, tile.bk), tile.split_k)
     e = shape.element_bytes
     loads = (tile.bm + tile.bn) * tile.bk * e
     reads = tile.warps * (tile.wm + tile.wn) * tile.bk * e
@@ -256,9 +92,7 @@ def estimate(tile: Tile, shape: MatmulShape, device: Device | str) -> Estimate:
         step = max(step, LATENCY_CLOCKS / max(tile.stages - 1, 0.5))  # stages - 1 tiles are on their way
         return steps * step + (FILL_CLOCKS + store) * (1 if resident == 1 else BESIDE * resident)
 
-    slots = device.sm_count * most
-    full, rest = divmod(blocks, slots)
-    total = full * clocks(most) + (clocks(max(1, math.ceil(rest / device.sm_count))) if rest else 0.0)
+    total = in_waves(blocks, device.sm_count, most, clocks)
     names = {"tensor cores": products, "shared memory": on_chip, "L2 cache": from_l2}
     bound = max(names, key=names.__getitem__)
     moved = shape.batch * ((shape.m + shape.n) * shape.k * e + shape.m * shape.n * shape.out_bytes)
@@ -269,4 +103,97 @@ def estimate(tile: Tile, shape: MatmulShape, device: Device | str) -> Estimate:
         total, bound = memory, "memory"
     us = total / device.clock_ghz / 1e3 + LAUNCH_US * (1 if tile.split_k == 1 else 1.6)
     ideal = 2 * shape.batch * shape.m * shape.n * shape.k / (device.flops_per_clock * shape.rate * device.sm_count)
-    return Estimate(us, blocks / slots, most, bound, ideal / device.clock_ghz / 1e3 / us)
+    return Estimate(us, blocks / (device.sm_count * most), most, bound, ideal / device.clock_ghz / 1e3 / us)
+
+
+@dataclass(frozen=True)
+class MeasuredTile:
+    """A tile with 128 bytes of k a stage, and what it was measured to take on an H200, 16-bit operands.
+
+    ``blocks_per_sm``: how many blocks run beside each other on a multiprocessor. ``ns_alone``: what one step of k takes
+    in a block that is alone there. ``ns_beside``: what each of the blocks that are there together adds to a step.
+    ``us_once``: what a block takes before and after its loop over k.
+    """
+
+    rows: int
+    columns: int
+    stages: int
+    warps: tuple[int, int]
+    blocks_per_sm: int
+    ns_alone: float
+    ns_beside: float
+    us_once: float
+
+    @property
+    def straddling(self) -> float:
+        """How many times longer it takes where an operand's lines begin in the middle of the caches' lines."""
+        return 1.6 if min(self.rows, self.columns) <= 64 else 1.15
+
+    def block_us(self, k: int, slower: float) -> Callable[[int], float]:
+        """What a multiprocessor takes for so many blocks at once, each of `k` steps that are `slower` than measured."""
+        return lambda resident: self.us_once + k * max(self.ns_alone, resident * self.ns_beside) * 1e-3 * slower
+
+
+TILES = (
+    MeasuredTile(256, 128, 3, (4, 2), 1, 16.0, 16.0, 3.2),
+    MeasuredTile(128, 256, 3, (2, 4), 1, 16.4, 16.4, 3.4),
+    MeasuredTile(192, 128, 3, (4, 2), 1, 13.1, 13.1, 3.0),
+    MeasuredTile(128, 192, 3, (2, 4), 1, 13.5, 13.5, 3.0),
+    MeasuredTile(96, 192, 3, (2, 4), 1, 11.5, 11.5, 2.8),
+    MeasuredTile(192, 96, 3, (4, 2), 1, 12.1, 12.1, 2.8),
+    MeasuredTile(128, 128, 3, (2, 2), 2, 9.9, 9.2, 2.6),
+    MeasuredTile(96, 96, 4, (2, 3), 2, 7.7, 6.3, 2.4),
+    MeasuredTile(128, 64, 3, (2, 2), 2, 7.4, 5.4, 2.2),
+    MeasuredTile(64, 128, 3, (2, 2), 2, 7.5, 5.5, 2.2),
+    MeasuredTile(64, 64, 4, (2, 2), 3, 5.2, 3.5, 2.0),
+    MeasuredTile(64, 64, 3, (2, 2), 4, 5.5, 3.5, 2.0),
+    MeasuredTile(32, 64, 4, (2, 2), 5, 4.6, 2.3, 2.0),
+)
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+MEASURED_LAUNCH_US = 3.5  # before the first block of a measured tile
+PAD_LAUNCH_US = 1.75  # of a kernel before the product, which begins while that ends
+SLOWER = {16: 1.0, 8: 1.35, 4: 1.55, 2: 4.0, 1: 8.0}  # copies of so many bytes, through registers below 4
+SPLIT_US = 2.7  # of the kernel that adds up parts
+PART_US = 0.05  # of one more part there: its latency
+BYTES_PER_US = 2.5e6  # on an H200, of a kernel that reads and writes workspaces
+
+
+def measured_us(
+    tile: MeasuredTile, M: int, N: int, K: int, batch: int, split_k: int, slower: float, device: Device
+) -> float:
+    """About how long a product takes with a measured tile, in microseconds, without what comes before and after it."""
+    blocks = up(M, tile.rows) * up(N, tile.columns) * batch * split_k
+    slower = slower * (H200.tensor_rate / device.tensor_rate)
+    block_us = tile.block_us(up(K, split_k), slower)
+    return MEASURED_LAUNCH_US + in_waves(blocks, device.sm_count, tile.blocks_per_sm, block_us)
+
+
+def _workspace_us(moved_bytes: int, device: Device) -> float:
+    return moved_bytes / (BYTES_PER_US * (device.memory_rate / H200.memory_rate))
+
+
+def padding_us(elements: int, element_bytes: int, device: Device) -> float:
+    """What copying an operand to longer lines takes."""
+    return PAD_LAUNCH_US + _workspace_us(elements * element_bytes * 2, device)
+
+
+def parts_us(elements: int, split_k: int, device: Device) -> float:
+    """What adding up the parts of a result of so many elements takes, without its launch."""
+    return split_k * PART_US + _workspace_us(elements * (8 * split_k + 2), device)
+
+
+def copies_spill(rows: int, columns: int, line_bytes: int, warps: tuple[int, int], narrowest: int) -> bool:
+    """Whether a thread makes so many copies of `narrowest` bytes beside its sums that it has too few registers.
+
+    Each copy has an address and a predicate. Of those compiled for sm_90a, 72 sums spill beside 36 copies, but 64 do
+    not beside 48, nor 128 beside 32.
+    """
+    threads = 32 * warps[0] * warps[1]
+    return rows * columns >= 72 * threads and (rows + columns) * line_bytes >= 36 * narrowest * threads
+
+
+def splits(M: int, N: int, K: int, batch: int, rows: int, columns: int, k_tile: int, sms: int) -> list[int]:
+    """In how many parts k may be summed: of four steps each, up to 16, more where there are too few blocks."""
+    blocks = -(-M // rows) * -(-N // columns) * batch
+    most = max(1, min(K // (4 * k_tile), 65535 // max(batch, 1)))
+    return [s for s in SPLITS if s <= most and (s <= 16 or blocks * s <= 2 * sms)]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene import dtypes
-from graphene.errors import GrapheneError, VerifyError
+from graphene.errors import VerifyError
 from graphene.kernels.arguments import FLOATS, align, choice, element, flags, size
 from graphene.kernels.rows.layernorm import layernorm_kernel
 from graphene.kernels.rows.norm import NormConfig
@@ -19,10 +18,9 @@ from graphene.kernels.rows.rmsnorm import rmsnorm_kernel
 from graphene.kernels.rows.softmax import SoftmaxColumnsConfig, SoftmaxConfig, softmax_kernel
 from graphene.kernels.rows.tile import RowTile
 from graphene.report import occupancy
-from graphene.select import records
-from graphene.select.device import of_arch
+from graphene.select.device import named
 from graphene.select.matmul import shape_class
-from graphene.select.measure import from_record, tune
+from graphene.select.measure import best_known
 from graphene.select.row_tiles import select_tile
 from graphene.select.trial_rows import arguments, reference, verify
 from graphene.select.tunable import Tunable
@@ -36,12 +34,13 @@ if TYPE_CHECKING:
 __all__ = [
     "ROWS",
     "RowProblem",
+    "choose",
+    "estimate",
     "select_norm",
     "select_norm_backward",
     "select_norm_columns",
     "select_softmax",
     "select_softmax_columns",
-    "with_record",
 ]
 
 IN_FLIGHT_BYTES = 32 << 10  # of a multiprocessor, that keep its share of memory busy
@@ -137,34 +136,15 @@ def _text(t: RowTile) -> str:
     return f"{rows}{t.threads} threads, vectors of {t.vector}, kept in {t.keep}{evict}{loops}"
 
 
-def _selected(p: RowProblem, device: Device) -> RowTile:
-    """What is taken without a record."""
+def estimate(p: RowProblem, device: Device) -> RowTile:
+    """The tile that is taken without a record."""
     dtype, columns = getattr(dtypes, p.dtype), KINDS[::-1].index(p.kind)
     return select_tile(p.rows, p.width, dtype, 1, columns, p.align_bytes, device.shared_bytes, p.dense_bytes)
 
 
-def with_record(selected: RowTile, p: RowProblem, device: str, shared_bytes: int) -> RowTile:
-    """The tile of the record of a problem's shape class on a device, else ``selected``.
-
-    fp16 and bf16 are equally fast: either takes the other's record. A record that is no tile for these rows is not
-    believed: it warns once, with the code of what is wrong. With ``GRAPHENE_TUNE=1`` a class without a record is tuned;
-    where that fails, it warns and ``selected`` is taken.
-    """
-    dtype, shape = _key(p)
-    alike = (dtype, *({"fp16", "bf16"} - {dtype} if dtype != "fp32" else ()))
-    found = (records.find(device, ROWS.name, ROWS.version, d, shape) for d in alike)
-    record = next(filter(None, found), None)
-    where = replace(of_arch("sm_90a"), name=device, shared_bytes=shared_bytes)
-    if record is not None:
-        return from_record(ROWS, p, where, record) or selected
-    if os.environ.get("GRAPHENE_TUNE") != "1":
-        return selected
-    try:
-        return tune(ROWS, p).best
-    except Exception as e:
-        code = "" if isinstance(e, GrapheneError) else "   [TUNE_FAILED]"
-        records.warn_once(f"{p} could not be tuned: {e}{code}")
-        return selected
+def choose(p: RowProblem, device: Device) -> RowTile:
+    """The tile of the record of a problem's shape class on a device, else the estimated one (`best_known`)."""
+    return best_known(ROWS, p, device, estimate(p, device))
 
 
 ROWS: Tunable[RowProblem, RowTile] = Tunable(
@@ -179,10 +159,15 @@ ROWS: Tunable[RowProblem, RowTile] = Tunable(
     verify=verify,
     text=_text,
     alike=lambda t: (t.keep, t.rows, t.threads),
-    incumbent=_selected,
+    incumbent=estimate,
     reference=reference,
     unusable=_unusable,
 )
+
+
+def _room(device: str, shared_bytes: int) -> Device:
+    """The device of a name, of which a block has so much shared memory."""
+    return replace(named(device), shared_bytes=shared_bytes)
 
 
 def select_norm(
@@ -215,7 +200,7 @@ def select_norm(
     plain = {"layernorm": (True, True), "rmsnorm": (True, False)}.get(kind)
     if device is not None and tensors == 1 and (options.get("gamma", True), options.get("beta", True)) == plain:
         problem = RowProblem(kind, rows, width, str(dtype), align_bytes, dense_bytes)
-        tile = with_record(tile, problem, device, shared_bytes)
+        tile = best_known(ROWS, problem, _room(device, shared_bytes), tile)
     return NormConfig(tile, dtype, **options)
 
 
@@ -233,7 +218,7 @@ def select_softmax(
     tile = select_tile(rows, width, dtype, 1, 0, align_bytes, shared_bytes, dense_bytes)
     if device is not None:
         problem = RowProblem("softmax", rows, width, str(dtype), align_bytes, dense_bytes)
-        tile = with_record(tile, problem, device, shared_bytes)
+        tile = best_known(ROWS, problem, _room(device, shared_bytes), tile)
     return SoftmaxConfig(tile, dtype)
 
 

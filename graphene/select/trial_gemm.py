@@ -9,7 +9,7 @@ from graphene.kernels.gemm.launches import gemm_launches, run_gemm
 from graphene.select.device import require_cuda
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from graphene._core import Binary
     from graphene.kernels.gemm.problem import GemmConfig, GemmProblem
@@ -81,9 +81,11 @@ def _rows(p: GemmProblem) -> Iterator[slice]:
     return (slice(i, i + step) for i in range(0, p.m, step))
 
 
-def _activated(torch: Any, name: str | None, x: Any) -> Any:
-    """An activation as PyTorch computes it."""
+def _activated(torch: Any, name: str | Callable[[Any], Any] | None, x: Any) -> Any:
+    """An activation as PyTorch computes it; a function of registers as it computes arrays."""
     f = torch.nn.functional
+    if callable(name):
+        return torch.from_numpy(name(x.cpu().numpy())).to(x.device)
     if name == "gelu_tanh":
         return f.gelu(x, approximate="tanh")
     return x if name is None else getattr(torch if name in ("tanh", "sigmoid") else f, name)(x)

@@ -50,7 +50,8 @@ class Tunable(Generic[P, C]):
     configuration's kind, of which a short list holds two at most, so that it covers more than one.
     ``incumbent(problem, device)``: what is used without a record, which a tuning always measures too.
     ``unusable(config, problem, device)``: why a configuration, that of a record say, cannot be used by any problem of
-    its shape class, or None; without it, what ``predict`` refuses is.
+    its shape class, or None; without it, what ``predict`` refuses is. ``suits(config, estimated, problem, device)``:
+    whether a record's configuration, of a class of problems, is to be taken for this one rather than ``estimated``.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Tunable(Generic[P, C]):
     incumbent: Callable[[P, Device], C] | None = None
     reference: Callable[[P, Sequence[Any]], Any] | None = None
     unusable: Callable[[C, P, Device], str | None] | None = None
+    suits: Callable[[C, C, P, Device], bool] | None = None
 
     def to_json(self, config: C) -> dict[str, Any]:
         """A configuration as a JSON object."""

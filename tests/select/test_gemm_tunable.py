@@ -125,7 +125,7 @@ def test_types_of_one_speed_share_records() -> None:
 
 def test_tuning_that_was_asked_for_but_fails_only_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRAPHENE_TUNE", "1")
-    monkeypatch.setattr("graphene.select.gemm.tune", lambda *_: 1 / 0)
+    monkeypatch.setattr("graphene.select.measure.tune", lambda *_: 1 / 0)
     with pytest.warns(RuntimeWarning, match="512x512x512 TN fp16 could not be tuned: division by zero"):
         assert select_gemm(512, 512, 512, device="my GPU") == select_gemm(512, 512, 512)
 

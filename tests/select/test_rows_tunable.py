@@ -14,7 +14,8 @@ from graphene import select
 from graphene.cli import main
 from graphene.kernels import RowTile
 from graphene.select import records, select_norm, select_softmax
-from graphene.select.rows import ROWS, RowProblem, with_record
+from graphene.select.measure import best_known
+from graphene.select.rows import ROWS, RowProblem
 
 PROBLEMS = st.builds(
     RowProblem,
@@ -135,7 +136,4 @@ def test_the_records_that_ship_are_tiles_for_their_rows(monkeypatch: pytest.Monk
         problem = RowProblem(kind, rows, width, r["dtype"], align, 16)
         assert ROWS.key(problem) == (r["dtype"], r["shape"])
         assert not isinstance(ROWS.predict(ROWS.from_json(r["config"]), problem, h200), str)
-        assert (
-            with_record(RowTile(width, 32, 1, 1), problem, "NVIDIA H200", h200.shared_bytes).threads
-            == r["config"]["threads"]
-        )
+        assert best_known(ROWS, problem, h200, RowTile(width, 32, 1, 1)).threads == r["config"]["threads"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import graphene as gr
 from graphene import select
-from graphene.select.model import tiles_for
+from graphene.select.tiles import tiles_for
 
 
 def test_the_thesis_own_result() -> None:

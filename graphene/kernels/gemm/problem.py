@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
@@ -139,9 +139,11 @@ class GemmConfig:
 
 @dataclass(frozen=True)
 class GemmProblem:
-    """One product C = act(A @ B + bias) + residual, (M,K) by (K,N); the fields are those of ``select_gemm``.
+    """One product C = act(alpha * A @ B + beta * C + bias) + residual, (M,K) by (K,N): what is computed, of what.
 
-    Raises VerifyError KERNEL_ARGUMENT.
+    ``batch``: None for plain matrices. ``dtype`` of A and B, ``out`` of the rest (None: the same, i32 of i8).
+    ``order``, ``align``: how they lie, as of gemm_sm80. ``workspaces``: whether there may be any. Raises VerifyError
+    KERNEL_ARGUMENT.
     """
 
     m: int
@@ -153,22 +155,31 @@ class GemmProblem:
     align: tuple[int, int, int] = (16, 16, 16)
     bias: bool = False
     residual: bool = False
-    activation: str | None = None
+    activation: str | Callable[[Any], Any] | None = None
     workspaces: bool = True
+    out: str | None = None
+    alpha: bool = False
+    beta: bool = False
 
     def __post_init__(self) -> None:
         n = "GemmProblem"
-        align = check_product(n, self.dtype, None, self.order, self.align, self.activation)
+        align = check_product(n, self.dtype, self.out, self.order, self.align, self.activation)
         fields: dict[str, Any] = {x: size(n, x, getattr(self, x), least=0) for x in ("m", "n", "k")}
         batch = None if self.batch is None else size(n, "batch", self.batch, least=0)
         for name, value in (fields | {"align": align, "batch": batch}).items():
             object.__setattr__(self, name, value)
-        for name in ("bias", "residual", "workspaces"):
+        for name in (*TERMS, "workspaces"):
             flags(n, name, (getattr(self, name),), 1)
+
+    @property
+    def plain(self) -> GemmProblem:
+        """The product itself, with nothing that is made of its sums."""
+        return GemmProblem(self.m, self.n, self.k, self.batch, self.dtype, self.order, self.align,
+                           workspaces=self.workspaces)  # fmt: skip
 
     def __str__(self) -> str:
         batch = f"{self.batch} of " if self.batch is not None else ""
-        act = f" {self.activation}" if self.activation else ""
+        act = f" {getattr(self.activation, '__name__', self.activation)}" if self.activation else ""
         return f"{batch}{self.m}x{self.n}x{self.k} {self.order} {self.dtype}{act}"
 
 
@@ -204,8 +215,8 @@ class GemmTile:
     def config(self, p: GemmProblem) -> GemmConfig:
         """The configuration of a problem."""
         return GemmConfig(
-            **asdict(self), order=p.order, dtype=p.dtype, align=p.align, batched=p.batch is not None, bias=p.bias,
-            residual=p.residual, activation=p.activation,
+            self.tile, self.stages, self.warps, self.group, p.order, p.dtype, p.out, p.align, self.pad,
+            p.batch is not None, p.bias, p.residual, p.alpha, p.beta, p.activation, self.split_k,
         )  # fmt: skip
 
     def __str__(self) -> str:

@@ -267,7 +267,10 @@ def test_driver_info() -> None:
     info = _core.driver_info()
     assert info["version"] == "13.0"
     assert info["path"] == stub_cuda.__file__
-    assert info["devices"][1] == {"name": "Stub 1", "arch": "sm_90a", "sm_count": 132, "shared_bytes": 232448}
+    assert info["devices"][1] == {
+        "name": "Stub 1", "arch": "sm_90a", "sm_count": 132, "shared_bytes": 232448, "clock_khz": 1980000,
+        "memory_clock_khz": 3201000, "memory_bus_bits": 6144,
+    }  # fmt: skip
 
 
 # Kernels of the language

@@ -78,8 +78,9 @@ EXPORT int cuDeviceGetName(char* name, int bytes, int id) {
 }
 EXPORT int cuDeviceGetAttribute(int* v, int which, int id) {
   if (id > 1) return 101;
-  static const std::map<int, int> values = {{1, 1024}, {5, 2147483647}, {6, 65535}, {7, 65535},
-                                            {16, 132}, {75, 9},         {76, 0},    {97, 232448}};
+  static const std::map<int, int> values = {{1, 1024},     {5, 2147483647}, {6, 65535}, {7, 65535},
+                                            {16, 132},     {75, 9},         {76, 0},    {97, 232448},
+                                            {13, 1980000}, {36, 3201000},   {37, 6144}};
   return *v = values.at(which), 0;
 }
 EXPORT int cuDevicePrimaryCtxRetain(void** c, int id) {
