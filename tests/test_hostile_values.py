@@ -104,7 +104,7 @@ NAMES = sorted(n for n in gr.__all__ if callable(getattr(gr, n)) and n not in FI
 OWN = "graphene"
 # How the messages begin that are ours, and NumPy's on arrays that it is given.
 VALUES = ("a reference needs", "inputs needs", "setting an array element", "operands could not be broadcast")
-VALUES += ("max() arg is an empty", "min() arg is an empty")  # Python's own of a list
+VALUES += ("max() ", "min() ", "object __array__ method")  # Python's own of a list that is empty, and NumPy's
 
 
 class Attack:

@@ -99,7 +99,9 @@ void matmul(ir::Builder& b, const ir::SpecStmt& spec) {
   const Expr m = nest.loop("m", shape[0][0] / extents->m);
   const TensorPtr a = pick(tiled[1], m, k);
   const Expr n = nest.loop("n", shape[0][1] / extents->n);
-  nest.leaf(ir::SpecKind::MatMul, pick(tiled[0], m, n), {a, pick(tiled[2], k, n)}, spec.atom, each);
+  const TensorPtr b_tile = pick(tiled[2], k, n);  // recorded one by one: arguments have no order
+  const TensorPtr c_tile = pick(tiled[0], m, n);
+  nest.leaf(ir::SpecKind::MatMul, c_tile, {a, b_tile}, spec.atom, each);
   nest.close();
 }
 

@@ -301,11 +301,16 @@ class Pointwise {
     frame.each(true, [&] {
       if (const TensorPtr from = operand_of(root_);
           from != nullptr && frame.paired(from) && frame.paired(dst_) && converts_pairs(from->dtype, dst_->dtype)) {
-        return unary("cast", frame.pair(dst_), frame.pair(from));
+        return cast_pair(frame, from);
       }
       load_pairs(frame, root_);
       frame.each_of_pair([&] { to_element(frame, root_, frame.element(dst_)); });
     });
+  }
+
+  void cast_pair(Frame& frame, const TensorPtr& from) {
+    const TensorPtr source = frame.pair(from);  // recorded first: a call's arguments have no order
+    unary("cast", frame.pair(dst_), source);
   }
 
   // One conversion for two neighbours of the destination.
@@ -315,7 +320,7 @@ class Pointwise {
     TensorPtr pair;
     if (!whole) pair = b_.alloc(b_.unique_name("pair"), Layout(2), ScalarType::fp32, ir::Memory::RF, {});
     frame.each(true, [&] {
-      if (whole) return unary("cast", frame.pair(dst_), frame.pair(from));
+      if (whole) return cast_pair(frame, from);
       load_pairs(frame, root_);
       frame.each_of_pair([&] { to_element(frame, root_, frame.half_of(pair)); });
       unary("cast", frame.pair(dst_), pair);
