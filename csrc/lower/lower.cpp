@@ -21,6 +21,8 @@ constexpr std::int64_t kMaxNodes = 65'536;
 // Statements that unrolling may go through, those that lower to nothing included: a few seconds.
 constexpr std::int64_t kMaxVisits = std::int64_t{1} << 20;
 constexpr std::size_t kMaxProblems = 50;
+// Statements that fail: behind so many, copies of an unrolled loop say nothing new, and each costs as much as an error.
+constexpr std::int64_t kMaxFailures = 1000;
 
 // At most `kMaxVisits` + 1: the bounds are any integers, and their difference need not be one.
 std::int64_t iterations(std::int64_t start, std::int64_t stop, std::int64_t step) {
@@ -85,6 +87,7 @@ class Lowering {
 
   // A problem of one statement: reported once, however often unrolling repeats it; lowering goes on behind it.
   void report(const Error& e, const ir::Stmt& s) {
+    if (++failures_ >= kMaxFailures) given_up_ = true;
     for (Diagnostic d : e.diagnostics()) {
       if (d.code == Code::INTERNAL) throw e;
       if (!d.where.known()) d.where = s.loc;
@@ -98,7 +101,7 @@ class Lowering {
   Block block(const ir::Block& statements) {
     Block out;
     for (const ir::StmtPtr& s : statements) {
-      if (too_large_) break;
+      if (given_up_) break;
       if ((++visits_ & 0xff) == 0 && poll_) poll_();
       try {
         if (!unrolling_.empty() && visits_ > kMaxVisits) refuse_unrolling(*s, kMaxVisits, "statements");
@@ -111,7 +114,7 @@ class Lowering {
   }
 
   [[noreturn]] void refuse_unrolling(const ir::Stmt& at, std::int64_t limit, const char* what) {
-    too_large_ = true;
+    given_up_ = true;
     fail(Code::LOWER_UNROLL_SIZE, "unrolling makes more than " + std::to_string(limit) + " " + what,
          {"innermost unrolled loop: " + (unrolling_.empty() ? "none" : ir::head_line(*unrolling_.back()))},
          "unroll less: a loop with unroll=1 prints as a loop", unrolling_.empty() ? at.loc : unrolling_.back()->loc);
@@ -119,7 +122,7 @@ class Lowering {
 
   template <class T>
   void add(Block& out, const ir::Stmt& origin, T node) {
-    if (++nodes_ > kMaxNodes && !too_large_) refuse_unrolling(origin, kMaxNodes, "instructions");
+    if (++nodes_ > kMaxNodes && !given_up_) refuse_unrolling(origin, kMaxNodes, "instructions");
     auto n = std::make_shared<Node>();
     n->origin = &origin;
     n->node = std::move(node);
@@ -408,7 +411,7 @@ class Lowering {
     const sym::Node* var = loop.var.node();
     const std::int64_t times = iterations(start.value(), stop.value(), step.value());
     if (times > kMaxVisits) refuse_unrolling(s, kMaxVisits, "statements");
-    for (std::int64_t i = 0; i < times && !too_large_; ++i) {
+    for (std::int64_t i = 0; i < times && !given_up_; ++i) {
       ++visits_;
       unrolled_[var] = Expr(start.value() + i * step.value());
       for (NodePtr& n : block(loop.body)) out.push_back(std::move(n));
@@ -427,12 +430,13 @@ class Lowering {
   Substitution unrolled_;
   std::vector<Expr> known_;  // conditions of the branches around
   std::vector<const ir::Stmt*> loops_, unrolling_;
+  const ir::Stmt* waits_ = nullptr;  // for kernels before this one
   std::set<std::pair<int, int>> reported_;
   std::set<std::pair<std::string, int>> fact_texts_;
   std::set<int> refused_;
   const Poll& poll_;
-  std::int64_t nodes_ = 0, visits_ = 0;
-  bool too_large_ = false;
+  std::int64_t nodes_ = 0, visits_ = 0, failures_ = 0;
+  bool given_up_ = false;  // what lies ahead is not looked at
 };
 
 }  // namespace

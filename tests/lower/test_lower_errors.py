@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
@@ -101,6 +102,21 @@ def test_empty_iterations_are_counted(bounds: tuple[int, ...]) -> None:
 def test_few_iterations_far_out(bounds: tuple[int, ...]) -> None:
     """The last counter plus the step may leave the 64-bit range: it is never computed."""
     _core.lower(unrolled(*bounds).ir, "sm_80")
+
+
+def test_copies_of_statements_that_fail_are_not_looked_at_for_ever() -> None:
+    """Each error costs as much as the last one: behind a thousand nothing new is said."""
+    with gr.Kernel("k") as kernel:
+        gr.blocks(1)
+        gr.threads(1)
+        r = gr.alloc("r", [2], gr.fp32, gr.RF)
+        with gr.loop("i", 60_000, unroll=0) as i:
+            gr.init(r[i % 4], 0)
+    began = time.process_time()
+    with pytest.raises(gr.LayoutError) as e:
+        _core.lower(kernel.ir, "sm_80")
+    assert time.process_time() - began < 1
+    assert [d["code"] for d in e.value.diagnostics] == ["TENSOR_INDEX"]
 
 
 def test_lowering_can_be_interrupted() -> None:
