@@ -3,6 +3,7 @@
 #include <set>
 
 #include "atoms/arch.h"
+#include "atoms/cache.h"
 #include "ir/print.h"
 #include "lower/lowered.h"
 #include "lower/memory.h"
@@ -156,6 +157,7 @@ class Lowering {
       }
       add(out, s, ScalarSet{scalar->var, now(scalar->value), scalar->declare, std::move(from)});
     } else if (const auto* sync = s.as<ir::SyncStmt>()) {
+      if (sync->op == ir::kWaitKernels) waits_ = &s;  // it stands before every access of global memory
       ir::SyncStmt stmt = *sync;
       stmt.group = substitute(sync->group, unrolled_);
       stmt.attrs = substitute(sync->attrs, unrolled_);
@@ -239,6 +241,7 @@ class Lowering {
     check_register_indices(head);
     const atoms::Match match = atoms::match(head, arch_, s.loc);
     AtomCall call;
+    if (waits_ != nullptr && !atoms::is_coherent(match.instance->atom)) check_coherence(head);
     call.atom = match.instance;
     call.dtype = match.dtype;
     call.attrs = match.attrs;
@@ -249,6 +252,18 @@ class Lowering {
     redirect(call);
     for (const atoms::LaunchFact& f : match.facts) add_fact(f, s);
     add(out, s, std::move(call));
+  }
+
+  // A kernel that waits has started before those ahead have ended: memory that they write is written while it runs.
+  void check_coherence(const ir::SpecStmt& spec) const {
+    for (const ir::Operand& o : spec.ins) {
+      const auto* t = std::get_if<ir::TensorPtr>(&o);
+      if (t == nullptr || (*t)->memory() != ir::Memory::GL) continue;
+      fail(Code::VERIFY_WAIT, "a read through the non-coherent cache of what kernels before this one may have written",
+           {"argument: " + (*t)->buffer->name, "waits for them: " + waits_->loc.str()},
+           "that cache is for memory that nobody writes while the kernel runs, its part before gr.wait_kernels() "
+           "included: load by ld.global");
+    }
   }
 
   Operand operand(const atoms::OperandBinding& binding, const atoms::Instance& atom, bool is_input) const {

@@ -300,22 +300,6 @@ class Compiler {
     }
   }
 
-  // A kernel that waits has started before those ahead have ended: memory that they write is written while it runs.
-  void check_coherence(const lower::Node& n, const lower::AtomCall& call, const Leaf& leaf) const {
-    if (waits_ == nullptr || leaf.coherent) return;
-    for (const lower::Operand& o : call.in) {
-      const auto* m = std::get_if<lower::MemRef>(&o);
-      if (m == nullptr) continue;
-      const lower::MemBuffer& b = code_.program->buffers[static_cast<std::size_t>(m->buffer)];
-      if (b.memory != ir::Memory::GL) continue;
-      fail(Code::SIM_RACE, "a read through the non-coherent cache of what kernels before this one may have written",
-           {"argument: " + b.buffer->name, "waits for them: " + waits_->loc.str()},
-           "that cache is for memory that nobody writes while the kernel runs, its part before gr.wait_kernels() "
-           "included: load by ld.global",
-           n.origin != nullptr ? n.origin->loc : SourceLoc{});
-    }
-  }
-
   void atom(const lower::Node& n, const lower::AtomCall& call) {
     if (call.atom->atom.kind == atoms::Kind::Sync) {
       const auto* sync = n.origin != nullptr ? n.origin->as<ir::SyncStmt>() : nullptr;
@@ -324,7 +308,6 @@ class Compiler {
         if (sync != nullptr && sync->op == ir::kWaitKernels) unordered_ = n.origin;
         return;
       }
-      if (sync != nullptr && sync->op == ir::kWaitKernels) waits_ = n.origin;
       if (sync != nullptr && (sync->op == ir::kWaitKernels || sync->op == ir::kStartKernels)) return;
       if (sync != nullptr && (sync->op == "commit" || sync->op == "wait")) {
         GroupSync group = compile_group_sync(call, n.origin, code_);
@@ -344,7 +327,6 @@ class Compiler {
     }
     check_order(n, call);
     Leaf leaf = compile_leaf(call, n.origin, code_);
-    check_coherence(n, call, leaf);
     if (options_.unguarded) {
       leaf.predicate = IntPlan{.constant = 1, .terms = {}};
       leaf.always = true;
@@ -400,7 +382,6 @@ class Compiler {
   CompileOptions options_;
   Bytecode code_;
   const ir::Stmt* unordered_ = nullptr;  // the wait for earlier kernels that is left out
-  const ir::Stmt* waits_ = nullptr;      // for the kernels before this one
   std::vector<Variable> variables_;
   std::set<const sym::Node*> varying_;
   std::vector<Expr> control_;

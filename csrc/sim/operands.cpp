@@ -5,6 +5,8 @@
 #include <numeric>
 #include <string_view>
 
+#include "atoms/cache.h"
+
 namespace graphene::sim {
 
 namespace {
@@ -363,7 +365,7 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
   leaf.call = &call;
   leaf.origin = origin;
   leaf.kind = atom.atom.kind;
-  leaf.coherent = !lists(call, "cache", "nc") && !lists(call, "cache", "nc.no_allocate");
+  leaf.coherent = atoms::is_coherent(call.atom->atom);
   leaf.converge = std::max(atom.atom.converge, atom.thread_count);
   if (const std::string& done = atom.atom.done; done != "now") {
     if (!done.starts_with(kGroup) || atom.thread_count > 1) unsupported(call, origin, "it completes later: " + done);

@@ -118,10 +118,11 @@ def test_a_kernel_that_waits_for_others_does_not_read_through_that_cache(waits: 
     if not waits:
         kernel.simulate(*args)
         return
-    with pytest.raises(gr.SimulationError, match=r"may have written.*SIM_RACE") as error:
-        kernel.simulate(*args)
+    with pytest.raises(gr.VerifyError, match=r"may have written.*VERIFY_WAIT") as error:
+        kernel.cuda_source("sm_90a")
     assert error.value.diagnostics[0]["line"] > 0
     assert "waits for them: test_memory_model.py:" in str(error.value)
+    assert "argument: A" in str(error.value)
 
 
 # ---- atomics
