@@ -401,6 +401,10 @@ def test_what_is_chosen_compiles(D: int, right: bool) -> None:
      (lambda: BackwardConfig(Attention(32), paired=True), "an integer, 3 or more"),
      (lambda: BackwardConfig(Attention(32), WARPS=3, stages=3, paired=True), "an integer from 2 to 32"),
      (lambda: BackwardConfig(Attention(32, softcap=True), stages=3, paired=True), "KERNEL_ARGUMENT"),
+     (lambda: Attention(32, bias=Extra()), "bias.dtype"),
+     (lambda: Attention(32, bias=Extra(gr.i32)), "bias.dtype"),
+     (lambda: Attention(32, mask=Extra(gr.fp16)), "mask.dtype"),
+     (lambda: Attention(32, mask=True), "mask is no Extra"),
      (lambda: ProductConfig(Attention(48), parts=2), "an integer from 32 to 256, a multiple of 32")],
 )  # fmt: skip
 def test_arguments(make: Any, text: str) -> None:

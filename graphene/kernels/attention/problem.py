@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene.kernels.access import vector_access
-from graphene.kernels.arguments import size
+from graphene.kernels.arguments import FLOATS, element, instance, size
 from graphene.kernels.epilogues import pointwise
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ MOST = 1 << 24  # queries or keys
 class Extra:
     """A tensor with a number for each score: its type, whether it differs between queries, how many lie side by side.
 
-    gr.u8 is a mask, 0 for a key that is not seen; anything else is added to the scores.
+    gr.u8 is a mask, 0 for a key that is not seen; fp16, bf16 or fp32 are a bias, which is added to the scores.
     """
 
     dtype: gr.DType = gr.u8
@@ -40,7 +40,7 @@ class Attention:
     keys and values. `varlen`: sequences are packed one after the other. `alike`: V has the strides of K, and a gradient
     those of Q, which saves registers. `score`: a function score(s, query, key) of registers, of the forward kernel, by
     which a scaled and capped score is replaced before bias and masks; `query` is a query's place among keys, i + sk -
-    sq. What it computes of arrays is what the kernel means.
+    sq. What it computes of arrays is what the kernel means. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     D: int
@@ -60,6 +60,10 @@ class Attention:
     def __post_init__(self) -> None:
         size("Attention", "D", self.D, multiple_of=8, most=256)
         size("Attention", "group", self.group)
+        for name, e, known in (("mask", self.mask, ("u8",)), ("bias", self.bias, FLOATS)):
+            if e is not None:
+                instance("Attention", name, e, Extra)
+                element("Attention", f"{name}.dtype", e.dtype, known)
 
     @property
     def depth(self) -> int:
