@@ -247,14 +247,17 @@ def report(
 ) -> Report:
     """Counts what every memory access costs, without a GPU; registers are the compiler's where NVRTC is found.
 
-    ``args``: arrays whose shapes give the sizes. ``all_blocks``: of a large grid, too. Raises SimulationError
-    SIM_ARGUMENT for sizes that the symbols' facts exclude; VerifyError and SelectError as lowering does.
+    ``args``: a call, whose sizes and integers are taken as they are. ``sizes``: of the kernel's symbols; with ``args``,
+    which then give sizes alone, others than theirs. ``all_blocks``: of a large grid, too. Raises SimulationError
+    SIM_ARGUMENT for sizes that the symbols' facts exclude, and what the simulator finds where the data of a call decide
+    addresses; VerifyError and SelectError as lowering does.
     """
     check_sizes(sizes)
     program = kernel.lowered(arch)
+    call = () if sizes else args
     if args:
         sizes = {**_core.argument_sizes(program, args), **sizes}
-    rows, used, blocks, grid = _core.report(program, sizes, all_blocks)
+    rows, used, blocks, grid = _core.report(program, sizes, all_blocks, call)
     registers = spill = None
     try:
         binary = kernel.compile(program.arch)

@@ -35,6 +35,8 @@ void Interpreter::leaf(Warp& w, const Leaf& f) {
   if (f.span > 1 && f.collective->groups[static_cast<std::size_t>(w.id)].empty()) return;  // the first warp does it
   if (trace != nullptr && trace->records()) [[unlikely]]
     trace->leaf(w, f);
+  if (observe) [[unlikely]]
+    observe(w, f, lanes);
   if (f.domain < 0) {
     execute(w, f, lanes);
     if (tags_ != nullptr) [[unlikely]]

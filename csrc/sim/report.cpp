@@ -29,9 +29,9 @@ struct Piece {
   int bytes = 0;
 };
 
-class Counter final : public Machine {
+class Counter {
  public:
-  Counter(const Bytecode& code, Report& out) : Machine(code, 0), out_(out) {
+  Counter(const Bytecode& code, Report& out) : code_(code), out_(out) {
     vectors_.resize(code.leaves.size());
     for (std::size_t i = 0; i < code.leaves.size(); ++i) {
       const Leaf& f = code.leaves[i];
@@ -43,16 +43,7 @@ class Counter final : public Machine {
     }
   }
 
- protected:
-  void begin_block() override {}
-  void end_block() override {}
-  void synchronise(const ThreadGroup&) override {}
-  void group(Warp&, const GroupSync&) override {}
-
-  void leaf(Warp& w, const Leaf& f) override {
-    Mask lanes = w.active;
-    if (!f.always) lanes = plans().nonzero(f.predicate, w.ints, lanes);
-    if (lanes == 0) return;
+  void leaf(const Warp& w, const Leaf& f, Mask lanes) {
     for (const Access& a : vectors_[f.site - 1]) count(w, f, a, lanes);
   }
 
@@ -193,16 +184,51 @@ class Counter final : public Machine {
     r.ideal_sectors += static_cast<std::uint64_t>((bytes + kSectorBytes - 1) / kSectorBytes);
   }
 
+  [[nodiscard]] const IntPlans& plans() const { return *code_.plans; }
+
+  const Bytecode& code_;
   Report& out_;
   std::vector<std::vector<Access>> vectors_;  // per leaf
   std::vector<Piece> pieces_;
   std::vector<std::int64_t> words_;
 };
 
+// Runs without values.
+class Addresses final : public Machine {
+ public:
+  Addresses(const Bytecode& code, Counter& counter) : Machine(code, 0), counter_(counter) {}
+
+ protected:
+  void begin_block() override {}
+  void end_block() override {}
+  void synchronise(const ThreadGroup&) override {}
+  void group(Warp&, const GroupSync&) override {}
+  void leaf(Warp& w, const Leaf& f) override {
+    Mask lanes = w.active;
+    if (!f.always) lanes = plans().nonzero(f.predicate, w.ints, lanes);
+    if (lanes != 0) counter_.leaf(w, f, lanes);
+  }
+
+ private:
+  Counter& counter_;
+};
+
+void run(Machine& machine, const Bytecode& code, bool all_blocks, Report& out) {
+  if (all_blocks) {
+    machine.run();
+    out.blocks = out.grid_blocks;
+    return;
+  }
+  for (const std::int64_t b : chosen_blocks(code, kManyBlocks)) {
+    machine.run_block(b);
+    ++out.blocks;
+  }
+}
+
 }  // namespace
 
 Report report(const lower::ProgramPtr& program, const std::map<std::string, std::int64_t>& sizes, bool all_blocks,
-              const std::function<void()>& poll) {
+              const std::function<void()>& poll, const ReportedCall* call) {
   Report out;
   CompileOptions options;
   for (const auto& [symbol, size] : problem_sizes(*program, sizes)) {
@@ -210,21 +236,33 @@ Report report(const lower::ProgramPtr& program, const std::map<std::string, std:
     out.sizes.emplace_back(symbol.var().name, size);
   }
   for (const ir::ScalarParam& p : program->kernel->params) {
-    if (p.var.is_var()) options.sizes[p.var.node()] = Expr(std::max<std::int64_t>(p.var.var().min, 1));
+    if (!p.var.is_var()) continue;
+    const auto given = call != nullptr ? call->values.find(p.var.node()) : sym::Substitution::const_iterator{};
+    const bool is_given = call != nullptr && given != call->values.end();
+    options.sizes[p.var.node()] = is_given ? given->second : Expr(std::max<std::int64_t>(p.var.var().min, 1));
   }
+  if (call != nullptr) options.scalars = call->scalars;
+  const Budget budget(kSimulateMemoryBytes);
   const Bytecode code = compile(program, options);
   Counter counter(code, out);
-  counter.poll = poll;
   out.grid_blocks = code.grid[0] * code.grid[1] * code.grid[2];
-  if (all_blocks) {
-    counter.run();
-    out.blocks = out.grid_blocks;
+  const bool by_data = std::ranges::any_of(code.sets, [](const SetCode& s) { return s.from >= 0; });
+  if (call == nullptr || !by_data) {
+    Addresses machine(code, counter);
+    machine.poll = poll;
+    run(machine, code, all_blocks, out);
     return out;
   }
-  for (const std::int64_t b : chosen_blocks(code, kManyBlocks)) {
-    counter.run_block(b);
-    ++out.blocks;
+  std::vector<CountedVector<char>> copies;
+  std::vector<Argument> tensors;
+  for (const Argument& t : call->tensors) {
+    copies.emplace_back(t.data, t.data + t.bytes);
+    tensors.push_back({copies.back().data(), t.bytes});
   }
+  Interpreter machine(code, tensors, 0);
+  machine.poll = poll;
+  machine.observe = [&](const Warp& w, const Leaf& f, Mask lanes) { counter.leaf(w, f, lanes); };
+  run(machine, code, all_blocks, out);
   return out;
 }
 

@@ -39,9 +39,18 @@ struct Report {
   std::int64_t grid_blocks = 0;
 };
 
-// `all_blocks`: else first, middle and last ones along every dimension of a large grid.
+// A call whose integers are taken as they are. Its tensors are copied.
+struct ReportedCall {
+  sym::Substitution values;  // of sizes and integer parameters
+  std::vector<std::uint64_t> scalars;
+  std::vector<Argument> tensors;
+};
+
+// `all_blocks`: else first, middle and last ones along every dimension of a large grid. `call`: null: values of sizes
+// that are not given are chosen, and addresses that come from data are the smallest that its facts allow. Where a
+// call's data decide addresses it runs with values, and throws what simulate() throws.
 [[nodiscard]] Report report(const lower::ProgramPtr& program, const std::map<std::string, std::int64_t>& sizes,
-                            bool all_blocks, const std::function<void()>& poll);
+                            bool all_blocks, const std::function<void()>& poll, const ReportedCall* call = nullptr);
 
 // What keeps the access from taking 16 bytes at once; empty where it does.
 [[nodiscard]] std::vector<std::pair<std::string, std::string>> width_limits(const lower::AtomCall& call,

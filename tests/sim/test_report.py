@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from kernels import fig8, transpose
 from pipelines import gemm
@@ -215,3 +217,31 @@ def test_registers_are_the_compilers() -> None:
     assert (report.registers, report.spill_bytes) == (binary.registers, binary.spill_bytes)
     assert report.occupancy is not None
     assert report.occupancy.limits["registers"] > 0
+
+
+def gathered() -> gr.Kernel:
+    """Y[t] = X[rows[t] * step], where the rows are data and the step is a number of the call."""
+    with gr.Kernel("gathered") as kernel:
+        x, rows = gr.input("x", [2048], gr.fp32), gr.input("rows", [32], gr.i32)
+        y = gr.output("y", [32], gr.fp32)
+        step = gr.param("step", gr.i32)
+        gr.blocks(1)
+        (t,) = gr.threads(32).indices()
+        r = gr.alloc("r", [], gr.fp32, gr.RF)
+        gr.move(r, x[gr.min(gr.max(gr.index(rows[t], 0, 31) * step, 0), 2047)])
+        gr.move(y[t], r)
+    return kernel
+
+
+def test_the_integers_of_a_call_are_taken_as_they_are() -> None:
+    def sectors(*call: Any) -> int:
+        return next(r.sectors for r in gathered().report(*call).rows if r.buffer == "x")
+
+    x, y = np.zeros(2048, np.float32), np.full(32, np.nan, np.float32)
+    along, one = np.arange(32, dtype=np.int32), np.full(32, 7, np.int32)
+    assert sectors() == 1  # without data: the smallest row of all
+    assert [sectors(x, along, y, step) for step in (1, 2, 8, 64)] == [4, 8, 32, 32]
+    assert sectors(x, one, y, 3) == 1
+    assert np.isnan(y).all()  # a copy ran
+    with pytest.raises(gr.SimulationError, match="SIM_FACT"):
+        gathered().report(x, along + 1, y, 1)
