@@ -5,11 +5,12 @@ decomposed spec to its own.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graphene import _core, references
 from graphene import promise as _promise
+from graphene.errors import LaunchError, SimulationError
 from graphene.simulate import Sync, check_memory, check_seed, check_sizes, syncs
 
 if TYPE_CHECKING:
@@ -23,7 +24,11 @@ if TYPE_CHECKING:
 __all__ = ["CheckError", "CheckResult", "Mutant", "Worst", "check", "known", "mutants", "of_hazard", "of_promise"]
 
 MEMORY_BYTES = 1 << 30  # that a check may take on
+_SPECS = "what decomposed specs promise was not looked at"
 _GHOSTS = 8  # calls in which decomposed specs are held to their promises, the smallest
+_FEW_BLOCKS = 8  # of a grid that is run whole, however large they are
+_GHOST_BLOCK_OPS = 20_000_000  # of all blocks of a large call in which specs are held to their promises
+_MOST_JUDGED = 4e9  # product of a large call's sizes: a minute of its meaning
 _GHOST_LANE_OPS = 500_000  # of all of them together, but for the first
 
 
@@ -231,6 +236,9 @@ def _check(
         if not (fixed and _is_large(kernel, arch, seed, runner.plan)):
             runner.all(*((0, 0) if once else ()))
         if not runner.outcome.runs:  # too large to run whole, or a call that a launch would refuse: some blocks of it
+            some = _telling_blocks(kernel, arch, seed, runner, began)
+            if some is not None:
+                return some
             return _some_blocks(kernel, program, args, seed, fixed, began, runner.outcome.uncovered())
     return _result(kernel, arch, seed, runner, began)
 
@@ -260,32 +268,99 @@ def _some_blocks(
     began: float,
     why: list[str],
 ) -> CheckResult:
-    """Hazards and promises of specs in some blocks of a large grid, on random arguments."""
+    """Hazards and promises of specs in some blocks of a large grid, on random arguments that only the core makes."""
     from graphene.judge.memory import limit
+    from graphene.judge.runs import refuses_memory
 
     integers = {p for p in sizes if p not in _core.argument_sizes(program, args)} if args else set()
     known = {n: v for n, v in sizes.items() if n not in integers}
-    problems, promises, lane_ops, _, used, blocks = _core.check(
-        program, known, seed, references.evaluate, memory_bytes=limit()
-    )
+    try:
+        found = _core.check(program, known, seed, references.evaluate, memory_bytes=limit())
+    except SimulationError as e:
+        why = [*why, f"{_SPECS}: {refuses_memory(e)}"]
+        found = _core.check(program, known, seed, hazards_alone=True, memory_bytes=limit())
+    problems, promises, lane_ops, _, used, blocks = found
     errors = tuple(CheckError(p[0], p[1], p[2], tuple(p[3]), tuple(p[4]), p[5]) for p in problems)
     uncovered = (f"outputs: {blocks} blocks ran, and what {kernel.name} promises was not looked at", *why)
     return CheckResult(errors, promises, lane_ops, used, blocks, program.arch, uncovered=uncovered,
                        seconds=time.perf_counter() - began)  # fmt: skip
 
 
-def _result(kernel: Recorded, arch: str | None, seed: int, runner: Runner, began: float) -> CheckResult:
+def _telling_blocks(kernel: Recorded, arch: str | None, seed: int, runner: Runner, began: float) -> CheckResult | None:
+    """The usual call of sizes that are too large to run whole: blocks of it that differ from one another.
+
+    None where its arguments cannot be made: ``runner.outcome.too_large`` says why.
+    """
+    from graphene.judge.runs import refuses_memory
+
+    plan, outcome, program = runner.plan, runner.outcome, kernel.lowered(arch)
+    call = plan.usual()
+    try:
+        made = plan.make(call)
+        blocks, looked_at, grid = _core.telling_blocks(program, made.given(), _FEW_BLOCKS)
+        if not blocks:
+            return None
+        runner.keep(made)
+        judged = _unjudged(kernel, plan, call)
+        try:
+            run = runner.run_blocks(call, made, blocks, judged == "")
+        except SimulationError as e:
+            judged = refuses_memory(e)
+            run = runner.run_blocks(call, runner.again(call), blocks, judged=False)
+    except (SimulationError, LaunchError) as e:
+        outcome.too_large.append(f"{call}: {refuses_memory(e)}")
+        return None
+    outcome.runs.append(run)
+    outcome.failed = None if run.ok else run
+    each = max(run.lane_ops // len(blocks), 1)
+    step = -(-len(blocks) // max(min(_GHOST_BLOCK_OPS // each, _GHOSTS), 1))
+    result = _result(kernel, arch, seed, runner, began, blocks[::step], judged == "")
+    said = [f"blocks: {len(blocks)} of {grid} ran, which do what any of {looked_at} that were looked at does"]
+    said += [f"what {kernel.name} promises was not looked at: {judged}"] if judged else []
+    return replace(result, blocks=len(blocks), uncovered=(*said, *result.uncovered))
+
+
+def _unjudged(kernel: Recorded, plan: Plan, call: Call) -> str:
+    """Why a large call's outputs are not held to the promise; "" if they are."""
+    promise = kernel.promise
+    if promise is None or promise.means is _promise._nothing:
+        return ""
+    if promise.read is not None:
+        return "its outputs are read together, those of all blocks"
+    return "it would take too long" if plan.cost(call.sizes) > _MOST_JUDGED else ""
+
+
+def _result(
+    kernel: Recorded,
+    arch: str | None,
+    seed: int,
+    runner: Runner,
+    began: float,
+    some: Sequence[int] = (),
+    judged: bool = True,
+) -> CheckResult:
+    """``some``: in which blocks decomposed specs are held to their promises; none: chosen. ``judged``: whether outputs
+    were held to the kernel's.
+    """
+    from graphene.judge.runs import refuses_memory
+
     outcome = runner.outcome
     failed = outcome.failed
     errors: list[CheckError] = []
-    promises, blocks, used = 0, 0, {}
+    promises, blocks, used, said = 0, 0, {}, ""
     if failed is not None and failed.hazard is not None:
         errors = of_hazard(failed.hazard, failed.call)
         used = dict(failed.call.sizes)
     else:
         inner: list[CheckError] = []
         for run in [failed] if failed is not None else _smallest(outcome, runner.plan):
-            found, n, first_blocks, all_sizes = ghost(kernel, arch, seed, runner, run)
+            try:
+                found, n, first_blocks, all_sizes = ghost(kernel, arch, seed, runner, run, some)
+            except SimulationError as e:
+                if kernel.promise is None or not judged:
+                    raise
+                said = f"{_SPECS}, in the call {run.call}: {refuses_memory(e)}"
+                continue
             promises += n
             blocks, used = blocks or first_blocks, used or all_sizes
             if found:
@@ -293,7 +368,7 @@ def _result(kernel: Recorded, arch: str | None, seed: int, runner: Runner, began
                 break
         errors = [of_promise(kernel, failed, inner)] if failed is not None else inner
     promise = kernel.promise
-    if failed is None and promise is not None and promise.means is not _promise._nothing:
+    if failed is None and judged and promise is not None and promise.means is not _promise._nothing:
         errors += _of_roundings(kernel, outcome)
     worst = max(outcome.runs, key=lambda r: r.worst, default=None)
     program = kernel.lowered(arch)
@@ -307,7 +382,7 @@ def _result(kernel: Recorded, arch: str | None, seed: int, runner: Runner, began
         calls=tuple(str(r.call) for r in outcome.runs),
         worst=Worst(worst.worst, worst.place, str(worst.call)) if worst is not None and kernel.promise else None,
         roundings=frozenset(outcome.found),
-        uncovered=tuple(outcome.uncovered()) if not errors else (),
+        uncovered=(*outcome.uncovered(), *([said] if said else [])) if not errors else (),
         seconds=time.perf_counter() - began,
     )
 
@@ -334,7 +409,7 @@ def _smallest(outcome: Outcome, plan: Plan) -> list[Run]:
 
 
 def ghost(
-    kernel: Recorded, arch: str | None, seed: int, runner: Runner, run: Run
+    kernel: Recorded, arch: str | None, seed: int, runner: Runner, run: Run, blocks: Sequence[int] = ()
 ) -> tuple[list[CheckError], int, int, dict[str, int]]:
     """The inner specs that break their promise in a call; how many were held to it, in how many blocks, and sizes."""
     from graphene.judge.memory import limit
@@ -342,10 +417,10 @@ def ghost(
     program = kernel.lowered(arch)
     given = _positional(kernel, runner.again(run.call))
     sizes = _core.argument_sizes(program, given)
-    problems, promises, _, _, used, blocks = _core.check(
-        program, sizes, seed, references.evaluate, args=given, promises_alone=True, memory_bytes=limit()
+    problems, promises, _, _, used, ran = _core.check(
+        program, sizes, seed, references.evaluate, args=given, promises_alone=True, memory_bytes=limit(), blocks=blocks
     )
-    return [CheckError(p[0], p[1], p[2], tuple(p[3]), tuple(p[4]), p[5]) for p in problems], promises, blocks, used
+    return [CheckError(p[0], p[1], p[2], tuple(p[3]), tuple(p[4]), p[5]) for p in problems], promises, ran, used
 
 
 def _of_roundings(kernel: Recorded, outcome: Outcome) -> list[CheckError]:

@@ -58,9 +58,10 @@ class _LoopIterator:
         raise StopIteration
 
     def __del__(self) -> None:
-        if getattr(self, "_depth", None) is not None and not self._done:  # none where __init__ was not called
-            _core.note_break(self._depth)
-            _core.end_block(self._depth)
+        depth: tuple[int, int] | None = getattr(self, "_depth", None)  # none where __init__ was not called
+        if depth is not None and not self._done:
+            _core.note_break(depth)
+            _core.end_block(depth)
 
 
 def _leave(open_blocks: list[tuple[int, int]], what: str) -> None:

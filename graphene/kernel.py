@@ -304,7 +304,8 @@ class Kernel(_core.Launcher):
     def report(self, *args: object, arch: str | None = None, all_blocks: bool = False, **sizes: int) -> Report:
         """What the memory system makes of the kernel: bank conflicts and sectors of every access, registers, occupancy.
 
-        ``args``: arrays whose shapes give the sizes; else ``sizes`` of the kernel's symbols, as ``check`` chooses them.
+        ``args``: a call, whose sizes and integers are taken as they are; else ``sizes`` of the kernel's symbols, as
+        ``check`` chooses them, and integers in data are the smallest that their facts allow.
         ``all_blocks``: count the whole of a large grid, else its first, middle and last blocks. The result prints as a
         table; ``.why_narrow()`` says of each access of less than 16 bytes a thread what limits it. Raises
         SimulationError SIM_ARGUMENT for sizes that the symbols' facts exclude.

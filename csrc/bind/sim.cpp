@@ -8,6 +8,7 @@
 #include "bind/torch_written.h"
 #include "ir/print.h"
 #include "runtime/args.h"
+#include "sim/blocks.h"
 #include "sim/check.h"
 #include "sim/report.h"
 #include "sim/simulate.h"
@@ -123,6 +124,43 @@ std::string unreached(const sim::Coverage::Event& e) {
   return (loop ? "no thread repeated " : "no thread executed ") + ir::head_line(*e.stmt);
 }
 
+// What run_call gives; with `tell_written` also which elements of each argument were written.
+py::tuple run_call(const std::shared_ptr<lower::Program>& program, const py::dict& named, std::uint64_t seed,
+                   std::vector<std::int64_t> blocks, std::int64_t memory_bytes, bool tell_written) {
+  const BoundArguments bound = bind_arguments(*program, py::tuple(), named);
+  py::list missed, reached;
+  py::dict written;
+  if (bound.nothing_to_do) return py::make_tuple(0, missed, py::list(), reached, written);
+  sim::SimulateOptions options;
+  options.sizes = bound.sizes;
+  options.scalars = bound.scalars;
+  options.seed = seed;
+  options.blocks = std::move(blocks);
+  options.memory_bytes = memory_bytes;
+  sim::Coverage coverage;
+  options.coverage = &coverage;
+  std::vector<sim::Rounding> found;
+  options.roundings = &found;
+  std::vector<std::vector<char>> elements;
+  if (tell_written) options.written = &elements;
+  options.poll = check_signals;
+  sim::Stats stats;
+  {
+    const py::gil_scoped_release released;
+    stats = sim::simulate(program, bound.tensors, options);
+  }
+  for (const auto& e : coverage.missed) {
+    missed.append(py::make_tuple(key(e), unreached(e), e.stmt->loc.str()));
+  }
+  for (const auto& e : coverage.reached) reached.append(key(e));
+  for (std::size_t i = 0; i < elements.size(); ++i) {
+    const lower::MemBuffer& b = program->buffers[i];
+    if (!elements[i].empty() && b.buffer->count == 0)
+      written[py::str(b.buffer->name)] = py::bytes(elements[i].data(), elements[i].size());
+  }
+  return py::make_tuple(stats.lane_ops, missed, rounding_points(found), reached, written);
+}
+
 }  // namespace
 
 void register_sim(py::module_& m) {
@@ -167,37 +205,42 @@ void register_sim(py::module_& m) {
   m.def(
       "run_call",
       [](const std::shared_ptr<lower::Program>& program, const py::dict& named, const Arg<"seed", std::uint64_t>& seed,
-         std::vector<std::int64_t> blocks, const Arg<"memory_bytes", std::int64_t>& memory_bytes) -> py::tuple {
-        const BoundArguments bound = bind_arguments(*program, py::tuple(), named);
-        py::list missed, reached;
-        if (bound.nothing_to_do) return py::make_tuple(0, missed, py::list(), reached);
-        sim::SimulateOptions options;
-        options.sizes = bound.sizes;
-        options.scalars = bound.scalars;
-        options.seed = seed;
-        options.blocks = std::move(blocks);
-        sim::Coverage coverage;
-        options.coverage = &coverage;
-        options.memory_bytes = memory_bytes;
-        std::vector<sim::Rounding> found;
-        options.roundings = &found;
-        options.poll = check_signals;
-        sim::Stats stats;
-        {
-          const py::gil_scoped_release released;
-          stats = sim::simulate(program, bound.tensors, options);
-        }
-        for (const auto& e : coverage.missed) {
-          missed.append(py::make_tuple(key(e), unreached(e), e.stmt->loc.str()));
-        }
-        for (const auto& e : coverage.reached) reached.append(key(e));
-        return py::make_tuple(stats.lane_ops, missed, rounding_points(found), reached);
+         const Arg<"memory_bytes", std::int64_t>& memory_bytes) -> py::tuple {
+        return run_call(program, named, seed, {}, memory_bytes, false)[py::slice(0, 4, 1)];
       },
-      py::arg("program"), py::arg("named"), py::arg("seed") = 0, py::arg("blocks") = std::vector<std::int64_t>{},
+      py::arg("program"), py::arg("named"), py::arg("seed") = 0, py::arg("memory_bytes") = sim::kSimulateMemoryBytes,
+      "Runs a lowered kernel: (lane operations; what was not reached, statements that no thread executed and loops "
+      "that "
+      "none repeated: number, words, \"file:line\"; rounding points: tensor, types before and after, \"file:line\"; "
+      "numbers of all that was reached). Raises SimulationError.");
+  m.def(
+      "run_blocks",
+      [](const std::shared_ptr<lower::Program>& program, const py::dict& named, const Arg<"seed", std::uint64_t>& seed,
+         std::vector<std::int64_t> blocks, const Arg<"memory_bytes", std::int64_t>& memory_bytes) -> py::tuple {
+        return run_call(program, named, seed, std::move(blocks), memory_bytes, true);
+      },
+      py::arg("program"), py::arg("named"), py::arg("seed"), py::arg("blocks"),
       py::arg("memory_bytes") = sim::kSimulateMemoryBytes,
-      "Runs some blocks of a lowered kernel, or all: (lane operations; what was not reached, statements that no thread "
-      "executed and loops that none repeated: number, words, \"file:line\"; rounding points: tensor, types before and "
-      "after, \"file:line\"; numbers of all that was reached). Raises SimulationError.");
+      "Runs some blocks of a lowered kernel: what run_call gives, and by argument a byte for each element, which is 1 "
+      "where they wrote it by no atomic update. Raises SimulationError.");
+  m.def(
+      "telling_blocks",
+      [](const std::shared_ptr<lower::Program>& program, const py::dict& named,
+         const Arg<"few", std::int64_t>& few) -> py::tuple {
+        const BoundArguments bound = bind_arguments(*program, py::tuple(), named);
+        sim::ChosenBlocks chosen;
+        if (!bound.nothing_to_do) {
+          const py::gil_scoped_release released;
+          sim::CompileOptions options;
+          options.sizes = bound.sizes;
+          options.scalars = bound.scalars;
+          chosen = sim::telling_blocks(sim::compile(program, std::move(options)), few, check_signals);
+        }
+        return py::make_tuple(chosen.blocks, chosen.looked_at, chosen.grid);
+      },
+      py::arg("program"), py::arg("named"), py::arg("few"),
+      "(Blocks of a call's grid such that whatever a block does, one of them does, too; how many were looked at; the "
+      "grid's). All of a grid of no more than `few`.");
   m.def(
       "default_arch", [](const ir::Kernel& kernel) { return sim::default_arch(kernel); }, py::arg("kernel"),
       "The lowest architecture from sm_80 up that has every atom the kernel names.");
@@ -261,11 +304,17 @@ void register_sim(py::module_& m) {
   m.def(
       "report",
       [](const std::shared_ptr<lower::Program>& program, const Arg<"sizes", std::map<std::string, std::int64_t>>& sizes,
-         const Arg<"all_blocks", bool>& all_blocks) {
+         const Arg<"all_blocks", bool>& all_blocks, const py::tuple& args) {
         sim::Report r;
+        std::unique_ptr<const BoundArguments> bound;  // keeps what the call refers to
+        sim::ReportedCall call;
+        if (!args.empty()) {
+          bound.reset(new BoundArguments(bind_arguments(*program, args, py::dict())));
+          call = {bound->sizes, bound->scalars, bound->tensors};
+        }
         {
           const py::gil_scoped_release released;
-          r = sim::report(program, sizes, all_blocks, check_signals);
+          r = sim::report(program, sizes, all_blocks, check_signals, bound != nullptr ? &call : nullptr);
         }
         py::list rows;
         for (const sim::AccessReport& a : r.rows) {
@@ -293,7 +342,7 @@ void register_sim(py::module_& m) {
         for (const auto& [name, size] : r.sizes) used[py::str(name)] = size;
         return py::make_tuple(rows, used, r.blocks, r.grid_blocks);
       },
-      py::arg("program"), py::arg("sizes"), py::arg("all_blocks") = false,
+      py::arg("program"), py::arg("sizes"), py::arg("all_blocks") = false, py::arg("args") = py::tuple(),
       "Counts bank conflicts and sectors of every memory access: (rows, sizes, blocks that ran, blocks of the grid).");
   m.def(
       "sync_statements",

@@ -5,6 +5,7 @@
 #include <random>
 #include <set>
 
+#include "sim/blocks.h"
 #include "sim/ghost.h"
 #include "sim/ghost_expected.h"
 
@@ -226,7 +227,8 @@ CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, 
   }
   options.scopes = true;
   const Bytecode code = compile(program, options);
-  const std::vector<std::int64_t> blocks = wanted.blocks.empty() ? chosen_blocks(code, kAllBlocks) : wanted.blocks;
+  const std::vector<std::int64_t> blocks =
+      wanted.blocks.empty() ? telling_blocks(code, kAllBlocks, wanted.poll).blocks : wanted.blocks;
   for (const std::int64_t b : blocks) {
     if (b < 0 || b >= code.grid[0] * code.grid[1] * code.grid[2]) {
       fail(Code::SIM_ARGUMENT, "the grid has no block " + std::to_string(b));

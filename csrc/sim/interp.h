@@ -53,6 +53,10 @@ class Interpreter final : public Machine {
   void simulate();  // the whole grid; then every element of every output must have been written
   [[nodiscard]] const Stats& stats() const { return stats_; }
   Trace* trace = nullptr;  // of the first block, where wanted
+  // Of the elements of a buffer in memory: 1 where a plain write was the last access that changed it.
+  [[nodiscard]] std::vector<char> written(std::size_t buffer) const;
+  // Where wanted: called with what each warp is about to execute, and by which lanes.
+  std::function<void(const Warp&, const Leaf&, Mask)> observe;
   void track_roundings();  // before it runs
   [[nodiscard]] std::vector<Rounding> roundings() const;
   [[nodiscard]] Coverage coverage() const;

@@ -212,6 +212,17 @@ void Interpreter::place_shared() {
   }
 }
 
+std::vector<char> Interpreter::written(std::size_t buffer) const {
+  const Place& place = places_[buffer];
+  const Arena& arena = arenas_[static_cast<std::size_t>(place.arena)];
+  std::vector<char> out(static_cast<std::size_t>(code_.buffer_elems[buffer]));
+  for (std::size_t e = 0; arena.tracked && e < out.size(); ++e) {
+    const std::int32_t at = place.first + static_cast<std::int32_t>(e) * place.ratio;
+    out[e] = static_cast<char>(epoch_of(arena.shadow.last_write(at)) != 0 && !arena.shadow.updated_atomically(at));
+  }
+  return out;
+}
+
 // Of the lanes that access memory: others' indices mean nothing.
 void Interpreter::check_claims(const Warp& w, const Leaf& f, Mask lanes) const {
   for (const auto* list : {&f.out, &f.in}) {

@@ -298,6 +298,11 @@ bool Machine::loop_end(Warp& w, const Instruction& i) {
   }
   const Mask m = loop_continues(w, loop);
   if (m != 0) {
+    if (first_and_last_turns_ && loop.uniform && loop.stop.is_uniform()) {
+      std::int64_t& at = w.ints.uniform[slot];
+      const std::int64_t rest = plans().uniform(loop.stop, w.ints) - 1 - at;
+      at += rest - rest % plans().uniform(loop.step, w.ints);
+    }
     happened_[static_cast<std::size_t>(w.pc)] |= kWentOn;
     w.active = m;
     w.pc = i.target;

@@ -77,7 +77,8 @@ class Machine {
 
   // What happened at an instruction: a loop went on, a condition did not hold for some lanes that asked.
   enum Happened : char { kWentOn = 1, kDidNotHold = 2 };
-  std::vector<char> happened_;  // by instruction, ORed
+  std::vector<char> happened_;         // by instruction, ORed
+  bool first_and_last_turns_ = false;  // of loops whose counter is the same for a warp, no others
 
   const Bytecode& code_;
   std::int64_t block_ = 0;   // linear index of the block that runs

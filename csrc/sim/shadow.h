@@ -187,6 +187,7 @@ class Shadow {
     return (writes_[static_cast<std::size_t>(offset)] & kUndefinedBit) != 0;
   }
   [[nodiscard]] Stamp last_write(std::int32_t offset) const { return writes_[static_cast<std::size_t>(offset)]; }
+  [[nodiscard]] bool updated_atomically(std::int32_t offset) const;
 
  private:
   // The last writes and the reads since of the elements, checked against what the issuer knows. `whole`:

@@ -52,6 +52,10 @@ Shadow::Verdict Shadow::update_atomically(const Issuer& by, Mask lanes, const st
   return v;
 }
 
+bool Shadow::updated_atomically(std::int32_t offset) const {
+  return std::ranges::any_of(atomics_, [&](const Atomics& a) { return a.sets[static_cast<std::size_t>(offset)] != 0; });
+}
+
 void Shadow::check_atomics(const Issuer& by, Mask lanes, const std::int32_t* offsets, const ReadSets& sets,
                            Verdict& v) const {
   for (const Atomics& a : atomics_) {

@@ -50,6 +50,12 @@ Stats simulate(const lower::ProgramPtr& program, std::span<const Argument> argum
   }
   if (options.roundings != nullptr) *options.roundings = interpreter.roundings();
   if (options.trace) options.trace(trace, code);
+  if (options.written != nullptr) {
+    for (std::size_t i = 0; i < program->buffers.size(); ++i) {
+      const bool is_output = program->buffers[i].memory == ir::Memory::GL && code.written[i] != 0;
+      options.written->push_back(is_output ? interpreter.written(i) : std::vector<char>());
+    }
+  }
   if (options.coverage != nullptr) *options.coverage = interpreter.coverage();
   return interpreter.stats();
 }

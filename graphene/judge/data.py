@@ -97,6 +97,14 @@ class Laid:
         out.view = np.lib.stride_tricks.as_strided(out.memory, self._shape, self._strides)
         return out
 
+    def part(self, mask: bytes) -> Any:
+        """Of a byte for each element in memory: those of the tensor."""
+        flat = np.frombuffer(mask, np.uint8)
+        if not self.view.size:
+            return np.zeros(self._shape, bool)
+        strides = [s // self.memory.itemsize for s in self._strides]
+        return np.lib.stride_tricks.as_strided(flat, self._shape, strides) != 0
+
     def put(self, values: Any) -> None:
         """Writes doubles or integers, rounded to the type."""
         self.view[...] = encode(values, self.dtype)

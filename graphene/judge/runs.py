@@ -14,6 +14,8 @@ from graphene.judge.memory import SMALL_BYTES, left
 from graphene.judge.verdict import Broken, expect, judge_outputs
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from graphene.judge.calls import Made
     from graphene.recorded import Recorded
 
@@ -94,9 +96,13 @@ class Runner:
         self.outcome.failed = None if run.ok else run
         return self.outcome
 
+    def keep(self, made: Made) -> None:
+        """The arguments that `again` gives are these."""
+        self._given = made.copy()
+
     def again(self, call: Call) -> Made:
         """The arguments of a call that has run, as they were before."""
-        return self._given if self._given is not None else self.plan.make(call)
+        return self._given.copy() if self._given is not None else self.plan.make(call)
 
     def run(self, call: Call) -> Run | None:
         """Makes a call's arguments, runs it, and holds it to the promise.
@@ -117,11 +123,20 @@ class Runner:
 
     def run_made(self, call: Call, made: Made) -> Run:
         """Runs a call whose arguments are made."""
-        promise = self.kernel.promise
+        return self.run_blocks(call, made, (), True)
+
+    def run_blocks(self, call: Call, made: Made, blocks: Sequence[int], judged: bool) -> Run:
+        """Runs some blocks of a call, or all where none is named; what they write is judged, where that is wanted."""
+        promise = self.kernel.promise if judged else None
+        program, room = self.kernel.lowered(self.arch), max(left(), SMALL_BYTES)
+        only: dict[str, Any] | None = None
         try:
-            lane_ops, missed, points, reached = _core.run_call(
-                self.kernel.lowered(self.arch), made.given(), self.seed, memory_bytes=max(left(), SMALL_BYTES)
-            )
+            if blocks:
+                found = _core.run_blocks(program, made.given(), self.seed, blocks, room)
+                only = {n: made.laid[n].part(mask) for n, mask in found[4].items()}
+                lane_ops, missed, points, reached = found[:4]
+            else:
+                lane_ops, missed, points, reached = _core.run_call(program, made.given(), self.seed, room)
         except SimulationError as e:
             if e.code == "SIM_MEMORY":
                 raise
@@ -136,7 +151,7 @@ class Runner:
         if promise is not None:
             wanted = expect(self.kernel, made.values)
             self.outcome.stated |= wanted.stated
-            run.broken, run.worst, run.place = judge_outputs(self.kernel, wanted, made.values, made.results())
+            run.broken, run.worst, run.place = judge_outputs(self.kernel, wanted, made.values, made.results(), only)
         for a in self.plan.signature.outputs:
             laid = made.laid.get(a.name)
             if laid is not None and not laid.between(made.before[a.name]):
@@ -211,6 +226,13 @@ class Runner:
             else:
                 break
         return failed
+
+
+def refuses_memory(e: GrapheneError) -> str:
+    """Why a call is not run as it is: memory, or what a launch refuses. Raises any other error."""
+    if not isinstance(e, LaunchError) and e.code != "SIM_MEMORY":
+        raise e
+    return str(e.diagnostics[0]["message"])
 
 
 def where_meant(function: Any) -> str:

@@ -164,11 +164,16 @@ def _read_ends(got: Bounded, want: Bounded, most: float) -> tuple[Any, Any, Any,
 
 
 def judge_outputs(
-    kernel: Recorded, wanted: Wanted, values: Mapping[str, Any], results: Mapping[str, Any]
+    kernel: Recorded,
+    wanted: Wanted,
+    values: Mapping[str, Any],
+    results: Mapping[str, Any],
+    only: Mapping[str, Any] | None = None,
 ) -> tuple[list[Broken], float, str]:
     """Holds outputs to what they should be: those that are wrong, the largest error in units of the bound, and where.
 
-    ``values``: the arguments before, ``results``: the outputs after, float64 and int64 by name.
+    ``values``: the arguments before, ``results``: the outputs after, float64 and int64 by name. ``only``: the elements
+    of each that count; not of outputs that are read.
     """
     signature = Signature.of(kernel)
     promise = kernel.promise
@@ -197,8 +202,15 @@ def judge_outputs(
             _refuse(kernel, f"gives '{name}' another shape", [f"want: {x.shape}", f"got: {want.shape}"])
         if not x.size:
             continue
+        chosen = np.flatnonzero(only[name]) if only is not None and read is None else None
+        if chosen is not None:
+            if not chosen.size:
+                continue
+            x, want = np.reshape(x, -1)[chosen], Bounded(*(np.reshape(a, -1)[chosen] for a in (want.v, want.e)))
+        shape = got[name].shape
         far = _furthest(x, want, types.get(name, ""), most if read is not None else None)
-        element = tuple(int(i) for i in np.unravel_index(far.at, x.shape))
+        at = far.at if chosen is None else int(chosen[far.at])
+        element = tuple(int(i) for i in np.unravel_index(at, shape))
         if far.off > worst or far.wrong:
             worst, place = max(worst, far.off), f"{name}[{', '.join(map(str, element))}]"
         if far.wrong:
