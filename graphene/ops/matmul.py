@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from graphene import _core, dtypes
-from graphene.kernels.gemm.launches import PADDED_BYTES, gemm_launches
+from graphene import _core
+from graphene.kernels.gemm.launches import gemm_launches, workspace_sizes
 from graphene.kernels.gemm.problem import GemmConfig
 from graphene.ops.core.activations import ACTIVATIONS, activate, slope, wide_dtype
 from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, same_shape, shape_text
 from graphene.ops.core.context import lower, written
 from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, public
-from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, Launches, Size, device
+from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, Launches, device
 from graphene.ops.core.torch import Tensor, fail, torch
 from graphene.ops.core.views import Dim, Extent, broadcast, divides, merge, output, own, recipe, view
 from graphene.select.gemm import select_gemm
@@ -129,16 +129,7 @@ def _gemm_config(p: Product) -> GemmConfig:
 def choose(p: Product) -> Launches | str:
     """act(A @ B + bias) + residual."""
     c = _gemm_config(p)
-    front: list[Size] = [("batch", 1)] if p.batched else []
-    vector = PADDED_BYTES * 8 // int(getattr(dtypes, DTYPES[p.dtype]).bits)
-    workspaces: dict[str, tuple[str, list[Size]]] = {}
-    for name, rows, along_k in (("A", "m", p.order[0] == "T"), ("B", "n", p.order[1] == "N")):
-        if c.pad["AB".index(name)]:
-            line: list[Size] = [(rows, 1), ("k", vector)] if along_k else [("k", 1), (rows, vector)]
-            workspaces[name + "_padded"] = (c.dtype, front + line)
-    if c.split_k > 1:
-        workspaces["W"] = ("fp32", [(c.split_k, 1), *front, ("m", 1), ("n", 4)])
-    return Launches([(x.kernel, list(x.arguments)) for x in gemm_launches(c)], workspaces)
+    return Launches([(x.kernel, list(x.arguments)) for x in gemm_launches(c)], workspace_sizes(c.problem, c.how))
 
 
 # Configurations.

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import graphene as gr
 from graphene import _core
 from graphene.kernels.arguments import choice, element, flags, function, size, sizes
-from graphene.kernels.epilogues import relu
+from graphene.kernels.epilogues import linear, relu
 from graphene.kernels.gemm.operand import MATRIX_ATOMS, Operand
-from graphene.kernels.gemm.problem import RESULTS, TERMS, check_align, check_scales
+from graphene.kernels.gemm.problem import RESULTS, TERMS, TYPES, GemmProblem, GemmTile, check_align, check_scales
 from graphene.kernels.gemm.result import Result, combined, parts_added, undefined_where_unused
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from graphene.dtypes import DType
 
-__all__ = ["Part", "Product", "relu_of_bias"]
+__all__ = ["BlockWork", "Product", "relu_of_bias"]
 
 
 def relu_of_bias(x: Any, b: Any) -> Any:
@@ -27,7 +27,7 @@ def relu_of_bias(x: Any, b: Any) -> Any:
     return relu(x + b)
 
 
-class Part(NamedTuple):
+class BlockWork(NamedTuple):
     """What a block computes: its parts of A [BM,K] and B [BN,K], both as tiles along k, how many, and where C goes."""
 
     threads: Any
@@ -41,109 +41,126 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Product:
-    """The options of gemm_sm80, checked. Raises VerifyError KERNEL_ARGUMENT."""
+    """A problem of any sizes and the tile that computes it, as kernels see them. Raises VerifyError KERNEL_ARGUMENT.
 
-    kernel: str
-    tile: tuple[int, int, int]
-    warps: tuple[int, int]
-    epilogue: Callable[..., Any] | None
-    k_step: int  # what BK is a multiple of
-    group: int
-    order: str
-    dtype: DType
-    out: DType | None
-    align: tuple[int, int, int]
-    padded: tuple[bool, bool]
-    b_as_kn: bool
-    batched: bool
-    bias: bool | None
-    residual: bool
-    alpha: bool
-    beta: bool
-    split_k: bool
+    ``b_as_kn``: B is declared as (K,N), not as (N,K). With ``split_k`` of more than one part the kernel leaves sums.
+    """
+
+    problem: GemmProblem
+    tile: GemmTile
+    b_as_kn: bool = True
 
     def __post_init__(self) -> None:
-        name = self.kernel
-        if self.bias is None:
-            object.__setattr__(self, "bias", self.epilogue is not None)
-        if self.split_k or (self.bias is False and self.epilogue is relu_of_bias):
-            object.__setattr__(self, "epilogue", None)
-        self.check_types(name, self.dtype, self.out)
-        warps = sizes(name, "warps", self.warps, 2, 1, 32)
-        size(name, "warps[0] * warps[1]", prod(warps), most=32)
-        multiples = (16 * warps[0], 16 * warps[1], self.k_step)
-        tile = [size(name, n, x, multiple_of=m)
-                for n, x, m in zip(("BM", "BN", "BK"), self.tile, multiples, strict=True)]  # fmt: skip
-        group = size(name, "group", self.group)
-        choice(name, "order", self.order, ("TN", "NN", "NT", "TT"))
-        align = check_align(name, self.align, (self.dtype.bits, self.dtype.bits, self.c_type.bits))
-        padded = flags(name, "padded", self.padded, 2)
-        for n, value in (
-            ("tile", tuple(tile)),
-            ("warps", warps),
-            ("group", group),
-            ("align", align),
-            ("padded", padded),
-        ):
-            object.__setattr__(self, n, value)
-        for n in ("b_as_kn", "batched", "split_k", *TERMS):
-            flags(name, n, (getattr(self, n),), 1)
-        self.check_epilogue(name)
-        for operand, rows in zip((self.a, self.b), self.tile[:2], strict=True):
-            if not operand.asynchronous or self.always_held:
-                operand.share_out(name, rows, self.tile[2], 32 * prod(self.warps))
+        p, t = self.problem, self.tile
+        check_tile(t.kernel, self.dtype, t.tile, t.warps, t.group)
+        self.check_epilogue()
+        for operand, rows in zip((self.a, self.b), t.tile[:2], strict=True):
+            if not operand.asynchronous or t.kernel == "gemm_sm70":  # whose tiles always pass through registers
+                operand.share_out(t.kernel, rows, t.tile[2], self.threads)
+        object.__setattr__(self, "problem", p.form)
+
+    @classmethod
+    def of(
+        cls,
+        kernel: str,
+        tile: tuple[int, int, int],
+        stages: int,
+        *,
+        epilogue: Callable[..., Any] | None,
+        dtype: DType,
+        out: DType | None,
+        bias: bool | None,
+        split_k: bool,
+        batched: bool,
+        padded: tuple[bool, bool],
+        b_as_kn: bool,
+        **more: Any,
+    ) -> Product:
+        """Of the arguments of gemm_sm80 and gemm_sm70, each of which is named in an error.
+
+        ``more``: warps and group of the tile; order, align, residual, alpha and beta of the problem.
+        """
+        element(kernel, "dtype", dtype, tuple(MATRIX_ATOMS))
+        if out is not None:
+            element(kernel, f"out, of dtype {dtype},", out, RESULTS[str(dtype)])
+        bias = epilogue is not None if bias is None else bias
+        if split_k or (bias is False and epilogue is relu_of_bias):
+            epilogue = None
+        how, warps, group = check_tile(kernel, dtype, tile, more.pop("warps"), more.pop("group"))
+        sums = gr.i32 if dtype == gr.i8 else gr.fp32
+        c_type = sums if split_k else out or (gr.i32 if dtype == gr.i8 else dtype)
+        choice(kernel, "order", more["order"], ("TN", "NN", "NT", "TT"))
+        check_align(kernel, more["align"], (dtype.bits, dtype.bits, c_type.bits))
+        flags(kernel, "padded", padded, 2)
+        terms = {"bias": bias, **{n: more[n] for n in TERMS[1:]}}
+        for n, on in {"b_as_kn": b_as_kn, "batched": batched, "split_k": split_k, **terms}.items():
+            flags(kernel, n, (on,), 1)
+        if split_k:
+            terms = dict.fromkeys(TERMS, False)
+        elif epilogue is None and (used := [n for n in TERMS[:2] if terms[n]]):
+            _core.fail("KERNEL_ARGUMENT", f"{kernel}: without an epilogue nothing is added to the product",
+                       ["want: neither bias nor residual", f"got: {', '.join(used)}"],
+                       f"pass epilogue=lambda x, {', '.join(t[0] for t in used)}: ..., or neither")  # fmt: skip
+        stages = size(kernel, "STAGES", stages, least=2)
+        problem = GemmProblem(
+            0, 0, 0, 0 if batched else None, str(dtype), out=str(c_type), epilogue=epilogue,
+            **(more | terms),
+        )  # fmt: skip
+        return cls(problem, GemmTile(how, warps, stages, group, padded, 2 if split_k else 1, kernel), b_as_kn)
+
+    def check_epilogue(self) -> None:
+        """Raises VerifyError KERNEL_ARGUMENT unless it can be applied, or is not needed."""
+        p = self.problem
+        if self.epilogue is not None:
+            function(self.tile.kernel, "epilogue", self.epilogue, ["x", *(n for n in TERMS[:2] if getattr(p, n))])
+            check_scales(self.tile.kernel, self.c_type, p.alpha or p.beta)
 
     @property
-    def always_held(self) -> bool:
-        """Whether tiles pass through registers however their lines are aligned."""
-        return self.kernel == "gemm_sm70"
+    def epilogue(self) -> Callable[..., Any] | None:
+        """What is made of the sums and the terms; None where sums are stored as they are."""
+        p = self.problem
+        if self.splits or (p.epilogue is None and self.c_type == self.sums and not p.computes):
+            return None
+        return p.epilogue or linear(p.activation, p.bias, p.residual)
 
-    @staticmethod
-    def check_types(name: str, dtype: object, out: object) -> None:
-        """Raises VerifyError KERNEL_ARGUMENT unless the types go together."""
-        element(name, "dtype", dtype, tuple(MATRIX_ATOMS))
-        if out is not None:
-            element(name, f"out, of dtype {dtype},", out, RESULTS[str(dtype)])
+    @property
+    def splits(self) -> bool:
+        """Whether parts of sums are stored, W instead of C."""
+        return self.tile.split_k > 1
 
-    def check_epilogue(self, name: str) -> None:
-        """Raises VerifyError KERNEL_ARGUMENT unless it can be applied, or is not needed."""
-        terms = [n for n in TERMS if getattr(self, n)]
-        if self.split_k:
-            return
-        if self.epilogue is None:
-            if used := [t for t in terms if t in ("bias", "residual")]:
-                _core.fail("KERNEL_ARGUMENT", f"{name}: without an epilogue nothing is added to the product",
-                           ["want: neither bias nor residual", f"got: {', '.join(used)}"],
-                           f"pass epilogue=lambda x, {', '.join(t[0] for t in used)}: ..., or neither")  # fmt: skip
-            if self.c_type == self.sums and not terms:
-                return  # stored as they are
-            object.__setattr__(self, "epilogue", _product_itself)
-        function(name, "epilogue", self.epilogue, ["x", *(n for n in TERMS[:2] if n in terms)])
-        check_scales(name, self.c_type, self.alpha or self.beta)
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return 32 * prod(self.tile.warps)
+
+    @property
+    def dtype(self) -> DType:
+        """The type of A and B."""
+        return TYPES[self.problem.dtype]
 
     @property
     def sums(self) -> DType:
         """The accumulators' type."""
-        return gr.i32 if self.dtype == gr.i8 else gr.fp32
+        return TYPES[self.problem.sums]
 
     @property
     def c_type(self) -> DType:
         """The type of what is stored."""
-        return self.sums if self.split_k else self.out or (gr.i32 if self.dtype == gr.i8 else self.dtype)
+        return self.sums if self.splits else TYPES[self.problem.out_dtype]
 
     @property
     def a(self) -> Operand:
         """A in global memory."""
-        return Operand("A", self.dtype, self.order[0] == "T", self.align[0], self.padded[0])
+        return Operand("A", self.dtype, self.problem.order[0] == "T", self.problem.align[0], self.tile.pad[0])
 
     @property
     def b(self) -> Operand:
         """B in global memory."""
-        return Operand("B", self.dtype, self.order[1] == "N", self.align[1], self.padded[1])
+        return Operand("B", self.dtype, self.problem.order[1] == "N", self.problem.align[1], self.tile.pad[1])
 
     def promise(self) -> dict[str, Any]:
         """What the kernel's result is, for gr.Kernel: NumPy on its arguments."""
-        epilogue, as_kn, split, rounds = self.epilogue, self.b_as_kn, self.split_k, self.dtype == gr.fp32
+        epilogue, as_kn, split, rounds = self.epilogue, self.b_as_kn, self.splits, self.dtype == gr.fp32
         longer = [(n, -2 if as_kn and n == "B" else -1) for n, o in (("A", self.a), ("B", self.b)) if o.longer_k]
 
         def product(
@@ -174,23 +191,24 @@ class Product:
         arguments = gr.Arguments(prepare, long_enough)
         return {"means": product, "read": parts_added if split else None, "arguments": arguments}
 
-    def begin(self) -> Part:
+    def begin(self) -> BlockWork:
         """Declares the kernel's arguments, blocks and threads, and finds what a block computes."""
-        (BM, BN, BK), group, a_is, b_is = self.tile, self.group, self.a, self.b
-        has = set() if self.split_k else {n for n in TERMS if getattr(self, n)}
+        (BM, BN, BK), group, a_is, b_is = self.tile.tile, self.tile.group, self.a, self.b
+        p, batched = self.problem, self.problem.batch is not None
+        has = set() if self.splits else {n for n in TERMS if getattr(p, n)}
         M = gr.sym("M", multiple_of=a_is.fact(k=False))
-        N = gr.sym("N", multiple_of=max(b_is.fact(k=False), Result.vector(self.c_type, self.align[2])))
+        N = gr.sym("N", multiple_of=max(b_is.fact(k=False), Result.vector(self.c_type, p.align[2])))
         K = gr.sym("K", multiple_of=max(a_is.fact(k=True), b_is.fact(k=True)))
-        batch, parts = [gr.sym("batch")] if self.batched else [], [gr.sym("S", min=1)] if self.split_k else []
+        batch, parts = [gr.sym("batch")] if batched else [], [gr.sym("S", min=1)] if self.splits else []
         A = a_is.argument(M, K, batch, False, b_is.fact(k=True))
         B = b_is.argument(N, K, batch, self.b_as_kn, a_is.fact(k=True))
-        result = Result((M, N), batch, parts, self.c_type, self.align[2], has)
+        result = Result((M, N), batch, parts, self.c_type, p.align[2], has)
 
         tiles_m, tiles_n = gr.ceil_div(M, BM), gr.ceil_div(N, BN)
         grid = (group * tiles_n, gr.ceil_div(tiles_m, group)) if group > 1 else (tiles_m, tiles_n)
         blocks = gr.blocks(*grid, prod(parts + batch))
-        threads = gr.threads(32 * prod(self.warps))
-        if any(self.padded):
+        threads = gr.threads(self.threads)
+        if any(self.tile.pad):
             gr.wait_kernels()  # what was padded comes from the kernel before this one
         x, y, z = blocks.indices()
         bm, bn = (y * group + x % group, x // group) if group > 1 else (x, y)
@@ -210,8 +228,18 @@ class Product:
         if parts or a_is.longer_k or b_is.longer_k:
             gA, gB = (g.T.window(first, ks).T for g in (gA, gB))  # the same part of k
         kA, kB = gA.tile([None, BK])[0, :], gB.tile([None, BK])[0, :]  # [k].[BM,BK], [k].[BN,BK]
-        return Part(threads, gA, gB, kA, kB, steps, result)
+        return BlockWork(threads, gA, gB, kA, kB, steps, result)
 
 
-def _product_itself(x: Any) -> Any:
-    return x
+def check_tile(
+    kernel: str, dtype: DType, tile: Any, warps: Any, group: Any
+) -> tuple[tuple[int, int, int], tuple[int, int], int]:
+    """Tile, warps and group. Raises VerifyError KERNEL_ARGUMENT unless the kernel's instruction covers such a tile."""
+    down, across = sizes(kernel, "warps", warps, 2, 1, 32)
+    size(kernel, "warps[0] * warps[1]", down * across, most=32)
+    k_step = 8 if kernel == "gemm_sm70" else 2 * MATRIX_ATOMS[str(dtype)][1]
+    multiples = (16 * down, 16 * across, k_step)
+    BM, BN, BK = (
+        size(kernel, n, x, multiple_of=m) for n, x, m in zip(("BM", "BN", "BK"), tile, multiples, strict=True)
+    )
+    return (BM, BN, BK), (down, across), size(kernel, "group", group)

@@ -10,50 +10,38 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import graphene as gr
 from graphene import _core
 from graphene.kernels.arguments import instance, size, strides_elems
 from graphene.kernels.epilogues import linear
+from graphene.kernels.gemm.frame import Product
 from graphene.kernels.gemm.pad import gemm_pad
-from graphene.kernels.gemm.problem import TERMS, TYPES, GemmConfig
+from graphene.kernels.gemm.problem import TERMS, TYPES, GemmConfig, GemmProblem, GemmTile
 from graphene.kernels.gemm.reduce import gemm_reduce
 from graphene.kernels.gemm.result import combined
-from graphene.kernels.gemm.sm70 import gemm_sm70
-from graphene.kernels.gemm.sm80 import gemm_sm80
+from graphene.kernels.gemm.sm70 import product_sm70
+from graphene.kernels.gemm.sm80 import product_sm80
 from graphene.launches import Launch, Launches
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["GemmConfig", "Launch", "gemm_launches", "gemm_workspaces", "run_gemm"]
+__all__ = ["GemmConfig", "Launch", "gemm_launches", "gemm_workspaces", "run_gemm", "workspace_sizes"]
 
 KEPT = 256  # kernels: epilogues may be any number of functions
 PADDED_BYTES = 128  # whole lines of the caches: a multiple of 16 would do, but costs a tenth
 
 
+BUILDERS = {"gemm_sm80": product_sm80, "gemm_sm70": product_sm70}
+
+Size: TypeAlias = "tuple[str | int, int]"  # "batch", "m", "n", "k" or a number; rounded up to a multiple
+
+
 @functools.lru_cache(KEPT)
-def _product(c: GemmConfig) -> gr.Kernel:
-    plain = c.split_k > 1 or (c.out_dtype == c.sums and not c.computes)
-    builder = functools.partial(gemm_sm80, STAGES=c.stages, dtype=TYPES[c.dtype])
-    return (builder if c.kernel == "gemm_sm80" else gemm_sm70)(
-        *c.tile,
-        epilogue=None if plain else linear(c.activation, c.bias, c.residual),
-        warps=c.warps,
-        group=c.group,
-        order=c.order,
-        out=TYPES[c.out_dtype],
-        align=c.align,
-        padded=c.pad,
-        b_as_kn=True,
-        batched=c.batched,
-        split_k=c.split_k > 1,
-        bias=c.bias,
-        residual=c.residual,
-        alpha=c.alpha,
-        beta=c.beta,
-    )
+def _product(p: GemmProblem, t: GemmTile) -> gr.Kernel:
+    return BUILDERS[t.kernel](Product(p, t))
 
 
 @functools.cache
@@ -62,18 +50,11 @@ def _pad(names: str, dtype: str, batched: bool) -> gr.Kernel:
 
 
 @functools.lru_cache(KEPT)
-def _reduce(c: GemmConfig) -> gr.Kernel:
+def _reduce(p: GemmProblem) -> gr.Kernel:
     return gemm_reduce(
-        linear(c.activation, c.bias, c.residual),
-        sums=TYPES[c.sums],
-        out=TYPES[c.out_dtype],
-        align=c.align[2],
-        batched=c.batched,
-        bias=c.bias,
-        residual=c.residual,
-        alpha=c.alpha,
-        beta=c.beta,
-    )
+        linear(p.activation, p.bias, p.residual), sums=TYPES[p.sums], out=TYPES[p.out_dtype], align=p.align[2],
+        batched=p.batch is not None, bias=p.bias, residual=p.residual, alpha=p.alpha, beta=p.beta,
+    )  # fmt: skip
 
 
 def gemm_launches(config: GemmConfig) -> Launches:
@@ -93,39 +74,52 @@ def gemm_launches(config: GemmConfig) -> Launches:
     def workspaces(s: dict[str, int]) -> dict[str, tuple[Any, str]]:
         return gemm_workspaces(config, s["M"], s["N"], s["K"], s.get("batch", 1))
 
-    means = functools.partial(_means, config)
-    return Launches(_launches(config), means, shapes, workspaces if any(config.pad) or config.split_k > 1 else None)
+    p, t = config.problem, config.how
+    means = functools.partial(_means, p)
+    return Launches(_launches(p, t), means, shapes, workspaces if any(t.pad) or t.split_k > 1 else None)
 
 
 def _means(
-    c: GemmConfig, A: Any, B: Any, C: Any, bias: Any = None, residual: Any = None, alpha: Any = None, beta: Any = None
+    p: GemmProblem, A: Any, B: Any, C: Any, bias: Any = None, residual: Any = None, alpha: Any = None, beta: Any = None
 ) -> dict[str, Any]:
-    """What the kernels of a configuration compute together."""
-    if c.dtype == "fp32":
+    """What the kernels of a problem compute together."""
+    if p.dtype == "fp32":
         A, B = gr.rounded("tA", A), gr.rounded("tB", B)
-    return {"C": combined(A @ B, linear(c.activation, c.bias, c.residual), C, bias, residual, alpha, beta)}
+    return {"C": combined(A @ B, linear(p.activation, p.bias, p.residual), C, bias, residual, alpha, beta)}
 
 
-def _launches(config: GemmConfig) -> list[Launch]:
-    c, launches = config, []
-    to_lines = {"A": "" if c.order[0] == "T" else ".T", "B": "" if c.order[1] == "T" else ".T"}
-    padded = "".join(n for n, p in zip("AB", c.pad, strict=True) if p)
+def _launches(p: GemmProblem, t: GemmTile) -> list[Launch]:
+    launches, batched = [], p.batch is not None
+    to_lines = {"A": "" if p.order[0] == "T" else ".T", "B": "" if p.order[1] == "T" else ".T"}
+    padded = "".join(n for n, pad in zip("AB", t.pad, strict=True) if pad)
     if padded:
         arguments = [x for n in padded for x in (n + to_lines[n], n + "_padded")]
-        launches.append(Launch(_pad(padded, c.dtype, c.batched), tuple(arguments)))
-    align_a, align_b = (16 if p else a for p, a in zip(c.pad, c.align, strict=False))
+        launches.append(Launch(_pad(padded, p.dtype, batched), tuple(arguments)))
+    align_a, align_b = (16 if pad else a for pad, a in zip(t.pad, p.align, strict=False))
     operands = [n + "_padded" + to_lines[n] if n in padded else n for n in "AB"]
-    terms = [n for n in ("bias", "residual") if getattr(c, n)] + ["C"] + [n for n in ("alpha", "beta") if getattr(c, n)]
-    if c.split_k == 1:
-        product = replace(c, align=(align_a, align_b, c.align[2]))
-        return [*launches, Launch(_product(product), (*operands, *terms))]
-    none, size = dict.fromkeys(TERMS, False), TYPES[c.out_dtype].bits // 8
-    align_w = 8 if c.align[2] > size else 4  # N is even, or it may be odd
-    product = replace(c, align=(align_a, align_b, align_w), out=c.sums, activation=None, split_k=2, **none)  # type: ignore[arg-type]
-    has = {n: getattr(c, n) for n in TERMS}
-    rest = GemmConfig(dtype="i8" if c.dtype == "i8" else "fp16", out=c.out_dtype, align=(16, 16, c.align[2]),
-                      batched=c.batched, activation=c.activation, **has)  # fmt: skip
-    return [*launches, Launch(_product(product), (*operands, "W.C")), Launch(_reduce(rest), ("W", *terms))]
+    terms = [n for n in ("bias", "residual") if getattr(p, n)] + ["C"] + [n for n in ("alpha", "beta") if getattr(p, n)]
+    if t.split_k == 1:
+        return [*launches, Launch(_product(replace(p, align=(align_a, align_b, p.align[2])), t), (*operands, *terms))]
+    align_w = 8 if p.align[2] > TYPES[p.out_dtype].bits // 8 else 4  # N is even, or it may be odd
+    parts = replace(p.plain, align=(align_a, align_b, align_w), out=p.sums)
+    total = replace(p, dtype="i8" if p.dtype == "i8" else "fp16", order="TN", align=(16, 16, p.align[2]),
+                    out=p.out_dtype)  # fmt: skip
+    summed = _product(parts, replace(t, split_k=2)), (*operands, "W.C")
+    return [*launches, Launch(*summed), Launch(_reduce(total), ("W", *terms))]
+
+
+def workspace_sizes(p: GemmProblem, t: GemmTile) -> dict[str, tuple[str, list[Size]]]:
+    """Types and sizes of the workspaces of a product, by name: row-major, contiguous, 16-byte aligned."""
+    front: list[Size] = [("batch", 1)] if p.batch is not None else []
+    vector = PADDED_BYTES * 8 // TYPES[p.dtype].bits
+    out: dict[str, tuple[str, list[Size]]] = {}
+    for name, rows, along_k in (("A", "m", p.order[0] == "T"), ("B", "n", p.order[1] == "N")):
+        if t.pad["AB".index(name)]:
+            line: list[Size] = [(rows, 1), ("k", vector)] if along_k else [("k", 1), (rows, vector)]
+            out[name + "_padded"] = (p.dtype, front + line)
+    if t.split_k > 1:
+        out["W"] = (p.sums, [(t.split_k, 1), *front, ("m", 1), ("n", 4)])
+    return out
 
 
 def gemm_workspaces(config: GemmConfig, M: int, N: int, K: int, batch: int = 1) -> dict[str, tuple[Any, str]]:
@@ -137,16 +131,13 @@ def gemm_workspaces(config: GemmConfig, M: int, N: int, K: int, batch: int = 1) 
     M, N, K, batch = (
         size("gemm_workspaces", n, x, least=0) for n, x in (("M", M), ("N", N), ("K", K), ("batch", batch))
     )
-    c, front = config, (batch,) if config.batched else ()
-    vector = PADDED_BYTES * 8 // TYPES[c.dtype].bits
-    out: dict[str, tuple[Any, str]] = {}
-    for n, rows, along_k in (("A", M, c.order[0] == "T"), ("B", N, c.order[1] == "N")):
-        if c.pad["AB".index(n)]:
-            lines, length = (rows, K) if along_k else (K, rows)
-            out[n + "_padded"] = ((*front, lines, -(-length // vector) * vector), c.dtype)
-    if c.split_k > 1:
-        out["W"] = ((c.split_k, *front, M, -(-N // 4) * 4), c.sums)
-    return out
+    known = {"m": M, "n": N, "k": K, "batch": batch}
+
+    def extent(of: str | int, multiple: int) -> int:
+        return -(-(known[of] if isinstance(of, str) else of) // multiple) * multiple
+
+    sizes = workspace_sizes(config.problem, config.how)
+    return {name: (tuple(extent(*x) for x in dims), dtype) for name, (dtype, dims) in sizes.items()}
 
 
 def run_gemm(

@@ -1,8 +1,8 @@
-"""A product in words: what is computed (`GemmProblem`), how (`GemmTile`), and both without sizes (`GemmConfig`)."""
+"""A product in words: what is computed (`GemmProblem`), and how (`GemmTile`). `GemmConfig` is both, in one list."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
@@ -30,6 +30,7 @@ TYPES = {"fp16": gr.fp16, "bf16": gr.bf16, "fp32": gr.fp32, "i8": gr.i8, "i32": 
 # By the type of A and B: the types of C. The first is that of the sums.
 RESULTS = {n: ("fp32", "fp16", "bf16") for n in ("fp16", "bf16", "fp32")} | {"i8": ("i32", "fp32", "fp16", "bf16")}
 TERMS = ("bias", "residual", "alpha", "beta")
+KERNELS = ("gemm_sm80", "gemm_sm70")
 
 
 def check_product(
@@ -71,11 +72,11 @@ def check_align(name: str, align: object, bits: tuple[int, int, int]) -> tuple[i
 class GemmConfig:
     """C = act(alpha * A @ B + beta * C + bias) + residual: A (M,K), B (K,N), bias (N,), residual and C (M,N).
 
-    The fields are gemm_sm80's arguments, with types by name. ``pad``: A, B are copied to lines of multiples of 128
-    bytes first (`align` says what they are before). ``split_k``: k is summed in so many parts, added up afterwards.
-    ``activation``: one of epilogues.ACTIVATIONS or a function of a register, kept as what it computes. ``kernel``:
-    gemm_sm80 or gemm_sm70; the latter is for fp16. ``stages``: 2 or more, by default 3; of gemm_sm70 2. Raises
-    VerifyError KERNEL_ARGUMENT.
+    The fields of `GemmProblem` without sizes, and of `GemmTile`, in one list. ``pad``: A, B are copied to lines of
+    multiples of 128 bytes first (`align` says what they are before). ``split_k``: k is summed in so many parts, added
+    up afterwards. ``activation``: one of epilogues.ACTIVATIONS or a function of a register, kept as what it computes.
+    ``kernel``: gemm_sm80 or gemm_sm70; the latter is for fp16. ``stages``: 2 or more, by default 3; of gemm_sm70 2.
+    Raises VerifyError KERNEL_ARGUMENT.
     """
 
     tile: tuple[int, int, int] = (128, 128, 64)
@@ -108,7 +109,7 @@ class GemmConfig:
         check_scales(n, self.out_dtype, self.alpha or self.beta)
         for name in ("batched", *TERMS):
             flags(n, name, (getattr(self, name),), 1)
-        choice(n, "kernel", self.kernel, ("gemm_sm80", "gemm_sm70"))
+        choice(n, "kernel", self.kernel, KERNELS)
         old = self.kernel == "gemm_sm70"
         if self.stages is None:
             object.__setattr__(self, "stages", 2 if old else 3)
@@ -122,19 +123,22 @@ class GemmConfig:
             object.__setattr__(self, name, value)
 
     @property
+    def problem(self) -> GemmProblem:
+        """What is computed, of any sizes."""
+        return GemmProblem(
+            0, 0, 0, 0 if self.batched else None, self.dtype, self.order, self.align, self.bias, self.residual,
+            self.activation, True, self.out, self.alpha, self.beta,
+        )  # fmt: skip
+
+    @property
+    def how(self) -> GemmTile:
+        """How it is computed."""
+        return GemmTile(self.tile, self.warps, self.stages, self.group, self.pad, self.split_k, self.kernel)
+
+    @property
     def out_dtype(self) -> str:
         """The type of C, bias and residual."""
-        return self.out or ("i32" if self.dtype == "i8" else self.dtype)
-
-    @property
-    def computes(self) -> bool:
-        """Whether anything happens to the sums but rounding."""
-        return self.activation is not None or any((self.bias, self.residual, self.alpha, self.beta))
-
-    @property
-    def sums(self) -> str:
-        """The type of the accumulators and of the workspace of their parts."""
-        return "i32" if self.dtype == "i8" else "fp32"
+        return self.problem.out_dtype
 
 
 @dataclass(frozen=True)
@@ -142,8 +146,9 @@ class GemmProblem:
     """One product C = act(alpha * A @ B + beta * C + bias) + residual, (M,K) by (K,N): what is computed, of what.
 
     ``batch``: None for plain matrices. ``dtype`` of A and B, ``out`` of the rest (None: the same, i32 of i8).
-    ``order``, ``align``: how they lie, as of gemm_sm80. ``workspaces``: whether there may be any. Raises VerifyError
-    KERNEL_ARGUMENT.
+    ``order``, ``align``: how they lie, as of gemm_sm80. ``activation``: one of epilogues.ACTIVATIONS or a function of a
+    register, kept as what it computes. ``epilogue``: instead of it, any function of the sums, the bias, the residual.
+    ``workspaces``: whether there may be any. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     m: int
@@ -160,16 +165,38 @@ class GemmProblem:
     out: str | None = None
     alpha: bool = False
     beta: bool = False
+    epilogue: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         n = "GemmProblem"
         align = check_product(n, self.dtype, self.out, self.order, self.align, self.activation)
         fields: dict[str, Any] = {x: size(n, x, getattr(self, x), least=0) for x in ("m", "n", "k")}
         batch = None if self.batch is None else size(n, "batch", self.batch, least=0)
-        for name, value in (fields | {"align": align, "batch": batch}).items():
+        fields |= {"align": align, "batch": batch, "activation": as_data(self.activation)}
+        for name, value in fields.items():  # as they are hashed and stored: tuples and integers of Python
             object.__setattr__(self, name, value)
         for name in (*TERMS, "workspaces"):
             flags(n, name, (getattr(self, name),), 1)
+
+    @property
+    def out_dtype(self) -> str:
+        """The type of C, bias and residual."""
+        return self.out or ("i32" if self.dtype == "i8" else self.dtype)
+
+    @property
+    def computes(self) -> bool:
+        """Whether anything happens to the sums but rounding."""
+        return self.activation is not None or any(getattr(self, n) for n in TERMS)
+
+    @property
+    def sums(self) -> str:
+        """The type of the accumulators and of the workspace of their parts."""
+        return "i32" if self.dtype == "i8" else "fp32"
+
+    @property
+    def form(self) -> GemmProblem:
+        """The same of any sizes: what a kernel is built for."""
+        return replace(self, m=0, n=0, k=0, batch=None if self.batch is None else 0)
 
     @property
     def plain(self) -> GemmProblem:
@@ -185,9 +212,13 @@ class GemmProblem:
 
 @dataclass(frozen=True)
 class GemmTile:
-    """What a record keeps of a GemmConfig: the choices that do not belong to the problem.
+    """How a product is computed: the choices that do not belong to the problem, which a tuning record keeps.
 
-    Raises VerifyError KERNEL_ARGUMENT: a record may have been written by hand.
+    ``tile``: rows and columns of C that a block computes, and how many k at a time; ``warps``: by how many rows and
+    columns of warps. ``stages``: tiles of k in shared memory. ``group``: rows of tiles that neighbour one another in
+    time. ``pad``: which of A, B are copied to lines of multiples of 128 bytes first. ``split_k``: parts that k is
+    summed in, added up afterwards. ``kernel``: gemm_sm80 or gemm_sm70. Raises VerifyError KERNEL_ARGUMENT: a record may
+    have been written by hand.
     """
 
     tile: tuple[int, int, int]
@@ -196,14 +227,16 @@ class GemmTile:
     group: int = 1
     pad: tuple[bool, bool] = (False, False)
     split_k: int = 1
+    kernel: str = "gemm_sm80"
 
     def __post_init__(self) -> None:
         n = "GemmTile"
+        choice(n, "kernel", self.kernel, KERNELS)
         fields: dict[str, Any] = {
             "tile": sizes(n, "tile", self.tile, 3),
             "warps": sizes(n, "warps", self.warps, 2, 1, 32),
             "pad": flags(n, "pad", self.pad, 2),
-            "stages": size(n, "stages", self.stages, least=2, most=32),
+            "stages": size(n, "stages", self.stages, least=2, most=1024),
             "group": size(n, "group", self.group),
             "split_k": size(n, "split_k", self.split_k, most=65535),
         }
@@ -216,7 +249,7 @@ class GemmTile:
         """The configuration of a problem."""
         return GemmConfig(
             self.tile, self.stages, self.warps, self.group, p.order, p.dtype, p.out, p.align, self.pad,
-            p.batch is not None, p.bias, p.residual, p.alpha, p.beta, p.activation, self.split_k,
+            p.batch is not None, p.bias, p.residual, p.alpha, p.beta, p.activation, self.split_k, self.kernel,
         )  # fmt: skip
 
     def __str__(self) -> str:

@@ -44,11 +44,18 @@ def gemm_sm70(
     time. The other options and the kernel's arguments are gemm_sm80's, for fp16. Runs on later architectures too, where
     the instruction is emulated. Raises VerifyError KERNEL_ARGUMENT.
     """
-    product = Product(
-        "gemm_sm70", (BM, BN, BK), warps, epilogue, 8, group, order, gr.fp16, out, align, padded, b_as_kn, batched,
-        bias, residual, alpha, beta, split_k,
+    return product_sm70(
+        Product.of(
+            "gemm_sm70", (BM, BN, BK), 2, epilogue=epilogue, warps=warps, group=group, order=order, dtype=gr.fp16,
+            out=out, align=align, padded=padded, b_as_kn=b_as_kn, batched=batched, bias=bias, residual=residual,
+            alpha=alpha, beta=beta, split_k=split_k,
+        )
     )  # fmt: skip
-    (BM, BN, BK), warps = product.tile, product.warps
+
+
+def product_sm70(product: Product) -> gr.Kernel:
+    """The kernel of a problem and a tile."""
+    (BM, BN, BK), warps = product.tile.tile, product.tile.warps
     a_is, b_is = product.a, product.b
     mma = gr.atom(f"mma.m8n8k4.{'row' if a_is.along_k else 'col'}.{'col' if b_is.along_k else 'row'}.f32")
     QM, QN = BM // warps[0] // 2, BN // warps[1] // 2  # a quad-pair's part

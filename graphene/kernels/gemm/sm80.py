@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
-from graphene.kernels.arguments import size
 from graphene.kernels.gemm.frame import Product, relu_of_bias
 from graphene.kernels.gemm.operand import MATRIX_ATOMS, Staged
 
@@ -63,15 +62,20 @@ def gemm_sm80(
 
     BM, BN: multiples of 16 for each warp; BK: of two k of the matrix instruction. Raises VerifyError KERNEL_ARGUMENT.
     """
-    Product.check_types("gemm_sm80", dtype, out)
-    name, MK = MATRIX_ATOMS[str(dtype)]
-    mma = gr.atom(name)
-    product = Product(
-        "gemm_sm80", (BM, BN, BK), warps, epilogue, 2 * MK, group, order, dtype, out, align, padded, b_as_kn, batched,
-        bias, residual, alpha, beta, split_k,
+    return product_sm80(
+        Product.of(
+            "gemm_sm80", (BM, BN, BK), STAGES, epilogue=epilogue, warps=warps, group=group, order=order, dtype=dtype,
+            out=out, align=align, padded=padded, b_as_kn=b_as_kn, batched=batched, bias=bias, residual=residual,
+            alpha=alpha, beta=beta, split_k=split_k,
+        )
     )  # fmt: skip
-    STAGES = size("gemm_sm80", "STAGES", STAGES, least=2)
-    (BM, BN, BK), warps = product.tile, product.warps
+
+
+def product_sm80(product: Product) -> gr.Kernel:
+    """The kernel of a problem and a tile."""
+    name, MK = MATRIX_ATOMS[str(product.dtype)]
+    mma = gr.atom(name)
+    (BM, BN, BK), warps, STAGES = product.tile.tile, product.tile.warps, product.tile.stages
     WM, WN, KB = BM // warps[0], BN // warps[1], BK // MK  # fragments are double-buffered by slice parity
     asynchronous = product.a.asynchronous or product.b.asynchronous
 
