@@ -1,13 +1,14 @@
 """The pages of docs/api: one directive of mkdocstrings for every public name, grouped by what a reader looks for.
 
 A name is in the group that lists its module; a public name that no group takes is an error, so that the reference is
-complete.
+complete. The names are filled in when the site is built, by the hook at the end: a new name changes no page.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Group(NamedTuple):
@@ -110,8 +111,9 @@ def public(module: str, names: dict[str, list[str]]) -> list[str]:
     return [*(f"graphene.{n}" for n in names.get(module, [])), *results]
 
 
+@functools.cache
 def api_pages() -> dict[str, str]:
-    """File name under docs/ -> text."""
+    """File name under docs/ -> text, as the site has it."""
     names = exported()
     index = [
         "# API reference",
@@ -133,3 +135,15 @@ def api_pages() -> dict[str, str]:
         index.append(f"| [{g.title}]({g.file}.md) | {links} |")
     out["api/index.md"] = "\n".join(index) + "\n"
     return out
+
+
+def stubs() -> dict[str, str]:
+    """File name under docs/ -> text, as the repository has it: what the page is about."""
+    note = "The names are filled in from the docstrings when the site is built (`tools/api_pages.py`)."
+    out = {f"api/{g.file}.md": f"# {g.title}\n\n{g.about}\n\n{note}\n" for g in GROUPS}
+    return out | {"api/index.md": f"# API reference\n\n{note}\n"}
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """MkDocs' hook: a page's text before it is read."""
+    return api_pages().get(page.file.src_uri, markdown)

@@ -18,7 +18,7 @@ import graphene as gr
 from graphene import _core
 
 sys.path.insert(0, str(Path(__file__).parent))
-from api_pages import api_pages
+from api_pages import stubs
 
 DOCS = Path(__file__).parents[1] / "docs"
 CLASSES = (
@@ -207,7 +207,7 @@ def pages() -> dict[str, str]:
         "atoms.md": atoms(),
         "img/mma_c.svg": gr.svg(mma.c),
         "../examples/tutorial.ipynb": notebook(),
-        **api_pages(),
+        **stubs(),
         **{p.name: filled(p.read_text()) for p in DOCS.glob("*.md") if "<!-- figures " in p.read_text()},
         **{f"img/atoms/{file}.svg": slim(gr.svg(o)) for file, (o, _) in maps().items() if picture(o)},
     }

@@ -6,13 +6,16 @@ last, which takes seconds, is done for two cases of each operator here, for all 
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from graphene.ops.core.define import DEFINED  # noqa: E402
 from tests.ops.cpu_cases import quiet, r  # noqa: E402
 
 __all__ = ["quiet"]
@@ -216,12 +219,15 @@ CASES: dict[str, Callable[[], list[Args]]] = {
     "attention_varlen_backward": lambda: attention_gradients(packed()),
     "attention_delta": deltas,
 }
+# An operator's own file of tests may name its cases.
+for _path in sorted(Path(__file__).parent.glob("test_*.py")):
+    if "\nOPCHECK = " in _path.read_text():
+        CASES |= importlib.import_module(f"tests.ops.{_path.stem}").OPCHECK
 # Graphs are compiled of what users' calls put into them; kernels and PyTorch's way are what these calls run.
 CHECKS = ("test_schema", "test_faketensor", "test_autograd_registration", "test_aot_dispatch_dynamic")
 SUFFIXES = ("_forward", "_reference", "")
 # Operators with a gradient of their own; those that only have a node that says that there is none are left out.
-DIFFERENTIABLE = ("matmul", "layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm", "softmax", "gated", "rnn_cell",
-                  "lstm_cell", "fused_mlp", "attention_lse", "attention_varlen_lse")  # fmt: skip
+DIFFERENTIABLE = {d.name for d in (op.definition for op in DEFINED) if d.backward is not None and not d.part_of}
 
 
 def registered() -> set[str]:

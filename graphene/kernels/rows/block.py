@@ -202,7 +202,7 @@ class Part:
     """Some columns of the block's rows, as fragments (rows, columns): the first `wide`, or the next, and so on."""
 
     def __init__(self, rows: Rows, index: Any, wide: int = 0) -> None:
-        self._rows, self._index, self._wide = rows, index, wide or rows.tile.part
+        self._rows, self.index, self._wide = rows, index, wide or rows.tile.part
         self.v = rows.v  # to compute with
 
     def _columns(self, x: Kept) -> gr.Tensor:
@@ -213,12 +213,12 @@ class Part:
             return x.x
         else:
             line = x.x
-        return line.tile([None, self._wide])[0, self._index]
+        return line.tile([None, self._wide])[0, self.index]
 
     def _alone(self, x: Kept) -> bool:
         """Whether the last part, of shared memory, may be one vector of a dense row or none: no tile of these rows."""
         t = self._rows.tile
-        last = not isinstance(self._index, int) and t.body % t.part == t.vector
+        last = not isinstance(self.index, int) and t.body % t.part == t.vector
         return bool(t.dense) and x.x.memory == gr.SH and last
 
     def take(self, kept: Kept) -> gr.Tensor:
@@ -249,7 +249,7 @@ class Part:
         line, V = x[0 : tile.body].reshape(0, gr.Layout((tile.body, 1))), tile.vector
         for k in range(2 if rows.shift else 1):  # the vectors in which the elements begin and end
             part = rows.fragment("part", 1, x.dtype) if rows.shift else r
-            gr.move(part, line.window(k * V, rows.body).T.tile([None, self._wide])[0, self._index], atom=load)
+            gr.move(part, line.window(k * V, rows.body).T.tile([None, self._wide])[0, self.index], atom=load)
             if rows.shift:
                 for i in range(part.values.size):
                     if (i % V + rows.shift) // V == k:
@@ -260,12 +260,12 @@ class Part:
         """The value where an element is a column of the row, else `outside`."""
         tile, v = self._rows.tile, self._rows.v
         if tile.dense:
-            return gr.where(self._index * tile.part + v.coords()[1] < self._rows.body, value, outside)
+            return gr.where(self.index * tile.part + v.coords()[1] < self._rows.body, value, outside)
         if tile.keep == "registers":
             return gr.where(v.valid(), value, outside)
         if tile.width % tile.part == 0:
             return value
-        return gr.where(self._index * tile.part + v.coords()[1] < tile.width, value, outside)
+        return gr.where(self.index * tile.part + v.coords()[1] < tile.width, value, outside)
 
     def store(self, out: gr.Tensor, value: Any) -> None:
         """These columns of the block's rows of a matrix (M, width) take a value, rounded to its type."""

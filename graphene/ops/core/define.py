@@ -118,6 +118,9 @@ class Definition:
         return self.schema.split("->")[1].count("Tensor")
 
 
+DEFINED: list[Defined] = []  # every operator, in the order of their registration
+
+
 class _Explanation(BaseException):
     """What `explain` asks for, thrown from where a call would reach PyTorch's dispatcher."""
 
@@ -149,6 +152,7 @@ class Defined:
         self._written = next((i for i, p in enumerate(self.params) if "!" in p[1]), None)
         self._returns = d.returned > 0
         self._register()
+        DEFINED.append(self)
         namespace = getattr(torch.ops, SPACE)
         self.forward = getattr(namespace, d.name + "_forward").default
         self.differentiable = getattr(namespace, d.name).default
