@@ -84,7 +84,7 @@ def reference(gate: Tensor, up: Tensor | None, activation: str | None) -> Tensor
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     """For the gradient: the arguments."""
-    gate, up, activation = (*inputs, None, None)[:3]
+    gate, up, activation = inputs
     ctx.save_for_backward(gate, up)
     ctx.activation = activation
 

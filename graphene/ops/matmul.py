@@ -326,7 +326,7 @@ def reference_out(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, re
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     """For the gradient: the operands, not what came between."""
-    a, b, bias, activation, residual = (*inputs, None, None, None)[:5]
+    a, b, bias, activation, residual = inputs
     ctx.save_for_backward(a, b, bias)
     ctx.activation, ctx.residual = activation, residual is not None
 

@@ -426,8 +426,7 @@ class Norm:
 
     def save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """For the gradient: the arguments; mean and deviation are computed again."""
-        defaults = self.defined._in_order(inputs, {})
-        input, shape, weight, bias, eps, residual = self.named(defaults)
+        input, shape, weight, bias, eps, residual = self.named(inputs)
         ctx.save_for_backward(input, weight, bias, residual)
         ctx.shape, ctx.eps = tuple(shape), eps
 

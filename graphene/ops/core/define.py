@@ -263,7 +263,14 @@ class Defined:
             if missing:  # an older PyTorch: the same kernels through Python
                 _library.impl(name, self._on_cuda, "CUDA")
         if self._written is None:
-            torch.library.register_autograd(f"{SPACE}::{d.name}", self._backward, setup_context=d.save, lib=_library)
+            torch.library.register_autograd(
+                f"{SPACE}::{d.name}", self._backward, setup_context=self._save, lib=_library
+            )
+
+    def _save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """What the definition saves, of all arguments: PyTorch leaves defaults at the end out."""
+        if self.definition.save is not None:
+            self.definition.save(ctx, self._in_order(inputs, {}), output)
 
     def _backward(self, ctx: Any, *gradients: Any) -> Any:
         d = self.definition
@@ -293,10 +300,9 @@ class Defined:
     @functools.cached_property
     def _function(self) -> Any:
         """The operator with its gradient for torch.func, which takes no registered ones."""
-        d, forward = self.definition, self.forward
+        forward = self.forward
 
-        save = d.save or (lambda ctx, inputs, output: None)
-        methods = {"forward": lambda *args: forward(*args), "setup_context": save, "backward": self._backward}
+        methods = {"forward": lambda *args: forward(*args), "setup_context": self._save, "backward": self._backward}
         body = {name: staticmethod(f) for name, f in methods.items()}
         return type("Function", (torch.autograd.Function,), body | {"generate_vmap_rule": True})
 
