@@ -14,6 +14,7 @@ from graphene.ops.attention.forward import attention, attention_varlen
 from graphene.ops.core.define import CpuWarning, explain
 from graphene.ops.fused_mlp import fused_mlp
 from graphene.ops.gated import gated
+from graphene.ops.group_norm import group_norm
 from graphene.ops.matmul import matmul
 from graphene.ops.norms import layer_norm, rms_norm
 from graphene.ops.recurrent import lstm_cell, rnn_cell
@@ -26,6 +27,7 @@ __all__ = [
     "explain",
     "fused_mlp",
     "gated",
+    "group_norm",
     "layer_norm",
     "lstm_cell",
     "matmul",

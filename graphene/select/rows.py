@@ -10,6 +10,7 @@ import graphene as gr
 from graphene import dtypes
 from graphene.errors import VerifyError
 from graphene.kernels.arguments import FLOATS, align, choice, element, flags, size
+from graphene.kernels.rows.groupnorm import GroupNormConfig
 from graphene.kernels.rows.layernorm import layernorm_kernel
 from graphene.kernels.rows.norm import NormConfig
 from graphene.kernels.rows.norm_backward import NormColumnsConfig
@@ -36,6 +37,7 @@ __all__ = [
     "RowProblem",
     "choose",
     "estimate",
+    "select_groupnorm",
     "select_norm",
     "select_norm_backward",
     "select_norm_columns",
@@ -202,6 +204,36 @@ def select_norm(
         problem = RowProblem(kind, rows, width, str(dtype), align_bytes, dense_bytes)
         tile = best_known(ROWS, problem, _room(device, shared_bytes), tile)
     return NormConfig(tile, dtype, **options)
+
+
+def select_groupnorm(
+    samples: int,
+    groups: int,
+    channels: int,
+    elements: int,
+    dtype: gr.DType = gr.fp16,
+    *,
+    align_bytes: int = 16,
+    shared_bytes: int = 99 * 1024,
+    **options: Any,
+) -> GroupNormConfig:
+    """The configuration for `samples` of `groups` of `channels` channels of `elements` elements each.
+
+    `align_bytes`: what addresses, and the strides of samples in bytes, are multiples of. `shared_bytes`: what a block
+    of the device may have. `options`: further fields of GroupNormConfig. A group has a block of its own, and vectors
+    lie within a channel. The tile is a long row's, for which it was measured. Raises VerifyError KERNEL_ARGUMENT.
+    """
+    name = "select_groupnorm"
+    for what, value in (("groups", groups), ("channels", channels), ("elements", elements)):
+        size(name, what, value)
+    size(name, "samples", samples, least=0)
+    element(name, "dtype", dtype, FLOATS)
+    align(name, "align_bytes", align_bytes, dtype.bits // 8)
+    within = math.gcd(align_bytes, elements * dtype.bits // 8, 16)
+    tile = select_tile(samples * groups, channels * elements, dtype, 1, 0, within, shared_bytes)
+    if tile.rows > 1:
+        tile = replace(tile, rows=1, each=1, threads=1 if tile.width == 1 else max(32, tile.threads))
+    return GroupNormConfig(tile, groups, channels, dtype, **options)
 
 
 def select_softmax(

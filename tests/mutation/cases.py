@@ -43,6 +43,7 @@ from graphene.kernels import (
 )
 from graphene.kernels.mlp import MlpConfig, mlp_kernel, runs_of
 from graphene.kernels.recurrent import CellConfig, recurrent_cell
+from graphene.kernels.rows.groupnorm import GroupNormConfig, groupnorm_kernel
 
 ROOT = Path(__file__).parents[2]
 
@@ -183,6 +184,21 @@ def _() -> Case:
 def _() -> Case:
     """More warps than lanes read one by one."""
     return norm_case(rmsnorm_kernel, RowTile(1000, 256, 1, 4), beta=False)
+
+
+@case("groupnorm_kernel")
+def _() -> Case:
+    """Vectors of one channel each; the last ones of a group are no whole round of the threads."""
+    x, gamma, beta = normal(0, 2, 3 * 2 * 36), normal(1, 6), normal(2, 6)
+    kernel = groupnorm_kernel(GroupNormConfig(RowTile(2 * 36, 32, 1, 4), 3, 2))
+    return Case(kernel, [lambda: [x, gamma, beta, np.zeros_like(x), 1e-5]])
+
+
+@case("groupnorm_kernel, without factors")
+def _() -> Case:
+    x = normal(0, 3, 2 * 21)
+    config = GroupNormConfig(RowTile(21, 32, 1, 1), 2, 3, gamma=False, beta=False)
+    return Case(groupnorm_kernel(config), [lambda: [x, np.zeros_like(x), 1e-5]])
 
 
 def softmax_case(tile: RowTile) -> Case:
