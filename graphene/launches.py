@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from graphene import _core
-from graphene.check import CheckError, CheckResult, Worst, known, of_hazard, of_promise
+from graphene.check import MEMORY_BYTES, CheckError, CheckResult, Worst, known, of_hazard, of_promise
 from graphene.kernel import Kernel
-from graphene.simulate import check_seed, check_sizes
+from graphene.simulate import check_memory, check_seed, check_sizes
 
 if TYPE_CHECKING:
     from graphene.judge.sequence import SequenceRunner
@@ -60,6 +60,7 @@ def check_launches(
     arguments: Callable[..., None] | Arguments | None = None,
     arch: str | None = None,
     seed: int = 0,
+    memory_bytes: int = MEMORY_BYTES,
     **sizes: int,
 ) -> CheckResult:
     """Runs kernels in order on one set of arrays: holds each to its promise, and what they leave to what all promise.
@@ -73,25 +74,29 @@ def check_launches(
     the caller of such launches allocates. Memory that no kernel has written yet is NaN, or numbers that no index may
     be. ``arguments``: what makes sensible arguments, as of ``gr.Kernel``, of the sequence's names; by default what the
     kernels say. A list that is a ``Launches`` brings these. ``sizes``: of every call.
+    ``memory_bytes``: what this may take on; calls that need more are left out.
 
     Raises VerifyError KERNEL_ARGUMENT for launches that are none, SimulationError SIM_ARGUMENT for sizes that symbols'
     facts exclude, CHECK_MEANS for a meaning that does not fit. What a launch refuses of a call is an error of the
     result.
     """
+    from graphene.judge.memory import limited
     from graphene.judge.sequence import Sequence as Together
     from graphene.judge.sequence import SequencePlan, SequenceRunner
 
     check_seed(seed)
     check_sizes(sizes)
+    check_memory(memory_bytes)
     began = time.perf_counter()
     said: dict[str, Any] = {"means": means, "shapes": shapes, "workspaces": workspaces, "arguments": arguments}
     said = {n: x if x is not None else getattr(launches, n, None) for n, x in said.items()}
     together = Together([_launch(x) for x in launches], **said)
     runner = SequenceRunner(together, arch, seed, SequencePlan(together, seed, known(together, sizes)))
-    if arrays is not None:
-        runner.one(*together.of_arrays(arrays))
-    else:
-        runner.all(*CALLS)
+    with limited(memory_bytes):
+        if arrays is not None:
+            runner.one(*together.of_arrays(arrays))
+        else:
+            runner.all(*CALLS)
     return _result(runner, began)
 
 

@@ -19,6 +19,7 @@ from graphene.errors import LaunchError, SimulationError
 from graphene.judge.calls import Call, Drawn, Made, Plan
 from graphene.judge.data import Laid, given_of
 from graphene.judge.formats import decode, is_float, nearest, storage
+from graphene.judge.memory import SMALL_BYTES, left
 from graphene.judge.numbers import Divided, Numbers
 from graphene.judge.runs import Run, Runner
 from graphene.judge.signature import Argument, Facts, Parameter, Signature
@@ -391,8 +392,11 @@ class SequenceRunner(Runner):
             before = {n: decode(v, types[n]) for n, v in views.items()} | numbers
             given = {n: given_of(v, types[n]) for n, v in views.items()} | numbers
             try:
-                lane_ops, statements, _, reached = _core.run_call(kernel.lowered(self.arch), given, self.seed)
+                room = max(left(), SMALL_BYTES)
+                lane_ops, statements, _, reached = _core.run_call(kernel.lowered(self.arch), given, self.seed, room)
             except SimulationError as e:
+                if e.code == "SIM_MEMORY":
+                    raise
                 run.hazard = e
                 return run
             except LaunchError as e:
