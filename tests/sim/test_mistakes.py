@@ -7,10 +7,22 @@ from collections.abc import Callable
 import mistakes
 import numpy as np
 import pytest
+import users
 
 import graphene as gr
 
 PLANTED = [(f, wrong) for f, every in mistakes.MISTAKES.items() for wrong in every]
+
+
+@pytest.mark.parametrize("name", list(users.KERNELS)[::3])
+def test_a_kernel_of_a_user_raises_no_alarm(name: str) -> None:
+    """Some of them; `python tests/sim/users.py` checks all."""
+    result = users.KERNELS[name]().check()
+    assert result, str(result)
+
+
+def test_users_have_kernels_of_many_kinds() -> None:
+    assert len(users.KERNELS) >= 25
 
 
 @pytest.mark.parametrize("kernel", mistakes.MISTAKES, ids=lambda f: f.__name__)
