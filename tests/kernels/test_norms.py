@@ -381,3 +381,9 @@ def test_several_blocks_of_long_rows_share_a_multiprocessor():
             config = select_norm(8192, 32768, beta=name == "layernorm", shared_bytes=227 * 1024)
         registers = build(name, config).compile("sm_90a").registers
         assert -(-registers // 8) * 8 * config.tile.threads * blocks <= 65536, name
+
+
+def test_a_shift_by_a_typical_element_costs_no_registers():
+    """Rows of 3072, of which ten blocks of 192 threads share a multiprocessor: three elements are looked at first."""
+    kernel = layernorm_kernel(select_norm(4096, 3072))
+    assert kernel.compile("sm_90a").registers <= 40
