@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "Laid", "draw", "draw_integers", "given_of", "lay", "strides_of"]
 
 KINDS = ("normal", "positive", "rising", "falling", "constant", "whole", "tiny", "large", "spike", "cold", "peak",
-         "pit", "infinite")  # fmt: skip
+         "pit", "infinite", "undefined")  # fmt: skip
 
 
 def draw(kind: str, shape: tuple[int, ...], rng: Any) -> Any:
@@ -47,8 +47,11 @@ def draw(kind: str, shape: tuple[int, ...], rng: Any) -> Any:
     elif kind in ("peak", "pit"):  # one element a row, at an edge or anywhere
         at = np.choose((r + turn) % 3, [np.zeros_like(r), np.full_like(r, n - 1), ((r + turn) * 5) % n])
         rows[r, at] = 300 if kind == "peak" else -300
+    elif kind == "undefined":  # one element a row is no number, so that nothing else hides that it was forgotten
+        rows[r, np.choose((r + turn) % 3, [0, n - 1, n // 2])] = np.nan
     elif kind == "infinite":
-        what, at = (r + turn) % 6, np.choose((r + turn) % 3, [0, n - 1, n // 2])
+        what, place = (r + turn) % 6, int(rng.integers(3))
+        at = np.choose((r // 2 + r // 6 + place) % 3, [0, n - 1, n // 2])  # each of them at each place
         rows[what == 2] = -np.inf
         rows[what == 4] -= 200
         for i, value in enumerate((-np.inf, np.nan, None, np.inf)):

@@ -18,6 +18,7 @@ from graphene.kernels import recurrent as _recurrent
 
 CAUSAL, WINDOW = Attention(32, right=True), Attention(16, left=True, right=True, group=2)
 CAPPED = Attention(16, softcap=True, right=True)
+BOTH = Attention(16, left=True, right=True, softcap=True, group=2)
 EXTRAS = Attention(16, mask=Extra(), bias=Extra(gr.fp16), group=2)
 PACKED = Attention(16, right=True, varlen=True, group=2)
 SHORT = Attention(16, left=True, right=True, group=3)
@@ -61,6 +62,11 @@ KERNELS: dict[str, Make] = {
     "forward, mask": forward(Attention(16, mask=Extra())),
     "forward, mask and bias": forward(EXTRAS),
     "forward, function of scores": forward(Attention(16, score=lambda s, query, key: s - 0.1 * abs(query - key))),
+    "forward, window and cap": forward(BOTH),
+    "forward, scaled": forward(Attention(16, right=True, scaled=True)),
+    "forward, chunks": lambda: kernels.attention_forward_kernel(
+        ForwardConfig(CAUSAL, 32, 32, 2, chunk=16, lazy=False, q_in_registers=False, lse=True)
+    ),
     "forward, packed": forward(PACKED),
     "short": forward(SHORT, 16, 1, packed=True),
     "parts": forward(SHORT, 16, 1, packed=True, split=True),
@@ -74,11 +80,18 @@ KERNELS: dict[str, Make] = {
     "keys, paired": keys(paired=True),
     "keys, saved": keys(saves=True),
     "keys, all saved": keys(Attention(16), saves=True),
+    "keys, saved of groups": keys(WINDOW, saves=True),
+    "keys, kept": keys(replace(EXTRAS, softcap=True), keep=True),
     "queries": queries(),
+    "queries, mask and bias": queries(EXTRAS),
+    "queries, kept": lambda: kernels.attention_queries_gradient_kernel(
+        BackwardConfig(replace(BOTH, mask=Extra(rows=False)), 32, 16, 2, keep=True)
+    ),
     "queries, window": queries(WINDOW),
     "queries, capped": queries(CAPPED),
     "product": product(),
     "product, window": product(WINDOW),
+    "product, packed": product(PACKED),
     "delta": lambda: kernels.attention_delta_kernel(Attention(40), lse=True),
     "tiles": lambda: kernels.attention_tiles_kernel(replace(WINDOW, mask=Extra()), 32, 32),
     "tiles, mask of keys": lambda: kernels.attention_tiles_kernel(KEYS, 32, 16),

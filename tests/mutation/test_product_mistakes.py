@@ -13,7 +13,7 @@ from product_mistakes import BUILD, MISTAKES, Mistake, path_of, told
 from graphene import kernels
 
 
-@pytest.mark.parametrize("mistake", MISTAKES[::5], ids=str)
+@pytest.mark.parametrize("mistake", MISTAKES[3::7], ids=str)
 def test_a_planted_mistake_is_told(mistake: Mistake) -> None:
     assert told(mistake)
 
@@ -25,7 +25,7 @@ def test_without_a_mistake_there_is_no_alarm(kernel: str) -> None:
 
 
 def test_mistakes_are_planted_in_every_file_and_kernel() -> None:
-    assert len(MISTAKES) >= 80
+    assert len(MISTAKES) >= 110
     assert {m.kernel for m in MISTAKES} == set(BUILD)
     for m in MISTAKES:
         assert path_of(m.file).read_text().count(m.before) == 1, str(m)

@@ -149,8 +149,6 @@ class Place:
         `rows`: (total, D) of a head, or (total,) of the LSE. The last sequence's blocks do it, a `share` of all for
         block so and so of so many.
         """
-        if not self.varlen:
-            return
         (t,), count, (at, blocks) = threads.indices(), threads.size, share
         step = gr.max(blocks, 1) * count
         with gr.if_(self.b == self.args.batch - 1):
