@@ -42,7 +42,14 @@ def subtract(x: Bounded, y: Bounded) -> Bounded:
 
 
 def multiply(x: Bounded, y: Bounded) -> Bounded:
-    return once(x.v * y.v, size(x.v) * y.e + size(y.v) * x.e + x.e * y.e)
+    e = size(x.v) * y.e + size(y.v) * x.e + x.e * y.e
+    # An infinity times what may be zero: nothing is known, not even whether it is a number.
+    lost = (np.isinf(x.v) & _maybe_zero(y)) | (np.isinf(y.v) & _maybe_zero(x))
+    return once(x.v * y.v, np.where(lost, _HUGE, e))
+
+
+def _maybe_zero(x: Bounded) -> Any:
+    return (x.e > 0) & (np.abs(x.v) <= x.e)
 
 
 def divide(x: Bounded, y: Bounded) -> Bounded:
@@ -50,7 +57,10 @@ def divide(x: Bounded, y: Bounded) -> Bounded:
     least = np.maximum(size(y.v) - y.e, _LEAST)
     e = np.where((x.e > 0) | (y.e > 0), np.minimum((x.e + size(v) * y.e) / least, _HUGE), 0.0)
     # By a zero that may be none: nothing is known, not even whether it is infinite.
-    return once(v, np.where((y.v == 0) & (y.e > 0) & ~np.isnan(x.v), _HUGE, e))
+    e = np.where((y.v == 0) & (y.e > 0) & ~np.isnan(x.v), _HUGE, e)
+    # A kernel may multiply by the reciprocal, which is exact of powers of two alone.
+    scaled = np.abs(np.frexp(finite(y.v))[0]) == 0.5
+    return once(v, np.where(scaled, e, e + unit() * size(v)))
 
 
 def negative(x: Bounded) -> Bounded:
@@ -259,8 +269,14 @@ def sum_(x: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims:
 
 
 def mean(x: Any, axis: Any = None, dtype: Any = None, out: Any = None, keepdims: bool = False) -> Any:
-    return sum_(x, axis, keepdims=keepdims) / _count(x, axis) if _count(x, axis) else Bounded(
-        x.v.mean(axis=axis, keepdims=keepdims))  # fmt: skip
+    x = bounded(x)
+    count = _count(x.v, axis)
+    if not count:
+        return Bounded(x.v.mean(axis=axis, keepdims=keepdims))
+    out = sum_(x, axis, keepdims=keepdims) / count
+    # Of whole numbers, too: a kernel may add up their distances from one of them.
+    moved = unit() * size(x.v).mean(axis=axis, keepdims=keepdims) if count > 1 else 0.0
+    return Bounded(out.v, out.e + moved)
 
 
 def var(x: Any, axis: Any = None, dtype: Any = None, out: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:

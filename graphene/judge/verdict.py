@@ -159,6 +159,8 @@ def _read_ends(got: Bounded, want: Bounded, most: float) -> tuple[Any, Any, Any,
         off = np.where(finite_both, np.abs(got.v - want.v), 0.0) / np.maximum(room, 1e-300)
         same = (got.v == want.v) | (np.isnan(got.v) & np.isnan(want.v))
         same |= np.isinf(got.v) & (np.abs(want.v + np.copysign(want.e, got.v)) >= most) & (got.v * want.v > 0)
+        # Of what nothing is known, everything is right but what is no number where a number is wanted.
+        same |= (room > 1e290) & (np.isfinite(got.v) | ~np.isfinite(want.v))
         wrong = np.where(finite_both, np.abs(got.v - want.v) > room, ~same)
     return wrong, np.where(wrong & ~finite_both, np.inf, off), want.v - room, want.v + room
 

@@ -182,8 +182,8 @@ def library(every: int = 1) -> list[Entry]:
     for function, problem, build in itertools.islice(all_of_them, 0, None, every):
         with contextlib.suppress(GrapheneError):  # a problem that the function refuses
             kernel = build()
-            # By default attention is selected for the shared memory of an H200.
-            arch = "sm_90a" if function.startswith("attention") else None
+            # By default attention and perceptrons are selected for the shared memory of an H200.
+            arch = "sm_90a" if function.startswith(("attention", "mlp")) else None
             found.setdefault(str(kernel), Entry(function, problem, kernel, arch))
     return list(found.values())
 

@@ -241,6 +241,47 @@ def test_of_a_quotient_by_a_zero_that_may_be_none_nothing_is_known() -> None:
     assert (bounded(np.array([np.nan])) / zero[:1]).e.max() < 1e290, "no number stays none"
 
 
+def test_of_an_infinity_times_what_may_be_zero_nothing_is_known() -> None:
+    small = 1 / (1 + np.exp(bounded(np.array([100.0, -1.0]))))  # in fp32 the first is zero, and zero times inf NaN
+    product = small * np.array([np.inf, np.inf])
+    assert np.isinf(product.values).all()
+    assert product.error[0] == 1e300
+    assert product.error[1] < 1e300
+    assert (bounded(np.zeros(1)) * 1.0).error == 0
+
+
+def test_what_is_read_may_be_anything_where_nothing_is_known() -> None:
+    with gr.Kernel("k", means=lambda x: {"y": 1 / (x - x.mean())}, read=lambda y: {"y": y * 1.0}) as kernel:
+        x, y = gr.input("x", [3], gr.fp32), gr.output("y", [3], gr.fp32)
+        gr.blocks(1), gr.threads(1)
+        r = gr.alloc("r", [3], gr.fp32, gr.RF)
+        gr.move(r, x)
+        gr.move(y, r)
+    args = {"x": np.full(3, 0.1, np.float32)}
+    for value in (1e9, -np.inf, np.nan):
+        outputs = {"y": np.full(3, value)}
+        broken, _, _ = judge_outputs(kernel, expect(kernel, args), args, outputs)
+        assert not broken
+
+
+def test_a_quotient_is_exact_by_powers_of_two_alone() -> None:
+    x = bounded(np.array([21.0]))
+    assert (x / 4).error == 0
+    assert 0 < (x / 7).error < 4e-6  # 21 * (1 / 7) in fp32 need not be 3
+    row = np.full(30522, 3.0, np.float32)
+    mean = np.float32(row.sum(dtype=np.float32) * np.float32(1 / 30522))
+    assert abs(bounded(row.astype(np.float64)).mean().values - mean) <= bounded(row.astype(np.float64)).mean().error
+
+
+def test_a_mean_of_whole_numbers_may_be_taken_of_distances() -> None:
+    row = np.zeros(1001, np.float32)
+    row[0] = 7  # a mean near zero, and distances from the first element that are not
+    moved = np.float32(row[0]) + np.float32((row - row[0]).sum(dtype=np.float32) * np.float32(1 / 1001))
+    mean = bounded(row.astype(np.float64)).mean()
+    assert moved != np.float32(mean.values)
+    assert mean.error >= 2.0**-24 * np.abs(row).mean()
+
+
 def test_a_sum_of_exponentials_of_minus_infinity_is_zero_without_error() -> None:
     low = bounded(np.array([-np.inf, -np.inf]))
     for total in (np.exp(low).sum(keepdims=True), np.exp2(low).sum(keepdims=True)):
