@@ -22,7 +22,7 @@ from graphene.kernels.attention.tiles import attention_tiles_kernel
 from graphene.kernels.elementwise import ElementwiseConfig, elementwise_kernel
 from graphene.kernels.gemm.launches import gemm_launches, gemm_workspaces, run_gemm
 from graphene.kernels.gemm.pad import gemm_pad
-from graphene.kernels.gemm.problem import GemmConfig
+from graphene.kernels.gemm.problem import GemmConfig, GemmProblem, GemmTile
 from graphene.kernels.gemm.reduce import gemm_reduce
 from graphene.kernels.gemm.sm70 import gemm_sm70
 from graphene.kernels.gemm.sm80 import gemm_sm80
@@ -70,6 +70,8 @@ __all__ = [
     "Extra",
     "ForwardConfig",
     "GemmConfig",
+    "GemmProblem",
+    "GemmTile",
     "NormColumnsConfig",
     "NormConfig",
     "ProductConfig",

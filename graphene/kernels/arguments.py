@@ -75,7 +75,7 @@ def function(kernel: str, name: str, value: Any, given: list[str] | None = None,
 
 
 def sizes(kernel: str, name: str, value: Any, count: int, least: int = 1, most: int | None = None) -> tuple[int, ...]:
-    """The integers, as a tuple. Raises VerifyError KERNEL_ARGUMENT unless there are so many, within the limits."""
+    """The integers, as a tuple. Raises VerifyError KERNEL_ARGUMENT unless there are `count`, each within the limits."""
     if not isinstance(value, (tuple, list)) or len(value) != count:
         _core.fail("KERNEL_ARGUMENT", f"{kernel}: {name} does not fit", [f"want: {count} integers", f"got: {value!r}"])
     return tuple(size(kernel, f"{name}[{i}]", x, least=least, most=most) for i, x in enumerate(value))
@@ -90,7 +90,7 @@ def element(kernel: str, name: str, value: object, known: tuple[str, ...]) -> No
 
 
 def flags(kernel: str, name: str, value: Any, count: int) -> tuple[bool, ...]:
-    """The booleans, as a tuple. Raises VerifyError KERNEL_ARGUMENT unless there are so many."""
+    """The booleans, as a tuple. Raises VerifyError KERNEL_ARGUMENT unless there are `count`."""
     if not isinstance(value, (tuple, list)) or len(value) != count or any(not isinstance(x, bool) for x in value):
         want = f"want: {count} booleans" if count > 1 else "want: True or False"
         got = value[0] if count == 1 and isinstance(value, (tuple, list)) and len(value) == 1 else value
@@ -109,12 +109,12 @@ def instance(kernel: str, name: str, value: object, kind: type) -> None:
 
 
 def align(kernel: str, name: str, value: object, elem_bytes: int) -> None:
-    """Raises VerifyError KERNEL_ARGUMENT unless elements begin at multiples of so many bytes."""
+    """Raises VerifyError KERNEL_ARGUMENT unless it is a multiple of an element's bytes."""
     size(kernel, name, value, multiple_of=elem_bytes)
 
 
 def vectors(kernel: str, name: str, elems: int, *dtypes: DType) -> None:
-    """Raises VerifyError KERNEL_ARGUMENT where so many elements of one of the types are more than 16 bytes."""
+    """Raises VerifyError KERNEL_ARGUMENT where `elems` elements of one of the types are more than 16 bytes."""
     widest = max(dtypes, key=lambda t: t.bits)
     if elems * widest.bits > 128:
         want = f"want: at most {128 // widest.bits} elements of {widest}, 16 bytes"

@@ -148,14 +148,14 @@ def runs_of(c: MlpConfig) -> list[Run]:
 
 
 def vector_bytes(width: int, align: int = 16) -> int:
-    """How much of a line of so many 16-bit elements can be copied at once."""
+    """The widest copy, in bytes, that divides a line of 16-bit elements."""
     while 2 * width % align:
         align //= 2
     return align
 
 
 def atoms_of(align: int, kinds: tuple[str, str] = ("ld.global", "st.shared")) -> Any:
-    """What copies so many bytes to shared memory: asynchronously, or through registers."""
+    """The atom, or the pair through registers, that copies that many bytes to shared memory."""
     return gr.atom(COPIES[align]) if align in COPIES else tuple(access(k, align) for k in kinds)
 
 

@@ -51,7 +51,7 @@ class CellConfig:
 
 
 def copies(align: int) -> Any:
-    """What copies so many bytes to shared memory: asynchronously, or through registers."""
+    """The atom, or the pair through registers, that copies that many bytes to shared memory."""
     return gr.atom(COPIES[align]) if align in COPIES else (access("ld.global", align), access("st.shared", align))
 
 
@@ -150,7 +150,7 @@ class _Products:
             self.started()
 
     def multiply(self, tiles: Any, part: int, ahead: Any) -> None:
-        """Adds so many tiles; meanwhile those of `part` from `ahead` on are brought."""
+        """Adds the products of all `tiles`; meanwhile the tiles of `part` from `ahead` on are on their way."""
         slices = self.c.tile[2] // 16
         for k in gr.loop(f"k{part}", tiles):
             for j in range(slices):  # a Python loop: unrolled

@@ -159,7 +159,7 @@ def trace(function: Callable[[Any], Any]) -> Traced:
 
 
 def as_data(activation: Any) -> Any:
-    """A function of a register as data, where it is one of that alone; anything else as it is."""
+    """A function of one register as data; what is no such function is returned unchanged."""
     if not callable(activation):
         return activation
     try:

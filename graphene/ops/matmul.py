@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from graphene import _core
 from graphene.kernels.gemm.launches import gemm_launches, workspace_sizes
-from graphene.kernels.gemm.problem import GemmConfig
+from graphene.kernels.gemm.problem import GemmProblem, GemmTile
 from graphene.ops.core.activations import ACTIVATIONS, activate, slope, wide_dtype
 from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, same_shape, shape_text
 from graphene.ops.core.context import lower, written
@@ -17,7 +16,8 @@ from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, pub
 from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, Launches, device
 from graphene.ops.core.torch import Tensor, fail, torch
 from graphene.ops.core.views import Dim, Extent, broadcast, divides, merge, output, own, recipe, view
-from graphene.select.gemm import select_gemm
+from graphene.select.device import named
+from graphene.select.gemm import choose
 
 _SIMULATED_TILE = 32
 A, B, BIAS, RESIDUAL, C = range(5)  # tensors of a call; the fifth is the result, or `out`
@@ -91,45 +91,19 @@ def results_out(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, resi
 # The choice of kernels.
 
 
-@dataclass(frozen=True)
-class Product:
-    """A product as a kernel sees it.
-
-    ``order``: whether a lies contiguous along k "T" or m "N", and b along n "T" or k "N". ``align``: bytes that divide
-    the addresses, line starts and lengths of a, b and of result, bias and residual together.
-    """
-
-    m: int
-    n: int
-    k: int
-    batch: int
-    dtype: str
-    order: str
-    align: tuple[int, int, int]
-    batched: bool
-    bias: bool
-    residual: bool
-    activation: str | None
-    device: str
-    out: str  # type of the result, bias and residual
+def tile_of(p: GemmProblem, where: str) -> GemmTile:
+    """How a product is computed on a device."""
+    if where == "cpu":  # the simulator computes whole tiles
+        return GemmTile((32, 32, 32), (2, 2), 2)
+    sms, shared_bytes, model = device(where)
+    return choose(p, named(str(model)).of_size(sms, shared_bytes))
 
 
-def _gemm_config(p: Product) -> GemmConfig:
-    options: dict[str, Any] = {
-        "dtype": DTYPES[p.dtype], "order": p.order, "align": p.align, "bias": p.bias, "residual": p.residual,
-        "activation": p.activation, "out": None if p.out == p.dtype else DTYPES[p.out],
-    }  # fmt: skip
-    if p.device == "cpu":  # the simulator computes whole tiles
-        return GemmConfig((32, 32, 32), 2, (2, 2), batched=p.batched, **options)
-    sms, shared_bytes, model = device(p.device)
-    batch = p.batch if p.batched else None
-    return select_gemm(p.m, p.n, p.k, batch=batch, sms=sms, shared_bytes=shared_bytes, device=model, **options)
-
-
-def choose(p: Product) -> Launches | str:
-    """act(A @ B + bias) + residual."""
-    c = _gemm_config(p)
-    return Launches([(x.kernel, list(x.arguments)) for x in gemm_launches(c)], workspace_sizes(c.problem, c.how))
+def launches_of(p: GemmProblem, where: str) -> Launches:
+    """The kernels of act(A @ B + bias) + residual on a device, and their workspaces."""
+    tile = tile_of(p, where)
+    launches = gemm_launches(tile.config(p))
+    return Launches([(x.kernel, list(x.arguments)) for x in launches], workspace_sizes(p, tile))
 
 
 # Configurations.
@@ -256,17 +230,15 @@ def configure(
         c_align = min(c_align, x.align(16, column, row))
     if bias is not None:
         c_align = min(c_align, divides(min(16, bias.align), n * bias.item_bytes))
-    problem = Product(
-        m=m, n=n, k=k, batch=prod(batch_shape) if batched else 1, dtype=a.dtype,
+    problem = GemmProblem(
+        m, n, k, (prod(batch_shape) if batched else None), DTYPES[a.dtype],
         order=("T" if a_k else "N") + ("T" if b_n else "N"),
         align=(ma.align(16, *((ma.columns, ma.rows) if a_k else (ma.rows, ma.columns))),
                mb.align(16, *((mb.columns, mb.rows) if b_n else (mb.rows, mb.columns))), c_align),
-        batched=batched, bias=bias is not None, residual=residual is not None, activation=activation, device=a.device,
-        out=made_as,
+        bias=bias is not None, residual=residual is not None, activation=activation,
+        out=None if made_as == a.dtype else DTYPES[made_as],
     )  # fmt: skip
-    found = choose(problem)
-    if isinstance(found, str):
-        return _core.Recipe.torch(found)
+    found = launches_of(problem, a.device)
     views = {
         "A": ma.view(batched, batch, (ma.rows, ma.columns), fold),
         "A.T": ma.view(batched, batch, (ma.columns, ma.rows), False),

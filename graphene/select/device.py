@@ -58,7 +58,7 @@ class Device:
         return self.dram_bytes * self.sm_count * self.clock_ghz
 
     def of_size(self, sm_count: int, shared_bytes: int) -> Device:
-        """The same memory and multiprocessors, but so many of these, of which a block has so much shared memory."""
+        """The same memory and the same kind of multiprocessors, in another number and with other shared memory."""
         if sm_count == self.sm_count:
             return replace(self, shared_bytes=shared_bytes)
         share = self.dram_bytes * self.sm_count / sm_count

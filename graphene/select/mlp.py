@@ -25,7 +25,7 @@ def select_mlp(
     shared_bytes: int = 227 * 1024,
     simulated: bool = False,
 ) -> MlpConfig | None:
-    """The configuration that was measured to be fast for so many rows; None where a product is what is asked for.
+    """The configuration that was measured to be fast for that many rows; None where it is a plain product.
 
     ``sms``, ``shared_bytes``: of the device, the latter of a block. ``simulated``: what the simulator has least to do
     for. The other arguments are MlpConfig's.

@@ -130,7 +130,7 @@ class MeasuredTile:
         return 1.6 if min(self.rows, self.columns) <= 64 else 1.15
 
     def block_us(self, k: int, slower: float) -> Callable[[int], float]:
-        """What a multiprocessor takes for so many blocks at once, each of `k` steps that are `slower` than measured."""
+        """What a multiprocessor takes for the blocks that it runs at once, of `k` steps, `slower` than measured."""
         return lambda resident: self.us_once + k * max(self.ns_alone, resident * self.ns_beside) * 1e-3 * slower
 
 
@@ -152,7 +152,7 @@ TILES = (
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 MEASURED_LAUNCH_US = 3.5  # before the first block of a measured tile
 PAD_LAUNCH_US = 1.75  # of a kernel before the product, which begins while that ends
-SLOWER = {16: 1.0, 8: 1.35, 4: 1.55, 2: 4.0, 1: 8.0}  # copies of so many bytes, through registers below 4
+SLOWER = {16: 1.0, 8: 1.35, 4: 1.55, 2: 4.0, 1: 8.0}  # by the bytes of one copy; below 4 they pass through registers
 SPLIT_US = 2.7  # of the kernel that adds up parts
 PART_US = 0.05  # of one more part there: its latency
 BYTES_PER_US = 2.5e6  # on an H200, of a kernel that reads and writes workspaces
@@ -173,17 +173,17 @@ def _workspace_us(moved_bytes: int, device: Device) -> float:
 
 
 def padding_us(elements: int, element_bytes: int, device: Device) -> float:
-    """What copying an operand to longer lines takes."""
+    """How long it takes to copy an operand to longer lines."""
     return PAD_LAUNCH_US + _workspace_us(elements * element_bytes * 2, device)
 
 
 def parts_us(elements: int, split_k: int, device: Device) -> float:
-    """What adding up the parts of a result of so many elements takes, without its launch."""
+    """How long it takes to add up the parts of a result, without the launch."""
     return split_k * PART_US + _workspace_us(elements * (8 * split_k + 2), device)
 
 
 def copies_spill(rows: int, columns: int, line_bytes: int, warps: tuple[int, int], narrowest: int) -> bool:
-    """Whether a thread makes so many copies of `narrowest` bytes beside its sums that it has too few registers.
+    """Whether the copies that a thread makes, of `narrowest` bytes each, leave too few registers for its sums.
 
     Each copy has an address and a predicate. Of those compiled for sm_90a, 72 sums spill beside 36 copies, but 64 do
     not beside 48, nor 128 beside 32.

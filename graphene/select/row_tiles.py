@@ -100,7 +100,7 @@ def _whole_warps(threads: int) -> int:
 
 
 def _fitting(vectors: int, threads: int, unroll: int = 1, least: int = 0, most: int = 1024) -> int:
-    """Whole warps near so many threads, within the limits.
+    """A number of threads near `threads`, whole warps, within the limits.
 
     The last of `unroll` rounds over a row leaves few of them without a vector.
     """

@@ -95,16 +95,10 @@ def test_matmul_epilogues(activation: str | None) -> None:
 )  # fmt: skip
 def test_matmul_with_workspaces(monkeypatch: Any, activation: str, pad: tuple[bool, bool], split: int) -> None:
     """Padded copies of operands, parts of k: what is chosen on a GPU for odd and for deep products."""
-    from graphene.kernels.gemm import GemmConfig
-    from graphene.ops.core.kernels import DTYPES
+    from graphene.kernels.gemm.problem import GemmTile
 
-    def config(p: Any) -> Any:
-        return GemmConfig(
-            (32, 32, 32), 2, (2, 2), order=p.order, dtype=DTYPES[p.dtype], align=p.align, pad=pad,
-            batched=p.batched, bias=p.bias, residual=p.residual, activation=p.activation, split_k=split,
-        )  # fmt: skip
-
-    monkeypatch.setattr(sys.modules["graphene.ops.matmul"], "_gemm_config", config)
+    tile = GemmTile((32, 32, 32), (2, 2), 2, pad=pad, split_k=split)
+    monkeypatch.setattr(sys.modules["graphene.ops.matmul"], "tile_of", lambda problem, where: tile)
     bias, residual = r(19), r(21, 19)
     for a in (r(21, 70), r(70, 21).T):
         for b in (r(70, 19), r(19, 70).T):

@@ -22,12 +22,12 @@ import graphene as gr
 from graphene import _core
 from graphene.kernels.arguments import choice, size
 from graphene.kernels.attention.arguments import arguments
-from graphene.kernels.attention.problem import LOG2E, Arguments, Attention, Extra, Place, Scores, Seen
+from graphene.kernels.attention.problem import LOG2E, Attention, AttentionArguments, Extra, Scores, Seen, SequenceView
 from graphene.kernels.attention.reference import keys_gradient, queries_gradient
 from graphene.kernels.attention.reference_saved import saved_results, saving_gradient
 from graphene.kernels.attention.workspace import PANEL, ROWS, saved_scores, saving_blocks, saving_place
 
-PASSED_BITS = 12  # probabilities are passed from warp to warp as fp16, so many bits larger
+PASSED_BITS = 12  # warps pass probabilities on as fp16, times 2^12: small ones are no subnormals then
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class _Gradient:
         a = c.what
         self.c, self.a, self.parts = c, a, c.WARPS // (2 if c.paired else 1)
         self.W = c.own // self.parts
-        args = self.args = Arguments(a)
+        args = self.args = AttentionArguments(a)
         self.G = args.tensor(gr.input, "G", args.sq, args.heads)
         rows = (args.heads, args.sq) if a.varlen else (args.batch, args.heads, args.sq)
         self.delta, self.LSE = (gr.input(n, gr.row_major(*rows), gr.fp32) for n in ("delta", "LSE"))
@@ -168,7 +168,7 @@ class _Gradient:
             self.h, b = pair % self.args.kv_heads, pair // self.args.kv_heads
         late = self.right is not None and not self.of_keys  # where a block's work grows with its number
         self.at, self.b = (self.tiles_of_own - 1 - at if late else at), b
-        self.place = Place(self.args, b, self.starts)
+        self.place = SequenceView(self.args, b, self.starts)
         if self.a.varlen:
             rows, share = [t[:, self.h, :] for t in self.out], (self.at, self.tiles_of_own)
             self.place.fill_rest(self.of_keys, rows, share, self.threads)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import graphene as gr
-from graphene.kernels.attention.problem import Arguments, Attention
+from graphene.kernels.attention.problem import Attention, AttentionArguments
 from graphene.kernels.attention.reference import delta as of_rows
 
 
@@ -15,7 +15,7 @@ def attention_delta_kernel(what: Attention, lse: bool = False) -> gr.Kernel:
     """
     a, lanes = what, 1 << (what.D // 8 - 1).bit_length()
     with gr.Kernel("attention_delta", of_rows) as kernel:
-        args = Arguments(a)
+        args = AttentionArguments(a)
         G, O = (args.tensor(gr.input, n, args.sq, args.heads) for n in "GO")
         shape = (args.heads, args.sq) if a.varlen else (args.batch, args.heads, args.sq)
         gL = gr.input("gL", gr.row_major(*shape), gr.fp32) if lse else None

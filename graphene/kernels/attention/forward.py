@@ -14,7 +14,7 @@ from typing import Any
 import graphene as gr
 from graphene.kernels.arguments import size
 from graphene.kernels.attention.arguments import arguments
-from graphene.kernels.attention.problem import MOST, Arguments, Attention, Extra, Place, Scores, Seen
+from graphene.kernels.attention.problem import MOST, Attention, AttentionArguments, Extra, Scores, Seen, SequenceView
 from graphene.kernels.attention.reference import forward, together
 
 LAZY = 8  # powers of two by which a maximum grows before sums are made relative to it
@@ -25,12 +25,12 @@ FAR = 2.0**20
 class ForwardConfig:
     """What is computed, and how: BM queries a block, BN keys a step, WARPS warps.
 
-    `chunk`: so many keys' scores are in registers at a time, None all BN. `lazy`: sums shrink only where a maximum has
-    grown by more than 2^8. `lse`: the logarithm of each row's sum of exponentials is a result, too. `packed`: the
-    queries of all heads that share keys are rows of one block, as short queries need; they share masks and biases.
-    `split`: blocks share the keys of a row; their results are partial ones in fp32, for ``attention_combine_kernel``.
-    `listed`: ``attention_tiles_kernel`` says which tiles of keys the mask lets a block see. Raises VerifyError
-    KERNEL_ARGUMENT.
+    `chunk`: of how many keys scores are in registers at a time; None: of all BN. `lazy`: sums shrink only where a
+    maximum has grown by more than 2^8. `lse`: the logarithm of each row's sum of exponentials is a result, too.
+    `packed`: the queries of all heads that share keys are rows of one block, as short queries need; they share masks
+    and biases. `split`: blocks share the keys of a row; their results are partial ones in fp32, for
+    ``attention_combine_kernel``. `listed`: ``attention_tiles_kernel`` says which tiles of keys the mask lets a block
+    see. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     what: Attention
@@ -107,7 +107,7 @@ class _Forward:
     def __init__(self, c: ForwardConfig) -> None:
         a = c.what
         self.c, self.a, self.WM = c, a, c.BM // c.WARPS
-        args = Arguments(a)
+        args = AttentionArguments(a)
         self.args = args
         self.Q = args.tensor(gr.input, "Q", args.sq, args.heads)
         self.K = args.tensor(gr.input, "K", args.sk, args.kv_heads)
@@ -165,7 +165,7 @@ class _Forward:
         self.bm, self.b = bm, b
         self.kh = h if c.packed else h // a.group
         self.h = h
-        self.place = Place(args, b, self.starts)
+        self.place = SequenceView(args, b, self.starts)
         self.sq, self.sk = self.place.sq, self.place.sk
         if a.varlen:
             rows = [self.O[:, h, :]] + ([] if self.LSE is None else [self.LSE[h, :]])

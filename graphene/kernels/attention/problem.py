@@ -36,11 +36,11 @@ class Attention:
 
     `left`, `right`: query i sees keys i + sk - sq - left ... i + sk - sq + right (arguments of the kernel). `mask`,
     `bias`: of every score. `softcap`: scores are cap * tanh(s / cap); `wide`: of a cap far above scores. `scaled`:
-    scores are scaled before their maximum is taken, as a scale that is not positive needs. `group`: so many heads share
-    keys and values. `varlen`: sequences are packed one after the other. `alike`: V has the strides of K, and a gradient
-    those of Q, which saves registers. `score`: a function score(s, query, key) of registers, of the forward kernel, by
-    which a scaled and capped score is replaced before bias and masks; `query` is a query's place among keys, i + sk -
-    sq. What it computes of arrays is what the kernel means. Raises VerifyError KERNEL_ARGUMENT.
+    scores are scaled before their maximum is taken, as a scale that is not positive needs. `group`: how many heads
+    share keys and values. `varlen`: sequences are packed one after the other. `alike`: V has the strides of K, and a
+    gradient those of Q, which saves registers. `score`: a function score(s, query, key) of registers, of the forward
+    kernel, by which a scaled and capped score is replaced before bias and masks; `query` is a query's place among keys,
+    i + sk - sq. What it computes of arrays is what the kernel means. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     D: int
@@ -85,8 +85,11 @@ class Attention:
         return gr.alloc(name, [rows, self.depth], self.dtype, gr.SH, stages=stages, swizzle=swizzle, over=over)
 
 
-class Arguments:
-    """The sizes of a kernel, and its tensors of (batch, seq, heads, D) or packed (total, heads, D), of any strides."""
+class AttentionArguments:
+    """What a kernel of attention declares: its sizes, and tensors of any strides.
+
+    Tensors are (batch, seq, heads, D), or (total, heads, D) where sequences are packed.
+    """
 
     def __init__(self, a: Attention) -> None:
         self.a = a
@@ -119,10 +122,13 @@ class Arguments:
         return gr.input(name, gr.Layout(shape, tuple(strides)), e.dtype, align_bytes=e.vector * e.dtype.bits // 8)
 
 
-class Place:
-    """One sequence: its sizes, and the parts of tensors that belong to it. Data say where packed ones lie."""
+class SequenceView:
+    """One sequence of a batch: its sizes, and the parts of tensors that belong to it.
 
-    def __init__(self, args: Arguments, b: Any, starts: list[gr.Tensor]) -> None:
+    Where packed sequences begin, a tensor of starts says.
+    """
+
+    def __init__(self, args: AttentionArguments, b: Any, starts: list[gr.Tensor]) -> None:
         self.b, self.varlen = b, bool(starts)
         self.sq, self.sk = args.sq, args.sk
         if starts:
@@ -144,10 +150,10 @@ class Place:
         return t[head, :].window(self.q_start, self.sq) if self.varlen else t[self.b, head, :]
 
     def fill_rest(self, of_keys: bool, rows: list[gr.Tensor], share: tuple[Any, Any], threads: gr.ThreadTensor) -> None:
-        """Writes the rows before the first sequence and behind the last: zeros, and an LSE of -inf.
+        """Writes the rows that belong to no sequence, before the first and behind the last: zeros, and -inf to an LSE.
 
-        `rows`: (total, D) of a head, or (total,) of the LSE. The last sequence's blocks do it, a `share` of all for
-        block so and so of so many.
+        `rows`: (total, D) of a head, or (total,) of the LSE. The blocks of the last sequence divide this work among
+        them; `share`: which of these blocks this one is, counted from 0, and how many there are.
         """
         (t,), count, (at, blocks) = threads.indices(), threads.size, share
         step = gr.max(blocks, 1) * count

@@ -10,14 +10,14 @@ from typing import Any
 import graphene as gr
 from graphene.kernels.arguments import size
 from graphene.kernels.attention.arguments import arguments
-from graphene.kernels.attention.problem import Arguments, Attention, Place, Seen
+from graphene.kernels.attention.problem import Attention, AttentionArguments, Seen, SequenceView
 from graphene.kernels.attention.reference_saved import product
 from graphene.kernels.attention.workspace import PANEL, ROWS, saved_scores, saving_blocks, saving_place
 
 
 @dataclass(frozen=True)
 class ProductConfig:
-    """Blocks of ``ROWS`` queries go through BN keys at a time; `parts`: so many warps share a panel's columns.
+    """Blocks of ``ROWS`` queries go through BN keys at a time; `parts`: how many warps share the columns of a panel.
 
     BN is a divisor of the blocks that dS was saved by: keys past the last are zeros up to their end.
 
@@ -56,7 +56,7 @@ class _Product:
     def __init__(self, c: ProductConfig) -> None:
         a = c.what
         self.c, self.a = c, a
-        args = self.args = Arguments(a)
+        args = self.args = AttentionArguments(a)
         self.K = args.tensor(gr.input, "K", args.sk, args.kv_heads)
         self.saved = saved_scores(a, gr.input)
         places = gr.Layout(args.batch + 1)
@@ -91,7 +91,7 @@ class _Product:
         gr.exit_if(gr.max(head - self.heads, pair - self.args.batch * self.args.kv_heads) >= 0)
         self.kh, b = pair % self.args.kv_heads, pair // self.args.kv_heads
         self.at = at if self.right is None else self.tiles - 1 - at  # the longest rows first
-        self.place = Place(self.args, b, self.starts)
+        self.place = SequenceView(self.args, b, self.starts)
         if self.a.varlen:
             rows = [self.dQ[:, self.kh * self.a.group + self.member, :]]
             self.place.fill_rest(False, rows, (self.at, self.tiles), self.threads)

@@ -54,7 +54,7 @@ def tiles(tile: int, given: dict[str, Any]) -> Iterator[tuple[int, tuple[slice, 
 
 
 def read(tile: int, **given: Any) -> Any:
-    """The gradients of scores (heads, group, queries, keys) as tiles of so many keys are read; zeros for the rest."""
+    """The gradients of scores (heads, group, queries, keys) as they are read in tiles of keys; zeros for the rest."""
     import numpy as np
 
     ds = ordered(given["saved"])

@@ -62,7 +62,8 @@ def gemm_launches(config: GemmConfig) -> Launches:
 
     The last 256 are kept.
 
-    Names: A, B, bias, residual, C, alpha, beta as there are; of workspaces A_padded, B_padded, W. `gr.check_launches`
+    Their arguments are named A, B, C, and, where the configuration has them, bias, residual, alpha and beta; workspaces
+    are A_padded, B_padded and W. `gr.check_launches`
     holds all together to the product. Raises VerifyError KERNEL_ARGUMENT.
     """
     instance("gemm_launches", "config", config, GemmConfig)
@@ -202,7 +203,7 @@ def check_operands(config: GemmConfig, arguments: dict[str, Any]) -> None:
 
 
 def argument(arguments: dict[str, Any], name: str, columns: int) -> Any:
-    """What a name of a launch stands for; C has so many columns."""
+    """The tensor that a name of a launch stands for; ".C" takes its first `columns`."""
     base, _, view = name.partition(".")
     t = arguments[base]
     if view == "T":

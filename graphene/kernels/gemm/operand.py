@@ -13,7 +13,7 @@ from graphene.kernels.access import access
 if TYPE_CHECKING:
     from graphene.dtypes import DType
 
-__all__ = ["COPIES", "MATRIX_ATOMS", "Held", "Operand", "Staged", "access", "matrix"]
+__all__ = ["COPIES", "MATRIX_ATOMS", "Operand", "Staged", "TileInRegisters", "access", "matrix"]
 
 # By the type in memory: the matrix instruction, and how many k it takes. fp32 is rounded to tf32 in registers.
 MATRIX_ATOMS = {
@@ -123,7 +123,7 @@ class Operand:
         return gr.atom("ldmatrix.x4.trans") if bits == 16 else access("ld.shared", bits // 8)
 
 
-class Held:
+class TileInRegisters:
     """A tile [rows,ks] of an operand in registers, on its way from global to shared memory."""
 
     def __init__(self, operand: Operand, rows: int, ks: int, threads: Any) -> None:
@@ -159,7 +159,7 @@ class Staged:
     def __init__(self, operand: Operand, tiles: Any, rows: int, ks: int, stages: int, threads: Any) -> None:
         self.operand, self.tiles, self.threads = operand, tiles, threads
         self.shared = operand.staged(rows, ks, stages)
-        self.held = None if operand.asynchronous else Held(operand, rows, ks, threads)
+        self.held = None if operand.asynchronous else TileInRegisters(operand, rows, ks, threads)
 
     def fragments(self, part: Any, rows: int, ks: int, tv: Any, warp: Any) -> None:
         """Declares the fragments: `rows` of the tiles, those at `part`, and slices of `ks`."""

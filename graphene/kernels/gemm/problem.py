@@ -60,7 +60,7 @@ def check_scales(name: str, out: object, scales: bool) -> None:
 
 
 def check_align(name: str, align: object, bits: tuple[int, int, int]) -> tuple[int, ...]:
-    """The alignments. Raises VerifyError KERNEL_ARGUMENT unless they are ones of elements of so many bits."""
+    """The alignments. Raises VerifyError KERNEL_ARGUMENT unless elements of these bits can have them."""
     bytes_of = sizes(name, "align", align, 3)
     for i, (n, item) in enumerate(zip("ABC", bits, strict=True)):
         known = tuple(w for w in (16, 8, 4, 2, 1) if 8 * w >= item)
@@ -73,10 +73,10 @@ class GemmConfig:
     """C = act(alpha * A @ B + beta * C + bias) + residual: A (M,K), B (K,N), bias (N,), residual and C (M,N).
 
     The fields of `GemmProblem` without sizes, and of `GemmTile`, in one list. ``pad``: A, B are copied to lines of
-    multiples of 128 bytes first (`align` says what they are before). ``split_k``: k is summed in so many parts, added
-    up afterwards. ``activation``: one of epilogues.ACTIVATIONS or a function of a register, kept as what it computes.
-    ``kernel``: gemm_sm80 or gemm_sm70; the latter is for fp16. ``stages``: 2 or more, by default 3; of gemm_sm70 2.
-    Raises VerifyError KERNEL_ARGUMENT.
+    multiples of 128 bytes first (`align` says what they are before). ``split_k``: in how many parts k is summed; they
+    are added up afterwards. ``activation``: one of epilogues.ACTIVATIONS or a function of a register, kept as what it
+    computes. ``kernel``: gemm_sm80 or gemm_sm70; the latter is for fp16. ``stages``: 2 or more, by default 3; of
+    gemm_sm70 2. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     tile: tuple[int, int, int] = (128, 128, 64)

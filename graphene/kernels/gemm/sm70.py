@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene.kernels.gemm.frame import Product, relu_of_bias
-from graphene.kernels.gemm.operand import Held, Operand, access
+from graphene.kernels.gemm.operand import Operand, TileInRegisters, access
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,7 +67,7 @@ def product_sm70(product: Product) -> gr.Kernel:
         (wm, wn), (qm, qn), _ = quads.indices()
         mine = quads[wm, wn][qm, qn]
         sA, sB = (shared(o, n, BK, q) for o, n, q in ((a_is, BM, QM), (b_is, BN, QN)))
-        on_the_way = Held(a_is, BM, BK, threads), Held(b_is, BN, BK, threads)
+        on_the_way = TileInRegisters(a_is, BM, BK, threads), TileInRegisters(b_is, BN, BK, threads)
         ra = gr.fragment("ra", [QM, 4], gr.fp16, mma.a, on=mine)
         rb = gr.fragment("rb", [QN, 4], gr.fp16, mma.b, on=mine)
         acc = gr.fragment("acc", [BM, BN], gr.fp32, mma.c, on=quads)  # warps . quad-pairs . registers . atom
