@@ -109,9 +109,9 @@ def export_cache(path: str | os.PathLike[str], archs: Iterable[str] | None = Non
     found: set[str] = set()
     for key in _core.cache_keys():
         files = _core.cache_read(key) if _KEY.fullmatch(key) else None
-        if files is None or _core.why_not_cacheable(key, files):  # whatever lies there, it is no kernel
+        if files is None or _core.why_not_cacheable(key, files):  # whatever lies there, it is no entry
             continue
-        arch = json.loads(files["info.json"])["arch"]
+        arch = json.loads(files.get("info.json") or files["plan.json"])["arch"]
         if wanted is None or arch in wanted:
             entries[key] = files
             found.add(arch)

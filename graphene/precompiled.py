@@ -170,7 +170,46 @@ def _read_index(folder: Path) -> dict[str, Any]:
     return dict(kernels)
 
 
-class Precompiled(_core.Launcher):
+class Compiled(_core.Launcher):
+    """A kernel whose manifest and cubin are at hand. The kernel itself is made when it is asked for.
+
+    A subclass defines ``_made``, which makes it, ``binary`` and ``_manifest``.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+        self._kernel: Kernel | None = None
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self._name
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel itself: to print, simulate, check, or compile for another architecture."""
+        if self._kernel is None:
+            self._kernel = self._made()
+        return self._kernel
+
+    def _made(self) -> Kernel:
+        raise NotImplementedError
+
+    def binary(self, arch: str) -> Binary:
+        """The cubin that runs on a device of ``arch``."""
+        raise NotImplementedError
+
+    # Hooks of the launcher.
+
+    def _prepare(self, device_index: int, arch: str, /) -> Binary:
+        return self.binary(arch)
+
+    def _call_host(self, *args: object, **named: object) -> None:
+        self.kernel(*args, **named)
+
+
+class Precompiled(Compiled):
     """A kernel compiled ahead of time, called as the kernel was: ``kernel(*args, stream=None, **named)``.
 
     CUDA tensors need the driver alone. NumPy arrays and CPU tensors go through the simulator. ``load(device)`` loads it
@@ -178,26 +217,16 @@ class Precompiled(_core.Launcher):
     """
 
     def __init__(self, folder: Path, name: str, row: dict[str, Any]) -> None:
-        super().__init__()
-        self._folder, self._name, self._row = folder, name, row
-        self._kernel: Kernel | None = None
-
-    @property
-    def name(self) -> str:
-        """The name it was stored under."""
-        return self._name
+        super().__init__(name)
+        self._folder, self._row = folder, row
 
     @property
     def archs(self) -> tuple[str, ...]:
         """The architectures it was compiled for."""
         return tuple(self._row["archs"])
 
-    @property
-    def kernel(self) -> Kernel:
-        """The kernel itself: to print, simulate, check, or compile for another architecture."""
-        if self._kernel is None:
-            self._kernel = Kernel.from_json(self._text(self._row["ir"]))
-        return self._kernel
+    def _made(self) -> Kernel:
+        return Kernel.from_json(self._text(self._row["ir"]))
 
     def binary(self, arch: str) -> Binary:
         """The cubin that runs on a device of ``arch``. Raises CompileError PRECOMPILED_ARCH when none does."""
@@ -232,17 +261,9 @@ class Precompiled(_core.Launcher):
         except UnicodeDecodeError as e:
             _damaged(self._folder, f"{reference['file']} is no text: {e.reason}")
 
-    # Hooks of the launcher.
-
     def _manifest(self, arch: str, /) -> LaunchManifest:
         row = self._row["archs"][self._choose(arch)]
         return _core.LaunchManifest.from_json(self._text(row["manifest"]))
-
-    def _prepare(self, device_index: int, arch: str, /) -> Binary:
-        return self.binary(arch)
-
-    def _call_host(self, *args: object, **named: object) -> None:
-        self.kernel(*args, **named)
 
 
 class _Kernels(dict[str, Precompiled]):

@@ -10,6 +10,8 @@
 #include "runtime/cache.h"
 #include "runtime/compile.h"
 #include "runtime/driver.h"
+#include "runtime/nvrtc.h"
+#include "runtime/plans.h"
 #include "runtime/sha256.h"
 
 namespace graphene::bind {
@@ -49,6 +51,13 @@ rt::CompileRequest request_of(const std::string& source, const std::string& entr
   if (options) r.options = *options;
   r.site_packages = site_packages();
   return r;
+}
+
+std::string memo_file(const std::string& name) {
+  constexpr std::size_t kDigits = 32;
+  if (name.size() != kDigits || name.find_first_not_of("0123456789abcdef") != std::string::npos)
+    throw py::value_error("a name of 32 hexadecimal digits");
+  return name + ".json";
 }
 
 py::dict nvrtc_dict(const rt::NvrtcInfo& info) {
@@ -186,6 +195,7 @@ Sizes are per thread (registers, spill_bytes, local_bytes) or per block (shared_
       .def_property_readonly(
           "local_bytes", [](const rt::Binary& b) { return b.resources.local_bytes; }, "Stack frame of a thread.")
       .def_readonly("from_cache", &rt::Binary::from_cache, "Whether the disk cache had it.")
+      .def_readonly("key", &rt::Binary::key, "Of its entry in the disk cache; empty where it has none.")
       .def_readonly("compile_ms", &rt::Binary::compile_ms, "Time NVRTC took, when it was compiled.")
       .def("__repr__", &binary_repr);
 
@@ -219,6 +229,51 @@ COMPILE_REMARK, COMPILE_CANCELLED, COMPILE_FORK. Releases the GIL, and answers s
       },
       py::arg("source"), py::arg("entry"), py::arg("arch"), py::arg("options") = py::none(),
       "Whether compile_source would find this in the disk cache.");
+  m.def(
+      "cached_binary",
+      [](const std::string& key, const std::string& entry, const std::string& arch) -> py::object {
+        auto b = std::make_shared<rt::Binary>();
+        if (!rt::load_cubin(key, entry, arch, *b)) return py::none();
+        return py::cast(b);
+      },
+      py::arg("key"), py::arg("entry"), py::arg("arch"),
+      "The Binary of an entry of the disk cache, without PTX and log; None unless it is `entry` for `arch`.");
+  m.def(
+      "plan_load",
+      [](const std::string& request, const std::string& arch) -> py::object {
+        auto found = rt::plan_load(request, arch, site_packages());
+        warn_about_cache();
+        return found ? py::object(py::make_tuple(found->key, py::bytes(found->text))) : py::object(py::none());
+      },
+      py::arg("request"), py::arg("arch"),
+      "The plan that the disk cache keeps of a request: its entry's key and its text; None when there is none.");
+  m.def(
+      "plan_store",
+      [](const std::string& request, const std::string& arch, const std::string& text) {
+        const bool done = rt::plan_store(request, arch, site_packages(), text);
+        warn_about_cache();
+        return done;
+      },
+      py::arg("request"), py::arg("arch"), py::arg("text"),
+      "Keeps a plan, a JSON object that says its own `request` and `arch`. False where that cannot be.");
+  m.def("cache_discard", &rt::cache_discard, py::arg("key"), "Removes an entry that its reader found wrong.");
+  m.def(
+      "memo_load",
+      [](const std::string& name) -> py::object {
+        std::string bytes;
+        if (!rt::memo_load(memo_file(name), bytes)) return py::none();
+        return py::bytes(bytes);
+      },
+      py::arg("name"), "What the cache remembers of files under a name, 32 hexadecimal digits; None: nothing.");
+  m.def(
+      "memo_store",
+      [](const std::string& name, const py::bytes& bytes) {
+        return rt::memo_store(memo_file(name), std::string(bytes));
+      },
+      py::arg("name"), py::arg("bytes"), "Remembers it until the cache is cleared. False where that cannot be.");
+  m.def(
+      "nvrtc_read_ahead", [] { return rt::nvrtc_read_ahead(site_packages()); },
+      "Asks the system to read NVRTC into memory, without waiting for it or loading it. False: there is none.");
   m.def(
       "nvrtc_libraries",
       [] {

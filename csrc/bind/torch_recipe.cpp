@@ -89,6 +89,60 @@ std::shared_ptr<gt::Recipe> launch_recipe(const py::list& outputs, std::size_t r
   return r;
 }
 
+// The other way round, in tuples and lists as launch_recipe takes them.
+py::list of_extents(const std::vector<gt::Extent>& extents) {
+  py::list out;
+  for (const gt::Extent& e : extents) {
+    py::list numbers;
+    numbers.append(e.tensor);
+    numbers.append(e.dim);
+    if (e.multiple != 1) numbers.append(e.multiple);
+    out.append(py::tuple(numbers));
+  }
+  return out;
+}
+
+py::tuple of_view(const gt::View& v) {
+  py::list dims;
+  for (const gt::ViewDim& d : v.dims) dims.append(py::make_tuple(of_extents(d.extents), py::cast(d.own)));
+  return py::make_tuple(v.source, dims);
+}
+
+py::object of_argument(const std::variant<gt::View, rt::Scalar, std::vector<gt::View>>& a) {
+  if (const auto* view = std::get_if<gt::View>(&a)) return of_view(*view);
+  if (const auto* views = std::get_if<std::vector<gt::View>>(&a)) {
+    py::list out;
+    for (const gt::View& v : *views) out.append(of_view(v));
+    return out;
+  }
+  const auto& s = std::get<rt::Scalar>(a);
+  switch (s.kind) {
+    case rt::Scalar::Kind::Float:
+      return py::float_(s.f);
+    case rt::Scalar::Kind::Bool:
+      return py::bool_(s.i != 0);
+    case rt::Scalar::Kind::UInt:
+      return py::int_(s.u);
+    default:
+      return py::int_(s.i);
+  }
+}
+
+py::tuple parts_of(const gt::Recipe& r) {
+  py::list outputs, launches;
+  for (const gt::OutputSpec& o : r.outputs) {
+    py::list dims;
+    for (const auto& d : o.dims) dims.append(of_extents(d));
+    outputs.append(py::make_tuple(o.dtype.name, dims));
+  }
+  for (const gt::KernelCall& k : r.launches) {
+    py::list args;
+    for (const auto& a : k.args) args.append(of_argument(a));
+    launches.append(py::make_tuple(kernel_of(*k.kernel), args));
+  }
+  return py::make_tuple(outputs, r.returned, launches);
+}
+
 py::object tensor_info(const rt::TensorArg& t) {
   py::list shape, strides;
   for (int d = 0; d < t.ndim; ++d) {
@@ -160,6 +214,12 @@ void register_recipe(py::module_& m) {
 (kernel, arguments), an argument being a number, (source, dimensions) or a list of the latter, a dimension (extents, own dimensions). Extents
 are (tensor, dimension[, multiple to round up to]) of arguments, or (-1, number); their product counts.)")
       .def(py::init(&launch_recipe), py::arg("outputs"), py::arg("returned"), py::arg("launches"))
+      .def_property_readonly(
+          "launches_kernels",
+          [](const gt::Recipe& r) { return r.outcome == gt::Outcome::Launch && !r.launches.empty(); },
+          "Whether it is one that launches something.")
+      .def_readonly("reason", &gt::Recipe::reason, "Why it copies or is PyTorch's.")
+      .def_property_readonly("parts", &parts_of, "Outputs, returned and launches, from which it can be made again.")
       .def_static(
           "copy",
           [](const py::int_& mask, const std::string& reason) {

@@ -104,7 +104,8 @@ bool is_temporary(const std::string& name) {
 }
 
 bool is_entry_file(const std::string& name) {
-  return name == kMeta || std::find(kEntryFiles.begin(), kEntryFiles.end(), name) != kEntryFiles.end();
+  return name == kMeta || name == kPlanFile ||
+         std::find(kEntryFiles.begin(), kEntryFiles.end(), name) != kEntryFiles.end();
 }
 
 // Removes the folder of an entry with what an entry holds; anything else in it stays, and so does the folder then.
@@ -314,7 +315,15 @@ bool memo_store(const std::string& name, std::string_view bytes) {
   return false;
 }
 
-bool cache_load(const std::string& key, CacheFiles& files) {
+void cache_discard(const std::string& key) {
+  const fs::path root = cache_dir();
+  if (root.empty() || !is_cache_key(key)) return;
+  const Folder own = open_own(root, false);
+  const Folder group = own ? group_of(own, key, false) : Folder();
+  if (group) static_cast<void>(discard(own, group, key));
+}
+
+bool cache_load(const std::string& key, CacheFiles& files, const std::vector<std::string>& only) {
   files.clear();
   const fs::path root = cache_dir();
   if (root.empty() || !is_cache_key(key)) return false;
@@ -330,6 +339,7 @@ bool cache_load(const std::string& key, CacheFiles& files) {
          meta["key"] == key && meta.contains("files") && meta["files"].is_object();
     if (ok) {
       for (const auto& [name, sum] : meta["files"].items()) {
+        if (!only.empty() && std::find(only.begin(), only.end(), name) == only.end()) continue;
         std::string bytes;
         ok = sum.is_string() && is_entry_file(name) && entry.read(name, bytes, kMostFileBytes) &&
              sha256_hex(bytes) == sum.get<std::string>();

@@ -23,9 +23,11 @@ inline constexpr int kCacheSchema = 1;
 // $GRAPHENE_CACHE_LIMIT (bytes, or a number with K, M or G), 1 GiB by default.
 [[nodiscard]] std::uint64_t cache_limit_bytes();
 
-// What an entry holds.
+// What an entry of a compiled kernel holds.
 inline constexpr std::array<std::string_view, 5> kEntryFiles = {"kernel.cubin", "kernel.ptx", "kernel.cu", "log.txt",
                                                                 "info.json"};
+// And one of a plan (runtime/plans.h).
+inline constexpr std::string_view kPlanFile = "plan.json";
 
 // 64 hexadecimal digits, a hyphen, 16 more.
 [[nodiscard]] bool is_cache_key(const std::string& key);
@@ -35,8 +37,12 @@ inline constexpr std::array<std::string_view, 5> kEntryFiles = {"kernel.cubin", 
 
 using CacheFiles = std::map<std::string, std::string>;  // file name -> bytes
 
-// False when there is no entry. A damaged one is removed, and is no entry. A hit makes the entry the youngest.
-[[nodiscard]] bool cache_load(const std::string& key, CacheFiles& files);
+// False when there is no entry. A damaged one is removed, and is no entry. A hit makes the entry the youngest. `only`:
+// files to read, empty: all of them; what is not read is not looked at.
+[[nodiscard]] bool cache_load(const std::string& key, CacheFiles& files, const std::vector<std::string>& only = {});
+
+// Removes an entry that its reader found wrong.
+void cache_discard(const std::string& key);
 
 // Keys of the entries that start with `prefix`, sorted.
 [[nodiscard]] std::vector<std::string> cache_keys(const std::string& prefix = {});
@@ -60,7 +66,7 @@ std::uint64_t cache_clear();
 // What went wrong since the last call, each complaint once a process: for Python's warnings.
 [[nodiscard]] std::vector<std::string> take_cache_warnings();
 
-// What was learnt of a library, by a name; forgotten by cache_clear.
+// What was learnt of files, by a name, 32 hexadecimal digits and ".json"; forgotten by cache_clear.
 [[nodiscard]] bool memo_load(const std::string& name, std::string& bytes);
 bool memo_store(const std::string& name, std::string_view bytes);
 

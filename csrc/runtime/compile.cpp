@@ -4,12 +4,14 @@
 #include <array>
 #include <charconv>
 #include <chrono>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "base/diag.h"
 #include "base/stages.h"
 #include "runtime/cache.h"
+#include "runtime/plans.h"
 #include "runtime/sha256.h"
 
 namespace graphene::runtime {
@@ -120,8 +122,10 @@ std::string request_key(const CompileRequest& r) {
   return request_key(r.source, r.entry, r.arch, full_options(r)) + "-";
 }
 
+std::string digits_of(const NvrtcInfo& info) { return Sha256().field(info.identity()).hex().substr(0, kBuildDigits); }
+
 std::string cache_key(const CompileRequest& request, const NvrtcInfo& info) {
-  return request_key(request) + Sha256().field(info.identity()).hex().substr(0, kBuildDigits);
+  return request_key(request) + digits_of(info);
 }
 
 Json info_json(const Binary& b, const CompileRequest& request) {
@@ -164,19 +168,47 @@ bool load_any(const CompileRequest& request, Binary& b) {
   const auto keys = cache_keys(request_key(request));
   return std::any_of(keys.rbegin(), keys.rend(), [&](const std::string& key) {
     CacheFiles files;
-    return cache_load(key, files) && from_files(files, request, b);
+    if (!cache_load(key, files) || !from_files(files, request, b)) return false;
+    b.key = key;
+    return true;
   });
 }
 
 }  // namespace
 
 const std::vector<std::string>& default_options() {
-  static const std::vector<std::string> options = {"-std=c++17", "-default-device", "-lineinfo", "--fmad=false"};
+  static const std::vector<std::string> options = [] {
+    std::vector<std::string> out = {"-std=c++17", "-default-device", "--fmad=false"};
+    const char* asked = std::getenv("GRAPHENE_LINEINFO");
+    if (asked != nullptr && *asked != '\0' && std::string(asked) != "0") out.emplace_back("-lineinfo");
+    return out;
+  }();
   return options;
+}
+
+std::string build_digits(const std::string& arch, const std::vector<std::string>& site_packages) {
+  try {
+    return digits_of(find_nvrtc(arch, site_packages));
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+bool load_cubin(const std::string& key, const std::string& entry, const std::string& arch, Binary& b) {
+  CacheFiles files;
+  if (!cache_load(key, files, {"info.json", "kernel.cubin"})) return false;
+  const Json info = Json::parse(files["info.json"], nullptr, false);
+  if (!info.is_object() || info.value("entry", Json()) != entry || info.value("arch", Json()) != arch) return false;
+  CompileRequest request;
+  request.entry = entry;
+  request.arch = arch;
+  b.key = key;
+  return from_files(files, request, b) && read_cubin(b.cubin, entry).known;
 }
 
 std::string why_not_cacheable(const std::string& key, const CacheFiles& files) {
   if (!is_cache_key(key)) return "the key is malformed";
+  if (files.count(std::string(kPlanFile)) != 0) return why_no_plan(key, files);
   if (files.size() != std::size(kEntryFiles)) return "it has other files than a compiled kernel";
   for (const std::string_view name : kEntryFiles)
     if (files.count(std::string(name)) == 0) return "it has no " + std::string(name);
@@ -222,6 +254,7 @@ Binary compile(const CompileRequest& request, const Poll& poll) {
     throw;
   }
   const std::string key = cache_key(request, info);
+  b.key = key;
   if (CacheFiles files; cache_load(key, files) && from_files(files, request, b)) return b;
 
   const std::string file_name = request.entry + ".cu";
@@ -249,11 +282,12 @@ Binary compile(const CompileRequest& request, const Poll& poll) {
     fail(Code::COMPILE_SOURCE, request.kernel_name + ": the compiled source has no kernel '" + b.entry + "'", {},
          "declare it extern \"C\" __global__");
   const Stage storing("store the cubin");
-  cache_store(key, {{"kernel.cubin", b.cubin},
-                    {"kernel.ptx", b.ptx},
-                    {"kernel.cu", request.source},
-                    {"log.txt", b.log},
-                    {"info.json", info_json(b, request).dump(1, ' ', false, Json::error_handler_t::replace)}});
+  if (!cache_store(key, {{"kernel.cubin", b.cubin},
+                         {"kernel.ptx", b.ptx},
+                         {"kernel.cu", request.source},
+                         {"log.txt", b.log},
+                         {"info.json", info_json(b, request).dump(1, ' ', false, Json::error_handler_t::replace)}}))
+    b.key.clear();
   return b;
 }
 

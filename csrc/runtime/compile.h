@@ -19,11 +19,12 @@ struct Binary {
   std::string nvrtc_version;
   Resources resources;
   bool from_cache = false;
+  std::string key;        // of its entry in the cache; there may be none
   double compile_ms = 0;  // of NVRTC; kept in the cache
 };
 
-// C++17, device code by default, line information for profilers, and no contraction of a * b + c: what is fused is
-// written as fma in the source.
+// C++17, device code by default, and no contraction of a * b + c: what is fused is written as fma in the source. With
+// GRAPHENE_LINEINFO=1 when the process first asks: line information for profilers, which takes time and space.
 [[nodiscard]] const std::vector<std::string>& default_options();
 
 struct CompileRequest {
@@ -45,6 +46,12 @@ struct CompileRequest {
 
 // A cached kernel's key is a hash of the request, which any NVRTC may have met, then one of the NVRTC build: where no
 // NVRTC serves the architecture, what another one compiled is used.
+
+// The cubin of an entry, if it is `entry` for `arch`: without PTX, source and log, which are not read.
+[[nodiscard]] bool load_cubin(const std::string& key, const std::string& entry, const std::string& arch, Binary& b);
+
+// The second part of a key: which NVRTC serves `arch`. Empty where none does.
+[[nodiscard]] std::string build_digits(const std::string& arch, const std::vector<std::string>& site_packages);
 
 // Why `files` are not what the cache keeps under `key`: their request must hash to it, the cubin must hold the kernel.
 // Empty when they are.

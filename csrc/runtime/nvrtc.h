@@ -80,6 +80,10 @@ class Nvrtc {
 // COMPILE_NVRTC (none found) or COMPILE_ARCH (none supports it; says what each one found supports).
 [[nodiscard]] NvrtcInfo find_nvrtc(const std::string& arch, const std::vector<std::string>& site_packages);
 
+// Asks the system to read the first library of the search into memory, without waiting for it or loading it. False:
+// there is none.
+bool nvrtc_read_ahead(const std::vector<std::string>& site_packages);
+
 // Every library of the search that loads, each path once; for `doctor`.
 [[nodiscard]] std::vector<NvrtcInfo> all_nvrtc(const std::vector<std::string>& site_packages);
 

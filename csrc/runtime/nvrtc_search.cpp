@@ -1,6 +1,8 @@
 // Where NVRTC is looked for, and the memory of what was found.
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <link.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -192,6 +194,17 @@ NvrtcInfo find_nvrtc(const std::string& arch, const std::vector<std::string>& si
   fail(Code::COMPILE_ARCH, "no NVRTC found supports " + arch, unsuitable,
        arch_number(arch) < 75 ? "NVRTC 12 has it: pip install nvidia-cuda-nvrtc-cu12"
                               : "install a newer NVRTC: pip install -U nvidia-cuda-nvrtc");
+}
+
+bool nvrtc_read_ahead(const std::vector<std::string>& site_packages) {
+  for (const NvrtcCandidate& c : nvrtc_candidates(site_packages)) {
+    const int fd = ::open(c.path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) continue;  // a name for the dynamic loader
+    const bool asked = ::posix_fadvise(fd, 0, 0, POSIX_FADV_WILLNEED) == 0;
+    ::close(fd);
+    return asked;
+  }
+  return false;
 }
 
 std::vector<NvrtcInfo> all_nvrtc(const std::vector<std::string>& site_packages) {

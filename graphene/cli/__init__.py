@@ -71,6 +71,10 @@ def _run(argv: Sequence[str] | None) -> int:
     build.add_argument("kernel", nargs="+", help="such as gemm_sm80, name='gemm_sm80(BM=128)', file.py:function, k.gir")
     build.add_argument("--arch", action="append", required=True, help="such as sm_80, sm_90a; may be repeated")
     build.add_argument("-o", "--out", help="the folder to write; without it only the cache is warmed")
+    warming = commands.add_parser("warm", help="compile and keep what calls of operators will launch")
+    warming.add_argument("call", nargs="*", help="such as 'matmul(fp16[4096, 4096], fp16[4096, 4096].T)'")
+    warming.add_argument("--calls", metavar="FILE", help="also those that GRAPHENE_RECORD_CALLS=FILE recorded")
+    warming.add_argument("--arch", action="append", help="such as sm_90a; may be repeated; without it this GPU's")
     tuning = commands.add_parser("tune", help="rank or measure configurations of products, norms, softmax")
     tuning.add_argument(
         "size", nargs="+", help="MxNxK, such as 4096x4096x1024, or layernorm:8192x4096, rmsnorm:, softmax:"
@@ -105,6 +109,12 @@ def _run(argv: Sequence[str] | None) -> int:
         from graphene.cli.compile import compile_kernels
 
         return compile_kernels(args.kernel, args.arch, args.out)
+    if args.command == "warm":
+        from graphene.cli.warm import warm_calls
+
+        if not args.call and not args.calls:
+            warming.error("name a call, or a file of calls by --calls")
+        return warm_calls(args.call, args.calls, args.arch)
     if args.command == "tune":
         from graphene.cli.tune import tune_sizes
 

@@ -22,7 +22,7 @@ from graphene.archive import read_regular, write_atomically
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["find", "forget", "own_folder", "store", "warn_once"]
+__all__ = ["find", "forget", "own_folder", "stamp", "store", "warn_once"]
 
 _FORMAT = "graphene tuning records"
 _SCHEMA = 1
@@ -32,6 +32,7 @@ SHIPPED = Path(__file__).parent / "recorded"
 
 Key = tuple[str, int, str, str]
 _loaded: dict[tuple[Path, str], dict[Key, dict[str, Any]]] = {}
+_stamped: dict[tuple[Path, str], tuple[str, bytes | None]] = {}  # hashes of what is believed; bytes not parsed yet
 _told: set[str] = set()
 _UNUSABLE: dict[Key, dict[str, Any]] = {}  # what a file that cannot be used is read as
 
@@ -48,10 +49,11 @@ def _file(folder: Path, device: str) -> Path:
     return folder / (re.sub(r"[^a-z0-9]+", "_", device.lower()).strip("_") + ".json")
 
 
-def _read(path: Path, device: str) -> dict[Key, dict[str, Any]]:
+def _read(path: Path, device: str, content: bytes | None = None) -> dict[Key, dict[str, Any]]:
     """A file's records by key. What is damaged is not believed: a warning, and no records."""
     try:
-        data: Any = json.loads(read_regular(path, _MOST_BYTES), parse_constant=_no_number)
+        content = read_regular(path, _MOST_BYTES) if content is None else content
+        data: Any = json.loads(content, parse_constant=_no_number)
     except FileNotFoundError:
         return {}
     except OSError as e:
@@ -91,8 +93,34 @@ def warn_once(text: str) -> None:
 def _records(folder: Path, device: str) -> dict[Key, dict[str, Any]]:
     key = (folder, device)
     if key not in _loaded:
-        _loaded[key] = _read(_file(folder, device), device)
+        _stamp(folder, device)
+        found, content = _stamped[key]
+        _loaded[key] = _read(_file(folder, device), device, content)
+        _stamped[key] = found, None
     return _loaded[key]
+
+
+def _stamp(folder: Path, device: str) -> str:
+    """The hash of the file that records are, or will be, taken from; "" without one."""
+    key = (folder, device)
+    if key not in _stamped:
+        try:
+            content = read_regular(_file(folder, device), _MOST_BYTES)
+            _stamped[key] = _core.sha256(content), content
+        except FileNotFoundError:
+            _stamped[key] = "", None
+        except OSError as e:
+            _stamped[key] = str(e), None  # `_read` says so
+    return _stamped[key][0]
+
+
+def stamp(device: str) -> str:
+    """What tells one's own records of a device from others: a choice is as old as they are. "" where there are none.
+
+    It is of what this process believes, whatever others have written since it read the file.
+    """
+    folder = own_folder()
+    return "" if folder is None else _stamp(folder, device)
 
 
 def find(device: str, kernel: str, version: int, dtype: str, shape: str) -> dict[str, Any] | None:
@@ -106,6 +134,7 @@ def find(device: str, kernel: str, version: int, dtype: str, shape: str) -> dict
 def forget() -> None:
     """Drops what was read of the files, which are read again when they are needed."""
     _loaded.clear()
+    _stamped.clear()
     _told.clear()
 
 
@@ -148,4 +177,5 @@ def store(device: str, record: dict[str, Any], folder: Path | None = None) -> Pa
         _core.fail("TUNE_FAILED", f"the tuning record cannot be written to {path}", [f"why:  {e.strerror or e}"],
                    "set GRAPHENE_TUNE_DIR to a writable directory")  # fmt: skip
     _loaded.pop((place, device), None)
+    _stamped.pop((place, device), None)
     return path

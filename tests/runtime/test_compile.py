@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
 import subprocess
@@ -215,7 +216,7 @@ def test_unsupported_architecture_says_what_is_there(tmp_path: Path, monkeypatch
 
 def test_line_information_names_the_source_in_the_cache(cache_dir: Path) -> None:
     """So a profiler shows the generated source, with its IR comments, beside its samples."""
-    b = _core.compile_source(COPY, "copy", "sm_80")
+    b = _core.compile_source(COPY, "copy", "sm_80", options=[*_core.default_compile_options(), "-lineinfo"])
     (source,) = cache_dir.glob("graphene-v1/entries/*/*/kernel.cu")
     assert source.read_text() == COPY
     assert re.search(rf'\.file\s+1 "{re.escape(str(source))}"', b.ptx)
@@ -223,7 +224,13 @@ def test_line_information_names_the_source_in_the_cache(cache_dir: Path) -> None
 
 
 def test_default_options_are_public() -> None:
-    assert _core.default_compile_options() == ["-std=c++17", "-default-device", "-lineinfo", "--fmad=false"]
+    plain = ["-std=c++17", "-default-device", "--fmad=false"]
+    assert _core.default_compile_options() == plain
+    code = "from graphene import _core; print(_core.default_compile_options())"
+    for value, want in (("1", [*plain, "-lineinfo"]), ("0", plain), ("", plain)):
+        env = os.environ | {"GRAPHENE_LINEINFO": value, "PYTHONPATH": str(Path(gr.__file__).parents[1])}
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+        assert done.stdout == f"{want}\n"
 
 
 def test_damaged_cubin_is_refused_or_read_without_a_crash() -> None:

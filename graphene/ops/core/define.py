@@ -29,6 +29,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from graphene import _core
 from graphene.errors import LaunchError
+from graphene.ops.core import plans
 from graphene.ops.core.checks import check_scalar, check_tensors
 from graphene.ops.core.context import autocasts, has_tangent, no_autocast, transforming, wants_gradient
 from graphene.ops.core.torch import NUMBERS, fail, torch
@@ -138,11 +139,15 @@ class _Explaining(threading.local):
 _explaining = _Explaining()
 
 
+defined: dict[str, Defined] = {}
+
+
 class Defined:
     """An operator that is registered: call it with all arguments by position."""
 
     def __init__(self, definition: Definition) -> None:
         self.definition = d = definition
+        defined[d.name] = self
         self.params, self.called = d.params, d.said or d.name
         self.core = _core.Operator(self.called, d.params, d.returned, self._configure, self.dispatched)
         self._tensors = [i for i, p in enumerate(self.params) if p[1].startswith("Tensor")]
@@ -164,10 +169,14 @@ class Defined:
 
     def _configure(self, *args: Any) -> Any:
         """Called by the core for the first call of a configuration."""
-        d = self.definition
         given = list(args)
         for i in self._tensors:
             given[i] = [Arg(*a) for a in args[i]] if type(args[i]) is list else args[i] and Arg(*args[i])
+        return self.configure(given)
+
+    def configure(self, given: Sequence[Any]) -> Any:
+        """The recipe of a configuration; tensors as ``Arg``, element types as PyTorch numbers them."""
+        d = self.definition
         try:
             d.results(*(_stand_in(a, p[1]) for a, p in zip(given, self.params, strict=True)))
         except LaunchError as e:
@@ -176,8 +185,8 @@ class Defined:
             return _core.Recipe.torch(str(e))  # under autocast they are converted; else that way ends in this error
         if (reason := unsupported_device(given)) is not None:
             return _core.Recipe.torch(reason)
-        with _core.Stage("choose"):
-            return d.configure(*given)
+        device = next(a.device for a in given if isinstance(a, Arg))
+        return plans.recipe(d.name, d.configure, given, self._tensors, device)
 
     def _given(self, args: Sequence[Any]) -> list[Any]:
         """The tensors of a call, those of lists in their order, None for what is left out."""
@@ -388,7 +397,8 @@ class Defined:
         """What a call with these arguments does, in words."""
         d = self.definition
         d.results(*args)
-        plan, copied = self._plan(args)
+        with plans.described():
+            plan, copied = self._plan(args)
         lines = [f"{d.name}: {_where(self, plan, copied)}"]
         names = []
         for i in self._tensors:
@@ -520,6 +530,12 @@ def explain(function: Callable[..., Any], *args: Any, **named: Any) -> str:
 
     ``explain(graphene.ops.matmul, a, b, bias)``; nothing is run. Raises what the call would raise.
     """
+    op, arguments = bound(function, *args, **named)
+    return op.explain(*arguments)
+
+
+def bound(function: Callable[..., Any], *args: Any, **named: Any) -> tuple[Defined, tuple[Any, ...]]:
+    """The operator that a call of a public function reaches, and its arguments; nothing is run."""
     if not any(function is f for f in _public):
         fail("OP_ARGUMENT", "explain takes a function of graphene.ops", [f"got:  {function!r}"],
              "as in explain(graphene.ops.matmul, a, b)")  # fmt: skip
@@ -541,4 +557,4 @@ def explain(function: Callable[..., Any], *args: Any, **named: Any) -> str:
     finally:
         _explaining.active = False
     assert found is not None, "a public function ends in a call of an operator"
-    return str(found.op.explain(*found.arguments))
+    return found.op, found.arguments

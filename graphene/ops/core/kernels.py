@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from graphene import _core
-from graphene.ops.core.torch import torch
+from graphene.ops.core.plans import gpu
 
 DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 MATMUL_DTYPES = ("float16", "bfloat16")
@@ -35,11 +35,11 @@ def device(name: str) -> tuple[int, int, str | None]:
     """Multiprocessors, bytes of shared memory a block may have, the model; of a CPU what the simulator lowers for."""
     if name == "cpu":
         return 108, _core.shared_limit_bytes("sm_80"), None
-    p = torch.cuda.get_device_properties(name)
-    return p.multi_processor_count, getattr(p, "shared_memory_per_block_optin", 99 * 1024), p.name
+    place = gpu(name)
+    return place.sms, place.shared_bytes, place.model
 
 
 @functools.cache
 def memory_bytes(name: str) -> int:
-    """All memory of a device; of a CPU as much as a large one has."""
-    return 1 << 40 if name == "cpu" else int(torch.cuda.get_device_properties(name).total_memory)
+    """All memory of a device, in whole GiB; of a CPU as much as a large one has."""
+    return 1 << 40 if name == "cpu" else gpu(name).memory_gib << 30

@@ -34,6 +34,9 @@ NUMBERS: dict[Any, int] = {
 }
 
 
+if torch.version.cuda is not None:
+    _core.nvrtc_read_ahead()  # a first call is to find the compiler's 100 MB in memory
+
 _BREAK_TAKES_TEXT = tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 7)
 
 

@@ -1,0 +1,44 @@
+"""`python -m graphene warm`: compiles what calls of operators will launch, and keeps it, before anybody calls them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+
+def warm_calls(calls: Sequence[str], recorded: str | None, archs: Sequence[str] | None) -> int:
+    """Warms every call for every architecture, a line each; returns the exit status.
+
+    ``calls``: as ``graphene.ops.core.warm.spelled`` takes them. ``recorded``: a file of GRAPHENE_RECORD_CALLS.
+    ``archs``: None means that of this machine's GPU.
+    """
+    import graphene as gr
+    from graphene import _core
+
+    try:
+        from graphene.ops.core import warm
+
+        if _core.cache_dir() is None:
+            print("the cache is off: set GRAPHENE_CACHE_DIR, not GRAPHENE_CACHE=0", file=sys.stderr)
+            return 1
+        wanted = archs or [d["arch"] for d in _core.driver_info()["devices"][:1]]
+        todo = [warm.spelled(text) for text in calls] + (warm.recorded(recorded) if recorded else [])
+        jobs = [(call, arch) for call in todo for arch in wanted]
+    except gr.GrapheneError as e:
+        print(e, file=sys.stderr)
+        return 1
+    failed = 0
+    for i, (call, arch) in enumerate(jobs, 1):
+        begin = time.perf_counter()
+        front = f"[{i}/{len(jobs)}] {call.text} for {arch}"
+        try:
+            done = warm.warm(call, arch)
+        except gr.GrapheneError as e:
+            failed += 1
+            print(f"{front}: {e}", file=sys.stderr, flush=True)
+            continue
+        what = f"was there: {', '.join(done.kernels)}" if done.was_there else ", ".join(done.kernels)
+        what = what if done.kernels else f"no kernel: {done.reason}"
+        print(f"{front}: {what}, {time.perf_counter() - begin:.2f} s", flush=True)
+    return 1 if failed else 0
