@@ -10,6 +10,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import graphene as gr  # noqa: E402
 from graphene import ops  # noqa: E402
+from graphene.kernels.rows.groupnorm import GroupNormConfig  # noqa: E402
+from graphene.kernels.rows.tile import RowTile  # noqa: E402
 from tests.ops.cpu_cases import F, quiet, r, simulated  # noqa: E402
 
 __all__ = ["quiet"]
@@ -51,6 +53,33 @@ def test_values(shape: tuple[int, ...], groups: int, dtype: Any) -> None:
     for affine in ((weight, bias), (weight, None), (None, bias), (None, None)):
         close(ops.group_norm(x, groups, *affine), x, groups, *affine)
         assert simulated(ops.group_norm, x, groups, *affine)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", list(ULP))
+@pytest.mark.parametrize("shape", [(4, 64, 32, 32), (2, 320, 9, 7), (8, 32, 100000), (3, 6, 1), (1, 2, 3000, 1001)])
+def test_values_on_a_gpu(shape: tuple[int, ...], dtype: Any) -> None:
+    x = (torch.randn(shape, device="cuda") * 3 + 2).to(dtype)
+    weight, bias = (torch.randn(shape[1], device="cuda").to(dtype) for _ in range(2))
+    for given in (x, x.transpose(-1, -2) if x.dim() == 4 else x, x[:, : shape[1] // 2]):
+        channels = given.shape[1]
+        close(
+            ops.group_norm(given, 1, weight[:channels], bias[:channels]), given, 1, weight[:channels], bias[:channels]
+        )
+        close(ops.group_norm(given, channels), given, channels)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [({"tile": RowTile(24, 32, 2, 4)}, "tile.rows"), ({"tile": RowTile(512, 32, dense=8)}, "tile.dense"),
+     ({"channels": 5}, "tile.width"), ({"channels": 4}, "tile.width"), ({"groups": 0}, "groups"),
+     ({"gamma": 1}, "gamma"), ({"dtype": gr.i32}, "dtype"), ({"tile": 3}, "tile")],
+)  # fmt: skip
+def test_configurations_that_no_kernel_has(change: dict[str, Any], text: str) -> None:
+    """Vectors lie within a channel: 24 elements of 4 channels are no vectors of 4."""
+    with pytest.raises(gr.VerifyError, match="KERNEL_ARGUMENT") as e:
+        GroupNormConfig(**{"tile": RowTile(24, 32, 1, 4), "groups": 2, "channels": 3} | change)
+    assert text in str(e.value)
 
 
 def test_views() -> None:

@@ -286,6 +286,26 @@ def test_explain_and_warn() -> None:
     assert done.stderr.count("CpuWarning: graphene.ops.matmul on CPU tensors: run by the simulator") == 1
 
 
+def test_explain_says_what_a_call_becomes() -> None:
+    """The operator with the gradient, types as autocast converts them; nothing is run, and nothing stays behind."""
+    q = r(1, 20, 2, 16)
+    assert ops.explain(ops.attention, q, q, q).startswith("attention: the simulator runs")
+    wanting = q.clone().requires_grad_()
+    assert ops.explain(ops.attention, wanting, q, q).startswith("attention_lse: the simulator runs")
+    x, w = r(8, 16, dtype=torch.float32), r(16, 8, dtype=torch.float32)
+    assert "no kernel multiplies float32" in ops.explain(ops.matmul, x, w)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert "the simulator runs" in ops.explain(ops.matmul, x, w)
+    out = torch.full((8, 8), 7.0).half()
+    said = ops.explain(ops.matmul, x.half(), w.half(), out=out)
+    assert said.startswith("matmul_out: the simulator runs")
+    assert out.eq(7).all()
+    for _ in range(2):
+        with pytest.raises(gr.LaunchError, match="OP_SHAPE"):
+            ops.explain(ops.matmul, x, x)
+        close(ops.matmul(x.half(), w.half()), want(x.half(), w.half()))
+
+
 # PyTorch's machinery
 
 
