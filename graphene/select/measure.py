@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-import statistics
 import sys
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -91,7 +89,7 @@ class Measured(Generic[C]):
     @property
     def us(self) -> float:
         """The median of the rounds; infinite without one."""
-        return statistics.median(self.rounds) if self.rounds and not self.failure else float("inf")
+        return _median(self.rounds) if self.rounds and not self.failure else float("inf")
 
 
 @dataclass(frozen=True)
@@ -133,7 +131,7 @@ class Timer:
     def __call__(self, launch: Callable[[], object]) -> float:
         """Microseconds of one launch. Raises what the launch or the device raises."""
         once = min(self._times(launch, 2))
-        return statistics.median(self._times(launch, max(3, min(40, round(self._round_ms * 1e3 / (once + 70.0))))))
+        return _median(self._times(launch, max(3, min(40, round(self._round_ms * 1e3 / (once + 70.0))))))
 
     def _times(self, launch: Callable[[], object], count: int) -> list[float]:
         pairs = []
@@ -146,6 +144,11 @@ class Timer:
             pairs.append((start, end))
         self._torch.cuda.synchronize()
         return [float(start.elapsed_time(end)) * 1e3 for start, end in pairs]
+
+
+def _median(times: Sequence[float]) -> float:
+    ordered, half = sorted(times), len(times) // 2
+    return ordered[half] if len(times) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def _first_line(e: BaseException) -> str:
@@ -163,6 +166,8 @@ def _build(
         binary = kernel.compile(arch)
         row.registers, row.spill_bytes = binary.registers, binary.spill_bytes
         return kernel
+
+    from concurrent.futures import ThreadPoolExecutor, as_completed  # here: importing an operator reads this file
 
     kernels: dict[int, Runnable] = {}
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
