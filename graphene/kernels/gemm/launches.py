@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import graphene as gr
 from graphene import _core
 from graphene.kernels.arguments import instance, size, strides_elems
-from graphene.kernels.epilogues import linear
+from graphene.kernels.epilogues import activation, linear
 from graphene.kernels.gemm.frame import Product
 from graphene.kernels.gemm.pad import gemm_pad
 from graphene.kernels.gemm.problem import TERMS, TYPES, GemmConfig, GemmProblem, GemmTile
@@ -86,7 +86,9 @@ def _means(
     """What the kernels of a problem compute together."""
     if p.dtype == "fp32":
         A, B = gr.rounded("tA", A), gr.rounded("tB", B)
-    return {"C": combined(A @ B, linear(p.activation, p.bias, p.residual), C, bias, residual, alpha, beta)}
+    x = combined(A @ B, None, C, None, None, alpha, beta)
+    x = activation(p.activation)(x if bias is None else x + bias)
+    return {"C": x if residual is None else x + residual}
 
 
 def _launches(p: GemmProblem, t: GemmTile) -> list[Launch]:
