@@ -15,7 +15,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from graphene.ops.core.define import DEFINED  # noqa: E402
+from graphene.ops.core.define import defined  # noqa: E402
 from tests.ops.cpu_cases import quiet, r  # noqa: E402
 
 __all__ = ["quiet"]
@@ -227,7 +227,9 @@ for _path in sorted(Path(__file__).parent.glob("test_*.py")):
 CHECKS = ("test_schema", "test_faketensor", "test_autograd_registration", "test_aot_dispatch_dynamic")
 SUFFIXES = ("_forward", "_reference", "")
 # Operators with a gradient of their own; those that only have a node that says that there is none are left out.
-DIFFERENTIABLE = {d.name for d in (op.definition for op in DEFINED) if d.backward is not None and not d.part_of}
+DIFFERENTIABLE = {
+    name for name, op in defined.items() if op.definition.backward is not None and not op.definition.part_of
+}
 
 
 def registered() -> set[str]:

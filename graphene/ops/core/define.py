@@ -119,9 +119,6 @@ class Definition:
         return self.schema.split("->")[1].count("Tensor")
 
 
-DEFINED: list[Defined] = []  # every operator, in the order of their registration
-
-
 class _Explanation(BaseException):
     """What `explain` asks for, thrown from where a call would reach PyTorch's dispatcher."""
 
@@ -139,7 +136,7 @@ class _Explaining(threading.local):
 _explaining = _Explaining()
 
 
-defined: dict[str, Defined] = {}
+defined: dict[str, Defined] = {}  # every operator, by name
 
 
 class Defined:
@@ -157,7 +154,6 @@ class Defined:
         self._written = next((i for i, p in enumerate(self.params) if "!" in p[1]), None)
         self._returns = d.returned > 0
         self._register()
-        DEFINED.append(self)
         namespace = getattr(torch.ops, SPACE)
         self.forward = getattr(namespace, d.name + "_forward").default
         self.differentiable = getattr(namespace, d.name).default
