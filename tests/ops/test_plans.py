@@ -111,6 +111,39 @@ def test_a_second_process_chooses_builds_lowers_and_prints_nothing(cache: Path) 
     assert [there for there, _ in lines["calls"]] == [False] * len(CALLS)
 
 
+ON_GPU = """
+import json, sys, torch
+from graphene import ops, timings
+torch.manual_seed(0)
+x, w, q = (torch.randn(s, device="cuda", dtype=torch.float16) for s in ((64, 4096), (64, 4096), (2, 300, 4, 64)))
+calls = [lambda: ops.matmul(x, w.T), lambda: ops.matmul(x[:, :4093], w[:, :4093].T), lambda: ops.softmax(x, -1),
+         lambda: ops.attention(q, q, q, causal=True), lambda: ops.fused_mlp(x[:, :64], [w[:, :64].contiguous()] * 3)]
+want = [x @ w.T, x[:, :4093] @ w[:, :4093].T, torch.softmax(x.float(), -1).half(), None, None]
+with torch.no_grad(), timings.recorded() as stages:
+    made = [f() for f in calls]
+for y, right in zip(made, want):
+    assert right is None or torch.allclose(y.float(), right.float(), rtol=2e-2, atol=2e-1)
+torch.save(made, sys.argv[1])
+print(json.dumps([s.name for s in stages]))
+"""
+
+
+@pytest.mark.gpu
+def test_planned_calls_give_the_same_bits(cache: Path, tmp_path: Path) -> None:
+    env = os.environ | {"GRAPHENE_CACHE_DIR": str(cache), "PYTHONPATH": str(ROOT)}
+    stages, results = [], []
+    for i in range(2):
+        file = tmp_path / f"{i}.pt"
+        command = [sys.executable, "-c", ON_GPU, str(file)]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        stages.append(json.loads(done.stdout))
+        results.append(torch.load(file))
+    assert {"choose", "build", "lower", "print", "NVRTC"} <= set(stages[0])
+    assert not {"choose", "build", "lower", "print", "NVRTC"} & set(stages[1])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
 # What a plan says.
 
 
