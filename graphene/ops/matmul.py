@@ -102,8 +102,8 @@ def tile_of(p: GemmProblem, where: str) -> GemmTile:
 def launches_of(p: GemmProblem, where: str) -> Launches:
     """The kernels of act(A @ B + bias) + residual on a device, and their workspaces."""
     tile = tile_of(p, where)
-    launches = gemm_launches(tile.config(p))
-    return Launches([(x.kernel, list(x.arguments)) for x in launches], workspace_sizes(p, tile))
+    launches = [(x.kernel, list(x.arguments)) for x in gemm_launches(p, tile)]
+    return Launches(launches, workspace_sizes(p, tile))
 
 
 # Configurations.

@@ -86,7 +86,7 @@ def _predict(c: GemmTile, p: GemmProblem, device: Device) -> tuple[float, str] |
 
 def _unusable(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
     if (reason := impossible(as_tile(c), _shape(p), device)) is None:
-        gemm_launches(c.config(p))  # what has no kernel is refused here, with a code
+        gemm_launches(p, c)  # what has no kernel is refused here, with a code
     return reason
 
 

@@ -52,6 +52,9 @@ class Product:
 
     def __post_init__(self) -> None:
         p, t = self.problem, self.tile
+        if t.kernel == "gemm_sm70":
+            choice(t.kernel, "dtype", p.dtype, ("fp16",))
+            choice(t.kernel, "stages", t.stages, (2,))
         check_tile(t.kernel, self.dtype, t.tile, t.warps, t.group)
         self.check_epilogue()
         for operand, rows in zip((self.a, self.b), t.tile[:2], strict=True):
@@ -101,6 +104,7 @@ class Product:
             _core.fail("KERNEL_ARGUMENT", f"{kernel}: without an epilogue nothing is added to the product",
                        ["want: neither bias nor residual", f"got: {', '.join(used)}"],
                        f"pass epilogue=lambda x, {', '.join(t[0] for t in used)}: ..., or neither")  # fmt: skip
+        check_scales(kernel, c_type, bool(terms["alpha"] or terms["beta"]))
         stages = size(kernel, "STAGES", stages, least=2)
         problem = GemmProblem(
             0, 0, 0, 0 if batched else None, str(dtype), out=str(c_type), epilogue=epilogue,

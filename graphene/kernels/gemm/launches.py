@@ -57,25 +57,31 @@ def _reduce(p: GemmProblem) -> gr.Kernel:
     )  # fmt: skip
 
 
-def gemm_launches(config: GemmConfig) -> Launches:
-    """The kernels of a configuration, in order; each is built once, however many configurations have it.
+def _described(function: str, config: object, tile: object) -> tuple[GemmProblem, GemmTile]:
+    """What is computed, of any sizes, and how. Raises VerifyError KERNEL_ARGUMENT unless both are given."""
+    if isinstance(config, GemmProblem):
+        instance(function, "tile", tile, GemmTile)
+        return config.form, tile  # type: ignore[return-value]
+    instance(function, "config", config, GemmConfig)
+    return config.problem, config.how  # type: ignore[attr-defined]
 
-    The last 256 are kept.
 
-    Their arguments are named A, B, C, and, where the configuration has them, bias, residual, alpha and beta; workspaces
-    are A_padded, B_padded and W. `gr.check_launches`
-    holds all together to the product. Raises VerifyError KERNEL_ARGUMENT.
+def gemm_launches(config: GemmConfig | GemmProblem, tile: GemmTile | None = None) -> Launches:
+    """The kernels of a configuration, or of a problem and a tile, in order.
+
+    Each is built once, however many problems have it; the last 256 are kept. Their arguments are named A, B, C, and,
+    where the problem has them, bias, residual, alpha and beta; workspaces are A_padded, B_padded and W.
+    `gr.check_launches` holds all together to the product. Raises VerifyError KERNEL_ARGUMENT.
     """
-    instance("gemm_launches", "config", config, GemmConfig)
-    batch = ("batch",) if config.batched else ()
+    p, t = _described("gemm_launches", config, tile)
+    batch = ("batch",) if p.batch is not None else ()
     shapes: dict[str, tuple[str, ...]] = {n: (*batch, *dims) for n, dims in (("A", "MK"), ("B", "KN"), ("C", "MN"))}
-    if config.residual:
+    if p.residual:
         shapes["residual"] = shapes["C"]
 
     def workspaces(s: dict[str, int]) -> dict[str, tuple[Any, str]]:
-        return gemm_workspaces(config, s["M"], s["N"], s["K"], s.get("batch", 1))
+        return _workspaces(p, t, s["M"], s["N"], s["K"], s.get("batch", 1))
 
-    p, t = config.problem, config.how
     means = functools.partial(_means, p)
     return Launches(_launches(p, t), means, shapes, workspaces if any(t.pad) or t.split_k > 1 else None)
 
@@ -134,13 +140,16 @@ def gemm_workspaces(config: GemmConfig, M: int, N: int, K: int, batch: int = 1) 
     M, N, K, batch = (
         size("gemm_workspaces", n, x, least=0) for n, x in (("M", M), ("N", N), ("K", K), ("batch", batch))
     )
+    return _workspaces(config.problem, config.how, M, N, K, batch)
+
+
+def _workspaces(p: GemmProblem, t: GemmTile, M: int, N: int, K: int, batch: int) -> dict[str, tuple[Any, str]]:
     known = {"m": M, "n": N, "k": K, "batch": batch}
 
     def extent(of: str | int, multiple: int) -> int:
         return -(-(known[of] if isinstance(of, str) else of) // multiple) * multiple
 
-    sizes = workspace_sizes(config.problem, config.how)
-    return {name: (tuple(extent(*x) for x in dims), dtype) for name, (dtype, dims) in sizes.items()}
+    return {name: (tuple(extent(*x) for x in dims), dtype) for name, (dtype, dims) in workspace_sizes(p, t).items()}
 
 
 def run_gemm(

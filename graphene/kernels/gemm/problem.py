@@ -106,7 +106,7 @@ class GemmConfig:
             "pad": flags(n, "pad", self.pad, 2),
             "activation": as_data(self.activation),
         }
-        check_scales(n, self.out_dtype, self.alpha or self.beta)
+        check_scales(n, self.out or ("i32" if self.dtype == "i8" else self.dtype), self.alpha or self.beta)
         for name in ("batched", *TERMS):
             flags(n, name, (getattr(self, name),), 1)
         choice(n, "kernel", self.kernel, KERNELS)
@@ -177,6 +177,7 @@ class GemmProblem:
             object.__setattr__(self, name, value)
         for name in (*TERMS, "workspaces"):
             flags(n, name, (getattr(self, name),), 1)
+        check_scales(n, self.out_dtype, self.alpha or self.beta)
 
     @property
     def out_dtype(self) -> str:
