@@ -117,7 +117,7 @@ py::list rounding_points(const std::vector<sim::Rounding>& found) {
 }
 
 // What a call may reach: numbers that are the same in every call of a kernel.
-int key(const sim::Coverage::Event& e) { return 4 * e.stmt->id + static_cast<int>(e.what); }
+int key(const sim::Coverage::Event& e) { return 8 * e.stmt->id + static_cast<int>(e.what); }
 
 std::string unreached(const sim::Coverage::Event& e) {
   const bool loop = e.what == sim::Coverage::What::Repeated;

@@ -45,6 +45,12 @@ bool may_repeat(const ir::LoopStmt& loop) {
   return !turns.is_const() && !(loop.step.is_const() && sym::upper_bound(turns) <= loop.step.value());
 }
 
+// Code that nothing reaches, and the text says so.
+bool never_turns(const ir::LoopStmt& loop) {
+  const Expr turns = loop.stop - loop.start;
+  return turns.is_const() && turns.value() <= 0;
+}
+
 }  // namespace
 
 Coverage Interpreter::coverage() const {
@@ -52,27 +58,37 @@ Coverage Interpreter::coverage() const {
   std::set<Coverage::Event> reached, wanted;
   Coverage out;
   const auto want = [&](const ir::Stmt* s, What what) {
-    if (wanted.insert({s, what}).second && !reached.contains({s, what})) out.missed.push_back({s, what});
+    if (wanted.insert({s, what}).second) out.missed.push_back({s, what});
   };
   for (const Leaf& f : code_.leaves) {
     const char ran = f.origin != nullptr ? ran_[f.site - 1] : char{0};
     if ((ran & kExecuted) != 0) reached.insert({f.origin, What::Executed});
     if ((ran & kLeft) != 0) reached.insert({f.origin, What::Left});
   }
-  for (std::size_t i = 0; i < code_.instructions.size(); ++i) {
-    const ir::Stmt* s = code_.instructions[i].origin;
+  int again = 0;  // the end of the outermost loop at hand that went on
+  for (int i = 0; i < static_cast<int>(code_.instructions.size()); ++i) {
+    const Instruction& at = code_.instructions[static_cast<std::size_t>(i)];
+    const bool is_leaf = at.op == Instruction::Op::Leaf;
+    const ir::Stmt* s = is_leaf ? code_.leaves[static_cast<std::size_t>(at.index)].origin : at.origin;
     if (s == nullptr) continue;
-    if ((happened_[i] & kWentOn) != 0) reached.insert({s, What::Repeated});
-    if ((happened_[i] & kDidNotHold) != 0) reached.insert({s, What::DidNotHold});
+    if (is_leaf) {
+      if (i < again && reached.contains({s, What::Executed})) reached.insert({s, What::Again});
+      want(s, What::Executed);
+    }
+    if ((happened_[static_cast<std::size_t>(i)] & kDidNotHold) != 0) reached.insert({s, What::DidNotHold});
+    const auto* loop = at.op == Instruction::Op::LoopBegin ? s->as<ir::LoopStmt>() : nullptr;
+    if (loop == nullptr) continue;
+    if (never_turns(*loop)) {
+      i = at.target - 1;
+    } else if (may_repeat(*loop)) {
+      if ((happened_[static_cast<std::size_t>(at.target - 1)] & kWentOn) != 0) {
+        reached.insert({s, What::Repeated});
+        again = std::max(again, at.target);
+      }
+      want(s, What::Repeated);
+    }
   }
-  for (const Instruction& i : code_.instructions) {
-    const bool is_leaf = i.op == Instruction::Op::Leaf;
-    const ir::Stmt* origin = is_leaf ? code_.leaves[static_cast<std::size_t>(i.index)].origin : i.origin;
-    if (origin == nullptr) continue;
-    if (is_leaf) want(origin, What::Executed);
-    const auto* loop = i.op == Instruction::Op::LoopBegin ? origin->as<ir::LoopStmt>() : nullptr;
-    if (loop != nullptr && may_repeat(*loop)) want(origin, What::Repeated);
-  }
+  std::erase_if(out.missed, [&](const Coverage::Event& e) { return reached.contains(e); });
   out.reached.assign(reached.begin(), reached.end());
   return out;
 }

@@ -31,7 +31,8 @@ struct Coverage {
   enum class What : std::uint8_t {
     Executed,   // a statement, by some thread
     Left,       // a statement's predicate did not hold for some thread
-    Repeated,   // a loop's body, at least twice by some thread
+    Repeated,   // a loop whose number of turns the text leaves open: its body, at least twice by some thread
+    Again,      // a statement in such a body
     DidNotHold  // a condition of an `if`, for some thread; a loop was not entered
   };
   struct Event {

@@ -107,6 +107,7 @@ class Plan:
         self.floats = [p.name for p in s.scalars if is_float(p.dtype)]
         self.names = [*(n for n in s.symbols if n in sized or n in self.fixed), *integers]
         self.counted = sized
+        self._tiles = {n: max(self.numbers.divisors.get(n, ()), default=1) for n in sized}
         types = {p.name: p.dtype for p in s.scalars}
         self.facts = {n: s.symbols.get(n) or _facts_of(types[n]) for n in self.names}
         self.domains: dict[str, list[Any]] = {}
@@ -120,8 +121,8 @@ class Plan:
         self.usual_scalars = {n: self.scalars[n][i % min(len(self.scalars[n]), 2)] for i, n in enumerate(self.floats)}
 
     def cost(self, d: Mapping[str, Any]) -> float:
-        """What a call costs, up to a factor of the kernel's."""
-        return float(math.prod(max(int(d[n]), 1) for n in self.counted if n in d))
+        """What a call costs, up to a factor of the kernel's: whole tiles count."""
+        return float(math.prod(-(-max(int(d[n]), 1) // t) * t for n, t in self._tiles.items() if n in d))
 
     def usual(self) -> Call:
         """The first call: two tiles and a ragged part, normal data."""

@@ -90,6 +90,19 @@ class Covering:
         self.count(best[1])
         return best[1]
 
+    def largest(self, most: float) -> dict[str, Any] | None:
+        """The costliest values of a few random ones, whose cost is `most` at most."""
+        best: tuple[float, dict[str, Any]] | None = None
+        for _ in range(_TRIES // 4):
+            d = {n: v[int(self._rng.integers(len(v)))] for n, v in self._domains.items()}
+            if self._valid(d) and self._cost(d) <= most and (best is None or self._cost(d) > best[0]):
+                best = self._cost(d), d
+        if best is None:
+            return None
+        self.count(best[1])
+        self._seen |= self._features(best[1])
+        return best[1]
+
     @property
     def covered(self) -> set[Any]:
         """The features of what is divided that calls had."""

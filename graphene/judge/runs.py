@@ -14,15 +14,16 @@ from graphene.judge.memory import SMALL_BYTES, left
 from graphene.judge.verdict import Broken, expect, judge_outputs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from graphene.judge.calls import Made
     from graphene.recorded import Recorded
 
 __all__ = ["Outcome", "Run", "Runner"]
 
-SIZES, DATA = 48, 64  # calls at most
-LANE_OPS = 16_000_000  # of all calls together
+SIZES, REACH, DATA = 40, 12, 60  # calls at most
+LANE_OPS = 9_000_000  # of all calls together
+_FOR_SIZES, _FOR_REACH = 0.4, 0.2  # of these, for sizes and for what they did not reach; data get the rest
 _CALL = 200_000  # what making a call, compiling for it and judging it cost, in lane operations
 _SMALL = 20_000  # lane operations of a call that runs though the budget is spent
 _SHRINKS = 40
@@ -166,7 +167,7 @@ class Runner:
             return out
         out.runs.append(first)
         if first.ok:
-            self._sizes(sizes, 0.4 * lane_ops)
+            self._sizes(sizes, lane_ops)
         if out.runs[-1].ok and (self.kernel.promise is not None or self.plan.floats):
             self._data(data, lane_ops)  # data of another kind show nothing where nothing is promised
         if not out.runs[-1].ok:
@@ -174,41 +175,46 @@ class Runner:
         return out
 
     def _sizes(self, calls: int, lane_ops: float) -> None:
-        """Calls of sizes that cover something new."""
+        """Calls of sizes that cover something new; then larger ones, while parts of the kernel were not reached."""
         out, plan = self.outcome, self.plan
-        first = out.runs[0]
-        spent, rate = first.lane_ops, max(first.lane_ops, 1) / max(plan.cost(first.call.sizes), 1.0)
-        covering = plan.covering(lambda d: _CALL + rate * plan.cost(d))
-        covering.count(dict(first.call.sizes))
-        for _ in range(calls):
-            d = covering.next(_CALL + max(lane_ops - spent, _SMALL))
-            if d is None:
+        covering = plan.covering(lambda d: _CALL + self._expected(d))
+        covering.count(dict(out.runs[0].call.sizes))
+        for number in range(calls + REACH):
+            left = lane_ops * (_FOR_SIZES if number < calls else _FOR_SIZES + _FOR_REACH) - self._spent()
+            if number < calls:
+                d = covering.next(_CALL + max(left, _SMALL))
+            else:  # what tables of integers say is drawn anew each time
+                d = covering.largest(_CALL + left) if out.missed and left > 0 else None
+            if d is None and number >= calls:
                 break
-            run = self._further(plan.call(d, len(out.runs)))
-            if run is not None:
-                spent += run.lane_ops
-                rate = max(rate, run.lane_ops / max(plan.cost(d), 1.0) * 0.5)
-                if not run.ok:
-                    break
+            run = self._further(plan.call(d, len(out.runs))) if d is not None else None
+            if run is not None and not run.ok:
+                break
         out.offered |= covering.offered
         out.covered |= covering.covered
+
+    def _spent(self) -> int:
+        return sum(r.lane_ops for r in self.outcome.runs)
+
+    def _expected(self, d: Mapping[str, Any]) -> float:
+        """Lane operations of a call, by what others took; large ones count most."""
+        known = [(self.plan.cost(r.call.sizes), r.lane_ops) for r in self.outcome.runs]
+        rate = sum(c * n for c, n in known) / max(sum(c * c for c, _ in known), 1.0)
+        return rate * self.plan.cost(d)
 
     def _data(self, calls: int, lane_ops: float) -> None:
         """Calls of other data at sizes that have run."""
         out, plan = self.outcome, self.plan
         bases = list(out.runs)
-        spent = sum(r.lane_ops for r in bases)
         covering = plan.data_covering([(r.call, r.reached, _CALL + r.lane_ops) for r in bases])
         for _ in range(calls):
-            chosen = covering.next(_CALL + max(lane_ops - spent, _SMALL))
+            chosen = covering.next(_CALL + max(lane_ops - self._spent(), _SMALL))
             if chosen is None:
                 break
             at, d = chosen
             run = self._further(plan.with_data(bases[at].call, d, len(out.runs)))
-            if run is not None:
-                spent += run.lane_ops
-                if not run.ok:
-                    break
+            if run is not None and not run.ok:
+                break
 
     def _further(self, call: Call) -> Run | None:
         run = self.run(call)

@@ -81,3 +81,25 @@ def test_data_are_drawn_for_every_part_that_calls_of_some_size_reached() -> None
     assert {c[1:] for c in chosen if c[0] == 1} == set(itertools.product("abc", (1, 2)))
     assert covering.next() is None
     assert DataCovering({"kind": "abc"}, [("dear", 9.0)], np.random.default_rng(0)).next(5.0) is None
+
+
+def test_code_that_the_text_says_is_never_reached_is_not_missed() -> None:
+    """A loop of no turns: nothing in it could be judged."""
+
+    def means(X: Any) -> Any:
+        return X
+
+    with gr.Kernel("copied", means=means) as kernel:
+        n = gr.sym("n")
+        x, y = gr.input("X", [n], gr.fp32), gr.output("Y", [n], gr.fp32)
+        blocks, threads = gr.blocks(gr.ceil_div(n, TILE)), gr.threads(TILE)
+        (b,), (t,) = blocks.indices(), threads.indices()
+        with gr.spec(y, [x], on=(blocks, threads)):
+            r = gr.alloc("r", [], gr.fp32, gr.RF)
+            gr.move(r, x.tile([TILE])[b][t])
+            for _ in gr.loop("never", 0):
+                gr.init(r, 0)
+            gr.move(y.tile([TILE])[b][t], r)
+    result = kernel.check()
+    assert result.ok, str(result)
+    assert not [u for u in result.uncovered if "no thread" in u]

@@ -90,11 +90,13 @@ def starts(args: Any, rng: Any) -> None:
     import numpy as np
 
     rows = {"starts_q": args["Q" if "Q" in args else "dQ"].shape[0], "starts_k": args["K"].shape[0]}
-    everything, most = rng.integers(3) == 0, {}
+    around, most = rng.integers(3), {}  # nothing, a few rows, any number
     for name, total in rows.items():
         at = np.sort(rng.integers(0, total + 1, args[name].size))
-        if everything:
-            at[0], at[-1] = 0, total
+        if around < 2:
+            few = min(3, total // 4) * around
+            at[0], at[-1] = rng.integers(few + 1), total - rng.integers(few + 1)
+            at = np.clip(at, at[0], at[-1])
         args[name][...], most[name] = at, int(np.diff(at).max(initial=1))
     args["longest"] = most["starts_k" if "dK" in args else "starts_q"]
 
