@@ -165,12 +165,13 @@ class Plan:
         """Of the sizes."""
         steps = {n: self.facts[n].multiple_of for n in self.counted
                  if n not in self.fixed and n not in self.wish.values and self.numbers.divisors.get(n)}  # fmt: skip
-        return Covering(self.domains, self.numbers.divided, steps, cost, self._fits, self._rng)
+        return Covering(self.domains, self.numbers.divided, steps, cost, self._fits, self._rng,
+                        self.numbers.turns)  # fmt: skip
 
     def data_covering(self, bases: Sequence[tuple[Call, Iterable[Hashable], float]]) -> DataCovering:
         """Of kinds of data and scalars, at the sizes of calls that have run: what each reached, and its cost."""
         domains: dict[str, list[Any]] = {"": self.kinds, **self.scalars}
-        reached = [({*what, *call.sizes.items()}, cost) for call, what, cost in bases]
+        reached = [({*what, *c.sizes.items(), *self.numbers.features(c.sizes)}, cost) for c, what, cost in bases]
         # 0 * infinity is no number: what a factor of 0 leaves out must not be multiplied.
         telling = [(("", "infinite"), (n, 0.0)) for n in self.floats]
         covering = DataCovering(domains, reached, self._rng, telling)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
-    from graphene.judge.numbers import Divided
+    from graphene.judge.numbers import Divided, Turns
 
 __all__ = ["Covering", "DataCovering"]
 
@@ -38,8 +38,11 @@ class Covering:
         cost: Callable[[dict[str, Any]], float],
         valid: Callable[[dict[str, Any]], bool],
         rng: Any,
+        turns: Sequence[Turns] = (),
     ) -> None:
         self._domains = {n: list(v) for n, v in domains.items()}
+        self._turns, self._turned = turns, set[int]()  # that went round twice in the calls before `_made`
+        self._made: list[dict[str, Any]] = []
         self._steps = dict(steps)
         self._cost, self._valid, self._rng = cost, valid, rng
         self._left: set[Any] = {(a, x, b, y) for a, b in itertools.combinations(self._domains, 2)
@@ -59,6 +62,7 @@ class Covering:
 
     def count(self, d: dict[str, Any]) -> None:
         """A call that was made anyway covers what it covers."""
+        self._made.append(d)
         if all(n in d for n in self._domains):
             self._left -= self._pairs(d)
         self._seen |= self._features(d)
@@ -90,18 +94,25 @@ class Covering:
         self.count(best[1])
         return best[1]
 
-    def largest(self, most: float) -> dict[str, Any] | None:
-        """The costliest values of a few random ones, whose cost is `most` at most."""
-        best: tuple[float, dict[str, Any]] | None = None
-        for _ in range(_TRIES // 4):
+    def reach(self, most: float) -> dict[str, Any] | None:
+        """Large values, whose cost is `most` at most, with which loops go round twice that did not in any call."""
+        for d in self._made:
+            self._turned |= self._turning(d)
+        self._made.clear()
+        best: tuple[tuple[int, float], dict[str, Any]] | None = None
+        for _ in range(_TRIES):
             d = {n: v[int(self._rng.integers(len(v)))] for n, v in self._domains.items()}
-            if self._valid(d) and self._cost(d) <= most and (best is None or self._cost(d) > best[0]):
-                best = self._cost(d), d
+            if self._valid(d) and self._cost(d) <= most:
+                worth = len(self._turning(d) - self._turned), math.prod(float(d[n]) for n in self._steps)
+                if best is None or worth > best[0]:
+                    best = worth, d
         if best is None:
             return None
         self.count(best[1])
-        self._seen |= self._features(best[1])
         return best[1]
+
+    def _turning(self, d: Mapping[str, Any]) -> set[int]:
+        return {i for i, t in enumerate(self._turns) if t.repeats(d)}
 
     @property
     def covered(self) -> set[Any]:

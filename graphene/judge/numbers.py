@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,37 @@ class Divided:
             r = v % self.by
             residue = {0: 0, 1: 1, self.by - 1: -1}.get(r, 2)
             yield self.text, self.by, at, residue, min(max(v // self.by, -1), 2)
+
+
+@dataclass(frozen=True)
+class Turns:
+    """How often a loop goes round: an expression of symbols, coordinates and outer loops' counters."""
+
+    names: frozenset[str]
+    code: Any = field(repr=False, compare=False)
+
+    def repeats(self, values: Mapping[str, int]) -> bool:
+        """Whether it goes round twice, for coordinates of 0 or of 1."""
+        coordinates = [n for n in self.names if n not in values]
+        for at in (0, 1) if coordinates else (0,):
+            with contextlib.suppress(ZeroDivisionError, ValueError):
+                if eval(self.code, {"min": min, "max": max}, {**values, **dict.fromkeys(coordinates, at)}) > 1:
+                    return True
+        return False
+
+
+def turns_of(body: list[Any]) -> tuple[Turns, ...]:
+    """Of the loops whose number of turns sizes decide, not data."""
+    every = list(statements(body))
+    read = {s["var"] for s in every if s["stmt"] == "index"}
+    out = {}
+    for s in every:
+        if s["stmt"] == "for" and not all(isinstance(s[x], int) for x in ("start", "stop")):
+            text = plain(f"-(-(({s['stop']}) - ({s['start']})) // ({s['step']}))")
+            names = frozenset(names_of(text))
+            if text not in out and not names & read:
+                out[text] = Turns(names, compile(text, "<expression>", "eval"))
+    return tuple(out.values())
 
 
 def _strings(x: Any) -> Iterator[str]:
@@ -119,6 +151,11 @@ class Numbers:
     divisors: dict[str, set[int]]  # by symbol and integer parameter
     divided: tuple[Divided, ...]
     indices: tuple[Facts, ...]  # of integers that are read from data
+    turns: tuple[Turns, ...] = ()
+
+    def features(self, values: Mapping[str, int]) -> set[tuple[str, int, int, int, int]]:
+        """Those of all that is divided."""
+        return {f for e in self.divided for f in e.features(values)}
 
     @staticmethod
     def of(signature: Signature) -> Numbers:
@@ -171,7 +208,7 @@ class Numbers:
                 add(ast.parse(plain(str(s["stop"])), mode="eval").body, s["step"])
             if s["stmt"] == "index":
                 indices.append(Facts(s.get("min", 0), s.get("max", 2**63 - 1), s.get("multiple_of", 1)))
-        return Numbers(divisors, tuple(divided.values()), tuple(indices))
+        return Numbers(divisors, tuple(divided.values()), tuple(indices), turns_of(body))
 
     def candidates(self, name: str, facts: Facts, given: Iterable[float] | None, size: bool) -> list[int]:
         """Values of a symbol, or of an integer parameter, that its numbers ask for; a few where it has none."""

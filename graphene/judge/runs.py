@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Outcome", "Run", "Runner"]
 
-SIZES, REACH, DATA = 40, 12, 60  # calls at most
+SIZES, REACH, DATA = 40, 10, 60  # calls at most
 LANE_OPS = 9_000_000  # of all calls together
 _FOR_SIZES, _FOR_REACH = 0.4, 0.2  # of these, for sizes and for what they did not reach; data get the rest
 _CALL = 200_000  # what making a call, compiling for it and judging it cost, in lane operations
@@ -184,7 +184,7 @@ class Runner:
             if number < calls:
                 d = covering.next(_CALL + max(left, _SMALL))
             else:  # what tables of integers say is drawn anew each time
-                d = covering.largest(_CALL + left) if out.missed and left > 0 else None
+                d = covering.reach(_CALL + left) if out.missed and left > 0 else None
             if d is None and number >= calls:
                 break
             run = self._further(plan.call(d, len(out.runs))) if d is not None else None
