@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "Laid", "draw", "draw_integers", "given_of", "lay", "strides_of"]
 
 KINDS = ("normal", "positive", "rising", "falling", "constant", "whole", "tiny", "large", "spike", "cold", "peak",
-         "pit", "infinite", "undefined")  # fmt: skip
+         "pit", "uneven", "infinite", "undefined")  # fmt: skip
 
 
 def draw(kind: str, shape: tuple[int, ...], rng: Any) -> Any:
@@ -40,6 +40,8 @@ def draw(kind: str, shape: tuple[int, ...], rng: Any) -> Any:
         return x * 2.0**-9
     if kind == "large":
         return x * 20
+    if kind == "uneven":  # one row has little to do with the next
+        return (rows * rng.choice([2.0**-14, 0.125, 1.0, 8.0], (len(rows), 1))).reshape(shape)
     if kind == "spike":
         rows[r, (r * 7) % n] = 30
     elif kind == "cold":

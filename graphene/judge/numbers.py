@@ -112,19 +112,19 @@ def _modes(shape: Any) -> list[Any]:
     return shape if isinstance(shape, list) else [shape]
 
 
-def lengths_of_data(signature: Signature, body: list[Any]) -> dict[str, set[str]]:
-    """By each integer that is read from data: the symbols in the extents of what it indexes or cuts a window out of.
+def lengths_of_parts(signature: Signature, body: list[Any]) -> dict[str, set[str]]:
+    """By each integer read from data, and each symbol: the symbols in the extents of what it cuts a window out of.
 
-    What such integers are divided by (the length of a packed sequence by a tile) are numbers of these symbols: data can
-    be no longer than the tensor that they lie in.
+    What the length of a part is divided by (that of a packed sequence by a tile, that of longer lines) are numbers of
+    the whole's length, too. Integers that are read from data count where they index, as well.
     """
     shapes: dict[int, list[Any]] = {}
     for a in signature.data["args"]:
         if "type" in a:
             shapes[a["id"]] = _modes(a["type"]["levels"][0]["shape"]) if a["type"]["levels"] else []
     read = {s["var"] for s in statements(body) if s["stmt"] == "index"}
-    found: dict[str, set[str]] = {n: set() for n in read}
-    for s in statements(body) if read else ():
+    found: dict[str, set[str]] = {n: set() for n in read.union(signature.symbols)}
+    for s in statements(body):
         if s["stmt"] != "view":
             continue
         levels = s["type"]["levels"]
@@ -135,11 +135,13 @@ def lengths_of_data(signature: Signature, body: list[Any]) -> dict[str, set[str]
         for at, text in used:
             if not isinstance(text, str) or at >= len(extents) or not isinstance(extents[at], str):
                 continue
+            if not cut and not any(n in text for n in read):
+                continue
             names = names_of(extents[at])
             symbols = names & set(signature.symbols)
             for n in names & read:
                 symbols |= found[n]
-            for n in names_of(text) & read:
+            for n in names_of(text) & (found.keys() if cut else read):
                 found[n] |= symbols
     return found
 
@@ -162,7 +164,7 @@ class Numbers:
         """Of a kernel's arguments, grid and statements."""
         known = {*signature.symbols, *(p.name for p in signature.scalars)}
         body = signature.data["body"]
-        of_data = lengths_of_data(signature, body)
+        of_parts = lengths_of_parts(signature, body)
         divisors: dict[str, set[int]] = {}
         divided: dict[tuple[str, int], Divided] = {}
 
@@ -171,7 +173,7 @@ class Numbers:
                 return
             names = frozenset(n.id for n in ast.walk(node) if isinstance(n, ast.Name)) - {"min", "max"}
             mine = names & known
-            for n in mine.union(*(of_data[i] for i in names & of_data.keys())):
+            for n in mine.union(*(of_parts[i] for i in names & of_parts.keys())):
                 divisors.setdefault(n, set()).add(by)
             text = ast.unparse(node)
             if mine and len(text) < 300 and (text, by) not in divided:

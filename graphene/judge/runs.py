@@ -88,6 +88,7 @@ class Runner:
         self.kernel, self.arch, self.seed, self.plan = kernel, arch, seed, plan
         self.outcome = Outcome()
         self._given: Made | None = None
+        self._rate, self._known = 0.0, 0  # lane operations by cost, of the first so many runs
 
     def one(self, call: Call, made: Made) -> Outcome:
         """Runs a caller's own call."""
@@ -198,9 +199,12 @@ class Runner:
 
     def _expected(self, d: Mapping[str, Any]) -> float:
         """Lane operations of a call, by what others took; large ones count most."""
-        known = [(self.plan.cost(r.call.sizes), r.lane_ops) for r in self.outcome.runs]
-        rate = sum(c * n for c, n in known) / max(sum(c * c for c, _ in known), 1.0)
-        return rate * self.plan.cost(d)
+        runs = self.outcome.runs
+        if self._known < len(runs):
+            known = [(self.plan.cost(r.call.sizes), r.lane_ops) for r in runs]
+            self._rate = sum(c * n for c, n in known) / max(sum(c * c for c, _ in known), 1.0)
+            self._known = len(runs)
+        return self._rate * self.plan.cost(d)
 
     def _data(self, calls: int, lane_ops: float) -> None:
         """Calls of other data at sizes that have run."""

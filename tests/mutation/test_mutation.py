@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
 import zlib
 from pathlib import Path
@@ -37,6 +38,24 @@ def test_a_sample_of_mutants_is_told(name: str) -> None:
     sample = found[offset :: max(len(found) // SAMPLE, 1)][:SAMPLE]
     missed = [v for v in (judge(case.kernel, m, case.calls, search=1) for m in sample) if v.kind == "missed"]
     assert not missed, "\n".join(f"{v.mutant}: {v.detail}" for v in missed)
+
+
+# What ran in no chosen call, or in none with data that show it: by case, operator, what the line looks like, and which.
+HIDDEN = [
+    ("attention_forward_kernel, packed", "synchronisation left out", r"barrier\(\)", 1),
+    ("attention_forward_kernel, packed", "statement left out", r"<- MatMul<<<\[\]\.block, #12>>>\(.*\) atom=\S+$", 0),
+    ("attention_keys_gradient_kernel, packed", "bound by one", r"\.window\(index", -1),
+    ("attention_forward_kernel, listed", "statement left out", r"TernaryPointwise<where>.*, 0\.0, ", 0),
+    ("gemm_sm80, tf32", "index + 1", r"\[k \+ 2\]", 0),
+]
+
+
+@pytest.mark.parametrize(("name", "operator", "line", "which"), HIDDEN)
+def test_what_a_check_once_missed_is_told(name: str, operator: str, line: str, which: int) -> None:
+    case, found = prepared(name)
+    fitting = [m for m in found if m.operator == operator and re.search(line, m.before)]
+    verdict = judge(case.kernel, fitting[which], search=0)
+    assert verdict.kind in ("hazard", "promise"), f"{verdict.mutant}: {verdict.kind}, {verdict.detail}"
 
 
 def test_every_kernel_has_its_mutants_judged() -> None:

@@ -11,6 +11,7 @@ import graphene as gr
 from graphene.judge.covering import DataCovering
 from graphene.judge.numbers import Numbers
 from graphene.judge.signature import Signature
+from graphene.kernels import gemm_sm80
 
 TILE = 32
 
@@ -52,6 +53,12 @@ def lengths(barriers: bool = True) -> gr.Kernel:
                     r[:] = r + r
                     gr.move(mine[1][tile][t - TILE], r[0])
     return kernel
+
+
+def test_what_the_length_of_a_window_is_divided_by_are_numbers_of_the_whole() -> None:
+    """The loop goes over the lines of A, whose length is divided; those of B, of K elements, are read as far."""
+    kernel = gemm_sm80(32, 32, 16, 3, warps=(2, 2), order="TN", dtype=gr.fp32, padded=(True, False), align=(16, 4, 8))
+    assert Numbers.of(Signature.of(kernel)).divisors["K"] == {16}
 
 
 def test_what_lengths_of_data_are_divided_by_are_numbers_of_the_tensor_that_they_lie_in() -> None:

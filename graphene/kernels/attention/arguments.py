@@ -11,7 +11,8 @@ from graphene.kernels.attention import reference_saved as saved
 if TYPE_CHECKING:
     from graphene.kernels.attention.problem import Attention
 
-FINITE = ("normal", "positive", "rising", "falling", "constant", "whole", "tiny", "large", "spike")
+FINITE = ("normal", "positive", "rising", "falling", "constant", "whole", "tiny", "large", "spike",
+          "uneven")  # fmt: skip
 SIZES = {  # of what no tile divides; the last ones are the usual
     "batch": (1, 2, 3), "kv_heads": (1, 2, 3), "splits": (1, 2, 35, 5, 3),
     "left": (0, 1, 15, 16, 30, 31, 46, 62, 100, 17), "right": (1, -1, 14, 15, 16, 31, 46, 62, -20, 100, 0),
