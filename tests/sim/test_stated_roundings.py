@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from kernels import fig8
+
 import graphene as gr
 
 
@@ -55,3 +57,11 @@ def test_a_point_that_is_stated_and_not_there() -> None:
 
     [error] = doubled(gr.fp32, loose).check().errors
     assert "the meaning rounds 'quarter', in which no value becomes narrower" in str(error)
+
+
+def test_sums_that_are_kept_in_a_narrow_type_are_stated_by_sums() -> None:
+    """Nothing wider is narrowed, and the bound counts what fp16 loses: the tensor need not be stated, too."""
+    kernel = fig8(128, 128, 3)
+    result = kernel.with_promise(lambda A, B, C: C + A @ B, sums=gr.fp16).check()
+    assert result.ok, str(result)
+    assert not kernel.with_promise(lambda A, B, C: C + A @ B).check().ok
