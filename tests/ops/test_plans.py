@@ -357,6 +357,21 @@ def test_the_stamp_follows_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert stamp() is None
 
 
+@pytest.mark.parametrize("kept", [b"[" * 100_000, b"\xff", b"[]", b'{"state": 1, "stamp": []}'])
+def test_what_is_remembered_of_the_package_may_be_damaged(
+    kept: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "graphene"
+    (package / "ops" / "core").mkdir(parents=True)
+    stamp = plans_stamp(monkeypatch, package)
+    monkeypatch.setattr(_core, "memo_load", lambda name: kept)
+    kept_now: list[bytes] = []
+    monkeypatch.setattr(_core, "memo_store", lambda name, text: kept_now.append(text))
+    found = stamp()
+    assert re.fullmatch(r"[0-9a-f]{64}", found)
+    assert json.loads(kept_now[0])["stamp"] == found
+
+
 def plans_stamp(monkeypatch: pytest.MonkeyPatch, package: Path) -> Any:
     monkeypatch.undo()
     monkeypatch.setenv("GRAPHENE_CACHE_DIR", str(package.parent / "cache"))

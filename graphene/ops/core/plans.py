@@ -301,7 +301,10 @@ def package_stamp() -> str | None:
         seen = [(n, s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for n, s in files]
         state = _core.sha256(repr(seen).encode())
         name = _core.sha256(f"package {folder}".encode())[:32]
-        known = json.loads(_core.memo_load(name) or b"{}")
+        try:
+            known = json.loads(_core.memo_load(name) or b"{}")
+        except (ValueError, RecursionError):  # damaged: it is written anew
+            known = None
         if isinstance(known, dict) and known.get("state") == state and isinstance(known.get("stamp"), str):
             return str(known["stamp"])
         hashes = [
