@@ -5,205 +5,22 @@
 #include <Python.h>
 #include <structmember.h>
 
-#include <array>
 #include <cstddef>
 #include <limits>
-#include <map>
 #include <memory>
 
 #include "base/stages.h"
-#include "bind/bind.h"
-#include "bind/tensor_reader.h"
+#include "bind/python_arguments.h"
 #include "bind/torch_written.h"
+#include "call/launcher.h"
 #include "runtime/compile.h"
-#include "runtime/launch.h"
 
 namespace graphene::bind {
 
 namespace {
 
+namespace gc = graphene::call;
 namespace rt = graphene::runtime;
-
-constexpr std::size_t kMaxTensors = 32;  // of a call that takes the fast path
-constexpr std::size_t kMaxParams = 64;
-constexpr std::size_t kMaxPlans = 16;  // signatures remembered, the most recent first
-
-struct State {
-  std::map<std::string, std::shared_ptr<const rt::LaunchManifest>> manifests;  // by architecture
-  std::map<int, std::shared_ptr<rt::Function>> functions;                      // by device
-  std::vector<std::shared_ptr<rt::Plan>> plans;
-  // Of any manifest: arguments do not depend on the architecture.
-  std::shared_ptr<const rt::LaunchManifest> declared;
-  std::vector<PyObject*> names;  // interned, of the arguments
-  std::size_t tensors = 0;
-  std::size_t params = 0;
-  bool fast = false;
-};
-
-struct LauncherObject {
-  PyObject_HEAD vectorcallfunc vectorcall;
-  State* state;
-  unsigned long long calls;
-  unsigned long long misses;
-};
-
-PyObject* stream_name() {
-  static PyObject* const name = PyUnicode_InternFromString("stream");
-  return name;
-}
-
-// Remembers what the fast path needs of the declaration.
-void declare(State& s, std::shared_ptr<const rt::LaunchManifest> m) {
-  if (s.declared) return;
-  s.declared = std::move(m);
-  s.params = s.declared->args.size();
-  for (const rt::ArgSpec& a : s.declared->args) {
-    s.names.push_back(PyUnicode_InternFromString(a.name.c_str()));
-    if (a.kind == rt::ArgKind::Tensor) s.tensors += static_cast<std::size_t>(a.list_count == 0 ? 1 : a.list_count);
-  }
-  for (const rt::SymbolSpec& x : s.declared->symbols) s.params += x.is_param ? 1U : 0U;
-  s.fast = s.tensors > 0 && s.tensors <= kMaxTensors && s.params <= kMaxParams;
-}
-
-// The objects in declaration order; false: let the slow path say what is wrong.
-bool order_arguments(const State& s, PyObject* const* args, std::size_t count, PyObject* keyword_names,
-                     std::array<PyObject*, kMaxParams>& out, PyObject*& stream) {
-  const std::size_t want = s.names.size();
-  if (count > want) return false;
-  for (std::size_t i = 0; i < count; ++i) out[i] = args[i];
-  for (std::size_t i = count; i < want; ++i) out[i] = nullptr;
-  const Py_ssize_t keywords = keyword_names == nullptr ? 0 : PyTuple_GET_SIZE(keyword_names);
-  std::size_t filled = count;
-  for (Py_ssize_t k = 0; k < keywords; ++k) {
-    PyObject* name = PyTuple_GET_ITEM(keyword_names, k);
-    PyObject* value = args[count + static_cast<std::size_t>(k)];
-    std::size_t i = count;
-    while (i < want && s.names[i] != name) ++i;  // names in calls are interned
-    if (i < want) {
-      if (out[i] != nullptr) return false;
-      out[i] = value;
-      ++filled;
-    } else if (name == stream_name()) {
-      stream = value;
-    } else {
-      return false;
-    }
-  }
-  return filled == want;
-}
-
-// Nothing here is initialised before it is used: clearing it would cost more than the comparison.
-struct FastCall {
-  alignas(rt::TensorArg) std::array<std::byte, kMaxTensors * sizeof(rt::TensorArg)> storage;
-  std::array<void*, kMaxTensors> addresses;
-  std::array<std::uint64_t, kMaxParams> scalars;
-  std::array<void*, kMaxParams> params;
-  std::array<PyObject*, kMaxTensors> written;  // PyTorch's tensors
-  std::size_t tensor_count = 0, scalar_count = 0, param_count = 0, written_count = 0;
-  const dlpack::ExchangeApi* api = nullptr;
-
-  FastCall() {}  // NOLINT(modernize-use-equals-default): `= default` with () would clear the arrays
-
-  [[nodiscard]] const rt::TensorArg* tensors() const { return reinterpret_cast<const rt::TensorArg*>(storage.data()); }
-
-  bool read(PyObject* object, rt::Access access) {
-    const dlpack::ExchangeApi* a = exchange_api(Py_TYPE(object));
-    if (a == nullptr) return false;
-    dlpack::Tensor t;
-    if (a->view_from_object(object, &t) != 0) {
-      PyErr_Clear();  // the slow path meets it again and explains it
-      return false;
-    }
-    if (t.device.type != rt::kCuda || negated_lazily(object)) return false;
-    if (api == nullptr) api = a;
-    const auto* arg = new (storage.data() + tensor_count * sizeof(rt::TensorArg)) rt::TensorArg(tensor_arg(t));
-    addresses[tensor_count++] = arg->data;
-    if (access != rt::Access::Read && is_known_torch(Py_TYPE(object))) {
-      if (!may_be_written(object)) return false;
-      written[written_count++] = object;
-    }
-    return true;
-  }
-
-  bool read_all(const State& s, const std::array<PyObject*, kMaxParams>& objects) {
-    const auto& args = s.declared->args;
-    for (std::size_t i = 0; i < args.size(); ++i) {
-      if (args[i].kind == rt::ArgKind::Scalar) continue;
-      params[param_count++] = &addresses[tensor_count];
-      if (args[i].list_count == 0) {
-        if (!read(objects[i], args[i].access)) return false;
-        continue;
-      }
-      if ((PyList_Check(objects[i]) == 0 && PyTuple_Check(objects[i]) == 0) ||
-          PySequence_Fast_GET_SIZE(objects[i]) != args[i].list_count)
-        return false;
-      for (Py_ssize_t k = 0; k < args[i].list_count; ++k)
-        if (!read(PySequence_Fast_GET_ITEM(objects[i], k), args[i].access)) return false;
-    }
-    for (std::size_t i = 0; i < args.size(); ++i) {
-      if (args[i].kind == rt::ArgKind::Tensor) continue;
-      rt::Scalar v;
-      if (!read_scalar(objects[i], v)) return false;
-      const auto bits = rt::pack_scalar(args[i].dtype, v);
-      if (!bits) return false;
-      scalars[scalar_count] = *bits;
-      params[param_count++] = &scalars[scalar_count++];
-    }
-    return true;
-  }
-};
-
-// Launches; throws Error with the driver's complaint.
-void launch(State& s, const rt::Plan& plan, std::intptr_t stream, void** params, std::size_t param_count) {
-  if (plan.empty()) return;
-  const int r = plan.launch(rt::driver(), reinterpret_cast<rt::CuStream>(stream), params, param_count);
-  if (r != rt::kCudaSuccess) throw Error(rt::driver_problem(r, s.declared->kernel_name, "the launch"));
-}
-
-// 1: launched; 0: not the fast path's case; -1: a Python error is set.
-int try_fast(State& s, PyObject* const* args, std::size_t count, PyObject* keyword_names) {
-  std::array<PyObject*, kMaxParams> objects;
-  PyObject* stream_object = nullptr;
-  if (!order_arguments(s, args, count, keyword_names, objects, stream_object)) return 0;
-  FastCall call;
-  if (!call.read_all(s, objects)) return 0;
-  std::intptr_t stream = 0;
-  if (stream_object != nullptr) {
-    stream = read_stream(stream_object, s.declared->kernel_name);
-  } else {
-    void* current = nullptr;
-    if (call.api->current_stream(rt::kCuda, call.tensors()->device.id, &current) != 0) return -1;
-    stream = reinterpret_cast<std::intptr_t>(current);
-  }
-  for (std::size_t k = 0; k < call.written_count; ++k) raise_version(call.written[k]);
-  // From here on no Python code runs: the plans stay as they are.
-  for (std::size_t i = 0; i < s.plans.size(); ++i) {
-    if (!s.plans[i]->fits(call.tensors(), call.tensor_count, call.scalars.data())) continue;
-    if (i != 0) std::swap(s.plans[i], s.plans[i - 1]);
-    launch(s, *s.plans[i == 0 ? 0 : i - 1], stream, call.params.data(), call.param_count);
-    return 1;
-  }
-  return 0;
-}
-
-// The device of the call: that of the first CUDA tensor; nullopt: none is on a GPU. Lists are looked into.
-std::optional<int> device_of_call(PyObject* const* args, std::size_t count) {
-  const auto look = [](PyObject* o) -> std::optional<int> {
-    if (PyLong_Check(o) != 0 || PyFloat_Check(o) != 0 || o == Py_None) return std::nullopt;
-    Keep keep;
-    const ReadResult r = read_tensor(o, "", "", keep, std::nullopt);
-    return r.tensor && r.tensor->device.on_cuda() ? std::optional(r.tensor->device.id) : std::nullopt;
-  };
-  for (std::size_t i = 0; i < count; ++i) {
-    if (PyList_Check(args[i]) != 0 || PyTuple_Check(args[i]) != 0) {
-      for (Py_ssize_t k = 0; k < PySequence_Fast_GET_SIZE(args[i]); ++k)
-        if (const auto d = look(PySequence_Fast_GET_ITEM(args[i], k))) return d;
-    } else if (const auto d = look(args[i])) {
-      return d;
-    }
-  }
-  return std::nullopt;
-}
 
 // What a hook returned, as the class it must be.
 template <class T>
@@ -214,96 +31,134 @@ std::shared_ptr<T> hook_result(const py::object& value, const char* hook, const 
   return py::cast<std::shared_ptr<T>>(value);
 }
 
-std::shared_ptr<const rt::LaunchManifest> manifest_for(LauncherObject* self, const std::string& arch) {
-  State& s = *self->state;
-  if (const auto it = s.manifests.find(arch); it != s.manifests.end()) return it->second;
-  const py::handle me(reinterpret_cast<PyObject*>(self));
-  const auto m = hook_result<rt::LaunchManifest>(me.attr("_manifest")(arch), "_manifest", "LaunchManifest");
-  s.manifests[arch] = m;
-  declare(s, m);
+// A launcher's hooks.
+class PythonKernel : public gc::Kernel {
+ public:
+  explicit PythonKernel(PyObject* launcher) : launcher_(launcher) {}
+  [[nodiscard]] py::handle launcher() const { return launcher_; }
+  [[nodiscard]] std::string simulated_arch() override {
+    return launcher().attr("lowered")().attr("arch").cast<std::string>();
+  }
+
+ protected:
+  [[nodiscard]] std::shared_ptr<const rt::LaunchManifest> make_manifest(const std::string& arch) override {
+    return hook_result<rt::LaunchManifest>(launcher().attr("_manifest")(arch), "_manifest", "LaunchManifest");
+  }
+  [[nodiscard]] std::string make_cubin(int device, const std::string& arch) override {
+    return hook_result<rt::Binary>(launcher().attr("_prepare")(device, arch), "_prepare", "Binary")->cubin;
+  }
+
+ private:
+  PyObject* launcher_;  // which it is a part of
+};
+
+struct State {
+  explicit State(PyObject* launcher) : kernel(launcher) {}
+  PythonKernel kernel;
+  gc::Launcher calls{kernel};
+  std::unique_ptr<Names> names;  // of the arguments, once they are declared
+};
+
+struct LauncherObject {
+  PyObject_HEAD vectorcallfunc vectorcall;
+  State* state;
+  unsigned long long calls;
+};
+
+// Tensors of any library that has an exchange table.
+struct OfALibrary {
+  gc::Room<PyObject*, 32> written;  // PyTorch's
+
+  [[nodiscard]] static bool takes(PyTypeObject*) { return true; }
+  [[nodiscard]] bool allows(PyObject* object, const KnownType& type, const dlpack::Tensor&, const gc::Param& p) {
+    if (type.is_neg != nullptr && negated_lazily(object, type.is_neg)) return false;
+    if (!p.written || !type.torch) return true;
+    written.push(object);
+    return may_be_written(object);
+  }
+};
+
+class QuickCaller : public gc::Caller {
+ public:
+  QuickCaller(const dlpack::ExchangeApi* api, const OfALibrary& tensors, PyObject* stream, const std::string& kernel)
+      : api_(api), tensors_(tensors), stream_(stream), kernel_(kernel) {}
+  rt::CuStream stream(int device) override {
+    if (stream_ != nullptr) return reinterpret_cast<rt::CuStream>(read_stream(stream_, kernel_));
+    void* current = nullptr;
+    if (api_->current_stream(rt::kCuda, device, &current) != 0) throw py::error_already_set();
+    return static_cast<rt::CuStream>(current);
+  }
+  void announce_written() override {
+    for (PyObject* t : tensors_.written) raise_version(t);
+  }
+
+ private:
+  const dlpack::ExchangeApi* api_;
+  const OfALibrary& tensors_;
+  PyObject* stream_;
+  const std::string& kernel_;
+};
+
+// The call of a form that is known, launched; false: it has to be looked at in full.
+bool launch_quickly(State& s, PyObject* const* args, std::size_t count, PyObject* keyword_names) {
+  if (!s.names) return false;
+  gc::Room<PyObject*, 48> ordered;
+  PyObject* const* objects = args;
+  PyObject* stream = nullptr;
+  if (keyword_names != nullptr || count != s.names->size()) {
+    ordered.reserve(s.names->size());
+    if (!s.names->order(args, count, keyword_names, ordered.data(), stream, [](Names::Wrong, PyObject*) {}))
+      return false;
+    objects = ordered.data();
+  }
+  const std::string& name = s.calls.declared()->kernel_name;
+  OfALibrary rules;
+  QuickSource source(objects, name, rules);
+  gc::Arguments call;
+  if (gc::read(s.calls.params(), source, call, name) != gc::Read::Yes || source.api() == nullptr) return false;
+  QuickCaller caller(source.api(), rules, stream, name);
+  return s.calls.launch_known(call, caller);
+}
+
+class CheckedCaller : public gc::Caller {
+ public:
+  CheckedCaller(const CallArgs& call, const std::string& kernel) : call_(call), kernel_(kernel) {}
+  rt::CuStream stream(int device) override {
+    if (call_.stream != nullptr) return reinterpret_cast<rt::CuStream>(read_stream(call_.stream, kernel_));
+    if (call_.api != nullptr && call_.api->current_stream != nullptr) {
+      void* current = nullptr;
+      if (call_.api->current_stream(rt::kCuda, device, &current) != 0) throw py::error_already_set();
+      return static_cast<rt::CuStream>(current);
+    }
+    if (call_.old_torch)
+      return reinterpret_cast<rt::CuStream>(py::cast<std::intptr_t>(
+          py::module_::import("torch").attr("cuda").attr("current_stream")(device).attr("cuda_stream")));
+    if (call_.owner_streams_differ)
+      throw Error(rt::launch_problem(Code::LAUNCH_STREAM, kernel_, "the arguments are ready on different streams", {},
+                                     "pass stream= after making it wait for the others"));
+    return reinterpret_cast<rt::CuStream>(call_.owner_stream.value_or(0));
+  }
+  void announce_written() override { bind::announce_written(call_, kernel_); }
+
+ private:
+  const CallArgs& call_;
+  const std::string& kernel_;
+};
+
+std::shared_ptr<const rt::LaunchManifest> declare(State& s, const std::string& arch) {
+  auto m = s.calls.manifest(arch);
+  if (!s.names) s.names = std::make_unique<Names>(s.calls.params());
   return m;
 }
 
-// The loaded kernel, through the hook `_prepare(device_index, arch)` if this device has none yet.
-std::shared_ptr<rt::Function> function_for(LauncherObject* self, const rt::LaunchManifest& m, int device_id,
-                                           std::optional<std::intptr_t> stream) {
-  State& s = *self->state;
-  if (const auto it = s.functions.find(device_id); it != s.functions.end()) return it->second;
-  const rt::DeviceInfo& info = rt::device(device_id);
-  if (stream) {
-    const rt::UseContext use(rt::driver(), info.context);
-    if (rt::is_capturing(reinterpret_cast<rt::CuStream>(*stream)))
-      throw Error(rt::launch_problem(
-          Code::LAUNCH_CAPTURE, m.kernel_name,
-          "the kernel would have to be compiled and loaded while its stream is being captured", {},
-          "call the kernel once, or kernel.load(" + std::to_string(device_id) + "), before the capture starts"));
-  }
-  const py::handle me(reinterpret_cast<PyObject*>(self));
-  const auto binary = hook_result<rt::Binary>(me.attr("_prepare")(device_id, info.arch), "_prepare", "Binary");
-  auto f = rt::load_function(device_id, binary->cubin, m);
-  s.functions[device_id] = f;
-  return f;
-}
-
-std::intptr_t stream_of(const CallArgs& call, const rt::LaunchManifest& m, int device_id) {
-  if (call.stream != nullptr) return read_stream(call.stream, m.kernel_name);
-  if (call.api != nullptr && call.api->current_stream != nullptr) {
-    void* current = nullptr;
-    if (call.api->current_stream(rt::kCuda, device_id, &current) != 0) throw py::error_already_set();
-    return reinterpret_cast<std::intptr_t>(current);
-  }
-  if (call.old_torch)
-    return py::cast<std::intptr_t>(
-        py::module_::import("torch").attr("cuda").attr("current_stream")(device_id).attr("cuda_stream"));
-  if (call.owner_streams_differ)
-    throw Error(rt::launch_problem(Code::LAUNCH_STREAM, m.kernel_name, "the arguments are ready on different streams",
-                                   {}, "pass stream= after making it wait for the others"));
-  return call.owner_stream.value_or(0);
-}
-
-// Everything is checked here, and what was checked is remembered as a plan.
-void launch_slowly(LauncherObject* self, int device_id, PyObject* const* args, std::size_t count,
-                   PyObject* keyword_names) {
+// Everything is checked here, and what was checked is remembered.
+void launch_in_full(State& s, int device, PyObject* const* args, std::size_t count, PyObject* keyword_names) {
   const Stage stage("check arguments");
-  State& s = *self->state;
-  ++self->misses;
-  const rt::DeviceInfo& info = rt::device(device_id);
-  const auto m = manifest_for(self, info.arch);
-  const CallArgs call = read_call(*m, args, count, keyword_names, true);
-  rt::BoundCall bound = rt::bind_args(*m, call.values, info.limits);
-  announce_written(call, m->kernel_name);
-  const std::intptr_t stream = stream_of(call, *m, device_id);
-
-  std::vector<rt::TensorArg> tensors;
-  std::vector<void*> addresses;
-  for (const rt::ArgValue& v : call.values)
-    for (const rt::TensorArg& t : v.tensors) {
-      tensors.push_back(t);
-      addresses.push_back(t.data);
-    }
-  std::vector<std::uint64_t> scalars = bound.scalars;
-  std::vector<void*> params;
-  std::size_t at = 0;
-  for (const rt::ArgValue& v : call.values) {
-    if (v.tensors.empty()) continue;
-    params.push_back(&addresses[at]);
-    at += v.tensors.size();
-  }
-  for (std::uint64_t& x : scalars) params.push_back(&x);
-
-  std::shared_ptr<rt::Plan> plan;
-  for (const auto& p : s.plans)
-    if (p->same_form(tensors.data(), tensors.size(), scalars.data())) plan = p;
-  if (!plan) {
-    const bool empty = bound.empty();
-    plan = std::make_shared<rt::Plan>(*m, call.values, std::move(bound), rt::scalars_in_sizes(*m));
-    if (!empty) plan->attach(function_for(self, *m, device_id, stream), *m);
-    s.plans.insert(s.plans.begin(), plan);
-    if (s.plans.size() > kMaxPlans) s.plans.pop_back();
-  }
-  const std::size_t n = params.size();
-  params.resize(n + plan->symbol_count());
-  launch(s, *plan, stream, params.data(), n);
+  const auto m = declare(s, rt::device(device).arch);
+  gc::Arguments call;
+  const CallArgs read = read_call(*m, s.calls.params(), *s.names, args, count, keyword_names, true, call);
+  CheckedCaller caller(read, m->kernel_name);
+  s.calls.launch_checked(m, device, call, read.values, caller);
 }
 
 PyObject* call_host(PyObject* self, PyObject* const* args, std::size_t count, PyObject* keyword_names) {
@@ -319,16 +174,12 @@ PyObject* launcher_call(PyObject* object, PyObject* const* args, std::size_t nar
   const auto count = static_cast<std::size_t>(PyVectorcall_NARGS(nargsf));
   try {
     ++self->calls;
-    if (self->state->fast) {
-      const int r = try_fast(*self->state, args, count, keyword_names);
-      if (r > 0) Py_RETURN_NONE;
-      if (r < 0) return nullptr;
-    }
+    if (launch_quickly(*self->state, args, count, keyword_names)) Py_RETURN_NONE;
     const std::size_t keywords =
         keyword_names == nullptr ? 0 : static_cast<std::size_t>(PyTuple_GET_SIZE(keyword_names));
     const auto device_id = device_of_call(args, count + keywords);
     if (!device_id) return call_host(object, args, count, keyword_names);
-    launch_slowly(self, *device_id, args, count, keyword_names);
+    launch_in_full(*self->state, *device_id, args, count, keyword_names);
     Py_RETURN_NONE;
   } catch (const Error& e) {
     set_python_error(e);
@@ -344,7 +195,7 @@ PyObject* launcher_new(PyTypeObject* type, PyObject*, PyObject*) {
   auto* self = reinterpret_cast<LauncherObject*>(type->tp_alloc(type, 0));
   if (self == nullptr) return nullptr;
   self->vectorcall = launcher_call;
-  self->state = new (std::nothrow) State();
+  self->state = new (std::nothrow) State(reinterpret_cast<PyObject*>(self));
   if (self->state == nullptr) {
     Py_DECREF(self);
     return PyErr_NoMemory();
@@ -354,8 +205,6 @@ PyObject* launcher_new(PyTypeObject* type, PyObject*, PyObject*) {
 
 void launcher_dealloc(PyObject* object) {
   auto* self = reinterpret_cast<LauncherObject*>(object);
-  if (self->state != nullptr)
-    for (PyObject* name : self->state->names) Py_DECREF(name);
   delete self->state;
   PyTypeObject* type = Py_TYPE(object);
   type->tp_free(object);
@@ -386,8 +235,8 @@ PyObject* launcher_load(PyObject* object, PyObject* args) {
              "load(0) is the first one");
       device_id = static_cast<int>(given);
     }
-    const auto m = manifest_for(self, rt::device(device_id).arch);
-    static_cast<void>(function_for(self, *m, device_id, std::nullopt));
+    const auto m = declare(*self->state, rt::device(device_id).arch);
+    static_cast<void>(self->state->kernel.function(*m, device_id, std::nullopt));
     Py_RETURN_NONE;
   } catch (const Error& e) {
     set_python_error(e);
@@ -409,12 +258,17 @@ PyObject* launcher_init_subclass(PyObject* cls, PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
-PyMemberDef kMembers[] = {
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(LauncherObject, vectorcall), READONLY, nullptr},
-    {"calls", T_ULONGLONG, offsetof(LauncherObject, calls), READONLY, "Calls so far."},
-    {"misses", T_ULONGLONG, offsetof(LauncherObject, misses), READONLY,
-     "Launches whose arguments had to be checked in full: a new form, or one that is not remembered."},
-    {nullptr, 0, 0, 0, nullptr}};
+PyMemberDef kMembers[] = {{"__vectorcalloffset__", T_PYSSIZET, offsetof(LauncherObject, vectorcall), READONLY, nullptr},
+                          {"calls", T_ULONGLONG, offsetof(LauncherObject, calls), READONLY, "Calls so far."},
+                          {nullptr, 0, 0, 0, nullptr}};
+
+PyObject* get_misses(PyObject* object, void*) {
+  return PyLong_FromUnsignedLongLong(reinterpret_cast<LauncherObject*>(object)->state->calls.misses());
+}
+PyGetSetDef kGetters[] = {
+    {"misses", get_misses, nullptr,
+     "Launches whose arguments had to be checked in full: a new form, or one that is not remembered.", nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 PyMethodDef kMethods[] = {
     {"load", launcher_load, METH_VARARGS,
@@ -444,19 +298,20 @@ PyTypeObject* type_object = nullptr;
 
 PyTypeObject* launcher_type() { return type_object; }
 
-std::shared_ptr<const rt::LaunchManifest> launcher_manifest(PyObject* launcher, const std::string& arch) {
-  return manifest_for(reinterpret_cast<LauncherObject*>(launcher), arch);
+std::shared_ptr<gc::Kernel> launcher_kernel(const py::object& launcher) {
+  const auto owner = std::make_shared<py::object>(launcher);
+  return {owner, &reinterpret_cast<LauncherObject*>(launcher.ptr())->state->kernel};
 }
 
-std::shared_ptr<rt::Function> launcher_function(PyObject* launcher, const rt::LaunchManifest& m, int device,
-                                                std::optional<std::intptr_t> stream) {
-  return function_for(reinterpret_cast<LauncherObject*>(launcher), m, device, stream);
+py::object launcher_of(const gc::Kernel& kernel) {
+  return py::reinterpret_borrow<py::object>(static_cast<const PythonKernel&>(kernel).launcher());
 }
 
 void register_launcher(py::module_& m) {
   static PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(launcher_new)},
                                 {Py_tp_dealloc, reinterpret_cast<void*>(launcher_dealloc)},
                                 {Py_tp_members, kMembers},
+                                {Py_tp_getset, kGetters},
                                 {Py_tp_methods, kMethods},
                                 {Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
                                 {Py_tp_doc, const_cast<char*>(kDoc)},

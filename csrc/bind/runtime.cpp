@@ -5,8 +5,8 @@
 #include "base/diag.h"
 #include "bind/bind.h"
 #include "bind/launcher.h"
+#include "bind/python_arguments.h"
 #include "bind/runtime_common.h"
-#include "bind/tensor_reader.h"
 #include "runtime/cache.h"
 #include "runtime/compile.h"
 #include "runtime/driver.h"
@@ -134,16 +134,7 @@ Arguments with their shapes, symbols, grid and block. It travels as JSON beside 
   m.def(
       "check_call",
       [](const rt::LaunchManifest& x, const py::tuple& args, const py::dict& named) {
-        std::vector<PyObject*> objects;
-        for (const py::handle a : args) objects.push_back(a.ptr());
-        py::list names;
-        for (const auto& [name, value] : named) {
-          names.append(name);
-          objects.push_back(value.ptr());
-        }
-        const py::tuple keywords(names);
-        const CallArgs call = read_call(x, objects.data(), args.size(), keywords.ptr(), false);
-        return bound_dict(x, rt::bind_args(x, call.values));
+        return bound_dict(x, rt::bind_args(x, read_call(x, args, named).values));
       },
       py::arg("manifest"), py::arg("args"), py::arg("named") = py::dict(),
       R"(Checks arguments as a launch does, for tensors on any one device.

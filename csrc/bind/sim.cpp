@@ -4,10 +4,10 @@
 #include "bind/arguments.h"
 #include "bind/bind.h"
 #include "bind/manifest.h"
-#include "bind/tensor_reader.h"
+#include "bind/python_arguments.h"
 #include "bind/torch_written.h"
 #include "ir/print.h"
-#include "runtime/args.h"
+#include "runtime/strides.h"
 #include "sim/blocks.h"
 #include "sim/check.h"
 #include "sim/report.h"
@@ -35,15 +35,7 @@ std::int64_t signed_bits(std::uint64_t bits, ir::ScalarType t) {
 
 BoundArguments bind_arguments(const lower::Program& program, const py::tuple& args, const py::dict& named) {
   const runtime::LaunchManifest manifest = make_manifest(program);
-  std::vector<PyObject*> objects;
-  for (const py::handle& h : args) objects.push_back(h.ptr());
-  py::list names;
-  for (const auto& [name, value] : named) {
-    names.append(name);
-    objects.push_back(value.ptr());
-  }
-  const py::tuple keywords(names);
-  BoundArguments out{read_call(manifest, objects.data(), args.size(), keywords.ptr(), false), {}, {}, {}, false};
+  BoundArguments out{read_call(manifest, args, named), {}, {}, {}, false};
   runtime::DeviceLimits limits;
   limits.grid = {2147483647, 2147483647, 2147483647};
   const runtime::BoundCall bound = runtime::bind_args(manifest, out.call.values, limits);

@@ -275,14 +275,6 @@ ReadResult read_buffer(const Context& c) {
   return {.tensor = t, .problem = {}, .stream = {}};
 }
 
-// What is asked of a type once.
-struct KnownType {
-  PyTypeObject* type;
-  const dlpack::ExchangeApi* api;  // null: none
-  PyObject* is_neg;                // the type's method; null: none, or no exchange table
-  bool torch;                      // a tensor of PyTorch's
-};
-
 KnownType ask_type(PyTypeObject* type) {
   static PyObject* const table = interned("__dlpack_c_exchange_api__");
   static PyObject* const is_neg = interned("is_neg");
@@ -301,20 +293,7 @@ KnownType ask_type(PyTypeObject* type) {
 }
 
 // Types are few and kept alive, so that an address never comes to mean another type.
-const KnownType& known_type(PyTypeObject* type) {
-  static std::array<KnownType, 8> known{};
-  static std::size_t next = 0;
-  for (const KnownType& k : known)
-    if (k.type == type) return k;
-  KnownType& slot = known[next];
-  next = (next + 1) % known.size();
-  const KnownType fresh = ask_type(type);
-  Py_INCREF(type);
-  const KnownType old = std::exchange(slot, fresh);
-  Py_XDECREF(old.is_neg);
-  Py_XDECREF(old.type);
-  return slot;
-}
+std::array<KnownType, 8> known_types{};
 
 ReadResult read_slowly(const Context& c, std::optional<std::intptr_t> stream) {
   const py::handle o(c.object);
@@ -337,13 +316,30 @@ ReadResult read_slowly(const Context& c, std::optional<std::intptr_t> stream) {
 
 }  // namespace
 
+const KnownType& known_type(PyTypeObject* type) {
+  for (const KnownType& k : known_types)
+    if (k.type == type) return k;
+  static std::size_t next = 0;
+  KnownType& slot = known_types[next];
+  next = (next + 1) % known_types.size();
+  const KnownType fresh = ask_type(type);
+  Py_INCREF(type);
+  const KnownType old = std::exchange(slot, fresh);
+  Py_XDECREF(old.is_neg);
+  Py_XDECREF(old.type);
+  return slot;
+}
+
 const dlpack::ExchangeApi* exchange_api(PyTypeObject* type) { return known_type(type).api; }
 
 bool is_known_torch(PyTypeObject* type) { return known_type(type).torch; }
 
 bool negated_lazily(PyObject* object) {
-  PyObject* method = known_type(Py_TYPE(object)).is_neg;
-  if (method == nullptr) return false;
+  PyObject* const method = known_type(Py_TYPE(object)).is_neg;
+  return method != nullptr && negated_lazily(object, method);
+}
+
+bool negated_lazily(PyObject* object, PyObject* method) {
   PyObject* answer = nullptr;
   // A method of C's is called without the detour: this is asked of every tensor of every launch.
   if (Py_TYPE(method) == &PyMethodDescr_Type) {

@@ -15,6 +15,16 @@
 
 namespace graphene::bind {
 
+// What is asked of a type once, and remembered.
+struct KnownType {
+  PyTypeObject* type;
+  const dlpack::ExchangeApi* api;  // its exchange table; null: none
+  PyObject* is_neg;                // its method; null: none, or no exchange table
+  bool torch;                      // a tensor of PyTorch's
+};
+// It holds until Python runs again. Never leaves a Python error set.
+[[nodiscard]] const KnownType& known_type(PyTypeObject* type);
+
 // The exchange table of a type, remembered; null when it has none. Never leaves a Python error set.
 [[nodiscard]] const dlpack::ExchangeApi* exchange_api(PyTypeObject* type);
 
@@ -24,17 +34,25 @@ namespace graphene::bind {
 // Whether the elements are not what the memory holds: a view that PyTorch negates when it is read (`z.conj().imag`).
 // The exchange table does not say. Of a type with an exchange table; never leaves a Python error set.
 [[nodiscard]] bool negated_lazily(PyObject* object);
+// ... by the method that is known of its type, which is there.
+[[nodiscard]] bool negated_lazily(PyObject* object, PyObject* is_neg);
 
-[[nodiscard]] inline runtime::TensorArg tensor_arg(const dlpack::Tensor& t) {
-  runtime::TensorArg out;
+inline void describe(const dlpack::Tensor& t, runtime::TensorArg& out) {
   out.data = static_cast<char*>(t.data) + t.byte_offset;
-  out.device = {t.device.type, t.device.id};
-  out.code = t.dtype.code;
-  out.bits = t.dtype.bits;
-  out.lanes = t.dtype.lanes;
+  out.device.type = runtime::apart(t.device.type);
+  out.device.id = runtime::apart(t.device.id);
+  out.code = runtime::apart(t.dtype.code);
+  out.bits = runtime::apart(t.dtype.bits);
+  out.lanes = runtime::apart(t.dtype.lanes);
   out.ndim = t.ndim;
   out.shape = t.shape;
   out.strides = t.strides;
+  out.readonly = false;
+  out.raw_bits = false;
+}
+[[nodiscard]] inline runtime::TensorArg tensor_arg(const dlpack::Tensor& t) {
+  runtime::TensorArg out;
+  describe(t, out);
   return out;
 }
 
@@ -79,28 +97,5 @@ struct ReadResult {
 
 // Python's numbers and whatever has __index__ or __float__, but no tensor.
 [[nodiscard]] bool read_scalar(PyObject* object, runtime::Scalar& out);
-
-// The arguments of one call in the manifest's order, read. The views live as long as the arguments and `keep`.
-struct CallArgs {
-  Keep keep;
-  std::vector<runtime::ArgValue> values;
-  PyObject* stream = nullptr;                // borrowed; the `stream` keyword
-  const dlpack::ExchangeApi* api = nullptr;  // of the first tensor that has one, and where that tensor is
-  runtime::Device api_device;
-  bool old_torch = false;                     // a torch.Tensor without an exchange table
-  std::optional<std::intptr_t> owner_stream;  // the one stream that tensors say their data is ready on
-  bool owner_streams_differ = false;
-  std::vector<std::pair<std::string, PyObject*>> written;  // PyTorch's tensors that the kernel writes; borrowed
-};
-
-// Throws Error LAUNCH_ARITY (with LAUNCH_STREAM for a `stream` that is none). What cannot be read becomes
-// ArgValue::problem. `keyword_names`: as in a vectorcall, a tuple of str or null. `take_stream`: `stream=` is not an
-// argument of the kernel but where it runs (without it, None is as good as nothing).
-[[nodiscard]] CallArgs read_call(const runtime::LaunchManifest& m, PyObject* const* args, std::size_t count,
-                                 PyObject* keyword_names, bool take_stream);
-
-// An integer handle, None (0, the default stream), or an object with __cuda_stream__, cuda_stream (PyTorch) or ptr
-// (CuPy). Throws Error LAUNCH_STREAM.
-[[nodiscard]] std::intptr_t read_stream(PyObject* object, const std::string& kernel);
 
 }  // namespace graphene::bind

@@ -41,7 +41,7 @@ struct Kept {
   }
 };
 
-std::shared_ptr<Kept> keep(const torch::Output& o, int device) {
+std::shared_ptr<Kept> keep(const call::Output& o, int device) {
   const TorchNames& t = torch_names();
   const std::int64_t number = torch::scalar_type(o.dtype.code, o.dtype.bits);
   PyObject* dtype = nullptr;
@@ -131,7 +131,7 @@ PythonHost::~PythonHost() {
   for (std::size_t i = 0; i < count_; ++i) Py_XDECREF(made_[i]);
 }
 
-void* PythonHost::allocate(torch::Output& output, int device) {
+void* PythonHost::allocate(call::Output& output, int device) {
   const TorchNames& t = torch_names();
   if (!output.kept) output.kept = keep(output, device);
   const auto& k = *static_cast<Kept*>(output.kept.get());

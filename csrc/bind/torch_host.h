@@ -7,7 +7,7 @@
 
 #include "bind/bind.h"
 #include "bind/tensor_reader.h"
-#include "torch/operator.h"
+#include "call/form.h"
 #include "torch/shim.h"
 
 namespace graphene::bind {
@@ -47,11 +47,11 @@ struct TorchNames {
 [[nodiscard]] TorchNames& torch_names();
 
 // Makes tensors by PyTorch's functions.
-class PythonHost : public torch::Host {
+class PythonHost : public call::Host {
  public:
   explicit PythonHost(const dlpack::ExchangeApi* api) : api_(api) {}
   ~PythonHost() override;
-  void* allocate(torch::Output& output, int device) override;
+  void* allocate(call::Output& output, int device) override;
   runtime::CuStream stream(int device) override;
   // The first `count` of the tensors made: None, one, or a tuple. A new reference; the others are released.
   PyObject* results(std::size_t count);

@@ -6,6 +6,8 @@
 #include <array>
 #include <cstddef>
 
+#include "bind/launcher.h"
+#include "bind/python_arguments.h"
 #include "bind/torch_host.h"
 #include "bind/torch_recipe.h"
 #include "torch/boxed.h"
@@ -14,6 +16,7 @@ namespace graphene::bind {
 
 namespace {
 
+namespace gc = graphene::call;
 namespace gt = graphene::torch;
 namespace rt = graphene::runtime;
 
@@ -21,108 +24,10 @@ constexpr std::size_t kMaxParams = 16;
 
 struct OperatorObject {
   PyObject_HEAD vectorcallfunc vectorcall;
-  gt::Operator* op;  // lives for good: PyTorch's dispatcher may hold it
+  gc::Operator* op;  // lives for good: PyTorch's dispatcher may hold it
   std::size_t returned;
   PyObject* otherwise;  // called where PyTorch's dispatcher must see the call; null: NotImplemented is returned
 };
-
-// Reading calls.
-
-enum class Read : std::uint8_t { Yes, NotOurs, Error };
-
-// A scalar argument; Error: a Python error is set.
-Read add_scalar(const gt::Operator& op, const gt::Param& p, PyObject* object, gt::Call& call) {
-  const auto wrong = [&](const char* want) {
-    fail(Code::OP_ARGUMENT, op.name() + ": argument '" + p.name + "' is not " + want,
-         {"got:  " + std::string(Py_TYPE(object)->tp_name)}, "pass " + std::string(want));
-  };
-  rt::Scalar s;
-  switch (p.kind) {
-    case gt::ParamKind::Int:
-      if (read_scalar(object, s) && s.kind == rt::Scalar::Kind::Int) {
-        call.add(s.i);
-        return Read::Yes;
-      }
-      if (PyIndex_Check(object) == 0) wrong("an integer");
-      return Read::NotOurs;  // a tensor, perhaps, or what is too large: the checks in Python know
-    case gt::ParamKind::Bool:
-      if (PyBool_Check(object) == 0) wrong("a bool");
-      call.add(std::int64_t{object == Py_True});
-      return Read::Yes;
-    case gt::ParamKind::OptionalFloat:
-      if (object == Py_None) {
-        call.add(gt::kNone);
-        return Read::Yes;
-      }
-      [[fallthrough]];
-    case gt::ParamKind::Float:
-      if (!read_scalar(object, s)) wrong("a number");
-      if (s.kind == rt::Scalar::Kind::TooLarge) return Read::NotOurs;  // likewise
-      call.add(s.kind == rt::Scalar::Kind::Float  ? s.f
-               : s.kind == rt::Scalar::Kind::UInt ? static_cast<double>(s.u)
-                                                  : static_cast<double>(s.i));
-      return Read::Yes;
-    case gt::ParamKind::OptionalString: {
-      if (object == Py_None) {
-        call.add(gt::kNone);
-        return Read::Yes;
-      }
-      if (PyUnicode_Check(object) == 0) wrong("a string or None");
-      Py_ssize_t n = 0;
-      const char* text = PyUnicode_AsUTF8AndSize(object, &n);
-      if (text == nullptr) return Read::Error;
-      call.add(p, std::string_view(text, static_cast<std::size_t>(n)), op.name());
-      return Read::Yes;
-    }
-    case gt::ParamKind::OptionalDtype:
-      if (object == Py_None) {
-        call.add(gt::kNone);
-        return Read::Yes;
-      }
-      for (const auto& [dtype, number] : torch_names().numbers)
-        if (dtype == object) {
-          call.add(number);
-          return Read::Yes;
-        }
-      return Read::NotOurs;
-    case gt::ParamKind::IntList: {
-      const bool one = PyLong_Check(object) != 0;
-      if (!one && PyTuple_Check(object) == 0 && PyList_Check(object) == 0) return Read::NotOurs;
-      const Py_ssize_t n = one ? 1 : PySequence_Fast_GET_SIZE(object);
-      call.add(std::int64_t{n});
-      for (Py_ssize_t i = 0; i < n && call.fits(); ++i) {
-        PyObject* item = one ? object : PySequence_Fast_GET_ITEM(object, i);
-        int overflow = 0;
-        if (PyLong_Check(item) == 0) return Read::NotOurs;
-        call.add(std::int64_t{PyLong_AsLongLongAndOverflow(item, &overflow)});
-        if (overflow != 0) return Read::NotOurs;  // no extent is so large: the checks in Python say which it is not
-      }
-      return Read::Yes;
-    }
-    case gt::ParamKind::BoolList:
-    case gt::ParamKind::StringList: {
-      if (PyTuple_Check(object) == 0 && PyList_Check(object) == 0) return Read::NotOurs;
-      const Py_ssize_t n = PySequence_Fast_GET_SIZE(object);
-      call.add_length(static_cast<std::size_t>(n));
-      for (Py_ssize_t i = 0; i < n && call.fits(); ++i) {
-        PyObject* item = PySequence_Fast_GET_ITEM(object, i);
-        if (p.kind == gt::ParamKind::BoolList) {
-          if (PyBool_Check(item) == 0) return Read::NotOurs;
-          call.add(std::int64_t{item == Py_True});
-          continue;
-        }
-        if (PyUnicode_Check(item) == 0) return Read::NotOurs;
-        Py_ssize_t length = 0;
-        const char* text = PyUnicode_AsUTF8AndSize(item, &length);
-        if (text == nullptr) return Read::Error;
-        call.add_text(std::string_view(text, static_cast<std::size_t>(length)));
-      }
-      return Read::Yes;
-    }
-    default:
-      return Read::NotOurs;
-  }
-}
 
 // Whether PyTorch may negate the tensor when it reads it: what it does so is the imaginary part of complex numbers,
 // whose strides are even. Asking PyTorch costs more than reading the tensor.
@@ -132,51 +37,17 @@ bool may_be_negated(const dlpack::Tensor& t) {
   return true;
 }
 
-// A tensor that may go past the dispatcher.
-Read add_fast(PyObject* object, gt::Call& call, const dlpack::ExchangeApi*& api, bool gradients) {
+// What may go past the dispatcher: PyTorch's plain tensors, none of which wants a gradient.
+struct PastTheDispatcher {
   const TorchNames& names = torch_names();
-  PyTypeObject* type = Py_TYPE(object);
-  if (type != names.tensor && type != names.parameter) return Read::NotOurs;
-  const dlpack::ExchangeApi* a = exchange_api(type);
-  if (a == nullptr) return Read::NotOurs;
-  dlpack::Tensor t;
-  if (a->view_from_object(object, &t) != 0) {
-    PyErr_Clear();  // no plain storage: PyTorch's dispatcher knows what it is
-    return Read::NotOurs;
-  }
-  if (t.device.type != rt::kCuda || (may_be_negated(t) && negated_lazily(object))) return Read::NotOurs;
-  if (gradients && names.wants_gradient(object)) return Read::NotOurs;
-  api = a;
-  const rt::TensorArg arg = tensor_arg(t);
-  if (arg.data == nullptr && arg.numel() != 0) return Read::NotOurs;
-  call.add(arg);
-  return Read::Yes;
-}
+  bool gradients = names.gradients_enabled();
 
-// The arguments of a call that may go past the dispatcher: plain tensors on a GPU, none of which wants a gradient.
-Read read_fast(const gt::Operator& op, PyObject* const* args, gt::Call& call, const dlpack::ExchangeApi*& api,
-               bool gradients) {
-  const auto& params = op.params();
-  for (std::size_t i = 0; i < params.size(); ++i) {
-    PyObject* object = args[i];
-    Read r = Read::Yes;
-    if (!params[i].holds_tensors()) {
-      r = add_scalar(op, params[i], object, call);
-    } else if (!params[i].is_tensor()) {
-      if (PyList_CheckExact(object) == 0 && PyTuple_CheckExact(object) == 0) return Read::NotOurs;
-      const Py_ssize_t n = PySequence_Fast_GET_SIZE(object);
-      call.add_length(static_cast<std::size_t>(n));
-      for (Py_ssize_t k = 0; k < n && r == Read::Yes && call.fits(); ++k)
-        r = add_fast(PySequence_Fast_GET_ITEM(object, k), call, api, gradients);
-    } else if (object == Py_None && params[i].kind == gt::ParamKind::OptionalTensor) {
-      call.add_absent();
-    } else {
-      r = add_fast(object, call, api, gradients);
-    }
-    if (r != Read::Yes) return r;
+  [[nodiscard]] bool takes(PyTypeObject* type) const { return type == names.tensor || type == names.parameter; }
+  [[nodiscard]] bool allows(PyObject* object, const KnownType& type, const dlpack::Tensor& t, const gc::Param&) const {
+    return !(type.is_neg != nullptr && may_be_negated(t) && negated_lazily(object, type.is_neg)) &&
+           !(gradients && names.wants_gradient(object));
   }
-  return call.fits() ? Read::Yes : Read::NotOurs;
-}
+};
 
 // A tensor of the same elements, row-major.
 py::object row_major(PyObject* tensor) {
@@ -187,34 +58,34 @@ py::object row_major(PyObject* tensor) {
 // A null object: PyTorch's dispatcher must see the call.
 py::object call_fast(OperatorObject* self, PyObject* const* args) {
   const TorchNames& names = torch_names();
-  gt::Operator& op = *self->op;
+  gc::Operator& op = *self->op;
   if (!names.known() || names.watched()) return {};
-  const bool gradients = names.gradients_enabled();
+  PastTheDispatcher rules;
   std::array<PyObject*, kMaxParams> objects;
   std::copy_n(args, op.params().size(), objects.begin());
   std::vector<py::object> copies;  // empty, as a rule
   for (;;) {
-    gt::Call call;
-    const dlpack::ExchangeApi* api = nullptr;
-    const Read r = read_fast(op, objects.data(), call, api, gradients);
-    if (r == Read::Error) throw py::error_already_set();
-    if (r == Read::NotOurs || api == nullptr) return {};
-    PythonHost host(api);
-    gt::TensorMask mask;
+    gc::Arguments call;
+    QuickSource source(objects.data(), op.name(), rules);
+    const gc::Read r = gc::read(op.params(), source, call, op.name());
+    if (r == gc::Read::Error) throw py::error_already_set();
+    if (r == gc::Read::NotHere || source.api() == nullptr) return {};
+    PythonHost host(source.api());
+    gc::TensorMask mask;
     switch (op.run(call, host, mask)) {
-      case gt::Outcome::Launch: {
+      case gc::Outcome::Launch: {
         PyObject* made = host.results(self->returned);
         if (made == nullptr) throw py::error_already_set();
         return py::reinterpret_steal<py::object>(made);
       }
-      case gt::Outcome::Torch:
+      case gc::Outcome::Torch:
         return {};
-      case gt::Outcome::Copy:
+      case gc::Outcome::Copy:
         break;
     }
     std::size_t tensor = 0;
     for (std::size_t i = 0; i < op.params().size(); ++i) {
-      const gt::Param& p = op.params()[i];
+      const gc::Param& p = op.params()[i];
       if (p.is_tensor()) {
         if (!mask[tensor++]) continue;
         copies.push_back(row_major(objects[i]));
@@ -268,49 +139,23 @@ PyObject* operator_call(PyObject* object, PyObject* const* args, std::size_t nar
 }
 
 // Reads the arguments, tensors on any device.
-void read_any(OperatorObject* self, PyObject* args, gt::Call& call, Keep& keep) {
-  const gt::Operator& op = *self->op;
+void read_any(OperatorObject* self, PyObject* args, gc::Arguments& call, Keep& keep) {
+  const gc::Operator& op = *self->op;
   if (wrong_arity(self, static_cast<std::size_t>(PyTuple_GET_SIZE(args)))) throw py::error_already_set();
-  const auto add = [&](PyObject* object, const std::string& name) {
-    ReadResult r = read_tensor(object, op.name(), name, keep, std::nullopt);
-    if (r.problem) throw Error(*r.problem);
-    call.add(*r.tensor);
-  };
-  for (std::size_t i = 0; i < op.params().size(); ++i) {
-    const gt::Param& p = op.params()[i];
-    PyObject* object = PyTuple_GET_ITEM(args, static_cast<Py_ssize_t>(i));
-    if (!p.holds_tensors()) {
-      const Read r = add_scalar(op, p, object, call);
-      if (r == Read::Error) throw py::error_already_set();
-      if (r == Read::NotOurs)
-        fail(Code::OP_ARGUMENT, op.name() + ": argument '" + p.name + "' cannot be read",
-             {"got:  " + std::string(Py_TYPE(object)->tp_name)}, "pass what the operator's documentation says");
-    } else if (!p.is_tensor()) {
-      if (PyList_Check(object) == 0 && PyTuple_Check(object) == 0)
-        fail(Code::OP_ARGUMENT, op.name() + ": argument '" + p.name + "' is not a list of tensors",
-             {"got:  " + std::string(Py_TYPE(object)->tp_name)}, "pass a list or a tuple");
-      const auto items = py::cast<std::vector<py::object>>(py::handle(object));
-      call.add_length(items.size());
-      for (std::size_t k = 0; k < items.size(); ++k) add(items[k].ptr(), p.name + "[" + std::to_string(k) + "]");
-    } else if (object == Py_None && p.kind == gt::ParamKind::OptionalTensor) {
-      call.add_absent();
-    } else {
-      add(object, p.name);
-    }
-  }
-  if (call.fits()) gt::check_written(call, op.params(), op.name());
+  read_operator_call(op.params(), &PyTuple_GET_ITEM(args, 0), op.name(), keep, call);
+  gc::check_written(call, op.params(), op.name());
 }
 
 // What a call would do.
 py::object plan_of(OperatorObject* self, PyObject* args) {
-  gt::Operator& op = *self->op;
-  gt::Call call;
+  gc::Operator& op = *self->op;
+  gc::Arguments call;
   Keep keep;
   read_any(self, args, call, keep);
   py::dict out;
-  if (!call.fits()) {
+  if (call.tensor_count() > gc::kMaxTensors) {
     out["outcome"] = "torch";
-    out["reason"] = "more tensors or dimensions than a call may have";
+    out["reason"] = "more tensors than a call may have";
     return out;
   }
   const auto recipe = op.recipe(call);
@@ -320,12 +165,12 @@ py::object plan_of(OperatorObject* self, PyObject* args) {
   py::list copies, outputs, launches;
   for (std::size_t i = 0; i < call.tensor_count(); ++i)
     if (recipe->copy_mask[i]) copies.append(i);
-  std::vector<gt::Shaped> shaped;
-  for (const gt::OutputSpec& o : recipe->outputs) {
-    shaped.push_back(gt::evaluate(o, call));
+  std::vector<gc::Shaped> shaped;
+  for (const gc::OutputSpec& o : recipe->outputs) {
+    shaped.push_back(gc::evaluate(o, call));
     outputs.append(py::make_tuple(o.dtype.name, py::tuple(py::cast(shaped.back().shape))));
   }
-  for (const gt::KernelCall& k : recipe->launches) {
+  for (const gc::KernelCall& k : recipe->launches) {
     py::list views;
     for (const auto& a : k.args) {
       if (std::holds_alternative<rt::Scalar>(a)) {
@@ -333,20 +178,20 @@ py::object plan_of(OperatorObject* self, PyObject* args) {
         views.append(s.kind == rt::Scalar::Kind::Float ? py::object(py::float_(s.f)) : py::object(py::int_(s.i)));
         continue;
       }
-      const auto evaluated = [&](const gt::View& v) {
-        const auto view = gt::evaluate(v, call, shaped);
+      const auto evaluated = [&](const gc::View& v) {
+        const auto view = gc::evaluate(v, call, shaped);
         GR_ASSERT(view.has_value(), op.name() + ": a recipe whose views exist");
         return py::make_tuple(v.source, py::tuple(py::cast(view->shape)), py::tuple(py::cast(view->strides)));
       };
-      if (std::holds_alternative<gt::View>(a)) {
-        views.append(evaluated(std::get<gt::View>(a)));
+      if (std::holds_alternative<gc::View>(a)) {
+        views.append(evaluated(std::get<gc::View>(a)));
         continue;
       }
       py::list list;
-      for (const gt::View& v : std::get<std::vector<gt::View>>(a)) list.append(evaluated(v));
+      for (const gc::View& v : std::get<std::vector<gc::View>>(a)) list.append(evaluated(v));
       views.append(list);
     }
-    launches.append(py::make_tuple(kernel_of(*k.kernel), views));
+    launches.append(py::make_tuple(launcher_of(*k.kernel), views));
   }
   out["copies"] = copies;
   out["outputs"] = outputs;
@@ -361,7 +206,7 @@ PyObject* operator_plan(PyObject* object, PyObject* args) {
 
 PyObject* operator_check(PyObject* object, PyObject* args) {
   return guarded([&] {
-    gt::Call call;
+    gc::Arguments call;
     Keep keep;
     read_any(reinterpret_cast<OperatorObject*>(object), args, call, keep);
     return Py_NewRef(Py_None);
@@ -390,22 +235,22 @@ PyObject* operator_register(PyObject* object, PyObject* args) {
   });
 }
 
-const std::pair<const char*, gt::ParamKind> kKinds[] = {{"Tensor", gt::ParamKind::Tensor},
-                                                        {"Tensor?", gt::ParamKind::OptionalTensor},
-                                                        {"int", gt::ParamKind::Int},
-                                                        {"float", gt::ParamKind::Float},
-                                                        {"bool", gt::ParamKind::Bool},
-                                                        {"float?", gt::ParamKind::OptionalFloat},
-                                                        {"str?", gt::ParamKind::OptionalString},
-                                                        {"int[]", gt::ParamKind::IntList},
-                                                        {"ScalarType?", gt::ParamKind::OptionalDtype},
-                                                        {"Tensor[]", gt::ParamKind::TensorList},
-                                                        {"bool[]", gt::ParamKind::BoolList},
-                                                        {"str[]", gt::ParamKind::StringList}};
+const std::pair<const char*, gc::ParamKind> kKinds[] = {{"Tensor", gc::ParamKind::Tensor},
+                                                        {"Tensor?", gc::ParamKind::OptionalTensor},
+                                                        {"int", gc::ParamKind::Int},
+                                                        {"float", gc::ParamKind::Float},
+                                                        {"bool", gc::ParamKind::Bool},
+                                                        {"float?", gc::ParamKind::OptionalFloat},
+                                                        {"str?", gc::ParamKind::OptionalString},
+                                                        {"int[]", gc::ParamKind::IntList},
+                                                        {"ScalarType?", gc::ParamKind::OptionalDtype},
+                                                        {"Tensor[]", gc::ParamKind::TensorList},
+                                                        {"bool[]", gc::ParamKind::BoolList},
+                                                        {"str[]", gc::ParamKind::StringList}};
 
-gt::Param param_of(const py::handle& row, const py::handle& rows) {
+gc::Param param_of(const py::handle& row, const py::handle& rows) {
   const auto t = py::cast<py::tuple>(row);
-  gt::Param p;
+  gc::Param p;
   p.name = py::cast<std::string>(t[0]);
   auto kind = py::cast<std::string>(t[1]);
   if (kind == "Tensor(a!)") {
@@ -440,17 +285,17 @@ PyObject* operator_new(PyTypeObject* type, PyObject* args, PyObject* named) {
                                   &returned, &configure, &otherwise) == 0)
     return nullptr;
   return guarded([&]() -> PyObject* {
-    std::vector<gt::Param> list;
+    std::vector<gc::Param> list;
     for (const auto& row : py::handle(params)) list.push_back(param_of(row, params));
     if (list.size() > kMaxParams) throw py::value_error("an operator has 16 parameters at most");
     const bool lists =
-        std::ranges::any_of(list, [](const gt::Param& p) { return p.holds_tensors() && !p.is_tensor(); });
-    if (lists && std::ranges::any_of(list, &gt::Param::written))
+        std::ranges::any_of(list, [](const gc::Param& p) { return p.holds_tensors() && !p.is_tensor(); });
+    if (lists && std::ranges::any_of(list, &gc::Param::written))
       throw py::value_error("an operator that writes an argument takes no lists of tensors");
     auto* self = reinterpret_cast<OperatorObject*>(type->tp_alloc(type, 0));
     if (self == nullptr) return nullptr;
     self->vectorcall = operator_call;
-    self->op = new gt::Operator(name, list, configure_by(list, py::reinterpret_borrow<py::object>(configure)));
+    self->op = new gc::Operator(name, list, configure_by(list, py::reinterpret_borrow<py::object>(configure)));
     self->returned = static_cast<std::size_t>(returned);
     self->otherwise = otherwise == Py_None ? nullptr : Py_NewRef(otherwise);
     return reinterpret_cast<PyObject*>(self);

@@ -7,30 +7,13 @@
 
 namespace graphene::bind {
 
-namespace gt = graphene::torch;
+namespace gc = graphene::call;
 namespace rt = graphene::runtime;
 
 namespace {
 
-class PythonKernel : public gt::KernelSource {
- public:
-  explicit PythonKernel(py::object kernel) : kernel_(std::move(kernel)) {}
-  [[nodiscard]] std::shared_ptr<const rt::LaunchManifest> manifest(const std::string& arch) override {
-    return launcher_manifest(kernel_.ptr(),
-                             arch.empty() ? kernel_.attr("lowered")().attr("arch").cast<std::string>() : arch);
-  }
-  [[nodiscard]] std::shared_ptr<rt::Function> function(const rt::LaunchManifest& m, int device,
-                                                       rt::CuStream stream) override {
-    return launcher_function(kernel_.ptr(), m, device, reinterpret_cast<std::intptr_t>(stream));
-  }
-  [[nodiscard]] const py::object& kernel() const { return kernel_; }
-
- private:
-  py::object kernel_;
-};
-
-std::vector<gt::Extent> extents_of(const py::handle& list) {
-  std::vector<gt::Extent> out;
+std::vector<gc::Extent> extents_of(const py::handle& list) {
+  std::vector<gc::Extent> out;
   for (const auto& e : list) {
     const auto parts = py::cast<std::vector<std::int64_t>>(e);
     if (parts.size() < 2 || parts.size() > 3) throw py::type_error("an extent is (tensor, dimension[, multiple])");
@@ -39,9 +22,9 @@ std::vector<gt::Extent> extents_of(const py::handle& list) {
   return out;
 }
 
-gt::View view_of(const py::handle& object) {
+gc::View view_of(const py::handle& object) {
   const auto view = py::cast<py::tuple>(object);
-  gt::View v{py::cast<int>(view[0]), {}};
+  gc::View v{py::cast<int>(view[0]), {}};
   for (const auto& d : view[1]) {
     const auto dim = py::cast<py::tuple>(d);
     v.dims.push_back({extents_of(dim[0]), py::cast<std::vector<int>>(dim[1])});
@@ -49,33 +32,33 @@ gt::View view_of(const py::handle& object) {
   return v;
 }
 
-gt::TensorMask mask_of(const py::int_& number) {
-  gt::TensorMask mask;
-  const auto bytes = py::cast<std::string>(number.attr("to_bytes")(gt::kMaxTensors / 8, "little"));
-  for (std::size_t i = 0; i < gt::kMaxTensors; ++i)
+gc::TensorMask mask_of(const py::int_& number) {
+  gc::TensorMask mask;
+  const auto bytes = py::cast<std::string>(number.attr("to_bytes")(gc::kMaxTensors / 8, "little"));
+  for (std::size_t i = 0; i < gc::kMaxTensors; ++i)
     mask[i] = (static_cast<unsigned char>(bytes[i / 8]) >> i % 8 & 1) != 0;
   return mask;
 }
 
-std::shared_ptr<gt::Recipe> launch_recipe(const py::list& outputs, std::size_t returned, const py::list& launches) {
-  auto r = std::make_shared<gt::Recipe>();
+std::shared_ptr<gc::Recipe> launch_recipe(const py::list& outputs, std::size_t returned, const py::list& launches) {
+  auto r = std::make_shared<gc::Recipe>();
   r->returned = returned;
   for (const auto& o : outputs) {
     const auto pair = py::cast<py::tuple>(o);
-    gt::OutputSpec spec{rt::dtype_of(py::cast<std::string>(pair[0])), {}};
+    gc::OutputSpec spec{rt::dtype_of(py::cast<std::string>(pair[0])), {}};
     for (const auto& d : pair[1]) spec.dims.push_back(extents_of(d));
     r->outputs.push_back(std::move(spec));
   }
   for (const auto& l : launches) {
     const auto pair = py::cast<py::tuple>(l);
     if (PyObject_TypeCheck(pair[0].ptr(), launcher_type()) == 0) throw py::type_error("a recipe launches kernels");
-    gt::KernelCall k{std::make_shared<PythonKernel>(pair[0]), {}};
+    gc::KernelCall k{launcher_kernel(py::object(pair[0])), {}};
     for (const auto& a : pair[1]) {
       rt::Scalar scalar;
       if (py::isinstance<py::tuple>(a)) {
         k.args.emplace_back(view_of(a));
       } else if (py::isinstance<py::list>(a)) {
-        std::vector<gt::View> views;
+        std::vector<gc::View> views;
         for (const auto& v : a) views.push_back(view_of(v));
         k.args.emplace_back(std::move(views));
       } else if (read_scalar(a.ptr(), scalar)) {
@@ -90,9 +73,9 @@ std::shared_ptr<gt::Recipe> launch_recipe(const py::list& outputs, std::size_t r
 }
 
 // The other way round, in tuples and lists as launch_recipe takes them.
-py::list of_extents(const std::vector<gt::Extent>& extents) {
+py::list of_extents(const std::vector<gc::Extent>& extents) {
   py::list out;
-  for (const gt::Extent& e : extents) {
+  for (const gc::Extent& e : extents) {
     py::list numbers;
     numbers.append(e.tensor);
     numbers.append(e.dim);
@@ -102,17 +85,17 @@ py::list of_extents(const std::vector<gt::Extent>& extents) {
   return out;
 }
 
-py::tuple of_view(const gt::View& v) {
+py::tuple of_view(const gc::View& v) {
   py::list dims;
-  for (const gt::ViewDim& d : v.dims) dims.append(py::make_tuple(of_extents(d.extents), py::cast(d.own)));
+  for (const gc::ViewDim& d : v.dims) dims.append(py::make_tuple(of_extents(d.extents), py::cast(d.own)));
   return py::make_tuple(v.source, dims);
 }
 
-py::object of_argument(const std::variant<gt::View, rt::Scalar, std::vector<gt::View>>& a) {
-  if (const auto* view = std::get_if<gt::View>(&a)) return of_view(*view);
-  if (const auto* views = std::get_if<std::vector<gt::View>>(&a)) {
+py::object of_argument(const std::variant<gc::View, rt::Scalar, std::vector<gc::View>>& a) {
+  if (const auto* view = std::get_if<gc::View>(&a)) return of_view(*view);
+  if (const auto* views = std::get_if<std::vector<gc::View>>(&a)) {
     py::list out;
-    for (const gt::View& v : *views) out.append(of_view(v));
+    for (const gc::View& v : *views) out.append(of_view(v));
     return out;
   }
   const auto& s = std::get<rt::Scalar>(a);
@@ -128,17 +111,17 @@ py::object of_argument(const std::variant<gt::View, rt::Scalar, std::vector<gt::
   }
 }
 
-py::tuple parts_of(const gt::Recipe& r) {
+py::tuple parts_of(const gc::Recipe& r) {
   py::list outputs, launches;
-  for (const gt::OutputSpec& o : r.outputs) {
+  for (const gc::OutputSpec& o : r.outputs) {
     py::list dims;
     for (const auto& d : o.dims) dims.append(of_extents(d));
     outputs.append(py::make_tuple(o.dtype.name, dims));
   }
-  for (const gt::KernelCall& k : r.launches) {
+  for (const gc::KernelCall& k : r.launches) {
     py::list args;
     for (const auto& a : k.args) args.append(of_argument(a));
-    launches.append(py::make_tuple(kernel_of(*k.kernel), args));
+    launches.append(py::make_tuple(launcher_of(*k.kernel), args));
   }
   return py::make_tuple(outputs, r.returned, launches);
 }
@@ -152,41 +135,41 @@ py::object tensor_info(const rt::TensorArg& t) {
   // An element type that no kernel takes goes by PyTorch's number.
   const std::string dtype =
       t.code == 0xff ? "torch type " + std::to_string(t.bits) : rt::dtype_text(t.code, t.bits, t.lanes);
-  return py::make_tuple(py::tuple(shape), py::tuple(strides), dtype, t.device.str(), gt::alignment_of(t.data));
+  return py::make_tuple(py::tuple(shape), py::tuple(strides), dtype, t.device.str(), gc::alignment_of(t.data));
 }
 
-py::tuple described(const gt::Call& call, const std::vector<gt::Param>& params) {
+py::tuple described(const gc::Arguments& call, const std::vector<gc::Param>& params) {
   py::list out;
-  const auto scalars = gt::scalars_of(call, params);
-  const auto counts = gt::tensor_counts(call, params);
+  const auto scalars = gc::scalars_of(call, params);
+  const auto counts = gc::tensor_counts(call, params);
   std::size_t tensor = 0, scalar = 0;
   for (std::size_t k = 0; k < params.size(); ++k) {
-    const gt::Param& p = params[k];
+    const gc::Param& p = params[k];
     if (p.is_tensor()) {
       const std::size_t i = tensor++;
-      out.append(call.present(i) ? tensor_info(call.tensors()[i]) : py::object(py::none()));
+      out.append(call.present(i) ? tensor_info(call.tensor(i)) : py::object(py::none()));
       continue;
     }
     if (p.holds_tensors()) {
       py::list of;
-      for (std::size_t n = 0; n < counts[k]; ++n) of.append(tensor_info(call.tensors()[tensor++]));
+      for (std::size_t n = 0; n < counts[k]; ++n) of.append(tensor_info(call.tensor(tensor++)));
       out.append(of);
       continue;
     }
-    const gt::ScalarValue& v = scalars[scalar++];
+    const gc::ScalarValue& v = scalars[scalar++];
     if (!v.present)
       out.append(py::none());
-    else if (p.kind == gt::ParamKind::Float || p.kind == gt::ParamKind::OptionalFloat)
+    else if (p.kind == gc::ParamKind::Float || p.kind == gc::ParamKind::OptionalFloat)
       out.append(v.f);
-    else if (p.kind == gt::ParamKind::Bool)
+    else if (p.kind == gc::ParamKind::Bool)
       out.append(py::bool_(v.i != 0));
-    else if (p.kind == gt::ParamKind::OptionalString)
+    else if (p.kind == gc::ParamKind::OptionalString)
       out.append(v.text);
-    else if (p.kind == gt::ParamKind::IntList)
+    else if (p.kind == gc::ParamKind::IntList)
       out.append(py::tuple(py::cast(v.list)));
-    else if (p.kind == gt::ParamKind::BoolList)
+    else if (p.kind == gc::ParamKind::BoolList)
       out.append(py::tuple(py::cast(std::vector<bool>(v.list.begin(), v.list.end()))));
-    else if (p.kind == gt::ParamKind::StringList)
+    else if (p.kind == gc::ParamKind::StringList)
       out.append(py::tuple(py::cast(v.texts)));
     else
       out.append(v.i);
@@ -196,19 +179,15 @@ py::tuple described(const gt::Call& call, const std::vector<gt::Param>& params) 
 
 }  // namespace
 
-gt::Operator::Configure configure_by(const std::vector<gt::Param>& params, py::object function) {
-  return [params, function = std::move(function)](const gt::Call& call) {
+gc::Operator::Configure configure_by(const std::vector<gc::Param>& params, py::object function) {
+  return [params, function = std::move(function)](const gc::Arguments& call) {
     const py::object r = function(*described(call, params));
-    return std::shared_ptr<const gt::Recipe>(py::cast<std::shared_ptr<gt::Recipe>>(r));
+    return std::shared_ptr<const gc::Recipe>(py::cast<std::shared_ptr<gc::Recipe>>(r));
   };
 }
 
-const py::object& kernel_of(const gt::KernelSource& source) {
-  return static_cast<const PythonKernel&>(source).kernel();
-}
-
 void register_recipe(py::module_& m) {
-  py::class_<gt::Recipe, std::shared_ptr<gt::Recipe>>(m, "Recipe", R"(What a configuration of an operator does.
+  py::class_<gc::Recipe, std::shared_ptr<gc::Recipe>>(m, "Recipe", R"(What a configuration of an operator does.
 
 `outputs`: (dtype, extents of each dimension) of the tensors it makes, `returned` of which are results. `launches`:
 (kernel, arguments), an argument being a number, (source, dimensions) or a list of the latter, a dimension (extents, own dimensions). Extents
@@ -216,15 +195,15 @@ are (tensor, dimension[, multiple to round up to]) of arguments, or (-1, number)
       .def(py::init(&launch_recipe), py::arg("outputs"), py::arg("returned"), py::arg("launches"))
       .def_property_readonly(
           "launches_kernels",
-          [](const gt::Recipe& r) { return r.outcome == gt::Outcome::Launch && !r.launches.empty(); },
+          [](const gc::Recipe& r) { return r.outcome == gc::Outcome::Launch && !r.launches.empty(); },
           "Whether it is one that launches something.")
-      .def_readonly("reason", &gt::Recipe::reason, "Why it copies or is PyTorch's.")
+      .def_readonly("reason", &gc::Recipe::reason, "Why it copies or is PyTorch's.")
       .def_property_readonly("parts", &parts_of, "Outputs, returned and launches, from which it can be made again.")
       .def_static(
           "copy",
           [](const py::int_& mask, const std::string& reason) {
-            auto r = std::make_shared<gt::Recipe>();
-            r->outcome = gt::Outcome::Copy;
+            auto r = std::make_shared<gc::Recipe>();
+            r->outcome = gc::Outcome::Copy;
             r->copy_mask = mask_of(mask);
             r->reason = reason;
             return r;
@@ -233,8 +212,8 @@ are (tensor, dimension[, multiple to round up to]) of arguments, or (-1, number)
       .def_static(
           "torch",
           [](const std::string& reason) {
-            auto r = std::make_shared<gt::Recipe>();
-            r->outcome = gt::Outcome::Torch;
+            auto r = std::make_shared<gc::Recipe>();
+            r->outcome = gc::Outcome::Torch;
             r->reason = reason;
             return r;
           },

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "bind/tensor_reader.h"
+#include "bind/python_arguments.h"
 
 namespace graphene::bind {
 

@@ -4,6 +4,8 @@
 #include <array>
 #include <map>
 
+#include "runtime/strides.h"
+
 namespace graphene::runtime {
 
 namespace {

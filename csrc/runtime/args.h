@@ -42,6 +42,14 @@ struct TensorArg {
   [[nodiscard]] std::int64_t stride(int dim) const;
 };
 
+// Keeps a field apart from its neighbours: read as one word, fields that were just written apart wait for all of them
+// to leave the store buffer, which is a tenth of a launch's host time.
+template <class T>
+[[nodiscard]] inline T apart(T x) {
+  asm("" : "+r"(x));
+  return x;
+}
+
 struct Scalar {
   enum class Kind : std::uint8_t { Int, UInt, Float, Bool, TooLarge } kind = Kind::Int;  // TooLarge: for a double
   std::int64_t i = 0;                                                                    // Int, Bool
@@ -83,17 +91,6 @@ struct BoundCall {
 // The scalar's bits in `dtype`, little-endian; nullopt when it does not fit. Floats round to nearest even; a finite
 // number that would become infinite does not fit, and neither does a fraction in an integer.
 [[nodiscard]] std::optional<std::uint64_t> pack_scalar(const DType& dtype, const Scalar& value);
-
-// The bytes [first, last) that the tensor's elements span, relative to its data; {0, 0} when it has none.
-struct Span {
-  std::int64_t first = 0;
-  std::int64_t last = 0;
-};
-[[nodiscard]] Span byte_span(const TensorArg& t);
-
-// Whether an element of one shares a byte with an element of the other. Exact, except that a pair whose strides make
-// the search longer than some thousand steps counts as overlapping.
-[[nodiscard]] bool overlap(const TensorArg& a, const TensorArg& b);
 
 // "float16", "int32", "DLPack type 5 of 64 bits": how messages name what was passed.
 [[nodiscard]] std::string dtype_text(std::uint8_t code, std::uint8_t bits, std::uint16_t lanes);

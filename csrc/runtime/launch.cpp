@@ -87,27 +87,7 @@ std::vector<bool> scalars_in_sizes(const LaunchManifest& m) {
   return out;
 }
 
-Plan::Plan(const LaunchManifest& m, const std::vector<ArgValue>& args, BoundCall bound, std::vector<bool> scalar_in_key)
-    : scalar_in_key_(std::move(scalar_in_key)), scalars_(bound.scalars), bound_(std::move(bound)) {
-  for (std::size_t i = 0; i < args.size(); ++i) {
-    const ArgSpec& spec = m.args[i];
-    for (const TensorArg& t : args[i].tensors) {
-      device_ = t.device;
-      forms_.push_back({.code = t.code,
-                        .bits = t.bits,
-                        .lanes = t.lanes,
-                        .ndim = t.ndim,
-                        .misaligned_mask = static_cast<std::uint64_t>(spec.align_bytes - 1),
-                        .written = spec.access != Access::Read,
-                        .has_elements = t.numel() != 0,
-                        .raw_bits = t.raw_bits,
-                        .readonly = t.readonly,
-                        .span = byte_span(t)});
-      any_written_ = any_written_ || spec.access != Access::Read;
-      for (int d = 0; d < t.ndim; ++d) dims_.push_back(t.shape[d]);
-      for (int d = 0; d < t.ndim; ++d) dims_.push_back(t.stride(d));
-    }
-  }
+Plan::Plan(const LaunchManifest& m, BoundCall bound) : bound_(std::move(bound)) {
   for (std::size_t i = 0; i < m.symbols.size(); ++i)
     if (m.symbols[i].is_param) symbols_.push_back(static_cast<std::uint64_t>(bound_.symbols[i]));
   block_threads_ = static_cast<unsigned>(m.block_threads);
@@ -115,43 +95,6 @@ Plan::Plan(const LaunchManifest& m, const std::vector<ArgValue>& args, BoundCall
     cluster_[d] = static_cast<unsigned>(m.cluster[d]);
     has_cluster_ = has_cluster_ || m.cluster[d] != 1;
   }
-}
-
-bool Plan::same_form(const TensorArg* tensors, std::size_t count, const std::uint64_t* scalars) const {
-  if (count != forms_.size()) return false;
-  const std::int64_t* dims = dims_.data();
-  for (std::size_t i = 0; i < count; ++i) {
-    const TensorArg& t = tensors[i];
-    const Form& f = forms_[i];
-    if (t.ndim != f.ndim || t.code != f.code || t.bits != f.bits || t.lanes != f.lanes || !(t.device == device_) ||
-        t.raw_bits != f.raw_bits || t.readonly != f.readonly)
-      return false;
-    for (int d = 0; d < t.ndim; ++d)
-      if (t.shape[d] != dims[d]) return false;
-    dims += t.ndim;
-    for (int d = 0; d < t.ndim; ++d)
-      if ((t.strides != nullptr ? t.strides[d] : t.stride(d)) != dims[d]) return false;
-    dims += t.ndim;
-    const auto address = reinterpret_cast<std::uint64_t>(t.data);
-    if (f.has_elements && (address == 0 || (address & f.misaligned_mask) != 0)) return false;
-  }
-  for (std::size_t i = 0; i < scalars_.size(); ++i)
-    if (scalar_in_key_[i] && scalars[i] != scalars_[i]) return false;
-  return true;
-}
-
-bool Plan::fits(const TensorArg* tensors, std::size_t count, const std::uint64_t* scalars) const {
-  if (!same_form(tensors, count, scalars)) return false;
-  if (!any_written_) return true;
-  for (std::size_t i = 0; i < count; ++i)
-    for (std::size_t k = i + 1; k < count; ++k) {
-      if ((!forms_[i].written && !forms_[k].written) || !forms_[i].has_elements || !forms_[k].has_elements) continue;
-      const auto a = reinterpret_cast<std::int64_t>(tensors[i].data),
-                 b = reinterpret_cast<std::int64_t>(tensors[k].data);
-      if (a + forms_[i].span.first < b + forms_[k].span.last && b + forms_[k].span.first < a + forms_[i].span.last)
-        return false;
-    }
-  return true;
 }
 
 void Plan::attach(std::shared_ptr<Function> f, const LaunchManifest& m) {

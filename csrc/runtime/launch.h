@@ -1,4 +1,4 @@
-// A checked call, kept so that the next call with arguments of the same form only compares and launches.
+// Kernels loaded on a device, and what a checked call launches them with.
 #pragma once
 
 #include <cstdint>
@@ -26,17 +26,10 @@ struct Function {
 // LAUNCH_DRIVER when the driver refuses the cubin.
 [[nodiscard]] std::shared_ptr<Function> load_function(int device_id, const std::string& cubin, const LaunchManifest& m);
 
+// What a checked call launches with: its grid, its symbols, its function. It holds for every call of the same form.
 class Plan {
  public:
-  // `key_scalars`: bits of the scalars that sizes depend on.
-  Plan(const LaunchManifest& m, const std::vector<ArgValue>& args, BoundCall bound, std::vector<bool> scalar_in_key);
-
-  // Whether the call has the form this plan was made for: dtypes, shapes, strides, device, alignment, non-null
-  // addresses, scalars that sizes depend on, and spans that cannot overlap where one is written.
-  [[nodiscard]] bool fits(const TensorArg* tensors, std::size_t count, const std::uint64_t* scalars) const;
-
-  // The same form, whatever the addresses: for a call whose spans overlap although no element does.
-  [[nodiscard]] bool same_form(const TensorArg* tensors, std::size_t count, const std::uint64_t* scalars) const;
+  Plan(const LaunchManifest& m, BoundCall bound);
 
   // Allows the function the dynamic shared memory the plan needs. Throws LAUNCH_DRIVER, LAUNCH_GRID.
   void attach(std::shared_ptr<Function> f, const LaunchManifest& m);
@@ -49,29 +42,12 @@ class Plan {
   [[nodiscard]] std::size_t symbol_count() const { return symbols_.size(); }
 
  private:
-  struct Form {
-    std::uint8_t code, bits;
-    std::uint16_t lanes;
-    int ndim;
-    std::uint64_t misaligned_mask;  // address bits that must be clear
-    bool written;
-    bool has_elements;
-    bool raw_bits, readonly;
-    Span span;
-  };
-
-  Device device_;
-  std::vector<Form> forms_;
-  std::vector<std::int64_t> dims_;  // each tensor's shape, then its strides
-  std::vector<bool> scalar_in_key_;
-  std::vector<std::uint64_t> scalars_;
   BoundCall bound_;
   std::vector<std::uint64_t> symbols_;  // the symbols that are parameters
   unsigned block_threads_ = 1;
   unsigned cluster_[3] = {1, 1, 1};
   bool has_cluster_ = false;
   bool early_ = false;  // it may start before the kernels ahead of it have ended
-  bool any_written_ = false;
   std::shared_ptr<Function> function_;
 };
 

@@ -4,16 +4,21 @@
 #include <stdexcept>
 #include <utility>
 
+#include "call/reader.h"
+
 namespace graphene::torch {
 
 namespace rt = graphene::runtime;
+using call::Param;
+using call::ParamKind;
+using call::Read;
 
 namespace {
 
 // PyTorch calls a boxed kernel without saying which: every registration has a function of its own.
 constexpr std::size_t kSlots = 64;
 struct Slot {
-  Operator* op = nullptr;
+  call::Operator* op = nullptr;
   std::string own;
   Interpreter interpreter{};
 };
@@ -51,19 +56,120 @@ class Owned {
 
 TensorHandle as_tensor(StackValue v) { return reinterpret_cast<TensorHandle>(v); }
 
-// The arguments on the stack, which the kernel owns until it hands them on.
-class Arguments {
- public:
-  Arguments(const Operator& op, StackValue* stack) : op_(op), stack_(stack) {}
-  ~Arguments() {
-    if (owned_)
-      for (std::size_t i = 0; i < op_.params().size(); ++i) destroy(op_.params()[i].kind, stack_[i]);
-  }
-  Arguments(const Arguments&) = delete;
-  Arguments& operator=(const Arguments&) = delete;
-  void hand_on() { owned_ = false; }
+// A device in PyTorch's numbers.
+struct TorchDevice {
+  std::int32_t type = 0;
+  std::int32_t index = 0;
+};
 
-  [[nodiscard]] ListHandle list(std::size_t i) const { return reinterpret_cast<ListHandle>(stack_[i]); }
+void describe(TensorHandle h, rt::TensorArg& t, TorchDevice& device) {
+  t = {};
+  std::int64_t ndim = 0, *sizes = nullptr, *strides = nullptr;
+  std::int32_t dtype = 0;
+  check(the_shim->dim(h, &ndim), "aoti_torch_get_dim");
+  check(the_shim->sizes(h, &sizes), "aoti_torch_get_sizes");
+  check(the_shim->strides(h, &strides), "aoti_torch_get_strides");
+  check(the_shim->dtype(h, &dtype), "aoti_torch_get_dtype");
+  check(the_shim->device_type(h, &device.type), "aoti_torch_get_device_type");
+  check(the_shim->device_index(h, &device.index), "aoti_torch_get_device_index");
+  check(the_shim->data_ptr(h, &t.data), "aoti_torch_get_data_ptr");
+  if (!dlpack_type(dtype, t.code, t.bits)) {
+    t.code = 0xff;  // the configuration says that no kernel takes it
+    t.bits = static_cast<std::uint8_t>(dtype);
+  }
+  t.device = {device.type == the_shim->cuda_device_type() ? rt::kCuda : rt::kCpu, std::max(device.index, 0)};
+  t.ndim = static_cast<int>(ndim);
+  t.shape = sizes;
+  t.strides = strides;
+}
+
+// A row-major tensor of the same elements.
+Owned row_major(const rt::TensorArg& t, TensorHandle from, TorchDevice device) {
+  std::vector<std::int64_t> strides(static_cast<std::size_t>(t.ndim));
+  std::int64_t stride = 1;
+  for (int d = t.ndim - 1; d >= 0; --d) {
+    strides[static_cast<std::size_t>(d)] = stride;
+    stride *= std::max<std::int64_t>(t.shape[d], 1);
+  }
+  TensorHandle h = nullptr;
+  check(the_shim->empty_strided(t.ndim, t.shape, strides.data(), scalar_type(t.code, t.bits), device.type, device.index,
+                                &h),
+        "aoti_torch_empty_strided");
+  Owned out(h);
+  check(the_shim->copy(h, from, 0), "aoti_torch_copy_");
+  return out;
+}
+
+// The arguments on the stack, which the kernel owns until it hands them on: a source of the one reader.
+class StackSource {
+ public:
+  StackSource(const std::vector<call::Param>& params, StackValue* stack) : params_(params), stack_(stack) {}
+  ~StackSource() { destroy(); }
+  StackSource(const StackSource&) = delete;
+  StackSource& operator=(const StackSource&) = delete;
+  void hand_on() { owned_ = false; }
+  void destroy() {
+    if (!std::exchange(owned_, false)) return;
+    for (std::size_t i = 0; i < params_.size(); ++i) destroy(params_[i].kind, stack_[i]);
+  }
+
+  [[nodiscard]] TorchDevice device() const { return device_; }
+  // Row-major tensors stand for those of the mask from the next reading on.
+  void copy(const call::Arguments& call, const call::TensorMask& mask) {
+    copies_.resize(tensors_.size());
+    for (std::size_t i = 0; i < tensors_.size(); ++i)
+      if (mask[i]) copies_[i] = row_major(call.tensor(i), tensors_[i], device_);
+    tensors_.clear();
+  }
+
+  bool absent(std::size_t i) {
+    if (stack_[i] != 0) return false;
+    if (params_[i].kind == ParamKind::OptionalTensor) tensors_.push(nullptr);
+    return true;
+  }
+  Read tensor(std::size_t i, const Param& p, rt::TensorArg& out) {
+    return add(as_tensor(p.kind == ParamKind::OptionalTensor ? inner(i) : stack_[i]), out);
+  }
+  Read list(std::size_t i, const Param&, std::size_t& out) {
+    out = length(list_at(i));
+    return Read::Yes;
+  }
+  Read item(std::size_t i, std::size_t k, const Param&, rt::TensorArg& out) {
+    return add(as_tensor(item(list_at(i), k)), out);
+  }
+  Read item(std::size_t i, std::size_t k, const Param& p, std::int64_t& out) {
+    const StackValue v = item(list_at(i), k);
+    out = static_cast<std::int64_t>(p.kind == ParamKind::BoolList ? v & 0xff : v);
+    return Read::Yes;
+  }
+  Read item(std::size_t i, std::size_t k, const Param&, std::string_view& out) {
+    return text_of(reinterpret_cast<StringHandle>(item(list_at(i), k)), out);
+  }
+  Read integer(std::size_t i, const Param&, std::int64_t& out) {
+    out = static_cast<std::int64_t>(stack_[i]);
+    return Read::Yes;
+  }
+  Read boolean(std::size_t i, const Param&, std::int64_t& out) {
+    out = static_cast<std::int64_t>(stack_[i] & 0xff);
+    return Read::Yes;
+  }
+  Read dtype(std::size_t i, const Param&, std::int64_t& out) {
+    out = static_cast<std::int64_t>(static_cast<std::int32_t>(inner(i)));
+    return Read::Yes;
+  }
+  Read number(std::size_t i, const Param& p, double& out) {
+    out = std::bit_cast<double>(p.kind == ParamKind::OptionalFloat ? inner(i) : stack_[i]);
+    return Read::Yes;
+  }
+  Read text(std::size_t i, const Param&, std::string_view& out) {
+    return text_of(reinterpret_cast<StringHandle>(inner(i)), out);
+  }
+  static Read packed(std::size_t, const Param&, std::uint64_t&) { return Read::NotHere; }  // only kernels declare it
+
+ private:
+  // What an optional argument points to.
+  [[nodiscard]] StackValue inner(std::size_t i) const { return *reinterpret_cast<const StackValue*>(stack_[i]); }
+  [[nodiscard]] ListHandle list_at(std::size_t i) const { return reinterpret_cast<ListHandle>(stack_[i]); }
   [[nodiscard]] static std::size_t length(ListHandle list) {
     std::size_t n = 0;
     check(the_shim->list_size(list, &n), "torch_list_size");
@@ -74,68 +180,20 @@ class Arguments {
     check(the_shim->list_item(list, k, &v), "torch_list_get_item");
     return v;
   }
-
-  // Null: an absent tensor.
-  [[nodiscard]] TensorHandle tensor(std::size_t i) const {
-    if (op_.params()[i].kind == ParamKind::Tensor) return as_tensor(stack_[i]);
-    const auto* inner = reinterpret_cast<const StackValue*>(stack_[i]);
-    return inner == nullptr ? nullptr : as_tensor(*inner);
+  Read add(TensorHandle h, rt::TensorArg& out) {
+    const std::size_t at = tensors_.size();
+    if (at < copies_.size() && copies_[at].get() != nullptr) h = copies_[at].get();
+    tensors_.push(h);
+    describe(h, out, device_);
+    return Read::Yes;
   }
-
-  void add_scalar(std::size_t i, Call& call) const {
-    const Param& p = op_.params()[i];
-    const StackValue v = stack_[i];
-    const auto* inner = reinterpret_cast<const StackValue*>(v);
-    switch (p.kind) {
-      case ParamKind::Int:
-        call.add(static_cast<std::int64_t>(v));
-        return;
-      case ParamKind::Float:
-        call.add(std::bit_cast<double>(v));
-        return;
-      case ParamKind::OptionalFloat:
-        if (inner == nullptr) return call.add(kNone);
-        return call.add(std::bit_cast<double>(*inner));
-      case ParamKind::Bool:
-        call.add(static_cast<std::int64_t>(v & 0xff));
-        return;
-      case ParamKind::OptionalDtype:
-        call.add(inner == nullptr ? kNone : static_cast<std::int64_t>(static_cast<std::int32_t>(*inner)));
-        return;
-      case ParamKind::OptionalString: {
-        if (inner == nullptr) return call.add(kNone);
-        return call.add(p, text_of(reinterpret_cast<StringHandle>(*inner)), op_.name());
-      }
-      case ParamKind::IntList:
-      case ParamKind::BoolList: {
-        const std::size_t n = length(list(i));
-        std::vector<std::int64_t> values(n);
-        for (std::size_t k = 0; k < n; ++k) {
-          const StackValue x = item(list(i), k);
-          values[k] = static_cast<std::int64_t>(p.kind == ParamKind::BoolList ? x & 0xff : x);
-        }
-        return call.add(values.data(), n);
-      }
-      case ParamKind::StringList: {
-        const std::size_t n = length(list(i));
-        call.add_length(n);
-        for (std::size_t k = 0; k < n; ++k) {
-          call.add_text(text_of(reinterpret_cast<StringHandle>(item(list(i), k))));
-        }
-        return;
-      }
-      default:
-        return;
-    }
-  }
-
- private:
-  static std::string_view text_of(StringHandle s) {
+  static Read text_of(StringHandle s, std::string_view& out) {
     std::size_t n = 0;
     const char* text = nullptr;
     check(the_shim->string_length(s, &n), "torch_string_length");
     check(the_shim->string_chars(s, &text), "torch_string_c_str");
-    return {text, n};
+    out = {text, n};
+    return Read::Yes;
   }
 
   static void destroy(ParamKind kind, StackValue v) {
@@ -176,46 +234,22 @@ class Arguments {
       delete inner;
   }
 
-  const Operator& op_;
+  const std::vector<Param>& params_;
   StackValue* stack_;
   bool owned_ = true;
+  TorchDevice device_;  // of the arguments
+  call::Room<TensorHandle, 10> tensors_;
+  std::vector<Owned> copies_;
 };
 
-// A device in PyTorch's numbers.
-struct Place {
-  std::int32_t type = 0;
-  std::int32_t index = 0;
-};
-
-rt::TensorArg describe(TensorHandle h, Place& place) {
-  rt::TensorArg t;
-  std::int64_t ndim = 0, *sizes = nullptr, *strides = nullptr;
-  std::int32_t dtype = 0;
-  check(the_shim->dim(h, &ndim), "aoti_torch_get_dim");
-  check(the_shim->sizes(h, &sizes), "aoti_torch_get_sizes");
-  check(the_shim->strides(h, &strides), "aoti_torch_get_strides");
-  check(the_shim->dtype(h, &dtype), "aoti_torch_get_dtype");
-  check(the_shim->device_type(h, &place.type), "aoti_torch_get_device_type");
-  check(the_shim->device_index(h, &place.index), "aoti_torch_get_device_index");
-  check(the_shim->data_ptr(h, &t.data), "aoti_torch_get_data_ptr");
-  if (!dlpack_type(dtype, t.code, t.bits)) {
-    t.code = 0xff;  // the configuration says that no kernel takes it
-    t.bits = static_cast<std::uint8_t>(dtype);
-  }
-  t.device = {place.type == the_shim->cuda_device_type() ? rt::kCuda : rt::kCpu, std::max(place.index, 0)};
-  t.ndim = static_cast<int>(ndim);
-  t.shape = sizes;
-  t.strides = strides;
-  return t;
-}
-
-class ShimHost : public Host {
+class ShimHost : public call::Host {
  public:
-  void* allocate(Output& o, int) override {
+  explicit ShimHost(const StackSource& source) : source_(source) {}
+  void* allocate(call::Output& o, int) override {
     TensorHandle h = nullptr;
     check(the_shim->empty_strided(static_cast<std::int64_t>(o.form.shape.size()), o.form.shape.data(),
-                                  o.form.strides.data(), scalar_type(o.dtype.code, o.dtype.bits), place.type,
-                                  place.index, &h),
+                                  o.form.strides.data(), scalar_type(o.dtype.code, o.dtype.bits), source_.device().type,
+                                  source_.device().index, &h),
           "aoti_torch_empty_strided");
     made.emplace_back(h);
     void* data = nullptr;
@@ -228,76 +262,33 @@ class ShimHost : public Host {
       check(the_shim->current_stream(device, &s), "aoti_torch_get_current_cuda_stream");
     return static_cast<rt::CuStream>(s);
   }
-  Place place;  // of the arguments
   std::vector<Owned> made;
+
+ private:
+  const StackSource& source_;
 };
 
-// A row-major tensor of the same elements.
-Owned row_major(const rt::TensorArg& t, TensorHandle from, Place place) {
-  std::vector<std::int64_t> strides(static_cast<std::size_t>(t.ndim));
-  std::int64_t stride = 1;
-  for (int d = t.ndim - 1; d >= 0; --d) {
-    strides[static_cast<std::size_t>(d)] = stride;
-    stride *= std::max<std::int64_t>(t.shape[d], 1);
-  }
-  TensorHandle h = nullptr;
-  check(the_shim->empty_strided(t.ndim, t.shape, strides.data(), scalar_type(t.code, t.bits), place.type, place.index,
-                                &h),
-        "aoti_torch_empty_strided");
-  Owned out(h);
-  check(the_shim->copy(h, from, 0), "aoti_torch_copy_");
-  return out;
-}
-
 void run_boxed(Slot& slot, StackValue* stack, std::uint64_t outputs) {
-  Operator& op = *slot.op;
-  Arguments arguments(op, stack);
-  ShimHost host;
-  std::vector<Owned> copies;
+  call::Operator& op = *slot.op;
+  StackSource source(op.params(), stack);
+  ShimHost host(source);
   for (;;) {
-    Call call;
-    std::vector<TensorHandle> tensors;
-    const auto add = [&](TensorHandle h) {
-      if (h != nullptr && tensors.size() < copies.size() && copies[tensors.size()].get() != nullptr)
-        h = copies[tensors.size()].get();
-      tensors.push_back(h);
-      if (h == nullptr)
-        call.add_absent();
-      else
-        call.add(describe(h, host.place));
-    };
-    for (std::size_t i = 0; i < op.params().size(); ++i) {
-      if (!op.params()[i].holds_tensors()) {
-        arguments.add_scalar(i, call);
-      } else if (op.params()[i].is_tensor()) {
-        add(arguments.tensor(i));
-      } else {
-        const ListHandle list = arguments.list(i);
-        const std::size_t n = Arguments::length(list);
-        call.add_length(n);
-        for (std::size_t k = 0; k < n; ++k) add(as_tensor(Arguments::item(list, k)));
-      }
-    }
-    TensorMask mask;
-    const Outcome outcome = call.fits() ? op.run(call, host, mask) : Outcome::Torch;
-    if (outcome == Outcome::Launch) break;
-    if (outcome == Outcome::Torch) {
-      arguments.hand_on();
+    call::Arguments call;
+    const Read r = call::read(op.params(), source, call, op.name());
+    GR_ASSERT(r == Read::Yes, op.name() + ": the stack holds what the schema says");
+    call::TensorMask mask;
+    const call::Outcome outcome = op.run(call, host, mask);
+    if (outcome == call::Outcome::Launch) break;
+    if (outcome == call::Outcome::Torch) {
+      source.hand_on();
       check(the_shim->call_dispatcher(slot.own.c_str(), "", stack, kInterfaceVersion), slot.own.c_str());
       return;
     }
-    copies.resize(tensors.size());
-    for (std::size_t i = 0; i < tensors.size(); ++i)
-      if (mask[i]) copies[i] = row_major(call.tensors()[i], tensors[i], host.place);
+    source.copy(call, mask);
   }
   GR_ASSERT(host.made.size() >= outputs, op.name() + ": as many results as the schema says");
-  std::vector<TensorHandle> results;
-  for (std::uint64_t i = 0; i < outputs; ++i) results.push_back(host.made[i].release());
-  {
-    const Arguments done(op, stack);  // the arguments leave the stack before the results come onto it
-    arguments.hand_on();
-  }
-  for (std::uint64_t i = 0; i < outputs; ++i) stack[i] = reinterpret_cast<StackValue>(results[i]);
+  source.destroy();  // the arguments leave the stack before the results come onto it
+  for (std::uint64_t i = 0; i < outputs; ++i) stack[i] = reinterpret_cast<StackValue>(host.made[i].release());
 }
 
 template <std::size_t I>
@@ -324,8 +315,8 @@ std::array<BoxedKernel, sizeof...(I)> kernels(std::index_sequence<I...>) {
 
 }  // namespace
 
-std::string register_kernel(Operator& op, const std::string& space, const std::string& name, const std::string& own,
-                            const std::string& key, Interpreter interpreter) {
+std::string register_kernel(call::Operator& op, const std::string& space, const std::string& name,
+                            const std::string& own, const std::string& key, Interpreter interpreter) {
   static const auto all = kernels(std::make_index_sequence<kSlots>());
   static std::size_t next = 0;
   std::string missing;

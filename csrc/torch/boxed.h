@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "torch/operator.h"
+#include "call/operator.h"
 #include "torch/shim.h"
 
 namespace graphene::torch {
@@ -19,7 +19,7 @@ struct Interpreter {
 // Registers `op` as the kernel of "space::name" for a dispatch key ("CUDA"); `op` must live for good. "space::own" is
 // called, with the same arguments, where no kernel of ours is right. The name of a symbol that this PyTorch lacks, or
 // empty. Throws OP_TORCH when PyTorch refuses the registration.
-[[nodiscard]] std::string register_kernel(Operator& op, const std::string& space, const std::string& name,
+[[nodiscard]] std::string register_kernel(call::Operator& op, const std::string& space, const std::string& name,
                                           const std::string& own, const std::string& key, Interpreter interpreter);
 
 }  // namespace graphene::torch

@@ -245,6 +245,29 @@ def test_lists_of_tensors(make) -> None:
         k(xs, tensor("fp16", 4, at=0x2000))
 
 
+def test_long_lists_are_remembered(make) -> None:
+    """More tensors and parameters than a call has room for without an allocation."""
+    names = [f"s{i}" for i in range(70)]
+    scalars = {n: make.scalar("i32") for n in names}
+    k = Kernel(make(
+        kernel="many", X=make.tensor("fp16", "n", "1", count=50), y=make.tensor("fp16", "n", "1", "write"),
+        symbols=["n"], **scalars,
+    ))  # fmt: skip
+    stub_cuda.param_sizes(400, 8, *[4] * 70, 8)
+    for round_ in range(3):
+        at = [0x1000 * (i + 1) + 0x100_0000 * round_ for i in range(50)]
+        numbers = range(70) if round_ < 2 else range(1, 71)
+        k(
+            [tensor("fp16", 4, at=a) for a in at],
+            tensor("fp16", 4, at=0x90000),
+            **dict(zip(names, numbers, strict=True)),
+        )
+        got = b"".join(one(stub_cuda.take_launches())["params"])
+        assert got == struct.pack("<51Q70iQ", *at, 0x90000, *numbers, 4)
+        # Numbers after the first 64 make a form of their own, although no size depends on them.
+        assert k.misses == (1 if round_ < 2 else 2)
+
+
 def test_negated_views_are_refused_by_every_path(make) -> None:
     """is_neg is asked of each tensor of each call: its answer is no part of what the exchange table says."""
 
@@ -288,6 +311,7 @@ def test_interleaved_views_are_launched(make) -> None:
     for _ in range(3):
         k(tensor("fp16", 100, 32, at=0x1000, strides=(64, 1)), tensor("fp16", 100, 32, at=0x1040, strides=(64, 1)))
     assert len(stub_cuda.take_launches()) == 3
+    assert k.misses == 1  # spans that overlap are looked at again, and nothing else
     with pytest.raises(gr.LaunchError, match="share memory"):
         k(tensor("fp16", 100, 32, at=0x1000, strides=(64, 1)), tensor("fp16", 100, 32, at=0x103E, strides=(64, 1)))
 

@@ -308,6 +308,27 @@ def test_elements_of_a_written_argument_lie_apart(shape: Any, strides: Any, apar
         )
 
 
+def test_elements_lie_apart_where_all_addresses_differ() -> None:
+    """The search over strides against counting, for tensors small enough."""
+    op = _core.Operator("into", [("out", "Tensor(a!)", [], 0)], 0, lambda out: _core.Recipe([], 0, []))
+    random = np.random.default_rng(5)
+    met = 0
+    for _ in range(400):
+        rank = int(random.integers(1, 5))
+        shape = tuple(int(n) for n in random.integers(1, 6, rank))
+        strides = tuple(int(s) for s in random.integers(-12, 40, rank))
+        addresses = sum(np.arange(n).reshape([-1] + [1] * (rank - 1 - d)) * strides[d] for d, n in enumerate(shape))
+        apart = len(np.unique(addresses)) == np.prod(shape)
+        met += not apart
+        try:
+            op.check(tensor("fp16", *shape, strides=strides))
+        except gr.LaunchError:
+            assert not apart, (shape, strides)
+        else:
+            assert apart, (shape, strides)
+    assert 50 < met < 350
+
+
 def test_driver_errors(scaled: Scaled) -> None:
     scaled.op(tensor("fp16", 5, 64), 2.0, None, None)
     stub_cuda.fail("cuLaunchKernel", 700)

@@ -1,19 +1,14 @@
-#include "torch/operator.h"
+#include "call/operator.h"
 
 #include <algorithm>
-#include <cstring>
-#include <utility>
 
-namespace graphene::torch {
+namespace graphene::call {
 
 namespace rt = graphene::runtime;
 
 namespace {
 
-constexpr std::size_t kMaxForms = 4096;
 constexpr std::size_t kMaxOutputs = 8;
-constexpr std::size_t kMaxKernelTensors = kMaxTensors + kMaxOutputs;
-constexpr std::size_t kMaxKernelParams = 64;
 constexpr std::int64_t kCopyAlign = 16;  // bytes; allocators align to more, which no class tells apart
 constexpr std::size_t kMaxRecipes = 8;   // of a class: kernels that take only some of its sizes
 
@@ -22,21 +17,21 @@ std::string text_of(const std::vector<std::int64_t>& words) {
 }
 
 // All tensors of a call are on one device.
-rt::Device device_of(const Call& call) {
+rt::Device device_of(const Arguments& call) {
   for (std::size_t i = 0; i < call.tensor_count(); ++i)
-    if (call.present(i)) return call.tensors()[i].device;
+    if (call.present(i)) return call.tensor(i).device;
   return {};
 }
 
 // What an output is before it is allocated: aligned as PyTorch's allocator aligns, far from every argument.
 void* stand_in(std::size_t output) { return reinterpret_cast<void*>((std::uintptr_t{1} << 61) + (output << 56)); }
 
-rt::TensorArg tensor_of(const Call& call, const std::vector<Output>& outputs, int source, const Shaped& view,
+rt::TensorArg tensor_of(const Arguments& call, const std::vector<Output>& outputs, int source, const Shaped& view,
                         void* address) {
   rt::TensorArg t;
   const auto inputs = static_cast<int>(call.tensor_count());
   if (source < inputs) {
-    t = call.tensors()[source];
+    t = call.tensor(source);
   } else {
     const Output& o = outputs[static_cast<std::size_t>(source - inputs)];
     t.code = o.dtype.code;
@@ -50,13 +45,6 @@ rt::TensorArg tensor_of(const Call& call, const std::vector<Output>& outputs, in
   return t;
 }
 
-// An operator that writes an argument has no lists.
-bool written(const std::vector<Param>& params, int tensor) {
-  for (const Param& p : params)
-    if (p.is_tensor() && tensor-- == 0) return p.written;
-  return false;
-}
-
 bool is_row_major(const rt::TensorArg& t) {
   std::int64_t next = 1;
   for (int d = t.ndim - 1; d >= 0; --d) {
@@ -68,11 +56,11 @@ bool is_row_major(const rt::TensorArg& t) {
 }
 
 // Whether all that the recipe wants copied lies as a copy does: asked again, it would want the same again.
-bool changes_nothing(const Recipe& r, const Call& call) {
+bool changes_nothing(const Recipe& r, const Arguments& call) {
   if (r.outcome != Outcome::Copy) return false;
   for (std::size_t i = 0; i < call.tensor_count(); ++i)
     if (r.copy_mask[i] && call.present(i) &&
-        !(is_row_major(call.tensors()[i]) && alignment_of(call.tensors()[i].data) >= kCopyAlign))
+        !(is_row_major(call.tensor(i)) && alignment_of(call.tensor(i).data) >= kCopyAlign))
       return false;
   return true;
 }
@@ -82,34 +70,9 @@ bool too_large(const Error& e) {
       e.diagnostics(), [](const Diagnostic& d) { return d.code == Code::LAUNCH_GRID || d.code == Code::LAUNCH_FACT; });
 }
 
-class Depth {
- public:
-  explicit Depth(int& depth) : depth_(depth) { ++depth_; }
-  ~Depth() { --depth_; }
-  Depth(const Depth&) = delete;
-  Depth& operator=(const Depth&) = delete;
-
- private:
-  int& depth_;
-};
-
 }  // namespace
 
-bool Operator::Form::is_of(const Call& call) const {
-  return key.size() == call.key_size() &&
-         std::memcmp(key.data(), call.key(), call.key_size() * sizeof(std::int64_t)) == 0;
-}
-
-Operator::Form* Operator::find(const Call& call, Host& host) {
-  if (last_ != nullptr && last_->is_of(call)) return last_;
-  const std::uint64_t hash = call.hash();
-  if (const auto it = forms_.find(hash); it != forms_.end())
-    for (const auto& f : it->second)
-      if (f->is_of(call)) return last_ = f.get();
-  return prepare(call, hash, host);
-}
-
-std::shared_ptr<const Recipe> Operator::choose(const Call& call, const std::function<void(const Recipe&)>& take) {
+std::shared_ptr<const Recipe> Operator::choose(const Arguments& call, const std::function<void(const Recipe&)>& take) {
   const std::string key = text_of(class_key(call, params_));
   const auto known = classes_[key];  // a copy: loading a kernel may run Python
   for (const auto& r : known) {
@@ -143,7 +106,7 @@ std::shared_ptr<const Recipe> Operator::choose(const Call& call, const std::func
   return torchs;
 }
 
-std::shared_ptr<const Recipe> Operator::recipe(const Call& call) {
+std::shared_ptr<const Recipe> Operator::recipe(const Arguments& call) {
   const rt::Device device = device_of(call);
   const rt::DeviceInfo* const info = device.on_host() ? nullptr : &rt::device(device.id);
   return choose(call, [&](const Recipe& r) {
@@ -155,10 +118,10 @@ std::shared_ptr<const Recipe> Operator::recipe(const Call& call) {
   });
 }
 
-Operator::Bound Operator::bind(const KernelCall& k, const Call& call, const std::vector<Output>& outputs,
+Operator::Bound Operator::bind(const KernelCall& k, const Arguments& call, const std::vector<Output>& outputs,
                                const std::string& arch, const rt::DeviceLimits& limits) const {
   Bound b;
-  b.manifest = k.kernel->manifest(arch);
+  b.manifest = k.kernel->manifest(arch.empty() ? k.kernel->simulated_arch() : arch);
   GR_ASSERT(b.manifest->args.size() == k.args.size(), name_ + ": one argument for each of " + b.manifest->kernel_name);
   std::vector<rt::Scalar> scalars;
   std::vector<Shaped> shaped;
@@ -180,6 +143,7 @@ Operator::Bound Operator::bind(const KernelCall& k, const Call& call, const std:
       for (const View& v : std::get<std::vector<View>>(a)) add(v);
   }
   std::size_t tensor = 0, scalar = 0;
+  const auto written = written_tensors(call, params_);
   const auto inputs = static_cast<int>(call.tensor_count());
   for (const rt::ArgSpec& spec : b.manifest->args) {
     rt::ArgValue value;
@@ -188,9 +152,9 @@ Operator::Bound Operator::bind(const KernelCall& k, const Call& call, const std:
     } else {
       for (int k = 0; k < std::max(spec.list_count, 1); ++k, ++tensor) {
         const int s = b.sources.at(tensor);
-        void* address = s < inputs ? call.tensors()[s].data : stand_in(static_cast<std::size_t>(s - inputs));
+        void* address = s < inputs ? call.tensor(s).data : stand_in(static_cast<std::size_t>(s - inputs));
         value.tensors.push_back(tensor_of(call, outputs, s, b.views[tensor], address));
-        GR_ASSERT(s >= inputs || spec.access == rt::Access::Read || (writes_ && written(params_, s)),
+        GR_ASSERT(s >= inputs || spec.access == rt::Access::Read || written[static_cast<std::size_t>(s)],
                   name_ + ": a kernel writes an argument that the operator does not");
       }
     }
@@ -200,84 +164,57 @@ Operator::Bound Operator::bind(const KernelCall& k, const Call& call, const std:
   return b;
 }
 
-std::unique_ptr<Operator::Form> Operator::instantiate(const Recipe& r, const Call& call, Host& host) {
+std::unique_ptr<Form> Operator::instantiate(const Recipe& r, const Arguments& call, Host& host) {
   auto form = std::make_unique<Form>();
-  form->key.assign(call.key(), call.key() + call.key_size());
   form->outcome = r.outcome;
   form->copy_mask = r.copy_mask;
   form->device = device_of(call).id;
+  if (writes_) form->reach = Reach(call, params_);
   for (const OutputSpec& o : r.outputs) form->outputs.push_back({o.dtype, evaluate(o, call), nullptr});
   if (r.outcome != Outcome::Launch) return form;
   const rt::DeviceInfo& info = rt::device(form->device);
   for (const KernelCall& k : r.launches) {
     Bound b = bind(k, call, form->outputs, info.arch, info.limits);
-    Launch l;
-    l.manifest = b.manifest;
-    l.sources = std::move(b.sources);
-    l.scalars = b.call.scalars;
-    std::size_t first = 0;
-    for (const rt::ArgValue& v : b.values)
-      if (!v.tensors.empty()) l.firsts.push_back(std::exchange(first, first + v.tensors.size()));
     const bool empty = b.call.empty();
-    l.plan = std::make_shared<rt::Plan>(*l.manifest, b.values, std::move(b.call), rt::scalars_in_sizes(*l.manifest));
-    if (!empty) l.plan->attach(k.kernel->function(*l.manifest, form->device, host.stream(form->device)), *l.manifest);
-    GR_ASSERT(l.sources.size() <= kMaxKernelTensors &&
-                  l.firsts.size() + l.scalars.size() + l.plan->symbol_count() <= kMaxKernelParams,
-              name_ + ": a kernel of so many parameters");
-    form->launches.push_back(std::move(l));
+    Step step(b.manifest, b.values, b.sources);
+    step.numbers.emplace(b.call.scalars.begin(), b.call.scalars.end());
+    step.plan = std::make_shared<rt::Plan>(*step.manifest, std::move(b.call));
+    if (!empty)
+      step.plan->attach(k.kernel->function(*step.manifest, form->device, host.stream(form->device)), *step.manifest);
+    form->steps.push_back(std::move(step));
   }
   GR_ASSERT(form->outputs.size() <= kMaxOutputs, name_ + ": an operator of so many outputs");
   return form;
 }
 
-Operator::Form* Operator::prepare(const Call& call, std::uint64_t hash, Host& host) {
+Form* Operator::prepare(const Arguments& call, Host& host) {
   std::unique_ptr<Form> form;
   (void)choose(call, [&](const Recipe& r) { form = instantiate(r, call, host); });
-  if (form_count_ >= kMaxForms && depth_ == 1) {
-    forms_.clear();
-    form_count_ = 0;
-  }
-  last_ = form.get();
-  forms_[hash].push_back(std::move(form));
-  ++form_count_;
-  return last_;
+  return forms_.keep(call, std::move(form));
 }
 
-void Operator::launch(Launch& l, const Call& call, void* const* addresses, rt::CuStream stream) {
-  if (l.plan->empty()) return;
-  const auto inputs = call.tensor_count();
-  void* data[kMaxKernelTensors];
-  void* params[kMaxKernelParams];
-  std::size_t n = 0;
-  for (const int s : l.sources) {
-    const auto i = static_cast<std::size_t>(s);
-    data[n++] = i < inputs ? call.tensors()[i].data : addresses[i - inputs];
+Outcome Operator::run(const Arguments& call, Host& host, TensorMask& copy_mask) {
+  if (call.tensor_count() > kMaxTensors) return Outcome::Torch;
+  const Memo<Form>::Hold hold(forms_);
+  Form* form = forms_.find(call);
+  if (form == nullptr || !form->reach.apart(call)) {
+    if (writes_) check_written(call, params_, name_);
+    if (form == nullptr) form = prepare(call, host);
   }
-  n = 0;
-  for (const std::size_t first : l.firsts) params[n++] = &data[first];
-  for (std::uint64_t& x : l.scalars) params[n++] = &x;
-  const int r = l.plan->launch(rt::driver(), stream, params, n);
-  if (r != rt::kCudaSuccess) throw Error(rt::driver_problem(r, l.manifest->kernel_name, "the launch"));
-}
-
-Outcome Operator::run(const Call& call, Host& host, TensorMask& copy_mask) {
-  if (writes_) check_written(call, params_, name_);
-  const Depth depth(depth_);
-  Form* const form = find(call, host);
   if (form->outcome != Outcome::Launch) {
     copy_mask = form->copy_mask;
     return form->outcome;
   }
-  void* addresses[kMaxOutputs];
+  void* made[kMaxOutputs];
   for (std::size_t i = 0; i < form->outputs.size(); ++i) {
-    addresses[i] = host.allocate(form->outputs[i], form->device);
-    if ((reinterpret_cast<std::uintptr_t>(addresses[i]) & 15U) != 0)
+    made[i] = host.allocate(form->outputs[i], form->device);
+    if ((reinterpret_cast<std::uintptr_t>(made[i]) & 15U) != 0)
       fail(Code::LAUNCH_ALIGN, name_ + ": PyTorch's allocator returned an address that is no multiple of 16 bytes", {},
            "use an allocator that aligns to 16 bytes");
   }
   const rt::CuStream stream = host.stream(form->device);
-  for (Launch& l : form->launches) launch(l, call, addresses, stream);
+  for (const Step& step : form->steps) step.launch(call, made, stream);
   return Outcome::Launch;
 }
 
-}  // namespace graphene::torch
+}  // namespace graphene::call

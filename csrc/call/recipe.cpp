@@ -1,20 +1,20 @@
-#include "torch/recipe.h"
+#include "call/recipe.h"
 
-namespace graphene::torch {
+namespace graphene::call {
 
-std::int64_t evaluate(const std::vector<Extent>& extents, const Call& call, const std::vector<Shaped>& outputs) {
+std::int64_t evaluate(const std::vector<Extent>& extents, const Arguments& call, const std::vector<Shaped>& outputs) {
   std::int64_t n = 1;
   for (const Extent& e : extents) {
     const auto d = static_cast<std::size_t>(e.dim), i = static_cast<std::size_t>(e.tensor);
     const std::int64_t size = e.tensor < 0              ? e.dim
-                              : i < call.tensor_count() ? call.tensors()[i].shape[d]
+                              : i < call.tensor_count() ? call.tensor(i).shape[d]
                                                         : outputs.at(i - call.tensor_count()).shape.at(d);
     n *= (size + e.multiple - 1) / e.multiple * e.multiple;
   }
   return n;
 }
 
-Shaped evaluate(const OutputSpec& spec, const Call& call) {
+Shaped evaluate(const OutputSpec& spec, const Arguments& call) {
   Shaped out;
   for (const auto& d : spec.dims) out.shape.push_back(evaluate(d, call, {}));
   out.strides.resize(out.shape.size());
@@ -26,16 +26,16 @@ Shaped evaluate(const OutputSpec& spec, const Call& call) {
   return out;
 }
 
-std::optional<Shaped> evaluate(const View& view, const Call& call, const std::vector<Shaped>& outputs) {
+std::optional<Shaped> evaluate(const View& view, const Arguments& call, const std::vector<Shaped>& outputs) {
   const auto inputs = static_cast<int>(call.tensor_count());
   const auto shape_at = [&](int d) {
     return view.source < inputs
-               ? call.tensors()[view.source].shape[d]
+               ? call.tensor(view.source).shape[d]
                : outputs[static_cast<std::size_t>(view.source - inputs)].shape[static_cast<std::size_t>(d)];
   };
   const auto stride_at = [&](int d) {
     return view.source < inputs
-               ? call.tensors()[view.source].stride(d)
+               ? call.tensor(view.source).stride(d)
                : outputs[static_cast<std::size_t>(view.source - inputs)].strides[static_cast<std::size_t>(d)];
   };
   Shaped out;
@@ -56,4 +56,4 @@ std::optional<Shaped> evaluate(const View& view, const Call& call, const std::ve
   return out;
 }
 
-}  // namespace graphene::torch
+}  // namespace graphene::call

@@ -9,10 +9,10 @@
 #include <variant>
 #include <vector>
 
-#include "runtime/launch.h"
-#include "torch/call.h"
+#include "call/arguments.h"
+#include "call/kernel.h"
 
-namespace graphene::torch {
+namespace graphene::call {
 
 // An extent: that of a dimension of an argument (in a view also of an output, numbered on from the arguments), or with
 // tensor == -1 the number itself; rounded up to a multiple.
@@ -41,22 +41,8 @@ struct OutputSpec {
   std::vector<std::vector<Extent>> dims;  // the product of each
 };
 
-// How a kernel of a recipe is compiled and loaded.
-class KernelSource {
- public:
-  KernelSource() = default;
-  virtual ~KernelSource() = default;
-  KernelSource(const KernelSource&) = delete;
-  KernelSource& operator=(const KernelSource&) = delete;
-  // `arch` "": what the simulator runs.
-  [[nodiscard]] virtual std::shared_ptr<const runtime::LaunchManifest> manifest(const std::string& arch) = 0;
-  // `stream`: where it is needed now. Throws LAUNCH_CAPTURE when that is being captured and it is not loaded.
-  [[nodiscard]] virtual std::shared_ptr<runtime::Function> function(const runtime::LaunchManifest& m, int device,
-                                                                    runtime::CuStream stream) = 0;
-};
-
 struct KernelCall {
-  std::shared_ptr<KernelSource> kernel;
+  std::shared_ptr<Kernel> kernel;
   std::vector<std::variant<View, runtime::Scalar, std::vector<View>>> args;  // in the manifest's order
 };
 
@@ -79,11 +65,12 @@ struct Shaped {
   std::vector<std::int64_t> shape, strides;
 };
 // Their product. `outputs`: of the recipe, evaluated.
-[[nodiscard]] std::int64_t evaluate(const std::vector<Extent>& extents, const Call& call,
+[[nodiscard]] std::int64_t evaluate(const std::vector<Extent>& extents, const Arguments& call,
                                     const std::vector<Shaped>& outputs);
 // Row-major.
-[[nodiscard]] Shaped evaluate(const OutputSpec& spec, const Call& call);
+[[nodiscard]] Shaped evaluate(const OutputSpec& spec, const Arguments& call);
 // nullopt: the dimensions do not lie one after the other.
-[[nodiscard]] std::optional<Shaped> evaluate(const View& view, const Call& call, const std::vector<Shaped>& outputs);
+[[nodiscard]] std::optional<Shaped> evaluate(const View& view, const Arguments& call,
+                                             const std::vector<Shaped>& outputs);
 
-}  // namespace graphene::torch
+}  // namespace graphene::call
