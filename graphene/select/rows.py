@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,7 +12,7 @@ import graphene as gr
 from graphene import dtypes
 from graphene.errors import VerifyError
 from graphene.kernels.arguments import FLOATS, align, choice, element, flags, size
-from graphene.kernels.rows.groupnorm import GroupNormConfig
+from graphene.kernels.rows.groupnorm import GroupNormConfig, groupnorm_kernel
 from graphene.kernels.rows.layernorm import layernorm_kernel
 from graphene.kernels.rows.norm import NormConfig
 from graphene.kernels.rows.norm_backward import NormColumnsConfig
@@ -27,7 +29,7 @@ from graphene.select.trial_rows import arguments, reference, verify
 from graphene.select.tunable import Tunable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from graphene.kernel import Kernel
     from graphene.select.device import Device
@@ -43,6 +45,7 @@ __all__ = [
     "select_norm_columns",
     "select_softmax",
     "select_softmax_columns",
+    "usual_groupnorms",
 ]
 
 IN_FLIGHT_BYTES = 32 << 10  # of a multiprocessor, that keep its share of memory busy
@@ -234,6 +237,17 @@ def select_groupnorm(
     if tile.rows > 1:
         tile = replace(tile, rows=1, each=1, threads=1 if tile.width == 1 else max(32, tile.threads))
     return GroupNormConfig(tile, groups, channels, dtype, **options)
+
+
+def usual_groupnorms() -> Iterator[tuple[str, str, Callable[[], Kernel]]]:
+    """Function, problem and maker of kernels for problems as models have them, and for odd ones."""
+    sizes = ((2, 32, 10, 256), (8, 32, 4, 64), (4, 8, 3, 49), (64, 1, 64, 1), (1, 2, 5, 3000))
+    for (samples, groups, channels, elements), name in itertools.product(sizes, FLOATS):
+        dtype = getattr(dtypes, name)
+        for affine in (True, False):
+            config = select_groupnorm(samples, groups, channels, elements, dtype, gamma=affine, beta=affine)
+            problem = f"{samples}x{groups}x{channels}x{elements} {name} {'with factors and addends' * affine}"
+            yield "groupnorm", problem.rstrip(), functools.partial(groupnorm_kernel, config)
 
 
 def select_softmax(

@@ -8,8 +8,10 @@ are for runs that may be ended (``graphene.testing.jobs``).
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 import json
+import pkgutil
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -40,8 +42,8 @@ HEADS = (32, 64, 80, 128, 256)
 GRID = (
     "products of 8 sizes, plain, batched, with bias, residual, alpha and beta and each activation, in every order, of "
     "fp16, bf16, fp32 and i8, of lines aligned to 16, 8, 4 and 2 bytes; normalisations, softmax and their gradients of "
-    "13 widths, 4 to 65536 rows, three types; reductions, transpositions and gated functions of some shapes; attention "
-    "of 5 head sizes with each option, forward, short, gradients; perceptrons; recurrent cells"
+    "13 widths, 4 to 65536 rows, three types; group norms; reductions, transpositions and gated functions of some "
+    "shapes; attention of 5 head sizes with each option, forward, short, gradients; perceptrons; recurrent cells"
 )
 
 
@@ -175,10 +177,18 @@ def _networks() -> Iterator[tuple[str, str, Callable[[], Any]]]:
         yield "recurrent_cell", f"{M}x{N} {gates} gates {biases}", partial(recurrent_cell, cell)
 
 
+def _usual() -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    """What modules of graphene.select name themselves: their functions ``usual_*``."""
+    for found in pkgutil.iter_modules(select.__path__, f"{select.__name__}."):
+        for name, function in vars(importlib.import_module(found.name)).items():
+            if name.startswith("usual_"):
+                yield from function()
+
+
 def library(every: int = 1) -> list[Entry]:
     """The distinct kernels of the grid, or each so manieth problem's."""
     found: dict[str, Entry] = {}
-    all_of_them = itertools.chain(_gemms(), _rows(), _elements(), _attention(), _networks())
+    all_of_them = itertools.chain(_gemms(), _rows(), _elements(), _attention(), _networks(), _usual())
     for function, problem, build in itertools.islice(all_of_them, 0, None, every):
         with contextlib.suppress(GrapheneError):  # a problem that the function refuses
             kernel = build()
