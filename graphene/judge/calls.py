@@ -16,6 +16,7 @@ from graphene.judge.formats import decode, is_float, nearest, storage
 from graphene.judge.memory import room
 from graphene.judge.numbers import Numbers, sizes_of
 from graphene.judge.signature import Argument, Facts, Parameter, Signature
+from graphene.judge.turning import turning
 from graphene.judge.verdict import as_double
 from graphene.promise import Arguments
 
@@ -165,8 +166,9 @@ class Plan:
         """Of the sizes."""
         steps = {n: self.facts[n].multiple_of for n in self.counted
                  if n not in self.fixed and n not in self.wish.values and self.numbers.divisors.get(n)}  # fmt: skip
+        deciding = turning(self.signature.data, set(self.names))
         return Covering(self.domains, self.numbers.divided, steps, cost, self._fits, self._rng,
-                        self.numbers.turns)  # fmt: skip
+                        self.numbers.turns, deciding)  # fmt: skip
 
     def data_covering(self, bases: Sequence[tuple[Call, Iterable[Hashable], float]]) -> DataCovering:
         """Of kinds of data and scalars, at the sizes of calls that have run: what each reached, and its cost."""

@@ -1,8 +1,9 @@
 """Which calls tell most: values of symbols, kinds of data and values of scalars, chosen by covering.
 
-First sizes: pairs of values of two symbols, and features of what the text divides. Then data at those sizes: whatever
-a call of some sizes reached of the kernel's text (a statement, a second turn of a loop, a condition that does not hold)
-is to be reached with every kind of data and value of a scalar, and with every pair of such.
+First sizes: pairs of values of two symbols, features of what the text divides, and dividends that decide an expression.
+Then data at those sizes: whatever a call of some sizes reached of the kernel's text (a statement, a second turn of a
+loop, a condition that does not hold) is to be reached with every kind of data and value of a scalar, and with every
+pair of such.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     from graphene.judge.numbers import Divided, Turns
+    from graphene.judge.turning import Turning
 
 __all__ = ["Covering", "DataCovering"]
 
@@ -24,7 +26,9 @@ _STEEPNESS = 0.3  # how much a costly call must tell more
 
 
 class Covering:
-    """Chooses calls one by one: each covers as many new pairs of values and features of what is divided as can be.
+    """Chooses calls one by one: each covers as much as can be of what is new.
+
+    That is pairs of values, features of what is divided, and dividends that decide an expression.
 
     ``domains``: candidate values by name. ``cost``: of the values of a call. ``valid`` may change the values in place,
     and says whether they fit.
@@ -39,6 +43,7 @@ class Covering:
         valid: Callable[[dict[str, Any]], bool],
         rng: Any,
         turns: Sequence[Turns] = (),
+        deciding: Turning | None = None,
     ) -> None:
         self._domains = {n: list(v) for n, v in domains.items()}
         self._turns, self._turned = turns, set[int]()  # that went round twice in the calls before `_made`
@@ -49,6 +54,7 @@ class Covering:
                       for x in self._domains[a] for y in self._domains[b]}  # fmt: skip
         self._left |= {(a, x) for a in self._domains for x in self._domains[a]}
         self._divided = [d for d in divided if d.names & set(domains)]
+        self._deciding = deciding
         self._seen: set[Any] = set()
         self._offered: set[Any] = set()
 
@@ -66,10 +72,13 @@ class Covering:
         if all(n in d for n in self._domains):
             self._left -= self._pairs(d)
         self._seen |= self._features(d)
+        if self._deciding is not None:
+            self._deciding.count(self._deciding.features([d])[0])
 
     def next(self, most: float = math.inf) -> dict[str, Any] | None:
         """The values of the next call, whose cost is `most` at most; None if none that was tried tells anything new."""
         best: tuple[float, dict[str, Any]] | None = None
+        tried: list[tuple[dict[str, Any], float]] = []
         names = list(self._domains)
         wide = [n for n in self._steps if len(self._domains.get(n, ())) > 2]
         for _ in range(_TRIES if names else 0):
@@ -78,14 +87,14 @@ class Covering:
                 n = wide[int(self._rng.integers(len(wide)))]
                 m = self._steps[n]
                 d[n] = int(self._rng.integers(1, max(max(self._domains[n]) // m, 1) + 1)) * m
-            if not self._valid(d):
-                continue
-            cost = self._cost(d)
-            if cost > most:
-                continue
+            if self._valid(d) and (cost := self._cost(d)) <= most:
+                tried.append((d, cost))
+        given = [d for d, _ in tried]
+        decided = self._deciding.features(given) if self._deciding is not None else [set()] * len(given)
+        for (d, cost), decides in zip(tried, decided, strict=True):
             features = self._features(d)
             self._offered |= features
-            gain = len(self._pairs(d) & self._left) + 3 * len(features - self._seen)
+            gain = len(self._pairs(d) & self._left) + 3 * len(features - self._seen) + 8 * len(decides)
             worth = gain / max(cost, 1.0) ** _STEEPNESS
             if gain and (best is None or worth > best[0]):
                 best = worth, d

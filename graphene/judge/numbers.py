@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from graphene.judge.signature import Signature
 
-__all__ = ["Divided", "Numbers", "names_of"]
+__all__ = ["Divided", "Numbers", "names_of", "plain", "strings"]
 
 _LEAST, _MOST = 2, 512  # divisors that say something about edges
 _FEW = (1, 2, 3, 5)
@@ -87,16 +87,17 @@ def turns_of(body: list[Any]) -> tuple[Turns, ...]:
     return tuple(out.values())
 
 
-def _strings(x: Any) -> Iterator[str]:
+def strings(x: Any) -> Iterator[str]:
+    """The expressions within a part of the kernel's JSON."""
     if isinstance(x, str):
         yield x
     elif isinstance(x, dict):
         for key, y in x.items():
             if key not in ("name", "stmt", "atom", "means", "loc", "kind"):
-                yield from _strings(y)
+                yield from strings(y)
     elif isinstance(x, list):
         for y in x:
-            yield from _strings(y)
+            yield from strings(y)
 
 
 def statements(block: Iterable[Any]) -> Iterator[dict[str, Any]]:
@@ -200,7 +201,7 @@ class Numbers:
                         if isinstance(c, ast.Constant) and isinstance(c.value, int):
                             add(x, c.value)
 
-        texts = {t for t in _strings([signature.data["args"], signature.data.get("grid"), body])
+        texts = {t for t in strings([signature.data["args"], signature.data.get("grid"), body])
                  if any(c in t for c in ("//", "%", "min(", "max(", "<", ">", "=="))}  # fmt: skip
         for text in sorted(texts):
             see(text)

@@ -31,6 +31,12 @@ def test_mistakes_are_told(mistake: Mistake) -> None:
     assert told(mistake), mistake
 
 
+@pytest.mark.parametrize("kernel", ["forward, window", "queries, window"])
+def test_a_whole_tile_too_many_at_the_far_end_of_a_window_is_told(kernel: str) -> None:
+    (mistake,) = (m for m in MISTAKES if "(shift + rows - 2 - self.left, BN)" in m.instead)
+    assert told(mistake._replace(kernel=kernel)), mistake
+
+
 @pytest.mark.parametrize("name", list(KERNELS)[::15])
 def test_kernels_without_mistakes_are_right(name: str) -> None:
     result = KERNELS[name]().check()
