@@ -176,7 +176,7 @@ MISTAKES = [
       "layernorm"),
     M("rows.norm", "part.store(self.S, h)", "part.store(self.S, normal)", "layernorm"),
     M("rows.norm", "return x + r[0] if r else x", "return x - r[0] if r else x", "layernorm"),
-    M("rows.block", "return line.tile([None, self._wide])[0, self._index]",
+    M("rows.block", "return line.tile([None, self._wide])[0, self.index]",
       "return line.tile([None, self._wide])[0, 0]", "layernorm in shared memory"),
     M("rows.norm_backward", "(inner - distance(part) * rstd * of_gn)", "(inner + distance(part) * rstd * of_gn)",
       "layernorm's gradient"),
