@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Divided", "Numbers", "names_of", "plain", "strings"]
 
-_LEAST, _MOST = 2, 512  # divisors that say something about edges
+_LEAST, _MOST = 2, 4096  # divisors that say something about edges
 _FEW = (1, 2, 3, 5)
 _COORDINATE = re.compile(r"@(\w+)|\b(bid|tid)(?:\.(\w))?")
 _LARGEST = 400  # of a size that is divided, unless a tile is larger

@@ -257,8 +257,10 @@ def report(every: int, options: Options, file: str | None = None, journals: list
     judged = [o for o in found if "failed" not in o]
     seconds = [o["seconds"] for o in judged]
     calls = sum(o["calls"] for o in judged)
+    partly = sum(any("no thread" in u for u in o["uncovered"]) for o in judged)
     print(f"{len(found) - len(wrong)} of {len(found)} kernels keep their promise; {calls} calls, "
           f"{sum(seconds) / max(len(seconds), 1):.2f} s a kernel, {max(seconds, default=0.0):.1f} s at most"
+          f"{f'; {partly} with parts that no call reached' * bool(partly)}"
           f"{'' if whole else '; this is a part'}")  # fmt: skip
     if file is not None:
         write(file, {"grid": GRID, "every": every, "kernels": len(found), "wrong": len(wrong)}, found, of)

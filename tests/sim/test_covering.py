@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 import graphene as gr
+from graphene.judge.calls import Plan
 from graphene.judge.covering import DataCovering
 from graphene.judge.numbers import Numbers
 from graphene.judge.signature import Signature
-from graphene.kernels import gemm_sm80
+from graphene.kernels import ReductionConfig, gemm_sm80, reduction_kernel
 
 TILE = 32
 
@@ -110,3 +111,10 @@ def test_code_that_the_text_says_is_never_reached_is_not_missed() -> None:
     result = kernel.check()
     assert result.ok, str(result)
     assert not [u for u in result.uncovered if "no thread" in u]
+
+
+def test_numbers_of_long_tiles_count() -> None:
+    """A row of a thousand elements a turn: calls have rows of less than one, and of several turns."""
+    plan = Plan(reduction_kernel(ReductionConfig(1, "add", gr.fp32, threads=256, vector=4)))
+    assert {1024} <= plan.numbers.divisors["N"]
+    assert max(plan.domains["N"]) > 2048
