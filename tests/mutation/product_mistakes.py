@@ -332,7 +332,7 @@ MISTAKES = [
     M("rows.softmax", 'rows.reduce("max", lambda part', 'rows.reduce("min", lambda part', "softmax"),
     M("rows.softmax", "gr.move(x, parts[p], atom=load)\n            y[:]",
       "gr.move(x, parts[0], atom=load)\n            y[:]", "softmax of columns"),
-    M("rows.norm_backward", "rest[:] = rows.reduce(", "rest[:] = 2 * rows.reduce(", "layernorm's gradient of fp32"),
+    M("rows.norm_backward", "rows.store(rests, rest)", "rows.store(rests, mean)", "layernorm's gradient of fp32"),
     M("rows.norm_backward", "rstd[:] = gr.rsqrt(rows.sum_of_squares(inside) * scale + eps)",
       "rstd[:] = gr.rsqrt(rows.sum_of_squares(distance) * scale + eps)", "layernorm's gradient"),
     M("rows.norm_backward", "rstd[:] = gr.rsqrt(rows.sum_of_squares(inside) * scale + eps)",
