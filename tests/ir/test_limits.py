@@ -149,7 +149,7 @@ def test_a_barrier_is_for_threads() -> None:
 OPENERS: list[Callable[[Any, int], Any]] = [
     lambda t, _: gr.if_(t < 3),
     lambda _, i: gr.loop(f"i{i}", 2),
-    lambda t, i: [gr.if_(t < 3), gr.loop(f"i{i}", 2)][i % 2],
+    lambda t, i: gr.loop(f"i{i}", 2) if i % 2 else gr.if_(t < 3),
 ]
 
 

@@ -61,7 +61,7 @@ def arguments(a: Attention, tile: int = 0, block: int = 0, far: bool = False, pa
 
 
 def masks(M: Any, rng: Any) -> None:
-    """Tiles that are seen whole, in part, not at all; rows that see nothing."""
+    """Tiles that are seen whole, in part, not at all, by all heads or by some; rows that see nothing."""
     import numpy as np
 
     M[...] = rng.integers(0, 2, M.shape)
@@ -75,6 +75,8 @@ def masks(M: Any, rng: Any) -> None:
     elif kind == 3:
         M[..., :70], M[..., 96:128], M[..., 128:160] = 1, 0, rng.integers(2)
     M[...] = np.where(M != 0, rng.choice([1, 1, 255]), 0)
+    if M.ndim > 3 and rng.integers(2):
+        M[:, rng.integers(M.shape[1]), :, : max(1, M.shape[-1] // 2)] = 0
 
 
 def biases(B: Any, rng: Any) -> None:
