@@ -58,16 +58,23 @@ def judged(name: str, number: int, search: int) -> dict[str, Any]:
             "after": m.after, "kind": v.kind, "detail": v.detail}  # fmt: skip
 
 
+UNTOLD = ("missed", "ended", "within rounding")
+
+
 def page(found: list[dict[str, Any]], head: dict[str, Any]) -> str:
     every, search = head["every"], head["search"]
+    count = head["of"] // every
     which = "All" if every == 1 else f"Each {every}th, spread over the texts,"
+    if len(found) < count:
+        which = f"Of {count} {'' if every == 1 else f'(each {every}th) '}those that a run had time for"
     out = [
         "# Mutants",
         "",
         "A simulator that is to judge kernels must tell every kernel from its mutants: the same text with one change",
         "that somebody might make by mistake (`graphene.testing.mutate`).",
-        f"{which} were judged, {len(found)} of them, by `python tests/mutation/all_mutants.py --every {every}",
-        f"--search {search}` at commit {head['commit']}; each line is in `docs/mutants.json`, with the date.",
+        f"{which} were judged, {len(found)}, by `python tests/mutation/all_mutants.py --every {every}",
+        f"--search {search}` at commit {head['commit']}; those that were not told are in `docs/mutants.json`, with",
+        "the date.",
         "Sizes and data are those that `kernel.check()` chooses of a kernel's text. The tests judge a sample.",
         "",
         "- *refused*: reading, verifying or lowering fails",
@@ -143,10 +150,10 @@ def main() -> int:
         rows, whole = judge_all(lambda i: judged(*jobs[i], args.search), len(jobs), head, options, wrong)
         whole = whole and options.part[1] == 1
     found = outcomes(rows, head["every"])
-    if whole:
+    if whole or args.of:
         (DOCS / "mutants.md").write_text(page(found, head))
         said = {**{key: head[key] for key in ("every", "search", "of")}, "mutants": len(found)}
-        write(str(DOCS / "mutants.json"), said, found, head["commit"])
+        write(str(DOCS / "mutants.json"), said, [r for r in found if r["kind"] in UNTOLD], head["commit"])
     for r in found:
         if r["kind"] in ("missed", "ended"):
             what = f"{r['case']}, {r['operator']}, line {r['line']}: {r['before']} -> {r['after']}"
