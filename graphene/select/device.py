@@ -83,8 +83,8 @@ _KNOWN = (  # the first of an architecture is the typical one
     Device("NVIDIA B200", "sm_100a", 148, 227 << 10, 2048, 26, 27.0, 1.85),
     Device("NVIDIA GeForce RTX 5090", "sm_120a", 170, 99 << 10, 1024, 22, 4.4, 2.4),
 )
-SUSTAINED = 0.88  # of the highest clock that a driver names, what a busy device keeps; measured on an H200
-REACHED = 0.85  # of the memory's bandwidth by clock and width, what kernels reach; measured on an H200
+SUSTAINED = 0.88  # of the highest clock that a driver names, what is kept: the table's H200 over its data sheet
+REACHED = 0.85  # of the memory's bandwidth by clock and width, what kernels reach: the table's H200 over its data sheet
 
 
 def of_arch(arch: str) -> Device:
