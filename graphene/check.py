@@ -21,7 +21,18 @@ if TYPE_CHECKING:
     from graphene.judge.runs import Outcome, Run, Runner
     from graphene.recorded import Recorded
 
-__all__ = ["CheckError", "CheckResult", "Mutant", "Worst", "check", "known", "mutants", "of_hazard", "of_promise"]
+__all__ = [
+    "CheckError",
+    "CheckResult",
+    "Mutant",
+    "Worst",
+    "check",
+    "known",
+    "mutants",
+    "of_hazard",
+    "of_promise",
+    "worst_of",
+]
 
 MEMORY_BYTES = 1 << 30  # that a check may take on
 _SPECS = "what decomposed specs promise was not looked at"
@@ -280,7 +291,7 @@ def _some_blocks(
         why = [*why, f"{_SPECS}: {refuses_memory(e)}"]
         found = _core.check(program, known, seed, hazards_alone=True, memory_bytes=limit())
     problems, promises, lane_ops, _, used, blocks = found
-    errors = tuple(CheckError(p[0], p[1], p[2], tuple(p[3]), tuple(p[4]), p[5]) for p in problems)
+    errors = tuple(_errors(problems))
     uncovered = (f"outputs: {blocks} blocks ran, and what {kernel.name} promises was not looked at", *why)
     return CheckResult(errors, promises, lane_ops, used, blocks, program.arch, uncovered=uncovered,
                        seconds=time.perf_counter() - began)  # fmt: skip
@@ -370,7 +381,6 @@ def _result(
     promise = kernel.promise
     if failed is None and judged and promise is not None and promise.means is not _promise._nothing:
         errors += _of_roundings(kernel, outcome)
-    worst = max(outcome.runs, key=lambda r: r.worst, default=None)
     program = kernel.lowered(arch)
     return CheckResult(
         errors=tuple(errors),
@@ -380,11 +390,17 @@ def _result(
         blocks=blocks,
         arch=program.arch,
         calls=tuple(str(r.call) for r in outcome.runs),
-        worst=Worst(worst.worst, worst.place, str(worst.call)) if worst is not None and kernel.promise else None,
+        worst=worst_of(outcome) if kernel.promise else None,
         roundings=frozenset(outcome.found),
         uncovered=(*outcome.uncovered(), *([said] if said else [])) if not errors else (),
         seconds=time.perf_counter() - began,
     )
+
+
+def worst_of(outcome: Outcome) -> Worst | None:
+    """The largest error of all calls; None where none ran."""
+    run = max(outcome.runs, key=lambda r: r.worst, default=None)
+    return Worst(run.worst, run.place, str(run.call)) if run is not None else None
 
 
 def _does_something(run: Run) -> bool:
@@ -420,17 +436,26 @@ def ghost(
     problems, promises, _, _, used, ran = _core.check(
         program, sizes, seed, references.evaluate, args=given, promises_alone=True, memory_bytes=limit(), blocks=blocks
     )
-    return [CheckError(p[0], p[1], p[2], tuple(p[3]), tuple(p[4]), p[5]) for p in problems], promises, ran, used
+    return _errors(problems), promises, ran, used
+
+
+def _errors(problems: Sequence[Any]) -> list[CheckError]:
+    """What the core found, as errors of the check."""
+    return [CheckError(p[0], p[1], p[2], tuple(p[3]), tuple(p[4]), p[5]) for p in problems]
+
+
+def _meant(kernel: Recorded) -> tuple[str, str]:
+    """File and line of a kernel's meaning, "" without one; the same as the beginning of a message."""
+    from graphene.judge.runs import where_meant
+
+    where = where_meant(kernel.promise.means) if kernel.promise is not None else ""
+    return where, f"{where}: " if where else ""
 
 
 def _of_roundings(kernel: Recorded, outcome: Outcome) -> list[CheckError]:
     """The rounding points that the simulator found have to be those that the meaning states."""
-    from graphene.judge.runs import where_meant
-
-    promise = kernel.promise
-    where = where_meant(promise.means) if promise is not None else ""
+    where, head = _meant(kernel)
     message = f"{kernel.name} rounds on the way where its meaning does not, or not where it does"
-    head = f"{where}: " if where else ""
     return [CheckError("CHECK_PROMISE", message, where, (), (said,), f"{head}{message}   [CHECK_PROMISE]\n  {said}")
             for said in outcome.roundings()]  # fmt: skip
 
@@ -448,13 +473,9 @@ def of_hazard(hazard: GrapheneError, call: Call) -> list[CheckError]:
 
 def of_promise(kernel: Recorded, failed: Run, inner: list[CheckError]) -> CheckError:
     """The outputs of a call that break the kernel's promise, and the innermost specs that break theirs."""
-    from graphene.judge.runs import where_meant
-
-    promise = kernel.promise
-    where = where_meant(promise.means) if promise is not None else ""
+    where, head = _meant(kernel)
     message = f"{kernel.name} does not compute what it promises"
     details = [*(f"wrong: {b}" for b in failed.broken), f"in the call: {failed.call}"]
     details += [f"innermost: {e.where}: {e.message}: {e.ir[0] if e.ir else ''}" for e in inner]
-    head = f"{where}: " if where else ""
     text = "\n".join([f"{head}{message}   [CHECK_PROMISE]", *(f"  {d}" for d in details)])
     return CheckError("CHECK_PROMISE", message, where, tuple(t for e in inner for t in e.ir), tuple(details), text)

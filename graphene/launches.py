@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from graphene import _core
-from graphene.check import MEMORY_BYTES, CheckError, CheckResult, Worst, known, of_hazard, of_promise
+from graphene.check import MEMORY_BYTES, CheckError, CheckResult, known, of_hazard, of_promise, worst_of
 from graphene.kernel import Kernel
 from graphene.simulate import check_memory, check_seed, check_sizes
 
@@ -130,7 +130,6 @@ def _result(runner: SequenceRunner, began: float) -> CheckResult:
             place = f"in launch {at} of {len(together.launches)}, {kernel.name}"
             errors = [replace(e, details=(*e.details, place), text=f"{e.text}\n  {place}") for e in errors]
     promised = together.whole or any(x.kernel.promise is not None for x in together.launches)
-    worst = max(outcome.runs, key=lambda r: r.worst, default=None)
     return CheckResult(
         errors=tuple(errors),
         promises=0,
@@ -139,7 +138,7 @@ def _result(runner: SequenceRunner, began: float) -> CheckResult:
         blocks=0,
         arch=together.launches[0].kernel.lowered(runner.arch).arch if together.launches else "",
         calls=tuple(str(r.call) for r in outcome.runs),
-        worst=Worst(worst.worst, worst.place, str(worst.call)) if worst is not None and promised else None,
+        worst=worst_of(outcome) if promised else None,
         uncovered=tuple(outcome.uncovered()) if not errors else (),
         seconds=time.perf_counter() - began,
     )

@@ -12,7 +12,7 @@ import numpy as np
 from graphene import _core
 from graphene.judge.covering import Covering, DataCovering
 from graphene.judge.data import KINDS, Laid, draw, draw_integers, lay, strides_of
-from graphene.judge.formats import decode, is_float, nearest, storage
+from graphene.judge.formats import as_scalar, decode, is_float, storage
 from graphene.judge.memory import room
 from graphene.judge.numbers import Numbers, sizes_of
 from graphene.judge.signature import Argument, Facts, Parameter, Signature
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from graphene.recorded import Recorded
 
-__all__ = ["Call", "Drawn", "Made", "Plan", "of_arguments"]
+__all__ = ["Call", "Drawn", "Made", "Plan", "element_strides", "of_arguments"]
 
 # One half where exactness shows, one, none, a negative one, one that is no power of two and small, and such that far
 # paths are taken.
@@ -212,8 +212,7 @@ class Plan:
         laid: dict[str, Any] = {}
         for a in s.arguments:
             if isinstance(a, Parameter):
-                drawn[a.name] = (float(nearest(call.scalars[a.name], a.dtype)) if is_float(a.dtype)
-                                 else int(call.sizes[a.name]))  # fmt: skip
+                drawn[a.name] = as_scalar((call.scalars if is_float(a.dtype) else call.sizes)[a.name], a.dtype)
                 continue
             laid[a.name] = lay(s, a, sizes, call.wider)
             one = [self._values(a, t, call.kind, rng) for t in _all(laid[a.name])]
@@ -229,8 +228,7 @@ class Plan:
                 read = [decode(t.view, a.dtype) for t in _all(laid[a.name])]
                 values[a.name] = read if a.count is not None else read[0]
             else:
-                x = drawn[a.name]
-                values[a.name] = float(nearest(x, a.dtype)) if is_float(a.dtype) else int(x)
+                values[a.name] = as_scalar(drawn[a.name], a.dtype)
         numbers = {p.name: values[p.name] for p in s.scalars}
         before = {a.name: laid[a.name].memory.copy() for a in s.outputs}
         return Made(laid, numbers, values, before)
@@ -257,14 +255,14 @@ def of_arguments(kernel: Recorded, program: Any, args: tuple[Any, ...]) -> tuple
         room(_BYTES_AN_ELEMENT * s.elements(sizes), "the call's arguments need")
     for a, x in zip(s.arguments, args, strict=True):
         if isinstance(a, Parameter):
-            values[a.name] = float(nearest(float(x), a.dtype)) if is_float(a.dtype) else int(x)
+            values[a.name] = as_scalar(x, a.dtype)
             if not is_float(a.dtype):
                 sizes[a.name] = values[a.name]
             continue
         tensors = []
         for t in x if a.count is not None else [x]:
             y = as_double(t, a.dtype)
-            mine = Laid(y.shape, _element_strides(t, y), a, False)
+            mine = Laid(y.shape, element_strides(t, y), a, False)
             if a.role == "output":
                 y = np.full(y.shape, math.nan if is_float(a.dtype) else 0)
             mine.put(y)
@@ -278,7 +276,8 @@ def of_arguments(kernel: Recorded, program: Any, args: tuple[Any, ...]) -> tuple
     return Made(laid, scalars, values, before), Call(sizes, "given", floats, False, 0, 0)
 
 
-def _element_strides(x: Any, like: Any) -> tuple[int, ...]:
+def element_strides(x: Any, like: Any) -> tuple[int, ...]:
+    """Of a caller's array, in elements; those of `like` where it does not say them so."""
     if hasattr(x, "detach"):
         return tuple(x.stride())
     strides = getattr(x, "strides", None)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from graphene.dtypes import DType
 
-__all__ = ["Format", "decode", "encode", "format_of", "is_float", "nearest", "storage"]
+__all__ = ["Format", "as_scalar", "decode", "encode", "format_of", "is_float", "nearest", "storage"]
 
 
 class Format(NamedTuple):
@@ -118,6 +118,11 @@ def _by_parts(function: Callable[[Any, str], Any]) -> Callable[[Any, DType | str
 
 
 _PART = 1 << 18
+
+
+def as_scalar(x: Any, dtype: str) -> float | int:
+    """A scalar argument as a kernel takes it: the nearest of its type, or an integer."""
+    return float(nearest(float(x), dtype)) if is_float(dtype) else int(x)
 
 
 @_by_parts

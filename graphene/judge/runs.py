@@ -71,6 +71,11 @@ class Outcome:
         absent = sorted(self.stated - set(self.found)) if len(self.runs) > 1 else []
         return unsaid + [f"the meaning rounds {name!r}, in which no value becomes narrower" for name in absent]
 
+    def count_missed(self, now: dict[int, str]) -> None:
+        """What one more call missed: what all of them did stays."""
+        known = self.missed
+        self.missed = now if known is None else {i: t for i, t in known.items() if i in now}
+
     def uncovered(self) -> list[str]:
         """What no call reached, in words."""
         left = sorted({f[:4] for f in self.offered} - {f[:4] for f in self.covered})
@@ -145,9 +150,7 @@ class Runner:
             return Run(call, 0, hazard=e)
         run = Run(call, lane_ops, reached=frozenset(reached))
         if lane_ops:
-            now = {i: f"{where}: {text}" for i, text, where in missed}
-            known = self.outcome.missed
-            self.outcome.missed = now if known is None else {i: t for i, t in known.items() if i in now}
+            self.outcome.count_missed({i: f"{where}: {text}" for i, text, where in missed})
         sums = promise.sums.name if promise is not None and promise.sums is not None else ""
         for tensor, before, after, where in points:
             if before == after == sums:  # the bound counts what sums of this type lose

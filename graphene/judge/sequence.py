@@ -16,9 +16,9 @@ import numpy as np
 
 from graphene import _core, promise
 from graphene.errors import LaunchError, SimulationError
-from graphene.judge.calls import Call, Drawn, Made, Plan
+from graphene.judge.calls import Call, Drawn, Made, Plan, element_strides
 from graphene.judge.data import Laid, given_of
-from graphene.judge.formats import decode, is_float, nearest, storage
+from graphene.judge.formats import as_scalar, decode, is_float, storage
 from graphene.judge.memory import SMALL_BYTES, left
 from graphene.judge.numbers import Divided, Numbers
 from graphene.judge.runs import Run, Runner
@@ -161,6 +161,11 @@ class Sequence:
         i, n = self.classes.of((launch, name))
         return n if i < 0 or (n not in self.declared and self._first.setdefault(n, i) == i) else f"{n}_{i + 1}"
 
+    def _names(self, launch: int) -> dict[str, str]:
+        """The sequence's names for a kernel's symbols and for those of its scalars that have one."""
+        names = {n: self.symbol(launch, n) for n in self.signatures[launch].symbols}
+        return names | {n: x for n, x in self.numbers_of[launch].items() if isinstance(x, str)}
+
     def _renamed(self, launch: int, expression: Any) -> Any:
         if not isinstance(expression, str):
             return expression
@@ -222,8 +227,7 @@ class Sequence:
         for i, s in enumerate(self.signatures):
             mine = Numbers.of(s)
             indices += mine.indices
-            rename = {n: self.symbol(i, n) for n in s.symbols}
-            rename |= {n: x for n, x in self.numbers_of[i].items() if isinstance(x, str)}
+            rename = self._names(i)
             for n, by in mine.divisors.items():
                 divisors.setdefault(rename.get(n, n), set()).update(by)
             for d in mine.divided:
@@ -253,8 +257,7 @@ class Sequence:
             for i, wish in enumerate(wishes):
                 if wish.sizes is None:
                     continue
-                names = {n: self.symbol(i, n) for n in self.signatures[i].symbols}
-                names |= {n: x for n, x in self.numbers_of[i].items() if isinstance(x, str)}
+                names = self._names(i)
                 own = {n: s[c] for n, c in names.items() if c in s}
                 with contextlib.suppress(KeyError):  # of a workspace, which the caller of the launches sizes
                     wish.sizes(own)
@@ -292,8 +295,7 @@ class Sequence:
                 _refuse(f"there is no array {use.tensor}", f"got: {', '.join(arrays)}")
             x, a = arrays[use.tensor], use.argument
             y = as_double(x, a.dtype)
-            item = getattr(x, "itemsize", 0)
-            strides = tuple(x.stride()) if hasattr(x, "detach") else tuple(s // item for s in x.strides)
+            strides = element_strides(x, y)
             t = laid[use.tensor] = Laid(y.shape, strides, replace(a, align_bytes=_ALIGN_BYTES), False)
             t.put(y) if a.role != "output" else _unwritten(t)
             values[use.tensor] = decode(t.view, a.dtype)
@@ -303,7 +305,7 @@ class Sequence:
                 if isinstance(x, str):
                     if x not in arrays:
                         _refuse(f"there is no number {x}", f"got: {', '.join(arrays)}")
-                    numbers[x] = float(nearest(float(arrays[x]), p.dtype)) if is_float(p.dtype) else int(arrays[x])
+                    numbers[x] = as_scalar(arrays[x], p.dtype)
         before = {n: t.memory.copy() for n, t in laid.items()}
         floats = {n: x for n, x in numbers.items() if isinstance(x, float)}
         shapes = {n: v for n, v in numbers.items() if n not in floats}
@@ -387,20 +389,15 @@ class SequenceRunner(Runner):
             for p in signature.scalars:
                 x = together.numbers_of[i][p.name]
                 v = made.numbers[x] if isinstance(x, str) else x
-                numbers[p.name] = float(nearest(v, p.dtype)) if is_float(p.dtype) else int(v)
+                numbers[p.name] = as_scalar(v, p.dtype)
             types = {a.name: a.dtype for a in signature.tensors}
             before = {n: decode(v, types[n]) for n, v in views.items()} | numbers
             given = {n: given_of(v, types[n]) for n, v in views.items()} | numbers
             try:
                 room = max(left(), SMALL_BYTES)
                 lane_ops, statements, _, reached = _core.run_call(kernel.lowered(self.arch), given, self.seed, room)
-            except SimulationError as e:
-                if e.code == "SIM_MEMORY":
-                    raise
-                run.hazard = e
-                return run
-            except LaunchError as e:
-                if call.wider:
+            except (SimulationError, LaunchError) as e:
+                if e.code == "SIM_MEMORY" or (isinstance(e, LaunchError) and call.wider):
                     raise
                 run.hazard = e
                 return run
@@ -416,8 +413,7 @@ class SequenceRunner(Runner):
             if run.broken:
                 return run
         run.launch = None
-        known = self.outcome.missed
-        self.outcome.missed = missed if known is None else {n: t for n, t in known.items() if n in missed}
+        self.outcome.count_missed(missed)
         if together.whole:
             wanted = expect(together, made.values, partial=True)  # type: ignore[arg-type]
             run.broken, worst, place = judge_outputs(together, wanted, made.values, made.results())  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from graphene import _core
 from graphene import promise as _promise
 from graphene.errors import GrapheneError
 from graphene.judge.bounded import FP32, TINY, Bounded, bounded, finite, rounding_unit, size
-from graphene.judge.formats import Format, format_of, is_float, nearest
+from graphene.judge.formats import Format, as_scalar, format_of, is_float, nearest
 from graphene.judge.signature import Argument, Signature
 from graphene.simulate import simulate
 
@@ -264,7 +264,7 @@ def doubles(kernel: Recorded, arguments: Mapping[str, Any]) -> dict[str, Any]:
     for a in Signature.of(kernel).arguments:
         x = arguments[a.name]
         if not isinstance(a, Argument):
-            out[a.name] = float(nearest(float(x), a.dtype)) if is_float(a.dtype) else int(x)
+            out[a.name] = as_scalar(x, a.dtype)
         elif a.count is not None:
             out[a.name] = [as_double(t, a.dtype) for t in x]
         else:
