@@ -190,6 +190,14 @@ def formula(
     return gx.to(x.dtype), (g * n).sum_to_size(shape).to(x.dtype), g.sum_to_size(shape).to(x.dtype)
 
 
+def _copy_scattered(given: Sequence[Arg | None], dims: int) -> Any:
+    """The recipe that copies those of a call's tensors whose last `dims` dimensions are no rows; None: all are."""
+    copies = sum(1 << i for i, t in enumerate(given) if t is not None and not lies_in_rows(t, dims))
+    if not copies:
+        return None
+    return _core.Recipe.copy(copies, "the elements of a row, or the rows, do not lie one after the other")
+
+
 class Gradients:
     """Of one of the normalisations, `kind` "layer" or "rms"."""
 
@@ -275,12 +283,8 @@ class Gradients:
         rank, n = len(x.shape), len(shape)
         rows, across = list(range(rank - n)), list(range(rank - n, rank))
         given = (x, residual, g, weight, total)
-        copies = 0
-        for i, t in enumerate(given):
-            if t is not None and not lies_in_rows(t, n):
-                copies |= 1 << i
-        if copies:
-            return _core.Recipe.copy(copies, "the elements of a row, or the rows, do not lie one after the other")
+        if (copy := _copy_scattered(given, n)) is not None:
+            return copy
         width, bytes_ = prod(shape), x.item_bytes
         align = divides(16, width * bytes_)
         for t in given:
@@ -377,12 +381,9 @@ class Norm:
             return _core.Recipe(outputs, len(outputs), [])
         if prod(shape) > MOST:
             return _core.Recipe.torch(TOO_WIDE)
-        copies = 0
-        for name, t in (("input", input), ("residual", residual), ("weight", weight), ("bias", bias)):
-            if t is not None and not lies_in_rows(t, n):
-                copies |= 1 << index[name]
-        if copies:
-            return _core.Recipe.copy(copies, "the elements of a row, or the rows, do not lie one after the other")
+        given = {"input": input, "residual": residual, "weight": weight, "bias": bias}
+        if (copy := _copy_scattered([given[name] for name in tensors], n)) is not None:
+            return copy
         width, bytes_ = prod(shape), input.item_bytes
         align, dense = divides(16, width * bytes_), 16
         for t in (input, residual):
@@ -406,11 +407,7 @@ class Norm:
                 views[name] = view(index[name], own(index[name], *range(n)))
         for i, name in enumerate(("output", "total")):
             views[name] = view(count + i, own(count + i, *rows), own(count + i, *columns))
-        return _core.Recipe(
-            outputs,
-            len(outputs),
-            [(k, [views[x] if isinstance(x, str) else x for x in xs]) for k, xs in launches.kernels],
-        )
+        return recipe(outputs, len(outputs), launches.kernels, views)
 
     def reference(
         self, input: Tensor, shape: Sequence[int], weight: Tensor, bias: Tensor, eps: float, residual: Tensor

@@ -13,7 +13,7 @@ from graphene.ops.core.checks import FLOATS, check_dtypes
 from graphene.ops.core.define import SIMULATED, Arg, Defined, Definition, is_compiling, public
 from graphene.ops.core.kernels import DTYPES, MOST, ROW_DTYPES, TOO_WIDE, Launches, device
 from graphene.ops.core.torch import NUMBERS, Tensor, fail, torch
-from graphene.ops.core.views import contiguous, divides, merge, one_far, output, own, view
+from graphene.ops.core.views import contiguous, divides, merge, one_far, output, own, recipe, view
 from graphene.select.rows import select_softmax, select_softmax_columns
 
 ALLOWED = (*FLOATS, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
@@ -119,9 +119,7 @@ def configure(input: Arg, dim: int, dtype: int | None) -> Any:
         name: view(i, own(i, *rows), own(i, dim), *([own(i, *after)] if columns > 1 else []))
         for i, name in enumerate(("input", "output"))
     }
-    return _core.Recipe(
-        outputs, 1, [(k, [views[x] if isinstance(x, str) else x for x in xs]) for k, xs in launches.kernels]
-    )
+    return recipe(outputs, 1, launches.kernels, views)
 
 
 def reference(input: Tensor, dim: int, dtype: Any) -> Tensor:
