@@ -23,6 +23,17 @@ std::string signature(const rt::LaunchManifest& m) {
                                  "pass each argument once, in this order or by name"));
 }
 
+std::string got(PyObject* object) { return "got:  " + std::string(Py_TYPE(object)->tp_name); }
+
+// A Python string's characters, which it keeps.
+Read read_text(PyObject* object, std::string_view& out) {
+  Py_ssize_t n = 0;
+  const char* text = PyUnicode_AsUTF8AndSize(object, &n);
+  if (text == nullptr) return Read::Error;
+  out = std::string_view(text, static_cast<std::size_t>(n));
+  return Read::Yes;
+}
+
 // The objects in declaration order.
 std::vector<PyObject*> in_order(const rt::LaunchManifest& m, const Names& names, PyObject* const* args,
                                 std::size_t count, PyObject* keyword_names, bool take_stream, PyObject*& stream) {
@@ -105,8 +116,8 @@ class CheckedSource : public PythonScalars {
   Read list(std::size_t i, const Param& p, std::size_t& out) {
     out = 0;
     if (PyList_Check(objects_[i]) == 0 && PyTuple_Check(objects_[i]) == 0)
-      return wrong(i, p, "is not a list of tensors", {"want: " + std::to_string(p.count) + " tensors", got(i)},
-                   "pass a list");
+      return wrong(i, p, "is not a list of tensors",
+                   {"want: " + std::to_string(p.count) + " tensors", got(objects_[i])}, "pass a list");
     const Py_ssize_t n = PySequence_Fast_GET_SIZE(objects_[i]);
     if (n != p.count) return not_as_declared(i, p, n);
     out = static_cast<std::size_t>(n);
@@ -115,15 +126,13 @@ class CheckedSource : public PythonScalars {
   Read packed(std::size_t i, const Param& p, std::uint64_t& out) {
     rt::Scalar& scalar = call_.values[i].scalar;
     if (!read_scalar(objects_[i], scalar))
-      return wrong(i, p, "is not a number", {"want: a Python number for " + p.dtype.name, got(i)},
+      return wrong(i, p, "is not a number", {"want: a Python number for " + p.dtype.name, got(objects_[i])},
                    "pass a number; of a tensor, tensor.item()");
     out = rt::pack_scalar(p.dtype, scalar).value_or(0);  // what does not fit is said where calls are checked
     return Read::Yes;
   }
 
  private:
-  [[nodiscard]] std::string got(std::size_t i) const { return "got:  " + std::string(Py_TYPE(objects_[i])->tp_name); }
-
   Read wrong(std::size_t i, const Param& p, const std::string& what, std::vector<std::string> details,
              std::string fix) {
     call_.values[i].problem = rt::launch_problem(Code::LAUNCH_TYPE, callee_, "argument '" + p.name + "' " + what,
@@ -191,8 +200,8 @@ class AnySource : public PythonScalars {
   using PythonScalars::item;
   Read list(std::size_t i, const Param& p, std::size_t& out) {
     if (p.kind == ParamKind::TensorList && PyList_Check(objects_[i]) == 0 && PyTuple_Check(objects_[i]) == 0)
-      fail(Code::OP_ARGUMENT, callee_ + ": argument '" + p.name + "' is not a list of tensors",
-           {"got:  " + std::string(Py_TYPE(objects_[i])->tp_name)}, "pass a list or a tuple");
+      fail(Code::OP_ARGUMENT, callee_ + ": argument '" + p.name + "' is not a list of tensors", {got(objects_[i])},
+           "pass a list or a tuple");
     return PythonScalars::list(i, p, out);
   }
   Read tensor(std::size_t i, const Param& p, rt::TensorArg& out) { return read(objects_[i], p.name, out); }
@@ -232,8 +241,8 @@ bool Names::names_stream(PyObject* name) {
 }
 
 void PythonScalars::wrong(const Param& p, const char* want, PyObject* object) const {
-  fail(Code::OP_ARGUMENT, callee_ + ": argument '" + p.name + "' is not " + want,
-       {"got:  " + std::string(Py_TYPE(object)->tp_name)}, "pass " + std::string(want));
+  fail(Code::OP_ARGUMENT, callee_ + ": argument '" + p.name + "' is not " + want, {got(object)},
+       "pass " + std::string(want));
 }
 
 Read PythonScalars::integer(std::size_t i, const Param& p, std::int64_t& out) {
@@ -264,11 +273,7 @@ Read PythonScalars::number(std::size_t i, const Param& p, double& out) {
 
 Read PythonScalars::text(std::size_t i, const Param& p, std::string_view& out) {
   if (PyUnicode_Check(objects_[i]) == 0) wrong(p, "a string or None", objects_[i]);
-  Py_ssize_t n = 0;
-  const char* text = PyUnicode_AsUTF8AndSize(objects_[i], &n);
-  if (text == nullptr) return Read::Error;
-  out = std::string_view(text, static_cast<std::size_t>(n));
-  return Read::Yes;
+  return read_text(objects_[i], out);
 }
 
 Read PythonScalars::dtype(std::size_t i, const Param&, std::int64_t& out) {
@@ -316,12 +321,7 @@ Read PythonScalars::item(std::size_t i, std::size_t k, const Param& p, std::int6
 
 Read PythonScalars::item(std::size_t i, std::size_t k, const Param&, std::string_view& out) {
   PyObject* const item = PySequence_Fast_GET_ITEM(objects_[i], static_cast<Py_ssize_t>(k));
-  if (PyUnicode_Check(item) == 0) return Read::NotHere;
-  Py_ssize_t n = 0;
-  const char* text = PyUnicode_AsUTF8AndSize(item, &n);
-  if (text == nullptr) return Read::Error;
-  out = std::string_view(text, static_cast<std::size_t>(n));
-  return Read::Yes;
+  return PyUnicode_Check(item) == 0 ? Read::NotHere : read_text(item, out);
 }
 
 std::optional<int> device_of_call(PyObject* const* args, std::size_t count) {

@@ -202,8 +202,8 @@ void register_sim(py::module_& m) {
       },
       py::arg("program"), py::arg("named"), py::arg("seed") = 0, py::arg("memory_bytes") = sim::kSimulateMemoryBytes,
       "Runs a lowered kernel: (lane operations; what was not reached, statements that no thread executed and loops "
-      "that "
-      "none repeated: number, words, \"file:line\"; rounding points: tensor, types before and after, \"file:line\"; "
+      "that none repeated: number, words, \"file:line\"; rounding points: tensor, types before and after, "
+      "\"file:line\"; "
       "numbers of all that was reached). Raises SimulationError.");
   m.def(
       "run_blocks",
