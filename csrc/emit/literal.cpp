@@ -72,6 +72,7 @@ std::string c_literal_of_bits(std::uint64_t bits, ScalarType t) {
       return std::to_string(v) + suffix;
     }
     case ir::ScalarInfo::Class::Unsigned:
+    case ir::ScalarInfo::Class::Barrier:
     case ir::ScalarInfo::Class::Bits:
       return std::to_string(bits) + (n == 64 ? "ULL" : "u");
     case ir::ScalarInfo::Class::Float:

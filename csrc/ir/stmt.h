@@ -71,6 +71,8 @@ struct SpecStmt {
   std::string atom;           // requested by name; "" = whatever matches
   std::optional<Layout> tv;   // of a Move by a group: which elements of the tile each thread moves
   std::string means;          // of a generic Spec: text of its meaning, "" = none
+  TensorPtr done;             // of a copy: the element of an mbarrier on whose phase it completes; null: none
+  ThreadPtr to;               // of a copy: the blocks of the cluster that receive it (multicast); null: this block
   bool decomposed = false;    // has a body (maybe empty)
   bool collective = false;    // the body was made by the builder from `atom` (a collective leaf)
   Block body;
@@ -109,13 +111,19 @@ struct ScalarStmt {  // declares (first) or assigns a mutable integer; or declar
 inline constexpr const char* kWaitKernels = "wait_kernels";
 inline constexpr const char* kStartKernels = "start_kernels";
 
-// barrier(group), commit(atom), wait(atom, pending), fence(...), wait_kernels(), start_kernels(): named `op`, matched
-// with Sync entries as data.
+// barrier(group), commit(atom), wait(atom, pending), fence(...), wait_kernels(), start_kernels(),
+// setmaxnreg(registers): named `op`, matched with Sync entries as data. Of an mbarrier: arrive(barrier, expect, to,
+// atom) and wait_phase(barrier, phase). Of a named barrier: arrive(barrier) and sync(barrier).
 struct SyncStmt {
-  std::string op;    // "barrier", "commit", "wait", "fence", "wait_kernels", "start_kernels"
-  ThreadPtr group;   // barrier: null = the whole block
-  std::string atom;  // commit, wait, fence: of which atom's domain
-  Attrs attrs;       // pending, ...
+  std::string op;
+  ThreadPtr group;   // barrier: null = the whole block; members are threads, or the blocks of a cluster
+  std::string atom;  // commit, wait, fence: of which atom's domain; arrive: when this thread's copies by it have landed
+  Attrs attrs;       // pending, registers, ...
+  TensorPtr barrier;              // arrive, wait_phase, sync: one element of type mbar or bar; null: another op
+  std::optional<Expr> phase;      // wait_phase: the parity of the phase
+  std::vector<TensorPtr> expect;  // arrive: tensors whose bytes the phase waits for, as a whole each
+  Expr expect_bytes = 0;          // arrive: ... or so many bytes, besides
+  ThreadPtr to;                   // arrive: at this barrier of each of these blocks; null: of the own block
 };
 
 struct Stmt {
@@ -146,6 +154,7 @@ struct Kernel {
   std::vector<ScalarParam> params;
   std::vector<Expr> symbols;  // Size variables that occur, in order of first use
   ThreadPtr grid, block;      // launch tensors; null until the first is declared
+  std::int64_t cluster = 1;   // blocks of a cluster, whose linear indices follow each other
   Block body;                 // Allocs, views and specs; the root spec, if any, is among them
 
   // Structural equality, source locations apart.

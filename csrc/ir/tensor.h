@@ -45,6 +45,7 @@ struct Buffer {
   int align_bytes = 0;
   std::vector<int> over;             // ids of the buffers whose bytes it reuses
   std::optional<Fragment> fragment;  // RF only; RF without it is private to each thread
+  int arrivals = 0;  // mbar: arrivals that a phase waits for; bar: threads that arrive or wait in a round; else 0
   SourceLoc loc;
 
   [[nodiscard]] Expr size_elems() const;  // all stages; RF private: registers per thread

@@ -8,14 +8,15 @@ namespace {
 
 using Class = ScalarInfo::Class;
 
-constexpr std::array<ScalarInfo, 20> kScalars = {{
+constexpr std::array<ScalarInfo, 22> kScalars = {{
     {"fp16", 16, Class::Float},   {"bf16", 16, Class::Float},   {"fp32", 32, Class::Float},
     {"tf32", 32, Class::Float},   {"fp64", 64, Class::Float},   {"fp8e4m3", 8, Class::Float},
     {"fp8e5m2", 8, Class::Float}, {"i8", 8, Class::Signed},     {"u8", 8, Class::Unsigned},
     {"i16", 16, Class::Signed},   {"u16", 16, Class::Unsigned}, {"i32", 32, Class::Signed},
     {"u32", 32, Class::Unsigned}, {"i64", 64, Class::Signed},   {"u64", 64, Class::Unsigned},
-    {"pred", 8, Class::Pred},     {"b8", 8, Class::Bits},       {"b16", 16, Class::Bits},
-    {"b32", 32, Class::Bits},     {"b64", 64, Class::Bits},
+    {"pred", 8, Class::Pred},     {"mbar", 64, Class::Barrier}, {"bar", 8, Class::Barrier},
+    {"b8", 8, Class::Bits},       {"b16", 16, Class::Bits},     {"b32", 32, Class::Bits},
+    {"b64", 64, Class::Bits},
 }};
 
 constexpr std::array<const char*, 3> kMemories = {"GL", "SH", "RF"};

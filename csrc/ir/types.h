@@ -25,6 +25,8 @@ enum class ScalarType : std::uint8_t {
   i64,
   u64,
   pred,
+  mbar,  // an mbarrier: 8 bytes of shared memory
+  bar,   // one of the block's 16 hardware barriers: no memory
   b8,
   b16,
   b32,
@@ -34,7 +36,7 @@ enum class ScalarType : std::uint8_t {
 struct ScalarInfo {
   const char* name;
   int bits;  // of one element in memory (pred: 8)
-  enum class Class : std::uint8_t { Float, Signed, Unsigned, Pred, Bits } cls;
+  enum class Class : std::uint8_t { Float, Signed, Unsigned, Pred, Barrier, Bits } cls;
 };
 [[nodiscard]] const ScalarInfo& info(ScalarType t);
 [[nodiscard]] inline int bits(ScalarType t) { return info(t).bits; }

@@ -52,6 +52,19 @@ struct Claim {
   std::optional<Expr> size;
   Expr where = 1;
 };
+// How a tensor map addresses an operand in global memory: the box of Program::maps[map] that starts at the coordinates
+// `at`, fastest dimension first. Element e of the box (colexicographic) is value e of the operand. What lies outside of
+// the map's extents reads as zero, and is not written.
+struct Boxed {
+  int map = 0;
+  std::vector<Expr> at;  // may be negative or past the end
+};
+// How a matrix descriptor addresses an operand in shared memory: `bits` but for bits 0 to 13, which are bits 4 to 17 of
+// the operand's address (PTX ISA, wgmma: matrix descriptor format).
+struct Descriptor {
+  std::uint64_t bits = 0;
+  bool mn_major = false;
+};
 struct MemRef {  // value v lives at element offset + deltas[v]; swizzles are already applied
   int buffer = 0;
   Expr member = 0;  // of a list of tensors: `buffer` is its first one, the access goes to `buffer` + member
@@ -65,6 +78,9 @@ struct MemRef {  // value v lives at element offset + deltas[v]; swizzles are al
   // Of an input of Guard::Bytes that the end of the tensor may cut: where `inside` holds, values 0 to valid_values - 1
   // are inside (at least one) and the others read as the fill. Absent: all are.
   std::optional<Expr> valid_values = std::nullopt;
+  std::optional<Boxed> boxed = std::nullopt;            // Via::TensorMap
+  std::optional<Descriptor> descriptor = std::nullopt;  // Via::Descriptor
+  std::optional<Expr> rank = std::nullopt;              // shared memory of that block of the cluster; absent: the own
   // Of an input of Guard::Redirect that may be outside: a lane outside reads this row of Program::fill_rows. -1: none.
   int fill_row = -1;
 };
@@ -88,6 +104,8 @@ struct AtomCall {
   ir::Attrs attrs;
   Expr predicate = 1;
   ir::ThreadPtr threads;  // the collective that executes it; [].thread: each thread for itself
+  ir::ThreadPtr to;       // blocks of the cluster that it acts on (a multicast, a remote arrival); null: the own block
+  std::vector<RegRef> completes;  // of a wait: the registers that no operation uses any more once it is over
 };
 
 struct Loop {
@@ -146,6 +164,17 @@ struct FillRow {
   ir::Constant value;
 };
 
+// What cuTensorMapEncodeTiled is told of an argument: its dimensions, fastest first, and the box that a copy moves.
+struct TensorMap {
+  struct Dim {
+    Expr extent, stride_elems;  // the fastest dimension's stride is 1
+  };
+  int argument = 0;  // its MemBuffer
+  std::vector<Dim> dims;
+  std::vector<std::int64_t> box;
+  int swizzle_bytes = 0;  // 0, 32, 64, 128: the span of the swizzle on the shared side
+};
+
 struct Program {
   ir::KernelPtr kernel;
   std::string arch;  // "sm_90a"
@@ -155,6 +184,8 @@ struct Program {
   std::int64_t block_threads = 1;
   std::int64_t shared_bytes = 0;  // fill rows included
   std::vector<FillRow> fill_rows;
+  std::vector<TensorMap> maps;  // passed behind the symbols, equal ones once
+  std::int64_t cluster = 1;     // blocks of a cluster
   std::vector<Fact> facts;
   Block body;
 };
