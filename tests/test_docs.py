@@ -33,6 +33,14 @@ def test_links_and_files_named_exist(page: Path) -> None:
     assert not missing
 
 
+NAMED = re.compile(r"`((?:csrc|graphene|tests|docs|examples|benchmarks|tools)/[\w./*-]*)`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_files_and_folders_that_a_page_names_exist(page: Path) -> None:
+    assert [name for name in NAMED.findall(page.read_text()) if not list(ROOT.glob(name))] == []
+
+
 def blocks_of(page: str) -> tuple[list[str], list[str]]:
     """A page's blocks of code: those of its program, and lines quoted from kernels, all of which these have."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)

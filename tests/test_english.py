@@ -1,0 +1,34 @@
+"""Pages, docstrings and comments avoid phrases that readers stumbled over: each was found in a sentence, and mended."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+# Phrase, as a regular expression without case -> what to write.
+REFUSED = {
+    r"\bso and so\b": "name the thing",
+    r"\bdoes the like\b": "name it",
+}
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+WRITTEN = [p for p in PAGES if p.name not in ("mutants.md",)]
+SOURCES = [*(ROOT / "graphene").rglob("*.py"), ROOT / "graphene/_core.pyi", *(ROOT / "tools").rglob("*.py")]
+FILES = sorted([*WRITTEN, *SOURCES])
+
+
+@pytest.mark.parametrize("phrase", REFUSED)
+def test_a_phrase_that_is_hard_to_read_is_not_used(phrase: str) -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in FILES
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(phrase, line, re.IGNORECASE)
+    ]
+    assert not wrong, f"write instead: {REFUSED[phrase]}\n" + "\n".join(wrong)
+
+
+def test_the_phrases_are_found() -> None:
+    assert re.search(next(iter(REFUSED)), "for block so and so")
