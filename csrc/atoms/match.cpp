@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <set>
 
+#include "atoms/attempt.h"
 #include "atoms/facts.h"
 #include "atoms/registry.h"
-#include "atoms/try.h"
 
 namespace graphene::atoms {
 

@@ -2,10 +2,16 @@
 
 #include <algorithm>
 
-#include "atoms/entries.h"
 #include "atoms/parse.h"
 
 namespace graphene::atoms {
+
+// The files of atoms/entries, each with the function of its name, as CMakeLists.txt found them.
+namespace subjects {
+#define GRAPHENE_SUBJECT(file) void file(std::vector<Atom>& list);
+GRAPHENE_SUBJECTS
+#undef GRAPHENE_SUBJECT
+}  // namespace subjects
 
 namespace {
 
@@ -112,18 +118,9 @@ Registry& Registry::get() {
 
 Registry::Registry() {
   std::vector<Atom> list;
-  add_memory_entries(list);
-  add_arithmetic_entries(list);
-  add_unary_entries(list);
-  add_convert_entries(list);
-  add_atomic_entries(list);
-  add_warp_entries(list);
-  add_sm70_entries(list);
-  add_sm75_entries(list);
-  add_warp_matrix_entries(list);
-  add_async_copy_entries(list);
-  add_sm90_entries(list);
-  add_gfx90a_entries(list);
+#define GRAPHENE_SUBJECT(file) subjects::file(list);
+  GRAPHENE_SUBJECTS
+#undef GRAPHENE_SUBJECT
   for (Atom& a : list) templates_.push_back({std::move(a), {}});
 }
 

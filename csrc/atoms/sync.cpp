@@ -1,9 +1,9 @@
 // Barriers, commits, waits and fences: Sync entries are picked by operation, scope and domain.
 #include <algorithm>
 
+#include "atoms/attempt.h"
 #include "atoms/fragment.h"
 #include "atoms/registry.h"
-#include "atoms/try.h"
 
 namespace graphene::atoms {
 

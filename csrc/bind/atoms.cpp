@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <array>
 
+#include "atoms/attempt.h"
 #include "atoms/match.h"
 #include "atoms/registry.h"
-#include "atoms/try.h"
 #include "bind/bind.h"
 #include "build/collective.h"
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "atoms/attempt.h"
 #include "atoms/registry.h"
-#include "atoms/try.h"
 #include "build/moves.h"
 #include "build/nest.h"
 #include "build/reduce.h"

@@ -1,7 +1,7 @@
-// Since sm_80: copies from global to shared memory that complete later.
-#include "atoms/short.h"
+// Copies from global to shared memory that complete later.
+#include "atoms/entries/operands.h"
 
-namespace graphene::atoms {
+namespace graphene::atoms::subjects {
 
 namespace {
 
@@ -47,7 +47,7 @@ void add_copies(std::vector<Atom>& list, const std::string& cache, const Param& 
 
 }  // namespace
 
-void add_async_copy_entries(std::vector<Atom>& list) {
+void async_copy(std::vector<Atom>& list) {
   add_copies(list, "ca", copies(false), "caching at all levels");
   add_copies(list, "cg", copies(true), "caching at the level shared by all SMs only");
   const AttrDef scope = {"scope", {"cp_async"}};
@@ -75,4 +75,4 @@ void add_async_copy_entries(std::vector<Atom>& list) {
                   .source = source});
 }
 
-}  // namespace graphene::atoms
+}  // namespace graphene::atoms::subjects

@@ -1,7 +1,7 @@
 // Reductions into memory that other threads update too: a Move that combines instead of overwriting.
-#include "atoms/short.h"
+#include "atoms/entries/operands.h"
 
-namespace graphene::atoms {
+namespace graphene::atoms::subjects {
 
 namespace {
 
@@ -76,9 +76,9 @@ void add_vectors(std::vector<Atom>& list) {
 
 }  // namespace
 
-void add_atomic_entries(std::vector<Atom>& list) {
+void atomics(std::vector<Atom>& list) {
   add_scalars(list);
   add_vectors(list);
 }
 
-}  // namespace graphene::atoms
+}  // namespace graphene::atoms::subjects

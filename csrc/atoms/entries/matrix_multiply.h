@@ -1,9 +1,9 @@
 // Matrix multiply-accumulate entries come in pairs: D += A B, and D = A B ("/mul"), the product alone.
 #pragma once
 
-#include "atoms/short.h"
+#include "atoms/entries/operands.h"
 
-namespace graphene::atoms {
+namespace graphene::atoms::subjects {
 
 // What declares the zero `z` that stands for C.
 inline constexpr const char* kZeroF32 = ".reg .f32 z; mov.f32 z, 0f00000000;";
@@ -36,4 +36,4 @@ inline void add_matrix_multiply(std::vector<Atom>& list, Atom a) {
   list.push_back(std::move(a));
 }
 
-}  // namespace graphene::atoms
+}  // namespace graphene::atoms::subjects

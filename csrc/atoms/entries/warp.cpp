@@ -1,7 +1,7 @@
-// Exchange between the lanes of a warp, and barriers.
-#include "atoms/short.h"
+// Exchange between the lanes of a warp, and reductions over them.
+#include "atoms/entries/operands.h"
 
-namespace graphene::atoms {
+namespace graphene::atoms::subjects {
 
 namespace {
 
@@ -94,38 +94,11 @@ void add_reductions(std::vector<Atom>& list) {
                   .source = "PTX ISA, parallel synchronization: redux.sync"});
 }
 
-void add_barriers(std::vector<Atom>& list) {
-  list.push_back(
-      {.name = "bar.sync",
-       .kind = Kind::Sync,
-       .arch = "sm_70+",
-       .attrs = {{"op", {"barrier"}}, {"scope", {"block"}}},
-       .cxx = "__syncthreads();",
-       .doc = "Waits until every thread of the block has arrived; what they wrote before is then visible to all.",
-       .source = "PTX ISA, parallel synchronization: bar.sync"});
-  list.push_back({.name = "bar.sync/warps",
-                  .kind = Kind::Sync,
-                  .arch = "sm_70+",
-                  .attrs = {{"op", {"barrier"}}, {"scope", {"warps"}}, {"id", {"*expr"}}, {"threads", {"*const"}}},
-                  .ptx = "bar.sync $id, $threads;",
-                  .doc = "Waits until all threads of some warps of the block have arrived at barrier number id.",
-                  .source = "PTX ISA, parallel synchronization: bar.sync"});
-  list.push_back(
-      {.name = "bar.warp.sync",
-       .kind = Kind::Sync,
-       .arch = "sm_70+",
-       .attrs = {{"op", {"barrier"}}, {"scope", {"warp"}}, {"mask", {"*expr"}}},
-       .ptx = "bar.warp.sync $mask;",
-       .doc = "Waits until the lanes of the mask have arrived; what they wrote before is then visible to them.",
-       .source = "PTX ISA, parallel synchronization: bar.warp.sync"});
-}
-
 }  // namespace
 
-void add_warp_entries(std::vector<Atom>& list) {
+void warp(std::vector<Atom>& list) {
   add_shuffles(list);
   add_reductions(list);
-  add_barriers(list);
 }
 
-}  // namespace graphene::atoms
+}  // namespace graphene::atoms::subjects

@@ -1,7 +1,7 @@
 // Loads and stores of one thread, register moves and initialisation.
-#include "atoms/short.h"
+#include "atoms/entries/operands.h"
 
-namespace graphene::atoms {
+namespace graphene::atoms::subjects {
 
 namespace {
 
@@ -146,11 +146,81 @@ void add_stores(std::vector<Atom>& list) {
                   .source = "PTX ISA, data movement: st"});
 }
 
+// C++ text that does the same for values 0 to n - 1.
+std::string each(int n) {
+  if (n == 1) return "$dst = $src;";
+  std::string text;
+  for (int i = 0; i < n; ++i) {
+    const std::string v = "[" + std::to_string(i) + "]";
+    text += (i > 0 ? " " : "") + std::string("$dst") + v + " = $src" + v + ";";
+  }
+  return text;
+}
+
+// W: words of a vector; E: bits of an element; R, M: patterns of registers and memory.
+void add_moves_of_waves(std::vector<Atom>& list) {
+  struct Width {
+    const char* name;
+    int bits, count;
+  };
+  for (const Width& w :
+       {Width{"b128", 8, 16}, Width{"b128", 16, 8}, Width{"b128", 32, 4}, Width{"b64", 16, 4}, Width{"b64", 32, 2},
+        Width{"b64", 64, 1}, Width{"b32", 16, 2}, Width{"b32", 32, 1}, Width{"b16", 16, 1}, Width{"b8", 8, 1}}) {
+    const std::string n = std::to_string(w.count);
+    const std::string type = ".b" + std::to_string(w.bits) + ".";
+    const std::string registers = (w.count == 1 ? "[]" : "[" + n + "]") + type + "RF";
+    const std::string memory = (w.count == 1 ? "[]" : "[" + n + ":1]") + type;
+    const std::string tile = w.count == 1 ? "" : "e" + n;
+    const std::string bytes = std::to_string(w.bits * w.count / 8);
+    for (const auto& [space, load, store] :
+         {std::tuple{"GL", "global_load", "global_store"}, {"SH", "ds_read", "ds_write"}}) {
+      const std::string where = space == std::string("GL") ? "global memory" : "shared memory (LDS)";
+      list.push_back({.name = std::string(load) + "." + w.name + "/b" + std::to_string(w.bits),
+                      .arch = "gfx90a",
+                      .out = {lvalue(out("dst", registers, tile))},
+                      .in = {lvalue(aligned(in("src", memory + space, tile), bytes))},
+                      .attrs = {kFill},
+                      .guard = Guard::Branch,
+                      .cxx = each(w.count),
+                      .doc = "Loads " + bytes + " bytes of " + where + " into registers.",
+                      .source = kMi200Isa + std::string(", memory instructions")});
+      list.push_back({.name = std::string(store) + "." + w.name + "/b" + std::to_string(w.bits),
+                      .arch = "gfx90a",
+                      .out = {lvalue(aligned(out("dst", memory + space, tile), bytes))},
+                      .in = {lvalue(in("src", registers, tile))},
+                      .guard = Guard::Branch,
+                      .cxx = each(w.count),
+                      .doc = "Stores " + bytes + " bytes of registers to " + where + ".",
+                      .source = kMi200Isa + std::string(", memory instructions")});
+    }
+  }
+  const Param elements = {{"E"}, {{"8"}, {"16"}, {"32"}, {"64"}}};
+  list.push_back({.name = "v_mov/b${E}",
+                  .arch = "gfx90a",
+                  .out = {lvalue(out("dst", "[].b${E}.RF"))},
+                  .in = {lvalue(in("src", "[].b${E}.RF"))},
+                  .cxx = "$dst = $src;",
+                  .family = {elements},
+                  .doc = "Copies one register to another.",
+                  .source = kMi200Isa + std::string(", vector instructions: v_mov")});
+  list.push_back({.name = "v_mov.init/b${E}",
+                  .kind = Kind::Init,
+                  .arch = "gfx90a",
+                  .out = {lvalue(out("dst", "[].b${E}.RF|SH|GL"))},
+                  .attrs = {{"value", {"*const"}}},
+                  .guard = Guard::Branch,
+                  .cxx = "$dst = $value;",
+                  .family = {elements},
+                  .doc = "Sets one element to a constant.",
+                  .source = kMi200Isa + std::string(", vector instructions: v_mov")});
+}
+
 }  // namespace
 
-void add_memory_entries(std::vector<Atom>& list) {
+void memory(std::vector<Atom>& list) {
   add_loads(list);
   add_stores(list);
+  add_moves_of_waves(list);
   const Param elements = {{"E"}, {{"8"}, {"16"}, {"32"}, {"64"}}};
   list.push_back({.name = "mov/b${E}",
                   .arch = "sm_70+",
@@ -172,4 +242,4 @@ void add_memory_entries(std::vector<Atom>& list) {
                   .source = "PTX ISA, data movement: mov, st"});
 }
 
-}  // namespace graphene::atoms
+}  // namespace graphene::atoms::subjects

@@ -1,7 +1,7 @@
 // Conversions between scalar types: UnaryPointwise with op=cast.
-#include "atoms/short.h"
+#include "atoms/entries/operands.h"
 
-namespace graphene::atoms {
+namespace graphene::atoms::subjects {
 
 namespace {
 
@@ -238,10 +238,10 @@ void add_integers(std::vector<Atom>& list) {
 
 }  // namespace
 
-void add_convert_entries(std::vector<Atom>& list) {
+void convert(std::vector<Atom>& list) {
   add_floats(list);
   add_single_fp8(list);
   add_integers(list);
 }
 
-}  // namespace graphene::atoms
+}  // namespace graphene::atoms::subjects

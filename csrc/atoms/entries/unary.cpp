@@ -1,9 +1,9 @@
 // Functions of one number, and selected packed forms.
 #include <utility>
 
-#include "atoms/short.h"
+#include "atoms/entries/operands.h"
 
-namespace graphene::atoms {
+namespace graphene::atoms::subjects {
 
 namespace {
 
@@ -216,11 +216,11 @@ void add_integers(std::vector<Atom>& list) {
 
 }  // namespace
 
-void add_unary_entries(std::vector<Atom>& list) {
+void unary(std::vector<Atom>& list) {
   add_fp32(list);
   add_fp64(list);
   add_half(list);
   add_integers(list);
 }
 
-}  // namespace graphene::atoms
+}  // namespace graphene::atoms::subjects

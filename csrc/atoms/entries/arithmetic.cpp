@@ -1,7 +1,7 @@
 // Arithmetic of one thread: fused multiply-add, binary and ternary operations.
-#include "atoms/short.h"
+#include "atoms/entries/operands.h"
 
-namespace graphene::atoms {
+namespace graphene::atoms::subjects {
 
 namespace {
 
@@ -285,14 +285,43 @@ void add_ternary(std::vector<Atom>& list) {
                   .source = "PTX ISA, comparison and selection: selp"});
 }
 
+// gfx90a: waves of 64 lanes.
+void add_waves(std::vector<Atom>& list) {
+  list.push_back({.name = "v_fma_f32",
+                  .kind = Kind::MatMul,
+                  .arch = "gfx90a",
+                  .out = {lvalue(update("d", "[].fp32.RF|SH|GL"))},
+                  .in = {lvalue(in("a", "[].fp32.RF|SH|GL")), lvalue(in("b", "[].fp32.RF|SH|GL"))},
+                  .guard = Guard::Branch,
+                  .cxx = "$d = __builtin_fmaf($a, $b, $d);",
+                  .doc = "Multiplies two numbers and adds a third, rounding once to nearest even.",
+                  .source = kMi200Isa + std::string(", vector instructions: v_fma_f32")});
+  list.push_back({.name = "v_${op}_f32",
+                  .kind = Kind::Binary,
+                  .arch = "gfx90a",
+                  .out = {lvalue(out("d", "[].fp32.RF"))},
+                  .in = {lvalue(in("a", "[].fp32.RF|IMM")), lvalue(in("b", "[].fp32.RF|IMM"))},
+                  .attrs = {{"op", {"${op}"}}},
+                  .cxx = "$d = ${f};",
+                  .family = {{{"op", "f"},
+                              {{"add", "$a + $b"},
+                               {"sub", "$a - $b"},
+                               {"mul", "$a * $b"},
+                               {"max", "__builtin_fmaxf($a, $b)"},
+                               {"min", "__builtin_fminf($a, $b)"}}}},
+                  .doc = "Computes ${op} of two numbers (fp32).",
+                  .source = kMi200Isa + std::string(", vector instructions")});
+}
+
 }  // namespace
 
-void add_arithmetic_entries(std::vector<Atom>& list) {
+void arithmetic(std::vector<Atom>& list) {
   add_scalar_fma(list);
   add_packed_fma(list);
   add_binary_floats(list);
   add_binary_integers(list);
   add_ternary(list);
+  add_waves(list);
 }
 
-}  // namespace graphene::atoms
+}  // namespace graphene::atoms::subjects

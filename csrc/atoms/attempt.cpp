@@ -1,4 +1,4 @@
-#include "atoms/try.h"
+#include "atoms/attempt.h"
 
 #include <algorithm>
 #include <cmath>

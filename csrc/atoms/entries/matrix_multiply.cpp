@@ -1,7 +1,8 @@
-// Matrix multiply-accumulate of a warp: m16n8 (and m8n8k4 of fp64), A by rows and B by columns.
-#include "atoms/matrix.h"
+// Matrix multiply-accumulate of a warp: m16n8 (and m8n8k4 of fp64), A by rows and B by columns; of quad-pairs; of
+// waves.
+#include "atoms/entries/matrix_multiply.h"
 
-namespace graphene::atoms {
+namespace graphene::atoms::subjects {
 
 namespace {
 
@@ -123,13 +124,104 @@ void add_8_bit(std::vector<Atom>& list) {
              .source = kSource + std::string(", m16n8k${K} fragments of 8-bit integers")});
 }
 
+// Since sm_70.
+void add_quad_pairs(std::vector<Atom>& list) {
+  // A quad-pair is lanes 4i to 4i+3 and those 16 above: eight threads, the first four and then the others. Where memory
+  // runs along k, thread r holds row r of A (column r of B) at four k; where it runs along m or n, the thread holds
+  // four rows (columns) at k = r % 4, the upper ones from thread 4 on. All four quad-pairs of the warp execute it
+  // together.
+  const Param a = {{"A", "AP", "AV"}, {{"row", "[1,4]", "8:1;4:8"}, {"col", "[4,1]", "(4,2):(8,4);4:1"}}};
+  const Param b = {{"B", "BP", "BV"}, {{"col", "[4,1]", "8:1;4:8"}, {"row", "[1,4]", "(4,2):(8,4);4:1"}}};
+  const Param f32 = {
+      {"D", "DT", "DP", "DV", "zero", "z"},
+      {{"f32", "fp32", "[2,(2,2):2,(1,4)]", "(2,2,2):(1,16,4);(2,2,2):(8,2,32)", kZeroF32, "z, z, z, z, z, z, z, z"}}};
+  const Param f16 = {{"D", "DT", "DP", "DV", "zero", "z"},
+                     {{"f16", "fp16", "[1,8]", "8:1;8:8", kZeroB32, "z, z, z, z"}}};
+  const auto add = [&](const Param& d, std::vector<Numerics> numerics) {
+    add_matrix_multiply(list, {.name = "mma.m8n8k4.${A}.${B}.${D}",
+                               .arch = "sm_70+",
+                               .threads = "[(4,2):(1,16)]",
+                               .converge = 32,
+                               .out = {with_tv(update("d", "${DP}.${DT}.RF", "m8,n8"), "${DV}")},
+                               .in = {with_tv(in("a", "${AP}.fp16.RF", "m8,k4"), "${AV}"),
+                                      with_tv(in("b", "${BP}.fp16.RF", "n8,k4"), "${BV}")},
+                               .ptx = "mma.sync.aligned.m8n8k4.${A}.${B}.${D}.f16.f16.${D}",
+                               .numerics = std::move(numerics),
+                               .family = {a, b, d},
+                               .doc = "an 8x4 and a 4x8 matrix (fp16, A by ${A}s, B by ${B}s) to an 8x8 matrix (${DT})",
+                               .source = "PTX ISA, warp-level matrix multiply-accumulate: mma.sync, m8n8k4 fragments"});
+  };
+  // Later architectures do it in fp32, thread by thread.
+  add(f32, {published("sm_70", 4, 0, "rz"), measured("sm_90+", 4, -1, "chain"), published("sm_75+", 4, -1, "chain")});
+  add(f16, {published("sm_70", 4, 0, "rn"), measured("sm_90+", 2, -1, "chain"), published("sm_75+", 2, -1, "chain")});
+}
+
+// A function around the builtin, which takes vectors: `n` accumulators; 16-bit operands come as four values each.
+std::string helper(const std::string& shape, int n, bool half) {
+  const std::string values =
+      half ? "half a0, half a1, half a2, half a3, half b0, half b1, half b2, half b3" : "float a, float b";
+  std::string text = "template <class... T>\nstatic __device__ __forceinline__ void gr_mfma_f32_" + shape + "(" +
+                     values + ", T&... d) {\n  typedef float V __attribute__((ext_vector_type(" + std::to_string(n) +
+                     ")));\n";
+  std::string operands = "a, b";
+  if (half) {
+    text += "  typedef _Float16 H __attribute__((ext_vector_type(4)));\n";
+    for (const std::string o : {"a", "b"}) {
+      text += "  const H " + o + " = {";
+      for (int i = 0; i < 4; ++i) {
+        text += (i > 0 ? ", " : "") + std::string("__builtin_bit_cast(_Float16, ") + o + std::to_string(i) + ")";
+      }
+      text += "};\n";
+    }
+  }
+  return text + "  V c = {d...};\n  c = __builtin_amdgcn_mfma_f32_" + shape + "(" + operands +
+         ", c, 0, 0, 0);\n  int i = 0;\n  ((d = c[i++]), ...);\n}\n";
+}
+
+// Accumulator r of lane l: row 8 (r / 4) + 4 (l / 32) + r % 4 of column l % 32; of 16 columns row 4 (l / 16) + r. Four
+// values of k per lane and half (quarter) of the wave; of the two-block form the halves hold a block each.
+void add_waves(std::vector<Atom>& list) {
+  const auto add = [&](Atom a, const std::string& builtin, int accumulators, bool half) {
+    a.kind = Kind::MatMul;
+    a.arch = "gfx90a";
+    a.threads = "[64]";
+    a.converge = 64;
+    a.cxx = "gr_mfma_f32_" + builtin + "($a..., $b..., $d...);";
+    a.helper = helper(builtin, accumulators, half);
+    a.numerics = {{"gfx90a", 1, -1, "rn", 1}};
+    a.source = kMi200Isa + std::string(", matrix instructions: V_MFMA_F32_") + builtin;
+    list.push_back(std::move(a));
+  };
+  add({.name = "mfma.f32.32x32x1f32",
+       .out = {lvalue(
+           with_tv(update("d", "[4,4,2:1,4,16].fp32.RF", "m32,n32,b2"), "(32,2):(32,4);(4,4,2):(1,8,1024)"))},
+       .in = {lvalue(with_tv(in("a", "[].fp32.RF", "m32,b2"), "64:1;1:0")),
+              lvalue(with_tv(in("b", "[].fp32.RF", "n32,b2"), "64:1;1:0"))},
+       .doc = "Adds two products of a 32x1 and a 1x32 matrix (fp32) to two 32x32 matrices (fp32)."},
+      "32x32x1f32", 32, false);
+  add({.name = "mfma.f32.32x32x8f16",
+       .out = {lvalue(with_tv(update("d", "[4,4:1,4].fp32.RF", "m32,n32"), "(32,2):(32,4);(4,4):(1,8)"))},
+       .in = {lvalue(with_tv(in("a", "[1,4].fp16.RF", "m32,k8"), "(32,2):(1,128);4:32")),
+              lvalue(with_tv(in("b", "[4,1].fp16.RF", "n32,k8"), "(32,2):(1,128);4:32"))},
+       .doc = "Adds the product of a 32x8 and an 8x32 matrix (fp16) to a 32x32 matrix (fp32)."},
+      "32x32x8f16", 16, true);
+  add({.name = "mfma.f32.16x16x16f16",
+       .out = {lvalue(with_tv(update("d", "[4,1].fp32.RF", "m16,n16"), "(16,4):(16,4);4:1"))},
+       .in = {lvalue(with_tv(in("a", "[1,4].fp16.RF", "m16,k16"), "(16,4):(1,64);4:16")),
+              lvalue(with_tv(in("b", "[4,1].fp16.RF", "n16,k16"), "(16,4):(1,64);4:16"))},
+       .doc = "Adds the product of a 16x16 and a 16x16 matrix (fp16) to a 16x16 matrix (fp32)."},
+      "16x16x16f16", 4, true);
+}
+
 }  // namespace
 
-void add_warp_matrix_entries(std::vector<Atom>& list) {
+void matrix_multiply(std::vector<Atom>& list) {
+  add_quad_pairs(list);
   add_16_bit(list);
   add_tf32(list);
   add_fp64(list);
   add_8_bit(list);
+  add_waves(list);
 }
 
-}  // namespace graphene::atoms
+}  // namespace graphene::atoms::subjects

@@ -1,9 +1,9 @@
-// Operand definitions that many entries share: a thread's own scalar or vector.
+// What entries of many subjects share: operands that are a thread's own scalar or vector.
 #pragma once
 
-#include "atoms/entries.h"
+#include "atoms/atom.h"
 
-namespace graphene::atoms {
+namespace graphene::atoms::subjects {
 
 // Registers seen by PTX; `tile` "" for a scalar, "e4" for a vector of four.
 inline OperandDef out(std::string name, std::string pattern, std::string tile = {}) {
@@ -33,4 +33,7 @@ inline OperandDef aligned(OperandDef o, std::string bytes) {
   return o;
 }
 
-}  // namespace graphene::atoms
+// The manual of gfx90a; the texts of its entries are HIP C++, whose compiler picks loads and stores by their types.
+inline constexpr const char* kMi200Isa = "AMD Instinct MI200 instruction set architecture";
+
+}  // namespace graphene::atoms::subjects

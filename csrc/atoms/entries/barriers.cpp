@@ -1,0 +1,40 @@
+// Barriers of threads that go on together.
+#include "atoms/entries/operands.h"
+
+namespace graphene::atoms::subjects {
+
+void barriers(std::vector<Atom>& list) {
+  list.push_back(
+      {.name = "bar.sync",
+       .kind = Kind::Sync,
+       .arch = "sm_70+",
+       .attrs = {{"op", {"barrier"}}, {"scope", {"block"}}},
+       .cxx = "__syncthreads();",
+       .doc = "Waits until every thread of the block has arrived; what they wrote before is then visible to all.",
+       .source = "PTX ISA, parallel synchronization: bar.sync"});
+  list.push_back({.name = "bar.sync/warps",
+                  .kind = Kind::Sync,
+                  .arch = "sm_70+",
+                  .attrs = {{"op", {"barrier"}}, {"scope", {"warps"}}, {"id", {"*expr"}}, {"threads", {"*const"}}},
+                  .ptx = "bar.sync $id, $threads;",
+                  .doc = "Waits until all threads of some warps of the block have arrived at barrier number id.",
+                  .source = "PTX ISA, parallel synchronization: bar.sync"});
+  list.push_back(
+      {.name = "bar.warp.sync",
+       .kind = Kind::Sync,
+       .arch = "sm_70+",
+       .attrs = {{"op", {"barrier"}}, {"scope", {"warp"}}, {"mask", {"*expr"}}},
+       .ptx = "bar.warp.sync $mask;",
+       .doc = "Waits until the lanes of the mask have arrived; what they wrote before is then visible to them.",
+       .source = "PTX ISA, parallel synchronization: bar.warp.sync"});
+  list.push_back(
+      {.name = "s_barrier",
+       .kind = Kind::Sync,
+       .arch = "gfx90a",
+       .attrs = {{"op", {"barrier"}}, {"scope", {"block"}}},
+       .cxx = "__syncthreads();",
+       .doc = "Waits until every thread of the block has arrived; what they wrote before is then visible to all.",
+       .source = kMi200Isa + std::string(", scalar instructions: s_barrier")});
+}
+
+}  // namespace graphene::atoms::subjects
