@@ -73,6 +73,7 @@ def test_in_a_cuda_graph(name, case) -> None:
     seen = inputs["attention_mask"].bool()
     with torch.no_grad():
         side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())  # the mask and the weights are written there
         with torch.cuda.stream(side):
             for _ in range(2):
                 want = model(**inputs, **more).last_hidden_state
