@@ -59,24 +59,47 @@ void Clock::raise(const std::vector<Mask>& full, std::uint32_t owner, Mask lanes
   normalize(full, owner);
 }
 
-void Clock::join(const std::vector<Mask>& full, const Clock& other) {
-  for (std::size_t i = 0; i < base_.size(); ++i) base_[i] = std::max(base_[i], other.base_[i]);
+void Clock::join(const std::vector<Mask>& full, const Clock& other, std::size_t first) {
+  for (std::size_t i = first; i < base_.size(); ++i) base_[i] = std::max(base_[i], other.base_[i]);
   std::erase_if(exceptions_, [&](const Exception& e) { return e.epoch <= base_[e.owner]; });
-  for (const Exception& e : other.exceptions_) raise(full, e.owner, e.lanes, e.epoch);
+  for (const Exception& e : other.exceptions_) {
+    if (e.owner >= first) raise(full, e.owner, e.lanes, e.epoch);
+  }
+}
+
+void Clock::copy_part(const std::vector<Mask>& full, std::uint32_t from, std::uint32_t to, std::uint32_t count) {
+  for (std::uint32_t i = 0; i < count; ++i) raise(full, to + i, full[to + i], base_[from + i]);
+  const std::vector<Exception> now = exceptions_;
+  for (const Exception& e : now) {
+    if (e.owner >= from && e.owner < from + count) raise(full, to + (e.owner - from), e.lanes, e.epoch);
+  }
 }
 
 HappensBefore::HappensBefore(std::vector<Mask> warp_lanes, Counts counts, Epoch last_epoch)
-    : full_(std::move(warp_lanes)), domains_(counts.copy_domains), first_(last_epoch + 1), counter_(last_epoch + 1) {
+    : full_(std::move(warp_lanes)),
+      async_domains_(counts.async_domains),
+      domains_(counts.copy_domains),
+      first_(last_epoch + 1),
+      counter_(last_epoch + 1) {
   const std::size_t warps = full_.size();
   const auto domains = static_cast<std::size_t>(counts.copy_domains);
   const auto others = static_cast<std::size_t>(counts.mbarriers + counts.agents);
   full_.reserve((1 + domains) * warps + others);
   for (std::size_t w = 0; w < domains * warps; ++w) full_.push_back(full_[w]);
   full_.insert(full_.end(), others, 1U);
-  active_.assign(full_.size(), 0);
+  owners_ = static_cast<std::uint32_t>(full_.size());
+  active_.assign(owners_, 0);
+  if (others != 0 || async_domains_ != 0) {
+    happened_ = owners_;
+    fenced_ = 2 * owners_;
+    events_ = 4 * owners_;
+    full_.resize(events_ + warps, 0);
+    for (std::size_t o = owners_; o < full_.size(); ++o) full_[o] = full_[o % owners_];
+    full_.insert(full_.end(), static_cast<std::size_t>(counts.mbarriers), 1U);
+  }
   std::fill_n(active_.begin(), warps, 1);
   mbarriers_.resize(static_cast<std::size_t>(counts.mbarriers));
-  for (MBarrier& m : mbarriers_) m = {make_clock(), make_clock(), ++counter_};
+  for (MBarrier& m : mbarriers_) m = {make_clock(), make_clock(), ++counter_, 0, {}};
   agents_.resize(static_cast<std::size_t>(counts.agents));
   for (Agent& a : agents_) a = {make_clock(), ++counter_, {}};
   warps_.resize(warps);
@@ -96,13 +119,18 @@ const Clock& HappensBefore::view(int warp, int lane) const {
   return own ? *own : w.shared;
 }
 
-bool HappensBefore::before(int warp, int lane, std::uint32_t owner, Mask lanes, Epoch epoch) const {
+bool HappensBefore::before(int warp, int lane, std::uint32_t owner, Mask lanes, Epoch epoch, Did did) const {
   if (owner == static_cast<std::uint32_t>(warp)) {
     lanes &= ~(1U << lane);  // program order
   } else if (is_thread(owner) && warp_of(owner) == warp && epoch <= copies_done(warp, lane, domain_of(owner))) {
     lanes &= ~(1U << lane);
   }
-  return lanes == 0 || view(warp, lane).knows(owner, lanes, epoch);
+  return lanes == 0 || view(warp, lane).knows(owner + (did == Did::Read ? happened_ : 0), lanes, epoch);
+}
+
+bool HappensBefore::fenced(int warp, int lane, std::uint32_t owner, Mask lanes, Epoch epoch, bool global) const {
+  if (fenced_ == 0 || is_agent(owner)) return true;
+  return view(warp, lane).knows(fenced_ + (global ? owners_ : 0) + owner, lanes, epoch);
 }
 
 void HappensBefore::activate(std::uint32_t owner) {
@@ -114,8 +142,9 @@ void HappensBefore::activate(std::uint32_t owner) {
 void HappensBefore::refresh(int warp) {
   Warp& w = at(warp);
   w.version = ++versions_;
+  w.alike = std::all_of(w.own.begin(), w.own.end(), [](const auto& own) { return own == nullptr; });
   Epoch floor = counter_;
-  for (std::size_t o = 0; o < full_.size(); ++o) {
+  for (std::size_t o = 0; o < owners_; ++o) {
     if (active_[o] != 0) floor = std::min(floor, w.shared.base(static_cast<std::uint32_t>(o)));
   }
   w.floor = std::max(floor, first_);
@@ -127,28 +156,36 @@ void HappensBefore::new_epoch(int warp) {
   w.version = ++versions_;
 }
 
-void HappensBefore::add_past(int warp, Mask lanes, Clock& into) const {
+void HappensBefore::raise(Clock& into, std::uint32_t owner, Mask lanes, Epoch epoch, Passes passes) const {
+  if (passes == Passes::All) into.raise(full_, owner, lanes, epoch);
+  if (happened_ != 0 && passes != Passes::Events) into.raise(full_, happened_ + owner, lanes, epoch);
+}
+
+void HappensBefore::add_past(int warp, Mask lanes, Clock& into, Passes passes) const {
   const Warp& w = at(warp);
-  into.join(full_, w.shared);
+  const std::size_t first = first_of(passes);
+  into.join(full_, w.shared, first);
   for_lanes(lanes, [&](int l) {
     const auto lane = static_cast<std::size_t>(l);
-    if (w.own[lane]) into.join(full_, *w.own[lane]);
+    if (w.own[lane]) into.join(full_, *w.own[lane], first);
   });
-  for (int d = 0; d < domains_; ++d) {
+  for (int d = 0; d < domains_ && passes != Passes::Events; ++d) {
     const auto& done = w.copies[static_cast<std::size_t>(d)].done;
     for (Mask rest = lanes; rest != 0;) {  // lanes that have waited for the same group together
       const Epoch epoch = done[static_cast<std::size_t>(std::countr_zero(rest))];
       Mask same = 0;
       for_lanes(rest, [&](int l) { same |= static_cast<Mask>(done[static_cast<std::size_t>(l)] == epoch) << l; });
-      into.raise(full_, copies_of(warp, d), same, epoch);
+      raise(into, copies_of(warp, d), same, epoch, passes);
       rest &= ~same;
     }
   }
-  into.raise(full_, static_cast<std::uint32_t>(warp), lanes, w.epoch);
+  raise(into, static_cast<std::uint32_t>(warp), lanes, w.epoch, passes);
+  if (events_ != 0) into.raise(full_, waits_of(warp), lanes, w.epoch);
 }
 
-void HappensBefore::release(int warp, Mask lanes, Clock& into) {
-  add_past(warp, lanes, into);
+void HappensBefore::release(int warp, Mask lanes, Clock& into, Passes passes) {
+  if (happened_ == 0 && passes != Passes::All) return;
+  add_past(warp, lanes, into, passes);
   new_epoch(warp);
 }
 
@@ -175,10 +212,10 @@ void HappensBefore::barrier(const std::vector<Participant>& members) {
   Clock all = make_clock();
   int whole = 0;
   for (const Participant& p : members) {
-    add_past(p.warp, p.lanes, all);
+    add_past(p.warp, p.lanes, all, Passes::All);
     whole += static_cast<int>(p.lanes == lanes_of(p.warp));
   }
-  if (whole == warps()) ++settled_;
+  if (whole == warps() && happened_ == 0) ++settled_;  // beside agents, reads may still lack a fence
   for (const Participant& p : members) {
     Warp& w = at(p.warp);
     if (p.lanes == lanes_of(p.warp)) {
@@ -190,6 +227,43 @@ void HappensBefore::barrier(const std::vector<Participant>& members) {
     new_epoch(p.warp);
   }
   for (const Participant& p : members) refresh(p.warp);
+}
+
+void HappensBefore::converge(int warp, Mask lanes) {
+  if (events_ == 0) return;
+  Clock all = make_clock();
+  release(warp, lanes, all, Passes::Events);
+  acquire(warp, lanes, all);
+}
+
+void HappensBefore::fence_proxy(int warp, Mask lanes, bool global) {
+  if (fenced_ == 0) return;
+  Warp& w = at(warp);
+  const std::uint32_t part = fenced_ + (global ? owners_ : 0);
+  const auto fence = [&](Clock& c, Mask own) {
+    c.copy_part(full_, happened_, part, owners_);
+    c.raise(full_, part + static_cast<std::uint32_t>(warp), own, w.epoch);
+    for (int d = 0; d < domains_; ++d) {
+      for_lanes(own, [&](int l) {
+        c.raise(full_, part + copies_of(warp, d), 1U << l,
+                w.copies[static_cast<std::size_t>(d)].done[static_cast<std::size_t>(l)]);
+      });
+    }
+  };
+  if (lanes == lanes_of(warp)) {
+    fence(w.shared, lanes);
+    for_lanes(lanes, [&](int l) {
+      if (auto& own = w.own[static_cast<std::size_t>(l)]) fence(*own, lanes);
+    });
+  } else {
+    for_lanes(lanes, [&](int l) {
+      auto& own = w.own[static_cast<std::size_t>(l)];
+      if (!own) own = std::make_unique<Clock>(w.shared);
+      fence(*own, 1U << l);
+    });
+  }
+  new_epoch(warp);
+  refresh(warp);
 }
 
 void HappensBefore::open_copies(int warp, Mask lanes, int domain) {
@@ -229,11 +303,52 @@ Epoch HappensBefore::phase_epoch(int mbarrier) {
   return mbarrier_at(mbarrier).epoch;
 }
 
+void HappensBefore::arrive_after_copies(int warp, Mask lanes, int mbarrier, int domain) {
+  Clock& current = mbarrier_at(mbarrier).current;
+  const Copies& c = copies(warp, domain);
+  for_lanes(lanes, [&](int l) {
+    const auto lane = static_cast<std::size_t>(l);
+    Epoch last = c.open[lane];
+    if (last == 0 && !c.groups[lane].empty()) last = c.groups[lane].back();
+    raise(current, copies_of(warp, domain), 1U << l, last);
+  });
+  arrive(warp, lanes, mbarrier);
+}
+
 void HappensBefore::complete_phase(int mbarrier) {
   MBarrier& m = mbarrier_at(mbarrier);
   m.done.join(full_, m.current);
-  m.done.raise(full_, phase_of(mbarrier), 1U, m.epoch);
+  raise(m.done, phase_of(mbarrier), 1U, m.epoch);
   m.epoch = ++counter_;
+  ++m.phases;
+  m.waits.clear();
+  m.done.raise(full_, over_of(mbarrier), 1U, m.phases + 1);
+}
+
+void HappensBefore::wait_phase(int warp, Mask lanes, int mbarrier) {
+  MBarrier& m = mbarrier_at(mbarrier);
+  acquire(warp, lanes, m.done);
+  m.waits.push_back({warp, lanes, at(warp).epoch});
+}
+
+std::int64_t HappensBefore::known_phases(int warp, int lane, int mbarrier) const {
+  return std::int64_t{view(warp, lane).base(over_of(mbarrier))} - 1;
+}
+
+void HappensBefore::know_initialised(int warp, int mbarrier) {
+  Warp& w = at(warp);
+  w.shared.raise(full_, over_of(mbarrier), 1U, 1);
+  for (auto& own : w.own) {
+    if (own) own->raise(full_, over_of(mbarrier), 1U, 1);
+  }
+}
+
+HappensBefore::Wait HappensBefore::unseen_wait(int mbarrier) const {
+  const MBarrier& m = mbarriers_[static_cast<std::size_t>(mbarrier)];
+  for (const Wait& w : m.waits) {
+    if (!m.current.knows(waits_of(w.warp), w.lanes, w.epoch)) return w;
+  }
+  return {.warp = -1};
 }
 
 Epoch HappensBefore::group_epoch(int agent_index) {
@@ -243,7 +358,7 @@ Epoch HappensBefore::group_epoch(int agent_index) {
 
 std::size_t HappensBefore::close_group(int agent_index) {
   Agent& a = agent_at(agent_index);
-  a.current.raise(full_, agent(agent_index), 1U, a.epoch);
+  raise(a.current, agent(agent_index), 1U, a.epoch);
   a.epoch = ++counter_;
   a.closed.push_back(a.current);
   return a.closed.size() - 1;

@@ -1,10 +1,18 @@
-// Happens-before inside one thread block, at warp granularity. A stamp (owner, lanes, epoch) names a set of accesses; a
-// Clock says which stamps are known, i.e. ordered before its holder. Law: two conflicting accesses race exactly when
-// the later one's issuer does not know the earlier one's stamp, whatever order the simulator happened to run them in.
+// Happens-before inside one cluster of thread blocks (mostly of one), at warp granularity. A stamp (owner, lanes,
+// epoch) names a set of accesses; a Clock says which stamps are known, i.e. ordered before its holder. Law: two
+// conflicting accesses race exactly when the later one's issuer does not know the earlier one's stamp, whatever order
+// the simulator happened to run them in.
 //
 // Owners of epochs: the generic accesses of each warp (32 lanes); for every domain of asynchronous copies those of each
 // warp (32 lanes, as every thread waits for its own); one per mbarrier (what completes on its current phase); further
-// agents (groups of matrix instructions, bulk stores), each a single lane.
+// agents (groups of matrix instructions), each a single lane.
+//
+// Where agents work beside the threads, knowing is more than one thing, and a clock has a part for each:
+//   visible   whose writes may be read;
+//   happened  whose reads are over: what they read may be overwritten (equal to visible where there are no agents);
+//   fenced    generic accesses that an agent may follow, in shared and in global memory, since a proxy fence stood
+//   between; events    waits that have happened, and how many phases of each mbarrier are over.
+// Not every act passes all of them on: Passes says which.
 #pragma once
 
 #include <array>
@@ -19,6 +27,11 @@ inline constexpr int kLanes = 32;
 using Mask = std::uint32_t;   // lanes of one warp
 using Epoch = std::uint32_t;  // 0: never; else drawn from one counter, so epochs of an owner only grow
 
+// What one act tells another. Happened: all but which writes are visible (an arrival at another block's barrier, a copy
+// for its phase). Events: waits and phases alone (a warp that converges).
+enum class Passes : std::uint8_t { All, Happened, Events };
+enum class Did : std::uint8_t { Wrote, Read };  // of an earlier access
+
 class Clock {
  public:
   Clock() = default;
@@ -29,7 +42,10 @@ class Clock {
   [[nodiscard]] Epoch base(std::uint32_t owner) const { return base_[owner]; }
   // `full`: the existing lanes of every owner.
   void raise(const std::vector<Mask>& full, std::uint32_t owner, Mask lanes, Epoch epoch);
-  void join(const std::vector<Mask>& full, const Clock& other);
+  // Of owners from `first` on.
+  void join(const std::vector<Mask>& full, const Clock& other, std::size_t first = 0);
+  // Owners to, to + 1, ... learn what is known of `count` owners from `from` on.
+  void copy_part(const std::vector<Mask>& full, std::uint32_t from, std::uint32_t to, std::uint32_t count);
 
  private:
   struct Exception {  // these lanes are known further than base_[owner]
@@ -54,6 +70,13 @@ class HappensBefore {
     int copy_domains = 0;  // kinds of copies that complete by groups of the issuing thread
     int mbarriers = 0;
     int agents = 0;
+    std::uint32_t async_domains = 0;  // bits: kinds of copies that agents make, which meet generic accesses by fences
+  };
+  // A wait at an mbarrier.
+  struct Wait {
+    int warp = 0;
+    Mask lanes = 0;
+    Epoch epoch = 0;
   };
 
   // One entry of `warp_lanes` per warp: its existing lanes. `last_epoch`: of the blocks before, 0 for the first.
@@ -78,10 +101,18 @@ class HappensBefore {
   [[nodiscard]] Epoch last_epoch() const { return counter_; }
 
   // Whether the accesses (owner, lanes, epoch) are ordered before what lane `lane` of `warp` does now.
-  [[nodiscard]] bool before(int warp, int lane, std::uint32_t owner, Mask lanes, Epoch epoch) const;
+  [[nodiscard]] bool before(int warp, int lane, std::uint32_t owner, Mask lanes, Epoch epoch,
+                            Did did = Did::Wrote) const;
+  // ... before what an agent does for the lane: whether a proxy fence is known to stand behind them, if they need one.
+  [[nodiscard]] bool fenced(int warp, int lane, std::uint32_t owner, Mask lanes, Epoch epoch, bool global) const;
+  [[nodiscard]] bool is_agent(std::uint32_t owner) const {
+    return !is_thread(owner) || (domain_of(owner) >= 0 && (async_domains_ >> domain_of(owner) & 1) != 0);
+  }
   [[nodiscard]] Epoch epoch(int warp) const { return at(warp).epoch; }
   // Every stamp of this block with an epoch up to it is known to every lane of the warp.
   [[nodiscard]] Epoch floor(int warp) const { return at(warp).floor; }
+  // Whether no lane of the warp knows more than the others.
+  [[nodiscard]] bool alike(int warp) const { return at(warp).alike; }
   // Changes whenever the warp's epoch or knowledge does: verdicts about a stamp hold while it stays.
   [[nodiscard]] std::uint64_t version(int warp) const { return at(warp).version; }
 
@@ -91,7 +122,8 @@ class HappensBefore {
   // Generic synchronisation.
   void sync_warp(int warp, Mask lanes);
   void barrier(const std::vector<Participant>& members);  // each lane of each member knows all members' past afterwards
-  void release(int warp, Mask lanes, Clock& into);        // these lanes' past and knowledge, then a new epoch
+  // These lanes' past and knowledge, then a new epoch.
+  void release(int warp, Mask lanes, Clock& into, Passes passes = Passes::All);
   void acquire(int warp, Mask lanes, const Clock& from);
   [[nodiscard]] Clock make_clock() const { return Clock(full_.size()); }
 
@@ -108,16 +140,32 @@ class HappensBefore {
   void commit_copies(int warp, Mask lanes, int domain);
   void wait_copies(int warp, Mask lanes, int domain, std::size_t pending);
 
+  // What the lanes of a warp know of waits and phases, each of them knows: they have come together.
+  void converge(int warp, Mask lanes);
+  // What the lanes have done and know becomes what their agents may follow.
+  void fence_proxy(int warp, Mask lanes, bool global);
+
   // mbarrier phases: arrivals and issued transactions release into the current phase, completion publishes it.
   [[nodiscard]] Epoch phase_epoch(int mbarrier);
-  void arrive(int warp, Mask lanes, int mbarrier) { release(warp, lanes, mbarrier_at(mbarrier).current); }
+  void arrive(int warp, Mask lanes, int mbarrier, Passes passes = Passes::All) {
+    release(warp, lanes, mbarrier_at(mbarrier).current, passes);
+  }
+  // ... once the lanes' copies of a domain have landed, those of no group included.
+  void arrive_after_copies(int warp, Mask lanes, int mbarrier, int domain);
   void complete_phase(int mbarrier);
-  void wait_phase(int warp, Mask lanes, int mbarrier) { acquire(warp, lanes, mbarrier_at(mbarrier).done); }
+  void wait_phase(int warp, Mask lanes, int mbarrier);
+  // How many phases the lane knows to be over; -1: not even that the barrier has been initialised.
+  [[nodiscard]] std::int64_t known_phases(int warp, int lane, int mbarrier) const;
+  void know_initialised(int warp, int mbarrier);
+  // A wait for the phase before the current one of which the current one does not know; none: warp -1.
+  [[nodiscard]] Wait unseen_wait(int mbarrier) const;
 
   // Agents that complete by groups, in order. Issuing releases the issuer's past into the open group (happens-before is
   // transitive through the agent); waiting for a group makes it and all before it known.
   [[nodiscard]] Epoch group_epoch(int agent_index);  // stamps the agent's accesses
-  void issue(int warp, Mask lanes, int agent_index) { release(warp, lanes, agent_at(agent_index).current); }
+  void issue(int warp, Mask lanes, int agent_index, Passes passes = Passes::All) {
+    release(warp, lanes, agent_at(agent_index).current, passes);
+  }
   std::size_t close_group(int agent_index);  // its number
   void wait_group(int warp, Mask lanes, int agent_index, std::size_t group) {
     acquire(warp, lanes, agent_at(agent_index).closed[group]);
@@ -134,12 +182,15 @@ class HappensBefore {
     std::vector<std::unique_ptr<Clock>> own;  // lanes that know more; null: as shared. own >= shared always
     Epoch epoch = 0;
     Epoch floor = 0;
+    bool alike = true;
     std::uint64_t version = 0;
     std::vector<Copies> copies;  // per domain
   };
   struct MBarrier {
     Clock current, done;
     Epoch epoch = 0;
+    Epoch phases = 0;         // that are over
+    std::vector<Wait> waits;  // that meant the last of them
   };
   struct Agent {
     Clock current;
@@ -159,9 +210,22 @@ class HappensBefore {
   void activate(std::uint32_t owner);
   void refresh(int warp);  // after its knowledge changed
   void new_epoch(int warp);
-  void add_past(int warp, Mask lanes, Clock& into) const;
+  void add_past(int warp, Mask lanes, Clock& into, Passes passes) const;
+  // Knowledge of an owner's accesses, of writes and of reads.
+  void raise(Clock& into, std::uint32_t owner, Mask lanes, Epoch epoch, Passes passes = Passes::All) const;
+  [[nodiscard]] std::uint32_t waits_of(int warp) const { return events_ + static_cast<std::uint32_t>(warp); }
+  [[nodiscard]] std::uint32_t over_of(int mbarrier) const {
+    return events_ + static_cast<std::uint32_t>(warps() + mbarrier);
+  }
+  [[nodiscard]] std::size_t first_of(Passes passes) const {
+    return passes == Passes::All ? 0 : passes == Passes::Happened ? happened_ : events_;
+  }
 
-  std::vector<Mask> full_;    // per owner
+  std::vector<Mask> full_;  // per owner, and per owner of each further part of a clock
+  // Where the further parts begin; 0: there are none, and the first is all of them.
+  std::uint32_t happened_ = 0, fenced_ = 0, events_ = 0;
+  std::uint32_t owners_ = 0;
+  std::uint32_t async_domains_ = 0;
   std::vector<char> active_;  // per owner: may have stamped something
   std::vector<Warp> warps_;
   std::vector<MBarrier> mbarriers_;

@@ -131,7 +131,7 @@ ReadSets::Id ReadSets::intern(Set set, bool foreign) {
   return id | flag;
 }
 
-ReadSets::Id ReadSets::add(Id old, const Issuer& by, Mask lanes, std::uint32_t site) {
+ReadSets::Id ReadSets::add(Id old, const Issuer& by, Mask lanes, std::uint32_t site, Did did) {
   const int leader = std::countr_zero(lanes);
   agents_ = agents_ || !by.generic;
   Set fresh;  // the lanes' copies may be of groups opened at different times
@@ -156,7 +156,9 @@ ReadSets::Id ReadSets::add(Id old, const Issuer& by, Mask lanes, std::uint32_t s
       } else {
         // Whoever is ordered after the new reads is ordered after what is ordered before them.
         if (r.owner == static_cast<std::uint32_t>(by.warp)) r.lanes &= ~lanes;
-        if (r.lanes == 0 || by.order->before(by.warp, leader, r.owner, r.lanes, r.epoch)) continue;
+        if (r.lanes == 0) continue;
+        const bool settled = by.order->before(by.warp, leader, r.owner, r.lanes, r.epoch, did);
+        if (settled && (!by.agent || by.order->fenced(by.warp, leader, r.owner, r.lanes, r.epoch, by.global))) continue;
       }
       set.push_back(r);
     }
@@ -165,23 +167,26 @@ ReadSets::Id ReadSets::add(Id old, const Issuer& by, Mask lanes, std::uint32_t s
   return intern(std::move(set), foreign(old));
 }
 
-bool ReadSets::ordered(Id id, const Issuer& by, int lane) const {
+bool ReadSets::ordered(Id id, const Issuer& by, int lane, Did did) const {
   if (foreign(id)) return false;
   const Set* set = find(id);
   return set == nullptr || std::all_of(set->begin(), set->end(), [&](const Read& r) {
-           return by.order->before(by.warp, lane, r.owner, r.lanes, r.epoch);
+           return by.order->before(by.warp, lane, r.owner, r.lanes, r.epoch, did) &&
+                  (!by.agent || by.order->fenced(by.warp, lane, r.owner, r.lanes, r.epoch, by.global));
          });
 }
 
-Conflict ReadSets::conflict(Id id, const Issuer& by, int lane) const {
+Conflict ReadSets::conflict(Id id, const Issuer& by, int lane, Did did) const {
   Conflict c;
   c.lane = lane;
   if (const Set* set = find(id)) {
     for (const Read& r : *set) {
-      if (by.order->before(by.warp, lane, r.owner, r.lanes, r.epoch)) continue;
+      const bool before = by.order->before(by.warp, lane, r.owner, r.lanes, r.epoch, did);
+      if (before && (!by.agent || by.order->fenced(by.warp, lane, r.owner, r.lanes, r.epoch, by.global))) continue;
       Mask other = r.lanes;
-      if (r.owner == static_cast<std::uint32_t>(by.warp) && other != (1U << lane)) other &= ~(1U << lane);
+      if (!before && r.owner == static_cast<std::uint32_t>(by.warp) && other != (1U << lane)) other &= ~(1U << lane);
       c.earlier = make_stamp(r.epoch, r.owner, std::countr_zero(other)) | (Stamp{r.site} << kSiteShift);
+      if (before) c.why = Conflict::Why::Unfenced;
       return c;
     }
   }

@@ -38,6 +38,8 @@ struct Issuer {
   const HappensBefore* order = nullptr;
   int warp = 0;
   bool generic = true;                             // accesses of the lanes themselves, hence in program order
+  bool agent = false;                              // that meets accesses of threads by proxy fences
+  bool global = false;                             // an agent's: of memory that all blocks share
   alignas(64) std::array<Stamp, kLanes> stamps{};  // site 0
   alignas(64) std::array<Stamp, kLanes> self{};    // owner and lane of the issuing lanes
 
@@ -90,9 +92,10 @@ struct AtomicKind {
 struct Conflict {
   enum class Why : std::uint8_t {
     Unordered,
-    Kinds,      // unordered atomic updates that combine differently
-    Scope,      // atomic updates of several blocks, some of them atomic for their block alone
-    Incoherent  // a read through a cache that never learns of the write
+    Kinds,       // unordered atomic updates that combine differently
+    Scope,       // atomic updates of several blocks, some of them atomic for their block alone
+    Incoherent,  // a read through a cache that never learns of the write
+    Unfenced     // ordered, but no proxy fence stands between the thread's access and the agent's
   };
   Why why = Why::Unordered;
   int lane = 0;
@@ -114,10 +117,11 @@ class ReadSets {
   // Sets are forgotten, unless an agent has read: what it read is not settled by a barrier.
   void settle();
 
-  [[nodiscard]] Id add(Id old, const Issuer& by, Mask lanes, std::uint32_t site);
-  // Whether lane `lane` may write an element with these reads.
-  [[nodiscard]] bool ordered(Id id, const Issuer& by, int lane) const;
-  [[nodiscard]] Conflict conflict(Id id, const Issuer& by, int lane) const;
+  // `did`: Wrote where the sets are of atomic updates.
+  [[nodiscard]] Id add(Id old, const Issuer& by, Mask lanes, std::uint32_t site, Did did = Did::Read);
+  // Whether lane `lane` may write an element with these reads; of an agent, whether fences stand between, too.
+  [[nodiscard]] bool ordered(Id id, const Issuer& by, int lane, Did did = Did::Read) const;
+  [[nodiscard]] Conflict conflict(Id id, const Issuer& by, int lane, Did did = Did::Read) const;
   [[nodiscard]] bool foreign(Id id) const { return (id & kForeignFlag) != 0 || (id != 0 && id < block_first_); }
   [[nodiscard]] Stamp representative(Id id) const;
 
@@ -144,6 +148,14 @@ class ReadSets {
   CountedMultimap<std::uint64_t, Id> index_;
   static constexpr std::size_t kKept = std::size_t{1} << 16;
   std::vector<Stamp> recent_;  // one reader of each of the latest sets, by id modulo kKept: names other blocks' readers
+};
+
+// Many elements that one agent accesses for those who issued it.
+struct Bulk {
+  const Issuer* by = nullptr;  // an agent; every stamp is its own
+  int lane = 0;                // of by->warp
+  Mask lanes = 0;              // that must know: of by->warp and `warps` - 1 more
+  int warps = 1;
 };
 
 class Shadow {
@@ -175,6 +187,18 @@ class Shadow {
   // this kind need no order among themselves.
   Verdict update_atomically(const Issuer& by, Mask lanes, const std::int32_t* offsets, std::uint32_t site,
                             const AtomicKind& kind, ReadSets& sets);
+  // An agent reads or writes n elements. Where they are in conflict, `first` says the first; `undefined` (of a read)
+  // counts those that were never written, `undefined_at` is the first of them.
+  struct BulkVerdict {
+    bool conflict = false;
+    Conflict first;
+    std::size_t undefined = 0, undefined_at = 0;
+  };
+  BulkVerdict read_bulk(const Bulk& bulk, const std::int32_t* offsets, std::size_t n, std::uint32_t site,
+                        ReadSets& sets);
+  BulkVerdict write_bulk(const Bulk& bulk, const std::int32_t* offsets, std::size_t n, std::uint32_t site,
+                         const ReadSets& sets);
+
   // A read that never learns of writes: from now on the elements must keep what they held when the kernel began.
   // False: some element has been written.
   bool freeze(const Issuer& by, Mask lanes, const std::int32_t* offsets, std::uint32_t site, const ReadSets& sets,
@@ -197,6 +221,9 @@ class Shadow {
   void explain_writes(const Issuer& by, Mask lanes, const std::int32_t* offsets, const Stamp* seen, Verdict& v) const;
   void check_reads(const Issuer& by, Mask lanes, const std::int32_t* offsets, const std::uint32_t* seen, ReadSets& sets,
                    Memo& memo, Verdict& v) const;
+
+  [[nodiscard]] bool judge_write(const Bulk& bulk, Stamp written, bool reads, Conflict& c) const;
+  [[nodiscard]] bool judge_atomics(const Bulk& bulk, std::int32_t offset, const ReadSets& sets, Conflict& c) const;
 
   void check_atomics(const Issuer& by, Mask lanes, const std::int32_t* offsets, const ReadSets& sets, Verdict& v) const;
   void forget_atomics(Mask lanes, const std::int32_t* offsets);

@@ -34,9 +34,9 @@ Shadow::Verdict Shadow::update_atomically(const Issuer& by, Mask lanes, const st
       const ReadSets::Id id = other.sets[at];
       if (bad || id == 0) continue;
       const bool same = other.kind.operation == kind.operation;
-      if (same ? sets.foreign(id) && (other.kind.of_block || kind.of_block) : !sets.ordered(id, by, l)) {
+      if (same ? sets.foreign(id) && (other.kind.of_block || kind.of_block) : !sets.ordered(id, by, l, Did::Wrote)) {
         bad = true;
-        c = sets.conflict(id, by, l);
+        c = sets.conflict(id, by, l, Did::Wrote);
         c.earlier_wrote = true;
         c.why = same ? Conflict::Why::Scope : Conflict::Why::Kinds;
       }
@@ -47,7 +47,7 @@ Shadow::Verdict Shadow::update_atomically(const Issuer& by, Mask lanes, const st
       v.conflict |= 1U << l;
     }
     if ((written & kUndefinedBit) != 0) v.undefined |= 1U << l;
-    own->sets[at] = sets.add(own->sets[at], by, 1U << l, site);
+    own->sets[at] = sets.add(own->sets[at], by, 1U << l, site, Did::Wrote);
   }
   return v;
 }
@@ -62,9 +62,9 @@ void Shadow::check_atomics(const Issuer& by, Mask lanes, const std::int32_t* off
     for (Mask m = lanes; m != 0; m &= m - 1) {
       const int l = std::countr_zero(m);
       const ReadSets::Id id = a.sets[static_cast<std::size_t>(offsets[l])];
-      if (id == 0 || sets.ordered(id, by, l)) continue;
+      if (id == 0 || sets.ordered(id, by, l, Did::Wrote)) continue;
       if (v.conflict == 0) {
-        v.first = sets.conflict(id, by, l);
+        v.first = sets.conflict(id, by, l, Did::Wrote);
         v.first.offset = offsets[l];
         v.first.earlier_wrote = true;
       }
