@@ -38,7 +38,10 @@ NAMED = re.compile(r"`((?:csrc|graphene|tests|docs|examples|benchmarks|tools)/[\
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_files_and_folders_that_a_page_names_exist(page: Path) -> None:
-    assert [name for name in NAMED.findall(page.read_text()) if not list(ROOT.glob(name))] == []
+    text = page.read_text()
+    assert [name for name in NAMED.findall(text) if not list(ROOT.glob(name))] == []
+    alone = {name for name in re.findall(r"`(\w+\.(?:py|cpp|h))`", text) if not next(ROOT.glob(f"**/{name}"), None)}
+    assert alone <= {"mine.py", "model.py"}
 
 
 def blocks_of(page: str) -> tuple[list[str], list[str]]:
