@@ -9,6 +9,7 @@ from graphene import _core as _core
 from graphene._core import Tensor, ThreadTensor
 from graphene.archive import Imported, export_cache, import_cache
 from graphene.atoms import Atom, AtomFamily, AtomOperand, atom, atoms, define_atom
+from graphene.barriers import Mbarrier, Mbarriers, NamedBarrier, NamedBarriers, mbarrier, named_barrier
 from graphene.control import (
     Block,
     Loop,
@@ -25,6 +26,7 @@ from graphene.control import (
     only,
     ring,
     scalar,
+    setmaxnreg,
     start_kernels,
     wait,
     wait_kernels,
@@ -110,6 +112,7 @@ from graphene.layout import (
     logical_divide,
     logical_product,
     make_layout,
+    panels,
     raked_product,
     right_inverse,
     row_major,
@@ -124,7 +127,7 @@ from graphene.precompiled import Precompiled, load_precompiled, precompile
 from graphene.promise import Arguments, approximately, rounded
 from graphene.references import reference
 from graphene.specs import allreduce, binary, init, matmul, move, reduce, shfl, spec, ternary, unary
-from graphene.sym import IntExpr, ceil_div, sym
+from graphene.sym import IntExpr, ceil_div, sm_count, sym
 from graphene.viz import svg
 
 _core.set_package_directory(_os.path.dirname(__file__))
@@ -160,7 +163,11 @@ __all__ = [
     "Layout",
     "LayoutError",
     "Loop",
+    "Mbarrier",
+    "Mbarriers",
     "Memory",
+    "NamedBarrier",
+    "NamedBarriers",
     "Precompiled",
     "Ring",
     "Scalar",
@@ -237,10 +244,13 @@ __all__ = [
     "make_layout",
     "matmul",
     "max",
+    "mbarrier",
     "min",
     "move",
+    "named_barrier",
     "only",
     "output",
+    "panels",
     "param",
     "parse",
     "precompile",
@@ -255,8 +265,10 @@ __all__ = [
     "row_major",
     "rsqrt",
     "scalar",
+    "setmaxnreg",
     "shfl",
     "sin",
+    "sm_count",
     "spec",
     "sqrt",
     "start_kernels",

@@ -68,6 +68,15 @@ class AtomFamily:
         return f"<atoms {self._name}: {len(self._entries)} entries>"
 
 
+def name_of_atom(atom: Any) -> str:
+    """The name of an entry or a family, or a name itself. TypeError for anything else."""
+    if isinstance(atom, str):
+        return atom
+    if isinstance(atom, (Atom, AtomFamily)):
+        return atom.name
+    raise TypeError(f"an atom, a family or its name is needed, got {atom!r}")
+
+
 class _Atoms(Mapping[str, Atom]):
     """The registry, by name."""
 

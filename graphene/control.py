@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphene import _core
-from graphene._core import Atom
-from graphene.atoms import AtomFamily
+from graphene.atoms import name_of_atom
 
 if TYPE_CHECKING:
     from graphene._core import Elected, IntLike, Tensor, ThreadTensor
@@ -30,6 +29,7 @@ __all__ = [
     "only",
     "ring",
     "scalar",
+    "setmaxnreg",
     "start_kernels",
     "wait",
     "wait_kernels",
@@ -181,16 +181,12 @@ def index(x: Tensor, min: int, max: int, multiple_of: int = 1) -> Any:
 
 
 def barrier(on: ThreadTensor | None = None) -> None:
-    """Every thread of the group (default: of the block) arrives before any goes on; orders shared and global memory."""
+    """Every thread of the group (default: of the block) arrives before any goes on; orders shared and global memory.
+
+    `on` may be the blocks of a cluster, ``blocks[c]`` of ``blocks = gr.blocks(n, cluster=2)``: every thread of these
+    blocks arrives. Raises VerifyError SPEC_GROUP, VERIFY_BARRIER_DIVERGENT, VERIFY_CLUSTER.
+    """
     _core.record_sync("barrier", on, "", {})
-
-
-def _atom_name(atom: Any) -> str:
-    if isinstance(atom, str):
-        return atom
-    if isinstance(atom, (Atom, AtomFamily)):
-        return atom.name
-    raise TypeError(f"an atom, a family or its name is needed, got {atom!r}")
 
 
 def commit(atom: Any) -> None:
@@ -199,18 +195,22 @@ def commit(atom: Any) -> None:
     PTX cp.async.commit_group. `atom`: an entry or family whose copies complete by groups, or its name. Raises
     SelectError ATOM_UNKNOWN; NO_ATOM when lowered, for an atom that is complete when it has executed.
     """
-    _core.record_sync("commit", None, _atom_name(atom), {})
+    _core.record_sync("commit", None, name_of_atom(atom), {})
 
 
-def wait(atom: Any, pending: int) -> None:
+def wait(atom: Any, pending: int, written: bool = False) -> None:
     """Waits until at most the newest `pending` groups of this thread's copies by `atom` are under way.
 
-    PTX cp.async.wait_group. It covers this thread's own copies: other threads need a barrier behind it. Raises as
-    commit.
+    PTX cp.async.wait_group. It covers this thread's own copies: other threads need a barrier behind it. Of stores that
+    copy out of shared memory (PTX cp.async.bulk.wait_group.read) it waits until their sources have been read; with
+    `written` until what they wrote is visible. Raises as commit.
     """
     if pending is None:  # an attribute that is None is one left out: the wait for everything, which is another one
         raise TypeError("pending must be an integer, got None")
-    _core.record_sync("wait", None, _atom_name(atom), {"pending": pending})
+    attrs: dict[str, Any] = {"pending": pending}
+    if written:
+        attrs["written"] = True
+    _core.record_sync("wait", None, name_of_atom(atom), attrs)
 
 
 def wait_kernels() -> None:
@@ -235,12 +235,24 @@ def start_kernels() -> None:
 
 
 def fence(atom_or_proxy: Any) -> None:
-    """Orders this thread's earlier accesses before the later asynchronous ones of an atom.
+    """Orders this thread's earlier accesses before the later asynchronous ones of an atom, or of a proxy.
 
-    The atom's completion domain must have a fence among the entries: cp.async reads and writes as threads do and needs
-    none. Raises SelectError NO_ATOM when the kernel is lowered.
+    "async.shared", "async.global": what threads stored and read in that memory before what asynchronous copies and
+    products do there (PTX fence.proxy.async). The atom's completion domain must have a fence among the entries:
+    cp.async reads and writes as threads do and needs none. Raises SelectError NO_ATOM when the kernel is lowered.
     """
-    _core.record_sync("fence", None, _atom_name(atom_or_proxy), {})
+    _core.record_sync("fence", None, name_of_atom(atom_or_proxy), {})
+
+
+def setmaxnreg(registers: int) -> None:
+    """Gives each thread of the role that executes it so many registers (PTX setmaxnreg).
+
+    At the start of a role of whole warpgroups, ``with gr.only(warpgroups[0]):``, once, and in every warpgroup of the
+    block: a multiple of 8 from 24 to 256. The sum stays within what the block owns at its launch, which is 65536
+    registers divided by its threads, rounded down to a multiple of 8, for each of them. Raises VerifyError
+    VERIFY_REGISTERS when the kernel is lowered.
+    """
+    _core.record_sync("setmaxnreg", None, "", {"registers": registers})
 
 
 class Ring:
@@ -263,10 +275,13 @@ class Ring:
         """Parity of the round: what a wait on the stage's mbarrier takes."""
         return self._phase
 
-    def advance(self) -> None:
-        """Records the step to the next stage."""
-        following = self._index + 1
-        _core.record_assign(self._phase, self._phase ^ (following // self.stages))
+    def advance(self, n: IntLike = 1) -> None:
+        """Records `n` steps, 0 or more: one to the next stage, or over stages that are another's."""
+        following = self._index + n
+        rounds = following // self.stages
+        if not (isinstance(n, int) and n <= self.stages):  # else at most one round is over
+            rounds = rounds % 2
+        _core.record_assign(self._phase, self._phase ^ rounds)
         _core.record_assign(self._index, following % self.stages)
 
 

@@ -109,13 +109,16 @@ def fragment(
     return _core.record_fragment(name, sizes, dtype, tv.tv, extents, tv.label, on, stages)
 
 
-def blocks(*sizes: IntLike) -> ThreadTensor:
+def blocks(*sizes: IntLike, cluster: int = 1) -> ThreadTensor:
     """The launch grid, ``gr.blocks(M // 128, N // 128)``: up to three sizes are blockIdx.x, .y, .z, more are one index.
 
-    Inside a kernel it declares its grid, once; outside it is for exploring. Sizes may be symbols.
-    Raises LayoutError THREAD_SHAPE; VerifyError KERNEL_LAUNCH when declared twice. Paper section 4.
+    Inside a kernel it declares its grid, once; outside it is for exploring. Sizes may be symbols. `cluster`: so many
+    blocks, neighbours along the first size, are launched together, 1 to 8; the result is tiled into clusters,
+    ``[n:2].[2].block``, and ``blocks[c]`` is the executing block's cluster.
+    Raises LayoutError THREAD_SHAPE; VerifyError KERNEL_LAUNCH when declared twice, VERIFY_CLUSTER for sizes that do not
+    divide into clusters. Paper section 4.
     """
-    return _core.blocks(*sizes)
+    return _core.blocks(*sizes, cluster=cluster)
 
 
 def threads(*sizes: int) -> ThreadTensor:

@@ -36,6 +36,7 @@ __all__ = [
     "logical_divide",
     "logical_product",
     "make_layout",
+    "panels",
     "raked_product",
     "right_inverse",
     "row_major",
@@ -204,6 +205,28 @@ def is_injective(layout: LayoutLike) -> bool:
 def equal_as_functions(a: LayoutLike, b: LayoutLike) -> bool:
     """Whether both have the same size and the same offset at every linear index; for symbols, whatever their values."""
     return _core.equal_as_functions(a, b)
+
+
+def panels(rows: int, cols: int, dtype: Any) -> Layout:
+    """A shared-memory tile of `rows` x `cols` elements whose rows are cut into lines of 128 bytes, panel after panel.
+
+    ``(rows,(w,cols/w)):(w,(1,rows*w))`` with lines of `w` elements: 128 bytes, or 64 or 32 where 128 do not divide the
+    row. What TMA and wgmma address where a row is longer than a line; with ``swizzle=gr.swizzle(w, dtype)``. Raises
+    LayoutError LAYOUT_DIVISIBILITY unless `rows` is a multiple of 8 and a row whole lines.
+    """
+    bits = getattr(dtype, "bits", dtype)
+    if not isinstance(bits, int):
+        raise TypeError(f"a dtype, or a number of bits, is needed, got {dtype!r}")
+    if not isinstance(rows, int) or not isinstance(cols, int):
+        raise TypeError(f"a tile has an integer number of rows and columns, got {rows!r} and {cols!r}")
+    line = next((n for n in (128, 64, 32) if cols > 0 and cols * bits % (8 * n) == 0), 0)
+    if rows < 8 or rows % 8 != 0 or line == 0:
+        got = f"got: {rows} rows of {cols * bits / 8:g} bytes"
+        _core.fail("LAYOUT_DIVISIBILITY", "rows that are not cut into lines of 128, 64 or 32 bytes",
+                   ["want: a multiple of 8 rows, each a multiple of 32 bytes", got],
+                   "choose a larger tile")  # fmt: skip
+    w = line * 8 // bits
+    return Layout((rows, (w, cols // w)), (w, (1, rows * w)))
 
 
 def swizzle(row_elems: int, dtype: Any) -> Swizzle:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from graphene import _core
 from graphene._core import Atom, Layout, SpecHandle, Tensor, ThreadTensor
 from graphene.atoms import AtomFamily
+from graphene.barriers import Mbarrier
 from graphene.references import name_of
 
 if TYPE_CHECKING:
@@ -68,25 +69,40 @@ def spec(
 
 
 def move(
-    dst: Tensor, src: Tensor, on: On = None, atom: Any = None, tv: Layout | None = None, fill: float = 0.0, **attrs: Any
+    dst: Tensor,
+    src: Tensor,
+    on: On = None,
+    atom: Any = None,
+    tv: Layout | None = None,
+    fill: float = 0.0,
+    done: Mbarrier | None = None,
+    to: ThreadTensor | None = None,
+    **attrs: Any,
 ) -> SpecHandle:
     """``dst <- src``, bits preserved; equal numbers of elements, in the same order of coordinates.
 
     Between memories, by the threads `on` and an atom (or two, staging through registers), vector i belongs to thread
     i mod T, contiguous mode first; `tv` says otherwise: (thread, value) -> colexicographic element of the tile, the
     values of one vector side by side. `fill` is what elements outside of a partial source read as; asynchronous
-    copies can only write zeros there: for another fill copy through registers, or mask with gr.where. Raises
-    SelectError COLLECTIVE_SHAPE, COLLECTIVE_ATOM, COLLECTIVE_VECTOR, COLLECTIVE_FRAGMENT.
+    copies can only write zeros there: for another fill copy through registers, or mask with gr.where.
+
+    `done`: the mbarrier of shared memory, ``full[i]``, on whose phase the copy completes. `to`: the blocks of the
+    cluster that receive it, each in the same place and completing on its own barrier (multicast). Raises VerifyError
+    VERIFY_BARRIER, SelectError COLLECTIVE_SHAPE, COLLECTIVE_ATOM, COLLECTIVE_VECTOR, COLLECTIVE_FRAGMENT.
     """
     attrs["fill"] = _number("fill", fill)
-    return _core.record_spec("Move", dst, (src,), attrs, on, _atom_name(atom), "", tv)
+    if done is not None and not isinstance(done, Mbarrier):
+        raise TypeError(f"done= takes an mbarrier, one of gr.mbarrier(...), got {done!r}")
+    barrier = None if done is None else done.tensor
+    return _core.record_spec("Move", dst, (src,), attrs, on, _atom_name(atom), "", tv, barrier, to)
 
 
 def matmul(
-    out: Tensor, a: Tensor, b: Tensor, on: On = None, atom: Any = None, accumulate: bool = True, **attrs: Any
+    out: Tensor, a: Tensor, b: Tensor, on: On = None, atom: Any = None, accumulate: Any = True, **attrs: Any
 ) -> SpecHandle:
     """``out[M,N] += a[M,K] @ b[K,N]`` (``accumulate=False``: ``=``); what is stored the other way is passed as ``.T``.
 
+    `accumulate` may be a condition known when it runs, ``k > 0``, for atoms that take one.
     Rank 0 is a fused multiply-add, rank 1 an elementwise one.
     """
     return _record("MatMul", out, (a, b), on, atom, accumulate=accumulate, **attrs)

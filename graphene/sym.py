@@ -10,7 +10,7 @@ from graphene._core import IntExpr, sym_max, sym_min
 from graphene._core import ceil_div as _ceil_div
 from graphene._core import sym as _sym
 
-__all__ = ["IntExpr", "ceil_div", "max", "min", "sym"]
+__all__ = ["IntExpr", "ceil_div", "max", "min", "sm_count", "sym"]
 
 
 def sym(names: str, *, multiple_of: int = 1, min: int = 0, max: int | None = None) -> Any:
@@ -27,6 +27,11 @@ def sym(names: str, *, multiple_of: int = 1, min: int = 0, max: int | None = Non
     """
     made = _sym(names, multiple_of, min, max)
     return made[0] if len(made) == 1 else tuple(made)
+
+
+def sm_count() -> Any:
+    """The number of multiprocessors of the device that a kernel is launched on: a symbol that no argument tells."""
+    return sym("sm_count", min=1, max=1024)
 
 
 def ceil_div(a: IntExpr | int, b: IntExpr | int) -> Any:

@@ -32,7 +32,7 @@ GROUPS = (
         "specs",
         "Specs, expressions, control",
         "What is written inside of a kernel ([explained](../language.md)).",
-        ("specs", "expressions", "control", "_core"),
+        ("specs", "expressions", "control", "barriers", "_core"),
     ),
     Group(
         "atoms",

@@ -70,7 +70,8 @@ void groups_from_py(py::handle on, ir::SpecStmt& s) {
 }
 
 SpecHandle record_spec(const std::string& kind, const py::object& outs, const py::object& ins, const py::dict& attrs,
-                       const py::object& on, const std::string& atom, const std::string& means, const py::object& tv) {
+                       const py::object& on, const std::string& atom, const std::string& means, const py::object& tv,
+                       const py::object& done, const py::object& to) {
   Builder& b = Builder::require_active("a spec");
   ir::SpecStmt s;
   const auto k = ir::spec_kind_from_name(kind);
@@ -87,6 +88,8 @@ SpecHandle record_spec(const std::string& kind, const py::object& outs, const py
   s.atom = atom;
   s.means = means;
   if (!tv.is_none()) s.tv = value_from_py<Layout>(tv, "tv=");
+  if (!done.is_none()) s.done = tensor_from_py(done, "done=");
+  s.to = threads_from_py(to, "to=");
   return {b.serial(), b.spec(std::move(s))};
 }
 
@@ -110,7 +113,8 @@ void bind_specs(py::module_& m) {
     return false;
   });
   m.def("record_spec", &record_spec, py::arg("kind"), py::arg("outs"), py::arg("ins"), py::arg("attrs"), py::arg("on"),
-        py::arg("atom"), py::arg("means"), py::arg("tv") = py::none());
+        py::arg("atom"), py::arg("means"), py::arg("tv") = py::none(), py::arg("done") = py::none(),
+        py::arg("to") = py::none());
   m.def("constant", [](const py::object& number) { return constant_from_py(number); });
   m.def("record_sync", [](const std::string& op, const py::object& on, const std::string& atom, const py::dict& attrs) {
     ir::SyncStmt s;
@@ -120,6 +124,20 @@ void bind_specs(py::module_& m) {
     s.attrs = attrs_from_py(attrs);
     Builder::require_active(op.c_str()).sync(std::move(s));
   });
+  m.def("record_barrier_op",
+        [](const std::string& op, const py::object& barrier, const py::object& phase, const py::object& expect,
+           const py::object& bytes, const py::object& to, const std::string& after) {
+          Builder& b = Builder::require_active(op.c_str());
+          ir::SyncStmt s;
+          s.op = op;
+          s.barrier = tensor_from_py(barrier, "a barrier");
+          if (!phase.is_none()) s.phase = expr_from_py(phase);
+          s.expect = tensors_from_py(expect, "expect=");
+          s.expect_bytes = expr_from_py(bytes);
+          s.to = threads_from_py(to, "at=");
+          s.atom = after;
+          b.sync(std::move(s));
+        });
 }
 
 void bind_declarations(py::module_& m) {
@@ -145,6 +163,13 @@ void bind_declarations(py::module_& m) {
     o.align_bytes = optional_int_from_py(align_bytes, "align_bytes=").value_or(0);
     return tensor_to_py(b.alloc(name, data_layout_from_py(layout), dtype_from_py(dtype), memory_from_py(memory), o));
   });
+  m.def("record_barriers",
+        [](const std::string& dtype, const Arg<"name", std::string>& name, const Arg<"stages", std::int64_t>& stages,
+           const Arg<"arrivals", std::int64_t>& arrivals) {
+          const bool named = dtype == "bar";
+          Builder& b = Builder::require_active(named ? "gr.named_barrier()" : "gr.mbarrier()");
+          return tensor_to_py(b.barriers(name, named ? ir::ScalarType::bar : ir::ScalarType::mbar, stages, arrivals));
+        });
   m.def("record_fragment",
         [](const Arg<"name", std::string>& name, const Arg<"shape", std::vector<std::int64_t>>& shape,
            const py::object& dtype, const Layout& tv, const std::vector<std::int64_t>& extents,

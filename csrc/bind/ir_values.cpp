@@ -1,5 +1,6 @@
 #include "bind/arguments.h"
 #include "bind/ir_common.h"
+#include "ir/barriers.h"
 #include "ir/levels.h"
 
 namespace graphene::bind {
@@ -337,11 +338,17 @@ are assigned to, or by ``names``. Raises LayoutError THREAD_NOT_INJECTIVE.)doc")
   c.def("__str__", &threads_str);
   c.def("__repr__", &threads_str);
 
-  m.def("blocks", [](const py::args& sizes) {
-    Builder* b = Builder::active();
-    if (b != nullptr) return threads_to_py(b->blocks(exprs_from_py(sizes)));
-    return threads_to_py(std::make_shared<const ThreadTensor>(ir::make_blocks(exprs_from_py(sizes))));
-  });
+  m.def(
+      "blocks",
+      [](const py::args& sizes, std::int64_t cluster) {
+        Builder* b = Builder::active();
+        if (b != nullptr) return threads_to_py(b->blocks(exprs_from_py(sizes), cluster));
+        ThreadTensor t = ir::make_blocks(exprs_from_py(sizes));
+        ir::check_cluster(t, cluster);
+        if (cluster > 1) t = ir::tile(t, ir::cluster_tiler(t, cluster));
+        return threads_to_py(std::make_shared<const ThreadTensor>(std::move(t)));
+      },
+      py::arg("cluster") = 1);
   m.def("threads", [](const py::args& sizes) {
     Builder* b = Builder::active();
     if (b != nullptr) return threads_to_py(b->threads(exprs_from_py(sizes)));

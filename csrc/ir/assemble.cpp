@@ -4,6 +4,7 @@
 #include <array>
 
 #include "ir/arity.h"
+#include "ir/barriers.h"
 #include "ir/builder.h"
 #include "ir/declare.h"
 #include "ir/levels.h"
@@ -224,7 +225,7 @@ void Assembler::argument(int id, Buffer buffer, const TypeDecl& type) {
   define(t);
 }
 
-void Assembler::launch(int id, const ThreadTypeDecl& type) {
+void Assembler::launch(int id, const ThreadTypeDecl& type, std::int64_t cluster) {
   const bool blocks = type.unit == ThreadUnit::Block;
   ThreadPtr& slot = blocks ? kernel_.grid : kernel_.block;
   if (slot)
@@ -244,6 +245,8 @@ void Assembler::launch(int id, const ThreadTypeDecl& type) {
   t.id = id;
   t.root = id;
   check_type(t, type);
+  if (blocks) check_cluster(t, cluster);
+  if (blocks) kernel_.cluster = cluster;
   slot = std::make_shared<const ThreadTensor>(std::move(t));
   define(slot);
 }
@@ -370,7 +373,7 @@ AllocStmt Assembler::allocate(int id, Buffer buffer, const TypeDecl& type) {
   buffer.memory = type.memory;
   for (const int other : buffer.over) {
     const TensorPtr t = tensor(other);
-    if (type.memory != Memory::SH || t->memory() != Memory::SH || t->id != t->buffer->id)
+    if (type.memory != Memory::SH || t->memory() != Memory::SH || t->id != t->buffer->id || is_barrier(t->dtype))
       fail(Code::TENSOR_TYPE, "'over' is for allocations in shared memory",
            {"got: %" + std::to_string(other) + ":" + t->type_str()});
   }
@@ -387,6 +390,7 @@ AllocStmt Assembler::allocate(int id, Buffer buffer, const TypeDecl& type) {
     Fragment& f = *buffer.fragment;
     f.label = type.label.value_or("");
     const std::vector<LevelDecl> own(type.levels.begin() + static_cast<std::ptrdiff_t>(staged), type.levels.end());
+    check_barriers(buffer);
     check_fragment(f, own);
     buffer.layout = Layout(IntTuple(std::vector<IntTuple>(f.shape.begin(), f.shape.end())));
     check_fragment_capacity(buffer);
@@ -411,7 +415,7 @@ AllocStmt Assembler::allocate(int id, Buffer buffer, const TypeDecl& type) {
 
 Expr Assembler::counter(const std::string& name, const FactsDecl& facts, const Expr& start, const Expr& stop,
                         const Expr& step) {
-  if (!sym::prove(sym::le(1, step)))
+  if (!steps_forward(step, kernel_.grid, kernel_.cluster))
     fail(Code::LOOP_STEP, "a loop's step must be known to be positive", {"got: " + step.str()});
   sym::VarInfo info = loop_info(name, start, stop, step);
   facts.apply(info);
@@ -448,6 +452,7 @@ void Assembler::complete(SpecStmt& s) {
   if (s.blocks->unit != ThreadUnit::Block || s.threads->unit != ThreadUnit::Thread)
     fail(Code::SPEC_GROUP, "an execution configuration is <<<blocks, threads>>>",
          {"blocks:  " + s.blocks->type_str(), "threads: " + s.threads->type_str()});
+  check_barrier_use(s);
   for (const auto& [key, value] : default_attrs(s.kind)) s.attrs.emplace(key, value);
   if (builder_hooks().complete) builder_hooks().complete(s);
 }

@@ -56,7 +56,8 @@ class Assembler {
   // `id`: of the private scalar that a parameter of no integer type is.
   void param(const std::string& name, ScalarType dtype, const FactsDecl& facts, std::optional<int> id);
   void argument(int id, Buffer buffer, const TypeDecl& type);
-  void launch(int id, const ThreadTypeDecl& type);
+  void launch(int id, const ThreadTypeDecl& type, std::int64_t cluster = 1);
+  [[nodiscard]] std::int64_t cluster() const { return kernel_.cluster; }
 
   // What a name stands for; nullopt / IR_UNDEFINED when it is not visible.
   [[nodiscard]] std::optional<Expr> variable(std::string_view name) const;

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cctype>
 
+#include "ir/barriers.h"
 #include "ir/builder_impl.h"
 
 namespace graphene::ir {
@@ -341,6 +342,9 @@ std::shared_ptr<Stmt> Builder::spec(SpecStmt s) {
     if (const auto* e = std::get_if<Expr>(&value)) use(*e);
   if (s.blocks) use(s.blocks, "blocks");
   if (s.threads) use(s.threads, "threads");
+  if (s.done) use(s.done, "done");
+  if (s.to) use(s.to, "to");
+  located([&] { check_barrier_use(s); });
   default_groups(s);
   if ((s.blocks->unit != ThreadUnit::Block) || (s.threads->unit != ThreadUnit::Thread))
     refuse(Code::SPEC_GROUP, "on= takes threads, or a pair (blocks, threads)",
@@ -412,7 +416,7 @@ Expr Builder::loop(const std::string& name, const Expr& start, const Expr& stop,
   use(start);
   use(stop);
   use(step);
-  if (!sym::prove(sym::le(1, step)))
+  if (!steps_forward(step, kernel_.grid, kernel_.cluster))
     refuse(Code::LOOP_STEP, "the step of a loop must be known to be positive", {"got: " + step.str()},
            "count upwards, and give a symbol the fact min=1");
   if (unroll < 0)
@@ -546,7 +550,12 @@ Expr Builder::index(const TensorPtr& element, std::int64_t min, std::int64_t max
 void Builder::sync(SyncStmt s) {
   ready();
   if (s.group) use(s.group, "barrier of");
-  located([&] { check_sync(s); });
+  if (s.barrier) use(s.barrier, "barrier");
+  for (const TensorPtr& t : s.expect) use(t, "expect");
+  if (s.to) use(s.to, "at");
+  if (s.phase) use(*s.phase);
+  use(s.expect_bytes);
+  located([&] { check_sync(s, kernel_.cluster); });
   for (const auto& [key, value] : s.attrs)
     if (const auto* e = std::get_if<Expr>(&value)) use(*e);
   append({0, here(), std::move(s)});

@@ -52,10 +52,13 @@ class Builder {
   TensorPtr arg(const std::string& name, Role role, const Layout& layout, ScalarType dtype, int align_bytes,
                 int count = 0);
   const ScalarParam& param(const std::string& name, ScalarType dtype);
-  ThreadPtr blocks(std::vector<Expr> dims);
+  // `cluster` > 1: in clusters of so many blocks; the result is tiled into them.
+  ThreadPtr blocks(std::vector<Expr> dims, std::int64_t cluster = 1);
   ThreadPtr threads(std::vector<Expr> dims);
   TensorPtr alloc(const std::string& name, const Layout& layout, ScalarType dtype, Memory memory,
                   const AllocOptions& options);
+  // mbar: `arrivals` a phase; bar: `arrivals` threads a round.
+  TensorPtr barriers(const std::string& name, ScalarType dtype, std::int64_t stages, std::int64_t arrivals);
   TensorPtr fragment(const std::string& name, const std::vector<std::int64_t>& shape, ScalarType dtype,
                      const FragmentSpec& spec, const ThreadPtr& group, std::optional<int> stages);
 

@@ -1,4 +1,5 @@
 // The builder: declarations and views.
+#include "ir/barriers.h"
 #include "ir/builder_impl.h"
 #include "ir/levels.h"
 
@@ -87,10 +88,21 @@ ThreadPtr Builder::launch(ThreadTensor t, ThreadPtr& slot, const char* call) {
   return slot;
 }
 
-ThreadPtr Builder::blocks(std::vector<Expr> dims) {
+ThreadPtr Builder::blocks(std::vector<Expr> dims, std::int64_t cluster) {
   ready();
   for (const Expr& d : dims) use(d);
-  return launch(located([&] { return make_blocks(std::move(dims)); }), kernel_.grid, "blocks()");
+  ThreadTensor grid = located([&] { return make_blocks(std::move(dims)); });
+  located([&] { check_cluster(grid, cluster); });
+  ThreadPtr all = launch(std::move(grid), kernel_.grid, "blocks()");
+  if (cluster == 1) return all;
+  kernel_.cluster = cluster;
+  return thread_view({.result = nullptr,
+                      .source = all,
+                      .op = ThreadOp::Tile,
+                      .tiler = cluster_tiler(*all, cluster),
+                      .index = {},
+                      .level = 0,
+                      .shape = {}});
 }
 
 ThreadPtr Builder::threads(std::vector<Expr> dims) {
@@ -139,13 +151,24 @@ TensorPtr Builder::alloc(const std::string& name, const Layout& layout, ScalarTy
   b.loc = here();
   for (const TensorPtr& o : options.over) {
     use(o, "over");
-    if (o->memory() != Memory::SH || memory != Memory::SH || o->id != o->buffer->id)
+    if (o->memory() != Memory::SH || memory != Memory::SH || o->id != o->buffer->id || is_barrier(o->dtype))
       check.refuse("over= takes tensors that gr.alloc made in shared memory",
                    {"tensor: " + name, "got: " + o->type_str()}, "");
     b.over.push_back(o->id);
   }
   b.id = next_tensor_id_++;
   return record_alloc(located([&] { return declare(std::move(b)); }));
+}
+
+TensorPtr Builder::barriers(const std::string& name, ScalarType dtype, std::int64_t stages, std::int64_t arrivals) {
+  ready();
+  check_name(name, "a barrier");
+  Buffer b = located([&] { return barrier_buffer(name, dtype, stages, arrivals); });
+  b.loc = here();
+  b.id = next_tensor_id_;
+  Tensor t = located([&] { return declare(std::move(b)); });
+  ++next_tensor_id_;
+  return record_alloc(std::move(t));
 }
 
 TensorPtr Builder::fragment(const std::string& name, const std::vector<std::int64_t>& shape, ScalarType dtype,

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "ir/barriers.h"
 #include "ir/levels.h"
 #include "layout/tv.h"
 
@@ -25,6 +26,13 @@ sym::VarInfo loop_info(const std::string& name, const Expr& start, const Expr& s
   if (fixed(stop)) v.hi = stop - 1;
   v.multiple_of = std::max<std::int64_t>(std::gcd(sym::divisor(start), sym::divisor(step)), 1);
   return v;
+}
+
+bool steps_forward(const Expr& step, const ThreadPtr& grid, std::int64_t cluster) {
+  if (sym::prove(sym::le(1, step))) return true;
+  if (!grid) return false;
+  const auto same = [&](const Expr& e) { return identical(step, e) || identical(step, sym::floor_div(e, cluster)); };
+  return same(grid->launch_size()) || std::any_of(grid->dims.begin(), grid->dims.end(), same);
 }
 
 sym::VarInfo coord_info(const std::string& name, const Expr& def) {
@@ -63,12 +71,6 @@ std::vector<ArgumentRef> arguments(const Kernel& k) {
   }
   while (tensor != k.args.end()) out.push_back({.tensor = &*tensor++});
   return out;
-}
-
-void check_sync(const SyncStmt& s) {
-  if (s.group && s.group->unit != ThreadUnit::Thread)
-    fail(Code::SPEC_GROUP, s.op + "() takes threads of the block", {"got: " + s.group->type_str()},
-         "blocks of a grid cannot wait for each other: use two kernels");
 }
 
 Tensor result_of(const ViewStmt& v) {
@@ -246,6 +248,7 @@ Expr usual_stage_elems(const Buffer& b) {
 }
 
 Tensor declare(Buffer b) {
+  check_barriers(b);
   check_sizes(b);
   check_capacity(b);
   if (b.align_bytes == 0) b.align_bytes = usual_align_bytes(b);
@@ -366,6 +369,7 @@ Tensor declare_fragment(Buffer b, const std::vector<std::int64_t>& shape, const 
   if (shape.empty() || std::any_of(shape.begin(), shape.end(), [](std::int64_t s) { return s < 1; }))
     fail(Code::FRAGMENT_SHAPE, "a fragment's sizes must be positive", details);
   b.memory = Memory::RF;
+  check_barriers(b);
   b.fragment = Fragment{.shape = shape, .group = group, .tv = spec.tv, .label = spec.label};
   check_fragment_capacity(b);
   layout::require_two_modes(spec.tv, "fragment " + b.name);

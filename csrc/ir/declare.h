@@ -13,11 +13,11 @@ namespace graphene::ir {
 // Blocks of statements inside each other, in every form of a kernel: what can be built can be read back.
 inline constexpr int kMaxBlockDepth = 400;
 
-// A barrier is for threads. Throws SPEC_GROUP.
-void check_sync(const SyncStmt& s);
-
 // Facts of the variables that statements declare.
 [[nodiscard]] sym::VarInfo loop_info(const std::string& name, const Expr& start, const Expr& stop, const Expr& step);
+// A step is positive where that is proven, or where it is an extent of the grid, the number of its blocks or of its
+// clusters: a block that runs is one of a grid that is not empty. `grid`: may be null.
+[[nodiscard]] bool steps_forward(const Expr& step, const ThreadPtr& grid, std::int64_t cluster);
 [[nodiscard]] sym::VarInfo coord_info(const std::string& name, const Expr& def);
 [[nodiscard]] sym::VarInfo param_info(const std::string& name, ScalarType dtype);
 

@@ -60,7 +60,7 @@ bool same(const Buffer& a, const Buffer& b) {
   return a.id == b.id && a.name == b.name && a.dtype == b.dtype && a.memory == b.memory && a.role == b.role &&
          same(a.layout, b.layout) && a.swizzle == b.swizzle && a.stages == b.stages &&
          same(a.stage_elems, b.stage_elems) && a.count == b.count && a.align_bytes == b.align_bytes &&
-         a.over == b.over && a.fragment.has_value() == b.fragment.has_value() &&
+         a.arrivals == b.arrivals && a.over == b.over && a.fragment.has_value() == b.fragment.has_value() &&
          (!a.fragment || same(*a.fragment, *b.fragment));
 }
 
@@ -132,8 +132,9 @@ bool same(const AllocStmt& a, const AllocStmt& b) { return same(a.tensor, b.tens
 bool same(const SpecStmt& a, const SpecStmt& b) {
   return a.kind == b.kind && same(a.attrs, b.attrs) && same(a.outs, b.outs) && same(a.ins, b.ins) &&
          same(a.blocks, b.blocks) && same(a.threads, b.threads) && a.atom == b.atom && a.means == b.means &&
-         a.tv.has_value() == b.tv.has_value() && (!a.tv || same(*a.tv, *b.tv)) && a.decomposed == b.decomposed &&
-         a.collective == b.collective && same(a.body, b.body);
+         same(a.done, b.done) && same(a.to, b.to) && a.tv.has_value() == b.tv.has_value() &&
+         (!a.tv || same(*a.tv, *b.tv)) && a.decomposed == b.decomposed && a.collective == b.collective &&
+         same(a.body, b.body);
 }
 bool same(const LoopStmt& a, const LoopStmt& b) {
   return same(a.var, b.var) && same(a.start, b.start) && same(a.stop, b.stop) && same(a.step, b.step) &&
@@ -150,7 +151,10 @@ bool same(const ScalarStmt& a, const ScalarStmt& b) {
   return same(a.var, b.var) && same(a.value, b.value) && a.declare == b.declare && same(a.from, b.from);
 }
 bool same(const SyncStmt& a, const SyncStmt& b) {
-  return a.op == b.op && same(a.group, b.group) && a.atom == b.atom && same(a.attrs, b.attrs);
+  return a.op == b.op && same(a.group, b.group) && a.atom == b.atom && same(a.attrs, b.attrs) &&
+         same(a.barrier, b.barrier) && a.phase.has_value() == b.phase.has_value() &&
+         (!a.phase || same(*a.phase, *b.phase)) && same(a.expect, b.expect) && same(a.expect_bytes, b.expect_bytes) &&
+         same(a.to, b.to);
 }
 
 bool same(const Stmt& a, const Stmt& b) {
@@ -163,7 +167,7 @@ bool same(const Stmt& a, const Stmt& b) {
 
 bool operator==(const Kernel& a, const Kernel& b) {
   return a.name == b.name && same(a.args, b.args) && same(a.params, b.params) && same(a.symbols, b.symbols) &&
-         same(a.grid, b.grid) && same(a.block, b.block) && same(a.body, b.body);
+         same(a.grid, b.grid) && same(a.block, b.block) && a.cluster == b.cluster && same(a.body, b.body);
 }
 
 }  // namespace graphene::ir

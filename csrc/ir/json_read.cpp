@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "ir/barriers.h"
 #include "ir/declare.h"
 #include "ir/json.h"
 #include "ir/json_values.h"
@@ -79,10 +80,14 @@ class Reader : private JsonReader {
 
   void launch(const At& j, ThreadUnit unit) {
     if (j.json().is_null()) return;
-    j.only({"id", "levels"});
+    if (unit == ThreadUnit::Block)
+      j.only({"id", "levels", "cluster"});
+    else
+      j.only({"id", "levels"});
     const ThreadTypeDecl t{levels(j["levels"]), unit};
     const int id = j["id"].id();
-    j.run([&] { as_.launch(id, t); });
+    const std::int64_t cluster = j.has("cluster") ? j["cluster"].integer() : 1;
+    j.run([&] { as_.launch(id, t, cluster); });
   }
 
   // ---- statements
@@ -225,7 +230,7 @@ class Reader : private JsonReader {
   }
 
   void allocate(const At& j) {
-    j.only({"stmt", "loc", "id", "name", "type", "stages", "align", "swizzle", "over", "fragment"});
+    j.only({"stmt", "loc", "id", "name", "type", "stages", "align", "arrivals", "swizzle", "over", "fragment"});
     const int stmt = as_.next_id();
     Buffer b;
     b.loc = location(j);
@@ -233,6 +238,7 @@ class Reader : private JsonReader {
     const TypeDecl t = type(j["type"]);
     if (j.has("stages")) b.stages = j["stages"].id();
     if (j.has("align")) b.align_bytes = j["align"].id();
+    if (j.has("arrivals")) b.arrivals = j["arrivals"].id();
     if (j.has("swizzle")) {
       const At s = j["swizzle"];
       if (s.array().size() != 3) s.expected("[bits, base, shift]");
@@ -258,8 +264,8 @@ class Reader : private JsonReader {
   }
 
   void spec(const At& j) {
-    j.only({"stmt", "loc", "kind", "outs", "ins", "blocks", "threads", "attrs", "atom", "tv", "means", "collective",
-            "body"});
+    j.only({"stmt", "loc", "kind", "outs", "ins", "blocks", "threads", "attrs", "atom", "done", "to", "tv", "means",
+            "collective", "body"});
     const int stmt = as_.next_id();
     SpecStmt s;
     const auto kind = spec_kind_from_name(j["kind"].string());
@@ -273,6 +279,8 @@ class Reader : private JsonReader {
     s.threads = threads(j["threads"]);
     if (j.has("attrs")) s.attrs = attributes(j["attrs"]);
     if (j.has("atom")) s.atom = j["atom"].string();
+    if (j.has("done")) s.done = tensor(j["done"]);
+    if (j.has("to")) s.to = threads(j["to"]);
     if (j.has("tv")) s.tv = layout(j["tv"]);
     if (j.has("means")) s.means = j["means"].string();
     if (j.has("collective")) s.collective = j["collective"].boolean();
@@ -363,14 +371,22 @@ class Reader : private JsonReader {
   }
 
   void sync(const At& j) {
-    j.only({"stmt", "loc", "op", "of", "atom", "attrs"});
+    j.only({"stmt", "loc", "op", "barrier", "phase", "expect", "expect_bytes", "to", "of", "atom", "attrs"});
     SyncStmt s;
     s.op = j["op"].string();
     if (!is_plain_name(s.op)) j["op"].expected("the name of an operation");
     if (j.has("of")) s.group = threads(j["of"]);
     if (j.has("atom")) s.atom = j["atom"].string();
     if (j.has("attrs")) s.attrs = attributes(j["attrs"]);
-    check_sync(s);
+    if (j.has("barrier")) s.barrier = tensor(j["barrier"]);
+    if (j.has("phase")) s.phase = expr(j["phase"]);
+    if (j.has("expect")) {
+      const At expect = j["expect"];
+      for (std::size_t i = 0; i < expect.array().size(); ++i) s.expect.push_back(tensor(expect[i]));
+    }
+    if (j.has("expect_bytes")) s.expect_bytes = expr(j["expect_bytes"]);
+    if (j.has("to")) s.to = threads(j["to"]);
+    check_sync(s, as_.cluster());
     add(j, as_.next_id(), std::move(s));
   }
 

@@ -115,6 +115,7 @@ class Writer {
       out["args"].push_back(a.scalar != nullptr ? param(*a.scalar) : arg(**a.tensor));
     for (const auto& [key, launch] : {std::pair{"grid", k.grid}, std::pair{"block", k.block}})
       out[key] = launch ? Json{{"id", launch->id}, {"levels", levels_json(launch->levels)}} : Json(nullptr);
+    if (k.cluster != 1) out["grid"]["cluster"] = k.cluster;
     out["body"] = block(k.body);
     return out;
   }
@@ -231,6 +232,7 @@ class Writer {
     const Buffer& b = *a.tensor->buffer;
     Json out = {{"stmt", "allocate"},           {"id", a.tensor->id}, {"name", b.name},
                 {"type", type_json(*a.tensor)}, {"stages", b.stages}, {"align", b.align_bytes}};
+    if (b.arrivals != 0) out["arrivals"] = b.arrivals;
     if (!(b.swizzle == Swizzle{})) out["swizzle"] = {b.swizzle.bits, b.swizzle.base, b.swizzle.shift};
     if (!b.over.empty()) out["over"] = b.over;
     if (b.fragment)
@@ -256,6 +258,8 @@ class Writer {
                 {"threads", group_json(s.threads)},
                 {"attrs", attrs_json(s.attrs)}};
     if (!s.atom.empty()) out["atom"] = s.atom;
+    if (s.done) out["done"] = s.done->id;
+    if (s.to) out["to"] = group_json(s.to);
     if (s.tv) out["tv"] = layout_json(*s.tv);
     if (!s.means.empty()) out["means"] = s.means;
     if (s.collective) out["collective"] = true;
@@ -304,6 +308,11 @@ class Writer {
 
   [[nodiscard]] Json statement(const SyncStmt& s) const {
     Json out = {{"stmt", "sync"}, {"op", s.op}};
+    if (s.barrier) out["barrier"] = s.barrier->id;
+    if (s.phase) out["phase"] = expr_json(*s.phase);
+    for (const TensorPtr& t : s.expect) out["expect"].push_back(t->id);
+    if (!identical(s.expect_bytes, Expr(0))) out["expect_bytes"] = expr_json(s.expect_bytes);
+    if (s.to) out["to"] = group_json(s.to);
     if (s.group) out["of"] = group_json(s.group);
     if (!s.atom.empty()) out["atom"] = s.atom;
     if (!s.attrs.empty()) out["attrs"] = attrs_json(s.attrs);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "ir/barriers.h"
 #include "ir/declare.h"
 #include "ir/parse_decl.h"
 #include "ir/print.h"
@@ -275,6 +276,8 @@ class KernelReader : public DeclReader {
       expect("=");
       if (key.text == "name") {
         b.name = string("a name in quotes");
+      } else if (key.text == "arrivals") {
+        b.arrivals = small("a number of arrivals", 1, kMaxInt32);
       } else if (key.text == "stages") {
         b.stages = small("the number of stages", 1, kMaxInt32);
       } else if (key.text == "align") {
@@ -362,6 +365,14 @@ class KernelReader : public DeclReader {
     if (accept_name("atom")) {
       expect("=");
       s.atom = string("the name of an atom in quotes");
+    }
+    if (accept_name("done")) {
+      expect("=");
+      s.done = tensor_ref();
+    }
+    if (accept_name("to")) {
+      expect("=");
+      s.to = thread_ref();
     }
     if (accept_name("tv")) {
       expect("=");
@@ -539,18 +550,20 @@ class KernelReader : public DeclReader {
     expect("(");
     while (!tok().is(")")) {
       if (tok().kind == Tok::Name && tok(1).is("=")) {
-        attribute(s.attrs);
+        if (!of_barrier(s)) attribute(s.attrs);
+      } else if (tok().is("%") && !s.barrier) {
+        s.barrier = tensor_ref();
       } else if (tok().kind == Tok::String && s.atom.empty()) {
         s.atom = string("the name of an atom");
       } else if ((tok().is("#") || at_type_of_threads()) && !s.group) {
         s.group = thread_ref();
       } else {
-        expected("threads, the name of an atom in quotes, or an attribute");
+        expected("a barrier, threads, the name of an atom in quotes, or an attribute");
       }
       if (!comma()) break;
     }
     expect(")");
-    at(op, [&] { check_sync(s); });
+    at(op, [&] { check_sync(s, as_.cluster()); });
     as_.add(as_.next_id(), std::move(s));
   }
 

@@ -49,7 +49,12 @@ bool DeclReader::declaration() {
     const int id = id_after('#');
     expect(":");
     const ThreadTypeDecl type = thread_type();
-    at(t, [&] { as_.launch(id, type); });
+    std::int64_t cluster = 1;
+    if (accept_name("cluster")) {
+      expect("=");
+      cluster = integer("blocks of a cluster");
+    }
+    at(t, [&] { as_.launch(id, type, cluster); });
     return true;
   }
   return false;
@@ -64,7 +69,7 @@ bool DeclReader::is_argument() const {
 
 bool DeclReader::is_launch() const {
   for (std::size_t i = 0; tok(i).kind != Tok::Newline && tok(i).kind != Tok::End; ++i)
-    if (tok(i).is("=")) return false;
+    if (tok(i).is("=")) return tok(i - 1).is_name("cluster");
   return true;
 }
 
@@ -140,6 +145,35 @@ void DeclReader::end_of_statement() {
     return;
   }
   if (tok().kind != Tok::End && !tok().is("}")) expected("the end of the line");
+}
+
+bool DeclReader::of_barrier(SyncStmt& s) {
+  const std::string_view key = tok().text;
+  const auto begin = [&](bool second) {
+    if (second) fail_here(Code::IR_DUPLICATE, "a second " + tok().str());
+    advance();
+    expect("=");
+  };
+  if (!s.barrier) return false;
+  if (key == "phase") {
+    begin(s.phase.has_value());
+    s.phase = expr();
+  } else if (key == "expect") {
+    begin(!s.expect.empty());
+    expect("(");
+    do s.expect.push_back(tensor_ref());
+    while (comma());
+    expect(")");
+  } else if (key == "expect_bytes") {
+    begin(!identical(s.expect_bytes, Expr(0)));
+    s.expect_bytes = expr();
+  } else if (key == "to") {
+    begin(s.to != nullptr);
+    s.to = thread_ref();
+  } else {
+    return false;
+  }
+  return true;
 }
 
 TensorPtr DeclReader::tensor_ref() {

@@ -17,6 +17,8 @@ class DeclReader : public ExprReader {
   bool declaration();       // reads one, if one stands here
   void end_of_statement();  // the end of its line, or the brace that closes its block
   FactsDecl facts();
+  // Reads what an arrival or a wait says of its barrier, "phase=..."; false: an attribute like any other stands here.
+  bool of_barrier(SyncStmt& s);
   TensorPtr tensor_ref();
   ThreadPtr thread_ref();
   static Role role_of(const Token& t);  // "input", ...; Free: none of them

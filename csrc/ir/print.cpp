@@ -134,6 +134,7 @@ std::string alloc_text(const AllocStmt& a) {
   const Tensor& t = *a.tensor;
   const Buffer& b = *t.buffer;
   std::string s = ref(a.tensor, true) + " <- Allocate(name=" + quote(b.name);
+  if (b.arrivals != 0) s += ", arrivals=" + std::to_string(b.arrivals);
   if (b.stages != 0) s += ", stages=" + std::to_string(b.stages);
   if (!(b.swizzle == Swizzle{})) s += ", swizzle=" + b.swizzle.str();
   if (b.align_bytes != usual_align_bytes(b)) s += ", align=" + std::to_string(b.align_bytes);
@@ -166,8 +167,17 @@ std::string scalar_text(const ScalarStmt& s) {
 std::string sync_text(const SyncStmt& s) {
   std::string args;
   const auto add = [&](const std::string& a) { args += (args.empty() ? "" : ", ") + a; };
+  if (s.barrier) add(ref(s.barrier));
   if (s.group) add(ref(s.group));
   if (!s.atom.empty()) add(quote(s.atom));
+  if (s.phase) add("phase=" + s.phase->str());
+  if (!s.expect.empty()) {
+    std::string tensors;
+    for (const TensorPtr& t : s.expect) tensors += (tensors.empty() ? "" : ", ") + ref(t);
+    add("expect=(" + tensors + ")");
+  }
+  if (!identical(s.expect_bytes, Expr(0))) add("expect_bytes=" + s.expect_bytes.str());
+  if (s.to) add("to=" + ref(s.to));
   for (const auto& [key, value] : s.attrs) add(key + "=" + attr_text(value));
   return s.op + "(" + args + ")";
 }
@@ -187,7 +197,7 @@ class Printer {
     line("kernel " + quote(k.name) + " format=" + std::to_string(kTextFormat));
     for (const Expr& s : k.symbols) line("symbol " + s.str() + facts_text(s.var(), plain_var(s.var())));
     for (const ArgumentRef& a : arguments(k)) line(a.scalar != nullptr ? param_text(*a.scalar) : arg_text(*a.tensor));
-    if (k.grid) line(ref(k.grid, true));
+    if (k.grid) line(ref(k.grid, true) + (k.cluster == 1 ? "" : " cluster=" + std::to_string(k.cluster)));
     if (k.block) line(ref(k.block, true));
     block(k.body);
     return std::move(out_);
@@ -324,6 +334,8 @@ std::string head_line(const SpecStmt& s, bool types) {
   }
   out += "<<<" + ref(s.blocks, types) + ", " + ref(s.threads, types) + ">>>(" + args + ")";
   if (!s.atom.empty()) out += " atom=" + quote(s.atom);
+  if (s.done) out += " done=" + ref(s.done, types);
+  if (s.to) out += " to=" + ref(s.to, types);
   if (s.tv) out += " tv=" + layout_text(*s.tv);
   if (!s.means.empty()) out += " means=" + quote(s.means);
   return out;

@@ -1,0 +1,167 @@
+#include "ir/barriers.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "ir/print.h"
+
+namespace graphene::ir {
+
+namespace {
+
+[[noreturn]] void misused(std::string message, std::vector<std::string> details, std::string fix = {}) {
+  fail(Code::VERIFY_BARRIER, std::move(message), std::move(details), std::move(fix));
+}
+
+std::string of(const TensorPtr& t) { return ref(t, true) + (t->buffer->name.empty() ? "" : " of " + t->buffer->name); }
+
+bool on_barrier(const std::string& op) { return op == "arrive" || op == "wait_phase" || op == "sync"; }
+
+// One element of a barrier.
+void check_one(const TensorPtr& t, const std::string& who) {
+  if (!is_barrier(t->dtype))
+    misused(who + " names what is no barrier", {"got: " + of(t)},
+            "declare it with gr.mbarrier(name, stages, arrivals) or gr.named_barrier(name, stages, threads)");
+  if (!t->levels.empty())
+    misused(who + " takes one barrier, not several", {"got: " + of(t)}, "index it, as in full[ring.index]");
+}
+
+void check_expected(const SyncStmt& s) {
+  Expr bytes = s.expect_bytes;
+  for (const TensorPtr& t : s.expect) {
+    if (t->memory() != Memory::SH || is_barrier(t->dtype))
+      misused("bytes are expected in a tensor in shared memory", {"got: " + of(t)},
+              "name what the copies write: expect=[tile]");
+    bytes = bytes + t->size() * (bits(t->dtype) / 8);
+  }
+  if (sym::upper_bound(bytes) < 0 || sym::lower_bound(bytes) > kMaxArrivals)
+    misused("more bytes than a phase can expect", {"want: 0 to " + std::to_string(kMaxArrivals), "got: " + bytes.str()},
+            "let a stage be filled by fewer bytes, or give it two barriers");
+}
+
+void check_arrival(const SyncStmt& s) {
+  const bool expects = !s.expect.empty() || !identical(s.expect_bytes, Expr(0));
+  const bool named = s.barrier->dtype == ScalarType::bar;
+  if (named && (expects || s.to || !s.atom.empty()))
+    misused("an arrival at a named barrier expects nothing and is at this block's", {"barrier: " + of(s.barrier)},
+            "use gr.mbarrier for copies and for other blocks");
+  if (expects && !s.atom.empty())
+    misused("an arrival that waits for this thread's copies expects no bytes", {"barrier: " + of(s.barrier)},
+            "use two arrivals");
+  if (s.to && s.to->unit != ThreadUnit::Block)
+    misused("an arrival is at blocks of the cluster", {"got: " + s.to->type_str()}, "at=blocks[c], my cluster");
+  check_expected(s);
+}
+
+void check_phase(const SyncStmt& s) {
+  if (!s.phase) misused("a wait names no phase", {"barrier: " + of(s.barrier)}, "full[ring.index].wait(ring.phase)");
+  if (sym::lower_bound(*s.phase) < 0 || sym::upper_bound(*s.phase) > 1)
+    misused("a phase is a parity, 0 or 1", {"barrier: " + of(s.barrier), "got: " + s.phase->str()},
+            "use the phase of a gr.ring, or a count of rounds % 2");
+}
+
+}  // namespace
+
+bool is_barrier(ScalarType t) { return info(t).cls == ScalarInfo::Class::Barrier; }
+
+Buffer barrier_buffer(const std::string& name, ScalarType dtype, std::int64_t stages, std::int64_t arrivals) {
+  const bool named = dtype == ScalarType::bar;
+  if (stages < 1 || (named && stages > kMaxNamedBarriers))
+    misused(named ? "a block has 16 named barriers" : "a barrier has at least one stage",
+            {"barrier: " + name, std::string("want: ") + (named ? "1 to 16 stages" : "1 stage or more"),
+             "got: " + std::to_string(stages)});
+  Buffer b;
+  b.name = name;
+  b.dtype = dtype;
+  b.memory = Memory::SH;
+  b.role = Role::Alloc;
+  b.layout = Layout(stages, 1);
+  b.arrivals = static_cast<int>(std::clamp<std::int64_t>(arrivals, -1, kMaxArrivals + 1));
+  return b;
+}
+
+void check_barriers(const Buffer& b) {
+  if (!is_barrier(b.dtype)) {
+    if (b.arrivals != 0) misused("arrivals at what is no barrier", {"tensor: " + b.name});
+    return;
+  }
+  const bool named = b.dtype == ScalarType::bar;
+  const std::vector<Expr> stride = b.layout.stride().leaves();
+  const bool side_by_side = stride.size() == 1 && (stride[0].is_const(1) || b.layout.size().is_const(1));
+  if (b.memory != Memory::SH || b.role != Role::Alloc || !side_by_side || b.stages != 0 || !b.swizzle.trivial() ||
+      !b.over.empty() || b.fragment)
+    misused("barriers are declared by the number of their stages", {"tensor: " + b.name},
+            "gr.mbarrier(name, stages, arrivals), gr.named_barrier(name, stages, threads)");
+  if (named && (b.arrivals < 32 || b.arrivals > 1024 || b.arrivals % 32 != 0))
+    misused("a named barrier is for whole warps",
+            {"barrier: " + b.name, "want: 32 to 1024 threads, a multiple of 32", "got: " + std::to_string(b.arrivals)});
+  if (!named && (b.arrivals < 1 || b.arrivals > kMaxArrivals))
+    misused("a phase of an mbarrier waits for 1 to " + std::to_string(kMaxArrivals) + " arrivals",
+            {"barrier: " + b.name, "got: " + std::to_string(b.arrivals)});
+}
+
+void check_sync(const SyncStmt& s, std::int64_t cluster) {
+  const bool whole_cluster = s.op == "barrier" && cluster > 1;
+  if (s.group && s.group->unit != ThreadUnit::Thread && !whole_cluster)
+    fail(Code::SPEC_GROUP, s.op + "() takes threads of the block", {"got: " + s.group->type_str()},
+         "blocks of a grid cannot wait for each other: use two kernels");
+  if (!on_barrier(s.op)) {
+    if (s.barrier) misused(s.op + "() takes no barrier", {"got: " + of(s.barrier)});
+    return;
+  }
+  if (!s.barrier) misused(s.op + "() needs a barrier", {"want: one element of an mbarrier or a named barrier"});
+  check_one(s.barrier, s.op + "()");
+  if (s.group || !s.attrs.empty())
+    misused(s.op + "() of a barrier names neither threads nor attributes", {"barrier: " + of(s.barrier)});
+  const bool named = s.barrier->dtype == ScalarType::bar;
+  if (s.op == "wait_phase" && named)
+    misused("a named barrier has no phase to wait for", {"barrier: " + of(s.barrier)},
+            "sync() arrives and waits; arrive() leaves the wait to others");
+  if (s.op == "sync" && !named)
+    misused("an mbarrier is waited for by its phase", {"barrier: " + of(s.barrier)}, "arrive(), then wait(phase)");
+  if (s.op == "arrive") return check_arrival(s);
+  if (!s.expect.empty() || !identical(s.expect_bytes, Expr(0)) || s.to || !s.atom.empty())
+    misused(s.op + "() expects nothing and is at this block's barrier", {"barrier: " + of(s.barrier)});
+  if (s.op == "wait_phase") check_phase(s);
+}
+
+void check_barrier_use(const SpecStmt& s) {
+  const auto data = [](const TensorPtr& t) {
+    if (is_barrier(t->dtype))
+      misused("a barrier is no data", {"operand: " + of(t)},
+              "use full[i].arrive(), full[i].wait(phase) and gr.move(..., done=full[i])");
+  };
+  for (const TensorPtr& t : s.outs) data(t);
+  for (const Operand& o : s.ins)
+    if (const auto* t = std::get_if<TensorPtr>(&o)) data(*t);
+  if (s.to && !s.done)
+    misused("a copy to several blocks completes on a barrier of each", {"to: " + s.to->type_str()},
+            "name it: gr.move(..., done=full[i], to=cluster)");
+  if (!s.done) return;
+  if (s.kind != SpecKind::Move) misused("only a Move completes on a barrier", {std::string("got: ") + name(s.kind)});
+  check_one(s.done, "done=");
+  if (s.done->dtype != ScalarType::mbar)
+    misused("a copy completes on an mbarrier", {"got: " + of(s.done)}, "declare it with gr.mbarrier");
+  if (s.to && s.to->unit != ThreadUnit::Block)
+    misused("a copy is to blocks of the cluster", {"got: " + s.to->type_str()}, "to=blocks[c], my cluster");
+}
+
+layout::Tiler cluster_tiler(const ThreadTensor& grid, std::int64_t cluster) {
+  layout::Tiler tiler(static_cast<std::size_t>(grid.levels[0].rank()), Layout(1, 1));
+  tiler[0] = Layout(cluster, 1);
+  return tiler;
+}
+
+void check_cluster(const ThreadTensor& grid, std::int64_t cluster) {
+  if (cluster < 1 || cluster > kMaxCluster)
+    fail(Code::VERIFY_CLUSTER, "a cluster is 1 to " + std::to_string(kMaxCluster) + " blocks",
+         {"got: " + std::to_string(cluster)});
+  const Expr& first = grid.dims.at(0);
+  if (cluster > 1 && !sym::prove(sym::eq(sym::mod(first, cluster), 0)))
+    fail(Code::VERIFY_CLUSTER, "blocks that do not divide into clusters",
+         {"grid: " + grid.type_str(), "want: a multiple of " + std::to_string(cluster) + " along the first dimension",
+          "got: " + first.str()},
+         "round the number of blocks up: gr.ceil_div(n, " + std::to_string(cluster) + ") * " + std::to_string(cluster));
+}
+
+}  // namespace graphene::ir
