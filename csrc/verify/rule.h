@@ -12,6 +12,14 @@
 
 namespace graphene::verify {
 
+// A declaration or assignment of a mutable scalar, with the branches and loops between its declaration and itself.
+struct Assigned {
+  const sym::Node* var;
+  Expr value;
+  bool from_data = false;  // read from what differs between threads
+  std::vector<const ir::Stmt*> between;
+};
+
 class Context {
  public:
   explicit Context(const ir::Kernel& kernel) : kernel_(kernel) {}
@@ -27,7 +35,9 @@ class Context {
   // Mutable scalars, and those read from data, whose value differs between threads.
   [[nodiscard]] bool thread_dependent(const Expr& e) const;
   std::set<const sym::Node*> divergent_scalars;
-  std::map<std::string, bool> varies;  // conditions and groups that were compared
+  std::vector<Assigned> assigned;                                  // all of them
+  std::map<std::string, bool> varies;                              // conditions and groups that were compared
+  std::map<std::string, std::set<const sym::Node*>> divergent_in;  // of a group: scalars that differ inside of it
 
   std::vector<const ir::Stmt*> enclosing_;
   Result result_;
@@ -47,5 +57,6 @@ struct Rule {
 [[nodiscard]] const std::vector<Rule>& launch_rules();
 [[nodiscard]] const std::vector<Rule>& shape_rules();
 [[nodiscard]] const std::vector<Rule>& thread_rules();
+[[nodiscard]] const std::vector<Rule>& barrier_rules();
 
 }  // namespace graphene::verify

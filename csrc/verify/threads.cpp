@@ -4,65 +4,13 @@
 #include "ir/print.h"
 #include "verify/group.h"
 #include "verify/rule.h"
+#include "verify/uniform.h"
 
 namespace graphene::verify {
 
 namespace {
 
-// Whether a value may differ between threads that `group` names as one (null: the whole block). Groups that depend on
-// the executing thread ("my warp") are told apart by their first member.
-class Uniformity {
- public:
-  explicit Uniformity(Context& c) : c_(c), block_(c.kernel().block->launch_size().value()) {}
-
-  bool varies(const Expr& e, const ir::ThreadTensor* group) {
-    if (!c_.thread_dependent(e)) return false;
-    if (group != nullptr && group->size().is_const(1)) return false;
-    const Expr spelt = sym::expand_coords(e);
-    const Expr first = group == nullptr ? Expr(0) : sym::expand_coords(group->offset);
-    const std::string key = spelt.str() + "|" + (group == nullptr ? "" : first.str() + "|" + group->type_str());
-    const auto it = c_.varies.find(key);
-    if (it != c_.varies.end()) return it->second;
-    return c_.varies[key] = compare(spelt, first, group);
-  }
-
- private:
-  bool compare(const Expr& e, const Expr& first, const ir::ThreadTensor* group) {
-    const Expr tid = ir::tid_var(block_);
-    const Expr member = group == nullptr ? Expr(1) : is_member(*group, false);
-    std::map<std::string, Expr> of_group;
-    for (std::int64_t t = 0; t < block_; ++t) {
-      const sym::Substitution at{{tid.node(), Expr(t)}};
-      if (sym::substitute(member, at).is_const(0)) continue;
-      const Expr value = sym::substitute(e, at);
-      if (c_.thread_dependent(value)) return true;  // a scalar of the thread's own
-      const auto [it, fresh] = of_group.emplace(sym::substitute(first, at).str(), value);
-      if (!fresh && !identical(it->second, value)) return true;
-    }
-    return false;
-  }
-
-  Context& c_;
-  std::int64_t block_;
-};
-
-// The innermost statement around that not all of the threads reach together; null: they do.
-const ir::Stmt* diverges(Context& c, const ir::ThreadTensor* group) {
-  Uniformity uniform(c);
-  for (auto it = c.enclosing().rbegin(); it != c.enclosing().rend(); ++it) {
-    const ir::Stmt& s = **it;
-    if (const auto* branch = s.as<ir::IfStmt>()) {
-      if (uniform.varies(branch->condition, group)) return &s;
-    } else if (const auto* loop = s.as<ir::LoopStmt>()) {
-      for (const Expr& e : {loop->start, loop->stop, loop->step}) {
-        if (uniform.varies(e, group)) return &s;
-      }
-    } else if (const auto* only = s.as<ir::OnlyStmt>()) {
-      if (uniform.varies(is_member(*only->group, only->elect), group)) return &s;
-    }
-  }
-  return nullptr;
-}
+const ir::Stmt* diverges(Context& c, const ir::ThreadTensor* group) { return Uniformity(c).diverges(group); }
 
 std::string within(const ir::Stmt& s) {
   return "inside: " + ir::head_line(s) + (s.loc.known() ? "  at " + s.loc.str() : "");
@@ -111,6 +59,7 @@ void subset_inside_only(Context& c, const ir::Stmt& s) {
 void barrier_converged(Context& c, const ir::Stmt& s) {
   const auto* sync = s.as<ir::SyncStmt>();
   if (sync == nullptr || sync->op != "barrier" || !launched(c)) return;
+  if (sync->group != nullptr && sync->group->unit == ir::ThreadUnit::Block) return;  // cluster.barrier
   const ir::Stmt* where = diverges(c, sync->group.get());
   if (where == nullptr) return;
   c.problem(s, Code::VERIFY_BARRIER_DIVERGENT, "a barrier that not all of its threads reach",

@@ -80,8 +80,26 @@ void find_divergent_scalars(Context& c) {
   }
 }
 
+void find_assignments(Context& c) {
+  std::map<const sym::Node*, std::size_t> depth;  // of what is around a declaration
+  std::set<const ir::Buffer*> shared = shared_values(c);
+  walk(c.kernel().body, c.enclosing_, [&](const ir::Stmt& s) {
+    const auto* scalar = s.as<ir::ScalarStmt>();
+    if (scalar == nullptr) return;
+    const sym::Node* var = scalar->var.node();
+    if (scalar->declare) depth[var] = c.enclosing_.size();
+    Assigned a{.var = var,
+               .value = scalar->value,
+               .from_data = scalar->from != nullptr && !shared.contains(scalar->from->buffer.get()),
+               .between = {}};
+    for (std::size_t i = depth[var]; i < c.enclosing_.size(); ++i) a.between.push_back(c.enclosing_[i]);
+    c.assigned.push_back(std::move(a));
+  });
+}
+
 const std::vector<const std::vector<Rule>*>& tables() {
-  static const std::vector<const std::vector<Rule>*> all = {&launch_rules(), &shape_rules(), &thread_rules()};
+  static const std::vector<const std::vector<Rule>*> all = {&launch_rules(), &shape_rules(), &thread_rules(),
+                                                            &barrier_rules()};
   return all;
 }
 
@@ -114,6 +132,7 @@ Result check(const ir::Kernel& kernel) {
     }
   }
   find_divergent_scalars(c);
+  if (!c.divergent_scalars.empty()) find_assignments(c);
   walk(kernel.body, c.enclosing_, [&](const ir::Stmt& s) {
     for (const std::vector<Rule>* table : tables()) {
       for (const Rule& r : *table) {
