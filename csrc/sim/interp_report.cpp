@@ -52,6 +52,10 @@ void Interpreter::race(const At& at, const Conflict& c, std::int64_t element, bo
   switch (c.why) {
     case Conflict::Why::Unordered:
       break;
+    case Conflict::Why::Unfenced:
+      d.code = Code::SIM_PROXY;
+      d.message = "an asynchronous operation on what threads accessed without a proxy fence: ";
+      break;
     case Conflict::Why::Kinds:
       d.message = "atomic updates that combine differently, in no order: ";
       break;
