@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # Phrase, as a regular expression without case -> what to write.
 REFUSED = {
+    r"^(<<<<<<<|>>>>>>>) ": "settle the conflict",
     r"\bso and so\b": "name the thing",
     r"\bdoes the like\b": "name it",
 }
@@ -31,4 +32,4 @@ def test_a_phrase_that_is_hard_to_read_is_not_used(phrase: str) -> None:
 
 
 def test_the_phrases_are_found() -> None:
-    assert re.search(next(iter(REFUSED)), "for block so and so")
+    assert [p for p in REFUSED if re.search(p, "A share for Block So And So", re.IGNORECASE)] == [r"\bso and so\b"]
