@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <unordered_set>
 
 #include "ir/print.h"
 #include "sim/operands.h"
@@ -151,6 +152,7 @@ class Compiler {
   }
 
   void see(const Expr& e) {
+    if (e.is_const() || !seen_.insert(e.node()).second) return;
     for (const Expr& v : sym::free_vars(plans().resolve(e))) {
       if (v.var().kind == sym::VarKind::BlockIdx) {
         const std::string& name = v.var().name;
@@ -384,6 +386,7 @@ class Compiler {
   const ir::Stmt* unordered_ = nullptr;  // the wait for earlier kernels that is left out
   std::vector<Variable> variables_;
   std::set<const sym::Node*> varying_;
+  std::unordered_set<const sym::Node*> seen_;
   std::vector<Expr> control_;
 };
 

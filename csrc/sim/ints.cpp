@@ -101,7 +101,11 @@ int IntPlans::declare_uniform(const Expr& var) {
 
 int IntPlans::declare_varying(const Expr& var) {
   const auto [it, fresh] = varying_.emplace(var.node(), varying_count_);
-  if (fresh) ++varying_count_;
+  if (fresh) {
+    ++varying_count_;
+    depends_.clear();
+    compiled_.clear();
+  }
   return it->second;
 }
 
@@ -109,24 +113,28 @@ Expr IntPlans::resolve(const Expr& e) const {
   return e.is_const() ? e : sym::substitute(sym::expand_coords(e), known_);
 }
 
-IntPlans::Depends IntPlans::depends(const Expr& e) const {
+IntPlans::Depends IntPlans::depends(const Expr& e) {
   if (e.is_const()) return Depends::Nothing;
-  bool uniform = false;
-  bool thread = false;
-  for (const Expr& v : sym::free_vars(e)) {
-    if (varying_.contains(v.node())) return Depends::Mixed;
-    (v.var().kind == sym::VarKind::ThreadIdx ? thread : uniform) = true;
+  if (e.is_var()) {
+    if (varying_.contains(e.node())) return Depends::Mixed;
+    return e.var().kind == sym::VarKind::ThreadIdx ? Depends::Thread : Depends::Uniform;
   }
-  if (uniform && thread) return Depends::Mixed;
-  return thread ? Depends::Thread : uniform ? Depends::Uniform : Depends::Nothing;
+  if (const auto it = depends_.find(e.node()); it != depends_.end()) return it->second;
+  auto all = static_cast<std::uint8_t>(Depends::Nothing);
+  for (const Expr& a : e.node()->args) all |= static_cast<std::uint8_t>(depends(a));
+  return depends_[e.node()] = static_cast<Depends>(all);
 }
 
-bool IntPlans::is_varying(const Expr& e) const {
+bool IntPlans::is_varying(const Expr& e) {
   const Depends d = depends(resolve(e));
   return d == Depends::Thread || d == Depends::Mixed;
 }
 
-IntPlan IntPlans::compile(const Expr& e) { return compile_resolved(resolve(e)); }
+IntPlan IntPlans::compile(const Expr& e) {
+  if (e.is_const()) return compile_resolved(e);
+  if (const auto it = compiled_.find(e.node()); it != compiled_.end()) return it->second;
+  return compiled_[e.node()] = compile_resolved(resolve(e));
+}
 
 IntPlan IntPlans::compile_resolved(const Expr& e) {
   IntPlan p;
@@ -202,6 +210,7 @@ std::int64_t IntPlans::at_thread(const Expr& e, std::int64_t tid) const {
 }
 
 int IntPlans::add_table(const Expr& e) {
+  if (const auto it = table_of_.find(e.node()); it != table_of_.end()) return it->second;
   Table t;
   const std::int64_t warps = (block_threads_ + kLanes - 1) / kLanes;
   bool fits = true;
@@ -220,7 +229,7 @@ int IntPlans::add_table(const Expr& e) {
   }
   if (!fits) t.narrow.clear();
   tables_.push_back(std::move(t));
-  return static_cast<int>(tables_.size()) - 1;
+  return table_of_[e.node()] = static_cast<int>(tables_.size()) - 1;
 }
 
 int IntPlans::add_tree(const Expr& e) {

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <unordered_map>
 #include <vector>
 
 #include "sim/clocks.h"
@@ -56,7 +57,7 @@ class IntPlans {
   [[nodiscard]] IntPlan compile(const Expr& e);
   [[nodiscard]] Expr resolve(const Expr& e) const;  // known values substituted, coordinates expanded
   // Whether its value may differ between the threads of a warp, given what has been declared.
-  [[nodiscard]] bool is_varying(const Expr& e) const;
+  [[nodiscard]] bool is_varying(const Expr& e);
 
   [[nodiscard]] int uniform_slots() const { return uniform_count_; }
   [[nodiscard]] int varying_slots() const { return varying_count_; }
@@ -83,8 +84,8 @@ class IntPlans {
     int varying_slot = -1;
     std::vector<IntPlan> args;
   };
-  enum class Depends : std::uint8_t { Nothing, Uniform, Thread, Mixed };
-  [[nodiscard]] Depends depends(const Expr& e) const;
+  enum class Depends : std::uint8_t { Nothing, Uniform, Thread, Mixed };  // Uniform | Thread is Mixed
+  [[nodiscard]] Depends depends(const Expr& e);
   [[nodiscard]] IntPlan compile_resolved(const Expr& e);
   [[nodiscard]] IntPlan compile_uniform(const Expr& e);
   int add_table(const Expr& e);
@@ -98,6 +99,10 @@ class IntPlans {
   int varying_count_ = 0;
   std::vector<Table> tables_;
   std::vector<Tree> trees_;
+  // What was asked before: statements share most of their expressions.
+  std::unordered_map<const sym::Node*, Depends> depends_;
+  std::unordered_map<const sym::Node*, IntPlan> compiled_;  // of expressions as they stand in the text
+  std::unordered_map<const sym::Node*, int> table_of_;
 };
 
 }  // namespace graphene::sim

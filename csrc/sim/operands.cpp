@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 #include <string_view>
+#include <tuple>
 
 #include "atoms/cache.h"
 
@@ -14,6 +15,8 @@ namespace {
 using atoms::Kind;
 using atoms::OperandInstance;
 
+constexpr std::size_t kKnownCollectives = 1024;
+constexpr std::size_t kKnownEntries = 256;
 constexpr std::string_view kGroup = "group:";  // `done` of entries that complete by groups
 
 [[noreturn]] void unsupported(const lower::AtomCall& call, const ir::Stmt* origin, const std::string& why) {
@@ -115,41 +118,51 @@ Operand compile_operand(const lower::AtomCall& call, const lower::Operand& ref, 
 
 // ---- which threads execute together
 
-std::shared_ptr<const Collective> compile_collective(const lower::AtomCall& call, const ir::Stmt* origin,
-                                                     const Bytecode& code) {
-  const atoms::Instance& atom = *call.atom;
+// The first threads of all collectives, relative to the tensor's: outer levels number them, the innermost is the
+// collective itself.
+std::vector<std::int64_t> outer_starts(const lower::AtomCall& call) {
+  std::vector<std::int64_t> starts = {0};
+  if (call.threads == nullptr) return starts;
+  for (std::size_t i = 0; i + 1 < call.threads->levels.size(); ++i) {
+    const Layout& level = call.threads->levels[i];
+    std::vector<std::int64_t> next;
+    for (const std::int64_t s : starts) {
+      for (std::int64_t c = 0; c < level.size().value(); ++c) next.push_back(s + level(Expr(c)).value());
+    }
+    starts = std::move(next);
+  }
+  return starts;
+}
+
+// All that decides which threads execute an atom together. Many statements of many kernels ask for the same.
+struct CollectiveKey {
+  Expr first;  // of a tensor's threads, by thread
+  std::vector<std::int64_t> starts, ranks;
+  std::int64_t threads = 0;
+  [[nodiscard]] auto tied() const { return std::tuple(first.node(), first.value(), starts, ranks, threads); }
+  friend bool operator<(const CollectiveKey& a, const CollectiveKey& b) { return a.tied() < b.tied(); }
+};
+
+std::shared_ptr<const Collective> make_collective(const CollectiveKey& key, const lower::AtomCall& call,
+                                                  const ir::Stmt* origin, const Bytecode& code) {
   auto out = std::make_shared<Collective>();
-  out->size = atom.thread_count;
-  const std::int64_t threads = code.program->block_threads;
-  std::vector<std::int64_t> ranks;  // linear thread of each member, relative to the first
-  for (int r = 0; r < atom.thread_count; ++r) ranks.push_back(atom.threads(Expr(r)).value());
+  out->size = call.atom->thread_count;
   // By first thread: the lanes of its collective.
   std::map<std::int64_t, std::vector<std::int64_t>> firsts;
-  for (std::int64_t tid = 0; tid < threads; ++tid) {
-    const std::int64_t base = call.threads != nullptr ? code.plans->at_thread(call.threads->offset, tid) : 0;
-    std::vector<std::int64_t> starts = {base};
-    // Outer levels number the collectives; the innermost is the collective itself.
-    if (call.threads != nullptr) {
-      for (std::size_t i = 0; i + 1 < call.threads->levels.size(); ++i) {
-        const Layout& level = call.threads->levels[i];
-        std::vector<std::int64_t> next;
-        for (const std::int64_t s : starts) {
-          for (std::int64_t c = 0; c < level.size().value(); ++c) next.push_back(s + level(Expr(c)).value());
-        }
-        starts = std::move(next);
-      }
-    }
-    for (const std::int64_t s : starts) {
-      if (std::find(ranks.begin(), ranks.end(), tid - s) == ranks.end()) continue;
+  for (std::int64_t tid = 0; tid < key.threads; ++tid) {
+    const std::int64_t base = code.plans->at_thread(key.first, tid);
+    for (const std::int64_t start : key.starts) {
+      const std::int64_t s = base + start;
+      if (std::find(key.ranks.begin(), key.ranks.end(), tid - s) == key.ranks.end()) continue;
       auto& members = firsts[s];
       if (members.empty()) {
-        for (const std::int64_t r : ranks) members.push_back(s + r);
+        for (const std::int64_t r : key.ranks) members.push_back(s + r);
       }
       break;
     }
   }
   out->groups.resize(static_cast<std::size_t>(code.warps()));
-  out->span = std::max(1, atom.thread_count / kLanes);
+  out->span = std::max(1, out->size / kLanes);
   for (const auto& [first, members] : firsts) {
     std::vector<int> lanes;
     for (std::int64_t rank = 0; rank < std::ssize(members); ++rank) {
@@ -161,6 +174,19 @@ std::shared_ptr<const Collective> compile_collective(const lower::AtomCall& call
     out->groups[static_cast<std::size_t>(first / kLanes)].push_back(std::move(lanes));
   }
   return out;
+}
+
+std::shared_ptr<const Collective> compile_collective(const lower::AtomCall& call, const ir::Stmt* origin,
+                                                     const Bytecode& code) {
+  thread_local std::map<CollectiveKey, std::shared_ptr<const Collective>> known;
+  CollectiveKey key{.first = call.threads != nullptr ? code.plans->resolve(call.threads->offset) : Expr(0),
+                    .starts = outer_starts(call),
+                    .ranks = {},
+                    .threads = code.program->block_threads};
+  for (int r = 0; r < call.atom->thread_count; ++r) key.ranks.push_back(call.atom->threads(Expr(r)).value());
+  if (const auto it = known.find(key); it != known.end()) return it->second;
+  if (known.size() >= kKnownCollectives) known.clear();
+  return known[key] = make_collective(key, call, origin, code);
 }
 
 std::string text_attr(const lower::AtomCall& call, const char* name) {
@@ -197,9 +223,25 @@ double number_attr(const lower::AtomCall& call, const char* name) {
 
 // ---- kinds
 
-void elementwise(Leaf& leaf, const lower::AtomCall& call, const ir::Stmt* origin) {
+// What follows from an entry, and from what `more` says, made once for all statements that it executes.
+template <class T, class Make>
+const T& of_entry(const lower::AtomCall& call, const std::string& more, Make&& make) {
+  thread_local std::map<std::pair<atoms::InstancePtr, std::string>, T> known;
+  std::pair key(call.atom, more);
+  if (const auto it = known.find(key); it != known.end()) return it->second;
+  if (known.size() >= kKnownEntries) known.clear();
+  T made = make();
+  return known[std::move(key)] = std::move(made);
+}
+
+struct Taken {
+  std::vector<std::vector<int>> values;  // Leaf::takes
+};
+
+Taken elementwise(const lower::AtomCall& call, const ir::Stmt* origin) {
   const atoms::Instance& atom = *call.atom;
   const OperandInstance& out = atom.out.front();
+  Taken all;
   for (const OperandInstance& in : atom.in) {
     const auto holders = all_holders(in, 1);
     std::vector<int> takes;
@@ -209,33 +251,57 @@ void elementwise(Leaf& leaf, const lower::AtomCall& call, const ir::Stmt* origin
       if (h.empty()) unsupported(call, origin, "its operands cover different elements");
       takes.push_back(h.front().value);
     }
-    leaf.takes.push_back(std::move(takes));
+    all.values.push_back(std::move(takes));
   }
+  return all;
 }
 
-void exchange(Leaf& leaf, const lower::AtomCall& call, const ir::Stmt* origin) {
+void elementwise(Leaf& leaf, const lower::AtomCall& call, const ir::Stmt* origin) {
+  leaf.takes = of_entry<Taken>(call, {}, [&] { return elementwise(call, origin); }).values;
+}
+
+struct Exchange {
+  std::vector<std::vector<Holder>> from;  // Leaf::from
+  std::vector<Mask> in, out;              // Operand::lanes of operands in memory
+};
+
+Exchange exchange(const lower::AtomCall& call, const ir::Stmt* origin) {
   const atoms::Instance& atom = *call.atom;
   const OperandInstance& out = atom.out.front();
   const OperandInstance& in = atom.in.front();
   const auto holders = all_holders(in, atom.thread_count);
-  leaf.from.resize(static_cast<std::size_t>(out.values));
+  Exchange all;
+  all.from.resize(static_cast<std::size_t>(out.values));
   for (int v = 0; v < out.values; ++v) {
     for (int t = 0; t < atom.thread_count; ++t) {
       const auto& h = holders.at(static_cast<std::size_t>(element_at(in, coordinates(out, out.element(t, v)))));
       if (h.empty()) unsupported(call, origin, "its operands cover different elements");
-      leaf.from[static_cast<std::size_t>(v)].push_back(h.front());
+      all.from[static_cast<std::size_t>(v)].push_back(h.front());
     }
   }
   // Of several holders of an element one alone touches memory.
-  const auto only_first = [&](Operand& o, const OperandInstance& instance) {
-    if (o.kind != Operand::Kind::Memory) return;
-    o.lanes.assign(static_cast<std::size_t>(o.values), 0);
+  const auto only_first = [&](const OperandInstance& instance) {
+    std::vector<Mask> lanes(static_cast<std::size_t>(instance.values * std::max(1, atom.thread_count / kLanes)), 0);
     for (const auto& h : all_holders(instance, atom.thread_count)) {
-      if (!h.empty()) o.lanes[static_cast<std::size_t>(h.front().value)] |= 1U << h.front().rank;
+      if (!h.empty()) lanes[static_cast<std::size_t>(h.front().value)] |= 1U << h.front().rank;
     }
+    return lanes;
   };
-  only_first(leaf.in.front(), in);
-  only_first(leaf.out.front(), out);
+  all.in = only_first(in);
+  all.out = only_first(out);
+  return all;
+}
+
+void exchange(Leaf& leaf, const lower::AtomCall& call, const ir::Stmt* origin) {
+  const auto& all = of_entry<Exchange>(call, {}, [&] { return exchange(call, origin); });
+  leaf.from = all.from;
+  const auto set = [](Operand& o, const std::vector<Mask>& lanes) {
+    if (o.kind != Operand::Kind::Memory) return;
+    o.lanes = lanes;
+    o.lanes.resize(static_cast<std::size_t>(o.values));
+  };
+  set(leaf.in.front(), all.in);
+  set(leaf.out.front(), all.out);
 }
 
 bool arch_fits(const std::string& pattern, const std::string& arch) {
@@ -244,7 +310,7 @@ bool arch_fits(const std::string& pattern, const std::string& arch) {
   return std::stoi(arch.substr(3)) >= std::stoi(pattern.substr(3));
 }
 
-void einsum(Leaf& leaf, const lower::AtomCall& call, const std::string& arch) {
+std::shared_ptr<const Einsum> einsum(const lower::AtomCall& call, const std::string& arch, bool saturate) {
   const atoms::Instance& atom = *call.atom;
   const OperandInstance& d = atom.out.front();
   const OperandInstance& a = atom.in[0];
@@ -309,7 +375,7 @@ void einsum(Leaf& leaf, const lower::AtomCall& call, const std::string& arch) {
     }
   }
   e->accumulate = d.def.access == atoms::Access::Update;
-  e->saturate = flag_attr(call, "saturate");
+  e->saturate = saturate;
   for (const atoms::Numerics& x : atom.atom.numerics) {
     if (!arch_fits(x.arch, arch)) continue;
     e->group = x.group;
@@ -318,7 +384,13 @@ void einsum(Leaf& leaf, const lower::AtomCall& call, const std::string& arch) {
     e->chain = x.round == "chain";
     break;
   }
-  leaf.einsum = std::move(e);
+  return e;
+}
+
+void einsum(Leaf& leaf, const lower::AtomCall& call, const std::string& arch) {
+  const bool saturate = flag_attr(call, "saturate");
+  leaf.einsum = of_entry<std::shared_ptr<const Einsum>>(call, arch + (saturate ? " saturate" : ""),
+                                                        [&] { return einsum(call, arch, saturate); });
 }
 
 void reduction(Leaf& leaf, const lower::AtomCall& call) {

@@ -179,8 +179,14 @@ Expr substitute(const Expr& e, const Substitution& s) {
 }
 
 Expr expand_coords(const Expr& e) {
+  if (e.is_const() || (e.node()->flags & kSymbolic) == 0) return e;  // no variable below has a definition
+  // As nodes do, this lives as long as the process: a kernel is expanded anew for each launch that is simulated.
+  thread_local std::unordered_map<const Node*, Expr> known;
+  if (const auto it = known.find(e.node()); it != known.end()) return it->second;
   Rewriter rewrite([](const Expr& v) { return v.var().def ? expand_coords(*v.var().def) : v; });
-  return rewrite(e);
+  const Expr r = rewrite(e);
+  known.emplace(e.node(), r);
+  return r;
 }
 
 std::vector<Expr> free_vars(const Expr& e) {
