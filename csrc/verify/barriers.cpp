@@ -107,8 +107,9 @@ void whole_warps(Context& c, const ir::Stmt& s) {
     return;
   }
   const ir::ThreadTensor warps = ir::tile(*c.kernel().block, {Layout(kWarp, 1)});
+  const std::vector<std::vector<Expr>> own = warps.indices();
   std::vector<ir::IndexArg> mine;
-  for (const Expr& e : warps.indices().front()) mine.push_back({ir::IndexArg::Kind::At, e, {}});
+  for (const Expr& e : own.front()) mine.push_back({ir::IndexArg::Kind::At, e, {}});
   const ir::ThreadTensor warp = ir::index(warps, mine);
   const ir::Stmt* where = Uniformity(c).diverges(&warp);
   if (where == nullptr) return;
@@ -118,8 +119,8 @@ void whole_warps(Context& c, const ir::Stmt& s) {
 
 // ---- clusters
 
-// The first block's place in its cluster where all members are in the executing block's own; nullopt: they are not.
-std::optional<std::int64_t> place_in_cluster(const Context& c, const ir::ThreadTensor& group) {
+// The executing block's cluster is number `cluster` of its row, and the block `rank` of it.
+sym::Substitution as_in_cluster(const Context& c, std::int64_t rank) {
   const std::int64_t n = c.kernel().cluster;
   const Expr extent = c.kernel().grid->dims.at(0);
   sym::VarInfo info;
@@ -127,17 +128,21 @@ std::optional<std::int64_t> place_in_cluster(const Context& c, const ir::ThreadT
   info.kind = sym::VarKind::Coord;
   info.hi = sym::floor_div(extent, n) - 1;
   if (extent.is_const()) info.max = std::max<std::int64_t>(extent.value() / n - 1, 0);
-  const Expr cluster = sym::make_var(info);
+  return {{ir::bid_var(0, extent).node(), sym::make_var(info) * n + rank}};
+}
+
+// Whether all members are in the executing block's own cluster.
+bool in_own_cluster(const Context& c, const ir::ThreadTensor& group) {
+  const std::int64_t n = c.kernel().cluster;
+  Expr reach = 0;
+  for (const Layout& l : group.levels) reach = reach + (l.cosize() - 1);
   const Expr from_own = sym::expand_coords(group.offset) - group.linear_index();
-  std::optional<std::int64_t> place;
   for (std::int64_t rank = 0; rank < n; ++rank) {
-    const Expr at = sym::substitute(from_own, {{ir::bid_var(0, extent).node(), cluster * n + rank}}) + rank;
-    if (!at.is_const() || at.value() < 0 || at.value() >= n || (place && *place != at.value())) return std::nullopt;
-    place = at.value();
+    const Expr first = sym::substitute(from_own, as_in_cluster(c, rank)) + rank;
+    const Expr last = first + reach;
+    if (!first.is_const() || first.value() < 0 || !last.is_const() || last.value() >= n) return false;
   }
-  Expr last = *place;
-  for (const Layout& l : group.levels) last = last + (l.cosize() - 1);
-  return last.is_const() && last.value() < n ? place : std::nullopt;
+  return true;
 }
 
 void check_blocks(Context& c, const ir::Stmt& s, const ir::ThreadPtr& group, bool all) {
@@ -149,28 +154,19 @@ void check_blocks(Context& c, const ir::Stmt& s, const ir::ThreadPtr& group, boo
               "declare it: gr.blocks(..., cluster=2)");
     return;
   }
-  const std::optional<std::int64_t> first = place_in_cluster(c, *group);
-  if (first && (!all || group->size().is_const(n))) return;
+  const bool inside = in_own_cluster(c, *group);
+  if (inside && (!all || group->size().is_const(n))) return;
   c.problem(s, Code::VERIFY_CLUSTER,
-            first ? "a barrier of blocks is one of the whole cluster" : "blocks that are not of the own cluster",
+            inside ? "a barrier of blocks is one of the whole cluster" : "blocks that are not of the own cluster",
             details, "name the own cluster: blocks[c] with c, r = blocks.indices()");
 }
 
 // Whether blocks of one cluster may take the branch, or repeat the loop, differently.
 bool differs_in_cluster(const Context& c, const Expr& e) {
-  const std::int64_t n = c.kernel().cluster;
-  const Expr extent = c.kernel().grid->dims.at(0);
   const Expr spelt = sym::expand_coords(e);
-  const Expr own = ir::bid_var(0, extent);
-  if (!sym::depends_on(spelt, [&](const sym::VarInfo& v) { return &v == own.node()->var; })) return false;
-  sym::VarInfo info;
-  info.name = "cluster";
-  info.kind = sym::VarKind::Coord;
-  info.hi = sym::floor_div(extent, n) - 1;
-  const Expr cluster = sym::make_var(info);
-  const Expr first = sym::substitute(spelt, {{own.node(), cluster * n}});
-  for (std::int64_t rank = 1; rank < n; ++rank)
-    if (!identical(sym::substitute(spelt, {{own.node(), cluster * n + rank}}), first)) return true;
+  const Expr first = sym::substitute(spelt, as_in_cluster(c, 0));
+  for (std::int64_t rank = 1; rank < c.kernel().cluster; ++rank)
+    if (!identical(sym::substitute(spelt, as_in_cluster(c, rank)), first)) return true;
   return false;
 }
 
