@@ -1,7 +1,7 @@
 """Archives of compiled kernels: the disk cache of one machine, for another one.
 
-An archive is a zip file: ``graphene-cache.json`` lists every entry's files with their SHA-256, the files follow. It is
-read as what a stranger may have written: nothing in it becomes a path, nothing is stored before all of it is checked.
+An archive is a zip file: ``graphene-cache.json`` lists every entry's files with their SHA-256, and the files follow. A
+stranger may have written it, so nothing in it becomes a path, and nothing is stored before all of it is checked.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ __all__ = ["Imported", "export_cache", "import_cache"]
 _INDEX = "graphene-cache.json"
 _FORMAT = "graphene cache"
 _SCHEMA = 1
-_MOST_FILE_BYTES = 1 << 28  # of one file in an archive
+_MOST_FILE_BYTES = 1 << 28  # the size of one file in an archive
 _MOST_FILES = 1 << 18
-_MOST_INDEX_BYTES = 512  # of the table of contents for each file: a small archive may hold gigabytes of JSON
+_MOST_INDEX_BYTES = 512  # for each file, in the table of contents: a small archive may hold gigabytes of JSON
 _KEY = re.compile(r"[0-9a-f]{64}-[0-9a-f]{16}")
 
 
@@ -50,10 +50,10 @@ def _unreadable(path: Path, why: str) -> NoReturn:
 def write_atomically(path: Path, data: bytes) -> None:
     """The whole file or none of it, also when several processes write it. Raises OSError.
 
-    A link in the place is replaced, what it leads to is left alone.
+    A link at that path is replaced; the file that it leads to is left alone.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A short name of its own: the file's may be as long as names may be.
+    # The temporary file has a short name of its own, since the file's name may have the greatest possible length.
     name = path.parent / f".graphene-{secrets.token_hex(8)}"
     handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     try:
@@ -69,7 +69,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
-    """A file's bytes. Raises OSError for what is no regular file (a pipe would be waited for) or is larger."""
+    """A file's bytes. Raises OSError for a file that is larger, or not a regular one (reading a pipe would block)."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(handle, "rb") as f:
         status = os.fstat(f.fileno())
@@ -96,9 +96,9 @@ def _digest(data: bytes) -> str:
 def export_cache(path: str | os.PathLike[str], archs: Iterable[str] | None = None) -> int:
     """Writes the disk cache's entries to the archive ``path``, replacing it; returns how many there are.
 
-    ``archs``: only those for these architectures, such as ``["sm_90a"]``. An archive of nothing is an error, and so is
-    an architecture that has no entry. The archive is written whole or not at all. Raises CompileError CACHE_ARCHIVE
-    when it cannot be.
+    ``archs`` chooses entries by architecture, such as ``["sm_90a"]``. An archive without entries is an error, and so is
+    an architecture without entries. The archive is written whole or not at all. Raises CompileError CACHE_ARCHIVE if it
+    cannot be written.
     """
     path = _path(path)
     given = [] if archs is None else [archs] if isinstance(archs, str) or not isinstance(archs, Iterable) else [*archs]
@@ -109,7 +109,7 @@ def export_cache(path: str | os.PathLike[str], archs: Iterable[str] | None = Non
     found: set[str] = set()
     for key in _core.cache_keys():
         files = _core.cache_read(key) if _KEY.fullmatch(key) else None
-        if files is None or _core.why_not_cacheable(key, files):  # whatever lies there, it is no entry
+        if files is None or _core.why_not_cacheable(key, files):  # not an entry
             continue
         arch = json.loads(files.get("info.json") or files["plan.json"])["arch"]
         if wanted is None or arch in wanted:
@@ -186,15 +186,16 @@ def _index_of(z: zipfile.ZipFile, path: Path) -> dict[str, dict[str, str]]:
 def import_cache(path: str | os.PathLike[str]) -> Imported:
     """Adds the entries of an archive that ``export_cache`` wrote to the disk cache.
 
-    Every checksum, and that each entry is the kernel its key says, is checked before anything is stored; entries are
-    stored one by one, each whole. A kernel of the cache is used where its source, options and architecture are asked
-    for and the NVRTC is the one that compiled it, or none is there. Import what you trust: cubins run as they are.
-    Raises CompileError CACHE_ARCHIVE for an archive that is damaged or foreign, or when the cache is off.
+    Before anything is stored, the import checks every checksum, and that each entry is the kernel that its key names.
+    Entries are stored one by one, each whole. A kernel of the cache is used where its source, options and architecture
+    are asked for and the machine has the NVRTC that compiled it, or none. Import only archives that you trust: nothing
+    checks what a cubin does. Raises CompileError CACHE_ARCHIVE for an archive that is damaged or foreign, or when the
+    cache is off.
     """
     path = _path(path)
     checked: dict[str, dict[str, bytes]] = {}
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
+        if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would block
             _unreadable(path, "it is no regular file")
         with zipfile.ZipFile(path) as z:
             for key, sums in _index_of(z, path).items():

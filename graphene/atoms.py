@@ -1,8 +1,8 @@
 """Atomic specs: one GPU instruction each, as data.
 
 Matching, verification, printing, simulation and pictures are readers of the same entry. ``gr.atoms()`` maps names to
-entries; ``gr.atom(name)`` gives an entry or a family (what the operands determine, such as the element type, follows a
-'/' in an entry's name); ``gr.define_atom(...)`` adds one without rebuilding.
+entries; ``gr.atom(name)`` gives an entry or a family of entries; ``gr.define_atom(...)`` adds one without rebuilding.
+In an entry's name, the part after a '/' follows from the operands, such as the element type.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Atom", "AtomFamily", "AtomOperand", "atom", "atoms", "define_atom"]
 
 
 class AtomFamily:
-    """Entries that differ in what a leaf's operands determine. ``atom=family`` picks the member that fits."""
+    """Entries among which a leaf's operands decide. ``atom=family`` picks the member that fits."""
 
     def __init__(self, name: str, entries: Sequence[Atom]) -> None:
         self._name = name
@@ -69,7 +69,7 @@ class AtomFamily:
 
 
 def name_of_atom(atom: Any) -> str:
-    """The name of an entry or a family, or a name itself. TypeError for anything else."""
+    """The name of an entry, of a family, or the given name itself. Raises TypeError for anything else."""
     if isinstance(atom, str):
         return atom
     if isinstance(atom, (Atom, AtomFamily)):
@@ -126,18 +126,19 @@ def define_atom(**fields: Any) -> list[Atom]:
       ``access`` ("read", "write", "update"), ``via`` ("natural", "lvalue"), ``reg`` ("r/2"), ``require``
       (["align(src) % 16 == 0"])
     - ``attrs``: dict of attribute -> accepted values, such as ``{"cache": ["lu"], "fill": ["*const"]}`` ("*const",
-      "*expr" for any number or integer); of an attribute that is not listed a spec may only say the kind's default
-    - ``is_default``: True, the default: implements leaves that name no atom; refused if another default would
-      match one of them, too. False: reached by ``atom=`` alone
+      "*expr" for any number or integer); a spec may give an attribute that is not listed only the kind's default
+    - ``is_default``: if True, the default, the entry implements leaves that name no atom, and it is refused if another
+      default would match one of them, too; if False, only ``atom=`` reaches it
     - ``ptx`` or ``cxx``: the text with holes: "$dst", "{$dst}" (all registers in braces), "$dst[1]", "$attribute";
-      "{?x: ...}" is printed where attribute x is not its kind's default ("$}" is a brace in there), "{?guard:...}"
-      where an input may be outside, "$src.bytes" is how many of its bytes are inside; in C++ "$dst..." lists all values
+      "{?x: ...}" is printed where attribute x differs from its kind's default ("$}" is a brace in there),
+      "{?guard:...}" where an input may be outside; "$src.bytes" is how many of its bytes are inside; in C++ "$dst..."
+      lists all values
     - ``helper``: C++ that the text calls; ``guard``: how a partial tile is realised ("refuse", "branch", "bytes",
       "redirect"); ``done``: "now", or the domain that gr.commit and gr.wait complete ("group:cp_async"); ``numerics``
     - ``family``: list of (parameter names, rows); "${N/8}" is substituted in every string
 
     Raises SelectError ATOM_SYNTAX, ATOM_TV, ATOM_TEXT, ATOM_DEFINITION, ATOM_OVERLAP; TypeError for a field of the
-    wrong type or an unknown one; nothing is registered then. docs/add_an_instruction.md has examples.
+    wrong type or an unknown one. Then nothing is registered. docs/add_an_instruction.md has examples.
     """
     if "in_" in fields:
         fields["in"] = fields.pop("in_")

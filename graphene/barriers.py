@@ -1,8 +1,8 @@
 """Barriers with stages: mbarriers, at which threads and copies arrive, and named barriers, for whole warps.
 
-Both are declared with a number of stages and used one at a time: ``full[ring.index].wait(ring.phase)``. Nothing waits
-by itself. Errors: VerifyError KERNEL_NONE, KERNEL_SCOPE, KERNEL_FOREIGN, VERIFY_BARRIER. Source: PTX ISA, parallel
-synchronization and communication instructions: mbarrier, barrier.
+Both are declared with a number of stages and used one stage at a time: ``full[ring.index].wait(ring.phase)``. No thread
+waits unless the kernel says so. Errors: VerifyError KERNEL_NONE, KERNEL_SCOPE, KERNEL_FOREIGN, VERIFY_BARRIER. Source:
+PTX ISA, parallel synchronization and communication instructions: mbarrier, barrier.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Mbarrier", "Mbarriers", "NamedBarrier", "NamedBarriers", "mbarrier",
 
 
 class Mbarrier:
-    """One mbarrier of shared memory. A phase of it is over when its arrivals are there, and the bytes they expect."""
+    """One mbarrier in shared memory. Its phase ends when all arrivals, and the bytes that they expect, have come."""
 
     __slots__ = ("tensor",)
 
@@ -36,10 +36,10 @@ class Mbarrier:
     ) -> None:
         """Records one arrival of each executing thread.
 
-        `expect`: tensors in shared memory that copies are to fill in this phase, whose bytes count as a whole, also
-        where a copy's source is outside of its tensor; or a number of bytes. `at`: at the same barrier of each of these
-        blocks of the cluster. `after`: when this thread's copies by that atom have landed (PTX
-        cp.async.mbarrier.arrive.noinc). Raises VerifyError VERIFY_BARRIER.
+        `expect`: tensors in shared memory that copies fill in this phase, or a number of bytes. All bytes of a tensor
+        count, even where a copy's source is outside of its tensor. `at`: blocks of the cluster; the arrival is at the
+        same barrier of each of them. `after`: an atom; the arrival happens when this thread's copies by it have landed
+        (PTX cp.async.mbarrier.arrive.noinc). Raises VerifyError VERIFY_BARRIER.
         """
         tensors: Sequence[Any] = ()
         count: Any = 0
@@ -53,16 +53,17 @@ class Mbarrier:
         _core.record_barrier_op("arrive", self.tensor, None, tensors, count, at, name)
 
     def wait(self, phase: IntLike) -> None:
-        """Waits until the phase of this parity, 0 or 1, is over: ``ring.phase``.
+        """Waits until the phase of this parity, 0 or 1, is over; a ring gives it as ``ring.phase``.
 
-        Of a fresh barrier the phase of parity 1 counts as over: a ring that starts empty has ``phase=1``. What the
-        arrivals released and copies wrote in that phase is visible then. Raises VerifyError VERIFY_BARRIER.
+        For a fresh barrier the phase of parity 1 counts as over, so a ring that starts empty has ``phase=1``. After the
+        wait, what threads wrote before their arrivals and what copies wrote in that phase is visible. Raises
+        VerifyError VERIFY_BARRIER.
         """
         _core.record_barrier_op("wait_phase", self.tensor, phase, (), 0, None, "")
 
 
 class NamedBarrier:
-    """One of the block's 16 hardware barriers, for whole warps: the arrival may be apart from the wait."""
+    """One of the block's 16 hardware barriers, for whole warps. A warp may arrive at it and wait elsewhere."""
 
     __slots__ = ("tensor",)
 
@@ -79,7 +80,7 @@ class NamedBarrier:
 
 
 class Mbarriers:
-    """The mbarriers of the stages of a ring: ``full[i]`` is that of stage `i`."""
+    """The mbarriers of a ring's stages: ``full[i]`` is the one of stage `i`."""
 
     __slots__ = ("stages", "tensor")
 
@@ -87,7 +88,7 @@ class Mbarriers:
         self.tensor, self.stages = tensor, stages
 
     def __getitem__(self, index: IntLike) -> Mbarrier:
-        """The barrier of a stage. Raises LayoutError TENSOR_INDEX where there is none."""
+        """The barrier of a stage. Raises LayoutError TENSOR_INDEX for a stage that does not exist."""
         return Mbarrier(self.tensor[index])
 
     __iter__ = None
@@ -102,17 +103,17 @@ class NamedBarriers:
         self.tensor, self.stages = tensor, stages
 
     def __getitem__(self, index: IntLike) -> NamedBarrier:
-        """The barrier of a stage. Raises LayoutError TENSOR_INDEX where there is none."""
+        """The barrier of a stage. Raises LayoutError TENSOR_INDEX for a stage that does not exist."""
         return NamedBarrier(self.tensor[index])
 
     __iter__ = None
 
 
 def mbarrier(name: str, stages: int, arrivals: int) -> Mbarriers:
-    """Barriers in shared memory, 8 bytes each, initialised where they are declared: a barrier of the block follows.
+    """Barriers in shared memory, 8 bytes each, initialised where they are declared, before a barrier of the block.
 
-    `stages`: how many. `arrivals`: what a phase of one waits for, 1 to 2^20 - 1. Raises VerifyError VERIFY_BARRIER,
-    KERNEL_NAME, KERNEL_NONE.
+    `stages`: the number of barriers. `arrivals`: how many a phase of one barrier waits for, 1 to 2^20 - 1. Raises
+    VerifyError VERIFY_BARRIER, KERNEL_NAME, KERNEL_NONE.
     """
     return Mbarriers(_core.record_barriers("mbar", name, stages, arrivals), stages)
 
@@ -121,6 +122,6 @@ def named_barrier(name: str, stages: int, threads: int) -> NamedBarriers:
     """Hardware barriers of the block, one of its 16 for each stage.
 
     `threads`: how many arrive or wait in a round, a multiple of 32. Raises VerifyError VERIFY_BARRIER, KERNEL_NAME,
-    KERNEL_NONE; LOWER_BARRIERS where the block has fewer.
+    KERNEL_NONE; LOWER_BARRIERS where the block needs more barriers than it has.
     """
     return NamedBarriers(_core.record_barriers("bar", name, stages, threads), stages)

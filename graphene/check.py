@@ -1,5 +1,5 @@
-"""What ``kernel.check()`` does and returns: calls chosen from the kernel's text, held to its promise; then every
-decomposed spec to its own.
+"""What ``kernel.check()`` does and returns: it chooses calls from the kernel's text and holds them to the kernel's
+promise, then every decomposed spec to its own.
 """
 
 from __future__ import annotations
@@ -34,13 +34,15 @@ __all__ = [
     "worst_of",
 ]
 
-MEMORY_BYTES = 1 << 30  # that a check may take on
+MEMORY_BYTES = 1 << 30  # the most that a check may allocate
 _SPECS = "what decomposed specs promise was not looked at"
-_GHOSTS = 8  # calls in which decomposed specs are held to their promises, the smallest
-_FEW_BLOCKS = 8  # of a grid that is run whole, however large they are
-_GHOST_BLOCK_OPS = 20_000_000  # of all blocks of a large call in which specs are held to their promises
-_MOST_JUDGED = 4e9  # product of a large call's sizes: a minute of its meaning
-_GHOST_LANE_OPS = 500_000  # of all of them together, but for the first
+# Decomposed specs are held to their promises in the smallest _GHOSTS calls. After the first of them these calls may
+# take _GHOST_LANE_OPS together.
+_GHOSTS = 8
+_GHOST_LANE_OPS = 500_000
+_FEW_BLOCKS = 8  # a grid of no more blocks is run whole, however large the blocks are
+_GHOST_BLOCK_OPS = 20_000_000  # the most in all blocks of a large call that hold specs to their promises
+_MOST_JUDGED = 4e9  # the largest product of a large call's sizes: its meaning takes about a minute
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class CheckError:
 
 
 class Worst(NamedTuple):
-    """The largest error in units of the bound (1 is the last that is right), its element, and the call."""
+    """The largest error in units of the bound (an error of 1 is still right), its element, and the call."""
 
     error: float
     element: str
@@ -74,12 +76,12 @@ class Worst(NamedTuple):
 class CheckResult:
     """The outcome of ``kernel.check()``; true if nothing was found.
 
-    ``errors``: a hazard if there is one; else what breaks a promise. ``calls``: all that ran, with sizes, kind of data
-    and scalars. ``worst``: the largest error of an output in units of the bound; None without a promise. ``promises``:
-    how many instances of specs were held to theirs, at ``sizes`` and other small ones. ``roundings``: names of the
-    tensors in which values become narrower than fp32 and are then computed with. ``uncovered``: what no call reached:
-    residues of what is divided, statements that no thread executed, loops that none repeated. ``blocks``: how many ran
-    in the first call that promises of specs were held in.
+    ``errors``: a hazard if there is one, else every broken promise. ``calls``: all calls that ran, with sizes, kind of
+    data and scalars. ``worst``: the largest error of an output in units of the bound; None without a promise.
+    ``promises``: how many instances of specs were held to their promises, at ``sizes`` and other small sizes.
+    ``roundings``: names of the tensors in which values become narrower than fp32 and are then computed with.
+    ``uncovered``: what no call reached: residues of a dividend, statements that no thread executed, loops that no
+    thread repeated. ``blocks``: how many blocks ran in the first call in which specs were held to their promises.
     """
 
     errors: tuple[CheckError, ...]
@@ -127,8 +129,8 @@ class CheckResult:
 class Mutant(NamedTuple):
     """A kernel with one synchronisation statement weakened, and the hazard that is then found.
 
-    ``change``: "left out", or "one more group in flight" of a wait. ``hazard``: SIM_*, None where none is found: at
-    these sizes the statement is redundant.
+    ``change``: "left out" or, for a wait, "one more group in flight". ``hazard``: SIM_*, or None if none is found, and
+    then the statement is redundant at these sizes.
     """
 
     sync: Sync
@@ -142,7 +144,7 @@ class Mutant(NamedTuple):
 def mutants(
     kernel: Recorded, args: tuple[object, ...], arch: str | None, seed: int, sizes: dict[str, int]
 ) -> list[Mutant]:
-    """Looks for hazards without each synchronisation statement in turn, and with each wait covering a group less."""
+    """Looks for hazards without each synchronisation statement in turn, and with each wait covering one group less."""
     made, _, used = _first_call(kernel, args, arch, seed, sizes)
     program = kernel.lowered(arch)
     given = _positional(kernel, made)
@@ -162,7 +164,7 @@ def mutants(
 def _first_call(
     kernel: Recorded, args: tuple[object, ...], arch: str | None, seed: int, sizes: dict[str, int]
 ) -> tuple[Made, Call, dict[str, int]]:
-    """The call of the arguments, else the usual one of the sizes; and the values of all symbols."""
+    """The call with the given arguments, else the usual call of the sizes; and the values of all symbols."""
     from graphene.judge.calls import Plan, of_arguments
 
     check_seed(seed)
@@ -186,7 +188,7 @@ def _positional(kernel: Recorded, made: Made) -> tuple[object, ...]:
 
 
 def known(kernel: Any, sizes: dict[str, int]) -> dict[str, int]:
-    """The sizes themselves. Raises SimulationError SIM_ARGUMENT for what the kernel lacks or its facts exclude."""
+    """The sizes. Raises SimulationError SIM_ARGUMENT for a symbol that the kernel lacks, or that its facts exclude."""
     from graphene.judge.signature import Signature
 
     signature = Signature.of(kernel)
@@ -214,11 +216,11 @@ def check(
     smallest of them over a prime field, where what each decomposed spec promises (``after == F(before)``) holds exactly
     or is wrong.
 
-    ``args``: a call, taken as it is: the one that runs. ``sizes``: of the kernel's symbols, those of every call; others
-    are chosen. ``once``: the first of them alone. With both, arrays give sizes alone. ``memory_bytes``: what this
-    process may take on meanwhile. Raises SimulationError SIM_ARGUMENT for sizes that the symbols' facts exclude,
-    SIM_MEMORY for sizes or arguments that need more memory, CHECK_MEANS for a meaning that does not fit; VerifyError
-    and SelectError as lowering does.
+    ``args``: the one call that runs, unchanged. ``sizes``: values of the kernel's symbols in every call; the others are
+    chosen. ``once``: only the first call is made. With both ``args`` and ``sizes``, the arrays only give sizes.
+    ``memory_bytes``: how much this process may allocate meanwhile. Raises SimulationError SIM_ARGUMENT for sizes that
+    the symbols' facts exclude, SIM_MEMORY for sizes or arguments that need more memory, CHECK_MEANS for a meaning that
+    does not fit; VerifyError and SelectError as lowering does.
     """
     from graphene.judge.memory import limited
 
@@ -246,7 +248,7 @@ def _check(
         runner = Runner(kernel, arch, seed, Plan(kernel, seed, known(kernel, fixed)))
         if not (fixed and _is_large(kernel, arch, seed, runner.plan)):
             runner.all(*((0, 0) if once else ()))
-        if not runner.outcome.runs:  # too large to run whole, or a call that a launch would refuse: some blocks of it
+        if not runner.outcome.runs:  # the call is too large, or a launch would refuse it: run some of its blocks
             some = _telling_blocks(kernel, arch, seed, runner, began)
             if some is not None:
                 return some
@@ -255,7 +257,7 @@ def _check(
 
 
 def _is_large(kernel: Recorded, arch: str | None, seed: int, plan: Plan) -> bool:
-    """Whether a call of these sizes takes too long or too much memory to be run whole; judged by a small call."""
+    """Whether a call of these sizes takes too long or too much memory to be run whole, judging by a small call."""
     from graphene.judge.calls import Plan
     from graphene.judge.runs import LANE_OPS, Runner
 
@@ -279,7 +281,7 @@ def _some_blocks(
     began: float,
     why: list[str],
 ) -> CheckResult:
-    """Hazards and promises of specs in some blocks of a large grid, on random arguments that only the core makes."""
+    """Hazards and promises of specs in some blocks of a large grid, on random arguments that the core makes."""
     from graphene.judge.memory import limit
     from graphene.judge.runs import refuses_memory
 
@@ -298,7 +300,7 @@ def _some_blocks(
 
 
 def _telling_blocks(kernel: Recorded, arch: str | None, seed: int, runner: Runner, began: float) -> CheckResult | None:
-    """The usual call of sizes that are too large to run whole: blocks of it that differ from one another.
+    """Some blocks that differ from one another, of the usual call of sizes that are too large to run whole.
 
     None where its arguments cannot be made: ``runner.outcome.too_large`` says why.
     """
@@ -350,8 +352,8 @@ def _result(
     some: Sequence[int] = (),
     judged: bool = True,
 ) -> CheckResult:
-    """``some``: in which blocks decomposed specs are held to their promises; none: chosen. ``judged``: whether outputs
-    were held to the kernel's.
+    """``some``: the blocks in which decomposed specs are held to their promises; if empty, they are chosen.
+    ``judged``: whether outputs were held to the kernel's promise.
     """
     from graphene.judge.runs import refuses_memory
 
@@ -398,7 +400,7 @@ def _result(
 
 
 def worst_of(outcome: Outcome) -> Worst | None:
-    """The largest error of all calls; None where none ran."""
+    """The largest error of all calls; None if no call ran."""
     run = max(outcome.runs, key=lambda r: r.worst, default=None)
     return Worst(run.worst, run.place, str(run.call)) if run is not None else None
 
@@ -427,7 +429,7 @@ def _smallest(outcome: Outcome, plan: Plan) -> list[Run]:
 def ghost(
     kernel: Recorded, arch: str | None, seed: int, runner: Runner, run: Run, blocks: Sequence[int] = ()
 ) -> tuple[list[CheckError], int, int, dict[str, int]]:
-    """The inner specs that break their promise in a call; how many were held to it, in how many blocks, and sizes."""
+    """The inner specs that break their promise in a call; how many were judged, in how many blocks, and the sizes."""
     from graphene.judge.memory import limit
 
     program = kernel.lowered(arch)
@@ -445,7 +447,7 @@ def _errors(problems: Sequence[Any]) -> list[CheckError]:
 
 
 def _meant(kernel: Recorded) -> tuple[str, str]:
-    """File and line of a kernel's meaning, "" without one; the same as the beginning of a message."""
+    """File and line of a kernel's meaning ("" without one), and the same as the beginning of a message."""
     from graphene.judge.runs import where_meant
 
     where = where_meant(kernel.promise.means) if kernel.promise is not None else ""
@@ -453,7 +455,7 @@ def _meant(kernel: Recorded) -> tuple[str, str]:
 
 
 def _of_roundings(kernel: Recorded, outcome: Outcome) -> list[CheckError]:
-    """The rounding points that the simulator found have to be those that the meaning states."""
+    """Errors where the rounding points that the simulator found differ from those that the meaning states."""
     where, head = _meant(kernel)
     message = f"{kernel.name} rounds on the way where its meaning does not, or not where it does"
     return [CheckError("CHECK_PROMISE", message, where, (), (said,), f"{head}{message}   [CHECK_PROMISE]\n  {said}")
@@ -461,7 +463,7 @@ def _of_roundings(kernel: Recorded, outcome: Outcome) -> list[CheckError]:
 
 
 def of_hazard(hazard: GrapheneError, call: Call) -> list[CheckError]:
-    """What was raised in a call, as errors of the check."""
+    """An exception that a call raised, as errors of the check."""
     out = []
     for d in hazard.diagnostics:
         where = f"{d['file']}:{d['line']}" if d.get("file") else ""

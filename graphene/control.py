@@ -1,6 +1,7 @@
-"""Statements beside specs: loops, branches, scalars, barriers. They are recorded; a Python ``range`` unrolls.
+"""Statements other than specs: loops, branches, scalars, barriers. They are recorded; a Python ``range`` unrolls.
 
-A loop or branch that is made and never entered records nothing: VerifyError BLOCK_NOT_ENTERED when its kernel ends.
+A loop or branch that is made and never entered records nothing. When its kernel ends, this raises VerifyError
+BLOCK_NOT_ENTERED.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ __all__ = [
 
 
 class _LoopIterator:
-    """Yields the counter once. Dropped before it is exhausted, the loop was left by break."""
+    """Yields the counter once. If it is dropped before it is exhausted, a `break` left the loop."""
 
     __slots__ = ("_depth", "_done", "_loop")
 
@@ -58,14 +59,14 @@ class _LoopIterator:
         raise StopIteration
 
     def __del__(self) -> None:
-        depth: tuple[int, int] | None = getattr(self, "_depth", None)  # none where __init__ was not called
+        depth: tuple[int, int] | None = getattr(self, "_depth", None)  # None if __init__ was not called
         if depth is not None and not self._done:
             _core.note_break(depth)
             _core.end_block(depth)
 
 
 def _leave(open_blocks: list[tuple[int, int]], what: str) -> None:
-    """Ends the block entered last; KERNEL_CLOSED where none is open."""
+    """Ends the block that was entered last. Raises KERNEL_CLOSED if no block is open."""
     if not open_blocks:
         _core.fail("KERNEL_CLOSED", f"{what} is left that was not entered", [], "use `with`, which enters and leaves")
     _core.end_block(open_blocks.pop())
@@ -118,8 +119,9 @@ class Block:
 def loop(name: str, stop: IntLike, start: IntLike = 0, step: IntLike = 1, unroll: int = 1) -> Loop:
     """A counted loop, recorded once: ``for k in gr.loop("k", n)`` or ``with gr.loop("k", n) as k``.
 
-    `stop` is exclusive; start, stop and step may be symbolic. `unroll`: 1 not at all, n by n, 0 fully, when lowering
-    (registers may then be indexed by the counter). Raises VerifyError LOOP_STEP, LOOP_BREAK (left early).
+    `stop` is exclusive; start, stop and step may be symbolic. `unroll`: 1 does not unroll, n unrolls by n, and 0
+    unrolls fully when the kernel is lowered, so that the counter may index registers. Raises VerifyError LOOP_STEP,
+    LOOP_BREAK (the loop was left early).
     """
     return Loop(name, start, stop, step, unroll)
 
@@ -130,12 +132,12 @@ def if_(condition: IntLike) -> Block:
 
 
 def else_() -> Block:
-    """``with gr.else_():`` directly after an ``if_`` block. Raises VerifyError ELSE_WITHOUT_IF."""
+    """``with gr.else_():`` stands directly after an ``if_`` block. Raises VerifyError ELSE_WITHOUT_IF."""
     return Block("gr.else_()", _core.begin_else)
 
 
 def only(group: ThreadTensor | Elected) -> Block:
-    """``with gr.only(warps[0]):`` a branch for a subset of the threads, known to be uniform for that group.
+    """``with gr.only(warps[0]):`` records a branch for a part of the threads; all threads of the group take it.
 
     ``group.elect()`` is one thread of it.
     """
@@ -143,7 +145,7 @@ def only(group: ThreadTensor | Elected) -> Block:
 
 
 def exit_if(condition: IntLike) -> None:
-    """The whole block returns where the condition holds, which must not depend on the thread."""
+    """The whole block returns if the condition holds. The condition must be the same for every thread of the block."""
     _core.record_exit_if(condition)
 
 
@@ -161,39 +163,40 @@ class Scalar:
 
 
 def scalar(name: str, value: IntLike, min: int | None = None, max: int | None = None, multiple_of: int = 1) -> Scalar:
-    """A mutable integer. `min`, `max` and `multiple_of` are facts that every value assigned to it has.
+    """A mutable integer. `min`, `max` and `multiple_of` are facts that every value of it must keep.
 
-    None: `min` is 0, as of a symbol, and `max` is 2^63 - 1; a scalar that may be negative says so: ``min=-1``. Raises
-    VerifyError SCALAR_FACTS where a value cannot keep them, LayoutError SYM_FACTS where they contradict each other;
-    when run SimulationError SIM_FACT where a value does not.
+    By default `min` is 0, as for a symbol, and `max` is 2^63 - 1; a scalar that may be negative needs ``min=-1``, for
+    example. Raises VerifyError SCALAR_FACTS if a value cannot keep the facts, LayoutError SYM_FACTS if they contradict
+    each other. The simulator raises SimulationError SIM_FACT if a value breaks them.
     """
     return Scalar(_core.record_scalar(name, value, min, max, multiple_of, False))
 
 
 def index(x: Tensor, min: int, max: int, multiple_of: int = 1) -> Any:
-    """An integer that lives in data: the value of one element when this statement runs, as an index expression.
+    """An integer that is read from data: the value of one element when this statement runs, as an index expression.
 
-    x: one element of an integer tensor, in memory or in a register. The facts are promises that the data keeps:
-    `min` <= value <= `max`, a multiple of `multiple_of`; the simulator checks them. For packed sequences, with
-    ``T.window(start, size)``. Raises LayoutError TENSOR_TYPE, SYM_FACTS; when run SimulationError SIM_FACT.
+    x: one element of an integer tensor, in memory or in a register. The facts are promises about the data: `min` <=
+    value <= `max`, and the value is a multiple of `multiple_of`. The simulator checks them (SimulationError SIM_FACT).
+    Packed sequences use it with ``T.window(start, size)``. Raises LayoutError TENSOR_TYPE, SYM_FACTS.
     """
     return _core.record_index(x, min, max, multiple_of)
 
 
 def barrier(on: ThreadTensor | None = None) -> None:
-    """Every thread of the group (default: of the block) arrives before any goes on; orders shared and global memory.
+    """A barrier: every thread of the group (by default the block) arrives before any goes on.
 
-    `on` may be the blocks of a cluster, ``blocks[c]`` of ``blocks = gr.blocks(n, cluster=2)``: every thread of these
-    blocks arrives. Raises VerifyError SPEC_GROUP, VERIFY_BARRIER_DIVERGENT, VERIFY_CLUSTER.
+    It orders accesses of shared and global memory. `on` may be the blocks of a cluster, ``blocks[c]`` of ``blocks =
+    gr.blocks(n, cluster=2)``: then every thread of these blocks arrives. Raises VerifyError SPEC_GROUP,
+    VERIFY_BARRIER_DIVERGENT, VERIFY_CLUSTER.
     """
     _core.record_sync("barrier", on, "", {})
 
 
 def commit(atom: Any) -> None:
-    """Closes a group of this thread's asynchronous copies: those by `atom` since the last commit.
+    """Closes a group of this thread's asynchronous copies: those that `atom` issued since the last commit.
 
     PTX cp.async.commit_group. `atom`: an entry or family whose copies complete by groups, or its name. Raises
-    SelectError ATOM_UNKNOWN; NO_ATOM when lowered, for an atom that is complete when it has executed.
+    SelectError ATOM_UNKNOWN. Lowering raises NO_ATOM for an atom that is complete when it has executed.
     """
     _core.record_sync("commit", None, name_of_atom(atom), {})
 
@@ -201,11 +204,11 @@ def commit(atom: Any) -> None:
 def wait(atom: Any, pending: int, written: bool = False) -> None:
     """Waits until at most the newest `pending` groups of this thread's copies by `atom` are under way.
 
-    PTX cp.async.wait_group. It covers this thread's own copies: other threads need a barrier behind it. Of stores that
-    copy out of shared memory (PTX cp.async.bulk.wait_group.read) it waits until their sources have been read; with
-    `written` until what they wrote is visible. Raises as commit.
+    PTX cp.async.wait_group. It covers this thread's own copies: for other threads a barrier must follow. For stores
+    that copy out of shared memory (PTX cp.async.bulk.wait_group.read) it waits until their sources have been read; with
+    `written` it waits until what they wrote is visible. Raises as commit.
     """
-    if pending is None:  # an attribute that is None is one left out: the wait for everything, which is another one
+    if pending is None:  # leaving the attribute out would be the wait for everything, which is another statement
         raise TypeError("pending must be an integer, got None")
     attrs: dict[str, Any] = {"pending": pending}
     if written:
@@ -216,20 +219,20 @@ def wait(atom: Any, pending: int, written: bool = False) -> None:
 def wait_kernels() -> None:
     """Waits until the kernels before this one in its stream have ended and what they wrote is visible.
 
-    PTX griddepcontrol.wait. A kernel that says so itself is launched so that it may start while those are still
-    running: what stands before it, and the launch, overlap their end. Before sm_90 every kernel starts when those
-    before it have ended, and this does nothing. Stands before all accesses of global memory, outside of branches and
-    loops. What those kernels wrote is not loaded by ld.global.nc: that is for memory that nobody writes while the
+    PTX griddepcontrol.wait. A kernel with this statement may start while those before it are still running, so its
+    launch, and the statements before this one, overlap their end. Before sm_90 every kernel starts when those before it
+    have ended, and this does nothing. The statement stands before all accesses of global memory, outside of branches
+    and loops. Do not load what those kernels wrote by ld.global.nc, which is for memory that nothing writes while the
     kernel runs, its early part included. Raises VerifyError VERIFY_WAIT when the kernel is lowered.
     """
     _core.record_sync("wait_kernels", None, "", {})
 
 
 def start_kernels() -> None:
-    """Lets the next kernel of the stream start, if it waits by `wait_kernels`, once every block has come this far.
+    """Lets the next kernel of the stream start once every block has come this far, if that kernel has `wait_kernels`.
 
-    PTX griddepcontrol.launch_dependents; a kernel that does not say it lets the next one start when its last blocks
-    end. Results do not depend on it: the next kernel waits for the end of this one. Before sm_90 it does nothing.
+    PTX griddepcontrol.launch_dependents. A kernel without it lets the next one start when its last blocks end. Results
+    do not depend on it: the next kernel waits for the end of this one. Before sm_90 it does nothing.
     """
     _core.record_sync("start_kernels", None, "", {})
 
@@ -237,20 +240,20 @@ def start_kernels() -> None:
 def fence(atom_or_proxy: Any) -> None:
     """Orders this thread's earlier accesses before the later asynchronous ones of an atom, or of a proxy.
 
-    "async.shared", "async.global": what threads stored and read in that memory before what asynchronous copies and
-    products do there (PTX fence.proxy.async). The atom's completion domain must have a fence among the entries:
+    "async.shared" and "async.global" order what threads stored and read in that memory before what asynchronous copies
+    and products do there (PTX fence.proxy.async). The atom's completion domain must have a fence among the entries.
     cp.async reads and writes as threads do and needs none. Raises SelectError NO_ATOM when the kernel is lowered.
     """
     _core.record_sync("fence", None, name_of_atom(atom_or_proxy), {})
 
 
 def setmaxnreg(registers: int) -> None:
-    """Gives each thread of the role that executes it so many registers (PTX setmaxnreg).
+    """Gives each thread of the role that executes it that many registers (PTX setmaxnreg).
 
-    At the start of a role of whole warpgroups, ``with gr.only(warpgroups[0]):``, once, and in every warpgroup of the
-    block: a multiple of 8 from 24 to 256. The sum stays within what the block owns at its launch, which is 65536
-    registers divided by its threads, rounded down to a multiple of 8, for each of them. Raises VerifyError
-    VERIFY_REGISTERS when the kernel is lowered.
+    It stands once at the start of a role of whole warpgroups, ``with gr.only(warpgroups[0]):``, and every warpgroup of
+    the block has one. The number is a multiple of 8 from 24 to 256. The sum must not be larger than what the block owns
+    at its launch: for each thread 65536 registers divided by the number of threads, rounded down to a multiple of 8.
+    Raises VerifyError VERIFY_REGISTERS when the kernel is lowered.
     """
     _core.record_sync("setmaxnreg", None, "", {"registers": registers})
 
@@ -272,14 +275,14 @@ class Ring:
 
     @property
     def phase(self) -> Any:
-        """Parity of the round: what a wait on the stage's mbarrier takes."""
+        """Parity of the round, which a wait on the stage's mbarrier takes."""
         return self._phase
 
     def advance(self, n: IntLike = 1) -> None:
-        """Records `n` steps, 0 or more: one to the next stage, or over stages that are another's."""
+        """Records `n` steps, 0 or more: 1 goes to the next stage, more skip stages that belong to others."""
         following = self._index + n
         rounds = following // self.stages
-        if not (isinstance(n, int) and n <= self.stages):  # else at most one round is over
+        if not (isinstance(n, int) and n <= self.stages):  # a greater n could end more than one round
             rounds = rounds % 2
         _core.record_assign(self._phase, self._phase ^ rounds)
         _core.record_assign(self._index, following % self.stages)
@@ -288,7 +291,7 @@ class Ring:
 def ring(name: str, stages: int, phase: int = 0) -> Ring:
     """A position in a ring of `stages` buffers, starting at stage 0.
 
-    `phase`: 1 for a producer of a ring that starts empty. Raises VerifyError RING_STAGES, KERNEL_NAME.
+    `phase` is 1 for the producer of a ring that starts empty. Raises VerifyError RING_STAGES, KERNEL_NAME.
     """
     _core.check_ring(name, stages, phase)
     return Ring(name, stages, phase)

@@ -1,7 +1,7 @@
-"""What a kernel is made of: arguments, allocations, fragments, blocks and threads.
+"""Declarations of a kernel: arguments, allocations, fragments, blocks and threads.
 
-Layouts: a Layout or its text is taken unchanged; a list of sizes is row-major. Sizes may be symbols (gr.sym) for
-arguments and must be integers for a kernel's own tensors. Strides count elements.
+A layout is a Layout or its text, which are taken unchanged, or a list of sizes, which is row-major. Sizes of arguments
+may be symbols (gr.sym); those of a kernel's own tensors must be integers. Strides count elements.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["alloc", "blocks", "fragment", "inout", "input", "inputs", "output", 
 def input(name: str, layout: LayoutLike, dtype: DType, align_bytes: int | None = None) -> Tensor:
     """An argument that the kernel only reads.
 
-    `align_bytes`: what its address is a multiple of, a power of two (default: one element); checked at launch.
+    `align_bytes`: a power of two that divides its address (by default the size of one element); a launch checks it.
     Raises VerifyError KERNEL_NONE outside of a kernel, KERNEL_NAME; LayoutError TENSOR_TYPE, TENSOR_SIZE. Paper
     section 3.1.
     """
@@ -32,20 +32,20 @@ def input(name: str, layout: LayoutLike, dtype: DType, align_bytes: int | None =
 
 
 def output(name: str, layout: LayoutLike, dtype: DType, align_bytes: int | None = None) -> Tensor:
-    """An argument that the kernel writes whole and never reads; the simulator checks it. Otherwise as input."""
+    """An argument that the kernel writes whole and never reads, which the simulator checks. The rest is as in input."""
     return _core.record_arg("output", name, layout, dtype, align_bytes, 0)
 
 
 def inout(name: str, layout: LayoutLike, dtype: DType, align_bytes: int | None = None) -> Tensor:
-    """An argument that the kernel reads and writes in place. Otherwise as input."""
+    """An argument that the kernel reads and writes in place. The rest is as in input."""
     return _core.record_arg("inout", name, layout, dtype, align_bytes, 0)
 
 
 def inputs(name: str, n: int, layout: LayoutLike, dtype: DType, align_bytes: int | None = None) -> Tensor:
     """A list of `n` arguments of one type that the kernel only reads; the caller passes a list of tensors.
 
-    ``W[i]`` is one of them, `i` an integer or an expression known at run time; nothing else can be done with the list.
-    At most 1024. Raises as input; LayoutError INPUTS_INDEX for a list used as a tensor.
+    ``W[i]`` is one of them, where `i` is an integer or an expression known at run time. The list has no other use. It
+    has at most 1024 members. Raises as input, and LayoutError INPUTS_INDEX for a list that is used as a tensor.
     """
     if not isinstance(n, int) or isinstance(n, bool):
         raise TypeError(f"inputs needs an integer number of tensors, got n={n!r}")
@@ -55,7 +55,7 @@ def inputs(name: str, n: int, layout: LayoutLike, dtype: DType, align_bytes: int
 
 
 def param(name: str, dtype: DType) -> Any:
-    """A scalar argument. Of an integer type: a symbolic integer with the type's bounds; else a private scalar tensor.
+    """A scalar argument: for an integer type a symbolic integer with the type's bounds, else a private scalar tensor.
 
     Raises VerifyError KERNEL_NAME, KERNEL_SCOPE; LayoutError TENSOR_TYPE.
     """
@@ -83,7 +83,7 @@ def alloc(
     """A tensor of the kernel's own: in shared memory (gr.SH), or private to each thread in registers (gr.RF).
 
     `stages` adds an outer level of that many copies: ``t[i]`` is stage i. `swizzle` permutes the offsets of a stage.
-    `over` reuses the bytes of other shared tensors. Alignment: 16 bytes, 1024 if swizzled, or `align_bytes`.
+    `over` reuses the bytes of other shared tensors. The alignment is 16 bytes, 1024 if swizzled, or `align_bytes`.
     Raises LayoutError TENSOR_TYPE, TENSOR_SIZE; VerifyError KERNEL_NAME. The paper's Allocate.
     """
     return _core.record_alloc(name, layout, dtype, memory, stages, swizzle, over, align_bytes)
@@ -94,8 +94,9 @@ def fragment(
 ) -> Tensor:
     """One logical tile that the threads `on` hold together in registers.
 
-    `tv` says who holds what: an operand of an atom (``mma.c``), whose tile is repeated over registers and over the
-    outer levels of `on`, or gr.tv(thread, value) over the whole shape. Prints as ``[warps].[registers].[atom]``.
+    `tv` says which thread holds which element. It is an operand of an atom (``mma.c``), whose tile is repeated over
+    registers and over the outer levels of `on`, or gr.tv(thread, value) over the whole shape. The type prints as
+    ``[warps].[registers].[atom]``.
     Raises LayoutError FRAGMENT_SHAPE (the sizes do not divide), FRAGMENT_GROUP (the threads do not fit), TENSOR_SIZE.
     """
     if not isinstance(shape, (int, list, tuple)):
@@ -110,11 +111,12 @@ def fragment(
 
 
 def blocks(*sizes: IntLike, cluster: int = 1) -> ThreadTensor:
-    """The launch grid, ``gr.blocks(M // 128, N // 128)``: up to three sizes are blockIdx.x, .y, .z, more are one index.
+    """The launch grid, ``gr.blocks(M // 128, N // 128)``.
 
-    Inside a kernel it declares its grid, once; outside it is for exploring. Sizes may be symbols. `cluster`: so many
-    blocks, neighbours along the first size, are launched together, 1 to 8; the result is tiled into clusters,
-    ``[n:2].[2].block``, and ``blocks[c]`` is the executing block's cluster.
+    Up to three sizes are blockIdx.x, .y, .z; more sizes share one index. Inside a kernel the call declares the kernel's
+    grid, once; outside it is for exploring. Sizes may be symbols. `cluster`, 1 to 8, is a number of blocks, neighbours
+    along the first size, that are launched together. The result is then tiled into clusters, ``[n:2].[2].block``, and
+    ``blocks[c]`` is the executing block's cluster.
     Raises LayoutError THREAD_SHAPE; VerifyError KERNEL_LAUNCH when declared twice, VERIFY_CLUSTER for sizes that do not
     divide into clusters. Paper section 4.
     """
@@ -124,7 +126,7 @@ def blocks(*sizes: IntLike, cluster: int = 1) -> ThreadTensor:
 def threads(*sizes: int) -> ThreadTensor:
     """The threads of a block, ``gr.threads(16, 16)``: at most 1024, linearised with the first size fastest.
 
-    Inside a kernel it declares its block, once; outside it is for exploring.
+    Inside a kernel the call declares the kernel's block, once; outside it is for exploring.
     Raises LayoutError THREAD_SHAPE; VerifyError KERNEL_LAUNCH when declared twice. Paper section 4.
     """
     return _core.threads(*sizes)

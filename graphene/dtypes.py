@@ -35,7 +35,7 @@ bf16 = dtype("bf16")
 fp32 = dtype("fp32")
 """IEEE single precision."""
 tf32 = dtype("tf32")
-"""fp32 in memory, of which matrix instructions read 11 significant bits."""
+"""fp32 in memory; matrix instructions read 11 of its significant bits."""
 fp64 = dtype("fp64")
 """IEEE double precision."""
 fp8e4m3 = dtype("fp8e4m3")

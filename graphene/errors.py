@@ -26,11 +26,11 @@ class GrapheneError(Exception):
 
 
 class LayoutError(GrapheneError):
-    """A layout, symbolic integer or tensor view that makes no sense."""
+    """A layout, symbolic integer or tensor view is not valid."""
 
 
 class VerifyError(GrapheneError):
-    """A kernel that breaks a rule of the IR."""
+    """A kernel breaks a rule of the IR."""
 
 
 class SelectError(GrapheneError):
@@ -42,7 +42,7 @@ class CompileError(GrapheneError):
 
 
 class LaunchError(GrapheneError):
-    """Arguments that the kernel cannot take, or a driver error."""
+    """The kernel cannot take the arguments, or the driver returned an error."""
 
 
 class SimulationError(GrapheneError):

@@ -2,18 +2,19 @@
 
 Operators on tensors in registers (fragments and private tensors) build an expression; assigning it to a whole tensor,
 ``t[:] = ...``, or to a part, ``t[i] = ...``, records it as pointwise leaves. Broadcasting is NumPy's. Each
-subexpression is evaluated once at its own shape, on the elements that each thread holds: no lane is crossed. 8- and
-16-bit floats widen to fp32, the conversion back happens at the store; a Python number takes the other operand's type;
-comparisons give truth values for `where`. There is no implicit fma. An integer type takes integers of its range only:
-what else it is given is refused when the kernel is lowered (SelectError CONSTANT_RANGE).
+subexpression is evaluated once at its own shape, on the elements that each thread holds, so no value crosses lanes. 8-
+and 16-bit floats widen to fp32, and the conversion back happens at the store. A Python number takes the other operand's
+type. Comparisons give truth values for `where`. There is no implicit fma. An integer type takes integers of its range
+only; lowering refuses other constants (SelectError CONSTANT_RANGE).
 
-`/` is of floats. Integers in registers have no division, and nothing in registers has `//`, `%`, `**` or shifts: Python
-rounds quotients down and C++ toward zero, so what is meant is to be written. Conversions round once, to nearest even
-(toward zero to an integer): fp8, bf16 and fp16 go through fp32 where no instruction converts directly. fp64 and 32- or
-64-bit integers to bf16 or fp8, which would round twice, and floats to 8-bit integers are written in two steps.
+`/` is for floats. Integers in registers have no division, and nothing in registers has `//`, `%`, `**` or shifts:
+Python rounds quotients down and C++ toward zero, so the kernel writes out which one it means. Conversions round once,
+to nearest even (toward zero to an integer): fp8, bf16 and fp16 go through fp32 where no instruction converts directly.
+Conversions that would round twice (fp64 and 32- or 64-bit integers to bf16 or fp8), and floats to 8-bit integers, are
+written in two steps.
 
-Of NumPy's arrays, and of numbers that know their error, the functions compute what registers would hold, so that a
-function of registers means itself: a NaN loses to a number in `max` and `min` of arrays, too.
+On NumPy's arrays, and on numbers that know their error, the functions compute what registers would hold, so that a
+function of registers is its own meaning: in `max` and `min` of arrays, too, a NaN loses to a number.
 
 Errors: LayoutError POINTWISE_SHAPE, POINTWISE_OWNER, POINTWISE_TYPE.
 """
@@ -70,7 +71,7 @@ _TERNARY = "TernaryPointwise"
 
 
 class Expression:
-    """A pointwise expression, to be assigned to registers: ``t[:] = expression``. It has no value in Python."""
+    """A pointwise expression that is assigned to registers: ``t[:] = expression``. It has no value in Python."""
 
     __slots__ = ("_args", "_ftz", "_kind", "_op", "_to")
     __hash__ = None  # type: ignore[assignment]
@@ -200,14 +201,14 @@ def _binary(op: str, x: Any, y: Any) -> Expression:
 
 
 def _on_array(op: str, x: Any) -> Any:
-    """The function of an array: what a kernel's meaning and an epilogue's are made of."""
+    """The function on an array, for a kernel's meaning and for an epilogue's."""
     from graphene.judge.functions import ON_ARRAYS
 
     return ON_ARRAYS[op](x)
 
 
 def _of_number(op: str, on_number: Callable[[float], float], x: float) -> float:
-    """The function of a number: where Python raises, IEEE 754's infinity or NaN, which the instructions give."""
+    """The function on a number. Where Python raises, it gives infinity or NaN by IEEE 754, as the instructions do."""
     try:
         return on_number(x)
     except (OverflowError, ValueError, ZeroDivisionError):
@@ -284,7 +285,7 @@ def abs(x: Any) -> Any:
 
 
 def cast(x: Any, dtype: DType) -> Any:
-    """X in another type: rounds to nearest even; a float becomes an integer toward zero. In its own type: x."""
+    """X in another type, rounded to nearest even; a float becomes an integer toward zero. In its own type it is x."""
     if not _is_array(x):
         _check("cast", x)
     if not isinstance(dtype, _core.DType):
@@ -339,9 +340,9 @@ def fma(x: Any, y: Any, z: Any) -> Any:
 
 
 def where(condition: Any, x: Any, y: Any) -> Any:
-    """X where the condition holds, else y; a condition known in Python chooses there.
+    """X where the condition holds, else y. A condition that is known in Python chooses at once.
 
-    The condition: a comparison of registers or of integers (``.coords()``), or ``.valid()``.
+    The condition is a comparison of registers or of integers (``.coords()``), or ``.valid()``.
     """
     if isinstance(condition, (bool, int)) and not isinstance(condition, IntExpr):
         return x if condition else y
@@ -376,7 +377,7 @@ def logical_not(x: Any) -> Any:
 
 
 def _nodes(value: Any) -> list[tuple[Any, ...]]:
-    """The tree, operands first; an object that stands in several places is one node."""
+    """The nodes of the tree, operands first. An object that stands in several places is one node."""
     nodes: list[tuple[Any, ...]] = []
     seen: dict[int, int] = {}
 
@@ -413,7 +414,7 @@ def _assign(self: Tensor, key: Any, value: Any) -> None:
 
 
 def _bool(self: Tensor) -> bool:
-    """Raises LayoutError SYM_RUNTIME_BOOL: what a tensor holds is known only when the kernel runs."""
+    """Raises LayoutError SYM_RUNTIME_BOOL, because a tensor's values are known only when the kernel runs."""
     _core.fail(
         "SYM_RUNTIME_BOOL",
         "a tensor has no truth value in Python",
@@ -423,18 +424,18 @@ def _bool(self: Tensor) -> bool:
 
 
 def _coords(self: Tensor) -> tuple[Any, ...]:
-    """Of a fragment: the logical coordinates of the executing thread's own elements, one integer per dimension.
+    """The logical coordinates of the executing thread's own elements of a fragment, one integer per dimension.
 
-    For pointwise expressions assigned to a tensor of this shape: ``S[:] = gr.where(col <= last, S, -gr.inf)``. Raises
-    LayoutError TENSOR_VALUES for other tensors.
+    They stand in pointwise expressions that are assigned to a tensor of this shape:
+    ``S[:] = gr.where(col <= last, S, -gr.inf)``. Raises LayoutError TENSOR_VALUES for other tensors.
     """
     return _core.fragment_coordinates(self)
 
 
 def _valid(self: Tensor) -> Any:
-    """Of a fragment: whether an element is one of the tensor's; a TV layout may reach past the end.
+    """Whether an element of a fragment belongs to the tensor, since a TV layout may reach past the end.
 
-    True where all are, else a condition for `where`. Raises LayoutError TENSOR_VALUES for other tensors.
+    The result is True if all do, else a condition for `where`. Raises LayoutError TENSOR_VALUES for other tensors.
     """
     return _core.fragment_valid(self)
 
@@ -442,7 +443,7 @@ def _valid(self: Tensor) -> Any:
 def _reduced(self: Tensor, axis: int, name: str, dtype: DType | None = None, lanes: bool = False) -> Tensor:
     """Declares a fragment with one value per row (``axis=1``) or column (``axis=0``), on the threads that own them.
 
-    Its extent along `axis` is 1, or with ``lanes=True`` the number of threads along it: one partial value per lane. It
+    Its extent along `axis` is 1, or with ``lanes=True`` the number of threads along it, one partial value per lane. It
     broadcasts against this fragment. Raises LayoutError REDUCE_FRAGMENT; VerifyError KERNEL_NONE, KERNEL_NAME.
     """
     return _core.reduced_fragment(self, axis, name, dtype, lanes)
