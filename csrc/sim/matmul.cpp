@@ -59,31 +59,51 @@ float cut_to_float(double x, bool truncate) {
   return std::fabs(static_cast<double>(nearest)) > std::fabs(x) ? std::nextafterf(nearest, 0.0F) : nearest;
 }
 
+// Integers by thread-value layout, one after the other.
+void gather_ints(const TileVectors& t, const std::vector<int>& group, const Holder* holders, std::size_t count,
+                 std::vector<std::int64_t>& lanes, std::vector<std::int64_t>& out) {
+  const int bytes = bytes_of(t.dtype);
+  lanes.resize(t.values.size() * kLanes);
+  for (std::size_t v = 0; v < t.values.size(); ++v) {
+    for (int l = 0; l < kLanes; ++l) {
+      lanes[v * kLanes + static_cast<std::size_t>(l)] =
+          decode_int(t.dtype, load_bits(t.values[v] + std::ptrdiff_t{l} * bytes, bytes));
+    }
+  }
+  out.resize(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const Holder h = holders[i];
+    out[i] = lanes[static_cast<std::size_t>(h.value) * kLanes +
+                   static_cast<std::size_t>(group[static_cast<std::size_t>(h.rank)])];
+  }
+}
+
 void multiply_ints(const Einsum& e, const std::vector<int>& group, const TileVectors& a, const TileVectors& b,
-                   const TileVectors& c, const std::vector<char*>& d) {
-  const auto integer = [&](const TileVectors& t, Holder h) {
-    const int bytes = bytes_of(t.dtype);
-    const char* v = t.values[static_cast<std::size_t>(h.value)];
-    return decode_int(t.dtype, load_bits(v + group[static_cast<std::size_t>(h.rank)] * bytes, bytes));
-  };
+                   const TileVectors& c, const std::vector<char*>& d, TileScratch& s) {
   const int bytes = bytes_of(c.dtype);
-  for (int i = 0; i < e.batch; ++i) {
-    for (int x = 0; x < e.m; ++x) {
-      for (int y = 0; y < e.n; ++y) {
-        const auto& to = e.d[static_cast<std::size_t>((i * e.m + x) * e.n + y)];
-        std::int64_t sum = e.accumulate ? integer(c, to.front()) : 0;
-        for (int z = 0; z < e.k; ++z) {
-          sum += integer(a, e.a[static_cast<std::size_t>((i * e.m + x) * e.k + z)]) *
-                 integer(b, e.b[static_cast<std::size_t>((i * e.k + z) * e.n + y)]);
-        }
-        if (e.saturate) {
-          const std::int64_t half = std::int64_t{1} << (8 * bytes - 1);
-          sum = std::clamp(sum, -half, half - 1);
-        }
-        for (const Holder h : to) {
-          store_bits(d[static_cast<std::size_t>(h.value)] + group[static_cast<std::size_t>(h.rank)] * bytes, bytes,
-                     static_cast<std::uint64_t>(sum));
-        }
+  const auto m = static_cast<std::size_t>(e.m);
+  const auto n = static_cast<std::size_t>(e.n);
+  const auto k = static_cast<std::size_t>(e.k);
+  for (std::size_t i = 0; i < static_cast<std::size_t>(e.batch); ++i) {
+    gather_ints(a, group, e.a.data() + i * m * k, m * k, s.int_lanes, s.int_a);
+    gather_ints(b, group, e.b.data() + i * k * n, k * n, s.int_lanes, s.int_b);
+    s.int_c.assign(m * n, 0);
+    if (e.accumulate) gather_ints(c, group, e.first_d.data() + i * m * n, m * n, s.int_lanes, s.int_c);
+    for (std::size_t x = 0; x < m; ++x) {
+      for (std::size_t z = 0; z < k; ++z) {
+        const std::int64_t factor = s.int_a[x * k + z];
+        for (std::size_t y = 0; y < n; ++y) s.int_c[x * n + y] += factor * s.int_b[z * n + y];
+      }
+    }
+    for (std::size_t at = 0; at < m * n; ++at) {
+      std::int64_t sum = s.int_c[at];
+      if (e.saturate) {
+        const std::int64_t half = std::int64_t{1} << (8 * bytes - 1);
+        sum = std::clamp(sum, -half, half - 1);
+      }
+      for (const Holder h : e.d[i * m * n + at]) {
+        store_bits(d[static_cast<std::size_t>(h.value)] + group[static_cast<std::size_t>(h.rank)] * bytes, bytes,
+                   static_cast<std::uint64_t>(sum));
       }
     }
   }
@@ -189,7 +209,7 @@ void sum_one_by_one(const Einsum& e, ir::ScalarType dtype, const TileSums& t) {
 
 void multiply_tile(const Einsum& e, const std::vector<int>& group, const TileVectors& a, const TileVectors& b,
                    const TileVectors& c, const std::vector<char*>& d, TileScratch& s) {
-  if (!is_float(a.dtype)) return multiply_ints(e, group, a, b, c, d);
+  if (!is_float(a.dtype)) return multiply_ints(e, group, a, b, c, d, s);
   const auto m = static_cast<std::size_t>(e.m);
   const auto n = static_cast<std::size_t>(e.n);
   const auto k = static_cast<std::size_t>(e.k);

@@ -2,6 +2,7 @@
 // every holder.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "sim/bytecode.h"
@@ -17,6 +18,7 @@ struct TileVectors {
 struct TileScratch {
   std::vector<double> a, b, c, lanes;
   std::vector<int> exponent_a, exponent_b;
+  std::vector<std::int64_t> int_a, int_b, int_c, int_lanes;
 };
 
 // Lane of rank r: group[r]. `c` is read when the einsum accumulates; `d` is written where `group` holds it.
