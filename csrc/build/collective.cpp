@@ -148,6 +148,7 @@ bool expand_once(ir::Builder& b, const ir::SpecStmt& spec) {
   if (spec.atom.empty()) return expand_unnamed(b, spec);
   const std::vector<std::string> names = split(spec.atom);
   for (const std::string& n : names) (void)atoms::require_family(n);
+  if (names.size() == 1 && spec.kind == ir::SpecKind::Move && copy_boxes(b, spec)) return true;
   if (names.size() == 1 && is_leaf(spec, atoms::find_family(spec.atom))) return false;
   switch (spec.kind) {
     case ir::SpecKind::Move:

@@ -164,6 +164,7 @@ class FragmentMove {
     if (!loops) irregular();
 
     Nest nest(b_, spec_);
+    if (entry_->thread_count > 1) nest.by(collectives());
     const std::vector<Expr> lane = lane_address(nest);
     std::vector<std::int64_t> sizes(rank(), 1);
     if (vector_dim_ >= 0) sizes[static_cast<std::size_t>(vector_dim_)] = mem_.values;
@@ -184,6 +185,21 @@ class FragmentMove {
     nest.leaf(ir::SpecKind::Move, load_ ? r : m, {load_ ? m : r}, spec_.atom, entry_->thread_count == 1);
     nest.close();
     if (!writer.is_const(1)) b_.leave();
+  }
+
+  // The threads cut into the atom's collectives, [128] into [4].[32], where they are not already.
+  ir::ThreadPtr collectives() {
+    const ir::ThreadPtr& threads = spec_.threads;
+    const Expr inner = threads->levels.empty() ? Expr(1) : threads->levels.back().size();
+    const int n = entry_->thread_count;
+    if (!inner.is_const() || inner.value() <= n || inner.value() % n != 0) return threads;
+    return b_.thread_view({.result = nullptr,
+                           .source = threads,
+                           .op = ir::ThreadOp::Tile,
+                           .tiler = {Layout(n, 1)},
+                           .index = {},
+                           .level = 0,
+                           .shape = {}});
   }
 
   // Of the threads that hold the same elements the first one stores them.

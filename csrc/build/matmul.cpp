@@ -95,14 +95,26 @@ void matmul(ir::Builder& b, const ir::SpecStmt& spec) {
     const TensorPtr tile = nest.at(x, {i, j});
     return scalar && !tile->levels.empty() ? nest.at(tile, {0, 0}) : tile;
   };
-  const Expr k = nest.loop("k", shape[1][1] / extents->k);
-  const Expr m = nest.loop("m", shape[0][0] / extents->m);
-  const TensorPtr a = pick(tiled[1], m, k);
-  const Expr n = nest.loop("n", shape[0][1] / extents->n);
-  const TensorPtr b_tile = pick(tiled[2], k, n);  // recorded one by one: arguments have no order
-  const TensorPtr c_tile = pick(tiled[0], m, n);
-  nest.leaf(ir::SpecKind::MatMul, c_tile, {a, b_tile}, spec.atom, each);
-  nest.close();
+  const auto products = [&](const Expr& k) {
+    const Expr m = nest.loop("m", shape[0][0] / extents->m);
+    const TensorPtr a = pick(tiled[1], m, k);
+    const Expr n = nest.loop("n", shape[0][1] / extents->n);
+    const TensorPtr b_tile = pick(tiled[2], k, n);  // recorded one by one: arguments have no order
+    const TensorPtr c_tile = pick(tiled[0], m, n);
+    nest.leaf(ir::SpecKind::MatMul, c_tile, {a, b_tile}, spec.atom, each);
+    nest.close();
+  };
+  // What is said of old values is for the first products along k: the others add to those.
+  std::int64_t steps = shape[1][1] / extents->k;
+  const auto& accumulate = spec.attrs.at("accumulate");
+  Expr done = 0;
+  if (steps > 1 && !(std::holds_alternative<bool>(accumulate) && std::get<bool>(accumulate))) {
+    products(0);
+    nest.say("accumulate", true);
+    done = 1;
+    --steps;
+  }
+  products(nest.loop("k", steps) + done);
 }
 
 void init(ir::Builder& b, const ir::SpecStmt& spec) {

@@ -19,6 +19,9 @@ void move_fragment(ir::Builder& b, const ir::SpecStmt& spec, const ir::TensorPtr
                    bool load);
 void copy(ir::Builder& b, const ir::SpecStmt& spec, const ir::TensorPtr& dst, const ir::TensorPtr& src,
           const std::vector<std::string>& atoms);
+// A Move by an atom that addresses memory by a tensor map, as a leaf a box. False: the tile is one box as it stands, or
+// none that can be cut.
+bool copy_boxes(ir::Builder& b, const ir::SpecStmt& spec);
 void move_private(ir::Builder& b, const ir::SpecStmt& spec, const ir::TensorPtr& registers, const ir::TensorPtr& memory,
                   bool load);
 void matmul(ir::Builder& b, const ir::SpecStmt& spec);

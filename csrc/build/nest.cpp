@@ -44,7 +44,7 @@ void Nest::leaf(ir::SpecKind kind, const TensorPtr& out, std::vector<ir::Operand
                 bool each) {
   ir::SpecStmt s;
   s.kind = kind;
-  s.attrs = spec_.attrs;
+  s.attrs = attrs_;
   s.outs = {out};
   s.ins = std::move(ins);
   // Registers hold what was loaded, the fill included: a store of them has nothing to fill.
@@ -53,8 +53,12 @@ void Nest::leaf(ir::SpecKind kind, const TensorPtr& out, std::vector<ir::Operand
     s.attrs.erase("fill");
   }
   s.blocks = spec_.blocks;
-  s.threads = each ? b_.each(ir::ThreadUnit::Thread) : spec_.threads;
+  s.threads = each ? b_.each(ir::ThreadUnit::Thread) : threads_;
   s.atom = atom;
+  if (kind == ir::SpecKind::Move) {
+    s.done = spec_.done;
+    s.to = spec_.to;
+  }
   b_.spec(std::move(s));
 }
 

@@ -23,9 +23,12 @@ class Nest {
   Expr loop(const std::string& name, std::int64_t extent);
   void close();
 
-  // One leaf. `each`: every thread for itself instead of the spec's threads.
+  // One leaf. `each`: every thread for itself instead of the spec's threads. What a Move completes on is the spec's.
   void leaf(ir::SpecKind kind, const ir::TensorPtr& out, std::vector<ir::Operand> ins, const std::string& atom,
             bool each);
+  // Attributes and threads of the leaves from here on that differ from the spec's.
+  void say(const std::string& attribute, ir::AttrValue value) { attrs_[attribute] = std::move(value); }
+  void by(ir::ThreadPtr threads) { threads_ = std::move(threads); }
 
   // Coordinates of the executing thread in a group, outermost level first.
   std::vector<std::vector<Expr>> indices(const ir::ThreadPtr& group);
@@ -33,6 +36,8 @@ class Nest {
  private:
   ir::Builder& b_;
   const ir::SpecStmt& spec_;
+  ir::Attrs attrs_ = spec_.attrs;
+  ir::ThreadPtr threads_ = spec_.threads;
   int open_ = 0;
 };
 
