@@ -1,4 +1,4 @@
-"""A checkout that is not built hides the installed package, in the current folder say: the latter is what is meant."""
+"""Where a checkout without a build, such as the current folder, hides the installed package, the latter is used."""
 
 from __future__ import annotations
 

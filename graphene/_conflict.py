@@ -1,4 +1,4 @@
-"""GraphQL's package of the same name writes into the same folder; importing says so instead of half working."""
+"""GraphQL's package of the same name installs into the same folder; importing then raises an error that says so."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def graphql_remains(folder: str = _HERE) -> str | None:
-    """What shows that GraphQL's `graphene` is installed in the folder of this package: a path, or None."""
+    """A path that shows that GraphQL's `graphene` is installed in the folder of this package, or None."""
     marker = os.path.join(folder, "types", "objecttype.py")
     if os.path.exists(marker):
         return marker

@@ -10,7 +10,7 @@ from types import CodeType, FrameType
 
 
 def assigned(frame: FrameType, ranks: tuple[int, ...]) -> list[str]:
-    """One name per coordinate, in order; "" where the source does not say.
+    """One name per coordinate, in order; "" where the source gives none.
 
     `ranks`: modes per level of the thread tensor whose indices() the frame calls.
     """
@@ -52,7 +52,7 @@ def _names(node: ast.expr, rank: int) -> tuple[str, ...]:
 
 
 def _target(filename: str, position: tuple[int | None, ...]) -> ast.expr | None:
-    """What the call at this position is assigned to."""
+    """The target that the call at this position is assigned to."""
     line, end_line, column, end_column = position
     if line is None or end_line is None or column is None or end_column is None:
         return None

@@ -37,15 +37,15 @@ class Kernel(_core.Launcher):
 
     ``with gr.Kernel("name") as kernel:`` records what is called inside; afterwards the kernel cannot be changed.
 
-    ``print(kernel)`` shows its IR, ``gr.parse(str(kernel)) == kernel``. ``kernel(*args, **named)`` runs it: on CUDA
-    tensors it is compiled once per device and launched on the current stream, NumPy arrays and CPU tensors go through
-    the simulator; arguments in declaration order or by name, written in place.
+    ``print(kernel)`` shows its IR, ``gr.parse(str(kernel)) == kernel``. ``kernel(*args, **named)`` runs it. For CUDA
+    tensors it is compiled once per device and launched on the current stream; for NumPy arrays and CPU tensors the
+    simulator runs it. Arguments are given in the order of declaration or by name, and written in place.
 
-    ``means``: what it computes, a NumPy function of its arguments by name, which ``check`` holds it to; ``read``: how
-    its outputs are to be read first, where they only make sense so; ``arguments``: ``prepare(args, rng)`` or
-    ``gr.Arguments``, what makes arguments sensible; ``sums``: the type that sums are kept in, fp32 unless all outputs
-    are fp64 (docs/simulator.md). They belong to this object: text, JSON and pickles go without
-    (``with_promise``).
+    ``means``: a NumPy function of the arguments by name that says what the kernel computes; ``check`` holds the kernel
+    to it. ``read``: a function that reads outputs first, where only another kernel understands them. ``arguments``:
+    ``prepare(args, rng)`` or ``gr.Arguments``, which make sensible arguments. ``sums``: the type that sums are kept in,
+    by default fp32, or fp64 if all outputs are (docs/simulator.md). These four belong to this object; text, JSON and
+    pickles do not carry them (``with_promise``).
 
     Raises VerifyError KERNEL_NESTED inside another kernel, KERNEL_CLOSED when it is recorded already, KERNEL_NAME
     unless the name is an identifier, KERNEL_ARGUMENT for a meaning that cannot be called.
@@ -67,7 +67,7 @@ class Kernel(_core.Launcher):
         self._closed: KernelIR | None = None
         self._programs: dict[str, Program] = {}
         self._binaries: dict[str, Binary] = {}
-        self._usual_arch: str | None = None  # what None means
+        self._usual_arch: str | None = None  # the architecture that `arch=None` means
 
     @classmethod
     def _from_ir(cls, ir: KernelIR) -> Kernel:
@@ -111,7 +111,7 @@ class Kernel(_core.Launcher):
 
     @property
     def ir(self) -> KernelIR:
-        """The recorded kernel as the C++ core holds it. Raises VerifyError KERNEL_UNRECORDED before that has ended."""
+        """The recorded kernel as the C++ core holds it. Raises VerifyError KERNEL_UNRECORDED before recording ended."""
         if self._closed is None:
             _core.fail("KERNEL_UNRECORDED", f"the kernel {self._name} has not been recorded", [],
                        "leave its `with` block first")  # fmt: skip
@@ -119,7 +119,7 @@ class Kernel(_core.Launcher):
 
     @property
     def promise(self) -> Promise | None:
-        """What the kernel was said to mean; None for one without ``means``, and for a parsed one."""
+        """The kernel's promise; None for a kernel without ``means``, and for a parsed one."""
         return self._promise
 
     def with_promise(
@@ -129,7 +129,7 @@ class Kernel(_core.Launcher):
         arguments: Callable[..., None] | Arguments | None = None,
         sums: DType | None = None,
     ) -> Kernel:
-        """The same kernel with a promise, as ``gr.Kernel`` takes it: for one that was parsed, or to promise less.
+        """The same kernel with another promise, as ``gr.Kernel`` takes it: for a parsed kernel, or to promise less.
 
         Raises VerifyError KERNEL_ARGUMENT for a meaning that cannot be called.
         """
@@ -147,7 +147,7 @@ class Kernel(_core.Launcher):
         return f"<graphene.Kernel {self._name}>"
 
     def _repr_html_(self) -> str:
-        """What notebooks show: the IR, or the plain representation while the kernel is being recorded."""
+        """The IR, for notebooks; the plain representation while the kernel is being recorded."""
         if self._closed is None:
             return html.escape(repr(self))
         return f"<pre>{html.escape(str(self))}</pre>"
@@ -176,15 +176,15 @@ class Kernel(_core.Launcher):
         return Kernel._from_ir(_core.ir_from_json(_text(text)))
 
     def __reduce__(self) -> tuple[Callable[[str], Kernel], tuple[str]]:
-        """Pickled and copied as its JSON, with the Python lines. KERNEL_UNRECORDED while it is being recorded."""
+        """A kernel is pickled and copied as its JSON, with Python lines. Raises KERNEL_UNRECORDED while recording."""
         return Kernel.from_json, (self.to_json(locations=True),)
 
     # Code.
 
     def lowered(self, arch: str | None = None) -> Program:
-        """The kernel verified and lowered for ``arch`` ("sm_80", "sm_90a", ...); kept.
+        """The kernel verified and lowered for ``arch`` ("sm_80", "sm_90a", ...). The result is kept.
 
-        None: the lowest architecture from sm_80 up that has every named atom, or sm_90a where only that has an
+        None means the lowest architecture from sm_80 up that has every named atom, or sm_90a if only that has an
         instruction for every leaf.
 
         Raises VerifyError (VERIFY_*, LOWER_*) and SelectError (NO_ATOM, ...) with every problem at once; SelectError
@@ -222,7 +222,7 @@ class Kernel(_core.Launcher):
         return self.lowered(_core.architecture(arch)).cuda_source()
 
     def compile(self, arch: str) -> Binary:
-        """Compiles for ``arch`` with NVRTC, or takes the cubin from the disk cache; needs no GPU.
+        """Compiles for ``arch`` with NVRTC, or takes the cubin from the disk cache. This needs no GPU.
 
         The result has ``.ptx .cubin .registers .spill_bytes .shared_bytes``. Raises CompileError besides what
         ``lowered`` raises.
@@ -261,14 +261,14 @@ class Kernel(_core.Launcher):
     ) -> SimulationStats:
         """Runs the kernel on NumPy arrays or CPU tensors, in place, with every memory access checked.
 
-        Arguments in declaration order or by name. ``arch``: whose atoms run; None: the lowest from sm_80 up that has
-        every named atom. ``seed``: order of blocks and warps. ``skip``: ids from ``syncs()`` of synchronisation
-        statements to leave out, to see that they are needed; ``relax``: of waits that leave one more group of copies in
-        flight. ``trace``: the result's ``.trace`` is a timeline of the first block, drawn in notebooks. ``roundings``:
-        its ``.roundings`` are the points where values become narrower than fp32 and are then computed with.
-        ``memory_bytes``: what may be held beside the arguments. Raises SimulationError at the first hazard, whatever
-        the order in which threads ran, SIM_MEMORY where more memory is needed; LaunchError for arguments that do not
-        fit.
+        Arguments are given in the order of declaration or by name. ``arch``: the architecture whose atoms run, chosen
+        as in ``lowered``. ``seed``: decides the order of blocks and warps. ``skip``: ids from ``syncs()`` of
+        synchronisation statements that are left out, to see whether they are needed. ``relax``: ids of waits that leave
+        one more group of copies in flight. ``trace``: the result's ``.trace`` is a timeline of the first block, which
+        notebooks draw. ``roundings``: the result's ``.roundings`` are the points where values become narrower than fp32
+        and are then computed with. ``memory_bytes``: how much memory the run may hold beside the arguments. Raises
+        SimulationError at the first hazard, in whatever order threads ran, and SIM_MEMORY if it needs more memory;
+        LaunchError for arguments that do not fit.
         """
         return _simulate.simulate(self, args, named, arch, seed, skip, relax, trace, roundings, memory_bytes)
 
@@ -280,34 +280,34 @@ class Kernel(_core.Launcher):
         memory_bytes: int = _check.MEMORY_BYTES,
         **sizes: int,
     ) -> CheckResult:
-        """Runs calls that show mistakes, holds outputs to what the kernel promises, and decomposed specs to theirs.
+        """Runs calls that show mistakes, and holds outputs and decomposed specs to what they promise.
 
-        Sizes, data and scalars are chosen from the kernel's text (docs/simulator.md). ``args``: a call, which runs as
-        it is, alone. ``sizes`` of the kernel's symbols: those of every call (with both, the call gives other sizes
-        alone). The result is true if nothing was found; ``.errors`` name hazards, else elements of outputs outside of
-        the interval that they should be in, with the smallest call that shows it, and the innermost spec that is wrong.
-        ``memory_bytes``: what this process may take on meanwhile. Raises SimulationError SIM_ARGUMENT for sizes that
-        the symbols' facts exclude, SIM_MEMORY for such as need more memory, CHECK_MEANS for a meaning that does not
-        fit.
+        Sizes, data and scalars are chosen from the kernel's text (docs/simulator.md). ``args``: one call, which alone
+        runs, unchanged. ``sizes``: values of the kernel's symbols in every call. With both, the arguments only give
+        further sizes. The result is true if nothing was found. Its ``.errors`` name hazards, else elements of outputs
+        that lie outside of their interval, with the smallest call that shows it, and the innermost spec that is wrong.
+        ``memory_bytes``: how much memory this process may allocate meanwhile. Raises SimulationError SIM_ARGUMENT for
+        sizes that the symbols' facts exclude, SIM_MEMORY for sizes that need more memory, CHECK_MEANS for a meaning
+        that does not fit.
         """
         return _check.check(self, args, arch, seed, sizes, memory_bytes=memory_bytes)
 
     def mutants(self, *args: object, arch: str | None = None, seed: int = 0, **sizes: int) -> list[Mutant]:
-        """What each synchronisation statement is needed for: the hazard that is found without it.
+        """The hazard that is found without each synchronisation statement: it says what the statement is needed for.
 
-        One entry for every statement left out, and one for every wait that leaves one more group of copies in flight;
-        those with ``hazard=None`` are redundant at these sizes. Sizes as for ``check``; a ring of S stages needs 2 S +
-        1 steps for every removal to show. Raises what ``check`` raises.
+        There is one entry for every statement left out, and one for every wait that leaves one more group of copies in
+        flight. Statements with ``hazard=None`` are redundant at these sizes. Sizes are given as for ``check``; a ring
+        of S stages needs 2 S + 1 steps for every removal to show. Raises what ``check`` raises.
         """
         return _check.mutants(self, args, arch, seed, sizes)
 
     def report(self, *args: object, arch: str | None = None, all_blocks: bool = False, **sizes: int) -> Report:
-        """What the memory system makes of the kernel: bank conflicts and sectors of every access, registers, occupancy.
+        """Counts the work of the memory system: bank conflicts and sectors of every access, registers, occupancy.
 
-        ``args``: a call, whose sizes and integers are taken as they are; else ``sizes`` of the kernel's symbols, as
-        ``check`` chooses them, and integers in data are the smallest that their facts allow.
-        ``all_blocks``: count the whole of a large grid, else its first, middle and last blocks. The result prints as a
-        table; ``.why_narrow()`` says of each access of less than 16 bytes a thread what limits it. Raises
+        ``args``: a call, which gives sizes and integers. Without it ``sizes`` are values of the kernel's symbols (the
+        others are chosen as in ``check``), and integers in data are the smallest that their facts allow.
+        ``all_blocks``: counts the whole of a large grid instead of its first, middle and last blocks. The result prints
+        as a table; ``.why_narrow()`` says what limits each access of less than 16 bytes a thread. Raises
         SimulationError SIM_ARGUMENT for sizes that the symbols' facts exclude.
         """
         return _report.report(self, args, arch, all_blocks, sizes)

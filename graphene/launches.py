@@ -1,4 +1,4 @@
-"""Kernels that are launched one after the other, and the check of what they compute together."""
+"""Kernels that are launched one after the other, and the check of their common result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from graphene.judge.sequence import SequenceRunner
     from graphene.promise import Arguments
 
-CALLS: tuple[int, ...] = ()  # how many at most for sizes, for data: the usual ones
+CALLS: tuple[int, ...] = ()  # the greatest numbers of calls for sizes and for data; empty: the usual ones
 
 __all__ = ["Launch", "Launches", "check_launches"]
 
@@ -25,10 +25,11 @@ Workspaces: TypeAlias = "Callable[[dict[str, int]], Mapping[str, tuple[Sequence[
 
 
 class Launch(NamedTuple):
-    """A kernel and what its arguments are, in order.
+    """A kernel and its arguments, in order.
 
-    Names, of the sequence's tensors and numbers; "X.T": X with its last two modes exchanged; "X.C": as many columns of
-    X as C has; (name, function): what the function makes of the array; a number.
+    An argument is the name of a tensor or number of the sequence; "X.T", which is X with its last two modes exchanged;
+    "X.C", which is as many columns of X as C has; (name, function), which is the function's result on the array; or a
+    number.
     """
 
     kernel: Kernel
@@ -36,7 +37,7 @@ class Launch(NamedTuple):
 
 
 class Launches(list[Launch]):
-    """A list of launches, with what ``check_launches`` is to know of them: its arguments of the same names."""
+    """A list of launches that brings arguments for ``check_launches``, under the same names."""
 
     def __init__(
         self,
@@ -63,22 +64,22 @@ def check_launches(
     memory_bytes: int = MEMORY_BYTES,
     **sizes: int,
 ) -> CheckResult:
-    """Runs kernels in order on one set of arrays: holds each to its promise, and what they leave to what all promise.
+    """Runs kernels in order on one set of arrays, and holds each to its promise and the results to the common one.
 
-    ``launches``: kernels with the names of their arguments (``Launch``), as ``gemm_launches`` returns them; a kernel
-    alone names them itself. ``means``: what all compute together, a NumPy function of names as a kernel's is, which
-    returns a dict of results; without it each kernel alone is held to its promise, on what those before it left.
-    ``arrays``: by name, a call, which runs as it is on copies. Without them sizes, data and scalars are chosen as
-    ``kernel.check()`` chooses them, of the texts of all kernels. ``shapes``: of tensors in names of sizes, where
-    several kernels name one size differently; ``workspaces``: a function of the sizes to (shape, type) by name, what
-    the caller of such launches allocates. Memory that no kernel has written yet is NaN, or numbers that no index may
-    be. ``arguments``: what makes sensible arguments, as of ``gr.Kernel``, of the sequence's names; by default what the
-    kernels say. A list that is a ``Launches`` brings these. ``sizes``: of every call.
-    ``memory_bytes``: what this may take on; calls that need more are left out.
+    ``launches``: kernels with the names of their arguments (``Launch``), as ``gemm_launches`` returns them. A kernel
+    without them names its arguments itself. ``means``: what all compute together, a NumPy function of names like a
+    kernel's meaning, which returns a dict of results; without it only each kernel is held to its promise, given what
+    the kernels before it left. ``arrays``: one call, by name, which runs on copies. Without them sizes, data and
+    scalars are chosen from the texts of all kernels, in the way of ``kernel.check()``. ``shapes``: shapes of tensors in
+    names of sizes, where several kernels name one size differently. ``workspaces``: a function of the sizes that
+    returns (shape, type) by name for memory that the caller of the launches allocates. Memory that no kernel has
+    written yet is NaN, or numbers that are not valid indices. ``arguments``: makes sensible arguments, as for
+    ``gr.Kernel``, but by the sequence's names; by default each kernel's own function does so. A list that is a
+    ``Launches`` brings these. ``sizes``: sizes of every call. ``memory_bytes``: how much memory this may allocate;
+    calls that need more are left out.
 
-    Raises VerifyError KERNEL_ARGUMENT for launches that are none, SimulationError SIM_ARGUMENT for sizes that symbols'
-    facts exclude, CHECK_MEANS for a meaning that does not fit. What a launch refuses of a call is an error of the
-    result.
+    Raises VerifyError KERNEL_ARGUMENT for wrong launches, SimulationError SIM_ARGUMENT for sizes that symbols' facts
+    exclude, CHECK_MEANS for a meaning that does not fit. A call that a launch refuses is an error of the result.
     """
     from graphene.judge.memory import limited
     from graphene.judge.sequence import Sequence as Together

@@ -1,11 +1,11 @@
 """CuTe's layout algebra: layouts are functions from coordinates to integers, written shape:stride.
 
-Coordinates are colexicographic (leftmost mode fastest). Wherever a Layout is expected, its text or a bare shape
-(column-major) will do. Sizes and strides are ints or symbolic integers; what the algebra must know about a symbol is
-taken from its facts.
+Coordinates are colexicographic (the leftmost mode is fastest). Wherever a Layout is expected, its text or a bare shape
+(column-major) will do. Sizes and strides are ints or symbolic integers. The algebra takes its knowledge about a symbol
+from the symbol's facts.
 
-Every function raises LayoutError: LAYOUT_DIVISIBILITY, LAYOUT_INJECTIVE or LAYOUT_COMPOSE where the result is not
-defined, LAYOUT_FACT where the facts of the symbols do not say whether it is, LAYOUT_PARSE for malformed text.
+Every function raises LayoutError: LAYOUT_DIVISIBILITY, LAYOUT_INJECTIVE or LAYOUT_COMPOSE if the result is not defined,
+LAYOUT_FACT if the facts of the symbols leave that open, LAYOUT_PARSE for malformed text.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ def make_layout(*modes: LayoutLike) -> Layout:
 def tv(thread: LayoutLike, value: LayoutLike) -> Layout:
     """A thread-value layout: two modes, (thread, value) -> element number of a tile. CuTe: TV layouts of atoms.
 
-    Each mode has at least one thread, one value. A fragment's TV layout gives every element one place, a value of a
-    thread; threads along a mode of stride 0 hold copies of each other.
-    Raises LayoutError LAYOUT_TV where a mode is empty.
+    Each mode has at least one thread or value. A fragment's TV layout gives every element one place, which is a value
+    of a thread; threads along a mode of stride 0 hold copies of each other. Raises LayoutError LAYOUT_TV if a mode is
+    empty.
     """
     return _core.tv(thread, value)
 
@@ -85,9 +85,9 @@ def crd2idx(coord: IntTupleLike, shape: IntTupleLike, stride: IntTupleLike | Non
 def idx2crd(index: IntTupleLike, shape: IntTupleLike, stride: IntTupleLike | None = None) -> IntTupleLike:
     """Natural coordinate of a colexicographic index in a shape. CuTe: idx2crd.
 
-    A tuple has one index for each mode, to any level: each becomes a coordinate of its own. With strides the index is
-    an offset, and the coordinate is ``(index // stride) % shape`` at every leaf (0 where the stride is 0): the inverse
-    of crd2idx where the strides nest.
+    A tuple has one index for each mode, to any level, and each becomes a coordinate of its own. With strides the index
+    is an offset, and the coordinate is ``(index // stride) % shape`` at every leaf (0 where the stride is 0). That is
+    the inverse of crd2idx if the strides nest.
     Raises LayoutError: LAYOUT_COORD (hierarchy does not fit), LAYOUT_BOUNDS (outside of the shape, of the offsets).
     """
     return _core.idx2crd(index, shape, stride)
@@ -96,14 +96,15 @@ def idx2crd(index: IntTupleLike, shape: IntTupleLike, stride: IntTupleLike | Non
 def coalesce(layout: LayoutLike, profile: ProfileLike = None) -> Layout:
     """The same function of linear indices with the fewest modes. CuTe: coalesce.
 
-    With a tuple as profile the modes that stand at its leaves are coalesced each by itself, and modes beyond it are
-    kept: ``coalesce(layout, (1, 1))`` has rank 2. What the leaves are does not matter. Raises LayoutError LAYOUT_RANK.
+    With a tuple as profile, each mode that stands at one of its leaves is coalesced by itself, and modes beyond the
+    tuple are kept: ``coalesce(layout, (1, 1))`` has rank 2. The values of the leaves do not matter. Raises LayoutError
+    LAYOUT_RANK.
     """
     return _core.coalesce(layout, profile)
 
 
 def filter(layout: LayoutLike, profile: ProfileLike = None) -> Layout:
-    """The coalesced layout without the modes of stride 0 or size 1. CuTe: filter. The profile is coalesce's."""
+    """The coalesced layout without modes of stride 0 or size 1. CuTe: filter. The profile is as in coalesce."""
     return _core.filter(layout, profile)
 
 
@@ -116,8 +117,8 @@ def composition(left: Any, right: Any) -> Any:
 
     `left` is a Layout, a Swizzle or a ComposedLayout. A tuple on the right composes by mode, to any depth; None keeps a
     mode, and modes beyond the tuple are dropped.
-    Indices past the size of `left` continue along its last mode. So do those below 0, to which negative strides of
-    `right` lead; where they are all negative, ``left(-x)`` is ``-left(x)``, as in CuTe.
+    Indices past the size of `left` continue along its last mode. So do indices below 0, which come from negative
+    strides of `right`; if all strides are negative, ``left(-x)`` is ``-left(x)``, as in CuTe.
     Raises LayoutError: LAYOUT_DIVISIBILITY (CuTe's stride and shape divisibility conditions), LAYOUT_COMPOSE (not a
     layout: the modes of `right` carry into each other or borrow, a swizzle inside of a layout), LAYOUT_RANK.
     """
@@ -159,7 +160,7 @@ def logical_divide(layout: LayoutLike, tiler: ModeTilerLike) -> Layout:
 def zipped_divide(layout: LayoutLike, tiler: ModeTilerLike) -> Layout:
     """logical_divide with the parts gathered: ((tiles), (rest)). CuTe: zipped_divide.
 
-    Of a mode with None the tile is 1:0, and all of the mode is rest.
+    For None the tile is 1:0, and the whole mode is rest.
     """
     return _core.zipped_divide(layout, tiler)
 
@@ -203,16 +204,16 @@ def is_injective(layout: LayoutLike) -> bool:
 
 
 def equal_as_functions(a: LayoutLike, b: LayoutLike) -> bool:
-    """Whether both have the same size and the same offset at every linear index; for symbols, whatever their values."""
+    """Whether both have the same size and the same offset at every linear index, for any values of symbols."""
     return _core.equal_as_functions(a, b)
 
 
 def panels(rows: int, cols: int, dtype: Any) -> Layout:
     """A shared-memory tile of `rows` x `cols` elements whose rows are cut into lines of 128 bytes, panel after panel.
 
-    ``(rows,(w,cols/w)):(w,(1,rows*w))`` with lines of `w` elements: 128 bytes, or 64 or 32 where 128 do not divide the
-    row. What TMA and wgmma address where a row is longer than a line; with ``swizzle=gr.swizzle(w, dtype)``. Raises
-    LayoutError LAYOUT_DIVISIBILITY unless `rows` is a multiple of 8 and a row whole lines.
+    ``(rows,(w,cols/w)):(w,(1,rows*w))`` with lines of `w` elements: 128 bytes, or 64 or 32 if 128 do not divide the
+    row. TMA and wgmma address this layout if a row is longer than a line, with ``swizzle=gr.swizzle(w, dtype)``. Raises
+    LayoutError LAYOUT_DIVISIBILITY unless `rows` is a multiple of 8 and a row has whole lines.
     """
     bits = getattr(dtype, "bits", dtype)
     if not isinstance(bits, int):
@@ -233,7 +234,7 @@ def swizzle(row_elems: int, dtype: Any) -> Swizzle:
     """The swizzle for a row-major shared-memory tile with rows of `row_elems` `dtype` elements (or a number of bits).
 
     Eight consecutive rows, starting at a multiple of eight, can then be read at one 16-byte column without a bank
-    conflict, as ldmatrix does. With 2^k the largest power of two dividing the 16-byte chunks of a row it is
+    conflict, as ldmatrix does. If 2^k is the largest power of two that divides the 16-byte chunks of a row, it is
     ``Swizzle(min(k, 3), log2(elements of a chunk), max(k, 3))``.
     Raises LayoutError LAYOUT_SWIZZLE unless rows are whole 16-byte chunks.
     """

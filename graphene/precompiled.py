@@ -1,7 +1,7 @@
 """Kernels compiled ahead of time: cubins and launch manifests in a folder, launched where there is no compiler.
 
-The folder holds ``kernels.json``, which lists for every kernel its IR and for every architecture a cubin and a
-manifest, each with its SHA-256, and those files. ``python -m graphene compile`` writes it.
+The folder holds ``kernels.json`` and the files that it lists with their SHA-256: for every kernel its IR, and for every
+architecture a cubin and a manifest. ``python -m graphene compile`` writes it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ARCH = re.compile(r"sm_(\d+)(\d)([af]?)")
 
 
 def runs_on(compiled_for: str, arch: str) -> bool:
-    """Whether a cubin for one architecture runs on a device of another: same generation, no older revision.
+    """Whether a cubin for one architecture runs on a device of another: one of the same generation, and not older.
 
     Cubins with a suffix (``"sm_90a"``) run on exactly that architecture. Source: CUDA C++ programming guide, binary
     compatibility.
@@ -78,10 +78,10 @@ def precompile(
 ) -> list[Path]:
     """Compiles every kernel for every architecture and writes them to ``folder``; returns the files written.
 
-    ``kernels``: by the name ``load_precompiled`` will give them. ``archs``: such as ``["sm_80", "sm_90a"]``. What the
-    folder holds under other names stays. Kernels are compiled in parallel; nothing is written unless all of them
+    ``kernels``: by the names that ``load_precompiled`` will give them. ``archs``: such as ``["sm_80", "sm_90a"]``.
+    Files of other names in the folder stay. Kernels are compiled in parallel, and nothing is written unless all of them
     compile. ``progress`` is called with a line of text for each. Every file is written whole or not at all, the table
-    of contents last. Raises CompileError PRECOMPILED for names that are no file names and folders that cannot be
+    of contents last. Raises CompileError PRECOMPILED for names that cannot be file names and folders that cannot be
     written, and what ``Kernel.compile`` raises.
     """
     folder, wanted = _folder(folder, "precompile"), _archs(archs)
@@ -106,8 +106,8 @@ def precompile(
     pool = ThreadPoolExecutor(os.cpu_count() or 1)
     try:
         for line in pool.map(build, jobs):
-            progress(line)  # from this thread: lines of several would mix
-    except BaseException:  # a Ctrl-C, too, is not to wait for what the others compile
+            progress(line)  # from this thread, because lines of several threads would mix
+    except BaseException:  # a Ctrl-C, too, must not wait for the other compilations
         pool.shutdown(wait=False, cancel_futures=True)
         _core.cancel_compilations()
         raise
@@ -162,7 +162,7 @@ def _read_index(folder: Path) -> dict[str, Any]:
             if not _NAME.fullmatch(name) or not all(_ARCH.fullmatch(a) for a in row["archs"]):
                 _damaged(folder, f"{_INDEX} is malformed at {name!r}")
             for reference in (row["ir"], *(r[k] for r in row["archs"].values() for k in ("cubin", "manifest"))):
-                # Beside the table, nowhere else.
+                # A file lies beside the table, and nowhere else.
                 if not _NAME.fullmatch(reference["file"]) or not isinstance(reference["sha256"], str):
                     _damaged(folder, f"{reference['file']!r} is not a file of it")
     except (AttributeError, KeyError, TypeError):
@@ -212,8 +212,8 @@ class Compiled(_core.Launcher):
 class Precompiled(Compiled):
     """A kernel compiled ahead of time, called as the kernel was: ``kernel(*args, stream=None, **named)``.
 
-    CUDA tensors need the driver alone. NumPy arrays and CPU tensors go through the simulator. ``load(device)`` loads it
-    before its first call. Made by ``load_precompiled``; its files are read when they are needed.
+    CUDA tensors need only the driver. NumPy arrays and CPU tensors go through the simulator. ``load(device)`` loads the
+    kernel before its first call. ``load_precompiled`` makes these kernels; their files are read when they are needed.
     """
 
     def __init__(self, folder: Path, name: str, row: dict[str, Any]) -> None:
@@ -267,7 +267,7 @@ class Precompiled(Compiled):
 
 
 class _Kernels(dict[str, Precompiled]):
-    """Kernels by name; a name that the folder does not have is an error that says which it has."""
+    """Kernels by name. The error for a name that the folder does not have lists the names that it has."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__((name, Precompiled(folder, name, row)) for name, row in _read_index(folder).items())
@@ -282,7 +282,7 @@ def load_precompiled(folder: str | os.PathLike[str]) -> dict[str, Precompiled]:
     """The kernels that ``precompile`` or ``python -m graphene compile`` wrote to a folder, by name.
 
     No compiler is needed to call them. Raises CompileError PRECOMPILED when the folder's table of contents is missing,
-    damaged or of another schema; a file whose checksum is wrong raises it when it is first needed. So does the
-    table when it is asked for a name that the folder does not have.
+    damaged or of another schema. A file with a wrong checksum raises it when the file is first needed, and the table
+    when it is asked for a name that the folder does not have.
     """
     return _Kernels(_folder(folder, "load_precompiled").absolute())

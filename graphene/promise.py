@@ -1,7 +1,7 @@
-"""What a kernel promises: a NumPy function of its arguments, and what else a judge needs to hold the kernel to it.
+"""A kernel's promise: a NumPy function of its arguments, and what else a judge needs to hold the kernel to it.
 
-``gr.Kernel(name, means=, read=, arguments=, sums=)`` (docs/simulator.md, "What a kernel promises"). Importing this
-needs no NumPy; what computes imports it.
+``gr.Kernel(name, means=, read=, arguments=, sums=)`` gives it (docs/simulator.md, "What a kernel promises"). Importing
+this module needs no NumPy; the functions that compute import it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["Arguments", "Judged", "Promise", "approximately", "call", "is_array"
 
 @dataclass(frozen=True)
 class Arguments:
-    """What makes sensible arguments of a kernel, where drawing each by itself does not.
+    """How to make sensible arguments of a kernel, if drawing each by itself does not.
 
-    ``prepare(args, rng)`` changes drawn arguments in place: `args` is a dict of float64 and int64 arrays (lists of them
-    for ``gr.inputs``) and numbers by name, with ``args.draw(shape)`` for data of the call's kind, ``args.kind``, its
-    name, and ``args.sizes``. ``sizes(s)`` changes drawn sizes and integer parameters in place: a dict by name, of those
-    that follow from others. ``values``: numbers to draw from, by name of a symbol, a size or a scalar. ``kinds``: the
-    kinds of data that the promise covers (``graphene.judge.data.KINDS``, which are all).
+    ``prepare(args, rng)`` changes drawn arguments in place. `args` is a dict of float64 and int64 arrays (lists of them
+    for ``gr.inputs``) and numbers by name. ``args.draw(shape)`` gives data of the call's kind, ``args.kind`` its name,
+    and ``args.sizes`` the sizes. ``sizes(s)`` changes drawn sizes and integer parameters, a dict by name, in place, for
+    those that follow from others. ``values``: numbers to draw from, by the name of a symbol, a size or a scalar.
+    ``kinds``: the kinds of data that the promise covers, of ``graphene.judge.data.KINDS``; by default all.
     """
 
     prepare: Callable[[Any, Any], None] | None = None
@@ -40,7 +40,7 @@ class Arguments:
 
 @dataclass(frozen=True)
 class Promise:
-    """What ``gr.Kernel`` was given: see there."""
+    """The arguments ``means``, ``read``, ``arguments`` and ``sums`` of ``gr.Kernel``."""
 
     means: Callable[..., Any]
     read: Callable[..., Any] | None = None
@@ -49,7 +49,7 @@ class Promise:
 
 
 def make(means: Any, read: Any, arguments: Any, sums: Any) -> Promise | None:
-    """The promise of ``gr.Kernel``'s arguments. Raises VerifyError KERNEL_ARGUMENT for what cannot be called."""
+    """The promise from ``gr.Kernel``'s arguments. Raises VerifyError KERNEL_ARGUMENT if they cannot be called."""
 
     def refuse(name: str, want: str, got: Any) -> None:
         _core.fail("KERNEL_ARGUMENT", f"gr.Kernel: {name} does not fit", [f"want: {want}", f"got: {got!r}"])
@@ -75,13 +75,13 @@ def _arguments(given: Any) -> Arguments:
 
 
 def _nothing(**_: Any) -> None:
-    """The meaning of a kernel that says only what its arguments are."""
+    """The meaning of a kernel that only says how its arguments are made."""
 
 
 def call(function: Callable[..., Any], available: Mapping[str, Any], kernel: str) -> Any:
-    """Calls a function with those of some values that its parameters name; defaults stand for missing ones.
+    """Calls a function with the values that its parameters name; defaults stand for missing values.
 
-    Raises SimulationError CHECK_MEANS for a parameter that is neither.
+    Raises SimulationError CHECK_MEANS for a parameter that has neither.
     """
     takes: dict[str, Any] = {}
     for p in inspect.signature(function).parameters.values():
@@ -102,7 +102,7 @@ def call(function: Callable[..., Any], available: Mapping[str, Any], kernel: str
     return function(**takes)
 
 
-# What a meaning says of itself while it is evaluated.
+# What a meaning states while it is evaluated: its rounding points.
 
 
 @dataclass
@@ -131,22 +131,22 @@ class judged:  # noqa: N801
 
 
 def is_array(x: Any) -> bool:
-    """Whether it is an array of NumPy's, a number of NumPy's, or an array of numbers that know their error."""
-    return getattr(type(x), "__array_ufunc__", None) is not None  # which IntExpr refuses
+    """Whether it is an array or a number of NumPy's, or an array of numbers that know their error."""
+    return getattr(type(x), "__array_ufunc__", None) is not None  # IntExpr sets it to None
 
 
 def rounded(name: str, value: Any, by: Any = 1.0) -> Any:
-    """The value as the kernel's tensor `name` holds it: a rounding point, in a meaning.
+    """The value as the kernel's tensor `name` holds it: states a rounding point in a meaning.
 
-    A value that becomes narrower than fp32 and is then computed with must be stated so; the type is the tensor's. `by`:
-    what the value was multiplied by before it was rounded; None: a factor that is not known, and every value may then
-    be off by half a unit of its last place. Outside of a check the value itself.
+    A meaning must state a value that becomes narrower than fp32 and is then computed with. The type is the tensor's.
+    `by`: the factor by which the value was multiplied before it was rounded; with None the factor is not known, and
+    every value may be off by half a unit of its last place. Outside of a check the result is the value itself.
     """
     kernel = _JUDGED.get()
     if kernel is None:
         return value
     dtype = kernel.types.get(name)
-    if dtype is None:  # told when the stated points are compared with those found
+    if dtype is None:  # reported when the stated points are compared with those found
         kernel.stated.add(name)
         return value
     from graphene.judge.formats import format_of, is_float
@@ -158,7 +158,7 @@ def rounded(name: str, value: Any, by: Any = 1.0) -> Any:
 
 
 def narrowed(value: Any, dtype: DType | str, by: Any = 1.0) -> Any:
-    """The array rounded to a type, and what its error becomes: the distance to the rounded ends of its interval."""
+    """The array rounded to a type, and its new error: the distance to the rounded ends of its interval."""
     import numpy as np
 
     from graphene.judge.bounded import Bounded, bounded, finite, size
@@ -183,10 +183,10 @@ def narrowed(value: Any, dtype: DType | str, by: Any = 1.0) -> Any:
 
 
 def approximately(formula: Callable[..., Any], *, absolute: Any = 0.0, relative: Any = 0.0) -> Callable[..., Any]:
-    """A function of registers that approximates a formula, as a decorator; or the formula with the error, of arrays.
+    """A decorator that gives a function of registers its exact formula, and how far the function is from it.
 
-    ``@gr.approximately(lambda x: 1 / (1 + np.exp(-x)), absolute=2**-20)`` above a function of registers: with arrays it
-    is the formula, and what it is off by stands in one place. `absolute`, `relative`: numbers, or functions of the
+    ``@gr.approximately(lambda x: 1 / (1 + np.exp(-x)), absolute=2**-20)`` stands above a function of registers. With
+    arrays, the function then is the formula with that error. `absolute`, `relative`: numbers, or functions of the
     arguments' values.
     """
 
