@@ -318,7 +318,7 @@ class Kernel(_core.Launcher):
 
 
 def parse(text: str) -> Kernel:
-    """The kernel that ``str(kernel)`` printed (docs/ir_text.md): ``gr.parse(str(kernel)) == kernel``.
+    """Reads a kernel from the text that ``str(kernel)`` prints (docs/ir_text.md): ``gr.parse(str(kernel)) == kernel``.
 
     Raises VerifyError (IR_PARSE, IR_UNDEFINED, IR_TYPE_MISMATCH, ...) with line, column and the line itself.
     """

@@ -1,4 +1,4 @@
-"""What those who run, judge and measure a kernel know of it: `graphene.Kernel`, which calls them, is one."""
+"""The protocols by which the code that runs, judges and measures a kernel knows it; `graphene.Kernel` has the first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Launched", "Recorded"]
 
 
 class Recorded(Protocol):
-    """A recorded kernel: its name, its IR and what it promises; lowered and compiled for an architecture."""
+    """A recorded kernel: its name, its IR and its promise. It can be lowered and compiled for an architecture."""
 
     @property
     def name(self) -> str:
@@ -26,7 +26,7 @@ class Recorded(Protocol):
 
     @property
     def promise(self) -> Promise | None:
-        """What it was said to mean."""
+        """Its promise, or None."""
         ...
 
     def to_json(self, indent: int = -1, locations: bool = False) -> str:
@@ -34,20 +34,20 @@ class Recorded(Protocol):
         ...
 
     def lowered(self, arch: str | None = None) -> Program:
-        """The kernel lowered for an architecture; None: the usual one."""
+        """The kernel lowered for an architecture; None means the usual one."""
         ...
 
     def compile(self, arch: str) -> Binary:
-        """The cubin, and what it takes."""
+        """The cubin, with its registers and memory."""
         ...
 
 
 class Launched(Protocol):
-    """A kernel and what its arguments are, in order: `graphene.Launch` is one."""
+    """A kernel and its arguments, in order; `graphene.Launch` is one."""
 
     @property
     def kernel(self) -> Recorded:
-        """What is launched."""
+        """The kernel that is launched."""
         ...
 
     @property

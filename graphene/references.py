@@ -1,7 +1,7 @@
-"""What generic specs mean: functions of arrays, known by name.
+"""Meanings of generic specs: functions of arrays, known by name.
 
-``gr.spec(out, ins, means=function)`` stores the function's name in the kernel, so that the text says what is meant and
-``kernel.check()`` finds the function again: after ``gr.parse`` too, once it has been registered in that process.
+``gr.spec(out, ins, means=function)`` stores the function's name in the kernel. So the text names the meaning, and
+``kernel.check()`` finds the function again, even after ``gr.parse``, once it has been registered in that process.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {}
 
 
 def reference(function: Function) -> Function:
-    """Registers a reference function under its name, as a decorator or a call; gives the function back.
+    """Registers a reference function under its name, as a decorator or a call, and returns the function.
 
-    It takes a spec's inputs in order, as float64 arrays of their logical shapes (numbers as they are), and returns the
-    output, or a tuple of them. A spec that changes its output in place lists it among its inputs. A later function of
-    the same name takes the earlier one's place. Raises ValueError for one without a name (a lambda).
+    The function takes a spec's inputs in order, as float64 arrays of their logical shapes (numbers unchanged), and
+    returns the output, or a tuple of outputs. A spec that changes its output in place lists it among its inputs. A
+    later function of the same name replaces the earlier one. Raises ValueError for a function without a name (a
+    lambda).
     """
     name = getattr(function, "__name__", "")
     if not name.isidentifier():
@@ -49,7 +50,7 @@ def evaluate(
     try:
         with np.errstate(all="ignore"):
             result = function(*arrays)
-    except Exception as e:  # whatever the user's function raises is its problem, told as such
+    except Exception as e:  # any error of the user's function is reported as its own
         return f"it raised {type(e).__name__}: {e}"
     outputs = result if isinstance(result, tuple) else (result,)
     if len(outputs) != len(shapes):

@@ -20,7 +20,7 @@ class _Multiprocessor(NamedTuple):
     warps: int
     blocks: int
     shared_kib: int
-    reserved_bytes: int = 1024  # of shared memory, per block
+    reserved_bytes: int = 1024  # shared memory that the system takes in each block
     shared_unit: int = 128
 
 
@@ -42,16 +42,16 @@ _MULTIPROCESSORS = {
 }
 _REGISTERS = 65536
 _REGISTER_UNIT = 256  # per warp
-_PARTITIONS = 4  # of a multiprocessor: warps are handed out to them in turn
+_PARTITIONS = 4  # parts of a multiprocessor, which get the warps in turn
 
 
 @dataclass(frozen=True)
 class Occupancy:
     """How many blocks of a kernel fit a multiprocessor, and what limits it.
 
-    ``limits``: blocks that each resource alone would allow, by name ("threads", "blocks", "registers", "shared");
-    registers are missing where they are not known. ``limited_by``: the names with the least of them. ``share``:
-    resident warps of those a multiprocessor can hold.
+    ``limits``: how many blocks each resource alone would allow, by name ("threads", "blocks", "registers", "shared");
+    registers are missing if they are not known. ``limited_by``: the names of the resources that allow the fewest.
+    ``share``: resident warps divided by those that a multiprocessor can hold.
     """
 
     blocks_per_sm: int
@@ -88,11 +88,11 @@ def occupancy(arch: str, threads: int, shared_bytes: int, registers: int | None)
 
 
 class WidthLimit(NamedTuple):
-    """What keeps an access from taking 16 bytes a thread at once.
+    """The reason why an access does not take 16 bytes a thread at once.
 
-    ``what``: "contiguity", "tile" (the leaf is smaller), "alignment" (as far as it is proven), "swizzle", "bounds" (the
-    end of the tensor may cut it) or "atom" (the chosen one takes less). ``text``: the same with its reason and a way
-    out.
+    ``what``: "contiguity", "tile" (the leaf is smaller), "alignment" (no larger one is proven), "swizzle", "bounds"
+    (the end of the tensor may cut the access) or "atom" (the chosen atom takes less). ``text``: the same in words, with
+    the reason and what to change.
     """
 
     what: str
@@ -104,11 +104,11 @@ class AccessRow:
     """One memory operand of one IR statement, over all blocks that ran.
 
     ``memory``: "GL" or "SH". ``op``: "load", "store", or "copy to"/"copy from" of an asynchronous copy.
-    ``vector_bytes``: of one lane, contiguous. ``requests``: warp instructions (several where a lane's values lie
-    apart). ``wavefronts``, ``conflicts``, ``ways``: of shared memory: passes over the banks, those beyond the least
-    possible, and the most words of one bank that one pass asked for. ``sectors``, ``ideal_sectors``: of global memory:
-    pieces of 32 bytes that were touched, and that the bytes would fill. ``limits``: why ``vector_bytes`` is less than
-    16, empty where it is not.
+    ``vector_bytes``: contiguous bytes of one lane. ``requests``: warp instructions (several if a lane's values lie
+    apart). In shared memory, ``wavefronts`` are passes over the banks, ``conflicts`` the passes beyond the least
+    possible number, and ``ways`` the most words of one bank that one pass asked for. In global memory, ``sectors`` are
+    pieces of 32 bytes that were touched, and ``ideal_sectors`` those that the bytes would fill. ``limits``: why
+    ``vector_bytes`` is less than 16; empty if it is not.
     """
 
     where: str
@@ -130,7 +130,7 @@ class AccessRow:
 
     @property
     def efficiency(self) -> float:
-        """The least possible number of wavefronts or sectors as a share of those that it takes."""
+        """The least possible number of wavefronts or sectors, divided by the number that the access takes."""
         if self.memory == "SH":
             return (self.wavefronts - self.conflicts) / self.wavefronts if self.wavefronts else 1.0
         return self.ideal_sectors / self.sectors if self.sectors else 1.0
@@ -141,11 +141,11 @@ _COLUMNS = ("where", "op", "buffer", "atom", "bytes", "requests", "conflicts", "
 
 @dataclass(frozen=True)
 class Report:
-    """What the memory system makes of a kernel.
+    """The work of the memory system for a kernel.
 
-    ``rows``: its memory accesses in textual order. ``blocks`` of ``grid_blocks`` ran: first, middle and last ones of a
-    large grid. ``registers``, ``spill_bytes``: per thread, None without a compiler. ``shared_bytes``, ``threads``: per
-    block.
+    ``rows``: its memory accesses in textual order. ``blocks`` of ``grid_blocks`` ran; in a large grid these are the
+    first, middle and last ones. ``registers``, ``spill_bytes``: per thread, None without a compiler. ``shared_bytes``,
+    ``threads``: per block.
     """
 
     name: str
@@ -162,7 +162,7 @@ class Report:
 
     @property
     def lines(self) -> tuple[AccessRow, ...]:
-        """The rows, those of one Python line that do the same taken together: what the table shows."""
+        """The lines of the table: rows of one Python line that do the same are taken together."""
         out: dict[tuple[object, ...], AccessRow] = {}
         for r in self.rows:
             key = (r.where, r.op, r.buffer, r.atom, r.vector_bytes, r.where == "" and r.text)
@@ -177,12 +177,12 @@ class Report:
 
     @property
     def conflicts(self) -> int:
-        """Bank conflicts of all accesses together: wavefronts beyond the least possible."""
+        """Bank conflicts of all accesses together: wavefronts beyond the least possible number."""
         return sum(r.conflicts for r in self.rows)
 
     @property
     def narrow(self) -> tuple[AccessRow, ...]:
-        """Of ``lines``, those that take less than 16 bytes a thread at once: their ``limits`` say why."""
+        """Those of ``lines`` that take less than 16 bytes a thread at once; their ``limits`` say why."""
         return tuple(r for r in self.lines if r.vector_bytes < 16)
 
     def _head(self) -> list[str]:
@@ -245,12 +245,12 @@ def _row(d: dict[str, Any]) -> AccessRow:
 def report(
     kernel: Recorded, args: tuple[object, ...], arch: str | None, all_blocks: bool, sizes: dict[str, int]
 ) -> Report:
-    """Counts what every memory access costs, without a GPU; registers are the compiler's where NVRTC is found.
+    """Counts what every memory access costs, without a GPU. The compiler counts registers where NVRTC is found.
 
-    ``args``: a call, whose sizes and integers are taken as they are. ``sizes``: of the kernel's symbols; with ``args``,
-    which then give sizes alone, others than theirs. ``all_blocks``: of a large grid, too. Raises SimulationError
-    SIM_ARGUMENT for sizes that the symbols' facts exclude, and what the simulator finds where the data of a call decide
-    addresses; VerifyError and SelectError as lowering does.
+    ``args``: a call, which gives sizes and integers. ``sizes``: values of the kernel's symbols; with both, ``args``
+    only give the sizes that ``sizes`` leave open. ``all_blocks``: all blocks of a large grid run. Raises
+    SimulationError SIM_ARGUMENT for sizes that the symbols' facts exclude, and the simulator's errors if the data of a
+    call decide addresses; VerifyError and SelectError as lowering does.
     """
     check_sizes(sizes)
     program = kernel.lowered(arch)

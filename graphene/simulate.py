@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 __all__ = ["Rounding", "SimulationStats", "Sync", "Trace", "TraceEvent", "simulate", "syncs"]
 
 
-MEMORY_BYTES = 8 << 30  # beside the arguments
+MEMORY_BYTES = 8 << 30  # the most that a run may hold beside the arguments
 
 
 class Rounding(NamedTuple):
     """A value becomes narrower than fp32 and is then computed with.
 
-    ``tensor``: the name of the tensor that takes the narrower value. ``source``, ``type``: names of the widest type
-    that the statement computes from, and of the tensor's. ``where``: Python ``file:line`` of the statement.
+    ``tensor``: the name of the tensor that takes the narrower value. ``source``: the widest type that the statement
+    computes from. ``type``: the tensor's type. ``where``: Python ``file:line`` of the statement.
     """
 
     tensor: str
@@ -31,11 +31,12 @@ class Rounding(NamedTuple):
 
 
 class SimulationStats(NamedTuple):
-    """What a simulation did.
+    """Counts of a simulation.
 
-    ``lane_ops``: one thread executing one atomic spec each. ``accesses``: elements read or written in memory, all of
-    them checked. ``arch``: the architecture whose atoms ran. ``trace``: what the first block did, ``roundings``: where
-    values became narrower on their way to a result (sorted, each once), where they were asked for.
+    ``lane_ops``: how often a thread executed an atomic spec. ``accesses``: how many elements were read or written in
+    memory; each access was checked. ``arch``: the architecture whose atoms ran. If they were asked for, ``trace`` is
+    what the first block did, and ``roundings`` are the places where values became narrower on their way to a result
+    (sorted, each once).
     """
 
     lane_ops: int
@@ -66,7 +67,7 @@ def check_memory(memory_bytes: object) -> None:
 
 
 def check_sizes(sizes: dict[str, int]) -> dict[str, int]:
-    """The sizes themselves. Raises TypeError unless they are integers."""
+    """The sizes. Raises TypeError unless they are integers."""
     for name, value in sizes.items():
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"the size {name} must be an integer, got {value!r}")
@@ -95,11 +96,11 @@ def simulate(
 ) -> SimulationStats:
     """Runs a kernel on NumPy arrays or CPU tensors, in place.
 
-    ``arch``: whose atoms to run; None: the lowest from sm_80 up that has every named atom. ``seed``: order of blocks
-    and warps, 0 in order; hazards are found whatever the order. ``skip``: ids of synchronisation statements (``syncs``)
-    to leave out. ``relax``: ids of waits that leave one more group of copies in flight. ``trace``: record what the
-    first block does. ``roundings``: find where values become narrower than fp32 and are then computed with.
-    ``memory_bytes``: what may be held beside the arguments.
+    ``arch``: the architecture whose atoms run; None means the lowest from sm_80 up that has every named atom.
+    ``seed``: decides the order of blocks and warps, 0 runs them in order; hazards are found in any order. ``skip``: ids
+    of synchronisation statements (``syncs``) to leave out. ``relax``: ids of waits that leave one more group of copies
+    in flight. ``trace``: record what the first block does. ``roundings``: find where values become narrower than fp32
+    and are then computed with. ``memory_bytes``: how much memory the run may hold beside the arguments.
 
     Raises SimulationError: SIM_RACE, SIM_OUT_OF_BOUNDS, SIM_UNDEFINED, SIM_DIVERGENT_COLLECTIVE, SIM_DEADLOCK,
     SIM_MISALIGNED, SIM_WRITE_CONFLICT, SIM_OUTPUT_UNWRITTEN, SIM_UNFINISHED_COPY, SIM_MEMORY; LaunchError for

@@ -1,9 +1,9 @@
-"""Specs: what is to be computed. Each call records one; it is a leaf, which one atomic spec implements, unless it is
-entered with ``with``: then its decomposition follows, and ``kernel.check()`` holds it to what the spec promises.
+"""Specs: what is to be computed. Each call records one. It is a leaf, which one atomic spec implements, unless it is
+entered with ``with``. Then its decomposition follows, and ``kernel.check()`` holds that to what the spec promises.
 
-`on` says who executes it: threads, or a pair (blocks, threads). By default the smallest group among its fragments, else
-each thread for itself; and each block for itself. `atom` names the atomic spec, or the one that larger tiles are
-decomposed for at once. Further keywords are attributes of the kind, such as ``cache=`` of a Move or ``round=``.
+`on` says who executes the spec: threads, or a pair (blocks, threads). By default that is the smallest group among its
+fragments, else each thread by itself; and each block by itself. `atom` names the atomic spec; larger tiles are
+decomposed for it at once. Further keywords are attributes of the kind, such as ``cache=`` of a Move or ``round=``.
 
 Errors: VerifyError KERNEL_NONE, KERNEL_SCOPE, KERNEL_FOREIGN, ATOM_ATTR; leaves are matched when the kernel is lowered.
 Source: paper section 5, Tables 1 and 2.
@@ -60,8 +60,8 @@ def spec(
 ) -> SpecHandle:
     """A generic Spec, such as the root of a kernel: it names its outputs and inputs and is decomposed by hand.
 
-    `means`: what ``kernel.check()`` holds it to. A built-in kind with its attributes, "MatMul" or
-    "Reduction(op=add, axis=1)"; or a function of arrays (``gr.reference``) or its name.
+    ``kernel.check()`` holds the decomposition to `means`: a built-in kind with its attributes, "MatMul" or
+    "Reduction(op=add, axis=1)"; or a function of arrays (``gr.reference``), or its name.
     """
     if not isinstance(ins, (list, tuple)):
         raise TypeError(f"ins must be a list of operands, got {ins!r}")
@@ -79,16 +79,17 @@ def move(
     to: ThreadTensor | None = None,
     **attrs: Any,
 ) -> SpecHandle:
-    """``dst <- src``, bits preserved; equal numbers of elements, in the same order of coordinates.
+    """``dst <- src`` bit by bit: equal numbers of elements, in the same order of coordinates.
 
-    Between memories, by the threads `on` and an atom (or two, staging through registers), vector i belongs to thread
-    i mod T, contiguous mode first; `tv` says otherwise: (thread, value) -> colexicographic element of the tile, the
-    values of one vector side by side. `fill` is what elements outside of a partial source read as; asynchronous
-    copies can only write zeros there: for another fill copy through registers, or mask with gr.where.
+    Between memories, the T threads `on` copy with an atom, or with two that go through registers. Then vector i belongs
+    to thread i mod T, contiguous mode first. `tv` chooses another distribution: (thread, value) -> colexicographic
+    element of the tile, with the values of one vector side by side. `fill` is the value of elements outside of a
+    partial source. Asynchronous copies can only write zeros there: for another fill copy through registers, or mask
+    with gr.where.
 
     `done`: the mbarrier of shared memory, ``full[i]``, on whose phase the copy completes. `to`: the blocks of the
-    cluster that receive it, each in the same place and completing on its own barrier (multicast). Raises VerifyError
-    VERIFY_BARRIER, SelectError COLLECTIVE_SHAPE, COLLECTIVE_ATOM, COLLECTIVE_VECTOR, COLLECTIVE_FRAGMENT.
+    cluster that receive it (multicast), each in the same place, where it completes on the block's own barrier. Raises
+    VerifyError VERIFY_BARRIER, SelectError COLLECTIVE_SHAPE, COLLECTIVE_ATOM, COLLECTIVE_VECTOR, COLLECTIVE_FRAGMENT.
     """
     attrs["fill"] = _number("fill", fill)
     if done is not None and not isinstance(done, Mbarrier):
@@ -100,10 +101,10 @@ def move(
 def matmul(
     out: Tensor, a: Tensor, b: Tensor, on: On = None, atom: Any = None, accumulate: Any = True, **attrs: Any
 ) -> SpecHandle:
-    """``out[M,N] += a[M,K] @ b[K,N]`` (``accumulate=False``: ``=``); what is stored the other way is passed as ``.T``.
+    """``out[M,N] += a[M,K] @ b[K,N]``, or ``=`` with ``accumulate=False``.
 
-    `accumulate` may be a condition known when it runs, ``k > 0``, for atoms that take one.
-    Rank 0 is a fused multiply-add, rank 1 an elementwise one.
+    Pass an operand that is stored the other way as ``.T``. `accumulate` may be a condition that is known when the spec
+    runs, ``k > 0``, for atoms that take one. Rank 0 is a fused multiply-add, rank 1 an elementwise one.
     """
     return _record("MatMul", out, (a, b), on, atom, accumulate=accumulate, **attrs)
 
@@ -121,39 +122,43 @@ def binary(op: str, out: Tensor, x: Number, y: Number, on: On = None, atom: Any 
 def ternary(
     op: str, out: Tensor, x: Number, y: Number, z: Number, on: On = None, atom: Any = None, **attrs: Any
 ) -> SpecHandle:
-    """``fma``: ``out[i] = x[i] * y[i] + z[i]`` rounded once; ``where``: ``y[i]`` if pred ``x[i]`` else ``z[i]``."""
+    """``fma`` is ``x[i] * y[i] + z[i]``, rounded once; ``where`` is ``y[i]`` if the predicate ``x[i]`` holds, else
+    ``z[i]``.
+    """
     return _record("TernaryPointwise", out, (x, y, z), on, atom, op=op, **attrs)
 
 
 def reduce(
     op: str, out: Tensor, x: Tensor, axis: int, accumulate: bool = False, on: On = None, atom: Any = None, **attrs: Any
 ) -> SpecHandle:
-    """``out = op over x along axis``; ``accumulate=True`` starts from what `out` holds.
+    """``out = op over x along axis``; ``accumulate=True`` starts from the value of `out`.
 
-    Operations: add, mul, max, min; of integers also and, or, xor. Of a thread's own scalar registers, the axis one past
-    their last is the group `on`: every lane gets the result of all.
+    Operations are add, mul, max, min, and for integers and, or, xor. For a thread's own scalar registers, the axis
+    after their last one is the group `on`: every lane gets the result of all lanes.
 
-    Registers are decomposed at once: a thread's own values in register order, then exchanges between the lanes of a
-    row, then shared memory between warps (with barriers). `out` of a fragment: what ``x.reduced(axis, ...)`` declared;
-    with ``lanes=True`` there, own values only. Raises LayoutError REDUCE_FRAGMENT.
+    A reduction of registers is decomposed at once: first a thread's own values in register order, then exchanges
+    between the lanes of a row, then shared memory between warps (with barriers). For a fragment x, `out` is the
+    fragment that ``x.reduced(axis, ...)`` declared; if that had ``lanes=True``, only a thread's own values are reduced.
+    Raises LayoutError REDUCE_FRAGMENT.
     """
     return _record("Reduction", out, (x,), on, atom, op=op, axis=axis, accumulate=accumulate, **attrs)
 
 
 def allreduce(op: str, x: Tensor, on: ThreadTensor) -> None:
-    """``x = op over every thread's x`` in the group `on`; all of them get the result.
+    """``x = op over every thread's x`` in the group `on`; all threads get the result.
 
-    Operations: add, mul, max, min; of integers also and, or, xor.
+    Operations are add, mul, max, min, and for integers and, or, xor.
 
-    x: private registers, each for itself. A warp or a power-of-two part of it exchanges registers (PTX shfl.sync.bfly);
-    several warps meet in shared memory, with a barrier before and after the reading. A tiled group is tiled by
-    32, or has no more threads than one tile. Raises LayoutError REDUCE_FRAGMENT, VerifyError VERIFY_OPERATION.
+    x: private registers, each of which is reduced by itself. A warp or a power-of-two part of it exchanges registers
+    (PTX shfl.sync.bfly). Several warps meet in shared memory, with a barrier before and after the reading. A tiled
+    group is tiled by 32, or has no more threads than one tile. Raises LayoutError REDUCE_FRAGMENT, VerifyError
+    VERIFY_OPERATION.
     """
     _core.record_allreduce(op, x, on)
 
 
 def shfl(out: Tensor, x: Tensor, mode: str, arg: IntLike, on: On = None, atom: Any = None, **attrs: Any) -> SpecHandle:
-    """Each lane of a warp gets the value of another: mode ``idx``, ``up``, ``down`` or ``bfly`` (lane xor arg)."""
+    """Each lane of a warp gets another lane's value: mode ``idx``, ``up``, ``down`` or ``bfly`` (lane xor arg)."""
     return _record("Shfl", out, (x,), on, atom, mode=mode, arg=arg, **attrs)
 
 

@@ -23,14 +23,14 @@ def sym(names: str, *, multiple_of: int = 1, min: int = 0, max: int | None = Non
     >>> M, N = gr.sym("M N")
     >>> K = gr.sym("K", multiple_of=8, max=65536)
 
-    Raises LayoutError SYM_FACTS: facts that no integer meets, a malformed name, a name given twice.
+    Raises LayoutError SYM_FACTS for facts that no integer meets, for a malformed name, and for a name given twice.
     """
     made = _sym(names, multiple_of, min, max)
     return made[0] if len(made) == 1 else tuple(made)
 
 
 def sm_count() -> Any:
-    """The number of multiprocessors of the device that a kernel is launched on: a symbol that no argument tells."""
+    """The number of multiprocessors of the device that a kernel is launched on: a symbol that the launch fills in."""
     return sym("sm_count", min=1, max=1024)
 
 

@@ -1,6 +1,6 @@
-"""Where the time of first calls goes, stage by stage: ``GRAPHENE_TIMINGS=1`` prints it when the process ends.
+"""The time of each stage of first calls: ``GRAPHENE_TIMINGS=1`` prints it when the process ends.
 
-Stages nest; each one's time is its own, without that of stages within it. Time that no stage names is the program's.
+Stages nest. The time of a stage does not include the stages within it. The rest of the time is the program's.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class StageTime(NamedTuple):
 
 
 def stages() -> list[StageTime]:
-    """What was timed so far, in the order in which stages were first entered."""
+    """The stages that were timed so far, in the order in which they were first entered."""
     return [StageTime(*t) for t in _core.stage_times()]
 
 
 def table(times: list[StageTime] | None = None) -> str:
-    """The stages as text: one a line, with their sum at the end."""
+    """The stages as text, one in each line, with their sum at the end."""
     times = stages() if times is None else times
     rows = [*times, StageTime("all stages", sum(t.ms for t in times), sum(t.calls for t in times))]
     width = max(len(t.name) for t in rows)
@@ -39,7 +39,7 @@ def table(times: list[StageTime] | None = None) -> str:
 
 @contextmanager
 def recorded() -> Iterator[list[StageTime]]:
-    """Times what runs within, from zero; the list is filled when it ends. Earlier times are forgotten."""
+    """Times the code within, from zero. The list is filled when it ends. Earlier times are forgotten."""
     before = _core.stages_timed()
     out: list[StageTime] = []
     _core.forget_stage_times()
