@@ -1,10 +1,10 @@
-"""Operators on PyTorch's tensors: what a model calls. docs/operators.md says what runs where.
+"""Operators on PyTorch's tensors, for models to call. docs/operators.md says what runs where.
 
-Each function is an operator of PyTorch too (``torch.ops.graphene.*``): ``torch.compile``, autograd, CUDA graphs and
-``torch.func`` see one node. On a GPU the first call of a configuration builds its kernel; later ones go from Python to
+Each function is also an operator of PyTorch (``torch.ops.graphene.*``), so ``torch.compile``, autograd, CUDA graphs and
+``torch.func`` see one node. On a GPU the first call of a configuration builds its kernel. Later calls go from Python to
 the launch without PyTorch's dispatcher, unless something is tracing, dispatching or differentiating.
 
-On CPU tensors small problems run on the simulator and others on PyTorch's operators; ``explain`` says which, a
+For CPU tensors the simulator computes small problems and PyTorch's operators the others; ``explain`` says which, and a
 ``CpuWarning`` says so once.
 """
 

@@ -23,16 +23,16 @@ from graphene.ops.matmul import reference as linear
 from graphene.select.mlp import select_mlp
 
 NAME = "fused_mlp"
-DEEPEST = 128  # layers of one kernel: its parameters are up to 4 KiB
+DEEPEST = 128  # the most layers of one kernel, whose parameters take up to 4 KiB
 WIDEST = 256
 Activation: TypeAlias = "str | Callable[[Any], Any] | None"
 
 
-# Activations: an operator is called with the name of one, or with what a function computes.
+# Activations: an operator is called with a name, or with the expression that a function computes.
 
 
 def _name(activation: Any) -> str:
-    """What an operator is called with for an activation: its name, or what it computes. Raises OP_ARGUMENT."""
+    """The operator's argument for an activation: its name, or the expression that it computes. Raises OP_ARGUMENT."""
     if activation is None:
         return "none"
     if isinstance(activation, str) and activation in ACTIVATIONS:
@@ -46,7 +46,7 @@ def _name(activation: Any) -> str:
 
 
 def _computed(function: Callable[[Any], Any]) -> str:
-    """What a function of a register computes now, every time it is given: it may have changed."""
+    """The expression that a function of a register computes now. It is asked at each call, since it may change."""
     if torch.compiler.is_dynamo_compiling():
         graph_break(f"{NAME}: what a function of registers computes is found by calling it")
         return str(torch._dynamo.disable(_text_of)(function))
@@ -69,7 +69,7 @@ def _is_function(name: str) -> bool:
 
 
 def _activation(name: str) -> Activation:
-    """The activation of a name."""
+    """The activation of this name."""
     return None if name == "none" else Traced(name) if _is_function(name) else name
 
 
@@ -84,7 +84,7 @@ def _known_name(name: str) -> bool:
 
 
 def check(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Any], activations: Sequence[str]) -> list[Any]:
-    """The shape of the result. Raises what does not depend on strides."""
+    """The shape of the result. Raises the errors that do not depend on strides."""
     if not weights:
         fail("OP_ARGUMENT", f"{NAME}: there are no layers", ["want: at least one weight", "got:  none"],
              "pass a list of weights")  # fmt: skip
@@ -117,7 +117,7 @@ def check(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Any], activatio
 
 
 def _of_layers(vectors: Sequence[Tensor], biased: Sequence[bool]) -> list[Any]:
-    """A bias or None for each layer. PyTorch differentiates lists of tensors, but none with holes."""
+    """A bias or None for each layer. PyTorch differentiates lists of tensors, but not lists with gaps."""
     following = iter(vectors)
     return [next(following, None) if has else None for has in biased]
 
@@ -130,7 +130,7 @@ def results(
 
 
 def types(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments, all of them tensors where these are wanted. Raises OP_ARGUMENT."""
+    """The arguments. Raises OP_ARGUMENT unless they are tensors where tensors are wanted."""
     x, weights, biases, biased, _ = args
     check_tensors(NAME, {"x": x, **{f"weights[{i}]": w for i, w in enumerate(weights)}})
     given = [i for i, has in enumerate(biased) if has]
@@ -138,7 +138,7 @@ def types(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return args
 
 
-# The choice of kernels, and what they are launched on.
+# The choice of kernels, and their arguments.
 
 
 @functools.lru_cache(maxsize=512)
@@ -149,7 +149,7 @@ def _kernel(config: MlpConfig) -> Any:
 def configure(
     x: Arg, weights: Sequence[Arg], biases: Sequence[Arg], biased: Sequence[bool], activations: Sequence[str]
 ) -> Any:
-    """The recipe of a configuration: a kernel for each DEEPEST layers."""
+    """The recipe of a configuration: one kernel for every DEEPEST layers."""
     widths = [x.shape[-1], *(w.shape[0] for w in weights)]
     if x.dtype not in MATMUL_DTYPES:
         return _core.Recipe.torch(f"no kernel multiplies {x.dtype} at full precision")
@@ -173,7 +173,7 @@ def configure(
     bias_of = {layer: depth + 1 + i for i, layer in enumerate(i for i, has in enumerate(biased) if has)}
     sms, shared_bytes, _ = device(x.device)
     align = divides(min(16, x.align), (widths[0] if across is None else across) * x.item_bytes)
-    made = depth + len(biases) + 1  # the first tensor that the recipe makes: the result, then work spaces
+    made = depth + len(biases) + 1  # the first tensor that the recipe makes, which is the result; work spaces follow
     source, outputs, launches = 0, [result], []
     for first in range(0, depth, DEEPEST):
         end = min(first + DEEPEST, depth)
@@ -201,7 +201,7 @@ def configure(
     return _core.Recipe(outputs, 1, launches)
 
 
-# PyTorch's own, and the gradient.
+# The reference by PyTorch's operators, and the gradient.
 
 
 def by_layers(
@@ -221,33 +221,33 @@ def by_layers(
 def reference(
     x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], biased: Sequence[bool], activations: Sequence[str]
 ) -> Tensor:
-    """Layer by layer, by `matmul`; by PyTorch's operators where it is large and on the CPU, or empty."""
+    """Layer by layer, by `matmul`; by PyTorch's operators if it is large and on the CPU, or empty."""
     large = x.device.type == "cpu" and cost(x, weights) > SIMULATED
     plain = large or 0 in (x.numel(), *(w.numel() for w in weights))
     return by_layers(x, weights, biases, biased, activations, linear if plain else matmul)
 
 
 def cost(x: Tensor, weights: Sequence[Tensor], *_: Any) -> int:
-    """Multiply-adds, or what tiles of 64 rows by 32 by 32 take of them."""
+    """The multiply-adds, or those of all its tiles of 64 rows by 32 by 32 if these are more."""
     rows = int(prod(x.shape[:-1]))
     tiles = -(-rows // 64) * sum(-(-int(w.shape[0]) // 32) * -(-int(w.shape[1]) // 32) for w in weights)
     return max(rows * sum(int(w.numel()) for w in weights), 400 * tiles)
 
 
 def flops(x: Tensor, weights: Sequence[Tensor], *_: Any, **__: Any) -> int:
-    """Two for each multiply-add."""
+    """Two operations for each multiply-add."""
     return 2 * int(prod(x.shape[:-1])) * sum(int(w.numel()) for w in weights)
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    """For the gradient: the arguments; what comes between layers is computed again."""
+    """Saves the arguments for the gradient, which computes the results between layers again."""
     x, weights, biases, biased, activations = inputs
     ctx.given, ctx.activations = tuple(biased), tuple(activations)
     ctx.save_for_backward(x, *weights, *biases)
 
 
 def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    """Products in the dtype, everything else in fp32."""
+    """The gradient: products in the dtype, everything else in fp32."""
     depth = len(ctx.activations)
     x, *rest = ctx.saved_tensors
     weights, biases = rest[:depth], _of_layers(rest[depth:], ctx.given)
@@ -288,7 +288,7 @@ FUSED_MLP = Defined(
 def _layers(
     weights: Any, biases: Any, activation: Any, out_activation: Any
 ) -> tuple[Sequence[Any], Sequence[Any], list[bool], list[str]]:
-    """Weights, biases, which layers have one, and their activations. Raises OP_ARGUMENT."""
+    """Weights, biases, which layers have a bias, and their activations. Raises OP_ARGUMENT."""
     if isinstance(weights, torch.nn.ParameterList):
         weights = list(weights)
     if not isinstance(weights, (list, tuple)):
@@ -328,15 +328,15 @@ def fused_mlp(
 ) -> Tensor:
     """Linear layers with activations, ``x = act(x @ weights[i].T + biases[i])`` for every i, in one kernel.
 
-    x (..., in); ``weights[i]`` (out, in) as torch.nn.Linear has them; ``biases[i]`` (out,) or None. ``activation``: of
-    all layers but the last, or a list of one for each of those; ``out_activation``: of the last. None, a name that
-    `matmul` knows, or a function of a register (such as ``lambda x: gr.max(x, 0)``: no gradient), which is called every
-    time; equal ones share a kernel. Sums are fp32; each layer's result is rounded to the dtype, as it would be between
-    kernels, but stays on the chip.
+    x is (..., in), ``weights[i]`` (out, in) as in torch.nn.Linear, ``biases[i]`` (out,) or None. ``activation`` is that
+    of all layers but the last, or a list with one for each of them; ``out_activation`` is that of the last layer. An
+    activation is None, a name that `matmul` knows, or a function of a register such as ``lambda x: gr.max(x, 0)``. A
+    function is called every time, equal functions share a kernel, and there is no gradient through it. Sums are fp32.
+    Each layer's result is rounded to the dtype, as it would be between kernels, but stays on the chip.
 
-    Hidden widths up to 256, fp16 and bf16 on one kernel; wider ones on a kernel a layer; other dtypes on PyTorch's
-    operators. Under autocast tensors are converted as torch.nn.functional.linear's are. The gradient computes the
-    layers again.
+    One kernel computes fp16 and bf16 with hidden widths up to 256. With greater widths there is a kernel for each
+    layer. PyTorch's operators compute other dtypes. Autocast converts tensors as for torch.nn.functional.linear. The
+    gradient computes the layers again.
 
     Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """

@@ -1,4 +1,4 @@
-"""graphene.ops.gated: the product of an activation and a gate, as gated MLPs have it, in one pass."""
+"""graphene.ops.gated: a gate's activation times another tensor, as in gated MLPs, in one pass."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def configure(gate: Arg, up: Arg | None, activation: str | None) -> Any:
     copies = sum(1 << i for i, t in given if not lies_in_rows(t, 1))
     if copies:
         return _core.Recipe.copy(copies, "the elements of a row, or the rows, do not lie one after the other")
-    # One row where everything lies one after the other.
+    # If all elements lie one after the other, they are one row.
     one_row = prod(gate.shape) <= MOST and all(lies_in_rows(t, rank) for _, t in given)
     first = 0 if one_row else rank - 1
     width, align = prod(gate.shape[first:]), 16
@@ -76,21 +76,21 @@ def configure(gate: Arg, up: Arg | None, activation: str | None) -> Any:
 
 
 def reference(gate: Tensor, up: Tensor | None, activation: str | None) -> Tensor:
-    """PyTorch's own, in fp32 (fp64 of fp64), rounded once."""
+    """The same by PyTorch's operators, in fp32 (fp64 for fp64), rounded once."""
     wide = gate.dtype if gate.dtype == torch.float64 else torch.float32
     y = activate(gate.to(wide), activation)
     return (y if up is None else y * up.to(wide)).to(gate.dtype, copy=y is gate)
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    """For the gradient: the arguments."""
+    """Saves the arguments for the gradient."""
     gate, up, activation = inputs
     ctx.save_for_backward(gate, up)
     ctx.activation = activation
 
 
 def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    """By PyTorch's operators, in fp32."""
+    """The gradient by PyTorch's operators, in fp32."""
     gate, up = ctx.saved_tensors
     wide = gate.dtype if gate.dtype == torch.float64 else torch.float32
     g, a = g.to(wide), gate.to(wide)
@@ -102,7 +102,7 @@ def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
 
 
 def cost(gate: Tensor, *_: Any) -> int:
-    """Elements."""
+    """The number of elements."""
     return int(gate.numel())
 
 
@@ -116,9 +116,9 @@ GATED = Defined(
 def gated(gate: Tensor, up: Tensor | None = None, activation: str | None = None) -> Tensor:
     """``act(gate) * up``, element by element, in fp32, rounded once: SwiGLU with "silu", GeGLU with "gelu".
 
-    ``up`` None: ``act(gate)``. Both of one shape and dtype; ``activation`` as of ``matmul``. Kernels of ours take fp16
-    and bf16 where rows lie one after the other (halves of one tensor do; others are copied once), PyTorch's operators
-    anything else.
+    With ``up`` None it is ``act(gate)``. Both have one shape and dtype; ``activation`` is as in ``matmul``. Kernels
+    compute fp16 and bf16 if rows lie one after the other (halves of one tensor do; other tensors are copied once).
+    PyTorch's operators compute the rest.
 
     Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """

@@ -44,7 +44,7 @@ def results(
 
 
 def reference(input: Tensor, num_groups: int, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """PyTorch's own, in fp32 (fp64 of fp64), rounded once."""
+    """The same by PyTorch's operators, in fp32 (fp64 for fp64), rounded once."""
     wide = wide_dtype(input.dtype)
     if input.numel() == 0:
         return torch.empty_like(input)
@@ -53,7 +53,7 @@ def reference(input: Tensor, num_groups: int, weight: Tensor | None, bias: Tenso
 
 
 def cost(input: Tensor, num_groups: int, *_: Any) -> int:
-    """Elements, or what a block for each group takes."""
+    """The number of elements, or the cost of a block for each group if that is more."""
     return max(int(input.numel()), 30 * int(input.shape[0]) * num_groups)
 
 
@@ -91,13 +91,13 @@ def configure(input: Arg, num_groups: int, weight: Arg | None, bias: Arg | None,
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    """For the gradient: the arguments; mean and deviation are computed again."""
+    """Saves the arguments for the gradient, which computes mean and deviation again."""
     input, ctx.groups, weight, bias, ctx.eps = inputs
     ctx.save_for_backward(input, weight, bias)
 
 
 def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    """By PyTorch's operators, in fp32."""
+    """The gradient by PyTorch's operators, in fp32."""
     input, weight, bias = ctx.saved_tensors
     if input.numel() == 0:
         nothing = [None if t is None else torch.zeros_like(t) for t in (input, weight, bias)]
@@ -105,7 +105,7 @@ def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     wide, (samples, channels) = wide_dtype(input.dtype), input.shape[:2]
     x, g = (t.to(wide).reshape(samples, ctx.groups, channels // ctx.groups, -1) for t in (input, g))
     n = x - x.mean((2, 3), keepdim=True)
-    n = n - n.mean((2, 3), keepdim=True)  # what rounding took from the mean
+    n = n - n.mean((2, 3), keepdim=True)  # the error that rounding left in the mean
     scale = torch.rsqrt((n * n).mean((2, 3), keepdim=True) + ctx.eps)
     n = n * scale
     gw = g if weight is None else g * weight.to(wide).reshape(1, ctx.groups, -1, 1)
@@ -128,11 +128,12 @@ def group_norm(
 ) -> Tensor:
     """``(x - mean) / sqrt(var + eps) * weight + bias`` over groups of channels, in fp32, rounded once.
 
-    torch.nn.functional.group_norm's arguments: input (samples, channels, ...), of whose channels every `num_groups`-th
-    part, one after the other, is normalised together with all that follows; ``weight``, ``bias`` (channels,). All
-    tensors are of one dtype: fp16, bf16, fp32 (fp64 on PyTorch's operators). Samples may lie anywhere; if the elements
-    of a sample do not lie one after the other (channels_last), input is copied once. Under autocast all are converted
-    to fp32, as torch.nn.functional's are. The gradient is PyTorch's operators.
+    The arguments are those of torch.nn.functional.group_norm. input is (samples, channels, ...). Its channels are cut
+    into `num_groups` groups of neighbours, and each group is normalised together with all elements of its channels.
+    ``weight`` and ``bias`` are (channels,). All tensors have one dtype: fp16, bf16 or fp32 (PyTorch's operators compute
+    fp64). Samples may lie anywhere. If the elements of a sample do not lie one after the other (channels_last), input
+    is copied once. Autocast converts all tensors to fp32, as for torch.nn.functional. PyTorch's operators compute the
+    gradient.
 
     Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """

@@ -20,7 +20,7 @@ from graphene.select.device import named
 from graphene.select.gemm import choose
 
 _SIMULATED_TILE = 32
-A, B, BIAS, RESIDUAL, C = range(5)  # tensors of a call; the fifth is the result, or `out`
+A, B, BIAS, RESIDUAL, C = range(5)  # the tensors of a call; the fifth is the result, or `out`
 
 
 # Shapes.
@@ -50,7 +50,7 @@ def result_shape(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
 
 
 def check_bias(bias: Tensor, b: Tensor) -> None:
-    """Raises OP_SHAPE unless there is one for each column."""
+    """Raises OP_SHAPE unless the bias has one element for each column."""
     columns = 1 if b.dim() == 1 else b.shape[-1]
     if not same_shape(bias.shape, [columns]):
         fail("OP_SHAPE", "matmul: argument 'bias' has the wrong shape",
@@ -78,7 +78,7 @@ def results(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residual
 
 
 def results_out(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residual: Tensor, out: Tensor) -> list[Any]:
-    """What matmul checks, and `out`."""
+    """Checks the arguments of matmul, and `out`."""
     [(shape, dtype)] = results(a, b, bias, activation, residual)
     check_devices("matmul", {"a": a, "out": out})
     if out.dtype != dtype or not same_shape(out.shape, shape):
@@ -110,7 +110,7 @@ def launches_of(p: GemmProblem, where: str) -> Launches:
 
 
 class Matrix:
-    """An operand or result with its last two dimensions as a matrix, rows by columns (None: one, of a vector)."""
+    """An operand or result as a matrix, rows by columns, of its last two dimensions (None: a vector lacks it)."""
 
     def __init__(self, index: int, arg: Arg, rows: int | None, columns: int | None) -> None:
         self.index, self.arg = index, arg
@@ -118,26 +118,26 @@ class Matrix:
         self.batch = list(range(len(arg.shape) - (rows is not None) - (columns is not None)))
 
     def size(self, dim: int | None) -> int:
-        """Extent of a dimension; None: 1."""
+        """The extent of a dimension, 1 for None."""
         return 1 if dim is None else self.arg.shape[dim]
 
     def stride(self, dim: int | None) -> int | None:
-        """Stride, or None where it means nothing: a dimension of one element."""
+        """The stride, or None for a dimension of one element, whose stride means nothing."""
         return None if dim is None or self.arg.shape[dim] == 1 else self.arg.strides[dim]
 
     def contiguous_along(self, inner: int | None, outer: int | None) -> bool:
-        """Whether lines of `inner` lie contiguous, not one over the other."""
+        """Whether lines along `inner` are contiguous and do not overlap."""
         across = self.stride(outer)
         return self.stride(inner) in (1, None) and (across is None or across >= self.size(inner))
 
     def align(self, limit: int, inner: int | None, outer: int | None) -> int:
-        """Bytes that divide the address, every line's start and its length."""
+        """The largest number of bytes that divides the address, every line's start and its length."""
         bytes_ = self.arg.item_bytes
         strides = [self.stride(d) or 0 for d in [outer, *self.batch]]
         return divides(min(limit, self.arg.align), self.size(inner) * bytes_, *(s * bytes_ for s in strides))
 
     def view(self, batched: bool, batch: Sequence[Extent], dims: Sequence[int | None], fold: bool) -> Any:
-        """The kernel's argument: batch (broadcast where the operand has none), then `dims`."""
+        """The kernel's argument: the batch (broadcast if the operand has none), then `dims`."""
         last = [own(self.index) if d is None else own(self.index, d) for d in dims]
         if fold:  # the batch belongs to the rows
             rows = [d for d in (dims[0],) if d is not None]
@@ -170,7 +170,7 @@ def configure(
     if k == 0:
         return _core.Recipe.torch("there is nothing to sum: K is 0")
 
-    # The result, and who gives its extents.
+    # The result, and which arguments give its extents.
     batch_shape = shape[: len(shape) - (na > 1) - (nb > 1)]
     batch: list[Extent] = []
     for i in range(len(batch_shape), 0, -1):
@@ -190,7 +190,7 @@ def configure(
     mr = None if residual is None else Matrix(RESIDUAL, residual, row, column)
     results_ = [x for x in (mc, mr) if x is not None]
 
-    # Operands that no variant reads as they lie.
+    # Operands that no variant of the kernel can read in place.
     copies = 0
     for x, inner, outer in ((ma, ma.columns, ma.rows), (mb, mb.columns, mb.rows)):
         if not (x.contiguous_along(inner, outer) or x.contiguous_along(outer, inner)):
@@ -202,7 +202,7 @@ def configure(
     if not mc.contiguous_along(column, row):
         return _core.Recipe.torch("no kernel writes columns of `out` that do not lie contiguous")
 
-    # One matrix where the batch of a continues its rows and b is one matrix; else a batch of matrices.
+    # If the batch of a continues its rows and b is one matrix, all is one matrix; else it is a batch of matrices.
     everyone = [x for x in (ma, mb, *results_)]
     batched = prod(batch_shape) > 1
     continues = all(merge(x.arg, [*x.batch, *([] if x.rows is None else [x.rows])]) for x in (ma, *results_))
@@ -266,22 +266,22 @@ def configure(
 
 
 def _rounded(extents: list[Extent], multiple: int) -> list[Any]:
-    """The product rounded up: of one extent, or by 1."""
+    """The product of extents, rounded up to a multiple."""
     return [(*e, multiple) for e in extents]
 
 
-# PyTorch's own, and the gradient.
+# The reference by PyTorch's operators, and the gradient.
 
 
 def _with_bias(z: Tensor, bias: Tensor, wide: Any) -> Tensor:
-    """The sums with a bias, of the product's shape: a number where that is of two vectors."""
+    """The sums with a bias, of the product's shape, which is a number for two vectors."""
     if bias is None:
         return z
     return z + (bias.reshape(()) if z.dim() == 0 else bias).to(wide)
 
 
 def reference(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residual: Tensor) -> Tensor:
-    """In fp32 (fp64 of fp64), rounded once. On a GPU products are PyTorch's of the dtype unless something follows."""
+    """In fp32 (fp64 for fp64), rounded once; on a GPU a plain product is PyTorch's in its dtype."""
     if bias is None and activation is None and residual is None and (a.is_cuda or a.dtype in FLOATS[2:]):
         return torch.matmul(a, b)
     wide = a.dtype if a.dtype == torch.float64 else torch.float32
@@ -292,19 +292,19 @@ def reference(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residu
 
 
 def reference_out(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residual: Tensor, out: Tensor) -> None:
-    """The same into `out`."""
+    """The same, written to `out`."""
     out.copy_(reference(a, b, bias, activation, residual))
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    """For the gradient: the operands, not what came between."""
+    """Saves the operands for the gradient, and no intermediate result."""
     a, b, bias, activation, residual = inputs
     ctx.save_for_backward(a, b, bias)
     ctx.activation, ctx.residual = activation, residual is not None
 
 
 def sums_again(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
-    """What the activation took: a @ b + bias, unrounded."""
+    """The unrounded argument of the activation: a @ b + bias."""
     wide = wide_dtype(a.dtype)
     bias = None if bias is None else bias.to(wide)
     if not torch.is_grad_enabled():
@@ -313,7 +313,7 @@ def sums_again(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
 
 
 def _product_of_shape(x: Tensor, y: Tensor, shape: Sequence[Any]) -> Tensor:
-    """The product of a shape that may lack batch dimensions: it sums over those, too."""
+    """The product in a shape that may lack batch dimensions: it sums over those, too."""
     batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     wanted = [1] * (len(batch) + 2 - len(shape)) + list(shape[:-2])
     summed = [i for i, (n, w) in enumerate(zip(batch, wanted, strict=True)) if w == 1 and n != 1]
@@ -327,7 +327,7 @@ def _product_of_shape(x: Tensor, y: Tensor, shape: Sequence[Any]) -> Tensor:
 
 
 def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    """Products in the operands' dtype, everything else in fp32."""
+    """The gradient: products in the operands' dtype, everything else in fp32."""
     a, b, bias = ctx.saved_tensors
     residual = g if ctx.residual else None
     rows, columns = (a.unsqueeze(0) if a.dim() == 1 else a), (b.unsqueeze(1) if b.dim() == 1 else b)
@@ -346,11 +346,11 @@ def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     return grad_a, grad_b, grad_bias, None, residual
 
 
-# The sums themselves, for the gradient.
+# The unrounded sums, for the gradient.
 
 
 def results_of_sums(a: Tensor, b: Tensor, bias: Tensor) -> list[tuple[Any, Any]]:
-    """What matmul checks; the bias is of the result's type."""
+    """Checks the arguments as matmul does; the bias has the result's type."""
     check_devices("matmul_sums", {"a": a, "b": b, "bias": bias})
     [(shape, dtype)] = results(a, b, None, None, None)
     if bias is not None:
@@ -365,25 +365,25 @@ def configure_sums(a: Arg, b: Arg, bias: Arg | None) -> Any:
 
 
 def reference_of_sums(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
-    """By PyTorch's operators."""
+    """The sums by PyTorch's operators."""
     wide = wide_dtype(a.dtype)
     return _with_bias(torch.matmul(a.to(wide), b.to(wide)), bias, wide)
 
 
 def cost(a: Tensor, b: Tensor, bias: Any = None, activation: Any = None, *results: Tensor) -> int:
-    """Multiply-adds, or what tiles of 32 by 32 by 32 take of them."""
+    """The multiply-adds, or those of all its tiles of 32 by 32 by 32 if these are more."""
     shape = result_shape(a.shape, b.shape)
     m, n, k = 1 if a.dim() == 1 else a.shape[-2], 1 if b.dim() == 1 else b.shape[-1], a.shape[-1]
     batch = prod(shape[: len(shape) - (a.dim() > 1) - (b.dim() > 1)])
     rows = [Arg(tuple(t.shape), t.stride(), "", "", 1) for t in (a, *results) if t is not None]
     if a.dim() > 1 and prod(b.shape[:-2]) == 1 and all(merge(t, range(len(shape) - (b.dim() > 1))) for t in rows):
-        m, batch = m * batch, 1  # the batch is rows
+        m, batch = m * batch, 1  # the batch continues the rows
     tiles = batch * -(-m // _SIMULATED_TILE) * -(-n // _SIMULATED_TILE)
     return int(max(prod(shape) * k, tiles * (512 + 256 * -(-k // _SIMULATED_TILE))))
 
 
 def flops(a: Tensor, b: Tensor, *_: Any, **__: Any) -> int:
-    """Two for each multiply-add."""
+    """Two operations for each multiply-add."""
     return int(2 * prod(result_shape(a.shape, b.shape)) * a.shape[-1])
 
 
@@ -413,14 +413,14 @@ def matmul(
 ) -> Tensor:
     """``act(a @ b + bias) + residual``, in fp32, rounded once.
 
-    a (..., M, K), b (..., K, N): batch dimensions broadcast and vectors count as torch.matmul's do; fp16 or bf16 on
-    kernels of ours, fp32 and fp64 on PyTorch's. Transposed and strided views are read as they lie as long as rows or
-    columns are contiguous; otherwise they are copied once. ``bias`` (N,). ``activation``: None, "relu", "gelu" (by
-    erf), "gelu_tanh", "silu", "tanh", "sigmoid". ``residual``: of the result's shape. ``out``: where the result goes,
-    and what is returned: of the result's shape, dtype and device, its elements apart from each other and from the
-    arguments. There is no gradient through it, and no torch.vmap.
+    a is (..., M, K) and b (..., K, N). Batch dimensions broadcast, and vectors count, as in torch.matmul. Kernels of
+    this package compute fp16 and bf16, PyTorch's operators fp32 and fp64. Transposed and strided views are read in
+    place if rows or columns are contiguous, and copied once otherwise. ``bias`` is (N,). ``activation`` is None,
+    "relu", "gelu" (by erf), "gelu_tanh", "silu", "tanh" or "sigmoid". ``residual`` has the result's shape. ``out``
+    takes the result and is returned. It has the result's shape, dtype and device, and its elements lie apart from each
+    other and from the arguments. There is no gradient through it, and no torch.vmap.
 
-    Under autocast arguments are converted as torch.matmul's are; with ``out`` they are not, as there.
+    Autocast converts arguments as for torch.matmul, and does not if there is ``out``.
 
     Raises LaunchError: OP_DTYPE (nothing is promoted), OP_SHAPE, OP_DEVICE, OP_ARGUMENT, OP_OUT.
     """

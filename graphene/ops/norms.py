@@ -38,8 +38,8 @@ from graphene.select.rows import select_norm, select_norm_backward, select_norm_
 class Rows:
     """A normalisation over rows of ``width`` elements.
 
-    ``align``: bytes that divide every address and row's start. ``dense``: where no gaps are between rows, bytes that
-    divide every address.
+    ``align``: bytes that divide every address and row's start. ``dense``: bytes that divide every address, if there are
+    no gaps between rows.
     """
 
     kind: str  # "layer", "rms"
@@ -97,13 +97,13 @@ def _norm_backward(kind: str, config: Any) -> Any:
 
 
 def columns_plan(rows: int, width: int) -> tuple[int, int, int]:
-    """Of the kernel that sums over rows: rows of threads in a block, elements of a thread, parts of the rows."""
+    """For the kernel that sums over rows: rows of threads in a block, elements of a thread, parts of the rows."""
     config, parts = select_norm_columns(rows, width, dtypes.fp32, align_bytes=16)
     return config.rows, config.vector, parts
 
 
 def choose_gradients(p: Rows, columns: bool) -> Launches | str:
-    """Of the input, and where `columns` are wanted of weight and bias: of `p`, whose ``total`` has a gradient, too."""
+    """The gradients of input and, with `columns`, of weight and bias, for `p`, whose ``total`` may have a gradient."""
     if p.dtype not in ROW_DTYPES:
         return f"no kernel for rows of {p.dtype}"
     dtype, shared_bytes = getattr(dtypes, DTYPES[p.dtype]), device(p.device)[1]
@@ -129,7 +129,7 @@ def choose_gradients(p: Rows, columns: bool) -> Launches | str:
     return Launches(kernels, workspaces)
 
 
-# Gradients: operators of their own, of rows and, summed over rows, of columns.
+# Gradients: operators of their own, for rows and, summed over rows, for columns.
 
 
 def check(
@@ -166,9 +166,9 @@ def formula(
     total: Tensor,
     eps: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of x (and as much of the residual), the factor and the addend, in fp32 (fp64 of fp64), by PyTorch's operators.
+    """The gradients of x (and equally of the residual), factor and addend, in fp32 (fp64 for fp64), by PyTorch.
 
-    `total`: the gradient of x + residual itself.
+    `total`: the gradient that x + residual itself receives.
     """
     wide = x.dtype if x.dtype == torch.float64 else torch.float32
     dims = list(range(-len(shape), 0))
@@ -191,7 +191,7 @@ def formula(
 
 
 def _copy_scattered(given: Sequence[Arg | None], dims: int) -> Any:
-    """The recipe that copies those of a call's tensors whose last `dims` dimensions are no rows; None: all are."""
+    """The recipe that copies tensors whose last `dims` dimensions are not a row; None if there are none."""
     copies = sum(1 << i for i, t in enumerate(given) if t is not None and not lies_in_rows(t, dims))
     if not copies:
         return None
@@ -199,7 +199,7 @@ def _copy_scattered(given: Sequence[Arg | None], dims: int) -> Any:
 
 
 class Gradients:
-    """Of one of the normalisations, `kind` "layer" or "rms"."""
+    """The gradient of one of the normalisations, `kind` "layer" or "rms"."""
 
     def __init__(self, kind: str) -> None:
         self.kind, self.centred = kind, kind == "layer"
@@ -237,7 +237,7 @@ class Gradients:
         return [(x.shape, x.dtype), one, one]
 
     def cost(self, x: Tensor, residual: Any, g: Any, shape: Sequence[int], *rest: Any) -> int:
-        """Elements, or what blocks take: threads of a long row, and rows of threads over columns, exchange sums."""
+        """The elements, or the cost of blocks if it is more: threads of long rows and of columns exchange sums."""
         n, width = int(x.numel()), prod(shape)
         if n == 0 or n > SIMULATED:
             return n
@@ -260,7 +260,7 @@ class Gradients:
         eps: float,
         columns: bool,
     ) -> Any:
-        """The formula."""
+        """The gradient by its formula."""
         dx, *of_columns = formula(self.centred, x, residual, g, list(shape), weight, total, eps)
         return (dx, *(t if columns else t.new_empty(0) for t in of_columns))
 
@@ -322,7 +322,7 @@ layer_gradients, rms_gradients = Gradients("layer"), Gradients("rms")
 
 
 class Norm:
-    """One of the normalisations: `kind` "layer" or "rms", `add`: also returns input + residual."""
+    """One of the normalisations: `kind` is "layer" or "rms"; with `add` it also returns input + residual."""
 
     def __init__(self, kind: str, add: bool) -> None:
         self.kind, self.add = kind, add
@@ -335,7 +335,7 @@ class Norm:
         )
         residual = ", Tensor residual" if add else ", Tensor? residual=None"
         result = "(Tensor, Tensor)" if add else "Tensor"
-        # The residual comes before what has a default where it has none.
+        # A residual without a default comes before the arguments with defaults.
         schema = f"(Tensor input, int[] normalized_shape{residual if add else ''}, {rest}"
         schema += f"{'' if add else residual}) -> {result}"
         self.defined = Defined(
@@ -348,7 +348,7 @@ class Norm:
         )  # fmt: skip
 
     def named(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Input, normalized_shape, weight, bias, eps, residual: whatever the schema's order."""
+        """Input, normalized_shape, weight, bias, eps, residual, from arguments in the schema's order."""
         rest = list(args[2:])
         residual = rest.pop(0) if self.add else rest.pop()
         weight = rest.pop(0)
@@ -356,7 +356,7 @@ class Norm:
         return args[0], args[1], weight, bias, rest[0], residual
 
     def ordered(self, input: Any, shape: Any, weight: Any, bias: Any, eps: Any, residual: Any) -> tuple[Any, ...]:
-        """The schema's order."""
+        """The arguments in the schema's order."""
         middle = (weight, bias, eps) if self.has_bias else (weight, eps)
         return (input, shape, residual, *middle) if self.add else (input, shape, *middle, residual)
 
@@ -412,7 +412,7 @@ class Norm:
     def reference(
         self, input: Tensor, shape: Sequence[int], weight: Tensor, bias: Tensor, eps: float, residual: Tensor
     ) -> Any:
-        """PyTorch's own, in fp32 (fp64 of fp64), rounded once."""
+        """The same by PyTorch's operators, in fp32 (fp64 for fp64), rounded once."""
         f = torch.nn.functional
         wide = input.dtype if input.dtype == torch.float64 else torch.float32
         x = input.to(wide) if residual is None else input.to(wide) + residual.to(wide)
@@ -422,13 +422,13 @@ class Norm:
         return (y.to(input.dtype), x.to(input.dtype)) if self.add else y.to(input.dtype)
 
     def save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """For the gradient: the arguments; mean and deviation are computed again."""
+        """Saves the arguments for the gradient, which computes mean and deviation again."""
         input, shape, weight, bias, eps, residual = self.named(inputs)
         ctx.save_for_backward(input, weight, bias, residual)
         ctx.shape, ctx.eps = tuple(shape), eps
 
     def backward(self, ctx: Any, g: Tensor, g_total: Tensor | None = None) -> tuple[Any, ...]:
-        """By kernels; by PyTorch's operators, in fp32, where it is differentiated itself."""
+        """The gradient by kernels, or by PyTorch's operators in fp32 if the gradient itself is differentiated."""
         input, weight, bias, residual = ctx.saved_tensors
         columns = (weight is not None or bias is not None) and any(ctx.needs_input_grad[1:])
         given = (input, residual, g, ctx.shape, weight, g_total, ctx.eps)
@@ -462,11 +462,11 @@ def layer_norm(
 ) -> Any:
     """``(x - mean(x)) / sqrt(var(x) + eps) * weight + bias`` with x = input + residual, in fp32, rounded once.
 
-    torch.nn.functional.layer_norm's arguments; mean and variance over the last ``len(normalized_shape)`` dimensions.
-    ``weight``, ``bias``: of normalized_shape. ``residual``: of input's shape. ``return_sum``: returns (result, x), x
-    in the result's dtype; without a residual x is the input. All tensors of one dtype: fp16, bf16, fp32 (fp64 on
-    PyTorch's operators). Rows that do not lie one after the other are copied once. Under autocast all are converted to
-    fp32, as torch.nn.functional's are.
+    The arguments are those of torch.nn.functional.layer_norm. Mean and variance are taken over the last
+    ``len(normalized_shape)`` dimensions. ``weight`` and ``bias`` have normalized_shape, ``residual`` input's shape.
+    With ``return_sum`` the result is (result, x), x in the result's dtype; without a residual x is the input. All
+    tensors have one dtype: fp16, bf16 or fp32 (PyTorch's operators compute fp64). Rows that do not lie one after the
+    other are copied once. Autocast converts all tensors to fp32, as for torch.nn.functional.
 
     Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """
@@ -490,8 +490,8 @@ def rms_norm(
 ) -> Any:
     """``x / sqrt(mean(x^2) + eps) * weight`` with x = input + residual, in fp32, rounded once.
 
-    torch.nn.functional.rms_norm's arguments: ``eps`` None is the machine epsilon, here of fp32, in which the norm is
-    computed, and 2^-52 of fp64. The rest is as in ``layer_norm``.
+    The arguments are those of torch.nn.functional.rms_norm. ``eps`` None is the machine epsilon: that of fp32, in which
+    the norm is computed, and 2^-52 for fp64. The rest is as in ``layer_norm``.
 
     Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """

@@ -24,13 +24,13 @@ def _kernel(config: CellConfig) -> Any:
 
 
 def flops(input: Tensor, h: Tensor, *rest: Tensor, **_: Any) -> int:
-    """Two for each multiply-add."""
-    matrices = [w for w in rest if isinstance(w, torch.Tensor) and w.dim() == 2][-2:]  # behind lstm_cell's c
+    """Two operations for each multiply-add."""
+    matrices = [w for w in rest if isinstance(w, torch.Tensor) and w.dim() == 2][-2:]  # the last two; c comes before
     return int(2 * input.shape[0] * sum(w.numel() for w in matrices))
 
 
 class Cell:
-    """One of the two operators: `gates` 1 or 4. Arguments: input, h, with four gates c, then weights and biases."""
+    """One of the two operators: `gates` is 1 or 4. Arguments: input, h, c if there are four gates, weights, biases."""
 
     def __init__(self, gates: int) -> None:
         self.gates = gates
@@ -130,7 +130,7 @@ class Cell:
         return recipe(outputs, len(made), [(_kernel(config), [*first, *made])], views)
 
     def cost(self, *args: Any) -> int:
-        """Multiply-adds, or what tiles of 32 rows and 32 units by 32 take of them."""
+        """The multiply-adds, or those of all its tiles of 32 rows and 32 units by 32 if these are more."""
         t = self.named(args)
         batch, units = t["input"].shape[0], t["w_ih"].shape[0] // self.gates
         tiles = -(-batch // 32) * -(-units // 32) * self.gates
@@ -138,7 +138,7 @@ class Cell:
         return int(max(batch * (t["w_ih"].numel() + t["w_hh"].numel()), tiles * (400 + 200 * steps)))
 
     def sums(self, t: dict[str, Any]) -> Tensor:
-        """What the gates take, unrounded."""
+        """The unrounded sums that the gates take."""
         wide = wide_dtype(t["input"].dtype)
         z = t["input"].to(wide) @ t["w_ih"].to(wide).mT + t["h"].to(wide) @ t["w_hh"].to(wide).mT
         for name in ("b_ih", "b_hh"):
@@ -147,7 +147,7 @@ class Cell:
         return z
 
     def reference(self, *args: Any) -> Any:
-        """By PyTorch's operators."""
+        """The same by PyTorch's operators."""
         t = self.named(args)
         z, dtype = self.sums(t), t["input"].dtype
         if self.gates == 1:
@@ -157,12 +157,12 @@ class Cell:
         return (torch.sigmoid(o) * torch.tanh(c)).to(dtype), c.to(dtype)
 
     def save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """For the gradient: the arguments; the gates are computed again."""
+        """Saves the arguments for the gradient, which computes the gates again."""
         ctx.save_for_backward(*inputs[: len(self.names)])
         ctx.activation = inputs[-1] if self.gates == 1 else None
 
     def backward(self, ctx: Any, g: Tensor, g_c: Tensor | None = None) -> tuple[Any, ...]:
-        """Products in the dtype, everything else in fp32."""
+        """The gradient: products in the dtype, everything else in fp32."""
         t = self.named(ctx.saved_tensors)
         z, dtype = self.sums(t), t["input"].dtype
         dc = None
@@ -197,7 +197,7 @@ class Cell:
         return (*(t[n].unsqueeze(0) for n in rows), *args[len(rows) :])
 
     def call(self, *args: Any) -> Any:
-        """Directly, else through PyTorch's dispatcher; a row without a batch as a batch of one."""
+        """Calls the operator directly, else through PyTorch's dispatcher; a row without a batch is a batch of one."""
         if getattr(args[0], "ndim", 2) == 1:
             made = self.call(*self.batched(args))
             return tuple(y.squeeze(0) for y in made) if self.gates == 4 else made.squeeze(0)
@@ -219,9 +219,10 @@ def rnn_cell(
 ) -> Tensor:
     """``act(input @ w_ih.T + b_ih + h @ w_hh.T + b_hh)``: one kernel, both products summed in fp32, rounded once.
 
-    input (batch, in), h (batch, hidden), w_ih (units, in), w_hh (units, hidden), biases (units,); in a network units
-    is hidden. Without a batch, input (in,) and h (hidden,), the result is (units,). ``activation``: as of `matmul`;
-    torch.nn.RNNCell's are "tanh" and "relu". fp16 and bf16 on a kernel of ours, fp32 and fp64 on PyTorch's operators.
+    input is (batch, in), h (batch, hidden), w_ih (units, in), w_hh (units, hidden), and biases are (units,). In a
+    network units equals hidden. Without a batch, with input (in,) and h (hidden,), the result is (units,).
+    ``activation`` is as in `matmul`; torch.nn.RNNCell has "tanh" and "relu". A kernel of this package computes fp16 and
+    bf16, PyTorch's operators fp32 and fp64.
 
     Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """
@@ -238,11 +239,11 @@ def lstm_cell(
     b_ih: Tensor | None = None,
     b_hh: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """torch.nn.LSTMCell's step in one kernel: (h, c) of the next one. Gates and states are fp32, rounded once.
+    """The step of torch.nn.LSTMCell in one kernel: the next (h, c). Gates and states are fp32, rounded once.
 
-    input (batch, in), h and c (batch, hidden), w_ih (4*hidden, in), w_hh (4*hidden, hidden), biases (4*hidden,), rows
-    in torch's order i, f, g, o; without a batch, input (in,), h and c (hidden,), so are the results. fp16 and bf16 on a
-    kernel of ours, fp32 and fp64 on PyTorch's operators.
+    input is (batch, in), h and c are (batch, hidden), w_ih (4*hidden, in), w_hh (4*hidden, hidden), and biases
+    (4*hidden,), with rows in torch's order i, f, g, o. Without a batch, input is (in,), and h, c and the results are
+    (hidden,). A kernel of this package computes fp16 and bf16, PyTorch's operators fp32 and fp64.
 
     Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """

@@ -17,7 +17,7 @@ from graphene.ops.core.views import contiguous, divides, merge, one_far, output,
 from graphene.select.rows import select_softmax, select_softmax_columns
 
 ALLOWED = (*FLOATS, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
-MOST_MATRICES = 65535  # blocks along a grid's second dimension
+MOST_MATRICES = 65535  # the most blocks along a grid's second dimension
 _NAMES = {number: str(dtype).removeprefix("torch.") for dtype, number in NUMBERS.items()}
 
 
@@ -36,9 +36,9 @@ def results(input: Tensor, dim: int, dtype: Any) -> list[tuple[Any, Any]]:
 
 @dataclass(frozen=True)
 class Softmax:
-    """A softmax over rows of ``width`` elements. ``align``, ``dense``: as of ``Norm``.
+    """A softmax over rows of ``width`` elements. ``align`` and ``dense`` are as in ``Norm``.
 
-    ``columns``: how many columns lie side by side; where there are several, the softmax goes over columns of ``width``
+    ``columns``: how many columns lie side by side. If there are several, the softmax goes over columns of ``width``
     elements.
     """
 
@@ -123,20 +123,20 @@ def configure(input: Arg, dim: int, dtype: int | None) -> Any:
 
 
 def reference(input: Tensor, dim: int, dtype: Any) -> Tensor:
-    """PyTorch's, in fp32 (fp64 where one of the types is that), rounded once."""
+    """The same by PyTorch's operators, in fp32 (fp64 if one of the types is fp64), rounded once."""
     to = input.dtype if dtype is None else dtype
     wide = torch.float64 if torch.float64 in (input.dtype, to) else torch.float32
     return torch.softmax(input.to(wide), dim).to(to)
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    """For the gradient: the result."""
+    """Saves the result for the gradient."""
     ctx.save_for_backward(output)
     ctx.dim, ctx.dtype = inputs[1], inputs[0].dtype
 
 
 def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    """Y * (g - sum(g * y)), in fp32."""
+    """The gradient y * (g - sum(g * y)), in fp32."""
     (y,) = ctx.saved_tensors
     wide = y.dtype if y.dtype == torch.float64 else torch.float32
     y, g = y.to(wide), g.to(wide)
@@ -144,7 +144,7 @@ def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
 
 
 def cost(input: Tensor, dim: int, dtype: Any) -> int:
-    """Elements, or what blocks of columns take: rows of threads exchange their sums in shared memory."""
+    """The elements, or the cost of blocks of columns if it is more: threads exchange sums in shared memory."""
     n = int(input.numel())
     if input.dim() == 0 or n == 0:
         return n
@@ -158,7 +158,7 @@ def cost(input: Tensor, dim: int, dtype: Any) -> int:
 
 
 def as_fp32(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What autocast makes of the arguments: the result is fp32, and input is not rounded."""
+    """The arguments under autocast: the result is fp32, and input is not rounded."""
     input, dim, dtype = args
     return input, dim, torch.float32 if dtype is None and input.dtype in FLOATS[:3] else dtype
 
@@ -173,10 +173,10 @@ SOFTMAX = Defined(
 def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
     """``exp(x) / sum(exp(x))`` over a dimension, in fp32, rounded once.
 
-    torch.nn.functional.softmax's arguments. ``dtype``: the result's; None: input's, under autocast fp32. Input is not
-    rounded to a narrower one first. Over any dimension of fp16, bf16 and fp32 kernels of ours run, without a copy
-    where what lies before it and what lies behind it is one dimension each; otherwise input is copied once. fp64 and
-    integers are PyTorch's.
+    The arguments are those of torch.nn.functional.softmax. ``dtype`` is the result's; None is input's, under autocast
+    fp32. Input is not rounded to a narrower dtype first. Kernels of this package compute fp16, bf16 and fp32 over any
+    dimension. They need no copy if the dimensions before it form one dimension, and those after it another; otherwise
+    input is copied once. PyTorch's operators compute fp64 and integers.
 
     Raises LaunchError: OP_DTYPE, OP_ARGUMENT.
     """
