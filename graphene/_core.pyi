@@ -1,7 +1,7 @@
 """Types of the C++ core. The public names are those of the package `graphene`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, TypeAlias, TypedDict
+from typing import Any, NoReturn, TypeAlias, TypedDict, dataclass_transform
 
 # base
 
@@ -677,6 +677,171 @@ def torch_state() -> tuple[bool, bool, bool]: ...
 
 # sim
 
+@dataclass_transform(frozen_default=True)
+class _Record:
+    """Results with named fields: made by position or by name, compared, printed and pickled by their values."""
+
+class TraceEvent(_Record):
+    """One event of a trace. Time counts steps of the warp, one an instruction; a barrier brings its warps to the same
+    step.
+
+    ``kind``: "leaf", "barrier", "commit", "wait", or "in flight": a group of asynchronous copies from its first
+    instruction until the wait that covers it (``landed``; else none did). ``domain``: of copies. ``start``, ``end``:
+    steps [start, end). ``count``: executions of one leaf in a row, or instructions of a group. ``atom``, ``spec``:
+    the atomic spec and its kind, of leaves. ``id``, ``text``, ``where``: the IR statement and its Python
+    ``file:line``.
+    """
+
+    kind: str
+    warp: int
+    domain: str
+    start: int
+    end: int
+    count: int
+    atom: str
+    spec: str
+    id: int
+    text: str
+    where: str
+    landed: bool
+
+class Rounding(_Record):
+    """A value becomes narrower than fp32 and is then computed with.
+
+    ``tensor``: the name of the tensor that takes the narrower value. ``source``: the widest type that the statement
+    computes from. ``type``: the tensor's type. ``where``: Python ``file:line`` of the statement.
+    """
+
+    tensor: str
+    source: str
+    type: str
+    where: str
+
+class Simulation(_Record):
+    """What a simulation did.
+
+    ``lane_ops``: one thread executing one atomic spec each. ``accesses``: elements read or written in memory.
+    ``events``: of the first block, ``roundings``: where values became narrower; both empty where they were not asked
+    for.
+    """
+
+    lane_ops: int
+    accesses: int
+    events: tuple[TraceEvent, ...]
+    roundings: tuple[Rounding, ...]
+
+class Unreached(_Record):
+    """A statement that no thread executed, or a loop that none repeated.
+
+    ``id``: the same number in every call of the kernel. ``text``: which of both, in words. ``where``: ``file:line``.
+    """
+
+    id: int
+    text: str
+    where: str
+
+class CallRun(_Record):
+    """What a call did, and what of the kernel it reached.
+
+    ``reached``: numbers, as ``id`` of what is unreached. ``written``: of ``run_blocks``: by argument a byte for each
+    element, 1 where it was written by no atomic update.
+    """
+
+    lane_ops: int
+    unreached: tuple[Unreached, ...]
+    roundings: tuple[Rounding, ...]
+    reached: tuple[int, ...]
+    written: dict[str, bytes]
+
+class TellingBlocks(_Record):
+    """Blocks of a grid such that whatever a block does, one of them does, too.
+
+    ``blocks``: linear numbers. ``looked_at``: how many were compared, of ``grid_blocks``.
+    """
+
+    blocks: tuple[int, ...]
+    looked_at: int
+    grid_blocks: int
+
+class Problem(_Record):
+    """A hazard, or a spec that breaks its promise.
+
+    ``code``: SIM_* or CHECK_*. ``where``: Python ``file:line`` of the statement. ``ir``: its IR text, and that of the
+    other side of a race. ``text``: everything, as an exception would print it.
+    """
+
+    code: str
+    message: str
+    where: str
+    ir: tuple[str, ...]
+    details: tuple[str, ...]
+    text: str
+
+class CheckRun(_Record):
+    """What looking for hazards and broken promises found.
+
+    ``promises``: instances of specs that were held to theirs. ``sizes``: of the kernel's symbols. ``blocks``: that
+    ran.
+    """
+
+    problems: tuple[Problem, ...]
+    promises: int
+    lane_ops: int
+    accesses: int
+    sizes: dict[str, int]
+    blocks: int
+
+class WidthLimit(_Record):
+    """The reason why an access does not take 16 bytes a thread at once.
+
+    ``what``: "contiguity", "tile" (the leaf is smaller), "alignment" (no larger one is proven), "swizzle", "bounds"
+    (the end of the tensor may cut the access) or "atom" (the chosen atom takes less). ``text``: the same in words,
+    with the reason and what to change.
+    """
+
+    what: str
+    text: str
+
+class Access(_Record):
+    """One memory operand of one IR statement, over all blocks that ran."""
+
+    where: str
+    text: str
+    atom: str
+    buffer: str
+    memory: str
+    op: str
+    vector_bytes: int
+    requests: int
+    lanes: int
+    bytes: int
+    wavefronts: int
+    conflicts: int
+    ways: int
+    sectors: int
+    ideal_sectors: int
+    limits: tuple[WidthLimit, ...]
+
+class MemoryReport(_Record):
+    """What the memory system makes of every access: ``rows`` in textual order; ``blocks`` of ``grid_blocks`` ran."""
+
+    rows: tuple[Access, ...]
+    sizes: dict[str, int]
+    blocks: int
+    grid_blocks: int
+
+class Sync(_Record):
+    """A synchronisation statement.
+
+    ``id``: for ``skip=`` and ``relax=``. ``op``: "barrier", "commit", "wait", ... ``text``: its IR. ``where``: the
+    Python ``file:line`` that built it.
+    """
+
+    id: int
+    op: str
+    text: str
+    where: str
+
 def simulate(
     program: Program,
     args: tuple[Any, ...],
@@ -688,19 +853,12 @@ def simulate(
     trace: bool = False,
     roundings: bool = False,
     memory_bytes: int = ...,
-) -> tuple[
-    int,
-    int,
-    list[tuple[str, int, str, int, int, int, str, str, int, str, str, bool]],
-    list[tuple[str, str, str, str]],
-]: ...
-def run_call(
-    program: Program, named: dict[str, Any], seed: int = 0, memory_bytes: int = ...
-) -> tuple[int, list[tuple[int, str, str]], list[tuple[str, str, str, str]], list[int]]: ...
+) -> Simulation: ...
+def run_call(program: Program, named: dict[str, Any], seed: int = 0, memory_bytes: int = ...) -> CallRun: ...
 def run_blocks(
     program: Program, named: dict[str, Any], seed: int, blocks: Sequence[int], memory_bytes: int = ...
-) -> tuple[int, list[tuple[int, str, str]], list[tuple[str, str, str, str]], list[int], dict[str, bytes]]: ...
-def telling_blocks(program: Program, named: dict[str, Any], few: int) -> tuple[list[int], int, int]: ...
+) -> CallRun: ...
+def telling_blocks(program: Program, named: dict[str, Any], few: int) -> TellingBlocks: ...
 def default_arch(kernel: KernelIR) -> str: ...
 def argument_sizes(program: Program, args: tuple[object, ...]) -> dict[str, int]: ...
 
@@ -718,8 +876,8 @@ def check(
     promises_alone: bool = False,
     blocks: Sequence[int] = (),
     memory_bytes: int = ...,
-) -> tuple[list[tuple[str, str, str, list[str], list[str], str]], int, int, int, dict[str, int], int]: ...
+) -> CheckRun: ...
 def report(
     program: Program, sizes: dict[str, int], all_blocks: bool = False, args: tuple[object, ...] = ()
-) -> tuple[list[dict[str, Any]], dict[str, int], int, int]: ...
-def sync_statements(kernel: KernelIR) -> list[tuple[int, str, str]]: ...
+) -> MemoryReport: ...
+def sync_statements(kernel: KernelIR) -> list[Sync]: ...

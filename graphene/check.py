@@ -150,13 +150,13 @@ def mutants(
     given = _positional(kernel, made)
 
     def hazard(skip: Sequence[int] = (), relax: Sequence[int] = ()) -> str | None:
-        problems = _core.check(program, used, seed, skip=skip, relax=relax, hazards_alone=True, args=given)[0]
-        return problems[0][0] if problems else None
+        found = _core.check(program, used, seed, skip=skip, relax=relax, hazards_alone=True, args=given)
+        return found.problems[0].code if found.problems else None
 
     out = []
     for sync in syncs(kernel):
         out.append(Mutant(sync, "left out", hazard(skip=[sync.id])))
-        if sync.text.startswith("wait("):
+        if sync.op == "wait":
             out.append(Mutant(sync, "one more group in flight", hazard(relax=[sync.id])))
     return out
 
@@ -292,11 +292,9 @@ def _some_blocks(
     except SimulationError as e:
         why = [*why, f"{_SPECS}: {refuses_memory(e)}"]
         found = _core.check(program, known, seed, hazards_alone=True, memory_bytes=limit())
-    problems, promises, lane_ops, _, used, blocks = found
-    errors = tuple(_errors(problems))
-    uncovered = (f"outputs: {blocks} blocks ran, and what {kernel.name} promises was not looked at", *why)
-    return CheckResult(errors, promises, lane_ops, used, blocks, program.arch, uncovered=uncovered,
-                       seconds=time.perf_counter() - began)  # fmt: skip
+    uncovered = (f"outputs: {found.blocks} blocks ran, and what {kernel.name} promises was not looked at", *why)
+    return CheckResult(tuple(_errors(found.problems)), found.promises, found.lane_ops, found.sizes, found.blocks,
+                       program.arch, uncovered=uncovered, seconds=time.perf_counter() - began)  # fmt: skip
 
 
 def _telling_blocks(kernel: Recorded, arch: str | None, seed: int, runner: Runner, began: float) -> CheckResult | None:
@@ -310,7 +308,8 @@ def _telling_blocks(kernel: Recorded, arch: str | None, seed: int, runner: Runne
     call = plan.usual()
     try:
         made = plan.make(call)
-        blocks, looked_at, grid = _core.telling_blocks(program, made.given(), _FEW_BLOCKS)
+        told = _core.telling_blocks(program, made.given(), _FEW_BLOCKS)
+        blocks = told.blocks
         if not blocks:
             return None
         runner.keep(made)
@@ -328,7 +327,8 @@ def _telling_blocks(kernel: Recorded, arch: str | None, seed: int, runner: Runne
     each = max(run.lane_ops // len(blocks), 1)
     step = -(-len(blocks) // max(min(_GHOST_BLOCK_OPS // each, _GHOSTS), 1))
     result = _result(kernel, arch, seed, runner, began, blocks[::step], judged == "")
-    said = [f"blocks: {len(blocks)} of {grid} ran, which do what any of {looked_at} that were looked at does"]
+    told_apart = f"which do what any of {told.looked_at} that were looked at does"
+    said = [f"blocks: {len(blocks)} of {told.grid_blocks} ran, {told_apart}"]
     said += [f"what {kernel.name} promises was not looked at: {judged}"] if judged else []
     return replace(result, blocks=len(blocks), uncovered=(*said, *result.uncovered))
 
@@ -368,16 +368,16 @@ def _result(
         inner: list[CheckError] = []
         for run in [failed] if failed is not None else _smallest(outcome, runner.plan):
             try:
-                found, n, first_blocks, all_sizes = ghost(kernel, arch, seed, runner, run, some)
+                found = ghost(kernel, arch, seed, runner, run, some)
             except SimulationError as e:
                 if kernel.promise is None or not judged:
                     raise
                 said = f"{_SPECS}, in the call {run.call}: {refuses_memory(e)}"
                 continue
-            promises += n
-            blocks, used = blocks or first_blocks, used or all_sizes
-            if found:
-                inner = found
+            promises += found.promises
+            blocks, used = blocks or found.blocks, used or found.sizes
+            if found.problems:
+                inner = _errors(found.problems)
                 break
         errors = [of_promise(kernel, failed, inner)] if failed is not None else inner
     promise = kernel.promise
@@ -428,22 +428,21 @@ def _smallest(outcome: Outcome, plan: Plan) -> list[Run]:
 
 def ghost(
     kernel: Recorded, arch: str | None, seed: int, runner: Runner, run: Run, blocks: Sequence[int] = ()
-) -> tuple[list[CheckError], int, int, dict[str, int]]:
+) -> _core.CheckRun:
     """The inner specs that break their promise in a call; how many were judged, in how many blocks, and the sizes."""
     from graphene.judge.memory import limit
 
     program = kernel.lowered(arch)
     given = _positional(kernel, runner.again(run.call))
     sizes = _core.argument_sizes(program, given)
-    problems, promises, _, _, used, ran = _core.check(
+    return _core.check(
         program, sizes, seed, references.evaluate, args=given, promises_alone=True, memory_bytes=limit(), blocks=blocks
     )
-    return _errors(problems), promises, ran, used
 
 
-def _errors(problems: Sequence[Any]) -> list[CheckError]:
+def _errors(problems: Sequence[_core.Problem]) -> list[CheckError]:
     """What the core found, as errors of the check."""
-    return [CheckError(p[0], p[1], p[2], tuple(p[3]), tuple(p[4]), p[5]) for p in problems]
+    return [CheckError(p.code, p.message, p.where, p.ir, p.details, p.text) for p in problems]
 
 
 def _meant(kernel: Recorded) -> tuple[str, str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from html import escape
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from graphene import _core
+from graphene._core import WidthLimit
 from graphene.errors import CompileError
 from graphene.simulate import check_sizes
 
@@ -85,18 +86,6 @@ def occupancy(arch: str, threads: int, shared_bytes: int, registers: int | None)
     blocks = min(limits.values())
     by = tuple(name for name, n in limits.items() if n == blocks)
     return Occupancy(blocks, blocks * warps, blocks * warps / sm.warps, limits, by)
-
-
-class WidthLimit(NamedTuple):
-    """The reason why an access does not take 16 bytes a thread at once.
-
-    ``what``: "contiguity", "tile" (the leaf is smaller), "alignment" (no larger one is proven), "swizzle", "bounds"
-    (the end of the tensor may cut the access) or "atom" (the chosen atom takes less). ``text``: the same in words, with
-    the reason and what to change.
-    """
-
-    what: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -235,11 +224,8 @@ class Report:
         return f"<div>{head}<table><tr>{cells}</tr>{''.join(rows)}</table></div>"
 
 
-def _row(d: dict[str, Any]) -> AccessRow:
-    op = ("copy to" if d["writes"] else "copy from") if d.pop("later") else ("store" if d["writes"] else "load")
-    del d["writes"]
-    limits = tuple(WidthLimit(*x) for x in d.pop("limits"))
-    return AccessRow(**d, op=op, limits=limits)
+def _row(access: _core.Access) -> AccessRow:
+    return AccessRow(**{f.name: getattr(access, f.name) for f in fields(AccessRow)})
 
 
 def report(
@@ -257,7 +243,7 @@ def report(
     call = () if sizes else args
     if args:
         sizes = {**_core.argument_sizes(program, args), **sizes}
-    rows, used, blocks, grid = _core.report(program, sizes, all_blocks, call)
+    found = _core.report(program, sizes, all_blocks, call)
     registers = spill = None
     try:
         binary = kernel.compile(program.arch)
@@ -267,10 +253,10 @@ def report(
     return Report(
         kernel.name,
         program.arch,
-        tuple(_row(r) for r in rows),
-        used,
-        blocks,
-        grid,
+        tuple(_row(r) for r in found.rows),
+        found.sizes,
+        found.blocks,
+        found.grid_blocks,
         program.block_threads,
         program.shared_bytes,
         registers,

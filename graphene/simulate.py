@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from graphene import _core
+from graphene._core import Rounding, Sync
 from graphene.viz.timeline import Trace, TraceEvent
 
 if TYPE_CHECKING:
@@ -15,19 +16,6 @@ __all__ = ["Rounding", "SimulationStats", "Sync", "Trace", "TraceEvent", "simula
 
 
 MEMORY_BYTES = 8 << 30  # the most that a run may hold beside the arguments
-
-
-class Rounding(NamedTuple):
-    """A value becomes narrower than fp32 and is then computed with.
-
-    ``tensor``: the name of the tensor that takes the narrower value. ``source``: the widest type that the statement
-    computes from. ``type``: the tensor's type. ``where``: Python ``file:line`` of the statement.
-    """
-
-    tensor: str
-    source: str
-    type: str
-    where: str
 
 
 class SimulationStats(NamedTuple):
@@ -44,14 +32,6 @@ class SimulationStats(NamedTuple):
     arch: str
     trace: Trace | None = None
     roundings: tuple[Rounding, ...] | None = None
-
-
-class Sync(NamedTuple):
-    """A synchronisation statement: ``id`` for ``skip=``, its IR text, and the Python ``file:line`` that built it."""
-
-    id: int
-    text: str
-    where: str
 
 
 def check_seed(seed: object) -> None:
@@ -113,18 +93,17 @@ def simulate(
     known = {s.id for s in listed}
     if unknown := [i for i in skipped if i not in known]:
         raise ValueError(f"skip={unknown}: no such synchronisation statement; kernel.syncs() lists them")
-    waits = {s.id for s in listed if s.text.startswith("wait(")}
+    waits = {s.id for s in listed if s.op == "wait"}
     if unknown := [i for i in relaxed if i not in waits]:
         raise ValueError(f"relax={unknown}: no such wait; kernel.syncs() lists them")
     program = kernel.lowered(arch)
-    lane_ops, accesses, events, points = _core.simulate(
+    done = _core.simulate(
         program, args, named, seed, skipped, relaxed, trace=trace, roundings=roundings, memory_bytes=memory_bytes
     )
-    recorded = Trace(kernel.name, tuple(TraceEvent(*e) for e in events)) if trace else None
-    found = tuple(Rounding(*p) for p in points) if roundings else None
-    return SimulationStats(lane_ops, accesses, program.arch, recorded, found)
+    recorded = Trace(kernel.name, done.events) if trace else None
+    return SimulationStats(done.lane_ops, done.accesses, program.arch, recorded, done.roundings if roundings else None)
 
 
 def syncs(kernel: Recorded) -> list[Sync]:
     """The synchronisation statements of a kernel in textual order."""
-    return [Sync(*row) for row in _core.sync_statements(kernel.ir)]
+    return _core.sync_statements(kernel.ir)

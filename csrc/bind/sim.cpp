@@ -5,13 +5,10 @@
 #include "bind/bind.h"
 #include "bind/manifest.h"
 #include "bind/python_arguments.h"
+#include "bind/sim_results.h"
 #include "bind/torch_written.h"
-#include "ir/print.h"
 #include "runtime/strides.h"
 #include "sim/blocks.h"
-#include "sim/check.h"
-#include "sim/report.h"
-#include "sim/simulate.h"
 
 namespace graphene::bind {
 
@@ -67,20 +64,6 @@ BoundArguments bind_arguments(const lower::Program& program, const py::tuple& ar
   return out;
 }
 
-py::list trace_events(const sim::Trace& trace, const sim::Bytecode& code) {
-  static constexpr const char* kKinds[] = {"leaf", "barrier", "commit", "wait", "in flight"};
-  py::list out;
-  for (const sim::TraceEvent& e : trace.events()) {
-    const std::string domain = e.domain >= 0 ? code.copy_domains[static_cast<std::size_t>(e.domain)] : "";
-    out.append(py::make_tuple(
-        kKinds[static_cast<std::size_t>(e.kind)], e.warp, domain, e.start, e.end, e.count,
-        e.call != nullptr ? e.call->atom->family : "", e.call != nullptr ? atoms::name(e.call->atom->atom.kind) : "",
-        e.origin != nullptr ? e.origin->id : -1, e.origin != nullptr ? ir::head_line(*e.origin) : "",
-        e.origin != nullptr ? e.origin->loc.str() : "", e.landed));
-  }
-  return out;
-}
-
 // Calls reference(name, inputs, output shapes) -> outputs as flat lists, the first dimension fastest, or a string that
 // says why there are none. Inputs are (shape, flat list).
 sim::ReferenceResult evaluate_reference(const py::object& reference, const std::string& name,
@@ -99,30 +82,11 @@ sim::ReferenceResult evaluate_reference(const py::object& reference, const std::
   return out;
 }
 
-py::list rounding_points(const std::vector<sim::Rounding>& found) {
-  py::list out;
-  for (const sim::Rounding& r : found) {
-    out.append(
-        py::make_tuple(r.tensor, ir::name(r.from), ir::name(r.to), r.origin != nullptr ? r.origin->loc.str() : ""));
-  }
-  return out;
-}
-
-// What a call may reach: numbers that are the same in every call of a kernel.
-int key(const sim::Coverage::Event& e) { return 8 * e.stmt->id + static_cast<int>(e.what); }
-
-std::string unreached(const sim::Coverage::Event& e) {
-  const bool loop = e.what == sim::Coverage::What::Repeated;
-  return (loop ? "no thread repeated " : "no thread executed ") + ir::head_line(*e.stmt);
-}
-
-// What run_call gives; with `tell_written` also which elements of each argument were written.
-py::tuple run_call(const std::shared_ptr<lower::Program>& program, const py::dict& named, std::uint64_t seed,
-                   std::vector<std::int64_t> blocks, std::int64_t memory_bytes, bool tell_written) {
+// `tell_written`: also which elements of each argument were written.
+CallRecord run_call(const std::shared_ptr<lower::Program>& program, const py::dict& named, std::uint64_t seed,
+                    std::vector<std::int64_t> blocks, std::int64_t memory_bytes, bool tell_written) {
   const BoundArguments bound = bind_arguments(*program, py::tuple(), named);
-  py::list missed, reached;
-  py::dict written;
-  if (bound.nothing_to_do) return py::make_tuple(0, missed, py::list(), reached, written);
+  if (bound.nothing_to_do) return {};
   sim::SimulateOptions options;
   options.sizes = bound.sizes;
   options.scalars = bound.scalars;
@@ -141,29 +105,27 @@ py::tuple run_call(const std::shared_ptr<lower::Program>& program, const py::dic
     const py::gil_scoped_release released;
     stats = sim::simulate(program, bound.tensors, options);
   }
-  for (const auto& e : coverage.missed) {
-    missed.append(py::make_tuple(key(e), unreached(e), e.stmt->loc.str()));
-  }
-  for (const auto& e : coverage.reached) reached.append(key(e));
+  CallRecord out = call_record(stats, coverage, found);
   for (std::size_t i = 0; i < elements.size(); ++i) {
     const lower::MemBuffer& b = program->buffers[i];
     if (!elements[i].empty() && b.buffer->count == 0)
-      written[py::str(b.buffer->name)] = py::bytes(elements[i].data(), elements[i].size());
+      out.written[py::str(b.buffer->name)] = py::bytes(elements[i].data(), elements[i].size());
   }
-  return py::make_tuple(stats.lane_ops, missed, rounding_points(found), reached, written);
+  return out;
 }
 
 }  // namespace
 
 void register_sim(py::module_& m) {
+  register_sim_results(m);
   m.def(
       "simulate",
       [](const std::shared_ptr<lower::Program>& program, const py::tuple& args, const py::dict& named,
          const Arg<"seed", std::uint64_t>& seed, std::vector<int> skip, std::vector<int> relax, bool unguarded,
-         bool trace, bool roundings, const Arg<"memory_bytes", std::int64_t>& memory_bytes) -> py::tuple {
+         bool trace, bool roundings, const Arg<"memory_bytes", std::int64_t>& memory_bytes) -> SimulationRecord {
         const BoundArguments bound = bind_arguments(*program, args, named);
         announce_written(bound.call, program->kernel->name);
-        if (bound.nothing_to_do) return py::make_tuple(0, 0, py::list(), py::list());
+        if (bound.nothing_to_do) return {};
         sim::SimulateOptions options;
         options.sizes = bound.sizes;
         options.scalars = bound.scalars;
@@ -172,7 +134,7 @@ void register_sim(py::module_& m) {
         options.relax = std::move(relax);
         options.unguarded = unguarded;
         options.memory_bytes = memory_bytes;
-        py::list events;
+        py::tuple events;
         if (trace) {
           options.trace = [&](const sim::Trace& t, const sim::Bytecode& code) {
             const py::gil_scoped_acquire held;
@@ -187,38 +149,35 @@ void register_sim(py::module_& m) {
           const py::gil_scoped_release released;
           stats = sim::simulate(program, bound.tensors, options);
         }
-        return py::make_tuple(stats.lane_ops, stats.accesses, events, rounding_points(found));
+        return {stats.lane_ops, stats.accesses, std::move(events), rounding_points(found)};
       },
       py::arg("program"), py::arg("args"), py::arg("named"), py::arg("seed") = 0, py::arg("skip") = std::vector<int>{},
       py::arg("relax") = std::vector<int>{}, py::arg("unguarded") = false, py::arg("trace") = false,
       py::arg("roundings") = false, py::arg("memory_bytes") = sim::kSimulateMemoryBytes,
-      "Runs a lowered kernel on host tensors, in place: (lane operations, memory accesses, events of the first block "
-      "where a trace is wanted, rounding points where they are). Raises SimulationError.");
+      "Runs a lowered kernel on host tensors, in place; events of the first block where a trace is wanted, rounding "
+      "points where they are. Raises SimulationError.");
   m.def(
       "run_call",
       [](const std::shared_ptr<lower::Program>& program, const py::dict& named, const Arg<"seed", std::uint64_t>& seed,
-         const Arg<"memory_bytes", std::int64_t>& memory_bytes) -> py::tuple {
-        return run_call(program, named, seed, {}, memory_bytes, false)[py::slice(0, 4, 1)];
+         const Arg<"memory_bytes", std::int64_t>& memory_bytes) {
+        return run_call(program, named, seed, {}, memory_bytes, false);
       },
       py::arg("program"), py::arg("named"), py::arg("seed") = 0, py::arg("memory_bytes") = sim::kSimulateMemoryBytes,
-      "Runs a lowered kernel: (lane operations; what was not reached, statements that no thread executed and loops "
-      "that none repeated: number, words, \"file:line\"; rounding points: tensor, types before and after, "
-      "\"file:line\"; "
-      "numbers of all that was reached). Raises SimulationError.");
+      "Runs a lowered kernel, and says what it reached. Raises SimulationError.");
   m.def(
       "run_blocks",
       [](const std::shared_ptr<lower::Program>& program, const py::dict& named, const Arg<"seed", std::uint64_t>& seed,
-         std::vector<std::int64_t> blocks, const Arg<"memory_bytes", std::int64_t>& memory_bytes) -> py::tuple {
+         std::vector<std::int64_t> blocks, const Arg<"memory_bytes", std::int64_t>& memory_bytes) {
         return run_call(program, named, seed, std::move(blocks), memory_bytes, true);
       },
       py::arg("program"), py::arg("named"), py::arg("seed"), py::arg("blocks"),
       py::arg("memory_bytes") = sim::kSimulateMemoryBytes,
-      "Runs some blocks of a lowered kernel: what run_call gives, and by argument a byte for each element, which is 1 "
-      "where they wrote it by no atomic update. Raises SimulationError.");
+      "Runs some blocks of a lowered kernel. ``written``: by argument a byte for each element, which is 1 where they "
+      "wrote it by no atomic update. Raises SimulationError.");
   m.def(
       "telling_blocks",
       [](const std::shared_ptr<lower::Program>& program, const py::dict& named,
-         const Arg<"few", std::int64_t>& few) -> py::tuple {
+         const Arg<"few", std::int64_t>& few) -> TellingBlocksRecord {
         const BoundArguments bound = bind_arguments(*program, py::tuple(), named);
         sim::ChosenBlocks chosen;
         if (!bound.nothing_to_do) {
@@ -228,11 +187,11 @@ void register_sim(py::module_& m) {
           options.scalars = bound.scalars;
           chosen = sim::telling_blocks(sim::compile(program, std::move(options)), few, check_signals);
         }
-        return py::make_tuple(chosen.blocks, chosen.looked_at, chosen.grid);
+        return {py::tuple(py::cast(chosen.blocks)), chosen.looked_at, chosen.grid};
       },
       py::arg("program"), py::arg("named"), py::arg("few"),
-      "(Blocks of a call's grid such that whatever a block does, one of them does, too; how many were looked at; the "
-      "grid's). All of a grid of no more than `few`.");
+      "Blocks of a call's grid such that whatever a block does, one of them does, too: all of a grid of no more than "
+      "`few`.");
   m.def(
       "default_arch", [](const ir::Kernel& kernel) { return sim::default_arch(kernel); }, py::arg("kernel"),
       "The lowest architecture from sm_80 up that has every atom the kernel names.");
@@ -279,20 +238,12 @@ void register_sim(py::module_& m) {
           const py::gil_scoped_release released;
           r = sim::check(program, sizes, options);
         }
-        py::list problems;
-        for (const Diagnostic& d : r.problems) {
-          problems.append(py::make_tuple(code_info(d.code).name, d.message, d.where.str(), d.ir, d.details, d.str()));
-        }
-        py::dict used;
-        for (const auto& [name, size] : r.sizes) used[py::str(name)] = size;
-        return py::make_tuple(problems, r.promises, r.stats.lane_ops, r.stats.accesses, used, r.blocks);
+        return check_record(r);
       },
       py::arg("program"), py::arg("sizes"), py::arg("seed") = 0, py::arg("reference") = py::none(),
       py::arg("skip") = std::vector<int>{}, py::arg("relax") = std::vector<int>{}, py::arg("hazards_alone") = false,
       py::arg("args") = py::tuple(), py::arg("promises_alone") = false, py::arg("blocks") = std::vector<std::int64_t>{},
-      py::arg("memory_bytes") = sim::kCheckMemoryBytes,
-      "Looks for hazards, then for specs that break their promise: (problems, promises checked, lane operations, "
-      "accesses, sizes, blocks).");
+      py::arg("memory_bytes") = sim::kCheckMemoryBytes, "Looks for hazards, then for specs that break their promise.");
   m.def(
       "report",
       [](const std::shared_ptr<lower::Program>& program, const Arg<"sizes", std::map<std::string, std::int64_t>>& sizes,
@@ -308,44 +259,13 @@ void register_sim(py::module_& m) {
           const py::gil_scoped_release released;
           r = sim::report(program, sizes, all_blocks, check_signals, bound != nullptr ? &call : nullptr);
         }
-        py::list rows;
-        for (const sim::AccessReport& a : r.rows) {
-          py::dict row;
-          row["where"] = a.origin != nullptr ? a.origin->loc.str() : "";
-          row["text"] = a.origin != nullptr ? ir::head_line(*a.origin) : "";
-          row["atom"] = a.atom;
-          row["buffer"] = a.buffer;
-          row["memory"] = ir::name(a.memory);
-          row["writes"] = a.writes;
-          row["later"] = a.later;
-          row["vector_bytes"] = a.vector_bytes;
-          row["requests"] = a.requests;
-          row["lanes"] = a.lanes;
-          row["bytes"] = a.bytes;
-          row["wavefronts"] = a.wavefronts;
-          row["conflicts"] = a.conflicts;
-          row["ways"] = a.ways;
-          row["sectors"] = a.sectors;
-          row["ideal_sectors"] = a.ideal_sectors;
-          row["limits"] = a.limits;
-          rows.append(row);
-        }
-        py::dict used;
-        for (const auto& [name, size] : r.sizes) used[py::str(name)] = size;
-        return py::make_tuple(rows, used, r.blocks, r.grid_blocks);
+        return report_record(r);
       },
       py::arg("program"), py::arg("sizes"), py::arg("all_blocks") = false, py::arg("args") = py::tuple(),
-      "Counts bank conflicts and sectors of every memory access: (rows, sizes, blocks that ran, blocks of the grid).");
+      "Counts bank conflicts and sectors of every memory access.");
   m.def(
-      "sync_statements",
-      [](const ir::Kernel& kernel) {
-        py::list out;
-        for (const ir::Stmt* s : sim::sync_statements(kernel)) {
-          out.append(py::make_tuple(s->id, ir::head_line(*s), s->loc.str()));
-        }
-        return out;
-      },
-      py::arg("kernel"), "(id, text, \"file:line\") of every synchronisation statement, in textual order.");
+      "sync_statements", [](const ir::Kernel& kernel) { return sync_records(kernel); }, py::arg("kernel"),
+      "Every synchronisation statement, in textual order.");
 }
 
 }  // namespace graphene::bind

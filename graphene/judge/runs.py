@@ -139,23 +139,23 @@ class Runner:
         only: dict[str, Any] | None = None
         try:
             if blocks:
-                found = _core.run_blocks(program, made.given(), self.seed, blocks, room)
-                only = {n: made.laid[n].part(mask) for n, mask in found[4].items()}
-                lane_ops, missed, points, reached = found[:4]
+                done = _core.run_blocks(program, made.given(), self.seed, blocks, room)
+                only = {n: made.laid[n].part(mask) for n, mask in done.written.items()}
             else:
-                lane_ops, missed, points, reached = _core.run_call(program, made.given(), self.seed, room)
+                done = _core.run_call(program, made.given(), self.seed, room)
         except SimulationError as e:
             if e.code == "SIM_MEMORY":
                 raise
             return Run(call, 0, hazard=e)
-        run = Run(call, lane_ops, reached=frozenset(reached))
-        if lane_ops:
-            self.outcome.count_missed({i: f"{where}: {text}" for i, text, where in missed})
+        run = Run(call, done.lane_ops, reached=frozenset(done.reached))
+        if done.lane_ops:
+            self.outcome.count_missed({u.id: f"{u.where}: {u.text}" for u in done.unreached})
         sums = promise.sums.name if promise is not None and promise.sums is not None else ""
-        for tensor, before, after, where in points:
-            if before == after == sums:  # the bound counts what sums of this type lose
+        for point in done.roundings:
+            if point.source == point.type == sums:  # the bound counts what sums of this type lose
                 continue
-            self.outcome.found.setdefault(tensor, f"{where}: {tensor} takes {before} values as {after}")
+            said = f"{point.where}: {point.tensor} takes {point.source} values as {point.type}"
+            self.outcome.found.setdefault(point.tensor, said)
         if promise is not None:
             wanted = expect(self.kernel, made.values)
             self.outcome.stated |= wanted.stated

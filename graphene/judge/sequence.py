@@ -395,15 +395,15 @@ class SequenceRunner(Runner):
             given = {n: given_of(v, types[n]) for n, v in views.items()} | numbers
             try:
                 room = max(left(), SMALL_BYTES)
-                lane_ops, statements, _, reached = _core.run_call(kernel.lowered(self.arch), given, self.seed, room)
+                done = _core.run_call(kernel.lowered(self.arch), given, self.seed, room)
             except (SimulationError, LaunchError) as e:
                 if e.code == "SIM_MEMORY" or (isinstance(e, LaunchError) and call.wider):
                     raise
                 run.hazard = e
                 return run
-            run.lane_ops += lane_ops
-            run.reached |= {i << 32 | n for n in reached}
-            missed |= {i << 32 | n: f"{where}: {text}" for n, text, where in statements}
+            run.lane_ops += done.lane_ops
+            run.reached |= {i << 32 | n for n in done.reached}
+            missed |= {i << 32 | u.id: f"{u.where}: {u.text}" for u in done.unreached}
             if kernel.promise is None:
                 continue
             results = {a.name: decode(views[a.name], a.dtype) for a in signature.outputs}

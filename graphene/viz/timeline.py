@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
+from graphene._core import TraceEvent
 from graphene.viz.grid import shade
 
 __all__ = ["Trace", "TraceEvent", "draw_timeline"]
@@ -15,30 +16,6 @@ _FILL = {"barrier": "#f2c14e", "wait": "#f29e4e", "commit": "#d9dde5", "in fligh
 _ROW, _FLIGHT, _LEFT = 18.0, 8.0, 92.0
 _DASHED = ' stroke="#c0392b" stroke-dasharray="3,2"'
 _COLUMNS, _MOST = 4, 20  # of the legend: how wide, and how many lines of Python it names
-
-
-@dataclass(frozen=True)
-class TraceEvent:
-    """One event. Time counts steps of the warp, one an instruction; a barrier brings its warps to the same step.
-
-    ``kind``: "leaf", "barrier", "commit", "wait", or "in flight": a group of asynchronous copies from its first
-    instruction until the wait that covers it (``landed``; else none did). ``domain``: of copies. ``start``, ``end``:
-    steps [start, end). ``count``: executions of one leaf in a row, or instructions of a group. ``atom``, ``spec``: the
-    atomic spec and its kind, of leaves. ``id``, ``text``, ``where``: the IR statement and its Python ``file:line``.
-    """
-
-    kind: str
-    warp: int
-    domain: str
-    start: int
-    end: int
-    count: int
-    atom: str
-    spec: str
-    id: int
-    text: str
-    where: str
-    landed: bool
 
 
 @dataclass(frozen=True)

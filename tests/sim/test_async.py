@@ -46,11 +46,11 @@ def test_a_ring_copies(stages: int, rows: int, reverse: bool) -> None:
 def test_every_synchronisation_of_a_ring_is_needed(stages: int) -> None:
     kernel = ring(stages)
     args = ring_arguments(2 * stages + 1)
-    ops = [s.text.split("(")[0] for s in kernel.syncs()]
+    ops = [s.op for s in kernel.syncs()]
     assert ops == ["commit"] * (stages - 1) + ["wait", "barrier", "commit"]
     for sync in kernel.syncs():
         assert code_of(kernel, args, skip=[sync.id]) == "SIM_RACE", sync
-        if sync.text.startswith("wait"):
+        if sync.op == "wait":
             assert code_of(kernel, args, relax=[sync.id]) == "SIM_RACE", sync
 
 
@@ -58,13 +58,13 @@ def test_a_thread_that_reads_its_own_copies_needs_no_barrier() -> None:
     kernel = ring(3, reverse=False)
     args = ring_arguments(7)
     for sync in kernel.syncs():
-        needed = not sync.text.startswith("barrier")
+        needed = sync.op != "barrier"
         assert code_of(kernel, args, skip=[sync.id]) == ("SIM_RACE" if needed else ""), sync
 
 
 def test_relax_names_waits_alone() -> None:
     kernel = ring(2)
-    barrier = next(s for s in kernel.syncs() if s.text.startswith("barrier"))
+    barrier = next(s for s in kernel.syncs() if s.op == "barrier")
     with pytest.raises(ValueError, match="no such wait"):
         kernel.simulate(*ring_arguments(), relax=[barrier.id])
 
@@ -321,9 +321,9 @@ def test_every_synchronisation_of_a_pipelined_gemm_is_needed() -> None:
     *needed, last = kernel.syncs()
     for sync in needed:
         assert code_of(kernel, args, skip=[sync.id]) == "SIM_RACE", sync
-        if sync.text.startswith("wait"):
+        if sync.op == "wait":
             assert code_of(kernel, args, relax=[sync.id]) == "SIM_RACE", sync
-    assert last.text.startswith("wait")  # what it waits for is of no use any more
+    assert last.op == "wait"  # what it waits for is of no use any more
     assert code_of(kernel, args, skip=[last.id]) == ""
 
 

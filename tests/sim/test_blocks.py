@@ -97,7 +97,7 @@ def test_sums_of_all_blocks_are_not_those_of_some() -> None:
 def test_few_blocks_run_all() -> None:
     x, y = np.zeros((16, 16), np.float32), np.zeros((16, 16), np.float32)
     program = counted().lowered()
-    assert _core.telling_blocks(program, {"X": x, "Y": y}, 8) == ([0, 1, 2, 3], 4, 4)
-    assert _core.telling_blocks(program, {"X": x, "Y": y}, 3)[0] == [0, 2, 3]
+    assert _core.telling_blocks(program, {"X": x, "Y": y}, 8) == _core.TellingBlocks((0, 1, 2, 3), 4, 4)
+    assert _core.telling_blocks(program, {"X": x, "Y": y}, 3).blocks == (0, 2, 3)
     x, y = np.zeros((8, 80), np.float32), np.zeros((8, 80), np.float32)
-    assert 3 in _core.telling_blocks(program, {"X": x, "Y": y}, 3)[0]
+    assert 3 in _core.telling_blocks(program, {"X": x, "Y": y}, 3).blocks

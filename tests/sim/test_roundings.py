@@ -30,7 +30,7 @@ def chain(body: Callable[..., None], dtype: gr.DType = gr.fp32, out: gr.DType = 
 def found(kernel: gr.Kernel, *args: np.ndarray) -> set[tuple[str, str, str]]:
     points = kernel.simulate(*args, roundings=True).roundings
     assert points is not None
-    return {p[:3] for p in points}
+    return {(p.tensor, p.source, p.type) for p in points}
 
 
 def of_chain(
@@ -52,7 +52,7 @@ def test_a_value_that_is_narrowed_and_computed_with_is_found_with_its_line() -> 
 
     kernel = chain(body)
     (point,) = kernel.simulate(np.ones(32, np.float32), np.ones(32, np.float32), roundings=True).roundings or ()
-    assert point[:3] == ("p", "fp32", "fp16")
+    assert (point.tensor, point.source, point.type) == ("p", "fp32", "fp16")
     line = body.__code__.co_firstlineno + 2
     assert point.where == f"test_roundings.py:{line}"
     assert kernel.simulate(np.ones(32, np.float32), np.ones(32, np.float32)).roundings is None

@@ -1,0 +1,209 @@
+#include "bind/sim_results.h"
+
+#include "bind/record.h"
+#include "ir/print.h"
+
+namespace graphene::bind {
+
+namespace {
+
+template <class Rows, class Make>
+py::tuple tuple_of(const Rows& rows, const Make& make) {
+  py::tuple out(rows.size());
+  std::size_t i = 0;
+  for (const auto& row : rows) out[i++] = py::cast(make(row));
+  return out;
+}
+
+py::dict sizes_of(const std::vector<std::pair<std::string, std::int64_t>>& sizes) {
+  py::dict out;
+  for (const auto& [name, size] : sizes) out[py::str(name)] = size;
+  return out;
+}
+
+std::string text_of(const ir::Stmt* s) { return s != nullptr ? ir::head_line(*s) : ""; }
+std::string where_of(const ir::Stmt* s) { return s != nullptr ? s->loc.str() : ""; }
+
+// What a call may reach: numbers that are the same in every call of a kernel.
+int key(const sim::Coverage::Event& e) { return 8 * e.stmt->id + static_cast<int>(e.what); }
+
+std::string unreached(const sim::Coverage::Event& e) {
+  const bool loop = e.what == sim::Coverage::What::Repeated;
+  return (loop ? "no thread repeated " : "no thread executed ") + ir::head_line(*e.stmt);
+}
+
+AccessRecord access_record(const sim::AccessReport& a) {
+  const char* op = a.later ? (a.writes ? "copy to" : "copy from") : a.writes ? "store" : "load";
+  const auto limit = [](const auto& l) { return WidthLimitRecord{l.first, l.second}; };
+  return {where_of(a.origin),
+          text_of(a.origin),
+          a.atom,
+          a.buffer,
+          ir::name(a.memory),
+          op,
+          a.vector_bytes,
+          a.requests,
+          a.lanes,
+          a.bytes,
+          a.wavefronts,
+          a.conflicts,
+          a.ways,
+          a.sectors,
+          a.ideal_sectors,
+          tuple_of(a.limits, limit)};
+}
+
+}  // namespace
+
+py::tuple trace_events(const sim::Trace& trace, const sim::Bytecode& code) {
+  static constexpr const char* kKinds[] = {"leaf", "barrier", "commit", "wait", "in flight"};
+  return tuple_of(trace.events(), [&](const sim::TraceEvent& e) {
+    const std::string domain = e.domain >= 0 ? code.copy_domains[static_cast<std::size_t>(e.domain)] : "";
+    return TraceEventRecord{kKinds[static_cast<std::size_t>(e.kind)],
+                            e.warp,
+                            domain,
+                            e.start,
+                            e.end,
+                            e.count,
+                            e.call != nullptr ? e.call->atom->family : "",
+                            e.call != nullptr ? atoms::name(e.call->atom->atom.kind) : "",
+                            e.origin != nullptr ? e.origin->id : -1,
+                            text_of(e.origin),
+                            where_of(e.origin),
+                            e.landed};
+  });
+}
+
+py::tuple rounding_points(const std::vector<sim::Rounding>& found) {
+  return tuple_of(found, [](const sim::Rounding& r) {
+    return RoundingRecord{r.tensor, ir::name(r.from), ir::name(r.to), where_of(r.origin)};
+  });
+}
+
+CallRecord call_record(const sim::Stats& stats, const sim::Coverage& coverage,
+                       const std::vector<sim::Rounding>& found) {
+  const auto missed = [](const sim::Coverage::Event& e) {
+    return UnreachedRecord{key(e), unreached(e), e.stmt->loc.str()};
+  };
+  return {
+      stats.lane_ops, tuple_of(coverage.missed, missed), rounding_points(found), tuple_of(coverage.reached, key), {}};
+}
+
+CheckRecord check_record(const sim::CheckResult& result) {
+  const auto same = [](const std::string& s) { return s; };
+  const auto problem = [&](const Diagnostic& d) {
+    return ProblemRecord{code_info(d.code).name,    d.message, d.where.str(), tuple_of(d.ir, same),
+                         tuple_of(d.details, same), d.str()};
+  };
+  return {tuple_of(result.problems, problem),
+          result.promises,
+          result.stats.lane_ops,
+          result.stats.accesses,
+          sizes_of(result.sizes),
+          result.blocks};
+}
+
+ReportRecord report_record(const sim::Report& report) {
+  return {tuple_of(report.rows, access_record), sizes_of(report.sizes), report.blocks, report.grid_blocks};
+}
+
+py::list sync_records(const ir::Kernel& kernel) {
+  py::list out;
+  for (const ir::Stmt* s : sim::sync_statements(kernel)) {
+    out.append(SyncRecord{s->id, s->as<ir::SyncStmt>()->op, ir::head_line(*s), s->loc.str()});
+  }
+  return out;
+}
+
+void register_sim_results(py::module_& m) {
+  using E = TraceEventRecord;
+  register_record<E>(
+      m, "TraceEvent",
+      R"doc(One event of a trace. Time counts steps of the warp, one an instruction; a barrier brings its warps to the same
+step.
+
+``kind``: "leaf", "barrier", "commit", "wait", or "in flight": a group of asynchronous copies from its first
+instruction until the wait that covers it (``landed``; else none did). ``domain``: of copies. ``start``, ``end``:
+steps [start, end). ``count``: executions of one leaf in a row, or instructions of a group. ``atom``, ``spec``:
+the atomic spec and its kind, of leaves. ``id``, ``text``, ``where``: the IR statement and its Python
+``file:line``.)doc",
+      field("kind", &E::kind), field("warp", &E::warp), field("domain", &E::domain), field("start", &E::start),
+      field("end", &E::end), field("count", &E::count), field("atom", &E::atom), field("spec", &E::spec),
+      field("id", &E::id), field("text", &E::text), field("where", &E::where), field("landed", &E::landed));
+  using R = RoundingRecord;
+  register_record<R>(m, "Rounding", R"doc(A value becomes narrower than fp32 and is then computed with.
+
+``tensor``: the name of the tensor that takes the narrower value. ``source``: the widest type that the statement
+computes from. ``type``: the tensor's type. ``where``: Python ``file:line`` of the statement.)doc",
+                     field("tensor", &R::tensor), field("source", &R::source), field("type", &R::type),
+                     field("where", &R::where));
+  using S = SimulationRecord;
+  register_record<S>(m, "Simulation", R"doc(What a simulation did.
+
+``lane_ops``: one thread executing one atomic spec each. ``accesses``: elements read or written in memory.
+``events``: of the first block, ``roundings``: where values became narrower; both empty where they were not asked
+for.)doc",
+                     field("lane_ops", &S::lane_ops), field("accesses", &S::accesses), field("events", &S::events),
+                     field("roundings", &S::roundings));
+  using U = UnreachedRecord;
+  register_record<U>(m, "Unreached", R"doc(A statement that no thread executed, or a loop that none repeated.
+
+``id``: the same number in every call of the kernel. ``text``: which of both, in words. ``where``: ``file:line``.)doc",
+                     field("id", &U::id), field("text", &U::text), field("where", &U::where));
+  using C = CallRecord;
+  register_record<C>(m, "CallRun", R"doc(What a call did, and what of the kernel it reached.
+
+``reached``: numbers, as ``id`` of what is unreached. ``written``: of ``run_blocks``: by argument a byte for each
+element, 1 where it was written by no atomic update.)doc",
+                     field("lane_ops", &C::lane_ops), field("unreached", &C::unreached),
+                     field("roundings", &C::roundings), field("reached", &C::reached), field("written", &C::written));
+  using T = TellingBlocksRecord;
+  register_record<T>(m, "TellingBlocks", R"doc(Blocks of a grid such that whatever a block does, one of them does, too.
+
+``blocks``: linear numbers. ``looked_at``: how many were compared, of ``grid_blocks``.)doc",
+                     field("blocks", &T::blocks), field("looked_at", &T::looked_at),
+                     field("grid_blocks", &T::grid_blocks));
+  using P = ProblemRecord;
+  register_record<P>(m, "Problem", R"doc(A hazard, or a spec that breaks its promise.
+
+``code``: SIM_* or CHECK_*. ``where``: Python ``file:line`` of the statement. ``ir``: its IR text, and that of the
+other side of a race. ``text``: everything, as an exception would print it.)doc",
+                     field("code", &P::code), field("message", &P::message), field("where", &P::where),
+                     field("ir", &P::ir), field("details", &P::details), field("text", &P::text));
+  using K = CheckRecord;
+  register_record<K>(m, "CheckRun", R"doc(What looking for hazards and broken promises found.
+
+``promises``: instances of specs that were held to theirs. ``sizes``: of the kernel's symbols. ``blocks``: that
+ran.)doc",
+                     field("problems", &K::problems), field("promises", &K::promises), field("lane_ops", &K::lane_ops),
+                     field("accesses", &K::accesses), field("sizes", &K::sizes), field("blocks", &K::blocks));
+  using W = WidthLimitRecord;
+  register_record<W>(m, "WidthLimit", R"doc(The reason why an access does not take 16 bytes a thread at once.
+
+``what``: "contiguity", "tile" (the leaf is smaller), "alignment" (no larger one is proven), "swizzle", "bounds"
+(the end of the tensor may cut the access) or "atom" (the chosen atom takes less). ``text``: the same in words,
+with the reason and what to change.)doc",
+                     field("what", &W::what), field("text", &W::text));
+  using A = AccessRecord;
+  register_record<A>(m, "Access", "One memory operand of one IR statement, over all blocks that ran.",
+                     field("where", &A::where), field("text", &A::text), field("atom", &A::atom),
+                     field("buffer", &A::buffer), field("memory", &A::memory), field("op", &A::op),
+                     field("vector_bytes", &A::vector_bytes), field("requests", &A::requests),
+                     field("lanes", &A::lanes), field("bytes", &A::bytes), field("wavefronts", &A::wavefronts),
+                     field("conflicts", &A::conflicts), field("ways", &A::ways), field("sectors", &A::sectors),
+                     field("ideal_sectors", &A::ideal_sectors), field("limits", &A::limits));
+  using Q = ReportRecord;
+  register_record<Q>(
+      m, "MemoryReport",
+      R"doc(What the memory system makes of every access: ``rows`` in textual order; ``blocks`` of ``grid_blocks`` ran.)doc",
+      field("rows", &Q::rows), field("sizes", &Q::sizes), field("blocks", &Q::blocks),
+      field("grid_blocks", &Q::grid_blocks));
+  using Y = SyncRecord;
+  register_record<Y>(m, "Sync", R"doc(A synchronisation statement.
+
+``id``: for ``skip=`` and ``relax=``. ``op``: "barrier", "commit", "wait", ... ``text``: its IR. ``where``: the
+Python ``file:line`` that built it.)doc",
+                     field("id", &Y::id), field("op", &Y::op), field("text", &Y::text), field("where", &Y::where));
+}
+
+}  // namespace graphene::bind
