@@ -15,7 +15,7 @@ from graphene.ops.core.activations import ACTIVATIONS, activate, slope
 from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, check_tensors, same_shape, shape_text
 from graphene.ops.core.context import lower
 from graphene.ops.core.define import SIMULATED, Arg, Defined, Definition, is_compiling, public
-from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, device
+from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, target_device
 from graphene.ops.core.torch import Tensor, fail, graph_break, torch
 from graphene.ops.core.views import contiguous, divides, merge, output, own, view
 from graphene.ops.matmul import matmul, sums_again
@@ -171,7 +171,6 @@ def configure(
     if copies:
         return _core.Recipe.copy(copies, "lines do not lie contiguous, at addresses that are multiples of 16 bytes")
     bias_of = {layer: depth + 1 + i for i, layer in enumerate(i for i, has in enumerate(biased) if has)}
-    sms, shared_bytes, _ = device(x.device)
     align = divides(min(16, x.align), (widths[0] if across is None else across) * x.item_bytes)
     made = depth + len(biases) + 1  # the first tensor that the recipe makes, which is the result; work spaces follow
     source, outputs, launches = 0, [result], []
@@ -180,7 +179,7 @@ def configure(
         out_align = divides(16, widths[end] * x.item_bytes)
         config = select_mlp(
             rows, tuple(widths[first : end + 1]), tuple(map(_activation, activations[first:end])),
-            tuple(biased[first:end]), dtype=dtype, align=(align, out_align), sms=sms, shared_bytes=shared_bytes,
+            tuple(biased[first:end]), dtype=dtype, align=(align, out_align), device=target_device(x.device),
             simulated=x.device == "cpu",
         )  # fmt: skip
         if config is None:

@@ -13,10 +13,9 @@ from graphene.ops.core.activations import ACTIVATIONS, activate, slope, wide_dty
 from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, same_shape, shape_text
 from graphene.ops.core.context import lower, written
 from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, public
-from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, Launches, device
+from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, Launches, target_device
 from graphene.ops.core.torch import Tensor, fail, torch
 from graphene.ops.core.views import Dim, Extent, broadcast, divides, merge, output, own, recipe, view
-from graphene.select.device import named
 from graphene.select.gemm import choose
 
 _SIMULATED_TILE = 32
@@ -95,8 +94,7 @@ def tile_of(p: GemmProblem, where: str) -> GemmTile:
     """How a product is computed on a device."""
     if where == "cpu":  # the simulator computes whole tiles
         return GemmTile((32, 32, 32), (2, 2), 2)
-    sms, shared_bytes, model = device(where)
-    return choose(p, named(str(model)).of_size(sms, shared_bytes))
+    return choose(p, target_device(where))
 
 
 def launches_of(p: GemmProblem, where: str) -> Launches:

@@ -12,7 +12,7 @@ from graphene.ops.core.activations import ACTIVATIONS, activate, slope, wide_dty
 from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, check_tensors, same_shape, shape_text
 from graphene.ops.core.context import lower
 from graphene.ops.core.define import Defined, Definition, is_compiling, public
-from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, device
+from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, target_device
 from graphene.ops.core.torch import Tensor, fail, torch
 from graphene.ops.core.views import divides, output, own, recipe, view
 from graphene.select.recurrent import select_cell
@@ -112,11 +112,10 @@ class Cell:
 
         biases = [n for n in ("b_ih", "b_hh") if t[n] is not None]
         across = divides(align(t.get("c"), *(t[n] for n in biases)), units * 2)
-        sms, shared_bytes, _ = device(x.device)
         config = select_cell(
             x.shape[0], units, gates=self.gates,
             activation=args[-1] if self.gates == 1 else None, biases=len(biases), dtype=DTYPES[x.dtype],
-            align=(align(x), align(h), align(w), align(u), across), sms=sms, shared_bytes=shared_bytes,
+            align=(align(x), align(h), align(w), align(u), across), device=target_device(x.device),
             simulated=x.device == "cpu",
         )  # fmt: skip
         place = {n: i for i, n in enumerate(self.names)}

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from graphene.kernels.attention.backward import BackwardConfig
 from graphene.kernels.attention.forward import ForwardConfig
 from graphene.kernels.attention.problem import Attention
 from graphene.kernels.attention.product import ProductConfig
+from graphene.select.device import H200
+
+if TYPE_CHECKING:
+    from graphene.select.device import Device
 
 SHORT = 16  # queries up to which the heads of a group are rows of one block
 
@@ -37,7 +42,7 @@ def select_forward(
 
 
 def select_short(
-    what: Attention, batch: int, sq: int, sk: int, kv_heads: int, *, lse: bool = False, sms: int = 132
+    what: Attention, batch: int, sq: int, sk: int, kv_heads: int, *, lse: bool = False, device: Device = H200
 ) -> tuple[ForwardConfig, int]:
     """The forward kernel for at most ``SHORT`` queries, and among how many blocks the keys of a row are shared.
 
@@ -47,7 +52,7 @@ def select_short(
     warps = min(4, -(-rows // 16))
     BN = 64 if what.depth <= 64 else 32 if what.depth <= 128 else 16  # as much as a warp copies at once
     blocks = -(-rows // (16 * warps)) * kv_heads * batch
-    splits = max(1, min(-(-sk // (2 * BN)), 3 * sms // max(blocks, 1)))
+    splits = max(1, min(-(-sk // (2 * BN)), 3 * device.sm_count // max(blocks, 1)))
     config = ForwardConfig(
         what, 16 * warps, BN, warps, 3, q_in_registers=what.depth <= 128, lse=lse, packed=True, split=splits > 1
     )

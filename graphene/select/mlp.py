@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphene.kernels.mlp import MlpConfig, up
+from graphene.select.device import H200
 
 if TYPE_CHECKING:
     from graphene.kernels.mlp import Activation
+    from graphene.select.device import Device
 
 __all__ = ["select_mlp"]
 
@@ -21,18 +23,16 @@ def select_mlp(
     *,
     dtype: str = "fp16",
     align: tuple[int, int] = (16, 16),
-    sms: int = 132,
-    shared_bytes: int = 227 * 1024,
+    device: Device = H200,
     simulated: bool = False,
 ) -> MlpConfig | None:
     """The configuration that was measured to be fast for that many rows; None where it is a plain product.
 
-    ``sms``, ``shared_bytes``: of the device, the latter of a block. ``simulated``: what the simulator has least to do
-    for. The other arguments are MlpConfig's.
+    ``simulated``: what the simulator has least to do for. The other arguments are MlpConfig's.
     """
     depth = len(widths) - 1
     widest = max([*map(up, widths[1:-1]), min(up(widths[0]), 256) if depth > 1 else 16])
-    per_sm, wide_input = rows / sms, widths[0] > 256
+    per_sm, wide_input = rows / device.sm_count, widths[0] > 256
     few = min(4 if widest <= 128 else 8, 1 << (widest // 16).bit_length() - 1)  # warps that divide the columns
     # Rows of a warp, warps by rows and by columns, columns of a tile of weights, tiles.
     tiles: list[tuple[int, int, int, int, int]]
@@ -58,6 +58,6 @@ def select_mlp(
         if c.depth == 1 and c.streams and up(widths[1]) > columns:
             return None
         fixed, stage = c.shared_bytes
-        if (fits := (shared_bytes - 1024 - fixed) // stage) >= 2:
+        if (fits := (device.shared_bytes - 1024 - fixed) // stage) >= 2:
             return replace(c, stages=min(stages, fits))
     return None

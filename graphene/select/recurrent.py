@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from graphene.kernels.recurrent import CellConfig
+from graphene.select.device import H200
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from graphene.select.device import Device
 
 __all__ = ["select_cell"]
 
@@ -21,14 +24,12 @@ def select_cell(
     biases: int = 1,
     dtype: str = "fp16",
     align: tuple[int, int, int, int, int] = (16, 16, 16, 16, 16),
-    sms: int = 132,
-    shared_bytes: int = 227 * 1024,
+    device: Device = H200,
     simulated: bool = False,
 ) -> CellConfig:
     """The configuration that was measured to be fast for M rows and N hidden units.
 
-    ``sms``, ``shared_bytes``: of the device, the latter of a block. ``simulated``: what the simulator has least to do
-    for. The other arguments are CellConfig's.
+    ``simulated``: what the simulator has least to do for. The other arguments are CellConfig's.
     """
     columns, big = N * gates, ((128, 256, 64), 3, (2, 4))  # of the product, a tile of it
     tiles, least = [big, ((128, 128, 64), 3, (2, 2)), ((64, 64, 128), 3, (2, 2))], ((32, 64, 128), 4, (1, 2))
@@ -39,10 +40,10 @@ def select_cell(
     def stages_of(tile: tuple[int, int, int]) -> int:
         m, n, k = tile
         states = m * n // 4 * 2 if gates == 4 else 0  # bytes of C's tile
-        return (shared_bytes - 1024 - states) // ((m + n) * k * 2)
+        return (device.shared_bytes - 1024 - states) // ((m + n) * k * 2)
 
     def serves(tile: tuple[int, int, int]) -> bool:
-        return -(-M // tile[0]) * -(-columns // tile[1]) >= 0.75 * sms and stages_of(tile) >= 2
+        return -(-M // tile[0]) * -(-columns // tile[1]) >= 0.75 * device.sm_count and stages_of(tile) >= 2
 
     if min(align[:4]) < 4:  # tiles pass through registers, which leaves no room for large ones
         tiles, least = [], ((64, 64, 32), 2, (4, 2) if gates == 1 else (4, 1))

@@ -35,7 +35,7 @@ from graphene.ops.attention.recipe import (
 from graphene.ops.core.checks import check_numbers
 from graphene.ops.core.context import lower
 from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, public
-from graphene.ops.core.kernels import DTYPES, device
+from graphene.ops.core.kernels import DTYPES, device, target_device
 from graphene.ops.core.torch import Tensor, fail
 from graphene.ops.core.views import output
 from graphene.select.attention import SHORT, select_forward, select_short
@@ -140,8 +140,10 @@ class Operator:
             x is None or (e is not None and not e.rows and of_all_heads(x)) for x, e in ((mask, a.mask), (bias, a.bias))
         )
         if not self.varlen and q.shape[1] <= SHORT and alike:
-            sms = 2 if q.device == "cpu" else device(q.device)[0]  # the simulator shares keys, too
-            return select_short(a, q.shape[0], q.shape[1], k.shape[1], k.shape[2], lse=self.lse, sms=sms)
+            where = target_device(q.device)
+            if q.device == "cpu":  # the simulator shares keys, too
+                where = where.of_size(2, where.shared_bytes)
+            return select_short(a, q.shape[0], q.shape[1], k.shape[1], k.shape[2], lse=self.lse, device=where)
         config = (
             ForwardConfig(a, 32, 32, 2, lse=self.lse)
             if q.device == "cpu"

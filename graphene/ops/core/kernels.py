@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from graphene import _core
 from graphene.ops.core.plans import gpu
+from graphene.select.device import Device, named, of_arch
 
 DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 MATMUL_DTYPES = ("float16", "bfloat16")
@@ -37,6 +38,13 @@ def device(name: str) -> tuple[int, int, str | None]:
         return 108, _core.shared_limit_bytes("sm_80"), None
     place = gpu(name)
     return place.sms, place.shared_bytes, place.model
+
+
+@functools.cache
+def target_device(name: str) -> Device:
+    """The device that tensors lie on, as selection sees it; of a CPU what the simulator lowers for."""
+    sms, shared_bytes, model = device(name)
+    return (of_arch("sm_80") if model is None else named(model)).of_size(sms, shared_bytes)
 
 
 @functools.cache
