@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,14 +11,7 @@ import pytest
 
 from graphene import _core
 
-BENCHMARKS = str(Path(__file__).parents[1] / "benchmarks")
-
-
-@pytest.fixture(autouse=True)
-def _path() -> Iterator[None]:
-    sys.path.insert(0, BENCHMARKS)
-    yield
-    sys.path.remove(BENCHMARKS)
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
 def compiled(source: str) -> Any:
@@ -47,7 +38,7 @@ def test_probes_compile() -> None:
 
 def test_the_rule_of_wgmma_gives_measured_bits() -> None:
     rounding = import_module("by_hand.rounding_sm90")
-    [file] = sorted((Path(BENCHMARKS) / "results").glob("hopper_h200.json"))
+    [file] = sorted((BENCHMARKS / "results").glob("hopper_h200.json"))
     rows = [r for r in json.loads(file.read_text())["rows"] if r["table"] == "rounding"]
     assert {r["case"] for r in rows} == {str(p) for p in rounding.PRODUCTS}
     for r in rows:

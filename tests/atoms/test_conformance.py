@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pytest
-
-import graphene as gr
-
-sys.path.insert(0, str(Path(__file__).parent))
 import conformance
 import harness
+import numpy as np
+import pytest
 import reference
 from conformance import Case
 from harness import plain
+
+import graphene as gr
 
 # When tests are collected: before any defines its own. Those of gfx90a are in test_gfx90a.py.
 BUILT_IN = [a for a in gr.atoms().values() if a.arch.startswith("sm_")]

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+import conformance
 import numpy as np
 import pytest
+import reference
 
 import graphene as gr
-
-sys.path.insert(0, str(Path(__file__).parent))
-import conformance
-import reference
 
 BUILT_IN = [a for a in gr.atoms().values() if a.arch.startswith("sm_")]
 ATOMICS = [a for a in BUILT_IN if "combine" in a.attrs]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import harness
 import pytest
 
 import graphene as gr
 from graphene import _core
-
-sys.path.insert(0, str(Path(__file__).parent))
-import harness
 
 BUILT_IN = list(gr.atoms().values())  # when tests are collected: before any defines its own
 NAMES = [a.name for a in BUILT_IN]

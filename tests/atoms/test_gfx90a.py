@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
+import conformance
 import numpy as np
 import pytest
 
 import graphene as gr
-
-sys.path.insert(0, str(Path(__file__).parent))
-import conformance
 
 ARCH = "gfx90a"
 CASES = list(conformance.cases([a for a in gr.atoms().values() if a.arch == ARCH and a.thread_count == 1]))

@@ -6,18 +6,15 @@ import random
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import c_text
 import pytest
 
 import graphene as gr
 from graphene import _core
-
-sys.path.insert(0, str(Path(__file__).parent))
-import c_text
 
 Point = dict[str, int]
 BLOCKS, THREADS, STEPS = (70000, 5), 192, 40

@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
 
+import c_text
 import numpy as np
 import pytest
+from emit_kernels import ALL, ARCHS, fig1d, fig8, tensor_core_tile
 
 import graphene as gr
 from graphene import _core
-
-sys.path.insert(0, str(Path(__file__).parent))
-import c_text
-from emit_kernels import ALL, ARCHS, fig1d, fig8, tensor_core_tile
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 
+import c_text
 import numpy as np
 import pytest
+from emit_kernels import async_copy, ragged_fragment, sync
 
 import graphene as gr
-
-sys.path.insert(0, str(Path(__file__).parent))
-import c_text
-from emit_kernels import async_copy, ragged_fragment, sync
 
 
 def test_a_copy_reads_the_bytes_that_are_inside() -> None:

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="pip install 'graphene-ir[transformers]' brings it")
 
-from transformers import AutoModel  # noqa: E402
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parent))
 import attention_reference  # noqa: E402
 import networks  # noqa: E402
+from transformers import AutoModel  # noqa: E402
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: E402
 
 import graphene.integrations.transformers as integration  # noqa: E402
 from graphene import ops  # noqa: E402

@@ -5,20 +5,16 @@ from __future__ import annotations
 import copy
 import io
 import pickle
-import sys
-from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="pip install 'graphene-ir[transformers]' brings it")
 
-from transformers import DynamicCache, StaticCache  # noqa: E402
-from transformers import masking_utils as hf  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parent))
 import attention_reference  # noqa: E402
 import networks  # noqa: E402
+from transformers import DynamicCache, StaticCache  # noqa: E402
+from transformers import masking_utils as hf  # noqa: E402
 
 import graphene.integrations.transformers as integration  # noqa: E402
 from graphene import ops  # noqa: E402

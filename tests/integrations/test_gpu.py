@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import copy
-import sys
-from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="pip install 'graphene-ir[transformers]' brings it")
 
-sys.path.insert(0, str(Path(__file__).parent))
 import networks  # noqa: E402
 
 import graphene.integrations.transformers as integration  # noqa: E402

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="pip install 'graphene-ir[transformers]' brings it")
 
-sys.path.insert(0, str(Path(__file__).parent))
 import networks  # noqa: E402
 from surroundings import ALL, HALF, by_definition, everywhere, states  # noqa: E402, F401
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import functools
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
+from test_kernels import attention_case, gemm_case, layernorm_case, mlp_case
 
 import graphene as gr
 from graphene.kernels import flash_fwd, fused_mlp, gemm_sm80, layernorm
-
-sys.path.insert(0, str(Path(__file__).parent))
-from test_kernels import attention_case, gemm_case, layernorm_case, mlp_case
 
 gemm = functools.cache(lambda: gemm_sm80(64, 64, 32, 3))
 attention = functools.cache(lambda causal: flash_fwd(64, 32, 16, 2, causal))

@@ -12,17 +12,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import attention_cases  # noqa: F401  (they register themselves)
 import pytest
+from attention_mistakes import KERNELS
+from cases import CASES
+from product_mistakes import BUILD
 
 import graphene as gr
 from graphene import kernels as k
 from graphene.kernels import NormConfig, RowTile
-
-sys.path.insert(0, str(Path(__file__).parent))
-import attention_cases  # noqa: F401  (they register themselves)
-from attention_mistakes import KERNELS
-from cases import CASES
-from product_mistakes import BUILD
 
 FOLDER = Path(k.__file__).parent
 # Kernels with options that neither a case nor a mistake has.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import re
-import sys
 import zlib
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from graphene import _core
 from graphene.testing.mutate import Mutant, judge, mutants
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
 import attention_cases  # noqa: E402, F401  (they register themselves)
 from cases import CASES, Case, builders  # noqa: E402
 

@@ -7,14 +7,11 @@ silence: 4 minutes of one core.
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
+from attention_mistakes import KERNELS, MISTAKES, Mistake, mistaken
 
 import graphene as gr
-
-sys.path.insert(0, str(Path(__file__).parent))
-from attention_mistakes import KERNELS, MISTAKES, Mistake, mistaken
 
 
 def told(mistake: Mistake) -> str:

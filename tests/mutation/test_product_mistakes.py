@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from product_mistakes import BUILD, MISTAKES, Mistake, path_of, told
 
 from graphene import kernels

@@ -4,21 +4,18 @@ what kernels count."""
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from cpu_cases import quiet, r  # noqa: E402, F401
+
 from graphene import ops  # noqa: E402
 from graphene.ops.core.define import Defined  # noqa: E402
 from graphene.ops.softmax import SOFTMAX  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parent))
-from cpu_cases import quiet, r  # noqa: E402, F401
 
 
 @pytest.mark.parametrize(

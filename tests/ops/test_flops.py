@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from cpu_cases import F, quiet, r  # noqa: E402, F401
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from graphene import ops  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parent))
-from cpu_cases import F, quiet, r  # noqa: E402, F401
 
 
 def flops(call: Callable[[], Any]) -> int:

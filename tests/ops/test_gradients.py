@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from graphene import ops  # noqa: E402
-from graphene.ops.norms import layer_gradients  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parent))
 from cpu_cases import ACTIVATIONS, F, ns, quiet, r  # noqa: E402, F401
 from norm_gradients import norm_gradients_agree  # noqa: E402
+
+from graphene import ops  # noqa: E402
+from graphene.ops.norms import layer_gradients  # noqa: E402
 
 D = torch.float64
 

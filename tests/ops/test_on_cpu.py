@@ -15,10 +15,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from graphene import ops  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parent))
 from cpu_cases import quiet, r, simulated  # noqa: E402, F401
+
+from graphene import ops  # noqa: E402
 
 
 def _gradient(f: Callable[..., Any], *args: Any, **named: Any) -> Callable[[], Any]:

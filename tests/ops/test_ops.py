@@ -5,19 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from cpu_cases import ACTIVATIONS, F, close, ns, quiet, r, simulated, want  # noqa: E402, F401
+
 import graphene as gr  # noqa: E402
 from graphene import ops  # noqa: E402
 from graphene.ops.matmul import INTO, MATMUL  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parent))
-from cpu_cases import ACTIVATIONS, F, close, ns, quiet, r, simulated, want  # noqa: E402, F401
 
 D = torch.float64
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from norm_gradients import norm_gradients_agree  # noqa: E402
+
 import graphene as gr  # noqa: E402
 from graphene import ops  # noqa: E402
 from graphene.ops.matmul import MATMUL  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parent))
-from norm_gradients import norm_gradients_agree  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 ns = torch.ops.graphene

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from cpu_cases import quiet, r, want  # noqa: E402, F401
+
 import graphene as gr  # noqa: E402
 from graphene import ops  # noqa: E402
 from graphene.ops.core.torch import _BREAK_TAKES_TEXT  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parent))
-from cpu_cases import quiet, r, want  # noqa: E402, F401
 
 
 @pytest.mark.parametrize("n", [8, 80])  # on the simulator, and by PyTorch's operators

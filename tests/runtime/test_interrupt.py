@@ -8,8 +8,6 @@ import time
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 from test_fork import SLOW
 
 CODE = """

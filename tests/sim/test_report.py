@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from bank_conflicts import PATTERNS, counts
 from kernels import fig8, transpose
 from pipelines import gemm
 
 import graphene as gr
 from graphene.report import Report, occupancy
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-from bank_conflicts import PATTERNS, counts
 
 # One request each: (conflicts, wavefronts) of loads. Banks are 4 bytes wide, 32 of them.
 LOADS = {
