@@ -2,8 +2,10 @@
 
     python benchmarks/hopper_bench.py [--json out.json] [--repeats 20]
 
-Attention runs beside cuDNN and FlashAttention-2, alternately, on random data with a cold cache; results are compared
-with fp32 in the same run. Results of wgmma are compared bit by bit with the rule of `by_hand/rounding_sm90.py`.
+Products run beside cuBLAS, in CUDA graphs of several calls on operands that do not fit into the L2 cache together;
+the first and the last 256 rows are compared with fp64. Attention runs beside cuDNN and FlashAttention-2, alternately,
+on random data with a cold cache; results are compared with fp32 in the same run. Results of wgmma are compared bit by
+bit with the rule of `by_hand/rounding_sm90.py`.
 """
 
 from __future__ import annotations
@@ -12,11 +14,12 @@ import argparse
 import ctypes
 import functools
 import math
+import statistics
 from pathlib import Path
 from typing import Any
 
 import torch
-from by_hand import barriers_sm90, rounding_sm90
+from by_hand import barriers_sm90, gemm_sm90, rounding_sm90
 from by_hand.attention_sm90 import Attention
 from by_hand.cuda import Kernel, TensorMap
 from figures import has_device, write
@@ -36,6 +39,80 @@ WAYS = {
 }  # fmt: skip
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16, "tf32": torch.float32, "f32": torch.float32,
           "e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}  # fmt: skip
+
+
+# M, N, K.
+PRODUCTS = (
+    *((n, n, n) for n in (8192, 6144, 4096, 3072, 2048, 1536, 1024)), (5376, 5376, 2048), (5120, 5120, 2048),
+    (4096, 14336, 4096), (4096, 4096, 14336), (2048, 8192, 8192), (8192, 1024, 4096), (512, 4096, 4096),
+    (256, 8192, 8192), (128, 4096, 4096), (64, 8192, 8192), (16, 4096, 4096),
+)  # fmt: skip
+L2_BYTES = 50 << 20
+
+
+def product(c: gemm_sm90.Gemm, kernel: Kernel, a: Any, b: Any, out: Any) -> Any:
+    """A call of out = a @ b.T."""
+    (m, k), n = a.shape, len(b)
+    operands = (b, a, out) if c.transposed else (a, b, out)
+    maps = [TensorMap(t, (t.shape[1], t.shape[0]), (t.shape[1] * 2,), box)
+            for t, box in zip(operands, c.boxes, strict=True)]  # fmt: skip
+    most = torch.cuda.get_device_properties(0).multi_processor_count // c.cluster
+    sizes = (n, m, k) if c.transposed else (m, n, k)
+    blocks = min(most, c.tiles(m, n)) * c.cluster
+    return kernel.launcher(blocks, c.threads, [*maps, *map(ctypes.c_int, sizes)], early=c.early)
+
+
+def graph_of(calls: list[Any], count: int) -> Any:
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for call in calls:
+            call()
+    side.synchronize()
+    with torch.cuda.graph(graph, stream=side):
+        for i in range(count):
+            calls[i % len(calls)]()
+    return graph
+
+
+def products(rounds: int) -> list[dict[str, Any]]:
+    rows, kernels = [], {}
+    for m, n, k in PRODUCTS:
+        flops, sets = 2 * m * n * k, max(1, min(8, L2_BYTES * 2 // (2 * (m * k + n * k + m * n)) + 1))
+        data = [(*(torch.randn(x, k, device="cuda").half() for x in (m, n)),
+                 torch.empty(m, n, device="cuda", dtype=torch.float16)) for _ in range(sets)]  # fmt: skip
+        count = max(2, min(40, int(1.5e-3 / (flops / 6e14 + 3e-6))))
+        ways: dict[str, Any] = {"cuBLAS": [functools.partial(torch.mm, a, b.T, out=c) for a, b, c in data]}
+        a, b, out = data[0]
+        ends = torch.cat([torch.arange(min(m, 256)), torch.arange(max(m - 256, 0), m)]).cuda()
+        want = a[ends].double() @ b.double().T
+        for c in gemm_sm90.tried(m, n, k):
+            kernels[c] = kernels.get(c) or Kernel(c.source(), c.shared_bytes)
+            ways[str(c)] = [product(c, kernels[c], *d) for d in data]
+            out.fill_(math.nan)
+            ways[str(c)][0]()
+            assert ((out[ends].double() - want).abs() <= 2**-11 * 1.01 * want.abs() + 2**-22 * k).all(), (c, m, n, k)
+        graphs = {name: graph_of(calls, count) for name, calls in ways.items()}
+        times: dict[str, list[float]] = {name: [] for name in graphs}
+        for _ in range(rounds):
+            for name, graph in graphs.items():
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                graph.replay()
+                start.record()
+                graph.replay()
+                end.record()
+                torch.cuda.synchronize()
+                times[name].append(start.elapsed_time(end) / count * 1e3)
+        medians = {name: statistics.median(t) for name, t in times.items()}
+        case = f"{m} x {n} x {k}"
+        for name, us in sorted(medians.items(), key=lambda x: x[1]):
+            row = {"us": us, "tflops": flops / us / 1e6, "of cuBLAS": medians["cuBLAS"] / us}
+            rows.append({"table": "products", "case": case, "peer": name, **row})
+            print(f"{case:20} {name:60} {us:8.1f} us {row['tflops']:6.0f} TFLOP/s {row['of cuBLAS']:.3f}", flush=True)
+    best = [max(r["of cuBLAS"] for r in rows if r["case"] == case and r["peer"] != "cuBLAS")
+            for case in dict.fromkeys(r["case"] for r in rows)]  # fmt: skip
+    print(f"products: the best are {statistics.geometric_mean(best):.3f} of cuBLAS, at least {min(best):.3f}")
+    return rows
 
 
 def by_hand(c: Attention, q: Any, k: Any, v: Any) -> tuple[Any, Any]:
@@ -132,7 +209,7 @@ def main() -> int:
     args = parser.parse_args()
     if not has_device():
         return 2
-    rows = [*barriers(), *rounding(), *attention(args.repeats)]
+    rows = [*barriers(), *rounding(), *products(max(5, args.repeats // 2)), *attention(args.repeats)]
     write(args.json, {"benchmark": "hopper", "rows": rows})
     return 0
 

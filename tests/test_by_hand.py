@@ -30,6 +30,14 @@ def test_attention_fits_its_registers(options: dict[str, Any]) -> None:
     assert compiled(c.source()).spill_bytes == 0
 
 
+def test_products_fit_their_registers() -> None:
+    gemm = import_module("by_hand.gemm_sm90")
+    tried = dict.fromkeys(c for m in (8192, 1024, 128, 16) for c in gemm.tried(m, 4096, 4096))
+    assert all(c.shared_bytes <= gemm.SHARED_BYTES for c in tried)
+    for c in list(tried)[::6]:
+        assert compiled(c.source()).spill_bytes == 0, c
+
+
 def test_probes_compile() -> None:
     barriers = import_module("by_hand.barriers_sm90")
     for source in (barriers.one_arrival(), barriers.PLAIN_ARRIVAL):
