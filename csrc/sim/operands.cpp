@@ -225,13 +225,13 @@ double number_attr(const lower::AtomCall& call, const char* name) {
 
 // What follows from an entry, and from what `more` says, made once for all statements that it executes.
 template <class T, class Make>
-const T& of_entry(const lower::AtomCall& call, const std::string& more, Make&& make) {
+const T* of_entry(const lower::AtomCall& call, const std::string& more, Make&& make) {
   thread_local std::map<std::pair<atoms::InstancePtr, std::string>, T> known;
   std::pair key(call.atom, more);
-  if (const auto it = known.find(key); it != known.end()) return it->second;
+  if (const auto it = known.find(key); it != known.end()) return &it->second;
   if (known.size() >= kKnownEntries) known.clear();
   T made = make();
-  return known[std::move(key)] = std::move(made);
+  return &(known[std::move(key)] = std::move(made));
 }
 
 struct Taken {
@@ -257,7 +257,7 @@ Taken elementwise(const lower::AtomCall& call, const ir::Stmt* origin) {
 }
 
 void elementwise(Leaf& leaf, const lower::AtomCall& call, const ir::Stmt* origin) {
-  leaf.takes = of_entry<Taken>(call, {}, [&] { return elementwise(call, origin); }).values;
+  leaf.takes = of_entry<Taken>(call, {}, [&] { return elementwise(call, origin); })->values;
 }
 
 struct Exchange {
@@ -293,7 +293,7 @@ Exchange exchange(const lower::AtomCall& call, const ir::Stmt* origin) {
 }
 
 void exchange(Leaf& leaf, const lower::AtomCall& call, const ir::Stmt* origin) {
-  const auto& all = of_entry<Exchange>(call, {}, [&] { return exchange(call, origin); });
+  const Exchange& all = *of_entry<Exchange>(call, {}, [&] { return exchange(call, origin); });
   leaf.from = all.from;
   const auto set = [](Operand& o, const std::vector<Mask>& lanes) {
     if (o.kind != Operand::Kind::Memory) return;
@@ -389,8 +389,8 @@ std::shared_ptr<const Einsum> einsum(const lower::AtomCall& call, const std::str
 
 void einsum(Leaf& leaf, const lower::AtomCall& call, const std::string& arch) {
   const bool saturate = flag_attr(call, "saturate");
-  leaf.einsum = of_entry<std::shared_ptr<const Einsum>>(call, arch + (saturate ? " saturate" : ""),
-                                                        [&] { return einsum(call, arch, saturate); });
+  leaf.einsum = *of_entry<std::shared_ptr<const Einsum>>(call, arch + (saturate ? " saturate" : ""),
+                                                         [&] { return einsum(call, arch, saturate); });
 }
 
 void reduction(Leaf& leaf, const lower::AtomCall& call) {
