@@ -1,9 +1,9 @@
-"""Modules of PyTorch with kernels of ours: the parameters, state dicts and results of torch.nn's, in fewer launches.
+"""Modules of PyTorch on Graphene's kernels: parameters, state dicts and results are torch.nn's, with fewer launches.
 
-    net = graphene.nn.FusedMLP(model.net)      # of an nn.Sequential; its parameters are shared
+    net = graphene.nn.FusedMLP(model.net)      # from an nn.Sequential, whose parameters it shares
     cell = graphene.nn.LSTMCell(128, 256, device="cuda", dtype=torch.float16)
 
-They train, compile and are captured by CUDA graphs as their operators in `graphene.ops` are.
+They can be trained, compiled and captured by CUDA graphs, like their operators in `graphene.ops`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NOTHING = (_nn.Identity, _nn.Dropout)
 
 
 def _activation(module: Any) -> str | None:
-    """The name of an activation's module, or None where there is none of that meaning."""
+    """The name of the activation that a module computes, or None if it has no name."""
     if type(module) is _nn.GELU:
         return "gelu_tanh" if module.approximate == "tanh" else "gelu"
     return _NAMES.get(type(module))
@@ -52,14 +52,14 @@ class _Layers(NamedTuple):
 class FusedMLP(torch.nn.Sequential):  # type: ignore[misc]
     """torch.nn.Sequential of Linear layers and activations, computed by one kernel (`graphene.ops.fused_mlp`).
 
-    ``FusedMLP(sequential)`` or ``FusedMLP(Linear(8, 64), ReLU(), Linear(64, 1))``: the modules are kept, not copied, so
-    parameters are shared and the state dict has the sequential's keys. Activations: ReLU, GELU (both forms), SiLU,
-    Tanh, Sigmoid, at most one behind each layer. Dropout does nothing in eval(); where it drops, the modules run one
-    after the other. So they do where a module has become another one since: by hooks (pruning, the older weight_norm),
-    by a parametrization, by a forward of its own, by a place in the list that does not fit.
+    ``FusedMLP(sequential)`` or ``FusedMLP(Linear(8, 64), ReLU(), Linear(64, 1))`` keeps the modules and does not copy
+    them, so parameters are shared and the state dict has the sequential's keys. Activations are ReLU, GELU (both
+    forms), SiLU, Tanh and Sigmoid, at most one after each layer. Dropout does nothing in eval(). If it drops, the
+    modules run one after the other. They also do so if a module has changed since: by hooks (pruning, the older
+    weight_norm), by a parametrization, by a forward of its own, by a place in the list that does not fit.
 
-    x (..., in) -> (..., out). Raises LaunchError OP_ARGUMENT for other modules: subclasses, whose forward is unknown,
-    and modules with hooks, which would not be called, too.
+    x is (..., in), the result (..., out). Raises LaunchError OP_ARGUMENT for other modules, such as subclasses, whose
+    forward is unknown, and for modules with hooks, which would not be called.
     """
 
     def __init__(self, *modules: Any) -> None:
@@ -83,7 +83,7 @@ class FusedMLP(torch.nn.Sequential):  # type: ignore[misc]
         bias: bool = True,
         **factory: Any,
     ) -> FusedMLP:
-        """Layers of these widths, input first; modules of `activation` (default ReLU) behind all but the last.
+        """Layers of these widths, input first, with a module of `activation` (default ReLU) after all but the last.
 
         ``activation``, ``out_activation``: classes of modules, such as torch.nn.GELU; ``factory``: device and dtype.
         """
@@ -95,7 +95,7 @@ class FusedMLP(torch.nn.Sequential):  # type: ignore[misc]
         return cls(*modules)
 
     def _layers(self) -> _Layers | _Misfit:
-        """The modules as they are now, or one that does not fit."""
+        """The modules in their present state, or one that does not fit."""
         weights, biases, activations = layers = _Layers([], [], [])
         for module in self._modules.values():
             if (why := unlike(module)) is not None:
@@ -144,13 +144,14 @@ def _zeros(name: str, input: Any, size: int) -> Tensor:
 
 
 class LSTMCell(torch.nn.LSTMCell):  # type: ignore[misc]
-    """torch.nn.LSTMCell with its step in one kernel: its arguments, parameters, state dict and results.
+    """torch.nn.LSTMCell with its step in one kernel, and the same arguments, parameters, state dict and results.
 
-    input (batch, in) or (in,), states (batch, hidden) or (hidden,); fp16 and bf16 on a kernel, others on PyTorch's.
+    input is (batch, in) or (in,), states are (batch, hidden) or (hidden,). A kernel computes fp16 and bf16, PyTorch's
+    operators other dtypes.
     """
 
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        """(h, c) of the next step; `hx`: (h, c) of this one, zeros by default."""
+        """(h, c) of the next step; `hx` is (h, c) of this one, by default zeros."""
         if hx is None:
             hx = (_zeros("LSTMCell", input, self.hidden_size),) * 2
         if not isinstance(hx, (tuple, list)) or len(hx) != 2:
@@ -163,13 +164,14 @@ class LSTMCell(torch.nn.LSTMCell):  # type: ignore[misc]
 
 
 class RNNCell(torch.nn.RNNCell):  # type: ignore[misc]
-    """torch.nn.RNNCell, the paper's cell, in one kernel: its arguments, parameters, state dict and results.
+    """torch.nn.RNNCell, the paper's cell, in one kernel, with the same arguments, parameters, state dict and results.
 
-    input (batch, in) or (in,), state (batch, hidden) or (hidden,); fp16 and bf16 on a kernel, others on PyTorch's.
+    input is (batch, in) or (in,), the state is (batch, hidden) or (hidden,). A kernel computes fp16 and bf16, PyTorch's
+    operators other dtypes.
     """
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        """The next state; `hx`: this one, zeros by default."""
+        """The next state; `hx` is this one, by default zeros."""
         if hx is None:
             hx = _zeros("RNNCell", input, self.hidden_size)
         x, h = _states("RNNCell", input, {"hx": hx})

@@ -1,4 +1,4 @@
-"""What a call of a module is besides its class's forward: whether something of ours may stand for it."""
+"""Whether a call of a module does more than its class's forward, so that nothing else may replace it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from graphene.ops.core.torch import torch
 
 
 def globally_hooked() -> bool:
-    """Whether something wants to see every module called."""
+    """Whether a global hook must see every call of a module."""
     of = torch.nn.modules.module
     return bool(
         of._global_forward_hooks or of._global_forward_pre_hooks or of._global_backward_hooks
@@ -24,12 +24,12 @@ def _has_hooks(module: Any) -> bool:
 
 
 def hooked(*modules: Any) -> bool:
-    """Whether something wants to see these modules called."""
+    """Whether a hook must see calls of these modules."""
     return globally_hooked() or any(map(_has_hooks, modules))
 
 
 def unlike(module: Any) -> str | None:
-    """Why a call of this module is more than its class's forward; None if it is not."""
+    """Why a call of this module does more than its class's forward; None if it does not."""
     if "forward" in module.__dict__:
         return "a module with a forward of its own"
     hooks = _has_hooks(module) or globally_hooked()

@@ -1,1 +1,1 @@
-"""graphene.ops.attention and attention_varlen: forward, backward, what is checked, and PyTorch's way of both."""
+"""graphene.ops.attention and attention_varlen: forward, backward, checks, and both by PyTorch's operators."""

@@ -43,13 +43,13 @@ _NUMBERS = "bool causal, int left, int right, float scale, float softcap"
 _FRONT = "(Tensor grad, Tensor delta, Tensor lse, Tensor q, Tensor k, Tensor v, "
 _EXTRAS = "Tensor? mask, Tensor? bias, Tensor? grad_lse, "
 _PACKED = "Tensor cu_seqlens_q, Tensor cu_seqlens_k, int max_seqlen_q, int max_seqlen_k, Tensor? grad_lse, "
-DQ, DK, DV, SAVED = 9, 10, 11, 12  # tensors of a recipe, behind those of the call
+DQ, DK, DV, SAVED = 9, 10, 11, 12  # tensors of a recipe, after those of the call
 
 
-SAVED_BYTES = 1 << 31  # of work space at most
+SAVED_BYTES = 1 << 31  # the largest work space
 SAVED_PART = 16  # the work space takes at most 1/16 of the device's memory
-PADDING = 4  # times as many numbers in it as there are scores, at most
-WAVES = 3  # blocks to a multiprocessor from which on a part of the heads is worth two launches
+PADDING = 4  # the work space has at most this many times as many numbers as there are scores
+WAVES = 3  # from this many blocks a multiprocessor on, two launches for a part of the heads pay
 
 
 @functools.cache
@@ -70,9 +70,9 @@ def _saving(a: Attention, small: bool, shared_bytes: int) -> tuple[Any, Any] | N
 
 
 def _shares(heads: int, head_bytes: int, memory: int, blocks: int, device_blocks: int) -> list[tuple[int, int]]:
-    """The first of the heads and how many for each pair of launches; none where a work space would be too large.
+    """For each pair of launches its first head and number of heads; empty if a work space would be too large.
 
-    `memory`: bytes that the device has. `blocks`: of a head, of which it is to be given `device_blocks` at least.
+    `memory`: the device's bytes. `blocks`: how many blocks a head has; a launch needs `device_blocks` or more.
     """
     each = min(heads, min(SAVED_BYTES, memory // SAVED_PART) // head_bytes, GRID)
     if each == 0 or (each < heads and each * blocks < device_blocks):
@@ -82,12 +82,12 @@ def _shares(heads: int, head_bytes: int, memory: int, blocks: int, device_blocks
 
 
 class Gradients:
-    """Of q, k and v (`varlen`: packed), from those of the result and the log-sum-exp.
+    """The gradients of q, k and v (`varlen`: packed), from those of the result and the log-sum-exp (LSE).
 
-    Kernels take `delta`, a row's sum of the result by its gradient less that of the log-sum-exp, PyTorch's operators
-    the latter. Gradients of gradients are PyTorch's.
+    Kernels take `delta`: a row's sum of the result times its gradient, minus the gradient of the LSE. PyTorch's
+    operators take the gradient of the LSE. PyTorch computes gradients of gradients.
 
-    One configuration is for a batch, for lengths: they say in how many launches the work space serves.
+    A configuration is for one batch and its lengths, because they decide how many launches the work space needs.
     """
 
     def __init__(self, varlen: bool) -> None:
@@ -159,7 +159,7 @@ class Gradients:
         return _core.Recipe(outputs, 3, launches)
 
     def reference(self, *args: Any) -> Any:
-        """PyTorch's operators."""
+        """The same by PyTorch's operators."""
         tensors = (args[0], *args[3:6])
         return (
             plain.backward_varlen(*tensors, *args[6:8], *args[10:])
@@ -168,13 +168,13 @@ class Gradients:
         )
 
     def save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """For the gradient of the gradients: the arguments."""
+        """Saves the arguments for the gradient of the gradients."""
         at = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)]
         ctx.save_for_backward(*(inputs[i] for i in at))
         ctx.rest = [None if i in at else x for i, x in enumerate(inputs)], at
 
     def backward(self, ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        """By PyTorch's operators; `delta` and `lse` follow from the other arguments."""
+        """The gradient of the gradients by PyTorch; `delta` and `lse` follow from the other arguments."""
         args, at = list(ctx.rest[0]), ctx.rest[1]
         for i, t in zip(at, ctx.saved_tensors, strict=True):
             args[i] = t

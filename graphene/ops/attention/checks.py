@@ -1,4 +1,4 @@
-"""What attention's arguments must be: checked before anything runs, with a code and a fix for each mistake."""
+"""Checks of attention's arguments, before anything runs, with a code and a fix for each mistake."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def _argument(name: str, message: str, details: list[str], fix: str) -> NoReturn
 
 
 def sequences(name: str, q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, most_q: int, most_k: int) -> None:
-    """Raises OP_ARGUMENT unless packed sequences lie inside of their tensors. Looks at CPU tensors only.
+    """Raises OP_ARGUMENT unless packed sequences lie inside of their tensors. Only CPU tensors are looked at.
 
-    On a GPU that would wait for the device.
+    On a GPU the check would have to wait for the device.
     """
     parts = (("q", cu_q, q.shape[0], most_q), ("k", cu_k, k.shape[0], most_k))
     if (
@@ -44,7 +44,7 @@ def sequences(name: str, q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Te
 
 
 def numbers(name: str, left: int, right: int, scale: float | None, softcap: float) -> None:
-    """Raises OP_ARGUMENT for a window, a scale or a softcap that means nothing."""
+    """Raises OP_ARGUMENT for a window, a scale or a softcap that has no meaning."""
     if left < -1 or right < -1:
         _argument(name, "argument 'window' means nothing", ["want: (left, right), -1 for no limit",
                   f"got:  ({left}, {right})"], "pass numbers of keys, 0 or more, or -1")  # fmt: skip

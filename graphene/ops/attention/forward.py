@@ -64,9 +64,9 @@ def _combine(what: Attention, lse: bool) -> Any:
 
 
 class Operator:
-    """attention (`varlen`: of packed sequences).
+    """The operator attention (`varlen`: of packed sequences).
 
-    It returns the log-sum-exp, too, and has a gradient; the operator without either is told of that `with_gradient`.
+    It also returns the log-sum-exp and has a gradient. The operator without either gets it as its `with_gradient`.
     """
 
     def __init__(self, varlen: bool, with_gradient: Defined | None = None) -> None:
@@ -135,13 +135,13 @@ class Operator:
     def choose(
         self, a: Attention, q: Arg, k: Arg, mask: Arg | None, bias: Arg | None, longest: int | None
     ) -> tuple[ForwardConfig, int]:
-        """The kernel, and among how many blocks keys are shared."""
+        """The kernel, and how many blocks share the keys."""
         alike = all(
             x is None or (e is not None and not e.rows and of_all_heads(x)) for x, e in ((mask, a.mask), (bias, a.bias))
         )
         if not self.varlen and q.shape[1] <= SHORT and alike:
             where = target_device(q.device)
-            if q.device == "cpu":  # the simulator shares keys, too
+            if q.device == "cpu":  # on the simulator, too, two blocks share keys
                 where = where.of_size(2, where.shared_bytes)
             return select_short(a, q.shape[0], q.shape[1], k.shape[1], k.shape[2], lse=self.lse, device=where)
         config = (
@@ -153,24 +153,24 @@ class Operator:
         return replace(config, listed=listed), 1
 
     def reference(self, *args: Any) -> Any:
-        """PyTorch's operators."""
+        """The same by PyTorch's operators."""
         args = (*args[:-5], *_scaled(args[0], args[-5:]))
         out, lse = plain.forward_varlen(*args[:5], *args[7:]) if self.varlen else plain.forward(*args)
         return (out, lse) if self.lse else out
 
     def cost(self, q: Tensor, k: Tensor, *rest: Any) -> int:
-        """Multiply-adds of Q K^T, or what its tiles take."""
+        """The multiply-adds of Q K^T, or the cost of its tiles if that is more."""
         return simulated_cost(q, k, rest, SHORT)
 
     def save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """For the gradient: the arguments and the results."""
+        """Saves the arguments and the results for the gradient."""
         tensors = 5
         ctx.save_for_backward(*inputs[:tensors], *output)
         ctx.numbers = (*inputs[tensors:-5], *_scaled(inputs[0], inputs[-5:]))
         ctx.set_materialize_grads(False)
 
     def backward(self, ctx: Any, g: Tensor, g_lse: Tensor) -> tuple[Any, ...]:
-        """By the operator of the gradients."""
+        """The gradient, by an operator of its own."""
         *tensors, out, lse = ctx.saved_tensors
         made = (gradients_varlen if self.varlen else gradients)(g, g_lse, out, lse, *tensors, *ctx.numbers)
         return (*made, *([None] * (2 + len(ctx.numbers))))
@@ -181,11 +181,11 @@ ATTENTION, VARLEN = Operator(False, ATTENTION_LSE).defined, Operator(True, VARLE
 
 
 def _default_scale(dim: int) -> float:
-    return 1.0 / math.sqrt(dim) if dim > 0 else 1.0  # checks of the arguments say what is wrong
+    return 1.0 / math.sqrt(dim) if dim > 0 else 1.0  # the checks of the arguments report a dim of 0
 
 
 def _scaled(q: Tensor, numbers: Sequence[Any]) -> tuple[Any, ...]:
-    """The numbers of a call, with a scale."""
+    """The numbers of a call, with the scale filled in."""
     causal, left, right, scale, softcap = numbers
     return causal, left, right, _default_scale(q.shape[-1]) if scale is None else scale, softcap
 
@@ -202,7 +202,7 @@ def _bounds(name: str, window: Any) -> tuple[int, int]:
 
 
 def _of_64_bits(bound: int) -> int:
-    """The largest bound: no sequence has as many keys."""
+    """A bound of the window that is larger than any number of keys."""
     return bound if -(2**63) <= bound < 2**63 else 2**62 if bound > 0 else -(2**62)
 
 
@@ -230,24 +230,26 @@ def attention(
 ) -> Any:
     """``softmax(scale * q @ k^T + bias) @ v`` over the keys that each query sees, in fp32, rounded once.
 
-    q: (batch, q_len, heads, dim); k, v: (batch, k_len, kv_heads, dim), kv_heads a divisor of heads: head h reads
-    kv head h // (heads // kv_heads). fp16 or bf16, of any strides along unit stride in dim: a transposed (batch, heads,
-    seq, dim) tensor is read in place. The result is as q, row-major.
+    q is (batch, q_len, heads, dim), k and v are (batch, k_len, kv_heads, dim). kv_heads divides heads, and head h reads
+    kv head h // (heads // kv_heads). The dtype is fp16 or bf16. Strides are any, with unit stride in dim, so a
+    transposed (batch, heads, seq, dim) tensor is read in place. The result has q's shape and is row-major.
 
-    With i a query's place and j a key's, and shift = k_len - q_len (masks are aligned at the bottom right): ``causal``
-    sees j <= i + shift; ``window`` = (left, right), -1 for no limit, sees i + shift - left <= j <= i + shift + right.
-    ``mask``: bool, True for what is seen, of (batch, heads, q_len, k_len), 1 for what repeats, or (batch, k_len) of
-    keys: two dimensions are never (q_len, k_len), not where batch equals q_len either; pass ``mask[None, None]``.
-    ``bias``: what broadcasts to (batch, heads, q_len, k_len), in q's dtype or fp32, is added to the scaled scores; two
-    dimensions are (q_len, k_len) here. ``scale``: None is 1 / sqrt(dim). ``softcap``: scaled scores s become softcap *
-    tanh(s / softcap), before the bias. ``return_lse``: also the log of each row's sum of exponentials, (batch, heads,
-    q_len) in fp32. A query that sees no key gives zeros, and an LSE of -inf; a bias below -2.35e38, which overflows in
-    units of log2(e), counts as -inf. Scores may be of any size that fp32 holds. Gradients, and results of up to 16
-    queries, read the LSE, off by a relative 2^-24: of a row of nothing but biases of 1e8 and beyond it does not say how
-    many there are. Rule keys out by ``mask``.
+    Masks are aligned at the bottom right: with i the place of a query, j that of a key, and shift = k_len - q_len,
+    ``causal`` sees j <= i + shift, and ``window`` = (left, right) sees i + shift - left <= j <= i + shift + right,
+    where -1 is no limit. ``mask`` is bool, True for keys that are seen. Its shape is (batch, heads, q_len, k_len), with
+    1 for a dimension that repeats, or (batch, k_len) for keys. Two dimensions are never (q_len, k_len), even if batch
+    equals q_len; pass ``mask[None, None]``. ``bias`` broadcasts to (batch, heads, q_len, k_len), in q's dtype or fp32,
+    and is added to the scaled scores; two dimensions of it are (q_len, k_len). ``scale`` None is 1 / sqrt(dim). With
+    ``softcap`` scaled scores s become softcap * tanh(s / softcap), before the bias. ``return_lse`` also returns the log
+    of each row's sum of exponentials (LSE), (batch, heads, q_len) in fp32. A query that sees no key gives zeros, and an
+    LSE of -inf.
 
-    The gradient reaches q, k and v; a bias that wants one is refused, as is dropout. Raises LaunchError: OP_DTYPE,
-    OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
+    Scores may have any size that fp32 holds. A bias below -2.35e38, which overflows in units of log2(e), counts as
+    -inf. Gradients, and results of up to 16 queries, read the LSE, which is off by a relative 2^-24. If every bias of a
+    row is 1e8 or more in size, the LSE does not say how many keys there are. Rule keys out by ``mask``.
+
+    The gradient reaches q, k and v. A bias that needs a gradient is refused, and so is dropout. Raises LaunchError:
+    OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """
     left = right = -1
     if window is not None:
@@ -279,11 +281,11 @@ def attention_varlen(
 ) -> Any:
     """Attention of packed sequences: q of (total_q, heads, dim), k and v of (total_k, kv_heads, dim).
 
-    Sequence i is rows cu_seqlens_q[i] to cu_seqlens_q[i + 1] of q, and so of k and v (i32, on the same device). No
-    sequence is longer than ``max_seqlen_q`` and ``max_seqlen_k``. Rows of q before the first sequence or behind the
-    last give zeros and an LSE of -inf; such rows of k and v are not read; gradients of all of them are zeros. The rest
-    is as of ``attention``; the LSE is (heads, total_q). Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE,
-    OP_ARGUMENT.
+    Sequence i is rows cu_seqlens_q[i] to cu_seqlens_q[i + 1] of q, and likewise of k and v by cu_seqlens_k (both i32,
+    on the same device). No sequence is longer than ``max_seqlen_q`` and ``max_seqlen_k``. Rows of q before the first
+    sequence or after the last give zeros and an LSE of -inf. Such rows of k and v are not read. The gradients of all
+    these rows are zeros. The rest is as in ``attention``; the LSE is (heads, total_q). Raises LaunchError: OP_DTYPE,
+    OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """
     left = right = -1
     if window is not None:

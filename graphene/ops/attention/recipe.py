@@ -1,4 +1,4 @@
-"""How kernels of attention read arguments as they lie: shared by the operators and by their gradients."""
+"""How kernels of attention read arguments in place; the operators and their gradients share this."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from graphene.ops.core.torch import Tensor, torch
 from graphene.ops.core.views import ONE, Dim, broadcast, output, own, view
 
 GRID = 65535  # the most blocks along a grid's second and third dimension
-WIDE_CAP = 128.0  # above it its last digits are too large for scores: kernels take more care of them
-MOST_CAP = 2.0**120  # what is larger changes no fp32 score
-STEP = 128  # kernels are launched for the longest sequence rounded up to this
+WIDE_CAP = 128.0  # beyond it the last digits of the cap are too large for scores, so kernels take more care
+MOST_CAP = 2.0**120  # a larger cap changes no fp32 score
+STEP = 128  # kernels are launched for the longest sequence, rounded up to a multiple of this
 
 
 def of_all_heads(arg: Arg) -> bool:
@@ -31,14 +31,14 @@ def of_all_heads(arg: Arg) -> bool:
 
 
 def unreadable(arg: Arg) -> bool:
-    """Whether no kernel reads it as it lies: vectors of 16 bytes along the elements of a head."""
+    """Whether no kernel can read it in place, which needs vectors of 16 bytes along the elements of a head."""
     starts = [s for s, n in zip(arg.strides[:-1], arg.shape[:-1], strict=True) if n != 1]
     lies = arg.strides[-1] == 1 or arg.shape[-1] == 1
     return not lies or arg.align < 16 or any(s % 8 or s < 0 for s in starts)
 
 
 def _aligned_dims(arg: Arg, padding: bool) -> list[int | None]:
-    """Which of its dimensions are batch, heads, sq, sk: of a mask of keys the first and the last."""
+    """Which of its dimensions are batch, heads, sq, sk; a mask of keys has the first and the last."""
     rank = len(arg.shape)
     return [0, None, None, 1] if padding and rank == 2 else [None] * (4 - rank) + list(range(rank))
 
@@ -56,7 +56,7 @@ def extra(arg: Arg | None, padding: bool) -> Extra | None:
 
 
 def extra_view(i: int, arg: Arg, e: Extra, at: tuple[int, int]) -> Any:
-    """The view (batch, heads, sq or 1, sk) of tensor `i`; `at`: which tensors are q and k."""
+    """The view (batch, heads, sq or 1, sk) of tensor `i`; `at` says which tensors are q and k."""
     q, k = at
     full = ((q, 0), (q, 2), (q, 1), (k, 1))
     dims: list[Dim] = []
@@ -71,7 +71,7 @@ def extra_view(i: int, arg: Arg, e: Extra, at: tuple[int, int]) -> Any:
 def numbers_of(
     a: Attention, left: int, right: int, scale: float, softcap: float, gradient: bool = False
 ) -> list[float | int]:
-    """A kernel's numbers; those of the gradients take the scale itself, too."""
+    """A kernel's numbers; kernels of the gradients also take the scale."""
     out: list[float | int] = [scale * LOG2E]
     out += [min(softcap, MOST_CAP) * LOG2E] if a.softcap else []
     out += [scale] if gradient else []
@@ -79,10 +79,10 @@ def numbers_of(
 
 
 def simulated_cost(q: Tensor, k: Tensor, rest: Sequence[Any], short: int = 0, tile: tuple[int, int] = (150, 6)) -> int:
-    """Multiply-adds of Q K^T, or what its tiles take where they are simulated, 32 by 32 of each head.
+    """The multiply-adds of Q K^T, or the cost of simulating its tiles, 32 by 32 of each head, if that is more.
 
-    `rest`: v and what follows. `short`: queries up to which a warp has 16 of the rows of a group of heads. `tile`: what
-    one takes, and for each element of a head.
+    `rest`: v and the arguments after it. `short`: the most queries for which a warp has 16 of the rows of a group of
+    heads. `tile`: the cost of a tile, and its cost for each element of a head.
     """
     packed = q.dim() == 3
     sums, heads, depth = int(q.numel()) * int(k.shape[-3]), q.shape[-2], q.shape[-1]
@@ -104,7 +104,7 @@ def simulated_cost(q: Tensor, k: Tensor, rest: Sequence[Any], short: int = 0, ti
 
 
 def refused(q: Arg, k: Arg, starts: Arg | None = None) -> Any:
-    """The recipe of PyTorch's operators where there is no kernel, else None; `starts`: of packed sequences."""
+    """The recipe of PyTorch's operators if there is no kernel, else None; `starts`: those of packed sequences."""
     if q.dtype not in ("float16", "bfloat16"):
         return _core.Recipe.torch(f"no kernel for attention of {q.dtype}")
     if q.shape[-1] % 8 or q.shape[-1] > 256:
@@ -122,7 +122,7 @@ def refused(q: Arg, k: Arg, starts: Arg | None = None) -> Any:
 
 
 def alike(a: Arg, b: Arg) -> bool:
-    """Whether two tensors have the same strides, where these mean something."""
+    """Whether two tensors have the same strides in dimensions of more than one element."""
     return all(n == 1 or s == t for n, s, t in zip(a.shape, a.strides, b.strides, strict=True))
 
 
@@ -137,7 +137,7 @@ def row_major(arg: Arg) -> bool:
 
 
 def copies(tensors: dict[int, Arg], dense: dict[int, Arg]) -> Any:
-    """The recipe that copies what no kernel reads as it lies, else None; `dense`: what must be row-major."""
+    """The recipe that copies tensors which no kernel can read in place, else None; `dense` must be row-major."""
     mask = sum(1 << i for i, t in tensors.items() if unreadable(t))
     mask += sum(1 << i for i, t in dense.items() if not row_major(t))
     if not mask:
@@ -146,14 +146,14 @@ def copies(tensors: dict[int, Arg], dense: dict[int, Arg]) -> Any:
 
 
 def window_of(causal: bool, left: int, right: int) -> tuple[int, int]:
-    """The window as a kernel takes it: no wider than it may be."""
+    """The window, cut to the widest that a kernel takes."""
     return min(left, MOST), 0 if causal else min(right, MOST)
 
 
 def attention_of(
     q: Arg, k: Arg, mask: Arg | None, bias: Arg | None, bounds: tuple[int, int], scale: float, softcap: float
 ) -> Attention:
-    """What a kernel computes; `bounds` of the window, -1 for none."""
+    """The problem of a kernel; `bounds` are those of the window, -1 for none."""
     left, right = bounds
     return Attention(
         q.shape[-1], getattr(dtypes, DTYPES[q.dtype]), left >= 0, right >= 0, extra(mask, True), extra(bias, False),
@@ -162,7 +162,7 @@ def attention_of(
 
 
 def longest(most: int) -> int:
-    """What kernels are told of the longest sequence; rows outside of all want blocks, too."""
+    """The length of the longest sequence for kernels; rows outside of all sequences need blocks, too."""
     return max(-(-most // STEP), 1) * STEP
 
 
@@ -203,9 +203,9 @@ FORWARD, BACKWARD = 2, 5  # products for each score; backward, the scores are co
 
 
 def count_scores(products: int, skipped: int, packed: bool) -> Callable[..., int]:
-    """Counts `products` products, two for each multiply-add, for each score; `skipped` arguments come before q.
+    """Counts `products` products for each score, two for a multiply-add; `skipped` arguments come before q.
 
-    All scores count, whatever a mask hides, as PyTorch counts them; packed sequences count their own ones.
+    All scores count, even those that a mask hides, as PyTorch counts them. A packed sequence counts its own scores.
     """
 
     def count(*args: Any, **_: Any) -> int:

@@ -1,4 +1,4 @@
-"""Attention by PyTorch's operators, in fp32 (fp64 of fp64), rounded once: for what no kernel takes."""
+"""Attention by PyTorch's operators, in fp32 (fp64 for fp64), rounded once, for calls that no kernel takes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from graphene.ops.core.torch import Tensor, torch
 
 
 def seen(sq: int, sk: int, causal: bool, left: int, right: int, device: Any) -> Tensor:
-    """Which keys a query sees, (sq, sk), or None: all of them."""
+    """Which keys a query sees, (sq, sk), or None for all of them."""
     right = 0 if causal else right
     if left < 0 and right < 0:
         return None
@@ -22,7 +22,7 @@ def seen(sq: int, sk: int, causal: bool, left: int, right: int, device: Any) -> 
 
 
 class Problem:
-    """One attention in wide precision, heads first: what the results and the gradients are made of."""
+    """One attention in wide precision, heads first, from which results and gradients are computed."""
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, bias: Tensor, numbers: tuple[Any, ...]) -> None:
         causal, left, right, scale, self.softcap = numbers
@@ -44,19 +44,19 @@ class Problem:
         self.scores = s if allowed is None else s.masked_fill(~allowed, -torch.inf)
 
     def forward(self) -> tuple[Tensor, Tensor]:
-        """O (batch, heads, sq, dim) and LSE; a row that sees nothing gives zeros and -inf."""
+        """O (batch, heads, sq, dim) and LSE; a row that sees no key gives zeros and -inf."""
         return self.p() @ self.v, torch.logsumexp(self.scores, 3)
 
     def p(self) -> Tensor:
-        """The probabilities. Not by the LSE, whose digits a large score takes."""
+        """The probabilities. They are not computed from the LSE, whose digits a large score would take."""
         nothing = self.scores.isneginf().all(3, keepdim=True)
         return torch.softmax(self.scores.masked_fill(nothing, 0), 3).masked_fill(nothing, 0)
 
     def backward(self, g: Tensor, g_lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients of q, k, v as they were given, by operators that have gradients themselves.
+        """Gradients of q, k, v in their own shapes, by operators that have gradients themselves.
 
-        A row's sum of p * dp is taken of what it is subtracted from, not of the rounded result: where a probability is
-        close to one, next to nothing is left.
+        A row's sum of p * dp is computed from the same numbers that it is subtracted from, not from the rounded result,
+        because the difference is tiny where a probability is close to one.
         """
         p, g = self.p(), g.transpose(1, 2).to(self.q.dtype)
         dp = g @ self.v.transpose(2, 3)
@@ -82,7 +82,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, bias: Tensor, *number
 def backward(
     g: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, bias: Tensor, g_lse: Tensor, *numbers: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of q, k and v, of those of the result and of the LSE (or None)."""
+    """The gradients of q, k and v, from those of the result and of the LSE (or None)."""
     made = Problem(q, k, v, mask, bias, numbers).backward(g, g_lse)
     dq, dk, dv = (t.to(x.dtype) for t, x in zip(made, (q, k, v), strict=True))
     return dq, dk, dv

@@ -1,1 +1,1 @@
-"""What operators are made of: the mechanism that makes one, its checks, views of its arguments, activations."""
+"""The mechanism that makes an operator: its definition, its checks, views of its arguments, activations."""

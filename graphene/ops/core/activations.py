@@ -11,7 +11,7 @@ ACTIVATIONS = tuple(name for name in epilogues.ACTIVATIONS if name is not None)
 
 
 def wide_dtype(dtype: Any) -> Any:
-    """The dtype that PyTorch's operators compute in: fp32, of fp64 that."""
+    """The dtype that PyTorch's operators compute in: fp32, or fp64 for fp64."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -25,7 +25,7 @@ def activate(z: Tensor, activation: str | None) -> Tensor:
 
 
 def slope(z: Tensor, activation: str, g: Tensor) -> Tensor:
-    """The gradient through an activation, of differentiable operators."""
+    """The gradient through an activation, made of differentiable operators."""
     aten = torch.ops.aten
     if activation == "relu":
         return aten.threshold_backward(g, z, 0)
@@ -33,8 +33,8 @@ def slope(z: Tensor, activation: str, g: Tensor) -> Tensor:
         return aten.tanh_backward(g, torch.tanh(z))
     if activation == "sigmoid":
         return aten.sigmoid_backward(g, torch.sigmoid(z))
-    z = z.clamp(-1000, 1000)  # beyond, slopes are 0 and 1 exactly, which the formulas miss where squares overflow
+    z = z.clamp(-1000, 1000)  # beyond, slopes are exactly 0 and 1, but squares in the formulas overflow
     if activation == "silu":
-        s = torch.sigmoid(z)  # PyTorch's own has no derivative
+        s = torch.sigmoid(z)  # PyTorch's own operator has no derivative
         return g * s * (1 + z * (1 - s)) if torch.is_grad_enabled() else aten.silu_backward(g, z)
     return aten.gelu_backward(g, z, approximate="none" if activation == "gelu" else "tanh")

@@ -1,4 +1,4 @@
-"""Checks of arguments that operators share. What they raise says which argument, what is wanted and what was given."""
+"""Checks of arguments that operators share. Their errors say which argument, what is wanted and what was given."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ def check_numbers(name: str, numbers: dict[str, Any]) -> None:
 
 
 def integer(name: str, argument: str, given: Any) -> Any:
-    """The integer that is given, also as one of NumPy's or as a tensor without dimensions.
+    """The given integer, which may be one of NumPy's or a tensor without dimensions.
 
-    Raises OP_ARGUMENT for anything else, and for what 64 bits cannot hold.
+    Raises OP_ARGUMENT for anything else, and for an integer that 64 bits cannot hold.
     """
     if isinstance(given, torch.SymInt):
         return given
@@ -115,7 +115,7 @@ def sizes(name: str, argument: str, given: Any) -> list[Any]:
 
 
 def check_scalar(name: str, argument: str, kind: str, given: Any) -> Any:
-    """An argument of a schema's type that is no tensor, converted where NumPy's and PyTorch's numbers are.
+    """An argument of a schema's type other than a tensor; numbers of NumPy and PyTorch are converted.
 
     Raises OP_ARGUMENT.
     """

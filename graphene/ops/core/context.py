@@ -1,4 +1,4 @@
-"""What PyTorch is about while an operator is called: transforms, gradients, autocast."""
+"""PyTorch's state while an operator is called: transforms, gradients, autocast."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from graphene.ops.core.torch import torch
 
 
 def transforming() -> bool:
-    """Whether torch.func transforms the call. While PyTorch compiles it, the graph is what is transformed."""
+    """Whether torch.func transforms the call. While PyTorch compiles the call, it transforms the graph instead."""
     return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def wants_gradient(tensors: Sequence[Any]) -> bool:
-    """Whether one of the tensors, None for none, wants a gradient."""
+    """Whether one of the tensors (None for an absent one) needs a gradient."""
     return any(t is not None and t.requires_grad for t in tensors)
 
 
@@ -29,25 +29,25 @@ def has_tangent(tensors: Sequence[Any]) -> bool:
 
 
 def written(out: Any) -> Any:
-    """The tensor itself; from now on a gradient that was to be computed from what it held is an error."""
+    """The tensor itself. From now on a gradient that would need the tensor's former values is an error."""
     if not torch.compiler.is_compiling():
         torch.autograd.graph.increment_version(out)
     return out
 
 
 def autocasts(tensor: Any) -> bool:
-    """Whether autocast is enabled where a tensor lies: torch.nn.functional's functions convert their arguments then."""
+    """Whether autocast is enabled on a tensor's device, so that torch.nn.functional's functions convert arguments."""
     device = tensor.device.type
     return device in ("cpu", "cuda") and bool(torch.is_autocast_enabled(device))
 
 
 def no_autocast(tensor: Any) -> Any:
-    """A context in which PyTorch's operators take the types they are given: the conversions have been made."""
+    """A context without autocast, in which PyTorch's operators take arguments that have been converted already."""
     return torch.autocast(tensor.device.type, enabled=False) if autocasts(tensor) else contextlib.nullcontext()
 
 
 def cast(to: Any, *tensors: Any) -> list[Any]:
-    """What autocast converts, converted: floating-point tensors but fp64."""
+    """The arguments after autocast, which converts all floating-point tensors except fp64."""
     narrow = (torch.float16, torch.bfloat16, torch.float32)
     return [t.to(to) if t is not None and t.dtype in narrow else t for t in tensors]
 
@@ -62,10 +62,10 @@ def _converted(to: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def lower(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments as torch.matmul's are under autocast: in its narrower type."""
+    """The arguments as torch.matmul converts them under autocast: to its narrower type."""
     return _converted(torch.get_autocast_dtype(args[0].device.type), args)
 
 
 def to_fp32(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments as a norm's are under autocast."""
+    """The arguments as a norm converts them under autocast."""
     return _converted(torch.float32, args)

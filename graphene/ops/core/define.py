@@ -11,9 +11,9 @@ function ends so, because PyTorch's compiler reads Python and no C++::
 
 - ``graphene::name_forward``: the operator itself. Its CUDA kernel is C++ behind PyTorch's stable C interface; compiled
   graphs without gradients hold it.
-- ``graphene::name``: the same with a gradient. Autograd costs a call some microseconds even where none is wanted, which
-  is why it is an operator of its own.
-- ``graphene::name_reference``: PyTorch's operators, for what no kernel takes.
+- ``graphene::name``: the same with a gradient. It is an operator of its own, because autograd costs a call some
+  microseconds even where no gradient is wanted.
+- ``graphene::name_reference``: PyTorch's operators, for calls that no kernel takes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from graphene.ops.core.context import autocasts, has_tangent, no_autocast, trans
 from graphene.ops.core.torch import NUMBERS, fail, torch
 
 SPACE = "graphene"
-# A definition's `cost` up to which CPU tensors run on the simulator: some quarter of a second.
+# The greatest `cost` for which CPU tensors run on the simulator, which then takes about a quarter of a second.
 SIMULATED = 1 << 18
 
 _library = torch.library.Library(SPACE, "FRAGMENT")
@@ -43,7 +43,7 @@ is_compiling = torch.compiler.is_dynamo_compiling
 
 
 class CpuWarning(UserWarning):
-    """An operator was called on CPU tensors, which no GPU kernel runs on."""
+    """An operator was called on CPU tensors, which a GPU kernel cannot run on."""
 
 
 class Arg(NamedTuple):
@@ -63,23 +63,24 @@ class Arg(NamedTuple):
 
 @dataclass(frozen=True)
 class Definition:
-    """What an operator is.
+    """The definition of an operator.
 
-    ``schema``: PyTorch's, without the name. ``configure``: the arguments, tensors as ``Arg``, -> ``_core.Recipe``.
-    ``results``: the arguments, tensors as such (perhaps fake) -> (shape, dtype) of each result; raises for arguments
-    that do not fit. ``reference``: the operator in PyTorch's own. ``cost``: of a call on CPU tensors, its multiply-adds
-    or elements or, if that is more, about how many microseconds simulating its kernels takes, whole tiles and blocks.
-    ``save``, ``backward``: as ``torch.library.register_autograd`` takes them. ``choices``: what a string may be.
-    ``exact``: of a tensor, which extents a kernel is built for: how many of its last ones, or the argument that names
-    the dimension. ``said``: its name in messages. ``part_of``: the function of graphene.ops whose gradient it computes.
+    ``schema``: PyTorch's schema, without the name. ``configure``: a function of the arguments, with tensors as ``Arg``,
+    that returns a ``_core.Recipe``. ``results``: a function of the arguments, with tensors as such (perhaps fake), that
+    returns (shape, dtype) of each result and raises for arguments that do not fit. ``reference``: the operator by
+    PyTorch's operators. ``cost``: for a call on CPU tensors, its multiply-adds or elements or, if that is more, about
+    how many microseconds it takes to simulate its kernels, with whole tiles and blocks. ``save``, ``backward``: as
+    ``torch.library.register_autograd`` takes them. ``choices``: the values that a string may have. ``exact``: for a
+    tensor, the extents that a kernel is built for, as the number of its last ones, or as the argument that names the
+    dimension. ``said``: its name in messages. ``part_of``: the function of graphene.ops whose gradient it computes.
 
-    What follows is of operators that public functions call. ``autocast``: the arguments as autocast converts them
-    (``lower``, ``to_fp32``); None: it converts nothing. ``types``: the arguments, each of the type that the schema
-    says; raises OP_ARGUMENT; None: as the schema says. ``values``: raises for values that only eager calls know.
+    The following fields are for operators that public functions call. ``autocast``: converts the arguments as autocast
+    does (``lower``, ``to_fp32``); None converts nothing. ``types``: converts each argument to the type of the schema,
+    or raises OP_ARGUMENT; None does so by the schema alone. ``values``: raises for values that only eager calls know.
     ``without_gradient``: tensors through which there is no gradient. ``with_gradient``: the operator that is called
-    where a gradient is wanted, and whose first result is this one's. ``decomposed``: the same by other operators, for
-    torch.func, which takes no lists of tensors. ``flops``: what torch.utils.flop_counter counts of the arguments.
-    ``instead``: what ``reference`` is, in words.
+    if a gradient is wanted; its first result is this operator's. ``decomposed``: the same by other operators, for
+    torch.func, which takes no lists of tensors. ``flops``: the operations that torch.utils.flop_counter counts for the
+    arguments. ``instead``: ``reference`` in words.
     """
 
     name: str
@@ -120,7 +121,7 @@ class Definition:
 
 
 class _Explanation(BaseException):
-    """What `explain` asks for, thrown from where a call would reach PyTorch's dispatcher."""
+    """Carries the answer to `explain` from the place where a call would reach PyTorch's dispatcher."""
 
     def __init__(self, op: Defined, arguments: tuple[Any, ...]) -> None:
         super().__init__()
@@ -136,11 +137,11 @@ class _Explaining(threading.local):
 _explaining = _Explaining()
 
 
-defined: dict[str, Defined] = {}  # every operator, by name
+defined: dict[str, Defined] = {}  # all operators by name
 
 
 class Defined:
-    """An operator that is registered: call it with all arguments by position."""
+    """A registered operator. It is called with all arguments by position."""
 
     def __init__(self, definition: Definition) -> None:
         self.definition = d = definition
@@ -164,7 +165,7 @@ class Defined:
             flop_counter.register_flop_formula(packets, get_raw=True)(d.flops)
 
     def _configure(self, *args: Any) -> Any:
-        """Called by the core for the first call of a configuration."""
+        """The core calls this for the first call of a configuration."""
         given = list(args)
         for i in self._tensors:
             given[i] = [Arg(*a) for a in args[i]] if type(args[i]) is list else args[i] and Arg(*args[i])
@@ -178,20 +179,20 @@ class Defined:
         except LaunchError as e:
             if e.code != "OP_DTYPE":
                 raise
-            return _core.Recipe.torch(str(e))  # under autocast they are converted; else that way ends in this error
+            return _core.Recipe.torch(str(e))  # autocast may convert them; if not, this error returns
         if (reason := unsupported_device(given)) is not None:
             return _core.Recipe.torch(reason)
         device = next(a.device for a in given if isinstance(a, Arg))
         return plans.recipe(d.name, d.configure, given, self._tensors, device)
 
     def _given(self, args: Sequence[Any]) -> list[Any]:
-        """The tensors of a call, those of lists in their order, None for what is left out."""
+        """The tensors of a call, those of lists in their order; None for an argument that is left out."""
         if not self._lists:
             return [args[i] for i in self._tensors]
         return [t for i in self._tensors for t in (args[i] if isinstance(args[i], (list, tuple)) else (args[i],))]
 
     def _replaced(self, args: Sequence[Any], tensors: Sequence[Any]) -> tuple[Any, ...]:
-        """The arguments with other tensors, which are as `_given` returns them."""
+        """The arguments with other tensors in place of those that `_given` returns."""
         following, out = iter(tensors), list(args)
         for i in self._tensors:
             listed = isinstance(args[i], (list, tuple))
@@ -199,9 +200,9 @@ class Defined:
         return tuple(out)
 
     def dispatched(self, *args: Any) -> Any:
-        """What a public function calls where the core does not take the call: through PyTorch's dispatcher.
+        """Calls the operator through PyTorch's dispatcher, if the core does not take the call of a public function.
 
-        All arguments by position; the public function has checked nothing yet.
+        All arguments are given by position; the public function has checked nothing yet.
         """
         d, op = self.definition, self
         args = self._of_types(args) if d.types is None else d.types(args)
@@ -229,7 +230,7 @@ class Defined:
         return tuple(out)
 
     def _check_gradients(self, args: tuple[Any, ...]) -> None:
-        """Raises OP_ARGUMENT, OP_OUT where a gradient is wanted that there is not."""
+        """Raises OP_ARGUMENT, OP_OUT if a gradient is wanted that does not exist."""
         d = self.definition
         if self._written is not None and wants_gradient(self._given(args)):
             out = self.params[self._written][0]
@@ -240,7 +241,7 @@ class Defined:
                 fail("OP_ARGUMENT", f"{self.called}: there is no gradient of the {p[0]}", [], f"pass {p[0]}.detach()")
 
     def _before_writing(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments as PyTorch reads them. Raises OP_OUT where what is written cannot be."""
+        """The arguments as PyTorch reads them. Raises OP_OUT for a tensor that cannot be written."""
         assert self._written is not None
         if torch.compiler.is_compiling():
             return args
@@ -265,7 +266,7 @@ class Defined:
             _library.impl(name, self._on_cpu, "CPU")
             torch.library.register_fake(f"{SPACE}::{name}", self._fake, lib=_library)
             missing = self.core.register(SPACE, name, reference, "CUDA")
-            if missing:  # an older PyTorch: the same kernels through Python
+            if missing:  # with an older PyTorch the same kernels are called through Python
                 _library.impl(name, self._on_cuda, "CUDA")
         if self._written is None:
             torch.library.register_autograd(
@@ -273,14 +274,14 @@ class Defined:
             )
 
     def _save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """What the definition saves, of all arguments: PyTorch leaves defaults at the end out."""
+        """What the definition saves. It gets all arguments, though PyTorch leaves out defaults at the end."""
         if self.definition.save is not None:
             self.definition.save(ctx, self._in_order(inputs, {}), output)
 
     def _backward(self, ctx: Any, *gradients: Any) -> Any:
         d = self.definition
         given = next((g for g in gradients if g is not None), None)
-        if given is None:  # nothing that is differentiated depends on the results
+        if given is None:  # no differentiated value depends on the results
             return (None,) * len(self.params)
         if d.backward is None:
             fail("OP_ARGUMENT", f"{self.called}: there is no gradient through this operator",
@@ -290,7 +291,7 @@ class Defined:
             return d.backward(ctx, *gradients)
 
     def __call__(self, *args: Any) -> Any:
-        """Through PyTorch's dispatcher, nothing checked."""
+        """Calls the operator through PyTorch's dispatcher, without checks."""
         decomposed = self.definition.decomposed
         tensors = [t for t in self._given(args) if t is not None]
         if self._written is None and torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
@@ -298,13 +299,13 @@ class Defined:
                 return self.differentiable(*args)
             return self._function.apply(*args) if decomposed is None else decomposed(*args)
         if not torch.compiler.is_compiling() and has_tangent(tensors):
-            # A function says that there is no forward derivative.
+            # Through this function PyTorch raises an error for forward derivatives.
             return self._function.apply(*args) if decomposed is None else decomposed(*args)
         return self.forward(*args)
 
     @functools.cached_property
     def _function(self) -> Any:
-        """The operator with its gradient for torch.func, which takes no registered ones."""
+        """The operator with its gradient for torch.func, which cannot use registered gradients."""
         forward = self.forward
 
         methods = {"forward": lambda *args: forward(*args), "setup_context": self._save, "backward": self._backward}
@@ -321,7 +322,7 @@ class Defined:
 
     def _reference(self, *args: Any, **named: Any) -> Any:
         args = self._in_order(args, named)
-        self.definition.results(*args)  # raises what a kernel would
+        self.definition.results(*args)  # raises the errors that a kernel's call would
         with torch._C._AutoDispatchBelowAutograd(), no_autocast(next(a for a in args if isinstance(a, torch.Tensor))):
             made = self.definition.reference(*args)
         return _packed([_row_major(t) for t in (made if isinstance(made, tuple) else (made,) if self._returns else ())])
@@ -349,12 +350,12 @@ class Defined:
 
     @property
     def public(self) -> str:
-        """What a user called: the function, or its gradient."""
+        """The name of what the user called: the function, or its gradient."""
         d = self.definition
         return f"the gradient of graphene.ops.{d.part_of}" if d.part_of else f"graphene.ops.{self.called}"
 
     def _in_order(self, args: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        """All arguments by position; PyTorch leaves defaults at the end out."""
+        """All arguments by position, though PyTorch leaves out defaults at the end."""
         if len(args) == len(self.params):
             return args
         names = [p[0] for p in self.params]
@@ -367,7 +368,7 @@ class Defined:
         return {a.name: a.default_value for a in schema.arguments}
 
     def _plan(self, args: tuple[Any, ...]) -> tuple[dict[str, Any], tuple[Any, ...]]:
-        """What the call does, and its arguments, copied where that is needed."""
+        """The recipe of the call, and its arguments, copied where that is needed."""
         for _ in range(3):
             plan = self.core.plan(*args)
             if plan["outcome"] != "copy":
@@ -375,12 +376,12 @@ class Defined:
             copied = self._given(args)
             for i in plan["copies"]:
                 copy = copied[i].contiguous()
-                copied[i] = copy.clone() if copy is copied[i] else copy  # aligned, at least
+                copied[i] = copy.clone() if copy is copied[i] else copy  # a clone is aligned
             args = self._replaced(args, copied)
         raise AssertionError(f"{self.definition.name}: no kernel takes what has been copied")
 
     def _execute(self, plan: dict[str, Any], args: tuple[Any, ...]) -> Any:
-        """Runs a plan's kernels: by the simulator on CPU tensors."""
+        """Runs a recipe's kernels, on CPU tensors by the simulator."""
         sources = self._given(args)
         like = next(t for t in sources if t is not None)
         made = [torch.empty(shape, dtype=DTYPES[dtype], device=like.device) for dtype, shape in plan["outputs"]]
@@ -390,7 +391,7 @@ class Defined:
         return _packed(made[: plan["returned"]])
 
     def explain(self, *args: Any) -> str:
-        """What a call with these arguments does, in words."""
+        """A call with these arguments in words."""
         d = self.definition
         d.results(*args)
         with plans.described():
@@ -424,12 +425,12 @@ DTYPES: dict[str, Any] = {
 
 SIMULATOR, PYTORCH, TOO_LARGE = "the simulator", "PyTorch's operators", "too large for the simulator"
 _said: set[tuple[str, str]] = set()
-# Files whose lines are not the user's.
+# Files whose lines do not belong to the user.
 _LIBRARIES = tuple(os.path.dirname(os.path.abspath(x)) + os.sep for x in (_core.__file__, torch.__file__))
 
 
 def say_once(public: str, way: str, reason: str = "") -> None:
-    """Warns, once for a function and a way to run it, at the line that called it: what runs CPU tensors."""
+    """Warns at the user's line what computes CPU tensors, once for each function and each way."""
     if (public, way) in _said:
         return
     _said.add((public, way))
@@ -456,7 +457,7 @@ def _packed(made: Sequence[Any]) -> Any:
 
 
 def _row_major(made: Any) -> Any:
-    """The tensor as kernels and fake tensors have it, whatever order PyTorch's operators gave it."""
+    """The tensor in the layout of kernels and fake tensors, whatever order PyTorch's operators gave it."""
     shape, strides, dense = made.shape, made.stride(), 1
     for n, stride in zip(reversed(shape), reversed(strides), strict=True):
         if stride != dense:
@@ -477,7 +478,7 @@ def _viewed(sources: Sequence[Any], argument: Any) -> Any:
 
 
 class _StandIn(NamedTuple):
-    """As much of a tensor as its checks look at."""
+    """A stand-in for a tensor with the properties that checks look at."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -506,7 +507,7 @@ def _why_not(device: str) -> str | None:
 
 
 def unsupported_device(args: Sequence[Any]) -> str | None:
-    """Why no kernel runs where the tensors are, or None."""
+    """Why no kernel runs on the tensors' device, or None."""
     device = next(a.device for a in args if isinstance(a, Arg))
     return _why_not(device) if device.startswith("cuda") else None
 
@@ -516,29 +517,29 @@ _public: list[Callable[..., Any]] = []
 
 
 def public(function: _F) -> _F:
-    """Makes a function one that `explain` takes: it ends in a call of an operator."""
+    """Marks a function that ends in a call of an operator, so that `explain` takes it."""
     _public.append(function)
     return function
 
 
 def explain(function: Callable[..., Any], *args: Any, **named: Any) -> str:
-    """What a call of an operator does: which kernel on which views, or PyTorch's operators and why.
+    """Says in words which kernel a call of an operator runs on which views, or why PyTorch's operators compute it.
 
-    ``explain(graphene.ops.matmul, a, b, bias)``; nothing is run. Raises what the call would raise.
+    ``explain(graphene.ops.matmul, a, b, bias)`` runs nothing. It raises what the call would raise.
     """
     op, arguments = bound(function, *args, **named)
     return op.explain(*arguments)
 
 
 def bound(function: Callable[..., Any], *args: Any, **named: Any) -> tuple[Defined, tuple[Any, ...]]:
-    """The operator that a call of a public function reaches, and its arguments; nothing is run."""
+    """The operator that a call of a public function reaches, and its arguments. Nothing runs."""
     if not any(function is f for f in _public):
         fail("OP_ARGUMENT", "explain takes a function of graphene.ops", [f"got:  {function!r}"],
              "as in explain(graphene.ops.matmul, a, b)")  # fmt: skip
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Seen(TorchDispatchMode):  # type: ignore[misc]
-        """A mode, so that the core hands the call over."""
+        """A dispatch mode, under which the core hands the call over."""
 
         def __torch_dispatch__(self, f: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             return f(*args, **(kwargs or {}))

@@ -1,4 +1,4 @@
-"""What operators know of kernels and devices: names of element types, the largest sizes, what a device has."""
+"""Kernels and devices as operators see them: names of element types, the largest sizes, a device's resources."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from graphene.select.device import Device, named, of_arch
 DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 MATMUL_DTYPES = ("float16", "bfloat16")
 ROW_DTYPES = ("float16", "bfloat16", "float32")
-MOST = 2**31 - 1  # elements of a row that kernels count
+MOST = 2**31 - 1  # the most elements of a row that kernels can count
 TOO_WIDE = "no kernel for rows of 2^31 elements and more"
 
 Size: TypeAlias = "tuple[str | int, int]"  # "batch", "m", "n", "k" or a number; rounded up to a multiple
@@ -21,10 +21,10 @@ Size: TypeAlias = "tuple[str | int, int]"  # "batch", "m", "n", "k" or a number;
 
 @dataclass
 class Launches:
-    """What is launched, in order: kernels with the names of their arguments, or numbers.
+    """The kernels that are launched, in order, with the names of their arguments, or numbers.
 
-    ``workspaces``: by name, what they need besides: type and sizes. A name's suffix ".T" exchanges its last two
-    dimensions, ".C" takes as many columns as the result has.
+    ``workspaces``: type and sizes, by name, of further memory that they need. The suffix ".T" of a name exchanges its
+    last two dimensions; ".C" takes as many columns as the result has.
     """
 
     kernels: list[tuple[Any, list[str | float]]]
@@ -33,7 +33,7 @@ class Launches:
 
 @functools.cache
 def device(name: str) -> tuple[int, int, str | None]:
-    """Multiprocessors, bytes of shared memory a block may have, the model; of a CPU what the simulator lowers for."""
+    """A device's multiprocessors, shared memory of a block in bytes, and model; a CPU has the simulator's."""
     if name == "cpu":
         return 108, _core.shared_limit_bytes("sm_80"), None
     place = gpu(name)
@@ -49,5 +49,5 @@ def target_device(name: str) -> Device:
 
 @functools.cache
 def memory_bytes(name: str) -> int:
-    """All memory of a device, in whole GiB; of a CPU as much as a large one has."""
+    """All memory of a device, in whole GiB; a CPU counts as a large device."""
     return 1 << 40 if name == "cpu" else gpu(name).memory_gib << 30

@@ -1,8 +1,8 @@
-"""Plans on disk: what an operator launches for a configuration, so that a new process neither selects nor builds.
+"""Plans on disk: the launches of an operator for a configuration, so that a new process neither selects nor builds.
 
 A plan says which kernels run in which order on which views, with the launch manifest and the cubin of each, which the
-cache of kernels keeps (docs/runtime.md). It is found under a request that says everything the choice depends on. A
-kernel itself is made when somebody asks for it.
+cache of kernels keeps (docs/runtime.md). It is found under a request that states everything on which the choice
+depends. The kernel itself is made only when somebody asks for it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _FORMAT = "graphene plan"
 _SCHEMA = 1
 _FILES = (".py", ".json")
 _GIB = 1 << 30
-_NAMED_MEMORY_GIB = {"NVIDIA H200": 139, "NVIDIA A100": 79}  # of devices that `of_arch` names
+_NAMED_MEMORY_GIB = {"NVIDIA H200": 139, "NVIDIA A100": 79}  # memory of the devices that `of_arch` names
 _described = threading.local()
 _launchers: dict[tuple[str, str, str], Planned] = {}
 
 
 class Gpu(NamedTuple):
-    """What the choice of kernels knows of a device. ``memory_gib``: whole ones."""
+    """A device as the choice of kernels knows it. ``memory_gib`` is a whole number."""
 
     arch: str
     model: str
@@ -47,7 +47,7 @@ class Gpu(NamedTuple):
 
 @functools.cache
 def gpu(name: str) -> Gpu:
-    """The device that tensors lie on, "cuda:0"; or a typical one of an architecture, "sm_90a", where there is none."""
+    """The tensors' device, for "cuda:0", or a typical device of an architecture, for "sm_90a"."""
     if not name.startswith("cuda"):
         d = of_arch(name)
         return Gpu(d.arch, d.name, d.sm_count, d.shared_bytes, _NAMED_MEMORY_GIB.get(d.name, 16))
@@ -59,7 +59,7 @@ def gpu(name: str) -> Gpu:
 
 
 class Planned(Compiled):
-    """A kernel of a plan: launched from its manifest and cubin, made only when it is asked for."""
+    """A kernel of a plan. It is launched from its manifest and cubin, and made only when it is asked for."""
 
     def __init__(self, manifest: _core.LaunchManifest, binary: _core.Binary, make: Callable[[], Kernel]) -> None:
         super().__init__(manifest.kernel_name)
@@ -69,7 +69,7 @@ class Planned(Compiled):
         return self._make()
 
     def binary(self, arch: str) -> _core.Binary:
-        """The cubin; of another architecture than the plan's it is compiled."""
+        """The cubin; for another architecture than the plan's it is compiled."""
         return self._cubin if arch == self._cubin.arch else self.kernel.compile(arch)
 
     def _manifest(self, arch: str, /) -> _core.LaunchManifest:
@@ -79,7 +79,7 @@ class Planned(Compiled):
         return f"<graphene kernel {self.name}, planned for {self._cubin.arch}>"
 
     def __getattr__(self, name: str) -> Any:
-        """What a kernel has besides: its text, checks, reports."""
+        """The other attributes of a kernel: its text, checks, reports."""
         if name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.kernel, name)
@@ -90,7 +90,7 @@ class Planned(Compiled):
 
 @contextlib.contextmanager
 def described() -> Iterator[None]:
-    """Within it nothing is compiled: calls are only described."""
+    """A context in which nothing is compiled, because calls are only described."""
     before = getattr(_described, "on", False)
     _described.on = True
     try:
@@ -102,9 +102,9 @@ def described() -> Iterator[None]:
 def recipe(
     operator: str, configure: Callable[..., Any], given: Sequence[Any], tensors: Sequence[int], device: str
 ) -> Any:
-    """The recipe of a configuration for a GPU: from a plan, else by ``configure(*given)``, which then is kept as one.
+    """The recipe of a configuration for a GPU: from a plan, else from ``configure(*given)``, then kept as a plan.
 
-    ``tensors``: which of the arguments are, or may be. Compiles all kernels of the recipe, in threads.
+    ``tensors``: which of the arguments are tensors, or may be. Compiles all kernels of the recipe, in threads.
     """
     _record(operator, given)
     if device == "cpu" or not _is_ours(configure) or os.environ.get("GRAPHENE_PLANS") == "0":
@@ -124,7 +124,7 @@ def recipe(
 
 
 class _Asked(threading.local):
-    """Of this thread: whether the last recipe came from a plan."""
+    """State of a thread: whether the last recipe came from a plan."""
 
     planned = False
 
@@ -134,7 +134,7 @@ _asked = _Asked()
 
 @contextlib.contextmanager
 def asked() -> Iterator[_Asked]:
-    """What it yields says of a recipe that is made within whether it came from a plan."""
+    """Yields an object that says whether the recipe that is made within came from a plan."""
     _asked.planned = False
     yield _asked
 
@@ -146,7 +146,7 @@ def _record(operator: str, given: Sequence[Any]) -> None:
         return
     line = json.dumps({"operator": operator, "arguments": [_to_record(x) for x in given]}) + "\n"
     try:
-        # Lines are short, and appended at once: several processes may write the file.
+        # Lines are short and appended at once, since several processes may write the file.
         handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
         with os.fdopen(handle, "wb", buffering=0) as f:
             f.write(line.encode())
@@ -163,7 +163,7 @@ def _to_record(x: Any) -> Any:
 def from_record(x: Any, tensor: Callable[..., Any]) -> Any:
     """An argument that was recorded; ``tensor`` makes one from its shape, strides, dtype, device and alignment.
 
-    Raises KeyError, TypeError, ValueError for what is none.
+    Raises KeyError, TypeError, ValueError for anything else.
     """
     if isinstance(x, dict):
         shape, strides, dtype, align = x["tensor"]
@@ -178,9 +178,10 @@ def from_record(x: Any, tensor: Callable[..., Any]) -> Any:
 
 
 def keep(made: Any, request: str | None, place: Gpu, again: Callable[[], str | None]) -> bool:
-    """Compiles a recipe's kernels in threads and keeps it as a plan; whether that was done.
+    """Compiles a recipe's kernels in threads and keeps the recipe as a plan; returns whether it was kept.
 
-    ``again``: the request now. Where it changed meanwhile, by a tuning say, nobody knows what the choice came from.
+    ``again``: gives the request now. If it changed meanwhile, for example by tuning, the choice may have come from
+    either state, and no plan is kept.
     """
     outputs, returned, launches = made.parts
     kernels = [kernel for kernel, _ in launches]
@@ -213,7 +214,7 @@ def compiled(kernels: Sequence[Kernel], arch: str) -> list[_core.Binary]:
     for t in threads:
         t.start()
     try:
-        different[0].compile(arch)  # here, where a Ctrl-C is answered
+        different[0].compile(arch)  # in this thread, which answers Ctrl-C
         for t in threads:
             t.join()
     except BaseException:
@@ -225,16 +226,16 @@ def compiled(kernels: Sequence[Kernel], arch: str) -> list[_core.Binary]:
     return [k.compile(arch) for k in kernels]
 
 
-# What the choice of a recipe depends on.
+# The request: everything on which the choice of a recipe depends.
 
 
 def _is_ours(configure: Callable[..., Any]) -> bool:
-    """Whether the package holds the function: of another one nobody knows when it changes."""
+    """Whether the function is in this package; another function may change without notice."""
     return str(getattr(configure, "__module__", "")).startswith("graphene.")
 
 
 def _request(operator: str, given: Sequence[Any], place: Gpu) -> str | None:
-    """All that the choice depends on, as a text; None where that cannot be known."""
+    """Everything on which the choice depends, as a text; None if that cannot be known."""
     if (stamp := package_stamp()) is None:
         return None
     return json.dumps(
@@ -253,7 +254,7 @@ def _request(operator: str, given: Sequence[Any], place: Gpu) -> str | None:
 
 
 def _described_argument(x: Any) -> Any:
-    if hasattr(x, "strides"):  # a tensor; the device is said once, by what it is
+    if hasattr(x, "strides"):  # a tensor; the request describes the device once, elsewhere
         return {"shape": x.shape, "strides": x.strides, "dtype": x.dtype, "align": x.align}
     if isinstance(x, (list, tuple)):
         return [_described_argument(y) for y in x]
@@ -261,7 +262,7 @@ def _described_argument(x: Any) -> Any:
 
 
 def _process_start_ns() -> int:
-    """When this process began, by the clock that files' times are of; now where the system does not say."""
+    """When this process began, by the clock of files' times; the present time if the system does not say."""
     now = time.time_ns()
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
@@ -272,7 +273,7 @@ def _process_start_ns() -> int:
 
 
 def _package_files(folder: str) -> list[tuple[str, os.stat_result]]:
-    """The package's files by their names in it, as text: paths as objects would cost more than asking the system."""
+    """The package's files by their names in it, as text: path objects would cost more than the system's answer."""
     out: list[tuple[str, os.stat_result]] = []
     waiting = [""]
     while waiting:
@@ -288,7 +289,7 @@ def _package_files(folder: str) -> list[tuple[str, os.stat_result]]:
 
 @functools.cache
 def package_stamp() -> str | None:
-    """What this package is: a hash of its files. None where one was changed while this process ran.
+    """A hash of this package's files. None if one of them was changed while this process ran.
 
     The hash is remembered in the cache by the files' sizes and times, so that they are read once.
     """
@@ -303,7 +304,7 @@ def package_stamp() -> str | None:
         name = _core.sha256(f"package {folder}".encode())[:32]
         try:
             known = json.loads(_core.memo_load(name) or b"{}")
-        except (ValueError, RecursionError):  # damaged: it is written anew
+        except (ValueError, RecursionError):  # it is damaged, and is written anew
             known = None
         if isinstance(known, dict) and known.get("state") == state and isinstance(known.get("stamp"), str):
             return str(known["stamp"])
@@ -321,7 +322,7 @@ def package_stamp() -> str | None:
 
 
 class _WrongError(Exception):
-    """A plan that says what no plan says."""
+    """The contents of a plan are not those of any plan."""
 
 
 def _to_json(argument: Any) -> Any:
@@ -338,7 +339,7 @@ def _is_count(x: Any, below: float = 2**63) -> bool:
 
 
 class _Reader:
-    """Reads a plan's outputs and arguments; `ranks`: of the tensors that views are of, None for absent ones."""
+    """Reads a plan's outputs and arguments; `ranks` are those of the tensors with views, None for absent ones."""
 
     def __init__(self, ranks: list[int | None]) -> None:
         self.ranks = ranks
@@ -352,7 +353,7 @@ class _Reader:
         return [tuple(row) for row in rows]
 
     def has(self, tensor: Any, dim: Any) -> bool:
-        """Whether a tensor is there and has the dimension."""
+        """Whether a tensor is present and has the dimension."""
         return _is_count(tensor, len(self.ranks)) and _is_count(dim, self.ranks[tensor] or 0)
 
     def view(self, data: Any) -> Any:
@@ -366,7 +367,7 @@ class _Reader:
         return source, out
 
     def argument(self, data: Any, spec: Any) -> Any:
-        """An argument of a kernel whose manifest says `spec` of it."""
+        """An argument of a kernel, which the manifest describes by `spec`."""
         if spec["kind"] == "scalar":
             if isinstance(data, dict):
                 return float.fromhex(data["float"])
@@ -379,7 +380,7 @@ class _Reader:
 
 
 def _ranks(given: Sequence[Any], tensors: Sequence[int]) -> list[int | None]:
-    """Of a call's tensors, those of lists in their order; None for one that is absent."""
+    """The ranks of a call's tensors, those of lists in their order; None for an absent one."""
     out: list[int | None] = []
     for i in tensors:
         x = given[i]
@@ -389,7 +390,7 @@ def _ranks(given: Sequence[Any], tensors: Sequence[int]) -> list[int | None]:
 
 
 def _load(request: str | None, arch: str, ranks: list[int | None], configure: Callable[[], Any]) -> Any:
-    """The recipe of a plan; None where there is none that can be used. A wrong one is removed."""
+    """The recipe of a plan; None if there is no plan that can be used. A wrong plan is removed."""
     stored = None if request is None else _core.plan_load(request, arch)
     if stored is None:
         return None
@@ -430,7 +431,7 @@ def _recipe(plan: dict[str, Any], ranks: list[int | None], configure: Callable[[
 
 
 def _launcher(row: dict[str, Any], arch: str, make: Callable[[], Kernel]) -> Planned:
-    """One launcher for all plans of a kernel: it is loaded once."""
+    """One launcher for all plans of a kernel, so that it is loaded once."""
     text = json.dumps(row["manifest"], sort_keys=True)
     key = (row["cubin"], arch, text)
     if key not in _launchers:

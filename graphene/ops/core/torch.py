@@ -1,4 +1,4 @@
-"""PyTorch, and what the C++ core asks of it."""
+"""PyTorch, and the functions of it that the C++ core calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ try:
 except ImportError as e:
     _core.fail("OP_TORCH", "graphene.ops needs PyTorch", [f"why: {e}"], "install torch (docs/operators.md)")
 
-torch: Any = _imported  # type checkers are not asked to read PyTorch
+torch: Any = _imported  # so that type checkers need not read PyTorch
 if not hasattr(torch.library, "register_autograd"):
     _core.fail(
         "OP_TORCH", "graphene.ops needs a newer PyTorch", [f"got:  {torch.__version__}"], "install torch 2.4 or newer"
@@ -35,20 +35,20 @@ NUMBERS: dict[Any, int] = {
 
 
 if torch.version.cuda is not None:
-    _core.nvrtc_read_ahead()  # a first call is to find the compiler's 100 MB in memory
+    _core.nvrtc_read_ahead()  # so that a first call finds the compiler's 100 MB in memory
 
 _BREAK_TAKES_TEXT = tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 7)
 
 
 def fail(code: str, message: str, details: Sequence[str], fix: str) -> NoReturn:
-    """Raises the error of that code; PyTorch's compiler, which takes whole graphs only, says it as its reason."""
+    """Raises the error of that code; PyTorch's compiler quotes it as the reason why it cannot compile the graph."""
     if torch.compiler.is_dynamo_compiling():
         graph_break(f"{message} [{code}]; {'; '.join(details)}; fix: {fix}")
     _core.fail(code, message, details, fix)
 
 
 def graph_break(why: str) -> None:
-    """Makes PyTorch's compiler leave what follows to Python."""
+    """Makes PyTorch's compiler leave the following code to Python."""
     if _BREAK_TAKES_TEXT:
         torch._dynamo.graph_break(msg=why)
     else:
@@ -56,7 +56,7 @@ def graph_break(why: str) -> None:
 
 
 def _hand_over() -> None:
-    """Tells the core which of PyTorch's functions answer its questions."""
+    """Gives the core those of PyTorch's functions that answer its questions."""
     from torch.autograd import forward_ad
     from torch.utils._device import DeviceContext
 

@@ -1,4 +1,4 @@
-"""Views of arguments, said in terms of their dimensions, for recipes."""
+"""Views of arguments in terms of their dimensions, for recipes."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any, TypeAlias
 from graphene import _core
 from graphene.ops.core.define import Arg
 
-Extent: TypeAlias = tuple[int, int]  # (tensor, dimension), or (-1, number); a third is a multiple to round up to
+Extent: TypeAlias = tuple[int, int]  # (tensor, dimension), or (-1, number); a third number is a multiple to round up to
 Dim: TypeAlias = tuple[tuple[Extent, ...], tuple[int, ...]]
 
 ONE: Dim = (((-1, 1),), ())  # a dimension of one element
 
 
 def own(tensor: int, *dims: int) -> Dim:
-    """Dimensions of the tensor merged into one; none: one element."""
+    """Dimensions of the tensor merged into one; without any the dimension has one element."""
     return (tuple((tensor, d) for d in dims), tuple(dims)) if dims else ONE
 
 
 def broadcast(extents: Sequence[Extent]) -> Dim:
-    """So many times the same elements."""
+    """A dimension along which the same elements repeat."""
     return (tuple(extents), ())
 
 
@@ -30,7 +30,7 @@ def view(tensor: int, *dims: Dim) -> tuple[int, tuple[Dim, ...]]:
 
 
 def merge(arg: Arg, dims: Sequence[int]) -> bool:
-    """Whether the dimensions, from the outermost on, lie one after the other: as the core decides it."""
+    """Whether the dimensions, from the outermost on, lie one after the other, in the sense of the core."""
     following = None
     for d in reversed(dims):
         if arg.shape[d] == 1:
@@ -42,13 +42,13 @@ def merge(arg: Arg, dims: Sequence[int]) -> bool:
 
 
 def contiguous(arg: Arg, dims: Sequence[int]) -> bool:
-    """Whether the dimensions form one whose elements lie side by side."""
+    """Whether the dimensions form one dimension whose elements lie side by side."""
     last = [d for d in dims if arg.shape[d] != 1][-1:]
     return merge(arg, dims) and all(arg.strides[d] == 1 for d in last)
 
 
 def one_far(arg: Arg, rows: Sequence[int]) -> bool:
-    """Whether the dimensions form one of rows so far apart that kernels cannot count it."""
+    """Whether the dimensions form one dimension of rows whose distance is too large for kernels to count."""
     return any(arg.strides[d] >= 2**31 for d in [d for d in rows if arg.shape[d] != 1][-1:])
 
 
@@ -60,7 +60,7 @@ def lies_in_rows(arg: Arg, n: int) -> bool:
 
 
 def output(dtype: str, *dims: Sequence[Any]) -> tuple[str, list[list[Any]]]:
-    """A tensor that a recipe makes, row-major: the extents of each dimension."""
+    """A row-major tensor that a recipe makes, by the extents of each dimension."""
     return dtype, [list(d) for d in dims]
 
 

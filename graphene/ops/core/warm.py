@@ -1,4 +1,4 @@
-"""Fills the cache and the plans for calls that are yet to come, on a machine with or without a GPU."""
+"""Fills the cache and the plans for later calls, on a machine with or without a GPU."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from graphene.ops.core import plans
 from graphene.ops.core.define import Arg, Defined, bound, defined
 from graphene.ops.core.torch import NUMBERS, fail, torch
 
-_MOST_BYTES = 1 << 26  # of a file of calls
+_MOST_BYTES = 1 << 26  # the largest file of calls
 _DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64", "i32": "int32", "i64": "int64",
            "u8": "uint8", "bool": "bool"}  # fmt: skip
 
 
 class Call(NamedTuple):
-    """A call: its operator, its arguments as a configuration sees them but for the device, and how people name it."""
+    """A call: its operator, its arguments as a configuration sees them, but without device, and its name for people."""
 
     operator: Defined
     arguments: list[Any]
@@ -27,7 +27,7 @@ class Call(NamedTuple):
 
 
 class Warmed(NamedTuple):
-    """What a call needs on an architecture: kernels by name, or why there are none; whether the plan was there."""
+    """The kernels of a call on an architecture by name, or why there are none, and whether there was a plan."""
 
     kernels: list[str]
     reason: str
@@ -79,7 +79,7 @@ def _seen(a: Any, kind: str) -> Any:
 
 
 def call(function: Callable[..., Any], *args: Any, **named: Any) -> Call:
-    """The call of a function of graphene.ops; of tensors only shapes, strides and dtypes count ("meta" ones serve)."""
+    """The call of a function of graphene.ops. Only shapes, strides and dtypes of tensors count, so "meta" serves."""
     op, arguments = bound(function, *args, **named)
     return Call(op, _given(op, arguments), f"{op.called}")
 
@@ -136,12 +136,12 @@ def warm(call: Call, arch: str) -> Warmed:
         if recipe.launches_kernels:
             kernels = [k.name for k, _ in recipe.parts[2]]
             return Warmed(kernels, "", found.planned)
-        arguments = [_dense(a) for a in arguments]  # where it copies first
+        arguments = [_dense(a) for a in arguments]  # for a call that copies them first
     return Warmed([], recipe.reason or "nothing is launched", False)
 
 
 def placed(arguments: Iterable[Any], device: str) -> list[Any]:
-    """The arguments, every tensor on a device, which an architecture may stand for."""
+    """The arguments with every tensor on a device; an architecture may stand for the device."""
     return [placed(a, device) if isinstance(a, list) else a._replace(device=device) if _is_tensor(a) else a
             for a in arguments]  # fmt: skip
 
