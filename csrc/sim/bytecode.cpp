@@ -75,6 +75,14 @@ class Compiler {
                            return number(n, "a size") == 0;  // whatever its strides are
                          });
       code_.buffer_elems.push_back(empty ? 0 : number(b.size_elems, "a buffer's size"));
+      if (b.dtype != ir::ScalarType::mbar) continue;
+      const auto count = static_cast<int>(code_.buffer_elems.back());
+      code_.mbarriers.push_back({.buffer = static_cast<int>(code_.buffer_elems.size()) - 1,
+                                 .first = code_.mbarrier_count,
+                                 .count = count,
+                                 .step = b.buffer->stages > 0 ? count / b.buffer->stages : 1,
+                                 .wanted = b.buffer->arrivals});
+      code_.mbarrier_count += count;
     }
     code_.written.assign(p.buffers.size(), 0);
     static constexpr std::array<std::int64_t, 3> kMostBlocks = {0x7fffffff, 65535, 65535};
@@ -129,11 +137,16 @@ class Compiler {
                 if (c.size) see(*c.size);
               }
               if (m->valid_values) see(*m->valid_values);
+              if (m->boxed) {
+                for (const Expr& at : m->boxed->at) see(at);
+              }
+              if (m->rank) see(*m->rank);
             } else if (const auto* e = std::get_if<lower::ExprRef>(&o)) {
               see(e->value);
             }
           }
         }
+        if (call->to != nullptr) see(call->to->offset);
         for (const auto& [name, value] : call->attrs) {
           if (const auto* e = std::get_if<Expr>(&value)) see(*e);
         }
@@ -196,6 +209,8 @@ class Compiler {
     } else if (const auto* branch = n.as<lower::If>()) {
       code_.conditions.push_back(plans().compile(branch->condition));
       const std::size_t index = code_.conditions.size() - 1;
+      const auto* only = n.origin != nullptr ? n.origin->as<ir::OnlyStmt>() : nullptr;
+      if (only != nullptr && only->elect && code_.mbarrier_count != 0) emit(Op::Converge, 0, n.origin);
       const std::size_t begin = emit(Op::If, index, n.origin);
       block(branch->then_body);
       const std::size_t middle = emit(Op::Else, index, n.origin);
@@ -319,6 +334,20 @@ class Compiler {
         emit(Instruction::Op::Group, code_.group_syncs.size() - 1, n.origin);
         return;
       }
+      if (sync != nullptr && sync->op == "setmaxnreg")
+        return;  // how many registers a thread has is the compiler's to say
+      if (sync != nullptr && sync->op == "fence") {
+        code_.fences.push_back(compile_fence(call, n.origin));
+        emit(Instruction::Op::Fence, code_.fences.size() - 1, n.origin);
+        return;
+      }
+      const bool at_mbarrier = !call.aux.empty() && sync != nullptr;
+      if (at_mbarrier && (sync->op == "arrive" || sync->op == "wait_phase")) {
+        code_.phase_syncs.push_back(compile_phase_sync(call, n.origin, code_));
+        const bool waits = sync->op == "wait_phase";
+        emit(waits ? Instruction::Op::WaitPhase : Instruction::Op::Arrive, code_.phase_syncs.size() - 1, n.origin);
+        return;
+      }
       if (sync == nullptr || sync->op != "barrier") {
         fail(Code::SIM_UNSUPPORTED, "the simulator does not run " + call.atom->atom.name, {}, {},
              n.origin != nullptr ? n.origin->loc : SourceLoc{});
@@ -358,6 +387,7 @@ class Compiler {
   // Memos, and the lanes that share an address where that never changes.
   void finish_memory() {
     for (Leaf& leaf : code_.leaves) {
+      if (leaf.bulk) continue;
       for (auto* list : {&leaf.out, &leaf.in}) {
         for (Operand& o : *list) {
           if (o.kind != Operand::Kind::Memory) continue;

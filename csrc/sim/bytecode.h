@@ -24,7 +24,13 @@ struct Claim {
   const lower::Claim* origin = nullptr;
 };
 
-// An operand of an atom as 32-lane vectors, one per value.
+// A dimension of a tensor map, of one copy: the box begins at `at`; what lies outside of the extent is not accessed.
+struct BoxDim {
+  IntPlan at, extent, stride;
+  std::int64_t box = 1;
+};
+
+// An operand of an atom as 32-lane vectors, one per value; of an agent's copy, one list of elements.
 struct Operand {
   enum class Kind : std::uint8_t { Registers, Memory, Constant, Integer } kind = Kind::Registers;
   ir::ScalarType dtype = ir::ScalarType::fp32;
@@ -37,6 +43,7 @@ struct Operand {
   int buffer = -1;
   IntPlan offset;
   std::vector<std::int32_t> deltas;
+  std::vector<BoxDim> box;  // of an agent's copy by a tensor map, fastest dimension first: instead of the deltas
   std::int32_t lowest = 0, highest = 0;  // of the deltas
   IntPlan inside;                        // 0: outside, an input reads as `fill`
   IntPlan valid;                         // where inside: only the first so many values are, the others read as `fill`
@@ -82,6 +89,15 @@ struct Einsum {
   bool saturate = false;  // integers: else they wrap
 };
 
+// Blocks of the cluster, by rank; none: the own.
+using Ranks = std::vector<IntPlan>;
+
+// Which mbarrier of a block: the element of Bytecode::mbarriers[of].
+struct MBarrierRef {
+  int of = -1;
+  IntPlan element;
+};
+
 struct Leaf {
   const lower::AtomCall* call = nullptr;
   const ir::Stmt* origin = nullptr;
@@ -93,6 +109,13 @@ struct Leaf {
   int converge = 1;
   int span = 1;     // warps of a collective: the first executes for all, between two meetings
   int domain = -1;  // of Bytecode::copy_domains: it completes when its thread waits for its group; -1: at once
+  // An agent moves whole operands for the thread that issues it. It completes on an mbarrier, or with the thread's
+  // group
+  // (`domain`; its source is read when that of `reads` is over).
+  bool bulk = false;
+  int reads = -1;
+  MBarrierRef done;
+  Ranks to;  // blocks that receive it
   std::uint32_t site = 0;
   std::shared_ptr<const Collective> collective;  // null: each thread for itself
 
@@ -115,6 +138,7 @@ struct Leaf {
 struct Barrier {
   const ir::Stmt* origin = nullptr;
   bool block = true;
+  bool cluster = false;  // all threads of all blocks of the cluster
   bool within_warp = false;
   bool orders = true;         // false: warps only meet, nobody's accesses become known to others
   std::vector<int> group_of;  // not of the block: per thread, which of Bytecode::groups it is in; -1: none
@@ -123,10 +147,32 @@ struct Barrier {
 // or does one of both.
 struct GroupSync {
   const ir::Stmt* origin = nullptr;
-  int domain = 0;
+  int domain = -1;  // -1: none
+  int reads = -1;   // the domain of the same copies' reads; -1: none
   bool commits = false;
-  bool waits = false;
+  bool waits = false;  // for the domains that are not -1
   std::size_t pending = 0;
+};
+// The mbarriers of an allocation.
+struct MBarrierCode {
+  int buffer = 0;
+  int first = 0, count = 1;  // among those of a block
+  int step = 1;              // elements of a stage
+  int wanted = 1;            // arrivals of a phase
+};
+// At an mbarrier each executing thread arrives, or waits until the phase of a parity is over.
+struct PhaseSync {
+  const ir::Stmt* origin = nullptr;
+  MBarrierRef barrier;
+  IntPlan parity;  // of a wait
+  IntPlan expect;  // bytes, of an arrival
+  Ranks to;
+  int copies = -1;  // an arrival once the thread's copies of this domain have landed
+};
+// What the threads did is what their agents may follow.
+struct ProxyFence {
+  const ir::Stmt* origin = nullptr;
+  bool shared = false, global = false;
 };
 using ThreadGroup = std::vector<HappensBefore::Participant>;  // its lanes in each warp
 
@@ -147,6 +193,10 @@ struct Instruction {
     Leaf,
     Barrier,
     Group,
+    Arrive,
+    WaitPhase,
+    Fence,
+    Converge,
     LoopBegin,
     LoopEnd,
     If,
@@ -159,7 +209,7 @@ struct Instruction {
     End
   };
   Op op = Op::End;
-  int index = 0;   // of the leaf, barrier, group synchronisation, loop, condition, set or scope
+  int index = 0;   // of the leaf, barrier, group or phase synchronisation, fence, loop, condition, set or scope
   int target = 0;  // LoopBegin: past the loop; LoopEnd: its body; If: the else part; Else: past the if
   const ir::Stmt* origin = nullptr;
 };
@@ -181,7 +231,12 @@ struct Bytecode {
   std::vector<Leaf> leaves;
   std::vector<Barrier> barriers;
   std::vector<GroupSync> group_syncs;
+  std::vector<PhaseSync> phase_syncs;
+  std::vector<ProxyFence> fences;
+  std::vector<MBarrierCode> mbarriers;
+  int mbarrier_count = 0;                 // of a block
   std::vector<std::string> copy_domains;  // of entries whose `done` is "group:<domain>", one thread each
+  std::uint32_t async_domains = 0;        // bits: those whose copies agents make
   std::vector<ThreadGroup> groups;        // of barriers: statements with equal members share one
   std::vector<LoopCode> loops;
   std::vector<IntPlan> conditions;
@@ -195,6 +250,7 @@ struct Bytecode {
   int memos = 0;
   std::array<std::int64_t, 3> grid{1, 1, 1};
   std::array<int, 3> block_slots{-1, -1, -1};  // uniform slots of the block indices; -1: unused
+  [[nodiscard]] int cluster() const { return static_cast<int>(program->cluster); }  // blocks
   [[nodiscard]] int warps() const { return static_cast<int>((program->block_threads + kLanes - 1) / kLanes); }
   [[nodiscard]] Mask lanes_of(int warp) const {
     const std::int64_t n = program->block_threads - std::int64_t{warp} * kLanes;

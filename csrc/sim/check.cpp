@@ -284,7 +284,7 @@ CheckResult check(const lower::ProgramPtr& program, const std::map<std::string, 
       if (every_block) {
         hazards.simulate();
       } else {
-        for (const std::int64_t b : blocks) hazards.run_block(b);
+        hazards.run_blocks(blocks);
       }
       result.stats = hazards.stats();
     } catch (const Error& e) {

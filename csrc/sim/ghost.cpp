@@ -48,9 +48,9 @@ void Ghost::plan_scopes() {
       p.ins.push_back(t != nullptr ? plan_view(*t, code_) : std::nullopt);
     }
     p.whole_grid = spec.blocks != nullptr && !spec.blocks->levels.empty() && !spec.blocks->size().is_const(1);
-    p.group_of.assign(static_cast<std::size_t>(map_.threads), -1);
+    p.group_of.assign(static_cast<std::size_t>(map_.block_threads), -1);
     std::vector<std::vector<std::int64_t>>& groups = p.members;
-    for (std::int64_t tid = 0; tid < map_.threads; ++tid) {
+    for (std::int64_t tid = 0; tid < map_.block_threads; ++tid) {
       std::vector<std::int64_t> members = {tid};
       if (spec.threads != nullptr && !spec.threads->levels.empty()) {
         members = {plans().at_thread(spec.threads->offset, tid)};
@@ -73,9 +73,11 @@ void Ghost::plan_scopes() {
 }
 
 std::vector<Diagnostic> Ghost::check(const std::vector<std::int64_t>& blocks) {
-  blocks_run_ = static_cast<std::int64_t>(blocks.size());
+  std::unordered_set<std::int64_t> clusters;
+  for (const std::int64_t b : blocks) clusters.insert(b / code_.cluster());
+  blocks_run_ = static_cast<std::int64_t>(clusters.size()) * code_.cluster();
   every_block_ = blocks_run_ == code_.grid[0] * code_.grid[1] * code_.grid[2];
-  for (const std::int64_t b : blocks) run_block(b);
+  run_blocks(blocks);
   finish_all();
   // Failure of a child spoils its ancestors, so only the innermost are blamed.
   for (Instance& i : instances_) {
@@ -148,7 +150,7 @@ Instance* Ghost::open(const Key& key, const Warp& w, int lane, const std::vector
   i.scope = key.scope;
   i.parent = key.parent;
   if (i.parent != nullptr) i.parent->children = true;
-  i.block = block_;
+  i.block = block_of(w);
   i.group = key.group;
   i.expected = static_cast<std::int64_t>(members.size()) * (p.whole_grid ? blocks_run_ : 1);
   by_key_.emplace(key, &i);
@@ -191,12 +193,12 @@ void Ghost::enter(Warp& w, int scope) {
   const ScopePlan& p = scopes_[static_cast<std::size_t>(scope)];
   for (Mask m = w.active; m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);
-    const std::int64_t thread = std::int64_t{w.id} * kLanes + lane;
+    const std::int64_t thread = map_.thread(w, lane);
     auto& stack = stacks_[static_cast<std::size_t>(thread)];
     Instance* parent = stack.empty() ? nullptr : stack.back();
     const std::int64_t ordinal = entries_[{parent, scope, thread}]++;
-    const int group = p.group_of[static_cast<std::size_t>(thread)];
-    const Key key{parent, scope, group, p.whole_grid ? -1 : block_, ordinal};
+    const int group = p.group_of[static_cast<std::size_t>(thread % map_.block_threads)];
+    const Key key{parent, scope, group, p.whole_grid ? -1 : block_of(w), ordinal};
     const auto it = by_key_.find(key);
     stack.push_back(it != by_key_.end() ? it->second : open(key, w, lane, p.members[static_cast<std::size_t>(group)]));
   }
@@ -204,7 +206,7 @@ void Ghost::enter(Warp& w, int scope) {
 
 void Ghost::leave(Warp& w, int) {
   for (Mask m = w.active; m != 0; m &= m - 1) {
-    const std::int64_t thread = std::int64_t{w.id} * kLanes + std::countr_zero(m);
+    const std::int64_t thread = map_.thread(w, std::countr_zero(m));
     auto& stack = stacks_[static_cast<std::size_t>(thread)];
     Instance* i = stack.back();
     stack.pop_back();

@@ -2,6 +2,7 @@
 #include <bit>
 #include <cmath>
 
+#include "sim/bulk.h"
 #include "sim/ghost.h"
 #include "sim/ghost_numbers.h"
 
@@ -35,7 +36,7 @@ void Ghost::locate(const Warp& w, const Operand& o, Mask& lanes, Lanes& offsets)
 
 void Ghost::fetch(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, std::vector<Vector>& out) {
   out.resize(static_cast<std::size_t>(o.values));
-  const std::int64_t first = std::int64_t{w.id} * kLanes;
+  const std::int64_t first = map_.thread(w, 0);
   const auto span = static_cast<std::size_t>(f.span);
   switch (o.kind) {
     case Operand::Kind::Registers:
@@ -57,7 +58,7 @@ void Ghost::fetch(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, st
         Mask active = inside;
         if (!o.lanes.empty()) {
           Mask holders = 0;
-          for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.id)]) {
+          for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.local)]) {
             for (std::size_t r = 0; r < group.size(); ++r) {
               if ((o.lanes[v] >> r & 1) != 0) holders |= 1U << group[r];
             }
@@ -73,7 +74,7 @@ void Ghost::fetch(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, st
         }
         for (Mask m = active; m != 0; m &= m - 1) {
           const auto l = static_cast<std::size_t>(std::countr_zero(m));
-          const std::int64_t cell = map_.buffer_first[static_cast<std::size_t>(o.buffer)] + offsets[l] + o.deltas[v];
+          const std::int64_t cell = map_.first(o.buffer, w.rank) + offsets[l] + o.deltas[v];
           out[v][l] = read(first + static_cast<std::int64_t>(l), cell);
         }
       }
@@ -97,7 +98,7 @@ void Ghost::fetch(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, st
 
 void Ghost::put(const Warp& w, const Leaf& f, Mask lanes, const std::vector<Vector>& values) {
   const Operand& o = f.out.front();
-  const std::int64_t first = std::int64_t{w.id} * kLanes;
+  const std::int64_t first = map_.thread(w, 0);
   Lanes offsets;
   if (o.kind == Operand::Kind::Memory) locate(w, o, lanes, offsets);
   const auto span = static_cast<std::size_t>(f.span);
@@ -106,11 +107,29 @@ void Ghost::put(const Warp& w, const Leaf& f, Mask lanes, const std::vector<Vect
       const auto l = static_cast<std::size_t>(std::countr_zero(m));
       const std::int64_t thread = first + static_cast<std::int64_t>(v % span * kLanes + l);
       const std::int64_t cell = o.kind == Operand::Kind::Memory
-                                    ? map_.buffer_first[static_cast<std::size_t>(o.buffer)] + offsets[l] + o.deltas[v]
+                                    ? map_.first(o.buffer, w.rank) + offsets[l] + o.deltas[v]
                                     : map_.reg(o.registers[v / span], thread);
       write(thread, cell, values[v][l]);
     }
   }
+}
+
+void Ghost::copy_bulk(const Warp& w, const Leaf& f, int lane) {
+  const Operand& in = f.in.front();
+  const Operand& out = f.out.front();
+  std::vector<std::int64_t> from, to;
+  bulk_elements(plans(), w, in, lane, from);
+  bulk_elements(plans(), w, out, lane, to);
+  const std::int64_t thread = map_.thread(w, lane);
+  const std::uint64_t fill = numbers_.of_bits(in.dtype, 0);
+  for (const int rank : ranks(w, f.to)) {
+    for (std::size_t i = 0; i < to.size(); ++i) {
+      if (to[i] == kOutside) continue;
+      const std::uint64_t value = from[i] == kOutside ? fill : read(thread, map_.first(in.buffer, w.rank) + from[i]);
+      write(thread, map_.first(out.buffer, rank) + to[i], value);
+    }
+  }
+  land(w, f, 1U << lane);
 }
 
 void Ghost::accumulate(const Warp& w, const Leaf& f, Mask lane) {
@@ -129,7 +148,11 @@ void Ghost::leaf(Warp& w, const Leaf& f) {
   Mask lanes = w.active;
   if (!f.always) lanes = plans().nonzero(f.predicate, w.ints, lanes);
   if (lanes == 0) return;
-  if (f.span > 1 && f.collective->groups[static_cast<std::size_t>(w.id)].empty()) return;  // the first warp does it
+  if (f.bulk) {
+    for (Mask m = lanes; m != 0; m &= m - 1) copy_bulk(w, f, std::countr_zero(m));
+    return;
+  }
+  if (f.span > 1 && f.collective->groups[static_cast<std::size_t>(w.local)].empty()) return;  // the first warp does it
   for (std::size_t i = 0; i < f.in.size(); ++i) fetch(w, f, f.in[i], lanes, values_[i]);
   const Operand& o = f.out.front();
   if (f.atomic) {  // lane after lane: they may share elements
@@ -170,7 +193,7 @@ void Ghost::leaf(Warp& w, const Leaf& f) {
   }
   Lanes arg{};
   if (f.kind == Kind::Shfl) plans().lanes(f.arg, w.ints, lanes, arg);
-  for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.id)]) {
+  for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.local)]) {
     const auto lane = [&](Holder h) { return static_cast<std::size_t>(group[static_cast<std::size_t>(h.rank)]); };
     if (f.kind == Kind::Move) {
       for (std::size_t v = 0; v < out.size(); ++v) {

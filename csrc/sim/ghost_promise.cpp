@@ -317,13 +317,16 @@ std::string Ghost::meaning(const Instance& i, std::uint64_t got, std::int64_t el
 std::string Ghost::cell_text(std::int64_t cell) const {
   if (cell >= map_.register_first) {
     const std::int64_t r = (cell - map_.register_first) / map_.threads;
-    const std::int64_t thread = (cell - map_.register_first) % map_.threads;
+    const std::int64_t thread = (cell - map_.register_first) % map_.threads % map_.block_threads;
     for (std::size_t a = 0; a < code_.array_first.size(); ++a) {
       const lower::RegArray& array = code_.program->registers[a];
       if (r < code_.array_first[a] || r >= code_.array_first[a] + array.regs) continue;
       return array.buffer->name + ", register " + std::to_string(r - code_.array_first[a]) + " of thread " +
              std::to_string(thread);
     }
+  }
+  if (cell >= map_.shared_first && map_.shared_cells > 0) {
+    cell = map_.shared_first + (cell - map_.shared_first) % map_.shared_cells;
   }
   std::size_t best = 0;
   for (std::size_t b = 0; b < map_.buffer_first.size(); ++b) {

@@ -70,7 +70,8 @@ void plan_fragment(const ir::Fragment& f, ViewPlan& p) {
 
 CellMap make_cell_map(const Bytecode& code) {
   CellMap m;
-  m.threads = code.program->block_threads;
+  m.block_threads = code.program->block_threads;
+  m.threads = m.block_threads * code.cluster();
   const auto place = [&](ir::Memory memory) {
     for (std::size_t i = 0; i < code.program->buffers.size(); ++i) {
       if (code.program->buffers[i].memory != memory) continue;
@@ -81,7 +82,10 @@ CellMap make_cell_map(const Bytecode& code) {
   m.buffer_first.resize(code.program->buffers.size());
   place(ir::Memory::GL);
   m.argument_end = {m.cells};
+  m.shared_first = m.cells;
   place(ir::Memory::SH);
+  m.shared_cells = m.cells - m.shared_first;
+  m.cells += m.shared_cells * (code.cluster() - 1);
   m.register_first = m.cells;
   m.cells += static_cast<std::int64_t>(code.register_types.size()) * m.threads;
   return m;
@@ -121,7 +125,8 @@ View view_cells(const ViewPlan& plan, const Bytecode& code, const CellMap& map, 
   View v;
   const IntPlans& plans = *code.plans;
   const ir::Tensor& t = *plan.tensor;
-  const std::int64_t tid = std::int64_t{w.id} * kLanes + lane;
+  const std::int64_t tid = std::int64_t{w.local} * kLanes + lane;
+  const std::int64_t block = w.rank * map.block_threads;  // its first thread
   const std::int64_t base = at_lane(plans, plan.offset, w, lane);
   const std::int64_t member = at_lane(plans, plan.member, w, lane);
   const bool listed = member >= 0 && member < std::max(t.buffer->count, 1);
@@ -166,21 +171,21 @@ View view_cells(const ViewPlan& plan, const Bytecode& code, const CellMap& map, 
                                 : (offset & ((std::int64_t{1} << s.bits) - 1) << s.base) << -s.shift;
       }
       if (listed && element >= 0 && element < code.buffer_elems[buffer]) {
-        v.cells.add(map.buffer_first[buffer] + element);
+        v.cells.add(map.first(static_cast<int>(buffer), w.rank) + element);
       }
     } else if (inside && t.is_fragment()) {
       const std::int64_t stage = offset / per_stage;
       for (const ViewPlan::Held& h : plan.holders[static_cast<std::size_t>(offset % per_stage)]) {
-        v.cells.add(map.reg(first_register + stage * values + h.value, first_thread + plan.ranks[h.rank]));
+        v.cells.add(map.reg(first_register + stage * values + h.value, block + first_thread + plan.ranks[h.rank]));
       }
     } else if (inside) {
       if (v.scattered) {
         for (const std::int64_t m : members) {
-          v.cells.add(map.reg(first_register + offset, m));
+          v.cells.add(map.reg(first_register + offset, block + m));
           v.cells.end_element();
         }
       } else {
-        v.cells.add(map.reg(first_register + offset, tid));
+        v.cells.add(map.reg(first_register + offset, block + tid));
       }
     }
     if (!v.scattered) v.cells.end_element();

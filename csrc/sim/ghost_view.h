@@ -16,10 +16,20 @@ namespace graphene::sim {
 struct CellMap {
   std::vector<std::int64_t> buffer_first;  // per MemBuffer
   std::int64_t register_first = 0;         // register r of thread t: register_first + r * threads + t
-  std::int64_t threads = 1;
+  std::int64_t threads = 1;                // of the cluster: those of block 0 first
+  std::int64_t block_threads = 1;
+  std::int64_t shared_first = 0, shared_cells = 0;  // of block 0; those of the others follow
   std::int64_t cells = 0;
   std::vector<std::int64_t> argument_end;  // cells below belong to kernel arguments (one entry)
 
+  [[nodiscard]] std::int64_t thread(const Warp& w, int lane) const {
+    return w.rank * block_threads + std::int64_t{w.local} * kLanes + lane;
+  }
+  // Element 0 of a buffer, as the block of this rank finds it.
+  [[nodiscard]] std::int64_t first(int buffer, int rank) const {
+    const std::int64_t at = buffer_first[static_cast<std::size_t>(buffer)];
+    return at < shared_first ? at : at + rank * shared_cells;
+  }
   [[nodiscard]] std::int64_t reg(std::int64_t r, std::int64_t thread) const {
     return register_first + r * threads + thread;
   }

@@ -6,10 +6,10 @@
 namespace graphene::sim {
 
 Interpreter::Interpreter(const Bytecode& code, std::span<const Argument> arguments, std::uint64_t seed)
-    : Machine(code, seed), places_(code.program->buffers.size()) {
+    : Machine(code, seed), places_(code.program->buffers.size() * static_cast<std::size_t>(code.cluster())) {
   arenas_.reserve(code.program->buffers.size());
   place_arguments(arguments);
-  place_shared();
+  for (int rank = 0; rank < code.cluster(); ++rank) place_shared(rank);
   for (const ir::ScalarType t : code.register_types) {
     register_at_.push_back(register_bytes_);
     register_bytes_ += static_cast<std::size_t>(std::max(bytes_of(t), 2)) * kLanes;  // vectors stay aligned
@@ -22,6 +22,7 @@ Interpreter::Interpreter(const Bytecode& code, std::span<const Argument> argumen
   ran_.resize(code.leaves.size());
   std::size_t values = 1;
   for (const Leaf& f : code.leaves) {
+    if (f.bulk) continue;
     for (const auto* list : {&f.in, &f.out}) {
       for (const Operand& o : *list) values = std::max(values, static_cast<std::size_t>(o.values));
     }
@@ -98,7 +99,16 @@ void Interpreter::begin_block() {
   for (const Warp& w : warps_) lanes.push_back(w.lanes);
   const Epoch last = order_ ? order_->last_epoch() : 0;
   const auto domains = static_cast<int>(code_.copy_domains.size());
-  order_.emplace(std::move(lanes), HappensBefore::Counts{.copy_domains = domains}, last);
+  const HappensBefore::Counts counts{.copy_domains = domains,
+                                     .mbarriers = code_.mbarrier_count * code_.cluster(),
+                                     .async_domains = code_.async_domains};
+  order_.emplace(std::move(lanes), counts, last);
+  if (order_->agent(counts.agents) > kMaxOwner) {
+    fail(Code::SIM_UNSUPPORTED, "the simulator does not run so many warps and mbarriers together",
+         {"want: at most " + std::to_string(kMaxOwner) + " of both, warps once for each kind of copy",
+          "got: " + std::to_string(order_->agent(counts.agents))});
+  }
+  copied_.assign(static_cast<std::size_t>(counts.mbarriers), {});
   settled_ = 0;
   if (trace != nullptr) trace->begin(static_cast<int>(warps_.size()), domains);
   sets_.begin_block();
@@ -129,18 +139,23 @@ void Interpreter::begin_block() {
 void Interpreter::end_block() {
   if (trace != nullptr) trace->end();
   check_unfinished();
+  check_landed();
   if (undefined_) throw Error(*undefined_);
 }
 
 void Interpreter::group(Warp& w, const GroupSync& g) {
   if (trace != nullptr && trace->records()) trace->group(w, g);
-  if (g.commits) order_->commit_copies(w.id, w.active, g.domain);
-  if (g.waits) order_->wait_copies(w.id, w.active, g.domain, g.pending);
+  for (const int domain : {g.domain, g.reads}) {
+    if (domain < 0) continue;
+    if (g.commits) order_->commit_copies(w.id, w.active, domain);
+    if (g.waits) order_->wait_copies(w.id, w.active, domain, g.pending);
+  }
 }
 
 void Interpreter::synchronise(const ThreadGroup& members) {
   if (trace != nullptr && trace->records()) trace->barrier(members, waiting_at(members));
   order_->barrier(members);
+  if (code_.mbarrier_count != 0) know_initialised(members);
   if (order_->settled() != settled_) {
     settled_ = order_->settled();
     sets_.settle();

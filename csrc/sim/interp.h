@@ -69,6 +69,11 @@ class Interpreter final : public Machine {
   void synchronise(const ThreadGroup& members) override;
   void read_index(Warp& w, const SetCode& set, Lanes& to, const ir::Stmt* origin) override;
   void group(Warp& w, const GroupSync& g) override;
+  void judge_arrival(const Warp& w, int lane, int mbarrier, const PhaseSync& s) override;
+  void judge_phase(int mbarrier) override;
+  void judge_wait(const Warp& w, Mask lanes, int mbarrier, const PhaseSync& s) override;
+  void fence(Warp& w, const ProxyFence& f) override;
+  void converge(Warp& w) override;
   void check_facts(const Warp& w, const SetCode& set, const ir::Stmt* origin) const override;
 
  private:
@@ -135,9 +140,13 @@ class Interpreter final : public Machine {
   };
 
   void place_arguments(std::span<const Argument> arguments);
-  void place_shared();
+  void place_shared(int rank);
   void check_outputs() const;
 
+  [[nodiscard]] Place& place(int buffer, int rank) {
+    return places_[static_cast<std::size_t>(rank) * code_.program->buffers.size() + static_cast<std::size_t>(buffer)];
+  }
+  [[nodiscard]] const Place& place_of(const Warp& w, const Operand& o) { return place(o.buffer, w.rank); }
   [[nodiscard]] WarpData& data(const Warp& w) { return warp_data_[static_cast<std::size_t>(w.id)]; }
   [[nodiscard]] char* reg(WarpData& d, int r) const {
     return d.registers.data() + register_at_[static_cast<std::size_t>(r)];
@@ -171,6 +180,31 @@ class Interpreter final : public Machine {
   [[nodiscard]] static const std::vector<std::vector<int>>& groups_of(const Warp& w, const Leaf& f);
   [[nodiscard]] Mask lanes_of_ranks(const Warp& w, const Leaf& f, Mask ranks) const;
 
+  // ---- interp_bulk.cpp
+  struct Side {  // of an agent's copy: its elements in order
+    int rank = 0;
+    std::vector<std::int64_t> elements;   // of the buffer, or kOutside
+    std::vector<std::int32_t> granules;   // of those inside
+    std::vector<std::uint32_t> position;  // of each granule: its element's in `elements`
+  };
+  void copy_bulk(const Warp& w, const Leaf& f, int lane);
+  void locate(const Warp& w, const Leaf& f, const Operand& o, int lane, int rank, Side& side);
+  void read_side(const Warp& w, const Leaf& f, const Issuer& by, int lane, const Side& side);
+  void write_side(const Warp& w, const Leaf& f, const Issuer& by, int lane, const Side& from, const Side& to);
+  void tag_side(const Warp& w, const Leaf& f, const Side& from, const Side& to);
+
+  // ---- interp_phases.cpp
+  void know_initialised(const ThreadGroup& members);
+  // The thread that acts at an mbarrier.
+  struct Actor {
+    const Warp* warp = nullptr;
+    int lane = 0;
+    const ir::Stmt* origin = nullptr;
+  };
+  [[noreturn]] void phase_error(PhaseFault fault, const Actor& by, int mbarrier, const char* what) const;
+  [[noreturn]] void copy_error(PhaseFault fault, const Warp& w, const Leaf& f, int lane, int mbarrier) const;
+  void check_landed() const;  // at the end of a block
+
   // ---- interp_atomic.cpp
   void accumulate(const Warp& w, const Leaf& f, Mask lanes);
 
@@ -193,15 +227,28 @@ class Interpreter final : public Machine {
   [[noreturn]] void write_conflict(const At& at, int lane, int other, std::int64_t element, std::uint64_t bits,
                                    std::uint64_t other_bits) const;
   [[nodiscard]] std::string thread_text(std::int64_t block, int thread) const;
+  [[nodiscard]] std::string thread_text(const Warp& w, int lane) const {
+    return thread_text(block_of(w), w.local * kLanes + lane);
+  }
+  [[nodiscard]] std::string earlier_text(const Conflict& c) const;  // who it was
   [[nodiscard]] std::string element_text(int buffer, std::int64_t element) const;
-  [[nodiscard]] std::int64_t block_of(Epoch e) const;
+  using Machine::block_of;
+  [[nodiscard]] std::int64_t block_of(Epoch e) const;  // the first of its cluster
 
   std::vector<Arena> arenas_;
-  std::vector<Place> places_;  // per buffer
+  std::vector<Place> places_;  // per buffer; those of rank 1 of the cluster behind those of rank 0, and so on
   std::vector<std::size_t> register_at_;
   std::size_t register_bytes_ = 0;
   std::vector<WarpData> warp_data_;
   std::optional<HappensBefore> order_;
+  struct Copied {  // the last copy that completes on an mbarrier
+    std::int64_t phase = -1;
+    const Leaf* leaf = nullptr;
+    int warp = 0, lane = 0;  // that issued it
+  };
+  std::vector<Copied> copied_;  // per mbarrier
+  Actor acts_;                  // at an mbarrier
+  Side from_, to_;
   ReadSets sets_;
   enum Ran : char { kExecuted = 1, kLeft = 2 };
   std::vector<char> ran_;  // per leaf, ORed

@@ -10,7 +10,7 @@ void Interpreter::accumulate(const Warp& w, const Leaf& f, Mask lanes) {
   const Operand& o = f.out.front();
   Address& a = out_address_;
   address(w, f, o, lanes, a);
-  const Place& place = places_[static_cast<std::size_t>(o.buffer)];
+  const Place& place = place_of(w, o);
   Arena& arena = arenas_[static_cast<std::size_t>(place.arena)];
   alignas(64) char old[kLanes * 8];
   alignas(64) char sum[kLanes * 8];

@@ -32,11 +32,15 @@ void Interpreter::leaf(Warp& w, const Leaf& f) {
   }
   ran_[f.site - 1] |= kExecuted;
   stats_.lane_ops += lanes == ~Mask{0} ? kLanes : static_cast<std::uint64_t>(std::popcount(lanes));
-  if (f.span > 1 && f.collective->groups[static_cast<std::size_t>(w.id)].empty()) return;  // the first warp does it
+  if (f.span > 1 && f.collective->groups[static_cast<std::size_t>(w.local)].empty()) return;  // the first warp does it
   if (trace != nullptr && trace->records()) [[unlikely]]
     trace->leaf(w, f);
   if (observe) [[unlikely]]
     observe(w, f, lanes);
+  if (f.bulk) {
+    for (Mask m = lanes; m != 0; m &= m - 1) copy_bulk(w, f, std::countr_zero(m));
+    return;
+  }
   if (f.domain < 0) {
     execute(w, f, lanes);
     if (tags_ != nullptr) [[unlikely]]
@@ -52,8 +56,7 @@ void Interpreter::leaf(Warp& w, const Leaf& f) {
   d.by = &d.issuer;
   if (tags_ != nullptr) tag_leaf(w, f, lanes);
   const auto reads_shared = [&](const Operand& o) {
-    return o.kind == Operand::Kind::Memory &&
-           arenas_[static_cast<std::size_t>(places_[static_cast<std::size_t>(o.buffer)].arena)].shared;
+    return o.kind == Operand::Kind::Memory && arenas_[static_cast<std::size_t>(place_of(w, o).arena)].shared;
   };
   if (std::none_of(f.in.begin(), f.in.end(), reads_shared)) return;
   for (Mask m = lanes; m != 0; m &= m - 1) {
@@ -87,7 +90,7 @@ void Interpreter::check_converged(const Warp& w, const Leaf& f, Mask lanes) cons
     return;
   }
   if (f.collective == nullptr) return;
-  for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.id)]) {
+  for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.local)]) {
     Mask all = 0;
     for (const int l : group) all |= 1U << l;
     if ((lanes & all) != 0 && (lanes & all) != all) {
@@ -98,7 +101,7 @@ void Interpreter::check_converged(const Warp& w, const Leaf& f, Mask lanes) cons
 
 Mask Interpreter::lanes_of_ranks(const Warp& w, const Leaf& f, Mask ranks) const {
   Mask m = 0;
-  for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.id)]) {
+  for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.local)]) {
     for (std::size_t r = 0; r < group.size(); ++r) {
       if ((ranks >> r & 1) != 0) m |= 1U << group[r];
     }
@@ -232,7 +235,7 @@ void Interpreter::move_together(const Warp& w, const Leaf& f, Mask lanes) {
   for (std::size_t v = 0; v < static_cast<std::size_t>(o.values); ++v) {
     char* to = scratch_[kResult].data() + v * stride;
     results[v] = {to, 0, 0};
-    for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.id)]) {
+    for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.local)]) {
       for (std::size_t r = 0; r < group.size(); ++r) {
         const Holder h = f.from[v][r];
         const Value& x = values_[0][static_cast<std::size_t>(h.value)];
@@ -270,13 +273,13 @@ void Interpreter::shuffle(const Warp& w, const Leaf& f, Mask lanes) {
     char* to = scratch_[kResult].data() + v * stride;
     const Value& x = values_[0][v];
     results[v] = {to, 0, x.cause};
-    for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.id)]) {
+    for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.local)]) {
       for (std::size_t r = 0; r < group.size(); ++r) {
         const auto own = static_cast<std::int64_t>(r);
         const std::int64_t n = arg[static_cast<std::size_t>(group[r])];
         if ((lanes >> group[r] & 1) != 0 && (n < 0 || n >= (f.mode == "idx" ? kLanes : width))) {
           fail(Code::SIM_OUT_OF_BOUNDS, "an exchange with a lane that the group does not have",
-               {"block: " + block_text() + ", warp " + std::to_string(w.id) + ", lane " + std::to_string(group[r]),
+               {"block: " + block_text(w) + ", warp " + std::to_string(w.local) + ", lane " + std::to_string(group[r]),
                 "want: 0 to " + std::to_string((f.mode == "idx" ? kLanes : width) - 1), "got: " + std::to_string(n)},
                {}, f.origin != nullptr ? f.origin->loc : SourceLoc{});
         }
@@ -319,7 +322,7 @@ void Interpreter::multiply(const Warp& w, const Leaf& f, Mask lanes) {
   if (e.accumulate) vectors(values_[kOld], o.values, c);
   std::vector<char*> d;
   for (int v = 0; v < o.values; ++v) d.push_back(const_cast<char*>(results[static_cast<std::size_t>(v)].bits));
-  for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.id)]) {
+  for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.local)]) {
     multiply_tile(e, group, {f.in[0].dtype, a}, {f.in[1].dtype, b}, {o.dtype, c}, d, tiles_);
     if (undefined == 0) continue;
     // An undefined element of a row of a, a column of b or of c spoils what it meets.
@@ -355,7 +358,7 @@ const std::vector<std::vector<int>>& Interpreter::groups_of(const Warp& w, const
     for (int l = 0; l < kLanes; ++l) g.push_back({l});
     return g;
   }();
-  return f.collective != nullptr ? f.collective->groups[static_cast<std::size_t>(w.id)] : kEach;
+  return f.collective != nullptr ? f.collective->groups[static_cast<std::size_t>(w.local)] : kEach;
 }
 
 void Interpreter::reduce(const Warp& w, const Leaf& f, Mask lanes) {

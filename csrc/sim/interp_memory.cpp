@@ -146,16 +146,19 @@ void Interpreter::place_arguments(std::span<const Argument> arguments) {
       if ((data - r.begin) % a.granule_bytes != 0) {
         fail(Code::SIM_ARGUMENT, "argument " + b.buffer->name + " overlaps another one at an odd address");
       }
-      Place& place = places_[static_cast<std::size_t>(i)];
+      Place& place = this->place(i, 0);
       place = {static_cast<int>(arenas_.size()), static_cast<std::int32_t>((data - r.begin) / a.granule_bytes),
                bytes_of(b.dtype) / a.granule_bytes, data};
+    }
+    for (int rank = 1; rank < code_.cluster(); ++rank) {
+      for (const int i : r.buffers) place(i, rank) = place(i, 0);
     }
     if (undefined && defined) {
       // Spans of strided views interleave: between the elements of an output lie those of an input.
       for (const bool output : {true, false})
         for (const int i : r.buffers) {
           if ((p.buffers[static_cast<std::size_t>(i)].buffer->role == ir::Role::Output) != output) continue;
-          const Place& place = places_[static_cast<std::size_t>(i)];
+          const Place& place = this->place(i, 0);
           for (std::int64_t e = 0; e < code_.buffer_elems[static_cast<std::size_t>(i)] * place.ratio; ++e)
             a.shadow.set_undefined(place.first + static_cast<std::int32_t>(e), output);
         }
@@ -164,7 +167,7 @@ void Interpreter::place_arguments(std::span<const Argument> arguments) {
   }
 }
 
-void Interpreter::place_shared() {
+void Interpreter::place_shared(int rank) {
   const lower::Program& p = *code_.program;
   struct Range {
     std::int64_t begin, end;
@@ -205,9 +208,8 @@ void Interpreter::place_shared() {
     for (const int i : r.buffers) {
       const lower::MemBuffer& b = p.buffers[static_cast<std::size_t>(i)];
       const std::int64_t at = b.shared_offset_bytes - r.begin;
-      places_[static_cast<std::size_t>(i)] = {static_cast<int>(arenas_.size()) - 1,
-                                              static_cast<std::int32_t>(at / stored.granule_bytes),
-                                              bytes_of(b.dtype) / stored.granule_bytes, stored.data + at};
+      place(i, rank) = {static_cast<int>(arenas_.size()) - 1, static_cast<std::int32_t>(at / stored.granule_bytes),
+                        bytes_of(b.dtype) / stored.granule_bytes, stored.data + at};
     }
   }
 }
@@ -251,7 +253,7 @@ void Interpreter::address(const Warp& w, const Leaf& f, const Operand& o, Mask l
   a.lanes = o.inside.is_const(1) ? lanes : plans().nonzero(o.inside, w.ints, lanes);
   if (a.lanes == 0) return;
   const std::int64_t size = code_.buffer_elems[static_cast<std::size_t>(o.buffer)];
-  const auto warp = static_cast<std::size_t>(w.id);
+  const auto warp = static_cast<std::size_t>(w.local);
   if (o.cut) {
     Lanes valid;
     plans().lanes(o.valid, w.ints, a.lanes, valid);
@@ -313,7 +315,7 @@ void Interpreter::check_alignment(const Warp& w, const Leaf& f, const Operand& o
 void Interpreter::load(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, Address& a, bool update, Values& out,
                        char* scratch) {
   address(w, f, o, lanes, a);
-  const Place& place = places_[static_cast<std::size_t>(o.buffer)];
+  const Place& place = place_of(w, o);
   Arena& arena = arenas_[static_cast<std::size_t>(place.arena)];
   WarpData& d = data(w);
   const std::size_t stride = static_cast<std::size_t>(o.bytes) * kLanes;
@@ -420,7 +422,7 @@ void Interpreter::check_equal_writes(const Warp& w, const Leaf& f, const Operand
 
 void Interpreter::store_value(const Warp& w, const Leaf& f, const Operand& o, Address& a, int v, const Value& x,
                               bool update) {
-  const Place& place = places_[static_cast<std::size_t>(o.buffer)];
+  const Place& place = place_of(w, o);
   Arena& arena = arenas_[static_cast<std::size_t>(place.arena)];
   WarpData& d = data(w);
   Mask active = a.lanes;

@@ -33,15 +33,26 @@ std::int64_t Interpreter::block_of(Epoch e) const {
   return it == block_epochs_.begin() ? -1 : std::prev(it)->second;
 }
 
+std::string Interpreter::earlier_text(const Conflict& c) const {
+  const std::uint32_t owner = owner_of(c.earlier);
+  if (!order_->is_thread(owner)) {
+    return "a copy that completes on " + mbarrier_text(static_cast<int>(owner - order_->phase_of(0)));
+  }
+  const int warp = order_->warp_of(owner);
+  const std::int64_t first = c.other_block ? block_of(epoch_of(c.earlier)) : block_;
+  const std::uint32_t site = site_of(c.earlier);
+  if ((site == 0 || site >= kMaxSite) && first < 0) return "a thread of another block";
+  return (order_->domain_of(owner) >= 0 ? "a copy of " : "") +
+         thread_text(first + warp / code_.warps(), warp % code_.warps() * kLanes + lane_of(c.earlier));
+}
+
 void Interpreter::race(const At& at, const Conflict& c, std::int64_t element, bool writes) const {
   const std::uint32_t site = site_of(c.earlier);
   const Leaf* earlier = site > 0 && site < kMaxSite ? &code_.leaves[site - 1] : nullptr;
-  const std::int64_t block = c.other_block ? block_of(epoch_of(c.earlier)) : block_;
-  const int thread = at.warp.id * kLanes + c.lane;
   const std::uint32_t owner = owner_of(c.earlier);
-  const int other = order_->warp_of(owner) * kLanes + lane_of(c.earlier);
-  const bool copied = order_->domain_of(owner) >= 0;
-  const bool copies = at.leaf.domain >= 0;
+  const bool of_phase = !order_->is_thread(owner);
+  const bool copied = of_phase || order_->domain_of(owner) >= 0;
+  const bool copies = at.leaf.domain >= 0 || at.leaf.bulk;
   const std::string unordered = copied ? "a copy in flight" : "an unordered thread";
   Diagnostic d;
   d.code = Code::SIM_RACE;
@@ -52,10 +63,6 @@ void Interpreter::race(const At& at, const Conflict& c, std::int64_t element, bo
   switch (c.why) {
     case Conflict::Why::Unordered:
       break;
-    case Conflict::Why::Unfenced:
-      d.code = Code::SIM_PROXY;
-      d.message = "an asynchronous operation on what threads accessed without a proxy fence: ";
-      break;
     case Conflict::Why::Kinds:
       d.message = "atomic updates that combine differently, in no order: ";
       break;
@@ -65,17 +72,22 @@ void Interpreter::race(const At& at, const Conflict& c, std::int64_t element, bo
     case Conflict::Why::Incoherent:
       d.message = writes ? "a write over a value that the non-coherent cache has read: "
                          : "a read through the non-coherent cache of what the kernel has written: ";
+      break;
+    case Conflict::Why::Unfenced:
+      d.code = Code::SIM_PROXY;
+      d.message = std::string(writes ? "a copy over what threads " : "a copy of what threads ") +
+                  (c.earlier_wrote ? "wrote" : "read") + ", without a proxy fence: ";
   }
   d.message += element_text(at.operand.buffer, element);
   d.ir.push_back(statement_text(at.leaf.origin));
   if (earlier != nullptr && earlier->origin != at.leaf.origin) d.ir.push_back(statement_text(earlier->origin));
   d.details.push_back(std::string(writes ? "write by " : "read by ") + (copies ? "a copy of " : "") +
-                      thread_text(block_, thread) + ", " + location_text(at.leaf.origin));
-  std::string there = c.earlier_wrote ? "write by " : "read by ";
-  there += earlier == nullptr && block < 0 ? "a thread of another block"
-                                           : (copied ? "a copy of " : "") + thread_text(block, other);
+                      thread_text(at.warp, c.lane) + ", " + location_text(at.leaf.origin));
+  std::string there = (c.earlier_wrote ? "write by " : "read by ") + earlier_text(c);
   if (earlier != nullptr) there += ", " + location_text(earlier->origin);
   d.details.push_back(std::move(there));
+  const int thread = at.warp.id * kLanes + c.lane;
+  const int other = of_phase ? -1 : order_->warp_of(owner) * kLanes + lane_of(c.earlier);
   if (c.why == Conflict::Why::Incoherent) {
     d.fix = "that cache is for memory that nobody writes while the kernel runs: load by ld.global";
   } else if (c.why == Conflict::Why::Scope) {
@@ -85,6 +97,18 @@ void Interpreter::race(const At& at, const Conflict& c, std::int64_t element, bo
                           : "combine by one operation, or put a barrier between the two";
   } else if (c.other_block) {
     d.fix = "blocks run in any order: let each block write its own elements, and no other block read them";
+  } else if (c.why == Conflict::Why::Unfenced) {
+    const Operand& o = at.operand;
+    const bool shared = code_.program->buffers[static_cast<std::size_t>(o.buffer)].memory == ir::Memory::SH;
+    d.fix = std::string("let the threads fence before they tell of it: gr.fence(\"async.") +
+            (shared ? "shared" : "global") + "\")";
+  } else if (of_phase) {
+    const std::string name = mbarrier_text(static_cast<int>(owner - order_->phase_of(0)));
+    d.fix = c.earlier_wrote
+                ? "let the thread wait for the phase of " + name + " that the copy completes, or learn of it"
+                : "overwrite what the copy reads behind the phase of " + name + " that it completes";
+  } else if (at.leaf.bulk && !copied) {
+    d.fix = "let the thread that issues the copy learn of it before: by a barrier, or an arrival that it waits for";
   } else if (copied) {
     const std::string& domain = code_.copy_domains[static_cast<std::size_t>(order_->domain_of(owner))];
     const bool landed = epoch_of(c.earlier) <=
@@ -92,7 +116,8 @@ void Interpreter::race(const At& at, const Conflict& c, std::int64_t element, bo
     if (landed) {
       d.fix = "the copy has been waited for by its own thread alone: put a barrier behind that wait";
     } else {
-      d.fix = "let thread " + std::to_string(other) + " commit and wait for its " + domain + " copies first" +
+      d.fix = "let thread " + std::to_string(other % (code_.warps() * kLanes)) + " commit and wait for its " + domain +
+              " copies first" +
               (thread == other ? "" : ", then put a barrier in between: a wait covers the waiting thread's own copies");
     }
   } else if (thread / kLanes == other / kLanes) {
@@ -119,7 +144,7 @@ void Interpreter::check_unfinished() const {
           if (!d.where.known() && f.origin != nullptr) d.where = f.origin->loc;
           if (d.ir.empty() || d.ir.back() != statement_text(f.origin)) d.ir.push_back(statement_text(f.origin));
         }
-        d.details = {"copy of " + thread_text(block_, warp * kLanes + lane)};
+        d.details = {"copy of " + thread_text(warps_[w], lane)};
         d.fix = "commit and wait for the " + code_.copy_domains[domain] + " copies before the end";
         throw Error(std::move(d));
       }
@@ -136,7 +161,7 @@ void Interpreter::out_of_bounds(const At& at, int lane, std::int64_t element) co
   d.ir = {statement_text(at.leaf.origin)};
   d.details = {"want: an element number from 0 to " +
                    std::to_string(code_.buffer_elems[static_cast<std::size_t>(at.operand.buffer)] - 1),
-               "got: " + std::to_string(element), "by " + thread_text(block_, at.warp.id * kLanes + lane)};
+               "got: " + std::to_string(element), "by " + thread_text(at.warp, lane)};
   d.fix = "check the tile sizes and indices of this access";
   throw Error(std::move(d));
 }
@@ -151,7 +176,7 @@ void Interpreter::claim_broken(const At& at, const Claim& claim, int lane, std::
   d.ir = {statement_text(at.leaf.origin)};
   d.details = {"index: " + claim.origin->at.str(),
                claim.past ? "want: at most " + std::to_string(size - 1) : "want: at least 0",
-               "got: " + std::to_string(index), "by " + thread_text(block_, at.warp.id * kLanes + lane)};
+               "got: " + std::to_string(index), "by " + thread_text(at.warp, lane)};
   d.fix =
       "keep the index inside, or let only those threads access it whose index is inside: "
       "gr.if_(...)";
@@ -165,7 +190,7 @@ void Interpreter::misaligned(const At& at, int lane, std::int64_t element) const
   d.message = "a vector that does not start at a multiple of its size: " + element_text(at.operand.buffer, element);
   d.ir = {statement_text(at.leaf.origin)};
   d.details = {"want: an element number that is a multiple of " + std::to_string(at.operand.align_elems),
-               "got: " + std::to_string(element), "by " + thread_text(block_, at.warp.id * kLanes + lane)};
+               "got: " + std::to_string(element), "by " + thread_text(at.warp, lane)};
   d.fix = "use a narrower access, or pad the rows";
   throw Error(std::move(d));
 }
@@ -177,7 +202,7 @@ void Interpreter::undefined_store(const At& at, int lane, std::int64_t element, 
   d.where = at.leaf.origin != nullptr ? at.leaf.origin->loc : SourceLoc{};
   d.message = "a value that was never written is stored to " + element_text(at.operand.buffer, element);
   d.ir = {statement_text(at.leaf.origin)};
-  d.details = {"by " + thread_text(block_, at.warp.id * kLanes + lane)};
+  d.details = {"by " + thread_text(at.warp, lane)};
   if (cause > 0 && cause < kMaxSite) {
     const Leaf& f = code_.leaves[cause - 1];
     if (f.origin != at.leaf.origin) d.ir.push_back(statement_text(f.origin));
@@ -201,8 +226,8 @@ void Interpreter::write_conflict(const At& at, int lane, int other, std::int64_t
   d.where = at.leaf.origin != nullptr ? at.leaf.origin->loc : SourceLoc{};
   d.message = "two threads of one instruction write different values to " + element_text(at.operand.buffer, element);
   d.ir = {statement_text(at.leaf.origin)};
-  d.details = {value_text(at.operand.dtype, bits) + " by " + thread_text(block_, at.warp.id * kLanes + lane),
-               value_text(at.operand.dtype, other_bits) + " by " + thread_text(block_, at.warp.id * kLanes + other)};
+  d.details = {value_text(at.operand.dtype, bits) + " by " + thread_text(at.warp, lane),
+               value_text(at.operand.dtype, other_bits) + " by " + thread_text(at.warp, other)};
   d.fix = "let one of them write, or give each its own element";
   throw Error(std::move(d));
 }

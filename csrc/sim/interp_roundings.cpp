@@ -45,20 +45,19 @@ void Interpreter::track_roundings() {
   }
   t.memory.resize(arenas_.size());
   t.read.resize(arenas_.size());
-  const auto arena_of = [&](const Operand& o) {
-    return static_cast<std::size_t>(places_[static_cast<std::size_t>(o.buffer)].arena);
+  const auto is_read = [&](const Operand& o) {
+    for (const Warp& w : warps_) t.read[static_cast<std::size_t>(place_of(w, o).arena)] = 1;
   };
   std::size_t values = 1;
   for (const Leaf& f : code_.leaves) {
     for (const auto* list : {&f.in, &f.out}) {
-      for (const Operand& o : *list) values = std::max(values, static_cast<std::size_t>(o.values));
+      for (const Operand& o : *list) values = std::max(values, static_cast<std::size_t>(f.bulk ? 1 : o.values));
     }
     for (const Operand& o : f.in) {
-      if (o.kind == Operand::Kind::Memory) t.read[arena_of(o)] = 1;
+      if (o.kind == Operand::Kind::Memory) is_read(o);
     }
     const Operand& out = f.out.front();
-    if (out.kind == Operand::Kind::Memory && (out.access == atoms::Access::Update || f.atomic))
-      t.read[arena_of(out)] = 1;
+    if (out.kind == Operand::Kind::Memory && (out.access == atoms::Access::Update || f.atomic)) is_read(out);
     TagState::LeafTags leaf;
     leaf.selects = selects(f);
     ScalarType widest = out.dtype;
@@ -103,7 +102,7 @@ void Interpreter::fetch_tags(const Warp& w, const Leaf& f, const Operand& o, Mas
     std::fill_n(out.begin(), values, LaneTags{});
     return;
   }
-  const Place& place = places_[static_cast<std::size_t>(o.buffer)];
+  const Place& place = place_of(w, o);
   const CountedVector<Tag>& memory = t.memory[static_cast<std::size_t>(place.arena)];
   LaneTags unknown;
   unknown.fill(t.roundings.native(o.dtype));
@@ -142,7 +141,7 @@ void Interpreter::put_tags(const Warp& w, const Leaf& f, const Operand& o, Mask 
     }
     return;
   }
-  const Place& place = places_[static_cast<std::size_t>(o.buffer)];
+  const Place& place = place_of(w, o);
   const auto arena = static_cast<std::size_t>(place.arena);
   if (t.read[arena] == 0) return;
   CountedVector<Tag>& memory = t.memory[arena];
@@ -214,7 +213,7 @@ void Interpreter::tag_leaf(const Warp& w, const Leaf& f, Mask lanes) {
   } else if (f.kind == atoms::Kind::Shfl) {
     tag_exchange(w, f, lanes);
   } else if (f.collective != nullptr) {
-    for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.id)]) {
+    for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.local)]) {
       for (std::size_t v = 0; v < values; ++v) {
         for (std::size_t r = 0; r < group.size(); ++r) {
           const Holder h = f.from[v][r];
@@ -241,7 +240,7 @@ void Interpreter::tag_exchange(const Warp& w, const Leaf& f, Mask lanes) {
   Lanes arg;
   plans().lanes(f.arg, w.ints, lanes, arg);
   for (std::size_t v = 0; v < static_cast<std::size_t>(f.out.front().values); ++v) {
-    for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.id)]) {
+    for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.local)]) {
       for (std::size_t r = 0; r < group.size(); ++r) {
         const std::int64_t source =
             exchange_source(f, static_cast<std::int64_t>(r), arg[static_cast<std::size_t>(group[r])]);

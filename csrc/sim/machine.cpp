@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <numeric>
+#include <set>
 
 #include "ir/print.h"
 
@@ -15,18 +16,6 @@ constexpr std::int64_t kShuffledBlocks = std::int64_t{1}
 
 constexpr std::chrono::milliseconds kPause{50};
 
-// "0-15, 20".
-std::string lane_list(Mask lanes) {
-  std::string text;
-  for (Mask m = lanes; m != 0; m &= m - 1) {
-    const int first = std::countr_zero(m);
-    int last = first;
-    while (last + 1 < kLanes && (m >> (last + 1) & 1) != 0) m &= m - 1, ++last;
-    text += (text.empty() ? "" : ", ") + std::to_string(first) + (last > first ? "-" + std::to_string(last) : "");
-  }
-  return text;
-}
-
 }  // namespace
 
 std::string location_text(const ir::Stmt* stmt) {
@@ -37,16 +26,38 @@ std::string statement_text(const ir::Stmt* stmt) { return stmt != nullptr ? ir::
 
 Machine::Machine(const Bytecode& code, std::uint64_t seed)
     : happened_(code.instructions.size()), code_(code), random_(seed), shuffled_(seed != 0) {
-  for (int w = 0; w < code.warps(); ++w) {
-    everyone_.push_back({w, code.lanes_of(w)});
-    Warp warp;
-    warp.id = w;
-    warp.lanes = code.lanes_of(w);
-    warp.ints.warp = w;
-    warp.ints.uniform.resize(static_cast<std::size_t>(code.plans->uniform_slots()));
-    warp.ints.varying.resize(static_cast<std::size_t>(code.plans->varying_slots()));
-    warps_.push_back(std::move(warp));
+  std::vector<ThreadGroup> blocks;
+  for (int rank = 0; rank < code.cluster(); ++rank) {
+    for (ThreadGroup group : code.groups) {
+      for (auto& p : group) p.warp += rank * code.warps();
+      groups_.push_back(std::move(group));
+    }
+    blocks.emplace_back();
+    for (int w = 0; w < code.warps(); ++w) {
+      Warp warp;
+      warp.id = rank * code.warps() + w;
+      warp.rank = rank;
+      warp.local = w;
+      warp.lanes = code.lanes_of(w);
+      blocks.back().push_back({warp.id, warp.lanes});
+      warp.ints.warp = w;
+      warp.ints.uniform.resize(static_cast<std::size_t>(code.plans->uniform_slots()));
+      warp.ints.varying.resize(static_cast<std::size_t>(code.plans->varying_slots()));
+      warps_.push_back(std::move(warp));
+    }
   }
+  ThreadGroup cluster;
+  for (const ThreadGroup& block : blocks) cluster.insert(cluster.end(), block.begin(), block.end());
+  groups_.insert(groups_.end(), blocks.begin(), blocks.end());
+  groups_.push_back(std::move(cluster));
+}
+
+const ThreadGroup& Machine::members_of(const Warp& w, int group) const {
+  const std::size_t each = code_.groups.size();
+  const auto rank = static_cast<std::size_t>(w.rank);
+  if (group == Warp::kCluster) return groups_.back();
+  if (group < 0) return groups_[each * static_cast<std::size_t>(code_.cluster()) + rank];
+  return groups_[rank * each + static_cast<std::size_t>(group)];
 }
 
 std::string Machine::block_text(std::int64_t block) const {
@@ -59,27 +70,41 @@ std::string Machine::block_text(std::int64_t block) const {
 }
 
 void Machine::run() {
-  const std::int64_t blocks = code_.grid[0] * code_.grid[1] * code_.grid[2];
+  const std::int64_t clusters = code_.grid[0] * code_.grid[1] * code_.grid[2] / code_.cluster();
   std::vector<std::int64_t> order;
-  if (shuffled_ && blocks <= kShuffledBlocks) {
-    order.resize(static_cast<std::size_t>(blocks));
+  if (shuffled_ && clusters <= kShuffledBlocks) {
+    order.resize(static_cast<std::size_t>(clusters));
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), random_);
   }
-  for (std::int64_t b = 0; b < blocks; ++b) {
+  for (std::int64_t c = 0; c < clusters; ++c) {
     breathe();
-    run_block(order.empty() ? b : order[static_cast<std::size_t>(b)]);
+    run_block((order.empty() ? c : order[static_cast<std::size_t>(c)]) * code_.cluster());
+  }
+}
+
+void Machine::run_blocks(const std::vector<std::int64_t>& blocks) {
+  std::set<std::int64_t> done;
+  for (const std::int64_t b : blocks) {
+    if (done.insert(b / code_.cluster()).second) run_block(b);
   }
 }
 
 void Machine::run_block(std::int64_t block) {
-  block_ = block;
-  std::int64_t rest = block;
-  for (std::size_t d = 0; d < 3; ++d) {
-    const std::int64_t index = rest % code_.grid[d];
-    rest /= code_.grid[d];
-    if (code_.block_slots[d] < 0) continue;
-    for (Warp& w : warps_) w.ints.uniform[static_cast<std::size_t>(code_.block_slots[d])] = index;
+  block_ = block / code_.cluster() * code_.cluster();
+  for (Warp& w : warps_) {
+    std::int64_t rest = block_of(w);
+    for (std::size_t d = 0; d < 3; ++d) {
+      const std::int64_t index = rest % code_.grid[d];
+      rest /= code_.grid[d];
+      if (code_.block_slots[d] >= 0) w.ints.uniform[static_cast<std::size_t>(code_.block_slots[d])] = index;
+    }
+  }
+  counts_.clear();
+  for (int rank = 0; rank < code_.cluster(); ++rank) {
+    for (const MBarrierCode& m : code_.mbarriers) {
+      counts_.insert(counts_.end(), static_cast<std::size_t>(m.count), PhaseCount{.wanted = m.wanted});
+    }
   }
   pieces_.clear();
   for (Warp& w : warps_) {
@@ -120,6 +145,7 @@ void Machine::run_pieces() {
     bool ran = false;
     for (const int i : order) {
       Warp& w = *pieces_[static_cast<std::size_t>(i)];
+      if (w.state == Warp::State::Phase && may_go_on(w)) w.state = Warp::State::Ready;
       if (w.state != Warp::State::Ready) continue;
       run_warp(w);
       ran = true;
@@ -166,6 +192,22 @@ void Machine::run_warp(Warp& w) {
         break;
       case Op::Group:
         group(w, code_.group_syncs[index]);
+        ++w.pc;
+        break;
+      case Op::Arrive:
+        arrive_at_phase(w, code_.phase_syncs[index]);
+        ++w.pc;
+        break;
+      case Op::WaitPhase:
+        if (!wait_for_phase(w, code_.phase_syncs[index])) return;
+        ++w.pc;
+        break;
+      case Op::Fence:
+        fence(w, code_.fences[index]);
+        ++w.pc;
+        break;
+      case Op::Converge:
+        converge(w);
         ++w.pc;
         break;
       case Op::LoopBegin:
@@ -399,18 +441,22 @@ bool Machine::join(Warp& w, bool without_the_rest) {
 
 bool Machine::arrive(Warp& w, int barrier) {
   const Barrier& b = code_.barriers[static_cast<std::size_t>(barrier)];
-  if (b.block) {
+  if (b.block || b.cluster) {
     if (w.active != w.lanes) {
-      divergent(w, b.origin, w.lanes & ~w.active, "a part of a warp arrives at a barrier of the block");
+      // Others of the warp may wait for a phase that never ends: that says more.
+      const auto waits = [&](const auto& p) { return p->id == w.id && p->state == Warp::State::Phase; };
+      if (std::any_of(pieces_.begin(), pieces_.end(), waits)) deadlock();
+      divergent(w, b.origin, w.lanes & ~w.active,
+                "a part of a warp arrives at a barrier of the " + std::string(b.cluster ? "cluster" : "block"));
     }
-    w.group = -1;
+    w.group = b.cluster ? Warp::kCluster : -1;
   } else if (b.within_warp) {
     return arrive_in_warp(w, barrier, b);
   } else {
     const int lane = std::countr_zero(w.active);
-    const int group = b.group_of[static_cast<std::size_t>(w.id * kLanes + lane)];
+    const int group = b.group_of[static_cast<std::size_t>(w.local * kLanes + lane)];
     if (group < 0) divergent(w, b.origin, 1U << lane, "a thread that is not of the group arrives at its barrier");
-    const ThreadGroup& members = code_.groups[static_cast<std::size_t>(group)];
+    const ThreadGroup& members = members_of(w, group);
     const auto mine = std::find_if(members.begin(), members.end(), [&](const auto& p) { return p.warp == w.id; });
     if ((mine->lanes & ~w.active) != 0) {
       divergent(w, b.origin, mine->lanes & ~w.active, "a part of a group's lanes arrives at its barrier");
@@ -423,7 +469,7 @@ bool Machine::arrive(Warp& w, int barrier) {
   }
   w.state = Warp::State::Waiting;
   w.barrier = barrier;
-  const ThreadGroup& members = w.group < 0 ? everyone_ : code_.groups[static_cast<std::size_t>(w.group)];
+  const ThreadGroup& members = members_of(w, w.group);
   const auto arrived = [&](const HappensBefore::Participant& p) {
     return std::any_of(pieces_.begin(), pieces_.end(), [&](const auto& other) {
       return other->id == p.warp && other->state == Warp::State::Waiting && other->group == w.group &&
@@ -433,7 +479,8 @@ bool Machine::arrive(Warp& w, int barrier) {
   if (!std::all_of(members.begin(), members.end(), arrived)) return false;
   if (b.orders) synchronise(members);
   for (const auto& p : pieces_) {
-    if (p->state == Warp::State::Waiting && p->group == w.group) p->state = Warp::State::Ready;
+    const bool one_of_them = p->rank == w.rank || w.group == Warp::kCluster;
+    if (p->state == Warp::State::Waiting && p->group == w.group && one_of_them) p->state = Warp::State::Ready;
   }
   return true;
 }
@@ -444,9 +491,9 @@ bool Machine::arrive_in_warp(Warp& w, int barrier, const Barrier& b) {
   Mask stays = 0;
   for (Mask todo = w.active; todo != 0;) {
     const int lane = std::countr_zero(todo);
-    const int group = b.group_of[static_cast<std::size_t>(w.id * kLanes + lane)];
+    const int group = b.group_of[static_cast<std::size_t>(w.local * kLanes + lane)];
     if (group < 0) divergent(w, b.origin, 1U << lane, "a thread that is not of the group arrives at its barrier");
-    const ThreadGroup& members = code_.groups[static_cast<std::size_t>(group)];
+    const ThreadGroup& members = members_of(w, group);
     const Mask lanes = members.front().lanes;
     const auto waits = [&](const Warp& p) {
       return &p != &w && p.id == w.id && p.state == Warp::State::Waiting && p.group == group;
@@ -503,45 +550,9 @@ void Machine::divergent(const Warp& w, const ir::Stmt* origin, Mask missing, con
   d.where = origin != nullptr ? origin->loc : SourceLoc{};
   d.message = what;
   d.ir = {statement_text(origin)};
-  d.details = {"block: " + block_text() + ", warp " + std::to_string(w.id), "missing lanes: " + lane_list(missing)};
+  d.details = {"block: " + block_text(w) + ", warp " + std::to_string(w.local),
+               "missing lanes: " + lanes_text(missing)};
   d.fix = "let all of them execute it, or none: move it out of the branch";
-  throw Error(std::move(d));
-}
-
-void Machine::deadlock() const {
-  Diagnostic d;
-  d.code = Code::SIM_DEADLOCK;
-  d.message = "the block makes no progress";
-  d.details.push_back("block: " + block_text());
-  bool ended = false;
-  for (const auto& piece : pieces_) {
-    const Warp& w = *piece;
-    if (w.active == 0) continue;
-    std::string line =
-        "warp " + std::to_string(w.id) + (w.active == w.lanes ? "" : ", lanes " + lane_list(w.active)) + ": ";
-    if (w.state == Warp::State::Done) {
-      line += "has ended";
-      ended = true;
-    } else {
-      const ir::Stmt* at = code_.barriers[static_cast<std::size_t>(w.barrier)].origin;
-      if (at != nullptr && !d.where.known()) d.where = at->loc;
-      if (d.ir.empty() || d.ir.back() != statement_text(at)) d.ir.push_back(statement_text(at));
-      line += "waits at the barrier of ";
-      if (w.group < 0) {
-        line += "the block";
-      } else if (const ThreadGroup& group = code_.groups[static_cast<std::size_t>(w.group)]; group.size() == 1) {
-        line += "its lanes " + lane_list(group.front().lanes);
-      } else {
-        std::string members;
-        for (const auto& p : group) members += (members.empty() ? "" : ", ") + std::to_string(p.warp);
-        line += "warps " + members;
-      }
-      line += ", " + location_text(at);
-    }
-    d.details.push_back(std::move(line));
-  }
-  d.fix = ended ? "every warp must arrive: a barrier stands in a branch or loop that some warps leave out"
-                : "warps wait for each other at different barriers: let them arrive in the same order";
   throw Error(std::move(d));
 }
 

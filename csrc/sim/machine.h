@@ -1,5 +1,5 @@
-// Runs bytecode: warps as resumable state, control flow, barriers, scheduling. What a leaf does to values is the
-// derived class's: real values and hazards (interp.h), or the ghost run.
+// Runs bytecode, a cluster of blocks at a time (mostly of one): warps as resumable state, control flow, barriers,
+// scheduling. What a leaf does to values is the derived class's: real values and hazards (interp.h), or the ghost run.
 #pragma once
 
 #include <array>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "sim/bytecode.h"
+#include "sim/phases.h"
 
 namespace graphene::sim {
 
@@ -24,15 +25,19 @@ struct Warp {
     int after = 0;         // where lanes go on behind the construct
     Mask whole = 0;        // the lanes that meet again behind it where the warp has come apart inside; 0: it has not
   };
-  enum class State : std::uint8_t { Ready, Waiting, Joining, Done };
+  // Waiting: at a barrier. Phase: at a wait for a phase, which it looks at again.
+  enum class State : std::uint8_t { Ready, Waiting, Phase, Joining, Done };
 
-  int id = 0;
+  int id = 0;       // in the cluster
+  int rank = 0;     // of its block
+  int local = 0;    // in its block
   Mask lanes = 0;   // of the whole warp that exist
   Mask active = 0;  // that execute now
   int pc = 0;
   State state = State::Ready;
   int barrier = -1;  // Waiting: where
-  int group = -1;    // Waiting: of which threads; -1: the block
+  int group = -1;    // Waiting: of which threads; -1: the block; kCluster: all of its cluster
+  static constexpr int kCluster = -2;
   IntState ints;
   std::vector<Frame> frames;
 };
@@ -48,7 +53,8 @@ class Machine {
   std::function<void()> poll;  // called some twenty times a second; may throw
 
   void run();
-  void run_block(std::int64_t block);  // linear, x fastest
+  void run_block(std::int64_t block);                        // linear, x fastest; with those of its cluster
+  void run_blocks(const std::vector<std::int64_t>& blocks);  // each cluster once
 
  protected:
   virtual void begin_block() = 0;
@@ -56,6 +62,12 @@ class Machine {
   virtual void leaf(Warp& w, const Leaf& f) = 0;
   virtual void synchronise(const ThreadGroup& members) = 0;  // all of them have arrived at a barrier
   virtual void group(Warp& w, const GroupSync& g) = 0;       // the active lanes commit or wait
+  // Before a lane's arrival counts; when all arrivals of a phase are there; when lanes have been told that one is over.
+  virtual void judge_arrival(const Warp&, int, int, const PhaseSync&) {}
+  virtual void judge_phase(int) {}
+  virtual void judge_wait(const Warp&, Mask, int, const PhaseSync&) {}
+  virtual void fence(Warp&, const ProxyFence&) {}
+  virtual void converge(Warp&) {}  // the active lanes have come together
   // Integers that the active lanes hold in a register; without data, some that keep the variable's facts.
   virtual void read_index(Warp& w, const SetCode& set, Lanes& to, const ir::Stmt* origin);
   // The active lanes have assigned to a scalar.
@@ -68,8 +80,17 @@ class Machine {
     if ((++steps_ & 0x7fU) == 0) breathe_deeply();
   }
 
+  // The copies that these lanes issued have landed, as far as their mbarriers are concerned.
+  void land(const Warp& w, const Leaf& f, Mask lanes);
+  // The number of an mbarrier in the cluster.
+  [[nodiscard]] int mbarrier(const Warp& w, const MBarrierRef& ref, int rank, int lane) const;
+  [[nodiscard]] std::vector<int> ranks(const Warp& w, const Ranks& to) const;
+  [[nodiscard]] std::string mbarrier_text(int mbarrier) const;  // "full[2]"
+  [[nodiscard]] const PhaseCount& count(int mbarrier) const { return counts_[static_cast<std::size_t>(mbarrier)]; }
+  [[nodiscard]] std::int64_t block_of(const Warp& w) const { return block_ + w.rank; }
+
   [[nodiscard]] const IntPlans& plans() const { return *code_.plans; }
-  [[nodiscard]] std::string block_text() const { return block_text(block_); }
+  [[nodiscard]] std::string block_text(const Warp& w) const { return block_text(block_of(w)); }
   [[nodiscard]] std::string block_text(std::int64_t block) const;
   // The barriers that synchronise now, by member of the group.
   [[nodiscard]] std::vector<const ir::Stmt*> waiting_at(const ThreadGroup& members) const;
@@ -81,9 +102,8 @@ class Machine {
   bool first_and_last_turns_ = false;  // of loops whose counter is the same for a warp, no others
 
   const Bytecode& code_;
-  std::int64_t block_ = 0;   // linear index of the block that runs
-  std::vector<Warp> warps_;  // whole, as they begin
-  ThreadGroup everyone_;
+  std::int64_t block_ = 0;   // linear index of the first block of the cluster that runs
+  std::vector<Warp> warps_;  // whole, as they begin; those of block 0 first
 
  private:
   void breathe_deeply();
@@ -102,9 +122,17 @@ class Machine {
   bool loop_end(Warp& w, const Instruction& i);
   Mask loop_continues(const Warp& w, const LoopCode& loop) const;
   bool arrive(Warp& w, int barrier);  // false: the warp waits
+  void arrive_at_phase(const Warp& w, const PhaseSync& s);
+  bool wait_for_phase(Warp& w, const PhaseSync& s);  // false: it waits
+  [[nodiscard]] bool may_go_on(const Warp& w) const;
+  void end_phase(int mbarrier);
+  [[nodiscard]] const ThreadGroup& members_of(const Warp& w, int group) const;
+  [[nodiscard]] std::string members_text(const Warp& w) const;  // of the barrier at which it waits
   [[noreturn]] void deadlock() const;
 
-  std::vector<std::unique_ptr<Warp>> pieces_;  // of the block that runs
+  std::vector<std::unique_ptr<Warp>> pieces_;  // of the cluster that runs
+  std::vector<ThreadGroup> groups_;            // Bytecode::groups of each block; then each block; then the cluster
+  std::vector<PhaseCount> counts_;             // per mbarrier of each block
   std::vector<Mask> ended_;                    // per warp
   std::mt19937_64 random_;
   bool shuffled_;
@@ -113,6 +141,8 @@ class Machine {
   const Warp* running_ = nullptr;
 };
 
+// "0-15, 20".
+[[nodiscard]] std::string lanes_text(Mask lanes);
 // "gemm.py:41", or "?" when unknown.
 [[nodiscard]] std::string location_text(const ir::Stmt* stmt);
 [[nodiscard]] std::string statement_text(const ir::Stmt* stmt);

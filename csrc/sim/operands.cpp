@@ -17,7 +17,8 @@ using atoms::OperandInstance;
 
 constexpr std::size_t kKnownCollectives = 1024;
 constexpr std::size_t kKnownEntries = 256;
-constexpr std::string_view kGroup = "group:";  // `done` of entries that complete by groups
+constexpr std::string_view kGroup = "group:";        // `done` of entries that complete by groups
+constexpr std::string_view kMBarrier = "mbarrier:";  // ... on a phase
 
 [[noreturn]] void unsupported(const lower::AtomCall& call, const ir::Stmt* origin, const std::string& why) {
   fail(Code::SIM_UNSUPPORTED, "the simulator does not run " + call.atom->atom.name, {why}, {},
@@ -85,11 +86,24 @@ Operand compile_operand(const lower::AtomCall& call, const lower::Operand& ref, 
     o.buffer = m->buffer;
     o.dtype = code.program->buffers[static_cast<std::size_t>(m->buffer)].dtype;
     o.offset = code.plans->compile(m->offset);
+    if (m->boxed) {
+      const lower::TensorMap& map = code.program->maps[static_cast<std::size_t>(m->boxed->map)];
+      o.values = 1;
+      for (std::size_t i = 0; i < map.dims.size(); ++i) {
+        o.box.push_back({.at = code.plans->compile(m->boxed->at[i]),
+                         .extent = code.plans->compile(map.dims[i].extent),
+                         .stride = code.plans->compile(i == 0 ? Expr(1) : map.dims[i].stride_elems),
+                         .box = map.box[i]});
+        o.values *= static_cast<int>(map.box[i]);
+      }
+    }
     for (const std::int64_t d : m->deltas) o.deltas.push_back(static_cast<std::int32_t>(d));
-    o.values = static_cast<int>(o.deltas.size());
-    const auto [lo, hi] = std::minmax_element(o.deltas.begin(), o.deltas.end());
-    o.lowest = *lo;
-    o.highest = *hi;
+    if (!m->boxed) {
+      o.values = static_cast<int>(o.deltas.size());
+      const auto [lo, hi] = std::minmax_element(o.deltas.begin(), o.deltas.end());
+      o.lowest = *lo;
+      o.highest = *hi;
+    }
     o.inside = code.plans->compile(m->inside);
     for (const lower::Claim& c : m->claims) {
       o.claims.push_back({.where = code.plans->compile(c.where),
@@ -189,36 +203,12 @@ std::shared_ptr<const Collective> compile_collective(const lower::AtomCall& call
   return known[key] = make_collective(key, call, origin, code);
 }
 
-std::string text_attr(const lower::AtomCall& call, const char* name) {
-  const auto it = call.attrs.find(name);
-  if (it == call.attrs.end()) return {};
-  const auto* s = std::get_if<std::string>(&it->second);
-  return s != nullptr ? *s : std::string{};
-}
-
-bool flag_attr(const lower::AtomCall& call, const char* name) {
-  const auto it = call.attrs.find(name);
-  if (it == call.attrs.end()) return false;
-  if (const auto* b = std::get_if<bool>(&it->second)) return *b;
-  if (const auto* s = std::get_if<std::string>(&it->second)) return *s == "true";
-  return false;
-}
-
 // Whether the entry lists an attribute's value: it does what the value says, whether or not the spec says so too.
 bool lists(const lower::AtomCall& call, const std::string& attr, std::string_view value) {
   const auto& attrs = call.atom->atom.attrs;
   return std::any_of(attrs.begin(), attrs.end(), [&](const atoms::AttrDef& a) {
     return a.name == attr && std::find(a.accepts.begin(), a.accepts.end(), value) != a.accepts.end();
   });
-}
-
-double number_attr(const lower::AtomCall& call, const char* name) {
-  const auto it = call.attrs.find(name);
-  if (it == call.attrs.end()) return 0;
-  if (const auto* d = std::get_if<double>(&it->second)) return *d;
-  if (const auto* i = std::get_if<std::int64_t>(&it->second)) return static_cast<double>(*i);
-  if (const auto* b = std::get_if<bool>(&it->second)) return static_cast<double>(*b);
-  return 0;
 }
 
 // ---- kinds
@@ -422,11 +412,33 @@ void pointwise(Leaf& leaf, const lower::AtomCall& call, const ir::Stmt* origin) 
   p.toward_zero = p.op == Op::Cast && text_attr(call, "round") == "rz";
 }
 
-int copy_domain(const std::string& name, Bytecode& code) {
-  auto& domains = code.copy_domains;
-  const auto it = std::find(domains.begin(), domains.end(), name);
-  if (it == domains.end()) domains.push_back(name);
-  return static_cast<int>(std::find(domains.begin(), domains.end(), name) - domains.begin());
+// A copy that an agent makes as a whole: on which mbarrier or in which domains it completes.
+void bulk_copy(Leaf& leaf, const lower::AtomCall& call, const ir::Stmt* origin, Bytecode& code) {
+  leaf.bulk = true;
+  const std::string& done = call.atom->atom.done;
+  if (done.starts_with(kMBarrier)) {
+    if (call.aux.empty()) unsupported(call, origin, "it does not say on which mbarrier it completes");
+    leaf.done = compile_mbarrier(call.aux.front(), code);
+  } else {
+    const std::string domain = done.substr(kGroup.size());
+    leaf.domain = copy_domain(domain, code);
+    leaf.reads = copy_domain(domain + kReads, code);
+    code.async_domains |= 1U << leaf.domain | 1U << leaf.reads;
+  }
+  leaf.to = compile_ranks(call.to, code);
+  if (leaf.out.size() != 1 || leaf.in.size() != 1 || leaf.out.front().values != leaf.in.front().values) {
+    unsupported(call, origin, "a copy whose sides differ");
+  }
+  if (const std::string combine = text_attr(call, "combine"); !combine.empty() && combine != "none") {
+    unsupported(call, origin, "it combines with what is there");
+  }
+}
+
+bool is_bulk(const atoms::Instance& atom) {
+  const auto async = [](const OperandInstance& o) { return o.def.proxy == atoms::Proxy::Async; };
+  return atom.atom.kind == Kind::Move && atom.thread_count == 1 &&
+         (atom.atom.done.starts_with(kMBarrier) || std::any_of(atom.out.begin(), atom.out.end(), async) ||
+          std::any_of(atom.in.begin(), atom.in.end(), async));
 }
 
 }  // namespace
@@ -439,7 +451,7 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
   leaf.kind = atom.atom.kind;
   leaf.coherent = atoms::is_coherent(call.atom->atom);
   leaf.converge = std::max(atom.atom.converge, atom.thread_count);
-  if (const std::string& done = atom.atom.done; done != "now") {
+  if (const std::string& done = atom.atom.done; done != "now" && !is_bulk(atom)) {
     if (!done.starts_with(kGroup) || atom.thread_count > 1) unsupported(call, origin, "it completes later: " + done);
     leaf.domain = copy_domain(done.substr(kGroup.size()), code);
   }
@@ -451,6 +463,10 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
   }
   leaf.predicate = code.plans->compile(call.predicate);
   leaf.always = leaf.predicate.is_const(1);
+  if (is_bulk(atom)) {
+    bulk_copy(leaf, call, origin, code);
+    return leaf;
+  }
   const bool together = atom.thread_count > 1;
   if (together) leaf.collective = compile_collective(call, origin, code);
   if (together && leaf.collective->span > 1) {
@@ -528,79 +544,6 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
       unsupported(call, origin, "a synchronisation other than a barrier");
   }
   return leaf;
-}
-
-Barrier compile_barrier(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode& code) {
-  Barrier b;
-  b.origin = origin;
-  if (call.threads == nullptr) return b;
-  const std::int64_t threads = code.program->block_threads;
-  b.group_of.assign(static_cast<std::size_t>(threads), -1);
-  b.within_warp = true;
-  b.block = false;
-  for (std::int64_t tid = 0; tid < threads; ++tid) {
-    std::vector<std::int64_t> members = {code.plans->at_thread(call.threads->offset, tid)};
-    for (const Layout& level : call.threads->levels) {
-      std::vector<std::int64_t> next;
-      for (const std::int64_t m : members) {
-        for (std::int64_t i = 0; i < level.size().value(); ++i) next.push_back(m + level(Expr(i)).value());
-      }
-      members = std::move(next);
-    }
-    if (std::find(members.begin(), members.end(), tid) == members.end()) continue;
-    b.block = b.block || static_cast<std::int64_t>(members.size()) == threads;
-    ThreadGroup group;
-    for (int w = 0; w < code.warps(); ++w) {
-      Mask lanes = 0;
-      for (const std::int64_t m : members) {
-        if (m / kLanes == w) lanes |= Mask{1} << (m % kLanes);
-      }
-      if (lanes != 0) group.push_back({w, lanes});
-    }
-    if (group.size() > 1) b.within_warp = false;
-    const auto same = [&](const ThreadGroup& g) {
-      return std::equal(g.begin(), g.end(), group.begin(), group.end(),
-                        [](const auto& x, const auto& y) { return x.warp == y.warp && x.lanes == y.lanes; });
-    };
-    const auto it = std::find_if(code.groups.begin(), code.groups.end(), same);
-    b.group_of[static_cast<std::size_t>(tid)] = static_cast<int>(it - code.groups.begin());
-    if (it == code.groups.end()) code.groups.push_back(std::move(group));
-  }
-  return b;
-}
-
-Barrier compile_meeting(const Leaf& leaf, Bytecode& code) {
-  Barrier b;
-  b.origin = leaf.origin;
-  b.block = false;
-  b.orders = false;
-  b.group_of.assign(static_cast<std::size_t>(code.program->block_threads), -1);
-  for (int w = 0; w < code.warps(); ++w) {
-    if (leaf.collective->groups[static_cast<std::size_t>(w)].empty()) continue;
-    ThreadGroup members;
-    for (int i = w; i < w + leaf.span; ++i) {
-      members.push_back({i, code.lanes_of(i)});
-      std::fill_n(b.group_of.begin() + std::ptrdiff_t{i} * kLanes, kLanes, static_cast<int>(code.groups.size()));
-    }
-    code.groups.push_back(std::move(members));
-  }
-  return b;
-}
-
-GroupSync compile_group_sync(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode& code) {
-  GroupSync g;
-  g.origin = origin;
-  g.domain = copy_domain(text_attr(call, "scope"), code);
-  const auto it = call.attrs.find("pending");
-  g.waits = text_attr(call, "op") == "wait";
-  g.commits = !g.waits || it == call.attrs.end();  // a wait without a number covers copies of no group, too
-  if (g.waits && !g.commits) {
-    const auto* e = std::get_if<Expr>(&it->second);
-    const std::int64_t pending =
-        e != nullptr ? code.plans->at_thread(*e, 0) : static_cast<std::int64_t>(number_attr(call, "pending"));
-    g.pending = static_cast<std::size_t>(std::max<std::int64_t>(pending, 0));
-  }
-  return g;
 }
 
 }  // namespace graphene::sim

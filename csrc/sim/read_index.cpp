@@ -51,7 +51,7 @@ void Interpreter::read_index(Warp& w, const SetCode& set, Lanes& to, const ir::S
       p.message = message;
       p.ir.push_back(statement_text(origin));
       p.details = std::move(details);
-      p.details.push_back("in: " + thread_text(block_, w.id * kLanes + lane));
+      p.details.push_back("in: " + thread_text(w, lane));
       p.fix = fix;
       throw Error(std::move(p));
     };
@@ -83,8 +83,7 @@ void Interpreter::check_facts(const Warp& w, const SetCode& set, const ir::Stmt*
     p.where = origin != nullptr ? origin->loc : SourceLoc{};
     p.message = "a value of the scalar " + facts.name + " breaks its facts";
     p.ir.push_back(statement_text(origin));
-    p.details = {"want: " + facts_text(facts), "got: " + std::to_string(v),
-                 "in: " + thread_text(block_, w.id * kLanes + lane)};
+    p.details = {"want: " + facts_text(facts), "got: " + std::to_string(v), "in: " + thread_text(w, lane)};
     p.fix = "assign values that keep them, or declare other facts: gr.scalar(..., min=, max=, multiple_of=)";
     throw Error(std::move(p));
   }
@@ -93,7 +92,7 @@ void Interpreter::check_facts(const Warp& w, const SetCode& set, const ir::Stmt*
 void Ghost::read_index(Warp& w, const SetCode& set, Lanes& to, const ir::Stmt*) {
   for (Mask m = w.active; m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);
-    const std::int64_t cell = map_.reg(set.from, std::int64_t{w.id} * kLanes + lane);
+    const std::int64_t cell = map_.reg(set.from, map_.thread(w, lane));
     // Data that break the facts have been refused before; what follows from floats is no number here.
     to[static_cast<std::size_t>(lane)] =
         kept(set.var.var(), static_cast<std::int64_t>(cells_[static_cast<std::size_t>(cell)].value));

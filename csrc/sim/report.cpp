@@ -56,7 +56,7 @@ class Counter {
   // Runs of values that lie next to each other; each has a row of the report, shared by equal ones.
   void prepare(std::size_t leaf, const Leaf& f, const Operand& o, std::size_t index, bool writes, bool lowered,
                bool output = false) {
-    if (o.kind != Operand::Kind::Memory) return;
+    if (o.kind != Operand::Kind::Memory || f.bulk) return;
     Access a{&o, {}};
     for (std::size_t v = 0; v < o.deltas.size();) {
       std::size_t end = v + 1;
@@ -120,7 +120,7 @@ class Counter {
       Mask active = lanes;
       if (!o.lanes.empty()) {
         Mask holders = 0;
-        for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.id)]) {
+        for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.local)]) {
           for (std::size_t r = 0; r < group.size(); ++r) {
             if ((o.lanes[v.first] >> r & 1) != 0) holders |= 1U << group[r];
           }
@@ -207,6 +207,7 @@ class Addresses final : public Machine {
     Mask lanes = w.active;
     if (!f.always) lanes = plans().nonzero(f.predicate, w.ints, lanes);
     if (lanes != 0) counter_.leaf(w, f, lanes);
+    if (f.bulk) land(w, f, lanes);
   }
 
  private:
@@ -219,10 +220,9 @@ void run(Machine& machine, const Bytecode& code, bool all_blocks, Report& out) {
     out.blocks = out.grid_blocks;
     return;
   }
-  for (const std::int64_t b : chosen_blocks(code, kManyBlocks)) {
-    machine.run_block(b);
-    ++out.blocks;
-  }
+  const std::vector<std::int64_t> blocks = chosen_blocks(code, kManyBlocks);
+  machine.run_blocks(blocks);
+  out.blocks = static_cast<std::int64_t>(blocks.size());
 }
 
 }  // namespace

@@ -45,8 +45,8 @@ Stats simulate(const lower::ProgramPtr& program, std::span<const Argument> argum
     for (const std::int64_t b : options.blocks) {
       if (b < 0 || b >= code.grid[0] * code.grid[1] * code.grid[2])
         fail(Code::SIM_ARGUMENT, "the grid has no block " + std::to_string(b));
-      interpreter.run_block(b);
     }
+    interpreter.run_blocks(options.blocks);
   }
   if (options.roundings != nullptr) *options.roundings = interpreter.roundings();
   if (options.trace) options.trace(trace, code);

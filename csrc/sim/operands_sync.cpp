@@ -1,0 +1,167 @@
+// Synchronisation of the lowered tree: barriers, groups of copies, phases of mbarriers, fences.
+#include <algorithm>
+
+#include "sim/operands.h"
+
+namespace graphene::sim {
+
+std::string text_attr(const lower::AtomCall& call, const char* name) {
+  const auto it = call.attrs.find(name);
+  if (it == call.attrs.end()) return {};
+  const auto* s = std::get_if<std::string>(&it->second);
+  return s != nullptr ? *s : std::string{};
+}
+
+bool flag_attr(const lower::AtomCall& call, const char* name) {
+  const auto it = call.attrs.find(name);
+  if (it == call.attrs.end()) return false;
+  if (const auto* b = std::get_if<bool>(&it->second)) return *b;
+  if (const auto* s = std::get_if<std::string>(&it->second)) return *s == "true";
+  return false;
+}
+
+double number_attr(const lower::AtomCall& call, const char* name) {
+  const auto it = call.attrs.find(name);
+  if (it == call.attrs.end()) return 0;
+  if (const auto* d = std::get_if<double>(&it->second)) return *d;
+  if (const auto* i = std::get_if<std::int64_t>(&it->second)) return static_cast<double>(*i);
+  if (const auto* b = std::get_if<bool>(&it->second)) return static_cast<double>(*b);
+  return 0;
+}
+
+int copy_domain(const std::string& name, Bytecode& code) {
+  auto& domains = code.copy_domains;
+  const auto it = std::find(domains.begin(), domains.end(), name);
+  if (it == domains.end()) domains.push_back(name);
+  return static_cast<int>(std::find(domains.begin(), domains.end(), name) - domains.begin());
+}
+
+MBarrierRef compile_mbarrier(const lower::Operand& operand, Bytecode& code) {
+  const auto* m = std::get_if<lower::MemRef>(&operand);
+  GR_ASSERT(m != nullptr, "an mbarrier lies in shared memory");
+  for (std::size_t i = 0; i < code.mbarriers.size(); ++i) {
+    if (code.mbarriers[i].buffer == m->buffer) return {static_cast<int>(i), code.plans->compile(m->offset)};
+  }
+  GR_ASSERT(false, "what completes an operation is an mbarrier");
+}
+
+Ranks compile_ranks(const ir::ThreadPtr& blocks, Bytecode& code) {
+  Ranks out;
+  if (blocks == nullptr) return out;
+  std::vector<Expr> all = {blocks->offset};
+  for (const Layout& level : blocks->levels) {
+    std::vector<Expr> next;
+    for (const Expr& b : all) {
+      for (std::int64_t i = 0; i < level.size().value(); ++i) next.push_back(b + level(Expr(i)));
+    }
+    all = std::move(next);
+  }
+  for (const Expr& b : all) out.push_back(code.plans->compile(b));
+  return out;
+}
+
+PhaseSync compile_phase_sync(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode& code) {
+  const auto number = [&](const char* name) {
+    const auto it = call.attrs.find(name);
+    if (it == call.attrs.end()) return IntPlan{};
+    if (const auto* e = std::get_if<Expr>(&it->second)) return code.plans->compile(*e);
+    return code.plans->compile(Expr(static_cast<std::int64_t>(number_attr(call, name))));
+  };
+  PhaseSync s;
+  s.origin = origin;
+  s.barrier = compile_mbarrier(call.aux.front(), code);
+  s.parity = number("phase");
+  s.expect = number("expect_bytes");
+  s.to = compile_ranks(call.to, code);
+  return s;
+}
+
+Barrier compile_barrier(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode& code) {
+  Barrier b;
+  b.origin = origin;
+  b.cluster = text_attr(call, "scope") == "cluster";
+  if (b.cluster || call.threads == nullptr) return b;
+  const std::int64_t threads = code.program->block_threads;
+  b.group_of.assign(static_cast<std::size_t>(threads), -1);
+  b.within_warp = true;
+  b.block = false;
+  for (std::int64_t tid = 0; tid < threads; ++tid) {
+    std::vector<std::int64_t> members = {code.plans->at_thread(call.threads->offset, tid)};
+    for (const Layout& level : call.threads->levels) {
+      std::vector<std::int64_t> next;
+      for (const std::int64_t m : members) {
+        for (std::int64_t i = 0; i < level.size().value(); ++i) next.push_back(m + level(Expr(i)).value());
+      }
+      members = std::move(next);
+    }
+    if (std::find(members.begin(), members.end(), tid) == members.end()) continue;
+    b.block = b.block || static_cast<std::int64_t>(members.size()) == threads;
+    ThreadGroup group;
+    for (int w = 0; w < code.warps(); ++w) {
+      Mask lanes = 0;
+      for (const std::int64_t m : members) {
+        if (m / kLanes == w) lanes |= Mask{1} << (m % kLanes);
+      }
+      if (lanes != 0) group.push_back({w, lanes});
+    }
+    if (group.size() > 1) b.within_warp = false;
+    const auto same = [&](const ThreadGroup& g) {
+      return std::equal(g.begin(), g.end(), group.begin(), group.end(),
+                        [](const auto& x, const auto& y) { return x.warp == y.warp && x.lanes == y.lanes; });
+    };
+    const auto it = std::find_if(code.groups.begin(), code.groups.end(), same);
+    b.group_of[static_cast<std::size_t>(tid)] = static_cast<int>(it - code.groups.begin());
+    if (it == code.groups.end()) code.groups.push_back(std::move(group));
+  }
+  return b;
+}
+
+Barrier compile_meeting(const Leaf& leaf, Bytecode& code) {
+  Barrier b;
+  b.origin = leaf.origin;
+  b.block = false;
+  b.orders = false;
+  b.group_of.assign(static_cast<std::size_t>(code.program->block_threads), -1);
+  for (int w = 0; w < code.warps(); ++w) {
+    if (leaf.collective->groups[static_cast<std::size_t>(w)].empty()) continue;
+    ThreadGroup members;
+    for (int i = w; i < w + leaf.span; ++i) {
+      members.push_back({i, code.lanes_of(i)});
+      std::fill_n(b.group_of.begin() + std::ptrdiff_t{i} * kLanes, kLanes, static_cast<int>(code.groups.size()));
+    }
+    code.groups.push_back(std::move(members));
+  }
+  return b;
+}
+
+GroupSync compile_group_sync(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode& code) {
+  GroupSync g;
+  g.origin = origin;
+  const std::string scope = text_attr(call, "scope");
+  const auto it = call.attrs.find("pending");
+  g.waits = text_attr(call, "op") == "wait";
+  g.commits = !g.waits || (it == call.attrs.end() && scope == "cp_async");  // covers copies of no group, too
+  g.domain = copy_domain(scope, code);
+  if (scope == "bulk") {  // a wait for results is one for reads, too
+    code.async_domains |= 1U << g.domain;
+    g.reads = copy_domain(scope + kReads, code);
+    code.async_domains |= 1U << g.reads;
+    if (g.waits && !flag_attr(call, "written")) g.domain = -1;
+  }
+  if (g.waits && !g.commits && it != call.attrs.end()) {
+    const auto* e = std::get_if<Expr>(&it->second);
+    const std::int64_t pending =
+        e != nullptr ? code.plans->at_thread(*e, 0) : static_cast<std::int64_t>(number_attr(call, "pending"));
+    g.pending = static_cast<std::size_t>(std::max<std::int64_t>(pending, 0));
+  }
+  return g;
+}
+
+ProxyFence compile_fence(const lower::AtomCall& call, const ir::Stmt* origin) {
+  const std::string scope = text_attr(call, "scope");
+  const auto names = [&](const char* memory) { return scope.find(memory) != std::string::npos; };
+  const bool both = !names("shared") && !names("global") && names("async");
+  return {origin, both || names("shared"), both || names("global")};
+}
+
+}  // namespace graphene::sim
