@@ -1,6 +1,7 @@
-"""Kernels written in the IR with the public builder, each readable enough to teach from.
+"""Kernels that are written in the IR with the public builder, and meant to be read.
 
-Each is a function of what is computed and how; `graphene.select` says how, for a problem and a device.
+Each is a function of a problem (what is computed) and a tile (how). `graphene.select` chooses the tile for a problem
+and a device.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What chooses kernels lies in graphene.select; here it can be imported, too, as before it moved."""
+    """Names that have moved to graphene.select can still be imported from here."""
     if name.startswith("select_") or name == "run_elementwise":
         return getattr(importlib.import_module("graphene.select"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

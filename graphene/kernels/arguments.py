@@ -1,4 +1,4 @@
-"""What the builders of this folder take: checked before anything is built, so that an error names the argument."""
+"""Checks of the arguments of this folder's functions, before anything is built, so that an error names the argument."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = [
     "vectors",
 ]
 
-FLOATS = ("fp16", "bf16", "fp32")  # what kernels that work in fp32 read and write
+FLOATS = ("fp16", "bf16", "fp32")  # the types that kernels which work in fp32 read and write
 
 
 def size(kernel: str, name: str, value: object, multiple_of: int = 1, least: int = 1, most: int | None = None) -> int:
-    """The integer itself. Raises VerifyError KERNEL_ARGUMENT unless it is one, within the limits."""
+    """The integer. Raises VerifyError KERNEL_ARGUMENT unless it is an integer within the limits."""
     least = max(least, multiple_of) if multiple_of > 1 else least
     want = f"an integer from {least} to {most}" if most is not None else f"an integer, {least} or more"
     if multiple_of > 1:
@@ -46,7 +46,7 @@ def size(kernel: str, name: str, value: object, multiple_of: int = 1, least: int
 
 
 def number(kernel: str, name: str, value: object, positive: bool = False) -> float:
-    """The number itself. Raises VerifyError KERNEL_ARGUMENT unless it is one, 0 or more (or `positive`) and finite."""
+    """The number. Raises VerifyError KERNEL_ARGUMENT unless it is a finite number, 0 or more (or `positive`)."""
     fits = not isinstance(value, bool) and isinstance(value, (int, float)) and 0 <= value < float("inf")
     if not fits or (positive and not value):
         want = f"want: a number, {'more than 0' if positive else '0 or more'}"
@@ -58,7 +58,7 @@ _EPILOGUE = "of the accumulators and the bias, such as lambda x, b: gr.max(x + b
 
 
 def function(kernel: str, name: str, value: Any, given: list[str] | None = None, of: str = _EPILOGUE) -> None:
-    """Raises VerifyError KERNEL_ARGUMENT unless it can be called, with what is `given`. `of`: what it should be."""
+    """Raises VerifyError KERNEL_ARGUMENT unless it can be called with `given`; `of` says in words what it must be."""
     if not callable(value):
         want = f"want: a function {of}"
         _core.fail("KERNEL_ARGUMENT", f"{kernel}: {name} cannot be called", [want, f"got: {value!r}"])
@@ -70,7 +70,7 @@ def function(kernel: str, name: str, value: Any, given: list[str] | None = None,
         _core.fail(
             "KERNEL_ARGUMENT", f"{kernel}: the {name} takes other arguments", details, "pass a function of these"
         )
-    except ValueError:  # it does not say what it takes
+    except ValueError:  # its signature is not known
         pass
 
 
@@ -114,7 +114,7 @@ def align(kernel: str, name: str, value: object, elem_bytes: int) -> None:
 
 
 def vectors(kernel: str, name: str, elems: int, *dtypes: DType) -> None:
-    """Raises VerifyError KERNEL_ARGUMENT where `elems` elements of one of the types are more than 16 bytes."""
+    """Raises VerifyError KERNEL_ARGUMENT if `elems` elements of one of the types are more than 16 bytes."""
     widest = max(dtypes, key=lambda t: t.bits)
     if elems * widest.bits > 128:
         want = f"want: at most {128 // widest.bits} elements of {widest}, 16 bytes"
@@ -129,7 +129,7 @@ def choice(kernel: str, name: str, value: object, known: tuple[str, ...] | tuple
 
 
 def strides_elems(t: Any) -> tuple[int, ...] | None:
-    """Strides in elements, of NumPy's arrays and PyTorch's tensors; None of what does not say."""
+    """Strides in elements of NumPy's arrays and PyTorch's tensors; None for an object that does not give them."""
     if callable(getattr(t, "stride", None)):
         return tuple(t.stride())
     if hasattr(t, "strides") and hasattr(t, "itemsize"):
@@ -138,7 +138,7 @@ def strides_elems(t: Any) -> tuple[int, ...] | None:
 
 
 def small_weights(args: Any, _: Any) -> None:
-    """Weights W and U as small as layers need them so that 16 bits hold their results: arguments of a check."""
+    """For a check: weights W and U so small that 16 bits hold the results of the layers."""
     for name, given in args.items():
         for w in (given if isinstance(given, list) else [given]) if name[0] in "WU" else []:
             w /= 4 if abs(w).max(initial=0) < 10 else 40

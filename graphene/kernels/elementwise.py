@@ -24,9 +24,9 @@ _TYPES = ("fp16", "bf16", "fp32", "tf32", "fp8e4m3", "fp8e5m2", "i8", "u8", "i16
 class ElementwiseConfig:
     """The operands' types, and the block.
 
-    `dtypes`: of the inputs. `spread`: for each of them whether it has one value for all of the last dimension. A block
-    has `threads` side by side along the last dimension, `rows` of them, each with `vectors` vectors of `vector`
-    neighbours. Raises VerifyError KERNEL_ARGUMENT.
+    `dtypes`: the inputs' types. `spread`: for each input, whether it has one value for the whole last dimension. A
+    block has `rows` rows of `threads` threads side by side along the last dimension, each with `vectors` vectors of
+    `vector` neighbouring elements. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     dtypes: tuple[gr.DType, ...]
@@ -62,10 +62,10 @@ def check_types(name: str, dtypes: Any, out_dtype: gr.DType) -> None:
 def elementwise_kernel(function: Callable[..., Any], config: ElementwiseConfig) -> gr.Kernel:
     """Out = function(x0, x1, ...), element by element, rounded once.
 
-    `function` takes registers and gives a pointwise expression, as ``lambda x, y: gr.max(x + y, 0)``; 8- and 16-bit
-    floats are computed in fp32. Arguments: x0, x1, ... of shape (B, M, N), contiguous along the last dimension, or (B,
-    M) where spread along it; then out (B, M, N), contiguous. A stride of 0 repeats an input along B or M. Raises
-    VerifyError KERNEL_ARGUMENT, also for a function that does not take the inputs or gives no expression.
+    `function` takes registers and returns a pointwise expression, such as ``lambda x, y: gr.max(x + y, 0)``; 8- and
+    16-bit floats are computed in fp32. The arguments are x0, x1, ... of shape (B, M, N), contiguous along the last
+    dimension, or (B, M) if spread along it; then out (B, M, N), contiguous. A stride of 0 repeats an input along B or
+    M. Raises VerifyError KERNEL_ARGUMENT, also for a function that does not take the inputs or returns no expression.
     """
     name = "elementwise_kernel"
     instance(name, "config", config, ElementwiseConfig)

@@ -1,8 +1,8 @@
-"""What a product does to its accumulators before they are rounded once and stored: pointwise functions in fp32.
+"""Epilogues: pointwise functions in fp32 of a product's accumulators, before these are rounded once and stored.
 
 An epilogue is any Python function of registers that returns an expression, ``lambda x: gr.max(x, 0)``. The activations
-here are by the names that `graphene.ops.matmul` takes. Their errors are relative ones of results that are no subnormal
-numbers, unless something else is said.
+here have the names that `graphene.ops.matmul` takes. Their errors are relative, for results that are not subnormal,
+unless their docstrings say otherwise.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 LOG2_E = math.log2(math.e)
-SUBNORMAL = 2.0**-126  # results below become zero
+SUBNORMAL = 2.0**-126  # smaller results become zero
 
 
 def _exp(x: Any) -> Any:
@@ -57,7 +57,7 @@ def _two_u(x: Any) -> Any:
     return 2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)
 
 
-# Activations of arrays. A kernel's meaning calls the functions below, which are these, off by what they say.
+# Activations of arrays. A kernel's meaning calls the functions below, which state how far they are from these formulas.
 FORMULAS: dict[Any, Callable[[Any], Any]] = {
     None: lambda x: x,
     "relu": lambda x: gr.where(x < 0, 0, x),
@@ -70,7 +70,7 @@ FORMULAS: dict[Any, Callable[[Any], Any]] = {
 
 
 def relu(x: Any) -> Any:
-    """The value where it is positive, or no number; else 0."""
+    """The value if it is positive or NaN, else 0."""
     return gr.where(x < 0, 0, x)
 
 
@@ -81,7 +81,7 @@ def sigmoid(x: Any) -> Any:
 
 
 def silu(x: Any) -> Any:
-    """X * sigmoid(x), the swish function, as exact as sigmoid."""
+    """X * sigmoid(x), the swish function, with the error of sigmoid."""
     return x * sigmoid(x)
 
 
@@ -107,16 +107,16 @@ def gelu(x: Any) -> Any:
     FORMULAS["gelu_tanh"], absolute=lambda x: SUBNORMAL * _size(x), relative=lambda x: 2.0**-20 * (1 + _size(_two_u(x)))
 )
 def gelu_tanh(x: Any) -> Any:
-    """PyTorch's approximate="tanh": x * sigmoid(2u) with u = sqrt(2/pi) * (x + 0.044715 x^3), as exact as that."""
+    """PyTorch's approximate="tanh": x * sigmoid(2u), u = sqrt(2/pi) * (x + 0.044715 x^3), with sigmoid's error."""
     factor = -2 * LOG2_E * math.sqrt(2 / math.pi)
     return x * gr.rcp(1 + gr.exp2(x * gr.fma(x * x, factor * 0.044715, factor), ftz=True), ftz=True)
 
 
 @gr.approximately(FORMULAS["tanh"], absolute=SUBNORMAL, relative=2.0**-20)
 def tanh(x: Any) -> Any:
-    """Hyperbolic tangent within 2^-20: (1 - t) / (1 + t) with t = e^-2|x|, near zero its series.
+    """Hyperbolic tangent within 2^-20: (1 - t) / (1 + t) with t = e^-2|x|, and its series near zero.
 
-    PTX tanh.approx (gr.tanh) is one instruction but wrong in the eleventh bit, which shows in a float16 result.
+    PTX tanh.approx (gr.tanh) is one instruction, but wrong in the eleventh bit, which a float16 result shows.
     """
     t = gr.exp2(gr.abs(x) * (-2 * LOG2_E), ftz=True)
     large = (1 - t) * gr.rcp(1 + t, ftz=True)
@@ -125,9 +125,10 @@ def tanh(x: Any) -> Any:
 
 
 def _tanh_near(x: Any) -> tuple[Any, Any]:
-    """Whether the argument is small, and tanh of one that is."""
+    """Whether the argument is small, and the tanh of a small argument."""
     s = x * x
-    series = gr.fma(gr.fma(gr.fma(s, 62 / 2835, -17 / 315), s, 2 / 15), s, -1 / 3)  # of (tanh x / x - 1) / x^2
+    # The series of (tanh x / x - 1) / x^2.
+    series = gr.fma(gr.fma(gr.fma(s, 62 / 2835, -17 / 315), s, 2 / 15), s, -1 / 3)
     return s < 0.0625, gr.fma(series * s, x, x)
 
 
@@ -137,7 +138,7 @@ def _tanh_near(x: Any) -> tuple[Any, Any]:
     relative=lambda x, _: 2.0**-20 * (2 + _size(x)),
 )
 def sigmoid_tanh(x: Any, y: Any) -> Any:
-    """``sigmoid(x) * tanh(y)``, as exact as these, with one division: (1 - t) / ((1 + t) * (1 + e^-x))."""
+    """``sigmoid(x) * tanh(y)`` with their errors and one division: (1 - t) / ((1 + t) * (1 + e^-x))."""
     e, t = gr.exp2(x * -LOG2_E, ftz=True), gr.exp2(gr.abs(y) * (-2 * LOG2_E), ftz=True)
     near, small = _tanh_near(y)
     above = gr.where(near, small, gr.where(y < 0, t - 1, 1 - t))
@@ -157,7 +158,7 @@ ACTIVATIONS: dict[str | None, Callable[[Any], Any]] = {
 
 
 def activation(name: str | Callable[[Any], Any] | None) -> Callable[[Any], Any]:
-    """The activation of a name, or the function itself. Raises VerifyError KERNEL_ARGUMENT for anything else."""
+    """The activation of this name, or the given function. Raises VerifyError KERNEL_ARGUMENT for anything else."""
     if callable(name):
         return name
     check_activation("epilogues.activation", name)
@@ -176,9 +177,9 @@ def check_activation(kernel: str, value: object) -> None:
 
 
 def pointwise(function: Callable[..., Any], *registers: Any) -> Any:
-    """What the function makes of registers, or of arrays.
+    """The function's result on registers, or on arrays.
 
-    Raises VerifyError KERNEL_ARGUMENT unless that is one value for each.
+    Raises VerifyError KERNEL_ARGUMENT unless that is one value for each element.
     """
     got = function(*registers)
     if not isinstance(got, Expression | Tensor | IntExpr | int | float) and not is_array(got):

@@ -1,11 +1,11 @@
 """A multi-layer perceptron in one kernel: activations stay on the chip from the first layer to the last.
 
-Every warp owns some rows. The accumulators of a layer become, activated and rounded, the left operand of the next one:
-who holds an element of C holds that of A too, so nothing crosses lanes. Only weights move: a ring of tiles in shared
-memory, fed by asynchronous copies that run ahead across the borders of layers.
+Every warp owns some rows. The accumulators of a layer, activated and rounded, become the left operand of the next one.
+The thread that holds an element of C also holds that element of A, so nothing crosses lanes. Only weights move, through
+a ring of tiles in shared memory, fed by asynchronous copies that run ahead across the borders of layers.
 
-Where there are few rows, or many columns, several warps share the rows and divide the columns (`across`): then a
-layer's result passes through shared memory, where the next layer's barrier for the weights makes it everybody's.
+If there are few rows, or many columns, several warps share the rows and divide the columns (`across`). Then a layer's
+result passes through shared memory, and the next layer's barrier for the weights makes it visible to all warps.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 __all__ = ["MlpConfig", "mlp_kernel"]
 
 Activation: TypeAlias = "str | Callable[[Any], Any] | None"
-CP = "cp.async.cg.16"  # which of the copies is named does not matter to commit and wait
+CP = "cp.async.cg.16"  # commit and wait may name any of the copies
 
 
 @dataclass(frozen=True)
 class MlpConfig:
     """Y = X after X <- act_l(X @ W[l].T + bias[l]) for every layer l, X rounded to the type of the weights each time.
 
-    ``widths``: of the input, of each layer's result; those between are at most 256. ``activations``: one for each
-    layer, of epilogues.ACTIVATIONS or functions of a register, which are kept as what they compute (`_traced`).
-    ``biases``: whether a layer has one.
+    ``widths``: the input's width and that of each layer's result; those between are at most 256. ``activations``: one
+    for each layer, of epilogues.ACTIVATIONS or functions of a register, which are kept as expressions
+    (`graphene/kernels/traced.py`). ``biases``: whether each layer has a bias.
 
-    ``rows``: of a warp, 16 or 32. ``warps``: how many a block's rows are divided by, ``across``: and its columns; a
-    warp holds 4096 / rows columns at most. ``chunk``, ``stages``: columns of a tile of weights and how many there are.
-    ``columns``: of the last layer's result computed at once, if it is wider. ``resident``: up to which width all of X
-    is brought at once, by default as much as fits; a wider one arrives in pieces. ``align``: bytes that divide the
-    addresses and line starts of X and of Y.
+    ``rows``: rows of a warp, 16 or 32. ``warps``: how many warps divide a block's rows; ``across``: how many divide its
+    columns; a warp holds 4096 / rows columns at most. ``chunk``: columns of a tile of weights; ``stages``: how many
+    tiles there are. ``columns``: columns of the last layer's result that are computed at once, if it is wider.
+    ``resident``: the greatest width of X that is brought at once, by default as much as fits; a wider X arrives in
+    pieces. ``align``: bytes that divide the addresses and line starts of X and of Y.
     """
 
     widths: tuple[int, ...]
@@ -69,7 +69,7 @@ class MlpConfig:
 
     @property
     def widest(self) -> int:
-        """What the warps of the same rows hold at once: columns."""
+        """Columns that the warps of the same rows hold at once."""
         return min(4096 // self.rows * self.across, 256)
 
     @property
@@ -84,7 +84,7 @@ class MlpConfig:
 
     @property
     def shared_bytes(self) -> tuple[int, int]:
-        """Of a block: for results between layers, and for each stage."""
+        """Shared memory of a block: for results between layers, and for each stage."""
         runs = runs_of(self)
         lines = [lines_of(self, r) for r in runs]
         kept = [up(r.k) for r in runs if not r.streamed] + [n for r, n in zip(runs, lines, strict=True) if not r.cut]
@@ -106,8 +106,8 @@ def lines_of(c: MlpConfig, r: Run) -> int:
 class Run:
     """Consecutive layers of one form: ``times`` passes over tiles of weights, each of ``chunks`` tiles.
 
-    ``first``: its first layer. ``streamed``: X arrives with the weights, a chunk a pass, for one layer in all.
-    ``cut``: one layer too, but a pass computes some of its columns.
+    ``first``: the first layer. ``streamed``: the run is one layer, and X arrives with the weights, a chunk in each
+    pass. ``cut``: the run is one layer, too, but a pass computes only some of its columns.
     """
 
     first: int
@@ -124,7 +124,7 @@ class Run:
 
     @property
     def layers(self) -> int:
-        """How many there are."""
+        """The number of layers."""
         return 1 if self.streamed or self.cut else self.times
 
 
@@ -139,7 +139,7 @@ def runs_of(c: MlpConfig) -> list[Run]:
     runs = []
     for (k, n, bias, act, streamed, cut, _), group in groupby(range(c.depth), form):
         layers = list(group)
-        if k != n and len(layers) > 1:  # consecutive ones of one form are square
+        if k != n and len(layers) > 1:  # consecutive layers of one form are square
             raise AssertionError(layers)
         chunks = -(-up(k) // c.chunk)
         times = chunks if streamed else -(-up(n) // c.columns) if cut else len(layers)
@@ -183,18 +183,18 @@ def check_config(c: MlpConfig) -> None:
 
 
 def meaning(c: MlpConfig, X: Any, **given: Any) -> Any:
-    """What a configuration computes, of arrays: layer by layer, each result but the last one rounded."""
+    """The meaning of a configuration, on arrays: layer by layer, where each result except the last is rounded."""
     for i, r in enumerate(runs_of(c)):
         for layer in range(r.layers):
             y = X @ given[f"W{i}"][layer].T
             y = activation(r.act)(y + given[f"b{i}"][layer] if r.bias else y)
-            held = f"{'y' if c.across > 1 else 'x'}{lines_of(c, r)}"  # what a result becomes, as an operand
+            held = f"{'y' if c.across > 1 else 'x'}{lines_of(c, r)}"  # the tensor that holds a result as an operand
             X = gr.rounded(held, y) if r.first + layer + 1 < c.depth else y
     return X
 
 
 class _Block:
-    """What a block of the kernel holds, and the steps it takes."""
+    """The tensors of a block of the kernel, and its steps."""
 
     def __init__(self, c: MlpConfig, runs: list[Run], X: Any, bm: Any, threads: Any) -> None:
         self.c, self.runs, self.threads = c, runs, threads
@@ -203,7 +203,7 @@ class _Block:
         self.lines = [lines_of(c, r) for r in runs]
         self.chunk = chunk = c.chunk
         self.warps = threads.tile(32).reshape(0, gr.Layout((c.warps, c.across)))
-        self.at, _ = self.warps.indices()  # of this warp: its rows and columns
+        self.at, _ = self.warps.indices()  # this warp's place among rows and columns
         widest, swizzle = max(self.lines), gr.swizzle(chunk, dtype)
         self.weights = gr.alloc("sW", [widest, chunk], dtype, gr.SH, stages=c.stages, swizzle=swizzle)
         self.bias: Any = None
@@ -218,7 +218,7 @@ class _Block:
         self.pieces = [32 if n // c.across % 32 == 0 else 16 for n in self.lines]  # columns in registers at once
 
         def held(name: str, sizes: set[int], of: Any, tv: Any, stages: int | None = None) -> dict[int, Any]:
-            if stages:  # operands of a warp; others belong to all
+            if stages:  # one warp's operands; the others belong to all warps
                 on, rows = self.warps[self.at], {"a": c.rows}
                 made = {n: [rows.get(name, n), 16] for n in sizes}
                 return {n: gr.fragment(f"{name}{n}", s, of, tv, on=on, stages=stages) for n, s in made.items()}
@@ -245,7 +245,7 @@ class _Block:
         return (self.chunk if self.runs[i].streamed else min(self.chunk, left)) // 16
 
     def load(self, i: int, t: Any, j: int) -> None:
-        """Starts bringing tile j of pass t of run i, and what comes with it."""
+        """Starts the copies of tile j of pass t of run i, and of the bias or X that come with it."""
         r, n, stage, whole = self.runs[i], self.lines[i], self.wr.index, self.runs[i].streamed or self.runs[i].cut
         part = [n, 16 * self.steps(i, j)]
         source = r.weights[0 if whole else t].tile([n, self.chunk])[t if r.cut else 0, t if r.streamed else j]
@@ -264,10 +264,10 @@ class _Block:
         self.wr.advance()
 
     def load_ahead(self, i: int, t: Any, j: int) -> None:
-        """The tile that comes `stages` - 1 after tile j of pass t of run i: of the same run, or of one behind it."""
+        """The tile that comes `stages` - 1 after tile j of pass t of run i, in the same run or in a later one."""
         r, later = self.runs[i], [tile for run in self.tiles[i + 1 :] for tile in run]
         passes, tile = divmod(j + self.c.stages - 1, r.chunks)
-        left = r.times - passes  # that many passes find it in their own run
+        left = r.times - passes  # the passes whose tile is in their own run
         if left > 0:
             with gr.if_(t < left):
                 self.load(i, t + passes, tile)
@@ -275,11 +275,11 @@ class _Block:
             if (n := e * r.chunks + tile) < len(later):
                 with gr.if_(t == left + e):
                     self.load(*later[n])
-        if later or r.times > 1 or j < r.chunks - 1:  # else nothing is waited for any more
+        if later or r.times > 1 or j < r.chunks - 1:  # else no copy is left to wait for
             self.started()
 
     def arrive(self, i: int, t: Any, j: int) -> None:
-        """Waits for tile j of pass t of run i and starts the copy that its predecessor left room for."""
+        """Waits for tile j of pass t of run i, and starts the copy into the stage that the tile before it left."""
         gr.wait(CP, pending=self.c.stages - 2)
         gr.barrier()
         self.load_ahead(i, t, j)
@@ -308,7 +308,7 @@ class _Block:
         return acc
 
     def multiply(self, i: int, j: int, acc: Any, x: Any) -> None:
-        """Adds x times the tile j of a pass, and is done with the tile. x: registers, or the stages of X."""
+        """Adds x times the tile j of a pass, and releases the tile. x: registers, or the stages of X."""
         n, steps, ldsm = self.lines[i], self.steps(i, j), gr.atom("ldmatrix.x4")
         width, (row, column) = self.pieces[i], self.at
         b, of_warp, before = self.b[width], n // self.c.across, j * self.chunk // 16
@@ -335,7 +335,7 @@ class _Block:
         self.rd.advance()
 
     def whole(self, i: int, t: Any, x: Any) -> Any:
-        """A pass of a run, from its first tile to its last: the accumulators."""
+        """A pass of a run, from its first tile to its last. Returns the accumulators."""
         self.arrive(i, t, 0)
         acc = self.begin(i)
         x = x if self.between is None else self.left(i)
@@ -347,7 +347,7 @@ class _Block:
         return acc
 
     def streamed(self, i: int, x: Any) -> Any:
-        """A run whose left operand arrives with the weights: the accumulators."""
+        """A run whose left operand arrives with the weights. Returns the accumulators."""
         acc = self.begin(i)
         with gr.matmul(acc, x, self.weights_of(i, 0).T):
             for t in gr.loop(f"t{i}", self.runs[i].times):
@@ -356,7 +356,7 @@ class _Block:
         return acc
 
     def start(self, gX: Any) -> Any:
-        """Brings the first tiles, and X where it does not come with them: the first layer's left operand."""
+        """Brings the first tiles, and X unless it comes with them. Returns the first layer's left operand."""
         k, align = self.c.widths[0], vector_bytes(self.c.widths[0], self.c.align[0])
         tiles = [tile for run in self.tiles for tile in run]
         if self.between is not None and not self.c.streams:
@@ -378,7 +378,7 @@ class _Block:
         return self.between[self.read.index].tile([self.c.block_rows, up(self.runs[i].k)])[0, 0]
 
     def hand_on(self, i: int, acc: Any) -> Any:
-        """Activates and rounds a layer's sums: the next layer's left operand, in registers or where `left` finds it."""
+        """Activates and rounds a layer's sums to the next layer's left operand, in registers or in shared memory."""
         n = self.lines[i]
         if self.between is None:
             self.finish(i, acc, self.x[n])
@@ -392,7 +392,7 @@ class _Block:
     def finish(self, i: int, acc: Any, to: Any) -> None:
         """The activation, rounded."""
         y, r = activation(self.runs[i].act)(acc), self.runs[i]
-        if r.n % 16 and not r.cut:  # columns that only fill up a tile: perhaps f(0), or 0 * infinity, is no number
+        if r.n % 16 and not r.cut:  # in columns that only fill up a tile, f(0) or 0 * infinity may be NaN
             _, column = acc.coords()
             y = gr.where(column < self.runs[i].n, y, 0)
         to[:] = y
@@ -401,9 +401,9 @@ class _Block:
 def mlp_kernel(c: MlpConfig) -> gr.Kernel:
     """A perceptron with any number of rows: see MlpConfig. fp32 accumulation.
 
-    The arguments of the kernel: X (M,widths[0]), then for each run of layers of one form (`runs_of` says which) a list
-    of their weights (n,k) and, if they have them, one of their biases (n,), row-major and 16-byte aligned, and
-    Y (M,widths[-1]); the lines of X and Y have any stride.
+    The arguments of the kernel are X (M,widths[0]); then for each run of layers of one form (`runs_of` says which) a
+    list of their weights (n,k) and, if they have biases, a list of these (n,), row-major and 16-byte aligned; and
+    Y (M,widths[-1]). The lines of X and Y have any stride.
 
     Raises VerifyError KERNEL_ARGUMENT.
     """

@@ -1,7 +1,7 @@
-"""A step of a recurrent network in one kernel: both products are summed into one accumulator, nothing is concatenated.
+"""A step of a recurrent network in one kernel: both products go into one accumulator, and nothing is concatenated.
 
 The simple cell is the paper's, ``act(x W + h U + b)``. The cell with four gates (LSTM) has four accumulators side by
-side: a thread holds the same elements of each, so it owns all gates of its hidden units and updates c and h in
+side. A thread holds the same elements of each, so it owns all gates of its hidden units and updates c and h in
 registers.
 """
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 __all__ = ["CellConfig", "recurrent_cell"]
 
-CP = "cp.async.cg.16"  # which of the copies is named does not matter to commit and wait
+CP = "cp.async.cg.16"  # commit and wait may name any of the copies
 
 
 @dataclass(frozen=True)
 class CellConfig:
     """``gates`` 1: Y = act(X @ W.T + H @ U.T + biases). 4: torch.nn.LSTMCell, rows of W and U in its order i, f, g, o.
 
-    ``tile``: rows, hidden units and k of a block's tiles; ``warps``: (rows, units) it is divided by. ``biases``: how
-    many there are. ``align``: bytes that divide the addresses and line starts of X, H, W, U and of what has hidden
-    units along its lines.
+    ``tile``: rows, hidden units and k of a block's tiles; ``warps``: how many warps divide its (rows, units).
+    ``biases``: their number. ``align``: bytes that divide the addresses and line starts of X, H, W, U and of tensors
+    with hidden units along their lines.
     """
 
     gates: int = 1
@@ -70,7 +70,7 @@ TWO_PRODUCTS = {1: two_products, 4: two_products_of_gates}
 
 
 def meaning(c: CellConfig, X: Any, H: Any, W: Any, U: Any, C: Any = None, b0: Any = 0, b1: Any = 0) -> dict[str, Any]:
-    """What a configuration computes, of arrays."""
+    """The meaning of a configuration, on arrays."""
     x = X @ W.T + H @ U.T + b0 + b1
     if c.gates == 1:
         return {"H_new": activation(c.activation)(x)}
@@ -97,7 +97,7 @@ class _Products:
             gr.alloc("sX", [BM, BK], dtype, gr.SH, stages=c.stages, swizzle=swizzle),
             gr.alloc("sW", [G * BN, BK], dtype, gr.SH, stages=c.stages, swizzle=swizzle),
         ]
-        self.states, self.lines = states, gr.swizzle(BN, dtype)  # C's tile, and how tiles of its form lie
+        self.states, self.lines = states, gr.swizzle(BN, dtype)  # the tile of C, and the swizzle of tiles of its form
         if states is not None:
             self.shared_state = gr.alloc("sC", [BM, BN], dtype, gr.SH, swizzle=self.lines)
         self.a = gr.fragment("a", [self.part[0], 16], dtype, self.mma.a, on=warp, stages=2)
@@ -107,7 +107,7 @@ class _Products:
         self.steps = [gr.ceil_div(t.shape[1], BK) for t in left]
 
     def copy(self, part: int, k: Any) -> None:
-        """Starts bringing tile k of the first product, or the second; past its last one zeros."""
+        """Starts the copies of tile k of the first product or the second; past the last tile there are zeros."""
         _, BN, BK = self.c.tile
         (sX, sW), stage = self.shared, self.wr.index
         left = self.left[part].tile([None, BK])[0, k]
@@ -122,7 +122,7 @@ class _Products:
         self.wr.advance()
 
     def arrive(self) -> None:
-        """Waits for the tile that is read next; the one before it has been read."""
+        """Waits for the tile that is read next. The tile before it has been read then."""
         gr.wait(CP, pending=self.c.stages - 2)
         gr.barrier()
 
@@ -135,7 +135,7 @@ class _Products:
             gr.move(b[j % 2], gate.tile([n, 16])[wn, j], atom="ldmatrix.x4")
 
     def begin(self) -> None:
-        """Starts the first copies; with four gates C's, of which the first wait is one too."""
+        """Starts the first copies, with four gates also that of C, for which the first wait waits, too."""
         if self.states is not None:
             gr.move(self.shared_state, self.states, on=self.threads, atom=copies(self.c.align[4]))
         for k in range(self.c.stages - 1):
@@ -150,7 +150,7 @@ class _Products:
             self.started()
 
     def multiply(self, tiles: Any, part: int, ahead: Any) -> None:
-        """Adds the products of all `tiles`; meanwhile the tiles of `part` from `ahead` on are on their way."""
+        """Adds the products of all `tiles` while the tiles of `part` from `ahead` on are copied."""
         slices = self.c.tile[2] // 16
         for k in gr.loop(f"k{part}", tiles):
             for j in range(slices):  # a Python loop: unrolled
@@ -160,30 +160,30 @@ class _Products:
                 self.fragments((j + 1) % slices)
                 for acc, b in zip(self.acc, self.b, strict=True):
                     gr.matmul(acc[self.at], self.a[j % 2], b[j % 2].T, atom=self.mma)
-                if j == 0:  # behind products that are under way, not in front of them
+                if j == 0:  # after products that are under way, not before them
                     self.copy(part, k + ahead)
                     self.started()
 
     def add(self) -> None:
-        """Acc of each gate: X @ W.T + H @ U.T."""
+        """The accumulator of each gate: X @ W.T + H @ U.T."""
         for acc in self.acc:
             gr.init(acc, 0)
         self.arrive()
         self.fragments(0)
         ahead = self.c.stages - 1
-        before = gr.max(self.steps[0] - ahead, 0)  # tiles during which more of X is brought; then H is
+        before = gr.max(self.steps[0] - ahead, 0)  # during so many tiles X is copied, then H
         operands = [*self.acc, *self.left, *self.right[0], *self.right[1]]
         with gr.spec(self.acc, operands, on=self.threads, means=TWO_PRODUCTS[self.c.gates]):
             self.multiply(before, 0, ahead)
             self.multiply(self.steps[0] + self.steps[1] - before, 1, before + ahead - self.steps[0])
 
     def update(self, results: list[Any], biases: list[list[Any]]) -> None:
-        """The next states from the gates, of tiles of H_new and C_new, which meet in the memory of the products.
+        """The next states from the gates, in tiles of H_new and C_new, which meet in the memory of the products.
 
-        biases: for each of them a row for each gate.
+        biases: each has one row for each gate.
         """
         (BM, BN, _), (m, n), dtype, width, align = self.c.tile, self.part, self.a.dtype, 16, self.c.align[4]
-        owner = self.warps[self.at] if self.c.warps != (1, 1) else self.warps  # a single warp is everybody
+        owner = self.warps[self.at] if self.c.warps != (1, 1) else self.warps  # a single warp is the whole block
         old, new = (gr.fragment(x, [16, width], dtype, self.mma.c, on=owner) for x in ("old", "new"))
         cell = gr.fragment("cell", [16, width], gr.fp32, self.mma.c, on=owner)
         vectors = [[old.reduced(0, f"bias{i}{g}", dtype) for g in range(4)] for i in range(len(biases))]
@@ -215,9 +215,9 @@ class _Products:
 def recurrent_cell(c: CellConfig) -> gr.Kernel:
     """A step of any batch M, any input size I and any number N of hidden units: see CellConfig. fp32 accumulation.
 
-    The arguments of the kernel: X (M,I), H (M,J), with four gates C (M,N), then W (gates*N,I), U (gates*N,J), the
-    biases (gates*N,) as there are, then the results: H_new (M,N), with four gates also C_new. J is N in a network; the
-    paper's cell is free to take another.
+    The arguments of the kernel are X (M,I), H (M,J), with four gates C (M,N); then W (gates*N,I), U (gates*N,J), and
+    the biases (gates*N,), if any; then the results, H_new (M,N) and with four gates also C_new. J is N in a network;
+    the paper's cell may take another.
 
     Raises VerifyError KERNEL_ARGUMENT.
     """

@@ -21,14 +21,14 @@ TYPES = (*FLOATS, "i32")
 
 @dataclass(frozen=True)
 class ReductionConfig:
-    """What is reduced, and the block that does it.
+    """The reduction, and the block that computes it.
 
-    `axis`: 1 makes one value of each row, 0 of each column. `op`: "add", "max" or "min". `threads` side by side along a
-    row, each with vectors of `vector` neighbours; `rows` of them one below the other. With axis 1 `threads` is a power
-    of two or whole warps, with axis 0 it is 32. `scale`: the results are multiplied by the last argument, as a mean
-    wants it. `dtype`: fp16, bf16, fp32, computed in fp32, or i32, which stays exact; `out_dtype`: None for that of X,
-    of i32 any of these, of scaled i32 a float. `each`: vectors that a thread has under way. Raises VerifyError
-    KERNEL_ARGUMENT.
+    `axis`: 1 makes one value of each row, 0 of each column. `op`: "add", "max" or "min". A block has `rows` rows of
+    `threads` threads side by side along a row, each with vectors of `vector` neighbours. With axis 1 `threads` is a
+    power of two or whole warps, with axis 0 it is 32. `scale`: the results are multiplied by the last argument, for
+    example for a mean. `dtype`: fp16, bf16 and fp32 are computed in fp32, and i32 stays exact. `out_dtype`: None means
+    that of X; for i32 it may be any of these, for scaled i32 a float. `each`: vectors that a thread has under way.
+    Raises VerifyError KERNEL_ARGUMENT.
     """
 
     axis: int = 1
@@ -62,27 +62,27 @@ class ReductionConfig:
 
     @property
     def inside(self) -> gr.DType:
-        """What it computes in."""
+        """The type that it computes in."""
         return gr.i32 if self.dtype == gr.i32 else gr.fp32
 
     @property
     def start(self) -> float:
-        """What changes no result."""
+        """The neutral element."""
         return (_START_I32 if self.dtype == gr.i32 else _START)[self.op]
 
     @property
     def drops_nan(self) -> bool:
-        """Whether the operation prefers a number to a NaN, which then needs care of its own."""
+        """Whether the operation prefers a number to a NaN, so that a NaN needs a sum of its own."""
         return self.op != "add" and self.dtype != gr.i32
 
 
 def reduction_kernel(config: ReductionConfig) -> gr.Kernel:
-    """Y = op over the rows (axis 1) or the columns (axis 0) of X, in fp32, rounded once; of i32 in i32.
+    """Y = op over the rows (axis 1) or the columns (axis 0) of X, in fp32, rounded once; i32 stays i32.
 
-    Arguments: X (M, N), Y (M, S) for axis 1, (S, N) for axis 0, scale where the configuration has it. Any M and N; of
-    nothing: 0, -inf, +inf, of i32 its least and largest number. A NaN makes the result one; sums of i32 wrap.
-    S parts are reduced by blocks of their own, for few and long rows or columns: part s has the
-    vectors, or rows, of the blocks s, s + S, s + 2 S, ...; with S > 1 a second call reduces Y.
+    Arguments: X (M, N), Y (M, S) for axis 1, (S, N) for axis 0, and scale if the configuration has it. M and N are any;
+    without elements the result is 0, -inf or +inf, for i32 its least and largest number. A NaN makes the result NaN;
+    sums of i32 wrap. For few and long rows or columns, blocks of their own reduce S parts: part s has the vectors, or
+    rows, of the blocks s, s + S, s + 2 S, ...; with S > 1 a second call reduces Y.
     """
     instance("reduction_kernel", "config", config, ReductionConfig)
 
@@ -91,7 +91,8 @@ def reduction_kernel(config: ReductionConfig) -> gr.Kernel:
         return {"Y": y if scale is None else y * scale}
 
     def prepare(args: Any, rng: Any) -> None:
-        if config.scale and config.op != "add" and args.sizes["S"] > 1:  # the largest of some times -1 is the smallest
+        # A negative factor would make the largest number of a part the smallest.
+        if config.scale and config.op != "add" and args.sizes["S"] > 1:
             args["scale"] = abs(args["scale"]) or 1.0
 
     sensible = gr.Arguments(prepare, values={"scale": (0.5, 1.0, 0.0, -1.25, 0.03)})
@@ -105,7 +106,7 @@ def reduction_kernel(config: ReductionConfig) -> gr.Kernel:
 
 
 def _over(c: ReductionConfig, x: Any) -> Any:
-    """The operation on arrays, on parts of it, too: NaN makes the result one; sums of i32 wrap."""
+    """The operation on arrays, or on parts of it: a NaN makes the result NaN; sums of i32 wrap."""
     if c.op != "add":
         return getattr(x, c.op)(c.axis, initial=c.start)
     y = x.sum(c.axis)
@@ -122,7 +123,7 @@ def _declare(c: ReductionConfig, M: Any, N: Any, of: Callable[[Any], tuple[Any, 
 
 
 class _Sums:
-    """What each thread has, and the meeting of threads along an axis; beside a maximum a sum that NaN makes NaN."""
+    """Each thread's own result, and the meeting of threads along an axis; a maximum has a sum beside it for NaN."""
 
     def __init__(self, c: ReductionConfig, v: gr.Tensor, axis: int) -> None:
         self.c, self.v, self.axis = c, v, axis
@@ -140,7 +141,7 @@ class _Sums:
             gr.reduce("add", self.wrong, self.v, axis=self.axis, accumulate=True)
 
     def result(self, scale: Any) -> gr.Tensor:
-        """Of all threads, in the type of Y."""
+        """The result of all threads, in the type of Y."""
         total = self.v.reduced(self.axis, "total")
         gr.reduce(self.c.op, total, self.own, axis=self.axis)
         if self.c.drops_nan:

@@ -1,7 +1,7 @@
-"""Pointwise functions of registers as data: what one computes, whoever wrote it down and whatever it closes over.
+"""Pointwise functions of registers as data: the expression that a function computes.
 
-Kernels are kept by what they compute. A function of Python does not say that: an equal one is another object, and the
-same one means something else when a variable changes. Its expression says it.
+Kernels are kept by what they compute. A Python function cannot serve as a key: an equal function is another object, and
+the same function computes something else after a variable changed. Its expression can.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ KINDS = {1: "UnaryPointwise", 2: "BinaryPointwise", 3: "TernaryPointwise"}
 
 @dataclass(frozen=True)
 class Traced:
-    """A function of one register; equal ones compute the same.
+    """A function of one register. Equal objects compute the same.
 
-    ``function``: what was traced, if it is known; of arrays, for what a kernel means, it is called itself.
+    ``function``: the traced function, if it is known. It is called itself on arrays, for a kernel's meaning.
 
     ``text``: JSON, a list of steps, the last of which is the value. A step is "x", a number, or an operation and the
-    steps it takes: ``["x",0,["max",0,1]]``. A conversion names the type, "cast.fp16", and ".ftz" is `exp2`'s.
+    steps that it takes: ``["x",0,["max",0,1]]``. A conversion names the type, "cast.fp16", and ".ftz" belongs to
+    `exp2`.
     """
 
     text: str
@@ -40,11 +41,11 @@ class Traced:
 
     @property
     def steps(self) -> tuple[Any, ...]:
-        """What the text says. Raises ValueError for a text that says nothing."""
+        """The steps of the text. Raises ValueError for a text that is not valid."""
         return _steps(self.text)
 
     def __call__(self, x: Any) -> Any:
-        """The expression of registers, or the number; of an array what registers would hold."""
+        """The expression of registers, or the number; for an array the values that registers would hold."""
         if is_array(x):
             return self.on_arrays(x) if self.function is None else _array_like(self.function(x), x)
         made: list[Any] = []
@@ -59,7 +60,7 @@ class Traced:
         return made[-1]
 
     def on_arrays(self, x: Any) -> Any:
-        """The same of an array, for what a kernel means: conversions alone round."""
+        """The same on an array, for a kernel's meaning, in which only conversions round."""
         made: list[Any] = []
         for step in self.steps:
             if isinstance(step, list):
@@ -78,7 +79,7 @@ class Traced:
 
 
 def _array_like(y: Any, x: Any) -> Any:
-    """A function's value of an array: an array, also where it is one number."""
+    """A function's value on an array as an array, even if it is one number."""
     import numpy as np
 
     return y if is_array(y) and getattr(y, "shape", ()) == x.shape else np.full_like(x, y)
@@ -133,10 +134,10 @@ def _register() -> Any:
 
 
 def trace(function: Callable[[Any], Any]) -> Traced:
-    """What a function of one register computes now.
+    """The expression that a function of one register computes now.
 
-    Raises what the function raises, and TypeError for one that takes or returns something else, such as more registers
-    than the one it is given.
+    Raises what the function raises, and TypeError for a function that takes or returns something else, such as more
+    registers than the given one.
     """
     if isinstance(function, Traced):
         return function
@@ -159,10 +160,10 @@ def trace(function: Callable[[Any], Any]) -> Traced:
 
 
 def as_data(activation: Any) -> Any:
-    """A function of one register as data; what is no such function is returned unchanged."""
+    """A function of one register as data; any other object is returned unchanged."""
     if not callable(activation):
         return activation
     try:
         return trace(activation)
-    except Exception:  # the kernel calls it, too, and then says what is wrong
+    except Exception:  # the kernel calls it, too, and reports the error then
         return activation

@@ -1,4 +1,4 @@
-"""The matrix product: what is computed, its kernels, those that run before and after them, how all are launched."""
+"""The matrix product: its problem, its kernels, the kernels before and after them, and how all are launched."""
 
 from graphene.kernels.gemm.launches import GemmConfig, gemm_launches, gemm_workspaces, run_gemm
 

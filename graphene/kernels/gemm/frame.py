@@ -23,12 +23,12 @@ __all__ = ["BlockWork", "Product", "relu_of_bias"]
 
 
 def relu_of_bias(x: Any, b: Any) -> Any:
-    """relu(x + b): the epilogue of a product that is given none and has a bias."""
+    """relu(x + b): the default epilogue of a product with a bias."""
     return relu(x + b)
 
 
 class BlockWork(NamedTuple):
-    """What a block computes: its parts of A [BM,K] and B [BN,K], both as tiles along k, how many, and where C goes."""
+    """A block's parts of A [BM,K] and B [BN,K], both as tiles along k, the number of tiles, and the place in C."""
 
     threads: Any
     a: Any
@@ -79,7 +79,7 @@ class Product:
         b_as_kn: bool,
         **more: Any,
     ) -> Product:
-        """Of the arguments of gemm_sm80 and gemm_sm70, each of which is named in an error.
+        """Makes it from the arguments of gemm_sm80 and gemm_sm70, which an error names.
 
         ``more``: warps and group of the tile; order, align, residual, alpha and beta of the problem.
         """
@@ -121,7 +121,7 @@ class Product:
 
     @property
     def epilogue(self) -> Callable[..., Any] | None:
-        """What is made of the sums and the terms; None where sums are stored as they are."""
+        """The function of the sums and the terms; None if sums are stored unchanged."""
         p = self.problem
         if self.splits or (p.epilogue is None and self.c_type == self.sums and not p.computes):
             return None
@@ -134,7 +134,7 @@ class Product:
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return 32 * prod(self.tile.warps)
 
     @property
@@ -149,7 +149,7 @@ class Product:
 
     @property
     def c_type(self) -> DType:
-        """The type of what is stored."""
+        """The type of the stored result."""
         return self.sums if self.splits else TYPES[self.problem.out_dtype]
 
     @property
@@ -163,7 +163,7 @@ class Product:
         return Operand("B", self.dtype, self.problem.order[1] == "N", self.problem.align[1], self.tile.pad[1])
 
     def promise(self) -> dict[str, Any]:
-        """What the kernel's result is, for gr.Kernel: NumPy on its arguments."""
+        """The kernel's meaning for gr.Kernel: NumPy on its arguments."""
         epilogue, as_kn, split, rounds = self.epilogue, self.b_as_kn, self.splits, self.dtype == gr.fp32
         longer = [(n, -2 if as_kn and n == "B" else -1) for n, o in (("A", self.a), ("B", self.b)) if o.longer_k]
 
@@ -173,7 +173,8 @@ class Product:
         ) -> dict[str, Any]:  # fmt: skip
             B = B if as_kn else B.swapaxes(-1, -2)
             (M, N), K = (W if split else C).shape[-2:], min(A.shape[-1], B.shape[-2])
-            A, B = A[..., :M, :K], B[..., :K, :N]  # what lines have behind that is zero, or of no column of C
+            # Lines may be longer than what is multiplied: the rest is zero, or belongs to no column of C.
+            A, B = A[..., :M, :K], B[..., :K, :N]
             if rounds:
                 A, B = gr.rounded("tA", A), gr.rounded("tB", B)
             return {"C": combined(A @ B, epilogue, C, bias, residual, alpha, beta)}
@@ -213,7 +214,7 @@ class Product:
         blocks = gr.blocks(*grid, prod(parts + batch))
         threads = gr.threads(self.threads)
         if any(self.tile.pad):
-            gr.wait_kernels()  # what was padded comes from the kernel before this one
+            gr.wait_kernels()  # the kernel before this one makes the padded copies
         x, y, z = blocks.indices()
         bm, bn = (y * group + x % group, x // group) if group > 1 else (x, y)
         if group > 1:

@@ -1,9 +1,9 @@
-"""A matrix product as a whole: its configuration, the kernels that compute it, what they need, and which ones to take.
+"""A whole matrix product: its configuration, the kernels that compute it, and their workspaces.
 
     config = select_gemm(M, N, K, order="TT", dtype="fp16", align=(16, 16, 16), activation="gelu", bias=True)
     run_gemm(config, a, b, c, bias=bias)          # c = gelu(a @ b + bias)
 
-A configuration is a value: equal ones are the same kernels, whatever the sizes of a product are.
+A configuration is a value: equal configurations have the same kernels, for any sizes of the product.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["GemmConfig", "Launch", "gemm_launches", "gemm_workspaces", "run_gemm", "workspace_sizes"]
 
-KEPT = 256  # kernels: epilogues may be any number of functions
-PADDED_BYTES = 128  # whole lines of the caches: a multiple of 16 would do, but costs a tenth
+KEPT = 256  # the most kernels that are kept, since there may be any number of epilogues
+PADDED_BYTES = 128  # whole lines of the caches; a multiple of 16 would do, but the product is a tenth slower
 
 
 BUILDERS = {"gemm_sm80": product_sm80, "gemm_sm70": product_sm70}
@@ -58,7 +58,7 @@ def _reduce(p: GemmProblem) -> gr.Kernel:
 
 
 def _described(function: str, config: object, tile: object) -> tuple[GemmProblem, GemmTile]:
-    """What is computed, of any sizes, and how. Raises VerifyError KERNEL_ARGUMENT unless both are given."""
+    """The problem, of any sizes, and the tile. Raises VerifyError KERNEL_ARGUMENT unless both are given."""
     if isinstance(config, GemmProblem):
         instance(function, "tile", tile, GemmTile)
         return config.form, tile  # type: ignore[return-value]
@@ -69,9 +69,9 @@ def _described(function: str, config: object, tile: object) -> tuple[GemmProblem
 def gemm_launches(config: GemmConfig | GemmProblem, tile: GemmTile | None = None) -> Launches:
     """The kernels of a configuration, or of a problem and a tile, in order.
 
-    Each is built once, however many problems have it; the last 256 are kept. Their arguments are named A, B, C, and,
-    where the problem has them, bias, residual, alpha and beta; workspaces are A_padded, B_padded and W.
-    `gr.check_launches` holds all together to the product. Raises VerifyError KERNEL_ARGUMENT.
+    Each is built once for all problems that need it; the last 256 are kept. Their arguments are named A, B, C and, if
+    the problem has them, bias, residual, alpha and beta; workspaces are A_padded, B_padded and W. `gr.check_launches`
+    holds all together to the product. Raises VerifyError KERNEL_ARGUMENT.
     """
     p, t = _described("gemm_launches", config, tile)
     batch = ("batch",) if p.batch is not None else ()
@@ -89,7 +89,7 @@ def gemm_launches(config: GemmConfig | GemmProblem, tile: GemmTile | None = None
 def _means(
     p: GemmProblem, A: Any, B: Any, C: Any, bias: Any = None, residual: Any = None, alpha: Any = None, beta: Any = None
 ) -> dict[str, Any]:
-    """What the kernels of a problem compute together."""
+    """The common meaning of the kernels of a problem."""
     if p.dtype == "fp32":
         A, B = gr.rounded("tA", A), gr.rounded("tB", B)
     x = combined(A @ B, None, C, None, None, alpha, beta)
@@ -163,11 +163,11 @@ def run_gemm(
     beta: float | None = None,
     empty: Callable[[tuple[int, ...], str], Any] | None = None,
 ) -> None:
-    """Computes ``c``, by the simulator for arrays on the CPU, on the GPU for CUDA tensors: with new workspaces.
+    """Computes ``c`` with new workspaces, by the simulator for arrays on the CPU, on the GPU for CUDA tensors.
 
-    a (M,K), b (K,N), c and residual (M,N), each behind a batch mode if the configuration has one; bias (N,). Those of
-    bias, residual, alpha and beta that the configuration has are given, and no others. With beta 0 no value of c
-    matters. ``empty(shape, dtype)`` allocates a workspace; by default NumPy does, or PyTorch beside its tensors.
+    a is (M,K), b (K,N), c and residual are (M,N), each after a batch mode if the configuration has one; bias is (N,).
+    bias, residual, alpha and beta are given if the configuration has them, and only then. With beta 0 the values of c
+    do not matter. ``empty(shape, dtype)`` allocates a workspace; by default NumPy does, or PyTorch beside its tensors.
     Raises VerifyError KERNEL_ARGUMENT, and what a launch raises.
     """
     instance("run_gemm", "config", config, GemmConfig)
@@ -181,7 +181,7 @@ def run_gemm(
 
 
 def check_operands(config: GemmConfig, arguments: dict[str, Any]) -> None:
-    """Raises VerifyError KERNEL_ARGUMENT unless those of a configuration are given, as tensors that lie as it says."""
+    """Raises VerifyError KERNEL_ARGUMENT unless the configuration's tensors are given, in its order and alignment."""
 
     def refuse(name: str, want: str, got: str, fix: str) -> None:
         _core.fail("KERNEL_ARGUMENT", f"run_gemm: {name} does not fit", [f"want: {want}", f"got: {got}"], fix)

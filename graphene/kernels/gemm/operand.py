@@ -28,7 +28,7 @@ COPIES = {16: "cp.async.cg.16", 8: "cp.async.ca.8", 4: "cp.async.ca.4"}
 def matrix(
     declare: Any, name: str, shape: Any, batch: list[Any], dtype: DType, align_bytes: int, row_major: bool = True
 ) -> Any:
-    """An argument of two modes, one of them contiguous, behind those of `batch`; any other strides."""
+    """An argument of two modes, one of them contiguous, after those of `batch`; other strides are any."""
     vector = max(align_bytes * 8 // dtype.bits, 1)
     line = gr.sym(f"ld_{name}", multiple_of=vector)
     outer = [gr.sym(f"{size}_{name}", multiple_of=vector) for size in batch]
@@ -40,8 +40,8 @@ def matrix(
 class Operand:
     """A matrix of `rows` (m of A, n of B) by k in global memory.
 
-    ``along_k``: k is its contiguous mode. ``align_bytes``: what the addresses of its contiguous lines and their length
-    are multiples of. ``padded``: the length of its lines is a size of its own, not below what they hold; the rest is 0.
+    ``along_k``: k is its contiguous mode. ``align_bytes``: divides the addresses of its contiguous lines and their
+    length. ``padded``: the length of its lines is a size of its own, at least what they hold; the rest is 0.
     """
 
     name: str
@@ -52,26 +52,26 @@ class Operand:
 
     @property
     def vector(self) -> int:
-        """How many elements are copied at once: what lengths and strides are multiples of."""
+        """How many elements are copied at once; it divides lengths and strides."""
         return max(self.align_bytes * 8 // self.dtype.bits, 1)
 
     @property
     def longer_k(self) -> bool:
-        """Whether its lines run along k, and may go on behind the last one."""
+        """Whether its lines run along k, and may go on after the last k."""
         return self.padded and self.along_k
 
     def fact(self, k: bool) -> int:
-        """What the size of k, or of the rows, has to be a multiple of for this operand."""
+        """The divisor that this operand needs of the size of k, or of the rows."""
         return self.vector if k == self.along_k and not self.padded else 1
 
     def multiple_along_k(self, of_other: int) -> int:
-        """What the length of longer lines along k is a multiple of, where the other operand asks for some k."""
+        """The divisor of the length of longer lines along k, if the other operand asks for a divisor of k."""
         return max(self.vector, of_other)
 
     def argument(self, rows: Any, ks: Any, batch: list[Any], transposed: bool, k_multiple: int) -> Any:
-        """Declares it: (rows, k), (k, rows) if transposed, behind the batch.
+        """Declares it: (rows, k), or (k, rows) if transposed, after the batch.
 
-        ``k_multiple``: what the other operand asks of k, which lines of a length of their own give it, too.
+        ``k_multiple``: the divisor of k that the other operand needs; lines with a length of their own have it, too.
         """
         if self.padded:
             multiple = self.multiple_along_k(k_multiple) if self.along_k else self.vector
@@ -81,22 +81,24 @@ class Operand:
         return matrix(gr.input, self.name, shape, batch, self.dtype, self.align_bytes, contiguous)
 
     def staged(self, rows: int, ks: int, stages: int) -> Any:
-        """Tiles [rows,ks] in shared memory, contiguous as in global memory; fragments load without bank conflicts."""
+        """Tiles [rows,ks] in shared memory, contiguous as in global memory. Fragments load without bank conflicts."""
         line = ks if self.along_k else rows
         layout = gr.Layout((rows, ks), (ks, 1) if self.along_k else (1, rows))
         swizzle = gr.swizzle(line, self.dtype)
-        if self.dtype.bits == 32 and not self.along_k:  # a warp reads 8 rows at 4 k: by odd multiples of a power of two
+        # A warp reads 8 rows at 4 k: swizzling puts them odd multiples of a power of two apart.
+        if self.dtype.bits == 32 and not self.along_k:
             shift = (line & -line).bit_length() - 4
             swizzle = gr.Swizzle(min(2, shift), 3, shift)
-        if self.dtype.bits == 8 and not self.along_k:  # a warp reads 8 rows at every fourth k: to chunks of their own
+        # A warp reads 8 rows at every fourth k: swizzling gives each of these a chunk of its own.
+        if self.dtype.bits == 8 and not self.along_k:
             swizzle = gr.Swizzle(2, 4, (line & -line).bit_length() - 3)
         return gr.alloc(f"s{self.name}", layout, self.dtype, gr.SH, stages=stages, swizzle=swizzle)
 
     def share_out(self, kernel: str, rows: int, ks: int, threads: int) -> tuple[int, int]:
         """How threads share a tile [rows,ks] in registers: elements side by side, threads along a line.
 
-        Vectors are as long as they can be where each thread gets equally many, then neighbours stay on a line.
-        Raises VerifyError KERNEL_ARGUMENT where nothing of that kind covers the tile.
+        Vectors are as long as possible with equally many for each thread; then neighbours stay on a line. Raises
+        VerifyError KERNEL_ARGUMENT if no such division covers the tile.
         """
         line, lines = (ks, rows) if self.along_k else (rows, ks)
         vectors = [n for n in (16, 8, 4, 2, 1) if self.dtype.bits <= 8 * n]
@@ -116,7 +118,7 @@ class Operand:
 
     @property
     def fragment_atom(self) -> Any:
-        """What loads fragments from shared memory."""
+        """The atom that loads fragments from shared memory."""
         bits = self.dtype.bits
         if self.along_k:
             return gr.atom("ldmatrix.x4" if bits == 16 else f"ldmatrix.x4.b{bits}")
@@ -169,14 +171,14 @@ class Staged:
         self.rounded = gr.fragment(f"t{o.name}", [rows, ks], gr.tf32, tv, on=warp) if o.dtype == gr.fp32 else None
 
     def copy(self, k: Any, stage: Any) -> None:
-        """Starts bringing tile k; past the last one an empty tile: zeros."""
+        """Starts the copies of tile k; past the last tile there is an empty tile of zeros."""
         if self.held is None:
             gr.move(self.shared[stage], self.tiles[k], on=self.threads, atom=COPIES[self.operand.align_bytes])
         else:
             self.held.load(self.tiles[k])
 
     def arrive(self, stage: Any) -> None:
-        """Stores what was loaded to registers, before the barrier that makes the tile everybody's."""
+        """Stores the tile that was loaded to registers, before the barrier that makes it visible to all warps."""
         if self.held is not None:
             self.held.store(self.shared[stage])
 

@@ -1,4 +1,4 @@
-"""Operands of a product laid out anew before it: lines of multiples of 16 bytes, filled up with zeros."""
+"""Copies of a product's operands before it, with lines of multiples of 16 bytes, filled up with zeros."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 __all__ = ["PADDED_MOST", "gemm_pad"]
 
-PADDED_MOST = 2**30  # lines, and elements of a line, of what is padded: its coordinates have 32 bits
+PADDED_MOST = 2**30  # the most lines, and elements of a line, that are padded, because coordinates have 32 bits
 
 
 def gemm_pad(names: str = "AB", dtype: DType = gr.fp16, batched: bool = False) -> gr.Kernel:
-    """Copies matrices to lines that are multiples of 16 bytes long, or of more, filled up with zeros.
+    """Copies matrices to lines that are multiples of 16 bytes (or more) long, filled up with zeros.
 
-    For each of `names`, "A", "B" or "AB", an input (lines,length) with any line stride and an output (lines,padded), as
-    A, A_padded, B, B_padded; (batch,lines,length) and so on if batched. A product of odd sizes is faster on such copies
-    than on operands whose lines begin anywhere: they are read once here, but many times there.
-    Raises VerifyError KERNEL_ARGUMENT.
+    `names` is "A", "B" or "AB". Each matrix has an input (lines,length) with any line stride and an output
+    (lines,padded), in the order A, A_padded, B, B_padded; if batched, (batch,lines,length) and so on. A product of odd
+    sizes is faster on such copies than on operands whose lines begin anywhere: the copy reads these once, but the
+    product would read them many times. Raises VerifyError KERNEL_ARGUMENT.
     """
     choice("gemm_pad", "names", names, ("A", "B", "AB"))
     element("gemm_pad", "dtype", dtype, tuple(RESULTS))

@@ -1,4 +1,4 @@
-"""A product in words: what is computed (`GemmProblem`), and how (`GemmTile`). `GemmConfig` is both, in one list."""
+"""A product in words: what is computed (`GemmProblem`), and how (`GemmTile`). `GemmConfig` is both in one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 TYPES = {"fp16": gr.fp16, "bf16": gr.bf16, "fp32": gr.fp32, "i8": gr.i8, "i32": gr.i32}
-# By the type of A and B: the types of C. The first is that of the sums.
+# The type of A and B -> the types of C. The first is that of the sums.
 RESULTS = {n: ("fp32", "fp16", "bf16") for n in ("fp16", "bf16", "fp32")} | {"i8": ("i32", "fp32", "fp16", "bf16")}
 TERMS = ("bias", "residual", "alpha", "beta")
 KERNELS = ("gemm_sm80", "gemm_sm70")
@@ -52,7 +52,7 @@ def check_product(
 
 
 def check_scales(name: str, out: object, scales: bool) -> None:
-    """Raises VerifyError KERNEL_ARGUMENT where integers would be scaled."""
+    """Raises VerifyError KERNEL_ARGUMENT if integers would be scaled."""
     if str(out) == "i32" and scales:
         _core.fail("KERNEL_ARGUMENT", f"{name}: integers are not scaled",
                    ["want: out fp32, fp16 or bf16", "got: out i32"],
@@ -72,11 +72,11 @@ def check_align(name: str, align: object, bits: tuple[int, int, int]) -> tuple[i
 class GemmConfig:
     """C = act(alpha * A @ B + beta * C + bias) + residual: A (M,K), B (K,N), bias (N,), residual and C (M,N).
 
-    The fields of `GemmProblem` without sizes, and of `GemmTile`, in one list. ``pad``: A, B are copied to lines of
-    multiples of 128 bytes first (`align` says what they are before). ``split_k``: in how many parts k is summed; they
-    are added up afterwards. ``activation``: one of epilogues.ACTIVATIONS or a function of a register, kept as what it
-    computes. ``kernel``: gemm_sm80 or gemm_sm70; the latter is for fp16. ``stages``: 2 or more, by default 3; of
-    gemm_sm70 2. Raises VerifyError KERNEL_ARGUMENT.
+    It has the fields of `GemmProblem` without sizes, and those of `GemmTile`. ``pad``: whether A, B are first copied to
+    lines of multiples of 128 bytes (`align` is the alignment before). ``split_k``: the number of parts in which k is
+    summed; another kernel adds the parts. ``activation``: one of epilogues.ACTIVATIONS, or a function of a register,
+    which is kept as an expression. ``kernel``: gemm_sm80 or gemm_sm70; the latter is for fp16. ``stages``: 2 or more,
+    by default 3; gemm_sm70 has 2. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     tile: tuple[int, int, int] = (128, 128, 64)
@@ -124,7 +124,7 @@ class GemmConfig:
 
     @property
     def problem(self) -> GemmProblem:
-        """What is computed, of any sizes."""
+        """The problem, without sizes."""
         return GemmProblem(
             0, 0, 0, 0 if self.batched else None, self.dtype, self.order, self.align, self.bias, self.residual,
             self.activation, True, self.out, self.alpha, self.beta,
@@ -132,7 +132,7 @@ class GemmConfig:
 
     @property
     def how(self) -> GemmTile:
-        """How it is computed."""
+        """The tile."""
         return GemmTile(self.tile, self.warps, self.stages, self.group, self.pad, self.split_k, self.kernel)
 
     @property
@@ -143,12 +143,13 @@ class GemmConfig:
 
 @dataclass(frozen=True)
 class GemmProblem:
-    """One product C = act(alpha * A @ B + beta * C + bias) + residual, (M,K) by (K,N): what is computed, of what.
+    """One product C = act(alpha * A @ B + beta * C + bias) + residual, (M,K) by (K,N): what is computed.
 
-    ``batch``: None for plain matrices. ``dtype`` of A and B, ``out`` of the rest (None: the same, i32 of i8).
-    ``order``, ``align``: how they lie, as of gemm_sm80. ``activation``: one of epilogues.ACTIVATIONS or a function of a
-    register, kept as what it computes. ``epilogue``: instead of it, any function of the sums, the bias, the residual.
-    ``workspaces``: whether there may be any. Raises VerifyError KERNEL_ARGUMENT.
+    ``batch``: None for plain matrices. ``dtype``: the type of A and B. ``out``: the type of the rest; None is the same
+    type, or i32 for i8. ``order``, ``align``: how the matrices lie in memory, as in gemm_sm80. ``activation``: one of
+    epilogues.ACTIVATIONS, or a function of a register, which is kept as an expression. ``epilogue``: instead of an
+    activation, any function of the sums, the bias, the residual. ``workspaces``: whether the product may have
+    workspaces. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     m: int
@@ -186,7 +187,7 @@ class GemmProblem:
 
     @property
     def computes(self) -> bool:
-        """Whether anything happens to the sums but rounding."""
+        """Whether anything but rounding happens to the sums."""
         return self.activation is not None or any(getattr(self, n) for n in TERMS)
 
     @property
@@ -196,12 +197,12 @@ class GemmProblem:
 
     @property
     def form(self) -> GemmProblem:
-        """The same of any sizes: what a kernel is built for."""
+        """The same problem without sizes, for which a kernel is built."""
         return replace(self, m=0, n=0, k=0, batch=None if self.batch is None else 0)
 
     @property
     def plain(self) -> GemmProblem:
-        """The product itself, with nothing that is made of its sums."""
+        """The product alone, without terms and activation."""
         return GemmProblem(self.m, self.n, self.k, self.batch, self.dtype, self.order, self.align,
                            workspaces=self.workspaces)  # fmt: skip
 
@@ -213,13 +214,13 @@ class GemmProblem:
 
 @dataclass(frozen=True)
 class GemmTile:
-    """How a product is computed: the choices that do not belong to the problem, which a tuning record keeps.
+    """How a product is computed: the choices that a tuning record keeps.
 
-    ``tile``: rows and columns of C that a block computes, and how many k at a time; ``warps``: by how many rows and
-    columns of warps. ``stages``: tiles of k in shared memory. ``group``: rows of tiles that neighbour one another in
-    time. ``pad``: which of A, B are copied to lines of multiples of 128 bytes first. ``split_k``: parts that k is
-    summed in, added up afterwards. ``kernel``: gemm_sm80 or gemm_sm70. Raises VerifyError KERNEL_ARGUMENT: a record may
-    have been written by hand.
+    ``tile``: rows and columns of C that a block computes, and k of a step. ``warps``: rows and columns of warps that
+    divide the tile. ``stages``: tiles of k in shared memory. ``group``: rows of tiles that are computed at about the
+    same time. ``pad``: which of A, B are first copied to lines of multiples of 128 bytes. ``split_k``: the number of
+    parts in which k is summed; another kernel adds the parts. ``kernel``: gemm_sm80 or gemm_sm70. Raises VerifyError
+    KERNEL_ARGUMENT, since a record may have been written by hand.
     """
 
     tile: tuple[int, int, int]
@@ -241,7 +242,7 @@ class GemmTile:
             "group": size(n, "group", self.group),
             "split_k": size(n, "split_k", self.split_k, most=65535),
         }
-        for name, value in fields.items():  # JSON knows lists only
+        for name, value in fields.items():  # JSON has lists, no tuples
             object.__setattr__(self, name, value)
         for i, rows in enumerate(("tile[0]", "tile[1]")):
             size(n, rows, self.tile[i], multiple_of=16 * self.warps[i])

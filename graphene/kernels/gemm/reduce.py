@@ -1,4 +1,4 @@
-"""The parts of a product's sums, added up after it."""
+"""Adds up the parts of a product's sums."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def gemm_reduce(
     alpha: bool = False,
     beta: bool = False,
 ) -> gr.Kernel:
-    """What gemm_sm80 with `split_k` left: C = epilogue(alpha * sum of W[s] + beta * C, bias, residual), rounded once.
+    """Ends a product of gemm_sm80 with `split_k`: C = epilogue(alpha * sum of W[s] + beta * C, bias, residual).
 
-    W (S,M,columns), of type `sums`, fp32 or i32, of which C takes the first N columns; its lines begin at multiples of
-    16 bytes. The parts are added in order: the result does not depend on when they were computed. The other arguments,
-    their order, `align` and the rest are gemm_sm80's. A thread computes four neighbours. Raises VerifyError
-    KERNEL_ARGUMENT.
+    W (S,M,columns) has the type `sums`, fp32 or i32, and C takes its first N columns. Its lines begin at multiples of
+    16 bytes. The parts are added in order, so the result does not depend on when they were computed, and it is rounded
+    once. The other arguments, their order, `align` and the rest are those of gemm_sm80. A thread computes four
+    neighbours. Raises VerifyError KERNEL_ARGUMENT.
     """
     element("gemm_reduce", "sums", sums, ("fp32", "i32"))
     element("gemm_reduce", f"out, of sums {sums},", out, RESULTS["i8" if sums == gr.i32 else "fp16"])

@@ -1,4 +1,4 @@
-"""What becomes of the accumulators of a product: the epilogue, in registers, and the way to global memory."""
+"""The end of a product: the epilogue on the accumulators in registers, and their way to global memory."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Result", "add_scaled", "combined", "parts_added", "undefined_where_unused"]
 
-UNROLLED_BYTES = 32  # of a thread on their way between shared and global memory, where vectors are narrow
+UNROLLED_BYTES = 32  # bytes of a thread on their way between shared and global memory, if vectors are narrow
 
 
 def copy_lines(to: Any, tile: Any, threads: Any, align_bytes: int, atoms: Any) -> None:
     """Copies a tile [rows,columns] by vectors of `align_bytes`, one a thread in each step of a loop over rows.
 
-    A loop and not straight lines of code: of those, addresses and predicates would stay in registers between a copy
-    and the next of the same shape.
+    It is a loop, because with straight-line code the compiler would keep addresses and predicates in registers from one
+    copy to the next of the same shape.
     """
     (rows, columns), vector = to.shape, align_bytes * 8 // to.dtype.bits
     step = max(threads.size * vector // columns, 1)
@@ -42,7 +42,7 @@ def load_lines(to: Any, tile: Any, threads: Any, align_bytes: int) -> None:
 
 
 def arrived(align_bytes: int) -> None:
-    """Waits for what `load_lines` of all threads started."""
+    """Waits for the copies that `load_lines` of all threads started."""
     if align_bytes in COPIES:
         gr.commit(COPIES[align_bytes])
         gr.wait(COPIES[align_bytes], pending=0)
@@ -52,7 +52,7 @@ def arrived(align_bytes: int) -> None:
 def combined(
     x: Any, epilogue: Callable[..., Any] | None, C: Any, bias: Any, residual: Any, alpha: Any, beta: Any
 ) -> Any:
-    """What `Result.store` makes of sums, for promises: epilogue(alpha * x + beta * C, bias, residual) of arrays."""
+    """For promises, what `Result.store` does to sums: epilogue(alpha * x + beta * C, bias, residual) on arrays."""
     if alpha is not None:
         x = alpha * x
     if beta is not None and beta != 0:
@@ -66,21 +66,21 @@ def parts_added(W: Any) -> dict[str, Any]:
 
 
 def undefined_where_unused(args: Any, rng: Any = None) -> None:
-    """Arguments of a product: with beta 0 no value of C matters."""
+    """Arguments of a product: with beta 0 the values of C do not matter."""
     if args.get("beta") == 0:
         args["C"][...] = math.nan
 
 
 def add_scaled(x: Any, old: Any, beta: Any) -> Any:
-    """X + beta * old; x where beta is 0, whatever is in `old`: memory that was never written may be no number."""
+    """X + beta * old, but x if beta is 0, because `old` may never have been written and may hold NaN."""
     return gr.fma(gr.where(beta == 0, 0, old), beta, x)
 
 
 class Result:
-    """C (M,N) and what is combined with it: C = epilogue(alpha * acc + beta * C, bias, residual), rounded once.
+    """C (M,N) and its terms: C = epilogue(alpha * acc + beta * C, bias, residual), rounded once.
 
-    Declares the arguments bias (N,), residual (M,N), C, alpha, beta, as there are. With `parts` it is W instead of C:
-    accumulators as they are, one matrix for each part of k.
+    Declares those of the arguments bias (N,), residual (M,N), C, alpha, beta that the problem has. With `parts` there
+    is W instead of C, with the unchanged accumulators, one matrix for each part of k.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Result:
         return self.dtype.bits <= 16
 
     def tile(self, part: Any, z: Any, at: tuple[Any, Any], sizes: list[int]) -> None:
-        """From now on the tile that a block computes: of a part of k, of a member of the batch, at (bm, bn)."""
+        """Chooses the tile that a block computes: for a part of k, in a member of the batch, at (bm, bn)."""
         for name, t in self.matrices.items():
             if self.parts:
                 t = t[part, :, :, :] if self.batch else t[part, :, :]
@@ -139,17 +139,17 @@ class Result:
         """Stores the accumulators that `groups` (warps, or quad-pairs of warps) hold by `tv`, in pieces.
 
         A piece is `piece_rows` rows and up to 32 columns of a group's part. Results of up to 16 bits meet in shared
-        memory (that of `over` is free), so that whole lines are stored; of wider ones four lanes store a whole sector.
-        Without an epilogue they are of the accumulators' type.
+        memory (that of `over` is free), so that whole lines are stored. With wider results four lanes store a whole
+        sector. Without an epilogue results have the accumulators' type.
         """
-        *at, _ = groups.indices()  # of a group at each level
+        *at, _ = groups.indices()  # the group's place at each level
         (BM, BN), C, mine_of_acc, owner = acc.shape, self.matrices["C"], acc, groups
         cuts, rows, columns = [], BM, BN
         for level, place in enumerate(at):
             rows, columns = (n // groups.levels[level][i].size for i, n in enumerate((rows, columns)))
             cuts.append(([rows, columns], place))
             mine_of_acc = mine_of_acc[place]
-            if level + 1 < len(at) or groups.levels[level].size > 1:  # a single group is everybody
+            if level + 1 < len(at) or groups.levels[level].size > 1:  # a single group is all threads
                 owner = owner[place]
         width = 32 if columns % 32 == 0 else 16 if columns % 16 == 0 else 8
         pair_bytes = 2 * self.dtype.bits // 8  # a lane holds two neighbours
@@ -157,7 +157,7 @@ class Result:
         store = access("st.global", min(pair_bytes, self.align_bytes))
         warp = groups[at[0]]
 
-        def part(t: Any) -> Any:  # the group's
+        def part(t: Any) -> Any:  # the part that belongs to the group
             for size, place in cuts:
                 t = t.tile(size)[place]
             return t
@@ -205,7 +205,7 @@ class Result:
             if "beta" in self.scalars:
                 x = add_scaled(x, loaded["C"], self.scalars["beta"])
             out[:] = pointwise(epilogue, x, *terms)
-            gr.barrier(warp)  # for the compiler: it starts no other piece, for which there would be no registers
+            gr.barrier(warp)  # keeps the compiler from starting another piece, for which there are no registers
             gr.move(mine(to, i, j), out, atom=store if to is C else access("st.shared", pair_bytes))
         if to is not C:
             gr.barrier()

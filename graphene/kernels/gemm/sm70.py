@@ -36,13 +36,13 @@ def gemm_sm70(
 ) -> gr.Kernel:
     """C = epilogue(A @ B.T, bias): A (M,K), B (N,K), bias (N,), C (M,N) row-major, fp16, fp32 accumulation.
 
-    A quad-pair is eight threads, lanes 4q to 4q+3 and 4q+16 to 4q+19, which multiply 8x4 by 4x8 together. Of a warp's
-    part of C each of its four quad-pairs computes a quarter. While one tile of k is multiplied, the next one is on its
-    way to registers, from where it is stored to the other half of shared memory.
+    A quad-pair is eight threads, lanes 4q to 4q+3 and 4q+16 to 4q+19, which multiply 8x4 by 4x8 together. Each of the
+    four quad-pairs of a warp computes a quarter of the warp's part of C. While one tile of k is multiplied, the next
+    one is loaded to registers, and then stored to the other half of shared memory.
 
-    BM by BN of C by `warps` (rows, columns), each quad-pair's part a multiple of 8x8, BK, a multiple of 8, of k at a
-    time. The other options and the kernel's arguments are gemm_sm80's, for fp16. Runs on later architectures too, where
-    the instruction is emulated. Raises VerifyError KERNEL_ARGUMENT.
+    `warps` (rows, columns) compute BM by BN of C, and each quad-pair's part is a multiple of 8x8. A step takes BK of k,
+    a multiple of 8. The other options and the kernel's arguments are those of gemm_sm80, for fp16. The kernel also runs
+    on later architectures, which emulate the instruction. Raises VerifyError KERNEL_ARGUMENT.
     """
     return product_sm70(
         Product.of(
@@ -80,7 +80,7 @@ def product_sm70(product: Product) -> gr.Kernel:
         def store(stage: Any) -> None:
             for held, s in zip(on_the_way, (sA, sB), strict=True):
                 held.store(s[stage])
-            gr.barrier()  # the tile is everybody's, and the other half is free
+            gr.barrier()  # all warps see the tile, and the other half is free
 
         def fragment(r: Any, s: Any, warp: Any, quad: Any, j: int) -> None:  # slice j of the half being read
             rows = r.shape[0]
@@ -104,9 +104,9 @@ def product_sm70(product: Product) -> gr.Kernel:
 
 
 def shared(operand: Operand, rows: int, ks: int, quad_rows: int) -> Any:
-    """Two tiles [rows,ks] in shared memory. A half-warp reads 8 bytes a lane: without bank conflicts from these."""
+    """Two tiles [rows,ks] in shared memory, from which a half-warp reads 8 bytes a lane without bank conflicts."""
     layout = gr.Layout((rows, ks), (ks, 1) if operand.along_k else (1, rows))
-    if operand.along_k:  # 4 rows of each of 2 quad-pairs: 4 lines of 32 bytes, the other ones 16 bytes further
+    if operand.along_k:  # 2 quad-pairs read 4 rows each: 4 lines of 32 bytes, and the others 16 bytes further
         swizzle = gr.Swizzle(1, 3, (quad_rows * ks).bit_length() - 4)
     else:  # 4 k
         shift = (rows & -rows).bit_length() - 4

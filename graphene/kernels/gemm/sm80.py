@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from graphene.dtypes import DType
 
-CP = "cp.async.cg.16"  # which of the copies is named does not matter to commit and wait
+CP = "cp.async.cg.16"  # commit and wait may name any of the copies
 
 
 def gemm_sm80(
@@ -40,27 +40,28 @@ def gemm_sm80(
 ) -> gr.Kernel:
     """C = epilogue(A @ B.T, bias): A (M,K), B (N,K), bias (N,), C (M,N) row-major, fp32 accumulation, rounded once.
 
-    Any M, any row strides; N, K and the strides are multiples of 8, unless `align` says otherwise. `epilogue` is a
-    pointwise function of the sums and, if the kernel has them, of the bias of their columns and the residual, by
-    default relu(x + bias). None, and the default if bias=False, leave C = A @ B.T. With others a bias is the default.
-    The arguments of the kernel: A, B, `bias` (N,), `residual` (M,N), C (M,N), and the scalars `alpha` and `beta` of
-    ``x = alpha * (A @ B.T) + beta * C``, which the epilogue is given. With beta 0, as in BLAS, no value of C
-    matters, not even NaN.
+    M and the row strides are any; N, K and the strides are multiples of 8, unless `align` says otherwise. `epilogue` is
+    a pointwise function of the sums and, if the kernel has them, of the bias of their columns and the residual. By
+    default it is relu(x + bias). With None, and by default if bias=False, C = A @ B.T. With another epilogue the
+    default is a bias. The arguments of the kernel are A, B, `bias` (N,), `residual` (M,N), C (M,N), and the scalars
+    `alpha` and `beta` of ``x = alpha * (A @ B.T) + beta * C``, which is the epilogue's argument. With beta 0 the values
+    of C do not matter, not even NaN, as in BLAS.
 
-    - Tiles: BM by BN of C, held by `warps` (rows, columns); BK of k in each of STAGES. Tiles of `group` rows of tiles
-      neighbour one another in time, so that they find their parts of B in the L2 cache.
-    - `order` of A and B, in BLAS' letters of column-major matrices: A contiguous along k "T" or m "N", B along k "N"
-      or n "T". `b_as_kn`: B is declared as (K,N): the same memory, torch.matmul's shape.
-    - `dtype` of A and B: fp16, bf16, fp32 (rounded to tf32) or i8 (i32 accumulators). `out`: fp16, bf16,
-      fp32, of i8 i32 too, which is computed without rounding; by default `dtype`, i32 of i8.
-    - `align`: what the addresses of the contiguous lines of A, B and C, and their lengths, are multiples of, in bytes:
-      16, 8 and 4 are copied asynchronously, less passes through registers. bias and residual are as C is.
-    - `padded`: the lines of A, of B have a length of their own, not below what they hold; zeros behind that.
-    - `batched`: A, B, residual and C have a batch mode in front, of any strides: 0 broadcasts. S * batch < 65536.
-    - `split_k`: instead of C, W (S,M,N), fp32 or i32: part s of k, of S, is summed into W[s] for gemm_reduce to add
-      up; no epilogue. Batched, W is (S,batch,M,N).
+    - Tiles: `warps` (rows, columns) hold BM by BN of C, and each of STAGES holds BK of k. Tiles of `group` rows of
+      tiles are computed at about the same time, so that they find their parts of B in the L2 cache.
+    - `order` of A and B, in BLAS' letters for column-major matrices: A is contiguous along k ("T") or m ("N"), B along
+      k ("N") or n ("T"). With `b_as_kn` B is declared as (K,N), the shape of torch.matmul, over the same memory.
+    - `dtype` of A and B: fp16, bf16, fp32 (rounded to tf32) or i8 (i32 accumulators). `out`: fp16, bf16, fp32, and for
+      i8 also i32, which is computed without rounding. The default is `dtype`, or i32 for i8.
+    - `align`: bytes that divide the addresses of the contiguous lines of A, B and C, and their lengths. With 16, 8 and
+      4 copies are asynchronous; with less they pass through registers. bias and residual are aligned like C.
+    - `padded`: whether the lines of A, of B have a length of their own, at least what they hold; the rest is zeros.
+    - `batched`: A, B, residual and C have a batch mode in front, of any strides; 0 broadcasts. S * batch < 65536.
+    - `split_k`: instead of C there is W (S,M,N), fp32 or i32. Part s of S parts of k is summed into W[s], and
+      gemm_reduce adds them up. Then there is no epilogue. If batched, W is (S,batch,M,N).
 
-    BM, BN: multiples of 16 for each warp; BK: of two k of the matrix instruction. Raises VerifyError KERNEL_ARGUMENT.
+    BM and BN are multiples of 16 for each warp, BK is a multiple of two k of the matrix instruction. Raises VerifyError
+    KERNEL_ARGUMENT.
     """
     return product_sm80(
         Product.of(
@@ -89,14 +90,14 @@ def product_sm80(product: Product) -> gr.Kernel:
         acc = gr.fragment("acc", [BM, BN], product.sums, mma.c, on=my)  # [2,4].[4,4].[16,8]: warps . registers . atom
         rd, wr = gr.ring("rd", STAGES), gr.ring("wr", STAGES)
 
-        last = KB // 2 - 1 if a.held is None and b.held is None else 0  # what passes registers is stored at the end
+        last = KB // 2 - 1 if a.held is None and b.held is None else 0  # tiles in registers are stored at the end
         first = 0 if BM * BN <= 192 * 128 else last  # the slices behind which copies of A and of B start, as measured
 
         def close() -> None:  # the copies of a tile
             if asynchronous:
                 gr.commit(CP)
 
-        def arrive() -> None:  # the tile last loaded, but for asynchronous copies
+        def arrive() -> None:  # stores the tile last loaded, unless its copies are asynchronous
             a.arrive(wr.index)
             b.arrive(wr.index)
             wr.advance()
@@ -127,7 +128,7 @@ def product_sm80(product: Product) -> gr.Kernel:
                         next_stage()
                     fragments((j + 1) % KB)
                     gr.matmul(acc[wm, wn], a.ready(j), b.ready(j).T, atom=mma)
-                    if j == first:  # behind products that are under way, into the stage that was read at k-1
+                    if j == first:  # after products that are under way, into the stage that was read at k-1
                         a.copy(k + STAGES - 1, wr.index)
                     if j == last:
                         b.copy(k + STAGES - 1, wr.index)
