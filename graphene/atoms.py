@@ -64,6 +64,20 @@ class AtomFamily:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def __getattr__(self, name: str) -> AtomOperand:
+        """An operand by its name, as of an entry: of the first member that holds it in registers, if one does.
+
+        Raises AttributeError where no member has it.
+        """
+        found: list[AtomOperand] = []
+        for entry in self.__dict__.get("_entries", ()):
+            operand = getattr(entry, name, None)
+            if isinstance(operand, AtomOperand):
+                found.append(operand)
+        if not found:
+            raise AttributeError(f"{self.__dict__.get('_name', 'the family')} has no operand or attribute `{name}`")
+        return next((o for o in found if "RF" in o.memories), found[0])
+
     def __repr__(self) -> str:
         return f"<atoms {self._name}: {len(self._entries)} entries>"
 

@@ -1,7 +1,6 @@
 // Copies by tensor maps: one leaf a box. A box is dense in shared memory, and its fastest dimension lies within a line
 // of the swizzle's pattern.
 #include <algorithm>
-#include <map>
 
 #include "build/moves.h"
 #include "build/nest.h"
@@ -22,7 +21,7 @@ bool addresses_boxes(const std::string& atom) {
 }
 
 struct Run {
-  std::size_t dim, number;  // number: among its dimension's, fastest first
+  std::size_t dim;
   std::int64_t extent, stride;
 };
 
@@ -35,24 +34,25 @@ std::vector<std::int64_t> box_of(const ir::Tensor& shared) {
     const std::vector<Expr> stride = modes[d].stride().leaves();
     for (std::size_t i = 0; i < shape.size(); ++i) {
       if (!shape[i].is_const() || !stride[i].is_const()) return {};
-      if (!shape[i].is_const(1)) runs.push_back({d, i, shape[i].value(), stride[i].value()});
+      if (!shape[i].is_const(1)) runs.push_back({d, shape[i].value(), stride[i].value()});
     }
   }
   std::stable_sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.stride < b.stride; });
   const Swizzle& swizzle = shared.buffer->swizzle;
-  std::int64_t limit = kMaxBoxExtent;
-  if (!swizzle.trivial()) limit = std::min(limit, std::int64_t{1} << (swizzle.base + swizzle.bits));
+  const std::int64_t line = swizzle.trivial() ? kMaxBoxExtent : std::int64_t{1} << (swizzle.base + swizzle.bits);
   std::vector<std::int64_t> box(modes.size(), 1);
   std::int64_t place = 1;
-  std::vector<bool> closed(modes.size(), false);  // a run of the dimension was left out, or cut
+  std::size_t current = modes.size();
   for (const Run& r : runs) {
-    if (r.stride != place || closed[r.dim]) break;
+    // A box's dimensions follow on each other as wholes.
+    if (r.stride != place || (r.dim != current && box[r.dim] > 1)) break;
+    current = r.dim;
+    const std::int64_t limit = r.dim == runs.front().dim ? std::min(line, kMaxBoxExtent) : kMaxBoxExtent;
     std::int64_t take = std::min(r.extent, limit / box[r.dim]);
     while (take > 1 && r.extent % take != 0) --take;
     box[r.dim] *= take;
     place *= take;
     if (take < r.extent) break;
-    limit = kMaxBoxExtent;
   }
   return box;
 }
