@@ -1,6 +1,6 @@
-"""Rows held by threads: what the kernels that work row by row share.
+"""Rows held by threads, for all kernels that work row by row.
 
-A row is read once and kept while its passes run: in registers, or in shared memory; a row that fits in neither is read
+A row is read once and kept while its passes run, in registers or in shared memory. A row that fits in neither is read
 again by every pass. The kernels are written for all three at once: ``for part in rows.parts()`` runs its body once over
 whole rows in registers, else as a loop over the parts of one row.
 """
@@ -24,7 +24,7 @@ __all__ = ["Edge", "First", "Part", "Rows", "declare_rows", "typical"]
 
 
 def declare_rows(declare: Callable[..., gr.Tensor], name: str, M: Any, tile: RowTile, dtype: gr.DType) -> gr.Tensor:
-    """An argument (M, tile.width) whose rows lie any number of vectors apart, those that are written side by side."""
+    """An argument (M, tile.width). Its rows lie any number of vectors apart; rows that are written lie side by side."""
     if tile.dense:
         align = min(16, tile.dense * dtype.bits // 8)
         return declare(name, gr.row_major(M, tile.width), dtype, align_bytes=align)
@@ -35,9 +35,11 @@ def declare_rows(declare: Callable[..., gr.Tensor], name: str, M: Any, tile: Row
 
 @dataclass(frozen=True)
 class Kept:
-    """Where rows are: (rows, width) in memory or registers; or (n, 1), which has elements from `base` on of dense rows.
+    """The place of rows: (rows, width) in memory or registers, or (n, 1) with the elements of dense rows from `base`
+    on.
 
-    Of those in registers `source` is where they came from, `edge` what vectors leave at the ends of a dense row.
+    For rows in registers, `source` is where they came from, and `edge` holds the elements at both ends of a dense row
+    that no vector holds.
     """
 
     x: gr.Tensor
@@ -57,21 +59,21 @@ class Rows:
         self.v = self.fragment("v", tile.rows, gr.fp32)
         if tile.dense:
             self.start = self.block * tile.width
-            self.first = gr.ceil_div(self.start, tile.vector) * tile.vector  # of a vector
+            self.first = gr.ceil_div(self.start, tile.vector) * tile.vector  # where the first vector begins
             self.head = self.first - self.start  # elements before vectors
             self.body = (tile.body - self.head) // tile.vector * tile.vector  # elements of vectors
-            self.shift = 0  # the same as `head`, where that is known
+            self.shift = 0  # equals `head` inside of a branch that knows it
             self.edge = self.single("edge", gr.fp32)
 
     def single(self, name: str, dtype: gr.DType) -> gr.Tensor:
-        """One element a thread."""
+        """Registers for one element a thread."""
         threads = self.tile.threads
         return gr.fragment(name, [1, threads], dtype, gr.tv(gr.Layout(threads), gr.Layout(1)), on=self.threads)
 
     def fragment(self, name: str, rows: int, dtype: gr.DType, wide: int = 0) -> gr.Tensor:
         """Registers for one part of each row, (rows, columns): threads side by side along a row, vector by vector.
 
-        Of a single row every thread row holds a copy. `wide`: how many columns, 0 for those of a part.
+        Every row of threads holds a copy of a single row. `wide`: the number of columns, 0 for those of a part.
         """
         t = self.tile
         runs = gr.ceil_div(wide or t.part, t.threads * t.vector)
@@ -86,7 +88,7 @@ class Rows:
         return self.v.reduced(1, name)
 
     def store(self, out: gr.Tensor, value: gr.Tensor) -> None:
-        """One fp32 value a row to memory (M,)."""
+        """Stores one fp32 value a row to memory (M,)."""
         column = out.reshape(0, gr.Layout((out.shape[0], 1), (1, 0)))
         gr.move(self.of(column), value, atom=gr.atom("st.global.b32"))
 
@@ -111,8 +113,8 @@ class Rows:
         return Kept(self.of(x) if len(x.shape) == 2 else x.reshape(0, gr.row_major(1, self.tile.width)))
 
     def keep(self, *tensors: gr.Tensor) -> list[Kept]:
-        """Reads the block's rows of matrices (M, width) into where they stay: what ``part.take`` takes."""
-        self._unroll = max(1, self._unroll // len(tensors))  # as many loads under way as registers allow
+        """Reads the block's rows of matrices (M, width) to where they stay; ``part.take`` reads them there."""
+        self._unroll = max(1, self._unroll // len(tensors))  # registers limit how many loads are under way
         if self.tile.keep == "memory":
             return [self.row(x) for x in tensors]
         if self.tile.keep == "shared":
@@ -122,12 +124,12 @@ class Rows:
         return [Kept(r, edge=edge, source=x) for r, edge, x in zip(kept, edges, tensors, strict=True)]
 
     def _share(self, tensors: tuple[gr.Tensor, ...]) -> list[Kept]:
-        """Copies to shared memory. Each thread will read what it copied itself, unless rows are dense."""
+        """Copies to shared memory. Each thread will read the elements that it copied itself, unless rows are dense."""
         kept, copy, t = [], None, self.tile
         for x in tensors:
             row, base, vector = self.row(x), 0, min(t.dense, 128 // x.dtype.bits) or t.vector
             source, shape = row.x, [1, t.width]
-            if t.dense:  # whole vectors, with what lies in them before and behind the row
+            if t.dense:  # whole vectors, including the elements in them before and after the row
                 shape = [math.ceil((t.width + vector + t.vector - 2) / vector) * vector, 1]
                 base = self.start // vector * vector
                 source = row.x.window(base, shape[0])
@@ -157,9 +159,9 @@ class Rows:
             yield Edge(self)
 
     def shifts(self, columns: bool) -> Iterator[None]:
-        """Where `columns` are read, a branch for each number of elements that may lie before a dense row's vectors.
+        """A branch for each number of elements that may lie before a dense row's vectors, if `columns` are read.
 
-        There vectors (width,), the same for every row, are read by whole vectors, two for one.
+        In it, vectors (width,), the same for every row, are read by whole vectors, two for one.
         """
         t = self.tile
         if not t.dense or not columns or t.vector == 1:
@@ -170,17 +172,17 @@ class Rows:
                 yield
 
     def reduce(self, op: str, value: Callable[[Part], Any]) -> gr.Tensor:
-        """`op` (add, max, min) over the elements of each row, in fp32: one value a row, on all of the row's threads."""
+        """Reduces the elements of each row by `op` (add, max, min) in fp32: one value a row, on all of its threads."""
         lanes, total = self.v.reduced(1, "lanes", lanes=True), self.v.reduced(1, "total")
         gr.init(lanes, {"add": 0.0, "max": -gr.inf, "min": gr.inf}[op])
         for part in self.parts():
             part.v[:] = value(part)
             gr.reduce(op, lanes, part.v, axis=1, accumulate=True)  # this thread's own values
-        gr.reduce(op, total, lanes, axis=1)  # the row's threads: shfl.bfly in a warp, shared memory between warps
+        gr.reduce(op, total, lanes, axis=1)  # over the row's threads: shfl.bfly in a warp, shared memory between warps
         return total
 
     def sum_of_squares(self, value: Callable[[Part], Any]) -> gr.Tensor:
-        """As ``reduce("add", value * value)``, one fma an element."""
+        """The same as ``reduce("add", value * value)``, by one fma an element."""
         lanes, total = self.v.reduced(1, "lanes", lanes=True), self.v.reduced(1, "total")
         gr.init(lanes, 0)
         for part in self.parts():
@@ -191,7 +193,7 @@ class Rows:
         return total
 
     def values(self, part: Part) -> Iterator[tuple[int, gr.Tensor]]:
-        """A part's own values in registers, and which of a thread's rows each is of."""
+        """A part's own values in registers, and to which of a thread's rows each belongs."""
         V, each = min(self.tile.vector, part.v.values.size), self.tile.each
         for run, e in itertools.product(range(part.v.values.size // (V * each)), range(each)):
             for i in gr.loop("i", V, unroll=0):
@@ -216,13 +218,13 @@ class Part:
         return line.tile([None, self._wide])[0, self.index]
 
     def _alone(self, x: Kept) -> bool:
-        """Whether the last part, of shared memory, may be one vector of a dense row or none: no tile of these rows."""
+        """Whether the last part in shared memory may be one vector of a dense row or none, which is not a tile."""
         t = self._rows.tile
         last = not isinstance(self.index, int) and t.body % t.part == t.vector
         return bool(t.dense) and x.x.memory == gr.SH and last
 
     def take(self, kept: Kept) -> gr.Tensor:
-        """These columns of what ``rows.keep`` returned; what lies past the end of a row reads as zeros."""
+        """These columns of rows that ``rows.keep`` returned; elements past the end of a row read as zeros."""
         if kept.x.memory == gr.RF:
             return kept.x
         x = self._rows.fragment("x", 1, kept.x.dtype, self._wide)
@@ -233,7 +235,7 @@ class Part:
         return x
 
     def load(self, x: gr.Tensor, atom: Any = None) -> gr.Tensor:
-        """These columns of the block's rows of a matrix (M, width) that nobody keeps."""
+        """These columns of the block's rows of a matrix (M, width) that is not kept."""
         r = self._rows.fragment("x", self._rows.tile.rows, x.dtype)
         gr.move(r, self._columns(self._rows.row(x)), atom=atom or self._rows.atom("ld.global.nc", x.dtype))
         return r
@@ -275,9 +277,9 @@ class Part:
 
 
 class First(Part):
-    """The first columns of the block's rows: every thread along a row has all of them, three, or less of a short row.
+    """The first columns of the block's rows: three, or fewer in a short row. Every thread along a row has all of them.
 
-    Where rows begin with vectors of four and more it has four, by one load.
+    If rows begin with vectors of four or more elements, it has four, by one load.
     """
 
     def __init__(self, rows: Rows) -> None:
@@ -305,12 +307,12 @@ class First(Part):
         return values
 
     def typical(self, row: int) -> Any:
-        """The middle one of the first three columns, or the first: of the thread's row `row`, once `v` has values."""
+        """The median of the first three columns, or the first, in the thread's row `row`; `v` must have values."""
         return typical([self.v.values[row * self.columns + i] for i in range(self.columns)])
 
 
 def typical(values: Sequence[Any]) -> Any:
-    """The middle one of the first three, or the first of fewer: no single element that lies far from the others."""
+    """The median of the first three, or the first of fewer, so that one element far from the others is not taken."""
     if len(values) < 3:
         return values[0]
     a, b, c = values[:3]
@@ -318,16 +320,16 @@ def typical(values: Sequence[Any]) -> Any:
 
 
 class Edge(Part):
-    """What vectors leave at both ends of a dense row, one element a thread: thread i has the i-th before the vectors.
+    """The elements at both ends of a dense row that no vector holds, one a thread.
 
-    Thread `vector` + i has the i-th behind them.
+    Thread i has the i-th element before the vectors, and thread `vector` + i the i-th after them.
     """
 
     def __init__(self, rows: Rows) -> None:
         super().__init__(rows, 0)
         self.v = rows.edge
         (self._thread,) = rows.threads.indices()
-        self._behind = rows.head + rows.body - rows.tile.vector  # less the thread: the element
+        self._behind = rows.head + rows.body - rows.tile.vector  # plus the thread's number: its element
         self._end = rows.tile.width - self._behind
 
     def _each(self, do: Callable[[Any], object]) -> None:
@@ -347,7 +349,7 @@ class Edge(Part):
         return self._read(kept) if kept.edge is None else kept.edge
 
     def load(self, x: gr.Tensor, atom: Any = None) -> gr.Tensor:
-        """These columns of the block's rows of a matrix that nobody keeps."""
+        """These columns of the block's rows of a matrix that is not kept."""
         return self._read(self._rows.row(x))
 
     def column(self, x: gr.Tensor) -> gr.Tensor:

@@ -19,11 +19,11 @@ __all__ = ["GroupNormConfig", "groupnorm_kernel"]
 
 @dataclass(frozen=True)
 class GroupNormConfig:
-    """What a group normalisation computes, and the tile it works on.
+    """A group normalisation, and the tile that it works on.
 
-    `tile`: of a group, whose width is that of `channels` channels of equal size; one row a block, not dense, and the
-    vectors divide the size of a channel. `groups`: of a sample. `gamma`, `beta`: whether there is a factor, an addend
-    for each channel. Raises VerifyError KERNEL_ARGUMENT.
+    `tile`: that of a group, whose width is that of `channels` channels of equal size. It has one row a block and is not
+    dense, and its vectors divide the size of a channel. `groups`: the number of groups of a sample. `gamma`, `beta`:
+    whether there is a factor, an addend for each channel. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     tile: RowTile
@@ -60,7 +60,7 @@ class Groups(Rows):
         return x.tile([1, self.tile.width])[self.sample, self.group]
 
     def channel(self, x: gr.Tensor, part: Part) -> gr.Tensor:
-        """Of a part's columns, the elements of a vector (groups * channels,): one for each vector of registers."""
+        """For a part's columns, elements of a vector (groups * channels,): one for each vector of registers."""
         c, t = self.config, self.tile
         (thread,) = self.threads.indices()
         own = self.fragment("c", 1, x.dtype)
@@ -92,11 +92,11 @@ def _promise(c: GroupNormConfig) -> Callable[..., dict[str, Any]]:
 
 
 def groupnorm_kernel(config: GroupNormConfig) -> gr.Kernel:
-    """Y = (X - mean) * rsqrt(var + eps) * gamma + beta, mean and var of a group; fp32 inside, rounded once.
+    """Y = (X - mean) * rsqrt(var + eps) * gamma + beta with mean and var of a group; fp32 inside, rounded once.
 
-    Arguments, those that the configuration has: X (B, groups * width), gamma (groups * channels,), beta (groups *
-    channels,), Y (B, groups * width), eps. A sample's channels lie one after the other; samples may have any stride
-    that the vectors divide. Any B.
+    The arguments, as far as the configuration has them, are X (B, groups * width), gamma (groups * channels,), beta
+    (groups * channels,), Y (B, groups * width), eps. A sample's channels lie one after the other; samples may have any
+    stride that the vectors divide. B is any.
     """
     instance("groupnorm_kernel", "config", config, GroupNormConfig)
     c, t = config, config.tile

@@ -1,4 +1,4 @@
-"""Layer normalisation: a row's mean, its variance, the result; each element is read once where a row fits on chip."""
+"""Layer normalisation: a row's mean, its variance, the result. Each element is read once if a row fits on the chip."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["layernorm", "layernorm_kernel"]
 def layernorm_kernel(config: NormConfig) -> gr.Kernel:
     """Y = (H - mean) * rsqrt(var + eps) * gamma + beta over the rows of H = X + R; fp32 inside, rounded once.
 
-    Arguments, those that the configuration has: X (M, width), R (M, width), gamma (width,), beta (width,), Y (M,
-    width), S (M, width), eps. Any M; rows may have any stride that the vectors divide.
+    The arguments, as far as the configuration has them, are X (M, width), R (M, width), gamma (width,), beta (width,),
+    Y (M, width), S (M, width), eps. M is any; rows may have any stride that the vectors divide.
     """
     instance("layernorm_kernel", "config", config, NormConfig)
     with gr.Kernel("layernorm", means=promise(config, centred=True), arguments=SENSIBLE) as kernel:
@@ -35,8 +35,8 @@ def layernorm_kernel(config: NormConfig) -> gr.Kernel:
 def layernorm(N: int = 1000, THREADS: int = 128, eps: float = 1e-5) -> gr.Kernel:
     """Y = (X - mean) * rsqrt(var + eps) * gamma + beta over rows: X, Y (M,N), gamma, beta (N,) fp16; fp32 inside.
 
-    One block of THREADS threads a row; N % 8 == 0, the row stays in registers: about N / THREADS of fp32 each thread.
-    THREADS % 32 == 0. Raises VerifyError KERNEL_ARGUMENT.
+    Each row has one block of THREADS threads. The row stays in registers, about N / THREADS of fp32 for each thread.
+    N % 8 == 0, THREADS % 32 == 0. Raises VerifyError KERNEL_ARGUMENT.
     """
     size("layernorm", "N", N, multiple_of=8)
     size("layernorm", "THREADS", THREADS, multiple_of=32, most=1024)

@@ -1,4 +1,4 @@
-"""Mean and variance of rows, by as few passes and meetings of warps as their digits allow."""
+"""Mean and variance of rows, with few passes and meetings of warps, and without loss of digits."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ __all__ = ["moments"]
 def moments(rows: Rows, value: Callable[[Part], Any], exact: bool) -> tuple[Callable[[Any], Any], gr.Tensor]:
     """The distance of a value from its row's mean, and the mean of its square.
 
-    Distances and their squares are added up from a number near the mean: a mean far from zero costs no digits. That is
-    an element of the row, or of a long one of each warp's part: the middle one of three neighbours. Where it lies d
+    Distances and their squares are added up from a number near the mean, so a mean far from zero costs no digits. That
+    number is an element: the median of three neighbours of the row or, in a long row, of each warp's part. If it lies d
     standard deviations from the mean, rounding errors of the variance are 1 + d^2 times larger. One element far from
-    all others costs nothing, wherever it is; where two of the three lie far away, up to log2 N of 24 bits are lost, of
-    N elements that are added up. Warps meet once.
-    `exact`: the distance has as many digits as the value, as fp32 needs it; then it is the mean, by a pass of its own
-    unless every pass reads memory.
+    all others costs nothing, wherever it is. If two of the three lie far away, up to log2 N of 24 bits are lost when N
+    elements are added up. Warps meet once.
+
+    `exact`: the distance has as many digits as the value, which fp32 needs. Then the number is the mean, from a pass of
+    its own unless every pass reads memory.
     """
     base, mean, square = (rows.per_row(n) for n in ("base", "mean", "square"))
     t = rows.tile
@@ -35,7 +36,7 @@ def moments(rows: Rows, value: Callable[[Part], Any], exact: bool) -> tuple[Call
         return x - base - mean if exact else x - mean
 
     if t.keep == "registers" or t.threads == 1 or (exact and t.keep == "shared"):
-        if exact or t.keep != "registers":  # what lies past the end was read as zeros
+        if exact or t.keep != "registers":  # elements past the end were read as zeros
             base[:] = rows.reduce("add", value) * (1 / t.width)
         else:
             first = First(rows)
@@ -53,7 +54,7 @@ def moments(rows: Rows, value: Callable[[Part], Any], exact: bool) -> tuple[Call
 
 
 def _by_warps(rows: Rows, value: Callable[[Part], Any], base: gr.Tensor, mean: gr.Tensor, square: gr.Tensor) -> None:
-    """Rows' means less `base`, and variances; each warp adds up distances from a mean of its own."""
+    """Rows' means minus `base`, and variances; each warp adds up distances from a mean of its own."""
     t = rows.tile
     (thread,) = rows.threads.indices()
     warp = rows.threads.tile(32)[thread // 32]
@@ -86,7 +87,7 @@ def _by_warps(rows: Rows, value: Callable[[Part], Any], base: gr.Tensor, mean: g
 
 
 def _meet_each(rows: Rows, base: gr.Tensor, mean: gr.Tensor, square: gr.Tensor, met: gr.Tensor) -> None:
-    """From what warps added up, the mean less `base`; every thread reads it all."""
+    """The mean minus `base`, from the warps' sums, all of which every thread reads."""
     N, warps = rows.tile.width, rows.tile.threads // 32
     shifts, totals, squares, n, rcp = (gr.alloc(x, [warps], gr.fp32, gr.RF) for x in ("s", "t", "q", "n", "rcp"))
     for k, x in enumerate((shifts, totals, squares)):
@@ -106,7 +107,7 @@ def _meet_each(rows: Rows, base: gr.Tensor, mean: gr.Tensor, square: gr.Tensor, 
 
 
 def _meet_lanes(rows: Rows, base: gr.Tensor, mean: gr.Tensor, square: gr.Tensor, met: gr.Tensor) -> None:
-    """The same by the lanes of each warp: one reads of one warp."""
+    """The same by the lanes of each warp, where a lane reads the sums of one warp."""
     N, warps = rows.tile.width, rows.tile.threads // 32
     (thread,) = rows.threads.indices()
     warp, lane = rows.threads.tile(32)[thread // 32], thread % 32
@@ -135,7 +136,7 @@ def _meet_lanes(rows: Rows, base: gr.Tensor, mean: gr.Tensor, square: gr.Tensor,
 
 
 def _sum_both(rows: Rows, sums: gr.Tensor, squares: gr.Tensor, value: Callable[[Part], Any]) -> None:
-    """Values and their squares, added up along rows by one meeting of warps."""
+    """Values and their squares, added up along rows with one meeting of warps."""
     t, below = rows.tile, rows.tile.rows // rows.tile.each
     thread = gr.Layout((t.threads, below), (2 * t.rows, 1))
     tv = gr.tv(thread, gr.Layout((t.each, 2), (below, t.rows)))
@@ -168,7 +169,7 @@ def _first(rows: Rows, shift: gr.Tensor, start: gr.Tensor, warp: Any) -> None:
 
 
 def _count(rows: Rows, of: Callable[[list[float]], Any], f: Callable[[int], float] = float) -> Any:
-    """Of f(how many elements a warp has), for all warps of a row; a dense row has one vector more or less."""
+    """f(the number of elements of a warp), for all warps of a row; a dense row has one vector more or less."""
     t = rows.tile
     if not t.dense:
         return of([f(n) for n in _counts(rows, t.width)])

@@ -1,4 +1,4 @@
-"""What layer normalisation and its root-mean-square form share: configuration, arguments."""
+"""Configuration and arguments of layer normalisation and of its root-mean-square form."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["SENSIBLE", "NormArguments", "NormConfig", "promise"]
 
 @dataclass(frozen=True)
 class NormConfig:
-    """What a normalisation computes, and the tile it works on.
+    """A normalisation, and the tile that it works on.
 
-    `dtype`: of X, R, Y, S and, unless `affine_dtype` says otherwise, of gamma and beta. `gamma`, `beta`: whether there
-    is a factor, an addend per column. `residual`: normalises X + R. `write_sum`: also S = X + R. `eps`: a number built
-    into the kernel; None makes it the last argument. Raises VerifyError KERNEL_ARGUMENT: types that are not fp16, bf16
-    or fp32, vectors of more than 16 bytes.
+    `dtype`: the type of X, R, Y, S and, unless `affine_dtype` says otherwise, of gamma and beta. `gamma`, `beta`:
+    whether there is a factor, an addend for each column. `residual`: X + R is normalised. `write_sum`: S = X + R is
+    stored, too. `eps`: a number that is built into the kernel; None makes it the last argument. Raises VerifyError
+    KERNEL_ARGUMENT for types other than fp16, bf16 and fp32, and for vectors of more than 16 bytes.
     """
 
     tile: RowTile
@@ -50,7 +50,7 @@ class NormConfig:
 
 
 def promise(c: NormConfig, centred: bool) -> Callable[..., dict[str, Any]]:
-    """What a normalisation computes."""
+    """The meaning of a normalisation."""
 
     def normalised(X: Any, R: Any = None, gamma: Any = None, beta: Any = None, eps: Any = c.eps) -> dict[str, Any]:
         import numpy as np
@@ -67,11 +67,11 @@ def promise(c: NormConfig, centred: bool) -> Callable[..., dict[str, Any]]:
     return normalised
 
 
-SENSIBLE = gr.Arguments(values={"eps": (1e-5, 1e-12, 0.5, 0.0)})  # of a normalisation
+SENSIBLE = gr.Arguments(values={"eps": (1e-5, 1e-12, 0.5, 0.0)})  # sensible arguments of a normalisation
 
 
 class NormArguments:
-    """Of a call, in this order, those that the configuration has: X, R, gamma, beta, Y, S, eps."""
+    """The arguments, in this order, as far as the configuration has them: X, R, gamma, beta, Y, S, eps."""
 
     def __init__(self, c: NormConfig) -> None:
         width, vector = c.tile.width, c.tile.vector
@@ -92,7 +92,7 @@ class NormArguments:
         self.eps = gr.param("eps", gr.fp32) if c.eps is None else c.eps
 
     def keep(self, rows: Rows) -> Callable[[Part], Any]:
-        """Reads the rows of X, and of R; the function gives a part of what is normalised."""
+        """Reads the rows of X and R. The returned function gives a part of the rows that are normalised."""
         kept = rows.keep(*(t for t in (self.X, self.R) if t is not None))
 
         def h(part: Part) -> Any:

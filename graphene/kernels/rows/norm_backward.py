@@ -1,7 +1,7 @@
 """Gradients of layer normalisation and of its root-mean-square form.
 
-Three kernels: one by rows for the input's gradient, one by columns whose blocks add up the gradients of factor and
-addend over a part of the rows each, and ``reduction_kernel`` over these parts. No order depends on chance.
+There are three kernels. One goes by rows, for the input's gradient. One goes by columns: each of its blocks adds up the
+gradients of factor and addend over a part of the rows. ``reduction_kernel`` adds these parts. All orders are fixed.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ def exact_mean(dtype: gr.DType) -> bool:
 def layernorm_backward_kernel(config: NormConfig) -> gr.Kernel:
     """DX for Y = N * gamma + beta, where N = (H - mean) * rstd, H = X + R; with G = dY * gamma and means over each row:
 
-    dX = rstd * (G - mean(G) - N * mean(G * N)), plus dS, the gradient of H itself, where the configuration writes sums.
+    dX = rstd * (G - mean(G) - N * mean(G * N)), plus dS, the gradient of H itself, if the configuration writes sums.
     Arguments: X (M, width), R (M, width), dY (M, width), gamma (width,), dS (M, width), dX (M, width), mean (M,),
-    rest (M,), rstd (M,), eps: R, gamma, dS, eps where the configuration has residual, gamma, write_sum, no eps, rest of
-    fp32. H is added up in fp32, as the normalisation does: it is never rounded. The statistics are written in fp32, for
-    ``norm_columns_kernel``; the mean of rows of fp32, which have more digits than it, is the sum of mean and rest.
+    rest (M,), rstd (M,), eps. The configuration decides on some of them: R with residual, gamma with gamma, dS with
+    write_sum, eps if it is not built in, rest with fp32. H is added up in fp32 and never rounded, as in the
+    normalisation. The statistics are written in fp32, for ``norm_columns_kernel``. The mean of rows of fp32 needs more
+    digits than fp32 has, so it is the sum of mean and rest.
     """
     return _backward("layernorm_backward", config, centred=True)
 
@@ -49,20 +50,20 @@ def layernorm_backward_kernel(config: NormConfig) -> gr.Kernel:
 def rmsnorm_backward_kernel(config: NormConfig) -> gr.Kernel:
     """DX for Y = N * gamma, where N = (X + R) * rstd: dX = rstd * (G - N * mean(G * N)), with G = dY * gamma.
 
-    Arguments as of ``layernorm_backward_kernel``, without mean.
+    The arguments are those of ``layernorm_backward_kernel``, without mean.
     """
     return _backward("rmsnorm_backward", config, centred=False)
 
 
 def _gradient(c: NormConfig, centred: bool) -> Callable[..., dict[str, Any]]:
-    """What the gradient of the input is, and the statistics of rows."""
+    """The meaning: the gradient of the input, and the statistics of rows."""
 
     def gradient(X: Any, dY: Any, R: Any = None, gamma: Any = None, dS: Any = None, eps: Any = c.eps) -> dict[str, Any]:
         import numpy as np
 
         h = X if R is None else X + R
         mean = h.mean(-1, keepdims=True)
-        if exact_mean(c.dtype):  # in two numbers, of which the second is as exact as distances are
+        if exact_mean(c.dtype):  # as two numbers, the second of which is as exact as distances are
             mean = mean + np.where(np.isfinite(mean), (h - mean).mean(-1, keepdims=True), 0)
         d = h - mean if centred else h
         rstd = 1 / np.sqrt((d * d).mean(-1, keepdims=True) + eps)
@@ -77,7 +78,7 @@ def _gradient(c: NormConfig, centred: bool) -> Callable[..., dict[str, Any]]:
 
 
 def _statistics_read(dX: Any, rstd: Any, mean: Any, rest: Any) -> dict[str, Any]:
-    """The mean of rows of fp32 is the sum of two numbers, of which the second is none where the first is infinite."""
+    """The mean of rows of fp32 is the sum of two numbers; the second is NaN where the first is infinite."""
     import numpy as np
 
     return {"dX": dX, "rstd": rstd, "mean": np.where(np.isfinite(mean), mean + rest, mean)}
@@ -146,12 +147,12 @@ def _backward(name: str, c: NormConfig, centred: bool) -> gr.Kernel:
 
 @dataclass(frozen=True)
 class NormColumnsConfig:
-    """Which gradients of columns are wanted, and the block that adds them up.
+    """The wanted gradients of columns, and the block that adds them up.
 
-    `dtype`: of X, R and dY. `centred`: of a layer normalisation, which has a mean. `beta`: also the addend's gradient.
-    `residual`: what was normalised is X + R. A block has 32 threads side by side, each with `vector` neighbouring
-    columns, and `rows` such rows of threads.
-    Raises VerifyError KERNEL_ARGUMENT.
+    `dtype`: the type of X, R and dY. `centred`: whether it belongs to a layer normalisation, which has a mean. `beta`:
+    whether the addend's gradient is wanted, too. `residual`: whether X + R was normalised. A block has 32 threads side
+    by side, each with `vector` neighbouring columns, and `rows` such rows of threads. Raises VerifyError
+    KERNEL_ARGUMENT.
     """
 
     dtype: gr.DType = gr.fp16
@@ -173,9 +174,10 @@ class NormColumnsConfig:
 def norm_columns_kernel(config: NormColumnsConfig) -> gr.Kernel:
     """Sums over rows of dY * N and of dY in S parts, part s of blocks s, s + S, ... of rows; N = (X + R - mean) * rstd.
 
-    Arguments: X (M, N), R (M, N), dY (M, N), mean (M,), rest (M,), rstd (M,), dgamma (S, N), dbeta (S, N), from mean on
-    fp32; R where the configuration has residual, mean where it is centred, rest, what rounding took from the mean,
-    where it is centred and of fp32, dbeta where it has beta. ``reduction_kernel`` over columns adds the parts up.
+    Arguments: X (M, N), R (M, N), dY (M, N), mean (M,), rest (M,), rstd (M,), dgamma (S, N), dbeta (S, N), where mean
+    and those after it are fp32. The configuration decides on some of them: R with residual, mean if it is centred, rest
+    (the error that rounding left in the mean) if it is centred and of fp32, dbeta with beta. ``reduction_kernel`` over
+    columns adds the parts up.
     """
     instance("norm_columns_kernel", "config", config, NormColumnsConfig)
     c = config

@@ -1,4 +1,4 @@
-"""What kernels of rows compute, in words."""
+"""The problems of kernels of rows, in words."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ KINDS = ("layernorm", "rmsnorm", "softmax")
 class RowProblem:
     """Rows of `width` elements that are normalised.
 
-    ``kind``: "layernorm", "rmsnorm" or "softmax". ``dtype``: "fp16", "bf16" or "fp32". ``align_bytes``: of addresses
-    and row strides. ``dense_bytes``: of addresses, where rows have no gaps; else 0. Raises VerifyError KERNEL_ARGUMENT.
+    ``kind``: "layernorm", "rmsnorm" or "softmax". ``dtype``: "fp16", "bf16" or "fp32". ``align_bytes``: divides
+    addresses and row strides. ``dense_bytes``: divides addresses if rows have no gaps, else 0. Raises VerifyError
+    KERNEL_ARGUMENT.
     """
 
     kind: str
@@ -46,14 +47,14 @@ class RowProblem:
 
     @property
     def dense(self) -> int:
-        """Elements of vectors where rows begin anywhere; 0 where they begin with whole vectors, or may have gaps."""
+        """Elements of vectors if rows begin anywhere; 0 if they begin with whole vectors, or may have gaps."""
         size = self.row_bytes // self.width
         dense = math.gcd(self.dense_bytes, 16) // size if self.dense_bytes else 0
         return dense if dense > self.vector and self.width >= 256 else 0
 
     @property
     def row_bytes(self) -> int:
-        """Of one row."""
+        """Bytes of one row."""
         return self.width * int(getattr(dtypes, self.dtype).bits) // 8
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Normalisation by the root of a row's mean square; each element is read once where a row fits on chip."""
+"""Normalisation by the root of a row's mean square. Each element is read once if a row fits on the chip."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["rmsnorm_kernel"]
 def rmsnorm_kernel(config: NormConfig) -> gr.Kernel:
     """Y = H * rsqrt(mean(H^2) + eps) * gamma over the rows of H = X + R; fp32 inside, rounded once.
 
-    Arguments as of ``layernorm_kernel``; with `beta` it is added.
+    The arguments are those of ``layernorm_kernel``; beta is added if the configuration has it.
     """
     instance("rmsnorm_kernel", "config", config, NormConfig)
     with gr.Kernel("rmsnorm", means=promise(config, centred=False), arguments=SENSIBLE) as kernel:

@@ -1,4 +1,4 @@
-"""Softmax over rows, each element read once where a row fits on chip; and over columns, each read twice."""
+"""Softmax over rows, each element read once if a row fits on the chip, and over columns, each element read twice."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class SoftmaxConfig:
-    """The tile it works on, the types of X and of Y (None: that of X). Raises VerifyError KERNEL_ARGUMENT."""
+    """The tile, and the types of X and of Y (None means that of X). Raises VerifyError KERNEL_ARGUMENT."""
 
     tile: RowTile
     dtype: gr.DType = gr.fp16
@@ -53,8 +53,8 @@ def _softmax(x: Any, axis: int) -> Any:
 def softmax_kernel(config: SoftmaxConfig) -> gr.Kernel:
     """Y = exp(X - max) / sum(exp(X - max)) over rows; fp32 inside, rounded once.
 
-    Arguments: X (M, width), Y (M, width). Any M; rows may have any stride that the vectors divide. As in PyTorch a row
-    with a NaN, with +inf, or of nothing but -inf gives NaN.
+    The arguments are X (M, width), Y (M, width). M is any; rows may have any stride that the vectors divide. As in
+    PyTorch, a row with a NaN, with +inf, or with nothing but -inf gives NaN.
     """
     instance("softmax_kernel", "config", config, SoftmaxConfig)
     tile = config.tile
@@ -66,7 +66,7 @@ def softmax_kernel(config: SoftmaxConfig) -> gr.Kernel:
         (x,) = rows.keep(X)
         most, rcp = rows.per_row("most"), rows.per_row("rcp")
 
-        def power(part: Part) -> Any:  # not x * log2(e) - max * log2(e): products of large numbers are rounded
+        def power(part: Part) -> Any:  # x * log2(e) - max * log2(e) would round products of large numbers
             return gr.exp2((part.take(x) - most) * math.log2(math.e), ftz=True)
 
         most[:] = rows.reduce("max", lambda part: part.inside(part.take(x), -gr.inf))
@@ -78,7 +78,7 @@ def softmax_kernel(config: SoftmaxConfig) -> gr.Kernel:
 
 @dataclass(frozen=True)
 class SoftmaxColumnsConfig:
-    """The types of X and of Y (None: that of X), and the block.
+    """The types of X and of Y (None means that of X), and the block.
 
     It has 32 threads side by side, each with `vector` neighbouring columns, and `rows` such rows of threads. Raises
     VerifyError KERNEL_ARGUMENT.
@@ -98,9 +98,9 @@ class SoftmaxColumnsConfig:
 def softmax_columns_kernel(config: SoftmaxColumnsConfig) -> gr.Kernel:
     """Y[b, :, n] = softmax(X[b, :, n]); fp32 inside, rounded once.
 
-    Arguments: X (B, M, N), Y (B, M, N), contiguous along N. Any sizes. A first pass keeps each column's maximum so far
-    and the sum of powers relative to it (online softmax), a second one writes. What is not finite: as
-    ``softmax_kernel``.
+    The arguments are X (B, M, N), Y (B, M, N), contiguous along N, of any sizes. A first pass keeps each column's
+    maximum so far and the sum of powers relative to it (online softmax); a second pass writes. Values that are not
+    finite give the results of ``softmax_kernel``.
     """
     instance("softmax_columns_kernel", "config", config, SoftmaxColumnsConfig)
     c = config
@@ -126,7 +126,7 @@ def softmax_columns_kernel(config: SoftmaxColumnsConfig) -> gr.Kernel:
         load, store = access("ld.global.nc", align[0]), access("st.global", align[1])
         row, _ = v.coords()
 
-        def finite(m: gr.Tensor) -> Any:  # of columns with nothing but -inf so far
+        def finite(m: gr.Tensor) -> Any:  # 0 for columns with nothing but -inf so far
             return gr.where(m == -gr.inf, 0, m)
 
         def power(distance: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How a block holds rows, and the choice of it by sizes."""
+"""How a block holds rows."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
 
 __all__ = ["RowTile"]
 
-_PART_ELEMS = 8  # of a thread, in a part of a row
+_PART_ELEMS = 8  # elements of a thread in a part of a row
 
 
 @dataclass(frozen=True)
 class RowTile:
     """How a block holds rows of `width` elements.
 
-    `threads`: side by side along one row, a power of two up to 32 or whole warps. `rows`: of a block. `vector`:
-    neighbouring elements that a thread reads by one instruction; it divides the width and every row's stride. `keep`:
-    where a row stays between passes, "registers", "shared" or "memory" (it is read again); one row a block unless
-    "registers". `evict`: what the L2 cache shall do with what is copied to shared memory; "evict_last" makes room for
-    the reads of a large matrix by writing results early. In registers: "no_allocate" leaves the SM's own cache to
-    factors and addends. `each`: rows that a thread has a part of, for which it reads factors and addends once.
-    `unroll`: parts of a long row that are worked on together. `dense`: of rows without gaps between them, how many
-    elements the tensors' addresses are a multiple of, 0 for other rows. Dense rows begin anywhere: vectors are cut
-    where addresses are multiples of theirs, and what is left at both ends of a row is read element by element. Raises
-    VerifyError KERNEL_ARGUMENT for values that do not fit.
+    `threads`: threads side by side along one row, a power of two up to 32 or whole warps. `rows`: rows of a block.
+    `vector`: neighbouring elements that a thread reads by one instruction; it divides the width and every row's stride.
+    `keep`: where a row stays between passes: "registers", "shared" or "memory" (it is read again). A block has one row
+    unless that is "registers". `evict`: a hint to the L2 cache about copies to shared memory; "evict_last" makes room
+    for the reads of a large matrix by writing results early. With "registers" it may be "no_allocate", which leaves the
+    SM's own cache to factors and addends. `each`: the number of rows of which a thread has a part; it reads factors and
+    addends once for all of them. `unroll`: parts of a long row that are worked on together. `dense`: for rows without
+    gaps between them, the number of elements that divides the tensors' addresses; 0 for other rows. Dense rows begin
+    anywhere: vectors are cut where addresses are multiples of the vector's size, and the rest at both ends of a row is
+    read element by element. Raises VerifyError KERNEL_ARGUMENT for values that do not fit.
     """
 
     width: int
@@ -81,10 +81,10 @@ class RowTile:
 
     @property
     def parts(self) -> int:
-        """How many of them a row has."""
+        """How many such parts a row has."""
         return math.ceil(self.body / self.part)
 
     @property
     def body(self) -> int:
-        """Elements of a row in vectors; in some dense rows it is a vector less."""
+        """Elements of a row that lie in vectors; in some dense rows it is one vector less."""
         return self.width // self.vector * self.vector
