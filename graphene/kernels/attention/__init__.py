@@ -1,1 +1,1 @@
-"""Attention: forward, gradients, what queries that share keys and packed sequences need."""
+"""Attention: forward, gradients, and the small kernels around them."""

@@ -1,4 +1,4 @@
-"""Arguments with which attention's kernels mean something: where sequences lie, masks, lists, LSE and delta."""
+"""Sensible arguments for attention's kernels: where sequences lie, masks, lists, LSE and delta."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 FINITE = ("normal", "positive", "rising", "falling", "constant", "whole", "tiny", "large", "spike",
           "uneven")  # fmt: skip
-SIZES = {  # of what no tile divides; the last ones are the usual
+SIZES = {  # sizes that no tile divides; the last ones are the usual
     "batch": (1, 2, 3), "kv_heads": (1, 2, 3), "splits": (1, 2, 35, 5, 3),
     "left": (0, 1, 15, 16, 30, 31, 46, 62, 100, 17), "right": (1, -1, 14, 15, 16, 31, 46, 62, -20, 100, 0),
 }  # fmt: skip
 
 
 def arguments(a: Attention, tile: int = 0, block: int = 0, far: bool = False, packed: bool = False) -> gr.Arguments:
-    """Those of any kernel. `tile`: its keys, where saved gradients or listed tiles are read; `block`: its queries.
+    """Arguments of any kernel. `tile`: keys of a tile of saved gradients or of listed tiles; `block`: its queries.
 
-    `far`: scores may be as large as fp32 holds them. `packed`: a group's heads have one mask and bias.
+    `far`: whether scores may be as large as fp32 can hold. `packed`: whether a group's heads have one mask and bias.
     """
 
     def prepare(args: Any, rng: Any) -> None:
@@ -61,7 +61,7 @@ def arguments(a: Attention, tile: int = 0, block: int = 0, far: bool = False, pa
 
 
 def masks(M: Any, rng: Any) -> None:
-    """Tiles that are seen whole, in part, not at all, by all heads or by some; rows that see nothing."""
+    """A mask with tiles that all heads or some see whole, in part, or not at all, and rows that see no key."""
     import numpy as np
 
     M[...] = rng.integers(0, 2, M.shape)
@@ -80,7 +80,7 @@ def masks(M: Any, rng: Any) -> None:
 
 
 def biases(B: Any, rng: Any) -> None:
-    """Some that rule a key out; all of them so large that their exponentials are no numbers of fp32."""
+    """Biases, some of which rule a key out; all are so large that fp32 cannot hold their exponentials."""
     kind = rng.integers(4)
     if kind < 2:
         B[..., rng.integers(4) :: 5] = -gr.inf
@@ -89,11 +89,11 @@ def biases(B: Any, rng: Any) -> None:
 
 
 def starts(args: Any, rng: Any) -> None:
-    """Sequences one after the other, some of them empty, with rows before and behind; the longest one's length."""
+    """Sequences one after the other, some empty, with rows before and after them; and the longest one's length."""
     import numpy as np
 
     rows = {"starts_q": args["Q" if "Q" in args else "dQ"].shape[0], "starts_k": args["K"].shape[0]}
-    around, most = rng.integers(3), {}  # nothing, a few rows, any number
+    around, most = rng.integers(3), {}  # no rows around them, a few, or any number
     for name, total in rows.items():
         at = np.sort(rng.integers(0, total + 1, args[name].size))
         if around < 2:
@@ -119,14 +119,14 @@ def statistics(a: Attention, args: Any) -> None:
     """The LSE and delta that a forward pass leaves."""
     import numpy as np
 
-    with np.errstate(divide="ignore"):  # rows that see nothing
+    with np.errstate(divide="ignore"):  # rows that see no key
         made = means.forward(a, True, **args)
     args["LSE"][...] = made["LSE"]
     args["delta"][...] = means.delta(args["G"], made["O"])
 
 
 def logarithms(args: Any, rng: Any) -> None:
-    """Parts of no keys, rows of nothing but those, a part far above the others."""
+    """Parts without keys, rows with only such parts, a part far above the others."""
     import numpy as np
 
     L, P = args["L"], args["P"]

@@ -1,14 +1,14 @@
-"""Attention backward for sm_80 and up: kernels without atomics, so that equal calls give equal bits.
+"""Attention backward for sm_80 and up. The kernels use no atomics, so equal calls give equal bits.
 
 With P the probabilities, computed again from the log-sum-exp, dP = dO V^T and delta = rowsum(dO * O):
 
     dV = P^T dO,   dS = P * (dP - delta),   dK = scale * dS^T Q,   dQ = scale * dS K
 
-``attention_keys_gradient_kernel``: a block owns keys and goes through the queries. It computes the transposed scores,
-S^T = K Q^T, so that P^T and dS^T lie in registers as the next products want their left operand. A group's heads add up
-in the same accumulators. It can leave dS in a work space, of which ``attention_product.py`` makes dQ: five products.
-``attention_queries_gradient_kernel`` needs no work space: a block owns queries, goes through the keys and computes
-scores once more: seven products.
+In ``attention_keys_gradient_kernel`` a block owns keys and goes through the queries. It computes the transposed scores,
+S^T = K Q^T, so that P^T and dS^T lie in registers like the left operands of the next products. A group's heads add up
+in the same accumulators. The kernel can leave dS in a work space, from which `product.py` computes dQ: five products in
+all. ``attention_queries_gradient_kernel`` needs no work space: a block owns queries, goes through the keys and computes
+scores once more. That is seven products in all.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from graphene.kernels.attention.reference import keys_gradient, queries_gradient
 from graphene.kernels.attention.reference_saved import saved_results, saving_gradient
 from graphene.kernels.attention.workspace import PANEL, ROWS, saved_scores, saving_blocks, saving_place
 
-PASSED_BITS = 12  # warps pass probabilities on as fp16, times 2^12: small ones are no subnormals then
+PASSED_BITS = 12  # warps pass probabilities on as fp16, times 2^12, so that small ones are not subnormal
 
 
 @dataclass(frozen=True)
 class BackwardConfig:
-    """What is computed, and how: blocks of `own` rows, WARPS warps, which go through `other` rows at a time.
+    """The problem, and how it is computed: blocks of `own` rows and WARPS warps go through `other` rows at a time.
 
-    `keep`: a warp's own rows stay in registers. Of the gradient of keys: `saves`: dS is a result, too. `paired`: two
-    warps for the same keys, one with P and dV, the other, a tile later, with dS and dK; so each holds one accumulator,
-    and twice as many keys share what ldmatrix brings. Raises VerifyError KERNEL_ARGUMENT.
+    `keep`: a warp's own rows stay in registers. For the gradient of keys, `saves` makes dS a result, too, and `paired`
+    takes two warps for the same keys: one with P and dV, the other, a tile later, with dS and dK. So each holds one
+    accumulator, and twice as many keys share each fragment that ldmatrix loads. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     what: Attention
@@ -72,10 +72,10 @@ class BackwardConfig:
 def attention_keys_gradient_kernel(c: BackwardConfig) -> gr.Kernel:
     """DK and dV.
 
-    Arguments: G = dO as Q of ``attention_forward_kernel``, delta and LSE (batch, heads, sq) in fp32, Q, K, V and what
-    follows them there, dK and dV as K, the numbers as there; of packed sequences the longest one's keys. With `saves`:
-    the work space (``saved_scores``) before dK, for so many heads of keys as it has, of those of all batches; behind
-    the other numbers that of the first of them.
+    Arguments: G = dO, which lies like Q of ``attention_forward_kernel``; delta and LSE (batch, heads, sq) in fp32; Q,
+    K, V and the arguments after them of that kernel; dK and dV, which lie like K; that kernel's numbers, with the keys
+    of the longest packed sequence. With `saves`, the work space (``saved_scores``) stands before dK. It holds some of
+    the heads of keys of all batches, and the number of the first of these stands after the other numbers.
     """
     means: Any = functools.partial(saving_gradient if c.saves else keys_gradient, c.what, "p" if c.paired else None)
     read = functools.partial(saved_results, c.own) if c.saves else None
@@ -85,7 +85,7 @@ def attention_keys_gradient_kernel(c: BackwardConfig) -> gr.Kernel:
 
 
 def attention_queries_gradient_kernel(c: BackwardConfig) -> gr.Kernel:
-    """dQ, as Q; the other arguments are those of ``attention_keys_gradient_kernel``."""
+    """dQ, which lies like Q; the other arguments are those of ``attention_keys_gradient_kernel``."""
     means = functools.partial(queries_gradient, c.what)
     with gr.Kernel("attention_queries_gradient", means, None, arguments(c.what)) as kernel:
         _QueriesGradient(c).run()
@@ -93,7 +93,7 @@ def attention_queries_gradient_kernel(c: BackwardConfig) -> gr.Kernel:
 
 
 class _Gradient:
-    """What both kernels are made of."""
+    """The common parts of both kernels."""
 
     name = ""
     results: tuple[str, ...] = ()
@@ -114,7 +114,7 @@ class _Gradient:
         self.extras = {"mask": args.extra("M", a.mask), "bias": args.extra("B", a.bias)}
         shape = (args.sk, args.kv_heads) if self.of_keys else (args.sq, args.heads)
         self.saved = saved_scores(a) if c.saves else None
-        made = gr.inout if c.saves else gr.output  # heads of other launches are left alone
+        made = gr.inout if c.saves else gr.output  # other launches write the other heads
         self.out = [args.tensor(made, n, *shape) for n in self.results]
         self.scores = Scores(a)
         self.unscaled = gr.param("scale", gr.fp32)
@@ -123,7 +123,7 @@ class _Gradient:
         self.first = gr.param("first", gr.u32) if c.saves else None
         self.longest = gr.param("longest", gr.i32) if a.varlen else shape[0]
         self.threads = gr.threads(32 * c.WARPS)
-        gr.wait_kernels()  # delta comes from a kernel before this one
+        gr.wait_kernels()  # a kernel before this one computes delta
         (w, _) = self.threads.tile(32).indices()
         self.warp, self.mine, self.role = self.threads.tile(32)[w], w % self.parts, w // self.parts
         self.mma, self.cp = a.atom("mma"), gr.atom("cp.async.cg.16")
@@ -156,7 +156,7 @@ class _Gradient:
         raise NotImplementedError
 
     def choose(self, blocks: Any) -> None:
-        """Which rows, which head, which sequence this block works on."""
+        """Chooses the rows, the head and the sequence that this block works on."""
         c = self.c
         if self.saved is None:
             at, self.h, b = blocks.indices()
@@ -166,7 +166,7 @@ class _Gradient:
             past = gr.max(self.part - self.saved.levels[0].shape[0], pair - self.args.batch * self.args.kv_heads)
             gr.exit_if(past >= 0)
             self.h, b = pair % self.args.kv_heads, pair // self.args.kv_heads
-        late = self.right is not None and not self.of_keys  # where a block's work grows with its number
+        late = self.right is not None and not self.of_keys  # a block's work grows with its number
         self.at, self.b = (self.tiles_of_own - 1 - at if late else at), b
         self.place = SequenceView(self.args, b, self.starts)
         if self.a.varlen:
@@ -210,7 +210,7 @@ class _Gradient:
                 gr.matmul(out.tile([None, self.piece_b])[0, p], a, self.rb.T, atom=self.mma)
 
     def keep_own(self) -> None:
-        """The warp's rows, in registers for good."""
+        """The warp's rows, which stay in registers."""
         if self.c.keep:
             for r, s in zip(self.ra, self.own, strict=True):
                 gr.move(r, s.tile([self.W, None])[self.mine, 0], atom=self.ldsm)
@@ -265,7 +265,7 @@ class _Gradient:
         self.scores.add(self.S, self.c.other, e, x, part, load="ld.global")
 
     def probabilities(self, offset: gr.Tensor) -> None:
-        """P = exp2(S - LSE), with the negative LSE in units of log2(e); none where a query sees nothing."""
+        """P = exp2(S - LSE), with the negative LSE in units of log2(e); 0 where a query sees no key."""
         S = self.S
         S[:] = gr.exp2(S + offset if self.a.prescaled else gr.fma(S, self.scores.factor, offset), ftz=True)
 
@@ -275,7 +275,7 @@ class _Gradient:
         self.P[:] = d * self.slope if self.a.softcap else d
 
     def store(self, out: gr.Tensor, acc: gr.Tensor, through: gr.Tensor, scale: Any) -> None:
-        """Rounds a result and stores it through shared memory that the warp alone has read."""
+        """Rounds a result and stores it through shared memory that only this warp has read."""
         r = gr.fragment("r", [self.W, self.a.depth], self.a.dtype, self.mma.c, on=self.warp)
         r[:] = acc * scale if scale is not None else acc
         mine = through.tile([self.W, None])[self.mine, 0]
@@ -311,7 +311,7 @@ class _KeysGradient(_Gradient):
         dK, dV = self.acc
         for i in gr.loop("i", self.tiles * a.group):
             gr.wait(self.cp, pending=c.stages - 2)
-            gr.barrier()  # the tile is everybody's; everybody is done with the one before, whose stage is loaded now
+            gr.barrier()  # every warp sees the tile, and has read the one before, whose stage is loaded now
             self.load(i + c.stages - 1)
             n, head = self.number(i)
             sQ, sG = (s[i % c.stages] for s in self.other)
@@ -338,9 +338,9 @@ class _KeysGradient(_Gradient):
         """The tiles of queries of this block, and those that see all of its keys."""
         c = self.c
         lo, hi, whole_lo, whole_hi = self.seen.query_tiles(self.at * c.own, c.own, c.other)
-        if self.a.bias is not None:  # queries past the last: their LSE is 0, of which a bias makes numbers too large
+        if self.a.bias is not None:  # queries past the last have an LSE of 0, which with a bias gives too large numbers
             whole_hi = gr.min(whole_hi, self.place.sq // c.other)
-        if self.saved is not None:  # whole groups of queries: all that is read of the work space is written
+        if self.saved is not None:  # whole groups, so that all that is read of the work space is written
             lo, hi = self.seen.query_tiles(self.at * c.own, c.own, ROWS)[:2]
             lo, hi = lo * (ROWS // c.other), gr.min(hi * (ROWS // c.other), gr.ceil_div(self.place.sq, c.other))
         return lo, hi, whole_lo, whole_hi
@@ -348,11 +348,11 @@ class _KeysGradient(_Gradient):
     def edge(self, n: Any, whole_lo: Any, whole_hi: Any) -> Any:
         """More than 0 where some of the queries of tile `n` do not see all keys."""
         edge = gr.max(whole_lo - n, n - whole_hi + 1)
-        # Keys past the last count as not seen where their gradients are read.
+        # If the gradients of keys past the last are read, these keys count as not seen.
         return edge if self.saved is None else gr.max(edge, (self.at + 1) * self.c.own - self.place.sk)
 
     def save(self, n: Any, head: Any) -> None:
-        """Stores a tile of scores' gradients as it lies in registers, 16 bytes of a thread side by side."""
+        """Stores a tile of scores' gradients in the order of registers, 16 bytes of a thread side by side."""
         if self.saved is None:
             return
         W, panels = self.W, self.c.other // PANEL
@@ -368,7 +368,7 @@ class _KeysGradient(_Gradient):
                 gr.move(row.tile([8])[lane % 4], vectors[i * panels + p], atom=gr.atom("st.global.v4.b32"))
 
     def number(self, i: Any) -> tuple[Any, Any]:
-        """The tile of queries and the head of step i: the heads of the group one after the other."""
+        """The tile of queries and the head of step i; the heads of the group come one after the other."""
         g = self.a.group
         if g == 1:
             return self.lo + i, self.h
@@ -389,9 +389,9 @@ class _KeysGradient(_Gradient):
 
 
 class _PairedKeysGradient(_KeysGradient):
-    """Both warps of a pair run the same code: which rows they read, and what becomes of the scores, is by their role.
+    """Both warps of a pair run the same code. Their role decides which rows they read and what they compute of scores.
 
-    Role 0 multiplies K by Q and P by dO, role 1 V by dO and dS by Q.
+    Role 0 multiplies K by Q and P by dO, role 1 multiplies V by dO and dS by Q.
     """
 
     def allocate(self) -> None:
@@ -425,7 +425,7 @@ class _PairedKeysGradient(_KeysGradient):
             self.load(i)
         for i in gr.loop("i", self.tiles * self.a.group + 1):
             gr.wait(self.cp, pending=c.stages - 3)
-            gr.barrier()  # the tile is everybody's; the second warps are done with the last but one: its stage is free
+            gr.barrier()  # every warp sees the tile, and the second warps have read the last but one: its stage is free
             self.load(i + c.stages - 2)
             j = i - self.role
             with gr.if_((j >= 0) * (j < self.tiles * self.a.group)):
@@ -507,7 +507,7 @@ class _QueriesGradient(_Gradient):
             self.keep_own()
         for n in gr.loop("n", hi, start=lo):
             gr.wait(self.cp, pending=c.stages - 2)
-            gr.barrier()  # the tile is everybody's; everybody is done with the one before, whose stage is loaded now
+            gr.barrier()  # every warp sees the tile, and has read the one before, whose stage is loaded now
             self.load(n + c.stages - 1)
             sK, sV = (s[n % c.stages] for s in self.other)
             self.multiply(self.S, 0, sK)

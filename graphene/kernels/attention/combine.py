@@ -1,4 +1,4 @@
-"""The partial results of attention whose keys were shared among blocks, put together."""
+"""Puts together the partial results of attention whose keys were shared among blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def attention_combine_kernel(what: Attention, lse: bool = False) -> gr.Kernel:
     """O from the partial results of ``ForwardConfig(split=True)``, each weighted by its share of the exponentials.
 
     Arguments: parts (splits, batch, kv_heads, sq * group, D) and their logarithms (.., sq * group), O (batch, sq,
-    heads, D), LSE (batch, heads, sq) with `lse`. A warp works on one row.
+    heads, D), and with `lse` LSE (batch, heads, sq). A warp works on one row.
     """
     a, warps = what, 4
     with gr.Kernel("attention_combine", functools.partial(combined, a.group, lse), arguments=arguments(a)) as kernel:
@@ -30,7 +30,7 @@ def attention_combine_kernel(what: Attention, lse: bool = False) -> gr.Kernel:
             gr.blocks(gr.ceil_div(args.sq * a.group, warps), args.kv_heads, args.batch),
             gr.threads(32 * warps),
         )
-        gr.wait_kernels()  # the parts come from the kernel before this one
+        gr.wait_kernels()  # the kernel before this one writes the parts
         (tile, kh, b), (w, lane) = blocks.indices(), threads.tile(32).indices()
         outs = [O] if LSE is None else [O, LSE]
         with gr.spec(outs, [P, L], on=(blocks, threads)):

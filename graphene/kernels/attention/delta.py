@@ -1,4 +1,4 @@
-"""What the gradient of attention needs of each row: sum(dO * O), less the gradient of the log-sum-exp."""
+"""The numbers that attention's gradient needs for each row: sum(dO * O) minus the gradient of the log-sum-exp."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from graphene.kernels.attention.reference import delta as of_rows
 def attention_delta_kernel(what: Attention, lse: bool = False) -> gr.Kernel:
     """Delta = rowsum(G * O) - gL, in fp32.
 
-    Arguments: G and O as Q of ``attention_forward_kernel``, gL (batch, heads, sq) in fp32 with `lse`, delta like it; of
-    packed sequences (heads, total). As many lanes as a row has vectors of 16 bytes work on it.
+    Arguments: G and O, which lie like Q of ``attention_forward_kernel``; with `lse` gL (batch, heads, sq) in fp32;
+    delta of the same shape, which is (heads, total) for packed sequences. A row has one lane for each vector of 16
+    bytes.
     """
     a, lanes = what, 1 << (what.D // 8 - 1).bit_length()
     with gr.Kernel("attention_delta", of_rows) as kernel:

@@ -1,7 +1,7 @@
 """Attention forward for sm_80 and up: online softmax in registers, P re-laid out from C to A layout for free.
 
-A block owns BM queries of one head; its warps own BM / WARPS of them each and share the tiles of BN keys and values,
-which are copied `stages` - 1 steps ahead. Algorithm: FlashAttention-2 (Dao, 2023).
+A block owns BM queries of one head. Each of its warps owns BM / WARPS of them, and all share the tiles of BN keys and
+values, which are copied `stages` - 1 steps ahead. The algorithm is FlashAttention-2 (Dao, 2023).
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.problem import MOST, Attention, AttentionArguments, Extra, Scores, Seen, SequenceView
 from graphene.kernels.attention.reference import forward, together
 
-LAZY = 8  # powers of two by which a maximum grows before sums are made relative to it
+LAZY = 8  # sums are made relative to a new maximum only after it has grown by 2 to this power
 FAR = 2.0**20
 
 
 @dataclass(frozen=True)
 class ForwardConfig:
-    """What is computed, and how: BM queries a block, BN keys a step, WARPS warps.
+    """The problem, and how it is computed: BM queries a block, BN keys a step, WARPS warps.
 
-    `chunk`: of how many keys scores are in registers at a time; None: of all BN. `lazy`: sums shrink only where a
-    maximum has grown by more than 2^8. `lse`: the logarithm of each row's sum of exponentials is a result, too.
-    `packed`: the queries of all heads that share keys are rows of one block, as short queries need; they share masks
-    and biases. `split`: blocks share the keys of a row; their results are partial ones in fp32, for
-    ``attention_combine_kernel``. `listed`: ``attention_tiles_kernel`` says which tiles of keys the mask lets a block
-    see. Raises VerifyError KERNEL_ARGUMENT.
+    `chunk`: the number of keys whose scores are in registers at a time; None means all BN. `lazy`: sums shrink only
+    where a maximum has grown by more than 2^8. `lse`: the logarithm of each row's sum of exponentials is a result, too.
+    `packed`: the queries of all heads that share keys are rows of one block, for few queries; they share masks and
+    biases. `split`: several blocks share the keys of a row and store partial results in fp32, for
+    ``attention_combine_kernel``. `listed`: a list from ``attention_tiles_kernel`` says which tiles of keys the mask
+    lets a block see. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     what: Attention
@@ -58,10 +58,10 @@ class ForwardConfig:
 def attention_forward_kernel(c: ForwardConfig) -> gr.Kernel:
     """O = softmax(scale * Q K^T + bias) V over the keys that each query sees; a query that sees none gives zeros.
 
-    Arguments: Q, K, V of (batch, seq, heads, D) and any strides along unit D, the mask and the bias of (batch, heads,
-    sq or 1, sk) where there are any, O as Q, LSE (batch, heads, sq) in fp32, scale_log2 = scale * log2(e),
-    cap_log2 = cap * log2(e), left, right. Packed sequences: Q (total, heads, D), the first and last places of the
-    sequences of queries and of keys (batch + 1, i32), LSE (heads, total), the longest sequence's queries.
+    Arguments: Q, K, V (batch, seq, heads, D) with unit stride in D and any other strides; if there are any, the mask
+    and the bias (batch, heads, sq or 1, sk); O like Q, LSE (batch, heads, sq) in fp32, scale_log2 = scale * log2(e),
+    cap_log2 = cap * log2(e), left, right. Packed sequences have Q (total, heads, D), the places where the sequences of
+    queries and of keys begin and end (batch + 1, i32), LSE (heads, total), and the longest sequence's queries.
     """
     a, means = c.what, functools.partial(forward, c.what, c.lse or c.split)
     read = functools.partial(together, c.what.group) if c.split else None
@@ -72,7 +72,7 @@ def attention_forward_kernel(c: ForwardConfig) -> gr.Kernel:
 
 @dataclass
 class _Steps:
-    """The tiles of keys of a block in the order they are worked on: the `whole` ones first, which need no mask."""
+    """The tiles of keys of a block in the order of work: first the `whole` ones, which need no mask."""
 
     count: Any
     whole: Any
@@ -80,8 +80,8 @@ class _Steps:
     first_whole: Any
 
     def number(self, i: Any) -> Any:
-        """Which tile step i works on."""
-        before = self.first_whole - self.first  # tiles that are not whole before those that are
+        """The tile that step i works on."""
+        before = self.first_whole - self.first  # how many tiles come before the whole ones
         if isinstance(before, int) and before == 0:
             return self.first + i
         whole = self.whole
@@ -97,7 +97,7 @@ class _Listed:
         self.count: Any = gr.index(row[1], 0, MOST)
 
     def number(self, i: Any) -> Any:
-        """Which tile step i works on."""
+        """The tile that step i works on."""
         return gr.index(self.row[i + 2], 0, MOST)
 
 
@@ -154,13 +154,13 @@ class _Forward:
         )
 
     def choose(self, blocks: Any) -> None:
-        """Which rows, which head, which sequence, which part of the keys this block works on."""
+        """Chooses the rows, the head, the sequence and the part of the keys that this block works on."""
         a, c, args = self.a, self.c, self.args
         bm, h, b = blocks.indices()
         self.part = 0
         if c.split:
             self.part, bm = bm % self.splits, bm // self.splits
-        elif self.right is not None:  # the longest rows first: no block is late
+        elif self.right is not None:  # the longest rows first, so that no block ends late
             bm = self.row_tiles - 1 - bm
         self.bm, self.b = bm, b
         self.kh = h if c.packed else h // a.group
@@ -205,7 +205,7 @@ class _Forward:
             self.body(blocks)
 
     def given(self) -> list[Any]:
-        """What the results are a function of."""
+        """The arguments that the results depend on."""
         tensors = [self.Q, self.K, self.V, *self.starts, *(t for t in self.extras.values() if t is not None)]
         tensors += [self.T] if self.listed else []
         return [*tensors, *self.numbers, *([self.splits] if self.c.split else [])]
@@ -234,10 +234,10 @@ class _Forward:
         self.finish()
 
     def step(self, i: Any, masked: bool) -> None:
-        """One tile of keys and values, chunk by chunk: the next products are under way while exponentials are taken."""
+        """One tile of keys and values, chunk by chunk; the next products run while exponentials are computed."""
         c = self.c
         gr.wait(self.cp, pending=c.stages - 2)
-        gr.barrier()  # the tile is everybody's, and everybody is done with the one before, whose stage is loaded now
+        gr.barrier()  # every warp sees the tile, and has read the one before, whose stage is loaded now
         self.load(i + c.stages - 1)
         chunks = c.BN // self.chunk
         n = self.steps.number(i) if masked else 0
@@ -255,7 +255,7 @@ class _Forward:
             self.multiply_values(i, j)
 
     def range(self) -> _Steps | _Listed:
-        """The tiles of keys of this block, those that need no mask first."""
+        """The tiles of keys of this block; those that need no mask come first."""
         a, c = self.a, self.c
         if self.listed and a.mask is not None:
             return _Listed(self.T[self.b, self.h, self.bm if a.mask.rows or a.left or a.right else 0, :], a.prescaled)
@@ -349,11 +349,11 @@ class _Forward:
         self.scores.add(S, self.chunk, e, x, lambda j: view[n * (self.chunk // 16) + j])
 
     def online_softmax(self, S: gr.Tensor) -> None:
-        """P = exp2(S - m), where m is each row's maximum so far; what was summed for an older one shrinks."""
+        """P = exp2(S - m), where m is each row's maximum so far; sums for an older maximum shrink."""
         m, top = self.m, self.top
         gr.reduce("max", top, S, axis=1)  # own values, then shfl.bfly over the row's four lanes
         if self.c.lazy:
-            self.rise[:] = top - m  # of a row that has seen nothing yet no number, which is no maximum
+            self.rise[:] = top - m  # NaN for a row that has seen no key yet, and the maximum ignores it
             self.most[:] = self.floor
             gr.reduce("max", self.most, self.rise.values, axis=0, accumulate=True)
             self.grows[:] = gr.where(self.most * self.scores.factor > LAZY, 1, 0)
@@ -371,13 +371,13 @@ class _Forward:
         self.P[:] = S  # C layout to A layout: the same owners, so only a conversion
 
     def shrink(self, S: gr.Tensor) -> None:
-        """The sums so far, relative to a new maximum: to `mb`, which is rounded, but the same for all of them.
+        """Makes the sums so far relative to a new maximum `mb`, which is rounded, but the same for all of them.
 
-        A thread with scores beyond ``FAR`` takes their maximum off before they are scaled: of so large a product of
-        scale and maximum more is rounded than exponents hold. It comes here with every tile.
+        A thread with scores beyond ``FAR`` subtracts their maximum before it scales them, because the product of scale
+        and maximum would lose more digits than exponents can. It comes here with every tile.
         """
         m, m_old, factor, shift, far = self.m, self.m_old, self.scores.factor, self.top, self.far
-        shift[:] = gr.where(m == -gr.inf, 0, m)  # a row that sees nothing gives 0, not NaN
+        shift[:] = gr.where(m == -gr.inf, 0, m)  # a row that sees no key gives 0, not NaN
         if self.a.prescaled:
             self.mb[:] = -shift
             self.alpha[:] = gr.exp2(self.less(m_old), ftz=True)
@@ -420,7 +420,7 @@ class _Forward:
             gr.move(part.tile([WM, None])[w, 0], r, atom=gr.atom("st.global.v2.b32"))
             return
         if not c.q_in_registers:
-            gr.wait(self.cp, pending=0)  # where there were no keys
+            gr.wait(self.cp, pending=0)  # needed if there were no keys
         gr.barrier(on=self.warp if c.q_in_registers and not c.packed else None)  # sQ is free
         sO = a.shared("sO", c.BM, over=[self.sQ])
         mine = sO.tile([WM, None])[w, 0]
@@ -433,7 +433,7 @@ class _Forward:
         gr.move(out, mine, on=self.warp, atom=(gr.atom("ld.shared.v4.b32"), gr.atom("st.global.v4.b32")))
 
     def finish_lse(self, total: gr.Tensor) -> None:
-        """LSE = m + log(sum exp(s - m)); -inf for a query that sees nothing. Of parts in units of log2(e)."""
+        """LSE = m + log(sum exp(s - m)); -inf for a query that sees no key. LSEs of parts are in units of log2(e)."""
         if self.LSE is None:
             return
         lse, c = self.S[0].reduced(1, "lse"), self.c
@@ -453,7 +453,7 @@ class _Forward:
         """The LSE of rows (query, head of the group)."""
         assert self.LSE is not None
         g, (lane,) = self.a.group, self.warp.indices()
-        for i in range(self.WM // 8):  # rows of a C fragment: eight apart, each on four lanes
+        for i in range(self.WM // 8):  # rows of a C fragment lie eight apart, each on four lanes
             row = self.bm * self.c.BM + self.w * self.WM + lane // 4 + 8 * i
             with gr.if_((lane % 4 == 0) * (row < self.args.sq * g)):
                 gr.move(self.LSE[self.b, self.kh * g + row % g, row // g], lse.values[i])

@@ -1,4 +1,4 @@
-"""What attention's kernels share: what is computed, the arguments, which keys a query sees, how a score becomes one."""
+"""Common to attention's kernels: the problem, the arguments, which keys a query sees, from products to scores."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 LOG2E = math.log2(math.e)
-MOST = 1 << 24  # queries or keys
+MOST = 1 << 24  # the most queries or keys
 
 
 @dataclass(frozen=True)
 class Extra:
-    """A tensor with a number for each score: its type, whether it differs between queries, how many lie side by side.
+    """A tensor with a number for each score: its type, whether it differs between queries, elements side by side.
 
-    gr.u8 is a mask, 0 for a key that is not seen; fp16, bf16 or fp32 are a bias, which is added to the scores.
+    gr.u8 is a mask, with 0 for a key that is not seen; fp16, bf16 or fp32 is a bias, which is added to the scores.
     """
 
     dtype: gr.DType = gr.u8
@@ -32,15 +32,16 @@ class Extra:
 
 @dataclass(frozen=True)
 class Attention:
-    """What is computed; a kernel pays only for what it does.
+    """The problem. A kernel contains code only for the options that it has.
 
     `left`, `right`: query i sees keys i + sk - sq - left ... i + sk - sq + right (arguments of the kernel). `mask`,
-    `bias`: of every score. `softcap`: scores are cap * tanh(s / cap); `wide`: of a cap far above scores. `scaled`:
-    scores are scaled before their maximum is taken, as a scale that is not positive needs. `group`: how many heads
-    share keys and values. `varlen`: sequences are packed one after the other. `alike`: V has the strides of K, and a
-    gradient those of Q, which saves registers. `score`: a function score(s, query, key) of registers, of the forward
-    kernel, by which a scaled and capped score is replaced before bias and masks; `query` is a query's place among keys,
-    i + sk - sq. What it computes of arrays is what the kernel means. Raises VerifyError KERNEL_ARGUMENT.
+    `bias`: tensors with a number for every score. `softcap`: scores are cap * tanh(s / cap). `wide`: the cap is far
+    above the scores. `scaled`: scores are scaled before their maximum is taken, which a scale that is not positive
+    needs. `group`: how many heads share keys and values. `varlen`: sequences are packed one after the other. `alike`: V
+    has the strides of K, and a gradient those of Q, which saves registers. `score`: for the forward kernel, a function
+    score(s, query, key) of registers that replaces a scaled and capped score before bias and masks; `query` is a
+    query's place among keys, i + sk - sq. On arrays the function is part of the kernel's meaning. Raises VerifyError
+    KERNEL_ARGUMENT.
     """
 
     D: int
@@ -67,12 +68,12 @@ class Attention:
 
     @property
     def depth(self) -> int:
-        """The head size as the tensor core takes it: zeros fill shared memory up to it."""
+        """The head size that the tensor core takes; zeros fill shared memory up to it."""
         return -(-self.D // 16) * 16
 
     @property
     def prescaled(self) -> bool:
-        """Whether scores are multiplied by the scale one by one, rather than within the exponential."""
+        """Whether scores are scaled one by one instead of within the exponential."""
         return self.softcap or self.scaled or self.bias is not None or self.score is not None
 
     def atom(self, name: str) -> Any:
@@ -86,9 +87,9 @@ class Attention:
 
 
 class AttentionArguments:
-    """What a kernel of attention declares: its sizes, and tensors of any strides.
+    """The declarations of a kernel of attention: its sizes, and tensors of any strides.
 
-    Tensors are (batch, seq, heads, D), or (total, heads, D) where sequences are packed.
+    Tensors are (batch, seq, heads, D), or (total, heads, D) if sequences are packed.
     """
 
     def __init__(self, a: Attention) -> None:
@@ -113,7 +114,7 @@ class AttentionArguments:
         return made
 
     def extra(self, name: str, e: Extra | None) -> gr.Tensor | None:
-        """A tensor of (batch, heads, sq, sk), where sq is 1 unless it differs between queries; None without."""
+        """A tensor (batch, heads, sq, sk), where sq is 1 unless it differs between queries; None if it is absent."""
         if e is None:
             return None
         strides: list[Any] = list(gr.sym(f"{name}b {name}h {name}q", multiple_of=e.vector))
@@ -125,7 +126,7 @@ class AttentionArguments:
 class SequenceView:
     """One sequence of a batch: its sizes, and the parts of tensors that belong to it.
 
-    Where packed sequences begin, a tensor of starts says.
+    A tensor of starts says where packed sequences begin.
     """
 
     def __init__(self, args: AttentionArguments, b: Any, starts: list[gr.Tensor]) -> None:
@@ -150,10 +151,10 @@ class SequenceView:
         return t[head, :].window(self.q_start, self.sq) if self.varlen else t[self.b, head, :]
 
     def fill_rest(self, of_keys: bool, rows: list[gr.Tensor], share: tuple[Any, Any], threads: gr.ThreadTensor) -> None:
-        """Writes the rows that belong to no sequence, before the first and behind the last: zeros, and -inf to an LSE.
+        """Writes zeros (-inf to an LSE) to the rows before the first sequence and after the last.
 
         `rows`: (total, D) of a head, or (total,) of the LSE. The blocks of the last sequence divide this work among
-        them; `share`: which of these blocks this one is, counted from 0, and how many there are.
+        them; `share`: this block's number among them, counted from 0, and how many there are.
         """
         (t,), count, (at, blocks) = threads.indices(), threads.size, share
         step = gr.max(blocks, 1) * count
@@ -182,7 +183,7 @@ class Seen:
     right: Any
 
     def key_tiles(self, first: Any, rows: int, BN: int) -> tuple[Any, Any, Any, Any]:
-        """Tiles of BN keys: [0] to [1] are those that some of the queries see, and [2] to [3] all of them whole."""
+        """Tiles of BN keys: some of the queries see those from [0] to [1], and all see those from [2] to [3] whole."""
         lo, hi, whole_lo, whole_hi = 0, gr.ceil_div(self.sk, BN), 0, self.sk // BN
         shift = first + self.sk - self.sq
         if self.right is not None:
@@ -194,7 +195,7 @@ class Seen:
         return lo, hi, whole_lo, whole_hi
 
     def query_tiles(self, first: Any, keys: int, BM: int) -> tuple[Any, Any, Any, Any]:
-        """The same of tiles of BM queries and the keys from `first` on; queries past the last count as seeing all."""
+        """The same for tiles of BM queries and the keys from `first` on; queries past the last count as seeing all."""
         tiles = gr.ceil_div(self.sq, BM)
         lo, hi, whole_lo, whole_hi = 0, tiles, 0, tiles
         shift = first - (self.sk - self.sq)
@@ -227,13 +228,14 @@ class Scores:
 
     @property
     def factor(self) -> Any:
-        """What scores are multiplied by within the exponential."""
+        """The factor of scores within the exponential."""
         return 1.0 if self.a.prescaled else self.scale
 
     def capped(self, s: Any) -> Any:
-        """Scaled, and cap * tanh(s / cap), as 1 - 2 / (exp(2 s / cap) + 1), where the approximate tanh is too rough.
+        """Scaled scores after the cap, cap * tanh(s / cap), with tanh as 1 - 2 / (exp(2 s / cap) + 1).
 
-        That is off by the last digits of the cap. Of a wide one small scores keep theirs, by the series of tanh(t) / t.
+        The approximate tanh of the hardware is too rough. The formula is off by the last digits of the cap. With a wide
+        cap, small scores keep their digits by the series of tanh(t) / t.
         """
         if self.cap is None:
             return s * self.scale
@@ -247,19 +249,19 @@ class Scores:
         return gr.where(u < 1 / 16, s * self.scale * series, capped)
 
     def changed(self, S: gr.Tensor, query: Any, key: Any) -> None:
-        """Scores become what the function of them and of their places says."""
+        """Replaces scores by the function of them and of their places."""
         if self.a.score is not None:
-            places = (gr.cast(x, gr.fp32) for x in (query, key))  # up to MOST: exactly
+            places = (gr.cast(x, gr.fp32) for x in (query, key))  # exact up to MOST
             S[:] = pointwise(self.a.score, S * (1 / LOG2E), *places) * LOG2E
 
     def add(
         self, S: gr.Tensor, columns: int, e: Extra, x: gr.Tensor, part_of: Callable[[int], gr.Tensor],
         load: str = "ld.global.nc",
     ) -> None:  # fmt: skip
-        """Adds a bias to scores, or lets a mask rule them out: 16 columns at a time, by way of the registers `x`.
+        """Adds a bias to scores, or lets a mask rule them out, 16 columns at a time, through the registers `x`.
 
-        `part_of`: the part of the mask or bias that belongs to 16 columns. `load`: "ld.global" in a kernel that waits
-        for those before it, which may have written them.
+        `part_of`: gives the part of the mask or bias that belongs to 16 columns. `load`: "ld.global" in a kernel that
+        waits for those before it, because these may have written the mask or bias.
         """
         atom = vector_access(load, e.vector, e.dtype)
         for j in range(columns // 16):

@@ -17,9 +17,9 @@ from graphene.kernels.attention.workspace import PANEL, ROWS, saved_scores, savi
 
 @dataclass(frozen=True)
 class ProductConfig:
-    """Blocks of ``ROWS`` queries go through BN keys at a time; `parts`: how many warps share the columns of a panel.
+    """Blocks of ``ROWS`` queries go through BN keys at a time; `parts` warps share the columns of a panel.
 
-    BN is a divisor of the blocks that dS was saved by: keys past the last are zeros up to their end.
+    BN divides the size of the blocks that saved dS, where keys past the last are zeros up to the end of the block.
 
     Raises VerifyError KERNEL_ARGUMENT.
     """
@@ -40,9 +40,9 @@ class ProductConfig:
 def attention_queries_product_kernel(c: ProductConfig) -> gr.Kernel:
     """DQ = scale * dS K.
 
-    Arguments: K, the saved dS, dQ, of packed sequences their first and last places before dQ, scale, left, right, the
-    number of the first head of keys that is saved, of packed sequences the longest one's queries. A warp owns a panel
-    of queries, in the order in which they lie there.
+    Arguments: K, the saved dS, for packed sequences the places where they begin and end, dQ, scale, left, right, the
+    number of the first head of keys that is saved, and for packed sequences the longest one's queries. A warp owns a
+    panel of queries, in the panel's order.
     """
     means = functools.partial(product, c.what, c.BN)
     with gr.Kernel("attention_queries_product", means, None, arguments(c.what, c.BN)) as kernel:
@@ -84,7 +84,7 @@ class _Product:
             self.body()
 
     def choose(self, blocks: Any) -> None:
-        """Which queries, which head, which sequence this block works on."""
+        """Chooses the queries, the head and the sequence that this block works on."""
         at, head = saving_place(blocks, self.a)
         self.part, self.member = head // self.a.group, head % self.a.group
         pair = self.first + self.part
@@ -116,7 +116,7 @@ class _Product:
             self.load(self.lo + i)
         for n in gr.loop("n", self.hi, start=self.lo):
             gr.wait(self.cp, pending=c.stages - 2)
-            gr.barrier()  # the tile is everybody's; everybody is done with the one before, whose stage is loaded now
+            gr.barrier()  # every warp sees the tile, and has read the one before, whose stage is loaded now
             self.load(n + c.stages - 1)
             mine, keys = self.sS[n % c.stages][self.panel, :, :], self.sK[n % c.stages]
             for k in range(c.BN // 16):
@@ -129,7 +129,7 @@ class _Product:
         self.store(acc)
 
     def store(self, acc: gr.Tensor) -> None:
-        """Rounds the result and stores it through shared memory, where queries get back into their order."""
+        """Rounds the result and stores it through shared memory, which restores the order of queries."""
         a, h, columns = self.a, self.kh * self.a.group + self.member, self.a.depth // self.c.parts
         r = gr.fragment("r", [PANEL, columns], a.dtype, self.mma.c, on=self.warp)
         r[:] = acc * self.scale

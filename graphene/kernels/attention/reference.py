@@ -1,7 +1,7 @@
-"""What attention's kernels compute, of their arguments by name: NumPy from the definition.
+"""The meanings of attention's kernels, from their arguments by name: NumPy from the definition.
 
-Scores are in units of log2(e), as ``scale_log2`` makes them. A function works on one sequence of (seq, heads, D) after
-the other, whether they are a batch or packed.
+Scores are in units of log2(e), because of ``scale_log2``. A function works on one sequence (seq, heads, D) after the
+other, whether they are a batch or packed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def visible(sq: int, sk: int, left: int | None = None, right: int | None = None)
 
 
 def places(t: Any, starts_q: Any = None, starts_k: Any = None) -> list[tuple[Any, Any, Any]]:
-    """Of each sequence: where its queries, its keys, and its numbers of each head and query lie."""
+    """For each sequence, where its queries, its keys, and its numbers of each head and query lie."""
     if starts_q is None:
         return [((b, slice(None)), (b, slice(None)), (b,)) for b in range(len(t))]
     parts = [[slice(*pair) for pair in pairwise(s)] for s in (starts_q, starts_k)]
@@ -41,7 +41,7 @@ def places(t: Any, starts_q: Any = None, starts_k: Any = None) -> list[tuple[Any
 
 
 def outside(parts: list[slice], rows: int) -> Any:
-    """The rows of packed sequences that belong to none."""
+    """The rows that belong to no packed sequence."""
     import numpy as np
 
     return np.delete(np.arange(rows), np.arange(parts[0].start, parts[-1].stop))
@@ -55,7 +55,7 @@ def of_heads(t: Any, heads: int) -> Any:
 
 
 def scores(a: Attention, q: Any, k: Any, i: int, given: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Of sequence i the scores (heads, sq, sk), -inf where a key is not seen; which are; the slope of the cap."""
+    """The scores (heads, sq, sk) of sequence i, -inf for keys that are not seen; which are seen; the cap's slope."""
     import numpy as np
 
     s = np.einsum("qhd,khd->hqk", q, of_heads(k, q.shape[1])) * given["scale_log2"]
@@ -74,7 +74,7 @@ def scores(a: Attention, q: Any, k: Any, i: int, given: dict[str, Any]) -> tuple
 
 
 def normalized(x: Any, axis: int) -> tuple[Any, Any, Any]:
-    """Exponentials of scores relative to their largest one, their sum, and the logarithm of that of the scores' own."""
+    """Exponentials of scores relative to the largest, their sum, and the logarithm of the sum without that shift."""
     import numpy as np
 
     top = np.max(getattr(x, "values", x), axis=axis, keepdims=True, initial=-np.inf)
@@ -92,7 +92,7 @@ def forward(a: Attention, lse: bool, **given: Any) -> dict[str, Any]:
     O, LSE = np.zeros_like(Q), np.full_like(Q[..., 0].swapaxes(-1, -2), -np.inf)
     for i, (q, k, rows) in enumerate(places(Q, given.get("starts_q"), given.get("starts_k"))):
         p, total, LSE[rows] = normalized(scores(a, Q[q], K[k], i, given)[0], 2)
-        p = gr.rounded("P", p, by=None)  # relative to a maximum of the keys so far
+        p = gr.rounded("P", p, by=None)  # the kernel's are relative to the maximum of the keys so far
         O[q] = np.einsum("hqk,khd->hqd", p, of_heads(V[k], Q.shape[-2])).swapaxes(0, 1) / total.swapaxes(0, 1)
     return {"O": O, "LSE": LSE} if lse else {"O": O}
 
@@ -110,20 +110,20 @@ def together(group: int, O: Any, LSE: Any) -> dict[str, Any]:
 
 
 def combined(group: int, lse: bool, P: Any, L: Any) -> Any:
-    """The same of the arguments of the kernel that does it."""
+    """The same, from the arguments of the kernel that puts parts together."""
     made = together(group, P, L)
     return made if lse else made["O"]
 
 
 def delta(G: Any, O: Any, gL: Any = 0) -> Any:
-    """What the gradient needs of each row."""
+    """The number that the gradient needs for each row."""
     return (G * O).sum(-1).swapaxes(-1, -2) - gL
 
 
 def gradients(a: Attention, passed: str | None = None, **given: Any) -> Iterator[tuple[Any, ...]]:
-    """Of each sequence its places, and the gradients of queries, keys, values, scores.
+    """For each sequence its places, and the gradients of queries, keys, values, scores.
 
-    `passed`: the tensor by which probabilities reach those who make the scores' gradients of them, 2^12 times larger.
+    `passed`: the tensor that passes probabilities, 2^12 times larger, to the warps that compute scores' gradients.
     """
     import numpy as np
 
@@ -167,7 +167,7 @@ def keys_gradient(a: Attention, passed: str | None, **given: Any) -> dict[str, A
 
 
 def tiles(a: Attention, BM: int, BN: int, M: Any, T: Any, left: Any = None, right: Any = None) -> Any:
-    """For each BM queries the tiles of BN keys that all of them see whole, then the others of which some see some."""
+    """For each BM queries the tiles of BN keys that all of them see whole, then those that some see in part."""
     import numpy as np
 
     made, (sq, sk) = T.copy(), M.shape[2:]

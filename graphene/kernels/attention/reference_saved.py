@@ -1,7 +1,7 @@
-"""What the kernels mean that leave the scores' gradients to each other, in a work space of panels (`_attention_saved`).
+"""Meanings of kernels that pass scores' gradients on in a work space of panels (`workspace.py`).
 
-A work space has some of the heads of keys of all sequences, from the head `first` on. Those tiles of it are read, of
-``ROWS`` queries and some keys, of which a query sees a key by its place; zeros lie there behind the last key.
+A work space has some of the heads of keys of all sequences, from the head `first` on. A tile of ``ROWS`` queries and
+some keys is read if one of its queries sees one of its keys by place; zeros lie there after the last key.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def ordered(panels: Any) -> Any:
 
 
 def in_panels(ds: Any) -> Any:
-    """The other way."""
+    """The inverse of `ordered`."""
     heads, group, queries, keys = ds.shape
     parts = ds.reshape(heads, group, queries // PANEL, 4, 4, 2, keys)
     return parts.transpose(0, 1, 2, 6, 4, 3, 5).reshape(heads, group, queries // PANEL, keys, PANEL)
 
 
 def heads_of(given: dict[str, Any]) -> Iterator[tuple[int, int, int, Any, Any]]:
-    """The heads of a work space: their numbers in it, their sequences, their numbers there, and where these lie."""
+    """The heads of a work space: their numbers in it, their sequences, their numbers there, and their places."""
     first, heads = int(given["first"]), given["K"].shape[-2]
     at = places(given["K"], given.get("starts_q"), given.get("starts_k"))
     for pair in range(first, min(first + given["saved"].shape[0], len(at) * heads)):
@@ -41,7 +41,7 @@ def heads_of(given: dict[str, Any]) -> Iterator[tuple[int, int, int, Any, Any]]:
 
 
 def tiles(tile: int, given: dict[str, Any]) -> Iterator[tuple[int, tuple[slice, slice], Any, Any]]:
-    """Of each head of a work space: its number, the queries and keys in it, which scores are read, which are seen."""
+    """For each head of a work space its number, its queries and keys, which scores are read, and which are seen."""
     import numpy as np
 
     for n, _, _, q, k in heads_of(given):
@@ -65,12 +65,12 @@ def read(tile: int, **given: Any) -> Any:
 
 
 def saved_results(tile: int, **given: Any) -> dict[str, Any]:
-    """What a kernel leaves that saves the gradients of scores, as others read it."""
+    """The gradients of scores that a kernel saves, as another kernel reads them."""
     return {"dK": given["dK"], "dV": given["dV"], "dS": read(tile, **given)}
 
 
 def saving_gradient(a: Attention, passed: str | None, **given: Any) -> dict[str, Any]:
-    """DK, dV and dS of the heads of the work space; those of others are left as they were."""
+    """DK, dV and dS of the heads of the work space; those of other heads keep their values."""
     import numpy as np
 
     dK, dV, dS = given["dK"].copy(), given["dV"].copy(), np.zeros_like(ordered(given["saved"]))
@@ -86,7 +86,7 @@ def saving_gradient(a: Attention, passed: str | None, **given: Any) -> dict[str,
 
 
 def product(a: Attention, tile: int, **given: Any) -> dict[str, Any]:
-    """DQ of the heads of the work space; that of others is left as it was."""
+    """DQ of the heads of the work space; that of other heads keeps its values."""
     import numpy as np
 
     dQ, ds, g = given["dQ"].copy(), read(tile, **given), a.group
@@ -101,7 +101,7 @@ def product(a: Attention, tile: int, **given: Any) -> dict[str, Any]:
 
 
 def sizes(s: dict[str, int]) -> None:
-    """A work space for some of the heads, as large as any sequence needs it; windows that are not empty."""
+    """A work space for some of the heads, large enough for any sequence, and windows that are not empty."""
     heads = s["batch"] * s["kv_heads"]
     s["first"] = s["first"] % heads
     s["saved_heads"] = 1 + s["saved_heads"] % (heads - s["first"])
@@ -111,7 +111,7 @@ def sizes(s: dict[str, int]) -> None:
 
 
 def prepare(tile: int, given: Any) -> None:
-    """Gradients of scores that are not seen are zeros where they are read, and anything elsewhere."""
+    """Gradients of scores that are not seen: zeros where they are read, and any values elsewhere."""
     import numpy as np
 
     ds = ordered(given["saved"])

@@ -1,4 +1,4 @@
-"""Which tiles of keys a mask lets the queries of a block see: a list, so that no other tile is loaded."""
+"""A list of the tiles of keys that a mask lets the queries of a block see, so that no other tile is loaded."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.problem import MOST, Attention, Extra, Seen
 from graphene.kernels.attention.reference import tiles as tiles_of
 
-CAPACITY = 4096  # tiles of keys
+CAPACITY = 4096  # the most tiles of keys
 
 
 def attention_tiles_kernel(what: Attention, BM: int, BN: int) -> gr.Kernel:
     """T[b, h, m] = whole, seen, tiles...: of the BM queries m the tiles of BN keys that some of them see.
 
-    First the `whole` ones, which all of them see whole, then the others, `seen` together. Arguments: M, the mask as of
-    ``attention_forward_kernel`` but with batch and heads of its own, T of (batch, heads, tiles of queries, tiles of
-    keys + 2), left, right. A warp works on one tile at a time.
+    The first `whole` tiles are those that all queries see whole; with the others there are `seen` tiles. Arguments: M,
+    the mask of ``attention_forward_kernel``, but with batch and heads of its own; T (batch, heads, tiles of queries,
+    tiles of keys + 2); left, right. A warp works on one tile at a time.
     """
     e, warps = what.mask or Extra(), 4
     means = functools.partial(tiles_of, what, BM, BN)

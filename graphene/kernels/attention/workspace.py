@@ -1,4 +1,4 @@
-"""The work space in which one of attention's gradient kernels leaves the scores' gradients to another."""
+"""The work space in which one of attention's gradient kernels leaves the scores' gradients for another."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import graphene as gr
 from graphene.kernels.attention.problem import MOST, Attention
 
-PANEL, ROWS = 32, 128  # queries that are saved together; queries and keys that the work space is rounded up to
-TOGETHER = 32  # heads whose blocks of equal length follow each other
+PANEL, ROWS = 32, 128  # queries that are saved together; the work space has a multiple of ROWS queries and keys
+TOGETHER = 32  # heads whose blocks of equal length follow one another
 
 
 def saved_scores(a: Attention, kind: Any = gr.inout) -> gr.Tensor:
@@ -25,13 +25,13 @@ def saved_scores(a: Attention, kind: Any = gr.inout) -> gr.Tensor:
 
 def saving_blocks(tiles: Any, heads: Any, a: Attention) -> Any:
     """The grid of a kernel with a work space: tiles of the heads in it."""
-    if a.right and not a.left:  # the longest tiles first, of as many heads as share the cache
+    if a.right and not a.left:  # the longest tiles first, for as many heads as share the cache
         return gr.blocks(gr.min(heads, TOGETHER), tiles, gr.ceil_div(heads, TOGETHER))
     return gr.blocks(tiles, heads)
 
 
 def saving_place(blocks: Any, a: Attention) -> tuple[Any, Any]:
-    """The tile and the head of a block of that grid; the last group's heads may be more than there are."""
+    """The tile and the head of a block of that grid; the last group may have more heads than there are."""
     if a.right and not a.left:
         head, tile, group = blocks.indices()
         return tile, group * TOGETHER + head

@@ -1,1 +1,1 @@
-"""Kernels of a tutorial's size: each the whole algorithm in a hundred lines, without the library's options."""
+"""Kernels for a tutorial: each is a whole algorithm in a hundred lines, without the library's options."""

@@ -15,9 +15,9 @@ from graphene.kernels.attention.reference import forward
 def flash_fwd(D: int = 128, BM: int = 128, BN: int = 64, WARPS: int = 8, causal: bool = True) -> gr.Kernel:
     """O = softmax(scale * Q K^T) V on (batch, seq, heads, D) fp16 tensors; grouped-query heads.
 
-    Arguments Q (batch, sq, heads, D), K and V (batch, sk, kv_heads, D), O like Q, scale_log2 = scale * log2(e). Any sq
-    and sk up to 2^24; `causal` is bottom-right aligned, rows that see nothing give zeros. D % 16 == 0, BM % (16 *
-    WARPS) == 0, BN % 16 == 0. Raises VerifyError KERNEL_ARGUMENT.
+    The arguments are Q (batch, sq, heads, D), K and V (batch, sk, kv_heads, D), O like Q, scale_log2 = scale * log2(e).
+    sq and sk are at most 2^24. `causal` is aligned at the bottom right; rows that see no key give zeros. D % 16 == 0,
+    BM % (16 * WARPS) == 0, BN % 16 == 0. Raises VerifyError KERNEL_ARGUMENT.
     """
     size("flash_fwd", "WARPS", WARPS, most=32)
     for name, tile, step in (("D", D, 16), ("BM", BM, 16 * WARPS), ("BN", BN, 16)):
@@ -66,7 +66,7 @@ def flash_fwd(D: int = 128, BM: int = 128, BN: int = 64, WARPS: int = 8, causal:
                 gr.move(dst[n % 2], src[n], on=threads, atom=cp)
             gr.commit(cp)
 
-        def landed() -> None:  # all but the newest copy, for everybody
+        def landed() -> None:  # all but the newest copy are there, for all warps
             gr.wait(cp, pending=1)
             gr.barrier()
 
@@ -77,7 +77,7 @@ def flash_fwd(D: int = 128, BM: int = 128, BN: int = 64, WARPS: int = 8, causal:
                 S[:] = gr.where(n * BN + col <= last, S, -gr.inf)
             m_old[:] = m
             gr.reduce("max", m, S, axis=1, accumulate=True)  # own values, then shfl.bfly over the row's 4 lanes
-            mb[:] = -scale * (gr.where(m == -gr.inf, 0, m) if masked else m)  # a row that sees nothing gives 0, not NaN
+            mb[:] = -scale * (gr.where(m == -gr.inf, 0, m) if masked else m)  # a row that sees no key gives 0, not NaN
             alpha[:] = gr.exp2(gr.fma(m_old, scale, mb), ftz=True)
             S[:] = gr.exp2(gr.fma(S, scale, mb), ftz=True)
             l[:] = l * alpha

@@ -20,8 +20,8 @@ def fused_mlp(
 ) -> gr.Kernel:
     """Y = X after X <- act(X @ W[l].T + bias[l]) for l in 0..L-1: X, Y (M,H), lists of L W (H,H) and bias (H,), fp16.
 
-    X stays in shared memory, W[l+1] loads while layer l computes. Any M; H % 32 == 0,
-    BM % 64 == 0, WARPS == 8. Raises VerifyError KERNEL_ARGUMENT.
+    X stays in shared memory, and W[l+1] loads while layer l computes. M is any; H % 32 == 0, BM % 64 == 0, WARPS == 8.
+    Raises VerifyError KERNEL_ARGUMENT.
     """
     size("fused_mlp", "L", L)
     size("fused_mlp", "H", H, multiple_of=32)
@@ -75,7 +75,7 @@ def fused_mlp(
                         gr.matmul(acc[wm, wn], ra[j % 2], rb[j % 2].T, atom=mma)
             gr.move(rbias, bias[l].reshape(0, [1, H]), atom=gr.atom("ld.global.b32"))
             out[:] = act(acc, rbias)
-            gr.barrier()  # everybody has read X
+            gr.barrier()  # all warps have read X
             gr.move(sX, out, atom=gr.atom("st.shared.b32"))
 
         gr.barrier()
