@@ -1,10 +1,10 @@
-"""Which kernel serves a problem, and on what tile: the rules that admit tiles, a model that ranks them, a tuner that
+"""Selection of the kernel and the tile for a problem: rules that admit tiles, a model that ranks them, a tuner that
 measures them, records that keep them.
 
-``select_gemm`` and its like give the configuration of a kernel of `graphene.kernels` for a problem and a device.
-``rank(tunable, problem, device)`` returns a short list and says of every other candidate why it is not on it;
-``tune`` measures the short list on the GPU and stores the winner; ``choose`` takes the record of the problem's shape
-class, else the model's best, and so compiles one kernel. ``matmul_tiles`` ranks tiles for a matrix product.
+The ``select_*`` functions return the configuration of a kernel of `graphene.kernels` for a problem and a device.
+``rank(tunable, problem, device)`` returns a short list and says why each other candidate is not on it. ``tune``
+measures the short list on the GPU and stores the winner. ``choose`` takes the record of the problem's shape class, else
+the model's best, and so compiles one kernel. ``matmul_tiles`` ranks tiles for a matrix product.
 """
 
 from __future__ import annotations

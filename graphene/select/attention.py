@@ -1,4 +1,4 @@
-"""Which tile attention runs on: chosen from the head size and the problem's sizes."""
+"""The choice of attention's tile, from the head size and the problem's sizes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphene.select.device import H200
 if TYPE_CHECKING:
     from graphene.select.device import Device
 
-SHORT = 16  # queries up to which the heads of a group are rows of one block
+SHORT = 16  # with at most this many queries, the heads of a group are rows of one block
 
 
 def select_forward(
@@ -27,7 +27,7 @@ def select_forward(
     depth, masked = what.depth, what.left or what.right or what.mask is not None
     if depth <= 32:
         return ForwardConfig(what, 64, 64, 4, lse=lse)
-    if depth <= 64 and longest is not None and longest <= 512:  # many small blocks: four share a multiprocessor
+    if depth <= 64 and longest is not None and longest <= 512:  # small blocks, four of which share a multiprocessor
         return ForwardConfig(what, 64, 64, 4, q_in_registers=False, lse=lse)
     if depth <= 64:
         return ForwardConfig(what, 128, 64, 4, lse=lse)
@@ -44,7 +44,7 @@ def select_forward(
 def select_short(
     what: Attention, batch: int, sq: int, sk: int, kv_heads: int, *, lse: bool = False, device: Device = H200
 ) -> tuple[ForwardConfig, int]:
-    """The forward kernel for at most ``SHORT`` queries, and among how many blocks the keys of a row are shared.
+    """The forward kernel for at most ``SHORT`` queries, and how many blocks share the keys of a row.
 
     Every query reads all keys, so that time is what loading them takes: as many blocks as the card holds load at once.
     """
@@ -60,7 +60,7 @@ def select_short(
 
 
 def select_backward(what: Attention, *, shared_bytes: int = 227 * 1024) -> tuple[BackwardConfig, BackwardConfig]:
-    """The kernels of the gradients of keys and of queries, where there is no work space."""
+    """The kernels of the gradients of keys and of queries, without a work space."""
     depth = what.depth
     keys = _keys(what, shared_bytes)
     if depth <= 64:
@@ -74,9 +74,10 @@ def select_backward(what: Attention, *, shared_bytes: int = 227 * 1024) -> tuple
 def select_backward_saving(
     what: Attention, *, shared_bytes: int = 227 * 1024
 ) -> tuple[BackwardConfig, ProductConfig] | None:
-    """The kernel of the gradient of keys that saves those of scores, and the one that makes the queries' of them.
+    """The kernel of the keys' gradient that saves scores' gradients, and the kernel that computes the queries' from
+    them.
 
-    None where keys and queries are better off with a kernel each.
+    None if it is faster to compute keys' and queries' gradients by a kernel each.
     """
     a, depth = what, what.depth
     keys = _keys(a, shared_bytes)
@@ -93,7 +94,7 @@ def _keys(a: Attention, shared_bytes: int) -> BackwardConfig:
     if a.depth <= 64:
         return BackwardConfig(a, 128, 32, 4)
     alone = BackwardConfig(a, 64, 32 if a.depth <= 128 else 16, 4, piece=16)
-    if a.softcap:  # its slope belongs to scores, which the second warp of a pair has not
+    if a.softcap:  # the cap's slope needs scores, which the second warp of a pair lacks
         return alone
     pairs = BackwardConfig(a, 64, 32, 8, 3, piece=16, paired=True)
     if a.depth <= 128:

@@ -1,4 +1,4 @@
-"""What the tile model must know of a GPU."""
+"""GPUs as the tile model sees them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ __all__ = ["H200", "Device", "current_device", "named", "of_arch", "require_cuda
 class Device:
     """A GPU as the model sees it.
 
-    ``flops_per_clock``: of one multiprocessor's tensor cores with 16-bit operands and fp32 sums, as ``mma.sync``
-    reaches it. ``l2_bytes``, ``dram_bytes``: per clock and multiprocessor when all of them read. ``shared_bytes``: what
-    one block may have. Sources: NVIDIA's architecture whitepapers; for sm_90, where ``mma.sync`` does not reach the
-    peak of ``wgmma``, and for the H200's bandwidths, measured. Raises VerifyError KERNEL_ARGUMENT.
+    ``flops_per_clock``: the speed of one multiprocessor's tensor cores with 16-bit operands and fp32 sums, by
+    ``mma.sync``. ``l2_bytes``, ``dram_bytes``: bytes per clock and multiprocessor when all of them read.
+    ``shared_bytes``: the most shared memory of one block. The numbers come from NVIDIA's architecture whitepapers. For
+    sm_90, where ``mma.sync`` does not reach the peak of ``wgmma``, and for the H200's bandwidths, they were measured.
+    Raises VerifyError KERNEL_ARGUMENT.
     """
 
     name: str
@@ -58,7 +59,7 @@ class Device:
         return self.dram_bytes * self.sm_count * self.clock_ghz
 
     def of_size(self, sm_count: int, shared_bytes: int) -> Device:
-        """The same memory and the same kind of multiprocessors, in another number and with other shared memory."""
+        """A device with the same memory and kind of multiprocessors, but another number of them and shared memory."""
         if sm_count == self.sm_count:
             return replace(self, shared_bytes=shared_bytes)
         share = self.dram_bytes * self.sm_count / sm_count
@@ -71,7 +72,7 @@ class Device:
 
 
 H200 = Device("NVIDIA H200", "sm_90a", 132, 227 << 10, 2245, 52, 18.0, 1.75)
-_KNOWN = (  # the first of an architecture is the typical one
+_KNOWN = (  # the first device of an architecture is its typical one
     Device("NVIDIA V100", "sm_70", 80, 96 << 10, 1024, 27, 7.0, 1.5),
     Device("NVIDIA GeForce RTX 2080 Ti", "sm_75", 68, 64 << 10, 512, 20, 5.6, 1.6),
     Device("NVIDIA A100", "sm_80", 108, 163 << 10, 2048, 32, 10.0, 1.41),
@@ -83,14 +84,14 @@ _KNOWN = (  # the first of an architecture is the typical one
     Device("NVIDIA B200", "sm_100a", 148, 227 << 10, 2048, 26, 27.0, 1.85),
     Device("NVIDIA GeForce RTX 5090", "sm_120a", 170, 99 << 10, 1024, 22, 4.4, 2.4),
 )
-SUSTAINED = 0.88  # of the highest clock that a driver names, what is kept: the table's H200 over its data sheet
-REACHED = 0.85  # of the memory's bandwidth by clock and width, what kernels reach: the table's H200 over its data sheet
+SUSTAINED = 0.88  # kept share of the highest clock that a driver names, as for the H200 of the table
+REACHED = 0.85  # share of the memory's bandwidth that kernels reach, as for the H200 of the table
 
 
 def of_arch(arch: str) -> Device:
     """A typical device of an architecture.
 
-    Raises SelectError TUNE_NO_CANDIDATE for one that is not known, VerifyError KERNEL_ARGUMENT for anything but text.
+    Raises SelectError TUNE_NO_CANDIDATE for an unknown architecture, VerifyError KERNEL_ARGUMENT for anything but text.
     """
     if not isinstance(arch, str):
         _core.fail("KERNEL_ARGUMENT", "of_arch: arch does not fit",
@@ -109,10 +110,10 @@ def of_arch(arch: str) -> Device:
 
 @functools.lru_cache(64)
 def named(name: str) -> Device:
-    """The device of a name, as drivers and PyTorch write it: "NVIDIA A100-SXM4-80GB".
+    """The device of this name, as drivers and PyTorch write it: "NVIDIA A100-SXM4-80GB".
 
-    One of the table whose name the given one begins with; else the CUDA device of this machine that is called so, as
-    the driver describes it; else a device with the rates of an H200, on which kernels are measured.
+    It is the device of the table whose name begins the given one; else the CUDA device of this machine with that name,
+    as the driver describes it; else a device with the rates of an H200, on which kernels are measured.
     """
     if (known := _known(name)) is not None:
         return replace(known, name=name)
@@ -128,7 +129,7 @@ def _known(name: str) -> Device | None:
 
 
 def _described(found: DeviceDescription) -> Device:
-    """What the driver says of a device: the rates of one of the table where the name is known, else by its clocks."""
+    """A device from the driver's description: with the table's rates if the name is known, else by its clocks."""
     own = {"name": found["name"], "sm_count": found["sm_count"], "shared_bytes": found["shared_bytes"]}
     if (known := _known(found["name"])) is not None:
         return replace(known, **own)  # type: ignore[arg-type]
@@ -143,7 +144,7 @@ def _described(found: DeviceDescription) -> Device:
 
 
 def current_device(index: int = 0) -> Device:
-    """The CUDA device of an index, as the driver describes it. Raises LaunchError where there is none."""
+    """The CUDA device of an index, as the driver describes it. Raises LaunchError if there is none."""
     devices = _core.driver_info()["devices"]
     if not 0 <= index < len(devices):
         _core.fail("LAUNCH_DRIVER", f"there is no CUDA device {index}", [f"devices: {len(devices)}"],
@@ -152,10 +153,10 @@ def current_device(index: int = 0) -> Device:
 
 
 def the_device(function: str, device: Device | str | int, index: bool = True) -> Device:
-    """What a function was given to mean a device: one, an architecture, or (`index`) the index of a CUDA device.
+    """The device that an argument means: a Device, an architecture, or (`index`) the index of a CUDA device.
 
-    Raises VerifyError KERNEL_ARGUMENT for anything else, SelectError TUNE_NO_CANDIDATE and LaunchError LAUNCH_DRIVER
-    for what is not known or not there.
+    Raises VerifyError KERNEL_ARGUMENT for anything else, SelectError TUNE_NO_CANDIDATE for an unknown architecture, and
+    LaunchError LAUNCH_DRIVER for an index without a device.
     """
     if isinstance(device, Device):
         return device
@@ -168,7 +169,7 @@ def the_device(function: str, device: Device | str | int, index: bool = True) ->
 
 
 def require_cuda(what: str) -> Any:
-    """The module torch. Raises LaunchError OP_TORCH where it is not installed, LAUNCH_DRIVER where it has no device."""
+    """The module torch. Raises LaunchError OP_TORCH if it is not installed, LAUNCH_DRIVER if it has no device."""
     try:
         import torch  # type: ignore[import-not-found, unused-ignore]
     except ImportError as e:

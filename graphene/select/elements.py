@@ -1,4 +1,4 @@
-"""Kernels that work element by element, reductions and transpositions: their blocks, chosen by sizes and types."""
+"""The choice of blocks for elementwise kernels, reductions and transpositions, by sizes and types."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def select_elementwise(
 ) -> ElementwiseConfig:
     """The configuration for a last dimension of `columns`.
 
-    `align_bytes`: what addresses and strides in bytes are multiples of. `spread`: as in ElementwiseConfig, by default
-    no input is. Raises VerifyError KERNEL_ARGUMENT.
+    `align_bytes`: divides addresses and strides in bytes. `spread`: as in ElementwiseConfig, by default no input is.
+    Raises VerifyError KERNEL_ARGUMENT.
     """
     size("select_elementwise", "columns", columns, least=0)
     check_types("select_elementwise", dtypes, out_dtype)
@@ -54,9 +54,9 @@ def select_reduction(
     align_bytes: int = 16,
     **more: Any,
 ) -> ReductionConfig:
-    """The configuration for a matrix. `align_bytes`: what its address and row stride in bytes are multiples of.
+    """The configuration for a matrix. `align_bytes`: divides its address and row stride in bytes.
 
-    `axis`: 1 or 0, as of ReductionConfig. `more`: its further fields. Raises VerifyError KERNEL_ARGUMENT.
+    `axis`: 1 or 0, as in ReductionConfig. `more`: its further fields. Raises VerifyError KERNEL_ARGUMENT.
     """
     name = "select_reduction"
     size(name, "rows", rows, least=0)
@@ -76,7 +76,7 @@ def select_reduction(
 
 
 def select_transpose(M: int, N: int, dtype: gr.DType = gr.fp16, *, align_bytes: int = 16) -> TransposeConfig:
-    """The widest vectors for a matrix (M, N). `align_bytes`: what addresses and strides in bytes are multiples of."""
+    """The widest vectors for a matrix (M, N). `align_bytes`: divides addresses and strides in bytes."""
     size("select_transpose", "M", M, least=0)
     size("select_transpose", "N", N, least=0)
     element("select_transpose", "dtype", dtype, TRANSPOSED)

@@ -1,4 +1,4 @@
-"""A pointwise function of tensors of any shapes that broadcast: how they lie, and the launches that cover them."""
+"""A pointwise function of tensors of any shapes that broadcast: their strides, and the launches that cover them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _TYPES = {
     "float8_e5m2": gr.fp8e5m2, "int8": gr.i8, "uint8": gr.u8, "int16": gr.i16, "uint16": gr.u16, "int32": gr.i32,
     "uint32": gr.u32,
 }  # fmt: skip
-_MOST = 65535  # members of a batch: blocks of a grid in that direction
+_MOST = 65535  # the most members of a batch, because each is a block of the grid in one direction
 
 
 class _Lying(NamedTuple):
-    """A tensor, its type, and its strides in elements along the result's dimensions: 0 where it is repeated."""
+    """A tensor, its type, and its strides in elements along the result's dimensions, with 0 where it repeats."""
 
     tensor: Any
     dtype: gr.DType
@@ -54,7 +54,7 @@ def _refuse(what: str, want: str, got: str, fix: str) -> None:
 
 
 def _lying(name: str, t: Any, shape: tuple[int, ...] | None) -> _Lying:
-    """How a tensor lies along the dimensions of a shape, its own by default."""
+    """The strides of a tensor along the dimensions of a shape, by default its own."""
     if not hasattr(t, "shape") or not hasattr(t, "dtype"):
         _refuse(f"{name} is no tensor", "an array of NumPy or a tensor of PyTorch", type(t).__name__,
                 "pass one of the result's shape" if shape is None else "a number belongs into the function: "
@@ -79,7 +79,7 @@ def _lying(name: str, t: Any, shape: tuple[int, ...] | None) -> _Lying:
 
 
 def _merged(shape: tuple[int, ...], tensors: list[_Lying]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-    """The same elements in as few dimensions as all the tensors allow; and their strides there."""
+    """The same elements in as few dimensions as all tensors allow, and their strides there."""
     sizes: list[int] = []
     strides: list[list[int]] = [[] for _ in tensors]
     for d, n in enumerate(shape):
@@ -113,14 +113,14 @@ def _launches(sizes: tuple[int, ...], strides: list[tuple[int, ...]]) -> Iterato
 def run_elementwise(function: Callable[..., Any], *inputs: Any, out: Any) -> None:
     """Computes ``out = function(*inputs)`` element by element, rounded once; inputs broadcast to out as NumPy's do.
 
-    NumPy arrays and CPU tensors are computed by the simulator, CUDA tensors on the GPU. `function`: as of
-    elementwise_kernel, ``lambda x, y: gr.max(x + y, 0)``. Any number of dimensions; along the last one elements of an
-    input lie side by side or are repeated, along others they have any strides of 0 or more; out is contiguous and no
-    input. Dimensions that cannot be joined are at most three in one launch: more of them take a launch for each index
-    of the first ones. Integers are computed as i32, and so are stored as integers alone; ``gr.cast(x, gr.fp32)`` says
-    otherwise. The kernel is recorded anew at every call (what a function means may change with its variables), and
-    compiled once: for many calls keep elementwise_kernel's. Raises VerifyError KERNEL_ARGUMENT, and what a launch
-    raises.
+    The simulator computes NumPy arrays and CPU tensors, the GPU CUDA tensors. `function` is as in elementwise_kernel,
+    ``lambda x, y: gr.max(x + y, 0)``. There may be any number of dimensions. Along the last one, elements of an input
+    lie side by side or repeat; along others they have any strides of 0 or more. out is contiguous and not an input. A
+    launch takes at most three dimensions that cannot be joined; with more there is a launch for each index of the first
+    ones. Integers are computed as i32 and can only be stored as integers, unless the function converts them by
+    ``gr.cast(x, gr.fp32)``. The kernel is recorded anew at every call, because a function may change with its
+    variables, and compiled once. For many calls keep the kernel of elementwise_kernel. Raises VerifyError
+    KERNEL_ARGUMENT, and what a launch raises.
     """
     result = _lying("out", out, None)
     shape: tuple[int, ...] = tuple(int(n) for n in out.shape)

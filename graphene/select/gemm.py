@@ -1,4 +1,4 @@
-"""The matrix product: which tile it is computed by, and what a tuning tries."""
+"""The choice of a matrix product's tile, and the candidates that a tuning tries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["GEMM", "GemmProblem", "GemmTile", "choose", "estimate", "gemm_key", 
 
 
 def as_tile(c: GemmTile) -> Tile:
-    """The same as the model of time sees it."""
+    """The problem as the model of time sees it."""
     (bm, bn, bk), (down, across) = c.tile, c.warps
     return Tile(bm, bn, bk, bm // down, bn // across, c.stages, c.split_k)
 
@@ -46,7 +46,7 @@ def _pads(p: GemmProblem) -> list[tuple[bool, bool]]:
 def _candidates(p: GemmProblem, device: Device) -> Iterator[GemmTile]:
     shape = _shape(p)
     line = 128 // shape.element_bytes
-    for bm in (128, 256, 192, 64, 96, 32):  # of equals the first is taken
+    for bm in (128, 256, 192, 64, 96, 32):  # among equal ones the first is taken
         for bn in (128, 256, 192, 64, 96, 32):
             blocks = -(-p.m // bm) * -(-p.n // bn) * shape.batch
             parts = splits(p.m, p.n, p.k, shape.batch, bm, bn, line, device.sm_count) if p.workspaces else [1]
@@ -86,7 +86,7 @@ def _predict(c: GemmTile, p: GemmProblem, device: Device) -> tuple[float, str] |
 
 def _unusable(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
     if (reason := impossible(as_tile(c), _shape(p), device)) is None:
-        gemm_launches(p, c)  # what has no kernel is refused here, with a code
+        gemm_launches(p, c)  # refuses a configuration without a kernel, with a code
     return reason
 
 
@@ -99,14 +99,14 @@ def gemm_key(p: GemmProblem) -> tuple[str, str]:
 
 
 def _group(tiles_m: int, tiles_n: int) -> int:
-    """Rows of tiles that go together: worth while in large grids, unless many of the last group's would be missing."""
+    """Rows of tiles that go together: useful in large grids, unless the last group would lack many rows."""
     return 8 if min(tiles_m, tiles_n) >= 16 and (tiles_m % 8 == 0 or tiles_m >= 64) else 1
 
 
 def estimate(p: GemmProblem, device: Device) -> GemmTile:
     """The tile that is expected to be the fastest, of those that were measured (`graphene.select.model`).
 
-    Raises VerifyError KERNEL_ARGUMENT where none of them fits into the shared memory of a block.
+    Raises VerifyError KERNEL_ARGUMENT if none of them fits into the shared memory of a block.
     """
     item, count = TYPES[p.dtype].bits // 8, 1 if p.batch is None else p.batch
     k_tile = 128 // item
@@ -159,9 +159,9 @@ def choose(p: GemmProblem, device: Device) -> GemmTile:
 
 
 def _suits(c: GemmTile, estimated: GemmTile, p: GemmProblem, device: Device) -> bool:
-    """Whether the model expects a record's tile, which is of a class of sizes, to serve these.
+    """Whether the model expects a record's tile, which serves a class of sizes, to serve these sizes.
 
-    Not where it takes a tenth longer than the estimated one: a last wave with few blocks, say.
+    It does not if the tile takes a tenth longer than the estimated one, for example for a last wave with few blocks.
     """
     expected, other = _predict(c, p, device), _predict(estimated, p, device)
     return not isinstance(expected, str) and (isinstance(other, str) or expected[0] <= 1.1 * other[0])
@@ -207,10 +207,10 @@ def select_gemm(
 ) -> GemmConfig:
     """The configuration that was measured, or is estimated, to be the fastest for one product of these sizes.
 
-    ``batch``: None for one product of plain matrices. ``sms``, ``shared_bytes``: of the device, the latter of a block.
-    ``workspaces``: whether configurations that need them may be taken (split-K, padded copies). ``device``: a GPU, by
-    its name, such as "NVIDIA H200", whose tuning records come before the estimate (docs/tuning.md). The other arguments
-    are GemmConfig's. Sizes may be 0. Raises VerifyError KERNEL_ARGUMENT.
+    ``batch``: None for one product of plain matrices. ``sms``, ``shared_bytes``: the device's multiprocessors, and the
+    most shared memory of a block. ``workspaces``: whether configurations that need workspaces may be taken (split-K,
+    padded copies). ``device``: the name of a GPU, such as "NVIDIA H200", whose tuning records come before the estimate
+    (docs/tuning.md). The other arguments are those of GemmConfig. Sizes may be 0. Raises VerifyError KERNEL_ARGUMENT.
     """
     align = check_product("select_gemm", dtype, out, order, align, activation)  # type: ignore[assignment]
     M, N, K = (size("select_gemm", n, x, least=0) for n, x in (("M", M), ("N", N), ("K", K)))

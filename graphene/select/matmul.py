@@ -1,4 +1,4 @@
-"""The tile model as something that can be ranked: tiles of a matrix product, for any kernel that takes such tiles."""
+"""The tile model as a tunable: tiles of a matrix product, for any kernel that takes such tiles."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["matmul_tiles", "predict_tile", "shape_class", "tile_kind"]
 
 
 def predict_tile(tile: Tile, shape: MatmulShape, device: Device) -> tuple[float, str] | str:
-    """Expected microseconds and what they are bound by, or why the tile is not for this product."""
+    """Expected microseconds and what limits them, or why the tile does not serve this product."""
     if (reason := judge(tile, shape, device)) is not None:
         return reason
     e = estimate(tile, shape, device)
@@ -28,7 +28,7 @@ def predict_tile(tile: Tile, shape: MatmulShape, device: Device) -> tuple[float,
 
 
 def tile_kind(tile: Tile) -> object:
-    """What tiles that differ in stages and warps alone share."""
+    """The common part of tiles that differ only in stages and warps."""
     return tile.bm, tile.bn, tile.split_k
 
 
@@ -59,9 +59,9 @@ def matmul_tiles(
     count: int = 8,
     only: Callable[[Tile], bool] = lambda tile: True,
 ) -> Selection[Tile]:
-    """Tiles for ``batch`` products (m, k) @ (k, n), ranked; of each other candidate, why it was rejected.
+    """A ranked list of tiles for ``batch`` products (m, k) @ (k, n), and why each other candidate was rejected.
 
-    ``device``: a Device or an architecture. ``only``: which tiles are looked at. Raises VerifyError KERNEL_ARGUMENT,
+    ``device``: a Device or an architecture. ``only``: the tiles that are looked at. Raises VerifyError KERNEL_ARGUMENT,
     SelectError TUNE_NO_CANDIDATE.
     """
     n_ = "matmul_tiles"

@@ -1,4 +1,4 @@
-"""Measuring the short list, and choosing: a record, else the model, else, where it was asked for, a measurement."""
+"""Measures the short list, and chooses a configuration: a record, else the model's best, or a measurement."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _NoBar:
 
 
 def progress_bar(total: int, what: str, shown: bool) -> _Bar:
-    """One of tqdm where it is installed, else a line of text; nothing unless ``shown``."""
+    """A bar of tqdm if it is installed, else a line of text; nothing unless ``shown``."""
     if not shown:
         return _NoBar()
     try:
@@ -77,7 +77,7 @@ def progress_bar(total: int, what: str, shown: bool) -> _Bar:
 
 @dataclass
 class Measured(Generic[C]):
-    """One candidate: microseconds of each round, or why it has none."""
+    """One candidate with its microseconds in each round, or why it has none."""
 
     config: C
     expected_us: float
@@ -94,9 +94,9 @@ class Measured(Generic[C]):
 
 @dataclass(frozen=True)
 class Tuning(Generic[C]):
-    """The outcome: ``best``, the candidates as they were ``measured`` (the best first), the ``selection`` behind them.
+    """The outcome: ``best``, the ``measured`` candidates (the best first), and the ``selection`` that they are from.
 
-    ``record``: what was stored, with the file in ``stored``; both None when nothing was. Prints as a table.
+    ``record``: the stored record, and ``stored`` its file; both are None if nothing was stored. Prints as a table.
     """
 
     best: C
@@ -117,10 +117,10 @@ class Tuning(Generic[C]):
 
 
 class Timer:
-    """Measures launches on the current CUDA device with torch's events, what they read not being in the L2 cache.
+    """Measures launches on the current CUDA device with torch's events. Their arguments are not in the L2 cache.
 
-    A round is as many launches as fill ``round_ms``, a memory fill before each, which also hides the host's time. The
-    figure is the median. Raises LaunchError OP_TORCH without torch, LAUNCH_DRIVER without a device.
+    A round has as many launches as fill ``round_ms``, with a memory fill before each, which also hides the host's time.
+    The figure is the median. Raises LaunchError OP_TORCH without torch, LAUNCH_DRIVER without a device.
     """
 
     def __init__(self, round_ms: float = 4.0) -> None:
@@ -167,7 +167,7 @@ def _build(
         row.registers, row.spill_bytes = binary.registers, binary.spill_bytes
         return kernel
 
-    from concurrent.futures import ThreadPoolExecutor, as_completed  # here: importing an operator reads this file
+    from concurrent.futures import ThreadPoolExecutor, as_completed  # late: importing an operator reads this file
 
     kernels: dict[int, Runnable] = {}
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
@@ -195,17 +195,17 @@ def tune(
 ) -> Tuning[C]:
     """Measures the short list on the device and returns the fastest configuration.
 
-    ``device``: a Device, an architecture or the index of a CUDA device; candidates run on the current one. ``count``:
-    candidates at most; ``selection``: those of ``rank`` or your own. They are compiled in parallel, then
-    measured in turns, ``rounds`` times with ``timer``; after the second round those behind by more than a fifth are
-    left out. A candidate that does not build, launch or compute the right values is kept in the table with its reason.
-    When one loses the device's context (a memory fault), nothing more can be measured in this process: the best so far
-    is chosen. ``progress``: shows a bar (None: when stderr is a terminal). ``keep``: stores the winner as a record.
-    ``timer``: gives the microseconds of a launch; anything else counts as that candidate's failure.
+    ``device``: a Device, an architecture or the index of a CUDA device; candidates run on the current device.
+    ``count``: the most candidates. ``selection``: the result of ``rank``, or your own. Candidates are compiled in
+    parallel and then measured in turns, ``rounds`` times with ``timer``; after the second round those behind by more
+    than a fifth are left out. A candidate that does not build, launch or compute the right values stays in the table
+    with its reason. If one loses the device's context (a memory fault), this process can measure nothing more, and the
+    best so far is chosen. ``progress``: shows a bar; None shows it if stderr is a terminal. ``keep``: stores the winner
+    as a record. ``timer``: returns the microseconds of a launch; any other result counts as that candidate's failure.
 
-    ``Timer``, which measures unless ``timer`` is your own, and the arguments of GEMM and ROWS need torch and a CUDA
-    device: LaunchError OP_TORCH and LAUNCH_DRIVER. Raises SelectError TUNE_FAILED when no candidate could be measured,
-    with every reason; VerifyError KERNEL_ARGUMENT and SelectError TUNE_NO_CANDIDATE as ``rank``.
+    ``Timer``, the default, and the arguments of GEMM and ROWS need torch and a CUDA device, else they raise LaunchError
+    OP_TORCH and LAUNCH_DRIVER. Raises SelectError TUNE_FAILED, with every reason, if no candidate could be measured;
+    VerifyError KERNEL_ARGUMENT and SelectError TUNE_NO_CANDIDATE as ``rank``.
     """
     instance("tune", "tunable", tunable, Tunable)
     count, rounds = size("tune", "count", count), size("tune", "rounds", rounds)
@@ -280,7 +280,7 @@ def _measure(
             row, kernel = rows[i], running[i]
             try:
                 if round_ == 0:
-                    restore()  # what an earlier candidate computed is none of this one's merits
+                    restore()  # so that an earlier candidate's results do not count for this one
                     kernel(*arguments)
                     if tunable.verify is not None and (wrong := tunable.verify(problem, arguments, *against)):
                         raise ValueError(wrong)
@@ -303,7 +303,7 @@ def _measure(
 
 
 def _restorer(arguments: Sequence[Any]) -> Callable[[], None]:
-    """Gives tensors, arrays and lists the values back that they have now."""
+    """Returns a function that gives tensors, arrays and lists back the values that they have now."""
     kept = [(a, copy.deepcopy(a)) for a in arguments if hasattr(a, "__setitem__")]
 
     def restore() -> None:
@@ -331,10 +331,10 @@ def _context_is_lost() -> bool:
 
 
 def choose(tunable: Tunable[P, C], problem: P, device: Device | str | int = 0) -> C:
-    """The configuration for a problem: the record of its shape class, else the model's best; nothing is measured.
+    """The configuration for a problem: the record of its shape class, else the model's best. Nothing is measured.
 
-    With ``GRAPHENE_TUNE=1`` a shape class without a record is tuned first: raises what ``tune`` raises. A record that
-    is no configuration, or none that can be used, is passed over, with a warning that says why and its code.
+    With ``GRAPHENE_TUNE=1`` a shape class without a record is tuned first, which raises what ``tune`` raises. A record
+    that is not a configuration, or cannot be used, is passed over, with a warning that says why and has the code.
     ``device``: a Device, an architecture or the index of a CUDA device. Raises VerifyError KERNEL_ARGUMENT, SelectError
     TUNE_NO_CANDIDATE.
     """
@@ -351,12 +351,12 @@ def choose(tunable: Tunable[P, C], problem: P, device: Device | str | int = 0) -
 
 
 def best_known(tunable: Tunable[P, C], problem: P, device: Device, estimated: C, to_tune: P | None = None) -> C:
-    """The configuration of the record of a problem's shape class on a device, else ``estimated``: a library's choice.
+    """A library's choice: the configuration of the record of a problem's shape class on a device, else ``estimated``.
 
-    fp16 and bf16 are equally fast: either takes the other's record. A record that is no configuration, or none that
-    can be used, is passed over with one warning; one that does not suit these sizes of its class, without a word.
-    With ``GRAPHENE_TUNE=1`` a class without a record is tuned (``to_tune``: by this problem of the class); where that
-    fails, it warns once and ``estimated`` is taken.
+    fp16 and bf16 are equally fast, so either takes the other's record. A record that is not a configuration, or cannot
+    be used, is passed over with one warning. A record that does not suit these sizes of its class is passed over
+    without a word. With ``GRAPHENE_TUNE=1`` a class without a record is tuned (by its problem ``to_tune``); if that
+    fails, there is one warning, and ``estimated`` is taken.
     """
     dtype, shape = tunable.key(problem)
     alike = (dtype, *(t for t in EQUALLY_FAST if t != dtype)) if dtype in EQUALLY_FAST else (dtype,)
@@ -376,7 +376,7 @@ def best_known(tunable: Tunable[P, C], problem: P, device: Device, estimated: C,
 
 
 def from_record(tunable: Tunable[P, C], problem: P, where: Device, record: dict[str, Any]) -> C | None:
-    """The configuration of a record, a file that anybody may edit; None, with one warning, for one that is unusable."""
+    """The configuration of a record, which anybody may edit; None, with one warning, for an unusable record."""
     try:
         config = tunable.from_json(record["config"])
         unusable = tunable.unusable or (lambda *of: _refused(predicted(tunable, *of)))

@@ -1,4 +1,4 @@
-"""Perceptrons in one kernel: the tile of one, by its widths and the number of rows."""
+"""The choice of a perceptron's tile, by its widths and the number of rows."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def select_mlp(
     device: Device = H200,
     simulated: bool = False,
 ) -> MlpConfig | None:
-    """The configuration that was measured to be fast for that many rows; None where it is a plain product.
+    """The configuration that was measured to be fast for this number of rows; None if it is a plain product.
 
-    ``simulated``: what the simulator has least to do for. The other arguments are MlpConfig's.
+    ``simulated``: the one with the least work for the simulator. The other arguments are those of MlpConfig.
     """
     depth = len(widths) - 1
     widest = max([*map(up, widths[1:-1]), min(up(widths[0]), 256) if depth > 1 else 16])

@@ -1,7 +1,7 @@
-"""How long a product takes: blocks run in waves, and a block's time is measured, or computed from a device's rates.
+"""The time of a product: blocks run in waves, and a block's time is measured, or computed from a device's rates.
 
-Thirteen tiles of ``gemm_sm80`` were measured on an H200 (`TILES`); on other devices their times are those, scaled by
-what tensor cores and memory do there. Any other tile is taken apart into what limits it (`estimate`).
+Thirteen tiles of ``gemm_sm80`` were measured on an H200 (`TILES`). For other devices these times are scaled by the
+rates of tensor cores and memory there. For any other tile the time is computed from what limits it (`estimate`).
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def in_waves(blocks: int, sm_count: int, per_sm: int, of_resident: Callable[[int
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the model expects of a tile.
+    """The model's expectation for a tile.
 
-    ``us``: time; ``waves``: rounds in which the device runs its blocks; ``blocks_per_sm``; ``bound``: what limits a
-    step ("tensor cores", "shared memory", "L2 cache", "memory"); ``busy``: tensor-core work the problem needs as
-    a share of what the device could do in ``us``.
+    ``us``: time. ``waves``: rounds in which the device runs its blocks. ``blocks_per_sm``: blocks of a multiprocessor.
+    ``bound``: what limits a step ("tensor cores", "shared memory", "L2 cache", "memory"). ``busy``: the problem's work
+    on tensor cores, as a share of the work that the device could do in ``us``.
     """
 
     us: float
@@ -54,23 +54,23 @@ class Estimate:
     busy: float
 
 
-# Chosen by times of gemm_sm80 on an H200. How far off they are for the kernel of benchmarks/tiles_bench.py is in the
-# results of that, and in docs/tuning.md.
-STEP_CLOCKS = 87  # of a step's wait and barrier; other blocks of the multiprocessor hide it
-FEW_WARPS = 0.235  # of the tensor cores' speed: lost by one block of four warps, half of it
+# Chosen by times of gemm_sm80 on an H200. The results of benchmarks/tiles_bench.py, and docs/tuning.md, say how far off
+# they are for the kernel of that benchmark.
+STEP_CLOCKS = 87  # clocks of a step's wait and barrier; other blocks of the multiprocessor hide them
+FEW_WARPS = 0.235  # a share of the tensor cores' speed; one block of four warps loses half of it
 LATENCY_CLOCKS = 1720  # from asking for a tile to having it, when the device is busy
 FILL_CLOCKS = 600  # from a block's start to its first product
-BESIDE = 0.35  # of a block's start and end: what is left of it for each of several blocks
+BESIDE = 0.35  # the share of a block's start and end that remains for each of several blocks
 LAUNCH_US = 5.1
 
 
 def estimate(tile: Tile, shape: MatmulShape, device: Device | str) -> Estimate:
     """Time of a tile that ``judge`` admits. ``device``: a Device or an architecture.
 
-    A step of a block costs the slowest of: its products, its reads of shared memory (every warp reads its rows of A and
-    its columns of B), and its loads, of which one for each further stage is on its way. Blocks of a multiprocessor
-    share these and hide each other's waits. Blocks run in waves; the last one may be partly empty. Raises VerifyError
-    KERNEL_ARGUMENT.
+    A step of a block costs as much as the slowest of three: its products, its reads of shared memory (every warp reads
+    its rows of A and its columns of B), and its loads, one of which is on its way for each further stage. Blocks of a
+    multiprocessor share these rates and hide each other's waits. Blocks run in waves, and the last wave may be partly
+    empty. Raises VerifyError KERNEL_ARGUMENT.
     """
     device = checked("estimate", tile, shape, device)
     found = occupancy(device.arch, tile.threads, tile.shared_bytes(shape), tile.registers(shape))
@@ -108,11 +108,11 @@ def estimate(tile: Tile, shape: MatmulShape, device: Device | str) -> Estimate:
 
 @dataclass(frozen=True)
 class MeasuredTile:
-    """A tile with 128 bytes of k a stage, and what it was measured to take on an H200, 16-bit operands.
+    """A tile with 128 bytes of k a stage, and its measured times on an H200 with 16-bit operands.
 
-    ``blocks_per_sm``: how many blocks run beside each other on a multiprocessor. ``ns_alone``: what one step of k takes
-    in a block that is alone there. ``ns_beside``: what each of the blocks that are there together adds to a step.
-    ``us_once``: what a block takes before and after its loop over k.
+    ``blocks_per_sm``: how many blocks run beside each other on a multiprocessor. ``ns_alone``: the time of a step of k
+    in a block that is alone there. ``ns_beside``: the time that each of several blocks there adds to a step.
+    ``us_once``: the time of a block before and after its loop over k.
     """
 
     rows: int
@@ -126,11 +126,11 @@ class MeasuredTile:
 
     @property
     def straddling(self) -> float:
-        """How many times longer it takes where an operand's lines begin in the middle of the caches' lines."""
+        """How many times longer it takes if an operand's lines begin in the middle of the caches' lines."""
         return 1.6 if min(self.rows, self.columns) <= 64 else 1.15
 
     def block_us(self, k: int, slower: float) -> Callable[[int], float]:
-        """What a multiprocessor takes for the blocks that it runs at once, of `k` steps, `slower` than measured."""
+        """The time of a multiprocessor for the blocks that it runs at once, of `k` steps, `slower` than measured."""
         return lambda resident: self.us_once + k * max(self.ns_alone, resident * self.ns_beside) * 1e-3 * slower
 
 
@@ -150,18 +150,18 @@ TILES = (
     MeasuredTile(32, 64, 4, (2, 2), 5, 4.6, 2.3, 2.0),
 )
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-MEASURED_LAUNCH_US = 3.5  # before the first block of a measured tile
-PAD_LAUNCH_US = 1.75  # of a kernel before the product, which begins while that ends
-SLOWER = {16: 1.0, 8: 1.35, 4: 1.55, 2: 4.0, 1: 8.0}  # by the bytes of one copy; below 4 they pass through registers
-SPLIT_US = 2.7  # of the kernel that adds up parts
-PART_US = 0.05  # of one more part there: its latency
-BYTES_PER_US = 2.5e6  # on an H200, of a kernel that reads and writes workspaces
+MEASURED_LAUNCH_US = 3.5  # time before the first block of a measured tile
+PAD_LAUNCH_US = 1.75  # launch of a kernel before the product, which begins while that kernel ends
+SLOWER = {16: 1.0, 8: 1.35, 4: 1.55, 2: 4.0, 1: 8.0}  # by the bytes of a copy; below 4 it goes through registers
+SPLIT_US = 2.7  # time of the kernel that adds up parts
+PART_US = 0.05  # latency of one more part there
+BYTES_PER_US = 2.5e6  # rate of a kernel that reads and writes workspaces, on an H200
 
 
 def measured_us(
     tile: MeasuredTile, M: int, N: int, K: int, batch: int, split_k: int, slower: float, device: Device
 ) -> float:
-    """About how long a product takes with a measured tile, in microseconds, without what comes before and after it."""
+    """About how long a product with a measured tile takes, in microseconds, without kernels before and after it."""
     blocks = up(M, tile.rows) * up(N, tile.columns) * batch * split_k
     slower = slower * (H200.tensor_rate / device.tensor_rate)
     block_us = tile.block_us(up(K, split_k), slower)
@@ -193,7 +193,7 @@ def copies_spill(rows: int, columns: int, line_bytes: int, warps: tuple[int, int
 
 
 def splits(M: int, N: int, K: int, batch: int, rows: int, columns: int, k_tile: int, sms: int) -> list[int]:
-    """In how many parts k may be summed: of four steps each, up to 16, more where there are too few blocks."""
+    """The numbers of parts in which k may be summed: parts of four steps or more, up to 16, for few blocks more."""
     blocks = -(-M // rows) * -(-N // columns) * batch
     most = max(1, min(K // (4 * k_tile), 65535 // max(batch, 1)))
     return [s for s in SPLITS if s <= most and (s <= 16 or blocks * s <= 2 * sms)]

@@ -1,7 +1,8 @@
 """Tuning records: which configuration was fastest, by device, kernel, version, dtype and shape class.
 
-Those that ship with the package lie in ``graphene/select/recorded``, one's own in the cache's folder ``tune`` (or
-``$GRAPHENE_TUNE_DIR``), one JSON file a device; own ones come first. A file is read when its device is first asked for.
+The package's records lie in ``graphene/select/recorded``, your own in the cache's folder ``tune`` (or
+``$GRAPHENE_TUNE_DIR``), in one JSON file for each device. Your own come first. A file is read when its device is first
+asked for.
 """
 
 from __future__ import annotations
@@ -26,19 +27,19 @@ __all__ = ["find", "forget", "own_folder", "stamp", "store", "warn_once"]
 
 _FORMAT = "graphene tuning records"
 _SCHEMA = 1
-_MOST_BYTES = 1 << 26  # of a file of records
+_MOST_BYTES = 1 << 26  # the largest file of records
 _KEY = ("kernel", "version", "dtype", "shape")
 SHIPPED = Path(__file__).parent / "recorded"
 
 Key = tuple[str, int, str, str]
 _loaded: dict[tuple[Path, str], dict[Key, dict[str, Any]]] = {}
-_stamped: dict[tuple[Path, str], tuple[str, bytes | None]] = {}  # hashes of what is believed; bytes not parsed yet
+_stamped: dict[tuple[Path, str], tuple[str, bytes | None]] = {}  # hashes of files in use; bytes not parsed yet
 _told: set[str] = set()
-_UNUSABLE: dict[Key, dict[str, Any]] = {}  # what a file that cannot be used is read as
+_UNUSABLE: dict[Key, dict[str, Any]] = {}  # stands for a file that cannot be used
 
 
 def own_folder() -> Path | None:
-    """Where own records are kept; None when the cache is off and ``GRAPHENE_TUNE_DIR`` is not set."""
+    """Where your own records are kept; None if the cache is off and ``GRAPHENE_TUNE_DIR`` is not set."""
     if own := os.environ.get("GRAPHENE_TUNE_DIR"):
         return Path(own)
     cache = _core.cache_dir()
@@ -50,7 +51,7 @@ def _file(folder: Path, device: str) -> Path:
 
 
 def _read(path: Path, device: str, content: bytes | None = None) -> dict[Key, dict[str, Any]]:
-    """A file's records by key. What is damaged is not believed: a warning, and no records."""
+    """A file's records by key. A damaged file gives a warning, and no records."""
     try:
         content = read_regular(path, _MOST_BYTES) if content is None else content
         data: Any = json.loads(content, parse_constant=_no_number)
@@ -84,7 +85,7 @@ def _not_used(path: Path, why: str) -> dict[Key, dict[str, Any]]:
 
 
 def warn_once(text: str) -> None:
-    """Warns, unless the same was said since files were last read."""
+    """Warns, unless the same warning was given since files were last read."""
     if text not in _told:
         _told.add(text)
         warnings.warn(text, RuntimeWarning, stacklevel=3)
@@ -101,7 +102,7 @@ def _records(folder: Path, device: str) -> dict[Key, dict[str, Any]]:
 
 
 def _stamp(folder: Path, device: str) -> str:
-    """The hash of the file that records are, or will be, taken from; "" without one."""
+    """The hash of the file from which records are or will be taken; "" without a file."""
     key = (folder, device)
     if key not in _stamped:
         try:
@@ -110,21 +111,21 @@ def _stamp(folder: Path, device: str) -> str:
         except FileNotFoundError:
             _stamped[key] = "", None
         except OSError as e:
-            _stamped[key] = str(e), None  # `_read` says so
+            _stamped[key] = str(e), None  # `_read` will warn
     return _stamped[key][0]
 
 
 def stamp(device: str) -> str:
-    """What tells one's own records of a device from others: a choice is as old as they are. "" where there are none.
+    """Identifies your own records for a device, on which a choice depends; "" if there are none.
 
-    It is of what this process believes, whatever others have written since it read the file.
+    It describes the records that this process uses, whatever others have written since it read the file.
     """
     folder = own_folder()
     return "" if folder is None else _stamp(folder, device)
 
 
 def find(device: str, kernel: str, version: int, dtype: str, shape: str) -> dict[str, Any] | None:
-    """The record of a key, own ones before those that ship; None without one. Damaged files only warn."""
+    """The record of a key, your own before the package's; None without one. Damaged files only warn."""
     for folder in filter(None, (own_folder(), SHIPPED)):
         if (row := _records(folder, device).get((kernel, version, dtype, shape))) is not None:
             return row
@@ -132,7 +133,7 @@ def find(device: str, kernel: str, version: int, dtype: str, shape: str) -> dict
 
 
 def forget() -> None:
-    """Drops what was read of the files, which are read again when they are needed."""
+    """Forgets the files' contents, which are read again when they are needed."""
     _loaded.clear()
     _stamped.clear()
     _told.clear()
@@ -141,7 +142,7 @@ def forget() -> None:
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A lock is taken, never written: whatever lies there keeps what it holds, and a link is not followed.
+    # The lock file is locked, never written: an existing file keeps its contents, and a link is not followed.
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     handle = os.open(path.with_suffix(".lock"), flags, 0o644)
     try:
@@ -152,11 +153,11 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def store(device: str, record: dict[str, Any], folder: Path | None = None) -> Path:
-    """Adds a record to a device's file, or replaces the one of its key; returns the file. One that cannot be used is
-    kept beside it as ``.bad``.
+    """Adds a record to a device's file, or replaces the record of its key; returns the file. A file that cannot be used
+    is kept beside it as ``.bad``.
 
-    ``record``: kernel, version, dtype, shape, config and whatever else is worth keeping. Other processes may write the
-    file at the same time. Raises SelectError TUNE_FAILED when it cannot be written.
+    ``record``: kernel, version, dtype, shape, config and any other fields. Other processes may write the file at the
+    same time. Raises SelectError TUNE_FAILED if it cannot be written.
     """
     place = folder or own_folder()
     if place is None:
@@ -167,7 +168,7 @@ def store(device: str, record: dict[str, Any], folder: Path | None = None) -> Pa
     try:
         with _locked(path):
             rows = dict(found := _read(path, device))
-            if found is _UNUSABLE:  # perhaps somebody else's, or worth repairing
+            if found is _UNUSABLE:  # it may belong to somebody, or be worth repairing
                 os.replace(path, path.with_name(f"{path.name}.{secrets.token_hex(4)}.bad"))
             rows[record["kernel"], record["version"], record["dtype"], record["shape"]] = record
             lines = ",\n".join(" " + json.dumps(rows[key], sort_keys=True) for key in sorted(rows))

@@ -1,4 +1,4 @@
-"""Cells of recurrent networks in one kernel: the tile of one, by rows and hidden units."""
+"""The choice of a recurrent cell's tile, by rows and hidden units."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def select_cell(
 ) -> CellConfig:
     """The configuration that was measured to be fast for M rows and N hidden units.
 
-    ``simulated``: what the simulator has least to do for. The other arguments are CellConfig's.
+    ``simulated``: the one with the least work for the simulator. The other arguments are those of CellConfig.
     """
     columns, big = N * gates, ((128, 256, 64), 3, (2, 4))  # of the product, a tile of it
     tiles, least = [big, ((128, 128, 64), 3, (2, 2)), ((64, 64, 128), 3, (2, 2))], ((32, 64, 128), 4, (1, 2))

@@ -1,4 +1,4 @@
-"""How a block holds rows, chosen by their sizes."""
+"""The choice of how a block holds rows, by their sizes."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def select_tile(
     dense_bytes: int = 0,
     gradient: bool = False,
 ) -> RowTile:
-    """The tile for `rows` rows of `width` elements of `tensors` matrices and `columns` vectors of factors or addends.
+    """The tile for `rows` rows of `width` elements in `tensors` matrices, with `columns` vectors of factors or addends.
 
-    `align_bytes`: what addresses and row strides in bytes are multiples of. `shared_bytes`: what a block may have.
-    `dense_bytes`: where no matrix has gaps between rows, what addresses are multiples of; else 0. `gradient`:
-    of a kernel that computes a gradient, whose threads need more registers. The bounds are
-    measured (benchmarks/norms_bench.py, H200). Raises VerifyError KERNEL_ARGUMENT.
+    `align_bytes`: divides addresses and row strides in bytes. `shared_bytes`: the most shared memory of a block.
+    `dense_bytes`: divides addresses, if no matrix has gaps between rows; else 0. `gradient`: whether the kernel
+    computes a gradient, whose threads need more registers. The bounds are measured (benchmarks/norms_bench.py, H200).
+    Raises VerifyError KERNEL_ARGUMENT.
     """
     size("select_tile", "rows", rows, least=0)
     size("select_tile", "width", width)
@@ -78,7 +78,7 @@ def select_tile(
 def _dense_tile(
     rows: int, width: int, elem_bytes: int, tensors: int, columns: int, vector: int, shared_bytes: int
 ) -> RowTile:
-    """For rows that begin anywhere, in vectors of 16 bytes or of what addresses are a multiple of."""
+    """The tile for rows that begin anywhere, in vectors of 16 bytes or of the addresses' alignment."""
     kib, vectors = tensors * width * elem_bytes / 1024, width // vector
     if kib <= 2.5:
         return RowTile(width, max(32, min(64, _whole_warps(vectors // 2))), 1, vector, dense=vector)
@@ -102,7 +102,7 @@ def _whole_warps(threads: int) -> int:
 def _fitting(vectors: int, threads: int, unroll: int = 1, least: int = 0, most: int = 1024) -> int:
     """A number of threads near `threads`, whole warps, within the limits.
 
-    The last of `unroll` rounds over a row leaves few of them without a vector.
+    In the last of `unroll` rounds over a row few of them lack a vector.
     """
     near = range(max(least, _whole_warps(math.ceil(threads * 0.6))), min(most, threads * 4 // 3) + 1, 32)
 

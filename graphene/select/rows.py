@@ -1,4 +1,4 @@
-"""Kernels that work row by row (normalisations, softmax) as a tunable: threads of a row, and where it is kept."""
+"""Kernels that work row by row (normalisations, softmax) as a tunable: a row's threads, and where it is kept."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ __all__ = [
     "usual_groupnorms",
 ]
 
-IN_FLIGHT_BYTES = 32 << 10  # of a multiprocessor, that keep its share of memory busy
-BLOCK_US, VECTOR_US = 1.5, 0.1  # of a block from start to end, and for each vector of a thread
+IN_FLIGHT_BYTES = 32 << 10  # loads of a multiprocessor that keep its share of memory busy
+BLOCK_US, VECTOR_US = 1.5, 0.1  # time of a block, and for each vector of a thread
 
 
 def _candidates(p: RowProblem, device: Device) -> Iterator[RowTile]:
@@ -70,7 +70,7 @@ def _candidates(p: RowProblem, device: Device) -> Iterator[RowTile]:
         640,
         768,
         1024,
-    ):  # of equals the first is taken
+    ):  # among equal ones the first is taken
         for keep, rows, evict, unroll in (
             *(("registers", r, e, 4) for r in (1, 2, 4, 8, 16, 32) for e in ("default", "no_allocate")),
             *(("shared", 1, e, u) for e in ("default", "evict_last") for u in (4, 2, 8)),
@@ -79,7 +79,7 @@ def _candidates(p: RowProblem, device: Device) -> Iterator[RowTile]:
             try:
                 yield RowTile(p.width, threads, rows, vector, keep, evict, unroll=unroll, dense=p.dense)
             except VerifyError:
-                continue  # no tile: a block of parts of warps, say
+                continue  # not a tile, for example a block with a part of a warp
 
 
 def _predict(t: RowTile, p: RowProblem, device: Device) -> tuple[float, str] | str:
@@ -103,7 +103,7 @@ def _predict(t: RowTile, p: RowProblem, device: Device) -> tuple[float, str] | s
     held = t.rows * p.row_bytes if t.keep != "memory" else t.threads * 64
     waves = blocks / (device.sm_count * resident)
     busy = min(1.0, resident * held / IN_FLIGHT_BYTES)
-    traffic = p.rows * p.row_bytes * (2 if t.keep != "memory" else 2.6)  # what is read again is partly in the L2 cache
+    traffic = p.rows * p.row_bytes * (2 if t.keep != "memory" else 2.6)  # the L2 cache has a part of what is read again
     us = traffic / (device.dram_bytes * device.sm_count * device.clock_ghz * 1e3 * busy)
     vectors = math.ceil(t.width / (t.threads * t.vector))
     us = max(us, math.ceil(waves) * (BLOCK_US + VECTOR_US * vectors)) + 2.0
@@ -124,7 +124,7 @@ def _build(t: RowTile, p: RowProblem) -> Kernel:
 
 def _unusable(t: RowTile, p: RowProblem, device: Device) -> str | None:
     verdict = _predict(t, p, device)
-    _config(t, p)  # what no kernel takes is refused here, with a code
+    _config(t, p)  # refuses a configuration that no kernel takes, with a code
     return verdict if isinstance(verdict, str) else None
 
 
@@ -171,7 +171,7 @@ ROWS: Tunable[RowProblem, RowTile] = Tunable(
 
 
 def _room(device: str, shared_bytes: int) -> Device:
-    """The device of a name, of which a block has so much shared memory."""
+    """The device of this name, with `shared_bytes` of shared memory for a block."""
     return replace(named(device), shared_bytes=shared_bytes)
 
 
@@ -189,10 +189,10 @@ def select_norm(
 ) -> NormConfig:
     """The configuration for `rows` rows of `width` elements.
 
-    `align_bytes`: what addresses, and row strides in bytes, are multiples of. `dense_bytes`: where rows have no gaps
-    between them, what addresses are multiples of; else 0. `shared_bytes`: what a block of the device may have.
-    `device`: its model, whose tuning records are looked up for a "layernorm" with gamma and beta or an "rmsnorm" with
-    gamma (`kind`). `options`: further fields of NormConfig. Raises VerifyError KERNEL_ARGUMENT.
+    `align_bytes`: divides addresses, and row strides in bytes. `dense_bytes`: divides addresses, if rows have no gaps
+    between them; else 0. `shared_bytes`: the most shared memory of a block. `device`: the device's model, whose tuning
+    records are looked up for a "layernorm" with gamma and beta or an "rmsnorm" with gamma (`kind`). `options`: further
+    fields of NormConfig. Raises VerifyError KERNEL_ARGUMENT.
     """
     for flag in ("gamma", "beta", "residual"):
         flags("select_norm", flag, (options.get(flag, False),), 1)
@@ -200,7 +200,7 @@ def select_norm(
     tensors = 2 if options.get("residual") else 1
     columns = options.get("gamma", True) + options.get("beta", True)
     tile = select_tile(rows, width, dtype, tensors, columns, align_bytes, shared_bytes, dense_bytes)
-    if tile.dense and kind == "rmsnorm" and columns == 2:  # the next round's vectors of both would not fit in registers
+    if tile.dense and kind == "rmsnorm" and columns == 2:  # registers would not hold the next round's vectors of both
         tile = replace(tile, unroll=1)
     plain = {"layernorm": (True, True), "rmsnorm": (True, False)}.get(kind)
     if device is not None and tensors == 1 and (options.get("gamma", True), options.get("beta", True)) == plain:
@@ -220,11 +220,11 @@ def select_groupnorm(
     shared_bytes: int = 99 * 1024,
     **options: Any,
 ) -> GroupNormConfig:
-    """The configuration for `samples` of `groups` of `channels` channels of `elements` elements each.
+    """The configuration for `samples` samples of `groups` groups of `channels` channels of `elements` elements each.
 
-    `align_bytes`: what addresses, and the strides of samples in bytes, are multiples of. `shared_bytes`: what a block
-    of the device may have. `options`: further fields of GroupNormConfig. A group has a block of its own, and vectors
-    lie within a channel. The tile is a long row's, for which it was measured. Raises VerifyError KERNEL_ARGUMENT.
+    `align_bytes`: divides addresses, and the strides of samples in bytes. `shared_bytes`: the most shared memory of a
+    block. `options`: further fields of GroupNormConfig. A group has a block of its own, and vectors lie within a
+    channel. The tile was measured for long rows. Raises VerifyError KERNEL_ARGUMENT.
     """
     name = "select_groupnorm"
     for what, value in (("groups", groups), ("channels", channels), ("elements", elements)):
@@ -240,7 +240,7 @@ def select_groupnorm(
 
 
 def usual_groupnorms() -> Iterator[tuple[str, str, Callable[[], Kernel]]]:
-    """Function, problem and maker of kernels for problems as models have them, and for odd ones."""
+    """Function, problem and maker of kernels, for problems of usual models, and for odd ones."""
     sizes = ((2, 32, 10, 256), (8, 32, 4, 64), (4, 8, 3, 49), (64, 1, 64, 1), (1, 2, 5, 3000))
     for (samples, groups, channels, elements), name in itertools.product(sizes, FLOATS):
         dtype = getattr(dtypes, name)
@@ -260,7 +260,7 @@ def select_softmax(
     shared_bytes: int = 99 * 1024,
     device: str | None = None,
 ) -> SoftmaxConfig:
-    """The configuration for `rows` rows of `width` elements. Arguments as of ``select_norm``."""
+    """The configuration for `rows` rows of `width` elements. The arguments are those of ``select_norm``."""
     tile = select_tile(rows, width, dtype, 1, 0, align_bytes, shared_bytes, dense_bytes)
     if device is not None:
         problem = RowProblem("softmax", rows, width, str(dtype), align_bytes, dense_bytes)
@@ -273,9 +273,9 @@ def select_softmax_columns(
 ) -> SoftmaxColumnsConfig:
     """The configuration for `batch` matrices of columns of `rows` elements.
 
-    `align_bytes`: what addresses and strides are multiples of. A column is one thread's unless there are too few to
-    keep the GPU busy, and threads have several columns only where there are many: as measured on an H200, for which
-    some 4096 warps are enough. Raises VerifyError KERNEL_ARGUMENT.
+    `align_bytes`: divides addresses and strides. A column belongs to one thread unless there are too few columns to
+    keep the GPU busy. Threads have several columns only if there are many: an H200, on which this was measured, needs
+    some 4096 warps. Raises VerifyError KERNEL_ARGUMENT.
     """
     name = "select_softmax_columns"
     for what, value in (("rows", rows), ("columns", columns), ("batch", batch)):
@@ -299,7 +299,7 @@ def select_norm_backward(
     shared_bytes: int = 99 * 1024,
     **options: Any,
 ) -> NormConfig:
-    """The configuration of a gradient. Arguments as of ``select_norm``; `options`: gamma, residual, write_sum, eps."""
+    """The configuration of a gradient. Arguments as in ``select_norm``; `options`: gamma, residual, write_sum, eps."""
     for flag in ("gamma", "residual"):
         flags("select_norm_backward", flag, (options.get(flag, False),), 1)
     tensors = 3 if options.get("residual") else 2  # with the gradient of the result
@@ -311,9 +311,9 @@ def select_norm_backward(
 def select_norm_columns(
     rows: int, columns: int, dtype: gr.DType = gr.fp16, *, align_bytes: int = 16, **options: Any
 ) -> tuple[NormColumnsConfig, int]:
-    """The configuration, and how many parts S to cut the rows into.
+    """The configuration, and the number S of parts of the rows.
 
-    `align_bytes`: what addresses and row strides in bytes are multiples of. `options`: further fields.
+    `align_bytes`: divides addresses and row strides in bytes. `options`: further fields.
     """
     for what, value in (("rows", rows), ("columns", columns)):
         size("select_norm_columns", what, value, least=0)

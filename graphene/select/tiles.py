@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 WARP = 32
-REGISTERS = 255  # of a thread at most
+REGISTERS = 255  # the most registers of a thread
 SIZES = (16, 32, 64, 128, 256, 512)
 
 
@@ -38,8 +38,8 @@ def thesis_block_tiles(element_bytes: int, shared_kib: int) -> list[tuple[int, i
     """Block tiles (Tm, Tn, Tk) that equations 5.1 to 5.3 admit, the best first: powers of two, 16 to 512.
 
     5.1: Tm = Tn. 5.2: Tm, Tn >= 2 Tk. 5.3: (Tm Tk + Tn Tk) * element_bytes <= shared memory. "The larger the tile, the
-    better" (section 4.2) ranks by the shared memory used; equals by Tk, which makes fewer steps, each closer to 5.2's
-    bound. ``thesis_block_tiles(2, 48)[0] == (128, 128, 64)``. Raises VerifyError KERNEL_ARGUMENT.
+    better" (section 4.2) ranks by the shared memory used, and equal tiles by Tk, which makes fewer steps, each closer
+    to the bound of 5.2. ``thesis_block_tiles(2, 48)[0] == (128, 128, 64)``. Raises VerifyError KERNEL_ARGUMENT.
     """
     element_bytes = size("thesis_block_tiles", "element_bytes", element_bytes)
     shared_kib = size("thesis_block_tiles", "shared_kib", shared_kib)
@@ -68,8 +68,8 @@ def thesis_warp_tiles(block: tuple[int, int, int]) -> list[tuple[int, int, int]]
 class MatmulShape:
     """``batch`` products (M, K) @ (K, N) of elements of ``element_bytes``, summed in fp32, stored in ``out_bytes``.
 
-    ``k_step``: what one matrix instruction takes of K; ``rate``: its speed against 16-bit operands. Raises VerifyError
-    KERNEL_ARGUMENT.
+    ``k_step``: how much of K one matrix instruction takes; ``rate``: its speed relative to 16-bit operands. Raises
+    VerifyError KERNEL_ARGUMENT.
     """
 
     m: int
@@ -93,7 +93,7 @@ class MatmulShape:
 class Tile:
     """Sizes of one configuration: a block's tile, a warp's, stages of shared memory, parts of K.
 
-    Raises VerifyError KERNEL_ARGUMENT for anything but a size, and where warps' tiles do not make up the block's.
+    Raises VerifyError KERNEL_ARGUMENT for anything but a size, and if warps' tiles do not make up the block's.
     """
 
     bm: int
@@ -106,7 +106,7 @@ class Tile:
 
     def __post_init__(self) -> None:
         values = self.bm, self.bn, self.bk, self.wm, self.wn, self.stages, self.split_k
-        if any(type(v) is not int or v < 1 for v in values):  # asked first: there are many tiles
+        if any(type(v) is not int or v < 1 for v in values):  # asked first, because there are many tiles
             for name, value in zip(("bm", "bn", "bk", "wm", "wn", "stages", "split_k"), values, strict=True):
                 size("Tile", name, value)
         if self.bm % self.wm or self.bn % self.wn:
@@ -125,7 +125,7 @@ class Tile:
         return self.warps * WARP
 
     def shared_bytes(self, shape: MatmulShape) -> int:
-        """Shared memory of a block: the stages, over which the output tile lies afterwards."""
+        """Shared memory of a block: the stages, whose memory the output tile takes afterwards."""
         staged = self.stages * (self.bm + self.bn) * self.bk * shape.element_bytes
         return max(staged, self.bm * self.bn * shape.out_bytes)
 
@@ -134,14 +134,14 @@ class Tile:
         return self.wm * self.wn // WARP + fragments * each + 52
 
     def registers(self, shape: MatmulShape) -> int:
-        """Registers of a thread, about: accumulators, fragments twice, and what addresses and loops take.
+        """About the registers of a thread: accumulators, fragments twice, addresses and loops.
 
-        At most 255: where that is not enough, compilers load the second fragments later.
+        The number is at most 255. If a thread needs more, compilers load the second fragments later.
         """
         return min(self._registers(shape, 2), REGISTERS)
 
     def least_registers(self, shape: MatmulShape) -> int:
-        """Those without which a thread spills, about: as `registers`, with fragments once."""
+        """About the registers without which a thread spills: as `registers`, with fragments once."""
         return self._registers(shape, 1)
 
     def __str__(self) -> str:
@@ -170,7 +170,7 @@ def tiles_for(shape: MatmulShape, device: Device) -> Iterator[Tile]:
 
 
 def impossible(tile: Tile, shape: MatmulShape, device: Device) -> str | None:
-    """Why a tile cannot be used on a device, whatever the sizes of the product are, in words; None when it can be."""
+    """Why a tile cannot be used on a device, for a product of any sizes, in words; None if it can be."""
     if tile.threads > device.max_threads:
         return f"{tile.threads} threads, at most {device.max_threads}"
     if (need := tile.shared_bytes(shape)) > device.shared_bytes:
@@ -185,14 +185,14 @@ def impossible(tile: Tile, shape: MatmulShape, device: Device) -> str | None:
 
 
 def checked(function: str, tile: Tile, shape: MatmulShape, device: Device | str) -> Device:
-    """The device. Raises VerifyError KERNEL_ARGUMENT unless all of them are what they should be."""
+    """The device. Raises VerifyError KERNEL_ARGUMENT unless all arguments have the right classes."""
     instance(function, "tile", tile, Tile)
     instance(function, "shape", shape, MatmulShape)
     return the_device(function, device, index=False)
 
 
 def judge(tile: Tile, shape: MatmulShape, device: Device | str) -> str | None:
-    """Why a tile cannot be used or is not worth a try, in words; None when it is.
+    """Why a tile cannot be used or is not worth a try, in words; None if it is worth one.
 
     ``device``: a Device or an architecture. Raises VerifyError KERNEL_ARGUMENT.
     """

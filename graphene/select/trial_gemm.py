@@ -1,4 +1,4 @@
-"""What tuning needs to try a product: a call of its kernels, arguments for it, PyTorch's word on what it computed."""
+"""Trials of a product for tuning: a call of its kernels, its arguments, and a comparison with PyTorch's result."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Run:
 
 
 def arguments(p: GemmProblem, where: str = "cuda") -> Sequence[Any]:
-    """Random operands; the result is what no product leaves there."""
+    """Random operands; the result is filled with values that no product leaves there."""
     torch: Any = require_cuda("tuning a product") if where == "cuda" else importlib.import_module("torch")
     types = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "i8": torch.int8}
     front = [] if p.batch is None else [p.batch]
@@ -76,13 +76,13 @@ def arguments(p: GemmProblem, where: str = "cuda") -> Sequence[Any]:
 
 
 def _rows(p: GemmProblem) -> Iterator[slice]:
-    """All rows of C, a part at a time: fp64 of all of them at once may be more than fits."""
+    """All rows of C, a part at a time, since fp64 of all rows at once may not fit."""
     step = max(1, PART_ELEMENTS // max(p.n * (p.batch or 1), 1))
     return (slice(i, i + step) for i in range(0, p.m, step))
 
 
 def _activated(torch: Any, name: str | Callable[[Any], Any] | None, x: Any) -> Any:
-    """An activation as PyTorch computes it; a function of registers as it computes arrays."""
+    """An activation by PyTorch; a function of registers by its value on arrays."""
     f = torch.nn.functional
     if callable(name):
         return torch.from_numpy(name(x.cpu().numpy())).to(x.device)
@@ -92,7 +92,7 @@ def _activated(torch: Any, name: str | Callable[[Any], Any] | None, x: Any) -> A
 
 
 def reference(p: GemmProblem, arguments: Sequence[Any]) -> Any:
-    """All of the result, epilogue included, by PyTorch in fp64; rounded to fp32, of integers exact."""
+    """The whole result, epilogue included, by PyTorch in fp64, rounded to fp32; exact for integers."""
     import torch
 
     a, b, c = arguments[:3]
@@ -110,7 +110,7 @@ def reference(p: GemmProblem, arguments: Sequence[Any]) -> Any:
 
 
 def verify(p: GemmProblem, arguments: Sequence[Any], want: Any = None) -> str | None:
-    """Compares all of the result with ``want``, the reference; a NaN is wrong."""
+    """Compares the whole result with ``want``, the reference; a NaN is wrong."""
     want, c = reference(p, arguments) if want is None else want, arguments[2]
     if p.dtype == "i8":
         wrong = sum(int((c[..., rows, :] != want[..., rows, :]).sum()) for rows in _rows(p))

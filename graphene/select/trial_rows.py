@@ -1,4 +1,4 @@
-"""What tuning needs to try a kernel of rows: arguments to launch it with, and PyTorch's word on what it computed."""
+"""Trials of a kernel of rows for tuning: arguments of the launch, and a comparison with PyTorch's result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PART_ELEMENTS = 1 << 26
 
 
 def arguments(p: RowProblem, where: str = "cuda") -> Sequence[Any]:
-    """Random rows; the result is what no kernel leaves there."""
+    """Random rows; the result is filled with values that no kernel leaves there."""
     torch: Any = require_cuda("tuning rows") if where == "cuda" else importlib.import_module("torch")
     dtype = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[p.dtype]
     x = torch.randn(p.rows, p.width, device=where).to(dtype)
@@ -29,7 +29,7 @@ def arguments(p: RowProblem, where: str = "cuda") -> Sequence[Any]:
 
 
 def _parts(p: RowProblem) -> Iterator[slice]:
-    """All rows, some at a time: fp64 of all of them at once may be more than fits."""
+    """All rows, some at a time, since fp64 of all rows at once may not fit."""
     step = max(1, PART_ELEMENTS // p.width)
     return (slice(i, i + step) for i in range(0, p.rows, step))
 
@@ -58,7 +58,7 @@ def verify(p: RowProblem, arguments: Sequence[Any], want: Any = None) -> str | N
     y = arguments[-1] if p.kind == "softmax" else arguments[-2]
     bound = {"fp16": 2e-3, "bf16": 1.6e-2, "fp32": 2e-5}[p.dtype]
     lengths = want.norm(dim=-1)
-    lengths = lengths.clamp_min(0.5 * float(lengths.mean()))  # a row of hardly anything is as exact as the others
+    lengths = lengths.clamp_min(0.5 * float(lengths.mean()))  # tiny rows are held to the others' error
     for rows in _parts(p):
         error = float(((y[rows].float() - want[rows]).norm(dim=-1) / lengths[rows]).max())
         if not error <= bound:

@@ -1,4 +1,4 @@
-"""What can be tuned, and the choice a model makes among its configurations without measuring any."""
+"""Tunables, and the choice that a model makes among configurations without measuring any."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ C = TypeVar("C")
 
 
 class Runnable(Protocol):
-    """What a configuration becomes: a kernel, or several behind one call."""
+    """The built form of a configuration: a kernel, or several behind one call."""
 
     def compile(self, arch: str, /) -> Binary:
         """Compiles it; the binary's registers and spills are reported."""
@@ -38,20 +38,21 @@ class Runnable(Protocol):
 class Tunable(Generic[P, C]):
     """A kernel with choices: a type of configurations, its candidates, a factory, a generator of problems.
 
-    ``name``, ``version``: of tuning records; a record of another version is not used, so count up when
-    configurations come to mean something else. ``config``: a frozen dataclass of numbers, strings, booleans, None.
-    ``candidates(problem, device)``: all that are looked at. ``predict(config, problem, device)``: expected
-    microseconds and a remark on them, or the reason why the configuration is not for this problem. ``build(config,
-    problem)``: a kernel, or what compiles and is called like one. ``arguments(problem)``: CUDA tensors of random
-    values to call it with. ``key(problem)``: the dtype and the shape class, whose problems share a record.
-    ``verify(problem, arguments)``: what is wrong after a call, or None. Before each candidate's first call all
-    arguments are what ``arguments`` made of them, so fill the results with what no call leaves there, NaN.
-    ``reference(problem, arguments)``: is computed once and given to ``verify`` as a third argument. ``alike``: a
-    configuration's kind, of which a short list holds two at most, so that it covers more than one.
-    ``incumbent(problem, device)``: what is used without a record, which a tuning always measures too.
-    ``unusable(config, problem, device)``: why a configuration, that of a record say, cannot be used by any problem of
-    its shape class, or None; without it, what ``predict`` refuses is. ``suits(config, estimated, problem, device)``:
-    whether a record's configuration, of a class of problems, is to be taken for this one rather than ``estimated``.
+    ``name``, ``version``: those of tuning records; a record of another version is not used, so count up when the
+    meaning of configurations changes. ``config``: a frozen dataclass of numbers, strings, booleans, None.
+    ``candidates(problem, device)``: all configurations that are looked at. ``predict(config, problem, device)``:
+    expected microseconds and a remark on them, or the reason why the configuration does not serve this problem.
+    ``build(config, problem)``: a kernel, or an object that compiles and is called like one. ``arguments(problem)``:
+    CUDA tensors of random values to call it with. ``key(problem)``: the dtype and the shape class, whose problems share
+    a record. ``verify(problem, arguments)``: what is wrong after a call, or None. Before each candidate's first call
+    all arguments have the values from ``arguments``, so fill the results with values that no call leaves there, such as
+    NaN. ``reference(problem, arguments)``: is computed once and given to ``verify`` as a third argument. ``alike``: a
+    configuration's kind; a short list holds two of a kind at most, so that it covers several kinds.
+    ``incumbent(problem, device)``: the configuration without a record, which a tuning always measures, too.
+    ``unusable(config, problem, device)``: why a configuration, for example a record's, cannot be used by any problem of
+    its shape class, or None; without this function a configuration that ``predict`` refuses cannot be used.
+    ``suits(config, estimated, problem, device)``: whether a record's configuration, which serves a class of problems,
+    is taken for this problem rather than ``estimated``.
     """
 
     name: str
@@ -75,7 +76,7 @@ class Tunable(Generic[P, C]):
         return asdict(config)  # type: ignore[call-overload, no-any-return]
 
     def from_json(self, data: dict[str, Any]) -> C:
-        """The configuration ``to_json`` wrote. Raises SelectError TUNE_FAILED for other fields than a dataclass has.
+        """The configuration that ``to_json`` wrote. Raises SelectError TUNE_FAILED for fields that it does not have.
 
         Raises what the configuration raises for values that it refuses.
         """
@@ -117,7 +118,7 @@ class Selection(Generic[C]):
         return self.short_list[0][0]
 
     def why(self, config: C) -> str:
-        """The remark or the reason of a candidate. Raises KeyError for what is none."""
+        """The remark or the reason of a candidate. Raises KeyError for anything else."""
         for c, us, remark in self.short_list:
             if c == config:
                 return f"chosen: {us:.1f} us expected, {remark}"
@@ -165,9 +166,9 @@ def is_time(us: object) -> bool:
 
 
 def predicted(tunable: Tunable[P, C], config: C, problem: P, device: Device) -> tuple[float, str] | str:
-    """The tunable's word on a configuration; anything but a time is a reason against it.
+    """The tunable's prediction for a configuration; anything but a time is a reason against it.
 
-    Raises VerifyError KERNEL_ARGUMENT for what is neither a time with a remark nor a reason.
+    Raises VerifyError KERNEL_ARGUMENT for a result that is neither a time with a remark nor a reason.
     """
     verdict: Any = tunable.predict(config, problem, device)
     if isinstance(verdict, str):
@@ -182,12 +183,12 @@ def predicted(tunable: Tunable[P, C], config: C, problem: P, device: Device) -> 
 def rank(
     tunable: Tunable[P, C], problem: P, device: Device | str | int, count: int = 8, within: float = 1.6
 ) -> Selection[C]:
-    """The candidates that the model expects to be fastest; of every other one, why it is not among them.
+    """The candidates that the model expects to be fastest, and why each other candidate is not among them.
 
-    ``device``: a Device, an architecture or the index of a CUDA device. ``count``: the length of the short list at
-    most; ``within``: how many times the best's time a candidate may take.
-    Rejected ones are ordered by how close they came. Raises VerifyError KERNEL_ARGUMENT, and SelectError
-    TUNE_NO_CANDIDATE when every candidate is rejected, with the reasons.
+    ``device``: a Device, an architecture or the index of a CUDA device. ``count``: the greatest length of the short
+    list. ``within``: the longest time of a candidate, as a multiple of the best's. Rejected candidates are ordered by
+    how close they came. Raises VerifyError KERNEL_ARGUMENT, and SelectError TUNE_NO_CANDIDATE, with the reasons, if
+    every candidate is rejected.
     """
     instance("rank", "tunable", tunable, Tunable)
     count, within = size("rank", "count", count), number("rank", "within", within)
