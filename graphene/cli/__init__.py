@@ -11,7 +11,7 @@ from pathlib import Path
 
 from graphene.testing.jobs import add_options, options_of
 
-_PIPE_CLOSED, _INTERRUPTED = 141, 130  # what a shell reports of a program that SIGPIPE, SIGINT ended
+_PIPE_CLOSED, _INTERRUPTED = 141, 130  # as shells report programs that SIGPIPE, SIGINT ended
 
 
 def _count(text: str) -> int:
@@ -23,15 +23,15 @@ def _count(text: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status.
 
-    0; 1 when something is missing or refused; 2 for a wrong command; 130 after Ctrl-C; 141 when who reads the output
-    (``| head``) left.
+    It is 0 for success, 1 if something is missing or refused, 2 for a wrong command, 130 after Ctrl-C, and 141 if the
+    reader of the output (``| head``) has ended.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names of files may be any bytes
     try:
         status = _run(argv)
-        if sys.stdout is not None:  # closed by who called: nobody reads
+        if sys.stdout is not None:  # None if the caller closed it
             sys.stdout.flush()
     except BrokenPipeError:
         _drop_output()
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _drop_output() -> None:
-    # The interpreter flushes once more at its end: let it do so into nothing.
+    # The interpreter flushes once more at its end; now that goes to /dev/null.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -88,7 +88,7 @@ def _run(argv: Sequence[str] | None) -> int:
     checking.add_argument(
         "--library", action="store_true", required=True, help="the kernels of a grid of usual problems"
     )
-    checking.add_argument("--every", type=_count, default=1, help="only each so manieth problem")
+    checking.add_argument("--every", type=_count, default=1, help="judge only every N-th problem")
     checking.add_argument("--json", metavar="FILE", help="write the outcome there")
     checking.add_argument("--of", nargs="+", type=Path, metavar="JOURNAL", help="of these journals, without a check")
     add_options(checking)
@@ -98,7 +98,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
         return report(as_json=args.json)
     if args.command == "check":
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a process a core
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # there is one process for each core already
         from graphene.testing.library import report as check_library
 
         try:

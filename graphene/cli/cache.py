@@ -14,7 +14,7 @@ def size_text(n: int) -> str:
 
 
 def entries_text(n: int) -> str:
-    """Counts as people write: 1 entry, 2 entries."""
+    """A count in words: 1 entry, 2 entries."""
     return "1 entry" if n == 1 else f"{n} entries"
 
 

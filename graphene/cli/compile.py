@@ -19,7 +19,7 @@ _PACKAGE, _STDLIB = str(Path(__file__).parents[1]), sysconfig.get_paths()["stdli
 
 
 class KernelSyntaxError(ValueError):
-    """A kernel that was named in a way nobody can read; the text says what was expected."""
+    """A name of a kernel that cannot be read; the text says what was expected."""
 
 
 class _Names(dict[str, Any]):

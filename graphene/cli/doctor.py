@@ -1,4 +1,4 @@
-"""`python -m graphene doctor`: what is there, what is missing, and how to get it."""
+"""`python -m graphene doctor`: what is present, what is missing, and how to get it."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def check_driver() -> list[Finding]:
     try:
         info = _core.driver_info()
     except Exception as e:
-        # A driver that is there but does not work is a fault; none at all is a machine without a GPU.
+        # A driver that does not work is a fault; without a driver this is a machine without a GPU.
         broken = "cannot be loaded" not in str(e)
         return [_of_error("missing" if broken else "note", "driver", e)]
     out = [Finding("ok", "driver", f"CUDA {info['version']}, {info['path']}")]
@@ -115,7 +115,7 @@ def check_torch() -> list[Finding]:
 
 
 def check_cache() -> list[Finding]:
-    """The disk cache: that a file can be written there, not only that its folder's permissions say so."""
+    """The disk cache. A file is written there, because permissions alone do not show that this works."""
     from graphene import _core
     from graphene.cli.cache import describe
 
@@ -133,7 +133,7 @@ def check_cache() -> list[Finding]:
 
 
 def findings() -> list[Finding]:
-    """Everything the doctor looks at, in order; a check that itself breaks is a finding."""
+    """All findings in order; a check that raises an error is a finding, too."""
     checks: list[tuple[str, Callable[[], list[Finding]]]] = [
         ("package", check_package), ("NVRTC", check_nvrtc), ("driver", check_driver), ("torch", check_torch),
         ("cache", check_cache),
@@ -148,7 +148,7 @@ def findings() -> list[Finding]:
 
 
 def report(as_json: bool = False) -> int:
-    """Prints the findings. Returns 1 when something needed is missing, else 0."""
+    """Prints the findings. Returns 1 if something needed is missing, else 0."""
     found = findings()
     missing = sum(f.status == "missing" for f in found)
     if as_json:

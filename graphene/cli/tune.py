@@ -35,7 +35,7 @@ def tune_sizes(sizes: Sequence[str], dtype: str, order: str, measure: bool, coun
 
 
 def _problem(text: str, dtype: str, order: str) -> tuple[Any, Any] | None:
-    """What a size on the command line means: a tunable and its problem."""
+    """The tunable and the problem of a size on the command line."""
     from graphene.select.gemm import GEMM, GemmProblem
     from graphene.select.rows import ROWS, RowProblem
 

@@ -1,4 +1,4 @@
-"""`python -m graphene warm`: compiles what calls of operators will launch, and keeps it, before anybody calls them."""
+"""`python -m graphene warm`: compiles the kernels of later calls of operators, and keeps cubins and plans."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 
 def warm_calls(calls: Sequence[str], recorded: str | None, archs: Sequence[str] | None) -> int:
-    """Warms every call for every architecture, a line each; returns the exit status.
+    """Warms every call for every architecture and prints a line for each; returns the exit status.
 
-    ``calls``: as ``graphene.ops.core.warm.spelled`` takes them. ``recorded``: a file of GRAPHENE_RECORD_CALLS.
-    ``archs``: None means that of this machine's GPU.
+    ``calls``: texts that ``graphene.ops.core.warm.spelled`` takes. ``recorded``: a file of GRAPHENE_RECORD_CALLS.
+    ``archs``: None means the architecture of this machine's GPU.
     """
     import graphene as gr
     from graphene import _core

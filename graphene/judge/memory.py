@@ -31,7 +31,7 @@ def _resident() -> int:
 
 @contextlib.contextmanager
 def limited(limit_bytes: int) -> Iterator[None]:
-    """Within it, `room` holds what this process takes on to so many bytes."""
+    """Within it, `room` limits the memory that this process allocates to `limit_bytes`."""
     token = _LIMIT.set((limit_bytes, _resident()))
     try:
         yield

@@ -93,7 +93,7 @@ class Runner:
         self.kernel, self.arch, self.seed, self.plan = kernel, arch, seed, plan
         self.outcome = Outcome()
         self._given: Made | None = None
-        self._rate, self._known = 0.0, 0  # lane operations by cost, of the first so many runs
+        self._rate, self._known = 0.0, 0  # lane operations by cost, over the first `_known` runs
 
     def one(self, call: Call, made: Made) -> Outcome:
         """Runs a caller's own call."""

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Turning", "turning"]
 
-_PATIENCE = 5  # so many times nothing new was found of an expression: it is asked no more
-_ROUNDS = 32  # nor after so many
+_PATIENCE = 5  # an expression that gave nothing new this many times is not asked again
+_ROUNDS = 32  # nor is any after this many rounds
 _TIMES = 2  # calls that each is decided in: what it decides may be masked, or lie past an edge
 _MOST = 400  # characters of an expression that is looked at, by division
 _PLACES = range(8)  # turns 0 to 3 of loops, each in blocks and threads 0 and 1

@@ -171,7 +171,7 @@ class _Products:
         self.arrive()
         self.fragments(0)
         ahead = self.c.stages - 1
-        before = gr.max(self.steps[0] - ahead, 0)  # during so many tiles X is copied, then H
+        before = gr.max(self.steps[0] - ahead, 0)  # the number of tiles during which X is copied; then H is
         operands = [*self.acc, *self.left, *self.right[0], *self.right[1]]
         with gr.spec(self.acc, operands, on=self.threads, means=TWO_PRODUCTS[self.c.gates]):
             self.multiply(before, 0, ahead)

@@ -1,8 +1,7 @@
-"""Many judgements in processes of their own: none can hang or end the others, and each is on disk once it is made.
+"""Many judgements in processes of their own. None can hang or end the others, and each is on disk once it is made.
 
-``judge_all`` runs ``work(0)`` to ``work(count - 1)``; each outcome is a line of JSON in the *journal*, whose first line
-says what is judged. A run that was ended goes on from its journal, and parts of a whole, each with its own, are read
-together.
+``judge_all`` runs ``work(0)`` to ``work(count - 1)``. Each outcome is a line of JSON in the *journal*, whose first line
+says what is judged. A run that was ended goes on from its journal. The journals of several parts are read together.
 """
 
 from __future__ import annotations

@@ -186,7 +186,7 @@ def _usual() -> Iterator[tuple[str, str, Callable[[], Any]]]:
 
 
 def library(every: int = 1) -> list[Entry]:
-    """The distinct kernels of the grid, or each so manieth problem's."""
+    """The distinct kernels of the grid, or of every `every`-th problem."""
     found: dict[str, Entry] = {}
     all_of_them = itertools.chain(_gemms(), _rows(), _elements(), _attention(), _networks(), _usual())
     for function, problem, build in itertools.islice(all_of_them, 0, None, every):

@@ -17,11 +17,11 @@ _WEIGHTS = (2.2, 1.2, 0.9)  # of boundaries, by how far out the groups differ
 
 @dataclass(frozen=True)
 class Cell:
-    """What one cell shows.
+    """The contents of one cell.
 
     text: up to three lines, separated by newlines; every line but the first is smaller. fill: an SVG colour. group:
-    neighbours of different groups get a boundary between them; of tuples, the first entry that differs decides its
-    weight (outermost: thickest). title: shown by browsers when the pointer rests on the cell.
+    neighbours of different groups get a boundary between them; if groups are tuples, the first entry that differs
+    decides its weight (the outermost is the thickest). title: browsers show it when the pointer rests on the cell.
     """
 
     text: str = ""
@@ -76,7 +76,7 @@ def _cell_svg(cell: Cell, x: float, y: float, width: float, height: float) -> st
 
 
 def _difference(a: object, b: object) -> int | None:
-    """How far in two groups differ: 0 outermost; None where they are the same."""
+    """The first entry in which two groups differ, 0 for the outermost; None if they are the same."""
     if a == b:
         return None
     if isinstance(a, tuple) and isinstance(b, tuple):
@@ -130,8 +130,8 @@ def draw_grid(
 ) -> str:
     """Draws rows x cols cells as standalone SVG text.
 
-    cell(r, c) gives each cell. Labels default to 0, 1, ...; `row_axis` and `col_axis` name the axes. More than
-    `max_rows` rows or `max_cols` columns are cut off, which the caption then says.
+    cell(r, c) gives each cell. Labels default to 0, 1, ...; `row_axis` and `col_axis` name the axes. Rows beyond
+    `max_rows` and columns beyond `max_cols` are cut off, and the caption says so.
     """
     shown_rows, shown_cols = min(rows, max_rows), min(cols, max_cols)
     if shown_rows < rows or shown_cols < cols:

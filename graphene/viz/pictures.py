@@ -1,4 +1,4 @@
-"""What each kind of object looks like: layouts, swizzles, thread-value layouts, tilings, thread groups, fragments."""
+"""Pictures of each kind of object: layouts, swizzles, thread-value layouts, tilings, thread groups, fragments."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _coord(coord: Any) -> str:
 
 
 def draw_swizzle(swizzle: Swizzle) -> str:
-    """Where the chunks of each line land: the number is the chunk's column before the swizzle."""
+    """The places of the chunks of each line; the number is the chunk's column before the swizzle."""
     shift = abs(swizzle.shift)
     rows, cols, chunk = 1 << swizzle.bits, 1 << shift, 1 << swizzle.base
     if rows * cols > _MAX_CELLS:
@@ -127,7 +127,7 @@ def draw_tv(tv: Layout, shape: Sequence[int], title: str = "", axes: Sequence[st
 
     tv: a thread-value layout onto the colexicographic elements of `shape` (one or two axes; more are put side by side).
     Colours are those of the threads (modulo a warp); boundaries separate warps and groups of values.
-    Raises LayoutError: LAYOUT_TV where tv leaves the tile, LAYOUT_PICTURE.
+    Raises LayoutError: LAYOUT_TV if tv leaves the tile, LAYOUT_PICTURE.
     """
     _static(tv)
     elements = math.prod(shape)
@@ -165,8 +165,8 @@ def draw_tv(tv: Layout, shape: Sequence[int], title: str = "", axes: Sequence[st
 def _grid_of(levels: Sequence[Layout]) -> tuple[int, int, Callable[[int, int], list[int]]]:
     """Rows, columns and the linear coordinate in each level of a nested drawing, outermost level first.
 
-    Of a level of rank 2 or more, mode 0 goes down and the others across. Levels of rank 1 go across, but the outer one
-    of several that all have rank 1 goes down.
+    In a level of rank 2 or more, mode 0 goes down and the others across. Levels of rank 1 go across; if all levels have
+    rank 1, the outer one goes down.
     """
     flat = all(level.rank == 1 for level in levels)
     sizes: list[tuple[int, int]] = []
@@ -210,7 +210,7 @@ def draw_levels(
 
 
 def draw_tiling(parent: Layout, levels: Sequence[Layout], offset: int = 0, title: str = "") -> str:
-    """A tiling seen on the tensor it came from: elements stay where they are, tiles are colours.
+    """A tiling on the tensor that it came from: elements keep their places, and colours show tiles.
 
     parent: the layout of the whole tensor, one mode per dimension. levels: those of the tiled view, outermost first.
     Elements outside of the view are grey.
@@ -239,7 +239,7 @@ def draw_tiling(parent: Layout, levels: Sequence[Layout], offset: int = 0, title
 
 
 def _tile_axes(tile: Any) -> tuple[list[str], list[int]]:
-    """Names and sizes of the axes of a tile: of "m16,k16", or of a sequence of sizes, which have no names."""
+    """Names and sizes of the axes of a tile, from "m16,k16", or from a sequence of sizes, which have no names."""
     if not isinstance(tile, str):
         return [], [int(x) for x in tile]
     names, sizes = [], []
@@ -307,11 +307,11 @@ def _draw(obj: Any, tile: Any, of: Any) -> str:
 
 
 def svg(obj: Any, path: str | Path | None = None, *, tile: Any = None, of: Any = None) -> str:
-    """A picture as standalone SVG text; also written to `path` where given.
+    """A picture as standalone SVG text, which is also written to `path` if that is given.
 
     obj: a Layout (or its text), a ComposedLayout, a Swizzle, a tensor, a thread tensor, a fragment or an operand of an
-    atom. tile: draw a Layout as a thread-value layout of a tile of this shape, as in (16, 8) or "m16,n8". of: draw a
-    tiled tensor on the tensor (or layout) it came from.
+    atom. tile: draw a Layout as a thread-value layout of a tile of this shape, such as (16, 8) or "m16,n8". of: draw a
+    tiled tensor on the tensor (or layout) that it came from.
     Raises LayoutError LAYOUT_PICTURE for sizes that are symbolic or too large, TypeError for anything else.
     """
     text = _draw(obj, tile, of)
@@ -321,7 +321,7 @@ def svg(obj: Any, path: str | Path | None = None, *, tile: Any = None, of: Any =
 
 
 def _repr_svg_(self: Any) -> str | None:
-    """The picture that notebooks show; None (the text instead) where there is no legible one."""
+    """The picture that notebooks show; None, so that they show the text, if it would not be legible."""
     try:
         size = getattr(self, "size", 1)
         most = 1024 if getattr(self, "tv", None) is not None else 4096  # two lines of text a cell

@@ -1,4 +1,4 @@
-"""What a block did, warp by warp: the events of ``kernel.simulate(..., trace=True)`` and their picture."""
+"""A block's work, warp by warp: the events of ``kernel.simulate(..., trace=True)`` and their picture."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _COLUMNS, _MOST = 4, 20  # of the legend: how wide, and how many lines of Python
 
 @dataclass(frozen=True)
 class Trace:
-    """What the first block of a simulation did. It says what waits for what, not how long it takes on a device."""
+    """The work of the first block of a simulation. It shows what waits for what, not how long it takes on a device."""
 
     name: str
     events: tuple[TraceEvent, ...]
@@ -58,11 +58,11 @@ def _tooltip(e: TraceEvent) -> str:
 
 
 def draw_timeline(trace: Trace, width: float = 900.0) -> str:
-    """A trace as SVG: a row for each warp, below it a thin one for each group of copies in flight at the same time.
+    """A trace as SVG: a row for each warp, and below it a thin row for each group of copies that is in flight.
 
-    Leaves of one Python line have one colour; barriers and waits are orange, copies in flight blue (dashed where
-    nothing waits for them): a legend below says which is which. Browsers show each event's statement when the pointer
-    rests on it.
+    Leaves of one Python line have one colour. Barriers and waits are orange, copies in flight are blue (dashed if
+    nothing waits for them), and a legend below explains the colours. Browsers show each event's statement when the
+    pointer rests on it.
     """
     scale = (width - _LEFT - 10) / max(trace.steps, 1)
     colours: dict[str, str] = {}
@@ -98,7 +98,7 @@ def draw_timeline(trace: Trace, width: float = 900.0) -> str:
 
 
 def _legend(trace: Trace, colours: dict[str, str], y: float, width: float) -> tuple[str, float]:
-    """What the colours of a picture mean, below `y`; and where that ends."""
+    """The legend of a picture's colours, below `y`, and where it ends."""
     atoms: dict[str, list[str]] = {where: [] for where in colours}
     for e in trace.events:
         if e.where in atoms and e.kind == "leaf" and e.atom not in atoms[e.where]:

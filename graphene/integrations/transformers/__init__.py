@@ -1,16 +1,16 @@
 """Models of Hugging Face's transformers on Graphene's kernels. docs/huggingface.md says what runs where.
 
-After ``import graphene.integrations.transformers`` every model takes ``attn_implementation="graphene"``::
+After ``import graphene.integrations.transformers`` models take ``attn_implementation="graphene"``::
 
     model = AutoModel.from_pretrained(name, attn_implementation="graphene")
 
-and ``accelerate(model)`` also replaces what surrounds attention where that was measured to be faster::
+and ``accelerate(model)`` also replaces the parts around attention that were measured to be faster::
 
-    accelerate(model)   # prints what it replaced, what it left, and why; restore(model) undoes it
+    accelerate(model)   # prints what it replaced and what it left, and why; restore(model) undoes it
 
-Models whose attention does not come from transformers' interface are refused where they are made (OP_ARGUMENT).
+A model whose attention does not come from transformers' interface raises OP_ARGUMENT when it is made.
 
-Needs transformers 5.
+The package needs transformers 5.
 """
 
 from __future__ import annotations

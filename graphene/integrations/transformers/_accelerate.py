@@ -37,7 +37,7 @@ class Row:
 
 @dataclass(eq=False)
 class Held:
-    """A configuration that was set to Graphene's attention, what it was before, and how many records want it so."""
+    """A configuration set to Graphene's attention, its former setting, and how many records need the change."""
 
     config: Any
     before: Any
@@ -52,7 +52,7 @@ class Held:
 
 @dataclass
 class Record:
-    """What ``accelerate`` did to a model: ``rows`` is its table, ``attention`` what configurations said before."""
+    """The changes of ``accelerate`` to a model: ``rows`` is its table, ``attention`` the former configurations."""
 
     rules: Rules
     rows: list[Row] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Record:
         return "\n".join(lines)
 
     def undo(self) -> None:
-        """Gives everything back what it had before."""
+        """Restores everything to its former state."""
         for module, original in reversed(self.modules):
             module.__class__ = original
         for joined in self.joined:
@@ -93,18 +93,19 @@ class _SetBack:
 
 
 def accelerate(model: Any, *, only_faster: bool = True, pack: bool = True, show: bool = True) -> Any:
-    """Replaces what Graphene computes faster, in place, and returns the model.
+    """Replaces the parts of a model that Graphene computes faster, in place, and returns the model.
 
     model: a transformers model, or a module that contains some. Attention becomes "graphene". Norms, sums before norms,
-    activations after linear layers and gated products become one kernel each where that was measured to be faster:
-    here and now, if the model is on a GPU in fp16 or bf16. Padded batches are packed inside encoders (``pack``), whose
-    outputs at padded positions are then zero. Parameters and the keys of the state dict stay. ``show`` prints a table
-    of what was replaced and what was left, and why; it stays with the model as ``accelerated(model)``.
-    ``only_faster=False``: Graphene's operators everywhere, on CPU tensors too: for tests. ``restore`` undoes it.
+    activations after linear layers and gated products become one kernel each if that is faster. This is measured in the
+    call, if the model is on a GPU in fp16 or bf16. Padded batches are packed inside encoders (``pack``), whose outputs
+    at padded positions are then zero. Parameters and the keys of the state dict stay. ``show`` prints a table of what
+    was replaced and what was left, and why; the table stays with the model as ``accelerated(model)``.
+    ``only_faster=False`` takes Graphene's operators everywhere, on CPU tensors too, for tests. ``restore`` undoes the
+    call.
 
-    What another model's ``accelerate`` replaced, of one around this model or inside of it, stays that one's.
+    A part that ``accelerate`` replaced for another model, around this model or inside of it, belongs to that model.
 
-    Raises LaunchError: OP_ARGUMENT if ``model`` is no module; CUDA errors while measuring.
+    Raises LaunchError OP_ARGUMENT if ``model`` is not a module; CUDA errors while measuring.
     """
     if not isinstance(model, torch.nn.Module):
         _core.fail("OP_ARGUMENT", "accelerate takes a torch.nn.Module", [f"got:  {type(model).__name__}"],
@@ -124,13 +125,13 @@ def accelerate(model: Any, *, only_faster: bool = True, pack: bool = True, show:
 
 
 def accelerated(model: Any) -> Record | None:
-    """What ``accelerate`` did to the model: its ``str`` is the table. None if it did nothing or was undone."""
+    """The changes of ``accelerate`` to the model; their ``str`` is the table. None without any, or after `restore`."""
     record = getattr(model, "__dict__", {}).get(RECORD)
     return record if isinstance(record, Record) else None
 
 
 def restore(model: Any) -> Any:
-    """Undoes ``accelerate``; returns the model, whose weights are those it has now."""
+    """Undoes ``accelerate`` and returns the model. Its weights keep their present values."""
     record = accelerated(model)
     if record is None:
         if isinstance(model, torch.nn.Module):
@@ -142,7 +143,7 @@ def restore(model: Any) -> Any:
 
 
 def _undo_for_the_gone(model: Any) -> None:
-    """Undoes what accelerate did for models that this one was a part of and that are no more."""
+    """Undoes the changes for models that contained this one and no longer exist."""
     records = {id(r): r for m in model.modules() if (r := _record_of(m)) is not None}
     for record in records.values():
         if record.model() is None:
@@ -186,7 +187,7 @@ def _attentions(model: Any, record: Record) -> None:
 
 
 def _record_of(module: Any) -> Record | None:
-    """Whose class this module has."""
+    """The record whose class this module has."""
     record: Record | None = getattr(type(module), "_graphene_record", None)
     return record
 
@@ -220,7 +221,7 @@ class _Accelerator:
         for module in everything:
             if "forward" not in module.__dict__ and not isinstance(module, PreTrainedModel):
                 self.methods(module)
-        inner: set[int] = set()  # what is inside an encoder is none
+        inner: set[int] = set()  # modules inside of an encoder are not encoders
         for module in everything:
             if "forward" in module.__dict__ or isinstance(module, PreTrainedModel) or id(module) in inner:
                 continue
@@ -233,7 +234,7 @@ class _Accelerator:
         self.counts[where, now, why] += 1
 
     def replace(self, module: Any, key: Any, methods: dict[str, Any]) -> None:
-        """Gives the module a class of its own class's name with other methods."""
+        """Gives the module a class with other methods and the same name."""
         original = type(module)
         if (original, key) not in self.classes:
             self.classes[original, key] = _subclass(original, methods | {"_graphene_record": self.record})
@@ -299,7 +300,7 @@ class _Accelerator:
                 self.note(f"{where}: {text}", now, why)
 
     def join(self, module: Any, site: Site, key: tuple[Any, ...], now: str, why: str) -> tuple[str, str]:
-        """Joins the weights of linear layers that read the same."""
+        """Joins the weights of linear layers that read the same tensor."""
         layers = tuple(getattr(module, n) for n in site.modules)
         if id(layers[0]) in self.helpers.joined:
             return "left", "they are joined already"
@@ -311,7 +312,7 @@ class _Accelerator:
         return now, why
 
     def describe(self, module: Any, site: Site) -> tuple[str, Any, Any, str]:
-        """In words; what is measured; a weight whose dtype and device it has; which norm."""
+        """A description, the measured part, a weight whose dtype and device it has, and the norm."""
         parts = [getattr(module, n) for n in site.modules]
         if site.kind == "add_norm":
             (norm,) = parts
@@ -330,7 +331,7 @@ class _Accelerator:
         return text, ("gated", _extents(up)[1], activation_of(act)), gate.weight, ""
 
     def decide(self, key: tuple[Any, ...], weight: Any, norm: str) -> tuple[str, str]:
-        """Measures the ways of a part once; what is taken, and why, in words."""
+        """Measures the ways of a part once. Returns the way that is taken, and why, in words."""
         if self.rules.everything:
             return "graphene", "only_faster=False"
         if not _measure.possible(weight.device):
@@ -350,7 +351,7 @@ class _Accelerator:
     # Encoders.
 
     def encoder(self, module: Any) -> bool:
-        """Packs padded batches inside an encoder, or says why not; False if it is none."""
+        """Packs padded batches inside an encoder, or says why not; False for a module that is not an encoder."""
         why = _packing.why_not(module, lambda m: norm_of(m) is not None or activation_of(m) is not None)
         if why == "":
             return False
@@ -388,7 +389,7 @@ class _Accelerator:
 
 
 def _in_words(ways: tuple[str, ...]) -> str:
-    """What is taken for how many rows."""
+    """The ways for few, more and many rows, in words."""
     said = ""
     for way, following, border in zip(ways, ways[1:], BORDERS, strict=False):
         if way != following:
@@ -415,7 +416,7 @@ def _methods(cls: type) -> dict[str, FunctionType]:
 
 
 def _subclass(original: Any, methods: dict[str, Any]) -> Any:
-    """A class of the same name; what is copied or pickled is of the original one."""
+    """A class of the same name, whose copies and pickles have the original class."""
     first = getattr(original, "_graphene_original", original)
 
     def reduce(self: Any, protocol: Any) -> Any:

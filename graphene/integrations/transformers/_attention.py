@@ -41,15 +41,15 @@ def attention(
 ) -> tuple[Any, Any]:
     """Attention of query (batch, heads, queries, dim) over key and value (batch, kv_heads, keys, dim), in any strides.
 
-    ``attention_mask``: what ``mask`` makes, or what broadcasts to (batch, heads, queries, keys) and is added.
-    ``cu_seq_lens_*``, ``max_length_*``: the batch is one row of packed sequences, (1, heads, total, dim).
-    Returns (batch, queries, heads, dim) and the weights, which exist only where ``output_attentions`` asks for them.
+    ``attention_mask``: a mask from ``mask``, or a tensor that broadcasts to (batch, heads, queries, keys) and is added.
+    ``cu_seq_lens_*``, ``max_length_*``: the batch is one row of packed sequences, (1, heads, total, dim). Returns
+    (batch, queries, heads, dim) and the weights, which exist only if ``output_attentions`` asks for them.
 
     ``s_aux`` (heads,): attention sinks, a score for each head that takes part in the softmax and has no value.
-    ``indices`` (batch, queries, n): the keys that a query sees at most; those below 0 are none.
+    ``indices`` (batch, queries, n): the only keys that a query may see; numbers below 0 stand for no key.
 
-    Raises LaunchError: OP_ARGUMENT for dropout, weights or chosen keys of packed sequences, and in torch.jit.trace,
-    where PyTorch's attention runs, for what that does not take.
+    Raises LaunchError OP_ARGUMENT for dropout, weights or chosen keys of packed sequences. Under torch.jit.trace
+    PyTorch's attention runs, and arguments that it does not take raise the same error.
     """
     causal = _is_causal(module) if is_causal is None else bool(is_causal)
     if torch.jit.is_tracing():
@@ -83,7 +83,7 @@ def attention(
         return packed.unsqueeze(0), None
     key, value, mask, bias, causal, window = _resolve(query, key, value, attention_mask, causal)
     if position_bias is not None:
-        position_bias = position_bias[..., : key.shape[2]]  # a static cache has keys that nobody sees
+        position_bias = position_bias[..., : key.shape[2]]  # a static cache has keys that no query sees
     if indices is not None:
         chosen = _chosen(indices, key.shape[2])
         mask = chosen if mask is None else mask & chosen
@@ -110,7 +110,7 @@ def attention(
 
 
 def _sunk(out: Any, lse: Any, sinks: Any) -> Any:
-    """With a sink in the softmax: its sum of exponentials grows by the sink's, and everything shrinks."""
+    """The result with a sink in the softmax, which adds the sink's exponential to the sum, so that weights shrink."""
     share = torch.sigmoid(lse - sinks.to(lse.dtype).view(-1, 1))
     return out * share.mT.unsqueeze(-1).to(out.dtype)
 
@@ -119,9 +119,9 @@ _loaded: set[tuple[Any, ...]] = set()
 
 
 def _load_masked(q: Any, k: Any, v: Any, named: dict[str, Any]) -> None:
-    """Loads the kernel with a mask, too, where one was left out.
+    """If a mask was left out, loads the kernel with a mask, too.
 
-    In the capture of a CUDA graph nothing is left out, and nothing can be loaded.
+    In the capture of a CUDA graph no mask is left out, and nothing can be loaded.
     """
     wants = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
     form = (q.shape[2:], k.shape[2], k.shape[1] % 2, *(named[n] for n in ("causal", "softcap", "return_lse")))
@@ -142,10 +142,10 @@ def _weights_are_collected() -> bool:
 
 
 def _is_causal(module: Any) -> bool:
-    """What a module without a mask is. A configuration that says it is not causal is right.
+    """Whether a module without a mask is causal. A configuration that says it is not is right.
 
-    Only "sdpa" and what came after it ask the module. In a model that has no more than eager, which does not, no mask
-    means that nothing is hidden.
+    Only "sdpa" and later implementations ask the module. Eager does not, so in a model that has only eager, no mask
+    means that no key is hidden.
     """
     if getattr(getattr(module, "config", None), "is_causal", None) is False:
         return False
@@ -153,9 +153,9 @@ def _is_causal(module: Any) -> bool:
 
 
 def _resolve(query: Any, key: Any, value: Any, mask: Any, causal: bool) -> tuple[Any, ...]:
-    """Keys and values cut, mask (batch, 1, 1 or queries, keys), bias, causal, window: as ops.attention takes them.
+    """Arguments for ops.attention: cut keys and values, mask (batch, 1, 1 or queries, keys), bias, causal, window.
 
-    ``causal``: what it is without a mask.
+    ``causal``: whether the module is causal without a mask.
     """
     queries, window = query.shape[2], None
     facts = _masks.facts_of(mask)
@@ -181,7 +181,7 @@ def _resolve(query: Any, key: Any, value: Any, mask: Any, causal: bool) -> tuple
 
 
 def _holds(facts: _masks.Facts, mask: Any, queries: int, keys: int) -> bool:
-    """Whether the facts of a mask are those of so many queries and keys. Without order, any number of queries does."""
+    """Whether a mask's facts fit these numbers of queries and keys. Without order, any number of queries fits."""
     in_order = facts.causal or facts.window is not None
     return bool(facts.keys <= keys and (mask.shape[2] == queries or not in_order))
 
@@ -194,7 +194,7 @@ def _chosen(indices: Any, keys: int) -> Any:
 
 
 def _why_not(query: Any, key: Any, value: Any, biases: tuple[Any, Any], dropout: float) -> str | None:
-    """Why PyTorch's operators run instead of ours; None if they need not."""
+    """Why PyTorch's operators must run; None if Graphene's can."""
     if torch.is_grad_enabled() and any(b is not None and b.requires_grad for b in biases):
         return "a gradient of a mask or a position bias"
     if value.shape[-1] != key.shape[-1]:
@@ -234,7 +234,7 @@ def _written_out(
     query: Any, key: Any, value: Any, mask: Any, extra: tuple[Any, Any, Any], causal: bool, window: Any,
     scale: float | None, softcap: float | None, dropout: float,
 ) -> tuple[Any, Any]:  # fmt: skip
-    """The same with its weights, which no kernel keeps: PyTorch's operators, softmax in fp32."""
+    """The same with its weights, which no kernel keeps, by PyTorch's operators with the softmax in fp32."""
     groups = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     scores = torch.matmul(query, key.mT) * (query.shape[-1] ** -0.5 if scale is None else scale)
@@ -248,7 +248,7 @@ def _written_out(
         scores = scores.masked_fill(~full, float("-inf"))
     if sinks is not None:
         scores = torch.cat([scores, sinks.to(scores.dtype).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)], -1)
-    # A row that sees nothing gives zeros, and a gradient of zeros.
+    # A row that sees no key gives zeros, and a gradient of zeros.
     nothing = scores.isneginf().all(-1, keepdim=True)
     weights = torch.softmax(scores.masked_fill(nothing, 0), -1, dtype=torch.float32).masked_fill(nothing, 0)
     weights = torch.nn.functional.dropout(weights.to(query.dtype)[..., : key.shape[2]], dropout)

@@ -1,4 +1,4 @@
-"""What rewritten methods call: several modules of a network as one operator where that was measured to be faster."""
+"""Functions that rewritten methods call: several modules of a network as one operator, if that is faster."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from graphene.nn._modules import hooked
 ops: Any = _ops
 
 HALF = (torch.float16, torch.bfloat16)
-BORDERS = (16, 1024)  # rows: below, between and from there on, each part has a way of its own
+BORDERS = (16, 1024)  # numbers of rows: below, between and above them a part has a way of its own
 
 _is_compiling = torch.compiler.is_compiling
 
 
 @dataclass
 class Rules:
-    """Which way is taken. ``everything``: Graphene's operators wherever they take the arguments, on CPU tensors too.
+    """The choice of a way. ``everything``: Graphene's operators whenever they take the arguments, on CPU tensors too.
 
-    ``measured``: (kind, sizes...) -> the ways for few rows, for more and for many.
+    ``measured``: (kind, sizes...) -> the ways for few, for more and for many rows.
     """
 
     everything: bool = False
@@ -52,14 +52,14 @@ UNMEASURED = {
 
 
 def epsilon(norm: Any) -> float:
-    """The norm's epsilon, whatever it is called."""
+    """The norm's epsilon, under any of its names."""
     eps = getattr(norm, "variance_epsilon", None)
     return float(norm.eps if eps is None else eps)
 
 
 @dataclass
 class Joined:
-    """Linear layers whose parameters are parts of one weight and one bias, which see every change of them."""
+    """Linear layers whose parameters are parts of one weight and one bias, which share every change."""
 
     key: tuple[Any, ...]
     weight: Any  # None once a parameter has left
@@ -68,7 +68,7 @@ class Joined:
     parameters: list[tuple[Any, Any, int]]  # (module, name, address)
 
     def holds(self) -> bool:
-        """Whether the parameters still lie there; if not, nothing keeps that memory."""
+        """Whether the parameters still lie there; if not, the memory is released."""
         if self.weight is None:
             return False
         if all(getattr(m, name).data_ptr() == address for m, name, address in self.parameters):
@@ -95,7 +95,7 @@ def join(modules: tuple[Any, ...], key: tuple[Any, ...]) -> Joined | None:
     first = weights[0]
     if any(p.dtype != first.dtype or p.device != first.device or p.is_meta for p in (*weights, *given)):
         return None
-    if any(type(p.data) is not torch.Tensor for p in (*weights, *given)):  # spread over devices, quantized, ...
+    if any(type(p.data) is not torch.Tensor for p in (*weights, *given)):  # e.g. spread over devices, quantized
         return None
     with torch.no_grad():
         made = {"weight": torch.cat([w.detach() for w in weights])}
@@ -130,7 +130,7 @@ class Helpers:
         return not torch.is_autocast_enabled(x.device.type) and not torch.jit.is_tracing()
 
     def norm(self, norm: Any, x: Any) -> Any:
-        """A norm by itself; None if it is to be called."""
+        """The result of a norm by itself; None if the module must be called."""
         weight, bias = norm.weight, getattr(norm, "bias", None)
         if not self.takes(x, weight, bias):
             return None
@@ -193,7 +193,7 @@ class Helpers:
         return act(linear(x))
 
     def linears(self, modules: tuple[Any, ...], x: Any) -> tuple[Any, ...]:
-        """``m(x)`` of linear layers, by one product where their weights lie one after the other."""
+        """``m(x)`` for linear layers, by one product if their weights lie one after the other."""
         joined = self.joined.get(id(modules[0]))
         if joined is None or torch.compiler.is_compiling() or hooked(*modules):
             return tuple(m(x) for m in modules)
@@ -210,7 +210,7 @@ class Helpers:
         return parts
 
     def moved(self, module: Any) -> None:
-        """Forgets joined weights of layers in it that have left them, by ``module.to(...)`` for one."""
+        """Forgets joined weights that their layers have left, for example by ``module.to(...)``."""
         for layer in module.children():
             joined = self.joined.get(id(layer))
             if joined is not None:

@@ -1,7 +1,7 @@
-"""Which models take their attention from transformers' interface, and which configurations their modules read.
+"""Finds which models take their attention from transformers' interface, and which configurations their modules read.
 
-Others compute it themselves, whatever ``attn_implementation`` says: they would ignore the kernel, or add a mask that
-was made for it to their scores. transformers refuses "sdpa" for most of them, but lets any registered name pass.
+Other models compute it themselves, whatever ``attn_implementation`` says. They would ignore the kernel, or add a mask
+that was made for it to their scores. transformers refuses "sdpa" for most of them, but accepts any registered name.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ def _own_attention(cls: Any) -> str | None:
 
 
 def why_not(cls: Any) -> str | None:
-    """Why models of a class take no attention of ours, in words; None if they do."""
+    """Why models of a class cannot take Graphene's attention, in words; None if they can."""
     own = own_attention(cls)
     return _no_place(cls) if own is None else f"{own} asks for no attention function"
 
 
 @functools.cache
 def _no_place(cls: type) -> str | None:
-    """What in the file of a class of models, of which such a model is made, knows attentions by names of its own."""
+    """The code in the file of a class of models that knows attentions by names of its own."""
     module = sys.modules[cls.__module__]
     try:
         text = inspect.getsource(module)
@@ -106,16 +106,16 @@ def _made_of(name: str, bodies: dict[str, str]) -> list[str]:
 
 @functools.cache
 def _taken() -> frozenset[str]:
-    """What attention may be told by keywords."""
+    """The keywords that attention takes."""
     from graphene.integrations.transformers._attention import attention
 
     return frozenset(inspect.signature(attention).parameters) | {"position_ids", "output_attentions", "use_cache"}
 
 
 def refuse_others() -> None:
-    """Lets transformers refuse this attention where a model is made, or told to take it, that has no use for it.
+    """Makes transformers refuse this attention for a model that cannot use it.
 
-    What a model is told reaches the models inside it that read a copy of its configuration, as T5's stacks do, too.
+    The choice also reaches the models inside of it that read a copy of its configuration, such as T5's stacks.
     """
     original = PreTrainedModel.get_correct_attn_implementation
 

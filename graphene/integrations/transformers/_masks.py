@@ -1,11 +1,11 @@
 """Masks as ``graphene.ops.attention`` takes them, made where transformers makes its own.
 
-A mask function of transformers says which keys a query sees. Most are made of four parts: causal, a sliding window,
-padding, nothing. Those are passed on as ``Facts``, which cost no memory and no time for what they rule out.
+A mask function of transformers says which keys a query sees. Most functions combine a causal order, a sliding window
+and padding. These are passed on as ``Facts``, which cost no memory, and no time for the keys that they rule out.
 
-A mask reads as transformers' "eager" makes it, (batch, 1, queries, keys) in floating point, added to the scores, and
-None where eager has none: models concatenate, slice and compare masks, and all of them know that form. What it says
-stands beside its values, which are written out when something other than attention reads them.
+Read by a model, a mask is the one of transformers' "eager": (batch, 1, queries, keys) in floating point, added to the
+scores, and None if eager has none. Models concatenate, slice and compare masks, and all of them know that form. The
+facts stand beside the mask's values, which are written out only when something other than attention reads them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ dropped: set[str] = set()
 
 
 class Facts(NamedTuple):
-    """Which keys are seen. ``padding`` (batch, keys) bool: those that are none; None: all are.
+    """Which keys are seen. ``padding`` (batch, keys) bool: True for keys that are not padding; None without padding.
 
-    ``keys``: how many keys, from the first on, any query sees. The last query is at the last of them.
-    ``causal``: a query sees no key after its own. ``window``: it sees its own key and the ``window - 1`` before it, or,
-    if not causal, ``window`` keys on either side of its own.
-    ``seen`` (batch, 1, queries, keys) bool: if not None, all there is to say.
+    ``keys``: how many keys, from the first on, any query sees. The last query stands at the last of them.
+    ``causal``: a query sees no key after its own. ``window``: it sees its own key and the ``window - 1`` before it or,
+    if not causal, ``window`` keys on either side of its own. ``seen`` (batch, 1, queries, keys) bool: if not None, it
+    alone says what is seen.
     """
 
     padding: Any

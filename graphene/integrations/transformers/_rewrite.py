@@ -1,14 +1,14 @@
-"""Methods of modules, rewritten: what several calls compute becomes one call.
+"""Rewrites methods of modules, so that one call replaces several.
 
-A method is read as source, patterns in it are replaced, and the result is compiled with the method's own globals. What
-is replaced is local: everything else that a method does (caches, keyword arguments, branches) stays. The patterns:
+A method is read as source, patterns in it are replaced, and the result is compiled with the method's own globals. The
+replacement is local: everything else in a method (caches, keyword arguments, branches) stays. The patterns are:
 
 - ``self.N(a + b)`` where N is a norm;
 - ``s = a + b``, later ``self.N(s)`` in the same block, the sum being used elsewhere too;
 - ``y = self.L(x)``, then ``y = self.A(y)``, or ``self.A(self.L(x))``, where L is a linear layer and A an activation;
 - ``self.A(self.G(x)) * self.U(x)`` where G and U are linear layers;
 - ``self.Q(x)``, ``self.K(x)``, ... in neighbouring statements, where all are linear layers;
-- ``apply_chunking_to_forward(f, size, dim, x)``, which looks at f's signature even where there is nothing to cut.
+- ``apply_chunking_to_forward(f, size, dim, x)``, which inspects f's signature even if there is nothing to cut.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from typing import Any, NamedTuple
 HELPERS = "_graphene"
 
 
-# Expressions that evaluate a part of themselves perhaps, or more than once.
+# Expressions that may evaluate a part of themselves not at all, or more than once.
 _SOMETIMES = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Await,
               ast.Yield, ast.YieldFrom, ast.NamedExpr)  # fmt: skip
 
 
 class Site(NamedTuple):
-    """A replacement: what it is ("add_norm", "linear_act", "gated", "linears"), and the submodules by name."""
+    """A replacement: its kind ("add_norm", "linear_act", "gated", "linears"), and the submodules by name."""
 
     kind: str
     modules: tuple[str, ...]
@@ -91,7 +91,7 @@ class _Rewriter(ast.NodeTransformer):
     def __init__(self, kinds: Mapping[str, str]) -> None:
         self.kinds = kinds
         self.sites: list[Site] = []
-        self.changed = False  # in something that is no site
+        self.changed = False  # whether something other than a site changed
 
     def of(self, node: ast.AST, kind: str) -> str | None:
         """The name of the submodule that a call with one argument calls, if it is of the kind."""

@@ -14,9 +14,9 @@ __all__ = ["has_sdpa"]
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def has_sdpa(cls: type) -> bool:
-    """Whether models of the file in which a class of modules is defined take "sdpa"; True where there are none.
+    """Whether models of the file in which a class of modules is defined take "sdpa"; True if there are none.
 
-    A compiler calls it and takes what it says: it could not trace how a file is looked through.
+    A compiler calls it and uses its result, because it could not trace the search of a file.
     """
     return _has_sdpa(cls)
 
