@@ -3,14 +3,10 @@
 #include <algorithm>
 #include <bit>
 
+#include "sim/ghost_expected.h"
 #include "sim/ghost_field.h"
 
 namespace graphene::sim {
-
-std::size_t Ghost::Hash::operator()(const Entry& e) const {
-  return field::hashed(reinterpret_cast<std::uintptr_t>(e.parent), static_cast<std::uint64_t>(e.scope),
-                       static_cast<std::uint64_t>(e.thread));
-}
 
 std::size_t Ghost::Hash::operator()(const Key& k) const {
   const auto place = static_cast<std::uint64_t>(k.scope) << 32 | static_cast<std::uint32_t>(k.group);
@@ -70,6 +66,26 @@ void Ghost::plan_scopes() {
     }
     scopes_.push_back(std::move(p));
   }
+  nest_scopes();
+}
+
+// A run over the reals looks at what the field does not decide: the others have kept their promise and their frame.
+void Ghost::nest_scopes() {
+  std::vector<int> around;
+  for (const Instruction& i : code_.instructions) {
+    if (i.op == Instruction::Op::Leave) around.pop_back();
+    if (i.op != Instruction::Op::Enter) continue;
+    const Scope& scope = code_.scopes[static_cast<std::size_t>(i.index)];
+    ScopePlan& p = scopes_[static_cast<std::size_t>(i.index)];
+    const bool means_something = !scope.means.reference.empty() || scope.means.kind != ir::SpecKind::Spec;
+    p.followed = !numbers_.real || (means_something && !field_decides(scope));
+    p.around = around.empty() ? -1 : around.back();
+    int outer = p.around;
+    while (outer >= 0 && !scopes_[static_cast<std::size_t>(outer)].followed)
+      outer = scopes_[static_cast<std::size_t>(outer)].around;
+    if (p.followed && outer >= 0) scopes_[static_cast<std::size_t>(outer)].inner.push_back(i.index);
+    around.push_back(i.index);
+  }
 }
 
 std::vector<Diagnostic> Ghost::check(const std::vector<std::int64_t>& blocks) {
@@ -106,9 +122,10 @@ void Ghost::begin_block() {
   for (std::int64_t c = map_.argument_end.front(); c < map_.cells; ++c) {
     Cell& cell = cells_[static_cast<std::size_t>(c)];
     cell.value = numbers_.nothing(random_());
-    cell.writer = nullptr;
+    cell.writer = cell.reader = nullptr;
   }
   for (auto& s : stacks_) s.clear();
+  entries_.assign(static_cast<std::size_t>(map_.threads) * scopes_.size(), 0);
   // A scalar argument is the same for every thread of every block.
   for (const auto& [r, bits] : code_.initial) {
     const ir::ScalarType type = code_.register_types[static_cast<std::size_t>(r)];
@@ -128,7 +145,6 @@ void Ghost::end_block() {
   std::sort(open.begin(), open.end(), [](const Instance* a, const Instance* b) { return a->id > b->id; });
   for (Instance* i : open) close(*i);
   std::erase_if(by_key_, [](const auto& e) { return e.first.block >= 0; });
-  entries_.clear();
 }
 
 void Ghost::finish_all() {
@@ -149,7 +165,10 @@ Instance* Ghost::open(const Key& key, const Warp& w, int lane, const std::vector
   i.id = static_cast<int>(instances_.size());
   i.scope = key.scope;
   i.parent = key.parent;
-  if (i.parent != nullptr) i.parent->children = true;
+  if (i.parent != nullptr) {
+    i.parent->children = true;
+    i.depth = i.parent->depth + 1;
+  }
   i.block = block_of(w);
   i.group = key.group;
   i.expected = static_cast<std::int64_t>(members.size()) * (p.whole_grid ? blocks_run_ : 1);
@@ -177,6 +196,11 @@ Instance* Ghost::open(const Key& key, const Warp& w, int lane, const std::vector
       i.readable = false;
     }
   }
+  std::vector<const View*> operands = {&i.out};
+  for (const auto* views : {&i.more_outs, &i.ins}) {
+    for (const View& v : *views) operands.push_back(&v);
+  }
+  i.seen.cover(operands);
   const auto mark = [&](const View& v, bool Seen::*as) {
     for (const auto& cells : v.cells) {
       breathe();
@@ -191,20 +215,33 @@ Instance* Ghost::open(const Key& key, const Warp& w, int lane, const std::vector
 
 void Ghost::enter(Warp& w, int scope) {
   const ScopePlan& p = scopes_[static_cast<std::size_t>(scope)];
+  Key last{};
+  Instance* entered = nullptr;  // by the lane before
   for (Mask m = w.active; m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);
     const std::int64_t thread = map_.thread(w, lane);
     auto& stack = stacks_[static_cast<std::size_t>(thread)];
     Instance* parent = stack.empty() ? nullptr : stack.back();
-    const std::int64_t ordinal = entries_[{parent, scope, thread}]++;
+    if (!p.followed) {
+      if (parent != nullptr) parent->children = true;
+      continue;
+    }
+    std::int64_t* entries = &entries_[static_cast<std::size_t>(thread) * scopes_.size()];
+    const std::int64_t ordinal = entries[scope]++;
+    for (const int inner : p.inner) entries[inner] = 0;
     const int group = p.group_of[static_cast<std::size_t>(thread % map_.block_threads)];
     const Key key{parent, scope, group, p.whole_grid ? -1 : block_of(w), ordinal};
-    const auto it = by_key_.find(key);
-    stack.push_back(it != by_key_.end() ? it->second : open(key, w, lane, p.members[static_cast<std::size_t>(group)]));
+    if (entered == nullptr || !(key == last)) {
+      const auto it = by_key_.find(key);
+      entered = it != by_key_.end() ? it->second : open(key, w, lane, p.members[static_cast<std::size_t>(group)]);
+      last = key;
+    }
+    stack.push_back(entered);
   }
 }
 
-void Ghost::leave(Warp& w, int) {
+void Ghost::leave(Warp& w, int scope) {
+  if (!scopes_[static_cast<std::size_t>(scope)].followed) return;
   for (Mask m = w.active; m != 0; m &= m - 1) {
     const std::int64_t thread = map_.thread(w, std::countr_zero(m));
     auto& stack = stacks_[static_cast<std::size_t>(thread)];
@@ -226,16 +263,16 @@ void Ghost::close(Instance& i) {
 }
 
 void Ghost::touch(Instance& i, std::int64_t cell, const Cell& before, bool writes, std::uint64_t value) {
-  const auto it = i.seen.find(cell);
-  if (it == i.seen.end() || (writes && !it->second.output)) {
+  Seen* const found = i.seen.find(cell);
+  if (found == nullptr || (writes && !found->output)) {
     const bool argument = cell < map_.argument_end.front();
-    if (writes && (argument || it != i.seen.end()) && !i.problem) {
+    if (writes && (argument || found != nullptr) && !i.problem) {
       i.problem =
           problem(i, Code::CHECK_FRAME, "a spec writes what is not among its outputs", {"written: " + cell_text(cell)});
     }
-    if (it == i.seen.end()) return;
+    if (found == nullptr) return;
   }
-  Seen& s = it->second;
+  Seen& s = *found;
   if (!s.accessed) {
     s.accessed = true;
     s.before = before.value;
@@ -247,14 +284,22 @@ void Ghost::touch(Instance& i, std::int64_t cell, const Cell& before, bool write
   if (writes) {
     s.written = true;
     s.after = value;
-  } else if (before.writer != nullptr && before.writer != &i) {
+  } else if (before.writer != nullptr && before.writer != &i && before.writer != i.last_source) {
     i.sources.insert(before.writer);
+    i.last_source = before.writer;
   }
 }
 
 std::uint64_t Ghost::read(std::int64_t thread, std::int64_t cell) {
-  const Cell& c = cells_[static_cast<std::size_t>(cell)];
-  for (Instance* i : stacks_[static_cast<std::size_t>(thread)]) touch(*i, cell, c, false, 0);
+  Cell& c = cells_[static_cast<std::size_t>(cell)];
+  const auto& stack = stacks_[static_cast<std::size_t>(thread)];
+  if (stack.empty()) return c.value;
+  const Instance* around = c.reader;  // and this thread, in the end
+  while (around != nullptr && (around->depth >= stack.size() || stack[around->depth] != around))
+    around = around->parent;
+  for (std::size_t k = around != nullptr ? around->depth + 1 : 0; k < stack.size(); ++k)
+    touch(*stack[k], cell, c, false, 0);
+  c.reader = stack.back();
   return c.value;
 }
 
@@ -265,6 +310,7 @@ void Ghost::write(std::int64_t thread, std::int64_t cell, std::uint64_t value) {
   c.value = value;
   ++c.version;
   c.writer = stack.empty() ? nullptr : stack.back();
+  c.reader = nullptr;
 }
 
 }  // namespace graphene::sim

@@ -15,23 +15,17 @@
 #include <vector>
 
 #include "sim/ghost_numbers.h"
+#include "sim/ghost_seen.h"
 #include "sim/ghost_view.h"
 #include "sim/machine.h"
 
 namespace graphene::sim {
 
-// An element of an operand that an instance touched, or may touch.
-struct Seen {
-  std::uint64_t before = 0, after = 0;
-  std::uint32_t version = 0;
-  bool input = false, output = false;
-  bool accessed = false, written = false;
-};
-
 struct Instance {
   int id = 0;
   int scope = 0;
   Instance* parent = nullptr;
+  std::size_t depth = 0;  // instances around it
   std::int64_t block = 0;
   int group = 0;
   std::int64_t expected = 0, left = 0;  // threads
@@ -39,9 +33,10 @@ struct Instance {
   std::vector<View> more_outs;  // of a spec with several
   std::vector<View> ins;
   bool readable = true;  // every operand could be resolved: else only the frame is checked
-  CountedMap<std::int64_t, Seen> seen;
+  SeenCells seen;
   CountedSet<Instance*> sources;  // whose writes it read
-  bool children = false;          // specs were decomposed inside it
+  Instance* last_source = nullptr;
+  bool children = false;  // specs were decomposed inside it
   bool failed = false, child_failed = false;
   std::optional<Diagnostic> problem;
 };
@@ -77,19 +72,17 @@ class Ghost final : public Machine {
     std::uint64_t value = 0;
     std::uint32_t version = 0;
     Instance* writer = nullptr;
+    Instance* reader = nullptr;  // the last one since it was written: it and those around it have seen this version
   };
   struct ScopePlan {
     std::vector<std::optional<ViewPlan>> outs;
     std::vector<std::optional<ViewPlan>> ins;  // nullopt with no tensor: a number
     bool whole_grid = false;
+    bool followed = true;                            // its instances are held to anything
+    int around = -1;                                 // the scope that it stands in
+    std::vector<int> inner;                          // the next ones inside it that are followed
     std::vector<int> group_of;                       // per thread
     std::vector<std::vector<std::int64_t>> members;  // per group
-  };
-  struct Entry {  // which instance a thread is to enter next
-    Instance* parent;
-    int scope;
-    std::int64_t thread;
-    friend bool operator==(const Entry&, const Entry&) = default;
   };
   struct Key {
     Instance* parent;
@@ -100,11 +93,11 @@ class Ghost final : public Machine {
     friend bool operator==(const Key&, const Key&) = default;
   };
   struct Hash {
-    std::size_t operator()(const Entry& e) const;
     std::size_t operator()(const Key& k) const;
   };
 
   void plan_scopes();
+  void nest_scopes();
   Instance* open(const Key& key, const Warp& w, int lane, const std::vector<std::int64_t>& members);
   void close(Instance& i);
   void finish_all();
@@ -153,8 +146,8 @@ class Ghost final : public Machine {
   std::vector<ScopePlan> scopes_;
   CountedDeque<Instance> instances_;
   CountedMap<Key, Instance*, Hash> by_key_;
-  CountedMap<Entry, std::int64_t, Hash> entries_;
   std::vector<std::vector<Instance*>> stacks_;  // per thread of the block
+  CountedVector<std::int64_t> entries_;         // per thread and scope: how often it entered it inside the one around
   // Private registers of a group: the logical element of each, found once by value. Per scope and group.
   std::unordered_map<std::int64_t, std::unordered_map<std::int64_t, std::int64_t>> distributions_;
   std::mt19937_64 random_;

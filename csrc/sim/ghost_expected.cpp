@@ -95,8 +95,8 @@ bool reals_decide(const Scope& s) {
 
 bool Ghost::missed(const Instance& i, std::int64_t cell) const {
   if (every_block_ || !scopes_[static_cast<std::size_t>(i.scope)].whole_grid) return false;
-  const auto it = i.seen.find(cell);
-  return it == i.seen.end() || !it->second.accessed;
+  const Seen* s = i.seen.find(cell);
+  return s == nullptr || !s->accessed;
 }
 
 // Freivalds' test, row by row: out @ r == a @ (b @ r) for a random r, with an error probability of 2^-31 a row.

@@ -35,14 +35,14 @@ std::string number_text(double x) {
 }  // namespace
 
 std::uint64_t Ghost::before(const Instance& i, std::int64_t cell) const {
-  const auto it = i.seen.find(cell);
-  return it != i.seen.end() && it->second.accessed ? it->second.before : cells_[static_cast<std::size_t>(cell)].value;
+  const Seen* s = i.seen.find(cell);
+  return s != nullptr && s->accessed ? s->before : cells_[static_cast<std::size_t>(cell)].value;
 }
 
 std::uint64_t Ghost::after(const Instance& i, std::int64_t cell) const {
-  const auto it = i.seen.find(cell);
-  if (it != i.seen.end() && it->second.written) return it->second.after;
-  return before(i, cell);
+  const Seen* s = i.seen.find(cell);
+  if (s == nullptr || !s->accessed) return cells_[static_cast<std::size_t>(cell)].value;
+  return s->written ? s->after : s->before;
 }
 
 std::vector<std::uint64_t> Ghost::input_values(const Instance& i, std::size_t operand) const {
@@ -56,9 +56,10 @@ std::vector<std::uint64_t> Ghost::input_values(const Instance& i, std::size_t op
   for (const auto& cells : v.cells) {
     std::uint64_t x = fill;
     for (std::size_t h = 0; h < cells.size(); ++h) {  // of several holders, one that was read
-      const auto it = i.seen.find(cells[h]);
-      if (h == 0 || (it != i.seen.end() && it->second.accessed)) x = before(i, cells[h]);
-      if (it != i.seen.end() && it->second.accessed) break;
+      const Seen* s = i.seen.find(cells[h]);
+      const bool accessed = s != nullptr && s->accessed;
+      if (h == 0 || accessed) x = accessed ? s->before : cells_[static_cast<std::size_t>(cells[h])].value;
+      if (accessed) break;
     }
     out.push_back(x);
   }
@@ -151,15 +152,15 @@ std::optional<Diagnostic> Ghost::compare(const Instance& i, const View& out, con
 void Ghost::reseed(const Instance& i, const View& out, const std::vector<std::uint64_t>& want, bool difference) {
   for (std::size_t e = 0; e < want.size(); ++e) {
     for (const std::int64_t cell : out.cells[e]) {
-      const auto it = i.seen.find(cell);
-      if (it == i.seen.end() || !it->second.written) continue;
-      const std::uint64_t left = it->second.after;
+      const Seen* s = i.seen.find(cell);
+      if (s == nullptr || !s->written) continue;
+      const std::uint64_t left = s->after;
       const std::uint64_t exact = difference ? numbers_.add(before(i, cell), want[e]) : want[e];
       Cell& now = cells_[static_cast<std::size_t>(cell)];
       if (now.value == left) now.value = exact;
       for (Instance* p = i.parent; p != nullptr; p = p->parent) {
-        const auto seen = p->seen.find(cell);
-        if (seen != p->seen.end() && seen->second.after == left) seen->second.after = exact;
+        Seen* const seen = p->seen.find(cell);
+        if (seen != nullptr && seen->after == left) seen->after = exact;
       }
     }
   }
@@ -267,8 +268,8 @@ std::string Ghost::meaning(const Instance& i, std::uint64_t got, std::int64_t el
                            const std::vector<std::uint64_t>& want) const {
   const Scope& spec = code_.scopes[static_cast<std::size_t>(i.scope)];
   const auto& cells = i.out.cells[static_cast<std::size_t>(element)];
-  const auto it = i.seen.find(cells.front());
-  if (it == i.seen.end() || !it->second.written) return "nothing was written there";
+  const Seen* first = i.seen.find(cells.front());
+  if (first == nullptr || !first->written) return "nothing was written there";
   for (std::size_t e = 0; e < want.size(); ++e) {
     if (want[e] == got && static_cast<std::int64_t>(e) != element) {
       return "what belongs to " + coordinate_text(i.out.extents, static_cast<std::int64_t>(e));
@@ -278,7 +279,7 @@ std::string Ghost::meaning(const Instance& i, std::uint64_t got, std::int64_t el
     const std::uint64_t right = want[static_cast<std::size_t>(element)];
     if (accumulates(spec, true)) {
       if (got == field::add(right, right)) return "the product, added twice";
-      if (field::add(got, it->second.before) == right) return "the product, without what was there before";
+      if (field::add(got, first->before) == right) return "the product, without what was there before";
     }
     const auto shape = product_shape(i.out, i.ins[0], i.ins[1]);
     if (shape && shape->batch == 1) {
@@ -344,8 +345,9 @@ Diagnostic Ghost::problem(const Instance& i, Code code, std::string message, std
   d.message = std::move(message);
   d.ir = {statement_text(scope.origin)};
   std::string path;
-  for (const Instance* p = i.parent; p != nullptr; p = p->parent) {
-    path += (path.empty() ? "" : ", ") + location_text(code_.scopes[static_cast<std::size_t>(p->scope)].origin);
+  for (int s = scopes_[static_cast<std::size_t>(i.scope)].around; s >= 0;
+       s = scopes_[static_cast<std::size_t>(s)].around) {
+    path += (path.empty() ? "" : ", ") + location_text(code_.scopes[static_cast<std::size_t>(s)].origin);
   }
   const auto& members = scopes_[static_cast<std::size_t>(i.scope)].members[static_cast<std::size_t>(i.group)];
   const std::string threads =

@@ -139,6 +139,7 @@ View view_cells(const ViewPlan& plan, const Bytecode& code, const CellMap& map, 
   std::vector<Limit> limits;
   for (const auto& b : plan.bounds)
     limits.push_back({at_lane(plans, b.base, w, lane), at_lane(plans, b.extent, w, lane)});
+  std::vector<std::int64_t> starts;  // of a row, per limit
 
   std::int64_t first_thread = 0;
   std::int64_t per_stage = 1;
@@ -153,43 +154,55 @@ View view_cells(const ViewPlan& plan, const Bytecode& code, const CellMap& map, 
   const std::int64_t first_register = plan.array >= 0 ? code.array_first[static_cast<std::size_t>(plan.array)] : 0;
 
   if (!v.scattered) v.cells.reserve(static_cast<std::size_t>(size));
-  std::vector<std::size_t> at(plan.dims.size(), 0);
-  for (std::int64_t e = 0; e < size; ++e) {
-    std::int64_t offset = base;
-    bool inside = true;
-    for (std::size_t d = 0; d < at.size(); ++d) offset += plan.dims[d][at[d]];
-    for (std::size_t b = 0; b < limits.size(); ++b) {
-      std::int64_t x = limits[b].base;
-      for (std::size_t d = 0; d < at.size(); ++d) x += plan.bounds[b].dims[d][at[d]];
-      inside = inside && x < limits[b].extent;
-    }
-    if (inside && plan.buffer >= 0) {
+  const auto& s = t.buffer->swizzle;
+  const std::int64_t moved = (std::int64_t{1} << s.bits) - 1;
+  const auto add = [&](std::int64_t offset) {
+    if (plan.buffer >= 0) {
       std::int64_t element = offset;
-      if (const auto& s = t.buffer->swizzle; !s.trivial()) {
-        const std::int64_t mask = ((std::int64_t{1} << s.bits) - 1) << (s.base + std::max(s.shift, 0));
-        element ^= s.shift >= 0 ? (offset & mask) >> s.shift
-                                : (offset & ((std::int64_t{1} << s.bits) - 1) << s.base) << -s.shift;
+      if (!s.trivial()) {
+        const std::int64_t mask = moved << (s.base + std::max(s.shift, 0));
+        element ^= s.shift >= 0 ? (offset & mask) >> s.shift : (offset & moved << s.base) << -s.shift;
       }
       if (listed && element >= 0 && element < code.buffer_elems[buffer]) {
         v.cells.add(map.first(static_cast<int>(buffer), w.rank) + element);
       }
-    } else if (inside && t.is_fragment()) {
+    } else if (t.is_fragment()) {
       const std::int64_t stage = offset / per_stage;
       for (const ViewPlan::Held& h : plan.holders[static_cast<std::size_t>(offset % per_stage)]) {
         v.cells.add(map.reg(first_register + stage * values + h.value, block + first_thread + plan.ranks[h.rank]));
       }
-    } else if (inside) {
-      if (v.scattered) {
-        for (const std::int64_t m : members) {
-          v.cells.add(map.reg(first_register + offset, block + m));
-          v.cells.end_element();
-        }
-      } else {
-        v.cells.add(map.reg(first_register + offset, block + tid));
+    } else if (v.scattered) {
+      for (const std::int64_t m : members) {
+        v.cells.add(map.reg(first_register + offset, block + m));
+        v.cells.end_element();
       }
+    } else {
+      v.cells.add(map.reg(first_register + offset, block + tid));
     }
-    if (!v.scattered) v.cells.end_element();
-    for (std::size_t d = 0; d < at.size(); ++d) {
+  };
+  // Rows along the first dimension; a view without dimensions is one element.
+  static const std::vector<std::int64_t> kOne = {0};
+  const std::vector<std::int64_t>& row = plan.dims.empty() ? kOne : plan.dims.front();
+  std::vector<std::size_t> at(plan.dims.size(), 0);
+  for (std::int64_t done = 0; done < size; done += static_cast<std::int64_t>(row.size())) {
+    std::int64_t start = base;
+    for (std::size_t d = 1; d < at.size(); ++d) start += plan.dims[d][at[d]];
+    starts.clear();
+    for (std::size_t b = 0; b < limits.size(); ++b) {
+      std::int64_t x = limits[b].base;
+      for (std::size_t d = 1; d < at.size(); ++d) x += plan.bounds[b].dims[d][at[d]];
+      starts.push_back(x);
+    }
+    for (std::size_t e = 0; e < row.size(); ++e) {
+      bool inside = true;
+      for (std::size_t b = 0; b < limits.size(); ++b) {
+        const std::int64_t along = plan.dims.empty() ? 0 : plan.bounds[b].dims.front()[e];
+        inside = inside && starts[b] + along < limits[b].extent;
+      }
+      if (inside) add(start + row[e]);
+      if (!v.scattered) v.cells.end_element();
+    }
+    for (std::size_t d = 1; d < at.size(); ++d) {
       if (++at[d] < plan.dims[d].size()) break;
       at[d] = 0;
     }
