@@ -465,6 +465,26 @@ void register_atoms(py::module_& m) {
   m.def("match_kernel", [](const std::shared_ptr<ir::Kernel>& kernel, const std::string& arch) {
     return KernelMatches(*kernel, arch).out;
   });
+  m.def(
+      "matrix_form",
+      [](const Layout& rows, const Layout& columns, int element_bytes, const Swizzle& swizzle) -> py::object {
+        const auto flat = [](const Layout& l) {
+          atoms::FlatLayout f;
+          for (const Expr& e : l.shape().leaves()) f.shape.push_back(e.value());
+          for (const Expr& e : l.stride().leaves()) f.stride.push_back(e.value());
+          return f;
+        };
+        const auto found = atoms::find_form({flat(rows), flat(columns), element_bytes, swizzle}, false);
+        if (!found) return py::none();
+        py::dict d;
+        d["name"] = found->form->name;
+        d["leading_bytes"] = found->leading_bytes;
+        d["stride_bytes"] = found->stride_bytes;
+        d["bits"] = found->descriptor_bits();
+        return d;
+      },
+      py::arg("rows"), py::arg("columns"), py::arg("element_bytes"), py::arg("swizzle"),
+      "The canonical layout that a matrix in shared memory has, and what its descriptor says of it; None: in none.");
   m.def("spec_operations", [](const std::string& kind) {
     py::list out;
     const auto k = ir::spec_kind_from_name(kind);
