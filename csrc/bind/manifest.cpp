@@ -106,6 +106,14 @@ rt::LaunchManifest make_manifest(const lower::Program& program) {
       m.facts.push_back({f.fact.condition, f.fact.text, f.origin == nullptr ? "" : f.origin->loc.str()});
     }
   }
+  for (const lower::TensorMap& map : program.maps) {
+    const lower::MemBuffer& b = program.buffers[static_cast<std::size_t>(map.argument)];
+    rt::MapSpec spec{.arg = static_cast<int>(of_buffer.at(b.buffer->id)), .dims = {}, .box = map.box};
+    spec.swizzle_bytes = map.swizzle_bytes;
+    for (const lower::TensorMap::Dim& d : map.dims) spec.dims.push_back({d.extent, d.stride_elems});
+    m.maps.push_back(std::move(spec));
+  }
+  m.cluster[0] = static_cast<int>(program.cluster);
   for (std::size_t i = 0; i < program.grid.size() && i < m.grid.size(); ++i) m.grid.at(i) = program.grid[i];
   m.block_threads = static_cast<int>(program.block_threads);
   m.dynamic_shared_bytes = emit::dynamic_shared_bytes(program);

@@ -19,7 +19,7 @@ void Step::launch(const Arguments& call, void* const* made, rt::CuStream stream)
   const auto* const words = numbers ? numbers->data() : call.words();
   const std::size_t count = numbers ? numbers->size() : call.word_count();
   Room<void*, 40> params;
-  params.reserve(lengths.size() + count + plan->symbol_count());
+  params.reserve(lengths.size() + count + plan->own_params());
   Room<void*, 8> items;  // of lists, one after the other
   void** next = params.data();
   if (!lists) {

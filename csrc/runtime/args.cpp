@@ -415,6 +415,46 @@ class Binder {
     }
   }
 
+  // What a map cannot describe. A launch without blocks needs none.
+  void bind_maps() {
+    constexpr std::int64_t kMostStride = std::int64_t{1} << 40, kMostExtent = std::int64_t{1} << 31, kUnit = 16;
+    if (out_.empty()) return;
+    for (const MapSpec& spec : m_.maps) {
+      const ArgSpec& arg = m_.args[static_cast<std::size_t>(spec.arg)];
+      BoundMap map{.dtype = arg.dtype, .rank = static_cast<unsigned>(spec.dims.size())};
+      map.swizzle_bytes = spec.swizzle_bytes;
+      for (int i = 0; i < spec.arg; ++i)
+        map.tensor += m_.args[static_cast<std::size_t>(i)].kind == ArgKind::Tensor ? 1 : 0;
+      const std::int64_t bytes = arg.dtype.bits / 8;
+      std::int64_t behind = kUnit;  // a stride that would do
+      for (std::size_t d = 0; d < spec.dims.size(); ++d) {
+        const auto extent = value_of(spec.dims[d].extent), stride = value_of(spec.dims[d].stride);
+        if (!extent || !stride) return;  // reported with the arguments
+        const auto refuse = [&](const std::string& want, const std::string& got, const std::string& fix) {
+          std::vector<std::string> details = {"want: " + want, "got:  " + got};
+          add_origins(spec.dims[d].extent, details);
+          add_origins(spec.dims[d].stride, details);
+          problem(Code::LAUNCH_MAP, "no tensor map describes argument '" + arg.name + "'", std::move(details), fix);
+        };
+        if (*extent < 1)
+          refuse("elements along every dimension", "none along " + spec.dims[d].extent.str(),
+                 "fill the outputs without the kernel; min=1 on the size says so in it");
+        if (*extent + spec.box[d] >= kMostExtent)
+          refuse("fewer than 2^31 elements along a dimension", std::to_string(*extent), "split the tensor");
+        const std::int64_t step = *extent == 1 && d > 0 ? behind : *stride * bytes;
+        if (d > 0 && (step % kUnit != 0 || step <= 0 || step >= kMostStride))
+          refuse("lines a multiple of 16 bytes apart, below 2^40", std::to_string(step) + " bytes",
+                 "pass a tensor whose rows are padded to 16 bytes");
+        map.extents.at(d) = static_cast<std::uint64_t>(std::max<std::int64_t>(*extent, 1));
+        map.stride_bytes.at(d) = static_cast<std::uint64_t>(std::max<std::int64_t>(step, 0));
+        map.box.at(d) = static_cast<std::uint32_t>(spec.box[d]);
+        behind = std::max(behind, (step * std::max<std::int64_t>(*extent, 1) + kUnit - 1) / kUnit * kUnit);
+        if (behind >= kMostStride) behind = kUnit;
+      }
+      out_.maps.push_back(map);
+    }
+  }
+
   void finish() {
     for (std::size_t d = 0; d < 3; ++d) {
       const auto v = value_of(m_.grid[d]);
@@ -428,6 +468,14 @@ class Binder {
           },
           "use larger tiles, or put the long dimension first in gr.blocks");
     }
+    for (std::size_t d = 0; d < 3; ++d) {
+      if (out_.grid[d] % m_.cluster[d] == 0) continue;
+      problem(Code::LAUNCH_GRID, "the grid is no whole number of clusters",
+              {"want: a multiple of " + std::to_string(m_.cluster[d]) + " blocks",
+               "got:  " + m_.grid[d].str() + " = " + std::to_string(out_.grid[d])},
+              "declare the number of blocks as a multiple of the cluster's");
+    }
+    bind_maps();
     if (m_.block_threads > limits_.block_threads)
       problem(Code::LAUNCH_GRID, "too many threads in a block",
               {"want: at most " + std::to_string(limits_.block_threads), "got:  " + std::to_string(m_.block_threads)},

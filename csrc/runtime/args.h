@@ -72,6 +72,16 @@ struct DeviceLimits {
   std::int64_t sm_count = 1;
 };
 
+// A tensor map but for its address.
+struct BoundMap {
+  std::size_t tensor = 0;  // its parameter's number among the tensors and lists
+  DType dtype;
+  unsigned rank = 0;
+  std::array<std::uint64_t, kMapDims> extents = {}, stride_bytes = {};  // of the fastest dimension: not read
+  std::array<std::uint32_t, kMapDims> box = {};
+  int swizzle_bytes = 0;
+};
+
 // What a checked call launches with.
 struct BoundCall {
   std::vector<std::int64_t> symbols;   // values, in the manifest's order
@@ -80,6 +90,7 @@ struct BoundCall {
   std::int64_t dynamic_shared_bytes = 0;
   // For each tensor of the call (lists spelled out): whether it was matched with `flat` rather than `dims`.
   std::vector<bool> flat;
+  std::vector<BoundMap> maps;
 
   [[nodiscard]] bool empty() const { return grid[0] == 0 || grid[1] == 0 || grid[2] == 0; }
 };

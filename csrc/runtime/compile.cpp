@@ -26,10 +26,12 @@ struct FatalRemark {
   const char* message;
   const char* fix;
 };
-constexpr std::array<FatalRemark, 1> kFatalRemarks = {{
+constexpr std::array<FatalRemark, 2> kFatalRemarks = {{
     {"wgmma.mma_async instructions are serialized", "the assembler serialises the wgmma instructions",
      "keep the accumulator's registers untouched between the first wgmma and its wait, and use no function calls "
      "there"},
+    {"'setmaxnreg' ignored", "the assembler ignores the change of the number of registers",
+     "say how many blocks an SM runs: __launch_bounds__(threads, 1)"},
 }};
 
 std::vector<std::string> split_lines(const std::string& text) {

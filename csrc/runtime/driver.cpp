@@ -62,6 +62,7 @@ Driver load() {
   if (!complete) no_driver("the CUDA driver lacks a function", "at: " + d.path);
   resolve(lib, "cuFuncLoad", d.function_load);
   resolve(lib, "cuLaunchKernelEx", d.launch_ex);
+  resolve(lib, "cuTensorMapEncodeTiled", d.encode_map);
   if (const int r = d.init(0); r != kCudaSuccess) {
     if (r == kNotInitialized) fail_forked();  // what cuInit returns nowhere else
     const char* name = nullptr;

@@ -52,6 +52,9 @@ struct Driver {
   int (*launch)(CuFunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CuStream, void**,
                 void**);
   int (*launch_ex)(const CuLaunchConfig*, CuFunction, void**, void**);  // null in drivers before 11.8
+  int (*encode_map)(void* map, int dtype, unsigned rank, void* address, const std::uint64_t* extents,
+                    const std::uint64_t* stride_bytes, const std::uint32_t* box, const std::uint32_t* steps,
+                    int interleave, int swizzle, int promotion, int fill);  // null in drivers before 12.0
   int (*is_capturing)(CuStream, int*);
   int (*error_name)(int, const char**);
   int (*error_string)(int, const char**);

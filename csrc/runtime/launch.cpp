@@ -1,6 +1,7 @@
 #include "runtime/launch.h"
 
 #include <array>
+#include <bit>
 #include <map>
 #include <mutex>
 
@@ -13,7 +14,7 @@ namespace graphene::runtime {
 
 namespace {
 
-ForkMutex load_mutex(ForkMutex::kLaunch);
+ForkMutex load_mutex(ForkMutex::kLaunch), maps_mutex(ForkMutex::kMaps);
 
 constexpr std::int64_t kMuchShared = 48 * 1024;                                      // bytes of a block
 constexpr int kMaxDynamicShared = 8, kSharedCarveout = 9, kNonPortableCluster = 14;  // cuda.h's CUfunction_attribute
@@ -87,9 +88,46 @@ std::vector<bool> scalars_in_sizes(const LaunchManifest& m) {
   return out;
 }
 
+Map::Words Map::at(const Driver& d, void* address) {
+  const std::lock_guard lock(maps_mutex);
+  for (const Encoded& e : recent_)
+    if (e.address == address && address != nullptr) return e.words;
+  if (d.encode_map == nullptr)
+    fail(Code::LAUNCH_DRIVER, kernel_ + ": the driver is too old for tensor maps", {}, "install driver 12 or newer");
+  // cuda.h's CUtensorMapDataType of these bits: what copies combine is of the type itself.
+  static const std::map<std::string, int> types = {{"fp16", 6}, {"bf16", 9}, {"fp32", 7}, {"tf32", 7}, {"fp64", 8},
+                                                   {"i32", 3},  {"u32", 2},  {"i64", 5},  {"u64", 4}};
+  const auto known = types.find(map_.dtype.name);
+  const int dtype = known != types.end() ? known->second : map_.dtype.bits == 16 ? 1 : 0;
+  const int swizzle = map_.swizzle_bytes == 0 ? 0 : std::countr_zero(static_cast<unsigned>(map_.swizzle_bytes)) - 4;
+  constexpr int kInterleaveNone = 0, kPromote128 = 2, kFillZeros = 0;
+  constexpr std::array<std::uint32_t, kMapDims> kEach = {1, 1, 1, 1, 1};
+  Encoded& e = recent_.at(next_++ % recent_.size());
+  e.address = nullptr;
+  const int r =
+      d.encode_map(e.words.words.data(), dtype, map_.rank, address, map_.extents.data(), map_.stride_bytes.data() + 1,
+                   map_.box.data(), kEach.data(), kInterleaveNone, swizzle, kPromote128, kFillZeros);
+  if (r != kCudaSuccess) {
+    std::string extents, strides, box;
+    for (unsigned i = 0; i < map_.rank; ++i) {
+      extents += (i > 0 ? ", " : "") + std::to_string(map_.extents.at(i));
+      strides += (i > 1 ? ", " : "") + (i > 0 ? std::to_string(map_.stride_bytes.at(i)) : "");
+      box += (i > 0 ? ", " : "") + std::to_string(map_.box.at(i));
+    }
+    Diagnostic problem = driver_problem(r, kernel_, "cuTensorMapEncodeTiled");
+    problem.code = Code::LAUNCH_MAP;
+    problem.details.push_back("extents: " + extents + "; strides in bytes: " + strides + "; box: " + box +
+                              "; swizzle: " + std::to_string(map_.swizzle_bytes) + " bytes");
+    throw Error(std::move(problem));
+  }
+  e.address = address;
+  return e.words;
+}
+
 Plan::Plan(const LaunchManifest& m, BoundCall bound) : bound_(std::move(bound)) {
   for (std::size_t i = 0; i < m.symbols.size(); ++i)
     if (m.symbols[i].is_param) symbols_.push_back(static_cast<std::uint64_t>(bound_.symbols[i]));
+  for (const BoundMap& map : bound_.maps) maps_.emplace_back(map, m.kernel_name);
   block_threads_ = static_cast<unsigned>(m.block_threads);
   for (std::size_t d = 0; d < 3; ++d) {
     cluster_[d] = static_cast<unsigned>(m.cluster[d]);
@@ -133,6 +171,11 @@ int Plan::launch(const Driver& d, CuStream stream, void** params, std::size_t pa
   for (std::size_t i = 0; i < symbols_.size(); ++i) params[param_count + i] = const_cast<std::uint64_t*>(&symbols_[i]);
   const UseContext use(d, function_->device->context);
   if (use.result() != kCudaSuccess) return use.result();
+  std::array<Map::Words, kMaxMaps> maps;
+  for (std::size_t i = 0; i < maps_.size(); ++i) {
+    maps.at(i) = maps_[i].at(d, *static_cast<void**>(params[maps_[i].tensor()]));
+    params[param_count + symbols_.size() + i] = &maps.at(i);
+  }
   const auto x = static_cast<unsigned>(bound_.grid[0]), y = static_cast<unsigned>(bound_.grid[1]),
              z = static_cast<unsigned>(bound_.grid[2]), shared = static_cast<unsigned>(bound_.dynamic_shared_bytes);
   if (!has_cluster_ && !early_)

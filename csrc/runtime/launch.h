@@ -1,6 +1,7 @@
 // Kernels loaded on a device, and what a checked call launches them with.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -26,6 +27,29 @@ struct Function {
 // LAUNCH_DRIVER when the driver refuses the cubin.
 [[nodiscard]] std::shared_ptr<Function> load_function(int device_id, const std::string& cubin, const LaunchManifest& m);
 
+// A tensor map that is encoded for the addresses of calls: a few recent ones are kept.
+class Map {
+ public:
+  Map(const BoundMap& map, std::string kernel) : map_(map), kernel_(std::move(kernel)) {}
+
+  struct alignas(64) Words {
+    std::array<std::uint64_t, kMapBytes / 8> words = {};
+  };
+  // Throws LAUNCH_MAP with what the driver says.
+  [[nodiscard]] Words at(const Driver& d, void* address);
+  [[nodiscard]] std::size_t tensor() const { return map_.tensor; }
+
+ private:
+  struct Encoded {
+    void* address = nullptr;
+    Words words;
+  };
+  BoundMap map_;
+  std::string kernel_;
+  std::array<Encoded, 4> recent_;
+  std::size_t next_ = 0;
+};
+
 // What a checked call launches with: its grid, its symbols, its function. It holds for every call of the same form.
 class Plan {
  public:
@@ -36,14 +60,16 @@ class Plan {
   [[nodiscard]] const Function* function() const { return function_.get(); }
 
   [[nodiscard]] bool empty() const { return bound_.empty(); }
-  // The driver's result. `params`: addresses of the kernel's parameters up to the symbols, with room for those.
+  // The driver's result. `params`: addresses of the kernel's parameters up to the symbols, with room for own_params().
   [[nodiscard]] int launch(const Driver& d, CuStream stream, void** params, std::size_t param_count) const;
 
-  [[nodiscard]] std::size_t symbol_count() const { return symbols_.size(); }
+  // Parameters behind those of the call: symbols and maps.
+  [[nodiscard]] std::size_t own_params() const { return symbols_.size() + maps_.size(); }
 
  private:
   BoundCall bound_;
   std::vector<std::uint64_t> symbols_;  // the symbols that are parameters
+  mutable std::vector<Map> maps_;
   unsigned block_threads_ = 1;
   unsigned cluster_[3] = {1, 1, 1};
   bool has_cluster_ = false;

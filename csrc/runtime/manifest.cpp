@@ -156,6 +156,7 @@ std::vector<std::int64_t> LaunchManifest::param_bytes() const {
     if (a.kind == ArgKind::Scalar) out.push_back(a.dtype.bits / 8);
   for (const SymbolSpec& s : symbols)
     if (s.is_param) out.push_back(s.bits / 8);
+  out.insert(out.end(), maps.size(), static_cast<std::int64_t>(kMapBytes));
   return out;
 }
 
@@ -184,6 +185,8 @@ std::string LaunchManifest::to_json(int indent) const {
     j["facts"].push_back({{"condition", expr_json(f.condition)}, {"text", f.text}, {"where", f.where}});
   for (const char* key : {"args", "symbols", "facts"})
     if (!j.contains(key)) j[key] = Json::array();
+  for (const MapSpec& x : maps)
+    j["maps"].push_back({{"arg", x.arg}, {"dims", dims_json(x.dims)}, {"box", x.box}, {"swizzle", x.swizzle_bytes}});
   j["grid"] = {expr_json(grid[0]), expr_json(grid[1]), expr_json(grid[2])};
   j["cluster"] = cluster;
   j["block_threads"] = block_threads;
@@ -238,6 +241,23 @@ LaunchManifest LaunchManifest::from_json(std::string_view text) {
   for (const Json& x : r.array("facts")) {
     const Reader f(x, r.path("facts", i++));
     m.facts.push_back({names.read(f["condition"], "facts"), f.get<std::string>("text"), f.get<std::string>("where")});
+  }
+  i = 0;
+  if (j.contains("maps")) {
+    for (const Json& x : r.array("maps")) {
+      const std::string at = r.path("maps", i++);
+      const Reader s(x, at);
+      MapSpec map{s.get<int>("arg"), names.dims(s.array("dims"), at), s.get<std::vector<std::int64_t>>("box"),
+                  s.get<int>("swizzle")};
+      const bool of_tensor = map.arg >= 0 && map.arg < static_cast<int>(m.args.size()) &&
+                             m.args[static_cast<std::size_t>(map.arg)].kind == ArgKind::Tensor;
+      if (!of_tensor) bad(at + ".arg is no tensor");
+      if (map.dims.empty() || map.dims.size() > kMapDims || map.box.size() != map.dims.size()) bad(at + ".dims");
+      if (map.swizzle_bytes != 0 && map.swizzle_bytes != 32 && map.swizzle_bytes != 64 && map.swizzle_bytes != 128)
+        bad(at + ".swizzle is " + std::to_string(map.swizzle_bytes));
+      m.maps.push_back(std::move(map));
+    }
+    if (m.maps.size() > kMaxMaps) bad("more than " + std::to_string(kMaxMaps) + " maps");
   }
   for (std::size_t d = 0; d < 3; ++d) {
     m.grid[d] = names.read(r.array("grid", 3)[d], "grid");

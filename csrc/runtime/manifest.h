@@ -71,14 +71,24 @@ struct FactSpec {
   std::string where;  // "gemm.py:41", may be empty
 };
 
+// A tensor map: how copies of boxes find an argument's elements. The driver encodes it from the address of a call.
+struct MapSpec {
+  int arg = 0;                    // its number among `args`
+  std::vector<Dim> dims;          // fastest first, whose stride is 1; at most 5
+  std::vector<std::int64_t> box;  // elements along each
+  int swizzle_bytes = 0;          // 0, 32, 64, 128
+};
+inline constexpr std::size_t kMapBytes = 128, kMapDims = 5, kMaxMaps = 16;
+
 // The kernel's parameters, in order: tensors in declaration order (a pointer each; a list is one struct of list_count
-// pointers), then scalars in declaration order, then the symbols with is_param.
+// pointers), then scalars in declaration order, then the symbols with is_param, then the maps.
 struct LaunchManifest {
   std::string kernel_name;  // what messages call it
   std::string entry;        // the extern "C" symbol in the cubin
   std::vector<ArgSpec> args;
   std::vector<SymbolSpec> symbols;
   std::vector<FactSpec> facts;
+  std::vector<MapSpec> maps;
   std::array<Expr, 3> grid = {1, 1, 1};
   std::array<int, 3> cluster = {1, 1, 1};
   int block_threads = 1;  // blockDim = (block_threads, 1, 1)

@@ -99,6 +99,7 @@ class Make:
         shared: Any = 0,
         cluster: Any = (1, 1, 1),
         waits_itself: bool | None = None,
+        maps: Any = (),
         **args: dict[str, Any],
     ) -> str:
         """`symbols`: names, or what symbol() returns. `facts`: (condition, text, where)."""
@@ -114,6 +115,11 @@ class Make:
                 "cluster": list(cluster),
                 "block_threads": threads,
                 "dynamic_shared_bytes": shared,
+                **(
+                    {"maps": [dict(zip(("arg", "dims", "box", "swizzle"), m, strict=True)) for m in maps]}
+                    if maps
+                    else {}
+                ),
                 **({} if waits_itself is None else {"waits_itself": waits_itself}),
             }
         )

@@ -214,6 +214,61 @@ def test_clusters(make) -> None:
     assert not got["early"]
 
 
+def test_a_grid_of_whole_clusters(make) -> None:
+    a = make.tensor("fp32", "n", "1", "write")
+    k = Kernel(make(kernel="odd", A=a, symbols=["n"], cluster=(2, 1, 1), grid=["n", 1, 1]))
+    with pytest.raises(gr.LaunchError, match="the grid is no whole number of clusters") as e:
+        k(tensor("fp32", 3))
+    assert "want: a multiple of 2 blocks" in str(e.value)
+
+
+@pytest.fixture
+def mapped(make) -> Kernel:
+    """Rows and columns of x by a map of boxes of 8 rows of 64, swizzled; y is not mapped."""
+    x = (0, [["N", 1], ["M", "S"]], [64, 8], 128)
+    return Kernel(make(
+        kernel="mapped", symbols=["M", "N", "S"], maps=[x], x=make.tensor("fp16", "M N", "S 1", align=16),
+        y=make.tensor("fp32", "M", "1", "write"), grid=["(M + 7) // 8", 1, 1],
+    ))  # fmt: skip
+
+
+def test_maps_are_encoded_once_an_address(mapped: Kernel) -> None:
+    stub_cuda.param_sizes(8, 8, 8, 8, 8, 128)
+    y = tensor("fp32", 100, at=0x900000)
+    for round_ in range(2):
+        for at in (0x10000, 0x20000, 0x30000, 0x40000):
+            mapped(tensor("fp16", 100, 72, at=at, strides=(80, 1)), y)
+            got = one(stub_cuda.take_launches())["params"]
+            assert struct.unpack("<QQqqq", b"".join(got[:5])) == (at, 0x900000, 100, 72, 80)
+            assert got[5] == struct.pack("<QQ", at, 2) + bytes(112), round_
+    encoded = [x for x in stub_cuda.take_log() if x.startswith("cuTensorMapEncodeTiled")]
+    assert encoded == ["cuTensorMapEncodeTiled 72 100 by 160 box 64 8 swizzle 3 of 6"] * 4
+    mapped(tensor("fp16", 1, 72, at=0x50000, strides=(3, 1)), tensor("fp32", 1, at=0x900000))
+    assert [x for x in stub_cuda.take_log() if "Map" in x] == [
+        "cuTensorMapEncodeTiled 72 1 by 144 box 64 8 swizzle 3 of 6"  # the stride of one row says nothing
+    ]
+
+
+def test_what_no_map_describes(mapped: Kernel) -> None:
+    y = tensor("fp32", 100, at=0x900000)
+    cases = [
+        (tensor("fp16", 100, 72, strides=(77, 1)), "got:  154 bytes"),
+        (tensor("fp16", 100, 0, strides=(80, 1)), "got:  none along N"),
+    ]
+    for x, says in cases:
+        with pytest.raises(gr.LaunchError, match="no tensor map describes argument 'x'") as e:
+            mapped(x, y)
+        assert e.value.code == "LAUNCH_MAP"
+        assert says in str(e.value)
+    mapped(tensor("fp16", 0, 72), tensor("fp32", 0))  # nothing to do, nothing to describe
+    assert stub_cuda.take_launches() == []
+    stub_cuda.fail("cuTensorMapEncodeTiled", 1)
+    with pytest.raises(gr.LaunchError, match="cuTensorMapEncodeTiled") as e:
+        mapped(tensor("fp16", 100, 72), y)
+    assert e.value.code == "LAUNCH_MAP"
+    assert "extents: 72, 100; strides in bytes: 144; box: 64, 8; swizzle: 128 bytes" in str(e.value)
+
+
 @pytest.mark.parametrize("cluster", [(1, 1, 1), (2, 1, 1)])
 @pytest.mark.parametrize("waits", [None, False, True])
 def test_only_what_waits_itself_starts_before_the_kernels_ahead_have_ended(make, waits, cluster) -> None:

@@ -24,9 +24,10 @@ def source_of(manifest: _core.LaunchManifest, tag: int, body: str) -> str:
     params = [f"List<{a['list_count']}> t{i}" if a["list_count"] else f"void* t{i}" for i, a in enumerate(tensors)]
     params += [f"{TYPES[a['dtype']]} s_{a['name']}" for a in m["args"] if a["kind"] == "scalar"]
     params += [f"{TYPES['i' + str(s['bits'])]} n_{s['name']}" for s in m["symbols"] if s["is_param"]]
+    params += [f"const __grid_constant__ Map m{i}" for i in range(len(m.get("maps", ())))]
     first = "t0.p[0]" if tensors[0]["list_count"] else "t0"
     return (
-        "template <int n> struct List { void* p[n]; };\n"
+        "template <int n> struct List { void* p[n]; };\nstruct alignas(64) Map { long long w[16]; };\n"
         f'extern "C" __global__ void {m["entry"]}({", ".join(params)}) {{\n'
         f"  float* p = (float*){first};\n  {body}\n  p[0] = {tag};\n}}\n"
     )
@@ -101,7 +102,14 @@ def stub() -> Iterator[ModuleType]:
     stub_cuda.set_capturing(None)
     stub_cuda.param_sizes()
     yield stub_cuda
-    for call in ("cuLaunchKernel", "cuModuleLoadData", "cuModuleGetFunction", "cuFuncSetAttribute", "cuCtxSetCurrent"):
+    for call in (
+        "cuTensorMapEncodeTiled",
+        "cuLaunchKernel",
+        "cuModuleLoadData",
+        "cuModuleGetFunction",
+        "cuFuncSetAttribute",
+        "cuCtxSetCurrent",
+    ):
         stub_cuda.fail(call, 0)
 
 

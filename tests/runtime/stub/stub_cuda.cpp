@@ -144,6 +144,23 @@ EXPORT int cuLaunchKernelEx(const Config* c, void* f, void** params, void**) {
                 reinterpret_cast<std::uintptr_t>(c->stream), params, cluster, early);
 }
 
+// The words of a map are its address, then everything else that it was encoded from.
+EXPORT int cuTensorMapEncodeTiled(void* map, int dtype, unsigned rank, void* address, const std::uint64_t* extents,
+                                  const std::uint64_t* strides, const std::uint32_t* box, const std::uint32_t* steps,
+                                  int interleave, int swizzle, int promotion, int fill) {
+  std::string detail;
+  for (unsigned i = 0; i < rank; ++i) detail += " " + std::to_string(extents[i]);
+  detail += " by";
+  for (unsigned i = 0; i + 1 < rank; ++i) detail += " " + std::to_string(strides[i]);
+  detail += " box";
+  for (unsigned i = 0; i < rank; ++i) detail += " " + std::to_string(box[i] * steps[i]);
+  detail += " swizzle " + std::to_string(swizzle) + " of " + std::to_string(dtype) + (interleave + fill != 0 ? "?" : "");
+  std::memset(map, 0, 128);
+  std::memcpy(map, &address, sizeof address);
+  static_cast<char*>(map)[8] = static_cast<char>(promotion);
+  return note("cuTensorMapEncodeTiled", detail.substr(1));
+}
+
 namespace {
 
 // Tensor(address, shape, strides, (code, bits), (device type, device id))
