@@ -72,12 +72,19 @@ def maps() -> dict[str, tuple[gr.AtomOperand, list[str]]]:
     for atom in gr.atoms().values():
         if atom.thread_count == 1 or atom.kind in ("Shfl", "Reduction"):  # lane t holds element t
             continue
+        if row(atom) != atom.family and "n8k" not in atom.family:  # wider ones go on likewise
+            continue
         for name, operand in atom.operands.items():
             tile = ",".join(f"{a}{e}" for a, e in zip(operand.axes, operand.extents, strict=True))
             key = (tile, str(operand.tv))
             file = f"{atom.family}-{name}".replace("/", "-")
             found.setdefault(key, (file, operand, []))[2].append(f"{atom.family}: {name}")
     return {file: (operand, list(dict.fromkeys(users))) for file, operand, users in found.values()}
+
+
+def row(atom: gr.Atom) -> str:
+    """The name of its row in the table: products of a warpgroup differ in width, too."""
+    return re.sub(r"m64n\d+", "m64n8...256", atom.family)
 
 
 def picture(operand: gr.AtomOperand) -> bool:
@@ -107,7 +114,7 @@ def atoms() -> str:
     """docs/atoms.md: one row a family of atomic specs, in a table that the site filters; the maps of collectives."""
     families: dict[str, list[gr.Atom]] = {}
     for atom in gr.atoms().values():
-        families.setdefault(atom.family, []).append(atom)
+        families.setdefault(row(atom), []).append(atom)
     out = [
         "---",
         "hide: [toc]",

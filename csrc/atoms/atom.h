@@ -59,7 +59,7 @@ struct OperandDef {
   std::vector<std::string> require = {};  // facts to prove: "align(src) % 16 == 0" (bytes)
   std::string forms = {};  // name of the set of canonical layouts it must match (descriptors, tensor maps)
   Proxy proxy = Proxy::Generic;
-  std::string until = {};  // when a source may be overwritten; default: `done`
+  std::string until = {};  // when a source may be overwritten: "now", a part of the domain ("bulk.read"); "": `done`
 };
 
 struct AttrDef {
@@ -92,6 +92,7 @@ struct Atom {
   bool is_default = true;    // matched without being named; others only through atom= or an attribute
   std::vector<Numerics> numerics = {};
   std::vector<Param> family = {};
+  std::string free = {};  // the family's parameter that a leaf binds, to the elements of its first output
   std::string doc = {}, source = {};
 };
 

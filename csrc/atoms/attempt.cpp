@@ -6,6 +6,7 @@
 
 #include "atoms/fragment.h"
 #include "atoms/parse.h"
+#include "atoms/registry.h"
 
 namespace graphene::atoms {
 
@@ -206,7 +207,9 @@ class Matcher {
       if (miss(Aspect::Memory, all_ ? o.def.name + " memory: want " + want + ", got " + ir::name(m) : "")) return true;
     }
     if (bind_dtype(o, t->dtype, is_output ? -1 : static_cast<int>(index))) return true;
-    if (m == ir::Memory::RF && t->is_fragment()) {
+    if (!o.def.forms.empty() && o.def.via != Via::Descriptor) {
+      if (match_box(o, *t, &b)) return true;
+    } else if (m == ir::Memory::RF && t->is_fragment()) {
       if (match_fragment(o, *t, is_output, index, &b)) return true;
     } else if (match_levels(o, *t, &b)) {
       return true;
@@ -234,6 +237,22 @@ class Matcher {
     }
     b->registers = std::move(r.registers);
     return false;
+  }
+
+  // Either side of a copy by a tensor map: both views have the same shape, and as many elements as the box. Which box
+  // it is, and whether shared memory holds it in order, is decided where the positions are known.
+  bool match_box(const OperandInstance& o, const ir::Tensor& t, OperandBinding* b) {
+    b->kind = OperandBinding::Kind::Memory;
+    const ir::Tensor& first = *spec_.outs.front();
+    bool same = t.size().is_const(o.values) && t.levels.size() == first.levels.size();
+    for (std::size_t l = 0; l < t.levels.size() && same; ++l) {
+      same = t.levels[l].rank() == first.levels[l].rank();
+      for (int m = 0; m < t.levels[l].rank() && same; ++m)
+        same = identical(t.levels[l].mode(m).size(), first.levels[l].mode(m).size());
+    }
+    if (same) return false;
+    return miss(Aspect::Shape,
+                all_ ? o.def.name + " shape: want " + shape_str(first.levels) + ", got " + shape_str(t.levels) : "");
   }
 
   // Shapes per level; a rank-1 pattern takes any view with one mode that is longer than 1; a named atom's registers
@@ -266,7 +285,7 @@ class Matcher {
     if (!flat) {
       return miss(Aspect::Strides, all_ ? o.def.name + " strides: want constants, got " + t.type_str() : "");
     }
-    if (!registers && !vector && !strides_match(o, t)) {
+    if (!registers && !vector && o.def.via != Via::Descriptor && !strides_match(o, t)) {
       return miss(Aspect::Strides,
                   all_ ? o.def.name + " strides: want " + pattern_levels(o) + ", got " + t.type_str() : "");
     }
@@ -430,6 +449,13 @@ std::string pattern_levels(const OperandInstance& o) {
 
 Attempt attempt(const InstancePtr& entry, const ir::SpecStmt& spec, const ir::Attrs& attrs, const std::string& arch,
                 bool all) {
+  if (!entry->atom.free.empty() && !spec.outs.empty()) {
+    const Expr elems = spec.outs.front()->size();
+    constexpr std::int64_t kMost = 1 << 18;  // of shared memory's bytes
+    if (elems.is_const() && elems.value() >= 1 && elems.value() <= kMost) {
+      return Matcher(Registry::get().sized(entry, elems.value()), spec, attrs, arch, all).run();
+    }
+  }
   return Matcher(entry, spec, attrs, arch, all).run();
 }
 

@@ -55,7 +55,12 @@ void check_name(const std::string& name) {
 void check_done(const Atom& a) {
   if (a.done == "now") return;
   for (const std::string_view domain : {"group:", "mbarrier:"}) {
-    if (a.done.starts_with(domain) && is_word(std::string_view(a.done).substr(domain.size()))) return;
+    if (!a.done.starts_with(domain) || !is_word(std::string_view(a.done).substr(domain.size()))) continue;
+    const std::string name = a.done.substr(domain.size());
+    const bool named = std::ranges::any_of(a.aux, [&](const OperandDef& o) { return o.name == name; });
+    if (domain == "group:" || named) return;
+    fail(Code::ATOM_DEFINITION, a.name + ": done is \"" + a.done + "\", which is no auxiliary operand", {},
+         "list the mbarrier among aux: \"[].mbar.SH\"");
   }
   fail(Code::ATOM_DEFINITION, a.name + ": done is \"" + a.done + "\"",
        {R"(want: "now", or a completion domain such as "group:cp_async")"},
@@ -97,7 +102,7 @@ void check_accepts(const Atom& a, const AttrDef& d, const std::string& type) {
                         std::all_of(s.begin() + static_cast<std::ptrdiff_t>(sign), s.end(),
                                     [](char c) { return is_digit(c) || c == '.'; }));
     } else if (type == "bool") {
-      fits = s == "true" || s == "false";
+      fits = s == "true" || s == "false" || s == "*expr";
     } else if (number) {
       fits = false;
     }
@@ -152,7 +157,8 @@ void check_operands(const Atom& a) {
       if (!names.insert(o.name).second) {
         fail(Code::ATOM_DEFINITION, a.name + ": two operands are called `" + o.name + "`", {}, "name them apart");
       }
-      if (!o.until.empty() && o.until != "now" && o.until != a.done) {
+      const std::string domain = a.done.substr(a.done.find(':') + 1);
+      if (!o.until.empty() && o.until != "now" && o.until != a.done && !o.until.starts_with(domain + ".")) {
         fail(Code::ATOM_DEFINITION, a.name + ": operand `" + o.name + "`: until is \"" + o.until + "\"",
              {"want: \"now\", or what `done` is: \"" + a.done + "\""});
       }

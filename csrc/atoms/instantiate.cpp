@@ -44,7 +44,9 @@ void number_values(const Atom& a, OperandInstance* o, const std::vector<bool>& s
   }
   const FlatLayout order{shape, stride};
   const std::int64_t n = order.size();
-  if (n > 65536) fail(Code::ATOM_DEFINITION, where(a, o->def) + ": a thread sees " + std::to_string(n) + " values");
+  // A box of a tensor map, all of which one thread names, is as large as shared memory.
+  const std::int64_t most = o->def.via == Via::TensorMap || !a.free.empty() ? 1 << 18 : 1 << 16;
+  if (n > most) fail(Code::ATOM_DEFINITION, where(a, o->def) + ": a thread sees " + std::to_string(n) + " values");
   std::vector<bool> seen(static_cast<std::size_t>(n), false);
   o->value_of.resize(static_cast<std::size_t>(n));
   for (std::int64_t c = 0; c < n; ++c) {
@@ -61,7 +63,7 @@ void number_values(const Atom& a, OperandInstance* o, const std::vector<bool>& s
 
 void check_tv(const Atom& a, OperandInstance* o, int threads) {
   const std::string what = where(a, o->def);
-  const std::int64_t t_size = o->tv_thread.size();
+  std::int64_t t_size = o->tv_thread.size();
   const std::int64_t v_size = o->tv_value.size();
   if (t_size != threads && !(t_size == 1 && threads == 1)) {
     fail(Code::ATOM_TV, what + ": the TV layout has " + std::to_string(t_size) + " threads, the collective " +
@@ -84,6 +86,8 @@ void check_tv(const Atom& a, OperandInstance* o, int threads) {
                             std::to_string(o->tile_size));
   }
   if (threads == 1 && v_size == o->tile_size && o->tv_value.shape.size() == 1 && o->tv_value.stride[0] == 1) return;
+  const auto& steps = o->tv_thread.stride;
+  if (std::ranges::all_of(steps, [](std::int64_t s) { return s == 0; })) t_size = 1;  // all see the same
   std::vector<bool> held(static_cast<std::size_t>(o->tile_size), false);
   std::vector<std::int64_t> values(static_cast<std::size_t>(v_size));
   for (std::int64_t v = 0; v < v_size; ++v) values[static_cast<std::size_t>(v)] = o->tv_value(v);
@@ -141,7 +145,7 @@ OperandInstance parse_operand(const Atom& a, const OperandDef& def, int threads,
   o.type = parse_pattern(def.pattern, what, &strided);
   const bool registers = o.type.accepts(ir::Memory::RF);
   for (std::size_t l = 0; l < strided.size(); ++l) {
-    if (!registers && !strided[l] && def.via != Via::Descriptor && def.via != Via::TensorMap) {
+    if (!registers && !strided[l] && def.via != Via::Descriptor && def.via != Via::TensorMap && def.forms.empty()) {
       fail(Code::ATOM_DEFINITION, what + ": memory needs strides (\"_\": any): \"" + def.pattern + "\"");
     }
     if (registers && std::count(o.type.any_stride[l].begin(), o.type.any_stride[l].end(), true) > 0) {
@@ -205,10 +209,19 @@ void check_text(Instance* i) {
       }
       continue;
     }
+    if (p.kind == Piece::Kind::Rank || p.kind == Piece::Kind::Major) {
+      const bool rank = p.kind == Piece::Kind::Rank;
+      const OperandInstance* o = i->operand(p.text);
+      if (o == nullptr || !i->text.is_ptx || o->def.via != (rank ? Via::TensorMap : Via::Descriptor)) {
+        fail(Code::ATOM_TEXT, i->atom.name + ": $" + p.text + (rank ? ".rank" : ".major") +
+                                  " needs an operand via=" + (rank ? "tensor_map" : "descriptor"));
+      }
+      continue;
+    }
     const OperandInstance* o = p.kind == Piece::Kind::Operand ? i->operand(p.text) : nullptr;
     if (o == nullptr) {
       const auto& attrs = i->atom.attrs;
-      const bool known = p.text == "guard" ||
+      const bool known = p.text == "guard" || p.text == "to" ||
                          std::any_of(attrs.begin(), attrs.end(), [&](const AttrDef& d) { return d.name == p.text; });
       if (!known || p.element >= 0 || p.braces) {
         fail(Code::ATOM_TEXT, i->atom.name + ": the text names `" + p.text + "`, which is no operand or attribute");

@@ -145,6 +145,79 @@ void check_facts(Match* m, const ir::SpecStmt& spec, const SourceLoc& where) {
   for (std::size_t i = 0; i < e.in.size(); ++i) check(e.in[i], m->in[i]);
 }
 
+// A matrix that a descriptor addresses is in one of the canonical layouts, and starts where one may.
+void check_forms(Match* m, const ir::SpecStmt& spec, const SourceLoc& where) {
+  const Instance& e = *m->instance;
+  const auto flat = [](const Layout& l) {
+    FlatLayout f;
+    for (const Expr& x : l.shape().leaves()) f.shape.push_back(x.value());
+    for (const Expr& x : l.stride().leaves()) f.stride.push_back(x.is_const() ? x.value() : 0);
+    return f;
+  };
+  const auto check = [&](const OperandInstance& o, OperandBinding& b, bool columns_first) {
+    if (o.def.via != Via::Descriptor || b.kind != OperandBinding::Kind::Memory) return;
+    const ir::Tensor& t = *b.tensor;
+    const Layout& level = t.levels.back();
+    const int bytes = ir::bits(b.dtype) / 8;
+    MatrixView view{flat(level.mode(0)), flat(level.mode(1)), bytes, t.buffer->swizzle};
+    if (columns_first) std::swap(view.rows, view.columns);
+    const bool k_only = o.def.forms == "k_major";
+    const std::string got =
+        t.type_str() + (t.buffer->swizzle.trivial() ? "" : " by " + t.buffer->swizzle.str()) + " of " + t.buffer->name;
+    b.form = find_form(view, k_only);
+    if (!b.form) {
+      std::vector<std::string> details{"operand " + o.def.name + ": " + got, "want: one of, in elements"};
+      for (const Form& f : matrix_forms()) {
+        if (k_only && f.mn_major) continue;
+        details.push_back("  " + form_text(f, bytes, view.rows.size(), view.columns.size()));
+      }
+      refuse(Code::LOWER_FORM, spec, "a matrix in shared memory in a layout that " + e.atom.name + " cannot address",
+             std::move(details),
+             std::string("rows of n, columns of k: allocate it with rows of 128 bytes (or 64, or 32) and ") +
+                 "swizzle=gr.swizzle(elements of a row, dtype); cut longer rows into panels",
+             where);
+    }
+    Expr rest = 0;
+    Expr multiple = t.offset;
+    if (t.offset.is_const()) {
+      rest = t.offset;
+      multiple = 0;
+    } else if (t.offset.op() == sym::Op::Add) {
+      rest = Expr(t.offset.node()->constant);
+      multiple = t.offset - rest;
+    }
+    const std::int64_t step =
+        multiple.is_const() ? 0 : std::max(sym::divisor(sym::expand_coords(multiple)), sym::divisor(multiple));
+    if (form_may_start(*b.form->form, step * bytes, rest.value() * bytes)) return;
+    refuse(Code::LOWER_FORM, spec, "a matrix that starts where " + e.atom.name + " cannot address one",
+           {"operand " + o.def.name + ": " + got, "starts at element: " + t.offset.str(),
+            "want: a multiple of 16 bytes in row 0 of the pattern, whose rows are 128 bytes and number " +
+                std::to_string(1 << b.form->form->bits)},
+           "cut tiles at multiples of 8 rows", where);
+  };
+  for (std::size_t i = 0; i < e.in.size(); ++i) check(e.in[i], m->in[i], i == 1);
+}
+
+// A copy that completes on an mbarrier names one.
+void check_done(Match* m, const ir::SpecStmt& spec, const SourceLoc& where) {
+  const Instance& e = *m->instance;
+  const bool completes = e.atom.done.starts_with("mbarrier:");
+  if (completes && spec.done != nullptr) {
+    OperandBinding b;
+    b.kind = OperandBinding::Kind::Memory;
+    b.tensor = spec.done;
+    b.dtype = spec.done->dtype;
+    b.deltas = {0};
+    m->aux.push_back(std::move(b));
+    return;
+  }
+  if (completes == (spec.done != nullptr)) return;
+  refuse(Code::VERIFY_BARRIER, spec,
+         completes ? e.atom.name + " completes on an mbarrier, and none is named"
+                   : e.atom.name + " completes on no mbarrier, and one is named",
+         {}, completes ? "say on which: gr.move(..., done=full[i])" : "leave done= out", where);
+}
+
 // Constants meet their types here: whatever is built on a match holds none that its type does not have.
 void check_constants(Match* m, const ir::SpecStmt& spec, const SourceLoc& where) {
   const auto check = [&](const std::string& what, const ir::Constant& c, ir::ScalarType type) {
@@ -270,6 +343,8 @@ Match match(const ir::SpecStmt& spec, const std::string& arch, const SourceLoc& 
   }
   check_constants(&a.match, spec, where);
   check_facts(&a.match, spec, where);
+  check_forms(&a.match, spec, where);
+  check_done(&a.match, spec, where);
   return std::move(a.match);
 }
 

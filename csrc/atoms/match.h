@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "atoms/atom.h"
+#include "atoms/forms.h"
 #include "ir/constant.h"
 
 namespace graphene::atoms {
@@ -22,6 +23,7 @@ struct OperandBinding {
   std::vector<std::int64_t> deltas;  // Memory: value v lives at element tensor->offset + deltas[v], before the swizzle
   ir::Constant immediate;            // Immediate: one that the type has
   Expr expression;                   // Expression
+  std::optional<FormMatch> form;     // Via::Descriptor: the canonical layout that the view has
 };
 
 // What cannot be decided before the arguments are there. Either `condition` over sizes and parameters must hold, or the
@@ -37,7 +39,7 @@ struct Match {
   InstancePtr instance;
   std::map<std::string, ir::ScalarType> dtypes;  // class -> what it is bound to: {"b16": fp16}
   ir::ScalarType dtype = ir::ScalarType::fp32;   // of the first output (of the first input where there is none)
-  std::vector<OperandBinding> out, in;
+  std::vector<OperandBinding> out, in, aux;
   ir::Attrs attrs;  // the spec's, defaults of the kind filled in; numbers are double, or int64_t that no double equals
   std::vector<LaunchFact> facts;
 };
@@ -49,6 +51,8 @@ struct Match {
 //   ATOM_FACT       the one that fits needs a fact that does not hold or cannot be proven
 //   ATOM_UNKNOWN    atom= names no entry or family
 //   CONSTANT_RANGE  a constant that its type does not have
+//   LOWER_FORM      a matrix in shared memory in a layout that the instruction cannot address
+//   VERIFY_BARRIER  a copy that completes on an mbarrier and names none, or the other way round
 //   ATOM_REGISTER   registers indexed by something that is not a constant, or held by other threads than the atom's
 [[nodiscard]] Match match(const ir::SpecStmt& spec, const std::string& arch, const SourceLoc& where = {});
 

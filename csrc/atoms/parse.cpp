@@ -169,7 +169,8 @@ TypePattern parse_pattern(std::string_view text, const std::string& what, std::v
   if (ir::info(*t).cls == ir::ScalarInfo::Class::Bits) {
     for (int i = 0; i < static_cast<int>(ir::ScalarType::b8); ++i) {
       const auto candidate = static_cast<ir::ScalarType>(i);
-      if (ir::bits(candidate) == ir::bits(*t)) p.dtypes.push_back(candidate);
+      const bool data = ir::info(candidate).cls != ir::ScalarInfo::Class::Barrier;
+      if (data && ir::bits(candidate) == ir::bits(*t)) p.dtypes.push_back(candidate);
     }
   } else {
     p.dtypes.push_back(*t);

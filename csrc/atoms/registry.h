@@ -21,6 +21,8 @@ class Registry {
   [[nodiscard]] const std::vector<InstancePtr>& of_kind(Kind k);
   [[nodiscard]] InstancePtr find(const std::string& name);                 // null: none
   [[nodiscard]] std::vector<InstancePtr> family(const std::string& name);  // empty: none
+  // The member of that name whose free parameter is `elems`; made on demand and kept.
+  [[nodiscard]] InstancePtr sized(const InstancePtr& member, std::int64_t elems);
   [[nodiscard]] const std::vector<std::string>& names();
   [[nodiscard]] std::vector<std::string> family_names();
 
@@ -48,6 +50,7 @@ class Registry {
   std::array<std::vector<InstancePtr>, 9> by_kind_;
   std::array<bool, 9> kind_read_{};
   std::vector<InstancePtr> all_;
+  std::map<std::pair<std::string, std::int64_t>, InstancePtr> sized_;
   bool names_read_ = false, all_read_ = false;
 };
 

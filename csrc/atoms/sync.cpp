@@ -35,6 +35,7 @@ std::string scope_of(const ir::SyncStmt& s, std::int64_t block_threads, ir::Attr
   const Expr size = g->size();
   if (!size.is_const()) refuse(s, Code::NO_ATOM, "a barrier needs a constant number of threads", "", where);
   const std::int64_t n = size.value();
+  if (g->unit == ir::ThreadUnit::Block) return "cluster";
   const std::int64_t all = g->launch_size().is_const() ? g->launch_size().value() : block_threads;
   if (n == all && !g->subset) return "block";
   if (!g->levels.empty()) {
@@ -96,6 +97,41 @@ void check_pending(const ir::SyncStmt& s, const SourceLoc& where) {
          "unroll the loop that changes it, or wait for more", where);
 }
 
+// A statement on an element of an mbarrier, or on a named barrier, is told from others by its attributes.
+std::string of_barrier(const ir::SyncStmt& s, Match* m, const SourceLoc& where) {
+  const ir::Tensor& t = *s.barrier;
+  if (t.dtype == ir::ScalarType::bar) {
+    m->attrs["id"] = std::int64_t{0};  // the lowering's
+    m->attrs["threads"] = static_cast<std::int64_t>(t.buffer->arrivals);
+    return "named";
+  }
+  OperandBinding b;
+  b.kind = OperandBinding::Kind::Memory;
+  b.tensor = s.barrier;
+  b.dtype = t.dtype;
+  b.deltas = {0};
+  m->aux.push_back(std::move(b));
+  if (s.phase) m->attrs["phase"] = *s.phase;
+  if (s.to != nullptr) m->attrs["to"] = std::string("cluster");
+  if (!s.atom.empty()) {
+    const std::string& done = require_family(s.atom, where, {describe(s)}).front()->atom.done;
+    m->attrs["after"] = done.substr(done.find(':') + 1);
+  }
+  Expr bytes = s.expect_bytes;
+  for (const ir::TensorPtr& e : s.expect) bytes = bytes + e->size() * (ir::bits(e->dtype) / 8);
+  if (!s.expect.empty() || !bytes.is_const(0)) m->attrs["expect_bytes"] = bytes;
+  return "mbarrier";
+}
+
+// What every thread has at the launch: the compiler gives equal shares of the 65,536 registers, in steps of 8.
+bool raises_registers(const ir::SyncStmt& s, std::int64_t block_threads) {
+  const auto it = s.attrs.find("registers");
+  const auto* n = it == s.attrs.end() ? nullptr : std::get_if<std::int64_t>(&it->second);
+  constexpr std::int64_t kRegisters = 65'536;
+  const std::int64_t share = kRegisters / std::max<std::int64_t>(block_threads, 1) / 8 * 8;
+  return n != nullptr && *n > share;
+}
+
 // The statement says what the entry lists, no more and no less.
 bool takes(const Instance& e, const ir::Attrs& attrs) {
   const std::vector<AttrDef>& defs = e.atom.attrs;
@@ -118,12 +154,23 @@ Match match_sync(const ir::SyncStmt& sync, const std::string& arch, std::int64_t
   std::string scope;
   if (sync.op == "barrier") {
     scope = scope_of(sync, block_threads, &m.attrs, where);
+  } else if (sync.barrier != nullptr) {
+    scope = of_barrier(sync, &m, where);
+  } else if (sync.op == "setmaxnreg") {
+    scope = "registers";
+    m.attrs["change"] = std::string(raises_registers(sync, block_threads) ? "inc" : "dec");
+  } else if (sync.op == "fence" && sync.atom.starts_with("async.")) {
+    scope = sync.atom;  // a proxy
   } else if (sync.op == ir::kWaitKernels || sync.op == ir::kStartKernels) {
     scope = "stream";
   } else {
     // The completion domain of the atom it names: "group:cp_async" -> "cp_async".
     const std::vector<InstancePtr> named = require_family(sync.atom, where, {describe(sync)});
     const std::string& done = named.front()->atom.done;
+    if (done.starts_with("mbarrier:")) {
+      refuse(sync, Code::VERIFY_BARRIER, sync.atom + " completes on an mbarrier: there is nothing to " + sync.op,
+             "wait for the phase of its mbarrier: full[i].wait(phase)", where);
+    }
     if (done == "now") {
       refuse(sync, Code::NO_ATOM, sync.atom + " is complete when it has executed: there is nothing to " + sync.op,
              "remove this " + sync.op, where);

@@ -55,11 +55,18 @@ Text parse_text(std::string_view s, bool is_ptx, const std::string& what) {
         i += 3;
       }
       if (braced) ++i;
-      constexpr std::string_view kBytes = ".bytes";
-      if (!braced && p.element < 0 && s.substr(i).starts_with(kBytes) &&
-          name_end(s, i + kBytes.size()) == i + kBytes.size()) {
-        p.kind = Piece::Kind::Bytes;
-        i += kBytes.size();
+      struct Property {
+        std::string_view name;
+        Piece::Kind kind;
+      };
+      static constexpr Property kProperties[] = {
+          {".bytes", Piece::Kind::Bytes}, {".rank", Piece::Kind::Rank}, {".major", Piece::Kind::Major}};
+      for (const auto& [name, kind] : kProperties) {
+        if (braced || p.element >= 0 || !s.substr(i).starts_with(name)) continue;
+        if (name_end(s, i + name.size()) != i + name.size()) continue;
+        p.kind = kind;
+        i += name.size();
+        break;
       }
       flush();
       out.pieces.push_back(std::move(p));

@@ -1,6 +1,7 @@
 #include "emit/atom_text.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <map>
 
 #include "emit/literal.h"
@@ -19,6 +20,12 @@ constexpr std::size_t kColumns = 110;
 // Stand for asm operands until their numbers are known.
 constexpr char kOutMark = '\x01';
 constexpr char kInMark = '\x02';
+
+std::string hexadecimal(std::uint64_t bits) {
+  char text[24];
+  const int length = std::snprintf(text, sizeof text, "0x%llxull", static_cast<unsigned long long>(bits));
+  return {text, static_cast<std::size_t>(length)};
+}
 
 std::string mark(char kind, std::size_t index) { return std::string(1, kind) + std::to_string(index) + kind; }
 
@@ -78,6 +85,11 @@ Lines wrap_text(const std::string& head, const std::string& ptx) {
         const char next = i + 2 < ptx.size() ? ptx[i + 2] : ' ';
         if (next == '{' || next == '[') cut = i + 2;
       }
+      // Nothing begins before the end of the line: between the registers of one operand.
+      for (std::size_t i = cut == std::string::npos ? ptx.find(", ", at) : std::string::npos;
+           i != std::string::npos && head.size() + i - at + 4 <= kColumns; i = ptx.find(", ", i + 1)) {
+        cut = i + 2;
+      }
       if (cut != std::string::npos) end = cut;
     }
     out.push_back((out.empty() ? head : std::string(head.size(), ' ')) + quoted(ptx.substr(at, end - at)));
@@ -125,6 +137,7 @@ AtomText::Slot AtomText::slot(const AtomCall& call, const std::string& name) con
 
 // Whether an optional part of the text is printed: the attribute says something else than its kind's default.
 bool AtomText::present(const std::string& what, const AtomCall& call) const {
+  if (what == "to") return call.to != nullptr;
   if (what == "guard") {
     return std::ranges::any_of(call.in, [](const lower::Operand& o) {
       const auto* m = std::get_if<MemRef>(&o);
@@ -166,6 +179,12 @@ std::string AtomText::fill_text(const AtomCall& call, Asm* ptx) {
       out += operand(p, call, ptx);
     } else if (p.kind == atoms::Piece::Kind::Bytes) {
       out += add_input(*ptx, "r", bytes_inside(std::get<MemRef>(*slot(call, p.text).value)));
+    } else if (p.kind == atoms::Piece::Kind::Rank) {
+      out += std::to_string(std::get<MemRef>(*slot(call, p.text).value).boxed->at.size()) + "d";
+    } else if (p.kind == atoms::Piece::Kind::Major) {
+      out += std::get<MemRef>(*slot(call, p.text).value).descriptor->mn_major ? "1" : "0";
+    } else if (p.kind == atoms::Piece::Kind::Attr && p.text == "to") {
+      out += blocks_text(call, *ptx);
     } else if (p.kind == atoms::Piece::Kind::Attr) {
       out += attribute(p, call, ptx);
     } else {
@@ -186,6 +205,33 @@ std::string AtomText::operand(const atoms::Piece& piece, const AtomCall& call, A
   return piece.braces ? "{" + registers + "}" : registers;
 }
 
+// Of a copy all blocks of the cluster that it goes to, a bit each; of a statement on an mbarrier one of them.
+std::string AtomText::blocks_text(const AtomCall& call, Asm& ptx) const {
+  if (call.atom->atom.kind == atoms::Kind::Sync) return std::to_string(to_);
+  const std::int64_t all = (std::int64_t{1} << program_.cluster) - 1;
+  return const_cast<AtomText*>(this)->add_input(ptx, "h", "(u16)" + std::to_string(all));
+}
+
+// Registers that a wait completes are its operands, read and written: the compiler touches them neither before nor
+// while they are in use.
+void AtomText::completed(const AtomCall& call, Asm& ptx) {
+  for (const RegRef& r : call.completes) {
+    const ir::ScalarType dtype = registers_.array(r.array).dtype;
+    const int per = std::max(1, 32 / ir::bits(dtype));
+    const char* constraint = dtype == ir::ScalarType::fp32 ? "+f" : "+r";
+    std::vector<int> left = r.values;
+    while (!left.empty()) {
+      std::vector<int> word;
+      const int first = left.front() / per * per;
+      for (int v = first; v < first + per; ++v) word.push_back(v);
+      std::erase_if(left, [&](int v) { return v / per * per == first; });
+      const auto name = per > 1 ? registers_.word(r.array, word) : std::optional(registers_.value(r.array, first));
+      GR_ASSERT(name.has_value(), "registers in flight are whole words");
+      ptx.outs.push_back({constraint, *name});
+    }
+  }
+}
+
 std::string AtomText::attribute(const atoms::Piece& piece, const AtomCall& call, Asm* ptx) {
   const auto it = call.attrs.find(piece.text);
   GR_ASSERT(it != call.attrs.end(), "the text of " + call.atom->atom.name + " needs the attribute $" + piece.text);
@@ -200,6 +246,7 @@ std::string AtomText::attribute(const atoms::Piece& piece, const AtomCall& call,
   const Expr& e = std::get<Expr>(value);
   const CText text = expressions_.text(e, piece.text);
   if (ptx == nullptr || e.is_const()) return text.text;
+  if (sym::is_condition(e)) return add_input(*ptx, "r", "(int)" + text.in(Prec::Unary));  // no operand is a bool
   return add_input(*ptx, text.wide ? "l" : "r", text.text);
 }
 
@@ -351,6 +398,19 @@ std::string AtomText::ptx_operand(const atoms::Piece& piece, const AtomCall& cal
     return join(all, ", ");
   }
   if (const auto* mem = std::get_if<MemRef>(s.value)) {
+    if (mem->boxed) {
+      std::vector<std::string> at;
+      for (const Expr& e : mem->boxed->at) {
+        const CText text = expressions_.text(e, "at");
+        at.push_back(add_input(ptx, "r", text.wide ? "(int)" + text.in(Prec::Unary) : text.text));
+      }
+      const std::string map = add_input(ptx, "l", "&" + maps_[static_cast<std::size_t>(mem->boxed->map)]);
+      return map + ", {" + join(at, ", ") + "}";
+    }
+    if (mem->descriptor) {
+      const std::string first = element(*mem, mem->deltas.front());
+      return add_input(ptx, "l", "gr_matrix(" + hexadecimal(mem->descriptor->bits) + ", &" + first + ")");
+    }
     const bool shared = program_.buffers[static_cast<std::size_t>(mem->buffer)].memory == ir::Memory::SH;
     return add_input(ptx, shared ? "r" : "l", address(*mem));
   }
@@ -421,6 +481,7 @@ Lines AtomText::asm_statement(const AtomCall& call) {
   Asm ptx;
   ptx.untyped = kind == atoms::Kind::Move || kind == atoms::Kind::Shfl || kind == atoms::Kind::Init;
   const std::string text = fill_text(call, &ptx);
+  completed(call, ptx);
   std::string numbered;
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (text[i] != kOutMark && text[i] != kInMark) {
@@ -511,6 +572,8 @@ Lines AtomText::statement(const AtomCall& call) {
       append(lines, wrap_call(text.substr(at, end == std::string::npos ? end : end - at)));
       at = end == std::string::npos ? end : end + 1;
     }
+  } else if (call.to != nullptr && atom.kind == atoms::Kind::Sync) {
+    for (to_ = 0; to_ < program_.cluster; ++to_) append(lines, asm_statement(call));
   } else {
     lines = asm_statement(call);
     const Expr inside = inputs_inside(call);

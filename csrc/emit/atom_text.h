@@ -20,14 +20,15 @@ void append(Lines& out, const Lines& lines, const std::string& indent = "");
 
 class AtomText {
  public:
-  // `buffers`, `fill_rows`: C names of those of the program.
+  // `buffers`, `fill_rows`, `maps`: C names of those of the program.
   AtomText(const lower::Program& program, Expressions& expressions, Registers& registers,
-           std::vector<std::string> buffers, std::vector<std::string> fill_rows)
+           std::vector<std::string> buffers, std::vector<std::string> fill_rows, std::vector<std::string> maps)
       : program_(program),
         expressions_(expressions),
         registers_(registers),
         buffers_(std::move(buffers)),
-        fill_rows_(std::move(fill_rows)) {}
+        fill_rows_(std::move(fill_rows)),
+        maps_(std::move(maps)) {}
 
   Lines statement(const lower::AtomCall& call);
 
@@ -62,6 +63,8 @@ class AtomText {
   std::string element(const lower::MemRef& ref, std::int64_t delta);
   std::string address(const lower::MemRef& ref);
   std::string bytes_inside(const lower::MemRef& ref);
+  std::string blocks_text(const lower::AtomCall& call, Asm& ptx) const;
+  void completed(const lower::AtomCall& call, Asm& ptx);
   Lines asm_statement(const lower::AtomCall& call);
   Lines fill_outputs(const lower::AtomCall& call);
   bool touches_memory(const lower::AtomCall& call) const;
@@ -70,7 +73,8 @@ class AtomText {
   const lower::Program& program_;
   Expressions& expressions_;
   Registers& registers_;
-  std::vector<std::string> buffers_, fill_rows_;
+  std::vector<std::string> buffers_, fill_rows_, maps_;
+  std::int64_t to_ = 0;  // of a statement that is printed once for each block: which one
 };
 
 }  // namespace graphene::emit

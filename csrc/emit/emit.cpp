@@ -42,7 +42,10 @@ class KernelPrinter {
     buffers_ = buffers;
     for (std::size_t i = 0; i < program_.fill_rows.size(); ++i) fill_rows_.push_back(names_.fresh("outside"));
     name_parameters();
-    AtomText atoms(program_, expressions_, *registers_, buffers, fill_rows_);
+    for (const lower::TensorMap& m : program_.maps) {
+      map_names_.push_back(names_.fresh("map_" + buffers_[static_cast<std::size_t>(m.argument)]));
+    }
+    AtomText atoms(program_, expressions_, *registers_, buffers, fill_rows_, map_names_);
     atoms_ = &atoms;
 
     sym::Substitution same;
@@ -57,6 +60,7 @@ class KernelPrinter {
     Lines inner;
     append(inner, shared_memory());
     append(inner, registers_->declarations());
+    append(inner, prologue());
     append(inner, write_fill_rows());
     Lines definitions = expressions_.close();
     append(inner, definitions);
@@ -151,13 +155,17 @@ class KernelPrinter {
     for (std::size_t i = 0; i < program_.kernel->symbols.size(); ++i) {
       params.push_back((lower::symbol_bits(program_.kernel->symbols[i]) > 32 ? "i64 " : "int ") + symbol_names_[i]);
     }
+    for (const std::string& m : map_names_) params.push_back("const __grid_constant__ gr_map " + m);
     // Where shared memory leaves room for few small blocks, the compiler need not save registers to make room for more.
     // Of large ones, three instead of one are worth more than registers.
     constexpr std::int64_t kSmall = 256;  // threads
     const bool few = program_.shared_bytes > kStaticSharedBytes && program_.block_threads <= kSmall;
-    const std::string blocks = few ? ", 1" : "";
-    std::string text = "extern \"C\" __global__ void __launch_bounds__(" + std::to_string(program_.block_threads) +
-                       blocks + ")\n" + entry_name(*program_.kernel) + "(";
+    // Without a number of blocks the assembler may ignore changes of the number of registers.
+    const std::string blocks = few || changes_registers(program_.body) ? ", 1" : "";
+    const std::string cluster =
+        program_.cluster > 1 ? "__cluster_dims__(" + std::to_string(program_.cluster) + ", 1, 1) " : "";
+    std::string text = "extern \"C\" __global__ void " + cluster + "__launch_bounds__(" +
+                       std::to_string(program_.block_threads) + blocks + ")\n" + entry_name(*program_.kernel) + "(";
     const std::string pad(entry_name(*program_.kernel).size() + 1, ' ');
     std::size_t column = pad.size();
     for (std::size_t i = 0; i < params.size(); ++i) {
@@ -173,6 +181,26 @@ class KernelPrinter {
       column += piece.size();
     }
     return text + (params.empty() ? ") {\n" : "\n");
+  }
+
+  static bool changes_registers(const lower::Block& block) {
+    return std::ranges::any_of(block, [](const lower::NodePtr& n) {
+      if (const auto* call = n->as<AtomCall>()) return call->attrs.contains("registers");
+      if (const auto* loop = n->as<Loop>()) return changes_registers(loop->body);
+      if (const auto* branch = n->as<If>())
+        return changes_registers(branch->then_body) || changes_registers(branch->else_body);
+      const auto* scope = n->as<SpecScope>();
+      return scope != nullptr && changes_registers(scope->body);
+    });
+  }
+
+  // What one thread does before anything else. The kernel's own barrier behind it lets the others rely on it.
+  Lines prologue() {
+    if (program_.prologue.empty()) return {};
+    Lines out{"if (threadIdx.x == 0) {"};
+    append(out, block(program_.prologue), "  ");
+    out.emplace_back("}");
+    return out;
   }
 
   // One array when there is one allocation; else one block of bytes, laid out as the program says.
@@ -228,7 +256,9 @@ class KernelPrinter {
     return out;
   }
 
-  static int alignment(const lower::MemBuffer& b) { return std::max(16, b.buffer->align_bytes); }
+  [[nodiscard]] int alignment(const lower::MemBuffer& b) const {
+    return std::max(static_cast<int>(program_.shared_align_bytes), b.buffer->align_bytes);
+  }
 
   static void collect_helpers(const lower::Block& block, std::vector<std::string>& seen) {
     for (const lower::NodePtr& n : block) {
@@ -353,7 +383,7 @@ class KernelPrinter {
   Names names_;
   Expressions expressions_;
   std::optional<Registers> registers_;
-  std::vector<std::string> buffers_, fill_rows_;
+  std::vector<std::string> buffers_, fill_rows_, map_names_;
   std::vector<Parameter> parameters_;
   std::vector<std::string> scalar_names_, symbol_names_;
   AtomText* atoms_ = nullptr;

@@ -50,6 +50,7 @@ std::string c_type(ScalarType t) {
       return "u16";
     case ScalarType::b32:
       return "u32";
+    case ScalarType::mbar:
     case ScalarType::b64:
       return "u64";
     default:

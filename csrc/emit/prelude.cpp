@@ -35,6 +35,16 @@ constexpr auto kEntries = std::to_array<Entry>({
     {"gr_shared",
      "// The 32-bit address of shared memory that instructions take.\n"
      "static __device__ __forceinline__ u32 gr_shared(const void* p) { return (u32)__cvta_generic_to_shared(p); }"},
+    {"gr_map",
+     "// A tensor map, as the driver encodes it.\n"
+     "struct alignas(64) gr_map {\n"
+     "  u64 words[16];\n"
+     "};"},
+    {"gr_matrix",
+     "// The descriptor of a matrix in shared memory: how it lies there, and where.\n"
+     "static __device__ __forceinline__ u64 gr_matrix(u64 form, const void* p) {\n"
+     "  return form | (gr_shared(p) & 0x3ffff) >> 4;\n"
+     "}"},
     {"gr_pack16", "static __device__ __forceinline__ u32 gr_pack16(u16 a, u16 b) { return a | (u32)b << 16; }"},
     {"gr_pack8",
      "static __device__ __forceinline__ u32 gr_pack8(u8 a, u8 b, u8 c, u8 d) {\n"

@@ -5,6 +5,8 @@
 #include "atoms/arch.h"
 #include "atoms/cache.h"
 #include "ir/print.h"
+#include "lower/boxes.h"
+#include "lower/in_flight.h"
 #include "lower/lowered.h"
 #include "lower/memory.h"
 #include "lower/operands.h"
@@ -40,6 +42,7 @@ class Lowering {
   Lowering(const ir::KernelPtr& kernel, const std::string& arch, verify::Result checked, const Poll& poll)
       : kernel_(kernel),
         arch_(arch),
+        boxes_(*kernel),
         problems_(std::move(checked.problems)),
         refused_(std::move(checked.statements)),
         poll_(poll) {}
@@ -52,7 +55,12 @@ class Lowering {
     if (kernel_->grid != nullptr) program->grid = kernel_->grid->dims;
     if (kernel_->block != nullptr) program->block_threads = kernel_->block->launch_size().value();
     sync_.block_threads = program->block_threads;
-    program->body = block(kernel_->body);
+    initialise_barriers(program->prologue);
+    program->body = complete_registers(block(kernel_->body));
+    place_for_agents();
+    for (const auto& [id, bytes] : needs_) program->shared_align_bytes = std::max(program->shared_align_bytes, bytes);
+    program->maps = boxes_.take_maps();
+    program->cluster = kernel_->cluster;
     place_fill_rows();
     check_shared_limit();
     if (!problems_.empty()) throw Error(std::move(problems_));
@@ -161,9 +169,15 @@ class Lowering {
       ir::SyncStmt stmt = *sync;
       stmt.group = substitute(sync->group, unrolled_);
       stmt.attrs = substitute(sync->attrs, unrolled_);
-      add(out, s, lower_sync(stmt, arch_, s.loc, sync_));
+      stmt.barrier = substitute(sync->barrier, unrolled_);
+      stmt.to = substitute(sync->to, unrolled_);
+      if (sync->phase) stmt.phase = now(*sync->phase);
+      stmt.expect_bytes = now(sync->expect_bytes);
+      add(out, s, lower_sync(stmt, arch_, s.loc, buffers_, sync_));
     } else if (const auto* indices = s.as<ir::IndicesStmt>()) {
       redefine(*indices);
+    } else if (const auto* view = s.as<ir::ViewStmt>()) {
+      boxes_.see(*view);
     }
   }
 
@@ -246,12 +260,38 @@ class Lowering {
     call.dtype = match.dtype;
     call.attrs = match.attrs;
     call.threads = head.threads;
-    for (const atoms::OperandBinding& b : match.out) call.out.push_back(operand(b, *match.instance, false));
-    for (const atoms::OperandBinding& b : match.in) call.in.push_back(operand(b, *match.instance, true));
-    predicate(call);
-    redirect(call);
-    for (const atoms::LaunchFact& f : match.facts) add_fact(f, s);
+    call.to = head.to;
+    std::vector<atoms::LaunchFact> facts = match.facts;
+    if (match.instance->atom.guard == atoms::Guard::Clipped) {
+      boxes(match, call, facts);
+    } else {
+      for (const atoms::OperandBinding& b : match.out) call.out.push_back(operand(b, *match.instance, false));
+      for (const atoms::OperandBinding& b : match.in) call.in.push_back(operand(b, *match.instance, true));
+      predicate(call);
+      redirect(call);
+    }
+    for (const atoms::OperandBinding& b : match.in) {
+      if (b.form) need(*b.tensor, std::int64_t{8} * b.form->form->span_bytes);
+    }
+    for (const atoms::OperandBinding& b : match.aux) call.aux.push_back(operand(b, *match.instance, false));
+    for (const atoms::LaunchFact& f : facts) add_fact(f, s);
     add(out, s, std::move(call));
+  }
+
+  // A copy between a box of an argument and shared memory, either way.
+  void boxes(const atoms::Match& match, AtomCall& call, std::vector<atoms::LaunchFact>& facts) {
+    const bool load = match.instance->in.front().def.via == atoms::Via::TensorMap;
+    const ir::Tensor& global = *(load ? match.in : match.out).front().tensor;
+    const ir::Tensor& shared = *(load ? match.out : match.in).front().tensor;
+    Boxes::Copy copy = boxes_.copy(global, shared, buffers_, unrolled_, facts);
+    call.out.emplace_back(load ? std::move(copy.shared) : std::move(copy.global));
+    call.in.emplace_back(load ? std::move(copy.global) : std::move(copy.shared));
+    need(shared, copy.align_bytes);
+  }
+
+  void need(const ir::Tensor& shared, std::int64_t align_bytes) {
+    std::int64_t& known = needs_[shared.buffer->id];
+    known = std::max(known, align_bytes);
   }
 
   // A kernel that waits has started before those ahead have ended: memory that they write is written while it runs.
@@ -382,6 +422,49 @@ class Lowering {
     }
   }
 
+  // Every mbarrier is told how many arrivals end a phase; the fence lets agents and other blocks know.
+  void initialise_barriers(Block& out) {
+    ir::SyncStmt start;
+    start.op = "init";
+    const auto stage = [&](const ir::BufferPtr& buffer, std::int64_t at) {
+      ir::Tensor t;
+      t.buffer = buffer;
+      t.offset = at;
+      t.dtype = buffer->dtype;
+      return std::make_shared<const ir::Tensor>(std::move(t));
+    };
+    for (const MemBuffer& b : buffers_.memory) {
+      if (b.dtype != ir::ScalarType::mbar) continue;
+      start.attrs = {{"arrivals", std::int64_t{b.buffer->arrivals}}};
+      for (std::int64_t i = 0; i < b.size_elems.value(); ++i) {
+        start.barrier = stage(b.buffer, i);
+        try {
+          out.push_back(
+              std::make_shared<Node>(Node{nullptr, lower_sync(start, arch_, b.buffer->loc, buffers_, sync_)}));
+        } catch (const Error& e) {
+          for (const Diagnostic& d : e.diagnostics()) problems_.push_back(d);
+          return;
+        }
+      }
+    }
+    if (out.empty()) return;
+    start.op = "fence";
+    start.attrs.clear();
+    AtomCall fence = lower_sync(start, arch_, {}, buffers_, sync_);
+    fence.aux.clear();
+    out.push_back(std::make_shared<Node>(Node{nullptr, std::move(fence)}));
+  }
+
+  // What copies and descriptors need of an allocation's address is known once they have been lowered.
+  void place_for_agents() {
+    if (needs_.empty()) return;
+    std::vector<Diagnostic> known;
+    const Buffers again = place_buffers(*kernel_, known, needs_);
+    for (std::size_t i = 0; i < again.memory.size(); ++i)
+      buffers_.memory[i].shared_offset_bytes = again.memory[i].shared_offset_bytes;
+    buffers_.shared_bytes = again.shared_bytes;
+  }
+
   void place_fill_rows() {
     for (FillRow& r : fill_rows_) {
       r.shared_offset_bytes = (buffers_.shared_bytes + 15) / 16 * 16;
@@ -439,6 +522,8 @@ class Lowering {
   const std::string& arch_;
   Buffers buffers_;
   SyncState sync_;
+  Boxes boxes_;
+  std::map<int, std::int64_t> needs_;  // of allocations: bytes that their address is a multiple of, where it matters
   std::vector<FillRow> fill_rows_;
   std::vector<Fact> facts_;
   std::vector<Diagnostic> problems_;

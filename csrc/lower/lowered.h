@@ -182,11 +182,13 @@ struct Program {
   std::vector<MemBuffer> buffers;  // arguments first, in order; then shared allocations
   std::vector<Expr> grid;          // up to three extents, over the kernel's symbols
   std::int64_t block_threads = 1;
-  std::int64_t shared_bytes = 0;  // fill rows included
+  std::int64_t shared_bytes = 0;         // fill rows included
+  std::int64_t shared_align_bytes = 16;  // of where they start, beyond what buffers say: what agents need
   std::vector<FillRow> fill_rows;
   std::vector<TensorMap> maps;  // passed behind the symbols, equal ones once
   std::int64_t cluster = 1;     // blocks of a cluster
   std::vector<Fact> facts;
+  Block prologue;  // initialises mbarriers: one thread of the block executes it before anything else
   Block body;
 };
 using ProgramPtr = std::shared_ptr<const Program>;

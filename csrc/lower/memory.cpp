@@ -127,7 +127,8 @@ std::int64_t shared_limit_bytes(const std::string& arch) {
   return known == nullptr ? 0 : known->shared_kib * 1024;
 }
 
-Buffers place_buffers(const ir::Kernel& kernel, std::vector<Diagnostic>& problems) {
+Buffers place_buffers(const ir::Kernel& kernel, std::vector<Diagnostic>& problems,
+                      const std::map<int, std::int64_t>& align_bytes) {
   Buffers out;
   for (const ir::TensorPtr& t : kernel.args) {
     const ir::BufferPtr& b = t->buffer;
@@ -164,7 +165,10 @@ Buffers place_buffers(const ir::Kernel& kernel, std::vector<Diagnostic>& problem
                                .regs = static_cast<int>(std::max<std::int64_t>(size.value(), 1))});
       continue;
     }
-    const std::int64_t usual = b->swizzle.trivial() ? 16 : 1024;
+    if (b->dtype == ir::ScalarType::bar) continue;  // the hardware's own
+    const auto needed = align_bytes.find(b->id);
+    const std::int64_t usual =
+        std::max<std::int64_t>(b->swizzle.trivial() ? 16 : 1024, needed == align_bytes.end() ? 0 : needed->second);
     shared.push_back({.stmt = s,
                       .buffer = b,
                       .bytes = size.value() * ir::bits(b->dtype) / 8,

@@ -19,7 +19,9 @@ struct Buffers {
 
 // Lays out every declaration of the kernel. Problems (a size that is not constant, `over` that does not fit) go to
 // `problems`; the buffer is then left out.
-[[nodiscard]] Buffers place_buffers(const ir::Kernel& kernel, std::vector<Diagnostic>& problems);
+// `align_bytes`: what some instructions need of allocations, by the id of the declaring tensor.
+[[nodiscard]] Buffers place_buffers(const ir::Kernel& kernel, std::vector<Diagnostic>& problems,
+                                    const std::map<int, std::int64_t>& align_bytes = {});
 
 // Bytes of shared memory that one block may have on an architecture; 0: unknown.
 [[nodiscard]] std::int64_t shared_limit_bytes(const std::string& arch);

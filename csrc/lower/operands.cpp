@@ -95,6 +95,14 @@ void require_inside(const ir::Tensor& t) {
   }
 }
 
+std::int64_t swizzled(const Swizzle& s, std::int64_t offset) {
+  const auto o = static_cast<std::uint64_t>(offset);
+  const std::uint64_t mask = (std::uint64_t{1} << static_cast<unsigned>(s.bits)) - 1;
+  const auto low = static_cast<unsigned>(s.shift >= 0 ? s.base : s.base - s.shift);
+  const auto high = static_cast<unsigned>(s.shift >= 0 ? s.base + s.shift : s.base);
+  return static_cast<std::int64_t>(o ^ (o >> high & mask) << low);
+}
+
 }  // namespace
 
 Swizzled apply_swizzle(const Swizzle& swizzle, const Expr& offset, const std::vector<std::int64_t>& deltas) {
@@ -114,6 +122,14 @@ Swizzled apply_swizzle(const Swizzle& swizzle, const Expr& offset, const std::ve
   const std::int64_t multiple = rest.is_const() ? 0 : sym::divisor(rest);
   const std::int64_t step = multiple == 0 ? unit : std::gcd(multiple, unit);
   Swizzled out;
+  // Many values, as of a box or a matrix: where the start leaves the permutation alone, it is one of plain numbers.
+  constexpr std::size_t kMany = 256;
+  if (deltas.size() >= kMany && multiple % swizzle.period() == 0) {
+    const std::int64_t first = swizzled(swizzle, constant + deltas.front());
+    out.offset = rest + Expr(first);
+    for (const std::int64_t d : deltas) out.deltas.push_back(swizzled(swizzle, constant + d) - first);
+    return out;
+  }
   Expr first_high = 0;
   std::int64_t first_low = 0;
   for (std::size_t v = 0; v < deltas.size(); ++v) {
@@ -172,6 +188,7 @@ Operand resolve(const atoms::OperandBinding& binding, const Buffers& buffers, co
              .deltas = std::move(at.deltas),
              .tiles = 1,
              .claims = {}};
+  if (binding.form) out.descriptor = Descriptor{binding.form->descriptor_bits(), binding.form->form->mn_major};
   const bool may_cut = is_input && atom.atom.guard == atoms::Guard::Bytes;
   bound(out, t, atom.atom.name, may_cut);
   return out;

@@ -70,6 +70,8 @@ ir::SpecStmt substitute_head(const ir::SpecStmt& spec, const Substitution& s) {
   out.atom = spec.atom;
   out.tv = spec.tv;
   out.means = spec.means;
+  out.done = substitute(spec.done, s);
+  out.to = substitute(spec.to, s);
   out.decomposed = spec.decomposed;
   out.collective = spec.collective;
   return out;

@@ -1,5 +1,7 @@
 #include "lower/sync.h"
 
+#include "lower/operands.h"
+
 namespace graphene::lower {
 
 namespace {
@@ -39,14 +41,39 @@ Expr barrier_id(const ir::ThreadTensor& group, std::int64_t threads, SyncState& 
   return Expr(it->second) + sym::floor_div(relative, threads);
 }
 
+// A named barrier has one hardware barrier for each stage.
+Expr named_barrier_id(const ir::Tensor& barrier, SyncState& state) {
+  const ir::Buffer& b = *barrier.buffer;
+  const auto stages = static_cast<int>(b.size_elems().value());
+  const auto [it, fresh] = state.named.insert({b.id, state.next_id});
+  if (fresh) {
+    if (state.next_id + stages > kHardwareBarriers) {
+      fail(Code::LOWER_BARRIERS, "more barriers than a block has",
+           {"want: at most " + std::to_string(kHardwareBarriers - 1) + " besides the block's",
+            "got: " + std::to_string(state.next_id + stages - 1) + " with " + b.name},
+           "let groups share a barrier, or use mbarriers: shared memory holds many");
+    }
+    state.next_id += stages;
+  }
+  return Expr(it->second) + barrier.offset;
+}
+
 }  // namespace
 
-AtomCall lower_sync(const ir::SyncStmt& sync, const std::string& arch, const SourceLoc& where, SyncState& state) {
+AtomCall lower_sync(const ir::SyncStmt& sync, const std::string& arch, const SourceLoc& where, const Buffers& buffers,
+                    SyncState& state) {
   const atoms::Match match = atoms::match_sync(sync, arch, state.block_threads, where);
   AtomCall call;
   call.atom = match.instance;
+  call.dtype = ir::ScalarType::i32;
   call.attrs = match.attrs;
   call.threads = sync.group;
+  call.to = sync.to;
+  for (const atoms::OperandBinding& b : match.aux) call.aux.push_back(resolve(b, buffers, *match.instance, false));
+  if (sync.barrier != nullptr && sync.barrier->dtype == ir::ScalarType::bar) {
+    call.attrs["id"] = named_barrier_id(*sync.barrier, state);
+    return call;
+  }
   if (sync.op != "barrier" || sync.group == nullptr) return call;
   if (const auto it = call.attrs.find("threads"); it != call.attrs.end()) {
     call.attrs["id"] = barrier_id(*sync.group, std::get<std::int64_t>(it->second), state);

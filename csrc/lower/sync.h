@@ -6,6 +6,7 @@
 #include <string>
 
 #include "lower/lowered.h"
+#include "lower/memory.h"
 
 namespace graphene::lower {
 
@@ -13,11 +14,12 @@ namespace graphene::lower {
 struct SyncState {
   std::int64_t block_threads = 0;
   std::map<std::pair<std::string, std::int64_t>, int> first_id;  // (group, threads) -> its barrier
+  std::map<int, int> named;                                      // named barrier -> that of its first stage
   int next_id = 1;
 };
 
 // Throws SelectError of the matcher; LOWER_BARRIERS when the block's 16 barriers are used up.
 [[nodiscard]] AtomCall lower_sync(const ir::SyncStmt& sync, const std::string& arch, const SourceLoc& where,
-                                  SyncState& state);
+                                  const Buffers& buffers, SyncState& state);
 
 }  // namespace graphene::lower

@@ -19,6 +19,7 @@ CONSTRAINT_TYPES = {"h": "u16", "r": "u32", "l": "u64", "f": "float", "d": "doub
 C_TYPES = {"fp16": "half", "fp32": "float", "tf32": "float", "fp64": "double", "pred": "bool", "bf16": "bfloat16"}
 BITS = {"fp16": 16, "bf16": 16, "fp32": 32, "tf32": 32, "fp64": 64, "fp8e4m3": 8, "fp8e5m2": 8, "pred": 8}
 BITS |= {f"{s}{n}": n for s in "iu" for n in (8, 16, 32, 64)}
+BITS |= {"mbar": 64}
 C_TYPES |= {"fp8e4m3": "u8", "fp8e5m2": "u8"}
 
 
@@ -41,8 +42,12 @@ def plain(text: str) -> str:
 
 
 def literal(atom: Atom, attr: str) -> str:
+    if attr == "to":
+        return "0"
     accepted = atom.attrs[attr][0]
-    return accepted if accepted[0] != "*" else "64" if attr == "threads" else "1"
+    if accepted in ("true", "false"):
+        return "1" if accepted == "true" else "0"
+    return accepted if accepted[0] != "*" else "64" if attr in ("threads", "registers") else "1"
 
 
 def memory_of(o: AtomOperand) -> str:
@@ -60,7 +65,13 @@ def kernel(atom: Atom, name: str) -> str:
     ins: list[tuple[tuple[str, int], str]] = []
     for o in atom.operands.values():
         memory = memory_of(o)
-        if memory == "SH":
+        if o.via == "descriptor":
+            params.append(f"u64 matrix_{o.name}")
+            ins.append(((o.name, 0), f'"l"(matrix_{o.name})'))
+        elif o.via == "tensor_map":
+            params += [f"u64* global_{o.name}", f"int at_{o.name}"]
+            ins += [((o.name, 0), f'"l"(global_{o.name})'), ((o.name, 1), f'"r"(at_{o.name})')]
+        elif memory == "SH":
             before.append(f"__shared__ __align__(16) u64 shared_{o.name}[64];")
             ins.append(((o.name, 0), f'"r"((u32)__cvta_generic_to_shared(&shared_{o.name}))'))
         elif memory == "GL":
@@ -81,6 +92,8 @@ def kernel(atom: Atom, name: str) -> str:
 
     def hole(m: re.Match[str]) -> str:
         operand, index = m.group("name"), m.group("index")
+        if (operand, 1) in number and atom.operands[operand].via == "tensor_map":
+            return f"{number[operand, 0]}, {{{number[operand, 1]}, {number[operand, 1]}}}"
         if (operand, 0) not in number:
             return literal(atom, operand)
         if index is not None:
@@ -88,10 +101,12 @@ def kernel(atom: Atom, name: str) -> str:
         listed = ", ".join(n for (of, _), n in number.items() if of == operand)
         return "{" + listed + "}" if m.group("open") else listed
 
-    text = re.sub(r"(?P<open>\{(?=\$\w+\}))?\$(?P<name>\w+)(?:\[(?P<index>\d+)\])?(?(open)\})", hole, plain(atom.ptx))
+    text = re.sub(r"\$\w+\.rank", "2d", re.sub(r"\$\w+\.major", "0", plain(atom.ptx)))
+    text = re.sub(r"(?P<open>\{(?=\$\w+\}))?\$(?P<name>\w+)(?:\[(?P<index>\d+)\])?(?(open)\})", hole, text)
     operands = " : ".join(", ".join(o for _, o in part) for part in (outs, ins))
     body = "\n  ".join([*before, f'asm volatile("{text}" : {operands} : "memory");', *after])
-    return f'extern "C" __global__ void {name}({", ".join(params)}) {{\n  {body}\n}}\n'
+    bounds = "__launch_bounds__(128, 1) " if "registers" in atom.attrs else ""
+    return f'extern "C" __global__ void {bounds}{name}({", ".join(params)}) {{\n  {body}\n}}\n'
 
 
 def cxx_kernel(atom: Atom, name: str) -> str:

@@ -28,7 +28,8 @@ def arch_of(case: Case) -> str:
 
 def test_every_entry_is_in_a_case() -> None:
     covered = [a.name for c in CASES for a in c.entries]
-    assert sorted(covered) == sorted(a.name for a in BUILT_IN if a.kind != "Sync")
+    others = [a for a in BUILT_IN if a.kind == "Sync" or a.done == "group:wgmma" or a.guard == "clipped"]
+    assert sorted(covered) == sorted(a.name for a in BUILT_IN if a not in others)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
