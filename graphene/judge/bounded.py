@@ -1,10 +1,10 @@
-"""Numbers that know their error: what a kernel's meaning is evaluated on (docs/simulator.md).
+"""Numbers that know their error, on which a kernel's meaning is evaluated (docs/simulator.md).
 
-A `Bounded` is an array of doubles `x` with, for each, a bound `e` of how far a computation with roundings to `unit` may
-be from it. NumPy dispatches to it, so that a meaning is plain NumPy. With u = 4 units: x + y has the error
-e_x + e_y + u|x + y|; x * y |x|e_y + |y|e_x + u|xy|; functions theirs by the derivative; a sum of n products the errors'
-sum and u (2 + 2 sqrt n + n / 16) sum |xy|. An operation on exact numbers whose result is a number of fp32 has no error,
-nor has a sum of whole numbers below 2^24.
+A `Bounded` is an array of doubles `x`, each with a bound `e` of how far a computation with roundings to `unit` may be
+from it. NumPy dispatches to it, so that a meaning is plain NumPy. With u = 4 units, the error of x + y is
+e_x + e_y + u|x + y|, that of x * y is |x|e_y + |y|e_x + u|xy|, and that of a function follows from its derivative. A
+sum of n products has the sum of the errors plus u (2 + 2 sqrt n + n / 16) sum |xy|. An operation on exact numbers whose
+result is a number of fp32 has no error, and neither has a sum of whole numbers below 2^24.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
 __all__ = ["FP32", "SLACK", "Bounded", "bounded", "rounding_unit", "unit"]
 
-FP32 = 2.0**-24  # half a unit in the last place of 1: what rounding to nearest may change
-SLACK = 4.0  # operations that a kernel may do more than its definition; the only chosen number
-TINY = 2.0**-120  # below, fp32 may flush to zero
+FP32 = 2.0**-24  # half a unit in the last place of 1, the most that rounding to nearest changes
+SLACK = 4.0  # allows a kernel more operations than its definition has; the only chosen number
+TINY = 2.0**-120  # fp32 may flush smaller numbers to zero
 _HUGE = 1e300
 _UNIT: ContextVar[tuple[float, float]] = ContextVar("unit", default=(FP32, TINY))
 
 
 @contextlib.contextmanager
 def rounding_unit(value: float, tiny: float = TINY) -> Iterator[None]:
-    """Within it, every operation rounds by so much of its result: 2^-24 for fp32, 2^-53 for fp64, 2^-11 for fp16.
+    """Within it, every operation rounds by this share of its result: 2^-24 for fp32, 2^-53 for fp64, 2^-11 for fp16.
 
-    ``tiny``: what a result that is small may be off, however small: where subnormal numbers lie, or become zero.
+    ``tiny``: how far any small result may be off, because subnormal numbers have few digits or become zero.
     """
     token = _UNIT.set((value, tiny))
     try:
@@ -45,22 +45,22 @@ def rounding_unit(value: float, tiny: float = TINY) -> Iterator[None]:
 
 
 def unit() -> float:
-    """What an operation may be off, of its result: slack included."""
+    """How far an operation may be off, as a share of its result, slack included."""
     return SLACK * _UNIT.get()[0]
 
 
 def tiny() -> float:
-    """What an operation may be off, however small its result."""
+    """How far an operation may be off, however small its result is."""
     return _UNIT.get()[1]
 
 
 def finite(x: Any) -> Any:
-    """The array with 0 for what is no finite number."""
+    """The array with 0 in place of infinities and NaN."""
     return np.nan_to_num(x, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def size(x: Any) -> Any:
-    """|x|, and 0 for what is no finite number."""
+    """|x|, and 0 in place of infinities and NaN."""
     return np.abs(finite(x))
 
 
@@ -70,7 +70,7 @@ def terms(n: float) -> float:
 
 
 class Truth(np.ndarray):
-    """Truth values, of which `unsure` says where the errors of what was compared might make the other one of them."""
+    """Truth values; `unsure` says where errors of the compared numbers may turn them."""
 
     unsure: Any = False
 
@@ -122,7 +122,7 @@ def is_unsure(x: Any) -> Any:
 
 
 class Functions(NamedTuple):
-    """What NumPy's methods, ufuncs, functions and `where` are of numbers that know their error."""
+    """NumPy's methods, ufuncs, functions and `where` for numbers that know their error."""
 
     methods: Mapping[str, Callable[..., Any]]
     ufunc: Callable[..., Any]
@@ -145,7 +145,7 @@ class Bounded(np.lib.mixins.NDArrayOperatorsMixin):
             room(SMALL_BYTES, "an array in the kernel's meaning needs")
         self.e = np.broadcast_to(np.asarray(error, np.float64), self.v.shape)
 
-    # What an array has.
+    # The properties of an array.
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -228,19 +228,19 @@ class Bounded(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def refuse(what: str, fix: str) -> NoReturn:
-    """Raises SimulationError CHECK_MEANS: a meaning does what would lose the errors."""
+    """Raises SimulationError CHECK_MEANS, because an operation of a meaning would lose the errors."""
     _core.fail("CHECK_MEANS", f"{what} of numbers that know their error", [], fix)
 
 
 def bounded(x: Any) -> Bounded:
-    """The number or array as one that knows its error: exact, unless it does already."""
+    """The number or array as one that knows its error; it counts as exact unless it knows it already."""
     if isinstance(x, Bounded):
         return x
     return Bounded(np.asarray(x).view(np.ndarray) if isinstance(x, np.ndarray) else x)
 
 
 def once(v: Any, e: Any) -> Bounded:
-    """One operation: nothing is rounded where an exact result has as few digits as fp32."""
+    """One operation. An exact result with as few digits as fp32 is not rounded."""
     v = np.asarray(v)
     with np.errstate(all="ignore"):
         whole = (np.asarray(e) == 0) & (np.abs(v) < 1e37) & (v.astype(np.float32) == v)
@@ -257,7 +257,7 @@ def whole_numbers(*operands: Bounded) -> bool:
 
 
 def summed(v: Any, e: Any, magnitude: Any, n: float, operands: tuple[Bounded, ...]) -> Bounded:
-    """A sum of n terms of the magnitude given: without error where they are whole and stay below 2^24."""
+    """A sum of n terms of the given magnitude, without error if they are whole and stay below 2^24."""
     error = e + unit() * terms(n) * magnitude + tiny() * n
     if whole_numbers(*operands):
         error = np.where(magnitude < 1 / max(_UNIT.get()[0], FP32), 0.0, error)
@@ -265,7 +265,7 @@ def summed(v: Any, e: Any, magnitude: Any, n: float, operands: tuple[Bounded, ..
 
 
 def monotone(function: Callable[[Any], Any], x: Bounded, relative: Any = 0.0, absolute: float = 0.0) -> Bounded:
-    """A function that rises or falls: what its ends make of the interval, and the function's own error."""
+    """A monotonic function: its values at the interval's ends, and its own error."""
     v = function(x.v)
     with np.errstate(all="ignore"):
         ends = [np.abs(finite(function(x.v + d)) - finite(v)) for d in (x.e, -x.e)]

@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "Drawn", "Made", "Plan", "element_strides", "of_arguments"]
 
-# One half where exactness shows, one, none, a negative one, one that is no power of two and small, and such that far
-# paths are taken.
+# One half, which shows exactness; one; zero; a negative number; a small number that is not a power of two; and numbers
+# that take rare paths.
 _SCALARS = (0.5, 1.0, 0.0, -1.25, 0.03, 2.0**16, 2.0**-20)
-_MOST_BYTES = 1 << 26  # of a call's arguments
-_BYTES_AN_ELEMENT = 40  # as the kernel takes it, as the meaning does, as it was before, and what draws it
+_MOST_BYTES = 1 << 26  # the most bytes of a call's arguments
+_BYTES_AN_ELEMENT = 40  # of the kernel's argument, the meaning's, the former value, and of drawing it
 
 
 @dataclass(frozen=True)
 class Call:
-    """What a call is made of: sizes and integer parameters, kind of data, scalars, wider lines or not, and seeds.
+    """The description of a call: sizes and integer parameters, kind of data, scalars, wider lines or not, and seeds.
 
-    ``seed`` is that of drawn data, ``tables`` that of what ``gr.Arguments.prepare`` makes of them: calls of equal sizes
-    and tables take the same way through a kernel, whatever their data.
+    ``seed`` is the seed of drawn data, and ``tables`` the seed of the data that ``gr.Arguments.prepare`` makes. Calls
+    of equal sizes and tables take the same way through a kernel, whatever their data are.
     """
 
     sizes: dict[str, int]
@@ -65,7 +65,7 @@ class Drawn(dict[str, Any]):
 
 @dataclass
 class Made:
-    """A call's arguments in memory, and as a meaning takes them (before the kernel runs)."""
+    """A call's arguments in memory, and in the form for a meaning (before the kernel runs)."""
 
     laid: dict[str, Any]
     numbers: dict[str, Any]
@@ -73,7 +73,7 @@ class Made:
     before: dict[str, Any] = field(default_factory=dict)
 
     def given(self) -> dict[str, Any]:
-        """What the kernel is called with, by name."""
+        """The kernel's arguments by name."""
         out = {n: [x.given for x in t] if isinstance(t, list) else t.given for n, t in self.laid.items()}
         return out | self.numbers
 
@@ -83,14 +83,14 @@ class Made:
         return Made(laid, self.numbers, self.values, self.before)
 
     def results(self) -> dict[str, Any]:
-        """What tensors hold now: float64 and int64."""
+        """The present values of tensors as float64 and int64."""
         return {n: decode(t.view, t.dtype) for n, t in self.laid.items() if isinstance(t, Laid)}
 
 
 class Plan:
     """Chooses calls of a kernel and makes their arguments.
 
-    ``fixed``: values of symbols, integer parameters and scalars that all calls have.
+    ``fixed``: values of symbols, integer parameters and scalars in all calls.
     """
 
     def __init__(
@@ -118,11 +118,11 @@ class Plan:
         self.kinds = list(self.wish.kinds or KINDS)
         self.scalars = {n: [self.fixed[n]] if n in self.fixed else list(self.wish.values.get(n, _SCALARS))
                         for n in self.floats}  # fmt: skip
-        # Distinct: one taken for another shows in every call.
+        # The values are distinct, so that every call shows when one is taken for another.
         self.usual_scalars = {n: self.scalars[n][i % min(len(self.scalars[n]), 2)] for i, n in enumerate(self.floats)}
 
     def cost(self, d: Mapping[str, Any]) -> float:
-        """What a call costs, up to a factor of the kernel's: whole tiles count."""
+        """The cost of a call, up to a factor of the kernel, in which whole tiles count."""
         return float(math.prod(-(-max(int(d[n]), 1) // t) * t for n, t in self._tiles.items() if n in d))
 
     def usual(self) -> Call:
@@ -163,7 +163,7 @@ class Plan:
         return Call({n: int(d[n]) for n in self.names}, kind, scalars, number % 2 == 1, number, number)
 
     def covering(self, cost: Callable[[Mapping[str, Any]], float]) -> Covering:
-        """Of the sizes."""
+        """The covering of sizes."""
         steps = {n: self.facts[n].multiple_of for n in self.counted
                  if n not in self.fixed and n not in self.wish.values and self.numbers.divisors.get(n)}  # fmt: skip
         deciding = turning(self.signature.data, set(self.names))
@@ -171,10 +171,10 @@ class Plan:
                         self.numbers.turns, deciding)  # fmt: skip
 
     def data_covering(self, bases: Sequence[tuple[Call, Iterable[Hashable], float]]) -> DataCovering:
-        """Of kinds of data and scalars, at the sizes of calls that have run: what each reached, and its cost."""
+        """The covering of data and scalars, at sizes of calls that have run: what each reached, and its cost."""
         domains: dict[str, list[Any]] = {"": self.kinds, **self.scalars}
         reached = [({*what, *c.sizes.items(), *self.numbers.features(c.sizes)}, cost) for c, what, cost in bases]
-        # 0 * infinity is no number: what a factor of 0 leaves out must not be multiplied.
+        # 0 * infinity is NaN, so a kernel must not multiply values that a factor of 0 leaves out.
         telling = [(("", "infinite"), (n, 0.0)) for n in self.floats]
         covering = DataCovering(domains, reached, self._rng, telling)
         for number, (call, _, _) in enumerate(bases):
@@ -243,7 +243,7 @@ class Plan:
 
 
 def of_arguments(kernel: Recorded, program: Any, args: tuple[Any, ...]) -> tuple[Made, Call]:
-    """A caller's arguments, in order, as a call: copies that lie as they do. What the kernel only writes is NaN first.
+    """A caller's arguments, in order, as a call: copies with the same strides. Outputs are first filled with NaN.
 
     Raises LaunchError for arguments that the kernel cannot take.
     """
@@ -251,7 +251,7 @@ def of_arguments(kernel: Recorded, program: Any, args: tuple[Any, ...]) -> tuple
     sizes = dict(_core.argument_sizes(program, args))
     laid: dict[str, Any] = {}
     values: dict[str, Any] = {}
-    with contextlib.suppress(NameError):  # a size that only an integer of the call tells
+    with contextlib.suppress(NameError):  # a size that only an integer of the call gives
         room(_BYTES_AN_ELEMENT * s.elements(sizes), "the call's arguments need")
     for a, x in zip(s.arguments, args, strict=True):
         if isinstance(a, Parameter):
@@ -277,7 +277,7 @@ def of_arguments(kernel: Recorded, program: Any, args: tuple[Any, ...]) -> tuple
 
 
 def element_strides(x: Any, like: Any) -> tuple[int, ...]:
-    """Of a caller's array, in elements; those of `like` where it does not say them so."""
+    """The strides of a caller's array, in elements; those of `like` if it does not give them."""
     if hasattr(x, "detach"):
         return tuple(x.stride())
     strides = getattr(x, "strides", None)
@@ -293,6 +293,6 @@ def _all(x: Any) -> list[Any]:
 
 def _facts_of(dtype: str) -> Facts:
     if is_float(dtype):
-        _core.fail("SIM_ARGUMENT", "a size that is no integer", [])
+        _core.fail("SIM_ARGUMENT", "a size that is not an integer", [])
     info = np.iinfo(storage(dtype))
     return Facts(int(info.min), int(info.max), 1)

@@ -1,9 +1,9 @@
-"""Which calls tell most: values of symbols, kinds of data and values of scalars, chosen by covering.
+"""Chooses calls by covering: values of symbols, kinds of data and values of scalars.
 
-First sizes: pairs of values of two symbols, features of what the text divides, and dividends that decide an expression.
-Then data at those sizes: whatever a call of some sizes reached of the kernel's text (a statement, a second turn of a
-loop, a condition that does not hold) is to be reached with every kind of data and value of a scalar, and with every
-pair of such.
+Sizes come first: pairs of values of two symbols, features of the text's divisions, and dividends that decide an
+expression. Then comes data at those sizes. Everything that a call of some sizes reached in the kernel's text (a
+statement, a second turn of a loop, a condition that does not hold) is to be reached with every kind of data, with every
+value of a scalar, and with every pair of these.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _STEEPNESS = 0.3  # how much a costly call must tell more
 
 
 class Covering:
-    """Chooses calls one by one: each covers as much as can be of what is new.
+    """Chooses calls one by one. Each covers as many new things as possible.
 
-    That is pairs of values, features of what is divided, and dividends that decide an expression.
+    These are pairs of values, features of divisions, and dividends that decide an expression.
 
-    ``domains``: candidate values by name. ``cost``: of the values of a call. ``valid`` may change the values in place,
-    and says whether they fit.
+    ``domains``: candidate values by name. ``cost``: the cost of a call with some values. ``valid`` may change the
+    values in place, and says whether they fit.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Covering:
         return {f for e in self._divided for f in e.features(values)}
 
     def count(self, d: dict[str, Any]) -> None:
-        """A call that was made anyway covers what it covers."""
+        """Counts what a call covers that was made anyway."""
         self._made.append(d)
         if all(n in d for n in self._domains):
             self._left -= self._pairs(d)
@@ -76,7 +76,7 @@ class Covering:
             self._deciding.count(self._deciding.features([d])[0])
 
     def next(self, most: float = math.inf) -> dict[str, Any] | None:
-        """The values of the next call, whose cost is `most` at most; None if none that was tried tells anything new."""
+        """The values of the next call, at a cost of at most `most`; None if no candidate covers anything new."""
         best: tuple[float, dict[str, Any]] | None = None
         tried: list[tuple[dict[str, Any], float]] = []
         names = list(self._domains)
@@ -104,7 +104,7 @@ class Covering:
         return best[1]
 
     def reach(self, most: float) -> dict[str, Any] | None:
-        """Large values, whose cost is `most` at most, with which loops go round twice that did not in any call."""
+        """Large values, at a cost of at most `most`, for which loops go round twice that did not in any call."""
         for d in self._made:
             self._turned |= self._turning(d)
         self._made.clear()
@@ -125,20 +125,20 @@ class Covering:
 
     @property
     def covered(self) -> set[Any]:
-        """The features of what is divided that calls had."""
+        """The features of divisions that calls had."""
         return self._seen
 
     @property
     def offered(self) -> set[Any]:
-        """Those that a call could have had."""
+        """The features that a call could have had."""
         return self._offered
 
 
 class DataCovering:
-    """Chooses kinds of data and values of scalars for calls whose sizes have run, and what they reached is known.
+    """Chooses kinds of data and values of scalars for sizes that have run, of which it is known what they reach.
 
     ``domains``: candidate values by name. ``bases``: what each of the calls reached, in any terms, and its cost.
-    ``telling``: pairs of names with values that tell more than others, in the order of the domains.
+    ``telling``: pairs of names with values that show more than others, in the order of the domains.
     """
 
     def __init__(
@@ -159,12 +159,12 @@ class DataCovering:
         return one + list(itertools.combinations(one, 2))
 
     def count(self, base: int, d: Mapping[str, Any]) -> None:
-        """A call that was made covers what it covers."""
+        """Counts what a call covers that was made."""
         for part in self._parts(d):
             self._seen[part] = self._seen.get(part, 0) | self._bases[base][0]
 
     def next(self, most: float = math.inf) -> tuple[int, dict[str, Any]] | None:
-        """Which of the bases, and the values by name; None if none that was tried tells anything new."""
+        """One of the bases, and the values by name; None if no candidate covers anything new."""
         best: tuple[float, int, dict[str, Any]] | None = None
         for _ in range(_TRIES):
             base = int(self._rng.integers(len(self._bases)))

@@ -1,4 +1,4 @@
-"""Data that show mistakes: kinds of values, and arrays that lie as arguments may lie."""
+"""Data that show mistakes: kinds of values, and arrays with the strides and alignments that arguments may have."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = ("normal", "positive", "rising", "falling", "constant", "whole", "tiny",
 
 
 def draw(kind: str, shape: tuple[int, ...], rng: Any) -> Any:
-    """Doubles of a kind; what it says of rows it says of the last dimension."""
+    """Doubles of a kind; its rows run along the last dimension."""
     x = rng.standard_normal(shape)
     n = shape[-1] if shape else 1
     if not x.size:
@@ -65,7 +65,7 @@ def draw(kind: str, shape: tuple[int, ...], rng: Any) -> Any:
 
 
 def draw_integers(dtype: str, shape: tuple[int, ...], rng: Any, kind: str, facts: tuple[Facts, ...]) -> Any:
-    """Integers: small ones, or of 8 bits all; where the kernel reads indices from data, such as all its facts allow."""
+    """Integers: small ones, or any of 8 bits; if the kernel reads indices from data, any that its facts allow."""
     info = np.iinfo(storage(dtype)) if dtype != "pred" else None
     if info is None:
         return rng.integers(0, 2, shape)
@@ -80,7 +80,7 @@ def draw_integers(dtype: str, shape: tuple[int, ...], rng: Any, kind: str, facts
 
 
 class Laid:
-    """A tensor in memory: its bytes, and the view of them that an argument is. NaN lies between its lines."""
+    """A tensor in memory: its bytes, and the argument, a view of them. NaN lies between its lines."""
 
     def __init__(self, shape: tuple[int, ...], strides: tuple[int, ...], argument: Argument, odd: bool) -> None:
         self.dtype = argument.dtype
@@ -103,7 +103,7 @@ class Laid:
         return out
 
     def part(self, mask: bytes) -> Any:
-        """Of a byte for each element in memory: those of the tensor."""
+        """The tensor's part of an array with a byte for each element in memory."""
         flat = np.frombuffer(mask, np.uint8)
         if not self.view.size:
             return np.zeros(self._shape, bool)
@@ -116,11 +116,11 @@ class Laid:
 
     @property
     def given(self) -> Any:
-        """What is passed to the kernel."""
+        """The argument that is passed to the kernel."""
         return given_of(self.view, self.dtype)
 
     def between(self, before: Any) -> bool:
-        """Whether what lies between the lines is as it was: ``before`` are the bytes."""
+        """Whether the bytes between the lines are unchanged since ``before``."""
         now = self.memory.copy()
         strides = self.view.strides
         np.lib.stride_tricks.as_strided(now, self.view.shape, strides)[...] = np.lib.stride_tricks.as_strided(
@@ -129,7 +129,7 @@ class Laid:
 
 
 def given_of(view: Any, dtype: str) -> Any:
-    """What is passed to a kernel of an array that holds a type's bits."""
+    """The argument for a kernel, from an array that holds a type's bits."""
     name = _NAMES.get(dtype)
     return view if name is None else Typed(view, name)
 

@@ -1,4 +1,4 @@
-"""What NumPy's functions make of numbers that know their error (graphene/judge/bounded.py)."""
+"""NumPy's functions of numbers that know their error (graphene/judge/bounded.py)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def subtract(x: Bounded, y: Bounded) -> Bounded:
 
 def multiply(x: Bounded, y: Bounded) -> Bounded:
     e = size(x.v) * y.e + size(y.v) * x.e + x.e * y.e
-    # An infinity times what may be zero: nothing is known, not even whether it is a number.
+    # An infinity times a number that may be zero may even be NaN: nothing is known.
     lost = (np.isinf(x.v) & _maybe_zero(y)) | (np.isinf(y.v) & _maybe_zero(x))
     return once(x.v * y.v, np.where(lost, _HUGE, e))
 
@@ -56,7 +56,7 @@ def divide(x: Bounded, y: Bounded) -> Bounded:
     v = x.v / y.v
     least = np.maximum(size(y.v) - y.e, _LEAST)
     e = np.where((x.e > 0) | (y.e > 0), np.minimum((x.e + size(v) * y.e) / least, _HUGE), 0.0)
-    # By a zero that may be none: nothing is known, not even whether it is infinite.
+    # The divisor may be zero or not, so the quotient may even be infinite: nothing is known.
     e = np.where((y.v == 0) & (y.e > 0) & ~np.isnan(x.v), _HUGE, e)
     # A kernel may multiply by the reciprocal, which is exact of powers of two alone.
     scaled = np.abs(np.frexp(finite(y.v))[0]) == 0.5
@@ -200,7 +200,7 @@ _REDUCTIONS: dict[str, str] = {"add": "sum", "maximum": "max", "minimum": "min",
 
 
 def _doubted(result: Bounded, operands: list[Bounded]) -> Bounded:
-    """Nothing is known of what is made of an infinity or NaN of which nothing is known."""
+    """Results of an infinity or NaN of which nothing is known are not known, either."""
     doubt: Any = False
     for x in operands:
         doubt = doubt | (~np.isfinite(x.v) & (x.e >= _HUGE))
@@ -243,7 +243,7 @@ def apply_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], named: dict[st
 
 
 def choose(condition: Any, x: Any, y: Any) -> Bounded:
-    """np.where; where the condition is unsure, whatever either of them may be."""
+    """np.where; where the condition is unsure, the result may be either side."""
     unsure = is_unsure(condition)
     condition = condition.v != 0 if isinstance(condition, Bounded) else np.asarray(condition)
     x, y = bounded(x), bounded(y)

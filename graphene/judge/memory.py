@@ -52,7 +52,7 @@ def left() -> int:
 
 
 def room(more_bytes: int, what: str) -> None:
-    """Raises SimulationError SIM_MEMORY where that is too much, within `limited`. ``what``: "the array needs"."""
+    """Within `limited`, raises SimulationError SIM_MEMORY for too many bytes. ``what``: "the array needs"."""
     if _LIMIT.get() is None or more_bytes < SMALL_BYTES or more_bytes <= left():
         return
     gc.collect()

@@ -1,4 +1,4 @@
-"""The numbers that matter of a kernel's text: what it divides by, and which values of its sizes that asks for."""
+"""Numbers of a kernel's text: its divisors, and the values of sizes that they ask for."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Divided", "Numbers", "names_of", "plain", "strings"]
 
-_LEAST, _MOST = 2, 4096  # divisors that say something about edges
+_LEAST, _MOST = 2, 4096  # the divisors that matter for edges
 _FEW = (1, 2, 3, 5)
 _COORDINATE = re.compile(r"@(\w+)|\b(bid|tid)(?:\.(\w))?")
-_LARGEST = 400  # of a size that is divided, unless a tile is larger
-_LARGEST_COUNT = 70  # of one that is not
+_LARGEST = 400  # the largest value of a size that is divided, unless a tile is larger
+_LARGEST_COUNT = 70  # the largest value of a size that is not divided
 
 
 def plain(text: str) -> str:
@@ -74,7 +74,7 @@ class Turns:
 
 
 def turns_of(body: list[Any]) -> tuple[Turns, ...]:
-    """Of the loops whose number of turns sizes decide, not data."""
+    """The turns of loops, if sizes and not data decide them."""
     every = list(statements(body))
     read = {s["var"] for s in every if s["stmt"] == "index"}
     out = {}
@@ -114,10 +114,11 @@ def _modes(shape: Any) -> list[Any]:
 
 
 def lengths_of_parts(signature: Signature, body: list[Any]) -> dict[str, set[str]]:
-    """By each integer read from data, and each symbol: the symbols in the extents of what it cuts a window out of.
+    """For each integer read from data, and each symbol, the symbols in the extents of tensors that it cuts windows
+    from.
 
-    What the length of a part is divided by (that of a packed sequence by a tile, that of longer lines) are numbers of
-    the whole's length, too. Integers that are read from data count where they index, as well.
+    A divisor of a part's length (a packed sequence's by a tile, that of longer lines) is also a number of the whole's
+    length. Integers that are read from data also count for the tensors that they index.
     """
     shapes: dict[int, list[Any]] = {}
     for a in signature.data["args"]:
@@ -149,7 +150,7 @@ def lengths_of_parts(signature: Signature, body: list[Any]) -> dict[str, set[str
 
 @dataclass(frozen=True)
 class Numbers:
-    """What ``Numbers.of`` finds."""
+    """The numbers that ``Numbers.of`` finds."""
 
     divisors: dict[str, set[int]]  # by symbol and integer parameter
     divided: tuple[Divided, ...]
@@ -157,12 +158,12 @@ class Numbers:
     turns: tuple[Turns, ...] = ()
 
     def features(self, values: Mapping[str, int]) -> set[tuple[str, int, int, int, int]]:
-        """Those of all that is divided."""
+        """The numbers of all dividends."""
         return {f for e in self.divided for f in e.features(values)}
 
     @staticmethod
     def of(signature: Signature) -> Numbers:
-        """Of a kernel's arguments, grid and statements."""
+        """The numbers of a kernel's arguments, grid and statements."""
         known = {*signature.symbols, *(p.name for p in signature.scalars)}
         body = signature.data["body"]
         of_parts = lengths_of_parts(signature, body)
@@ -214,7 +215,7 @@ class Numbers:
         return Numbers(divisors, tuple(divided.values()), tuple(indices), turns_of(body))
 
     def candidates(self, name: str, facts: Facts, given: Iterable[float] | None, size: bool) -> list[int]:
-        """Values of a symbol, or of an integer parameter, that its numbers ask for; a few where it has none."""
+        """Values of a symbol, or of an integer parameter, that its numbers ask for; a few if it has no numbers."""
         m = facts.multiple_of
         found = sorted(self.divisors.get(name, ()))
         most = _LARGEST_COUNT
@@ -237,7 +238,7 @@ class Numbers:
         return out or [max(m if size else 0, -(-facts.least // m) * m)]
 
     def usual(self, name: str, facts: Facts, candidates: list[int]) -> int:
-        """Two tiles and a ragged part, where the facts allow it."""
+        """Two tiles and a ragged part, if the facts allow it."""
         small = [n for n in self.divisors.get(name, ()) if n <= 64] or sorted(self.divisors.get(name, ()))[:1]
         if not small:
             return candidates[min(2, len(candidates) - 1)]

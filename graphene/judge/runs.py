@@ -1,4 +1,4 @@
-"""Runs the calls that a plan chooses, and says what was found."""
+"""Runs the calls that a plan chooses, and collects the findings."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Outcome", "Run", "Runner"]
 
-SIZES, REACH, DATA = 40, 10, 60  # calls at most
-LANE_OPS = 9_000_000  # of all calls together
-_FOR_SIZES, _FOR_REACH = 0.4, 0.2  # of these, for sizes and for what they did not reach; data get the rest
-_CALL = 200_000  # what making a call, compiling for it and judging it cost, in lane operations
-_SMALL = 20_000  # lane operations of a call that runs though the budget is spent
+SIZES, REACH, DATA = 40, 10, 60  # the most calls of each sort
+LANE_OPS = 9_000_000  # the budget of all calls together
+_FOR_SIZES, _FOR_REACH = 0.4, 0.2  # shares for sizes and for parts that they did not reach; data get the rest
+_CALL = 200_000  # the cost of making a call, compiling for it and judging it, in lane operations
+_SMALL = 20_000  # a call of so few lane operations runs even if the budget is spent
 _SHRINKS = 40
 
 
 @dataclass
 class Run:
-    """One call that ran: its cost in lane operations, and what was wrong."""
+    """One call that ran: its cost in lane operations, and its errors."""
 
     call: Call
     lane_ops: int
@@ -44,13 +44,13 @@ class Run:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was."""
+        """Whether nothing was wrong."""
         return self.hazard is None and not self.broken
 
 
 @dataclass
 class Outcome:
-    """What the calls showed: all of them, and the smallest that is wrong."""
+    """The outcome of all calls, and the smallest that is wrong."""
 
     runs: list[Run] = field(default_factory=list)
     failed: Run | None = None
@@ -62,9 +62,9 @@ class Outcome:
     covered: set[Any] = field(default_factory=set)
 
     def roundings(self) -> list[str]:
-        """Where the rounding points that were found are not those that the meaning states, in words.
+        """The differences, in words, between the rounding points that were found and those that the meaning states.
 
-        A point that is stated and not found counts where calls were chosen: a caller's own may not come there.
+        A point that is stated and not found only counts if calls were chosen, since a caller's own call may miss it.
         """
         unsaid = [f"{said}, and computes with them: the meaning must say gr.rounded({name!r}, ...)"
                   for name, said in sorted(self.found.items()) if name not in self.stated]  # fmt: skip
@@ -72,12 +72,12 @@ class Outcome:
         return unsaid + [f"the meaning rounds {name!r}, in which no value becomes narrower" for name in absent]
 
     def count_missed(self, now: dict[int, str]) -> None:
-        """What one more call missed: what all of them did stays."""
+        """Adds a call: what it reached is no longer missed."""
         known = self.missed
         self.missed = now if known is None else {i: t for i, t in known.items() if i in now}
 
     def uncovered(self) -> list[str]:
-        """What no call reached, in words."""
+        """The parts that no call reached, in words."""
         left = sorted({f[:4] for f in self.offered} - {f[:4] for f in self.covered})
         names = {0: "0", 1: "1", -1: "-1", 2: "another"}
         said = [*(self.missed or {}).values(), *(f"{text} % {by} is {names[r]}" for text, by, _, r in left)]
@@ -104,7 +104,7 @@ class Runner:
         return self.outcome
 
     def keep(self, made: Made) -> None:
-        """The arguments that `again` gives are these."""
+        """Makes `again` give these arguments."""
         self._given = made.copy()
 
     def again(self, call: Call) -> Made:
@@ -114,7 +114,7 @@ class Runner:
     def run(self, call: Call) -> Run | None:
         """Makes a call's arguments, runs it, and holds it to the promise.
 
-        None where a launch would be refused, or more memory is needed than may be: ``outcome.too_large`` has those.
+        None if a launch would be refused, or if it needs too much memory; ``outcome.too_large`` lists these calls.
         """
         try:
             return self.run_made(call, self.plan.make(call))
@@ -133,7 +133,7 @@ class Runner:
         return self.run_blocks(call, made, (), True)
 
     def run_blocks(self, call: Call, made: Made, blocks: Sequence[int], judged: bool) -> Run:
-        """Runs some blocks of a call, or all where none is named; what they write is judged, where that is wanted."""
+        """Runs some blocks of a call, or all if none is named; their results are judged if that is wanted."""
         promise = self.kernel.promise if judged else None
         program, room = self.kernel.lowered(self.arch), max(left(), SMALL_BYTES)
         only: dict[str, Any] | None = None
@@ -204,7 +204,7 @@ class Runner:
         return sum(r.lane_ops for r in self.outcome.runs)
 
     def _expected(self, d: Mapping[str, Any]) -> float:
-        """Lane operations of a call, by what others took; large ones count most."""
+        """The expected lane operations of a call, from those of other calls, of which large ones count most."""
         runs = self.outcome.runs
         if self._known < len(runs):
             known = [(self.plan.cost(r.call.sizes), r.lane_ops) for r in runs]
@@ -245,7 +245,7 @@ class Runner:
 
 
 def refuses_memory(e: GrapheneError) -> str:
-    """Why a call is not run as it is: memory, or what a launch refuses. Raises any other error."""
+    """Why a call cannot run unchanged: memory, or a refusal of the launch. Raises any other error."""
     if not isinstance(e, LaunchError) and e.code != "SIM_MEMORY":
         raise e
     return str(e.diagnostics[0]["message"])

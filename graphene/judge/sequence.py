@@ -1,6 +1,6 @@
-"""Several kernels as one: their sizes brought together, run in order on one set of arrays, each held to its promise.
+"""Several kernels as one, with common sizes. They run in order on one set of arrays, each held to its promise.
 
-A ``Sequence`` is to plans and verdicts what a kernel is: arguments, symbols and numbers, of all texts together.
+Plans and verdicts use a ``Sequence`` like a kernel: it has arguments, symbols and numbers, of all texts together.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Sequence", "SequencePlan", "SequenceRunner"]
 
 _WORD = re.compile(r"(?<![\w@.])[A-Za-z_]\w*")
-_NO_INDEX = 0x3FFF_FFF1  # what integers hold that no kernel has written: no index, if it is taken for one
+_NO_INDEX = 0x3FFF_FFF1  # stands in integers that no kernel has written; it is not a valid index
 _ALIGN_BYTES = 256  # of workspaces, as allocators give them
 Symbol = tuple[int, str]  # of a launch; -1: of the shapes that were given
 
@@ -44,7 +44,7 @@ def _refuse(what: str, *details: str) -> NoReturn:
 
 
 def _viewed(dims: tuple[Any, ...], view: str) -> tuple[Any, ...]:
-    """What is known of a tensor's dimensions by those of a view of it; None: nothing."""
+    """A tensor's dimensions from those of a view of it; None if they do not follow."""
     if view == "T":
         return (*dims[:-2], dims[-1], dims[-2])
     return (*dims[:-1], None) if view == "C" else dims
@@ -207,7 +207,7 @@ class Sequence:
     def _laid_out(
         self, tensor: str, shapes: Mapping[str, tuple[str | int, ...]]
     ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """Sizes and strides of a tensor: as it was said, else as the first kernel says that takes it whole."""
+        """Sizes and strides of a tensor: the given ones, else those of the first kernel that takes it whole."""
         for u in self.uses:
             if u.tensor == tensor and u.view in ("", "T"):
                 dims = (u.argument.sizes, u.argument.strides)
@@ -236,7 +236,7 @@ class Sequence:
                 divided[text, d.by] = Divided(text, d.by, names, compile(text, "<expression>", "eval"))
         return Numbers(divisors, tuple(divided.values()), tuple(indices))
 
-    # What makes sensible arguments: what the kernels say of theirs, or the caller of all.
+    # Sensible arguments are made by the kernels' own functions, or by the caller's.
 
     def _arguments(self, given: Any) -> promise.Arguments:
         if given is not None:
@@ -279,12 +279,12 @@ class Sequence:
         return promise.Arguments(prepare, sizes, values, kinds)
 
     def columns(self, tensors: Mapping[str, Any]) -> int:
-        """Of C, which a view by ".C" has as many of."""
+        """The columns of C, whose number a view by ".C" has."""
         t = tensors.get("C")
         return 0 if t is None else int((t.view if isinstance(t, Laid) else t).shape[-1])
 
     def of_arrays(self, arrays: Mapping[str, Any]) -> tuple[Call, Made]:
-        """A caller's arrays and numbers, as a call: copies that lie as they do."""
+        """A caller's arrays and numbers as a call: copies with the same strides."""
         laid: dict[str, Any] = {}
         values: dict[str, Any] = {}
         numbers: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The arguments of a kernel: names, types, sizes and strides in its symbols, and what symbols may be."""
+"""The arguments of a kernel: names, types, sizes and strides in its symbols, and the symbols' facts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Argument", "Facts", "Parameter", "Signature", "evaluate"]
 
 @dataclass(frozen=True)
 class Facts:
-    """What a symbol's values are: multiples of ``multiple_of`` from ``least`` to ``most``."""
+    """The facts of a symbol: its values are multiples of ``multiple_of`` from ``least`` to ``most``."""
 
     least: int = 0
     most: int = 2**63 - 1
@@ -31,7 +31,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Argument:
-    """A tensor argument: sizes and strides are integers or expressions, ``count`` of a list of tensors."""
+    """A tensor argument. Sizes and strides are integers or expressions; ``count`` is the length of a list."""
 
     name: str
     role: str
@@ -54,7 +54,7 @@ _CODE: dict[str, Any] = {}
 
 
 def evaluate(expression: Any, values: Mapping[str, int]) -> int:
-    """The integer that an expression of symbols is."""
+    """The value of an expression of symbols."""
     if isinstance(expression, int):
         return expression
     code = _CODE.get(expression)
@@ -73,7 +73,7 @@ def _flat(x: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Signature:
-    """What ``Signature.of(kernel)`` reads off its JSON."""
+    """The arguments that ``Signature.of(kernel)`` reads off the kernel's JSON."""
 
     symbols: dict[str, Facts]
     arguments: tuple[Argument | Parameter, ...]  # in order
@@ -82,7 +82,7 @@ class Signature:
 
     @staticmethod
     def of(kernel: Recorded) -> Signature:
-        """The kernel's; kept with it."""
+        """The kernel's signature, which is kept with it."""
         kept: Signature | None = kernel.__dict__.get("_signature")
         if kept is None:
             kept = kernel.__dict__["_signature"] = Signature._read(json.loads(kernel.to_json()))

@@ -1,9 +1,9 @@
-"""Which calls show that a division is off by one: those in which what is computed of it turns out otherwise.
+"""Finds calls that show that a division is off by one: calls in which the expression around it changes.
 
 A kernel's bounds are minima and maxima of quotients: min(sk // 16, (right + sk + 1) // 16) says how many tiles need no
-mask. That its second dividend is one too many shows only where the second is the smaller one and the number is a
-quotient's last. So each expression of the text is evaluated again with each of its dividends one larger and one
-smaller, at many candidate calls at once; a call covers the dividends that decide it.
+mask. If its second dividend is one too large, this shows only where the second quotient is the smaller one, and where
+its dividend is the last one of the quotient. So each expression of the text is evaluated again with each of its
+dividends one larger and one smaller, at many candidate calls at once. A call covers the dividends that decide it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ __all__ = ["Turning", "turning"]
 
 _PATIENCE = 5  # an expression that gave nothing new this many times is not asked again
 _ROUNDS = 32  # nor is any after this many rounds
-_TIMES = 2  # calls that each is decided in: what it decides may be masked, or lie past an edge
-_MOST = 400  # characters of an expression that is looked at, by division
+_TIMES = 2  # each dividend is covered in this many calls, since its effect may be masked, or lie past an edge
+_MOST = 400  # the most characters of an expression, for each division, that is looked at
 _PLACES = range(8)  # turns 0 to 3 of loops, each in blocks and threads 0 and 1
 
 
@@ -76,7 +76,7 @@ def _code(text: object) -> Any:
 
 
 def _expressions(block: Iterable[Any], loops: tuple[_Loop, ...]) -> Iterable[tuple[str, tuple[_Loop, ...]]]:
-    """Those of a block of the JSON, each with the loops around it."""
+    """The expressions of a block of the JSON, each with the loops around it."""
     for s in block:
         inner = loops
         if s["stmt"] == "for" and isinstance(s["step"], int):
@@ -89,7 +89,7 @@ def _expressions(block: Iterable[Any], loops: tuple[_Loop, ...]) -> Iterable[tup
 
 
 def turning(data: Mapping[str, Any], known: set[str]) -> Turning:
-    """Of a kernel's JSON, where sizes and parameters are the names in `known`."""
+    """The divisions of a kernel's JSON, whose sizes and parameters are the names in `known`."""
     roots: dict[str, _Root] = {}
     for text, loops in _expressions(data.get("body", ()), ()):
         said = plain(text)
@@ -122,13 +122,13 @@ def _names(tree: ast.AST) -> set[str]:
 
 
 class Turning:
-    """What ``turning`` finds; remembers what calls have covered."""
+    """The divisions that ``turning`` finds, and which calls have covered them."""
 
     def __init__(self, roots: Sequence[_Root], known: set[str], several: Sequence[Any]) -> None:
         self._roots, self._known, self._several = list(roots), known, several
 
     def features(self, candidates: Sequence[Mapping[str, Any]]) -> list[set[Any]]:
-        """For each of the candidate calls: the dividends that decide an expression in it, and in too few so far."""
+        """For each candidate call, the dividends that decide an expression in it, and in too few calls so far."""
         out: list[set[Any]] = [set() for _ in candidates]
         if not candidates:
             return out
@@ -190,7 +190,7 @@ class Turning:
             yield int(c), (int(shift) // 2, 1 - 2 * (int(shift) % 2), int(at))
 
     def count(self, features: Iterable[tuple[int, int, int, int]]) -> None:
-        """A call that was made covers these."""
+        """Counts the dividends that a call covers."""
         for r, k, sign, at in features:
             left = self._roots[r].left
             if (k, sign, at) in left:

@@ -1,4 +1,4 @@
-"""What a kernel's outputs should be, and whether they are: evaluating its promise and comparing."""
+"""Evaluates a kernel's promise and compares the kernel's outputs with it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 __all__ = ["Broken", "Wanted", "compare", "doubles", "expect", "hold", "judge_outputs"]
 
 
-_PART = 1 << 18  # elements that are compared at once
+_PART = 1 << 18  # the most elements that are compared at once
 
 
 @dataclass(frozen=True)
 class Broken:
-    """An output's element outside of the interval that it should be in: the one that is furthest outside.
+    """The element of an output that is furthest outside of its interval.
 
-    ``got`` the value, ``low`` and ``high`` the interval's ends, ``elements`` how many of ``of`` are outside.
+    ``got`` is its value, ``low`` and ``high`` are the interval's ends, and ``elements`` of ``of`` elements are outside.
     """
 
     output: str
@@ -51,14 +51,14 @@ class Broken:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the outputs, as they are read, should be; and the rounding points that the meaning stated."""
+    """The right values of the outputs, as `read=` gives them, and the rounding points that the meaning stated."""
 
     values: dict[str, Bounded]
     stated: frozenset[str]
 
 
 def unit_of(kernel: Recorded, promise: Promise) -> tuple[float, float]:
-    """What an operation of the kernel may be off, of its result: by the type that it keeps sums in."""
+    """The error of an operation of the kernel, relative to its result, from the type that it keeps sums in."""
     if promise.sums is not None:
         sums = format_of(promise.sums)
         return sums.relative, max(sums.absolute, TINY)
@@ -90,10 +90,10 @@ def _named(kernel: Recorded, result: Any, names: list[str], of: str) -> dict[str
 
 
 def expect(kernel: Recorded, values: Mapping[str, Any], partial: bool = False) -> Wanted:
-    """What a kernel's outputs should be for some arguments: dict by name of float64 and int64 arrays, and numbers.
+    """The right outputs of a kernel for some arguments, a dict by name of float64 and int64 arrays, and numbers.
 
-    ``partial``: the meaning may leave outputs out. Raises SimulationError CHECK_MEANS for a meaning that does not fit;
-    what it raises itself is told so, too.
+    ``partial``: the meaning may leave outputs out. Raises SimulationError CHECK_MEANS for a meaning that does not fit,
+    or that raises an error itself.
     """
     promise = kernel.promise
     if promise is None:
@@ -107,7 +107,7 @@ def expect(kernel: Recorded, values: Mapping[str, Any], partial: bool = False) -
             result = _promise.call(promise.means, available, kernel.name)
         except GrapheneError:
             raise
-        except Exception as e:  # whatever the author's function raises is told as its problem
+        except Exception as e:  # an error of the author's function is reported as its own
             _refuse(kernel, f"raised {type(e).__name__}: {e}", [])
     wanted = _named(kernel, result, outputs, "output")
     whole = promise.read is None and promise.means is not _promise._nothing and not partial
@@ -119,11 +119,11 @@ def expect(kernel: Recorded, values: Mapping[str, Any], partial: bool = False) -
 
 
 def compare(got: Any, want: Bounded, dtype: str) -> tuple[Any, Any, Any, Any]:
-    """Which elements of an output are outside of the interval; how far off they are in units of the bound; the
-    interval's two ends.
+    """Which elements of an output are outside of their interval, their errors in units of the bound, and the interval's
+    two ends.
 
-    ``got``: float64, or int64 of an integer type. A result g of type T is right if and only if round_T(x - e) <= g <=
-    round_T(x + e). Where e is infinite it must still be finite if x is.
+    ``got``: float64, or int64 for an integer type. A result g of type T is right if and only if round_T(x - e) <= g <=
+    round_T(x + e). If e is infinite, g must still be finite if x is.
     """
     g = np.asarray(got, np.float64)
     v, e = want.v, want.e
@@ -152,14 +152,14 @@ def compare(got: Any, want: Bounded, dtype: str) -> tuple[Any, Any, Any, Any]:
 
 
 def _read_ends(got: Bounded, want: Bounded, most: float) -> tuple[Any, Any, Any, Any]:
-    """As ``compare``, of what was read of outputs whose largest number is `most`: beyond, infinity is right."""
+    """As ``compare``, for values read from outputs whose largest number is `most`: beyond it infinity is right."""
     with np.errstate(all="ignore"):
         room = got.e + want.e
         finite_both = np.isfinite(got.v) & np.isfinite(want.v)
         off = np.where(finite_both, np.abs(got.v - want.v), 0.0) / np.maximum(room, 1e-300)
         same = (got.v == want.v) | (np.isnan(got.v) & np.isnan(want.v))
         same |= np.isinf(got.v) & (np.abs(want.v + np.copysign(want.e, got.v)) >= most) & (got.v * want.v > 0)
-        # Of what nothing is known, everything is right but what is no number where a number is wanted.
+        # Where nothing is known, any value is right, except NaN where a number is wanted.
         same |= (room > 1e290) & (np.isfinite(got.v) | ~np.isfinite(want.v))
         wrong = np.where(finite_both, np.abs(got.v - want.v) > room, ~same)
     return wrong, np.where(wrong & ~finite_both, np.inf, off), want.v - room, want.v + room
@@ -172,10 +172,10 @@ def judge_outputs(
     results: Mapping[str, Any],
     only: Mapping[str, Any] | None = None,
 ) -> tuple[list[Broken], float, str]:
-    """Holds outputs to what they should be: those that are wrong, the largest error in units of the bound, and where.
+    """Compares outputs with the right ones: the wrong outputs, the largest error in units of the bound, and its place.
 
-    ``values``: the arguments before, ``results``: the outputs after, float64 and int64 by name. ``only``: the elements
-    of each that count; not of outputs that are read.
+    ``values``: the arguments before; ``results``: the outputs after, float64 and int64 by name. ``only``: the elements
+    of each output that count, except for outputs with `read=`.
     """
     signature = Signature.of(kernel)
     promise = kernel.promise
@@ -221,7 +221,7 @@ def judge_outputs(
 
 
 class _Far(NamedTuple):
-    """The element of an output that is furthest from what it should be, in units of the bound; how many are wrong."""
+    """The element of an output with the largest error in units of the bound, and how many elements are wrong."""
 
     at: int
     off: float
@@ -232,8 +232,8 @@ class _Far(NamedTuple):
 
 
 def _furthest(got: Any, want: Bounded, dtype: str, most: float | None) -> _Far:
-    """``most``: of outputs that were read, their type's largest number. A part at a time: what a comparison computes on
-    the way is larger than the outputs.
+    """Compares a part at a time, because a comparison needs more memory than the outputs. ``most``: for outputs with
+    `read=`, their type's largest number.
     """
     g = got if isinstance(got, Bounded) else None
     values, v, e = (np.reshape(a, -1) for a in (g.v if g is not None else got, want.v, want.e))
@@ -259,7 +259,7 @@ def _furthest(got: Any, want: Bounded, dtype: str, most: float | None) -> _Far:
 
 
 def doubles(kernel: Recorded, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """A call's arguments as a meaning takes them: float64 and int64 arrays of NumPy, numbers rounded to their type."""
+    """A call's arguments for a meaning: float64 and int64 arrays of NumPy, and numbers rounded to their type."""
     out: dict[str, Any] = {}
     for a in Signature.of(kernel).arguments:
         x = arguments[a.name]
@@ -273,7 +273,7 @@ def doubles(kernel: Recorded, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_double(x: Any, dtype: str) -> Any:
-    """An array or CPU tensor as float64, or int64 of an integer type; always a copy."""
+    """An array or CPU tensor as float64, or as int64 for an integer type; always a copy."""
     if hasattr(x, "detach"):
         x = x.detach()
         x = (x.double() if is_float(dtype) else x.long()).numpy()
@@ -281,7 +281,7 @@ def as_double(x: Any, dtype: str) -> Any:
 
 
 def hold(kernel: Recorded, arguments: Mapping[str, Any], arch: str | None = None, seed: int = 0) -> list[Broken]:
-    """Runs a call on copies of its arguments and holds the outputs to the kernel's promise: what is wrong.
+    """Runs a call on copies of its arguments, holds the outputs to the kernel's promise, and returns what is wrong.
 
     ``arguments``: arrays, CPU tensors and numbers by name. Raises what ``simulate`` raises, and CHECK_MEANS.
     """

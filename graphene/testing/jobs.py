@@ -85,7 +85,7 @@ def judge_all(
     """The outcomes so far, in order, and whether they are all of this part. Prints a bar with how many are ``wrong``.
 
     A row is what ``work`` returned with its ``index``; of a judgement that took too long or ended its process
-    {"index", "failed": why}, of which ``wrong`` is told, too. Raises ValueError for a journal of something else.
+    {"index", "failed": why}, which ``wrong`` gets, too. Raises ValueError for a journal of something else.
     """
     head = {**head, "count": count}
     rows: dict[int, Row] = {}

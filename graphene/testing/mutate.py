@@ -319,7 +319,7 @@ def judge(
     arch: str | None = None,
     search: int = 10,
 ) -> Verdict:
-    """How the mutant is told from the kernel, whose promise it is held to.
+    """The verdict on a mutant, which is held to the promise of the kernel.
 
     ``calls``: each makes the arguments of a further call, for what ``check`` does not tell; ``search``: how many times
     the calls of a check are tried then. An InternalError is a bug and is raised.

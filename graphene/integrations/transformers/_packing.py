@@ -1,4 +1,4 @@
-"""Padded batches as packed ones inside an encoder: its rows are the tokens that are no padding.
+"""Padded batches as packed ones inside an encoder, whose rows are the tokens that are not padding.
 
 What an encoder computes between its attentions it computes row by row, so rows that are padding can be left out, and
 attention takes sequences of different lengths. They are put back after the last layer: outputs there are zero.
@@ -124,7 +124,7 @@ _OTHERS = itemgetter("_forward_pre_hooks", "_backward_hooks", "_backward_pre_hoo
 
 
 def _unseen(module: Any) -> bool:
-    """Whether nothing but attention of ours, without dropout, would see that the rows inside are packed."""
+    """Whether only Graphene's attention, without dropout, would see that the rows inside are packed."""
     known = _inside.get(module)
     if known is None or tuple(chain.from_iterable(p.values() for p in known.parents)) != known.children:
         everything = list(module.modules())
@@ -154,7 +154,7 @@ def _looks(hook: Any) -> bool:
 
 
 def arguments(packed: Packed) -> dict[str, Any]:
-    """What attention is told, by transformers' names."""
+    """The arguments of attention for packed rows, by transformers' names."""
     ends, longest = packed.ends, packed.longest
     return {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": longest, "max_length_k": longest}
 
