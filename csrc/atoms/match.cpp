@@ -55,22 +55,28 @@ int distance(const Attempt& a) {
   return d + (a.match.instance->atom.is_default ? 0 : 5);
 }
 
+}  // namespace
+
+std::string by_smaller_specs(ir::SpecKind kind) {
+  return "enter this " + std::string(ir::name(kind)) + " by `with`, and write it as smaller specs inside";
+}
+
+namespace {
+
 std::string suggest_fix(const ir::SpecStmt& spec, const Mismatch& m, const std::string& arch) {
-  const std::string kind = ir::name(spec.kind);
+  const std::string smaller = by_smaller_specs(spec.kind);
   if (m.aspect == Aspect::Dtype && m.input >= 0) {
     if (const auto* t = std::get_if<ir::TensorPtr>(&spec.ins[static_cast<std::size_t>(m.input)])) {
       const std::string id = (*t)->id >= 0 ? "%" + std::to_string((*t)->id) : (*t)->buffer->name;
-      return "stage " + id + " as " + ir::name(m.want) + ", or decompose this " + kind;
+      return "copy " + id + " to " + ir::name(m.want) + " first, or " + smaller;
     }
   }
-  if (m.aspect == Aspect::Arch)
-    return "compile for an architecture that has it, or decompose this " + kind + " for " + arch;
+  if (m.aspect == Aspect::Arch) return "compile for an architecture that has it; for " + arch + " " + smaller;
   if (m.aspect == Aspect::Attribute && m.text.starts_with("fill:")) {
-    return "copy with fill=0 and mask what is outside when it is used (gr.where), or copy through "
-           "registers, "
-           "which take any fill: atom=(a load, a store)";
+    return "copy with fill=0 and mask the elements outside when they are used (gr.where), or copy through "
+           "registers, which take any fill: atom=(a load, a store)";
   }
-  return "decompose this " + kind;
+  return smaller;
 }
 
 [[noreturn]] void no_atom(const ir::SpecStmt& spec, const ir::Attrs& attrs, const std::string& arch,
@@ -114,8 +120,8 @@ std::string suggest_fix(const ir::SpecStmt& spec, const Mismatch& m, const std::
     }
     d.details.push_back(std::move(line));
   }
-  d.fix = shown.empty() ? "decompose this " + std::string(ir::name(spec.kind))
-                        : suggest_fix(spec, shown.front()->attempt.mismatches.front(), arch);
+  d.fix =
+      shown.empty() ? by_smaller_specs(spec.kind) : suggest_fix(spec, shown.front()->attempt.mismatches.front(), arch);
   throw Error(std::move(d));
 }
 

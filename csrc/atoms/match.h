@@ -82,4 +82,7 @@ std::vector<InstancePtr> define(const Atom& atom);
 // "%11:[2,2].[1,2].fp16.RF <- Move<<<#3:[1].block, #4:[32].thread>>>(%10:[1,8].fp32.SH)"
 [[nodiscard]] std::string spec_line(const ir::SpecStmt& spec);
 
+// The advice for a leaf that no instruction implements: what to write instead, in words.
+[[nodiscard]] std::string by_smaller_specs(ir::SpecKind kind);
+
 }  // namespace graphene::atoms

@@ -145,7 +145,7 @@ void register_base(py::module_& m) {
         throw py::value_error("no error code is called " + code);
       },
       py::arg("code"), py::arg("message"), py::arg("details") = std::vector<py::str>{}, py::arg("fix") = "",
-      "Raises the exception of a code: what Python finds wrong, told as the core tells it.");
+      "Raises the exception of a code, so that errors found in Python read like those of the core.");
   m.def(
       "stage_times",
       [] {

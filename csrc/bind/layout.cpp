@@ -219,7 +219,7 @@ Raises LayoutError: LAYOUT_SWIZZLE unless 0 <= bits <= abs(shift) and 0 <= base;
   c.def_readonly("base", &Swizzle::base, "Number of low bits left alone: log2 of the elements that stay together.");
   c.def_readonly("shift", &Swizzle::shift, "Distance from the changed bits to those they are xored with.");
   c.def_property_readonly("period", &Swizzle::period,
-                          "Offsets of one aligned block of so many elements are permuted among themselves.");
+                          "Number of elements of an aligned block, within which offsets are permuted.");
   c.def(
       "__call__", [](const Swizzle& s, const py::object& offset) { return expr_to_py(s(expr_from_py(offset))); },
       py::arg("offset"), "The swizzled offset. Raises LayoutError LAYOUT_BOUNDS for a negative one.");

@@ -99,7 +99,7 @@ ThreadValueMap solve(Nest& nest, const ir::SpecStmt& spec, const std::vector<std
   map.base = first[0];
   const auto lane = lane_sums(nest, spec.threads, true, first);
   const auto digits = find_digits(of_round);
-  if (!lane || !digits) wrong("the addresses are no regular function of thread and value");
+  if (!lane || !digits) wrong("the addresses do not depend regularly on thread and value");
   map.lane = *lane;
   map.digits = *digits;
   return map;

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "atoms/fragment.h"
+#include "atoms/match.h"
 #include "atoms/parse.h"
 #include "build/held.h"
 #include "build/lanes.h"
@@ -223,8 +224,8 @@ class FragmentMove {
 
   [[noreturn]] void irregular() {
     refuse(spec_, Code::COLLECTIVE_FRAGMENT,
-           "the addresses of " + name() + " are no regular function of thread and register",
-           {"fragment: " + fragment_->type_str(false)}, "decompose this Move by hand");
+           "the addresses of " + name() + " do not depend regularly on thread and register",
+           {"fragment: " + fragment_->type_str(false)}, atoms::by_smaller_specs(spec_.kind));
   }
 
   void check_stride() {

@@ -323,7 +323,7 @@ void Frame::record_coordinates() {
   }
   const auto sums = lane_sums(nest_, like_->buffer->fragment->group, held_.whole_group, first);
   if (!sums) {
-    refuse(spec_, Code::POINTWISE_OWNER, "the coordinates are no regular function of the thread",
+    refuse(spec_, Code::POINTWISE_OWNER, "the coordinates do not depend regularly on the thread",
            {"fragment: " + like_->type_str(false)});
   }
   lane_ = *sums;

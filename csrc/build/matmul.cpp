@@ -1,6 +1,7 @@
 // MatMul and Init over tiles: one leaf per tile of the atom, or per element.
 #include <array>
 
+#include "atoms/match.h"
 #include "build/held.h"
 #include "build/moves.h"
 #include "build/nest.h"
@@ -61,7 +62,7 @@ void matmul(ir::Builder& b, const ir::SpecStmt& spec) {
   }
   if (!extents || !t[0] || !t[1] || !t[2]) {
     refuse(spec, Code::COLLECTIVE_ATOM, spec.atom + " does not implement a MatMul over matrices", {},
-           "name a matrix instruction, or decompose this MatMul by hand");
+           "name a matrix instruction, or " + atoms::by_smaller_specs(spec.kind));
   }
   const std::array<std::vector<std::int64_t>, 3> tiles = {
       std::vector<std::int64_t>{extents->m, extents->n}, {extents->m, extents->k}, {extents->k, extents->n}};

@@ -20,7 +20,7 @@ bool on_barrier(const std::string& op) { return op == "arrive" || op == "wait_ph
 // One element of a barrier.
 void check_one(const TensorPtr& t, const std::string& who) {
   if (!is_barrier(t->dtype))
-    misused(who + " names what is no barrier", {"got: " + of(t)},
+    misused(who + " names something that is not a barrier", {"got: " + of(t)},
             "declare it with gr.mbarrier(name, stages, arrivals) or gr.named_barrier(name, stages, threads)");
   if (!t->levels.empty())
     misused(who + " takes one barrier, not several", {"got: " + of(t)}, "index it, as in full[ring.index]");
@@ -82,7 +82,7 @@ Buffer barrier_buffer(const std::string& name, ScalarType dtype, std::int64_t st
 
 void check_barriers(const Buffer& b) {
   if (!is_barrier(b.dtype)) {
-    if (b.arrivals != 0) misused("arrivals at what is no barrier", {"tensor: " + b.name});
+    if (b.arrivals != 0) misused("arrivals at something that is not a barrier", {"tensor: " + b.name});
     return;
   }
   const bool named = b.dtype == ScalarType::bar;

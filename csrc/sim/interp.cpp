@@ -104,7 +104,7 @@ void Interpreter::begin_block() {
                                      .async_domains = code_.async_domains};
   order_.emplace(std::move(lanes), counts, last);
   if (order_->agent(counts.agents) > kMaxOwner) {
-    fail(Code::SIM_UNSUPPORTED, "the simulator does not run so many warps and mbarriers together",
+    fail(Code::SIM_UNSUPPORTED, "the simulator does not run this many warps and mbarriers together",
          {"want: at most " + std::to_string(kMaxOwner) + " of both, warps once for each kind of copy",
           "got: " + std::to_string(order_->agent(counts.agents))});
   }

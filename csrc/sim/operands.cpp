@@ -474,7 +474,7 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
     for (auto* list : {&leaf.out, &leaf.in}) {
       for (Operand& o : *list) {
         if (leaf.kind != Kind::MatMul || o.kind != Operand::Kind::Registers) {
-          unsupported(call, origin, "threads of several warps do what is no MatMul of registers");
+          unsupported(call, origin, "threads of several warps execute something other than a MatMul of registers");
         }
         o.values *= leaf.span;
       }

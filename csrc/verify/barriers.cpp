@@ -267,7 +267,7 @@ struct Registers {
             {"want: at most " + std::to_string(want) + ", which is " + std::to_string(launched_with) + " for each of " +
                  std::to_string(threads) + " threads",
              "got: " + std::to_string(got)},
-            "what is not there is never granted: the role would wait for ever");
+            "ask for fewer registers: the role would wait for ever for registers that the block does not have");
   }
 };
 

@@ -91,11 +91,13 @@ def test_commits_and_waits_are_entries_too() -> None:
 def test_what_is_refused() -> None:
     assert message(copied("cp.async.cg.16"), "sm_75").splitlines()[2:] == [
         "  nearest: cp.async.cg.16/b16  arch: want sm_80+, got sm_75",
-        "  fix: compile for an architecture that has it, or decompose this Move for sm_75",
+        "  fix: compile for an architecture that has it; for sm_75 enter this Move by `with`, and write it as smaller "
+        "specs inside",
     ]
     assert message(copied("cp.async.cg.16", fill=-gr.inf)).splitlines()[2:] == [
         "  nearest: cp.async.cg.16/b16  fill: want 0 (it writes zeros for what is outside), got -inf",
-        "  fix: copy with fill=0 and mask what is outside when it is used (gr.where), or copy through registers, which "
+        "  fix: copy with fill=0 and mask the elements outside when they are used (gr.where), "
+        "or copy through registers, which "
         "take any fill: atom=(a load, a store)",
     ]
     assert message(synchronised("wait", pending=-1)) == (

@@ -211,7 +211,7 @@ def test_the_example_of_the_design() -> None:
         "src dtype: want a 16-bit type, got fp32\n"
         "           ldmatrix.x2  dst shape: want [2,1].[1,2], got [2,2].[1,2]; "
         "src dtype: want a 16-bit type, got fp32\n"
-        "  fix: stage %3 as fp16, or decompose this Move"
+        "  fix: copy %3 to fp16 first, or enter this Move by `with`, and write it as smaller specs inside"
     )
 
 

@@ -303,7 +303,7 @@ ERRORS: list[tuple[Callable[[Parts], object], str]] = [
     (
         lambda p: gr.move(p.s, p.x, done=gr.Mbarrier(p.s)),
         """
-        done= names what is no barrier   [VERIFY_BARRIER]
+        done= names something that is not a barrier   [VERIFY_BARRIER]
           got: %6:[64,64:64,1].fp16.SH of s
           fix: declare it with gr.mbarrier(name, stages, arrivals) or gr.named_barrier(name, stages, threads)
         """,
@@ -372,7 +372,7 @@ kernel "k" format=1
     ("line", "want"),
     [
         ("arrive()", "arrive() needs a barrier"),
-        ("arrive(%1)", "arrive() names what is no barrier"),
+        ("arrive(%1)", "arrive() names something that is not a barrier"),
         ("arrive(%4)", "arrive() takes one barrier, not several"),
         ("barrier(%6)", "barrier() takes no barrier"),
         ("arrive(%6, #3)", "arrive() of a barrier names neither threads nor attributes"),

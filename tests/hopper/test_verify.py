@@ -274,7 +274,7 @@ def test_more_registers_than_a_block_has() -> None:
             setmaxnreg(registers=240)
           want: at most 64512, which is 168 for each of 384 threads
           got: 65536
-          fix: what is not there is never granted: the role would wait for ever""")
+          fix: ask for fewer registers: the role would wait for ever for registers that the block does not have""")
 
 
 def test_what_differs_is_asked_of_the_barriers_threads() -> None:
