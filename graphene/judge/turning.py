@@ -42,15 +42,33 @@ class _Root:
 
 
 class _Shifted(ast.NodeTransformer):
-    """Adds a number of its own to each dividend."""
+    """Adds a number of its own to each dividend; equal divisions share one."""
 
     def __init__(self) -> None:
-        self.found: dict[str, int] = {}
+        self.found: dict[int, int] = {}
+        self._numbers: dict[Any, int] = {}  # of subtrees by operator and by their parts' numbers
+        self._known: dict[int, int] = {}  # of subtrees by identity
+
+    def number(self, node: ast.AST) -> int:
+        """The same of equal subtrees."""
+        found = self._known.get(id(node))
+        if found is None:
+            parts: list[Any] = [type(node)]
+            for _, value in ast.iter_fields(node):
+                if isinstance(value, ast.AST):
+                    parts.append(self.number(value))
+                elif isinstance(value, list):
+                    parts.append(tuple(self.number(x) for x in value))
+                else:
+                    parts.append((type(value), value))
+            found = self._known[id(node)] = self._numbers.setdefault(tuple(parts), len(self._numbers))
+        return found
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        key = ast.unparse(node)
+        divides = isinstance(node.op, ast.FloorDiv | ast.Mod) and isinstance(node.right, ast.Constant)
+        key = self.number(node) if divides else 0
         node = ast.BinOp(self.visit(node.left), node.op, self.visit(node.right))
-        if isinstance(node.op, ast.FloorDiv | ast.Mod) and isinstance(node.right, ast.Constant):
+        if divides:
             name = ast.Name(f"_shift{self.found.setdefault(key, len(self.found))}", ast.Load())
             node = ast.BinOp(ast.BinOp(node.left, ast.Add(), name), node.op, node.right)
         return node
