@@ -1,0 +1,106 @@
+"""Products of warpgroups: the text they print, what the assembler makes of it, and layouts that no descriptor says."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import graphene as gr
+
+sys.path.insert(0, str(Path(__file__).parent))
+from listings import gemm_one_consumer, gemm_sm90
+
+
+@pytest.mark.parametrize("dtype", [gr.fp16, gr.tf32, gr.fp8e4m3, gr.i8], ids=str)
+def test_one_consumer_compiles_without_spills(dtype: Any) -> None:
+    done = gemm_one_consumer(dtype=dtype, bk=1024 // dtype.bits).compile("sm_90a")
+    assert done.spill_bytes == 0
+    assert done.registers <= 168
+
+
+def test_the_specialised_product_compiles_without_spills_or_serialised_products() -> None:
+    kernel = gemm_sm90()
+    done = kernel.compile("sm_90a")  # remarks that wgmma is serialised, or setmaxnreg ignored, are errors
+    assert (done.registers, done.spill_bytes) == (168, 0)
+    text = kernel.cuda_source("sm_90a")
+    assert "__cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)" in text
+    assert text.count("setmaxnreg.dec.sync.aligned.u32 40;") == 1
+    assert text.count("setmaxnreg.inc.sync.aligned.u32 232;") == 1
+    assert '".multicast::cluster"' not in text
+    assert re.search(r'multicast::cluster .*?"h"\(\(u16\)3\)', text, re.DOTALL)
+    for block in (0, 1):
+        assert text.count(f"mapa.shared::cluster.u32 r, %0, {block};") == 2  # in the loop, and behind it
+
+
+def waits(text: str) -> list[int]:
+    """Of each wait for products, in order: how many registers it is over for."""
+    found = re.findall(r"wgmma\.wait_group\.sync\.aligned \d+;\"(.*?)\"memory\"", text, re.DOTALL)
+    return [x.count("+f") + x.count("+r") for x in found]
+
+
+def test_a_wait_names_the_registers_that_are_free_behind_it() -> None:
+    """Of 128 accumulators those that no younger group uses: none with one group pending, all at the end."""
+    assert waits(gemm_sm90().cuda_source("sm_90a")) == [0, 128]
+    assert waits(gemm_one_consumer().cuda_source("sm_90a")) == [128]
+
+
+def product(
+    a_layout: Any,
+    b_layout: Any,
+    dtype: Any = gr.fp16,
+    a_view: Any = lambda a: a,
+    transposed: bool = True,
+    **swizzle: Any,
+) -> str:
+    depth = 256 // dtype.bits
+    kind = {"fp16": "f16", "tf32": "tf32"}[dtype.name]
+    wgmma = gr.atom(f"wgmma.m64n64k{depth}.f32.{kind}")
+    with gr.Kernel("product") as kernel:
+        gr.blocks(1)
+        threads = gr.threads(128)
+        a = a_view(gr.alloc("a", a_layout, dtype, gr.SH, **swizzle))
+        b = gr.alloc("b", b_layout, dtype, gr.SH, **swizzle)
+        acc = gr.fragment("acc", [64, 64], gr.fp32, wgmma.c, on=threads)
+        gr.fence(wgmma)
+        gr.matmul(acc, a, b.T if transposed else b, on=threads, atom=wgmma, accumulate=False)
+        gr.commit(wgmma)
+        gr.wait(wgmma, pending=0)
+    return kernel.cuda_source("sm_90a")
+
+
+def descriptors(text: str) -> list[str]:
+    return re.findall(r"gr_matrix\((0x[0-9a-f]+)ull, &(\w+\[?\w*\]?)", text)
+
+
+def test_descriptors_follow_from_the_layouts() -> None:
+    wide = product([64, 16], [64, 16], swizzle=gr.swizzle(16, gr.fp16))
+    assert descriptors(wide) == [("0xc000001000010000", "a[0]"), ("0xc000001000010000", "b[0]")]  # lines of 32 bytes
+    both = product([64, 64], [64, 64], transposed=False, swizzle=gr.swizzle(64, gr.fp16))  # B's lines run along n
+    slices = [(f"a[{16 * i}]", f"b[{1024 * i}]") for i in range(4)]
+    assert descriptors(both) == [
+        ("0x4000004000010000", x) if x[0] == "a" else ("0x4000004000000000", x) for s in slices for x in s
+    ]
+    assert both.count("p, 1, 1, 0, 1;}") == 4  # A K-major, B MN-major
+
+
+def test_a_matrix_that_no_descriptor_addresses_is_refused_with_those_that_are() -> None:
+    with pytest.raises(gr.VerifyError) as e:
+        product([64, 16], [64, 16])  # neither swizzled nor cut into core matrices
+    text = str(e.value)
+    assert "[LOWER_FORM]" in text
+    for want in (
+        "128-byte K-major: [(8,8),16:(64,SBO),1] by Sw<3,3,3>",
+        "unswizzled K-major: [(8,8),(8,2):(8,SBO),(1,LBO)]",
+        "64-byte MN-major: [(32,2),(8,2):(1,LBO),(32,SBO)] by Sw<2,3,3>",
+    ):
+        assert want in text
+    with pytest.raises(gr.VerifyError, match="LOWER_FORM") as e:
+        product([64, 8], [64, 8], gr.tf32)
+    assert "MN-major" not in str(e.value)  # these types have none
+    with pytest.raises(gr.VerifyError, match="starts where") as e:
+        product([128, 16], [64, 16], a_view=lambda a: a.window(4, 64), swizzle=gr.swizzle(16, gr.fp16))
+    assert "LOWER_FORM" in str(e.value)
