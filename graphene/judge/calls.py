@@ -18,6 +18,7 @@ from graphene.judge.numbers import Numbers, sizes_of
 from graphene.judge.signature import Argument, Facts, Parameter, Signature
 from graphene.judge.turning import turning
 from graphene.judge.verdict import as_double
+from graphene.judge.work import Work
 from graphene.promise import Arguments
 
 if TYPE_CHECKING:
@@ -30,8 +31,11 @@ __all__ = ["Call", "Drawn", "Made", "Plan", "element_strides", "of_arguments"]
 # One half, which shows exactness; one; zero; a negative number; a small number that is not a power of two; and numbers
 # that take rare paths.
 _SCALARS = (0.5, 1.0, 0.0, -1.25, 0.03, 2.0**16, 2.0**-20)
-_MOST_BYTES = 1 << 26  # the most bytes of a call's arguments
-_BYTES_AN_ELEMENT = 40  # of the kernel's argument, the meaning's, the former value, and of drawing it
+_FARTHEST = 256  # of integer parameters that sizes are made longer than
+_FAR = 2.0**10  # scalars with which far paths are taken
+_RESULTS, _A_DOUBLING = 12, 10  # doublings of the number of results that count, and as how many statements
+_MOST_BYTES = 1 << 26  # of a call's arguments
+_BYTES_AN_ELEMENT = 40  # as the kernel takes it, as the meaning does, as it was before, and what draws it
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,7 @@ class Plan:
         self.fixed = dict(fixed or {})
         self._rng = np.random.default_rng([seed, *kernel.name.encode()])
         s = self.signature
+        self._work = Work(s.data)
         sized = sizes_of(s)
         integers = [p.name for p in s.scalars if not is_float(p.dtype)]
         self.floats = [p.name for p in s.scalars if is_float(p.dtype)]
@@ -115,11 +120,23 @@ class Plan:
         for n in self.names:
             given = [self.fixed[n]] if n in self.fixed else self.wish.values.get(n)
             self.domains[n] = self.numbers.candidates(n, self.facts[n], given, n in s.symbols)
+        for n in sized:
+            if n not in self.fixed and n not in self.wish.values:
+                self._as_long_as_windows(n, integers)
         self.kinds = list(self.wish.kinds or KINDS)
         self.scalars = {n: [self.fixed[n]] if n in self.fixed else list(self.wish.values.get(n, _SCALARS))
                         for n in self.floats}  # fmt: skip
         # The values are distinct, so that every call shows when one is taken for another.
         self.usual_scalars = {n: self.scalars[n][i % min(len(self.scalars[n]), 2)] for i, n in enumerate(self.floats)}
+
+    def _as_long_as_windows(self, n: str, integers: Sequence[str]) -> None:
+        """Of a size that is divided together with integer parameters: one beyond all that these may be."""
+        together = {p for e in self.numbers.divided if n in e.names for p in integers if p in e.names}
+        far = max((abs(int(v)) for p in together for v in self.domains[p]), default=0)
+        tile, m = max(self.numbers.divisors.get(n, ()), default=1), self.facts[n].multiple_of
+        beyond = -(-(far + tile) // m) * m
+        if tile < far <= _FARTHEST and beyond > max(self.domains[n]) and self.facts[n].allow(beyond):
+            self.domains[n].append(beyond)
 
     def cost(self, d: Mapping[str, Any]) -> float:
         """The cost of a call, up to a factor of the kernel, in which whole tiles count."""
@@ -160,26 +177,49 @@ class Plan:
             return 0
 
     def _call(self, d: Mapping[str, Any], kind: str, scalars: dict[str, float], number: int) -> Call:
-        return Call({n: int(d[n]) for n in self.names}, kind, scalars, number % 2 == 1, number, number)
+        return Call(self.sizes_of(d), kind, scalars, number % 2 == 1, number, number)
 
-    def covering(self, cost: Callable[[Mapping[str, Any]], float]) -> Covering:
-        """The covering of sizes."""
+    def work(self, d: Mapping[str, Any]) -> float:
+        """What a call costs, up to a factor of the kernel's, by its text; by its sizes where data have a say in it."""
+        return self._work(d) if self._work.known else self.cost(d)
+
+    def covering(self) -> Covering:
+        """Of the sizes."""
         steps = {n: self.facts[n].multiple_of for n in self.counted
                  if n not in self.fixed and n not in self.wish.values and self.numbers.divisors.get(n)}  # fmt: skip
         deciding = turning(self.signature.data, set(self.names))
-        return Covering(self.domains, self.numbers.divided, steps, cost, self._fits, self._rng,
+        return Covering(self.domains, self.numbers.divided, steps, self.work, self._fits, self._rng,
                         self.numbers.turns, deciding)  # fmt: skip
 
     def data_covering(self, bases: Sequence[tuple[Call, Iterable[Hashable], float]]) -> DataCovering:
         """The covering of data and scalars, at sizes of calls that have run: what each reached, and its cost."""
         domains: dict[str, list[Any]] = {"": self.kinds, **self.scalars}
-        reached = [({*what, *c.sizes.items(), *self.numbers.features(c.sizes)}, cost) for c, what, cost in bases]
-        # 0 * infinity is NaN, so a kernel must not multiply values that a factor of 0 leaves out.
+        reached = [({*what, *c.sizes.items(), *self.numbers.features(c.sizes), *self._results(c)}, cost)
+                   for c, what, cost in bases]  # fmt: skip
+        # 0 * infinity is no number: what a factor of 0 leaves out must not be multiplied.
         telling = [(("", "infinite"), (n, 0.0)) for n in self.floats]
+        # What rows that are far do must not depend on those that are not.
+        telling += [(("", "uneven"), (n, v)) for n in self.floats for v in self.scalars[n] if v >= _FAR]
         covering = DataCovering(domains, reached, self._rng, telling)
         for number, (call, _, _) in enumerate(bases):
             covering.count(number, {"": call.kind, **call.scalars})
         return covering
+
+    def _results(self, call: Call) -> Iterable[Hashable]:
+        """Something to reach for each doubling of the number of results: the more are judged, the more is told."""
+        s = self.signature
+        sizes = strides_of(s, dict(call.sizes), call.wider)
+        most = max((math.prod(s.shape(a, sizes)) for a in s.outputs), default=0)
+        return [("results", i, j) for i in range(min(most.bit_length(), _RESULTS)) for j in range(_A_DOUBLING)]
+
+    @property
+    def decided(self) -> bool:
+        """Whether sizes alone decide which way a call takes: no integers that are read from data do."""
+        return not self.numbers.indices
+
+    def sizes_of(self, d: Mapping[str, Any]) -> dict[str, int]:
+        """The sizes of a call that a covering chose."""
+        return {n: int(d[n]) for n in self.names}
 
     def call(self, d: Mapping[str, Any], number: int) -> Call:
         """The call of sizes that a covering chose."""

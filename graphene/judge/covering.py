@@ -12,6 +12,8 @@ import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
@@ -20,17 +22,26 @@ if TYPE_CHECKING:
 
 __all__ = ["Covering", "DataCovering"]
 
-_TRIES = 60  # random candidates, of which the best is taken
+_POOL = 800  # random calls of which sizes are chosen
+_TRIES = 60  # random calls of which data are chosen, each time
+_WORTH = {"pair": (1.0, 0.0), "divided": (3.0, 0.0), "turns": (24.0, 0.0), "decides": (8.0, 8.0, 4.0, 2.0, 0.0),
+          "holds": (6.0, 0.0)}  # fmt: skip
+_ALIKE = 1.5  # times the work of a call that is about the same
+_LONGEST = 160  # quarters of a size's usual largest value
 _TELLING = 8  # times as much as another pair
 _STEEPNESS = 0.3  # how much a costly call must tell more
+_STEEPER = 0.5  # one of sizes
 
 
 class Covering:
-    """Chooses calls one by one. Each covers as many new things as possible.
+    """Chooses calls one by one of a pool of random ones: each covers as much as can be of what is new.
 
-    These are pairs of values, features of divisions, and dividends that decide an expression.
+    That is pairs of values, features of what is divided, dividends that decide an expression, conditions that hold or
+    do not, and loops that go round again. What decides something is wanted several times: what it decides may be
+    masked, or lie past an edge.
 
-    ``domains``: candidate values by name. ``cost``: the cost of a call with some values. ``valid`` may change the
+    ``domains``: candidate values by name. ``divided``, ``turns``, ``deciding``: what the kernel's text says. ``steps``:
+    sizes that may have any multiple of a number, too. ``work``: of the values of a call. ``valid`` may change the
     values in place, and says whether they fit.
     """
 
@@ -39,80 +50,167 @@ class Covering:
         domains: Mapping[str, Sequence[Any]],
         divided: Sequence[Divided],
         steps: Mapping[str, int],
-        cost: Callable[[dict[str, Any]], float],
+        work: Callable[[dict[str, Any]], float],
         valid: Callable[[dict[str, Any]], bool],
         rng: Any,
         turns: Sequence[Turns] = (),
         deciding: Turning | None = None,
     ) -> None:
         self._domains = {n: list(v) for n, v in domains.items()}
-        self._turns, self._turned = turns, set[int]()  # that went round twice in the calls before `_made`
-        self._made: list[dict[str, Any]] = []
-        self._steps = dict(steps)
-        self._cost, self._valid, self._rng = cost, valid, rng
-        self._left: set[Any] = {(a, x, b, y) for a, b in itertools.combinations(self._domains, 2)
-                      for x in self._domains[a] for y in self._domains[b]}  # fmt: skip
-        self._left |= {(a, x) for a in self._domains for x in self._domains[a]}
+        self._steps, self._turns, self._deciding = dict(steps), list(turns), deciding
+        self._work, self._valid, self._rng = work, valid, rng
         self._divided = [d for d in divided if d.names & set(domains)]
-        self._deciding = deciding
-        self._seen: set[Any] = set()
-        self._offered: set[Any] = set()
+        self._turned: set[int] = set()  # loops that went round twice in some call
+        self._columns: dict[tuple[Any, ...], int] = {}
+        self._pool = self._made_pool()
+        rows = self._rows(self._pool)
+        self._has = np.zeros((len(self._pool), len(self._columns)), np.float32)
+        for i, row in enumerate(rows):
+            self._has[i, row] = 1
+        self._works = np.array([self._work(d) for d in self._pool], np.float64)
+        self._left = [list(_WORTH[name[0]]) for name in self._columns]  # of each column, what the next time is worth
+        self._worth = np.array([w[0] for w in self._left], np.float32)
+        self._names: list[Any] = list(self._columns)
+        self._covered: set[int] = set()
+        self._way = [c for c, name in enumerate(self._columns) if name[0] in ("holds", "turns")]
 
-    def _pairs(self, d: dict[str, Any]) -> set[Any]:
-        names = list(self._domains)
-        return {(a, d[a], b, d[b]) for a, b in itertools.combinations(names, 2)} | {(a, d[a]) for a in names}
-
-    def _features(self, d: dict[str, Any]) -> set[Any]:
-        values = {n: v for n, v in d.items() if isinstance(v, int)}
-        return {f for e in self._divided for f in e.features(values)}
-
-    def count(self, d: dict[str, Any]) -> None:
-        """Counts what a call covers that was made anyway."""
-        self._made.append(d)
-        if all(n in d for n in self._domains):
-            self._left -= self._pairs(d)
-        self._seen |= self._features(d)
-        if self._deciding is not None:
-            self._deciding.count(self._deciding.features([d])[0])
-
-    def next(self, most: float = math.inf) -> dict[str, Any] | None:
-        """The values of the next call, at a cost of at most `most`; None if no candidate covers anything new."""
-        best: tuple[float, dict[str, Any]] | None = None
-        tried: list[tuple[dict[str, Any], float]] = []
+    def _made_pool(self) -> list[dict[str, Any]]:
         names = list(self._domains)
         wide = [n for n in self._steps if len(self._domains.get(n, ())) > 2]
-        for _ in range(_TRIES if names else 0):
+        out = []
+        for _ in range(_POOL if names else 0):
             d = {n: v[int(self._rng.integers(len(v)))] for n, v in self._domains.items()}
-            if wide and self._divided and self._rng.integers(2):  # any size between, for residues of differences
-                n = wide[int(self._rng.integers(len(wide)))]
-                m = self._steps[n]
-                d[n] = int(self._rng.integers(1, max(max(self._domains[n]) // m, 1) + 1)) * m
-            if self._valid(d) and (cost := self._cost(d)) <= most:
-                tried.append((d, cost))
-        given = [d for d, _ in tried]
-        decided = self._deciding.features(given) if self._deciding is not None else [set()] * len(given)
-        for (d, cost), decides in zip(tried, decided, strict=True):
-            features = self._features(d)
-            self._offered |= features
-            gain = len(self._pairs(d) & self._left) + 3 * len(features - self._seen) + 8 * len(decides)
-            worth = gain / max(cost, 1.0) ** _STEEPNESS
-            if gain and (best is None or worth > best[0]):
-                best = worth, d
-        if best is None:
-            return None
-        self.count(best[1])
-        return best[1]
+            if wide and self._divided:  # any size between, for residues of differences
+                for _ in range(int(self._rng.integers(3))):
+                    n = wide[int(self._rng.integers(len(wide)))]
+                    m = self._steps[n]
+                    d[n] = int(self._rng.integers(1, max(max(self._domains[n]) // m, 1) + 1)) * m
+            if self._valid(d):
+                if wide and self._divided and self._rng.integers(2):
+                    d = self._at_edge(d, wide)
+                out.append(d)
+        return out + self._longer(out)
 
-    def reach(self, most: float) -> dict[str, Any] | None:
-        """Large values, at a cost of at most `most`, for which loops go round twice that did not in any call."""
-        for d in self._made:
-            self._turned |= self._turning(d)
-        self._made.clear()
+    def _at_edge(self, d: dict[str, Any], wide: Sequence[str]) -> dict[str, Any]:
+        """The call with one size changed, so that some dividend is a quotient's first, or its last one."""
+        e = self._divided[int(self._rng.integers(len(self._divided)))]
+        at, edge = int(self._rng.integers(2)), -int(self._rng.integers(2))
+        names = [n for n in wide if n in e.names]
+        if not names:
+            return d
+        n = names[int(self._rng.integers(len(names)))]
+        missing = (edge - e.value(d, at)) % e.by
+        for x in (d[n] + missing - e.by, d[n] - missing, d[n] + missing, d[n] - missing + e.by):
+            changed = {**d, n: x}
+            fits = 0 < x <= max(self._domains[n]) and x % self._steps[n] == 0 and self._valid(changed)
+            if fits and (edge - e.value(changed, at)) % e.by == 0:
+                return changed
+        return d
+
+    def _longer(self, pool: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Calls in which loops go round twice that do in none of the pool: one size is as large as that takes."""
+        out = []
+        base = sorted(pool, key=self._work)[: _TRIES // 3]
+        for turns in self._turns:
+            if any(turns.repeats(d) for d in pool):
+                continue
+            found = None
+            for d, n in itertools.product(base, sorted(turns.names & self._steps.keys())):
+                m, most = self._steps[n], max(self._domains[n])
+                for x in (k * most // 4 // m * m for k in range(5, _LONGEST)):
+                    longer = {**d, n: x}
+                    if turns.repeats(longer):
+                        if self._valid(longer) and turns.repeats(longer):
+                            found = longer
+                        break
+                if found is not None:
+                    out.append(found)
+                    break
+        return out
+
+    def _rows(self, calls: Sequence[dict[str, Any]]) -> list[list[int]]:
+        """What each of the calls covers, as columns."""
+        found: list[list[tuple[Any, ...]]] = [[] for _ in calls]
+        names = [n for n in self._domains if all(n in d for d in calls)]
+        for row, d in zip(found, calls, strict=True):
+            one = [(n, d[n]) for n in names]
+            row += [("pair", *x) for x in one if x[1] in self._domains[x[0]]]
+            row += [("pair", *x, *y) for x, y in itertools.combinations(one, 2)
+                    if x[1] in self._domains[x[0]] and y[1] in self._domains[y[0]]]  # fmt: skip
+        if calls:
+            values = {n: np.array([[d[n]] for d in calls], np.int64) for n in calls[0]
+                      if all(isinstance(d.get(n), int | np.integer) for d in calls)}  # fmt: skip
+            for e in self._divided:
+                for c, feature in e.all_features(values, len(calls)):
+                    found[c].append(("divided", *feature))
+            for i, t in enumerate(self._turns):
+                for c in t.all_repeats(values, len(calls)):
+                    found[c].append(("turns", i))
+            if self._deciding is not None:
+                for row, features in zip(found, self._deciding.features(calls), strict=True):
+                    row += [("decides" if len(f) == 4 else "holds", *f) for f in features]
+        return [[self._columns.setdefault(x, len(self._columns)) for x in row] for row in found]
+
+    def count(self, d: dict[str, Any]) -> None:
+        """A call that was made anyway covers what it covers."""
+        known = len(self._worth)
+        (row,) = self._rows([d])
+        self._cover([c for c in row if c < known])
+
+    def _cover(self, columns: Iterable[int]) -> None:
+        self._covered.update(columns)
+        for c in columns:
+            left = self._left[c]
+            if len(left) > 1:
+                left.pop(0)
+                self._worth[c] = left[0]
+            if self._names[c][0] == "turns":
+                self._turned.add(self._names[c][1])
+
+    def next(self, each: float = 0.0, rate: float = 1.0, most: float = math.inf) -> dict[str, Any] | None:
+        """The values of the next call; None if none tells anything new.
+
+        A call costs ``each`` and ``rate`` times its work, ``most`` at most.
+        """
+        if not self._pool:
+            return None
+        gain = self._has @ self._worth
+        costs = each + rate * self._works
+        worth = np.where((costs <= most) & (gain > 0), gain / np.maximum(costs, 1.0) ** _STEEPER, 0)
+        best = int(np.argmax(worth))
+        if not worth[best]:
+            return None
+        self._cover(np.flatnonzero(self._has[best]).tolist())
+        self._has[best] = 0
+        return dict(self._pool[best])
+
+    def alike(self, d: dict[str, Any]) -> dict[str, Any]:
+        """Other values of about the same work that take the same way, as far as the text says it, and tell more."""
+        known = len(self._worth)
+        (row,) = self._rows([d])
+        mine = np.zeros(known, np.float32)
+        mine[[c for c in row if c < known]] = 1
+        work = self._work(d)
+        if not self._pool:
+            return d
+        same = (self._has[:, self._way] == mine[self._way]).all(1)
+        same &= (self._works <= _ALIKE * work) & (self._works * _ALIKE >= work)
+        gain = np.where(same, self._has @ self._worth, 0)
+        best = int(np.argmax(gain))
+        if not gain[best]:
+            return d
+        self._cover(np.flatnonzero(self._has[best]).tolist())
+        self._has[best] = 0
+        return dict(self._pool[best])
+
+    def reach(self, each: float, rate: float, most: float) -> dict[str, Any] | None:
+        """Large values of a cost as of ``next``, with which loops go round twice that did not in any call."""
         best: tuple[tuple[int, float], dict[str, Any]] | None = None
         for _ in range(_TRIES):
             d = {n: v[int(self._rng.integers(len(v)))] for n, v in self._domains.items()}
-            if self._valid(d) and self._cost(d) <= most:
-                worth = len(self._turning(d) - self._turned), math.prod(float(d[n]) for n in self._steps)
+            if self._valid(d) and each + rate * self._work(d) <= most:
+                again = {i for i, t in enumerate(self._turns) if i not in self._turned and t.repeats(d)}
+                worth = len(again), math.prod(float(d[n]) for n in self._steps)
                 if best is None or worth > best[0]:
                     best = worth, d
         if best is None:
@@ -120,18 +218,15 @@ class Covering:
         self.count(best[1])
         return best[1]
 
-    def _turning(self, d: Mapping[str, Any]) -> set[int]:
-        return {i for i, t in enumerate(self._turns) if t.repeats(d)}
-
     @property
     def covered(self) -> set[Any]:
-        """The features of divisions that calls had."""
-        return self._seen
+        """The features of what is divided that calls had."""
+        return {self._names[c][1:] for c in self._covered if self._names[c][0] == "divided"}
 
     @property
     def offered(self) -> set[Any]:
-        """The features that a call could have had."""
-        return self._offered
+        """Those that a call could have had."""
+        return {n[1:] for n in self._names if n[0] == "divided"}
 
 
 class DataCovering:

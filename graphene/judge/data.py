@@ -41,7 +41,9 @@ def draw(kind: str, shape: tuple[int, ...], rng: Any) -> Any:
     if kind == "large":
         return x * 20
     if kind == "uneven":  # one row has little to do with the next
-        return (rows * rng.choice([2.0**-14, 0.125, 1.0, 8.0], (len(rows), 1))).reshape(shape)
+        small = rng.integers(2, size=len(rows)) if len(rows) > 8 else (r + turn) % 2  # of few rows each second one
+        sizes = np.where(small, rng.choice([0.0, 2.0**-14, 0.125], len(rows)), 8.0)
+        return (rows * sizes[:, None]).reshape(shape)
     if kind == "spike":
         rows[r, (r * 7) % n] = 30
     elif kind == "cold":

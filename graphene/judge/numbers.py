@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
-import contextlib
+import functools
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from graphene.judge.signature import Argument, Facts
 
@@ -43,17 +45,47 @@ class Divided:
     names: frozenset[str]
     code: Any = field(repr=False, compare=False)
 
+    def value(self, values: Mapping[str, int], at: int) -> int:
+        """The expression's, where coordinates are so much; 0 where it has none."""
+        try:
+            return int(eval(self.code, {"min": min, "max": max}, {**dict.fromkeys(self.names, at), **values}))
+        except (ZeroDivisionError, ValueError):
+            return 0
+
     def features(self, values: Mapping[str, int]) -> Iterator[tuple[str, int, int, int, int]]:
         """The residue class (0, 1, -1, other) and the quotient (-1, 0, 1, more), for coordinates of 0 and of 1."""
-        coordinates = [n for n in self.names if n not in values]
-        for at in (0, 1) if coordinates else (0,):
-            try:
-                v = int(eval(self.code, {"min": min, "max": max}, {**values, **dict.fromkeys(coordinates, at)}))
-            except (ZeroDivisionError, ValueError):
-                continue
-            r = v % self.by
-            residue = {0: 0, 1: 1, self.by - 1: -1}.get(r, 2)
-            yield self.text, self.by, at, residue, min(max(v // self.by, -1), 2)
+        given = {n: np.array([[v]], np.int64) for n, v in values.items() if isinstance(v, int | np.integer)}
+        return (f for _, f in self.all_features(given, 1))
+
+    def all_features(self, values: Mapping[str, Any], n: int) -> Iterator[tuple[int, tuple[str, int, int, int, int]]]:
+        """Those of n calls, each with the call's number; ``values`` are columns."""
+        got = _all_values(self.code, self.names, values, n)
+        if got is None:
+            return
+        residues, quotients = got % self.by, np.clip(got // self.by, -1, 2)
+        kinds = np.select([residues == 0, residues == 1, residues == self.by - 1], [0, 1, -1], 2)
+        for at in range(got.shape[1]):
+            for c, (residue, quotient) in enumerate(zip(kinds[:, at].tolist(), quotients[:, at].tolist(), strict=True)):
+                yield c, (self.text, self.by, at, residue, quotient)
+
+
+def _all_values(code: Any, names: frozenset[str], values: Mapping[str, Any], n: int) -> Any:
+    """An expression at n calls, with coordinates of 0 and 1 where it has some; None where it has no value."""
+    coordinates = [x for x in names if x not in values]
+    places = np.array([[0, 1]], np.int64)
+    try:
+        with np.errstate(all="ignore"):
+            got = eval(code, {"__builtins__": {}, **FUNCTIONS}, {**values, **dict.fromkeys(coordinates, places)})
+    except (ZeroDivisionError, ValueError, TypeError):
+        return None
+    return np.broadcast_to(np.asarray(got, np.int64), (n, 2 if coordinates else 1))
+
+
+def _extreme(function: Any) -> Any:
+    return lambda *args: functools.reduce(function, args)
+
+
+FUNCTIONS: dict[str, Any] = {"min": _extreme(np.minimum), "max": _extreme(np.maximum), "abs": np.abs}
 
 
 @dataclass(frozen=True)
@@ -65,12 +97,13 @@ class Turns:
 
     def repeats(self, values: Mapping[str, int]) -> bool:
         """Whether it goes round twice, for coordinates of 0 or of 1."""
-        coordinates = [n for n in self.names if n not in values]
-        for at in (0, 1) if coordinates else (0,):
-            with contextlib.suppress(ZeroDivisionError, ValueError):
-                if eval(self.code, {"min": min, "max": max}, {**values, **dict.fromkeys(coordinates, at)}) > 1:
-                    return True
-        return False
+        given = {n: np.array([[v]], np.int64) for n, v in values.items() if isinstance(v, int | np.integer)}
+        return bool(self.all_repeats(given, 1))
+
+    def all_repeats(self, values: Mapping[str, Any], n: int) -> list[int]:
+        """Of n calls, those in which it does; ``values`` are columns."""
+        got = _all_values(self.code, self.names, values, n)
+        return [] if got is None else np.flatnonzero((got > 1).any(1)).tolist()
 
 
 def turns_of(body: list[Any]) -> tuple[Turns, ...]:

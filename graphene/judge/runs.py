@@ -14,18 +14,19 @@ from graphene.judge.memory import SMALL_BYTES, left
 from graphene.judge.verdict import Broken, expect, judge_outputs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from graphene.judge.calls import Made
+    from graphene.judge.covering import Covering
     from graphene.recorded import Recorded
 
 __all__ = ["Outcome", "Run", "Runner"]
 
-SIZES, REACH, DATA = 40, 10, 60  # the most calls of each sort
-LANE_OPS = 9_000_000  # the budget of all calls together
-_FOR_SIZES, _FOR_REACH = 0.4, 0.2  # shares for sizes and for parts that they did not reach; data get the rest
-_CALL = 200_000  # the cost of making a call, compiling for it and judging it, in lane operations
-_SMALL = 20_000  # a call of so few lane operations runs even if the budget is spent
+SIZES, REACH, DATA = 40, 10, 60  # calls at most
+LANE_OPS = 9_000_000  # of all calls together
+_FOR_SIZES, _FOR_REACH = 0.45, 0.15  # of these, for sizes and for what they did not reach; data get the rest
+_CALL = 200_000  # what making a call, compiling for it and judging it cost, in lane operations
+_SMALL = 20_000  # lane operations of a call that runs though the budget is spent
 _SHRINKS = 40
 
 
@@ -93,7 +94,8 @@ class Runner:
         self.kernel, self.arch, self.seed, self.plan = kernel, arch, seed, plan
         self.outcome = Outcome()
         self._given: Made | None = None
-        self._rate, self._known = 0.0, 0  # lane operations by cost, over the first `_known` runs
+        self._worked, self._known = 0.0, 0  # work of the first so many runs
+        self._covering: Covering | None = None  # of sizes
 
     def one(self, call: Call, made: Made) -> Outcome:
         """Runs a caller's own call."""
@@ -184,14 +186,14 @@ class Runner:
     def _sizes(self, calls: int, lane_ops: float) -> None:
         """Calls of sizes that cover something new; then larger ones, while parts of the kernel were not reached."""
         out, plan = self.outcome, self.plan
-        covering = plan.covering(lambda d: _CALL + self._expected(d))
+        covering = self._covering = plan.covering()
         covering.count(dict(out.runs[0].call.sizes))
         for number in range(calls + REACH):
             left = lane_ops * (_FOR_SIZES if number < calls else _FOR_SIZES + _FOR_REACH) - self._spent()
             if number < calls:
-                d = covering.next(_CALL + max(left, _SMALL))
+                d = covering.next(_CALL, self._rate(), _CALL + max(left, _SMALL))
             else:  # what tables of integers say is drawn anew each time
-                d = covering.reach(_CALL + left) if out.missed and left > 0 else None
+                d = covering.reach(_CALL, self._rate(), _CALL + left) if out.missed and left > 0 else None
             if d is None and number >= calls:
                 break
             run = self._further(plan.call(d, len(out.runs))) if d is not None else None
@@ -203,26 +205,34 @@ class Runner:
     def _spent(self) -> int:
         return sum(r.lane_ops for r in self.outcome.runs)
 
-    def _expected(self, d: Mapping[str, Any]) -> float:
-        """The expected lane operations of a call, from those of other calls, of which large ones count most."""
-        runs = self.outcome.runs
-        if self._known < len(runs):
-            known = [(self.plan.cost(r.call.sizes), r.lane_ops) for r in runs]
-            self._rate = sum(c * n for c, n in known) / max(sum(c * c for c, _ in known), 1.0)
-            self._known = len(runs)
-        return self._rate * self.plan.cost(d)
+    def _rate(self) -> float:
+        """Lane operations by work, of the calls so far."""
+        return self._spent() / max(self._works(), 1.0)
+
+    def _works(self) -> float:
+        for run in self.outcome.runs[self._known :]:
+            self._worked += self.plan.work(run.call.sizes)
+        self._known = len(self.outcome.runs)
+        return self._worked
 
     def _data(self, calls: int, lane_ops: float) -> None:
-        """Calls of other data at sizes that have run."""
+        """Calls of other data at sizes that have run, or at others that take the same way through the kernel."""
         out, plan = self.outcome, self.plan
-        bases = list(out.runs)
+        bases, strayed = list(out.runs), set[int]()
         covering = plan.data_covering([(r.call, r.reached, _CALL + r.lane_ops) for r in bases])
         for _ in range(calls):
             chosen = covering.next(_CALL + max(lane_ops - self._spent(), _SMALL))
             if chosen is None:
                 break
             at, d = chosen
-            run = self._further(plan.with_data(bases[at].call, d, len(out.runs)))
+            base = bases[at]
+            sizes = base.call.sizes
+            if self._covering is not None and plan.decided and at not in strayed:
+                sizes = plan.sizes_of(self._covering.alike(dict(sizes)))
+            run = self._further(plan.with_data(replace(base.call, sizes=sizes), d, len(out.runs)))
+            if run is not None and run.ok and not run.reached >= base.reached:
+                strayed.add(at)
+                run = self._further(plan.with_data(base.call, d, len(out.runs)))
             if run is not None and not run.ok:
                 break
 

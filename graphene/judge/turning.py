@@ -9,23 +9,19 @@ dividends one larger and one smaller, at many candidate calls at once. A call co
 from __future__ import annotations
 
 import ast
-import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphene.judge.numbers import plain, strings
+from graphene.judge.numbers import FUNCTIONS, plain, strings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = ["Turning", "turning"]
 
-_PATIENCE = 5  # an expression that gave nothing new this many times is not asked again
-_ROUNDS = 32  # nor is any after this many rounds
-_TIMES = 2  # each dividend is covered in this many calls, since its effect may be masked, or lie past an edge
-_MOST = 400  # the most characters of an expression, for each division, that is looked at
+_MOST = 400  # characters of an expression that is looked at, by division
 _PLACES = range(8)  # turns 0 to 3 of loops, each in blocks and threads 0 and 1
 
 
@@ -35,10 +31,8 @@ class _Root:
     names: frozenset[str]
     code: Any
     divisions: int
-    left: dict[tuple[int, int, int], int]  # by division, direction and place: calls that are still wanted
     loops: tuple[_Loop, ...]
-    failures: int = 0
-    rounds: int = 0
+    condition: bool = False
 
 
 class _Shifted(ast.NodeTransformer):
@@ -74,13 +68,6 @@ class _Shifted(ast.NodeTransformer):
         return node
 
 
-def _extreme(function: Any) -> Any:
-    return lambda *args: functools.reduce(function, args)
-
-
-_FUNCTIONS = {"min": _extreme(np.minimum), "max": _extreme(np.maximum), "abs": np.abs}
-
-
 @dataclass(frozen=True)
 class _Loop:
     var: str
@@ -109,24 +96,28 @@ def _expressions(block: Iterable[Any], loops: tuple[_Loop, ...]) -> Iterable[tup
 def turning(data: Mapping[str, Any], known: set[str]) -> Turning:
     """The divisions of a kernel's JSON, whose sizes and parameters are the names in `known`."""
     roots: dict[str, _Root] = {}
+    seen: set[str] = set()
     for text, loops in _expressions(data.get("body", ()), ()):
         said = plain(text)
-        if said in roots or ("//" not in said and "%" not in said):
+        if said in seen or not any(c in said for c in ("min(", "max(", "<", ">", "==")):
             continue
-        if not any(c in said for c in ("min(", "max(", "<", ">", "==")):
-            continue
+        seen.add(said)
         try:
             tree = ast.parse(said, mode="eval")
         except SyntaxError:
             continue
-        names = _names(tree)
-        shifted = _Shifted()
-        changed = ast.fix_missing_locations(ast.Expression(shifted.visit(tree.body)))
-        n = len(shifted.found)
-        if not n or not names & known or len(said) > _MOST * n:
-            continue
-        left = {(k, sign, at): _TIMES for k in range(n) for sign in (1, -1) for at in _PLACES}
-        roots[said] = _Root(said, frozenset(names), compile(changed, "<expression>", "eval"), n, left, loops)
+        for part in _deciding(tree.body):
+            own = ast.unparse(part)
+            if own in roots:
+                continue
+            names = _names(part)
+            shifted = _Shifted()
+            changed = ast.fix_missing_locations(ast.Expression(shifted.visit(part)))
+            n = len(shifted.found)
+            condition = isinstance(part, ast.Compare)
+            if not (n or condition) or not names & known or len(own) > _MOST * max(n, 1):
+                continue
+            roots[own] = _Root(own, frozenset(names), compile(changed, "<expression>", "eval"), n, loops, condition)
     several = []
     for level in (data.get("grid") or {"levels": ()})["levels"]:
         for extent in strings(level["shape"]):
@@ -135,42 +126,50 @@ def turning(data: Mapping[str, Any], known: set[str]) -> Turning:
     return Turning(list(roots.values()), known, several)
 
 
+def _deciding(node: ast.AST) -> Iterable[ast.expr]:
+    """The outermost minima, maxima and comparisons of an expression: what is added to them decides nothing more."""
+    if isinstance(node, ast.Compare | ast.BoolOp | ast.IfExp | ast.Call):
+        yield node
+        return
+    for part in ast.iter_child_nodes(node):
+        yield from _deciding(part)
+
+
 def _names(tree: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} - set(_FUNCTIONS)
+    return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} - set(FUNCTIONS)
 
 
 class Turning:
-    """The divisions that ``turning`` finds, and which calls have covered them."""
+    """What ``turning`` finds."""
 
     def __init__(self, roots: Sequence[_Root], known: set[str], several: Sequence[Any]) -> None:
         self._roots, self._known, self._several = list(roots), known, several
 
     def features(self, candidates: Sequence[Mapping[str, Any]]) -> list[set[Any]]:
-        """For each candidate call, the dividends that decide an expression in it, and in too few calls so far."""
+        """For each of the candidate calls: the dividends that decide an expression in it, by expression, division,
+        direction and place; and which conditions hold, by condition, truth and place. A place is a block, the first,
+        the second, or one within, and a loop's first turn or a later one.
+        """
         out: list[set[Any]] = [set() for _ in candidates]
         if not candidates:
             return out
-        tiled = [self._has_second(d) for d in candidates]
+        tiles = [self._tiles(d) for d in candidates]
         for r, root in enumerate(self._roots):
-            if not root.left:
-                continue
-            found = False
-            root.rounds += 1
             for c, feature in self._of(root, candidates):
-                if feature in root.left and (feature[2] % 2 == 0 or tiled[c]):
-                    found = True
-                    out[c].add((r, *feature))
-            root.failures = 0 if found else root.failures + 1
-            if root.failures >= _PATIENCE or root.rounds >= _ROUNDS:
-                root.left.clear()
+                later, second = feature[-1] >= 2, feature[-1] % 2
+                if second and tiles[c] < 2:
+                    continue
+                out[c].add((r, *feature[:-1], 2 * second + later))
+                if second and tiles[c] > 2:  # no edge cuts that block, from whichever end it is counted
+                    out[c].add((r, *feature[:-1], 4 + later))
         return out
 
-    def _has_second(self, d: Mapping[str, Any]) -> bool:
-        """Whether a grid that divides sizes has more than one tile along each of them."""
+    def _tiles(self, d: Mapping[str, Any]) -> int:
+        """How many tiles a grid that divides sizes has, along that of them where it has the fewest."""
         try:
-            return all(eval(code, {"min": min, "max": max}, dict(d)) > 1 for code in self._several)
+            return min((eval(code, {"min": min, "max": max}, dict(d)) for code in self._several), default=3)
         except (NameError, ZeroDivisionError):
-            return True
+            return 2
 
     def _of(self, root: _Root, candidates: Sequence[Mapping[str, Any]]) -> Iterable[tuple[int, Any]]:
         values: dict[str, Any] = {}
@@ -178,8 +177,8 @@ class Turning:
         for n in self._known:
             if all(n in d for d in candidates):
                 values[n] = np.array([[[d[n]]] for d in candidates], np.int64)
-        called = {"__builtins__": {}, **_FUNCTIONS}
-        names = {*root.names, *(n for x in root.loops for c in (x.start, x.stop) for n in c.co_names)} - set(_FUNCTIONS)
+        called = {"__builtins__": {}, **FUNCTIONS}
+        names = {*root.names, *(n for x in root.loops for c in (x.start, x.stop) for n in c.co_names)} - set(FUNCTIONS)
         variables = {x.var for x in root.loops}
         for n in names - values.keys() - variables:
             if n in self._known:  # a stride, say
@@ -201,17 +200,10 @@ class Turning:
                     inside = inside & (turn < turns)
                 got = np.asarray(eval(root.code, called, values))
         except (NameError, TypeError, ValueError, OverflowError, SyntaxError):
-            root.left.clear()
             return
         got = np.broadcast_to(got, (len(candidates), len(_PLACES), 2 * root.divisions + 1))
         for c, at, shift in zip(*np.nonzero((got[..., 1:] != got[..., :1]) & inside), strict=True):
             yield int(c), (int(shift) // 2, 1 - 2 * (int(shift) % 2), int(at))
-
-    def count(self, features: Iterable[tuple[int, int, int, int]]) -> None:
-        """Counts the dividends that a call covers."""
-        for r, k, sign, at in features:
-            left = self._roots[r].left
-            if (k, sign, at) in left:
-                left[k, sign, at] -= 1
-                if not left[k, sign, at]:
-                    del left[k, sign, at]
+        if root.condition:
+            for c, at in zip(*np.nonzero(np.broadcast_to(inside[..., 0], got.shape[:2])), strict=True):
+                yield int(c), (bool(got[c, at, 0]), int(at))

@@ -28,9 +28,17 @@ def test_mistakes_are_told(mistake: Mistake) -> None:
     assert told(mistake), mistake
 
 
-@pytest.mark.parametrize("kernel", ["forward, window", "queries, window"])
-def test_a_whole_tile_too_many_at_the_far_end_of_a_window_is_told(kernel: str) -> None:
-    (mistake,) = (m for m in MISTAKES if "(shift + rows - 2 - self.left, BN)" in m.instead)
+@pytest.mark.parametrize(
+    ("instead", "kernel"),
+    [
+        ("(shift + rows - 2 - self.left, BN)", "forward, window"),
+        ("(shift + rows - 2 - self.left, BN)", "queries, window"),
+        ("(shift + keys - 2 - self.right, BM)", "keys"),
+        ("(shift + keys - 2 - self.right, BM)", "keys, window"),
+    ],
+)
+def test_a_whole_tile_too_many_at_the_end_of_a_window_is_told(instead: str, kernel: str) -> None:
+    (mistake,) = (m for m in MISTAKES if instead in m.instead)
     assert told(mistake._replace(kernel=kernel)), mistake
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ from graphene.judge.calls import Plan
 from graphene.judge.covering import DataCovering
 from graphene.judge.numbers import Numbers
 from graphene.judge.signature import Signature
+from graphene.judge.work import Work
 from graphene.kernels import ReductionConfig, gemm_sm80, reduction_kernel
+from graphene.kernels.recurrent import CellConfig, recurrent_cell
 
 TILE = 32
 
@@ -89,6 +92,34 @@ def test_data_are_drawn_for_every_part_that_calls_of_some_size_reached() -> None
     assert {c[1:] for c in chosen if c[0] == 1} == set(itertools.product("abc", (1, 2)))
     assert covering.next() is None
     assert DataCovering({"kind": "abc"}, [("dear", 9.0)], np.random.default_rng(0)).next(5.0) is None
+
+
+def test_of_equal_worth_and_cost_a_call_with_more_results_shows_data() -> None:
+    """A tile is computed whole, however much of it is stored: 1 of 32 elements shows less of what is rounded."""
+    plan = Plan(lengths())
+    some, more = (replace(plan.usual(), sizes={"n": n, "batch": 1}) for n in (1, 31))
+    covering = plan.data_covering([(some, [0], 1.0), (more, [0], 1.0)])
+    chosen = [covering.next() for _ in range(10)]
+    assert all(c is not None and c[0] == 1 for c in chosen)
+
+
+def test_a_loop_that_only_long_lines_repeat_is_repeated() -> None:
+    """Five tiles are ahead: of the usual sizes, up to five tiles, none goes round the loop twice."""
+    kernel = recurrent_cell(CellConfig(gates=1, tile=(16, 16, 32), stages=6, warps=(1, 1)))
+    result = kernel.check()
+    assert result.ok, str(result)
+    assert not [u for u in result.uncovered if "no thread" in u]
+
+
+def test_the_work_of_a_call_is_told_by_blocks_and_turns() -> None:
+    kernel = recurrent_cell(CellConfig(gates=1, tile=(16, 16, 32), stages=2, warps=(1, 1)))
+    work = Work(Signature.of(kernel).data)
+    assert work.known
+    one = {"M": 16, "N": 16, "I": 32, "J": 32}
+    assert work({**one, "M": 1, "N": 8}) == work(one)  # whole tiles
+    assert work({**one, "M": 17, "N": 24}) == 4 * work(one)
+    assert 1.1 * work(one) < work({**one, "J": 64}) == work({**one, "I": 64}) < 2 * work(one)
+    assert not Work(Signature.of(lengths()).data).known  # data say how often the loop goes round
 
 
 def test_code_that_the_text_says_is_never_reached_is_not_missed() -> None:

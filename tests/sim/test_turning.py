@@ -14,7 +14,7 @@ def loop(var: str, start: Any, stop: Any, *body: Any) -> dict[str, Any]:
 def told(data: dict[str, Any], **call: int) -> set[tuple[int, int]]:
     """Which divisions decide something in a call, and in which direction."""
     (features,) = turning(data, set(call)).features([call])
-    return {(k, sign) for _, k, sign, _ in features}
+    return {f[1:3] for f in features if len(f) == 4}
 
 
 def test_of_a_minimum_the_smaller_quotient_decides() -> None:
@@ -44,9 +44,14 @@ def test_a_second_block_is_one_that_the_grid_has() -> None:
     assert told(data, n=25, heads=1) == set()  # the second's 0 // 16 would be one less, but there is none
 
 
-def test_what_was_decided_twice_is_not_asked_for_again() -> None:
-    t = turning({"body": [loop("i", 0, "min(n // 16, 9)")]}, {"n"})
-    for wanted in (True, True, False):
-        (features,) = t.features([{"n": 48}])
-        assert bool(features) == wanted
-        t.count(features)
+def test_of_an_address_its_minimum_decides_whatever_is_added() -> None:
+    data = {"body": [{"stmt": "view", "index": ["lines*min(n // 16, 9) + @t", "min(n // 16, 9)"]}]}
+    (features,) = turning(data, {"n", "lines"}).features([{"n": 48, "lines": 3}])
+    assert {f[:3] for f in features} == {(0, 0, -1)}
+
+
+def test_whether_a_condition_holds_is_told_in_each_block() -> None:
+    data = {"body": [{"stmt": "if", "condition": "@b < n", "then": []}]}
+    held = [{f[1:] for f in features} for features in turning(data, {"n"}).features([{"n": 1}, {"n": 2}])]
+    assert {(True, 0), (False, 2)} <= held[0]  # the first block and the second
+    assert {(True, 0), (True, 2)} <= held[1]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import graphene as gr
 from graphene.kernels.attention import reference as means
 from graphene.kernels.attention import reference_saved as saved
+from graphene.kernels.attention.workspace import TOGETHER
 
 if TYPE_CHECKING:
     from graphene.kernels.attention.problem import Attention
@@ -19,10 +20,13 @@ SIZES = {  # sizes that no tile divides; the last ones are the usual
 }  # fmt: skip
 
 
-def arguments(a: Attention, tile: int = 0, block: int = 0, far: bool = False, packed: bool = False) -> gr.Arguments:
-    """Arguments of any kernel. `tile`: keys of a tile of saved gradients or of listed tiles; `block`: its queries.
+def arguments(
+    a: Attention, tile: int = 0, block: int = 0, far: bool = False, packed: bool = False, saves: bool = False
+) -> gr.Arguments:
+    """Those of any kernel. `tile`: its keys, where saved gradients or listed tiles are read; `block`: its queries.
 
-    `far`: whether scores may be as large as fp32 can hold. `packed`: whether a group's heads have one mask and bias.
+    `far`: scores may be as large as fp32 holds them. `packed`: a group's heads have one mask and bias.
+    `saves`: there is a work space, whose heads are counted in groups of ``TOGETHER``.
     """
 
     def prepare(args: Any, rng: Any) -> None:
@@ -55,7 +59,9 @@ def arguments(a: Attention, tile: int = 0, block: int = 0, far: bool = False, pa
     scales = [-0.18, -1.0, 0.0] if a.scaled else scales
     scales += [20.0] if a.wide else []
     caps = (200.0, 3000.0, 2.0**100) if a.wide else (3.0, 20.0, 0.5)
-    few = {"sq": (1, 2, 5, 7, 16, 11)} if packed else {}
+    few: dict[str, tuple[int, ...]] = {"sq": (1, 2, 5, 7, 16, 11)} if packed else {}
+    if saves:
+        few["kv_heads"] = (1, 2, 3, TOGETHER + 3)
     values = {**SIZES, **few, "scale_log2": scales, "scale": (0.125, 0.7), "cap_log2": caps}
     return gr.Arguments(prepare, sizes, values, FINITE)
 

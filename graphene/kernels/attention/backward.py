@@ -79,7 +79,7 @@ def attention_keys_gradient_kernel(c: BackwardConfig) -> gr.Kernel:
     """
     means: Any = functools.partial(saving_gradient if c.saves else keys_gradient, c.what, "p" if c.paired else None)
     read = functools.partial(saved_results, c.own) if c.saves else None
-    with gr.Kernel("attention_keys_gradient", means, read, arguments(c.what)) as kernel:
+    with gr.Kernel("attention_keys_gradient", means, read, arguments(c.what, saves=c.saves)) as kernel:
         (_PairedKeysGradient if c.paired else _KeysGradient)(c).run()
     return kernel
 

@@ -45,7 +45,7 @@ def attention_queries_product_kernel(c: ProductConfig) -> gr.Kernel:
     panel of queries, in the panel's order.
     """
     means = functools.partial(product, c.what, c.BN)
-    with gr.Kernel("attention_queries_product", means, None, arguments(c.what, c.BN)) as kernel:
+    with gr.Kernel("attention_queries_product", means, None, arguments(c.what, c.BN, saves=True)) as kernel:
         _Product(c).run()
     return kernel
 

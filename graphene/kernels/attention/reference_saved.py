@@ -101,10 +101,13 @@ def product(a: Attention, tile: int, **given: Any) -> dict[str, Any]:
 
 
 def sizes(s: dict[str, int]) -> None:
-    """A work space for some of the heads, large enough for any sequence, and windows that are not empty."""
+    """A work space for some of the heads, or for one more than there are behind the first one.
+
+    It is as large as any sequence needs it; windows are not empty.
+    """
     heads = s["batch"] * s["kv_heads"]
     s["first"] = s["first"] % heads
-    s["saved_heads"] = 1 + s["saved_heads"] % (heads - s["first"])
+    s["saved_heads"] = 1 + s["saved_heads"] % (heads - s["first"] + 1)
     s["panels"], s["keys"] = -(-s["sq"] // ROWS) * ROWS // PANEL, -(-s["sk"] // ROWS) * ROWS
     if "left" in s and "right" in s:
         s["right"] = max(s["right"], -s["left"])
