@@ -154,7 +154,8 @@ EXPORT int cuTensorMapEncodeTiled(void* map, int dtype, unsigned rank, void* add
   for (unsigned i = 0; i + 1 < rank; ++i) detail += " " + std::to_string(strides[i]);
   detail += " box";
   for (unsigned i = 0; i < rank; ++i) detail += " " + std::to_string(box[i] * steps[i]);
-  detail += " swizzle " + std::to_string(swizzle) + " of " + std::to_string(dtype) + (interleave + fill != 0 ? "?" : "");
+  detail +=
+      " swizzle " + std::to_string(swizzle) + " of " + std::to_string(dtype) + (interleave + fill != 0 ? "?" : "");
   std::memset(map, 0, 128);
   std::memcpy(map, &address, sizeof address);
   static_cast<char*>(map)[8] = static_cast<char>(promotion);
