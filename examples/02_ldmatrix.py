@@ -2,8 +2,8 @@
 
     python examples/02_ldmatrix.py
 
-A warp's threads are tiled and reshaped until each knows the row it reads; the leaf then matches the instruction. The
-simulator runs it, and the registers come out as Fig. 1b draws them.
+A warp's threads are tiled and reshaped until each knows the row that it reads. Then the leaf matches the instruction.
+The simulator runs it, and the registers hold what Fig. 1b draws.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ def ldmatrix() -> gr.Kernel:
     """Loads a 16 x 16 fp16 tile through shared memory with one ldmatrix, and stores what each thread received."""
 
     def received(src: np.ndarray) -> np.ndarray:
-        """Of the 8 x 8 quarter (m, n), row lane // 4 and two columns from 2 * (lane % 4)."""
+        """In the 8 x 8 quarter (m, n), row lane // 4 and two columns from 2 * (lane % 4)."""
         return src.reshape(2, 8, 2, 4, 2).transpose(1, 3, 0, 2, 4).reshape(32, 8)
 
     with gr.Kernel("ldmatrix_fig1", means=received) as kernel:
@@ -51,8 +51,8 @@ def main() -> None:
 
     tile = np.arange(256, dtype=np.float16).reshape(16, 16)
     out = np.zeros((32, 8), np.float16)
-    kernel(tile, out)  # NumPy arrays: the simulator
-    for lane in range(32):  # Fig. 1b: of each 8 x 8 quarter, row lane // 4 and two columns from 2 * (lane % 4)
+    kernel(tile, out)  # the simulator runs it on NumPy arrays
+    for lane in range(32):  # Fig. 1b: in each 8 x 8 quarter, row lane // 4 and two columns from 2 * (lane % 4)
         row, col = lane // 4, 2 * (lane % 4)
         want = [tile[8 * m + row, 8 * n + col + i] for m in range(2) for n in range(2) for i in range(2)]
         assert out[lane].tolist() == want

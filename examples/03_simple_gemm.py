@@ -2,8 +2,8 @@
 
     python examples/03_simple_gemm.py [M N K]
 
-Builds the kernel, prints its IR and the CUDA C++ it becomes, runs it on real matrices (on the GPU where there is one,
-else on the simulator, and says which), and compares with NumPy.
+Builds the kernel, prints its IR and the CUDA C++ that it becomes, runs it (on the GPU if there is one, else on the
+simulator, and says which), and compares the result with NumPy.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def on_gpu() -> bool:
 
 
 def run(kernel: gr.Kernel, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, str]:
-    """C after the kernel, and where it ran. NumPy arrays go through the simulator, CUDA tensors to the GPU."""
+    """C after the kernel, and where it ran: NumPy arrays on the simulator, CUDA tensors on the GPU."""
     if not on_gpu():
         stats = kernel.simulate(a, b, c)
         return c, f"the simulator ({stats.lane_ops:,} lane operations, {stats.accesses:,} accesses, every one checked)"

@@ -2,8 +2,8 @@
 
     python examples/04_tensor_core_tile.py
 
-Global tiles are copied to swizzled shared memory, `ldmatrix` fills the fragments, `mma` accumulates in fp32. Each level
-promises what it computes (`with gr.matmul(...)`), and `kernel.check()` holds it to that.
+Global tiles are copied to swizzled shared memory, `ldmatrix` fills the fragments, and `mma` accumulates in fp32. Each
+level promises what it computes (`with gr.matmul(...)`), and `kernel.check()` holds it to that.
 """
 
 import numpy as np
@@ -38,13 +38,13 @@ def tensor_core_tile(BM: int = 64, BN: int = 64, BK: int = 32) -> gr.Kernel:
                 with gr.loop("k", K // BK) as k:
                     gr.move(sA, gA.tile([None, BK])[0, k], on=threads, atom=copy)
                     gr.move(sB, gB.tile([None, BK])[0, k], on=threads, atom=copy)
-                    gr.barrier()  # the tiles are here
+                    gr.barrier()  # the tiles have arrived
                     with gr.matmul(acc, sA, sB.T):
                         for j in range(BK // 16):
                             gr.move(ra, sA.tile([BM // 2, 16])[wm, j], atom=ldsm)
                             gr.move(rb, sB.tile([BN // 2, 16])[wn, j], atom=ldsm)
                             gr.matmul(acc[wm, wn], ra, rb.T, atom=mma)
-                    gr.barrier()  # everybody has read them
+                    gr.barrier()  # every thread has read them
             gr.move(C.tile([BM, BN])[m, n], acc, atom=gr.atom("st.global.v2.b32"))
     return kernel
 
@@ -56,7 +56,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((rows, K)).astype(np.float16) for rows in (M, N))
     c = np.full((M, N), np.nan, np.float32)
-    kernel(a, b, c)  # NumPy arrays: the simulator, every access checked
+    kernel(a, b, c)  # the simulator runs it on NumPy arrays and checks every access
     want = a.astype(np.float64) @ b.astype(np.float64).T
     print("largest error against float64:", np.abs(c - want).max())
     assert np.allclose(c, want, rtol=1e-4, atol=1e-3)

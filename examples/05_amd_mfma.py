@@ -4,7 +4,7 @@
 
 `mfma.f32.32x32x1f32` multiplies two batches at once: C[b,i,j] += A[b,i] * B[b,j], both 32x32, spread over a wave of 64
 lanes. With row 32 b + i of A in batch b, and B in both batches, the two products are the upper and lower half of one
-64x32 product. Here that is written down, and `kernel.check()` holds it to what the spec says.
+64x32 product. The kernel states this, and `kernel.check()` holds it to what the spec says.
 
 Source of the register maps: "Tensorization of Warp Level Primitives", a discussion of TensorIR.
 """
@@ -32,7 +32,7 @@ def mfma_64x32(K: int = 8) -> gr.Kernel:
         c = gr.alloc("c", [32], gr.fp32, gr.RF)  # warpC[x][lane] <=> C[x / 16, ..., lane % 32]
 
         def element(x: int) -> gr.Tensor:
-            """Where accumulator x of the lane belongs."""
+            """The place of the lane's accumulator x."""
             return C[x // 16 * 32 + x % 16 // 4 * 8 + x % 4 + lane // 32 * 4, lane % 32]
 
         with gr.matmul(C, A, B, on=wave):
@@ -48,7 +48,7 @@ def mfma_64x32(K: int = 8) -> gr.Kernel:
 
 
 def main() -> None:
-    """Runs it on random numbers, checks the promise, prints the instruction as the compiler sees it."""
+    """Runs the kernel on random numbers, checks its promise, and prints the instruction as the compiler sees it."""
     kernel = mfma_64x32()
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((M, 8), np.float32), rng.standard_normal((8, N), np.float32)

@@ -1,4 +1,4 @@
-"""Choosing tiles, compiling ahead of time, launching without a compiler. Needs no GPU.
+"""Chooses tiles, compiles ahead of time, and launches without a compiler. This needs no GPU.
 
 python examples/06_choose_and_ship.py [folder]     the folder keeps the cubins
 """
@@ -20,7 +20,7 @@ from graphene.select.gemm import GEMM, GemmProblem
 def main(folder: str) -> None:
     print("the thesis' rule for 2-byte elements and 48 KB:", select.thesis_block_tiles(2, 48)[0])
 
-    problem = GemmProblem(512, 768, 1024, workspaces=False)  # one kernel: no parts of k to add up
+    problem = GemmProblem(512, 768, 1024, workspaces=False)  # one kernel, with no parts of k to add up
     selection = select.rank(GEMM, problem, select.of_arch("sm_80"), count=3)
     print(selection.table(rejected=2))
 
@@ -33,7 +33,7 @@ def main(folder: str) -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(s).astype(np.float16) for s in ((64, 128), (128, 72)))
     c = np.zeros((64, 72), np.float16)
-    product(a, np.asfortranarray(b), c)  # arrays on the CPU: the simulator; CUDA tensors: the cubin
+    product(a, np.asfortranarray(b), c)  # the simulator runs arrays on the CPU; CUDA tensors would run the cubin
     print("largest error:", np.abs(c - a.astype(np.float32) @ b.astype(np.float32)).max())
 
 

@@ -1,4 +1,4 @@
-"""A step of an LSTM in one kernel: both products into one sum, gates and states in its epilogue. Needs no GPU.
+"""A step of an LSTM in one kernel: one sum for both products, gates and states in its epilogue. This needs no GPU.
 
 On a GPU the same kernel is ``graphene.ops.lstm_cell``, or ``graphene.nn.LSTMCell`` with torch.nn.LSTMCell's parameters.
 """
@@ -32,7 +32,7 @@ def main() -> None:
 
     # Four gates: a block's tile is 32 rows by 16 hidden units, which are 64 columns of the products.
     kernel = recurrent_cell(CellConfig(gates=4, biases=2, tile=(32, 16, 32), warps=(2, 1)))
-    weights = normal(4 * HIDDEN, INPUTS), normal(4 * HIDDEN, HIDDEN)  # as torch.nn.LSTMCell has them
+    weights = normal(4 * HIDDEN, INPUTS), normal(4 * HIDDEN, HIDDEN)  # in the order of torch.nn.LSTMCell
     biases = normal(4 * HIDDEN), normal(4 * HIDDEN)
     h, c = np.zeros((2, BATCH, HIDDEN), np.float16)
     for step in range(3):

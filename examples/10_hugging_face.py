@@ -1,8 +1,8 @@
-"""A model of Hugging Face's transformers, made faster in two lines: attention first, then what surrounds it.
+"""Makes a model of Hugging Face's transformers faster in two lines: attention first, then the parts around it.
 
-python examples/10_hugging_face.py     a small BERT on the CPU, by the simulator; where there is a GPU, BERT base
+python examples/10_hugging_face.py     a small BERT on the CPU, by the simulator; on a GPU, BERT base
 
-Weights are random: nothing is downloaded. Needs torch and transformers 5.
+Weights are random, so nothing is downloaded. The example needs torch and transformers 5.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
 
     model.set_attn_implementation("graphene")  # or from_pretrained(..., attn_implementation="graphene")
     ours = states(model, batch)[seen]
-    integration.accelerate(model, only_faster=gpu)  # on a CPU: everything, to see it run
+    integration.accelerate(model, only_faster=gpu)  # on a CPU everything is replaced, to see it run
     fast = states(model, batch)[seen]
 
     for name, got in (("eager", eager), ("attention", ours), ("accelerated", fast)):
@@ -62,5 +62,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")  # that CPU tensors run on the simulator
+    warnings.simplefilter("ignore")  # CpuWarning: CPU tensors run on the simulator
     main()
