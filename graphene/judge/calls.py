@@ -31,11 +31,11 @@ __all__ = ["Call", "Drawn", "Made", "Plan", "element_strides", "of_arguments"]
 # One half, which shows exactness; one; zero; a negative number; a small number that is not a power of two; and numbers
 # that take rare paths.
 _SCALARS = (0.5, 1.0, 0.0, -1.25, 0.03, 2.0**16, 2.0**-20)
-_FARTHEST = 256  # of integer parameters that sizes are made longer than
-_FAR = 2.0**10  # scalars with which far paths are taken
-_RESULTS, _A_DOUBLING = 12, 10  # doublings of the number of results that count, and as how many statements
-_MOST_BYTES = 1 << 26  # of a call's arguments
-_BYTES_AN_ELEMENT = 40  # as the kernel takes it, as the meaning does, as it was before, and what draws it
+_FARTHEST = 256  # sizes become longer than integer parameters up to this one
+_FAR = 2.0**10  # scalars from here on take rare paths
+_RESULTS, _A_DOUBLING = 12, 10  # doublings of the number of results that count, each as this many statements
+_MOST_BYTES = 1 << 26  # the most bytes of a call's arguments
+_BYTES_AN_ELEMENT = 40  # for the kernel's argument, the meaning's, the former value, and drawing it
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Plan:
         self.usual_scalars = {n: self.scalars[n][i % min(len(self.scalars[n]), 2)] for i, n in enumerate(self.floats)}
 
     def _as_long_as_windows(self, n: str, integers: Sequence[str]) -> None:
-        """Of a size that is divided together with integer parameters: one beyond all that these may be."""
+        """For a size that is divided together with integer parameters, a value beyond all of theirs."""
         together = {p for e in self.numbers.divided if n in e.names for p in integers if p in e.names}
         far = max((abs(int(v)) for p in together for v in self.domains[p]), default=0)
         tile, m = max(self.numbers.divisors.get(n, ()), default=1), self.facts[n].multiple_of
@@ -180,11 +180,11 @@ class Plan:
         return Call(self.sizes_of(d), kind, scalars, number % 2 == 1, number, number)
 
     def work(self, d: Mapping[str, Any]) -> float:
-        """What a call costs, up to a factor of the kernel's, by its text; by its sizes where data have a say in it."""
+        """The cost of a call, up to a factor of the kernel, by the text, or by sizes if data decide, too."""
         return self._work(d) if self._work.known else self.cost(d)
 
     def covering(self) -> Covering:
-        """Of the sizes."""
+        """The covering of sizes."""
         steps = {n: self.facts[n].multiple_of for n in self.counted
                  if n not in self.fixed and n not in self.wish.values and self.numbers.divisors.get(n)}  # fmt: skip
         deciding = turning(self.signature.data, set(self.names))
@@ -196,9 +196,9 @@ class Plan:
         domains: dict[str, list[Any]] = {"": self.kinds, **self.scalars}
         reached = [({*what, *c.sizes.items(), *self.numbers.features(c.sizes), *self._results(c)}, cost)
                    for c, what, cost in bases]  # fmt: skip
-        # 0 * infinity is no number: what a factor of 0 leaves out must not be multiplied.
+        # 0 * infinity is NaN, so a kernel must not multiply values that a factor of 0 leaves out.
         telling = [(("", "infinite"), (n, 0.0)) for n in self.floats]
-        # What rows that are far do must not depend on those that are not.
+        # Results of rows on rare paths must not depend on other rows.
         telling += [(("", "uneven"), (n, v)) for n in self.floats for v in self.scalars[n] if v >= _FAR]
         covering = DataCovering(domains, reached, self._rng, telling)
         for number, (call, _, _) in enumerate(bases):
@@ -206,7 +206,7 @@ class Plan:
         return covering
 
     def _results(self, call: Call) -> Iterable[Hashable]:
-        """Something to reach for each doubling of the number of results: the more are judged, the more is told."""
+        """A thing to reach for each doubling of the number of results, since more results show more."""
         s = self.signature
         sizes = strides_of(s, dict(call.sizes), call.wider)
         most = max((math.prod(s.shape(a, sizes)) for a in s.outputs), default=0)
@@ -214,7 +214,7 @@ class Plan:
 
     @property
     def decided(self) -> bool:
-        """Whether sizes alone decide which way a call takes: no integers that are read from data do."""
+        """Whether sizes alone, and no integers that are read from data, decide which way a call takes."""
         return not self.numbers.indices
 
     def sizes_of(self, d: Mapping[str, Any]) -> dict[str, int]:

@@ -22,27 +22,27 @@ if TYPE_CHECKING:
 
 __all__ = ["Covering", "DataCovering"]
 
-_POOL = 800  # random calls of which sizes are chosen
-_TRIES = 60  # random calls of which data are chosen, each time
+_POOL = 800  # random calls from which sizes are chosen
+_TRIES = 60  # random calls from which data are chosen, each time
 _WORTH = {"pair": (1.0, 0.0), "divided": (3.0, 0.0), "turns": (24.0, 0.0), "decides": (8.0, 8.0, 4.0, 2.0, 0.0),
           "holds": (6.0, 0.0)}  # fmt: skip
-_ALIKE = 1.5  # times the work of a call that is about the same
+_ALIKE = 1.5  # the work of two calls is about the same up to this factor
 _LONGEST = 160  # quarters of a size's usual largest value
-_TELLING = 8  # times as much as another pair
-_STEEPNESS = 0.3  # how much a costly call must tell more
-_STEEPER = 0.5  # one of sizes
+_TELLING = 8  # the weight of a telling pair; that of other pairs is 1
+_STEEPNESS = 0.3  # what a call covers is divided by its cost to this power
+_STEEPER = 0.5  # the same for sizes
 
 
 class Covering:
-    """Chooses calls one by one of a pool of random ones: each covers as much as can be of what is new.
+    """Chooses calls one by one from a pool of random calls. Each covers as many new things as possible.
 
-    That is pairs of values, features of what is divided, dividends that decide an expression, conditions that hold or
-    do not, and loops that go round again. What decides something is wanted several times: what it decides may be
-    masked, or lie past an edge.
+    These are pairs of values, features of divisions, dividends that decide an expression, conditions that hold or do
+    not, and loops that go round again. A dividend that decides something is wanted several times, because its effect
+    may be masked, or lie past an edge.
 
-    ``domains``: candidate values by name. ``divided``, ``turns``, ``deciding``: what the kernel's text says. ``steps``:
-    sizes that may have any multiple of a number, too. ``work``: of the values of a call. ``valid`` may change the
-    values in place, and says whether they fit.
+    ``domains``: candidate values by name. ``divided``, ``turns``, ``deciding``: findings in the kernel's text.
+    ``steps``: sizes that may have any multiple of a number, too. ``work``: the work of a call with some values.
+    ``valid`` may change the values in place, and says whether they fit.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Covering:
         for i, row in enumerate(rows):
             self._has[i, row] = 1
         self._works = np.array([self._work(d) for d in self._pool], np.float64)
-        self._left = [list(_WORTH[name[0]]) for name in self._columns]  # of each column, what the next time is worth
+        self._left = [list(_WORTH[name[0]]) for name in self._columns]  # the worth of covering a column again
         self._worth = np.array([w[0] for w in self._left], np.float32)
         self._names: list[Any] = list(self._columns)
         self._covered: set[int] = set()
@@ -92,7 +92,7 @@ class Covering:
         return out + self._longer(out)
 
     def _at_edge(self, d: dict[str, Any], wide: Sequence[str]) -> dict[str, Any]:
-        """The call with one size changed, so that some dividend is a quotient's first, or its last one."""
+        """The call with one size changed, so that some dividend is the first or the last one of a quotient."""
         e = self._divided[int(self._rng.integers(len(self._divided)))]
         at, edge = int(self._rng.integers(2)), -int(self._rng.integers(2))
         names = [n for n in wide if n in e.names]
@@ -108,7 +108,7 @@ class Covering:
         return d
 
     def _longer(self, pool: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Calls in which loops go round twice that do in none of the pool: one size is as large as that takes."""
+        """Calls with one size so large that loops go round twice which do not in any call of the pool."""
         out = []
         base = sorted(pool, key=self._work)[: _TRIES // 3]
         for turns in self._turns:
@@ -129,7 +129,7 @@ class Covering:
         return out
 
     def _rows(self, calls: Sequence[dict[str, Any]]) -> list[list[int]]:
-        """What each of the calls covers, as columns."""
+        """The columns that each of the calls covers."""
         found: list[list[tuple[Any, ...]]] = [[] for _ in calls]
         names = [n for n in self._domains if all(n in d for d in calls)]
         for row, d in zip(found, calls, strict=True):
@@ -152,7 +152,7 @@ class Covering:
         return [[self._columns.setdefault(x, len(self._columns)) for x in row] for row in found]
 
     def count(self, d: dict[str, Any]) -> None:
-        """A call that was made anyway covers what it covers."""
+        """Counts what a call covers that was made anyway."""
         known = len(self._worth)
         (row,) = self._rows([d])
         self._cover([c for c in row if c < known])
@@ -168,9 +168,9 @@ class Covering:
                 self._turned.add(self._names[c][1])
 
     def next(self, each: float = 0.0, rate: float = 1.0, most: float = math.inf) -> dict[str, Any] | None:
-        """The values of the next call; None if none tells anything new.
+        """The values of the next call; None if no call covers anything new.
 
-        A call costs ``each`` and ``rate`` times its work, ``most`` at most.
+        A call costs ``each`` plus ``rate`` times its work, and at most ``most``.
         """
         if not self._pool:
             return None
@@ -185,7 +185,7 @@ class Covering:
         return dict(self._pool[best])
 
     def alike(self, d: dict[str, Any]) -> dict[str, Any]:
-        """Other values of about the same work that take the same way, as far as the text says it, and tell more."""
+        """Other values of about the same work that, by the text, take the same way, and show more."""
         known = len(self._worth)
         (row,) = self._rows([d])
         mine = np.zeros(known, np.float32)
@@ -204,7 +204,7 @@ class Covering:
         return dict(self._pool[best])
 
     def reach(self, each: float, rate: float, most: float) -> dict[str, Any] | None:
-        """Large values of a cost as of ``next``, with which loops go round twice that did not in any call."""
+        """Large values, at a cost as in ``next``, for which loops go round twice that did not in any call."""
         best: tuple[tuple[int, float], dict[str, Any]] | None = None
         for _ in range(_TRIES):
             d = {n: v[int(self._rng.integers(len(v)))] for n, v in self._domains.items()}
@@ -220,12 +220,12 @@ class Covering:
 
     @property
     def covered(self) -> set[Any]:
-        """The features of what is divided that calls had."""
+        """The features of divisions that calls had."""
         return {self._names[c][1:] for c in self._covered if self._names[c][0] == "divided"}
 
     @property
     def offered(self) -> set[Any]:
-        """Those that a call could have had."""
+        """The features that a call could have had."""
         return {n[1:] for n in self._names if n[0] == "divided"}
 
 
