@@ -340,7 +340,8 @@ are assigned to, or by ``names``. Raises LayoutError THREAD_NOT_INJECTIVE.)doc")
 
   m.def(
       "blocks",
-      [](const py::args& sizes, std::int64_t cluster) {
+      [](const py::args& sizes, const py::object& of_cluster) {
+        const auto cluster = value_from_py<std::int64_t>(of_cluster, "cluster");
         Builder* b = Builder::active();
         if (b != nullptr) return threads_to_py(b->blocks(exprs_from_py(sizes), cluster));
         ThreadTensor t = ir::make_blocks(exprs_from_py(sizes));
