@@ -20,6 +20,7 @@ SAYS = {
     "08_lstm_cell": " promises of specs kept",
     "09_attention": " promises of specs kept",
     "10_hugging_face": "BertOutput: LayerNorm(a + b)",
+    "11_tma_copy": "wait_phase(%21, phase=get_phase) left out: SIM_RACE",
 }
 NEEDS = {"10_hugging_face": ("torch", "transformers")}
 

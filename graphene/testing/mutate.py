@@ -1,9 +1,10 @@
 """Mutants of a kernel, and a judge for them.
 
 A mutant is the kernel's text with one change: a synchronisation or another statement left out, a wait that waits for
-less, an index, a stride, a swizzle, a bound, a condition, a constant, an operation, the order of its operands, a
-scalar, a group of threads, a ``.T`` or ``accumulate`` changed, a value narrowed to bf16 on its way. A judge that can be
-trusted tells every mutant that computes something else from the kernel. ``judge`` says how it was told:
+less or for the other phase, a number of arrivals or of bytes to come, blocks that receive nothing, an index, a stride,
+a swizzle, a bound, a condition, a constant, an operation, the order of its operands, a scalar, a group of threads, a
+``.T`` or ``accumulate`` changed, a value narrowed to bf16 on its way. A judge that can be trusted tells every mutant
+that computes something else from the kernel. ``judge`` says how it was told:
 
 - ``refused``: reading, verifying or lowering it fails, or it no longer takes the kernel's arguments
 - ``hazard``: ``check`` finds a race, an undefined value, ... (SIM_*)
@@ -250,11 +251,21 @@ def _scalars(lines: list[str]) -> Iterator[tuple[int, str]]:
 
 
 def _sync(line: str) -> Iterator[tuple[str, str]]:
-    if not re.match(r"\s*(barrier|commit|wait|fence)\(", line):
+    if m := re.search(r",? to=#\d+", line):
+        yield "own block alone", line.replace(m[0], "")
+    if m := re.search(r"\.mbar\.SH <- Allocate\(.*\barrivals=(\d+)", line):
+        yield "arrivals + 1", line.replace(f"arrivals={m[1]}", f"arrivals={int(m[1]) + 1}")
+    if not re.match(r"\s*(barrier|commit|wait|fence|arrive|wait_phase|sync)\(", line):
         return
     yield "synchronisation left out", ""
     if m := re.search(r"pending=(\d+)", line):
         yield "wait count + 1", line.replace(m[0], f"pending={int(m[1]) + 1}")
+    if m := re.search(r"phase=(.*)\)", line):
+        yield "phase inverted", line.replace(m[0], f"phase=1 - ({m[1]}))")
+    if m := re.search(r"expect=\(([^)]*)\)", line):
+        first, *others = _split(m[1])
+        fewer = f"expect=({', '.join(others)})" if others else f"expect=({first}), expect_bytes=16"
+        yield "bytes expected changed", line.replace(m[0], fewer)
 
 
 def _argument(line: str) -> Iterator[tuple[str, str]]:

@@ -122,6 +122,12 @@ def _() -> Case:
     return Case(example("05_amd_mfma", "mfma_64x32")(3), [lambda: [a, b, c]])
 
 
+@case("tma_copy")
+def _() -> Case:
+    x = normal(0, 70, 200)
+    return Case(example("11_tma_copy", "tma_copy")(64, 32), [lambda: [x, np.zeros_like(x)]])
+
+
 @case("gemm_sm80")
 def _() -> Case:
     m, n, k = 70, 72, 232  # ragged everywhere, and more than twice as many k-tiles as stages
