@@ -43,7 +43,7 @@ void barriers(std::vector<Atom>& list) {
                     .attrs = {{"op", {op}}, {"scope", {"named"}}, {"id", {"*expr"}}, {"threads", {"*const"}}},
                     .ptx = std::string("bar.") + op + " $id, $threads;",
                     .doc = std::string(op) == "sync"
-                               ? "Arrives at a named barrier and waits until so many threads have arrived."
+                               ? "Arrives at a named barrier and waits until its number of threads has arrived."
                                : "Arrives at a named barrier and goes on.",
                     .source = "PTX ISA, parallel synchronization: bar.sync, bar.arrive"});
   }

@@ -20,12 +20,12 @@ void mbarriers(std::vector<Atom>& list) {
                     .source = source});
   };
   add("mbarrier.init", "init", {{"arrivals", {"*const"}}}, "mbarrier.init.shared::cta.b64 [$bar], $arrivals;",
-      "Says how many arrivals end a phase of the barrier, before anybody uses it.");
+      "Sets how many arrivals end a phase of the barrier, before its first use.");
   add("mbarrier.arrive", "arrive", {}, "mbarrier.arrive.shared::cta.b64 _, [$bar];",
-      "Arrives once: what the thread did before is known to whom waits for the phase.");
+      "Arrives once; threads that wait for the phase then see what the thread did before.");
   add("mbarrier.arrive.expect_tx", "arrive", {{"expect_bytes", {"*expr"}}},
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [$bar], $expect_bytes;",
-      "Arrives once, and lets the phase wait for so many bytes of copies.");
+      "Arrives once, and makes the phase wait for a number of bytes of copies.");
   // Reads that are over are released by this, no stores of threads: `.release.cluster` would be a fence of all memory.
   add("mbarrier.arrive/cluster", "arrive", {{"to", {"cluster"}}},
       "{.reg .b32 r; mapa.shared::cluster.u32 r, $bar, $to; mbarrier.arrive.shared::cluster.b64 _, [r];}",
@@ -38,13 +38,14 @@ void mbarriers(std::vector<Atom>& list) {
       "Waits until the phase of that parity is over.");
 
   const auto fence = [&](const char* name, const char* scope, const char* ptx, const char* memory) {
-    list.push_back({.name = name,
-                    .kind = Kind::Sync,
-                    .arch = "sm_90+",
-                    .attrs = {{"op", {"fence"}}, {"scope", {scope}}},
-                    .ptx = ptx,
-                    .doc = std::string("Puts what the thread did to ") + memory + " before what agents do behind it.",
-                    .source = "PTX ISA, parallel synchronization: fence.proxy.async"});
+    list.push_back(
+        {.name = name,
+         .kind = Kind::Sync,
+         .arch = "sm_90+",
+         .attrs = {{"op", {"fence"}}, {"scope", {scope}}},
+         .ptx = ptx,
+         .doc = std::string("Orders what the thread did to ") + memory + " before later operations of agents there.",
+         .source = "PTX ISA, parallel synchronization: fence.proxy.async"});
   };
   fence("fence.proxy.async.shared", "async.shared", "fence.proxy.async.shared::cta;", "shared memory");
   fence("fence.proxy.async.global", "async.global", "fence.proxy.async.global;", "global memory");
@@ -65,8 +66,9 @@ void mbarriers(std::vector<Atom>& list) {
          .attrs = {{"op", {"setmaxnreg"}}, {"scope", {"registers"}}, {"change", {change}}, {"registers", {"*const"}}},
          .ptx = std::string("setmaxnreg.") + change + ".sync.aligned.u32 $registers;",
          .doc = std::string(change) == "inc"
-                    ? "Waits until so many registers are there for each thread of the warpgroup."
-                    : "Gives all but so many registers of each thread of the warpgroup back to the block.",
+                    ? "Waits until the block has the wanted number of registers for each thread of the warpgroup."
+                    : "Keeps a number of registers for each thread of the warpgroup and gives the others back to the "
+                      "block.",
          .source = "PTX ISA, miscellaneous: setmaxnreg"});
   }
 }

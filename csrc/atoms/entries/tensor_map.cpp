@@ -46,7 +46,7 @@ void tensor_map(std::vector<Atom>& list) {
                   .free = "N",
                   .doc =
                       "Starts copying a box of global memory to shared memory, of this block or, with to=, of several "
-                      "of the cluster; its bytes complete on an mbarrier. What lies outside is zeros.",
+                      "of the cluster; its bytes complete on an mbarrier. Parts outside are zeros.",
                   .source = kCopy});
   list.push_back({.name = "tma.store/b${E}",
                   .arch = "sm_90+",
@@ -60,7 +60,7 @@ void tensor_map(std::vector<Atom>& list) {
                   .is_default = false,
                   .family = {elements, sizes},
                   .free = "N",
-                  .doc = "Starts copying a box of shared memory to global memory. What lies outside is not written.",
+                  .doc = "Starts copying a box of shared memory to global memory. Parts outside are not written.",
                   .source = kCopy});
   list.push_back(
       {.name = "tma.store/${op}.${T}",
@@ -85,7 +85,7 @@ void tensor_map(std::vector<Atom>& list) {
                   sizes},
        .free = "N",
        .doc = "Starts combining a box of shared memory with global memory by ${op} (${T}), each element by "
-              "itself. What lies outside is not written.",
+              "itself. Parts outside are not written.",
        .source = kReduce});
   const AttrDef scope = {"scope", {"bulk"}};
   const char* source = "PTX ISA, asynchronous copy: cp.async.bulk.commit_group, cp.async.bulk.wait_group";

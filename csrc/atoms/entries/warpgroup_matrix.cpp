@@ -133,7 +133,7 @@ void warpgroup_matrix(std::vector<Atom>& list) {
                   .arch = "sm_90a",
                   .attrs = {{"op", {"fence"}}, scope},
                   .ptx = "wgmma.fence.sync.aligned;",
-                  .doc = "Puts what threads did to registers before what products do to them behind it.",
+                  .doc = "Orders what threads did to registers before what later products do to them.",
                   .source = source});
   list.push_back({.name = "wgmma.commit_group",
                   .kind = Kind::Sync,
