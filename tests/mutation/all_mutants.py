@@ -1,4 +1,4 @@
-"""Judges all mutants of all kernels, or each so manieth, and writes docs/mutants.md and docs/mutants.json.
+"""Judges all mutants of all kernels, or every N-th, and writes docs/mutants.md and docs/mutants.json.
 
     python tests/mutation/all_mutants.py [--every N] [--jobs J] [--search S]
 
@@ -64,25 +64,28 @@ UNTOLD = ("missed", "ended", "within rounding")
 def page(found: list[dict[str, Any]], head: dict[str, Any]) -> str:
     every, search = head["every"], head["search"]
     count = head["of"] // every
-    which = "All" if every == 1 else f"Each {every}th, spread over the texts,"
+    which = f"all {count} mutants" if every == 1 else f"each {every}th mutant, {count} in all, spread over the texts"
     if len(found) < count:
-        which = f"Of {count} {'' if every == 1 else f'(each {every}th) '}those that a run had time for"
+        which = f"{len(found)} of {count} mutants, as many as there was time for"
     out = [
         "# Mutants",
         "",
-        "A simulator that is to judge kernels must tell every kernel from its mutants: the same text with one change",
-        "that somebody might make by mistake (`graphene.testing.mutate`).",
-        f"{which} were judged, {len(found)}, by `python tests/mutation/all_mutants.py --every {every}",
-        f"--search {search}` at commit {head['commit']}; those that were not told are in `docs/mutants.json`, with",
-        "the date.",
-        "Sizes and data are those that `kernel.check()` chooses of a kernel's text. The tests judge a sample.",
+        "A mutant is a kernel's text with one change that somebody might make by mistake (`graphene.testing.mutate`).",
+        "A simulator that is to judge kernels must tell every kernel from its mutants.",
         "",
-        "- *refused*: reading, verifying or lowering fails",
+        f"This page counts the verdicts on {which}. `python tests/mutation/all_mutants.py --every {every} --search",
+        f"{search}` judged them at commit {head['commit']}. `docs/mutants.json` has the date, and the mutants that",
+        "were not told from their kernel. `kernel.check()` chose sizes and data from each kernel's text. The tests",
+        "judge a sample.",
+        "",
+        "- *refused*: reading, verifying or lowering the mutant fails",
         "- *hazard*: `check()` finds a race, an undefined value, ...",
         "- *promise*: `check()` finds a result, or a spec, that is not what the kernel or the spec promises",
-        f"- *missed*: nothing is found, but {search} times as many calls, or a call of the case, leave a bound",
-        "- *within rounding*: no call that was tried leaves a bound; those that compute the same are among them",
-        "- *ended*: judging it took longer than it may, or ended the process",
+        f"- *missed*: `check()` finds nothing, but a search with {search} x its calls, or a call of the case, shows",
+        "  results out of the bound",
+        "- *within rounding*: no call that was tried gives results out of the bound; mutants that compute the same are",
+        "  among them",
+        "- *ended*: judging the mutant took longer than it may, or ended the process",
         "",
         "```",
         table((r["operator"], r["kind"]) for r in found),
@@ -95,13 +98,19 @@ def page(found: list[dict[str, Any]], head: dict[str, Any]) -> str:
         of_kernel = [r["kind"] for r in found if r["case"] == name]
         if of_kernel:
             out.append(f"| {name} | " + " | ".join(str(of_kernel.count(k)) for k in KINDS) + " |")
-    out += ["", "## Within rounding, and looked at", ""]
+    out += [
+        "",
+        "## Mutants within rounding that compute the same",
+        "",
+        "Each line gives the kernel, the reason, the number of such mutants, and one of the changed lines.",
+        "",
+    ]
     for name in CASES:
         why: dict[str, list[dict[str, Any]]] = {}
         for r in found:
             if r["case"] == name and r["kind"] == "within rounding" and (text := reason(r)):
                 why.setdefault(text, []).append(r)
-        out += [f"- {name}: {text} ({len(rs)}, as `{rs[0]['before']}`)" for text, rs in why.items()]
+        out += [f"- {name}: {text} ({len(rs)}, such as `{rs[0]['before']}`)" for text, rs in why.items()]
     return "\n".join(out) + "\n"
 
 
