@@ -144,7 +144,7 @@ void Registry::read_names() {
     const std::vector<Atom> members = expand_family(named);
     for (std::size_t m = 0; m < members.size(); ++m) {
       const std::string& name = members[m].name;
-      GR_ASSERT(by_name_.emplace(name, Place{t, m}).second, "two entries are called " + name);
+      GR_ASSERT(by_name_.emplace(name, MemberIndex{t, m}).second, "two entries are called " + name);
       by_family_[name.substr(0, name.find('/'))].emplace_back(t, m);
       names_.push_back(name);
     }
@@ -185,7 +185,7 @@ InstancePtr Registry::sized(const InstancePtr& member, std::int64_t elems) {
   InstancePtr& kept = sized_[{member->atom.name, elems}];
   if (kept != nullptr) return kept;
   read_names();
-  const Place place = by_name_.at(member->atom.name);
+  const MemberIndex place = by_name_.at(member->atom.name);
   Atom a = templates_[place.first].atom;
   for (Param& p : a.family) {
     if (p.names == std::vector<std::string>{a.free}) p.rows = {{std::to_string(elems)}};
@@ -199,7 +199,7 @@ std::vector<InstancePtr> Registry::family(const std::string& name) {
   read_names();
   std::vector<InstancePtr> out;
   if (const auto it = by_family_.find(name); it != by_family_.end()) {
-    for (const Place& p : it->second) out.push_back(at(p));
+    for (const MemberIndex& p : it->second) out.push_back(at(p));
   } else if (InstancePtr one = find(name)) {
     out.push_back(std::move(one));
   }
@@ -248,7 +248,7 @@ void Registry::add(InstancePtr i) {
   check_new(*i);
   (void)all();
   (void)of_kind(i->atom.kind);
-  const Place place{templates_.size(), 0};
+  const MemberIndex place{templates_.size(), 0};
   by_name_.emplace(i->atom.name, place);
   by_family_[i->family].push_back(place);
   names_.push_back(i->atom.name);

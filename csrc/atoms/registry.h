@@ -36,17 +36,17 @@ class Registry {
     Atom atom;
     std::vector<InstancePtr> members;  // empty: not asked for yet
   };
-  using Place = std::pair<std::size_t, std::size_t>;  // template, member
+  using MemberIndex = std::pair<std::size_t, std::size_t>;  // template, member
 
   Registry();
   const std::vector<InstancePtr>& members(std::size_t i);
   void read_names();
-  [[nodiscard]] InstancePtr at(Place p) { return members(p.first)[p.second]; }
+  [[nodiscard]] InstancePtr at(MemberIndex p) { return members(p.first)[p.second]; }
 
   std::vector<Template> templates_;
   std::vector<std::string> names_;
-  std::unordered_map<std::string, Place> by_name_;
-  std::map<std::string, std::vector<Place>> by_family_;
+  std::unordered_map<std::string, MemberIndex> by_name_;
+  std::map<std::string, std::vector<MemberIndex>> by_family_;
   std::array<std::vector<InstancePtr>, 9> by_kind_;
   std::array<bool, 9> kind_read_{};
   std::vector<InstancePtr> all_;

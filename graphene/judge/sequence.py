@@ -24,6 +24,7 @@ from graphene.judge.numbers import Divided, Numbers
 from graphene.judge.runs import Run, Runner
 from graphene.judge.signature import Argument, Facts, Parameter, Signature
 from graphene.judge.verdict import as_double, expect, judge_outputs
+from graphene.views import viewed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -320,11 +321,7 @@ def _row_major(sizes: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _view(t: Any, use: Use, columns: int) -> Any:
-    if callable(use.view):
-        return use.view(t)
-    if use.view == "T":
-        return t.swapaxes(-1, -2)
-    return t[..., :columns] if use.view == "C" else t
+    return use.view(t) if callable(use.view) else viewed(t, use.view, columns)
 
 
 def _unwritten(t: Laid) -> None:

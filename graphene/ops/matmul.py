@@ -13,7 +13,7 @@ from graphene.ops.core.activations import ACTIVATIONS, activate, slope, wide_dty
 from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, same_shape, shape_text
 from graphene.ops.core.context import lower, written
 from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, public
-from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, Launches, target_device
+from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, KernelCalls, target_device
 from graphene.ops.core.torch import Tensor, fail, torch
 from graphene.ops.core.views import Dim, Extent, broadcast, divides, merge, output, own, recipe, view
 from graphene.select.gemm import choose
@@ -97,11 +97,11 @@ def tile_of(p: GemmProblem, where: str) -> GemmTile:
     return choose(p, target_device(where))
 
 
-def launches_of(p: GemmProblem, where: str) -> Launches:
+def launches_of(p: GemmProblem, where: str) -> KernelCalls:
     """The kernels of act(A @ B + bias) + residual on a device, and their workspaces."""
     tile = tile_of(p, where)
     launches = [(x.kernel, list(x.arguments)) for x in gemm_launches(p, tile)]
-    return Launches(launches, workspace_sizes(p, tile))
+    return KernelCalls(launches, workspace_sizes(p, tile))
 
 
 # Configurations.

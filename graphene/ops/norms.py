@@ -27,11 +27,12 @@ from graphene.ops.core.checks import (
 )
 from graphene.ops.core.context import to_fp32
 from graphene.ops.core.define import SIMULATED, Arg, Defined, Definition, is_compiling, public
-from graphene.ops.core.kernels import DTYPES, MOST, ROW_DTYPES, TOO_WIDE, Launches, Size, device
+from graphene.ops.core.kernels import DTYPES, MOST, ROW_DTYPES, TOO_WIDE, KernelCalls, device
 from graphene.ops.core.torch import Tensor, fail, torch
 from graphene.ops.core.views import Extent, divides, lies_in_rows, output, own, recipe, view
 from graphene.select.elements import select_reduction
 from graphene.select.rows import select_norm, select_norm_backward, select_norm_columns
+from graphene.views import Size
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def _norm(kind: str, config: Any) -> Any:
     return (layernorm_kernel if kind == "layer" else rmsnorm_kernel)(config)
 
 
-def choose(p: Rows) -> Launches | str:
+def choose(p: Rows) -> KernelCalls | str:
     """``norm(input + residual) * weight + bias``."""
     if p.dtype not in ROW_DTYPES:
         return f"no kernel for rows of {p.dtype}"
@@ -78,7 +79,7 @@ def choose(p: Rows) -> Launches | str:
         "output": True,
         "total": p.total,
     }
-    return Launches([(_norm(p.kind, config), [*(name for name, has in given.items() if has), p.eps])])
+    return KernelCalls([(_norm(p.kind, config), [*(name for name, has in given.items() if has), p.eps])])
 
 
 @functools.cache
@@ -102,7 +103,7 @@ def columns_plan(rows: int, width: int) -> tuple[int, int, int]:
     return config.rows, config.vector, parts
 
 
-def choose_gradients(p: Rows, columns: bool) -> Launches | str:
+def choose_gradients(p: Rows, columns: bool) -> KernelCalls | str:
     """The gradients of input and, with `columns`, of weight and bias, for `p`, whose ``total`` may have a gradient."""
     if p.dtype not in ROW_DTYPES:
         return f"no kernel for rows of {p.dtype}"
@@ -126,7 +127,7 @@ def choose_gradients(p: Rows, columns: bool) -> Launches | str:
         kernels.append((_columns(sums), [*inputs, *statistics, "dweight_parts", "dbias_parts"]))
         last = select_reduction(parts, p.width, 0, dtype=dtypes.fp32, align_bytes=4, out_dtype=dtype)
         kernels += [(_reduction(last), [name + "_parts", name]) for name in ("dweight", "dbias")]
-    return Launches(kernels, workspaces)
+    return KernelCalls(kernels, workspaces)
 
 
 # Gradients: operators of their own, for rows and, summed over rows, for columns.

@@ -11,7 +11,7 @@ from graphene import _core, dtypes
 from graphene.kernels.rows.softmax import SoftmaxConfig, softmax_columns_kernel, softmax_kernel
 from graphene.ops.core.checks import FLOATS, check_dtypes
 from graphene.ops.core.define import SIMULATED, Arg, Defined, Definition, is_compiling, public
-from graphene.ops.core.kernels import DTYPES, MOST, ROW_DTYPES, TOO_WIDE, Launches, device
+from graphene.ops.core.kernels import DTYPES, MOST, ROW_DTYPES, TOO_WIDE, KernelCalls, device
 from graphene.ops.core.torch import NUMBERS, Tensor, fail, torch
 from graphene.ops.core.views import contiguous, divides, merge, one_far, output, own, recipe, view
 from graphene.select.rows import select_softmax, select_softmax_columns
@@ -68,7 +68,7 @@ def columns_config(width: int, columns: int, matrices: int, dtype: str = "float3
     return select_softmax_columns(width, columns, t, align_bytes=align, batch=matrices)
 
 
-def choose(p: Softmax) -> Launches | str:
+def choose(p: Softmax) -> KernelCalls | str:
     """Softmax of rows or columns."""
     if p.dtype not in ROW_DTYPES or p.out not in ROW_DTYPES:
         return f"no kernel for a softmax of {p.dtype} in {p.out}"
@@ -78,13 +78,15 @@ def choose(p: Softmax) -> Launches | str:
     if p.columns > 1:
         columns = columns_config(p.width, p.columns, p.rows, p.dtype, p.align)
         columns = replace(columns, out_dtype=None if out == dtype else out)
-        return Launches([(_softmax_columns(columns), ["input", "output"])])
+        return KernelCalls([(_softmax_columns(columns), ["input", "output"])])
     align, dense = (min(x, 16 * dtype.bits // out.bits) for x in (p.align, p.dense))  # 16 bytes are stored at once
     config = select_softmax(
         p.rows, p.width, dtype, align_bytes=align, dense_bytes=dense, shared_bytes=device(p.device)[1],
         device=device(p.device)[2] if out == dtype else None,
     )  # fmt: skip
-    return Launches([(_softmax(SoftmaxConfig(config.tile, dtype, None if out == dtype else out)), ["input", "output"])])
+    return KernelCalls(
+        [(_softmax(SoftmaxConfig(config.tile, dtype, None if out == dtype else out)), ["input", "output"])]
+    )
 
 
 def configure(input: Arg, dim: int, dtype: int | None) -> Any:

@@ -36,7 +36,7 @@ class Row:
 
 
 @dataclass(eq=False)
-class Held:
+class SetConfig:
     """A configuration set to Graphene's attention, its former setting, and how many records need the change."""
 
     config: Any
@@ -57,7 +57,7 @@ class Record:
     rules: Rules
     rows: list[Row] = field(default_factory=list)
     modules: list[tuple[Any, type]] = field(default_factory=list)
-    attention: list[Held] = field(default_factory=list)
+    attention: list[SetConfig] = field(default_factory=list)
     joined: list[Joined] = field(default_factory=list)
     model: Any = None  # a weak reference
 
@@ -85,7 +85,7 @@ class Record:
 class _SetBack:
     """What becomes, in a copy, ``setattr`` of the configuration's copy."""
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: SetConfig) -> None:
         self.held = held
 
     def __reduce__(self) -> Any:
@@ -177,7 +177,7 @@ def _attentions(model: Any, record: Record) -> None:
                         held[i].records += 1
                         record.attention.append(held[i])
                 elif config._attn_implementation != NAME:
-                    held[i] = Held(config, config._attn_implementation)
+                    held[i] = SetConfig(config, config._attn_implementation)
                     config._attn_implementation_internal = NAME
                     record.attention.append(held[i])
         rows[where, now, said] = rows.get((where, now, said), 0) + scope.attentions

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene import _core
@@ -24,6 +24,7 @@ from graphene.kernels.gemm.result import combined
 from graphene.kernels.gemm.sm70 import product_sm70
 from graphene.kernels.gemm.sm80 import product_sm80
 from graphene.launches import Launch, Launches
+from graphene.views import Size, viewed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,8 +36,6 @@ PADDED_BYTES = 128  # whole lines of the caches; a multiple of 16 would do, but 
 
 
 BUILDERS = {"gemm_sm80": product_sm80, "gemm_sm70": product_sm70}
-
-Size: TypeAlias = "tuple[str | int, int]"  # "batch", "m", "n", "k" or a number; rounded up to a multiple
 
 
 @functools.lru_cache(KEPT)
@@ -216,10 +215,7 @@ def check_operands(config: GemmConfig, arguments: dict[str, Any]) -> None:
 def argument(arguments: dict[str, Any], name: str, columns: int) -> Any:
     """The tensor that a name of a launch stands for; ".C" takes its first `columns`."""
     base, _, view = name.partition(".")
-    t = arguments[base]
-    if view == "T":
-        return t.swapaxes(-1, -2)
-    return t[..., :columns] if view == "C" else t
+    return viewed(arguments[base], view, columns)
 
 
 def _empty_like(a: Any) -> Callable[[tuple[int, ...], str], Any]:

@@ -63,7 +63,7 @@ def _combine(what: Attention, lse: bool) -> Any:
     return attention_combine_kernel(Attention(what.D, what.dtype, group=what.group), lse)
 
 
-class Operator:
+class AttentionOperator:
     """The operator attention (`varlen`: of packed sequences).
 
     It also returns the log-sum-exp and has a gradient. The operator without either gets it as its `with_gradient`.
@@ -176,8 +176,8 @@ class Operator:
         return (*made, *([None] * (2 + len(ctx.numbers))))
 
 
-ATTENTION_LSE, VARLEN_LSE = Operator(False).defined, Operator(True).defined
-ATTENTION, VARLEN = Operator(False, ATTENTION_LSE).defined, Operator(True, VARLEN_LSE).defined
+ATTENTION_LSE, VARLEN_LSE = AttentionOperator(False).defined, AttentionOperator(True).defined
+ATTENTION, VARLEN = AttentionOperator(False, ATTENTION_LSE).defined, AttentionOperator(True, VARLEN_LSE).defined
 
 
 def _default_scale(dim: int) -> float:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 from graphene import _core
 from graphene.ops.core.plans import gpu
 from graphene.select.device import Device, named, of_arch
+from graphene.views import Size
 
 DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 MATMUL_DTYPES = ("float16", "bfloat16")
@@ -16,11 +17,9 @@ ROW_DTYPES = ("float16", "bfloat16", "float32")
 MOST = 2**31 - 1  # the most elements of a row that kernels can count
 TOO_WIDE = "no kernel for rows of 2^31 elements and more"
 
-Size: TypeAlias = "tuple[str | int, int]"  # "batch", "m", "n", "k" or a number; rounded up to a multiple
-
 
 @dataclass
-class Launches:
+class KernelCalls:
     """The kernels that are launched, in order, with the names of their arguments, or numbers.
 
     ``workspaces``: type and sizes, by name, of further memory that they need. The suffix ".T" of a name exchanges its
