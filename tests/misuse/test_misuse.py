@@ -12,27 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from finished import finished, refused
 
 import graphene as gr
-
-
-def statements() -> None:
-    gr.threads(32)
-    x = gr.inout("x", [32], gr.fp32)
-    gr.init(x, 1.0)
-
-
-def finished() -> gr.Kernel:
-    with gr.Kernel("k") as k:
-        statements()
-    return k
-
-
-def refused(code: str, work: Callable[[], object]) -> None:
-    with pytest.raises(gr.GrapheneError) as e:
-        work()
-    assert e.value.code == code
-
 
 UNRECORDED: dict[str, Callable[[gr.Kernel], object]] = {
     "str": str, "json": lambda k: k.to_json(), "ir": lambda k: k.ir, "lowered": lambda k: k.lowered(),

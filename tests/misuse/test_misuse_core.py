@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from finished import finished, refused, statements
 
 import graphene as gr
 from graphene import _core
@@ -34,24 +35,6 @@ def in_thread(work: Callable[[], object]) -> None:
     t.join()
     if failed:
         raise failed[0]
-
-
-def statements() -> None:
-    gr.threads(32)
-    x = gr.inout("x", [32], gr.fp32)
-    gr.init(x, 1.0)
-
-
-def finished() -> gr.Kernel:
-    with gr.Kernel("k") as k:
-        statements()
-    return k
-
-
-def refused(code: str, work: Callable[[], object]) -> None:
-    with pytest.raises(gr.GrapheneError) as e:
-        work()
-    assert e.value.code == code
 
 
 def text_inside(kernel: gr.Kernel, block: str) -> str:
