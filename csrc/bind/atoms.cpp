@@ -5,7 +5,6 @@
 #include "atoms/match.h"
 #include "atoms/registry.h"
 #include "bind/bind.h"
-#include "build/collective.h"
 
 namespace graphene::bind {
 
@@ -447,9 +446,9 @@ py::list instances_to_py(const std::vector<InstancePtr>& list) {
 
 }  // namespace
 
+void complete_spec(ir::SpecStmt& s) { (void)atoms::complete_attrs(s.kind, s.attrs); }
+
 void register_atoms(py::module_& m) {
-  ir::builder_hooks().complete = [](ir::SpecStmt& s) { (void)atoms::complete_attrs(s.kind, s.attrs); };
-  ir::builder_hooks().expand = &build::expand;
   bind_operand(m);
   bind_atom(m);
   m.def("atom_names", [] { return atoms::Registry::get().names(); });

@@ -9,6 +9,10 @@
 #include "layout/layout.h"
 #include "sym/expr.h"
 
+namespace graphene::ir {
+struct SpecStmt;
+}
+
 namespace graphene::bind {
 
 namespace py = pybind11;
@@ -51,6 +55,9 @@ std::optional<Expr> try_expr_from_py(py::handle h, bool convert = true);
 Expr expr_from_py(py::handle h);            // TypeError in place of nullopt
 py::object expr_to_py(const Expr& e);       // a constant comes back as a Python int
 py::object condition_to_py(const Expr& e);  // ... as a Python bool
+
+// What is checked and filled in of a spec that is recorded or read: its attributes. Throws ATOM_ATTR.
+void complete_spec(ir::SpecStmt& s);
 
 // The name of an architecture that kernels are lowered for. Throws ARCH_UNKNOWN for anything else.
 std::string architecture(py::handle arch);

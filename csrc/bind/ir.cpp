@@ -253,7 +253,6 @@ std::vector<std::string> assigned_names(const std::vector<std::vector<Expr>>& co
 
 void register_ir(py::module_& m) {
   m.def("set_package_directory", &set_package_directory);
-  ir::builder_hooks().locate = &python_location;
   register_ir_values(m);
   register_ir_builder(m);
 }

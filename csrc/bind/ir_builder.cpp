@@ -1,5 +1,6 @@
 #include "bind/arguments.h"
 #include "bind/ir_common.h"
+#include "build/collective.h"
 
 namespace graphene::bind {
 
@@ -275,7 +276,10 @@ void bind_kernel(py::module_& m) {
   k.def_property_readonly("block", [](const ir::Kernel& kernel) { return threads_to_py(kernel.block); });
 
   py::class_<Builder>(m, "Builder", "Records one kernel; active from its making until close() or abandon().")
-      .def(py::init<std::string>())
+      .def(py::init([](std::string name) {
+        return std::make_unique<Builder>(std::move(name),
+                                         ir::BuilderHooks{&python_location, &complete_spec, &build::expand});
+      }))
       .def("close", [](Builder& b) { return std::const_pointer_cast<ir::Kernel>(b.close()); })
       .def("abandon", &Builder::abandon);
 }

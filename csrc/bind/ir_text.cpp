@@ -13,7 +13,9 @@ void register_ir_text(py::module_& m) {
       "The kernel as text; ir_parse reads it back to an equal kernel.");
   m.def(
       "ir_parse",
-      [](const Arg<"text", std::string>& text) { return std::make_shared<ir::Kernel>(ir::parse(text.value)); },
+      [](const Arg<"text", std::string>& text) {
+        return std::make_shared<ir::Kernel>(ir::parse(text.value, &complete_spec));
+      },
       py::arg("text"), "Reads the text form. Raises VerifyError IR_* with line and column.");
   m.def(
       "ir_to_json",
@@ -23,7 +25,9 @@ void register_ir_text(py::module_& m) {
       py::arg("kernel"), py::arg("indent") = -1, py::arg("locations") = false, "The kernel as JSON.");
   m.def(
       "ir_from_json",
-      [](const Arg<"text", std::string>& text) { return std::make_shared<ir::Kernel>(ir::from_json(text.value)); },
+      [](const Arg<"text", std::string>& text) {
+        return std::make_shared<ir::Kernel>(ir::from_json(text.value, &complete_spec));
+      },
       py::arg("text"), "Reads the JSON form. Raises VerifyError IR_JSON_* with line and column, or a JSON pointer.");
   m.def(
       "ir_equal", [](const ir::Kernel& a, const ir::Kernel& b) { return a == b; }, py::arg("a"), py::arg("b"),

@@ -454,7 +454,6 @@ void Assembler::complete(SpecStmt& s) {
          {"blocks:  " + s.blocks->type_str(), "threads: " + s.threads->type_str()});
   check_barrier_use(s);
   for (const auto& [key, value] : default_attrs(s.kind)) s.attrs.emplace(key, value);
-  if (builder_hooks().complete) builder_hooks().complete(s);
 }
 
 Kernel Assembler::finish() {

@@ -79,11 +79,6 @@ bool is_identifier(const std::string& s) {
                      [](char c) { return c == '_' || (static_cast<unsigned char>(c) < 128 && std::isalnum(c) != 0); });
 }
 
-BuilderHooks& builder_hooks() {
-  static BuilderHooks hooks;
-  return hooks;
-}
-
 Builder* Builder::active() {
   if (active_builder != nullptr && (active_alive.expired() || active_builder->closed_)) active_builder = nullptr;
   return active_builder;
@@ -96,13 +91,13 @@ Builder& Builder::require_active(const char* call) {
   return *active_builder;
 }
 
-SourceLoc Builder::here() const { return builder_hooks().locate ? builder_hooks().locate() : SourceLoc{}; }
+SourceLoc Builder::here() const { return hooks_.locate ? hooks_.locate() : SourceLoc{}; }
 
 void Builder::refuse(Code code, std::string message, std::vector<std::string> details, std::string fix) const {
   fail(code, std::move(message), std::move(details), std::move(fix), here());
 }
 
-Builder::Builder(std::string name) : serial_(++builders) {
+Builder::Builder(std::string name, BuilderHooks hooks) : hooks_(std::move(hooks)), serial_(++builders) {
   if (active() != nullptr)
     refuse(Code::KERNEL_NESTED, "a kernel inside a kernel", {"open: " + active_builder->kernel_.name, "got: " + name},
            "build one kernel after the other");
@@ -350,13 +345,13 @@ std::shared_ptr<Stmt> Builder::spec(SpecStmt s) {
     refuse(Code::SPEC_GROUP, "on= takes threads, or a pair (blocks, threads)",
            {"blocks: " + s.blocks->type_str(), "threads: " + s.threads->type_str()});
   for (const auto& [key, value] : default_attrs(s.kind)) s.attrs.emplace(key, value);
-  if (builder_hooks().complete) located([&] { builder_hooks().complete(s); });
+  if (hooks_.complete) located([&] { hooks_.complete(s); });
   const auto stmt = append({0, here(), std::move(s)});
   auto& node = std::get<SpecStmt>(stmt->node);
-  if (!builder_hooks().expand) return stmt;
+  if (!hooks_.expand) return stmt;
   bool expanded = false;
   fill(stmt, &node.body, [&] {
-    expanded = located([&] { return builder_hooks().expand(*this, node); });
+    expanded = located([&] { return hooks_.expand(*this, node); });
     if (expanded) check_depth(0);
   });
   GR_ASSERT(expanded || node.body.empty(), "statements of a leaf that is not decomposed");

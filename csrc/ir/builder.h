@@ -18,17 +18,15 @@ namespace graphene::ir {
 
 class Builder;
 
-// What the builder asks of layers that it must not include. Set once, when the module is loaded; each may be empty.
+// What the builder asks of layers that it must not include: who makes a builder brings them. Each may be empty.
 struct BuilderHooks {
   // Where the Python that is running now stands.
-  std::function<SourceLoc()> locate;
-  // Checks a spec's attributes and fills in the defaults its kind declares; throws ATOM_ATTR.
-  std::function<void(SpecStmt&)> complete;
+  std::function<SourceLoc()> locate = {};
+  CompleteSpec complete = {};
   // Decomposes a spec with `atom`, or an Init, by recording statements (they land in its body); false: it is a leaf as
   // it stands.
-  std::function<bool(Builder&, const SpecStmt&)> expand;
+  std::function<bool(Builder&, const SpecStmt&)> expand = {};
 };
-BuilderHooks& builder_hooks();
 
 struct AllocOptions {
   std::optional<int> stages;
@@ -40,7 +38,7 @@ struct AllocOptions {
 class Builder {
  public:
   // Becomes this thread's active builder. KERNEL_NESTED when there is one.
-  explicit Builder(std::string name);
+  explicit Builder(std::string name, BuilderHooks hooks = {});
   ~Builder();
   Builder(const Builder&) = delete;
   Builder& operator=(const Builder&) = delete;
@@ -170,6 +168,7 @@ class Builder {
   std::vector<Announced> announced_;
   std::optional<Diagnostic> noted_;
   bool closed_ = false;
+  BuilderHooks hooks_;
   std::uint64_t serial_;
   std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
 };

@@ -20,6 +20,6 @@ struct JsonOptions {
 
 // Throws IR_JSON_SYNTAX with line and column for text that is not JSON, IR_FORMAT for another version, IR_JSON_VALUE
 // and whatever the text's reader throws, behind the JSON pointer of the value: "/body/3/stop: no integer 'K' here".
-[[nodiscard]] Kernel from_json(std::string_view text);
+[[nodiscard]] Kernel from_json(std::string_view text, const CompleteSpec& complete = {});
 
 }  // namespace graphene::ir

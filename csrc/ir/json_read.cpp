@@ -14,7 +14,7 @@ namespace {
 
 class Reader : private JsonReader {
  public:
-  explicit Reader(const At& root) : JsonReader(header(root)), root_(root) {}
+  Reader(const At& root, const CompleteSpec& complete) : JsonReader(header(root)), root_(root), complete_(complete) {}
 
   Kernel run() {
     const At symbols = root_["symbols"];
@@ -287,6 +287,7 @@ class Reader : private JsonReader {
     s.decomposed = j.has("body");
     if (s.collective && !s.decomposed) j.fail(Code::IR_JSON_VALUE, "a collective leaf without a body");
     Assembler::complete(s);
+    if (complete_) complete_(s);
     if (s.decomposed) s.body = body(j["body"]);
     add(j, stmt, std::move(s));
   }
@@ -391,6 +392,7 @@ class Reader : private JsonReader {
   }
 
   const At& root_;
+  const CompleteSpec& complete_;
   int depth_ = 0;
 };
 
@@ -409,7 +411,7 @@ class Reader : private JsonReader {
 
 }  // namespace
 
-Kernel from_json(std::string_view text) {
+Kernel from_json(std::string_view text, const CompleteSpec& complete) {
   const Source source{text};
   Json document;
   std::vector<std::set<std::string>> keys;  // of the open objects
@@ -431,7 +433,7 @@ Kernel from_json(std::string_view text) {
     fail(Code::IR_NUMBER, "a number in JSON outside the range of a 64-bit float");
   }
   const At root(document);
-  return Reader(root).run();
+  return Reader(root, complete).run();
 }
 
 }  // namespace graphene::ir

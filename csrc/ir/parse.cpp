@@ -16,7 +16,7 @@ constexpr int kMaxInt32 = std::numeric_limits<int>::max();
 
 class KernelReader : public DeclReader {
  public:
-  using DeclReader::DeclReader;
+  KernelReader(std::string_view text, const CompleteSpec& complete) : DeclReader(text), complete_(complete) {}
 
   Kernel run() {
     while (declaration()) end_of_statement();
@@ -383,7 +383,10 @@ class KernelReader : public DeclReader {
       s.means = string("a meaning in quotes");
     }
     const int stmt = as_.next_id();
-    at(kind, [&] { Assembler::complete(s); });
+    at(kind, [&] {
+      Assembler::complete(s);
+      if (complete_) complete_(s);
+    });
     s.collective = accept_name("collective");
     s.decomposed = s.collective || tok().is("{");
     if (s.decomposed) s.body = body();
@@ -567,11 +570,12 @@ class KernelReader : public DeclReader {
     as_.add(as_.next_id(), std::move(s));
   }
 
+  const CompleteSpec& complete_;
   int blocks_ = 0;
 };
 
 }  // namespace
 
-Kernel parse(std::string_view text) { return KernelReader(text).run(); }
+Kernel parse(std::string_view text, const CompleteSpec& complete) { return KernelReader(text, complete).run(); }
 
 }  // namespace graphene::ir

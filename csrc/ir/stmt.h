@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -168,5 +169,9 @@ struct ArgumentRef {
   const ScalarParam* scalar = nullptr;  // one of the two
 };
 [[nodiscard]] std::vector<ArgumentRef> arguments(const Kernel& k);
+
+// Checks a spec's attributes and fills in the defaults that its kind declares; throws ATOM_ATTR. Layers above know
+// both: whoever records or reads a kernel brings this.
+using CompleteSpec = std::function<void(SpecStmt&)>;
 
 }  // namespace graphene::ir
