@@ -5,6 +5,10 @@ from typing import Any, NoReturn, TypeAlias, TypedDict, dataclass_transform
 
 # base
 
+@dataclass_transform(frozen_default=True)
+class _Record:
+    """Results with named fields: made by position or by name, compared, printed and pickled by their values."""
+
 class Stage:
     """with Stage(name): what runs within is timed under that name."""
 
@@ -205,6 +209,10 @@ class DType:
     def name(self) -> str: ...
     @property
     def bits(self) -> int: ...
+    @property
+    def array_name(self) -> str: ...
+    @property
+    def in_numpy(self) -> bool: ...
     def __hash__(self) -> int: ...
 
 class Memory:
@@ -213,6 +221,7 @@ class Memory:
     def __hash__(self) -> int: ...
 
 def dtype(name: str) -> DType: ...
+def dtype_of_array(name: str) -> DType | None: ...
 def memory(name: str) -> Memory: ...
 
 class Tensor:
@@ -508,6 +517,23 @@ class Program:
     def manifest(self) -> LaunchManifest: ...
     def manifest_json(self) -> str: ...
 
+class Architecture(_Record):
+    """An architecture, without the suffix of an exact one.
+
+    ``shared_bytes``: of shared memory, what one block may have. ``warps``, ``blocks``, ``sm_shared_bytes``: what a
+    multiprocessor holds at a time. ``reserved_bytes``: what the system takes of each block's shared memory, which is
+    given out in steps of ``shared_unit`` bytes. 0 is what is not published.
+    """
+
+    name: str
+    shared_bytes: int
+    warps: int
+    blocks: int
+    sm_shared_bytes: int
+    reserved_bytes: int
+    shared_unit: int
+
+def find_architecture(name: str) -> Architecture | None: ...
 def architecture(arch: object) -> str: ...
 def shared_limit_bytes(arch: str) -> int: ...
 def lower(kernel: KernelIR, arch: str) -> Program: ...
@@ -677,10 +703,6 @@ def set_torch(names: Mapping[str, Any]) -> None: ...
 def torch_state() -> tuple[bool, bool, bool]: ...
 
 # sim
-
-@dataclass_transform(frozen_default=True)
-class _Record:
-    """Results with named fields: made by position or by name, compared, printed and pickled by their values."""
 
 class TraceEvent(_Record):
     """One event of a trace. Time counts steps of the warp, one an instruction; a barrier brings its warps to the same

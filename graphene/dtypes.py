@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from graphene._core import DType, Memory, dtype, memory
 
 __all__ = [
@@ -22,6 +24,7 @@ __all__ = [
     "i64",
     "pred",
     "tf32",
+    "torch_type",
     "u8",
     "u16",
     "u32",
@@ -60,6 +63,14 @@ u64 = dtype("u64")
 """Unsigned integer of 64 bits."""
 pred = dtype("pred")
 """A predicate register."""
+
+
+def torch_type(t: DType | str) -> Any:
+    """PyTorch's type of tensors with elements of a type, which may be given by its name; a tf32 is stored as fp32."""
+    import torch
+
+    return getattr(torch, (dtype(t) if isinstance(t, str) else t).array_name)
+
 
 GL = memory("GL")
 """Global memory."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from html import escape
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from graphene import _core
 from graphene._core import WidthLimit
@@ -17,30 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["AccessRow", "Occupancy", "Report", "WidthLimit", "occupancy", "report"]
 
 
-class _Multiprocessor(NamedTuple):
-    warps: int
-    blocks: int
-    shared_kib: int
-    reserved_bytes: int = 1024  # shared memory that the system takes in each block
-    shared_unit: int = 128
-
-
-# CUDA C++ programming guide, technical specifications per compute capability; the occupancy calculator's units.
-_MULTIPROCESSORS = {
-    "sm_70": _Multiprocessor(64, 32, 96, 0, 256),
-    "sm_72": _Multiprocessor(64, 32, 96, 0, 256),
-    "sm_75": _Multiprocessor(32, 16, 64, 0, 256),
-    "sm_80": _Multiprocessor(64, 32, 164),
-    "sm_86": _Multiprocessor(48, 16, 100),
-    "sm_87": _Multiprocessor(48, 16, 164),
-    "sm_89": _Multiprocessor(48, 24, 100),
-    "sm_90": _Multiprocessor(64, 32, 228),
-    "sm_100": _Multiprocessor(64, 32, 228),
-    "sm_103": _Multiprocessor(64, 32, 228),
-    "sm_110": _Multiprocessor(48, 24, 228),
-    "sm_120": _Multiprocessor(48, 24, 100),
-    "sm_121": _Multiprocessor(48, 24, 100),
-}
 _REGISTERS = 65536
 _REGISTER_UNIT = 256  # per warp
 _PARTITIONS = 4  # parts of a multiprocessor, which get the warps in turn
@@ -71,8 +47,8 @@ def occupancy(arch: str, threads: int, shared_bytes: int, registers: int | None)
 
     None for an architecture whose multiprocessor is not known. Source: the occupancy calculator of the CUDA toolkit.
     """
-    sm = _MULTIPROCESSORS.get(arch.rstrip("abcdefghijklmnopqrstuvwxyz"))
-    if sm is None:
+    sm = _core.find_architecture(arch)
+    if sm is None or sm.warps == 0:
         return None
     warps = -(-threads // 32)
     limits = {"threads": sm.warps // warps, "blocks": sm.blocks}
@@ -82,7 +58,7 @@ def occupancy(arch: str, threads: int, shared_bytes: int, registers: int | None)
         limits["registers"] = held // warps
     each = -(-(shared_bytes + sm.reserved_bytes) // sm.shared_unit) * sm.shared_unit
     if each > 0:
-        limits["shared"] = sm.shared_kib * 1024 // each
+        limits["shared"] = sm.sm_shared_bytes // each
     blocks = min(limits.values())
     by = tuple(name for name, n in limits.items() if n == blocks)
     return Occupancy(blocks, blocks * warps, blocks * warps / sm.warps, limits, by)

@@ -9,26 +9,28 @@ namespace graphene::atoms {
 
 namespace {
 
-// CUDA C++ Programming Guide, technical specifications per compute capability: shared memory of a thread block.
-constexpr auto kArchs = std::to_array<Arch>({{"sm_70", 96, ""},
-                                             {"sm_72", 96, ""},
-                                             {"sm_75", 64, ""},
-                                             {"sm_80", 163, ""},
-                                             {"sm_86", 99, ""},
-                                             {"sm_87", 163, ""},
+// CUDA C++ Programming Guide, technical specifications per compute capability; the occupancy calculator's units.
+constexpr auto kArchs = std::to_array<Arch>({{"sm_70", 96, "", {64, 32, 96, 0, 256}},
+                                             {"sm_72", 96, "", {64, 32, 96, 0, 256}},
+                                             {"sm_75", 64, "", {32, 16, 64, 0, 256}},
+                                             {"sm_80", 163, "", {64, 32, 164, 1024, 128}},
+                                             {"sm_86", 99, "", {48, 16, 100, 1024, 128}},
+                                             {"sm_87", 163, "", {48, 16, 164, 1024, 128}},
                                              {"sm_88", 0, ""},
-                                             {"sm_89", 99, ""},
-                                             {"sm_90", 227, "a"},
-                                             {"sm_100", 227, "af"},
+                                             {"sm_89", 99, "", {48, 24, 100, 1024, 128}},
+                                             {"sm_90", 227, "a", {64, 32, 228, 1024, 128}},
+                                             {"sm_100", 227, "af", {64, 32, 228, 1024, 128}},
                                              {"sm_101", 227, "af"},
-                                             {"sm_103", 227, "af"},
+                                             {"sm_103", 227, "af", {64, 32, 228, 1024, 128}},
                                              {"sm_107", 0, "af"},
-                                             {"sm_110", 227, "af"},
-                                             {"sm_120", 99, "af"},
-                                             {"sm_121", 99, "af"},
+                                             {"sm_110", 227, "af", {48, 24, 228, 1024, 128}},
+                                             {"sm_120", 99, "af", {48, 24, 100, 1024, 128}},
+                                             {"sm_121", 99, "af", {48, 24, 100, 1024, 128}},
                                              {"gfx90a", 64, ""}});
 
 }  // namespace
+
+std::span<const Arch> archs() { return kArchs; }
 
 const Arch* find_arch(const std::string& name) {
   for (const Arch& a : kArchs) {

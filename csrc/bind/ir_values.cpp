@@ -95,6 +95,13 @@ void bind_types(py::module_& m) {
       "name", [](const DType& t) { return std::string(ir::name(t.type)); }, "Its name in the IR, such as \"fp16\".");
   d.def_property_readonly(
       "bits", [](const DType& t) { return ir::bits(t.type); }, "Bits of one element in memory (pred: 8).");
+  d.def_property_readonly(
+      "array_name", [](const DType& t) { return std::string(ir::info(t.type).array); },
+      "The name of its arrays' type in NumPy and PyTorch, such as \"float16\" (tf32: \"float32\"); \"\" where there "
+      "are no "
+      "arrays of it.");
+  d.def_property_readonly(
+      "in_numpy", [](const DType& t) { return ir::info(t.type).in_numpy(); }, "Whether NumPy has a type of that name.");
   d.def("__str__", [](const DType& t) { return std::string(ir::name(t.type)); });
   d.def("__repr__", [](const DType& t) { return std::string("gr.") + ir::name(t.type); });
   d.def("__hash__", [](const DType& t) { return static_cast<int>(t.type); });
@@ -111,6 +118,15 @@ void bind_types(py::module_& m) {
         return DType{*t};
       },
       py::arg("name"));
+  m.def(
+      "dtype_of_array",
+      [](const std::string& name) -> std::optional<DType> {
+        const Scalar* s = find_array_scalar(name);
+        if (s == nullptr) return std::nullopt;
+        return DType{*ir::scalar_type_from_name(s->name)};
+      },
+      py::arg("name"),
+      "The type of the elements of arrays whose type NumPy or PyTorch calls so; None where there is none.");
 
   py::class_<MemoryObject> mem(m, "Memory",
                                "Where a tensor lives: gr.GL global, gr.SH shared by a block, gr.RF registers.");

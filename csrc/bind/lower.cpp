@@ -3,12 +3,25 @@
 #include "base/stages.h"
 #include "bind/bind.h"
 #include "bind/manifest.h"
+#include "bind/record.h"
 #include "emit/emit.h"
 #include "lower/lowered.h"
 #include "lower/memory.h"
 #include "verify/verify.h"
 
 namespace graphene::bind {
+
+namespace {
+
+struct ArchitectureRecord {
+  std::string name;
+  std::int64_t shared_bytes = 0;
+  int warps = 0, blocks = 0;
+  std::int64_t sm_shared_bytes = 0;
+  int reserved_bytes = 0, shared_unit = 0;
+};
+
+}  // namespace
 
 std::string architecture(py::handle arch) {
   std::string name = py::isinstance<py::str>(arch) ? printable_text(arch) : std::string();
@@ -41,6 +54,25 @@ void register_lower(py::module_& m) {
           "manifest_json", [](const lower::Program& p) { return make_manifest(p).to_json(); },
           "The same as JSON text.");
 
+  using A = ArchitectureRecord;
+  register_record<A>(m, "Architecture", R"doc(An architecture, without the suffix of an exact one.
+
+``shared_bytes``: of shared memory, what one block may have. ``warps``, ``blocks``, ``sm_shared_bytes``: what a
+multiprocessor holds at a time. ``reserved_bytes``: what the system takes of each block's shared memory, which is given
+out in steps of ``shared_unit`` bytes. 0 is what is not published.)doc",
+                     field("name", &A::name), field("shared_bytes", &A::shared_bytes), field("warps", &A::warps),
+                     field("blocks", &A::blocks), field("sm_shared_bytes", &A::sm_shared_bytes),
+                     field("reserved_bytes", &A::reserved_bytes), field("shared_unit", &A::shared_unit));
+  m.def(
+      "find_architecture",
+      [](const std::string& name) -> std::optional<A> {
+        const atoms::Arch* a = atoms::find_arch(name);
+        if (a == nullptr) return std::nullopt;
+        return A{a->name,          a->shared_kib << 10,    a->sm.warps,
+                 a->sm.blocks,     a->sm.shared_kib << 10, a->sm.reserved_bytes,
+                 a->sm.shared_unit};
+      },
+      py::arg("name"), "The row of an architecture, with or without a suffix; None where there is none.");
   m.def("shared_limit_bytes", &lower::shared_limit_bytes, py::arg("arch"),
         "Bytes of shared memory that one block may have on an architecture; 0: unknown.");
   m.def("architecture", &architecture, py::arg("arch"), "The name again. Raises SelectError ARCH_UNKNOWN.");

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/scalars.h"
 #include "bind/bind.h"
 #include "bind/torch_written.h"
 
@@ -33,35 +34,17 @@ std::string type_name(PyObject* o) {
   return module.empty() || module == "builtins" ? name : module + "." + name;
 }
 
-struct NamedType {
-  const char* name;
-  std::uint8_t code, bits;
-};
-constexpr std::array<NamedType, 16> kNamedTypes = {{{"float16", 2, 16},
-                                                    {"bfloat16", 4, 16},
-                                                    {"float32", 2, 32},
-                                                    {"float64", 2, 64},
-                                                    {"float8_e4m3fn", 10, 8},
-                                                    {"float8_e5m2", 12, 8},
-                                                    {"int8", 0, 8},
-                                                    {"int16", 0, 16},
-                                                    {"int32", 0, 32},
-                                                    {"int64", 0, 64},
-                                                    {"uint8", 1, 8},
-                                                    {"uint16", 1, 16},
-                                                    {"uint32", 1, 32},
-                                                    {"uint64", 1, 64},
-                                                    {"bool", 6, 8},
-                                                    {"float8_e4m3fnuz", 11, 8}}};
-
 bool set_named_type(const std::string& name, TensorArg& t) {
-  for (const NamedType& n : kNamedTypes)
-    if (name == n.name) {
-      t.code = n.code;
-      t.bits = n.bits;
-      return true;
-    }
-  return false;
+  if (name == "float8_e4m3fnuz") {  // no kernel takes it: it is named so that a message can say what was passed
+    t.code = 11;
+    t.bits = 8;
+    return true;
+  }
+  const Scalar* s = find_array_scalar(name);
+  if (s == nullptr) return false;
+  t.code = s->dlpack;
+  t.bits = static_cast<std::uint8_t>(s->bits);
+  return true;
 }
 
 // The attribute, or nothing where there is none; any other error is the object's own and is thrown.

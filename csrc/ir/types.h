@@ -5,6 +5,8 @@
 #include <optional>
 #include <string_view>
 
+#include "base/scalars.h"
+
 namespace graphene::ir {
 
 // b8..b64 are untyped bits: they appear in atom patterns ("any 16-bit type"), never in a kernel's tensors.
@@ -33,11 +35,7 @@ enum class ScalarType : std::uint8_t {
   b64
 };
 
-struct ScalarInfo {
-  const char* name;
-  int bits;  // of one element in memory (pred: 8)
-  enum class Class : std::uint8_t { Float, Signed, Unsigned, Pred, Barrier, Bits } cls;
-};
+using ScalarInfo = Scalar;
 [[nodiscard]] const ScalarInfo& info(ScalarType t);
 [[nodiscard]] inline int bits(ScalarType t) { return info(t).bits; }
 [[nodiscard]] inline const char* name(ScalarType t) { return info(t).name; }

@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 
+#include "base/scalars.h"
 #include "runtime/strides.h"
 
 namespace graphene::runtime {
@@ -344,23 +345,11 @@ class Binder {
   }
 
   std::string dtype_fix(const Tensor& t) const {
-    static constexpr std::array<std::pair<const char*, const char*>, 12> kNames = {{{"fp16", "float16"},
-                                                                                    {"fp32", "float32"},
-                                                                                    {"fp64", "float64"},
-                                                                                    {"i8", "int8"},
-                                                                                    {"i16", "int16"},
-                                                                                    {"i32", "int32"},
-                                                                                    {"i64", "int64"},
-                                                                                    {"u8", "uint8"},
-                                                                                    {"u16", "uint16"},
-                                                                                    {"u32", "uint32"},
-                                                                                    {"u64", "uint64"},
-                                                                                    {"bf16", "bfloat16"}}};
     const bool of_array = array(*t.value);
-    for (const auto& [ours, theirs] : kNames) {
-      if (t.spec->dtype.name != ours || (of_array && t.spec->dtype.name == "bf16")) continue;
+    const graphene::Scalar* s = find_scalar(t.spec->dtype.name);
+    if (s != nullptr && (of_array ? s->in_numpy() : s->in_arrays()) && s->cls != graphene::Scalar::Class::Pred) {
       const std::string module = of_array ? "np." : "torch.";
-      return "pass " + t.name + (of_array ? ".astype(" : ".to(") + module + theirs + ")" + and_back(t) +
+      return "pass " + t.name + (of_array ? ".astype(" : ".to(") + module + s->array + ")" + and_back(t) +
              "; or build the kernel for this dtype";
     }
     return "convert it, or build the kernel for this dtype";

@@ -4,21 +4,13 @@
 #include <nlohmann/json.hpp>
 
 #include "base/diag.h"
+#include "base/scalars.h"
 
 namespace graphene::runtime {
 
 namespace {
 
 using Json = nlohmann::json;
-
-const std::vector<DType>& dtype_table() {
-  static const std::vector<DType> table = {
-      {"fp16", 2, 16},    {"bf16", 4, 16}, {"fp32", 2, 32}, {"tf32", 2, 32}, {"fp64", 2, 64}, {"fp8e4m3", 10, 8},
-      {"fp8e5m2", 12, 8}, {"i8", 0, 8},    {"i16", 0, 16},  {"i32", 0, 32},  {"i64", 0, 64},  {"u8", 1, 8},
-      {"u16", 1, 16},     {"u32", 1, 32},  {"u64", 1, 64},  {"pred", 6, 8},
-  };
-  return table;
-}
 
 [[noreturn]] void bad(const std::string& what) {
   fail(Code::LAUNCH_MANIFEST, "malformed launch manifest: " + what, {},
@@ -140,9 +132,10 @@ ArgSpec read_arg(const Json& j, const std::string& at) {
 
 DType dtype_of(std::string_view name) {
   std::string names;
-  for (const DType& d : dtype_table()) {
-    if (d.name == name) return d;
-    names += (names.empty() ? "" : " ") + d.name;
+  for (const Scalar& s : scalars()) {
+    if (!s.in_arrays()) continue;
+    if (s.name == name) return {s.name, s.dlpack, static_cast<std::uint8_t>(s.bits)};
+    names += (names.empty() ? "" : " ") + std::string(s.name);
   }
   fail(Code::LAUNCH_MANIFEST, "'" + std::string(name) + "' is not an element type that tensors hold",
        {"known: " + names});

@@ -18,13 +18,12 @@ inline constexpr int kManifestSchema = 1;
 // An element type: Graphene's name and DLPack's description of the same bits.
 struct DType {
   std::string name;       // "fp16"
-  std::uint8_t code = 0;  // DLPack: 0 int, 1 uint, 2 float, 4 bfloat, 6 bool, 10 float8_e4m3fn, 12 float8_e5m2, ...
+  std::uint8_t code = 0;  // DLPack's, as base/scalars.h has it
   std::uint8_t bits = 0;
 
   friend bool operator==(const DType&, const DType&) = default;
 };
-// Of "fp16", "bf16", "fp32", "tf32" (stored as fp32), "fp64", "fp8e4m3", "fp8e5m2", "i8".."i64", "u8".."u64", "pred".
-// Throws LAUNCH_MANIFEST for any other name.
+// Of a type of which there are arrays. Throws LAUNCH_MANIFEST for any other name.
 [[nodiscard]] DType dtype_of(std::string_view name);
 
 enum class Access : std::uint8_t { Read, Write, ReadWrite };

@@ -1,9 +1,9 @@
 #include "sim/simulate.h"
 
 #include <algorithm>
-#include <array>
 #include <set>
 
+#include "atoms/arch.h"
 #include "atoms/match.h"
 
 namespace graphene::sim {
@@ -66,17 +66,23 @@ std::string default_arch(const ir::Kernel& kernel) {
     if (const auto* spec = s.as<ir::SpecStmt>(); spec != nullptr && !spec->atom.empty()) names.insert(spec->atom);
     if (const auto* sync = s.as<ir::SyncStmt>(); sync != nullptr && !sync->atom.empty()) names.insert(sync->atom);
   });
-  static constexpr std::array<const char*, 9> kArchs = {"sm_80",  "sm_86",   "sm_89",   "sm_90", "sm_90a",
-                                                        "sm_100", "sm_100a", "sm_120a", "gfx90a"};
-  for (const char* arch : kArchs) {
-    const bool all = std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+  const auto has_all = [&](const std::string& arch) {
+    return std::all_of(names.begin(), names.end(), [&](const std::string& name) {
       const auto family = atoms::find_family(name);
       return family.empty() ||
              std::any_of(family.begin(), family.end(), [&](const auto& a) { return a->runs_on(arch); });
     });
-    if (all) return arch;
+  };
+  const std::string lowest = "sm_80";
+  bool from_here = false;
+  for (const atoms::Arch& arch : atoms::archs()) {
+    from_here = from_here || arch.name == lowest;
+    if (!from_here) continue;
+    if (has_all(arch.name)) return arch.name;
+    const std::string own = arch.name + std::string("a");  // with this chip's own instructions
+    if (atoms::find_arch(own) == &arch && has_all(own)) return own;
   }
-  return "sm_80";
+  return lowest;
 }
 
 std::vector<const ir::Stmt*> sync_statements(const ir::Kernel& kernel) {

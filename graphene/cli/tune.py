@@ -36,10 +36,11 @@ def tune_sizes(sizes: Sequence[str], dtype: str, order: str, measure: bool, coun
 
 def _problem(text: str, dtype: str, order: str) -> tuple[Any, Any] | None:
     """The tunable and the problem of a size on the command line."""
+    from graphene import _core
     from graphene.select.gemm import GEMM, GemmProblem
     from graphene.select.rows import ROWS, RowProblem
 
-    size = {"fp16": 2, "bf16": 2, "fp32": 4, "i8": 1}[dtype]
+    size = _core.dtype(dtype).bits // 8
     if (found := re.fullmatch(r"(layernorm|rmsnorm|softmax):([1-9]\d{0,9})x([1-9]\d{0,9})", text)) is not None:
         rows, width = int(found[2]), int(found[3])
         align = max(a for a in (16, 8, 4, 2, 1) if width * size % a == 0)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from graphene import _core
 from graphene.judge.formats import encode, is_float, storage
 from graphene.judge.signature import Argument, Facts, Signature, evaluate
 
@@ -132,11 +133,8 @@ class Laid:
 
 def given_of(view: Any, dtype: str) -> Any:
     """The argument for a kernel, from an array that holds a type's bits."""
-    name = _NAMES.get(dtype)
-    return view if name is None else Typed(view, name)
-
-
-_NAMES = {"bf16": "bfloat16", "fp8e4m3": "float8_e4m3fn", "fp8e5m2": "float8_e5m2"}
+    t = _core.dtype(dtype)
+    return view if t.in_numpy else Typed(view, t.array_name)
 
 
 class Typed:

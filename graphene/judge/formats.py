@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from graphene import _core
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -48,9 +50,6 @@ _FORMATS = {
     "fp8e4m3": Format(4, -6, 448.0, True),
     "fp8e5m2": Format(3, -14, 57344.0, True),
 }
-_NUMPY = {"fp16": np.float16, "fp32": np.float32, "tf32": np.float32, "fp64": np.float64, "i8": np.int8, "u8": np.uint8,
-          "i16": np.int16, "u16": np.uint16, "i32": np.int32, "u32": np.uint32, "i64": np.int64, "u64": np.uint64,
-          "pred": np.bool_, "bf16": np.uint16, "fp8e4m3": np.uint8, "fp8e5m2": np.uint8}  # fmt: skip
 # Exponent and fraction bits of the types that NumPy lacks, and whether all bits set is the one NaN.
 _BITS = {"bf16": (8, 7, False), "fp8e4m3": (4, 3, True), "fp8e5m2": (5, 2, False)}
 
@@ -71,7 +70,8 @@ def format_of(dtype: DType | str) -> Format:
 
 def storage(dtype: DType | str) -> Any:
     """NumPy's type of its elements in memory: their bits, where NumPy lacks the type."""
-    return np.dtype(_NUMPY[_name(dtype)])
+    t = _core.dtype(_name(dtype))
+    return np.dtype(t.array_name if t.in_numpy else f"u{t.bits // 8}")
 
 
 def nearest(x: Any, dtype: DType | str) -> Any:
@@ -84,7 +84,7 @@ def nearest(x: Any, dtype: DType | str) -> Any:
         return x
     with np.errstate(all="ignore"):
         if name in ("fp16", "fp32"):
-            return x.astype(_NUMPY[name]).astype(np.float64)
+            return x.astype(storage(name)).astype(np.float64)
         f = _FORMATS[name]
         exponent = np.frexp(np.where(np.isfinite(x), x, 0.0))[1]
         last = np.maximum(exponent - 1, f.least) - (f.digits - 1)
@@ -130,7 +130,7 @@ def encode(x: Any, name: str) -> Any:
     """The type's elements in memory, of doubles or integers."""
     with np.errstate(all="ignore"):
         if name not in _BITS:
-            return np.asarray(x).astype(_NUMPY[name])
+            return np.asarray(x).astype(storage(name))
         exponent_bits, fraction_bits, one_nan = _BITS[name]
         y = nearest(x, name)
         bias = (1 << (exponent_bits - 1)) - 1
@@ -143,7 +143,7 @@ def encode(x: Any, name: str) -> Any:
         bits = np.where(np.isinf(y), top, bits)
         no_number = (1 << (exponent_bits + fraction_bits)) - 1 if one_nan else top | hidden >> 1
         bits = np.where(np.isnan(y), no_number, bits)
-        return (bits | np.where(np.signbit(y), 1 << (exponent_bits + fraction_bits), 0)).astype(_NUMPY[name])
+        return (bits | np.where(np.signbit(y), 1 << (exponent_bits + fraction_bits), 0)).astype(storage(name))
 
 
 @_by_parts

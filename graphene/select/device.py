@@ -68,21 +68,32 @@ class Device:
     @property
     def family(self) -> str:
         """The architecture without its suffix: ``sm_90``."""
-        return self.arch.rstrip("abcdefghijklmnopqrstuvwxyz")
+        return _family(self.arch)
 
 
-H200 = Device("NVIDIA H200", "sm_90a", 132, 227 << 10, 2245, 52, 18.0, 1.75)
+def _family(arch: str) -> str:
+    return arch.rstrip("abcdefghijklmnopqrstuvwxyz")
+
+
+def _typical(
+    name: str, arch: str, sm_count: int, flops: float, l2_bytes: float, dram_bytes: float, clock_ghz: float
+) -> Device:
+    """A device of which a block has as much shared memory as its architecture allows."""
+    return Device(name, arch, sm_count, _core.shared_limit_bytes(arch), flops, l2_bytes, dram_bytes, clock_ghz)
+
+
+H200 = _typical("NVIDIA H200", "sm_90a", 132, 2245, 52, 18.0, 1.75)
 _KNOWN = (  # the first device of an architecture is its typical one
-    Device("NVIDIA V100", "sm_70", 80, 96 << 10, 1024, 27, 7.0, 1.5),
-    Device("NVIDIA GeForce RTX 2080 Ti", "sm_75", 68, 64 << 10, 512, 20, 5.6, 1.6),
-    Device("NVIDIA A100", "sm_80", 108, 163 << 10, 2048, 32, 10.0, 1.41),
-    Device("NVIDIA GeForce RTX 3090", "sm_86", 82, 99 << 10, 512, 20, 6.7, 1.7),
-    Device("NVIDIA L40S", "sm_89", 142, 99 << 10, 1024, 22, 2.6, 2.3),
+    _typical("NVIDIA V100", "sm_70", 80, 1024, 27, 7.0, 1.5),
+    _typical("NVIDIA GeForce RTX 2080 Ti", "sm_75", 68, 512, 20, 5.6, 1.6),
+    _typical("NVIDIA A100", "sm_80", 108, 2048, 32, 10.0, 1.41),
+    _typical("NVIDIA GeForce RTX 3090", "sm_86", 82, 512, 20, 6.7, 1.7),
+    _typical("NVIDIA L40S", "sm_89", 142, 1024, 22, 2.6, 2.3),
     H200,
-    Device("NVIDIA H100 PCIe", "sm_90a", 114, 227 << 10, 2245, 52, 9.6, 1.55),
-    Device("NVIDIA H100", "sm_90a", 132, 227 << 10, 2245, 52, 12.2, 1.75),
-    Device("NVIDIA B200", "sm_100a", 148, 227 << 10, 2048, 26, 27.0, 1.85),
-    Device("NVIDIA GeForce RTX 5090", "sm_120a", 170, 99 << 10, 1024, 22, 4.4, 2.4),
+    _typical("NVIDIA H100 PCIe", "sm_90a", 114, 2245, 52, 9.6, 1.55),
+    _typical("NVIDIA H100", "sm_90a", 132, 2245, 52, 12.2, 1.75),
+    _typical("NVIDIA B200", "sm_100a", 148, 2048, 26, 27.0, 1.85),
+    _typical("NVIDIA GeForce RTX 5090", "sm_120a", 170, 1024, 22, 4.4, 2.4),
 )
 SUSTAINED = 0.88  # kept share of the highest clock that a driver names, as for the H200 of the table
 REACHED = 0.85  # share of the memory's bandwidth that kernels reach, as for the H200 of the table
@@ -96,7 +107,7 @@ def of_arch(arch: str) -> Device:
     if not isinstance(arch, str):
         _core.fail("KERNEL_ARGUMENT", "of_arch: arch does not fit",
                    ['want: an architecture, such as "sm_90a"', f"got: {arch!r}"])  # fmt: skip
-    family = arch.rstrip("abcdefghijklmnopqrstuvwxyz")
+    family = _family(arch)
     for known in _KNOWN:
         if known.family == family:
             return replace(known, arch=arch)

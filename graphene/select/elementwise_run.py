@@ -17,11 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["run_elementwise"]
 
 _NAME = "run_elementwise"
-_TYPES = {
-    "float16": gr.fp16, "bfloat16": gr.bf16, "float32": gr.fp32, "float8_e4m3fn": gr.fp8e4m3,
-    "float8_e5m2": gr.fp8e5m2, "int8": gr.i8, "uint8": gr.u8, "int16": gr.i16, "uint16": gr.u16, "int32": gr.i32,
-    "uint32": gr.u32,
-}  # fmt: skip
+_FLOATS = (gr.fp16, gr.bf16, gr.fp32, gr.fp8e4m3, gr.fp8e5m2)
+_TYPES = {t.array_name: t for t in (*_FLOATS, gr.i8, gr.u8, gr.i16, gr.u16, gr.i32, gr.u32)}
 _MOST = 65535  # the most members of a batch, because each is a block of the grid in one direction
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from graphene.dtypes import torch_type
 from graphene.kernels.gemm.launches import gemm_launches, run_gemm
 from graphene.select.device import require_cuda
 
@@ -34,14 +35,10 @@ class Run:
 
     def __call__(self, a: Any, b: Any, c: Any, *terms: Any) -> None:
         """Launches them: operands, result, then bias and residual, as the problem has them."""
-        import torch  # type: ignore[import-not-found, unused-ignore]
-
-        types = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "i8": torch.int8,
-                 "i32": torch.int32}  # fmt: skip
 
         def empty(shape: tuple[int, ...], dtype: str) -> Any:
             if (shape, dtype) not in self._kept:
-                self._kept[shape, dtype] = a.new_empty(shape, dtype=types[dtype])
+                self._kept[shape, dtype] = a.new_empty(shape, dtype=torch_type(dtype))
             return self._kept[shape, dtype]
 
         rest = list(terms)
@@ -53,7 +50,6 @@ class Run:
 def arguments(p: GemmProblem, where: str = "cuda") -> Sequence[Any]:
     """Random operands; the result is filled with values that no product leaves there."""
     torch: Any = require_cuda("tuning a product") if where == "cuda" else importlib.import_module("torch")
-    types = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "i8": torch.int8}
     front = [] if p.batch is None else [p.batch]
 
     def matrix(rows: int, columns: int, row_major: bool) -> Any:
@@ -61,11 +57,11 @@ def arguments(p: GemmProblem, where: str = "cuda") -> Sequence[Any]:
         if p.dtype == "i8":
             t = torch.randint(-128, 128, shape, device=where, dtype=torch.int8)
         else:
-            t = torch.randn(shape, device=where).to(types[p.dtype])
+            t = torch.randn(shape, device=where).to(torch_type(p.dtype))
         return t if row_major else t.transpose(-1, -2)
 
     a, b = matrix(p.m, p.k, p.order[0] == "T"), matrix(p.k, p.n, p.order[1] == "T")
-    out = torch.int32 if p.dtype == "i8" else types[p.dtype]
+    out = torch.int32 if p.dtype == "i8" else torch_type(p.dtype)
     c = torch.full([*front, p.m, p.n], UNWRITTEN if p.dtype == "i8" else float("nan"), device=where, dtype=out)
     terms = []
     if p.bias:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from graphene.dtypes import torch_type
 from graphene.select.device import require_cuda
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ PART_ELEMENTS = 1 << 26
 def arguments(p: RowProblem, where: str = "cuda") -> Sequence[Any]:
     """Random rows; the result is filled with values that no kernel leaves there."""
     torch: Any = require_cuda("tuning rows") if where == "cuda" else importlib.import_module("torch")
-    dtype = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[p.dtype]
+    dtype = torch_type(p.dtype)
     x = torch.randn(p.rows, p.width, device=where).to(dtype)
     columns = [torch.randn(p.width, device=where).to(dtype) for _ in range(COLUMNS[p.kind])]
     return [x, *columns, torch.full_like(x, float("nan")), *([EPS] if columns else [])]

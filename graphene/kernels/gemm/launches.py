@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene import _core
+from graphene.dtypes import torch_type
 from graphene.kernels.arguments import instance, size, strides_elems
 from graphene.kernels.epilogues import activation, linear
 from graphene.kernels.gemm.frame import Product
@@ -220,11 +221,7 @@ def argument(arguments: dict[str, Any], name: str, columns: int) -> Any:
 
 def _empty_like(a: Any) -> Callable[[tuple[int, ...], str], Any]:
     if hasattr(a, "new_empty"):
-        import torch  # type: ignore[import-not-found, unused-ignore]
-
-        types = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "i8": torch.int8,
-                 "i32": torch.int32}  # fmt: skip
-        return lambda shape, dtype: a.new_empty(shape, dtype=types[dtype])
+        return lambda shape, dtype: a.new_empty(shape, dtype=torch_type(dtype))
     import numpy as np
 
     return lambda shape, dtype: np.empty(shape, {"fp32": np.float32, "i32": np.int32}.get(dtype, a.dtype))

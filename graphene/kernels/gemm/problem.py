@@ -26,7 +26,7 @@ __all__ = [
     "check_scales",
 ]
 
-TYPES = {"fp16": gr.fp16, "bf16": gr.bf16, "fp32": gr.fp32, "i8": gr.i8, "i32": gr.i32}
+TYPES = {t.name: t for t in (gr.fp16, gr.bf16, gr.fp32, gr.i8, gr.i32)}
 # The type of A and B -> the types of C. The first is that of the sums.
 RESULTS = {n: ("fp32", "fp16", "bf16") for n in ("fp16", "bf16", "fp32")} | {"i8": ("i32", "fp32", "fp16", "bf16")}
 TERMS = ("bias", "residual", "alpha", "beta")

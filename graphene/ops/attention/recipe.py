@@ -11,7 +11,7 @@ from graphene import _core, dtypes
 from graphene.kernels.attention.forward import ForwardConfig
 from graphene.kernels.attention.problem import LOG2E, MOST, Attention, Extra
 from graphene.ops.core.define import Arg
-from graphene.ops.core.kernels import DTYPES
+from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES
 from graphene.ops.core.torch import Tensor, torch
 from graphene.ops.core.views import ONE, Dim, broadcast, output, own, view
 
@@ -105,7 +105,7 @@ def simulated_cost(q: Tensor, k: Tensor, rest: Sequence[Any], short: int = 0, ti
 
 def refused(q: Arg, k: Arg, starts: Arg | None = None) -> Any:
     """The recipe of PyTorch's operators if there is no kernel, else None; `starts`: those of packed sequences."""
-    if q.dtype not in ("float16", "bfloat16"):
+    if q.dtype not in MATMUL_DTYPES:
         return _core.Recipe.torch(f"no kernel for attention of {q.dtype}")
     if q.shape[-1] % 8 or q.shape[-1] > 256:
         return _core.Recipe.torch(f"no kernel for heads of {q.shape[-1]} elements")

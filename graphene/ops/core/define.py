@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from graphene import _core
+from graphene.dtypes import torch_type
 from graphene.errors import LaunchError
 from graphene.ops.core import plans
 from graphene.ops.core.checks import check_scalar, check_tensors
@@ -58,7 +59,8 @@ class Arg(NamedTuple):
     @property
     def item_bytes(self) -> int:
         """Bytes of an element."""
-        return {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}.get(self.dtype, 1)
+        known = _core.dtype_of_array(self.dtype)
+        return 1 if known is None else known.bits // 8
 
 
 @dataclass(frozen=True)
@@ -384,7 +386,7 @@ class Defined:
         """Runs a recipe's kernels, on CPU tensors by the simulator."""
         sources = self._given(args)
         like = next(t for t in sources if t is not None)
-        made = [torch.empty(shape, dtype=DTYPES[dtype], device=like.device) for dtype, shape in plan["outputs"]]
+        made = [torch.empty(shape, dtype=torch_type(dtype), device=like.device) for dtype, shape in plan["outputs"]]
         sources += made
         for kernel, views in plan["launches"]:
             kernel(*(_viewed(sources, v) for v in views))
@@ -413,15 +415,6 @@ class Defined:
                     lines.append(f"    {names[one[0]]} as [{shape}:{strides}]")
         return "\n".join(lines)
 
-
-DTYPES: dict[str, Any] = {
-    "fp16": torch.float16,
-    "bf16": torch.bfloat16,
-    "fp32": torch.float32,
-    "fp64": torch.float64,
-    "i8": torch.int8,
-    "i32": torch.int32,
-}
 
 SIMULATOR, PYTORCH, TOO_LARGE = "the simulator", "PyTorch's operators", "too large for the simulator"
 _said: set[tuple[str, str]] = set()

@@ -6,14 +6,14 @@ import functools
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphene import _core
+from graphene import _core, dtypes
 from graphene.ops.core.plans import gpu
 from graphene.select.device import Device, named, of_arch
 from graphene.views import Size
 
-DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
-MATMUL_DTYPES = ("float16", "bfloat16")
-ROW_DTYPES = ("float16", "bfloat16", "float32")
+DTYPES = {t.array_name: t.name for t in (dtypes.fp16, dtypes.bf16, dtypes.fp32, dtypes.fp64)}
+MATMUL_DTYPES = tuple(t.array_name for t in (dtypes.fp16, dtypes.bf16))
+ROW_DTYPES = tuple(t.array_name for t in (dtypes.fp16, dtypes.bf16, dtypes.fp32))
 MOST = 2**31 - 1  # the most elements of a row that kernels can count
 TOO_WIDE = "no kernel for rows of 2^31 elements and more"
 

@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from graphene import _core, archive
+from graphene import _core, archive, dtypes
 from graphene.ops.core import plans
 from graphene.ops.core.define import Arg, Defined, bound, defined
 from graphene.ops.core.torch import NUMBERS, fail, torch
 
 _MOST_BYTES = 1 << 26  # the largest file of calls
-_DTYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64", "i32": "int32", "i64": "int64",
-           "u8": "uint8", "bool": "bool"}  # fmt: skip
+# How a call of text spells element types: PyTorch's name of each.
+_SPELLED = (dtypes.fp16, dtypes.bf16, dtypes.fp32, dtypes.fp64, dtypes.i32, dtypes.i64, dtypes.u8)
+_DTYPES = {t.name: t.array_name for t in _SPELLED} | {"bool": "bool"}
 
 
 class Call(NamedTuple):
