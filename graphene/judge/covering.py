@@ -24,7 +24,7 @@ __all__ = ["Covering", "DataCovering"]
 
 _POOL = 800  # random calls from which sizes are chosen
 _TRIES = 60  # random calls from which data are chosen, each time
-_WORTH = {"pair": (1.0, 0.0), "divided": (3.0, 0.0), "turns": (24.0, 0.0), "decides": (8.0, 8.0, 4.0, 2.0, 0.0),
+_WORTH = {"pair": (1.0, 0.0), "divided": (3.0, 0.0), "turns": (80.0, 0.0), "decides": (8.0, 8.0, 4.0, 2.0, 0.0),
           "holds": (6.0, 0.0)}  # fmt: skip
 _ALIKE = 1.5  # the work of two calls is about the same up to this factor
 _LONGEST = 160  # quarters of a size's usual largest value

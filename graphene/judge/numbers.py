@@ -120,6 +120,17 @@ def turns_of(body: list[Any]) -> tuple[Turns, ...]:
     return tuple(out.values())
 
 
+def blocks_of(data: Mapping[str, Any]) -> tuple[Turns, ...]:
+    """How many blocks a grid has along each of its dimensions, as turns: there is to be a second one."""
+    shapes = [level["shape"] for level in (data.get("grid") or {"levels": ()})["levels"]]
+    out = {}
+    for extent in (x for shape in shapes for x in _modes(shape)):
+        if isinstance(extent, str) and (names := names_of(extent)):
+            text = plain(extent)
+            out[text] = Turns(frozenset(names), compile(text, "<expression>", "eval"))
+    return tuple(out.values())
+
+
 def strings(x: Any) -> Iterator[str]:
     """The expressions within a part of the kernel's JSON."""
     if isinstance(x, str):
@@ -245,7 +256,7 @@ class Numbers:
                 add(ast.parse(plain(str(s["stop"])), mode="eval").body, s["step"])
             if s["stmt"] == "index":
                 indices.append(Facts(s.get("min", 0), s.get("max", 2**63 - 1), s.get("multiple_of", 1)))
-        return Numbers(divisors, tuple(divided.values()), tuple(indices), turns_of(body))
+        return Numbers(divisors, tuple(divided.values()), tuple(indices), turns_of(body) + blocks_of(signature.data))
 
     def candidates(self, name: str, facts: Facts, given: Iterable[float] | None, size: bool) -> list[int]:
         """Values of a symbol, or of an integer parameter, that its numbers ask for; a few if it has no numbers."""

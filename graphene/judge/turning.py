@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphene.judge.numbers import FUNCTIONS, plain, strings
+from graphene.judge.numbers import FUNCTIONS, plain, statements, strings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -118,12 +118,22 @@ def turning(data: Mapping[str, Any], known: set[str]) -> Turning:
             if not (n or condition) or not names & known or len(own) > _MOST * max(n, 1):
                 continue
             roots[own] = _Root(own, frozenset(names), compile(changed, "<expression>", "eval"), n, loops, condition)
-    several = []
-    for level in (data.get("grid") or {"levels": ()})["levels"]:
-        for extent in strings(level["shape"]):
-            if "//" in extent and _names(ast.parse(plain(extent), mode="eval")) <= known:
-                several.append(_code(extent))
-    return Turning(list(roots.values()), known, several)
+    return Turning(list(roots.values()), known, _extents(data, known))
+
+
+def _extents(data: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
+    """By a block's coordinate: how many tiles its grid divides a size into."""
+    grid = data.get("grid") or {"id": None, "levels": ()}
+    shapes = [level["shape"] for level in grid["levels"]]
+    extents = [str(x) for shape in shapes for x in (shape if isinstance(shape, list) else [shape])]
+    found = {}
+    for s in statements(data.get("body", ())):
+        if s["stmt"] == "indices" and s["of"] == grid.get("id"):
+            names = [v["name"] for level in s["vars"] for v in level]
+            for name, extent in zip(names, extents, strict=False):
+                if "//" in extent and _names(ast.parse(plain(extent), mode="eval")) <= known:
+                    found[plain(f"@{name}")] = _code(extent)
+    return found
 
 
 def _deciding(node: ast.AST) -> Iterable[ast.expr]:
@@ -142,8 +152,8 @@ def _names(tree: ast.AST) -> set[str]:
 class Turning:
     """What ``turning`` finds."""
 
-    def __init__(self, roots: Sequence[_Root], known: set[str], several: Sequence[Any]) -> None:
-        self._roots, self._known, self._several = list(roots), known, several
+    def __init__(self, roots: Sequence[_Root], known: set[str], extents: Mapping[str, Any]) -> None:
+        self._roots, self._known, self._extents = list(roots), known, extents
 
     def features(self, candidates: Sequence[Mapping[str, Any]]) -> list[set[Any]]:
         """For each of the candidate calls: the dividends that decide an expression in it, by expression, division,
@@ -153,21 +163,22 @@ class Turning:
         out: list[set[Any]] = [set() for _ in candidates]
         if not candidates:
             return out
-        tiles = [self._tiles(d) for d in candidates]
+        tiles = {n: [self._tiles(code, d) for d in candidates] for n, code in self._extents.items()}
         for r, root in enumerate(self._roots):
+            counts = [tiles[n] for n in root.names if n in tiles]
             for c, feature in self._of(root, candidates):
                 later, second = feature[-1] >= 2, feature[-1] % 2
-                if second and tiles[c] < 2:
+                least = min((n[c] for n in counts), default=3)
+                if second and least < 2:
                     continue
                 out[c].add((r, *feature[:-1], 2 * second + later))
-                if second and tiles[c] > 2:  # no edge cuts that block, from whichever end it is counted
+                if second and least > 2:  # no edge cuts that block, from whichever end it is counted
                     out[c].add((r, *feature[:-1], 4 + later))
         return out
 
-    def _tiles(self, d: Mapping[str, Any]) -> int:
-        """How many tiles a grid that divides sizes has, along that of them where it has the fewest."""
+    def _tiles(self, code: Any, d: Mapping[str, Any]) -> int:
         try:
-            return min((eval(code, {"min": min, "max": max}, dict(d)) for code in self._several), default=3)
+            return int(eval(code, {"min": min, "max": max}, dict(d)))
         except (NameError, ZeroDivisionError):
             return 2
 

@@ -72,6 +72,7 @@ KERNELS: dict[str, Make] = {
     "parts": forward(SHORT, 16, 1, packed=True, split=True),
     "listed": forward(KEYS, listed=True),
     "combine": lambda: kernels.attention_combine_kernel(Attention(40, group=2), lse=True),
+    "combine, wide": lambda: kernels.attention_combine_kernel(Attention(136, group=2)),
     "keys": keys(),
     "keys, window": keys(WINDOW),
     "keys, capped": keys(CAPPED),

@@ -100,7 +100,14 @@ def _activated(name: str) -> Callable[[Any], gr.Kernel]:
     return build
 
 
+def _groupnorm(k: Any) -> gr.Kernel:
+    module = importlib.import_module("graphene.kernels.rows.groupnorm")
+    kernel: gr.Kernel = module.groupnorm_kernel(module.GroupNormConfig(k.RowTile(180, 32, 1, 2), 2, 3))
+    return kernel
+
+
 BUILD: dict[str, Callable[[Any], gr.Kernel]] = {
+    "groupnorm": _groupnorm,
     "transpose": lambda k: k.transpose_kernel(k.TransposeConfig(load=8, store=4)),
     "softmax": lambda k: k.softmax_kernel(k.SoftmaxConfig(k.RowTile(250, 32, 8, 2))),
     "softmax in parts": lambda k: k.softmax_kernel(k.SoftmaxConfig(k.RowTile(600, 32, 1, 8, "memory"))),
@@ -337,6 +344,40 @@ MISTAKES = [
       "rstd[:] = gr.rsqrt(rows.sum_of_squares(distance) * scale + eps)", "layernorm's gradient"),
     M("rows.norm_backward", "rstd[:] = gr.rsqrt(rows.sum_of_squares(inside) * scale + eps)",
       "rstd[:] = gr.rsqrt(rows.sum_of_squares(inside) * scale) + eps", "layernorm's gradient"),
+    # Another group, warp, slice or batch; what was there before; a scale or an edge wrong in one case alone.
+    M("rows.groupnorm", "x[self.group * c.channels + column //", "x[column //", "groupnorm"),
+    M("rows.groupnorm", "self.group * c.channels + column // (t.width // c.channels)",
+      "self.group * c.channels + column // t.vector % c.channels", "groupnorm"),
+    M("rows.groupnorm", "self.block // config.groups, self.block % config.groups",
+      "self.block // config.groups, self.block // config.groups", "groupnorm"),
+    M("rows.groupnorm", "y = distance(part.take(x)) * rstd\n", "y = distance(part.take(x)) * rstd * rstd\n",
+      "groupnorm"),
+    M("rows.groupnorm", "y = y + rows.channel(beta, part)", "y = y + rows.channel(gamma, part)", "groupnorm"),
+    M("rows.groupnorm", "+ i * t.threads + thread * t.vector", "+ thread * t.vector", "groupnorm"),
+    M("rows.softmax", "power(v - finite(more)))", "power(v - finite(most)))", "softmax of columns"),
+    M("rows.softmax", "            more[:] = gr.max(most, v)\n", "            more[:] = v\n",
+      "softmax of columns"),
+    M("rows.softmax", "            most[:] = more\n",
+      "            most[:] = gr.cast(gr.cast(more, gr.bf16), gr.fp32)\n", "softmax of columns"),
+    M("rows.norm_backward", "(distance(part) * rstd)) * scale", "(distance(part) * rstd)) * (scale * 1.001)",
+      "layernorm's gradient"),
+    M("rows.norm_backward", "value + part.load(dS)", "value + part.load(dS) * rstd", "layernorm's gradient"),
+    M("rows.norm_backward", "            sums[0][:] = gr.fma(x * of_row[-1], dy, sums[0])\n",
+      "            sums[0][:] = gr.fma(x * of_row[-1], dy, gr.cast(gr.cast(sums[0], gr.fp16), gr.fp32))\n",
+      "norm_columns"),
+    M("rows.moments", "        total[:] = total + x\n", "        total[:] = x\n", "layernorm in shared memory"),
+    M("gemm.sm80", "                        rd.advance()\n", "", "product"),
+    M("gemm.sm80", "a.copy(k + STAGES - 1, wr.index)", "a.copy(k + STAGES - 2, wr.index)", "product"),
+    M("gemm.sm80", "a.fragments(wm, WM, MK", "a.fragments(wn, WM, MK", "product"),
+    M("gemm.reduce", "x = x * factor if alpha else x", "x = x * factor_c if alpha and beta else x", "gemm_reduce"),
+    M("gemm.reduce", "row, column = by * 8 + ty, bx * 32 + tx", "row, column = by * 8 + ty, bx * 32 + tx - tx // 31",
+      "gemm_reduce"),
+    M("gemm.reduce", ".tile([1, width])[row, column]", ".tile([1, width])[row - row // 8, column]", "gemm_reduce"),
+    M("gemm.pad", "block // across * 8 + ty, block % across", "block // across * 8 + ty, block // across", "gemm_pad"),
+    M("gemm.pad", "r[j, :], source", "r[steps - 1 - j, :], source", "gemm_pad"),
+    M("reduction", "        gr.reduce(self.c.op, total, self.own, axis=self.axis)\n",
+      "        self.own[:] = gr.cast(gr.cast(self.own, gr.fp16), gr.fp32)\n"
+      "        gr.reduce(self.c.op, total, self.own, axis=self.axis)\n", "sums of rows"),
 ]  # fmt: skip
 
 

@@ -36,8 +36,11 @@ def test_loops_are_followed_from_where_they_begin_to_where_they_end() -> None:
 
 def test_a_second_block_is_one_that_the_grid_has() -> None:
     data = {
-        "grid": {"levels": [{"shape": "(n + 31)//32"}, {"shape": [3, "heads"]}]},
-        "body": [{"stmt": "if", "condition": "0 < (n - @bm*32 + 7)//16", "then": []}],
+        "grid": {"id": 9, "levels": [{"shape": "(n + 31)//32"}, {"shape": [3, "(heads + 31)//32"]}]},
+        "body": [
+            {"stmt": "indices", "of": 9, "vars": [[{"name": n} for n in ("bm", "i", "h")]]},
+            {"stmt": "if", "condition": "0 < (n - @bm*32 + 7)//16", "then": []},
+        ],
     }
     assert told(data, n=41, heads=1) == {(0, -1)}  # the second block's 16 // 16, which would be 0
     assert told(data, n=9, heads=1) == {(0, -1)}

@@ -61,7 +61,7 @@ def arguments(
     caps = (200.0, 3000.0, 2.0**100) if a.wide else (3.0, 20.0, 0.5)
     few: dict[str, tuple[int, ...]] = {"sq": (1, 2, 5, 7, 16, 11)} if packed else {}
     if saves:
-        few["kv_heads"] = (1, 2, 3, TOGETHER + 3)
+        few["kv_heads"] = (1, TOGETHER + 3, 2, 3)
     values = {**SIZES, **few, "scale_log2": scales, "scale": (0.125, 0.7), "cap_log2": caps}
     return gr.Arguments(prepare, sizes, values, FINITE)
 
