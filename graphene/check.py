@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from graphene import _core, references
 from graphene import promise as _promise
 from graphene.errors import LaunchError, SimulationError
-from graphene.simulate import Sync, check_memory, check_seed, check_sizes, syncs
+from graphene.simulate import Sync, check_memory, check_seed, check_sizes, relaxation, syncs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -144,7 +144,7 @@ class Mutant(NamedTuple):
 def mutants(
     kernel: Recorded, args: tuple[object, ...], arch: str | None, seed: int, sizes: dict[str, int]
 ) -> list[Mutant]:
-    """Looks for hazards without each synchronisation statement in turn, and with each wait covering one group less."""
+    """Looks for hazards without each synchronisation statement in turn, and with each made weaker that can be."""
     made, _, used = _first_call(kernel, args, arch, seed, sizes)
     program = kernel.lowered(arch)
     given = _positional(kernel, made)
@@ -156,8 +156,8 @@ def mutants(
     out = []
     for sync in syncs(kernel):
         out.append(Mutant(sync, "left out", hazard(skip=[sync.id])))
-        if sync.op == "wait":
-            out.append(Mutant(sync, "one more group in flight", hazard(relax=[sync.id])))
+        if weaker := relaxation(sync):
+            out.append(Mutant(sync, weaker, hazard(relax=[sync.id])))
     return out
 
 

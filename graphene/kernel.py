@@ -264,11 +264,12 @@ class Kernel(_core.Launcher):
         Arguments are given in the order of declaration or by name. ``arch``: the architecture whose atoms run, chosen
         as in ``lowered``. ``seed``: decides the order of blocks and warps. ``skip``: ids from ``syncs()`` of
         synchronisation statements that are left out, to see whether they are needed. ``relax``: ids of waits that leave
-        one more group of copies in flight. ``trace``: the result's ``.trace`` is a timeline of the first block, which
-        notebooks draw. ``roundings``: the result's ``.roundings`` are the points where values become narrower than fp32
-        and are then computed with. ``memory_bytes``: how much memory the run may hold beside the arguments. Raises
-        SimulationError at the first hazard, in whatever order threads ran, and SIM_MEMORY if it needs more memory;
-        LaunchError for arguments that do not fit.
+        one more group of copies in flight or wait for the other phase, and of arrivals that expect half of their bytes.
+        ``trace``: the result's ``.trace`` is a timeline of the first block, which notebooks draw. ``roundings``: the
+        result's ``.roundings`` are the points where values become narrower than fp32 and are then computed with.
+        ``memory_bytes``: how much memory the run may hold beside the arguments. Raises SimulationError at the first
+        hazard, in whatever order threads ran, and SIM_MEMORY if it needs more memory; LaunchError for arguments that do
+        not fit.
         """
         return _simulate.simulate(self, args, named, arch, seed, skip, relax, trace, roundings, memory_bytes)
 
@@ -295,9 +296,10 @@ class Kernel(_core.Launcher):
     def mutants(self, *args: object, arch: str | None = None, seed: int = 0, **sizes: int) -> list[Mutant]:
         """The hazard that is found without each synchronisation statement: it says what the statement is needed for.
 
-        There is one entry for every statement left out, and one for every wait that leaves one more group of copies in
-        flight. Statements with ``hazard=None`` are redundant at these sizes. Sizes are given as for ``check``; a ring
-        of S stages needs 2 S + 1 steps for every removal to show. Raises what ``check`` raises.
+        There is one entry for every statement left out, one for every wait that leaves one more group of copies in
+        flight or waits for the other phase, and one for every arrival that expects half of its bytes. Statements with
+        ``hazard=None`` are redundant at these sizes. Sizes are given as for ``check``; a ring of S stages needs 2 S + 1
+        steps for every removal to show. Raises what ``check`` raises.
         """
         return _check.mutants(self, args, arch, seed, sizes)
 

@@ -12,7 +12,7 @@ from graphene.viz.timeline import Trace, TraceEvent
 if TYPE_CHECKING:
     from graphene.recorded import Recorded
 
-__all__ = ["Rounding", "SimulationStats", "Sync", "Trace", "TraceEvent", "simulate", "syncs"]
+__all__ = ["Rounding", "SimulationStats", "Sync", "Trace", "TraceEvent", "relaxation", "simulate", "syncs"]
 
 
 MEMORY_BYTES = 8 << 30  # the most that a run may hold beside the arguments
@@ -62,6 +62,13 @@ def _ids(name: str, ids: object) -> list[int]:
     return list(ids)
 
 
+def relaxation(sync: Sync) -> str | None:
+    """What ``relax=`` makes of the statement; None where it has nothing weaker."""
+    if sync.op == "arrive":
+        return "half of the bytes expected" if "expect" in sync.text else None
+    return {"wait": "one more group in flight", "wait_phase": "for the other phase"}.get(sync.op)
+
+
 def simulate(
     kernel: Recorded,
     args: tuple[object, ...],
@@ -78,9 +85,10 @@ def simulate(
 
     ``arch``: the architecture whose atoms run; None means the lowest from sm_80 up that has every named atom.
     ``seed``: decides the order of blocks and warps, 0 runs them in order; hazards are found in any order. ``skip``: ids
-    of synchronisation statements (``syncs``) to leave out. ``relax``: ids of waits that leave one more group of copies
-    in flight. ``trace``: record what the first block does. ``roundings``: find where values become narrower than fp32
-    and are then computed with. ``memory_bytes``: how much memory the run may hold beside the arguments.
+    of synchronisation statements (``syncs``) to leave out. ``relax``: ids of statements made weaker: a wait leaves one
+    more group in flight, a wait for a phase waits for the other one, an arrival expects half of its bytes. ``trace``:
+    record what the first block does. ``roundings``: find where values become narrower than fp32 and are then computed
+    with. ``memory_bytes``: how much memory the run may hold beside the arguments.
 
     Raises SimulationError: SIM_RACE, SIM_OUT_OF_BOUNDS, SIM_UNDEFINED, SIM_DIVERGENT_COLLECTIVE, SIM_DEADLOCK,
     SIM_MISALIGNED, SIM_WRITE_CONFLICT, SIM_OUTPUT_UNWRITTEN, SIM_UNFINISHED_COPY, SIM_MEMORY; LaunchError for
@@ -93,8 +101,8 @@ def simulate(
     known = {s.id for s in listed}
     if unknown := [i for i in skipped if i not in known]:
         raise ValueError(f"skip={unknown}: no such synchronisation statement; kernel.syncs() lists them")
-    waits = {s.id for s in listed if s.op == "wait"}
-    if unknown := [i for i in relaxed if i not in waits]:
+    weaker = {s.id for s in listed if relaxation(s)}
+    if unknown := [i for i in relaxed if i not in weaker]:
         raise ValueError(f"relax={unknown}: no such wait; kernel.syncs() lists them")
     program = kernel.lowered(arch)
     done = _core.simulate(

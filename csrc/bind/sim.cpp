@@ -34,6 +34,7 @@ BoundArguments bind_arguments(const lower::Program& program, const py::tuple& ar
   const runtime::LaunchManifest manifest = make_manifest(program);
   BoundArguments out{read_call(manifest, args, named), {}, {}, {}, false};
   runtime::DeviceLimits limits;
+  limits.sm_count = sim::kMultiprocessors;
   limits.grid = {2147483647, 2147483647, 2147483647};
   const runtime::BoundCall bound = runtime::bind_args(manifest, out.call.values, limits);
   out.nothing_to_do = bound.empty();

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::int64_t kCandidates = 512;
 constexpr std::int64_t kMostBlocks = 48;
+constexpr std::int64_t kMostPersistent = 1024;   // blocks that run together where they share work out
 constexpr std::int64_t kMostLeaves = 2'000'000;  // that are followed in all
 
 // One block's control flow.
@@ -111,12 +112,32 @@ std::vector<std::int64_t> candidates(const std::array<std::int64_t, 3>& g) {
   return out;
 }
 
+// Whether blocks share work out among themselves: a loop's step then follows from the grid, and no output is one
+// block's.
+bool is_persistent(const lower::Block& body) {
+  return std::any_of(body.begin(), body.end(), [](const lower::NodePtr& n) {
+    if (const auto* loop = n->as<lower::Loop>()) return !loop->step.is_const() || is_persistent(loop->body);
+    if (const auto* scope = n->as<lower::SpecScope>()) return is_persistent(scope->body);
+    const auto* branch = n->as<lower::If>();
+    return branch != nullptr && (is_persistent(branch->then_body) || is_persistent(branch->else_body));
+  });
+}
+
 }  // namespace
+
+void add_clusters(const Bytecode& code, std::set<std::int64_t>& blocks) {
+  std::set<std::int64_t> all;
+  for (const std::int64_t b : blocks) {
+    const std::int64_t first = b / code.cluster() * code.cluster();
+    for (int rank = 0; rank < code.cluster(); ++rank) all.insert(first + rank);
+  }
+  blocks = std::move(all);
+}
 
 ChosenBlocks telling_blocks(const Bytecode& code, std::int64_t few, const std::function<void()>& poll) {
   ChosenBlocks out;
   out.grid = code.grid[0] * code.grid[1] * code.grid[2];
-  if (out.grid <= few) {
+  if (out.grid <= few || (out.grid <= kMostPersistent && is_persistent(code.program->body))) {
     out.blocks.resize(static_cast<std::size_t>(out.grid));
     std::iota(out.blocks.begin(), out.blocks.end(), 0);
     out.looked_at = out.grid;
@@ -150,6 +171,7 @@ ChosenBlocks telling_blocks(const Bytecode& code, std::int64_t few, const std::f
   taken.insert({out.grid - 1, out.grid / 2});
   for (std::size_t i = 0; i < looked.size() && static_cast<std::int64_t>(taken.size()) < few; ++i)
     taken.insert(looked[i * 7919 % looked.size()].first);
+  add_clusters(code, taken);
   out.blocks.assign(taken.begin(), taken.end());
   return out;
 }

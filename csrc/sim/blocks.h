@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <vector>
 
 #include "sim/bytecode.h"
@@ -20,5 +21,8 @@ struct ChosenBlocks {
 // are cut by the end of a tensor. Without data: an index that is read from memory counts as the smallest that its facts
 // allow. `few`: of a grid of no more blocks all run.
 [[nodiscard]] ChosenBlocks telling_blocks(const Bytecode& code, std::int64_t few, const std::function<void()>& poll);
+
+// Adds what runs with them: the other blocks of their clusters.
+void add_clusters(const Bytecode& code, std::set<std::int64_t>& blocks);
 
 }  // namespace graphene::sim

@@ -3,12 +3,7 @@
 namespace graphene::sim {
 
 void bulk_elements(const IntPlans& plans, const Warp& w, const Operand& o, int lane, std::vector<std::int64_t>& out) {
-  const auto number = [&](const IntPlan& plan) {
-    if (plan.is_uniform()) return plans.uniform(plan, w.ints);
-    Lanes v;
-    plans.lanes(plan, w.ints, 1U << lane, v);
-    return v[static_cast<std::size_t>(lane)];
-  };
+  const auto number = [&](const IntPlan& plan) { return plans.at_lane(plan, w.ints, lane); };
   out.clear();
   const std::int64_t first = number(o.offset);
   if (o.box.empty()) {

@@ -12,6 +12,8 @@ namespace graphene::sim {
 
 namespace {
 
+constexpr int kNamedBarriers = 16;  // of a block
+
 // Mutable integers and loop counters, with what decides whether they differ between the lanes of a warp.
 struct Variable {
   Expr var;
@@ -236,7 +238,11 @@ class Compiler {
         if (scope->kind == ir::SpecKind::Spec && !scope->means.empty()) {
           means = parse_means(scope->means, n.origin != nullptr ? n.origin->loc : SourceLoc{});
         }
-        code_.scopes.push_back({scope, n.origin, std::move(means)});
+        std::optional<IntPlan> accumulate;
+        if (const auto it = means.attrs.find("accumulate"); it != means.attrs.end()) {
+          if (const auto* e = std::get_if<Expr>(&it->second)) accumulate = plans().compile(*e);
+        }
+        code_.scopes.push_back({scope, n.origin, std::move(means), accumulate});
         const std::size_t index = code_.scopes.size() - 1;
         emit(Op::Enter, index, n.origin);
         block(scope->body);
@@ -343,9 +349,21 @@ class Compiler {
       }
       const bool at_mbarrier = !call.aux.empty() && sync != nullptr;
       if (at_mbarrier && (sync->op == "arrive" || sync->op == "wait_phase")) {
-        code_.phase_syncs.push_back(compile_phase_sync(call, n.origin, code_));
+        const auto& relax = options_.relax;
+        const bool relaxed = n.origin != nullptr && std::find(relax.begin(), relax.end(), n.origin->id) != relax.end();
+        code_.phase_syncs.push_back(compile_phase_sync(call, n.origin, relaxed, code_));
         const bool waits = sync->op == "wait_phase";
         emit(waits ? Instruction::Op::WaitPhase : Instruction::Op::Arrive, code_.phase_syncs.size() - 1, n.origin);
+        return;
+      }
+      if (sync != nullptr && text_attr(call, "scope") == "named") {
+        if (code_.mbarriers.empty() || code_.mbarriers.back().buffer >= 0) {
+          code_.mbarriers.push_back({.buffer = -1, .first = code_.mbarrier_count, .count = kNamedBarriers});
+          code_.mbarrier_count += kNamedBarriers;
+        }
+        code_.phase_syncs.push_back(compile_named_sync(call, n.origin, code_));
+        emit(Instruction::Op::Arrive, code_.phase_syncs.size() - 1, n.origin);
+        if (sync->op == "sync") emit(Instruction::Op::WaitPhase, code_.phase_syncs.size() - 1, n.origin);
         return;
       }
       if (sync == nullptr || sync->op != "barrier") {
@@ -390,7 +408,7 @@ class Compiler {
       if (leaf.bulk) continue;
       for (auto* list : {&leaf.out, &leaf.in}) {
         for (Operand& o : *list) {
-          if (o.kind != Operand::Kind::Memory) continue;
+          if (o.kind != Operand::Kind::Memory || o.whole) continue;
           o.memo = code_.memos;
           code_.memos += o.values;
           if (!o.offset.is_separable()) continue;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,6 +44,7 @@ struct Operand {
   int buffer = -1;
   IntPlan offset;
   std::vector<std::int32_t> deltas;
+  bool whole = false;       // an agent's: a tile of deltas.size() elements, 32 to a value
   std::vector<BoxDim> box;  // of an agent's copy by a tensor map, fastest dimension first: instead of the deltas
   std::int32_t lowest = 0, highest = 0;  // of the deltas
   IntPlan inside;                        // 0: outside, an input reads as `fill`
@@ -116,6 +118,9 @@ struct Leaf {
   int reads = -1;
   MBarrierRef done;
   Ranks to;  // blocks that receive it
+  // An agent multiplies for a warpgroup: its registers are in use until a group of products is over.
+  bool product = false;
+  IntPlan accumulate;  // of a MatMul that accumulates: 0 where it starts anew
   std::uint32_t site = 0;
   std::shared_ptr<const Collective> collective;  // null: each thread for itself
 
@@ -150,7 +155,8 @@ struct GroupSync {
   int domain = -1;  // -1: none
   int reads = -1;   // the domain of the same copies' reads; -1: none
   bool commits = false;
-  bool waits = false;  // for the domains that are not -1
+  bool waits = false;     // for the domains that are not -1
+  bool products = false;  // of the warpgroup's products, not of copies
   std::size_t pending = 0;
 };
 // The mbarriers of an allocation.
@@ -168,11 +174,14 @@ struct PhaseSync {
   IntPlan expect;  // bytes, of an arrival
   Ranks to;
   int copies = -1;  // an arrival once the thread's copies of this domain have landed
+  // A named barrier, of which whole warps are told when a round is over: so many threads arrive or wait in one.
+  int threads = 0;
 };
 // What the threads did is what their agents may follow.
 struct ProxyFence {
   const ir::Stmt* origin = nullptr;
   bool shared = false, global = false;
+  bool registers = false;  // of products
 };
 using ThreadGroup = std::vector<HappensBefore::Participant>;  // its lanes in each warp
 
@@ -186,6 +195,8 @@ struct Scope {  // a decomposed spec
   const lower::SpecScope* spec = nullptr;
   const ir::Stmt* origin = nullptr;
   Meaning means;  // its own kind and attributes, or what a generic one means
+  // Whether it accumulates, where a condition says so when it is entered.
+  std::optional<IntPlan> accumulate = std::nullopt;
 };
 
 struct Instruction {
@@ -236,6 +247,7 @@ struct Bytecode {
   std::vector<MBarrierCode> mbarriers;
   int mbarrier_count = 0;                 // of a block
   std::vector<std::string> copy_domains;  // of entries whose `done` is "group:<domain>", one thread each
+  bool products = false;                  // some leaf is a product of a warpgroup's agent
   std::uint32_t async_domains = 0;        // bits: those whose copies agents make
   std::vector<ThreadGroup> groups;        // of barriers: statements with equal members share one
   std::vector<LoopCode> loops;
@@ -258,13 +270,18 @@ struct Bytecode {
   }
 };
 
+// Of the device that the simulator stands for: enough for two clusters of two blocks.
+inline constexpr std::int64_t kMultiprocessors = 4;
+
 struct CompileOptions {
   sym::Substitution sizes;             // values of the kernel's sizes and integer parameters
   std::vector<std::uint64_t> scalars;  // bits of the scalar arguments, in order; missing ones are 0
   std::vector<int> skip;               // ids of synchronisation statements left out
-  std::vector<int> relax;              // ids of waits that leave one more group in flight
-  bool scopes = false;                 // mark decomposed specs
-  bool unguarded = false;              // access what lies outside of partial tiles, too: without their predicates
+  // Ids of waits that leave one more group in flight, or wait for the other phase; of arrivals that expect half the
+  // bytes.
+  std::vector<int> relax;
+  bool scopes = false;     // mark decomposed specs
+  bool unguarded = false;  // access what lies outside of partial tiles, too: without their predicates
 };
 
 // Throws SimulationError SIM_UNSUPPORTED for what the simulator does not run.

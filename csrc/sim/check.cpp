@@ -130,6 +130,7 @@ std::vector<std::int64_t> chosen_blocks(const Bytecode& code, std::int64_t few) 
       for (const std::int64_t x : some(g[0])) out.insert(x + g[0] * (y + g[1] * z));
     }
   }
+  add_clusters(code, out);
   return {out.begin(), out.end()};
 }
 
@@ -150,6 +151,8 @@ std::vector<std::pair<Expr, std::int64_t>> problem_sizes(const lower::Program& p
              {"want: from " + std::to_string(facts.min) + " to " + std::to_string(facts.max) + ", a multiple of " +
               std::to_string(facts.multiple_of)});
       }
+    } else if (facts.name == "sm_count") {
+      size = kMultiprocessors;
     } else {
       std::int64_t tile = 1;
       const auto see = [&](const Expr& e) {

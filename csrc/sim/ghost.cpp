@@ -171,6 +171,9 @@ Instance* Ghost::open(const Key& key, const Warp& w, int lane, const std::vector
   }
   i.block = block_of(w);
   i.group = key.group;
+  if (const auto& plan = code_.scopes[static_cast<std::size_t>(key.scope)].accumulate) {
+    i.accumulates = plans().at_lane(*plan, w.ints, lane) != 0;
+  }
   i.expected = static_cast<std::int64_t>(members.size()) * (p.whole_grid ? blocks_run_ : 1);
   by_key_.emplace(key, &i);
   for (std::size_t k = 0; k < p.outs.size(); ++k) {

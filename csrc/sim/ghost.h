@@ -32,7 +32,8 @@ struct Instance {
   View out;
   std::vector<View> more_outs;  // of a spec with several
   std::vector<View> ins;
-  bool readable = true;  // every operand could be resolved: else only the frame is checked
+  bool accumulates = true;  // where a condition says it
+  bool readable = true;     // every operand could be resolved: else only the frame is checked
   SeenCells seen;
   CountedSet<Instance*> sources;  // whose writes it read
   Instance* last_source = nullptr;
@@ -108,6 +109,7 @@ class Ghost final : public Machine {
 
   // ---- ghost_leaf.cpp
   void fetch(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, std::vector<Vector>& out);
+  void fetch_whole(const Warp& w, const Operand& o, std::vector<Vector>& out);
   void put(const Warp& w, const Leaf& f, Mask lanes, const std::vector<Vector>& values);
   void copy_bulk(const Warp& w, const Leaf& f, int lane);
   void accumulate(const Warp& w, const Leaf& f, Mask lane);  // an atomic Move of one lane

@@ -253,7 +253,7 @@ std::optional<std::vector<std::uint64_t>> Ghost::expected(const Instance& i, boo
       break;
     case ir::SpecKind::MatMul: {
       if (i.ins.size() != 2 || !product_shape(i.out, i.ins[0], i.ins[1])) return std::nullopt;
-      difference = accumulates(scope, true);
+      difference = accumulates(scope, i.accumulates);
       want = product(i, operand(0), operand(1), difference);
       break;
     }

@@ -49,6 +49,7 @@ void Ghost::fetch(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, st
       }
       return;
     case Operand::Kind::Memory: {
+      if (o.whole) return fetch_whole(w, o, out);
       Mask inside = lanes;
       Lanes offsets;
       locate(w, o, inside, offsets);
@@ -93,6 +94,13 @@ void Ghost::fetch(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, st
       }
       return;
     }
+  }
+}
+
+void Ghost::fetch_whole(const Warp& w, const Operand& o, std::vector<Vector>& out) {
+  const std::int64_t first = map_.first(o.buffer, w.rank) + plans().at_lane(o.offset, w.ints, 0);
+  for (std::size_t e = 0; e < o.deltas.size(); ++e) {
+    out[e / kLanes][e % kLanes] = read(map_.thread(w, 0), first + o.deltas[e]);
   }
 }
 
@@ -159,7 +167,8 @@ void Ghost::leaf(Warp& w, const Leaf& f) {
     for (Mask m = lanes; m != 0; m &= m - 1) accumulate(w, f, m & -m);
     return;
   }
-  const bool update = o.access == atoms::Access::Update;
+  const bool update =
+      o.access == atoms::Access::Update && (f.einsum == nullptr || plans().nonzero(f.accumulate, w.ints, lanes) != 0);
   std::vector<Vector>& old = values_[3];
   if (update) fetch(w, f, o, lanes, old);
   std::vector<Vector> out(static_cast<std::size_t>(o.values));
@@ -223,7 +232,8 @@ void Ghost::leaf(Warp& w, const Leaf& f) {
         for (int x = 0; x < e.m; ++x) {
           for (int y = 0; y < e.n; ++y) {
             const auto& to = e.d[static_cast<std::size_t>((i * e.m + x) * e.n + y)];
-            std::uint64_t sum = e.accumulate ? old[static_cast<std::size_t>(to.front().value)][lane(to.front())] : 0;
+            std::uint64_t sum =
+                e.accumulate && update ? old[static_cast<std::size_t>(to.front().value)][lane(to.front())] : 0;
             for (int z = 0; z < e.k; ++z) {
               const Holder a = e.a[static_cast<std::size_t>((i * e.m + x) * e.k + z)];
               const Holder b = e.b[static_cast<std::size_t>((i * e.k + z) * e.n + y)];

@@ -277,7 +277,7 @@ std::string Ghost::meaning(const Instance& i, std::uint64_t got, std::int64_t el
   }
   if (spec.means.kind == ir::SpecKind::MatMul) {
     const std::uint64_t right = want[static_cast<std::size_t>(element)];
-    if (accumulates(spec, true)) {
+    if (accumulates(spec, i.accumulates)) {
       if (got == field::add(right, right)) return "the product, added twice";
       if (field::add(got, first->before) == right) return "the product, without what was there before";
     }

@@ -99,9 +99,11 @@ void Interpreter::begin_block() {
   for (const Warp& w : warps_) lanes.push_back(w.lanes);
   const Epoch last = order_ ? order_->last_epoch() : 0;
   const auto domains = static_cast<int>(code_.copy_domains.size());
-  const HappensBefore::Counts counts{.copy_domains = domains,
-                                     .mbarriers = code_.mbarrier_count * code_.cluster(),
-                                     .async_domains = code_.async_domains};
+  const HappensBefore::Counts counts{
+      .copy_domains = domains,
+      .mbarriers = code_.mbarrier_count * code_.cluster(),
+      .agents = code_.products ? (static_cast<int>(warps_.size()) + kWarpgroup - 1) / kWarpgroup : 0,
+      .async_domains = code_.async_domains};
   order_.emplace(std::move(lanes), counts, last);
   if (order_->agent(counts.agents) > kMaxOwner) {
     fail(Code::SIM_UNSUPPORTED, "the simulator does not run this many warps and mbarriers together",
@@ -109,6 +111,8 @@ void Interpreter::begin_block() {
           "got: " + std::to_string(order_->agent(counts.agents))});
   }
   copied_.assign(static_cast<std::size_t>(counts.mbarriers), {});
+  closed_.assign(static_cast<std::size_t>(counts.agents), 0);
+  know_named();
   settled_ = 0;
   if (trace != nullptr) trace->begin(static_cast<int>(warps_.size()), domains);
   sets_.begin_block();
@@ -119,6 +123,8 @@ void Interpreter::begin_block() {
   for (std::size_t i = 0; i < warp_data_.size(); ++i) {
     WarpData& d = warp_data_[i];
     d.undefined.assign(register_at_.size(), ~Mask{0});
+    d.used.assign(code_.products ? register_at_.size() : 0, {});
+    d.groups = d.done = 0;
     d.cause.assign(register_at_.size(), 0);
     for (const auto& [r, bits] : code_.initial) {
       const int bytes = bytes_of(code_.register_types[static_cast<std::size_t>(r)]);
@@ -140,10 +146,12 @@ void Interpreter::end_block() {
   if (trace != nullptr) trace->end();
   check_unfinished();
   check_landed();
+  check_products();
   if (undefined_) throw Error(*undefined_);
 }
 
 void Interpreter::group(Warp& w, const GroupSync& g) {
+  if (g.products) return group_products(w, g);
   if (trace != nullptr && trace->records()) trace->group(w, g);
   for (const int domain : {g.domain, g.reads}) {
     if (domain < 0) continue;

@@ -103,6 +103,17 @@ class Interpreter final : public Machine {
     Issuer copier;                                        // of the copies that the leaf at hand issues
     const Issuer* by = nullptr;                           // the one of both that accesses now
     std::vector<std::array<Epoch, kLanes>> reads_shared;  // per domain: the last group that reads shared memory
+    // Where agents multiply: of each register the group of products that uses it, counted from 1 (0: none), and whether
+    // it was accessed since the last fence.
+    struct Use {
+      std::size_t group = 0;
+      bool written = false;
+      bool accessed = true;
+      const Leaf* by = nullptr;
+      const Leaf* accessed_by = nullptr;
+    };
+    std::vector<Use> used;
+    std::size_t groups = 0, done = 0;  // that the warp has committed, and waited for
   };
   struct Value {
     const char* bits = nullptr;
@@ -193,8 +204,20 @@ class Interpreter final : public Machine {
   void write_side(const Warp& w, const Leaf& f, const Issuer& by, int lane, const Side& from, const Side& to);
   void tag_side(const Warp& w, const Leaf& f, const Side& from, const Side& to);
 
+  // ---- interp_products.cpp
+  void begin_product(const Warp& w, const Leaf& f);
+  void use_registers(const Warp& w, const Leaf& f, const Operand& o);  // of one warp, by its threads
+  void fetch_whole(const Warp& w, const Leaf& f, const Operand& o, std::size_t slot);
+  void fence_registers(const Warp& w);
+  void group_products(const Warp& w, const GroupSync& g);
+  void check_products() const;  // at the end of a block
+  [[nodiscard]] static int agent_of(const Warp& w) { return w.id / kWarpgroup; }
+  [[noreturn]] void in_flight(const Warp& w, const Leaf& f, const Operand& o, std::size_t value, const Leaf* by,
+                              const std::string& message, const std::string& fix) const;
+
   // ---- interp_phases.cpp
   void know_initialised(const ThreadGroup& members);
+  void know_named();
   // The thread that acts at an mbarrier.
   struct Actor {
     const Warp* warp = nullptr;
@@ -230,6 +253,7 @@ class Interpreter final : public Machine {
   [[nodiscard]] std::string thread_text(const Warp& w, int lane) const {
     return thread_text(block_of(w), w.local * kLanes + lane);
   }
+  [[nodiscard]] std::string domain_text(std::size_t domain) const;
   [[nodiscard]] std::string earlier_text(const Conflict& c) const;  // who it was
   [[nodiscard]] std::string element_text(int buffer, std::int64_t element) const;
   using Machine::block_of;
@@ -246,8 +270,10 @@ class Interpreter final : public Machine {
     const Leaf* leaf = nullptr;
     int warp = 0, lane = 0;  // that issued it
   };
-  std::vector<Copied> copied_;  // per mbarrier
-  Actor acts_;                  // at an mbarrier
+  std::vector<Copied> copied_;          // per mbarrier
+  static constexpr int kWarpgroup = 4;  // warps
+  std::vector<std::size_t> closed_;     // per warpgroup: groups of products
+  Actor acts_;                          // at an mbarrier
   Side from_, to_;
   ReadSets sets_;
   enum Ran : char { kExecuted = 1, kLeft = 2 };

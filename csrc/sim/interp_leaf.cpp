@@ -117,6 +117,7 @@ void Interpreter::fetch(const Warp& w, const Leaf& f, const Operand& o, Mask lan
       const auto span = static_cast<std::size_t>(f.span);
       for (std::size_t i = 0; i < span; ++i) {
         WarpData& d = warp_data_[static_cast<std::size_t>(w.id) + i];
+        if (!d.used.empty() && !f.product) use_registers(warps_[static_cast<std::size_t>(w.id) + i], f, o);
         for (std::size_t v = 0; v < o.registers.size(); ++v) {
           const auto r = static_cast<std::size_t>(o.registers[v]);
           out[v * span + i] = {reg(d, o.registers[v]), d.undefined[r], d.cause[r]};
@@ -125,6 +126,7 @@ void Interpreter::fetch(const Warp& w, const Leaf& f, const Operand& o, Mask lan
       return;
     }
     case Operand::Kind::Memory:
+      if (o.whole) return fetch_whole(w, f, o, slot);
       return load(w, f, o, lanes, in_address_, false, out, scratch);
     case Operand::Kind::Constant:
       splat(scratch, o.bytes, o.constant);
@@ -163,6 +165,9 @@ void Interpreter::put(const Warp& w, const Leaf& f, Mask lanes, const Values& va
   }
   const std::size_t bytes = static_cast<std::size_t>(o.bytes) * kLanes;
   const auto span = static_cast<std::size_t>(f.span);
+  for (std::size_t i = 0; i < span && !data(w).used.empty() && !f.product; ++i) {
+    use_registers(warps_[static_cast<std::size_t>(w.id) + i], f, o);
+  }
   for (std::size_t i = 0; i < o.registers.size() * span; ++i) {
     WarpData& d = warp_data_[static_cast<std::size_t>(w.id) + i % span];
     const auto r = static_cast<std::size_t>(o.registers[i / span]);
@@ -294,10 +299,12 @@ void Interpreter::shuffle(const Warp& w, const Leaf& f, Mask lanes) {
 
 void Interpreter::multiply(const Warp& w, const Leaf& f, Mask lanes) {
   const Einsum& e = *f.einsum;
+  const bool accumulates = e.accumulate && plans().nonzero(f.accumulate, w.ints, lanes) != 0;
+  if (f.product) begin_product(w, f);
   fetch(w, f, f.in[0], lanes, 0);
   fetch(w, f, f.in[1], lanes, 1);
   const Operand& o = f.out.front();
-  if (e.accumulate) fetch_old(w, f, lanes);
+  if (accumulates) fetch_old(w, f, lanes);
   Values& results = values_[kResult];
   const std::size_t stride = static_cast<std::size_t>(o.bytes) * kLanes;
   Mask undefined = 0;
@@ -306,7 +313,7 @@ void Interpreter::multiply(const Warp& w, const Leaf& f, Mask lanes) {
   };
   seen(f.in[0], 0);
   seen(f.in[1], 1);
-  if (e.accumulate) seen(o, kOld);
+  if (accumulates) seen(o, kOld);
   for (std::size_t v = 0; v < static_cast<std::size_t>(o.values); ++v) {
     results[v] = {scratch_[kResult].data() + v * stride, 0, 0};
   }
@@ -319,7 +326,7 @@ void Interpreter::multiply(const Warp& w, const Leaf& f, Mask lanes) {
   std::vector<const char*> c;
   vectors(values_[0], f.in[0].values, a);
   vectors(values_[1], f.in[1].values, b);
-  if (e.accumulate) vectors(values_[kOld], o.values, c);
+  if (accumulates) vectors(values_[kOld], o.values, c);
   std::vector<char*> d;
   for (int v = 0; v < o.values; ++v) d.push_back(const_cast<char*>(results[static_cast<std::size_t>(v)].bits));
   for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.local)]) {
@@ -334,7 +341,7 @@ void Interpreter::multiply(const Warp& w, const Leaf& f, Mask lanes) {
       for (int x = 0; x < e.m; ++x) {
         for (int y = 0; y < e.n; ++y) {
           const auto& to = e.d[static_cast<std::size_t>((i * e.m + x) * e.n + y)];
-          const Value* bad = e.accumulate ? is_undefined(kOld, to.front()) : nullptr;
+          const Value* bad = accumulates ? is_undefined(kOld, to.front()) : nullptr;
           for (int z = 0; z < e.k && bad == nullptr; ++z) {
             bad = is_undefined(0, e.a[static_cast<std::size_t>((i * e.m + x) * e.k + z)]);
             if (bad == nullptr) bad = is_undefined(1, e.b[static_cast<std::size_t>((i * e.k + z) * e.n + y)]);

@@ -21,6 +21,16 @@ void Interpreter::know_initialised(const ThreadGroup& members) {
   }
 }
 
+void Interpreter::know_named() {
+  for (const Warp& w : warps_) {
+    for (int rank = 0; rank < code_.cluster(); ++rank) {
+      for (int m = named_first(); m < code_.mbarrier_count; ++m) {
+        order_->know_initialised(w.id, rank * code_.mbarrier_count + m);
+      }
+    }
+  }
+}
+
 void Interpreter::judge_arrival(const Warp& w, int lane, int mbarrier, const PhaseSync& s) {
   acts_ = {&w, lane, s.origin};
   const bool own = mbarrier / code_.mbarrier_count == w.rank;
@@ -67,6 +77,7 @@ void Interpreter::judge_wait(const Warp& w, Mask lanes, int mbarrier, const Phas
 }
 
 void Interpreter::fence(Warp& w, const ProxyFence& f) {
+  if (f.registers) return fence_registers(w);
   if (f.shared) order_->fence_proxy(w.id, w.active, false);
   if (f.global) order_->fence_proxy(w.id, w.active, true);
   data(w).issuer.refresh();

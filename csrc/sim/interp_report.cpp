@@ -35,6 +35,12 @@ std::int64_t Interpreter::block_of(Epoch e) const {
 
 std::string Interpreter::earlier_text(const Conflict& c) const {
   const std::uint32_t owner = owner_of(c.earlier);
+  if (owner >= order_->agent(0)) {
+    const int warp = static_cast<int>(owner - order_->agent(0)) * kWarpgroup;
+    const int first = warp % code_.warps();
+    return "a product of warps " + std::to_string(first) + " to " + std::to_string(first + kWarpgroup - 1) +
+           " of block " + block_text(block_ + warp / code_.warps());
+  }
   if (!order_->is_thread(owner)) {
     return "a copy that completes on " + mbarrier_text(static_cast<int>(owner - order_->phase_of(0)));
   }
@@ -46,6 +52,12 @@ std::string Interpreter::earlier_text(const Conflict& c) const {
          thread_text(first + warp / code_.warps(), warp % code_.warps() * kLanes + lane_of(c.earlier));
 }
 
+// As commits and waits name it: reads and writes of a copy have one name.
+std::string Interpreter::domain_text(std::size_t domain) const {
+  const std::string& name = code_.copy_domains[domain];
+  return name.substr(0, name.find('.'));
+}
+
 void Interpreter::race(const At& at, const Conflict& c, std::int64_t element, bool writes) const {
   const std::uint32_t site = site_of(c.earlier);
   const Leaf* earlier = site > 0 && site < kMaxSite ? &code_.leaves[site - 1] : nullptr;
@@ -53,7 +65,8 @@ void Interpreter::race(const At& at, const Conflict& c, std::int64_t element, bo
   const bool of_phase = !order_->is_thread(owner);
   const bool copied = of_phase || order_->domain_of(owner) >= 0;
   const bool copies = at.leaf.domain >= 0 || at.leaf.bulk;
-  const std::string unordered = copied ? "a copy in flight" : "an unordered thread";
+  const bool product = owner >= order_->agent(0);
+  const std::string unordered = product ? "a product in flight" : copied ? "a copy in flight" : "an unordered thread";
   Diagnostic d;
   d.code = Code::SIM_RACE;
   d.where = at.leaf.origin != nullptr ? at.leaf.origin->loc : SourceLoc{};
@@ -75,13 +88,18 @@ void Interpreter::race(const At& at, const Conflict& c, std::int64_t element, bo
       break;
     case Conflict::Why::Unfenced:
       d.code = Code::SIM_PROXY;
-      d.message = std::string(writes ? "a copy over what threads " : "a copy of what threads ") +
+      d.message = std::string(at.leaf.product ? "a product of what threads "
+                              : writes        ? "a copy over what threads "
+                                              : "a copy of what threads ") +
                   (c.earlier_wrote ? "wrote" : "read") + ", without a proxy fence: ";
   }
   d.message += element_text(at.operand.buffer, element);
   d.ir.push_back(statement_text(at.leaf.origin));
   if (earlier != nullptr && earlier->origin != at.leaf.origin) d.ir.push_back(statement_text(earlier->origin));
-  d.details.push_back(std::string(writes ? "write by " : "read by ") + (copies ? "a copy of " : "") +
+  d.details.push_back(std::string(writes ? "write by " : "read by ") +
+                      (copies            ? "a copy of "
+                       : at.leaf.product ? "a product of "
+                                         : "") +
                       thread_text(at.warp, c.lane) + ", " + location_text(at.leaf.origin));
   std::string there = (c.earlier_wrote ? "write by " : "read by ") + earlier_text(c);
   if (earlier != nullptr) there += ", " + location_text(earlier->origin);
@@ -102,6 +120,8 @@ void Interpreter::race(const At& at, const Conflict& c, std::int64_t element, bo
     const bool shared = code_.program->buffers[static_cast<std::size_t>(o.buffer)].memory == ir::Memory::SH;
     d.fix = std::string("let the threads fence before they tell of it: gr.fence(\"async.") +
             (shared ? "shared" : "global") + "\")";
+  } else if (owner >= order_->agent(0)) {
+    d.fix = "let the warpgroup wait for the group of that product first, and tell of it behind the wait";
   } else if (of_phase) {
     const std::string name = mbarrier_text(static_cast<int>(owner - order_->phase_of(0)));
     d.fix = c.earlier_wrote
@@ -110,7 +130,7 @@ void Interpreter::race(const At& at, const Conflict& c, std::int64_t element, bo
   } else if (at.leaf.bulk && !copied) {
     d.fix = "let the thread that issues the copy learn of it before: by a barrier, or an arrival that it waits for";
   } else if (copied) {
-    const std::string& domain = code_.copy_domains[static_cast<std::size_t>(order_->domain_of(owner))];
+    const std::string domain = domain_text(static_cast<std::size_t>(order_->domain_of(owner)));
     const bool landed = epoch_of(c.earlier) <=
                         order_->copies_done(order_->warp_of(owner), lane_of(c.earlier), order_->domain_of(owner));
     if (landed) {
@@ -140,12 +160,12 @@ void Interpreter::check_unfinished() const {
         d.code = Code::SIM_UNFINISHED_COPY;
         d.message = "the block ends while a copy still reads its shared memory";
         for (const Leaf& f : code_.leaves) {
-          if (f.domain != static_cast<int>(domain)) continue;
+          if ((f.bulk ? f.reads : f.domain) != static_cast<int>(domain)) continue;
           if (!d.where.known() && f.origin != nullptr) d.where = f.origin->loc;
           if (d.ir.empty() || d.ir.back() != statement_text(f.origin)) d.ir.push_back(statement_text(f.origin));
         }
         d.details = {"copy of " + thread_text(warps_[w], lane)};
-        d.fix = "commit and wait for the " + code_.copy_domains[domain] + " copies before the end";
+        d.fix = "commit and wait for the " + domain_text(domain) + " copies before the end";
         throw Error(std::move(d));
       }
     }

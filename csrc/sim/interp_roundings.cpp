@@ -110,6 +110,14 @@ void Interpreter::fetch_tags(const Warp& w, const Leaf& f, const Operand& o, Mas
     std::fill_n(out.begin(), values, unknown);
     return;
   }
+  if (o.whole) {
+    const auto first = place.first + static_cast<std::int32_t>(plans().at_lane(o.offset, w.ints, 0)) * place.ratio;
+    for (std::size_t e = 0; e < o.deltas.size(); ++e) {
+      const Tag tag = memory[static_cast<std::size_t>(first + o.deltas[e] * place.ratio)];
+      out[e / kLanes][e % kLanes] = tag == TagState::kUnknown ? unknown[0] : tag;
+    }
+    return;
+  }
   Address& a = t.address;
   address(w, f, o, lanes, a);
   for (std::size_t v = 0; v < values; ++v) {

@@ -67,6 +67,12 @@ class IntPlans {
   [[nodiscard]] std::int64_t at_thread(const Expr& e, std::int64_t tid) const;
 
   // The part shared by the lanes.
+  [[nodiscard]] std::int64_t at_lane(const IntPlan& p, const IntState& s, int lane) const {
+    if (p.is_uniform()) return uniform(p, s);
+    Lanes v;
+    lanes(p, s, 1U << lane, v);
+    return v[static_cast<std::size_t>(lane)];
+  }
   [[nodiscard]] std::int64_t uniform(const IntPlan& p, const IntState& s) const {
     std::int64_t v = p.constant;
     for (const IntPlan::Term& t : p.terms) {

@@ -35,8 +35,9 @@ struct Warp {
   Mask active = 0;  // that execute now
   int pc = 0;
   State state = State::Ready;
-  int barrier = -1;  // Waiting: where
-  int group = -1;    // Waiting: of which threads; -1: the block; kCluster: all of its cluster
+  int barrier = -1;         // Waiting: where; Phase: at which of Bytecode::phase_syncs
+  std::int64_t round = -1;  // of the named barrier that it waits at
+  int group = -1;           // Waiting: of which threads; -1: the block; kCluster: all of its cluster
   static constexpr int kCluster = -2;
   IntState ints;
   std::vector<Frame> frames;
@@ -85,6 +86,7 @@ class Machine {
   // The number of an mbarrier in the cluster.
   [[nodiscard]] int mbarrier(const Warp& w, const MBarrierRef& ref, int rank, int lane) const;
   [[nodiscard]] std::vector<int> ranks(const Warp& w, const Ranks& to) const;
+  [[nodiscard]] int named_first() const;  // of a block's named barriers, which follow its mbarriers
   [[nodiscard]] std::string mbarrier_text(int mbarrier) const;  // "full[2]"
   [[nodiscard]] const PhaseCount& count(int mbarrier) const { return counts_[static_cast<std::size_t>(mbarrier)]; }
   [[nodiscard]] std::int64_t block_of(const Warp& w) const { return block_ + w.rank; }
@@ -122,9 +124,12 @@ class Machine {
   bool loop_end(Warp& w, const Instruction& i);
   Mask loop_continues(const Warp& w, const LoopCode& loop) const;
   bool arrive(Warp& w, int barrier);  // false: the warp waits
-  void arrive_at_phase(const Warp& w, const PhaseSync& s);
+  void arrive_at_phase(Warp& w, const PhaseSync& s);
   bool wait_for_phase(Warp& w, const PhaseSync& s);  // false: it waits
   [[nodiscard]] bool may_go_on(const Warp& w) const;
+  [[nodiscard]] bool passes(const Warp& w, const PhaseSync& s, int mbarrier, std::int64_t parity) const {
+    return s.threads > 0 ? count(mbarrier).phases > w.round : count(mbarrier).passes(parity);
+  }
   void end_phase(int mbarrier);
   [[nodiscard]] const ThreadGroup& members_of(const Warp& w, int group) const;
   [[nodiscard]] std::string members_text(const Warp& w) const;  // of the barrier at which it waits

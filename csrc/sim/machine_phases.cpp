@@ -11,7 +11,7 @@ std::vector<int> Machine::ranks(const Warp& w, const Ranks& to) const {
   if (to.empty()) return {w.rank};
   std::vector<int> out;
   for (const IntPlan& block : to) {
-    const std::int64_t b = plans().uniform(block, w.ints);
+    const std::int64_t b = plans().at_lane(block, w.ints, std::countr_zero(w.active));
     out.push_back(static_cast<int>(b % code_.cluster()));
   }
   return out;
@@ -19,17 +19,12 @@ std::vector<int> Machine::ranks(const Warp& w, const Ranks& to) const {
 
 int Machine::mbarrier(const Warp& w, const MBarrierRef& ref, int rank, int lane) const {
   const MBarrierCode& m = code_.mbarriers[static_cast<std::size_t>(ref.of)];
-  std::int64_t element = 0;
-  if (ref.element.is_uniform()) {
-    element = plans().uniform(ref.element, w.ints);
-  } else {
-    Lanes each;
-    plans().lanes(ref.element, w.ints, 1U << lane, each);
-    element = each[static_cast<std::size_t>(lane)];
-  }
+  const std::int64_t element = plans().at_lane(ref.element, w.ints, lane);
   if (element < 0 || element >= m.count) {
     fail(Code::SIM_OUT_OF_BOUNDS,
-         "an mbarrier outside of " + code_.program->buffers[static_cast<std::size_t>(m.buffer)].buffer->name,
+         m.buffer < 0
+             ? "a barrier that the block does not have"
+             : "an mbarrier outside of " + code_.program->buffers[static_cast<std::size_t>(m.buffer)].buffer->name,
          {"want: a stage from 0 to " + std::to_string(m.count - 1), "got: " + std::to_string(element)}, {},
          running_ != nullptr && code_.instructions[static_cast<std::size_t>(running_->pc)].origin != nullptr
              ? code_.instructions[static_cast<std::size_t>(running_->pc)].origin->loc
@@ -43,11 +38,18 @@ std::string Machine::mbarrier_text(int mbarrier) const {
   const int at = mbarrier % code_.mbarrier_count;
   std::string text;
   for (const MBarrierCode& m : code_.mbarriers) {
-    if (at < m.first || at >= m.first + m.count) continue;
+    if (m.buffer < 0 || at < m.first || at >= m.first + m.count) continue;
     const ir::Buffer& b = *code_.program->buffers[static_cast<std::size_t>(m.buffer)].buffer;
     text = b.name + (b.stages > 0 || m.count > m.step ? "[" + std::to_string((at - m.first) / m.step) + "]" : "");
   }
+  if (text.empty()) text = "named barrier " + std::to_string(at - named_first());
   return text + (code_.cluster() > 1 ? " of block " + block_text(block_ + rank) : "");
+}
+
+int Machine::named_first() const {
+  const auto is_named = [](const MBarrierCode& m) { return m.buffer < 0; };
+  const auto it = std::find_if(code_.mbarriers.begin(), code_.mbarriers.end(), is_named);
+  return it == code_.mbarriers.end() ? code_.mbarrier_count : it->first;
 }
 
 void Machine::end_phase(int mbarrier) {
@@ -57,8 +59,11 @@ void Machine::end_phase(int mbarrier) {
   if (c.is_over()) c.next();
 }
 
-void Machine::arrive_at_phase(const Warp& w, const PhaseSync& s) {
+void Machine::arrive_at_phase(Warp& w, const PhaseSync& s) {
   if (first_and_last_turns_) return;
+  if (s.threads > 0 && w.active != w.lanes) {
+    divergent(w, s.origin, w.lanes & ~w.active, "a part of a warp arrives at a named barrier");
+  }
   Lanes expect;
   plans().lanes(s.expect, w.ints, w.active, expect);
   const std::vector<int> targets = ranks(w, s.to);
@@ -66,8 +71,10 @@ void Machine::arrive_at_phase(const Warp& w, const PhaseSync& s) {
     const int lane = std::countr_zero(m);
     for (const int rank : targets) {
       const int at = mbarrier(w, s.barrier, rank, lane);
-      judge_arrival(w, lane, at, s);
       PhaseCount& c = counts_[static_cast<std::size_t>(at)];
+      if (s.threads > 0) c.wanted = s.threads;
+      judge_arrival(w, lane, at, s);
+      w.round = c.phases;
       ++c.arrivals;
       c.expected += expect[static_cast<std::size_t>(lane)];
       end_phase(at);
@@ -93,7 +100,8 @@ bool Machine::may_go_on(const Warp& w) const {
   plans().lanes(s.parity, w.ints, w.active, parity);
   for (Mask m = w.active; m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);
-    if (count(mbarrier(w, s.barrier, w.rank, lane)).passes(parity[static_cast<std::size_t>(lane)])) return true;
+    const int at = mbarrier(w, s.barrier, w.rank, lane);
+    if (passes(w, s, at, parity[static_cast<std::size_t>(lane)])) return true;
   }
   return false;
 }
@@ -114,7 +122,7 @@ bool Machine::wait_for_phase(Warp& w, const PhaseSync& s) {
       const bool uniform = s.barrier.element.is_uniform() || mbarrier(w, s.barrier, w.rank, l) == at;
       same |= static_cast<Mask>(uniform && parity[static_cast<std::size_t>(l)] == p) << l;
     }
-    if (count(at).passes(p)) {
+    if (passes(w, s, at, p)) {
       judge_wait(w, same, at, s);
     } else {
       stays |= same;

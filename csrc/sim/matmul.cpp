@@ -88,7 +88,7 @@ void multiply_ints(const Einsum& e, const std::vector<int>& group, const TileVec
     gather_ints(a, group, e.a.data() + i * m * k, m * k, s.int_lanes, s.int_a);
     gather_ints(b, group, e.b.data() + i * k * n, k * n, s.int_lanes, s.int_b);
     s.int_c.assign(m * n, 0);
-    if (e.accumulate) gather_ints(c, group, e.first_d.data() + i * m * n, m * n, s.int_lanes, s.int_c);
+    if (!c.values.empty()) gather_ints(c, group, e.first_d.data() + i * m * n, m * n, s.int_lanes, s.int_c);
     for (std::size_t x = 0; x < m; ++x) {
       for (std::size_t z = 0; z < k; ++z) {
         const std::int64_t factor = s.int_a[x * k + z];
@@ -220,7 +220,7 @@ void multiply_tile(const Einsum& e, const std::vector<int>& group, const TileVec
     const Holder* to = e.first_d.data() + batch * m * n;
     bool finite = gather(a, group, e.a.data() + batch * m * k, m, k, k, s.lanes, s.a, &s.exponent_a);
     finite = gather(b, group, e.b.data() + batch * k * n, k, n, stride, s.lanes, s.b, &s.exponent_b) && finite;
-    if (e.accumulate) {
+    if (!c.values.empty()) {
       finite = gather(c, group, to, m, n, stride, s.lanes, s.c, nullptr) && finite;
     } else {
       s.c.assign(m * stride, 0.0);

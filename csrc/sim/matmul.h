@@ -21,7 +21,7 @@ struct TileScratch {
   std::vector<std::int64_t> int_a, int_b, int_c, int_lanes;
 };
 
-// Lane of rank r: group[r]. `c` is read when the einsum accumulates; `d` is written where `group` holds it.
+// Lane of rank r: group[r]. `c` is added where it has values; `d` is written where `group` holds it.
 void multiply_tile(const Einsum& e, const std::vector<int>& group, const TileVectors& a, const TileVectors& b,
                    const TileVectors& c, const std::vector<char*>& d, TileScratch& scratch);
 

@@ -17,7 +17,8 @@ using atoms::OperandInstance;
 
 constexpr std::size_t kKnownCollectives = 1024;
 constexpr std::size_t kKnownEntries = 256;
-constexpr std::string_view kGroup = "group:";        // `done` of entries that complete by groups
+constexpr std::string_view kGroup = "group:";  // `done` of entries that complete by groups
+constexpr std::string_view kProducts = "group:wgmma";
 constexpr std::string_view kMBarrier = "mbarrier:";  // ... on a phase
 
 [[noreturn]] void unsupported(const lower::AtomCall& call, const ir::Stmt* origin, const std::string& why) {
@@ -55,10 +56,19 @@ std::int64_t tile_size(const OperandInstance& o) {
   return std::accumulate(o.extents.begin(), o.extents.end(), std::int64_t{1}, std::multiplies<>());
 }
 
+// A tile in shared memory that an agent finds by a descriptor.
+bool is_whole(const OperandInstance& o) { return o.def.via == atoms::Via::Descriptor; }
+
 // Every holder of every element, in the order of ranks.
 std::vector<std::vector<Holder>> all_holders(const OperandInstance& o, int threads) {
   std::vector<std::vector<Holder>> h(static_cast<std::size_t>(tile_size(o)));
   const int span = std::max(1, threads / kLanes);
+  if (is_whole(o)) {  // nobody's: an agent reads it, 32 elements to a value
+    for (std::size_t e = 0; e < h.size(); ++e) {
+      h[e].push_back({static_cast<std::int16_t>(e % kLanes), static_cast<std::int16_t>(e / kLanes)});
+    }
+    return h;
+  }
   for (int t = 0; t < threads; ++t) {
     for (int v = 0; v < o.values; ++v) {
       h.at(static_cast<std::size_t>(o.element(t, v)))
@@ -103,6 +113,14 @@ Operand compile_operand(const lower::AtomCall& call, const lower::Operand& ref, 
       const auto [lo, hi] = std::minmax_element(o.deltas.begin(), o.deltas.end());
       o.lowest = *lo;
       o.highest = *hi;
+    }
+    if (is_whole(instance)) {
+      o.whole = true;
+      for (int v = 0; v < instance.values; ++v) {
+        o.deltas[static_cast<std::size_t>(instance.element(0, v))] =
+            static_cast<std::int32_t>(m->deltas[static_cast<std::size_t>(v)]);
+      }
+      o.values = (instance.values + kLanes - 1) / kLanes;
     }
     o.inside = code.plans->compile(m->inside);
     for (const lower::Claim& c : m->claims) {
@@ -412,6 +430,14 @@ void pointwise(Leaf& leaf, const lower::AtomCall& call, const ir::Stmt* origin) 
   p.toward_zero = p.op == Op::Cast && text_attr(call, "round") == "rz";
 }
 
+// An attribute that the spec says, or that follows from numbers; 1 where it says nothing.
+IntPlan compile_flag(const lower::AtomCall& call, const char* name, Bytecode& code) {
+  const auto it = call.attrs.find(name);
+  if (it == call.attrs.end()) return code.plans->compile(Expr(1));
+  if (const auto* e = std::get_if<Expr>(&it->second)) return code.plans->compile(*e);
+  return code.plans->compile(Expr(flag_attr(call, name) ? 1 : 0));
+}
+
 // A copy that an agent makes as a whole: on which mbarrier or in which domains it completes.
 void bulk_copy(Leaf& leaf, const lower::AtomCall& call, const ir::Stmt* origin, Bytecode& code) {
   leaf.bulk = true;
@@ -452,8 +478,12 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
   leaf.coherent = atoms::is_coherent(call.atom->atom);
   leaf.converge = std::max(atom.atom.converge, atom.thread_count);
   if (const std::string& done = atom.atom.done; done != "now" && !is_bulk(atom)) {
-    if (!done.starts_with(kGroup) || atom.thread_count > 1) unsupported(call, origin, "it completes later: " + done);
-    leaf.domain = copy_domain(done.substr(kGroup.size()), code);
+    leaf.product = done == kProducts && atom.atom.kind == Kind::MatMul;
+    if (!leaf.product && (!done.starts_with(kGroup) || atom.thread_count > 1)) {
+      unsupported(call, origin, "it completes later: " + done);
+    }
+    if (!leaf.product) leaf.domain = copy_domain(done.substr(kGroup.size()), code);
+    code.products = code.products || leaf.product;
   }
   for (std::size_t i = 0; i < call.out.size(); ++i) {
     leaf.out.push_back(compile_operand(call, call.out[i], atom.out[i], code));
@@ -473,6 +503,7 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
     leaf.span = leaf.collective->span;
     for (auto* list : {&leaf.out, &leaf.in}) {
       for (Operand& o : *list) {
+        if (o.whole) continue;
         if (leaf.kind != Kind::MatMul || o.kind != Operand::Kind::Registers) {
           unsupported(call, origin, "threads of several warps execute something other than a MatMul of registers");
         }
@@ -502,6 +533,7 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
       }
       break;
     case Kind::MatMul:
+      leaf.accumulate = compile_flag(call, "accumulate", code);
       pointwise(leaf, call, origin);
       einsum(leaf, call, code.program->arch);
       if (!together && leaf.einsum->k == 1 && leaf.einsum->m == 1 && leaf.einsum->n == 1) {

@@ -25,8 +25,11 @@ inline constexpr const char* kReads = ".read";  // of a domain's name: that of t
 // An operand that is an mbarrier; blocks of the cluster.
 [[nodiscard]] MBarrierRef compile_mbarrier(const lower::Operand& operand, Bytecode& code);
 [[nodiscard]] Ranks compile_ranks(const ir::ThreadPtr& blocks, Bytecode& code);
-// An arrival at an mbarrier, or a wait for its phase.
-[[nodiscard]] PhaseSync compile_phase_sync(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode& code);
+// An arrival at an mbarrier, or a wait for its phase. `relaxed`: half of the bytes, the other parity.
+[[nodiscard]] PhaseSync compile_phase_sync(const lower::AtomCall& call, const ir::Stmt* origin, bool relaxed,
+                                           Bytecode& code);
+// At a named barrier; its code is the last of the mbarriers'.
+[[nodiscard]] PhaseSync compile_named_sync(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode& code);
 [[nodiscard]] ProxyFence compile_fence(const lower::AtomCall& call, const ir::Stmt* origin);
 
 }  // namespace graphene::sim

@@ -60,19 +60,20 @@ Ranks compile_ranks(const ir::ThreadPtr& blocks, Bytecode& code) {
   return out;
 }
 
-PhaseSync compile_phase_sync(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode& code) {
+PhaseSync compile_phase_sync(const lower::AtomCall& call, const ir::Stmt* origin, bool relaxed, Bytecode& code) {
   const auto number = [&](const char* name) {
     const auto it = call.attrs.find(name);
-    if (it == call.attrs.end()) return IntPlan{};
-    if (const auto* e = std::get_if<Expr>(&it->second)) return code.plans->compile(*e);
-    return code.plans->compile(Expr(static_cast<std::int64_t>(number_attr(call, name))));
+    if (it == call.attrs.end()) return Expr(0);
+    const auto* e = std::get_if<Expr>(&it->second);
+    return e != nullptr ? *e : Expr(static_cast<std::int64_t>(number_attr(call, name)));
   };
   PhaseSync s;
   s.origin = origin;
   s.barrier = compile_mbarrier(call.aux.front(), code);
-  s.parity = number("phase");
-  s.expect = number("expect_bytes");
+  s.parity = code.plans->compile(relaxed ? Expr(1) - number("phase") : number("phase"));
+  s.expect = code.plans->compile(relaxed ? sym::floor_div(number("expect_bytes"), Expr(2)) : number("expect_bytes"));
   s.to = compile_ranks(call.to, code);
+  if (const std::string after = text_attr(call, "after"); !after.empty()) s.copies = copy_domain(after, code);
   return s;
 }
 
@@ -141,7 +142,8 @@ GroupSync compile_group_sync(const lower::AtomCall& call, const ir::Stmt* origin
   const auto it = call.attrs.find("pending");
   g.waits = text_attr(call, "op") == "wait";
   g.commits = !g.waits || (it == call.attrs.end() && scope == "cp_async");  // covers copies of no group, too
-  g.domain = copy_domain(scope, code);
+  g.products = scope == "wgmma";
+  if (!g.products) g.domain = copy_domain(scope, code);
   if (scope == "bulk") {  // a wait for results is one for reads, too
     code.async_domains |= 1U << g.domain;
     g.reads = copy_domain(scope + kReads, code);
@@ -157,11 +159,22 @@ GroupSync compile_group_sync(const lower::AtomCall& call, const ir::Stmt* origin
   return g;
 }
 
+PhaseSync compile_named_sync(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode& code) {
+  PhaseSync s;
+  s.origin = origin;
+  const auto id = call.attrs.find("id");
+  const auto* e = id == call.attrs.end() ? nullptr : std::get_if<Expr>(&id->second);
+  s.barrier = {static_cast<int>(code.mbarriers.size()) - 1,
+               code.plans->compile(e != nullptr ? *e : Expr(static_cast<std::int64_t>(number_attr(call, "id"))))};
+  s.threads = static_cast<int>(number_attr(call, "threads"));
+  return s;
+}
+
 ProxyFence compile_fence(const lower::AtomCall& call, const ir::Stmt* origin) {
   const std::string scope = text_attr(call, "scope");
   const auto names = [&](const char* memory) { return scope.find(memory) != std::string::npos; };
   const bool both = !names("shared") && !names("global") && names("async");
-  return {origin, both || names("shared"), both || names("global")};
+  return {origin, both || names("shared"), both || names("global"), scope == "wgmma"};
 }
 
 }  // namespace graphene::sim

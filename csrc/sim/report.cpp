@@ -56,7 +56,7 @@ class Counter {
   // Runs of values that lie next to each other; each has a row of the report, shared by equal ones.
   void prepare(std::size_t leaf, const Leaf& f, const Operand& o, std::size_t index, bool writes, bool lowered,
                bool output = false) {
-    if (o.kind != Operand::Kind::Memory || f.bulk) return;
+    if (o.kind != Operand::Kind::Memory || f.bulk || o.whole) return;
     Access a{&o, {}};
     for (std::size_t v = 0; v < o.deltas.size();) {
       std::size_t end = v + 1;

@@ -16,7 +16,7 @@ struct SimulateOptions {
   std::vector<std::uint64_t> scalars;          // bits of the scalar arguments, in order
   std::uint64_t seed = 0;                      // order of blocks and warps
   std::vector<int> skip;                       // ids of synchronisation statements left out
-  std::vector<int> relax;                      // ids of waits that leave one more group in flight
+  std::vector<int> relax;                      // ids of statements made weaker: CompileOptions::relax
   bool unguarded = false;                      // without the predicates of partial tiles
   std::vector<Rounding>* roundings = nullptr;  // where wanted: where values become narrower than fp32 on their way
   std::function<void()> poll;                  // called now and then; may throw
