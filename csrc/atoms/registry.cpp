@@ -121,16 +121,25 @@ Registry::Registry() {
 #define GRAPHENE_SUBJECT(file) subjects::file(list);
   GRAPHENE_SUBJECTS
 #undef GRAPHENE_SUBJECT
-  for (Atom& a : list) templates_.push_back({std::move(a), {}});
+  for (Atom& a : list) templates_.push_back({std::move(a), {}, {}});
+}
+
+// A family is wide where its members are few kernels' each: one is made without the others.
+const InstancePtr& Registry::at(MemberIndex p) {
+  Template& t = templates_[p.first];
+  if (t.members.empty()) {
+    t.expanded = expand_family(t.atom);
+    t.members.resize(t.expanded.size());
+  }
+  InstancePtr& member = t.members[p.second];
+  if (member == nullptr) member = std::make_shared<const Instance>(instantiate(std::move(t.expanded[p.second])));
+  return member;
 }
 
 const std::vector<InstancePtr>& Registry::members(std::size_t i) {
-  Template& t = templates_[i];
-  if (t.members.empty()) {
-    for (Atom& a : expand_family(t.atom))
-      t.members.push_back(std::make_shared<const Instance>(instantiate(std::move(a))));
-  }
-  return t.members;
+  (void)at({i, 0});
+  for (std::size_t m = 0; m < templates_[i].members.size(); ++m) (void)at({i, m});
+  return templates_[i].members;
 }
 
 // Names alone: the other strings stay as they are.
@@ -254,7 +263,7 @@ void Registry::add(InstancePtr i) {
   names_.push_back(i->atom.name);
   by_kind_.at(static_cast<std::size_t>(i->atom.kind)).push_back(i);
   all_.push_back(i);
-  templates_.push_back({i->atom, {std::move(i)}});
+  templates_.push_back({i->atom, {}, {std::move(i)}});
 }
 
 InstancePtr find(const std::string& name) { return Registry::get().find(name); }

@@ -34,14 +34,15 @@ class Registry {
  private:
   struct Template {
     Atom atom;
-    std::vector<InstancePtr> members;  // empty: not asked for yet
+    std::vector<Atom> expanded;        // of members that nobody has asked for yet; empty: nobody has asked for any
+    std::vector<InstancePtr> members;  // null: not asked for yet
   };
   using MemberIndex = std::pair<std::size_t, std::size_t>;  // template, member
 
   Registry();
   const std::vector<InstancePtr>& members(std::size_t i);
   void read_names();
-  [[nodiscard]] InstancePtr at(MemberIndex p) { return members(p.first)[p.second]; }
+  [[nodiscard]] const InstancePtr& at(MemberIndex p);
 
   std::vector<Template> templates_;
   std::vector<std::string> names_;
