@@ -362,7 +362,11 @@ class KernelPrinter {
   Lines print_if(const If& branch) {
     Lines out{"if (" + expressions_.text(branch.condition, "cond").text + ") {"};
     last_comment_ = nullptr;
-    append(out, block(branch.then_body), "  ");
+    const bool role = branch.uniform_for != nullptr && changes_registers(branch.then_body);
+    if (role) expressions_.open_role();
+    const Lines body = block(branch.then_body);
+    if (role) append(out, expressions_.close_role(), "  ");
+    append(out, body, "  ");
     if (!branch.else_body.empty()) {
       out.emplace_back("} else {");
       last_comment_ = nullptr;

@@ -62,6 +62,7 @@ std::string CText::in(Prec outer) const { return prec < outer ? "(" + text + ")"
 void Expressions::start_pass(bool counting) {
   counting_ = counting;
   next_ordinal_ = 0;
+  role_ = 0;
   scopes_.clear();
   declared_.clear();
   loop_depth_.clear();
@@ -95,7 +96,7 @@ std::vector<std::string> Expressions::close() {
 }
 
 int Expressions::depth(const Expr& e) {
-  int out = 0;
+  int out = role_;
   for (const Expr& v : sym::free_vars(e)) {
     switch (v.var().kind) {
       case VarKind::Coord:

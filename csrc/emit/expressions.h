@@ -47,6 +47,15 @@ class Expressions {
   void open();
   void open_loop(const Expr& var, const std::string& c_name, bool wide);
   std::vector<std::string> close();
+  // A role has registers of its own: nothing that it computes is computed before it, for other roles, too.
+  void open_role() {
+    open();
+    role_ = current();
+  }
+  std::vector<std::string> close_role() {
+    role_ = 0;
+    return close();
+  }
 
   // A coordinate that the counting pass met gets its definition now.
   void define_if_used(const Expr& coordinate);
@@ -93,6 +102,7 @@ class Expressions {
   bool raw_hardware_ = false;  // threadIdx.x itself, unsigned
   bool defining_coordinate_ = false;
   int next_ordinal_ = 0;
+  int role_ = 0;  // the scope of the role that is open; 0: none
   std::vector<Scope> scopes_;
   std::map<const sym::Node*, CText> declared_;
   std::map<const sym::Node*, int> loop_depth_;
