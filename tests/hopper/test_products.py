@@ -36,6 +36,14 @@ def test_the_specialised_product_compiles_without_spills_or_serialised_products(
         assert text.count(f"mapa.shared::cluster.u32 r, %0, {block};") == 2  # in the loop, and behind it
 
 
+def test_a_role_computes_what_it_needs() -> None:
+    """Registers that all roles share would hold what one of them uses, also where it has gone down to 40 of them."""
+    text = gemm_sm90().cuda_source("sm_90a")
+    head, roles = text.split("barrier.cluster", 1)
+    assert "(M + 255) / 256" not in head
+    assert roles.count("(M + 255) / 256") == 2
+
+
 def waits(text: str) -> list[int]:
     """Of each wait for products, in order: how many registers it is over for."""
     found = re.findall(r"wgmma\.wait_group\.sync\.aligned \d+;\"(.*?)\"memory\"", text, re.DOTALL)
