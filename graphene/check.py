@@ -144,7 +144,7 @@ class Mutant(NamedTuple):
 def mutants(
     kernel: Recorded, args: tuple[object, ...], arch: str | None, seed: int, sizes: dict[str, int]
 ) -> list[Mutant]:
-    """Looks for hazards without each synchronisation statement in turn, and with each made weaker that can be."""
+    """Looks for hazards without each synchronisation statement in turn, and with each weakened that can be."""
     made, _, used = _first_call(kernel, args, arch, seed, sizes)
     program = kernel.lowered(arch)
     given = _positional(kernel, made)

@@ -63,7 +63,7 @@ def _ids(name: str, ids: object) -> list[int]:
 
 
 def relaxation(sync: Sync) -> str | None:
-    """What ``relax=`` makes of the statement; None where it has nothing weaker."""
+    """The weaker form that ``relax=`` gives the statement; None if it has none."""
     if sync.op == "arrive":
         return "half of the bytes expected" if "expect" in sync.text else None
     return {"wait": "one more group in flight", "wait_phase": "for the other phase"}.get(sync.op)

@@ -121,7 +121,7 @@ def turns_of(body: list[Any]) -> tuple[Turns, ...]:
 
 
 def blocks_of(data: Mapping[str, Any]) -> tuple[Turns, ...]:
-    """How many blocks a grid has along each of its dimensions, as turns: there is to be a second one."""
+    """The numbers of blocks along each dimension of a grid, as turns, so that a second block is covered."""
     shapes = [level["shape"] for level in (data.get("grid") or {"levels": ()})["levels"]]
     out = {}
     for extent in (x for shape in shapes for x in _modes(shape)):

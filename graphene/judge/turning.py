@@ -122,7 +122,7 @@ def turning(data: Mapping[str, Any], known: set[str]) -> Turning:
 
 
 def _extents(data: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
-    """By a block's coordinate: how many tiles its grid divides a size into."""
+    """For each coordinate of a block, how many tiles the grid divides a size into."""
     grid = data.get("grid") or {"id": None, "levels": ()}
     shapes = [level["shape"] for level in grid["levels"]]
     extents = [str(x) for shape in shapes for x in (shape if isinstance(shape, list) else [shape])]
@@ -172,7 +172,7 @@ class Turning:
                 if second and least < 2:
                     continue
                 out[c].add((r, *feature[:-1], 2 * second + later))
-                if second and least > 2:  # no edge cuts that block, from whichever end it is counted
+                if second and least > 2:  # no edge cuts that block, counted from either end
                     out[c].add((r, *feature[:-1], 4 + later))
         return out
 
