@@ -157,6 +157,10 @@ class HappensBefore {
   // How many phases the lane knows to be over; -1: not even that the barrier has been initialised.
   [[nodiscard]] std::int64_t known_phases(int warp, int lane, int mbarrier) const;
   void know_initialised(int warp, int mbarrier);
+  // Whether the lane knows what `lanes` of another warp waited for and arrived at up to an epoch.
+  [[nodiscard]] bool saw(int warp, int lane, int other, Mask lanes, Epoch epoch) const {
+    return view(warp, lane).knows(waits_of(other), lanes, epoch);
+  }
   // A wait for the phase before the current one of which the current one does not know; none: warp -1.
   [[nodiscard]] Wait unseen_wait(int mbarrier) const;
 

@@ -111,6 +111,7 @@ void Interpreter::begin_block() {
           "got: " + std::to_string(order_->agent(counts.agents))});
   }
   copied_.assign(static_cast<std::size_t>(counts.mbarriers), {});
+  arrived_.assign(static_cast<std::size_t>(code_.cluster()), {});
   closed_.assign(static_cast<std::size_t>(counts.agents), 0);
   know_named();
   settled_ = 0;
@@ -146,6 +147,7 @@ void Interpreter::end_block() {
   if (trace != nullptr) trace->end();
   check_unfinished();
   check_landed();
+  check_arrivals();
   check_products();
   if (undefined_) throw Error(*undefined_);
 }

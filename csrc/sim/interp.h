@@ -3,6 +3,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -226,7 +227,8 @@ class Interpreter final : public Machine {
   };
   [[noreturn]] void phase_error(PhaseFault fault, const Actor& by, int mbarrier, const char* what) const;
   [[noreturn]] void copy_error(PhaseFault fault, const Warp& w, const Leaf& f, int lane, int mbarrier) const;
-  void check_landed() const;  // at the end of a block
+  void check_landed() const;    // at the end of a block
+  void check_arrivals() const;  // at the end of a cluster
 
   // ---- interp_atomic.cpp
   void accumulate(const Warp& w, const Leaf& f, Mask lanes);
@@ -270,10 +272,16 @@ class Interpreter final : public Machine {
     const Leaf* leaf = nullptr;
     int warp = 0, lane = 0;  // that issued it
   };
-  std::vector<Copied> copied_;          // per mbarrier
-  static constexpr int kWarpgroup = 4;  // warps
-  std::vector<std::size_t> closed_;     // per warpgroup: groups of products
-  Actor acts_;                          // at an mbarrier
+  struct Arrived {  // a lane's last arrival at another block
+    Epoch epoch = 0;
+    int mbarrier = 0;
+    const ir::Stmt* origin = nullptr;
+  };
+  std::vector<std::map<std::pair<int, int>, Arrived>> arrived_;  // per block of the cluster, by warp and lane
+  std::vector<Copied> copied_;                                   // per mbarrier
+  static constexpr int kWarpgroup = 4;                           // warps
+  std::vector<std::size_t> closed_;                              // per warpgroup: groups of products
+  Actor acts_;                                                   // at an mbarrier
   Side from_, to_;
   ReadSets sets_;
   enum Ran : char { kExecuted = 1, kLeft = 2 };

@@ -33,10 +33,13 @@ void Interpreter::know_named() {
 
 void Interpreter::judge_arrival(const Warp& w, int lane, int mbarrier, const PhaseSync& s) {
   acts_ = {&w, lane, s.origin};
-  const bool own = mbarrier / code_.mbarrier_count == w.rank;
+  const int rank = mbarrier / code_.mbarrier_count;
+  const bool own = rank == w.rank;
+  const Epoch epoch = order_->epoch(w.id);
   const PhaseFault fault =
       PhaseRules(*order_).arrive(w.id, lane, mbarrier, count(mbarrier), own ? Passes::All : Passes::Happened, s.copies);
   if (fault != PhaseFault::None) phase_error(fault, acts_, mbarrier, "an arrival at ");
+  if (!own) arrived_[static_cast<std::size_t>(rank)][{w.id, lane}] = {epoch, mbarrier, s.origin};
   data(w).issuer.refresh();
 }
 
@@ -134,6 +137,29 @@ void Interpreter::copy_error(PhaseFault fault, const Warp& w, const Leaf& f, int
                "phases that are over: " + std::to_string(count(mbarrier).phases), "by " + thread_text(w, lane)};
   d.fix = "wait until the stage is free before it is filled again, and count its bytes for the phase of the copy";
   throw Error(std::move(d));
+}
+
+// A block must not end while another one may still arrive at it: some thread of it must know of the arrival.
+void Interpreter::check_arrivals() const {
+  for (std::size_t rank = 0; rank < arrived_.size(); ++rank) {
+    for (const auto& [who, arrival] : arrived_[rank]) {
+      bool known = false;
+      for (const Warp& w : warps_) {
+        for (int l = 0; l < kLanes && w.rank == static_cast<int>(rank) && !known; ++l) {
+          known = (w.lanes >> l & 1) != 0 && order_->saw(w.id, l, who.first, 1U << who.second, arrival.epoch);
+        }
+      }
+      if (known) continue;
+      Diagnostic d;
+      d.code = Code::SIM_UNFINISHED_COPY;
+      d.where = arrival.origin != nullptr ? arrival.origin->loc : SourceLoc{};
+      d.ir = {statement_text(arrival.origin)};
+      d.message = "a block may end before another one arrives at it: " + mbarrier_text(arrival.mbarrier);
+      d.details = {"arrival of " + thread_text(warps_[static_cast<std::size_t>(who.first)], who.second)};
+      d.fix = "let a thread of the block learn of it before the end: gr.barrier(on=cluster)";
+      throw Error(std::move(d));
+    }
+  }
 }
 
 // A block must not end while a copy may still write its shared memory: some thread must know that the phase is over.

@@ -92,6 +92,7 @@ Operand compile_operand(const lower::AtomCall& call, const lower::Operand& ref, 
     for (const int v : r->values) o.registers.push_back(code.array_first[static_cast<std::size_t>(r->array)] + v);
     o.values = static_cast<int>(o.registers.size());
   } else if (const auto* m = std::get_if<lower::MemRef>(&ref)) {
+    if (m->rank) unsupported(call, nullptr, "it accesses the shared memory of another block");
     o.kind = Operand::Kind::Memory;
     o.buffer = m->buffer;
     o.dtype = code.program->buffers[static_cast<std::size_t>(m->buffer)].dtype;
