@@ -61,9 +61,6 @@ template <class T>
 using CountedDeque = std::deque<T, CountedAllocator<T>>;
 template <class K, class V, class Hash = std::hash<K>>
 using CountedMap = std::unordered_map<K, V, Hash, std::equal_to<K>, CountedAllocator<std::pair<const K, V>>>;
-template <class K, class V>
-using CountedMultimap =
-    std::unordered_multimap<K, V, std::hash<K>, std::equal_to<K>, CountedAllocator<std::pair<const K, V>>>;
 template <class K>
 using CountedSet = std::unordered_set<K, std::hash<K>, std::equal_to<K>, CountedAllocator<K>>;
 

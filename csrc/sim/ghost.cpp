@@ -5,6 +5,7 @@
 
 #include "sim/ghost_expected.h"
 #include "sim/ghost_field.h"
+#include "sim/thread_groups.h"
 
 namespace graphene::sim {
 
@@ -44,25 +45,17 @@ void Ghost::plan_scopes() {
       p.ins.push_back(t != nullptr ? plan_view(*t, code_) : std::nullopt);
     }
     p.whole_grid = spec.blocks != nullptr && !spec.blocks->levels.empty() && !spec.blocks->size().is_const(1);
-    p.group_of.assign(static_cast<std::size_t>(map_.block_threads), -1);
-    std::vector<std::vector<std::int64_t>>& groups = p.members;
-    for (std::int64_t tid = 0; tid < map_.block_threads; ++tid) {
-      std::vector<std::int64_t> members = {tid};
-      if (spec.threads != nullptr && !spec.threads->levels.empty()) {
-        members = {plans().at_thread(spec.threads->offset, tid)};
-        for (const Layout& level : spec.threads->levels) {
-          std::vector<std::int64_t> next;
-          for (const std::int64_t m : members) {
-            for (std::int64_t i = 0; i < level.size().value(); ++i) next.push_back(m + level(Expr(i)).value());
-          }
-          members = std::move(next);
-        }
-        std::sort(members.begin(), members.end());
-        if (!std::binary_search(members.begin(), members.end(), tid)) members = {tid};
-      }
-      const auto it = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g == members; });
-      p.group_of[static_cast<std::size_t>(tid)] = static_cast<int>(it - groups.begin());
-      if (it == groups.end()) groups.push_back(std::move(members));
+    std::shared_ptr<const GroupsOfThreads> groups;
+    if (spec.threads != nullptr && !spec.threads->levels.empty()) {
+      groups = thread_groups(*spec.threads, code_);
+      p.group_of = groups->of;
+      p.members = groups->members;
+    }
+    p.group_of.resize(static_cast<std::size_t>(map_.block_threads), -1);
+    for (std::size_t tid = 0; tid < p.group_of.size(); ++tid) {  // each for itself
+      if (p.group_of[tid] >= 0) continue;
+      p.group_of[tid] = static_cast<int>(p.members.size());
+      p.members.push_back({static_cast<std::int64_t>(tid)});
     }
     scopes_.push_back(std::move(p));
   }

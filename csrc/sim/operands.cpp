@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "atoms/cache.h"
+#include "sim/thread_groups.h"
 
 namespace graphene::sim {
 
@@ -151,26 +152,10 @@ Operand compile_operand(const lower::AtomCall& call, const lower::Operand& ref, 
 
 // ---- which threads execute together
 
-// The first threads of all collectives, relative to the tensor's: outer levels number them, the innermost is the
-// collective itself.
-std::vector<std::int64_t> outer_starts(const lower::AtomCall& call) {
-  std::vector<std::int64_t> starts = {0};
-  if (call.threads == nullptr) return starts;
-  for (std::size_t i = 0; i + 1 < call.threads->levels.size(); ++i) {
-    const Layout& level = call.threads->levels[i];
-    std::vector<std::int64_t> next;
-    for (const std::int64_t s : starts) {
-      for (std::int64_t c = 0; c < level.size().value(); ++c) next.push_back(s + level(Expr(c)).value());
-    }
-    starts = std::move(next);
-  }
-  return starts;
-}
-
 // All that decides which threads execute an atom together. Many statements of many kernels ask for the same.
 struct CollectiveKey {
-  Expr first;  // of a tensor's threads, by thread
-  std::vector<std::int64_t> starts, ranks;
+  Expr first;                               // of a tensor's threads, by thread
+  std::vector<std::int64_t> starts, ranks;  // of the collectives, relative to the tensor's; of threads in one
   std::int64_t threads = 0;
   [[nodiscard]] auto tied() const { return std::tuple(first.node(), first.value(), starts, ranks, threads); }
   friend bool operator<(const CollectiveKey& a, const CollectiveKey& b) { return a.tied() < b.tied(); }
@@ -213,9 +198,12 @@ std::shared_ptr<const Collective> compile_collective(const lower::AtomCall& call
                                                      const Bytecode& code) {
   thread_local std::map<CollectiveKey, std::shared_ptr<const Collective>> known;
   CollectiveKey key{.first = call.threads != nullptr ? code.plans->resolve(call.threads->offset) : Expr(0),
-                    .starts = outer_starts(call),
+                    .starts = {0},
                     .ranks = {},
                     .threads = code.program->block_threads};
+  if (call.threads != nullptr && !call.threads->levels.empty()) {  // outer levels number the collectives
+    key.starts = relative_members(std::span(call.threads->levels).first(call.threads->levels.size() - 1), code);
+  }
   for (int r = 0; r < call.atom->thread_count; ++r) key.ranks.push_back(call.atom->threads(Expr(r)).value());
   if (const auto it = known.find(key); it != known.end()) return it->second;
   if (known.size() >= kKnownCollectives) known.clear();

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "sim/operands.h"
+#include "sim/thread_groups.h"
 
 namespace graphene::sim {
 
@@ -86,24 +87,16 @@ Barrier compile_barrier(const lower::AtomCall& call, const ir::Stmt* origin, Byt
   b.group_of.assign(static_cast<std::size_t>(threads), -1);
   b.within_warp = true;
   b.block = false;
-  for (std::int64_t tid = 0; tid < threads; ++tid) {
-    std::vector<std::int64_t> members = {code.plans->at_thread(call.threads->offset, tid)};
-    for (const Layout& level : call.threads->levels) {
-      std::vector<std::int64_t> next;
-      for (const std::int64_t m : members) {
-        for (std::int64_t i = 0; i < level.size().value(); ++i) next.push_back(m + level(Expr(i)).value());
-      }
-      members = std::move(next);
-    }
-    if (std::find(members.begin(), members.end(), tid) == members.end()) continue;
-    b.block = b.block || static_cast<std::int64_t>(members.size()) == threads;
+  const auto groups = thread_groups(*call.threads, code);
+  std::vector<int> numbers;  // in `code.groups`
+  for (const auto& members : groups->members) {
+    b.block = b.block || std::ssize(members) == threads;
     ThreadGroup group;
-    for (int w = 0; w < code.warps(); ++w) {
-      Mask lanes = 0;
-      for (const std::int64_t m : members) {
-        if (m / kLanes == w) lanes |= Mask{1} << (m % kLanes);
-      }
-      if (lanes != 0) group.push_back({w, lanes});
+    for (const std::int64_t m : members) {  // sorted
+      const std::int64_t w = m / kLanes;
+      if (m < 0 || w >= code.warps()) continue;
+      if (group.empty() || group.back().warp != w) group.push_back({static_cast<int>(w), 0});
+      group.back().lanes |= Mask{1} << (m % kLanes);
     }
     if (group.size() > 1) b.within_warp = false;
     const auto same = [&](const ThreadGroup& g) {
@@ -111,8 +104,11 @@ Barrier compile_barrier(const lower::AtomCall& call, const ir::Stmt* origin, Byt
                         [](const auto& x, const auto& y) { return x.warp == y.warp && x.lanes == y.lanes; });
     };
     const auto it = std::find_if(code.groups.begin(), code.groups.end(), same);
-    b.group_of[static_cast<std::size_t>(tid)] = static_cast<int>(it - code.groups.begin());
+    numbers.push_back(static_cast<int>(it - code.groups.begin()));
     if (it == code.groups.end()) code.groups.push_back(std::move(group));
+  }
+  for (std::size_t tid = 0; tid < b.group_of.size(); ++tid) {
+    if (const int g = groups->of[tid]; g >= 0) b.group_of[tid] = numbers[static_cast<std::size_t>(g)];
   }
   return b;
 }

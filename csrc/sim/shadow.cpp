@@ -97,13 +97,15 @@ void ReadSets::settle() {
 
 void ReadSets::forget() {
   sets_.clear();
-  index_.clear();
+  reads_.clear();
   first_ = next_;
 }
 
-const ReadSets::Set* ReadSets::find(Id id) const {
+std::span<const ReadSets::Read> ReadSets::find(Id id) const {
   id &= ~kForeignFlag;
-  return id < first_ ? nullptr : &sets_[id - first_];
+  if (id < first_) return {};
+  const Set& s = sets_[id - first_];
+  return {reads_.data() + s.first, s.count};
 }
 
 Stamp ReadSets::representative(Id id) const {
@@ -111,31 +113,52 @@ Stamp ReadSets::representative(Id id) const {
   return id + kKept <= next_ || recent_.empty() ? 0 : recent_[id % kKept];
 }
 
-ReadSets::Id ReadSets::intern(Set set, bool foreign) {
+// Where the set's id stands, or would.
+std::size_t ReadSets::slot(std::uint64_t hash, std::span<const Read> set) const {
+  const std::size_t last = index_.size() - 1;
+  auto i = static_cast<std::size_t>(hash ^ hash >> 32) & last;
+  for (; index_[i] >= first_; i = (i + 1) & last) {
+    const Set& s = sets_[index_[i] - first_];
+    if (s.hash == hash && std::ranges::equal(find(index_[i]), set)) break;
+  }
+  return i;
+}
+
+ReadSets::Id ReadSets::intern(std::span<const Read> set, bool foreign) {
   std::uint64_t h = 1469598103934665603ULL;
   for (const Read& r : set) {
-    for (const std::uint64_t x : {std::uint64_t{r.owner}, std::uint64_t{r.lanes}, std::uint64_t{r.epoch}}) {
-      h = (h ^ x) * 1099511628211ULL;
+    const std::uint64_t who = std::uint64_t{r.owner} << 32 | r.site;
+    for (const std::uint64_t x : {who, std::uint64_t{r.lanes} << 32 | r.epoch}) {
+      h = (h ^ x) * 0xff51afd7ed558ccdULL;
+      h ^= h >> 32;
     }
   }
   const Id flag = foreign ? kForeignFlag : 0;
-  for (auto [it, end] = index_.equal_range(h); it != end; ++it) {
-    if (sets_[it->second - first_] == set) return it->second | flag;
+  if (2 * (sets_.size() + 1) > index_.size()) {
+    index_.assign(std::max<std::size_t>(4 * index_.size(), 64), 0);
+    for (std::size_t i = 0; i < sets_.size(); ++i) {
+      const Id id = first_ + static_cast<Id>(i);
+      index_[slot(sets_[i].hash, find(id))] = id;
+    }
   }
-  const Id id = next_++;
+  Id& at = index_[slot(h, set)];
+  if (at >= first_) return at | flag;
+  at = next_++;
   if (recent_.empty()) recent_.resize(kKept);
   const Read& r = set.front();
-  recent_[id % kKept] = make_stamp(r.epoch, r.owner, std::countr_zero(r.lanes)) | (Stamp{r.site} << kSiteShift);
-  sets_.push_back(std::move(set));
-  index_.emplace(h, id);
-  return id | flag;
+  recent_[at % kKept] = make_stamp(r.epoch, r.owner, std::countr_zero(r.lanes)) | (Stamp{r.site} << kSiteShift);
+  sets_.push_back({.first = reads_.size(), .count = set.size(), .hash = h});
+  reads_.insert(reads_.end(), set.begin(), set.end());
+  return at | flag;
 }
 
 ReadSets::Id ReadSets::add(Id old, const Issuer& by, Mask lanes, std::uint32_t site, Did did) {
   const int leader = std::countr_zero(lanes);
   agents_ = agents_ || !by.generic;
-  Set fresh;  // the lanes' copies may be of groups opened at different times
-  const auto same = [](Set& in, std::uint32_t owner, Epoch epoch) {
+  std::vector<Read>& fresh = fresh_;  // the lanes' copies may be of groups opened at different times
+  fresh.clear();
+  made_.clear();
+  const auto same = [](std::vector<Read>& in, std::uint32_t owner, Epoch epoch) {
     return std::find_if(in.begin(), in.end(), [&](const Read& r) { return r.owner == owner && r.epoch == epoch; });
   };
   for (Mask m = lanes; m != 0; m &= m - 1) {
@@ -147,48 +170,42 @@ ReadSets::Id ReadSets::add(Id old, const Issuer& by, Mask lanes, std::uint32_t s
       fresh.push_back({owner_of(stamp), bit, epoch_of(stamp), site});
     }
   }
-  Set set;
-  if (const Set* before = find(old)) {
-    for (Read r : *before) {
-      if (const auto it = same(fresh, r.owner, r.epoch); it != fresh.end()) {
-        r.lanes |= it->lanes;
-        fresh.erase(it);
-      } else {
-        // Whoever is ordered after the new reads is ordered after what is ordered before them.
-        if (r.owner == static_cast<std::uint32_t>(by.warp)) r.lanes &= ~lanes;
-        if (r.lanes == 0) continue;
-        const bool settled = by.order->before(by.warp, leader, r.owner, r.lanes, r.epoch, did);
-        if (settled && (!by.agent || by.order->fenced(by.warp, leader, r.owner, r.lanes, r.epoch, by.global))) continue;
-      }
-      set.push_back(r);
+  for (Read r : find(old)) {
+    if (const auto it = same(fresh, r.owner, r.epoch); it != fresh.end()) {
+      r.lanes |= it->lanes;
+      fresh.erase(it);
+    } else {
+      // Whoever is ordered after the new reads is ordered after what is ordered before them.
+      if (r.owner == static_cast<std::uint32_t>(by.warp)) r.lanes &= ~lanes;
+      if (r.lanes == 0) continue;
+      const bool settled = by.order->before(by.warp, leader, r.owner, r.lanes, r.epoch, did);
+      if (settled && (!by.agent || by.order->fenced(by.warp, leader, r.owner, r.lanes, r.epoch, by.global))) continue;
     }
+    made_.push_back(r);
   }
-  set.insert(set.end(), fresh.begin(), fresh.end());
-  return intern(std::move(set), foreign(old));
+  made_.insert(made_.end(), fresh.begin(), fresh.end());
+  return intern(made_, foreign(old));
 }
 
 bool ReadSets::ordered(Id id, const Issuer& by, int lane, Did did) const {
   if (foreign(id)) return false;
-  const Set* set = find(id);
-  return set == nullptr || std::all_of(set->begin(), set->end(), [&](const Read& r) {
-           return by.order->before(by.warp, lane, r.owner, r.lanes, r.epoch, did) &&
-                  (!by.agent || by.order->fenced(by.warp, lane, r.owner, r.lanes, r.epoch, by.global));
-         });
+  return std::ranges::all_of(find(id), [&](const Read& r) {
+    return by.order->before(by.warp, lane, r.owner, r.lanes, r.epoch, did) &&
+           (!by.agent || by.order->fenced(by.warp, lane, r.owner, r.lanes, r.epoch, by.global));
+  });
 }
 
 Conflict ReadSets::conflict(Id id, const Issuer& by, int lane, Did did) const {
   Conflict c;
   c.lane = lane;
-  if (const Set* set = find(id)) {
-    for (const Read& r : *set) {
-      const bool before = by.order->before(by.warp, lane, r.owner, r.lanes, r.epoch, did);
-      if (before && (!by.agent || by.order->fenced(by.warp, lane, r.owner, r.lanes, r.epoch, by.global))) continue;
-      Mask other = r.lanes;
-      if (!before && r.owner == static_cast<std::uint32_t>(by.warp) && other != (1U << lane)) other &= ~(1U << lane);
-      c.earlier = make_stamp(r.epoch, r.owner, std::countr_zero(other)) | (Stamp{r.site} << kSiteShift);
-      if (before) c.why = Conflict::Why::Unfenced;
-      return c;
-    }
+  for (const Read& r : find(id)) {
+    const bool before = by.order->before(by.warp, lane, r.owner, r.lanes, r.epoch, did);
+    if (before && (!by.agent || by.order->fenced(by.warp, lane, r.owner, r.lanes, r.epoch, by.global))) continue;
+    Mask other = r.lanes;
+    if (!before && r.owner == static_cast<std::uint32_t>(by.warp) && other != (1U << lane)) other &= ~(1U << lane);
+    c.earlier = make_stamp(r.epoch, r.owner, std::countr_zero(other)) | (Stamp{r.site} << kSiteShift);
+    if (before) c.why = Conflict::Why::Unfenced;
+    return c;
   }
   c.other_block = true;
   c.earlier = representative(id);

@@ -5,7 +5,7 @@
 #include <array>
 #include <bit>
 #include <cstdint>
-#include <unordered_map>
+#include <span>
 #include <vector>
 
 #include "sim/budget.h"
@@ -134,18 +134,24 @@ class ReadSets {
     std::uint32_t site;
     friend bool operator==(const Read&, const Read&) = default;
   };
-  using Set = CountedVector<Read>;
+  struct Set {  // of `reads_`
+    std::size_t first = 0, count = 0;
+    std::uint64_t hash = 0;
+  };
 
-  [[nodiscard]] const Set* find(Id id) const;  // null: empty or settled
+  [[nodiscard]] std::span<const Read> find(Id id) const;  // empty, too, where it is settled
   void forget();
-  Id intern(Set set, bool foreign);
+  Id intern(std::span<const Read> set, bool foreign);
+  [[nodiscard]] std::size_t slot(std::uint64_t hash, std::span<const Read> set) const;  // of `index_`
 
   bool agents_ = false;  // some read of this block is an agent's
   Id next_ = 1;
   Id first_ = 1;             // sets below are settled
   Id block_first_ = 1;       // sets below are of other blocks
   CountedVector<Set> sets_;  // of ids from first_ on
-  CountedMultimap<std::uint64_t, Id> index_;
+  CountedVector<Read> reads_;
+  CountedVector<Id> index_;         // open addresses, a power of two; an id below first_ is none
+  std::vector<Read> made_, fresh_;  // by add()
   static constexpr std::size_t kKept = std::size_t{1} << 16;
   std::vector<Stamp> recent_;  // one reader of each of the latest sets, by id modulo kKept: names other blocks' readers
 };
