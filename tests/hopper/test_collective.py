@@ -75,3 +75,42 @@ def test_a_condition_is_for_the_first_products_too() -> None:
         "for(k=0; k < 2; k += 1) unroll=full {",
         '%12 <- MatMul<<<#1, #2>>>(%10, %11) atom="mma.m16n8k16.f32.f16"',
     ]
+
+
+@pytest.mark.parametrize(
+    ("layout", "swizzle", "boxes"),
+    [
+        ([64, 64], 64, 1),
+        (gr.panels(64, 128, gr.fp16), 64, 2),
+        (gr.panels(64, 192, gr.fp16), 64, 3),
+        (gr.panels(64, 96, gr.fp16), 32, 3),
+        ([8, 256], None, 1),
+    ],
+    ids=str,
+)
+def test_a_tile_is_cut_into_boxes(layout: object, swizzle: int | None, boxes: int) -> None:
+    """Where its rows are longer than a line of the swizzle, panel by panel; all complete on one barrier."""
+    with gr.Kernel("k") as kernel:
+        s = gr.alloc("s", layout, gr.fp16, gr.SH, swizzle=None if swizzle is None else gr.swizzle(swizzle, gr.fp16))
+        rows, cols = (int(n) for n in s.shape)
+        x = gr.input("x", gr.row_major(rows, cols), gr.fp16, align_bytes=16)
+        y = gr.output("y", gr.row_major(rows, cols), gr.fp16, align_bytes=16)
+        gr.blocks(1)
+        threads = gr.threads(32)
+        full = gr.mbarrier("full", 1, arrivals=1)
+        gr.barrier()
+        with gr.only(threads.elect()):
+            full[0].arrive(expect=[s])
+            gr.move(s, x, atom="tma.load", done=full[0])
+            full[0].wait(0)
+            gr.move(y, s, atom="tma.store")
+            gr.commit("tma.store")
+            gr.wait("tma.store", pending=0)
+    text = str(kernel)
+    assert text.count(f"box < {boxes};") == (boxes > 1)
+    assert text.count(" done=%") == (2 if boxes > 1 else 1)  # of the leaf too
+    x_ = np.random.default_rng(0).standard_normal((rows, cols)).astype(np.float16)
+    y_ = np.zeros_like(x_)
+    kernel.simulate(x_, y_)
+    assert np.array_equal(x_, y_)
+    assert gr.parse(text) == kernel
