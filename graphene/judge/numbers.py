@@ -21,6 +21,7 @@ __all__ = ["Divided", "Numbers", "names_of", "plain", "strings"]
 
 _LEAST, _MOST = 2, 4096  # the divisors that matter for edges
 _FEW = (1, 2, 3, 5)
+_FEW_BLOCKS = 16  # so many blocks are wanted where their number modulo that decides something
 _COORDINATE = re.compile(r"@(\w+)|\b(bid|tid)(?:\.(\w))?")
 _LARGEST = 400  # the largest value of a size that is divided, unless a tile is larger
 _LARGEST_COUNT = 70  # the largest value of a size that is not divided
@@ -94,6 +95,7 @@ class Turns:
 
     names: frozenset[str]
     code: Any = field(repr=False, compare=False)
+    least: int = 2  # turns that are wanted
 
     def repeats(self, values: Mapping[str, int]) -> bool:
         """Whether it goes round twice, for coordinates of 0 or of 1."""
@@ -103,7 +105,7 @@ class Turns:
     def all_repeats(self, values: Mapping[str, Any], n: int) -> list[int]:
         """Of n calls, those in which it does; ``values`` are columns."""
         got = _all_values(self.code, self.names, values, n)
-        return [] if got is None else np.flatnonzero((got > 1).any(1)).tolist()
+        return [] if got is None else np.flatnonzero((got >= self.least).any(1)).tolist()
 
 
 def turns_of(body: list[Any]) -> tuple[Turns, ...]:
@@ -123,12 +125,41 @@ def turns_of(body: list[Any]) -> tuple[Turns, ...]:
 def blocks_of(data: Mapping[str, Any]) -> tuple[Turns, ...]:
     """The numbers of blocks along each dimension of a grid, as turns, so that a second block is covered."""
     shapes = [level["shape"] for level in (data.get("grid") or {"levels": ()})["levels"]]
+    wanted = {(x, 2) for shape in shapes for x in _modes(shape)} | set(residues_of_blocks(data))
     out = {}
-    for extent in (x for shape in shapes for x in _modes(shape)):
-        if isinstance(extent, str) and (names := names_of(extent)):
+    for extent, least in sorted(w for w in wanted if isinstance(w[0], str)):
+        if names := names_of(extent):
             text = plain(extent)
-            out[text] = Turns(frozenset(names), compile(text, "<expression>", "eval"))
+            out[text, least] = Turns(frozenset(names), compile(text, "<expression>", "eval"), least)
     return tuple(out.values())
+
+
+def extents_of(data: Mapping[str, Any]) -> dict[str, Any]:
+    """How many blocks there are along each coordinate of a block, by its name in expressions of Python."""
+    grid = data.get("grid") or {"id": None, "levels": ()}
+    extents = [x for level in grid["levels"] for x in _modes(level["shape"])]
+    found: dict[str, Any] = {}
+    for s in statements(data.get("body", ())):
+        if s["stmt"] == "indices" and s["of"] == grid.get("id"):
+            names = [v["name"] for level in s["vars"] for v in level]
+            found |= {plain(f"@{n}"): x for n, x in zip(names, extents, strict=False)}
+    return found
+
+
+def residues_of_blocks(data: Mapping[str, Any]) -> Iterator[tuple[Any, int]]:
+    """Extents of the grid whose coordinate alone is divided by a few: so many blocks are wanted along it."""
+    extents = extents_of(data)
+    for text in {t for t in strings(data.get("body", ())) if "%" in t and "@" in t}:
+        try:
+            tree = ast.parse(plain(text), mode="eval")
+        except SyntaxError:
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and isinstance(node.right, ast.Constant):
+                names = {n.id for n in ast.walk(node.left) if isinstance(n, ast.Name)}
+                by = node.right.value
+                if len(names) == 1 and names <= extents.keys() and isinstance(by, int) and 2 < by <= _FEW_BLOCKS:
+                    yield extents[names.pop()], by
 
 
 def strings(x: Any) -> Iterator[str]:
@@ -200,6 +231,7 @@ class Numbers:
     divided: tuple[Divided, ...]
     indices: tuple[Facts, ...]  # of integers that are read from data
     turns: tuple[Turns, ...] = ()
+    counts: dict[str, set[int]] = field(default_factory=dict)  # by symbol: what its values modulo that decide
 
     def features(self, values: Mapping[str, int]) -> set[tuple[str, int, int, int, int]]:
         """The numbers of all dividends."""
@@ -250,13 +282,19 @@ class Numbers:
                  if any(c in t for c in ("//", "%", "min(", "max(", "<", ">", "=="))}  # fmt: skip
         for text in sorted(texts):
             see(text)
+        counts: dict[str, set[int]] = {}
+        for extent, by in residues_of_blocks(signature.data):
+            if extent in known:
+                counts.setdefault(extent, set()).add(by)
         indices = []
         for s in statements(body):
             if s["stmt"] == "for" and isinstance(s["step"], int):
                 add(ast.parse(plain(str(s["stop"])), mode="eval").body, s["step"])
             if s["stmt"] == "index":
                 indices.append(Facts(s.get("min", 0), s.get("max", 2**63 - 1), s.get("multiple_of", 1)))
-        return Numbers(divisors, tuple(divided.values()), tuple(indices), turns_of(body) + blocks_of(signature.data))
+        return Numbers(
+            divisors, tuple(divided.values()), tuple(indices), turns_of(body) + blocks_of(signature.data), counts
+        )
 
     def candidates(self, name: str, facts: Facts, given: Iterable[float] | None, size: bool) -> list[int]:
         """Values of a symbol, or of an integer parameter, that its numbers ask for; a few if it has no numbers."""
@@ -267,6 +305,7 @@ class Numbers:
             return [int(x) for x in given]
         if not found:
             wanted = list(_FEW) if size else [0, 1, -1, 3]
+            wanted += [n + 1 for n in sorted(self.counts.get(name, ()))]
         else:
             s, t = found[0], found[-1]
             wanted = [m, s - m, s + m, t - m, t, t + m, 2 * t, 2 * t + s - m, 2 * t + s + m, 3 * t + m, 5 * t - m]

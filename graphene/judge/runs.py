@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from graphene import _core
 from graphene.errors import GrapheneError, LaunchError, SimulationError
 from graphene.judge.calls import Call, Plan
+from graphene.judge.dead import unreachable
 from graphene.judge.memory import SMALL_BYTES, left
 from graphene.judge.verdict import Broken, expect, judge_outputs
 
@@ -58,6 +59,7 @@ class Outcome:
     stated: set[str] = field(default_factory=set)
     found: dict[str, str] = field(default_factory=dict)  # tensors in which values become narrower, where they do
     missed: dict[int, str] | None = None  # statements that no thread executed, loops that none repeated, in any call
+    dead: set[int] = field(default_factory=set)  # of these, what the text says no call can reach
     too_large: list[str] = field(default_factory=list)  # calls that need more memory than they may
     offered: set[Any] = field(default_factory=set)  # features of what is divided that some candidate had
     covered: set[Any] = field(default_factory=set)
@@ -75,7 +77,8 @@ class Outcome:
     def count_missed(self, now: dict[int, str]) -> None:
         """Adds a call: what it reached is no longer missed."""
         known = self.missed
-        self.missed = now if known is None else {i: t for i, t in known.items() if i in now}
+        left = now if known is None else {i: t for i, t in known.items() if i in now}
+        self.missed = {i: t for i, t in left.items() if i not in self.dead}
 
     def uncovered(self) -> list[str]:
         """The parts that no call reached, in words."""
@@ -189,6 +192,8 @@ class Runner:
         covering = self._covering = plan.covering()
         covering.count(dict(out.runs[0].call.sizes))
         for number in range(calls + REACH):
+            if number == calls:
+                self._leave_dead_out()
             left = lane_ops * (_FOR_SIZES if number < calls else _FOR_SIZES + _FOR_REACH) - self._spent()
             if number < calls:
                 d = covering.next(_CALL, self._rate(), _CALL + max(left, _SMALL))
@@ -201,6 +206,12 @@ class Runner:
                 break
         out.offered |= covering.offered
         out.covered |= covering.covered
+
+    def _leave_dead_out(self) -> None:
+        """What no call can reach is not missed."""
+        out = self.outcome
+        out.dead |= unreachable(self.plan.signature.data, out.missed or {})
+        out.missed = {i: t for i, t in (out.missed or {}).items() if i not in out.dead}
 
     def _spent(self) -> int:
         return sum(r.lane_ops for r in self.outcome.runs)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphene.judge.numbers import FUNCTIONS, plain, statements, strings
+from graphene.judge.numbers import FUNCTIONS, extents_of, plain, strings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -123,16 +123,10 @@ def turning(data: Mapping[str, Any], known: set[str]) -> Turning:
 
 def _extents(data: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
     """For each coordinate of a block, how many tiles the grid divides a size into."""
-    grid = data.get("grid") or {"id": None, "levels": ()}
-    shapes = [level["shape"] for level in grid["levels"]]
-    extents = [str(x) for shape in shapes for x in (shape if isinstance(shape, list) else [shape])]
     found = {}
-    for s in statements(data.get("body", ())):
-        if s["stmt"] == "indices" and s["of"] == grid.get("id"):
-            names = [v["name"] for level in s["vars"] for v in level]
-            for name, extent in zip(names, extents, strict=False):
-                if "//" in extent and _names(ast.parse(plain(extent), mode="eval")) <= known:
-                    found[plain(f"@{name}")] = _code(extent)
+    for name, extent in extents_of(data).items():
+        if "//" in str(extent) and _names(ast.parse(plain(extent), mode="eval")) <= known:
+            found[name] = _code(extent)
     return found
 
 

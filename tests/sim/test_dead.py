@@ -1,0 +1,53 @@
+"""What no call can reach, as the text alone shows, is not missed; what few blocks do not reach is reached by more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from graphene.judge.dead import unreachable
+from graphene.judge.numbers import blocks_of
+
+
+def repeated(start: str, stop: str) -> bool:
+    """Whether a loop that no call repeated could be repeated."""
+    body = [{"stmt": "for", "var": "i", "start": start, "stop": stop, "step": 1, "body": []}]
+    return not unreachable({"body": body}, {5: "a.py:1: no thread repeated for(i=0; i < n; i += 1)"})
+
+
+def test_a_loop_of_partial_tiles_goes_round_once_at_most() -> None:
+    assert not repeated("n//64", "(n + 63)//64")
+    assert repeated("n//64", "(n + 65)//64")  # of 63 elements it would go round twice
+    assert repeated("0", "(n + 63)//64")
+    assert repeated("n//64", "(m + 63)//64")
+
+
+def branches(*conditions: str) -> dict[str, Any]:
+    """A statement that writes %7, within branches, in blocks b of 32 threads t."""
+    inner: list[Any] = [{"stmt": "spec", "kind": "Move", "outs": [7]}]
+    for c in reversed(conditions):
+        inner = [{"stmt": "if", "condition": c, "then": inner}]
+    return {
+        "grid": {"id": 1, "levels": [{"shape": ["M"]}]},
+        "block": {"id": 2, "levels": [{"shape": 32}]},
+        "body": [{"stmt": "indices", "of": 1, "vars": [[{"name": "b"}]]}, *inner],
+    }
+
+
+def dead(*conditions: str) -> bool:
+    """Whether what stands within these conditions is dead."""
+    return unreachable(branches(*conditions), {3: "a.py:1: no thread executed %7 <- Move(...)"}) == {3}
+
+
+def test_branches_that_exclude_one_another_are_dead() -> None:
+    """In the blocks 0, 4, 8, ... nothing lies before the first vector."""
+    assert dead("(@b + 3)%4 == 3", "(@b + 3)%4*2 + @t < 6")
+    assert not dead("(@b + 3)%4 == 2", "(@b + 3)%4*2 + @t < 6")
+    assert not dead("(@b + 3)%4 == 3", "(@b + 3)%4*2 + @t < 7")
+    assert not dead("(@b + 3)%4 == 3", "(@b + 3)%4*2 + @t < M")  # that depends on the size
+    assert not dead("@b < 4", "@b%4 == 3")
+
+
+def test_as_many_blocks_are_wanted_as_their_number_modulo_some_number_decides() -> None:
+    (second, eighth) = blocks_of(branches("@b%8 == 5"))
+    assert (second.least, eighth.least) == (2, 8)
+    assert [m for m in (1, 2, 7, 8) if eighth.repeats({"M": m})] == [8]
