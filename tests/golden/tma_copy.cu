@@ -35,7 +35,7 @@ tma_copy(const half* __restrict__ x, half* __restrict__ y, i64 M, i64 N, const _
   }
   const int b = blockIdx.x;
   const int tid = threadIdx.x;
-  const i64 cond_x = (N + 48) / 64;
+  const i64 cond_x = (N + 56) / 64;
 
   // barrier()
   __syncthreads();
@@ -74,7 +74,7 @@ tma_copy(const half* __restrict__ x, half* __restrict__ y, i64 M, i64 N, const _
       put = (put + 1) % 3;
     }
     #pragma unroll 1
-    for (i64 i = 0; i < cond_x; ++i) {
+    for (i64 n = 0; n < cond_x; ++n) {
       // wait_phase(%21, phase=get_phase)
       asm volatile("{.reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra again;}"
                    :
@@ -83,7 +83,7 @@ tma_copy(const half* __restrict__ x, half* __restrict__ y, i64 M, i64 N, const _
       // %22 <- Move<<<[].block, [].thread>>>(%23) atom="tma.store"
       asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%2, {%0, %1}], [%3];"
                    :
-                   : "r"((int)(i * 64)), "r"((int)((i64)b * 64)), "l"(&map_y), "r"(gr_shared(&s[get * 4096]))
+                   : "r"((int)(n * 64)), "r"((int)((i64)b * 64)), "l"(&map_y), "r"(gr_shared(&s[get * 4096]))
                    : "memory");
       // commit("tma.store")
       asm volatile("cp.async.bulk.commit_group;" ::: "memory");
@@ -91,7 +91,7 @@ tma_copy(const half* __restrict__ x, half* __restrict__ y, i64 M, i64 N, const _
       get = (get + 1) % 3;
       // wait("tma.store", pending=1)
       asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
-      if (i + 2 < cond_x) {
+      if (n + 2 < cond_x) {
         // arrive(%24, expect=(%25))
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 8192;"
                      :
@@ -101,7 +101,7 @@ tma_copy(const half* __restrict__ x, half* __restrict__ y, i64 M, i64 N, const _
         asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%3, "
                      "{%1, %2}], [%4];"
                      :
-                     : "r"(gr_shared(&s[put * 4096])), "r"((int)(i * 64 + 128)), "r"((int)((i64)b * 64)), "l"(&map_x),
+                     : "r"(gr_shared(&s[put * 4096])), "r"((int)(n * 64 + 128)), "r"((int)((i64)b * 64)), "l"(&map_x),
                        "r"(gr_shared(&full[put]))
                      : "memory");
         put = (put + 1) % 3;

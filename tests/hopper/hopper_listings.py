@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import graphene as gr
 
 
@@ -296,4 +298,50 @@ def flash_fwd_sm90(D=128, BN=128, WG=2, STAGES=2, causal=True):
                     gr.move(o[b, :, h, :].tile([64, None])[m * WG + w, 0], mine_O, atom=store)
                     gr.commit(store)
             gr.wait(store, pending=0)
+    return kernel
+
+
+def gemm_one_consumer(bm: int = 128, bn: int = 128, bk: int = 64, stages: int = 4, dtype: Any = gr.fp16) -> gr.Kernel:
+    """C = A B^T by one warpgroup, one thread of which starts the copies; results are stored by threads."""
+    m, n, k = gr.sym("M"), gr.sym("N", multiple_of=8), gr.sym("K", multiple_of=8, min=8)
+    kind = {"fp16": "f16", "bf16": "bf16", "tf32": "tf32", "fp8e4m3": "e4m3", "fp8e5m2": "e5m2", "i8": "s8"}[dtype.name]
+    depth = 32 * 8 // dtype.bits
+    total = gr.i32 if kind == "s8" else gr.fp32
+    load = gr.atom("tma.load")
+    wgmma = gr.atom(f"wgmma.m64n{bn}k{depth}.{'s32' if kind == 's8' else 'f32'}.{kind}")
+    with gr.Kernel("gemm_one_consumer") as kernel:
+        a = gr.input("A", gr.row_major(m, k), dtype, align_bytes=16)
+        b = gr.input("B", gr.row_major(n, k), dtype, align_bytes=16)
+        c = gr.output("C", gr.row_major(m, n), total, align_bytes=16)
+        blocks, threads = gr.blocks(gr.ceil_div(m, bm), gr.ceil_div(n, bn)), gr.threads(128)
+        bi, bj = blocks.indices()
+        steps = gr.ceil_div(k, bk)
+        sa = gr.alloc("sA", [bm, bk], dtype, gr.SH, stages=stages, swizzle=gr.swizzle(bk, dtype))
+        sb = gr.alloc("sB", [bn, bk], dtype, gr.SH, stages=stages, swizzle=gr.swizzle(bk, dtype))
+        full = gr.mbarrier("full", stages, arrivals=1)
+        gr.barrier()
+        ga, gb = a.tile([bm, bk])[bi, :], b.tile([bn, bk])[bj, :]
+        acc = gr.fragment("acc", [bm, bn], total, wgmma.c, on=threads)
+        put, get = gr.ring("put", stages), gr.ring("get", stages)
+
+        def start(i: Any) -> None:
+            with gr.if_(i < steps):
+                with gr.only(threads.elect()):
+                    full[put.index].arrive(expect=[sa[put.index], sb[put.index]])
+                    gr.move(sa[put.index], ga[i], atom=load, done=full[put.index])
+                    gr.move(sb[put.index], gb[i], atom=load, done=full[put.index])
+                put.advance()
+
+        for i in range(stages - 1):
+            start(i)
+        for i in gr.loop("k", steps):
+            full[get.index].wait(get.phase)
+            gr.fence(wgmma)
+            gr.matmul(acc, sa[get.index], sb[get.index].T, on=threads, atom=wgmma, accumulate=i > 0)
+            gr.commit(wgmma)
+            get.advance()
+            gr.wait(wgmma, pending=0)
+            gr.barrier()  # all have read the stage that is filled next
+            start(i + stages - 1)
+        gr.move(c.tile([bm, bn])[bi, bj], acc, on=threads, atom=gr.atom("st.global.v2.b32"))
     return kernel

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+from hopper_listings import tma_copy
 
 import graphene as gr
-
-sys.path.insert(0, str(Path(__file__).parent))
-from listings import tma_copy
 
 LOAD = "tma.load"
 

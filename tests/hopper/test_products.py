@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from hopper_listings import gemm_one_consumer, gemm_sm90
 
 import graphene as gr
-
-sys.path.insert(0, str(Path(__file__).parent))
-from listings import gemm_one_consumer, gemm_sm90
 
 
 @pytest.mark.parametrize("dtype", [gr.fp16, gr.tf32, gr.fp8e4m3, gr.i8], ids=str)
