@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from hopper_listings import gemm_one_consumer, gemm_sm90
 
@@ -16,6 +17,17 @@ def test_one_consumer_compiles_without_spills(dtype: Any) -> None:
     done = gemm_one_consumer(dtype=dtype, bk=1024 // dtype.bits).compile("sm_90a")
     assert done.spill_bytes == 0
     assert done.registers <= 168
+
+
+@pytest.mark.parametrize(("dtype", "held"), [(gr.fp16, np.float16), (gr.tf32, np.float32), (gr.i8, np.int8)], ids=str)
+def test_one_consumer_computes_the_product(dtype: Any, held: Any) -> None:
+    """Whole numbers, whose sums every type holds; the last tiles are parts in all three dimensions."""
+    draw = np.random.default_rng(0)
+    a, b = (draw.integers(-3, 4, (rows, 160)).astype(held) for rows in (130, 136))
+    total = np.int32 if dtype is gr.i8 else np.float32
+    c = np.full((130, 136), 77, total)
+    gemm_one_consumer(bm=64, bn=128, dtype=dtype, bk=1024 // dtype.bits).simulate(a, b, c, arch="sm_90a")
+    assert (c == a.astype(np.int64) @ b.astype(np.int64).T).all()
 
 
 def test_the_specialised_product_compiles_without_spills_or_serialised_products() -> None:
