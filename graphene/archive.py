@@ -86,7 +86,7 @@ def _path(path: Any) -> Path:
             return Path(os.fsdecode(path))
     except (TypeError, UnicodeError):
         pass
-    _core.fail("CACHE_ARCHIVE", "this is no path of an archive", [f"got: {path!a}"], "name a file")
+    _core.fail("CACHE_ARCHIVE", "this is not the path of an archive", [f"got: {path!a}"], "name a file")
 
 
 def _digest(data: bytes) -> str:
@@ -103,7 +103,7 @@ def export_cache(path: str | os.PathLike[str], archs: Iterable[str] | None = Non
     path = _path(path)
     given = [] if archs is None else [archs] if isinstance(archs, str) or not isinstance(archs, Iterable) else [*archs]
     if not all(isinstance(a, str) for a in given):
-        _core.fail("CACHE_ARCHIVE", "these are no architectures", [f"got: {archs!r}"], 'pass a list: ["sm_90a"]')
+        _core.fail("CACHE_ARCHIVE", "these are not architectures", [f"got: {archs!r}"], 'pass a list: ["sm_90a"]')
     wanted = None if archs is None else set(given)
     entries: dict[str, dict[str, bytes]] = {}
     found: set[str] = set()

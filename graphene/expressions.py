@@ -215,7 +215,7 @@ def _of_number(op: str, on_number: Callable[[float], float], x: float) -> float:
         try:
             value = float(x)
         except OverflowError:
-            _core.fail("CONSTANT_RANGE", f"{op} of an integer that no floating-point type has", [], "pass gr.inf")
+            _core.fail("CONSTANT_RANGE", f"{op} of an integer that no floating-point type can hold", [], "pass gr.inf")
         import numpy as np
 
         with np.errstate(all="ignore"):

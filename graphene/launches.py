@@ -107,7 +107,7 @@ def _launch(given: Any) -> Launch:
     if isinstance(given, Kernel):
         return Launch(given, tuple(a.name for a in Signature.of(given).arguments))
     if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], Kernel)):
-        _core.fail("KERNEL_ARGUMENT", "check_launches: a launch is none", ["want: (kernel, names of its arguments)",
+        _core.fail("KERNEL_ARGUMENT", "check_launches: this is not a launch", ["want: (kernel, names of its arguments)",
                    f"got: {given!r}"])  # fmt: skip
     kernel, names = given
     want = Signature.of(kernel).arguments

@@ -209,7 +209,7 @@ def by_layers(
 ) -> Tensor:  # fmt: skip
     """Layer by layer."""
     if any(map(_is_function, activations)):
-        fail("OP_ARGUMENT", f"{NAME}: a function of registers is known to kernels only",
+        fail("OP_ARGUMENT", f"{NAME}: only kernels know a function of registers",
              ["why: no kernel takes this call, or a gradient is wanted"],
              "pass the name of an activation")  # fmt: skip
     for w, b, a in zip(weights, _of_layers(biases, biased), activations, strict=True):

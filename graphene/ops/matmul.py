@@ -81,7 +81,7 @@ def results_out(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, resi
     [(shape, dtype)] = results(a, b, bias, activation, residual)
     check_devices("matmul", {"a": a, "out": out})
     if out.dtype != dtype or not same_shape(out.shape, shape):
-        fail("OP_OUT", "matmul: argument 'out' is not as the result",
+        fail("OP_OUT", "matmul: argument 'out' is not like the result",
              [f"want: {shape_text(shape)} {dtype}", f"got:  {shape_text(out.shape)} {out.dtype}"],
              "pass a tensor of that shape and dtype, or leave out= out")  # fmt: skip
     return []

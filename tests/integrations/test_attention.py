@@ -266,7 +266,7 @@ def test_weights_are_given_where_they_are_asked_for(name) -> None:
 def test_there_are_no_weights_of_packed_sequences() -> None:
     ends = torch.tensor([0, 5, 12], dtype=torch.int32)
     packed = {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": 7, "max_length_k": 7}
-    with pytest.raises(LaunchError, match="graphene's attention gives no weights of packed sequences"):
+    with pytest.raises(LaunchError, match="graphene's attention cannot give the weights of packed sequences"):
         networks.network("bert")(**networks.batch(rows=1, length=12), **packed, output_attentions=True)
 
 

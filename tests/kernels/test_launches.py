@@ -338,7 +338,7 @@ def test_kernels_alone_name_their_arguments() -> None:
     ("launches", "says"),
     [
         ([], "there is nothing to launch"),
-        ([3], "a launch is none"),
+        ([3], "this is not a launch"),
         ([(kernels.gemm_pad("A"), ("A",))], "gemm_pad takes other arguments"),
         ([(kernels.gemm_pad("A"), ("A", 3))], "gemm_pad takes a tensor as A_padded"),
         ([(kernels.gemm_pad("A"), ("A", "Y.Z"))], "gemm_pad takes a tensor as A_padded"),

@@ -177,7 +177,7 @@ ERRORS = [
     (lambda: ops.matmul(r(8, 16), 3), "OP_ARGUMENT",
      "matmul: argument 'b' is not a torch.Tensor   [OP_ARGUMENT]\n  got:  int\n  fix: pass a torch.Tensor"),
     (lambda: ops.matmul(r(8, 16), r(16, 24), out=r(8, 23)), "OP_OUT",
-     "matmul: argument 'out' is not as the result   [OP_OUT]\n  want: [8,24] torch.float16\n"
+     "matmul: argument 'out' is not like the result   [OP_OUT]\n  want: [8,24] torch.float16\n"
      "  got:  [8,23] torch.float16\n  fix: pass a tensor of that shape and dtype, or leave out= out"),
     (lambda: ops.matmul(r(8, 16, grad=True), r(16, 24), out=r(8, 24)), "OP_OUT",
      "matmul: there is no gradient through out=   [OP_OUT]\n  fix: leave out= out, or call it under torch.no_grad()"),

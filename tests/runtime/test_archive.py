@@ -250,7 +250,7 @@ def test_places_that_cannot_be_used(archive: Path, tmp_path: Path, monkeypatch: 
     "call", [lambda: gr.import_cache(None), lambda: gr.export_cache(3), lambda: gr.export_cache("x.zip", 3)]
 )
 def test_what_is_no_path_and_no_architecture(call: Callable[[], object]) -> None:
-    with pytest.raises(gr.CompileError, match=r"this is no path|these are no architectures") as e:
+    with pytest.raises(gr.CompileError, match=r"this is not the path|these are not architectures") as e:
         call()
     assert e.value.code == "CACHE_ARCHIVE"
 

@@ -68,8 +68,8 @@ def attention(
             _core.fail("OP_ARGUMENT", "graphene's attention takes no indices of keys of packed sequences", [],
                        "pass the sequences as a padded batch")  # fmt: skip
         if wants_weights:
-            _core.fail("OP_ARGUMENT", "graphene's attention gives no weights of packed sequences", [],
-                       "leave output_attentions away, or pass the sequences as a padded batch")  # fmt: skip
+            _core.fail("OP_ARGUMENT", "graphene's attention cannot give the weights of packed sequences", [],
+                       "leave out output_attentions, or pass the sequences as a padded batch")  # fmt: skip
         if dropout:
             _core.fail("OP_ARGUMENT", "graphene's attention takes no dropout on packed sequences", [f"got:  {dropout}"],
                        "set the attention's dropout in the model's configuration to 0")  # fmt: skip

@@ -57,7 +57,7 @@ class BackwardConfig:
         if self.saves:
             choice("BackwardConfig", "other", self.other, (PANEL, 2 * PANEL, ROWS))
         if self.what.score is not None:
-            _core.fail("KERNEL_ARGUMENT", "BackwardConfig: score does not fit", ["want: scores as they are"])
+            _core.fail("KERNEL_ARGUMENT", "BackwardConfig: score does not fit", ["want: no function of scores"])
         if self.paired and self.what.softcap:
             _core.fail("KERNEL_ARGUMENT", "BackwardConfig: paired does not fit", ["want: scores without a softcap"])
 

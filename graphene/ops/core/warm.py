@@ -47,7 +47,7 @@ class _Dtype:
 
 
 def _wrong(text: str, why: str) -> None:
-    fail("OP_ARGUMENT", "this is no call of an operator", [f"got:  {text}", f"why:  {why}"],
+    fail("OP_ARGUMENT", "this is not a call of an operator", [f"got:  {text}", f"why:  {why}"],
          "as in 'matmul(fp16[4096, 4096], fp16[4096, 4096].T, activation=\"gelu\")'")  # fmt: skip
 
 
