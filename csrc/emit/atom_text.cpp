@@ -206,10 +206,10 @@ std::string AtomText::operand(const atoms::Piece& piece, const AtomCall& call, A
 }
 
 // Of a copy all blocks of the cluster that it goes to, a bit each; of a statement on an mbarrier one of them.
-std::string AtomText::blocks_text(const AtomCall& call, Asm& ptx) const {
+std::string AtomText::blocks_text(const AtomCall& call, Asm& ptx) {
   if (call.atom->atom.kind == atoms::Kind::Sync) return std::to_string(to_);
   const std::int64_t all = (std::int64_t{1} << program_.cluster) - 1;
-  return const_cast<AtomText*>(this)->add_input(ptx, "h", "(u16)" + std::to_string(all));
+  return add_input(ptx, "h", "(u16)" + std::to_string(all));
 }
 
 // Registers that a wait completes are its operands, read and written: the compiler touches them neither before nor

@@ -63,7 +63,7 @@ class AtomText {
   std::string element(const lower::MemRef& ref, std::int64_t delta);
   std::string address(const lower::MemRef& ref);
   std::string bytes_inside(const lower::MemRef& ref);
-  std::string blocks_text(const lower::AtomCall& call, Asm& ptx) const;
+  std::string blocks_text(const lower::AtomCall& call, Asm& ptx);
   void completed(const lower::AtomCall& call, Asm& ptx);
   Lines asm_statement(const lower::AtomCall& call);
   Lines fill_outputs(const lower::AtomCall& call);
