@@ -71,14 +71,14 @@ def test_the_simulator_holds_what_it_may() -> None:
 
 
 def test_exact_arithmetic_of_one_block_holds_what_it_may() -> None:
-    """Every thread's spec names two rows of 1024 elements: what it saw of each is kept until it ends."""
-    kernel = naive(promised=False)
-    e = refused("may hold", lambda: kernel.check(m=4, memory_bytes=5 * MIB))
+    """Every thread's spec names two rows of 2048 elements: what it saw of each is kept until it ends."""
+    kernel = naive(2048, promised=False)
+    e = refused("may hold", lambda: kernel.check(m=4, memory_bytes=12 * MIB))
     (d,) = e.diagnostics
     assert d["file"].endswith("test_memory.py")
     assert "Spec" in d["ir"][0] or "Move" in d["ir"][0]
     assert kernel.check(m=4).ok
-    result = naive().check(m=4, memory_bytes=5 * MIB)  # its output is held to what it promises itself
+    result = naive(2048).check(m=4, memory_bytes=12 * MIB)  # its output is held to what it promises itself
     assert result.ok, str(result)
     assert result.promises == 0
     assert any("what decomposed specs promise was not looked at" in u for u in result.uncovered), result.uncovered
