@@ -23,7 +23,7 @@ constexpr char kInMark = '\x02';
 
 std::string hexadecimal(std::uint64_t bits) {
   char text[24];
-  const int length = std::snprintf(text, sizeof text, "0x%llxull", static_cast<unsigned long long>(bits));
+  const int length = std::snprintf(text, sizeof text, "0x%llxu", static_cast<unsigned long long>(bits));
   return {text, static_cast<std::size_t>(length)};
 }
 
@@ -364,6 +364,20 @@ std::string AtomText::element(const MemRef& ref, std::int64_t delta) {
   return base + "[" + expressions_.text(index, buffers_[b]).text + "]";
 }
 
+// Addresses of shared memory are below 2^18, so their bits 4 to 17 are what is left of them without the lowest four. A
+// constant distance from where the stage begins is added to those.
+std::string AtomText::descriptor(const MemRef& ref) {
+  const std::int64_t bytes = ir::bits(program_.buffers[static_cast<std::size_t>(ref.buffer)].dtype) / 8;
+  const Expr first = ref.offset + Expr(ref.deltas.front());
+  const std::int64_t distance = first.is_const()             ? first.value()
+                                : first.op() == sym::Op::Add ? first.node()->constant
+                                                             : 0;
+  const bool apart = distance > 0 && distance * bytes % 16 == 0;
+  const std::uint64_t low = (ref.descriptor->bits & 0xffffffffU) + (apart ? distance * bytes / 16 : 0);
+  return "gr_matrix(" + hexadecimal(ref.descriptor->bits >> 32U) + ", " + hexadecimal(low) + ", &" +
+         element(ref, ref.deltas.front() - (apart ? distance : 0)) + ")";
+}
+
 // Of value 0: what an instruction gets.
 std::string AtomText::address(const MemRef& ref) {
   const auto b = static_cast<std::size_t>(ref.buffer);
@@ -407,10 +421,7 @@ std::string AtomText::ptx_operand(const atoms::Piece& piece, const AtomCall& cal
       const std::string map = add_input(ptx, "l", "&" + maps_[static_cast<std::size_t>(mem->boxed->map)]);
       return map + ", {" + join(at, ", ") + "}";
     }
-    if (mem->descriptor) {
-      const std::string first = element(*mem, mem->deltas.front());
-      return add_input(ptx, "l", "gr_matrix(" + hexadecimal(mem->descriptor->bits) + ", &" + first + ")");
-    }
+    if (mem->descriptor) return add_input(ptx, "l", descriptor(*mem));
     const bool shared = program_.buffers[static_cast<std::size_t>(mem->buffer)].memory == ir::Memory::SH;
     return add_input(ptx, shared ? "r" : "l", address(*mem));
   }

@@ -52,6 +52,7 @@ class KernelPrinter {
     std::map<const sym::Node*, Expr> first;
     unify_coordinates(program_.kernel->body, first, same);
     expressions_.unify(std::move(same), std::move(first));
+    if (has_matrices(program_.body)) expressions_.share_in_warps();
     const Names names = names_;
     pass(true);
     names_ = names;
@@ -258,6 +259,22 @@ class KernelPrinter {
 
   [[nodiscard]] int alignment(const lower::MemBuffer& b) const {
     return std::max(static_cast<int>(program_.shared_align_bytes), b.buffer->align_bytes);
+  }
+
+  // Whether some operand is a matrix in shared memory that a descriptor addresses.
+  static bool has_matrices(const lower::Block& block) {
+    return std::ranges::any_of(block, [](const lower::NodePtr& n) {
+      if (const auto* call = n->as<AtomCall>()) {
+        return std::ranges::any_of(call->in, [](const lower::Operand& o) {
+          const auto* mem = std::get_if<lower::MemRef>(&o);
+          return mem != nullptr && mem->descriptor.has_value();
+        });
+      }
+      if (const auto* loop = n->as<Loop>()) return has_matrices(loop->body);
+      if (const auto* branch = n->as<If>()) return has_matrices(branch->then_body) || has_matrices(branch->else_body);
+      const auto* scope = n->as<SpecScope>();
+      return scope != nullptr && has_matrices(scope->body);
+    });
   }
 
   static void collect_helpers(const lower::Block& block, std::vector<std::string>& seen) {

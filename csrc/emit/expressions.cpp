@@ -1,6 +1,7 @@
 #include "emit/expressions.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include "base/diag.h"
@@ -15,6 +16,24 @@ namespace {
 constexpr std::int64_t kMin32 = std::numeric_limits<std::int32_t>::min();
 constexpr std::int64_t kMax32 = std::numeric_limits<std::int32_t>::max();
 constexpr int kWorthNaming = 2;  // operators
+
+bool has_thread_index(const Expr& e) {
+  return std::ranges::any_of(sym::free_vars(e), [](const Expr& v) {
+    return v.var().kind == VarKind::ThreadIdx || (v.var().kind == VarKind::Coord && has_thread_index(*v.var().def));
+  });
+}
+
+// Whether the lanes of a warp agree on it: they see the thread's index through quotients by multiples of 32 alone.
+bool alike_in_warp(const Expr& e) {
+  if (e.is_const() || !has_thread_index(e)) return true;
+  if (e.is_var()) return e.var().kind == VarKind::Coord && alike_in_warp(*e.var().def);
+  const sym::Node& n = *e.node();
+  if (n.op == Op::FloorDiv && n.args[1].is_const() && n.args[1].value() % 32 == 0 && n.args[0].is_var() &&
+      n.args[0].var().kind == VarKind::ThreadIdx) {
+    return true;
+  }
+  return std::ranges::all_of(n.args, alike_in_warp);
+}
 
 struct Range {
   std::int64_t lo, hi;
@@ -226,10 +245,13 @@ CText Expressions::variable(const Expr& e) {
   defining_coordinate_ = true;
   inline_only_ = true;
   raw_hardware_ = never_negative(*v.def);
-  const CText value = compose(*v.def, v.name);
+  CText value = compose(*v.def, v.name);
   inline_only_ = outer_inline;
   raw_hardware_ = outer_raw;
   defining_coordinate_ = outer_defining;
+  if (shared_in_warps_ && at == 0 && has_thread_index(*v.def) && alike_in_warp(*v.def)) {
+    value.text = "__shfl_sync(0xffffffff, " + value.text + ", 0)";
+  }
   const CText named{.text = names_.fresh(v.name), .wide = value.wide};
   scopes_.back().definitions.push_back((value.wide ? "const i64 " : "const int ") + named.text + " = " + value.text +
                                        ";");
@@ -425,6 +447,12 @@ CText Expressions::compose(const Expr& e, std::string_view hint) {
   if (e.is_const()) return literal(e.value());
   const sym::Node& n = *e.node();
   const auto natural = [&] { return sym::lower_bound(n.args[0]) >= 0 && sym::lower_bound(n.args[1]) > 0; };
+  // A ring's next stage, (x + 1) % 6 where x < 6: the quotient is 0 or 1, which a comparison gives without a division.
+  const auto at_most_once = [&] {
+    const Expr& divisor = n.args[1];
+    return natural() && divisor.is_const() && !std::has_single_bit(static_cast<std::uint64_t>(divisor.value())) &&
+           sym::upper_bound(n.args[0]) < 2 * divisor.value() && cost(n.args[0]) <= 1;
+  };
   switch (n.op) {
     case Op::Var:
       return variable(e);
@@ -441,8 +469,17 @@ CText Expressions::compose(const Expr& e, std::string_view hint) {
       return join_sum(parts, n.constant);
     }
     case Op::FloorDiv:
+      if (at_most_once()) return binary(e, ">=", Prec::Less, hint);
       return natural() ? binary(e, "/", Prec::Mul, hint) : call("gr_floor_div", e, hint);
     case Op::Mod:
+      if (at_most_once()) {
+        const CText x = text_of(n.args[0], hint);
+        const CText less = text_of(n.args[0] - n.args[1], hint);
+        return {.text = x.in(Prec::Less) + " < " + std::to_string(n.args[1].value()) + " ? " + x.in(Prec::Ternary) +
+                        " : " + less.in(Prec::Ternary),
+                .prec = Prec::Ternary,
+                .wide = x.wide || less.wide};
+      }
       return natural() ? binary(e, "%", Prec::Mul, hint) : call("gr_mod", e, hint);
     case Op::Min:
       return call("gr_min", e, hint);

@@ -40,6 +40,10 @@ class Expressions {
     coordinate_of_ = std::move(coordinate_of);
   }
 
+  // Coordinates that are the same for all lanes of a warp go through a shuffle, which tells the compiler so: matrices
+  // in shared memory are addressed by registers that a warp shares.
+  void share_in_warps() { shared_in_warps_ = true; }
+
   // A kernel parameter or a mutable scalar that already has a name.
   void declare(const Expr& var, const std::string& c_name, bool wide);
 
@@ -101,6 +105,7 @@ class Expressions {
   bool inline_only_ = false;
   bool raw_hardware_ = false;  // threadIdx.x itself, unsigned
   bool defining_coordinate_ = false;
+  bool shared_in_warps_ = false;
   int next_ordinal_ = 0;
   int role_ = 0;  // the scope of the role that is open; 0: none
   std::vector<Scope> scopes_;

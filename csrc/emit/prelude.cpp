@@ -41,9 +41,10 @@ constexpr auto kEntries = std::to_array<Entry>({
      "  u64 words[16];\n"
      "};"},
     {"gr_matrix",
-     "// The descriptor of a matrix in shared memory: how it lies there, and where.\n"
-     "static __device__ __forceinline__ u64 gr_matrix(u64 form, const void* p) {\n"
-     "  return form | (gr_shared(p) & 0x3ffff) >> 4;\n"
+     "// The descriptor of a matrix in shared memory: how it lies there, and where. Matrices of one stage differ by a\n"
+     "// constant in `low`: one addition each.\n"
+     "static __device__ __forceinline__ u64 gr_matrix(u32 high, u32 low, const void* p) {\n"
+     "  return (u64)high << 32 | (low + (gr_shared(p) >> 4));\n"
      "}"},
     {"gr_pack16", "static __device__ __forceinline__ u32 gr_pack16(u16 a, u16 b) { return a | (u32)b << 16; }"},
     {"gr_pack8",

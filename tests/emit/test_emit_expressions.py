@@ -162,3 +162,18 @@ int main() {{
     got = done.stdout.splitlines()
     wrong = [(c, g, e) for c, g, e in zip(calls, got, expected, strict=True) if g != e]
     assert not wrong, wrong[:3]
+
+
+def test_the_next_stage_of_a_ring_is_a_comparison() -> None:
+    with gr.Kernel("ring") as kernel:
+        x = gr.input("x", [STEPS + 1], gr.fp32)
+        gr.blocks(1)
+        gr.threads(1)
+        r = gr.alloc("r", [], gr.fp32, gr.RF)
+        with gr.loop("k", STEPS) as k:
+            gr.move(r, x[(k + 1) % STEPS])
+            gr.move(r, x[(k + 1) // STEPS])
+    source = _core.lower(kernel.ir, "sm_80").cuda_source()
+    assert f"x[k + 1 < {STEPS} ? k + 1 : k - {STEPS - 1}]" in source
+    assert f"x[k + 1 >= {STEPS}]" in source
+    assert all((k + 1 if k + 1 < STEPS else k - (STEPS - 1)) == (k + 1) % STEPS for k in range(STEPS))

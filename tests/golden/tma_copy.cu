@@ -56,7 +56,7 @@ tma_copy(const half* __restrict__ x, half* __restrict__ y, i64 M, i64 N, const _
                    : "r"(gr_shared(&s[put * 4096])), "r"(0), "r"((int)((i64)b * 64)), "l"(&map_x),
                      "r"(gr_shared(&full[put]))
                    : "memory");
-      put = (put + 1) % 3;
+      put = put + 1 < 3 ? put + 1 : put - 2;
     }
     if (1 < cond_x) {
       // arrive(%16, expect=(%17))
@@ -71,7 +71,7 @@ tma_copy(const half* __restrict__ x, half* __restrict__ y, i64 M, i64 N, const _
                    : "r"(gr_shared(&s[put * 4096])), "r"(64), "r"((int)((i64)b * 64)), "l"(&map_x),
                      "r"(gr_shared(&full[put]))
                    : "memory");
-      put = (put + 1) % 3;
+      put = put + 1 < 3 ? put + 1 : put - 2;
     }
     #pragma unroll 1
     for (i64 n = 0; n < cond_x; ++n) {
@@ -87,8 +87,8 @@ tma_copy(const half* __restrict__ x, half* __restrict__ y, i64 M, i64 N, const _
                    : "memory");
       // commit("tma.store")
       asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-      get_phase = get_phase ^ ((get + 1) / 3);
-      get = (get + 1) % 3;
+      get_phase = get_phase ^ (get + 1 >= 3);
+      get = get + 1 < 3 ? get + 1 : get - 2;
       // wait("tma.store", pending=1)
       asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
       if (n + 2 < cond_x) {
@@ -104,7 +104,7 @@ tma_copy(const half* __restrict__ x, half* __restrict__ y, i64 M, i64 N, const _
                      : "r"(gr_shared(&s[put * 4096])), "r"((int)(n * 64 + 128)), "r"((int)((i64)b * 64)), "l"(&map_x),
                        "r"(gr_shared(&full[put]))
                      : "memory");
-        put = (put + 1) % 3;
+        put = put + 1 < 3 ? put + 1 : put - 2;
       }
     }
     // wait("tma.store", pending=0)

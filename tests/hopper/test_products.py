@@ -88,18 +88,18 @@ def product(
     return kernel.cuda_source("sm_90a")
 
 
-def descriptors(text: str) -> list[str]:
-    return re.findall(r"gr_matrix\((0x[0-9a-f]+)ull, &(\w+\[?\w*\]?)", text)
+def descriptors(text: str) -> list[tuple[str, str, str]]:
+    """Of each matrix the high and the low word, and where the stage begins that it lies in."""
+    return re.findall(r"gr_matrix\((0x[0-9a-f]+)u, (0x[0-9a-f]+)u, &(\w+\[?\w*\]?)", text)
 
 
 def test_descriptors_follow_from_the_layouts() -> None:
     wide = product([64, 16], [64, 16], swizzle=gr.swizzle(16, gr.fp16))
-    assert descriptors(wide) == [("0xc000001000010000", "a[0]"), ("0xc000001000010000", "b[0]")]  # lines of 32 bytes
+    assert descriptors(wide) == [("0xc0000010", "0x10000", x) for x in ("a[0]", "b[0]")]  # lines of 32 bytes
     both = product([64, 64], [64, 64], transposed=False, swizzle=gr.swizzle(64, gr.fp16))  # B's lines run along n
-    slices = [(f"a[{16 * i}]", f"b[{1024 * i}]") for i in range(4)]
-    assert descriptors(both) == [
-        ("0x4000004000010000", x) if x[0] == "a" else ("0x4000004000000000", x) for s in slices for x in s
-    ]
+    slices = [((0x10000, 32 * i, "a[0]"), (0, 2048 * i, "b[0]")) for i in range(4)]
+    want = [("0x40000040", hex(form + at_bytes // 16), x) for s in slices for form, at_bytes, x in s]
+    assert descriptors(both) == want
     assert both.count("p, 1, 1, 0, 1;}") == 4  # A K-major, B MN-major
 
 
