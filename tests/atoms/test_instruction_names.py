@@ -20,6 +20,8 @@ ADVICE = {
     ("csrc/bind/atoms.cpp", "mma.m16n8k16.f32.f16.c"): "a docstring's example",
     ("csrc/lower/lower.cpp", "ld.global"): "which load to use instead",
     ("csrc/sim/interp_report.cpp", "ld.global"): "which load to use instead",
+    ("csrc/sim/operands.cpp", "wgmma"): "the domain in which products of warpgroups complete",
+    ("csrc/sim/operands_sync.cpp", "wgmma"): "the domain in which products of warpgroups complete",
     ("csrc/runtime/compile.cpp", "wgmma"): "what the assembler says",
     ("csrc/runtime/compile.cpp", "wgmma.mma_async"): "what the assembler says",
 }

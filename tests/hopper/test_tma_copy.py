@@ -21,17 +21,19 @@ def test_it_copies_every_element(m: int, n: int) -> None:
 
 def test_every_synchronisation_is_needed() -> None:
     found = hopper_listings.tma_copy().mutants(M=64, N=7 * 64)
-    assert [m.hazard for m in found] == [
-        "SIM_PHASE",  # the barriers' initialisation
-        "SIM_DEADLOCK",
-        "SIM_DEADLOCK",
-        "SIM_RACE",
-        "SIM_RACE",
-        "SIM_RACE",
-        "SIM_RACE",
-        "SIM_DEADLOCK",
-        "SIM_UNFINISHED_COPY",
-        "SIM_UNFINISHED_COPY",
+    arrival = [("arrive", "left out", "SIM_DEADLOCK"), ("arrive", "half of the bytes expected", "SIM_TRANSACTION")]
+    assert [(m.sync.text.split("(")[0], m.change, m.hazard) for m in found] == [
+        ("barrier", "left out", "SIM_PHASE"),  # the barriers' initialisation
+        *arrival,
+        *arrival,
+        ("wait_phase", "left out", "SIM_RACE"),
+        ("wait_phase", "for the other phase", "SIM_DEADLOCK"),
+        ("commit", "left out", "SIM_RACE"),
+        ("wait", "left out", "SIM_RACE"),
+        ("wait", "one more group in flight", "SIM_RACE"),
+        *arrival,
+        ("wait", "left out", "SIM_UNFINISHED_COPY"),
+        ("wait", "one more group in flight", "SIM_UNFINISHED_COPY"),
     ]
 
 
