@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hopper_listings import tma_copy
+from hopper_listings import gemm_sm90, tma_copy
 
 import graphene as gr
 
@@ -156,3 +156,59 @@ def test_every_mutant_of_the_product_is_reported() -> None:
     mutants = product().mutants(M=64, N=64, K=64 * 5)
     assert [str(m) for m in mutants if m.hazard is None] == []
     assert {"SIM_PHASE", "SIM_DEADLOCK", "SIM_TRANSACTION", "SIM_RACE", "SIM_IN_FLIGHT"} <= {m.hazard for m in mutants}
+
+
+def test_the_specialised_product_of_clusters() -> None:
+    kernel = gemm_sm90(BN=128)
+    rng = np.random.default_rng(0)
+    a, b, bias = (rng.standard_normal(shape).astype(np.float16) for shape in ((512, 576), (256, 576), 256))
+    c = np.empty((512, 256), np.float16)
+
+    def hazard(**options: object) -> str | None:
+        c.fill(np.nan)
+        try:
+            kernel.simulate(a, b, bias, c, **options)
+        except gr.SimulationError as error:
+            return error.code
+        return None
+
+    assert hazard(seed=1) is None
+    want = np.maximum(a.astype(np.float32) @ b.astype(np.float32).T + bias, 0)
+    assert np.abs(c - want).max() <= np.abs(want).max() * 2**-10
+    found = {(s.text.split("(")[0], hazard(skip=[s.id])) for s in kernel.syncs()}
+    assert {op for op, code in found if code is None} == {"setmaxnreg"}  # which says how many registers a thread has
+    assert {code for _, code in found} >= {"SIM_PHASE", "SIM_PROXY", "SIM_IN_FLIGHT", "SIM_UNFINISHED_COPY"}
+
+
+def test_named_barriers_hand_over_and_back() -> None:
+    rounds = 3
+    with gr.Kernel("hand_over") as kernel:
+        x, y = gr.input("x", gr.Layout(32 * rounds), gr.fp32), gr.output("y", gr.Layout(32 * rounds), gr.fp32)
+        gr.blocks(1)
+        warps = gr.threads(64).tile(32)
+        _, lane = warps.indices()
+        s, r = gr.alloc("s", [32], gr.fp32, gr.SH), gr.alloc("r", [], gr.fp32, gr.RF)
+        filled, taken = (gr.named_barrier(name, 1, threads=64)[0] for name in ("filled", "taken"))
+        with gr.only(warps[0]):
+            for n in gr.loop("n", rounds):
+                gr.move(r, x[n * 32 + lane])
+                with gr.if_(n > 0):
+                    taken.sync()
+                gr.move(s[lane], r)
+                filled.arrive()
+        with gr.only(warps[1]):
+            for n in gr.loop("n", rounds):
+                filled.sync()
+                gr.move(r, s[31 - lane])
+                gr.move(y[n * 32 + lane], r)
+                with gr.if_(n < rounds - 1):
+                    taken.arrive()
+    given, got = np.arange(96, dtype=np.float32), np.empty(96, np.float32)
+    kernel.simulate(given, got, seed=2)
+    assert (got.reshape(3, 32) == given.reshape(3, 32)[:, ::-1]).all()
+    found = []
+    for statement in kernel.syncs():
+        with pytest.raises(gr.SimulationError) as caught:
+            kernel.simulate(given, got, skip=[statement.id])
+        found.append(caught.value.code)
+    assert found == ["SIM_PHASE", "SIM_DEADLOCK", "SIM_RACE", "SIM_DEADLOCK"]
