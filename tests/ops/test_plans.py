@@ -67,6 +67,21 @@ def entries(cache: Path, holding: str) -> list[Path]:
     return [p.parent for p in cache.glob(f"graphene-v1/entries/*/*/{holding}")]
 
 
+@pytest.mark.parametrize("found_first", [True, False])
+def test_a_kernel_has_one_launcher_whether_its_plan_is_found_or_made(found_first: bool) -> None:
+    """What one form has loaded is loaded for another, which may be met first while a CUDA graph is captured."""
+    there, missing = SOFTMAX, "softmax(fp16[640, 32], -1)"  # other sizes, one kernel
+    assert not planned(there)
+    plans._launchers.clear()  # as a new process, which finds the plan of one form alone
+    kernels = []
+    for text in (there, missing) if found_first else (missing, there):
+        with plans.asked() as found:
+            kernels += [k for k, _ in recipe_of(text).parts[2]]
+        assert found.planned == (text == there)
+    assert len(kernels) == 2
+    assert kernels[0] is kernels[1]
+
+
 # By count: what a new process does with a full cache.
 
 CALLS = [
@@ -146,8 +161,13 @@ def test_planned_calls_give_the_same_bits(cache: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", CALLS)
-def test_a_plan_launches_what_was_chosen(text: str) -> None:
-    chosen, found = recipe_of(text), recipe_of(text)
+def test_a_plan_launches_what_was_chosen(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as m:
+        m.setenv("GRAPHENE_PLANS", "0")
+        chosen = recipe_of(text)
+    recipe_of(text)
+    plans._launchers.clear()  # as a new process
+    found = recipe_of(text)
     assert found.parts[:2] == chosen.parts[:2]
     for (kernel, was), (launcher, now) in zip(chosen.parts[2], found.parts[2], strict=True):
         assert isinstance(kernel, gr.Kernel)

@@ -119,7 +119,7 @@ def recipe(
     with _core.Stage("choose"):
         made = configure(*given)
     if made.launches_kernels and not getattr(_described, "on", False):
-        keep(made, request, place, lambda: _request(operator, given, place))
+        return keep(made, _ranks(given, tensors), request, place, lambda: _request(operator, given, place))
     return made
 
 
@@ -177,26 +177,34 @@ def from_record(x: Any, tensor: Callable[..., Any]) -> Any:
     return x
 
 
-def keep(made: Any, request: str | None, place: Gpu, again: Callable[[], str | None]) -> bool:
-    """Compiles a recipe's kernels in threads and keeps the recipe as a plan; returns whether it was kept.
+def keep(made: Any, ranks: list[int | None], request: str | None, place: Gpu, again: Callable[[], str | None]) -> Any:
+    """Compiles a recipe's kernels in threads and keeps the recipe as a plan; returns the recipe to use.
 
+    That is the plan's, if there is one. A kernel then has one launcher, whether the plan of its form was found or made,
+    and a form that is first met while a CUDA graph is captured finds the kernel loaded that another form has loaded.
     ``again``: gives the request now. If it changed meanwhile, for example by tuning, the choice may have come from
     either state, and no plan is kept.
     """
     outputs, returned, launches = made.parts
     kernels = [kernel for kernel, _ in launches]
     if not all(isinstance(k, Kernel) for k in kernels):
-        return False
+        return made
     binaries = compiled(kernels, place.arch)
     if request is None or not all(b.key for b in binaries):
-        return False
+        return made
     with _core.Stage("store the plan"):
         rows = [{"cubin": b.key, "manifest": json.loads(k.lowered(place.arch).manifest().to_json()),
                  "arguments": [_to_json(a) for a in args]}
                 for b, (k, args) in zip(binaries, launches, strict=True)]  # fmt: skip
         plan = {"format": _FORMAT, "schema": _SCHEMA, "request": request, "arch": place.arch, "outputs": outputs,
                 "returned": returned, "launches": rows}  # fmt: skip
-        return again() == request and _core.plan_store(request, place.arch, json.dumps(plan))
+        text = json.dumps(plan)
+        if again() == request:
+            _core.plan_store(request, place.arch, text)
+        try:
+            return _recipe(json.loads(text), ranks, lambda: made)
+        except _WrongError:  # the cache has lost a cubin meanwhile
+            return made
 
 
 def compiled(kernels: Sequence[Kernel], arch: str) -> list[_core.Binary]:
