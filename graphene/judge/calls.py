@@ -107,7 +107,7 @@ class Plan:
         self.fixed = dict(fixed or {})
         self._rng = np.random.default_rng([seed, *kernel.name.encode()])
         s = self.signature
-        self._work = Work(s.data)
+        self._work = Work(s.data) if "body" in s.data else None  # a sequence of kernels has no text of its own
         sized = sizes_of(s)
         integers = [p.name for p in s.scalars if not is_float(p.dtype)]
         self.floats = [p.name for p in s.scalars if is_float(p.dtype)]
@@ -180,8 +180,11 @@ class Plan:
         return Call(self.sizes_of(d), kind, scalars, number % 2 == 1, number, number)
 
     def work(self, d: Mapping[str, Any]) -> float:
-        """The cost of a call, up to a factor of the kernel, by the text, or by sizes if data decide, too."""
-        return self._work(d) if self._work.known else self.cost(d)
+        """The cost of a call, up to a factor of the kernel, by the text, or by sizes if data decide, too.
+
+        A sequence of kernels goes by sizes.
+        """
+        return self._work(d) if self._work is not None and self._work.known else self.cost(d)
 
     def covering(self) -> Covering:
         """The covering of sizes."""
