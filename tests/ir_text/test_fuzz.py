@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-INPUTS = 1_500  # of one seed; `tests/native/fuzz.py` runs others by the minute
+INPUTS = 3_000  # of one seed; `tests/native/fuzz.py` runs others by the minute
 
 
 @pytest.fixture(scope="module")

@@ -128,6 +128,14 @@ def _() -> Case:
     return Case(example("11_tma_copy", "tma_copy")(64, 32), [lambda: [x, np.zeros_like(x)]])
 
 
+@case("gemm_sm90")
+def _() -> Case:
+    m, n, k = 130, 72, 200  # ragged everywhere, and more k-tiles than stages; three tiles of C
+    a, b = normal(0, m, k), normal(1, n, k)
+    kernel = example("12_gemm_sm90", "gemm_sm90")(64, 64, 3)
+    return Case(kernel, [lambda: [a, b, np.full((m, n), np.nan, np.float16)]])
+
+
 @case("gemm_sm80")
 def _() -> Case:
     m, n, k = 70, 72, 232  # ragged everywhere, and more than twice as many k-tiles as stages
