@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
@@ -22,6 +23,7 @@ __all__ = [
     "GemmProblem",
     "GemmTile",
     "check_align",
+    "check_hopper",
     "check_product",
     "check_scales",
 ]
@@ -30,7 +32,7 @@ TYPES = {t.name: t for t in (gr.fp16, gr.bf16, gr.fp32, gr.i8, gr.i32)}
 # The type of A and B -> the types of C. The first is that of the sums.
 RESULTS = {n: ("fp32", "fp16", "bf16") for n in ("fp16", "bf16", "fp32")} | {"i8": ("i32", "fp32", "fp16", "bf16")}
 TERMS = ("bias", "residual", "alpha", "beta")
-KERNELS = ("gemm_sm80", "gemm_sm70")
+KERNELS = ("gemm_sm90", "gemm_sm80", "gemm_sm70")
 
 
 def check_product(
@@ -68,6 +70,18 @@ def check_align(name: str, align: object, bits: tuple[int, int, int]) -> tuple[i
     return bytes_of
 
 
+def check_hopper(name: str, kernel: str, cluster: object, turns: object) -> tuple[int, ...]:
+    """The cluster. Raises VerifyError KERNEL_ARGUMENT if a kernel of older architectures shall have one, or turns."""
+    blocks = sizes(name, "cluster", cluster, 3, 1, 8)
+    flags(name, "turns", (turns,), 1)
+    size(name, "cluster[0] * cluster[1] * cluster[2]", prod(blocks), most=8)
+    if kernel != "gemm_sm90" and (max(blocks) > 1 or turns):
+        _core.fail("KERNEL_ARGUMENT", f"{name}: clusters and turns are gemm_sm90's",
+                   ["want: cluster=(1, 1, 1), turns=False", f"got: kernel {kernel}, {cluster=}, {turns=}"],
+                   "leave them out, or take gemm_sm90")  # fmt: skip
+    return blocks
+
+
 @dataclass(frozen=True)
 class GemmConfig:
     """C = act(alpha * A @ B + beta * C + bias) + residual: A (M,K), B (K,N), bias (N,), residual and C (M,N).
@@ -75,8 +89,8 @@ class GemmConfig:
     It has the fields of `GemmProblem` without sizes, and those of `GemmTile`. ``pad``: whether A, B are first copied to
     lines of multiples of 128 bytes (`align` is the alignment before). ``split_k``: the number of parts in which k is
     summed; another kernel adds the parts. ``activation``: one of epilogues.ACTIVATIONS, or a function of a register,
-    which is kept as an expression. ``kernel``: gemm_sm80 or gemm_sm70; the latter is for fp16. ``stages``: 2 or more,
-    by default 3; gemm_sm70 has 2. Raises VerifyError KERNEL_ARGUMENT.
+    which is kept as an expression. ``kernel``: gemm_sm90, gemm_sm80 or gemm_sm70; the last is for fp16. ``stages``: 2
+    or more, by default 3; gemm_sm70 has 2. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     tile: tuple[int, int, int] = (128, 128, 64)
@@ -96,6 +110,8 @@ class GemmConfig:
     activation: str | Callable[[Any], Any] | None = None
     split_k: int = 1
     kernel: str = "gemm_sm80"
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    turns: bool = False
 
     def __post_init__(self) -> None:
         n = "GemmConfig"
@@ -119,6 +135,7 @@ class GemmConfig:
             choice(n, "dtype of gemm_sm70", self.dtype, ("fp16",))
             choice(n, "stages of gemm_sm70", self.stages, (2,))
         fields["stages"] = size(n, "stages", self.stages, least=2)
+        fields["cluster"] = check_hopper(n, self.kernel, self.cluster, self.turns)
         for name, value in fields.items():  # as they are hashed and stored: tuples and integers of Python
             object.__setattr__(self, name, value)
 
@@ -133,7 +150,17 @@ class GemmConfig:
     @property
     def how(self) -> GemmTile:
         """The tile."""
-        return GemmTile(self.tile, self.warps, self.stages, self.group, self.pad, self.split_k, self.kernel)
+        return GemmTile(
+            self.tile,
+            self.warps,
+            self.stages,
+            self.group,
+            self.pad,
+            self.split_k,
+            self.kernel,
+            self.cluster,
+            self.turns,
+        )
 
     @property
     def out_dtype(self) -> str:
@@ -219,8 +246,14 @@ class GemmTile:
     ``tile``: rows and columns of C that a block computes, and k of a step. ``warps``: rows and columns of warps that
     divide the tile. ``stages``: tiles of k in shared memory. ``group``: rows of tiles that are computed at about the
     same time. ``pad``: which of A, B are first copied to lines of multiples of 128 bytes. ``split_k``: the number of
-    parts in which k is summed; another kernel adds the parts. ``kernel``: gemm_sm80 or gemm_sm70. Raises VerifyError
-    KERNEL_ARGUMENT, since a record may have been written by hand.
+    parts in which k is summed; another kernel adds the parts. ``kernel``: gemm_sm90, gemm_sm80 or gemm_sm70.
+
+    Of gemm_sm90 alone: ``warps`` are (4,1) or (8,1), one or two consumers of 64 rows or a multiple of it, or (1,4) or
+    (1,8), by which A and B change places, for few rows. ``cluster``: blocks of a cluster along the rows, the columns
+    and k; those along rows share tiles of B, those along columns tiles of A, and those along k the sums. ``turns``: a
+    second consumer computes a tile of its own and stores it while the first multiplies (ping-pong).
+
+    Raises VerifyError KERNEL_ARGUMENT, since a record may have been written by hand.
     """
 
     tile: tuple[int, int, int]
@@ -230,6 +263,8 @@ class GemmTile:
     pad: tuple[bool, bool] = (False, False)
     split_k: int = 1
     kernel: str = "gemm_sm80"
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    turns: bool = False
 
     def __post_init__(self) -> None:
         n = "GemmTile"
@@ -241,6 +276,7 @@ class GemmTile:
             "stages": size(n, "stages", self.stages, least=2, most=1024),
             "group": size(n, "group", self.group),
             "split_k": size(n, "split_k", self.split_k, most=65535),
+            "cluster": check_hopper(n, self.kernel, self.cluster, self.turns),
         }
         for name, value in fields.items():  # JSON has lists, no tuples
             object.__setattr__(self, name, value)
@@ -252,6 +288,7 @@ class GemmTile:
         return GemmConfig(
             self.tile, self.stages, self.warps, self.group, p.order, p.dtype, p.out, p.align, self.pad,
             p.batch is not None, p.bias, p.residual, p.alpha, p.beta, p.activation, self.split_k, self.kernel,
+            self.cluster, self.turns,
         )  # fmt: skip
 
     def __str__(self) -> str:
@@ -259,4 +296,7 @@ class GemmTile:
         (bm, bn, bk), (down, across) = self.tile, self.warps
         split = f" /{self.split_k}" if self.split_k > 1 else ""
         text = f"{bm}x{bn}x{bk} by {bm // down}x{bn // across}, {self.stages} stages{split}"
+        if self.kernel == "gemm_sm90":
+            clusters = "x".join(map(str, self.cluster))
+            text += " in turns" * self.turns + f", clusters of {clusters}" * (max(self.cluster) > 1) + ", sm_90a"
         return text + (f", {padded} padded" if padded else "")
