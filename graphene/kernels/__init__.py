@@ -27,6 +27,7 @@ from graphene.kernels.gemm.problem import GemmConfig, GemmProblem, GemmTile
 from graphene.kernels.gemm.reduce import gemm_reduce
 from graphene.kernels.gemm.sm70 import gemm_sm70
 from graphene.kernels.gemm.sm80 import gemm_sm80
+from graphene.kernels.gemm.sm90 import gemm_sm90
 from graphene.kernels.reduction import ReductionConfig, reduction_kernel
 from graphene.kernels.rows.layernorm import layernorm, layernorm_kernel
 from graphene.kernels.rows.norm import NormConfig
@@ -96,6 +97,7 @@ __all__ = [
     "gemm_reduce",
     "gemm_sm70",
     "gemm_sm80",
+    "gemm_sm90",
     "gemm_workspaces",
     "layernorm",
     "layernorm_backward_kernel",

@@ -261,7 +261,7 @@ def recurrent_cell(c: CellConfig) -> gr.Kernel:
             products.add()
             if result:
                 result.vectors = biases
-                result.tile(0, 0, (bm, bn), [BM, BN])
+                result = result.tile(0, 0, (bm, bn), [BM, BN])
                 gr.wait(CP, pending=0)
                 gr.barrier()
                 act, p = activation(c.activation), products

@@ -11,7 +11,16 @@ from graphene import _core
 from graphene.kernels.arguments import choice, element, flags, function, size, sizes
 from graphene.kernels.epilogues import linear, relu
 from graphene.kernels.gemm.operand import MATRIX_ATOMS, Operand
-from graphene.kernels.gemm.problem import RESULTS, TERMS, TYPES, GemmProblem, GemmTile, check_align, check_scales
+from graphene.kernels.gemm.problem import (
+    RESULTS,
+    TERMS,
+    TYPES,
+    GemmProblem,
+    GemmTile,
+    check_align,
+    check_hopper,
+    check_scales,
+)
 from graphene.kernels.gemm.result import Result, combined, parts_added, undefined_where_unused
 
 if TYPE_CHECKING:
@@ -19,7 +28,9 @@ if TYPE_CHECKING:
 
     from graphene.dtypes import DType
 
-__all__ = ["BlockWork", "Product", "relu_of_bias"]
+__all__ = ["BlockWork", "Declared", "Product", "relu_of_bias"]
+
+MOST_IN_BOXES = 2**31 - 1  # coordinates of a copy by TMA have 32 bits, with a sign
 
 
 def relu_of_bias(x: Any, b: Any) -> Any:
@@ -36,6 +47,19 @@ class BlockWork(NamedTuple):
     tiles_a: Any
     tiles_b: Any
     steps: Any
+    result: Result
+
+
+class Declared(NamedTuple):
+    """The arguments of a kernel: sizes, modes of the batch and of the parts of k (one or none), operands, result."""
+
+    M: Any
+    N: Any
+    K: Any
+    batch: list[Any]
+    parts: list[Any]
+    A: Any
+    B: Any
     result: Result
 
 
@@ -57,10 +81,11 @@ class Product:
             choice(t.kernel, "stages", t.stages, (2,))
         check_tile(t.kernel, self.dtype, t.tile, t.warps, t.group)
         self.check_epilogue()
-        for operand, rows in zip((self.a, self.b), t.tile[:2], strict=True):
-            if not operand.asynchronous or t.kernel == "gemm_sm70":  # whose tiles always pass through registers
-                operand.share_out(t.kernel, rows, t.tile[2], self.threads)
         object.__setattr__(self, "problem", p.form)
+        for operand, rows in zip((self.a, self.b), t.tile[:2], strict=True):
+            passes = t.kernel == "gemm_sm70" or (t.kernel == "gemm_sm80" and not operand.asynchronous)
+            if passes:  # through registers
+                operand.share_out(t.kernel, rows, t.tile[2], self.threads)
 
     @classmethod
     def of(
@@ -77,9 +102,11 @@ class Product:
         batched: bool,
         padded: tuple[bool, bool],
         b_as_kn: bool,
+        cluster: tuple[int, int, int] = (1, 1, 1),
+        turns: bool = False,
         **more: Any,
     ) -> Product:
-        """Makes it from the arguments of gemm_sm80 and gemm_sm70, which an error names.
+        """Makes it from the arguments of gemm_sm90, gemm_sm80 and gemm_sm70, which an error names.
 
         ``more``: warps and group of the tile; order, align, residual, alpha and beta of the problem.
         """
@@ -90,6 +117,7 @@ class Product:
         if split_k or (bias is False and epilogue is relu_of_bias):
             epilogue = None
         how, warps, group = check_tile(kernel, dtype, tile, more.pop("warps"), more.pop("group"))
+        check_hopper(kernel, kernel, cluster, turns)
         sums = gr.i32 if dtype == gr.i8 else gr.fp32
         c_type = sums if split_k else out or (gr.i32 if dtype == gr.i8 else dtype)
         choice(kernel, "order", more["order"], ("TN", "NN", "NT", "TT"))
@@ -110,7 +138,8 @@ class Product:
             0, 0, 0, 0 if batched else None, str(dtype), out=str(c_type), epilogue=epilogue,
             **(more | terms),
         )  # fmt: skip
-        return cls(problem, GemmTile(how, warps, stages, group, padded, 2 if split_k else 1, kernel), b_as_kn)
+        parts = 2 if split_k else 1
+        return cls(problem, GemmTile(how, warps, stages, group, padded, parts, kernel, cluster, turns), b_as_kn)
 
     def check_epilogue(self) -> None:
         """Raises VerifyError KERNEL_ARGUMENT unless it can be applied, or is not needed."""
@@ -196,22 +225,34 @@ class Product:
         arguments = gr.Arguments(prepare, long_enough)
         return {"means": product, "read": parts_added if split else None, "arguments": arguments}
 
+    def declared(self) -> Declared:
+        """Declares the kernel's arguments."""
+        a_is, b_is, p = self.a, self.b, self.problem
+        has = set() if self.splits else {n for n in TERMS if getattr(p, n)}
+        most = {"max": MOST_IN_BOXES} if self.tile.kernel == "gemm_sm90" else {}
+        M = gr.sym("M", multiple_of=a_is.fact(k=False), **most)
+        N = gr.sym("N", multiple_of=max(b_is.fact(k=False), Result.vector(self.c_type, p.align[2])), **most)
+        depth = max(a_is.fact(k=True), b_is.fact(k=True))
+        K = gr.sym("K", multiple_of=depth, **(most | {"min": depth} if most else {}))
+        batch = [gr.sym("batch")] if p.batch is not None else []
+        parts = [gr.sym("S", min=1)] if self.splits else []
+        lengths = most | {"min": 1} if most else {}
+        A = a_is.argument(M, K, batch, False, b_is.fact(k=True), **lengths)
+        B = b_is.argument(N, K, batch, self.b_as_kn, a_is.fact(k=True), **lengths)
+        return Declared(M, N, K, batch, parts, A, B, Result((M, N), batch, parts, self.c_type, p.align[2], has))
+
+    def matrices(self, of: Declared, z: Any) -> tuple[Any, Any]:
+        """A (M,K) and B (N,K) of a member of the batch."""
+        A, B = (of.A[z, :, :], of.B[z, :, :]) if of.batch else (of.A, of.B)
+        return A, B.T if self.b_as_kn else B
+
     def begin(self) -> BlockWork:
         """Declares the kernel's arguments, blocks and threads, and finds what a block computes."""
         (BM, BN, BK), group, a_is, b_is = self.tile.tile, self.tile.group, self.a, self.b
-        p, batched = self.problem, self.problem.batch is not None
-        has = set() if self.splits else {n for n in TERMS if getattr(p, n)}
-        M = gr.sym("M", multiple_of=a_is.fact(k=False))
-        N = gr.sym("N", multiple_of=max(b_is.fact(k=False), Result.vector(self.c_type, p.align[2])))
-        K = gr.sym("K", multiple_of=max(a_is.fact(k=True), b_is.fact(k=True)))
-        batch, parts = [gr.sym("batch")] if batched else [], [gr.sym("S", min=1)] if self.splits else []
-        A = a_is.argument(M, K, batch, False, b_is.fact(k=True))
-        B = b_is.argument(N, K, batch, self.b_as_kn, a_is.fact(k=True))
-        result = Result((M, N), batch, parts, self.c_type, p.align[2], has)
-
-        tiles_m, tiles_n = gr.ceil_div(M, BM), gr.ceil_div(N, BN)
+        of = self.declared()
+        tiles_m, tiles_n = gr.ceil_div(of.M, BM), gr.ceil_div(of.N, BN)
         grid = (group * tiles_n, gr.ceil_div(tiles_m, group)) if group > 1 else (tiles_m, tiles_n)
-        blocks = gr.blocks(*grid, prod(parts + batch))
+        blocks = gr.blocks(*grid, prod(of.parts + of.batch))
         threads = gr.threads(self.threads)
         if any(self.tile.pad):
             gr.wait_kernels()  # the kernel before this one makes the padded copies
@@ -219,21 +260,19 @@ class Product:
         bm, bn = (y * group + x % group, x // group) if group > 1 else (x, y)
         if group > 1:
             gr.exit_if(bm >= tiles_m)
-        part, z = (z // batch[0], z % batch[0]) if batch and parts else (z, z)
-        result.tile(part, z, (bm, bn), [BM, BN])
-        A, B = (A[z, :, :], B[z, :, :]) if batch else (A, B)
-        B = B.T if self.b_as_kn else B
+        part, z = (z // of.batch[0], z % of.batch[0]) if of.batch and of.parts else (z, z)
+        A, B = self.matrices(of, z)
 
         gA, gB = A.tile([BM, None])[bm, 0], B.tile([BN, None])[bn, 0]  # [BM,K], [BN,K]
         first, ks = 0, gA.shape[1] if a_is.longer_k else gB.shape[1]
         steps = gr.ceil_div(ks, BK)
-        if parts:
-            steps = gr.ceil_div(steps, parts[0])
+        if of.parts:
+            steps = gr.ceil_div(steps, of.parts[0])
             first, ks = part * steps * BK, steps * BK
-        if parts or a_is.longer_k or b_is.longer_k:
+        if of.parts or a_is.longer_k or b_is.longer_k:
             gA, gB = (g.T.window(first, ks).T for g in (gA, gB))  # the same part of k
         kA, kB = gA.tile([None, BK])[0, :], gB.tile([None, BK])[0, :]  # [k].[BM,BK], [k].[BN,BK]
-        return BlockWork(threads, gA, gB, kA, kB, steps, result)
+        return BlockWork(threads, gA, gB, kA, kB, steps, of.result.tile(part, z, (bm, bn), [BM, BN]))
 
 
 def check_tile(

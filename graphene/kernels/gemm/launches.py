@@ -24,6 +24,7 @@ from graphene.kernels.gemm.reduce import gemm_reduce
 from graphene.kernels.gemm.result import combined
 from graphene.kernels.gemm.sm70 import product_sm70
 from graphene.kernels.gemm.sm80 import product_sm80
+from graphene.kernels.gemm.sm90 import product_sm90
 from graphene.launches import Launch, Launches
 from graphene.views import Size, viewed
 
@@ -36,7 +37,7 @@ KEPT = 256  # the most kernels that are kept, since there may be any number of e
 PADDED_BYTES = 128  # whole lines of the caches; a multiple of 16 would do, but the product is a tenth slower
 
 
-BUILDERS = {"gemm_sm80": product_sm80, "gemm_sm70": product_sm70}
+BUILDERS = {"gemm_sm90": product_sm90, "gemm_sm80": product_sm80, "gemm_sm70": product_sm70}
 
 
 @functools.lru_cache(KEPT)

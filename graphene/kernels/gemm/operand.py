@@ -68,14 +68,15 @@ class Operand:
         """The divisor of the length of longer lines along k, if the other operand asks for a divisor of k."""
         return max(self.vector, of_other)
 
-    def argument(self, rows: Any, ks: Any, batch: list[Any], transposed: bool, k_multiple: int) -> Any:
+    def argument(self, rows: Any, ks: Any, batch: list[Any], transposed: bool, k_multiple: int, **facts: int) -> Any:
         """Declares it: (rows, k), or (k, rows) if transposed, after the batch.
 
         ``k_multiple``: the divisor of k that the other operand needs; lines with a length of their own have it, too.
+        ``facts``: what else is known of such lengths.
         """
         if self.padded:
             multiple = self.multiple_along_k(k_multiple) if self.along_k else self.vector
-            length = gr.sym(f"length_{self.name}", multiple_of=multiple)
+            length = gr.sym(f"length_{self.name}", multiple_of=multiple, **facts)
             rows, ks = (rows, length) if self.along_k else (length, ks)
         shape, contiguous = ((ks, rows), not self.along_k) if transposed else ((rows, ks), self.along_k)
         return matrix(gr.input, self.name, shape, batch, self.dtype, self.align_bytes, contiguous)

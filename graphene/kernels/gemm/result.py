@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import copy
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -118,13 +119,16 @@ class Result:
         """Whether `store` takes the memory of `over`."""
         return self.dtype.bits <= 16
 
-    def tile(self, part: Any, z: Any, at: tuple[Any, Any], sizes: list[int]) -> None:
-        """Chooses the tile that a block computes: for a part of k, in a member of the batch, at (bm, bn)."""
+    def tile(self, part: Any, z: Any, at: tuple[Any, Any], sizes: list[int]) -> Result:
+        """The tile of a part of k, in a member of the batch, at (bm, bn)."""
+        tile = copy(self)
+        tile.matrices = {}
         for name, t in self.matrices.items():
             if self.parts:
                 t = t[part, :, :, :] if self.batch else t[part, :, :]
-            self.matrices[name] = (t[z, :, :] if self.batch else t).tile(sizes)[at]
-        self.vectors = [t.tile([sizes[1]])[at[1]].reshape(0, [1, sizes[1]]) for t in self.vectors]
+            tile.matrices[name] = (t[z, :, :] if self.batch else t).tile(sizes)[at]
+        tile.vectors = [t.tile([sizes[1]])[at[1]].reshape(0, [1, sizes[1]]) for t in self.vectors]
+        return tile
 
     def store(
         self,

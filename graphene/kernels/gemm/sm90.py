@@ -1,0 +1,468 @@
+"""GEMM for sm_90a: a TMA producer, wgmma consumers that share tiles or take turns, clusters, any epilogue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import graphene as gr
+from graphene import _core
+from graphene.kernels.arguments import element
+from graphene.kernels.epilogues import pointwise
+from graphene.kernels.gemm.frame import Product, relu_of_bias
+from graphene.kernels.gemm.operand import access
+from graphene.kernels.gemm.result import add_scaled, copy_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from graphene.dtypes import DType
+    from graphene.kernels.gemm.frame import Declared
+    from graphene.kernels.gemm.operand import Operand
+    from graphene.kernels.gemm.result import Result
+
+__all__ = ["gemm_sm90", "product_sm90"]
+
+KINDS = {"fp16": "f32.f16", "bf16": "f32.bf16", "i8": "s32.s8"}
+LINE_BYTES = 128  # of a tile in shared memory, which TMA swizzles
+SHARED_BYTES = 227 * 1024
+PIECE = 64  # columns of C that are stored at once
+REGISTERS = (40, 232)  # of the producer's threads, and of those of two consumers
+
+
+def check_tile_sm90(product: Product) -> None:
+    """Raises VerifyError KERNEL_ARGUMENT unless there is a kernel of that tile."""
+    t, p = product.tile, product.problem
+
+    def refuse(what: str, want: str, got: object, fix: str) -> None:
+        _core.fail("KERNEL_ARGUMENT", f"gemm_sm90: {what}", [f"want: {want}", f"got: {got}"], fix)
+
+    if p.dtype not in KINDS:
+        refuse(f"no product of {p.dtype}", f"dtype {', '.join(KINDS)}", p.dtype, "take gemm_sm80")
+    if p.dtype == "i8" and p.order != "TN":
+        refuse("the instruction takes bytes along k", "order TN", p.order, "copy the operand, or take gemm_sm80")
+    if t.warps not in ((4, 1), (8, 1), (1, 4), (1, 8)):
+        refuse("warps do not fit", "(4, 1) or (8, 1), or (1, 4) or (1, 8)", t.warps, "take one or two warpgroups")
+    if t.turns and max(t.warps) > 4:
+        refuse(
+            "turns need tiles of one warpgroup", "warps (4, 1) or (1, 4)", t.warps, "leave out turns, or halve warps"
+        )
+    for name, operand in (("A", product.a), ("B", product.b)):
+        if operand.align_bytes < 16:
+            refuse(f"TMA copies {name} by 16 bytes", f"lines of {name} that are multiples of 16 bytes",
+                   operand.align_bytes, "pad it, or take gemm_sm80")  # fmt: skip
+    h = Hopper(product)
+    line = LINE_BYTES * 8 // product.dtype.bits
+    if t.tile[2] != line:
+        refuse("a step of k is a line of shared memory", f"tile[2] = {line}", t.tile[2], f"take {line}")
+    if h.columns > 256:
+        refuse("the instruction has up to 256 columns", "256 or less", h.columns, "take a smaller tile")
+    if (held := h.rows * h.columns // 128) > 208:
+        refuse("sums do not fit into registers", "at most 208 for each thread", held, "take a smaller tile")
+    if sum(n > 1 for n in t.cluster) > 1:
+        refuse("clusters have one direction", "one number above 1", t.cluster, "take clusters along rows or columns")
+    if t.cluster[2] > 1:
+        refuse("k is not cut over clusters", "cluster[2] = 1", t.cluster, "take split_k")
+    for what, operand, n, shares in (("A", h.left, h.block_rows, h.across), ("B", h.right, h.columns, h.down)):
+        part = n // shares if n % shares == 0 else 0
+        if shares > 1 and (part % 8 or (not operand.along_k and part % line)):
+            refuse(f"blocks cannot share tiles of {what}", f"a multiple of {8 * shares} rows", n, "take another tile")
+    if h.shared_bytes > SHARED_BYTES:
+        refuse("tiles do not fit into shared memory", f"at most {SHARED_BYTES} bytes", h.shared_bytes,
+               "take fewer stages or a smaller tile")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Hopper:
+    """What the tile of a product says about its kernel.
+
+    Rows and columns are those of the sums in registers, from `left` and `right`, A and B. If operands change places
+    (`swapped`), rows are the columns of C, from B.
+    """
+
+    product: Product
+
+    @property
+    def swapped(self) -> bool:
+        """Whether A and B have changed places: a few rows of C are then the columns of the instruction."""
+        return self.product.tile.warps[1] > 1
+
+    @property
+    def left(self) -> Operand:
+        """The operand whose rows are the rows of the sums."""
+        return self.product.b if self.swapped else self.product.a
+
+    @property
+    def right(self) -> Operand:
+        """The operand whose rows are the columns of the sums."""
+        return self.product.a if self.swapped else self.product.b
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of a stage's tile of `left`."""
+        return self.product.tile.tile[1 if self.swapped else 0]
+
+    @property
+    def columns(self) -> int:
+        """Rows of a stage's tile of `right`."""
+        return self.product.tile.tile[0 if self.swapped else 1]
+
+    @property
+    def rows(self) -> int:
+        """Rows of a consumer."""
+        return self.block_rows * 4 // max(self.product.tile.warps)
+
+    @property
+    def consumers(self) -> int:
+        """Warpgroups that multiply."""
+        return 2 if self.product.tile.turns else max(self.product.tile.warps) // 4
+
+    @property
+    def down(self) -> int:
+        """Blocks of a cluster along the rows; they share tiles of `right`."""
+        return self.product.tile.cluster[1 if self.swapped else 0]
+
+    @property
+    def across(self) -> int:
+        """Blocks of a cluster along the columns; they share tiles of `left`."""
+        return self.product.tile.cluster[0 if self.swapped else 1]
+
+    @property
+    def stage_bytes(self) -> int:
+        """Shared memory of the tiles of a step of k."""
+        return (self.block_rows + self.columns) * LINE_BYTES
+
+    @property
+    def staged(self) -> bool:
+        """Whether the result passes through shared memory: pieces of 16-bit elements."""
+        return self.product.c_type.bits == 16
+
+    @property
+    def width(self) -> int:
+        """Columns of a piece of the sums that is rounded and stored at once."""
+        return self.columns if self.columns % PIECE else PIECE
+
+    @property
+    def piece_bytes(self) -> int:
+        """Shared memory of the pieces of all consumers."""
+        return self.consumers * self.rows * self.width * 2 if self.staged else 0
+
+    @property
+    def buffers(self) -> int:
+        """Pieces of C that are on their way at once."""
+        pieces = self.columns // self.width
+        room = SHARED_BYTES - 1024 - self.product.tile.stages * (self.stage_bytes + 16)
+        return 2 if pieces > 1 and self.piece_bytes and room >= 2 * self.piece_bytes else 1
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        return self.product.tile.stages * (self.stage_bytes + 16) + self.buffers * self.piece_bytes
+
+    @cached_property
+    def atom(self) -> Any:
+        """The matrix instruction of all columns."""
+        return self.atom_of(self.columns)
+
+    def atom_of(self, columns: int) -> Any:
+        """The matrix instruction of a number of columns."""
+        depth = 256 // self.product.dtype.bits
+        return gr.atom(f"wgmma.m64n{columns}k{depth}.{KINDS[self.product.problem.dtype]}")
+
+
+def gemm_sm90(
+    BM: int = 128,
+    BN: int = 128,
+    BK: int | None = None,
+    STAGES: int = 4,
+    epilogue: Callable[..., Any] | None = relu_of_bias,
+    *,
+    warps: tuple[int, int] | None = None,
+    turns: bool | None = None,
+    cluster: tuple[int, int, int] = (1, 1, 1),
+    group: int = 8,
+    dtype: DType = gr.fp16,
+    order: str = "TN",
+    out: DType | None = None,
+    align: tuple[int, int, int] = (16, 16, 16),
+    padded: tuple[bool, bool] = (False, False),
+    b_as_kn: bool = False,
+    batched: bool = False,
+    bias: bool | None = None,
+    residual: bool = False,
+    alpha: bool = False,
+    beta: bool = False,
+    split_k: bool = False,
+) -> gr.Kernel:
+    """C = epilogue(A @ B.T, bias) for sm_90a, by TMA and wgmma; the arguments are those of gemm_sm80, and three more.
+
+    - `warps`: (4,1) or (8,1), one or two consumers that share the BM rows of a tile; (1,4) or (1,8), one or two that
+      share its BN columns. In the latter case A and B change places, which suits few rows: BM is any multiple of 16.
+    - `turns`: two consumers compute a tile each, and one multiplies while the other stores (ping-pong). By default
+      consumers take turns, unless `warps` says that two share a tile.
+    - `cluster`: blocks of a cluster along the rows and columns of C, and k. Those along the rows load tiles of B
+      together, those along the columns tiles of A. At most one of the numbers is above 1, and the last is 1.
+
+    A and B are copied by TMA: `align` is 16 bytes for both. C has any alignment. `dtype` is fp16, bf16, or i8, whose
+    operands are contiguous along k. BK is a line of 128 bytes. The rows of a consumer are multiples of 64. The tile
+    that is an operand's columns of the instruction is up to 256 wide. Raises VerifyError KERNEL_ARGUMENT.
+    """
+    element("gemm_sm90", "dtype", dtype, tuple(KINDS))
+    turns = warps is None if turns is None else turns
+    return product_sm90(
+        Product.of(
+            "gemm_sm90", (BM, BN, LINE_BYTES * 8 // dtype.bits if BK is None else BK), STAGES, epilogue=epilogue,
+            warps=(4, 1) if warps is None else warps, group=group, order=order, dtype=dtype, out=out, align=align,
+            padded=padded, b_as_kn=b_as_kn, batched=batched, bias=bias, residual=residual, alpha=alpha, beta=beta,
+            split_k=split_k, cluster=cluster, turns=turns,
+        )
+    )  # fmt: skip
+
+
+def product_sm90(product: Product) -> gr.Kernel:
+    """The kernel of a problem and a tile.
+
+    One warpgroup is the producer: a thread of it fills a ring of stages by TMA. The others are consumers. They share
+    the rows of a tile, or take turns with a tile each. Blocks are persistent: as many run as there is room for, and
+    each goes through its tiles.
+    """
+    check_tile_sm90(product)
+    h, t = Hopper(product), product.tile
+    STAGES, BK, blocks_of = t.stages, t.tile[2], h.down * h.across
+    load, wgmma = gr.atom("tma.load"), h.atom
+
+    with gr.Kernel("gemm_sm90", **product.promise()) as kernel:
+        of = product.declared()
+        grid = Grid(h, of)
+        block, everyone, cluster, rank = grid.blocks()
+        wgs = gr.threads(128 * (1 + h.consumers)).tile(128)
+        producer, consumers = wgs[0], wgs[1 : 1 + h.consumers]
+        sX = staged(h.left, h.block_rows, BK, STAGES)
+        sY = staged(h.right, h.columns, BK, STAGES)
+        full = gr.mbarrier("full", STAGES, arrivals=1)
+        empty = gr.mbarrier("empty", STAGES, arrivals=blocks_of * (1 if t.turns else h.consumers))
+        turn = gr.named_barrier("turn", stages=2, threads=256) if t.turns else None
+        store = Store(h, of.result)
+        gr.barrier(on=everyone)  # the barriers are initialised
+        gr.start_kernels()  # the next kernel's blocks may start as soon as there is room
+        gr.wait_kernels()
+
+        with gr.only(producer):
+            if h.consumers > 1:
+                gr.setmaxnreg(REGISTERS[0])
+            with gr.only(producer.elect()):
+                put = gr.ring("put", STAGES, phase=1)  # 1: the ring starts empty
+                for tile in gr.loop("tile", grid.tiles, start=block, step=grid.workers):
+                    x, y, part, z = grid.place(tile, rank)
+                    X, Y = matrices_of(h, product, of, z)
+                    tX, tY = shared_part(X, h.block_rows, x, h.across, rank), shared_part(Y, h.columns, y, h.down, rank)
+                    gX, gY = tX[0].tile([tX[1], BK])[tX[2], :], tY[0].tile([tY[1], BK])[tY[2], :]
+                    for k in gr.loop("k", grid.steps):
+                        i, at = put.index, part * grid.steps + k if grid.parts else k
+                        empty[i].wait(put.phase)
+                        full[i].arrive(expect=[sX[i], sY[i]])
+                        for s, g, n, shares in ((sX[i], gX, tX[1], h.across), (sY[i], gY, tY[1], h.down)):
+                            to = s.tile([n, None])[rank, 0] if shares > 1 else s
+                            gr.move(to, g[at], atom=load, done=full[i], to=cluster if shares > 1 else None)
+                        put.advance()
+
+        with gr.only(consumers):
+            if h.consumers > 1:
+                gr.setmaxnreg(REGISTERS[1])
+            w, _ = consumers.indices()
+            mine, get, free = consumers[w], gr.ring("get", STAGES), gr.ring("free", STAGES)
+            acc = gr.fragment("acc", [h.rows, h.columns], product.sums, wgmma.c, on=mine)
+            store.declare(acc, mine, w)
+
+            def release() -> None:
+                with gr.only(mine.elect()):
+                    empty[free.index].arrive(at=cluster)
+                free.advance()
+
+            def pass_over(tiles: Any) -> None:  # the stages of tiles that are the other consumer's
+                get.advance(tiles * grid.steps)
+                free.advance(tiles * grid.steps)
+
+            first, step = (block + w * grid.workers, 2 * grid.workers) if t.turns else (block, grid.workers)
+            if turn is not None:
+                pass_over(w)
+                with gr.if_(w == 1):
+                    turn[0].arrive()
+            for tile in gr.loop("tile", grid.tiles, start=first, step=step):
+                x, y, part, z = grid.place(tile, rank)
+                row = x if t.turns or h.consumers == 1 else h.consumers * x + w
+                X, Y = matrices_of(h, product, of, z)
+                gX, gY = X.tile([h.rows, None])[row, 0], Y.tile([h.columns, None])[y, 0]
+                if grid.parts or product.a.longer_k or product.b.longer_k:
+                    ks = grid.steps * BK
+                    gX, gY = (g.T.window(part * ks if grid.parts else 0, ks).T for g in (gX, gY))
+                with gr.matmul(acc, gX, gY.T, on=mine, accumulate=False):
+                    if turn is not None:
+                        turn[w].sync()
+                    for k in gr.loop("k", grid.steps):
+                        i = get.index
+                        left = sX[i] if h.rows == h.block_rows else sX[i].tile([h.rows, None])[w, 0]
+                        full[i].wait(get.phase)
+                        gr.fence(wgmma)
+                        gr.matmul(acc, left, sY[i].T, on=mine, atom=wgmma, accumulate=k > 0)
+                        gr.commit(wgmma)
+                        get.advance()
+                        gr.wait(wgmma, pending=1)  # the step before has read its stage
+                        with gr.if_(k > 0):
+                            release()
+                    if turn is not None:
+                        turn[1 - w].arrive()
+                    gr.wait(wgmma, pending=0)
+                    release()
+                if t.turns:
+                    pass_over(1)
+                store.tile(acc, part, z, row, y, product.epilogue)
+            store.end()
+        if blocks_of > 1:
+            gr.barrier(on=everyone)  # nobody leaves while another block may still arrive here
+    return kernel
+
+
+def staged(operand: Operand, rows: int, ks: int, stages: int) -> Any:
+    """Tiles [rows,ks] in shared memory, of lines that TMA writes and the instruction reads."""
+    line, layout = ks, gr.row_major(rows, ks)
+    if not operand.along_k:
+        line = next(n for n in (64, 32, 16) if rows % n == 0)
+        layout = gr.Layout(((line, rows // line), ks), ((1, ks * line), line))
+    swizzle = gr.swizzle(line, operand.dtype)
+    return gr.alloc(f"s{operand.name}", layout, operand.dtype, gr.SH, stages=stages, swizzle=swizzle)
+
+
+def matrices_of(h: Hopper, product: Product, of: Declared, z: Any) -> tuple[Any, Any]:
+    """Left and right (rows, k) of a member of the batch."""
+    A, B = product.matrices(of, z)
+    return (B, A) if h.swapped else (A, B)
+
+
+def shared_part(t: Any, rows: int, at: Any, shares: int, rank: Any) -> tuple[Any, int, Any]:
+    """The matrix, the rows that a block of a cluster loads, and which of them."""
+    return t, rows // shares, (shares * at + rank if shares > 1 else at)
+
+
+class Grid:
+    """The tiles of all members of the batch and parts of k, and which of them a block computes."""
+
+    def __init__(self, h: Hopper, of: Declared) -> None:
+        self.h, self.of, self.parts = h, of, of.parts
+        t, p = h.product.tile, h.product
+        rows, columns = (of.N, of.M) if h.swapped else (of.M, of.N)
+        self.rows, self.columns = gr.ceil_div(rows, h.down * h.block_rows), gr.ceil_div(columns, h.across * h.columns)
+        self.tiles = prod([self.rows, self.columns, *of.parts, *of.batch])
+        ks = of.A.shape[-1] if p.a.longer_k else of.B.shape[-2 if p.b_as_kn else -1]
+        self.steps = gr.ceil_div(gr.ceil_div(ks, t.tile[2]), *of.parts) if of.parts else gr.ceil_div(ks, t.tile[2])
+        self.workers = gr.max(1, gr.min(gr.sm_count() // (h.down * h.across), self.tiles))
+
+    def blocks(self) -> tuple[Any, Any, Any, Any]:
+        """Declares them: the block or cluster, all blocks that wait for each other, the cluster, the block's rank."""
+        if (n := self.h.down * self.h.across) == 1:
+            (block,) = gr.blocks(self.workers).indices()
+            return block, None, None, 0
+        blocks = gr.blocks(n * self.workers, cluster=n)
+        block, rank = blocks.indices()
+        return block, blocks[block], blocks[block], rank
+
+    def place(self, tile: Any, rank: Any) -> tuple[Any, Any, Any, Any]:
+        """Row and column of a tile, the part of k, and the member of the batch."""
+        h, rows, columns, group = self.h, self.rows, self.columns, self.h.product.tile.group
+        z: Any = 0
+        if self.parts or self.of.batch:
+            z, tile = tile // (rows * columns), tile % (rows * columns)
+        part, z = (z // self.of.batch[0], z % self.of.batch[0]) if self.parts and self.of.batch else (z, z)
+        first = tile // (group * columns) * group  # `group` rows of tiles side by side share A and B in the L2 cache
+        many = gr.min(group, rows - first)
+        x, y = first + tile % (group * columns) % many, tile % (group * columns) // many
+        return (h.down * x + rank if h.down > 1 else x), (h.across * y + rank if h.across > 1 else y), part, z
+
+
+class Store:
+    """The way of the sums to C: a piece of columns at a time, through shared memory if elements have 16 bits."""
+
+    def __init__(self, h: Hopper, result: Result) -> None:
+        self.h, self.result, self.dtype = h, result, result.dtype
+        self.bulk = h.staged and result.align_bytes == 16
+        if h.staged:  # a consumer's piece has whole lines of C
+            lines, line = (h.width, h.rows) if h.swapped else (h.rows, h.width)
+            whole = line % PIECE != 0
+            shape = [h.consumers * lines, line] if whole else gr.panels(h.consumers * lines, line, self.dtype)
+            more = {} if whole else {"swizzle": gr.swizzle(PIECE, self.dtype)}
+            self.shared = gr.alloc("sC", shape, self.dtype, gr.SH, stages=h.buffers, **more)
+            self.lines = lines
+
+    def declare(self, acc: Any, mine: Any, w: Any) -> None:
+        """Declares the registers of a consumer."""
+        h, r = self.h, self.result
+        self.mine, self.w, self.biases, self.held = mine, w, [], {}
+        if self.h.product.epilogue is None:
+            return
+        narrow = h.atom_of(h.width)
+        self.out = gr.fragment("out", [h.rows, h.width], self.dtype, narrow.c, on=mine)
+        of = 1 if h.swapped else 0
+        self.biases = [self.out.reduced(of, f"rbias{i or ''}", self.dtype) for i in range(len(r.vectors))]
+        names = (["residual"] if "residual" in r.matrices else []) + (["C"] if "beta" in r.scalars else [])
+        self.held = {n: gr.fragment(f"r{n}", [h.rows, h.width], self.dtype, narrow.c, on=mine) for n in names}
+
+    def tile(self, acc: Any, part: Any, z: Any, row: Any, column: Any, epilogue: Callable[..., Any] | None) -> None:
+        """Stores the sums of a consumer's tile."""
+        h = self.h
+        at, sizes = ((column, row), [h.columns, h.rows]) if h.swapped else ((row, column), [h.rows, h.columns])
+        r = self.result.tile(part, z, at, sizes)
+        matrices = {n: t.T if h.swapped else t for n, t in r.matrices.items()}
+        vectors = [v.T if h.swapped else v for v in r.vectors]
+        pair = 1 if h.swapped else 2  # neighbours that a lane holds
+        width_bytes = min(pair * self.dtype.bits // 8, r.align_bytes)
+        if epilogue is None:
+            gr.move(matrices["C"], acc, on=self.mine, atom=access("st.global", width_bytes))
+            return
+        for j in range(h.columns // h.width):
+            for held, v in zip(self.biases, vectors, strict=True):
+                piece = v if h.swapped else v.tile([None, h.width])[0, j]
+                gr.move(held, piece, atom=access("ld.global", width_bytes))
+            for name, held in self.held.items():
+                gr.move(held, matrices[name].tile([None, h.width])[0, j], atom=access("ld.global", width_bytes))
+            x = acc.tile([None, h.width])[0, j]
+            x = gr.cast(x, gr.fp32) if acc.dtype == gr.i32 != self.dtype else x
+            x = x * r.scalars["alpha"] if "alpha" in r.scalars else x
+            x = add_scaled(x, self.held["C"], r.scalars["beta"]) if "beta" in r.scalars else x
+            self.out[:] = pointwise(
+                epilogue, x, *self.biases, *([self.held["residual"]] if "residual" in r.matrices else [])
+            )
+            piece = matrices["C"].tile([None, h.width])[0, j]
+            if h.staged:
+                self.through_shared_memory(piece, j)
+            else:
+                gr.move(piece, self.out, on=self.mine, atom=access("st.global", width_bytes))
+
+    def through_shared_memory(self, to: Any, j: int) -> None:
+        """Stores the rounded piece by TMA, or by the threads if lines of C begin anywhere."""
+        h, store = self.h, gr.atom("tma.store")
+        held = self.shared[j % h.buffers].tile([self.lines, None])[self.w, 0]
+        to = to.T if h.swapped else to
+        if self.bulk:
+            gr.wait(store, pending=h.buffers - 1)  # the store from this piece has read it
+        gr.barrier(on=self.mine)
+        trans = ".trans" if h.swapped else ""
+        gr.move(held.T if h.swapped else held, self.out, atom=gr.atom(f"stmatrix.x4{trans}"))
+        if self.bulk:
+            gr.fence("async.shared")  # what threads stored becomes visible to the copy
+            if "C" in self.held:
+                gr.fence("async.global")  # and the copy writes where threads have read
+            gr.barrier(on=self.mine)
+            with gr.only(self.mine.elect()):
+                gr.move(to, held, atom=store)
+                gr.commit(store)
+        else:
+            gr.barrier(on=self.mine)
+            width = self.result.align_bytes
+            copy_lines(to, held, self.mine, width, (access("ld.shared", width), access("st.global", width)))
+
+    def end(self) -> None:
+        """Waits until nothing in shared memory is needed any more."""
+        if self.bulk:
+            gr.wait(gr.atom("tma.store"), pending=0)

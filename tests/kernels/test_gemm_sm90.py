@@ -1,0 +1,133 @@
+"""gemm_sm90: values of every option on the simulator, no spills, refusals; tests/hopper holds the mechanisms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graphene as gr
+from graphene.kernels import GemmConfig, gemm_launches, gemm_sm90, run_gemm
+
+SMALL: dict[str, Any] = {"tile": (64, 64, 64), "warps": (4, 1), "stages": 3, "kernel": "gemm_sm90"}
+FEW: dict[str, Any] = SMALL | {"tile": (16, 64, 64), "warps": (1, 4)}
+TERMS: dict[str, Any] = {"bias": True, "residual": True, "activation": "relu"}
+HELD = {"fp16": np.float16, "fp32": np.float32, "i32": np.int32}
+
+
+def whole_numbers(rng: Any, rows: int, columns: int, front: tuple[int, ...], transposed: bool, dtype: Any) -> Any:
+    shape = (*front, columns, rows) if transposed else (*front, rows, columns)
+    x = rng.integers(-3, 4, shape).astype(dtype)
+    return x.swapaxes(-1, -2) if transposed else x
+
+
+def computes(config: GemmConfig, sizes: tuple[int, int, int], rng: Any) -> None:
+    """Whole numbers, whose sums are exact in any order, so that every element is known."""
+    (M, N, K), front, out = sizes, (2,) if config.batched else (), HELD[config.out_dtype]
+    given = np.int8 if config.dtype == "i8" else np.float16
+    a = whole_numbers(rng, M, K, front, config.order[0] == "N", given)
+    b = whole_numbers(rng, K, N, front, config.order[1] == "N", given)
+    c, residual = (rng.integers(-3, 4, (*front, M, N)).astype(out) for _ in range(2))
+    bias = rng.integers(-3, 4, N).astype(out)
+    alpha, beta = (2.0 if config.alpha else None), (-1.0 if config.beta else None)
+    want = a.astype(np.float64) @ b.astype(np.float64)
+    want = want * (alpha or 1) + c * (beta or 0) + bias * config.bias
+    want = (np.maximum(want, 0) if config.activation else want) + residual * config.residual
+    terms = bias if config.bias else None, residual if config.residual else None
+    run_gemm(config, a, b, c, *terms, alpha, beta)
+    np.testing.assert_array_equal(c.astype(np.float64), want)
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "turns": SMALL | TERMS | {"turns": True},
+    "one consumer": SMALL | {"alpha": True, "beta": True},
+    "two consumers share": SMALL | {"tile": (128, 64, 64), "warps": (8, 1), "bias": True},
+    "two rows of instructions": SMALL | {"tile": (128, 128, 64), "turns": True, "group": 8},
+    "NN": SMALL | {"order": "NN", "turns": True},
+    "NT": SMALL | {"order": "NT", "turns": True, "tile": (64, 96, 64)},
+    "TT": SMALL | {"order": "TT", "tile": (64, 80, 64)},
+    "batched": SMALL | TERMS | {"batched": True},
+    "parts of k": SMALL | {"split_k": 3, "turns": True},
+    "batched parts of k": SMALL | {"split_k": 3, "batched": True},
+    "fp32": SMALL | TERMS | {"out": "fp32"},
+    "no whole lines": SMALL | {"tile": (128, 144, 64), "warps": (8, 1)},
+    "cluster along rows": SMALL | {"tile": (64, 128, 64), "turns": True, "cluster": (2, 1, 1)},
+    "cluster along columns": SMALL | {"tile": (64, 128, 64), "turns": True, "cluster": (1, 2, 1)},
+    "few rows": FEW | TERMS,
+    "few rows, two consumers, cluster": FEW | {"tile": (32, 128, 64), "warps": (1, 8), "cluster": (1, 2, 1)},
+    "few rows, parts of k": FEW | {"turns": True, "split_k": 2},
+    "few rows, out fp32": FEW | TERMS | {"out": "fp32", "alpha": True, "beta": True},
+    "bytes": SMALL | {"tile": (64, 64, 128), "dtype": "i8", "turns": True},
+    "bytes to fp16": SMALL | {"tile": (64, 64, 128), "dtype": "i8", "out": "fp16"} | TERMS,
+}  # fmt: skip
+ODD: dict[str, dict[str, Any]] = {
+    "padded": SMALL | TERMS | {"pad": (True, True), "align": (2, 2, 2), "turns": True},
+    "padded parts of k": SMALL | {"pad": (True, True), "align": (2, 2, 2), "split_k": 2},
+    "padded few rows": FEW | TERMS | {"pad": (True, True), "align": (2, 2, 2)},
+    "padded across": SMALL | {"pad": (True, True), "align": (2, 2, 2), "order": "NT"},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_computes_the_product(name: str, rng: Any) -> None:
+    computes(GemmConfig(**OPTIONS[name]), (136, 144, 208), rng)
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_sizes_of_which_no_line_is_whole(name: str, rng: Any) -> None:
+    computes(GemmConfig(**ODD[name]), (129, 137, 203), rng)
+
+
+@pytest.mark.parametrize("sizes", [(1, 8, 8), (63, 72, 64), (65, 8, 576), (200, 264, 72)])
+def test_sizes_around_the_tiles(sizes: tuple[int, int, int], rng: Any) -> None:
+    computes(GemmConfig(**SMALL | {"turns": True}), sizes, rng)
+
+
+LARGE: dict[str, dict[str, Any]] = {
+    "128x192 in turns": {"tile": (128, 192, 64), "stages": 4, "turns": True, "cluster": (2, 1, 1)},
+    "128x128 in turns, gelu": {"tile": (128, 128, 64), "stages": 6, "turns": True, "bias": True, "activation": "gelu"},
+    "128x256 shared": {"tile": (128, 256, 64), "stages": 4, "warps": (8, 1)} | TERMS,
+    "256x128 shared": {"tile": (256, 128, 64), "stages": 4, "warps": (8, 1), "alpha": True, "beta": True},
+    "across": {"tile": (128, 128, 64), "stages": 6, "turns": True, "order": "NT"},
+    "few rows": {"tile": (16, 64, 64), "stages": 8, "warps": (1, 4)},
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_large_tiles_compile_without_spills(name: str) -> None:
+    config = GemmConfig(**SMALL | {"group": 8} | LARGE[name])
+    (launch,) = gemm_launches(config)
+    assert launch.kernel.compile("sm_90a").spill_bytes == 0
+
+
+def test_is_text_and_keeps_its_promises() -> None:
+    kernel = gemm_sm90(64, 64, STAGES=2)
+    assert gr.parse(str(kernel)) == kernel
+    result = kernel.check(M=136, N=72, K=200)
+    assert result.ok, str(result)
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"dtype": "fp32", "tile": (64, 64, 32)}, "gemm_sm90: no product of fp32"),
+    ({"dtype": "i8", "order": "NN", "tile": (64, 64, 128)}, "gemm_sm90: the instruction takes bytes along k"),
+    ({"warps": (2, 2)}, "gemm_sm90: warps do not fit"),
+    ({"tile": (128, 64, 64), "warps": (8, 1), "turns": True}, "gemm_sm90: turns need tiles of one warpgroup"),
+    ({"align": (8, 16, 16)}, "gemm_sm90: TMA copies A by 16 bytes"),
+    ({"tile": (64, 64, 32)}, "gemm_sm90: a step of k is a line of shared memory"),
+    ({"tile": (64, 272, 64)}, "gemm_sm90: the instruction has up to 256 columns"),
+    ({"tile": (192, 192, 64)}, "gemm_sm90: sums do not fit into registers"),
+    ({"cluster": (2, 2, 1)}, "gemm_sm90: clusters have one direction"),
+    ({"cluster": (1, 1, 2)}, "gemm_sm90: k is not cut over clusters"),
+    ({"tile": (64, 72, 64), "cluster": (2, 1, 1)}, "GemmTile: tile[1] does not fit"),
+    ({"tile": (64, 48, 64), "cluster": (4, 1, 1)}, "gemm_sm90: blocks cannot share tiles of B"),
+    ({"stages": 20}, "gemm_sm90: tiles do not fit into shared memory"),
+    ({"kernel": "gemm_sm80", "warps": (2, 2), "turns": True}, "GemmConfig: clusters and turns are gemm_sm90's"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED)
+def test_tiles_without_a_kernel_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(gr.VerifyError, match="KERNEL_ARGUMENT") as e:
+        gemm_launches(GemmConfig(**SMALL | options))
+    assert message in str(e.value)
