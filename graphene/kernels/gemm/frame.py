@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockWork", "Declared", "Product", "relu_of_bias"]
 
-MOST_IN_BOXES = 2**31 - 1  # coordinates of a copy by TMA have 32 bits, with a sign
+MOST_IN_BOXES = 2**31 - 2**16  # coordinates of a copy by TMA have 32 bits with a sign, also those of the last box
 
 
 def relu_of_bias(x: Any, b: Any) -> Any:

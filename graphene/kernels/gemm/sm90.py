@@ -28,6 +28,7 @@ __all__ = ["gemm_sm90", "product_sm90"]
 KINDS = {"fp16": "f32.f16", "bf16": "f32.bf16", "i8": "s32.s8"}
 LINE_BYTES = 128  # of a tile in shared memory, which TMA swizzles
 SHARED_BYTES = 227 * 1024
+MOST_TILES = 2**31 - 2**16  # no sum of a tile and a grid is larger than 32 bits hold
 PIECE = 64  # columns of C that are stored at once
 REGISTERS = (40, 232)  # of the producer's threads, and of those of two consumers
 
@@ -354,7 +355,9 @@ class Grid:
         t, p = h.product.tile, h.product
         rows, columns = (of.N, of.M) if h.swapped else (of.M, of.N)
         self.rows, self.columns = gr.ceil_div(rows, h.down * h.block_rows), gr.ceil_div(columns, h.across * h.columns)
-        self.tiles = prod([self.rows, self.columns, *of.parts, *of.batch])
+        # A matrix of more tiles has 4 TB at least: the bound tells that 32 bits count them.
+        self.of_a_matrix = gr.min(self.rows * self.columns, MOST_TILES)
+        self.tiles = gr.min(prod([self.rows, self.columns, *of.parts, *of.batch]), MOST_TILES)
         ks = of.A.shape[-1] if p.a.longer_k else of.B.shape[-2 if p.b_as_kn else -1]
         self.steps = gr.ceil_div(gr.ceil_div(ks, t.tile[2]), *of.parts) if of.parts else gr.ceil_div(ks, t.tile[2])
         self.workers = gr.max(1, gr.min(gr.sm_count() // (h.down * h.across), self.tiles))
@@ -373,11 +376,13 @@ class Grid:
         h, rows, columns, group = self.h, self.rows, self.columns, self.h.product.tile.group
         z: Any = 0
         if self.parts or self.of.batch:
-            z, tile = tile // (rows * columns), tile % (rows * columns)
+            z, tile = tile // self.of_a_matrix, tile % self.of_a_matrix
         part, z = (z // self.of.batch[0], z % self.of.batch[0]) if self.parts and self.of.batch else (z, z)
-        first = tile // (group * columns) * group  # `group` rows of tiles side by side share A and B in the L2 cache
-        many = gr.min(group, rows - first)
-        x, y = first + tile % (group * columns) % many, tile % (group * columns) // many
+        # `group` rows of tiles side by side share A and B in the L2 cache. Minima and maxima change nothing: they tell
+        # that 32 bits are enough, and that there is no quotient of negative numbers.
+        first = gr.min(tile // (group * columns) * group, rows)
+        many = gr.max(1, gr.min(group, rows - first))
+        x, y = first + tile % (group * columns) % many, gr.min(tile % (group * columns) // many, columns)
         return (h.down * x + rank if h.down > 1 else x), (h.across * y + rank if h.across > 1 else y), part, z
 
 
@@ -391,8 +396,8 @@ class Store:
             lines, line = (h.width, h.rows) if h.swapped else (h.rows, h.width)
             whole = line % PIECE != 0
             shape = [h.consumers * lines, line] if whole else gr.panels(h.consumers * lines, line, self.dtype)
-            more = {} if whole else {"swizzle": gr.swizzle(PIECE, self.dtype)}
-            self.shared = gr.alloc("sC", shape, self.dtype, gr.SH, stages=h.buffers, **more)
+            swizzle = None if whole else gr.swizzle(PIECE, self.dtype)
+            self.shared = gr.alloc("sC", shape, self.dtype, gr.SH, stages=h.buffers, swizzle=swizzle)
             self.lines = lines
 
     def declare(self, acc: Any, mine: Any, w: Any) -> None:
