@@ -42,6 +42,8 @@ from graphene.kernels import (
     softmax_kernel,
 )
 from graphene.kernels.mlp import MlpConfig, mlp_kernel, runs_of
+from graphene.kernels.mlp_sm90 import MlpSm90Config, mlp_sm90
+from graphene.kernels.mlp_sm90 import runs_of as sm90_runs_of
 from graphene.kernels.recurrent import CellConfig, recurrent_cell
 from graphene.kernels.rows.groupnorm import GroupNormConfig, groupnorm_kernel
 
@@ -400,6 +402,16 @@ def _() -> Case:
         (40, 64, 64, 24), ("relu",) * 3, (True,) * 3, rows=16, warps=2, across=3, chunk=32, stages=3, columns=48
     )
     return mlp_case(config, 40)
+
+
+@case("mlp_sm90")
+def _() -> Case:
+    """Layers of one form between two others, a ragged width; three tiles of rows in a block, a ring of few stages."""
+    config = MlpSm90Config((24, 32, 32, 40, 64), ("relu",) * 4, (True,) * 4, rows=64, stages=3, inputs=1)
+    m, k = 128 * 8 + 40, config.widths
+    weights = [(normal(1 + i, k[i + 1], k[i]) / 8).astype(np.float16) for i in range(4)]
+    biases = [[normal(9 + r.first + i, r.n) for i in range(r.layers)] for r in sm90_runs_of(config)]
+    return Case(mlp_sm90(config), [lambda: [normal(0, m, 24), *weights, *biases, np.zeros((m, 64), np.float16)]])
 
 
 def cell_case(config: CellConfig, units: int, calls: list[tuple[int, int, int]]) -> Case:

@@ -1,0 +1,137 @@
+"""Perceptrons for Hopper, simulated against float64 with results rounded behind every layer, and compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import graphene as gr
+from graphene.kernels.epilogues import FORMULAS
+from graphene.kernels.mlp_sm90 import MlpSm90Config, mlp_sm90, runs_of
+
+
+def config(widths: tuple[int, ...], **options: Any) -> MlpSm90Config:
+    depth = len(widths) - 1
+    given = {"rows": 64, "stages": 4, "inputs": 1 if widths[0] <= 64 else 2} | options
+    acts = given.pop("acts", ("relu",) * (depth - 1) + (None,))
+    biases = given.pop("biases", (True,) * depth)
+    return MlpSm90Config(widths, acts, biases, **given)
+
+
+def run(c: MlpSm90Config, m: int, stride: int | None = None, **options: Any) -> None:
+    """Simulates m rows, which start `stride` elements apart, and compares."""
+    rng = np.random.default_rng(0)
+    weights = [
+        (rng.standard_normal((n, k)) * 1.4 / np.sqrt(k)).astype(np.float16)
+        for k, n in zip(c.widths, c.widths[1:], strict=False)
+    ]
+    biases = [rng.standard_normal(n).astype(np.float16) for n in c.widths[1:]]
+    x = rng.standard_normal((m, stride or c.widths[0])).astype(np.float16)[:, : c.widths[0]]
+    y = np.full((m, c.widths[-1]), np.nan, np.float16)
+    lists = [biases[r.first : r.first + r.layers] for r in runs_of(c) if r.bias]
+    mlp_sm90(c).simulate(x, *weights, *lists, y, **options)
+    want = x
+    for w, b, has, act in zip(weights, biases, c.biases, c.activations, strict=True):
+        sums = want.astype(np.float64) @ w.astype(np.float64).T + (b.astype(np.float64) if has else 0)
+        want = FORMULAS[act](sums).astype(np.float16)
+    # A sum in fp32 may round the other way, which the next layers see.
+    assert np.abs(y.astype(np.float64) - want).max() <= 2**-9 * max(np.abs(want).max(), 0.1)
+
+
+@pytest.mark.parametrize("rows", [64, 128])
+@pytest.mark.parametrize("m", [1, 65, 300])
+def test_rows(rows: int, m: int) -> None:
+    run(config((64, 64, 64, 64, 64), rows=rows), m)
+
+
+@pytest.mark.parametrize(
+    "widths", [(8, 16, 8), (24, 72, 40, 10), (136, 136, 200), (72, 256, 128, 64), (16, 3), (128, 64)]
+)
+@pytest.mark.parametrize("consumers", [1, 3])
+def test_widths(widths: tuple[int, ...], consumers: int) -> None:
+    """No multiples of 16 or 64; results of any width, stored by threads or by boxes."""
+    align = 16 if widths[-1] % 8 == 0 else 4 if widths[-1] % 2 == 0 else 2
+    run(config(widths, consumers=consumers, stages=4, turns=consumers > 1, align=(16, align)), 70)
+
+
+def test_a_wide_input_arrives_in_pieces() -> None:
+    run(config((784, 64, 10), align=(16, 4)), 140)
+    run(config((784, 64, 10), align=(16, 4), turns=False, inputs=2, rows=128), 140)
+
+
+def test_layers_of_different_forms() -> None:
+    acts = ("gelu", "tanh", "tanh", "sigmoid", "relu", None)
+    run(config((40, 48, 48, 48, 48, 80, 64), acts=acts, biases=(True, False, False, True, True, False)), 70, stride=48)
+
+
+def test_several_tiles_of_rows_a_block() -> None:
+    """The simulator has four multiprocessors: the first block has three tiles here."""
+    run(config((64, 32, 32, 64), stages=3), 128 * 8 + 40, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("widths", "options"),
+    [
+        ((128,) * 9, {"rows": 128, "stages": 8, "inputs": 2}),
+        ((128,) * 9, {"rows": 64, "stages": 8, "inputs": 2, "consumers": 3}),
+        ((256,) * 5, {"rows": 64, "stages": 5}),
+        ((784, 256, 128, 10), {"rows": 64, "stages": 5, "align": (16, 4)}),
+    ],
+)
+def test_it_compiles_without_spills(widths: tuple[int, ...], options: dict[str, Any]) -> None:
+    """Nor are the products serialised, which is an error."""
+    c = config(widths, **options)
+    done = mlp_sm90(c).compile("sm_90a")
+    assert (done.registers, done.spill_bytes) == (128 if c.consumers == 3 else 168, 0)
+
+
+def test_shared_memory_is_what_is_said() -> None:
+    for c in (config((128,) * 3, rows=128, stages=8, inputs=2), config((72, 136, 10), align=(16, 4))):
+        used = mlp_sm90(c).lowered("sm_90a").shared_bytes
+        assert used <= c.shared_bytes <= used + 1024
+
+
+def test_it_is_held_to_its_formula() -> None:
+    kernel = mlp_sm90(config((24, 32, 32, 64), acts=("relu", "tanh", None), turns=False))
+    assert kernel.check(M=70).ok
+
+    def something_else(X: Any, W0: Any, W1: Any, W2: Any, **_: Any) -> Any:
+        return X @ W0.T @ W1.T @ W2.T
+
+    error, *_ = kernel.with_promise(something_else).check(M=70).errors
+    assert error.code == "CHECK_PROMISE"
+
+
+def test_every_synchronisation_left_out_is_reported() -> None:
+    """But for setmaxnreg, which says how many registers a thread has."""
+    kernel = mlp_sm90(config((24, 32, 32, 64), stages=2))
+    mutants = kernel.mutants(M=128 * 4 + 8)
+    assert len(mutants) > 50
+    assert {str(m).split(": ")[1].split("(")[0] for m in mutants if m.hazard is None} == {"setmaxnreg"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"widths": (16,), "activations": (), "biases": ()}, "len(widths) does not fit"),
+        ({"widths": (16, 300, 16)}, "widths[1] does not fit"),
+        ({"widths": (16, 200, 16), "rows": 128}, "widths[1] does not fit"),
+        ({"widths": (20, 32, 16)}, "widths[0] does not fit"),
+        ({"activations": ("relu",)}, "len(activations) does not fit"),
+        ({"rows": 32}, "rows does not fit"),
+        ({"rows": 128, "consumers": 3}, "rows * consumers does not fit"),
+        ({"stages": 1}, "stages does not fit"),
+        ({"widths": (72, 32, 16), "inputs": 1}, "inputs does not fit"),
+        ({"consumers": 1}, "turns, with one consumer, does not fit"),
+        ({"align": (8, 16)}, "align[0] does not fit"),
+        ({"widths": (16, 256, 256, 16), "rows": 64, "stages": 3}, "stages, if consumers take turns, does not fit"),
+    ],
+)
+def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> None:
+    depth = len(options.get("widths", (16, 32, 16))) - 1
+    given = {"widths": (16, 32, 16), "activations": ("relu",) * depth, "biases": (True,) * depth} | options
+    with pytest.raises(gr.VerifyError, match="KERNEL_ARGUMENT") as e:
+        mlp_sm90(MlpSm90Config(**given))
+    assert f"mlp_sm90: {message}" in str(e.value)
