@@ -83,6 +83,7 @@ def _typical(
 
 
 H200 = _typical("NVIDIA H200", "sm_90a", 132, 2245, 52, 18.0, 1.75)
+PORTABLE = replace(H200, name="a GPU", arch="sm_90")  # kernels for it run on other architectures, too
 _KNOWN = (  # the first device of an architecture is its typical one
     _typical("NVIDIA V100", "sm_70", 80, 1024, 27, 7.0, 1.5),
     _typical("NVIDIA GeForce RTX 2080 Ti", "sm_75", 68, 512, 20, 5.6, 1.6),
@@ -124,7 +125,8 @@ def named(name: str) -> Device:
     """The device of this name, as drivers and PyTorch write it: "NVIDIA A100-SXM4-80GB".
 
     It is the device of the table whose name begins the given one; else the CUDA device of this machine with that name,
-    as the driver describes it; else a device with the rates of an H200, on which kernels are measured.
+    as the driver describes it; else a device with the rates of an H200, on which kernels are measured, but without the
+    instructions that only its architecture has ("sm_90", not "sm_90a").
     """
     if (known := _known(name)) is not None:
         return replace(known, name=name)
@@ -132,7 +134,7 @@ def named(name: str) -> Device:
         found = [d for d in _core.driver_info()["devices"] if d["name"] == name]
     except LaunchError:  # a machine without a driver
         found = []
-    return _described(found[0]) if found else replace(H200, name=name)
+    return _described(found[0]) if found else replace(PORTABLE, name=name)
 
 
 def _known(name: str) -> Device | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from graphene import _core
@@ -10,12 +11,12 @@ from graphene.kernels.arguments import size
 from graphene.kernels.gemm.launches import gemm_launches
 from graphene.kernels.gemm.pad import PADDED_MOST
 from graphene.kernels.gemm.problem import TYPES, GemmConfig, GemmProblem, GemmTile, check_product
-from graphene.select import model
-from graphene.select.device import H200, Device, named
+from graphene.select import hopper, model
+from graphene.select.device import PORTABLE, Device, named
 from graphene.select.matmul import shape_class
 from graphene.select.measure import best_known
 from graphene.select.model import SLOWER, TILES, copies_spill, splits
-from graphene.select.tiles import MatmulShape, Tile, impossible, judge
+from graphene.select.tiles import MatmulShape, Tile, impossible, judge, up
 from graphene.select.trial_gemm import Run, arguments, reference, verify
 from graphene.select.tunable import Tunable
 
@@ -46,6 +47,9 @@ def _pads(p: GemmProblem) -> list[tuple[bool, bool]]:
 def _candidates(p: GemmProblem, device: Device) -> Iterator[GemmTile]:
     shape = _shape(p)
     line = 128 // shape.element_bytes
+    for t in hopper.candidates(p, device):
+        for pad, split in _variants(p, t, device):
+            yield replace(t, pad=pad, split_k=split)
     for bm in (128, 256, 192, 64, 96, 32):  # among equal ones the first is taken
         for bn in (128, 256, 192, 64, 96, 32):
             blocks = -(-p.m // bm) * -(-p.n // bn) * shape.batch
@@ -62,30 +66,53 @@ def _candidates(p: GemmProblem, device: Device) -> Iterator[GemmTile]:
                                 yield GemmTile((bm, bn, bk), warps, stages, group, pad, split)
 
 
+def _variants(p: GemmProblem, t: GemmTile, device: Device) -> Iterator[tuple[tuple[bool, bool], int]]:
+    """Padded copies and parts of k with which a tile of gemm_sm90 may compute a problem."""
+    bm, bn, bk = t.tile
+    count = 1 if p.batch is None else p.batch
+    parts = [1]
+    if p.workspaces and 2 * up(p.m, bm) * up(p.n, bn) * count <= device.sm_count:
+        parts = splits(p.m, p.n, p.k, count, bm, bn, bk, device.sm_count)
+    for pad in _pads(p) if max(p.m, p.n, p.k) <= PADDED_MOST else [(False, False)]:
+        if all(a == 16 or padded for a, padded in zip(p.align[:2], pad, strict=True)):
+            yield from ((pad, split) for split in parts)
+
+
+def _around_us(p: GemmProblem, pad: tuple[bool, bool], split_k: int, device: Device) -> float:
+    """The time of kernels that copy operands to longer lines, and of the one that adds parts, without its launch."""
+    count, item = 1 if p.batch is None else p.batch, TYPES[p.dtype].bits // 8
+    us = sum(
+        model.padding_us(count * n * p.k, item, device) for n, padded in zip((p.m, p.n), pad, strict=True) if padded
+    )
+    return us + (model.parts_us(count * p.m * p.n, split_k, device) if split_k > 1 else 0.0)
+
+
 def _predict(c: GemmTile, p: GemmProblem, device: Device) -> tuple[float, str] | str:
+    if (parts := c.split_k * (p.batch or 1)) > 65535:
+        return f"{parts} parts of products, of which a grid has 65535"
+    around_us = _around_us(p, c.pad, c.split_k, device)
+    if c.kernel == "gemm_sm90":
+        if (reason := hopper.refused(c, p, device)) is not None:
+            return reason
+        us, remark = hopper.product_us(c, p, device)
+        return us + around_us + (model.SPLIT_US if c.split_k > 1 else 0.0), remark
     shape, tile = _shape(p), as_tile(c)
     if (reason := judge(tile, shape, device)) is not None:
         return reason
-    if (parts := c.split_k * shape.batch) > 65535:
-        return f"{parts} parts of products, of which a grid has 65535"
     worst = min(16 if padded else a for padded, a in zip(c.pad, p.align[:2], strict=True))
     if worst < 4 and tile.bm * tile.bn > 64 * 64:
         return f"lines of {worst} bytes pass through registers, which leave no room for {tile.bm}x{tile.bn} sums"
     if worst >= 4 and copies_spill(tile.bm, tile.bn, tile.bk * shape.element_bytes, c.warps, worst):
         return f"copies of {worst} bytes take so many registers that sums would spill"
     e = model.estimate(tile, shape, device)
-    us = e.us * SLOWER[worst]
-    for padded, lines in zip(c.pad, (p.m, p.n), strict=True):
-        if padded:
-            us += model.padding_us(shape.batch * lines * p.k, shape.element_bytes, device)
-    if c.split_k > 1:
-        us += model.parts_us(shape.batch * p.m * p.n, c.split_k, device)
     waves = f"{e.waves:.2f} waves of {e.blocks_per_sm} blocks an SM"
-    return us, f"{waves}, tensor cores {e.busy:.0%} busy, bound by {e.bound}"
+    return e.us * SLOWER[worst] + around_us, f"{waves}, tensor cores {e.busy:.0%} busy, bound by {e.bound}"
 
 
 def _unusable(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
-    if (reason := impossible(as_tile(c), _shape(p), device)) is None:
+    new = c.kernel == "gemm_sm90"
+    reason = hopper.impossible(c, p, device) if new else impossible(as_tile(c), _shape(p), device)
+    if reason is None:
         gemm_launches(p, c)  # refuses a configuration without a kernel, with a code
     return reason
 
@@ -104,10 +131,32 @@ def _group(tiles_m: int, tiles_n: int) -> int:
 
 
 def estimate(p: GemmProblem, device: Device) -> GemmTile:
-    """The tile that is expected to be the fastest, of those that were measured (`graphene.select.model`).
+    """The tile that is expected to be the fastest, by the models of `gemm_sm80` and, where there is wgmma, `gemm_sm90`.
 
     Raises VerifyError KERNEL_ARGUMENT if none of them fits into the shared memory of a block.
     """
+    best = min(_expected(p, device), key=lambda c: c[0], default=None)
+    new = min(_expected_by_wgmma(p, device), key=lambda c: c[0], default=None)
+    if new is not None and (best is None or new[0] <= max(best[0], 1.1 * hopper.memory_us(p, device))):
+        best = new
+    if best is None:
+        _core.fail("KERNEL_ARGUMENT", "select_gemm: shared_bytes does not fit",
+                   ["want: room for the stages of one of the tiles", f"got: {device.shared_bytes}"],
+                   "pass what a block of the device may have")  # fmt: skip
+    return best[1]()
+
+
+def _expected_by_wgmma(p: GemmProblem, device: Device) -> Iterator[tuple[float, Callable[[], GemmTile]]]:
+    """Expected microseconds of tiles of gemm_sm90, which are made when they are taken."""
+    for t in hopper.candidates(p, device):
+        for pad, split in _variants(p, t, device):
+            us, _ = hopper.product_us(t, p, device, split, pad)
+            us += _around_us(p, pad, split, device) + (model.SPLIT_US if split > 1 else 0.0)
+            yield us, functools.partial(replace, t, pad=pad, split_k=split)
+
+
+def _expected(p: GemmProblem, device: Device) -> Iterator[tuple[float, Callable[[], GemmTile]]]:
+    """Expected microseconds of the measured tiles of gemm_sm80 (`graphene.select.model`), made when they are taken."""
     item, count = TYPES[p.dtype].bits // 8, 1 if p.batch is None else p.batch
     k_tile = 128 // item
     lengths = p.k if p.order[0] == "T" else p.m, p.k if p.order[1] == "N" else p.n
@@ -115,42 +164,32 @@ def estimate(p: GemmProblem, device: Device) -> GemmTile:
     def straddling(pad: tuple[bool, bool]) -> bool:
         return any(n * item % 128 and not padded for n, padded in zip(lengths, pad, strict=True))
 
-    def candidates() -> Iterator[tuple[float, Any]]:
-        pads = _pads(p) if max(p.m, p.n, p.k) <= PADDED_MOST else [(False, False)]
-        for pad in pads:
-            worst = min(16 if padded else a for padded, a in zip(pad, p.align, strict=False))
-            before = sum(
-                model.padding_us(count * rows * p.k, item, device)
-                for rows, padded in zip((p.m, p.n), pad, strict=True)
-                if padded
-            )
-            for t in TILES:
-                held = worst < 4  # tiles pass through registers
-                ks = k_tile // 2 if held and t.rows > 32 else k_tile
-                if (t.rows + t.columns) * ks * item * t.stages > device.shared_bytes:
-                    continue
-                if item == 4 and (t.rows > 128 or t.columns == 192):
-                    continue  # slower than 128x256, as measured
-                if copies_spill(t.rows, t.columns, ks * item, t.warps, worst):
-                    continue
-                if held and t.rows * t.columns > 64 * 64:
-                    continue  # they leave no room for more accumulators
-                slower = SLOWER[worst] * t.straddling if worst == 16 and straddling(pad) else SLOWER[worst]
-                parts = splits(p.m, p.n, p.k, count, t.rows, t.columns, k_tile, device.sm_count)
-                for split in parts if p.workspaces else (1,):
-                    us = before + model.measured_us(t, p.m, p.n, p.k, count, split, slower, device)
-                    if split > 1:
-                        us += model.SPLIT_US + model.parts_us(count * p.m * p.n, split, device)
-                    yield us, (t, ks, pad, split)
+    def tile(t: model.MeasuredTile, ks: int, pad: tuple[bool, bool], split: int) -> GemmTile:
+        group = _group(-(-p.m // t.rows), -(-p.n // t.columns))
+        return GemmTile((t.rows, t.columns, ks), t.warps, t.stages, group, pad, split)
 
-    best = min(candidates(), key=lambda c: c[0], default=None)
-    if best is None:
-        _core.fail("KERNEL_ARGUMENT", "select_gemm: shared_bytes does not fit",
-                   ["want: room for the stages of one of the tiles", f"got: {device.shared_bytes}"],
-                   "pass what a block of the device may have")  # fmt: skip
-    t, ks, pad, split = best[1]
-    group = _group(-(-p.m // t.rows), -(-p.n // t.columns))
-    return GemmTile((t.rows, t.columns, ks), t.warps, t.stages, group, pad, split)
+    pads = _pads(p) if max(p.m, p.n, p.k) <= PADDED_MOST else [(False, False)]
+    for pad in pads:
+        worst = min(16 if padded else a for padded, a in zip(pad, p.align, strict=False))
+        before = _around_us(p, pad, 1, device)
+        for t in TILES:
+            held = worst < 4  # tiles pass through registers
+            ks = k_tile // 2 if held and t.rows > 32 else k_tile
+            if (t.rows + t.columns) * ks * item * t.stages > device.shared_bytes:
+                continue
+            if item == 4 and (t.rows > 128 or t.columns == 192):
+                continue  # slower than 128x256, as measured
+            if copies_spill(t.rows, t.columns, ks * item, t.warps, worst):
+                continue
+            if held and t.rows * t.columns > 64 * 64:
+                continue  # they leave no room for more accumulators
+            slower = SLOWER[worst] * t.straddling if worst == 16 and straddling(pad) else SLOWER[worst]
+            parts = splits(p.m, p.n, p.k, count, t.rows, t.columns, k_tile, device.sm_count)
+            for split in parts if p.workspaces else (1,):
+                us = before + model.measured_us(t, p.m, p.n, p.k, count, split, slower, device)
+                if split > 1:
+                    us += model.SPLIT_US + model.parts_us(count * p.m * p.n, split, device)
+                yield us, functools.partial(tile, t, ks, pad, split)
 
 
 def choose(p: GemmProblem, device: Device) -> GemmTile:
@@ -181,7 +220,7 @@ GEMM: Tunable[GemmProblem, GemmTile] = Tunable(
     reference=reference,
     unusable=_unusable,
     suits=_suits,
-    alike=lambda c: (c.tile[:2], c.pad, c.split_k),
+    alike=lambda c: (c.kernel, c.tile[:2], c.pad, c.split_k),
 )
 
 
@@ -210,7 +249,8 @@ def select_gemm(
     ``batch``: None for one product of plain matrices. ``sms``, ``shared_bytes``: the device's multiprocessors, and the
     most shared memory of a block. ``workspaces``: whether configurations that need workspaces may be taken (split-K,
     padded copies). ``device``: the name of a GPU, such as "NVIDIA H200", whose tuning records come before the estimate
-    (docs/tuning.md). The other arguments are those of GemmConfig. Sizes may be 0. Raises VerifyError KERNEL_ARGUMENT.
+    (docs/tuning.md), and whose own instructions may be used. Without it the kernels run on any architecture from sm_80
+    up. The other arguments are those of GemmConfig. Sizes may be 0. Raises VerifyError KERNEL_ARGUMENT.
     """
     align = check_product("select_gemm", dtype, out, order, align, activation)  # type: ignore[assignment]
     M, N, K = (size("select_gemm", n, x, least=0) for n, x in (("M", M), ("N", N), ("K", K)))
@@ -220,5 +260,5 @@ def select_gemm(
         _core.fail("KERNEL_ARGUMENT", "select_gemm: device does not fit",
                    ['want: the name of a GPU, such as "NVIDIA H200", or None', f"got: {device!r}"])  # fmt: skip
     p = GemmProblem(M, N, K, batch, dtype, order, align, bias, residual, activation, workspaces, out, alpha, beta)
-    where = (H200 if device is None else named(device)).of_size(sms, shared_bytes)
+    where = (PORTABLE if device is None else named(device)).of_size(sms, shared_bytes)
     return (estimate(p, where) if device is None else choose(p, where)).config(p)

@@ -1,5 +1,8 @@
 """What is chosen for the usual problems on an H200 stays what it was: tiles change on purpose, with figures.
 
+Products of 16-bit elements are gemm_sm90's where the device is known to be an H200. "estimated" ones are for any
+architecture, and so gemm_sm80's, as are those of i8 and tf32.
+
 After a change that is meant to alter choices: GRAPHENE_UPDATE_GOLDEN=1 pytest tests/select/test_choices.py, and read
 the diff.
 """
@@ -38,7 +41,8 @@ def aligned(elems: int, item: int) -> int:
 def short(config: Any) -> str:
     """A product's configuration without what the problem says of it."""
     tile, warps, pad = ("x".join(str(int(x)) for x in of) for of in (config.tile, config.warps, config.pad))
-    return f"{tile} warps {warps} stages {config.stages} group {config.group} pad {pad} split {config.split_k}"
+    new = f" by wgmma{' in turns' * config.turns}, clusters {config.cluster}" if config.kernel == "gemm_sm90" else ""
+    return f"{tile} warps {warps} stages {config.stages} group {config.group} pad {pad} split {config.split_k}{new}"
 
 
 def values(config: Any) -> str:

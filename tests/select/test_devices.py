@@ -65,7 +65,7 @@ def test_what_nobody_knows_has_the_rates_of_an_h200(monkeypatch: pytest.MonkeyPa
         raise LaunchError("there is none   [LAUNCH_NO_DRIVER]")
 
     monkeypatch.setattr(_core, "driver_info", no_driver)
-    assert named("Some GPU") == replace(H200, name="Some GPU")
+    assert named("Some GPU") == replace(H200, name="Some GPU", arch="sm_90")  # and no instructions of sm_90a
 
 
 def test_measured_times_are_those_of_an_h200_and_scaled_elsewhere() -> None:
@@ -81,4 +81,4 @@ def test_a_device_with_less_shared_memory_gets_tiles_that_fit(own_records: Any) 
     (bm, bn, bk), stages = estimate(p, small).tile, estimate(p, small).stages
     assert (bm + bn) * bk * 2 * stages <= small.shared_bytes
     assert choose(p, small) == estimate(p, small)  # there are no records for it
-    assert estimate(p, H200).tile == (256, 128, 64)
+    assert estimate(p, replace(H200, arch="sm_90")).tile == (256, 128, 64)

@@ -1,0 +1,207 @@
+"""The time of a product by ``gemm_sm90``: which of its tiles fit, and how long they take.
+
+Blocks are persistent, one on a multiprocessor, and go through tiles in rounds. A step of k costs what tensor cores need
+for it, or what the L2 cache needs to bring its operands. The constants are chosen by the times of 18 products on an
+H200, by kernels of this form (`benchmarks/results/hopper_h200.json`); docs/tuning.md says how far off they are.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from graphene.kernels.gemm.problem import TYPES, GemmTile
+from graphene.select.device import H200, Device
+from graphene.select.tiles import up
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from graphene.kernels.gemm.problem import GemmProblem
+
+__all__ = ["candidates", "has_wgmma", "impossible", "product_us", "refused", "serves", "tiles_for"]
+
+LINE = 64  # elements of k in a step: lines of 128 bytes
+PIECE = 64  # columns of C that pass through shared memory at once
+MOST = 2**31 - 2**16  # coordinates of TMA and numbers of tiles have 32 bits
+SUMS = 208  # the most accumulators of a thread
+BARRIERS_BYTES = 16  # of a stage
+STAGES = 12  # more were not faster
+LAUNCH_US = 2.6  # before the first step and after the last one, where the kernel before lets this one start early
+TENSOR_NS = 6.55  # a k of a tile of 128x128, when tensor cores are always busy
+COOL = 0.68  # the share of it when they are mostly idle: clocks are higher then
+HALF_WARM_US = 8.3  # work at which clocks are between the two
+WORK_PER_US = 650e6  # operations of all tensor cores, by which this work is counted
+MEMORY = 0.957  # what it reads from memory, as a share of Device.memory_rate
+STRADDLING = 1.2  # more of the L2 cache's lines, where the operands' lines begin in the middle of them
+STORE_US = 0.3  # the store of a tile of 128x128 by two consumers, through shared memory and TMA
+ALONE = 0.05  # the share of the shorter one of work and memory accesses that does not run beside the other
+BY_THREADS = 3.0  # as a multiple of that, where lines of C begin anywhere, or its elements have 32 bits
+COMPUTED = 0.5  # more of it for an activation, for a residual, for C itself
+UNEVEN = 1.05  # widths that are no multiple of 64
+CLUSTERS = 1.006  # barriers of clusters; they gain as much where operands are many times the L2 cache
+LARGE_BYTES = 200e6
+
+
+def has_wgmma(device: Device) -> bool:
+    """Whether a device runs gemm_sm90: wgmma of sm_90a is no instruction of any other architecture, later ones too."""
+    return device.arch == "sm_90a"
+
+
+def serves(p: GemmProblem, device: Device) -> bool:
+    """Whether gemm_sm90 computes such products on a device."""
+    return has_wgmma(device) and p.dtype in ("fp16", "bf16")
+
+
+class Shape:
+    """A tile as the instructions see it: rows of a block and of a consumer, columns, consumers."""
+
+    __slots__ = ("across", "block_rows", "columns", "consumers", "down", "rows", "swapped")
+
+    def __init__(self, c: GemmTile) -> None:
+        self.swapped = c.warps[1] > 1  # A and B have changed places
+        self.block_rows, self.columns = (c.tile[1], c.tile[0]) if self.swapped else (c.tile[0], c.tile[1])
+        self.down, self.across = (c.cluster[1], c.cluster[0]) if self.swapped else (c.cluster[0], c.cluster[1])
+        sharing = max(c.warps) // 4  # consumers of a tile
+        self.rows, self.consumers = self.block_rows // sharing, 2 if c.turns else sharing
+
+    @property
+    def piece_bytes(self) -> int:
+        """Shared memory of the pieces of a result of 16-bit elements."""
+        return 2 * self.consumers * self.rows * (self.columns if self.columns % PIECE else PIECE)
+
+    def shared_bytes(self, stages: int, bk: int, item: int, out_item: int) -> int:
+        """The least shared memory of a block."""
+        stage = (self.block_rows + self.columns) * bk * item + BARRIERS_BYTES
+        return stages * stage + (self.piece_bytes if out_item == 2 else 0)
+
+
+def impossible(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
+    """Why a tile cannot be used on a device, for products of any sizes, in words; None if it can be."""
+    if not serves(p, device):
+        return f"gemm_sm90 has no product of {p.dtype} on {device.arch}"
+    if c.warps not in ((4, 1), (8, 1), (1, 4), (1, 8)) or (c.turns and max(c.warps) > 4):
+        return f"{c.warps} warps are no consumers of gemm_sm90" + " in turns" * c.turns
+    s, item = Shape(c), TYPES[p.dtype].bits // 8
+    if s.rows % 64 or s.columns > 256:
+        return f"{s.rows}x{s.columns} for a consumer, of which wgmma has multiples of 64, and up to 256"
+    if (held := s.rows * s.columns // 128) > SUMS:
+        return f"{held} sums a thread, at most {SUMS}"
+    along_k = (p.order[0] == "T", p.order[1] == "N")
+    for extent, shares, lines_of_k in zip(c.tile, (c.cluster[1], c.cluster[0]), along_k, strict=False):
+        if shares > 1 and extent % (shares * (8 if lines_of_k else LINE)):
+            return f"{shares} blocks cannot share {extent} rows of an operand in order {p.order}"
+    if sum(n > 1 for n in c.cluster) > 1 or c.cluster[2] > 1:
+        return f"clusters of {c.cluster} share no operand"
+    need = s.shared_bytes(c.stages, c.tile[2], item, TYPES[p.out_dtype].bits // 8)
+    if need > device.shared_bytes:
+        return f"{need} bytes of shared memory, at most {device.shared_bytes}"
+    if min(16 if padded else a for padded, a in zip(c.pad, p.align[:2], strict=True)) < 16:
+        return f"TMA copies lines of 16 bytes, not of {min(p.align[:2])}"
+    return None
+
+
+def refused(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
+    """Why a tile cannot be used or is not worth a try for a product, in words; None if it is worth one."""
+    return impossible(c, p, device) or covers(c, p)
+
+
+def covers(c: GemmTile, p: GemmProblem) -> str | None:
+    """Why a tile is too large for a problem, in words; None if it is not."""
+    if min(p.m, p.n, p.k) < 1 or max(p.m, p.n, p.k) > MOST:
+        return f"sizes from 1 to {MOST} are multiplied"
+    if up(p.m, c.tile[0]) * up(p.n, c.tile[1]) * c.split_k * (1 if p.batch is None else p.batch) > MOST:
+        return "the tiles are too many to be counted with 32 bits"
+    for name, covered, extent in (("rows", c.tile[0], p.m), ("columns", c.tile[1], p.n)):
+        if covered > 16 and covered >= 2 * extent:
+            return f"{covered} {name} of which {covered - extent} are always outside"
+    return None
+
+
+def product_us(
+    c: GemmTile, p: GemmProblem, device: Device, split_k: int | None = None, pad: tuple[bool, bool] | None = None
+) -> tuple[float, str]:
+    """About how long a product takes, in microseconds, without kernels before and after it; and what limits it.
+
+    ``split_k``, ``pad``: instead of the tile's own.
+    """
+    split_k, pad = split_k or c.split_k, pad or c.pad
+    s, item, count = Shape(c), TYPES[p.dtype].bits // 8, 1 if p.batch is None else p.batch
+    m, n = (p.n, p.m) if s.swapped else (p.m, p.n)
+    cluster = s.down * s.across
+    clusters = up(m, s.block_rows * s.down) * up(n, s.columns * s.across) * count * split_k
+    rounds = up(clusters, max(device.sm_count // cluster, 1))
+    k = up(up(p.k, c.tile[2]), split_k) * c.tile[2]
+
+    area = s.block_rows * s.columns / 128**2
+    busy = 2 * p.m * p.n * p.k * count / WORK_PER_US
+    warm = COOL + (1 - COOL) * busy / (busy + HALF_WARM_US)
+    tensor_ns = TENSOR_NS * area * warm * (H200.tensor_rate / device.tensor_rate)
+    tensor_ns *= UNEVEN if s.columns % 64 and s.columns > 64 else 1.0
+    if cluster > 1:
+        operands = count * (p.m + p.n) * p.k * item
+        tensor_ns *= CLUSTERS if operands < LARGE_BYTES else 2 - CLUSTERS
+    lengths = (p.k if p.order[0] == "T" else p.m, p.k if p.order[1] == "N" else p.n)
+    straddling = any(x * item % 128 and not padded for x, padded in zip(lengths, pad, strict=True))
+    loads = (s.block_rows / s.across + s.columns / s.down) * item * (STRADDLING if straddling else 1.0)
+    share = max(0.5, min(1.0, clusters * cluster / device.sm_count))  # of multiprocessors that load
+    l2_ns = loads * share * warm / (device.l2_bytes * device.clock_ghz)
+    steps_us = k * max(tensor_ns, l2_ns) * 1e-3
+
+    direct = p.align[2] < 16 or split_k > 1 or TYPES[p.out_dtype].bits != 16
+    store_us = STORE_US * area * (BY_THREADS if direct else 1.0) * (1 if max(c.warps) == 8 else 2)
+    store_us *= 1 + COMPUTED * ((p.activation is not None) + p.residual + p.beta) * (split_k == 1)
+    total = rounds * max(steps_us, store_us) + store_us if c.turns else rounds * (steps_us + store_us)
+    bound = "tensor cores" if tensor_ns >= l2_ns else "L2 cache"
+    if (memory := memory_us(p, device) - LAUNCH_US) > total:
+        total, memory, bound = memory, total, "memory"
+    total += ALONE * memory
+    return LAUNCH_US + total, f"{clusters / (device.sm_count // cluster):.2f} rounds, bound by {bound}"
+
+
+def memory_us(p: GemmProblem, device: Device) -> float:
+    """The time in which memory is read and written once, and that of a launch."""
+    out = TYPES[p.out_dtype].bits // 8 * (1 + p.residual + p.beta)
+    moved = (p.batch or 1) * ((p.m + p.n) * p.k * TYPES[p.dtype].bits // 8 + p.m * p.n * out)
+    return LAUNCH_US + moved / (MEMORY * device.memory_rate * 1e3)
+
+
+def _fitting(tile: tuple[int, int], warps: tuple[int, int], turns: bool, shared: int, out_item: int) -> int:
+    """As many stages as fit into shared memory, for operands of 16 bits."""
+    s = Shape(GemmTile((*tile, LINE), warps, 2, kernel="gemm_sm90", turns=turns))
+    left = shared - s.shared_bytes(0, LINE, 2, out_item)
+    return min(STAGES, left // (s.shared_bytes(1, LINE, 2, 4)))
+
+
+def _forms() -> list[tuple[tuple[int, int], tuple[int, int], bool]]:
+    """Tiles, warps and turns; the first of equal ones is taken."""
+    forms = [((64, n), (4, 1), False) for n in (64, 128, 32, 16)]
+    forms += [((n, 64), (1, 4), False) for n in (16, 32, 64, 128)]
+    forms += [((64, n), (4, 1), True) for n in (128, 64, 256, 192)]
+    forms += [((128, n), (4, 1), True) for n in (128, 192, 64, 96, 160)]
+    forms += [((128, n), (8, 1), False) for n in (128, 256, 192, 64, 144, 96, 112, 160, 176, 208, 224)]
+    return [*forms, ((256, 128), (8, 1), False), ((256, 192), (8, 1), False)]
+
+
+@functools.lru_cache(64)
+def tiles_for(shared_bytes: int, out_item: int) -> tuple[GemmTile, ...]:
+    """Tiles of one part of k, with as many stages as fit into the shared memory of a block."""
+    out = []
+    for tile, warps, turns in _forms():
+        if (stages := _fitting(tile, warps, turns, shared_bytes, out_item)) >= 2:
+            group = 8 if warps[1] == 1 else 1
+            clusters = ((1, 1, 1), (2, 1, 1)) if turns and tile == (128, 192) else ((1, 1, 1),)
+            for cluster in clusters:
+                out.append(
+                    GemmTile((*tile, LINE), warps, stages, group, kernel="gemm_sm90", cluster=cluster, turns=turns)
+                )
+    return tuple(out)
+
+
+def candidates(p: GemmProblem, device: Device) -> Iterator[GemmTile]:
+    """The tiles that may serve a problem, of one part of k and without padded copies; none if there is no kernel."""
+    for c in tiles_for(device.shared_bytes, TYPES[p.out_dtype].bits // 8) if serves(p, device) else ():
+        shared = max(c.cluster) == 1 or impossible(replace(c, pad=(True, True)), p, device) is None
+        if shared and covers(c, p) is None:
+            yield c

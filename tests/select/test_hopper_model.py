@@ -1,0 +1,134 @@
+"""The model of gemm_sm90: its tiles have kernels, fit, and are the measured best ones of 18 products on an H200."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphene import select
+from graphene.kernels.gemm.frame import Product
+from graphene.kernels.gemm.sm90 import Hopper, check_tile_sm90
+from graphene.select import hopper, select_gemm
+from graphene.select.device import H200, named
+from graphene.select.gemm import GEMM, GemmProblem, GemmTile, estimate
+
+ROOT = Path(__file__).parents[2]
+RESULTS = json.loads((ROOT / "benchmarks/results/hopper_h200.json").read_text())["rows"]
+DOCS = " ".join((ROOT / "docs/tuning.md").read_text().split())
+ORDERS = ("TN", "TT", "NN", "NT")
+
+
+def measured(row: dict[str, Any]) -> tuple[GemmProblem, GemmTile] | None:
+    """The problem and the tile of a row of products by hand; None for what gemm_sm90 has no tile for."""
+    if row["table"] != "products" or not row["peer"].startswith("by hand"):
+        return None
+    m, n, k = map(int, row["case"].split(" x "))
+    said = row["peer"]
+    bm, bn, bk, stages = map(int, re.findall(r"(\d+)x(\d+)x(\d+), (\d+) stages", said)[0])
+    if "k over" in said or bk != 64:
+        return None
+    swapped, one = "transposed" in said, "1 consumers" in said or "ping-pong" in said
+    warps = (1, 4) if swapped else (4, 1) if one else (8, 1)
+    tile = GemmTile((bn, bm, bk) if swapped else (bm, bn, bk), warps, stages, kernel="gemm_sm90",
+                    turns="ping-pong" in said, cluster=(1 + ("share B" in said), 1, 1))  # fmt: skip
+    p = GemmProblem(m, n, k)
+    return (p, tile) if hopper.refused(tile, p, H200) is None else None
+
+
+def products() -> dict[GemmProblem, list[tuple[float, float]]]:
+    """Expected and measured microseconds of every tile, by problem."""
+    rows: dict[GemmProblem, list[tuple[float, float]]] = {}
+    for row in RESULTS:
+        if (found := measured(row)) is not None:
+            p, tile = found
+            rows.setdefault(p, []).append((hopper.product_us(tile, p, H200)[0], row["us"]))
+    return rows
+
+
+def test_what_is_expected_to_be_fastest_is_nearly_the_fastest_measured() -> None:
+    rows = products()
+    assert len(rows) == 18
+    lost = [min(x)[1] / min(us for _, us in x) - 1 for x in rows.values()]
+    off = [math.log(expected / us) for x in rows.values() for expected, us in x]
+    rms = math.sqrt(sum(x * x for x in off) / len(off))
+    found = re.search(r"Of (\d+) measured tiles.*? by (\d+)% in the root mean square.*?loses ([\d.]+)% at most", DOCS)
+    assert found is not None
+    assert [len(off), round(100 * rms)] == [int(found[1]), int(found[2])]
+    assert round(100 * max(lost), 1) == float(found[3])
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_tile_has_a_kernel_and_the_shared_memory_that_the_model_says(order: str) -> None:
+    p = GemmProblem(8192, 8192, 8192, order=order)
+    usable = [t for t in hopper.tiles_for(H200.shared_bytes, 2) if hopper.impossible(t, p, H200) is None]
+    assert len(usable) > 20
+    for tile in usable:
+        product = Product(p, tile)
+        check_tile_sm90(product)
+        h = Hopper(product)
+        least = hopper.Shape(tile).shared_bytes(tile.stages, tile.tile[2], 2, 2)
+        assert h.shared_bytes - least == (h.buffers - 1) * h.piece_bytes
+
+
+@pytest.mark.parametrize(
+    ("tile", "more", "why"),
+    [
+        ({"warps": (2, 2)}, {}, "are no consumers"),
+        ({"warps": (8, 1), "turns": True}, {}, "are no consumers"),
+        ({"stages": 8}, {}, "bytes of shared memory"),
+        ({"tile": (128, 256, 64)}, {}, "256 sums a thread"),
+        ({}, {"align": (8, 16, 16)}, "TMA copies lines of 16 bytes, not of 8"),
+        ({}, {"dtype": "fp32"}, "no product of fp32"),
+        ({"cluster": (2, 1, 1), "tile": (128, 192, 64)}, {"order": "TT"}, "2 blocks cannot share 192 rows"),
+        ({"cluster": (1, 1, 2)}, {}, "share no operand"),
+        ({}, {"k": 0}, "sizes from 1"),
+        ({"tile": (128, 64, 64)}, {"m": 60}, "128 rows of which 68 are always outside"),
+    ],
+    ids=str,
+)
+def test_what_is_refused_has_a_reason(tile: dict[str, Any], more: dict[str, Any], why: str) -> None:
+    fields: dict[str, Any] = {"tile": (128, 128, 64), "warps": (4, 1), "stages": 4, "kernel": "gemm_sm90"} | tile
+    p = replace(GemmProblem(4096, 4096, 4096), **more)
+    reason = GEMM.predict(GemmTile(**fields), p, H200)
+    assert isinstance(reason, str)
+    assert why in reason
+
+
+def test_only_sm_90a_has_its_kernels(own_records: Any) -> None:
+    assert select_gemm(4096, 4096, 4096, device="NVIDIA H200").kernel == "gemm_sm90"
+    assert select_gemm(4096, 4096, 4096, device="NVIDIA H100 80GB HBM3", dtype="bf16").kernel == "gemm_sm90"
+    for device in (None, "NVIDIA A100-SXM4-80GB", "NVIDIA B200", "NVIDIA GeForce RTX 5090", "a GPU that nobody knows"):
+        assert select_gemm(4096, 4096, 4096, device=device).kernel == "gemm_sm80"
+    for arch in ("sm_90", "sm_100a", "sm_120a", "sm_80"):
+        assert estimate(GemmProblem(4096, 4096, 4096), select.of_arch(arch)).kernel == "gemm_sm80"
+    for dtype in ("fp32", "i8"):
+        assert select_gemm(4096, 4096, 4096, dtype=dtype, device="NVIDIA H200").kernel == "gemm_sm80"
+
+
+def test_products_that_tma_cannot_address_have_copies_or_another_kernel() -> None:
+    def taken(*sizes: int, **more: Any) -> Any:
+        return select_gemm(*sizes, device="NVIDIA H200", **more)
+
+    c = taken(1023, 1025, 1027, align=(2, 2, 2))
+    assert (c.kernel, c.pad) == ("gemm_sm90", (True, True))
+    assert taken(1023, 1025, 1027, align=(2, 2, 2), workspaces=False).kernel == "gemm_sm80"
+    c = taken(1024, 1024, 1024, align=(16, 4, 2))
+    assert (c.kernel, c.pad) == ("gemm_sm90", (False, True))
+    assert taken(0, 64, 64).kernel == taken(64, 64, 0).kernel == "gemm_sm80"
+    assert taken(64, 64, 65536).split_k > 1
+    assert taken(64, 64, 65536, workspaces=False).split_k == 1
+    assert taken(16, 4096, 4096).warps == (1, 4)
+
+
+def test_a_tuning_tries_tiles_of_both_kernels() -> None:
+    p = GemmProblem(4096, 4096, 4096)
+    tried = [c.kernel for c in GEMM.candidates(p, named("NVIDIA H200"))]
+    assert {"gemm_sm90", "gemm_sm80"} == set(tried)
+    short = [c for c, _, _ in select.rank(GEMM, p, named("NVIDIA H200"), 12).short_list]
+    assert sum(c.kernel == "gemm_sm90" for c in short) > 4
