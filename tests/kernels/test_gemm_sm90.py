@@ -79,7 +79,7 @@ def test_sizes_of_which_no_line_is_whole(name: str, rng: Any) -> None:
     computes(GemmConfig(**ODD[name]), (129, 137, 203), rng)
 
 
-@pytest.mark.parametrize("sizes", [(1, 8, 8), (63, 72, 64), (65, 8, 576), (200, 264, 72)])
+@pytest.mark.parametrize("sizes", [(0, 72, 64), (1, 8, 8), (63, 72, 64), (65, 8, 576), (200, 264, 72)])
 def test_sizes_around_the_tiles(sizes: tuple[int, int, int], rng: Any) -> None:
     computes(GemmConfig(**SMALL | {"turns": True}), sizes, rng)
 

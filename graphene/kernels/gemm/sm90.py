@@ -13,7 +13,7 @@ from graphene.kernels.arguments import element
 from graphene.kernels.epilogues import pointwise
 from graphene.kernels.gemm.frame import Product, relu_of_bias
 from graphene.kernels.gemm.operand import access
-from graphene.kernels.gemm.result import add_scaled, copy_lines
+from graphene.kernels.gemm.result import Result, add_scaled, copy_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from graphene.dtypes import DType
     from graphene.kernels.gemm.frame import Declared
     from graphene.kernels.gemm.operand import Operand
-    from graphene.kernels.gemm.result import Result
 
 __all__ = ["gemm_sm90", "product_sm90"]
 
@@ -30,7 +29,7 @@ LINE_BYTES = 128  # of a tile in shared memory, which TMA swizzles
 SHARED_BYTES = 227 * 1024
 MOST_TILES = 2**31 - 2**16  # no sum of a tile and a grid is larger than 32 bits hold
 PIECE = 64  # columns of C that are stored at once
-REGISTERS = (40, 232)  # of the producer's threads, and of those of two consumers
+REGISTERS = (24, 240)  # of the producer's threads, and of those of two consumers
 
 
 def check_tile_sm90(product: Product) -> None:
@@ -151,16 +150,34 @@ class Hopper:
         return self.consumers * self.rows * self.width * 2 if self.staged else 0
 
     @property
+    def loaded(self) -> list[str]:
+        """The matrices that the epilogue reads: the residual, and with beta C."""
+        p = self.product.problem
+        return [] if self.product.splits else ["residual"] * p.residual + ["C"] * p.beta
+
+    @property
+    def by_boxes(self) -> bool:
+        """Whether the result and what the epilogue reads are copied by TMA."""
+        c = self.product.c_type
+        return self.staged and Result.vector(c, self.product.problem.align[2]) * c.bits == 128
+
+    @property
     def buffers(self) -> int:
         """Pieces of C that are on their way at once."""
-        pieces = self.columns // self.width
+        pieces, more = self.columns // self.width, self.more_pieces
         room = SHARED_BYTES - 1024 - self.product.tile.stages * (self.stage_bytes + 16)
-        return 2 if pieces > 1 and self.piece_bytes and room >= 2 * self.piece_bytes else 1
+        return 2 if pieces > 1 and self.piece_bytes and room >= (2 + more) * self.piece_bytes else 1
+
+    @property
+    def more_pieces(self) -> int:
+        """Pieces beside that of the result, whose place the first loaded matrix has before it."""
+        return max(len(self.loaded) - 1, 0) if self.by_boxes else 0
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
-        return self.product.tile.stages * (self.stage_bytes + 16) + self.buffers * self.piece_bytes
+        pieces = (self.buffers + self.more_pieces) * self.piece_bytes
+        return self.product.tile.stages * (self.stage_bytes + 16) + pieces
 
     @cached_property
     def atom(self) -> Any:
@@ -255,7 +272,8 @@ def product_sm90(product: Product) -> gr.Kernel:
                 gr.setmaxnreg(REGISTERS[0])
             with gr.only(producer.elect()):
                 put = gr.ring("put", STAGES, phase=1)  # 1: the ring starts empty
-                for tile in gr.loop("tile", grid.tiles, start=block, step=grid.workers):
+                tiles = gr.scalar("tiles", grid.tiles, min=0, max=MOST_TILES)
+                for tile in gr.loop("tile", tiles.value, start=block, step=grid.workers):
                     x, y, part, z = grid.place(tile, rank)
                     X, Y = matrices_of(h, product, of, z)
                     tX, tY = shared_part(X, h.block_rows, x, h.across, rank), shared_part(Y, h.columns, y, h.down, rank)
@@ -273,22 +291,17 @@ def product_sm90(product: Product) -> gr.Kernel:
             if h.consumers > 1:
                 gr.setmaxnreg(REGISTERS[1])
             w, _ = consumers.indices()
-            mine, get, free = consumers[w], gr.ring("get", STAGES), gr.ring("free", STAGES)
+            mine, get = consumers[w], gr.ring("get", STAGES)
             acc = gr.fragment("acc", [h.rows, h.columns], product.sums, wgmma.c, on=mine)
-            store.declare(acc, mine, w)
+            store.declare(mine, w)
 
-            def release() -> None:
+            def release(back: int) -> None:  # a stage that was read so many steps ago
                 with gr.only(mine.elect()):
-                    empty[free.index].arrive(at=cluster)
-                free.advance()
+                    empty[(get.index + (STAGES - back)) % STAGES].arrive(at=cluster)
 
-            def pass_over(tiles: Any) -> None:  # the stages of tiles that are the other consumer's
-                get.advance(tiles * grid.steps)
-                free.advance(tiles * grid.steps)
-
-            first, step = (block + w * grid.workers, 2 * grid.workers) if t.turns else (block, grid.workers)
+            first, step = (block + w * grid.workers, gr.max(1, 2 * grid.workers)) if t.turns else (block, grid.workers)
             if turn is not None:
-                pass_over(w)
+                get.advance(w * grid.steps)  # over the stages of a tile that is the other consumer's
                 with gr.if_(w == 1):
                     turn[0].arrive()
             for tile in gr.loop("tile", grid.tiles, start=first, step=step):
@@ -312,14 +325,14 @@ def product_sm90(product: Product) -> gr.Kernel:
                         get.advance()
                         gr.wait(wgmma, pending=1)  # the step before has read its stage
                         with gr.if_(k > 0):
-                            release()
+                            release(2)
                     if turn is not None:
                         turn[1 - w].arrive()
                     gr.wait(wgmma, pending=0)
-                    release()
+                    release(1)
                 if t.turns:
-                    pass_over(1)
-                store.tile(acc, part, z, row, y, product.epilogue)
+                    get.advance(grid.steps)
+                store.tile(acc, part, z, row, y)
             store.end()
         if blocks_of > 1:
             gr.barrier(on=everyone)  # nobody leaves while another block may still arrive here
@@ -360,7 +373,7 @@ class Grid:
         self.tiles = gr.min(prod([self.rows, self.columns, *of.parts, *of.batch]), MOST_TILES)
         ks = of.A.shape[-1] if p.a.longer_k else of.B.shape[-2 if p.b_as_kn else -1]
         self.steps = gr.ceil_div(gr.ceil_div(ks, t.tile[2]), *of.parts) if of.parts else gr.ceil_div(ks, t.tile[2])
-        self.workers = gr.max(1, gr.min(gr.sm_count() // (h.down * h.across), self.tiles))
+        self.workers = gr.min(gr.sm_count() // (h.down * h.across), self.tiles)
 
     def blocks(self) -> tuple[Any, Any, Any, Any]:
         """Declares them: the block or cluster, all blocks that wait for each other, the cluster, the block's rank."""
@@ -380,9 +393,10 @@ class Grid:
         part, z = (z // self.of.batch[0], z % self.of.batch[0]) if self.parts and self.of.batch else (z, z)
         # `group` rows of tiles side by side share A and B in the L2 cache. Minima and maxima change nothing: they tell
         # that 32 bits are enough, and that there is no quotient of negative numbers.
-        first = gr.min(tile // (group * columns) * group, rows)
+        of_group = gr.max(group, group * columns)
+        first = gr.min(tile // of_group * group, rows)
         many = gr.max(1, gr.min(group, rows - first))
-        x, y = first + tile % (group * columns) % many, gr.min(tile % (group * columns) // many, columns)
+        x, y = first + tile % of_group % many, gr.min(tile % of_group // many, columns)
         return (h.down * x + rank if h.down > 1 else x), (h.across * y + rank if h.across > 1 else y), part, z
 
 
@@ -391,29 +405,36 @@ class Store:
 
     def __init__(self, h: Hopper, result: Result) -> None:
         self.h, self.result, self.dtype = h, result, result.dtype
-        self.bulk = h.staged and result.align_bytes == 16
         if h.staged:  # a consumer's piece has whole lines of C
             lines, line = (h.width, h.rows) if h.swapped else (h.rows, h.width)
             whole = line % PIECE != 0
             shape = [h.consumers * lines, line] if whole else gr.panels(h.consumers * lines, line, self.dtype)
             swizzle = None if whole else gr.swizzle(PIECE, self.dtype)
-            self.shared = gr.alloc("sC", shape, self.dtype, gr.SH, stages=h.buffers, swizzle=swizzle)
+            names = {"sC": h.buffers} | {f"sC{i + 2}": 1 for i in range(h.more_pieces)}
+            self.shared = [gr.alloc(n, shape, self.dtype, gr.SH, stages=m, swizzle=swizzle) for n, m in names.items()]
             self.lines = lines
+        if h.loaded and h.by_boxes:
+            self.come = gr.mbarrier("come", h.consumers, arrivals=1)
 
-    def declare(self, acc: Any, mine: Any, w: Any) -> None:
+    def declare(self, mine: Any, w: Any) -> None:
         """Declares the registers of a consumer."""
         h, r = self.h, self.result
-        self.mine, self.w, self.biases, self.held = mine, w, [], {}
-        if self.h.product.epilogue is None:
+        self.mine, self.w = mine, w
+        if h.product.epilogue is None:
             return
-        narrow = h.atom_of(h.width)
-        self.out = gr.fragment("out", [h.rows, h.width], self.dtype, narrow.c, on=mine)
+        # Beside sums that fill the registers there is room for a few columns of the terms.
+        self.step = 16 if h.width % 16 == 0 and (h.loaded or r.vectors) else h.width
+        tv = h.atom_of(self.step).c
+        self.out = gr.fragment("out", [64, self.step], self.dtype, tv, on=mine)
         of = 1 if h.swapped else 0
         self.biases = [self.out.reduced(of, f"rbias{i or ''}", self.dtype) for i in range(len(r.vectors))]
-        names = (["residual"] if "residual" in r.matrices else []) + (["C"] if "beta" in r.scalars else [])
-        self.held = {n: gr.fragment(f"r{n}", [h.rows, h.width], self.dtype, narrow.c, on=mine) for n in names}
+        self.held = {n: gr.fragment(f"r{n}", [64, self.step], self.dtype, tv, on=mine) for n in h.loaded}
+        if h.loaded and h.by_boxes:
+            self.round_of = gr.ring("round", 1)
+            warps = mine.tile(32)
+            self.warp = warps[warps.indices()[0]]
 
-    def tile(self, acc: Any, part: Any, z: Any, row: Any, column: Any, epilogue: Callable[..., Any] | None) -> None:
+    def tile(self, acc: Any, part: Any, z: Any, row: Any, column: Any) -> None:
         """Stores the sums of a consumer's tile."""
         h = self.h
         at, sizes = ((column, row), [h.columns, h.rows]) if h.swapped else ((row, column), [h.rows, h.columns])
@@ -422,42 +443,80 @@ class Store:
         vectors = [v.T if h.swapped else v for v in r.vectors]
         pair = 1 if h.swapped else 2  # neighbours that a lane holds
         width_bytes = min(pair * self.dtype.bits // 8, r.align_bytes)
-        if epilogue is None:
-            gr.move(matrices["C"], acc, on=self.mine, atom=access("st.global", width_bytes))
+        load, store = access("ld.global", width_bytes), access("st.global", width_bytes)
+        if h.product.epilogue is None:
+            gr.move(matrices["C"], acc, on=self.mine, atom=store)
             return
-        for j in range(h.columns // h.width):
-            for held, v in zip(self.biases, vectors, strict=True):
-                piece = v if h.swapped else v.tile([None, h.width])[0, j]
-                gr.move(held, piece, atom=access("ld.global", width_bytes))
-            for name, held in self.held.items():
-                gr.move(held, matrices[name].tile([None, h.width])[0, j], atom=access("ld.global", width_bytes))
-            x = acc.tile([None, h.width])[0, j]
-            x = gr.cast(x, gr.fp32) if acc.dtype == gr.i32 != self.dtype else x
-            x = x * r.scalars["alpha"] if "alpha" in r.scalars else x
-            x = add_scaled(x, self.held["C"], r.scalars["beta"]) if "beta" in r.scalars else x
-            self.out[:] = pointwise(
-                epilogue, x, *self.biases, *([self.held["residual"]] if "residual" in r.matrices else [])
-            )
-            piece = matrices["C"].tile([None, h.width])[0, j]
-            if h.staged:
-                self.through_shared_memory(piece, j)
-            else:
-                gr.move(piece, self.out, on=self.mine, atom=access("st.global", width_bytes))
-
-    def through_shared_memory(self, to: Any, j: int) -> None:
-        """Stores the rounded piece by TMA, or by the threads if lines of C begin anywhere."""
-        h, store = self.h, gr.atom("tma.store")
-        held = self.shared[j % h.buffers].tile([self.lines, None])[self.w, 0]
-        to = to.T if h.swapped else to
-        if self.bulk:
-            gr.wait(store, pending=h.buffers - 1)  # the store from this piece has read it
-        gr.barrier(on=self.mine)
         trans = ".trans" if h.swapped else ""
-        gr.move(held.T if h.swapped else held, self.out, atom=gr.atom(f"stmatrix.x4{trans}"))
-        if self.bulk:
+        if h.staged:
+            store = gr.atom(f"stmatrix.x4{trans}")
+        for j in range(h.columns // h.width):
+            pieces = {n: t.tile([None, h.width])[0, j] for n, t in matrices.items()}
+            to = self.opened(j) if h.staged else pieces["C"]
+            sources, from_piece = pieces, load
+            if h.loaded and h.by_boxes:
+                sources, from_piece = self.fetched(pieces, to), gr.atom(f"ldmatrix.x4{trans}")
+            for i in range(h.width // self.step):
+                at = j * (h.width // self.step) + i
+                for held, v in zip(self.biases, vectors, strict=True):
+                    if not h.swapped:
+                        gr.move(held, v.tile([None, self.step])[0, at], on=self.mine, atom=load)
+                for m in range(h.rows // 64):  # rows of an instruction: so few results are under way at once
+                    for held, v in zip(self.biases, vectors, strict=True):
+                        if h.swapped:
+                            gr.move(held, v.tile([64, None])[m, 0], on=self.mine, atom=load)
+                    for name, held in self.held.items():
+                        gr.move(held, sources[name].tile([64, self.step])[m, i], on=self.mine, atom=from_piece)
+                    self.round(acc.tile([64, self.step])[m, at])
+                    if sources is not pieces:
+                        gr.barrier(self.warp)  # all its lanes have read what they replace
+                    gr.move(to.tile([64, self.step])[m, i], self.out, on=self.mine, atom=store)
+            if h.staged:
+                self.close(pieces["C"], to)
+
+    def round(self, x: Any) -> None:
+        """Computes the results of a step of columns from the sums and the terms, and rounds them."""
+        r = self.result
+        x = gr.cast(x, gr.fp32) if x.dtype == gr.i32 != self.dtype else x
+        x = x * r.scalars["alpha"] if "alpha" in r.scalars else x
+        x = add_scaled(x, self.held["C"], r.scalars["beta"]) if "beta" in r.scalars else x
+        residual = [self.held["residual"]] if "residual" in self.held else []
+        self.out[:] = pointwise(self.h.product.epilogue, x, *self.biases, *residual)
+
+    def in_order_of_c(self, t: Any) -> Any:
+        """A tile of the sums as C has it, or the other way round."""
+        return t.T if self.h.swapped else t
+
+    def opened(self, j: int) -> Any:
+        """The shared memory of a piece, [rows, columns] of the sums, once the piece before has left it."""
+        if self.h.by_boxes:
+            gr.wait(gr.atom("tma.store"), pending=self.h.buffers - 1)
+        gr.barrier(on=self.mine)
+        return self.mine_of(self.shared[0][j % self.h.buffers])
+
+    def mine_of(self, pieces: Any) -> Any:
+        """The consumer's piece."""
+        return self.in_order_of_c(pieces.tile([self.lines, None])[self.w, 0])
+
+    def fetched(self, pieces: dict[str, Any], first: Any) -> dict[str, Any]:
+        """Copies pieces of what the epilogue reads to shared memory, the first to where the result will be."""
+        places = [first, *(self.mine_of(s[0]) for s in self.shared[1:])]
+        to = dict(zip(self.h.loaded, places, strict=True))
+        with gr.only(self.mine.elect()):
+            self.come[self.w].arrive(expect=[self.in_order_of_c(t) for t in places])
+            for name, place in to.items():
+                source = self.in_order_of_c(pieces[name])
+                gr.move(self.in_order_of_c(place), source, atom=gr.atom("tma.load"), done=self.come[self.w])
+        self.come[self.w].wait(self.round_of.phase)
+        self.round_of.advance()
+        return to
+
+    def close(self, to: Any, held: Any) -> None:
+        """Stores a piece by TMA, or by the threads if lines of C begin anywhere."""
+        store = gr.atom("tma.store")
+        to, held = self.in_order_of_c(to), self.in_order_of_c(held)
+        if self.h.by_boxes:
             gr.fence("async.shared")  # what threads stored becomes visible to the copy
-            if "C" in self.held:
-                gr.fence("async.global")  # and the copy writes where threads have read
             gr.barrier(on=self.mine)
             with gr.only(self.mine.elect()):
                 gr.move(to, held, atom=store)
@@ -469,5 +528,5 @@ class Store:
 
     def end(self) -> None:
         """Waits until nothing in shared memory is needed any more."""
-        if self.bulk:
+        if self.h.by_boxes:
             gr.wait(gr.atom("tma.store"), pending=0)
