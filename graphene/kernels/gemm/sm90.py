@@ -437,8 +437,8 @@ class Store:
     def tile(self, acc: Any, part: Any, z: Any, row: Any, column: Any) -> None:
         """Stores the sums of a consumer's tile."""
         h = self.h
-        at, sizes = ((column, row), [h.columns, h.rows]) if h.swapped else ((row, column), [h.rows, h.columns])
-        r = self.result.tile(part, z, at, sizes)
+        place, sizes = ((column, row), [h.columns, h.rows]) if h.swapped else ((row, column), [h.rows, h.columns])
+        r = self.result.tile(part, z, place, sizes)
         matrices = {n: t.T if h.swapped else t for n, t in r.matrices.items()}
         vectors = [v.T if h.swapped else v for v in r.vectors]
         pair = 1 if h.swapped else 2  # neighbours that a lane holds
@@ -481,7 +481,9 @@ class Store:
         x = x * r.scalars["alpha"] if "alpha" in r.scalars else x
         x = add_scaled(x, self.held["C"], r.scalars["beta"]) if "beta" in r.scalars else x
         residual = [self.held["residual"]] if "residual" in self.held else []
-        self.out[:] = pointwise(self.h.product.epilogue, x, *self.biases, *residual)
+        epilogue = self.h.product.epilogue
+        assert epilogue is not None  # sums without one are stored unchanged
+        self.out[:] = pointwise(epilogue, x, *self.biases, *residual)
 
     def in_order_of_c(self, t: Any) -> Any:
         """A tile of the sums as C has it, or the other way round."""
