@@ -25,7 +25,7 @@ from by_hand.attention_sm90 import Attention
 from by_hand.cuda import Kernel, TensorMap
 from figures import has_device, write
 from fmha_bench import sdpa
-from timing import measure
+from timing import in_graphs, measure
 from torch.nn.attention import SDPBackend
 
 # Batch, seq, heads, D, causal.
@@ -82,19 +82,6 @@ def product(c: gemm_sm90.Gemm, kernel: Kernel, a: Any, b: Any, out: Any) -> Any:
     return kernel.launcher(blocks, c.threads, [*maps, *map(ctypes.c_int, sizes)], early=c.early)
 
 
-def graph_of(calls: list[Any], count: int) -> Any:
-    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for call in calls:
-            call()
-    side.synchronize()
-    with torch.cuda.graph(graph, stream=side):
-        for i in range(count):
-            calls[i % len(calls)]()
-    return graph
-
-
 def products(rounds: int) -> list[dict[str, Any]]:
     rows, kernels, make = [], {}, example()
     recorded = {f"in the IR: {name}": make(**options) for name, options in KERNELS.items()}
@@ -118,18 +105,7 @@ def products(rounds: int) -> list[dict[str, Any]]:
             # An instruction of 16 k cuts the running sum, which stays below 6 sqrt(k), to fp32.
             bound = 2**-11 * 1.01 * want.abs() + k / 16 * 2**-23 * 6 * math.sqrt(k)
             assert ((out[ends].double() - want).abs() <= bound).all(), (name, m, n, k)
-        graphs = {name: graph_of(calls, count) for name, calls in ways.items()}
-        times: dict[str, list[float]] = {name: [] for name in graphs}
-        for _ in range(rounds):
-            for name, graph in graphs.items():
-                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                graph.replay()
-                start.record()
-                graph.replay()
-                end.record()
-                torch.cuda.synchronize()
-                times[name].append(start.elapsed_time(end) / count * 1e3)
-        medians = {name: statistics.median(t) for name, t in times.items()}
+        medians = in_graphs(ways, count, rounds)
         case = f"{m} x {n} x {k}"
         for name, us in sorted(medians.items(), key=lambda x: x[1]):
             row = {"us": us, "tflops": flops / us / 1e6, "of cuBLAS": medians["cuBLAS"] / us}

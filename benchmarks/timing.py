@@ -1,9 +1,9 @@
-"""How several benchmarks time calls on a GPU: in turns, with a cold cache, from a graph."""
+"""How several benchmarks time calls on a GPU: in turns, with a cold cache, from a graph, on operands in rotation."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -38,3 +38,36 @@ def captured(run: Callable[[], Any]) -> Callable[[], Any]:
     with torch.cuda.graph(graph):
         run()
     return lambda: graph.replay()
+
+
+def graph_of(calls: Sequence[Callable[[], Any]], count: int) -> torch.cuda.CUDAGraph:
+    """A CUDA graph of so many calls, in rotation."""
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for call in calls:
+            call()
+    side.synchronize()
+    with torch.cuda.graph(graph, stream=side):
+        for i in range(count):
+            calls[i % len(calls)]()
+    return graph
+
+
+def in_graphs(ways: Mapping[str, Sequence[Callable[[], Any]]], count: int, rounds: int) -> dict[str, float]:
+    """Microseconds of a call of each way: medians of graphs of `count` calls, whose turns alternate.
+
+    The calls of a way are the same on other operands, so that none finds its own in the cache if all are larger.
+    """
+    graphs = {name: graph_of(calls, count) for name, calls in ways.items()}
+    times: dict[str, list[float]] = {name: [] for name in graphs}
+    for _ in range(rounds):
+        for name, graph in graphs.items():
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            graph.replay()
+            start.record()
+            graph.replay()
+            end.record()
+            torch.cuda.synchronize()
+            times[name].append(start.elapsed_time(end) / count * 1e3)
+    return {name: statistics.median(t) for name, t in times.items()}
