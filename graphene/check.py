@@ -150,7 +150,10 @@ def mutants(
     given = _positional(kernel, made)
 
     def hazard(skip: Sequence[int] = (), relax: Sequence[int] = ()) -> str | None:
-        found = _core.check(program, used, seed, skip=skip, relax=relax, hazards_alone=True, args=given)
+        try:
+            found = _core.check(program, used, seed, skip=skip, relax=relax, hazards_alone=True, args=given)
+        except SimulationError as error:  # what is left out is refused before anything runs
+            return error.code
         return found.problems[0].code if found.problems else None
 
     out = []

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import graphene as gr
 from graphene.kernels.arguments import choice, size, small_weights
 from graphene.kernels.epilogues import activation
+from graphene.kernels.gemm.frame import MOST_IN_BOXES
 from graphene.kernels.gemm.operand import access, matrix
 from graphene.kernels.mlp import Activation, up, vector_bytes
 from graphene.kernels.traced import as_data
@@ -321,7 +322,7 @@ def mlp_sm90(c: MlpSm90Config) -> gr.Kernel:
     """
     check_config(c)
     runs, dtype, load = runs_of(c), gr.fp16 if c.dtype == "fp16" else gr.bf16, gr.atom("tma.load")
-    M = gr.sym("M", min=1, max=2**31 - 1)  # nothing is no box
+    M = gr.sym("M", min=1, max=MOST_IN_BOXES)  # nothing is no box
     with gr.Kernel("mlp_sm90", functools.partial(meaning, c), arguments=small_weights) as kernel:
         X = matrix(gr.input, "X", (M, c.widths[0]), [], dtype, c.align[0])
         shapes = [gr.row_major(n, k) for k, n in zip(c.widths, c.widths[1:], strict=False)]

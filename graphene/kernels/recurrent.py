@@ -69,8 +69,8 @@ def two_products_of_gates(*t: Any) -> Any:
 TWO_PRODUCTS = {1: two_products, 4: two_products_of_gates}
 
 
-def meaning(c: CellConfig, X: Any, H: Any, W: Any, U: Any, C: Any = None, b0: Any = 0, b1: Any = 0) -> dict[str, Any]:
-    """The meaning of a configuration, on arrays."""
+def meaning(c: Any, X: Any, H: Any, W: Any, U: Any, C: Any = None, b0: Any = 0, b1: Any = 0) -> dict[str, Any]:
+    """The meaning of a configuration, of any kernel's, on arrays."""
     x = X @ W.T + H @ U.T + b0 + b1
     if c.gates == 1:
         return {"H_new": activation(c.activation)(x)}

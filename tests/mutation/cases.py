@@ -45,6 +45,7 @@ from graphene.kernels.mlp import MlpConfig, mlp_kernel, runs_of
 from graphene.kernels.mlp_sm90 import MlpSm90Config, mlp_sm90
 from graphene.kernels.mlp_sm90 import runs_of as sm90_runs_of
 from graphene.kernels.recurrent import CellConfig, recurrent_cell
+from graphene.kernels.recurrent_sm90 import CellSm90Config, cell_sm90
 from graphene.kernels.rows.groupnorm import GroupNormConfig, groupnorm_kernel
 
 ROOT = Path(__file__).parents[2]
@@ -414,7 +415,7 @@ def _() -> Case:
     return Case(mlp_sm90(config), [lambda: [normal(0, m, 24), *weights, *biases, np.zeros((m, 64), np.float16)]])
 
 
-def cell_case(config: CellConfig, units: int, calls: list[tuple[int, int, int]]) -> Case:
+def cell_case(config: CellConfig | CellSm90Config, units: int, calls: list[tuple[int, int, int]]) -> Case:
     """A call for each (M, I, J)."""
     g, n = config.gates, units
 
@@ -424,7 +425,8 @@ def cell_case(config: CellConfig, units: int, calls: list[tuple[int, int, int]])
         biases = [normal(5 + b, g * n) for b in range(config.biases)]
         return [*inputs, *weights, *biases, *(np.zeros((m, n), np.float16) for _ in range(2 if g == 4 else 1))]
 
-    return Case(recurrent_cell(config), [functools.partial(call, *c) for c in calls])
+    kernel = cell_sm90(config) if isinstance(config, CellSm90Config) else recurrent_cell(config)
+    return Case(kernel, [functools.partial(call, *c) for c in calls])
 
 
 @case("recurrent_cell")
@@ -438,3 +440,14 @@ def _() -> Case:
 def _() -> Case:
     config = CellConfig(gates=4, biases=2, tile=(32, 32, 32), warps=(2, 2), stages=4, align=(4, 4, 4, 4, 4))
     return cell_case(config, 34, [(35, 134, 102), (17, 26, 42)])
+
+
+@case("cell_sm90")
+def _() -> Case:
+    """Columns that fill no tile, several tiles a block, of which a consumer passes over every other one."""
+    return cell_case(CellSm90Config(tile=(64, 64), stages=3, group=2), 136, [(200, 136, 72)])
+
+
+@case("cell_sm90, four gates")
+def _() -> Case:
+    return cell_case(CellSm90Config(gates=4, biases=2, tile=(64, 16), stages=2), 32, [(330, 72, 104)])
