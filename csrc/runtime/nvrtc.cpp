@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 
 #include "base/diag.h"
@@ -90,6 +91,7 @@ bool NvrtcInfo::supports(const std::string& arch) const {
 
 namespace {
 ForkMutex loaded_mutex(ForkMutex::kLoaded), libraries_mutex(ForkMutex::kLibraries);
+ForkMutex start_mutex(ForkMutex::kStart);  // held while NVRTC starts beside a call: a fork waits for its end
 std::set<std::string> loaded_paths;
 }  // namespace
 
@@ -137,6 +139,7 @@ std::shared_ptr<const Nvrtc> Nvrtc::load(const std::string& path, std::string& w
 // One compilation, which the thread that asked for it may give up: whoever is last frees it.
 struct Job {
   std::shared_ptr<const Nvrtc::Api> api;
+  std::optional<NvrtcInfo> library;  // of a job that starts NVRTC: to be loaded first
   std::string source, file_name;
   std::vector<std::string> options;
 
@@ -153,6 +156,7 @@ struct Job {
 
   NvrtcOutput compiled() {
     NvrtcOutput x;
+    if (library) api = loaded_nvrtc(*library)->api_;
     Program program = nullptr;
     int r = api->create(&program, source.c_str(), file_name.c_str(), 0, nullptr, nullptr);
     if (r != kSuccess) {
@@ -238,10 +242,10 @@ void end_abandoned(int status, void*) {
   }
 }
 
-void abandon(const std::shared_ptr<Job>& job) {
+void abandon(const std::shared_ptr<Job>& job, bool cancel) {
   static const int installed = ::on_exit(end_abandoned, nullptr);
   static_cast<void>(installed);
-  job->cancelled = true;
+  if (cancel) job->cancelled = true;
   const std::lock_guard lock(abandoned_mutex);
   std::erase_if(abandoned, [](const std::shared_ptr<Job>& j) {
     const std::lock_guard held(j->mutex);
@@ -254,13 +258,20 @@ void abandon(const std::shared_ptr<Job>& job) {
 
 void Job::run() {
   NvrtcOutput result;
-  try {
-    result = compiled();
-  } catch (const std::exception& e) {
-    result = {};
-    result.log = std::string("NVRTC: ") + e.what();
+  {
+    std::unique_lock starting(start_mutex, std::defer_lock);
+    try {
+      if (library) {
+        starting.lock();
+        UnderWay::begin();
+      }
+      result = compiled();
+    } catch (const std::exception& e) {
+      result = {};
+      result.log = std::string("NVRTC: ") + e.what();
+    }
+    UnderWay::end();
   }
-  UnderWay::end();
   const std::lock_guard lock(mutex);
   out = std::move(result);
   done = true;
@@ -318,10 +329,25 @@ NvrtcOutput Nvrtc::compile(const std::string& source, const std::string& file_na
       lock.lock();
     }
   } catch (...) {
-    abandon(job);
+    abandon(job, true);
     throw;
   }
   return std::move(job->out);
+}
+
+void start_nvrtc(const std::string& arch, const std::vector<std::string>& site_packages) {
+  static std::atomic<bool> started{false};
+  if (started.exchange(true)) return;
+  const auto job = std::make_shared<Job>();
+  try {
+    job->library = find_nvrtc(arch, site_packages);
+  } catch (const Error&) {
+    return;  // whoever compiles says so
+  }
+  job->source = "extern \"C\" __global__ void start(float* x) { x[threadIdx.x] = 1; }";
+  job->file_name = "start.cu";
+  job->options = {"-arch=" + arch};
+  if (start(job)) abandon(job, false);
 }
 
 std::shared_ptr<const Nvrtc> loaded_nvrtc(const NvrtcInfo& info) {
