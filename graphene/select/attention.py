@@ -18,12 +18,24 @@ SHORT = 16  # with at most this many queries, the heads of a group are rows of o
 
 
 def select_forward(
-    what: Attention, *, lse: bool = False, shared_bytes: int = 227 * 1024, longest: int | None = None
+    what: Attention,
+    *,
+    lse: bool = False,
+    shared_bytes: int = 227 * 1024,
+    longest: int | None = None,
+    keys: int | None = None,
 ) -> ForwardConfig:
     """The forward kernel for a problem: measured on an H200, within what a block may have of shared memory.
 
-    `longest`: of packed sequences.
+    `longest`: of packed sequences. `keys`: how many keys there are. If tiles divide them, the kernel is for such
+    numbers of keys alone.
     """
+    config = _forward(what, lse, shared_bytes, longest)
+    even = keys is not None and keys % config.BN == 0
+    return replace(config, even=True) if even and config.may_be_even else config
+
+
+def _forward(what: Attention, lse: bool, shared_bytes: int, longest: int | None) -> ForwardConfig:
     depth, masked = what.depth, what.left or what.right or what.mask is not None
     if depth <= 32:
         return ForwardConfig(what, 64, 64, 4, lse=lse)

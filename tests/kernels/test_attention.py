@@ -391,10 +391,30 @@ def test_what_is_chosen_compiles(D: int, right: bool) -> None:
     assert gr.Kernel.from_json(kernels[2].to_json()) == kernels[2]
 
 
+def test_tiles_that_divide_the_keys_need_no_mask() -> None:
+    """The kernel for such numbers of keys has one loop, its results have the other's bits, and it refuses others."""
+    case = Case(Attention(32), 2, 40, 64, 2)
+    any_keys = select_forward(case.a, lse=True)
+    even = select_forward(case.a, lse=True, keys=64)
+    assert even == dataclasses.replace(any_keys, even=True)
+    assert select_forward(case.a, lse=True, keys=65) == any_keys
+    assert not select_forward(Attention(32, right=True), keys=64).even
+    results = []
+    for c in (any_keys, even):
+        o, lse = np.full_like(case.q, np.nan), np.full(case.lse.shape, np.nan, np.float32)
+        forward_kernel(c).simulate(case.q, case.k, case.v, o, lse, *case.numbers_of())
+        results.append((o.tobytes(), lse.tobytes()))
+    assert results[0] == results[1]
+    assert len(str(forward_kernel(even))) < 0.7 * len(str(forward_kernel(any_keys)))  # one loop, not two
+    with pytest.raises(gr.LaunchError, match="LAUNCH_FACT"):
+        forward_kernel(even).simulate(case.q, case.k[:, :63], case.v[:, :63], o, lse, *case.numbers_of())
+
+
 @pytest.mark.parametrize(
     ("make", "text"),
     [(lambda: Attention(20), "an integer from 8 to 256, a multiple of 8"),
      (lambda: ForwardConfig(Attention(32), BM=48), "an integer, 64 or more, a multiple of 64"),
+     (lambda: ForwardConfig(Attention(32, right=True), even=True), "each query sees all keys"),
      (lambda: ForwardConfig(Attention(32), chunk=128), "an integer from 16 to 64, a multiple of 16"),
      (lambda: BackwardConfig(Attention(32), other=8), "an integer, 16 or more, a multiple of 16"),
      (lambda: BackwardConfig(Attention(32), other=16, saves=True), "one of 32, 64, 128"),

@@ -41,6 +41,13 @@ def _() -> Case:
     return Case(kernel, calls)
 
 
+@case("attention_forward_kernel, even")
+def _() -> Case:
+    kernel = kernels.attention_forward_kernel(kernels.ForwardConfig(Attention(16), 16, 16, 1, even=True))
+    q, k, v = (normal(i, 1, s, 2, 16) for i, s in enumerate((17, 48, 48)))
+    return Case(kernel, [lambda: [q, k, v, np.full_like(q, np.nan), 0.18]])
+
+
 def gradient_case(kernel: gr.Kernel, of_keys: bool) -> Case:
     """As above, and blocks with nothing to go through."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import graphene as gr
+from graphene import _core
 from graphene.kernels.arguments import size
 from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.problem import MOST, Attention, AttentionArguments, Extra, Scores, Seen, SequenceView
@@ -30,7 +31,9 @@ class ForwardConfig:
     `packed`: the queries of all heads that share keys are rows of one block, for few queries; they share masks and
     biases. `split`: several blocks share the keys of a row and store partial results in fp32, for
     ``attention_combine_kernel``. `listed`: a list from ``attention_tiles_kernel`` says which tiles of keys the mask
-    lets a block see. Raises VerifyError KERNEL_ARGUMENT.
+    lets a block see. `even`: each query sees all keys, and their number is a multiple of BN. Then no tile needs a
+    mask: the step is printed once instead of twice, which saves much of the compiler's time. Raises VerifyError
+    KERNEL_ARGUMENT.
     """
 
     what: Attention
@@ -46,6 +49,7 @@ class ForwardConfig:
     packed: bool = False
     split: bool = False
     listed: bool = False
+    even: bool = False
 
     def __post_init__(self) -> None:
         size("ForwardConfig", "WARPS", self.WARPS, most=32)
@@ -53,6 +57,17 @@ class ForwardConfig:
         size("ForwardConfig", "BN", self.BN, multiple_of=16)
         size("ForwardConfig", "stages", self.stages, least=2)
         size("ForwardConfig", "chunk", self.chunk or self.BN, multiple_of=16, most=self.BN)
+        if self.even and not self.may_be_even:
+            want = "want: no window, mask, bias, softcap or score, no packed sequences, no split of the keys"
+            _core.fail(
+                "KERNEL_ARGUMENT", "ForwardConfig: even needs a problem in which each query sees all keys", [want]
+            )
+
+    @property
+    def may_be_even(self) -> bool:
+        """Whether each query sees all keys, and no score is changed by itself."""
+        a = self.what
+        return not (a.left or a.right or a.mask or a.prescaled or a.varlen or self.split)
 
 
 def attention_forward_kernel(c: ForwardConfig) -> gr.Kernel:
@@ -107,7 +122,7 @@ class _Forward:
     def __init__(self, c: ForwardConfig) -> None:
         a = c.what
         self.c, self.a, self.WM = c, a, c.BM // c.WARPS
-        args = AttentionArguments(a)
+        args = AttentionArguments(a, c.BN if c.even else 1)
         self.args = args
         self.Q = args.tensor(gr.input, "Q", args.sq, args.heads)
         self.K = args.tensor(gr.input, "K", args.sk, args.kv_heads)
@@ -229,8 +244,9 @@ class _Forward:
             gr.move(self.q, self.sQ.tile([self.WM, None])[self.w, 0], atom=self.ldsm)
         for i in gr.loop("i", self.steps.whole):
             self.step(i, masked=False)
-        for i in gr.loop("i", self.steps.count, start=self.steps.whole):
-            self.step(i, masked=True)
+        if not c.even:
+            for i in gr.loop("i", self.steps.count, start=self.steps.whole):
+                self.step(i, masked=True)
         self.finish()
 
     def step(self, i: Any, masked: bool) -> None:

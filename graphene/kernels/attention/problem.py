@@ -89,14 +89,15 @@ class Attention:
 class AttentionArguments:
     """The declarations of a kernel of attention: its sizes, and tensors of any strides.
 
-    Tensors are (batch, seq, heads, D), or (total, heads, D) if sequences are packed.
+    Tensors are (batch, seq, heads, D), or (total, heads, D) if sequences are packed. `keys`: the number of keys is a
+    multiple of it.
     """
 
-    def __init__(self, a: Attention) -> None:
+    def __init__(self, a: Attention, keys: int = 1) -> None:
         self.a = a
         self.batch = gr.sym("batch", max=65535)
         wide = max(e.vector for e in (a.mask, a.bias, Extra()) if e is not None)
-        self.sq, self.sk = gr.sym("sq", max=MOST), gr.sym("sk", multiple_of=wide, max=MOST)
+        self.sq, self.sk = gr.sym("sq", max=MOST), gr.sym("sk", multiple_of=math.lcm(wide, keys), max=MOST)
         self.kv_heads = gr.sym("kv_heads", max=65535 // a.group)
         self.heads = self.kv_heads * a.group
         self.strides: dict[str, Any] = {}

@@ -147,7 +147,7 @@ class AttentionOperator:
         config = (
             ForwardConfig(a, 32, 32, 2, lse=self.lse)
             if q.device == "cpu"
-            else select_forward(a, lse=self.lse, shared_bytes=device(q.device)[1], longest=longest)
+            else select_forward(a, lse=self.lse, shared_bytes=device(q.device)[1], longest=longest, keys=k.shape[-3])
         )
         listed = a.mask is not None and 0 < -(-k.shape[-3] // config.BN) <= CAPACITY
         return replace(config, listed=listed), 1
