@@ -16,11 +16,26 @@ class Stage:
     def __enter__(self) -> None: ...
     def __exit__(self, *args: object) -> None: ...
 
-def stage_times() -> list[tuple[str, float, int]]: ...
+class StageTime(_Record):
+    """One stage: milliseconds that were spent in it, but not in stages within it, and how often it was entered."""
+
+    name: str
+    ms: float
+    calls: int
+
+def stage_times() -> list[StageTime]: ...
 def stages_timed() -> bool: ...
 def time_stages(on: bool) -> None: ...
 def forget_stage_times() -> None: ...
-def error_codes() -> list[tuple[str, int, str]]: ...
+
+class ErrorCode(_Record):
+    """One code: the exception class of its errors, and what it means."""
+
+    name: str
+    raises: str
+    meaning: str
+
+def error_codes() -> list[ErrorCode]: ...
 
 # sym
 
@@ -664,6 +679,12 @@ def driver_info() -> DriverDescription: ...
 
 # torch
 
+class RecipeLaunch(_Record):
+    """A kernel of a recipe, and its arguments as the recipe's constructor takes them."""
+
+    kernel: Launcher
+    arguments: list[Any]
+
 class Recipe:
     """What a configuration of an operator does."""
 
@@ -673,7 +694,11 @@ class Recipe:
     @property
     def reason(self) -> str: ...
     @property
-    def parts(self) -> tuple[list[Any], int, list[tuple[Launcher, list[Any]]]]: ...
+    def outputs(self) -> list[Any]: ...
+    @property
+    def returned(self) -> int: ...
+    @property
+    def launches(self) -> list[RecipeLaunch]: ...
     @staticmethod
     def copy(mask: int, reason: str) -> Recipe: ...
     @staticmethod
@@ -701,7 +726,18 @@ class Operator:
     def register(self, space: str, name: str, own: str, key: str) -> str: ...
 
 def set_torch(names: Mapping[str, Any]) -> None: ...
-def torch_state() -> tuple[bool, bool, bool]: ...
+
+class TorchState(_Record):
+    """What a call of an operator in this thread meets.
+
+    Whether PyTorch is asked without Python, whether something must see operators, whether gradients are wanted.
+    """
+
+    without_python: bool
+    watched: bool
+    gradients: bool
+
+def torch_state() -> TorchState: ...
 
 # sim
 

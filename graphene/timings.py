@@ -9,24 +9,16 @@ import atexit
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from graphene import _core
+from graphene._core import StageTime
 
 __all__ = ["StageTime", "print_at_exit", "recorded", "stages", "table"]
 
 
-class StageTime(NamedTuple):
-    """One stage: milliseconds that were spent in it, and how often it was entered."""
-
-    name: str
-    ms: float
-    calls: int
-
-
 def stages() -> list[StageTime]:
     """The stages that were timed so far, in the order in which they were first entered."""
-    return [StageTime(*t) for t in _core.stage_times()]
+    return _core.stage_times()
 
 
 def table(times: list[StageTime] | None = None) -> str:

@@ -9,14 +9,14 @@ namespace graphene::atoms {
 
 namespace {
 
-constexpr std::array<Form, 8> kForms = {{{"128-byte K-major", 128, false, 3, 1},
-                                         {"64-byte K-major", 64, false, 2, 2},
-                                         {"32-byte K-major", 32, false, 1, 3},
-                                         {"unswizzled K-major", 16, false, 0, 0},
-                                         {"128-byte MN-major", 128, true, 3, 1},
-                                         {"64-byte MN-major", 64, true, 2, 2},
-                                         {"32-byte MN-major", 32, true, 1, 3},
-                                         {"unswizzled MN-major", 16, true, 0, 0}}};
+constexpr std::array<CanonicalForm, 8> kForms = {{{"128-byte K-major", 128, false, 3, 1},
+                                                  {"64-byte K-major", 64, false, 2, 2},
+                                                  {"32-byte K-major", 32, false, 1, 3},
+                                                  {"unswizzled K-major", 16, false, 0, 0},
+                                                  {"128-byte MN-major", 128, true, 3, 1},
+                                                  {"64-byte MN-major", 64, true, 2, 2},
+                                                  {"32-byte MN-major", 32, true, 1, 3},
+                                                  {"unswizzled MN-major", 16, true, 0, 0}}};
 
 constexpr std::int64_t kChunk = 16;                       // bytes that a swizzle moves as a whole
 constexpr std::int64_t kLargest = std::int64_t{1} << 18;  // bytes that a descriptor's 14 bits reach
@@ -24,7 +24,7 @@ constexpr std::int64_t kLargest = std::int64_t{1} << 18;  // bytes that a descri
 int log2_of(int element_bytes) { return std::countr_zero(static_cast<unsigned>(element_bytes)); }
 
 // The swizzle of a form, of elements.
-bool has_swizzle(const Form& form, const Swizzle& s, int element_bytes) {
+bool has_swizzle(const CanonicalForm& form, const Swizzle& s, int element_bytes) {
   if (form.bits == 0 || s.trivial()) return form.bits == 0 && s.trivial();
   return s.bits == form.bits && s.base == 4 - log2_of(element_bytes) && s.shift == 3;
 }
@@ -37,7 +37,7 @@ std::optional<FormMatch> search(const MatrixView& view, bool k_major_only) {
   const auto at = [&](std::int64_t x, std::int64_t k) {
     return x < rows && k < columns ? e * (view.rows(x) + view.columns(k)) : 0;
   };
-  for (const Form& form : kForms) {
+  for (const CanonicalForm& form : kForms) {
     if ((k_major_only && form.mn_major) || !has_swizzle(form, view.swizzle, view.element_bytes)) continue;
     const std::int64_t chunk = kChunk / e;
     FormMatch m{&form, 0, 0};
@@ -64,7 +64,7 @@ std::optional<FormMatch> search(const MatrixView& view, bool k_major_only) {
 
 }  // namespace
 
-std::span<const Form> matrix_forms() { return kForms; }
+std::span<const CanonicalForm> matrix_forms() { return kForms; }
 
 std::uint64_t FormMatch::descriptor_bits() const {
   const auto field = [](std::int64_t bytes) { return static_cast<std::uint64_t>(bytes) >> 4U & 0x3fffU; };
@@ -72,7 +72,7 @@ std::uint64_t FormMatch::descriptor_bits() const {
 }
 
 std::int64_t form_offset_bytes(const FormMatch& match, int element_bytes, std::int64_t x, std::int64_t k) {
-  const Form& form = *match.form;
+  const CanonicalForm& form = *match.form;
   const std::int64_t e = element_bytes;
   const std::int64_t chunk = kChunk / e;
   if (!form.mn_major) {
@@ -102,13 +102,13 @@ std::optional<FormMatch> find_form(const MatrixView& view, bool k_major_only) {
   return known.emplace(std::move(key), search(view, k_major_only)).first->second;
 }
 
-bool form_may_start(const Form& form, std::int64_t multiple_bytes, std::int64_t rest_bytes) {
+bool form_may_start(const CanonicalForm& form, std::int64_t multiple_bytes, std::int64_t rest_bytes) {
   const std::int64_t pattern = 8 * form.span_bytes;  // bytes
   if (form.bits == 0) return multiple_bytes % kChunk == 0 && rest_bytes % kChunk == 0;
   return multiple_bytes % pattern == 0 && rest_bytes % kChunk == 0 && (rest_bytes >> 7) % (1 << form.bits) == 0;
 }
 
-std::string form_text(const Form& form, int element_bytes, std::int64_t rows, std::int64_t columns) {
+std::string form_text(const CanonicalForm& form, int element_bytes, std::int64_t rows, std::int64_t columns) {
   const std::int64_t e = element_bytes;
   const std::int64_t chunk = kChunk / e;
   const std::int64_t line = form.span_bytes / e;

@@ -173,7 +173,7 @@ void check_forms(Match* m, const ir::SpecStmt& spec, const SourceLoc& where) {
     b.form = find_form(view, k_only);
     if (!b.form) {
       std::vector<std::string> details{"operand " + o.def.name + ": " + got, "want: one of, in elements"};
-      for (const Form& f : matrix_forms()) {
+      for (const CanonicalForm& f : matrix_forms()) {
         if (k_only && f.mn_major) continue;
         details.push_back("  " + form_text(f, bytes, view.rows.size(), view.columns.size()));
       }

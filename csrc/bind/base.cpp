@@ -4,17 +4,24 @@
 #include "base/diag.h"
 #include "base/stages.h"
 #include "bind/bind.h"
+#include "bind/record.h"
 
 namespace graphene::bind {
 
 namespace {
 
-// graphene/errors.py defines the classes; they are looked up once, on the first error.
-py::object exception_class(ErrorClass cls) {
+// graphene/errors.py defines the classes.
+const char* class_name(ErrorClass cls) {
   static constexpr std::array<const char*, 7> kNames = {
       "LayoutError", "VerifyError", "SelectError", "CompileError", "LaunchError", "SimulationError", "InternalError"};
-  return py::module_::import("graphene.errors").attr(kNames.at(static_cast<std::size_t>(cls)));
+  return kNames.at(static_cast<std::size_t>(cls));
 }
+
+py::object exception_class(ErrorClass cls) { return py::module_::import("graphene.errors").attr(class_name(cls)); }
+
+struct ErrorCode {
+  std::string name, raises, meaning;
+};
 
 // Text that can be printed anywhere: what is no UTF-8 is shown as \xNN.
 py::str printable(const std::string& text) {
@@ -146,22 +153,30 @@ void register_base(py::module_& m) {
       },
       py::arg("code"), py::arg("message"), py::arg("details") = std::vector<py::str>{}, py::arg("fix") = "",
       "Raises the exception of a code, so that errors found in Python read like those of the core.");
+  register_record(m, "StageTime", "One stage: milliseconds that were spent in it, and how often it was entered.",
+                  field("name", &StageTime::name), field("ms", &StageTime::ms), field("calls", &StageTime::calls));
   m.def(
       "stage_times",
       [] {
         py::list out;
-        for (const StageTime& t : stage_times()) out.append(py::make_tuple(t.name, t.ms, t.calls));
+        for (const StageTime& t : stage_times()) out.append(py::cast(t));
         return out;
       },
-      "(name, milliseconds without those of stages within it, calls) in the order in which stages were first entered.");
+      "The stages in the order in which they were first entered.");
   m.def("stages_timed", &stages_timed, "Whether stages are timed.");
   m.def("time_stages", &time_stages, py::arg("on"), "Times stages from now on, or no longer.");
   m.def("forget_stage_times", &forget_stage_times, "Starts from zero.");
-  m.def("error_codes", [] {
-    py::list out;
-    for (const CodeInfo& c : all_codes()) out.append(py::make_tuple(c.name, static_cast<int>(c.cls), c.summary));
-    return out;
-  });
+  register_record(m, "ErrorCode", "One code: the class of its errors, and what it means.",
+                  field("name", &ErrorCode::name), field("raises", &ErrorCode::raises),
+                  field("meaning", &ErrorCode::meaning));
+  m.def(
+      "error_codes",
+      [] {
+        py::list out;
+        for (const CodeInfo& c : all_codes()) out.append(py::cast(ErrorCode{c.name, class_name(c.cls), c.summary}));
+        return out;
+      },
+      "All codes, in the order of csrc/base/codes.def.");
 }
 
 }  // namespace graphene::bind

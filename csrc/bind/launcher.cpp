@@ -84,9 +84,7 @@ class QuickCaller : public gc::Caller {
       : api_(api), tensors_(tensors), stream_(stream), kernel_(kernel) {}
   rt::CuStream stream(int device) override {
     if (stream_ != nullptr) return reinterpret_cast<rt::CuStream>(read_stream(stream_, kernel_));
-    void* current = nullptr;
-    if (api_->current_stream(rt::kCuda, device, &current) != 0) throw py::error_already_set();
-    return static_cast<rt::CuStream>(current);
+    return stream_of_library(*api_, device);
   }
   void announce_written() override {
     for (PyObject* t : tensors_.written) raise_version(t);
@@ -125,11 +123,7 @@ class CheckedCaller : public gc::Caller {
   CheckedCaller(const CallArgs& call, const std::string& kernel) : call_(call), kernel_(kernel) {}
   rt::CuStream stream(int device) override {
     if (call_.stream != nullptr) return reinterpret_cast<rt::CuStream>(read_stream(call_.stream, kernel_));
-    if (call_.api != nullptr && call_.api->current_stream != nullptr) {
-      void* current = nullptr;
-      if (call_.api->current_stream(rt::kCuda, device, &current) != 0) throw py::error_already_set();
-      return static_cast<rt::CuStream>(current);
-    }
+    if (call_.api != nullptr && call_.api->current_stream != nullptr) return stream_of_library(*call_.api, device);
     if (call_.old_torch)
       return reinterpret_cast<rt::CuStream>(py::cast<std::intptr_t>(
           py::module_::import("torch").attr("cuda").attr("current_stream")(device).attr("cuda_stream")));

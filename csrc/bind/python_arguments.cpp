@@ -124,7 +124,7 @@ class CheckedSource : public PythonScalars {
     return Read::Yes;
   }
   Read packed(std::size_t i, const Param& p, std::uint64_t& out) {
-    rt::Scalar& scalar = call_.values[i].scalar;
+    rt::ScalarArg& scalar = call_.values[i].scalar;
     if (!read_scalar(objects_[i], scalar))
       return wrong(i, p, "is not a number", {"want: a Python number for " + p.dtype.name, got(objects_[i])},
                    "pass a number; of a tensor, tensor.item()");
@@ -246,8 +246,8 @@ void PythonScalars::wrong(const Param& p, const char* want, PyObject* object) co
 }
 
 Read PythonScalars::integer(std::size_t i, const Param& p, std::int64_t& out) {
-  rt::Scalar s;
-  if (read_scalar(objects_[i], s) && s.kind == rt::Scalar::Kind::Int) {
+  rt::ScalarArg s;
+  if (read_scalar(objects_[i], s) && s.kind == rt::ScalarArg::Kind::Int) {
     out = s.i;
     return Read::Yes;
   }
@@ -262,12 +262,12 @@ Read PythonScalars::boolean(std::size_t i, const Param& p, std::int64_t& out) {
 }
 
 Read PythonScalars::number(std::size_t i, const Param& p, double& out) {
-  rt::Scalar s;
+  rt::ScalarArg s;
   if (!read_scalar(objects_[i], s)) wrong(p, "a number", objects_[i]);
-  if (s.kind == rt::Scalar::Kind::TooLarge) return Read::NotHere;  // likewise
-  out = s.kind == rt::Scalar::Kind::Float  ? s.f
-        : s.kind == rt::Scalar::Kind::UInt ? static_cast<double>(s.u)
-                                           : static_cast<double>(s.i);
+  if (s.kind == rt::ScalarArg::Kind::TooLarge) return Read::NotHere;  // likewise
+  out = s.kind == rt::ScalarArg::Kind::Float  ? s.f
+        : s.kind == rt::ScalarArg::Kind::UInt ? static_cast<double>(s.u)
+                                              : static_cast<double>(s.i);
   return Read::Yes;
 }
 
@@ -286,7 +286,7 @@ Read PythonScalars::dtype(std::size_t i, const Param&, std::int64_t& out) {
 }
 
 Read PythonScalars::packed(std::size_t i, const Param& p, std::uint64_t& out) {
-  rt::Scalar s;
+  rt::ScalarArg s;
   if (!read_scalar(objects_[i], s)) return Read::NotHere;
   const auto bits = rt::pack_scalar(p.dtype, s);
   if (!bits) return Read::NotHere;

@@ -362,8 +362,8 @@ ReadResult read_tensor(PyObject* object, const std::string& kernel, const std::s
   }
 }
 
-bool read_scalar(PyObject* object, runtime::Scalar& out) {
-  using Kind = runtime::Scalar::Kind;
+bool read_scalar(PyObject* object, runtime::ScalarArg& out) {
+  using Kind = runtime::ScalarArg::Kind;
   if (PyBool_Check(object)) {
     out.kind = Kind::Bool;
     out.i = object == Py_True ? 1 : 0;

@@ -1,4 +1,4 @@
-// Python objects -> TensorArg and Scalar. What the launcher and the simulator take as arguments.
+// Python objects -> TensorArg and ScalarArg. What the launcher and the simulator take as arguments.
 #pragma once
 
 #include <Python.h>
@@ -10,8 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "bind/bind.h"
 #include "bind/dlpack.h"
 #include "runtime/args.h"
+#include "runtime/driver.h"
 
 namespace graphene::bind {
 
@@ -95,7 +97,14 @@ struct ReadResult {
 [[nodiscard]] ReadResult read_tensor(PyObject* object, const std::string& kernel, const std::string& name, Keep& keep,
                                      std::optional<std::intptr_t> stream);
 
+// The stream that a library of tensors works on now. Throws the library's Python error.
+[[nodiscard]] inline runtime::CuStream stream_of_library(const dlpack::ExchangeApi& api, int device) {
+  void* current = nullptr;
+  if (api.current_stream(runtime::kCuda, device, &current) != 0) throw py::error_already_set();
+  return static_cast<runtime::CuStream>(current);
+}
+
 // Python's numbers and whatever has __index__ or __float__, but no tensor.
-[[nodiscard]] bool read_scalar(PyObject* object, runtime::Scalar& out);
+[[nodiscard]] bool read_scalar(PyObject* object, runtime::ScalarArg& out);
 
 }  // namespace graphene::bind

@@ -159,11 +159,7 @@ void* PythonHost::allocate(call::Output& output, int device) {
 }
 
 runtime::CuStream PythonHost::stream(int device) {
-  if (!stream_) {
-    void* current = nullptr;
-    if (api_->current_stream(runtime::kCuda, device, &current) != 0) throw py::error_already_set();
-    stream_ = static_cast<runtime::CuStream>(current);
-  }
+  if (!stream_) stream_ = stream_of_library(*api_, device);
   return *stream_;
 }
 

@@ -8,6 +8,7 @@
 
 #include "bind/launcher.h"
 #include "bind/python_arguments.h"
+#include "bind/record.h"
 #include "bind/torch_host.h"
 #include "bind/torch_recipe.h"
 #include "torch/boxed.h"
@@ -21,6 +22,10 @@ namespace gt = graphene::torch;
 namespace rt = graphene::runtime;
 
 constexpr std::size_t kMaxParams = 16;
+
+struct TorchState {
+  bool without_python = false, watched = false, gradients = false;
+};
 
 struct OperatorObject {
   PyObject_HEAD vectorcallfunc vectorcall;
@@ -173,9 +178,9 @@ py::object plan_of(OperatorObject* self, PyObject* args) {
   for (const gc::KernelCall& k : recipe->launches) {
     py::list views;
     for (const auto& a : k.args) {
-      if (std::holds_alternative<rt::Scalar>(a)) {
-        const auto& s = std::get<rt::Scalar>(a);
-        views.append(s.kind == rt::Scalar::Kind::Float ? py::object(py::float_(s.f)) : py::object(py::int_(s.i)));
+      if (std::holds_alternative<rt::ScalarArg>(a)) {
+        const auto& s = std::get<rt::ScalarArg>(a);
+        views.append(s.kind == rt::ScalarArg::Kind::Float ? py::object(py::float_(s.f)) : py::object(py::int_(s.i)));
         continue;
       }
       const auto evaluated = [&](const gc::View& v) {
@@ -365,15 +370,18 @@ void register_torch(py::module_& m) {
         if (t.state.known()) t.find_implementation(d["plain"], d["wanting"]);
       },
       py::arg("names"), "Hands over PyTorch's functions and types that operators ask.");
+  register_record(m, "TorchState",
+                  "What an operator asks PyTorch at a call: whether it asks without Python, whether "
+                  "something must see operators, whether gradients are wanted.",
+                  field("without_python", &TorchState::without_python), field("watched", &TorchState::watched),
+                  field("gradients", &TorchState::gradients));
   m.def(
       "torch_state",
       [] {
         const TorchNames& t = torch_names();
-        return py::make_tuple(t.state.known() && t.impl_offset != 0, t.watched(), t.gradients_enabled());
+        return TorchState{t.state.known() && t.impl_offset != 0, t.watched(), t.gradients_enabled()};
       },
-      "Of this thread: whether PyTorch is asked without Python, whether something must see operators, whether "
-      "gradients "
-      "are wanted.");
+      "What a call of an operator in this thread meets.");
 
   static PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(operator_new)},
                                 {Py_tp_members, kMembers},

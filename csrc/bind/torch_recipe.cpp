@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "bind/launcher.h"
+#include "bind/record.h"
 #include "bind/tensor_reader.h"
 
 namespace graphene::bind {
@@ -54,7 +55,7 @@ std::shared_ptr<gc::Recipe> launch_recipe(const py::list& outputs, std::size_t r
     if (PyObject_TypeCheck(pair[0].ptr(), launcher_type()) == 0) throw py::type_error("a recipe launches kernels");
     gc::KernelCall k{launcher_kernel(py::object(pair[0])), {}};
     for (const auto& a : pair[1]) {
-      rt::Scalar scalar;
+      rt::ScalarArg scalar;
       if (py::isinstance<py::tuple>(a)) {
         k.args.emplace_back(view_of(a));
       } else if (py::isinstance<py::list>(a)) {
@@ -91,39 +92,49 @@ py::tuple of_view(const gc::View& v) {
   return py::make_tuple(v.source, dims);
 }
 
-py::object of_argument(const std::variant<gc::View, rt::Scalar, std::vector<gc::View>>& a) {
+py::object of_argument(const std::variant<gc::View, rt::ScalarArg, std::vector<gc::View>>& a) {
   if (const auto* view = std::get_if<gc::View>(&a)) return of_view(*view);
   if (const auto* views = std::get_if<std::vector<gc::View>>(&a)) {
     py::list out;
     for (const gc::View& v : *views) out.append(of_view(v));
     return out;
   }
-  const auto& s = std::get<rt::Scalar>(a);
+  const auto& s = std::get<rt::ScalarArg>(a);
   switch (s.kind) {
-    case rt::Scalar::Kind::Float:
+    case rt::ScalarArg::Kind::Float:
       return py::float_(s.f);
-    case rt::Scalar::Kind::Bool:
+    case rt::ScalarArg::Kind::Bool:
       return py::bool_(s.i != 0);
-    case rt::Scalar::Kind::UInt:
+    case rt::ScalarArg::Kind::UInt:
       return py::int_(s.u);
     default:
       return py::int_(s.i);
   }
 }
 
-py::tuple parts_of(const gc::Recipe& r) {
-  py::list outputs, launches;
+py::list outputs_of(const gc::Recipe& r) {
+  py::list outputs;
   for (const gc::OutputSpec& o : r.outputs) {
     py::list dims;
     for (const auto& d : o.dims) dims.append(of_extents(d));
     outputs.append(py::make_tuple(o.dtype.name, dims));
   }
+  return outputs;
+}
+
+struct RecipeLaunch {
+  py::object kernel;
+  py::list arguments;
+};
+
+py::list launches_of(const gc::Recipe& r) {
+  py::list launches;
   for (const gc::KernelCall& k : r.launches) {
     py::list args;
     for (const auto& a : k.args) args.append(of_argument(a));
-    launches.append(py::make_tuple(launcher_of(*k.kernel), args));
+    launches.append(py::cast(RecipeLaunch{launcher_of(*k.kernel), args}));
   }
-  return py::make_tuple(outputs, r.returned, launches);
+  return launches;
 }
 
 py::object tensor_info(const rt::TensorArg& t) {
@@ -187,6 +198,8 @@ gc::Operator::Configure configure_by(const std::vector<gc::Param>& params, py::o
 }
 
 void register_recipe(py::module_& m) {
+  register_record(m, "RecipeLaunch", "A kernel of a recipe, and its arguments as the constructor takes them.",
+                  field("kernel", &RecipeLaunch::kernel), field("arguments", &RecipeLaunch::arguments));
   py::class_<gc::Recipe, std::shared_ptr<gc::Recipe>>(m, "Recipe", R"(What a configuration of an operator does.
 
 `outputs`: (dtype, extents of each dimension) of the tensors it makes, `returned` of which are results. `launches`:
@@ -198,7 +211,9 @@ are (tensor, dimension[, multiple to round up to]) of arguments, or (-1, number)
           [](const gc::Recipe& r) { return r.outcome == gc::Outcome::Launch && !r.launches.empty(); },
           "Whether it is one that launches something.")
       .def_readonly("reason", &gc::Recipe::reason, "Why it copies or is PyTorch's.")
-      .def_property_readonly("parts", &parts_of, "Outputs, returned and launches, from which it can be made again.")
+      .def_property_readonly("outputs", &outputs_of, "The tensors that it makes, as the constructor takes them.")
+      .def_readonly("returned", &gc::Recipe::returned, "How many of the outputs, from the first on, are results.")
+      .def_property_readonly("launches", &launches_of, "A RecipeLaunch for each kernel, in order.")
       .def_static(
           "copy",
           [](const py::int_& mask, const std::string& reason) {

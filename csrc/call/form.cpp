@@ -13,13 +13,13 @@ Step::Step(std::shared_ptr<const rt::LaunchManifest> m, const std::vector<rt::Ar
 }
 
 void Step::launch(const Arguments& call, void* const* made, rt::CuStream stream) const {
-  if (plan->empty()) return;
+  if (prepared->empty()) return;
   const std::size_t inputs = call.tensor_count();
   const auto address = [&](std::size_t i) { return i < inputs ? &call.tensor(i).data : made + (i - inputs); };
   const auto* const words = numbers ? numbers->data() : call.words();
   const std::size_t count = numbers ? numbers->size() : call.word_count();
   Room<void*, 40> params;
-  params.reserve(lengths.size() + count + plan->own_params());
+  params.reserve(lengths.size() + count + prepared->own_params());
   Room<void*, 8> items;  // of lists, one after the other
   void** next = params.data();
   if (!lists) {
@@ -33,7 +33,7 @@ void Step::launch(const Arguments& call, void* const* made, rt::CuStream stream)
     }
   }
   for (std::size_t i = 0; i < count; ++i) *next++ = const_cast<std::int64_t*>(words + i);
-  const int r = plan->launch(rt::driver(), stream, params.data(), lengths.size() + count);
+  const int r = prepared->launch(rt::driver(), stream, params.data(), lengths.size() + count);
   if (r != rt::kCudaSuccess) throw Error(rt::driver_problem(r, manifest->kernel_name, "the launch"));
 }
 

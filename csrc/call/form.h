@@ -44,7 +44,7 @@ struct Step {
        const std::vector<int>& sources);
 
   std::shared_ptr<const runtime::LaunchManifest> manifest;
-  std::shared_ptr<runtime::Plan> plan;
+  std::shared_ptr<runtime::PreparedLaunch> prepared;
   std::vector<std::size_t> tensors;  // of the call, or, from their number on, what it makes
   std::vector<std::size_t> lengths;  // how many of these each parameter takes: a list is one
   bool lists = false;                // whether any takes another number than one

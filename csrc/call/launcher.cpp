@@ -41,8 +41,8 @@ void Launcher::launch_checked(const std::shared_ptr<const rt::LaunchManifest>& m
     std::iota(sources.begin(), sources.end(), 0);
     Step step(m, values, sources);
     const bool empty = bound.empty();
-    step.plan = std::make_shared<rt::Plan>(*m, std::move(bound));
-    if (!empty) step.plan->attach(kernel_.function(*m, device, stream), *m);
+    step.prepared = std::make_shared<rt::PreparedLaunch>(*m, std::move(bound));
+    if (!empty) step.prepared->attach(kernel_.function(*m, device, stream), *m);
     made->steps.push_back(std::move(step));
     form = forms_.keep(call, std::move(made));
   }

@@ -123,12 +123,12 @@ Operator::Bound Operator::bind(const KernelCall& k, const Arguments& call, const
   Bound b;
   b.manifest = k.kernel->manifest(arch.empty() ? k.kernel->simulated_arch() : arch);
   GR_ASSERT(b.manifest->args.size() == k.args.size(), name_ + ": one argument for each of " + b.manifest->kernel_name);
-  std::vector<rt::Scalar> scalars;
+  std::vector<rt::ScalarArg> scalars;
   std::vector<Shaped> shaped;
   for (const Output& o : outputs) shaped.push_back(o.form);
   for (const auto& a : k.args) {
-    if (std::holds_alternative<rt::Scalar>(a)) {
-      scalars.push_back(std::get<rt::Scalar>(a));
+    if (std::holds_alternative<rt::ScalarArg>(a)) {
+      scalars.push_back(std::get<rt::ScalarArg>(a));
       continue;
     }
     const auto add = [&](const View& v) {
@@ -178,9 +178,10 @@ std::unique_ptr<Form> Operator::instantiate(const Recipe& r, const Arguments& ca
     const bool empty = b.call.empty();
     Step step(b.manifest, b.values, b.sources);
     step.numbers.emplace(b.call.scalars.begin(), b.call.scalars.end());
-    step.plan = std::make_shared<rt::Plan>(*step.manifest, std::move(b.call));
+    step.prepared = std::make_shared<rt::PreparedLaunch>(*step.manifest, std::move(b.call));
     if (!empty)
-      step.plan->attach(k.kernel->function(*step.manifest, form->device, host.stream(form->device)), *step.manifest);
+      step.prepared->attach(k.kernel->function(*step.manifest, form->device, host.stream(form->device)),
+                            *step.manifest);
     form->steps.push_back(std::move(step));
   }
   GR_ASSERT(form->outputs.size() <= kMaxOutputs, name_ + ": an operator of so many outputs");

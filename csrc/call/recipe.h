@@ -43,7 +43,7 @@ struct OutputSpec {
 
 struct KernelCall {
   std::shared_ptr<Kernel> kernel;
-  std::vector<std::variant<View, runtime::Scalar, std::vector<View>>> args;  // in the manifest's order
+  std::vector<std::variant<View, runtime::ScalarArg, std::vector<View>>> args;  // in the manifest's order
 };
 
 enum class Outcome : std::uint8_t {

@@ -346,8 +346,8 @@ class Binder {
 
   std::string dtype_fix(const Tensor& t) const {
     const bool of_array = array(*t.value);
-    const graphene::Scalar* s = find_scalar(t.spec->dtype.name);
-    if (s != nullptr && (of_array ? s->in_numpy() : s->in_arrays()) && s->cls != graphene::Scalar::Class::Pred) {
+    const Scalar* s = find_scalar(t.spec->dtype.name);
+    if (s != nullptr && (of_array ? s->in_numpy() : s->in_arrays()) && s->cls != Scalar::Class::Pred) {
       const std::string module = of_array ? "np." : "torch.";
       return "pass " + t.name + (of_array ? ".astype(" : ".to(") + module + s->array + ")" + and_back(t) +
              "; or build the kernel for this dtype";

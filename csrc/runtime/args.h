@@ -50,7 +50,7 @@ template <class T>
   return x;
 }
 
-struct Scalar {
+struct ScalarArg {
   enum class Kind : std::uint8_t { Int, UInt, Float, Bool, TooLarge } kind = Kind::Int;  // TooLarge: for a double
   std::int64_t i = 0;                                                                    // Int, Bool
   std::uint64_t u = 0;                                                                   // UInt: above the signed range
@@ -61,7 +61,7 @@ struct Scalar {
 // What was passed for one ArgSpec. `problem` is set when it could not be read; the rest is then ignored.
 struct ArgValue {
   std::vector<TensorArg> tensors;  // one, or list_count
-  Scalar scalar;
+  ScalarArg scalar;
   std::optional<Diagnostic> problem;
 };
 
@@ -101,7 +101,7 @@ struct BoundCall {
 
 // The scalar's bits in `dtype`, little-endian; nullopt when it does not fit. Floats round to nearest even; a finite
 // number that would become infinite does not fit, and neither does a fraction in an integer.
-[[nodiscard]] std::optional<std::uint64_t> pack_scalar(const DType& dtype, const Scalar& value);
+[[nodiscard]] std::optional<std::uint64_t> pack_scalar(const DType& dtype, const ScalarArg& value);
 
 // "float16", "int32", "DLPack type 5 of 64 bits": how messages name what was passed.
 [[nodiscard]] std::string dtype_text(std::uint8_t code, std::uint8_t bits, std::uint16_t lanes);

@@ -124,7 +124,7 @@ Map::Words Map::at(const Driver& d, void* address) {
   return e.words;
 }
 
-Plan::Plan(const LaunchManifest& m, BoundCall bound) : bound_(std::move(bound)) {
+PreparedLaunch::PreparedLaunch(const LaunchManifest& m, BoundCall bound) : bound_(std::move(bound)) {
   for (std::size_t i = 0; i < m.symbols.size(); ++i)
     if (m.symbols[i].is_param) symbols_.push_back(static_cast<std::uint64_t>(bound_.symbols[i]));
   for (const BoundMap& map : bound_.maps) maps_.emplace_back(map, m.kernel_name);
@@ -135,7 +135,7 @@ Plan::Plan(const LaunchManifest& m, BoundCall bound) : bound_(std::move(bound)) 
   }
 }
 
-void Plan::attach(std::shared_ptr<Function> f, const LaunchManifest& m) {
+void PreparedLaunch::attach(std::shared_ptr<Function> f, const LaunchManifest& m) {
   const std::int64_t bytes = bound_.dynamic_shared_bytes;
   if (bytes + f->static_shared_bytes > f->device->limits.shared_bytes)
     throw Error(launch_problem(
@@ -167,7 +167,7 @@ void Plan::attach(std::shared_ptr<Function> f, const LaunchManifest& m) {
   function_ = std::move(f);
 }
 
-int Plan::launch(const Driver& d, CuStream stream, void** params, std::size_t param_count) const {
+int PreparedLaunch::launch(const Driver& d, CuStream stream, void** params, std::size_t param_count) const {
   for (std::size_t i = 0; i < symbols_.size(); ++i) params[param_count + i] = const_cast<std::uint64_t*>(&symbols_[i]);
   const UseContext use(d, function_->device->context);
   if (use.result() != kCudaSuccess) return use.result();

@@ -51,11 +51,11 @@ class Map {
 };
 
 // What a checked call launches with: its grid, its symbols, its function. It holds for every call of the same form.
-class Plan {
+class PreparedLaunch {
  public:
-  Plan(const LaunchManifest& m, BoundCall bound);
+  PreparedLaunch(const LaunchManifest& m, BoundCall bound);
 
-  // Allows the function the dynamic shared memory the plan needs. Throws LAUNCH_DRIVER, LAUNCH_GRID.
+  // Allows the function the dynamic shared memory that the launch needs. Throws LAUNCH_DRIVER, LAUNCH_GRID.
   void attach(std::shared_ptr<Function> f, const LaunchManifest& m);
   [[nodiscard]] const Function* function() const { return function_.get(); }
 

@@ -32,10 +32,10 @@ std::optional<std::uint64_t> pack_float(double v, int exponent, int mantissa) {
   return sign | bits;
 }
 
-std::optional<std::uint64_t> pack_int(const Scalar& s, int bits, bool is_signed) {
+std::optional<std::uint64_t> pack_int(const ScalarArg& s, int bits, bool is_signed) {
   const std::uint64_t mask = bits == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << bits) - 1;
-  if (s.kind == Scalar::Kind::Float) return std::nullopt;
-  if (s.kind == Scalar::Kind::UInt) return !is_signed && bits == 64 ? std::optional(s.u) : std::nullopt;
+  if (s.kind == ScalarArg::Kind::Float) return std::nullopt;
+  if (s.kind == ScalarArg::Kind::UInt) return !is_signed && bits == 64 ? std::optional(s.u) : std::nullopt;
   if (is_signed) {
     const std::int64_t high =
         bits == 64 ? std::numeric_limits<std::int64_t>::max() : (std::int64_t{1} << (bits - 1)) - 1;
@@ -46,11 +46,11 @@ std::optional<std::uint64_t> pack_int(const Scalar& s, int bits, bool is_signed)
   return static_cast<std::uint64_t>(s.i) & mask;
 }
 
-double as_double(const Scalar& s) {
+double as_double(const ScalarArg& s) {
   switch (s.kind) {
-    case Scalar::Kind::Float:
+    case ScalarArg::Kind::Float:
       return s.f;
-    case Scalar::Kind::UInt:
+    case ScalarArg::Kind::UInt:
       return static_cast<double>(s.u);
     default:
       return static_cast<double>(s.i);
@@ -59,7 +59,7 @@ double as_double(const Scalar& s) {
 
 }  // namespace
 
-std::string Scalar::str() const {
+std::string ScalarArg::str() const {
   if (kind == Kind::TooLarge) return "an integer beyond every floating-point number";
   if (kind == Kind::Bool) return i != 0 ? "True" : "False";
   if (kind == Kind::UInt) return std::to_string(u);
@@ -68,15 +68,15 @@ std::string Scalar::str() const {
   return {text.data(), std::to_chars(text.data(), text.data() + text.size(), f).ptr};
 }
 
-std::optional<std::uint64_t> pack_scalar(const DType& dtype, const Scalar& value) {
-  if (value.kind == Scalar::Kind::TooLarge) return std::nullopt;
+std::optional<std::uint64_t> pack_scalar(const DType& dtype, const ScalarArg& value) {
+  if (value.kind == ScalarArg::Kind::TooLarge) return std::nullopt;
   switch (dtype.code) {
     case 0:
       return pack_int(value, dtype.bits, true);
     case 1:
       return pack_int(value, dtype.bits, false);
     case 6:
-      if (value.kind == Scalar::Kind::Bool || (value.kind == Scalar::Kind::Int && (value.i == 0 || value.i == 1)))
+      if (value.kind == ScalarArg::Kind::Bool || (value.kind == ScalarArg::Kind::Int && (value.i == 0 || value.i == 1)))
         return static_cast<std::uint64_t>(value.i);
       return std::nullopt;
     case 2:

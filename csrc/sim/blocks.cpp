@@ -45,11 +45,6 @@ class Walk final : public Machine {
   [[nodiscard]] std::int64_t leaves() const { return leaves_; }
 
  protected:
-  void begin_block() override {}
-  void end_block() override {}
-  void synchronise(const ThreadGroup&) override {}
-  void group(Warp&, const GroupSync&) override {}
-
   void leaf(Warp& w, const Leaf& f) override {
     ++leaves_;
     Mask lanes = w.active;

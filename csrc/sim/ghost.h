@@ -61,8 +61,6 @@ class Ghost final : public Machine {
   void begin_block() override;
   void end_block() override;
   void leaf(Warp& w, const Leaf& f) override;
-  void synchronise(const ThreadGroup&) override {}
-  void group(Warp&, const GroupSync&) override {}  // copies land when they are issued
   void read_index(Warp& w, const SetCode& set, Lanes& to, const ir::Stmt* origin) override;
   void enter(Warp& w, int scope) override;
   void leave(Warp& w, int scope) override;

@@ -168,7 +168,7 @@ View view_cells(const ViewPlan& plan, const Bytecode& code, const CellMap& map, 
       }
     } else if (t.is_fragment()) {
       const std::int64_t stage = offset / per_stage;
-      for (const ViewPlan::Held& h : plan.holders[static_cast<std::size_t>(offset % per_stage)]) {
+      for (const ViewPlan::RankedValue& h : plan.holders[static_cast<std::size_t>(offset % per_stage)]) {
         v.cells.add(map.reg(first_register + stage * values + h.value, block + first_thread + plan.ranks[h.rank]));
       }
     } else if (v.scattered) {

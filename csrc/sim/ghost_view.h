@@ -51,12 +51,12 @@ struct ViewPlan {
   };
   std::vector<Bound> bounds;
   // Of a fragment: threads of the group by rank, relative to its first; who holds each logical element of a stage.
-  struct Held {
+  struct RankedValue {
     std::size_t rank;
     std::int64_t value;
   };
   std::vector<std::int64_t> ranks;
-  std::vector<std::vector<Held>> holders;
+  std::vector<std::vector<RankedValue>> holders;
 };
 // nullopt: something in it is known only at run time in a way that is not supported.
 [[nodiscard]] std::optional<ViewPlan> plan_view(const ir::Tensor& t, const Bytecode& code);

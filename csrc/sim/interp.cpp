@@ -139,7 +139,7 @@ void Interpreter::begin_block() {
     d.copier.warp = static_cast<int>(i);
     d.by = &d.issuer;
     d.reads_shared.assign(code_.copy_domains.size(), {});
-    for (Memo& m : d.memos) m.version = 0;
+    for (AccessMemo& m : d.memos) m.version = 0;
   }
 }
 

@@ -99,7 +99,7 @@ class Interpreter final : public Machine {
     std::vector<char> registers;
     std::vector<Mask> undefined;       // per register
     std::vector<std::uint32_t> cause;  // per register: the leaf that made it undefined, 0: never written
-    CountedVector<Memo> memos;
+    CountedVector<AccessMemo> memos;
     Issuer issuer;                                        // of the lanes' own accesses
     Issuer copier;                                        // of the copies that the leaf at hand issues
     const Issuer* by = nullptr;                           // the one of both that accesses now

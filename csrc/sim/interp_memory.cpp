@@ -353,7 +353,7 @@ void Interpreter::load(const Warp& w, const Leaf& f, const Operand& o, Mask lane
       alignas(64) std::int32_t buffer[kLanes];
       for (int i = 0; i < place.ratio; ++i) {
         const std::int32_t* at = granules(a.offset, delta, place.first, place.ratio, i, buffer);
-        Memo& memo = d.memos[static_cast<std::size_t>(o.memo + v)];
+        AccessMemo& memo = d.memos[static_cast<std::size_t>(o.memo + v)];
         const bool whole = update && groups->distinct && place.ratio == 1;
         const Shadow::Verdict verdict =
             whole ? arena.shadow.check_update(*d.by, active, at, f.site, sets_, memo)
@@ -452,7 +452,7 @@ void Interpreter::store_value(const Warp& w, const Leaf& f, const Operand& o, Ad
       arena.shadow.commit_update(*d.by, active, at, f.site, undefined);
       continue;
     }
-    Memo& memo = d.memos[static_cast<std::size_t>(o.memo + v)];
+    AccessMemo& memo = d.memos[static_cast<std::size_t>(o.memo + v)];
     const Shadow::Verdict verdict = arena.shadow.write(*d.by, active, at, *groups, f.site, undefined, sets_, memo);
     if (verdict.conflict != 0) {
       race({w, f, o}, verdict.first, (verdict.first.offset - place.first) / place.ratio, true);

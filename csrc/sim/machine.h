@@ -58,11 +58,12 @@ class Machine {
   void run_blocks(const std::vector<std::int64_t>& blocks);  // each cluster once
 
  protected:
-  virtual void begin_block() = 0;
-  virtual void end_block() = 0;
   virtual void leaf(Warp& w, const Leaf& f) = 0;
-  virtual void synchronise(const ThreadGroup& members) = 0;  // all of them have arrived at a barrier
-  virtual void group(Warp& w, const GroupSync& g) = 0;       // the active lanes commit or wait
+  // What happens besides leaves: a derived class overrides what it looks at.
+  virtual void begin_block() {}
+  virtual void end_block() {}
+  virtual void synchronise(const ThreadGroup&) {}  // all of its members have arrived at a barrier
+  virtual void group(Warp&, const GroupSync&) {}   // the active lanes commit or wait
   // Before a lane's arrival counts; when all arrivals of a phase are there; when lanes have been told that one is over.
   virtual void judge_arrival(const Warp&, int, int, const PhaseSync&) {}
   virtual void judge_phase(int) {}

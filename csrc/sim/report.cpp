@@ -199,10 +199,6 @@ class Addresses final : public Machine {
   Addresses(const Bytecode& code, Counter& counter) : Machine(code, 0), counter_(counter) {}
 
  protected:
-  void begin_block() override {}
-  void end_block() override {}
-  void synchronise(const ThreadGroup&) override {}
-  void group(Warp&, const GroupSync&) override {}
   void leaf(Warp& w, const Leaf& f) override {
     Mask lanes = w.active;
     if (!f.always) lanes = plans().nonzero(f.predicate, w.ints, lanes);

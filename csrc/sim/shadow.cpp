@@ -38,7 +38,7 @@ Mask undefined_lanes(const Stamp* seen, Mask lanes) {
   return m & lanes;
 }
 
-void fresh(Memo& memo, const Issuer& by, bool grouped) {
+void fresh(AccessMemo& memo, const Issuer& by, bool grouped) {
   const std::uint64_t version = by.order->version(by.warp);
   if (by.generic && memo.version == version && memo.grouped == grouped) return;
   memo.grouped = grouped;
@@ -241,7 +241,7 @@ void Shadow::explain_writes(const Issuer& by, Mask lanes, const std::int32_t* of
 }
 
 void Shadow::check_reads(const Issuer& by, Mask lanes, const std::int32_t* offsets, const std::uint32_t* seen,
-                         ReadSets& sets, Memo& memo, Verdict& v) const {
+                         ReadSets& sets, AccessMemo& memo, Verdict& v) const {
   fresh(memo, by, false);
   for (Mask m = lanes; m != 0; m &= m - 1) {
     const int l = std::countr_zero(m);
@@ -260,7 +260,7 @@ void Shadow::check_reads(const Issuer& by, Mask lanes, const std::int32_t* offse
 }
 
 Shadow::Verdict Shadow::read(const Issuer& by, Mask lanes, const std::int32_t* offsets, const LaneGroups& groups,
-                             std::uint32_t site, ReadSets& sets, Memo& memo, const Memo* hint) {
+                             std::uint32_t site, ReadSets& sets, AccessMemo& memo, const AccessMemo* hint) {
   alignas(64) Stamp seen[kLanes];
   alignas(64) std::uint32_t old[kLanes];
   Verdict v;
@@ -328,7 +328,7 @@ Shadow::Verdict Shadow::read(const Issuer& by, Mask lanes, const std::int32_t* o
 }
 
 bool Shadow::scan(const Issuer& by, Mask lanes, const std::int32_t* offsets, std::uint32_t site, bool whole,
-                  ReadSets& sets, Memo& memo, Verdict& v, std::uint32_t& had_reads) const {
+                  ReadSets& sets, AccessMemo& memo, Verdict& v, std::uint32_t& had_reads) const {
   alignas(64) Stamp seen[kLanes];
   alignas(64) std::uint32_t old[kLanes];
   const Stamp tag = Stamp{site} << kSiteShift;
@@ -371,7 +371,7 @@ bool Shadow::scan(const Issuer& by, Mask lanes, const std::int32_t* offsets, std
 }
 
 Shadow::Verdict Shadow::write(const Issuer& by, Mask lanes, const std::int32_t* offsets, const LaneGroups& groups,
-                              std::uint32_t site, Mask undefined, ReadSets& sets, Memo& memo) {
+                              std::uint32_t site, Mask undefined, ReadSets& sets, AccessMemo& memo) {
   Verdict v;
   const Stamp tag = Stamp{site} << kSiteShift;
   const bool whole = groups.distinct && lanes == kAllLanes && undefined == 0;
@@ -398,7 +398,7 @@ Shadow::Verdict Shadow::write(const Issuer& by, Mask lanes, const std::int32_t* 
 }
 
 Shadow::Verdict Shadow::check_update(const Issuer& by, Mask lanes, const std::int32_t* offsets, std::uint32_t site,
-                                     ReadSets& sets, Memo& memo) {
+                                     ReadSets& sets, AccessMemo& memo) {
   Verdict v;
   std::uint32_t had_reads = 0;
   v.unchanged = scan(by, lanes, offsets, site, lanes == kAllLanes, sets, memo, v, had_reads);

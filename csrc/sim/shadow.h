@@ -74,7 +74,7 @@ struct LaneGroups {
 };
 
 // Per instruction and warp: transitions of read sets and verdicts that hold while the warp's version does.
-struct Memo {
+struct AccessMemo {
   std::uint64_t version = 0;
   bool grouped = false;                                  // read: transitions are of `lanes`, else of each lane alone
   alignas(64) std::array<std::uint32_t, kLanes> from{};  // read: this set ...
@@ -180,14 +180,14 @@ class Shadow {
   // offsets[l] of every lane in `lanes`; the caller has checked the bounds. `groups` describes exactly these lanes.
   // `hint`: of another value of the same vector, whose transitions are likely the same.
   Verdict read(const Issuer& by, Mask lanes, const std::int32_t* offsets, const LaneGroups& groups, std::uint32_t site,
-               ReadSets& sets, Memo& memo, const Memo* hint = nullptr);
+               ReadSets& sets, AccessMemo& memo, const AccessMemo* hint = nullptr);
   // `undefined`: lanes that write an undefined value. Lanes of a group write equal bits.
   Verdict write(const Issuer& by, Mask lanes, const std::int32_t* offsets, const LaneGroups& groups, std::uint32_t site,
-                Mask undefined, ReadSets& sets, Memo& memo);
+                Mask undefined, ReadSets& sets, AccessMemo& memo);
   // One instruction reads an element and then writes it: the read needs no record. `distinct` lanes only. Checks both;
   // the caller computes, then commits the write.
   Verdict check_update(const Issuer& by, Mask lanes, const std::int32_t* offsets, std::uint32_t site, ReadSets& sets,
-                       Memo& memo);
+                       AccessMemo& memo);
   void commit_update(const Issuer& by, Mask lanes, const std::int32_t* offsets, std::uint32_t site, Mask undefined);
   // One instruction combines each lane's value with an element, in one step: lanes may share elements, and accesses of
   // this kind need no order among themselves.
@@ -223,10 +223,10 @@ class Shadow {
   // The last writes and the reads since of the elements, checked against what the issuer knows. `whole`:
   // all lanes, each an element of its own. True: the last access of every element is this very one.
   bool scan(const Issuer& by, Mask lanes, const std::int32_t* offsets, std::uint32_t site, bool whole, ReadSets& sets,
-            Memo& memo, Verdict& v, std::uint32_t& had_reads) const;
+            AccessMemo& memo, Verdict& v, std::uint32_t& had_reads) const;
   void explain_writes(const Issuer& by, Mask lanes, const std::int32_t* offsets, const Stamp* seen, Verdict& v) const;
   void check_reads(const Issuer& by, Mask lanes, const std::int32_t* offsets, const std::uint32_t* seen, ReadSets& sets,
-                   Memo& memo, Verdict& v) const;
+                   AccessMemo& memo, Verdict& v) const;
 
   [[nodiscard]] bool judge_write(const Bulk& bulk, Stamp written, bool reads, Conflict& c) const;
   [[nodiscard]] bool judge_atomics(const Bulk& bulk, std::int32_t offset, const ReadSets& sets, Conflict& c) const;

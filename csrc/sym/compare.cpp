@@ -236,13 +236,13 @@ Expr compare(Op op, const Expr& a, const Expr& b) {
   const bool above = lower_bound(a) > upper_bound(b);
   if (op == Op::Eq ? below || above : above) return 0;
   if (op != Op::Eq && below) return 1;
-  if (const Expr* known = Memo::find(op, a, b)) return *known;
+  if (const Expr* known = ResultMemo::find(op, a, b)) return *known;
   const auto r = attempt([&] {
     const Expr d = a - b;
     return op == Op::Eq ? zero(d) : negative(op == Op::Lt ? d : d - 1);
   });
   const Expr result = r ? *r : make_node(op, a, b);
-  Memo::store(op, a, b, result);
+  ResultMemo::store(op, a, b, result);
   return result;
 }
 

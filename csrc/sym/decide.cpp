@@ -108,12 +108,12 @@ bool worth_searching(const Expr& e) {
 bool prove_negative(const Expr& e, int budget) {
   if (upper_bound(e) < 0) return true;
   if (e.is_const() || lower_bound(e) >= 0 || !worth_searching(e)) return false;
-  if (const Expr* known = Memo::find(Op::Not, e, budget)) return known->is_const(1);  // no node has this operator
+  if (const Expr* known = ResultMemo::find(Op::Not, e, budget)) return known->is_const(1);  // no node has this operator
   if (Nesting::too_deep()) return false;
   const Nesting nesting;
   const auto proved = attempt([&] { return Expr(Search(budget).negative(e) ? 1 : 0); });
   const bool result = proved && proved->is_const(1);
-  Memo::store(Op::Not, e, budget, result ? 1 : 0);
+  ResultMemo::store(Op::Not, e, budget, result ? 1 : 0);
   return result;
 }
 

@@ -353,12 +353,12 @@ Expr divide(Op op, const Expr& a, const Expr& b) {
     }
     return op == Op::FloorDiv ? floor_div_int(a.value(), b.value()) : mod_int(a.value(), b.value());
   }
-  if (const Expr* known = Memo::find(op, a, b)) return *known;
+  if (const Expr* known = ResultMemo::find(op, a, b)) return *known;
   if (Nesting::too_deep()) return make_node(op, a, b);
   const Nesting nesting;
   const auto r = attempt([&] { return simplified(op, a, b); });
   const Expr result = r ? *r : make_node(op, a, b);
-  Memo::store(op, a, b, result);
+  ResultMemo::store(op, a, b, result);
   return result;
 }
 

@@ -247,12 +247,12 @@ std::strong_ordering order(const Expr& a, const Expr& b) {
   return x.constant <=> y.constant;
 }
 
-const Expr* Memo::find(Op op, const Expr& a, const Expr& b) {
+const Expr* ResultMemo::find(Op op, const Expr& a, const Expr& b) {
   const MemoEntry& e = memo_slot(op, a, b);
   return e.op == op && identical(e.a, a) && identical(e.b, b) ? &e.result : nullptr;
 }
 
-void Memo::store(Op op, const Expr& a, const Expr& b, const Expr& result) {
+void ResultMemo::store(Op op, const Expr& a, const Expr& b, const Expr& result) {
   memo_slot(op, a, b) = {.op = op, .a = a, .b = b, .result = result};
 }
 

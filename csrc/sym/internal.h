@@ -77,7 +77,7 @@ inline std::uint64_t mix(std::uint64_t h, std::uint64_t v) {
 }
 
 // Results of the binary constructors seen lately, per thread.
-struct Memo {
+struct ResultMemo {
   [[nodiscard]] static const Expr* find(Op op, const Expr& a, const Expr& b);
   static void store(Op op, const Expr& a, const Expr& b, const Expr& result);
 };

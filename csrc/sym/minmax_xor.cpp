@@ -51,9 +51,9 @@ Expr extreme(Op op, const Expr& a, const Expr& b) {
   if (a.is_const() && b.is_const())
     return op == Op::Min ? std::min(a.value(), b.value()) : std::max(a.value(), b.value());
   if (identical(a, b)) return a;
-  if (const Expr* known = Memo::find(op, a, b)) return *known;
+  if (const Expr* known = ResultMemo::find(op, a, b)) return *known;
   const Expr r = extreme_of(op, a, b);
-  Memo::store(op, a, b, r);
+  ResultMemo::store(op, a, b, r);
   return r;
 }
 
@@ -203,9 +203,9 @@ Expr bit_xor(const Expr& left, const Expr& right) {
   if (a.is_const(0)) return b;
   if (b.is_const(0)) return a;
   if (identical(a, b)) return 0;
-  if (const Expr* known = Memo::find(Op::Xor, a, b)) return *known;
+  if (const Expr* known = ResultMemo::find(Op::Xor, a, b)) return *known;
   const Expr result = bit_xor_all(std::array{a, b});
-  Memo::store(Op::Xor, a, b, result);
+  ResultMemo::store(Op::Xor, a, b, result);
   return result;
 }
 

@@ -85,5 +85,5 @@ def test_every_code_of_the_readers_is_met() -> None:
         met |= {
             line.rsplit("[", 1)[1].rstrip("]") for line in error.splitlines() if line.endswith("]") and "   [" in line
         }
-    codes = {name for name, _, _ in gr._core.error_codes() if name.startswith("IR_")}
+    codes = {c.name for c in gr._core.error_codes() if c.name.startswith("IR_")}
     assert codes <= met

@@ -399,9 +399,10 @@ def test_what_must_see_operators_is_noticed() -> None:
     from graphene import _core
 
     def state() -> tuple[bool, bool]:
-        return _core.torch_state()[1:]
+        now = _core.torch_state()
+        return now.watched, now.gradients
 
-    assert _core.torch_state() == (True, False, True)
+    assert _core.torch_state() == _core.TorchState(without_python=True, watched=False, gradients=True)
     with torch.no_grad():
         assert state() == (False, False)
     with torch.inference_mode():

@@ -34,7 +34,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
                  "GRAPHENE_LINEINFO", "GRAPHENE_RECORD_CALLS"):  # fmt: skip
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GRAPHENE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(plans, "_launchers", {})  # of another cache
+    plans.forget()  # those of another cache
     compiled = plans.compiled
 
     def anew(kernels: Any, arch: str) -> Any:
@@ -72,14 +72,26 @@ def test_a_kernel_has_one_launcher_whether_its_plan_is_found_or_made(found_first
     """What one form has loaded is loaded for another, which may be met first while a CUDA graph is captured."""
     there, missing = SOFTMAX, "softmax(fp16[640, 32], -1)"  # other sizes, one kernel
     assert not planned(there)
-    plans._launchers.clear()  # as a new process, which finds the plan of one form alone
+    plans.forget()  # as a new process, which finds the plan of one form alone
     kernels = []
     for text in (there, missing) if found_first else (missing, there):
         with plans.asked() as found:
-            kernels += [k for k, _ in recipe_of(text).parts[2]]
+            kernels += [launch.kernel for launch in recipe_of(text).launches]
         assert found.planned == (text == there)
     assert len(kernels) == 2
     assert kernels[0] is kernels[1]
+
+
+def test_nvrtc_is_started_beside_the_choice_where_there_is_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(_core, "start_nvrtc", started.append)
+    with plans.described():
+        recipe_of("softmax(fp16[64, 48], -1)")  # nothing is compiled
+    assert not started
+    recipe_of("softmax(fp16[64, 48], -1)")
+    assert started == [ARCH]
+    recipe_of("softmax(fp16[64, 48], -1)")
+    assert started == [ARCH]
 
 
 # By count: what a new process does with a full cache.
@@ -166,13 +178,14 @@ def test_a_plan_launches_what_was_chosen(text: str, monkeypatch: pytest.MonkeyPa
         m.setenv("GRAPHENE_PLANS", "0")
         chosen = recipe_of(text)
     recipe_of(text)
-    plans._launchers.clear()  # as a new process
+    plans.forget()  # as a new process
     found = recipe_of(text)
-    assert found.parts[:2] == chosen.parts[:2]
-    for (kernel, was), (launcher, now) in zip(chosen.parts[2], found.parts[2], strict=True):
+    assert (found.outputs, found.returned) == (chosen.outputs, chosen.returned)
+    for was, now in zip(chosen.launches, found.launches, strict=True):
+        kernel, launcher = was.kernel, now.kernel
         assert isinstance(kernel, gr.Kernel)
         assert isinstance(launcher, plans.Planned)
-        assert now == was
+        assert now.arguments == was.arguments
         assert launcher._manifest(ARCH).to_json() == kernel._manifest(ARCH).to_json()
         assert launcher.binary(ARCH).cubin == kernel.compile(ARCH).cubin
         assert launcher.name == kernel.name
@@ -186,14 +199,14 @@ def test_a_plan_launches_what_was_chosen(text: str, monkeypatch: pytest.MonkeyPa
 def test_plans_of_one_kernel_share_a_launcher() -> None:
     for rows in (64, 65):  # one kernel serves both
         recipe_of(f"softmax(fp16[{rows}, 32], -1)")
-    one, other = (recipe_of(f"softmax(fp16[{rows}, 32], -1)").parts[2][0][0] for rows in (64, 65))
+    one, other = (recipe_of(f"softmax(fp16[{rows}, 32], -1)").launches[0].kernel for rows in (64, 65))
     assert isinstance(one, plans.Planned)
     assert one is other
 
 
 def test_of_another_architecture_a_planned_kernel_is_compiled() -> None:
     recipe_of(SOFTMAX)
-    [(launcher, _)] = recipe_of(SOFTMAX).parts[2]
+    launcher = recipe_of(SOFTMAX).launches[0].kernel
     assert launcher.binary("sm_80").arch == "sm_80"
     assert launcher._manifest("sm_80").entry == launcher._manifest(ARCH).entry
 
@@ -283,7 +296,7 @@ def test_what_is_damaged_is_made_again(cache: Path, file: str, damage: str) -> N
         path.write_bytes(bytes([data[0] ^ 1]) + data[1:] if damage == "bits" else data[: len(data) // 2])
     if damage == "folder":
         path.mkdir()
-    plans._launchers.clear()  # as a new process
+    plans.forget()  # as a new process
     if damage == "folder" and holding == "plan.json":  # which nobody removes: it is no file of an entry
         with pytest.warns(RuntimeWarning, match="cannot be removed"):
             assert not planned()
@@ -314,7 +327,7 @@ def test_a_plan_of_wrong_types_is_not_used(cache: Path) -> None:
         (bad["launches"][0] if field in ("arguments", "cubin", "manifest") else bad)[field] = value
         _core.cache_discard(entry.name)
         assert _core.plan_store(good["request"], ARCH, json.dumps(bad)), field
-        plans._launchers.clear()
+        plans.forget()
         assert not planned(), (field, value)
         assert planned(), (field, value)
 
@@ -334,10 +347,10 @@ def test_clearing_counting_and_archives(cache: Path, tmp_path: Path) -> None:
     assert _core.cache_stats()["entries"] == 2
     assert gr.export_cache(tmp_path / "a.zip", [ARCH]) == 2
     assert _core.cache_clear() == 2
-    plans._launchers.clear()
+    plans.forget()
     assert not planned()
     _core.cache_clear()
-    plans._launchers.clear()
+    plans.forget()
     assert gr.import_cache(tmp_path / "a.zip") == (2, 0)
     assert planned()
 
@@ -345,7 +358,7 @@ def test_clearing_counting_and_archives(cache: Path, tmp_path: Path) -> None:
 def test_a_small_cache_and_one_that_cannot_be_written(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRAPHENE_CACHE_LIMIT", "1")
     assert not planned()
-    plans._launchers.clear()
+    plans.forget()
     assert not planned()
     monkeypatch.delenv("GRAPHENE_CACHE_LIMIT")
     (cache / "graphene-v1" / "GRAPHENE_CACHE").unlink()  # whose folder is this?

@@ -88,6 +88,11 @@ class Planned(Compiled):
         return str(self.kernel)
 
 
+def forget() -> None:
+    """Forgets which launchers the plans have, as a new process that has found none."""
+    _launchers.clear()
+
+
 @contextlib.contextmanager
 def described() -> Iterator[None]:
     """A context in which nothing is compiled, because calls are only described."""
@@ -117,7 +122,7 @@ def recipe(
             _asked.planned = True
             return found
     if not getattr(_described, "on", False):
-        _core.start_nvrtc(place.arch)  # beside choosing, building, lowering and printing
+        _core.start_nvrtc(place.arch)  # in a thread, beside choosing, building, lowering and printing
     with _core.Stage("choose"):
         made = configure(*given)
     if made.launches_kernels and not getattr(_described, "on", False):
@@ -187,19 +192,19 @@ def keep(made: Any, ranks: list[int | None], request: str | None, place: Gpu, ag
     ``again``: gives the request now. If it changed meanwhile, for example by tuning, the choice may have come from
     either state, and no plan is kept.
     """
-    outputs, returned, launches = made.parts
-    kernels = [kernel for kernel, _ in launches]
+    launches = made.launches
+    kernels = [launch.kernel for launch in launches]
     if not all(isinstance(k, Kernel) for k in kernels):
         return made
     binaries = compiled(kernels, place.arch)
     if request is None or not all(b.key for b in binaries):
         return made
     with _core.Stage("store the plan"):
-        rows = [{"cubin": b.key, "manifest": json.loads(k.lowered(place.arch).manifest().to_json()),
-                 "arguments": [_to_json(a) for a in args]}
-                for b, (k, args) in zip(binaries, launches, strict=True)]  # fmt: skip
-        plan = {"format": _FORMAT, "schema": _SCHEMA, "request": request, "arch": place.arch, "outputs": outputs,
-                "returned": returned, "launches": rows}  # fmt: skip
+        rows = [{"cubin": b.key, "manifest": json.loads(x.kernel.lowered(place.arch).manifest().to_json()),
+                 "arguments": [_to_json(a) for a in x.arguments]}
+                for b, x in zip(binaries, launches, strict=True)]  # fmt: skip
+        plan = {"format": _FORMAT, "schema": _SCHEMA, "request": request, "arch": place.arch, "outputs": made.outputs,
+                "returned": made.returned, "launches": rows}  # fmt: skip
         text = json.dumps(plan)
         if again() == request:
             _core.plan_store(request, place.arch, text)
@@ -419,7 +424,8 @@ def _load(request: str | None, arch: str, ranks: list[int | None], configure: Ca
 def _recipe(plan: dict[str, Any], ranks: list[int | None], configure: Callable[[], Any]) -> Any:
     @functools.cache
     def kernels() -> list[Kernel]:
-        return [k.kernel if isinstance(k, Planned) else k for k, _ in configure().parts[2]]
+        of = [launch.kernel for launch in configure().launches]
+        return [k.kernel if isinstance(k, Planned) else k for k in of]
 
     outputs = []
     inputs = _Reader(ranks)

@@ -135,7 +135,7 @@ def warm(call: Call, arch: str) -> Warmed:
         with plans.asked() as found:
             recipe = op.configure(given)
         if recipe.launches_kernels:
-            kernels = [k.name for k, _ in recipe.parts[2]]
+            kernels = [launch.kernel.name for launch in recipe.launches]
             return Warmed(kernels, "", found.planned)
         arguments = [_dense(a) for a in arguments]  # for a call that copies them first
     return Warmed([], recipe.reason or "nothing is launched", False)
