@@ -21,7 +21,7 @@ def select_forward(
     what: Attention,
     *,
     lse: bool = False,
-    shared_bytes: int = 227 * 1024,
+    device: Device = H200,
     longest: int | None = None,
     keys: int | None = None,
 ) -> ForwardConfig:
@@ -30,7 +30,7 @@ def select_forward(
     `longest`: of packed sequences. `keys`: how many keys there are. If tiles divide them, the kernel is for such
     numbers of keys alone.
     """
-    config = _forward(what, lse, shared_bytes, longest)
+    config = _forward(what, lse, device.shared_bytes, longest)
     even = keys is not None and keys % config.BN == 0
     return replace(config, even=True) if even and config.may_be_even else config
 
@@ -71,10 +71,10 @@ def select_short(
     return config, splits
 
 
-def select_backward(what: Attention, *, shared_bytes: int = 227 * 1024) -> tuple[BackwardConfig, BackwardConfig]:
+def select_backward(what: Attention, *, device: Device = H200) -> tuple[BackwardConfig, BackwardConfig]:
     """The kernels of the gradients of keys and of queries, without a work space."""
     depth = what.depth
-    keys = _keys(what, shared_bytes)
+    keys = _keys(what, device.shared_bytes)
     if depth <= 64:
         return keys, BackwardConfig(what, 64, 64, 4, keep=True) if what.softcap else BackwardConfig(what, 128, 64, 4)
     if depth <= 128:
@@ -83,16 +83,14 @@ def select_backward(what: Attention, *, shared_bytes: int = 227 * 1024) -> tuple
     return keys, BackwardConfig(what, 64, 32 if depth <= 192 else 16, 4, piece=16)
 
 
-def select_backward_saving(
-    what: Attention, *, shared_bytes: int = 227 * 1024
-) -> tuple[BackwardConfig, ProductConfig] | None:
+def select_backward_saving(what: Attention, *, device: Device = H200) -> tuple[BackwardConfig, ProductConfig] | None:
     """The kernel of the keys' gradient that saves scores' gradients, and the kernel that computes the queries' from
     them.
 
     None if it is faster to compute keys' and queries' gradients by a kernel each.
     """
     a, depth = what, what.depth
-    keys = _keys(a, shared_bytes)
+    keys = _keys(a, device.shared_bytes)
     if keys.other < 32:
         return None
     product = ProductConfig(Attention(a.D, a.dtype, a.left, a.right, group=a.group, varlen=a.varlen))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ import graphene as gr
 from graphene import kernels as k
 from graphene import select
 from graphene.select import select_cell, select_mlp
+from graphene.select.device import of_arch
 
 GOLDEN = Path(__file__).with_name("choices_h200.json")
 H200 = "NVIDIA H200"
@@ -47,7 +49,7 @@ def short(config: Any) -> str:
 
 def values(config: Any) -> str:
     """The values of a configuration's fields, without those that say what is computed."""
-    left_out = ("width", "dtype", "out_dtype", "what", "gamma", "beta", "residual", "write_sum")
+    left_out = ("width", "dtype", "out_dtype", "what", "gamma", "beta", "residual", "write_sum", "even")
     return " ".join(str(v) for n, v in vars(config).items() if n not in left_out)
 
 
@@ -116,12 +118,13 @@ def attention() -> Iterator[tuple[str, str]]:
     for depth, options in product((32, 64, 80, 128, 192, 256), ({}, {"right": True}, {"softcap": True})):
         a, of = k.Attention(depth, **options), f"attention {depth} {options}"
         for shared in (227, 163, 99):
-            yield f"{of} {shared} KiB", values(select.select_forward(a, shared_bytes=shared << 10))
+            card = replace(of_arch("sm_90a"), shared_bytes=shared << 10)
+            yield f"{of} {shared} KiB", values(select.select_forward(a, device=card))
             yield (
                 f"{of} gradients {shared} KiB",
-                "; ".join(map(values, select.select_backward(a, shared_bytes=shared << 10))),
+                "; ".join(map(values, select.select_backward(a, device=card))),
             )
-            saving = select.select_backward_saving(a, shared_bytes=shared << 10)
+            saving = select.select_backward_saving(a, device=card)
             yield f"{of} saving {shared} KiB", "none" if saving is None else "; ".join(map(values, saving))
         yield f"{of} packed", values(select.select_forward(a, longest=384))
         for batch, queries, keys, heads in ((1, 1, 4096, 8), (64, 1, 512, 32), (8, 4, 16384, 2)):

@@ -34,10 +34,11 @@ from graphene.ops.attention.recipe import (
     window_of,
 )
 from graphene.ops.core.define import Arg, Defined, Definition
-from graphene.ops.core.kernels import DTYPES, device, memory_bytes
+from graphene.ops.core.kernels import DTYPES, memory_bytes, target_device
 from graphene.ops.core.torch import Tensor, torch
 from graphene.ops.core.views import output, own, view
 from graphene.select.attention import select_backward, select_backward_saving
+from graphene.select.device import Device
 
 _NUMBERS = "bool causal, int left, int right, float scale, float softcap"
 _FRONT = "(Tensor grad, Tensor delta, Tensor lse, Tensor q, Tensor k, Tensor v, "
@@ -53,14 +54,14 @@ WAVES = 3  # from this many blocks a multiprocessor on, two launches for a part 
 
 
 @functools.cache
-def _kernels(a: Attention, small: bool, shared_bytes: int) -> tuple[Any, Any]:
-    keys, queries = (BackwardConfig(a, 32, 32, 2),) * 2 if small else select_backward(a, shared_bytes=shared_bytes)
+def _kernels(a: Attention, small: bool, where: Device) -> tuple[Any, Any]:
+    keys, queries = (BackwardConfig(a, 32, 32, 2),) * 2 if small else select_backward(a, device=where)
     return attention_keys_gradient_kernel(keys), attention_queries_gradient_kernel(queries)
 
 
 @functools.cache
-def _saving(a: Attention, small: bool, shared_bytes: int) -> tuple[Any, Any] | None:
-    chosen = select_backward_saving(a, shared_bytes=shared_bytes)
+def _saving(a: Attention, small: bool, where: Device) -> tuple[Any, Any] | None:
+    chosen = select_backward_saving(a, device=where)
     if chosen is None:
         return None
     keys, product = chosen
@@ -134,15 +135,17 @@ class Gradients:
         small = q.device == "cpu"
         batch = given[0].shape[0] - 1 if self.varlen else q.shape[0]
         panels, padded = (-(-n // ROWS) * ROWS for n in most)
-        sms, shared_bytes, _ = device(q.device)
+        where = target_device(q.device)
         heads = batch * k.shape[-2]
         head_bytes = a.group * panels * padded * q.item_bytes
-        shares = _shares(heads, head_bytes, memory_bytes(q.device), padded // ROWS, 1 if small else WAVES * sms)
+        shares = _shares(
+            heads, head_bytes, memory_bytes(q.device), padded // ROWS, 1 if small else WAVES * where.sm_count
+        )
         lengths = given[2:4] if self.varlen else (q.shape[1], k.shape[1])
         worth = small or PADDING * lengths[0] * lengths[1] >= panels * padded
-        saving = _saving(a, small, shared_bytes) if shares and worth else None
+        saving = _saving(a, small, where) if shares and worth else None
         if saving is None:
-            keys, queries = _kernels(a, small, shared_bytes)
+            keys, queries = _kernels(a, small, where)
             launches = [(queries, [*inputs, whole(DQ, rank), *numbers, *after[0]]),
                         (keys, [*inputs, whole(DK, rank), whole(DV, rank), *numbers, *after[1]])]  # fmt: skip
             return _core.Recipe(outputs, 3, launches)

@@ -35,7 +35,7 @@ from graphene.ops.attention.recipe import (
 from graphene.ops.core.checks import check_numbers
 from graphene.ops.core.context import lower
 from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, public
-from graphene.ops.core.kernels import DTYPES, device, target_device
+from graphene.ops.core.kernels import DTYPES, target_device
 from graphene.ops.core.torch import Tensor, fail
 from graphene.ops.core.views import output
 from graphene.select.attention import SHORT, select_forward, select_short
@@ -147,7 +147,7 @@ class AttentionOperator:
         config = (
             ForwardConfig(a, 32, 32, 2, lse=self.lse)
             if q.device == "cpu"
-            else select_forward(a, lse=self.lse, shared_bytes=device(q.device)[1], longest=longest, keys=k.shape[-3])
+            else select_forward(a, lse=self.lse, device=target_device(q.device), longest=longest, keys=k.shape[-3])
         )
         listed = a.mask is not None and 0 < -(-k.shape[-3] // config.BN) <= CAPACITY
         return replace(config, listed=listed), 1
