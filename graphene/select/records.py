@@ -46,11 +46,11 @@ def own_folder() -> Path | None:
     return None if cache is None else Path(cache) / "tune"
 
 
-def _file(folder: Path, device: str) -> Path:
+def file_of(folder: Path, device: str) -> Path:
     return folder / (re.sub(r"[^a-z0-9]+", "_", device.lower()).strip("_") + ".json")
 
 
-def _read(path: Path, device: str, content: bytes | None = None) -> dict[Key, dict[str, Any]]:
+def read(path: Path, device: str, content: bytes | None = None) -> dict[Key, dict[str, Any]]:
     """A file's records by key. A damaged file gives a warning, and no records."""
     try:
         content = read_regular(path, _MOST_BYTES) if content is None else content
@@ -96,7 +96,7 @@ def _records(folder: Path, device: str) -> dict[Key, dict[str, Any]]:
     if key not in _loaded:
         _stamp(folder, device)
         found, content = _stamped[key]
-        _loaded[key] = _read(_file(folder, device), device, content)
+        _loaded[key] = read(file_of(folder, device), device, content)
         _stamped[key] = found, None
     return _loaded[key]
 
@@ -106,12 +106,12 @@ def _stamp(folder: Path, device: str) -> str:
     key = (folder, device)
     if key not in _stamped:
         try:
-            content = read_regular(_file(folder, device), _MOST_BYTES)
+            content = read_regular(file_of(folder, device), _MOST_BYTES)
             _stamped[key] = _core.sha256(content), content
         except FileNotFoundError:
             _stamped[key] = "", None
         except OSError as e:
-            _stamped[key] = str(e), None  # `_read` will warn
+            _stamped[key] = str(e), None  # `read` will warn
     return _stamped[key][0]
 
 
@@ -163,11 +163,11 @@ def store(device: str, record: dict[str, Any], folder: Path | None = None) -> Pa
     if place is None:
         _core.fail("TUNE_FAILED", "the tuning record cannot be kept: the cache is off", [],
                    "set GRAPHENE_TUNE_DIR to a writable directory")  # fmt: skip
-    path = _file(place, device)
+    path = file_of(place, device)
     _told.clear()
     try:
         with _locked(path):
-            rows = dict(found := _read(path, device))
+            rows = dict(found := read(path, device))
             if found is _UNUSABLE:  # it may belong to somebody, or be worth repairing
                 os.replace(path, path.with_name(f"{path.name}.{secrets.token_hex(4)}.bad"))
             rows[record["kernel"], record["version"], record["dtype"], record["shape"]] = record

@@ -24,7 +24,7 @@ from graphene.kernels import (
     run_gemm,
 )
 from graphene.kernels.epilogues import relu
-from graphene.kernels.gemm.launches import _product, _reduce
+from graphene.kernels.gemm.launches import product_kernel, reduce_kernel
 from graphene.select import select_gemm
 
 BUILDERS = {"gemm_sm80": gemm_sm80, "gemm_sm70": gemm_sm70}
@@ -252,7 +252,7 @@ def test_an_epilogue_returns_one_value(options: dict[str, Any], returned: object
 
 
 def test_kernels_of_functions_are_not_kept_for_ever() -> None:
-    for kept in (_product, _reduce):
+    for kept in (product_kernel, reduce_kernel):
         most = kept.cache_info().maxsize
         assert most is not None
         assert most <= 1024

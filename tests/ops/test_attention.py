@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import graphene as gr  # noqa: E402
 from graphene import ops  # noqa: E402
-from graphene.ops.attention import backward as _attention_gradients  # noqa: E402
+from graphene.ops.attention import backward as attention_gradients  # noqa: E402
 from graphene.ops.attention import reference as plain  # noqa: E402
 
 F = torch.nn.functional
@@ -250,7 +250,7 @@ def test_gradients(named: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("sq", "most", "kernels"), [(9, 0, (1, 0)), (10, 3 * 2 * 128 * 128 * 2, (0, 2))])
 def test_gradients_whatever_the_work_space(monkeypatch: Any, sq: int, most: int, kernels: tuple[int, int]) -> None:
     """None, or one for three of the four heads of keys, with two heads of queries each."""
-    monkeypatch.setattr(_attention_gradients, "SAVED_BYTES", most)
+    monkeypatch.setattr(attention_gradients, "SAVED_BYTES", most)
     (q, k, v), g = qkv(2, sq, 40, 4, 2), r(2, sq, 4, 32)
     got = gradients(lambda *t: ops.attention(*t, causal=True), (q, k, v), g)
     wide = [t.double() for t in (q, k, v)]
@@ -260,12 +260,12 @@ def test_gradients_whatever_the_work_space(monkeypatch: Any, sq: int, most: int,
     for a, b in zip(got, plain.backward(g.double(), *wide, None, None, None, *numbers), strict=True):
         torch.testing.assert_close(a.double(), b, rtol=4e-3, atol=4e-3)
     rows = [x.float().contiguous() for x in (delta, lse)]
-    said = _attention_gradients.gradients.defined.explain(g, *rows, q, k, v, None, None, None, *numbers)
+    said = attention_gradients.gradients.defined.explain(g, *rows, q, k, v, None, None, None, *numbers)
     assert tuple(said.count(f"kernel attention_queries_{x}") for x in ("gradient", "product")) == kernels
 
 
 def test_a_work_space_takes_a_part_of_the_memory() -> None:
-    shares, gib = _attention_gradients._shares, 1 << 30
+    shares, gib = attention_gradients.head_shares, 1 << 30
     assert shares(32, gib // 8, 140 * gib, 64, 396) == [(0, 16), (16, 16)]  # 2 GiB
     assert shares(32, gib // 8, 24 * gib, 64, 396) == [(0, 11), (11, 11), (22, 10)]  # 1.5 GiB
     assert shares(32, gib // 8, 8 * gib, 64, 396) == []  # four heads at a time leave multiprocessors idle

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from graphene import ops  # noqa: E402
-from graphene.ops.attention import backward as _attention_gradients  # noqa: E402
+from graphene.ops.attention import backward as attention_gradients  # noqa: E402
 from graphene.ops.attention import reference as plain  # noqa: E402
 
 pytestmark = pytest.mark.gpu
@@ -65,8 +65,8 @@ def test_gradients_without_a_work_space(monkeypatch: Any, d: int) -> None:
     check(r(2, 33, 4, d), r(2, 40, 2, d), r(2, 40, 2, d), causal=True)
     for heads in (0, 3):
         monkeypatch.setenv("GRAPHENE_PLANS", "0")  # a plan knows nothing of this
-        monkeypatch.setattr(_attention_gradients, "SAVED_BYTES", heads * 2 * 384 * 384 * 2)
-        monkeypatch.setattr(_attention_gradients, "WAVES", 0)
+        monkeypatch.setattr(attention_gradients, "SAVED_BYTES", heads * 2 * 384 * 384 * 2)
+        monkeypatch.setattr(attention_gradients, "WAVES", 0)
         check(r(2, 290 + heads, 4, d), r(2, 350, 2, d), r(2, 350, 2, d), causal=True)
 
 

@@ -16,7 +16,7 @@ import graphene as gr  # noqa: E402
 from graphene import ops  # noqa: E402
 from graphene.kernels import GemmConfig  # noqa: E402
 from graphene.kernels.traced import Traced, trace  # noqa: E402
-from graphene.ops.fused_mlp import FUSED_MLP, _kernel  # noqa: E402
+from graphene.ops.fused_mlp import FUSED_MLP  # noqa: E402
 
 nn = torch.nn
 
@@ -70,10 +70,9 @@ def test_a_function_that_changes_is_another_one() -> None:
 
 def test_equal_functions_share_a_kernel() -> None:
     ops.fused_mlp(X, WEIGHTS, None, lambda x: gr.max(x, 0) * 7)
-    kernels, calls = _kernel.cache_info().currsize, FUSED_MLP.core.configured
+    calls = FUSED_MLP.core.configured
     for _ in range(5):
         ops.fused_mlp(X, WEIGHTS, None, lambda x: gr.max(x, 0) * 7)
-    assert _kernel.cache_info().currsize == kernels
     assert FUSED_MLP.core.configured == calls
 
 
@@ -108,7 +107,7 @@ def test_what_tells_functions_apart() -> None:
     texts = [trace(f).text for f in (lambda x: x * 0.0, lambda x: x * -0.0, lambda x: x * 0, lambda x: x * 1e-40)]
     assert len(set(texts)) == 4
     assert trace(lambda x: gr.max(x, 0)).text == '["x",0,["max",0,1]]'
-    assert trace(lambda x: gr.max(x, -gr.inf))(1.0)._args == (1.0, -gr.inf)
+    assert repr(trace(lambda x: gr.max(x, -gr.inf))(1.0)) == "max(1.0, -inf)"
 
 
 @pytest.mark.parametrize(

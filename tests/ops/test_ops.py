@@ -380,13 +380,13 @@ def test_graphs_without_gradients_hold_the_lean_operator() -> None:
 def test_kernels_registered_through_python() -> None:
     """What a PyTorch without the C interface gets: the same kernels."""
     a, b, bias = r(20, 40), r(40, 24), r(24)
-    close(MATMUL._on_cuda(a, b, bias, "relu"), want(a, b, bias, "relu"))
+    close(MATMUL.on_cuda(a, b, bias, "relu"), want(a, b, bias, "relu"))
     x = r(20, 80)[:, ::2]
-    close(MATMUL._on_cuda(x, b), want(x, b))
+    close(MATMUL.on_cuda(x, b), want(x, b))
     wide = r(8, 8, dtype=torch.float32)
-    assert torch.equal(MATMUL._on_cuda(wide, wide), wide @ wide)
+    assert torch.equal(MATMUL.on_cuda(wide, wide), wide @ wide)
     out = torch.empty(20, 24).half()
-    assert INTO._on_cuda(a, b, None, None, None, out) is None
+    assert INTO.on_cuda(a, b, None, None, None, out) is None
     close(out, want(a, b))
 
 

@@ -186,7 +186,7 @@ def test_a_plan_launches_what_was_chosen(text: str, monkeypatch: pytest.MonkeyPa
         assert isinstance(kernel, gr.Kernel)
         assert isinstance(launcher, plans.Planned)
         assert now.arguments == was.arguments
-        assert launcher._manifest(ARCH).to_json() == kernel._manifest(ARCH).to_json()
+        assert launcher._manifest(ARCH).to_json() == kernel.lowered(ARCH).manifest().to_json()
         assert launcher.binary(ARCH).cubin == kernel.compile(ARCH).cubin
         assert launcher.name == kernel.name
         with timings.recorded() as stages:

@@ -20,7 +20,7 @@ from cpu_cases import quiet, r, want  # noqa: E402, F401
 
 import graphene as gr  # noqa: E402
 from graphene import ops  # noqa: E402
-from graphene.ops.core.torch import _BREAK_TAKES_TEXT  # noqa: E402
+from graphene.ops.core.torch import BREAK_TAKES_TEXT  # noqa: E402
 
 
 @pytest.mark.parametrize("n", [8, 80])  # on the simulator, and by PyTorch's operators
@@ -283,7 +283,7 @@ COMPILED = [
 ]
 
 
-@pytest.mark.skipif(not _BREAK_TAKES_TEXT, reason="this PyTorch's compiler takes no reasons")
+@pytest.mark.skipif(not BREAK_TAKES_TEXT, reason="this PyTorch's compiler takes no reasons")
 @pytest.mark.parametrize(("call", "code", "text"), COMPILED)
 def test_errors_in_compiled_graphs(call: Callable[[Any], Any], code: str, text: str) -> None:
     x = r(8, 16)

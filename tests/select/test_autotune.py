@@ -366,8 +366,8 @@ def test_shipped_records_are_whole_and_lazy() -> None:
         device = json.loads(path.read_text())["device"]
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            assert records._read(path, device)
-        assert records._file(records.SHIPPED, device) == path
+            assert records.read(path, device)
+        assert records.file_of(records.SHIPPED, device) == path
     code = "import graphene, sys; print('graphene.tune' in sys.modules, graphene.tune.Tile.__name__)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True,

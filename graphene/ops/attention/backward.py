@@ -70,7 +70,7 @@ def _saving(a: Attention, small: bool, where: Device) -> tuple[Any, Any] | None:
     return attention_keys_gradient_kernel(keys), attention_queries_product_kernel(product)
 
 
-def _shares(heads: int, head_bytes: int, memory: int, blocks: int, device_blocks: int) -> list[tuple[int, int]]:
+def head_shares(heads: int, head_bytes: int, memory: int, blocks: int, device_blocks: int) -> list[tuple[int, int]]:
     """For each pair of launches its first head and number of heads; empty if a work space would be too large.
 
     `memory`: the device's bytes. `blocks`: how many blocks a head has; a launch needs `device_blocks` or more.
@@ -138,7 +138,7 @@ class Gradients:
         where = target_device(q.device)
         heads = batch * k.shape[-2]
         head_bytes = a.group * panels * padded * q.item_bytes
-        shares = _shares(
+        shares = head_shares(
             heads, head_bytes, memory_bytes(q.device), padded // ROWS, 1 if small else WAVES * where.sm_count
         )
         lengths = given[2:4] if self.varlen else (q.shape[1], k.shape[1])

@@ -269,7 +269,7 @@ class Defined:
             torch.library.register_fake(f"{SPACE}::{name}", self._fake, lib=_library)
             missing = self.core.register(SPACE, name, reference, "CUDA")
             if missing:  # with an older PyTorch the same kernels are called through Python
-                _library.impl(name, self._on_cuda, "CUDA")
+                _library.impl(name, self.on_cuda, "CUDA")
         if self._written is None:
             torch.library.register_autograd(
                 f"{SPACE}::{d.name}", self._backward, setup_context=self._save, lib=_library
@@ -329,7 +329,8 @@ class Defined:
             made = self.definition.reference(*args)
         return _packed([_row_major(t) for t in (made if isinstance(made, tuple) else (made,) if self._returns else ())])
 
-    def _on_cuda(self, *args: Any, **named: Any) -> Any:
+    def on_cuda(self, *args: Any, **named: Any) -> Any:
+        """The kernel for CUDA tensors that a PyTorch without the C interface is given."""
         args = self._in_order(args, named)
         plan, args = self._plan(args)
         if plan["outcome"] == "torch":

@@ -37,7 +37,7 @@ NUMBERS: dict[Any, int] = {
 if torch.version.cuda is not None:
     _core.nvrtc_read_ahead()  # so that a first call finds the compiler's 100 MB in memory
 
-_BREAK_TAKES_TEXT = tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 7)
+BREAK_TAKES_TEXT = tuple(int(n) for n in torch.__version__.split(".")[:2]) >= (2, 7)
 
 
 def fail(code: str, message: str, details: Sequence[str], fix: str) -> NoReturn:
@@ -49,7 +49,7 @@ def fail(code: str, message: str, details: Sequence[str], fix: str) -> NoReturn:
 
 def graph_break(why: str) -> None:
     """Makes PyTorch's compiler leave the following code to Python."""
-    if _BREAK_TAKES_TEXT:
+    if BREAK_TAKES_TEXT:
         torch._dynamo.graph_break(msg=why)
     else:
         torch._dynamo.graph_break()

@@ -296,7 +296,7 @@ def test_a_built_kernel_is_launched_with_what_its_code_takes(symbolic: bool) -> 
                 gr.matmul(c, a, b, on=(blocks.scalar(), threads.scalar()))
     shapes = {"A": (m, k, 0x10000), "B": (k, n, 0x40000), "C": (m, n, 0x80000)}
     args = {x: tensor("fp16", r, c, at=at, strides=(1, r)) for x, (r, c, at) in shapes.items()}
-    bits = [s["bits"] for s in json.loads(kernel._manifest("sm_90a").to_json())["symbols"]]
+    bits = [s["bits"] for s in json.loads(kernel.lowered("sm_90a").manifest().to_json())["symbols"]]
     assert len(bits) == (3 if symbolic else 0)
     stub_cuda.param_sizes(8, 8, 8, *(b // 8 for b in bits))
     for _ in range(2):
