@@ -19,7 +19,7 @@ def run(*command: str) -> None:
 def need(tool: str) -> str:
     path = shutil.which(tool, path=str(Path(sys.executable).parent)) or shutil.which(tool)
     if path is None:
-        pytest.skip(f"{tool} is not installed: pip install 'graphene-ir[test]' brings it")
+        pytest.fail(f"{tool} is not installed: pip install 'graphene-ir[test]' brings it")
     return path
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +82,11 @@ def check_hopper(name: str, kernel: str, cluster: object, turns: object) -> tupl
     return blocks
 
 
+def common(config: Any, kind: type) -> dict[str, Any]:
+    """The fields of a configuration that another class of configurations has, too."""
+    return {f.name: getattr(config, f.name) for f in fields(kind) if hasattr(config, f.name)}
+
+
 @dataclass(frozen=True)
 class GemmConfig:
     """C = act(alpha * A @ B + beta * C + bias) + residual: A (M,K), B (K,N), bias (N,), residual and C (M,N).
@@ -115,7 +120,7 @@ class GemmConfig:
 
     def __post_init__(self) -> None:
         n = "GemmConfig"
-        fields: dict[str, Any] = {
+        values: dict[str, Any] = {
             "align": check_product(n, self.dtype, self.out, self.order, self.align, self.activation),
             "tile": sizes(n, "tile", self.tile, 3),
             "warps": sizes(n, "warps", self.warps, 2),
@@ -130,37 +135,24 @@ class GemmConfig:
         if self.stages is None:
             object.__setattr__(self, "stages", 2 if old else 3)
         for name in ("group", "split_k"):
-            fields[name] = size(n, name, getattr(self, name))
+            values[name] = size(n, name, getattr(self, name))
         if old:
             choice(n, "dtype of gemm_sm70", self.dtype, ("fp16",))
             choice(n, "stages of gemm_sm70", self.stages, (2,))
-        fields["stages"] = size(n, "stages", self.stages, least=2)
-        fields["cluster"] = check_hopper(n, self.kernel, self.cluster, self.turns)
-        for name, value in fields.items():  # as they are hashed and stored: tuples and integers of Python
+        values["stages"] = size(n, "stages", self.stages, least=2)
+        values["cluster"] = check_hopper(n, self.kernel, self.cluster, self.turns)
+        for name, value in values.items():  # as they are hashed and stored: tuples and integers of Python
             object.__setattr__(self, name, value)
 
     @property
     def problem(self) -> GemmProblem:
         """The problem, without sizes."""
-        return GemmProblem(
-            0, 0, 0, 0 if self.batched else None, self.dtype, self.order, self.align, self.bias, self.residual,
-            self.activation, True, self.out, self.alpha, self.beta,
-        )  # fmt: skip
+        return GemmProblem(0, 0, 0, 0 if self.batched else None, **common(self, GemmProblem))
 
     @property
     def how(self) -> GemmTile:
         """The tile."""
-        return GemmTile(
-            self.tile,
-            self.warps,
-            self.stages,
-            self.group,
-            self.pad,
-            self.split_k,
-            self.kernel,
-            self.cluster,
-            self.turns,
-        )
+        return GemmTile(**common(self, GemmTile))
 
     @property
     def out_dtype(self) -> str:
@@ -198,10 +190,10 @@ class GemmProblem:
     def __post_init__(self) -> None:
         n = "GemmProblem"
         align = check_product(n, self.dtype, self.out, self.order, self.align, self.activation)
-        fields: dict[str, Any] = {x: size(n, x, getattr(self, x), least=0) for x in ("m", "n", "k")}
+        values: dict[str, Any] = {x: size(n, x, getattr(self, x), least=0) for x in ("m", "n", "k")}
         batch = None if self.batch is None else size(n, "batch", self.batch, least=0)
-        fields |= {"align": align, "batch": batch, "activation": as_data(self.activation)}
-        for name, value in fields.items():  # as they are hashed and stored: tuples and integers of Python
+        values |= {"align": align, "batch": batch, "activation": as_data(self.activation)}
+        for name, value in values.items():  # as they are hashed and stored: tuples and integers of Python
             object.__setattr__(self, name, value)
         for name in (*TERMS, "workspaces"):
             flags(n, name, (getattr(self, name),), 1)
@@ -269,7 +261,7 @@ class GemmTile:
     def __post_init__(self) -> None:
         n = "GemmTile"
         choice(n, "kernel", self.kernel, KERNELS)
-        fields: dict[str, Any] = {
+        values: dict[str, Any] = {
             "tile": sizes(n, "tile", self.tile, 3),
             "warps": sizes(n, "warps", self.warps, 2, 1, 32),
             "pad": flags(n, "pad", self.pad, 2),
@@ -278,18 +270,14 @@ class GemmTile:
             "split_k": size(n, "split_k", self.split_k, most=65535),
             "cluster": check_hopper(n, self.kernel, self.cluster, self.turns),
         }
-        for name, value in fields.items():  # JSON has lists, no tuples
+        for name, value in values.items():  # JSON has lists, no tuples
             object.__setattr__(self, name, value)
         for i, rows in enumerate(("tile[0]", "tile[1]")):
             size(n, rows, self.tile[i], multiple_of=16 * self.warps[i])
 
     def config(self, p: GemmProblem) -> GemmConfig:
         """The configuration of a problem."""
-        return GemmConfig(
-            self.tile, self.stages, self.warps, self.group, p.order, p.dtype, p.out, p.align, self.pad,
-            p.batch is not None, p.bias, p.residual, p.alpha, p.beta, p.activation, self.split_k, self.kernel,
-            self.cluster, self.turns,
-        )  # fmt: skip
+        return GemmConfig(batched=p.batch is not None, **common(p, GemmConfig), **common(self, GemmConfig))
 
     def __str__(self) -> str:
         padded = "".join(n for n, p in zip("AB", self.pad, strict=True) if p)
