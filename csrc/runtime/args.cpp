@@ -431,7 +431,7 @@ class Binder {
         if (*extent + spec.box[d] >= kMostExtent)
           refuse("fewer than 2^31 elements along a dimension", std::to_string(*extent), "split the tensor");
         const std::int64_t step = *extent == 1 && d > 0 ? behind : *stride * bytes;
-        if (d > 0 && (step % kUnit != 0 || step <= 0 || step >= kMostStride))
+        if (d > 0 && (step % kUnit != 0 || step < 0 || step >= kMostStride))
           refuse("lines a multiple of 16 bytes apart, below 2^40", std::to_string(step) + " bytes",
                  "pass a tensor whose rows are padded to 16 bytes");
         map.extents.at(d) = static_cast<std::uint64_t>(std::max<std::int64_t>(*extent, 1));

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import graphene as gr
 from graphene import _core
@@ -54,6 +54,9 @@ def check_tile_sm90(product: Product) -> None:
             refuse(f"TMA copies {name} by 16 bytes", f"lines of {name} that are multiples of 16 bytes",
                    operand.align_bytes, "pad it, or take gemm_sm80")  # fmt: skip
     h = Hopper(product)
+    if h.rows % 64 or (h.swapped and h.rows != 64):
+        want = "64 columns for each consumer" if h.swapped else "a multiple of 64 rows for each consumer"
+        refuse("the tile does not fit its warps", want, f"tile {t.tile}, warps {t.warps}", "take another tile")
     line = LINE_BYTES * 8 // product.dtype.bits
     if t.tile[2] != line:
         refuse("a step of k is a line of shared memory", f"tile[2] = {line}", t.tile[2], f"take {line}")
@@ -165,8 +168,8 @@ class Hopper:
     def buffers(self) -> int:
         """Pieces of C that are on their way at once."""
         pieces, more = self.columns // self.width, self.more_pieces
-        room = SHARED_BYTES - 1024 - self.product.tile.stages * (self.stage_bytes + 16)
-        return 2 if pieces > 1 and self.piece_bytes and room >= (2 + more) * self.piece_bytes else 1
+        room = SHARED_BYTES - 2048 - self.product.tile.stages * (self.stage_bytes + 16)
+        return 2 if pieces > 1 and self.piece_bytes and room >= 2 * (1 + more) * self.piece_bytes else 1
 
     @property
     def more_pieces(self) -> int:
@@ -174,10 +177,16 @@ class Hopper:
         return max(len(self.loaded) - 1, 0) if self.by_boxes else 0
 
     @property
+    def bias_elems(self) -> int:
+        """Elements of the bias that a consumer keeps in shared memory."""
+        has = self.by_boxes and self.product.problem.bias and not self.product.splits
+        return (self.rows if self.swapped else self.columns) if has else 0
+
+    @property
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
-        pieces = (self.buffers + self.more_pieces) * self.piece_bytes
-        return self.product.tile.stages * (self.stage_bytes + 16) + pieces
+        pieces = self.buffers * (1 + self.more_pieces) * self.piece_bytes
+        return self.product.tile.stages * (self.stage_bytes + 16) + pieces + self.consumers * self.bias_elems * 2
 
     @cached_property
     def atom(self) -> Any:
@@ -312,6 +321,8 @@ def product_sm90(product: Product) -> gr.Kernel:
                 if grid.parts or product.a.longer_k or product.b.longer_k:
                     ks = grid.steps * BK
                     gX, gY = (g.T.window(part * ks if grid.parts else 0, ks).T for g in (gX, gY))
+                place = store.at(part, z, row, y)
+                store.begin(place)
                 with gr.matmul(acc, gX, gY.T, on=mine, accumulate=False):
                     if turn is not None:
                         turn[w].sync()
@@ -332,7 +343,7 @@ def product_sm90(product: Product) -> gr.Kernel:
                     release(1)
                 if t.turns:
                     get.advance(grid.steps)
-                store.tile(acc, part, z, row, y)
+                store.store(acc, place)
             store.end()
         if blocks_of > 1:
             gr.barrier(on=everyone)  # nobody leaves while another block may still arrive here
@@ -410,11 +421,19 @@ class Store:
             whole = line % PIECE != 0
             shape = [h.consumers * lines, line] if whole else gr.panels(h.consumers * lines, line, self.dtype)
             swizzle = None if whole else gr.swizzle(PIECE, self.dtype)
-            names = {"sC": h.buffers} | {f"sC{i + 2}": 1 for i in range(h.more_pieces)}
-            self.shared = [gr.alloc(n, shape, self.dtype, gr.SH, stages=m, swizzle=swizzle) for n, m in names.items()]
+            names = ["sC", "sC2"][: 1 + h.more_pieces]
+            self.shared = [gr.alloc(n, shape, self.dtype, gr.SH, stages=h.buffers, swizzle=swizzle) for n in names]
             self.lines = lines
-        if h.loaded and h.by_boxes:
-            self.come = gr.mbarrier("come", h.consumers, arrivals=1)
+        self.fetches = h.by_boxes and bool(h.loaded or h.bias_elems)
+        if h.bias_elems:
+            self.bias = gr.alloc("sBias", [h.consumers, h.bias_elems], self.dtype, gr.SH)
+        if self.fetches:
+            self.come = gr.mbarrier("come", h.consumers * self.ahead, arrivals=1)
+
+    @property
+    def ahead(self) -> int:
+        """Pieces that are fetched before the sums are complete: as many as have buffers."""
+        return self.h.buffers if self.h.loaded else 1
 
     def declare(self, mine: Any, w: Any) -> None:
         """Declares the registers of a consumer."""
@@ -429,50 +448,98 @@ class Store:
         of = 1 if h.swapped else 0
         self.biases = [self.out.reduced(of, f"rbias{i or ''}", self.dtype) for i in range(len(r.vectors))]
         self.held = {n: gr.fragment(f"r{n}", [64, self.step], self.dtype, tv, on=mine) for n in h.loaded}
-        if h.loaded and h.by_boxes:
-            self.round_of = gr.ring("round", 1)
+        if self.fetches:
+            self.rounds = [gr.ring(f"round{i or ''}", 1) for i in range(self.ahead)]
             warps = mine.tile(32)
             self.warp = warps[warps.indices()[0]]
 
-    def tile(self, acc: Any, part: Any, z: Any, row: Any, column: Any) -> None:
-        """Stores the sums of a consumer's tile."""
+    def at(self, part: Any, z: Any, row: Any, column: Any) -> Place:
+        """The consumer's tile of the result and its terms."""
         h = self.h
         place, sizes = ((column, row), [h.columns, h.rows]) if h.swapped else ((row, column), [h.rows, h.columns])
         r = self.result.tile(part, z, place, sizes)
-        matrices = {n: t.T if h.swapped else t for n, t in r.matrices.items()}
-        vectors = [v.T if h.swapped else v for v in r.vectors]
+        return Place({n: self.turned(t) for n, t in r.matrices.items()}, [self.turned(v) for v in r.vectors])
+
+    def begin(self, tile: Place) -> None:
+        """Starts copying what the epilogue needs first, before the products."""
+        if self.fetches:
+            with gr.only(self.mine.elect()):
+                for j in range(min(self.ahead, self.h.columns // self.h.width)):
+                    self.fetch(tile, j)
+
+    def fetch(self, tile: Place, j: int) -> None:
+        """Copies pieces of what the epilogue reads to shared memory, the first to where the result will be."""
+        h, come, load = self.h, self.come[self.w * self.ahead + j % self.ahead], gr.atom("tma.load")
+        copies = []
+        if h.loaded:
+            gr.wait(gr.atom("tma.store"), pending=0)  # the stores from these places have read them
+            for name, place in self.places(j).items():
+                copies.append((self.turned(place), self.turned(tile.piece(name, h.width, j))))
+        if j == 0 and h.bias_elems:
+            copies.append((self.bias[self.w, :], self.turned(tile.vectors[0])[0, :]))
+        come.arrive(expect=[to for to, _ in copies])
+        for to, source in copies:
+            gr.move(to, source, atom=load, done=come)
+
+    def places(self, j: int) -> dict[str, Any]:
+        """Where pieces of the loaded matrices are in shared memory, [rows, columns] of the sums."""
+        places = [s[j % self.h.buffers] for s in self.shared]
+        return {n: self.mine_of(s) for n, s in zip(self.h.loaded, places, strict=True)}
+
+    def store(self, acc: Any, tile: Place) -> None:
+        """Stores the sums of a consumer's tile."""
+        h, pieces = self.h, self.h.columns // self.h.width
         pair = 1 if h.swapped else 2  # neighbours that a lane holds
-        width_bytes = min(pair * self.dtype.bits // 8, r.align_bytes)
-        load, store = access("ld.global", width_bytes), access("st.global", width_bytes)
+        width_bytes = min(pair * self.dtype.bits // 8, self.result.align_bytes)
+        store = access("st.global", width_bytes)
         if h.product.epilogue is None:
-            gr.move(matrices["C"], acc, on=self.mine, atom=store)
+            gr.move(tile.matrices["C"], acc, on=self.mine, atom=store)
             return
-        trans = ".trans" if h.swapped else ""
         if h.staged:
-            store = gr.atom(f"stmatrix.x4{trans}")
-        for j in range(h.columns // h.width):
-            pieces = {n: t.tile([None, h.width])[0, j] for n, t in matrices.items()}
-            to = self.opened(j) if h.staged else pieces["C"]
-            sources, from_piece = pieces, load
-            if h.loaded and h.by_boxes:
-                sources, from_piece = self.fetched(pieces, to), gr.atom(f"ldmatrix.x4{trans}")
+            store = gr.atom("stmatrix.x4.trans" if h.swapped else "stmatrix.x4")
+        for j in range(pieces):
+            if self.fetches and (j == 0 or h.loaded):
+                ring = self.rounds[j % self.ahead]
+                self.come[self.w * self.ahead + j % self.ahead].wait(ring.phase)
+                ring.advance()
+            to = self.opened(j) if h.staged else tile.piece("C", h.width, j)
             for i in range(h.width // self.step):
-                at = j * (h.width // self.step) + i
-                for held, v in zip(self.biases, vectors, strict=True):
-                    if not h.swapped:
-                        gr.move(held, v.tile([None, self.step])[0, at], on=self.mine, atom=load)
+                self.load_biases(tile, j * (h.width // self.step) + i, width_bytes)
                 for m in range(h.rows // 64):  # rows of an instruction: so few results are under way at once
-                    for held, v in zip(self.biases, vectors, strict=True):
-                        if h.swapped:
-                            gr.move(held, v.tile([64, None])[m, 0], on=self.mine, atom=load)
-                    for name, held in self.held.items():
-                        gr.move(held, sources[name].tile([64, self.step])[m, i], on=self.mine, atom=from_piece)
-                    self.round(acc.tile([64, self.step])[m, at])
-                    if sources is not pieces:
+                    self.load_terms(tile, j, i, m, width_bytes)
+                    self.round(acc.tile([64, self.step])[m, j * (h.width // self.step) + i])
+                    if h.loaded and h.by_boxes:
                         gr.barrier(self.warp)  # all its lanes have read what they replace
                     gr.move(to.tile([64, self.step])[m, i], self.out, on=self.mine, atom=store)
             if h.staged:
-                self.close(pieces["C"], to)
+                self.close(tile.piece("C", h.width, j), to)
+            if self.fetches and h.loaded and j + self.ahead < pieces:
+                with gr.only(self.mine.elect()):
+                    self.fetch(tile, j + self.ahead)
+
+    def load_biases(self, tile: Place, at: int, width_bytes: int) -> None:
+        """Loads the biases of a step of columns, or with `swapped` of each instruction's rows."""
+        h = self.h
+        for held, v in zip(self.biases, tile.vectors, strict=True):
+            if h.bias_elems:
+                row = self.bias.tile([1, None])[self.w, 0]
+                v, load = self.turned(row), access("ld.shared", width_bytes)
+            else:
+                load = access("ld.global", width_bytes)
+            if not h.swapped:
+                gr.move(held, v.tile([None, self.step])[0, at], on=self.mine, atom=load)
+            elif at == 0 and h.rows == 64:
+                gr.move(held, v, on=self.mine, atom=load)
+
+    def load_terms(self, tile: Place, j: int, i: int, m: int, width_bytes: int) -> None:
+        """Loads a step of columns of the matrices that the epilogue reads."""
+        h = self.h
+        places = self.places(j) if h.loaded and h.by_boxes else {n: tile.piece(n, h.width, j) for n in h.loaded}
+        load = access("ld.global", width_bytes)
+        if h.by_boxes:
+            load = gr.atom("ldmatrix.x4.trans" if h.swapped else "ldmatrix.x4")
+        for name, held in self.held.items():
+            gr.move(held, places[name].tile([64, self.step])[m, i], on=self.mine, atom=load)
 
     def round(self, x: Any) -> None:
         """Computes the results of a step of columns from the sums and the terms, and rounds them."""
@@ -485,38 +552,26 @@ class Store:
         assert epilogue is not None  # sums without one are stored unchanged
         self.out[:] = pointwise(epilogue, x, *self.biases, *residual)
 
-    def in_order_of_c(self, t: Any) -> Any:
+    def turned(self, t: Any) -> Any:
         """A tile of the sums as C has it, or the other way round."""
         return t.T if self.h.swapped else t
 
-    def opened(self, j: int) -> Any:
-        """The shared memory of a piece, [rows, columns] of the sums, once the piece before has left it."""
-        if self.h.by_boxes:
-            gr.wait(gr.atom("tma.store"), pending=self.h.buffers - 1)
-        gr.barrier(on=self.mine)
-        return self.mine_of(self.shared[0][j % self.h.buffers])
-
     def mine_of(self, pieces: Any) -> Any:
         """The consumer's piece."""
-        return self.in_order_of_c(pieces.tile([self.lines, None])[self.w, 0])
+        return self.turned(pieces.tile([self.lines, None])[self.w, 0])
 
-    def fetched(self, pieces: dict[str, Any], first: Any) -> dict[str, Any]:
-        """Copies pieces of what the epilogue reads to shared memory, the first to where the result will be."""
-        places = [first, *(self.mine_of(s[0]) for s in self.shared[1:])]
-        to = dict(zip(self.h.loaded, places, strict=True))
-        with gr.only(self.mine.elect()):
-            self.come[self.w].arrive(expect=[self.in_order_of_c(t) for t in places])
-            for name, place in to.items():
-                source = self.in_order_of_c(pieces[name])
-                gr.move(self.in_order_of_c(place), source, atom=gr.atom("tma.load"), done=self.come[self.w])
-        self.come[self.w].wait(self.round_of.phase)
-        self.round_of.advance()
-        return to
+    def opened(self, j: int) -> Any:
+        """The shared memory of a piece, [rows, columns] of the sums, once the piece before has left it."""
+        if self.h.by_boxes and not self.h.loaded:  # else `fetch` has waited
+            gr.wait(gr.atom("tma.store"), pending=self.h.buffers - 1)
+        if not (self.h.by_boxes and self.h.loaded):
+            gr.barrier(on=self.mine)
+        return self.mine_of(self.shared[0][j % self.h.buffers])
 
     def close(self, to: Any, held: Any) -> None:
         """Stores a piece by TMA, or by the threads if lines of C begin anywhere."""
         store = gr.atom("tma.store")
-        to, held = self.in_order_of_c(to), self.in_order_of_c(held)
+        to, held = self.turned(to), self.turned(held)
         if self.h.by_boxes:
             gr.fence("async.shared")  # what threads stored becomes visible to the copy
             gr.barrier(on=self.mine)
@@ -532,3 +587,14 @@ class Store:
         """Waits until nothing in shared memory is needed any more."""
         if self.h.by_boxes:
             gr.wait(gr.atom("tma.store"), pending=0)
+
+
+class Place(NamedTuple):
+    """A consumer's tile of the matrices, [rows, columns] of the sums, and of the biases."""
+
+    matrices: dict[str, Any]
+    vectors: list[Any]
+
+    def piece(self, name: str, width: int, j: int) -> Any:
+        """The columns of a piece."""
+        return self.matrices[name].tile([None, width])[0, j]
