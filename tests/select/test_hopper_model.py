@@ -13,7 +13,7 @@ import pytest
 
 from graphene import select
 from graphene.kernels.gemm.frame import Product
-from graphene.kernels.gemm.sm90 import Hopper, check_tile_sm90
+from graphene.kernels.gemm.hopper import Hopper, check_tile_sm90
 from graphene.select import hopper, select_gemm
 from graphene.select.device import H200, named
 from graphene.select.gemm import GEMM, GemmProblem, GemmTile, estimate

@@ -1,0 +1,189 @@
+"""What a tile says about a product's kernel for Hopper: operands, consumers, clusters, shared memory, refusals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import graphene as gr
+from graphene import _core
+from graphene.kernels.gemm.result import Result
+
+if TYPE_CHECKING:
+    from graphene.kernels.gemm.frame import Product
+    from graphene.kernels.gemm.operand import Operand
+
+__all__ = ["KINDS", "LINE_BYTES", "PIECE", "Hopper", "check_tile_sm90"]
+
+KINDS = {"fp16": "f32.f16", "bf16": "f32.bf16", "i8": "s32.s8"}
+LINE_BYTES = 128  # of a tile in shared memory, which TMA swizzles
+SHARED_BYTES = 227 * 1024
+PIECE = 64  # columns of C that are stored at once
+
+
+def check_tile_sm90(product: Product) -> None:
+    """Raises VerifyError KERNEL_ARGUMENT unless there is a kernel of that tile."""
+    t, p = product.tile, product.problem
+
+    def refuse(what: str, want: str, got: object, fix: str) -> None:
+        _core.fail("KERNEL_ARGUMENT", f"gemm_sm90: {what}", [f"want: {want}", f"got: {got}"], fix)
+
+    if p.dtype not in KINDS:
+        refuse(f"no product of {p.dtype}", f"dtype {', '.join(KINDS)}", p.dtype, "take gemm_sm80")
+    if p.dtype == "i8" and p.order != "TN":
+        refuse("the instruction takes bytes along k", "order TN", p.order, "copy the operand, or take gemm_sm80")
+    if t.warps not in ((4, 1), (8, 1), (1, 4), (1, 8)):
+        refuse("warps do not fit", "(4, 1) or (8, 1), or (1, 4) or (1, 8)", t.warps, "take one or two warpgroups")
+    if t.turns and max(t.warps) > 4:
+        refuse(
+            "turns need tiles of one warpgroup", "warps (4, 1) or (1, 4)", t.warps, "leave out turns, or halve warps"
+        )
+    for name, operand in (("A", product.a), ("B", product.b)):
+        if operand.align_bytes < 16:
+            refuse(f"TMA copies {name} by 16 bytes", f"lines of {name} that are multiples of 16 bytes",
+                   operand.align_bytes, "pad it, or take gemm_sm80")  # fmt: skip
+    h = Hopper(product)
+    if h.rows % 64 or (h.swapped and h.rows != 64):
+        want = "64 columns for each consumer" if h.swapped else "a multiple of 64 rows for each consumer"
+        refuse("the tile does not fit its warps", want, f"tile {t.tile}, warps {t.warps}", "take another tile")
+    line = LINE_BYTES * 8 // product.dtype.bits
+    if t.tile[2] != line:
+        refuse("a step of k is a line of shared memory", f"tile[2] = {line}", t.tile[2], f"take {line}")
+    if h.columns > 256:
+        refuse("the instruction has up to 256 columns", "256 or less", h.columns, "take a smaller tile")
+    if (held := h.rows * h.columns // 128) > 208:
+        refuse("sums do not fit into registers", "at most 208 for each thread", held, "take a smaller tile")
+    if sum(n > 1 for n in t.cluster) > 1:
+        refuse("clusters have one direction", "one number above 1", t.cluster, "take clusters along rows or columns")
+    if t.cluster[2] > 1:
+        refuse("k is not cut over clusters", "cluster[2] = 1", t.cluster, "take split_k")
+    for what, operand, n, shares in (("A", h.left, h.block_rows, h.across), ("B", h.right, h.columns, h.down)):
+        part = n // shares if n % shares == 0 else 0
+        if shares > 1 and (part % 8 or (not operand.along_k and part % line)):
+            refuse(f"blocks cannot share tiles of {what}", f"a multiple of {8 * shares} rows", n, "take another tile")
+    if h.shared_bytes > SHARED_BYTES:
+        refuse("tiles do not fit into shared memory", f"at most {SHARED_BYTES} bytes", h.shared_bytes,
+               "take fewer stages or a smaller tile")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Hopper:
+    """What the tile of a product says about its kernel.
+
+    Rows and columns are those of the sums in registers, from `left` and `right`, A and B. If operands change places
+    (`swapped`), rows are the columns of C, from B.
+    """
+
+    product: Product
+
+    @property
+    def swapped(self) -> bool:
+        """Whether A and B have changed places: a few rows of C are then the columns of the instruction."""
+        return self.product.tile.warps[1] > 1
+
+    @property
+    def left(self) -> Operand:
+        """The operand whose rows are the rows of the sums."""
+        return self.product.b if self.swapped else self.product.a
+
+    @property
+    def right(self) -> Operand:
+        """The operand whose rows are the columns of the sums."""
+        return self.product.a if self.swapped else self.product.b
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of a stage's tile of `left`."""
+        return self.product.tile.tile[1 if self.swapped else 0]
+
+    @property
+    def columns(self) -> int:
+        """Rows of a stage's tile of `right`."""
+        return self.product.tile.tile[0 if self.swapped else 1]
+
+    @property
+    def rows(self) -> int:
+        """Rows of a consumer."""
+        return self.block_rows * 4 // max(self.product.tile.warps)
+
+    @property
+    def consumers(self) -> int:
+        """Warpgroups that multiply."""
+        return 2 if self.product.tile.turns else max(self.product.tile.warps) // 4
+
+    @property
+    def down(self) -> int:
+        """Blocks of a cluster along the rows; they share tiles of `right`."""
+        return self.product.tile.cluster[1 if self.swapped else 0]
+
+    @property
+    def across(self) -> int:
+        """Blocks of a cluster along the columns; they share tiles of `left`."""
+        return self.product.tile.cluster[0 if self.swapped else 1]
+
+    @property
+    def stage_bytes(self) -> int:
+        """Shared memory of the tiles of a step of k."""
+        return (self.block_rows + self.columns) * LINE_BYTES
+
+    @property
+    def staged(self) -> bool:
+        """Whether the result passes through shared memory: pieces of 16-bit elements."""
+        return self.product.c_type.bits == 16
+
+    @property
+    def width(self) -> int:
+        """Columns of a piece of the sums that is rounded and stored at once."""
+        return self.columns if self.columns % PIECE else PIECE
+
+    @property
+    def piece_bytes(self) -> int:
+        """Shared memory of the pieces of all consumers."""
+        return self.consumers * self.rows * self.width * 2 if self.staged else 0
+
+    @property
+    def loaded(self) -> list[str]:
+        """The matrices that the epilogue reads: the residual, and with beta C."""
+        p = self.product.problem
+        return [] if self.product.splits else ["residual"] * p.residual + ["C"] * p.beta
+
+    @property
+    def by_boxes(self) -> bool:
+        """Whether the result and what the epilogue reads are copied by TMA."""
+        c = self.product.c_type
+        return self.staged and Result.vector(c, self.product.problem.align[2]) * c.bits == 128
+
+    @property
+    def buffers(self) -> int:
+        """Pieces of C that are on their way at once."""
+        pieces, more = self.columns // self.width, self.more_pieces
+        room = SHARED_BYTES - 2048 - self.product.tile.stages * (self.stage_bytes + 16)
+        return 2 if pieces > 1 and self.piece_bytes and room >= 2 * (1 + more) * self.piece_bytes else 1
+
+    @property
+    def more_pieces(self) -> int:
+        """Pieces beside that of the result, whose place the first loaded matrix has before it."""
+        return max(len(self.loaded) - 1, 0) if self.by_boxes else 0
+
+    @property
+    def bias_elems(self) -> int:
+        """Elements of the bias that a consumer keeps in shared memory."""
+        has = self.by_boxes and self.product.problem.bias and not self.product.splits
+        return (self.rows if self.swapped else self.columns) if has else 0
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        pieces = self.buffers * (1 + self.more_pieces) * self.piece_bytes
+        return self.product.tile.stages * (self.stage_bytes + 16) + pieces + self.consumers * self.bias_elems * 2
+
+    @cached_property
+    def atom(self) -> Any:
+        """The matrix instruction of all columns."""
+        return self.atom_of(self.columns)
+
+    def atom_of(self, columns: int) -> Any:
+        """The matrix instruction of a number of columns."""
+        depth = 256 // self.product.dtype.bits
+        return gr.atom(f"wgmma.m64n{columns}k{depth}.{KINDS[self.product.problem.dtype]}")

@@ -1,0 +1,206 @@
+"""The way of a product's sums to C on Hopper: rounded a few columns at a time, and copied by TMA where C allows it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import graphene as gr
+from graphene.kernels.epilogues import pointwise
+from graphene.kernels.gemm.hopper import PIECE
+from graphene.kernels.gemm.operand import access
+from graphene.kernels.gemm.result import add_scaled, copy_lines
+
+if TYPE_CHECKING:
+    from graphene.kernels.gemm.hopper import Hopper
+    from graphene.kernels.gemm.result import Result
+
+__all__ = ["Place", "Store"]
+
+
+class Store:
+    """The way of the sums to C: a piece of columns at a time, through shared memory if elements have 16 bits."""
+
+    def __init__(self, h: Hopper, result: Result) -> None:
+        self.h, self.result, self.dtype = h, result, result.dtype
+        if h.staged:  # a consumer's piece has whole lines of C
+            lines, line = (h.width, h.rows) if h.swapped else (h.rows, h.width)
+            whole = line % PIECE != 0
+            shape = [h.consumers * lines, line] if whole else gr.panels(h.consumers * lines, line, self.dtype)
+            swizzle = None if whole else gr.swizzle(PIECE, self.dtype)
+            names = ["sC", "sC2"][: 1 + h.more_pieces]
+            self.shared = [gr.alloc(n, shape, self.dtype, gr.SH, stages=h.buffers, swizzle=swizzle) for n in names]
+            self.lines = lines
+        self.fetches = h.by_boxes and bool(h.loaded or h.bias_elems)
+        if h.bias_elems:
+            self.bias = gr.alloc("sBias", [h.consumers, h.bias_elems], self.dtype, gr.SH)
+        if self.fetches:
+            self.come = gr.mbarrier("come", h.consumers * self.ahead, arrivals=1)
+
+    @property
+    def ahead(self) -> int:
+        """Pieces that are fetched before the sums are complete: as many as have buffers."""
+        return self.h.buffers if self.h.loaded else 1
+
+    def declare(self, mine: Any, w: Any) -> None:
+        """Declares the registers of a consumer."""
+        h, r = self.h, self.result
+        self.mine, self.w = mine, w
+        if h.product.epilogue is None:
+            return
+        # Beside sums that fill the registers there is room for a few columns of the terms.
+        self.step = 16 if h.width % 16 == 0 and (h.loaded or r.vectors) else h.width
+        tv = h.atom_of(self.step).c
+        self.out = gr.fragment("out", [64, self.step], self.dtype, tv, on=mine)
+        of = 1 if h.swapped else 0
+        self.biases = [self.out.reduced(of, f"rbias{i or ''}", self.dtype) for i in range(len(r.vectors))]
+        self.held = {n: gr.fragment(f"r{n}", [64, self.step], self.dtype, tv, on=mine) for n in h.loaded}
+        if self.fetches:
+            self.rounds = [gr.ring(f"round{i or ''}", 1) for i in range(self.ahead)]
+            warps = mine.tile(32)
+            self.warp = warps[warps.indices()[0]]
+
+    def at(self, part: Any, z: Any, row: Any, column: Any) -> Place:
+        """The consumer's tile of the result and its terms."""
+        h = self.h
+        place, sizes = ((column, row), [h.columns, h.rows]) if h.swapped else ((row, column), [h.rows, h.columns])
+        r = self.result.tile(part, z, place, sizes)
+        return Place({n: self.turned(t) for n, t in r.matrices.items()}, [self.turned(v) for v in r.vectors])
+
+    def begin(self, tile: Place) -> None:
+        """Starts copying what the epilogue needs first, before the products."""
+        if self.fetches:
+            with gr.only(self.mine.elect()):
+                for j in range(min(self.ahead, self.h.columns // self.h.width)):
+                    self.fetch(tile, j)
+
+    def fetch(self, tile: Place, j: int) -> None:
+        """Copies pieces of what the epilogue reads to shared memory, the first to where the result will be."""
+        h, come, load = self.h, self.come[self.w * self.ahead + j % self.ahead], gr.atom("tma.load")
+        copies = []
+        if h.loaded:
+            gr.wait(gr.atom("tma.store"), pending=0)  # the stores from these places have read them
+            for name, place in self.places(j).items():
+                copies.append((self.turned(place), self.turned(tile.piece(name, h.width, j))))
+        if j == 0 and h.bias_elems:
+            copies.append((self.bias[self.w, :], self.turned(tile.vectors[0])[0, :]))
+        come.arrive(expect=[to for to, _ in copies])
+        for to, source in copies:
+            gr.move(to, source, atom=load, done=come)
+
+    def places(self, j: int) -> dict[str, Any]:
+        """Where pieces of the loaded matrices are in shared memory, [rows, columns] of the sums."""
+        places = [s[j % self.h.buffers] for s in self.shared]
+        return {n: self.mine_of(s) for n, s in zip(self.h.loaded, places, strict=True)}
+
+    def store(self, acc: Any, tile: Place) -> None:
+        """Stores the sums of a consumer's tile."""
+        h, pieces = self.h, self.h.columns // self.h.width
+        pair = 1 if h.swapped else 2  # neighbours that a lane holds
+        width_bytes = min(pair * self.dtype.bits // 8, self.result.align_bytes)
+        store = access("st.global", width_bytes)
+        if h.product.epilogue is None:
+            gr.move(tile.matrices["C"], acc, on=self.mine, atom=store)
+            return
+        if h.staged:
+            store = gr.atom("stmatrix.x4.trans" if h.swapped else "stmatrix.x4")
+        for j in range(pieces):
+            if self.fetches and (j == 0 or h.loaded):
+                ring = self.rounds[j % self.ahead]
+                self.come[self.w * self.ahead + j % self.ahead].wait(ring.phase)
+                ring.advance()
+            to = self.opened(j) if h.staged else tile.piece("C", h.width, j)
+            for i in range(h.width // self.step):
+                self.load_biases(tile, j * (h.width // self.step) + i, width_bytes)
+                for m in range(h.rows // 64):  # rows of an instruction: so few results are under way at once
+                    self.load_terms(tile, j, i, m, width_bytes)
+                    self.round(acc.tile([64, self.step])[m, j * (h.width // self.step) + i])
+                    if h.loaded and h.by_boxes:
+                        gr.barrier(self.warp)  # all its lanes have read what they replace
+                    gr.move(to.tile([64, self.step])[m, i], self.out, on=self.mine, atom=store)
+            if h.staged:
+                self.close(tile.piece("C", h.width, j), to)
+            if self.fetches and h.loaded and j + self.ahead < pieces:
+                with gr.only(self.mine.elect()):
+                    self.fetch(tile, j + self.ahead)
+
+    def load_biases(self, tile: Place, at: int, width_bytes: int) -> None:
+        """Loads the biases of a step of columns, or with `swapped` of each instruction's rows."""
+        h = self.h
+        for held, v in zip(self.biases, tile.vectors, strict=True):
+            if h.bias_elems:
+                row = self.bias.tile([1, None])[self.w, 0]
+                v, load = self.turned(row), access("ld.shared", width_bytes)
+            else:
+                load = access("ld.global", width_bytes)
+            if not h.swapped:
+                gr.move(held, v.tile([None, self.step])[0, at], on=self.mine, atom=load)
+            elif at == 0 and h.rows == 64:
+                gr.move(held, v, on=self.mine, atom=load)
+
+    def load_terms(self, tile: Place, j: int, i: int, m: int, width_bytes: int) -> None:
+        """Loads a step of columns of the matrices that the epilogue reads."""
+        h = self.h
+        places = self.places(j) if h.loaded and h.by_boxes else {n: tile.piece(n, h.width, j) for n in h.loaded}
+        load = access("ld.global", width_bytes)
+        if h.by_boxes:
+            load = gr.atom("ldmatrix.x4.trans" if h.swapped else "ldmatrix.x4")
+        for name, held in self.held.items():
+            gr.move(held, places[name].tile([64, self.step])[m, i], on=self.mine, atom=load)
+
+    def round(self, x: Any) -> None:
+        """Computes the results of a step of columns from the sums and the terms, and rounds them."""
+        r = self.result
+        x = gr.cast(x, gr.fp32) if x.dtype == gr.i32 != self.dtype else x
+        x = x * r.scalars["alpha"] if "alpha" in r.scalars else x
+        x = add_scaled(x, self.held["C"], r.scalars["beta"]) if "beta" in r.scalars else x
+        residual = [self.held["residual"]] if "residual" in self.held else []
+        epilogue = self.h.product.epilogue
+        assert epilogue is not None  # sums without one are stored unchanged
+        self.out[:] = pointwise(epilogue, x, *self.biases, *residual)
+
+    def turned(self, t: Any) -> Any:
+        """A tile of the sums as C has it, or the other way round."""
+        return t.T if self.h.swapped else t
+
+    def mine_of(self, pieces: Any) -> Any:
+        """The consumer's piece."""
+        return self.turned(pieces.tile([self.lines, None])[self.w, 0])
+
+    def opened(self, j: int) -> Any:
+        """The shared memory of a piece, [rows, columns] of the sums, once the piece before has left it."""
+        if self.h.by_boxes and not self.h.loaded:  # else `fetch` has waited
+            gr.wait(gr.atom("tma.store"), pending=self.h.buffers - 1)
+        if not (self.h.by_boxes and self.h.loaded):
+            gr.barrier(on=self.mine)
+        return self.mine_of(self.shared[0][j % self.h.buffers])
+
+    def close(self, to: Any, held: Any) -> None:
+        """Stores a piece by TMA, or by the threads if lines of C begin anywhere."""
+        store = gr.atom("tma.store")
+        to, held = self.turned(to), self.turned(held)
+        if self.h.by_boxes:
+            gr.fence("async.shared")  # what threads stored becomes visible to the copy
+            gr.barrier(on=self.mine)
+            with gr.only(self.mine.elect()):
+                gr.move(to, held, atom=store)
+                gr.commit(store)
+        else:
+            gr.barrier(on=self.mine)
+            width = self.result.align_bytes
+            copy_lines(to, held, self.mine, width, (access("ld.shared", width), access("st.global", width)))
+
+    def end(self) -> None:
+        """Waits until nothing in shared memory is needed any more."""
+        if self.h.by_boxes:
+            gr.wait(gr.atom("tma.store"), pending=0)
+
+
+class Place(NamedTuple):
+    """A consumer's tile of the matrices, [rows, columns] of the sums, and of the biases."""
+
+    matrices: dict[str, Any]
+    vectors: list[Any]
+
+    def piece(self, name: str, width: int, j: int) -> Any:
+        """The columns of a piece."""
+        return self.matrices[name].tile([None, width])[0, j]
