@@ -19,7 +19,7 @@ __all__ = ["KINDS", "LINE_BYTES", "PIECE", "Hopper", "check_tile_sm90"]
 KINDS = {"fp16": "f32.f16", "bf16": "f32.bf16", "i8": "s32.s8"}
 LINE_BYTES = 128  # of a tile in shared memory, which TMA swizzles
 SHARED_BYTES = 227 * 1024
-PIECE = 64  # columns of C that are stored at once
+PIECE, MOST_PIECE = 64, 112  # columns of C that are stored at once
 
 
 def check_tile_sm90(product: Product) -> None:
@@ -135,7 +135,10 @@ class Hopper:
     @property
     def width(self) -> int:
         """Columns of a piece of the sums that is rounded and stored at once."""
-        return self.columns if self.columns % PIECE else PIECE
+        if self.columns % PIECE == 0:
+            return PIECE  # whole lines of 128 bytes, which are swizzled
+        widths = [n for n in range(48, MOST_PIECE + 1, 16) if self.columns % n == 0]
+        return max(widths, default=self.columns)
 
     @property
     def piece_bytes(self) -> int:
