@@ -14,57 +14,68 @@ void for_lanes(Mask lanes, F&& f) {
 
 }  // namespace
 
+Clock::Exceptions::const_iterator Clock::first_of(std::uint32_t owner) const {
+  return std::lower_bound(exceptions_.begin(), exceptions_.end(), owner,
+                          [](const Exception& e, std::uint32_t o) { return e.owner < o; });
+}
+
 bool Clock::knows(std::uint32_t owner, Mask lanes, Epoch epoch) const {
   if (epoch <= base_[owner]) return true;
   Mask covered = 0;
-  for (const Exception& e : exceptions_) {
-    if (e.owner == owner && e.epoch >= epoch) covered |= e.lanes;
+  for (auto e = first_of(owner); e != exceptions_.end() && e->owner == owner && e->epoch >= epoch; ++e) {
+    covered |= e->lanes;
   }
   return (lanes & ~covered) == 0;
 }
 
-// Law: at most one exception per (owner, lane), above the base; a lane set that covers the owner moves into the base.
-void Clock::normalize(const std::vector<Mask>& full, std::uint32_t owner) {
-  std::vector<Exception> mine;
-  std::erase_if(exceptions_, [&](const Exception& e) {
-    if (e.owner == owner) mine.push_back(e);
-    return e.owner == owner;
-  });
-  std::sort(mine.begin(), mine.end(), [](const Exception& a, const Exception& b) { return a.epoch > b.epoch; });
+void Clock::merge(Mask full, Exceptions::const_iterator& a, Exceptions::const_iterator a_end,
+                  Exceptions::const_iterator& b, Exceptions::const_iterator b_end, std::uint32_t owner,
+                  Exceptions& out) {
+  const std::size_t begin = out.size();
+  Epoch& base = base_[owner];
   Mask covered = 0;
-  const std::size_t kept = exceptions_.size();
-  for (const Exception& e : mine) {
+  while (true) {
+    const bool in_a = a != a_end && a->owner == owner;
+    const bool in_b = b != b_end && b->owner == owner;
+    if (!in_a && !in_b) return;
+    const Exception& e = in_a && (!in_b || a->epoch >= b->epoch) ? *a++ : *b++;
+    if (e.epoch <= base) continue;
     const Mask fresh = e.lanes & ~covered;
-    covered |= e.lanes;
-    if (covered == full[owner]) {
-      base_[owner] = std::max(base_[owner], e.epoch);
-      break;
+    covered |= fresh;
+    if (covered == full) {  // a lane set that covers the owner moves into the base
+      base = e.epoch;
+      while (out.size() > begin && out.back().epoch <= base) out.pop_back();
+    } else if (fresh != 0) {
+      out.push_back({owner, fresh, e.epoch});
     }
-    if (fresh != 0) exceptions_.push_back({owner, fresh, e.epoch});
   }
-  const Epoch base = base_[owner];
-  exceptions_.erase(std::remove_if(exceptions_.begin() + static_cast<std::ptrdiff_t>(kept), exceptions_.end(),
-                                   [&](const Exception& e) { return e.epoch <= base; }),
-                    exceptions_.end());
 }
 
 void Clock::raise(const std::vector<Mask>& full, std::uint32_t owner, Mask lanes, Epoch epoch) {
-  if (lanes == 0 || epoch <= base_[owner]) return;
-  if (lanes == full[owner]) {
-    base_[owner] = epoch;
-    if (exceptions_.empty()) return;
-  } else {
-    exceptions_.push_back({owner, lanes, epoch});
-  }
-  normalize(full, owner);
+  if (lanes == 0 || knows(owner, lanes, epoch)) return;
+  const auto begin = first_of(owner);
+  auto old = begin;
+  const Exceptions one = {{owner, lanes, epoch}};
+  auto added = one.begin();
+  Exceptions mine;
+  merge(full[owner], old, exceptions_.end(), added, one.end(), owner, mine);
+  exceptions_.insert(exceptions_.erase(begin, old), mine.begin(), mine.end());
 }
 
 void Clock::join(const std::vector<Mask>& full, const Clock& other, std::size_t first) {
   for (std::size_t i = first; i < base_.size(); ++i) base_[i] = std::max(base_[i], other.base_[i]);
-  std::erase_if(exceptions_, [&](const Exception& e) { return e.epoch <= base_[e.owner]; });
-  for (const Exception& e : other.exceptions_) {
-    if (e.owner >= first) raise(full, e.owner, e.lanes, e.epoch);
+  if (exceptions_.empty() && other.exceptions_.empty()) return;
+  Exceptions both;
+  both.reserve(exceptions_.size() + other.exceptions_.size());
+  Exceptions::const_iterator a = exceptions_.begin();
+  Exceptions::const_iterator b = other.first_of(static_cast<std::uint32_t>(first));
+  const auto a_end = exceptions_.end();
+  const auto b_end = other.exceptions_.end();
+  while (a != a_end || b != b_end) {
+    const std::uint32_t owner = b == b_end || (a != a_end && a->owner < b->owner) ? a->owner : b->owner;
+    merge(full[owner], a, a_end, b, b_end, owner, both);
   }
+  exceptions_ = std::move(both);
 }
 
 void Clock::copy_part(const std::vector<Mask>& full, std::uint32_t from, std::uint32_t to, std::uint32_t count) {

@@ -53,10 +53,14 @@ class Clock {
     Mask lanes;
     Epoch epoch;
   };
-  void normalize(const std::vector<Mask>& full, std::uint32_t owner);
+  using Exceptions = std::vector<Exception>;
+  [[nodiscard]] Exceptions::const_iterator first_of(std::uint32_t owner) const;
+  // What two lists of exceptions of one owner say together: appended to `out`, or raising the base.
+  void merge(Mask full, Exceptions::const_iterator& a, Exceptions::const_iterator a_end, Exceptions::const_iterator& b,
+             Exceptions::const_iterator b_end, std::uint32_t owner, Exceptions& out);
 
   std::vector<Epoch> base_;
-  std::vector<Exception> exceptions_;
+  Exceptions exceptions_;  // by owner, of each the newest first; of disjoint lanes, and above the base
 };
 
 class HappensBefore {

@@ -123,7 +123,7 @@ std::optional<ViewPlan> plan_view(const ir::Tensor& t, const Bytecode& code) {
 View view_cells(const ViewPlan& plan, const Bytecode& code, const CellMap& map, const Warp& w, int lane,
                 const std::vector<std::int64_t>& members) {
   View v;
-  const IntPlans& plans = *code.plans;
+  IntPlans& plans = *code.plans;
   const ir::Tensor& t = *plan.tensor;
   const std::int64_t tid = std::int64_t{w.local} * kLanes + lane;
   const std::int64_t block = w.rank * map.block_threads;  // its first thread

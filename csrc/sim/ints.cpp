@@ -105,13 +105,12 @@ int IntPlans::declare_varying(const Expr& var) {
     ++varying_count_;
     depends_.clear();
     compiled_.clear();
+    tree_of_.clear();
   }
   return it->second;
 }
 
-Expr IntPlans::resolve(const Expr& e) const {
-  return e.is_const() ? e : sym::substitute(sym::expand_coords(e), known_);
-}
+Expr IntPlans::resolve(const Expr& e) { return e.is_const() ? e : known_(sym::expand_coords(e)); }
 
 IntPlans::Depends IntPlans::depends(const Expr& e) {
   if (e.is_const()) return Depends::Nothing;
@@ -202,7 +201,7 @@ IntPlan IntPlans::compile_uniform(const Expr& e) {
   return p;
 }
 
-std::int64_t IntPlans::at_thread(const Expr& e, std::int64_t tid) const {
+std::int64_t IntPlans::at_thread(const Expr& e, std::int64_t tid) {
   return sym::evaluate(resolve(e), [&](const sym::VarInfo& v) {
     GR_ASSERT(v.kind == sym::VarKind::ThreadIdx, "depends on more than the thread: " + v.name);
     return tid;
@@ -233,6 +232,7 @@ int IntPlans::add_table(const Expr& e) {
 }
 
 int IntPlans::add_tree(const Expr& e) {
+  if (const auto it = tree_of_.find(e.node()); it != tree_of_.end()) return it->second;
   Tree t;
   t.op = e.op();
   const sym::Node& n = *e.node();
@@ -257,16 +257,20 @@ int IntPlans::add_tree(const Expr& e) {
     for (const Expr& a : n.args) t.args.push_back(compile_resolved(a));
   }
   trees_.push_back(std::move(t));
-  return static_cast<int>(trees_.size()) - 1;
+  return tree_of_[e.node()] = static_cast<int>(trees_.size()) - 1;
 }
 
 std::int64_t IntPlans::uniform_tree(int tree, const IntState& s) const {
-  const Tree& t = trees_[static_cast<std::size_t>(tree)];
+  const auto index = static_cast<std::size_t>(tree);
+  if (s.known_.size() <= index) s.known_.resize(trees_.size());
+  if (s.known_[index].version == s.version_) return s.known_[index].value;
+  const Tree& t = trees_[index];
   // A sum inside a uniform tree scales through trees of its own: their plans are uniform in value.
   const auto value = [&](const IntPlan& p) { return uniform(p, s) + (p.tree >= 0 ? uniform_tree(p.tree, s) : 0); };
   std::int64_t v = value(t.args.front());
-  if (t.args.size() == 1) return t.op == Op::Not ? apply(Op::Not, v, 0) : v;
+  if (t.args.size() == 1 && t.op == Op::Not) v = apply(Op::Not, v, 0);
   for (std::size_t i = 1; i < t.args.size(); ++i) v = apply(t.op, v, value(t.args[i]));
+  s.known_[index] = {s.version_, v};
   return v;
 }
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "sim/clocks.h"
-#include "sym/expr.h"
+#include "sym/substituter.h"
 
 namespace graphene::sim {
 
@@ -35,10 +35,32 @@ struct IntPlan {
 };
 
 // The variables of one warp while it runs.
-struct IntState {
+class IntState {
+ public:
   int warp = 0;
-  std::vector<std::int64_t> uniform;
   std::vector<Lanes> varying;
+
+  void resize(int uniform_slots, int varying_slots) {
+    uniform_.resize(static_cast<std::size_t>(uniform_slots));
+    varying.resize(static_cast<std::size_t>(varying_slots));
+  }
+  [[nodiscard]] std::int64_t uniform(int slot) const { return uniform_[static_cast<std::size_t>(slot)]; }
+  void set_uniform(int slot, std::int64_t v) {
+    std::int64_t& now = uniform_[static_cast<std::size_t>(slot)];
+    if (now == v) return;
+    now = v;
+    ++version_;
+  }
+
+ private:
+  friend class IntPlans;
+  struct Known {
+    std::uint64_t version = 0;
+    std::int64_t value = 0;
+  };
+  std::vector<std::int64_t> uniform_;
+  std::uint64_t version_ = 1;         // of the uniform variables' values
+  mutable std::vector<Known> known_;  // by tree: its value, and at which version
 };
 
 class IntPlans {
@@ -55,7 +77,7 @@ class IntPlans {
   int declare_uniform(const Expr& var);  // its slot
   int declare_varying(const Expr& var);
   [[nodiscard]] IntPlan compile(const Expr& e);
-  [[nodiscard]] Expr resolve(const Expr& e) const;  // known values substituted, coordinates expanded
+  [[nodiscard]] Expr resolve(const Expr& e);  // known values substituted, coordinates expanded
   // Whether its value may differ between the threads of a warp, given what has been declared.
   [[nodiscard]] bool is_varying(const Expr& e);
 
@@ -64,7 +86,7 @@ class IntPlans {
   [[nodiscard]] const Table& table(int i) const { return tables_[static_cast<std::size_t>(i)]; }
   [[nodiscard]] std::int64_t block_threads() const { return block_threads_; }
   // Value for one thread, of an expression over the thread index and known values alone.
-  [[nodiscard]] std::int64_t at_thread(const Expr& e, std::int64_t tid) const;
+  [[nodiscard]] std::int64_t at_thread(const Expr& e, std::int64_t tid);
 
   // The part shared by the lanes.
   [[nodiscard]] std::int64_t at_lane(const IntPlan& p, const IntState& s, int lane) const {
@@ -76,7 +98,7 @@ class IntPlans {
   [[nodiscard]] std::int64_t uniform(const IntPlan& p, const IntState& s) const {
     std::int64_t v = p.constant;
     for (const IntPlan::Term& t : p.terms) {
-      v += t.coef * (t.slot >= 0 ? s.uniform[static_cast<std::size_t>(t.slot)] : uniform_tree(t.tree, s));
+      v += t.coef * (t.slot >= 0 ? s.uniform(t.slot) : uniform_tree(t.tree, s));
     }
     return v;
   }
@@ -99,7 +121,7 @@ class IntPlans {
   [[nodiscard]] std::int64_t uniform_tree(int tree, const IntState& s) const;
 
   std::int64_t block_threads_;
-  sym::Substitution known_;
+  sym::Substituter known_;
   std::map<const sym::Node*, int> uniform_, varying_;
   int uniform_count_ = 0;
   int varying_count_ = 0;
@@ -108,7 +130,7 @@ class IntPlans {
   // What was asked before: statements share most of their expressions.
   std::unordered_map<const sym::Node*, Depends> depends_;
   std::unordered_map<const sym::Node*, IntPlan> compiled_;  // of expressions as they stand in the text
-  std::unordered_map<const sym::Node*, int> table_of_;
+  std::unordered_map<const sym::Node*, int> table_of_, tree_of_;
 };
 
 }  // namespace graphene::sim

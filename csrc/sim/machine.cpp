@@ -41,8 +41,7 @@ Machine::Machine(const Bytecode& code, std::uint64_t seed)
       warp.lanes = code.lanes_of(w);
       blocks.back().push_back({warp.id, warp.lanes});
       warp.ints.warp = w;
-      warp.ints.uniform.resize(static_cast<std::size_t>(code.plans->uniform_slots()));
-      warp.ints.varying.resize(static_cast<std::size_t>(code.plans->varying_slots()));
+      warp.ints.resize(code.plans->uniform_slots(), code.plans->varying_slots());
       warps_.push_back(std::move(warp));
     }
   }
@@ -97,7 +96,7 @@ void Machine::run_block(std::int64_t block) {
     for (std::size_t d = 0; d < 3; ++d) {
       const std::int64_t index = rest % code_.grid[d];
       rest /= code_.grid[d];
-      if (code_.block_slots[d] >= 0) w.ints.uniform[static_cast<std::size_t>(code_.block_slots[d])] = index;
+      if (code_.block_slots[d] >= 0) w.ints.set_uniform(code_.block_slots[d], index);
     }
   }
   counts_.clear();
@@ -260,7 +259,7 @@ void Machine::run_warp(Warp& w) {
         if (set.from >= 0) {
           read_index(w, set, w.ints.varying[static_cast<std::size_t>(set.slot)], i.origin);
         } else if (set.uniform) {
-          w.ints.uniform[static_cast<std::size_t>(set.slot)] = plans().uniform(set.value, w.ints);
+          w.ints.set_uniform(set.slot, plans().uniform(set.value, w.ints));
         } else {
           Lanes v;
           plans().lanes(set.value, w.ints, w.active, v);
@@ -291,13 +290,13 @@ void Machine::run_warp(Warp& w) {
 Mask Machine::loop_continues(const Warp& w, const LoopCode& loop) const {
   const auto slot = static_cast<std::size_t>(loop.slot);
   if (loop.uniform && loop.stop.is_uniform()) {
-    return w.ints.uniform[slot] < plans().uniform(loop.stop, w.ints) ? w.active : 0;
+    return w.ints.uniform(loop.slot) < plans().uniform(loop.stop, w.ints) ? w.active : 0;
   }
   Lanes stop;
   plans().lanes(loop.stop, w.ints, w.active, stop);
   Mask m = 0;
   for (std::size_t l = 0; l < kLanes; ++l) {
-    const std::int64_t v = loop.uniform ? w.ints.uniform[slot] : w.ints.varying[slot][l];
+    const std::int64_t v = loop.uniform ? w.ints.uniform(loop.slot) : w.ints.varying[slot][l];
     m |= static_cast<Mask>(v < stop[l]) << l;
   }
   return m & w.active;
@@ -307,7 +306,7 @@ void Machine::loop_begin(Warp& w, const Instruction& i) {
   const LoopCode& loop = code_.loops[static_cast<std::size_t>(i.index)];
   const auto slot = static_cast<std::size_t>(loop.slot);
   if (loop.uniform) {
-    w.ints.uniform[slot] = plans().uniform(loop.start, w.ints);
+    w.ints.set_uniform(loop.slot, plans().uniform(loop.start, w.ints));
   } else {
     Lanes v;
     plans().lanes(loop.start, w.ints, w.active, v);
@@ -332,7 +331,7 @@ bool Machine::loop_end(Warp& w, const Instruction& i) {
   const LoopCode& loop = code_.loops[static_cast<std::size_t>(i.index)];
   const auto slot = static_cast<std::size_t>(loop.slot);
   if (loop.uniform) {
-    w.ints.uniform[slot] += plans().uniform(loop.step, w.ints);
+    w.ints.set_uniform(loop.slot, w.ints.uniform(loop.slot) + plans().uniform(loop.step, w.ints));
   } else {
     Lanes step;
     plans().lanes(loop.step, w.ints, w.active, step);
@@ -341,9 +340,9 @@ bool Machine::loop_end(Warp& w, const Instruction& i) {
   const Mask m = loop_continues(w, loop);
   if (m != 0) {
     if (first_and_last_turns_ && loop.uniform && loop.stop.is_uniform()) {
-      std::int64_t& at = w.ints.uniform[slot];
+      const std::int64_t at = w.ints.uniform(loop.slot);
       const std::int64_t rest = plans().uniform(loop.stop, w.ints) - 1 - at;
-      at += rest - rest % plans().uniform(loop.step, w.ints);
+      w.ints.set_uniform(loop.slot, at + rest - rest % plans().uniform(loop.step, w.ints));
     }
     happened_[static_cast<std::size_t>(w.pc)] |= kWentOn;
     w.active = m;

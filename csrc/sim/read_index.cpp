@@ -72,8 +72,9 @@ void Interpreter::check_facts(const Warp& w, const SetCode& set, const ir::Stmt*
   const sym::VarInfo& facts = set.var.var();
   for (Mask m = w.active; m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);
-    const auto slot = static_cast<std::size_t>(set.slot);
-    const std::int64_t v = set.uniform ? w.ints.uniform[slot] : w.ints.varying[slot][static_cast<std::size_t>(lane)];
+    const std::int64_t v = set.uniform
+                               ? w.ints.uniform(set.slot)
+                               : w.ints.varying[static_cast<std::size_t>(set.slot)][static_cast<std::size_t>(lane)];
     if (keeps(facts, v)) {
       if (set.uniform) return;
       continue;

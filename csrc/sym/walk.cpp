@@ -3,6 +3,7 @@
 #include <unordered_set>
 
 #include "sym/internal.h"
+#include "sym/substituter.h"
 
 namespace graphene::sym {
 
@@ -59,7 +60,11 @@ Expr rebuild(const Node& n, const std::function<Expr(const Expr&)>& f) {
 // Rewrites variables by `leaf`, each shared node once.
 class Rewriter {
  public:
-  explicit Rewriter(std::function<Expr(const Expr&)> leaf) : leaf_(std::move(leaf)) {}
+  using Done = std::unordered_map<const Node*, Expr>;
+
+  explicit Rewriter(std::function<Expr(const Expr&)> leaf) : leaf_(std::move(leaf)), done_(mine_) {}
+  // `done`: what was rewritten before, by the same `leaf`.
+  Rewriter(std::function<Expr(const Expr&)> leaf, Done& done) : leaf_(std::move(leaf)), done_(done) {}
 
   Expr operator()(const Expr& e) {
     if (e.is_const()) return e;
@@ -74,8 +79,14 @@ class Rewriter {
 
  private:
   std::function<Expr(const Expr&)> leaf_;
-  std::unordered_map<const Node*, Expr> done_;
+  Done mine_;
+  Done& done_;
 };
+
+Expr value_of(const Expr& var, const Substitution& s) {
+  const auto it = s.find(var.node());
+  return it == s.end() ? var : it->second;
+}
 
 template <class Visit>
 void visit_vars(const Expr& e, std::unordered_set<const Node*>& seen, Visit&& visit) {
@@ -171,10 +182,13 @@ std::int64_t eval(const Expr& e, const std::function<std::int64_t(const VarInfo&
 
 Expr substitute(const Expr& e, const Substitution& s) {
   if (s.empty()) return e;
-  Rewriter rewrite([&](const Expr& v) {
-    const auto it = s.find(v.node());
-    return it == s.end() ? v : it->second;
-  });
+  Rewriter rewrite([&](const Expr& v) { return value_of(v, s); });
+  return rewrite(e);
+}
+
+Expr Substituter::operator()(const Expr& e) {
+  if (known_.empty()) return e;
+  Rewriter rewrite([this](const Expr& v) { return value_of(v, known_); }, done_);
   return rewrite(e);
 }
 

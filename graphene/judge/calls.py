@@ -190,7 +190,7 @@ class Plan:
         """The covering of sizes."""
         steps = {n: self.facts[n].multiple_of for n in self.counted
                  if n not in self.fixed and n not in self.wish.values and self.numbers.divisors.get(n)}  # fmt: skip
-        deciding = turning(self.signature.data, set(self.names))
+        deciding = turning(self.signature.data, set(self.names), self.signature.trees)
         return Covering(self.domains, self.numbers.divided, steps, self.work, self._fits, self._rng,
                         self.numbers.turns, deciding)  # fmt: skip
 

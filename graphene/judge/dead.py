@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphene.judge.numbers import FUNCTIONS, extents_of, names_of, plain
+from graphene.judge.numbers import FUNCTIONS, extents_of, names_of
+from graphene.judge.trees import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import ast
 import functools
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from graphene.judge.signature import Argument, Facts
+from graphene.judge.trees import Trees, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from graphene.judge.signature import Signature
 
-__all__ = ["Divided", "Numbers", "names_of", "plain", "strings"]
+__all__ = ["Divided", "Numbers", "names_of", "strings"]
 
 _LEAST, _MOST = 2, 4096  # the divisors that matter for edges
+_LONGEST = 300  # characters of a dividend that is looked at
 _FEW = (1, 2, 3, 5)
 _FEW_BLOCKS = 16  # so many blocks are wanted where their number modulo that decides something
-_COORDINATE = re.compile(r"@(\w+)|\b(bid|tid)(?:\.(\w))?")
 _LARGEST = 400  # the largest value of a size that is divided, unless a tile is larger
 _LARGEST_COUNT = 70  # the largest value of a size that is not divided
-
-
-def plain(text: str) -> str:
-    """An expression of the kernel's JSON as one of Python's."""
-    return _COORDINATE.sub(lambda m: f"_at_{m[1]}" if m[1] else f"_at_{m[2]}_{m[3] or ''}", text)
 
 
 def names_of(text: str) -> set[str]:
@@ -122,10 +117,13 @@ def turns_of(body: list[Any]) -> tuple[Turns, ...]:
     return tuple(out.values())
 
 
-def blocks_of(data: Mapping[str, Any]) -> tuple[Turns, ...]:
-    """The numbers of blocks along each dimension of a grid, as turns, so that a second block is covered."""
+def blocks_of(data: Mapping[str, Any], residues: Iterable[tuple[Any, int]]) -> tuple[Turns, ...]:
+    """The numbers of blocks along each dimension of a grid, as turns, so that a second block is covered.
+
+    ``residues``: what ``residues_of_blocks`` finds.
+    """
     shapes = [level["shape"] for level in (data.get("grid") or {"levels": ()})["levels"]]
-    wanted = {(x, 2) for shape in shapes for x in _modes(shape)} | set(residues_of_blocks(data))
+    wanted = {(x, 2) for shape in shapes for x in _modes(shape)} | set(residues)
     out = {}
     for extent, least in sorted(w for w in wanted if isinstance(w[0], str)):
         if names := names_of(extent):
@@ -146,20 +144,15 @@ def extents_of(data: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def residues_of_blocks(data: Mapping[str, Any]) -> Iterator[tuple[Any, int]]:
+def residues_of_blocks(data: Mapping[str, Any], trees: Trees) -> Iterator[tuple[Any, int]]:
     """Extents of the grid whose coordinate alone is divided by a few: so many blocks are wanted along it."""
     extents = extents_of(data)
-    for text in {t for t in strings(data.get("body", ())) if "%" in t and "@" in t}:
-        try:
-            tree = ast.parse(plain(text), mode="eval")
-        except SyntaxError:
-            continue
-        for node in ast.walk(tree):
-            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and isinstance(node.right, ast.Constant):
-                names = {n.id for n in ast.walk(node.left) if isinstance(n, ast.Name)}
-                by = node.right.value
-                if len(names) == 1 and names <= extents.keys() and isinstance(by, int) and 2 < by <= _FEW_BLOCKS:
-                    yield extents[names.pop()], by
+    texts = sorted({t for t in strings(data.get("body", ())) if "%" in t and "@" in t})
+    for node in trees.parts(filter(None, map(trees.tree, texts))):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and isinstance(node.right, ast.Constant):
+            names, by = trees.names(node.left), node.right.value
+            if len(names) == 1 and names <= extents.keys() and isinstance(by, int) and 2 < by <= _FEW_BLOCKS:
+                yield extents[min(names)], by
 
 
 def strings(x: Any) -> Iterator[str]:
@@ -241,7 +234,7 @@ class Numbers:
     def of(signature: Signature) -> Numbers:
         """The numbers of a kernel's arguments, grid and statements."""
         known = {*signature.symbols, *(p.name for p in signature.scalars)}
-        body = signature.data["body"]
+        body, trees = signature.data["body"], signature.trees
         of_parts = lengths_of_parts(signature, body)
         divisors: dict[str, set[int]] = {}
         divided: dict[tuple[str, int], Divided] = {}
@@ -249,51 +242,55 @@ class Numbers:
         def add(node: ast.expr, by: int) -> None:
             if not _LEAST <= by <= _MOST:
                 return
-            names = frozenset(n.id for n in ast.walk(node) if isinstance(n, ast.Name)) - {"min", "max"}
+            names = trees.names(node) - {"min", "max"}
             mine = names & known
             for n in mine.union(*(of_parts[i] for i in names & of_parts.keys())):
                 divisors.setdefault(n, set()).add(by)
-            text = ast.unparse(node)
-            if mine and len(text) < 300 and (text, by) not in divided:
+            if not mine or trees.length(node) >= _LONGEST:
+                return
+            text = trees.text(node)
+            if len(text) < _LONGEST and (text, by) not in divided:
                 divided[text, by] = Divided(text, by, names, compile(text, "<expression>", "eval"))
 
-        def see(text: str) -> None:
-            try:
-                tree = ast.parse(plain(text), mode="eval")
-            except SyntaxError:
-                return
-            for node in ast.walk(tree):
-                if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv | ast.Mod):
-                    for c in ast.walk(node.right):
-                        if isinstance(c, ast.Constant) and isinstance(c.value, int):
-                            add(node.left, c.value)
-                elif isinstance(node, ast.Call):  # min and max: where they turn
-                    for c in node.args:
-                        if isinstance(c, ast.Constant) and isinstance(c.value, int):
-                            for other in node.args:
-                                if other is not c:
-                                    add(other, c.value)
-                elif isinstance(node, ast.Compare) and len(node.ops) == 1:
-                    for x, c in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
-                        if isinstance(c, ast.Constant) and isinstance(c.value, int):
-                            add(x, c.value)
+        def see(node: ast.AST) -> None:
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv | ast.Mod):
+                for c in trees.parts([node.right]):
+                    if isinstance(c, ast.Constant) and isinstance(c.value, int):
+                        add(node.left, c.value)
+            elif isinstance(node, ast.Call):  # min and max: where they turn
+                for c in node.args:
+                    if isinstance(c, ast.Constant) and isinstance(c.value, int):
+                        for other in node.args:
+                            if other is not c:
+                                add(other, c.value)
+            elif isinstance(node, ast.Compare) and len(node.ops) == 1:
+                for x, c in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
+                    if isinstance(c, ast.Constant) and isinstance(c.value, int):
+                        add(x, c.value)
 
         texts = {t for t in strings([signature.data["args"], signature.data.get("grid"), body])
                  if any(c in t for c in ("//", "%", "min(", "max(", "<", ">", "=="))}  # fmt: skip
-        for text in sorted(texts):
-            see(text)
+        for node in trees.parts(filter(None, map(trees.tree, sorted(texts)))):
+            see(node)
         counts: dict[str, set[int]] = {}
-        for extent, by in residues_of_blocks(signature.data):
+        residues = set(residues_of_blocks(signature.data, trees))
+        for extent, by in residues:
             if extent in known:
                 counts.setdefault(extent, set()).add(by)
         indices = []
         for s in statements(body):
             if s["stmt"] == "for" and isinstance(s["step"], int):
-                add(ast.parse(plain(str(s["stop"])), mode="eval").body, s["step"])
+                stop = trees.tree(str(s["stop"]))
+                if stop is not None:
+                    add(stop, s["step"])
             if s["stmt"] == "index":
                 indices.append(Facts(s.get("min", 0), s.get("max", 2**63 - 1), s.get("multiple_of", 1)))
         return Numbers(
-            divisors, tuple(divided.values()), tuple(indices), turns_of(body) + blocks_of(signature.data), counts
+            divisors,
+            tuple(divided.values()),
+            tuple(indices),
+            turns_of(body) + blocks_of(signature.data, residues),
+            counts,
         )
 
     def candidates(self, name: str, facts: Facts, given: Iterable[float] | None, size: bool) -> list[int]:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from graphene.judge.trees import Trees
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -124,6 +126,11 @@ class Signature:
     def scalars(self) -> tuple[Parameter, ...]:
         """The arguments that are numbers."""
         return tuple(a for a in self.arguments if isinstance(a, Parameter))
+
+    @cached_property
+    def trees(self) -> Trees:
+        """The expressions of the kernel's text."""
+        return Trees()
 
     @property
     def outputs(self) -> tuple[Argument, ...]:

@@ -14,119 +14,87 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphene.judge.numbers import FUNCTIONS, extents_of, plain, strings
+from graphene.judge.numbers import FUNCTIONS, extents_of, strings
+from graphene.judge.trees import Trees
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = ["Turning", "turning"]
 
-_MOST = 400  # characters of an expression that is looked at, by division
+_MOST = 100  # nodes of an expression that is looked at, by division
 _PLACES = range(8)  # turns 0 to 3 of loops, each in blocks and threads 0 and 1
-
-
-@dataclass
-class _Root:
-    text: str
-    names: frozenset[str]
-    code: Any
-    divisions: int
-    loops: tuple[_Loop, ...]
-    condition: bool = False
-
-
-class _Shifted(ast.NodeTransformer):
-    """Adds a number of its own to each dividend; equal divisions share one."""
-
-    def __init__(self) -> None:
-        self.found: dict[int, int] = {}
-        self._numbers: dict[Any, int] = {}  # of subtrees by operator and by their parts' numbers
-        self._known: dict[int, int] = {}  # of subtrees by identity
-
-    def number(self, node: ast.AST) -> int:
-        """The same of equal subtrees."""
-        found = self._known.get(id(node))
-        if found is None:
-            parts: list[Any] = [type(node)]
-            for _, value in ast.iter_fields(node):
-                if isinstance(value, ast.AST):
-                    parts.append(self.number(value))
-                elif isinstance(value, list):
-                    parts.append(tuple(self.number(x) for x in value))
-                else:
-                    parts.append((type(value), value))
-            found = self._known[id(node)] = self._numbers.setdefault(tuple(parts), len(self._numbers))
-        return found
-
-    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        divides = isinstance(node.op, ast.FloorDiv | ast.Mod) and isinstance(node.right, ast.Constant)
-        key = self.number(node) if divides else 0
-        node = ast.BinOp(self.visit(node.left), node.op, self.visit(node.right))
-        if divides:
-            name = ast.Name(f"_shift{self.found.setdefault(key, len(self.found))}", ast.Load())
-            node = ast.BinOp(ast.BinOp(node.left, ast.Add(), name), node.op, node.right)
-        return node
 
 
 @dataclass(frozen=True)
 class _Loop:
     var: str
-    start: Any
-    stop: Any
+    start: ast.expr
+    stop: ast.expr
     step: int
 
 
-def _code(text: object) -> Any:
-    return compile(ast.parse(plain(str(text)), mode="eval"), "<expression>", "eval")
+@dataclass
+class _Root:
+    tree: ast.expr
+    names: frozenset[str]
+    divisions: list[int]  # by ``id``
+    loops: tuple[_Loop, ...]
+    condition: bool
 
 
-def _expressions(block: Iterable[Any], loops: tuple[_Loop, ...]) -> Iterable[tuple[str, tuple[_Loop, ...]]]:
+def _expressions(
+    block: Iterable[Any], loops: tuple[_Loop, ...], trees: Trees
+) -> Iterable[tuple[str, tuple[_Loop, ...]]]:
     """The expressions of a block of the JSON, each with the loops around it."""
     for s in block:
         inner = loops
         if s["stmt"] == "for" and isinstance(s["step"], int):
-            inner = (*loops, _Loop(s["var"], _code(s["start"]), _code(s["stop"]), s["step"]))
+            start, stop = (trees.tree(str(s[x])) for x in ("start", "stop"))
+            if start is not None and stop is not None:
+                inner = (*loops, _Loop(s["var"], start, stop, s["step"]))
         for value in s.values():
             if isinstance(value, list) and value and isinstance(value[0], dict) and "stmt" in value[0]:
-                yield from _expressions(value, inner)
+                yield from _expressions(value, inner, trees)
             else:
                 yield from ((text, loops) for text in strings(value))
 
 
-def turning(data: Mapping[str, Any], known: set[str]) -> Turning:
+def turning(data: Mapping[str, Any], known: set[str], trees: Trees | None = None) -> Turning:
     """The divisions of a kernel's JSON, whose sizes and parameters are the names in `known`."""
-    roots: dict[str, _Root] = {}
+    trees = trees or Trees()
+    roots: dict[int, _Root | None] = {}
     seen: set[str] = set()
-    for text, loops in _expressions(data.get("body", ()), ()):
-        said = plain(text)
-        if said in seen or not any(c in said for c in ("min(", "max(", "<", ">", "==")):
+    for text, loops in _expressions(data.get("body", ()), (), trees):
+        if text in seen or not any(c in text for c in ("min(", "max(", "<", ">", "==")):
             continue
-        seen.add(said)
-        try:
-            tree = ast.parse(said, mode="eval")
-        except SyntaxError:
-            continue
-        for part in _deciding(tree.body):
-            own = ast.unparse(part)
-            if own in roots:
-                continue
-            names = _names(part)
-            shifted = _Shifted()
-            changed = ast.fix_missing_locations(ast.Expression(shifted.visit(part)))
-            n = len(shifted.found)
-            condition = isinstance(part, ast.Compare)
-            if not (n or condition) or not names & known or len(own) > _MOST * max(n, 1):
-                continue
-            roots[own] = _Root(own, frozenset(names), compile(changed, "<expression>", "eval"), n, loops, condition)
-    return Turning(list(roots.values()), known, _extents(data, known))
+        seen.add(text)
+        tree = trees.tree(text)
+        for part in _deciding(tree) if tree is not None else ():
+            if id(part) not in roots:
+                roots[id(part)] = _root(part, loops, known, trees)
+    return Turning([r for r in roots.values() if r is not None], known, _extents(data, known, trees), trees)
 
 
-def _extents(data: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
+def _root(part: ast.expr, loops: tuple[_Loop, ...], known: set[str], trees: Trees) -> _Root | None:
+    names = trees.names(part) - set(FUNCTIONS)
+    if not names & known:
+        return None
+    divisions = [id(x) for x in trees.parts([part]) if isinstance(x, ast.BinOp)
+                 and isinstance(x.op, ast.FloorDiv | ast.Mod) and isinstance(x.right, ast.Constant)]  # fmt: skip
+    condition = isinstance(part, ast.Compare)
+    if not (divisions or condition) or trees.length(part) > _MOST * max(len(divisions), 1):
+        return None
+    return _Root(part, names, divisions, loops, condition)
+
+
+def _extents(data: Mapping[str, Any], known: set[str], trees: Trees) -> dict[str, ast.expr]:
     """For each coordinate of a block, how many tiles the grid divides a size into."""
     found = {}
     for name, extent in extents_of(data).items():
-        if "//" in str(extent) and _names(ast.parse(plain(extent), mode="eval")) <= known:
-            found[name] = _code(extent)
+        tree = trees.tree(str(extent))
+        if "//" in str(extent) and tree is not None and trees.names(tree) - set(FUNCTIONS) <= known:
+            found[name] = tree
     return found
 
 
@@ -139,15 +107,11 @@ def _deciding(node: ast.AST) -> Iterable[ast.expr]:
         yield from _deciding(part)
 
 
-def _names(tree: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} - set(FUNCTIONS)
-
-
 class Turning:
     """What ``turning`` finds."""
 
-    def __init__(self, roots: Sequence[_Root], known: set[str], extents: Mapping[str, Any]) -> None:
-        self._roots, self._known, self._extents = list(roots), known, extents
+    def __init__(self, roots: Sequence[_Root], known: set[str], extents: Mapping[str, ast.expr], trees: Trees) -> None:
+        self._roots, self._known, self._extents, self._trees = list(roots), known, extents, trees
 
     def features(self, candidates: Sequence[Mapping[str, Any]]) -> list[set[Any]]:
         """For each of the candidate calls: the dividends that decide an expression in it, by expression, division,
@@ -157,7 +121,7 @@ class Turning:
         out: list[set[Any]] = [set() for _ in candidates]
         if not candidates:
             return out
-        tiles = {n: [self._tiles(code, d) for d in candidates] for n, code in self._extents.items()}
+        tiles = {n: [self._tiles(tree, d) for d in candidates] for n, tree in self._extents.items()}
         for r, root in enumerate(self._roots):
             counts = [tiles[n] for n in root.names if n in tiles]
             for c, feature in self._of(root, candidates):
@@ -170,9 +134,9 @@ class Turning:
                     out[c].add((r, *feature[:-1], 4 + later))
         return out
 
-    def _tiles(self, code: Any, d: Mapping[str, Any]) -> int:
+    def _tiles(self, tree: ast.expr, d: Mapping[str, Any]) -> int:
         try:
-            return int(eval(code, {"min": min, "max": max}, dict(d)))
+            return int(self._trees.value(tree, d, FUNCTIONS, {}))
         except (NameError, ZeroDivisionError):
             return 2
 
@@ -182,31 +146,32 @@ class Turning:
         for n in self._known:
             if all(n in d for d in candidates):
                 values[n] = np.array([[[d[n]]] for d in candidates], np.int64)
-        called = {"__builtins__": {}, **FUNCTIONS}
-        names = {*root.names, *(n for x in root.loops for c in (x.start, x.stop) for n in c.co_names)} - set(FUNCTIONS)
+        bounds = [c for x in root.loops for c in (x.start, x.stop)]
+        names = root.names.union(*map(self._trees.names, bounds)) - set(FUNCTIONS)
         variables = {x.var for x in root.loops}
         for n in names - values.keys() - variables:
             if n in self._known:  # a stride, say
                 return
             values[n] = places % 2
         inside: Any = np.ones((len(candidates), len(_PLACES), 1), bool)
-        shifts = np.zeros((root.divisions, 1, 1, 2 * root.divisions + 1), np.int64)
-        for k in range(root.divisions):
+        count = len(root.divisions)
+        shifts = np.zeros((count, 1, 1, 2 * count + 1), np.int64)
+        for k in range(count):
             shifts[k, ..., 2 * k + 1], shifts[k, ..., 2 * k + 2] = 1, -1
-        values |= {f"_shift{k}": shifts[k] for k in range(root.divisions)}
         try:
             with np.errstate(all="ignore"):
                 for x in root.loops:
-                    start, stop = (eval(c, called, values) for c in (x.start, x.stop))
+                    start, stop = (self._trees.value(c, values, FUNCTIONS, {}) for c in (x.start, x.stop))
                     turns = (stop - start + x.step - 1) // x.step
                     turn = places // 2
                     turn = turn % max(turns, 1) if isinstance(turns, int) else turn
                     values[x.var] = start + turn * x.step
                     inside = inside & (turn < turns)
-                got = np.asarray(eval(root.code, called, values))
-        except (NameError, TypeError, ValueError, OverflowError, SyntaxError):
+                more = dict(zip(root.divisions, shifts, strict=True))
+                got = np.asarray(self._trees.value(root.tree, values, FUNCTIONS, more))
+        except (NameError, TypeError, ValueError, OverflowError):
             return
-        got = np.broadcast_to(got, (len(candidates), len(_PLACES), 2 * root.divisions + 1))
+        got = np.broadcast_to(got, (len(candidates), len(_PLACES), 2 * count + 1))
         for c, at, shift in zip(*np.nonzero((got[..., 1:] != got[..., :1]) & inside), strict=True):
             yield int(c), (int(shift) // 2, 1 - 2 * (int(shift) % 2), int(at))
         if root.condition:

@@ -10,7 +10,8 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from graphene.judge.numbers import names_of, plain, statements
+from graphene.judge.numbers import names_of, statements
+from graphene.judge.trees import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 from typing import Any
 
+from graphene.judge.trees import Trees
 from graphene.judge.turning import turning
 
 
@@ -58,3 +60,21 @@ def test_whether_a_condition_holds_is_told_in_each_block() -> None:
     held = [{f[1:] for f in features} for features in turning(data, {"n"}).features([{"n": 1}, {"n": 2}])]
     assert {(True, 0), (False, 2)} <= held[0]  # the first block and the second
     assert {(True, 0), (True, 2)} <= held[1]
+
+
+def test_a_division_within_a_conjunction_decides_where_it_ends() -> None:
+    data = {"body": [{"stmt": "if", "condition": "0 < n // 16 and n < 40", "then": []}]}
+    assert told(data, n=15) == {(0, 1)}
+    assert told(data, n=47) == set()  # the other condition does not hold
+
+
+def test_equal_parts_of_a_text_are_one_object() -> None:
+    trees = Trees()
+    one, other = trees.tree("min((@b + 3) // 16, n)"), trees.tree("2*((@b + 3) // 16)")
+    assert isinstance(one, ast.Call)
+    assert isinstance(other, ast.BinOp)
+    assert one.args[0] is other.right
+    assert trees.names(one) == {"min", "_at_b", "n"}
+    assert len(trees.text(one)) >= trees.length(one) == 8
+    assert trees.value(one, {"_at_b": 30, "n": 9}, {"min": min}, {id(other.right): -2}) == 1
+    assert trees.tree("1 +") is None
