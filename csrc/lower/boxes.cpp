@@ -341,6 +341,10 @@ Boxes::Copy Boxes::copy(const ir::Tensor& global, const ir::Tensor& shared, cons
   Copy out;
   out.align_bytes = unit;
   boxed.map = number(std::move(map));
+  if (maps_.size() > kMostMaps) {
+    refuse(global, "a kernel has at most " + std::to_string(kMostMaps) + " tensor maps", {},
+           "copy fewer arguments by boxes, or with boxes of one form");
+  }
   out.global.buffer = buffers.memory_of.at(argument.id);
   out.global.offset = 0;
   out.global.boxed = std::move(boxed);

@@ -164,6 +164,8 @@ struct FillRow {
   ir::Constant value;
 };
 
+inline constexpr std::size_t kMostMaps = 28;  // of a kernel: its parameters are 4 KiB at most
+
 // What cuTensorMapEncodeTiled is told of an argument: its dimensions, fastest first, and the box that a copy moves.
 struct TensorMap {
   struct Dim {

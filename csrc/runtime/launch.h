@@ -33,7 +33,7 @@ class Map {
   Map(const BoundMap& map, std::string kernel) : map_(map), kernel_(std::move(kernel)) {}
 
   struct alignas(64) Words {
-    std::array<std::uint64_t, kMapBytes / 8> words = {};
+    std::array<std::uint64_t, kMapBytes / 8> words;  // written by the driver; a launch does not clear room for 28
   };
   // Throws LAUNCH_MAP with what the driver says.
   [[nodiscard]] Words at(const Driver& d, void* address);

@@ -77,7 +77,8 @@ struct MapSpec {
   std::vector<std::int64_t> box;  // elements along each
   int swizzle_bytes = 0;          // 0, 32, 64, 128
 };
-inline constexpr std::size_t kMapBytes = 128, kMapDims = 5, kMaxMaps = 16;
+// As many maps as 4 KiB, which all drivers take, hold beside other parameters: lower::kMostMaps.
+inline constexpr std::size_t kMapBytes = 128, kMapDims = 5, kMaxMaps = 28;
 
 // The kernel's parameters, in order: tensors in declaration order (a pointer each; a list is one struct of list_count
 // pointers), then scalars in declaration order, then the symbols with is_param, then the maps.

@@ -67,6 +67,14 @@ class MlpConfig:
         """Number of layers."""
         return len(self.widths) - 1
 
+    def operands(self, weights: list[Any], biases: list[Any]) -> list[Any]:
+        """The kernel's arguments between X and Y, of what belongs to each layer; a layer's bias may be None."""
+        out = []
+        for r in runs_of(self):
+            of_run = slice(r.first, r.first + r.layers)
+            out += [weights[of_run], *([biases[of_run]] if r.bias else [])]
+        return out
+
     @property
     def widest(self) -> int:
         """Columns that the warps of the same rows hold at once."""

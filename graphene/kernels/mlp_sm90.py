@@ -28,9 +28,10 @@ __all__ = ["MlpSm90Config", "mlp_sm90"]
 CHUNK = 64  # columns of a tile of weights: 128 bytes, a line of the swizzle's pattern
 HELD = 64 * 256  # elements of a layer's result that a consumer's registers hold
 BUFFERS = 2  # of 64 rows and columns of the result, for each consumer
-PRODUCER = {2: 40, 3: 32}  # registers of a thread, by the number of consumers
-CONSUMER = {2: 232, 3: 160}
-EARLY = 128  # columns up to which the bias is brought before the products; beyond, registers are free behind them
+REGISTERS = {2: (40, 232), 3: (32, 160)}  # of a thread of the producer and of a consumer, by the number of consumers
+WIDE_REGISTERS = (24, 240)  # of layers of more than EARLY columns, where two consumers hold most, and layers are few
+DEEPEST = 26  # layers, whose weights, X and Y have a tensor map each
+EARLY = 128  # columns of the widest layer up to which biases are brought before products, else in pieces behind them
 UNROLLED = 4  # tiles of the input's columns up to which they are no loop
 
 
@@ -62,6 +63,10 @@ class MlpSm90Config:
     def depth(self) -> int:
         """Number of layers."""
         return len(self.widths) - 1
+
+    def operands(self, weights: list[Any], biases: list[Any]) -> list[Any]:
+        """The kernel's arguments between X and Y, of what belongs to each layer; a layer's bias may be None."""
+        return [*weights, *(biases[r.first : r.first + r.layers] for r in runs_of(self) if r.bias)]
 
     @property
     def block_rows(self) -> int:
@@ -123,7 +128,7 @@ def check_config(c: MlpSm90Config) -> None:
     choice(name, "dtype", c.dtype, ("fp16", "bf16"))
     choice(name, "rows", c.rows, (64, 128))
     choice(name, "align[0]", c.align[0], (16,))
-    size(name, "len(widths)", len(c.widths), least=2)
+    size(name, "len(widths)", len(c.widths), least=2, most=DEEPEST + 1)
     size(name, "len(activations)", len(c.activations), least=c.depth, most=c.depth)
     size(name, "len(biases)", len(c.biases), least=c.depth, most=c.depth)
     for i, n in enumerate(c.widths):
@@ -183,16 +188,26 @@ class _Consumer:
         kind = "f16" if c.dtype == "fp16" else "bf16"
         sizes = {r.lines for r in runs}
         self.wgmma = {n: gr.atom(f"wgmma.m64n{n}k16.f32.{kind}") for n in sizes | {CHUNK}}
+        self.wgmma |= {n: gr.atom(f"wgmma.m64n{n}k16.f32.{kind}") for n in map(self.together, sizes)}
         self.any = self.wgmma[CHUNK]  # waits and fences may name any of them
         self.acc = {n: gr.fragment(f"acc{n}", [c.rows, n], gr.fp32, self.wgmma[n].c, on=mine) for n in sizes}
         between = {r.lines for r in runs if r.first + r.layers < c.depth}
         self.x = {n: gr.fragment(f"x{n}", [c.rows, n], shared.dtype, self.wgmma[n].a, on=mine) for n in between}
-        wide = CHUNK if c.boxes else runs[-1].lines
+        wide = CHUNK if c.boxes else self.together(runs[-1].lines)
         self.out = gr.fragment("out", [64, wide], shared.dtype, self.wgmma[wide].c, on=mine)
         biased = {r.lines for r in runs if r.bias}
-        self.vector = {n: self.acc[n].reduced(0, f"bias{n}", shared.dtype) for n in biased}
+        self.vector = {n: self.piece(n).reduced(0, f"bias{n}") for n in biased}
         self.get, self.free = gr.ring("get", c.stages), gr.ring("free", c.stages)
         self.get_x, self.free_x = gr.ring("get_x", c.inputs), gr.ring("free_x", c.inputs)
+
+    def together(self, lines: int) -> int:
+        """How many columns of a layer are activated at once."""
+        return lines if self.shared.widest <= EARLY or lines % CHUNK else CHUNK
+
+    def piece(self, lines: int) -> Any:
+        """The form of as many columns as are activated at once."""
+        n = self.together(lines)
+        return gr.fragment(f"piece{lines}", [64, n], self.shared.dtype, self.wgmma[n].c, on=self.mine)
 
     def release(self, inputs: bool) -> None:
         """The oldest stage that is not free yet has been read; with `inputs` that of X, too."""
@@ -234,9 +249,9 @@ class _Consumer:
 
     def layer(self, r: Run, bias: Any) -> Iterator[int]:
         """Multiplies; yields each half when its accumulators are there."""
-        inputs, s, early = r.first == 0, self.shared, r.lines <= EARLY
-        if r.bias and early:
-            self.fetch(r, bias)
+        inputs, s = r.first == 0, self.shared
+        if r.bias and self.together(r.lines) == r.lines:
+            self.fetch(r, bias, 0)
         turns = s.turn if not inputs or r.chunks <= min(self.c.inputs, self.c.stages) else None
         if turns is not None:
             turns[self.w].sync()
@@ -261,45 +276,53 @@ class _Consumer:
             gr.wait(self.any, pending=self.halves - 1 - half)
             if half == self.halves - 1:
                 self.release(inputs)
-            if r.bias and not early and half == 0:
-                self.fetch(r, bias)
             yield half
 
-    def fetch(self, r: Run, bias: Any) -> None:
-        """Brings a layer's bias to registers."""
-        wide = access("ld.global", min(vector_bytes(r.n), 4))
-        gr.move(self.vector[r.lines], bias.tile([r.lines])[0].reshape(0, [1, r.lines]), atom=wide)
+    def fetch(self, r: Run, bias: Any, piece: int) -> None:
+        """Brings a piece of a layer's bias to registers."""
+        wide, atom = self.together(r.lines), access("ld.global", min(vector_bytes(r.n), 4))
+        gr.move(self.vector[r.lines], bias.tile([wide])[piece].reshape(0, [1, wide]), atom=atom)
 
-    def activated(self, r: Run, half: int, x: Any, piece: Any = None) -> Any:
-        """The activation of sums, all of a half's or those of a piece of its columns."""
-        bias = self.vector.get(r.lines) if r.bias else None
-        if bias is not None:
-            x = x + (bias if piece is None else bias.tile([None, CHUNK])[0, piece])
+    def activated(self, r: Run, x: Any, piece: Any = None) -> Any:
+        """The activation of sums; ``piece``: of which CHUNK columns, if the bias of more is there."""
+        if r.bias:
+            bias = self.vector[r.lines]
+            x = x + (bias if piece is None or self.together(r.lines) == CHUNK else bias.tile([None, CHUNK])[0, piece])
         return activation(r.act)(x)
 
-    def hand_on(self, r: Run, half: int) -> None:
+    def hand_on(self, r: Run, half: int, bias: Any) -> None:
         """Activates and rounds the sums of 64 rows to the next layer's left operand."""
-        acc = self.part(r, half)
-        y = self.activated(r, half, acc)
-        if r.n % 16:  # in columns that only fill up a tile, f(0) or 0 * infinity may be NaN
-            _, column = acc.coords()
-            y = gr.where(column < r.n, y, 0)
-        self.x[r.lines].tile([64, None])[half, 0][:] = y
+        wide = self.together(r.lines)
+        for j in range(r.lines // wide):
+            acc = self.part(r, half).tile([None, wide])[0, j]
+            if r.bias and wide < r.lines:
+                self.fetch(r, bias, j)
+            y = self.activated(r, acc)
+            if r.n % 16:  # in columns that only fill up a tile, f(0) or 0 * infinity may be NaN
+                _, column = acc.coords()
+                y = gr.where(column < r.n - j * wide, y, 0)
+            self.x[r.lines].tile([64, wide])[half, j][:] = y
 
-    def store(self, r: Run, half: int, Y: Any, row: Any) -> None:
+    def store(self, r: Run, half: int, bias: Any, Y: Any, row: Any) -> None:
         """Activates, rounds and stores 64 rows of the result: `row` counts them."""
         acc = self.part(r, half)
+        wide = self.together(r.lines)
         if not self.c.boxes:
-            self.out[:] = self.activated(r, half, acc)
             to = access("st.global", min(vector_bytes(r.n, self.c.align[1]), 4))
-            gr.move(Y.tile([64, r.lines])[row, 0], self.out, atom=to)
+            for j in range(r.lines // wide):
+                if r.bias and wide < r.lines:
+                    self.fetch(r, bias, j)
+                self.out[:] = self.activated(r, acc.tile([None, wide])[0, j])
+                gr.move(Y.tile([64, wide])[row, j], self.out, atom=to)
             return
         pieces = r.n // CHUNK
         box, stmatrix = gr.atom("tma.store"), gr.atom("stmatrix.x4")
         for j in range(pieces):
             at = half * pieces + j
             piece = self.shared.y[at % BUFFERS].tile([64, None])[self.w, 0]
-            self.out[:] = self.activated(r, half, acc.tile([None, CHUNK])[0, j], j)
+            if r.bias and wide < r.lines:
+                self.fetch(r, bias, j)
+            self.out[:] = self.activated(r, acc.tile([None, CHUNK])[0, j], j)
             even = at or self.halves * pieces % BUFFERS == 0
             gr.wait(box, pending=BUFFERS - 1 if even else 0)  # the store from this piece has read it
             gr.barrier(on=self.mine)
@@ -336,11 +359,13 @@ def mlp_sm90(c: MlpSm90Config) -> gr.Kernel:
         (b,) = gr.blocks(workers).indices()
         groups = gr.threads(128 * (1 + c.consumers)).tile(128)
         s = _Shared(c, runs)
+        wide = c.consumers == 2 and s.widest > EARLY
+        registers = WIDE_REGISTERS if wide else REGISTERS.get(c.consumers, (0, 0))
         gr.barrier()  # the barriers are initialised
 
         with gr.only(groups[0]):
             if c.consumers > 1:
-                gr.setmaxnreg(PRODUCER[c.consumers])
+                gr.setmaxnreg(registers[0])
             with gr.only(groups[0].elect()):
                 put, put_x = gr.ring("put", c.stages, phase=1), gr.ring("put_x", c.inputs, phase=1)  # 1: both are empty
 
@@ -368,7 +393,7 @@ def mlp_sm90(c: MlpSm90Config) -> gr.Kernel:
         consumers = groups[1 : 1 + c.consumers] if c.consumers > 1 else groups[1]
         with gr.only(consumers):
             if c.consumers > 1:
-                gr.setmaxnreg(CONSUMER[c.consumers])
+                gr.setmaxnreg(registers[1])
             me = _Consumer(c, runs, consumers, s)
             if s.turn is not None:
                 with gr.if_(me.w == c.consumers - 1):
@@ -377,11 +402,12 @@ def mlp_sm90(c: MlpSm90Config) -> gr.Kernel:
                 for r in runs:
                     last = r is runs[-1]
                     for i in gr.loop(f"layer{r.first}", r.layers) if r.layers > 1 else range(1):
-                        for half in me.layer(r, biases[r.first][i] if r.bias else None):
+                        bias = biases[r.first][i] if r.bias else None
+                        for half in me.layer(r, bias):
                             if last:
-                                me.store(r, half, Y, (t * c.consumers + me.w) * me.halves + half)
+                                me.store(r, half, bias, Y, (t * c.consumers + me.w) * me.halves + half)
                             else:
-                                me.hand_on(r, half)
+                                me.hand_on(r, half, bias)
             if c.boxes:
                 gr.wait(gr.atom("tma.store"), pending=0)
     return kernel

@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 
 from graphene import _core
 from graphene.errors import GrapheneError
-from graphene.kernels.mlp import MlpConfig, mlp_kernel, runs_of
+from graphene.kernels.mlp import MlpConfig, mlp_kernel
+from graphene.kernels.mlp_sm90 import MlpSm90Config, mlp_sm90
 from graphene.kernels.traced import Traced, trace
 from graphene.ops.core.activations import ACTIVATIONS, activate, slope
 from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, check_tensors, same_shape, shape_text
@@ -142,8 +143,8 @@ def types(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 @functools.lru_cache(maxsize=512)
-def _kernel(config: MlpConfig) -> Any:
-    return mlp_kernel(config)
+def _kernel(config: MlpConfig | MlpSm90Config) -> Any:
+    return mlp_sm90(config) if isinstance(config, MlpSm90Config) else mlp_kernel(config)
 
 
 def configure(
@@ -188,14 +189,13 @@ def configure(
         if end < depth:
             target = made + len(outputs)
             outputs.append(output(dtype, *front, [(end, 0)]))
-        lists: list[Any] = []
-        for run in runs_of(config):
-            layers = range(first + run.first, first + run.first + run.layers)
-            lists.append([view(1 + i, own(1 + i, 0), own(1 + i, 1)) for i in layers])
-            if run.bias:
-                lists.append([view(bias_of[i], own(bias_of[i], 0)) for i in layers])
+        layers = range(first, end)
+        given = config.operands(
+            [view(1 + i, own(1 + i, 0), own(1 + i, 1)) for i in layers],
+            [view(bias_of[i], own(bias_of[i], 0)) if biased[i] else None for i in layers],
+        )
         matrices = [view(t, own(t, *range(rank - 1)), own(t, rank - 1)) for t in (source, target)]
-        launches.append((_kernel(config), [matrices[0], *lists, matrices[1]]))
+        launches.append((_kernel(config), [matrices[0], *given, matrices[1]]))
         source, align = target, out_align
     return _core.Recipe(outputs, 1, launches)
 

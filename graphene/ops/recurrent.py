@@ -8,6 +8,7 @@ from typing import Any
 
 from graphene import _core
 from graphene.kernels.recurrent import CellConfig, recurrent_cell
+from graphene.kernels.recurrent_sm90 import CellSm90Config, cell_sm90
 from graphene.ops.core.activations import ACTIVATIONS, activate, slope, wide_dtype
 from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, check_tensors, same_shape, shape_text
 from graphene.ops.core.context import lower
@@ -19,8 +20,8 @@ from graphene.select.recurrent import select_cell
 
 
 @functools.lru_cache(maxsize=512)
-def _kernel(config: CellConfig) -> Any:
-    return recurrent_cell(config)
+def _kernel(config: CellConfig | CellSm90Config) -> Any:
+    return cell_sm90(config) if isinstance(config, CellSm90Config) else recurrent_cell(config)
 
 
 def flops(input: Tensor, h: Tensor, *rest: Tensor, **_: Any) -> int:

@@ -110,6 +110,26 @@ def test_tiles_that_are_no_boxes(kernel: Callable[[], gr.Kernel], says: str) -> 
     assert says in str(e.value)
 
 
+def test_a_kernel_has_as_many_maps_as_its_parameters_hold() -> None:
+    def build(count: int) -> gr.Kernel:
+        with gr.Kernel("k") as kernel:
+            given = [gr.input(f"x{i}", gr.row_major(8, 64), gr.fp16) for i in range(count)]
+            gr.blocks(1)
+            warp = gr.threads(32)
+            s = gr.alloc("s", [8, 64], gr.fp16, gr.SH)
+            full = gr.mbarrier("full", 1, arrivals=1)
+            gr.barrier()
+            with gr.only(warp.elect()):
+                for x in given:
+                    gr.move(s, x, atom=LOAD, done=full[0])
+        return kernel
+
+    assert len(maps(build(28))) == 28
+    with pytest.raises(gr.VerifyError, match="LOWER_BOX") as e:
+        build(29).lowered("sm_90a")
+    assert "a kernel has at most 28 tensor maps" in str(e.value)
+
+
 def test_a_copy_without_its_barrier_and_a_barrier_without_its_copy() -> None:
     def build(atom: str, done: bool) -> gr.Kernel:
         with gr.Kernel("k") as kernel:

@@ -32,11 +32,7 @@ def run(c: MlpConfig, m: int, formulas: dict[Any, Any] | None = None, stride: in
     k, n = c.widths[0], c.widths[-1]
     memory = np.random.default_rng(seed + 1).standard_normal((m, stride or k)).astype(np.float16)
     x, y = memory[:, :k], np.full((m, n), np.nan, np.float16)
-    lists = []
-    for r in runs_of(c):
-        at = slice(r.first, r.first + r.layers)
-        lists += [weights[at]] + ([biases[at]] if r.bias else [])
-    mlp_kernel(c).simulate(x, *lists, y)
+    mlp_kernel(c).simulate(x, *c.operands(weights, biases), y)
     want = x
     for w, b, act in zip(weights, biases, c.activations, strict=True):
         sums = want.astype(np.float64) @ w.astype(np.float64).T + (0 if b is None else b.astype(np.float64))

@@ -9,7 +9,7 @@ import pytest
 
 import graphene as gr
 from graphene.kernels.epilogues import FORMULAS
-from graphene.kernels.mlp_sm90 import MlpSm90Config, mlp_sm90, runs_of
+from graphene.kernels.mlp_sm90 import MlpSm90Config, mlp_sm90
 
 
 def config(widths: tuple[int, ...], **options: Any) -> MlpSm90Config:
@@ -30,8 +30,7 @@ def run(c: MlpSm90Config, m: int, stride: int | None = None, **options: Any) -> 
     biases = [rng.standard_normal(n).astype(np.float16) for n in c.widths[1:]]
     x = rng.standard_normal((m, stride or c.widths[0])).astype(np.float16)[:, : c.widths[0]]
     y = np.full((m, c.widths[-1]), np.nan, np.float16)
-    lists = [biases[r.first : r.first + r.layers] for r in runs_of(c) if r.bias]
-    mlp_sm90(c).simulate(x, *weights, *lists, y, **options)
+    mlp_sm90(c).simulate(x, *c.operands(weights, biases), y, **options)
     want = x
     for w, b, has, act in zip(weights, biases, c.biases, c.activations, strict=True):
         sums = want.astype(np.float64) @ w.astype(np.float64).T + (b.astype(np.float64) if has else 0)
@@ -77,7 +76,7 @@ def test_several_tiles_of_rows_a_block() -> None:
         ((128,) * 9, {"rows": 128, "stages": 8, "inputs": 2}),
         ((128,) * 9, {"rows": 64, "stages": 8, "inputs": 2, "consumers": 3}),
         ((256,) * 5, {"rows": 64, "stages": 5}),
-        ((784, 256, 128, 10), {"rows": 64, "stages": 5, "align": (16, 4)}),
+        ((784, 256, 128, 10), {"rows": 64, "stages": 5, "align": (16, 4), "turns": False}),
     ],
 )
 def test_it_compiles_without_spills(widths: tuple[int, ...], options: dict[str, Any]) -> None:
@@ -116,6 +115,7 @@ def test_every_synchronisation_left_out_is_reported() -> None:
     ("options", "message"),
     [
         ({"widths": (16,), "activations": (), "biases": ()}, "len(widths) does not fit"),
+        ({"widths": (16,) * 28}, "len(widths) does not fit"),
         ({"widths": (16, 300, 16)}, "widths[1] does not fit"),
         ({"widths": (16, 200, 16), "rows": 128}, "widths[1] does not fit"),
         ({"widths": (20, 32, 16)}, "widths[0] does not fit"),
