@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import random
 import re
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +25,7 @@ from graphene.kernels import (
     run_gemm,
 )
 from graphene.kernels.epilogues import relu
-from graphene.kernels.gemm.launches import product_kernel, reduce_kernel
+from graphene.kernels.gemm import launches
 from graphene.select import select_gemm
 
 BUILDERS = {"gemm_sm80": gemm_sm80, "gemm_sm70": gemm_sm70}
@@ -251,11 +252,21 @@ def test_an_epilogue_returns_one_value(options: dict[str, Any], returned: object
         assert "an epilogue returned" in error(builder, 32, 32, 32, epilogue=lambda x, b: returned, warps=(1, 1))
 
 
-def test_kernels_of_functions_are_not_kept_for_ever() -> None:
-    for kept in (product_kernel, reduce_kernel):
-        most = kept.cache_info().maxsize
-        assert most is not None
-        assert most <= 1024
+def test_kernels_of_functions_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be any number of functions; the kernels of the last ones are kept."""
+    made: list[weakref.ref[Any]] = []
+
+    class Built:
+        """Stands for a kernel."""
+
+    def build(_: Any) -> Built:
+        made.append(weakref.ref(one := Built()))
+        return one
+
+    monkeypatch.setitem(launches.BUILDERS, "gemm_sm80", build)
+    for i in range(300):
+        gemm_launches(GemmConfig((32, 32, 32), 2, (1, 1), activation=lambda x, i=i: gr.max(x, 7000 + i)))
+    assert [r() is not None for r in made] == [False] * 44 + [True] * 256
 
 
 @pytest.mark.parametrize("name", BUILDERS)

@@ -41,7 +41,7 @@ BUILDERS = {"gemm_sm90": product_sm90, "gemm_sm80": product_sm80, "gemm_sm70": p
 
 
 @functools.lru_cache(KEPT)
-def product_kernel(p: GemmProblem, t: GemmTile) -> gr.Kernel:
+def _product(p: GemmProblem, t: GemmTile) -> gr.Kernel:
     """The kernel of a product. The last ``KEPT`` ones are kept."""
     return BUILDERS[t.kernel](Product(p, t))
 
@@ -52,7 +52,7 @@ def _pad(names: str, dtype: str, batched: bool) -> gr.Kernel:
 
 
 @functools.lru_cache(KEPT)
-def reduce_kernel(p: GemmProblem) -> gr.Kernel:
+def _reduce(p: GemmProblem) -> gr.Kernel:
     """The kernel that adds the parts of a product whose k is split. The last ``KEPT`` ones are kept."""
     return gemm_reduce(
         linear(p.activation, p.bias, p.residual), sums=TYPES[p.sums], out=TYPES[p.out_dtype], align=p.align[2],
@@ -113,14 +113,14 @@ def _launches(p: GemmProblem, t: GemmTile) -> list[Launch]:
     if t.split_k == 1:
         return [
             *launches,
-            Launch(product_kernel(replace(p, align=(align_a, align_b, p.align[2])), t), (*operands, *terms)),
+            Launch(_product(replace(p, align=(align_a, align_b, p.align[2])), t), (*operands, *terms)),
         ]
     align_w = 8 if p.align[2] > TYPES[p.out_dtype].bits // 8 else 4  # N is even, or it may be odd
     parts = replace(p.plain, align=(align_a, align_b, align_w), out=p.sums)
     total = replace(p, dtype="i8" if p.dtype == "i8" else "fp16", order="TN", align=(16, 16, p.align[2]),
                     out=p.out_dtype)  # fmt: skip
-    summed = product_kernel(parts, replace(t, split_k=2)), (*operands, "W.C")
-    return [*launches, Launch(*summed), Launch(reduce_kernel(total), ("W", *terms))]
+    summed = _product(parts, replace(t, split_k=2)), (*operands, "W.C")
+    return [*launches, Launch(*summed), Launch(_reduce(total), ("W", *terms))]
 
 
 def workspace_sizes(p: GemmProblem, t: GemmTile) -> dict[str, tuple[str, list[Size]]]:
