@@ -17,7 +17,7 @@ from graphene.kernels.arguments import choice, size, small_weights
 from graphene.kernels.epilogues import activation
 from graphene.kernels.gemm.frame import MOST_IN_BOXES
 from graphene.kernels.gemm.operand import access, matrix
-from graphene.kernels.mlp import Activation, up, vector_bytes
+from graphene.kernels.mlp import CP, Activation, atoms_of, up, vector_bytes
 from graphene.kernels.traced import as_data
 
 if TYPE_CHECKING:
@@ -27,11 +27,9 @@ __all__ = ["MlpSm90Config", "mlp_sm90"]
 
 CHUNK = 64  # columns of a tile of weights: 128 bytes, a line of the swizzle's pattern
 HELD = 64 * 256  # elements of a layer's result that a consumer's registers hold
-BUFFERS = 2  # of 64 rows and columns of the result, for each consumer
 REGISTERS = {2: (40, 232), 3: (32, 160)}  # of a thread of the producer and of a consumer, by the number of consumers
-WIDE_REGISTERS = (24, 240)  # of layers of more than EARLY columns, where two consumers hold most, and layers are few
+WIDE_REGISTERS = (24, 240)  # of layers of more than 128 columns, where two consumers hold most, and layers are few
 DEEPEST = 26  # layers, whose weights, X and Y have a tensor map each
-EARLY = 128  # columns of the widest layer up to which biases are brought before products, else in pieces behind them
 UNROLLED = 4  # tiles of the input's columns up to which they are no loop
 
 
@@ -79,11 +77,17 @@ class MlpSm90Config:
         return self.align[1] == 16 and self.widths[-1] % CHUNK == 0
 
     @property
+    def buffers(self) -> int:
+        """How many pieces of the result, 64 rows and columns of each consumer, lie in shared memory at once."""
+        return self.boxes * (1 if max(self.widths[1:]) > 128 else 2)
+
+    @property
     def shared_bytes(self) -> int:
         """Shared memory of a block, barriers included."""
         weights = 2 * CHUNK * max(map(up, self.widths[1:])) * self.stages
-        ends = 2 * CHUNK * (self.block_rows * self.inputs + 2 * 64 * self.consumers * self.boxes)
-        return weights + ends + 1024
+        ends = 2 * CHUNK * (self.block_rows * self.inputs + 64 * self.consumers * self.buffers)
+        biases = 2 * self.depth * max(map(up, self.widths[1:])) * any(self.biases)
+        return weights + ends + biases + 1024
 
 
 @dataclass
@@ -166,11 +170,24 @@ class _Shared:
             return gr.alloc(name, [rows, CHUNK], self.dtype, gr.SH, stages=stages, swizzle=lines)
 
         self.w, self.x = tiles("sW", self.widest, c.stages), tiles("sX", c.block_rows, c.inputs)
-        self.y: Any = tiles("sY", 64 * c.consumers, BUFFERS) if c.boxes else None
+        self.y: Any = tiles("sY", 64 * c.consumers, c.buffers) if c.boxes else None
         self.full, self.full_x = gr.mbarrier("full", c.stages, arrivals=1), gr.mbarrier("full_x", c.inputs, arrivals=1)
         self.empty = gr.mbarrier("empty", c.stages, arrivals=c.consumers)
         self.empty_x = gr.mbarrier("empty_x", c.inputs, arrivals=c.consumers)
         self.turn = gr.named_barrier("turn", stages=c.consumers, threads=256) if c.turns else None
+        self.biases: Any = gr.alloc("sB", [c.depth, self.widest], self.dtype, gr.SH) if any(c.biases) else None
+        self.biased = gr.mbarrier("biased", 1, arrivals=32) if any(c.biases) else None
+
+    def bring_biases(self, runs: list[Run], biases: dict[int, Any], warp: Any) -> None:
+        """A warp copies all biases, which stay. They are there when its threads have arrived."""
+        for r in (r for r in runs if r.bias):
+            copy = atoms_of(vector_bytes(r.n))
+            for i in gr.loop(f"b{r.first}", r.layers) if r.layers > 1 else range(1):
+                bias = biases[r.first][i].tile([r.lines])[0].reshape(0, [1, r.lines])
+                gr.move(self.biases.tile([1, r.lines])[r.first + i, 0], bias, on=warp, atom=copy)
+        gr.commit(CP)
+        gr.wait(CP, pending=0)
+        self.biased[0].arrive()
 
     def weights(self, stage: Any, r: Run) -> Any:
         """The tile of weights of this run in a stage."""
@@ -193,7 +210,7 @@ class _Consumer:
         self.acc = {n: gr.fragment(f"acc{n}", [c.rows, n], gr.fp32, self.wgmma[n].c, on=mine) for n in sizes}
         between = {r.lines for r in runs if r.first + r.layers < c.depth}
         self.x = {n: gr.fragment(f"x{n}", [c.rows, n], shared.dtype, self.wgmma[n].a, on=mine) for n in between}
-        wide = CHUNK if c.boxes else self.together(runs[-1].lines)
+        wide = self.together(runs[-1].lines)
         self.out = gr.fragment("out", [64, wide], shared.dtype, self.wgmma[wide].c, on=mine)
         biased = {r.lines for r in runs if r.bias}
         self.vector = {n: self.piece(n).reduced(0, f"bias{n}") for n in biased}
@@ -201,8 +218,8 @@ class _Consumer:
         self.get_x, self.free_x = gr.ring("get_x", c.inputs), gr.ring("free_x", c.inputs)
 
     def together(self, lines: int) -> int:
-        """How many columns of a layer are activated at once."""
-        return lines if self.shared.widest <= EARLY or lines % CHUNK else CHUNK
+        """How many columns of a layer are activated at once: biases of more would take registers from sums."""
+        return lines if lines % CHUNK else CHUNK
 
     def piece(self, lines: int) -> Any:
         """The form of as many columns as are activated at once."""
@@ -247,11 +264,9 @@ class _Consumer:
         if inputs:
             self.get_x.advance()
 
-    def layer(self, r: Run, bias: Any) -> Iterator[int]:
+    def layer(self, r: Run) -> Iterator[int]:
         """Multiplies; yields each half when its accumulators are there."""
         inputs, s = r.first == 0, self.shared
-        if r.bias and self.together(r.lines) == r.lines:
-            self.fetch(r, bias, 0)
         turns = s.turn if not inputs or r.chunks <= min(self.c.inputs, self.c.stages) else None
         if turns is not None:
             turns[self.w].sync()
@@ -278,59 +293,52 @@ class _Consumer:
                 self.release(inputs)
             yield half
 
-    def fetch(self, r: Run, bias: Any, piece: int) -> None:
+    def fetch(self, r: Run, layer: Any, piece: int) -> None:
         """Brings a piece of a layer's bias to registers."""
-        wide, atom = self.together(r.lines), access("ld.global", min(vector_bytes(r.n), 4))
-        gr.move(self.vector[r.lines], bias.tile([wide])[piece].reshape(0, [1, wide]), atom=atom)
+        wide = self.together(r.lines)
+        bias = self.shared.biases.tile([1, wide])[layer, piece]
+        gr.move(self.vector[r.lines], bias, atom="ld.shared.b32")
 
-    def activated(self, r: Run, x: Any, piece: Any = None) -> Any:
-        """The activation of sums; ``piece``: of which CHUNK columns, if the bias of more is there."""
+    def activated(self, r: Run, layer: Any, half: int, piece: int) -> Any:
+        """The activation of the sums of 64 rows, a piece of their columns."""
+        wide = self.together(r.lines)
+        x: Any = self.part(r, half).tile([None, wide])[0, piece]
         if r.bias:
-            bias = self.vector[r.lines]
-            x = x + (bias if piece is None or self.together(r.lines) == CHUNK else bias.tile([None, CHUNK])[0, piece])
+            self.fetch(r, layer, piece)
+            x = x + self.vector[r.lines]
         return activation(r.act)(x)
 
-    def hand_on(self, r: Run, half: int, bias: Any) -> None:
+    def hand_on(self, r: Run, layer: Any, half: int) -> None:
         """Activates and rounds the sums of 64 rows to the next layer's left operand."""
         wide = self.together(r.lines)
         for j in range(r.lines // wide):
-            acc = self.part(r, half).tile([None, wide])[0, j]
-            if r.bias and wide < r.lines:
-                self.fetch(r, bias, j)
-            y = self.activated(r, acc)
+            y = self.activated(r, layer, half, j)
             if r.n % 16:  # in columns that only fill up a tile, f(0) or 0 * infinity may be NaN
-                _, column = acc.coords()
+                _, column = self.part(r, half).tile([None, wide])[0, j].coords()
                 y = gr.where(column < r.n - j * wide, y, 0)
             self.x[r.lines].tile([64, wide])[half, j][:] = y
 
-    def store(self, r: Run, half: int, bias: Any, Y: Any, row: Any) -> None:
+    def store(self, r: Run, half: int, Y: Any, row: Any) -> None:
         """Activates, rounds and stores 64 rows of the result: `row` counts them."""
-        acc = self.part(r, half)
-        wide = self.together(r.lines)
-        if not self.c.boxes:
-            to = access("st.global", min(vector_bytes(r.n, self.c.align[1]), 4))
-            for j in range(r.lines // wide):
-                if r.bias and wide < r.lines:
-                    self.fetch(r, bias, j)
-                self.out[:] = self.activated(r, acc.tile([None, wide])[0, j])
-                gr.move(Y.tile([64, wide])[row, j], self.out, atom=to)
-            return
-        pieces = r.n // CHUNK
-        box, stmatrix = gr.atom("tma.store"), gr.atom("stmatrix.x4")
+        wide, buffers = self.together(r.lines), self.c.buffers
+        by_threads = access("st.global", min(vector_bytes(r.n, self.c.align[1]), 4))
+        pieces, box, stmatrix = r.lines // wide, gr.atom("tma.store"), gr.atom("stmatrix.x4")
         for j in range(pieces):
+            self.out[:] = self.activated(r, r.first, half, j)
+            to = Y.tile([64, wide])[row, j]
+            if not self.c.boxes:
+                gr.move(to, self.out, atom=by_threads)
+                continue
             at = half * pieces + j
-            piece = self.shared.y[at % BUFFERS].tile([64, None])[self.w, 0]
-            if r.bias and wide < r.lines:
-                self.fetch(r, bias, j)
-            self.out[:] = self.activated(r, acc.tile([None, CHUNK])[0, j], j)
-            even = at or self.halves * pieces % BUFFERS == 0
-            gr.wait(box, pending=BUFFERS - 1 if even else 0)  # the store from this piece has read it
+            piece = self.shared.y[at % buffers].tile([64, None])[self.w, 0]
+            even = at or self.halves * pieces % buffers == 0
+            gr.wait(box, pending=buffers - 1 if even else 0)  # the store from this piece has read it
             gr.barrier(on=self.mine)
             gr.move(piece, self.out, atom=stmatrix)
             gr.fence("async.shared")  # what threads stored becomes visible to the copy
             gr.barrier(on=self.mine)
             with gr.only(self.mine.elect()):
-                gr.move(Y.tile([64, CHUNK])[row, j], piece, atom=box)
+                gr.move(to, piece, atom=box)
                 gr.commit(box)
 
 
@@ -359,7 +367,7 @@ def mlp_sm90(c: MlpSm90Config) -> gr.Kernel:
         (b,) = gr.blocks(workers).indices()
         groups = gr.threads(128 * (1 + c.consumers)).tile(128)
         s = _Shared(c, runs)
-        wide = c.consumers == 2 and s.widest > EARLY
+        wide = c.consumers == 2 and s.widest > 128
         registers = WIDE_REGISTERS if wide else REGISTERS.get(c.consumers, (0, 0))
         gr.barrier()  # the barriers are initialised
 
@@ -390,11 +398,18 @@ def mlp_sm90(c: MlpSm90Config) -> gr.Kernel:
                             for j in gr.loop("k", r.chunks) if loop else range(r.chunks):
                                 bring(r, layer, t, j)
 
+            if s.biased is not None:
+                warp = groups[0].tile(32)[1]
+                with gr.only(warp):
+                    s.bring_biases(runs, biases, warp)
+
         consumers = groups[1 : 1 + c.consumers] if c.consumers > 1 else groups[1]
         with gr.only(consumers):
             if c.consumers > 1:
                 gr.setmaxnreg(registers[1])
             me = _Consumer(c, runs, consumers, s)
+            if s.biased is not None:
+                s.biased[0].wait(0)
             if s.turn is not None:
                 with gr.if_(me.w == c.consumers - 1):
                     s.turn[0].arrive()
@@ -402,12 +417,11 @@ def mlp_sm90(c: MlpSm90Config) -> gr.Kernel:
                 for r in runs:
                     last = r is runs[-1]
                     for i in gr.loop(f"layer{r.first}", r.layers) if r.layers > 1 else range(1):
-                        bias = biases[r.first][i] if r.bias else None
-                        for half in me.layer(r, bias):
+                        for half in me.layer(r):
                             if last:
-                                me.store(r, half, bias, Y, (t * c.consumers + me.w) * me.halves + half)
+                                me.store(r, half, Y, (t * c.consumers + me.w) * me.halves + half)
                             else:
-                                me.hand_on(r, half, bias)
+                                me.hand_on(r, r.first + i, half)
             if c.boxes:
                 gr.wait(gr.atom("tma.store"), pending=0)
     return kernel
