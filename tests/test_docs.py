@@ -1,6 +1,8 @@
 """Generated pages are up to date, links resolve, and the notebook runs."""
 
+import importlib
 import importlib.util
+import inspect
 import json
 import os
 import re
@@ -42,6 +44,18 @@ def test_files_and_folders_that_a_page_names_exist(page: Path) -> None:
     assert [name for name in NAMED.findall(text) if not list(ROOT.glob(name))] == []
     alone = {name for name in re.findall(r"`(\w+\.(?:py|cpp|h))`", text) if not next(ROOT.glob(f"**/{name}"), None)}
     assert alone <= {"mine.py", "model.py"}
+
+
+def test_the_table_of_operators_has_each_with_its_arguments() -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    ops = importlib.import_module("graphene.ops")
+    page = (ROOT / "docs/operators.md").read_text()
+    for name in set(ops.__all__) - {"CpuWarning", "explain"}:
+        said = re.search(rf"`{name}\((.*?)\)`", page)
+        assert said is not None, f"docs/operators.md lacks a line for {name}"
+        arguments = [a.split("=")[0] for a in said[1].split(", ") if a != "*"]
+        if "..." not in arguments:
+            assert arguments == list(inspect.signature(getattr(ops, name)).parameters), name
 
 
 def blocks_of(page: str) -> tuple[list[str], list[str]]:

@@ -44,7 +44,7 @@ class Trees:
         self._texts: dict[int, str] = {}
 
     def tree(self, text: str) -> ast.expr | None:
-        """The tree of an expression of the JSON; None of a text that is no expression."""
+        """The tree of an expression of the JSON; None for any other text."""
         if text not in self._of_texts:
             try:
                 parsed = ast.parse(plain(text), mode="eval").body
@@ -108,7 +108,7 @@ class Trees:
     ) -> Any:
         """The value of a tree, where ``more`` is added to dividends, by their division's ``id``.
 
-        Raises NameError, and TypeError for what is no number's.
+        Raises NameError, and TypeError where an operand is not a number.
         """
         done: dict[int, Any] = {}
 

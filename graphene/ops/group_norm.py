@@ -12,7 +12,7 @@ from graphene.ops.core.activations import wide_dtype
 from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, same_shape, shape_text
 from graphene.ops.core.context import to_fp32
 from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, public
-from graphene.ops.core.kernels import DTYPES, MOST, ROW_DTYPES, TOO_WIDE, device
+from graphene.ops.core.kernels import DTYPES, MOST, ROW_DTYPES, TOO_WIDE, target_device
 from graphene.ops.core.torch import Tensor, fail, torch
 from graphene.ops.core.views import contiguous, divides, one_far, output, own, recipe, view
 from graphene.select.rows import select_groupnorm
@@ -81,7 +81,8 @@ def configure(input: Arg, num_groups: int, weight: Arg | None, bias: Arg | None,
     start = input.strides[0] if samples > 1 else 0
     config = select_groupnorm(
         samples, num_groups, channels // num_groups, size, getattr(dtypes, DTYPES[input.dtype]),
-        align_bytes=divides(min(16, input.align), start * bytes_, size * bytes_), shared_bytes=device(input.device)[1],
+        align_bytes=divides(min(16, input.align), start * bytes_, size * bytes_),
+        shared_bytes=target_device(input.device).shared_bytes,
         gamma=weight is not None, beta=bias is not None,
     )  # fmt: skip
     views = {name: view(i, own(i, 0), own(i, *inner)) for name, i in (("input", 0), ("output", 3))}

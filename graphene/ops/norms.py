@@ -27,7 +27,7 @@ from graphene.ops.core.checks import (
 )
 from graphene.ops.core.context import to_fp32
 from graphene.ops.core.define import SIMULATED, Arg, Defined, Definition, is_compiling, public
-from graphene.ops.core.kernels import DTYPES, MOST, ROW_DTYPES, TOO_WIDE, KernelCalls, device
+from graphene.ops.core.kernels import DTYPES, MOST, ROW_DTYPES, TOO_WIDE, KernelCalls, model_name, target_device
 from graphene.ops.core.torch import Tensor, fail, torch
 from graphene.ops.core.views import Extent, divides, lies_in_rows, output, own, recipe, view
 from graphene.select.elements import select_reduction
@@ -68,7 +68,7 @@ def choose(p: Rows) -> KernelCalls | str:
         return f"no kernel for rows of {p.dtype}"
     config = select_norm(
         p.rows, p.width, getattr(dtypes, DTYPES[p.dtype]), align_bytes=p.align, dense_bytes=p.dense,
-        shared_bytes=device(p.device)[1], device=device(p.device)[2], kind=f"{p.kind}norm",
+        shared_bytes=target_device(p.device).shared_bytes, device=model_name(p.device), kind=f"{p.kind}norm",
         gamma=p.weight, beta=p.bias, residual=p.residual, write_sum=p.total,
     )  # fmt: skip
     given = {
@@ -107,7 +107,7 @@ def choose_gradients(p: Rows, columns: bool) -> KernelCalls | str:
     """The gradients of input and, with `columns`, of weight and bias, for `p`, whose ``total`` may have a gradient."""
     if p.dtype not in ROW_DTYPES:
         return f"no kernel for rows of {p.dtype}"
-    dtype, shared_bytes = getattr(dtypes, DTYPES[p.dtype]), device(p.device)[1]
+    dtype, shared_bytes = getattr(dtypes, DTYPES[p.dtype]), target_device(p.device).shared_bytes
     config = select_norm_backward(
         p.rows, p.width, dtype, align_bytes=p.align, shared_bytes=shared_bytes, gamma=p.weight, residual=p.residual,
         write_sum=p.total,

@@ -11,7 +11,7 @@ from graphene import _core, dtypes
 from graphene.kernels.rows.softmax import SoftmaxConfig, softmax_columns_kernel, softmax_kernel
 from graphene.ops.core.checks import FLOATS, check_dtypes
 from graphene.ops.core.define import SIMULATED, Arg, Defined, Definition, is_compiling, public
-from graphene.ops.core.kernels import DTYPES, MOST, ROW_DTYPES, TOO_WIDE, KernelCalls, device
+from graphene.ops.core.kernels import DTYPES, MOST, ROW_DTYPES, TOO_WIDE, KernelCalls, model_name, target_device
 from graphene.ops.core.torch import NUMBERS, Tensor, fail, torch
 from graphene.ops.core.views import contiguous, divides, merge, one_far, output, own, recipe, view
 from graphene.select.rows import select_softmax, select_softmax_columns
@@ -81,8 +81,8 @@ def choose(p: Softmax) -> KernelCalls | str:
         return KernelCalls([(_softmax_columns(columns), ["input", "output"])])
     align, dense = (min(x, 16 * dtype.bits // out.bits) for x in (p.align, p.dense))  # 16 bytes are stored at once
     config = select_softmax(
-        p.rows, p.width, dtype, align_bytes=align, dense_bytes=dense, shared_bytes=device(p.device)[1],
-        device=device(p.device)[2] if out == dtype else None,
+        p.rows, p.width, dtype, align_bytes=align, dense_bytes=dense, shared_bytes=target_device(p.device).shared_bytes,
+        device=model_name(p.device) if out == dtype else None,
     )  # fmt: skip
     return KernelCalls(
         [(_softmax(SoftmaxConfig(config.tile, dtype, None if out == dtype else out)), ["input", "output"])]

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from graphene import _core
 from graphene.kernels.arguments import choice, size
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["RowTile"]
 

@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass, field
 from typing import Any
 
-from graphene import _core, dtypes
+from graphene import dtypes
 from graphene.ops.core.plans import gpu
 from graphene.select.device import Device, named, of_arch
 from graphene.views import Size
@@ -31,19 +31,17 @@ class KernelCalls:
 
 
 @functools.cache
-def device(name: str) -> tuple[int, int, str | None]:
-    """A device's multiprocessors, shared memory of a block in bytes, and model; a CPU has the simulator's."""
-    if name == "cpu":
-        return 108, _core.shared_limit_bytes("sm_80"), None
-    place = gpu(name)
-    return place.sms, place.shared_bytes, place.model
-
-
-@functools.cache
 def target_device(name: str) -> Device:
     """The device that tensors lie on, as selection sees it; of a CPU what the simulator lowers for."""
-    sms, shared_bytes, model = device(name)
-    return (of_arch("sm_80") if model is None else named(model)).of_size(sms, shared_bytes)
+    if name == "cpu":
+        return of_arch("sm_80")
+    place = gpu(name)
+    return named(place.model).of_size(place.sms, place.shared_bytes)
+
+
+def model_name(name: str) -> str | None:
+    """The name under which tuning records of the device are kept; None for a CPU, which has none."""
+    return None if name == "cpu" else gpu(name).model
 
 
 @functools.cache
