@@ -21,16 +21,17 @@ def select_forward(
     what: Attention,
     *,
     lse: bool = False,
+    training: bool = False,
     device: Device = H200,
     longest: int | None = None,
     keys: int | None = None,
 ) -> ForwardConfig:
     """The forward kernel for a problem: measured on an H200, within what a block may have of shared memory.
 
-    `longest`: of packed sequences. `keys`: how many keys there are. If tiles divide them, the kernel is for such
-    numbers of keys alone.
+    `training`: for a gradient. `longest`: of packed sequences. `keys`: how many keys there are. If tiles divide them,
+    the kernel is for such numbers of keys alone.
     """
-    config = _forward(what, lse, device.shared_bytes, longest)
+    config = replace(_forward(what, lse or training, device.shared_bytes, longest), training=training)
     even = keys is not None and keys % config.BN == 0
     return replace(config, even=True) if even and config.may_be_even else config
 

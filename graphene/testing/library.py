@@ -141,11 +141,11 @@ def _attention() -> Iterator[tuple[str, str, Callable[[], Any]]]:
             continue
         a = k.Attention(head, dtype, **more)
         problem = f"head {head} {dtype} {more}"
-        for lse in (False, True):
-            forward = select.select_forward(a, lse=lse)
-            if (even := select.select_forward(a, lse=lse, keys=4096)) != forward:
-                yield "attention_forward", f"{problem} lse={lse} even", partial(k.attention_forward_kernel, even)
-            yield "attention_forward", f"{problem} lse={lse}", partial(k.attention_forward_kernel, forward)
+        for results in ({}, {"lse": True}, {"training": True}):
+            forward = select.select_forward(a, **results)
+            if (even := select.select_forward(a, **results, keys=4096)) != forward:
+                yield "attention_forward", f"{problem} {results} even", partial(k.attention_forward_kernel, even)
+            yield "attention_forward", f"{problem} {results}", partial(k.attention_forward_kernel, forward)
         if "varlen" not in more:
             short, _ = select.select_short(a, 1, 1, 4096, 8)
             yield "attention_short", problem, partial(k.attention_forward_kernel, short)

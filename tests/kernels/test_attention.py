@@ -92,12 +92,19 @@ class Case:
         if splits:
             b, _, hk, d = self.k.shape
             parts = np.full((splits, b, hk, self.q.shape[1] * a.group, d), np.nan, np.float32)
-            logs = np.full(parts.shape[:-1], np.nan, np.float32)
-            forward_kernel(c).simulate(self.q, self.k, self.v, *self.extras, parts, logs, *self.numbers_of())
-            attention_combine_kernel(Attention(a.D, group=a.group), True).simulate(parts, logs, o, lse)
+            top, logs = (np.full(parts.shape[:-1], np.nan, np.float32) for _ in range(2))
+            forward_kernel(c).simulate(self.q, self.k, self.v, *self.extras, parts, top, logs, *self.numbers_of())
+            attention_combine_kernel(Attention(a.D, group=a.group), True).simulate(parts, top, logs, o, lse)
         else:
-            args = (self.q, self.k, self.v, *self.extras, *tiles, o, lse)
+            wide = [np.full(o.shape, np.nan, np.float32)] if c.training else []
+            rest = [np.full_like(lse, np.nan)] if c.training and a.bias is not None else []
+            args = (self.q, self.k, self.v, *self.extras, *tiles, o, lse, *wide, *rest)
             forward_kernel(c).simulate(*args, *self.numbers_of())
+            for x in wide:
+                np.testing.assert_array_equal(x.astype(np.float16), o)
+                near(x, self.o)
+            for x in rest:  # what a rounding to fp32 cuts off, and 0 for a row that sees no key
+                assert (np.abs(x) <= 2.0**-22 * np.maximum(1, np.abs(np.where(np.isinf(lse), 0, lse)))).all()
         near(o, self.o)
         near(lse, self.lse)
 
@@ -113,7 +120,8 @@ class Case:
 
     def given(self) -> list[Any]:
         rows = [self.delta.astype(np.float32), self.lse.astype(np.float32)]
-        return [self.g, *rows, self.q, self.k, self.v, *self.extras]
+        rest = [] if self.a.bias is None else [np.zeros_like(rows[0])]
+        return [self.g, *rows, *rest, self.q, self.k, self.v, *self.extras]
 
     def backward(self, c: BackwardConfig, keys: BackwardConfig | None = None) -> None:
         args = self.given()
@@ -168,6 +176,7 @@ def test_forward(a: Attention, sizes: tuple[int, int, int, int], numbers: dict[s
     case.forward(ForwardConfig(a, **SMALL))
     case.forward(ForwardConfig(a, **SMALL, lazy=False, q_in_registers=False, stages=3))
     case.forward(ForwardConfig(a, BM=32, BN=48, WARPS=1, lse=True, chunk=16, piece=16))
+    case.forward(ForwardConfig(a, **SMALL, training=True))
     if a.mask is not None:
         case.forward(ForwardConfig(a, **SMALL, listed=True))
 
@@ -292,7 +301,7 @@ def test_keeps_its_promises(a: Attention, sizes: Any, numbers: dict[str, float])
     result = forward.check(case.q, case.k, case.v, *case.extras, o, lse, *case.numbers_of())
     assert result.ok, result.errors
     c = BackwardConfig(a, 32, 16, 2)
-    args = (case.g, lse, lse.copy(), case.q, case.k, case.v, *case.extras)
+    args = case.given()
     result = attention_queries_gradient_kernel(c).check(*args, o, *case.numbers_of(gradient=True))
     assert result.ok, result.errors
     dk, dv = np.zeros_like(case.k), np.zeros_like(case.v)
@@ -379,7 +388,7 @@ def test_what_is_chosen_compiles(D: int, right: bool) -> None:
     a = Attention(D, right=right, alike=True)
     keys, queries = select_backward(a)
     short, _ = select_short(dataclasses.replace(a, group=4), 1, 1, 4096, 8)
-    kernels = [attention_forward_kernel(select_forward(a)), attention_forward_kernel(short)]
+    kernels = [attention_forward_kernel(select_forward(a, training=right)), attention_forward_kernel(short)]
     kernels += [attention_keys_gradient_kernel(keys), attention_queries_gradient_kernel(queries)]
     for kernel in kernels:
         assert kernel.compile("sm_90a").spill_bytes <= (256 if D <= 128 else 1024)

@@ -99,7 +99,7 @@ def test_meanings_are_what_pytorch_computes(name: str, sizes: tuple[int, int]) -
     with np.errstate(divide="ignore", invalid="ignore"):
         made = means.forward(a, True, **t)
         delta = np.where(np.isneginf(made["LSE"]), 0, means.delta(t["G"], made["O"], t["gL"]))
-        rows = {"LSE": made["LSE"], "delta": delta}
+        rows = {"LSE": made["LSE"], "delta": delta, "rest": np.zeros_like(delta)}
         made |= means.queries_gradient(a, **t, **rows) | means.keys_gradient(a, None, **t, **rows)
         # By a work space, in two launches.
         t |= {n: np.full_like(t[m], np.nan) for n, m in (("dQ", "Q"), ("dK", "K"), ("dV", "V"))}
@@ -125,7 +125,9 @@ def test_parts_put_together_are_the_whole() -> None:
         with np.errstate(divide="ignore"):
             part = means.forward(replace(a, mask=Extra(rows=False)), True, **t, M=mask)
         o = part["O"].reshape(2, 7, 2, 3, 16).transpose(0, 2, 1, 3, 4).reshape(2, 2, 21, 16)
-        parts.append((o, part["LSE"].reshape(2, 2, 3, 7).transpose(0, 1, 3, 2).reshape(2, 2, 21) * math.log2(math.e)))
+        logs = part["LSE"].reshape(2, 2, 3, 7).transpose(0, 1, 3, 2).reshape(2, 2, 21) * math.log2(math.e)
+        top = np.where(np.isinf(logs), logs, np.random.default_rng(1).standard_normal(logs.shape))
+        parts.append((o, top, np.where(np.isinf(logs), logs, logs - top)))
     made = means.together(3, *(np.stack(x) for x in zip(*parts, strict=True)))
     for n, x in made.items():
         np.testing.assert_allclose(x, whole[n], rtol=1e-11, err_msg=n)
@@ -138,10 +140,12 @@ def test_kernels_hold_them(name: str) -> None:
     with np.errstate(divide="ignore"):
         given = means.forward(a, True, **t)
         given["delta"] = means.delta(t["G"], given["O"])
+    given |= {"wide": given["O"], "rest": np.zeros_like(given["delta"])}
     form, same = ForwardConfig(a, 32, 16, 2, lse=True), BackwardConfig(a, 32, 32, 2)
     paired = [] if a.softcap else [replace(same, paired=True, stages=3)]
     for kernel in (
         attention_forward_kernel(form),
+        attention_forward_kernel(replace(form, training=True)),
         attention_queries_gradient_kernel(same),
         *(attention_keys_gradient_kernel(c) for c in (same, *paired)),
         *([] if a.varlen else [attention_delta_kernel(a, lse=True)]),

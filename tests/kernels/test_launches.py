@@ -73,18 +73,23 @@ def attention_of_listed_tiles() -> Launches:
 
 def trained(a: Attention, passed: str | None, **given: Any) -> dict[str, Any]:
     """O and all gradients, of Q, K, V and the gradient of O."""
-    made = means.forward(a, True, **given)
-    out = gr.rounded("O", made["O"])
-    delta = means.delta(given["G"], out)
+    made = means.forward(a, True, True, **given)
+    delta = means.delta(given["G"], made["wide"])
     every = {**given, "LSE": made["LSE"], "delta": delta}
     of_keys = means.keys_gradient(a, passed, **every)
-    return {"O": out, "LSE": made["LSE"], "delta": delta, **of_keys, **means.queries_gradient(a, **every)}
+    return {**made, "delta": delta, **of_keys, **means.queries_gradient(a, **every)}
+
+
+def trains(a: Attention) -> list[gr.Kernel]:
+    """The forward pass with what a gradient needs, and delta of it."""
+    forward = kernels.attention_forward_kernel(ForwardConfig(a, 32, 16, 2, lse=True, training=True))
+    return [forward, kernels.attention_delta_kernel(a)]
 
 
 @sequence
 def attention_and_its_gradients() -> Launches:
     a = Attention(32, right=True)
-    every = [kernels.attention_forward_kernel(ForwardConfig(a, 32, 16, 2, lse=True)), kernels.attention_delta_kernel(a),
+    every = [*trains(a),
              kernels.attention_keys_gradient_kernel(BackwardConfig(a, 32, 16, 2)),
              kernels.attention_queries_gradient_kernel(BackwardConfig(a, 32, 16, 2))]  # fmt: skip
     return Launches(map(launch, every), functools.partial(trained, a, None))
@@ -93,7 +98,7 @@ def attention_and_its_gradients() -> Launches:
 @sequence
 def attention_and_gradients_that_are_saved() -> Launches:
     a = Attention(32, right=True)
-    every = [kernels.attention_forward_kernel(ForwardConfig(a, 32, 16, 2, lse=True)), kernels.attention_delta_kernel(a),
+    every = [*trains(a),
              kernels.attention_keys_gradient_kernel(BackwardConfig(a, 32, 32, 2, 3, saves=True, paired=True)),
              kernels.attention_queries_product_kernel(ProductConfig(a, 16, 2, parts=2))]  # fmt: skip
 
@@ -225,8 +230,8 @@ def gradients_take_delta_for_the_logarithms(x: Launches) -> Any:
 
 
 @mistake("attention and its gradients")
-def delta_is_of_the_values(x: Launches) -> Any:
-    return [x[0], renamed(x[1], O="Q"), *x[2:]]
+def delta_is_of_other_queries(x: Launches) -> Any:
+    return [x[0], renamed(x[1], wide=("wide", lambda t: t[:, ::-1].copy())), *x[2:]]
 
 
 @mistake("attention and its gradients")
@@ -327,9 +332,7 @@ def test_an_activation_means_itself_and_is_kept_without() -> None:
 
 
 def test_kernels_alone_name_their_arguments() -> None:
-    a = Attention(32)
-    result = gr.check_launches([kernels.attention_forward_kernel(ForwardConfig(a, 32, 16, 2, lse=True)),
-                                kernels.attention_delta_kernel(a)], batch=1, kv_heads=2)  # fmt: skip
+    result = gr.check_launches(trains(Attention(32)), batch=1, kv_heads=2)
     assert result, str(result)
     assert all("batch=1, " in call and "kv_heads=2" in call for call in result.calls)
 

@@ -103,19 +103,21 @@ def _() -> Case:
 
 @case("attention_combine_kernel")
 def _() -> Case:
-    parts, logs = normal(0, 3, 2, 1, 10, 40).astype(np.float32), normal(1, 3, 2, 1, 10).astype(np.float32)
-    logs[:, 0, 0, 3] = -np.inf
+    parts = normal(0, 3, 2, 1, 10, 40).astype(np.float32)
+    top, logs = (normal(i, 3, 2, 1, 10).astype(np.float32) for i in (1, 2))
+    top[:, 0, 0, 3] = logs[:, 0, 0, 3] = -np.inf
     kernel = kernels.attention_combine_kernel(Attention(40, group=2), lse=True)
 
     def call() -> list[Any]:
-        return [parts, logs, np.full((2, 5, 2, 40), np.nan, np.float16), np.full((2, 2, 5), np.nan, np.float32)]
+        return [parts, top, logs, np.full((2, 5, 2, 40), np.nan, np.float16), np.full((2, 2, 5), np.nan, np.float32)]
 
     return Case(kernel, [call])
 
 
 @case("attention_delta_kernel")
 def _() -> Case:
-    g, o, less = normal(0, 2, 70, 2, 40), normal(1, 2, 70, 2, 40), normal(2, 2, 2, 70).astype(np.float32)
+    g, o = normal(0, 2, 70, 2, 40), normal(1, 2, 70, 2, 40).astype(np.float32)
+    less = normal(2, 2, 2, 70).astype(np.float32)
     kernel = kernels.attention_delta_kernel(Attention(40), lse=True)
     return Case(kernel, [lambda: [g, o, less, np.full_like(less, np.nan)]])
 

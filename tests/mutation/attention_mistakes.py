@@ -56,6 +56,8 @@ def cell(**how: Any) -> Make:
 KERNELS: dict[str, Make] = {
     "forward": forward(),
     "forward, eager": forward(lazy=False),
+    "training": forward(Attention(16, bias=Extra(gr.fp16)), training=True),
+    "training, packed": forward(PACKED, training=True),
     "forward, window": forward(WINDOW),
     "forward, capped": forward(CAPPED),
     "forward, wide cap": forward(replace(CAPPED, wide=True)),
@@ -79,6 +81,7 @@ KERNELS: dict[str, Make] = {
     "keys, bias of keys": keys(Attention(16, bias=Extra(gr.fp16, rows=False))),
     "keys, packed": keys(PACKED),
     "keys, paired": keys(paired=True),
+    "keys, paired, bias": keys(Attention(16, bias=Extra(gr.fp16)), paired=True),
     "keys, saved": keys(saves=True),
     "keys, all saved": keys(Attention(16), saves=True),
     "keys, saved of groups": keys(WINDOW, saves=True),

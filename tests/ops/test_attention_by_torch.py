@@ -114,7 +114,7 @@ def test_functional_transformations_of_gradients() -> None:
 def test_parts_of_gradients_have_none() -> None:
     import graphene as gr
 
-    delta = torch.ops.graphene.attention_delta(r(1, 2, 1, 8, grad=True), r(1, 2, 1, 8), None)
+    delta = torch.ops.graphene.attention_delta(r(1, 2, 1, 8, grad=True), r(1, 2, 1, 8).float(), None)
     with pytest.raises(gr.LaunchError) as e:
         delta.sum().backward()
     assert str(e.value).endswith(

@@ -32,7 +32,7 @@ def check(q: Any, k: Any, v: Any, gradients: bool = True, **named: Any) -> None:
                named.get("softcap", 0.0))  # fmt: skip
     wide = [t.detach().double() for t in (q, k, v)]
     rest = (named.get("mask"), None if bias is None else bias.double(), *numbers)
-    out, lse = plain.Problem(*wide, *rest[:2], rest[2:]).forward()
+    out, lse, _ = plain.Problem(*wide, *rest[:2], rest[2:]).forward()
     out = out.transpose(1, 2)
     near(ops.attention(q, k, v, **named), out)
     if not gradients:

@@ -178,21 +178,24 @@ def packed() -> list[Args]:
     ]
 
 
-def attention_gradients(cases: list[Args]) -> list[Args]:
+def attention_gradients(cases: list[Args], varlen: bool = False) -> list[Args]:
     out = []
     for args in cases:
         q, scale = args[0], args[0].shape[-1] ** -0.5
         rows = (*q.shape[:-3], q.shape[-2], q.shape[-3])
         wide = F64 if q.dtype == F64 else F32
         front = (torch.randn_like(q), r(*rows, dtype=wide), r(*rows, dtype=F32))
-        out.append((*front, *args[:-5], front[2] if len(out) % 2 else None, *args[-5:-2], scale, args[-1]))
+        rest = () if varlen else (None if args[4] is None else r(*rows, dtype=F32),)
+        out.append((*front, *args[:-5], *rest, front[2] if len(out) % 2 else None, *args[-5:-2], scale, args[-1]))
     return out
 
 
 def deltas() -> list[Args]:
     return [
-        (r(1, 5, 2, 16), r(1, 5, 2, 16), None), (heads_first(2, 5, 3, 12), r(2, 5, 3, 12), r(2, 3, 5, dtype=F32)),
-        (r(5, 3, 7, dtype=F64), once(5, 3, 7, dtype=F64), None), (r(0, 3, 8), r(0, 3, 8), r(3, 0, dtype=F32)),
+        (r(1, 5, 2, 16), r(1, 5, 2, 16, dtype=F32), None),
+        (heads_first(2, 5, 3, 12), r(2, 5, 3, 12, dtype=F32), r(2, 3, 5, dtype=F32)),
+        (r(5, 3, 7, dtype=F64), once(5, 3, 7, dtype=F64), None),
+        (r(0, 3, 8), r(0, 3, 8, dtype=F32), r(3, 0, dtype=F32)),
     ]  # fmt: skip
 
 
@@ -215,8 +218,10 @@ CASES: dict[str, Callable[[], list[Args]]] = {
     "attention_lse": attentions,
     "attention_varlen": packed,
     "attention_varlen_lse": packed,
+    "attention_training": attentions,
+    "attention_varlen_training": packed,
     "attention_backward": lambda: attention_gradients(attentions()),
-    "attention_varlen_backward": lambda: attention_gradients(packed()),
+    "attention_varlen_backward": lambda: attention_gradients(packed(), varlen=True),
     "attention_delta": deltas,
 }
 # An operator's own file of tests may name its cases.

@@ -289,7 +289,7 @@ def test_explain_says_what_a_call_becomes() -> None:
     q = r(1, 20, 2, 16)
     assert ops.explain(ops.attention, q, q, q).startswith("attention: the simulator runs")
     wanting = q.clone().requires_grad_()
-    assert ops.explain(ops.attention, wanting, q, q).startswith("attention_lse: the simulator runs")
+    assert ops.explain(ops.attention, wanting, q, q).startswith("attention_training: the simulator runs")
     x, w = r(8, 16, dtype=torch.float32), r(16, 8, dtype=torch.float32)
     assert "no kernel multiplies float32" in ops.explain(ops.matmul, x, w)
     with torch.autocast("cpu", dtype=torch.bfloat16):

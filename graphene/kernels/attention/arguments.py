@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import graphene as gr
 from graphene.kernels.attention import reference as means
 from graphene.kernels.attention import reference_saved as saved
+from graphene.kernels.attention.problem import LOG2E
 from graphene.kernels.attention.workspace import TOGETHER
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def arguments(
         if "T" in args and "Q" in args:
             lists(a, block, tile, args)
         if "delta" in args and "Q" in args:
-            statistics(a, args)
+            statistics(a, args, rng)
         if "saved" in args and "Q" not in args:
             saved.prepare(tile, args)
         if "L" in args:
@@ -121,13 +122,18 @@ def lists(a: Attention, block: int, tile: int, args: Any) -> None:
     args["T"][...] = means.tiles(a, block, tile, wide, args["T"], args.get("left"), args.get("right"))
 
 
-def statistics(a: Attention, args: Any) -> None:
-    """The LSE and delta that a forward pass leaves."""
+def statistics(a: Attention, args: Any, rng: Any) -> None:
+    """The LSE and delta that a forward pass leaves; any LSE goes with the rest that belongs to it."""
     import numpy as np
 
     with np.errstate(divide="ignore"):  # rows that see no key
         made = means.forward(a, True, **args)
     args["LSE"][...] = made["LSE"]
+    if "rest" in args:
+        there = ~np.isneginf(made["LSE"])
+        args["LSE"][...] += rng.standard_normal(there.shape)
+        args["rest"][there] = (made["LSE"][there] - args["LSE"][there]) * LOG2E
+        args["rest"][~there] = 0
     args["delta"][...] = means.delta(args["G"], made["O"])
 
 
@@ -135,9 +141,12 @@ def logarithms(args: Any, rng: Any) -> None:
     """Parts without keys, rows with only such parts, a part far above the others."""
     import numpy as np
 
-    L, P = args["L"], args["P"]
-    L[...] = L % 20
+    L, P, top = args["L"], args["P"], args["top"]
+    L[...], top[...] = L % 20, top % 20
     if rng.integers(2):
-        L[rng.choice([0, -1, rng.integers(len(L))])] += 200
+        top[rng.choice([0, -1, rng.integers(len(L))])] += 200
+    if rng.integers(2):
+        top += rng.choice([-(2.0**30), 2.0**30])  # beside which the digits of L count as long as nobody adds both
     L[..., ::7] = L[:: 1 + rng.integers(3), ..., 1::5] = -gr.inf
+    top[np.isneginf(L)] = -gr.inf
     P[np.isneginf(L)] = 0

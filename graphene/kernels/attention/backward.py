@@ -22,7 +22,15 @@ import graphene as gr
 from graphene import _core
 from graphene.kernels.arguments import choice, size
 from graphene.kernels.attention.arguments import arguments
-from graphene.kernels.attention.problem import LOG2E, Attention, AttentionArguments, Extra, Scores, Seen, SequenceView
+from graphene.kernels.attention.problem import (
+    Attention,
+    AttentionArguments,
+    Extra,
+    Scores,
+    Seen,
+    SequenceView,
+    negative,
+)
 from graphene.kernels.attention.reference import keys_gradient, queries_gradient
 from graphene.kernels.attention.reference_saved import saved_results, saving_gradient
 from graphene.kernels.attention.workspace import PANEL, ROWS, saved_scores, saving_blocks, saving_place
@@ -66,14 +74,16 @@ class BackwardConfig:
         """Shared memory of a block."""
         rows = 2 * (self.own + self.stages * self.other)
         passed = 2 * self.own * self.other if self.paired else 0
-        return 2 * (rows * self.what.depth + passed) + 8 * self.stages * self.other
+        numbers = 4 * (2 if self.what.bias is None else 3)
+        return 2 * (rows * self.what.depth + passed) + numbers * self.stages * self.other
 
 
 def attention_keys_gradient_kernel(c: BackwardConfig) -> gr.Kernel:
     """DK and dV.
 
-    Arguments: G = dO, which lies like Q of ``attention_forward_kernel``; delta and LSE (batch, heads, sq) in fp32; Q,
-    K, V and the arguments after them of that kernel; dK and dV, which lie like K; that kernel's numbers, with the keys
+    Arguments: G = dO, which lies like Q of ``attention_forward_kernel``; delta, LSE and, with a bias, rest (batch,
+    heads, sq) in fp32; Q, K, V and the arguments after them of that kernel; dK and dV, which lie like K; that kernel's
+    numbers, with the keys
     of the longest packed sequence. With `saves`, the work space (``saved_scores``) stands before dK. It holds some of
     the heads of keys of all batches, and the number of the first of these stands after the other numbers.
     """
@@ -106,7 +116,10 @@ class _Gradient:
         args = self.args = AttentionArguments(a)
         self.G = args.tensor(gr.input, "G", args.sq, args.heads)
         rows = (args.heads, args.sq) if a.varlen else (args.batch, args.heads, args.sq)
-        self.delta, self.LSE = (gr.input(n, gr.row_major(*rows), gr.fp32) for n in ("delta", "LSE"))
+        names = ("delta", "LSE", "rest") if a.bias is not None else ("delta", "LSE")
+        self.delta, self.LSE, *rest = (gr.input(n, gr.row_major(*rows), gr.fp32) for n in names)
+        self.rest = rest[0] if rest else None
+        self.stored = [self.LSE, self.delta, *rest]  # the numbers of a query
         self.Q = args.tensor(gr.input, "Q", args.sq, args.heads)
         self.K, self.V = (args.tensor(gr.input, n, args.sk, args.kv_heads) for n in "KV")
         places = gr.Layout(args.batch + 1)
@@ -138,7 +151,7 @@ class _Gradient:
             blocks = gr.blocks(self.tiles_of_own, *heads)
         else:
             blocks = saving_blocks(self.tiles_of_own, self.saved.levels[0].shape[0], a)
-        given = [self.G, self.delta, self.LSE, self.Q, self.K, self.V, *self.starts]
+        given = [self.G, self.delta, self.LSE, *self.stored[2:], self.Q, self.K, self.V, *self.starts]
         given += [t for t in self.extras.values() if t is not None]
         numbers = [self.scores.scale, self.scores.cap, self.unscaled, self.left, self.right, self.first]
         ins = [*given, *(x for x in numbers if x is not None)]
@@ -264,10 +277,14 @@ class _Gradient:
 
         self.scores.add(self.S, self.c.other, e, x, part, load="ld.global")
 
-    def probabilities(self, offset: gr.Tensor) -> None:
-        """P = exp2(S - LSE), with the negative LSE in units of log2(e); 0 where a query sees no key."""
+    def probabilities(self, offset: gr.Tensor, rest: gr.Tensor | None) -> None:
+        """P = exp2(S - LSE), with the negative LSE in units of log2(e); 0 where a query sees no key.
+
+        Huge biases leave an LSE no digits for the number of keys. What it lacks is subtracted after it: `rest`.
+        """
         S = self.S
-        S[:] = gr.exp2(S + offset if self.a.prescaled else gr.fma(S, self.scores.factor, offset), ftz=True)
+        less = S + offset if self.a.prescaled else gr.fma(S, self.scores.factor, offset)
+        S[:] = gr.exp2(less if rest is None else less - rest, ftz=True)
 
     def score_gradients(self, delta: gr.Tensor) -> None:
         """P becomes dS = P * (dP - delta), of capped scores times the cap's slope."""
@@ -285,18 +302,14 @@ class _Gradient:
         gr.move(to, mine, on=self.warp, atom=(gr.atom("ld.shared.v4.b32"), gr.atom("st.global.v4.b32")))
 
 
-def _negative(lse: Any) -> Any:
-    return gr.where(lse == -gr.inf, -gr.inf, lse * -LOG2E)
-
-
 class _KeysGradient(_Gradient):
     results, of_keys = ("dK", "dV"), True
 
     def body(self) -> None:
         """What a block does."""
         a, c = self.a, self.c
-        self.sL, self.sD = (gr.alloc(n, [c.other], gr.fp32, gr.SH, stages=c.stages) for n in ("sL", "sD"))
-        self.lse, self.dl = (self.S.reduced(0, n) for n in ("lse", "dl"))
+        self.numbers = [(t, gr.alloc(f"s_{t.name}", [c.other], gr.fp32, gr.SH, stages=c.stages)) for t in self.stored]
+        rows = [self.S.reduced(0, n) for n in ("lse", "dl", "rs")[: len(self.stored)]]
         for t in self.acc:
             gr.init(t, 0)
         lo, hi, whole_lo, whole_hi = self.query_tiles()
@@ -317,15 +330,14 @@ class _KeysGradient(_Gradient):
             sQ, sG = (s[i % c.stages] for s in self.other)
             self.multiply(self.S, 0, sQ)
             self.adjust(n, head, self.edge(n, whole_lo, whole_hi) > 0)
-            row = gr.atom("ld.shared.v2.b32")
-            gr.move(self.lse, self.sL[i % c.stages].reshape(0, gr.Layout((1, c.other))), atom=row)
-            gr.move(self.dl, self.sD[i % c.stages].reshape(0, gr.Layout((1, c.other))), atom=row)
-            self.lse[:] = _negative(self.lse)
-            self.probabilities(self.lse)
+            for row, (_, s) in zip(rows, self.numbers, strict=True):
+                gr.move(row, s[i % c.stages].reshape(0, gr.Layout((1, c.other))), atom=gr.atom("ld.shared.v2.b32"))
+            rows[0][:] = negative(rows[0])
+            self.probabilities(rows[0], None if self.rest is None else rows[2])
             self.P[:] = self.S
             self.accumulate(dV, sG)
             self.multiply(self.dP, 1, sG)
-            self.score_gradients(self.dl)
+            self.score_gradients(rows[1])
             self.save(n, head)
             self.accumulate(dK, sQ)
         gr.wait(self.cp, pending=0)
@@ -382,7 +394,7 @@ class _KeysGradient(_Gradient):
             for s, t in zip(self.other, (self.Q, self.G), strict=True):
                 rows = self.place.queries(t, head).tile([c.other, self.a.depth])[n, 0]
                 gr.move(s[stage], rows, on=self.threads, atom=self.cp)
-            for s, t in ((self.sL, self.LSE), (self.sD, self.delta)):
+            for t, s in self.numbers:
                 numbers = self.place.per_query(t, head).tile([c.other])[n]
                 gr.move(s[stage], numbers, on=self.threads, atom=gr.atom("cp.async.ca.4"))
         gr.commit(self.cp)
@@ -399,7 +411,8 @@ class _PairedKeysGradient(_KeysGradient):
         a, c, warp = self.a, self.c, self.warp
         self.own = a.shared("own", c.own, 2)
         self.other = a.shared("other", c.other, 2 * c.stages)
-        self.numbers = gr.alloc("numbers", [c.other], gr.fp32, gr.SH, stages=2 * c.stages)
+        self.each = len(self.stored)
+        self.per_query = gr.alloc("per_query", [c.other], gr.fp32, gr.SH, stages=self.each * c.stages)
         self.ra = [gr.fragment("ra", [self.W, 16], a.dtype, self.mma.a, on=warp)]
         self.piece_b, self.piece_t = (math.gcd(n, c.piece) for n in (c.other, a.depth))
         self.rb = gr.fragment("rb", [self.piece_b, 16], a.dtype, self.mma.b, on=warp)
@@ -411,6 +424,7 @@ class _PairedKeysGradient(_KeysGradient):
         vectors = self.W * c.other // 256
         self.passed = gr.alloc("passed", [self.parts, vectors, 32, 8], gr.fp16, gr.SH, stages=2)
         self.row = self.S.reduced(0, "row")
+        self.more = None if self.rest is None else self.S.reduced(0, "more")
 
     def body(self) -> None:
         """What a block does."""
@@ -449,13 +463,18 @@ class _PairedKeysGradient(_KeysGradient):
             for q in range(c.other // self.piece_b):
                 gr.move(self.rb, other[q, d], atom=self.ldsm)
                 gr.matmul(S.tile([None, self.piece_b])[0, q], self.ra[0], self.rb.T, atom=self.mma)
-        numbers = self.numbers[at + self.role].reshape(0, gr.Layout((1, c.other)))
-        gr.move(self.row, numbers, atom=gr.atom("ld.shared.v2.b32"))
+        first = self.each * (j % c.stages)
+        self.load_row(self.row, first + self.role)
         vectors, (lane,) = p.values.tile([8]), self.warp.indices()
         with gr.if_(self.role == 0):
             self.adjust(n, head, self.edge(n, whole_lo, whole_hi) > 0)
-            self.row[:] = _negative(self.row) + PASSED_BITS
-            self.probabilities(self.row)
+            if self.more is None:
+                self.row[:] = negative(self.row) + PASSED_BITS
+            else:
+                self.load_row(self.more, first + 2)
+                self.row[:] = negative(self.row)
+                self.more[:] = self.more - PASSED_BITS
+            self.probabilities(self.row, self.more)
             p[:] = S
             for v in range(self.W * c.other // 256):
                 to = self.passed[j % 2][self.mine, v, lane, :]
@@ -471,16 +490,21 @@ class _PairedKeysGradient(_KeysGradient):
 
     def load(self, i: Any) -> None:
         """Starts the copies of a tile of queries, of the gradient's rows, of their numbers."""
-        c, at = self.c, 2 * (i % self.c.stages)
+        c, stage = self.c, i % self.c.stages
         n, head = self.number(i)
         with gr.if_(i < self.tiles * self.a.group):
             for r, t in enumerate((self.Q, self.G)):
                 rows = self.place.queries(t, head).tile([c.other, self.a.depth])[n, 0]
-                gr.move(self.other[at + r], rows, on=self.threads, atom=self.cp)
-            for r, t in enumerate((self.LSE, self.delta)):
+                gr.move(self.other[2 * stage + r], rows, on=self.threads, atom=self.cp)
+            for r, t in enumerate(self.stored):
                 numbers = self.place.per_query(t, head).tile([c.other])[n]
-                gr.move(self.numbers[at + r], numbers, on=self.threads, atom=gr.atom("cp.async.ca.4"))
+                gr.move(self.per_query[self.each * stage + r], numbers, on=self.threads, atom=gr.atom("cp.async.ca.4"))
         gr.commit(self.cp)
+
+    def load_row(self, row: gr.Tensor, stage: Any) -> None:
+        """Loads a number of each query into registers."""
+        numbers = self.per_query[stage].reshape(0, gr.Layout((1, self.c.other)))
+        gr.move(row, numbers, atom=gr.atom("ld.shared.v2.b32"))
 
 
 class _QueriesGradient(_Gradient):
@@ -489,7 +513,7 @@ class _QueriesGradient(_Gradient):
     def body(self) -> None:
         """What a block does."""
         c = self.c
-        lse, delta = (self.S.reduced(1, n) for n in ("lse", "dl"))
+        lse, delta, *rest = (self.S.reduced(1, n) for n in ("lse", "dl", "rs")[: len(self.stored)])
         gr.init(self.acc[0], 0)
         self.kh = self.h // self.a.group
         lo, hi, whole_lo, whole_hi = self.seen.key_tiles(self.at * c.own, c.own, c.other)
@@ -497,10 +521,10 @@ class _QueriesGradient(_Gradient):
         self.load_own(self.place.queries(self.Q, self.h), self.place.queries(self.G, self.h))
         for i in range(c.stages - 1):
             self.load(lo + i)
-        for r, t in ((lse, self.LSE), (delta, self.delta)):
+        for r, t in zip((lse, delta, *rest), self.stored, strict=True):
             rows = self.place.per_query(t, self.h).tile([c.own])[self.at].tile([self.W])[self.mine]
             gr.move(r, rows.reshape(0, gr.Layout((self.W, 1))), atom=gr.atom("ld.global.b32"))
-        lse[:] = _negative(lse)
+        lse[:] = negative(lse)
         if c.keep:
             gr.wait(self.cp, pending=c.stages - 2)
             gr.barrier()
@@ -512,7 +536,7 @@ class _QueriesGradient(_Gradient):
             sK, sV = (s[n % c.stages] for s in self.other)
             self.multiply(self.S, 0, sK)
             self.adjust(n, self.h, gr.max(whole_lo - n, n - whole_hi + 1) > 0)
-            self.probabilities(lse)
+            self.probabilities(lse, rest[0] if rest else None)
             self.multiply(self.dP, 1, sV)
             self.score_gradients(delta)
             self.accumulate(self.acc[0], sK)

@@ -15,7 +15,16 @@ import graphene as gr
 from graphene import _core
 from graphene.kernels.arguments import size
 from graphene.kernels.attention.arguments import arguments
-from graphene.kernels.attention.problem import MOST, Attention, AttentionArguments, Extra, Scores, Seen, SequenceView
+from graphene.kernels.attention.problem import (
+    MOST,
+    Attention,
+    AttentionArguments,
+    Extra,
+    Scores,
+    Seen,
+    SequenceView,
+    negative,
+)
 from graphene.kernels.attention.reference import forward, together
 
 LAZY = 8  # sums are made relative to a new maximum only after it has grown by 2 to this power
@@ -32,7 +41,8 @@ class ForwardConfig:
     biases. `split`: several blocks share the keys of a row and store partial results in fp32, for
     ``attention_combine_kernel``. `listed`: a list from ``attention_tiles_kernel`` says which tiles of keys the mask
     lets a block see. `even`: each query sees all keys, and their number is a multiple of BN. Then no tile needs a
-    mask: the step is printed once instead of twice, which saves much of the compiler's time. Raises VerifyError
+    mask: the step is printed once instead of twice, which saves much of the compiler's time. `training`: what only a
+    gradient needs is a result, too; `lse` belongs to it, and `packed` does not go with it. Raises VerifyError
     KERNEL_ARGUMENT.
     """
 
@@ -50,6 +60,7 @@ class ForwardConfig:
     split: bool = False
     listed: bool = False
     even: bool = False
+    training: bool = False
 
     def __post_init__(self) -> None:
         size("ForwardConfig", "WARPS", self.WARPS, most=32)
@@ -62,6 +73,10 @@ class ForwardConfig:
             _core.fail(
                 "KERNEL_ARGUMENT", "ForwardConfig: even needs a problem in which each query sees all keys", [want]
             )
+        if self.training and (self.packed or self.split or not self.lse):
+            got = ", ".join(f"{n}={getattr(self, n)}" for n in ("lse", "packed", "split"))
+            want = "want: lse=True, packed=False, split=False"
+            _core.fail("KERNEL_ARGUMENT", "ForwardConfig: training does not fit", [want, f"got: {got}"])
 
     @property
     def may_be_even(self) -> bool:
@@ -76,9 +91,13 @@ def attention_forward_kernel(c: ForwardConfig) -> gr.Kernel:
     Arguments: Q, K, V (batch, seq, heads, D) with unit stride in D and any other strides; if there are any, the mask
     and the bias (batch, heads, sq or 1, sk); O like Q, LSE (batch, heads, sq) in fp32, scale_log2 = scale * log2(e),
     cap_log2 = cap * log2(e), left, right. Packed sequences have Q (total, heads, D), the places where the sequences of
-    queries and of keys begin and end (batch + 1, i32), LSE (heads, total), and the longest sequence's queries.
+    queries and of keys begin and end (batch + 1, i32), LSE (heads, total), and the longest sequence's queries. For a
+    gradient, `training` adds after LSE: wide, O in fp32, row-major; and, with a bias, rest, which like LSE is what LSE
+    lacks of log2(sum exp2(scores)) after its rounding: log2(sum) = LSE * log2(e) + rest. With `split`, O and LSE are
+    parts in fp32, and LSE is two tensors (splits, batch, kv_heads, sq * group): the maximum that a part's exponentials
+    are relative to, and log2 of their sum.
     """
-    a, means = c.what, functools.partial(forward, c.what, c.lse or c.split)
+    a, means = c.what, functools.partial(forward, c.what, c.lse or c.split, c.training)
     read = functools.partial(together, c.what.group) if c.split else None
     with gr.Kernel("attention", means, read, arguments(a, c.BN, c.BM, far=True, packed=c.packed)) as kernel:
         _Forward(c).run()
@@ -137,15 +156,29 @@ class _Forward:
             self.T = gr.input("T", gr.Layout(shape, (*gr.sym("Tb Th Tm"), 1)), gr.i32)
         rows = (args.heads, args.sq) if a.varlen else (args.batch, args.heads, args.sq)
         self.LSE: gr.Tensor | None = None
+        more: list[gr.Tensor] = []
         if c.split:
             self.splits = gr.sym("splits", max=65535)
             parts = (self.splits, args.batch, args.kv_heads, args.sq * a.group)
             self.O = gr.output("O", gr.row_major(*parts, a.D), gr.fp32, align_bytes=16)
+            self.tops = gr.output("top", gr.row_major(*parts), gr.fp32)
             self.LSE = gr.output("LSE", gr.row_major(*parts), gr.fp32)
+            more = [self.tops, self.LSE]
         else:
             self.O = args.tensor(gr.output, "O", args.sq, args.heads)
             if c.lse:
                 self.LSE = gr.output("LSE", gr.row_major(*rows), gr.fp32)
+                more = [self.LSE]
+        self.wide: gr.Tensor | None = None
+        self.rest: gr.Tensor | None = None
+        if c.training:
+            front = () if a.varlen else (args.batch,)
+            self.wide = gr.output("wide", gr.row_major(*front, args.sq, args.heads, a.D), gr.fp32, align_bytes=16)
+            more.append(self.wide)
+            if a.bias is not None:
+                self.rest = gr.output("rest", gr.row_major(*rows), gr.fp32)
+                more.append(self.rest)
+        self.made = [self.O, *more]
         self.scores = Scores(a)
         self.left = gr.param("left", gr.i32) if a.left else None
         self.right = gr.param("right", gr.i32) if a.right else None
@@ -183,7 +216,8 @@ class _Forward:
         self.place = SequenceView(args, b, self.starts)
         self.sq, self.sk = self.place.sq, self.place.sk
         if a.varlen:
-            rows = [self.O[:, h, :]] + ([] if self.LSE is None else [self.LSE[h, :]])
+            rows = [t[:, h, :] for t in (self.O, self.wide) if t is not None]
+            rows += [] if self.LSE is None else [self.LSE[h, :]]
             self.place.fill_rest(False, rows, (bm, self.row_tiles), self.threads)
             gr.exit_if(bm * c.BM >= self.sq)
         self.gK, self.gV = (self.place.keys(t, self.kh) for t in (self.K, self.V))
@@ -208,15 +242,17 @@ class _Forward:
             self.S[0].reduced(1, n) for n in ("m", "m_old", "alpha", "mb", "top", "rise")
         )
         self.l = self.S[0].reduced(1, "l", lanes=True)  # each lane's share of the row's sum
+        if c.training:
+            self.best = self.S[0].reduced(1, "best")  # the maximum, from which `lazy` lets m differ
+            gr.init(self.best, -gr.inf)
         self.flags = self.S[0].reduced(1, "flags", gr.i32)
         self.grows, self.far = (gr.alloc(n, [], gr.i32, gr.RF) for n in ("grows", "far"))
         self.most, self.floor = (gr.alloc(n, [], gr.fp32, gr.RF) for n in ("most", "floor"))
 
     def run(self) -> None:
         """The kernel."""
-        made = [self.O] if self.LSE is None else [self.O, self.LSE]
         blocks = self.blocks()
-        with gr.spec(made, self.given(), on=(blocks, self.threads)):
+        with gr.spec(self.made, self.given(), on=(blocks, self.threads)):
             self.body(blocks)
 
     def given(self) -> list[Any]:
@@ -368,6 +404,8 @@ class _Forward:
         """P = exp2(S - m), where m is each row's maximum so far; sums for an older maximum shrink."""
         m, top = self.m, self.top
         gr.reduce("max", top, S, axis=1)  # own values, then shfl.bfly over the row's four lanes
+        if self.c.training:
+            self.best[:] = gr.max(self.best, top)
         if self.c.lazy:
             self.rise[:] = top - m  # NaN for a row that has seen no key yet, and the maximum ignores it
             self.most[:] = self.floor
@@ -430,7 +468,14 @@ class _Forward:
         gr.reduce("add", total, self.l, axis=1)
         self.finish_lse(total)
         r = gr.fragment("r", [WM, a.depth], gr.fp32 if c.split else a.dtype, self.mma.c, on=self.warp)
-        r[:] = self.acc * gr.where(total == 0, 0, gr.rcp(total))
+        if self.wide is None:
+            r[:] = self.acc * gr.where(total == 0, 0, gr.rcp(total))
+        else:
+            total[:] = self.multiplied(total)
+            self.acc[:] = self.acc * gr.where(total == 0, 0, gr.rcp(total))
+            rows = self.place.queries(self.wide, self.h).tile([c.BM, a.depth])[self.bm, 0].tile([WM, None])[w, 0]
+            gr.move(rows, self.acc, atom=gr.atom("st.global.v2.b32"))
+            r[:] = self.acc
         if c.split:
             part = self.O[self.part, self.b, self.h, :, :].tile([c.BM, a.depth])[self.bm, 0]
             gr.move(part.tile([WM, None])[w, 0], r, atom=gr.atom("st.global.v2.b32"))
@@ -448,22 +493,41 @@ class _Forward:
         out = self.place.queries(self.O, self.h).tile([c.BM, a.depth])[self.bm, 0].tile([WM, None])[w, 0]
         gr.move(out, mine, on=self.warp, atom=(gr.atom("ld.shared.v4.b32"), gr.atom("st.global.v4.b32")))
 
+    def multiplied(self, total: gr.Tensor) -> Any:
+        """The sum of the exponentials with the largest one as it was multiplied by values, rounded to 16 bits.
+
+        Where a probability is close to one, the quotient of both sums loses that rounding, and so does the gradient.
+        """
+        largest, rounded = self.S[0].reduced(1, "largest"), self.S[0].reduced(1, "P", self.a.dtype)
+        shift = 0 if self.a.prescaled else gr.where(self.far > 0, self.m, 0)
+        largest[:] = gr.where(total == 0, 0, gr.exp2(self.less(self.best - shift), ftz=True))
+        rounded[:] = largest
+        return total - (largest - rounded)
+
     def finish_lse(self, total: gr.Tensor) -> None:
-        """LSE = m + log(sum exp(s - m)); -inf for a query that sees no key. LSEs of parts are in units of log2(e)."""
+        """LSE = m + log(sum exp(s - m)); -inf for a query that sees no key. Parts store m and log2 of the sum."""
         if self.LSE is None:
             return
         lse, c = self.S[0].reduced(1, "lse"), self.c
-        unit = 1.0 if c.split else math.log(2)
-        lse[:] = gr.where(total == 0, -gr.inf, gr.fma(self.m, self.scores.factor, gr.log2(total)) * unit)
         if c.split:
-            rows = self.LSE[self.part, self.b, self.h, :]
-        elif c.packed:
+            lse[:] = gr.log2(total)
+            self.m[:] = self.m * self.scores.factor
+            for t, x in ((self.tops, self.m), (self.LSE, lse)):
+                self.store_rows(t[self.part, self.b, self.h, :], x)
+            return
+        lse[:] = gr.where(total == 0, -gr.inf, gr.fma(self.m, self.scores.factor, gr.log2(total)) * math.log(2))
+        if c.packed:
             self.store_packed(lse)
             return
-        else:
-            rows = self.place.per_query(self.LSE, self.h)
-        rows = rows.tile([c.BM])[self.bm].tile([self.WM])[self.w]
-        gr.move(rows.reshape(0, gr.Layout((self.WM, 1))), lse, atom=gr.atom("st.global.b32"))
+        self.store_rows(self.place.per_query(self.LSE, self.h), lse)
+        if self.rest is not None:  # the gradient's kernels begin with the same sum, which is exact where it matters
+            lse[:] = gr.where(total == 0, 0, self.m + negative(lse) + gr.log2(total))
+            self.store_rows(self.place.per_query(self.rest, self.h), lse)
+
+    def store_rows(self, rows: gr.Tensor, x: gr.Tensor) -> None:
+        """Stores a number of each of the warp's rows."""
+        rows = rows.tile([self.c.BM])[self.bm].tile([self.WM])[self.w]
+        gr.move(rows.reshape(0, gr.Layout((self.WM, 1))), x, atom=gr.atom("st.global.b32"))
 
     def store_packed(self, lse: gr.Tensor) -> None:
         """The LSE of rows (query, head of the group)."""

@@ -152,7 +152,7 @@ class SequenceView:
         return t[head, :].window(self.q_start, self.sq) if self.varlen else t[self.b, head, :]
 
     def fill_rest(self, of_keys: bool, rows: list[gr.Tensor], share: tuple[Any, Any], threads: gr.ThreadTensor) -> None:
-        """Writes zeros (-inf to an LSE) to the rows before the first sequence and after the last.
+        """Writes zeros (-inf to a row of the LSE) to the rows before the first sequence and after the last.
 
         `rows`: (total, D) of a head, or (total,) of the LSE. The blocks of the last sequence divide this work among
         them; `share`: this block's number among them, counted from 0, and how many there are.
@@ -164,14 +164,15 @@ class SequenceView:
             inside = gr.max(self.ends[of_keys] - first, 0)
             rest = (self.args.sk if of_keys else self.args.sq) - inside
             for n, view in enumerate(rows):
-                lse = view.dtype == gr.fp32
-                vectors = 1 if lse else self.args.a.D // 8
-                x = gr.alloc(f"rest{n}", [1 if lse else 8], view.dtype, gr.RF)
+                lse = len(view.shape) == 1
+                each = 1 if lse else 128 // view.dtype.bits  # elements of 16 bytes
+                vectors = 1 if lse else self.args.a.D // each
+                x = gr.alloc(f"rest{n}", [each], view.dtype, gr.RF)
                 gr.init(x, -gr.inf if lse else 0)
                 for i in gr.loop(f"rest_of_{view.name}", rest * vectors, start=at * count + t, step=step):
                     row = i // vectors
                     row = row + inside * (row >= first)
-                    gr.move(view[row] if lse else view[row, :].tile([8])[i % vectors], x[0] if lse else x)
+                    gr.move(view[row] if lse else view[row, :].tile([each])[i % vectors], x[0] if lse else x)
 
 
 @dataclass
@@ -217,6 +218,11 @@ class Seen:
         shift = self.sk - self.sq
         seen = key < self.sk if self.right is None else key <= gr.min(last + shift + self.right, self.sk - 1)
         return seen if self.left is None else gr.logical_and(seen, key >= first + shift - self.left)
+
+
+def negative(lse: Any) -> Any:
+    """The negative log-sum-exp in units of log2(e): scores plus it are the logarithms of probabilities."""
+    return gr.where(lse == -gr.inf, -gr.inf, lse * -LOG2E)
 
 
 class Scores:

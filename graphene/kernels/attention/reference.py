@@ -74,50 +74,67 @@ def scores(a: Attention, q: Any, k: Any, i: int, given: dict[str, Any]) -> tuple
 
 
 def normalized(x: Any, axis: int) -> tuple[Any, Any, Any]:
-    """Exponentials of scores relative to the largest, their sum, and the logarithm of the sum without that shift."""
+    """Exponentials of scores relative to the largest, their sum, and log2 of the sum without that shift."""
     import numpy as np
 
     top = np.max(getattr(x, "values", x), axis=axis, keepdims=True, initial=-np.inf)
     top = np.where(np.isinf(top), 0, top)
     p = np.exp2(x - top)
     total = p.sum(axis, keepdims=True)
-    return p, np.where(total == 0, 1, total), ((np.log2(total) + top) * math.log(2)).squeeze(axis)
+    return p, np.where(total == 0, 1, total), (np.log2(total) + top).squeeze(axis)
 
 
-def forward(a: Attention, lse: bool, **given: Any) -> dict[str, Any]:
-    """O and, with `lse`, LSE; zeros and -inf for a query that sees no key."""
+def forward(a: Attention, lse: bool, training: bool = False, **given: Any) -> dict[str, Any]:
+    """O and, with `lse`, LSE; zeros and -inf for a query that sees no key.
+
+    `training`: also O before its rounding and, with a bias, what the LSE's rounding cut off, which is 0 here.
+    """
     import numpy as np
 
     Q, K, V = (given[n] for n in "QKV")
     O, LSE = np.zeros_like(Q), np.full_like(Q[..., 0].swapaxes(-1, -2), -np.inf)
+    rest = np.zeros_like(LSE)
     for i, (q, k, rows) in enumerate(places(Q, given.get("starts_q"), given.get("starts_k"))):
-        p, total, LSE[rows] = normalized(scores(a, Q[q], K[k], i, given)[0], 2)
+        p, total, log2_sum = normalized(scores(a, Q[q], K[k], i, given)[0], 2)
+        LSE[rows] = log2_sum * math.log(2)
+        none = np.isinf(log2_sum)
+        rest[rows] = np.where(none, 0, log2_sum) - np.where(none, 0, LSE[rows]) * LOG2E
         p = gr.rounded("P", p, by=None)  # the kernel's are relative to the maximum of the keys so far
         O[q] = np.einsum("hqk,khd->hqd", p, of_heads(V[k], Q.shape[-2])).swapaxes(0, 1) / total.swapaxes(0, 1)
-    return {"O": O, "LSE": LSE} if lse else {"O": O}
+    made = {"O": O, "LSE": LSE, "wide": O, "rest": rest}
+    names = ["O"] + ["LSE"] * lse + ["wide"] * training + ["rest"] * (training and a.bias is not None)
+    return {n: made[n] for n in names}
 
 
-def together(group: int, O: Any, LSE: Any) -> dict[str, Any]:
-    """O and LSE of parts (splits, batch, kv_heads, sq * group, D) and their logarithms, in units of log2(e)."""
+def together(group: int, O: Any, top: Any, LSE: Any) -> dict[str, Any]:
+    """O and LSE of parts (splits, batch, kv_heads, sq * group, D), of what their exponentials are relative to, and of
+    the logarithms of their sums, in units of log2(e).
+    """
     import numpy as np
 
-    p, total, lse = normalized(LSE, 0)
+    base = np.max(getattr(top, "values", top), axis=0, initial=-np.inf)
+    base = np.where(np.isinf(base), 0, base)
+    p, total, lse = normalized(top - base + LSE, 0)
+    lse = lse + base
     out = np.einsum("sbhr,sbhrd->bhrd", p, O) / total[0][..., None]
     b, heads, rows, d = out.shape
     shape = b, heads, rows // group, group
     out = out.reshape(*shape, d).transpose(0, 2, 1, 3, 4).reshape(b, rows // group, heads * group, d)
-    return {"O": out, "LSE": lse.reshape(shape).transpose(0, 1, 3, 2).reshape(b, heads * group, rows // group)}
+    return {
+        "O": out,
+        "LSE": (lse * math.log(2)).reshape(shape).transpose(0, 1, 3, 2).reshape(b, heads * group, rows // group),
+    }
 
 
-def combined(group: int, lse: bool, P: Any, L: Any) -> Any:
+def combined(group: int, lse: bool, P: Any, top: Any, L: Any) -> Any:
     """The same, from the arguments of the kernel that puts parts together."""
-    made = together(group, P, L)
+    made = together(group, P, top, L)
     return made if lse else made["O"]
 
 
-def delta(G: Any, O: Any, gL: Any = 0) -> Any:
-    """The number that the gradient needs for each row."""
-    return (G * O).sum(-1).swapaxes(-1, -2) - gL
+def delta(G: Any, wide: Any, gL: Any = 0) -> Any:
+    """The number that the gradient needs for each row, from O before its rounding."""
+    return (G * wide).sum(-1).swapaxes(-1, -2) - gL
 
 
 def gradients(a: Attention, passed: str | None = None, **given: Any) -> Iterator[tuple[Any, ...]]:
@@ -136,7 +153,8 @@ def gradients(a: Attention, passed: str | None = None, **given: Any) -> Iterator
     for i, (q, k, rows) in enumerate(places(Q, given.get("starts_q"), given.get("starts_k"))):
         s, seen, slope = scores(a, Q[q], K[k], i, given)
         lse, less = (given[n][rows][..., None] for n in ("LSE", "delta"))
-        p = np.where(seen & (lse != -np.inf), np.exp2(s - lse * LOG2E), 0)
+        rest = given["rest"][rows][..., None] if "rest" in given else 0
+        p = np.where(seen & (lse != -np.inf), np.exp2(s - lse * LOG2E - rest), 0)
         dp = np.einsum("qhd,khd->hqk", G[q], of_heads(V[k], Q.shape[-2]))
         known = p if passed is None else gr.rounded(passed, p, by=2.0**12)
         ds = gr.rounded("P", known * (dp - less) * slope)

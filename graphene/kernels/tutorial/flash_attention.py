@@ -27,7 +27,7 @@ def flash_fwd(D: int = 128, BM: int = 128, BN: int = 64, WARPS: int = 8, causal:
     ldsm, ldsm_t = gr.atom("ldmatrix.x4"), gr.atom("ldmatrix.x4.trans")
     WM, sw = BM // WARPS, gr.swizzle(D, gr.fp16)
     what = Attention(16, right=causal)  # of any head size
-    means = functools.partial(forward, what, False, **({"right": 0} if causal else {}))
+    means = functools.partial(forward, what, False, False, **({"right": 0} if causal else {}))
     with gr.Kernel("flash_fwd", means, None, arguments(what)) as kernel:
         Q = gr.input("Q", gr.row_major(b_, sq, h_, D), gr.fp16, align_bytes=16)
         K = gr.input("K", gr.row_major(b_, sk, hk, D), gr.fp16, align_bytes=16)

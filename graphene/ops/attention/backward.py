@@ -42,9 +42,8 @@ from graphene.select.device import Device
 
 _NUMBERS = "bool causal, int left, int right, float scale, float softcap"
 _FRONT = "(Tensor grad, Tensor delta, Tensor lse, Tensor q, Tensor k, Tensor v, "
-_EXTRAS = "Tensor? mask, Tensor? bias, Tensor? grad_lse, "
+_EXTRAS = "Tensor? mask, Tensor? bias, Tensor? rest, Tensor? grad_lse, "
 _PACKED = "Tensor cu_seqlens_q, Tensor cu_seqlens_k, int max_seqlen_q, int max_seqlen_k, Tensor? grad_lse, "
-DQ, DK, DV, SAVED = 9, 10, 11, 12  # tensors of a recipe, after those of the call
 
 
 SAVED_BYTES = 1 << 31  # the largest work space
@@ -85,8 +84,9 @@ def head_shares(heads: int, head_bytes: int, memory: int, blocks: int, device_bl
 class Gradients:
     """The gradients of q, k and v (`varlen`: packed), from those of the result and the log-sum-exp (LSE).
 
-    Kernels take `delta`: a row's sum of the result times its gradient, minus the gradient of the LSE. PyTorch's
-    operators take the gradient of the LSE. PyTorch computes gradients of gradients.
+    Kernels take `delta`: a row's sum of the result times its gradient, minus the gradient of the LSE. With a bias they
+    take `rest`, what the LSE's rounding cut off. PyTorch's operators take the gradient of the LSE. PyTorch computes
+    gradients of gradients.
 
     A configuration is for one batch and its lengths, because they decide how many launches the work space needs.
     """
@@ -110,6 +110,9 @@ class Gradients:
     def configure(self, *args: Any) -> Any:
         """The recipe of a configuration."""
         (g, delta, lse, q, k, v), given, (causal, left, right, scale, softcap) = args[:6], args[6:-6], args[-5:]
+        mask, bias, rest = (None, None, None) if self.varlen else given
+        results = 9 if self.varlen else 10  # in a recipe, tensors of the call come before its own
+        dq, dk, dv = (whole(results + i, len(q.shape)) for i in range(3))
         left, right = window_of(causal, left, right)
         starts = dict(zip((6, 7), given, strict=False)) if self.varlen else {}
         if (other := refused(q, k, starts.get(6))) is not None:
@@ -118,12 +121,14 @@ class Gradients:
         outputs = [output(DTYPES[q.dtype], *([(i, d)] for d in range(rank))) for i in (3, 4, 5)]
         if 0 in q.shape[:1] or 0 in q.shape[-2:]:
             return _core.Recipe(outputs, 3, [])
-        if (other := copies({0: g, 3: q, 4: k, 5: v}, {1: delta, 2: lse, **starts})) is not None:
+        dense = {1: delta, 2: lse, **starts} | ({} if rest is None else {8: rest})
+        if (other := copies({0: g, 3: q, 4: k, 5: v}, dense)) is not None:
             return other
-        mask, bias = (None, None) if self.varlen else given
         a = attention_of(q, k, mask, bias, (left, right), scale, softcap)
         a = replace(a, alike=alike(k, v) and alike(q, g))
-        inputs: list[Any] = [whole(i, rank if i in (0, 3, 4, 5) else rank - 1) for i in range(6)]
+        rows = [whole(i, rank - 1) for i in ((1, 2) if bias is None else (1, 2, 8))]
+        keys_of = whole(4, rank)
+        inputs: list[Any] = [whole(0, rank), *rows, whole(3, rank), keys_of, whole(5, rank)]
         if self.varlen:
             inputs += [whole(i, 1) for i in (6, 7)]
         for i, x, e in ((6, mask, a.mask), (7, bias, a.bias)):
@@ -146,8 +151,8 @@ class Gradients:
         saving = _saving(a, small, where) if shares and worth else None
         if saving is None:
             keys, queries = _kernels(a, small, where)
-            launches = [(queries, [*inputs, whole(DQ, rank), *numbers, *after[0]]),
-                        (keys, [*inputs, whole(DK, rank), whole(DV, rank), *numbers, *after[1]])]  # fmt: skip
+            launches = [(queries, [*inputs, dq, *numbers, *after[0]]),
+                        (keys, [*inputs, dk, dv, *numbers, *after[1]])]  # fmt: skip
             return _core.Recipe(outputs, 3, launches)
         keys, product = saving
         launches = []
@@ -155,9 +160,9 @@ class Gradients:
         outputs.append(output(DTYPES[q.dtype], [(-1, shares[0][1])], *([(-1, n)] for n in form)))
         starts_of = [whole(i, 1) for i in starts]
         for first, count in shares:
-            saved = view(SAVED, (((-1, count),), (0,)), *(own(SAVED, d) for d in range(1, 5)))
-            launches += [(keys, [*inputs, saved, whole(DK, rank), whole(DV, rank), *numbers, first, *after[1]]),
-                         (product, [inputs[4], saved, *starts_of, whole(DQ, rank), *numbers[1 + a.softcap:], first,
+            saved = view(results + 3, (((-1, count),), (0,)), *(own(results + 3, d) for d in range(1, 5)))
+            launches += [(keys, [*inputs, saved, dk, dv, *numbers, first, *after[1]]),
+                         (product, [keys_of, saved, *starts_of, dq, *numbers[1 + a.softcap:], first,
                                     *after[0]])]  # fmt: skip
         return _core.Recipe(outputs, 3, launches)
 
@@ -167,7 +172,7 @@ class Gradients:
         return (
             plain.backward_varlen(*tensors, *args[6:8], *args[10:])
             if self.varlen
-            else plain.backward(*tensors, *args[6:])
+            else plain.backward(*tensors, *args[6:8], *args[9:])
         )
 
     def save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -177,7 +182,7 @@ class Gradients:
         ctx.rest = [None if i in at else x for i, x in enumerate(inputs)], at
 
     def backward(self, ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        """The gradient of the gradients by PyTorch; `delta` and `lse` follow from the other arguments."""
+        """The gradient of the gradients by PyTorch; `delta`, `lse` and `rest` follow from the other arguments."""
         args, at = list(ctx.rest[0]), ctx.rest[1]
         for i, t in zip(at, ctx.saved_tensors, strict=True):
             args[i] = t
@@ -191,11 +196,14 @@ class Gradients:
         found = dict(zip(of, made, strict=True))
         return tuple(found.get(i) for i in range(len(args)))
 
-    def __call__(self, g: Tensor, g_lse: Tensor, out: Tensor, lse: Tensor, *rest: Any) -> tuple[Any, ...]:
-        """The gradients; `rest` are the arguments of attention."""
-        g = torch.zeros_like(out) if g is None else g
-        delta = _delta(g.detach(), out.detach(), None if g_lse is None else g_lse.detach())
-        made: tuple[Any, ...] = self.defined(g, delta, lse.detach(), *rest[:-5], g_lse, *rest[-5:])
+    def __call__(
+        self, g: Tensor, g_lse: Tensor, wide: Tensor, lse: Tensor, rest: Tensor, *args: Any
+    ) -> tuple[Any, ...]:
+        """The gradients; `wide` is the result before its rounding, `args` are the arguments of attention."""
+        g = torch.zeros_like(args[0]) if g is None else g
+        delta = _delta(g.detach(), wide.detach(), None if g_lse is None else g_lse.detach())
+        more = () if self.varlen else (None if args[4] is None else rest.detach(),)
+        made: tuple[Any, ...] = self.defined(g, delta, lse.detach(), *args[:-5], *more, g_lse, *args[-5:])
         return made
 
 
@@ -205,16 +213,16 @@ def _delta_results(g: Tensor, out: Tensor, _: Tensor) -> list[tuple[Any, Any]]:
 
 
 def _configure_delta(g: Arg, out: Arg, g_lse: Arg | None) -> Any:
-    if (other := refused(out, out)) is not None:
+    if (other := refused(g, g)) is not None:
         return other
     rank = len(out.shape)
     outputs = [output("fp32", *([(1, d)] for d in (*range(rank - 3), rank - 2, rank - 3)))]
     if 0 in out.shape:
         return _core.Recipe(outputs, 1, [])
-    if (other := copies({0: g, 1: out}, {} if g_lse is None else {2: g_lse})) is not None:
+    if (other := copies({0: g}, {1: out} if g_lse is None else {1: out, 2: g_lse})) is not None:
         return other
     kernel = _delta_kernel(
-        Attention(out.shape[-1], getattr(dtypes, DTYPES[out.dtype]), varlen=rank == 3), g_lse is not None
+        Attention(out.shape[-1], getattr(dtypes, DTYPES[g.dtype]), varlen=rank == 3), g_lse is not None
     )
     more = [] if g_lse is None else [whole(2, rank - 1)]
     return _core.Recipe(outputs, 1, [(kernel, [whole(0, rank), whole(1, rank), *more, whole(3, rank - 1)])])

@@ -110,17 +110,27 @@ def _broadcasts(shape: Sequence[Any], to: Sequence[Any]) -> bool:
     return all(n == 1 or n == m for n, m in zip(shape, to[len(to) - len(shape) :], strict=True))
 
 
-def results(name: str, args: Sequence[Any], lse: bool) -> list[tuple[Any, Any]]:
+def saved_for_gradient(q: Tensor, lse: Any, biased: bool) -> list[tuple[Any, Any]]:
+    """Shape and dtype of what only the gradient reads: the result in fp32, and what the LSE's rounding cut off.
+
+    A result that is not rounded is saved itself, and without a bias an LSE is exact enough; then they are empty.
+    """
+    rounded = q.dtype in (torch.float16, torch.bfloat16)
+    return [(q.shape if rounded else (0,), torch.float32), (lse if biased else (0,), torch.float32)]
+
+
+def results(name: str, args: Sequence[Any], lse: bool, training: bool) -> list[tuple[Any, Any]]:
     """Shape and dtype of the results of attention, all arguments checked."""
     q, k, v, mask, bias, _, left, right, scale, softcap = args
     operands(name, 4, q, k, v)
     extras(name, q, k, mask, bias)
     numbers(name, left, right, scale, softcap)
-    made = [(q.shape, q.dtype)]
-    return [*made, ((q.shape[0], q.shape[2], q.shape[1]), torch.float32)] if lse else made
+    of_lse = (q.shape[0], q.shape[2], q.shape[1])
+    made = [(q.shape, q.dtype)] + [(of_lse, torch.float32)] * lse
+    return made + (saved_for_gradient(q, of_lse, bias is not None) if training else [])
 
 
-def results_varlen(name: str, args: Sequence[Any], lse: bool) -> list[tuple[Any, Any]]:
+def results_varlen(name: str, args: Sequence[Any], lse: bool, training: bool) -> list[tuple[Any, Any]]:
     """The same of packed sequences."""
     q, k, v, cu_q, cu_k, most_q, most_k, _, left, right, scale, softcap = args
     operands(name, 3, q, k, v)
@@ -136,5 +146,6 @@ def results_varlen(name: str, args: Sequence[Any], lse: bool) -> list[tuple[Any,
         if n < 0:
             _argument(name, f"argument '{what}' is negative", [f"got:  {n}"], "pass the longest sequence's length")
     numbers(name, left, right, scale, softcap)
-    made = [(q.shape, q.dtype)]
-    return [*made, ((q.shape[1], q.shape[0]), torch.float32)] if lse else made
+    of_lse = (q.shape[1], q.shape[0])
+    made = [(q.shape, q.dtype)] + [(of_lse, torch.float32)] * lse
+    return made + (saved_for_gradient(q, of_lse, False) if training else [])

@@ -66,21 +66,22 @@ def _combine(what: Attention, lse: bool) -> Any:
 class AttentionOperator:
     """The operator attention (`varlen`: of packed sequences).
 
-    It also returns the log-sum-exp and has a gradient. The operator without either gets it as its `with_gradient`.
+    `lse`: it also returns the log-sum-exp. The operator with a gradient is one of its own, which the others have as
+    `with_gradient`: it also returns what only its gradient reads.
     """
 
-    def __init__(self, varlen: bool, with_gradient: Defined | None = None) -> None:
-        self.varlen, self.lse = varlen, with_gradient is None
+    def __init__(self, varlen: bool, lse: bool = True, with_gradient: Defined | None = None) -> None:
+        self.varlen, self.lse, self.training = varlen, lse, with_gradient is None
         self.public = "attention_varlen" if varlen else "attention"
-        schema = (_PACKED if varlen else _SCHEMA).format(
-            numbers=_NUMBERS, result="(Tensor, Tensor)" if self.lse else "Tensor"
-        )
+        result = "(Tensor, Tensor, Tensor, Tensor)" if self.training else "(Tensor, Tensor)" if lse else "Tensor"
+        schema = (_PACKED if varlen else _SCHEMA).format(numbers=_NUMBERS, result=result)
         check = results_varlen if varlen else results
         self.defined = Defined(
             Definition(
-                self.public + "_lse" if self.lse else self.public, schema, self.configure,
-                lambda *args: check(self.public, args, self.lse), self.reference, self.cost,
-                self.save if self.lse else None, self.backward if self.lse else None, exact={"q": 2, "k": 2, "v": 2},
+                self.public + ("_training" if self.training else "_lse" if lse else ""), schema, self.configure,
+                lambda *args: check(self.public, args, self.lse, self.training), self.reference, self.cost,
+                self.save if self.training else None, self.backward if self.training else None,
+                exact={"q": 2, "k": 2, "v": 2},
                 said=self.public, autocast=lower, with_gradient=with_gradient, without_gradient=("bias",),
                 values=(lambda *args: sequences(self.public, *args[:7])) if varlen else None,
                 flops=count_scores(FORWARD, 0, varlen),
@@ -100,6 +101,10 @@ class AttentionOperator:
         if self.lse:
             rows = [(0, 1), (0, 0)] if self.varlen else [(0, 0), (0, 2), (0, 1)]
             outputs.append(output("fp32", *([x] for x in rows)))
+        biased = not self.varlen and given[1] is not None
+        if self.training:
+            outputs.append(output("fp32", *([(0, d)] for d in range(rank))))
+            outputs.append(output("fp32", *([x] for x in rows)) if biased else output("fp32", [(-1, 0)]))
         if 0 in q.shape:
             return _core.Recipe(outputs, len(outputs), [])
         if (other := copies({0: q, 1: k, 2: v}, starts)) is not None:
@@ -113,6 +118,8 @@ class AttentionOperator:
             if x is not None and e is not None:
                 inputs.append(extra_view(i, x, e, (0, 1)))
         made = [whole(count, rank)] + ([whole(count + 1, rank - 1)] if self.lse else [])
+        if self.training:
+            made += [whole(count + 2, rank)] + ([whole(count + 3, rank - 1)] if biased else [])
         numbers = numbers_of(a, left, right, scale, softcap)
         numbers += [longest(given[2])] if self.varlen else []
         config, splits = self.choose(a, q, k, mask, bias, given[2] if self.varlen else None)
@@ -127,8 +134,8 @@ class AttentionOperator:
             return _core.Recipe(outputs, len(outputs), [(kernel, [*inputs, *made, *numbers])])
         parts = count + len(outputs)
         shape = [(-1, splits)], [(0, 0)], [(1, 2)], [(0, 1), (-1, a.group)]
-        spaces = [output("fp32", *shape, [(0, 3)]), output("fp32", *shape)]
-        work = [whole(parts, 5), whole(parts + 1, 4)]
+        spaces = [output("fp32", *shape, [(0, 3)]), output("fp32", *shape), output("fp32", *shape)]
+        work = [whole(parts, 5), whole(parts + 1, 4), whole(parts + 2, 4)]
         launches = [(kernel, [*inputs, *work, *numbers]), (_combine(a, self.lse), [*work, *made])]
         return _core.Recipe([*outputs, *spaces], len(outputs), launches)
 
@@ -139,15 +146,22 @@ class AttentionOperator:
         alike = all(
             x is None or (e is not None and not e.rows and of_all_heads(x)) for x, e in ((mask, a.mask), (bias, a.bias))
         )
-        if not self.varlen and q.shape[1] <= SHORT and alike:
+        if not self.varlen and not self.training and q.shape[1] <= SHORT and alike:
             where = target_device(q.device)
             if q.device == "cpu":  # on the simulator, too, two blocks share keys
                 where = where.of_size(2, where.shared_bytes)
             return select_short(a, q.shape[0], q.shape[1], k.shape[1], k.shape[2], lse=self.lse, device=where)
         config = (
-            ForwardConfig(a, 32, 32, 2, lse=self.lse)
+            ForwardConfig(a, 32, 32, 2, lse=self.lse, training=self.training)
             if q.device == "cpu"
-            else select_forward(a, lse=self.lse, device=target_device(q.device), longest=longest, keys=k.shape[-3])
+            else select_forward(
+                a,
+                lse=self.lse,
+                training=self.training,
+                device=target_device(q.device),
+                longest=longest,
+                keys=k.shape[-3],
+            )
         )
         listed = a.mask is not None and 0 < -(-k.shape[-3] // config.BN) <= CAPACITY
         return replace(config, listed=listed), 1
@@ -155,8 +169,8 @@ class AttentionOperator:
     def reference(self, *args: Any) -> Any:
         """The same by PyTorch's operators."""
         args = (*args[:-5], *_scaled(args[0], args[-5:]))
-        out, lse = plain.forward_varlen(*args[:5], *args[7:]) if self.varlen else plain.forward(*args)
-        return (out, lse) if self.lse else out
+        made = plain.forward_varlen(*args[:5], *args[7:]) if self.varlen else plain.forward(*args)
+        return made if self.training else made[:2] if self.lse else made[0]
 
     def cost(self, q: Tensor, k: Tensor, *rest: Any) -> int:
         """The multiply-adds of Q K^T, or the cost of its tiles if that is more."""
@@ -164,20 +178,22 @@ class AttentionOperator:
 
     def save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Saves the arguments and the results for the gradient."""
-        tensors = 5
-        ctx.save_for_backward(*inputs[:tensors], *output)
+        tensors, (out, lse, wide, rest) = 5, output
+        ctx.mark_non_differentiable(wide, rest)
+        ctx.save_for_backward(*inputs[:tensors], wide if wide.dim() > 1 else out, lse, rest)
         ctx.numbers = (*inputs[tensors:-5], *_scaled(inputs[0], inputs[-5:]))
         ctx.set_materialize_grads(False)
 
-    def backward(self, ctx: Any, g: Tensor, g_lse: Tensor) -> tuple[Any, ...]:
+    def backward(self, ctx: Any, g: Tensor, g_lse: Tensor, *_: Any) -> tuple[Any, ...]:
         """The gradient, by an operator of its own."""
-        *tensors, out, lse = ctx.saved_tensors
-        made = (gradients_varlen if self.varlen else gradients)(g, g_lse, out, lse, *tensors, *ctx.numbers)
+        *tensors, wide, lse, rest = ctx.saved_tensors
+        made = (gradients_varlen if self.varlen else gradients)(g, g_lse, wide, lse, rest, *tensors, *ctx.numbers)
         return (*made, *([None] * (2 + len(ctx.numbers))))
 
 
-ATTENTION_LSE, VARLEN_LSE = AttentionOperator(False).defined, AttentionOperator(True).defined
-ATTENTION, VARLEN = AttentionOperator(False, ATTENTION_LSE).defined, AttentionOperator(True, VARLEN_LSE).defined
+_TRAINING, _VARLEN_TRAINING = AttentionOperator(False).defined, AttentionOperator(True).defined
+ATTENTION_LSE, ATTENTION = (AttentionOperator(False, lse, _TRAINING).defined for lse in (True, False))
+VARLEN_LSE, VARLEN = (AttentionOperator(True, lse, _VARLEN_TRAINING).defined for lse in (True, False))
 
 
 def _default_scale(dim: int) -> float:
@@ -245,11 +261,11 @@ def attention(
     LSE of -inf.
 
     Scores may have any size that fp32 holds. A bias below -2.35e38, which overflows in units of log2(e), counts as
-    -inf. Gradients, and results of up to 16 queries, read the LSE, which is off by a relative 2^-24. If every bias of a
-    row is 1e8 or more in size, the LSE does not say how many keys there are. Rule keys out by ``mask``.
+    -inf. If the biases of a row are so large that fp32 holds no score beside them, its keys weigh alike. Rule keys out
+    by ``mask``.
 
-    The gradient reaches q, k and v. A bias that needs a gradient is refused, and so is dropout. Raises LaunchError:
-    OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
+    The gradient reaches q, k and v. For it the result is also saved in fp32. A bias that needs a gradient is refused,
+    and so is dropout. Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """
     left = right = -1
     if window is not None:

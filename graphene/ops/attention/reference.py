@@ -43,9 +43,14 @@ class Problem:
             allowed = mask if allowed is None else allowed & mask
         self.scores = s if allowed is None else s.masked_fill(~allowed, -torch.inf)
 
-    def forward(self) -> tuple[Tensor, Tensor]:
-        """O (batch, heads, sq, dim) and LSE; a row that sees no key gives zeros and -inf."""
-        return self.p() @ self.v, torch.logsumexp(self.scores, 3)
+    def forward(self) -> tuple[Tensor, Tensor, Tensor]:
+        """O (batch, heads, sq, dim), LSE, and the rest of LSE * log2(e) after LSE was rounded to fp32.
+
+        A row that sees no key gives zeros and -inf, without a rest.
+        """
+        lse = torch.logsumexp(self.scores, 3).float()
+        sums = torch.exp(self.scores - lse[..., None]).sum(3)
+        return self.p() @ self.v, lse, torch.where(lse.isneginf(), 0, torch.log2(sums)).float()
 
     def p(self) -> Tensor:
         """The probabilities. They are not computed from the LSE, whose digits a large score would take."""
@@ -73,10 +78,16 @@ class Problem:
         return (ds @ self.k).transpose(1, 2), heads(ds.transpose(2, 3) @ self.q), heads(p.transpose(2, 3) @ g)
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, bias: Tensor, *numbers: Any) -> tuple[Tensor, Tensor]:
-    """The results of (batch, seq, heads, dim) tensors."""
-    out, lse = Problem(q, k, v, mask, bias, numbers).forward()
-    return out.transpose(1, 2).to(q.dtype).contiguous(), lse.float()
+def forward(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, bias: Tensor, *numbers: Any) -> tuple[Tensor, ...]:
+    """The results of (batch, seq, heads, dim) tensors, and what the gradient's kernels read of them.
+
+    That is empty where it is not read: the result before its rounding, and with a bias the rest of the LSE.
+    """
+    out, lse, rest = Problem(q, k, v, mask, bias, numbers).forward()
+    out = out.transpose(1, 2)
+    made, none = out.to(q.dtype).contiguous(), torch.empty(0, device=q.device)
+    wide = none if out.dtype == made.dtype else out.contiguous()
+    return made, lse, wide, none.clone() if bias is None else rest
 
 
 def backward(
@@ -95,13 +106,17 @@ def sequences(cu_q: Tensor, cu_k: Tensor) -> Iterator[tuple[slice, slice]]:
         yield slice(q[i], max(q[i], q[i + 1])), slice(k[i], max(k[i], k[i + 1]))
 
 
-def forward_varlen(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, *numbers: Any) -> tuple[Tensor, Tensor]:
-    """The results of packed (total, heads, dim) tensors."""
+def forward_varlen(q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, *numbers: Any) -> tuple[Tensor, ...]:
+    """The results of packed (total, heads, dim) tensors, and the same as in ``forward`` after them."""
     out, lse = torch.zeros_like(q), torch.full((q.shape[1], q.shape[0]), -torch.inf, device=q.device)
+    rounded = q.dtype in (torch.float16, torch.bfloat16)
+    wide = torch.zeros(q.shape if rounded else 0, device=q.device)
     for i, j in sequences(cu_q, cu_k):
-        own, own_lse = forward(q[None, i], k[None, j], v[None, j], None, None, *numbers)
+        own, own_lse, own_wide, _ = forward(q[None, i], k[None, j], v[None, j], None, None, *numbers)
         out[i], lse[:, i] = own[0], own_lse[0]
-    return out, lse
+        if rounded:
+            wide[i] = own_wide[0]
+    return out, lse, wide, torch.empty(0, device=q.device)
 
 
 def backward_varlen(

@@ -80,7 +80,7 @@ class Definition:
     does (``lower``, ``to_fp32``); None converts nothing. ``types``: converts each argument to the type of the schema,
     or raises OP_ARGUMENT; None does so by the schema alone. ``values``: raises for values that only eager calls know.
     ``without_gradient``: tensors through which there is no gradient. ``with_gradient``: the operator that is called
-    if a gradient is wanted; its first result is this operator's. ``decomposed``: the same by other operators, for
+    if a gradient is wanted; its first results are this operator's. ``decomposed``: the same by other operators, for
     torch.func, which takes no lists of tensors. ``flops``: the operations that torch.utils.flop_counter counts for the
     arguments. ``instead``: ``reference`` in words.
     """
@@ -221,7 +221,10 @@ class Defined:
             raise _Explanation(op, args)
         if self._written is not None:
             args = self._before_writing(args)
-        return op(*args) if op is self else op(*args)[0]
+        made = op(*args)
+        if op is self:
+            return made
+        return made[0] if d.returned == 1 else made[: d.returned]
 
     def _of_types(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments, each of the type that the schema says. Raises OP_ARGUMENT."""
