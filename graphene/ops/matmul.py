@@ -11,12 +11,13 @@ from graphene.kernels.gemm.launches import gemm_launches, workspace_sizes
 from graphene.kernels.gemm.problem import GemmProblem, GemmTile
 from graphene.ops.core.activations import ACTIVATIONS, activate, slope, wide_dtype
 from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, same_shape, shape_text
-from graphene.ops.core.context import lower, written
+from graphene.ops.core.context import lower, transforming, written
 from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, public
 from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES, KernelCalls, target_device
 from graphene.ops.core.torch import Tensor, fail, torch
 from graphene.ops.core.views import Dim, Extent, broadcast, divides, merge, output, own, recipe, view
 from graphene.select.gemm import choose
+from graphene.select.hopper import has_wgmma
 
 _SIMULATED_TILE = 32
 A, B, BIAS, RESIDUAL, C = range(5)  # the tensors of a call; the fifth is the result, or `out`
@@ -310,6 +311,12 @@ def sums_again(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
     return _with_bias(torch.matmul(a.to(wide), b.to(wide)), bias, wide)
 
 
+def _multiplied(x: Tensor, y: Tensor) -> Tensor:
+    """The product of a gradient: by this package where its kernels have wgmma, as cuBLAS has; else by PyTorch."""
+    own = x.is_cuda and torch.cuda.is_available() and not transforming() and has_wgmma(target_device(str(x.device)))
+    return MATMUL(x, y, None, None, None) if own else torch.matmul(x, y)
+
+
 def _product_of_shape(x: Tensor, y: Tensor, shape: Sequence[Any]) -> Tensor:
     """The product in a shape that may lack batch dimensions: it sums over those, too."""
     batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
@@ -321,7 +328,7 @@ def _product_of_shape(x: Tensor, y: Tensor, shape: Sequence[Any]) -> Tensor:
         front = [batch[i] for i in kept]
         x = x.expand(*batch, *x.shape[-2:]).permute(*kept, m, *summed, k).reshape(*front, x.shape[-2], n)
         y = y.expand(*batch, *y.shape[-2:]).permute(*kept, *summed, m, k).reshape(*front, n, y.shape[-1])
-    return torch.matmul(x, y).reshape(shape)
+    return _multiplied(x, y).reshape(shape)
 
 
 def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:

@@ -103,6 +103,19 @@ def test_matmul_views_are_read_as_they_lie() -> None:
     close(ops.matmul(a, b, residual=row.expand(64, 40)), want(a, b, residual=row.expand(64, 40)), 128)
 
 
+def test_the_gradient_of_matmul_is_multiplied_by_matmul_on_hopper() -> None:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("the products of a gradient are PyTorch's")
+    a, b = r(256, 128, grad=True), r(128, 64, grad=True)
+    g = r(256, 64)
+    y = ops.matmul(a, b)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        y.backward(g)
+    assert sum(e.name == "graphene::matmul_forward" for e in seen.events()) == 2
+    close(a.grad, g.double() @ b.double().T, 64)
+    close(b.grad, a.double().T @ g.double(), 256)
+
+
 def test_matmul_out() -> None:
     a, b = r(64, 128), r(128, 40)
     for out in (torch.empty(64, 40, device="cuda", dtype=torch.half), r(64, 80)[:, 3:43], r(40, 64).T):
