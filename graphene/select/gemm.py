@@ -137,7 +137,7 @@ def estimate(p: GemmProblem, device: Device) -> GemmTile:
     """
     best = min(_expected(p, device), key=lambda c: c[0], default=None)
     new = min(_expected_by_wgmma(p, device), key=lambda c: c[0], default=None)
-    if new is not None and (best is None or new[0] <= max(best[0], 1.1 * hopper.memory_us(p, device))):
+    if new is not None and (best is None or new[0] <= max(best[0], 1.3 * hopper.memory_us(p, device))):
         best = new
     if best is None:
         _core.fail("KERNEL_ARGUMENT", "select_gemm: shared_bytes does not fit",

@@ -11,36 +11,46 @@ import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from graphene.kernels.gemm.problem import TYPES, GemmTile
+from graphene.kernels.gemm.frame import Product
+from graphene.kernels.gemm.hopper import Hopper
+from graphene.kernels.gemm.problem import TYPES, GemmProblem, GemmTile
 from graphene.select.device import H200, Device
 from graphene.select.tiles import up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from graphene.kernels.gemm.problem import GemmProblem
 
 __all__ = ["candidates", "has_wgmma", "impossible", "product_us", "refused", "serves", "tiles_for"]
 
 LINE = 64  # elements of k in a step: lines of 128 bytes
-PIECE = 64  # columns of C that pass through shared memory at once
 MOST = 2**31 - 2**16  # coordinates of TMA and numbers of tiles have 32 bits
+FEW = 512  # rows or columns, of which tiles cover no more than they must
 SUMS = 208  # the most accumulators of a thread
 BARRIERS_BYTES = 16  # of a stage
 STAGES = 12  # more were not faster
-LAUNCH_US = 2.6  # before the first step and after the last one, where the kernel before lets this one start early
-TENSOR_NS = 6.55  # a k of a tile of 128x128, when tensor cores are always busy
-COOL = 0.68  # the share of it when they are mostly idle: clocks are higher then
-HALF_WARM_US = 8.3  # work at which clocks are between the two
+LAUNCH_US = 3.4  # before the first step and after the last one, where the kernel before lets this one start early
+TENSOR_NS = 6.21  # a k of a tile of 128x128, when tensor cores are always busy
+L2 = 1.18  # what TMA reads from the L2 cache, as a multiple of Device.l2_bytes
+STEP_US = 0.11  # of a step of any size
+READS = 0.012  # the share of the time of the L2 cache that does not run beside the rest
+LINES = 0.22  # more time for as many more lines of operands in shared memory as a tile of 128x128 has for its products
+NARROW = 82  # narrower instructions take as long as those of so many columns
+COOL = 0.5  # the share of it when they are mostly idle: clocks are higher then
+HALF_WARM_US = 22  # work at which clocks are between the two
 WORK_PER_US = 650e6  # operations of all tensor cores, by which this work is counted
-MEMORY = 0.957  # what it reads from memory, as a share of Device.memory_rate
+MEMORY = 1.05  # what it reads from memory, as a share of Device.memory_rate
 STRADDLING = 1.2  # more of the L2 cache's lines, where the operands' lines begin in the middle of them
-STORE_US = 0.3  # the store of a tile of 128x128 by two consumers, through shared memory and TMA
-ALONE = 0.05  # the share of the shorter one of work and memory accesses that does not run beside the other
+STORE_US = 0.8  # the store of a tile of 128x128 by two consumers, through shared memory and TMA
+SHARED_TILE = 1.012  # two consumers of one tile, as a multiple of the time of one with a tile of its own
+THROUGH_L2 = 0.38  # the share of the time of memory accesses by which what is read again from the L2 cache waits
+OUTSIDE_PER_NS = 26  # lines of 128 bytes outside of a matrix, in which TMA fills tiles with zeros, on the whole device
+BESIDE_ZEROS = 0.35  # the share of the shorter one of these and the work that does not run beside the other
+ALONE = 0.18  # likewise of memory accesses and the rest
 BY_THREADS = 3.0  # as a multiple of that, where lines of C begin anywhere, or its elements have 32 bits
 COMPUTED = 0.5  # more of it for an activation, for a residual, for C itself
-UNEVEN = 1.05  # widths that are no multiple of 64
-CLUSTERS = 1.006  # barriers of clusters; they gain as much where operands are many times the L2 cache
+UNEVEN = (1.02, 1.05)  # widths that are no multiple of 64, and those in turns
+CLUSTERS = 1.008  # barriers of clusters; they gain as much where operands are many times the L2 cache
 LARGE_BYTES = 200e6
 
 
@@ -66,15 +76,17 @@ class Shape:
         sharing = max(c.warps) // 4  # consumers of a tile
         self.rows, self.consumers = self.block_rows // sharing, 2 if c.turns else sharing
 
-    @property
-    def piece_bytes(self) -> int:
-        """Shared memory of the pieces of a result of 16-bit elements."""
-        return 2 * self.consumers * self.rows * (self.columns if self.columns % PIECE else PIECE)
 
-    def shared_bytes(self, stages: int, bk: int, item: int, out_item: int) -> int:
-        """The least shared memory of a block."""
-        stage = (self.block_rows + self.columns) * bk * item + BARRIERS_BYTES
-        return stages * stage + (self.piece_bytes if out_item == 2 else 0)
+@functools.lru_cache(1024)
+def _hopper(c: GemmTile, form: GemmProblem) -> Hopper:
+    """What the kernel says of a tile."""
+    return Hopper(Product(form, c))
+
+
+def _form(p: GemmProblem) -> GemmProblem:
+    """The problem as far as shared memory depends on it."""
+    return GemmProblem(0, 0, 0, dtype=p.dtype, align=(16, 16, p.align[2]), bias=p.bias, residual=p.residual,
+                       beta=p.beta, out=p.out)  # fmt: skip
 
 
 def impossible(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
@@ -83,8 +95,8 @@ def impossible(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
         return f"gemm_sm90 has no product of {p.dtype} on {device.arch}"
     if c.warps not in ((4, 1), (8, 1), (1, 4), (1, 8)) or (c.turns and max(c.warps) > 4):
         return f"{c.warps} warps are no consumers of gemm_sm90" + " in turns" * c.turns
-    s, item = Shape(c), TYPES[p.dtype].bits // 8
-    if s.rows % 64 or s.columns > 256:
+    s = Shape(c)
+    if s.rows % 64 or (s.swapped and s.rows != 64) or s.columns > 256:
         return f"{s.rows}x{s.columns} for a consumer, of which wgmma has multiples of 64, and up to 256"
     if (held := s.rows * s.columns // 128) > SUMS:
         return f"{held} sums a thread, at most {SUMS}"
@@ -94,8 +106,7 @@ def impossible(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
             return f"{shares} blocks cannot share {extent} rows of an operand in order {p.order}"
     if sum(n > 1 for n in c.cluster) > 1 or c.cluster[2] > 1:
         return f"clusters of {c.cluster} share no operand"
-    need = s.shared_bytes(c.stages, c.tile[2], item, TYPES[p.out_dtype].bits // 8)
-    if need > device.shared_bytes:
+    if (need := _hopper(c, _form(p)).shared_bytes) > device.shared_bytes:
         return f"{need} bytes of shared memory, at most {device.shared_bytes}"
     if min(16 if padded else a for padded, a in zip(c.pad, p.align[:2], strict=True)) < 16:
         return f"TMA copies lines of 16 bytes, not of {min(p.align[:2])}"
@@ -135,10 +146,13 @@ def product_us(
     k = up(up(p.k, c.tile[2]), split_k) * c.tile[2]
 
     area = s.block_rows * s.columns / 128**2
+    lines = (s.block_rows + s.columns) / area / 256  # that are brought for as many products, of those for 128x128
+    wide = s.block_rows * max(s.columns, NARROW) / 128**2 * (1 + LINES * max(0.0, lines - 1))
     busy = 2 * p.m * p.n * p.k * count / WORK_PER_US
     warm = COOL + (1 - COOL) * busy / (busy + HALF_WARM_US)
-    tensor_ns = TENSOR_NS * area * warm * (H200.tensor_rate / device.tensor_rate)
-    tensor_ns *= UNEVEN if s.columns % 64 and s.columns > 64 else 1.0
+    tensor_ns = TENSOR_NS * wide * warm * (H200.tensor_rate / device.tensor_rate)
+    tensor_ns *= UNEVEN[c.turns] if s.columns % 64 and s.columns > 64 and not s.swapped else 1.0
+    tensor_ns *= SHARED_TILE if max(c.warps) == 8 else 1.0
     if cluster > 1:
         operands = count * (p.m + p.n) * p.k * item
         tensor_ns *= CLUSTERS if operands < LARGE_BYTES else 2 - CLUSTERS
@@ -146,17 +160,23 @@ def product_us(
     straddling = any(x * item % 128 and not padded for x, padded in zip(lengths, pad, strict=True))
     loads = (s.block_rows / s.across + s.columns / s.down) * item * (STRADDLING if straddling else 1.0)
     share = max(0.5, min(1.0, clusters * cluster / device.sm_count))  # of multiprocessors that load
-    l2_ns = loads * share * warm / (device.l2_bytes * device.clock_ghz)
-    steps_us = k * max(tensor_ns, l2_ns) * 1e-3
+    l2_ns = loads * share * warm / (L2 * device.l2_bytes * device.clock_ghz)
+    memory = memory_us(p, device) - LAUNCH_US
+    l2_us = k * l2_ns * 1e-3 + THROUGH_L2 * memory / rounds
+    steps_us = max(k * tensor_ns * 1e-3, l2_us, k / c.tile[2] * STEP_US) + READS * l2_us
 
     direct = p.align[2] < 16 or split_k > 1 or TYPES[p.out_dtype].bits != 16
     store_us = STORE_US * area * (BY_THREADS if direct else 1.0) * (1 if max(c.warps) == 8 else 2)
     store_us *= 1 + COMPUTED * ((p.activation is not None) + p.residual + p.beta) * (split_k == 1)
     total = rounds * max(steps_us, store_us) + store_us if c.turns else rounds * (steps_us + store_us)
-    bound = "tensor cores" if tensor_ns >= l2_ns else "L2 cache"
-    if (memory := memory_us(p, device) - LAUNCH_US) > total:
-        total, memory, bound = memory, total, "memory"
-    total += ALONE * memory
+    bound = "tensor cores" if steps_us > l2_us else "L2 cache"
+
+    (down, along), edges = (up(m, s.block_rows), up(n, s.columns)), count * split_k
+    outside = edges * ((down * s.block_rows - m) * along + (along * s.columns - n) * down)
+    for other, name in ((outside * k / (c.tile[2] * OUTSIDE_PER_NS * 1e3), "zeros"), (memory, "memory")):
+        if other > total:
+            total, other, bound = other, total, name
+        total += (BESIDE_ZEROS if name == "zeros" else ALONE) * other
     return LAUNCH_US + total, f"{clusters / (device.sm_count // cluster):.2f} rounds, bound by {bound}"
 
 
@@ -167,41 +187,45 @@ def memory_us(p: GemmProblem, device: Device) -> float:
     return LAUNCH_US + moved / (MEMORY * device.memory_rate * 1e3)
 
 
-def _fitting(tile: tuple[int, int], warps: tuple[int, int], turns: bool, shared: int, out_item: int) -> int:
-    """As many stages as fit into shared memory, for operands of 16 bits."""
-    s = Shape(GemmTile((*tile, LINE), warps, 2, kernel="gemm_sm90", turns=turns))
-    left = shared - s.shared_bytes(0, LINE, 2, out_item)
-    return min(STAGES, left // (s.shared_bytes(1, LINE, 2, 4)))
+def _forms(few_rows: int, few_columns: int) -> Iterator[tuple[tuple[int, int], tuple[int, int], bool]]:
+    """Tiles, warps and turns; the first of equal ones is taken. Few rows or columns are cut into as few as fit."""
+    yield from (((n, 64), (1, 4), False) for n in _cuts(few_rows))
+    yield from (((64, n), (4, 1), False) for n in dict.fromkeys((64, 128, 32, 16, *_cuts(few_columns))))
+    yield from (((64, n), (4, 1), True) for n in (128, 64, 256, 192))
+    yield from (((128, n), (4, 1), True) for n in (128, 192, 64, 96, 160))
+    wide = (128, 256, 192, 64, 144, 96, 112, 160, 176, 208, 224)
+    yield from (((128, n), (8, 1), False) for n in dict.fromkeys((*wide, *_cuts(few_columns))))
+    yield from (((n, 128), (1, 8), False) for n in _cuts(few_rows))
+    yield from (((256, n), (8, 1), False) for n in (128, 192))
 
 
-def _forms() -> list[tuple[tuple[int, int], tuple[int, int], bool]]:
-    """Tiles, warps and turns; the first of equal ones is taken."""
-    forms = [((64, n), (4, 1), False) for n in (64, 128, 32, 16)]
-    forms += [((n, 64), (1, 4), False) for n in (16, 32, 64, 128)]
-    forms += [((64, n), (4, 1), True) for n in (128, 64, 256, 192)]
-    forms += [((128, n), (4, 1), True) for n in (128, 192, 64, 96, 160)]
-    forms += [((128, n), (8, 1), False) for n in (128, 256, 192, 64, 144, 96, 112, 160, 176, 208, 224)]
-    return [*forms, ((256, 128), (8, 1), False), ((256, 192), (8, 1), False)]
+def _cuts(extent: int) -> list[int]:
+    """Widths of an instruction into which few rows or columns are cut, one or more; none for many."""
+    widths = [up(up(extent, parts), 16) * 16 for parts in (1, 2, 3, 4)] if extent <= FEW else []
+    return list(dict.fromkeys(n for n in widths if n <= 256))
 
 
-@functools.lru_cache(64)
-def tiles_for(shared_bytes: int, out_item: int) -> tuple[GemmTile, ...]:
-    """Tiles of one part of k, with as many stages as fit into the shared memory of a block."""
+@functools.lru_cache(256)
+def tiles_for(shared_bytes: int, form: GemmProblem, rows: int, columns: int) -> tuple[GemmTile, ...]:
+    """Tiles of one part of k, with as many stages as a block has room for; `rows`, `columns`: of C, if below `FEW`."""
     out = []
-    for tile, warps, turns in _forms():
-        if (stages := _fitting(tile, warps, turns, shared_bytes, out_item)) >= 2:
-            group = 8 if warps[1] == 1 else 1
-            clusters = ((1, 1, 1), (2, 1, 1)) if turns and tile == (128, 192) else ((1, 1, 1),)
-            for cluster in clusters:
-                out.append(
-                    GemmTile((*tile, LINE), warps, stages, group, kernel="gemm_sm90", cluster=cluster, turns=turns)
-                )
+    for tile, warps, turns in _forms(rows, columns):
+        c = GemmTile((*tile, LINE), warps, 2, 8 if warps[1] == 1 else 1, kernel="gemm_sm90", turns=turns)
+        h = Hopper(Product(form, c))
+        room = shared_bytes - (1 + h.more_pieces) * h.piece_bytes - 2 * h.consumers * h.bias_elems
+        if (stages := min(STAGES, room // (h.stage_bytes + BARRIERS_BYTES))) >= 2:
+            out.append(replace(c, stages=stages))
+            if turns and tile == (128, 192):
+                out.append(replace(c, stages=stages, cluster=(2, 1, 1)))
     return tuple(out)
 
 
 def candidates(p: GemmProblem, device: Device) -> Iterator[GemmTile]:
     """The tiles that may serve a problem, of one part of k and without padded copies; none if there is no kernel."""
-    for c in tiles_for(device.shared_bytes, TYPES[p.out_dtype].bits // 8) if serves(p, device) else ():
+    if not serves(p, device) or min(p.m, p.n, p.k) < 1:
+        return
+    few = (up(min(n, FEW + 1), 16) * 16 for n in (p.m, p.n))  # so that neighbours share what is remembered
+    for c in tiles_for(device.shared_bytes, _form(p), *few):
         shared = max(c.cluster) == 1 or impossible(replace(c, pad=(True, True)), p, device) is None
         if shared and covers(c, p) is None:
             yield c
