@@ -176,7 +176,7 @@ class _Shared:
         self.empty_x = gr.mbarrier("empty_x", c.inputs, arrivals=c.consumers)
         self.turn = gr.named_barrier("turn", stages=c.consumers, threads=256) if c.turns else None
         self.biases: Any = gr.alloc("sB", [c.depth, self.widest], self.dtype, gr.SH) if any(c.biases) else None
-        self.biased = gr.mbarrier("biased", 1, arrivals=32) if any(c.biases) else None
+        self.biased: Any = gr.mbarrier("biased", 1, arrivals=32) if any(c.biases) else None
 
     def bring_biases(self, runs: list[Run], biases: dict[int, Any], warp: Any) -> None:
         """A warp copies all biases, which stay. They are there when its threads have arrived."""

@@ -21,10 +21,12 @@ from graphene.kernels.recurrent import meaning, two_products
 from graphene.kernels.traced import as_data
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 __all__ = ["CellSm90Config", "cell_sm90"]
 
+REGISTERS = {True: (24, 240), False: (40, 232)}  # of a thread of the producer and of two consumers, if biases are early
+EARLY = 32  # registers of biases that are brought before the products
 BK = 64  # k of a tile: 128 bytes, a line of the swizzle's pattern
 
 
@@ -71,6 +73,11 @@ class CellSm90Config:
     def part(self) -> int:
         """Columns of a piece that are computed at once, so that registers hold what four gates need."""
         return 16 if self.gates == 4 else 64
+
+    @property
+    def early(self) -> bool:
+        """Whether registers hold the biases beside the sums, so that they are brought before the products."""
+        return self.biases * self.columns // 8 <= EARLY
 
     @property
     def pieces(self) -> int:
@@ -169,8 +176,9 @@ class _Consumer:
         if c.gates == 4:
             self.old = gr.fragment("old", [64, c.part], cell.dtype, narrow, on=mine)
             self.state = gr.fragment("state", [64, c.part], gr.fp32, narrow, on=mine)
-        names = [[f"bias{i}{g}" for g in range(c.gates)] for i in range(c.biases)]
-        self.vectors = [[self.out.reduced(0, n) for n in of] for of in names]
+        parts = c.tile[1] // c.part
+        names = [[[f"bias{i}{g}{p}" for g in range(c.gates)] for i in range(c.biases)] for p in range(parts)]
+        self.vectors = [[[self.out.reduced(0, n) for n in of] for of in part] for part in names]
         self.get, self.free = gr.ring("get", c.stages), gr.ring("free", c.stages)
         self.round = gr.ring("round", 1)  # of the tile of C
 
@@ -228,17 +236,18 @@ class _Consumer:
                 tile = cell.given["C"].tile([64, c.width])[self.place(m, half), n]
                 gr.move(piece, tile, atom=load, done=cell.state[self.w])
 
-    def fetch(self, n: Any, j: int) -> None:
-        """Brings biases to registers: of the piece `n` of all units the part `j`."""
+    def fetch(self, n: Any, parts: Iterable[int]) -> None:
+        """Brings biases of a tile to registers, in parts as they will be added."""
         c, tiles = self.c, self.cell.tiles
-        for b, vectors in zip(self.cell.biases, self.vectors, strict=True):
-            for g, v in enumerate(vectors):
-                part = b.tile([c.width])[g * tiles + n].reshape(0, [1, c.width]).tile([None, c.part])[0, j]
-                gr.move(v, part, atom=access("ld.global", 4))
+        for p in parts:
+            for b, vectors in zip(self.cell.biases, self.vectors[p], strict=True):
+                for g, v in enumerate(vectors):
+                    of_tile = b.tile([c.tile[1]])[g * tiles + n].reshape(0, [1, c.tile[1]])
+                    gr.move(v, of_tile.tile([None, c.part])[0, p], atom=access("ld.global", 4))
 
-    def values(self, sums: list[Any], old: Any) -> dict[str, Any]:
-        """The results from the sums of each gate; `old`: the part of C in shared memory."""
-        x = [sum((of[g] for of in self.vectors), y) for g, y in enumerate(sums)]
+    def values(self, sums: list[Any], part: int, old: Any) -> dict[str, Any]:
+        """The results from the sums of each gate; `part`: of the columns; `old`: that of C in shared memory."""
+        x = [sum((of[g] for of in self.vectors[part]), y) for g, y in enumerate(sums)]
         if self.c.gates == 1:
             return {"H_new": activation(self.c.activation)(x[0])}
         gr.move(self.old, old, atom="ld.shared.b32")
@@ -259,10 +268,11 @@ class _Consumer:
             gr.wait(store, pending=c.buffers - 1 if even else 0)  # the stores from these pieces have read them
             gr.barrier(on=self.mine)
             for i in range(parts):
-                self.fetch(column, i)
                 sums = [self.acc.tile([64, c.part])[half, (j + g) * parts + i] for g in range(c.gates)]
+                if not c.early:
+                    self.fetch(n, [j * parts + i])
                 at_part = {k: p.tile([None, c.part])[0, i] for k, p in pieces.items()}
-                for name, value in self.values(sums, at_part.get("C")).items():
+                for name, value in self.values(sums, j * parts + i, at_part.get("C")).items():
                     self.out[:] = value
                     gr.move(at_part[name], self.out, atom=gr.atom("stmatrix.x4"))
             gr.fence("async.shared")  # what threads stored becomes visible to the copies
@@ -315,7 +325,7 @@ def cell_sm90(c: CellSm90Config) -> gr.Kernel:
 
         with gr.only(groups[0]):
             if c.consumers > 1:
-                gr.setmaxnreg(40)
+                gr.setmaxnreg(REGISTERS[c.early][0])
             with gr.only(groups[0].elect()):
                 put = gr.ring("put", c.stages, phase=1)  # 1: the ring starts empty
                 for t in gr.loop("tile", tiles, start=b, step=workers):
@@ -324,7 +334,7 @@ def cell_sm90(c: CellSm90Config) -> gr.Kernel:
         consumers = groups[1:3] if c.consumers > 1 else groups[1]
         with gr.only(consumers):
             if c.consumers > 1:
-                gr.setmaxnreg(232)
+                gr.setmaxnreg(REGISTERS[c.early][1])
             me = _Consumer(cell, consumers)
             if c.turns:
                 me.pass_over(me.w * (steps[0] + steps[1]))
@@ -335,6 +345,8 @@ def cell_sm90(c: CellSm90Config) -> gr.Kernel:
                 m, n = place(t)
                 if G == 4:
                     me.bring_states(m, n)
+                if c.early:
+                    me.fetch(n, range(c.tile[1] // c.part))
                 me.multiply(m, n)
                 if c.turns:
                     me.pass_over(steps[0] + steps[1])

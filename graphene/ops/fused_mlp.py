@@ -174,8 +174,8 @@ def configure(
     bias_of = {layer: depth + 1 + i for i, layer in enumerate(i for i, has in enumerate(biased) if has)}
     align = divides(min(16, x.align), (widths[0] if across is None else across) * x.item_bytes)
     made = depth + len(biases) + 1  # the first tensor that the recipe makes, which is the result; work spaces follow
-    source, outputs, launches = 0, [result], []
-    for first in range(0, depth, DEEPEST):
+    source, outputs, launches, first = 0, [result], [], 0
+    while first < depth:
         end = min(first + DEEPEST, depth)
         out_align = divides(16, widths[end] * x.item_bytes)
         config = select_mlp(
@@ -185,7 +185,7 @@ def configure(
         )  # fmt: skip
         if config is None:
             return _core.Recipe.torch("one layer that is wide on both sides")
-        target = made
+        end, target = first + config.depth, made
         if end < depth:
             target = made + len(outputs)
             outputs.append(output(dtype, *front, [(end, 0)]))
@@ -196,7 +196,7 @@ def configure(
         )
         matrices = [view(t, own(t, *range(rank - 1)), own(t, rank - 1)) for t in (source, target)]
         launches.append((_kernel(config), [matrices[0], *given, matrices[1]]))
-        source, align = target, out_align
+        source, align, first = target, config.align[1], end
     return _core.Recipe(outputs, 1, launches)
 
 

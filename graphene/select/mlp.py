@@ -1,18 +1,84 @@
-"""The choice of a perceptron's tile, by its widths and the number of rows."""
+"""The choice of a perceptron's tile, by its widths and the number of rows.
+
+On a device with `wgmma` there are two kernels, and a model of each one's time says which is taken. A layer of both
+costs its operations, and a time that does not depend on rows, in which warps wait for each other and for sums. The
+models are chosen by times on an H200 (`benchmarks/results/mlp_h200.json`), from which they differ by up to a fifth.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from graphene.kernels.mlp import MlpConfig, up
+from graphene.kernels.mlp_sm90 import CHUNK, DEEPEST, HELD, MlpSm90Config
 from graphene.select.device import H200
+from graphene.select.hopper import has_wgmma
 
 if TYPE_CHECKING:
     from graphene.kernels.mlp import Activation
     from graphene.select.device import Device
 
-__all__ = ["select_mlp"]
+__all__ = ["mma_us", "select_mlp", "wgmma_us"]
+
+LAUNCH_US = 5.0  # before the first layer and behind the last one, where caches are cold
+MMA_FLOPS = 2.8e6  # operations of a multiprocessor in a microsecond, with activations, by mma.sync
+MMA_LAYER_US = 0.15
+WGMMA_FLOPS = 5.0e6  # the same by wgmma, of consumers that take turns
+WGMMA_LAYER_US = 0.25  # and for every CHUNK columns of 64 rows
+ACTIVATION_US = 0.1
+STAGES = 10  # more were not faster
+MEMORY = 0.957  # what is reached of Device.memory_rate
+
+
+def _memory_us(rows: int, widths: tuple[int, ...], device: Device) -> float:
+    return rows * (widths[0] + widths[-1]) * 2 / (MEMORY * device.memory_rate * 1e3)
+
+
+def mma_us(rows: int, widths: tuple[int, ...], device: Device) -> float:
+    """About how long `mlp_kernel` takes, in microseconds."""
+    flops = 2 * sum(up(k) * up(n) for k, n in pairwise(widths)) * max(16, rows / device.sm_count)
+    us = LAUNCH_US + flops / (MMA_FLOPS * device.tensor_rate / H200.tensor_rate) + MMA_LAYER_US * (len(widths) - 1)
+    return us + _memory_us(rows, widths, device)
+
+
+def wgmma_us(c: MlpSm90Config, rows: int, device: Device) -> float:
+    """About how long `mlp_sm90` takes, in microseconds."""
+    rounds, us = -(-rows // (c.block_rows * device.sm_count)), 0.0
+    for k, n in pairwise(c.widths):
+        products = 2 * c.rows * up(k) * up(n) / (WGMMA_FLOPS * device.tensor_rate / H200.tensor_rate)
+        between = WGMMA_LAYER_US + ACTIVATION_US * (c.rows // 64) * -(-n // CHUNK)
+        us += rounds * max(c.consumers * products, products + between)
+    return LAUNCH_US + us + _memory_us(rows, c.widths, device)
+
+
+def _by_wgmma(rows: int, c: MlpSm90Config, device: Device) -> tuple[float, MlpSm90Config] | None:
+    """The best tile of `mlp_sm90` for a problem, or for its first layers if it has more than a kernel takes."""
+    depth = min(c.depth, DEEPEST)
+    widths = c.widths[: depth + 1]
+    if not has_wgmma(device) or rows < 2 or c.align[0] < 16:  # the lines of one row may have any stride
+        return None
+    if any(n % 8 for n in widths[:-1]) or 64 * max(map(up, widths[1:])) > HELD or (depth < c.depth and widths[-1] % 8):
+        return None
+    c = replace(
+        c, widths=widths, activations=c.activations[:depth], biases=c.biases[:depth],
+        align=(16, 16 if depth < c.depth else c.align[1]),
+    )  # fmt: skip
+    found = []
+    for m, consumers in ((64, 1), (64, 2), (128, 2)):
+        if m * max(map(up, widths[1:])) > HELD:
+            continue
+        # Where most of the work is to read X in pieces, a consumer would keep its turn while it waits for them.
+        inner = sum(k * n for k, n in pairwise(widths[1:]))
+        turns = consumers > 1 and inner > widths[0] * widths[1]
+        empty = replace(c, rows=m, consumers=consumers, turns=turns, stages=0)
+        one = replace(empty, stages=1).shared_bytes - empty.shared_bytes
+        stages = min(STAGES, (device.shared_bytes - empty.shared_bytes) // one)
+        if stages >= max(2, -(-max(widths[1:]) // CHUNK)):
+            tile = replace(empty, stages=stages)
+            found.append((wgmma_us(tile, rows, device), tile))
+    return min(found, key=lambda f: f[0], default=None)
 
 
 def select_mlp(
@@ -25,12 +91,17 @@ def select_mlp(
     align: tuple[int, int] = (16, 16),
     device: Device = H200,
     simulated: bool = False,
-) -> MlpConfig | None:
-    """The configuration that was measured to be fast for this number of rows; None if it is a plain product.
+) -> MlpConfig | MlpSm90Config | None:
+    """The configuration that is fast for this number of rows; None if it is a plain product.
 
+    That of Hopper's kernel takes only the first layers if there are more than it may have: its ``depth`` says how many.
     ``simulated``: the one with the least work for the simulator. The other arguments are those of MlpConfig.
     """
     depth = len(widths) - 1
+    wanted = MlpSm90Config(widths, activations, biases, dtype, align=align)
+    hopper = None if simulated else _by_wgmma(rows, wanted, device)
+    if hopper is not None and hopper[0] < mma_us(rows, hopper[1].widths, device):
+        return hopper[1]
     widest = max([*map(up, widths[1:-1]), min(up(widths[0]), 256) if depth > 1 else 16])
     per_sm, wide_input = rows / device.sm_count, widths[0] > 256
     few = min(4 if widest <= 128 else 8, 1 << (widest // 16).bit_length() - 1)  # warps that divide the columns

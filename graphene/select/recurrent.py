@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from graphene.kernels.recurrent import CellConfig
+from graphene.kernels.recurrent_sm90 import CellSm90Config
 from graphene.select.device import H200
+from graphene.select.hopper import has_wgmma
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,6 +16,39 @@ if TYPE_CHECKING:
     from graphene.select.device import Device
 
 __all__ = ["select_cell"]
+
+# Rows, columns of the product, consumers, turns.
+TILES = ((128, 128, 2, True), (128, 128, 2, False), (64, 128, 1, False), (64, 64, 1, False))
+STAGES = 10  # more were not faster
+FEW_ROWS = 96  # below, a tile of 64 rows and wgmma gain nothing: the weights are read from memory
+
+
+def _by_wgmma(M: int, N: int, c: CellSm90Config, device: Device) -> CellSm90Config | None:
+    """The tile of `cell_sm90` with the least work for the multiprocessor that has most; None if none serves."""
+    if M < FEW_ROWS or N % 8:
+        return None
+    found = []
+    for rows, columns, consumers, turns in (
+        (128, 128, 2, True),
+        (128, 128, 2, False),
+        (64, 128, 1, False),
+        (64, 64, 1, False),
+    ):
+        units = columns // c.gates
+        if c.gates == 4 and N % units:
+            continue
+        tiles = -(-M // rows) * -(-N // units)
+        rounds = -(-tiles // device.sm_count)
+        if turns and rounds == 1:  # the second consumer would have nothing to do
+            continue
+        # What a tile costs beside its products: operands of smaller ones are read more often.
+        work = rounds * (rows * columns + 2048 + 24 * (rows + columns))
+        tile = replace(c, tile=(rows, units), consumers=consumers, turns=turns, stages=0)
+        one = replace(tile, stages=1).shared_bytes - tile.shared_bytes
+        stages = min(STAGES, (device.shared_bytes - tile.shared_bytes) // one)
+        if stages >= 2:
+            found.append((work, replace(tile, stages=stages)))
+    return min(found, key=lambda f: f[0], default=(0, None))[1]
 
 
 def select_cell(
@@ -26,11 +62,15 @@ def select_cell(
     align: tuple[int, int, int, int, int] = (16, 16, 16, 16, 16),
     device: Device = H200,
     simulated: bool = False,
-) -> CellConfig:
+) -> CellConfig | CellSm90Config:
     """The configuration that was measured to be fast for M rows and N hidden units.
 
     ``simulated``: the one with the least work for the simulator. The other arguments are those of CellConfig.
     """
+    if has_wgmma(device) and not simulated and min(align) >= 16:
+        wanted = CellSm90Config(gates, activation, biases, dtype)
+        if (hopper := _by_wgmma(M, N, wanted, device)) is not None:
+            return hopper
     columns, big = N * gates, ((128, 256, 64), 3, (2, 4))  # of the product, a tile of it
     tiles, least = [big, ((128, 128, 64), 3, (2, 2)), ((64, 64, 128), 3, (2, 2))], ((32, 64, 128), 4, (1, 2))
     if gates == 4:

@@ -27,7 +27,9 @@ from graphene import select
 from graphene.errors import GrapheneError
 from graphene.kernels.epilogues import ACTIVATIONS
 from graphene.kernels.mlp import mlp_kernel
+from graphene.kernels.mlp_sm90 import MlpSm90Config, mlp_sm90
 from graphene.kernels.recurrent import recurrent_cell
+from graphene.kernels.recurrent_sm90 import CellSm90Config, cell_sm90
 from graphene.select.mlp import select_mlp
 from graphene.select.recurrent import select_cell
 from graphene.testing.jobs import Options, judge_all, read_journals
@@ -172,11 +174,13 @@ def _networks() -> Iterator[tuple[str, str, Callable[[], Any]]]:
         aligned = tuple(16 if w % 8 == 0 else 4 for w in (min(widths, key=lambda w: w % 8 == 0), widths[-1]))
         mlp = select_mlp(rows, widths, ("relu",) * layers, (True,) * layers, dtype=dtype, align=aligned)  # type: ignore[arg-type]
         if mlp is not None:
-            yield "mlp_kernel", f"{rows} rows {widths} {dtype}", partial(mlp_kernel, mlp)
+            build: Any = mlp_sm90 if isinstance(mlp, MlpSm90Config) else mlp_kernel
+            yield build.__name__, f"{rows} rows {widths} {dtype}", partial(build, mlp)
     for M, N, gates, biases in itertools.product((16, 256, 4096), (128, 1024), (1, 4), (1, 2)):
         act = None if gates == 4 else "tanh"
         cell = select_cell(M, N, gates=gates, activation=act, biases=biases)
-        yield "recurrent_cell", f"{M}x{N} {gates} gates {biases}", partial(recurrent_cell, cell)
+        step: Any = cell_sm90 if isinstance(cell, CellSm90Config) else recurrent_cell
+        yield step.__name__, f"{M}x{N} {gates} gates {biases}", partial(step, cell)
 
 
 def _usual() -> Iterator[tuple[str, str, Callable[[], Any]]]:

@@ -14,7 +14,7 @@ from graphene.kernels.epilogues import FORMULAS
 from graphene.kernels.mlp import MlpConfig, mlp_kernel, runs_of
 from graphene.kernels.traced import trace
 from graphene.select import select_mlp
-from graphene.select.device import H200
+from graphene.select.device import PORTABLE
 
 
 def tensors(c: MlpConfig, seed: int) -> tuple[list[Any], list[Any]]:
@@ -124,7 +124,7 @@ def test_whatever_is_selected(seed: int) -> None:
     acts = tuple(r.choice(["relu", "tanh", None]) for _ in widths[1:])
     biases = tuple(r.random() < 0.7 for _ in widths[1:])
     rows = r.choice([100, 3000, 6000, 10000, 20000])  # what it is selected for
-    c = select_mlp(rows, widths, acts, biases, device=replace(H200, shared_bytes=163 * 1024))
+    c = select_mlp(rows, widths, acts, biases, device=replace(PORTABLE, shared_bytes=163 * 1024))
     assert c is not None
     run(c, r.randint(1, 40), seed=seed)
 
@@ -135,7 +135,9 @@ def test_what_is_selected_fits_into_shared_memory(width: int, shared: int) -> No
     for rows in (1, 3000, 6000, 10**6):
         for ends in ((700, 900), (20, 5)):
             widths = (ends[0], width, ends[1])
-            c = select_mlp(rows, widths, ("relu",) * 2, (True,) * 2, device=replace(H200, shared_bytes=shared * 1024))
+            c = select_mlp(
+                rows, widths, ("relu",) * 2, (True,) * 2, device=replace(PORTABLE, shared_bytes=shared * 1024)
+            )
             assert c is not None
             shared_of = mlp_kernel(c).lowered("sm_90a").shared_bytes
             assert shared_of <= shared * 1024

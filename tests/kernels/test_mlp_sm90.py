@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,10 @@ import pytest
 
 import graphene as gr
 from graphene.kernels.epilogues import FORMULAS
+from graphene.kernels.mlp import MlpConfig
 from graphene.kernels.mlp_sm90 import MlpSm90Config, mlp_sm90
+from graphene.select import select_mlp
+from graphene.select.device import H200, PORTABLE, Device
 
 
 def config(widths: tuple[int, ...], **options: Any) -> MlpSm90Config:
@@ -136,3 +140,29 @@ def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> 
     with pytest.raises(gr.VerifyError, match="KERNEL_ARGUMENT") as e:
         mlp_sm90(MlpSm90Config(**given))
     assert f"mlp_sm90: {message}" in str(e.value)
+
+
+def chosen(rows: int, widths: tuple[int, ...], device: Device = H200, **options: Any) -> Any:
+    depth = len(widths) - 1
+    return select_mlp(rows, widths, ("relu",) * depth, (True,) * depth, device=device, **options)
+
+
+def test_it_is_chosen_on_hopper_for_many_rows() -> None:
+    many = chosen(65536, (128,) * 21)
+    assert isinstance(many, MlpSm90Config)
+    assert (many.rows, many.consumers, many.turns) == (128, 2, True)
+    assert isinstance(chosen(65536, (784, 256, 128, 10), align=(16, 4)), MlpSm90Config)
+    assert isinstance(chosen(128, (128,) * 21), MlpConfig)
+    assert isinstance(chosen(65536, (128,) * 21, PORTABLE), MlpConfig)
+    assert isinstance(chosen(65536, (128,) * 21, align=(8, 16)), MlpConfig)
+    assert isinstance(chosen(65536, (128, 100, 128)), MlpConfig)
+    assert isinstance(chosen(65536, (128,) * 21, simulated=True), MlpConfig)
+    with_less = chosen(65536, (128,) * 21, replace(H200, shared_bytes=163 << 10))
+    assert isinstance(with_less, MlpSm90Config)
+    assert with_less.shared_bytes <= 163 << 10
+
+
+def test_more_layers_than_a_kernel_takes_are_left_to_the_next_one() -> None:
+    first = chosen(65536, (128,) * 60 + (10,), align=(16, 4))
+    assert (first.depth, first.widths, first.align) == (26, (128,) * 27, (16, 16))
+    mlp_sm90(replace(first, rows=64, stages=4, inputs=2)).lowered("sm_90a")

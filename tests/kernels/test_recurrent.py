@@ -13,7 +13,7 @@ import graphene as gr
 from graphene.kernels.epilogues import FORMULAS
 from graphene.kernels.recurrent import CellConfig, meaning, recurrent_cell
 from graphene.select import select_cell
-from graphene.select.device import H200
+from graphene.select.device import PORTABLE
 
 
 def run(c: CellConfig, m: int, n: int, i: int, j: int | None = None, seed: int = 0, large: float = 1) -> None:
@@ -95,7 +95,7 @@ def test_whatever_is_selected(seed: int) -> None:
         activation="relu",
         biases=1,
         align=(2,) * 5,
-        device=replace(H200, shared_bytes=163 * 1024),
+        device=replace(PORTABLE, shared_bytes=163 * 1024),
     )
     run(c, r.randint(1, 40), r.randint(1, 70), r.randint(1, 100))
 
@@ -104,7 +104,7 @@ def test_whatever_is_selected(seed: int) -> None:
 @pytest.mark.parametrize("gates", [1, 4])
 def test_what_is_selected_fits_into_shared_memory(gates: int, shared: int) -> None:
     for m, n in ((1, 64), (64, 512), (256, 1024), (512, 1024), (4096, 1024)):
-        c = select_cell(m, n, gates=gates, device=replace(H200, shared_bytes=shared * 1024), biases=2)
+        c = select_cell(m, n, gates=gates, device=replace(PORTABLE, shared_bytes=shared * 1024), biases=2)
         assert recurrent_cell(c).lowered("sm_90a").shared_bytes <= shared * 1024
 
 

@@ -11,6 +11,8 @@ import graphene as gr
 from graphene.kernels.epilogues import FORMULAS
 from graphene.kernels.recurrent import meaning
 from graphene.kernels.recurrent_sm90 import CellSm90Config, cell_sm90
+from graphene.select import select_cell
+from graphene.select.device import H200, PORTABLE, Device
 
 
 def run(c: CellSm90Config, m: int, n: int, i: int, j: int, **options: Any) -> None:
@@ -104,3 +106,21 @@ def test_what_does_not_fit_is_refused(options: dict[str, Any], message: str) -> 
     with pytest.raises(gr.VerifyError, match="KERNEL_ARGUMENT") as e:
         cell_sm90(CellSm90Config(**options))
     assert f"cell_sm90: {message}" in str(e.value)
+
+
+def test_it_is_chosen_on_hopper_for_many_rows() -> None:
+    """A second consumer only where there are more tiles than multiprocessors."""
+
+    def chosen(m: int, n: int, gates: int, device: Device = H200, **options: Any) -> Any:
+        c = select_cell(m, n, gates=gates, biases=gates // 2, device=device, **options)
+        return (c.tile, c.consumers, c.turns) if isinstance(c, CellSm90Config) else None
+
+    assert chosen(2048, 2048, 1) == ((128, 128), 2, True)
+    assert chosen(512, 4096, 1) == ((128, 128), 2, False)
+    assert chosen(2048, 1024, 4) == ((128, 32), 2, True)
+    assert chosen(256, 1024, 4) == ((64, 32), 1, False)
+    assert chosen(64, 512, 4) is None
+    assert chosen(2048, 1000, 4) is None  # the units fill no tiles
+    assert chosen(2048, 2048, 1, PORTABLE) is None
+    assert chosen(2048, 2048, 1, align=(16, 16, 8, 16, 16)) is None
+    assert chosen(2048, 2048, 1, simulated=True) is None
