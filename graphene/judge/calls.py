@@ -14,7 +14,7 @@ from graphene.judge.covering import Covering, DataCovering
 from graphene.judge.data import KINDS, Laid, draw, draw_integers, lay, strides_of
 from graphene.judge.formats import as_scalar, decode, is_float, storage
 from graphene.judge.memory import room
-from graphene.judge.numbers import Numbers, sizes_of
+from graphene.judge.numbers import Numbers, sizes_of, threads_of
 from graphene.judge.signature import Argument, Facts, Parameter, Signature
 from graphene.judge.turning import turning
 from graphene.judge.verdict import as_double
@@ -185,6 +185,13 @@ class Plan:
         A sequence of kernels goes by sizes.
         """
         return self._work(d) if self._work is not None and self._work.known else self.cost(d)
+
+    @property
+    def threads(self) -> float:
+        """About how many lane operations a statement is, in a call of known work: the threads of a block."""
+        if self._work is None or not self._work.known:
+            return 0.0
+        return float(threads_of(self.signature.data))
 
     def covering(self) -> Covering:
         """The covering of sizes."""

@@ -184,6 +184,15 @@ class Covering:
         self._has[best] = 0
         return dict(self._pool[best])
 
+    def least(self) -> dict[str, Any] | None:
+        """The values of the call with the least work."""
+        if not self._pool:
+            return None
+        at = int(np.argmin(self._works))
+        self._cover(np.flatnonzero(self._has[at]).tolist())
+        self._has[at] = 0
+        return dict(self._pool[at])
+
     def alike(self, d: dict[str, Any]) -> dict[str, Any]:
         """Other values of about the same work that, by the text, take the same way, and show more."""
         known = len(self._worth)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -142,6 +143,12 @@ def extents_of(data: Mapping[str, Any]) -> dict[str, Any]:
             names = [v["name"] for level in s["vars"] for v in level]
             found |= {plain(f"@{n}"): x for n, x in zip(names, extents, strict=False)}
     return found
+
+
+def threads_of(data: Mapping[str, Any]) -> int:
+    """How many threads a block has; symbols count as one."""
+    levels = (data.get("block") or {"levels": ()})["levels"]
+    return math.prod(x for level in levels for x in _modes(level["shape"]) if isinstance(x, int))
 
 
 def residues_of_blocks(data: Mapping[str, Any], trees: Trees) -> Iterator[tuple[Any, int]]:

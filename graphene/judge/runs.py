@@ -25,6 +25,8 @@ __all__ = ["Outcome", "Run", "Runner"]
 
 SIZES, REACH, DATA = 40, 10, 60  # calls at most
 LANE_OPS = 9_000_000  # of all calls together
+_CALLS, _LARGER = 16, 3  # for so many calls like the first, the number becomes up to so many times as large
+_FOR_FIRST = 0.1  # of these, for the first call
 _FOR_SIZES, _FOR_REACH = 0.45, 0.15  # of these, for sizes and for what they did not reach; data get the rest
 _CALL = 200_000  # what making a call, compiling for it and judging it cost, in lane operations
 _SMALL = 20_000  # lane operations of a call that runs though the budget is spent
@@ -174,10 +176,11 @@ class Runner:
     def all(self, sizes: int = SIZES, data: int = DATA, lane_ops: int = LANE_OPS) -> Outcome:
         """Runs calls until nothing new is covered, the budget is spent or one is wrong, which is then made smaller."""
         out = self.outcome
-        first = self.run(self.plan.usual())
+        first = self.run(self._first(lane_ops) if sizes else self.plan.usual())
         if first is None:
             return out
         out.runs.append(first)
+        lane_ops = min(max(lane_ops, _CALLS * first.lane_ops), _LARGER * lane_ops)
         if first.ok:
             self._sizes(sizes, lane_ops)
         if out.runs[-1].ok and (self.kernel.promise is not None or self.plan.floats):
@@ -186,11 +189,23 @@ class Runner:
             out.failed = self._smallest(out.runs[-1])
         return out
 
+    def _first(self, lane_ops: float) -> Call:
+        """The usual call. Where tiles are so large that it would leave little for others, one that covers much."""
+        plan, usual = self.plan, self.plan.usual()
+        most, rate = lane_ops * _FOR_FIRST, plan.threads
+        if rate * plan.work(usual.sizes) <= most:
+            return usual
+        self._covering = plan.covering()
+        d = self._covering.next(_CALL, rate, _CALL + most) or self._covering.least()
+        return usual if d is None else plan.call(d, 0)
+
     def _sizes(self, calls: int, lane_ops: float) -> None:
         """Calls of sizes that cover something new; then larger ones, while parts of the kernel were not reached."""
         out, plan = self.outcome, self.plan
-        covering = self._covering = plan.covering()
-        covering.count(dict(out.runs[0].call.sizes))
+        covering = self._covering
+        if covering is None:
+            covering = self._covering = plan.covering()
+            covering.count(dict(out.runs[0].call.sizes))
         for number in range(calls + REACH):
             if number == calls:
                 self._leave_dead_out()

@@ -14,7 +14,7 @@ from graphene.judge.covering import DataCovering
 from graphene.judge.numbers import Numbers
 from graphene.judge.signature import Signature
 from graphene.judge.work import Work
-from graphene.kernels import ReductionConfig, gemm_sm80, reduction_kernel
+from graphene.kernels import GemmConfig, ReductionConfig, gemm_launches, gemm_sm80, reduction_kernel
 from graphene.kernels.recurrent import CellConfig, recurrent_cell
 
 TILE = 32
@@ -149,3 +149,11 @@ def test_numbers_of_long_tiles_count() -> None:
     plan = Plan(reduction_kernel(ReductionConfig(1, "add", gr.fp32, threads=256, vector=4)))
     assert {1024} <= plan.numbers.divisors["N"]
     assert max(plan.domains["N"]) > 2048
+
+
+def test_large_tiles_leave_room_for_several_calls() -> None:
+    """Two tiles and a part of each size of such a product alone would take all the time."""
+    config = GemmConfig((128, 256, 32), 3, (2, 4), 8, dtype="fp32", batched=True)
+    result = gemm_launches(config)[0].kernel.check()
+    assert result.ok, str(result)
+    assert len(result.calls) >= 8
