@@ -33,6 +33,7 @@ from graphene.control import (
 )
 from graphene.declare import alloc, blocks, fragment, inout, input, inputs, output, param, tensor, threads
 from graphene.dtypes import (
+    DSM,
     GL,
     RF,
     SH,
@@ -140,6 +141,7 @@ if _core.stages_timed():
 __version__ = "0.1.0"
 
 __all__ = [
+    "DSM",
     "GL",
     "RF",
     "SH",

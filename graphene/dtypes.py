@@ -7,6 +7,7 @@ from typing import Any
 from graphene._core import DType, Memory, dtype, memory
 
 __all__ = [
+    "DSM",
     "GL",
     "RF",
     "SH",
@@ -76,5 +77,7 @@ GL = memory("GL")
 """Global memory."""
 SH = memory("SH")
 """Shared memory, one copy for each block."""
+DSM = memory("DSM")
+"""Shared memory of another block of the cluster, which ``t.of(rank)`` views."""
 RF = memory("RF")
 """Registers."""

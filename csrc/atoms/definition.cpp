@@ -45,7 +45,9 @@ void check_name(const std::string& name) {
   if (!is_letter(name.front())) bad("its first character is no letter");
   int slashes = 0;
   for (std::size_t i = 0; i < name.size(); ++i) {
-    const bool separator = name[i] == '.' || name[i] == '/';
+    const bool scope = name.compare(i, 2, "::") == 0;  // of a memory, as PTX says it: ld.shared::cluster
+    if (scope) ++i;
+    const bool separator = scope || name[i] == '.' || name[i] == '/';
     if (!separator && !word_char(name[i])) bad("it has " + shown(name[i]));
     if (separator && (i + 1 == name.size() || !word_char(name[i + 1]))) bad("nothing follows " + shown(name[i]));
     if (name[i] == '/' && ++slashes > 1) bad("it has more than one `/`");

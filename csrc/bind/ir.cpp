@@ -126,7 +126,12 @@ ir::ScalarType dtype_from_py(py::handle h) {
 
 ir::Memory memory_from_py(py::handle h) {
   if (!py::isinstance<MemoryObject>(h)) wrong_type("a memory", "one of gr.GL, gr.SH, gr.RF", h);
-  return h.cast<const MemoryObject&>().memory;
+  const ir::Memory memory = h.cast<const MemoryObject&>().memory;
+  if (memory == ir::Memory::DSM) {  // nothing is declared there: t.of(rank) views what is
+    fail(Code::TENSOR_TYPE, "nothing is declared in another block's shared memory", {"got: gr.DSM"},
+         "allocate it in gr.SH, and view it in another block: t.of(rank)");
+  }
+  return memory;
 }
 
 ir::Constant constant_from_py(py::handle h) {

@@ -128,11 +128,14 @@ void bind_types(py::module_& m) {
       py::arg("name"),
       "The type of the elements of arrays whose type NumPy or PyTorch calls so; None where there is none.");
 
-  py::class_<MemoryObject> mem(m, "Memory",
-                               "Where a tensor lives: gr.GL global, gr.SH shared by a block, gr.RF registers.");
+  py::class_<MemoryObject> mem(
+      m, "Memory",
+      "Where a tensor lives: gr.GL global, gr.SH shared by a block, gr.RF registers, gr.DSM shared "
+      "memory of another block of the cluster.");
   mem.attr("__module__") = "graphene";
   mem.def_property_readonly(
-      "name", [](const MemoryObject& o) { return std::string(ir::name(o.memory)); }, "\"GL\", \"SH\" or \"RF\".");
+      "name", [](const MemoryObject& o) { return std::string(ir::name(o.memory)); },
+      "\"GL\", \"SH\", \"RF\" or \"DSM\".");
   mem.def("__str__", [](const MemoryObject& o) { return std::string(ir::name(o.memory)); });
   mem.def("__repr__", [](const MemoryObject& o) { return std::string("gr.") + ir::name(o.memory); });
   mem.def("__hash__", [](const MemoryObject& o) { return static_cast<int>(o.memory); });
@@ -154,7 +157,7 @@ void bind_types(py::module_& m) {
 void bind_tensor(py::module_& m) {
   py::class_<Tensor, TensorRef> c(m, "Tensor", R"doc(A data tensor: a view of a buffer with one layout per tiling level.
 
-Views never move data: ``tile``, indexing, ``T``, ``permute``, ``reshape``, ``window`` and ``values`` return new tensors.
+Views never move data: ``tile``, indexing, ``T``, ``permute``, ``reshape``, ``window``, ``of`` and ``values`` return new tensors.
 Offsets and strides count elements of the buffer. ``str(t)`` is its type as in the IR's text (paper section 3).)doc");
   c.attr("__module__") = "graphene";
   c.def(
@@ -231,6 +234,22 @@ index past the end is an empty tile. Raises LayoutError TENSOR_INDEX.)doc");
       py::arg("start"), py::arg("size"),
       "`size` elements of mode 0 of the outermost level from `start` on; both may be known at run time only. Raises "
       "LayoutError TENSOR_WINDOW.");
+  c.def(
+      "of",
+      [](const TensorRef& t, const py::object& rank) {
+        return view(
+            t, ViewOp::Of,
+            [&](ir::ViewStmt& v) {
+              v.index = {{ir::IndexArg::Kind::At, expr_from_py(rank), {}}};
+            },
+            [](const ir::ViewStmt& v) { return ir::of(*v.source, v.index[0].at); });
+      },
+      py::arg("rank"),
+      R"doc(Of a tensor in shared memory: the same place in block number ``rank`` of the cluster (distributed shared memory).
+
+``rank``: an integer, or a symbolic one that is proven to be from 0 to the cluster's size - 1. Threads load and store
+what it names; a barrier of the cluster stands before the first access and behind the last one. Raises LayoutError
+TENSOR_TYPE for other memory and for barriers, VerifyError VERIFY_CLUSTER for a rank that is not of the cluster.)doc");
   c.def_property_readonly(
       "values",
       [](const TensorRef& t) {
@@ -252,7 +271,8 @@ index past the end is an empty tile. Raises LayoutError TENSOR_INDEX.)doc");
   c.def_property_readonly(
       "dtype", [](const Tensor& t) { return DType{t.dtype}; }, "Type of an element.");
   c.def_property_readonly(
-      "memory", [](const Tensor& t) { return MemoryObject{t.memory()}; }, "gr.GL, gr.SH or gr.RF.");
+      "memory", [](const Tensor& t) { return MemoryObject{t.memory()}; },
+      "gr.GL, gr.SH, gr.RF, or gr.DSM of what t.of(rank) views.");
   c.def_property_readonly(
       "name", [](const Tensor& t) { return t.buffer->name; }, "Name of the buffer.");
   c.def_property_readonly("is_fragment", &Tensor::is_fragment, "Whether a group of threads holds it together.");

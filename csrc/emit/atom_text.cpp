@@ -361,6 +361,7 @@ std::string AtomText::element(const MemRef& ref, std::int64_t delta) {
   const Expr index = ref.offset + Expr(delta);
   std::string base = buffers_[b];
   if (program_.buffers[b].buffer->count > 0) base += ".at[" + expressions_.text(ref.member, "which").text + "]";
+  if (ref.rank) base = "gr_there(" + base + ", " + expressions_.text(*ref.rank, "rank").text + ")";
   return base + "[" + expressions_.text(index, buffers_[b]).text + "]";
 }
 
@@ -382,6 +383,11 @@ std::string AtomText::descriptor(const MemRef& ref) {
 std::string AtomText::address(const MemRef& ref) {
   const auto b = static_cast<std::size_t>(ref.buffer);
   const bool shared = program_.buffers[b].memory == ir::Memory::SH;
+  if (ref.rank) {  // where the buffer begins there is the same for all accesses
+    const Expr index = ref.offset + Expr(ref.deltas.empty() ? 0 : ref.deltas.front());
+    return "gr_of(" + buffers_[b] + ", " + expressions_.text(*ref.rank, "rank").text + ", " +
+           expressions_.text(index, buffers_[b]).text + ")";
+  }
   const std::string pointer = "&" + element(ref, ref.deltas.empty() ? 0 : ref.deltas.front());
   const std::string text = shared ? "gr_shared(" + pointer + ")" : pointer;
   if (ref.fill_row < 0) return text;

@@ -35,6 +35,22 @@ constexpr auto kEntries = std::to_array<Entry>({
     {"gr_shared",
      "// The 32-bit address of shared memory that instructions take.\n"
      "static __device__ __forceinline__ u32 gr_shared(const void* p) { return (u32)__cvta_generic_to_shared(p); }"},
+    {"gr_of",
+     "// The 32-bit address of an element in the shared memory of another block of the cluster.\n"
+     "template <class T>\n"
+     "static __device__ __forceinline__ u32 gr_of(const T* start, u32 rank, int element) {\n"
+     "  u32 there;\n"
+     "  asm(\"mapa.shared::cluster.u32 %0, %1, %2;\" : \"=r\"(there) : \"r\"(gr_shared(start)), \"r\"(rank));\n"
+     "  return there + (u32)sizeof(T) * element;\n"
+     "}"},
+    {"gr_there",
+     "// A tensor in shared memory as it lies in another block of the cluster.\n"
+     "template <class T>\n"
+     "static __device__ __forceinline__ T* gr_there(T* start, u32 rank) {\n"
+     "  T* there;\n"
+     "  asm(\"mapa.u64 %0, %1, %2;\" : \"=l\"(there) : \"l\"(start), \"r\"(rank));\n"
+     "  return there;\n"
+     "}"},
     {"gr_map",
      "// A tensor map, as the driver encodes it.\n"
      "struct alignas(64) gr_map {\n"

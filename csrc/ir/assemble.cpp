@@ -267,6 +267,7 @@ ViewStmt Assembler::view(int id, ViewStmt v, const std::optional<TypeDecl>& type
   take_id('%', id);
   Tensor t = result_of(v);
   t.id = id;
+  if (v.op == ViewOp::Of) check_rank(t, kernel_.cluster);
   if (type) check_type(t, *type);
   v.result = std::make_shared<const Tensor>(std::move(t));
   define(v.result);
@@ -366,6 +367,9 @@ AllocStmt Assembler::allocate(int id, Buffer buffer, const TypeDecl& type) {
   if (type.memory == Memory::GL)
     fail(Code::TENSOR_TYPE, "global memory is not allocated by a kernel", {"got: " + written(type)},
          "declare it as an argument");
+  if (type.memory == Memory::DSM)
+    fail(Code::TENSOR_TYPE, "a kernel allocates its own block's shared memory", {"got: " + written(type)},
+         "allocate it in SH, and view it in another block: .of(rank)");
   check_name(buffer.name, "an allocation");
   buffer.id = id;
   buffer.role = Role::Alloc;

@@ -146,6 +146,19 @@ void check_barrier_use(const SpecStmt& s) {
     misused("a copy is to blocks of the cluster", {"got: " + s.to->type_str()}, "to=blocks[c], my cluster");
 }
 
+void check_rank(const Tensor& view, std::int64_t cluster) {
+  if (!view.rank) return;
+  const Expr& rank = *view.rank;
+  const std::string tensor = "tensor: " + view.type_str() + " of " + view.buffer->name;
+  if (cluster == 1)
+    fail(Code::VERIFY_CLUSTER, "another block's shared memory, and this kernel has no clusters",
+         {tensor, "rank: " + rank.str()}, "declare them before: gr.blocks(..., cluster=2)");
+  if (sym::prove(sym::le(0, rank)) && sym::prove(sym::lt(rank, cluster))) return;
+  fail(Code::VERIFY_CLUSTER, "a block that is not proven to be of the cluster",
+       {tensor, "want: a rank from 0 to " + std::to_string(cluster - 1), "got: " + rank.str()},
+       "count the blocks of a cluster from 0: r with c, r = blocks.indices(), or (r + 1) % " + std::to_string(cluster));
+}
+
 layout::Tiler cluster_tiler(const ThreadTensor& grid, std::int64_t cluster) {
   layout::Tiler tiler(static_cast<std::size_t>(grid.levels[0].rank()), Layout(1, 1));
   tiler[0] = Layout(cluster, 1);

@@ -28,6 +28,8 @@ void check_barrier_use(const SpecStmt& s);
 
 // Throws VERIFY_CLUSTER for a grid that cannot be launched in clusters of so many blocks.
 void check_cluster(const ThreadTensor& grid, std::int64_t cluster);
+// Throws VERIFY_CLUSTER unless a view of another block's shared memory names one of the cluster's blocks.
+void check_rank(const Tensor& view, std::int64_t cluster);
 // What tiles a grid into its clusters: [n,m] into [n/2,m].[2,1].
 [[nodiscard]] layout::Tiler cluster_tiler(const ThreadTensor& grid, std::int64_t cluster);
 

@@ -208,6 +208,7 @@ TensorPtr Builder::view(ViewStmt v) {
   use(v.index);
   if (v.op == ViewOp::Reshape) use(v.shape);
   Tensor t = located([&] { return result_of(v); });
+  if (v.op == ViewOp::Of) located([&] { check_rank(t, kernel_.cluster); });
   t.id = next_tensor_id_++;
   v.result = std::make_shared<const Tensor>(std::move(t));
   own(v.result);

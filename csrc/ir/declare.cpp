@@ -89,6 +89,8 @@ Tensor result_of(const ViewStmt& v) {
       return window(*v.source, v.index.at(0).at, v.index.at(0).stop);
     case ViewOp::Values:
       return values(*v.source);
+    case ViewOp::Of:
+      return of(*v.source, v.index.at(0).at);
   }
   return *v.source;
 }
@@ -232,6 +234,7 @@ int usual_align_bytes(const Buffer& b) {
     case Memory::SH:
       return b.swizzle.trivial() ? 16 : 1024;
     case Memory::RF:
+    case Memory::DSM:
       return 0;
   }
   return 0;

@@ -71,7 +71,8 @@ bool same(const DimBound& a, const DimBound& b) {
 bool same(const Tensor& a, const Tensor& b) {
   return a.id == b.id && same(a.buffer, b.buffer) && same(a.offset, b.offset) && same(a.levels, b.levels) &&
          same(a.bounds, b.bounds) && a.dtype == b.dtype && a.own_values == b.own_values &&
-         a.member.has_value() == b.member.has_value() && (!a.member || same(*a.member, *b.member));
+         a.member.has_value() == b.member.has_value() && (!a.member || same(*a.member, *b.member)) &&
+         a.rank.has_value() == b.rank.has_value() && (!a.rank || same(*a.rank, *b.rank));
 }
 
 bool same(const IndexArg& a, const IndexArg& b) {
@@ -100,6 +101,7 @@ bool same(const ViewStmt& a, const ViewStmt& b) {
       return same(a.tiler, b.tiler);
     case ViewOp::Index:
     case ViewOp::Window:
+    case ViewOp::Of:
       return same(a.index, b.index);
     case ViewOp::Permute:
       return a.order == b.order;

@@ -135,7 +135,7 @@ class Reader : private JsonReader {
 
   void view(const At& j) {
     j.only({"stmt", "loc", "id", "type", "offset", "of", "tile", "index", "transpose", "permute", "reshape", "window",
-            "values"});
+            "values", "rank"});
     const int stmt = as_.next_id();
     ViewStmt v;
     v.source = tensor(j["of"]);
@@ -163,8 +163,9 @@ class Reader : private JsonReader {
     }
     op("transpose", ViewOp::Transpose);
     op("values", ViewOp::Values);
+    if (op("rank", ViewOp::Of)) v.index.push_back({IndexArg::Kind::At, expr(j["rank"]), {}});
     if (ops != 1)
-      j.fail(Code::IR_JSON_VALUE, "one of tile, index, transpose, permute, reshape, window, values is needed");
+      j.fail(Code::IR_JSON_VALUE, "one of tile, index, transpose, permute, reshape, window, values, rank is needed");
     const std::optional<TypeDecl> t = type(j["type"]);
     const int id = j["id"].id();
     v = as_.view(id, std::move(v), t);

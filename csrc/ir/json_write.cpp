@@ -179,6 +179,9 @@ class Writer {
       case ViewOp::Values:
         out["values"] = true;
         break;
+      case ViewOp::Of:
+        out["rank"] = expr_json(v.index[0].at);
+        break;
     }
     return out;
   }

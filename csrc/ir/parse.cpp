@@ -142,9 +142,14 @@ class KernelReader : public DeclReader {
       expect(",");
       a.stop = expr();
       expect(")");
+    } else if (accept_name("of")) {
+      v.op = ViewOp::Of;
+      expect("(");
+      v.index.push_back({IndexArg::Kind::At, expr(), {}});
+      expect(")");
     } else {
       source_.fail_at(op.offset, Code::IR_PARSE,
-                      "expected tile, T, permute, reshape, window, values or '[', got " + op.str());
+                      "expected tile, T, permute, reshape, window, values, of or '[', got " + op.str());
     }
   }
 

@@ -88,6 +88,8 @@ std::string view_text(const ViewStmt& v) {
       return ".window(" + v.index[0].at.str() + ", " + v.index[0].stop.str() + ")";
     case ViewOp::Values:
       return ".values";
+    case ViewOp::Of:
+      return ".of(" + v.index[0].at.str() + ")";
   }
   return {};
 }

@@ -30,7 +30,8 @@ using Operand = std::variant<TensorPtr, double, Expr>;
 
 // %8:... = %7.tile([8,8])   and the like. `args` per op: Tile: `tiler`. Index: `index`. Permute: `order`.
 // Reshape: `level`, `shape`. Window: `index[0]` = start, `index[0].stop` = size. Transpose, Values: none.
-enum class ViewOp : std::uint8_t { Tile, Index, Transpose, Permute, Reshape, Window, Values };
+// Of: `index[0]` = rank.
+enum class ViewOp : std::uint8_t { Tile, Index, Transpose, Permute, Reshape, Window, Values, Of };
 struct ViewStmt {
   TensorPtr result, source;
   ViewOp op;

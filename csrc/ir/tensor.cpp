@@ -416,4 +416,17 @@ Tensor values(const Tensor& t) {
   return out;
 }
 
+Tensor of(const Tensor& t, const Expr& rank) {
+  const bool barrier = info(t.dtype).cls == ScalarInfo::Class::Barrier;
+  if (t.memory() != Memory::SH || barrier)
+    fail(Code::TENSOR_TYPE, "only shared memory is reached in other blocks of the cluster", {tensor_line(t)},
+         barrier  ? "arrive at another block's barrier: full[i].arrive(at=cluster)"
+         : t.rank ? "it is another block's already: take .of(rank) of the block's own tensor"
+                  : "allocate it in gr.SH");
+  Tensor out = t;
+  out.id = -1;
+  out.rank = rank;
+  return out;
+}
+
 }  // namespace graphene::ir

@@ -77,8 +77,9 @@ struct Tensor {
   ScalarType dtype = ScalarType::fp32;
   std::optional<Expr> member;  // of a list of tensors: which one; none: the list itself
   bool own_values = false;     // of a fragment, what values() gave: offsets count the thread's own registers
+  std::optional<Expr> rank;    // of shared memory: of which block of the cluster; none: of the own
 
-  [[nodiscard]] Memory memory() const { return buffer->memory; }
+  [[nodiscard]] Memory memory() const { return rank ? Memory::DSM : buffer->memory; }
   [[nodiscard]] bool is_list() const { return buffer->count > 0 && !member; }
   [[nodiscard]] bool is_fragment() const { return buffer->fragment.has_value() && !own_values; }
   // The logical shape over all levels: product per dimension. TENSOR_RANK unless all levels have one rank.
@@ -103,6 +104,8 @@ Tensor permute(const Tensor& t, const std::vector<int>& order);
 Tensor reshape(const Tensor& t, int level, const Layout& shape);
 Tensor window(const Tensor& t, const Expr& start, const Expr& size);  // mode 0 of the outermost level
 Tensor values(const Tensor& fragment);  // the thread's own registers, private, rank 1, register order
+// The same place in the shared memory of the cluster's block number `rank`.
+Tensor of(const Tensor& t, const Expr& rank);
 
 // Drops the bounds that are proven for every element.
 void prune_bounds(Tensor& t);

@@ -6,7 +6,7 @@ namespace graphene::ir {
 
 namespace {
 
-constexpr std::array<const char*, 3> kMemories = {"GL", "SH", "RF"};
+constexpr std::array<const char*, 4> kMemories = {"GL", "SH", "RF", "DSM"};
 
 constexpr std::array<const char*, 10> kSpecs = {
     "Spec",      "Move", "MatMul", "UnaryPointwise", "BinaryPointwise", "TernaryPointwise",

@@ -41,7 +41,8 @@ using ScalarInfo = Scalar;
 [[nodiscard]] inline const char* name(ScalarType t) { return info(t).name; }
 [[nodiscard]] std::optional<ScalarType> scalar_type_from_name(std::string_view name);
 
-enum class Memory : std::uint8_t { GL, SH, RF };
+// DSM: the shared memory of another block of the cluster; tensors live there by Tensor::rank alone.
+enum class Memory : std::uint8_t { GL, SH, RF, DSM };
 [[nodiscard]] const char* name(Memory m);
 [[nodiscard]] std::optional<Memory> memory_from_name(std::string_view name);
 

@@ -48,9 +48,10 @@ ir::Tensor viewed(const ir::Tensor& t, const ir::ViewStmt& v) {
     case ir::ViewOp::Window:
       return ir::window(t, v.index.front().at, v.index.front().stop);
     case ir::ViewOp::Values:
+    case ir::ViewOp::Of:
       break;
   }
-  GR_ASSERT(false, "an argument has no registers");
+  GR_ASSERT(false, "an argument has neither registers nor other blocks");
 }
 
 // The leaves of all levels, outermost level first.

@@ -187,7 +187,8 @@ Operand resolve(const atoms::OperandBinding& binding, const Buffers& buffers, co
              .offset = at.offset,
              .deltas = std::move(at.deltas),
              .tiles = 1,
-             .claims = {}};
+             .claims = {},
+             .rank = t.rank};
   if (binding.form) out.descriptor = Descriptor{binding.form->descriptor_bits(), binding.form->form->mn_major};
   const bool may_cut = is_input && atom.atom.guard == atoms::Guard::Bytes;
   bound(out, t, atom.atom.name, may_cut);

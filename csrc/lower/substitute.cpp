@@ -28,6 +28,7 @@ ir::TensorPtr substitute(const ir::TensorPtr& t, const Substitution& s) {
   ir::Tensor out = *t;
   out.offset = sym::substitute(t->offset, s);
   if (out.member) out.member = sym::substitute(*out.member, s);
+  if (out.rank) out.rank = sym::substitute(*out.rank, s);
   out.levels = substitute(t->levels, s);
   for (ir::DimBound& b : out.bounds) {
     b.base = sym::substitute(b.base, s);

@@ -44,6 +44,8 @@ struct Operand {
   int buffer = -1;
   IntPlan offset;
   std::vector<std::int32_t> deltas;
+  IntPlan rank;             // of another block of the cluster: whose memory it is
+  bool remote = false;      // `rank` counts
   bool whole = false;       // an agent's: a tile of deltas.size() elements, 32 to a value
   std::vector<BoxDim> box;  // of an agent's copy by a tensor map, fastest dimension first: instead of the deltas
   std::int32_t lowest = 0, highest = 0;  // of the deltas
@@ -108,6 +110,7 @@ struct Leaf {
   IntPlan predicate;
   bool always = true;
   bool claims = false;  // some operand has them
+  bool remote = false;  // some operand is in another block's memory
   int converge = 1;
   int span = 1;     // warps of a collective: the first executes for all, between two meetings
   int domain = -1;  // of Bytecode::copy_domains: it completes when its thread waits for its group; -1: at once

@@ -119,7 +119,7 @@ HappensBefore::HappensBefore(std::vector<Mask> warp_lanes, Counts counts, Epoch 
     warp.shared = make_clock();
     warp.own.resize(kLanes);
     warp.copies.resize(domains);
-    warp.epoch = ++counter_;
+    warp.epoch = warp.first = ++counter_;
     refresh(static_cast<int>(w));
   }
 }
@@ -142,6 +142,16 @@ bool HappensBefore::before(int warp, int lane, std::uint32_t owner, Mask lanes, 
 bool HappensBefore::fenced(int warp, int lane, std::uint32_t owner, Mask lanes, Epoch epoch, bool global) const {
   if (fenced_ == 0 || is_agent(owner)) return true;
   return view(warp, lane).knows(fenced_ + (global ? owners_ : 0) + owner, lanes, epoch);
+}
+
+bool HappensBefore::knows_begun(int warp, int lane, int other) const {
+  const Clock& c = view(warp, lane);
+  const auto owner = happened_ + static_cast<std::uint32_t>(other);
+  const Epoch first = at(other).first;
+  if (c.base(owner) >= first) return true;
+  bool known = false;
+  for_lanes(lanes_of(other), [&](int l) { known = known || c.knows(owner, 1U << l, first); });
+  return known;
 }
 
 void HappensBefore::activate(std::uint32_t owner) {

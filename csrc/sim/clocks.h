@@ -113,6 +113,8 @@ class HappensBefore {
     return !is_thread(owner) || (domain_of(owner) >= 0 && (async_domains_ >> domain_of(owner) & 1) != 0);
   }
   [[nodiscard]] Epoch epoch(int warp) const { return at(warp).epoch; }
+  // Whether the lane knows that another warp has begun: of anything that one has told of.
+  [[nodiscard]] bool knows_begun(int warp, int lane, int other) const;
   // Every stamp of this block with an epoch up to it is known to every lane of the warp.
   [[nodiscard]] Epoch floor(int warp) const { return at(warp).floor; }
   // Whether no lane of the warp knows more than the others.
@@ -189,6 +191,7 @@ class HappensBefore {
     Clock shared;                             // known to every lane
     std::vector<std::unique_ptr<Clock>> own;  // lanes that know more; null: as shared. own >= shared always
     Epoch epoch = 0;
+    Epoch first = 0;  // of its epochs
     Epoch floor = 0;
     bool alike = true;
     std::uint64_t version = 0;

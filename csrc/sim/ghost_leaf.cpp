@@ -53,6 +53,9 @@ void Ghost::fetch(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, st
       Mask inside = lanes;
       Lanes offsets;
       locate(w, o, inside, offsets);
+      Lanes rank;
+      rank.fill(w.rank);
+      if (o.remote) ranks(w, f, o, inside, rank);
       const std::uint64_t fill = numbers_.of_bits(o.dtype, o.fill);
       for (std::size_t v = 0; v < static_cast<std::size_t>(o.values); ++v) {
         out[v].fill(fill);
@@ -75,7 +78,7 @@ void Ghost::fetch(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, st
         }
         for (Mask m = active; m != 0; m &= m - 1) {
           const auto l = static_cast<std::size_t>(std::countr_zero(m));
-          const std::int64_t cell = map_.first(o.buffer, w.rank) + offsets[l] + o.deltas[v];
+          const std::int64_t cell = map_.first(o.buffer, static_cast<int>(rank[l])) + offsets[l] + o.deltas[v];
           out[v][l] = read(first + static_cast<std::int64_t>(l), cell);
         }
       }
@@ -109,13 +112,16 @@ void Ghost::put(const Warp& w, const Leaf& f, Mask lanes, const std::vector<Vect
   const std::int64_t first = map_.thread(w, 0);
   Lanes offsets;
   if (o.kind == Operand::Kind::Memory) locate(w, o, lanes, offsets);
+  Lanes rank;
+  rank.fill(w.rank);
+  if (o.remote) ranks(w, f, o, lanes, rank);
   const auto span = static_cast<std::size_t>(f.span);
   for (std::size_t v = 0; v < static_cast<std::size_t>(o.values); ++v) {
     for (Mask m = lanes; m != 0; m &= m - 1) {
       const auto l = static_cast<std::size_t>(std::countr_zero(m));
       const std::int64_t thread = first + static_cast<std::int64_t>(v % span * kLanes + l);
       const std::int64_t cell = o.kind == Operand::Kind::Memory
-                                    ? map_.first(o.buffer, w.rank) + offsets[l] + o.deltas[v]
+                                    ? map_.first(o.buffer, static_cast<int>(rank[l])) + offsets[l] + o.deltas[v]
                                     : map_.reg(o.registers[v / span], thread);
       write(thread, cell, values[v][l]);
     }

@@ -106,6 +106,7 @@ std::optional<ViewPlan> plan_view(const ir::Tensor& t, const Bytecode& code) {
     if (p.array < 0 && p.buffer < 0) return std::nullopt;
     if (t.is_list()) return std::nullopt;
     p.member = code.plans->compile(t.member.value_or(Expr(0)));
+    p.rank = code.plans->compile(t.rank.value_or(Expr(-1)));
     p.offset = code.plans->compile(t.offset);
     p.dims = dimension_offsets(t.levels, code);
     if (t.is_fragment()) plan_fragment(*t.buffer->fragment, p);
@@ -129,6 +130,8 @@ View view_cells(const ViewPlan& plan, const Bytecode& code, const CellMap& map, 
   const std::int64_t block = w.rank * map.block_threads;  // its first thread
   const std::int64_t base = at_lane(plans, plan.offset, w, lane);
   const std::int64_t member = at_lane(plans, plan.member, w, lane);
+  const std::int64_t asked = at_lane(plans, plan.rank, w, lane);
+  const int rank = asked >= 0 && asked < code.cluster() ? static_cast<int>(asked) : w.rank;
   const bool listed = member >= 0 && member < std::max(t.buffer->count, 1);
   const auto buffer = static_cast<std::size_t>(std::max(plan.buffer, 0) + (listed ? member : 0));
   for (const auto& d : plan.dims) v.extents.push_back(static_cast<std::int64_t>(d.size()));
@@ -164,7 +167,7 @@ View view_cells(const ViewPlan& plan, const Bytecode& code, const CellMap& map, 
         element ^= s.shift >= 0 ? (offset & mask) >> s.shift : (offset & moved << s.base) << -s.shift;
       }
       if (listed && element >= 0 && element < code.buffer_elems[buffer]) {
-        v.cells.add(map.first(static_cast<int>(buffer), w.rank) + element);
+        v.cells.add(map.first(static_cast<int>(buffer), rank) + element);
       }
     } else if (t.is_fragment()) {
       const std::int64_t stage = offset / per_stage;

@@ -42,6 +42,7 @@ struct ViewPlan {
   int buffer = -1;  // memory
   int array = -1;   // registers
   IntPlan member;   // of a list of tensors: added to `buffer`
+  IntPlan rank;     // of the cluster's blocks, whose memory it is; of own memory -1
   IntPlan offset;
   // Per dimension and coordinate: contribution to the offset. Levels of different rank make one dimension.
   std::vector<std::vector<std::int64_t>> dims;

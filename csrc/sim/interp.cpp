@@ -112,6 +112,7 @@ void Interpreter::begin_block() {
   }
   copied_.assign(static_cast<std::size_t>(counts.mbarriers), {});
   arrived_.assign(static_cast<std::size_t>(code_.cluster()), {});
+  reached_.assign(static_cast<std::size_t>(code_.cluster()), {});
   closed_.assign(static_cast<std::size_t>(counts.agents), 0);
   know_named();
   settled_ = 0;
@@ -148,6 +149,7 @@ void Interpreter::end_block() {
   check_unfinished();
   check_landed();
   check_arrivals();
+  check_reached();
   check_products();
   if (undefined_) throw Error(*undefined_);
 }

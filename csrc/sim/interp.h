@@ -158,7 +158,9 @@ class Interpreter final : public Machine {
   [[nodiscard]] Place& place(int buffer, int rank) {
     return places_[static_cast<std::size_t>(rank) * code_.program->buffers.size() + static_cast<std::size_t>(buffer)];
   }
-  [[nodiscard]] const Place& place_of(const Warp& w, const Operand& o) { return place(o.buffer, w.rank); }
+  [[nodiscard]] const Place& place_of(const Warp& w, const Operand& o) {
+    return place(o.buffer, o.remote ? remote_rank_ : w.rank);
+  }
   [[nodiscard]] WarpData& data(const Warp& w) { return warp_data_[static_cast<std::size_t>(w.id)]; }
   [[nodiscard]] char* reg(WarpData& d, int r) const {
     return d.registers.data() + register_at_[static_cast<std::size_t>(r)];
@@ -178,6 +180,7 @@ class Interpreter final : public Machine {
                           int v, const Value& x) const;
 
   // ---- interp_leaf.cpp
+  void execute_remote(const Warp& w, const Leaf& f, Mask lanes);
   void execute(const Warp& w, const Leaf& f, Mask lanes);
   void fetch(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, std::size_t slot);
   void fetch_old(const Warp& w, const Leaf& f, Mask lanes);  // of an update: the output's value before
@@ -229,6 +232,10 @@ class Interpreter final : public Machine {
   [[noreturn]] void copy_error(PhaseFault fault, const Warp& w, const Leaf& f, int lane, int mbarrier) const;
   void check_landed() const;    // at the end of a block
   void check_arrivals() const;  // at the end of a cluster
+  // A block must run when another one accesses its shared memory: from a moment that the one accessing knows of, to
+  // one that knows of the access.
+  void check_begun(const Warp& w, const Leaf& f, Mask lanes, int rank) const;
+  void check_reached() const;  // at the end of a cluster
 
   // ---- interp_atomic.cpp
   void accumulate(const Warp& w, const Leaf& f, Mask lanes);
@@ -279,6 +286,12 @@ class Interpreter final : public Machine {
   };
   std::vector<std::map<std::pair<int, int>, Arrived>> arrived_;  // per block of the cluster, by warp and lane
   std::vector<Copied> copied_;                                   // per mbarrier
+  struct Reached {  // a lane's last access to the shared memory of another block
+    Epoch epoch = 0;
+    const Leaf* leaf = nullptr;
+  };
+  std::vector<std::map<std::pair<int, int>, Reached>> reached_;  // per block of the cluster, by warp and lane
+  int remote_rank_ = 0;                                          // of remote operands of the leaf at hand
   static constexpr int kWarpgroup = 4;                           // warps
   std::vector<std::size_t> closed_;                              // per warpgroup: groups of products
   Actor acts_;                                                   // at an mbarrier

@@ -41,6 +41,7 @@ void Interpreter::leaf(Warp& w, const Leaf& f) {
     for (Mask m = lanes; m != 0; m &= m - 1) copy_bulk(w, f, std::countr_zero(m));
     return;
   }
+  if (f.remote) return execute_remote(w, f, lanes);
   if (f.domain < 0) {
     execute(w, f, lanes);
     if (tags_ != nullptr) [[unlikely]]
@@ -63,6 +64,34 @@ void Interpreter::leaf(Warp& w, const Leaf& f) {
     const int l = std::countr_zero(m);
     d.reads_shared[static_cast<std::size_t>(f.domain)][static_cast<std::size_t>(l)] =
         order_->copy_epoch(w.id, l, f.domain);
+  }
+}
+
+// One block's memory at a time: its lanes execute the leaf by themselves.
+void Interpreter::execute_remote(const Warp& w, const Leaf& f, Mask lanes) {
+  const Operand* there = nullptr;
+  for (const auto* list : {&f.out, &f.in}) {
+    for (const Operand& o : *list) there = o.remote ? &o : there;
+  }
+  const Mask reach = there->inside.is_const(1) ? lanes : plans().nonzero(there->inside, w.ints, lanes);
+  Lanes rank{};
+  ranks(w, f, *there, reach, rank);
+  for (Mask rest = lanes; rest != 0;) {  // lanes outside access nothing: they go with the first ones
+    const Mask left = (reach & rest) != 0 ? reach & rest : rest;
+    const std::int64_t at = rank[static_cast<std::size_t>(std::countr_zero(left))];
+    Mask same = rest & ~reach;
+    for (Mask m = rest & reach; m != 0; m &= m - 1) {
+      const int l = std::countr_zero(m);
+      same |= static_cast<Mask>(rank[static_cast<std::size_t>(l)] == at) << l;
+    }
+    rest &= ~same;
+    remote_rank_ = static_cast<int>(at);
+    if (remote_rank_ != w.rank) check_begun(w, f, same & reach, remote_rank_);
+    execute(w, f, same);
+    if (tags_ != nullptr) tag_leaf(w, f, same);
+    for (Mask m = remote_rank_ != w.rank ? same & reach : 0; m != 0; m &= m - 1) {
+      reached_[static_cast<std::size_t>(at)][{w.id, std::countr_zero(m)}] = {order_->epoch(w.id), &f};
+    }
   }
 }
 

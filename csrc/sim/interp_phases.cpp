@@ -187,4 +187,47 @@ void Interpreter::check_landed() const {
   }
 }
 
+void Interpreter::check_begun(const Warp& w, const Leaf& f, Mask lanes, int rank) const {
+  for (Mask m = lanes; m != 0; m &= m - 1) {
+    const int lane = std::countr_zero(m);
+    bool known = false;
+    for (const Warp& other : warps_) {
+      known = known || (other.rank == rank && order_->knows_begun(w.id, lane, other.id));
+    }
+    if (known) continue;
+    Diagnostic d;
+    d.code = Code::SIM_RACE;
+    d.where = f.origin != nullptr ? f.origin->loc : SourceLoc{};
+    d.ir = {statement_text(f.origin)};
+    d.message = "an access to the shared memory of a block that may not have begun";
+    d.details = {"by " + thread_text(w, lane), "of block " + block_text(block_ + rank)};
+    d.fix = "let the blocks of the cluster meet before: gr.barrier(on=cluster)";
+    throw Error(std::move(d));
+  }
+}
+
+void Interpreter::check_reached() const {
+  for (std::size_t rank = 0; rank < reached_.size(); ++rank) {
+    for (const auto& [who, reached] : reached_[rank]) {
+      bool known = false;
+      for (const Warp& w : warps_) {
+        for (int l = 0; l < kLanes && w.rank == static_cast<int>(rank) && !known; ++l) {
+          known = (w.lanes >> l & 1) != 0 && order_->before(w.id, l, static_cast<std::uint32_t>(who.first),
+                                                            1U << who.second, reached.epoch, Did::Read);
+        }
+      }
+      if (known) continue;
+      Diagnostic d;
+      d.code = Code::SIM_UNFINISHED_COPY;
+      d.where = reached.leaf->origin != nullptr ? reached.leaf->origin->loc : SourceLoc{};
+      d.ir = {statement_text(reached.leaf->origin)};
+      d.message = "a block may end before another one accesses its shared memory";
+      d.details = {"by " + thread_text(warps_[static_cast<std::size_t>(who.first)], who.second),
+                   "of block " + block_text(block_ + static_cast<std::int64_t>(rank))};
+      d.fix = "let a thread of the block learn of it before the end: gr.barrier(on=cluster)";
+      throw Error(std::move(d));
+    }
+  }
+}
+
 }  // namespace graphene::sim

@@ -94,6 +94,7 @@ void Interpreter::race(const At& at, const Conflict& c, std::int64_t element, bo
                   (c.earlier_wrote ? "wrote" : "read") + ", without a proxy fence: ";
   }
   d.message += element_text(at.operand.buffer, element);
+  if (at.operand.remote) d.message += " of block " + block_text(block_ + remote_rank_);
   d.ir.push_back(statement_text(at.leaf.origin));
   if (earlier != nullptr && earlier->origin != at.leaf.origin) d.ir.push_back(statement_text(earlier->origin));
   d.details.push_back(std::string(writes ? "write by " : "read by ") +

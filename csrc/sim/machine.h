@@ -87,6 +87,8 @@ class Machine {
   // The number of an mbarrier in the cluster.
   [[nodiscard]] int mbarrier(const Warp& w, const MBarrierRef& ref, int rank, int lane) const;
   [[nodiscard]] std::vector<int> ranks(const Warp& w, const Ranks& to) const;
+  // By lane, the block of the cluster whose memory a remote operand is in. Throws SIM_OUT_OF_BOUNDS.
+  void ranks(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, Lanes& out) const;
   [[nodiscard]] int named_first() const;  // of a block's named barriers, which follow its mbarriers
   [[nodiscard]] std::string mbarrier_text(int mbarrier) const;  // "full[2]"
   [[nodiscard]] const PhaseCount& count(int mbarrier) const { return counts_[static_cast<std::size_t>(mbarrier)]; }

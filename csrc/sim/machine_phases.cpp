@@ -17,6 +17,17 @@ std::vector<int> Machine::ranks(const Warp& w, const Ranks& to) const {
   return out;
 }
 
+void Machine::ranks(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, Lanes& out) const {
+  plans().lanes(o.rank, w.ints, lanes, out);
+  for (Mask m = lanes; m != 0; m &= m - 1) {
+    const std::int64_t rank = out[static_cast<std::size_t>(std::countr_zero(m))];
+    if (rank >= 0 && rank < code_.cluster()) continue;
+    fail(Code::SIM_OUT_OF_BOUNDS, "a block that the cluster does not have",
+         {"want: a rank from 0 to " + std::to_string(code_.cluster() - 1), "got: " + std::to_string(rank)}, {},
+         f.origin != nullptr ? f.origin->loc : SourceLoc{});
+  }
+}
+
 int Machine::mbarrier(const Warp& w, const MBarrierRef& ref, int rank, int lane) const {
   const MBarrierCode& m = code_.mbarriers[static_cast<std::size_t>(ref.of)];
   const std::int64_t element = plans().at_lane(ref.element, w.ints, lane);

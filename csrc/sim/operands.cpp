@@ -93,7 +93,10 @@ Operand compile_operand(const lower::AtomCall& call, const lower::Operand& ref, 
     for (const int v : r->values) o.registers.push_back(code.array_first[static_cast<std::size_t>(r->array)] + v);
     o.values = static_cast<int>(o.registers.size());
   } else if (const auto* m = std::get_if<lower::MemRef>(&ref)) {
-    if (m->rank) unsupported(call, nullptr, "it accesses the shared memory of another block");
+    if (m->rank) {
+      o.remote = true;
+      o.rank = code.plans->compile(*m->rank);
+    }
     o.kind = Operand::Kind::Memory;
     o.buffer = m->buffer;
     o.dtype = code.program->buffers[static_cast<std::size_t>(m->buffer)].dtype;
@@ -482,6 +485,12 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
   }
   leaf.predicate = code.plans->compile(call.predicate);
   leaf.always = leaf.predicate.is_const(1);
+  for (const auto* list : {&leaf.out, &leaf.in}) {
+    for (const Operand& o : *list) leaf.remote = leaf.remote || o.remote;
+  }
+  if (leaf.remote && (is_bulk(atom) || atom.thread_count > 1 || leaf.domain >= 0)) {
+    unsupported(call, origin, "not one thread by itself accesses the shared memory of another block");
+  }
   if (is_bulk(atom)) {
     bulk_copy(leaf, call, origin, code);
     return leaf;

@@ -111,6 +111,26 @@ def moves(atom: gr.Atom) -> Case:
     return Case(atom.name, kernel, [atom], [(dtype, n)], [(dtype, n)])
 
 
+def exchanges(atom: gr.Atom) -> Case:
+    """Each block of a cluster stores what the other one was given, which comes by the entry through shared memory."""
+    o, stores = atom.operands[atom.outputs[0]], atom.operands[atom.outputs[0]].memories == ["DSM"]
+    dtype, n = dtype_of(o), o.values
+    with gr.Kernel("conformance") as kernel:
+        x, y = (arg(call, name, dtype, n, 2) for call, name in ((gr.input, "x0"), (gr.output, "y0")))
+        blocks, threads = gr.blocks(2, cluster=2), gr.threads(THREADS)
+        (c, rank), (t,) = blocks.indices(), threads.indices()
+        r, s = registers("r", dtype, n), registers("s", dtype, n)
+        shared = own(gr.alloc("shared", [THREADS, n], getattr(gr, dtype), gr.SH), t, n)
+        copy(r, own(x, t + rank * THREADS, n))
+        gr.barrier(on=blocks[c])
+        copy(shared.of(1 - rank) if stores else shared, r, atom if stores else None)
+        gr.barrier(on=blocks[c])
+        copy(s, shared if stores else shared.of(1 - rank), None if stores else atom)
+        gr.barrier(on=blocks[c])
+        copy(own(y, t + (1 - rank) * THREADS, n), s)
+    return Case(atom.name, kernel, [atom], [(dtype, n)], [(dtype, n)])
+
+
 def async_copies(atom: gr.Atom) -> Case:
     """global -> shared by the entry, then as by the other moves."""
     o = atom.operands["dst"]
@@ -327,7 +347,8 @@ def cases(atoms: list[gr.Atom]) -> Iterator[Case]:
             else:
                 store = atom.operands[atom.outputs[0]].memories == ["SH"]
                 collective = matrix_stores if store else matrix_loads
-                yield collective(atom) if atom.thread_count > 1 else moves(atom)
+                one = exchanges if any(o.memories == ["DSM"] for o in atom.operands.values()) else moves
+                yield collective(atom) if atom.thread_count > 1 else one(atom)
         elif atom.thread_count > 1:
             yield matrix_multiplies(atom, steps=2, scale=2)
         else:

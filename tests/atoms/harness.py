@@ -71,7 +71,7 @@ def kernel(atom: Atom, name: str) -> str:
         elif o.via == "tensor_map":
             params += [f"u64* global_{o.name}", f"int at_{o.name}"]
             ins += [((o.name, 0), f'"l"(global_{o.name})'), ((o.name, 1), f'"r"(at_{o.name})')]
-        elif memory == "SH":
+        elif memory in ("SH", "DSM"):
             before.append(f"__shared__ __align__(16) u64 shared_{o.name}[64];")
             ins.append(((o.name, 0), f'"r"((u32)__cvta_generic_to_shared(&shared_{o.name}))'))
         elif memory == "GL":

@@ -16,6 +16,7 @@ OPCODE = re.compile(r"(?:^|[;{}]\s*)([a-z]\w*(?:\.\w+)+)")
 
 # Texts for people that mention one: what they advise, an example of a name, what the assembler says.
 ADVICE = {
+    ("csrc/emit/prelude.cpp", "mapa.shared"): "an address of a memory, as gr_shared",
     ("csrc/atoms/definition.cpp", "ld.global.b32"): "how a name is written",
     ("csrc/bind/atoms.cpp", "mma.m16n8k16.f32.f16.c"): "a docstring's example",
     ("csrc/lower/lower.cpp", "ld.global"): "which load to use instead",

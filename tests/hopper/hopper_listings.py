@@ -345,3 +345,67 @@ def gemm_one_consumer(bm: int = 128, bn: int = 128, bk: int = 64, stages: int = 
             start(i + stages - 1)
         gr.move(c.tile([bm, bn])[bi, bj], acc, on=threads, atom=gr.atom("st.global.v2.b32"))
     return kernel
+
+
+def gemm_split_sm90(bn: int = 64, bk: int = 64, stages: int = 3, parts: int = 4) -> gr.Kernel:
+    """C = A B^T where few tiles would leave multiprocessors idle: the blocks of a cluster cut k, and add through their
+    shared memory. Block r sums rows r * 64 / parts on of everyone's share."""
+    m, n, k = gr.sym("M"), gr.sym("N", multiple_of=8), gr.sym("K", multiple_of=8, min=8)
+    load, wgmma = gr.atom("tma.load"), gr.atom(f"wgmma.m64n{bn}k16.f32.f16")
+    with gr.Kernel("gemm_split_sm90", means=lambda A, B: A @ B.T) as kernel:
+        a = gr.input("A", gr.row_major(m, k), gr.fp16, align_bytes=16)
+        b = gr.input("B", gr.row_major(n, k), gr.fp16, align_bytes=16)
+        c = gr.output("C", gr.row_major(m, n), gr.fp16, align_bytes=16)
+        tm, tn = gr.ceil_div(m, 64), gr.ceil_div(n, bn)
+        blocks, threads = gr.blocks(parts * tm * tn, cluster=parts), gr.threads(128)
+        tile, r = blocks.indices()
+        cluster, bi, bj = blocks[tile], tile % tm, tile // tm
+        steps = gr.ceil_div(gr.ceil_div(k, bk), parts)  # of each block; past the end of k the boxes are zeros
+        sa = gr.alloc("sA", [64, bk], gr.fp16, gr.SH, stages=stages, swizzle=gr.swizzle(bk, gr.fp16))
+        sb = gr.alloc("sB", [bn, bk], gr.fp16, gr.SH, stages=stages, swizzle=gr.swizzle(bk, gr.fp16))
+        share = gr.alloc("share", gr.Layout((64, bn), (bn + 8, 1)), gr.fp32, gr.SH)  # padded: no bank conflicts
+        full = gr.mbarrier("full", stages, arrivals=1)
+        gr.barrier()
+        ga, gb = a.tile([64, bk])[bi, :], b.tile([bn, bk])[bj, :]
+        acc = gr.fragment("acc", [64, bn], gr.fp32, wgmma.c, on=threads)
+        put, get = gr.ring("put", stages), gr.ring("get", stages)
+
+        def start(i: Any) -> None:
+            with gr.if_(i < steps):
+                with gr.only(threads.elect()):
+                    full[put.index].arrive(expect=[sa[put.index], sb[put.index]])
+                    gr.move(sa[put.index], ga[r * steps + i], atom=load, done=full[put.index])
+                    gr.move(sb[put.index], gb[r * steps + i], atom=load, done=full[put.index])
+                put.advance()
+
+        for i in range(stages - 1):
+            start(i)
+        for i in gr.loop("k", steps):
+            full[get.index].wait(get.phase)
+            gr.fence(wgmma)
+            gr.matmul(acc, sa[get.index], sb[get.index].T, on=threads, atom=wgmma, accumulate=i > 0)
+            gr.commit(wgmma)
+            get.advance()
+            gr.wait(wgmma, pending=1)  # the step before has read its stage, which is filled next
+            start(i + stages - 1)
+        gr.wait(wgmma, pending=0)
+        gr.move(share, acc, atom=gr.atom("st.shared.v2.b32"))
+        gr.barrier(on=cluster)
+
+        rows, across = 64 // parts, bn // 4  # a thread sums four neighbours of a row, in every (128 / across)th row
+        each = rows * across // 128
+        tv = gr.tv(
+            gr.Layout((across, 128 // across), (4 * rows, 1)),
+            gr.Layout((4, each), (rows, 128 // across)),
+        )
+        piece, total = (gr.fragment(name, [rows, bn], gr.fp32, tv, on=threads) for name in ("piece", "total"))
+        out = gr.fragment("out", [rows, bn], gr.fp16, tv, on=threads)
+        for other in range(parts):
+            theirs = share.of(other).tile([rows, None])[r, 0]
+            gr.move(piece if other else total, theirs, atom=gr.atom("ld.shared::cluster.v4.b32"))
+            if other:
+                total[:] = total + piece
+        gr.barrier(on=cluster)  # nobody ends while others read its share
+        out[:] = total
+        gr.move(c.tile([rows, bn])[bi * parts + r, bj], out, atom=gr.atom("st.global.v2.b32"))
+    return kernel
