@@ -115,6 +115,23 @@ Lines wrap_call(const std::string& line) {
   return out;
 }
 
+// Blocks of the executing one's cluster, which is verified: the first one's number in it, and the others' from there.
+struct Ranks {
+  Expr first;
+  std::vector<std::int64_t> apart;
+};
+Ranks ranks(const ir::ThreadTensor& blocks, std::int64_t cluster) {
+  Ranks out{sym::mod(sym::expand_coords(blocks.offset), cluster), {0}};
+  for (const Layout& level : blocks.levels) {
+    std::vector<std::int64_t> all;
+    for (const std::int64_t a : out.apart) {
+      for (std::int64_t i = 0; i < level.size().value(); ++i) all.push_back(a + level(Expr(i)).value());
+    }
+    out.apart = std::move(all);
+  }
+  return out;
+}
+
 }  // namespace
 
 void append(Lines& out, const Lines& lines, const std::string& indent) {
@@ -205,11 +222,18 @@ std::string AtomText::operand(const atoms::Piece& piece, const AtomCall& call, A
   return piece.braces ? "{" + registers + "}" : registers;
 }
 
-// Of a copy all blocks of the cluster that it goes to, a bit each; of a statement on an mbarrier one of them.
+// Of a copy the blocks of the cluster that it goes to, a bit each; of a statement on an mbarrier one of them.
 std::string AtomText::blocks_text(const AtomCall& call, Asm& ptx) {
-  if (call.atom->atom.kind == atoms::Kind::Sync) return std::to_string(to_);
-  const std::int64_t all = (std::int64_t{1} << program_.cluster) - 1;
-  return add_input(ptx, "h", "(u16)" + std::to_string(all));
+  if (call.atom->atom.kind == atoms::Kind::Sync) {
+    const CText rank = expressions_.text(to_, "rank");
+    return to_.is_const() ? rank.text : add_input(ptx, "r", rank.wide ? "(u32)" + rank.in(Prec::Unary) : rank.text);
+  }
+  const Ranks blocks = ranks(*call.to, program_.cluster);
+  std::uint64_t mask = 0;
+  for (const std::int64_t apart : blocks.apart) mask |= std::uint64_t{1} << static_cast<unsigned>(apart);
+  if (blocks.first.is_const()) return add_input(ptx, "h", "(u16)" + std::to_string(mask << blocks.first.value()));
+  return add_input(
+      ptx, "h", "(u16)(" + std::to_string(mask) + " << " + expressions_.text(blocks.first, "rank").in(Prec::Add) + ")");
 }
 
 // Registers that a wait completes are its operands, read and written: the compiler touches them neither before nor
@@ -247,6 +271,8 @@ std::string AtomText::attribute(const atoms::Piece& piece, const AtomCall& call,
   const CText text = expressions_.text(e, piece.text);
   if (ptx == nullptr || e.is_const()) return text.text;
   if (sym::is_condition(e)) return add_input(*ptx, "r", "(int)" + text.in(Prec::Unary));  // no operand is a bool
+  const bool small = sym::lower_bound(e) >= -0x80000000LL && sym::upper_bound(e) <= 0x7fffffffLL;
+  if (text.wide && small) return add_input(*ptx, "r", "(int)" + text.in(Prec::Unary));  // of a wide counter: k % 2
   return add_input(*ptx, text.wide ? "l" : "r", text.text);
 }
 
@@ -590,7 +616,11 @@ Lines AtomText::statement(const AtomCall& call) {
       at = end == std::string::npos ? end : end + 1;
     }
   } else if (call.to != nullptr && atom.kind == atoms::Kind::Sync) {
-    for (to_ = 0; to_ < program_.cluster; ++to_) append(lines, asm_statement(call));
+    const Ranks blocks = ranks(*call.to, program_.cluster);
+    for (const std::int64_t apart : blocks.apart) {
+      to_ = blocks.first + Expr(apart);
+      append(lines, asm_statement(call));
+    }
   } else {
     lines = asm_statement(call);
     const Expr inside = inputs_inside(call);

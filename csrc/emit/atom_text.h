@@ -75,7 +75,7 @@ class AtomText {
   Expressions& expressions_;
   Registers& registers_;
   std::vector<std::string> buffers_, fill_rows_, maps_;
-  std::int64_t to_ = 0;  // of a statement that is printed once for each block: which one
+  Expr to_ = 0;  // of a statement that is printed once for each block: its rank in the cluster
 };
 
 }  // namespace graphene::emit

@@ -15,11 +15,31 @@ Expr product(const std::vector<Expr>& xs) {
   return p;
 }
 
-bool untouched_grid(const ThreadTensor& t) {
-  return t.unit == ThreadUnit::Block && t.levels.size() == 1 && t.offset.is_const(0) &&
-         static_cast<std::size_t>(t.levels[0].rank()) == t.dims.size() &&
-         identical(t.levels[0],
-                   level_of(modes_of(Layout(IntTuple(std::vector<IntTuple>(t.dims.begin(), t.dims.end()))))));
+// The coordinates of a grid that is cut dimension by dimension, as into clusters: of each level, each is a part of one
+// block index. A block that runs is one of a grid that is not empty, so nothing need be proven of the extents. Without
+// a value: the grid is cut otherwise.
+std::optional<std::vector<std::vector<Expr>>> along_dims(const ThreadTensor& t) {
+  if (t.unit != ThreadUnit::Block || !t.offset.is_const(0) || t.levels.empty()) return std::nullopt;
+  std::vector<std::vector<Expr>> out(t.levels.size());
+  Expr below = 1;  // blocks of the dimensions before
+  for (std::size_t d = 0; d < t.dims.size(); ++d) {
+    Expr inner = 1;  // blocks of the levels inside
+    for (std::size_t l = t.levels.size(); l-- > 0;) {
+      const std::vector<Layout> modes = modes_of(t.levels[l]);
+      if (modes.size() != t.dims.size() || !modes[d].shape().is_leaf()) return std::nullopt;
+      const Expr& size = modes[d].shape().leaf();
+      out[l].resize(t.dims.size(), Expr(0));
+      if (size.is_const(1)) continue;
+      if (!inner.is_const() || !identical(modes[d].stride().leaf(), below * inner)) return std::nullopt;
+      const Expr part = sym::floor_div(bid_var(static_cast<int>(d), t.dims[d]), inner);
+      const bool outermost = identical(inner * size, t.dims[d]);
+      out[l][d] = outermost ? part : sym::mod(part, size);
+      inner = inner * size;
+    }
+    if (!identical(inner, t.dims[d])) return std::nullopt;
+    below = below * t.dims[d];
+  }
+  return out;
 }
 
 struct Leaf {
@@ -81,11 +101,6 @@ Expr mode_coord(const Expr& linear, const Expr& offset, const IntTuple& shape, c
 
 std::vector<Expr> level_coords(const ThreadTensor& t, std::size_t level) {
   std::vector<Expr> out;
-  if (untouched_grid(t)) {
-    for (std::size_t i = 0; i < t.dims.size(); ++i)
-      out.push_back(t.dims[i].is_const(1) ? Expr(0) : bid_var(static_cast<int>(i), t.dims[i]));
-    return out;
-  }
   const Expr linear = t.linear_index();
   for (const Layout& m : modes_of(t.levels[level])) out.push_back(mode_coord(linear, t.offset, m.shape(), m.stride()));
   return out;
@@ -168,7 +183,8 @@ std::string ThreadTensor::type_str() const {
 }
 
 std::vector<std::vector<Expr>> ThreadTensor::indices() const {
-  if (!untouched_grid(*this)) require_nested(*this);
+  if (auto of_grid = along_dims(*this)) return *std::move(of_grid);
+  require_nested(*this);
   std::vector<std::vector<Expr>> out;
   for (std::size_t l = 0; l < levels.size(); ++l) out.push_back(level_coords(*this, l));
   return out;
