@@ -282,6 +282,15 @@ class Matcher {
                t.levels[0].size().is_const(o.values);
       if (!same && !listed) return wrong_shape();
     }
+    for (const std::string& fact : o.def.require) {
+      if (!fact.starts_with("bytes(")) continue;
+      const std::int64_t unit = parse_fact(fact, o.def.name, e_.atom.name).bytes;
+      const std::int64_t bytes = std::int64_t{o.values} * ir::bits(t.dtype) / 8;
+      if (bytes % unit == 0) continue;
+      return miss(Aspect::Shape, all_ ? o.def.name + " bytes: want a multiple of " + std::to_string(unit) + ", got " +
+                                            std::to_string(bytes)
+                                      : "");
+    }
     if (!flat) {
       return miss(Aspect::Strides, all_ ? o.def.name + " strides: want constants, got " + t.type_str() : "");
     }

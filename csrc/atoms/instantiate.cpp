@@ -172,7 +172,8 @@ OperandInstance parse_operand(const Atom& a, const OperandDef& def, int threads,
   if (!aux) check_tv(a, &o, threads);
   if (registers && !a.ptx.empty() && def.via == Via::Natural) derive_packing(a, &o);
   for (const std::string& fact : def.require) {
-    o.align_bytes = std::max(o.align_bytes, parse_alignment(fact, def.name, what));
+    const SizeFact f = parse_fact(fact, def.name, what);
+    if (!f.of_size) o.align_bytes = std::max(o.align_bytes, f.bytes);
   }
   if (o.align_bytes > 0 && registers) fail(Code::ATOM_DEFINITION, what + ": registers have no address to align");
   return o;

@@ -235,12 +235,13 @@ Layout parse_threads(std::string_view text, const std::string& what) {
   return l ? *l : Layout(shape);
 }
 
-int parse_alignment(std::string_view text, const std::string& name, const std::string& what) {
+SizeFact parse_fact(std::string_view text, const std::string& name, const std::string& what) {
   std::string compact;
   for (const char c : text) {
     if (c != ' ') compact += c;
   }
-  const std::string head = "align(" + name + ")%";
+  const bool of_size = compact.starts_with("bytes(");
+  const std::string head = (of_size ? "bytes(" : "align(") + name + ")%";
   const std::string tail = "==0";
   Reader r(text, what);
   if (compact.rfind(head, 0) != 0 || compact.size() <= head.size() + tail.size() ||
@@ -253,7 +254,7 @@ int parse_alignment(std::string_view text, const std::string& name, const std::s
   }
   const int bytes = std::stoi(digits);
   if (bytes < 1 || (bytes & (bytes - 1)) != 0) r.bad("an alignment that is no power of two");
-  return bytes;
+  return {of_size, bytes};
 }
 
 }  // namespace graphene::atoms

@@ -26,8 +26,12 @@ void parse_tile(std::string_view text, const std::string& what, std::vector<std:
 // "[32]", "[(4,2):(1,16)]"
 [[nodiscard]] Layout parse_threads(std::string_view text, const std::string& what);
 
-// "align(src) % 16 == 0" -> 16, for the operand `name`
-[[nodiscard]] int parse_alignment(std::string_view text, const std::string& name, const std::string& what);
+// "align(src) % 16 == 0" or "bytes(src) % 16 == 0", for the operand `name`: of where it starts, or of all of it.
+struct SizeFact {
+  bool of_size = false;
+  int bytes = 0;
+};
+[[nodiscard]] SizeFact parse_fact(std::string_view text, const std::string& name, const std::string& what);
 
 // "sm_80+" -> 80, one architecture exactly -> 0. Throws ATOM_DEFINITION with `what` in front.
 [[nodiscard]] int parse_arch(const std::string& text, const std::string& what);

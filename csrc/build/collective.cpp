@@ -150,6 +150,7 @@ bool expand_once(ir::Builder& b, const ir::SpecStmt& spec) {
   for (const std::string& n : names) (void)atoms::require_family(n);
   if (names.size() == 1 && spec.kind == ir::SpecKind::Move && copy_boxes(b, spec)) return true;
   if (names.size() == 1 && is_leaf(spec, atoms::find_family(spec.atom))) return false;
+  if (names.size() == 1 && !atoms::require_family(spec.atom).front()->atom.free.empty()) return false;  // an agent's
   switch (spec.kind) {
     case ir::SpecKind::Move:
       return expand_move(b, spec, names);

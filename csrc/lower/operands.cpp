@@ -178,6 +178,15 @@ Operand resolve(const atoms::OperandBinding& binding, const Buffers& buffers, co
   const auto it = buffers.memory_of.find(t.buffer->id);
   GR_ASSERT(it != buffers.memory_of.end(), "buffer " + t.buffer->name + " was not placed");
   Swizzled at = apply_swizzle(t.buffer->swizzle, t.offset, binding.deltas);
+  const bool run = std::ranges::any_of(is_input ? atom.in : atom.out, [](const atoms::OperandInstance& o) {
+    return o.def.proxy == atoms::Proxy::Async && o.def.via == atoms::Via::Natural && o.def.forms.empty();
+  });
+  for (std::size_t v = 0; run && !t.buffer->swizzle.trivial() && v < at.deltas.size(); ++v) {
+    if (at.deltas[v] == at.deltas.front() + static_cast<std::int64_t>(v)) continue;
+    fail(Code::LOWER_SWIZZLE, "a copy of neighbours that the swizzle moves apart",
+         {"atom: " + atom.atom.name, "swizzle: " + t.buffer->swizzle.str() + " of " + t.buffer->name},
+         "copy boxes by a tensor map, or leave out swizzle=");
+  }
   if (t.is_list()) {
     fail(Code::INPUTS_INDEX, "a list of tensors is no operand", {"got: " + t.type_str() + " of " + t.buffer->name},
          "choose one of them: " + t.buffer->name + "[i]");

@@ -86,8 +86,9 @@ struct Einsum {
   std::vector<Holder> first_d;         // the first of each
   bool copies = false;                 // some element of d has several holders
   int group = 0;                       // products summed in one rounding step; 0: all
-  int guard_bits = -1;                 // kept below the largest term's last bit; -1: exact sum
+  int guard_bits = -1;                 // kept below the largest term's last bit (negative: less); -1: exact sum
   bool truncate = false;               // toward zero, else to nearest even
+  int bits = 24;                       // of a sum that is cut
   bool chain = false;                  // a group's products one after the other in fp32, then their sum to the total
   bool accumulate = true;
   bool saturate = false;  // integers: else they wrap
@@ -176,7 +177,8 @@ struct PhaseSync {
   IntPlan parity;  // of a wait
   IntPlan expect;  // bytes, of an arrival
   Ranks to;
-  int copies = -1;  // an arrival once the thread's copies of this domain have landed
+  int copies = -1;       // an arrival once the thread's copies of this domain have landed
+  bool cluster = false;  // releases to threads of other blocks, or acquires from them
   // A named barrier, of which whole warps are told when a round is over: so many threads arrive or wait in one.
   int threads = 0;
 };

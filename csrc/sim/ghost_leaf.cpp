@@ -139,7 +139,8 @@ void Ghost::copy_bulk(const Warp& w, const Leaf& f, int lane) {
   for (const int rank : ranks(w, f.to)) {
     for (std::size_t i = 0; i < to.size(); ++i) {
       if (to[i] == kOutside) continue;
-      const std::uint64_t value = from[i] == kOutside ? fill : read(thread, map_.first(in.buffer, w.rank) + from[i]);
+      std::uint64_t value = from[i] == kOutside ? fill : read(thread, map_.first(in.buffer, w.rank) + from[i]);
+      if (f.atomic) value = apply(f, read(thread, map_.first(out.buffer, rank) + to[i]), value, 0);
       write(thread, map_.first(out.buffer, rank) + to[i], value);
     }
   }

@@ -206,6 +206,7 @@ class Interpreter final : public Machine {
   void locate(const Warp& w, const Leaf& f, const Operand& o, int lane, int rank, Side& side);
   void read_side(const Warp& w, const Leaf& f, const Issuer& by, int lane, const Side& side);
   void write_side(const Warp& w, const Leaf& f, const Issuer& by, int lane, const Side& from, const Side& to);
+  void combine_side(const Warp& w, const Leaf& f, const Issuer& by, int lane, const Side& from, const Side& to);
   void tag_side(const Warp& w, const Leaf& f, const Side& from, const Side& to);
 
   // ---- interp_products.cpp

@@ -85,6 +85,46 @@ void Interpreter::write_side(const Warp& w, const Leaf& f, const Issuer& by, int
   }
 }
 
+// Each element by itself, in one step for all threads and agents.
+void Interpreter::combine_side(const Warp& w, const Leaf& f, const Issuer& by, int lane, const Side& from,
+                               const Side& to) {
+  const Operand& in = f.in.front();
+  const Operand& out = f.out.front();
+  const Place& source = place(in.buffer, from.rank);
+  const Place& at = place(out.buffer, to.rank);
+  const Arena& read = arenas_[static_cast<std::size_t>(source.arena)];
+  Arena& arena = arenas_[static_cast<std::size_t>(at.arena)];
+  Issuer writer = by;
+  writer.global = !arena.shared;
+  alignas(64) char old[kLanes * 8] = {};
+  alignas(64) char with[kLanes * 8] = {};
+  alignas(64) char sum[kLanes * 8] = {};
+  std::int32_t granule[kLanes] = {};
+  for (std::size_t i = 0; i < to.elements.size(); ++i) {
+    if (to.elements[i] == kOutside) continue;
+    const bool given = from.elements[i] != kOutside;
+    bool undefined = false;
+    for (int part = 0; part < at.ratio; ++part) {
+      granule[lane] = at.first + static_cast<std::int32_t>(to.elements[i]) * at.ratio + part;
+      const Shadow::Verdict v =
+          arena.shadow.update_atomically(writer, 1U << lane, granule, f.site, f.atomic_kind, sets_);
+      check_frozen({w, f, out}, arena, at, 1U << lane, granule);
+      if (v.conflict != 0) race({w, f, out}, v.first, to.elements[i], true);
+      undefined = undefined || v.undefined != 0;
+    }
+    for (int part = 0; part < source.ratio && given && read.tracked; ++part) {
+      const auto there = source.first + static_cast<std::int32_t>(from.elements[i]) * source.ratio + part;
+      undefined = undefined || read.shadow.is_undefined(there);
+    }
+    if (undefined) undefined_store({w, f, out}, lane, to.elements[i], f.site);
+    char* target = at.data + to.elements[i] * out.bytes;
+    store_bits(old, out.bytes, load_bits(target, out.bytes));
+    store_bits(with, in.bytes, given ? load_bits(source.data + from.elements[i] * in.bytes, in.bytes) : 0);
+    f.op(old, with, nullptr, sum);
+    store_bits(target, out.bytes, load_bits(sum, out.bytes));
+  }
+}
+
 void Interpreter::tag_side(const Warp&, const Leaf& f, const Side& from, const Side& to) {
   TagState& t = *tags_;
   const Place& source = place(f.in.front().buffer, from.rank);
@@ -96,7 +136,7 @@ void Interpreter::tag_side(const Warp&, const Leaf& f, const Side& from, const S
   if (memory.empty()) memory.assign(static_cast<std::size_t>(arenas_[arena].granules), TagState::kUnknown);
   for (std::size_t i = 0; i < to.elements.size(); ++i) {
     if (to.elements[i] == kOutside) continue;
-    const bool known = from.elements[i] != kOutside && !tags.empty();
+    const bool known = from.elements[i] != kOutside && !tags.empty() && !f.atomic;
     const Tag tag =
         known ? tags[static_cast<std::size_t>(source.first + from.elements[i] * source.ratio)] : TagState::kUnknown;
     std::fill_n(memory.begin() + at.first + to.elements[i] * at.ratio, at.ratio, tag);
@@ -134,7 +174,7 @@ void Interpreter::copy_bulk(const Warp& w, const Leaf& f, int lane) {
       read_side(w, f, reader, lane, from_);
     }
     locate(w, f, f.out.front(), lane, rank, to_);
-    write_side(w, f, writer, lane, from_, to_);
+    f.atomic ? combine_side(w, f, writer, lane, from_, to_) : write_side(w, f, writer, lane, from_, to_);
     if (tags_ != nullptr) tag_side(w, f, from_, to_);
   }
   acts_ = {&w, lane, f.origin};

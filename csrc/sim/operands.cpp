@@ -380,7 +380,8 @@ std::shared_ptr<const Einsum> einsum(const lower::AtomCall& call, const std::str
     if (!arch_fits(x.arch, arch)) continue;
     e->group = x.group;
     e->guard_bits = x.guard_bits;
-    e->truncate = x.round == "rz";
+    e->truncate = x.round.starts_with("rz");
+    if (x.round.size() > 2 && e->truncate) e->bits = std::stoi(x.round.substr(2));
     e->chain = x.round == "chain";
     break;
   }
@@ -430,6 +431,12 @@ IntPlan compile_flag(const lower::AtomCall& call, const char* name, Bytecode& co
   return code.plans->compile(Expr(flag_attr(call, name) ? 1 : 0));
 }
 
+// Of a Move that combines with what is there: by which operation, in which type.
+void combine_atomically(Leaf& leaf) {
+  leaf.op.a = leaf.op.b = leaf.op.out = leaf.out.front().dtype;
+  leaf.atomic_kind.operation = static_cast<std::uint32_t>(leaf.op.op) << 8 | static_cast<std::uint32_t>(leaf.op.out);
+}
+
 // A copy that an agent makes as a whole: on which mbarrier or in which domains it completes.
 void bulk_copy(Leaf& leaf, const lower::AtomCall& call, const ir::Stmt* origin, Bytecode& code) {
   leaf.bulk = true;
@@ -448,7 +455,9 @@ void bulk_copy(Leaf& leaf, const lower::AtomCall& call, const ir::Stmt* origin, 
     unsupported(call, origin, "a copy whose sides differ");
   }
   if (const std::string combine = text_attr(call, "combine"); !combine.empty() && combine != "none") {
-    unsupported(call, origin, "it combines with what is there");
+    leaf.atomic = op_from_name(combine, leaf.op.op);
+    if (!leaf.atomic) unsupported(call, origin, "it combines with what is there");
+    combine_atomically(leaf);
   }
 }
 
@@ -517,9 +526,7 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
         leaf.atomic = !together && text_attr(call, "atomic") != "none" && op_from_name(combine, leaf.op.op) &&
                       leaf.out.front().kind == Operand::Kind::Memory;
         if (!leaf.atomic) unsupported(call, origin, "it combines with what is there, but not atomically");
-        leaf.op.a = leaf.op.b = leaf.op.out = leaf.out.front().dtype;
-        leaf.atomic_kind.operation =
-            static_cast<std::uint32_t>(leaf.op.op) << 8 | static_cast<std::uint32_t>(leaf.op.out);
+        combine_atomically(leaf);
         leaf.atomic_kind.of_block = text_attr(call, "atomic").ends_with(".cta");
       }
       break;

@@ -26,6 +26,10 @@ Shadow::Verdict Shadow::update_atomically(const Issuer& by, Mask lanes, const st
     const bool foreign = e != 0 && e < order.first_epoch();
     Conflict c{.lane = l, .offset = offsets[l], .earlier = written, .earlier_wrote = true, .other_block = foreign};
     bool bad = foreign || (e != 0 && !order.before(by.warp, l, owner_of(written), 1U << lane_of(written), e));
+    if (!bad && by.agent && e != 0) {
+      bad = !order.fenced(by.warp, l, owner_of(written), 1U << lane_of(written), e, by.global);
+      if (bad) c.why = Conflict::Why::Unfenced;
+    }
     if (!bad && reads_[at] != 0 && !sets.ordered(reads_[at], by, l)) {
       bad = true;
       c = sets.conflict(reads_[at], by, l);
