@@ -173,12 +173,14 @@ void check_numerics(const Atom& a) {
   for (const Numerics& n : a.numerics) {
     const std::string what = a.name + ": numerics";
     if (!n.arch.empty()) static_cast<void>(parse_arch(n.arch, what));  // none named: on all of them
-    if (std::ranges::find(kRounds, n.round) == kRounds.end()) {
-      fail(Code::ATOM_DEFINITION, what + ": round is \"" + n.round + "\"", {"want: rn, rz, exact or chain"});
+    const bool cut = n.round.size() == 4 && n.round.starts_with("rz") && n.round >= "rz10" && n.round <= "rz24";
+    if (!cut && std::ranges::find(kRounds, n.round) == kRounds.end()) {
+      fail(Code::ATOM_DEFINITION, what + ": round is \"" + n.round + "\"",
+           {"want: rn, rz, exact or chain, or rz14 for 14 bits"});
     }
-    if (n.group < 0 || n.guard_bits < -1 || !(n.ulps >= 0)) {
+    if (n.group < 0 || n.guard_bits < -23 || !(n.ulps >= 0)) {
       fail(Code::ATOM_DEFINITION, what + ": a negative number",
-           {"want: group 0 or more, guard_bits -1 (exact) or more, ulps 0 or more"});
+           {"want: group 0 or more, guard_bits -1 (exact), or -23 or more, ulps 0 or more"});
     }
   }
 }

@@ -50,6 +50,13 @@ void widen(const TileVectors& t, std::vector<double>& out) {
   }
 }
 
+// The `bits` leading ones of a sum, as far as fp32 has them.
+double cut_to_bits(double x, int bits) {
+  if (x == 0 || !std::isfinite(x)) return x;
+  const int last = std::max(exponent_of(x), -126) - (bits - 1);
+  return std::trunc(x * power_of_two(-last)) * power_of_two(last);
+}
+
 float cut_to_float(double x, bool truncate) {
   const auto nearest = static_cast<float>(x);
   if (!truncate || !std::isfinite(nearest)) {
@@ -135,8 +142,10 @@ double aligned(float c, const double* products, const int* exponents, int n, int
 
 }  // namespace
 
-float aligned_sum(float c, const double* products, const int* exponents, int n, int guard_bits, bool truncate) {
-  return cut_to_float(aligned(c, products, exponents, n, guard_bits), truncate);
+float aligned_sum(float c, const double* products, const int* exponents, int n, int guard_bits, bool truncate,
+                  int bits) {
+  const double sum = aligned(c, products, exponents, n, guard_bits);
+  return cut_to_float(truncate ? cut_to_bits(sum, bits) : sum, truncate);
 }
 
 namespace {
@@ -188,13 +197,14 @@ void sum_one_by_one(const Einsum& e, ir::ScalarType dtype, const TileSums& t) {
           sum = static_cast<double>(static_cast<float>(sum + static_cast<double>(part)));
           continue;
         }
-        if (e.guard_bits >= 0 && dtype == ir::ScalarType::fp16) {
+        if (e.guard_bits != -1 && dtype == ir::ScalarType::fp16) {
           sum = aligned(static_cast<float>(sum), products.data(), exponents.data(), n, e.guard_bits);
           sum = decode(dtype, encode(dtype, sum));
           continue;
         }
-        if (e.guard_bits >= 0) {
-          sum = aligned_sum(static_cast<float>(sum), products.data(), exponents.data(), n, e.guard_bits, e.truncate);
+        if (e.guard_bits != -1) {
+          sum = aligned_sum(static_cast<float>(sum), products.data(), exponents.data(), n, e.guard_bits, e.truncate,
+                            e.bits);
           continue;
         }
         for (int z = 0; z < n; ++z) sum += products[static_cast<std::size_t>(z)];
@@ -235,9 +245,9 @@ void multiply_tile(const Einsum& e, const std::vector<int>& group, const TileVec
                      .exponent_b = s.exponent_b.data(),
                      .c = s.c.data()};
     const bool halves = c.dtype == ir::ScalarType::fp16;
-    if (finite && c.dtype == ir::ScalarType::fp32 && e.guard_bits >= 0 && e.guard_bits <= kMaxFastGuardBits) {
-      aligned_tile(t, e.guard_bits, e.truncate);
-    } else if (finite && halves && a.dtype == c.dtype && b.dtype == c.dtype && e.guard_bits < 0 && !e.chain) {
+    if (finite && c.dtype == ir::ScalarType::fp32 && e.guard_bits != -1 && e.guard_bits <= kMaxFastGuardBits) {
+      aligned_tile(t, e.guard_bits, e.truncate, e.bits);
+    } else if (finite && halves && a.dtype == c.dtype && b.dtype == c.dtype && e.guard_bits == -1 && !e.chain) {
       for (int k0 = 0; k0 < e.k; k0 += t.step) {
         exact_half_step(t, k0, std::min(e.k, k0 + t.step));
         for (double& x : s.c) x = decode(c.dtype, encode(c.dtype, x));

@@ -27,7 +27,7 @@ constexpr int kMantissaBits = 52;
 
 // Rows x to x + R - 1, eight columns from `first` on: several rows hide each other's latencies.
 template <int R>
-GR_SIM_INLINE void aligned_block(const TileSums& t, int x, std::size_t first, int guard_bits, bool truncate) {
+GR_SIM_INLINE void aligned_block(const TileSums& t, int x, std::size_t first, int guard_bits, bool truncate, int bits) {
   Vector c[R];
   for (int r = 0; r < R; ++r) load(c[r], t.c + static_cast<std::size_t>(x + r) * t.stride + first);
   for (int k0 = 0; k0 < t.k; k0 += t.step) {
@@ -74,8 +74,9 @@ GR_SIM_INLINE void aligned_block(const TileSums& t, int x, std::size_t first, in
       const Vector exact = sum[r] * back[r];
       Vector result = exact;
       if (truncate) {
-        const Bits exponent = (((Bits)exact >> kMantissaBits) & 0x7ff) - (kBias + 23);
-        const Bits last = exponent < -149 ? Bits{} - 149 : exponent;
+        const Bits exponent = (((Bits)exact >> kMantissaBits) & 0x7ff) - (kBias + bits - 1);
+        const Bits lowest = Bits{} - (125 + bits);
+        const Bits last = exponent < lowest ? lowest : exponent;
         const Vector up = (Vector)((kBias - last) << kMantissaBits);
         const Vector down = (Vector)((kBias + last) << kMantissaBits);
         result = __builtin_convertvector(__builtin_convertvector(exact * up, Ints), Vector) * down;
@@ -100,12 +101,12 @@ GR_SIM_INLINE void aligned_block(const TileSums& t, int x, std::size_t first, in
 }
 
 GR_SIM_CLONES
-void aligned_rows(const TileSums& t, int guard_bits, bool truncate) {
+void aligned_rows(const TileSums& t, int guard_bits, bool truncate, int bits) {
   for (std::size_t first = 0; first < t.stride; first += kColumns) {
     int x = 0;
-    for (; x + 4 <= t.m; x += 4) aligned_block<4>(t, x, first, guard_bits, truncate);
-    for (; x + 2 <= t.m; x += 2) aligned_block<2>(t, x, first, guard_bits, truncate);
-    for (; x < t.m; ++x) aligned_block<1>(t, x, first, guard_bits, truncate);
+    for (; x + 4 <= t.m; x += 4) aligned_block<4>(t, x, first, guard_bits, truncate, bits);
+    for (; x + 2 <= t.m; x += 2) aligned_block<2>(t, x, first, guard_bits, truncate, bits);
+    for (; x < t.m; ++x) aligned_block<1>(t, x, first, guard_bits, truncate, bits);
   }
 }
 
@@ -170,7 +171,9 @@ bool multiplier_exponents(const double* x, std::size_t n, int smallest, int* out
   return exponents(x, n, smallest, out);
 }
 
-void aligned_tile(const TileSums& t, int guard_bits, bool truncate) { aligned_rows(t, guard_bits, truncate); }
+void aligned_tile(const TileSums& t, int guard_bits, bool truncate, int bits) {
+  aligned_rows(t, guard_bits, truncate, bits);
+}
 
 void exact_half_step(const TileSums& t, int k0, int end) { exact_half_rows(t, k0, end); }
 

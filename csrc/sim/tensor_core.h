@@ -26,8 +26,8 @@ struct TileSums {
 [[nodiscard]] bool all_finite(const double* x, std::size_t n);
 bool multiplier_exponents(const double* x, std::size_t n, int smallest, int* out);
 
-// As aligned_sum (matmul.h), 0 <= guard_bits <= kMaxFastGuardBits; c holds floats.
-void aligned_tile(const TileSums& t, int guard_bits, bool truncate);
+// As aligned_sum (matmul.h), guard_bits <= kMaxFastGuardBits; c holds floats.
+void aligned_tile(const TileSums& t, int guard_bits, bool truncate, int bits);
 
 // Adds the products of halves k0 to end - 1, exactly; the sum is rounded to odd, so that one more rounding to a half is
 // right. c holds halves.

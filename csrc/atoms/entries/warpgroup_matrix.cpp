@@ -98,8 +98,8 @@ void warpgroup_matrix(std::vector<Atom>& list) {
              "k_major", signs, signs, f32(8)});
   const char* bytes_tv = "(4,8,4):(256,1,16);(4,2,2):(64,8,1024)";
   const char* bytes = "[2,2:4,8].[1,4]";
-  // Sums of bytes keep 14 bits: no equal bits are promised.
-  const std::vector<Numerics> coarse = {{"sm_90a", 32, 2, "rz", 1024}};
+  // Of bytes 13 bits below the leading one of the largest term are kept, and of the sum 14.
+  const std::vector<Numerics> coarse = {measured("sm_90a", 32, -10, "rz14")};
   struct Pair {
     const char *name, *a, *b, *a_type, *b_type;
   };
