@@ -402,6 +402,7 @@ def record_barrier_op(
     bytes: IntLike,
     to: ThreadTensor | None,
     after: str,
+    cluster: bool,
 ) -> None: ...
 def record_sync(op: str, on: ThreadTensor | None, atom: str, attrs: dict[str, Any]) -> None: ...
 def begin_loop(

@@ -33,12 +33,15 @@ class Mbarrier:
         expect: Tensor | Sequence[Tensor] | IntLike | None = None,
         at: ThreadTensor | None = None,
         after: Any = None,
+        release: bool = False,
     ) -> None:
         """Records one arrival of each executing thread.
 
         `expect`: tensors in shared memory that copies fill in this phase, or a number of bytes. All bytes of a tensor
         count, even where a copy's source is outside of its tensor. `at`: blocks of the cluster; the arrival is at the
-        same barrier of each of them. `after`: an atom; the arrival happens when this thread's copies by it have landed
+        same barrier of each of them; what this thread stored is visible there only with `release` (and a wait with
+        `acquire`), which costs a fence of all memory: leave it out where stages that have been read are given back.
+        `after`: an atom; the arrival happens when this thread's copies by it have landed
         (PTX cp.async.mbarrier.arrive.noinc). Raises VerifyError VERIFY_BARRIER.
         """
         tensors: Sequence[Any] = ()
@@ -50,16 +53,17 @@ class Mbarrier:
         elif expect is not None:
             count = expect
         name = "" if after is None else name_of_atom(after)
-        _core.record_barrier_op("arrive", self.tensor, None, tensors, count, at, name)
+        _core.record_barrier_op("arrive", self.tensor, None, tensors, count, at, name, release)
 
-    def wait(self, phase: IntLike) -> None:
+    def wait(self, phase: IntLike, acquire: bool = False) -> None:
         """Waits until the phase of this parity, 0 or 1, is over; a ring gives it as ``ring.phase``.
 
         For a fresh barrier the phase of parity 1 counts as over, so a ring that starts empty has ``phase=1``. After the
-        wait, what threads wrote before their arrivals and what copies wrote in that phase is visible. Raises
-        VerifyError VERIFY_BARRIER.
+        wait, what threads wrote before their arrivals and what copies wrote in that phase is visible; with `acquire`
+        also what threads of other blocks of the cluster wrote before arrivals with `release`. Raises VerifyError
+        VERIFY_BARRIER.
         """
-        _core.record_barrier_op("wait_phase", self.tensor, phase, (), 0, None, "")
+        _core.record_barrier_op("wait_phase", self.tensor, phase, (), 0, None, "", acquire)
 
 
 class NamedBarrier:
@@ -72,11 +76,11 @@ class NamedBarrier:
 
     def arrive(self) -> None:
         """Arrives without waiting (PTX barrier.arrive)."""
-        _core.record_barrier_op("arrive", self.tensor, None, (), 0, None, "")
+        _core.record_barrier_op("arrive", self.tensor, None, (), 0, None, "", False)
 
     def sync(self) -> None:
         """Arrives, and waits until as many threads have arrived as the barrier was declared for (PTX barrier.sync)."""
-        _core.record_barrier_op("sync", self.tensor, None, (), 0, None, "")
+        _core.record_barrier_op("sync", self.tensor, None, (), 0, None, "", False)
 
 
 class Mbarriers:

@@ -127,7 +127,7 @@ void bind_specs(py::module_& m) {
   });
   m.def("record_barrier_op",
         [](const std::string& op, const py::object& barrier, const py::object& phase, const py::object& expect,
-           const py::object& bytes, const py::object& to, const std::string& after) {
+           const py::object& bytes, const py::object& to, const std::string& after, bool cluster) {
           Builder& b = Builder::require_active(op.c_str());
           ir::SyncStmt s;
           s.op = op;
@@ -137,6 +137,7 @@ void bind_specs(py::module_& m) {
           s.expect_bytes = expr_from_py(bytes);
           s.to = threads_from_py(to, "at=");
           s.atom = after;
+          if (cluster) s.attrs[op == "arrive" ? "release" : "acquire"] = std::string("cluster");
           b.sync(std::move(s));
         });
 }

@@ -111,8 +111,19 @@ void check_sync(const SyncStmt& s, std::int64_t cluster) {
   }
   if (!s.barrier) misused(s.op + "() needs a barrier", {"want: one element of an mbarrier or a named barrier"});
   check_one(s.barrier, s.op + "()");
-  if (s.group || !s.attrs.empty())
-    misused(s.op + "() of a barrier names neither threads nor attributes", {"barrier: " + of(s.barrier)});
+  const std::string reach = s.op == "arrive" ? "release" : "acquire";
+  const bool mbarrier = s.barrier->dtype == ScalarType::mbar;
+  const auto known = [&](const auto& attr) {
+    const auto* text = std::get_if<std::string>(&attr.second);
+    return mbarrier && attr.first == reach && text != nullptr && *text == "cluster";
+  };
+  if (s.group || !std::all_of(s.attrs.begin(), s.attrs.end(), known))
+    misused(s.op + "() of a barrier names neither threads nor attributes but " + reach + "=\"cluster\" of an mbarrier",
+            {"barrier: " + of(s.barrier)});
+  if (!s.attrs.empty() && (cluster == 1 || (s.op == "arrive" && !s.to)))
+    misused(s.op + "() is for other blocks of the cluster, and there are none", {"barrier: " + of(s.barrier)},
+            cluster == 1 ? "leave out " + reach + "=: within a block it is meant anyway"
+                         : "name them: full[i].arrive(at=cluster, release=True)");
   const bool named = s.barrier->dtype == ScalarType::bar;
   if (s.op == "wait_phase" && named)
     misused("a named barrier has no phase to wait for", {"barrier: " + of(s.barrier)},

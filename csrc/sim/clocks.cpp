@@ -110,7 +110,10 @@ HappensBefore::HappensBefore(std::vector<Mask> warp_lanes, Counts counts, Epoch 
   }
   std::fill_n(active_.begin(), warps, 1);
   mbarriers_.resize(static_cast<std::size_t>(counts.mbarriers));
-  for (MBarrier& m : mbarriers_) m = {make_clock(), make_clock(), ++counter_, 0, {}};
+  for (MBarrier& m : mbarriers_) {
+    m.current = m.done = make_clock();
+    m.epoch = ++counter_;
+  }
   agents_.resize(static_cast<std::size_t>(counts.agents));
   for (Agent& a : agents_) a = {make_clock(), ++counter_, {}};
   warps_.resize(warps);
@@ -324,6 +327,16 @@ Epoch HappensBefore::phase_epoch(int mbarrier) {
   return mbarrier_at(mbarrier).epoch;
 }
 
+void HappensBefore::arrive(int warp, Mask lanes, int mbarrier, Passes passes) {
+  MBarrier& m = mbarrier_at(mbarrier);
+  if (passes == Passes::Beyond) {
+    if (m.beyond == nullptr) m.beyond = std::make_unique<Clock>(make_clock());
+    add_past(warp, lanes, *m.beyond, Passes::All);
+    passes = Passes::Happened;
+  }
+  release(warp, lanes, m.current, passes);
+}
+
 void HappensBefore::arrive_after_copies(int warp, Mask lanes, int mbarrier, int domain) {
   Clock& current = mbarrier_at(mbarrier).current;
   const Copies& c = copies(warp, domain);
@@ -339,6 +352,10 @@ void HappensBefore::arrive_after_copies(int warp, Mask lanes, int mbarrier, int 
 void HappensBefore::complete_phase(int mbarrier) {
   MBarrier& m = mbarrier_at(mbarrier);
   m.done.join(full_, m.current);
+  if (m.beyond != nullptr) {
+    if (m.beyond_done == nullptr) m.beyond_done = std::make_unique<Clock>(make_clock());
+    m.beyond_done->join(full_, *m.beyond);
+  }
   raise(m.done, phase_of(mbarrier), 1U, m.epoch);
   m.epoch = ++counter_;
   ++m.phases;
@@ -346,9 +363,10 @@ void HappensBefore::complete_phase(int mbarrier) {
   m.done.raise(full_, over_of(mbarrier), 1U, m.phases + 1);
 }
 
-void HappensBefore::wait_phase(int warp, Mask lanes, int mbarrier) {
+void HappensBefore::wait_phase(int warp, Mask lanes, int mbarrier, bool beyond) {
   MBarrier& m = mbarrier_at(mbarrier);
   acquire(warp, lanes, m.done);
+  if (beyond && m.beyond_done != nullptr) acquire(warp, lanes, *m.beyond_done);
   m.waits.push_back({warp, lanes, at(warp).epoch});
 }
 

@@ -28,8 +28,9 @@ using Mask = std::uint32_t;   // lanes of one warp
 using Epoch = std::uint32_t;  // 0: never; else drawn from one counter, so epochs of an owner only grow
 
 // What one act tells another. Happened: all but which writes are visible (an arrival at another block's barrier, a copy
-// for its phase). Events: waits and phases alone (a warp that converges).
-enum class Passes : std::uint8_t { All, Happened, Events };
+// for its phase). Events: waits and phases alone (a warp that converges). Beyond: All, but only to those who acquire
+// what other blocks have released, and Happened to others.
+enum class Passes : std::uint8_t { All, Happened, Events, Beyond };
 enum class Did : std::uint8_t { Wrote, Read };  // of an earlier access
 
 class Clock {
@@ -153,13 +154,11 @@ class HappensBefore {
 
   // mbarrier phases: arrivals and issued transactions release into the current phase, completion publishes it.
   [[nodiscard]] Epoch phase_epoch(int mbarrier);
-  void arrive(int warp, Mask lanes, int mbarrier, Passes passes = Passes::All) {
-    release(warp, lanes, mbarrier_at(mbarrier).current, passes);
-  }
+  void arrive(int warp, Mask lanes, int mbarrier, Passes passes = Passes::All);
   // ... once the lanes' copies of a domain have landed, those of no group included.
   void arrive_after_copies(int warp, Mask lanes, int mbarrier, int domain);
   void complete_phase(int mbarrier);
-  void wait_phase(int warp, Mask lanes, int mbarrier);
+  void wait_phase(int warp, Mask lanes, int mbarrier, bool beyond = false);
   // How many phases the lane knows to be over; -1: not even that the barrier has been initialised.
   [[nodiscard]] std::int64_t known_phases(int warp, int lane, int mbarrier) const;
   void know_initialised(int warp, int mbarrier);
@@ -202,6 +201,8 @@ class HappensBefore {
     Epoch epoch = 0;
     Epoch phases = 0;         // that are over
     std::vector<Wait> waits;  // that meant the last of them
+    // What Passes::Beyond adds to `current` and `done`; made when it first does.
+    std::unique_ptr<Clock> beyond, beyond_done;
   };
   struct Agent {
     Clock current;

@@ -36,8 +36,8 @@ void Interpreter::judge_arrival(const Warp& w, int lane, int mbarrier, const Pha
   const int rank = mbarrier / code_.mbarrier_count;
   const bool own = rank == w.rank;
   const Epoch epoch = order_->epoch(w.id);
-  const PhaseFault fault =
-      PhaseRules(*order_).arrive(w.id, lane, mbarrier, count(mbarrier), own ? Passes::All : Passes::Happened, s.copies);
+  const Passes passes = own ? Passes::All : s.cluster ? Passes::Beyond : Passes::Happened;
+  const PhaseFault fault = PhaseRules(*order_).arrive(w.id, lane, mbarrier, count(mbarrier), passes, s.copies);
   if (fault != PhaseFault::None) phase_error(fault, acts_, mbarrier, "an arrival at ");
   if (!own) arrived_[static_cast<std::size_t>(rank)][{w.id, lane}] = {epoch, mbarrier, s.origin};
   data(w).issuer.refresh();
@@ -74,7 +74,7 @@ void Interpreter::judge_phase(int mbarrier) {
 
 void Interpreter::judge_wait(const Warp& w, Mask lanes, int mbarrier, const PhaseSync& s) {
   int lane = 0;
-  const PhaseFault fault = PhaseRules(*order_).wait(w.id, lanes, mbarrier, count(mbarrier), lane);
+  const PhaseFault fault = PhaseRules(*order_).wait(w.id, lanes, mbarrier, count(mbarrier), lane, s.cluster);
   if (fault != PhaseFault::None) phase_error(fault, {&w, lane, s.origin}, mbarrier, "a wait at ");
   data(w).issuer.refresh();
 }

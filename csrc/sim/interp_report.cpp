@@ -143,6 +143,10 @@ void Interpreter::race(const At& at, const Conflict& c, std::int64_t element, bo
     }
   } else if (thread / kLanes == other / kLanes) {
     d.fix = "lanes of a warp are not ordered by themselves: put a barrier on their warp between the two";
+  } else if (other >= 0 && thread / kLanes / code_.warps() != other / kLanes / code_.warps()) {
+    d.fix =
+        "put a barrier of the cluster between the two, or an arrival with release=True that a wait with acquire=True "
+        "waits for";
   } else {
     d.fix = "put a barrier that both threads take part in between the two";
   }

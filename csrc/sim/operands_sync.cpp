@@ -74,6 +74,7 @@ PhaseSync compile_phase_sync(const lower::AtomCall& call, const ir::Stmt* origin
   s.parity = code.plans->compile(relaxed ? Expr(1) - number("phase") : number("phase"));
   s.expect = code.plans->compile(relaxed ? sym::floor_div(number("expect_bytes"), Expr(2)) : number("expect_bytes"));
   s.to = compile_ranks(call.to, code);
+  s.cluster = !relaxed && (call.attrs.contains("release") || call.attrs.contains("acquire"));
   if (const std::string after = text_attr(call, "after"); !after.empty()) s.copies = copy_domain(after, code);
   return s;
 }

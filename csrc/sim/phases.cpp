@@ -39,14 +39,14 @@ PhaseFault PhaseRules::over(int mbarrier, const PhaseCount& count, HappensBefore
   return PhaseFault::None;
 }
 
-PhaseFault PhaseRules::wait(int warp, Mask lanes, int mbarrier, const PhaseCount& count, int& lane) {
+PhaseFault PhaseRules::wait(int warp, Mask lanes, int mbarrier, const PhaseCount& count, int& lane, bool beyond) {
   for (Mask m = lanes; m != 0; m &= m - 1) {
     lane = std::countr_zero(m);
     const std::int64_t known = order_.known_phases(warp, lane, mbarrier);
     if (known < 0) return PhaseFault::Uninitialised;
     if (count.phases != known && count.phases != known + 1) return PhaseFault::Elsewhere;
   }
-  order_.wait_phase(warp, lanes, mbarrier);
+  order_.wait_phase(warp, lanes, mbarrier, beyond);
   return PhaseFault::None;
 }
 

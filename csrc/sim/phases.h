@@ -52,7 +52,8 @@ class PhaseRules {
   // After an arrival or bytes, before PhaseCount::next: whether the phase may be over, when it is.
   PhaseFault over(int mbarrier, const PhaseCount& count, HappensBefore::Wait& unseen);
   // The lanes have been told that a phase is over.
-  PhaseFault wait(int warp, Mask lanes, int mbarrier, const PhaseCount& count, int& lane);
+  // `beyond`: and see what other blocks have released to it.
+  PhaseFault wait(int warp, Mask lanes, int mbarrier, const PhaseCount& count, int& lane, bool beyond = false);
 
  private:
   HappensBefore& order_;

@@ -30,12 +30,22 @@ void mbarriers(std::vector<Atom>& list) {
   add("mbarrier.arrive/cluster", "arrive", {{"to", {"cluster"}}},
       "{.reg .b32 r; mapa.shared::cluster.u32 r, $bar, $to; mbarrier.arrive.shared::cluster.b64 _, [r];}",
       "Arrives once at the same barrier of a block of the cluster.");
+  add("mbarrier.arrive.release/cluster", "arrive", {{"to", {"cluster"}}, {"release", {"cluster"}}},
+      "{.reg .b32 r; mapa.shared::cluster.u32 r, $bar, $to; "
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [r];}",
+      "Arrives once at the same barrier of a block of the cluster; what the thread stored before is then visible to "
+      "its "
+      "threads that wait with acquire.");
   add("cp.async.mbarrier.arrive.noinc", "arrive", {{"after", {"cp_async"}}},
       "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$bar];",
       "Arrives once when all copies by cp.async that the thread has started have landed.");
   add("mbarrier.try_wait.parity", "wait_phase", {{"phase", {"*expr"}}},
       "{.reg .pred p; again: mbarrier.try_wait.parity.shared::cta.b64 p, [$bar], $phase; @!p bra again;}",
       "Waits until the phase of that parity is over.");
+  add("mbarrier.try_wait.parity.acquire", "wait_phase", {{"phase", {"*expr"}}, {"acquire", {"cluster"}}},
+      "{.reg .pred p; again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [$bar], $phase; @!p bra "
+      "again;}",
+      "Waits until the phase of that parity is over, and sees what threads of other blocks have released to it.");
 
   const auto fence = [&](const char* name, const char* scope, const char* ptx, const char* memory) {
     list.push_back(
