@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import graphene
+from graphene.cli.doctor import check_cache
 
 PACKAGE = Path(graphene.__file__).parent
 
@@ -69,7 +70,7 @@ def test_cache_command(cache_dir: Path) -> None:
     assert run("cache", GRAPHENE_CACHE="0") == "off (GRAPHENE_CACHE=0, or no home directory)\n"
 
 
-def test_doctor_tries_to_write_into_the_cache(tmp_path: Path) -> None:
+def test_doctor_tries_to_write_into_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Permissions say little: to root everything is writable, and a disk may be full."""
     file = tmp_path / "a_file"
     file.write_text("")
@@ -78,14 +79,14 @@ def test_doctor_tries_to_write_into_the_cache(tmp_path: Path) -> None:
         (file, "File exists"),
         (Path("/proc/nothing"), "No such file"),
     ):
-        out = json.loads(run("doctor", "--json", GRAPHENE_CACHE_DIR=str(folder)))
-        (cache,) = [f for f in out["findings"] if f["what"] == "cache"]
-        assert cache["status"] == "note"
-        assert cache["text"].startswith(f"{folder}: nothing can be written there: {why}")
-        assert cache["fix"].startswith("set GRAPHENE_CACHE_DIR to a writable directory")
-    out = json.loads(run("doctor", "--json", GRAPHENE_CACHE_DIR=str(tmp_path / "new" / "cache")))
-    (cache,) = [f for f in out["findings"] if f["what"] == "cache"]
-    assert cache["status"] == "ok"
+        monkeypatch.setenv("GRAPHENE_CACHE_DIR", str(folder))
+        (cache,) = check_cache()
+        assert (cache.status, cache.what) == ("note", "cache")
+        assert cache.text.startswith(f"{folder}: nothing can be written there: {why}")
+        assert cache.fix.startswith("set GRAPHENE_CACHE_DIR to a writable directory")
+    monkeypatch.setenv("GRAPHENE_CACHE_DIR", str(tmp_path / "new" / "cache"))
+    (cache,) = check_cache()
+    assert cache.status == "ok"
 
 
 def test_help_speaks_to_its_reader() -> None:
