@@ -97,7 +97,7 @@ def impossible(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
         return f"{c.warps} warps are no consumers of gemm_sm90" + " in turns" * c.turns
     s = Shape(c)
     if s.rows % 64 or (s.swapped and s.rows != 64) or s.columns > 256:
-        return f"{s.rows}x{s.columns} for a consumer, of which wgmma has multiples of 64, and up to 256"
+        return f"{s.rows}x{s.columns} for a consumer, which has multiples of 64 rows and up to 256 columns"
     if (held := s.rows * s.columns // 128) > SUMS:
         return f"{held} sums a thread, at most {SUMS}"
     along_k = (p.order[0] == "T", p.order[1] == "N")
