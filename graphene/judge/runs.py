@@ -25,7 +25,7 @@ __all__ = ["Outcome", "Run", "Runner"]
 
 SIZES, REACH, DATA = 40, 10, 60  # calls at most
 LANE_OPS = 9_000_000  # of all calls together
-_CALLS, _LARGER = 16, 3  # for so many calls like the first, the number becomes up to so many times as large
+_CALLS, _LARGER = 16, 3  # so many calls like the first, and the factor by which their number may grow
 _FOR_FIRST = 0.1  # of these, for the first call
 _FOR_SIZES, _FOR_REACH = 0.45, 0.15  # of these, for sizes and for what they did not reach; data get the rest
 _CALL = 200_000  # what making a call, compiling for it and judging it cost, in lane operations
