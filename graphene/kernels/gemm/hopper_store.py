@@ -9,29 +9,16 @@ from graphene.kernels.epilogues import pointwise
 from graphene.kernels.gemm.hopper import PIECE
 from graphene.kernels.gemm.operand import access
 from graphene.kernels.gemm.result import add_scaled, copy_lines
-from graphene.kernels.traced import trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from graphene.kernels.gemm.hopper import Hopper
     from graphene.kernels.gemm.result import Result
 
 __all__ = ["Place", "Store"]
 
 
-LOOPED = 4  # operations of an element from which on straight-line code is longer than the instruction cache holds
-
-ROOMY = 128  # sums of a thread beside which registers hold 32 columns of results under way, not only 16
-
-
 class Store:
-    """The way of the sums to C: a piece of columns at a time, through shared memory if elements have 16 bits.
-
-    What the epilogue reads is copied to shared memory while the tile is multiplied. An epilogue of a few operations is
-    straight-line code. A longer one is a loop over columns: the sums move towards the first columns, because registers
-    have no index.
-    """
+    """The way of the sums to C: a piece of columns at a time, through shared memory if elements have 16 bits."""
 
     def __init__(self, h: Hopper, result: Result) -> None:
         self.h, self.result, self.dtype = h, result, result.dtype
@@ -44,11 +31,15 @@ class Store:
             self.shared = [gr.alloc(n, shape, self.dtype, gr.SH, stages=h.buffers, swizzle=swizzle) for n in names]
             self.lines = lines
         self.fetches = h.by_boxes and bool(h.loaded or h.bias_elems)
-        self.ahead = h.buffers if h.loaded else 1  # pieces that are fetched before the sums are complete
         if h.bias_elems:
             self.bias = gr.alloc("sBias", [h.consumers, h.bias_elems], self.dtype, gr.SH)
         if self.fetches:
             self.come = gr.mbarrier("come", h.consumers * self.ahead, arrivals=1)
+
+    @property
+    def ahead(self) -> int:
+        """Pieces that are fetched before the sums are complete: as many as have buffers."""
+        return self.h.buffers if self.h.loaded else 1
 
     def declare(self, mine: Any, w: Any) -> None:
         """Declares the registers of a consumer."""
@@ -56,16 +47,15 @@ class Store:
         self.mine, self.w = mine, w
         if h.product.epilogue is None:
             return
-        self.looped = bool(h.loaded or r.vectors or operations(h.product.epilogue) >= LOOPED)
-        wide = h.rows * h.columns // 128 <= ROOMY
-        self.step = (32 if wide and h.width % 32 == 0 else 16) if self.looped else h.width
+        # Beside sums that fill the registers there is room for a few columns of the terms.
+        self.step = 16 if h.width % 16 == 0 and (h.loaded or r.vectors) else h.width
         tv = h.atom_of(self.step).c
         self.out = gr.fragment("out", [64, self.step], self.dtype, tv, on=mine)
         of = 1 if h.swapped else 0
         self.biases = [self.out.reduced(of, f"rbias{i or ''}", self.dtype) for i in range(len(r.vectors))]
         self.held = {n: gr.fragment(f"r{n}", [64, self.step], self.dtype, tv, on=mine) for n in h.loaded}
         if self.fetches:
-            self.ring = gr.ring("round", self.ahead)
+            self.rounds = [gr.ring(f"round{i or ''}", 1) for i in range(self.ahead)]
             warps = mine.tile(32)
             self.warp = warps[warps.indices()[0]]
 
@@ -81,102 +71,81 @@ class Store:
         if self.fetches:
             with gr.only(self.mine.elect()):
                 for j in range(min(self.ahead, self.h.columns // self.h.width)):
-                    self.fetch(tile, j, (self.ring.index + j) % self.ahead if j else self.ring.index, bias=j == 0)
+                    self.fetch(tile, j)
 
-    def fetch(self, tile: Place, j: Any, buffer: Any, bias: bool) -> None:
-        """Copies piece j of what the epilogue reads to shared memory, the first to where the result will be."""
-        h, come, load = self.h, self.come[self.w * self.ahead + buffer], gr.atom("tma.load")
+    def fetch(self, tile: Place, j: int) -> None:
+        """Copies pieces of what the epilogue reads to shared memory, the first to where the result will be."""
+        h, come, load = self.h, self.come[self.w * self.ahead + j % self.ahead], gr.atom("tma.load")
         copies = []
         if h.loaded:
             gr.wait(gr.atom("tma.store"), pending=0)  # the stores from these places have read them
-            for name, place in self.places(buffer).items():
+            for name, place in self.places(j).items():
                 copies.append((self.turned(place), self.turned(tile.piece(name, h.width, j))))
-        if bias and h.bias_elems:
+        if j == 0 and h.bias_elems:
             copies.append((self.bias[self.w, :], self.turned(tile.vectors[0])[0, :]))
         come.arrive(expect=[to for to, _ in copies])
         for to, source in copies:
             gr.move(to, source, atom=load, done=come)
 
-    def places(self, buffer: Any) -> dict[str, Any]:
+    def places(self, j: int) -> dict[str, Any]:
         """Where pieces of the loaded matrices are in shared memory, [rows, columns] of the sums."""
-        return {n: self.mine_of(s[buffer]) for n, s in zip(self.h.loaded, self.shared, strict=False)}
+        places = [s[j % self.h.buffers] for s in self.shared]
+        return {n: self.mine_of(s) for n, s in zip(self.h.loaded, places, strict=True)}
 
     def store(self, acc: Any, tile: Place) -> None:
         """Stores the sums of a consumer's tile."""
         h, pieces = self.h, self.h.columns // self.h.width
         pair = 1 if h.swapped else 2  # neighbours that a lane holds
-        self.width_bytes = min(pair * self.dtype.bits // 8, self.result.align_bytes)
+        width_bytes = min(pair * self.dtype.bits // 8, self.result.align_bytes)
+        store = access("st.global", width_bytes)
         if h.product.epilogue is None:
-            gr.move(tile.matrices["C"], acc, on=self.mine, atom=access("st.global", self.width_bytes))
-        elif not self.looped:
-            for j in range(pieces):
-                to = self.opened(j % h.buffers) if h.staged else tile.piece("C", h.width, j)
-                for m in range(h.rows // 64):
-                    self.round(acc.tile([64, h.width])[m, j])
-                    self.put(to.tile([64, h.width])[m, 0])
-                if h.staged:
-                    self.close(tile.piece("C", h.width, j), to)
-        else:
-            self.in_a_loop(acc, tile, pieces)
-
-    def in_a_loop(self, acc: Any, tile: Place, pieces: int) -> None:
-        """Stores the sums, and reads what the epilogue needs."""
-        h = self.h
-        if self.fetches and not h.loaded:  # the bias alone
-            self.arrived()
-            self.ring.advance()
-        for j in gr.loop("piece", pieces):
-            buffer = self.ring.index if h.loaded and self.fetches else j % h.buffers
-            if h.loaded and self.fetches:
-                self.arrived()
-            to = self.opened(buffer) if h.staged else tile.piece("C", h.width, j)
-            for i in gr.loop("step", h.width // self.step):
-                self.load_biases(tile, j * (h.width // self.step) + i)
+            gr.move(tile.matrices["C"], acc, on=self.mine, atom=store)
+            return
+        if h.staged:
+            store = gr.atom("stmatrix.x4.trans" if h.swapped else "stmatrix.x4")
+        for j in range(pieces):
+            if self.fetches and (j == 0 or h.loaded):
+                ring = self.rounds[j % self.ahead]
+                self.come[self.w * self.ahead + j % self.ahead].wait(ring.phase)
+                ring.advance()
+            to = self.opened(j) if h.staged else tile.piece("C", h.width, j)
+            for i in range(h.width // self.step):
+                self.load_biases(tile, j * (h.width // self.step) + i, width_bytes)
                 for m in range(h.rows // 64):  # rows of an instruction: so few results are under way at once
-                    self.load_terms(tile, buffer, j, m, i)
-                    self.round(acc.tile([64, self.step])[m, 0])
+                    self.load_terms(tile, j, i, m, width_bytes)
+                    self.round(acc.tile([64, self.step])[m, j * (h.width // self.step) + i])
                     if h.loaded and h.by_boxes:
                         gr.barrier(self.warp)  # all its lanes have read what they replace
-                    self.put(to.tile([64, self.step])[m, i])
-                for c in range(1, h.columns // self.step):
-                    gr.move(acc.tile([None, self.step])[0, c - 1], acc.tile([None, self.step])[0, c], on=self.mine)
+                    gr.move(to.tile([64, self.step])[m, i], self.out, on=self.mine, atom=store)
             if h.staged:
                 self.close(tile.piece("C", h.width, j), to)
-            if h.loaded and self.fetches:
-                if pieces > self.ahead:
-                    with gr.only(self.mine.elect()), gr.if_(j + self.ahead < pieces):
-                        self.fetch(tile, gr.min(j + self.ahead, pieces - 1), buffer, bias=False)
-                self.ring.advance()
+            if self.fetches and h.loaded and j + self.ahead < pieces:
+                with gr.only(self.mine.elect()):
+                    self.fetch(tile, j + self.ahead)
 
-    def arrived(self) -> None:
-        """Waits for what has been fetched."""
-        self.come[self.w * self.ahead + self.ring.index].wait(self.ring.phase)
-
-    def put(self, to: Any) -> None:
-        """Stores rounded results, to shared memory or to C."""
-        if not self.h.staged:
-            store = access("st.global", self.width_bytes)
-        else:
-            store = gr.atom("stmatrix.x4.trans" if self.h.swapped else "stmatrix.x4")
-        gr.move(to, self.out, on=self.mine, atom=store)
-
-    def load_biases(self, tile: Place, at: Any) -> None:
-        """Loads the biases of a step of columns, or of the rows if operands change places."""
+    def load_biases(self, tile: Place, at: int, width_bytes: int) -> None:
+        """Loads the biases of a step of columns, or with `swapped` of each instruction's rows."""
         h = self.h
         for held, v in zip(self.biases, tile.vectors, strict=True):
-            load = access("ld.shared" if h.bias_elems else "ld.global", self.width_bytes)
-            v = self.turned(self.bias.tile([1, None])[self.w, 0]) if h.bias_elems else v
-            gr.move(held, v if h.swapped else v.tile([None, self.step])[0, at], on=self.mine, atom=load)
+            if h.bias_elems:
+                row = self.bias.tile([1, None])[self.w, 0]
+                v, load = self.turned(row), access("ld.shared", width_bytes)
+            else:
+                load = access("ld.global", width_bytes)
+            if not h.swapped:
+                gr.move(held, v.tile([None, self.step])[0, at], on=self.mine, atom=load)
+            elif at == 0 and h.rows == 64:
+                gr.move(held, v, on=self.mine, atom=load)
 
-    def load_terms(self, tile: Place, buffer: Any, j: Any, m: int, i: Any) -> None:
+    def load_terms(self, tile: Place, j: int, i: int, m: int, width_bytes: int) -> None:
         """Loads a step of columns of the matrices that the epilogue reads."""
         h = self.h
-        load = access("ld.global", self.width_bytes)
+        places = self.places(j) if h.loaded and h.by_boxes else {n: tile.piece(n, h.width, j) for n in h.loaded}
+        load = access("ld.global", width_bytes)
         if h.by_boxes:
             load = gr.atom("ldmatrix.x4.trans" if h.swapped else "ldmatrix.x4")
         for name, held in self.held.items():
-            source = self.places(buffer)[name] if h.by_boxes else tile.piece(name, h.width, j)
-            gr.move(held, source.tile([64, self.step])[m, i], on=self.mine, atom=load)
+            gr.move(held, places[name].tile([64, self.step])[m, i], on=self.mine, atom=load)
 
     def round(self, x: Any) -> None:
         """Computes the results of a step of columns from the sums and the terms, and rounds them."""
@@ -197,13 +166,13 @@ class Store:
         """The consumer's piece."""
         return self.turned(pieces.tile([self.lines, None])[self.w, 0])
 
-    def opened(self, buffer: Any) -> Any:
+    def opened(self, j: int) -> Any:
         """The shared memory of a piece, [rows, columns] of the sums, once the piece before has left it."""
         if self.h.by_boxes and not self.h.loaded:  # else `fetch` has waited
             gr.wait(gr.atom("tma.store"), pending=self.h.buffers - 1)
         if not (self.h.by_boxes and self.h.loaded):
             gr.barrier(on=self.mine)
-        return self.mine_of(self.shared[0][buffer])
+        return self.mine_of(self.shared[0][j % self.h.buffers])
 
     def close(self, to: Any, held: Any) -> None:
         """Stores a piece by TMA, or by the threads if lines of C begin anywhere."""
@@ -224,15 +193,6 @@ class Store:
         """Waits until nothing in shared memory is needed any more."""
         if self.h.by_boxes:
             gr.wait(gr.atom("tma.store"), pending=0)
-
-
-def operations(epilogue: Callable[..., Any]) -> int:
-    """How many operations the epilogue of one register has."""
-    try:
-        steps = trace(epilogue).steps
-    except TypeError:  # it takes more than the register: scalars, for instance
-        return LOOPED
-    return sum(isinstance(step, list) for step in steps)
 
 
 class Place(NamedTuple):
