@@ -27,7 +27,6 @@ LINE = 64  # elements of k in a step: lines of 128 bytes
 MOST = 2**31 - 2**16  # coordinates of TMA and numbers of tiles have 32 bits
 FEW = 512  # rows or columns, of which tiles cover no more than they must
 SUMS = 208  # the most accumulators of a thread
-BARRIERS_BYTES = 16  # of a stage
 STAGES = 12  # more were not faster
 LAUNCH_US = 3.4  # before the first step and after the last one, where the kernel before lets this one start early
 TENSOR_NS = 6.21  # a k of a tile of 128x128, when tensor cores are always busy
@@ -212,8 +211,8 @@ def tiles_for(shared_bytes: int, form: GemmProblem, rows: int, columns: int) -> 
     for tile, warps, turns in _forms(rows, columns):
         c = GemmTile((*tile, LINE), warps, 2, 8 if warps[1] == 1 else 1, kernel="gemm_sm90", turns=turns)
         h = Hopper(Product(form, c))
-        room = shared_bytes - (1 + h.more_pieces) * h.piece_bytes - 2 * h.consumers * h.bias_elems
-        if (stages := min(STAGES, room // (h.stage_bytes + BARRIERS_BYTES))) >= 2:
+        room = shared_bytes - (1 + h.more_pieces) * h.piece_bytes - h.beside_bytes
+        if (stages := min(STAGES, room // h.stage_bytes)) >= 2:
             out.append(replace(c, stages=stages))
             if turns and tile == (128, 192):
                 out.append(replace(c, stages=stages, cluster=(2, 1, 1)))

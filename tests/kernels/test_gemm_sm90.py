@@ -48,6 +48,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "NN": SMALL | {"order": "NN", "turns": True},
     "NT": SMALL | {"order": "NT", "turns": True, "tile": (64, 96, 64)},
     "TT": SMALL | {"order": "TT", "tile": (64, 80, 64)},
+    "biases of no whole lines": SMALL | {"tile": (64, 96, 64), "turns": True, "bias": True},
     "batched": SMALL | TERMS | {"batched": True},
     "parts of k": SMALL | {"split_k": 3, "turns": True},
     "batched parts of k": SMALL | {"split_k": 3, "batched": True},

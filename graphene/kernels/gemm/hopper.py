@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "LINE_BYTES", "PIECE", "Hopper", "check_tile_sm90"]
 
 KINDS = {"fp16": "f32.f16", "bf16": "f32.bf16", "i8": "s32.s8"}
+ALIGNED_BYTES = 1024  # of swizzled tiles
 LINE_BYTES = 128  # of a tile in shared memory, which TMA swizzles
 SHARED_BYTES = 227 * 1024
 PIECE, MOST_PIECE = 64, 112  # columns of C that are stored at once
@@ -161,7 +162,7 @@ class Hopper:
     def buffers(self) -> int:
         """Pieces of C that are on their way at once."""
         pieces, more = self.columns // self.width, self.more_pieces
-        room = SHARED_BYTES - 2048 - self.product.tile.stages * (self.stage_bytes + 16)
+        room = SHARED_BYTES - self.beside_bytes - self.product.tile.stages * self.stage_bytes
         return 2 if pieces > 1 and self.piece_bytes and room >= 2 * (1 + more) * self.piece_bytes else 1
 
     @property
@@ -179,7 +180,12 @@ class Hopper:
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
         pieces = self.buffers * (1 + self.more_pieces) * self.piece_bytes
-        return self.product.tile.stages * (self.stage_bytes + 16) + pieces + self.consumers * self.bias_elems * 2
+        return self.product.tile.stages * self.stage_bytes + pieces + self.beside_bytes
+
+    @property
+    def beside_bytes(self) -> int:
+        """Shared memory beside stages and pieces: barriers, biases, and what swizzled tiles' alignment leaves free."""
+        return ALIGNED_BYTES + self.consumers * -(-self.bias_elems * 2 // LINE_BYTES) * LINE_BYTES + LINE_BYTES
 
     @cached_property
     def atom(self) -> Any:

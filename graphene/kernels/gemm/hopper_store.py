@@ -9,12 +9,18 @@ from graphene.kernels.epilogues import pointwise
 from graphene.kernels.gemm.hopper import PIECE
 from graphene.kernels.gemm.operand import access
 from graphene.kernels.gemm.result import add_scaled, copy_lines
+from graphene.kernels.traced import trace
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from graphene.kernels.gemm.hopper import Hopper
     from graphene.kernels.gemm.result import Result
 
 __all__ = ["Place", "Store"]
+
+LINE_ELEMS = 64  # of 128 bytes: a box in shared memory begins with one
+SHORT = 3  # operations of an element, of which a whole piece may be under way
 
 
 class Store:
@@ -32,7 +38,8 @@ class Store:
             self.lines = lines
         self.fetches = h.by_boxes and bool(h.loaded or h.bias_elems)
         if h.bias_elems:
-            self.bias = gr.alloc("sBias", [h.consumers, h.bias_elems], self.dtype, gr.SH)
+            lines = gr.Layout((h.consumers, h.bias_elems), (-(-h.bias_elems // LINE_ELEMS) * LINE_ELEMS, 1))
+            self.bias = gr.alloc("sBias", lines, self.dtype, gr.SH)
         if self.fetches:
             self.come = gr.mbarrier("come", h.consumers * self.ahead, arrivals=1)
 
@@ -47,8 +54,9 @@ class Store:
         self.mine, self.w = mine, w
         if h.product.epilogue is None:
             return
-        # Beside sums that fill the registers there is room for a few columns of the terms.
-        self.step = 16 if h.width % 16 == 0 and (h.loaded or r.vectors) else h.width
+        # Beside sums that fill the registers there is room for a few columns of terms and of results under way.
+        few = h.loaded or r.vectors or operations(h.product.epilogue) > SHORT
+        self.step = 16 if few and h.width % 16 == 0 else h.width
         tv = h.atom_of(self.step).c
         self.out = gr.fragment("out", [64, self.step], self.dtype, tv, on=mine)
         of = 1 if h.swapped else 0
@@ -193,6 +201,15 @@ class Store:
         """Waits until nothing in shared memory is needed any more."""
         if self.h.by_boxes:
             gr.wait(gr.atom("tma.store"), pending=0)
+
+
+def operations(epilogue: Callable[..., Any]) -> int:
+    """How many operations the epilogue of one register has; it may take more than that, scalars for instance."""
+    try:
+        steps = trace(epilogue).steps
+    except TypeError:
+        return SHORT + 1
+    return sum(isinstance(step, list) for step in steps)
 
 
 class Place(NamedTuple):
