@@ -143,9 +143,11 @@ def _attention() -> Iterator[tuple[str, str, Callable[[], Any]]]:
             continue
         a = k.Attention(head, dtype, **more)
         problem = f"head {head} {dtype} {more}"
-        for results in ({}, {"lse": True}, {"training": True}):
-            forward = select.select_forward(a, **results)
-            if (even := select.select_forward(a, **results, keys=4096)) != forward:
+        for lse, training in ((False, False), (True, False), (True, True)):
+            forward = select.select_forward(a, lse=lse, training=training)
+            even = select.select_forward(a, lse=lse, training=training, keys=4096)
+            results = "training" if training else f"lse={lse}"
+            if even != forward:
                 yield "attention_forward", f"{problem} {results} even", partial(k.attention_forward_kernel, even)
             yield "attention_forward", f"{problem} {results}", partial(k.attention_forward_kernel, forward)
         if "varlen" not in more:
