@@ -104,6 +104,20 @@ void check_remarks(const CompileRequest& request, const std::string& log) {
         fail(Code::COMPILE_REMARK, request.kernel_name + ": " + r.message, {"ptxas: " + trimmed(line)}, r.fix);
 }
 
+// The source without the hints of asynchronous copies to the cache. Each such statement ends with its policy: ", p;}".
+std::string without_hints(std::string source) {
+  const std::string copy = ".shared.global", hint = ".L2::cache_hint", policy = "p;}";
+  for (std::size_t at = 0; (at = source.find(copy + hint, at)) != std::string::npos;) {
+    at += copy.size();
+    const auto end = source.find(policy, at);
+    const auto comma = end == std::string::npos ? end : source.rfind(',', end);
+    if (comma == std::string::npos || comma < at) break;
+    source.erase(comma, end + 1 - comma);
+    source.erase(at, hint.size());
+  }
+  return source;
+}
+
 std::vector<std::string> full_options(const CompileRequest& request) {
   std::vector<std::string> out = {"-arch=" + request.arch, "--ptxas-options=-v"};
   out.insert(out.end(), request.options.begin(), request.options.end());
@@ -162,7 +176,7 @@ bool from_files(CacheFiles& files, const CompileRequest& request, Binary& b) {
   b.ptx = std::move(files["kernel.ptx"]);
   b.log = std::move(files["log.txt"]);
   b.from_cache = true;
-  return true;
+  return !has_illegal_copy(b.cubin, b.entry);  // an older version may have stored one
 }
 
 // What any NVRTC compiled of it.
@@ -266,7 +280,19 @@ Binary compile(const CompileRequest& request, const Poll& poll) {
   const auto begin = std::chrono::steady_clock::now();
   std::optional<Stage> compiling;
   compiling.emplace("NVRTC");
-  NvrtcOutput out = loaded_nvrtc(info)->compile(request.source, path, full_options(request), poll);
+  const auto run = [&](const std::string& source) {
+    return loaded_nvrtc(info)->compile(source, path, full_options(request), poll);
+  };
+  NvrtcOutput out = run(request.source);
+  if (out.ok && has_illegal_copy(out.cubin, request.entry)) {
+    const std::string plain = without_hints(request.source);
+    if (plain != request.source) out = run(plain);
+    if (out.ok && has_illegal_copy(out.cubin, request.entry))
+      fail(Code::COMPILE_REMARK, request.kernel_name + ": the assembler wrote a copy that no GPU decodes",
+           {"NVRTC " + info.version() + " at " + info.path, "found: LDGSTS with its descriptor in an odd register"},
+           "choose another tile, or install a newer NVRTC: pip install -U nvidia-cuda-nvrtc");
+    out.log += "graphene: compiled without cache hints, with which the assembler writes a copy that no GPU decodes\n";
+  }
   compiling.reset();
   replace_all(out.log, path, file_name);
   b.compile_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();

@@ -139,6 +139,23 @@ Resources read_cubin(std::string_view cubin, std::string_view entry) {
   return r;
 }
 
+bool has_illegal_copy(std::string_view cubin, std::string_view entry) {
+  // Of an instruction's 16 bytes the lowest 12 bits are the operation, with the form of its operands. In this form one
+  // field, from bit 64 on, names the uniform register that is added to the address and, as the next one, the
+  // descriptor, which takes a pair of registers.
+  constexpr std::uint64_t kOperation = 0xfff, kCopyWithUniformOffset = 0xdae, kInstructionBytes = 16;
+  const std::string text = ".text." + std::string(entry);
+  for (const Section& s : sections_of(cubin)) {
+    if (s.name != text) continue;
+    const std::string_view code = slice(cubin, s.offset, s.size);
+    for (std::uint64_t at = 0; at + kInstructionBytes <= code.size(); at += kInstructionBytes)
+      if ((*get<std::uint64_t>(code, at) & kOperation) == kCopyWithUniformOffset &&
+          (*get<std::uint64_t>(code, at + 8) & 1) == 0)
+        return true;
+  }
+  return false;
+}
+
 std::optional<std::vector<std::int64_t>> param_bytes(std::string_view cubin, std::string_view entry) {
   // Payload: index (32 bits), ordinal (16), offset (16), and a word whose upper 14 bits are the size.
   constexpr std::uint8_t kParam = 0x17;

@@ -27,6 +27,10 @@ struct Resources {
 // Bytes of each of the kernel's parameters, in order; nullopt when the file names none.
 [[nodiscard]] std::optional<std::vector<std::int64_t>> param_bytes(std::string_view cubin, std::string_view entry);
 
+// Whether the kernel has a copy to shared memory (LDGSTS) whose descriptor lies in an odd register, which no GPU
+// decodes: the assembler of CUDA 13.0 writes such for some cp.async with a cache hint.
+[[nodiscard]] bool has_illegal_copy(std::string_view cubin, std::string_view entry);
+
 [[nodiscard]] bool is_elf(std::string_view bytes);
 
 }  // namespace graphene::runtime

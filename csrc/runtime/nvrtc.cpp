@@ -37,6 +37,7 @@ bool resolve(void* library, const char* name, F& f) {
 }  // namespace
 
 struct Nvrtc::Api {
+  std::string builtins;  // the file of the library that NVRTC loads when it compiles, where it lies beside it
   int (*version)(int*, int*);
   int (*num_archs)(int*);
   int (*archs)(int*);
@@ -132,6 +133,8 @@ std::shared_ptr<const Nvrtc> Nvrtc::load(const std::string& path, std::string& w
   }
   std::error_code ignored;
   info.file_bytes = std::filesystem::file_size(info.path, ignored);
+  const auto beside = std::filesystem::path(info.path).parent_path() / ("libnvrtc-builtins.so." + info.version());
+  if (std::filesystem::exists(beside, ignored)) api->builtins = beside.string();
   self->api_ = api;
   return self;
 }
@@ -157,6 +160,9 @@ struct Job {
   NvrtcOutput compiled() {
     NvrtcOutput x;
     if (library) api = loaded_nvrtc(*library)->api_;
+    // NVRTC asks for this library by its name alone. Some of its wheels name no folder, so that it finds none but one
+    // that is loaded already.
+    if (!api->builtins.empty()) static_cast<void>(dlopen(api->builtins.c_str(), RTLD_NOW | RTLD_LOCAL));
     Program program = nullptr;
     int r = api->create(&program, source.c_str(), file_name.c_str(), 0, nullptr, nullptr);
     if (r != kSuccess) {

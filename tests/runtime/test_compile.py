@@ -169,11 +169,13 @@ def test_a_file_that_is_no_nvrtc_is_explained(tmp_path: Path, monkeypatch: pytes
         _core.nvrtc_for("sm_80")
 
 
-def fake_nvrtc(folder: Path, archs: list[int], version: tuple[int, int]) -> None:
-    """A library with NVRTC's interface that only tells its version and architectures."""
+def fake_nvrtc(folder: Path, archs: list[int], version: tuple[int, int], more: str = "") -> None:
+    """A library with NVRTC's interface that only tells its version and architectures; `more`: other functions of it."""
     names = "CreateProgram DestroyProgram CompileProgram GetProgramLogSize GetProgramLog GetPTXSize GetPTX"
-    empty = "".join(f"int nvrtc{n}() {{ return 1; }}\n" for n in [*names.split(), "GetCUBINSize", "GetCUBIN"])
+    every = [n for n in [*names.split(), "GetCUBINSize", "GetCUBIN"] if f"nvrtc{n}(" not in more]
+    empty = "".join(f"int nvrtc{n}() {{ return 1; }}\n" for n in every) + more
     code = f"""
+#include <stdlib.h>
 int nvrtcVersion(int* a, int* b) {{ *a = {version[0]}; *b = {version[1]}; return 0; }}
 int nvrtcGetNumSupportedArchs(int* n) {{ *n = {len(archs)}; return 0; }}
 int nvrtcGetSupportedArchs(int* a) {{ {"".join(f"a[{i}] = {v};" for i, v in enumerate(archs))} return 0; }}
@@ -212,6 +214,86 @@ def test_unsupported_architecture_says_what_is_there(tmp_path: Path, monkeypatch
             f"  NVRTC 13.0 at {tmp_path}/libnvrtc.so.13: sm_75 sm_80 sm_90\n"
             f"  fix: {fix}"
         )
+
+
+HINTED = r"""extern "C" __global__ void hinted(const float* a, float* b) {
+  __shared__ float s[4];
+  asm volatile("{.reg .b64 p; createpolicy.fractional.L2::evict_last.b64 p, "
+               "1.0; cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, "
+               "p;}" ::"r"((unsigned)__cvta_generic_to_shared(s)), "l"(a));
+  asm volatile("cp.async.wait_all;");
+  b[0] = s[0];
+}
+"""
+
+
+def test_an_instruction_that_no_gpu_decodes_is_compiled_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_dir: Path
+) -> None:
+    """As the assembler of CUDA 13.0 writes it for hints; here a library does that to a cubin of the usual one."""
+    right = _core.compile_source(HINTED, "hinted", "sm_80")
+    at = right.cubin.index(bytes.fromhex("ae7f"))  # LDGSTS [R], of which there is one; its form is in the second byte
+    wrong = bytearray(right.cubin)
+    wrong[at + 1] = 0x7D
+    wrong[at + 8] &= 0xFE
+    (tmp_path / "right").write_bytes(right.cubin)
+    (tmp_path / "wrong").write_bytes(wrong)
+    fake_nvrtc(
+        tmp_path,
+        [80],
+        (13, 0),
+        """
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+static char file[4096];
+int nvrtcCreateProgram(void** p, const char* source, const char* n, int h, const char* const* a, const char* const* b) {
+  const char* wrong = getenv("ALWAYS") || strstr(source, "cache_hint") || strstr(source, "p;}") ? "wrong" : "right";
+  snprintf(file, sizeof file, "%s/%s", getenv("CUBINS"), wrong);
+  return *p = file, 0;
+}
+int nvrtcDestroyProgram(void** p) { return 0; }
+int nvrtcCompileProgram(void* p, int n, const char* const* o) {
+  return dlopen("libnvrtc-builtins.so.13.0", RTLD_LAZY) == NULL;  // as NVRTC finds it
+}
+int nvrtcGetProgramLogSize(void* p, size_t* n) { return *n = 1, 0; }
+int nvrtcGetProgramLog(void* p, char* to) { return *to = 0; }
+int nvrtcGetPTXSize(void* p, size_t* n) { return *n = 1, 0; }
+int nvrtcGetPTX(void* p, char* to) { return *to = 0; }
+int nvrtcGetCUBINSize(void* p, size_t* n) {
+  FILE* f = fopen(file, "rb");
+  fseek(f, 0, SEEK_END);
+  *n = ftell(f);
+  return fclose(f);
+}
+int nvrtcGetCUBIN(void* p, char* to) {
+  FILE* f = fopen(file, "rb");
+  fseek(f, 0, SEEK_END);
+  long n = ftell(f);
+  rewind(f);
+  n -= fread(to, 1, n, f);
+  return fclose(f), (int)n;
+}
+""",
+    )
+    builtins = "libnvrtc-builtins.so.13.0"
+    subprocess.run([shutil.which("gcc") or "cc", "-shared", "-fPIC", "-xc", "/dev/null", f"-Wl,-soname,{builtins}",
+                    "-o", tmp_path / builtins], check=True)  # fmt: skip
+    monkeypatch.setenv("GRAPHENE_NVRTC", str(tmp_path))
+    monkeypatch.setenv("CUBINS", str(tmp_path))
+    made = _core.compile_source(HINTED, "hinted", "sm_80")
+    assert made.cubin == right.cubin
+    assert "compiled without cache hints" in made.log
+    # What an older version stored is not taken.
+    (stored,) = (p for p in cache_dir.glob("graphene-v1/entries/*/*/log.txt") if "cache hints" in p.read_text())
+    stored.with_name("kernel.cubin").chmod(0o600)
+    stored.with_name("kernel.cubin").write_bytes(wrong)
+    assert _core.compile_source(HINTED, "hinted", "sm_80").cubin == right.cubin
+    monkeypatch.setenv("ALWAYS", "1")
+    with pytest.raises(
+        gr.CompileError, match=r"no GPU decodes\s+\[COMPILE_REMARK\]\s+NVRTC 13.0 at .*\s+found: LDGSTS"
+    ):
+        _core.compile_source(HINTED + "// another source", "hinted", "sm_80")
 
 
 def test_line_information_names_the_source_in_the_cache(cache_dir: Path) -> None:
