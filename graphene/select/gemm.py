@@ -95,7 +95,7 @@ def _predict(c: GemmTile, p: GemmProblem, device: Device) -> tuple[float, str] |
         if (reason := hopper.refused(c, p, device)) is not None:
             return reason
         us, remark = hopper.product_us(c, p, device)
-        return us + around_us + (model.SPLIT_US if c.split_k > 1 else 0.0), remark
+        return us + around_us + (hopper.SPLIT_US if c.split_k > 1 else 0.0), remark
     shape, tile = _shape(p), as_tile(c)
     if (reason := judge(tile, shape, device)) is not None:
         return reason
@@ -151,7 +151,7 @@ def _expected_by_wgmma(p: GemmProblem, device: Device) -> Iterator[tuple[float, 
     for t in hopper.candidates(p, device):
         for pad, split in _variants(p, t, device):
             us, _ = hopper.product_us(t, p, device, split, pad)
-            us += _around_us(p, pad, split, device) + (model.SPLIT_US if split > 1 else 0.0)
+            us += _around_us(p, pad, split, device) + (hopper.SPLIT_US if split > 1 else 0.0)
             yield us, functools.partial(replace, t, pad=pad, split_k=split)
 
 

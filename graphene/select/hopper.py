@@ -1,8 +1,8 @@
 """The time of a product by ``gemm_sm90``: which of its tiles fit, and how long they take.
 
 Blocks are persistent, one on a multiprocessor, and go through tiles in rounds. A step of k costs what tensor cores need
-for it, or what the L2 cache needs to bring its operands. The constants are chosen by the times of 18 products on an
-H200, by kernels of this form (`benchmarks/results/hopper_h200.json`); docs/tuning.md says how far off they are.
+for it, or what the L2 cache needs to bring its operands. The constants are chosen by the times of 40 products on an
+H200; docs/tuning.md says how far off they are, by `benchmarks/results/hopper_h200.json`.
 """
 
 from __future__ import annotations
@@ -28,29 +28,38 @@ MOST = 2**31 - 2**16  # coordinates of TMA and numbers of tiles have 32 bits
 FEW = 512  # rows or columns, of which tiles cover no more than they must
 SUMS = 208  # the most accumulators of a thread
 STAGES = 12  # more were not faster
-LAUNCH_US = 3.4  # before the first step and after the last one, where the kernel before lets this one start early
-TENSOR_NS = 6.21  # a k of a tile of 128x128, when tensor cores are always busy
-L2 = 1.18  # what TMA reads from the L2 cache, as a multiple of Device.l2_bytes
-STEP_US = 0.11  # of a step of any size
+LAUNCH_US = 1.9  # before the first step and after the last one, where the kernel before lets this one start early
+TENSOR_NS = 6.16  # a k of a tile of 128x128, when tensor cores are always busy
+L2 = 1.19  # what TMA reads from the L2 cache, as a multiple of Device.l2_bytes
+STEP_US = 0.115  # of a step of any size
 READS = 0.012  # the share of the time of the L2 cache that does not run beside the rest
-LINES = 0.22  # more time for as many more lines of operands in shared memory as a tile of 128x128 has for its products
-NARROW = 82  # columns: a narrower instruction takes as long
-COOL = 0.5  # the share of it when they are mostly idle: clocks are higher then
-HALF_WARM_US = 22  # work at which clocks are between the two
+LINES = 0.2  # more time for as many more lines of operands in shared memory as a tile of 128x128 has for its products
+NARROW = 75  # narrower instructions take as long as those of so many columns
+NARROW_SHARED = 86  # likewise, if two consumers share a tile
+ODD_LINES = 2.35  # stores of uneven pieces, where lines of C begin in the middle of the caches', likewise
+COOL = 0.56  # the share of it when they are mostly idle: clocks are higher then
+HALF_WARM_US = 10.6  # work at which clocks are between the two
 WORK_PER_US = 650e6  # operations of all tensor cores, by which this work is counted
-MEMORY = 1.05  # what it reads from memory, as a share of Device.memory_rate
-STRADDLING = 1.2  # more of the L2 cache's lines, where the operands' lines begin in the middle of them
-STORE_US = 0.8  # the store of a tile of 128x128 by two consumers, through shared memory and TMA
-SHARED_TILE = 1.012  # two consumers of one tile, as a multiple of the time of one with a tile of its own
-THROUGH_L2 = 0.38  # the share of the time of memory accesses by which what is read again from the L2 cache waits
-OUTSIDE_PER_NS = 26  # lines of 128 bytes outside of a matrix, in which TMA fills tiles with zeros, on the whole device
-BESIDE_ZEROS = 0.35  # the share of the shorter one of these and the work that does not run beside the other
-ALONE = 0.18  # likewise of memory accesses and the rest
+MEMORY = 1.06  # what it reads from memory, as a share of Device.memory_rate
+STRADDLING = 2.12  # more of the L2 cache's lines, where the operands' lines begin in the middle of them
+STORE_US = 0.51  # the store of a tile of 128x128 by two consumers, through shared memory and TMA
+SHARED_TILE = 1.019  # two consumers of one tile, as a multiple of the time of one with a tile of its own
+THROUGH_L2 = 0.386  # the share of the time of memory accesses by which what is read again from the L2 cache waits
+OUTSIDE_PER_NS = 27  # lines of 128 bytes outside of a matrix, in which TMA fills tiles with zeros, on the whole device
+BESIDE_ZEROS = 0.37  # the share of the shorter one of these and the work that does not run beside the other
+ALONE = 0.177  # likewise of memory accesses and the rest
 BY_THREADS = 3.0  # as a multiple of that, where lines of C begin anywhere, or its elements have 32 bits
 COMPUTED = 0.5  # more of it for an activation, for a residual, for C itself
-UNEVEN = (1.02, 1.05)  # widths that are no multiple of 64, and those in turns
+UNEVEN = 1.01  # widths that are no multiple of 64
+UNEVEN_NARROW = 1.05  # such widths below 128
+SPLIT_US = 1.07  # the kernel that adds parts, which starts while the one before ends
+ACROSS = {
+    16: 1.5,
+    32: 1.06,
+    64: 1.0,
+}  # by the elements of a line in shared memory of an operand whose lines are no lines of k
 CLUSTERS = 1.008  # barriers of clusters; they gain as much where operands are many times the L2 cache
-LARGE_BYTES = 200e6
+LARGE_BYTES = 250e6
 
 
 def has_wgmma(device: Device) -> bool:
@@ -84,8 +93,9 @@ def _hopper(c: GemmTile, form: GemmProblem) -> Hopper:
 
 def _form(p: GemmProblem) -> GemmProblem:
     """The problem as far as shared memory depends on it."""
-    return GemmProblem(0, 0, 0, dtype=p.dtype, align=(16, 16, p.align[2]), bias=p.bias, residual=p.residual,
-                       beta=p.beta, out=p.out)  # fmt: skip
+    return GemmProblem(
+        0, 0, 0, None, p.dtype, p.order, (16, 16, p.align[2]), p.bias, p.residual, out=p.out, beta=p.beta
+    )
 
 
 def impossible(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
@@ -96,7 +106,7 @@ def impossible(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
         return f"{c.warps} warps are no consumers of gemm_sm90" + " in turns" * c.turns
     s = Shape(c)
     if s.rows % 64 or (s.swapped and s.rows != 64) or s.columns > 256:
-        return f"{s.rows}x{s.columns} for a consumer, which has multiples of 64 rows and up to 256 columns"
+        return f"{s.rows}x{s.columns} for a consumer, of which wgmma has multiples of 64, and up to 256"
     if (held := s.rows * s.columns // 128) > SUMS:
         return f"{held} sums a thread, at most {SUMS}"
     along_k = (p.order[0] == "T", p.order[1] == "N")
@@ -146,11 +156,19 @@ def product_us(
 
     area = s.block_rows * s.columns / 128**2
     lines = (s.block_rows + s.columns) / area / 256  # that are brought for as many products, of those for 128x128
-    wide = s.block_rows * max(s.columns, NARROW) / 128**2 * (1 + LINES * max(0.0, lines - 1))
+    wide = (
+        s.block_rows
+        * max(s.columns, NARROW_SHARED if max(c.warps) == 8 else NARROW)
+        / 128**2
+        * (1 + LINES * max(0.0, lines - 1))
+    )
     busy = 2 * p.m * p.n * p.k * count / WORK_PER_US
     warm = COOL + (1 - COOL) * busy / (busy + HALF_WARM_US)
     tensor_ns = TENSOR_NS * wide * warm * (H200.tensor_rate / device.tensor_rate)
-    tensor_ns *= UNEVEN[c.turns] if s.columns % 64 and s.columns > 64 and not s.swapped else 1.0
+    if s.columns % 64 and s.columns > 64:
+        tensor_ns *= UNEVEN if s.columns > 128 else UNEVEN_NARROW
+    if not (p.order[0] == "T" if s.swapped else p.order[1] == "N"):
+        tensor_ns *= ACROSS[next(n for n in (64, 32, 16) if s.columns % n == 0)]
     tensor_ns *= SHARED_TILE if max(c.warps) == 8 else 1.0
     if cluster > 1:
         operands = count * (p.m + p.n) * p.k * item
@@ -166,6 +184,7 @@ def product_us(
 
     direct = p.align[2] < 16 or split_k > 1 or TYPES[p.out_dtype].bits != 16
     store_us = STORE_US * area * (BY_THREADS if direct else 1.0) * (1 if max(c.warps) == 8 else 2)
+    store_us *= ODD_LINES if p.n * TYPES[p.out_dtype].bits % 1024 and s.columns % 64 else 1.0
     store_us *= 1 + COMPUTED * ((p.activation is not None) + p.residual + p.beta) * (split_k == 1)
     total = rounds * max(steps_us, store_us) + store_us if c.turns else rounds * (steps_us + store_us)
     bound = "tensor cores" if steps_us > l2_us else "L2 cache"
@@ -186,14 +205,18 @@ def memory_us(p: GemmProblem, device: Device) -> float:
     return LAUNCH_US + moved / (MEMORY * device.memory_rate * 1e3)
 
 
-def _forms(few_rows: int, few_columns: int) -> Iterator[tuple[tuple[int, int], tuple[int, int], bool]]:
-    """Tiles, warps and turns; the first of equal ones is taken. Few rows or columns are cut into as few as fit."""
+def _forms(few_rows: int, few_columns: int, swap: bool) -> Iterator[tuple[tuple[int, int], tuple[int, int], bool]]:
+    """Tiles, warps and turns; the first of equal ones is taken. Few rows or columns are cut into as few as fit.
+
+    ``swap``: uneven widths are rows of A, which has lines of k, rather than columns of B, which has not.
+    """
     yield from (((n, 64), (1, 4), False) for n in _cuts(few_rows))
     yield from (((64, n), (4, 1), False) for n in dict.fromkeys((64, 128, 32, 16, *_cuts(few_columns))))
     yield from (((64, n), (4, 1), True) for n in (128, 64, 256, 192))
-    yield from (((128, n), (4, 1), True) for n in (128, 192, 64, 96, 160))
-    wide = (128, 256, 192, 64, 144, 96, 112, 160, 176, 208, 224)
-    yield from (((128, n), (8, 1), False) for n in dict.fromkeys((*wide, *_cuts(few_columns))))
+    yield from (((128, n), (4, 1), True) for n in (128, 192, 160))
+    yield from (((128, n), (8, 1), False) for n in dict.fromkeys((128, 256, 192, 64, *_cuts(few_columns))))
+    for n in (144, 96, 112, 160, 176, 208, 224):
+        yield ((n, 128), (1, 8), False) if swap else ((128, n), (8, 1), False)
     yield from (((n, 128), (1, 8), False) for n in _cuts(few_rows))
     yield from (((256, n), (8, 1), False) for n in (128, 192))
 
@@ -208,13 +231,13 @@ def _cuts(extent: int) -> list[int]:
 def tiles_for(shared_bytes: int, form: GemmProblem, rows: int, columns: int) -> tuple[GemmTile, ...]:
     """Tiles of one part of k, with as many stages as a block has room for; `rows`, `columns`: of C, if below `FEW`."""
     out = []
-    for tile, warps, turns in _forms(rows, columns):
+    for tile, warps, turns in dict.fromkeys(_forms(rows, columns, form.order == "TT")):
         c = GemmTile((*tile, LINE), warps, 2, 8 if warps[1] == 1 else 1, kernel="gemm_sm90", turns=turns)
         h = Hopper(Product(form, c))
         room = shared_bytes - (1 + h.more_pieces) * h.piece_bytes - h.beside_bytes
         if (stages := min(STAGES, room // h.stage_bytes)) >= 2:
             out.append(replace(c, stages=stages))
-            if turns and tile == (128, 192):
+            if tile in ((128, 128), (128, 192)) and turns:
                 out.append(replace(c, stages=stages, cluster=(2, 1, 1)))
     return tuple(out)
 
