@@ -239,26 +239,28 @@ def select_gemm(
     alpha: bool = False,
     beta: bool = False,
     activation: str | Callable[[Any], Any] | None = None,
-    sms: int = 132,
-    shared_bytes: int = 227 * 1024,
+    sms: int | None = None,
+    shared_bytes: int | None = None,
     workspaces: bool = True,
     device: str | None = None,
 ) -> GemmConfig:
     """The configuration that was measured, or is estimated, to be the fastest for one product of these sizes.
 
-    ``batch``: None for one product of plain matrices. ``sms``, ``shared_bytes``: the device's multiprocessors, and the
-    most shared memory of a block. ``workspaces``: whether configurations that need workspaces may be taken (split-K,
-    padded copies). ``device``: the name of a GPU, such as "NVIDIA H200", whose tuning records come before the estimate
-    (docs/tuning.md), and whose own instructions may be used. Without it the kernels run on any architecture from sm_80
-    up. The other arguments are those of GemmConfig. Sizes may be 0. Raises VerifyError KERNEL_ARGUMENT.
+    ``batch``: None for one product of plain matrices. ``sms``, ``shared_bytes``: multiprocessors and the most shared
+    memory of a block, if not the device's own. ``workspaces``: whether configurations that need workspaces may be taken
+    (split-K, padded copies). ``device``: the name of a GPU, such as "NVIDIA H200", whose tuning records come before the
+    estimate (docs/tuning.md), and whose own instructions may be used. Without it the kernels run on any architecture
+    from sm_80 up. The other arguments are those of GemmConfig. Sizes may be 0. Raises VerifyError KERNEL_ARGUMENT.
     """
     align = check_product("select_gemm", dtype, out, order, align, activation)  # type: ignore[assignment]
     M, N, K = (size("select_gemm", n, x, least=0) for n, x in (("M", M), ("N", N), ("K", K)))
     batch = None if batch is None else size("select_gemm", "batch", batch, least=0)
-    sms, shared_bytes = size("select_gemm", "sms", sms), size("select_gemm", "shared_bytes", shared_bytes)
     if device is not None and not isinstance(device, str):
         _core.fail("KERNEL_ARGUMENT", "select_gemm: device does not fit",
                    ['want: the name of a GPU, such as "NVIDIA H200", or None', f"got: {device!r}"])  # fmt: skip
     p = GemmProblem(M, N, K, batch, dtype, order, align, bias, residual, activation, workspaces, out, alpha, beta)
-    where = (PORTABLE if device is None else named(device)).of_size(sms, shared_bytes)
+    where = PORTABLE if device is None else named(device)
+    sms = where.sm_count if sms is None else size("select_gemm", "sms", sms)
+    shared_bytes = where.shared_bytes if shared_bytes is None else size("select_gemm", "shared_bytes", shared_bytes)
+    where = where.of_size(sms, shared_bytes)
     return (estimate(p, where) if device is None else choose(p, where)).config(p)

@@ -68,6 +68,14 @@ def test_what_nobody_knows_has_the_rates_of_an_h200(monkeypatch: pytest.MonkeyPa
     assert named("Some GPU") == replace(H200, name="Some GPU", arch="sm_90")  # and no instructions of sm_90a
 
 
+def test_a_product_is_chosen_for_the_size_of_the_device_that_is_named() -> None:
+    card, h200 = (
+        select.select_gemm(2048, 2048, 2048, device="NVIDIA A100", sms=d.sm_count, shared_bytes=d.shared_bytes)
+        for d in (named("NVIDIA A100"), H200)
+    )
+    assert select.select_gemm(2048, 2048, 2048, device="NVIDIA A100") == card != h200
+
+
 def test_measured_times_are_those_of_an_h200_and_scaled_elsewhere() -> None:
     tile, size = TILES[0], (8192, 8192, 8192)
     same_size = select.of_arch("sm_80").of_size(H200.sm_count, H200.shared_bytes)
