@@ -34,7 +34,7 @@ L2 = 1.19  # what TMA reads from the L2 cache, as a multiple of Device.l2_bytes
 STEP_US = 0.115  # of a step of any size
 READS = 0.012  # the share of the time of the L2 cache that does not run beside the rest
 LINES = 0.2  # more time for as many more lines of operands in shared memory as a tile of 128x128 has for its products
-NARROW = 75  # narrower instructions take as long as those of so many columns
+NARROW = 75  # columns: a narrower instruction takes as long
 NARROW_SHARED = 86  # likewise, if two consumers share a tile
 ODD_LINES = 2.35  # stores of uneven pieces, where lines of C begin in the middle of the caches', likewise
 COOL = 0.56  # the share of it when they are mostly idle: clocks are higher then
@@ -106,7 +106,7 @@ def impossible(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
         return f"{c.warps} warps are no consumers of gemm_sm90" + " in turns" * c.turns
     s = Shape(c)
     if s.rows % 64 or (s.swapped and s.rows != 64) or s.columns > 256:
-        return f"{s.rows}x{s.columns} for a consumer, of which wgmma has multiples of 64, and up to 256"
+        return f"{s.rows}x{s.columns} for a consumer, which has multiples of 64 rows and up to 256 columns"
     if (held := s.rows * s.columns // 128) > SUMS:
         return f"{held} sums a thread, at most {SUMS}"
     along_k = (p.order[0] == "T", p.order[1] == "N")
