@@ -28,38 +28,40 @@ MOST = 2**31 - 2**16  # coordinates of TMA and numbers of tiles have 32 bits
 FEW = 512  # rows or columns, of which tiles cover no more than they must
 SUMS = 208  # the most accumulators of a thread
 STAGES = 12  # more were not faster
-LAUNCH_US = 1.9  # before the first step and after the last one, where the kernel before lets this one start early
-TENSOR_NS = 6.16  # a k of a tile of 128x128, when tensor cores are always busy
-L2 = 1.19  # what TMA reads from the L2 cache, as a multiple of Device.l2_bytes
-STEP_US = 0.115  # of a step of any size
-READS = 0.012  # the share of the time of the L2 cache that does not run beside the rest
-LINES = 0.2  # more time for as many more lines of operands in shared memory as a tile of 128x128 has for its products
-NARROW = 75  # columns: a narrower instruction takes as long
+
+# Tensor cores: a k of a tile of 128x128, in nanoseconds, when they are always busy, and factors of that time.
+TENSOR_NS = 6.16
+COOL = 0.56  # if they are mostly idle, since clocks are higher then
+HALF_WARM_US = 10.6  # the time of a product's work at which the clock is halfway between the two
+WORK_PER_US = 650e6  # operations of all tensor cores, by which this time is counted
+LINES = 0.2  # more for as many more lines of operands, for the same products, as a tile of 128x128 has
+NARROW = 75  # columns: narrower instructions take as long
 NARROW_SHARED = 86  # likewise, if two consumers share a tile
-ODD_LINES = 2.35  # stores of uneven pieces, where lines of C begin in the middle of the caches', likewise
-COOL = 0.56  # the share of it when they are mostly idle: clocks are higher then
-HALF_WARM_US = 10.6  # work at which clocks are between the two
-WORK_PER_US = 650e6  # operations of all tensor cores, by which this work is counted
-MEMORY = 1.06  # what it reads from memory, as a share of Device.memory_rate
-STRADDLING = 2.12  # more of the L2 cache's lines, where the operands' lines begin in the middle of them
-STORE_US = 0.51  # the store of a tile of 128x128 by two consumers, through shared memory and TMA
-SHARED_TILE = 1.019  # two consumers of one tile, as a multiple of the time of one with a tile of its own
-THROUGH_L2 = 0.386  # the share of the time of memory accesses by which what is read again from the L2 cache waits
-OUTSIDE_PER_NS = 27  # lines of 128 bytes outside of a matrix, in which TMA fills tiles with zeros, on the whole device
-BESIDE_ZEROS = 0.37  # the share of the shorter one of these and the work that does not run beside the other
-ALONE = 0.177  # likewise of memory accesses and the rest
-BY_THREADS = 3.0  # as a multiple of that, where lines of C begin anywhere, or its elements have 32 bits
-COMPUTED = 0.5  # more of it for an activation, for a residual, for C itself
+SHARED_TILE = 1.019  # two consumers share a tile
 UNEVEN = 1.01  # widths that are no multiple of 64
 UNEVEN_NARROW = 1.05  # such widths below 128
-SPLIT_US = 1.07  # the kernel that adds parts, which starts while the one before ends
-ACROSS = {
-    16: 1.5,
-    32: 1.06,
-    64: 1.0,
-}  # by the elements of a line in shared memory of an operand whose lines are no lines of k
-CLUSTERS = 1.008  # barriers of clusters; they gain as much where operands are many times the L2 cache
+ACROSS = {16: 1.5, 32: 1.06, 64: 1.0}  # by the line in shared memory of an operand that has no lines of k, elements
+CLUSTERS = 1.008  # barriers of clusters, which gain as much where operands are many times the L2 cache
 LARGE_BYTES = 250e6
+STEP_US = 0.115  # the least time of a step
+
+# The L2 cache and memory.
+L2 = 1.19  # what TMA reads, as a multiple of Device.l2_bytes
+STRADDLING = 2.12  # more of its lines, where the operands' lines begin in the middle of them
+THROUGH_L2 = 0.386  # the share of memory's time for which reading again from the L2 cache waits
+READS = 0.012  # the share of its time that does not run beside the products
+MEMORY = 1.06  # what is read from memory, as a multiple of Device.memory_rate
+ALONE = 0.177  # the share of memory's time, or of the rest's if that is shorter, that does not run beside the other
+OUTSIDE_PER_NS = 27  # lines of 128 bytes outside of a matrix that TMA fills with zeros, on the whole device
+BESIDE_ZEROS = 0.37  # the share of that time that does not run beside the rest, likewise
+
+# Before, between and after the loops over k.
+LAUNCH_US = 1.9  # the kernel before lets this one start early
+STORE_US = 0.51  # the store of a tile of 128x128 by two consumers, through shared memory and TMA, and factors of it:
+BY_THREADS = 3.0  # lines of C begin anywhere, or its elements have 32 bits
+ODD_LINES = 2.35  # pieces of uneven widths, and lines of C that begin in the middle of the caches' lines
+COMPUTED = 0.5  # more for an activation, for a residual, for C itself
+SPLIT_US = 1.07  # the kernel that adds parts, which starts while the one before ends
 
 
 def has_wgmma(device: Device) -> bool:
@@ -73,16 +75,15 @@ def serves(p: GemmProblem, device: Device) -> bool:
 
 
 class Shape:
-    """A tile as the instructions see it: rows of a block and of a consumer, columns, consumers."""
+    """A tile as the instructions see it: rows of a block and of a consumer, columns, and the blocks that share them."""
 
-    __slots__ = ("across", "block_rows", "columns", "consumers", "down", "rows", "swapped")
+    __slots__ = ("across", "block_rows", "columns", "down", "rows", "swapped")
 
     def __init__(self, c: GemmTile) -> None:
         self.swapped = c.warps[1] > 1  # A and B have changed places
         self.block_rows, self.columns = (c.tile[1], c.tile[0]) if self.swapped else (c.tile[0], c.tile[1])
         self.down, self.across = (c.cluster[1], c.cluster[0]) if self.swapped else (c.cluster[0], c.cluster[1])
-        sharing = max(c.warps) // 4  # consumers of a tile
-        self.rows, self.consumers = self.block_rows // sharing, 2 if c.turns else sharing
+        self.rows = self.block_rows // (max(c.warps) // 4)
 
 
 @functools.lru_cache(1024)
@@ -155,13 +156,9 @@ def product_us(
     k = up(up(p.k, c.tile[2]), split_k) * c.tile[2]
 
     area = s.block_rows * s.columns / 128**2
-    lines = (s.block_rows + s.columns) / area / 256  # that are brought for as many products, of those for 128x128
-    wide = (
-        s.block_rows
-        * max(s.columns, NARROW_SHARED if max(c.warps) == 8 else NARROW)
-        / 128**2
-        * (1 + LINES * max(0.0, lines - 1))
-    )
+    lines = (s.block_rows + s.columns) / area / 256  # for as many products, of those that a tile of 128x128 has
+    narrowest = NARROW_SHARED if max(c.warps) == 8 else NARROW
+    wide = s.block_rows * max(s.columns, narrowest) / 128**2 * (1 + LINES * max(0.0, lines - 1))
     busy = 2 * p.m * p.n * p.k * count / WORK_PER_US
     warm = COOL + (1 - COOL) * busy / (busy + HALF_WARM_US)
     tensor_ns = TENSOR_NS * wide * warm * (H200.tensor_rate / device.tensor_rate)
