@@ -61,6 +61,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "few rows, two consumers, cluster": FEW | {"tile": (32, 128, 64), "warps": (1, 8), "cluster": (1, 2, 1)},
     "few rows, parts of k": FEW | {"turns": True, "split_k": 2},
     "few rows, out fp32": FEW | TERMS | {"out": "fp32", "alpha": True, "beta": True},
+    "k over two blocks": FEW | TERMS | {"cluster": (1, 1, 2)},
+    "k over four blocks, two consumers": FEW | {"tile": (32, 128, 64), "warps": (1, 8), "cluster": (1, 1, 4)},
+    "k over three blocks, in turns": SMALL | {"cluster": (1, 1, 3), "turns": True, "out": "fp32", "split_k": 2},
     "bytes": SMALL | {"tile": (64, 64, 128), "dtype": "i8", "turns": True},
     "bytes to fp16": SMALL | {"tile": (64, 64, 128), "dtype": "i8", "out": "fp16"} | TERMS,
 }  # fmt: skip
@@ -94,6 +97,7 @@ LARGE: dict[str, dict[str, Any]] = {
     "256x128 shared": {"tile": (256, 128, 64), "stages": 4, "warps": (8, 1), "alpha": True, "beta": True},
     "across": {"tile": (128, 128, 64), "stages": 6, "turns": True, "order": "NT"},
     "few rows": {"tile": (16, 64, 64), "stages": 8, "warps": (1, 4)},
+    "k over two blocks": {"tile": (128, 64, 64), "stages": 6, "warps": (1, 4), "cluster": (1, 1, 2)} | TERMS,
 }
 
 
@@ -122,7 +126,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tile": (64, 272, 64)}, "gemm_sm90: the instruction has up to 256 columns"),
     ({"tile": (192, 192, 64)}, "gemm_sm90: sums do not fit into registers"),
     ({"cluster": (2, 2, 1)}, "gemm_sm90: clusters have one direction"),
-    ({"cluster": (1, 1, 2)}, "gemm_sm90: k is not cut over clusters"),
     ({"tile": (64, 72, 64), "cluster": (2, 1, 1)}, "GemmTile: tile[1] does not fit"),
     ({"tile": (64, 48, 64), "cluster": (4, 1, 1)}, "gemm_sm90: blocks cannot share tiles of B"),
     ({"stages": 20}, "gemm_sm90: tiles do not fit into shared memory"),

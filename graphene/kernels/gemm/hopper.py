@@ -57,8 +57,6 @@ def check_tile_sm90(product: Product) -> None:
         refuse("sums do not fit into registers", "at most 208 for each thread", held, "take a smaller tile")
     if sum(n > 1 for n in t.cluster) > 1:
         refuse("clusters have one direction", "one number above 1", t.cluster, "take clusters along rows or columns")
-    if t.cluster[2] > 1:
-        refuse("k is not cut over clusters", "cluster[2] = 1", t.cluster, "take split_k")
     for what, operand, n, shares in (("A", h.left, h.block_rows, h.across), ("B", h.right, h.columns, h.down)):
         part = n // shares if n % shares == 0 else 0
         if shares > 1 and (part % 8 or (not operand.along_k and part % line)):
@@ -124,6 +122,16 @@ class Hopper:
         return self.product.tile.cluster[0 if self.swapped else 1]
 
     @property
+    def cuts(self) -> int:
+        """Blocks of a cluster that each sum a part of k."""
+        return self.product.tile.cluster[2]
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a cluster."""
+        return self.down * self.across * self.cuts
+
+    @property
     def stage_bytes(self) -> int:
         """Shared memory of the tiles of a step of k."""
         return (self.block_rows + self.columns) * LINE_BYTES
@@ -184,8 +192,9 @@ class Hopper:
 
     @property
     def beside_bytes(self) -> int:
-        """Shared memory beside stages and pieces: barriers, biases, and what swizzled tiles' alignment leaves free."""
-        return ALIGNED_BYTES + self.consumers * -(-self.bias_elems * 2 // LINE_BYTES) * LINE_BYTES + LINE_BYTES
+        """Shared memory beside stages and pieces: barriers, biases, sums of other blocks, and gaps for alignment."""
+        joined = (self.cuts - 1) * self.consumers * self.rows * self.columns * 4
+        return joined + ALIGNED_BYTES + self.consumers * -(-self.bias_elems * 2 // LINE_BYTES) * LINE_BYTES + LINE_BYTES
 
     @cached_property
     def atom(self) -> Any:

@@ -38,8 +38,9 @@ class Store:
             self.lines = lines
         self.fetches = h.by_boxes and bool(h.loaded or h.bias_elems)
         if h.bias_elems:
-            lines = gr.Layout((h.consumers, h.bias_elems), (-(-h.bias_elems // LINE_ELEMS) * LINE_ELEMS, 1))
-            self.bias = gr.alloc("sBias", lines, self.dtype, gr.SH)
+            stride = -(-h.bias_elems // LINE_ELEMS) * LINE_ELEMS
+            layout = gr.Layout((h.consumers, h.bias_elems), (stride, 1))
+            self.bias = gr.alloc("sBias", layout, self.dtype, gr.SH)
         if self.fetches:
             self.come = gr.mbarrier("come", h.consumers * self.ahead, arrivals=1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +56,8 @@ def gemm_sm90(
     - `turns`: two consumers compute a tile each, and one multiplies while the other stores (ping-pong). By default
       consumers take turns, unless `warps` says that two share a tile.
     - `cluster`: blocks of a cluster along the rows and columns of C, and k. Those along the rows load tiles of B
-      together, those along the columns tiles of A. At most one of the numbers is above 1, and the last is 1.
+      together, those along the columns tiles of A. Those along k sum a part of k each, which suits few tiles. At most
+      one of the numbers is above 1.
 
     A and B are copied by TMA: `align` is 16 bytes for both. C has any alignment. `dtype` is fp16, bf16, or i8, whose
     operands are contiguous along k. BK is a line of 128 bytes. The rows of a consumer are multiples of 64. The tile
@@ -82,7 +84,7 @@ def product_sm90(product: Product) -> gr.Kernel:
     """
     check_tile_sm90(product)
     h, t = Hopper(product), product.tile
-    STAGES, BK, blocks_of = t.stages, t.tile[2], h.down * h.across
+    STAGES, BK, sharing = t.stages, t.tile[2], h.down * h.across
     load, wgmma = gr.atom("tma.load"), h.atom
 
     with gr.Kernel("gemm_sm90", **product.promise()) as kernel:
@@ -94,9 +96,10 @@ def product_sm90(product: Product) -> gr.Kernel:
         sX = staged(h.left, h.block_rows, BK, STAGES)
         sY = staged(h.right, h.columns, BK, STAGES)
         full = gr.mbarrier("full", STAGES, arrivals=1)
-        empty = gr.mbarrier("empty", STAGES, arrivals=blocks_of * (1 if t.turns else h.consumers))
+        empty = gr.mbarrier("empty", STAGES, arrivals=sharing * (1 if t.turns else h.consumers))
         turn = gr.named_barrier("turn", stages=2, threads=256) if t.turns else None
         store = Store(h, of.result)
+        join = Join(h) if h.cuts > 1 else None
         gr.barrier(on=everyone)  # the barriers are initialised
         gr.start_kernels()  # the next kernel's blocks may start as soon as there is room
         gr.wait_kernels()
@@ -109,16 +112,17 @@ def product_sm90(product: Product) -> gr.Kernel:
                 tiles = gr.scalar("tiles", grid.tiles, min=0, max=MOST_TILES)
                 for tile in gr.loop("tile", tiles.value, start=block, step=grid.workers):
                     x, y, part, z = grid.place(tile, rank)
+                    first_k = grid.first_step(part, rank)
                     X, Y = matrices_of(h, product, of, z)
                     tX, tY = shared_part(X, h.block_rows, x, h.across, rank), shared_part(Y, h.columns, y, h.down, rank)
                     gX, gY = tX[0].tile([tX[1], BK])[tX[2], :], tY[0].tile([tY[1], BK])[tY[2], :]
                     for k in gr.loop("k", grid.steps):
-                        i, at = put.index, part * grid.steps + k if grid.parts else k
+                        i = put.index
                         empty[i].wait(put.phase)
                         full[i].arrive(expect=[sX[i], sY[i]])
                         for s, g, n, shares in ((sX[i], gX, tX[1], h.across), (sY[i], gY, tY[1], h.down)):
                             to = s.tile([n, None])[rank, 0] if shares > 1 else s
-                            gr.move(to, g[at], atom=load, done=full[i], to=cluster if shares > 1 else None)
+                            gr.move(to, g[first_k + k], atom=load, done=full[i], to=cluster if shares > 1 else None)
                         put.advance()
 
         with gr.only(consumers):
@@ -128,10 +132,12 @@ def product_sm90(product: Product) -> gr.Kernel:
             mine, get = consumers[w], gr.ring("get", STAGES)
             acc = gr.fragment("acc", [h.rows, h.columns], product.sums, wgmma.c, on=mine)
             store.declare(mine, w)
+            if join is not None:
+                join.declare(mine)
 
             def release(back: int) -> None:  # a stage that was read so many steps ago
                 with gr.only(mine.elect()):
-                    empty[(get.index + (STAGES - back)) % STAGES].arrive(at=cluster)
+                    empty[(get.index + (STAGES - back)) % STAGES].arrive(at=cluster if sharing > 1 else None)
 
             first, step = (block + w * grid.workers, gr.max(1, 2 * grid.workers)) if t.turns else (block, grid.workers)
             if turn is not None:
@@ -143,11 +149,12 @@ def product_sm90(product: Product) -> gr.Kernel:
                 row = x if t.turns or h.consumers == 1 else h.consumers * x + w
                 X, Y = matrices_of(h, product, of, z)
                 gX, gY = X.tile([h.rows, None])[row, 0], Y.tile([h.columns, None])[y, 0]
-                if grid.parts or product.a.longer_k or product.b.longer_k:
+                if grid.parts or join is not None or product.a.longer_k or product.b.longer_k:
                     ks = grid.steps * BK
-                    gX, gY = (g.T.window(part * ks if grid.parts else 0, ks).T for g in (gX, gY))
+                    gX, gY = (g.T.window(grid.first_step(part, rank) * BK, ks).T for g in (gX, gY))
                 place = store.at(part, z, row, y)
-                store.begin(place)
+                with on_first(join, rank):
+                    store.begin(place)
                 with gr.matmul(acc, gX, gY.T, on=mine, accumulate=False):
                     if turn is not None:
                         turn[w].sync()
@@ -168,9 +175,12 @@ def product_sm90(product: Product) -> gr.Kernel:
                     release(1)
                 if t.turns:
                     get.advance(grid.steps)
-                store.store(acc, place)
+                if join is not None:
+                    join.add(acc, mine, w, rank, cluster)
+                with on_first(join, rank):
+                    store.store(acc, place)
             store.end()
-        if blocks_of > 1:
+        if cluster is not None:
             gr.barrier(on=everyone)  # nobody leaves while another block may still arrive here
     return kernel
 
@@ -196,6 +206,61 @@ def shared_part(t: Any, rows: int, at: Any, shares: int, rank: Any) -> tuple[Any
     return t, rows // shares, (shares * at + rank if shares > 1 else at)
 
 
+def on_first(join: Join | None, rank: Any) -> AbstractContextManager[object]:
+    """What the first block of a cluster that cuts k does for all of them."""
+    return nullcontext() if join is None else gr.if_(rank == 0)
+
+
+class Join:
+    """The sums of a tile whose k is cut over the blocks of a cluster: the first block adds those of the others.
+
+    The others store their registers to the first one's shared memory, and arrive there. It arrives at their barriers
+    when it has read them.
+    """
+
+    def __init__(self, h: Hopper) -> None:
+        self.h, slots = h, (h.cuts - 1) * h.consumers
+        n = h.columns // 8
+        rows = gr.Layout((8, 2, 4, h.rows // 64), (8, 256, 64, 512 * n))  # pairs of neighbours in the order of threads
+        columns = gr.Layout((2, 4, n), (1, 2, 512))
+        layout = gr.Layout((rows.shape, columns.shape), (rows.stride, columns.stride))
+        self.sums = gr.alloc("share", layout, h.product.sums, gr.SH, stages=slots)
+        self.come = gr.mbarrier("shared", h.consumers, arrivals=h.cuts - 1)
+        self.read = gr.mbarrier("taken", h.consumers, arrivals=1)
+
+    def declare(self, mine: Any) -> None:
+        """Declares the registers of a consumer."""
+        tv = self.h.atom_of(16).c
+        self.other = gr.fragment("other", [64, 16], self.h.product.sums, tv, on=mine)
+        self.ring, self.free = gr.ring("joined", 1), gr.ring("given", 1, phase=1)  # 1: nothing has been given yet
+
+    def add(self, acc: Any, mine: Any, w: Any, rank: Any, cluster: Any) -> None:
+        """Adds the sums of all blocks up, in the first one."""
+        h = self.h
+        with gr.if_(rank == 0):
+            self.come[w].wait(self.ring.phase, acquire=True)
+            for slot in range(h.cuts - 1):
+                given = self.sums[slot * h.consumers + w]
+                for m in range(h.rows // 64):
+                    for j in range(h.columns // 16):
+                        mine_of_acc = acc.tile([64, 16])[m, j]
+                        gr.move(self.other, given.tile([64, 16])[m, j], on=mine, atom=gr.atom("ld.shared.v2.b32"))
+                        mine_of_acc[:] = mine_of_acc + self.other
+            gr.barrier(on=mine)  # all have read them
+            with gr.only(mine.elect()):
+                for other in range(1, h.cuts):
+                    self.read[w].arrive(at=cluster[other])
+            self.ring.advance()
+        with gr.else_():
+            self.read[w].wait(self.free.phase)
+            place = self.sums[(gr.max(rank, 1) - 1) * h.consumers + w].of(0)
+            gr.move(place, acc, on=mine, atom=gr.atom("st.shared::cluster.v2.b32"))
+            gr.barrier(on=mine)
+            with gr.only(mine.elect()):
+                self.come[w].arrive(at=cluster[0], release=True)
+            self.free.advance()
+
+
 class Grid:
     """The tiles of all members of the batch and parts of k, and which of them a block computes."""
 
@@ -208,17 +273,22 @@ class Grid:
         self.of_a_matrix = gr.min(self.rows * self.columns, MOST_TILES)
         self.tiles = gr.min(prod([self.rows, self.columns, *of.parts, *of.batch]), MOST_TILES)
         ks = of.A.shape[-1] if p.a.longer_k else of.B.shape[-2 if p.b_as_kn else -1]
-        self.steps = gr.ceil_div(gr.ceil_div(ks, t.tile[2]), *of.parts) if of.parts else gr.ceil_div(ks, t.tile[2])
-        self.workers = gr.min(gr.sm_count() // (h.down * h.across), self.tiles)
+        self.steps = gr.ceil_div(gr.ceil_div(ks, t.tile[2]), h.cuts * prod(of.parts))  # of a block, for each tile
+        self.workers = gr.min(gr.sm_count() // h.blocks, self.tiles)
 
     def blocks(self) -> tuple[Any, Any, Any, Any]:
         """Declares them: the block or cluster, all blocks that wait for each other, the cluster, the block's rank."""
-        if (n := self.h.down * self.h.across) == 1:
+        if (n := self.h.blocks) == 1:
             (block,) = gr.blocks(self.workers).indices()
             return block, None, None, 0
         blocks = gr.blocks(n * self.workers, cluster=n)
         block, rank = blocks.indices()
         return block, blocks[block], blocks[block], rank
+
+    def first_step(self, part: Any, rank: Any) -> Any:
+        """The first step of k of a block, for a part."""
+        cut = part * self.h.cuts + rank if self.h.cuts > 1 else part
+        return cut * self.steps if self.parts or self.h.cuts > 1 else 0
 
     def place(self, tile: Any, rank: Any) -> tuple[Any, Any, Any, Any]:
         """Row and column of a tile, the part of k, and the member of the batch."""
