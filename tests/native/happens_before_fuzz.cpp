@@ -12,13 +12,13 @@
 
 namespace {
 
+using graphene::sim::AccessMemo;
 using graphene::sim::Epoch;
 using graphene::sim::HappensBefore;
 using graphene::sim::Issuer;
 using graphene::sim::kLanes;
 using graphene::sim::LaneGroups;
 using graphene::sim::Mask;
-using graphene::sim::Memo;
 using graphene::sim::ReadSets;
 using graphene::sim::Shadow;
 
@@ -113,7 +113,7 @@ class Trace {
                                              HappensBefore::Counts{kDomains, kMBarriers, kAgents}, first);
     dense_ = std::make_unique<Dense>(kWarps * lanes_);
     settled_ = 0;
-    for (Memo& m : memos_) m = Memo{};
+    for (AccessMemo& m : memos_) m = AccessMemo{};
     ++block_;
   }
 
@@ -167,11 +167,11 @@ class Trace {
     raced_ = want != 0 && pick(100) < 3;
     // A racy access mostly is only judged, on a copy, and the trace goes on without it.
     Shadow copy = memory_;
-    Memo scratch;
+    AccessMemo scratch;
     Shadow& target = want != 0 ? copy : memory_;
-    Memo& memo =
+    AccessMemo& memo =
         want != 0 ? scratch : memos_[2 * static_cast<std::size_t>(warp_ * kSlots + pick(kSlots)) + (write ? 1 : 0)];
-    const Memo& hint = memos_[2 * static_cast<std::size_t>(warp_ * kSlots + pick(kSlots))];
+    const AccessMemo& hint = memos_[2 * static_cast<std::size_t>(warp_ * kSlots + pick(kSlots))];
     const Mask got =
         write ? target.write(by, lanes, offsets, groups, 1, 0, sets_, memo).conflict
               : target.read(by, lanes, offsets, groups, 1, sets_, memo, &hint != &memo ? &hint : nullptr).conflict;
@@ -311,7 +311,7 @@ class Trace {
   std::unique_ptr<Dense> dense_;
   Shadow memory_;
   ReadSets sets_;
-  std::vector<Memo> memos_;
+  std::vector<AccessMemo> memos_;
   std::vector<std::vector<Dense::Access>> history_;
 };
 
