@@ -9,6 +9,10 @@ from typing import Any
 import hopper_listings
 import numpy as np
 import pytest
+import test_bulk
+import test_cluster_memory
+import test_parts_of_clusters
+import test_release
 
 import graphene as gr
 
@@ -70,3 +74,46 @@ def test_a_product_has_the_bits_of_the_simulator() -> None:
     on_gpu = torch.empty(150, 136, device="cuda", dtype=torch.float16)
     kernel(torch.from_numpy(a).cuda(), torch.from_numpy(b).cuda(), on_gpu)
     assert np.array_equal(on_gpu.cpu().numpy().view(np.uint16), c.view(np.uint16))
+
+
+@pytest.mark.parametrize("act", [test_cluster_memory.loads, test_cluster_memory.stores], ids=lambda a: a.__name__)
+def test_blocks_of_a_cluster_exchange_vectors(act: Any) -> None:
+    x = torch.arange(256, device="cuda", dtype=torch.float32)
+    y = torch.zeros_like(x)
+    test_cluster_memory.exchange(act)(x, y)
+    assert torch.equal(y.reshape(2, 32, 4), x.reshape(2, 32, 4).flip(0, 1))
+
+
+def test_arrivals_publish_what_threads_stored() -> None:
+    x = torch.randn(5000, 32, device="cuda")
+    y = torch.zeros_like(x)
+    test_release.handed_over()(x, y)
+    assert torch.equal(y, x.flip(1))
+
+
+@pytest.mark.parametrize("way", ["row", "column"])
+def test_a_part_of_a_cluster_receives(way: str) -> None:
+    x = torch.arange(256, device="cuda").half().reshape(2, 2, 64)
+    y = torch.zeros(4, 2, 64, device="cuda", dtype=torch.float16)
+    test_parts_of_clusters.shared_rows(way)(x, y)
+    for block in range(4):
+        assert torch.equal(y[block], x[block % 2 if way == "row" else block // 2])
+
+
+def test_rows_are_copied_and_added() -> None:
+    x = torch.randn(1000, 1000, device="cuda").half()
+    y = torch.zeros_like(x)
+    test_bulk.row_copy(1000)(x, y)
+    assert torch.equal(x, y)
+    x, y = torch.randint(0, 9, (8, 64), device="cuda").float(), torch.ones(64, device="cuda")
+    test_bulk.row_sums("add", gr.fp32)(x, y)
+    assert torch.equal(y, x.sum(0) + 1)
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_a_product_whose_k_is_cut_over_a_cluster(parts: int) -> None:
+    for m, n, k in ((16, 64, 8), (70, 136, 1000), (128, 1024, 4096)):
+        a, b = (torch.randint(-2, 3, (rows, k), device="cuda").half() for rows in (m, n))
+        c = torch.full((m, n), float("nan"), device="cuda", dtype=torch.float16)
+        hopper_listings.gemm_split_sm90(parts=parts)(a, b, c)
+        assert torch.equal(c, (a.float() @ b.float().T).half())
