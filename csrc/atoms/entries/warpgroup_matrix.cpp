@@ -98,8 +98,9 @@ void warpgroup_matrix(std::vector<Atom>& list) {
              "k_major", signs, signs, f32(8)});
   const char* bytes_tv = "(4,8,4):(256,1,16);(4,2,2):(64,8,1024)";
   const char* bytes = "[2,2:4,8].[1,4]";
-  // Of bytes 13 bits below the leading one of the largest term are kept, and of the sum 14.
+  // Of bytes 13 bits below the leading one of the largest term are kept, and of a sum in fp32 14.
   const std::vector<Numerics> coarse = {measured("sm_90a", 32, -10, "rz14")};
+  const std::vector<Numerics> coarse_half = {measured("sm_90a", 32, -10, "rn")};
   struct Pair {
     const char *name, *a, *b, *a_type, *b_type;
   };
@@ -109,6 +110,8 @@ void warpgroup_matrix(std::vector<Atom>& list) {
         Pair{"e5m2.e4m3", "e5m2", "e4m3", "fp8e5m2", "fp8e4m3"}}) {
     add(list,
         {"32", "f32", "fp32", t.name, t.a, t.b, t.a_type, t.b_type, bytes, bytes_tv, "k_major", signs, signs, coarse});
+    add(list, {"32", "f16", "fp16", t.name, t.a, t.b, t.a_type, t.b_type, bytes, bytes_tv, "k_major", signs, signs,
+               coarse_half});
   }
   add(list, {"32",
              "s32",
