@@ -17,6 +17,7 @@ using Lines = std::vector<std::string>;
 
 // Prefixes every line; appends to `out`.
 void append(Lines& out, const Lines& lines, const std::string& indent = "");
+[[nodiscard]] std::string join(const std::vector<std::string>& parts, const std::string& separator);
 
 class AtomText {
  public:
