@@ -75,7 +75,7 @@ def _by_wgmma(rows: int, c: MlpSm90Config, device: Device) -> tuple[float, MlpSm
         empty = replace(c, rows=m, consumers=consumers, turns=turns, stages=0)
         one = replace(empty, stages=1).shared_bytes - empty.shared_bytes
         stages = min(STAGES, (device.shared_bytes - empty.shared_bytes) // one)
-        if stages >= max(2, -(-max(widths[1:]) // CHUNK)):
+        if stages >= max(2, empty.least_stages):
             tile = replace(empty, stages=stages)
             found.append((wgmma_us(tile, rows, device), tile))
     return min(found, key=lambda f: f[0], default=None)
