@@ -49,7 +49,7 @@ def _candidates(p: GemmProblem, device: Device) -> Iterator[GemmTile]:
     line = 128 // shape.element_bytes
     for t in hopper.candidates(p, device):
         for pad, split in _variants(p, t, device):
-            yield replace(t, pad=pad, split_k=split)
+            yield hopper.staged(replace(t, pad=pad, split_k=split), p, device)
     for bm in (128, 256, 192, 64, 96, 32):  # among equal ones the first is taken
         for bn in (128, 256, 192, 64, 96, 32):
             blocks = -(-p.m // bm) * -(-p.n // bn) * shape.batch
@@ -71,7 +71,7 @@ def _variants(p: GemmProblem, t: GemmTile, device: Device) -> Iterator[tuple[tup
     bm, bn, bk = t.tile
     count = 1 if p.batch is None else p.batch
     parts = [1]
-    if p.workspaces and 2 * up(p.m, bm) * up(p.n, bn) * count <= device.sm_count:
+    if p.workspaces and t.cluster[2] == 1 and 2 * up(p.m, bm) * up(p.n, bn) * count <= device.sm_count:
         parts = splits(p.m, p.n, p.k, count, bm, bn, bk, device.sm_count)
     for pad in _pads(p) if max(p.m, p.n, p.k) <= PADDED_MOST else [(False, False)]:
         if all(a == 16 or padded for a, padded in zip(p.align[:2], pad, strict=True)):
@@ -152,7 +152,11 @@ def _expected_by_wgmma(p: GemmProblem, device: Device) -> Iterator[tuple[float, 
         for pad, split in _variants(p, t, device):
             us, _ = hopper.product_us(t, p, device, split, pad)
             us += _around_us(p, pad, split, device) + (hopper.SPLIT_US if split > 1 else 0.0)
-            yield us, functools.partial(replace, t, pad=pad, split_k=split)
+            yield us, functools.partial(_staged, t, pad, split, p, device)
+
+
+def _staged(t: GemmTile, pad: tuple[bool, bool], split: int, p: GemmProblem, device: Device) -> GemmTile:
+    return hopper.staged(replace(t, pad=pad, split_k=split), p, device)
 
 
 def _expected(p: GemmProblem, device: Device) -> Iterator[tuple[float, Callable[[], GemmTile]]]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-__all__ = ["candidates", "has_wgmma", "impossible", "product_us", "refused", "serves", "tiles_for"]
+__all__ = ["candidates", "has_wgmma", "impossible", "product_us", "refused", "serves", "staged", "tiles_for"]
 
 LINE = 64  # elements of k in a step: lines of 128 bytes
 MOST = 2**31 - 2**16  # coordinates of TMA and numbers of tiles have 32 bits
@@ -61,6 +61,8 @@ STORE_US = 0.51  # the store of a tile of 128x128 by two consumers, through shar
 BY_THREADS = 3.0  # lines of C begin anywhere, or its elements have 32 bits
 ODD_LINES = 2.35  # pieces of uneven widths, and lines of C that begin in the middle of the caches' lines
 COMPUTED = 0.5  # more for an activation, for a residual, for C itself
+JOIN_US = 0.6  # clusters that cut k begin, and wait for each other's sums
+JOINED_US = 1.0  # the sums of a tile of 128x128 of one more block
 SPLIT_US = 1.07  # the kernel that adds parts, which starts while the one before ends
 
 
@@ -77,13 +79,14 @@ def serves(p: GemmProblem, device: Device) -> bool:
 class Shape:
     """A tile as the instructions see it: rows of a block and of a consumer, columns, and the blocks that share them."""
 
-    __slots__ = ("across", "block_rows", "columns", "down", "rows", "swapped")
+    __slots__ = ("across", "block_rows", "blocks", "columns", "cuts", "down", "rows", "swapped")
 
     def __init__(self, c: GemmTile) -> None:
         self.swapped = c.warps[1] > 1  # A and B have changed places
         self.block_rows, self.columns = (c.tile[1], c.tile[0]) if self.swapped else (c.tile[0], c.tile[1])
         self.down, self.across = (c.cluster[1], c.cluster[0]) if self.swapped else (c.cluster[0], c.cluster[1])
-        self.rows = self.block_rows // (max(c.warps) // 4)
+        self.rows, self.cuts = self.block_rows // (max(c.warps) // 4), c.cluster[2]
+        self.blocks = self.down * self.across * self.cuts  # of a cluster
 
 
 @functools.lru_cache(1024)
@@ -114,8 +117,8 @@ def impossible(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
     for extent, shares, lines_of_k in zip(c.tile, (c.cluster[1], c.cluster[0]), along_k, strict=False):
         if shares > 1 and extent % (shares * (8 if lines_of_k else LINE)):
             return f"{shares} blocks cannot share {extent} rows of an operand in order {p.order}"
-    if sum(n > 1 for n in c.cluster) > 1 or c.cluster[2] > 1:
-        return f"clusters of {c.cluster} share no operand"
+    if sum(n > 1 for n in c.cluster) > 1:
+        return f"clusters of {c.cluster} have more than one direction"
     if (need := _hopper(c, _form(p)).shared_bytes) > device.shared_bytes:
         return f"{need} bytes of shared memory, at most {device.shared_bytes}"
     if min(16 if padded else a for padded, a in zip(c.pad, p.align[:2], strict=True)) < 16:
@@ -150,10 +153,10 @@ def product_us(
     split_k, pad = split_k or c.split_k, pad or c.pad
     s, item, count = Shape(c), TYPES[p.dtype].bits // 8, 1 if p.batch is None else p.batch
     m, n = (p.n, p.m) if s.swapped else (p.m, p.n)
-    cluster = s.down * s.across
+    cluster = s.blocks
     clusters = up(m, s.block_rows * s.down) * up(n, s.columns * s.across) * count * split_k
     rounds = up(clusters, max(device.sm_count // cluster, 1))
-    k = up(up(p.k, c.tile[2]), split_k) * c.tile[2]
+    k = up(up(p.k, c.tile[2]), split_k * s.cuts) * c.tile[2]
 
     area = s.block_rows * s.columns / 128**2
     lines = (s.block_rows + s.columns) / area / 256  # for as many products, of those that a tile of 128x128 has
@@ -167,7 +170,7 @@ def product_us(
     if not (p.order[0] == "T" if s.swapped else p.order[1] == "N"):
         tensor_ns *= ACROSS[next(n for n in (64, 32, 16) if s.columns % n == 0)]
     tensor_ns *= SHARED_TILE if max(c.warps) == 8 else 1.0
-    if cluster > 1:
+    if cluster > s.cuts:
         operands = count * (p.m + p.n) * p.k * item
         tensor_ns *= CLUSTERS if operands < LARGE_BYTES else 2 - CLUSTERS
     lengths = (p.k if p.order[0] == "T" else p.m, p.k if p.order[1] == "N" else p.n)
@@ -192,6 +195,8 @@ def product_us(
         if other > total:
             total, other, bound = other, total, name
         total += (BESIDE_ZEROS if name == "zeros" else ALONE) * other
+    if s.cuts > 1:
+        total += JOIN_US * (max(c.warps) // 4) + (s.cuts - 1) * JOINED_US * area
     return LAUNCH_US + total, f"{clusters / (device.sm_count // cluster):.2f} rounds, bound by {bound}"
 
 
@@ -225,26 +230,45 @@ def _cuts(extent: int) -> list[int]:
 
 
 @functools.lru_cache(256)
-def tiles_for(shared_bytes: int, form: GemmProblem, rows: int, columns: int) -> tuple[GemmTile, ...]:
-    """Tiles of one part of k, with as many stages as a block has room for; `rows`, `columns`: of C, if below `FEW`."""
+def tiles_for(rows: int, columns: int, swap: bool) -> tuple[GemmTile, ...]:
+    """Tiles of one part of k, with two stages; `rows`, `columns`: of C, if they are few."""
     out = []
-    for tile, warps, turns in dict.fromkeys(_forms(rows, columns, form.order == "TT")):
-        c = GemmTile((*tile, LINE), warps, 2, 8 if warps[1] == 1 else 1, kernel="gemm_sm90", turns=turns)
-        h = Hopper(Product(form, c))
-        room = shared_bytes - (1 + h.more_pieces) * h.piece_bytes - h.beside_bytes
-        if (stages := min(STAGES, room // h.stage_bytes)) >= 2:
-            out.append(replace(c, stages=stages))
-            if tile in ((128, 128), (128, 192)) and turns:
-                out.append(replace(c, stages=stages, cluster=(2, 1, 1)))
+    for tile, warps, turns in dict.fromkeys(_forms(rows, columns, swap)):
+        clusters = [(1, 1, 1)]
+        if turns and tile in ((128, 128), (128, 192)):
+            clusters.append((2, 1, 1))
+        elif not turns and tile[0] * tile[1] <= 128 * 128:
+            clusters += [(1, 1, 2), (1, 1, 4)]
+        group = 8 if warps[1] == 1 else 1
+        out += [GemmTile((*tile, LINE), warps, 2, group, kernel="gemm_sm90", cluster=c, turns=turns) for c in clusters]
     return tuple(out)
 
 
+def staged(c: GemmTile, p: GemmProblem, device: Device) -> GemmTile:
+    """The tile with as many stages as a block has room for, two or more."""
+    h = _hopper(replace(c, stages=2, pad=(False, False), split_k=min(c.split_k, 2)), _form(p))
+    room = device.shared_bytes - (1 + h.more_pieces) * h.piece_bytes - h.beside_bytes
+    return replace(c, stages=max(2, min(STAGES, room // h.stage_bytes)))
+
+
 def candidates(p: GemmProblem, device: Device) -> Iterator[GemmTile]:
-    """The tiles that may serve a problem, of one part of k and without padded copies; none if there is no kernel."""
+    """The tiles that may serve a problem, of two stages, one part of k and without padded copies.
+
+    There are none if there is no kernel.
+    """
     if not serves(p, device) or min(p.m, p.n, p.k) < 1:
         return
     few = (up(min(n, FEW + 1), 16) * 16 for n in (p.m, p.n))  # so that neighbours share what is remembered
-    for c in tiles_for(device.shared_bytes, _form(p), *few):
-        shared = max(c.cluster) == 1 or impossible(replace(c, pad=(True, True)), p, device) is None
-        if shared and covers(c, p) is None:
+    for c in tiles_for(*few, p.order == "TT"):
+        if covers(c, p) is not None or not (c.cluster[2] == 1 or _may_cut(c, p, device)):
+            continue
+        if max(c.cluster[:2]) == 1 or impossible(replace(c, pad=(True, True)), p, device) is None:
             yield c
+
+
+def _may_cut(c: GemmTile, p: GemmProblem, device: Device) -> bool:
+    """Whether blocks of a cluster may cut k: all tiles run at once, and a block has room for the others' sums."""
+    rows, columns, _ = c.tile
+    blocks = up(p.m, rows) * up(p.n, columns) * (1 if p.batch is None else p.batch) * c.cluster[2]
+    sums, stage, pieces = rows * columns * 4, (rows + columns) * 128, rows * 256 * 2
+    return blocks <= device.sm_count and (c.cluster[2] - 1) * sums + 4 * stage + pieces <= device.shared_bytes

@@ -67,11 +67,13 @@ def test_what_is_expected_to_be_fastest_is_nearly_the_fastest_measured() -> None
 @pytest.mark.parametrize("terms", [{}, {"bias": True, "residual": True, "beta": True}, {"align": (16, 16, 2)}])
 def test_every_tile_that_is_tried_has_a_kernel(order: str, terms: dict[str, Any]) -> None:
     tried = set()
-    for m, n in ((4096, 4096), (200, 4096), (4096, 72)):
+    for m, n in ((4096, 4096), (200, 4096), (128, 1024), (4096, 72)):
         p = GemmProblem(m, n, 4096, order=order, **terms)
         for tile in hopper.candidates(p, H200):
-            check_tile_sm90(Product(p, tile))
-            tried.add(tile)
+            most = hopper.staged(tile, p, H200)
+            check_tile_sm90(Product(p, most))
+            assert hopper.impossible(most, p, H200) is None
+            tried.add(most)
     assert len(tried) > 30
 
 
@@ -85,7 +87,7 @@ def test_every_tile_that_is_tried_has_a_kernel(order: str, terms: dict[str, Any]
         ({}, {"align": (8, 16, 16)}, "TMA copies lines of 16 bytes, not of 8"),
         ({}, {"dtype": "fp32"}, "no product of fp32"),
         ({"cluster": (2, 1, 1), "tile": (128, 192, 64)}, {"order": "TT"}, "2 blocks cannot share 192 rows"),
-        ({"cluster": (1, 1, 2)}, {}, "share no operand"),
+        ({"cluster": (1, 2, 2)}, {}, "more than one direction"),
         ({}, {"k": 0}, "sizes from 1"),
         ({"tile": (128, 64, 64)}, {"m": 60}, "128 rows of which 68 are always outside"),
     ],
@@ -121,6 +123,7 @@ def test_products_that_tma_cannot_address_have_copies_or_another_kernel() -> Non
     assert (c.kernel, c.pad) == ("gemm_sm90", (False, True))
     assert taken(0, 64, 64).kernel == taken(64, 64, 0).kernel == "gemm_sm80"
     assert taken(64, 64, 65536).split_k > 1
+    assert taken(128, 4096, 4096).cluster == (1, 1, 2)  # blocks cut k, and no memory is needed
     assert taken(64, 64, 65536, workspaces=False).split_k == 1
     assert taken(16, 4096, 4096).warps == (1, 4)
     assert [taken(m, 4096, 4096).tile[0] for m in (33, 48, 100)] == [48, 48, 112]  # few rows that are not there
