@@ -119,6 +119,8 @@ def impossible(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
             return f"{shares} blocks cannot share {extent} rows of an operand in order {p.order}"
     if sum(n > 1 for n in c.cluster) > 1:
         return f"clusters of {c.cluster} have more than one direction"
+    if s.cuts > 1 and not along_k[0 if s.swapped else 1]:  # on an H200 such kernels gave NaN
+        return f"clusters that cut k need lines of k of the instruction's columns, not order {p.order}"
     if (need := _hopper(c, _form(p)).shared_bytes) > device.shared_bytes:
         return f"{need} bytes of shared memory, at most {device.shared_bytes}"
     if min(16 if padded else a for padded, a in zip(c.pad, p.align[:2], strict=True)) < 16:
@@ -238,7 +240,7 @@ def tiles_for(rows: int, columns: int, swap: bool) -> tuple[GemmTile, ...]:
         if turns and tile in ((128, 128), (128, 192)):
             clusters.append((2, 1, 1))
         elif not turns and tile[0] * tile[1] <= 128 * 128:
-            clusters += [(1, 1, 2), (1, 1, 4)]
+            clusters.append((1, 1, 2))  # more parts of k were slower
         group = 8 if warps[1] == 1 else 1
         out += [GemmTile((*tile, LINE), warps, 2, group, kernel="gemm_sm90", cluster=c, turns=turns) for c in clusters]
     return tuple(out)
@@ -262,7 +264,7 @@ def candidates(p: GemmProblem, device: Device) -> Iterator[GemmTile]:
     for c in tiles_for(*few, p.order == "TT"):
         if covers(c, p) is not None or not (c.cluster[2] == 1 or _may_cut(c, p, device)):
             continue
-        if max(c.cluster[:2]) == 1 or impossible(replace(c, pad=(True, True)), p, device) is None:
+        if max(c.cluster) == 1 or impossible(replace(c, pad=(True, True)), p, device) is None:
             yield c
 
 
