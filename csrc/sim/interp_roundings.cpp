@@ -46,7 +46,8 @@ void Interpreter::track_roundings() {
   t.memory.resize(arenas_.size());
   t.read.resize(arenas_.size());
   const auto is_read = [&](const Operand& o) {
-    for (const Warp& w : warps_) t.read[static_cast<std::size_t>(place_of(w, o).arena)] = 1;
+    for (int rank = 0; rank < code_.cluster(); ++rank)
+      t.read[static_cast<std::size_t>(place(o.buffer, rank).arena)] = 1;
   };
   std::size_t values = 1;
   for (const Leaf& f : code_.leaves) {

@@ -114,6 +114,26 @@ def test_it_prints_reads_back_and_compiles(dtype: gr.DType, n: int) -> None:
     assert gr.Kernel.from_json(kernel.to_json()) == kernel
 
 
+def test_what_is_rounded_on_its_way_to_another_block_is_found() -> None:
+    with gr.Kernel("rounded") as kernel:
+        x, y = (f(name, [64], gr.fp32) for f, name in ((gr.input, "x"), (gr.output, "y")))
+        blocks, threads = gr.blocks(2, cluster=2), gr.threads(32)
+        (c, rank), (t,) = blocks.indices(), threads.indices()
+        share = gr.alloc("share", [32], gr.fp16, gr.SH)
+        wide, narrow = (gr.alloc(name, [], of, gr.RF) for name, of in (("wide", gr.fp32), ("narrow", gr.fp16)))
+        gr.move(wide, x[rank * 32 + t])
+        narrow[...] = wide
+        gr.move(share[t], narrow)
+        gr.barrier(on=blocks[c])
+        with gr.if_(rank == 0):
+            gr.move(narrow, share.of(1)[t])
+            wide[...] = narrow * 3
+        gr.barrier(on=blocks[c])
+        gr.move(y[rank * 32 + t], wide)
+    done = kernel.simulate(np.ones(64, np.float32), np.zeros(64, np.float32), roundings=True)
+    assert [r.tensor for r in done.roundings] == ["narrow"]
+
+
 def not_begun(p: Parts) -> None:
     gr.move(p.a, p.own(p.x))
     gr.move(p.at(p.s.of(1 - p.rank), p.t), p.a)
