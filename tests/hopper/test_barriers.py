@@ -27,7 +27,7 @@ def every_form() -> gr.Kernel:
         x = gr.input("x", gr.row_major(128, 64), gr.fp16, align_bytes=16)
         y = gr.output("y", gr.row_major(128, 64), gr.fp16, align_bytes=16)
         blocks, threads = gr.blocks(4, cluster=2), gr.threads(256)
-        c, _ = blocks.indices()
+        c, rank = blocks.indices()
         cluster = blocks[c]
         s = gr.alloc("s", [64, 64], gr.fp16, gr.SH, stages=3, swizzle=gr.swizzle(64, gr.fp16))
         full, empty = gr.mbarrier("full", 3, arrivals=1), gr.mbarrier("empty", 3, arrivals=4)
@@ -45,6 +45,9 @@ def every_form() -> gr.Kernel:
         put.advance(7)
         empty[0].arrive()
         empty[put.index].arrive(at=cluster)
+        empty[0].arrive(at=cluster[1], release=True)
+        empty[1].wait(0, acquire=True)
+        gr.move(s.of(1 - rank)[0][0, 0], gr.alloc("r", [], gr.fp16, gr.RF))
         turn[0].sync()
         turn[1].arrive()
         gr.fence("async.shared")
@@ -79,6 +82,9 @@ def test_every_part_of_a_form_makes_another_kernel() -> None:
         ('"cp.async.ca.4"', '"cp.async.ca.8"'),
         ("registers=40", "registers=32"),
         (", written=true", ""),
+        (', release="cluster"', ""),
+        (', acquire="cluster"', ""),
+        (".of(1 - @rank)", ".of(@rank)"),
     ]
     done = re.search(r" done=%\d+ to=#\d+", text)
     expect = re.search(r"expect=\((%\d+), (%\d+)\)", text)
@@ -104,7 +110,8 @@ def test_syncs_lists_them() -> None:
     kernel = every_form()
     ops = [re.split(r"\(", s.text)[0] for s in kernel.syncs()]
     assert ops == [
-        *("barrier", "wait_phase", "arrive", "arrive", "arrive", "arrive", "arrive", "sync", "arrive"),
+        *("barrier", "wait_phase", "arrive", "arrive", "arrive", "arrive", "arrive", "arrive", "wait_phase", "sync"),
+        "arrive",
         *("fence", "fence", "commit", "wait", "wait", "setmaxnreg", "barrier"),
     ]
     assert all(HERE in s.where for s in kernel.syncs())
