@@ -22,8 +22,8 @@ def whole_numbers(rng: Any, rows: int, columns: int, front: tuple[int, ...], tra
     return x.swapaxes(-1, -2) if transposed else x
 
 
-def computes(config: GemmConfig, sizes: tuple[int, int, int], rng: Any) -> None:
-    """Whole numbers, whose sums are exact in any order, so that every element is known."""
+def computes(config: GemmConfig, sizes: tuple[int, int, int], rng: Any, moved: Any = lambda x: x) -> None:
+    """Whole numbers, whose sums are exact in any order, so that every element is known. `moved`: to another device."""
     (M, N, K), front, out = sizes, (2,) if config.batched else (), HELD[config.out_dtype]
     given = np.int8 if config.dtype == "i8" else np.float16
     a = whole_numbers(rng, M, K, front, config.order[0] == "N", given)
@@ -34,9 +34,11 @@ def computes(config: GemmConfig, sizes: tuple[int, int, int], rng: Any) -> None:
     want = a.astype(np.float64) @ b.astype(np.float64)
     want = want * (alpha or 1) + c * (beta or 0) + bias * config.bias
     want = (np.maximum(want, 0) if config.activation else want) + residual * config.residual
-    terms = bias if config.bias else None, residual if config.residual else None
-    run_gemm(config, a, b, c, *terms, alpha, beta)
-    np.testing.assert_array_equal(c.astype(np.float64), want)
+    terms = moved(bias) if config.bias else None, moved(residual) if config.residual else None
+    got = moved(c)
+    run_gemm(config, moved(a), moved(b), got, *terms, alpha, beta)
+    got = got if isinstance(got, np.ndarray) else got.cpu().numpy()
+    np.testing.assert_array_equal(got.astype(np.float64), want)
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -138,3 +140,40 @@ def test_tiles_without_a_kernel_are_refused(options: dict[str, Any], message: st
     with pytest.raises(gr.VerifyError, match="KERNEL_ARGUMENT") as e:
         gemm_launches(GemmConfig(**SMALL | options))
     assert message in str(e.value)
+
+
+CARD = OPTIONS | {
+    f"{name}, {order}": SMALL | options | {"order": order}
+    for order in ("NN", "NT", "TT")
+    for name, options in {
+        "clusters along rows": {"tile": (128, 128, 64), "turns": True, "cluster": (2, 1, 1)},
+        "clusters along columns": {"tile": (128, 128, 64), "turns": True, "cluster": (1, 2, 1)},
+        "k over two": {"tile": (128, 128, 64), "warps": (8, 1), "cluster": (1, 1, 2)},
+        "few rows, k over three": {"tile": (112, 64, 64), "warps": (1, 4), "cluster": (1, 1, 3)},
+        "wide": {"tile": (128, 208, 64), "warps": (8, 1)},
+    }.items()
+}
+
+
+def test_a_matrix_in_a_cluster_is_addressed_inside_of_its_block() -> None:
+    """The upper bits of a shared address name the block; in a descriptor other fields are there."""
+    for options in (SMALL, SMALL | {"cluster": (2, 1, 1), "tile": (64, 128, 64)}):
+        (launch,) = gemm_launches(GemmConfig(**options))
+        assert "low + (gr_shared(p) >> 4 & 0x3fff)" in launch.kernel.cuda_source("sm_90a")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", CARD)
+def test_on_a_card(name: str, rng: Any) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs a Hopper card")
+    config = GemmConfig(**CARD[name])
+
+    def moved(x: Any) -> Any:
+        if x.ndim > 1 and x.strides[-1] != x.itemsize:
+            return torch.from_numpy(x.swapaxes(-1, -2)).cuda().mT
+        return torch.from_numpy(x).cuda()
+
+    for sizes in ((136, 144, 208), (392, 264, 1032)):
+        computes(config, sizes, rng, moved)
