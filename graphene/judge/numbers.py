@@ -45,7 +45,9 @@ class Divided:
     def value(self, values: Mapping[str, int], at: int) -> int:
         """The expression's, where coordinates are so much; 0 where it has none."""
         try:
-            return int(eval(self.code, {"min": min, "max": max}, {**dict.fromkeys(self.names, at), **values}))
+            return int(
+                eval(self.code, {"min": min, "max": max}, {**dict.fromkeys(self.names, at), **CONSTANTS, **values})
+            )
         except (ZeroDivisionError, ValueError):
             return 0
 
@@ -68,11 +70,13 @@ class Divided:
 
 def _all_values(code: Any, names: frozenset[str], values: Mapping[str, Any], n: int) -> Any:
     """An expression at n calls, with coordinates of 0 and 1 where it has some; None where it has no value."""
-    coordinates = [x for x in names if x not in values]
+    coordinates = [x for x in names if x not in values and x not in CONSTANTS]
     places = np.array([[0, 1]], np.int64)
     try:
         with np.errstate(all="ignore"):
-            got = eval(code, {"__builtins__": {}, **FUNCTIONS}, {**values, **dict.fromkeys(coordinates, places)})
+            got = eval(
+                code, {"__builtins__": {}, **FUNCTIONS}, {**CONSTANTS, **values, **dict.fromkeys(coordinates, places)}
+            )
     except (ZeroDivisionError, ValueError, TypeError):
         return None
     return np.broadcast_to(np.asarray(got, np.int64), (n, 2 if coordinates else 1))
@@ -82,6 +86,7 @@ def _extreme(function: Any) -> Any:
     return lambda *args: functools.reduce(function, args)
 
 
+CONSTANTS = {"sm_count": 4}  # of the simulator's device
 FUNCTIONS: dict[str, Any] = {"min": _extreme(np.minimum), "max": _extreme(np.maximum), "abs": np.abs}
 
 

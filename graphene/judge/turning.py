@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graphene.judge.numbers import FUNCTIONS, extents_of, strings
+from graphene.judge.numbers import CONSTANTS, FUNCTIONS, extents_of, strings
 from graphene.judge.trees import Trees
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _extents(data: Mapping[str, Any], known: set[str], trees: Trees) -> dict[str
     found = {}
     for name, extent in extents_of(data).items():
         tree = trees.tree(str(extent))
-        if "//" in str(extent) and tree is not None and trees.names(tree) - set(FUNCTIONS) <= known:
+        if "//" in str(extent) and tree is not None and trees.names(tree) - {*FUNCTIONS, *CONSTANTS} <= known:
             found[name] = tree
     return found
 
@@ -136,12 +136,12 @@ class Turning:
 
     def _tiles(self, tree: ast.expr, d: Mapping[str, Any]) -> int:
         try:
-            return int(self._trees.value(tree, d, FUNCTIONS, {}))
+            return int(self._trees.value(tree, {**CONSTANTS, **d}, FUNCTIONS, {}))
         except (NameError, ZeroDivisionError):
             return 2
 
     def _of(self, root: _Root, candidates: Sequence[Mapping[str, Any]]) -> Iterable[tuple[int, Any]]:
-        values: dict[str, Any] = {}
+        values: dict[str, Any] = dict(CONSTANTS)
         places = np.array(_PLACES, np.int64)[:, None]
         for n in self._known:
             if all(n in d for d in candidates):

@@ -10,7 +10,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from graphene.judge.numbers import names_of, statements
+from graphene.judge.numbers import CONSTANTS, names_of, statements
 from graphene.judge.trees import plain
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Work"]
 
 _GLOBALS: dict[str, Any] = {"__builtins__": {}}
-_FUNCTIONS: dict[str, Any] = {"min": min, "max": max}
+_FUNCTIONS: dict[str, Any] = {"min": min, "max": max, **CONSTANTS}
 
 
 class _Values(dict[str, Any]):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.abc
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,10 +38,10 @@ class Mistake:
     def __str__(self) -> str:
         return f"{self.file}: {self.before} -> {self.after or '(left out)'}"
 
-    def build(self) -> gr.Kernel:
-        """The kernel with the mistake."""
+    def build(self, kernels_of: Mapping[str, Callable[[Any], gr.Kernel]] | None = None) -> gr.Kernel:
+        """The kernel with the mistake; ``kernels_of``: how kernels are built, by name."""
         with _planted(self.file, self.before, self.after) as kernels:
-            return BUILD[self.kernel](kernels)
+            return (BUILD if kernels_of is None else kernels_of)[self.kernel](kernels)
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -381,10 +381,10 @@ MISTAKES = [
 ]  # fmt: skip
 
 
-def told(mistake: Mistake) -> str:
+def told(mistake: Mistake, kernels_of: Mapping[str, Callable[[Any], gr.Kernel]] | None = None) -> str:
     """How ``check()`` tells the mistake: a code; empty where it does not."""
     try:
-        result = mistake.build().check()
+        result = mistake.build(kernels_of).check()
     except gr.GrapheneError as e:
         return str(e.code)
     return "" if result.ok else result.errors[0].code

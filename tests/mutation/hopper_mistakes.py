@@ -1,0 +1,247 @@
+"""Mistakes planted by hand in the kernels for Hopper: a line of the builder's Python, and the same line wrong.
+
+``python tests/mutation/hopper_mistakes.py`` checks every kernel that has one, the kernels without a mistake, and all of
+their synchronisation (3 minutes of one core); the tests a sample of them. Most mistakes are about what only
+asynchronous kernels have: phases, stages, turns, fences, boxes, clusters.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from product_mistakes import Mistake, told
+
+import graphene as gr
+import graphene.kernels
+from graphene.judge.signature import Signature
+
+
+def _terms(x: Any, *more: Any) -> Any:
+    return gr.max(sum((t * (2 + i) for i, t in enumerate(more)), x), -9)
+
+
+def _gemm(*tile: int, **options: Any) -> Callable[[Any], gr.Kernel]:
+    BM, BN, stages = tile or (64, 64, 3)
+    return lambda k: k.gemm_sm90(BM, BN, None, stages, **{"epilogue": lambda x: gr.max(x, 0), "bias": False, **options})
+
+
+def _all_terms(*tile: int, **options: Any) -> Callable[[Any], gr.Kernel]:
+    return _gemm(*tile, **{"epilogue": _terms, "bias": True, "residual": True, "alpha": True, "beta": True, **options})
+
+
+def _cell(**options: Any) -> Callable[[Any], gr.Kernel]:
+    def build(_: Any) -> gr.Kernel:
+        module = importlib.import_module("graphene.kernels.recurrent_sm90")
+        kernel: gr.Kernel = module.cell_sm90(module.CellSm90Config(**options))
+        return kernel
+
+    return build
+
+
+def _mlp(*widths: int, **options: Any) -> Callable[[Any], gr.Kernel]:
+    def build(_: Any) -> gr.Kernel:
+        module, n = importlib.import_module("graphene.kernels.mlp_sm90"), len(widths) - 1
+        config = module.MlpSm90Config(widths, ("relu",) * n, (True,) * n, **{"rows": 64, **options})
+        kernel: gr.Kernel = module.mlp_sm90(config)
+        return kernel
+
+    return build
+
+
+BUILD: dict[str, Callable[[Any], gr.Kernel]] = {
+    "turns": _gemm(),
+    "turns, in groups": _gemm(group=3),
+    "two pieces": _gemm(64, 128, 2),
+    "shared rows": _gemm(128, 64, 3, warps=(8, 1)),
+    "few rows": _gemm(16, 64, 3, warps=(1, 4)),
+    "cluster along rows": _gemm(64, 128, 3, cluster=(2, 1, 1)),
+    "cluster along columns": _gemm(64, 128, 3, cluster=(1, 2, 1)),
+    "shared rows, cluster": _gemm(128, 64, 2, warps=(8, 1), cluster=(2, 1, 1)),
+    "joined": _gemm(turns=False, warps=(4, 1), cluster=(1, 1, 2)),
+    "joined, turns": _gemm(64, 64, 2, cluster=(1, 1, 2)),
+    "joined parts": _gemm(epilogue=None, turns=False, warps=(4, 1), split_k=True, cluster=(1, 1, 2)),
+    "parts": _gemm(epilogue=None, split_k=True, batched=True),
+    "terms": _all_terms(),
+    "terms, two pieces": _all_terms(64, 128, 2),
+    "terms, three pieces": _all_terms(64, 192, 2, turns=False, warps=(4, 1)),
+    "bias": _gemm(64, 128, 2, epilogue=_terms, bias=True),
+    "rnn": _cell(tile=(64, 64), stages=3, group=2),
+    "lstm": _cell(gates=4, biases=2, tile=(64, 16), stages=2),
+    "mlp": _mlp(24, 64, 64, 72, stages=4),
+    "mlp, one piece": _mlp(136, 64, 64, stages=4),
+    "mlp, deep": _mlp(24, 72, 72, 72, 72, stages=4),
+    "mlp, 128 rows": _mlp(72, 64, 64, rows=128, stages=4),
+    "mlp, boxes": _mlp(136, 64, 128, stages=4),
+}
+
+M = Mistake
+SM90, STORE, CELL, MLP = "gemm.sm90", "gemm.hopper_store", "recurrent_sm90", "mlp_sm90"
+MISTAKES = [
+    # Phases.
+    M(SM90, 'gr.ring("put", STAGES, phase=1)', 'gr.ring("put", STAGES)', "turns"),
+    M(SM90, "full[i].wait(get.phase)", "full[i].wait(1 - get.phase)", "turns"),
+    M(SM90, "empty[i].wait(put.phase)", "empty[i].wait(1 - put.phase)", "turns"),
+    M(SM90, "full[i].wait(get.phase)", "full[i].wait(0)", "shared rows"),
+    M(SM90, "                        put.advance()\n", "", "turns"),
+    M(SM90, "            if turn is not None:\n                get.advance(w * grid.steps)",
+      "            if turn is not None:\n                get.advance(grid.steps)", "turns"),
+    M(SM90, "                if t.turns:\n                    get.advance(grid.steps)\n", "", "turns"),
+    M(SM90, "                    get.advance(grid.steps)\n", "                    get.advance(grid.steps - 1)\n",
+      "turns"),
+    M(STORE, "].wait(ring.phase)", "].wait(0)", "terms, three pieces"),
+    M(STORE, "                ring.advance()\n", "", "bias"),
+    M(CELL, "            self.round.advance()\n", "", "lstm"),
+    M(CELL, "cell.state[self.w].wait(self.round.phase)", "cell.state[self.w].wait(1 - self.round.phase)", "lstm"),
+    # Bytes.
+    M(SM90, "expect=[sX[i], sY[i]]", "expect=[sX[i]]", "turns"),
+    M(SM90, "expect=[sX[i], sY[i]]", "expect=[sX[i], sX[i]]", "two pieces"),
+    M(STORE, "come.arrive(expect=[to for to, _ in copies])", "come.arrive(expect=[copies[0][0]])", "terms"),
+    M(CELL, "expect=[self.left[i], self.right[i]]", "expect=[self.left[i]]", "lstm"),
+    M(CELL, "cell.state[self.w].arrive(expect=pieces)", "cell.state[self.w].arrive(expect=pieces + pieces)", "lstm"),
+    # Stages.
+    M(SM90, "                            release(2)\n", "                            release(1)\n", "turns"),
+    M(SM90, "                    release(1)\n", "                    release(2)\n", "turns"),
+    M(SM90, "empty[(get.index + (STAGES - back)) % STAGES]", "empty[get.index]", "turns"),
+    M(SM90, "                        with gr.if_(k > 0):\n", "                        with gr.if_(k > 1):\n", "turns"),
+    M(SM90, "gr.wait(wgmma, pending=1)", "gr.wait(wgmma, pending=2)", "turns"),
+    M(SM90, "gr.wait(wgmma, pending=0)", "gr.wait(wgmma, pending=1)", "shared rows"),
+    M(SM90, "                        gr.wait(wgmma, pending=1)  # the step before has read its stage\n", "",
+      "few rows"),
+    M(SM90, "arrivals=sharing * (1 if t.turns else h.consumers)", "arrivals=sharing", "shared rows"),
+    M(SM90, "arrivals=sharing * (1 if t.turns else h.consumers)", "arrivals=h.consumers", "shared rows, cluster"),
+    M(SM90, "                with gr.only(mine.elect()):\n                    empty[",
+      "                with gr.only(mine):\n                    empty[", "turns"),
+    M(CELL, "            gr.wait(self.wgmma, pending=0)\n            self.release()\n",
+      "            self.release()\n            gr.wait(self.wgmma, pending=0)\n", "rnn"),
+    M(CELL, "                    self.release()\n            if c.turns",
+      "                    self.free.advance()\n            if c.turns", "rnn"),
+    # Turns.
+    M(SM90, "turn[w].sync()", "turn[1 - w].sync()", "turns"),
+    M(SM90, "turn[1 - w].arrive()", "turn[w].arrive()", "turns"),
+    M(SM90, "                with gr.if_(w == 1):\n                    turn[0].arrive()\n", "", "turns"),
+    M(SM90, "                    if turn is not None:\n                        turn[w].sync()\n", "", "turns"),
+    M(MLP, "turns[(self.w + 1) % self.c.consumers].arrive()", "turns[self.w].arrive()", "mlp"),
+    M(CELL, "cell.turn[1 - self.w].arrive()", "cell.turn[0].arrive()", "rnn"),
+    # Fences and the registers of products.
+    M(SM90, "                        gr.fence(wgmma)\n", "", "turns"),
+    M(SM90, "                        gr.commit(wgmma)\n", "", "turns"),
+    M(STORE, '            gr.fence("async.shared")  # what threads stored becomes visible to the copy\n', "", "turns"),
+    M(STORE, '            gr.fence("async.shared")  # what threads stored becomes visible to the copy\n'
+      "            gr.barrier(on=self.mine)\n", '            gr.barrier(on=self.mine)\n'
+      '            gr.fence("async.global")\n', "two pieces"),
+    M(MLP, '            gr.move(piece, self.out, atom=stmatrix)\n'
+      '            gr.fence("async.shared")  # what threads stored becomes visible to the copy\n',
+      '            gr.fence("async.shared")\n            gr.move(piece, self.out, atom=stmatrix)\n', "mlp, boxes"),
+    M(CELL, '            gr.fence("async.shared")  # what threads stored becomes visible to the copies\n', "", "rnn"),
+    M(MLP, '            gr.fence("async.shared")  # what threads stored becomes visible to the copy\n', "",
+      "mlp, boxes"),
+    # Stores that are on their way.
+    M(STORE, "pending=self.h.buffers - 1)", "pending=self.h.buffers)", "two pieces"),
+    M(STORE, "        if not (self.h.by_boxes and self.h.loaded):\n            gr.barrier(on=self.mine)\n", "",
+      "turns"),
+    M(STORE, '            gr.wait(gr.atom("tma.store"), pending=0)  # the stores from these places have read them\n',
+      "", "terms, two pieces"),
+    M(STORE, "                self.come[self.w * self.ahead + j % self.ahead].wait(ring.phase)\n", "", "terms"),
+    M(STORE, "                gr.move(to, held, atom=store)\n                gr.commit(store)\n",
+      "                gr.commit(store)\n                gr.move(to, held, atom=store)\n", "turns"),
+    M(STORE, '        if self.h.by_boxes:\n            gr.wait(gr.atom("tma.store"), pending=0)\n', "        pass\n",
+      "turns"),
+    M(CELL, "pending=c.buffers - 1 if even else 0", "pending=c.buffers", "rnn"),
+    M(MLP, "pending=buffers - 1 if even else 0", "pending=buffers - 1", "mlp, one piece"),
+    M(MLP, "pending=buffers - 1 if even else 0", "pending=buffers", "mlp, boxes"),
+    # Clusters.
+    M(SM90, "s.tile([n, None])[rank, 0]", "s.tile([n, None])[1 - rank, 0]", "cluster along rows"),
+    M(SM90, "s.tile([n, None])[rank, 0]", "s.tile([n, None])[0, 0]", "cluster along columns"),
+    M(SM90, "to=cluster if shares > 1 else None", "to=None", "cluster along rows"),
+    M(SM90, ".arrive(at=cluster if sharing > 1 else None)", ".arrive()", "cluster along columns"),
+    M(SM90, "            gr.barrier(on=everyone)  # nobody leaves while another block may still arrive here\n",
+      "            pass\n", "cluster along rows"),
+    M(SM90, "gr.barrier(on=everyone)  # nobody", "gr.barrier()  # nobody", "shared rows, cluster"),
+    M(SM90, "gr.barrier(on=everyone)  # the barriers", "gr.barrier()  # the barriers", "cluster along columns"),
+    M(SM90, "        gr.barrier(on=everyone)  # the barriers are initialised\n", "", "turns"),
+    M(SM90, "shares * at + rank if", "shares * at if", "cluster along rows"),
+    M(SM90, "(h.down * x + rank if", "(h.down * x if", "cluster along rows"),
+    M(SM90, "(h.across * y + rank if", "(h.across * y if", "cluster along columns"),
+    # Sums of other blocks.
+    M(SM90, "self.come[w].wait(self.ring.phase, acquire=True)", "self.come[w].wait(self.ring.phase)", "joined"),
+    M(SM90, "self.come[w].arrive(at=cluster[0], release=True)", "self.come[w].arrive(at=cluster[0])", "joined"),
+    M(SM90, "            self.come[w].wait(self.ring.phase, acquire=True)\n", "", "joined"),
+    M(SM90, "            self.read[w].wait(self.free.phase)\n", "", "joined, turns"),
+    M(SM90, "            gr.barrier(on=mine)  # all have read them\n", "", "joined, turns"),
+    M(SM90, "            gr.barrier(on=mine)\n            with gr.only(mine.elect()):\n                self.come",
+      "            with gr.only(mine.elect()):\n                self.come", "joined"),
+    M(SM90, "self.read[w].arrive(at=cluster[other])", "self.read[w].arrive()", "joined"),
+    M(SM90, "            self.ring.advance()\n", "", "joined"),
+    M(SM90, "            self.free.advance()\n", "", "joined, turns"),
+    M(SM90, 'gr.ring("given", 1, phase=1)', 'gr.ring("given", 1)', "joined"),
+    M(SM90, "* h.consumers + w].of(0)", "* h.consumers + w].of(1)", "joined"),
+    M(SM90, "self.sums[slot * h.consumers + w]", "self.sums[slot * h.consumers]", "joined, turns"),
+    M(SM90, "arrivals=h.cuts - 1)", "arrivals=h.cuts)", "joined"),
+    M(SM90, "cut = part * self.h.cuts + rank", "cut = part + rank", "joined parts"),
+    M(SM90, "mine_of_acc[:] = mine_of_acc + self.other", "mine_of_acc[:] = self.other", "joined"),
+    # Which tile.
+    M(SM90, "gr.max(1, gr.min(group, rows - first))", "group", "turns, in groups"),
+    M(SM90, "tile % of_group // many", "tile % of_group // group", "turns, in groups"),
+    M(SM90, "tile // of_group * group", "tile // of_group", "turns, in groups"),
+    M(SM90, "gr.max(1, 2 * grid.workers)", "gr.max(1, grid.workers)", "turns"),
+    M(SM90, "h.consumers * x + w", "h.consumers * x + 1 - w", "shared rows"),
+    M(SM90, "sX[i].tile([h.rows, None])[w, 0]", "sX[i].tile([h.rows, None])[0, 0]", "shared rows"),
+    M(SM90, "g[first_k + k]", "g[k]", "parts"),
+    M(SM90, "(z // self.of.batch[0], z % self.of.batch[0])", "(z % self.of.batch[0], z // self.of.batch[0])", "parts"),
+    M(SM90, "accumulate=k > 0", "accumulate=k > 1", "turns"),
+    M(SM90, "accumulate=k > 0", "accumulate=True", "few rows"),
+    M(STORE, "pieces.tile([self.lines, None])[self.w, 0]", "pieces.tile([self.lines, None])[0, 0]", "turns"),
+    M(STORE, "self.fetch(tile, j + self.ahead)", "self.fetch(tile, j)", "terms, three pieces"),
+    M(STORE, "if j == 0 and h.bias_elems:", "if j == 1 and h.bias_elems:", "bias"),
+    M(STORE, "[m, j * (h.width // self.step) + i])", "[m, i])", "two pieces"),
+    M(STORE, "self.load_biases(tile, j * (h.width // self.step) + i,", "self.load_biases(tile, i,", "bias"),
+    M(CELL, "rows[g * self.tiles + n, 0]", "rows[g + self.c.gates * n, 0]", "lstm"),
+    M(CELL, "c.tile[1]])[g * tiles + n]", "c.tile[1]])[n]", "lstm"),
+    M(CELL, "first = gr.min(t // (c.group * tn) * c.group, tm)", "first = gr.min(t // (c.group * tn), tm)", "rnn"),
+    M(MLP, "self.biases.tile([1, r.lines])[r.first + i, 0]", "self.biases.tile([1, r.lines])[r.first, 0]", "mlp, deep"),
+    M(MLP, "(t * c.consumers + me.w) * me.halves + half", "(t * c.consumers + 1 - me.w) * me.halves + half", "mlp"),
+    M(MLP, "* self.halves + half, i]", "* self.halves, i]", "mlp, 128 rows"),
+    M(MLP, "s.full[i].arrive(expect=[to])", "s.full[i].arrive(expect=[to, to])", "mlp"),
+]  # fmt: skip
+
+
+SIZES: dict[str, dict[str, int]] = {
+    "few rows": {"M": 40},
+    "shared rows, cluster": {"M": 600},
+    "rnn": {"I": 200, "J": 136},
+}
+SIZES |= {"lstm": {"M": 640, "N": 32, "I": 200, "J": 136}}
+UNNEEDED = (
+    "start_kernels",
+    "setmaxnreg",
+)  # they change no result: when a kernel starts, how many registers a thread has
+
+
+def silent_synchronisation(name: str) -> list[str]:
+    """The synchronisation statements of a kernel without which, or with weaker ones, no call is wrong."""
+    kernel = BUILD[name](graphene.kernels)
+    usual = {"M": 1200 if name.startswith("mlp") else 320, "N": 584, "K": 264, "batch": 2, "splits": 2}
+    wanted = set(Signature.of(kernel).symbols)
+    sizes: dict[str, Any] = {n: v for n, v in (usual | SIZES.get(name, {})).items() if n in wanted}
+    return [str(m).partition(": ")[2] for m in kernel.mutants(**sizes) if m.hazard is None]
+
+
+if __name__ == "__main__":
+    silent: list[Mistake | str] = []
+    for i, m in enumerate(MISTAKES):
+        began = time.process_time()
+        how = told(m, BUILD)
+        print(f"{i + 1}/{len(MISTAKES)}", m, "->", how or "SILENT", f"{time.process_time() - began:.1f} s", flush=True)
+        silent += [] if how else [m]
+    for name, make in BUILD.items() if len(sys.argv) < 2 else ():
+        began = time.process_time()
+        result = make(graphene.kernels).check()
+        print(name, result, f"{time.process_time() - began:.1f} s", flush=True)
+        silent += [] if result.ok else [name]
+        print("  no hazard without:", "; ".join(silent_synchronisation(name)), flush=True)
+    print(f"{len(silent)} silent or false:", *silent, sep="\n")
+    sys.exit(bool(silent))

@@ -1,0 +1,40 @@
+"""Some of the mistakes planted by hand in kernels for Hopper, and all of what synchronises some of these kernels."""
+
+from __future__ import annotations
+
+import pytest
+from hopper_mistakes import BUILD, MISTAKES, UNNEEDED, silent_synchronisation
+from product_mistakes import Mistake, path_of, told
+
+from graphene import kernels
+
+
+@pytest.mark.parametrize("mistake", MISTAKES[4::9], ids=str)
+def test_a_planted_mistake_is_told(mistake: Mistake) -> None:
+    assert told(mistake, BUILD)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "after"), [("mlp, boxes", "pending=buffers"), ("mlp, one piece", "pending=buffers - 1")]
+)
+def test_a_block_gets_a_second_tile(kernel: str, after: str) -> None:
+    """It needs more tiles than there are multiprocessors."""
+    (mistake,) = (m for m in MISTAKES if (m.kernel, m.after) == (kernel, after))
+    assert told(mistake, BUILD) == "SIM_RACE"
+
+
+@pytest.mark.parametrize("kernel", ["turns", "shared rows, cluster", "bias", "lstm", "mlp"])
+def test_all_that_synchronises_is_needed(kernel: str) -> None:
+    assert [m for m in silent_synchronisation(kernel) if not m.startswith(UNNEEDED)] == []
+
+
+def test_without_a_mistake_there_is_no_alarm() -> None:
+    result = BUILD["few rows"](kernels).check()
+    assert result.ok, str(result)
+
+
+def test_mistakes_are_planted_in_every_file_and_kernel() -> None:
+    assert len(MISTAKES) >= 80
+    assert {m.kernel for m in MISTAKES} | {"mlp, deep"} == set(BUILD)
+    for m in MISTAKES:
+        assert path_of(m.file).read_text().count(m.before) == 1, str(m)
