@@ -57,13 +57,14 @@ BESIDE_ZEROS = 0.37  # the share of that time that does not run beside the rest,
 
 # Before, between and after the loops over k.
 LAUNCH_US = 1.9  # the kernel before lets this one start early
+TILE_US = 0.1  # a tile begins
 STORE_US = 0.51  # the store of a tile of 128x128 by two consumers, through shared memory and TMA, and factors of it:
 BY_THREADS = 3.0  # lines of C begin anywhere, or its elements have 32 bits
 ODD_LINES = 2.35  # pieces of uneven widths, and lines of C that begin in the middle of the caches' lines
 COMPUTED = 0.5  # more for an activation, for a residual, for C itself
 JOIN_US = 0.6  # clusters that cut k begin, and wait for each other's sums
 JOINED_US = 1.0  # the sums of a tile of 128x128 of one more block
-SPLIT_US = 1.07  # the kernel that adds parts, which starts while the one before ends
+SPLIT_US = 1.3  # the kernel that adds parts, which starts while the one before ends
 
 
 def has_wgmma(device: Device) -> bool:
@@ -189,6 +190,7 @@ def product_us(
     store_us *= ODD_LINES if p.n * TYPES[p.out_dtype].bits % 1024 and s.columns % 64 else 1.0
     store_us *= 1 + COMPUTED * ((p.activation is not None) + p.residual + p.beta) * (split_k == 1)
     total = rounds * max(steps_us, store_us) + store_us if c.turns else rounds * (steps_us + store_us)
+    total += rounds * TILE_US
     bound = "tensor cores" if steps_us > l2_us else "L2 cache"
 
     (down, along), edges = (up(m, s.block_rows), up(n, s.columns)), count * split_k
@@ -197,15 +199,18 @@ def product_us(
         if other > total:
             total, other, bound = other, total, name
         total += (BESIDE_ZEROS if name == "zeros" else ALONE) * other
+    if not c.turns:  # nothing is multiplied while a result is stored
+        total += ALONE * (memory_us(p, device, result_alone=True) - LAUNCH_US) * (rounds - 1) / rounds
     if s.cuts > 1:
         total += JOIN_US * (max(c.warps) // 4) + (s.cuts - 1) * JOINED_US * area
     return LAUNCH_US + total, f"{clusters / (device.sm_count // cluster):.2f} rounds, bound by {bound}"
 
 
-def memory_us(p: GemmProblem, device: Device) -> float:
-    """The time in which memory is read and written once, and that of a launch."""
+def memory_us(p: GemmProblem, device: Device, result_alone: bool = False) -> float:
+    """The time in which memory is read and written once, or only the result's, and that of a launch."""
     out = TYPES[p.out_dtype].bits // 8 * (1 + p.residual + p.beta)
-    moved = (p.batch or 1) * ((p.m + p.n) * p.k * TYPES[p.dtype].bits // 8 + p.m * p.n * out)
+    operands = 0 if result_alone else (p.m + p.n) * p.k * TYPES[p.dtype].bits // 8
+    moved = (p.batch or 1) * (operands + p.m * p.n * out)
     return LAUNCH_US + moved / (MEMORY * device.memory_rate * 1e3)
 
 
