@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["mma_us", "select_mlp", "wgmma_us"]
 
 LAUNCH_US = 5.0  # before the first layer and behind the last one, where caches are cold
-MMA_FLOPS = 2.8e6  # operations of a multiprocessor in a microsecond, with activations, by mma.sync
-MMA_LAYER_US = 0.15
+MMA_FLOPS = 2.9e6  # operations of a multiprocessor in a microsecond, with activations, by mma.sync
+MMA_LAYER_US = 0.1
+MMA_WEIGHTS = 0.6  # the share of the time to bring weights from the L2 cache that is not hidden
 WGMMA_FLOPS = 5.0e6  # the same by wgmma, of consumers that take turns
 WGMMA_LAYER_US = 0.25  # and for every CHUNK columns of 64 rows
 ACTIVATION_US = 0.1
@@ -38,8 +39,10 @@ def _memory_us(rows: int, widths: tuple[int, ...], device: Device) -> float:
 
 def mma_us(rows: int, widths: tuple[int, ...], device: Device) -> float:
     """About how long `mlp_kernel` takes, in microseconds."""
-    flops = 2 * sum(up(k) * up(n) for k, n in pairwise(widths)) * max(16, rows / device.sm_count)
-    us = LAUNCH_US + flops / (MMA_FLOPS * device.tensor_rate / H200.tensor_rate) + MMA_LAYER_US * (len(widths) - 1)
+    weights = sum(up(k) * up(n) for k, n in pairwise(widths))
+    us = 2 * weights * max(16, rows / device.sm_count) / (MMA_FLOPS * device.tensor_rate / H200.tensor_rate)
+    us += MMA_WEIGHTS * 2 * weights / (device.l2_bytes * device.clock_ghz * 1e3)
+    us += LAUNCH_US + MMA_LAYER_US * (len(widths) - 1)
     return us + _memory_us(rows, widths, device)
 
 
