@@ -682,9 +682,9 @@ def driver_info() -> DriverDescription: ...
 # torch
 
 class RecipeLaunch(_Record):
-    """A kernel of a recipe, and its arguments as the recipe's constructor takes them."""
+    """A kernel of a recipe (a Launcher with a name), and its arguments as the recipe's constructor takes them."""
 
-    kernel: Launcher
+    kernel: Any
     arguments: list[Any]
 
 class Recipe:
@@ -706,6 +706,21 @@ class Recipe:
     @staticmethod
     def torch(reason: str) -> Recipe: ...
 
+class CallDescription(_Record):
+    """What a call of an operator would do.
+
+    ``outcome``: "launch"; "copy", if the tensors ``copies`` must be made row-major first; "torch", if PyTorch computes
+    the call; ``reason`` says why. ``outputs``: dtype and shape, ``returned`` of which are results. In ``launches`` a
+    view is (source, shape, strides).
+    """
+
+    outcome: str
+    reason: str
+    copies: list[int]
+    outputs: list[tuple[str, tuple[int, ...]]]
+    returned: int
+    launches: list[RecipeLaunch]
+
 class Operator:
     """An operator on PyTorch's CUDA tensors.
 
@@ -723,7 +738,7 @@ class Operator:
         otherwise: Callable[..., Any] | None = None,
     ) -> None: ...
     def __call__(self, *args: Any) -> Any: ...
-    def plan(self, *args: Any) -> dict[str, Any]: ...
+    def described(self, *args: Any) -> CallDescription: ...
     def check(self, *args: Any) -> None: ...
     def register(self, space: str, name: str, own: str, key: str) -> str: ...
 

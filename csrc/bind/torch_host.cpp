@@ -135,7 +135,7 @@ void* PythonHost::allocate(call::Output& output, int device) {
   const TorchNames& t = torch_names();
   if (!output.kept) output.kept = keep(output, device);
   const auto& k = *static_cast<Kept*>(output.kept.get());
-  GR_ASSERT(count_ < made_.size(), "an operator of so many outputs");
+  GR_ASSERT(count_ < made_.size(), "the outputs of an operator are few");
   dlpack::Tensor view;
   const auto take = [&](PyObject* made) {
     if (made == nullptr) throw py::error_already_set();

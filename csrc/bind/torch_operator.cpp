@@ -23,6 +23,14 @@ namespace rt = graphene::runtime;
 
 constexpr std::size_t kMaxParams = 16;
 
+// What a call would do.
+struct CallDescription {
+  std::string outcome, reason;
+  py::list copies, outputs;
+  std::size_t returned = 0;
+  py::list launches;
+};
+
 struct TorchState {
   bool without_python = false, watched = false, gradients = false;
 };
@@ -151,29 +159,28 @@ void read_any(OperatorObject* self, PyObject* args, gc::Arguments& call, Keep& k
   gc::check_written(call, op.params(), op.name());
 }
 
-// What a call would do.
-py::object plan_of(OperatorObject* self, PyObject* args) {
+CallDescription description_of(OperatorObject* self, PyObject* args) {
   gc::Operator& op = *self->op;
   gc::Arguments call;
   Keep keep;
   read_any(self, args, call, keep);
-  py::dict out;
+  CallDescription out;
   if (call.tensor_count() > gc::kMaxTensors) {
-    out["outcome"] = "torch";
-    out["reason"] = "more tensors than a call may have";
+    out.outcome = "torch";
+    out.reason = "more tensors than a call may have";
     return out;
   }
   const auto recipe = op.recipe(call);
   static constexpr std::array<const char*, 3> kNames = {"launch", "copy", "torch"};
-  out["outcome"] = kNames.at(static_cast<std::size_t>(recipe->outcome));
-  out["reason"] = recipe->reason;
-  py::list copies, outputs, launches;
+  out.outcome = kNames.at(static_cast<std::size_t>(recipe->outcome));
+  out.reason = recipe->reason;
+  out.returned = recipe->returned;
   for (std::size_t i = 0; i < call.tensor_count(); ++i)
-    if (recipe->copy_mask[i]) copies.append(i);
+    if (recipe->copy_mask[i]) out.copies.append(i);
   std::vector<gc::Shaped> shaped;
   for (const gc::OutputSpec& o : recipe->outputs) {
     shaped.push_back(gc::evaluate(o, call));
-    outputs.append(py::make_tuple(o.dtype.name, py::tuple(py::cast(shaped.back().shape))));
+    out.outputs.append(py::make_tuple(o.dtype.name, py::tuple(py::cast(shaped.back().shape))));
   }
   for (const gc::KernelCall& k : recipe->launches) {
     py::list views;
@@ -196,17 +203,14 @@ py::object plan_of(OperatorObject* self, PyObject* args) {
       for (const gc::View& v : std::get<std::vector<gc::View>>(a)) list.append(evaluated(v));
       views.append(list);
     }
-    launches.append(py::make_tuple(launcher_of(*k.kernel), views));
+    out.launches.append(py::cast(RecipeLaunch{launcher_of(*k.kernel), views}));
   }
-  out["copies"] = copies;
-  out["outputs"] = outputs;
-  out["returned"] = recipe->returned;
-  out["launches"] = launches;
   return out;
 }
 
-PyObject* operator_plan(PyObject* object, PyObject* args) {
-  return guarded([&] { return plan_of(reinterpret_cast<OperatorObject*>(object), args).release().ptr(); });
+PyObject* operator_described(PyObject* object, PyObject* args) {
+  return guarded(
+      [&] { return py::cast(description_of(reinterpret_cast<OperatorObject*>(object), args)).release().ptr(); });
 }
 
 PyObject* operator_check(PyObject* object, PyObject* args) {
@@ -320,8 +324,8 @@ PyGetSetDef kGetters[] = {{"configured", get_configured, nullptr, "How often `co
                           {"forms", get_forms, nullptr, "Forms of calls that are remembered.", nullptr},
                           {nullptr, nullptr, nullptr, nullptr, nullptr}};
 PyMethodDef kMethods[] = {
-    {"plan", operator_plan, METH_VARARGS,
-     "plan(*args)\n--\n\nWhat a call with these arguments would do, tensors on any device: a dict."},
+    {"described", operator_described, METH_VARARGS,
+     "described(*args)\n--\n\nWhat a call with these arguments would do, tensors on any device: a CallDescription."},
     {"check", operator_check, METH_VARARGS,
      "check(*args)\n--\n\nRaises OP_OUT unless what the operator writes lies apart and shares no memory with other "
      "arguments."},
@@ -370,6 +374,12 @@ void register_torch(py::module_& m) {
         if (t.state.known()) t.find_implementation(d["plain"], d["wanting"]);
       },
       py::arg("names"), "Hands over PyTorch's functions and types that operators ask.");
+  register_record(m, "CallDescription",
+                  "What a call of an operator would do: launch, copy arguments first, or leave the call to PyTorch. In "
+                  "launches a view is (source, shape, strides).",
+                  field("outcome", &CallDescription::outcome), field("reason", &CallDescription::reason),
+                  field("copies", &CallDescription::copies), field("outputs", &CallDescription::outputs),
+                  field("returned", &CallDescription::returned), field("launches", &CallDescription::launches));
   register_record(m, "TorchState",
                   "What an operator asks PyTorch at a call: whether it asks without Python, whether "
                   "something must see operators, whether gradients are wanted.",

@@ -122,11 +122,6 @@ py::list outputs_of(const gc::Recipe& r) {
   return outputs;
 }
 
-struct RecipeLaunch {
-  py::object kernel;
-  py::list arguments;
-};
-
 py::list launches_of(const gc::Recipe& r) {
   py::list launches;
   for (const gc::KernelCall& k : r.launches) {

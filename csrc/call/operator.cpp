@@ -184,7 +184,7 @@ std::unique_ptr<Form> Operator::instantiate(const Recipe& r, const Arguments& ca
                             *step.manifest);
     form->steps.push_back(std::move(step));
   }
-  GR_ASSERT(form->outputs.size() <= kMaxOutputs, name_ + ": an operator of so many outputs");
+  GR_ASSERT(form->outputs.size() <= kMaxOutputs, name_ + ": the outputs of an operator are few");
   return form;
 }
 

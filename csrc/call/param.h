@@ -31,7 +31,7 @@ struct Param {
   std::string name;
   ParamKind kind = ParamKind::Tensor;
   std::vector<std::string> choices = {};
-  // Of a tensor, or of each of a list: so many of its last extents belong to a configuration by value; the others by
+  // Of a tensor, or of each of a list: how many of its last extents belong to a configuration by value; the others by
   // their class.
   int exact_dims = 0;
   int exact_by = -1;     // and so does the dimension that this parameter, an Int, names

@@ -57,7 +57,7 @@ struct Recipe {
   std::string reason = {};    // of Torch and Copy, for explain
   TensorMask copy_mask = {};  // tensors of the call
   std::vector<OutputSpec> outputs = {};
-  std::size_t returned = 0;  // so many of the outputs, the first ones, are results; the others are work space
+  std::size_t returned = 0;  // how many outputs, from the first on, are results; the others are work space
   std::vector<KernelCall> launches = {};
 };
 

@@ -335,10 +335,10 @@ class Defined:
     def on_cuda(self, *args: Any, **named: Any) -> Any:
         """The kernel for CUDA tensors that a PyTorch without the C interface is given."""
         args = self._in_order(args, named)
-        plan, args = self._plan(args)
-        if plan["outcome"] == "torch":
+        call, args = self._described(args)
+        if call.outcome == "torch":
             return self._reference(*args)
-        return self._execute(plan, args)
+        return self._execute(call, args)
 
     def _on_cpu(self, *args: Any, **named: Any) -> Any:
         args = self._in_order(args, named)
@@ -347,12 +347,12 @@ class Defined:
                 self.core.check(*args)
             say_once(self.public, PYTORCH, TOO_LARGE)
             return self._reference(*args)
-        plan, args = self._plan(args)
-        if plan["outcome"] == "torch":
-            say_once(self.public, self.definition.instead, plan["reason"])
+        call, args = self._described(args)
+        if call.outcome == "torch":
+            say_once(self.public, self.definition.instead, call.reason)
             return self._reference(*args)
         say_once(self.public, SIMULATOR)
-        return self._execute(plan, args)
+        return self._execute(call, args)
 
     @property
     def public(self) -> str:
@@ -373,36 +373,36 @@ class Defined:
         schema = getattr(getattr(torch.ops, SPACE), self.definition.name).default._schema
         return {a.name: a.default_value for a in schema.arguments}
 
-    def _plan(self, args: tuple[Any, ...]) -> tuple[dict[str, Any], tuple[Any, ...]]:
-        """The recipe of the call, and its arguments, copied where that is needed."""
+    def _described(self, args: tuple[Any, ...]) -> tuple[_core.CallDescription, tuple[Any, ...]]:
+        """What the call does, and its arguments, copied where that is needed."""
         for _ in range(3):
-            plan = self.core.plan(*args)
-            if plan["outcome"] != "copy":
-                return plan, args
+            call = self.core.described(*args)
+            if call.outcome != "copy":
+                return call, args
             copied = self._given(args)
-            for i in plan["copies"]:
+            for i in call.copies:
                 copy = copied[i].contiguous()
                 copied[i] = copy.clone() if copy is copied[i] else copy  # a clone is aligned
             args = self._replaced(args, copied)
         raise AssertionError(f"{self.definition.name}: no kernel takes what has been copied")
 
-    def _execute(self, plan: dict[str, Any], args: tuple[Any, ...]) -> Any:
-        """Runs a recipe's kernels, on CPU tensors by the simulator."""
+    def _execute(self, call: _core.CallDescription, args: tuple[Any, ...]) -> Any:
+        """Runs a call's kernels, on CPU tensors by the simulator."""
         sources = self._given(args)
         like = next(t for t in sources if t is not None)
-        made = [torch.empty(shape, dtype=torch_type(dtype), device=like.device) for dtype, shape in plan["outputs"]]
+        made = [torch.empty(shape, dtype=torch_type(dtype), device=like.device) for dtype, shape in call.outputs]
         sources += made
-        for kernel, views in plan["launches"]:
-            kernel(*(_viewed(sources, v) for v in views))
-        return _packed(made[: plan["returned"]])
+        for launch in call.launches:
+            launch.kernel(*(_viewed(sources, v) for v in launch.arguments))
+        return _packed(made[: call.returned])
 
     def explain(self, *args: Any) -> str:
         """A call with these arguments in words."""
         d = self.definition
         d.results(*args)
         with plans.described():
-            plan, copied = self._plan(args)
-        lines = [f"{d.name}: {_where(self, plan, copied)}"]
+            call, copied = self._described(args)
+        lines = [f"{d.name}: {_where(self, call, copied)}"]
         names = []
         for i in self._tensors:
             listed = isinstance(args[i], (list, tuple))
@@ -410,10 +410,10 @@ class Defined:
         for name, was, now in zip(names, self._given(args), self._given(copied), strict=True):
             if was is not now:
                 lines.append(f"  {name} is copied first, row-major")
-        names += [f"result {i}" if i < plan.get("returned", 0) else "work space" for i in range(8)]
-        for kernel, views in plan.get("launches", ()):
-            lines.append(f"  kernel {kernel.name}")
-            for v in views:
+        names += [f"result {i}" if i < call.returned else "work space" for i in range(8)]
+        for launch in call.launches:
+            lines.append(f"  kernel {launch.kernel.name}")
+            for v in launch.arguments:
                 for one in v if isinstance(v, list) else [v] if isinstance(v, tuple) else []:
                     shape, strides = ",".join(map(str, one[1])), ",".join(map(str, one[2]))
                     lines.append(f"    {names[one[0]]} as [{shape}:{strides}]")
@@ -438,10 +438,10 @@ def say_once(public: str, way: str, reason: str = "") -> None:
     warnings.warn(f"{public} on CPU tensors: run by {way}{why}", CpuWarning, stacklevel=level)
 
 
-def _where(op: Defined, plan: dict[str, Any], args: tuple[Any, ...]) -> str:
+def _where(op: Defined, call: _core.CallDescription, args: tuple[Any, ...]) -> str:
     on_cpu = next(a for a in args if isinstance(a, torch.Tensor)).device.type == "cpu"
-    if plan["outcome"] == "torch":
-        return f"{op.definition.instead} ({plan['reason']})"
+    if call.outcome == "torch":
+        return f"{op.definition.instead} ({call.reason})"
     if on_cpu and op.definition.cost(*args) > SIMULATED:
         return f"{PYTORCH} ({TOO_LARGE}); on a GPU:"
     return "the simulator runs" if on_cpu else "launches"
