@@ -355,8 +355,8 @@ def test_gradients_without_queries() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-@pytest.mark.parametrize("large", [-2.3e38, -1e30, -1e9, -1e4, 1e5])
-@pytest.mark.parametrize(("sq", "sk", "dim"), [(9, 32, 32), (9, 140, 32), (20, 45, 96)])
+@pytest.mark.parametrize("large", [-2.3e38, -1e9, 1e5])
+@pytest.mark.parametrize(("sq", "sk", "dim"), [(9, 140, 32), (20, 45, 96)])
 def test_weights_add_up_to_one_beside_large_scores(large: float, dtype: Any, sq: int, sk: int, dim: int) -> None:
     """The LSE of such rows has no digits left for their sum. Two blocks share 140 keys, 128 and 12."""
     q, k, v = qkv(sq=sq, sk=sk, d=dim, dtype=dtype)
@@ -371,15 +371,14 @@ def test_weights_add_up_to_one_beside_large_scores(large: float, dtype: Any, sq:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, BF16], ids=str)
-@pytest.mark.parametrize("large", [0.2, 60.0])
 @pytest.mark.parametrize(
     ("dim", "how"),
     [(32, ""), (96, ""), (32, "bias"), (96, "bias"), (32, "mask"), (32, "packed"), (8, "window and cap")],
 )
-def test_gradients_beside_large_scores(dim: int, how: str, dtype: Any, large: float) -> None:
+def test_gradients_beside_large_scores(dim: int, how: str, dtype: Any) -> None:
     """As near where scores are near 200, and probabilities near one, as where they are small."""
     q, k, v = qkv(sq=40, sk=60, h=1, d=dim, dtype=dtype)
-    g, scale = r(*q.shape, dtype=dtype), large * dim**-0.5
+    g, scale = r(*q.shape, dtype=dtype), 60 * dim**-0.5
     bias = r(1, 1, 40, 60, dtype=dtype) if how == "bias" else None
     mask = torch.rand(1, 60) < 0.7 if how == "mask" else None
     window, cap = ((50, 9), 300.0) if how == "window and cap" else ((-1, -1), 0.0)

@@ -128,8 +128,8 @@ def test_graphql_beside_us_is_said(tmp_path: Path) -> None:
 
 
 def test_import_is_quick_and_light() -> None:
-    """The budget is 100 ms on a quiet machine; here a broad bound that still notices an imported framework."""
-    code = "import time; t = time.perf_counter(); import graphene; print(time.perf_counter() - t)"
+    """The budget is 100 ms on a quiet machine; here a broad bound of its own time, whatever else the machine does."""
+    code = "import time; t = time.process_time(); import graphene; print(time.process_time() - t)"
     code += "; import sys; print([m for m in ('torch', 'scipy', 'pandas') if m in sys.modules])"
     best = 10.0
     for _ in range(3):
