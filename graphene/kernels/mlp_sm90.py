@@ -221,8 +221,9 @@ class _Consumer:
         self.out = gr.fragment("out", [64, wide], shared.dtype, self.wgmma[wide].c, on=mine)
         biased = {r.lines for r in runs if r.bias}
         self.vector = {n: self.piece(n).reduced(0, f"bias{n}") for n in biased}
-        # Of the stages that the first half takes next, that the second half reads again, that are free next.
-        self.get, self.again, self.free = (gr.ring(x, c.stages) for x in ("get", "again", "free"))
+        # Of the stages that are waited for next, that each of two halves takes next, that are free next.
+        self.get, self.free = gr.ring("get", c.stages), gr.ring("free", c.stages)
+        self.take = [gr.ring(f"take{h}", c.stages) for h in range(2)] if self.halves > 1 else [self.get]
         self.get_x, self.free_x = gr.ring("get_x", c.inputs), gr.ring("free_x", c.inputs)
 
     def together(self, lines: int) -> int:
@@ -295,21 +296,21 @@ class _Consumer:
                 if j:
                     gr.wait(self.any, pending=self.halves)
                     self.release(inputs=True)
-        if self.halves > 1:
-            self.again.advance(r.chunks)
+        for ring in self.take if self.halves > 1 else ():
+            ring.advance(r.chunks)
 
     def issue(self, r: Run, half: int, fence: bool) -> None:
         """Starts the products of 64 rows of a layer. Of one half, all stages but the last are released.
 
         ``fence``: whether registers were written since the products before, which were not fenced.
         """
-        s, ring = self.shared, self.again if half else self.get
+        s, ring = self.shared, self.take[half]
         if s.turn is not None:
             s.turn[self.w].sync()
         if fence:
             gr.fence(self.any)
         for j in range(r.chunks):
-            if half == 0:
+            if self.halves == 1:
                 s.full[ring.index].wait(ring.phase)
             self.products(r, j, half, (ring.index, None), j > 0)
             if self.halves == 1 or j == r.chunks - 1:
@@ -320,6 +321,12 @@ class _Consumer:
             if self.halves == 1 and j:
                 gr.wait(self.any, pending=1)
                 self.release(inputs=False)
+
+    def arrived(self, r: Run) -> None:
+        """Waits for a layer's weights before the sums before it are activated, lest the compiler do that in a turn."""
+        for _ in range(r.chunks if self.halves > 1 else 0):
+            self.shared.full[self.get.index].wait(self.get.phase)
+            self.get.advance()
 
     def complete(self, r: Run, half: int, pending: int) -> None:
         """Waits for the sums of 64 rows. Those of the last half are there: nobody reads the layer's stages."""
@@ -340,11 +347,14 @@ class _Consumer:
         Behind the last one nothing is in flight: the assembler serialises products whose sums are read in a loop's next
         round.
         """
+        self.arrived(r)
         for half in range(self.halves):
             self.issue(r, half, fence=half == 0)
         for layer in range(count - 1):
             for half in range(self.halves):
                 self.complete(r, half, self.halves - 1)
+                if half == 0:
+                    self.arrived(r)
                 self.hand_on(r, first + layer, half)
                 self.issue(r, half, fence=True)
         self.handed_on(r, first + count - 1)
@@ -481,6 +491,7 @@ def mlp_sm90(c: MlpSm90Config) -> gr.Kernel:
                     if left:
                         me.layers(r, r.first + rounds * count, left)
                 if c.depth > 1:
+                    me.arrived(runs[-1])
                     for half in range(me.halves):
                         me.issue(runs[-1], half, fence=half == 0)
                 for half in range(me.halves):
