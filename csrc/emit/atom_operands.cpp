@@ -119,8 +119,9 @@ std::string AtomText::element(const MemRef& ref, std::int64_t delta) {
   return base + "[" + expressions_.text(index, buffers_[b]).text + "]";
 }
 
-// Addresses of shared memory are below 2^18, so their bits 4 to 17 are what is left of them without the lowest four. A
-// constant distance from where the stage begins is added to those.
+// A block's shared memory ends below 2^18, so of an address its bits 4 to 17 are wanted. Outside of clusters that is what
+// is left of it without the lowest four; in a cluster, bits from 24 on are the block's rank, which would be added to a
+// distance of the layout. A constant distance from where the stage begins is added to the address.
 std::string AtomText::descriptor(const MemRef& ref) {
   const std::int64_t bytes = ir::bits(program_.buffers[static_cast<std::size_t>(ref.buffer)].dtype) / 8;
   const Expr first = ref.offset + Expr(ref.deltas.front());
@@ -129,7 +130,8 @@ std::string AtomText::descriptor(const MemRef& ref) {
                                                              : 0;
   const bool apart = distance > 0 && distance * bytes % 16 == 0;
   const std::uint64_t low = (ref.descriptor->bits & 0xffffffffU) + (apart ? distance * bytes / 16 : 0);
-  return "gr_matrix(" + hexadecimal(ref.descriptor->bits >> 32U) + ", " + hexadecimal(low) + ", &" +
+  const std::string matrix = program_.cluster > 1 ? "gr_cluster_matrix(" : "gr_matrix(";
+  return matrix + hexadecimal(ref.descriptor->bits >> 32U) + ", " + hexadecimal(low) + ", &" +
          element(ref, ref.deltas.front() - (apart ? distance : 0)) + ")";
 }
 

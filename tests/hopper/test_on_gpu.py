@@ -15,6 +15,7 @@ import test_parts_of_clusters
 import test_release
 
 import graphene as gr
+from graphene.kernels import GemmConfig, gemm_launches
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.gpu
@@ -117,3 +118,17 @@ def test_a_product_whose_k_is_cut_over_a_cluster(parts: int) -> None:
         c = torch.full((m, n), float("nan"), device="cuda", dtype=torch.float16)
         hopper_listings.gemm_split_sm90(parts=parts)(a, b, c)
         assert torch.equal(c, (a.float() @ b.float().T).half())
+
+
+@pytest.mark.parametrize("order", ["TN", "NT", "TT"])
+def test_a_librarys_product_whose_k_is_cut_over_a_cluster(order: str) -> None:
+    """Operands of several panels along their rows too: their descriptors hold a distance beside an address."""
+    config = GemmConfig((64, 96, 64), (4, 1), 4, kernel="gemm_sm90", group=8, cluster=(1, 1, 2), order=order)
+    [launch] = gemm_launches(config)
+    m, n, k = 200, 264, 328
+    a, b = (torch.randint(-2, 3, (rows, k), device="cuda").half() for rows in (m, n))
+    b = b.T if order[1] == "N" else b.T.contiguous()
+    a = a if order[0] == "T" else a.T.contiguous().T
+    c = torch.full((m, n), float("nan"), device="cuda", dtype=torch.float16)
+    launch.kernel(a, b, c)
+    assert torch.equal(c, (a.float() @ b.float()).half())

@@ -103,6 +103,14 @@ def test_descriptors_follow_from_the_layouts() -> None:
     assert both.count("p, 1, 1, 0, 1;}") == 4  # A K-major, B MN-major
 
 
+def test_descriptors_in_clusters_leave_out_the_blocks_rank() -> None:
+    """An H200 gave NaN where it was added to the distance of an MN-major matrix's panels, which others do not have."""
+    text = gemm_sm90().cuda_source("sm_90a")
+    assert text.count("gr_cluster_matrix(") == 9
+    assert text.count("gr_matrix(") == 0
+    assert "low + (gr_shared(p) >> 4 & 0x3fff)" in text
+
+
 def test_a_matrix_that_no_descriptor_addresses_is_refused_with_those_that_are() -> None:
     with pytest.raises(gr.VerifyError) as e:
         product([64, 16], [64, 16])  # neither swizzled nor cut into core matrices
