@@ -119,9 +119,9 @@ std::string AtomText::element(const MemRef& ref, std::int64_t delta) {
   return base + "[" + expressions_.text(index, buffers_[b]).text + "]";
 }
 
-// A block's shared memory ends below 2^18, so of an address its bits 4 to 17 are wanted. Outside of clusters that is what
-// is left of it without the lowest four; in a cluster, bits from 24 on are the block's rank, which would be added to a
-// distance of the layout. A constant distance from where the stage begins is added to the address.
+// A block's shared memory ends below 2^18, so of an address its bits 4 to 17 are wanted. Outside of clusters that is
+// what is left of it without the lowest four; in a cluster, bits from 24 on are the block's rank, which would be added
+// to a distance of the layout. A constant distance from where the stage begins is added to the address.
 std::string AtomText::descriptor(const MemRef& ref) {
   const std::int64_t bytes = ir::bits(program_.buffers[static_cast<std::size_t>(ref.buffer)].dtype) / 8;
   const Expr first = ref.offset + Expr(ref.deltas.front());

@@ -123,7 +123,9 @@ def test_a_product_whose_k_is_cut_over_a_cluster(parts: int) -> None:
 @pytest.mark.parametrize("order", ["TN", "NT", "TT"])
 def test_a_librarys_product_whose_k_is_cut_over_a_cluster(order: str) -> None:
     """Operands of several panels along their rows too: their descriptors hold a distance beside an address."""
-    config = GemmConfig((64, 96, 64), (4, 1), 4, kernel="gemm_sm90", group=8, cluster=(1, 1, 2), order=order)
+    config = GemmConfig(
+        tile=(64, 96, 64), warps=(4, 1), stages=4, kernel="gemm_sm90", group=8, cluster=(1, 1, 2), order=order
+    )
     [launch] = gemm_launches(config)
     m, n, k = 200, 264, 328
     a, b = (torch.randint(-2, 3, (rows, k), device="cuda").half() for rows in (m, n))
