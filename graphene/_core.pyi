@@ -759,14 +759,17 @@ def torch_state() -> TorchState: ...
 # sim
 
 class TraceEvent(_Record):
-    """One event of a trace. Time counts steps of the warp, one an instruction; a barrier brings its warps to the same
-    step.
+    """One event of a trace. Time counts steps: the page on the simulator states the rule. It is no time of a device.
 
-    ``kind``: "leaf", "barrier", "commit", "wait", or "in flight": a group of asynchronous copies from its first
-    instruction until the wait that covers it (``landed``; else none did). ``domain``: of copies. ``start``, ``end``:
-    steps [start, end). ``count``: executions of one leaf in a row, or instructions of a group. ``atom``, ``spec``:
-    the atomic spec and its kind, of leaves. ``id``, ``text``, ``where``: the IR statement and its Python
-    ``file:line``.
+    ``kind``: of a warp "leaf", "barrier", "commit", "wait", "arrive", "fence"; "in flight": a group of a thread's
+    copies from its first instruction until the wait that covers it (``landed``; else none did). Of an agent "copy"
+    (TMA) and "product" (``wgmma``), from the issue to the completion; from ``begin`` to ``until`` the agent is at it.
+    "phase": of an mbarrier or a named barrier. ``warp``, ``block``: in the cluster; of a copy the block that receives
+    it, of a phase the barrier's (``warp`` is -1). ``domain``: of copies and products. ``start``, ``end``: steps
+    [start, end). ``count``: executions of one leaf in a row, or instructions of a group. ``atom``, ``spec``: the atomic
+    spec and its kind. ``id``, ``text``, ``where``: the IR statement and its Python ``file:line``. ``bytes``: of a copy.
+    ``flops``: of a product. ``barrier``, ``phase``: at which an arrival, a wait or a copy is. ``reads``, ``writes``:
+    stages of shared memory.
     """
 
     kind: str
@@ -781,6 +784,15 @@ class TraceEvent(_Record):
     text: str
     where: str
     landed: bool
+    block: int
+    begin: int
+    until: int
+    bytes: int
+    flops: int
+    barrier: str
+    phase: int
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
 
 class Rounding(_Record):
     """A value becomes narrower than fp32 and is then computed with.
@@ -899,10 +911,47 @@ class Access(_Record):
     ideal_sectors: int
     limits: tuple[WidthLimit, ...]
 
+class AgentWork(_Record):
+    """Copies or products of one IR statement, over all blocks that ran.
+
+    ``what``: "load" and "store" (by TMA, to and from shared memory), "copy" (between shared memories) or "product"
+    (``wgmma``). ``source``, ``target``: names of tensors; of a product the factors, and the sums. ``blocks``: that
+    receive each copy; its bytes are counted once. ``count``: copies or instructions. ``bytes``: that are copied,
+    without those outside of the tensor; of a product those that it reads from shared memory. ``flops``: of a product.
+    """
+
+    where: str
+    text: str
+    what: str
+    atom: str
+    source: str
+    target: str
+    blocks: int
+    count: int
+    bytes: int
+    flops: int
+
+class BarrierPhases(_Record):
+    """An allocation of mbarriers, or a named barrier, over all blocks that ran.
+
+    ``stages``: how many barriers it has. ``arrivals``: that a phase waits for; of a named barrier: threads.
+    ``phases``: that were over, of all stages together.
+    """
+
+    name: str
+    named: bool
+    stages: int
+    arrivals: int
+    phases: int
+
 class MemoryReport(_Record):
-    """What the memory system makes of every access: ``rows`` in textual order; ``blocks`` of ``grid_blocks`` ran."""
+    """What the memory system makes of every access, and what agents do: ``rows`` and ``agents`` in textual order;
+    ``blocks`` of ``grid_blocks`` ran.
+    """
 
     rows: tuple[Access, ...]
+    agents: tuple[AgentWork, ...]
+    barriers: tuple[BarrierPhases, ...]
     sizes: dict[str, int]
     blocks: int
     grid_blocks: int

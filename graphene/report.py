@@ -7,14 +7,14 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from graphene import _core
-from graphene._core import WidthLimit
+from graphene._core import AgentWork, BarrierPhases, WidthLimit
 from graphene.errors import CompileError
 from graphene.simulate import check_sizes
 
 if TYPE_CHECKING:
     from graphene.recorded import Recorded
 
-__all__ = ["AccessRow", "Occupancy", "Report", "WidthLimit", "occupancy", "report"]
+__all__ = ["AccessRow", "AgentWork", "BarrierPhases", "Occupancy", "Report", "WidthLimit", "occupancy", "report"]
 
 
 _REGISTERS = 65536
@@ -102,15 +102,18 @@ class AccessRow:
 
 
 _COLUMNS = ("where", "op", "buffer", "atom", "bytes", "requests", "conflicts", "sectors", "")
+_AGENT_COLUMNS = ("where", "agent", "from -> to", "atom", "count", "bytes", "flops", "to blocks")
+_BARRIER_COLUMNS = ("barrier", "", "stages", "arrivals a phase", "phases")
 
 
 @dataclass(frozen=True)
 class Report:
     """The work of the memory system for a kernel.
 
-    ``rows``: its memory accesses in textual order. ``blocks`` of ``grid_blocks`` ran; in a large grid these are the
-    first, middle and last ones. ``registers``, ``spill_bytes``: per thread, None without a compiler. ``shared_bytes``,
-    ``threads``: per block.
+    ``rows``: its memory accesses in textual order. ``agents``: what TMA copies and ``wgmma`` multiplies beside the
+    threads, which is no part of ``rows``; ``barriers``: the phases of mbarriers and named barriers. ``blocks`` of
+    ``grid_blocks`` ran; in a large grid these are the first, middle and last ones. ``registers``, ``spill_bytes``: per
+    thread, None without a compiler. ``shared_bytes``, ``threads``: per block.
     """
 
     name: str
@@ -124,6 +127,23 @@ class Report:
     registers: int | None
     spill_bytes: int | None
     occupancy: Occupancy | None
+    agents: tuple[AgentWork, ...] = ()
+    barriers: tuple[BarrierPhases, ...] = ()
+
+    @property
+    def loaded_bytes(self) -> int:
+        """What TMA loads; what several blocks receive counts once."""
+        return sum(a.bytes for a in self.agents if a.what == "load")
+
+    @property
+    def stored_bytes(self) -> int:
+        """What TMA stores."""
+        return sum(a.bytes for a in self.agents if a.what == "store")
+
+    @property
+    def flops(self) -> int:
+        """Of products of warpgroups; a multiply-add counts two."""
+        return sum(a.flops for a in self.agents)
 
     @property
     def lines(self) -> tuple[AccessRow, ...]:
@@ -160,7 +180,31 @@ class Report:
             f"{self.threads} threads, {registers}, {self.shared_bytes} bytes of shared memory",
             str(self.occupancy) if self.occupancy is not None else "occupancy unknown",
             f"{self.blocks} of {self.grid_blocks} blocks ran",
+            *self._agents_head(),
         ]
+
+    def _agents_head(self) -> list[str]:
+        if not self.agents:
+            return []
+        text = f"TMA loads {self.loaded_bytes} bytes and stores {self.stored_bytes}"
+        if shared := sum(a.bytes for a in self.agents if a.what == "load" and a.blocks > 1):
+            text += f"; several blocks receive {shared} of the loaded ones, which count once"
+        if self.flops and self.loaded_bytes:
+            text += f"; products have {self.flops} flops, {self.flops / self.loaded_bytes:.0f} for each byte loaded"
+        return [text]
+
+    def _agents_table(self) -> list[tuple[str, ...]]:
+        out: dict[tuple[str, ...], list[int]] = {}
+        for a in self.agents:
+            key = (a.where, a.what, f"{a.source} -> {a.target}", a.atom, str(a.blocks) if a.blocks > 1 else "")
+            sums = out.setdefault(key, [0, 0, 0])
+            for i, n in enumerate((a.count, a.bytes, a.flops)):
+                sums[i] += n
+        return [(*key[:4], str(n), str(b), str(f) if f else "", key[4]) for key, (n, b, f) in out.items()]
+
+    def _barriers_table(self) -> list[tuple[str, ...]]:
+        kind = {True: "named barrier", False: "mbarrier"}
+        return [(b.name, kind[b.named], str(b.stages), str(b.arrivals), str(b.phases)) for b in self.barriers]
 
     def _table(self) -> list[tuple[str, ...]]:
         out: list[tuple[str, ...]] = []
@@ -175,10 +219,10 @@ class Report:
         return out
 
     def __str__(self) -> str:
-        table = [_COLUMNS, *self._table()]
-        width = [max(len(row[i]) for row in table) for i in range(len(_COLUMNS))]
-        lines = ["  ".join(c.ljust(w) for c, w in zip(row, width, strict=True)).rstrip() for row in table]
-        return "\n".join([*self._head(), "", *lines])
+        tables = [(_COLUMNS, self._table()), (_AGENT_COLUMNS, self._agents_table())]
+        tables.append((_BARRIER_COLUMNS, self._barriers_table()))
+        parts = [_aligned([head, *rows]) for head, rows in tables if rows or (head is _COLUMNS and not self.agents)]
+        return "\n".join(["\n".join(self._head()), *("\n" + p for p in parts)])
 
     def why_narrow(self) -> str:
         """For every access of less than 16 bytes a thread: what limits it, in words."""
@@ -190,6 +234,8 @@ class Report:
 
     def _repr_html_(self) -> str:
         cells = "".join(f"<th>{escape(c)}</th>" for c in _COLUMNS)
+        agents = "".join(_html(head, table) for head, table in (
+            (_AGENT_COLUMNS, self._agents_table()), (_BARRIER_COLUMNS, self._barriers_table())) if table)  # fmt: skip
         rows = []
         for r, row in zip(self.lines, self._table(), strict=True):
             bad = r.efficiency < 1
@@ -197,7 +243,18 @@ class Report:
             style = ' style="background:#fde8e8"' if bad else ""
             rows.append(f'<tr title="{title}"{style}>' + "".join(f"<td>{escape(c)}</td>" for c in row) + "</tr>")
         head = "<br>".join(escape(line) for line in self._head())
-        return f"<div>{head}<table><tr>{cells}</tr>{''.join(rows)}</table></div>"
+        return f"<div>{head}<table><tr>{cells}</tr>{''.join(rows)}</table>{agents}</div>"
+
+
+def _aligned(table: list[tuple[str, ...]]) -> str:
+    width = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+    return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, width, strict=True)).rstrip() for row in table)
+
+
+def _html(head: tuple[str, ...], table: list[tuple[str, ...]]) -> str:
+    lines = [f"<tr>{''.join(f'<{tag}>{escape(c)}</{tag}>' for c in row)}</tr>"
+             for tag, row in (("th", head), *(("td", row) for row in table))]  # fmt: skip
+    return f"<table>{''.join(lines)}</table>"
 
 
 def _row(access: _core.Access) -> AccessRow:
@@ -238,4 +295,6 @@ def report(
         registers,
         spill,
         occupancy(program.arch, program.block_threads, program.shared_bytes, registers),
+        found.agents,
+        found.barriers,
     )

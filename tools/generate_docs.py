@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import graphene as gr
 from graphene import _core
 
@@ -160,6 +162,28 @@ def notebook() -> str:
     return json.dumps(text, indent=1) + "\n"
 
 
+def timelines() -> dict[str, str]:
+    """File name -> the timeline of each step of docs/hopper.md, in which matrices have whole numbers."""
+    page, names = (DOCS / "hopper.md").read_text(), {"__name__": "hopper"}
+    for block in re.finditer(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(compile("\n" * page[: block.start(1)].count("\n") + block[1], str(DOCS / "hopper.md"), "exec"), names)
+    path = DOCS.parent / "examples/12_gemm_sm90.py"
+    example = {"__name__": "example"}
+    exec(compile(path.read_text(), str(path), "exec"), example)
+    x, y = (np.ones((64, 512), np.float16) for _ in range(2))
+    traces = {"copy": names["tma_copy"]().simulate(x, y, trace=True).trace}
+    for name, make, (m, n, k) in (
+        ("one_consumer", names["gemm_one_consumer"], (64, 128, 512)),
+        ("roles", names["gemm_roles"], (128, 128, 768)),
+        ("clusters", names["gemm_clusters"], (256, 128, 768)),
+        ("ping_pong", example["gemm_sm90"], (1024, 128, 1024)),
+    ):
+        a, b = np.ones((m, k), np.float16), np.ones((n, k), np.float16)
+        c = np.zeros((m, n), np.float16 if name == "ping_pong" else np.float32)
+        traces[name] = make().simulate(a, b, c, trace=True).trace
+    return {f"pictures/hopper_{name}.svg": t.timeline(width=1000) + "\n" for name, t in traces.items()}
+
+
 RESULTS = DOCS.parent / "benchmarks/results"
 # A table of measured figures: `<!-- figures FILE: TABLE / PEER of=NAME -->`, up to `<!-- end -->`. FILE is one of
 # benchmarks/results, TABLE what rows of it say; the last column compares NAME ("graphene") with PEER.
@@ -214,6 +238,7 @@ def pages() -> dict[str, str]:
         "atoms.md": atoms(),
         "img/mma_c.svg": gr.svg(mma.c),
         "../examples/tutorial.ipynb": notebook(),
+        **timelines(),
         **stubs(),
         **{p.name: filled(p.read_text()) for p in DOCS.glob("*.md") if "<!-- figures " in p.read_text()},
         **{f"img/atoms/{file}.svg": slim(gr.svg(o)) for file, (o, _) in maps().items() if picture(o)},

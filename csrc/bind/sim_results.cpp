@@ -56,9 +56,21 @@ AccessRecord access_record(const sim::AccessReport& a) {
 }  // namespace
 
 py::tuple trace_events(const sim::Trace& trace, const sim::Bytecode& code) {
-  static constexpr const char* kKinds[] = {"leaf", "barrier", "commit", "wait", "in flight"};
+  static constexpr const char* kKinds[] = {"leaf",   "barrier", "commit", "wait",    "in flight",
+                                           "arrive", "fence",   "copy",   "product", "phase"};
+  const auto shared = [&](const sim::TraceEvent& e, bool writes) {
+    py::list out;
+    for (const auto& u : e.uses) {
+      if (u.writes != writes) continue;
+      const ir::Buffer& b = *code.program->buffers[static_cast<std::size_t>(u.buffer)].buffer;
+      out.append(b.name + (u.stage >= 0 ? "[" + std::to_string(u.stage) + "]" : ""));
+    }
+    return py::tuple(out);
+  };
   return tuple_of(trace.events(), [&](const sim::TraceEvent& e) {
-    const std::string domain = e.domain >= 0 ? code.copy_domains[static_cast<std::size_t>(e.domain)] : "";
+    const std::string domain = e.domain == sim::Trace::kProducts ? "wgmma"
+                               : e.domain >= 0                   ? code.copy_domains[static_cast<std::size_t>(e.domain)]
+                                                                 : "";
     return TraceEventRecord{kKinds[static_cast<std::size_t>(e.kind)],
                             e.warp,
                             domain,
@@ -70,7 +82,16 @@ py::tuple trace_events(const sim::Trace& trace, const sim::Bytecode& code) {
                             e.origin != nullptr ? e.origin->id : -1,
                             text_of(e.origin),
                             where_of(e.origin),
-                            e.landed};
+                            e.landed,
+                            e.block,
+                            e.begin,
+                            e.until,
+                            e.bytes,
+                            e.flops,
+                            e.barrier >= 0 ? code.barrier_name(e.barrier) : "",
+                            e.phase,
+                            shared(e, false),
+                            shared(e, true)};
   });
 }
 
@@ -104,7 +125,28 @@ CheckRecord check_record(const sim::CheckResult& result) {
 }
 
 ReportRecord report_record(const sim::Report& report) {
-  return {tuple_of(report.rows, access_record), sizes_of(report.sizes), report.blocks, report.grid_blocks};
+  static constexpr const char* kWhat[] = {"load", "store", "copy", "product"};
+  const auto agent = [](const sim::AgentReport& a) {
+    return AgentWorkRecord{where_of(a.origin),
+                           text_of(a.origin),
+                           kWhat[static_cast<std::size_t>(a.what)],
+                           a.atom,
+                           a.source,
+                           a.target,
+                           a.blocks,
+                           a.count,
+                           a.bytes,
+                           a.flops};
+  };
+  const auto barrier = [](const sim::BarrierReport& b) {
+    return BarrierPhasesRecord{b.name, b.named, b.stages, b.arrivals, b.phases};
+  };
+  return {tuple_of(report.rows, access_record),
+          tuple_of(report.agents, agent),
+          tuple_of(report.barriers, barrier),
+          sizes_of(report.sizes),
+          report.blocks,
+          report.grid_blocks};
 }
 
 py::list sync_records(const ir::Kernel& kernel) {
@@ -119,17 +161,23 @@ void register_sim_results(py::module_& m) {
   using E = TraceEventRecord;
   register_record<E>(
       m, "TraceEvent",
-      R"doc(One event of a trace. Time counts steps of the warp, one an instruction; a barrier brings its warps to the same
-step.
+      R"doc(One event of a trace. Time counts steps: the page on the simulator states the rule. It is no time of a device.
 
-``kind``: "leaf", "barrier", "commit", "wait", or "in flight": a group of asynchronous copies from its first
-instruction until the wait that covers it (``landed``; else none did). ``domain``: of copies. ``start``, ``end``:
-steps [start, end). ``count``: executions of one leaf in a row, or instructions of a group. ``atom``, ``spec``:
-the atomic spec and its kind, of leaves. ``id``, ``text``, ``where``: the IR statement and its Python
-``file:line``.)doc",
+``kind``: of a warp "leaf", "barrier", "commit", "wait", "arrive", "fence"; "in flight": a group of a thread's copies
+from its first instruction until the wait that covers it (``landed``; else none did). Of an agent "copy" (TMA) and
+"product" (``wgmma``), from the issue to the completion; from ``begin`` to ``until`` the agent is at it. "phase": of
+an mbarrier or a named barrier. ``warp``, ``block``: in the cluster; of a copy the block that receives it, of a phase
+the barrier's (``warp`` is -1). ``domain``: of copies and products. ``start``, ``end``: steps [start, end). ``count``:
+executions of one leaf in a row, or instructions of a group. ``atom``, ``spec``: the atomic spec and its kind. ``id``,
+``text``, ``where``: the IR statement and its Python ``file:line``. ``bytes``: of a copy. ``flops``: of a product.
+``barrier``, ``phase``: at which an arrival, a wait or a copy is. ``reads``, ``writes``: stages of shared
+memory.)doc",
       field("kind", &E::kind), field("warp", &E::warp), field("domain", &E::domain), field("start", &E::start),
       field("end", &E::end), field("count", &E::count), field("atom", &E::atom), field("spec", &E::spec),
-      field("id", &E::id), field("text", &E::text), field("where", &E::where), field("landed", &E::landed));
+      field("id", &E::id), field("text", &E::text), field("where", &E::where), field("landed", &E::landed),
+      field("block", &E::block), field("begin", &E::begin), field("until", &E::until), field("bytes", &E::bytes),
+      field("flops", &E::flops), field("barrier", &E::barrier), field("phase", &E::phase), field("reads", &E::reads),
+      field("writes", &E::writes));
   using R = RoundingRecord;
   register_record<R>(m, "Rounding", R"doc(A value becomes narrower than fp32 and is then computed with.
 
@@ -192,12 +240,31 @@ with the reason and what to change.)doc",
                      field("lanes", &A::lanes), field("bytes", &A::bytes), field("wavefronts", &A::wavefronts),
                      field("conflicts", &A::conflicts), field("ways", &A::ways), field("sectors", &A::sectors),
                      field("ideal_sectors", &A::ideal_sectors), field("limits", &A::limits));
+  using G = AgentWorkRecord;
+  register_record<G>(m, "AgentWork", R"doc(Copies or products of one IR statement, over all blocks that ran.
+
+``what``: "load" and "store" (by TMA, to and from shared memory), "copy" (between shared memories) or "product"
+(``wgmma``). ``source``, ``target``: names of tensors; of a product the factors, and the sums. ``blocks``: that
+receive each copy; its bytes are counted once. ``count``: copies or instructions. ``bytes``: that are copied, without
+those outside of the tensor; of a product those that it reads from shared memory. ``flops``: of a product.)doc",
+                     field("where", &G::where), field("text", &G::text), field("what", &G::what),
+                     field("atom", &G::atom), field("source", &G::source), field("target", &G::target),
+                     field("blocks", &G::blocks), field("count", &G::count), field("bytes", &G::bytes),
+                     field("flops", &G::flops));
+  using H = BarrierPhasesRecord;
+  register_record<H>(m, "BarrierPhases", R"doc(An allocation of mbarriers, or a named barrier, over all blocks that ran.
+
+``stages``: how many barriers it has. ``arrivals``: that a phase waits for; of a named barrier: threads. ``phases``:
+that were over, of all stages together.)doc",
+                     field("name", &H::name), field("named", &H::named), field("stages", &H::stages),
+                     field("arrivals", &H::arrivals), field("phases", &H::phases));
   using Q = ReportRecord;
   register_record<Q>(
       m, "MemoryReport",
-      R"doc(What the memory system makes of every access: ``rows`` in textual order; ``blocks`` of ``grid_blocks`` ran.)doc",
-      field("rows", &Q::rows), field("sizes", &Q::sizes), field("blocks", &Q::blocks),
-      field("grid_blocks", &Q::grid_blocks));
+      R"doc(What the memory system makes of every access, and what agents do: ``rows`` and ``agents`` in textual order;
+``blocks`` of ``grid_blocks`` ran.)doc",
+      field("rows", &Q::rows), field("agents", &Q::agents), field("barriers", &Q::barriers), field("sizes", &Q::sizes),
+      field("blocks", &Q::blocks), field("grid_blocks", &Q::grid_blocks));
   using Y = SyncRecord;
   register_record<Y>(m, "Sync", R"doc(A synchronisation statement.
 

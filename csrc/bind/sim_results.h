@@ -21,6 +21,11 @@ struct TraceEventRecord {
   int id = -1;
   std::string text, where;
   bool landed = true;
+  int block = 0;
+  std::int64_t begin = 0, until = 0, bytes = 0, flops = 0;
+  std::string barrier;
+  std::int64_t phase = 0;
+  py::tuple reads = py::tuple(), writes = py::tuple();
 };
 struct RoundingRecord {
   std::string tensor, source, type, where;
@@ -72,8 +77,19 @@ struct AccessRecord {
   std::uint64_t sectors = 0, ideal_sectors = 0;
   py::tuple limits = py::tuple();
 };
+struct AgentWorkRecord {
+  std::string where, text, what, atom, source, target;
+  int blocks = 1;
+  std::uint64_t count = 0, bytes = 0, flops = 0;
+};
+struct BarrierPhasesRecord {
+  std::string name;
+  bool named = false;
+  int stages = 1, arrivals = 1;
+  std::uint64_t phases = 0;
+};
 struct ReportRecord {
-  py::tuple rows = py::tuple();
+  py::tuple rows = py::tuple(), agents = py::tuple(), barriers = py::tuple();
   py::dict sizes = py::dict();
   std::int64_t blocks = 0, grid_blocks = 0;
 };

@@ -238,6 +238,13 @@ struct SetCode {
   Expr var;       // its variable, whose facts the value must keep
 };
 
+// The hardware barriers of a gr.named_barrier.
+struct NamedBarrierCode {
+  const ir::Buffer* buffer = nullptr;
+  int first = 0;
+  [[nodiscard]] int count() const { return static_cast<int>(buffer->size_elems().value()); }
+};
+
 struct Bytecode {
   lower::ProgramPtr program;
   std::vector<lower::NodePtr> copies;  // of its nodes, where one access became several
@@ -250,11 +257,13 @@ struct Bytecode {
   std::vector<PhaseSync> phase_syncs;
   std::vector<ProxyFence> fences;
   std::vector<MBarrierCode> mbarriers;
-  int mbarrier_count = 0;                 // of a block
-  std::vector<std::string> copy_domains;  // of entries whose `done` is "group:<domain>", one thread each
-  bool products = false;                  // some leaf is a product of a warpgroup's agent
-  std::uint32_t async_domains = 0;        // bits: those whose copies agents make
-  std::vector<ThreadGroup> groups;        // of barriers: statements with equal members share one
+  std::vector<NamedBarrierCode> named;                   // in `mbarriers` all of them are one
+  int mbarrier_count = 0;                                // of a block
+  [[nodiscard]] std::string barrier_name(int at) const;  // of an mbarrier or a named barrier: "full[2]"
+  std::vector<std::string> copy_domains;                 // of entries whose `done` is "group:<domain>", one thread each
+  bool products = false;                                 // some leaf is a product of a warpgroup's agent
+  std::uint32_t async_domains = 0;                       // bits: those whose copies agents make
+  std::vector<ThreadGroup> groups;                       // of barriers: statements with equal members share one
   std::vector<LoopCode> loops;
   std::vector<IntPlan> conditions;
   std::vector<SetCode> sets;

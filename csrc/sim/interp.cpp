@@ -116,7 +116,8 @@ void Interpreter::begin_block() {
   closed_.assign(static_cast<std::size_t>(counts.agents), 0);
   know_named();
   settled_ = 0;
-  if (trace != nullptr) trace->begin(static_cast<int>(warps_.size()), domains);
+  if (trace != nullptr) trace->begin(code_);
+  in_steps_ = traces();
   sets_.begin_block();
   block_epochs_.emplace_back(order_->first_epoch(), block_);
   for (Arena& a : arenas_) {
@@ -146,6 +147,7 @@ void Interpreter::begin_block() {
 
 void Interpreter::end_block() {
   if (trace != nullptr) trace->end();
+  in_steps_ = false;
   check_unfinished();
   check_landed();
   check_arrivals();
@@ -156,7 +158,7 @@ void Interpreter::end_block() {
 
 void Interpreter::group(Warp& w, const GroupSync& g) {
   if (g.products) return group_products(w, g);
-  if (trace != nullptr && trace->records()) trace->group(w, g);
+  if (traces()) trace->group(w, g);
   for (const int domain : {g.domain, g.reads}) {
     if (domain < 0) continue;
     if (g.commits) order_->commit_copies(w.id, w.active, domain);
@@ -164,8 +166,12 @@ void Interpreter::group(Warp& w, const GroupSync& g) {
   }
 }
 
+void Interpreter::meet(const ThreadGroup& members) {
+  if (traces()) Trace::meet(present(members));
+}
+
 void Interpreter::synchronise(const ThreadGroup& members) {
-  if (trace != nullptr && trace->records()) trace->barrier(members, waiting_at(members));
+  if (traces()) trace->barrier(present(members), waiting_at(members));
   order_->barrier(members);
   if (code_.mbarrier_count != 0) know_initialised(members);
   if (order_->settled() != settled_) {

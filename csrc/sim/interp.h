@@ -55,6 +55,7 @@ class Interpreter final : public Machine {
   void simulate();  // the whole grid; then every element of every output must have been written
   [[nodiscard]] const Stats& stats() const { return stats_; }
   Trace* trace = nullptr;  // of the first block, where wanted
+  [[nodiscard]] bool traces() const { return trace != nullptr && trace->records(); }
   // Of the elements of a buffer in memory: 1 where a plain write was the last access that changed it.
   [[nodiscard]] std::vector<char> written(std::size_t buffer) const;
   // Where wanted: called with what each warp is about to execute, and by which lanes.
@@ -72,7 +73,9 @@ class Interpreter final : public Machine {
   void group(Warp& w, const GroupSync& g) override;
   void judge_arrival(const Warp& w, int lane, int mbarrier, const PhaseSync& s) override;
   void judge_phase(int mbarrier) override;
-  void judge_wait(const Warp& w, Mask lanes, int mbarrier, const PhaseSync& s) override;
+  void judge_wait(Warp& w, Mask lanes, int mbarrier, const PhaseSync& s) override;
+  void arrived(Warp& w, const PhaseSync& s, int mbarrier) override;
+  void meet(const ThreadGroup& members) override;
   void fence(Warp& w, const ProxyFence& f) override;
   void converge(Warp& w) override;
   void check_facts(const Warp& w, const SetCode& set, const ir::Stmt* origin) const override;
@@ -203,6 +206,7 @@ class Interpreter final : public Machine {
     std::vector<std::uint32_t> position;  // of each granule: its element's in `elements`
   };
   void copy_bulk(const Warp& w, const Leaf& f, int lane);
+  void trace_copy(const Warp& w, const Leaf& f, int lane, const std::vector<int>& targets);
   void locate(const Warp& w, const Leaf& f, const Operand& o, int lane, int rank, Side& side);
   void read_side(const Warp& w, const Leaf& f, const Issuer& by, int lane, const Side& side);
   void write_side(const Warp& w, const Leaf& f, const Issuer& by, int lane, const Side& from, const Side& to);
@@ -214,7 +218,7 @@ class Interpreter final : public Machine {
   void use_registers(const Warp& w, const Leaf& f, const Operand& o);  // of one warp, by its threads
   void fetch_whole(const Warp& w, const Leaf& f, const Operand& o, std::size_t slot);
   void fence_registers(const Warp& w);
-  void group_products(const Warp& w, const GroupSync& g);
+  void group_products(Warp& w, const GroupSync& g);
   void check_products() const;  // at the end of a block
   [[nodiscard]] static int agent_of(const Warp& w) { return w.id / kWarpgroup; }
   [[noreturn]] void in_flight(const Warp& w, const Leaf& f, const Operand& o, std::size_t value, const Leaf* by,

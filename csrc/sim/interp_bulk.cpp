@@ -143,6 +143,16 @@ void Interpreter::tag_side(const Warp&, const Leaf& f, const Side& from, const S
   }
 }
 
+void Interpreter::trace_copy(const Warp& w, const Leaf& f, int lane, const std::vector<int>& targets) {
+  const Operand& o = f.out.front();
+  std::vector<int> mbarriers;
+  for (const int rank : f.done.of >= 0 ? targets : std::vector<int>{}) {
+    mbarriers.push_back(mbarrier(w, f.done, rank, lane));
+  }
+  trace->copy(w, f, std::int64_t{o.values} * o.bytes, mbarriers,
+              mbarriers.empty() ? 0 : count(mbarriers.front()).phases, shared_uses(code_, w, f, 1U << lane));
+}
+
 void Interpreter::copy_bulk(const Warp& w, const Leaf& f, int lane) {
   WarpData& d = data(w);
   PhaseRules rules(*order_);
@@ -178,6 +188,7 @@ void Interpreter::copy_bulk(const Warp& w, const Leaf& f, int lane) {
     if (tags_ != nullptr) tag_side(w, f, from_, to_);
   }
   acts_ = {&w, lane, f.origin};
+  if (traces()) trace_copy(w, f, lane, targets);
   land(w, f, 1U << lane);
   const auto shared = [&](const Operand& o) { return arenas_[static_cast<std::size_t>(place_of(w, o).arena)].shared; };
   if (!to_phase && shared(f.in.front())) {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 #include "sim/interp.h"
 #include "sim/matmul.h"
@@ -33,13 +34,18 @@ void Interpreter::leaf(Warp& w, const Leaf& f) {
   ran_[f.site - 1] |= kExecuted;
   stats_.lane_ops += lanes == ~Mask{0} ? kLanes : static_cast<std::uint64_t>(std::popcount(lanes));
   if (f.span > 1 && f.collective->groups[static_cast<std::size_t>(w.local)].empty()) return;  // the first warp does it
-  if (trace != nullptr && trace->records()) [[unlikely]]
-    trace->leaf(w, f);
   if (observe) [[unlikely]]
     observe(w, f, lanes);
   if (f.bulk) {
     for (Mask m = lanes; m != 0; m &= m - 1) copy_bulk(w, f, std::countr_zero(m));
+    if (traces()) trace->leaf(w, f, {});
     return;
+  }
+  if (traces()) [[unlikely]] {
+    std::vector<TraceEvent::Use> uses;
+    if (!f.remote) uses = shared_uses(code_, w, f, lanes);
+    if (f.product) trace->product(w, f, std::exchange(uses, {}));
+    trace->leaf(w, f, std::move(uses));
   }
   if (f.remote) return execute_remote(w, f, lanes);
   if (f.domain < 0) {

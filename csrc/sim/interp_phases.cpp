@@ -39,6 +39,7 @@ void Interpreter::judge_arrival(const Warp& w, int lane, int mbarrier, const Pha
   const Passes passes = own ? Passes::All : s.cluster ? Passes::Beyond : Passes::Happened;
   const PhaseFault fault = PhaseRules(*order_).arrive(w.id, lane, mbarrier, count(mbarrier), passes, s.copies);
   if (fault != PhaseFault::None) phase_error(fault, acts_, mbarrier, "an arrival at ");
+  if (traces()) trace->counts(w, mbarrier);
   if (!own) arrived_[static_cast<std::size_t>(rank)][{w.id, lane}] = {epoch, mbarrier, s.origin};
   data(w).issuer.refresh();
 }
@@ -47,6 +48,7 @@ void Interpreter::judge_phase(int mbarrier) {
   HappensBefore::Wait unseen;
   const PhaseCount& c = count(mbarrier);
   const PhaseFault fault = PhaseRules(*order_).over(mbarrier, c, unseen);
+  if (traces() && c.is_over()) trace->phase(mbarrier, c.phases);
   if (fault == PhaseFault::None) return;
   Diagnostic d;
   d.code = fault == PhaseFault::Bytes ? Code::SIM_TRANSACTION : Code::SIM_PHASE;
@@ -72,14 +74,20 @@ void Interpreter::judge_phase(int mbarrier) {
   throw Error(std::move(d));
 }
 
-void Interpreter::judge_wait(const Warp& w, Mask lanes, int mbarrier, const PhaseSync& s) {
+void Interpreter::arrived(Warp& w, const PhaseSync& s, int mbarrier) {
+  if (traces()) trace->arrive(w, s, mbarrier, w.round);
+}
+
+void Interpreter::judge_wait(Warp& w, Mask lanes, int mbarrier, const PhaseSync& s) {
   int lane = 0;
   const PhaseFault fault = PhaseRules(*order_).wait(w.id, lanes, mbarrier, count(mbarrier), lane, s.cluster);
   if (fault != PhaseFault::None) phase_error(fault, {&w, lane, s.origin}, mbarrier, "a wait at ");
   data(w).issuer.refresh();
+  if (traces()) trace->wait(w, s, mbarrier, s.threads > 0 ? w.round : count(mbarrier).phases - 1);
 }
 
 void Interpreter::fence(Warp& w, const ProxyFence& f) {
+  if (traces()) trace->fence(w, f);
   if (f.registers) return fence_registers(w);
   if (f.shared) order_->fence_proxy(w.id, w.active, false);
   if (f.global) order_->fence_proxy(w.id, w.active, true);

@@ -79,16 +79,18 @@ void Interpreter::fence_registers(const Warp& w) {
 }
 
 // The four warps commit alike: the first of them closes the group.
-void Interpreter::group_products(const Warp& w, const GroupSync& g) {
+void Interpreter::group_products(Warp& w, const GroupSync& g) {
   WarpData& d = data(w);
   const auto agent = static_cast<std::size_t>(agent_of(w));
   if (w.active != w.lanes) {
     divergent(w, g.origin, w.lanes & ~w.active, "a part of a warp commits or waits for its warpgroup's products");
   }
-  if (g.commits && ++d.groups > closed_[agent]) {
+  const bool closes = g.commits && ++d.groups > closed_[agent];
+  if (closes) {
     order_->close_group(static_cast<int>(agent));
     ++closed_[agent];
   }
+  if (traces()) trace->products(w, g, closes, d.groups > g.pending ? d.groups - g.pending : 0);
   if (!g.waits || d.groups <= g.pending) return;
   d.done = std::max(d.done, d.groups - g.pending);
   order_->wait_group(w.id, w.active, static_cast<int>(agent), d.done - 1);

@@ -116,6 +116,7 @@ void Machine::run_block(std::int64_t block) {
     begin_block();
     run_pieces();
     end_block();
+    if (ended) ended(counts_);
   } catch (const Error& e) {
     // Memory that is not given is missed deep inside: the statement at hand is where.
     std::vector<Diagnostic> said = e.diagnostics();
@@ -135,20 +136,37 @@ void Machine::breathe_deeply() {
   poll();
 }
 
+bool Machine::run_all() {
+  std::vector<int> order(pieces_.size());
+  std::iota(order.begin(), order.end(), 0);
+  if (shuffled_) std::shuffle(order.begin(), order.end(), random_);
+  bool ran = false;
+  for (const int i : order) {
+    Warp& w = *pieces_[static_cast<std::size_t>(i)];
+    if (w.state == Warp::State::Phase && may_go_on(w)) w.state = Warp::State::Ready;
+    if (w.state != Warp::State::Ready) continue;
+    run_warp(w);
+    ran = true;
+  }
+  return ran;
+}
+
+bool Machine::run_earliest() {
+  Warp* first = nullptr;
+  for (const auto& p : pieces_) {
+    if (p->state != Warp::State::Ready && p->state != Warp::State::Phase) continue;
+    if (first != nullptr && first->now <= p->now) continue;
+    if (p->state == Warp::State::Ready || may_go_on(*p)) first = p.get();
+  }
+  if (first == nullptr) return false;
+  first->state = Warp::State::Ready;
+  run_warp(*first);
+  return true;
+}
+
 void Machine::run_pieces() {
-  std::vector<int> order;
   while (!runs_through()) {
-    order.resize(pieces_.size());
-    std::iota(order.begin(), order.end(), 0);
-    if (shuffled_) std::shuffle(order.begin(), order.end(), random_);
-    bool ran = false;
-    for (const int i : order) {
-      Warp& w = *pieces_[static_cast<std::size_t>(i)];
-      if (w.state == Warp::State::Phase && may_go_on(w)) w.state = Warp::State::Ready;
-      if (w.state != Warp::State::Ready) continue;
-      run_warp(w);
-      ran = true;
-    }
+    bool ran = in_steps_ ? run_earliest() : run_all();
     // Lanes that wait for others behind a branch go on alone when nothing else can.
     if (!ran) {
       ran = std::any_of(pieces_.begin(), pieces_.end(), [&](const auto& p) { return join(*p, true); });
@@ -176,8 +194,10 @@ void Machine::end(Warp& w) {
 void Machine::run_warp(Warp& w) {
   using Op = Instruction::Op;
   running_ = &w;
+  const std::int64_t began = w.now;
   for (;;) {
     breathe();
+    if (in_steps_ && w.now != began) return;
     const Instruction& i = code_.instructions[static_cast<std::size_t>(w.pc)];
     const auto index = static_cast<std::size_t>(i.index);
     switch (i.op) {
@@ -425,6 +445,7 @@ bool Machine::join(Warp& w, bool without_the_rest) {
         if ((p->active >> l & 1) != 0) w.ints.varying[s][l] = p->ints.varying[s][l];
       }
     }
+    w.now = std::max(w.now, p->now);
     p->active = 0;
     p->state = Warp::State::Done;
   }
@@ -476,7 +497,7 @@ bool Machine::arrive(Warp& w, int barrier) {
     });
   };
   if (!std::all_of(members.begin(), members.end(), arrived)) return false;
-  if (b.orders) synchronise(members);
+  b.orders ? synchronise(members) : meet(members);
   for (const auto& p : pieces_) {
     const bool one_of_them = p->rank == w.rank || w.group == Warp::kCluster;
     if (p->state == Warp::State::Waiting && p->group == w.group && one_of_them) p->state = Warp::State::Ready;
@@ -527,6 +548,19 @@ bool Machine::arrive_in_warp(Warp& w, int barrier, const Barrier& b) {
   w.barrier = barrier;
   w.group = waiting.front().first;
   return false;
+}
+
+std::vector<Warp*> Machine::present(const ThreadGroup& members) const {
+  std::vector<Warp*> out;
+  for (const auto& p : members) {
+    Warp* there = nullptr;
+    for (const auto& piece : pieces_) {
+      if (piece->id == p.warp && (piece->active & p.lanes) != 0) there = piece.get();
+    }
+    GR_ASSERT(there != nullptr, "a member of a barrier has a piece at it");
+    out.push_back(there);
+  }
+  return out;
 }
 
 std::vector<const ir::Stmt*> Machine::waiting_at(const ThreadGroup& members) const {

@@ -37,6 +37,7 @@ struct Warp {
   State state = State::Ready;
   int barrier = -1;         // Waiting: where; Phase: at which of Bytecode::phase_syncs
   std::int64_t round = -1;  // of the named barrier that it waits at
+  std::int64_t now = 0;     // the step of a trace (trace.h)
   int group = -1;           // Waiting: of which threads; -1: the block; kCluster: all of its cluster
   static constexpr int kCluster = -2;
   IntState ints;
@@ -52,6 +53,8 @@ class Machine {
   Machine& operator=(const Machine&) = delete;
 
   std::function<void()> poll;  // called some twenty times a second; may throw
+  // Where wanted: called when a cluster has ended, with its mbarriers'.
+  std::function<void(const std::vector<PhaseCount>&)> ended;
 
   void run();
   void run_block(std::int64_t block);                        // linear, x fastest; with those of its cluster
@@ -67,7 +70,9 @@ class Machine {
   // Before a lane's arrival counts; when all arrivals of a phase are there; when lanes have been told that one is over.
   virtual void judge_arrival(const Warp&, int, int, const PhaseSync&) {}
   virtual void judge_phase(int) {}
-  virtual void judge_wait(const Warp&, Mask, int, const PhaseSync&) {}
+  virtual void judge_wait(Warp&, Mask, int, const PhaseSync&) {}
+  virtual void arrived(Warp&, const PhaseSync&, int) {}  // at the last of the mbarriers
+  virtual void meet(const ThreadGroup&) {}               // at a barrier that orders nothing
   virtual void fence(Warp&, const ProxyFence&) {}
   virtual void converge(Warp&) {}  // the active lanes have come together
   // Integers that the active lanes hold in a register; without data, some that keep the variable's facts.
@@ -99,11 +104,13 @@ class Machine {
   [[nodiscard]] std::string block_text(std::int64_t block) const;
   // The barriers that synchronise now, by member of the group.
   [[nodiscard]] std::vector<const ir::Stmt*> waiting_at(const ThreadGroup& members) const;
+  [[nodiscard]] std::vector<Warp*> present(const ThreadGroup& members) const;  // their pieces
   [[noreturn]] void divergent(const Warp& w, const ir::Stmt* origin, Mask want, const std::string& what) const;
 
   // What happened at an instruction: a loop went on, a condition did not hold for some lanes that asked.
   enum Happened : char { kWentOn = 1, kDidNotHold = 2 };
   std::vector<char> happened_;         // by instruction, ORed
+  bool in_steps_ = false;              // always the piece in the earliest step of a trace
   bool first_and_last_turns_ = false;  // of loops whose counter is the same for a warp, no others
 
   const Bytecode& code_;
@@ -113,6 +120,8 @@ class Machine {
  private:
   void breathe_deeply();
   void run_pieces();
+  bool run_all();       // false: nothing could go on
+  bool run_earliest();  // one step of it
   void run_warp(Warp& w);
   [[nodiscard]] bool runs_through() const;  // every piece has ended
   void end(Warp& w);

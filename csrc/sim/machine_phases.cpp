@@ -46,15 +46,8 @@ int Machine::mbarrier(const Warp& w, const MBarrierRef& ref, int rank, int lane)
 
 std::string Machine::mbarrier_text(int mbarrier) const {
   const int rank = mbarrier / code_.mbarrier_count;
-  const int at = mbarrier % code_.mbarrier_count;
-  std::string text;
-  for (const MBarrierCode& m : code_.mbarriers) {
-    if (m.buffer < 0 || at < m.first || at >= m.first + m.count) continue;
-    const ir::Buffer& b = *code_.program->buffers[static_cast<std::size_t>(m.buffer)].buffer;
-    text = b.name + (b.stages > 0 || m.count > m.step ? "[" + std::to_string((at - m.first) / m.step) + "]" : "");
-  }
-  if (text.empty()) text = "named barrier " + std::to_string(at - named_first());
-  return text + (code_.cluster() > 1 ? " of block " + block_text(block_ + rank) : "");
+  return code_.barrier_name(mbarrier % code_.mbarrier_count) +
+         (code_.cluster() > 1 ? " of block " + block_text(block_ + rank) : "");
 }
 
 int Machine::named_first() const {
@@ -78,10 +71,11 @@ void Machine::arrive_at_phase(Warp& w, const PhaseSync& s) {
   Lanes expect;
   plans().lanes(s.expect, w.ints, w.active, expect);
   const std::vector<int> targets = ranks(w, s.to);
+  int at = 0;
   for (Mask m = w.active; m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);
     for (const int rank : targets) {
-      const int at = mbarrier(w, s.barrier, rank, lane);
+      at = mbarrier(w, s.barrier, rank, lane);
       PhaseCount& c = counts_[static_cast<std::size_t>(at)];
       if (s.threads > 0) c.wanted = s.threads;
       judge_arrival(w, lane, at, s);
@@ -91,6 +85,7 @@ void Machine::arrive_at_phase(Warp& w, const PhaseSync& s) {
       end_phase(at);
     }
   }
+  arrived(w, s, at);
 }
 
 void Machine::land(const Warp& w, const Leaf& f, Mask lanes) {

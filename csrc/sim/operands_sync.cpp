@@ -164,7 +164,33 @@ PhaseSync compile_named_sync(const lower::AtomCall& call, const ir::Stmt* origin
   s.barrier = {static_cast<int>(code.mbarriers.size()) - 1,
                code.plans->compile(e != nullptr ? *e : Expr(static_cast<std::int64_t>(number_attr(call, "id"))))};
   s.threads = static_cast<int>(number_attr(call, "threads"));
+  const auto* sync = origin != nullptr ? origin->as<ir::SyncStmt>() : nullptr;
+  if (e == nullptr || sync == nullptr || sync->barrier == nullptr) return s;
+  const ir::Buffer* buffer = sync->barrier->buffer.get();
+  const auto known = [&](const NamedBarrierCode& n) { return n.buffer == buffer; };
+  const Expr first = *e - sync->barrier->offset;
+  if (first.is_const() && std::none_of(code.named.begin(), code.named.end(), known)) {
+    code.named.push_back({buffer, static_cast<int>(first.value())});
+  }
   return s;
+}
+
+std::string Bytecode::barrier_name(int at) const {
+  for (const MBarrierCode& m : mbarriers) {
+    if (at < m.first || at >= m.first + m.count) continue;
+    if (m.buffer >= 0) {
+      const ir::Buffer& b = *program->buffers[static_cast<std::size_t>(m.buffer)].buffer;
+      return b.name + (b.stages > 0 || m.count > m.step ? "[" + std::to_string((at - m.first) / m.step) + "]" : "");
+    }
+    const int id = at - m.first;
+    for (const NamedBarrierCode& n : named) {
+      const int stage = id - n.first;
+      if (stage < 0 || stage >= n.count()) continue;
+      return n.buffer->name + (n.count() > 1 ? "[" + std::to_string(stage) + "]" : "");
+    }
+    return "named barrier " + std::to_string(id);
+  }
+  return "barrier " + std::to_string(at);
 }
 
 ProxyFence compile_fence(const lower::AtomCall& call, const ir::Stmt* origin) {

@@ -41,10 +41,33 @@ class Counter {
         prepare(i, f, f.out[k], k, true, true, true);
       }
     }
+    agents_.resize(code.leaves.size());
+    for (std::size_t i = 0; i < code.leaves.size(); ++i) {
+      if (code.leaves[i].bulk || code.leaves[i].product) agents_[i] = agent(code.leaves[i]);
+    }
+    for (const MBarrierCode& m : code.mbarriers) {
+      if (m.buffer < 0) continue;
+      const ir::Buffer& b = *code.program->buffers[static_cast<std::size_t>(m.buffer)].buffer;
+      out.barriers.push_back({.name = b.name, .stages = m.count / m.step, .arrivals = m.wanted});
+    }
+    for (const NamedBarrierCode& n : code.named) {
+      out.barriers.push_back(
+          {.name = n.buffer->name, .named = true, .stages = n.count(), .arrivals = n.buffer->arrivals});
+    }
+  }
+
+  void phases(const std::vector<PhaseCount>& counts) {
+    for (std::size_t at = 0; at < counts.size(); ++at) {
+      const std::string name = code_.barrier_name(static_cast<int>(at) % code_.mbarrier_count);
+      for (BarrierReport& b : out_.barriers) {
+        if (b.name == name.substr(0, name.find('['))) b.phases += static_cast<std::uint64_t>(counts[at].phases);
+      }
+    }
   }
 
   void leaf(const Warp& w, const Leaf& f, Mask lanes) {
     for (const Access& a : vectors_[f.site - 1]) count(w, f, a, lanes);
+    if (f.bulk || f.product) count_agent(w, f, lanes);
   }
 
  private:
@@ -52,6 +75,80 @@ class Counter {
     const Operand* operand;
     std::vector<Vector> vectors;
   };
+
+  [[nodiscard]] std::string buffers(const std::vector<Operand>& operands) const {
+    std::string text;
+    for (const Operand& o : operands) {
+      std::string name;
+      if (o.kind == Operand::Kind::Memory) {
+        name = code_.program->buffers[static_cast<std::size_t>(o.buffer)].buffer->name;
+      } else if (o.kind == Operand::Kind::Registers && !o.registers.empty()) {
+        const auto& first = code_.array_first;
+        const auto array = std::upper_bound(first.begin(), first.end(), o.registers.front()) - first.begin() - 1;
+        name = code_.program->registers[static_cast<std::size_t>(array)].buffer->name;
+      }
+      if (!name.empty()) text += (text.empty() ? "" : ", ") + name;
+    }
+    return text;
+  }
+
+  // The row of an agent's leaf: one for each statement.
+  std::size_t agent(const Leaf& f) {
+    AgentReport r;
+    const auto shared = [&](const Operand& o) {
+      return code_.program->buffers[static_cast<std::size_t>(o.buffer)].memory == ir::Memory::SH;
+    };
+    using What = AgentReport::What;
+    r.what = f.product                                       ? What::Product
+             : shared(f.in.front()) && shared(f.out.front()) ? What::Copy
+             : shared(f.out.front())                         ? What::Load
+                                                             : What::Store;
+    r.origin = f.origin;
+    r.atom = f.call->atom->family;
+    r.source = buffers(f.in);
+    r.target = buffers(f.out);
+    r.blocks = static_cast<int>(std::max<std::size_t>(f.to.size(), 1));
+    for (std::size_t i = 0; i < out_.agents.size(); ++i) {
+      const AgentReport& o = out_.agents[i];
+      if (o.origin == r.origin && o.atom == r.atom && o.source == r.source && o.target == r.target) return i;
+    }
+    out_.agents.push_back(std::move(r));
+    return out_.agents.size() - 1;
+  }
+
+  // Bytes of a copy that lie inside of the tensor.
+  [[nodiscard]] std::int64_t inside(const Warp& w, const Leaf& f, int lane) const {
+    for (const Operand* o : {&f.in.front(), &f.out.front()}) {
+      if (o->box.empty()) continue;
+      std::int64_t bytes = o->bytes;
+      for (const BoxDim& d : o->box) {
+        const std::int64_t at = plans().at_lane(d.at, w.ints, lane);
+        const std::int64_t end = std::min(at + d.box, plans().at_lane(d.extent, w.ints, lane));
+        bytes *= std::max<std::int64_t>(end - std::max<std::int64_t>(at, 0), 0);
+      }
+      return bytes;
+    }
+    return std::int64_t{f.out.front().values} * f.out.front().bytes;
+  }
+
+  void count_agent(const Warp& w, const Leaf& f, Mask lanes) {
+    AgentReport& r = out_.agents[agents_[f.site - 1]];
+    if (f.product) {
+      if (f.collective->groups[static_cast<std::size_t>(w.local)].empty()) return;  // the first warp does it
+      const Einsum& x = *f.einsum;
+      ++r.count;
+      r.flops += 2 * static_cast<std::uint64_t>(x.batch) * static_cast<std::uint64_t>(x.m) *
+                 static_cast<std::uint64_t>(x.n) * static_cast<std::uint64_t>(x.k);
+      for (const Operand& o : f.in) {
+        if (o.whole) r.bytes += o.deltas.size() * static_cast<std::size_t>(o.bytes);
+      }
+      return;
+    }
+    for (Mask m = lanes; m != 0; m &= m - 1) {
+      ++r.count;
+      r.bytes += static_cast<std::uint64_t>(inside(w, f, std::countr_zero(m)));
+    }
+  }
 
   // Runs of values that lie next to each other; each has a row of the report, shared by equal ones.
   void prepare(std::size_t leaf, const Leaf& f, const Operand& o, std::size_t index, bool writes, bool lowered,
@@ -189,6 +286,7 @@ class Counter {
   const Bytecode& code_;
   Report& out_;
   std::vector<std::vector<Access>> vectors_;  // per leaf
+  std::vector<std::size_t> agents_;           // per leaf: its row
   std::vector<Piece> pieces_;
   std::vector<std::int64_t> words_;
 };
@@ -246,6 +344,7 @@ Report report(const lower::ProgramPtr& program, const std::map<std::string, std:
   if (call == nullptr || !by_data) {
     Addresses machine(code, counter);
     machine.poll = poll;
+    machine.ended = [&](const std::vector<PhaseCount>& counts) { counter.phases(counts); };
     run(machine, code, all_blocks, out);
     return out;
   }
@@ -257,6 +356,7 @@ Report report(const lower::ProgramPtr& program, const std::map<std::string, std:
   }
   Interpreter machine(code, tensors, 0);
   machine.poll = poll;
+  machine.ended = [&](const std::vector<PhaseCount>& counts) { counter.phases(counts); };
   machine.observe = [&](const Warp& w, const Leaf& f, Mask lanes) { counter.leaf(w, f, lanes); };
   run(machine, code, all_blocks, out);
   return out;

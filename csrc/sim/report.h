@@ -8,6 +8,8 @@
 //   takes beyond its first wavefront are bank conflicts.
 //   Global memory: a request touches sectors of 32 bytes; ideal is what its different bytes would fill. Arguments count
 //   as aligned to 256 bytes.
+//   Agents take no part in that: their copies and products are counted as bytes and operations, those of a copy that
+//   several blocks receive once. Bytes outside of a tensor are not loaded.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +34,26 @@ struct AccessReport {  // of one operand of one IR statement, over all blocks th
   std::vector<std::pair<std::string, std::string>> limits;  // why a lane's vector is not 16 bytes: what, in words
 };
 
+struct AgentReport {  // copies or products of one IR statement, over all blocks that ran
+  enum class What : std::uint8_t { Load, Store, Copy, Product } what = What::Load;
+  const ir::Stmt* origin = nullptr;
+  std::string atom, source, target;  // buffers; of products the factors, and the accumulators
+  int blocks = 1;                    // that receive a copy
+  std::uint64_t count = 0, bytes = 0, flops = 0;
+};
+
+struct BarrierReport {  // an allocation of mbarriers, or a named barrier, over all blocks that ran
+  std::string name;
+  bool named = false;
+  int stages = 1;
+  int arrivals = 1;  // that a phase waits for
+  std::uint64_t phases = 0;
+};
+
 struct Report {
   std::vector<AccessReport> rows;  // in textual order
+  std::vector<AgentReport> agents;
+  std::vector<BarrierReport> barriers;
   std::vector<std::pair<std::string, std::int64_t>> sizes;
   std::int64_t blocks = 0;  // that ran
   std::int64_t grid_blocks = 0;

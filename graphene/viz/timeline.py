@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 
 from graphene._core import TraceEvent
+from graphene.viz.agents import draw_agents, has_agents
 from graphene.viz.grid import shade
 
 __all__ = ["Trace", "TraceEvent", "draw_timeline"]
@@ -43,8 +45,33 @@ class Trace:
             lines.append(f"warp {e.warp}  {e.start}-{e.end}  {what}{times}  {e.where}")
         return "\n".join(lines)
 
+    def timeline(
+        self,
+        path: str | Path | None = None,
+        *,
+        width: float | None = None,
+        block: int = 0,
+        steps: tuple[float, float] | None = None,
+    ) -> str:
+        """The picture as SVG text, which is also written to `path` if that is given.
+
+        Where agents copy or multiply (TMA, ``wgmma``) there is a lane for each role, agent and stage, and for whose
+        turn it is, of one `block` of the cluster; ``steps=(first, last)`` draws a part. Otherwise it is
+        ``draw_timeline``. `width`: in pixels. Raises ValueError for a block that did not run.
+        """
+        blocks = 1 + max((e.block for e in self.events), default=0)
+        if not 0 <= block < blocks:
+            raise ValueError(f"block={block}: the trace has {blocks} blocks")
+        if has_agents(self.events):
+            text = draw_agents(self.name, self.events, width or 1100.0, block, steps)
+        else:
+            text = draw_timeline(self, width or 900.0)
+        if path is not None:
+            Path(path).write_text(text + "\n", encoding="utf-8")
+        return text
+
     def _repr_svg_(self) -> str | None:
-        return draw_timeline(self) if len(self.events) <= 20_000 else None
+        return self.timeline() if len(self.events) <= 20_000 else None
 
 
 def _tooltip(e: TraceEvent) -> str:

@@ -56,7 +56,7 @@ def test_the_page_is_one_program() -> None:
     for block in re.finditer(r"```python\n(.*?)```", page, re.DOTALL):
         line = page[: block.start(1)].count("\n")
         exec(compile("\n" * line + block[1], str(path), "exec"), names)
-    for name in ("tma_copy", "gemm_one_consumer", "roles"):
+    for name in ("tma_copy", "gemm_one_consumer", "gemm_roles", "gemm_clusters"):
         kernel = names[name]()
         reads_back(kernel)
         _core.verify(kernel.ir)
