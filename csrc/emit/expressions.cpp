@@ -171,6 +171,7 @@ CText Expressions::name(const Expr& e, int at, std::string_view hint, std::strin
   CText value = e.op() == Op::Add ? sum_from_another(e, hint) : compose(e, hint);
   if (e.op() == Op::Add) scopes_.back().sums.emplace_back(e, hint);
   const bool condition = e.op() >= Op::Lt;
+  if (value.wide && fits_32(e)) value = {.text = "(int)" + value.in(Prec::Unary), .prec = Prec::Unary};
   const char* type = condition ? "bool" : value.wide ? "i64" : "int";
   const CText named{.text = names_.fresh(std::string(hint) + std::string(suffix)), .wide = value.wide};
   scopes_.back().definitions.push_back("const " + std::string(type) + " " + named.text + " = " + value.text + ";");
@@ -446,7 +447,8 @@ CText Expressions::call(std::string_view function, const Expr& e, std::string_vi
 CText Expressions::compose(const Expr& e, std::string_view hint) {
   if (e.is_const()) return literal(e.value());
   const sym::Node& n = *e.node();
-  const auto natural = [&] { return sym::lower_bound(n.args[0]) >= 0 && sym::lower_bound(n.args[1]) > 0; };
+  // Division by zero is for nobody to round.
+  const auto natural = [&] { return sym::lower_bound(n.args[0]) >= 0 && sym::lower_bound(n.args[1]) >= 0; };
   // A ring's next stage, (x + 1) % 6 where x < 6: the quotient is 0 or 1, which a comparison gives without a division.
   const auto at_most_once = [&] {
     const Expr& divisor = n.args[1];
