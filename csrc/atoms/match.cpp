@@ -118,10 +118,17 @@ std::string suggest_fix(const ir::SpecStmt& spec, const Mismatch& m, const std::
     for (std::size_t i = 0; i < r->attempt.mismatches.size() && i < 2; ++i) {
       line += (i > 0 ? "; " : "") + r->attempt.mismatches[i].text;
     }
+    if (r->attempt.mismatches.empty()) line += "fits, and is used where it is named";
     d.details.push_back(std::move(line));
   }
-  d.fix =
-      shown.empty() ? by_smaller_specs(spec.kind) : suggest_fix(spec, shown.front()->attempt.mismatches.front(), arch);
+  const Attempt* nearest = shown.empty() ? nullptr : &shown.front()->attempt;
+  if (nearest == nullptr) {
+    d.fix = by_smaller_specs(spec.kind);
+  } else if (nearest->mismatches.empty()) {  // not a default
+    d.fix = "name it: atom=\"" + nearest->match.instance->family + "\"; or " + by_smaller_specs(spec.kind);
+  } else {
+    d.fix = suggest_fix(spec, nearest->mismatches.front(), arch);
+  }
   throw Error(std::move(d));
 }
 
