@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import math
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ _LEAST, _MOST = 2, 4096  # the divisors that matter for edges
 _LONGEST = 300  # characters of a dividend that is looked at
 _FEW = (1, 2, 3, 5)
 _FEW_BLOCKS = 16  # so many blocks are wanted where their number modulo that decides something
+_PHASE = re.compile(r"(\w+) \^ \(\w+ \+ 1\)//(\d+)")  # a ring's next phase
 _LARGEST = 400  # the largest value of a size that is divided, unless a tile is larger
 _LARGEST_COUNT = 70  # the largest value of a size that is not divided
 
@@ -110,7 +112,11 @@ class Turns:
 
 
 def turns_of(body: list[Any]) -> tuple[Turns, ...]:
-    """The turns of loops, if sizes and not data decide them."""
+    """The turns of loops, if sizes and not data decide them.
+
+    In a loop that goes round a ring with a phase, a stage is used three times, so that its phase has both parities
+    and the first one again.
+    """
     every = list(statements(body))
     read = {s["var"] for s in every if s["stmt"] == "index"}
     out = {}
@@ -118,9 +124,20 @@ def turns_of(body: list[Any]) -> tuple[Turns, ...]:
         if s["stmt"] == "for" and not all(isinstance(s[x], int) for x in ("start", "stop")):
             text = plain(f"-(-(({s['stop']}) - ({s['start']})) // ({s['step']}))")
             names = frozenset(names_of(text))
-            if text not in out and not names & read:
-                out[text] = Turns(names, compile(text, "<expression>", "eval"))
+            for least in {2, *(2 * n + 1 for n in _rings(s["body"]))}:
+                if (text, least) not in out and not names & read:
+                    out[text, least] = Turns(names, compile(text, "<expression>", "eval"), least)
     return tuple(out.values())
+
+
+def _rings(body: list[Any]) -> Iterator[int]:
+    """The stages of rings with a phase that each turn of a loop goes on in, not counting loops inside of it."""
+    for s in body:
+        if s["stmt"] == "assign" and (found := _PHASE.fullmatch(str(s["value"]))) and found[1] == s["var"]:
+            yield int(found[2])
+        for inner in s.values() if s["stmt"] != "for" else ():
+            if isinstance(inner, list) and inner and isinstance(inner[0], dict) and "stmt" in inner[0]:
+                yield from _rings(inner)
 
 
 def blocks_of(data: Mapping[str, Any], residues: Iterable[tuple[Any, int]]) -> tuple[Turns, ...]:

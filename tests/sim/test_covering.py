@@ -157,3 +157,34 @@ def test_large_tiles_leave_room_for_several_calls() -> None:
     result = gemm_launches(config)[0].kernel.check()
     assert result.ok, str(result)
     assert len(result.calls) >= 8
+
+
+def test_a_ring_with_a_phase_goes_round_twice() -> None:
+    """A stage is used three times in some call: its phase has both parities, and the first one again."""
+    stages = 6
+    with gr.Kernel("through_a_ring", means=lambda X: X) as kernel:
+        n = gr.sym("n", multiple_of=4)
+        load, store = gr.atom("tma.load"), gr.atom("tma.store")
+        x = gr.input("X", gr.row_major(8, n), gr.fp32, align_bytes=16)
+        y = gr.output("Y", gr.row_major(8, n), gr.fp32, align_bytes=16)
+        gr.blocks(1)
+        warp = gr.threads(32)
+        s = gr.alloc("s", [8, TILE], gr.fp32, gr.SH, stages=stages, swizzle=gr.swizzle(TILE, gr.fp32))
+        full = gr.mbarrier("full", stages, arrivals=1)
+        gr.barrier()
+        with gr.only(warp.elect()):
+            get = gr.ring("get", stages)
+            for k in gr.loop("k", gr.ceil_div(n, TILE)):
+                i = get.index
+                full[i].arrive(expect=[s[i]])
+                gr.move(s[i], x.tile([8, TILE])[0, k], atom=load, done=full[i])
+                full[i].wait(get.phase)
+                gr.move(y.tile([8, TILE])[0, k], s[i], atom=store)
+                gr.commit(store)
+                gr.wait(store, pending=0)
+                get.advance()
+    assert {t.least for t in Numbers.of(Signature.of(kernel)).turns} == {2, 2 * stages + 1}
+    result = kernel.check()
+    assert result.ok, str(result)
+    lengths_of_calls = [int(call.partition("n=")[2].partition(",")[0]) for call in result.calls]
+    assert max(lengths_of_calls) > 2 * stages * TILE
