@@ -164,11 +164,12 @@ def notebook() -> str:
 
 def timelines() -> dict[str, str]:
     """File name -> the timeline of each step of docs/hopper.md, in which matrices have whole numbers."""
-    page, names = (DOCS / "hopper.md").read_text(), {"__name__": "hopper"}
+    page = (DOCS / "hopper.md").read_text()
+    names: dict[str, Any] = {"__name__": "hopper"}
     for block in re.finditer(r"```python\n(.*?)```", page, re.DOTALL):
         exec(compile("\n" * page[: block.start(1)].count("\n") + block[1], str(DOCS / "hopper.md"), "exec"), names)
     path = DOCS.parent / "examples/12_gemm_sm90.py"
-    example = {"__name__": "example"}
+    example: dict[str, Any] = {"__name__": "example"}
     exec(compile(path.read_text(), str(path), "exec"), example)
     x, y = (np.ones((64, 512), np.float16) for _ in range(2))
     traces = {"copy": names["tma_copy"]().simulate(x, y, trace=True).trace}
