@@ -177,3 +177,8 @@ def test_on_a_card(name: str, rng: Any) -> None:
 
     for sizes in ((136, 144, 208), (392, 264, 1040)):
         computes(config, sizes, rng, moved)
+
+
+def test_the_first_piece_of_a_tile_waits_for_the_last_of_the_tile_before() -> None:
+    odd = SMALL | {"tile": (64, 192, 64), "turns": True}  # three pieces pass through two places
+    computes(GemmConfig(**odd), (64 * 9, 192, 64), np.random.default_rng(0))

@@ -178,7 +178,9 @@ class Store:
     def opened(self, j: int) -> Any:
         """The shared memory of a piece, [rows, columns] of the sums, once the piece before has left it."""
         if self.h.by_boxes and not self.h.loaded:  # else `fetch` has waited
-            gr.wait(gr.atom("tma.store"), pending=self.h.buffers - 1)
+            last = self.h.columns // self.h.width - 1  # piece of the tile before; stores behind that from this buffer:
+            behind = (last - j) % self.h.buffers + j
+            gr.wait(gr.atom("tma.store"), pending=min(self.h.buffers - 1, behind))
         if not (self.h.by_boxes and self.h.loaded):
             gr.barrier(on=self.mine)
         return self.mine_of(self.shared[0][j % self.h.buffers])
