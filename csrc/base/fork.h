@@ -12,20 +12,7 @@ namespace graphene {
 class ForkMutex {
  public:
   // In which order several are taken: who holds one may only take those after it.
-  enum Rank {
-    kLaunch,
-    kMaps,
-    kDevice,
-    kDriver,
-    kStart,
-    kSearch,
-    kLibraries,
-    kLoaded,
-    kWarnings,
-    kExpressions,
-    kTimes,
-    kRanks
-  };
+  enum Rank { kLaunch, kMaps, kDevice, kDriver, kSearch, kLibraries, kLoaded, kWarnings, kExpressions, kTimes, kRanks };
 
   // One lock a rank, a static of a file: all of them are there once the core is loaded.
   explicit ForkMutex(Rank rank);

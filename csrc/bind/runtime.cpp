@@ -266,15 +266,6 @@ COMPILE_REMARK, COMPILE_CANCELLED, COMPILE_FORK. Releases the GIL, and answers s
       "nvrtc_read_ahead", [] { return rt::nvrtc_read_ahead(site_packages()); },
       "Asks the system to read NVRTC into memory, without waiting for it or loading it. False: there is none.");
   m.def(
-      "start_nvrtc",
-      [](const std::string& arch) {
-        const auto places = site_packages();
-        const py::gil_scoped_release release;
-        rt::start_nvrtc(arch, places);
-      },
-      py::arg("arch"),
-      "Loads NVRTC and compiles something small beside what follows, so that a compilation finds it started.");
-  m.def(
       "nvrtc_libraries",
       [] {
         py::list out;

@@ -14,7 +14,6 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <set>
 
 #include "base/diag.h"
@@ -92,7 +91,6 @@ bool NvrtcInfo::supports(const std::string& arch) const {
 
 namespace {
 ForkMutex loaded_mutex(ForkMutex::kLoaded), libraries_mutex(ForkMutex::kLibraries);
-ForkMutex start_mutex(ForkMutex::kStart);  // held while NVRTC starts beside a call: a fork waits for its end
 std::set<std::string> loaded_paths;
 }  // namespace
 
@@ -142,7 +140,6 @@ std::shared_ptr<const Nvrtc> Nvrtc::load(const std::string& path, std::string& w
 // One compilation, which the thread that asked for it may give up: whoever is last frees it.
 struct Job {
   std::shared_ptr<const Nvrtc::Api> api;
-  std::optional<NvrtcInfo> library;  // of a job that starts NVRTC: to be loaded first
   std::string source, file_name;
   std::vector<std::string> options;
 
@@ -159,7 +156,6 @@ struct Job {
 
   NvrtcOutput compiled() {
     NvrtcOutput x;
-    if (library) api = loaded_nvrtc(*library)->api_;
     // NVRTC asks for this library by its name alone. Some of its wheels name no folder, so that it finds none but one
     // that is loaded already.
     if (!api->builtins.empty()) static_cast<void>(dlopen(api->builtins.c_str(), RTLD_NOW | RTLD_LOCAL));
@@ -248,10 +244,10 @@ void end_abandoned(int status, void*) {
   }
 }
 
-void abandon(const std::shared_ptr<Job>& job, bool cancel) {
+void abandon(const std::shared_ptr<Job>& job) {
   static const int installed = ::on_exit(end_abandoned, nullptr);
   static_cast<void>(installed);
-  if (cancel) job->cancelled = true;
+  job->cancelled = true;
   const std::lock_guard lock(abandoned_mutex);
   std::erase_if(abandoned, [](const std::shared_ptr<Job>& j) {
     const std::lock_guard held(j->mutex);
@@ -264,20 +260,13 @@ void abandon(const std::shared_ptr<Job>& job, bool cancel) {
 
 void Job::run() {
   NvrtcOutput result;
-  {
-    std::unique_lock starting(start_mutex, std::defer_lock);
-    try {
-      if (library) {
-        starting.lock();
-        UnderWay::begin();
-      }
-      result = compiled();
-    } catch (const std::exception& e) {
-      result = {};
-      result.log = std::string("NVRTC: ") + e.what();
-    }
-    UnderWay::end();
+  try {
+    result = compiled();
+  } catch (const std::exception& e) {
+    result = {};
+    result.log = std::string("NVRTC: ") + e.what();
   }
+  UnderWay::end();
   const std::lock_guard lock(mutex);
   out = std::move(result);
   done = true;
@@ -335,25 +324,10 @@ NvrtcOutput Nvrtc::compile(const std::string& source, const std::string& file_na
       lock.lock();
     }
   } catch (...) {
-    abandon(job, true);
+    abandon(job);
     throw;
   }
   return std::move(job->out);
-}
-
-void start_nvrtc(const std::string& arch, const std::vector<std::string>& site_packages) {
-  static std::atomic<bool> started{false};
-  if (started.exchange(true)) return;
-  const auto job = std::make_shared<Job>();
-  try {
-    job->library = find_nvrtc(arch, site_packages);
-  } catch (const Error&) {
-    return;  // whoever compiles says so
-  }
-  job->source = "extern \"C\" __global__ void start(float* x) { x[threadIdx.x] = 1; }";
-  job->file_name = "start.cu";
-  job->options = {"-arch=" + arch};
-  if (start(job)) abandon(job, false);
 }
 
 std::shared_ptr<const Nvrtc> loaded_nvrtc(const NvrtcInfo& info) {

@@ -84,10 +84,6 @@ class Nvrtc {
 // there is none.
 bool nvrtc_read_ahead(const std::vector<std::string>& site_packages);
 
-// Loads the library that find_nvrtc returns and compiles something small, in a thread that nobody waits for: what
-// follows finds NVRTC started. Does nothing where there is none.
-void start_nvrtc(const std::string& arch, const std::vector<std::string>& site_packages);
-
 // Every library of the search that loads, each path once; for `doctor`.
 [[nodiscard]] std::vector<NvrtcInfo> all_nvrtc(const std::vector<std::string>& site_packages);
 

@@ -82,18 +82,6 @@ def test_a_kernel_has_one_launcher_whether_its_plan_is_found_or_made(found_first
     assert kernels[0] is kernels[1]
 
 
-def test_nvrtc_is_started_beside_the_choice_where_there_is_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[str] = []
-    monkeypatch.setattr(_core, "start_nvrtc", started.append)
-    with plans.described():
-        recipe_of("softmax(fp16[64, 48], -1)")  # nothing is compiled
-    assert not started
-    recipe_of("softmax(fp16[64, 48], -1)")
-    assert started == [ARCH]
-    recipe_of("softmax(fp16[64, 48], -1)")
-    assert started == [ARCH]
-
-
 # By count: what a new process does with a full cache.
 
 CALLS = [

@@ -106,22 +106,3 @@ def test_a_fork_while_nvrtc_compiles_is_said_in_the_child() -> None:
     code = COMPILING.replace("SOURCE", SLOW)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.split() == ["7", "0", "0"], done.stdout + done.stderr[-2000:]
-
-
-STARTING = """
-import os, signal
-from graphene import _core
-
-_core.start_nvrtc("sm_80")
-pid = os.fork()  # while a thread loads and starts NVRTC
-if pid == 0:
-    signal.alarm(60)
-    _core.compile_source('extern "C" __global__ void k(int* x) { *x = 5; }', "k", "sm_80")
-    os._exit(0)
-print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-"""
-
-
-def test_a_fork_waits_while_nvrtc_starts() -> None:
-    done = subprocess.run([sys.executable, "-c", STARTING], capture_output=True, text=True, timeout=120, check=False)
-    assert done.stdout.split() == ["0"], done.stdout + done.stderr[-2000:]

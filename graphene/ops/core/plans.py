@@ -121,8 +121,6 @@ def recipe(
         if (found := _load(request, place.arch, _ranks(given, tensors), lambda: configure(*given))) is not None:
             _asked.planned = True
             return found
-    if not getattr(_described, "on", False):
-        _core.start_nvrtc(place.arch)  # in a thread, beside choosing, building, lowering and printing
     with _core.Stage("choose"):
         made = configure(*given)
     if made.launches_kernels and not getattr(_described, "on", False):
