@@ -72,6 +72,7 @@ class Covering:
         self._worth = np.array([w[0] for w in self._left], np.float32)
         self._names: list[Any] = list(self._columns)
         self._covered: set[int] = set()
+        self._decides = {c for c, name in enumerate(self._columns) if name[0] == "decides"}
         self._way = [c for c, name in enumerate(self._columns) if name[0] in ("holds", "turns")]
 
     def _made_pool(self) -> list[dict[str, Any]]:
@@ -226,6 +227,11 @@ class Covering:
             return None
         self.count(best[1])
         return best[1]
+
+    @property
+    def undecided(self) -> bool:
+        """Whether some dividend decided nothing yet that does in some call of the pool."""
+        return not self._decides <= self._covered
 
     @property
     def covered(self) -> set[Any]:

@@ -27,6 +27,7 @@ SIZES, REACH, DATA = 40, 10, 60  # calls at most
 LANE_OPS = 9_000_000  # of all calls together
 _CALLS, _LARGER = 16, 3  # so many calls like the first, and the factor by which their number may grow
 _FOR_FIRST = 0.1  # of these, for the first call
+_FOR_DECIDING = 0.6  # more than these, for sizes while there are dividends that decided nothing yet
 _FOR_SIZES, _FOR_REACH = 0.45, 0.15  # of these, for sizes and for what they did not reach; data get the rest
 _CALL = 200_000  # what making a call, compiling for it and judging it cost, in lane operations
 _SMALL = 20_000  # lane operations of a call that runs though the budget is spent
@@ -101,6 +102,7 @@ class Runner:
         self._given: Made | None = None
         self._worked, self._known = 0.0, 0  # work of the first so many runs
         self._covering: Covering | None = None  # of sizes
+        self._more = 0.0  # lane operations that sizes took beyond their share
 
     def one(self, call: Call, made: Made) -> Outcome:
         """Runs a caller's own call."""
@@ -184,7 +186,7 @@ class Runner:
         if first.ok:
             self._sizes(sizes, lane_ops)
         if out.runs[-1].ok and (self.kernel.promise is not None or self.plan.floats):
-            self._data(data, lane_ops)  # data of another kind show nothing where nothing is promised
+            self._data(data, lane_ops + self._more)  # data of another kind show nothing where nothing is promised
         if not out.runs[-1].ok:
             out.failed = self._smallest(out.runs[-1])
         return out
@@ -209,7 +211,9 @@ class Runner:
         for number in range(calls + REACH):
             if number == calls:
                 self._leave_dead_out()
-            left = lane_ops * (_FOR_SIZES if number < calls else _FOR_SIZES + _FOR_REACH) - self._spent()
+                self._more = max(self._spent() - lane_ops * _FOR_SIZES, 0)
+            share = _FOR_SIZES + (_FOR_DECIDING * covering.undecided if number < calls else _FOR_REACH)
+            left = lane_ops * share + self._more - self._spent()
             if number < calls:
                 d = covering.next(_CALL, self._rate(), _CALL + max(left, _SMALL))
             else:  # what tables of integers say is drawn anew each time

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 def test_a_sample_of_the_library_keeps_its_promise(tmp_path, capsys) -> None:
     """Spread over the functions; the outcome says what was checked."""
     file = tmp_path / "library.json"
-    status = main(["check", "--library", "--every", "97", "--jobs", "1", "--json", str(file)])
+    status = main(["check", "--library", "--every", "193", "--jobs", "1", "--json", str(file)])
     assert status == 0, capsys.readouterr().out
     outcome = json.loads(file.read_text())
     assert {"commit", "date", "grid", "every", "kernels", "wrong", "found"} == set(outcome)
