@@ -62,7 +62,8 @@ STORE_US = 0.51  # the store of a tile of 128x128 by two consumers, through shar
 BY_THREADS = 3.0  # lines of C begin anywhere, or its elements have 32 bits
 ODD_LINES = 2.35  # pieces of uneven widths, and lines of C that begin in the middle of the caches' lines
 COMPUTED = 0.5  # more for an activation, for a residual, for C itself
-JOIN_US = 0.6  # clusters that cut k begin, and wait for each other's sums
+JOIN_US = 0.4  # clusters that cut k begin, and wait for each other's sums
+JOIN_SHARED_US = 3.0  # likewise, if two consumers share a tile
 JOINED_US = 1.0  # the sums of a tile of 128x128 of one more block
 SPLIT_US = 1.3  # the kernel that adds parts, which starts while the one before ends
 
@@ -120,8 +121,6 @@ def impossible(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
             return f"{shares} blocks cannot share {extent} rows of an operand in order {p.order}"
     if sum(n > 1 for n in c.cluster) > 1:
         return f"clusters of {c.cluster} have more than one direction"
-    if s.cuts > 1 and not along_k[0 if s.swapped else 1]:  # on an H200 such kernels gave NaN
-        return f"clusters that cut k need lines of k of the instruction's columns, not order {p.order}"
     if (need := _hopper(c, _form(p)).shared_bytes) > device.shared_bytes:
         return f"{need} bytes of shared memory, at most {device.shared_bytes}"
     if min(16 if padded else a for padded, a in zip(c.pad, p.align[:2], strict=True)) < 16:
@@ -202,7 +201,7 @@ def product_us(
     if not c.turns:  # nothing is multiplied while a result is stored
         total += ALONE * (memory_us(p, device, result_alone=True) - LAUNCH_US) * (rounds - 1) / rounds
     if s.cuts > 1:
-        total += JOIN_US * (max(c.warps) // 4) + (s.cuts - 1) * JOINED_US * area
+        total += (JOIN_US if max(c.warps) == 4 else JOIN_SHARED_US) + (s.cuts - 1) * JOINED_US * area
     return LAUNCH_US + total, f"{clusters / (device.sm_count // cluster):.2f} rounds, bound by {bound}"
 
 
