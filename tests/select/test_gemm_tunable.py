@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from graphene import select
 from graphene.kernels.gemm.launches import gemm_launches, run_gemm
-from graphene.select import records, select_gemm
+from graphene.select import records, select_gemm, trial_gemm
 from graphene.select.gemm import GEMM, GemmProblem, GemmTile, gemm_key
 
 pytestmark = pytest.mark.usefixtures("own_records")
@@ -182,3 +182,16 @@ def test_a_malformed_record_warns_and_is_passed_over(config: dict, why: str) -> 
     )
     with pytest.warns(RuntimeWarning, match=rf"the record of 1 of 512x512x512 .* is not used:(.|\n)*{why}"):
         assert select_gemm(512, 512, 512, device="my GPU") == select_gemm(512, 512, 512)
+
+
+def test_a_measured_launch_does_not_wait_for_arguments_to_be_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Binding takes 0.1 ms, in which a GPU waits: it was counted to kernels of 10 us."""
+    bound = []
+    monkeypatch.setattr(trial_gemm, "bound_launches", lambda *given: bound.append(given) or [])
+    p = GemmProblem(64, 64, 64, bias=True)
+    run = trial_gemm.Run(GemmTile((64, 64, 64), (2, 2), 3).config(p), p)
+    a, b, c, other, bias = ([] for _ in range(5))
+    for x in (a, a, other, a):
+        run(x, b, c, bias)
+    assert [given[1] is other for given in bound] == [False, True, False]
+    assert all(given[4] is bias for given in bound)

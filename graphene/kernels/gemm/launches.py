@@ -176,14 +176,32 @@ def run_gemm(
     do not matter. ``empty(shape, dtype)`` allocates a workspace; by default NumPy does, or PyTorch beside its tensors.
     Raises VerifyError KERNEL_ARGUMENT, and what a launch raises.
     """
+    for kernel, given in bound_launches(config, a, b, c, bias, residual, alpha, beta, empty):
+        kernel(*given)
+
+
+def bound_launches(
+    config: GemmConfig,
+    a: Any,
+    b: Any,
+    c: Any,
+    bias: Any = None,
+    residual: Any = None,
+    alpha: float | None = None,
+    beta: float | None = None,
+    empty: Callable[[tuple[int, ...], str], Any] | None = None,
+) -> list[tuple[gr.Kernel, tuple[Any, ...]]]:
+    """The kernels of `run_gemm` with their arguments: to launch them again takes no time to look them up."""
     instance("run_gemm", "config", config, GemmConfig)
     arguments = {"A": a, "B": b, "bias": bias, "residual": residual, "C": c, "alpha": alpha, "beta": beta}
     check_operands(config, arguments)
     *front, M, K = a.shape
     for name, (shape, dtype) in gemm_workspaces(config, M, b.shape[-1], K, *front).items():
         arguments[name] = (empty or _empty_like(a))(shape, dtype)
-    for kernel, names in gemm_launches(config):
-        kernel(*(argument(arguments, name, b.shape[-1]) for name in names))
+    columns = b.shape[-1]
+    return [
+        (kernel, tuple(argument(arguments, name, columns) for name in names)) for kernel, names in gemm_launches(config)
+    ]
 
 
 def check_operands(config: GemmConfig, arguments: dict[str, Any]) -> None:
