@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from itertools import groupby, pairwise
-from typing import Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene.kernels.arguments import choice, size, small_weights
@@ -19,6 +19,9 @@ from graphene.kernels.gemm.frame import MOST_IN_BOXES
 from graphene.kernels.gemm.operand import access, matrix
 from graphene.kernels.mlp import CP, Activation, atoms_of, up, vector_bytes
 from graphene.kernels.traced import as_data
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["MlpSm90Config", "mlp_sm90"]
 
@@ -36,10 +39,8 @@ class MlpSm90Config:
 
     ``widths``: the input's width and that of each layer's result, multiples of 8 except for the last; all but the first
     are at most 256. ``rows``: rows of a consumer, 64 or 128; ``consumers``: how many a block has; ``stages``: tiles of
-    64 columns of weights; ``inputs``: tiles of 64 columns of X; ``turns``: whether consumers take turns.
-    ``together``: with 128 rows, so many layers of one form stand one after the other in the code, and only behind the
-    last of them a consumer waits for all of its products. ``align``: bytes that divide the addresses and line starts of
-    X, which is 16, and of Y.
+    64 columns of weights; ``inputs``: tiles of 64 columns of X; ``turns``: whether consumers take turns. ``align``:
+    bytes that divide the addresses and line starts of X, which is 16, and of Y.
     """
 
     widths: tuple[int, ...]
@@ -51,7 +52,6 @@ class MlpSm90Config:
     stages: int = 8
     inputs: int = 2
     turns: bool = True
-    together: int = 3
     align: tuple[int, int] = (16, 16)
 
     def __post_init__(self) -> None:
@@ -75,14 +75,6 @@ class MlpSm90Config:
     def boxes(self) -> bool:
         """Whether the result is stored by boxes, else by threads."""
         return self.align[1] == 16 and self.widths[-1] % CHUNK == 0
-
-    @property
-    def least_stages(self) -> int:
-        """How many tiles of weights a consumer keeps until the other one has had its turn, or it its own half."""
-        if self.rows == 64 and not self.turns:
-            return 2
-        chunks = [1, *(-(-n // CHUNK) for n in self.widths[1:-1])]  # of the first layer all but the last are released
-        return max(map(sum, pairwise(chunks)) if self.rows > 64 and self.depth > 1 else chunks)
 
     @property
     def buffers(self) -> int:
@@ -149,10 +141,11 @@ def check_config(c: MlpSm90Config) -> None:
     size(name, "consumers", c.consumers, most=3)
     size(name, "rows * consumers", c.block_rows, most=256)  # of a box
     size(name, "stages", c.stages, least=2)
-    size(name, "together", c.together)
     size(name, "inputs", c.inputs, least=2 if c.widths[0] > CHUNK else 1)  # one is released when the next is there
     choice(name, "turns, with one consumer,", c.turns, (True, False) if c.consumers > 1 else (False,))
-    size(name, "stages, of the tiles that consumers keep,", c.stages, least=c.least_stages)
+    if c.turns:  # a consumer keeps a layer's tiles until the next one has had its turn
+        chunks = max(-(-n // CHUNK) for n in c.widths[1:])
+        size(name, "stages, if consumers take turns,", c.stages, least=chunks)
 
 
 def meaning(c: MlpSm90Config, X: Any, **given: Any) -> Any:
@@ -221,9 +214,7 @@ class _Consumer:
         self.out = gr.fragment("out", [64, wide], shared.dtype, self.wgmma[wide].c, on=mine)
         biased = {r.lines for r in runs if r.bias}
         self.vector = {n: self.piece(n).reduced(0, f"bias{n}") for n in biased}
-        # Of the stages that are waited for next, that each of two halves takes next, that are free next.
         self.get, self.free = gr.ring("get", c.stages), gr.ring("free", c.stages)
-        self.take = [gr.ring(f"take{h}", c.stages) for h in range(2)] if self.halves > 1 else [self.get]
         self.get_x, self.free_x = gr.ring("get_x", c.inputs), gr.ring("free_x", c.inputs)
 
     def together(self, lines: int) -> int:
@@ -249,115 +240,58 @@ class _Consumer:
         """The accumulators of 64 rows."""
         return self.acc[r.lines].tile([64, None])[half, 0]
 
-    def products(self, r: Run, j: Any, half: int, at: tuple[Any, Any], more: bool) -> None:
-        """Starts those of 64 rows by a tile of weights, number j of its layer; `at`: the stages of it and of X."""
-        s, inputs = self.shared, r.first == 0
-        wide = min(CHUNK, up(r.k) if inputs else up(r.k) - j * CHUNK)
-        step = wide if inputs or (up(r.k) % wide == 0 and j * CHUNK % wide == 0) else 16
-        for i in range(wide // step):
-            if inputs:
-                left = s.x[at[1]].tile([64, step])[self.w * self.halves + half, i]
-            else:
-                left = self.x[up(r.k)].tile([64, step])[half, j * CHUNK // step + i]
-            right = s.weights(at[0], r).tile([None, wide])[0, 0].tile([None, step])[0, i].T
-            atom, accumulate = self.wgmma[r.lines], more or i > 0
-            gr.matmul(self.part(r, half), left, right, on=self.mine, atom=atom, accumulate=accumulate)
-
-    def begin(self, r: Run) -> None:
-        """Starts the first layer's products, whose left operand is in shared memory. The last stages stay in use."""
-
-        def step(k: Any, more: bool) -> None:
-            s = self.shared
+    def multiply(self, r: Run, j: Any, inputs: bool, more: bool) -> None:
+        """Starts the products by the next tile of weights, number j of its layer: a group for each 64 rows."""
+        s, wide = self.shared, min(CHUNK, up(r.k))
+        if inputs:
             s.full_x[self.get_x.index].wait(self.get_x.phase)
-            s.full[self.get.index].wait(self.get.phase)
-            for half in range(self.halves):
-                self.products(r, k, half, (self.get.index, self.get_x.index), more)
-                gr.commit(self.any)
-            self.get.advance()
+        else:
+            wide = min(CHUNK, up(r.k) - j * CHUNK)
+        s.full[self.get.index].wait(self.get.phase)
+        weights = s.weights(self.get.index, r)
+        step = wide if inputs or (up(r.k) % wide == 0 and j * CHUNK % wide == 0) else 16
+        for half in range(self.halves):
+            for i in range(wide // step):
+                if inputs:
+                    left = s.x[self.get_x.index].tile([64, step])[self.w * self.halves + half, i]
+                else:
+                    left = self.x[up(r.k)].tile([64, step])[half, j * CHUNK // step + i]
+                right = weights.tile([None, step])[0, i].T
+                atom, accumulate = self.wgmma[r.lines], more or i > 0
+                gr.matmul(self.part(r, half), left, right, on=self.mine, atom=atom, accumulate=accumulate)
+            gr.commit(self.any)
+        self.get.advance()
+        if inputs:
             self.get_x.advance()
 
-        turns = self.shared.turn if r.chunks <= min(self.c.inputs, self.c.stages) else None
+    def layer(self, r: Run) -> Iterator[int]:
+        """Multiplies; yields each half when its accumulators are there."""
+        inputs, s = r.first == 0, self.shared
+        turns = s.turn if not inputs or r.chunks <= min(self.c.inputs, self.c.stages) else None
         if turns is not None:
             turns[self.w].sync()
-        if r.chunks > UNROLLED:
+        if inputs and r.chunks > UNROLLED:
             gr.init(self.acc[r.lines], 0)  # a product that adds from the second step on would keep the registers alive
             for k in gr.loop("k", r.chunks):
                 gr.fence(self.any)
-                step(k, True)
-                gr.wait(self.any, pending=self.halves)  # the step before has read its stages
+                self.multiply(r, k, inputs, True)
+                gr.wait(self.any, pending=self.halves)  # the step before has read its stage
                 with gr.if_(k > 0):
-                    self.release(inputs=True)
+                    self.release(inputs)
         else:
             gr.fence(self.any)
             for j in range(r.chunks):
-                step(j, j > 0)
+                self.multiply(r, j, inputs, j > 0)
                 if turns is not None and j == r.chunks - 1:
                     turns[(self.w + 1) % self.c.consumers].arrive()
                 if j:
                     gr.wait(self.any, pending=self.halves)
-                    self.release(inputs=True)
-        for ring in self.take if self.halves > 1 else ():
-            ring.advance(r.chunks)
-
-    def issue(self, r: Run, half: int, fence: bool) -> None:
-        """Starts the products of 64 rows of a layer. Of one half, all stages but the last are released.
-
-        ``fence``: whether registers were written since the products before, which were not fenced.
-        """
-        s, ring = self.shared, self.take[half]
-        if s.turn is not None:
-            s.turn[self.w].sync()
-        if fence:
-            gr.fence(self.any)
-        for j in range(r.chunks):
-            if self.halves == 1:
-                s.full[ring.index].wait(ring.phase)
-            self.products(r, j, half, (ring.index, None), j > 0)
-            if self.halves == 1 or j == r.chunks - 1:
-                gr.commit(self.any)
-            ring.advance()
-            if s.turn is not None and j == r.chunks - 1:
-                s.turn[(self.w + 1) % self.c.consumers].arrive()
-            if self.halves == 1 and j:
-                gr.wait(self.any, pending=1)
-                self.release(inputs=False)
-
-    def arrived(self, r: Run) -> None:
-        """Waits for a layer's weights before the sums before it are activated, lest the compiler do that in a turn."""
-        for _ in range(r.chunks if self.halves > 1 else 0):
-            self.shared.full[self.get.index].wait(self.get.phase)
-            self.get.advance()
-
-    def complete(self, r: Run, half: int, pending: int) -> None:
-        """Waits for the sums of 64 rows. Those of the last half are there: nobody reads the layer's stages."""
-        gr.wait(self.any, pending=pending)
-        if half == self.halves - 1:
-            for _ in range(1 if r.first == 0 or self.halves == 1 else r.chunks):
-                self.release(inputs=r.first == 0)
-
-    def handed_on(self, r: Run, layer: Any) -> None:
-        """Waits for a layer's sums, and hands them on."""
+                    self.release(inputs)
         for half in range(self.halves):
-            self.complete(r, half, self.halves - 1 - half)
-            self.hand_on(r, layer, half)
-
-    def layers(self, r: Run, first: Any, count: int) -> None:
-        """Layers of one form, from one whose left operand is there. Products of one half run beside the other half.
-
-        Behind the last one nothing is in flight: the assembler serialises products whose sums are read in a loop's next
-        round.
-        """
-        self.arrived(r)
-        for half in range(self.halves):
-            self.issue(r, half, fence=half == 0)
-        for layer in range(count - 1):
-            for half in range(self.halves):
-                self.complete(r, half, self.halves - 1)
-                if half == 0:
-                    self.arrived(r)
-                self.hand_on(r, first + layer, half)
-                self.issue(r, half, fence=True)
-        self.handed_on(r, first + count - 1)
+            gr.wait(self.any, pending=self.halves - 1 - half)
+            if half == self.halves - 1:
+                self.release(inputs)
+            yield half
 
     def fetch(self, r: Run, layer: Any, piece: int) -> None:
         """Brings a piece of a layer's bias to registers."""
@@ -480,23 +414,14 @@ def mlp_sm90(c: MlpSm90Config) -> gr.Kernel:
                 with gr.if_(me.w == c.consumers - 1):
                     s.turn[0].arrive()
             for t in gr.loop("tile", tiles, start=b, step=workers):
-                me.begin(runs[0])
-                if c.depth > 1:
-                    me.handed_on(runs[0], 0)
-                for r in runs[1:-1]:
-                    count = min(r.layers, c.together if me.halves > 1 else 1)
-                    rounds, left = divmod(r.layers, count)
-                    for i in gr.loop(f"layer{r.first}", rounds) if rounds > 1 else range(1):
-                        me.layers(r, r.first + i * count, count)
-                    if left:
-                        me.layers(r, r.first + rounds * count, left)
-                if c.depth > 1:
-                    me.arrived(runs[-1])
-                    for half in range(me.halves):
-                        me.issue(runs[-1], half, fence=half == 0)
-                for half in range(me.halves):
-                    me.complete(runs[-1], half, me.halves - 1 - half)
-                    me.store(runs[-1], half, Y, (t * c.consumers + me.w) * me.halves + half)
+                for r in runs:
+                    last = r is runs[-1]
+                    for i in gr.loop(f"layer{r.first}", r.layers) if r.layers > 1 else range(1):
+                        for half in me.layer(r):
+                            if last:
+                                me.store(r, half, Y, (t * c.consumers + me.w) * me.halves + half)
+                            else:
+                                me.hand_on(r, r.first + i, half)
             if c.boxes:
                 gr.wait(gr.atom("tma.store"), pending=0)
     return kernel

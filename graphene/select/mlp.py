@@ -2,7 +2,8 @@
 
 On a device with `wgmma` there are two kernels, and a model of each one's time says which is taken. A layer of both
 costs its operations, and a time that does not depend on rows, in which warps wait for each other and for sums. The
-models are chosen by times on an H200 (`benchmarks/results/mlp_h200.json`), from which they differ by up to a fifth.
+constants fit times on an H200: by `wgmma` none of 14 is more than 17% from the model, by `mma.sync` none of 10 more
+than 30%, in either direction.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ __all__ = ["mma_us", "select_mlp", "wgmma_us"]
 LAUNCH_US = 5.0  # before the first layer and behind the last one, where caches are cold
 MMA_FLOPS = 2.9e6  # operations of a multiprocessor in a microsecond, with activations, by mma.sync
 MMA_LAYER_US = 0.1
+MMA_FIRST = 3  # times the memory that the first blocks read and write; others' runs beside products
 MMA_WEIGHTS = 0.6  # the share of the time to bring weights from the L2 cache that is not hidden
-WGMMA_FLOPS = 5.0e6  # the same by wgmma, of consumers that take turns
-WGMMA_LAYER_US = 0.25  # and for every CHUNK columns of 64 rows
-ACTIVATION_US = 0.1
+WGMMA_LAUNCH_US = 6.0  # with the maps that TMA reads, and the first boxes
+WGMMA_FLOPS = 5.6e6  # the same by wgmma, of consumers that take turns
+WGMMA_LAYER_US = 0.1  # between products and activation, and for turns
+ACTIVATION_US = 0.1  # of CHUNK columns of 64 rows
 STAGES = 10  # more were not faster
 MEMORY = 0.957  # what is reached of Device.memory_rate
 
@@ -43,7 +46,7 @@ def mma_us(rows: int, widths: tuple[int, ...], device: Device) -> float:
     us = 2 * weights * max(16, rows / device.sm_count) / (MMA_FLOPS * device.tensor_rate / H200.tensor_rate)
     us += MMA_WEIGHTS * 2 * weights / (device.l2_bytes * device.clock_ghz * 1e3)
     us += LAUNCH_US + MMA_LAYER_US * (len(widths) - 1)
-    return us + _memory_us(rows, widths, device)
+    return us + MMA_FIRST * _memory_us(min(rows, 128 * device.sm_count), widths, device)
 
 
 def wgmma_us(c: MlpSm90Config, rows: int, device: Device) -> float:
@@ -52,8 +55,8 @@ def wgmma_us(c: MlpSm90Config, rows: int, device: Device) -> float:
     for k, n in pairwise(c.widths):
         products = 2 * c.rows * up(k) * up(n) / (WGMMA_FLOPS * device.tensor_rate / H200.tensor_rate)
         between = WGMMA_LAYER_US + ACTIVATION_US * (c.rows // 64) * -(-n // CHUNK)
-        us += rounds * max(c.consumers * products, products + between)
-    return LAUNCH_US + us + _memory_us(rows, c.widths, device)
+        us += rounds * (max(c.consumers * products, products + between) + WGMMA_LAYER_US * (c.consumers > 1))
+    return WGMMA_LAUNCH_US + us + _memory_us(rows, c.widths, device)
 
 
 def _by_wgmma(rows: int, c: MlpSm90Config, device: Device) -> tuple[float, MlpSm90Config] | None:
@@ -78,7 +81,7 @@ def _by_wgmma(rows: int, c: MlpSm90Config, device: Device) -> tuple[float, MlpSm
         empty = replace(c, rows=m, consumers=consumers, turns=turns, stages=0)
         one = replace(empty, stages=1).shared_bytes - empty.shared_bytes
         stages = min(STAGES, (device.shared_bytes - empty.shared_bytes) // one)
-        if stages >= max(2, empty.least_stages):
+        if stages >= max(2, -(-max(widths[1:]) // CHUNK)):
             tile = replace(empty, stages=stages)
             found.append((wgmma_us(tile, rows, device), tile))
     return min(found, key=lambda f: f[0], default=None)

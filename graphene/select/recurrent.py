@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["select_cell"]
 
 # Rows, columns of the product, consumers, turns.
-TILES = ((128, 128, 2, True), (128, 128, 2, False), (64, 128, 1, False), (64, 64, 1, False))
+TILES = ((256, 128, 2, False), (128, 128, 2, True), (128, 128, 2, False), (64, 128, 1, False), (64, 64, 1, False))
 STAGES = 10  # more were not faster
-FEW_ROWS = 96  # below, a tile of 64 rows and wgmma gain nothing: the weights are read from memory
+FEW_ROWS = 64  # below, a tile is not full
 
 
 def _by_wgmma(M: int, N: int, c: CellSm90Config, device: Device) -> CellSm90Config | None:
@@ -28,14 +28,9 @@ def _by_wgmma(M: int, N: int, c: CellSm90Config, device: Device) -> CellSm90Conf
     if M < FEW_ROWS or N % 8:
         return None
     found = []
-    for rows, columns, consumers, turns in (
-        (128, 128, 2, True),
-        (128, 128, 2, False),
-        (64, 128, 1, False),
-        (64, 64, 1, False),
-    ):
+    for rows, columns, consumers, turns in TILES:
         units = columns // c.gates
-        if c.gates == 4 and N % units:
+        if c.gates == 4 and (N % units or rows > 128):  # its states take long, which turns hide
             continue
         tiles = -(-M // rows) * -(-N // units)
         rounds = -(-tiles // device.sm_count)

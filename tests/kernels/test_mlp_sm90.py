@@ -69,12 +69,6 @@ def test_layers_of_different_forms() -> None:
     run(config((40, 48, 48, 48, 48, 80, 64), acts=acts, biases=(True, False, False, True, True, False)), 70, stride=48)
 
 
-@pytest.mark.parametrize("together", [1, 2, 3])
-def test_layers_of_one_form(together: int) -> None:
-    """Five between the first and the last: rounds of a loop, and what is left."""
-    run(config((32,) * 8, rows=128, together=together), 70)
-
-
 def test_several_tiles_of_rows_a_block() -> None:
     """The simulator has four multiprocessors: the first block has three tiles here."""
     run(config((64, 32, 32, 64), stages=3), 128 * 8 + 40, seed=1)
@@ -149,7 +143,7 @@ def test_every_synchronisation_left_out_is_reported() -> None:
         ({"align": (8, 16)}, "align[0] does not fit"),
         (
             {"widths": (16, 256, 256, 16), "rows": 64, "stages": 3},
-            "stages, of the tiles that consumers keep, does not fit",
+            "stages, if consumers take turns, does not fit",
         ),
     ],
 )

@@ -60,7 +60,7 @@ def test_units_that_fill_no_tile() -> None:
     "options",
     [
         {"tile": (128, 128), "stages": 6},
-        {"tile": (128, 256), "stages": 4, "turns": False},
+        {"tile": (256, 128), "stages": 4, "turns": False},
         {"tile": (128, 32), "stages": 5, **LSTM},
         {"tile": (128, 64), "stages": 3, "turns": False, **LSTM},
         {"tile": (64, 32), "stages": 6, **ALONE, **LSTM},
@@ -116,11 +116,12 @@ def test_it_is_chosen_on_hopper_for_many_rows() -> None:
         c = select_cell(m, n, gates=gates, biases=gates // 2, device=device, **options)
         return (c.tile, c.consumers, c.turns) if isinstance(c, CellSm90Config) else None
 
-    assert chosen(2048, 2048, 1) == ((128, 128), 2, True)
+    assert chosen(2048, 2048, 1) == ((256, 128), 2, False)
+    assert chosen(2048, 1024, 1) == ((128, 128), 2, False)
     assert chosen(512, 4096, 1) == ((128, 128), 2, False)
     assert chosen(2048, 1024, 4) == ((128, 32), 2, True)
     assert chosen(256, 1024, 4) == ((64, 32), 1, False)
-    assert chosen(64, 512, 4) is None
+    assert chosen(63, 512, 4) is None
     assert chosen(2048, 1000, 4) is None  # the units fill no tiles
     assert chosen(2048, 2048, 1, PORTABLE) is None
     assert chosen(2048, 2048, 1, align=(16, 16, 8, 16, 16)) is None
