@@ -140,7 +140,7 @@ MISTAKES = [
     M(MLP, '            gr.fence("async.shared")  # what threads stored becomes visible to the copy\n', "",
       "mlp, boxes"),
     # Stores that are on their way.
-    M(STORE, "pending=self.h.buffers - 1)", "pending=self.h.buffers)", "two pieces"),
+    M(STORE, "pending=min(self.h.buffers - 1, behind)", "pending=self.h.buffers", "two pieces"),
     M(STORE, "        if not (self.h.by_boxes and self.h.loaded):\n            gr.barrier(on=self.mine)\n", "",
       "turns"),
     M(STORE, '            gr.wait(gr.atom("tma.store"), pending=0)  # the stores from these places have read them\n',
