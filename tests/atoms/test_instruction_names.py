@@ -23,12 +23,15 @@ ADVICE = {
     ("csrc/sim/interp_report.cpp", "ld.global"): "which load to use instead",
     ("csrc/sim/operands.cpp", "wgmma"): "the domain in which products of warpgroups complete",
     ("csrc/sim/operands_sync.cpp", "wgmma"): "the domain in which products of warpgroups complete",
+    ("csrc/bind/sim_results.cpp", "wgmma"): "the domain in which products of warpgroups complete",
     ("csrc/runtime/compile.cpp", "wgmma"): "what the assembler says",
     ("csrc/runtime/compile.cpp", "wgmma.mma_async"): "what the assembler says",
 }
 PYTHON_ADVICE = {
     ("graphene/atoms.py", "ldmatrix.x4"): "how a name is written",
     ("graphene/declare.py", "mma.c"): "how an operand is written",
+    ("graphene/viz/agents.py", "cp.async.bulk"): "which line of the picture an event is on",
+    ("graphene/viz/agents.py", "wgmma"): "which line of the picture an event is on",
 }
 
 
