@@ -38,6 +38,8 @@ LINES = 0.2  # more for as many more lines of operands, for the same products, a
 NARROW = 75  # columns: narrower instructions take as long
 NARROW_SHARED = 86  # likewise, if two consumers share a tile
 SHARED_TILE = 1.019  # two consumers share a tile
+NARROW_IN_TURNS = 0.03  # more in long runs, where power is the limit, for columns up to 128 of consumers that take turns
+LONG_US = 100  # the time of a product's work at which half of that counts
 UNEVEN = 1.01  # widths that are no multiple of 64
 UNEVEN_NARROW = 1.05  # such widths below 128
 ACROSS = {16: 1.5, 32: 1.06, 64: 1.0}  # by the line in shared memory of an operand that has no lines of k, elements
@@ -172,6 +174,8 @@ def product_us(
     if not (p.order[0] == "T" if s.swapped else p.order[1] == "N"):
         tensor_ns *= ACROSS[next(n for n in (64, 32, 16) if s.columns % n == 0)]
     tensor_ns *= SHARED_TILE if max(c.warps) == 8 else 1.0
+    if c.turns and s.columns <= 128:
+        tensor_ns *= 1 + NARROW_IN_TURNS * busy / (busy + LONG_US)
     if cluster > s.cuts:
         operands = count * (p.m + p.n) * p.k * item
         tensor_ns *= CLUSTERS if operands < LARGE_BYTES else 2 - CLUSTERS
