@@ -171,7 +171,6 @@ CText Expressions::name(const Expr& e, int at, std::string_view hint, std::strin
   CText value = e.op() == Op::Add ? sum_from_another(e, hint) : compose(e, hint);
   if (e.op() == Op::Add) scopes_.back().sums.emplace_back(e, hint);
   const bool condition = e.op() >= Op::Lt;
-  if (value.wide && fits_32(e)) value = {.text = "(int)" + value.in(Prec::Unary), .prec = Prec::Unary};
   const char* type = condition ? "bool" : value.wide ? "i64" : "int";
   const CText named{.text = names_.fresh(std::string(hint) + std::string(suffix)), .wide = value.wide};
   scopes_.back().definitions.push_back("const " + std::string(type) + " " + named.text + " = " + value.text + ";");

@@ -164,7 +164,9 @@ def _() -> Case:
     def call(splits: int, left: int) -> list[Any]:
         heads = 2 if left == 30 else 1
         q, k, v = (normal(i, 1, s, h * heads, 32) for i, (s, h) in enumerate(((7, 3), (70, 1), (70, 1))))
-        made = [np.full((splits, 1, heads, 21, *x), np.nan, np.float32) for x in ((32,), ())]
+        made = [
+            np.full((splits, 1, heads, 21, *x), np.nan, np.float32) for x in ((32,), (), ())
+        ]  # sums, maxima, logarithms
         return [q, k, v, *made, 1.5, left, 1]
 
     calls = [functools.partial(call, *c) for c in ((1, 100), (3, 30), (1, 16))]

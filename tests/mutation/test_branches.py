@@ -21,6 +21,8 @@ from product_mistakes import BUILD
 import graphene as gr
 from graphene import kernels as k
 from graphene.kernels import NormConfig, RowTile
+from graphene.kernels.mlp_sm90 import MlpSm90Config, mlp_sm90
+from graphene.kernels.recurrent_sm90 import CellSm90Config, cell_sm90
 
 FOLDER = Path(k.__file__).parent
 # Kernels with options that neither a case nor a mistake has.
@@ -40,6 +42,12 @@ MORE: dict[str, Any] = {
     ),
     "product of i8 along rows": lambda: k.gemm_sm80(64, 64, 64, 2, None, warps=(2, 2), order="NT", dtype=gr.i8),
     "product of quad-pairs along rows": lambda: k.gemm_sm70(32, 32, 32, warps=(2, 2), order="NT"),
+    "perceptron for Hopper, a wide input, a ragged result": lambda: mlp_sm90(
+        MlpSm90Config((784, 256, 128, 10), ("relu",) * 3, (True,) * 3, rows=64, stages=5, turns=False, align=(16, 4))
+    ),
+    "cell for Hopper, biases that are brought behind the products": lambda: cell_sm90(
+        CellSm90Config(tile=(128, 256), biases=2, stages=3, turns=False)
+    ),
     "maxima of integers": lambda: k.reduction_kernel(k.ReductionConfig(1, "max", gr.i32, threads=32, vector=4)),
 }
 # Checks of arguments and what launches kernels build none.
