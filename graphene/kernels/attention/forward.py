@@ -6,6 +6,7 @@ values, which are copied `stages` - 1 steps ahead. The algorithm is FlashAttenti
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from dataclasses import dataclass
@@ -41,7 +42,8 @@ class ForwardConfig:
     biases. `split`: several blocks share the keys of a row and store partial results in fp32, for
     ``attention_combine_kernel``. `listed`: a list from ``attention_tiles_kernel`` says which tiles of keys the mask
     lets a block see. `even`: each query sees all keys, and their number is a multiple of BN. Then no tile needs a
-    mask: the step is printed once instead of twice, which saves much of the compiler's time. `training`: what only a
+    mask: the step is printed once instead of twice, which saves much of the compiler's time. `one_loop`: the step is
+    printed once for all problems, with its mask in an ``if``. `training`: what only a
     gradient needs is a result, too; `lse` belongs to it, and `packed` does not go with it. Raises VerifyError
     KERNEL_ARGUMENT.
     """
@@ -60,6 +62,7 @@ class ForwardConfig:
     split: bool = False
     listed: bool = False
     even: bool = False
+    one_loop: bool = False
     training: bool = False
 
     def __post_init__(self) -> None:
@@ -278,26 +281,36 @@ class _Forward:
             gr.wait(self.cp, pending=c.stages - 1)
             gr.barrier()
             gr.move(self.q, self.sQ.tile([self.WM, None])[self.w, 0], atom=self.ldsm)
-        for i in gr.loop("i", self.steps.whole):
-            self.step(i, masked=False)
-        if not c.even:
-            for i in gr.loop("i", self.steps.count, start=self.steps.whole):
-                self.step(i, masked=True)
+        whole = self.steps.whole
+        if c.one_loop and not c.even and not (isinstance(whole, int) and whole == 0):
+            for i in gr.loop("i", self.steps.count):
+                self.step(i, masked=None)
+        else:
+            for i in gr.loop("i", whole):
+                self.step(i, masked=False)
+            if not c.even:
+                for i in gr.loop("i", self.steps.count, start=whole):
+                    self.step(i, masked=True)
         self.finish()
 
-    def step(self, i: Any, masked: bool) -> None:
-        """One tile of keys and values, chunk by chunk; the next products run while exponentials are computed."""
+    def step(self, i: Any, masked: bool | None) -> None:
+        """One tile of keys and values, chunk by chunk; the next products run while exponentials are computed.
+
+        `masked`: None where the step's number says whether it needs a mask.
+        """
         c = self.c
         gr.wait(self.cp, pending=c.stages - 2)
         gr.barrier()  # every warp sees the tile, and has read the one before, whose stage is loaded now
         self.load(i + c.stages - 1)
         chunks = c.BN // self.chunk
-        n = self.steps.number(i) if masked else 0
+        n = 0 if masked is False else self.steps.number(i)
 
         def scores(j: int) -> None:
-            self.multiply_queries(self.S[j % 2], i, j)
-            if masked:
-                self.adjust(self.S[j % 2], n * chunks + j)
+            S = self.S[j % 2]
+            self.multiply_queries(S, i, j)
+            with gr.if_(i >= self.steps.whole) if masked is None else contextlib.nullcontext():
+                if masked is not False:
+                    self.adjust(S, n * chunks + j)
 
         scores(0)
         for j in range(chunks):
