@@ -12,7 +12,7 @@ import graphene as gr
 from graphene import kernels
 from graphene.judge.signature import Signature
 from graphene.kernels import NormColumnsConfig, NormConfig, ReductionConfig, RowTile, SoftmaxColumnsConfig
-from graphene.kernels.epilogues import ACTIVATIONS, linear, sigmoid_tanh
+from graphene.kernels.epilogues import ACTIVATIONS, activation, linear, sigmoid_tanh
 from graphene.promise import call
 
 torch = pytest.importorskip("torch")
@@ -58,6 +58,7 @@ def test_activations(name: str | None) -> None:
     x = np.concatenate([normal(100) * 3, [0.0, -40, 40, np.inf, -np.inf, np.nan] if name in (None, "relu") else [0.0]])
     close(ACTIVATIONS[name](x), TORCH[name](t(x)))
     assert name != "gelu" or ACTIVATIONS[name](np.array([-np.inf])) == 0  # as the kernels make it; PyTorch's is NaN
+    close(activation(name, bits=16)(x), TORCH[name](t(x)))
 
 
 def test_the_gated_activation() -> None:

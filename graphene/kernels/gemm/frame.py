@@ -154,7 +154,7 @@ class Product:
         p = self.problem
         if self.splits or (p.epilogue is None and self.c_type == self.sums and not p.computes):
             return None
-        return p.epilogue or linear(p.activation, p.bias, p.residual)
+        return p.epilogue or linear(p.activation, p.bias, p.residual, self.c_type.bits)
 
     @property
     def splits(self) -> bool:

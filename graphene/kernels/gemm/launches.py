@@ -55,8 +55,8 @@ def _pad(names: str, dtype: str, batched: bool) -> gr.Kernel:
 def _reduce(p: GemmProblem) -> gr.Kernel:
     """The kernel that adds the parts of a product whose k is split. The last ``KEPT`` ones are kept."""
     return gemm_reduce(
-        linear(p.activation, p.bias, p.residual), sums=TYPES[p.sums], out=TYPES[p.out_dtype], align=p.align[2],
-        batched=p.batch is not None, bias=p.bias, residual=p.residual, alpha=p.alpha, beta=p.beta,
+        linear(p.activation, p.bias, p.residual, TYPES[p.out_dtype].bits), sums=TYPES[p.sums], out=TYPES[p.out_dtype],
+        align=p.align[2], batched=p.batch is not None, bias=p.bias, residual=p.residual, alpha=p.alpha, beta=p.beta,
     )  # fmt: skip
 
 
@@ -96,7 +96,7 @@ def _means(
     if p.dtype == "fp32":
         A, B = gr.rounded("tA", A), gr.rounded("tB", B)
     x = combined(A @ B, None, C, None, None, alpha, beta)
-    x = activation(p.activation)(x if bias is None else x + bias)
+    x = activation(p.activation, TYPES[p.out_dtype].bits)(x if bias is None else x + bias)
     return {"C": x if residual is None else x + residual}
 
 

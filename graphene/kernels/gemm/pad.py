@@ -58,6 +58,8 @@ def gemm_pad(names: str = "AB", dtype: DType = gr.fp16, batched: bool = False) -
         across = gr.max(across, 1)
         blocks = gr.blocks(across * down, len(pairs) * (batch[0] if batched else 1))  # along lines first
         threads = gr.threads(32, 8)
+        gr.start_kernels()  # the product's blocks may start as soon as there is room
+        gr.wait_kernels()  # the kernel before this one may still read the copies of a product before
         (block, z), (tx, ty) = blocks.indices(), threads.indices()
         row, column = block // across * 8 + ty, block % across * 32 * steps + tx
         r = gr.alloc("r", [steps, width], dtype, gr.RF)

@@ -73,6 +73,7 @@ def gemm_reduce(
         factor, factor_c = (gr.param(n, gr.fp32) if on else None for n, on in (("alpha", alpha), ("beta", beta)))
         across, down = gr.ceil_div(N, 32 * width), gr.ceil_div(M, 8)
         blocks, threads = gr.blocks(down, across, batch[0] if batched else 1), gr.threads(32, 8)
+        gr.start_kernels()  # the next kernel's blocks may start as soon as there is room
         gr.wait_kernels()  # W comes from the kernel before this one
         (by, bx, z), (tx, ty) = blocks.indices(), threads.indices()
         row, column = by * 8 + ty, bx * 32 + tx
