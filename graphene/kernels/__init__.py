@@ -15,8 +15,10 @@ from graphene.kernels.attention.backward import (
     attention_queries_gradient_kernel,
 )
 from graphene.kernels.attention.combine import attention_combine_kernel
+from graphene.kernels.attention.decode import DecodeConfig, attention_decode_kernel
 from graphene.kernels.attention.delta import attention_delta_kernel
 from graphene.kernels.attention.forward import ForwardConfig, attention_forward_kernel
+from graphene.kernels.attention.paged import attention_paged_kernel
 from graphene.kernels.attention.problem import Attention, Extra
 from graphene.kernels.attention.product import ProductConfig, attention_queries_product_kernel
 from graphene.kernels.attention.tiles import attention_tiles_kernel
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Attention",
     "BackwardConfig",
+    "DecodeConfig",
     "ElementwiseConfig",
     "Extra",
     "ForwardConfig",
@@ -83,9 +86,11 @@ __all__ = [
     "SoftmaxConfig",
     "TransposeConfig",
     "attention_combine_kernel",
+    "attention_decode_kernel",
     "attention_delta_kernel",
     "attention_forward_kernel",
     "attention_keys_gradient_kernel",
+    "attention_paged_kernel",
     "attention_queries_gradient_kernel",
     "attention_queries_product_kernel",
     "attention_tiles_kernel",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 FINITE = ("normal", "positive", "rising", "falling", "constant", "whole", "tiny", "large", "spike",
           "uneven")  # fmt: skip
 SIZES = {  # sizes that no tile divides; the last ones are the usual
-    "batch": (1, 2, 3), "kv_heads": (1, 2, 3), "splits": (1, 2, 35, 5, 3),
+    "batch": (1, 2, 3), "kv_heads": (1, 2, 3), "splits": (1, 2, 35, 5, 3), "pages": (7, 5, 12), "most": (2, 1, 3),
     "left": (0, 1, 15, 16, 30, 31, 46, 62, 100, 17), "right": (1, -1, 14, 15, 16, 31, 46, 62, -20, 100, 0),
 }  # fmt: skip
 
@@ -43,6 +43,8 @@ def arguments(
                 t[...] = t[:, :: a.group].repeat(a.group, 1)
         if "starts_q" in args:
             starts(args, rng)
+        if "table" in args:
+            pages(args, rng)
         if "T" in args and "Q" in args:
             lists(a, block, tile, args)
         if "delta" in args and "Q" in args:
@@ -109,6 +111,33 @@ def starts(args: Any, rng: Any) -> None:
             at = np.clip(at, at[0], at[-1])
         args[name][...], most[name] = at, int(np.diff(at).max(initial=1))
     args["longest"] = most["starts_k" if "dK" in args else "starts_q"]
+
+
+def pages(args: Any, rng: Any) -> None:
+    """Sequences of any lengths, some without keys, in pages of which no two need be neighbours.
+
+    Entries of the table that no sequence needs name no page. Where each page is one sequence's, the rows behind its
+    last key are no numbers.
+    """
+    import numpy as np
+
+    table, lengths, (count, page) = args["table"], args["lengths"], args["K"].shape[:2]
+    lengths[...] = rng.integers(0, table.shape[1] * page + 1, lengths.shape)
+    if rng.integers(2):
+        lengths[...] = lengths // page * page
+    if count == 0:
+        lengths[...] = 0
+    needed, apart = -(-lengths // page), count >= table.size
+    table[...] = (
+        rng.permutation(count)[: table.size].reshape(table.shape)
+        if apart
+        else rng.integers(0, max(count, 1), table.shape)
+    )
+    table[np.arange(table.shape[1])[None] >= needed[:, None]] = -1
+    for i, n in enumerate(needed) if apart else ():
+        if n:
+            for t in (args["K"], args["V"]):
+                t[table[i, n - 1], (lengths[i] - 1) % page + 1 :] = np.nan
 
 
 def lists(a: Attention, block: int, tile: int, args: Any) -> None:

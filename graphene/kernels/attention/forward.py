@@ -147,8 +147,7 @@ class _Forward:
         args = AttentionArguments(a, c.BN if c.even else 1)
         self.args = args
         self.Q = args.tensor(gr.input, "Q", args.sq, args.heads)
-        self.K = args.tensor(gr.input, "K", args.sk, args.kv_heads)
-        self.V = args.tensor(gr.input, "V", args.sk, args.kv_heads)
+        self.K, self.V = self.declare_keys()
         places = gr.Layout(args.batch + 1)
         self.starts = [gr.input(n, places, gr.i32) for n in ("starts_q", "starts_k")] if a.varlen else []
         self.extras = {"mask": args.extra("M", a.mask), "bias": args.extra("B", a.bias)}
@@ -181,17 +180,29 @@ class _Forward:
             if a.bias is not None:
                 self.rest = gr.output("rest", gr.row_major(*rows), gr.fp32)
                 more.append(self.rest)
-        self.made = [self.O, *more]
+        self.extra_load = "ld.global.nc"
+        self.made, self.block_rows, self.step_keys = [self.O, *more], c.BM, c.BN
         self.scores = Scores(a)
         self.left = gr.param("left", gr.i32) if a.left else None
         self.right = gr.param("right", gr.i32) if a.right else None
         self.numbers = [x for x in (self.scores.scale, self.scores.cap, self.left, self.right) if x is not None]
         self.longest = gr.param("longest", gr.i32) if a.varlen else args.sq
-        self.threads = gr.threads(32 * c.WARPS)
-        (self.w, _) = self.threads.tile(32).indices()
-        self.warp = self.threads.tile(32)[self.w]
+        self.declare_threads()
         self.mma, self.cp = a.atom("mma"), gr.atom("cp.async.cg.16")
         self.ldsm, self.ldsm_t = gr.atom("ldmatrix.x4"), gr.atom("ldmatrix.x4.trans")
+
+    def declare_keys(self) -> tuple[gr.Tensor, gr.Tensor]:
+        """Keys and values."""
+        return (
+            self.args.tensor(gr.input, "K", self.args.sk, self.args.kv_heads),
+            self.args.tensor(gr.input, "V", self.args.sk, self.args.kv_heads),
+        )
+
+    def declare_threads(self) -> None:
+        """The threads of a block, and which of its rows a warp has."""
+        self.threads = gr.threads(32 * self.c.WARPS)
+        (self.w, _) = self.threads.tile(32).indices()
+        self.warp = self.threads.tile(32)[self.w]
 
     def blocks(self) -> Any:
         """The grid."""
@@ -208,9 +219,10 @@ class _Forward:
         """Chooses the rows, the head, the sequence and the part of the keys that this block works on."""
         a, c, args = self.a, self.c, self.args
         bm, h, b = blocks.indices()
-        self.part = 0
+        self.part, self.share = 0, None
         if c.split:
             self.part, bm = bm % self.splits, bm // self.splits
+            self.share = self.part, self.splits
         elif self.right is not None:  # the longest rows first, so that no block ends late
             bm = self.row_tiles - 1 - bm
         self.bm, self.b = bm, b
@@ -231,7 +243,7 @@ class _Forward:
         """Shared memory and registers."""
         a, c, WM, warp = self.a, self.c, self.WM, self.warp
         self.sQ = a.shared("sQ", c.BM)
-        self.sK, self.sV = a.shared("sK", c.BN, c.stages), a.shared("sV", c.BN, c.stages)
+        self.sK, self.sV = self.allocate_keys()
         self.q = gr.fragment("q", [WM, a.depth if c.q_in_registers else 16], a.dtype, self.mma.a, on=warp)
         self.chunk = c.chunk or c.BN
         self.piece_k, self.piece_v = (math.gcd(n, c.piece) for n in (self.chunk, a.depth))
@@ -251,6 +263,14 @@ class _Forward:
         self.flags = self.S[0].reduced(1, "flags", gr.i32)
         self.grows, self.far = (gr.alloc(n, [], gr.i32, gr.RF) for n in ("grows", "far"))
         self.most, self.floor = (gr.alloc(n, [], gr.fp32, gr.RF) for n in ("most", "floor"))
+
+    def allocate_keys(self) -> tuple[gr.Tensor, gr.Tensor]:
+        """The tiles of keys and values."""
+        return self.a.shared("sK", self.c.BN, self.c.stages), self.a.shared("sV", self.c.BN, self.c.stages)
+
+    def tiles_of(self, i: Any) -> tuple[gr.Tensor, gr.Tensor]:
+        """The keys and values of step i."""
+        return self.sK[i % self.c.stages], self.sV[i % self.c.stages]
 
     def run(self) -> None:
         """The kernel."""
@@ -325,13 +345,14 @@ class _Forward:
         if self.listed and a.mask is not None:
             return _Listed(self.T[self.b, self.h, self.bm if a.mask.rows or a.left or a.right else 0, :], a.prescaled)
         if c.packed:
-            first, rows = self.bm * c.BM // a.group, (c.BM - 1) // a.group + 2
+            first, rows = self.bm * self.block_rows // a.group, (self.block_rows - 1) // a.group + 2
         else:
             first, rows = self.bm * c.BM, c.BM
-        lo, hi, whole_lo, whole_hi = self.seen.key_tiles(first, rows, c.BN)
-        if c.split:
-            each = gr.ceil_div(gr.max(hi - lo, 0), self.splits)
-            lo = lo + self.part * each
+        lo, hi, whole_lo, whole_hi = self.seen.key_tiles(first, rows, self.step_keys)
+        if self.share is not None:
+            part, parts = self.share
+            each = gr.ceil_div(gr.max(hi - lo, 0), parts)
+            lo = lo + part * each
             hi = gr.min(hi, lo + each)
         if a.mask is not None or a.prescaled:
             whole_lo = whole_hi = lo
@@ -376,7 +397,7 @@ class _Forward:
 
     def multiply_queries(self, S: gr.Tensor, i: Any, j: int) -> None:
         """S = Q K^T of chunk j of a tile."""
-        sK, pieces = self.sK[i % self.c.stages].tile([self.piece_k, 16]), self.chunk // self.piece_k
+        sK, pieces = self.tiles_of(i)[0].tile([self.piece_k, 16]), self.chunk // self.piece_k
         gr.init(S, 0)
         for d in range(self.a.depth // 16):
             if self.c.q_in_registers:
@@ -392,7 +413,7 @@ class _Forward:
         """Scores from products: softcap, bias, masks; `n` counts chunks of keys."""
         a = self.a
         row, col = S.coords()
-        row = self.bm * self.c.BM + self.w * self.WM + row
+        row = self.bm * self.block_rows + self.w * self.WM + row
         if self.c.packed:
             row = row // a.group
         if a.prescaled:
@@ -411,7 +432,7 @@ class _Forward:
         view = view.tile([self.WM if e.rows else 1, 16])[self.bm * self.c.WARPS + self.w if e.rows else 0, :]
         x = gr.fragment(name, [self.WM, 16], e.dtype, self.mma.c, on=self.warp)
         x = x if e.rows else x.reduced(0, f"{name}_keys", e.dtype)
-        self.scores.add(S, self.chunk, e, x, lambda j: view[n * (self.chunk // 16) + j])
+        self.scores.add(S, self.chunk, e, x, lambda j: view[n * (self.chunk // 16) + j], self.extra_load)
 
     def online_softmax(self, S: gr.Tensor) -> None:
         """P = exp2(S - m), where m is each row's maximum so far; sums for an older maximum shrink."""
@@ -467,12 +488,16 @@ class _Forward:
 
     def multiply_values(self, i: Any, j: int) -> None:
         """The accumulator += P V of chunk j of a tile."""
-        sV = self.sV[i % self.c.stages].tile([16, self.piece_v])
+        sV = self.tiles_of(i)[1].tile([16, self.piece_v])
         for k in range(self.chunk // 16):
             for p in range(self.a.depth // self.piece_v):
                 gr.move(self.rv, sV[j * (self.chunk // 16) + k, p].T, atom=self.ldsm_t)
+                self.clear(self.rv, j * (self.chunk // 16) + k)
                 acc = self.acc.tile([None, self.piece_v])[0, p]
                 gr.matmul(acc, self.P.tile([None, 16])[0, k], self.rv.T, atom=self.mma)
+
+    def clear(self, rv: gr.Tensor, k: int) -> None:
+        """Zeros for what is no value among 16 keys, `k` times 16 behind the first of a step: the copies leave them."""
 
     def finish(self) -> None:
         """O = acc / l and LSE."""

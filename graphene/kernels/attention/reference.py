@@ -47,6 +47,12 @@ def outside(parts: list[slice], rows: int) -> Any:
     return np.delete(np.arange(rows), np.arange(parts[0].start, parts[-1].stop))
 
 
+def in_pages(t: Any, i: int, given: dict[str, Any]) -> Any:
+    """Keys or values of sequence i, in the order of its pages."""
+    length = int(min(given["lengths"][i], given["table"].shape[1] * t.shape[1]))
+    return t[given["table"][i, : -(-length // t.shape[1])]].reshape(-1, *t.shape[2:])[:length]
+
+
 def of_heads(t: Any, heads: int) -> Any:
     """Keys or values (sk, kv_heads, D) as the heads of the queries read them."""
     import numpy as np
@@ -95,12 +101,13 @@ def forward(a: Attention, lse: bool, training: bool = False, **given: Any) -> di
     O, LSE = np.zeros_like(Q), np.full_like(Q[..., 0].swapaxes(-1, -2), -np.inf)
     rest = np.zeros_like(LSE)
     for i, (q, k, rows) in enumerate(places(Q, given.get("starts_q"), given.get("starts_k"))):
-        p, total, log2_sum = normalized(scores(a, Q[q], K[k], i, given)[0], 2)
+        keys, values = (t[k] if "table" not in given else in_pages(t, i, given) for t in (K, V))
+        p, total, log2_sum = normalized(scores(a, Q[q], keys, i, given)[0], 2)
         LSE[rows] = log2_sum * math.log(2)
         none = np.isinf(log2_sum)
         rest[rows] = np.where(none, 0, log2_sum) - np.where(none, 0, LSE[rows]) * LOG2E
         p = gr.rounded("P", p, by=None)  # the kernel's are relative to the maximum of the keys so far
-        O[q] = np.einsum("hqk,khd->hqd", p, of_heads(V[k], Q.shape[-2])).swapaxes(0, 1) / total.swapaxes(0, 1)
+        O[q] = np.einsum("hqk,khd->hqd", p, of_heads(values, Q.shape[-2])).swapaxes(0, 1) / total.swapaxes(0, 1)
     made = {"O": O, "LSE": LSE, "wide": O, "rest": rest}
     names = ["O"] + ["LSE"] * lse + ["wide"] * training + ["rest"] * (training and a.bias is not None)
     return {n: made[n] for n in names}

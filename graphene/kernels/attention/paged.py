@@ -1,0 +1,117 @@
+"""Attention of few queries whose keys and values lie in pages of a cache, for sm_90a.
+
+A table says which pages a sequence has. The warp that copies has a lane for each box of a stage; the lane reads the
+table some steps ahead.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import graphene as gr
+from graphene.kernels.attention.arguments import arguments
+from graphene.kernels.attention.decode import Decode, DecodeConfig
+from graphene.kernels.attention.problem import MOST, Seen
+from graphene.kernels.attention.reference import forward, together
+
+AHEAD = 8  # steps that the table is read ahead
+PAGES = 2**31 - 1
+
+
+def attention_paged_kernel(c: DecodeConfig) -> gr.Kernel:
+    """The same as ``attention_decode_kernel``, of keys and values in pages of `c.page` keys.
+
+    Arguments: Q (batch, sq, heads, D); K and V (pages, page, kv_heads, D) with unit stride in D; table (batch, most)
+    in i32, the pages of a sequence in order; lengths (batch) in i32, how many keys it has; O and the rest as in
+    ``attention_forward_kernel``. Entries of the table behind a sequence's last page are not read, and what lies in its
+    last page behind its last key changes nothing. A page that does not exist holds zeros, and no sequence is longer
+    than its row of the table.
+    """
+    a = c.what
+    means = functools.partial(forward, a, c.lse or c.split, False)
+    read = functools.partial(together, a.group) if c.split else None
+    given = arguments(a, c.BN, c.BM, far=True, packed=True)
+    with gr.Kernel("attention_paged", means, read, given) as kernel:
+        _Paged(c).run()
+    return kernel
+
+
+class _Paged(Decode):
+    """One kernel in the making."""
+
+    def declare_keys(self) -> tuple[gr.Tensor, gr.Tensor]:
+        """Pages, and which of them a sequence has."""
+        args, page = self.args, self.d.page
+        assert page is not None
+        self.pages, self.most = gr.sym("pages", max=PAGES), gr.sym("most", max=MOST)
+        strides: dict[str, Any] = {}
+
+        def pages(name: str) -> gr.Tensor:
+            base = "K" if self.a.alike else name
+            if base not in strides:
+                strides[base] = gr.sym(f"{base}p {base}s {base}h", multiple_of=8)
+            layout = gr.Layout((self.pages, page, args.kv_heads, self.a.D), (*strides[base], 1))
+            return gr.input(name, layout, self.a.dtype, align_bytes=16)
+
+        K, V = pages("K"), pages("V")
+        self.table = gr.input("table", gr.row_major(args.batch, self.most), gr.i32)
+        self.lengths = gr.input("lengths", [args.batch], gr.i32)
+        return K, V
+
+    def place_keys(self) -> None:
+        """The keys of the block's sequence."""
+        page = self.d.page
+        assert page is not None
+        self.rows = math.gcd(page, self.d.BN)  # of a box
+        self.boxes = self.d.BN // self.rows
+        most = gr.min(self.most * page, MOST)
+        self.sq, self.sk = self.args.sq, gr.min(gr.index(self.lengths[self.b], 0, MOST), most)
+        self.gK, self.gV = (t[:, :, self.kh, :].tile([1, self.rows, self.a.depth]) for t in (self.K, self.V))
+        self.entries = gr.alloc("entries", [AHEAD, self.boxes], gr.i32, gr.SH)
+        self.seen = Seen(self.sq, self.sk, self.left, self.right)
+
+    def clear(self, rv: gr.Tensor, k: int) -> None:
+        """Zeros behind the last key, where a page may hold anything, even what is no number."""
+        first = (self.steps.number(self.at) * self.d.WARPS + self.of_keys) * self.chunk
+        with self.where_masked():
+            _, key = rv.coords()
+            rv[:] = gr.where(first + k * 16 + key < self.sk, rv, 0)
+
+    def run_producer(self) -> None:
+        """Copies the pages."""
+        page, cp, count = self.d.page, gr.atom("cp.async.ca.4"), self.steps.count
+        assert page is not None
+        (lane,) = self.producer.indices()
+        of_a_page = page // self.rows
+
+        def read_table(i: Any) -> None:
+            with gr.if_((i < count) * (lane < self.boxes)):
+                box = self.steps.number(i) * self.boxes + lane
+                last = gr.max((self.sk - 1) // page, 0)  # the page again behind the last key: nobody sees it
+                gr.move(
+                    self.entries[i % AHEAD, lane % self.boxes],
+                    self.table[self.b, gr.min(box // of_a_page, last)],
+                    atom=cp,
+                )
+            gr.commit(cp)
+
+        for i in range(AHEAD - 1):
+            read_table(i)
+        put = gr.ring("put", self.d.stages, phase=1)
+        for i in gr.loop("i", count):
+            read_table(i + AHEAD - 1)
+            gr.wait(cp, pending=AHEAD - 1)
+            s = put.index
+            self.empty[s].wait(put.phase)
+            with gr.only(self.producer.elect()):
+                self.full[s].arrive(expect=[self.sK[s], self.sV[s]])
+            gr.barrier(on=self.producer)
+            with gr.if_(lane < self.boxes):
+                box = self.steps.number(i) * self.boxes + lane
+                entry = gr.index(self.entries[i % AHEAD, lane % self.boxes], 0, PAGES)
+                for to, pages in ((self.sK, self.gK), (self.sV, self.gV)):
+                    here = to[s].tile([self.rows, None])[lane % self.boxes, 0]
+                    gr.move(here, pages[entry, box % of_a_page, 0][0, :, :], atom=self.tma, done=self.full[s])
+            put.advance()
