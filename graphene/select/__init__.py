@@ -9,7 +9,13 @@ the model's best, and so compiles one kernel. ``matmul_tiles`` ranks tiles for a
 
 from __future__ import annotations
 
-from graphene.select.attention import select_backward, select_backward_saving, select_forward, select_short
+from graphene.select.attention import (
+    select_backward,
+    select_backward_saving,
+    select_decode,
+    select_forward,
+    select_short,
+)
 from graphene.select.device import Device, current_device, of_arch
 from graphene.select.elements import select_elementwise, select_reduction, select_transpose
 from graphene.select.elementwise_run import run_elementwise
@@ -52,6 +58,7 @@ __all__ = [
     "select_backward",
     "select_backward_saving",
     "select_cell",
+    "select_decode",
     "select_elementwise",
     "select_forward",
     "select_gemm",

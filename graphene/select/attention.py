@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphene.kernels.attention.backward import BackwardConfig
+from graphene.kernels.attention.decode import DecodeConfig
 from graphene.kernels.attention.forward import ForwardConfig
 from graphene.kernels.attention.problem import Attention
 from graphene.kernels.attention.product import ProductConfig
@@ -15,6 +16,13 @@ if TYPE_CHECKING:
     from graphene.select.device import Device
 
 SHORT = 16  # with at most this many queries, the heads of a group are rows of one block
+
+# Of the kernel for few queries on sm_90a; the times were measured on an H200.
+RING_BYTES = 96 << 10  # two blocks run on a multiprocessor
+BLOCK_RATE = 60.0  # the most bytes that a block loads in a nanosecond
+BLOCK_NS, CLUSTER_NS = 1500.0, 500.0  # of a block beside its loads; of blocks that meet in a cluster
+PARTS_NS, PART_NS = 3000.0, 150.0  # of the kernel that puts parts together
+PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 
 
 def select_forward(
@@ -70,6 +78,39 @@ def select_short(
         what, 16 * warps, BN, warps, 3, q_in_registers=what.depth <= 128, lse=lse, packed=True, split=splits > 1
     )
     return config, splits
+
+
+def select_decode(
+    what: Attention, batch: int, sq: int, sk: int, kv_heads: int, *, lse: bool = False, page: int | None = None,
+    device: Device = H200,
+) -> tuple[DecodeConfig, int]:  # fmt: skip
+    """The kernel for few queries on sm_90a, and how many clusters share the keys of a row.
+
+    `sk`: the most keys of a sequence. `page`: of a cache in pages. Two blocks run on a multiprocessor.
+    A cluster or another part of the keys is worth its cost where the blocks at the end are too few for the memory.
+    """
+    rows = sq * what.group
+    BM = next((n for n in (8, 16, 32) if rows <= n), 64)
+    BN, warps = (64, 4) if what.depth <= 128 else (32, 2)
+    warps = max(1, warps * 16 // max(BM, 16))
+    stage_bytes = 4 * BN * what.depth
+    stages = max(2, min(8, RING_BYTES // stage_bytes))
+    config = DecodeConfig(what, BM, BN, warps, stages, lse=lse, page=page)
+    groups = -(-rows // BM) * kv_heads * batch
+    slots = device.sm_count * (2 if what.depth <= 128 else 1)
+    steps = max(1, -(-sk // BN))
+
+    def time_ns(cluster: int, parts: int) -> float:
+        cuts = cluster * parts
+        blocks, of_a_block = groups * cuts, -(-steps // cuts) * stage_bytes
+        last = blocks % slots
+        waves = blocks // slots * max(slots * of_a_block / device.memory_rate, BLOCK_NS / 2)
+        tail = max(last * of_a_block / device.memory_rate, of_a_block / BLOCK_RATE) + BLOCK_NS if last else 0.0
+        return waves + tail + (CLUSTER_NS if cluster > 1 else 0) + (PARTS_NS + parts * PART_NS if parts > 1 else 0)
+
+    choices = [(c, p) for p in PARTS for c in (1, 2, 4, 8) if c * p <= steps or c * p == 1]
+    cluster, parts = min(choices, key=lambda x: time_ns(*x))
+    return replace(config, cluster=cluster, split=parts > 1, lse=lse and parts == 1), parts
 
 
 def select_backward(what: Attention, *, device: Device = H200) -> tuple[BackwardConfig, BackwardConfig]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -14,7 +15,9 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 import graphene as gr  # noqa: E402
 from graphene import ops  # noqa: E402
 from graphene.ops.attention import backward as attention_gradients  # noqa: E402
+from graphene.ops.attention import forward as attention_forward  # noqa: E402
 from graphene.ops.attention import reference as plain  # noqa: E402
+from graphene.select import of_arch, select_decode  # noqa: E402
 
 F = torch.nn.functional
 BF16 = torch.bfloat16
@@ -493,3 +496,24 @@ def test_errors(call: Callable[[], Any], code: str, text: str) -> None:
         call()
     assert e.value.code == code
     assert text in str(e.value)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("lse", [False, True])
+def test_few_queries_by_the_kernel_of_a_hopper_gpu(lse: bool, parts: int, monkeypatch: Any) -> None:
+    """Whose blocks share keys in clusters; and if there are parts, clusters do, too."""
+
+    def choose(*args: Any, **named: Any) -> Any:
+        config, _ = select_decode(*args, **named)
+        return dataclasses.replace(config, cluster=2, split=parts > 1, lse=lse and parts == 1), parts
+
+    monkeypatch.setattr(attention_forward, "target_device", lambda _: of_arch("sm_90a"))
+    monkeypatch.setattr(attention_forward, "select_decode", choose)
+    q, k, v = qkv(1, 3, 300, 6, 2, 48 + 8 * parts)  # a class that no other call is of
+    made = ops.attention(q, k, v, causal=True, return_lse=lse)
+    ref = want(q, k, v, causal=True)
+    for got, exact in zip(made if lse else [made], ref, strict=False):
+        close(got, exact)
+    said = ops.explain(ops.attention, q, k, v, causal=True, return_lse=lse)
+    assert "attention_decode" in said
+    assert ("attention_combine" in said) == (parts > 1)

@@ -130,6 +130,8 @@ def attention() -> Iterator[tuple[str, str]]:
         for batch, queries, keys, heads in ((1, 1, 4096, 8), (64, 1, 512, 32), (8, 4, 16384, 2)):
             config, splits = select.select_short(a, batch, queries, keys, heads)
             yield f"{of} short {batch}x{queries}x{keys}x{heads}", f"{values(config)}, {splits} parts"
+            decode, parts = select.select_decode(a, batch, queries, keys, heads)
+            yield f"{of} decode {batch}x{queries}x{keys}x{heads}", f"{values(decode)}, {parts} parts"
 
 
 def layers() -> Iterator[tuple[str, str]]:

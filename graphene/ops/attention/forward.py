@@ -10,6 +10,7 @@ from typing import Any
 
 from graphene import _core
 from graphene.kernels.attention.combine import attention_combine_kernel
+from graphene.kernels.attention.decode import DecodeConfig, attention_decode_kernel
 from graphene.kernels.attention.forward import ForwardConfig, attention_forward_kernel
 from graphene.kernels.attention.problem import Attention
 from graphene.kernels.attention.tiles import CAPACITY, attention_tiles_kernel
@@ -21,6 +22,7 @@ from graphene.ops.attention.recipe import (
     Tiles,
     alike,
     attention_of,
+    boxed,
     copies,
     count_scores,
     extra_view,
@@ -38,7 +40,7 @@ from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, pub
 from graphene.ops.core.kernels import DTYPES, target_device
 from graphene.ops.core.torch import Tensor, fail
 from graphene.ops.core.views import output
-from graphene.select.attention import SHORT, select_forward, select_short
+from graphene.select.attention import SHORT, select_decode, select_forward, select_short
 
 _SCHEMA = "(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? bias, {numbers}) -> {result}"
 _PACKED = (
@@ -49,8 +51,8 @@ _NUMBERS = "bool causal, int left, int right, float? scale, float softcap"
 
 
 @functools.cache
-def _kernel(config: ForwardConfig) -> Any:
-    return attention_forward_kernel(config)
+def _kernel(config: ForwardConfig | DecodeConfig) -> Any:
+    return attention_decode_kernel(config) if isinstance(config, DecodeConfig) else attention_forward_kernel(config)
 
 
 @functools.cache
@@ -122,9 +124,9 @@ class AttentionOperator:
             made += [whole(count + 2, rank)] + ([whole(count + 3, rank - 1)] if biased else [])
         numbers = numbers_of(a, left, right, scale, softcap)
         numbers += [longest(given[2])] if self.varlen else []
-        config, splits = self.choose(a, q, k, mask, bias, given[2] if self.varlen else None)
+        config, splits = self.choose(a, q, k, v, mask, bias, given[2] if self.varlen else None)
         kernel = _kernel(config)
-        if config.listed:
+        if isinstance(config, ForwardConfig) and config.listed:
             tiles = Tiles(mask, config, count + len(outputs), (q.shape[1], k.shape[1]))
             bounds = numbers[len(numbers) - a.left - a.right :]
             launches = [(_tiles(a, config.BM, config.BN), [tiles.mask, tiles.list, *bounds]),
@@ -140,9 +142,9 @@ class AttentionOperator:
         return _core.Recipe([*outputs, *spaces], len(outputs), launches)
 
     def choose(
-        self, a: Attention, q: Arg, k: Arg, mask: Arg | None, bias: Arg | None, longest: int | None
-    ) -> tuple[ForwardConfig, int]:
-        """The kernel, and how many blocks share the keys."""
+        self, a: Attention, q: Arg, k: Arg, v: Arg, mask: Arg | None, bias: Arg | None, longest: int | None
+    ) -> tuple[ForwardConfig | DecodeConfig, int]:
+        """The kernel, and how many parts of the keys have results of their own."""
         alike = all(
             x is None or (e is not None and not e.rows and of_all_heads(x)) for x, e in ((mask, a.mask), (bias, a.bias))
         )
@@ -150,7 +152,11 @@ class AttentionOperator:
             where = target_device(q.device)
             if q.device == "cpu":  # on the simulator, too, two blocks share keys
                 where = where.of_size(2, where.shared_bytes)
-            return select_short(a, q.shape[0], q.shape[1], k.shape[1], k.shape[2], lse=self.lse, device=where)
+            sizes = q.shape[0], q.shape[1], k.shape[1], k.shape[2]
+            short = select_short(a, *sizes, lse=self.lse, device=where)
+            if short[1] > 1 and where.arch == "sm_90a" and boxed(k) and boxed(v):
+                return select_decode(a, *sizes, lse=self.lse, device=where)
+            return short
         config = (
             ForwardConfig(a, 32, 32, 2, lse=self.lse, training=self.training)
             if q.device == "cpu"

@@ -126,6 +126,11 @@ def alike(a: Arg, b: Arg) -> bool:
     return all(n == 1 or s == t for n, s, t in zip(a.shape, a.strides, b.strides, strict=True))
 
 
+def boxed(arg: Arg) -> bool:
+    """Whether TMA copies boxes of it, which needs lines at places of their own."""
+    return all(n == 1 or s > 0 for n, s in zip(arg.shape, arg.strides, strict=True))
+
+
 def row_major(arg: Arg) -> bool:
     """Whether the elements lie one after the other."""
     stride = 1
