@@ -249,7 +249,7 @@ CText Expressions::variable(const Expr& e) {
   inline_only_ = outer_inline;
   raw_hardware_ = outer_raw;
   defining_coordinate_ = outer_defining;
-  if (shared_in_warps_ && at == 0 && has_thread_index(*v.def) && alike_in_warp(*v.def)) {
+  if (shared_in_warps_ && at == role_ && has_thread_index(*v.def) && alike_in_warp(*v.def)) {
     value.text = "__shfl_sync(0xffffffff, " + value.text + ", 0)";
   }
   const CText named{.text = names_.fresh(v.name), .wide = value.wide};

@@ -10,11 +10,14 @@ from graphene.kernels.attention.decode import DecodeConfig
 from graphene.kernels.attention.forward import ForwardConfig
 from graphene.kernels.attention.problem import Attention
 from graphene.kernels.attention.product import ProductConfig
+from graphene.kernels.attention.sm90 import ForwardSm90
 from graphene.select.device import H200
+from graphene.select.hopper import has_wgmma
 
 if TYPE_CHECKING:
     from graphene.select.device import Device
 
+BY_WGMMA = False  # whether attention_sm90 is chosen
 SHORT = 16  # with at most this many queries, the heads of a group are rows of one block
 
 # Of the kernel for few queries on sm_90a; the times were measured on an H200.
@@ -42,6 +45,27 @@ def select_forward(
     config = replace(_forward(what, lse or training, device.shared_bytes, longest), training=training)
     even = keys is not None and keys % config.BN == 0
     return replace(config, even=True) if even and config.may_be_even else config
+
+
+def select_forward_sm90(
+    what: Attention, sq: int, sk: int, *, lse: bool = False, training: bool = False, device: Device = H200
+) -> ForwardSm90 | None:
+    """The forward kernel of wgmma for a problem, or None if that has no kernel or the device no such instruction."""
+    served = what.mask is None and not what.prescaled and not what.varlen and sk > 0
+    if not (BY_WGMMA and served and has_wgmma(device)):
+        return None
+    depth = what.depth
+    if depth <= 64:
+        rows = {n: -(-sq // (64 * n)) * n * (1.0 if n == 3 else 1.1) for n in (2, 3)}  # of work, with those outside
+        tile = (128, 3, 3, 2, True) if rows[3] <= rows[2] else (128, 2, 3, 2, True)
+    elif depth <= 128:
+        tile = (128, 2, 2, 2, True)
+    elif depth <= 192:
+        tile = (96, 2, 2, 1, False)
+    else:
+        tile = (64, 2, 2, 1, False)
+    BN, consumers, stages, queries, apart = tile
+    return ForwardSm90(what, BN, consumers, stages, queries, apart, lse=lse or training, training=training)
 
 
 def _forward(what: Attention, lse: bool, shared_bytes: int, longest: int | None) -> ForwardConfig:

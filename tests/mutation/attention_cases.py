@@ -11,6 +11,7 @@ from cases import Case, case, normal
 import graphene as gr
 from graphene import kernels
 from graphene.kernels import Attention, Extra
+from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
 
 CAUSAL = Attention(32, right=True)
 
@@ -39,6 +40,33 @@ def _() -> Case:
     ]
     kernel = kernels.attention_forward_kernel(kernels.ForwardConfig(CAUSAL, 32, 16, 2))
     return Case(kernel, calls)
+
+
+@case("attention_sm90")
+def _() -> Case:
+    """Two consumers in turns: tiles seen whole, the diagonal, ragged edges; maxima that grow, or are far."""
+
+    def call(sq: int, sk: int, scale: float, right: int) -> list[Any]:
+        q, k, v = (normal(i, 1, s, 2, 16) for i, s in enumerate((sq, sk, sk)))
+        return [q, k, v, np.full_like(q, np.nan), scale, right]
+
+    sizes = (140, 70, 0.18, 0), (100, 1, 8.0, 0), (40, 90, 8.0, 70), (40, 90, 6e8, 70)
+    kernel = attention_forward_sm90(ForwardSm90(Attention(16, right=True), 16, 2, 2))
+    return Case(kernel, [functools.partial(call, *c) for c in sizes])
+
+
+@case("attention_sm90, window, training")
+def _() -> Case:
+    """One consumer: both ends of a window, a head of keys for two of queries, results that take the queries' place."""
+
+    def call(sq: int, sk: int, left: int) -> list[Any]:
+        q, k, v = (normal(i, 1, s, h, 16) for i, (s, h) in enumerate(((sq, 2), (sk, 1), (sk, 1))))
+        made = [np.full_like(q, np.nan), np.full((1, 2, sq), np.nan, np.float32), np.full(q.shape, np.nan, np.float32)]
+        return [q, k, v, *made, 1.5, left, 3]
+
+    what = Attention(16, left=True, right=True, group=2)
+    config = ForwardSm90(what, 16, 1, 2, queries=1, apart=False, lazy=False, lse=True, training=True)
+    return Case(attention_forward_sm90(config), [functools.partial(call, *c) for c in ((70, 90, 20), (90, 40, 0))])
 
 
 @case("attention_forward_kernel, even")

@@ -90,14 +90,15 @@ class AttentionArguments:
     """The declarations of a kernel of attention: its sizes, and tensors of any strides.
 
     Tensors are (batch, seq, heads, D), or (total, heads, D) if sequences are packed. `keys`: the number of keys is a
-    multiple of it.
+    multiple of it. `fewest_keys`: there are at least so many.
     """
 
-    def __init__(self, a: Attention, keys: int = 1) -> None:
+    def __init__(self, a: Attention, keys: int = 1, fewest_keys: int = 0) -> None:
         self.a = a
         self.batch = gr.sym("batch", max=65535)
         wide = max(e.vector for e in (a.mask, a.bias, Extra()) if e is not None)
-        self.sq, self.sk = gr.sym("sq", max=MOST), gr.sym("sk", multiple_of=math.lcm(wide, keys), max=MOST)
+        self.sq = gr.sym("sq", max=MOST)
+        self.sk = gr.sym("sk", multiple_of=math.lcm(wide, keys), min=fewest_keys, max=MOST)
         self.kv_heads = gr.sym("kv_heads", max=65535 // a.group)
         self.heads = self.kv_heads * a.group
         self.strides: dict[str, Any] = {}

@@ -13,6 +13,7 @@ from graphene.kernels.attention.combine import attention_combine_kernel
 from graphene.kernels.attention.decode import DecodeConfig, attention_decode_kernel
 from graphene.kernels.attention.forward import ForwardConfig, attention_forward_kernel
 from graphene.kernels.attention.problem import Attention
+from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
 from graphene.kernels.attention.tiles import CAPACITY, attention_tiles_kernel
 from graphene.ops.attention import reference as plain
 from graphene.ops.attention.backward import gradients, gradients_varlen
@@ -40,7 +41,7 @@ from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, pub
 from graphene.ops.core.kernels import DTYPES, target_device
 from graphene.ops.core.torch import Tensor, fail
 from graphene.ops.core.views import output
-from graphene.select.attention import SHORT, select_decode, select_forward, select_short
+from graphene.select.attention import SHORT, select_decode, select_forward, select_forward_sm90, select_short
 
 _SCHEMA = "(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? bias, {numbers}) -> {result}"
 _PACKED = (
@@ -51,8 +52,10 @@ _NUMBERS = "bool causal, int left, int right, float? scale, float softcap"
 
 
 @functools.cache
-def _kernel(config: ForwardConfig | DecodeConfig) -> Any:
-    return attention_decode_kernel(config) if isinstance(config, DecodeConfig) else attention_forward_kernel(config)
+def _kernel(config: ForwardConfig | DecodeConfig | ForwardSm90) -> Any:
+    if isinstance(config, DecodeConfig):
+        return attention_decode_kernel(config)
+    return attention_forward_sm90(config) if isinstance(config, ForwardSm90) else attention_forward_kernel(config)
 
 
 @functools.cache
@@ -143,7 +146,7 @@ class AttentionOperator:
 
     def choose(
         self, a: Attention, q: Arg, k: Arg, v: Arg, mask: Arg | None, bias: Arg | None, longest: int | None
-    ) -> tuple[ForwardConfig | DecodeConfig, int]:
+    ) -> tuple[ForwardConfig | DecodeConfig | ForwardSm90, int]:
         """The kernel, and how many parts of the keys have results of their own."""
         alike = all(
             x is None or (e is not None and not e.rows and of_all_heads(x)) for x, e in ((mask, a.mask), (bias, a.bias))
@@ -157,6 +160,11 @@ class AttentionOperator:
             if short[1] > 1 and where.arch == "sm_90a" and boxed(k) and boxed(v):
                 return select_decode(a, *sizes, lse=self.lse, device=where)
             return short
+        if q.device != "cpu" and not self.varlen and boxed(q) and boxed(k) and boxed(v):
+            lengths, device = (q.shape[1], k.shape[1]), target_device(q.device)
+            by_wgmma = select_forward_sm90(a, *lengths, lse=self.lse, training=self.training, device=device)
+            if by_wgmma is not None:
+                return by_wgmma, 1
         config = (
             ForwardConfig(a, 32, 32, 2, lse=self.lse, training=self.training)
             if q.device == "cpu"

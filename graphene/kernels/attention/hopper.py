@@ -1,0 +1,132 @@
+"""What attention's kernels for sm_90a share: tiles in shared memory, rings that TMA fills, the order of tiles."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import graphene as gr
+from graphene.kernels.attention.problem import MOST
+
+if TYPE_CHECKING:
+    from graphene.kernels.attention.problem import Attention
+
+__all__ = ["SHARED_BYTES", "Order", "Ring", "heads_together", "line_elems", "staged", "wgmma"]
+
+SHARED_BYTES = 227 * 1024  # of a block
+GRID = 65535  # the most heads or sequences
+MOST_TILES = 2**31 - 2**16  # no sum of a tile and a grid is larger than 32 bits hold
+L2_ELEMS = 1 << 24  # elements of keys and values that blocks which run together read: 32 MiB
+
+
+def line_elems(depth: int) -> int:
+    """Elements of a line of shared memory: 128 bytes, or 64 or 32 if a row of `depth` elements has no whole lines."""
+    return next(n for n in (64, 32, 16) if depth % n == 0)
+
+
+def staged(a: Attention, name: str, rows: int, stages: int | None = None) -> gr.Tensor:
+    """Tiles [rows, depth] in shared memory: panels of lines that TMA writes and the matrix instructions read."""
+    swizzle = gr.swizzle(line_elems(a.depth), a.dtype)
+    return gr.alloc(name, gr.panels(rows, a.depth, a.dtype), a.dtype, gr.SH, stages=stages, swizzle=swizzle)
+
+
+def wgmma(a: Attention, columns: int) -> Any:
+    """The matrix instruction of 64 rows and a number of columns."""
+    return gr.atom(f"wgmma.m64n{columns}k16.f32.{'f16' if a.dtype == gr.fp16 else 'bf16'}")
+
+
+class Ring:
+    """Tiles in shared memory, filled by TMA. `full[i]` says that one has come, `empty[i]` that all have read it."""
+
+    def __init__(self, a: Attention, name: str, rows: int, stages: int, readers: int) -> None:
+        self.name, self.stages = name, stages
+        self.tiles = staged(a, f"s{name}", rows, stages)
+        self.full = gr.mbarrier(f"{name}_full", stages, arrivals=1)
+        self.empty = gr.mbarrier(f"{name}_empty", stages, arrivals=readers)
+
+    def producer(self) -> None:
+        """Declares the position of the thread that fills it."""
+        self.put = gr.ring(f"{self.name}_put", self.stages, phase=1)  # 1: the ring starts empty
+
+    def load(self, source: gr.Tensor) -> None:
+        """Starts the copy of the next tile, when its place is free."""
+        i = self.put.index
+        self.empty[i].wait(self.put.phase)
+        self.full[i].arrive(expect=[self.tiles[i]])
+        gr.move(self.tiles[i], source, atom=gr.atom("tma.load"), done=self.full[i])
+        self.put.advance()
+
+    def consumer(self, mine: Any) -> None:
+        """Declares the position of the threads `mine`, who read all tiles."""
+        self.mine = mine
+        self.get = gr.ring(f"{self.name}_get", self.stages)
+
+    def tile(self) -> gr.Tensor:
+        """The tile that is read next."""
+        return self.tiles[self.get.index]
+
+    def wait(self) -> None:
+        """Waits until it has come."""
+        self.full[self.get.index].wait(self.get.phase)
+
+    def release(self) -> None:
+        """Gives it back. One thread speaks for all of `mine`, who must have waited for their products together."""
+        with gr.only(self.mine.elect()):
+            self.empty[self.get.index].arrive()
+        self.get.advance()
+
+
+class Order:
+    """The tiles of rows of all heads and sequences, in the order in which persistent blocks go through them.
+
+    Blocks take turns from the first to the last and back, so that with tiles in falling order of work each has its
+    share. `rows`: of each head, `each` a tile. `heads`, `batch`: how many there are. `together`: how many heads have
+    their tiles mixed, the last (longest) rows of all of them first; None is for rows of equal work, head after head.
+    """
+
+    def __init__(self, rows: Any, each: int, heads: Any, batch: Any, together: Any = None) -> None:
+        self.most, row_tiles = MOST // each + 1, gr.ceil_div(rows, each)
+        self.row_tiles, self.heads, self.together = row_tiles, heads, together
+        self.all_heads = gr.min(prod([batch, heads], start=1), MOST_TILES)
+        self.tiles = gr.min(prod([batch, heads, row_tiles], start=1), MOST_TILES)
+        self.workers = gr.max(1, gr.min(gr.sm_count(), self.tiles))
+
+    def blocks(self) -> Any:
+        """Declares them."""
+        made = gr.blocks(self.workers)
+        (self.block,) = made.indices()
+        return made
+
+    def loop(self, name: str) -> Any:
+        """The tiles of this block, one after the other."""
+        tiles, workers = (
+            gr.scalar(f"{name}_{n}", value, max=MOST_TILES).value
+            for n, value in (("count", self.tiles), ("step", self.workers))
+        )
+        whole = tiles // gr.max(workers, 1)  # rounds in which each block has a tile
+
+        def place(r: Any) -> Any:
+            return gr.max(gr.min(r * workers + self.block + r % 2 * (workers - 1 - 2 * self.block), MOST_TILES), 0)
+
+        rounds = gr.scalar(f"{name}_rounds", whole + (place(whole) < tiles), max=MOST_TILES)
+        for r in gr.loop(name, rounds.value):
+            yield gr.scalar(f"{name}_at", place(r), max=MOST_TILES).value
+
+    def place(self, name: str, tile: Any) -> tuple[Any, Any, Any]:
+        """The tile of rows, the head, and the member of the batch."""
+        rows = self.row_tiles
+        if self.together is None:
+            z, m = tile // rows, tile % rows
+        else:
+            first = tile // (self.together * rows) * self.together
+            many = gr.max(1, gr.min(self.together, self.all_heads - first))
+            rest = tile - first * rows
+            z, m = first + rest % many, rows - 1 - gr.min(rest // many, rows - 1)
+        limits = (("m", m, self.most), ("h", z % self.heads, GRID), ("b", z // self.heads, GRID))
+        m, h, b = (gr.scalar(f"{name}_{n}", gr.min(gr.max(x, 0), most), max=most).value for n, x, most in limits)
+        return m, h, b
+
+
+def heads_together(sk: Any, depth: int) -> Any:
+    """How many heads' keys and values the cache holds beside each other."""
+    return gr.max(1, L2_ELEMS // (2 * depth) // gr.max(sk, 1))

@@ -1,0 +1,382 @@
+"""Attention forward for sm_90a: a TMA producer, and consumers of 64 queries each that take turns at the tensor cores.
+
+A block goes through (batch, head, tile of queries). A consumer starts the scores of a tile of keys and, behind them,
+the values of the tile before; hands its turn on; and computes its exponentials beside the products of the others. The
+order of waits is that of FlashAttention-3 (Shah et al., 2024).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import graphene as gr
+from graphene import _core
+from graphene.kernels.arguments import size
+from graphene.kernels.attention.arguments import arguments
+from graphene.kernels.attention.hopper import SHARED_BYTES, Order, Ring, heads_together, staged, wgmma
+from graphene.kernels.attention.problem import MOST, Attention, AttentionArguments, Scores, Seen, SequenceView
+from graphene.kernels.attention.reference import forward
+
+__all__ = ["ForwardSm90", "attention_forward_sm90"]
+
+LAZY = 8  # sums are made relative to a new maximum only after it has grown by 2 to this power
+FAR = 2.0**20
+REGISTERS = {1: (56, 256), 2: (40, 232), 3: (32, 160)}  # the producer's and the consumers', by their number
+
+
+@dataclass(frozen=True)
+class ForwardSm90:
+    """The problem, and how it is computed: `consumers` with 64 queries each, BN keys a step.
+
+    `stages`: of the rings of keys and of values; `queries`: of that of queries. `apart`: results leave from a place of
+    their own, else from that of the queries. `turns`: consumers take turns at the tensor cores. `lazy`: sums shrink
+    only where a maximum has grown by more than 2^8. `lse`, `training`: as in ``ForwardConfig``. Raises VerifyError
+    KERNEL_ARGUMENT.
+    """
+
+    what: Attention
+    BN: int = 128
+    consumers: int = 2
+    stages: int = 2
+    queries: int = 2
+    apart: bool = True
+    turns: bool = True
+    lazy: bool = True
+    lse: bool = False
+    training: bool = False
+
+    def __post_init__(self) -> None:
+        size("ForwardSm90", "BN", self.BN, multiple_of=16, most=256)
+        size("ForwardSm90", "consumers", self.consumers, most=3)
+        size("ForwardSm90", "stages", self.stages, least=2)
+        size("ForwardSm90", "queries", self.queries)
+        a = self.what
+        if a.mask is not None or a.prescaled or a.varlen:
+            want = "want: no mask, bias, softcap or score, a positive scale, no packed sequences"
+            _core.fail("KERNEL_ARGUMENT", "ForwardSm90: no kernel of this problem", [want], "take ForwardConfig")
+        if self.training and not self.lse:
+            _core.fail("KERNEL_ARGUMENT", "ForwardSm90: training does not fit", ["want: lse=True", "got: lse=False"])
+        if self.shared_bytes > SHARED_BYTES:
+            got = [f"want: at most {SHARED_BYTES}", f"got: {self.shared_bytes}"]
+            _core.fail("KERNEL_ARGUMENT", "ForwardSm90: tiles do not fit into shared memory", got,
+                       "take fewer stages or a smaller tile")  # fmt: skip
+
+    @property
+    def BM(self) -> int:  # noqa: N802
+        """Queries of a tile."""
+        return 64 * self.consumers
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block."""
+        rows = (self.queries + self.apart) * self.BM + 2 * self.stages * self.BN
+        return rows * self.what.depth * 2 + 16 * (2 * self.stages + self.queries)
+
+
+def attention_forward_sm90(c: ForwardSm90) -> gr.Kernel:
+    """O = softmax(scale * Q K^T) V over the keys that each query sees; a query that sees none gives zeros.
+
+    The arguments are those of ``attention_forward_kernel`` for the same problem. There is at least one key.
+    """
+    a, means = c.what, functools.partial(forward, c.what, c.lse, c.training)
+    with gr.Kernel("attention_sm90", means, None, arguments(a, c.BN, c.BM, far=True)) as kernel:
+        _Forward(c).run()
+    return kernel
+
+
+class _Forward:
+    """One kernel in the making."""
+
+    def __init__(self, c: ForwardSm90) -> None:
+        self.c, self.a = c, c.what
+        a = self.a
+        args = AttentionArguments(a, fewest_keys=1)
+        self.args = args
+        self.Q = args.tensor(gr.input, "Q", args.sq, args.heads)
+        self.K = args.tensor(gr.input, "K", args.sk, args.kv_heads)
+        self.V = args.tensor(gr.input, "V", args.sk, args.kv_heads)
+        self.O = args.tensor(gr.output, "O", args.sq, args.heads)
+        self.LSE = self.wide = None
+        if c.lse:
+            self.LSE = gr.output("LSE", gr.row_major(args.batch, args.heads, args.sq), gr.fp32)
+        if c.training:
+            self.wide = gr.output("wide", gr.row_major(args.batch, args.sq, args.heads, a.D), gr.fp32, align_bytes=16)
+        self.scale = Scores(a).scale
+        self.left = gr.param("left", gr.i32) if a.left else None
+        self.right = gr.param("right", gr.i32) if a.right else None
+
+    def window(self) -> None:
+        """The bounds of the window, within what 32 bits add."""
+        bounds = {"left": self.left, "right": self.right}
+        left, right = (
+            None if x is None else gr.scalar(f"{n}_", gr.max(-MOST, gr.min(x, MOST)), min=-MOST, max=MOST).value
+            for n, x in bounds.items()
+        )
+        self.seen = Seen(self.args.sq, self.args.sk, left, right)
+
+    def run(self) -> None:
+        """The kernel."""
+        c, a, args = self.c, self.a, self.args
+        together = heads_together(args.sk, a.depth) if self.right is not None else None
+        self.order = Order(args.sq, c.BM, args.heads, args.batch, together)
+        self.order.blocks()
+        wgs = gr.threads(128 * (1 + c.consumers)).tile(128)
+        producer, consumers = wgs[0], wgs[1 : 1 + c.consumers]
+        self.q = Ring(a, "Q", c.BM, c.queries, c.consumers)
+        self.k, self.v = (Ring(a, n, c.BN, c.stages, c.consumers) for n in "KV")
+        self.sO = staged(a, "sO", c.BM) if c.apart else None
+        takes_turns = c.turns and c.consumers > 1
+        self.turn = gr.named_barrier("turn", stages=c.consumers, threads=256) if takes_turns else None
+        gr.barrier()  # the barriers are initialised
+        gr.start_kernels()  # the next kernel's blocks may start as soon as there is room
+        gr.wait_kernels()
+        with gr.only(producer):
+            gr.setmaxnreg(REGISTERS[c.consumers][0])
+            with gr.only(producer.elect()):
+                self.produce()
+        with gr.only(consumers):
+            gr.setmaxnreg(REGISTERS[c.consumers][1])
+            self.consume(consumers)
+
+    def steps(self, m: Any) -> tuple[Any, Any, Any, Any]:
+        """The tiles of keys that queries m see, at least one, from the last to the first: the number behind the last,
+        how many there are, how many come behind those that are seen whole, and the number of the last one of those.
+        """
+        lo, hi, whole_lo, whole_hi = self.seen.key_tiles(m * self.c.BM, self.c.BM, self.c.BN)
+        most = MOST // self.c.BN + 1
+
+        def scalar(name: str, value: Any, least: int) -> Any:
+            return gr.scalar(name, gr.max(gr.min(value, most), least), min=least, max=most).value
+
+        hi = scalar("hi", hi, 1)
+        count = scalar("count", hi - gr.min(lo, hi - 1), 1)
+        before = scalar("before", hi - 1 - whole_lo, -1) if self.left is not None else None
+        return hi, count, scalar("behind", hi - whole_hi, 0), before
+
+    def produce(self) -> None:
+        """Loads the tiles of queries, keys and values, as far ahead as there is room."""
+        c, a, name = self.c, self.a, "load"
+        self.window()
+        rings = self.q, self.k, self.v
+        for ring in rings:
+            ring.producer()
+        for tile in self.order.loop(name):
+            m, h, b = self.order.place(name, tile)
+            hi, count, _, _ = self.steps(m)
+            place = SequenceView(self.args, b, [])
+            gQ = place.queries(self.Q, h).tile([c.BM, a.depth])[m, 0]
+            gK, gV = (place.keys(t, h // a.group).tile([c.BN, a.depth])[:, 0] for t in (self.K, self.V))
+            self.q.load(gQ)
+            for i in gr.loop("i", count):
+                self.k.load(gK[hi - 1 - i])
+                self.v.load(gV[hi - 1 - i])
+
+    def consume(self, consumers: Any) -> None:
+        """Computes 64 queries of each tile."""
+        c, name = self.c, "tile"
+        self.window()
+        self.w, _ = consumers.indices()
+        self.mine = consumers[self.w]
+        for ring in (self.q, self.k, self.v):
+            ring.consumer(self.mine)
+        self.allocate()
+        if self.turn is not None:
+            with gr.if_(self.w == c.consumers - 1):
+                self.turn[0].arrive()
+        for tile in self.order.loop(name):
+            m, h, b = self.order.place(name, tile)
+            hi, count, behind, before = self.steps(m)
+
+            def outside(i: Any, behind: Any = behind, before: Any = before) -> Any:  # of the tiles that are seen whole
+                return i < behind if self.left is None else (i < behind) + (i > before) > 0
+
+            self.m_tile, self.place, self.h = m, SequenceView(self.args, b, []), h
+            for t, v in ((self.m, -gr.inf), (self.l, 0), (self.mb, 0), (self.far, 0), (self.acc, 0)):
+                gr.init(t, v)
+            if c.training:
+                gr.init(self.best, -gr.inf)
+            self.q.wait()
+            self.k.wait()
+            gr.fence(self.qk)
+            self.scores()
+            gr.wait(self.qk, pending=0)
+            self.k.release()
+            self.hide(hi - 1, outside(0))
+            self.softmax(further=False)
+            self.P[:] = self.S  # C layout to A layout: the same owners, so only a conversion
+            for i in gr.loop("i", count, start=1):
+                self.step(hi - 1 - i, outside(i))
+            if c.apart:
+                self.q.release()  # the last scores are done
+            gr.fence(self.pv)
+            self.values()
+            self.finish()
+        gr.wait(gr.atom("tma.store"), pending=0)
+
+    def allocate(self) -> None:
+        """Registers."""
+        c, a, mine = self.c, self.a, self.mine
+        self.qk, self.pv = wgmma(a, c.BN), wgmma(a, a.depth)
+        self.S = gr.fragment("S", [64, c.BN], gr.fp32, self.qk.c, on=mine)
+        self.P = gr.fragment("P", [64, c.BN], a.dtype, self.pv.a, on=mine)
+        self.acc = gr.fragment("acc", [64, a.depth], gr.fp32, self.pv.c, on=mine)
+        self.m, self.m_old, self.alpha, self.mb, self.top, self.rise = (
+            self.S.reduced(1, n) for n in ("m", "m_old", "alpha", "mb", "top", "rise")
+        )
+        self.l = self.S.reduced(1, "l", lanes=True)  # each lane's share of the row's sum
+        if c.training:
+            self.best = self.S.reduced(1, "best")  # the maximum, from which `lazy` lets m differ
+        self.flags = self.S.reduced(1, "flags", gr.i32)
+        self.over, self.grows, self.far = (gr.alloc(n, [], gr.i32, gr.RF) for n in ("over", "grows", "far"))
+        warps = mine.tile(32)
+        self.warp = warps[warps.indices()[0]]
+        self.most = gr.alloc("most", [], gr.fp32, gr.RF)
+
+    def scores(self) -> None:
+        """Starts S = Q K^T of the tile of keys that is read next."""
+        q = self.q.tile().tile([64, None])[self.w, 0]
+        gr.matmul(self.S, q, self.k.tile().T, on=self.mine, atom=self.qk, accumulate=False)
+        gr.commit(self.qk)
+
+    def values(self) -> None:
+        """Starts acc += P V of the tile of values that is read next."""
+        self.v.wait()
+        gr.matmul(self.acc, self.P, self.v.tile(), on=self.mine, atom=self.pv)
+        gr.commit(self.pv)
+
+    def step(self, n: Any, outside: Any) -> None:
+        """Scores of a tile beside the values of the tile before; then exponentials beside the others' products."""
+        self.k.wait()
+        if self.turn is not None:
+            self.turn[self.w].sync()
+        gr.fence(self.qk)
+        self.scores()
+        self.values()
+        if self.turn is not None:
+            self.turn[(self.w + 1) % self.c.consumers].arrive()
+        gr.wait(self.qk, pending=1)  # S is there, acc is not
+        self.k.release()
+        if self.left is not None or self.right is not None:  # else only the last tile has keys that are not there
+            self.hide(n, outside)
+        self.softmax(further=True)
+        gr.wait(self.pv, pending=0)
+        self.v.release()
+        self.P[:] = self.S
+        if self.c.lazy:
+            with gr.if_(gr.index(self.grows, 0, 1) > 0):
+                self.acc[:] = self.acc * self.alpha
+        else:
+            self.acc[:] = self.acc * self.alpha
+
+    def hide(self, n: Any, outside: Any) -> None:
+        """Rules out the scores that a query does not see, if tile n is `outside` of those that are seen whole."""
+        with gr.if_(outside):
+            row, col = self.S.coords()
+            row = self.m_tile * self.c.BM + self.w * 64 + row
+            self.S[:] = gr.where(self.seen.of(row, n * self.c.BN + col), self.S, -gr.inf)
+
+    def softmax(self, further: bool) -> None:
+        """S = exp2(S - m), where m is each row's maximum so far; sums for an older maximum shrink."""
+        S, m, top = self.S, self.m, self.top
+        gr.reduce("max", top, S, axis=1)  # own values, then shfl.bfly over the row's four lanes
+        if self.c.training:
+            self.best[:] = gr.max(self.best, top)
+        if not further:
+            m[:] = top
+            self.shift(S, further)
+        elif self.c.lazy:
+            self.rise[:] = top - m  # NaN for a row that has seen no key yet, and the maximum ignores it
+            self.most[:] = gr.where(self.far > 0, gr.inf, -gr.inf)
+            gr.reduce("max", self.most, self.rise.values, axis=0, accumulate=True)
+            self.over[:] = gr.where(self.most * self.scale > LAZY, 1, 0)
+            gr.reduce("max", self.grows, self.over, axis=0, on=self.warp)  # warps branch as one beside products
+            with gr.if_(gr.index(self.grows, 0, 1) > 0):
+                self.flags[:] = gr.where(self.rise * self.scale > LAZY, 1, 0)
+                self.m_old[:] = m
+                m[:] = gr.where(self.flags > 0, top, m)
+                self.shift(S, further)
+        else:
+            self.m_old[:] = m
+            m[:] = gr.max(m, top)
+            self.shift(S, further)
+        S[:] = gr.exp2(gr.fma(S, self.scale, self.mb), ftz=True)
+        gr.reduce("add", self.l, S, axis=1, accumulate=True)  # own values only: l keeps the lanes apart
+
+    def shift(self, S: gr.Tensor, further: bool) -> None:
+        """Makes sums relative to a new maximum `mb`, which is rounded, but the same for all of them.
+
+        A thread with scores beyond ``FAR`` subtracts their maximum before it scales them, because the product of scale
+        and maximum would lose more digits than exponents can. It comes here with every tile.
+        """
+        m, m_old, scale, shift, far = self.m, self.m_old, self.scale, self.top, self.far
+        shift[:] = gr.where(m == -gr.inf, 0, m)  # a row that sees no key gives 0, not NaN
+        if further:
+            self.alpha[:] = gr.where(far + gr.where(m_old == -gr.inf, 1, 0) > 0, 0, gr.fma(m_old, scale, self.mb))
+        self.flags[:] = gr.where(gr.max(shift, -shift) * scale > FAR, 1, 0)
+        gr.reduce("max", far, self.flags.values, axis=0, accumulate=True)
+        self.mb[:] = gr.where(far > 0, 0, -scale * shift)
+        shift[:] = gr.where(far > 0, shift, 0)
+        if further:
+            self.alpha[:] = gr.exp2(gr.fma(m_old - shift, scale, self.mb) - self.alpha, ftz=True)
+            self.l[:] = self.l * self.alpha
+        with gr.if_(gr.index(far, 0, 1) > 0):
+            S[:] = S - shift
+
+    def finish(self) -> None:
+        """O = acc / l, and LSE."""
+        c, a, store, w = self.c, self.a, gr.atom("tma.store"), self.w
+        total = self.S.reduced(1, "total")
+        gr.reduce("add", total, self.l, axis=1)
+        if self.LSE is not None:
+            lse = self.S.reduced(1, "lse")
+            lse[:] = gr.where(total == 0, -gr.inf, gr.fma(self.m, self.scale, gr.log2(total)) * math.log(2))
+            self.store_rows(self.place.per_query(self.LSE, self.h), lse)
+        if c.training:
+            total[:] = self.multiplied(total)
+        gr.wait(self.pv, pending=0)
+        self.v.release()
+        out = gr.fragment("out", [64, a.depth], a.dtype, self.pv.c, on=self.mine)
+        if self.wide is None:
+            out[:] = self.acc * gr.where(total == 0, 0, gr.rcp(total))
+        else:
+            self.acc[:] = self.acc * gr.where(total == 0, 0, gr.rcp(total))
+            gr.move(self.rows(self.wide), self.acc, atom=gr.atom("st.global.v2.b32"))
+            out[:] = self.acc
+        place = (self.q.tile() if self.sO is None else self.sO).tile([64, None])[w, 0]
+        if self.sO is not None:
+            gr.wait(store, pending=0)  # the tile before has left
+        gr.barrier(on=self.mine)
+        gr.move(place, out, atom=gr.atom("stmatrix.x4"))
+        gr.fence("async.shared")  # what threads stored becomes visible to the copy
+        gr.barrier(on=self.mine)
+        with gr.only(self.mine.elect()):
+            gr.move(self.rows(self.O), place, atom=store)
+            gr.commit(store)
+            if self.sO is None:
+                gr.wait(store, pending=0)
+        if self.sO is None:
+            self.q.release()
+
+    def rows(self, t: gr.Tensor) -> gr.Tensor:
+        """The consumer's rows of a tensor like Q."""
+        c = self.c
+        return self.place.queries(t, self.h).tile([64, self.a.depth])[self.m_tile * c.consumers + self.w, 0]
+
+    def multiplied(self, total: gr.Tensor) -> Any:
+        """The sum of the exponentials with the largest one as it was multiplied by values, rounded to 16 bits.
+
+        Where a probability is close to one, the quotient of both sums loses that rounding, and so does the gradient.
+        """
+        largest, rounded = self.S.reduced(1, "largest"), self.S.reduced(1, "P", self.a.dtype)
+        shift = gr.where(self.far > 0, self.m, 0)
+        largest[:] = gr.where(total == 0, 0, gr.exp2(gr.fma(self.best - shift, self.scale, self.mb), ftz=True))
+        rounded[:] = largest
+        return total - (largest - rounded)
+
+    def store_rows(self, rows: gr.Tensor, x: gr.Tensor) -> None:
+        """Stores a number of each of the consumer's rows."""
+        rows = rows.tile([64])[self.m_tile * self.c.consumers + self.w]
+        gr.move(rows.reshape(0, gr.Layout((64, 1))), x, atom=gr.atom("st.global.b32"))

@@ -1,0 +1,83 @@
+"""attention_sm90: values of its options on the simulator, its promise, its synchronisation, no spills, refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from graphene.errors import VerifyError
+from graphene.kernels.attention import reference
+from graphene.kernels.attention.problem import Attention
+from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
+
+CAUSAL = Attention(16, right=True)
+SMALL = ForwardSm90(Attention(16), 16, 1, 2, queries=1)
+CONFIGS = {
+    "one consumer": SMALL,
+    "turns": replace(SMALL, consumers=2, queries=2),
+    "three consumers": ForwardSm90(replace(CAUSAL, D=64), 32, 3, 3),
+    "no turns": replace(SMALL, consumers=2, turns=False, lazy=False),
+    "causal": ForwardSm90(CAUSAL, 16, 2, lse=True),
+    "window of grouped heads": ForwardSm90(Attention(24, left=True, right=True, group=2), 16, 1, lse=True),
+    "results over queries": ForwardSm90(replace(CAUSAL, D=80), 32, 1, 2, queries=1, apart=False),
+    "training": ForwardSm90(CAUSAL, 16, 1, lse=True, training=True),
+    "no limit on the right": ForwardSm90(Attention(16, left=True), 16, 1),
+}
+
+
+def call(c: ForwardSm90, batch: int, sq: int, sk: int, scale: float = 0.3, kv_heads: int = 2) -> None:
+    """Compares a call with the meaning in fp64."""
+    a, rng = c.what, np.random.default_rng(sq + sk)
+    heads = kv_heads * a.group
+    shapes = {"Q": (sq, heads), "K": (sk, kv_heads), "V": (sk, kv_heads)}
+    given: dict[str, Any] = {n: rng.standard_normal((batch, *s, a.D)).astype(np.float16) for n, s in shapes.items()}
+    numbers = {"scale_log2": scale, **{n: v for n, v, on in (("left", 20, a.left), ("right", 3, a.right)) if on}}
+    wide = {n: x.astype(np.float64) for n, x in given.items()}
+    with np.errstate(divide="ignore"):
+        want = reference.forward(a, c.lse, c.training, **wide, **numbers)
+    got = {n: np.full(x.shape, np.nan, np.float16 if n == "O" else np.float32) for n, x in want.items()}
+    attention_forward_sm90(c)(*given.values(), *got.values(), *numbers.values())
+    for n, x in want.items():
+        np.testing.assert_allclose(got[n], x, rtol=2e-3, atol=2e-3, err_msg=n)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_values(name: str) -> None:
+    c = CONFIGS[name]
+    call(c, 1, c.BM + 5, 3 * c.BN + 7)
+    call(c, 2, 2 * c.BM, c.BN)
+    call(c, 1, c.BM + 70, c.BN + 3)  # with a window, rows that see no key
+
+
+def test_scores_of_any_size() -> None:
+    call(CONFIGS["causal"], 1, 40, 50, scale=2.0**29)
+
+
+@pytest.mark.parametrize("name", ["turns", "training"])
+def test_its_promise_is_held(name: str) -> None:
+    assert attention_forward_sm90(CONFIGS[name]).check().ok
+
+
+def test_refusals() -> None:
+    with pytest.raises(VerifyError, match="no kernel of this problem"):
+        ForwardSm90(Attention(64, softcap=True))
+    with pytest.raises(VerifyError, match="do not fit into shared memory"):
+        ForwardSm90(Attention(256))
+    with pytest.raises(VerifyError, match="training does not fit"):
+        ForwardSm90(Attention(64), training=True)
+
+
+@pytest.mark.parametrize(
+    "c",
+    [
+        ForwardSm90(Attention(64), 112, 3, 3),
+        ForwardSm90(Attention(128, right=True), 128, 2, lse=True),
+    ],
+    ids=["three consumers", "two consumers"],
+)
+def test_it_compiles_without_spills(c: ForwardSm90) -> None:
+    done = attention_forward_sm90(c).compile("sm_90a")  # serialised products are an error
+    assert done.spill_bytes == 0
