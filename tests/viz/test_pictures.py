@@ -200,7 +200,9 @@ def test_operands_of_atomic_specs_and_fragments():
 
 
 def test_atoms_without_a_picture_are_refused_not_broken():
-    for atom in gr.atoms().values():
+    """Of products that differ only in how many columns they have, the narrowest and a widest."""
+    one = {re.sub(r"n\d+k", "k", atom.name): atom for atom in reversed(list(gr.atoms().values()))}
+    for atom in (*one.values(), gr.atom("wgmma.m64n256k16.f32.f16")):
         for operand in getattr(atom, "operands", {}).values():
             text = operand._repr_svg_()
             assert text is None or ET.fromstring(text) is not None
