@@ -10,7 +10,7 @@ from graphene import _core
 from graphene.kernels.arguments import size
 from graphene.kernels.gemm.launches import gemm_launches
 from graphene.kernels.gemm.pad import PADDED_MOST
-from graphene.kernels.gemm.problem import TYPES, GemmConfig, GemmProblem, GemmTile, check_product
+from graphene.kernels.gemm.problem import FP8, TYPES, GemmConfig, GemmProblem, GemmTile, check_product
 from graphene.select import hopper, model
 from graphene.select.device import PORTABLE, Device, named
 from graphene.select.matmul import shape_class
@@ -39,17 +39,29 @@ def _shape(p: GemmProblem) -> MatmulShape:
     return MatmulShape(p.m, p.n, p.k, p.batch or 1, item, 4 if p.dtype == "i8" else item, 32 // item, rate)
 
 
+def only_by_wgmma(p: GemmProblem) -> bool:
+    """Whether no kernel but gemm_sm90 computes such products."""
+    return p.dtype in FP8 or p.scales is not None
+
+
+def _scaled_integers(p: GemmProblem) -> bool:
+    """Whether operands are integers with scales, which fewer kernels take than those without."""
+    return p.scales is not None and p.dtype not in FP8
+
+
 def _pads(p: GemmProblem) -> list[tuple[bool, bool]]:
     narrow = (p.align[0] < 16, p.align[1] < 16)
     return [(False, False), narrow] if p.workspaces and any(narrow) else [(False, False)]
 
 
 def _candidates(p: GemmProblem, device: Device) -> Iterator[GemmTile]:
-    shape = _shape(p)
-    line = 128 // shape.element_bytes
     for t in hopper.candidates(p, device):
         for pad, split in _variants(p, t, device):
             yield hopper.staged(replace(t, pad=pad, split_k=split), p, device)
+    if only_by_wgmma(p):
+        return
+    shape = _shape(p)
+    line = 128 // shape.element_bytes
     for bm in (128, 256, 192, 64, 96, 32):  # among equal ones the first is taken
         for bn in (128, 256, 192, 64, 96, 32):
             blocks = -(-p.m // bm) * -(-p.n // bn) * shape.batch
@@ -96,6 +108,8 @@ def _predict(c: GemmTile, p: GemmProblem, device: Device) -> tuple[float, str] |
             return reason
         us, remark = hopper.product_us(c, p, device)
         return us + around_us + (hopper.SPLIT_US if c.split_k > 1 else 0.0), remark
+    if only_by_wgmma(p):
+        return f"{c.kernel} has no product of {p.dtype}" + " with scales" * (p.scales is not None)
     shape, tile = _shape(p), as_tile(c)
     if (reason := judge(tile, shape, device)) is not None:
         return reason
@@ -111,6 +125,8 @@ def _predict(c: GemmTile, p: GemmProblem, device: Device) -> tuple[float, str] |
 
 def _unusable(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
     new = c.kernel == "gemm_sm90"
+    if only_by_wgmma(p) and not new:
+        return f"{c.kernel} has no product of {p.dtype}"
     reason = hopper.impossible(c, p, device) if new else impossible(as_tile(c), _shape(p), device)
     if reason is None:
         gemm_launches(p, c)  # refuses a configuration without a kernel, with a code
@@ -122,7 +138,8 @@ def gemm_key(p: GemmProblem) -> tuple[str, str]:
     m, n, k, batch = (shape_class(x) for x in (p.m, p.n, p.k, p.batch or 1))
     align = "x".join(map(str, p.align))
     work = "" if p.workspaces else " no workspaces"
-    return p.dtype, f"{batch} of {m}x{n}x{k} {p.order} align {align}{work}"
+    kind = " ".join([p.dtype, *filter(None, (p.b_dtype, "promoted" * p.promote, "scaled" * _scaled_integers(p)))])
+    return kind, f"{batch} of {m}x{n}x{k} {p.order} align {align}{work}"
 
 
 def _group(tiles_m: int, tiles_n: int) -> int:
@@ -135,10 +152,14 @@ def estimate(p: GemmProblem, device: Device) -> GemmTile:
 
     Raises VerifyError KERNEL_ARGUMENT if none of them fits into the shared memory of a block.
     """
-    best = min(_expected(p, device), key=lambda c: c[0], default=None)
+    best = None if only_by_wgmma(p) else min(_expected(p, device), key=lambda c: c[0], default=None)
     new = min(_expected_by_wgmma(p, device), key=lambda c: c[0], default=None)
     if new is not None and (best is None or new[0] <= max(best[0], 1.3 * hopper.memory_us(p, device))):
         best = new
+    if best is None and only_by_wgmma(p) and not hopper.serves(p, device):
+        _core.fail("KERNEL_ARGUMENT", f"select_gemm: no kernel for this product of {p.dtype}",
+                   ["want: order TN on sm_90a", f"got: order {p.order} on {device.arch}"],
+                   "name a Hopper card, and copy operands to lines along k")  # fmt: skip
     if best is None:
         _core.fail("KERNEL_ARGUMENT", "select_gemm: shared_bytes does not fit",
                    ["want: room for the stages of one of the tiles", f"got: {device.shared_bytes}"],
@@ -198,7 +219,7 @@ def _expected(p: GemmProblem, device: Device) -> Iterator[tuple[float, Callable[
 
 def choose(p: GemmProblem, device: Device) -> GemmTile:
     """The tile of the record of a product's shape class on a device, else the estimated one (`best_known`)."""
-    return best_known(GEMM, p, device, estimate(p, device), p.plain)
+    return best_known(GEMM, p, device, estimate(p, device), p if _scaled_integers(p) else p.plain)
 
 
 def _suits(c: GemmTile, estimated: GemmTile, p: GemmProblem, device: Device) -> bool:
@@ -247,6 +268,9 @@ def select_gemm(
     shared_bytes: int | None = None,
     workspaces: bool = True,
     device: str | None = None,
+    b_dtype: str | None = None,
+    scales: str | None = None,
+    promote: bool = False,
 ) -> GemmConfig:
     """The configuration that was measured, or is estimated, to be the fastest for one product of these sizes.
 
@@ -262,7 +286,8 @@ def select_gemm(
     if device is not None and not isinstance(device, str):
         _core.fail("KERNEL_ARGUMENT", "select_gemm: device does not fit",
                    ['want: the name of a GPU, such as "NVIDIA H200", or None', f"got: {device!r}"])  # fmt: skip
-    p = GemmProblem(M, N, K, batch, dtype, order, align, bias, residual, activation, workspaces, out, alpha, beta)
+    p = GemmProblem(M, N, K, batch, dtype, order, align, bias, residual, activation, workspaces, out, alpha, beta,
+                    b_dtype=b_dtype, scales=scales, promote=promote)  # fmt: skip
     where = PORTABLE if device is None else named(device)
     sms = where.sm_count if sms is None else size("select_gemm", "sms", sms)
     shared_bytes = where.shared_bytes if shared_bytes is None else size("select_gemm", "shared_bytes", shared_bytes)

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = ["candidates", "has_wgmma", "impossible", "product_us", "refused", "serves", "staged", "tiles_for"]
 
-LINE = 64  # elements of k in a step: lines of 128 bytes
+LINE_BITS = 1024  # of k in a step: lines of 128 bytes
 MOST = 2**31 - 2**16  # coordinates of TMA and numbers of tiles have 32 bits
 FEW = 512  # rows or columns, of which tiles cover no more than they must
 SUMS = 208  # the most accumulators of a thread
 STAGES = 12  # more were not faster
 
 # Tensor cores: a k of a tile of 128x128, in nanoseconds, when they are always busy, and factors of that time.
-TENSOR_NS = 6.16
+TENSOR_NS = 6.16  # of 16-bit operands; of bytes half of it
 COOL = 0.56  # if they are mostly idle, since clocks are higher then
 HALF_WARM_US = 10.6  # the time of a product's work at which the clock is halfway between the two
 WORK_PER_US = 650e6  # operations of all tensor cores, by which this time is counted
@@ -43,6 +43,8 @@ LONG_US = 100  # the time of a product's work at which half of that counts
 UNEVEN = 1.01  # widths that are no multiple of 64
 UNEVEN_NARROW = 1.05  # such widths below 128
 ACROSS = {16: 1.5, 32: 1.06, 64: 1.0}  # by the line in shared memory of an operand that has no lines of k, elements
+PROMOTED = 1.1  # sums of fp8 are added up in fp32 while the other consumer multiplies
+PROMOTED_ALONE = 1.6  # likewise, while nothing is multiplied
 CLUSTERS = 1.008  # barriers of clusters, which gain as much where operands are many times the L2 cache
 LARGE_BYTES = 250e6
 STEP_US = 0.115  # the least time of a step
@@ -77,7 +79,8 @@ def has_wgmma(device: Device) -> bool:
 
 def serves(p: GemmProblem, device: Device) -> bool:
     """Whether gemm_sm90 computes such products on a device."""
-    return has_wgmma(device) and p.dtype in ("fp16", "bf16")
+    bits = TYPES[p.dtype].bits
+    return has_wgmma(device) and (bits == 16 or (bits == 8 and p.order == "TN"))  # bytes lie along k
 
 
 class Shape:
@@ -102,24 +105,25 @@ def _hopper(c: GemmTile, form: GemmProblem) -> Hopper:
 def _form(p: GemmProblem) -> GemmProblem:
     """The problem as far as shared memory depends on it."""
     return GemmProblem(
-        0, 0, 0, None, p.dtype, p.order, (16, 16, p.align[2]), p.bias, p.residual, out=p.out, beta=p.beta
-    )
+        0, 0, 0, None, p.dtype, p.order, (16, 16, p.align[2]), p.bias, p.residual, out=p.out, beta=p.beta,
+        scales=p.scales,
+    )  # fmt: skip
 
 
 def impossible(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
     """Why a tile cannot be used on a device, for products of any sizes, in words; None if it can be."""
     if not serves(p, device):
-        return f"gemm_sm90 has no product of {p.dtype} on {device.arch}"
+        return f"gemm_sm90 has no product of {p.dtype} in order {p.order} on {device.arch}"
     if c.warps not in ((4, 1), (8, 1), (1, 4), (1, 8)) or (c.turns and max(c.warps) > 4):
         return f"{c.warps} warps are no consumers of gemm_sm90" + " in turns" * c.turns
     s = Shape(c)
     if s.rows % 64 or (s.swapped and s.rows != 64) or s.columns > 256:
         return f"{s.rows}x{s.columns} for a consumer, which has multiples of 64 rows and up to 256 columns"
-    if (held := s.rows * s.columns // 128) > SUMS:
+    if (held := s.rows * s.columns // 128 * (2 if p.promote else 1)) > SUMS:
         return f"{held} sums a thread, at most {SUMS}"
     along_k = (p.order[0] == "T", p.order[1] == "N")
     for extent, shares, lines_of_k in zip(c.tile, (c.cluster[1], c.cluster[0]), along_k, strict=False):
-        if shares > 1 and extent % (shares * (8 if lines_of_k else LINE)):
+        if shares > 1 and extent % (shares * (8 if lines_of_k else LINE_BITS // TYPES[p.dtype].bits)):
             return f"{shares} blocks cannot share {extent} rows of an operand in order {p.order}"
     if sum(n > 1 for n in c.cluster) > 1:
         return f"clusters of {c.cluster} have more than one direction"
@@ -166,9 +170,11 @@ def product_us(
     lines = (s.block_rows + s.columns) / area / 256  # for as many products, of those that a tile of 128x128 has
     narrowest = NARROW_SHARED if max(c.warps) == 8 else NARROW
     wide = s.block_rows * max(s.columns, narrowest) / 128**2 * (1 + LINES * max(0.0, lines - 1))
-    busy = 2 * p.m * p.n * p.k * count / WORK_PER_US
+    busy = p.m * p.n * p.k * item * count / WORK_PER_US
     warm = COOL + (1 - COOL) * busy / (busy + HALF_WARM_US)
-    tensor_ns = TENSOR_NS * wide * warm * (H200.tensor_rate / device.tensor_rate)
+    tensor_ns = TENSOR_NS / 2 * item * wide * warm * (H200.tensor_rate / device.tensor_rate)
+    if p.promote:
+        tensor_ns *= PROMOTED if max(c.warps) == 8 else PROMOTED_ALONE
     if s.columns % 64 and s.columns > 64:
         tensor_ns *= UNEVEN if s.columns > 128 else UNEVEN_NARROW
     if not (p.order[0] == "T" if s.swapped else p.order[1] == "N"):
@@ -240,8 +246,8 @@ def _cuts(extent: int) -> list[int]:
 
 
 @functools.lru_cache(256)
-def tiles_for(rows: int, columns: int, swap: bool) -> tuple[GemmTile, ...]:
-    """Tiles of one part of k, with two stages; `rows`, `columns`: of C, if they are few."""
+def tiles_for(rows: int, columns: int, swap: bool, line: int) -> tuple[GemmTile, ...]:
+    """Tiles of one part of k, with two stages; `rows`, `columns`: of C, if they are few; `line`: k of a step."""
     out = []
     for tile, warps, turns in dict.fromkeys(_forms(rows, columns, swap)):
         clusters = [(1, 1, 1)]
@@ -250,7 +256,7 @@ def tiles_for(rows: int, columns: int, swap: bool) -> tuple[GemmTile, ...]:
         elif not turns and tile[0] * tile[1] <= 128 * 128:
             clusters.append((1, 1, 2))  # more parts of k were slower
         group = 8 if warps[1] == 1 else 1
-        out += [GemmTile((*tile, LINE), warps, 2, group, kernel="gemm_sm90", cluster=c, turns=turns) for c in clusters]
+        out += [GemmTile((*tile, line), warps, 2, group, kernel="gemm_sm90", cluster=c, turns=turns) for c in clusters]
     return tuple(out)
 
 
@@ -269,7 +275,9 @@ def candidates(p: GemmProblem, device: Device) -> Iterator[GemmTile]:
     if not serves(p, device) or min(p.m, p.n, p.k) < 1:
         return
     few = (up(min(n, FEW + 1), 16) * 16 for n in (p.m, p.n))  # so that neighbours share what is remembered
-    for c in tiles_for(*few, p.order == "TT"):
+    for c in tiles_for(*few, p.order == "TT", LINE_BITS // TYPES[p.dtype].bits):
+        if p.promote and 2 * c.tile[0] * c.tile[1] * 4 // max(c.warps) > 128 * SUMS:
+            continue  # no room for sums and those of a step
         if covers(c, p) is not None or not (c.cluster[2] == 1 or _may_cut(c, p, device)):
             continue
         if max(c.cluster) == 1 or impossible(replace(c, pad=(True, True)), p, device) is None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphene.dtypes import torch_type
 from graphene.kernels.gemm.launches import bound_launches, gemm_launches
+from graphene.kernels.gemm.problem import FP8, SCALED
 from graphene.select.device import require_cuda
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Run:
         return max((x.kernel.compile(arch) for x in self._launches), key=lambda b: b.registers)
 
     def __call__(self, a: Any, b: Any, c: Any, *terms: Any) -> None:
-        """Launches them: operands, result, then bias and residual, as the problem has them.
+        """Launches them: operands, result, then bias, residual and both scales, as the problem has them.
 
         They are bound to the arguments of the call before if these are the same: a measured launch would wait for the
         host else.
@@ -45,7 +46,8 @@ class Run:
             rest = list(terms)
             bias = rest.pop(0) if self._problem.bias else None
             residual = rest.pop(0) if self._problem.residual else None
-            self._bound, self._given = bound_launches(self._config, a, b, c, bias, residual), given
+            scales = dict(zip(SCALED, rest, strict=True)) if self._problem.scales else {}
+            self._bound, self._given = bound_launches(self._config, a, b, c, bias, residual, **scales), given
         for kernel, x in self._bound:
             kernel(*x)
 
@@ -55,22 +57,26 @@ def arguments(p: GemmProblem, where: str = "cuda") -> Sequence[Any]:
     torch: Any = require_cuda("tuning a product") if where == "cuda" else importlib.import_module("torch")
     front = [] if p.batch is None else [p.batch]
 
-    def matrix(rows: int, columns: int, row_major: bool) -> Any:
+    def matrix(rows: int, columns: int, row_major: bool, dtype: str) -> Any:
         shape = [*front, rows, columns] if row_major else [*front, columns, rows]
-        if p.dtype == "i8":
+        if dtype == "i8":
             t = torch.randint(-128, 128, shape, device=where, dtype=torch.int8)
         else:
-            t = torch.randn(shape, device=where).to(torch_type(p.dtype))
+            t = torch.randn(shape, device=where).to(torch_type(dtype))
         return t if row_major else t.transpose(-1, -2)
 
-    a, b = matrix(p.m, p.k, p.order[0] == "T"), matrix(p.k, p.n, p.order[1] == "T")
-    out = torch.int32 if p.dtype == "i8" else torch_type(p.dtype)
-    c = torch.full([*front, p.m, p.n], UNWRITTEN if p.dtype == "i8" else float("nan"), device=where, dtype=out)
+    a = matrix(p.m, p.k, p.order[0] == "T", p.dtype)
+    b = matrix(p.k, p.n, p.order[1] == "T", p.b_dtype or p.dtype)
+    out = torch_type(p.out_dtype)
+    c = torch.full([*front, p.m, p.n], UNWRITTEN if p.out_dtype == "i32" else float("nan"), device=where, dtype=out)
     terms = []
     if p.bias:
         terms.append(torch.randn(p.n, device=where).to(out))
     if p.residual:
         terms.append(torch.randn(c.shape, device=where).to(out))
+    if p.scales is not None:
+        sizes = (p.m, p.n) if p.scales == "rows" else (1, 1)
+        terms += [torch.rand(n, device=where) + 0.5 for n in sizes]
     return [a, b, c, *terms]
 
 
@@ -98,23 +104,28 @@ def reference(p: GemmProblem, arguments: Sequence[Any]) -> Any:
     terms = list(arguments[3:])
     bias = terms.pop(0) if p.bias else None
     residual = terms.pop(0) if p.residual else None
-    want = torch.empty(c.shape, device=c.device, dtype=torch.int32 if p.dtype == "i8" else torch.float32)
+    whole = p.out_dtype == "i32"
+    want = torch.empty(c.shape, device=c.device, dtype=torch.int32 if whole else torch.float32)
     wide = b.double()
     for rows in _rows(p):
         x = a[..., rows, :].double() @ wide
+        if p.scales is not None:
+            scale_a, scale_b = (t.double() for t in terms)
+            x = x * (scale_a[rows] if p.scales == "rows" else scale_a)[:, None] * scale_b
         x = _activated(torch, p.activation, x if bias is None else x + bias.double())
         x = x if residual is None else x + residual[..., rows, :].double()
-        want[..., rows, :] = x.to(torch.int64) if p.dtype == "i8" else x
+        want[..., rows, :] = x.to(torch.int64) if whole else x
     return want
 
 
 def verify(p: GemmProblem, arguments: Sequence[Any], want: Any = None) -> str | None:
     """Compares the whole result with ``want``, the reference; a NaN is wrong."""
     want, c = reference(p, arguments) if want is None else want, arguments[2]
-    if p.dtype == "i8":
+    if p.out_dtype == "i32":
         wrong = sum(int((c[..., rows, :] != want[..., rows, :]).sum()) for rows in _rows(p))
         return f"{wrong} of {c.numel()} integers are wrong" if wrong else None
-    bound = {"fp16": 2.0**-9, "bf16": 2.0**-6, "fp32": 2.0**-8}[p.dtype]
+    bound = {"fp16": 2.0**-9, "bf16": 2.0**-6, "fp32": 2.0**-8}[p.out_dtype]
+    bound = max(bound, 2.0**-7) if p.dtype in FP8 else bound  # sums have 14 bits
     scale = max(float(want.abs().max()), 1e-9) if want.numel() else 1.0
     for rows in _rows(p) if want.numel() else ():
         error = float((c[..., rows, :].float() - want[..., rows, :]).abs().max()) / scale

@@ -99,7 +99,7 @@ def test_what_gemm_sm80_refuses(options: dict[str, Any], text: str) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"dtype": "fp8"}, 'dtype does not fit | one of "fp16", "bf16", "fp32", "i8"'),
+        ({"dtype": "fp8"}, 'dtype does not fit | one of "fp16", "bf16", "fp32", "fp8e4m3", "fp8e5m2", "i8"'),
         ({"dtype": gr.fp16}, "dtype does not fit"),
         ({"out": "i8", "dtype": "i8"}, "out of dtype i8 does not fit"),
         ({"order": "XX"}, "order does not fit"),

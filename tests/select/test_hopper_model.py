@@ -108,8 +108,8 @@ def test_only_sm_90a_has_its_kernels(own_records: Any) -> None:
         assert select_gemm(4096, 4096, 4096, device=device).kernel == "gemm_sm80"
     for arch in ("sm_90", "sm_100a", "sm_120a", "sm_80"):
         assert estimate(GemmProblem(4096, 4096, 4096), select.of_arch(arch)).kernel == "gemm_sm80"
-    for dtype in ("fp32", "i8"):
-        assert select_gemm(4096, 4096, 4096, dtype=dtype, device="NVIDIA H200").kernel == "gemm_sm80"
+    for dtype, order in (("fp32", "TN"), ("i8", "TT")):
+        assert select_gemm(4096, 4096, 4096, dtype=dtype, order=order, device="NVIDIA H200").kernel == "gemm_sm80"
 
 
 def test_products_that_tma_cannot_address_have_copies_or_another_kernel() -> None:

@@ -12,16 +12,19 @@ from graphene.kernels.arguments import choice, element, flags, function, size, s
 from graphene.kernels.epilogues import linear, relu
 from graphene.kernels.gemm.operand import MATRIX_ATOMS, Operand
 from graphene.kernels.gemm.problem import (
+    FP8,
     RESULTS,
     TERMS,
     TYPES,
     GemmProblem,
     GemmTile,
     check_align,
+    check_bytes,
     check_hopper,
     check_scales,
+    default_out,
 )
-from graphene.kernels.gemm.result import Result, combined, parts_added, undefined_where_unused
+from graphene.kernels.gemm.result import Result, combined, of_fp8, parts_added, undefined_where_unused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,6 +82,7 @@ class Product:
         if t.kernel == "gemm_sm70":
             choice(t.kernel, "dtype", p.dtype, ("fp16",))
             choice(t.kernel, "stages", t.stages, (2,))
+        check_bytes(t.kernel, t.kernel, p.dtype, p.b_dtype, p.scales, p.promote, p.batch is not None)
         check_tile(t.kernel, self.dtype, t.tile, t.warps, t.group)
         self.check_epilogue()
         object.__setattr__(self, "problem", p.form)
@@ -108,9 +112,10 @@ class Product:
     ) -> Product:
         """Makes it from the arguments of gemm_sm90, gemm_sm80 and gemm_sm70, which an error names.
 
-        ``more``: warps and group of the tile; order, align, residual, alpha and beta of the problem.
+        ``more``: warps and group of the tile; order, align, residual, alpha and beta of the problem, and what only
+        bytes have.
         """
-        element(kernel, "dtype", dtype, tuple(MATRIX_ATOMS))
+        element(kernel, "dtype", dtype, tuple(RESULTS if kernel == "gemm_sm90" else MATRIX_ATOMS))
         if out is not None:
             element(kernel, f"out, of dtype {dtype},", out, RESULTS[str(dtype)])
         bias = epilogue is not None if bias is None else bias
@@ -118,8 +123,7 @@ class Product:
             epilogue = None
         how, warps, group = check_tile(kernel, dtype, tile, more.pop("warps"), more.pop("group"))
         check_hopper(kernel, kernel, cluster, turns)
-        sums = gr.i32 if dtype == gr.i8 else gr.fp32
-        c_type = sums if split_k else out or (gr.i32 if dtype == gr.i8 else dtype)
+        c_type = TYPES[RESULTS[str(dtype)][0] if split_k else str(out or default_out(str(dtype)))]
         choice(kernel, "order", more["order"], ("TN", "NN", "NT", "TT"))
         check_align(kernel, more["align"], (dtype.bits, dtype.bits, c_type.bits))
         flags(kernel, "padded", padded, 2)
@@ -127,12 +131,12 @@ class Product:
         for n, on in {"b_as_kn": b_as_kn, "batched": batched, "split_k": split_k, **terms}.items():
             flags(kernel, n, (on,), 1)
         if split_k:
-            terms = dict.fromkeys(TERMS, False)
+            terms = {**dict.fromkeys(TERMS, False), "scales": None}
         elif epilogue is None and (used := [n for n in TERMS[:2] if terms[n]]):
             _core.fail("KERNEL_ARGUMENT", f"{kernel}: without an epilogue nothing is added to the product",
                        ["want: neither bias nor residual", f"got: {', '.join(used)}"],
                        f"pass epilogue=lambda x, {', '.join(t[0] for t in used)}: ..., or neither")  # fmt: skip
-        check_scales(kernel, c_type, bool(terms["alpha"] or terms["beta"]))
+        check_scales(kernel, c_type, bool(terms["alpha"] or terms["beta"] or (more | terms).get("scales")))
         stages = size(kernel, "STAGES", stages, least=2)
         problem = GemmProblem(
             0, 0, 0, 0 if batched else None, str(dtype), out=str(c_type), epilogue=epilogue,
@@ -146,7 +150,7 @@ class Product:
         p = self.problem
         if self.epilogue is not None:
             function(self.tile.kernel, "epilogue", self.epilogue, ["x", *(n for n in TERMS[:2] if getattr(p, n))])
-            check_scales(self.tile.kernel, self.c_type, p.alpha or p.beta)
+            check_scales(self.tile.kernel, self.c_type, p.alpha or p.beta or p.scales is not None)
 
     @property
     def epilogue(self) -> Callable[..., Any] | None:
@@ -168,7 +172,7 @@ class Product:
 
     @property
     def dtype(self) -> DType:
-        """The type of A and B."""
+        """The type of A, and mostly of B."""
         return TYPES[self.problem.dtype]
 
     @property
@@ -189,16 +193,18 @@ class Product:
     @property
     def b(self) -> Operand:
         """B in global memory."""
-        return Operand("B", self.dtype, self.problem.order[1] == "N", self.problem.align[1], self.tile.pad[1])
+        dtype = TYPES[self.problem.b_dtype or self.problem.dtype]
+        return Operand("B", dtype, self.problem.order[1] == "N", self.problem.align[1], self.tile.pad[1])
 
     def promise(self) -> dict[str, Any]:
         """The kernel's meaning for gr.Kernel: NumPy on its arguments."""
         epilogue, as_kn, split, rounds = self.epilogue, self.b_as_kn, self.splits, self.dtype == gr.fp32
+        coarse, promote = self.problem.dtype in FP8, self.problem.promote
         longer = [(n, -2 if as_kn and n == "B" else -1) for n, o in (("A", self.a), ("B", self.b)) if o.longer_k]
 
         def product(
             A: Any, B: Any, C: Any = None, W: Any = None, bias: Any = None, residual: Any = None,
-            alpha: Any = None, beta: Any = None,
+            alpha: Any = None, beta: Any = None, scale_a: Any = None, scale_b: Any = None,
         ) -> dict[str, Any]:  # fmt: skip
             B = B if as_kn else B.swapaxes(-1, -2)
             (M, N), K = (W if split else C).shape[-2:], min(A.shape[-1], B.shape[-2])
@@ -206,7 +212,8 @@ class Product:
             A, B = A[..., :M, :K], B[..., :K, :N]
             if rounds:
                 A, B = gr.rounded("tA", A), gr.rounded("tB", B)
-            return {"C": combined(A @ B, epilogue, C, bias, residual, alpha, beta)}
+            sums = of_fp8(A, B, promote) if coarse else A @ B
+            return {"C": combined(sums, epilogue, C, bias, residual, alpha, beta, scale_a, scale_b)}
 
         def prepare(args: Any, rng: Any) -> None:
             undefined_where_unused(args)
@@ -239,7 +246,9 @@ class Product:
         lengths = most | {"min": 1} if most else {}
         A = a_is.argument(M, K, batch, False, b_is.fact(k=True), **lengths)
         B = b_is.argument(N, K, batch, self.b_as_kn, a_is.fact(k=True), **lengths)
-        return Declared(M, N, K, batch, parts, A, B, Result((M, N), batch, parts, self.c_type, p.align[2], has))
+        scales = None if self.splits else p.scales
+        result = Result((M, N), batch, parts, self.c_type, p.align[2], has, scales=scales)
+        return Declared(M, N, K, batch, parts, A, B, result)
 
     def matrices(self, of: Declared, z: Any) -> tuple[Any, Any]:
         """A (M,K) and B (N,K) of a member of the batch."""
@@ -281,7 +290,7 @@ def check_tile(
     """Tile, warps and group. Raises VerifyError KERNEL_ARGUMENT unless the kernel's instruction covers such a tile."""
     down, across = sizes(kernel, "warps", warps, 2, 1, 32)
     size(kernel, "warps[0] * warps[1]", down * across, most=32)
-    k_step = 8 if kernel == "gemm_sm70" else 2 * MATRIX_ATOMS[str(dtype)][1]
+    k_step = 8 if kernel == "gemm_sm70" else 2 * 256 // dtype.bits  # two steps of the instruction
     multiples = (16 * down, 16 * across, k_step)
     BM, BN, BK = (
         size(kernel, n, x, multiple_of=m) for n, x, m in zip(("BM", "BN", "BK"), tile, multiples, strict=True)

@@ -11,12 +11,13 @@ from graphene import _core
 from graphene.kernels.gemm.result import Result
 
 if TYPE_CHECKING:
+    from graphene.dtypes import DType
     from graphene.kernels.gemm.frame import Product
     from graphene.kernels.gemm.operand import Operand
 
 __all__ = ["KINDS", "LINE_BYTES", "PIECE", "Hopper", "check_tile_sm90"]
 
-KINDS = {"fp16": "f32.f16", "bf16": "f32.bf16", "i8": "s32.s8"}
+KINDS = {"fp16": "f16", "bf16": "bf16", "i8": "s8", "fp8e4m3": "e4m3", "fp8e5m2": "e5m2"}  # as the instruction says
 ALIGNED_BYTES = 1024  # of swizzled tiles
 LINE_BYTES = 128  # of a tile in shared memory, which TMA swizzles
 SHARED_BYTES = 227 * 1024
@@ -32,7 +33,7 @@ def check_tile_sm90(product: Product) -> None:
 
     if p.dtype not in KINDS:
         refuse(f"no product of {p.dtype}", f"dtype {', '.join(KINDS)}", p.dtype, "take gemm_sm80")
-    if p.dtype == "i8" and p.order != "TN":
+    if product.dtype.bits == 8 and p.order != "TN":
         refuse("the instruction takes bytes along k", "order TN", p.order, "copy the operand, or take gemm_sm80")
     if t.warps not in ((4, 1), (8, 1), (1, 4), (1, 8)):
         refuse("warps do not fit", "(4, 1) or (8, 1), or (1, 4) or (1, 8)", t.warps, "take one or two warpgroups")
@@ -53,7 +54,7 @@ def check_tile_sm90(product: Product) -> None:
         refuse("a step of k is a line of shared memory", f"tile[2] = {line}", t.tile[2], f"take {line}")
     if h.columns > 256:
         refuse("the instruction has up to 256 columns", "256 or less", h.columns, "take a smaller tile")
-    if (held := h.rows * h.columns // 128) > 208:
+    if (held := h.rows * h.columns // 128 * (2 if p.promote else 1)) > 208:
         refuse("sums do not fit into registers", "at most 208 for each thread", held, "take a smaller tile")
     if sum(n > 1 for n in t.cluster) > 1:
         refuse("clusters have one direction", "one number above 1", t.cluster, "take clusters along rows or columns")
@@ -179,10 +180,14 @@ class Hopper:
         return max(len(self.loaded) - 1, 0) if self.by_boxes else 0
 
     @property
-    def bias_elems(self) -> int:
-        """Elements of the bias that a consumer keeps in shared memory."""
-        has = self.by_boxes and self.product.problem.bias and not self.product.splits
-        return (self.rows if self.swapped else self.columns) if has else 0
+    def kept(self) -> dict[str, tuple[DType, int]]:
+        """The type and the elements of vectors that a consumer keeps in shared memory: of the bias and of scales."""
+        p, (rows, columns) = self.product.problem, (self.rows, self.columns)
+        if not self.by_boxes or self.product.splits:
+            return {}
+        rows, columns = (columns, rows) if self.swapped else (rows, columns)
+        out = {"bias": (self.product.c_type, columns)} if p.bias else {}
+        return out | ({"scale_a": (gr.fp32, rows), "scale_b": (gr.fp32, columns)} if p.scales == "rows" else {})
 
     @property
     def shared_bytes(self) -> int:
@@ -192,9 +197,10 @@ class Hopper:
 
     @property
     def beside_bytes(self) -> int:
-        """Shared memory beside stages and pieces: barriers, biases, sums of other blocks, and gaps for alignment."""
+        """Shared memory beside stages and pieces: barriers, vectors, sums of other blocks, and gaps for alignment."""
         joined = (self.cuts - 1) * self.consumers * self.rows * self.columns * 4
-        return joined + ALIGNED_BYTES + self.consumers * -(-self.bias_elems * 2 // LINE_BYTES) * LINE_BYTES + LINE_BYTES
+        kept = sum(-(-n * t.bits // (8 * LINE_BYTES)) * LINE_BYTES for t, n in self.kept.values())
+        return joined + ALIGNED_BYTES + self.consumers * kept + LINE_BYTES
 
     @cached_property
     def atom(self) -> Any:
@@ -203,5 +209,6 @@ class Hopper:
 
     def atom_of(self, columns: int) -> Any:
         """The matrix instruction of a number of columns."""
-        depth = 256 // self.product.dtype.bits
-        return gr.atom(f"wgmma.m64n{columns}k{depth}.{KINDS[self.product.problem.dtype]}")
+        depth, sums = 256 // self.product.dtype.bits, "s32" if self.product.sums == gr.i32 else "f32"
+        types = dict.fromkeys(KINDS[str(o.dtype)] for o in (self.left, self.right))
+        return gr.atom(f"wgmma.m64n{columns}k{depth}.{sums}.{'.'.join(types)}")

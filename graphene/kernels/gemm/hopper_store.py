@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import graphene as gr
 from graphene.kernels.epilogues import pointwise
-from graphene.kernels.gemm.hopper import PIECE
+from graphene.kernels.gemm.hopper import LINE_BYTES, PIECE
 from graphene.kernels.gemm.operand import access
 from graphene.kernels.gemm.result import add_scaled, copy_lines
 from graphene.kernels.traced import trace
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Place", "Store"]
 
-LINE_ELEMS = 64  # of 128 bytes: a box in shared memory begins with one
 SHORT = 3  # operations of an element, of which a whole piece may be under way
 
 
@@ -36,11 +35,12 @@ class Store:
             names = ["sC", "sC2"][: 1 + h.more_pieces]
             self.shared = [gr.alloc(n, shape, self.dtype, gr.SH, stages=h.buffers, swizzle=swizzle) for n in names]
             self.lines = lines
-        self.fetches = h.by_boxes and bool(h.loaded or h.bias_elems)
-        if h.bias_elems:
-            stride = -(-h.bias_elems // LINE_ELEMS) * LINE_ELEMS
-            layout = gr.Layout((h.consumers, h.bias_elems), (stride, 1))
-            self.bias = gr.alloc("sBias", layout, self.dtype, gr.SH)
+        self.fetches = h.by_boxes and bool(h.loaded or h.kept)
+        self.kept = {}
+        for name, (dtype, n) in h.kept.items():
+            line = LINE_BYTES * 8 // dtype.bits  # a box in shared memory begins with one
+            layout = gr.Layout((h.consumers, n), (-(-n // line) * line, 1))
+            self.kept[name] = gr.alloc(f"s{name.title().replace('_', '')}", layout, dtype, gr.SH)
         if self.fetches:
             self.come = gr.mbarrier("come", h.consumers * self.ahead, arrivals=1)
 
@@ -56,24 +56,43 @@ class Store:
         if h.product.epilogue is None:
             return
         # Beside sums that fill the registers there is room for a few columns of terms and of results under way.
-        few = h.loaded or r.vectors or operations(h.product.epilogue) > SHORT
+        few = h.loaded or r.vectors or len(r.scales) > 1 or operations(h.product.epilogue) > SHORT
         self.step = 16 if few and h.width % 16 == 0 else h.width
         tv = h.atom_of(self.step).c
         self.out = gr.fragment("out", [64, self.step], self.dtype, tv, on=mine)
         of = 1 if h.swapped else 0
         self.biases = [self.out.reduced(of, f"rbias{i or ''}", self.dtype) for i in range(len(r.vectors))]
+        self.declare_scales()
         self.held = {n: gr.fragment(f"r{n}", [64, self.step], self.dtype, tv, on=mine) for n in h.loaded}
         if self.fetches:
             self.rounds = [gr.ring(f"round{i or ''}", 1) for i in range(self.ahead)]
             warps = mine.tile(32)
             self.warp = warps[warps.indices()[0]]
 
+    def declare_scales(self) -> None:
+        """Declares the registers of scales: their product, or those of all rows and of a step of columns."""
+        h, p = self.h, self.h.product.problem
+        self.scales_of_rows, self.factors = [], []
+        if h.product.splits or p.scales is None:
+            return
+        if p.scales == "tensor":
+            each = [gr.alloc(n, [1], gr.fp32, gr.RF) for n in ("rScaleA", "rScaleB")]
+            for to, source in zip(each, self.result.scales, strict=True):
+                gr.move(to, source, atom=access("ld.global", 4))
+            each[0][:] = each[0] * each[1]
+            self.factors = [each[0][0]]
+            return
+        rows = "scale_b" if h.swapped else "scale_a"
+        self.scales_of_rows = [self.out.reduced(1, f"r{rows}{m or ''}", gr.fp32) for m in range(h.rows // 64)]
+        self.scale_of_columns = self.out.reduced(0, "rscale_a" if h.swapped else "rscale_b", gr.fp32)
+
     def at(self, part: Any, z: Any, row: Any, column: Any) -> Place:
         """The consumer's tile of the result and its terms."""
         h = self.h
         place, sizes = ((column, row), [h.columns, h.rows]) if h.swapped else ((row, column), [h.rows, h.columns])
         r = self.result.tile(part, z, place, sizes)
-        return Place({n: self.turned(t) for n, t in r.matrices.items()}, [self.turned(v) for v in r.vectors])
+        scales = [self.turned(v) for v in r.scales] if h.product.problem.scales == "rows" else []
+        return Place({n: self.turned(t) for n, t in r.matrices.items()}, [self.turned(v) for v in r.vectors], scales)
 
     def begin(self, tile: Place) -> None:
         """Starts copying what the epilogue needs first, before the products."""
@@ -90,8 +109,11 @@ class Store:
             gr.wait(gr.atom("tma.store"), pending=0)  # the stores from these places have read them
             for name, place in self.places(j).items():
                 copies.append((self.turned(place), self.turned(tile.piece(name, h.width, j))))
-        if j == 0 and h.bias_elems:
-            copies.append((self.bias[self.w, :], self.turned(tile.vectors[0])[0, :]))
+        if j == 0:
+            for name, held in self.kept.items():
+                vector = tile.scales["ab".index(name[-1])] if name != "bias" else tile.vectors[0]
+                of = (slice(None), 0) if name == "scale_a" else (0, slice(None))
+                copies.append((held[self.w, :], self.turned(vector)[of]))
         come.arrive(expect=[to for to, _ in copies])
         for to, source in copies:
             gr.move(to, source, atom=load, done=come)
@@ -117,12 +139,14 @@ class Store:
                 ring = self.rounds[j % self.ahead]
                 self.come[self.w * self.ahead + j % self.ahead].wait(ring.phase)
                 ring.advance()
+            if j == 0:
+                self.load_scales_of_rows(tile)
             to = self.opened(j) if h.staged else tile.piece("C", h.width, j)
             for i in range(h.width // self.step):
                 self.load_biases(tile, j * (h.width // self.step) + i, width_bytes)
                 for m in range(h.rows // 64):  # rows of an instruction: so few results are under way at once
                     self.load_terms(tile, j, i, m, width_bytes)
-                    self.round(acc.tile([64, self.step])[m, j * (h.width // self.step) + i])
+                    self.round(acc.tile([64, self.step])[m, j * (h.width // self.step) + i], m)
                     if h.loaded and h.by_boxes:
                         gr.barrier(self.warp)  # all its lanes have read what they replace
                     gr.move(to.tile([64, self.step])[m, i], self.out, on=self.mine, atom=store)
@@ -136,8 +160,8 @@ class Store:
         """Loads the biases of a step of columns, or with `swapped` of each instruction's rows."""
         h = self.h
         for held, v in zip(self.biases, tile.vectors, strict=True):
-            if h.bias_elems:
-                row = self.bias.tile([1, None])[self.w, 0]
+            if "bias" in self.kept:
+                row = self.kept["bias"].tile([1, None])[self.w, 0]
                 v, load = self.turned(row), access("ld.shared", width_bytes)
             else:
                 load = access("ld.global", width_bytes)
@@ -145,6 +169,24 @@ class Store:
                 gr.move(held, v.tile([None, self.step])[0, at], on=self.mine, atom=load)
             elif at == 0 and h.rows == 64:
                 gr.move(held, v, on=self.mine, atom=load)
+
+        if self.scales_of_rows:
+            v, load = self.scale("a" if h.swapped else "b", tile)
+            gr.move(self.scale_of_columns, v.tile([None, self.step])[0, at], on=self.mine, atom=load)
+
+    def load_scales_of_rows(self, tile: Place) -> None:
+        """Loads the scales of all rows of the sums."""
+        for m, held in enumerate(self.scales_of_rows):
+            v, load = self.scale("b" if self.h.swapped else "a", tile)
+            gr.move(held, v.tile([64, None])[m, 0], on=self.mine, atom=load)
+
+    def scale(self, name: str, tile: Place) -> tuple[Any, Any]:
+        """The scales of A or B as a vector along the rows or columns of the sums, and how they are loaded."""
+        kept = self.kept.get(f"scale_{name}")
+        if kept is None:
+            return tile.scales["ab".index(name)], access("ld.global", 4)
+        row = kept.tile([1, None])[self.w, 0]  # along the columns of C
+        return (row.T if (name == "a") != self.h.swapped else row), access("ld.shared", 4)
 
     def load_terms(self, tile: Place, j: int, i: int, m: int, width_bytes: int) -> None:
         """Loads a step of columns of the matrices that the epilogue reads."""
@@ -156,10 +198,12 @@ class Store:
         for name, held in self.held.items():
             gr.move(held, places[name].tile([64, self.step])[m, i], on=self.mine, atom=load)
 
-    def round(self, x: Any) -> None:
-        """Computes the results of a step of columns from the sums and the terms, and rounds them."""
+    def round(self, x: Any, m: int) -> None:
+        """Computes the results of a step of columns from the sums of rows `m` and the terms, and rounds them."""
         r = self.result
         x = gr.cast(x, gr.fp32) if x.dtype == gr.i32 != self.dtype else x
+        for factor in [self.scales_of_rows[m], self.scale_of_columns] if self.scales_of_rows else self.factors:
+            x = x * factor
         x = x * r.scalars["alpha"] if "alpha" in r.scalars else x
         x = add_scaled(x, self.held["C"], r.scalars["beta"]) if "beta" in r.scalars else x
         residual = [self.held["residual"]] if "residual" in self.held else []
@@ -216,10 +260,11 @@ def operations(epilogue: Callable[..., Any]) -> int:
 
 
 class Place(NamedTuple):
-    """A consumer's tile of the matrices, [rows, columns] of the sums, and of the biases."""
+    """A consumer's tile of the matrices, [rows, columns] of the sums, of the biases, and of the scales of A and B."""
 
     matrices: dict[str, Any]
     vectors: list[Any]
+    scales: list[Any]
 
     def piece(self, name: str, width: int, j: int) -> Any:
         """The columns of a piece."""

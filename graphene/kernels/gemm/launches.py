@@ -19,9 +19,9 @@ from graphene.kernels.arguments import instance, size, strides_elems
 from graphene.kernels.epilogues import activation, linear
 from graphene.kernels.gemm.frame import Product
 from graphene.kernels.gemm.pad import gemm_pad
-from graphene.kernels.gemm.problem import TERMS, TYPES, GemmConfig, GemmProblem, GemmTile
+from graphene.kernels.gemm.problem import FP8, SCALED, TERMS, TYPES, GemmConfig, GemmProblem, GemmTile
 from graphene.kernels.gemm.reduce import gemm_reduce
-from graphene.kernels.gemm.result import combined
+from graphene.kernels.gemm.result import combined, of_fp8
 from graphene.kernels.gemm.sm70 import product_sm70
 from graphene.kernels.gemm.sm80 import product_sm80
 from graphene.kernels.gemm.sm90 import product_sm90
@@ -57,6 +57,7 @@ def _reduce(p: GemmProblem) -> gr.Kernel:
     return gemm_reduce(
         linear(p.activation, p.bias, p.residual, TYPES[p.out_dtype].bits), sums=TYPES[p.sums], out=TYPES[p.out_dtype],
         align=p.align[2], batched=p.batch is not None, bias=p.bias, residual=p.residual, alpha=p.alpha, beta=p.beta,
+        scales=p.scales,
     )  # fmt: skip
 
 
@@ -81,6 +82,8 @@ def gemm_launches(config: GemmConfig | GemmProblem, tile: GemmTile | None = None
     shapes: dict[str, tuple[str, ...]] = {n: (*batch, *dims) for n, dims in (("A", "MK"), ("B", "KN"), ("C", "MN"))}
     if p.residual:
         shapes["residual"] = shapes["C"]
+    if p.scales == "rows":
+        shapes |= {"scale_a": ("M",), "scale_b": ("N",)}
 
     def workspaces(s: dict[str, int]) -> dict[str, tuple[Any, str]]:
         return _workspaces(p, t, s["M"], s["N"], s["K"], s.get("batch", 1))
@@ -90,12 +93,14 @@ def gemm_launches(config: GemmConfig | GemmProblem, tile: GemmTile | None = None
 
 
 def _means(
-    p: GemmProblem, A: Any, B: Any, C: Any, bias: Any = None, residual: Any = None, alpha: Any = None, beta: Any = None
-) -> dict[str, Any]:
+    p: GemmProblem, A: Any, B: Any, C: Any, bias: Any = None, residual: Any = None, alpha: Any = None, beta: Any = None,
+    scale_a: Any = None, scale_b: Any = None,
+) -> dict[str, Any]:  # fmt: skip
     """The common meaning of the kernels of a problem."""
     if p.dtype == "fp32":
         A, B = gr.rounded("tA", A), gr.rounded("tB", B)
-    x = combined(A @ B, None, C, None, None, alpha, beta)
+    sums = of_fp8(A, B, p.promote) if p.dtype in FP8 else A @ B
+    x = combined(sums, None, C, None, None, alpha, beta, scale_a, scale_b)
     x = activation(p.activation, TYPES[p.out_dtype].bits)(x if bias is None else x + bias)
     return {"C": x if residual is None else x + residual}
 
@@ -106,10 +111,15 @@ def _launches(p: GemmProblem, t: GemmTile) -> list[Launch]:
     padded = "".join(n for n, pad in zip("AB", t.pad, strict=True) if pad)
     if padded:
         arguments = [x for n in padded for x in (n + to_lines[n], n + "_padded")]
-        launches.append(Launch(_pad(padded, p.dtype, batched), tuple(arguments)))
+        pads = [padded] if p.b_dtype is None else list(padded)
+        for names in pads:  # of one type each
+            dtype = p.b_dtype or p.dtype if names == "B" else p.dtype
+            of_names = tuple(x for x in arguments if x[0] in names)
+            launches.append(Launch(_pad(names, dtype, batched), of_names))
     align_a, align_b = (16 if pad else a for pad, a in zip(t.pad, p.align, strict=False))
     operands = [n + "_padded" + to_lines[n] if n in padded else n for n in "AB"]
     terms = [n for n in ("bias", "residual") if getattr(p, n)] + ["C"] + [n for n in ("alpha", "beta") if getattr(p, n)]
+    terms = [*SCALED, *terms] if p.scales else terms
     if t.split_k == 1:
         return [
             *launches,
@@ -117,7 +127,8 @@ def _launches(p: GemmProblem, t: GemmTile) -> list[Launch]:
         ]
     align_w = 8 if p.align[2] > TYPES[p.out_dtype].bits // 8 else 4  # N is even, or it may be odd
     parts = replace(p.plain, align=(align_a, align_b, align_w), out=p.sums)
-    total = replace(p, dtype="i8" if p.dtype == "i8" else "fp16", order="TN", align=(16, 16, p.align[2]),
+    like = "i8" if p.dtype == "i8" else "fp8e4m3" if p.scales else "fp16"
+    total = replace(p, dtype=like, b_dtype=None, promote=False, order="TN", align=(16, 16, p.align[2]),
                     out=p.out_dtype)  # fmt: skip
     summed = _product(parts, replace(t, split_k=2)), (*operands, "W.C")
     return [*launches, Launch(*summed), Launch(_reduce(total), ("W", *terms))]
@@ -131,7 +142,7 @@ def workspace_sizes(p: GemmProblem, t: GemmTile) -> dict[str, tuple[str, list[Si
     for name, rows, along_k in (("A", "m", p.order[0] == "T"), ("B", "n", p.order[1] == "N")):
         if t.pad["AB".index(name)]:
             line: list[Size] = [(rows, 1), ("k", vector)] if along_k else [("k", 1), (rows, vector)]
-            out[name + "_padded"] = (p.dtype, front + line)
+            out[name + "_padded"] = (p.b_dtype or p.dtype if name == "B" else p.dtype, front + line)
     if t.split_k > 1:
         out["W"] = (p.sums, [(t.split_k, 1), *front, ("m", 1), ("n", 4)])
     return out
@@ -168,15 +179,18 @@ def run_gemm(
     alpha: float | None = None,
     beta: float | None = None,
     empty: Callable[[tuple[int, ...], str], Any] | None = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
 ) -> None:
     """Computes ``c`` with new workspaces, by the simulator for arrays on the CPU, on the GPU for CUDA tensors.
 
     a is (M,K), b (K,N), c and residual are (M,N), each after a batch mode if the configuration has one; bias is (N,).
-    bias, residual, alpha and beta are given if the configuration has them, and only then. With beta 0 the values of c
-    do not matter. ``empty(shape, dtype)`` allocates a workspace; by default NumPy does, or PyTorch beside its tensors.
+    bias, residual, alpha and beta are given if the configuration has them, and only then; so are scale_a and scale_b,
+    fp32, of one element each, or (M,) and (N,). With beta 0 the values of c do not matter. ``empty(shape, dtype)``
+    allocates a workspace; by default NumPy does, or PyTorch beside its tensors.
     Raises VerifyError KERNEL_ARGUMENT, and what a launch raises.
     """
-    for kernel, given in bound_launches(config, a, b, c, bias, residual, alpha, beta, empty):
+    for kernel, given in bound_launches(config, a, b, c, bias, residual, alpha, beta, empty, scale_a, scale_b):
         kernel(*given)
 
 
@@ -190,10 +204,13 @@ def bound_launches(
     alpha: float | None = None,
     beta: float | None = None,
     empty: Callable[[tuple[int, ...], str], Any] | None = None,
+    scale_a: Any = None,
+    scale_b: Any = None,
 ) -> list[tuple[gr.Kernel, tuple[Any, ...]]]:
     """The kernels of `run_gemm` with their arguments: to launch them again takes no time to look them up."""
     instance("run_gemm", "config", config, GemmConfig)
     arguments = {"A": a, "B": b, "bias": bias, "residual": residual, "C": c, "alpha": alpha, "beta": beta}
+    arguments |= dict(zip(SCALED, (scale_a, scale_b), strict=True))
     check_operands(config, arguments)
     *front, M, K = a.shape
     for name, (shape, dtype) in gemm_workspaces(config, M, b.shape[-1], K, *front).items():
@@ -219,6 +236,11 @@ def check_operands(config: GemmConfig, arguments: dict[str, Any]) -> None:
                 given,
                 f"{'pass it' if has == 'one' else 'leave it out'}, or take GemmConfig(..., {name}={given == 'one'})",
             )
+    for name in SCALED:
+        has, given = ("none" if x is None else "one" for x in (config.scales, arguments[name]))
+        if has != given:
+            refuse(name, f"{has}: the configuration has scales={config.scales}", given,
+                   "pass it" if has == "one" else "leave it out, or take GemmConfig(..., scales=...)")  # fmt: skip
     front = 1 if config.batched else 0
     modes = {"A": "MK", "B": "KN", "C": "MN", "residual": "MN", "bias": "N"}
     lines = {"A": "K" if config.order[0] == "T" else "M", "B": "N" if config.order[1] == "T" else "K"}

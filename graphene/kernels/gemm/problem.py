@@ -16,22 +16,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
+    "FP8",
     "RESULTS",
+    "SCALED",
+    "SCALES",
     "TERMS",
     "TYPES",
     "GemmConfig",
     "GemmProblem",
     "GemmTile",
     "check_align",
+    "check_bytes",
     "check_hopper",
     "check_product",
     "check_scales",
+    "default_out",
 ]
 
-TYPES = {t.name: t for t in (gr.fp16, gr.bf16, gr.fp32, gr.i8, gr.i32)}
+TYPES = {t.name: t for t in (gr.fp16, gr.bf16, gr.fp32, gr.i8, gr.i32, gr.fp8e4m3, gr.fp8e5m2)}
+FP8 = ("fp8e4m3", "fp8e5m2")
 # The type of A and B -> the types of C. The first is that of the sums.
-RESULTS = {n: ("fp32", "fp16", "bf16") for n in ("fp16", "bf16", "fp32")} | {"i8": ("i32", "fp32", "fp16", "bf16")}
+RESULTS: dict[str, tuple[str, ...]] = {n: ("fp32", "fp16", "bf16") for n in ("fp16", "bf16", "fp32", *FP8)}
+RESULTS["i8"] = ("i32", "fp32", "fp16", "bf16")
 TERMS = ("bias", "residual", "alpha", "beta")
+SCALED = ("scale_a", "scale_b")  # arguments of products with scales
+SCALES = ("tensor", "rows")  # of operands: a number each, or one for each row of A and each column of B
 KERNELS = ("gemm_sm90", "gemm_sm80", "gemm_sm70")
 
 
@@ -44,7 +53,7 @@ def check_product(
     if out is not None:
         choice(name, f"out of dtype {dtype}", out, types)
     choice(name, "order", order, ("TN", "NN", "NT", "TT"))
-    result = str(out or (types[0] if dtype == "i8" else dtype))
+    result = str(out or default_out(str(dtype)))
     alignments = check_align(name, align, (TYPES[str(dtype)].bits, TYPES[str(dtype)].bits, TYPES[result].bits))
     check_activation(name, activation)
     if result == "i32" and isinstance(activation, str) and activation != "relu":
@@ -53,12 +62,41 @@ def check_product(
     return alignments
 
 
+def default_out(dtype: str) -> str:
+    """The type of C if none is named: that of the operands, or of the sums if operands are bytes."""
+    return RESULTS[dtype][0] if TYPES[dtype].bits == 8 else dtype
+
+
+def check_bytes(
+    name: str, kernel: str, dtype: str, b_dtype: object, scales: object, promote: object, batched: bool
+) -> str | None:
+    """The type of B if it is another one. Raises VerifyError KERNEL_ARGUMENT for what only products of bytes have."""
+    if b_dtype is not None:
+        choice(name, f"b_dtype, of dtype {dtype},", b_dtype, FP8 if dtype in FP8 else (dtype,))
+    if scales is not None:
+        choice(name, "scales", scales, SCALES)
+    flags(name, "promote", (promote,), 1)
+
+    def refuse(what: str, want: str, got: str, fix: str) -> None:
+        _core.fail("KERNEL_ARGUMENT", f"{name}: {what}", [f"want: {want}", f"got: {got}"], fix)
+
+    if scales is not None and TYPES[dtype].bits != 8:
+        refuse("only operands of bytes are scaled", f"dtype {', '.join((*FP8, 'i8'))}", dtype, "take alpha")
+    if promote and dtype not in FP8:
+        refuse("only sums of fp8 are promoted", f"dtype {', '.join(FP8)}", dtype, "leave out promote")
+    if scales is not None and batched:
+        refuse("scales have no batch", "batched=False", "batched=True", "compute one product after the other")
+    if kernel != "gemm_sm90" and (dtype in FP8 or scales is not None):
+        refuse("products of fp8, and scaled ones, are gemm_sm90's", "kernel gemm_sm90", kernel, "take gemm_sm90")
+    return None if b_dtype == dtype else b_dtype  # type: ignore[return-value]
+
+
 def check_scales(name: str, out: object, scales: bool) -> None:
     """Raises VerifyError KERNEL_ARGUMENT if integers would be scaled."""
     if str(out) == "i32" and scales:
         _core.fail("KERNEL_ARGUMENT", f"{name}: integers are not scaled",
                    ["want: out fp32, fp16 or bf16", "got: out i32"],
-                   "leave out alpha and beta, or store another type")  # fmt: skip
+                   "leave out scales, alpha and beta, or store another type")  # fmt: skip
 
 
 def check_align(name: str, align: object, bits: tuple[int, int, int]) -> tuple[int, ...]:
@@ -117,6 +155,9 @@ class GemmConfig:
     kernel: str = "gemm_sm80"
     cluster: tuple[int, int, int] = (1, 1, 1)
     turns: bool = False
+    b_dtype: str | None = None
+    scales: str | None = None
+    promote: bool = False
 
     def __post_init__(self) -> None:
         n = "GemmConfig"
@@ -127,13 +168,16 @@ class GemmConfig:
             "pad": flags(n, "pad", self.pad, 2),
             "activation": as_data(self.activation),
         }
-        check_scales(n, self.out or ("i32" if self.dtype == "i8" else self.dtype), self.alpha or self.beta)
+        check_scales(n, self.out or default_out(self.dtype), self.alpha or self.beta or self.scales is not None)
         for name in ("batched", *TERMS):
             flags(n, name, (getattr(self, name),), 1)
         choice(n, "kernel", self.kernel, KERNELS)
         old = self.kernel == "gemm_sm70"
         if self.stages is None:
             object.__setattr__(self, "stages", 2 if old else 3)
+        values["b_dtype"] = check_bytes(
+            n, self.kernel, self.dtype, self.b_dtype, self.scales, self.promote, self.batched
+        )
         for name in ("group", "split_k"):
             values[name] = size(n, name, getattr(self, name))
         if old:
@@ -164,9 +208,12 @@ class GemmConfig:
 class GemmProblem:
     """One product C = act(alpha * A @ B + beta * C + bias) + residual, (M,K) by (K,N): what is computed.
 
-    ``batch``: None for plain matrices. ``dtype``: the type of A and B. ``out``: the type of the rest; None is the same
-    type, or i32 for i8. ``order``, ``align``: how the matrices lie in memory, as in gemm_sm80. ``activation``: one of
-    epilogues.ACTIVATIONS, or a function of a register, which is kept as an expression. ``epilogue``: instead of an
+    ``batch``: None for plain matrices. ``dtype``: the type of A and B. ``b_dtype``: that of B, if both are different
+    types of fp8. ``scales``: "tensor" if A and B are each multiplied by a number, scale_a and scale_b in memory; "rows"
+    if each row of A and each column of B has one. ``promote``: whether sums of fp8 are added up in fp32 every 128 k,
+    because the instruction keeps 14 bits. ``out``: the type of the rest; None is the same type, or for operands of
+    bytes that of the sums. ``order``, ``align``: how the matrices lie in memory, as in gemm_sm80. ``activation``: one
+    of epilogues.ACTIVATIONS, or a function of a register, which is kept as an expression. ``epilogue``: instead of an
     activation, any function of the sums, the bias, the residual. ``workspaces``: whether the product may have
     workspaces. Raises VerifyError KERNEL_ARGUMENT.
     """
@@ -186,6 +233,9 @@ class GemmProblem:
     alpha: bool = False
     beta: bool = False
     epilogue: Callable[..., Any] | None = None
+    b_dtype: str | None = None
+    scales: str | None = None
+    promote: bool = False
 
     def __post_init__(self) -> None:
         n = "GemmProblem"
@@ -193,26 +243,29 @@ class GemmProblem:
         values: dict[str, Any] = {x: size(n, x, getattr(self, x), least=0) for x in ("m", "n", "k")}
         batch = None if self.batch is None else size(n, "batch", self.batch, least=0)
         values |= {"align": align, "batch": batch, "activation": as_data(self.activation)}
+        values["b_dtype"] = check_bytes(
+            n, "gemm_sm90", self.dtype, self.b_dtype, self.scales, self.promote, batch is not None
+        )
         for name, value in values.items():  # as they are hashed and stored: tuples and integers of Python
             object.__setattr__(self, name, value)
         for name in (*TERMS, "workspaces"):
             flags(n, name, (getattr(self, name),), 1)
-        check_scales(n, self.out_dtype, self.alpha or self.beta)
+        check_scales(n, self.out_dtype, self.alpha or self.beta or self.scales is not None)
 
     @property
     def out_dtype(self) -> str:
         """The type of C, bias and residual."""
-        return self.out or ("i32" if self.dtype == "i8" else self.dtype)
+        return self.out or default_out(self.dtype)
 
     @property
     def computes(self) -> bool:
         """Whether anything but rounding happens to the sums."""
-        return self.activation is not None or any(getattr(self, n) for n in TERMS)
+        return self.activation is not None or self.scales is not None or any(getattr(self, n) for n in TERMS)
 
     @property
     def sums(self) -> str:
         """The type of the accumulators and of the workspace of their parts."""
-        return "i32" if self.dtype == "i8" else "fp32"
+        return RESULTS[self.dtype][0]
 
     @property
     def form(self) -> GemmProblem:
@@ -223,12 +276,13 @@ class GemmProblem:
     def plain(self) -> GemmProblem:
         """The product alone, without terms and activation."""
         return GemmProblem(self.m, self.n, self.k, self.batch, self.dtype, self.order, self.align,
-                           workspaces=self.workspaces)  # fmt: skip
+                           workspaces=self.workspaces, b_dtype=self.b_dtype, promote=self.promote)  # fmt: skip
 
     def __str__(self) -> str:
         batch = f"{self.batch} of " if self.batch is not None else ""
         act = f" {getattr(self.activation, '__name__', self.activation)}" if self.activation else ""
-        return f"{batch}{self.m}x{self.n}x{self.k} {self.order} {self.dtype}{act}"
+        kind = self.dtype + (f" {self.b_dtype}" if self.b_dtype else "") + " promoted" * self.promote
+        return f"{batch}{self.m}x{self.n}x{self.k} {self.order} {kind}{act}"
 
 
 @dataclass(frozen=True)

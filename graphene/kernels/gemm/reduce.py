@@ -8,8 +8,8 @@ import graphene as gr
 from graphene.kernels.arguments import choice, element, flags, function
 from graphene.kernels.epilogues import pointwise
 from graphene.kernels.gemm.operand import access, matrix
-from graphene.kernels.gemm.problem import RESULTS, check_scales
-from graphene.kernels.gemm.result import add_scaled, combined, parts_added, undefined_where_unused
+from graphene.kernels.gemm.problem import RESULTS, SCALES, check_scales
+from graphene.kernels.gemm.result import add_scaled, combined, parts_added, scale_arguments, undefined_where_unused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,8 +30,11 @@ def gemm_reduce(
     residual: bool = False,
     alpha: bool = False,
     beta: bool = False,
+    scales: str | None = None,
 ) -> gr.Kernel:
     """Ends a product of gemm_sm80 with `split_k`: C = epilogue(alpha * sum of W[s] + beta * C, bias, residual).
+
+    ``scales``: as gemm_sm90 has them; sums are multiplied by them before all else.
 
     W (S,M,columns) has the type `sums`, fp32 or i32, and C takes its first N columns. Its lines begin at multiples of
     16 bytes. The parts are added in order, so the result does not depend on when they were computed, and it is rounded
@@ -45,17 +48,20 @@ def gemm_reduce(
     function(
         "gemm_reduce", "epilogue", epilogue, ["x", *(n for n, on in (("bias", bias), ("residual", residual)) if on)]
     )
-    check_scales("gemm_reduce", out, alpha or beta)
+    if scales is not None:
+        choice("gemm_reduce", "scales", scales, SCALES)
+    check_scales("gemm_reduce", out, alpha or beta or scales is not None)
     width = 4
     batch, S, M, N = [gr.sym("batch")] if batched else [], gr.sym("S", min=1), gr.sym("M"), gr.sym("N")
     vector = min(align, width * out.bits // 8)
     multiple = max(vector * 8 // out.bits, 1)
 
     def reduced(
-        W: Any, C: Any, bias: Any = None, residual: Any = None, alpha: Any = None, beta: Any = None
-    ) -> dict[str, Any]:
+        W: Any, C: Any, bias: Any = None, residual: Any = None, alpha: Any = None, beta: Any = None,
+        scale_a: Any = None, scale_b: Any = None,
+    ) -> dict[str, Any]:  # fmt: skip
         x = parts_added(W)["C"][..., : C.shape[-1]]
-        return {"C": combined(x, epilogue, C, bias, residual, alpha, beta)}
+        return {"C": combined(x, epilogue, C, bias, residual, alpha, beta, scale_a, scale_b)}
 
     def wide_enough(s: dict[str, int]) -> None:
         s["columns"] = max(s["columns"], -(-s["N"] // width) * width)
@@ -65,6 +71,7 @@ def gemm_reduce(
         columns, N = gr.sym("columns", multiple_of=width), gr.sym("N", multiple_of=multiple)
         W = matrix(gr.input, "W", (M, columns), [S, *batch], sums, 16)
         arguments = []
+        factors = scale_arguments(scales, (M, N))
         if bias:
             arguments.append(gr.input("bias", gr.Layout(N), out, align_bytes=vector))
         if residual:
@@ -87,12 +94,25 @@ def gemm_reduce(
             gr.move(r, t, atom=access("ld.global", vector))
             return r
 
+        def scale(name: str, t: Any, length: int) -> Any:
+            r = gr.alloc(name, [length], gr.fp32, gr.RF)
+            gr.move(r, t, atom=access("ld.global", 4))
+            return r
+
         with gr.if_((row < M) & (column < gr.ceil_div(N, width))):
             gr.init(acc, 0)
             for s in gr.loop("s", S, unroll=16):
                 gr.move(part, mine(W[s, :, :, :] if batched else W[s, :, :]), atom=access("ld.global", 16))
                 acc[:] = acc + part
             x = gr.cast(acc, gr.fp32) if sums == gr.i32 != out else acc
+            if scales == "tensor":
+                x = x * (scale("of_a", factors[0], 1) * scale("of_b", factors[1], 1))
+            elif scales == "rows":
+                x = (
+                    x
+                    * scale("of_a", factors[0].tile([1])[row], 1)
+                    * scale("of_b", factors[1].tile([width])[column], width)
+                )
             x = x * factor if alpha else x
             if beta:
                 x = add_scaled(x, loaded("old", mine(C)), factor_c)

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
     from graphene.dtypes import DType
 
-__all__ = ["Result", "add_scaled", "combined", "parts_added", "undefined_where_unused"]
+__all__ = ["Result", "add_scaled", "combined", "of_fp8", "parts_added", "scale_arguments", "undefined_where_unused"]
 
+PROMOTED = 128  # k of fp8, whose sums are added up in fp32
 UNROLLED_BYTES = 32  # bytes of a thread on their way between shared and global memory, if vectors are narrow
 
 
@@ -50,10 +51,42 @@ def arrived(align_bytes: int) -> None:
     gr.barrier()
 
 
+def of_fp8(a: Any, b: Any, promote: bool) -> Any:
+    """For promises, A @ B of fp8 on arrays, with the error of `wgmma`, which keeps 14 bits of a sum.
+
+    Of each of its terms it keeps 13 bits below the leading one of the largest; all are cut toward zero. A sum of whole
+    numbers below 2^13 is exact. ``promote``: sums of 128 k are added up in fp32.
+    """
+    import numpy as np
+
+    n = min(a.shape[-1], PROMOTED) if promote else a.shape[-1]
+    each = 2.0**-13 * (2 + 2 * math.sqrt(n) + n / 4)  # as cuts scatter, and n/4 if all terms have one sign
+
+    def error(x: Any, y: Any) -> Any:
+        magnitude = np.abs(x) @ np.abs(y)
+        whole = all(bool(np.all(z == np.rint(z))) for z in (x, y))
+        return np.where(whole & (magnitude < 2.0**13), 0.0, each * magnitude)
+
+    return gr.approximately(lambda x, y: x @ y, absolute=error)(a, b)
+
+
 def combined(
-    x: Any, epilogue: Callable[..., Any] | None, C: Any, bias: Any, residual: Any, alpha: Any, beta: Any
+    x: Any,
+    epilogue: Callable[..., Any] | None,
+    C: Any,
+    bias: Any,
+    residual: Any,
+    alpha: Any,
+    beta: Any,
+    scale_a: Any = None,
+    scale_b: Any = None,
 ) -> Any:
-    """For promises, what `Result.store` does to sums: epilogue(alpha * x + beta * C, bias, residual) on arrays."""
+    """For promises, what `Result.store` does to sums: epilogue(alpha * x + beta * C, bias, residual) on arrays.
+
+    Before that, sums are multiplied by the scales of their rows and columns.
+    """
+    if scale_a is not None:
+        x = x * scale_a[:, None] * scale_b
     if alpha is not None:
         x = alpha * x
     if beta is not None and beta != 0:
@@ -72,6 +105,15 @@ def undefined_where_unused(args: Any, rng: Any = None) -> None:
         args["C"][...] = math.nan
 
 
+def scale_arguments(scales: str | None, size: tuple[Any, Any]) -> list[Any]:
+    """Declares scale_a and scale_b, if the product has them."""
+    if scales is None:
+        return []
+    sizes, align = (size, 16) if scales == "rows" else ((1, 1), 4)
+    names = ("scale_a", "scale_b")
+    return [gr.input(n, gr.Layout(s), gr.fp32, align_bytes=align) for n, s in zip(names, sizes, strict=True)]
+
+
 def add_scaled(x: Any, old: Any, beta: Any) -> Any:
     """X + beta * old, but x if beta is 0, because `old` may never have been written and may hold NaN."""
     return gr.fma(gr.where(beta == 0, 0, old), beta, x)
@@ -80,8 +122,9 @@ def add_scaled(x: Any, old: Any, beta: Any) -> Any:
 class Result:
     """C (M,N) and its terms: C = epilogue(alpha * acc + beta * C, bias, residual), rounded once.
 
-    Declares those of the arguments bias (N,), residual (M,N), C, alpha, beta that the problem has. With `parts` there
-    is W instead of C, with the unchanged accumulators, one matrix for each part of k.
+    Declares those of the arguments scale_a, scale_b (fp32; (M,) and (N,), or (1,) both), bias (N,), residual (M,N), C,
+    alpha, beta that the problem has. With `parts` there is W instead of C, with the unchanged accumulators, one matrix
+    for each part of k.
     """
 
     def __init__(
@@ -93,12 +136,14 @@ class Result:
         align_bytes: int,
         has: set[str],
         result: str = "C",
+        scales: str | None = None,
     ) -> None:
         self.dtype, self.batch, self.parts = dtype, batch, parts
         self.align_bytes = self.vector(dtype, align_bytes) * dtype.bits // 8
         self.matrices: dict[str, Any] = {}
         self.scalars: dict[str, Any] = {}
         self.vectors: list[Any] = []  # the biases: one element for each column
+        self.scales, self.by_rows = scale_arguments(scales, size), scales == "rows"
         if "bias" in has:
             self.vectors.append(gr.input("bias", gr.Layout(size[1]), dtype, align_bytes=self.align_bytes))
         if "residual" in has:
@@ -128,6 +173,9 @@ class Result:
                 t = t[part, :, :, :] if self.batch else t[part, :, :]
             tile.matrices[name] = (t[z, :, :] if self.batch else t).tile(sizes)[at]
         tile.vectors = [t.tile([sizes[1]])[at[1]].reshape(0, [1, sizes[1]]) for t in self.vectors]
+        if self.by_rows:
+            a, b = (t.tile([n])[i] for t, n, i in zip(self.scales, sizes, at, strict=True))
+            tile.scales = [a.reshape(0, [sizes[0], 1]), b.reshape(0, [1, sizes[1]])]
         return tile
 
     def store(

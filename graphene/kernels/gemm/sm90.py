@@ -48,8 +48,11 @@ def gemm_sm90(
     alpha: bool = False,
     beta: bool = False,
     split_k: bool = False,
+    b_dtype: DType | None = None,
+    scales: str | None = None,
+    promote: bool = False,
 ) -> gr.Kernel:
-    """C = epilogue(A @ B.T, bias) for sm_90a, by TMA and wgmma; the arguments are those of gemm_sm80, and three more.
+    """C = epilogue(A @ B.T, bias) for sm_90a, by TMA and wgmma; the arguments are those of gemm_sm80, and six more.
 
     - `warps`: (4,1) or (8,1), one or two consumers that share the BM rows of a tile; (1,4) or (1,8), one or two that
       share its BN columns. In the latter case A and B change places, which suits few rows: BM is any multiple of 16.
@@ -59,9 +62,16 @@ def gemm_sm90(
       together, those along the columns tiles of A. Those along k sum a part of k each, which suits few tiles. At most
       one of the numbers is above 1.
 
-    A and B are copied by TMA: `align` is 16 bytes for both. C has any alignment. `dtype` is fp16, bf16, or i8, whose
-    operands are contiguous along k. BK is a line of 128 bytes. The rows of a consumer are multiples of 64. The tile
-    that is an operand's columns of the instruction is up to 256 wide. Raises VerifyError KERNEL_ARGUMENT.
+    - `b_dtype`: the type of B, if both are different types of fp8.
+    - `scales`: of i8 and fp8. With "tensor" there are scale_a and scale_b, a number each in memory (fp32), by which
+      sums are multiplied before all else. With "rows" scale_a (M) is of A's rows, scale_b (N) of B's.
+    - `promote`: of fp8, whose sums have 14 bits. Sums of 128 k are added up in fp32, in registers of their own, so the
+      tile has half the size. Two consumers should share it: while one adds, the other multiplies.
+
+    A and B are copied by TMA: `align` is 16 bytes for both. C has any alignment. `dtype` is fp16, bf16, or one of bytes
+    (i8, fp8e4m3, fp8e5m2), whose operands are contiguous along k. BK is a line of 128 bytes. The rows of a consumer are
+    multiples of 64. The tile that is an operand's columns of the instruction is up to 256 wide. Raises VerifyError
+    KERNEL_ARGUMENT.
     """
     element("gemm_sm90", "dtype", dtype, tuple(KINDS))
     turns = warps is None if turns is None else turns
@@ -70,7 +80,8 @@ def gemm_sm90(
             "gemm_sm90", (BM, BN, LINE_BYTES * 8 // dtype.bits if BK is None else BK), STAGES, epilogue=epilogue,
             warps=(4, 1) if warps is None else warps, group=group, order=order, dtype=dtype, out=out, align=align,
             padded=padded, b_as_kn=b_as_kn, batched=batched, bias=bias, residual=residual, alpha=alpha, beta=beta,
-            split_k=split_k, cluster=cluster, turns=turns,
+            split_k=split_k, cluster=cluster, turns=turns, b_dtype=None if b_dtype is None else str(b_dtype),
+            scales=scales, promote=promote,
         )
     )  # fmt: skip
 
@@ -131,6 +142,8 @@ def product_sm90(product: Product) -> gr.Kernel:
             w, _ = consumers.indices()
             mine, get = consumers[w], gr.ring("get", STAGES)
             acc = gr.fragment("acc", [h.rows, h.columns], product.sums, wgmma.c, on=mine)
+            promote = product.problem.promote
+            newest = gr.fragment("newest", [h.rows, h.columns], product.sums, wgmma.c, on=mine) if promote else acc
             store.declare(mine, w)
             if join is not None:
                 join.declare(mine)
@@ -138,6 +151,10 @@ def product_sm90(product: Product) -> gr.Kernel:
             def release(back: int) -> None:  # a stage that was read so many steps ago
                 with gr.only(mine.elect()):
                     empty[(get.index + (STAGES - back)) % STAGES].arrive(at=cluster if sharing > 1 else None)
+
+            def finish() -> None:  # all products are over
+                gr.wait(wgmma, pending=0)
+                release(1)
 
             first, step = (block + w * grid.workers, gr.max(1, 2 * grid.workers)) if t.turns else (block, grid.workers)
             if turn is not None:
@@ -158,21 +175,27 @@ def product_sm90(product: Product) -> gr.Kernel:
                 with gr.matmul(acc, gX, gY.T, on=mine, accumulate=False):
                     if turn is not None:
                         turn[w].sync()
+                    if promote:
+                        gr.init(acc, 0)
                     for k in gr.loop("k", grid.steps):
                         i = get.index
                         left = sX[i] if h.rows == h.block_rows else sX[i].tile([h.rows, None])[w, 0]
                         full[i].wait(get.phase)
                         gr.fence(wgmma)
-                        gr.matmul(acc, left, sY[i].T, on=mine, atom=wgmma, accumulate=k > 0)
+                        gr.matmul(newest, left, sY[i].T, on=mine, atom=wgmma, accumulate=k > 0 if not promote else False)
                         gr.commit(wgmma)
                         get.advance()
-                        gr.wait(wgmma, pending=1)  # the step before has read its stage
-                        with gr.if_(k > 0):
-                            release(2)
+                        if promote:
+                            finish()
+                            acc[:] = acc + newest
+                        else:
+                            gr.wait(wgmma, pending=1)  # the step before has read its stage
+                            with gr.if_(k > 0):
+                                release(2)
                     if turn is not None:
                         turn[1 - w].arrive()
-                    gr.wait(wgmma, pending=0)
-                    release(1)
+                    if not promote:
+                        finish()
                 if t.turns:
                     get.advance(grid.steps)
                 if join is not None:
