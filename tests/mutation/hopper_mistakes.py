@@ -201,7 +201,7 @@ MISTAKES = [
     M(SM90, "accumulate=k > 0", "accumulate=True", "few rows"),
     M(STORE, "pieces.tile([self.lines, None])[self.w, 0]", "pieces.tile([self.lines, None])[0, 0]", "turns"),
     M(STORE, "self.fetch(tile, j + self.ahead)", "self.fetch(tile, j)", "terms, three pieces"),
-    M(STORE, "        if j == 0:\n            for name, held", "        if j == 1:\n            for name, held", "bias"),
+    M(STORE, "if j == 0:\n            for name, held", "if j == 1:\n            for name, held", "bias"),
     # Sums of fp8 that are promoted, and scales.
     M(SM90, "acc[:] = acc + newest", "acc[:] = newest", "promoted"),
     M(SM90, "                        gr.init(acc, 0)\n", "                        pass\n", "promoted"),
@@ -215,7 +215,7 @@ MISTAKES = [
       "v.tile([None, self.step])[0, 0], on=self.mine, atom=load)\n\n    def load_scales", "scales, few rows"),
     M(STORE, 'self.scale("b" if self.h.swapped else "a", tile)', 'self.scale("a" if self.h.swapped else "b", tile)',
       "scales, few rows"),
-    M(STORE, "[m, j * (h.width // self.step) + i])", "[m, i])", "two pieces"),
+    M(STORE, "[m, j * (h.width // self.step) + i], m)", "[m, i], m)", "two pieces"),
     M(STORE, "self.load_biases(tile, j * (h.width // self.step) + i,", "self.load_biases(tile, i,", "bias"),
     M(CELL, "rows[g * self.tiles + n, 0]", "rows[g + self.c.gates * n, 0]", "lstm"),
     M(CELL, "c.tile[1]])[g * tiles + n]", "c.tile[1]])[n]", "lstm"),
@@ -232,6 +232,7 @@ SIZES: dict[str, dict[str, int]] = {
     "shared rows, cluster": {"M": 600},
     "rnn": {"I": 200, "J": 136},
 }
+SIZES |= {n: {"K": 272} for n in BUILD if n.startswith(("promoted", "scale"))}
 SIZES |= {"lstm": {"M": 640, "N": 32, "I": 200, "J": 136}}
 UNNEEDED = (
     "start_kernels",

@@ -182,7 +182,9 @@ def product_sm90(product: Product) -> gr.Kernel:
                         left = sX[i] if h.rows == h.block_rows else sX[i].tile([h.rows, None])[w, 0]
                         full[i].wait(get.phase)
                         gr.fence(wgmma)
-                        gr.matmul(newest, left, sY[i].T, on=mine, atom=wgmma, accumulate=k > 0 if not promote else False)
+                        gr.matmul(
+                            newest, left, sY[i].T, on=mine, atom=wgmma, accumulate=k > 0 if not promote else False
+                        )
                         gr.commit(wgmma)
                         get.advance()
                         if promote:
