@@ -758,7 +758,7 @@ def torch_state() -> TorchState: ...
 # sim
 
 class TraceEvent(_Record):
-    """One event of a trace. Time counts steps: the page on the simulator states the rule. It is no time of a device.
+    """One event of a trace. Time counts steps: the page on the simulator states the rule. It is not a device's time.
 
     ``kind``: of a warp "leaf", "barrier", "commit", "wait", "arrive", "fence"; "in flight": a group of a thread's
     copies from its first instruction until the wait that covers it (``landed``; else none did). Of an agent "copy"

@@ -74,7 +74,7 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
     with os.fdopen(handle, "rb") as f:
         status = os.fstat(f.fileno())
         if not stat.S_ISREG(status.st_mode):
-            raise OSError("it is no regular file")
+            raise OSError("it is not a regular file")
         if status.st_size > most_bytes:
             raise OSError(f"it is larger than {most_bytes >> 20} MiB")
         return f.read(most_bytes)
@@ -196,7 +196,7 @@ def import_cache(path: str | os.PathLike[str]) -> Imported:
     checked: dict[str, dict[str, bytes]] = {}
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would block
-            _unreadable(path, "it is no regular file")
+            _unreadable(path, "it is not a regular file")
         with zipfile.ZipFile(path) as z:
             for key, sums in _index_of(z, path).items():
                 files = {name: z.read(f"{key}/{name}") for name in sums}

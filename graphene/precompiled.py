@@ -259,7 +259,7 @@ class Precompiled(Compiled):
         try:
             return self._read(reference).decode()
         except UnicodeDecodeError as e:
-            _damaged(self._folder, f"{reference['file']} is no text: {e.reason}")
+            _damaged(self._folder, f"{reference['file']} is not text: {e.reason}")
 
     def _manifest(self, arch: str, /) -> LaunchManifest:
         row = self._row["archs"][self._choose(arch)]

@@ -111,7 +111,7 @@ class Report:
     """The work of the memory system for a kernel.
 
     ``rows``: its memory accesses in textual order. ``agents``: what TMA copies and ``wgmma`` multiplies beside the
-    threads, which is no part of ``rows``; ``barriers``: the phases of mbarriers and named barriers. ``blocks`` of
+    threads, which is not a part of ``rows``; ``barriers``: the phases of mbarriers and named barriers. ``blocks`` of
     ``grid_blocks`` ran; in a large grid these are the first, middle and last ones. ``registers``, ``spill_bytes``: per
     thread, None without a compiler. ``shared_bytes``, ``threads``: per block.
     """

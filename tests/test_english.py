@@ -1,4 +1,4 @@
-"""Pages, docstrings and comments avoid phrases that readers stumbled over: each was found in a sentence, and mended."""
+"""Pages, docstrings, comments and messages avoid phrases that readers stumbled over: each was found, and mended."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ REFUSED = {
     r"^(<<<<<<<|>>>>>>>) ": "settle the conflict",
     r"\bso and so\b": "name the thing",
     r"\bso manieth\b": "every N-th",
-    r"\bof so many\b": "name the number",
+    r"\b(of|than|beyond|first|or|list of|takes|behind) so many\b": "name the number",
     r"\bso many times\b": "this many times",
     r"\bdoes the like\b": "name it",
     r"\b(what|whatever) (is|are) no\b": "say what it is",
-    r"\bthat is no\b": "that is not a ...",
+    r"\b(that|which) (is|are) no\b": "that is not a ...",
+    r"(argument '[a-z]+'|\}) (is|are) no [a-z]+": "is not a ..., in messages",
+    r"and the like\b": "name one, after 'such as'",
     r"\bdecompose this\b": "say what to write instead",
     r"\beverybody's\b": "say who sees it: all warps, all threads",
     r"\bwhat is what\b": "name both",
@@ -25,7 +27,8 @@ REFUSED = {
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 WRITTEN = [p for p in PAGES if p.name not in ("mutants.md",)]
 SOURCES = [*(ROOT / "graphene").rglob("*.py"), ROOT / "graphene/_core.pyi", *(ROOT / "tools").rglob("*.py")]
-FILES = sorted([*WRITTEN, *SOURCES])
+CORE = [p for p in (ROOT / "csrc").rglob("*") if p.suffix in (".h", ".cpp", ".def")]
+FILES = sorted([*WRITTEN, *SOURCES, *CORE])
 
 
 @pytest.mark.parametrize("phrase", REFUSED)

@@ -320,7 +320,7 @@ class Matcher {
     for (const std::int64_t d : delta)
       b->registers.push_back(static_cast<int>((offset.is_const() ? offset.value() : 0) + d));
     if (!offset.is_const() && a_.register_error.empty()) {
-      a_.register_error = o.def.name + ": registers are indexed by " + t.offset.str() + ", which is no constant";
+      a_.register_error = o.def.name + ": registers are indexed by " + t.offset.str() + ", which is not a constant";
       std::string loops;
       for (const Expr& v : sym::free_vars(t.offset)) {
         if (v.var().kind == sym::VarKind::Loop) loops += (loops.empty() ? "" : ", ") + v.var().name;

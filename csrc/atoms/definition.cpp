@@ -42,7 +42,7 @@ void check_name(const std::string& name) {
     fail(Code::ATOM_DEFINITION, "an atomic spec cannot be called \"" + text + "\": " + why, {}, fix);
   };
   if (name.size() > kLongest) bad("longer than " + std::to_string(kLongest) + " characters");
-  if (!is_letter(name.front())) bad("its first character is no letter");
+  if (!is_letter(name.front())) bad("its first character is not a letter");
   int slashes = 0;
   for (std::size_t i = 0; i < name.size(); ++i) {
     const bool scope = name.compare(i, 2, "::") == 0;  // of a memory, as PTX says it: ld.shared::cluster
@@ -61,7 +61,7 @@ void check_done(const Atom& a) {
     const std::string name = a.done.substr(domain.size());
     const bool named = std::ranges::any_of(a.aux, [&](const OperandDef& o) { return o.name == name; });
     if (domain == "group:" || named) return;
-    fail(Code::ATOM_DEFINITION, a.name + ": done is \"" + a.done + "\", which is no auxiliary operand", {},
+    fail(Code::ATOM_DEFINITION, a.name + ": done is \"" + a.done + "\", which is not an auxiliary operand", {},
          "list the mbarrier among aux: \"[].mbar.SH\"");
   }
   fail(Code::ATOM_DEFINITION, a.name + ": done is \"" + a.done + "\"",

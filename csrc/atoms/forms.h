@@ -50,7 +50,7 @@ struct MatrixView {
 // Where element (x, k) of a view in that form lies, in bytes from its first one, before the swizzle.
 [[nodiscard]] std::int64_t form_offset_bytes(const FormMatch& match, int element_bytes, std::int64_t x, std::int64_t k);
 
-// "128-byte K-major: [(8,8),16:(64,SBO),1] by Sw<3,3,3>", of a tile of so many rows and columns.
+// "128-byte K-major: [(8,8),16:(64,SBO),1] by Sw<3,3,3>", of a tile of these rows and columns.
 [[nodiscard]] std::string form_text(const CanonicalForm& form, int element_bytes, std::int64_t rows,
                                     std::int64_t columns);
 

@@ -225,7 +225,8 @@ void check_text(Instance* i) {
       const bool known = p.text == "guard" || p.text == "to" ||
                          std::any_of(attrs.begin(), attrs.end(), [&](const AttrDef& d) { return d.name == p.text; });
       if (!known || p.element >= 0 || p.braces) {
-        fail(Code::ATOM_TEXT, i->atom.name + ": the text names `" + p.text + "`, which is no operand or attribute");
+        fail(Code::ATOM_TEXT,
+             i->atom.name + ": the text names `" + p.text + "`, which is neither an operand nor an attribute");
       }
       if (p.kind == Piece::Kind::Operand) p.kind = Piece::Kind::Attr;
       continue;
@@ -242,7 +243,7 @@ void check_text(Instance* i) {
                                   p.text + "} or name one");
       }
     } else if (p.braces) {
-      fail(Code::ATOM_TEXT, i->atom.name + ": {$" + p.text + "} is no set of registers");
+      fail(Code::ATOM_TEXT, i->atom.name + ": {$" + p.text + "} is not a set of registers");
     }
   }
   for (const auto* list : {&i->out, &i->in, &i->aux}) {

@@ -165,7 +165,7 @@ TypePattern parse_pattern(std::string_view text, const std::string& what, std::v
   r.need('.');
   p.dtype_class = r.word();
   const std::optional<ir::ScalarType> t = ir::scalar_type_from_name(p.dtype_class);
-  if (!t) r.bad("`" + p.dtype_class + "` is no scalar type");
+  if (!t) r.bad("`" + p.dtype_class + "` is not a scalar type");
   if (ir::info(*t).cls == ir::ScalarInfo::Class::Bits) {
     for (int i = 0; i < static_cast<int>(ir::ScalarType::b8); ++i) {
       const auto candidate = static_cast<ir::ScalarType>(i);
@@ -184,7 +184,7 @@ TypePattern parse_pattern(std::string_view text, const std::string& what, std::v
     } else if (w == "IMM") {
       p.immediate = true;
     } else {
-      r.bad("`" + w + "` is no memory (GL, SH, RF, IMM)");
+      r.bad("`" + w + "` is not a memory (GL, SH, RF, IMM)");
     }
   } while (r.take('|'));
   if (!r.done()) r.bad("unexpected text");
@@ -253,7 +253,7 @@ SizeFact parse_fact(std::string_view text, const std::string& name, const std::s
     r.bad("expected a number of bytes");
   }
   const int bytes = std::stoi(digits);
-  if (bytes < 1 || (bytes & (bytes - 1)) != 0) r.bad("an alignment that is no power of two");
+  if (bytes < 1 || (bytes & (bytes - 1)) != 0) r.bad("an alignment that is not a power of two");
   return {of_size, bytes};
 }
 

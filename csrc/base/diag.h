@@ -41,7 +41,7 @@ struct CodeInfo {
 //   gemm.py:41: no atomic spec implements this on sm_80   [NO_ATOM]
 //       %11:[2,2].[1,2].fp16.RF <- Move<<<...>>>(%10:[1,8].fp32.SH)
 //     nearest: ldmatrix.x4   src dtype: want a 16-bit type, got fp32
-//     fix: stage %10 as fp16, or decompose this Move
+//     fix: stage %10 as fp16, or write the Move yourself
 struct Diagnostic {
   Code code;
   SourceLoc where;

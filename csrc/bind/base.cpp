@@ -23,7 +23,7 @@ struct ErrorCode {
   std::string name, raises, meaning;
 };
 
-// Text that can be printed anywhere: what is no UTF-8 is shown as \xNN.
+// Text that can be printed anywhere: what is not UTF-8 is shown as \xNN.
 py::str printable(const std::string& text) {
   PyObject* s = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace");
   if (s == nullptr) throw py::error_already_set();

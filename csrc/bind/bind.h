@@ -20,7 +20,7 @@ namespace py = pybind11;
 // Sets the Python error that `e` becomes: for functions that pybind11 does not wrap.
 void set_python_error(const Error& e) noexcept;
 
-// Text of the core as Python's: bytes that are no UTF-8 (a file's name may be any bytes) as Python has them in names.
+// Text of the core as Python's: bytes that are not UTF-8 (a file's name may be any bytes) as Python has them in names.
 py::str text_to_py(const std::string& text);
 
 // A string as UTF-8, with what has none (a lone surrogate) as \udcNN.

@@ -13,7 +13,7 @@
 
 namespace graphene::bind {
 
-// graphene.fp16 and the like; graphene.GL and the like.
+// The types, such as graphene.fp16; the memories, such as graphene.GL.
 struct DType {
   ir::ScalarType type;
 };
@@ -36,7 +36,7 @@ Layout data_layout_from_py(py::handle h);
 Layout column_layout_from_py(py::handle h);
 layout::Tiler sizes_from_py(py::handle h);  // one entry per dimension: a size, a Layout or None
 std::vector<ir::IndexArg> index_from_py(py::handle h, const std::vector<Layout>& levels);
-// What is no integer, or none of 32 bits, is refused by the name of the argument.
+// What is not an integer, or none of 32 bits, is refused by the name of the argument.
 std::optional<int> optional_int_from_py(py::handle h, const char* what);  // nothing for None
 std::vector<Expr> exprs_from_py(const py::args& args);
 ir::ScalarType dtype_from_py(py::handle h);

@@ -161,7 +161,7 @@ void register_sim_results(py::module_& m) {
   using E = TraceEventRecord;
   register_record<E>(
       m, "TraceEvent",
-      R"doc(One event of a trace. Time counts steps: the page on the simulator states the rule. It is no time of a device.
+      R"doc(One event of a trace. Time counts steps: the page on the simulator states the rule. It is not a device's time.
 
 ``kind``: of a warp "leaf", "barrier", "commit", "wait", "arrive", "fence"; "in flight": a group of a thread's copies
 from its first instruction until the wait that covers it (``landed``; else none did). Of an agent "copy" (TMA) and

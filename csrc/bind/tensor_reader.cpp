@@ -115,7 +115,7 @@ std::optional<Diagnostic> set_type_string(const Context& c, const std::string& t
   const std::string name = printable_text(py::str(py::getattr(dtype, "name", py::str(type))));
   if (set_named_type(name, t)) return std::nullopt;
   return c
-      .problem(Code::LAUNCH_DTYPE, "has elements that are no numbers", {"got:  " + name},
+      .problem(Code::LAUNCH_DTYPE, "has elements that are not numbers", {"got:  " + name},
                "pass an array of a numeric dtype, such as " + c.name + ".astype(np.float32)")
       .problem;
 }
@@ -133,7 +133,7 @@ std::optional<Diagnostic> set_shape(const Context& c, const py::dict& d, TensorA
   for (std::size_t i = 0; i < strides.size(); ++i) {
     if (strides[i] % bytes != 0 && shape[i] > 1)
       return c
-          .problem(Code::LAUNCH_STRIDE, "has strides that are no whole elements",
+          .problem(Code::LAUNCH_STRIDE, "has strides that are not whole elements",
                    {"stride: " + std::to_string(strides[i]) + " bytes, element: " + std::to_string(bytes) + " bytes"},
                    "pass a copy")
           .problem;
@@ -246,7 +246,7 @@ ReadResult read_buffer(const Context& c) {
   else if (kind == '?' && format == "?")
     t.code = 6;
   else
-    return c.problem(Code::LAUNCH_DTYPE, "has elements that are no numbers", {"got:  format '" + format + "'"},
+    return c.problem(Code::LAUNCH_DTYPE, "has elements that are not numbers", {"got:  format '" + format + "'"},
                      "pass memory whose format is a number's, such as 'f' or 'i'");
   t.data = b->buf;
   t.readonly = b->readonly != 0;

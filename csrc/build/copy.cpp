@@ -63,7 +63,7 @@ ThreadValueMap solve(Nest& nest, const ir::SpecStmt& spec, const std::vector<std
     wrong("the TV layout is for another number of threads");
   std::int64_t elements = 1;
   for (const std::int64_t s : shape) elements *= s;
-  if (value.size() % n != 0) wrong("a thread's values are no whole vectors of " + std::to_string(n));
+  if (value.size() % n != 0) wrong("a thread's values are not whole vectors of " + std::to_string(n));
   ThreadValueMap map;
   map.rounds = value.size() / n;
   const auto place = [&](std::int64_t t, std::int64_t v) {
@@ -92,7 +92,7 @@ ThreadValueMap solve(Nest& nest, const ir::SpecStmt& spec, const std::vector<std
       if (t == 0) of_round.push_back(at);
       for (std::size_t d = 0; d < at.size(); ++d) {
         if (at[d] - first.back()[d] != of_round[static_cast<std::size_t>(g)][d] - of_round[0][d])
-          wrong("the addresses are no sum of a thread's and a value's part");
+          wrong("the addresses are not a sum of a thread's and a value's part");
       }
     }
   }

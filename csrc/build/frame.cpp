@@ -316,7 +316,7 @@ void Frame::record_coordinates() {
     for (std::size_t i = 0; i < rows_.size(); ++i) {
       for (std::size_t d = 0; d < rank; ++d) {
         if (held_.coord(t, i)[d] - held_.coord(t, 0)[d] == held_.coord(0, i)[d] - held_.coord(0, 0)[d]) continue;
-        refuse(spec_, Code::POINTWISE_OWNER, "the coordinates are no sum of a thread's and a register's part",
+        refuse(spec_, Code::POINTWISE_OWNER, "the coordinates are not a sum of a thread's and a register's part",
                {"fragment: " + like_->type_str(false)});
       }
     }

@@ -25,7 +25,8 @@ Start find_start(const ir::SpecStmt& spec, const ir::Tensor& view) {
   if (rank) {
     if (const auto c = atoms::constant_difference(offset, f.tv.mode(0)(*rank))) return {*c, false};
   }
-  refuse(spec, Code::COLLECTIVE_FRAGMENT, "the place of the view in its fragment is no constant of the executing group",
+  refuse(spec, Code::COLLECTIVE_FRAGMENT,
+         "the place of the view in its fragment is not a constant of the executing group",
          {"offset: " + view.offset.str(), "fragment: " + view.type_str(false) + " on " + f.group->type_str()},
          "index the fragment by its group's own coordinates and by constants (a Python range)");
 }

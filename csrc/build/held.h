@@ -23,7 +23,7 @@ struct Held {
   std::vector<std::int64_t> coords_;
 };
 
-// Throws SelectError COLLECTIVE_FRAGMENT: the view's place is no constant, or threads hold parts of different form.
+// Throws SelectError COLLECTIVE_FRAGMENT: the view's place is not a constant, or threads hold parts of different form.
 [[nodiscard]] Held enumerate(const ir::SpecStmt& spec, const ir::Tensor& view);
 
 }  // namespace graphene::build

@@ -55,8 +55,8 @@ struct Step {
   void launch(const Arguments& call, void* const* made, runtime::CuStream stream) const;
 };
 
-// Whether what a call writes shares memory with its other arguments: asked of every call, because addresses are no part
-// of its form.
+// Whether what a call writes shares memory with its other arguments: asked of every call, because addresses are not a
+// part of its form.
 class Reach {
  public:
   Reach() = default;

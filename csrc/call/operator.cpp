@@ -210,8 +210,8 @@ Outcome Operator::run(const Arguments& call, Host& host, TensorMask& copy_mask) 
   for (std::size_t i = 0; i < form->outputs.size(); ++i) {
     made[i] = host.allocate(form->outputs[i], form->device);
     if ((reinterpret_cast<std::uintptr_t>(made[i]) & 15U) != 0)
-      fail(Code::LAUNCH_ALIGN, name_ + ": PyTorch's allocator returned an address that is no multiple of 16 bytes", {},
-           "use an allocator that aligns to 16 bytes");
+      fail(Code::LAUNCH_ALIGN, name_ + ": PyTorch's allocator returned an address that is not a multiple of 16 bytes",
+           {}, "use an allocator that aligns to 16 bytes");
   }
   const rt::CuStream stream = host.stream(form->device);
   for (const Step& step : form->steps) step.launch(call, made, stream);

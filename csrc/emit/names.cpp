@@ -267,7 +267,7 @@ std::string legal(std::string_view hint) {
   std::string out;
   for (const char c : hint) out += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
   if (out.empty() || std::isdigit(static_cast<unsigned char>(out.front())) != 0) out.insert(0, "v");
-  // Names that begin so belong to the compiler, to CUDA's headers and to the prelude; "_" alone is no name in PTX.
+  // Names that begin so belong to the compiler, to CUDA's headers and to the prelude; "_" alone is not a name in PTX.
   const bool underscored =
       out[0] == '_' && (out.size() == 1 || out[1] == '_' || std::isupper(static_cast<unsigned char>(out[1])) != 0);
   constexpr std::array<std::string_view, 5> kPrefixes = {"gr_", "CU", "cuda", "NV_", "nv_"};

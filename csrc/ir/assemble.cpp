@@ -104,7 +104,7 @@ void check_name(const std::string& name, const char* what) {
   const auto among = [&](const auto& names) { return std::find(names.begin(), names.end(), name) != names.end(); };
   if (!is_plain_name(name) || name.find('.') != std::string::npos || among(kReserved))
     fail(Code::KERNEL_NAME, quote(name) + " cannot be the name of " + what, {},
-         "use letters, digits and '_'; words of the grammar are no names");
+         "use letters, digits and '_'; words of the grammar are not names");
 }
 
 }  // namespace
@@ -189,7 +189,7 @@ void Assembler::param(const std::string& name, ScalarType dtype, const FactsDecl
   const ScalarInfo::Class cls = info(dtype).cls;
   const bool integer = cls == ScalarInfo::Class::Signed || cls == ScalarInfo::Class::Unsigned;
   if (integer == id.has_value())
-    fail(Code::IR_PARSE, integer ? "an integer parameter is no tensor" : "the number of the parameter's register",
+    fail(Code::IR_PARSE, integer ? "an integer parameter is not a tensor" : "the number of the parameter's register",
          {"parameter: " + name + ":" + ir::name(dtype)},
          integer ? "" : "write: param " + name + ":" + ir::name(dtype) + " = %3");
   if (integer) {

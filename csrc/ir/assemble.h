@@ -87,7 +87,7 @@ class Assembler {
   Expr scalar(const std::string& name, const FactsDecl& facts);
   // An integer read from a register.
   Expr index(const std::string& name, const FactsDecl& facts, const TensorPtr& from);
-  // IR_OPERANDS unless the kind takes so many operands. Fills in the attributes' defaults.
+  // IR_OPERANDS unless the kind takes their number. Fills in the attributes' defaults.
   static void complete(SpecStmt& s);
 
   [[nodiscard]] Kernel finish();

@@ -139,7 +139,7 @@ void check_sync(const SyncStmt& s, std::int64_t cluster) {
 void check_barrier_use(const SpecStmt& s) {
   const auto data = [](const TensorPtr& t) {
     if (is_barrier(t->dtype))
-      misused("a barrier is no data", {"operand: " + of(t)},
+      misused("a barrier is not data", {"operand: " + of(t)},
               "use full[i].arrive(), full[i].wait(phase) and gr.move(..., done=full[i])");
   };
   for (const TensorPtr& t : s.outs) data(t);

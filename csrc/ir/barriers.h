@@ -1,4 +1,4 @@
-// Barriers as tensors: mbarriers in shared memory, and the block's named barriers, which are no memory. What declares
+// Barriers as tensors: mbarriers in shared memory, and the block's named barriers, which are not memory. What declares
 // one, and what an arrival, a wait and a copy that completes on one may say.
 #pragma once
 
@@ -26,7 +26,7 @@ void check_barriers(const Buffer& b);
 void check_sync(const SyncStmt& s, std::int64_t cluster);
 void check_barrier_use(const SpecStmt& s);
 
-// Throws VERIFY_CLUSTER for a grid that cannot be launched in clusters of so many blocks.
+// Throws VERIFY_CLUSTER for a grid that cannot be launched in clusters of that size.
 void check_cluster(const ThreadTensor& grid, std::int64_t cluster);
 // Throws VERIFY_CLUSTER unless a view of another block's shared memory names one of the cluster's blocks.
 void check_rank(const Tensor& view, std::int64_t cluster);

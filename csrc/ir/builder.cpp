@@ -277,7 +277,7 @@ std::shared_ptr<Stmt> Builder::append(Stmt s) {
   return p;
 }
 
-// The kernel's body is no block inside another one.
+// The kernel's body is not a block inside another one.
 void Builder::check_depth(int opened) const {
   if (static_cast<int>(frames_.size()) - 1 + opened <= kMaxBlockDepth) return;
   refuse(Code::IR_DEPTH, "blocks nested deeper than " + std::to_string(kMaxBlockDepth), {},

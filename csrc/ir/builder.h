@@ -46,11 +46,11 @@ class Builder {
   static Builder& require_active(const char* call);  // KERNEL_NONE when there is none
 
   // Declarations.
-  // `count` > 0: a list of so many tensors.
+  // `count` > 0: a list of `count` tensors.
   TensorPtr arg(const std::string& name, Role role, const Layout& layout, ScalarType dtype, int align_bytes,
                 int count = 0);
   const ScalarParam& param(const std::string& name, ScalarType dtype);
-  // `cluster` > 1: in clusters of so many blocks; the result is tiled into them.
+  // `cluster` > 1: in clusters of `cluster` blocks; the result is tiled into them.
   ThreadPtr blocks(std::vector<Expr> dims, std::int64_t cluster = 1);
   ThreadPtr threads(std::vector<Expr> dims);
   TensorPtr alloc(const std::string& name, const Layout& layout, ScalarType dtype, Memory memory,
@@ -128,7 +128,7 @@ class Builder {
   std::shared_ptr<Stmt> append(Stmt s);
   void push(std::shared_ptr<Stmt> owner, Block* block);
   void check_entered() const;          // BLOCK_NOT_ENTERED
-  void check_depth(int opened) const;  // IR_DEPTH where so many more blocks are too many
+  void check_depth(int opened) const;  // IR_DEPTH where `opened` more blocks are too many
   void fill(const std::shared_ptr<Stmt>& owner, Block* block, const std::function<void()>& body);
   [[nodiscard]] bool open(int scope) const;
   void use(const TensorPtr& t, const char* as) const;

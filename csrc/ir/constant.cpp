@@ -24,7 +24,7 @@ std::uint64_t float_bits(double value, const Format& f) {
   if (std::isnan(value)) return (1ULL << width) - 1;
   const std::uint64_t sign = std::signbit(value) ? 1ULL << width : 0;
   const int bias = (1 << (f.exponent - 1)) - 1;
-  // The first pattern that is no finite number.
+  // The first pattern that is not a finite number.
   const std::uint64_t end = f.has_infinity ? ((1ULL << f.exponent) - 1) << f.mantissa : (1ULL << width) - 1;
   const std::uint64_t overflow = f.saturates ? end - 1 : end;
   const double magnitude = std::fabs(value);

@@ -51,7 +51,7 @@ void check_holders(const Buffer& b);
 // align_bytes and stage_elems are filled in. Throws as check_capacity. Not for fragments.
 [[nodiscard]] Tensor declare(Buffer b);
 
-// A scalar argument that is no integer: a private scalar that every thread finds set.
+// A scalar argument that is not an integer: a private scalar that every thread finds set.
 [[nodiscard]] Tensor declare_param(int id, const std::string& name, ScalarType dtype);
 
 // How a fragment is asked for: the operand of an atom it is for, or a TV layout over the whole shape.

@@ -28,7 +28,7 @@ using Attrs = std::map<std::string, AttrValue>;
 // An operand of a spec: a tensor, an immediate number, or an integer expression.
 using Operand = std::variant<TensorPtr, double, Expr>;
 
-// %8:... = %7.tile([8,8])   and the like. `args` per op: Tile: `tiler`. Index: `index`. Permute: `order`.
+// %8:... = %7.tile([8,8])   and others. `args` per op: Tile: `tiler`. Index: `index`. Permute: `order`.
 // Reshape: `level`, `shape`. Window: `index[0]` = start, `index[0].stop` = size. Transpose, Values: none.
 // Of: `index[0]` = rank.
 enum class ViewOp : std::uint8_t { Tile, Index, Transpose, Permute, Reshape, Window, Values, Of };
@@ -124,7 +124,7 @@ struct SyncStmt {
   TensorPtr barrier;              // arrive, wait_phase, sync: one element of type mbar or bar; null: another op
   std::optional<Expr> phase;      // wait_phase: the parity of the phase
   std::vector<TensorPtr> expect;  // arrive: tensors whose bytes the phase waits for, as a whole each
-  Expr expect_bytes = 0;          // arrive: ... or so many bytes, besides
+  Expr expect_bytes = 0;          // arrive: ... or a number of bytes, besides
   ThreadPtr to;                   // arrive: at this barrier of each of these blocks; null: of the own block
 };
 

@@ -39,7 +39,7 @@ struct Buffer {
   Role role = Role::Free;
   Layout layout;     // of one stage, elements
   Swizzle swizzle;   // SH: physical element = swizzle(logical offset); trivial elsewhere
-  int count = 0;     // gr.inputs: a list of so many tensors of this type; 0: one tensor
+  int count = 0;     // gr.inputs: how many tensors of this type are listed; 0: one tensor
   int stages = 0;    // 0: not staged. Stage s starts at s * stage_elems
   Expr stage_elems;  // elements of one stage (SH: rounded up to the alignment)
   int align_bytes = 0;

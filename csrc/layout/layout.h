@@ -137,7 +137,7 @@ class ModeTiler {
   std::variant<std::monostate, Layout, std::vector<ModeTiler>> tiler_;
 };
 
-// Nothing leaves a mode as it is; gathered, its first part is 1:0 and it is rest. Modes beyond the tiler's entries are
+// Nothing leaves a mode unchanged; gathered, its first part is 1:0 and it is rest. Modes beyond the tiler's entries are
 // rest, except that composition drops them. A tile size that does not divide rounds the tile count up.
 [[nodiscard]] Layout composition(const Layout& a, const ModeTiler& b);
 [[nodiscard]] Layout logical_divide(const Layout& l, const Layout& tiler);     // (tile, rest)
@@ -168,7 +168,7 @@ struct Swizzle {
   Swizzle(int bits, int base, int shift);  // LAYOUT_SWIZZLE unless 0 <= bits <= |shift| and 0 <= base
   [[nodiscard]] bool trivial() const { return bits == 0; }
   [[nodiscard]] Expr operator()(const Expr& offset) const;
-  // Offsets of one aligned block of so many elements (a power of two) are permuted among themselves.
+  // Offsets of one aligned block of this size (a power of two) are permuted among themselves.
   [[nodiscard]] std::int64_t period() const;
   [[nodiscard]] std::string str() const;  // "Sw<3,3,3>"
   bool operator==(const Swizzle&) const = default;

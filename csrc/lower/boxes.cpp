@@ -231,7 +231,7 @@ Boxes::Copy Boxes::copy(const ir::Tensor& global, const ir::Tensor& shared, cons
     }
     covered *= box[d];
   }
-  if (covered != n) refuse(global, "a tile that is no box", {}, "cut tiles as products of runs, one a dimension");
+  if (covered != n) refuse(global, "a tile that is not a box", {}, "cut tiles as products of runs, one a dimension");
   for (std::int64_t v = 0; v < n; ++v) {
     std::int64_t want = 0;
     for (std::size_t d = 0; d < dims; ++d) want += along[d](v) * step[d];
@@ -331,7 +331,7 @@ Boxes::Copy Boxes::copy(const ir::Tensor& global, const ir::Tensor& shared, cons
     const Expr whole = sym::eq(sym::mod(bytes, kUnitBytes), 0);
     if (sym::prove(whole)) continue;
     if (whole.is_const(0)) {
-      refuse(global, "lines of " + argument.name + " are no multiple of 16 bytes apart",
+      refuse(global, "lines of " + argument.name + " are not multiples of 16 bytes apart",
              {dim_name(map_order[i]) + ": got " + bytes.str() + " bytes"}, "pad its lines");
     }
     const Expr one = sym::lt(map.dims[i].extent, 2);  // its stride says nothing

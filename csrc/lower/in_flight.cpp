@@ -19,7 +19,7 @@ struct Flight {
   Registers open;                 // started since the last commit
   std::vector<Registers> groups;  // the youngest first
 
-  // Groups beyond so many count as one: a wait leaves few unfinished.
+  // Groups beyond this number count as one: a wait leaves few unfinished.
   static constexpr std::size_t kMostGroups = 8;
 
   void commit() {

@@ -24,7 +24,7 @@ constexpr std::int64_t kMaxNodes = 65'536;
 // Statements that unrolling may go through, those that lower to nothing included: a few seconds.
 constexpr std::int64_t kMaxVisits = std::int64_t{1} << 20;
 constexpr std::size_t kMaxProblems = 50;
-// Statements that fail: behind so many, copies of an unrolled loop say nothing new, and each costs as much as an error.
+// Statements that fail: behind these, copies of an unrolled loop say nothing new, and each costs as much as an error.
 constexpr std::int64_t kMaxFailures = 1000;
 
 // At most `kMaxVisits` + 1: the bounds are any integers, and their difference need not be one.

@@ -188,7 +188,7 @@ Operand resolve(const atoms::OperandBinding& binding, const Buffers& buffers, co
          "copy boxes by a tensor map, or leave out swizzle=");
   }
   if (t.is_list()) {
-    fail(Code::INPUTS_INDEX, "a list of tensors is no operand", {"got: " + t.type_str() + " of " + t.buffer->name},
+    fail(Code::INPUTS_INDEX, "a list of tensors is not an operand", {"got: " + t.type_str() + " of " + t.buffer->name},
          "choose one of them: " + t.buffer->name + "[i]");
   }
   MemRef out{.buffer = it->second,

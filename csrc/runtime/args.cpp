@@ -459,7 +459,7 @@ class Binder {
     }
     for (std::size_t d = 0; d < 3; ++d) {
       if (out_.grid[d] % m_.cluster[d] == 0) continue;
-      problem(Code::LAUNCH_GRID, "the grid is no whole number of clusters",
+      problem(Code::LAUNCH_GRID, "the grid is not a whole number of clusters",
               {"want: a multiple of " + std::to_string(m_.cluster[d]) + " blocks",
                "got:  " + m_.grid[d].str() + " = " + std::to_string(out_.grid[d])},
               "declare the number of blocks as a multiple of the cluster's");

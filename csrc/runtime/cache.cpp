@@ -74,7 +74,7 @@ Folder open_own(const fs::path& root, bool create) {
   if (const std::string why = outer.why_not_trusted(true); !why.empty()) return refuse(root, why);
   Folder own = outer.inner(kOwn, create);
   if (!own) {
-    if (errno == ELOOP || errno == ENOTDIR) return refuse(root / kOwn, "is no folder but a link or a file");
+    if (errno == ELOOP || errno == ENOTDIR) return refuse(root / kOwn, "is not a folder but a link or a file");
     return {};
   }
   if (const std::string why = own.why_not_trusted(false); !why.empty()) return refuse(root / kOwn, why);
@@ -350,7 +350,7 @@ bool cache_load(const std::string& key, CacheFiles& files, const std::vector<std
   }
   if (!ok) {
     files.clear();
-    // Gone meanwhile is no damage: another process removed it.
+    // Gone meanwhile is not damage: another process removed it.
     struct stat s {};
     if (group.look(key, s) && !discard(own, group, key))
       warn("the damaged cache entry " + cache_entry(key).string() + " cannot be removed");

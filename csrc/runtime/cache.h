@@ -1,7 +1,7 @@
 // The disk cache. An entry is a directory of files with a checksum each, written under a temporary name and renamed, so
 // that another process sees all of it or nothing. All of it lies in one folder with a marker; nothing else is ever
 // removed, no link is followed, and what another user may have written is not read. Nothing here throws: a cache that
-// cannot be used is no cache.
+// cannot be used is not a cache.
 #pragma once
 
 #include <array>
@@ -37,8 +37,8 @@ inline constexpr std::string_view kPlanFile = "plan.json";
 
 using CacheFiles = std::map<std::string, std::string>;  // file name -> bytes
 
-// False when there is no entry. A damaged one is removed, and is no entry. A hit makes the entry the youngest. `only`:
-// files to read, empty: all of them; what is not read is not looked at.
+// False when there is no entry. A damaged one is removed, and is not an entry. A hit makes the entry the youngest.
+// `only`: files to read, empty: all of them; what is not read is not looked at.
 [[nodiscard]] bool cache_load(const std::string& key, CacheFiles& files, const std::vector<std::string>& only = {});
 
 // Removes an entry that its reader found wrong.

@@ -44,7 +44,7 @@ class Folder {
   // What a name is, by lstat; false where nothing of that name belongs to this user or to the system's.
   [[nodiscard]] bool look(const std::string& name, struct stat& s) const;
 
-  // The bytes of a regular file of at most `most_bytes`. Waits for nobody: a pipe is no file.
+  // The bytes of a regular file of at most `most_bytes`. Waits for nobody: a pipe is not a file.
   [[nodiscard]] bool read(const std::string& name, std::string& bytes, std::size_t most_bytes) const;
 
   // Writes a file that was not there, through to the disk; 0 or errno.

@@ -123,7 +123,7 @@ ArgSpec read_arg(const Json& j, const std::string& at) {
   if (!known) bad(at + ".access is '" + access + "'");
   a.align_bytes = r.get<std::int64_t>("align_bytes");
   a.list_count = r.get<int>("list_count");
-  if (a.align_bytes < 1 || (a.align_bytes & (a.align_bytes - 1)) != 0) bad(at + ".align_bytes is no power of two");
+  if (a.align_bytes < 1 || (a.align_bytes & (a.align_bytes - 1)) != 0) bad(at + ".align_bytes is not a power of two");
   if (a.list_count < 0) bad(at + ".list_count is negative");
   return a;
 }
@@ -244,7 +244,7 @@ LaunchManifest LaunchManifest::from_json(std::string_view text) {
                   s.get<int>("swizzle")};
       const bool of_tensor = map.arg >= 0 && map.arg < static_cast<int>(m.args.size()) &&
                              m.args[static_cast<std::size_t>(map.arg)].kind == ArgKind::Tensor;
-      if (!of_tensor) bad(at + ".arg is no tensor");
+      if (!of_tensor) bad(at + ".arg is not a tensor");
       if (map.dims.empty() || map.dims.size() > kMapDims || map.box.size() != map.dims.size()) bad(at + ".dims");
       if (map.swizzle_bytes != 0 && map.swizzle_bytes != 32 && map.swizzle_bytes != 64 && map.swizzle_bytes != 128)
         bad(at + ".swizzle is " + std::to_string(map.swizzle_bytes));

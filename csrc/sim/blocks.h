@@ -12,7 +12,7 @@ namespace graphene::sim {
 
 struct ChosenBlocks {
   std::vector<std::int64_t> blocks;  // linear, in order
-  std::int64_t looked_at = 0;        // among so many: all, or those at edges of the grid and some between
+  std::int64_t looked_at = 0;        // among all of them: each, or those at edges of the grid and some between
   std::int64_t grid = 0;
 };
 

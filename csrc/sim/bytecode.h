@@ -50,7 +50,7 @@ struct Operand {
   std::vector<BoxDim> box;  // of an agent's copy by a tensor map, fastest dimension first: instead of the deltas
   std::int32_t lowest = 0, highest = 0;  // of the deltas
   IntPlan inside;                        // 0: outside, an input reads as `fill`
-  IntPlan valid;                         // where inside: only the first so many values are, the others read as `fill`
+  IntPlan valid;                         // where inside: only the first `valid` values are, the others read as `fill`
   bool cut = false;                      // `valid` counts
   std::vector<Claim> claims;
   std::uint64_t fill = 0;
@@ -179,7 +179,7 @@ struct PhaseSync {
   Ranks to;
   int copies = -1;       // an arrival once the thread's copies of this domain have landed
   bool cluster = false;  // releases to threads of other blocks, or acquires from them
-  // A named barrier, of which whole warps are told when a round is over: so many threads arrive or wait in one.
+  // A named barrier, of which whole warps are told when a round is over: `threads` arrive or wait in one.
   int threads = 0;
 };
 // What the threads did is what their agents may follow.

@@ -22,7 +22,7 @@ struct Numbers {
   [[nodiscard]] std::uint64_t of_int(std::int64_t v) const {
     return real ? as_bits(static_cast<double>(v)) : field::of_int(v);
   }
-  // Bits of a type: a float as a number, an integer as it is.
+  // Bits of a type: a float as a number, an integer unchanged.
   [[nodiscard]] std::uint64_t of_bits(ir::ScalarType t, std::uint64_t bits) const {
     return is_float(t) ? of_double(decode(t, bits)) : static_cast<std::uint64_t>(decode_int(t, bits));
   }

@@ -19,7 +19,7 @@ struct Seen {
   bool accessed = false, written = false;
 };
 
-// Most cells that a thread touches are no operand's, or lie close together: each operand has the range that its cells
+// Most cells that a thread touches are of no operand, or lie close together: each operand has the range that its cells
 // are in. A range that they fill is an array, the others share a table.
 class SeenCells {
  public:
@@ -39,7 +39,7 @@ class SeenCells {
 
  private:
   static constexpr std::int64_t kMostCells = std::int64_t{1} << 62;
-  static constexpr std::int64_t kSparse = 3;  // a range of more than so many times its cells is in the table
+  static constexpr std::int64_t kSparse = 3;  // a range of more than three times its cells is in the table
   static constexpr std::size_t kRow = 16;     // neighbouring cells are neighbours in the table, too
   struct Slot {
     std::int64_t cell = -1;

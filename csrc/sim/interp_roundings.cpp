@@ -177,7 +177,7 @@ Tag Interpreter::converted(Tag tag, std::size_t leaf, ScalarType to) {
       known = tag;
     } else {
       known = t.result;
-      LaneTags lost{};  // it is rounded once more, which is no move
+      LaneTags lost{};  // it is rounded once more, which is not a move
       lost[0] = tag;
       tags_->roundings.read(lost, 1);
     }

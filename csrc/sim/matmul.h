@@ -26,7 +26,7 @@ void multiply_tile(const Einsum& e, const std::vector<int>& group, const TileVec
                    const TileVectors& c, const std::vector<char*>& d, TileScratch& scratch);
 
 // c plus the products, all aligned to the largest with `guard_bits` kept below its 24th bit, the rest cut off, and the
-// sum cut to so many bits (or rounded to a float). Exponents are those of the operands: products are not normalised
+// sum cut to its bits (or rounded to a float). Exponents are those of the operands: products are not normalised
 // before. Exposed for tests.
 [[nodiscard]] float aligned_sum(float c, const double* products, const int* exponents, int n, int guard_bits,
                                 bool truncate, int bits = 24);

@@ -94,7 +94,7 @@ void Ghost::read_index(Warp& w, const SetCode& set, Lanes& to, const ir::Stmt*) 
   for (Mask m = w.active; m != 0; m &= m - 1) {
     const int lane = std::countr_zero(m);
     const std::int64_t cell = map_.reg(set.from, map_.thread(w, lane));
-    // Data that break the facts have been refused before; what follows from floats is no number here.
+    // Data that break the facts have been refused before; what follows from floats is not a number here.
     to[static_cast<std::size_t>(lane)] =
         kept(set.var.var(), static_cast<std::int64_t>(cells_[static_cast<std::size_t>(cell)].value));
   }

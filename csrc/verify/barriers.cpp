@@ -89,9 +89,10 @@ void arrived_at(Context& c) {
   for (const ir::Stmt* s : uses.waits) {
     const ir::Buffer* b = s->as<ir::SyncStmt>()->barrier->buffer.get();
     if (uses.arrived_at.contains(b) || !said.insert(b).second) continue;
-    c.problem(*s, Code::VERIFY_BARRIER, "a phase that nothing arrives at does not end",
-              {"barrier: " + b->name, "want: " + std::to_string(b->arrivals) + " arrivals a phase"},
-              "let who fills the stage arrive: " + b->name + "[i].arrive(expect=[tile]); a copy alone is no arrival");
+    c.problem(
+        *s, Code::VERIFY_BARRIER, "a phase that nothing arrives at does not end",
+        {"barrier: " + b->name, "want: " + std::to_string(b->arrivals) + " arrivals a phase"},
+        "let who fills the stage arrive: " + b->name + "[i].arrive(expect=[tile]); a copy alone is not an arrival");
   }
 }
 

@@ -114,7 +114,7 @@ def read_kernels(text: str) -> list[Any]:
         made = made()
     found = [getattr(x, "kernel", x) for x in made] if isinstance(made, list | tuple) else [made]
     if not found or not all(isinstance(k, gr.Kernel) for k in found):
-        raise KernelSyntaxError(f"{text!r} is no kernel but {type(made).__name__}")
+        raise KernelSyntaxError(f"{text!r} is not a kernel but {type(made).__name__}")
     return found
 
 

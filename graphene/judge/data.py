@@ -52,7 +52,7 @@ def draw(kind: str, shape: tuple[int, ...], rng: Any) -> Any:
     elif kind in ("peak", "pit"):  # one element a row, at an edge or anywhere
         at = np.choose((r + turn) % 3, [np.zeros_like(r), np.full_like(r, n - 1), ((r + turn) * 5) % n])
         rows[r, at] = 300 if kind == "peak" else -300
-    elif kind == "undefined":  # one element a row is no number, so that nothing else hides that it was forgotten
+    elif kind == "undefined":  # one element a row is not a number, so that nothing else hides that it was forgotten
         rows[r, np.choose((r + turn) % 3, [0, n - 1, n // 2])] = np.nan
     elif kind == "infinite":
         what, place = (r + turn) % 6, int(rng.integers(3))

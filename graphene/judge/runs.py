@@ -100,7 +100,7 @@ class Runner:
         self.kernel, self.arch, self.seed, self.plan = kernel, arch, seed, plan
         self.outcome = Outcome()
         self._given: Made | None = None
-        self._worked, self._known = 0.0, 0  # work of the first so many runs
+        self._worked, self._known = 0.0, 0  # work of the first runs, and their number
         self._covering: Covering | None = None  # of sizes
         self._more = 0.0  # lane operations that sizes took beyond their share
 

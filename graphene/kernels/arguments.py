@@ -39,7 +39,7 @@ def size(kernel: str, name: str, value: object, multiple_of: int = 1, least: int
     except TypeError:
         number = None
     if number is None or isinstance(value, bool):
-        _core.fail("KERNEL_ARGUMENT", f"{kernel}: {name} is no integer", [f"want: {want}", f"got: {value!r}"])
+        _core.fail("KERNEL_ARGUMENT", f"{kernel}: {name} is not an integer", [f"want: {want}", f"got: {value!r}"])
     if number < least or (most is not None and number > most) or number % multiple_of:
         _core.fail("KERNEL_ARGUMENT", f"{kernel}: {name} does not fit", [f"want: {want}", f"got: {value}"])
     return number
@@ -85,7 +85,7 @@ def element(kernel: str, name: str, value: object, known: tuple[str, ...]) -> No
     """Raises VerifyError KERNEL_ARGUMENT unless it is one of the known types, such as gr.fp16."""
     if not isinstance(value, DType):
         want = "want: one of " + ", ".join("gr." + k for k in known)
-        _core.fail("KERNEL_ARGUMENT", f"{kernel}: {name} is no type", [want, f"got: {value!r}"])
+        _core.fail("KERNEL_ARGUMENT", f"{kernel}: {name} is not a type", [want, f"got: {value!r}"])
     choice(kernel, name, str(value), known)
 
 
@@ -101,11 +101,8 @@ def flags(kernel: str, name: str, value: Any, count: int) -> tuple[bool, ...]:
 def instance(kernel: str, name: str, value: object, kind: type) -> None:
     """Raises VerifyError KERNEL_ARGUMENT unless the value is of this class."""
     if not isinstance(value, kind):
-        _core.fail(
-            "KERNEL_ARGUMENT",
-            f"{kernel}: {name} is no {kind.__name__}",
-            [f"want: a {kind.__name__}", f"got: {value!r}"],
-        )
+        wanted = f"{'an' if kind.__name__[0] in 'AEIO' else 'a'} {kind.__name__}"
+        _core.fail("KERNEL_ARGUMENT", f"{kernel}: {name} is not {wanted}", [f"want: {wanted}", f"got: {value!r}"])
 
 
 def align(kernel: str, name: str, value: object, elem_bytes: int) -> None:

@@ -53,7 +53,7 @@ class ElementwiseConfig:
 def check_types(name: str, dtypes: Any, out_dtype: gr.DType) -> None:
     if not isinstance(dtypes, (tuple, list)):
         want = "want: the inputs' types, such as (gr.fp16, gr.fp16)"
-        _core.fail("KERNEL_ARGUMENT", f"{name}: dtypes are no tuple", [want, f"got: {dtypes!r}"])
+        _core.fail("KERNEL_ARGUMENT", f"{name}: dtypes are not a tuple", [want, f"got: {dtypes!r}"])
     for i, dtype in enumerate(dtypes):
         element(name, f"dtypes[{i}]", dtype, _TYPES)
     element(name, "out_dtype", out_dtype, _TYPES)

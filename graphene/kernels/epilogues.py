@@ -183,7 +183,7 @@ OF_16_BITS = {"gelu": gelu_of_16_bits}  # shorter functions, whose errors such r
 
 
 def activation(name: str | Callable[[Any], Any] | None, bits: int = 32) -> Callable[[Any], Any]:
-    """The activation of this name, or the given function, for results of so many bits.
+    """The activation of this name, or the given function, for results of `bits` bits.
 
     Raises VerifyError KERNEL_ARGUMENT for anything else.
     """
@@ -220,7 +220,7 @@ def pointwise(function: Callable[..., Any], *registers: Any) -> Any:
 def linear(
     act: str | Callable[[Any], Any] | None = None, bias: bool = False, residual: bool = False, bits: int = 32
 ) -> Pointwise:
-    """``act(x + bias) + residual``, a result of so many bits: the epilogue of a linear layer with those arguments."""
+    """``act(x + bias) + residual``, a result of `bits` bits: the epilogue of a linear layer with those arguments."""
     function = activation(act, bits)
 
     def epilogue(x: Any, *extras: Any) -> Any:

@@ -30,7 +30,7 @@ HELD = 64 * 256  # elements of a layer's result that a consumer's registers hold
 REGISTERS = {2: (40, 232), 3: (32, 160)}  # of a thread of the producer and of a consumer, by the number of consumers
 WIDE_REGISTERS = (24, 240)  # of layers of more than 128 columns, where two consumers hold most, and layers are few
 DEEPEST = 26  # layers, whose weights, X and Y have a tensor map each
-UNROLLED = 4  # tiles of the input's columns up to which they are no loop
+UNROLLED = 4  # tiles of the input's columns up to which they are not a loop
 
 
 @dataclass(frozen=True)
@@ -353,7 +353,7 @@ def mlp_sm90(c: MlpSm90Config) -> gr.Kernel:
     """
     check_config(c)
     runs, dtype, load = runs_of(c), gr.fp16 if c.dtype == "fp16" else gr.bf16, gr.atom("tma.load")
-    M = gr.sym("M", min=1, max=MOST_IN_BOXES)  # nothing is no box
+    M = gr.sym("M", min=1, max=MOST_IN_BOXES)  # a box is never empty
     with gr.Kernel("mlp_sm90", functools.partial(meaning, c), arguments=small_weights) as kernel:
         X = matrix(gr.input, "X", (M, c.widths[0]), [], dtype, c.align[0])
         shapes = [gr.row_major(n, k) for k, n in zip(c.widths, c.widths[1:], strict=False)]

@@ -156,7 +156,7 @@ class LSTMCell(torch.nn.LSTMCell):  # type: ignore[misc]
             hx = (_zeros("LSTMCell", input, self.hidden_size),) * 2
         if not isinstance(hx, (tuple, list)) or len(hx) != 2:
             got = f"{len(hx)} of them" if isinstance(hx, (tuple, list)) else type(hx).__name__
-            fail("OP_ARGUMENT", "LSTMCell: argument 'hx' is no pair", ["want: (h, c)", f"got:  {got}"],
+            fail("OP_ARGUMENT", "LSTMCell: argument 'hx' is not a pair", ["want: (h, c)", f"got:  {got}"],
                  "pass both states, or none")  # fmt: skip
         x, h, c = _states("LSTMCell", input, {"hx[0]": hx[0], "hx[1]": hx[1]})
         h_new, c_new = lstm_cell(x, h, c, self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)

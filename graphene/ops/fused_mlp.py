@@ -61,7 +61,7 @@ def _text_of(function: Callable[[Any], Any]) -> str:
         raise
     except Exception as e:
         details = [f"why: {type(e).__name__}: {e}", f"got: {function!r}"]
-        fail("OP_ARGUMENT", f"{NAME}: an activation is no function of one register", details,
+        fail("OP_ARGUMENT", f"{NAME}: an activation is not a function of one register", details,
              "pass one such as lambda x: gr.max(x, 0)")  # fmt: skip
 
 
@@ -291,7 +291,7 @@ def _layers(
     if isinstance(weights, torch.nn.ParameterList):
         weights = list(weights)
     if not isinstance(weights, (list, tuple)):
-        fail("OP_ARGUMENT", f"{NAME}: argument 'weights' is no list", [f"got:  {type(weights).__name__}"],
+        fail("OP_ARGUMENT", f"{NAME}: argument 'weights' is not a list", [f"got:  {type(weights).__name__}"],
              "pass a list of tensors (out, in)")  # fmt: skip
     depth = len(weights)
     if biases is None:
@@ -300,7 +300,7 @@ def _layers(
         if isinstance(biases, torch.nn.ParameterList):
             biases = list(biases)
         if not isinstance(biases, (list, tuple)):
-            fail("OP_ARGUMENT", f"{NAME}: argument 'biases' is no list", [f"got:  {type(biases).__name__}"],
+            fail("OP_ARGUMENT", f"{NAME}: argument 'biases' is not a list", [f"got:  {type(biases).__name__}"],
                  "pass a list of tensors (out,) or None")  # fmt: skip
         biased = [b is not None for b in biases]
         if False in biased:

@@ -217,7 +217,7 @@ def configure(
                 return _core.Recipe.torch("both operands repeat over different batch dimensions")
             if not merge(x.arg, x.batch):
                 if x is mc:
-                    return _core.Recipe.torch("the batch dimensions of `out` are no one dimension")
+                    return _core.Recipe.torch("the batch dimensions of `out` are not one dimension")
                 copies |= 1 << x.index
     if copies:
         return _core.Recipe.copy(copies, "an operand lies in no order that a kernel reads")

@@ -64,7 +64,7 @@ class Cell:
 
         for name in ("input", "h", "w_ih", "w_hh"):
             if len(t[name].shape) != 2:
-                fail("OP_SHAPE", f"{self.public}: argument '{name}' is no matrix",
+                fail("OP_SHAPE", f"{self.public}: argument '{name}' is not a matrix",
                      ["want: two dimensions", f"got:  {shape_text(t[name].shape)}"], "pass (batch, size)")  # fmt: skip
         batch, rows = t["input"].shape[0], t["w_ih"].shape[0]
         units = rows // self.gates if self.gates == 1 else t["h"].shape[1]

@@ -25,11 +25,11 @@ def results(input: Tensor, dim: int, dtype: Any) -> list[tuple[Any, Any]]:
     """Shape and dtype of the result, all arguments checked."""
     check_dtypes("softmax", {"input": input}, FLOATS if dtype is None else ALLOWED)
     if dtype is not None and dtype not in FLOATS:
-        fail("OP_DTYPE", "softmax: argument 'dtype' is no floating-point type",
+        fail("OP_DTYPE", "softmax: argument 'dtype' is not a floating-point type",
              ["want: " + ", ".join(map(str, FLOATS)), f"got:  {dtype}"], "pass one of them")  # fmt: skip
     rank = max(input.dim(), 1)
     if not -rank <= dim < rank:
-        fail("OP_ARGUMENT", "softmax: argument 'dim' is no dimension of 'input'",
+        fail("OP_ARGUMENT", "softmax: argument 'dim' is not a dimension of 'input'",
              [f"want: {-rank} to {rank - 1}", f"got:  {dim}"], "pass one of its dimensions")  # fmt: skip
     return [(input.shape, input.dtype if dtype is None else dtype)]
 

@@ -53,7 +53,7 @@ def _refuse(what: str, want: str, got: str, fix: str) -> None:
 def _lying(name: str, t: Any, shape: tuple[int, ...] | None) -> _Lying:
     """The strides of a tensor along the dimensions of a shape, by default its own."""
     if not hasattr(t, "shape") or not hasattr(t, "dtype"):
-        _refuse(f"{name} is no tensor", "an array of NumPy or a tensor of PyTorch", type(t).__name__,
+        _refuse(f"{name} is not a tensor", "an array of NumPy or a tensor of PyTorch", type(t).__name__,
                 "pass one of the result's shape" if shape is None else "a number belongs into the function: "
                 "lambda x: 2 * x")  # fmt: skip
     kind = str(t.dtype).removeprefix("torch.")

@@ -40,7 +40,7 @@ NARROW_SHARED = 86  # likewise, if two consumers share a tile
 SHARED_TILE = 1.019  # two consumers share a tile
 NARROW_IN_TURNS = 0.03  # columns up to 128 of consumers that take turns, in long runs, where power is the limit
 LONG_US = 100  # the time of a product's work at which half of that counts
-UNEVEN = 1.01  # widths that are no multiple of 64
+UNEVEN = 1.01  # widths that are not multiples of 64
 UNEVEN_NARROW = 1.05  # such widths below 128
 ACROSS = {16: 1.5, 32: 1.06, 64: 1.0}  # by the line in shared memory of an operand that has no lines of k, elements
 PROMOTED = 1.1  # sums of fp8 are added up in fp32 while the other consumer multiplies
@@ -73,7 +73,7 @@ SPLIT_US = 1.3  # the kernel that adds parts, which starts while the one before 
 
 
 def has_wgmma(device: Device) -> bool:
-    """Whether a device runs gemm_sm90: wgmma of sm_90a is no instruction of any other architecture, later ones too."""
+    """Whether a device runs gemm_sm90: only sm_90a has wgmma, and no later architecture."""
     return device.arch == "sm_90a"
 
 
@@ -115,7 +115,7 @@ def impossible(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
     if not serves(p, device):
         return f"gemm_sm90 has no product of {p.dtype} in order {p.order} on {device.arch}"
     if c.warps not in ((4, 1), (8, 1), (1, 4), (1, 8)) or (c.turns and max(c.warps) > 4):
-        return f"{c.warps} warps are no consumers of gemm_sm90" + " in turns" * c.turns
+        return f"{c.warps} warps are not consumers of gemm_sm90" + " in turns" * c.turns
     s = Shape(c)
     if s.rows % 64 or (s.swapped and s.rows != 64) or s.columns > 256:
         return f"{s.rows}x{s.columns} for a consumer, which has multiples of 64 rows and up to 256 columns"

@@ -41,7 +41,7 @@ def shape_class(size: int) -> int:
 
 
 def _no_kernel(tile: Tile, shape: MatmulShape) -> Runnable:
-    raise TypeError("tiles alone are no kernel: rank them, or use a kernel's own tunable")
+    raise TypeError("tiles alone are not a kernel: rank them, or use a kernel's own tunable")
 
 
 _TILES: Tunable[MatmulShape, Tile] = Tunable(

@@ -286,7 +286,7 @@ def _measure(
                         raise ValueError(wrong)
                 us = timer(lambda kernel=kernel: kernel(*arguments))  # type: ignore[misc]
                 if not is_time(us):
-                    raise ValueError(f"the timer returned {us!r}, which are no microseconds")
+                    raise ValueError(f"the timer returned {us!r}, which are not microseconds")
                 row.rounds.append(float(us))
             except Exception as e:
                 row.failure = _first_line(e)

@@ -60,7 +60,7 @@ def read(path: Path, device: str, content: bytes | None = None) -> dict[Key, dic
     except OSError as e:
         return _not_used(path, e.strerror or str(e))
     except (ValueError, RecursionError):
-        return _not_used(path, "the file is no JSON")
+        return _not_used(path, "the file is not JSON")
     want = {"format": _FORMAT, "schema": _SCHEMA, "device": device}
     if not isinstance(data, dict) or {n: data.get(n) for n in want} != want:
         return _not_used(path, f"the file is not {_FORMAT} of schema {_SCHEMA} for {device}")
@@ -76,7 +76,7 @@ def read(path: Path, device: str, content: bytes | None = None) -> dict[Key, dic
 
 
 def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a number of JSON")
 
 
 def _not_used(path: Path, why: str) -> dict[Key, dict[str, Any]]:

@@ -180,7 +180,7 @@ def impossible(tile: Tile, shape: MatmulShape, device: Device) -> str | None:
     if (need := up(tile.registers(shape), 8) * 8 * tile.threads) > device.registers:
         return f"about {need} registers a block, at most {device.registers}"
     if tile.bk < shape.k_step or tile.bk % shape.k_step:
-        return f"k step {tile.bk} is no multiple of the instruction's {shape.k_step}"
+        return f"k step {tile.bk} is not a multiple of the instruction's {shape.k_step}"
     return None
 
 

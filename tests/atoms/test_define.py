@@ -86,7 +86,10 @@ def operand(**changes: Any) -> list[dict[str, Any]]:
         ({"attrs": {}}, "test.bad: UnaryPointwise needs the attribute `op`   [ATOM_DEFINITION]"),
         ({"attrs": {"op": ["sort"]}}, "test.bad: UnaryPointwise has no operation `sort`   [ATOM_DEFINITION]"),
         ({"attrs": {"op": ["neg"], "x": ["1"]}}, "test.bad: UnaryPointwise has no attribute `x`   [ATOM_DEFINITION]"),
-        ({"ptx": "op $d, $s, $q;"}, "test.bad: the text names `q`, which is no operand or attribute   [ATOM_TEXT]"),
+        (
+            {"ptx": "op $d, $s, $q;"},
+            "test.bad: the text names `q`, which is neither an operand nor an attribute   [ATOM_TEXT]",
+        ),
         ({"ptx": "op $d;"}, "test.bad: the text never names operand `s`   [ATOM_TEXT]"),
         ({"ptx": "op $d, $s[1];"}, "test.bad: $s[1] of 1 registers   [ATOM_TEXT]"),
         (
@@ -123,7 +126,7 @@ def operand(**changes: Any) -> list[dict[str, Any]]:
         ),
         (
             {"out": operand(pattern="[2].i17.RF")},
-            'test.bad: operand `d`: `i17` is no scalar type at character 7 of "[2].i17.RF"   [ATOM_SYNTAX]',
+            'test.bad: operand `d`: `i17` is not a scalar type at character 7 of "[2].i17.RF"   [ATOM_SYNTAX]',
         ),
         (
             {"out": operand(pattern="[2:2].i16.RF")},
@@ -170,7 +173,10 @@ def operand(**changes: Any) -> list[dict[str, Any]]:
         ({"name": "a b"}, 'an atomic spec cannot be called "a b": it has ` `   [ATOM_DEFINITION]'),
         ({"name": "a,b"}, 'an atomic spec cannot be called "a,b": it has `,`   [ATOM_DEFINITION]'),
         ({"name": 'a"b'}, 'an atomic spec cannot be called "a"b": it has `"`   [ATOM_DEFINITION]'),
-        ({"name": "1a"}, 'an atomic spec cannot be called "1a": its first character is no letter   [ATOM_DEFINITION]'),
+        (
+            {"name": "1a"},
+            'an atomic spec cannot be called "1a": its first character is not a letter   [ATOM_DEFINITION]',
+        ),
         ({"name": "a/"}, 'an atomic spec cannot be called "a/": nothing follows `/`   [ATOM_DEFINITION]'),
         ({"name": "a/b/c"}, 'an atomic spec cannot be called "a/b/c": it has more than one `/`   [ATOM_DEFINITION]'),
         ({"arch": "sm_999+"}, 'test.bad: architecture "sm_999+"   [ATOM_DEFINITION]'),
@@ -240,7 +246,7 @@ def test_unknown_fields_are_type_errors() -> None:
 
 
 def test_a_name_that_leaves_a_choice() -> None:
-    """Entries that are no defaults may overlap; a family's name must then not leave the choice open."""
+    """Entries that are not defaults may overlap; a family's name must then not leave the choice open."""
     number = next(COUNTER)
     rows = [["X"], [["one"], ["two"]]]
     gr.define_atom(**fields(name=f"test.choice{number}/${{X}}", family=[rows]))

@@ -275,7 +275,7 @@ def test_registers_indexed_by_a_rolled_loop_name_it() -> None:
             gr.binary("add", r[i], r[i], 1.0)
 
     text = refused(build)
-    assert "add.rn.f32: d: registers are indexed by i, which is no constant   [ATOM_REGISTER]" in text
+    assert "add.rn.f32: d: registers are indexed by i, which is not a constant   [ATOM_REGISTER]" in text
     assert "fix: unroll the loop over i (a Python range, or unroll=0)" in text
 
 

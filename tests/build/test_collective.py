@@ -368,7 +368,9 @@ def test_a_fragment_is_not_indexed_by_a_counter() -> None:
             gr.move(a.tile([16, None])[i, 0], s.tile([16, None])[i, 0], atom="ldmatrix.x4")
 
     text = refused(build)
-    assert "the place of the view in its fragment is no constant of the executing group   [COLLECTIVE_FRAGMENT]" in text
+    assert (
+        "the place of the view in its fragment is not a constant of the executing group   [COLLECTIVE_FRAGMENT]" in text
+    )
     assert text.endswith(
         "  offset: i*16\n  fragment: [16,16].fp16.RF<mma.m16n8k16.f32.f16.a> on [32].thread\n"
         "  fix: index the fragment by its group's own coordinates and by constants (a Python range)"
@@ -426,7 +428,7 @@ def test_a_tv_layout_that_does_not_fit_a_copy():
         (gr.tv(gr.Layout(16), gr.Layout(32, 16)), "another number of threads"),
         (gr.tv(gr.Layout((16, 2), (1, 256)), gr.Layout((4, 4), (64, 16))), "not contiguous"),
         (gr.tv(gr.Layout((16, 2), (1, 512)), gr.Layout((4, 4), (16, 64))), "past the tile's last element"),
-        (gr.tv(gr.Layout((16, 2), (1, 256)), gr.Layout(3, 16)), "no whole vectors of 4"),
+        (gr.tv(gr.Layout((16, 2), (1, 256)), gr.Layout(3, 16)), "not whole vectors of 4"),
     ):
         with pytest.raises(gr.SelectError, match=why):
             copied(wrong)

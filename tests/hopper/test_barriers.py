@@ -326,7 +326,7 @@ ERRORS: list[tuple[Callable[[Parts], object], str]] = [
     (
         lambda p: gr.move(p.full.tensor, p.x),
         """
-        a barrier is no data   [VERIFY_BARRIER]
+        a barrier is not data   [VERIFY_BARRIER]
           operand: %7:[2].mbar.SH of full
           fix: use full[i].arrive(), full[i].wait(phase) and gr.move(..., done=full[i])
         """,

@@ -1,4 +1,4 @@
-"""Copies by tensor maps: the box of a tile, its map, its text; tiles that are no boxes are refused by dimension."""
+"""Copies by tensor maps: the box of a tile, its map, its text; tiles that are not boxes are refused by dimension."""
 
 from __future__ import annotations
 

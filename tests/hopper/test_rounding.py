@@ -66,7 +66,7 @@ def test_every_bit(p: measured.Product) -> None:
     for kind in measured.KINDS:
         a, b, c = (x[0] for x in measured.operands(p, kind, 1))
         given = stored(a, p.a), stored(b, p.b), stored(c, p.d)
-        a, b, c = (torch.as_tensor(x).double().numpy() for x in given)  # some are no numbers of the type
+        a, b, c = (torch.as_tensor(x).double().numpy() for x in given)  # some are not numbers of the type
         d = np.zeros((64, 8), HELD[p.d])
         kernel.simulate(*given, d)
         for _, i, j in measured.results(40, d[None], 1):

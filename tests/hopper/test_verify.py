@@ -132,7 +132,7 @@ REFUSED: list[tuple[Callable[[Parts], None], str]] = [
             wait_phase(%11, phase=0)
           barrier: full
           want: 3 arrivals a phase
-          fix: let who fills the stage arrive: full[i].arrive(expect=[tile]); a copy alone is no arrival
+          fix: let who fills the stage arrive: full[i].arrive(expect=[tile]); a copy alone is not an arrival
         """,
     ),
     (

@@ -82,8 +82,8 @@ def test_tensors_of_pytorch() -> None:
 
 ONES = np.ones((4, 8), np.float32)
 REFUSED: list[tuple[tuple[Any, ...], Any, str]] = [
-    ((3.0, ONES), ONES, "input 0 is no tensor"),
-    ((ONES, ONES), None, "out is no tensor"),
+    ((3.0, ONES), ONES, "input 0 is not a tensor"),
+    ((ONES, ONES), None, "out is not a tensor"),
     ((ONES.astype(np.float64), ONES), ONES, "the type of input 0 does not fit"),
     ((ONES, np.ones(7, np.float32)), ONES, "the shape of input 1 does not broadcast to that of out"),
     ((ONES, ONES), np.ones((8, 4), np.float32), "the shape of input 0 does not broadcast to that of out"),

@@ -44,7 +44,7 @@ def error(builder: Any, *args: Any, **options: Any) -> str:
     [
         ({"group": 0}, "group does not fit | an integer, 1 or more | 0"),
         ({"group": -1}, "group does not fit"),
-        ({"group": 1.5}, "group is no integer"),
+        ({"group": 1.5}, "group is not an integer"),
         ({"warps": (0, 1)}, "warps[0] does not fit | an integer from 1 to 32 | 0"),
         ({"warps": (2, 4, 1)}, "warps does not fit | 2 integers | (2, 4, 1)"),
         ({"warps": 8}, "warps does not fit"),
@@ -59,7 +59,7 @@ def error(builder: Any, *args: Any, **options: Any) -> str:
         ({"padded": True}, "padded does not fit | 2 booleans | True"),
         ({"batched": 2}, "batched does not fit | True or False | 2"),
         ({"out": gr.i8}, 'out, of dtype fp16, does not fit | one of "fp32", "fp16", "bf16" | \'i8\''),
-        ({"out": "fp32"}, "out, of dtype fp16, is no type | one of gr.fp32, gr.fp16, gr.bf16 | 'fp32'"),
+        ({"out": "fp32"}, "out, of dtype fp16, is not a type | one of gr.fp32, gr.fp16, gr.bf16 | 'fp32'"),
         ({"epilogue": 3}, "epilogue cannot be called"),
         ({"epilogue": None, "bias": True}, "without an epilogue nothing is added to the product | "
          "neither bias nor residual | bias | fix: pass epilogue=lambda x, b: ..., or neither"),
@@ -85,7 +85,7 @@ def test_what_is_refused(name: str, options: dict[str, Any], text: str) -> None:
     ("options", "text"),
     [
         ({"STAGES": 1}, "gemm_sm80: STAGES does not fit"),
-        ({"dtype": "fp16"}, "gemm_sm80: dtype is no type | one of gr.fp16, gr.bf16, gr.fp32, gr.i8"),
+        ({"dtype": "fp16"}, "gemm_sm80: dtype is not a type | one of gr.fp16, gr.bf16, gr.fp32, gr.i8"),
         ({"dtype": gr.fp64}, "gemm_sm80: dtype does not fit"),
         ({"dtype": gr.i8, "out": gr.i8},
          'gemm_sm80: out, of dtype i8, does not fit | one of "i32", "fp32", "fp16", "bf16" | \'i8\''),
@@ -107,7 +107,7 @@ def test_what_gemm_sm80_refuses(options: dict[str, Any], text: str) -> None:
         ({"align": (2, 2, 2), "dtype": "fp32"}, "align[0], bytes of A, does not fit"),
         ({"activation": "swish"}, "activation does not fit"),
         ({"activation": ["relu"]}, "activation does not fit"),
-        ({"activation": "gelu", "dtype": "i8"}, "gelu is no function of integers"),
+        ({"activation": "gelu", "dtype": "i8"}, "gelu is not a function of integers"),
     ],
 )
 def test_what_configurations_refuse(options: dict[str, Any], text: str) -> None:
@@ -145,7 +145,7 @@ def test_the_default_epilogue_is_that_of_a_bias() -> None:
 
 def test_what_else_is_refused() -> None:
     assert "select_gemm: M does not fit" in error(select_gemm, -1, 8, 8)
-    assert "select_gemm: K is no integer" in error(select_gemm, 8, 8, 8.0)
+    assert "select_gemm: K is not an integer" in error(select_gemm, 8, 8, 8.0)
     assert "select_gemm: batch does not fit" in error(select_gemm, 8, 8, 8, batch=-2)
     assert "select_gemm: sms does not fit" in error(select_gemm, 8, 8, 8, sms=0)
     assert "select_gemm: shared_bytes does not fit | room for the stages of one of the tiles | 100" in error(
@@ -160,7 +160,7 @@ def test_what_else_is_refused() -> None:
     assert "GemmConfig: stages does not fit | an integer, 2 or more | 1" in error(GemmConfig, stages=1)
     assert (GemmConfig().stages, GemmConfig(kernel="gemm_sm70").stages) == (3, 2)
     for call, args in ((run_gemm, [None] * 4), (gemm_launches, [None]), (gemm_workspaces, ["x", 1, 2, 3])):
-        assert f"{call.__name__}: config is no GemmConfig | a GemmConfig" in error(call, *args)
+        assert f"{call.__name__}: config is not a GemmConfig | a GemmConfig" in error(call, *args)
     assert "gemm_workspaces: N does not fit" in error(gemm_workspaces, GemmConfig(), 1, -2, 3)
     for call in (epilogues.activation, epilogues.linear):
         assert "epilogues.activation: activation does not fit | one of None, 'relu', " in error(call, "foo")
@@ -168,11 +168,11 @@ def test_what_else_is_refused() -> None:
     assert "GemmConfig: integers are not scaled" in error(GemmConfig, dtype="i8", beta=True)
     assert "gemm_reduce: integers are not scaled" in error(gemm_reduce, sums=gr.i32, out=gr.i32, alpha=True)
     assert "gemm_reduce: the epilogue takes other arguments" in error(gemm_reduce, bias=True)
-    assert "gemm_reduce: sums is no type" in error(gemm_reduce, sums="fp32")
-    assert "gemm_reduce: out, of sums fp32, is no type" in error(gemm_reduce, out="fp16")
+    assert "gemm_reduce: sums is not a type" in error(gemm_reduce, sums="fp32")
+    assert "gemm_reduce: out, of sums fp32, is not a type" in error(gemm_reduce, out="fp16")
     assert "gemm_reduce: batched, bias, residual, alpha, beta does not fit" in error(gemm_reduce, bias=1)
     assert "gemm_pad: names does not fit" in error(gemm_pad, "BA")
-    assert "gemm_pad: dtype is no type" in error(gemm_pad, dtype="fp16")
+    assert "gemm_pad: dtype is not a type" in error(gemm_pad, dtype="fp16")
     assert "gemm_pad: dtype does not fit" in error(gemm_pad, dtype=gr.fp64)
     assert "gemm_reduce: align does not fit" in error(gemm_reduce, align=3)
 
@@ -237,8 +237,8 @@ def test_integers_may_be_those_of_numpy_and_sequences_lists() -> None:
         assert builder(i(32), i(32), i(32), warps=[i(1), 1]).cuda_source("sm_90a") == builder(
             32, 32, 32, warps=(1, 1)
         ).cuda_source("sm_90a")
-    assert "tile[0] is no integer" in error(GemmConfig, tile=(True, 32, 32))
-    assert "tile[0] is no integer" in error(GemmConfig, tile=(np.float32(32), 32, 32))
+    assert "tile[0] is not an integer" in error(GemmConfig, tile=(True, 32, 32))
+    assert "tile[0] is not an integer" in error(GemmConfig, tile=(np.float32(32), 32, 32))
 
 
 @pytest.mark.parametrize("options", [{}, {"split_k": 2}, {"residual": True}], ids=str)

@@ -24,8 +24,8 @@ from graphene.kernels import (
 from graphene.select import select_norm, select_norm_backward, select_softmax, select_softmax_columns
 
 KERNELS = {"layernorm": layernorm_kernel, "rmsnorm": rmsnorm_kernel, "softmax": softmax_kernel}
-# Threads of a part of a warp, of a warp, of two, of warps that are no power of two, of more than a few; vectors of each
-# size; the last vector partly or wholly outside; rows kept in each way.
+# Threads of a part of a warp, of a warp, of two, of a number of warps other than a power of two, of many; vectors of
+# each size; the last vector partly or wholly outside; rows kept in each way.
 TILES = [
     RowTile(1, 1, 4, 1),
     RowTile(7, 8, 4, 1),

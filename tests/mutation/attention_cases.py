@@ -160,7 +160,7 @@ def _() -> Case:
 
 @case("attention_paged_kernel")
 def _() -> Case:
-    """Pages in any order, of which the last holds what is no number; a sequence without keys."""
+    """Pages in any order, of which the last holds what is not a number; a sequence without keys."""
     what = Attention(32, left=True, right=True, alike=True)
     kernel = kernels.attention_paged_kernel(kernels.DecodeConfig(what, 8, 32, 1, 2, split=True, page=24))
 

@@ -205,7 +205,7 @@ def _() -> Case:
 
 @case("groupnorm_kernel")
 def _() -> Case:
-    """Vectors of one channel each; the last ones of a group are no whole round of the threads."""
+    """Vectors of one channel each; the last ones of a group are not a whole round of the threads."""
     x, gamma, beta = normal(0, 2, 3 * 2 * 36), normal(1, 6), normal(2, 6)
     kernel = groupnorm_kernel(GroupNormConfig(RowTile(2 * 36, 32, 1, 4), 3, 2))
     return Case(kernel, [lambda: [x, gamma, beta, np.zeros_like(x), 1e-5]])

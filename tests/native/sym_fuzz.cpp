@@ -280,7 +280,7 @@ void check(const World& w, const Tree& t, const Expr& e) {
             std::to_string(want) + " outside [" + std::to_string(lower_bound(e)) + ", " +
                 std::to_string(upper_bound(e)) + "]");
     if (divisor(e) == 0 ? want != 0 : want % divisor(e) != 0)
-      wrong(w, t, e, env, std::to_string(want) + " is no multiple of " + std::to_string(divisor(e)));
+      wrong(w, t, e, env, std::to_string(want) + " is not a multiple of " + std::to_string(divisor(e)));
     if ((static_cast<std::uint64_t>(want) & ~possible_bits(e)) != 0)
       wrong(w, t, e, env, std::to_string(want) + " has bits outside " + std::to_string(possible_bits(e)));
     if (decided && *decided != (want != 0)) wrong(w, t, e, env, "decided wrongly");

@@ -178,7 +178,7 @@ def test_views() -> None:
     check(r(2, 9, 2, 32), r(1, 20, 2, 32).expand(2, 20, 2, 32), r(2, 1, 2, 32).expand(2, 20, 2, 32))
     q, k, v = r(1, 9, 2, 65)[..., 1:], r(1, 9, 2, 128)[..., ::2], r(1, 9, 2, 64)
     check(q, k, v, "k is copied first, row-major")
-    odd = r(1, 1, 1, 36)[..., 4:]  # row-major, of an address that is no multiple of 16
+    odd = r(1, 1, 1, 36)[..., 4:]  # row-major, of an address that is not a multiple of 16
     check(odd, odd, odd, "q is copied first, row-major")
 
 
@@ -478,7 +478,7 @@ ERRORS: list[tuple[Callable[[], Any], str, str]] = [
     (lambda: ops.attention(Q, K, V, scale="x"), "OP_ARGUMENT", "attention: argument 'scale' is not a number"),
     (lambda: ops.attention(Q, K, V, softcap="x"), "OP_ARGUMENT", "attention: argument 'softcap' is not a number"),
     (lambda: ops.attention(Q, K, V, causal="no"), "OP_ARGUMENT",
-     "attention: argument 'causal' is no bool   [OP_ARGUMENT]\n  got:  'no'\n  fix: pass True or False"),
+     "attention: argument 'causal' is not a bool   [OP_ARGUMENT]\n  got:  'no'\n  fix: pass True or False"),
     (lambda: ops.attention_varlen(Q[0], K[0], V[0], CU, CU, 8.5, 9), "OP_ARGUMENT", "'max_seqlen_q' is not an integer"),
     (lambda: ops.attention_varlen(Q[0], K[0], V[0], CU, CU + torch.tensor([0, 2]).int(), 8, 10), "OP_ARGUMENT",
      "attention_varlen: argument 'cu_seqlens_k' leaves its tensor   [OP_ARGUMENT]\n"

@@ -121,7 +121,7 @@ def test_what_tells_functions_apart() -> None:
     ],
 )
 def test_what_is_no_function_of_a_register(function: Any, why: str) -> None:
-    with pytest.raises(gr.LaunchError, match="fused_mlp: an activation is no function of one register") as e:
+    with pytest.raises(gr.LaunchError, match="fused_mlp: an activation is not a function of one register") as e:
         ops.fused_mlp(X, WEIGHTS, None, function)
     assert e.value.code == "OP_ARGUMENT"
     assert why in str(e.value)

@@ -44,7 +44,7 @@ def test_values(activation: str | None, dtype: Any) -> None:
 
 
 def test_views() -> None:
-    """Halves of one product are read as they lie; what is no row is copied."""
+    """Halves of one product are read as they lie; what is not a row is copied."""
     both = r(6, 80)
     gate, up = both.chunk(2, -1)
     assert "copied" not in ops.explain(ops.gated, gate, up, "silu")

@@ -82,7 +82,7 @@ def test_values_on_a_gpu(shape: tuple[int, ...], dtype: Any) -> None:
      ({"gamma": 1}, "gamma"), ({"dtype": gr.i32}, "dtype"), ({"tile": 3}, "tile")],
 )  # fmt: skip
 def test_configurations_that_no_kernel_has(change: dict[str, Any], text: str) -> None:
-    """Vectors lie within a channel: 24 elements of 4 channels are no vectors of 4."""
+    """Vectors lie within a channel: 24 elements of 4 channels are not vectors of 4."""
     with pytest.raises(gr.VerifyError, match="KERNEL_ARGUMENT") as e:
         GroupNormConfig(**{"tile": RowTile(24, 32, 1, 4), "groups": 2, "channels": 3} | change)
     assert text in str(e.value)

@@ -173,11 +173,11 @@ def test_perceptrons_are_operators_of_pytorch() -> None:
     ("call", "code", "message"),
     [
         (lambda x, w, b: ops.fused_mlp(x, []), "OP_ARGUMENT", "there are no layers"),
-        (lambda x, w, b: ops.fused_mlp(x, w[0]), "OP_ARGUMENT", "argument 'weights' is no list"),
+        (lambda x, w, b: ops.fused_mlp(x, w[0]), "OP_ARGUMENT", "argument 'weights' is not a list"),
         (lambda x, w, b: ops.fused_mlp(x, [w[0], 3]), "OP_ARGUMENT", "argument 'weights[1]' is not a torch.Tensor"),
         (lambda x, w, b: ops.fused_mlp(x, w, b[:1]), "OP_ARGUMENT", "not one of 'biases' for each layer"),
         (lambda x, w, b: ops.fused_mlp(x, w, b, "rellu"), "OP_ARGUMENT", 'no activation is called "rellu"'),
-        (lambda x, w, b: ops.fused_mlp(x, w, 3), "OP_ARGUMENT", "argument 'biases' is no list"),
+        (lambda x, w, b: ops.fused_mlp(x, w, 3), "OP_ARGUMENT", "argument 'biases' is not a list"),
         (lambda x, w, b: ops.fused_mlp(x, w, b, {}), "OP_ARGUMENT", "no activation is called"),
         (lambda x, w, b: ops.fused_mlp(x, w, b, [["relu"]]), "OP_ARGUMENT", "no activation is called"),
         (lambda x, w, b: ops.fused_mlp(x, w, b, ["relu"] * 2), "OP_ARGUMENT", "not one activation for each hidden"),
@@ -313,7 +313,7 @@ def test_cells_are_operators_of_pytorch() -> None:
             "OP_SHAPE",
             "lstm_cell: argument 'h' has a batch, and the input has none",
         ),
-        (lambda x, h, p: ops.lstm_cell(x[None], h, h, *p), "OP_SHAPE", "lstm_cell: argument 'input' is no matrix"),
+        (lambda x, h, p: ops.lstm_cell(x[None], h, h, *p), "OP_SHAPE", "lstm_cell: argument 'input' is not a matrix"),
         (lambda x, h, p: ops.lstm_cell(x, h, h.float(), *p), "OP_DTYPE", "argument 'c' has another dtype"),
         (lambda x, h, p: ops.lstm_cell(x, h, None, *p), "OP_ARGUMENT", "argument 'c' is not a torch.Tensor"),
         (lambda x, h, p: ops.rnn_cell(x, h, *p, "hard"), "OP_ARGUMENT", 'no activation is called "hard"'),
@@ -384,6 +384,6 @@ def test_cells_have_the_arguments_and_results_of_torch(shape: tuple[int, ...]) -
 
 @pytest.mark.parametrize("hx", [torch.zeros(2, 5), (torch.zeros(2, 5),)], ids=["tensor", "one"])
 def test_a_cell_wants_both_states(hx: Any) -> None:
-    with pytest.raises(gr.LaunchError, match="LSTMCell: argument 'hx' is no pair") as e:
+    with pytest.raises(gr.LaunchError, match="LSTMCell: argument 'hx' is not a pair") as e:
         gr.nn.LSTMCell(3, 5)(torch.zeros(2, 3), hx)
     assert e.value.code == "OP_ARGUMENT"

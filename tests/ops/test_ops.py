@@ -51,7 +51,7 @@ def test_matmul_copies_what_no_kernel_reads(a: Any) -> None:
     b = r(40, 24)
     close(ops.matmul(a, b), want(a, b))
     assert "a is copied first, row-major" in ops.explain(ops.matmul, a, b)
-    heads, keys = r(3, 20, 2, 16).transpose(1, 2), r(3, 2, 16, 8)  # the batch is no one dimension
+    heads, keys = r(3, 20, 2, 16).transpose(1, 2), r(3, 2, 16, 8)  # the batch is not one dimension
     close(ops.matmul(heads, keys), want(heads, keys))
     assert "a is copied first, row-major" in ops.explain(ops.matmul, heads, keys)
 

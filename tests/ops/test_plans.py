@@ -285,7 +285,7 @@ def test_what_is_damaged_is_made_again(cache: Path, file: str, damage: str) -> N
     if damage == "folder":
         path.mkdir()
     plans.forget()  # as a new process
-    if damage == "folder" and holding == "plan.json":  # which nobody removes: it is no file of an entry
+    if damage == "folder" and holding == "plan.json":  # which nobody removes: it is not a file of an entry
         with pytest.warns(RuntimeWarning, match="cannot be removed"):
             assert not planned()
     else:

@@ -193,13 +193,13 @@ ERRORS = [
      "matmul: argument 'activation' is not a string or None   [OP_ARGUMENT]\n  got:  builtin_function_or_method\n"
      "  fix: pass a string or None"),
     (lambda: ops.matmul(r(8, 16).to_sparse(), r(16, 24)), "OP_ARGUMENT",
-     "matmul: argument 'a' is no dense tensor   [OP_ARGUMENT]\n  got:  torch.sparse_coo\n"
+     "matmul: argument 'a' is not a dense tensor   [OP_ARGUMENT]\n  got:  torch.sparse_coo\n"
      "  fix: pass a dense one; to_dense() and to_padded_tensor() make one"),
     (lambda: ops.matmul(r(8, 16), r(16, 24), r(24).to_sparse()), "OP_ARGUMENT",
-     "matmul: argument 'bias' is no dense tensor"),
+     "matmul: argument 'bias' is not a dense tensor"),
     (lambda: ops.softmax(r(8, 16, dtype=torch.float32).to_mkldnn(), 0), "OP_ARGUMENT", "  got:  torch._mkldnn\n"),
     (lambda: ops.layer_norm(torch.nested.nested_tensor([r(8, 16), r(9, 16)]), 16), "OP_ARGUMENT",
-     "layer_norm: argument 'input' is no dense tensor   [OP_ARGUMENT]\n  got:  a nested tensor\n"),
+     "layer_norm: argument 'input' is not a dense tensor   [OP_ARGUMENT]\n  got:  a nested tensor\n"),
     (lambda: ops.softmax(torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8), 0), "OP_DTYPE", "torch.qint8"),
     (lambda: ops.matmul(torch.ones(8, 8, dtype=torch.int8), torch.ones(8, 8, dtype=torch.int8)), "OP_DTYPE",
      "  want: torch.float16, torch.bfloat16, torch.float32, torch.float64\n  got:  torch.int8\n"),
@@ -223,7 +223,7 @@ ERRORS = [
     (lambda: ops.softmax(r(8, 16), 10**400), "OP_ARGUMENT",
      "softmax: argument 'dim' is not an integer of 64 bits   [OP_ARGUMENT]\n  got:  int\n"),
     (lambda: ops.softmax(r(8, 16), -(2**63) - 1), "OP_ARGUMENT", "argument 'dim' is not an integer of 64 bits"),
-    (lambda: ops.softmax(r(8, 16), 2**62), "OP_ARGUMENT", "softmax: argument 'dim' is no dimension of 'input'"),
+    (lambda: ops.softmax(r(8, 16), 2**62), "OP_ARGUMENT", "softmax: argument 'dim' is not a dimension of 'input'"),
     (lambda: ops.layer_norm(r(8, 16), 16, eps=10**400), "OP_ARGUMENT",
      "layer_norm: argument 'eps' is not a number of 64 bits   [OP_ARGUMENT]\n  got:  int\n"
      "  fix: pass a number of 64 bits"),
@@ -239,7 +239,7 @@ ERRORS = [
     (lambda: attend(dropout_p=10**5000), "OP_ARGUMENT", "argument 'dropout_p' is not a number of 64 bits"),
     (lambda: pack(most=10**400), "OP_ARGUMENT", "argument 'max_seqlen_q' is not an integer of 64 bits"),
     (lambda: pack(most=torch.tensor(8.0)), "OP_ARGUMENT", "argument 'max_seqlen_q' is not an integer   [OP_ARGUMENT]"),
-    (lambda: ops.softmax(r(8, 16), 0, "float32"), "OP_DTYPE", "softmax: argument 'dtype' is no floating-point type"),
+    (lambda: ops.softmax(r(8, 16), 0, "float32"), "OP_DTYPE", "softmax: argument 'dtype' is not a floating-point type"),
     (lambda: ops.layer_norm([1.0], 1), "OP_ARGUMENT", "layer_norm: argument 'input' is not a torch.Tensor"),
     (lambda: ops.layer_norm(r(8, 16), (15,)), "OP_SHAPE",
      "layer_norm: the last extents of 'input' are not normalized_shape   [OP_SHAPE]\n  normalized_shape: [15]\n"
@@ -248,9 +248,10 @@ ERRORS = [
     (lambda: ops.layer_norm(r(8, 16), 16, residual=r(16)), "OP_SHAPE", "pass residual.expand_as(input)"),
     (lambda: ops.layer_norm(r(8, 16), 16, r(16, dtype=torch.float32)), "OP_DTYPE", "nothing is promoted"),
     (lambda: ops.softmax(r(8, 16), 2), "OP_ARGUMENT",
-     "softmax: argument 'dim' is no dimension of 'input'   [OP_ARGUMENT]\n  want: -2 to 1\n  got:  2\n"
+     "softmax: argument 'dim' is not a dimension of 'input'   [OP_ARGUMENT]\n  want: -2 to 1\n  got:  2\n"
      "  fix: pass one of its dimensions"),
-    (lambda: ops.softmax(r(8, 16), 1, torch.int32), "OP_DTYPE", "softmax: argument 'dtype' is no floating-point type"),
+    (lambda: ops.softmax(r(8, 16), 1, torch.int32), "OP_DTYPE",
+     "softmax: argument 'dtype' is not a floating-point type"),
     (lambda: ops.softmax(torch.ones(3).long(), 0), "OP_DTYPE", "softmax: argument 'input' has a dtype"),
     (lambda: ops.explain(len), "OP_ARGUMENT", "explain takes a function of graphene.ops"),
     (lambda: ops.explain(ops.matmul, r(8, 16), None), "OP_ARGUMENT", "matmul: argument 'b' is not a torch.Tensor"),
@@ -277,7 +278,7 @@ COMPILED = [
     (lambda x: ops.matmul(x, x.float().T), "OP_DTYPE", "matmul: argument 'b' has another dtype"),
     (lambda x: ops.matmul(x, x.T, None, "swish"), "OP_ARGUMENT", 'matmul: no activation is called "swish"'),
     (lambda x: ops.layer_norm(x, (7,)), "OP_SHAPE", "layer_norm: the last extents of 'input' are not"),
-    (lambda x: ops.softmax(x, 9), "OP_ARGUMENT", "softmax: argument 'dim' is no dimension of 'input'"),
+    (lambda x: ops.softmax(x, 9), "OP_ARGUMENT", "softmax: argument 'dim' is not a dimension of 'input'"),
     (lambda x: ops.softmax(x, "x"), "OP_ARGUMENT", "softmax: argument 'dim' is not an integer"),
     (lambda x: ops.attention(x, x, x), "OP_SHAPE", "attention: "),
 ]

@@ -170,7 +170,7 @@ def without(files: Files, suffix: str) -> Files:
 HOSTILE: dict[str, tuple[Callable[[Files], Files], str]] = {
     "no table of contents": (lambda f: without(f, INDEX), "it is not an archive of Graphene's cache"),
     "a table of another program": (lambda f: f | {INDEX: b'{"format": "x"}'}, "is not that of an archive"),
-    "a table that is no object": (lambda f: f | {INDEX: b"[1]"}, "is not that of an archive"),
+    "a table that is not an object": (lambda f: f | {INDEX: b"[1]"}, "is not that of an archive"),
     "a table that is nested without end": (lambda f: f | {INDEX: b"[" * 4000}, "it is damaged"),
     "a later schema": (
         lambda f: f | {INDEX: json.dumps(index_of(f) | {"schema": 2}).encode()},
@@ -302,7 +302,7 @@ def test_commands(archive: Path, cache_dir: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", [12, 14])
 def test_what_is_compressed_in_another_way_is_damage(archive: Path, method: int) -> None:
-    """LZMA's and bzip2's own errors are no others than zlib's."""
+    """LZMA's and bzip2's own errors are not others than zlib's."""
     data = bytearray(archive.read_bytes())
     for mark, at in ((b"PK\x01\x02", 10), (b"PK\x03\x04", 8)):
         place = data.find(mark)
@@ -350,8 +350,8 @@ def test_paths_that_no_file_has(path: object) -> None:
 
 def test_a_pipe_is_no_archive(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(gr.CompileError, match="it is no regular file"):
+    with pytest.raises(gr.CompileError, match="it is not a regular file"):
         gr.import_cache(tmp_path / "pipe")
     os.mkfifo(tmp_path / "kernels.json")
-    with pytest.raises(gr.CompileError, match="it is no regular file"):
+    with pytest.raises(gr.CompileError, match="it is not a regular file"):
         gr.load_precompiled(tmp_path)

@@ -154,7 +154,7 @@ def test_the_way_out_is_in_the_callers_own_library(gemm, check) -> None:
 
 
 def test_masked_arrays_are_refused(gemm, check) -> None:
-    """Their memory under the mask is no data."""
+    """Their memory under the mask is not data."""
     a, b, c = operands(16, 16, 16)
     for args in ((np.ma.masked_array(a, mask=a > 0), b, c), (a, b, np.ma.masked_array(c))):
         e = refused(check, gemm, *args, 1.0)
@@ -453,7 +453,7 @@ def test_bytes_in_the_wrong_order_and_odd_strides(make, check) -> None:
     m = make(A=make.tensor("fp16", "3", "1"))
     assert "bytes in big-endian order" in str(refused(check, m, np.zeros(3, ">f2")))
     field = np.zeros(3, [("a", "u1"), ("b", "<f2")])["b"]
-    assert "strides that are no whole elements" in str(refused(check, m, field))
+    assert "strides that are not whole elements" in str(refused(check, m, field))
     assert refused(check, m, np.zeros(3, object)).code == "LAUNCH_DTYPE"
 
 

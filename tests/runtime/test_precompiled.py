@@ -299,7 +299,7 @@ def test_the_command_says_where_ones_own_code_failed(tmp_path: Path) -> None:
     said = command(f"{own}:build(n=1, m=2)", "--arch", "sm_80", status=2)
     assert "unexpected keyword argument 'm'\nfor example: " in said
     assert "[KERNEL_ARGUMENT]" in command(f"{own}:refused", "--arch", "sm_80", status=1)
-    assert "is no kernel but int" in command(f"{own}:number", "--arch", "sm_80", status=2)
+    assert "is not a kernel but int" in command(f"{own}:number", "--arch", "sm_80", status=2)
     assert f"'nope' is not known: what {own} defines, dtypes, epilogues and" in command(
         f"{own}:nope", "--arch", "sm_80", status=2
     )

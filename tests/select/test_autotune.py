@@ -200,7 +200,7 @@ def test_every_candidate_finds_the_arguments_as_they_were_made() -> None:
 def test_numbers_of_candidates_and_rounds_are_positive() -> None:
     for options in ({"count": 0}, {"rounds": 0}, {"count": 1.5}, {"rounds": "many"}):
         (name,) = options
-        with pytest.raises(gr.VerifyError, match=rf"tune: {name} (does not fit|is no integer)") as e:
+        with pytest.raises(gr.VerifyError, match=rf"tune: {name} (does not fit|is not an integer)") as e:
             select.tune(tunable(*CONFIGS), Problem(100), DEVICE, timer=Clock(5), progress=False, **options)
         assert e.value.code == "KERNEL_ARGUMENT"
     with pytest.raises(gr.VerifyError, match="rank: count does not fit"):
@@ -288,11 +288,11 @@ def test_records_are_of_a_version_a_device_and_a_class() -> None:
 
 HEAD = f'{{"format": "graphene tuning records", "schema": 1, "device": "{DEVICE.name}"'
 DAMAGED = {
-    "": "the file is no JSON",
-    "{": "the file is no JSON",
-    "[" * 100000: "the file is no JSON",
-    "\xff": "the file is no JSON",
-    HEAD + ', "records": [NaN]}': "the file is no JSON",
+    "": "the file is not JSON",
+    "{": "the file is not JSON",
+    "[" * 100000: "the file is not JSON",
+    "\xff": "the file is not JSON",
+    HEAD + ', "records": [NaN]}': "the file is not JSON",
     "[]": "the file is not graphene tuning records of schema 1 for NVIDIA A100",
     '{"format": "x"}': "the file is not graphene tuning records of schema 1 for NVIDIA A100",
     HEAD + "}": "the file has no list of records",

@@ -80,8 +80,8 @@ def test_every_tile_that_is_tried_has_a_kernel(order: str, terms: dict[str, Any]
 @pytest.mark.parametrize(
     ("tile", "more", "why"),
     [
-        ({"warps": (2, 2)}, {}, "are no consumers"),
-        ({"warps": (8, 1), "turns": True}, {}, "are no consumers"),
+        ({"warps": (2, 2)}, {}, "are not consumers"),
+        ({"warps": (8, 1), "turns": True}, {}, "are not consumers"),
         ({"stages": 8}, {}, "bytes of shared memory"),
         ({"tile": (128, 256, 64)}, {}, "256 sums a thread"),
         ({}, {"align": (8, 16, 16)}, "TMA copies lines of 16 bytes, not of 8"),

@@ -24,7 +24,7 @@ def test_records_are_not_written_through_links(tmp_path: Path) -> None:
     assert e.value.code == "TUNE_FAILED"
     assert victim.read_text() == "precious"
     (folder / "dev.lock").unlink()
-    with pytest.warns(RuntimeWarning, match="is no JSON"):
+    with pytest.warns(RuntimeWarning, match="is not JSON"):
         records.store("dev", record, folder)
     assert victim.read_text() == "precious"
     assert not (folder / "dev.json").is_symlink()
@@ -33,7 +33,7 @@ def test_records_are_not_written_through_links(tmp_path: Path) -> None:
 def test_what_lies_in_the_place_of_records_is_kept(tmp_path: Path) -> None:
     (tmp_path / "dev.json").write_text("somebody's")
     (tmp_path / "dev.lock").write_text("somebody's lock")
-    with pytest.warns(RuntimeWarning, match="is no JSON"):
+    with pytest.warns(RuntimeWarning, match="is not JSON"):
         records.store("dev", {"kernel": "k", "version": 1, "dtype": "a", "shape": "s", "config": {}}, tmp_path)
     assert [p.read_text() for p in tmp_path.glob("dev.json.*.bad")] == ["somebody's"]
     assert (tmp_path / "dev.lock").read_text() == "somebody's lock"
@@ -43,7 +43,7 @@ def test_a_pipe_of_records_is_not_waited_for(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("GRAPHENE_TUNE_DIR", str(tmp_path))
     os.mkfifo(tmp_path / "dev.json")
     records.forget()
-    with pytest.warns(RuntimeWarning, match="it is no regular file"):
+    with pytest.warns(RuntimeWarning, match="it is not a regular file"):
         assert records.find("dev", "k", 1, "fp16", "s") is None
 
 

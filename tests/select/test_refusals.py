@@ -107,7 +107,7 @@ def test_a_time_that_is_none_is_a_failure(us: Any) -> None:
     two = idle((1.0, ""), (1.5, ""))
     with pytest.raises(gr.SelectError, match="TUNE_FAILED") as e:
         select.tune(two, 0, H200, timer=lambda launch: us, progress=False, keep=False)
-    assert str(e.value).count(f"ValueError: the timer returned {us!r}, which are no microseconds") == 2
+    assert str(e.value).count(f"ValueError: the timer returned {us!r}, which are not microseconds") == 2
     times = iter([us, 7.0, 7.0, 7.0, 7.0, 7.0])
     done = select.tune(two, 0, H200, timer=lambda launch: next(times), progress=False, keep=False)
     assert (done.best, done.measured[0].us) == (1, 7.0)
@@ -158,23 +158,23 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: select.tune(GEMM, PRODUCT, None), "tune: device does not fit"),  # type: ignore[arg-type]
     (lambda: select.rank(GEMM, PRODUCT, 1.5), "rank: device does not fit"),  # type: ignore[arg-type]
     (lambda: select.choose(GEMM, PRODUCT, True), "choose: device does not fit"),
-    (lambda: select.rank(None, PRODUCT, H200), "rank: tunable is no Tunable"),  # type: ignore[arg-type]
-    (lambda: select.tune(3, PRODUCT, H200), "tune: tunable is no Tunable"),  # type: ignore[arg-type]
-    (lambda: select.choose("gemm", PRODUCT, H200), "choose: tunable is no Tunable"),  # type: ignore[arg-type]
+    (lambda: select.rank(None, PRODUCT, H200), "rank: tunable is not a Tunable"),  # type: ignore[arg-type]
+    (lambda: select.tune(3, PRODUCT, H200), "tune: tunable is not a Tunable"),  # type: ignore[arg-type]
+    (lambda: select.choose("gemm", PRODUCT, H200), "choose: tunable is not a Tunable"),  # type: ignore[arg-type]
     (lambda: select.tune(idle((1.0, "")), 0, H200, timer=3), "tune: timer cannot be called"),  # type: ignore[arg-type]
-    (lambda: select.tune(idle((1.0, "")), 0, H200, selection=[1]), "tune: selection is no Selection"),  # type: ignore[arg-type]
+    (lambda: select.tune(idle((1.0, "")), 0, H200, selection=[1]), "tune: selection is not a Selection"),  # type: ignore[arg-type]
     (lambda: select.rank(idle(3), 0, H200), "idle: predict returned int"),
     (lambda: select.of_arch(3), "of_arch: arch does not fit"),  # type: ignore[arg-type]
     (lambda: select.matmul_tiles(64, 64, 64, only=3), "matmul_tiles: only cannot be called"),  # type: ignore[arg-type]
     (lambda: select.matmul_tiles(64, 64, 64, 1.0), "matmul_tiles: device does not fit"),  # type: ignore[arg-type]
     (lambda: select.judge(select.Tile(0, 64, 32, 32, 32, 3), SHAPE, H200), "Tile: bm does not fit"),
-    (lambda: select.Tile(64, 64, 32, 32, 32, 2.5), "Tile: stages is no integer"),  # type: ignore[arg-type]
+    (lambda: select.Tile(64, 64, 32, 32, 32, 2.5), "Tile: stages is not an integer"),  # type: ignore[arg-type]
     (lambda: select.Tile(64, 64, 32, 48, 32, 3), "Tile: warps' tiles do not make up the block's"),
     (lambda: select.Tile(64, 64, 32, 128, 32, 3), "Tile: warps' tiles do not make up the block's"),
     (lambda: select.MatmulShape(-1, 64, 64), "MatmulShape: m does not fit"),
     (lambda: select.estimate(SMALL, select.MatmulShape(64, 64, 64, rate=0), H200), "MatmulShape: rate does not fit"),
-    (lambda: select.judge(None, SHAPE, H200), "judge: tile is no Tile"),  # type: ignore[arg-type]
-    (lambda: select.estimate(SMALL, 3, H200), "estimate: shape is no MatmulShape"),  # type: ignore[arg-type]
+    (lambda: select.judge(None, SHAPE, H200), "judge: tile is not a Tile"),  # type: ignore[arg-type]
+    (lambda: select.estimate(SMALL, 3, H200), "estimate: shape is not a MatmulShape"),  # type: ignore[arg-type]
     (lambda: select.estimate(SMALL, SHAPE, 3), "estimate: device does not fit"),  # type: ignore[arg-type]
     (lambda: select.Device("x", "sm_80", 0, 1, 1, 1, 1, 1), "Device: sm_count does not fit"),
     (lambda: select.Device("x", "sm_80", 1, 1, 1, 1, 0, 1), "Device: dram_bytes does not fit"),
@@ -186,7 +186,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: RowProblem("softmax", 1, 8, dense_bytes=-2), "RowProblem: dense_bytes does not fit"),
     (lambda: GemmProblem(64, 64, 64, dtype="f16"), "GemmProblem: dtype does not fit"),
     (lambda: GemmProblem(64, -64, 64), "GemmProblem: n does not fit"),
-    (lambda: GemmProblem(64, 64, 64, batch=2.0), "GemmProblem: batch is no integer"),  # type: ignore[arg-type]
+    (lambda: GemmProblem(64, 64, 64, batch=2.0), "GemmProblem: batch is not an integer"),  # type: ignore[arg-type]
     (lambda: GemmProblem(64, 64, 64, order="XX"), "GemmProblem: order does not fit"),
     (lambda: GemmProblem(64, 64, 64, align=(16, 16)), "GemmProblem: align does not fit"),  # type: ignore[arg-type]
     (lambda: GemmProblem(64, 64, 64, activation="foo"), "GemmProblem: activation does not fit"),

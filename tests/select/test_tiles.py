@@ -86,7 +86,7 @@ REASONS = {
     "spill": (select.Tile(128, 256, 32, 64, 128, 2), (4096,) * 3, "about 356 registers a thread, at most 255"),
     "file": (select.Tile(256, 256, 32, 64, 64, 2), (4096,) * 3, "about 126976 registers a block, at most 65536"),
     "warps": (select.Tile(128, 128, 32, 128, 64, 2), (4096,) * 3, "2 warps leave tensor cores idle"),
-    "k": (select.Tile(128, 128, 24, 64, 64, 2), (4096,) * 3, "k step 24 is no multiple of the instruction's 16"),
+    "k": (select.Tile(128, 128, 24, 64, 64, 2), (4096,) * 3, "k step 24 is not a multiple of the instruction's 16"),
     "steps": (select.Tile(64, 64, 64, 32, 32, 4), (4096, 4096, 64), "4 stages, but 1 steps"),
 }
 
@@ -120,7 +120,7 @@ def test_what_fits_is_not_said_to_spill() -> None:
     [
         (lambda: select.matmul_tiles(0, 64, 64), "matmul_tiles: m does not fit"),
         (lambda: select.matmul_tiles(64, -1, 64), "matmul_tiles: n does not fit"),
-        (lambda: select.matmul_tiles(64, 64, 1.5), "matmul_tiles: k is no integer"),  # type: ignore[arg-type]
+        (lambda: select.matmul_tiles(64, 64, 1.5), "matmul_tiles: k is not an integer"),  # type: ignore[arg-type]
         (lambda: select.matmul_tiles(64, 64, 64, batch=0), "matmul_tiles: batch does not fit"),
         (lambda: select.matmul_tiles(64, 64, 64, element_bytes=3), "matmul_tiles: element_bytes does not fit"),
         (lambda: select.matmul_tiles(64, 64, 64, count=0), "rank: count does not fit"),

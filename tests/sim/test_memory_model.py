@@ -1,6 +1,6 @@
 """Accesses that are ordered, and wrong all the same: caches that never learn of a write, atomics of too small a scope.
 
-Or atomics of two kinds. And what is no hazard: an undefined value that nobody looks at.
+Or atomics of two kinds. And what is not a hazard: an undefined value that nobody looks at.
 """
 
 from __future__ import annotations

@@ -337,7 +337,7 @@ class _Accelerator:
         if not _measure.possible(weight.device):
             return "left", ON_A_CPU.format(weight.device.type)
         if weight.dtype not in HALF:
-            return "left", f"{weight.dtype} is no half precision"
+            return "left", f"{weight.dtype} is not half precision"
         if (key, norm) not in self.times:
             self.times[key, norm] = times = _measure.choose(key, weight.dtype, weight.device, norm)
             self.rules.measured[key] = tuple(_measure.best(times.get(rows, {})) for rows in _measure.ROWS)

@@ -138,7 +138,7 @@ def facts_of(mask: Any) -> Facts | None:
 
 
 class Tokens(NamedTuple):
-    """How many keys of each sequence are no padding: (batch,) int32 on the device, and as numbers."""
+    """How many keys of each sequence are not padding: (batch,) int32 on the device, and as numbers."""
 
     lengths: Any
     each: list[int]

@@ -39,7 +39,7 @@ class Packed(NamedTuple):
 
 
 def why_not(module: Any, known: Any) -> str | None:
-    """Why the layers of this module cannot work on packed rows; None if they can, "" if it is no encoder at all.
+    """Why the layers of this module cannot work on packed rows; None if they can, "" if it is not an encoder at all.
 
     ``known``: whether a module is a norm or an activation.
     """

@@ -117,7 +117,7 @@ def pages(args: Any, rng: Any) -> None:
     """Sequences of any lengths, some without keys, in pages of which no two need be neighbours.
 
     Entries of the table that no sequence needs name no page. Where each page is one sequence's, the rows behind its
-    last key are no numbers.
+    last key are not numbers.
     """
     import numpy as np
 

@@ -497,7 +497,7 @@ class _Forward:
                 gr.matmul(acc, self.P.tile([None, 16])[0, k], self.rv.T, atom=self.mma)
 
     def clear(self, rv: gr.Tensor, k: int) -> None:
-        """Zeros for what is no value among 16 keys, `k` times 16 behind the first of a step: the copies leave them."""
+        """Zeros for the places without values among 16 keys, 16 `k` behind a step's first: the copies leave them."""
 
     def finish(self) -> None:
         """O = acc / l and LSE."""

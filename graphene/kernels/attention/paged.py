@@ -73,7 +73,7 @@ class _Paged(Decode):
         self.seen = Seen(self.sq, self.sk, self.left, self.right)
 
     def clear(self, rv: gr.Tensor, k: int) -> None:
-        """Zeros behind the last key, where a page may hold anything, even what is no number."""
+        """Zeros behind the last key, where a page may hold anything, even what is not a number."""
         first = (self.steps.number(self.at) * self.d.WARPS + self.of_keys) * self.chunk
         with self.where_masked():
             _, key = rv.coords()

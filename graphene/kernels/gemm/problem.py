@@ -57,7 +57,7 @@ def check_product(
     alignments = check_align(name, align, (TYPES[str(dtype)].bits, TYPES[str(dtype)].bits, TYPES[result].bits))
     check_activation(name, activation)
     if result == "i32" and isinstance(activation, str) and activation != "relu":
-        _core.fail("KERNEL_ARGUMENT", f"{name}: {activation} is no function of integers", ["got: out i32"],
+        _core.fail("KERNEL_ARGUMENT", f"{name}: {activation} is not a function of integers", ["got: out i32"],
                    "store another type")  # fmt: skip
     return alignments
 

@@ -52,7 +52,7 @@ def check_tensors(name: str, tensors: dict[str, Any], optional: Sequence[str] = 
     for n, t in tensors.items():
         if isinstance(t, torch.Tensor):
             if t.layout != torch.strided or t.is_nested:
-                fail("OP_ARGUMENT", f"{name}: argument '{n}' is no dense tensor",
+                fail("OP_ARGUMENT", f"{name}: argument '{n}' is not a dense tensor",
                      ["got:  a nested tensor" if t.is_nested else f"got:  {t.layout}"],
                      "pass a dense one; to_dense() and to_padded_tensor() make one")  # fmt: skip
             continue
@@ -126,7 +126,7 @@ def check_scalar(name: str, argument: str, kind: str, given: Any) -> Any:
     if kind.startswith("float") and not (given is None and kind.endswith("?")):
         check_numbers(name, {argument: given})
     if kind == "bool" and not isinstance(given, (bool, torch.SymBool)):
-        fail("OP_ARGUMENT", f"{name}: argument '{argument}' is no bool", [f"got:  {given!r}"], "pass True or False")
+        fail("OP_ARGUMENT", f"{name}: argument '{argument}' is not a bool", [f"got:  {given!r}"], "pass True or False")
     if kind == "str?" and not (given is None or isinstance(given, str)):
         _wrong(name, argument, "a string or None", given)
     return given

@@ -217,7 +217,7 @@ def test_clusters(make) -> None:
 def test_a_grid_of_whole_clusters(make) -> None:
     a = make.tensor("fp32", "n", "1", "write")
     k = Kernel(make(kernel="odd", A=a, symbols=["n"], cluster=(2, 1, 1), grid=["n", 1, 1]))
-    with pytest.raises(gr.LaunchError, match="the grid is no whole number of clusters") as e:
+    with pytest.raises(gr.LaunchError, match="the grid is not a whole number of clusters") as e:
         k(tensor("fp32", 3))
     assert "want: a multiple of 2 blocks" in str(e.value)
 
@@ -324,7 +324,7 @@ def test_long_lists_are_remembered(make) -> None:
 
 
 def test_negated_views_are_refused_by_every_path(make) -> None:
-    """is_neg is asked of each tensor of each call: its answer is no part of what the exchange table says."""
+    """is_neg is asked of each tensor of each call: its answer is not a part of what the exchange table says."""
 
     class Tensor(stub_cuda.Tensor):
         negated = False
