@@ -11,6 +11,7 @@ For CPU tensors the simulator computes small problems and PyTorch's operators th
 from __future__ import annotations
 
 from graphene.ops.attention.forward import attention, attention_varlen
+from graphene.ops.attention.paged import attention_paged
 from graphene.ops.core.define import CpuWarning, explain
 from graphene.ops.fused_mlp import fused_mlp
 from graphene.ops.gated import gated
@@ -23,6 +24,7 @@ from graphene.ops.softmax import softmax
 __all__ = [
     "CpuWarning",
     "attention",
+    "attention_paged",
     "attention_varlen",
     "explain",
     "fused_mlp",

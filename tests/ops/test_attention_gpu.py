@@ -98,6 +98,28 @@ def test_short_queries(sq: int, h: int, hk: int, d: int) -> None:
         check(q, k, v, gradients=False, mask=torch.rand(2, sk, device="cuda") < 0.5)
 
 
+@pytest.mark.parametrize("page", [16, 48, 256])
+@pytest.mark.parametrize(("sq", "h", "hk", "d"), [(1, 32, 8, 128), (7, 14, 2, 64), (100, 4, 4, 80), (2, 8, 1, 256)])
+def test_pages(sq: int, h: int, hk: int, d: int, page: int) -> None:
+    """Behind a sequence's keys there is no number, and behind its pages no page."""
+    lengths = torch.tensor([5000, 0, 3, 64 * page], dtype=torch.int32)
+    most = -(-int(lengths.max()) // page)
+    k, v = (r(4 * most + 1, page, hk, d) for _ in range(2))
+    table = torch.randperm(4 * most + 1)[: 4 * most].view(4, most).int()
+    for row, n in zip(table, lengths.tolist(), strict=True):
+        row[-(-n // page) :] = -1
+        if n % page:
+            k[row[n // page], n % page :] = v[row[n // page], n % page :] = torch.nan
+    args = (r(4, sq, h, d), k, v, table.cuda(), lengths.cuda())
+    for causal in (False, True):
+        out, lse = ops.attention_paged(*args, causal=causal, return_lse=True)
+        of_torch = torch.ops.graphene.attention_paged_lse_reference(*args, causal, -1, -1, None, 0.0)
+        near(out, of_torch[0].double())
+        assert torch.equal(lse.isfinite(), of_torch[1].isfinite())
+        near(lse[lse.isfinite()], of_torch[1][lse.isfinite()].double())
+        assert torch.equal(ops.attention_paged(*args, causal=causal), out)
+
+
 def test_packed_sequences() -> None:
     lengths = [300, 0, 1, 129, 40]
     starts = torch.tensor([7, *lengths], device="cuda").cumsum(0).int()

@@ -130,6 +130,64 @@ def results(name: str, args: Sequence[Any], lse: bool, training: bool) -> list[t
     return made + (saved_for_gradient(q, of_lse, bias is not None) if training else [])
 
 
+def tables(name: str, k: Tensor, table: Tensor, lengths: Tensor) -> None:
+    """Raises OP_ARGUMENT unless the pages of all keys are there. Only CPU tensors are looked at.
+
+    On a GPU the check would have to wait for the device.
+    """
+    if (
+        any(type(t) is not torch.Tensor or not t.is_cpu for t in (table, lengths))
+        or torch._C._are_functorch_transforms_active()
+    ):
+        return
+    (pages, page), most = k.shape[:2], table.shape[1] * k.shape[1]
+    of_sequences = lengths.tolist()
+    if any(not 0 <= n <= most for n in of_sequences):
+        _argument(name, "argument 'cache_seqlens' has a length that the table has no pages for",
+                  [f"want: from 0 to {table.shape[1]} pages of {page} keys, {most}", f"got:  {of_sequences}"],
+                  "pass how many keys each sequence has")  # fmt: skip
+    for i, n in enumerate(of_sequences):
+        row = table[i, : -(-n // max(page, 1))].tolist()
+        if any(not 0 <= x < pages for x in row):
+            _argument(name, "argument 'block_table' names a page that does not exist",
+                      [f"want: from 0 to {pages - 1}, for sequence {i} of {n} keys", f"got:  {row}"],
+                      "pass the pages of each sequence in order")  # fmt: skip
+
+
+def results_paged(name: str, args: Sequence[Any], lse: bool) -> list[tuple[Any, Any]]:
+    """Shape and dtype of the results of attention over pages, all arguments checked."""
+    q, k, v, table, lengths, _, left, right, scale, softcap = args
+    given = {"q": q, "k_cache": k, "v_cache": v}
+    check_devices(name, {**given, "block_table": table, "cache_seqlens": lengths})
+    check_dtypes(name, given, FLOATS)
+    forms = {"q": "[batch,seq,heads,dim]", "k_cache": "[pages,page_size,kv_heads,dim]",
+             "v_cache": "[pages,page_size,kv_heads,dim]"}  # fmt: skip
+    for n, t in given.items():
+        if t.dim() != 4:
+            _shape(name, n, forms[n], t.shape, "transpose or unsqueeze it: a transposed tensor is read in place")
+    for n, what, extent in (("q", "dim", q.shape[-1]), ("k_cache", "page_size", k.shape[1])):
+        if extent == 0:
+            _shape(name, n, f"{forms[n]}, with a {what} of 1 or more", given[n].shape, "pass what has elements")
+    for n, t, want in (("k_cache", k, (*k.shape[:3], q.shape[3])), ("v_cache", v, k.shape)):
+        if tuple(t.shape) != tuple(want):
+            _shape(name, n, shape_text(want), t.shape, "dim is q's, and keys and values have the same pages and heads")
+    heads, kv_heads = q.shape[2], k.shape[2]
+    if (kv_heads == 0) != (heads == 0) or (kv_heads != 0 and heads % kv_heads != 0):
+        _shape(name, "k_cache", f"kv heads that divide the {heads} heads of q", k.shape,
+               "each head of keys serves as many heads of queries")  # fmt: skip
+    forms = {"block_table": "[batch,most]", "cache_seqlens": "[batch]"}
+    for what, t, rank in (("block_table", table, 2), ("cache_seqlens", lengths, 1)):
+        if t.dtype != torch.int32:
+            fail("OP_DTYPE", f"{name}: argument '{what}' has another dtype", ["want: torch.int32",
+                 f"got:  {t.dtype}"], "convert it: .to(torch.int32)")  # fmt: skip
+        if t.dim() != rank or t.shape[0] != q.shape[0]:
+            _shape(name, what, f"{forms[what]} for the {q.shape[0]} sequences of q", t.shape,
+                   "pass a row of pages and a length for each sequence")  # fmt: skip
+    numbers(name, left, right, scale, softcap)
+    made = [(q.shape, q.dtype)]
+    return made + [((q.shape[0], q.shape[2], q.shape[1]), torch.float32)] * lse
+
+
 def results_varlen(name: str, args: Sequence[Any], lse: bool, training: bool) -> list[tuple[Any, Any]]:
     """The same of packed sequences."""
     q, k, v, cu_q, cu_k, most_q, most_k, _, left, right, scale, softcap = args

@@ -64,7 +64,8 @@ def _tiles(what: Attention, BM: int, BN: int) -> Any:
 
 
 @functools.cache
-def _combine(what: Attention, lse: bool) -> Any:
+def combine_kernel(what: Attention, lse: bool) -> Any:
+    """The kernel that puts parts together."""
     return attention_combine_kernel(Attention(what.D, what.dtype, group=what.group), lse)
 
 
@@ -96,7 +97,7 @@ class AttentionOperator:
     def configure(self, q: Arg, k: Arg, v: Arg, *rest: Any) -> Any:
         """The recipe of a configuration."""
         given, (causal, left, right, scale, softcap) = rest[:-5], rest[-5:]
-        scale = _default_scale(q.shape[-1]) if scale is None else scale
+        scale = default_scale(q.shape[-1]) if scale is None else scale
         left, right = window_of(causal, left, right)
         starts = dict(zip((3, 4), given, strict=False)) if self.varlen else {}
         if (other := refused(q, k, starts.get(3))) is not None:
@@ -141,7 +142,7 @@ class AttentionOperator:
         shape = [(-1, splits)], [(0, 0)], [(1, 2)], [(0, 1), (-1, a.group)]
         spaces = [output("fp32", *shape, [(0, 3)]), output("fp32", *shape), output("fp32", *shape)]
         work = [whole(parts, 5), whole(parts + 1, 4), whole(parts + 2, 4)]
-        launches = [(kernel, [*inputs, *work, *numbers]), (_combine(a, self.lse), [*work, *made])]
+        launches = [(kernel, [*inputs, *work, *numbers]), (combine_kernel(a, self.lse), [*work, *made])]
         return _core.Recipe([*outputs, *spaces], len(outputs), launches)
 
     def choose(
@@ -210,17 +211,18 @@ ATTENTION_LSE, ATTENTION = (AttentionOperator(False, lse, _TRAINING).defined for
 VARLEN_LSE, VARLEN = (AttentionOperator(True, lse, _VARLEN_TRAINING).defined for lse in (True, False))
 
 
-def _default_scale(dim: int) -> float:
+def default_scale(dim: int) -> float:
+    """The scale of a call that names none."""
     return 1.0 / math.sqrt(dim) if dim > 0 else 1.0  # the checks of the arguments report a dim of 0
 
 
 def _scaled(q: Tensor, numbers: Sequence[Any]) -> tuple[Any, ...]:
     """The numbers of a call, with the scale filled in."""
     causal, left, right, scale, softcap = numbers
-    return causal, left, right, _default_scale(q.shape[-1]) if scale is None else scale, softcap
+    return causal, left, right, default_scale(q.shape[-1]) if scale is None else scale, softcap
 
 
-def _bounds(name: str, window: Any) -> tuple[int, int]:
+def bounds(name: str, window: Any) -> tuple[int, int]:
     """The window's two numbers."""
     if isinstance(window, (tuple, list)) and len(window) == 2:
         left, right = (-1 if w is None else w for w in window)
@@ -283,7 +285,7 @@ def attention(
     """
     left = right = -1
     if window is not None:
-        left, right = _bounds("attention", window)
+        left, right = bounds("attention", window)
     if dropout_p:
         _no_dropout("attention", dropout_p)
     cap = 0.0 if softcap is None else softcap
@@ -319,7 +321,7 @@ def attention_varlen(
     """
     left = right = -1
     if window is not None:
-        left, right = _bounds("attention_varlen", window)
+        left, right = bounds("attention_varlen", window)
     if dropout_p:
         _no_dropout("attention_varlen", dropout_p)
     cap = 0.0 if softcap is None else softcap
