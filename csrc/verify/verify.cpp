@@ -35,12 +35,15 @@ Expr condition_of(const ir::Stmt& s) {
   return 0;
 }
 
-// What every thread loads alike: an element of an argument that no thread writes, at one address.
+// What every thread loads alike: an element at one address, of an argument that no thread writes or of shared memory.
+// Of the latter, threads read the same unless one of them writes between their reads; then those that must work
+// together do not meet, which the simulator tells.
 bool same_everywhere(const Context& c, const ir::Operand& operand) {
   const auto* const tensor = std::get_if<ir::TensorPtr>(&operand);
   if (tensor == nullptr) return false;
   const ir::Tensor& t = **tensor;
-  return t.memory() == ir::Memory::GL && t.buffer->role == ir::Role::Input && !c.thread_dependent(t.offset) &&
+  const bool unwritten = t.memory() == ir::Memory::GL && t.buffer->role == ir::Role::Input;
+  return (unwritten || t.memory() == ir::Memory::SH) && !c.thread_dependent(t.offset) &&
          std::ranges::none_of(t.bounds, [&](const ir::DimBound& b) { return c.thread_dependent(b.base); });
 }
 

@@ -9,9 +9,11 @@ import graphene as gr
 from graphene.kernels.attention.problem import MOST
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from graphene.kernels.attention.problem import Attention
 
-__all__ = ["SHARED_BYTES", "Order", "Ring", "heads_together", "line_elems", "staged", "wgmma"]
+__all__ = ["GRID", "SHARED_BYTES", "Notes", "Order", "Ring", "heads_together", "line_elems", "staged", "wgmma"]
 
 SHARED_BYTES = 227 * 1024  # of a block
 GRID = 65535  # the most heads or sequences
@@ -40,18 +42,23 @@ class Ring:
 
     def __init__(self, a: Attention, name: str, rows: int, stages: int, readers: int) -> None:
         self.name, self.stages = name, stages
-        self.tiles = staged(a, f"s{name}", rows, stages)
-        self.full = gr.mbarrier(f"{name}_full", stages, arrivals=1)
-        self.empty = gr.mbarrier(f"{name}_empty", stages, arrivals=readers)
+        self.tiles, self.readers = staged(a, f"s{name}", rows, stages), readers
+
+    def barriers(self) -> None:
+        """Declares them; behind all tiles, whose places have more zeros at their end."""
+        self.full = gr.mbarrier(f"{self.name}_full", self.stages, arrivals=1)
+        self.empty = gr.mbarrier(f"{self.name}_empty", self.stages, arrivals=self.readers)
 
     def producer(self) -> None:
         """Declares the position of the thread that fills it."""
         self.put = gr.ring(f"{self.name}_put", self.stages, phase=1)  # 1: the ring starts empty
 
-    def load(self, source: gr.Tensor) -> None:
-        """Starts the copy of the next tile, when its place is free."""
+    def load(self, source: gr.Tensor, beside: Callable[[], None] | None = None) -> None:
+        """Starts the copy of the next tile, when its place is free. What `beside` stores before has come with it."""
         i = self.put.index
         self.empty[i].wait(self.put.phase)
+        if beside is not None:
+            beside()
         self.full[i].arrive(expect=[self.tiles[i]])
         gr.move(self.tiles[i], source, atom=gr.atom("tma.load"), done=self.full[i])
         self.put.advance()
@@ -87,7 +94,7 @@ class Order:
     def __init__(self, rows: Any, each: int, heads: Any, batch: Any, together: Any = None) -> None:
         self.most, row_tiles = MOST // each + 1, gr.ceil_div(rows, each)
         self.row_tiles, self.heads, self.together = row_tiles, heads, together
-        self.all_heads = gr.min(prod([batch, heads], start=1), MOST_TILES)
+        self.all_heads = gr.min(prod([batch, heads], start=1), MOST_TILES // 2)
         self.tiles = gr.min(prod([batch, heads, row_tiles], start=1), MOST_TILES)
         self.workers = gr.max(1, gr.min(gr.sm_count(), self.tiles))
 
@@ -97,8 +104,8 @@ class Order:
         (self.block,) = made.indices()
         return made
 
-    def loop(self, name: str) -> Any:
-        """The tiles of this block, one after the other."""
+    def rounds(self, name: str) -> tuple[Any, Any]:
+        """How many tiles this block has; and which it has in a round."""
         tiles, workers = (
             gr.scalar(f"{name}_{n}", value, max=MOST_TILES).value
             for n, value in (("count", self.tiles), ("step", self.workers))
@@ -108,25 +115,59 @@ class Order:
         def place(r: Any) -> Any:
             return gr.max(gr.min(r * workers + self.block + r % 2 * (workers - 1 - 2 * self.block), MOST_TILES), 0)
 
-        rounds = gr.scalar(f"{name}_rounds", whole + (place(whole) < tiles), max=MOST_TILES)
-        for r in gr.loop(name, rounds.value):
-            yield gr.scalar(f"{name}_at", place(r), max=MOST_TILES).value
+        return gr.scalar(f"{name}_rounds", whole + (place(whole) < tiles), max=MOST_TILES).value, place
 
-    def place(self, name: str, tile: Any) -> tuple[Any, Any, Any]:
-        """The tile of rows, the head, and the member of the batch."""
-        rows = self.row_tiles
+    def places(self, name: str) -> Any:
+        """The tiles of this block: their number, the tile of rows, the head, and the member of the batch."""
+        rounds, place = self.rounds(name)
+        for r in gr.loop(name, rounds):
+            yield r, *self.place(gr.scalar("at", place(r), max=MOST_TILES).value)
+
+    def place(self, tile: Any) -> tuple[Any, Any, Any]:
+        """The same of one of them."""
+        rows, z = self.row_tiles, tile
         if self.together is None:
             z, m = tile // rows, tile % rows
         else:
-            first = tile // (self.together * rows) * self.together
-            many = gr.max(1, gr.min(self.together, self.all_heads - first))
-            rest = tile - first * rows
-            z, m = first + rest % many, rows - 1 - gr.min(rest // many, rows - 1)
+            of_section = gr.scalar("section", gr.min(self.together * rows, MOST_TILES), max=MOST_TILES).value
+            of_section = gr.max(of_section, 1)
+            first = gr.min(tile // of_section * self.together, self.all_heads)
+            many = gr.scalar("many", gr.min(self.together, self.all_heads - first), max=MOST_TILES).value
+            rest, many = tile % of_section, gr.max(many, 1)
+            z, m = first + rest % many, rows - 1 - rest // many
         limits = (("m", m, self.most), ("h", z % self.heads, GRID), ("b", z // self.heads, GRID))
-        m, h, b = (gr.scalar(f"{name}_{n}", gr.min(gr.max(x, 0), most), max=most).value for n, x, most in limits)
+        m, h, b = (gr.scalar(n, gr.min(gr.max(x, 0), most), max=most).value for n, x, most in limits)
         return m, h, b
+
+
+class Notes:
+    """Integers about a tile that the producer computes once, beside the tile, and consumers read when they need them.
+
+    `slots`: one more than there are tiles on their way. `limits`: the least and the most of each.
+    """
+
+    def __init__(self, limits: dict[str, tuple[int, int]], slots: int) -> None:
+        self.limits = limits
+        self.slots, self.places = slots, gr.alloc("notes", [slots, len(limits)], gr.i32, gr.SH)
+
+    def begin(self, name: str) -> None:
+        """Declares the register of a role."""
+        self.held = gr.alloc(name, [], gr.i32, gr.RF)
+
+    def write(self, tile: Any, values: dict[str, Any]) -> None:
+        """Writes those of a tile of the block, counted from 0."""
+        for j, name in enumerate(self.limits):
+            self.held[:] = values[name]
+            gr.move(self.places[tile % self.slots, j], self.held)
+
+    def read(self, tile: Any, *names: str) -> Any:
+        """Some of those of a tile."""
+        for j, (name, (least, most)) in enumerate(self.limits.items()):
+            if name in names:
+                gr.move(self.held, self.places[tile % self.slots, j])
+                yield gr.index(self.held, least, most)
 
 
 def heads_together(sk: Any, depth: int) -> Any:
     """How many heads' keys and values the cache holds beside each other."""
-    return gr.max(1, L2_ELEMS // (2 * depth) // gr.max(sk, 1))
+    return gr.max(1, L2_ELEMS // (2 * depth) // sk)

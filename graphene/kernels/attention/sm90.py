@@ -16,7 +16,7 @@ import graphene as gr
 from graphene import _core
 from graphene.kernels.arguments import size
 from graphene.kernels.attention.arguments import arguments
-from graphene.kernels.attention.hopper import SHARED_BYTES, Order, Ring, heads_together, staged, wgmma
+from graphene.kernels.attention.hopper import GRID, SHARED_BYTES, Notes, Order, Ring, heads_together, staged, wgmma
 from graphene.kernels.attention.problem import MOST, Attention, AttentionArguments, Scores, Seen, SequenceView
 from graphene.kernels.attention.reference import forward
 
@@ -73,7 +73,7 @@ class ForwardSm90:
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
         rows = (self.queries + self.apart) * self.BM + 2 * self.stages * self.BN
-        return rows * self.what.depth * 2 + 16 * (2 * self.stages + self.queries)
+        return rows * self.what.depth * 2 + 16 * (2 * self.stages + self.queries) + 32 * (self.queries + 1)
 
 
 def attention_forward_sm90(c: ForwardSm90) -> gr.Kernel:
@@ -128,8 +128,15 @@ class _Forward:
         self.q = Ring(a, "Q", c.BM, c.queries, c.consumers)
         self.k, self.v = (Ring(a, n, c.BN, c.stages, c.consumers) for n in "KV")
         self.sO = staged(a, "sO", c.BM) if c.apart else None
+        for ring in (self.q, self.k, self.v):
+            ring.barriers()
         takes_turns = c.turns and c.consumers > 1
         self.turn = gr.named_barrier("turn", stages=c.consumers, threads=256) if takes_turns else None
+        tiles = MOST // c.BN + 1
+        limits = {"hi": (1, tiles), "count": (1, tiles), "behind": (0, tiles)}
+        limits |= {"before": (-1, tiles)} if a.left else {}
+        limits |= {"m": (0, MOST // c.BM + 1), "h": (0, GRID), "b": (0, GRID)}
+        self.notes = Notes(limits, c.queries + 1)
         gr.barrier()  # the barriers are initialised
         gr.start_kernels()  # the next kernel's blocks may start as soon as there is room
         gr.wait_kernels()
@@ -141,42 +148,43 @@ class _Forward:
             gr.setmaxnreg(REGISTERS[c.consumers][1])
             self.consume(consumers)
 
-    def steps(self, m: Any) -> tuple[Any, Any, Any, Any]:
+    def steps(self, m: Any) -> dict[str, Any]:
         """The tiles of keys that queries m see, at least one, from the last to the first: the number behind the last,
         how many there are, how many come behind those that are seen whole, and the number of the last one of those.
         """
         lo, hi, whole_lo, whole_hi = self.seen.key_tiles(m * self.c.BM, self.c.BM, self.c.BN)
-        most = MOST // self.c.BN + 1
 
-        def scalar(name: str, value: Any, least: int) -> Any:
+        def scalar(name: str, value: Any) -> Any:
+            least, most = self.notes.limits[name]
             return gr.scalar(name, gr.max(gr.min(value, most), least), min=least, max=most).value
 
-        hi = scalar("hi", hi, 1)
-        count = scalar("count", hi - gr.min(lo, hi - 1), 1)
-        before = scalar("before", hi - 1 - whole_lo, -1) if self.left is not None else None
-        return hi, count, scalar("behind", hi - whole_hi, 0), before
+        hi = scalar("hi", hi)
+        count = scalar("count", hi - gr.min(lo, hi - 1))
+        made = {"hi": hi, "count": count, "behind": scalar("behind", hi - whole_hi)}
+        return made if self.left is None else made | {"before": scalar("before", hi - 1 - whole_lo)}
 
     def produce(self) -> None:
         """Loads the tiles of queries, keys and values, as far ahead as there is room."""
-        c, a, name = self.c, self.a, "load"
+        c, a = self.c, self.a
         self.window()
         rings = self.q, self.k, self.v
         for ring in rings:
             ring.producer()
-        for tile in self.order.loop(name):
-            m, h, b = self.order.place(name, tile)
-            hi, count, _, _ = self.steps(m)
+        self.notes.begin("write")
+        for r, m, h, b in self.order.places("load"):
+            steps = self.steps(m)
+            hi, count = steps["hi"], steps["count"]
             place = SequenceView(self.args, b, [])
             gQ = place.queries(self.Q, h).tile([c.BM, a.depth])[m, 0]
             gK, gV = (place.keys(t, h // a.group).tile([c.BN, a.depth])[:, 0] for t in (self.K, self.V))
-            self.q.load(gQ)
+            self.q.load(gQ, functools.partial(self.notes.write, r, {**steps, "m": m, "h": h, "b": b}))
             for i in gr.loop("i", count):
                 self.k.load(gK[hi - 1 - i])
                 self.v.load(gV[hi - 1 - i])
 
     def consume(self, consumers: Any) -> None:
         """Computes 64 queries of each tile."""
-        c, name = self.c, "tile"
+        c = self.c
         self.window()
         self.w, _ = consumers.indices()
         self.mine = consumers[self.w]
@@ -186,19 +194,21 @@ class _Forward:
         if self.turn is not None:
             with gr.if_(self.w == c.consumers - 1):
                 self.turn[0].arrive()
-        for tile in self.order.loop(name):
-            m, h, b = self.order.place(name, tile)
-            hi, count, behind, before = self.steps(m)
-
-            def outside(i: Any, behind: Any = behind, before: Any = before) -> Any:  # of the tiles that are seen whole
-                return i < behind if self.left is None else (i < behind) + (i > before) > 0
-
-            self.m_tile, self.place, self.h = m, SequenceView(self.args, b, []), h
+        self.notes.begin("read")
+        for r in gr.loop("tile", self.order.rounds("tile")[0]):
             for t, v in ((self.m, -gr.inf), (self.l, 0), (self.mb, 0), (self.far, 0), (self.acc, 0)):
                 gr.init(t, v)
             if c.training:
                 gr.init(self.best, -gr.inf)
             self.q.wait()
+            hi, count, behind = self.notes.read(r, "hi", "count", "behind")
+            before = next(self.notes.read(r, "before")) if self.left is not None else None
+            if self.left is not None or self.right is not None:
+                (self.m_tile,) = self.notes.read(r, "m")
+
+            def outside(i: Any, behind: Any = behind, before: Any = before) -> Any:  # of the tiles that are seen whole
+                return i < behind if before is None else (i < behind) + (i > before) > 0
+
             self.k.wait()
             gr.fence(self.qk)
             self.scores()
@@ -213,6 +223,8 @@ class _Forward:
                 self.q.release()  # the last scores are done
             gr.fence(self.pv)
             self.values()
+            self.m_tile, self.h, b = self.notes.read(r, "m", "h", "b")
+            self.place = SequenceView(self.args, b, [])
             self.finish()
         gr.wait(gr.atom("tma.store"), pending=0)
 
@@ -275,7 +287,8 @@ class _Forward:
         """Rules out the scores that a query does not see, if tile n is `outside` of those that are seen whole."""
         with gr.if_(outside):
             row, col = self.S.coords()
-            row = self.m_tile * self.c.BM + self.w * 64 + row
+            if self.left is not None or self.right is not None:
+                row = self.m_tile * self.c.BM + self.w * 64 + row
             self.S[:] = gr.where(self.seen.of(row, n * self.c.BN + col), self.S, -gr.inf)
 
     def softmax(self, further: bool) -> None:
