@@ -31,6 +31,7 @@ __all__ = ["Call", "Drawn", "Made", "Plan", "element_strides", "of_arguments"]
 # One half, which shows exactness; one; zero; a negative number; a small number that is not a power of two; and numbers
 # that take rare paths.
 _SCALARS = (0.5, 1.0, 0.0, -1.25, 0.03, 2.0**16, 2.0**-20)
+_USUAL = "normal"  # the data of tensors beside the one that has data of a call's kind
 _FARTHEST = 256  # sizes become longer than integer parameters up to this one
 _FAR = 2.0**10  # scalars from here on take rare paths
 _RESULTS, _A_DOUBLING = 12, 10  # doublings of the number of results that count, each as this many statements
@@ -43,7 +44,8 @@ class Call:
     """The description of a call: sizes and integer parameters, kind of data, scalars, wider lines or not, and seeds.
 
     ``seed`` is the seed of drawn data, and ``tables`` the seed of the data that ``gr.Arguments.prepare`` makes. Calls
-    of equal sizes and tables take the same way through a kernel, whatever their data are.
+    of equal sizes and tables take the same way through a kernel, whatever their data are. ``times``: how many calls
+    had data of this kind before.
     """
 
     sizes: dict[str, int]
@@ -52,6 +54,7 @@ class Call:
     wider: bool
     seed: int
     tables: int
+    times: int = 0
 
     def __str__(self) -> str:
         said = [f"{n}={v}" for n, v in self.sizes.items()]
@@ -106,6 +109,7 @@ class Plan:
         self.wish = promise.arguments if promise is not None else Arguments()
         self.fixed = dict(fixed or {})
         self._rng = np.random.default_rng([seed, *kernel.name.encode()])
+        self._times: dict[str, int] = {}  # calls by their kind of data
         s = self.signature
         self._work = Work(s.data) if "body" in s.data else None  # a sequence of kernels has no text of its own
         sized = sizes_of(s)
@@ -237,8 +241,9 @@ class Plan:
 
     def with_data(self, call: Call, d: Mapping[str, Any], number: int) -> Call:
         """A call at the same sizes, with the data that a covering chose."""
-        scalars = {n: float(d[n]) for n in self.floats}
-        return Call(call.sizes, d[""], scalars, number % 2 == 1, number, call.tables)
+        scalars, times = {n: float(d[n]) for n in self.floats}, self._times.get(d[""], 0)
+        self._times[d[""]] = times + 1
+        return Call(call.sizes, d[""], scalars, number % 2 == 1, number, call.tables, times)
 
     def smaller(self, call: Call) -> list[Call]:
         """Calls that differ in one size, which is smaller."""
@@ -259,13 +264,14 @@ class Plan:
         rng = np.random.default_rng(call.seed)
         sizes = strides_of(s, dict(call.sizes), call.wider)
         drawn = Drawn(call.kind, dict(call.sizes), lambda shape: draw(call.kind, tuple(shape), rng))
+        kinds, turned = self._kinds_of(call)
         laid: dict[str, Any] = {}
         for a in s.arguments:
             if isinstance(a, Parameter):
                 drawn[a.name] = as_scalar((call.scalars if is_float(a.dtype) else call.sizes)[a.name], a.dtype)
                 continue
             laid[a.name] = lay(s, a, sizes, call.wider)
-            one = [self._values(a, t, call.kind, rng) for t in _all(laid[a.name])]
+            one = [self._values(a, t, kinds.get(a.name, _USUAL), rng, turned) for t in _all(laid[a.name])]
             drawn[a.name] = one if a.count is not None else one[0]
         if self.wish.prepare is not None:
             self.wish.prepare(drawn, np.random.default_rng([call.tables, 1]))
@@ -283,10 +289,28 @@ class Plan:
         before = {a.name: laid[a.name].memory.copy() for a in s.outputs}
         return Made(laid, numbers, values, before)
 
-    def _values(self, a: Argument, t: Laid, kind: str, rng: Any) -> Any:
+    def _kinds_of(self, call: Call) -> tuple[dict[str, str], bool]:
+        """The kind of each tensor's data, and whether it lies along columns instead of rows.
+
+        In every second call of a kind one tensor alone has data of it. Infinities in each of them make every result
+        infinite or NaN, and show nothing more; beside usual data they show which results they reach. In every third
+        call data lie along columns, over which a kernel may reduce.
+        """
+        names = [a.name for a in self.signature.tensors]
+        floats = [a.name for a in self.signature.tensors if is_float(a.dtype) and a.role != "output"]
+        if len(floats) > 1 and call.times % 2 == 1:
+            rng = np.random.default_rng([call.seed, 2])
+            names = [n for n in names if n not in floats] + [floats[int(rng.integers(len(floats)))]]
+        return dict.fromkeys(names, call.kind), call.times % 3 == 2
+
+    def _values(self, a: Argument, t: Laid, kind: str, rng: Any, turned: bool) -> Any:
         shape = t.view.shape
-        if is_float(a.dtype):
-            t.put(np.full(shape, math.nan) if a.role == "output" else draw(kind, shape, rng))
+        if is_float(a.dtype) and a.role != "output":
+            turned = turned and len(shape) > 1
+            x = draw(kind, (*shape[:-2], shape[-1], shape[-2]) if turned else shape, rng)
+            t.put(x.swapaxes(-1, -2) if turned else x)
+        elif is_float(a.dtype):
+            t.put(np.full(shape, math.nan))
         elif a.role != "output":
             t.put(draw_integers(a.dtype, shape, rng, kind, self.numbers.indices))
         return decode(t.view, a.dtype)

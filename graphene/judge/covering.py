@@ -109,14 +109,17 @@ class Covering:
         return d
 
     def _longer(self, pool: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Calls with one size so large that loops go round twice which do not in any call of the pool."""
-        out = []
+        """Calls with one size so large that loops go round twice which do not in any call of the pool.
+
+        Where two loops are to go round, the call that is long for one of them becomes long for the other, too.
+        """
+        out: list[dict[str, Any]] = []
         base = sorted(pool, key=self._work)[: _TRIES // 3]
         for turns in self._turns:
             if any(turns.repeats(d) for d in pool):
                 continue
             found = None
-            for d, n in itertools.product(base, sorted(turns.names & self._steps.keys())):
+            for d, n in itertools.product([*base, *out], sorted(turns.names & self._steps.keys())):
                 m, most = self._steps[n], max(self._domains[n])
                 for x in (k * most // 4 // m * m for k in range(5, _LONGEST)):
                     longer = {**d, n: x}

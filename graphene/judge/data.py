@@ -47,8 +47,8 @@ def draw(kind: str, shape: tuple[int, ...], rng: Any) -> Any:
         return (rows * sizes[:, None]).reshape(shape)
     if kind == "spike":
         rows[r, (r * 7) % n] = 30
-    elif kind == "cold":
-        return x - 200
+    elif kind == "cold":  # and some below what may stand for minus infinity by mistake
+        rows[...] = np.where(((r + turn) % 3 == 2)[:, None], rows * 200 - 62000, rows - 200)
     elif kind in ("peak", "pit"):  # one element a row, at an edge or anywhere
         at = np.choose((r + turn) % 3, [np.zeros_like(r), np.full_like(r, n - 1), ((r + turn) * 5) % n])
         rows[r, at] = 300 if kind == "peak" else -300

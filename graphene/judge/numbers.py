@@ -112,21 +112,36 @@ class Turns:
 
 
 def turns_of(body: list[Any]) -> tuple[Turns, ...]:
-    """The turns of loops, if sizes and not data decide them.
+    """The turns of loops, if sizes and not data decide them; and of loops within loops, both of which go round again.
 
     In a loop that goes round a ring with a phase, a stage is used three times, so that its phase has both parities
-    and the first one again.
+    and the first one again. What is wrong in a loop's later turns may show only in a later turn of the loop around it:
+    the second tile of a block begins with the stages and phases that the first one left.
     """
-    every = list(statements(body))
-    read = {s["var"] for s in every if s["stmt"] == "index"}
-    out = {}
-    for s in every:
-        if s["stmt"] == "for" and not all(isinstance(s[x], int) for x in ("start", "stop")):
-            text = plain(f"-(-(({s['stop']}) - ({s['start']})) // ({s['step']}))")
-            names = frozenset(names_of(text))
-            for least in {2, *(2 * n + 1 for n in _rings(s["body"]))}:
-                if (text, least) not in out and not names & read:
-                    out[text, least] = Turns(names, compile(text, "<expression>", "eval"), least)
+    read = {s["var"] for s in statements(body) if s["stmt"] == "index"}
+    out: dict[tuple[str, int], Turns] = {}
+
+    def add(text: str, least: int) -> None:
+        names = frozenset(names_of(text))
+        if (text, least) not in out and not names & read:
+            out[text, least] = Turns(names, compile(text, "<expression>", "eval"), least)
+
+    def see(block: Iterable[Any], around: list[str]) -> None:
+        for s in block:
+            inside = around
+            if s["stmt"] == "for" and not all(isinstance(s[x], int) for x in ("start", "stop")):
+                text = plain(f"-(-(({s['stop']}) - ({s['start']})) // ({s['step']}))")
+                wanted = {2, *(2 * n + 1 for n in _rings(s["body"]))}
+                for least in sorted(wanted):
+                    add(text, least)
+                for outer in around:
+                    add(f"(({outer}) >= 2) * (({text}) >= {max(wanted)})", 1)
+                inside = [*around, text]
+            for inner in s.values():
+                if isinstance(inner, list) and inner and isinstance(inner[0], dict) and "stmt" in inner[0]:
+                    see(inner, inside)
+
+    see(body, [])
     return tuple(out.values())
 
 

@@ -45,7 +45,9 @@ def _cell(**options: Any) -> Callable[[Any], gr.Kernel]:
 def _mlp(*widths: int, **options: Any) -> Callable[[Any], gr.Kernel]:
     def build(_: Any) -> gr.Kernel:
         module, n = importlib.import_module("graphene.kernels.mlp_sm90"), len(widths) - 1
-        config = module.MlpSm90Config(widths, ("relu",) * n, (True,) * n, **{"rows": 64, **options})
+        acts = options.get("activations", ("relu",) * n)
+        more = {"rows": 64, **{name: x for name, x in options.items() if name != "activations"}}
+        config = module.MlpSm90Config(widths, acts, (True,) * n, **more)
         kernel: gr.Kernel = module.mlp_sm90(config)
         return kernel
 
@@ -54,6 +56,9 @@ def _mlp(*widths: int, **options: Any) -> Callable[[Any], gr.Kernel]:
 
 BUILD: dict[str, Callable[[Any], gr.Kernel]] = {
     "turns": _gemm(),
+    "turns, narrow C": _gemm(align=(16, 16, 4)),
+    "three pieces": _gemm(64, 192, 2, turns=False, warps=(4, 1)),
+    "joined, 128 rows": _gemm(128, 64, 2, turns=False, warps=(4, 1), cluster=(1, 1, 2)),
     "turns, in groups": _gemm(group=3),
     "two pieces": _gemm(64, 128, 2),
     "shared rows": _gemm(128, 64, 3, warps=(8, 1)),
@@ -75,8 +80,12 @@ BUILD: dict[str, Callable[[Any], gr.Kernel]] = {
     "scales of rows, fp32": _gemm(128, 64, 2, dtype=gr.fp8e4m3, b_dtype=gr.fp8e5m2, scales="rows"),
     "scales, few rows": _gemm(32, 64, 2, dtype=gr.fp8e5m2, out=gr.fp16, warps=(1, 4), turns=False, scales="rows"),
     "rnn": _cell(tile=(64, 64), stages=3, group=2),
+    "rnn, shared rows": _cell(tile=(128, 64), turns=False),
+    "rnn, wide": _cell(tile=(64, 128), stages=3, group=2),
+    "lstm, 128 rows": _cell(gates=4, biases=2, tile=(128, 32), stages=2),
     "lstm": _cell(gates=4, biases=2, tile=(64, 16), stages=2),
     "mlp": _mlp(24, 64, 64, 72, stages=4),
+    "mlp, filled up": _mlp(24, 120, 64, stages=4, activations=("sigmoid", "relu")),
     "mlp, one piece": _mlp(136, 64, 64, stages=4),
     "mlp, deep": _mlp(24, 72, 72, 72, 72, stages=4),
     "mlp, 128 rows": _mlp(72, 64, 64, rows=128, stages=4),
@@ -224,6 +233,68 @@ MISTAKES = [
     M(MLP, "(t * c.consumers + me.w) * me.halves + half", "(t * c.consumers + 1 - me.w) * me.halves + half", "mlp"),
     M(MLP, "* self.halves + half, i]", "* self.halves, i]", "mlp, 128 rows"),
     M(MLP, "s.full[i].arrive(expect=[to])", "s.full[i].arrive(expect=[to, to])", "mlp"),
+    # Found by another hand: parts of results, later tiles and steps, orders of statements.
+    M(SM90, "                    gr.wait(wgmma, pending=0)\n                    release(1)\n",
+      "                    release(1)\n                    gr.wait(wgmma, pending=0)\n", "turns"),
+    M(SM90, "gr.ceil_div(gr.ceil_div(ks, t.tile[2]), h.cuts * prod(of.parts))",
+      "gr.ceil_div(ks, t.tile[2]) // (h.cuts * prod(of.parts))", "joined"),
+    M(SM90, "with on_first(join, rank):\n                    store.store(acc, place)",
+      "with on_first(None, rank):\n                    store.store(acc, place)", "joined"),
+    M(SM90,
+      "x, y, part, z = grid.place(tile, rank)\n                    first_k",
+      "x, y, part, z = grid.place(tile + 0 * rank, rank)\n                    y = gr.min(y, grid.columns "
+      "- 2) if h.consumers > 1 else y\n                    first_k", "shared rows"),
+    M(STORE, "places = [s[j % self.h.buffers] for s in self.shared]",
+      "places = [s[0] for s in self.shared]", "terms, two pieces"),
+    M(STORE, "copies.append((self.bias[self.w, :], self.turned(tile.vectors[0])[0, :]))",
+      "copies.append((self.bias[0, :], self.turned(tile.vectors[0])[0, :]))", "bias"),
+    M(STORE, "row = self.bias.tile([1, None])[self.w, 0]", "row = self.bias.tile([1, None])[0, 0]", "bias"),
+    M(STORE, 'x = x * r.scalars["alpha"] if "alpha" in r.scalars else x', "x = x", "terms"),
+    M(STORE, "self.round(acc.tile([64, self.step])[m, j * (h.width // self.step) + i])",
+      "self.round(acc.tile([64, self.step])[m, i])", "two pieces"),
+    M(STORE, "self.out[:] = pointwise(epilogue, x, *self.biases, *residual)",
+      "self.out[:] = pointwise(epilogue, gr.cast(gr.cast(x, gr.fp16), gr.fp32), *self.biases, *residual)", "terms"),
+    M(STORE, "            gr.barrier(on=self.mine)\n            width = self.result.align_bytes",
+      "            width = self.result.align_bytes", "turns, narrow C"),
+    M(STORE,
+      "gr.move(to, held, atom=store)\n                gr.commit(store)",
+      "gr.move(to, held, atom=store)\n                with gr.if_(self.w == 0):\n                    "
+      "gr.commit(store)", "turns"),
+    M(CELL, "first = m * (c.tile[0] // 64) + (self.w * (c.rows // 64) if c.rows < c.tile[0] else 0)",
+      "first = m * (c.tile[0] // 64)", "rnn, shared rows"),
+    M(CELL, "self.state[:] = sigmoid(x[1]) * self.old + sigmoid_tanh(x[0], x[2])",
+      "self.state[:] = sigmoid(x[1] + 1) * self.old + sigmoid_tanh(x[0], x[2])", "lstm"),
+    M(CELL, 'return {"H_new": sigmoid_tanh(x[3], self.state), "C_new": self.state}',
+      'return {"C_new": self.state, "H_new": sigmoid_tanh(x[3], gr.cast(self.old, gr.fp32))}', "lstm"),
+    M(MLP, "bias = self.shared.biases.tile([1, wide])[layer, piece]",
+      "bias = self.shared.biases.tile([1, wide])[layer, 0]", "mlp, boxes"),
+    M(MLP, "self.x[r.lines].tile([64, wide])[half, j][:] = y",
+      "self.x[r.lines].tile([64, wide])[0, j][:] = y", "mlp, 128 rows"),
+    M(MLP, "        gr.commit(CP)\n        gr.wait(CP, pending=0)\n        self.biased",
+      "        gr.commit(CP)\n        self.biased", "mlp"),
+    M(MLP, "gr.wait(self.any, pending=self.halves - 1 - half)",
+      "gr.wait(self.any, pending=self.halves - 1)", "mlp, 128 rows"),
+    M(MLP, "s.empty_x[i].wait(put_x.phase)", "s.empty_x[i].wait(put.phase)", "mlp, boxes"),
+    M(MLP, "Y.tile([64, wide])[row, j]", "Y.tile([64, wide])[row, 0]", "mlp, boxes"),
+    M(SM90, "rows = gr.Layout((8, 2, 4, h.rows // 64), (8, 256, 64, 512 * n))",
+      "rows = gr.Layout((8, 2, 4, h.rows // 64), (8, 256, 64, 256 * n))", "joined, 128 rows"),
+    M(STORE, "behind = (last - j) % self.h.buffers + j", "behind = last - j", "three pieces"),
+    M(CELL, 'gr.move(v, of_tile.tile([None, c.part])[0, p], atom=access("ld.global", 4))',
+      'gr.move(v, of_tile.tile([None, c.part])[0, 0], atom=access("ld.global", 4))', "rnn, wide"),
+    M(CELL, 'tile = cell.given["C"].tile([64, c.width])[self.place(m, half), n]',
+      'tile = cell.given["C"].tile([64, c.width])[self.place(m, 0), n]', "lstm, 128 rows"),
+    M(MLP, "y = gr.where(column < r.n - j * wide, y, 0)", "y = gr.where(column < r.n, y, 0)", "mlp, filled up"),
+    M(SM90, "get.advance(w * grid.steps)  # over", "get.advance(w * gr.min(grid.steps, 5))  # over", "turns"),
+    M(SM90, "                if t.turns:\n                    get.advance(grid.steps)\n",
+      "                if t.turns:\n                    get.advance(gr.min(grid.steps, 6))\n", "turns"),
+    M(CELL, "me.pass_over(steps[0] + steps[1])", "me.pass_over(steps[0] + gr.min(steps[1], 2))", "rnn"),
+    M(MLP,
+      'for t in gr.loop("tile", tiles, start=b, step=workers):\n                for r in '
+      "runs:\n                    last",
+      'for t in gr.loop("tile", gr.min(tiles, 2 * workers), start=b, step=workers):\n                for '
+      "r in runs:\n                    last", "mlp"),
+    M(SM90, 'for tile in gr.loop("tile", grid.tiles, start=first, step=step):',
+      'for tile in gr.loop("tile", gr.min(grid.tiles, 2 * step), start=first, step=step):', "shared rows"),
 ]  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from graphene.kernels.arguments import size
 from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.forward import ForwardConfig, _Forward
 from graphene.kernels.attention.problem import Attention, Seen
-from graphene.kernels.attention.reference import forward, together
+from graphene.kernels.attention.reference import forward, parts, parts_read
 
 MOST_CLUSTER = 8
 
@@ -74,8 +74,9 @@ class DecodeConfig:
 def attention_decode_kernel(c: DecodeConfig) -> gr.Kernel:
     """The same as ``attention_forward_kernel`` with `packed`, for sm_90a; the arguments are the same, too."""
     a = c.what
-    means = functools.partial(forward, a, c.lse or c.split, False)
-    read = functools.partial(together, a.group) if c.split else None
+    means, read = functools.partial(forward, a, c.lse, False), None
+    if c.split:
+        means, read = functools.partial(parts, a), functools.partial(parts_read, a.group)
     with gr.Kernel("attention_decode", means, read, arguments(a, c.BN, c.BM, far=True, packed=True)) as kernel:
         Decode(c).run()
     return kernel

@@ -26,7 +26,7 @@ from graphene.kernels.attention.problem import (
     SequenceView,
     negative,
 )
-from graphene.kernels.attention.reference import forward, together
+from graphene.kernels.attention.reference import forward, parts, parts_read
 
 LAZY = 8  # sums are made relative to a new maximum only after it has grown by 2 to this power
 FAR = 2.0**20
@@ -100,8 +100,9 @@ def attention_forward_kernel(c: ForwardConfig) -> gr.Kernel:
     parts in fp32, and LSE is two tensors (splits, batch, kv_heads, sq * group): the maximum that a part's exponentials
     are relative to, and log2 of their sum.
     """
-    a, means = c.what, functools.partial(forward, c.what, c.lse or c.split, c.training)
-    read = functools.partial(together, c.what.group) if c.split else None
+    a, means, read = c.what, functools.partial(forward, c.what, c.lse, c.training), None
+    if c.split:
+        means, read = functools.partial(parts, a), functools.partial(parts_read, a.group)
     with gr.Kernel("attention", means, read, arguments(a, c.BN, c.BM, far=True, packed=c.packed)) as kernel:
         _Forward(c).run()
     return kernel

@@ -14,7 +14,7 @@ import graphene as gr
 from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.decode import Decode, DecodeConfig
 from graphene.kernels.attention.problem import MOST, Seen
-from graphene.kernels.attention.reference import forward, together
+from graphene.kernels.attention.reference import forward, parts, parts_read
 
 AHEAD = 8  # steps that the table is read ahead
 PAGES = 2**31 - 1
@@ -30,8 +30,9 @@ def attention_paged_kernel(c: DecodeConfig) -> gr.Kernel:
     than its row of the table.
     """
     a = c.what
-    means = functools.partial(forward, a, c.lse or c.split, False)
-    read = functools.partial(together, a.group) if c.split else None
+    means, read = functools.partial(forward, a, c.lse, False), None
+    if c.split:
+        means, read = functools.partial(parts, a), functools.partial(parts_read, a.group)
     given = arguments(a, c.BN, c.BM, far=True, packed=True)
     with gr.Kernel("attention_paged", means, read, given) as kernel:
         _Paged(c).run()

@@ -127,14 +127,38 @@ def together(group: int, O: Any, top: Any, LSE: Any) -> dict[str, Any]:
     b, heads, rows, d = out.shape
     shape = b, heads, rows // group, group
     out = out.reshape(*shape, d).transpose(0, 2, 1, 3, 4).reshape(b, rows // group, heads * group, d)
-    return {
-        "O": out,
-        "LSE": (lse * math.log(2)).reshape(shape).transpose(0, 1, 3, 2).reshape(b, heads * group, rows // group),
-    }
+    return {"O": out, "LSE": by_heads(lse * math.log(2), group)}
+
+
+def by_heads(x: Any, group: int) -> Any:
+    """(batch, heads, sq) from a number for each row (batch, kv_heads, sq * group)."""
+    b, heads, rows = x.shape
+    return x.reshape(b, heads, rows // group, group).transpose(0, 1, 3, 2).reshape(b, heads * group, rows // group)
+
+
+BEYOND = "logarithm of a part's sum beyond 64"
+
+
+def parts(a: Attention, **given: Any) -> dict[str, Any]:
+    """What ``parts_read`` reads of the parts of ``forward``."""
+    import numpy as np
+
+    made = forward(a, True, **given)
+    return made | {BEYOND: np.zeros_like(made["LSE"])}
+
+
+def parts_read(group: int, O: Any, top: Any, LSE: Any) -> dict[str, Any]:
+    """What parts are together, and how far the logarithms of their sums are beyond those of as many exponentials as
+    there may be keys. The kernel that puts parts together takes exp2 of them as they are, relative to `top` alone.
+    """
+    import numpy as np
+
+    beyond = np.where(np.isinf(LSE), 0, np.maximum(np.abs(LSE) - 64, 0)).max(0)
+    return together(group, O, top, LSE) | {BEYOND: by_heads(beyond, group)}
 
 
 def combined(group: int, lse: bool, P: Any, top: Any, L: Any) -> Any:
-    """The same, from the arguments of the kernel that puts parts together."""
+    """The same as ``together``, from the arguments of the kernel that puts parts together."""
     made = together(group, P, top, L)
     return made if lse else made["O"]
 
