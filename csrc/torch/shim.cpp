@@ -28,7 +28,7 @@ struct TypeNumber {
   std::int32_t number;  // c10::ScalarType, fixed because it is written into checkpoints
   std::uint8_t code, bits;
 };
-constexpr std::array<TypeNumber, 11> kTypes = {{{0, 1, 8},
+constexpr std::array<TypeNumber, 12> kTypes = {{{0, 1, 8},
                                                 {1, 0, 8},
                                                 {2, 0, 16},
                                                 {3, 0, 32},
@@ -38,6 +38,7 @@ constexpr std::array<TypeNumber, 11> kTypes = {{{0, 1, 8},
                                                 {7, 2, 64},
                                                 {11, 6, 8},
                                                 {15, 4, 16},
+                                                {23, 12, 8},
                                                 {24, 10, 8}}};
 
 }  // namespace

@@ -249,19 +249,28 @@ def configure(
     extents_of: dict[str, list[Extent]] = {
         "batch": batch, "m": (batch if fold else []) + (rows or one), "n": columns or one, "k": [(A, na - 1)],
     }  # fmt: skip
-    for i, (name, (dtype, extents)) in enumerate(found.workspaces.items()):
-        space = result + 1 + i
+    add_workspaces(found, result + 1, extents_of, outputs, views)
+    if bias is not None:
+        views["bias"] = view(BIAS, own(BIAS, 0))
+    if mr is not None:
+        views["residual"] = mr.view(batched, batch, (row, column), fold)
+    return recipe(outputs, 1 if out is None else 0, found.kernels, views)
+
+
+def add_workspaces(
+    found: KernelCalls, first: int, extents_of: dict[str, list[Extent]], outputs: list[Any], views: dict[str, Any]
+) -> None:
+    """Adds the kernels' workspaces, tensors `first` and so on of a call, to the outputs, and their views.
+
+    ``extents_of``: where sizes m, n, k and batch come from.
+    """
+    for space, (name, (dtype, extents)) in enumerate(found.workspaces.items(), first):
         spec = [_rounded(extents_of[s] if isinstance(s, str) else [(-1, s)], multiple) for s, multiple in extents]
         outputs.append(output(dtype, *spec))
         whole = [own(space, d) for d in range(len(spec))]
         views[name] = view(space, *whole)
         views[name + ".T"] = view(space, *whole[:-2], whole[-1], whole[-2])
         views[name + ".C"] = view(space, *whole[:-1], (tuple(extents_of["n"]), (len(spec) - 1,)))
-    if bias is not None:
-        views["bias"] = view(BIAS, own(BIAS, 0))
-    if mr is not None:
-        views["residual"] = mr.view(batched, batch, (row, column), fold)
-    return recipe(outputs, 1 if out is None else 0, found.kernels, views)
 
 
 def _rounded(extents: list[Extent], multiple: int) -> list[Any]:

@@ -31,6 +31,8 @@ NUMBERS: dict[Any, int] = {
     torch.float64: 7,
     torch.bool: 11,
     torch.bfloat16: 15,
+    torch.float8_e5m2: 23,
+    torch.float8_e4m3fn: 24,
 }
 
 
