@@ -11,6 +11,7 @@ from graphene.kernels.attention.forward import ForwardConfig
 from graphene.kernels.attention.problem import Attention
 from graphene.kernels.attention.product import ProductConfig
 from graphene.kernels.attention.sm90 import ForwardSm90
+from graphene.kernels.attention.tiles import CAPACITY
 from graphene.select.device import H200
 from graphene.select.hopper import has_wgmma
 
@@ -51,13 +52,16 @@ def select_forward_sm90(
     what: Attention, sq: int, sk: int, *, lse: bool = False, training: bool = False, device: Device = H200
 ) -> ForwardSm90 | None:
     """The forward kernel of wgmma for a problem, or None if that has no kernel or the device no such instruction."""
-    served = what.mask is None and not what.prescaled and not what.varlen and sk > 0
+    served = not what.prescaled and not what.varlen and sk > 0
+    # A mask of queries and keys takes more registers than there are.
+    served = served and (what.mask is None or (not what.mask.rows and -(-sk // 64) <= CAPACITY))
     if not (BY_WGMMA and served and has_wgmma(device)):
         return None
     depth = what.depth
     if depth <= 64:
         rows = {n: -(-sq // (64 * n)) * n * (1.0 if n == 3 else 1.1) for n in (2, 3)}  # of work, with those outside
-        tile = (128, 3, 3, 2, True) if rows[3] <= rows[2] else (128, 2, 3, 2, True)
+        few = rows[2] < rows[3] or what.mask is not None or training
+        tile = (128, 2, 3, 2, True) if few else (128, 3, 3, 2, True)
     elif depth <= 128:
         tile = (128, 2, 2, 2, True)
     elif depth <= 192:

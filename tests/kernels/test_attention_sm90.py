@@ -10,7 +10,7 @@ import pytest
 
 from graphene.errors import VerifyError
 from graphene.kernels.attention import reference
-from graphene.kernels.attention.problem import Attention
+from graphene.kernels.attention.problem import Attention, Extra
 from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
 
 CAUSAL = Attention(16, right=True)
@@ -25,6 +25,8 @@ CONFIGS = {
     "results over queries": ForwardSm90(replace(CAUSAL, D=80), 32, 1, 2, queries=1, apart=False),
     "training": ForwardSm90(CAUSAL, 16, 1, lse=True, training=True),
     "no limit on the right": ForwardSm90(Attention(16, left=True), 16, 1),
+    "mask of keys": ForwardSm90(Attention(16, mask=Extra(rows=False)), 16, 2),
+    "causal mask": ForwardSm90(replace(CAUSAL, mask=Extra()), 32, 1),
 }
 
 
@@ -36,6 +38,14 @@ def call(c: ForwardSm90, batch: int, sq: int, sk: int, scale: float = 0.3, kv_he
     given: dict[str, Any] = {n: rng.standard_normal((batch, *s, a.D)).astype(np.float16) for n, s in shapes.items()}
     numbers = {"scale_log2": scale, **{n: v for n, v, on in (("left", 20, a.left), ("right", 3, a.right)) if on}}
     wide = {n: x.astype(np.float64) for n, x in given.items()}
+    if a.mask is not None:  # tiles that are seen whole, in part and not at all, and a head that sees nothing
+        M = (rng.random((batch, heads, sq if a.mask.rows else 1, sk)) < 0.7).astype(np.uint8)
+        M[0, ..., : c.BN], M[0, ..., 2 * c.BN :], M[-1, 1] = 1, 0, 0
+        numbers_of_tiles = numbers.get("left"), numbers.get("right")
+        T = np.zeros((batch, heads, -(-sq // c.BM) if a.mask.rows or a.right else 1, -(-sk // c.BN) + 2), np.int32)
+        all_rows = np.broadcast_to(M, (*M.shape[:2], sq, sk)) if T.shape[2] > 1 else M
+        given |= {"M": M, "T": reference.tiles(a, c.BM, c.BN, all_rows, T, *numbers_of_tiles)}
+        wide["M"] = M
     with np.errstate(divide="ignore"):
         want = reference.forward(a, c.lse, c.training, **wide, **numbers)
     got = {n: np.full(x.shape, np.nan, np.float16 if n == "O" else np.float32) for n, x in want.items()}

@@ -54,8 +54,8 @@ class ForwardSm90:
         size("ForwardSm90", "stages", self.stages, least=2)
         size("ForwardSm90", "queries", self.queries)
         a = self.what
-        if a.mask is not None or a.prescaled or a.varlen:
-            want = "want: no mask, bias, softcap or score, a positive scale, no packed sequences"
+        if a.prescaled or a.varlen:
+            want = "want: no bias, softcap or score, a positive scale, no packed sequences"
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: no kernel of this problem", [want], "take ForwardConfig")
         if self.training and not self.lse:
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: training does not fit", ["want: lse=True", "got: lse=False"])
@@ -68,6 +68,11 @@ class ForwardSm90:
     def BM(self) -> int:  # noqa: N802
         """Queries of a tile."""
         return 64 * self.consumers
+
+    @property
+    def listed(self) -> bool:
+        """Whether there is a list of tiles, as ``attention_tiles_kernel`` makes it."""
+        return self.what.mask is not None
 
     @property
     def shared_bytes(self) -> int:
@@ -98,15 +103,27 @@ class _Forward:
         self.Q = args.tensor(gr.input, "Q", args.sq, args.heads)
         self.K = args.tensor(gr.input, "K", args.sk, args.kv_heads)
         self.V = args.tensor(gr.input, "V", args.sk, args.kv_heads)
+        self.M = args.extra("M", a.mask)
+        if self.M is not None:
+            row_tiles = gr.ceil_div(args.sq, c.BM) if self.differ else 1
+            shape = (args.batch, args.heads, row_tiles, gr.ceil_div(args.sk, c.BN) + 2)
+            self.T = gr.input("T", gr.Layout(shape, (*gr.sym("Tb Th Tm"), 1)), gr.i32)
         self.O = args.tensor(gr.output, "O", args.sq, args.heads)
         self.LSE = self.wide = None
         if c.lse:
             self.LSE = gr.output("LSE", gr.row_major(args.batch, args.heads, args.sq), gr.fp32)
         if c.training:
             self.wide = gr.output("wide", gr.row_major(args.batch, args.sq, args.heads, a.D), gr.fp32, align_bytes=16)
-        self.scale = Scores(a).scale
+        self.plain = Scores(a)
+        self.scale = self.plain.scale
         self.left = gr.param("left", gr.i32) if a.left else None
         self.right = gr.param("right", gr.i32) if a.right else None
+
+    @property
+    def differ(self) -> bool:
+        """Whether tiles of queries differ in the tiles of keys that they see."""
+        a = self.a
+        return a.left or a.right or (a.mask is not None and a.mask.rows)
 
     def window(self) -> None:
         """The bounds of the window, within what 32 bits add."""
@@ -134,7 +151,7 @@ class _Forward:
         self.turn = gr.named_barrier("turn", stages=c.consumers, threads=256) if takes_turns else None
         tiles = MOST // c.BN + 1
         limits = {"hi": (1, tiles), "count": (1, tiles), "behind": (0, tiles)}
-        limits |= {"before": (-1, tiles)} if a.left else {}
+        limits |= {"before": (-1, tiles)} if a.left and self.M is None else {}
         limits |= {"m": (0, MOST // c.BM + 1), "h": (0, GRID), "b": (0, GRID)}
         self.notes = Notes(limits, c.queries + 1)
         gr.barrier()  # the barriers are initialised
@@ -148,20 +165,42 @@ class _Forward:
             gr.setmaxnreg(REGISTERS[c.consumers][1])
             self.consume(consumers)
 
-    def steps(self, m: Any) -> dict[str, Any]:
+    def steps(self, m: Any, h: Any, b: Any) -> dict[str, Any]:
         """The tiles of keys that queries m see, at least one, from the last to the first: the number behind the last,
         how many there are, how many come behind those that are seen whole, and the number of the last one of those.
+        Where there is a list, numbers are those of its entries.
         """
-        lo, hi, whole_lo, whole_hi = self.seen.key_tiles(m * self.c.BM, self.c.BM, self.c.BN)
 
         def scalar(name: str, value: Any) -> Any:
             least, most = self.notes.limits[name]
             return gr.scalar(name, gr.max(gr.min(value, most), least), min=least, max=most).value
 
+        if self.M is not None:
+            row = self.listed(m, h, b)
+            whole, some = (gr.index(row[i], 0, MOST) for i in (0, 1))
+            hi = scalar("hi", some)
+            return {"hi": hi, "count": hi, "behind": scalar("behind", hi - whole)}
+        lo, hi, whole_lo, whole_hi = self.seen.key_tiles(m * self.c.BM, self.c.BM, self.c.BN)
         hi = scalar("hi", hi)
         count = scalar("count", hi - gr.min(lo, hi - 1))
         made = {"hi": hi, "count": count, "behind": scalar("behind", hi - whole_hi)}
         return made if self.left is None else made | {"before": scalar("before", hi - 1 - whole_lo)}
+
+    def listed(self, m: Any, h: Any, b: Any) -> Any:
+        """The list of the tiles of keys that queries m see."""
+        return self.T[b, h, m if self.differ else 0, :]
+
+    def number(self, name: str, at: Any, m: Any, h: Any, b: Any) -> Any:
+        """The tile of keys that has a place in the order of work."""
+        if self.M is None:
+            return at
+        row, most = self.listed(m, h, b), MOST // self.c.BN
+        n = gr.scalar(name, 0, max=most)
+        with gr.if_(
+            gr.index(row[1], 0, MOST) > 0
+        ):  # else there is no such entry: the first tile, of which nothing is seen
+            n.set(gr.index(row[at + 2], 0, most))
+        return n.value
 
     def produce(self) -> None:
         """Loads the tiles of queries, keys and values, as far ahead as there is room."""
@@ -172,15 +211,16 @@ class _Forward:
             ring.producer()
         self.notes.begin("write")
         for r, m, h, b in self.order.places("load"):
-            steps = self.steps(m)
+            steps = self.steps(m, h, b)
             hi, count = steps["hi"], steps["count"]
             place = SequenceView(self.args, b, [])
             gQ = place.queries(self.Q, h).tile([c.BM, a.depth])[m, 0]
             gK, gV = (place.keys(t, h // a.group).tile([c.BN, a.depth])[:, 0] for t in (self.K, self.V))
             self.q.load(gQ, functools.partial(self.notes.write, r, {**steps, "m": m, "h": h, "b": b}))
             for i in gr.loop("i", count):
-                self.k.load(gK[hi - 1 - i])
-                self.v.load(gV[hi - 1 - i])
+                n = self.number("n", hi - 1 - i, m, h, b)
+                self.k.load(gK[n])
+                self.v.load(gV[n])
 
     def consume(self, consumers: Any) -> None:
         """Computes 64 queries of each tile."""
@@ -202,8 +242,8 @@ class _Forward:
                 gr.init(self.best, -gr.inf)
             self.q.wait()
             hi, count, behind = self.notes.read(r, "hi", "count", "behind")
-            before = next(self.notes.read(r, "before")) if self.left is not None else None
-            if self.left is not None or self.right is not None:
+            before = next(self.notes.read(r, "before")) if "before" in self.notes.limits else None
+            if self.differ:
                 (self.m_tile,) = self.notes.read(r, "m")
 
             def outside(i: Any, behind: Any = behind, before: Any = before) -> Any:  # of the tiles that are seen whole
@@ -214,11 +254,11 @@ class _Forward:
             self.scores()
             gr.wait(self.qk, pending=0)
             self.k.release()
-            self.hide(hi - 1, outside(0))
+            self.hide(r, hi - 1, outside(0))
             self.softmax(further=False)
             self.P[:] = self.S  # C layout to A layout: the same owners, so only a conversion
             for i in gr.loop("i", count, start=1):
-                self.step(hi - 1 - i, outside(i))
+                self.step(r, hi - 1 - i, outside(i))
             if c.apart:
                 self.q.release()  # the last scores are done
             gr.fence(self.pv)
@@ -259,7 +299,7 @@ class _Forward:
         gr.matmul(self.acc, self.P, self.v.tile(), on=self.mine, atom=self.pv)
         gr.commit(self.pv)
 
-    def step(self, n: Any, outside: Any) -> None:
+    def step(self, tile: Any, n: Any, outside: Any) -> None:
         """Scores of a tile beside the values of the tile before; then exponentials beside the others' products."""
         self.k.wait()
         if self.turn is not None:
@@ -271,8 +311,8 @@ class _Forward:
             self.turn[(self.w + 1) % self.c.consumers].arrive()
         gr.wait(self.qk, pending=1)  # S is there, acc is not
         self.k.release()
-        if self.left is not None or self.right is not None:  # else only the last tile has keys that are not there
-            self.hide(n, outside)
+        if self.differ or self.M is not None:  # else only the last tile has keys that are not there
+            self.hide(tile, n, outside)
         self.softmax(further=True)
         gr.wait(self.pv, pending=0)
         self.v.release()
@@ -283,12 +323,20 @@ class _Forward:
         else:
             self.acc[:] = self.acc * self.alpha
 
-    def hide(self, n: Any, outside: Any) -> None:
+    def hide(self, tile: Any, n: Any, outside: Any) -> None:
         """Rules out the scores that a query does not see, if tile n is `outside` of those that are seen whole."""
         with gr.if_(outside):
             row, col = self.S.coords()
-            if self.left is not None or self.right is not None:
+            if self.differ:
                 row = self.m_tile * self.c.BM + self.w * 64 + row
+            if self.M is not None and self.a.mask is not None:
+                m, h, b = self.notes.read(tile, "m", "h", "b")
+                n, e = self.number("masked", n, m, h, b), self.a.mask
+                at = m * self.c.consumers + self.w if e.rows else 0
+                view = self.M[b, h, :, :].tile([64 if e.rows else 1, 16])[at, :]
+                x = gr.fragment("mask", [64, 16], e.dtype, wgmma(self.a, 16).c, on=self.mine)
+                x = x if e.rows else x.reduced(0, "mask_keys", e.dtype)
+                self.plain.add(self.S, self.c.BN, e, x, lambda j: view[n * (self.c.BN // 16) + j], "ld.global")
             self.S[:] = gr.where(self.seen.of(row, n * self.c.BN + col), self.S, -gr.inf)
 
     def softmax(self, further: bool) -> None:

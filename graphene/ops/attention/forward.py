@@ -130,7 +130,7 @@ class AttentionOperator:
         numbers += [longest(given[2])] if self.varlen else []
         config, splits = self.choose(a, q, k, v, mask, bias, given[2] if self.varlen else None)
         kernel = _kernel(config)
-        if isinstance(config, ForwardConfig) and config.listed:
+        if not isinstance(config, DecodeConfig) and config.listed:
             tiles = Tiles(mask, config, count + len(outputs), (q.shape[1], k.shape[1]))
             bounds = numbers[len(numbers) - a.left - a.right :]
             launches = [(_tiles(a, config.BM, config.BN), [tiles.mask, tiles.list, *bounds]),

@@ -10,6 +10,7 @@ from typing import Any
 from graphene import _core, dtypes
 from graphene.kernels.attention.forward import ForwardConfig
 from graphene.kernels.attention.problem import LOG2E, MOST, Attention, Extra
+from graphene.kernels.attention.sm90 import ForwardSm90
 from graphene.ops.core.define import Arg
 from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES
 from graphene.ops.core.torch import Tensor, torch
@@ -182,7 +183,7 @@ class Tiles:
     How many tiles there are belongs to the sizes (queries, keys): other sizes of a class are configured again.
     """
 
-    def __init__(self, arg: Arg, c: ForwardConfig, i: int, sizes: tuple[int, int]) -> None:
+    def __init__(self, arg: Arg, c: ForwardConfig | ForwardSm90, i: int, sizes: tuple[int, int]) -> None:
         a, (sq, sk) = c.what, sizes
         assert a.mask is not None
         batch, head, query, key = _aligned_dims(arg, True)
