@@ -484,13 +484,6 @@ void register_atoms(py::module_& m) {
       },
       py::arg("rows"), py::arg("columns"), py::arg("element_bytes"), py::arg("swizzle"),
       "The canonical layout that a matrix in shared memory has, and what its descriptor says of it; None: in none.");
-  m.def("spec_operations", [](const std::string& kind) {
-    py::list out;
-    const auto k = ir::spec_kind_from_name(kind);
-    if (!k) throw py::value_error("no spec is called '" + kind + "'");
-    for (const atoms::OpInfo& o : atoms::ops(*k)) out.append(py::make_tuple(o.name, o.meaning));
-    return out;
-  });
 }
 
 }  // namespace graphene::bind

@@ -21,6 +21,10 @@ struct ArchitectureRecord {
   int reserved_bytes = 0, shared_unit = 0;
 };
 
+struct VerifyRule {
+  std::string name, doc;
+};
+
 }  // namespace
 
 std::string architecture(py::handle arch) {
@@ -98,14 +102,16 @@ out in steps of ``shared_unit`` bytes. 0 is what is not published.)doc",
         if (!r.problems.empty()) throw Error(std::move(r.problems));
       },
       py::arg("kernel"), "Checks the rules that hold for every architecture. Raises VerifyError with every problem.");
+  register_record<VerifyRule>(m, "VerifyRule", "A rule of `verify`, and what it asks.",
+                              field("name", &VerifyRule::name), field("doc", &VerifyRule::doc));
   m.def(
       "verify_rules",
       [] {
-        py::list out;
-        for (const verify::RuleInfo& r : verify::rules()) out.append(py::make_tuple(r.name, r.doc));
+        std::vector<VerifyRule> out;
+        for (const verify::RuleInfo& r : verify::rules()) out.push_back({r.name, r.doc});
         return out;
       },
-      "(name, what it asks) of every rule.");
+      "The rules of `verify`.");
 }
 
 }  // namespace graphene::bind

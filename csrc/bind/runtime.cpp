@@ -6,6 +6,7 @@
 #include "bind/bind.h"
 #include "bind/launcher.h"
 #include "bind/python_arguments.h"
+#include "bind/record.h"
 #include "bind/runtime_common.h"
 #include "runtime/cache.h"
 #include "runtime/compile.h"
@@ -17,6 +18,15 @@
 namespace graphene::bind {
 
 namespace rt = graphene::runtime;
+
+namespace {
+
+struct FoundPlan {
+  std::string key;
+  py::bytes text;
+};
+
+}  // namespace
 
 std::vector<std::string> site_packages() {
   std::vector<std::string> out;
@@ -229,15 +239,16 @@ COMPILE_REMARK, COMPILE_CANCELLED, COMPILE_FORK. Releases the GIL, and answers s
       },
       py::arg("key"), py::arg("entry"), py::arg("arch"),
       "The Binary of an entry of the disk cache, without PTX and log; None unless it is `entry` for `arch`.");
+  register_record<FoundPlan>(m, "StoredPlan", "A plan in the disk cache: its entry's key, and its text.",
+                             field("key", &FoundPlan::key), field("text", &FoundPlan::text));
   m.def(
       "plan_load",
       [](const std::string& request, const std::string& arch) -> py::object {
         auto found = rt::plan_load(request, arch, site_packages());
         warn_about_cache();
-        return found ? py::object(py::make_tuple(found->key, py::bytes(found->text))) : py::object(py::none());
+        return found ? py::cast(FoundPlan{found->key, py::bytes(found->text)}) : py::object(py::none());
       },
-      py::arg("request"), py::arg("arch"),
-      "The plan that the disk cache keeps of a request: its entry's key and its text; None when there is none.");
+      py::arg("request"), py::arg("arch"), "The plan that the disk cache keeps of a request; None when there is none.");
   m.def(
       "plan_store",
       [](const std::string& request, const std::string& arch, const std::string& text) {

@@ -515,8 +515,8 @@ def test_every_problem_is_reported_at_once() -> None:
 
 def test_the_rules_have_names_and_docs() -> None:
     rules = _core.verify_rules()
-    assert len({name for name, _ in rules}) == len(rules)
-    assert all(doc.endswith(".") for _, doc in rules)
+    assert len({rule.name for rule in rules}) == len(rules)
+    assert all(rule.doc.endswith(".") for rule in rules)
 
 
 def test_a_part_of_the_threads_is_reported_once_with_what_decomposes_it() -> None:

@@ -407,15 +407,14 @@ def _load(request: str | None, arch: str, ranks: list[int | None], configure: Ca
     stored = None if request is None else _core.plan_load(request, arch)
     if stored is None:
         return None
-    key, text = stored
     try:
-        plan = json.loads(text)
+        plan = json.loads(stored.text)
         _need(plan["format"] == _FORMAT and plan["schema"] == _SCHEMA and plan["request"] == request)
         _need(plan["arch"] == arch)
         return _recipe(plan, ranks, configure)
     except (_WrongError, GrapheneError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError,
             RecursionError):  # fmt: skip
-        _core.cache_discard(key)
+        _core.cache_discard(stored.key)
         return None
 
 
