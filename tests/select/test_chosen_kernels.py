@@ -37,3 +37,13 @@ def test_kernels_that_are_chosen_lower(seed: int) -> None:
     tile = choose(p, H200)
     for launch in gemm_launches(p, tile):
         launch.kernel.lowered(H200.arch)
+
+
+@pytest.mark.parametrize("seed", range(3, 2 * SEEDS, 11))
+def test_kernels_that_are_chosen_do_not_spill(seed: int) -> None:
+    """Nor does the compiler serialise their products, which it would say in a remark."""
+    p = problem(random.Random(seed))
+    for launch in gemm_launches(p, choose(p, H200)):
+        binary = launch.kernel.compile(H200.arch)
+        assert binary.spill_bytes == 0, f"{p}: {choose(p, H200)}"
+        assert "serialized" not in binary.log, binary.log

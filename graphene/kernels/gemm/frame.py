@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockWork", "Declared", "Product", "relu_of_bias"]
 
+MOST_PARTS = 65535  # of k
 MOST_IN_BOXES = 2**31 - 2**16  # coordinates of a copy by TMA have 32 bits with a sign, also those of the last box
 
 
@@ -241,8 +242,8 @@ class Product:
         N = gr.sym("N", multiple_of=max(b_is.fact(k=False), Result.vector(self.c_type, p.align[2])), **most)
         depth = max(a_is.fact(k=True), b_is.fact(k=True))
         K = gr.sym("K", multiple_of=depth, **(most | {"min": depth} if most else {}))
-        batch = [gr.sym("batch")] if p.batch is not None else []
-        parts = [gr.sym("S", min=1)] if self.splits else []
+        batch = [gr.sym("batch", **most)] if p.batch is not None else []
+        parts = [gr.sym("S", min=1, **(most and {"max": MOST_PARTS}))] if self.splits else []
         lengths = most | {"min": 1} if most else {}
         A = a_is.argument(M, K, batch, False, b_is.fact(k=True), **lengths)
         B = b_is.argument(N, K, batch, self.b_as_kn, a_is.fact(k=True), **lengths)

@@ -66,8 +66,6 @@ class Store:
         self.held = {n: gr.fragment(f"r{n}", [64, self.step], self.dtype, tv, on=mine) for n in h.loaded}
         if self.fetches:
             self.rounds = [gr.ring(f"round{i or ''}", 1) for i in range(self.ahead)]
-            warps = mine.tile(32)
-            self.warp = warps[warps.indices()[0]]
 
     def declare_scales(self) -> None:
         """Declares the registers of scales: their product, or those of all rows and of a step of columns."""
@@ -147,8 +145,6 @@ class Store:
                 for m in range(h.rows // 64):  # rows of an instruction: so few results are under way at once
                     self.load_terms(tile, j, i, m, width_bytes)
                     self.round(acc.tile([64, self.step])[m, j * (h.width // self.step) + i], m)
-                    if h.loaded and h.by_boxes:
-                        gr.barrier(self.warp)  # all its lanes have read what they replace
                     gr.move(to.tile([64, self.step])[m, i], self.out, on=self.mine, atom=store)
             if h.staged:
                 self.close(tile.piece("C", h.width, j), to)
@@ -242,7 +238,8 @@ class Store:
         else:
             gr.barrier(on=self.mine)
             width = self.result.align_bytes
-            copy_lines(to, held, self.mine, width, (access("ld.shared", width), access("st.global", width)))
+            few = 4 if self.h.rows * self.h.columns // 128 > 160 else 0  # beside so many sums there is room for a few
+            copy_lines(to, held, self.mine, width, (access("ld.shared", width), access("st.global", width)), few)
 
     def end(self) -> None:
         """Waits until nothing in shared memory is needed any more."""

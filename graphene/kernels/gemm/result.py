@@ -22,7 +22,7 @@ PROMOTED = 128  # k of fp8, whose sums are added up in fp32
 UNROLLED_BYTES = 32  # bytes of a thread on their way between shared and global memory, if vectors are narrow
 
 
-def copy_lines(to: Any, tile: Any, threads: Any, align_bytes: int, atoms: Any) -> None:
+def copy_lines(to: Any, tile: Any, threads: Any, align_bytes: int, atoms: Any, unrolled: int = 0) -> None:
     """Copies a tile [rows,columns] by vectors of `align_bytes`, one a thread in each step of a loop over rows.
 
     It is a loop, because with straight-line code the compiler would keep addresses and predicates in registers from one
@@ -32,7 +32,7 @@ def copy_lines(to: Any, tile: Any, threads: Any, align_bytes: int, atoms: Any) -
     step = max(threads.size * vector // columns, 1)
     while rows % step:
         step //= 2
-    for i in gr.loop("i", rows // step, unroll=max(4, UNROLLED_BYTES // align_bytes)):
+    for i in gr.loop("i", rows // step, unroll=unrolled or max(4, UNROLLED_BYTES // align_bytes)):
         gr.move(to.tile([step, None])[i, 0], tile.tile([step, None])[i, 0], on=threads, atom=atoms)
 
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["gemm_sm90", "product_sm90"]
 
 MOST_TILES = 2**31 - 2**16  # no sum of a tile and a grid is larger than 32 bits hold
-REGISTERS = (24, 240)  # of the producer's threads, and of those of two consumers
+# Registers of the producer's threads and of those of two consumers, by the most sums of a thread that fit.
+REGISTERS = {160: (40, 232), 208: (24, 240)}
 
 
 def gemm_sm90(
@@ -96,6 +97,7 @@ def product_sm90(product: Product) -> gr.Kernel:
     check_tile_sm90(product)
     h, t = Hopper(product), product.tile
     STAGES, BK, sharing = t.stages, t.tile[2], h.down * h.across
+    of_producer, of_consumers = next(n for most, n in REGISTERS.items() if h.rows * h.columns // 128 <= most)
     load, wgmma = gr.atom("tma.load"), h.atom
 
     with gr.Kernel("gemm_sm90", **product.promise()) as kernel:
@@ -117,11 +119,11 @@ def product_sm90(product: Product) -> gr.Kernel:
 
         with gr.only(producer):
             if h.consumers > 1:
-                gr.setmaxnreg(REGISTERS[0])
+                gr.setmaxnreg(of_producer)
             with gr.only(producer.elect()):
                 put = gr.ring("put", STAGES, phase=1)  # 1: the ring starts empty
-                tiles = gr.scalar("tiles", grid.tiles, min=0, max=MOST_TILES)
-                for tile in gr.loop("tile", tiles.value, start=block, step=grid.workers):
+                grid.count("put")
+                for tile in gr.loop("tile", grid.counted, start=block, step=grid.workers):
                     x, y, part, z = grid.place(tile, rank)
                     first_k = grid.first_step(part, rank)
                     X, Y = matrices_of(h, product, of, z)
@@ -138,7 +140,7 @@ def product_sm90(product: Product) -> gr.Kernel:
 
         with gr.only(consumers):
             if h.consumers > 1:
-                gr.setmaxnreg(REGISTERS[1])
+                gr.setmaxnreg(of_consumers)
             w, _ = consumers.indices()
             mine, get = consumers[w], gr.ring("get", STAGES)
             acc = gr.fragment("acc", [h.rows, h.columns], product.sums, wgmma.c, on=mine)
@@ -161,7 +163,8 @@ def product_sm90(product: Product) -> gr.Kernel:
                 get.advance(w * grid.steps)  # over the stages of a tile that is the other consumer's
                 with gr.if_(w == 1):
                     turn[0].arrive()
-            for tile in gr.loop("tile", grid.tiles, start=first, step=step):
+            grid.count("get")
+            for tile in gr.loop("tile", grid.counted, start=first, step=step):
                 x, y, part, z = grid.place(tile, rank)
                 row = x if t.turns or h.consumers == 1 else h.consumers * x + w
                 X, Y = matrices_of(h, product, of, z)
@@ -295,11 +298,17 @@ class Grid:
         rows, columns = (of.N, of.M) if h.swapped else (of.M, of.N)
         self.rows, self.columns = gr.ceil_div(rows, h.down * h.block_rows), gr.ceil_div(columns, h.across * h.columns)
         # A matrix of more tiles has 4 TB at least: the bound tells that 32 bits count them.
-        self.of_a_matrix = gr.min(self.rows * self.columns, MOST_TILES)
+        self.of_a_matrix = gr.max(1, gr.min(self.rows * self.columns, MOST_TILES))
         self.tiles = gr.min(prod([self.rows, self.columns, *of.parts, *of.batch]), MOST_TILES)
         ks = of.A.shape[-1] if p.a.longer_k else of.B.shape[-2 if p.b_as_kn else -1]
         self.steps = gr.ceil_div(gr.ceil_div(ks, t.tile[2]), h.cuts * prod(of.parts))  # of a block, for each tile
         self.workers = gr.min(gr.sm_count() // h.blocks, self.tiles)
+
+    def count(self, mark: str) -> None:
+        """Declares the numbers of tiles for a role, in 32 bits: 64 would not fit into the registers of a producer."""
+        self.counted = gr.scalar(f"{mark}_tiles", self.tiles, min=0, max=MOST_TILES).value
+        if self.parts or self.of.batch:
+            self.counted_of_one = gr.scalar(f"{mark}_of_one", self.of_a_matrix, min=1, max=MOST_TILES).value
 
     def blocks(self) -> tuple[Any, Any, Any, Any]:
         """Declares them: the block or cluster, all blocks that wait for each other, the cluster, the block's rank."""
@@ -320,7 +329,7 @@ class Grid:
         h, rows, columns, group = self.h, self.rows, self.columns, self.h.product.tile.group
         z: Any = 0
         if self.parts or self.of.batch:
-            z, tile = tile // self.of_a_matrix, tile % self.of_a_matrix
+            z, tile = tile // self.counted_of_one, tile % self.counted_of_one
         part, z = (z // self.of.batch[0], z % self.of.batch[0]) if self.parts and self.of.batch else (z, z)
         # `group` rows of tiles side by side share A and B in the L2 cache. Minima and maxima change nothing: they tell
         # that 32 bits are enough, and that there is no quotient of negative numbers.
