@@ -17,8 +17,8 @@ import graphene as gr
 from graphene import _core
 from graphene.kernels.arguments import size
 from graphene.kernels.attention.arguments import arguments
-from graphene.kernels.attention.forward import ForwardConfig, _Forward
-from graphene.kernels.attention.problem import Attention, Seen
+from graphene.kernels.attention.forward import ForwardConfig, Steps, _Forward
+from graphene.kernels.attention.problem import MOST, Attention, Seen
 from graphene.kernels.attention.reference import forward, parts, parts_read
 
 MOST_CLUSTER = 8
@@ -169,13 +169,24 @@ class Decode(_Forward):
         gr.start_kernels()
         gr.wait_kernels()
         self.place_keys()
-        self.steps = self.range()
+        self.steps = self.in_scalars(self.range())
         with gr.only(self.producer):
             self.run_producer()
         with gr.only(self.consumers):
             self.consume()
         gr.barrier()
         self.meet(t)
+
+    def in_scalars(self, steps: Any) -> Steps:
+        """The same, computed once, where expressions of places in a table would grow too large."""
+
+        def computed(name: str, value: Any) -> Any:
+            return value if isinstance(value, int) else gr.scalar(name, value, min=0, max=2 * MOST).value
+
+        names = ("count", "whole", "first", "first_whole")
+        same = steps.first_whole is steps.first
+        made = {n: computed(f"steps_{n}", getattr(steps, n)) for n in names[: 3 if same else 4]}
+        return Steps(*(made.get(n, made["first"]) for n in names))
 
     def run_producer(self) -> None:
         """Copies keys and values."""

@@ -109,7 +109,7 @@ def attention_forward_kernel(c: ForwardConfig) -> gr.Kernel:
 
 
 @dataclass
-class _Steps:
+class Steps:
     """The tiles of keys of a block in the order of work: first the `whole` ones, which need no mask."""
 
     count: Any
@@ -340,7 +340,7 @@ class _Forward:
             self.online_softmax(self.S[j % 2])
             self.multiply_values(i, j)
 
-    def range(self) -> _Steps | _Listed:
+    def range(self) -> Steps | _Listed:
         """The tiles of keys of this block; those that need no mask come first."""
         a, c = self.a, self.c
         if self.listed and a.mask is not None:
@@ -362,7 +362,7 @@ class _Forward:
             whole_hi = gr.min(gr.max(whole_hi, whole_lo), gr.max(hi, lo))
         else:
             whole_lo, whole_hi = lo, gr.min(gr.max(whole_hi, lo), gr.max(hi, lo))
-        return _Steps(gr.max(hi - lo, 0), whole_hi - whole_lo, lo, whole_lo)
+        return Steps(gr.max(hi - lo, 0), whole_hi - whole_lo, lo, whole_lo)
 
     def copy_rows(self, inside: gr.Tensor, of: gr.Tensor, store: bool) -> None:
         """Copies the rows (query, head of the group) of Q or O, 16 bytes at a time, into or out of shared memory."""
