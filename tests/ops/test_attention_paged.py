@@ -63,7 +63,7 @@ def test_values(lengths: list[int], page: int, sq: int, named: dict[str, Any]) -
 def test_many_queries_and_other_types() -> None:
     check(r(1, 40, 2, 16, dtype=BF16), *cache([60], 24, 2, 16, BF16), causal=True)
     check(r(2, 3, 2, 6, dtype=F32), *cache([9, 4], 5, 1, 6, F32), causal=True, said="PyTorch's operators")
-    check(r(1, 3, 2, 16), *cache([9], 5, 1, 16), said="no kernel for pages of 5 keys, which is no multiple of 8")
+    check(r(1, 3, 2, 16), *cache([9], 5, 1, 16), said="no kernel for pages of 5 keys, not a multiple of 8")
 
 
 def test_a_cache_of_both_is_read_in_place() -> None:

@@ -65,7 +65,7 @@ class PagedOperator:
         if (other := refused(q, k)) is not None:
             return other
         if page % 8:
-            return _core.Recipe.torch(f"no kernel for pages of {page} keys, which is no multiple of 8")
+            return _core.Recipe.torch(f"no kernel for pages of {page} keys, not a multiple of 8")
         if 0 in k.shape or table.shape[1] == 0:
             return _core.Recipe.torch("there are no pages")
         where = target_device(q.device)
