@@ -246,6 +246,15 @@ std::optional<std::vector<std::uint64_t>> Ghost::expected(const Instance& i, boo
     case ir::SpecKind::Move:
       if (spec.ins.size() != 1) return std::nullopt;
       want = operand(0);
+      if (const std::string combine = text_attr(scope, "combine"); !combine.empty()) {
+        Op op = Op::Cast;
+        if (!op_from_name(combine, op) || !algebraic(op) || !is_float(spec.outs.front().dtype)) return std::nullopt;
+        for (std::size_t e = 0; e < want.size() && e < i.out.cells.size(); ++e) {
+          const auto& cells = i.out.cells[e];
+          if (!cells.empty() && !missed(i, cells.front()))
+            want[e] = numbers_.apply(op, before(i, cells.front()), want[e], 0);
+        }
+      }
       break;
     case ir::SpecKind::Init:
       want.assign(static_cast<std::size_t>(i.out.size()),

@@ -117,6 +117,25 @@ def test_boxes_combine_too() -> None:
     assert np.array_equal(y, 3 * x + 1)
 
 
+def test_a_move_that_combines_and_is_cut_into_several_boxes_keeps_its_promise() -> None:
+    for op, dtype, means in (("add", gr.fp32, lambda x, y: y + x), ("max", gr.i32, np.maximum)):
+        with gr.Kernel("long", means=means) as kernel:
+            x = gr.input("x", gr.row_major(512, 8), dtype, align_bytes=16)
+            y = gr.inout("y", gr.row_major(512, 8), dtype, align_bytes=16)
+            blocks, warp = gr.blocks(1), gr.threads(32)
+            s = gr.alloc("s", [512, 8], dtype, gr.SH)
+            gr.move(s, x, on=warp, atom=("ld.global.v4.b32", "st.shared.v4.b32"))
+            gr.fence("async.shared")
+            gr.barrier()
+            with gr.only(warp.elect()):
+                gr.move(y, s, atom="tma.store", combine=op)
+                gr.commit("tma.store")
+                gr.wait("tma.store", pending=0)
+            assert blocks.size == 1
+        result = kernel.check()
+        assert result.ok, str(result)
+
+
 def plainly_written(kernel: str) -> gr.Kernel:
     with gr.Kernel(kernel) as k:
         y = gr.inout("y", [64], gr.fp32, align_bytes=16)
