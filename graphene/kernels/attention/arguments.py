@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import graphene as gr
 from graphene.kernels.attention import reference as means
 from graphene.kernels.attention import reference_saved as saved
+from graphene.kernels.attention import reference_sums as sums
 from graphene.kernels.attention.problem import LOG2E
 from graphene.kernels.attention.workspace import TOGETHER
 
@@ -49,6 +50,8 @@ def arguments(
             lists(a, block, tile, args)
         if "delta" in args and "Q" in args:
             statistics(a, args, rng)
+        if "rows" in args and "Q" in args:
+            numbers(a, args)
         if "saved" in args and "Q" not in args:
             saved.prepare(tile, args)
         if "L" in args:
@@ -164,6 +167,15 @@ def statistics(a: Attention, args: Any, rng: Any) -> None:
         args["rest"][there] = (made["LSE"][there] - args["LSE"][there]) * LOG2E
         args["rest"][~there] = 0
     args["delta"][...] = means.delta(args["G"], made["O"])
+
+
+def numbers(a: Attention, args: Any) -> None:
+    """The numbers of rows that a forward pass and ``attention_rows_kernel`` leave."""
+    import numpy as np
+
+    with np.errstate(divide="ignore"):  # rows that see no key
+        made = means.forward(a, True, **args)
+    args["rows"][...] = sums.tiled(made["LSE"], means.delta(args["G"], made["O"]))
 
 
 def logarithms(args: Any, rng: Any) -> None:

@@ -168,10 +168,11 @@ def delta(G: Any, wide: Any, gL: Any = 0) -> Any:
     return (G * wide).sum(-1).swapaxes(-1, -2) - gL
 
 
-def gradients(a: Attention, passed: str | None = None, **given: Any) -> Iterator[tuple[Any, ...]]:
+def gradients(a: Attention, passed: str | None = None, narrow: str = "P", **given: Any) -> Iterator[tuple[Any, ...]]:
     """For each sequence its places, and the gradients of queries, keys, values, scores.
 
     `passed`: the tensor that passes probabilities, 2^12 times larger, to the warps that compute scores' gradients.
+    `narrow`: the tensor of scores' gradients in 16 bits.
     """
     import numpy as np
 
@@ -188,7 +189,7 @@ def gradients(a: Attention, passed: str | None = None, **given: Any) -> Iterator
         p = np.where(seen & (lse != -np.inf), np.exp2(s - lse * LOG2E - rest), 0)
         dp = np.einsum("qhd,khd->hqk", G[q], of_heads(V[k], Q.shape[-2]))
         known = p if passed is None else gr.rounded(passed, p, by=2.0**12)
-        ds = gr.rounded("P", known * (dp - less) * slope)
+        ds = gr.rounded(narrow, known * (dp - less) * slope)
         p = gr.rounded("P", p, by=1.0 if passed is None else 2.0**12)
         dq = np.einsum("hqk,khd->qhd", ds, of_heads(K[k], Q.shape[-2])) * given["scale"]
         dk = together(np.einsum("hqk,qhd->khd", ds, Q[q])) * given["scale"]

@@ -1,0 +1,85 @@
+"""Meanings of the kernels around ``attention_gradient_sm90``, which adds gradients of queries up in fp32."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from graphene.kernels.attention.problem import LOG2E
+from graphene.kernels.attention.reference import gradients
+
+if TYPE_CHECKING:
+    from graphene.kernels.attention.problem import Attention
+
+TILE = 64  # queries of a tile
+
+
+def tiled(LSE: Any, delta: Any) -> Any:
+    """The numbers of rows, tile by tile: -LSE in units of log2(e), which is -inf without keys or queries; delta."""
+    import numpy as np
+
+    *front, sq = LSE.shape
+    tiles = -(-sq // TILE)
+    rows = np.zeros_like(LSE, shape=(*front, 2, tiles * TILE))
+    rows[..., 0, :] = -np.inf
+    rows[..., 0, :sq] = np.where(np.isinf(LSE), -np.inf, LSE * -LOG2E)
+    rows[..., 1, :sq] = delta
+    return rows.reshape(*front, 2, tiles, TILE).swapaxes(-2, -3).reshape(*front, tiles, 2 * TILE)
+
+
+def plain(rows: Any, sq: int) -> tuple[Any, Any]:
+    """The inverse: LSE, which is inf where there are no keys, and delta."""
+    *front, tiles, _ = rows.shape
+    numbers = rows.reshape(*front, tiles, 2, TILE).swapaxes(-2, -3).reshape(*front, 2, tiles * TILE)
+    return numbers[..., 0, :sq] / -LOG2E, numbers[..., 1, :sq]
+
+
+def in_tiles(dq: Any) -> Any:
+    """Gradients of queries (batch, sq, heads, D) as they are summed up: (batch, heads, tiles, D / 8, 64, 8).
+
+    D is rounded up to a multiple of 64. In groups of 8 columns, row x + 8 y + 16 z of a tile with x < 8 and y < 2 is at
+    x + 8 z + 32 y: the order of the matrix instructions' registers.
+    """
+    import numpy as np
+
+    b, sq, heads, d = dq.shape
+    tiles, depth = -(-sq // TILE), -(-d // 64) * 64
+    whole = np.zeros_like(dq, shape=(b, tiles * TILE, heads, depth))
+    whole[:, :sq, :, :d] = dq
+    parts = whole.reshape(b, tiles, 4, 2, 8, heads, depth // 8, 8)  # z, y, x
+    return parts.transpose(0, 5, 1, 6, 3, 2, 4, 7).reshape(b, heads, tiles, depth // 8, TILE, 8)
+
+
+def out_of_tiles(sums: Any, sq: int, d: int) -> Any:
+    """The inverse of `in_tiles`."""
+    b, heads, tiles, groups, *_ = sums.shape
+    parts = sums.reshape(b, heads, tiles, groups, 2, 4, 8, 8).transpose(0, 2, 5, 4, 6, 1, 3, 7)
+    return parts.reshape(b, tiles * TILE, heads, groups * 8)[:, :sq, :, :d]
+
+
+def sums_gradient(a: Attention, **given: Any) -> dict[str, Any]:
+    """DK, dV, and the gradient of queries without the scale, added to `sums`."""
+    import numpy as np
+
+    dK, dV, dQ = (np.zeros_like(given[n]) for n in "KVQ")
+    LSE, delta = plain(given["rows"], given["Q"].shape[1])
+    ones = {**given, "LSE": LSE, "delta": delta, "scale": 1.0}
+    for (q, k), dq, dk, dv, _ in gradients(a, None, "dS", **ones):
+        dQ[q] = dq
+        dK[k], dV[k] = dk * given["scale"], dv
+    sums = given["sums"]
+    return {"dK": dK, "dV": dV, "sums": sums + in_tiles(dQ).reshape(sums.shape)}
+
+
+def tiled_rows(delta: Any, LSE: Any, sums: Any) -> dict[str, Any]:
+    """The numbers of rows, and sums that are zero."""
+    import numpy as np
+
+    return {"rows": tiled(LSE, delta), "sums": np.zeros_like(sums)}
+
+
+def rounded_sums(sums: Any, dQ: Any, scale: Any) -> Any:
+    """The gradient of queries."""
+    return out_of_tiles(sums, *dQ.shape[1::2]) * scale
+
+
+__all__ = ["TILE", "in_tiles", "out_of_tiles", "plain", "rounded_sums", "sums_gradient", "tiled", "tiled_rows"]
