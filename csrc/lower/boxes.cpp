@@ -95,6 +95,8 @@ bool hardware_clips(const ir::DimBound& bound, const std::vector<Position>& at, 
     if (same(bound.levels, at[d].levels) && identical(bound.base, at[d].base)) {
       if (identical(bound.extent, extents[d]) || sym::prove(sym::le(extents[d], bound.extent))) return true;
     }
+    // A window that ends with the tensor: its elements and its end are counted from the same place.
+    if (same(bound.levels, at[d].levels) && identical(at[d].base - bound.base, extents[d] - bound.extent)) return true;
     if (!constant(bound.levels)) continue;
     // An index past the last tile: its tile starts behind the end.
     std::vector<std::int64_t> steps{box[d]};

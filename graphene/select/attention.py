@@ -51,8 +51,11 @@ def select_forward(
 def select_forward_sm90(
     what: Attention, sq: int, sk: int, *, lse: bool = False, training: bool = False, device: Device = H200
 ) -> ForwardSm90 | None:
-    """The forward kernel of wgmma for a problem, or None if that has no kernel or the device no such instruction."""
-    served = not what.prescaled and not what.varlen and sk > 0
+    """The forward kernel of wgmma for a problem, or None if that has no kernel or the device no such instruction.
+
+    `sq`, `sk`: queries and keys; of packed sequences, the longest one's queries, and all keys.
+    """
+    served = not what.prescaled and sk > 0
     # A mask of queries and keys takes more registers than there are.
     served = served and (what.mask is None or (not what.mask.rows and -(-sk // 64) <= CAPACITY))
     if not (BY_WGMMA and served and has_wgmma(device)):
@@ -60,7 +63,7 @@ def select_forward_sm90(
     depth = what.depth
     if depth <= 64:
         rows = {n: -(-sq // (64 * n)) * n * (1.0 if n == 3 else 1.1) for n in (2, 3)}  # of work, with those outside
-        few = rows[2] < rows[3] or what.mask is not None or training
+        few = rows[2] < rows[3] or what.mask is not None or what.varlen or training
         tile = (128, 2, 3, 2, True) if few else (128, 3, 3, 2, True)
     elif depth <= 128:
         tile = (128, 2, 2, 2, True)
@@ -69,6 +72,8 @@ def select_forward_sm90(
     else:
         tile = (64, 2, 2, 1, False)
     BN, consumers, stages, queries, apart = tile
+    if what.varlen and not apart:
+        return None
     return ForwardSm90(what, BN, consumers, stages, queries, apart, lse=lse or training, training=training)
 
 

@@ -62,6 +62,28 @@ def test_values(name: str) -> None:
     call(c, 1, c.BM + 70, c.BN + 3)  # with a window, rows that see no key
 
 
+@pytest.mark.parametrize("what", [Attention(16, varlen=True), replace(CAUSAL, varlen=True, group=2)], ids=str)
+@pytest.mark.parametrize("ends", [([2, 7, 150, 250], [3, 10, 100, 170]), ([0, 5, 5, 130], [0, 64, 96, 96])], ids=str)
+def test_packed_sequences(what: Attention, ends: tuple[list[int], list[int]]) -> None:
+    """Rows around the sequences, which nobody reads, and sequences without queries or keys."""
+    rng, starts = np.random.default_rng(0), [np.array(x, np.int32) for x in ends]
+    rows = {"Q": (ends[0][-1] + 4, 2 * what.group), "K": (ends[1][-1] + 9, 2), "V": (ends[1][-1] + 9, 2)}
+    given: dict[str, Any] = {n: rng.standard_normal((*x, 16)).astype(np.float16) for n, x in rows.items()}
+    for n in "KV":
+        given[n][ends[1][-1] :] = np.nan
+    numbers = {"scale_log2": 0.3} | ({"right": 3} if what.right else {})
+    wide = {n: x.astype(np.float64) for n, x in given.items()} | dict(
+        zip(("starts_q", "starts_k"), starts, strict=True)
+    )
+    with np.errstate(divide="ignore"):
+        want = reference.forward(what, True, **wide, **numbers)
+    got = {n: np.full(x.shape, np.nan, np.float16 if n == "O" else np.float32) for n, x in want.items()}
+    kernel = attention_forward_sm90(ForwardSm90(what, 32, 2, lse=True))
+    kernel(*given.values(), *starts, *got.values(), *numbers.values(), int(np.diff(starts[0]).max()))
+    for n, x in want.items():
+        np.testing.assert_allclose(got[n], x, rtol=2e-3, atol=2e-3, err_msg=n)
+
+
 def test_scores_of_any_size() -> None:
     call(CONFIGS["causal"], 1, 40, 50, scale=2.0**29)
 
@@ -85,8 +107,9 @@ def test_refusals() -> None:
     [
         ForwardSm90(Attention(64), 112, 3, 3),
         ForwardSm90(Attention(128, right=True), 128, 2, lse=True),
+        ForwardSm90(Attention(64, right=True, varlen=True), 128, 2, 3),
     ],
-    ids=["three consumers", "two consumers"],
+    ids=["three consumers", "two consumers", "packed"],
 )
 def test_it_compiles_without_spills(c: ForwardSm90) -> None:
     done = attention_forward_sm90(c).compile("sm_90a")  # serialised products are an error

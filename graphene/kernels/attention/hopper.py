@@ -143,20 +143,23 @@ class Order:
 class Notes:
     """Integers about a tile that the producer computes once, beside the tile, and consumers read when they need them.
 
-    `slots`: one more than there are tiles on their way. `limits`: the least and the most of each.
+    `slots`: one more than there are tiles on their way. `limits`: the least and the most of each. `used`: else
+    consumers compute them themselves.
     """
 
-    def __init__(self, limits: dict[str, tuple[int, int]], slots: int) -> None:
-        self.limits = limits
-        self.slots, self.places = slots, gr.alloc("notes", [slots, len(limits)], gr.i32, gr.SH)
+    def __init__(self, limits: dict[str, tuple[int, int]], slots: int, used: bool = True) -> None:
+        self.limits, self.slots, self.used = limits, slots, used
+        if used:
+            self.places = gr.alloc("notes", [slots, len(limits)], gr.i32, gr.SH)
 
     def begin(self, name: str) -> None:
         """Declares the register of a role."""
-        self.held = gr.alloc(name, [], gr.i32, gr.RF)
+        if self.used:
+            self.held = gr.alloc(name, [], gr.i32, gr.RF)
 
     def write(self, tile: Any, values: dict[str, Any]) -> None:
         """Writes those of a tile of the block, counted from 0."""
-        for j, name in enumerate(self.limits):
+        for j, name in enumerate(self.limits if self.used else ()):
             self.held[:] = values[name]
             gr.move(self.places[tile % self.slots, j], self.held)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,8 +55,8 @@ class ForwardSm90:
         size("ForwardSm90", "stages", self.stages, least=2)
         size("ForwardSm90", "queries", self.queries)
         a = self.what
-        if a.prescaled or a.varlen:
-            want = "want: no bias, softcap or score, a positive scale, no packed sequences"
+        if a.prescaled or (a.varlen and (a.mask is not None or self.consumers > 2 or not self.apart)):
+            want = "want: no bias, softcap or score, a positive scale; packed sequences: two consumers, apart, no mask"
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: no kernel of this problem", [want], "take ForwardConfig")
         if self.training and not self.lse:
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: training does not fit", ["want: lse=True", "got: lse=False"])
@@ -103,6 +104,8 @@ class _Forward:
         self.Q = args.tensor(gr.input, "Q", args.sq, args.heads)
         self.K = args.tensor(gr.input, "K", args.sk, args.kv_heads)
         self.V = args.tensor(gr.input, "V", args.sk, args.kv_heads)
+        places = gr.Layout(args.batch + 1)
+        self.starts = [gr.input(n, places, gr.i32) for n in ("starts_q", "starts_k")] if a.varlen else []
         self.M = args.extra("M", a.mask)
         if self.M is not None:
             row_tiles = gr.ceil_div(args.sq, c.BM) if self.differ else 1
@@ -110,20 +113,22 @@ class _Forward:
             self.T = gr.input("T", gr.Layout(shape, (*gr.sym("Tb Th Tm"), 1)), gr.i32)
         self.O = args.tensor(gr.output, "O", args.sq, args.heads)
         self.LSE = self.wide = None
+        front = () if a.varlen else (args.batch,)
         if c.lse:
-            self.LSE = gr.output("LSE", gr.row_major(args.batch, args.heads, args.sq), gr.fp32)
+            self.LSE = gr.output("LSE", gr.row_major(*front, args.heads, args.sq), gr.fp32)
         if c.training:
-            self.wide = gr.output("wide", gr.row_major(args.batch, args.sq, args.heads, a.D), gr.fp32, align_bytes=16)
+            self.wide = gr.output("wide", gr.row_major(*front, args.sq, args.heads, a.D), gr.fp32, align_bytes=16)
         self.plain = Scores(a)
         self.scale = self.plain.scale
         self.left = gr.param("left", gr.i32) if a.left else None
         self.right = gr.param("right", gr.i32) if a.right else None
+        self.longest = gr.max(gr.min(gr.param("longest", gr.i32), MOST), 1) if a.varlen else args.sq
 
     @property
     def differ(self) -> bool:
         """Whether tiles of queries differ in the tiles of keys that they see."""
         a = self.a
-        return a.left or a.right or (a.mask is not None and a.mask.rows)
+        return a.left or a.right or a.varlen or (a.mask is not None and a.mask.rows)
 
     def window(self) -> None:
         """The bounds of the window, within what 32 bits add."""
@@ -137,8 +142,8 @@ class _Forward:
     def run(self) -> None:
         """The kernel."""
         c, a, args = self.c, self.a, self.args
-        together = heads_together(args.sk, a.depth) if self.right is not None else None
-        self.order = Order(args.sq, c.BM, args.heads, args.batch, together)
+        together = heads_together(args.sk, a.depth) if self.right is not None and not a.varlen else None
+        self.order = Order(self.longest, c.BM, args.heads, args.batch, together)
         self.order.blocks()
         wgs = gr.threads(128 * (1 + c.consumers)).tile(128)
         producer, consumers = wgs[0], wgs[1 : 1 + c.consumers]
@@ -153,7 +158,8 @@ class _Forward:
         limits = {"hi": (1, tiles), "count": (1, tiles), "behind": (0, tiles)}
         limits |= {"before": (-1, tiles)} if a.left and self.M is None else {}
         limits |= {"m": (0, MOST // c.BM + 1), "h": (0, GRID), "b": (0, GRID)}
-        self.notes = Notes(limits, c.queries + 1)
+        self.notes = Notes(limits, c.queries + 1, used=not a.varlen)
+        self.zeroed = gr.named_barrier("zeroed", stages=1, threads=128 * c.consumers) if a.varlen else None
         gr.barrier()  # the barriers are initialised
         gr.start_kernels()  # the next kernel's blocks may start as soon as there is room
         gr.wait_kernels()
@@ -196,9 +202,7 @@ class _Forward:
             return at
         row, most = self.listed(m, h, b), MOST // self.c.BN
         n = gr.scalar(name, 0, max=most)
-        with gr.if_(
-            gr.index(row[1], 0, MOST) > 0
-        ):  # else there is no such entry: the first tile, of which nothing is seen
+        with gr.if_(gr.index(row[1], 0, MOST) > 0):  # else there is no such entry: the first tile, which nobody sees
             n.set(gr.index(row[at + 2], 0, most))
         return n.value
 
@@ -211,16 +215,39 @@ class _Forward:
             ring.producer()
         self.notes.begin("write")
         for r, m, h, b in self.order.places("load"):
-            steps = self.steps(m, h, b)
-            hi, count = steps["hi"], steps["count"]
-            place = SequenceView(self.args, b, [])
-            gQ = place.queries(self.Q, h).tile([c.BM, a.depth])[m, 0]
-            gK, gV = (place.keys(t, h // a.group).tile([c.BN, a.depth])[:, 0] for t in (self.K, self.V))
-            self.q.load(gQ, functools.partial(self.notes.write, r, {**steps, "m": m, "h": h, "b": b}))
-            for i in gr.loop("i", count):
-                n = self.number("n", hi - 1 - i, m, h, b)
-                self.k.load(gK[n])
-                self.v.load(gV[n])
+            place = self.sequence(b)
+            with self.there(m, place):
+                steps = self.steps(m, h, b)
+                hi, count = steps["hi"], steps["count"]
+                gQ = self.lines(self.Q, h, place, 0).tile([c.BM, a.depth])[m, 0]
+                gK, gV = (self.lines(t, h // a.group, place, 1).tile([c.BN, a.depth])[:, 0] for t in (self.K, self.V))
+                self.q.load(gQ, functools.partial(self.notes.write, r, {**steps, "m": m, "h": h, "b": b}))
+                for i in gr.loop("i", count):
+                    n = self.number("n", hi - 1 - i, m, h, b)
+                    self.k.load(gK[n])
+                    self.v.load(gV[n])
+
+    def sequence(self, b: Any) -> SequenceView:
+        """A sequence, and what is seen of it."""
+        place = SequenceView(self.args, b, self.starts)
+        if self.starts:
+            place.sq, place.sk = (
+                gr.scalar(n, gr.min(x, MOST), max=MOST).value for n, x in (("sq", place.sq), ("sk", place.sk))
+            )
+            self.seen = Seen(place.sq, place.sk, self.seen.left, self.seen.right)
+        return place
+
+    def there(self, m: Any, place: SequenceView) -> AbstractContextManager[object]:
+        """A condition: packed sequences have fewer tiles than the longest one."""
+        return gr.if_(m * self.c.BM < place.sq) if self.starts else nullcontext()
+
+    def lines(self, t: gr.Tensor, head: Any, place: SequenceView, of_keys: int) -> gr.Tensor:
+        """(seq, D) of a tensor. Boxes of a packed sequence's last rows have those of the next ones, too."""
+        if not self.starts:
+            return place.keys(t, head) if of_keys else place.queries(t, head)
+        start = place.k_start if of_keys else place.q_start
+        start = gr.min(start, t.shape[0])
+        return t[:, head, :].window(start, t.shape[0] - start)
 
     def consume(self, consumers: Any) -> None:
         """Computes 64 queries of each tile."""
@@ -235,38 +262,78 @@ class _Forward:
             with gr.if_(self.w == c.consumers - 1):
                 self.turn[0].arrive()
         self.notes.begin("read")
-        for r in gr.loop("tile", self.order.rounds("tile")[0]):
-            for t, v in ((self.m, -gr.inf), (self.l, 0), (self.mb, 0), (self.far, 0), (self.acc, 0)):
-                gr.init(t, v)
-            if c.training:
-                gr.init(self.best, -gr.inf)
-            self.q.wait()
-            hi, count, behind = self.notes.read(r, "hi", "count", "behind")
-            before = next(self.notes.read(r, "before")) if "before" in self.notes.limits else None
+        if self.starts:
+            for _, m, h, b in self.order.places("tile"):
+                self.m_tile, self.h, self.place = m, h, self.sequence(b)
+                self.fill_rest()
+                with self.there(m, self.place):
+                    self.compute(0, self.steps(m, h, b))
+        else:
+            for r in gr.loop("tile", self.order.rounds("tile")[0]):
+                self.compute(r, None)
+        gr.wait(gr.atom("tma.store"), pending=0)
+
+    def fill_rest(self) -> None:
+        """Writes zeros to the rows before the first packed sequence and after the last."""
+        rows = [t[:, self.h, :] for t in (self.O, self.wide) if t is not None]
+        rows += [] if self.LSE is None else [self.LSE[self.h, :]]
+        share = self.m_tile * self.c.consumers + self.w, self.order.row_tiles * self.c.consumers
+        self.place.fill_rest(False, rows, share, self.mine)
+
+    def compute(self, r: Any, steps: dict[str, Any] | None) -> None:
+        """Computes 64 queries of a tile; r: its number among the block's."""
+        c = self.c
+        for t, v in ((self.m, -gr.inf), (self.l, 0), (self.mb, 0), (self.far, 0), (self.acc, 0)):
+            gr.init(t, v)
+        if c.training:
+            gr.init(self.best, -gr.inf)
+        self.q.wait()
+        if steps is None:
+            names = [n for n in ("hi", "count", "behind", "before") if n in self.notes.limits]
+            steps = dict(zip(names, self.notes.read(r, *names), strict=True))
             if self.differ:
                 (self.m_tile,) = self.notes.read(r, "m")
+        hi, behind, before = steps["hi"], steps["behind"], steps.get("before")
 
-            def outside(i: Any, behind: Any = behind, before: Any = before) -> Any:  # of the tiles that are seen whole
-                return i < behind if before is None else (i < behind) + (i > before) > 0
+        def outside(i: Any) -> Any:  # of the tiles that are seen whole
+            return i < behind if before is None else (i < behind) + (i > before) > 0
 
-            self.k.wait()
-            gr.fence(self.qk)
-            self.scores()
-            gr.wait(self.qk, pending=0)
-            self.k.release()
-            self.hide(r, hi - 1, outside(0))
-            self.softmax(further=False)
-            self.P[:] = self.S  # C layout to A layout: the same owners, so only a conversion
-            for i in gr.loop("i", count, start=1):
-                self.step(r, hi - 1 - i, outside(i))
-            if c.apart:
-                self.q.release()  # the last scores are done
-            gr.fence(self.pv)
-            self.values()
+        self.k.wait()
+        gr.fence(self.qk)
+        self.scores()
+        gr.wait(self.qk, pending=0)
+        self.k.release()
+        if self.starts:
+            self.clear_values(hi)
+        self.hide(r, hi - 1, outside(0))
+        self.softmax(further=False)
+        self.P[:] = self.S  # C layout to A layout: the same owners, so only a conversion
+        for i in gr.loop("i", steps["count"], start=1):
+            self.step(r, hi - 1 - i, outside(i))
+        if c.apart:
+            self.q.release()  # the last scores are done
+        gr.fence(self.pv)
+        self.values()
+        if not self.starts:
             self.m_tile, self.h, b = self.notes.read(r, "m", "h", "b")
-            self.place = SequenceView(self.args, b, [])
-            self.finish()
-        gr.wait(gr.atom("tma.store"), pending=0)
+            self.place = self.sequence(b)
+        self.finish()
+
+    def clear_values(self, hi: Any) -> None:
+        """Replaces the values behind a packed sequence's last key by zeros: whatever lies there, its weight is 0."""
+        c, vectors = self.c, self.a.depth // 8
+        first = self.place.sk - (hi - 1) * c.BN
+        assert self.zeroed is not None
+        with gr.if_(first < c.BN):
+            self.v.wait()
+            zeros = gr.alloc("zeros", [8], self.a.dtype, gr.RF)
+            gr.init(zeros, 0)
+            lines, (t,) = self.v.tile().tile([1, 8]), self.mine.indices()
+            start = gr.max(first, 0) * vectors + self.w * 128 + t
+            for i in gr.loop("cleared", c.BN * vectors, start=start, step=128 * c.consumers):
+                gr.move(lines[i // vectors, i % vectors][0, :], zeros, atom=gr.atom("st.shared.v4.b32"))
+            gr.fence("async.shared")  # what threads stored becomes visible to the products
+            self.zeroed[0].sync()
 
     def allocate(self) -> None:
         """Registers."""
@@ -413,6 +480,9 @@ class _Forward:
         gr.move(place, out, atom=gr.atom("stmatrix.x4"))
         gr.fence("async.shared")  # what threads stored becomes visible to the copy
         gr.barrier(on=self.mine)
+        if self.starts:
+            self.store_packed(place)
+            return
         with gr.only(self.mine.elect()):
             gr.move(self.rows(self.O), place, atom=store)
             gr.commit(store)
@@ -425,6 +495,17 @@ class _Forward:
         """The consumer's rows of a tensor like Q."""
         c = self.c
         return self.place.queries(t, self.h).tile([64, self.a.depth])[self.m_tile * c.consumers + self.w, 0]
+
+    def store_packed(self, held: gr.Tensor) -> None:
+        """Stores the consumer's rows of a packed sequence; by threads, where the box would reach into the next one."""
+        store, a, at = gr.atom("tma.store"), self.a, self.m_tile * self.c.consumers + self.w
+        with gr.if_(at * 64 + 64 <= self.place.sq):
+            with gr.only(self.mine.elect()):
+                gr.move(self.lines(self.O, self.h, self.place, 0).tile([64, a.depth])[at, 0], held, atom=store)
+                gr.commit(store)
+        with gr.else_():
+            by_threads = gr.atom("ld.shared.v4.b32"), gr.atom("st.global.v4.b32")
+            gr.move(self.rows(self.O), held, on=self.mine, atom=by_threads)
 
     def multiplied(self, total: gr.Tensor) -> Any:
         """The sum of the exponentials with the largest one as it was multiplied by values, rounded to 16 bits.
