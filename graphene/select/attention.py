@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphene.kernels.attention.backward import BackwardConfig
+from graphene.kernels.attention.backward_sm90 import KEYS, GradientSm90
 from graphene.kernels.attention.decode import DecodeConfig
 from graphene.kernels.attention.forward import ForwardConfig
 from graphene.kernels.attention.problem import Attention
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from graphene.select.device import Device
 
 BY_WGMMA = False  # whether attention_sm90 is chosen
+IN_STEP = 1.03  # time of a tile in a cluster, whose blocks keep in step, to that in a block of its own
+GRADIENTS_BY_WGMMA = False  # whether attention_gradient_sm90 is chosen
 SHORT = 16  # with at most this many queries, the heads of a group are rows of one block
 
 # Of the kernel for few queries on sm_90a; the times were measured on an H200.
@@ -156,6 +159,25 @@ def select_backward(what: Attention, *, device: Device = H200) -> tuple[Backward
         queries = BackwardConfig(what, 64, 64, 4) if what.softcap else BackwardConfig(what, 128, 32, 4)
         return keys, replace(queries, piece=16)
     return keys, BackwardConfig(what, 64, 32 if depth <= 192 else 16, 4, piece=16)
+
+
+def select_backward_sm90(
+    what: Attention, batch: int, sk: int, kv_heads: int, *, device: Device = H200
+) -> GradientSm90 | None:
+    """The gradients' kernel of wgmma, or None if it does not take the problem or the device has no such instruction.
+
+    As many blocks share the keys of a head as make the longest run of tiles of keys of a block short.
+    """
+    served = not (what.mask is not None or what.prescaled or what.varlen or what.left) and what.D <= 128 and sk > 0
+    if not (GRADIENTS_BY_WGMMA and served and has_wgmma(device)):
+        return None
+    tiles, units = -(-sk // KEYS), batch * kv_heads
+
+    def run(n: int) -> float:
+        return -(-units // max(1, device.sm_count // n)) * -(-tiles // n) * (1.0 if n == 1 else IN_STEP)
+
+    cluster = min((1, 2, 4, 8), key=run)
+    return GradientSm90(what, *((2, 3) if what.D <= 64 else (1, 2)), cluster=cluster)
 
 
 def select_backward_saving(what: Attention, *, device: Device = H200) -> tuple[BackwardConfig, ProductConfig] | None:

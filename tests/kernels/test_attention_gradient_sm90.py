@@ -41,13 +41,12 @@ def call(c: GradientSm90, sq: int, sk: int, right: int = 0, batch: int = 1, kv_h
         want = {**reference.keys_gradient(a, None, **passed), **reference.queries_gradient(a, **passed)}
     tiles = -(-sq // 64)
     rows = np.full((batch, heads, tiles, 128), np.nan, np.float32)
-    sums = np.full((batch, heads, tiles, 64 * c.depth), np.nan, np.float32)
+    sums = np.full((batch, heads, tiles, c.depth // 4, 256), np.nan, np.float32)
     got = {n: np.full(x.shape, np.nan, np.float16) for n, x in want.items()}
     attention_rows_kernel(a)(*(made[n].astype(np.float32, order="C") for n in ("delta", "LSE")), rows, sums)
     G, Q, K, V = given.values()
-    lines = sums.reshape(batch, heads, tiles, -1, 256)
-    attention_gradient_sm90(c)(G, rows, Q, K, V, got["dK"], got["dV"], lines, *numbers.values())
-    attention_sums_kernel(a)(sums.reshape(batch, heads, tiles, -1, 64, 8), got["dQ"], scale)
+    attention_gradient_sm90(c)(G, rows, Q, K, V, got["dK"], got["dV"], sums, *numbers.values())
+    attention_sums_kernel(a)(sums, got["dQ"], scale)
     for n, x in want.items():
         np.testing.assert_allclose(got[n], x, rtol=3e-3, atol=3e-3, err_msg=n)
 

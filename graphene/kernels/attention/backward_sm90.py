@@ -82,7 +82,7 @@ def attention_gradient_sm90(c: GradientSm90) -> gr.Kernel:
 
     Arguments: G = dO, which lies like Q of ``attention_forward_kernel``; rows (batch, heads, tiles of queries,
     2 ``QUERIES``) in fp32, which ``attention_rows_kernel`` makes; Q, K, V of that kernel; dK and dV, which lie like K;
-    sums (batch, sq, heads, D) in fp32; scale_log2, scale and, with a window, right. There is at least one query and one
+    sums (``attention_rows_kernel``); scale_log2, scale and, with a window, right. There is at least one query and one
     key.
     """
     means = functools.partial(sums_gradient, c.what)

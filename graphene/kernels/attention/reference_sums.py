@@ -34,10 +34,10 @@ def plain(rows: Any, sq: int) -> tuple[Any, Any]:
 
 
 def in_tiles(dq: Any) -> Any:
-    """Gradients of queries (batch, sq, heads, D) as they are summed up: (batch, heads, tiles, D / 8, 64, 8).
+    """Gradients of queries (batch, sq, heads, D) as they are summed up: (batch, heads, tiles, D / 4, 256).
 
-    D is rounded up to a multiple of 64. In groups of 8 columns, row x + 8 y + 16 z of a tile with x < 8 and y < 2 is at
-    x + 8 z + 32 y: the order of the matrix instructions' registers.
+    D is rounded up to a multiple of 64. A tile has groups of 8 columns, and within a group rows of 8 elements. Row
+    x + 8 y + 16 z with x < 8 and y < 2 is at x + 8 z + 32 y: the order of the matrix instructions' registers.
     """
     import numpy as np
 
@@ -46,14 +46,14 @@ def in_tiles(dq: Any) -> Any:
     whole = np.zeros_like(dq, shape=(b, tiles * TILE, heads, depth))
     whole[:, :sq, :, :d] = dq
     parts = whole.reshape(b, tiles, 4, 2, 8, heads, depth // 8, 8)  # z, y, x
-    return parts.transpose(0, 5, 1, 6, 3, 2, 4, 7).reshape(b, heads, tiles, depth // 8, TILE, 8)
+    return parts.transpose(0, 5, 1, 6, 3, 2, 4, 7).reshape(b, heads, tiles, depth // 4, 256)
 
 
 def out_of_tiles(sums: Any, sq: int, d: int) -> Any:
     """The inverse of `in_tiles`."""
-    b, heads, tiles, groups, *_ = sums.shape
-    parts = sums.reshape(b, heads, tiles, groups, 2, 4, 8, 8).transpose(0, 2, 5, 4, 6, 1, 3, 7)
-    return parts.reshape(b, tiles * TILE, heads, groups * 8)[:, :sq, :, :d]
+    b, heads, tiles, lines, _ = sums.shape
+    parts = sums.reshape(b, heads, tiles, lines // 2, 2, 4, 8, 8).transpose(0, 2, 5, 4, 6, 1, 3, 7)
+    return parts.reshape(b, tiles * TILE, heads, lines * 4)[:, :sq, :, :d]
 
 
 def sums_gradient(a: Attention, **given: Any) -> dict[str, Any]:
@@ -66,8 +66,7 @@ def sums_gradient(a: Attention, **given: Any) -> dict[str, Any]:
     for (q, k), dq, dk, dv, _ in gradients(a, None, "dS", **ones):
         dQ[q] = dq
         dK[k], dV[k] = dk * given["scale"], dv
-    sums = given["sums"]
-    return {"dK": dK, "dV": dV, "sums": sums + in_tiles(dQ).reshape(sums.shape)}
+    return {"dK": dK, "dV": dV, "sums": given["sums"] + in_tiles(dQ)}
 
 
 def tiled_rows(delta: Any, LSE: Any, sums: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from graphene.kernels.attention.reference_sums import TILE, rounded_sums, tiled_
 
 __all__ = ["attention_rows_kernel", "attention_sums_kernel"]
 
-THREADS = 128
+THREADS, LINE = 128, 256
 
 
 def attention_rows_kernel(what: Attention) -> gr.Kernel:
@@ -16,7 +16,7 @@ def attention_rows_kernel(what: Attention) -> gr.Kernel:
 
     Arguments: delta and LSE (batch, heads, sq) in fp32; rows (batch, heads, tiles, 2 x 64), for each tile of 64 queries
     the negative LSE in units of log2(e), -inf for queries that see no key or do not exist, then delta; sums (batch,
-    heads, tiles, 64 x D) in fp32, with D rounded up to a multiple of 64.
+    heads, tiles, D / 4, 256) in fp32, with D rounded up to a multiple of 64.
     """
     with gr.Kernel("attention_rows", tiled_rows) as kernel:
         args = AttentionArguments(what)
@@ -24,8 +24,8 @@ def attention_rows_kernel(what: Attention) -> gr.Kernel:
         tiles = gr.ceil_div(args.sq, TILE)
         depth = -(-what.D // 64) * 64
         rows = gr.output("rows", gr.row_major(args.batch, args.heads, tiles, 2 * TILE), gr.fp32, align_bytes=16)
-        flat = gr.row_major(args.batch, args.heads, tiles, TILE * depth)
-        sums = gr.output("sums", flat, gr.fp32, align_bytes=16)
+        lines = gr.row_major(args.batch, args.heads, tiles, depth // 4, LINE)
+        sums = gr.output("sums", lines, gr.fp32, align_bytes=16)
         grid, threads = gr.blocks(tiles, args.heads, args.batch), gr.threads(THREADS)
         (tile, h, b), (t,) = grid.indices(), threads.indices()
         x, y = (gr.alloc(n, [], gr.fp32, gr.RF) for n in "xy")
@@ -45,20 +45,20 @@ def attention_rows_kernel(what: Attention) -> gr.Kernel:
                 gr.move(rows[b, h, tile, TILE + t], y)
             gr.init(zero, 0)
             for i in gr.loop("i", TILE * depth // 4, start=t, step=THREADS):
-                gr.move(sums[b, h, tile, :].tile([4])[i], zero)
+                gr.move(sums[b, h, tile, :, :].tile([1, 4])[i // (LINE // 4), i % (LINE // 4)][0, :], zero)
     return kernel
 
 
 def attention_sums_kernel(what: Attention) -> gr.Kernel:
     """DQ = scale * sums, rounded.
 
-    Arguments: sums (batch, heads, tiles, D / 8, 64, 8) in fp32, in the order of registers (``in_tiles``); dQ, which
-    lies like Q; scale. A thread has 8 neighbours of a row.
+    Arguments: sums (batch, heads, tiles, D / 4, 256) in fp32, in the order of registers (``in_tiles``); dQ, which lies
+    like Q; scale. A thread has 8 neighbours of a row.
     """
     with gr.Kernel("attention_sums", rounded_sums) as kernel:
         args, lanes = AttentionArguments(what), what.D // 8
         tiles = gr.ceil_div(args.sq, TILE)
-        shape = (args.batch, args.heads, tiles, -(-what.D // 64) * 8, TILE, 8)
+        shape = (args.batch, args.heads, tiles, -(-what.D // 64) * 16, LINE)
         sums = gr.input("sums", gr.row_major(*shape), gr.fp32, align_bytes=16)
         dQ = args.tensor(gr.output, "dQ", args.sq, args.heads)
         scale = gr.param("scale", gr.fp32)
@@ -69,9 +69,10 @@ def attention_sums_kernel(what: Attention) -> gr.Kernel:
             gr.wait_kernels()
             for i in gr.loop("i", TILE * lanes, start=t, step=THREADS):
                 row, lane = i // lanes, i % lanes
-                at = row % 8 + row // 16 * 8 + row // 8 % 2 * 32
+                at = lane * TILE + row % 8 + row // 16 * 8 + row // 8 % 2 * 32
+                place, line = sums[b, h, tile, at // (LINE // 8), :].tile([4]), at % (LINE // 8)
                 for j in range(2):
-                    gr.move(x.tile([4])[j], sums[b, h, tile, lane, at, :].tile([4])[j])
+                    gr.move(x.tile([4])[j], place[2 * line + j])
                 y[:] = x * scale
                 gr.move(dQ[b, :, h, :].tile([1, 8])[tile * TILE + row, lane][0, :], y)
     return kernel

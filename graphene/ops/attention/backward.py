@@ -13,9 +13,11 @@ from graphene.kernels.attention.backward import (
     attention_keys_gradient_kernel,
     attention_queries_gradient_kernel,
 )
+from graphene.kernels.attention.backward_sm90 import QUERIES, GradientSm90, attention_gradient_sm90
 from graphene.kernels.attention.delta import attention_delta_kernel
 from graphene.kernels.attention.problem import Attention
 from graphene.kernels.attention.product import attention_queries_product_kernel
+from graphene.kernels.attention.sums import attention_rows_kernel, attention_sums_kernel
 from graphene.kernels.attention.workspace import PANEL, ROWS
 from graphene.ops.attention import reference as plain
 from graphene.ops.attention.recipe import (
@@ -23,6 +25,7 @@ from graphene.ops.attention.recipe import (
     GRID,
     alike,
     attention_of,
+    boxed,
     copies,
     count_scores,
     extra_view,
@@ -37,7 +40,7 @@ from graphene.ops.core.define import Arg, Defined, Definition
 from graphene.ops.core.kernels import DTYPES, memory_bytes, target_device
 from graphene.ops.core.torch import Tensor, torch
 from graphene.ops.core.views import output, own, view
-from graphene.select.attention import select_backward, select_backward_saving
+from graphene.select.attention import select_backward, select_backward_saving, select_backward_sm90
 from graphene.select.device import Device
 
 _NUMBERS = "bool causal, int left, int right, float scale, float softcap"
@@ -67,6 +70,13 @@ def _saving(a: Attention, small: bool, where: Device) -> tuple[Any, Any] | None:
     if small:
         keys, product = BackwardConfig(a, 32, 32, 2, 3, saves=True, paired=keys.paired), replace(product, BN=32)
     return attention_keys_gradient_kernel(keys), attention_queries_product_kernel(product)
+
+
+@functools.cache
+def _by_wgmma(config: GradientSm90) -> tuple[Any, Any, Any]:
+    a = config.what
+    plain_rows = Attention(a.D, a.dtype, group=a.group)
+    return attention_rows_kernel(plain_rows), attention_gradient_sm90(config), attention_sums_kernel(plain_rows)
 
 
 def head_shares(heads: int, head_bytes: int, memory: int, blocks: int, device_blocks: int) -> list[tuple[int, int]]:
@@ -138,6 +148,11 @@ class Gradients:
         most = [longest(n) for n in given[2:4]] if self.varlen else [q.shape[1], k.shape[1]]
         after = [[n] if self.varlen else [] for n in most]
         small = q.device == "cpu"
+        if not self.varlen and not small and all(boxed(t) for t in (g, q, k, v)):
+            device = target_device(q.device)
+            by_wgmma = select_backward_sm90(a, q.shape[0], k.shape[1], k.shape[2], device=device)
+            if by_wgmma is not None:
+                return self.summed(by_wgmma, q, outputs, [inputs, dq, dk, dv, numbers], results)
         batch = given[0].shape[0] - 1 if self.varlen else q.shape[0]
         panels, padded = (-(-n // ROWS) * ROWS for n in most)
         where = target_device(q.device)
@@ -165,6 +180,24 @@ class Gradients:
                          (product, [keys_of, saved, *starts_of, dq, *numbers[1 + a.softcap:], first,
                                     *after[0]])]  # fmt: skip
         return _core.Recipe(outputs, 3, launches)
+
+    def summed(self, config: GradientSm90, q: Arg, outputs: list[Any], parts: list[Any], results: int) -> Any:
+        """The recipe of the kernel that adds gradients of queries up in fp32."""
+        (g, delta, lse, *qkv), dq, dk, dv, numbers = parts
+        tiles = -(-q.shape[1] // QUERIES)
+        front = [[(3, 0)], [(3, 2)], [(-1, tiles)]]
+        spaces = [
+            output("fp32", *front, [(-1, 2 * QUERIES)]),
+            output("fp32", *front, [(-1, config.depth // 4)], [(-1, 256)]),
+        ]
+        rows, sums = whole(results + 3, 4), whole(results + 4, 5)
+        before, kernel, after = _by_wgmma(config)
+        launches = [
+            (before, [delta, lse, rows, sums]),
+            (kernel, [g, rows, *qkv, dk, dv, sums, *numbers]),
+            (after, [sums, dq, numbers[1]]),
+        ]
+        return _core.Recipe([*outputs, *spaces], 3, launches)
 
     def reference(self, *args: Any) -> Any:
         """The same by PyTorch's operators."""
