@@ -59,6 +59,23 @@ def attention_in_parts() -> Launches:
 
 
 @sequence
+def few_queries_in_clusters_and_parts() -> Launches:
+    a = Attention(32, right=True, group=3)
+    parts = kernels.attention_decode_kernel(kernels.DecodeConfig(a, 16, 32, 2, 2, cluster=2, split=True))
+    both = [launch(parts, O="parts", LSE="logs"), launch(kernels.attention_combine_kernel(a), P="parts", L="logs")]
+    return Launches(both, functools.partial(means.forward, a, False))
+
+
+@sequence
+def pages_in_parts() -> Launches:
+    a = Attention(16, right=True, alike=True)
+    parts = kernels.attention_paged_kernel(kernels.DecodeConfig(a, 8, 16, 1, 2, split=True, page=8))
+    combine = kernels.attention_combine_kernel(a, lse=True)
+    both = [launch(parts, O="parts", LSE="logs"), launch(combine, P="parts", L="logs")]
+    return Launches(both, functools.partial(means.forward, a, True))
+
+
+@sequence
 def attention_of_listed_tiles() -> Launches:
     a = Attention(32, right=True, mask=Extra())
     tiles = kernels.attention_tiles_kernel(a, 32, 16)
@@ -211,6 +228,19 @@ def the_residual_is_what_c_held(x: Launches) -> Any:
 @mistake("attention in parts")
 def parts_are_combined_with_the_logarithms_of_others(x: Launches) -> Any:
     return [x[0], renamed(x[1], logs=("logs", lambda t: t[::-1].copy()))]
+
+
+@mistake("few queries in clusters and parts")
+def parts_are_combined_with_the_maxima_of_others(x: Launches) -> Any:
+    return [x[0], renamed(x[1], top=("top", lambda t: t[::-1].copy()))]
+
+
+@mistake("pages in parts")
+def pages_are_those_of_other_sequences(x: Launches) -> Any:
+    return [
+        renamed(x[0], table=("table", lambda t: t[::-1].copy()), lengths=("lengths", lambda n: n[::-1].copy())),
+        x[1],
+    ]
 
 
 @mistake("attention of listed tiles")

@@ -146,7 +146,7 @@ def _() -> Case:
 def _() -> Case:
     """Blocks and warps with keys that all queries see, that some see, with none at all; far scores; more rows."""
     what = Attention(32, right=True, group=3)
-    kernel = kernels.attention_decode_kernel(kernels.DecodeConfig(what, 8, 32, 2, 2, cluster=2, lse=True))
+    kernel = kernels.attention_decode_kernel(kernels.DecodeConfig(what, 16, 32, 2, 2, cluster=2, lse=True))
 
     def call(sq: int, sk: int, scale: float, right: int) -> list[Any]:
         q, k, v = (normal(i, 1, s, h, 32) for i, (s, h) in enumerate(((sq, 6), (sk, 2), (sk, 2))))
@@ -162,17 +162,18 @@ def _() -> Case:
 def _() -> Case:
     """Pages in any order, of which the last holds what is not a number; a sequence without keys."""
     what = Attention(32, left=True, right=True, alike=True)
-    kernel = kernels.attention_paged_kernel(kernels.DecodeConfig(what, 8, 32, 1, 2, split=True, page=24))
+    kernel = kernels.attention_paged_kernel(kernels.DecodeConfig(what, 16, 16, 1, 2, split=True, page=8))
 
-    def call(left: int, right: int) -> list[Any]:
-        q, (k, v) = normal(0, 3, 5, 2, 32), (normal(i, 11, 24, 2, 32) for i in (1, 2))
-        table = np.array([[7, 2, 10, 4, 0], [9, -1, -1, -1, -1], [-1] * 5], np.int32)
-        lengths = np.array([113, 24, 0], np.int32)
-        k[0, 17:] = v[0, 17:] = np.nan
-        made = [np.full((2, 3, 2, 5, *x), np.nan, np.float32) for x in ((32,), (), ())]
+    def call(parts: int, left: int, right: int) -> list[Any]:
+        q, (k, v) = normal(0, 3, 9, 2, 32), (normal(i, 40, 8, 2, 32) for i in (1, 2))
+        table = np.array([[*range(30, 10, -1)], [9, 3] + [-1] * 18, [-1] * 20], np.int32)
+        lengths = np.array([157, 16, 0], np.int32)
+        k[11, 5:] = v[11, 5:] = np.nan
+        made = [np.full((parts, 3, 2, 9, *x), np.nan, np.float32) for x in ((32,), (), ())]
         return [q, k, v, table, lengths, *made, 1.5, left, right]
 
-    return Case(kernel, [functools.partial(call, *c) for c in ((200, 0), (40, 3), (3, -30))])
+    calls = ((1, 200, 0), (2, 40, 3), (2, 3, -30))
+    return Case(kernel, [functools.partial(call, *c) for c in calls])
 
 
 @case("attention_delta_kernel")

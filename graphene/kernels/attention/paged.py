@@ -16,7 +16,6 @@ from graphene.kernels.attention.decode import Decode, DecodeConfig
 from graphene.kernels.attention.problem import MOST, Seen
 from graphene.kernels.attention.reference import forward, parts, parts_read
 
-AHEAD = 8  # steps that the table is read ahead
 PAGES = 2**31 - 1
 
 
@@ -70,7 +69,8 @@ class _Paged(Decode):
         most = gr.min(self.most * page, MOST)
         self.sq, self.sk = self.args.sq, gr.min(gr.index(self.lengths[self.b], 0, MOST), most)
         self.gK, self.gV = (t[:, :, self.kh, :].tile([1, self.rows, self.a.depth]) for t in (self.K, self.V))
-        self.entries = gr.alloc("entries", [AHEAD, self.boxes], gr.i32, gr.SH)
+        self.ahead = self.d.stages + 1  # the table is read for so many steps at a time
+        self.entries = gr.alloc("entries", [self.ahead, self.boxes], gr.i32, gr.SH)
         self.seen = Seen(self.sq, self.sk, self.left, self.right)
 
     def clear(self, rv: gr.Tensor, k: int) -> None:
@@ -92,18 +92,18 @@ class _Paged(Decode):
                 box = self.steps.number(i) * self.boxes + lane
                 last = gr.max((self.sk - 1) // page, 0)  # the page again behind the last key: nobody sees it
                 gr.move(
-                    self.entries[i % AHEAD, lane % self.boxes],
+                    self.entries[i % self.ahead, lane % self.boxes],
                     self.table[self.b, gr.min(box // of_a_page, last)],
                     atom=cp,
                 )
             gr.commit(cp)
 
-        for i in range(AHEAD - 1):
+        for i in gr.loop("first", self.ahead - 1):
             read_table(i)
         put = gr.ring("put", self.d.stages, phase=1)
         for i in gr.loop("i", count):
-            read_table(i + AHEAD - 1)
-            gr.wait(cp, pending=AHEAD - 1)
+            read_table(i + self.ahead - 1)
+            gr.wait(cp, pending=self.ahead - 1)
             s = put.index
             self.empty[s].wait(put.phase)
             with gr.only(self.producer.elect()):
@@ -111,7 +111,7 @@ class _Paged(Decode):
             gr.barrier(on=self.producer)
             with gr.if_(lane < self.boxes):
                 box = self.steps.number(i) * self.boxes + lane
-                entry = gr.index(self.entries[i % AHEAD, lane % self.boxes], 0, PAGES)
+                entry = gr.index(self.entries[i % self.ahead, lane % self.boxes], 0, PAGES)
                 for to, pages in ((self.sK, self.gK), (self.sV, self.gV)):
                     here = to[s].tile([self.rows, None])[lane % self.boxes, 0]
                     gr.move(here, pages[entry, box % of_a_page, 0][0, :, :], atom=self.tma, done=self.full[s])
