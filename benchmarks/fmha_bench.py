@@ -43,7 +43,14 @@ BACKWARD = (
     (2, 4096, 16, 128, True),
 )  # fmt: skip
 # Batch, keys, heads, heads of keys, head size: one query each.
-DECODE = ((1, 4096, 32, 8, 128), (16, 4096, 32, 8, 128), (64, 1024, 32, 8, 128), (32, 512, 16, 16, 64))
+DECODE = (
+    (1, 4096, 32, 8, 128), (16, 4096, 32, 8, 128), (64, 1024, 32, 8, 128), (32, 512, 16, 16, 64),
+    (1, 131072, 32, 8, 128), (4, 8192, 64, 8, 128),
+)  # fmt: skip
+# The same in pages: batch, keys, heads, heads of keys, head size, keys of a page.
+PAGES = (
+    (1, 4096, 32, 8, 128, 16), (1, 4096, 32, 8, 128, 256), (16, 4096, 32, 8, 128, 16), (16, 4096, 32, 8, 128, 256),
+)  # fmt: skip
 
 
 def tensors(b: int, s: int, h: int, d: int, n: int = 3) -> list[Any]:
@@ -133,6 +140,26 @@ def decode(repeats: int) -> list[dict[str, Any]]:
     return made
 
 
+def pages(repeats: int) -> list[dict[str, Any]]:
+    """One query of each sequence, with keys and values in pages and one after the other."""
+    made = []
+    for b, s, h, hk, d, page in PAGES:
+        q, (k, v) = tensors(b, 1, h, d, 1)[0], tensors(b, s, hk, d, 2)
+        place = torch.randperm(b * s // page, device="cuda")
+        kp, vp = (torch.empty_like(t.view(-1, page, hk, d)) for t in (k, v))
+        for t, whole in ((kp, k), (vp, v)):
+            t[place] = whole.view(-1, page, hk, d)
+        lengths = torch.full((b,), s, dtype=torch.int32, device="cuda")
+        args = (q, kp, vp, place.view(b, -1).int(), lengths)
+        check(ops.attention_paged(*args), q, k, v)
+        ways = {
+            "graphene, pages": captured(functools.partial(ops.attention_paged, *args)),
+            "graphene": captured(functools.partial(ops.attention, q, k, v)),
+        }
+        made += rows("pages", f"b{b} h{h}/{hk} keys {s} d{d} page {page}", measure(ways, repeats))
+    return made
+
+
 def backward(repeats: int) -> list[dict[str, Any]]:
     """Gradients alone, through autograd."""
     made = []
@@ -158,18 +185,20 @@ def host(repeats: int) -> list[dict[str, Any]]:
     """The time of a call until it returns, on a small problem, beside a launch from C and nothing else."""
     q, k, v = tensors(1, 64, 2, 64)
     starts = torch.tensor([0, 64], dtype=torch.int32, device="cuda")
+    one, (keys, values) = tensors(1, 1, 32, 128, 1)[0], tensors(1, 4096, 8, 128, 2)
     a, b, c = (torch.randn(N, device="cuda") for _ in range(3))
     with tempfile.TemporaryDirectory() as folder:
         ways = {
             "graphene": batches(ops.attention, q, k, v),
             "graphene, packed": batches(ops.attention_varlen, q[0], k[0], v[0], starts, starts, 64, 64),
+            "graphene, decode": batches(ops.attention, one, keys, values),
             "torch": batches(functional.scaled_dot_product_attention, q, k, v),
             "bare cuLaunchKernel from C": bare(Path(folder), a, b, c),
         }
         return rows("host", "one call", measure_host(ways, 2 * repeats))
 
 
-TABLES = {"forward": forward, "masked": masked, "decode": decode, "backward": backward, "host": host}
+TABLES = {"forward": forward, "masked": masked, "decode": decode, "pages": pages, "backward": backward, "host": host}
 
 
 def main() -> int:
