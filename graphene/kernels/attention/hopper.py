@@ -18,6 +18,7 @@ __all__ = ["GRID", "SHARED_BYTES", "Notes", "Order", "Ring", "heads_together", "
 SHARED_BYTES = 227 * 1024  # of a block
 GRID = 65535  # the most heads or sequences
 MOST_TILES = 2**31 - 2**16  # no sum of a tile and a grid is larger than 32 bits hold
+LEAST_HEADS = 32  # that are mixed: four blocks or more work on a head at once
 L2_ELEMS = 1 << 24  # elements of keys and values that blocks which run together read: 32 MiB
 
 
@@ -172,5 +173,7 @@ class Notes:
 
 
 def heads_together(sk: Any, depth: int) -> Any:
-    """How many heads' keys and values the cache holds beside each other."""
-    return gr.max(1, L2_ELEMS // (2 * depth) // sk)
+    """How many heads have their tiles mixed: as many as the cache holds keys and values of, and enough that the work
+    of blocks evens out. The blocks that work on a head at once read the same keys at about the same time.
+    """
+    return gr.max(LEAST_HEADS, L2_ELEMS // (2 * depth) // sk)

@@ -381,14 +381,18 @@ class _Forward:
         if self.differ or self.M is not None:  # else only the last tile has keys that are not there
             self.hide(tile, n, outside)
         self.softmax(further=True)
-        gr.wait(self.pv, pending=0)
+        if self.c.lazy:
+            # The compiler would wait before the exponentials. It cannot, since they decide where it waits.
+            with gr.if_(gr.index(self.grows, 0, 1) > 0):
+                gr.wait(self.pv, pending=0)
+                self.acc[:] = self.acc * self.alpha
+            with gr.else_():
+                gr.wait(self.pv, pending=0)
+        else:
+            gr.wait(self.pv, pending=0)
+            self.acc[:] = self.acc * self.alpha
         self.v.release()
         self.P[:] = self.S
-        if self.c.lazy:
-            with gr.if_(gr.index(self.grows, 0, 1) > 0):
-                self.acc[:] = self.acc * self.alpha
-        else:
-            self.acc[:] = self.acc * self.alpha
 
     def hide(self, tile: Any, n: Any, outside: Any) -> None:
         """Rules out the scores that a query does not see, if tile n is `outside` of those that are seen whole."""
@@ -420,8 +424,8 @@ class _Forward:
             self.most[:] = gr.where(self.far > 0, gr.inf, -gr.inf)
             gr.reduce("max", self.most, self.rise.values, axis=0, accumulate=True)
             self.over[:] = gr.where(self.most * self.scale > LAZY, 1, 0)
-            gr.reduce("max", self.grows, self.over, axis=0, on=self.warp)  # warps branch as one beside products
-            with gr.if_(gr.index(self.grows, 0, 1) > 0):
+            self.alpha[:] = 1
+            with gr.if_(gr.index(self.over, 0, 1) > 0):
                 self.flags[:] = gr.where(self.rise * self.scale > LAZY, 1, 0)
                 self.m_old[:] = m
                 m[:] = gr.where(self.flags > 0, top, m)
@@ -432,6 +436,9 @@ class _Forward:
             self.shift(S, further)
         S[:] = gr.exp2(gr.fma(S, self.scale, self.mb), ftz=True)
         gr.reduce("add", self.l, S, axis=1, accumulate=True)  # own values only: l keeps the lanes apart
+        if further and self.c.lazy:
+            self.over[:] = gr.where(self.l.values[0] + self.l.values[1] >= 0, self.over, 1)
+            gr.reduce("max", self.grows, self.over, axis=0, on=self.warp)  # warps branch as one beside products
 
     def shift(self, S: gr.Tensor, further: bool) -> None:
         """Makes sums relative to a new maximum `mb`, which is rounded, but the same for all of them.
