@@ -259,7 +259,7 @@ class _Gradient:
             for head in gr.loop("add_group", self.a.group):
                 for i in gr.loop("add_step", at.round + 1):  # after a round nobody adds, so that the next begins apart
                     self.turn[turn.index].wait(turn.phase)  # all have added what they had two steps ago
-                    m = at.begin + (i + APART * self.rank) % at.round
+                    m = at.begin + (i + APART * at.at) % at.round
                     real = (at.n < at.count) * (i < at.round) * (m >= at.lo) * (m < at.lo + at.each)
                     with gr.if_(real > 0):
                         share(at, at.kh * self.a.group + head, m)
@@ -435,13 +435,18 @@ class Pass:
     each head of the group. `edge`: how many steps of a head have queries that do not see all keys. `steps`: those of
     all heads.
 
-    In a cluster a block begins `after` so many tiles, and the blocks' steps together are a `round` from the tile
-    `begin` on. Each block is ``APART`` tiles ahead of the one before, so that no two add to the same rows.
+    In a cluster a block is number `at`, from the first to the last and then back. It begins `after` so many tiles, and
+    the blocks' steps together are a `round` from the tile `begin` on. Each block is ``APART`` tiles ahead of the one
+    before, so that no two add to the same rows.
     """
 
     def __init__(self, of: _Gradient, role: str, seen: Seen, b: Any, kh: Any, p: Any, count: Any) -> None:
         self.of, self.seen, self.b, self.kh, self.count = of, seen, b, kh, count
-        n = self.n = p * of.c.cluster + of.rank
+        cluster = of.c.cluster
+        self.at = (
+            0 if cluster == 1 else of.rank + p % 2 * (cluster - 1 - 2 * of.rank)
+        )  # with windows each has its share
+        n = self.n = p * cluster + self.at
         most, group = MOST // QUERIES + 1, of.a.group
         lo, hi, whole, _ = seen.query_tiles(n * KEYS, KEYS, QUERIES)
 
@@ -453,18 +458,18 @@ class Pass:
         self.each = gr.scalar(f"{role}_each", gr.max(gr.min(hi - self.lo, most), 1), min=1, max=most).value
         self.steps = self.each * group
         self.begin, self.after = 0, 0
-        if of.c.cluster > 1:
+        if cluster > 1:
             if of.right is not None:
-                lo = seen.query_tiles((n - of.rank) * KEYS, KEYS, QUERIES)[0]
+                lo = seen.query_tiles((n - self.at) * KEYS, KEYS, QUERIES)[0]
                 self.begin = scalar("begin", gr.min(lo, hi - 1), most)
-            apart = APART * of.c.cluster
+            apart = APART * cluster
             self.round = gr.scalar(f"{role}_round", gr.max(hi - self.begin, apart), min=apart, max=most + apart).value
-            late = gr.max(self.begin + APART * of.rank - self.lo, 0)
+            late = gr.max(self.begin + APART * self.at - self.lo, 0)
             self.after = scalar("after", late * (late < self.each), most)
         if role == "own":
             first = 1 if of.right is None else gr.max(gr.min(whole - self.lo, self.each), 1)
             every = (n + 1) * KEYS > of.args.sk
-            if of.c.cluster > 1 and of.right is not None:
+            if cluster > 1 and of.right is not None:
                 every = gr.max(every, (self.after > 0) * (first > 1))
             self.edge = scalar("edge", first + (self.each - first) * every, most)
         self.place = SequenceView(of.args, b, [])
