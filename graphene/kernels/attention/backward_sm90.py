@@ -217,8 +217,8 @@ class _Gradient:
                     h, m = at.step(j)
                     Q, G = (at.place.queries(t, h).tile([QUERIES, self.depth])[m, 0] for t in (self.Q, self.G))
                     rows = self.rows[at.b, h, m, :]
+                    copies("grads", steps, (self.sG, G))  # its place is free first
                     copies("queries", steps, (self.sQ, Q), (self.sR, rows))
-                    copies("grads", steps, (self.sG, G))
                     steps.advance()
 
     def add(self) -> None:
