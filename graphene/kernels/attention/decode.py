@@ -146,7 +146,6 @@ class Decode(_Forward):
         self.sums = gr.alloc("sums", places, gr.fp32, gr.SH, over=[self.sK, self.sV])
         self.warp_tops, self.warp_totals = (gr.alloc(n, [d.WARPS, d.BM], gr.fp32, gr.SH) for n in ("tops", "totals"))
         if self.cluster is not None:
-            self.share_sums = gr.alloc("share", [d.BM, a.D], gr.fp32, gr.SH)
             self.share_tops, self.share_totals = (
                 gr.alloc(n, [d.BM], gr.fp32, gr.SH) for n in ("share_tops", "share_totals")
             )
@@ -289,16 +288,14 @@ class Decode(_Forward):
             if self.cluster is None:
                 self.result(row, column)
                 return
-            gr.move(self.share_sums[row, :].tile([4])[column], self.out)
+            gr.move(self.sums[0, row, :].tile([4])[column], self.out)  # where nobody else reads
             with gr.if_(column == 0):
                 gr.move(self.share_tops[row], self.top)
                 gr.move(self.share_totals[row], self.sum)
 
         def of_blocks(row: Any, column: Any) -> None:
-            shares = [
-                [t.of(r) for t in (self.share_tops, self.share_totals, self.share_sums)] for r in range(d.cluster)
-            ]
-            self.add([(top[row], total[row], sums[row, :].tile([4])[column]) for top, total, sums in shares])
+            shares = [[t.of(r) for t in (self.share_tops, self.share_totals, self.sums)] for r in range(d.cluster)]
+            self.add([(top[row], total[row], sums[0, row, :].tile([4])[column]) for top, total, sums in shares])
             self.result(row, column)
 
         each(d.BM * columns, 0, of_warps)
