@@ -1,7 +1,6 @@
 #include "ir/parse.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "ir/barriers.h"
 #include "ir/declare.h"
@@ -11,8 +10,6 @@
 namespace graphene::ir {
 
 namespace {
-
-constexpr int kMaxInt32 = std::numeric_limits<int>::max();
 
 class KernelReader : public DeclReader {
  public:

@@ -1,12 +1,8 @@
 #include "ir/parse_decl.h"
 
-#include <limits>
-
 #include "ir/print.h"
 
 namespace graphene::ir {
-
-constexpr int kMaxInt32 = std::numeric_limits<int>::max();
 
 std::string DeclReader::header() {
   skip_newlines();

@@ -91,7 +91,7 @@ int ExprReader::id_after(char sigil) {
   const std::string what = std::string("a name such as '") + sigil + "7'";
   if (!tok().is(std::string_view(&sigil, 1)) || tok(1).kind != Tok::Int || !tok(1).glued) expected(what);
   advance();
-  return small("the number of a name", 0, std::numeric_limits<int>::max());
+  return small("the number of a name", 0, kMaxInt32);
 }
 
 std::optional<double> ExprReader::number() {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 
 namespace graphene::ir {
 
+inline constexpr int kMaxInt32 = std::numeric_limits<int>::max();
 inline constexpr int kMaxParenDepth = 256;
 inline constexpr int kMaxExprDepth = 100;  // of what an expression simplifies to: prints within kMaxParenDepth
 inline constexpr int kMaxOperators = 20000;

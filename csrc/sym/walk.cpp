@@ -24,13 +24,13 @@ Expr rebuild(const Node& n, const std::function<Expr(const Expr&)>& f) {
     case Op::Mul:
       return fold([](const Expr& a, const Expr& b) { return a * b; });
     case Op::FloorDiv:
-      return fold(floor_div);
+      return fold([](const Expr& a, const Expr& b) { return floor_div(a, b); });
     case Op::Mod:
-      return fold(mod);
+      return fold([](const Expr& a, const Expr& b) { return mod(a, b); });
     case Op::Min:
-      return fold(min);
+      return fold([](const Expr& a, const Expr& b) { return min(a, b); });
     case Op::Max:
-      return fold(max);
+      return fold([](const Expr& a, const Expr& b) { return max(a, b); });
     case Op::Xor: {
       SmallVec<Expr, 8> args;
       for (const Expr& a : n.args) args.push_back(f(a));

@@ -45,6 +45,7 @@ def build(folder: Path, optimize: str) -> Path:
         "-DGRAPHENE_BINDINGS=OFF",
         "-DGRAPHENE_NATIVE_TESTS=ON",
         "-DGRAPHENE_SANITIZE=address,undefined",
+        "-DCMAKE_UNITY_BUILD=ON",
         f"-DPython_EXECUTABLE={sys.executable}",
     ]
     subprocess.run(["cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", *options], check=True, stdout=subprocess.DEVNULL)
