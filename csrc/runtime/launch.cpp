@@ -94,8 +94,8 @@ Map::Words Map::at(const Driver& d, void* address) {
     if (e.address == address && address != nullptr) return e.words;
   if (d.encode_map == nullptr)
     fail(Code::LAUNCH_DRIVER, kernel_ + ": the driver is too old for tensor maps", {}, "install driver 12 or newer");
-  // cuda.h's CUtensorMapDataType of these bits: what copies combine is of the type itself.
-  static const std::map<std::string, int> types = {{"fp16", 6}, {"bf16", 9}, {"fp32", 7}, {"tf32", 7}, {"fp64", 8},
+  // cuda.h's CUtensorMapDataType of these bits: what copies combine is of the type itself. Loads of tf32 round.
+  static const std::map<std::string, int> types = {{"fp16", 6}, {"bf16", 9}, {"fp32", 7}, {"tf32", 11}, {"fp64", 8},
                                                    {"i32", 3},  {"u32", 2},  {"i64", 5},  {"u64", 4}};
   const auto known = types.find(map_.dtype.name);
   const int dtype = known != types.end() ? known->second : map_.dtype.bits == 16 ? 1 : 0;

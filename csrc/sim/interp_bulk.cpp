@@ -8,6 +8,19 @@
 
 namespace graphene::sim {
 
+namespace {
+
+// What a copy by a tensor map of tf32 writes: the nearest number, of two the even one; each NaN becomes the same one.
+// Subnormal numbers count, and what is too large becomes infinite, as an H200 has it.
+void round_to_tf32(char* at) {
+  auto bits = static_cast<std::uint32_t>(load_bits(at, 4));
+  const bool nan = (bits & 0x7fffffffU) > 0x7f800000U;
+  bits = nan ? 0x7fffe000U : (bits + 0xfffU + (bits >> 13 & 1U)) & ~0x1fffU;
+  store_bits(at, 4, bits);
+}
+
+}  // namespace
+
 void Interpreter::locate(const Warp& w, const Leaf& f, const Operand& o, int lane, int rank, Side& side) {
   side.rank = rank;
   side.granules.clear();
@@ -69,6 +82,7 @@ void Interpreter::write_side(const Warp& w, const Leaf& f, const Issuer& by, int
       continue;
     }
     std::memcpy(target, source.data + from.elements[i] * in.bytes, bytes);
+    if (in.dtype == ir::ScalarType::tf32 && !in.box.empty()) round_to_tf32(target);
     if (!read.tracked) continue;
     const auto granule = source.first + static_cast<std::int32_t>(from.elements[i]) * source.ratio;
     bool undefined = false;

@@ -79,8 +79,7 @@ def has_wgmma(device: Device) -> bool:
 
 def serves(p: GemmProblem, device: Device) -> bool:
     """Whether gemm_sm90 computes such products on a device."""
-    bits = TYPES[p.dtype].bits
-    return has_wgmma(device) and (bits == 16 or (bits == 8 and p.order == "TN"))  # bytes lie along k
+    return has_wgmma(device) and (TYPES[p.dtype].bits == 16 or p.order == "TN")  # other types lie along k
 
 
 class Shape:
@@ -119,7 +118,7 @@ def impossible(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
     s = Shape(c)
     if s.rows % 64 or (s.swapped and s.rows != 64) or s.columns > 256:
         return f"{s.rows}x{s.columns} for a consumer, which has multiples of 64 rows and up to 256 columns"
-    if (held := s.rows * s.columns // 128 * (2 if p.promote else 1)) > SUMS:
+    if (held := s.rows * s.columns // 128 * (3 if p.promote else 1)) > SUMS:
         return f"{held} sums a thread, at most {SUMS}"
     along_k = (p.order[0] == "T", p.order[1] == "N")
     for extent, shares, lines_of_k in zip(c.tile, (c.cluster[1], c.cluster[0]), along_k, strict=False):
@@ -145,6 +144,8 @@ def covers(c: GemmTile, p: GemmProblem) -> str | None:
         return f"sizes from 1 to {MOST} are multiplied"
     if up(p.m, c.tile[0]) * up(p.n, c.tile[1]) * c.split_k * (1 if p.batch is None else p.batch) > MOST:
         return "the tiles are too many to be counted with 32 bits"
+    if c.turns and p.out_dtype == "fp32" and not p.computes and c.tile[0] * c.tile[1] // 128 > 160:
+        return f"{c.tile[1]} columns that are stored unchanged, for which a thread has too few registers"
     for name, covered, extent in (("rows", c.tile[0], p.m), ("columns", c.tile[1], p.n)):
         if covered > 16 and covered >= 2 * extent:
             return f"{covered} {name} of which {covered - extent} are always outside"
@@ -276,8 +277,8 @@ def candidates(p: GemmProblem, device: Device) -> Iterator[GemmTile]:
         return
     few = (up(min(n, FEW + 1), 16) * 16 for n in (p.m, p.n))  # so that neighbours share what is remembered
     for c in tiles_for(*few, p.order == "TT", LINE_BITS // TYPES[p.dtype].bits):
-        if p.promote and 2 * c.tile[0] * c.tile[1] * 4 // max(c.warps) > 128 * SUMS:
-            continue  # no room for sums and those of a step
+        if p.promote and 3 * c.tile[0] * c.tile[1] * 4 // max(c.warps) > 128 * SUMS:
+            continue  # no room for sums and those of two steps
         if covers(c, p) is not None or not (c.cluster[2] == 1 or _may_cut(c, p, device)):
             continue
         if max(c.cluster) == 1 or impossible(replace(c, pad=(True, True)), p, device) is None:

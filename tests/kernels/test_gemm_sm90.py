@@ -118,8 +118,8 @@ def test_is_text_and_keeps_its_promises() -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"dtype": "fp32", "tile": (64, 64, 32)}, "gemm_sm90: no product of fp32"),
-    ({"dtype": "i8", "order": "NN", "tile": (64, 64, 128)}, "gemm_sm90: the instruction takes bytes along k"),
+    ({"dtype": "fp32", "order": "TT", "tile": (64, 64, 32)}, "gemm_sm90: the instruction takes fp32 along k"),
+    ({"dtype": "i8", "order": "NN", "tile": (64, 64, 128)}, "gemm_sm90: the instruction takes i8 along k"),
     ({"warps": (2, 2)}, "gemm_sm90: warps do not fit"),
     ({"tile": (128, 64, 64), "warps": (8, 1), "turns": True}, "gemm_sm90: turns need tiles of one warpgroup"),
     ({"tile": (16, 128, 64), "warps": (1, 4)}, "gemm_sm90: the tile does not fit its warps"),

@@ -24,7 +24,7 @@ from graphene.kernels.gemm.problem import (
     check_scales,
     default_out,
 )
-from graphene.kernels.gemm.result import Result, combined, of_fp8, parts_added, undefined_where_unused
+from graphene.kernels.gemm.result import Result, combined, nearest_tf32, of_fp8, parts_added, undefined_where_unused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -186,20 +186,30 @@ class Product:
         """The type of the stored result."""
         return self.sums if self.splits else TYPES[self.problem.out_dtype]
 
+    def in_memory(self, dtype: str) -> DType:
+        """The type of an operand: gemm_sm90 calls fp32 tf32, to which TMA rounds it; others round in registers."""
+        return gr.tf32 if dtype == "fp32" and self.tile.kernel == "gemm_sm90" else TYPES[dtype]
+
     @property
     def a(self) -> Operand:
         """A in global memory."""
-        return Operand("A", self.dtype, self.problem.order[0] == "T", self.problem.align[0], self.tile.pad[0])
+        return Operand(
+            "A",
+            self.in_memory(self.problem.dtype),
+            self.problem.order[0] == "T",
+            self.problem.align[0],
+            self.tile.pad[0],
+        )
 
     @property
     def b(self) -> Operand:
         """B in global memory."""
-        dtype = TYPES[self.problem.b_dtype or self.problem.dtype]
+        dtype = self.in_memory(self.problem.b_dtype or self.problem.dtype)
         return Operand("B", dtype, self.problem.order[1] == "N", self.problem.align[1], self.tile.pad[1])
 
     def promise(self) -> dict[str, Any]:
         """The kernel's meaning for gr.Kernel: NumPy on its arguments."""
-        epilogue, as_kn, split, rounds = self.epilogue, self.b_as_kn, self.splits, self.dtype == gr.fp32
+        epilogue, as_kn, split, rounds = self.epilogue, self.b_as_kn, self.splits, self.a.dtype == gr.fp32
         coarse, promote = self.problem.dtype in FP8, self.problem.promote
         longer = [(n, -2 if as_kn and n == "B" else -1) for n, o in (("A", self.a), ("B", self.b)) if o.longer_k]
 
@@ -213,6 +223,8 @@ class Product:
             A, B = A[..., :M, :K], B[..., :K, :N]
             if rounds:
                 A, B = gr.rounded("tA", A), gr.rounded("tB", B)
+            elif self.a.dtype == gr.tf32:
+                A, B = nearest_tf32(A), nearest_tf32(B)
             sums = of_fp8(A, B, promote) if coarse else A @ B
             return {"C": combined(sums, epilogue, C, bias, residual, alpha, beta, scale_a, scale_b)}
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "LINE_BYTES", "PIECE", "Hopper", "check_tile_sm90"]
 
 KINDS = {"fp16": "f16", "bf16": "bf16", "i8": "s8", "fp8e4m3": "e4m3", "fp8e5m2": "e5m2"}  # as the instruction says
+KINDS["fp32"] = "tf32"  # TMA rounds
 ALIGNED_BYTES = 1024  # of swizzled tiles
 LINE_BYTES = 128  # of a tile in shared memory, which TMA swizzles
 SHARED_BYTES = 227 * 1024
@@ -33,8 +34,10 @@ def check_tile_sm90(product: Product) -> None:
 
     if p.dtype not in KINDS:
         refuse(f"no product of {p.dtype}", f"dtype {', '.join(KINDS)}", p.dtype, "take gemm_sm80")
-    if product.dtype.bits == 8 and p.order != "TN":
-        refuse("the instruction takes bytes along k", "order TN", p.order, "copy the operand, or take gemm_sm80")
+    if product.dtype.bits != 16 and p.order != "TN":
+        refuse(
+            f"the instruction takes {product.dtype} along k", "order TN", p.order, "copy the operand, or take gemm_sm80"
+        )
     if t.warps not in ((4, 1), (8, 1), (1, 4), (1, 8)):
         refuse("warps do not fit", "(4, 1) or (8, 1), or (1, 4) or (1, 8)", t.warps, "take one or two warpgroups")
     if t.turns and max(t.warps) > 4:
@@ -54,7 +57,7 @@ def check_tile_sm90(product: Product) -> None:
         refuse("a step of k is a line of shared memory", f"tile[2] = {line}", t.tile[2], f"take {line}")
     if h.columns > 256:
         refuse("the instruction has up to 256 columns", "256 or less", h.columns, "take a smaller tile")
-    if (held := h.rows * h.columns // 128 * (2 if p.promote else 1)) > 208:
+    if (held := h.rows * h.columns // 128 * (3 if p.promote else 1)) > 208:
         refuse("sums do not fit into registers", "at most 208 for each thread", held, "take a smaller tile")
     if sum(n > 1 for n in t.cluster) > 1:
         refuse("clusters have one direction", "one number above 1", t.cluster, "take clusters along rows or columns")
@@ -210,5 +213,5 @@ class Hopper:
     def atom_of(self, columns: int) -> Any:
         """The matrix instruction of a number of columns."""
         depth, sums = 256 // self.product.dtype.bits, "s32" if self.product.sums == gr.i32 else "f32"
-        types = dict.fromkeys(KINDS[str(o.dtype)] for o in (self.left, self.right))
+        types = dict.fromkeys(KINDS.get(str(o.dtype), str(o.dtype)) for o in (self.left, self.right))
         return gr.atom(f"wgmma.m64n{columns}k{depth}.{sums}.{'.'.join(types)}")

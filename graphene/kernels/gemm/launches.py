@@ -21,7 +21,7 @@ from graphene.kernels.gemm.frame import Product
 from graphene.kernels.gemm.pad import gemm_pad
 from graphene.kernels.gemm.problem import FP8, SCALED, TERMS, TYPES, GemmConfig, GemmProblem, GemmTile
 from graphene.kernels.gemm.reduce import gemm_reduce
-from graphene.kernels.gemm.result import combined, of_fp8
+from graphene.kernels.gemm.result import combined, nearest_tf32, of_fp8
 from graphene.kernels.gemm.sm70 import product_sm70
 from graphene.kernels.gemm.sm80 import product_sm80
 from graphene.kernels.gemm.sm90 import product_sm90
@@ -88,16 +88,18 @@ def gemm_launches(config: GemmConfig | GemmProblem, tile: GemmTile | None = None
     def workspaces(s: dict[str, int]) -> dict[str, tuple[Any, str]]:
         return _workspaces(p, t, s["M"], s["N"], s["K"], s.get("batch", 1))
 
-    means = functools.partial(_means, p)
+    means = functools.partial(_means, p, t.kernel == "gemm_sm90")
     return Launches(_launches(p, t), means, shapes, workspaces if any(t.pad) or t.split_k > 1 else None)
 
 
 def _means(
-    p: GemmProblem, A: Any, B: Any, C: Any, bias: Any = None, residual: Any = None, alpha: Any = None, beta: Any = None,
-    scale_a: Any = None, scale_b: Any = None,
+    p: GemmProblem, by_tma: bool, A: Any, B: Any, C: Any, bias: Any = None, residual: Any = None, alpha: Any = None,
+    beta: Any = None, scale_a: Any = None, scale_b: Any = None,
 ) -> dict[str, Any]:  # fmt: skip
     """The common meaning of the kernels of a problem."""
-    if p.dtype == "fp32":
+    if p.dtype == "fp32" and by_tma:
+        A, B = nearest_tf32(A), nearest_tf32(B)
+    elif p.dtype == "fp32":
         A, B = gr.rounded("tA", A), gr.rounded("tB", B)
     sums = of_fp8(A, B, p.promote) if p.dtype in FP8 else A @ B
     x = combined(sums, None, C, None, None, alpha, beta, scale_a, scale_b)

@@ -276,7 +276,8 @@ class GemmProblem:
     def plain(self) -> GemmProblem:
         """The product alone, without terms and activation."""
         return GemmProblem(self.m, self.n, self.k, self.batch, self.dtype, self.order, self.align,
-                           workspaces=self.workspaces, b_dtype=self.b_dtype, promote=self.promote)  # fmt: skip
+                           workspaces=self.workspaces, out=self.out, b_dtype=self.b_dtype,
+                           promote=self.promote)  # fmt: skip
 
     def __str__(self) -> str:
         batch = f"{self.batch} of " if self.batch is not None else ""

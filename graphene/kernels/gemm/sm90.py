@@ -24,6 +24,7 @@ __all__ = ["gemm_sm90", "product_sm90"]
 MOST_TILES = 2**31 - 2**16  # no sum of a tile and a grid is larger than 32 bits hold
 # Registers of the producer's threads and of those of two consumers, by the most sums of a thread that fit.
 REGISTERS = {160: (40, 232), 208: (24, 240)}
+AT_ONCE = 4  # steps of fp8, whose promoted sums are added up as long as the next step's products run
 
 
 def gemm_sm90(
@@ -66,13 +67,13 @@ def gemm_sm90(
     - `b_dtype`: the type of B, if both are different types of fp8.
     - `scales`: of i8 and fp8. With "tensor" there are scale_a and scale_b, a number each in memory (fp32), by which
       sums are multiplied before all else. With "rows" scale_a (M) is of A's rows, scale_b (N) of B's.
-    - `promote`: of fp8, whose sums have 14 bits. Sums of 128 k are added up in fp32, in registers of their own, so the
-      tile has half the size. Two consumers should share it: while one adds, the other multiplies.
+    - `promote`: of fp8, whose sums have 14 bits. Sums of 128 k are added up in fp32. A thread has those of two steps
+      beside the sums, so the tile has a third of the size.
 
-    A and B are copied by TMA: `align` is 16 bytes for both. C has any alignment. `dtype` is fp16, bf16, or one of bytes
-    (i8, fp8e4m3, fp8e5m2), whose operands are contiguous along k. BK is a line of 128 bytes. The rows of a consumer are
-    multiples of 64. The tile that is an operand's columns of the instruction is up to 256 wide. Raises VerifyError
-    KERNEL_ARGUMENT.
+    A and B are copied by TMA: `align` is 16 bytes for both. C has any alignment. `dtype` is fp16, bf16, or i8, fp8e4m3,
+    fp8e5m2, fp32, whose operands are contiguous along k; TMA rounds fp32 to tf32. BK is a line of 128 bytes. The rows
+    of a consumer are multiples of 64. The tile that is an operand's columns of the instruction is up to 256 wide.
+    Raises VerifyError KERNEL_ARGUMENT.
     """
     element("gemm_sm90", "dtype", dtype, tuple(KINDS))
     turns = warps is None if turns is None else turns
@@ -145,7 +146,8 @@ def product_sm90(product: Product) -> gr.Kernel:
             mine, get = consumers[w], gr.ring("get", STAGES)
             acc = gr.fragment("acc", [h.rows, h.columns], product.sums, wgmma.c, on=mine)
             promote = product.problem.promote
-            newest = gr.fragment("newest", [h.rows, h.columns], product.sums, wgmma.c, on=mine) if promote else acc
+            names = ("even", "odd") if promote else ()
+            newest = [gr.fragment(n, [h.rows, h.columns], product.sums, wgmma.c, on=mine) for n in names]
             store.declare(mine, w)
             if join is not None:
                 join.declare(mine)
@@ -153,6 +155,15 @@ def product_sm90(product: Product) -> gr.Kernel:
             def release(back: int) -> None:  # a stage that was read so many steps ago
                 with gr.only(mine.elect()):
                     empty[(get.index + (STAGES - back)) % STAGES].arrive(at=cluster if sharing > 1 else None)
+
+            def start(sums: Any, accumulate: Any) -> None:  # the products of a step
+                i = get.index
+                left = sX[i] if h.rows == h.block_rows else sX[i].tile([h.rows, None])[w, 0]
+                full[i].wait(get.phase)
+                gr.fence(wgmma)
+                gr.matmul(sums, left, sY[i].T, on=mine, atom=wgmma, accumulate=accumulate)
+                gr.commit(wgmma)
+                get.advance()
 
             def finish() -> None:  # all products are over
                 gr.wait(wgmma, pending=0)
@@ -179,24 +190,12 @@ def product_sm90(product: Product) -> gr.Kernel:
                     if turn is not None:
                         turn[w].sync()
                     if promote:
-                        gr.init(acc, 0)
-                    for k in gr.loop("k", grid.steps):
-                        i = get.index
-                        left = sX[i] if h.rows == h.block_rows else sX[i].tile([h.rows, None])[w, 0]
-                        full[i].wait(get.phase)
-                        gr.fence(wgmma)
-                        gr.matmul(
-                            newest, left, sY[i].T, on=mine, atom=wgmma, accumulate=k > 0 if not promote else False
-                        )
-                        gr.commit(wgmma)
-                        get.advance()
-                        if promote:
-                            finish()
-                            acc[:] = acc + newest
-                        else:
-                            gr.wait(wgmma, pending=1)  # the step before has read its stage
-                            with gr.if_(k > 0):
-                                release(2)
+                        promoted(acc, newest, grid, start, finish, release)
+                    for k in gr.loop("k", grid.steps) if not promote else ():
+                        start(acc, k > 0)
+                        gr.wait(wgmma, pending=1)  # the step before has read its stage
+                        with gr.if_(k > 0):
+                            release(2)
                     if turn is not None:
                         turn[1 - w].arrive()
                     if not promote:
@@ -211,6 +210,30 @@ def product_sm90(product: Product) -> gr.Kernel:
         if cluster is not None:
             gr.barrier(on=everyone)  # nobody leaves while another block may still arrive here
     return kernel
+
+
+def promoted(acc: Any, newest: list[Any], grid: Grid, start: Any, finish: Any, release: Any) -> None:
+    """Sums of steps, each of which is added up while the next one is multiplied.
+
+    The assembler takes only products that begin and end in the same turn of a loop, so a turn has several steps.
+    """
+    wgmma = grid.h.atom
+    gr.init(acc, 0)
+
+    def turn(steps: int) -> None:
+        start(newest[0], False)
+        for k in range(1, steps):
+            start(newest[k % 2], False)
+            gr.wait(wgmma, pending=1)
+            release(2)
+            acc[:] = acc + newest[(k - 1) % 2]
+        finish()
+        acc[:] = acc + newest[(steps - 1) % 2]
+
+    for _ in gr.loop("k", grid.steps // AT_ONCE):
+        turn(AT_ONCE)
+    for _ in gr.loop("k", grid.steps % AT_ONCE // 2):
+        turn(2)
 
 
 def staged(operand: Operand, rows: int, ks: int, stages: int) -> Any:
@@ -301,7 +324,8 @@ class Grid:
         self.of_a_matrix = gr.max(1, gr.min(self.rows * self.columns, MOST_TILES))
         self.tiles = gr.min(prod([self.rows, self.columns, *of.parts, *of.batch]), MOST_TILES)
         ks = of.A.shape[-1] if p.a.longer_k else of.B.shape[-2 if p.b_as_kn else -1]
-        self.steps = gr.ceil_div(gr.ceil_div(ks, t.tile[2]), h.cuts * prod(of.parts))  # of a block, for each tile
+        each = 2 if p.problem.promote else 1  # whose sums are added up in turns
+        self.steps = each * gr.ceil_div(gr.ceil_div(ks, t.tile[2]), each * h.cuts * prod(of.parts))  # of a tile's block
         self.workers = gr.min(gr.sm_count() // h.blocks, self.tiles)
 
     def count(self, mark: str) -> None:

@@ -1,4 +1,4 @@
-"""gemm_sm90 of fp8 and i8: values of every option, scales, promoted sums; their rounding, refusals, selection."""
+"""gemm_sm90 of fp8, i8 and tf32: values of every option, scales, promoted sums; rounding, refusals, selection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from graphene.select import select_gemm
 
 torch = pytest.importorskip("torch")
 
-HELD = {"fp8e4m3": torch.float8_e4m3fn, "fp8e5m2": torch.float8_e5m2, "i8": torch.int8, "i32": torch.int32}
+HELD: dict[str, Any] = {
+    "fp8e4m3": torch.float8_e4m3fn,
+    "fp8e5m2": torch.float8_e5m2,
+    "i8": torch.int8,
+    "i32": torch.int32,
+}
 HELD |= {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 SMALL: dict[str, Any] = {
     "tile": (64, 64, 128), "warps": (4, 1), "stages": 3, "kernel": "gemm_sm90", "dtype": "fp8e4m3", "out": "fp16",
@@ -80,12 +85,30 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+TF32 = SMALL | {"tile": (64, 64, 32), "dtype": "fp32", "out": None}
+OPTIONS |= {
+    "tf32": TF32 | TERMS | {"turns": True},
+    "tf32, few rows, parts of k": TF32 | {"tile": (16, 64, 32), "warps": (1, 4), "split_k": 2, "out": "fp16"},
+}
+
+
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_option_computes_the_product(name: str, rng: Any) -> None:
     config = GemmConfig(**OPTIONS[name])
-    given = whole_numbers(config, (136, 144, 208), rng)
+    given = whole_numbers(config, (136, 144, 208 if not config.promote else 656), rng)
     run_gemm(config, **given)
     assert torch.equal(given["c"].double(), wanted(config, given).to(given["c"].dtype).double())
+
+
+def test_fp32_is_rounded_to_tf32_as_a_card_does_it() -> None:
+    """By TMA: to nearest, of two to the even one; numbers of an H200 (benchmarks/results/hopper_h200.json)."""
+    bits = [0x3F801000, 0x3F803000, 0x3F800FFF, 0x3F801001, 0xBF803000, 0x3FFFF000, 0x00001001, 0x007FFFFF, 0x7F7FEFFF]
+    want = [0x3F800000, 0x3F804000, 0x3F800000, 0x3F802000, 0xBF804000, 0x40000000, 0x00002000, 0x00800000, 0x7F7FE000]
+    a = np.zeros((64, 32), np.float32)
+    a[: len(bits), 0] = np.array(bits, np.uint32).view(np.float32)
+    b, c = np.eye(64, 32, dtype=np.float32), np.zeros((64, 64), np.float32)
+    run_gemm(GemmConfig(**TF32), a, b.T, c)
+    assert c[: len(bits), 0].view(np.uint32).tolist() == want
 
 
 def test_lines_that_are_padded_first(rng: Any) -> None:
@@ -111,7 +134,7 @@ def test_promoted_sums_keep_what_fourteen_bits_lose(rng: Any) -> None:
 LARGE: dict[str, dict[str, Any]] = {
     "in turns": {"tile": (128, 192, 128), "stages": 4, "turns": True, "scales": "rows"},
     "shared, terms": {"tile": (128, 256, 128), "stages": 3, "warps": (8, 1), "scales": "rows"} | TERMS,
-    "promoted": {"tile": (128, 192, 128), "stages": 4, "warps": (8, 1), "scales": "rows", "promote": True},
+    "promoted": {"tile": (128, 128, 128), "stages": 6, "warps": (8, 1), "scales": "rows", "promote": True},
 }
 
 
@@ -124,6 +147,7 @@ def test_large_tiles_compile_without_spills(name: str) -> None:
 KERNELS: dict[str, dict[str, Any]] = {
     "mixed": {"b_dtype": gr.fp8e5m2, "scales": "rows", "epilogue": lambda x, b: gr.max(x + b, 0), "bias": True},
     "promoted": {"BM": 128, "warps": (8, 1), "promote": True, "scales": "tensor"},
+    "tf32": {"dtype": gr.fp32, "out": gr.fp32},
 }
 
 
@@ -140,12 +164,12 @@ def test_keeps_its_promises(name: str) -> None:
     }
     kernel = gemm_sm90(**plain | KERNELS[name])
     assert gr.parse(str(kernel)) == kernel
-    result = kernel.check(M=136, N=72, K=208)
+    result = kernel.check(M=136, N=72, K={"tf32": 80, "promoted": 656}.get(name, 208))
     assert result.ok, str(result)
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"order": "NN"}, "gemm_sm90: the instruction takes bytes along k"),
+    ({"order": "NN"}, "gemm_sm90: the instruction takes fp8e4m3 along k"),
     ({"kernel": "gemm_sm80", "warps": (2, 2)}, "GemmConfig: products of fp8, and scaled ones, are gemm_sm90's"),
     ({"b_dtype": "i8"}, "GemmConfig: b_dtype, of dtype fp8e4m3, does not fit"),
     ({"dtype": "fp16", "scales": "rows"}, "GemmConfig: only operands of bytes are scaled"),
@@ -153,7 +177,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"scales": "rows", "batched": True}, "GemmConfig: scales have no batch"),
     ({"scales": "columns"}, "GemmConfig: scales does not fit"),
     ({"dtype": "i8", "out": "i32", "scales": "rows"}, "GemmConfig: integers are not scaled"),
-    ({"promote": True, "tile": (128, 128, 128)}, "gemm_sm90: sums do not fit into registers"),
+    ({"promote": True, "tile": (64, 144, 128)}, "gemm_sm90: sums do not fit into registers"),
 ]
 
 
@@ -170,14 +194,21 @@ def test_scales_are_given_if_the_configuration_has_them() -> None:
         run_gemm(GemmConfig(**SMALL | {"scales": "rows"}), a, a.T, torch.zeros(64, 64).half())
 
 
+def test_selection_takes_tf32() -> None:
+    for M, N, K in ((4096, 4096, 4096), (2048, 8192, 8192)):
+        config = select_gemm(M, N, K, dtype="fp32", device="NVIDIA H200")
+        assert (config.kernel, config.tile[2]) == ("gemm_sm90", 32)
+    assert select_gemm(4096, 4096, 4096, dtype="fp32", order="NT", device="NVIDIA H200").kernel == "gemm_sm80"
+
+
 @pytest.mark.parametrize("dtype", ["fp8e4m3", "fp8e5m2", "i8"])
 def test_selection_takes_tiles_of_wgmma(dtype: str) -> None:
     for M, N, K in ((4096, 4096, 4096), (16, 4096, 4096), (1000, 1000, 1000)):
         plain = [{}, {"promote": True, "align": (8, 8, 8)}] if dtype != "i8" else []
-        for more in (*plain, {"scales": "rows", "out": "bf16"}):
+        for more in (*plain, {"scales": "rows", "out": "bf16", "align": (16, 16, 2)}):
             config = select_gemm(M, N, K, dtype=dtype, device="NVIDIA H200", **more)
             assert (config.kernel, config.tile[2]) == ("gemm_sm90", 128)
-            assert config.pad == ((True, True) if "align" in more else (False, False))
+            assert config.pad == ((True, True) if "promote" in more else (False, False))
             gemm_launches(config)
 
 
@@ -185,3 +216,19 @@ def test_selection_refuses_what_no_kernel_computes() -> None:
     for more in ({"order": "TT", "device": "NVIDIA H200"}, {"device": "NVIDIA A100"}):
         with pytest.raises(gr.VerifyError, match="select_gemm: no kernel for this product of fp8e4m3"):
             select_gemm(256, 256, 256, dtype="fp8e4m3", **more)
+
+
+@pytest.mark.gpu
+def test_a_card_rounds_fp32_as_the_simulator_does(rng: Any) -> None:
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs a Hopper card")
+    bits = rng.integers(0, 1 << 32, (64, 32), dtype=np.uint64).astype(np.uint32)
+    bits[::2] = bits[::2] & ~np.uint32(0x1FFF) | np.uint32(0x1000)  # in the middle between two
+    a = torch.from_numpy(bits.view(np.float32))
+    a = torch.where(a.abs() < 1e30, a, 1.5)  # products of larger numbers and zeros are no numbers
+    results = []
+    for device in ("cpu", "cuda"):
+        b, c = torch.eye(64, 32, device=device), torch.zeros(64, 64, device=device)
+        run_gemm(GemmConfig(**TF32), a.to(device), b.T, c)
+        results.append(c.cpu().view(torch.int32))
+    assert torch.equal(*results)
