@@ -296,8 +296,8 @@ MISTAKES = [
       "runs:\n                    last",
       'for t in gr.loop("tile", gr.min(tiles, 2 * workers), start=b, step=workers):\n                for '
       "r in runs:\n                    last", "mlp"),
-    M(SM90, 'for tile in gr.loop("tile", grid.tiles, start=first, step=step):',
-      'for tile in gr.loop("tile", gr.min(grid.tiles, 2 * step), start=first, step=step):', "shared rows"),
+    M(SM90, 'for tile in gr.loop("tile", grid.counted, start=first, step=step):',
+      'for tile in gr.loop("tile", gr.min(grid.counted, 2 * step), start=first, step=step):', "shared rows"),
 ]  # fmt: skip
 
 
