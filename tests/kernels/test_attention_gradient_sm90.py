@@ -43,7 +43,7 @@ def call(c: GradientSm90, sq: int, sk: int, right: int = 0, batch: int = 1, kv_h
     rows = np.full((batch, heads, tiles, 128), np.nan, np.float32)
     sums = np.full((batch, heads, tiles, c.depth // 4, 256), np.nan, np.float32)
     got = {n: np.full(x.shape, np.nan, np.float16) for n, x in want.items()}
-    attention_rows_kernel(a)(*(made[n].astype(np.float32, order="C") for n in ("delta", "LSE")), rows, sums)
+    attention_rows_kernel(a)(*(made[n].astype(np.float32, order="C") for n in ("delta", "LSE")), rows)
     G, Q, K, V = given.values()
     attention_gradient_sm90(c)(G, rows, Q, K, V, got["dK"], got["dV"], sums, *numbers.values())
     attention_sums_kernel(a)(sums, got["dQ"], scale)

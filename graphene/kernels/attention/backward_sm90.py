@@ -78,7 +78,7 @@ class GradientSm90:
 
 
 def attention_gradient_sm90(c: GradientSm90) -> gr.Kernel:
-    """DK, dV, and dQ / scale added to `sums`.
+    """DK, dV, and dQ / scale as `sums`, which may hold anything before.
 
     Arguments: G = dO, which lies like Q of ``attention_forward_kernel``; rows (batch, heads, tiles of queries,
     2 ``QUERIES``) in fp32, which ``attention_rows_kernel`` makes; Q, K, V of that kernel; dK and dV, which lie like K;
@@ -229,11 +229,15 @@ class _Gradient:
             turn = gr.ring("turn_at", APART, phase=1)
             turn.advance()  # a step that nobody has to wait for came first
 
-        def share(at: Pass, h: Any, m: Any) -> None:
+        def share(at: Pass, h: Any, m: Any, first: Any) -> None:
             i = sums.index
             self.full["sums"][i].wait(sums.phase)
             lines = self.sD[i].reshape(0, gr.row_major(QUERIES * self.depth // LINE, LINE))
-            gr.move(self.sums[at.b, h, m, :, :], lines, atom=store, combine="add")
+            to = self.sums[at.b, h, m, :, :]
+            with gr.if_(first > 0):
+                gr.move(to, lines, atom=store)
+            with gr.else_():
+                gr.move(to, lines, atom=store, combine="add")
             gr.commit(store)
             gr.wait(store, pending=0)
             self.empty["sums"][i].arrive()
@@ -253,20 +257,21 @@ class _Gradient:
             if self.turn is None or turn is None:
                 for j in gr.loop("add_step", at.steps):
                     h, m = at.step(j)
-                    share(at, h, m)
+                    share(at, h, m, at.first)
                 gradients(at)
                 continue
             for head in gr.loop("add_group", self.a.group):
                 for i in gr.loop("add_step", at.round + 1):  # after a round nobody adds, so that the next begins apart
-                    self.turn[turn.index].wait(turn.phase)  # all have added what they had two steps ago
+                    self.turn[turn.index].wait(turn.phase, acquire=True)  # all have added what they had two steps ago
                     m = at.begin + (i + APART * at.at) % at.round
                     real = (at.n < at.count) * (i < at.round) * (m >= at.lo) * (m < at.lo + at.each)
                     with gr.if_(real > 0):
-                        share(at, at.kh * self.a.group + head, m)
+                        first = at.first * (i + APART * at.at < at.round) * (m < at.next)
+                        share(at, at.kh * self.a.group + head, m, first)
                     with gr.else_():
                         gr.commit(store)
                     gr.wait(store, pending=1, written=True)  # what was added a step ago is there
-                    self.turn[APART - 1 - turn.index].arrive(at=self.cluster)
+                    self.turn[APART - 1 - turn.index].arrive(at=self.cluster, release=True)
                     turn.advance()
             with at.exists():
                 gradients(at)
@@ -454,16 +459,25 @@ class Pass:
             return gr.scalar(f"{role}_{name}", gr.max(gr.min(value, most), 0), max=most).value
 
         hi = scalar("hi", hi, most)
-        self.lo = 0 if of.right is None else scalar("lo", gr.min(lo, hi - 1), most)
+        self.first = p < 1  # the first tile of keys goes with all queries, whose sums it begins
+        self.lo = 0
+        if of.right is not None:
+            self.lo = scalar("lo", gr.min(lo, hi - 1) * (n > 0), most)
         self.each = gr.scalar(f"{role}_each", gr.max(gr.min(hi - self.lo, most), 1), min=1, max=most).value
         self.steps = self.each * group
         self.begin, self.after = 0, 0
         if cluster > 1:
             if of.right is not None:
                 lo = seen.query_tiles((n - self.at) * KEYS, KEYS, QUERIES)[0]
-                self.begin = scalar("begin", gr.min(lo, hi - 1), most)
+                self.begin = scalar("begin", gr.min(lo, hi - 1) * (p > 0), most)
             apart = APART * cluster
             self.round = gr.scalar(f"{role}_round", gr.max(hi - self.begin, apart), min=apart, max=most + apart).value
+            if role == "add":  # the block that comes before here has begun the sums of the tiles from `next` on
+                then = APART * (self.at + 1)
+                if of.right is not None:
+                    then = gr.max(then, seen.query_tiles((n + 1) * KEYS, KEYS, QUERIES)[0])
+                last = gr.max(self.at >= cluster - 1, n >= count - 1)
+                self.next = scalar("next", gr.max(then, most * last), most)
             late = gr.max(self.begin + APART * self.at - self.lo, 0)
             self.after = scalar("after", late * (late < self.each), most)
         if role == "own":

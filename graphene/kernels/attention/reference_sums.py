@@ -57,7 +57,7 @@ def out_of_tiles(sums: Any, sq: int, d: int) -> Any:
 
 
 def sums_gradient(a: Attention, **given: Any) -> dict[str, Any]:
-    """DK, dV, and the gradient of queries without the scale, added to `sums`."""
+    """DK, dV, and the gradient of queries without the scale, in tiles."""
     import numpy as np
 
     dK, dV, dQ = (np.zeros_like(given[n]) for n in "KVQ")
@@ -66,14 +66,12 @@ def sums_gradient(a: Attention, **given: Any) -> dict[str, Any]:
     for (q, k), dq, dk, dv, _ in gradients(a, None, "dS", **ones):
         dQ[q] = dq
         dK[k], dV[k] = dk * given["scale"], dv
-    return {"dK": dK, "dV": dV, "sums": given["sums"] + in_tiles(dQ)}
+    return {"dK": dK, "dV": dV, "sums": in_tiles(dQ)}
 
 
-def tiled_rows(delta: Any, LSE: Any, sums: Any) -> dict[str, Any]:
-    """The numbers of rows, and sums that are zero."""
-    import numpy as np
-
-    return {"rows": tiled(LSE, delta), "sums": np.zeros_like(sums)}
+def tiled_rows(delta: Any, LSE: Any) -> Any:
+    """The numbers of rows."""
+    return tiled(LSE, delta)
 
 
 def rounded_sums(sums: Any, dQ: Any, scale: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Around ``attention_gradient_sm90``: before it rows' numbers and zeros, after it queries' gradients from fp32 sums."""
+"""Around ``attention_gradient_sm90``: before it rows' numbers, after it queries' gradients from fp32 sums."""
 
 from __future__ import annotations
 
@@ -8,44 +8,38 @@ from graphene.kernels.attention.reference_sums import TILE, rounded_sums, tiled_
 
 __all__ = ["attention_rows_kernel", "attention_sums_kernel"]
 
-THREADS, LINE = 128, 256
+THREADS, LINE = 256, 256
 
 
 def attention_rows_kernel(what: Attention) -> gr.Kernel:
-    """The numbers of rows as ``attention_gradient_sm90`` reads them, and zeros where it adds gradients of queries up.
+    """The numbers of rows as ``attention_gradient_sm90`` reads them.
 
     Arguments: delta and LSE (batch, heads, sq) in fp32; rows (batch, heads, tiles, 2 x 64), for each tile of 64 queries
-    the negative LSE in units of log2(e), -inf for queries that see no key or do not exist, then delta; sums (batch,
-    heads, tiles, D / 4, 256) in fp32, with D rounded up to a multiple of 64.
+    the negative LSE in units of log2(e), -inf for queries that see no key or do not exist, then delta.
     """
     with gr.Kernel("attention_rows", tiled_rows) as kernel:
         args = AttentionArguments(what)
         delta, LSE = (gr.input(n, gr.row_major(args.batch, args.heads, args.sq), gr.fp32) for n in ("delta", "LSE"))
         tiles = gr.ceil_div(args.sq, TILE)
-        depth = -(-what.D // 64) * 64
-        rows = gr.output("rows", gr.row_major(args.batch, args.heads, tiles, 2 * TILE), gr.fp32, align_bytes=16)
-        lines = gr.row_major(args.batch, args.heads, tiles, depth // 4, LINE)
-        sums = gr.output("sums", lines, gr.fp32, align_bytes=16)
-        grid, threads = gr.blocks(tiles, args.heads, args.batch), gr.threads(THREADS)
-        (tile, h, b), (t,) = grid.indices(), threads.indices()
+        rows = gr.output("rows", gr.row_major(args.batch, args.heads, tiles, 2 * TILE), gr.fp32)
+        each = THREADS // TILE
+        grid, threads = gr.blocks(gr.ceil_div(tiles, each), args.heads, args.batch), gr.threads(THREADS)
+        (block, h, b), (t,) = grid.indices(), threads.indices()
         x, y = (gr.alloc(n, [], gr.fp32, gr.RF) for n in "xy")
-        zero = gr.alloc("zero", [4], gr.fp32, gr.RF)
-        with gr.spec([rows, sums], [delta, LSE], on=(grid, threads)):
+        with gr.spec(rows, [delta, LSE], on=(grid, threads)):
             gr.start_kernels()
             gr.wait_kernels()
-            with gr.if_(t < TILE):
-                query = tile * TILE + t
-                gr.init(x, -gr.inf)
-                gr.init(y, 0)
-                with gr.if_(query < args.sq):
-                    gr.move(x, LSE[b, h, query])
-                    gr.move(y, delta[b, h, query])
-                x[...] = negative(x)
-                gr.move(rows[b, h, tile, t], x)
-                gr.move(rows[b, h, tile, TILE + t], y)
-            gr.init(zero, 0)
-            for i in gr.loop("i", TILE * depth // 4, start=t, step=THREADS):
-                gr.move(sums[b, h, tile, :, :].tile([1, 4])[i // (LINE // 4), i % (LINE // 4)][0, :], zero)
+            tile, at = block * each + t // TILE, t % TILE
+            query = tile * TILE + at
+            gr.init(x, -gr.inf)
+            gr.init(y, 0)
+            with gr.if_(query < args.sq):
+                gr.move(x, LSE[b, h, query])
+                gr.move(y, delta[b, h, query])
+            x[...] = negative(x)
+            with gr.if_(tile < tiles):
+                gr.move(rows[b, h, tile, at], x)
+                gr.move(rows[b, h, tile, TILE + at], y)
     return kernel
 
 

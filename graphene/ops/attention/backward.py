@@ -193,7 +193,7 @@ class Gradients:
         rows, sums = whole(results + 3, 4), whole(results + 4, 5)
         before, kernel, after = _by_wgmma(config)
         launches = [
-            (before, [delta, lse, rows, sums]),
+            (before, [delta, lse, rows]),
             (kernel, [g, rows, *qkv, dk, dv, sums, *numbers]),
             (after, [sums, dq, numbers[1]]),
         ]
