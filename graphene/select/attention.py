@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,8 @@ from graphene.select.hopper import has_wgmma
 if TYPE_CHECKING:
     from graphene.select.device import Device
 
-BY_WGMMA = False  # whether attention_sm90 is chosen
+BY_WGMMA = True  # whether attention_sm90 is chosen
+THREE = 0.885  # the time of 64 queries of three consumers, as a share of that of two, heads of 64 on an H200
 IN_STEP = 1.03  # time of a tile in a cluster, whose blocks keep in step, to that in a block of its own
 GRADIENTS_BY_WGMMA = False  # whether attention_gradient_sm90 is chosen
 SHORT = 16  # with at most this many queries, the heads of a group are rows of one block
@@ -52,32 +54,47 @@ def select_forward(
 
 
 def select_forward_sm90(
-    what: Attention, sq: int, sk: int, *, lse: bool = False, training: bool = False, device: Device = H200
+    what: Attention,
+    heads: int,
+    sq: int,
+    sk: int,
+    *,
+    lse: bool = False,
+    training: bool = False,
+    device: Device = H200,
 ) -> ForwardSm90 | None:
     """The forward kernel of wgmma for a problem, or None if that has no kernel or the device no such instruction.
 
-    `sq`, `sk`: queries and keys; of packed sequences, the longest one's queries, and all keys.
+    `heads`: of all sequences. `sq`, `sk`: queries and keys; if packed, the longest sequence's queries, and all keys.
     """
-    served = not what.prescaled and sk > 0
+    served = BY_WGMMA and not what.prescaled and sk > 0 and has_wgmma(device)
     # A mask of queries and keys takes more registers than there are.
     served = served and (what.mask is None or (not what.mask.rows and -(-sk // 64) <= CAPACITY))
-    if not (BY_WGMMA and served and has_wgmma(device)):
-        return None
     depth = what.depth
-    if depth <= 64:
-        rows = {n: -(-sq // (64 * n)) * n * (1.0 if n == 3 else 1.1) for n in (2, 3)}  # of work, with those outside
-        few = rows[2] < rows[3] or what.mask is not None or what.varlen or training
-        tile = (128, 2, 3, 2, True) if few else (128, 3, 3, 2, True)
-    elif depth <= 128:
-        tile = (128, 2, 2, 2, True)
-    elif depth <= 192:
-        tile = (96, 2, 2, 1, False)
-    else:
-        tile = (64, 2, 2, 1, False)
-    BN, consumers, stages, queries, apart = tile
-    if what.varlen and not apart:
+    if not served or (what.varlen and depth > 128):
         return None
-    return ForwardSm90(what, BN, consumers, stages, queries, apart, lse=lse or training, training=training)
+    lse = lse or training
+    if depth <= 64:
+        two = ForwardSm90(what, 128, 2, 3, lse=lse, training=training)
+        if what.mask is not None or what.varlen or training:  # these take registers
+            return two
+        three = replace(two, BN=96, consumers=3, stages=4)
+        return min(two, three, key=lambda c: _sm90_time(c, heads, sq, sk, device.sm_count))
+    if depth <= 128:
+        return ForwardSm90(what, lse=lse, training=training)
+    BN = 112 if depth <= 160 else 96 if depth <= 192 else 64
+    return ForwardSm90(what, BN, queries=1, apart=False, lse=lse, training=training)
+
+
+def _sm90_time(c: ForwardSm90, heads: int, sq: int, sk: int, sm_count: int) -> float:
+    """The time of a block, in that of 64 queries and a key. Causal rows even out, others come in rounds."""
+    rows, keys = -(-sq // c.BM), -(-sk // c.BN) * c.BN
+    tiles = rows * heads / sm_count
+    rounds: float = math.ceil(tiles)
+    if c.what.right:  # the least and the most keys that rows see
+        seen = [min(keys, -(-max(at + sk - sq, 1) // c.BN) * c.BN) for at in (c.BM, rows * c.BM)]
+        keys, rounds = sum(seen) // 2, max(tiles, 1)
+    return rounds * keys * c.consumers * (THREE if c.consumers == 3 else 1)
 
 
 def _forward(what: Attention, lse: bool, shared_bytes: int, longest: int | None) -> ForwardConfig:

@@ -12,6 +12,8 @@ from graphene.errors import VerifyError
 from graphene.kernels.attention import reference
 from graphene.kernels.attention.problem import Attention, Extra
 from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
+from graphene.select.attention import select_forward_sm90
+from graphene.select.device import of_arch
 
 CAUSAL = Attention(16, right=True)
 SMALL = ForwardSm90(Attention(16), 16, 1, 2, queries=1)
@@ -114,3 +116,17 @@ def test_refusals() -> None:
 def test_it_compiles_without_spills(c: ForwardSm90) -> None:
     done = attention_forward_sm90(c).compile("sm_90a")  # serialised products are an error
     assert done.spill_bytes == 0
+
+
+def test_tiles_are_chosen_by_how_they_fill_rounds() -> None:
+    """The faster of two and three consumers, as measured on an H200."""
+    plain, causal = Attention(64), replace(CAUSAL, D=64)
+    measured = {(plain, 512, 384): 3, (plain, 768, 128): 2, (causal, 128, 1024): 2}
+    for (what, heads, s), consumers in measured.items():
+        c = select_forward_sm90(what, heads, s, s)
+        assert c is not None
+        assert c.consumers == consumers, (what, heads, s)
+    assert select_forward_sm90(replace(plain, softcap=True), 8, 64, 64) is None
+    assert select_forward_sm90(plain, 8, 64, 64, device=of_arch("sm_80")) is None
+    for depth in range(8, 257, 8):
+        assert select_forward_sm90(Attention(depth, right=True), 8, 640, 640, training=True) is not None

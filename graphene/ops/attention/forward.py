@@ -162,8 +162,9 @@ class AttentionOperator:
                 return select_decode(a, *sizes, lse=self.lse, device=where)
             return short
         if q.device != "cpu" and boxed(q) and boxed(k) and boxed(v):
+            heads = q.shape[-2] * (q.shape[0] if longest is None else 1)
             lengths, device = (longest or q.shape[-3], k.shape[-3]), target_device(q.device)
-            by_wgmma = select_forward_sm90(a, *lengths, lse=self.lse, training=self.training, device=device)
+            by_wgmma = select_forward_sm90(a, heads, *lengths, lse=self.lse, training=self.training, device=device)
             if by_wgmma is not None:
                 return by_wgmma, 1
         config = (
