@@ -1,4 +1,4 @@
-"""Matrix products against cuBLAS, cuBLASLt's epilogues (PyTorch), its fp8 and a plain Triton loop, in one run.
+"""Matrix products against cuBLAS, cuBLASLt's epilogues, torch._scaled_mm and a plain Triton loop, in one run.
 
     python benchmarks/gemm_bench.py [--json out.json] [--only usual,odd,...] [--no-triton]
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import math
 import os
 import re
 import statistics
@@ -31,7 +32,6 @@ from timing import in_graphs
 import graphene as gr
 from graphene.kernels import GemmConfig, gemm_launches, gemm_workspaces
 from graphene.kernels.gemm.launches import argument
-from graphene.kernels.gemm.problem import RESULTS
 from graphene.select import select_gemm
 
 if TYPE_CHECKING:
@@ -45,9 +45,15 @@ USUAL = (  # M, N, K
 EPILOGUES = ((5376, 5376, 2048), (4096, 4096, 4096), (12288, 3072, 768))
 TABLES = (
     "usual", "usual bf16", "usual TT", "square", "other", "odd", "orders",
-    *(f"epilogues {'x'.join(map(str, size))}" for size in EPILOGUES), "types", "fp8", "constants",
+    *(f"epilogues {'x'.join(map(str, size))}" for size in EPILOGUES), "types", "fp8", "fp8 of tensors", "fp8 promoted",
+    "constants",
 )  # fmt: skip
+BYTES = (*((n, n, n) for n in (8192, 4096, 2048, 1024)), (5120, 5120, 2048), (512, 4096, 4096), (16, 4096, 4096))
 L2_BYTES = 60_000_000
+TRITON_TILES = (  # rows, columns, k, warps, stages
+    (128, 256, 64, 8, 3), (128, 128, 64, 8, 4), (128, 128, 64, 4, 4), (64, 128, 64, 4, 4), (64, 64, 64, 4, 4),
+    (16, 64, 128, 4, 5),
+)  # fmt: skip
 FP8 = "fp8e4m3"
 Calls = list["Callable[[], Any]"]
 
@@ -68,6 +74,7 @@ class Product:
 
         self.torch, self.config, self.size, self.flops = torch, c, (M, N, K), 2 * M * N * K
         t, out = torch_types(), torch_types()[c.out_dtype]
+        scaled = (M, N) if c.scales == "rows" else (1, 1)
         item = t[c.dtype].itemsize
         moved = (M + N) * K * item + M * N * out.itemsize * (1 + c.residual)
 
@@ -84,6 +91,8 @@ class Product:
                 "A": matrix(M, K, c.order[0] == "T"), "B": matrix(K, N, c.order[1] == "T"),
                 "C": torch.empty(M, N, device="cuda", dtype=out),
                 "bias": torch.randn(N, device="cuda").to(out), "residual": torch.randn(M, N, device="cuda").to(out),
+                "scale_a": torch.rand(scaled[0], device="cuda") + 0.5,
+                "scale_b": torch.rand(scaled[1], device="cuda") + 0.5,
             }
             for _ in range(max(1, min(8, 2 * L2_BYTES // moved + 1)))
         ]  # fmt: skip
@@ -92,6 +101,7 @@ class Product:
         first = self.sets[0]
         x = first["A"].to(wide) @ first["B"].to(wide)
         torch.backends.cuda.matmul.allow_tf32 = exact
+        x = x * first["scale_a"][:, None] * first["scale_b"] if c.scales else x
         x = x + first["bias"].to(wide) if c.bias else x
         x = self.activation()(x) if c.activation is not None else x
         self.want = x + first["residual"].to(wide) if c.residual else x
@@ -140,10 +150,12 @@ class Product:
         if c.dtype == "i8":
             return "cuBLAS", [partial(torch._int_mm, s["A"], s["B"]) for s in self.sets]
         if c.dtype == FP8:
-            one = torch.ones((), device="cuda")
-            scaled = partial(torch._scaled_mm, scale_a=one, scale_b=one, out_dtype=torch_types()[c.out_dtype],
-                             use_fast_accum=True)  # fmt: skip
-            return "cuBLAS", [partial(scaled, s["A"], s["B"]) for s in self.sets]
+            scaled = partial(torch._scaled_mm, out_dtype=torch_types()[c.out_dtype], use_fast_accum=not c.promote)
+            shapes = ((-1, 1), (1, -1)) if c.scales == "rows" else ((), ())
+            return "torch._scaled_mm", [
+                partial(scaled, s["A"], s["B"], s["scale_a"].view(shapes[0]), s["scale_b"].view(shapes[1]))
+                for s in self.sets
+            ]
         if not (c.bias or c.activation or c.residual):
             return "cuBLAS", [partial(torch.mm, s["A"], s["B"], out=s["C"]) for s in self.sets]
         if c.bias and c.activation is None and not c.residual:
@@ -161,7 +173,7 @@ class Product:
 
 
 def triton_product() -> Callable[[Any, Any, Any], None]:
-    """A plain loop over k with tl.dot, row-major C, 128x256x64 in eight warps and three stages."""
+    """A plain loop over k with tl.dot, row-major C; of six tiles the one that was fastest when it was first called."""
     import triton
     import triton.language as tl
 
@@ -184,15 +196,35 @@ def triton_product() -> Callable[[Any, Any, Any], None]:
         out = C + m[:, None] * scm + n[None, :]
         tl.store(out, acc.to(C.dtype.element_ty), mask=(m[:, None] < M) & (n[None, :] < N))
 
+    def launch(tile: tuple[int, ...], a: Any, b: Any, c: Any) -> None:
+        (M, K), N, (BM, BN, BK, warps, stages) = a.shape, b.shape[1], tile
+        kernel[(triton.cdiv(M, BM) * triton.cdiv(N, BN),)](
+            a, b, c, M, N, K, *a.stride(), *b.stride(), c.stride(0), BM, BN, BK, num_warps=warps, num_stages=stages
+        )
+
+    def seconds(tile: tuple[int, ...], *operands: Any) -> float:
+        import torch
+
+        try:
+            launch(tile, *operands)
+        except Exception:  # it does not fit the device
+            return math.inf
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.synchronize()
+        start.record()
+        for _ in range(3):
+            launch(tile, *operands)
+        end.record()
+        torch.cuda.synchronize()
+        return float(start.elapsed_time(end))
+
+    chosen: dict[Any, tuple[int, ...]] = {}
+
     def go(a: Any, b: Any, c: Any) -> None:
-        (M, K), N = a.shape, b.shape[1]
-        small = M * N < 2048 * 2048
-        BM, BN = (64, 64) if small else (128, 256)
-        grid = (triton.cdiv(M, BM) * triton.cdiv(N, BN),)
-        kernel[grid](
-            a, b, c, M, N, K, *a.stride(), *b.stride(), c.stride(0), BM, BN, 64,
-            num_warps=4 if small else 8, num_stages=3,
-        )  # fmt: skip
+        key = (a.shape, b.shape, a.stride(), b.stride(), a.dtype)
+        if key not in chosen:
+            chosen[key] = min(TRITON_TILES, key=lambda tile: seconds(tile, a, b, c))
+        launch(chosen[key], a, b, c)
 
     return go
 
@@ -247,7 +279,9 @@ def cases(table: str) -> list[tuple[str, GemmConfig, tuple[int, int, int]]]:
         "orders": lambda: named(big, **{o: {"order": o} for o in ("TN", "NN", "NT", "TT")}),
         **{f"epilogues {'x'.join(map(str, size))}": partial(fused, size) for size in EPILOGUES},
         "types": lambda: named(big, bf16={"dtype": "bf16"}, tf32={"dtype": "fp32"}, i8={"dtype": "i8"}),
-        "fp8": lambda: plain((8192, 8192, 8192), big, dtype=FP8, out="bf16") if FP8 in RESULTS else [],
+        "fp8": lambda: plain(*BYTES, dtype=FP8, out="bf16", scales="rows"),
+        "fp8 of tensors": lambda: plain(*BYTES, dtype=FP8, out="bf16", scales="tensor"),
+        "fp8 promoted": lambda: plain(*BYTES, dtype=FP8, out="bf16", scales="rows", promote=True),
         "constants": lambda: [("4096x4096x4096", select_gemm(*big), big)],
     }  # fmt: skip
     return makers[table]()
@@ -280,7 +314,7 @@ def measure(table: str, with_triton: bool, rounds: int) -> list[dict[str, Any]]:
         else:
             name, calls = p.cublas()
             peers[name] = calls
-        if triton is not None and table in ("square", "odd"):
+        if triton is not None and table in ("usual", "square", "odd"):
             peers["Triton"] = p.by(triton)
         errors = {name: p.error(calls[0]()) for name, calls in peers.items()}
         count = max(2, min(40, int(1.5e-3 / (p.flops / 6e14 + 3e-6))))
@@ -290,12 +324,14 @@ def measure(table: str, with_triton: bool, rounds: int) -> list[dict[str, Any]]:
             row = {"table": table, "case": case, "peer": name, "tflops": tflops, "error": errors[name]}
             rows.append({**row, "microseconds": us})
             print(f"{table:10} {case:20} {name:20} {us:9.1f} us {tflops:7.1f} TFLOP/s  error {errors[name]:.0e}")
-        against = [us for name, us in times.items() if name.startswith("cuBLAS")]
-        ratios += [us / times["graphene"] for us in against]
-        print(f"{'':10} {c.how}" + "".join(f": {r:.3f} x cuBLAS" for r in ratios[-len(against) :]), flush=True)
+        against = [(name, us) for name, us in times.items() if name.startswith(("cuBLAS", "torch"))]
+        ratios += [us / times["graphene"] for _, us in against]
+        print(
+            f"{'':10} {c.how}" + "".join(f": {us / times['graphene']:.3f} x {name}" for name, us in against), flush=True
+        )
     if ratios:
-        mean = statistics.geometric_mean(ratios)
-        print(f"{table:10} {mean:.3f} x cuBLAS in the geometric mean of {len(ratios)}, {min(ratios):.3f} at least\n")
+        mean, of = statistics.geometric_mean(ratios), "torch._scaled_mm" if table.startswith("fp8") else "cuBLAS"
+        print(f"{table:10} {mean:.3f} x {of} in the geometric mean of {len(ratios)}, {min(ratios):.3f} at least\n")
     return rows
 
 
