@@ -351,7 +351,7 @@ class _Gradient:
         for s, acc, scale in ((self.own_K, self.dK, self.unscaled), (self.own_V, self.dV, None)):
             out = gr.fragment("out", [64, self.depth], self.a.dtype, self.kd.c, on=mine)
             out[:] = acc if scale is None else acc * scale
-            gr.move(s.tile([64, None])[self.w, 0], out, on=mine, atom=gr.atom("stmatrix.x4"))
+            gr.move(s.tile([64, None])[self.mine_at.value, 0], out, on=mine, atom=gr.atom("stmatrix.x4"))
         gr.fence("async.shared")
         gr.barrier(on=mine)
         with gr.only(mine.elect()):
@@ -376,7 +376,8 @@ class _Gradient:
         gr.wait(qk, pending=1)  # dP is there, dV is not
         for i, (x, delta) in enumerate(self.pieces(S, here, 1)):
             self.dS[:] = x * (self.dP.tile([None, PIECE])[0, i] - delta)
-            gr.move(self.sS[here].tile([64, PIECE])[self.w, i], self.dS, on=mine, atom=gr.atom("stmatrix.x4"))
+            to = self.sS[here].tile([64, PIECE])[self.mine_at.value, i]
+            gr.move(to, self.dS, on=mine, atom=gr.atom("stmatrix.x4"))
         gr.fence("async.shared")
         gr.wait(self.kd, pending=0)
         self.give_back("grads", here)
