@@ -149,6 +149,8 @@ BUILD: dict[str, Callable[[Any], gr.Kernel]] = {
         _epilogue, align=4, batched=True, bias=True, residual=True, alpha=True, beta=True
     ),
     "gemm_reduce, one activation": lambda k: k.gemm_reduce(lambda x: gr.max(x, 0)),
+    "gemm_reduce, scales of rows": lambda k: k.gemm_reduce(lambda x: x, scales="rows"),
+    "gemm_reduce, scales of tensors": lambda k: k.gemm_reduce(lambda x: x, scales="tensor"),
 }
 
 M = Mistake
@@ -239,6 +241,8 @@ MISTAKES = [
     M("gemm.reduce", 'gr.loop("s", S, unroll=16)', 'gr.loop("s", gr.min(S, 16), unroll=16)', "gemm_reduce"),
     M("gemm.reduce", 'gr.loop("s", S, unroll=16)', 'gr.loop("s", S - 1, unroll=16)', "gemm_reduce"),
     M("gemm.reduce", "x = x * factor if alpha else x", "x = x", "gemm_reduce"),
+    M("gemm.reduce", "factors[0].tile([1])[row]", "factors[0].tile([1])[by * 8]", "gemm_reduce, scales of rows"),
+    M("gemm.reduce", 'scale("of_b", factors[1], 1)', 'scale("of_b", factors[0], 1)', "gemm_reduce, scales of tensors"),
     M("gemm.reduce", "(column < gr.ceil_div(N, width))", "(column < N // width)", "gemm_reduce"),
     M("gemm.pad", "y.tile([1, width])[row, column + 32 * j]", "y.tile([1, width])[row, column]", "gemm_pad"),
     M("gemm.pad", "(z % len(pairs) == i) & ", "", "gemm_pad"),

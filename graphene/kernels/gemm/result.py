@@ -196,9 +196,9 @@ class Result:
                 t = t[part, :, :, :] if self.batch else t[part, :, :]
             tile.matrices[name] = (t[z, :, :] if self.batch else t).tile(sizes)[at]
         tile.vectors = [t.tile([sizes[1]])[at[1]].reshape(0, [1, sizes[1]]) for t in self.vectors]
-        if self.by_rows:
-            a, b = (t.tile([n])[i] for t, n, i in zip(self.scales, sizes, at, strict=True))
-            tile.scales = [a.reshape(0, [sizes[0], 1]), b.reshape(0, [1, sizes[1]])]
+        shapes = [sizes[0], 1], [1, sizes[1]]
+        parts = (t.tile([n])[i] for t, n, i in zip(self.scales, sizes, at, strict=False)) if self.by_rows else ()
+        tile.scales = [t.reshape(0, shape) for t, shape in zip(parts, shapes, strict=False)] or self.scales
         return tile
 
     def store(
