@@ -1,8 +1,8 @@
 """The time of a product by ``gemm_sm90``: which of its tiles fit, and how long they take.
 
 Blocks are persistent, one on a multiprocessor, and go through tiles in rounds. A step of k costs what tensor cores need
-for it, or what the L2 cache needs to bring its operands. The constants are chosen by the times of 40 products on an
-H200; docs/tuning.md says how far off they are, by `benchmarks/results/hopper_h200.json`.
+for it, or what the L2 cache needs to bring its operands. The constants are chosen by the times of 60 products on H200s,
+cool ones and hot ones; docs/tuning.md says how far off they are, by `benchmarks/results/hopper_h200.json`.
 """
 
 from __future__ import annotations
@@ -30,45 +30,47 @@ SUMS = 208  # the most accumulators of a thread
 STAGES = 12  # more were not faster
 
 # Tensor cores: a k of a tile of 128x128, in nanoseconds, when they are always busy, and factors of that time.
-TENSOR_NS = 6.16  # of 16-bit operands; of bytes half of it
-COOL = 0.56  # if they are mostly idle, since clocks are higher then
-HALF_WARM_US = 10.6  # the time of a product's work at which the clock is halfway between the two
+TENSOR_NS = 5.95  # of 16-bit operands; of bytes half of it
+COOL = 0.624  # if they are mostly idle, since clocks are higher then
+HALF_WARM_US = 11.2  # the time of a product's work at which the clock is halfway between the two
 WORK_PER_US = 650e6  # operations of all tensor cores, by which this time is counted
-LINES = 0.2  # more for as many more lines of operands, for the same products, as a tile of 128x128 has
-NARROW = 75  # columns: narrower instructions take as long
-NARROW_SHARED = 86  # likewise, if two consumers share a tile
-SHARED_TILE = 1.019  # two consumers share a tile
+LINES = 0.29  # more for as many more lines of operands, for the same products, as a tile of 128x128 has
+NARROW = 56  # columns: narrower instructions take as long
+NARROW_SHARED = 67  # likewise, if two consumers share a tile
+INSTRUCTION = 0.057  # more for an instruction of 128 columns than for one of 256, which reads less shared memory
+SHARED_TILE = 1.016  # two consumers share a tile
 NARROW_IN_TURNS = 0.03  # columns up to 128 of consumers that take turns, in long runs, where power is the limit
 LONG_US = 100  # the time of a product's work at which half of that counts
-UNEVEN = 1.01  # widths that are not multiples of 64
-UNEVEN_NARROW = 1.05  # such widths below 128
+UNEVEN = 1.008  # widths that are not multiples of 64
+UNEVEN_NARROW = 1.041  # such widths below 128
 ACROSS = {16: 1.5, 32: 1.06, 64: 1.0}  # by the line in shared memory of an operand that has no lines of k, elements
 PROMOTED = 1.1  # sums of fp8 are added up in fp32 while the other consumer multiplies
 PROMOTED_ALONE = 1.6  # likewise, while nothing is multiplied
 CLUSTERS = 1.008  # barriers of clusters, which gain as much where operands are many times the L2 cache
 LARGE_BYTES = 250e6
-STEP_US = 0.115  # the least time of a step
+CLUSTER_US = 0.5  # clusters are launched
+STEP_US = 0.167  # the least time of a step
 
 # The L2 cache and memory.
-L2 = 1.19  # what TMA reads, as a multiple of Device.l2_bytes
-STRADDLING = 2.12  # more of its lines, where the operands' lines begin in the middle of them
-THROUGH_L2 = 0.386  # the share of memory's time for which reading again from the L2 cache waits
+L2 = 1.37  # what TMA reads, as a multiple of Device.l2_bytes
+STRADDLING = 2.6  # more of its lines, where the operands' lines begin in the middle of them
+THROUGH_L2 = 0.346  # the share of memory's time for which reading again from the L2 cache waits
 READS = 0.012  # the share of its time that does not run beside the products
 MEMORY = 1.06  # what is read from memory, as a multiple of Device.memory_rate
-ALONE = 0.177  # the share of memory's time, or of the rest's if that is shorter, that does not run beside the other
+ALONE = 0.176  # the share of memory's time, or of the rest's if that is shorter, that does not run beside the other
 OUTSIDE_PER_NS = 27  # lines of 128 bytes outside of a matrix that TMA fills with zeros, on the whole device
 BESIDE_ZEROS = 0.37  # the share of that time that does not run beside the rest, likewise
 
 # Before, between and after the loops over k.
-LAUNCH_US = 1.9  # the kernel before lets this one start early
-TILE_US = 0.1  # a tile begins
-STORE_US = 0.51  # the store of a tile of 128x128 by two consumers, through shared memory and TMA, and factors of it:
-BY_THREADS = 3.0  # lines of C begin anywhere, or its elements have 32 bits
+LAUNCH_US = 2.17  # the kernel before lets this one start early
+TILE_US = 0.097  # a tile begins
+STORE_US = 0.404  # the store of a tile of 128x128 by two consumers, through shared memory and TMA, and factors of it:
+BY_THREADS = 0.9  # lines of C begin anywhere, or its elements have 32 bits
 ODD_LINES = 2.35  # pieces of uneven widths, and lines of C that begin in the middle of the caches' lines
 COMPUTED = 0.5  # more for an activation, for a residual, for C itself
-JOIN_US = 0.4  # clusters that cut k begin, and wait for each other's sums
-JOIN_SHARED_US = 3.0  # likewise, if two consumers share a tile
-JOINED_US = 1.0  # the sums of a tile of 128x128 of one more block
+JOIN_US = 0.84  # clusters that cut k begin, and wait for each other's sums
+JOIN_SHARED_US = 1.93  # likewise, if two consumers share a tile
+JOINED_US = 1.78  # the sums of a tile of 128x128 of one more block
 SPLIT_US = 1.3  # the kernel that adds parts, which starts while the one before ends
 
 
@@ -181,6 +183,7 @@ def product_us(
     if not (p.order[0] == "T" if s.swapped else p.order[1] == "N"):
         tensor_ns *= ACROSS[next(n for n in (64, 32, 16) if s.columns % n == 0)]
     tensor_ns *= SHARED_TILE if max(c.warps) == 8 else 1.0
+    tensor_ns *= 1 + INSTRUCTION * (256 / max(s.columns, narrowest) - 1)
     if c.turns and s.columns <= 128:
         tensor_ns *= 1 + NARROW_IN_TURNS * busy / (busy + LONG_US)
     if cluster > s.cuts:
@@ -211,6 +214,7 @@ def product_us(
         total += (BESIDE_ZEROS if name == "zeros" else ALONE) * other
     if not c.turns:  # nothing is multiplied while a result is stored
         total += ALONE * (memory_us(p, device, result_alone=True) - LAUNCH_US) * (rounds - 1) / rounds
+    total += CLUSTER_US if cluster > s.cuts else 0.0
     if s.cuts > 1:
         total += (JOIN_US if max(c.warps) == 4 else JOIN_SHARED_US) + (s.cuts - 1) * JOINED_US * area
     return LAUNCH_US + total, f"{clusters / (device.sm_count // cluster):.2f} rounds, bound by {bound}"
@@ -229,7 +233,7 @@ def _forms(few_rows: int, few_columns: int, swap: bool) -> Iterator[tuple[tuple[
 
     ``swap``: uneven widths are rows of A, which has lines of k, rather than columns of B, which has not.
     """
-    yield from (((n, 64), (1, 4), False) for n in _cuts(few_rows))
+    yield from (((n, 64), (1, 4), False) for n in dict.fromkeys((*_cuts(few_rows), 128)))
     yield from (((64, n), (4, 1), False) for n in dict.fromkeys((64, 128, 32, 16, *_cuts(few_columns))))
     yield from (((64, n), (4, 1), True) for n in (128, 64, 256, 192))
     yield from (((128, n), (4, 1), True) for n in (128, 192, 160))
@@ -252,10 +256,10 @@ def tiles_for(rows: int, columns: int, swap: bool, line: int) -> tuple[GemmTile,
     out = []
     for tile, warps, turns in dict.fromkeys(_forms(rows, columns, swap)):
         clusters = [(1, 1, 1)]
-        if turns and tile in ((128, 128), (128, 192)):
-            clusters.append((2, 1, 1))
-        elif not turns and tile[0] * tile[1] <= 128 * 128:
+        if not turns and tile[0] * tile[1] <= 128 * 128:
             clusters.append((1, 1, 2))  # more parts of k were slower
+        if min(tile) >= 64:
+            clusters += [(2, 1, 1), (1, 2, 1)]
         group = 8 if warps[1] == 1 else 1
         out += [GemmTile((*tile, line), warps, 2, group, kernel="gemm_sm90", cluster=c, turns=turns) for c in clusters]
     return tuple(out)

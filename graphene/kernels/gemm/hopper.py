@@ -57,8 +57,8 @@ def check_tile_sm90(product: Product) -> None:
         refuse("a step of k is a line of shared memory", f"tile[2] = {line}", t.tile[2], f"take {line}")
     if h.columns > 256:
         refuse("the instruction has up to 256 columns", "256 or less", h.columns, "take a smaller tile")
-    if (held := h.rows * h.columns // 128 * (3 if p.promote else 1)) > 208:
-        refuse("sums do not fit into registers", "at most 208 for each thread", held, "take a smaller tile")
+    if h.held > 208:
+        refuse("sums do not fit into registers", "at most 208 for each thread", h.held, "take a smaller tile")
     if sum(n > 1 for n in t.cluster) > 1:
         refuse("clusters have one direction", "one number above 1", t.cluster, "take clusters along rows or columns")
     for what, operand, n, shares in (("A", h.left, h.block_rows, h.across), ("B", h.right, h.columns, h.down)):
@@ -109,6 +109,11 @@ class Hopper:
     def rows(self) -> int:
         """Rows of a consumer."""
         return self.block_rows * 4 // max(self.product.tile.warps)
+
+    @property
+    def held(self) -> int:
+        """Sums of a thread of a consumer."""
+        return self.rows * self.columns // 128 * (3 if self.product.problem.promote else 1)
 
     @property
     def consumers(self) -> int:

@@ -98,7 +98,7 @@ def product_sm90(product: Product) -> gr.Kernel:
     check_tile_sm90(product)
     h, t = Hopper(product), product.tile
     STAGES, BK, sharing = t.stages, t.tile[2], h.down * h.across
-    of_producer, of_consumers = next(n for most, n in REGISTERS.items() if h.rows * h.columns // 128 <= most)
+    of_producer, of_consumers = next(n for most, n in REGISTERS.items() if h.held <= most)
     load, wgmma = gr.atom("tma.load"), h.atom
 
     with gr.Kernel("gemm_sm90", **product.promise()) as kernel:
