@@ -25,6 +25,16 @@ void collect(const IntTuple& shape, const IntTuple& stride, std::vector<Mode>& o
 
 }  // namespace
 
+InThread::InThread(Expr e, std::int64_t block_threads) : e_(std::move(e)), tid_(ir::tid_var(block_threads)) {
+  const auto others = [&](const sym::VarInfo& v) { return &v != &tid_.var(); };
+  number_ = !sym::depends_on(e_, others);
+}
+
+Expr InThread::operator()(std::int64_t thread) const {
+  if (number_) return Expr(sym::evaluate(e_, [&](const sym::VarInfo&) { return thread; }));
+  return sym::substitute(e_, {{tid_.node(), Expr(thread)}});
+}
+
 Expr is_member(const ir::ThreadTensor& group, bool elect) {
   // "My warp" has an offset in the executing thread's own coordinates: spelt out, most of it cancels.
   const Expr index = sym::expand_coords(group.linear_index() - group.offset);

@@ -10,4 +10,15 @@ namespace graphene::verify {
 // tiles of a launch the strides nest.
 [[nodiscard]] Expr is_member(const ir::ThreadTensor& group, bool elect);
 
+// What an expression is in each thread of a block.
+class InThread {
+ public:
+  InThread(Expr e, std::int64_t block_threads);
+  [[nodiscard]] Expr operator()(std::int64_t thread) const;
+
+ private:
+  Expr e_, tid_;
+  bool number_;  // nothing but the thread decides it
+};
+
 }  // namespace graphene::verify

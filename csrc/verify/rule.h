@@ -20,6 +20,12 @@ struct Assigned {
   std::vector<const ir::Stmt*> between;
 };
 
+// A thread of the block that belongs to a group. Several groups may be meant ("my warp"): `of` numbers them.
+struct Member {
+  std::int64_t thread;
+  std::size_t of;
+};
+
 class Context {
  public:
   explicit Context(const ir::Kernel& kernel) : kernel_(kernel) {}
@@ -35,9 +41,12 @@ class Context {
   // Mutable scalars, and those read from data, whose value differs between threads.
   [[nodiscard]] bool thread_dependent(const Expr& e) const;
   std::set<const sym::Node*> divergent_scalars;
-  std::vector<Assigned> assigned;                                  // all of them
-  std::map<std::string, bool> varies;                              // conditions and groups that were compared
-  std::map<std::string, std::set<const sym::Node*>> divergent_in;  // of a group: scalars that differ inside of it
+  std::vector<Assigned> assigned;                                   // all of them
+  std::map<std::string, bool> varies;                               // conditions and groups that were compared
+  std::map<std::string, std::set<const sym::Node*>> divergent_in;   // of a group: scalars that differ inside of it
+  std::map<std::string, std::vector<Member>> members;               // of a group
+  std::map<std::pair<std::string, const sym::Node*>, bool> differ;  // within a group: the value of an expression
+  std::map<std::string, bool> covered;                              // a group, and the statements that let threads by
 
   std::vector<const ir::Stmt*> enclosing_;
   Result result_;

@@ -19,19 +19,24 @@ std::string within(const ir::Stmt& s) {
 bool launched(const Context& c) { return c.kernel().block != nullptr && c.kernel().grid != nullptr; }
 
 // Whether every thread that reaches the statement belongs to the group; unknown counts as yes.
-bool covers(const Context& c, const ir::ThreadTensor& group) {
+bool covers(Context& c, const ir::ThreadTensor& group) {
   const std::int64_t block = c.kernel().block->launch_size().value();
-  const Expr tid = ir::tid_var(block);
   const Expr member = is_member(group, false);
-  std::vector<Expr> reached;
+  std::string key = member.str();
+  std::vector<InThread> reached;
   for (const ir::Stmt* e : c.enclosing()) {
-    if (const auto* only = e->as<ir::OnlyStmt>())
-      reached.push_back(sym::expand_coords(is_member(*only->group, only->elect)));
+    if (const auto* only = e->as<ir::OnlyStmt>()) {
+      const Expr here = sym::expand_coords(is_member(*only->group, only->elect));
+      key += "|" + here.str();
+      reached.emplace_back(here, block);
+    }
   }
+  const auto [known, fresh] = c.covered.try_emplace(std::move(key), true);
+  if (!fresh) return known->second;
+  const InThread belongs(member, block);
   for (std::int64_t t = 0; t < block; ++t) {
-    const sym::Substitution at{{tid.node(), Expr(t)}};
-    const bool here = std::ranges::all_of(reached, [&](const Expr& e) { return !sym::substitute(e, at).is_const(0); });
-    if (here && sym::substitute(member, at).is_const(0)) return false;
+    const bool here = std::ranges::all_of(reached, [&](const InThread& e) { return !e(t).is_const(0); });
+    if (here && belongs(t).is_const(0)) return known->second = false;
   }
   return true;
 }

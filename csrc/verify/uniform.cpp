@@ -33,18 +33,32 @@ bool Uniformity::varies(const Expr& e, const ir::ThreadTensor* group) {
   return c_.varies[key] = compare(spelt, group, divergent(group));
 }
 
-bool Uniformity::compare(const Expr& e, const ir::ThreadTensor* group, const Scalars& scalars) {
-  if (depends_on(e, scalars)) return true;
-  const Expr tid = ir::tid_var(block_);
-  const Expr first = first_of(group);
-  const Expr member = group == nullptr ? Expr(1) : is_member(*group, false);
-  std::map<std::string, Expr> of_group;
+const std::vector<Member>& Uniformity::members(const std::string& key, const ir::ThreadTensor* group) {
+  const auto [known, fresh] = c_.members.try_emplace(key);
+  if (!fresh) return known->second;
+  const InThread first(first_of(group), block_);
+  const InThread belongs(group == nullptr ? Expr(1) : is_member(*group, false), block_);
+  std::map<std::string, std::size_t> numbers;
   for (std::int64_t t = 0; t < block_; ++t) {
-    const sym::Substitution at{{tid.node(), Expr(t)}};
-    if (sym::substitute(member, at).is_const(0)) continue;
-    const Expr value = sym::substitute(e, at);
-    const auto [it, fresh] = of_group.emplace(sym::substitute(first, at).str(), value);
-    if (!fresh && !identical(it->second, value)) return true;
+    if (belongs(t).is_const(0)) continue;
+    const std::size_t next = numbers.size();
+    known->second.push_back({t, numbers.emplace(first(t).str(), next).first->second});
+  }
+  return known->second;
+}
+
+bool Uniformity::compare(const Expr& e, const ir::ThreadTensor* group, const Scalars& scalars) {
+  if (e.is_const()) return false;
+  if (depends_on(e, scalars)) return true;
+  const std::string key = key_of(group);
+  const auto [known, fresh] = c_.differ.try_emplace({key, e.node()}, false);
+  if (!fresh) return known->second;
+  const InThread in(e, block_);
+  std::map<std::size_t, Expr> of_group;
+  for (const Member& m : members(key, group)) {
+    const Expr value = in(m.thread);
+    const auto [it, first] = of_group.emplace(m.of, value);
+    if (!first && !identical(it->second, value)) return known->second = true;
   }
   return false;
 }

@@ -24,6 +24,7 @@ class Uniformity {
   // branches between its declaration and its assignments: whatever is around both, who has the scalar has taken.
   const Scalars& divergent(const ir::ThreadTensor* group);
   bool compare(const Expr& e, const ir::ThreadTensor* group, const Scalars& scalars);
+  const std::vector<Member>& members(const std::string& key, const ir::ThreadTensor* group);
   [[nodiscard]] static bool depends_on(const Expr& e, const Scalars& scalars);
 
   Context& c_;
