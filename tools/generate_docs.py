@@ -18,6 +18,8 @@ import numpy as np
 
 import graphene as gr
 from graphene import _core
+from graphene.kernels import Attention
+from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
 
 sys.path.insert(0, str(Path(__file__).parent))
 from api_pages import stubs
@@ -163,7 +165,7 @@ def notebook() -> str:
 
 
 def timelines() -> dict[str, str]:
-    """File name -> the timeline of each step of docs/hopper.md, in which matrices have whole numbers."""
+    """File name -> the timeline of each step of docs/hopper.md, whose matrices hold ones, and of attention."""
     page = (DOCS / "hopper.md").read_text()
     names: dict[str, Any] = {"__name__": "hopper"}
     for block in re.finditer(r"```python\n(.*?)```", page, re.DOTALL):
@@ -182,6 +184,9 @@ def timelines() -> dict[str, str]:
         a, b = np.ones((m, k), np.float16), np.ones((n, k), np.float16)
         c = np.zeros((m, n), np.float16 if name == "ping_pong" else np.float32)
         traces[name] = make().simulate(a, b, c, trace=True).trace
+    q, k, v, o = (np.ones((1, s, 1, 64), np.float16) for s in (128, 512, 512, 128))
+    attention = attention_forward_sm90(ForwardSm90(Attention(64)))
+    traces["attention"] = attention.simulate(q, k, v, o, 0.18, trace=True).trace
     return {f"pictures/hopper_{name}.svg": t.timeline(width=1000) + "\n" for name, t in traces.items()}
 
 

@@ -13,7 +13,6 @@ from graphene.kernels.attention.forward import ForwardConfig
 from graphene.kernels.attention.problem import Attention
 from graphene.kernels.attention.product import ProductConfig
 from graphene.kernels.attention.sm90 import ForwardSm90
-from graphene.kernels.attention.tiles import CAPACITY
 from graphene.select.device import H200
 from graphene.select.hopper import has_wgmma
 
@@ -65,18 +64,17 @@ def select_forward_sm90(
 ) -> ForwardSm90 | None:
     """The forward kernel of wgmma for a problem, or None if that has no kernel or the device no such instruction.
 
-    `heads`: of all sequences. `sq`, `sk`: queries and keys; if packed, the longest sequence's queries, and all keys.
+    `heads`: of all sequences. `sq`, `sk`: queries and keys.
     """
     served = BY_WGMMA and not what.prescaled and sk > 0 and has_wgmma(device)
-    # A mask of queries and keys takes more registers than there are.
-    served = served and (what.mask is None or (not what.mask.rows and -(-sk // 64) <= CAPACITY))
-    depth = what.depth
-    if not served or (what.varlen and depth > 128):
+    # Masks and packed sequences give blocks unequal work, by which this kernel is slower than small blocks.
+    if not served or what.mask is not None or what.varlen:
         return None
+    depth = what.depth
     lse = lse or training
     if depth <= 64:
         two = ForwardSm90(what, 128, 2, 3, lse=lse, training=training)
-        if what.mask is not None or what.varlen or training:  # these take registers
+        if training:  # takes registers
             return two
         three = replace(two, BN=96, consumers=3, stages=4)
         return min(two, three, key=lambda c: _sm90_time(c, heads, sq, sk, device.sm_count))

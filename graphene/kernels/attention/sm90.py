@@ -25,7 +25,7 @@ __all__ = ["ForwardSm90", "attention_forward_sm90"]
 
 LAZY = 8  # sums are made relative to a new maximum only after it has grown by 2 to this power
 FAR = 2.0**20
-REGISTERS = {1: (56, 256), 2: (40, 232), 3: (32, 160)}  # the producer's and the consumers', by their number
+REGISTERS = {2: (40, 232), 3: (32, 160)}  # the producer's and the consumers', by their number
 
 
 @dataclass(frozen=True)
@@ -164,11 +164,13 @@ class _Forward:
         gr.start_kernels()  # the next kernel's blocks may start as soon as there is room
         gr.wait_kernels()
         with gr.only(producer):
-            gr.setmaxnreg(REGISTERS[c.consumers][0])
+            if c.consumers > 1:  # else a thread has as many as it can use
+                gr.setmaxnreg(REGISTERS[c.consumers][0])
             with gr.only(producer.elect()):
                 self.produce()
         with gr.only(consumers):
-            gr.setmaxnreg(REGISTERS[c.consumers][1])
+            if c.consumers > 1:
+                gr.setmaxnreg(REGISTERS[c.consumers][1])
             self.consume(consumers)
 
     def steps(self, m: Any, h: Any, b: Any) -> dict[str, Any]:

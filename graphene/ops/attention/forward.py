@@ -161,10 +161,9 @@ class AttentionOperator:
             if short[1] > 1 and where.arch == "sm_90a" and boxed(k) and boxed(v):
                 return select_decode(a, *sizes, lse=self.lse, device=where)
             return short
-        if q.device != "cpu" and boxed(q) and boxed(k) and boxed(v):
-            heads = q.shape[-2] * (q.shape[0] if longest is None else 1)
-            lengths, device = (longest or q.shape[-3], k.shape[-3]), target_device(q.device)
-            by_wgmma = select_forward_sm90(a, heads, *lengths, lse=self.lse, training=self.training, device=device)
+        if q.device != "cpu" and not self.varlen and boxed(q) and boxed(k) and boxed(v):
+            lengths, device = (q.shape[0] * q.shape[2], q.shape[1], k.shape[1]), target_device(q.device)
+            by_wgmma = select_forward_sm90(a, *lengths, lse=self.lse, training=self.training, device=device)
             if by_wgmma is not None:
                 return by_wgmma, 1
         config = (
