@@ -138,8 +138,9 @@ def configure(
     (m, k), n = a.shape, b.shape[1]
     whole = a.dtype == "int8"
     to = _NAMES[out_dtype] if out_dtype is not None else "float32" if whole else a.dtype
-    if TYPES[to].startswith("fp8"):
-        return _core.Recipe.torch("no kernel stores results of fp8")
+    terms = {"bias": bias, "residual": residual, "scale_result": scale_result}
+    if TYPES[to].startswith("fp8") and (given := [n for n, t in terms.items() if t is not None]):
+        return _core.Recipe.torch(f"no kernel stores results of fp8 with {', '.join(given)}")
     if a.device != "cpu" and not has_wgmma(target_device(a.device)):
         return _core.Recipe.torch("the kernels need wgmma, which sm_90a alone has")
     if k == 0:
@@ -203,6 +204,24 @@ def configure(
     return recipe(outputs, 1, calls.kernels, views)
 
 
+def is_torchs(a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None, to: Any) -> bool:
+    """Whether torch._scaled_mm computes this product on a GPU: since sm_89, of lines of 16 bytes along k."""
+    if not a.is_cuda or a.dtype == torch.int8 or torch.version.cuda is None or {a.dtype, b.dtype} == {FP8[1]}:
+        return False
+    along_k = a.stride(1) == 1 and b.stride(0) == 1 and a.stride(0) >= a.shape[1] and b.stride(1) >= b.shape[0]
+    lines = (*a.shape, *b.shape, a.stride(0), b.stride(1))[1:]
+    by_rows = prod(scale_a.shape) > 1 or prod(scale_b.shape) > 1
+    capability = torch.cuda.get_device_capability(a.device)
+    return (
+        along_k
+        and min(a.shape) > 0
+        and all(n % 16 == 0 for n in lines)
+        and (bias is None or bias.dtype != torch.float32)
+        and capability >= ((9, 0) if by_rows else (8, 9))
+        and not (by_rows and (to in FP8 or not (scale_a.is_contiguous() and scale_b.is_contiguous())))
+    )
+
+
 def reference(
     a: Tensor,
     b: Tensor,
@@ -215,8 +234,13 @@ def reference(
     activation: str | None,
     residual: Tensor | None,
 ) -> Tensor:
-    """In fp32, rounded once; sums of int8 in fp64, where they are exact. What is too large for fp8 is its largest."""
+    """In fp32, rounded once; sums of int8 in fp64, where they are exact. What is too large for fp8 is its largest.
+
+    On a GPU it is torch._scaled_mm where that takes the call.
+    """
     to = result_dtype(a.dtype, out_dtype)
+    if activation is None and residual is None and is_torchs(a, b, scale_a, scale_b, bias, to):
+        return torch._scaled_mm(a, b, scale_a, scale_b, bias, scale_result, to, use_fast_accum)
     wide = torch.float64 if a.dtype == torch.int8 else torch.float32
     x = torch.matmul(a.to(wide), b.to(wide)).to(torch.float32)
     x = (
@@ -278,11 +302,13 @@ def scaled_matmul(
     a (M,K) and b (K,N) are float8_e4m3fn or float8_e5m2, each of them, or both int8. ``scale_a`` and ``scale_b`` are
     fp32: a number each, or (M,1) and (1,N), one for each row of a and each column of b. ``out_dtype`` is bfloat16,
     float16, float32, or for fp8 also a type of fp8, multiplied by ``scale_result``; None is a's own, for int8 float32.
+    Results of fp8 that are too large become its largest number.
     ``bias`` (N,) and ``residual`` (M,N) have the result's dtype; ``activation`` is as in ``matmul``.
 
     Kernels (sm_90a) read operands along k: a row by row, b column by column, as ``weight.t()`` lies. Other orders are
     copied first. Tensor cores keep 14 bits of sums of fp8. With ``use_fast_accum`` all of k is summed so; without it
-    sums of 128 k are added up in fp32. Sums of int8 are exact. PyTorch's operators compute in fp32 elsewhere. Autocast
+    sums of 128 k are added up in fp32. Sums of int8 are exact. PyTorch's operators compute results of fp8 with a bias,
+    a residual or ``scale_result``, and calls on other devices: torch._scaled_mm where it can, else in fp32. Autocast
     converts nothing, and there is no gradient.
 
     Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.

@@ -124,7 +124,8 @@ def verify(p: GemmProblem, arguments: Sequence[Any], want: Any = None) -> str | 
     if p.out_dtype == "i32":
         wrong = sum(int((c[..., rows, :] != want[..., rows, :]).sum()) for rows in _rows(p))
         return f"{wrong} of {c.numel()} integers are wrong" if wrong else None
-    bound = {"fp16": 2.0**-9, "bf16": 2.0**-6, "fp32": 2.0**-8}[p.out_dtype]
+    bounds = {"fp16": 2.0**-9, "bf16": 2.0**-6, "fp32": 2.0**-8, "fp8e4m3": 2.0**-3, "fp8e5m2": 2.0**-2}
+    bound = bounds[p.out_dtype]
     bound = max(bound, 2.0**-7) if p.dtype in FP8 else bound  # sums have 14 bits
     scale = max(float(want.abs().max()), 1e-9) if want.numel() else 1.0
     for rows in _rows(p) if want.numel() else ():

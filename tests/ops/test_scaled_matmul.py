@@ -107,7 +107,20 @@ def test_what_pytorchs_operators_compute() -> None:
     huge = ops.scaled_matmul(a, b, torch.tensor(1e6), torch.tensor(1e6))
     assert huge.dtype == E4M3
     assert huge.float().abs().max() == 448
-    assert "no kernel stores results of fp8" in ops.explain(ops.scaled_matmul, a, b, *s)
+    text = ops.explain(ops.scaled_matmul, a, b, *s, scale_result=torch.tensor(0.5))
+    assert "no kernel stores results of fp8 with scale_result" in text
+
+
+@pytest.mark.parametrize("dtype", [E4M3, E5M2])
+def test_results_of_fp8(dtype: Any) -> None:
+    """They are the nearest numbers, and what is too large is the largest."""
+    a, b = torch.randint(-3, 4, (33, 64)).to(E4M3), torch.randint(-3, 4, (48, 64)).to(E5M2).t()
+    for s in ((torch.tensor(0.5), torch.tensor(0.5)), (torch.full((33, 1), 64.0), torch.full((1, 48), 2.0**12))):
+        got = ops.scaled_matmul(a, b, *s, out_dtype=dtype)
+        most = torch.finfo(dtype).max
+        want = (a.float() @ b.float() * (s[0] * s[1])).clamp(-most, most).to(dtype)
+        assert torch.equal(got.view(torch.uint8), want.view(torch.uint8))
+        assert simulated(ops.scaled_matmul, a, b, *s, out_dtype=dtype)
 
 
 def test_is_torchs_scaled_mm() -> None:

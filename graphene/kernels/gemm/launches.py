@@ -129,7 +129,7 @@ def _launches(p: GemmProblem, t: GemmTile) -> list[Launch]:
         ]
     align_w = 8 if p.align[2] > TYPES[p.out_dtype].bits // 8 else 4  # N is even, or it may be odd
     parts = replace(p.plain, align=(align_a, align_b, align_w), out=p.sums)
-    like = "i8" if p.dtype == "i8" else "fp8e4m3" if p.scales else "fp16"
+    like = "i8" if p.dtype == "i8" else "fp8e4m3" if p.dtype in FP8 else "fp16"
     total = replace(p, dtype=like, b_dtype=None, promote=False, order="TN", align=(16, 16, p.align[2]),
                     out=p.out_dtype)  # fmt: skip
     summed = _product(parts, replace(t, split_k=2)), (*operands, "W.C")

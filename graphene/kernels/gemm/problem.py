@@ -37,6 +37,7 @@ TYPES = {t.name: t for t in (gr.fp16, gr.bf16, gr.fp32, gr.i8, gr.i32, gr.fp8e4m
 FP8 = ("fp8e4m3", "fp8e5m2")
 # The type of A and B -> the types of C. The first is that of the sums.
 RESULTS: dict[str, tuple[str, ...]] = {n: ("fp32", "fp16", "bf16") for n in ("fp16", "bf16", "fp32", *FP8)}
+RESULTS |= {n: (*RESULTS[n], *FP8) for n in FP8}
 RESULTS["i8"] = ("i32", "fp32", "fp16", "bf16")
 TERMS = ("bias", "residual", "alpha", "beta")
 SCALED = ("scale_a", "scale_b")  # arguments of products with scales

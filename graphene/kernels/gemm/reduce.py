@@ -42,7 +42,7 @@ def gemm_reduce(
     neighbours. Raises VerifyError KERNEL_ARGUMENT.
     """
     element("gemm_reduce", "sums", sums, ("fp32", "i32"))
-    element("gemm_reduce", f"out, of sums {sums},", out, RESULTS["i8" if sums == gr.i32 else "fp16"])
+    element("gemm_reduce", f"out, of sums {sums},", out, RESULTS["i8" if sums == gr.i32 else "fp8e4m3"])
     flags("gemm_reduce", "batched, bias, residual, alpha, beta", (batched, bias, residual, alpha, beta), 5)
     choice("gemm_reduce", "align", align, tuple(w for w in (16, 8, 4, 2, 1) if 8 * w >= out.bits))
     function(
