@@ -25,11 +25,11 @@ IN_STEP = 1.03  # time of a tile in a cluster, whose blocks keep in step, to tha
 GRADIENTS_BY_WGMMA = False  # whether attention_gradient_sm90 is chosen
 SHORT = 16  # with at most this many queries, the heads of a group are rows of one block
 
-# Of the kernel for few queries on sm_90a; the times were measured on an H200.
+# Of the kernel for few queries on sm_90a, as measured on an H200.
 RING_BYTES = 96 << 10  # two blocks run on a multiprocessor
+FILLED, UNEVEN, MOST_FILLED = 0.9, 1.6, 1.1  # blocks for each multiprocessor: more of them at once are slower
 BLOCK_RATE = 60.0  # the most bytes that a block loads in a nanosecond
-BLOCK_NS, CLUSTER_NS = 1500.0, 500.0  # of a block beside its loads; of blocks that meet in a cluster
-PARTS_NS, PART_NS = 3000.0, 150.0  # of the kernel that puts parts together
+PARTS_NS, PART_NS = 2000.0, 100.0  # of the kernel that puts parts together
 PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
 
 
@@ -137,30 +137,30 @@ def select_decode(
 ) -> tuple[DecodeConfig, int]:  # fmt: skip
     """The kernel for few queries on sm_90a, and how many clusters share the keys of a row.
 
-    `sk`: the most keys of a sequence. `page`: of a cache in pages. Two blocks run on a multiprocessor.
-    A cluster or another part of the keys is worth its cost where the blocks at the end are too few for the memory.
+    `sk`: the most keys of a sequence. `page`: of a cache in pages. A cluster is as large as fills the device with a
+    block on each multiprocessor. If the largest does not, more parts of the keys may be worth a second kernel.
     """
     rows = sq * what.group
-    BM = next((n for n in (8, 16, 32) if rows <= n), 64)
-    BN, warps = (64, 4) if what.depth <= 128 else (32, 2)
-    warps = max(1, warps * 16 // max(BM, 16))
+    wide = what.depth > 128
+    BM = next((n for n in (8, 16, 32) if rows <= n), 64 if wide else 32)
+    BN = 32 if wide else 64
+    warps = max(1, BN // max(BM, 16))
     stage_bytes = 4 * BN * what.depth
     stages = max(2, min(8, RING_BYTES // stage_bytes))
     config = DecodeConfig(what, BM, BN, warps, stages, lse=lse, page=page)
-    groups = -(-rows // BM) * kv_heads * batch
-    slots = device.sm_count * (2 if what.depth <= 128 else 1)
-    steps = max(1, -(-sk // BN))
+    groups, steps, sms = -(-rows // BM) * kv_heads * batch, max(1, -(-sk // BN)), device.sm_count
+    sizes = [c for c in (1, 2, 4, 8) if c <= steps]
+    cluster = next((c for c in sizes if groups * c >= FILLED * sms), sizes[-1])
+    if sms < groups < UNEVEN * sms and steps > 1:
+        cluster = 2
+    load_bytes = groups * steps * stage_bytes
 
-    def time_ns(cluster: int, parts: int) -> float:
-        cuts = cluster * parts
-        blocks, of_a_block = groups * cuts, -(-steps // cuts) * stage_bytes
-        last = blocks % slots
-        waves = blocks // slots * max(slots * of_a_block / device.memory_rate, BLOCK_NS / 2)
-        tail = max(last * of_a_block / device.memory_rate, of_a_block / BLOCK_RATE) + BLOCK_NS if last else 0.0
-        return waves + tail + (CLUSTER_NS if cluster > 1 else 0) + (PARTS_NS + parts * PART_NS if parts > 1 else 0)
+    def time_ns(parts: int) -> float:
+        rate = min(device.memory_rate, groups * cluster * parts * BLOCK_RATE)
+        return load_bytes / rate + (PARTS_NS + parts * PART_NS if parts > 1 else 0)
 
-    choices = [(c, p) for p in PARTS for c in (1, 2, 4, 8) if c * p <= steps or c * p == 1]
-    cluster, parts = min(choices, key=lambda x: time_ns(*x))
+    most = min(steps // cluster, int(MOST_FILLED * sms) // (groups * cluster))
+    parts = min((p for p in PARTS if p <= max(most, 1)), key=time_ns)
     return replace(config, cluster=cluster, split=parts > 1, lse=lse and parts == 1), parts
 
 

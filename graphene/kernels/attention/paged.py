@@ -108,7 +108,6 @@ class _Paged(Decode):
             self.empty[s].wait(put.phase)
             with gr.only(self.producer.elect()):
                 self.full[s].arrive(expect=[self.sK[s], self.sV[s]])
-            gr.barrier(on=self.producer)
             with gr.if_(lane < self.boxes):
                 box = self.steps.number(i) * self.boxes + lane
                 entry = gr.index(self.entries[i % self.ahead, lane % self.boxes], 0, PAGES)
