@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
     from graphene.kernels.attention.problem import Attention
 
-__all__ = ["GRID", "SHARED_BYTES", "Notes", "Order", "Ring", "heads_together", "line_elems", "staged", "wgmma"]
+__all__ = [
+    "GRID", "SHARED_BYTES", "Notes", "Order", "Ring", "Shares", "heads_together", "line_elems", "staged", "wgmma",
+]  # fmt: skip
 
 SHARED_BYTES = 227 * 1024  # of a block
 GRID = 65535  # the most heads or sequences
@@ -139,6 +141,52 @@ class Order:
         limits = (("m", m, self.most), ("h", z % self.heads, GRID), ("b", z // self.heads, GRID))
         m, h, b = (gr.scalar(n, gr.min(gr.max(x, 0), most), max=most).value for n, x, most in limits)
         return m, h, b
+
+
+class Shares:
+    """The tiles of packed sequences, of which each block has a run that costs about as much as the others'.
+
+    A tile of rows costs the tiles of keys of its sequence, and one more. `lengths(b)`: the queries and keys of sequence
+    b, up to MOST. `sizes`: those of a tile. `most`: no block without a tile is launched beyond so many.
+    """
+
+    def __init__(
+        self, lengths: Callable[[Any], tuple[Any, Any]], sizes: tuple[int, int], heads: Any, batch: Any, most: Any
+    ) -> None:
+        self.lengths, self.sizes, self.heads, self.batch = lengths, sizes, heads, batch
+        self.workers = gr.max(1, gr.min(gr.sm_count(), gr.min(most, MOST_TILES)))
+
+    def blocks(self) -> None:
+        """Declares them."""
+        (self.block,) = gr.blocks(self.workers).indices()
+
+    def cost(self, b: Any) -> tuple[Any, Any, Any]:
+        """Tiles of rows of a head, tiles of all heads, and what one costs."""
+        queries, keys = self.lengths(b)
+        BM, BN = self.sizes
+        rows = gr.scalar("row_tiles", gr.ceil_div(queries, BM), max=MOST // BM + 1).value
+        cost = gr.scalar("cost", gr.ceil_div(keys, BN) + 1, min=1, max=MOST // BN + 2).value
+        return rows, gr.scalar("of_heads", gr.min(rows * self.heads, MOST_TILES), max=MOST_TILES).value, cost
+
+    def runs(self, name: str) -> Any:
+        """The sequences: the number, tiles of rows of a head, this block's first tile and the one behind its last."""
+        most = 2**62
+        total = gr.scalar(f"{name}_total", 0, max=most)
+        for b in gr.loop(f"{name}_counted", self.batch):
+            _, tiles, cost = self.cost(b)
+            total.set(gr.min(total.value + tiles * cost, most))
+        sums = gr.min(total.value, 2**46)
+        ends = [gr.scalar(f"{name}_{n}", x * sums // gr.max(self.workers, 1), max=most).value
+                for n, x in (("from", self.block), ("to", self.block + 1))]  # fmt: skip
+        done = gr.scalar(f"{name}_done", 0, max=most)
+        for b in gr.loop(f"{name}_sequence", self.batch):
+            rows, tiles, cost = self.cost(b)
+            first, last = (
+                gr.scalar(n, gr.max(gr.min(gr.ceil_div(end - done.value, cost), tiles), 0), max=MOST_TILES).value
+                for n, end in zip(("first", "last"), ends, strict=True)
+            )
+            yield b, gr.max(rows, 1), first, last
+            done.set(gr.min(done.value + tiles * cost, most))
 
 
 class Notes:

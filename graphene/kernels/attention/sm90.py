@@ -9,17 +9,29 @@ from __future__ import annotations
 
 import functools
 import math
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene import _core
 from graphene.kernels.arguments import size
 from graphene.kernels.attention.arguments import arguments
-from graphene.kernels.attention.hopper import GRID, SHARED_BYTES, Notes, Order, Ring, heads_together, staged, wgmma
+from graphene.kernels.attention.hopper import (
+    GRID,
+    SHARED_BYTES,
+    Notes,
+    Order,
+    Ring,
+    Shares,
+    heads_together,
+    staged,
+    wgmma,
+)
 from graphene.kernels.attention.problem import MOST, Attention, AttentionArguments, Scores, Seen, SequenceView
 from graphene.kernels.attention.reference import forward
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["ForwardSm90", "attention_forward_sm90"]
 
@@ -69,6 +81,11 @@ class ForwardSm90:
     def BM(self) -> int:  # noqa: N802
         """Queries of a tile."""
         return 64 * self.consumers
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Those of the producer's threads, which count packed sequences, and of several consumers'."""
+        return (56, 224) if self.what.varlen else REGISTERS[self.consumers]
 
     @property
     def listed(self) -> bool:
@@ -144,7 +161,8 @@ class _Forward:
         c, a, args = self.c, self.a, self.args
         together = heads_together(args.sk, a.depth) if self.right is not None and not a.varlen else None
         self.order = Order(self.longest, c.BM, args.heads, args.batch, together)
-        self.order.blocks()
+        self.shares = Shares(self.lengths, (c.BM, c.BN), args.heads, args.batch, self.order.tiles)
+        (self.shares if a.varlen else self.order).blocks()
         wgs = gr.threads(128 * (1 + c.consumers)).tile(128)
         producer, consumers = wgs[0], wgs[1 : 1 + c.consumers]
         self.q = Ring(a, "Q", c.BM, c.queries, c.consumers)
@@ -165,12 +183,12 @@ class _Forward:
         gr.wait_kernels()
         with gr.only(producer):
             if c.consumers > 1:  # else a thread has as many as it can use
-                gr.setmaxnreg(REGISTERS[c.consumers][0])
+                gr.setmaxnreg(c.registers[0])
             with gr.only(producer.elect()):
                 self.produce()
         with gr.only(consumers):
             if c.consumers > 1:
-                gr.setmaxnreg(REGISTERS[c.consumers][1])
+                gr.setmaxnreg(c.registers[1])
             self.consume(consumers)
 
     def steps(self, m: Any, h: Any, b: Any) -> dict[str, Any]:
@@ -216,18 +234,36 @@ class _Forward:
         for ring in rings:
             ring.producer()
         self.notes.begin("write")
-        for r, m, h, b in self.order.places("load"):
+        for r, m, h, b, place in self.places("load"):
+            steps = self.steps(m, h, b)
+            hi, count = steps["hi"], steps["count"]
+            gQ = self.lines(self.Q, h, place, 0).tile([c.BM, a.depth])[m, 0]
+            gK, gV = (self.lines(t, h // a.group, place, 1).tile([c.BN, a.depth])[:, 0] for t in (self.K, self.V))
+            self.q.load(gQ, functools.partial(self.notes.write, r, {**steps, "m": m, "h": h, "b": b}))
+            for i in gr.loop("i", count):
+                n = self.number("n", hi - 1 - i, m, h, b)
+                self.k.load(gK[n])
+                self.v.load(gV[n])
+
+    def places(self, name: str) -> Iterator[tuple[Any, Any, Any, Any, SequenceView]]:
+        """The tiles of this block: the number, the tile of rows, the head, the member of the batch, the sequence."""
+        if not self.starts:
+            for r, m, h, b in self.order.places(name):
+                yield r, m, h, b, self.sequence(b)
+            return
+        for b, rows, first, last in self.shares.runs(name):
             place = self.sequence(b)
-            with self.there(m, place):
-                steps = self.steps(m, h, b)
-                hi, count = steps["hi"], steps["count"]
-                gQ = self.lines(self.Q, h, place, 0).tile([c.BM, a.depth])[m, 0]
-                gK, gV = (self.lines(t, h // a.group, place, 1).tile([c.BN, a.depth])[:, 0] for t in (self.K, self.V))
-                self.q.load(gQ, functools.partial(self.notes.write, r, {**steps, "m": m, "h": h, "b": b}))
-                for i in gr.loop("i", count):
-                    n = self.number("n", hi - 1 - i, m, h, b)
-                    self.k.load(gK[n])
-                    self.v.load(gV[n])
+            for at in gr.loop(f"{name}_tile", last, start=first):
+                m, h = (
+                    gr.scalar(n, gr.max(gr.min(x, most), 0), max=most).value
+                    for n, x, most in (("m", at % rows, MOST // self.c.BM), ("h", at // rows, GRID))
+                )
+                yield 0, m, h, b, place
+
+    def lengths(self, b: Any) -> tuple[Any, Any]:
+        """The queries and keys of a packed sequence."""
+        place = SequenceView(self.args, b, self.starts)
+        return gr.min(place.sq, MOST), gr.min(place.sk, MOST)
 
     def sequence(self, b: Any) -> SequenceView:
         """A sequence, and what is seen of it."""
@@ -238,10 +274,6 @@ class _Forward:
             )
             self.seen = Seen(place.sq, place.sk, self.seen.left, self.seen.right)
         return place
-
-    def there(self, m: Any, place: SequenceView) -> AbstractContextManager[object]:
-        """A condition: packed sequences have fewer tiles than the longest one."""
-        return gr.if_(m * self.c.BM < place.sq) if self.starts else nullcontext()
 
     def lines(self, t: gr.Tensor, head: Any, place: SequenceView, of_keys: int) -> gr.Tensor:
         """(seq, D) of a tensor. Boxes of a packed sequence's last rows have those of the next ones, too."""
@@ -265,11 +297,10 @@ class _Forward:
                 self.turn[0].arrive()
         self.notes.begin("read")
         if self.starts:
-            for _, m, h, b in self.order.places("tile"):
-                self.m_tile, self.h, self.place = m, h, self.sequence(b)
-                self.fill_rest()
-                with self.there(m, self.place):
-                    self.compute(0, self.steps(m, h, b))
+            self.fill_rest()
+            for _, m, h, b, place in self.places("tile"):
+                self.m_tile, self.h, self.place = m, h, place
+                self.compute(0, self.steps(m, h, b))
         else:
             for r in gr.loop("tile", self.order.rounds("tile")[0]):
                 self.compute(r, None)
@@ -277,10 +308,15 @@ class _Forward:
 
     def fill_rest(self) -> None:
         """Writes zeros to the rows before the first packed sequence and after the last."""
-        rows = [t[:, self.h, :] for t in (self.O, self.wide) if t is not None]
-        rows += [] if self.LSE is None else [self.LSE[self.h, :]]
-        share = self.m_tile * self.c.consumers + self.w, self.order.row_tiles * self.c.consumers
-        self.place.fill_rest(False, rows, share, self.mine)
+        args, consumers = self.args, self.c.consumers
+        first, last = (gr.index(self.starts[0][at], 0, 2**31 - 1) for at in (0, args.batch))
+        with gr.if_(args.sq > last - first):
+            place = SequenceView(args, gr.max(args.batch, 1) - 1, self.starts)
+            for h in gr.loop("rest_head", args.heads):
+                rows = [t[:, h, :] for t in (self.O, self.wide) if t is not None]
+                rows += [] if self.LSE is None else [self.LSE[h, :]]
+                share = self.shares.block * consumers + self.w, self.shares.workers * consumers
+                place.fill_rest(False, rows, share, self.mine)
 
     def compute(self, r: Any, steps: dict[str, Any] | None) -> None:
         """Computes 64 queries of a tile; r: its number among the block's."""
