@@ -1,8 +1,14 @@
 """Tests marked `gpu` are skipped, with the reason, where there is no CUDA device."""
 
 import functools
+import os
 
 import pytest
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Each core has a process already: threads of NumPy and PyTorch would wait for one another, busily.
+    for library in ("OMP", "OPENBLAS", "MKL"):
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
 
 @functools.cache
