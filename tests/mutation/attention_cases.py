@@ -220,6 +220,36 @@ def _() -> Case:
     return Case(kernel, calls)
 
 
+@case("attention_sm90, mask of keys")
+def _() -> Case:
+    what = Attention(16, mask=Extra(rows=False))
+    kernel = attention_forward_sm90(ForwardSm90(what, 16, 1, 2, queries=1))
+
+    def call(keys: int) -> list[Any]:
+        seen = np.random.default_rng(0).integers(0, 2, (1, 2, 1, keys), np.uint8)
+        seen[..., :18], seen[..., 32:48], seen[0, 1] = 1, 0, 0
+        lists = np.zeros((1, 2, 1, -(-keys // 16) + 2), np.int32)
+        kernels.attention_tiles_kernel(what, 64, 16).simulate(seen, lists)
+        q, k, v = (normal(i, 1, s, 2, 16) for i, s in enumerate((70, keys, keys)))
+        return [q, k, v, seen, lists, np.full_like(q, np.nan), 1.5]
+
+    return Case(kernel, [functools.partial(call, n) for n in (70, 52)])
+
+
+@case("attention_sm90, packed")
+def _() -> Case:
+    what = Attention(16, right=True, varlen=True)
+    kernel = attention_forward_sm90(ForwardSm90(what, 16, 2, 2, lse=True))
+
+    def call() -> list[Any]:
+        q, k, v = (normal(i, s, 2, 16) for i, s in enumerate((190, 80, 80)))
+        starts = [np.array(x, np.int32) for x in ((2, 7, 144, 187), (3, 10, 48, 76))]
+        made = [np.full_like(q, np.nan), np.full((2, 190), np.nan, np.float32)]
+        return [q, k, v, *starts, *made, 1.5, 1, 140]
+
+    return Case(kernel, [call])
+
+
 @case("attention_forward_kernel, parts")
 def _() -> Case:
     what = Attention(32, left=True, right=True, group=3)
