@@ -21,6 +21,12 @@ CONFIGS = {
     "causal": GradientSm90(CAUSAL),
     "cluster": GradientSm90(Attention(128), cluster=2),
     "causal cluster": GradientSm90(CAUSAL, cluster=2),
+    "parts": GradientSm90(Attention(64), parts=2),
+    "causal parts of clusters": GradientSm90(CAUSAL, keys=2, stages=3, cluster=2, parts=2),
+    "dK first": GradientSm90(replace(CAUSAL, D=128), cluster=2, order=1),
+    "late dQ": GradientSm90(CAUSAL, stages=3, order=2),
+    "dS in registers": GradientSm90(CAUSAL, stages=3, order=3),
+    "K and V in registers": GradientSm90(CAUSAL, stages=3, order=4),
     "grouped heads": GradientSm90(Attention(72, right=True, group=2)),
     "grouped heads of a cluster": GradientSm90(replace(CAUSAL, group=2), cluster=4),
 }
@@ -41,12 +47,12 @@ def call(c: GradientSm90, sq: int, sk: int, right: int = 0, batch: int = 1, kv_h
         want = {**reference.keys_gradient(a, None, **passed), **reference.queries_gradient(a, **passed)}
     tiles = -(-sq // 64)
     rows = np.full((batch, heads, tiles, 128), np.nan, np.float32)
-    sums = np.full((batch, heads, tiles, c.depth // 4, 256), np.nan, np.float32)
+    sums = np.full((batch, heads, c.parts * tiles, c.depth // 4, 256), np.nan, np.float32)
     got = {n: np.full(x.shape, np.nan, np.float16) for n, x in want.items()}
     attention_rows_kernel(a)(*(made[n].astype(np.float32, order="C") for n in ("delta", "LSE")), rows)
     G, Q, K, V = given.values()
     attention_gradient_sm90(c)(G, rows, Q, K, V, got["dK"], got["dV"], sums, *numbers.values())
-    attention_sums_kernel(a)(sums, got["dQ"], scale)
+    attention_sums_kernel(a, c.parts)(sums, got["dQ"], scale)
     for n, x in want.items():
         np.testing.assert_allclose(got[n], x, rtol=3e-3, atol=3e-3, err_msg=n)
 

@@ -24,7 +24,7 @@ from graphene import _core
 from graphene.kernels.arguments import choice, size
 from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.problem import MOST, Attention, AttentionArguments, Scores, Seen, SequenceView
-from graphene.kernels.attention.reference_sums import sums_gradient
+from graphene.kernels.attention.reference_sums import read_sums, sums_gradient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,19 +45,27 @@ class GradientSm90:
     """The problem, and how it is computed.
 
     `keys`: stages of the ring of tiles of keys and values; `stages`: of the rings of queries, dO, dS and shares of dQ,
-    which go round together. `cluster`: blocks that share the keys of a head. Raises VerifyError KERNEL_ARGUMENT.
+    which go round together. `parts` clusters of `cluster` blocks share the keys of a head, with sums of their own.
+
+    `order`: 0, consumers wait for each other before the products of dS; 1, behind dK; 2, behind the next scores, so
+    that dQ runs beside the next exponentials; 3, as 2, and dS^T stays in registers for dK; 4, as 2, and K and V stay in
+    registers. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     what: Attention
     keys: int = 1
     stages: int = 2
     cluster: int = 1
+    parts: int = 1
+    order: int = 0
 
     def __post_init__(self) -> None:
         a = self.what
         size("GradientSm90", "the head size", a.D, multiple_of=8, most=128)
-        size("GradientSm90", "stages", self.stages, least=2)
         choice("GradientSm90", "cluster", self.cluster, (1, 2, 4, 8))
+        size("GradientSm90", "parts", self.parts, most=16)
+        choice("GradientSm90", "order", self.order, (0, 1, 2, 3, 4))
+        size("GradientSm90", "stages", self.stages, least=3 if self.order > 1 else 2)
         if a.mask is not None or a.prescaled or a.varlen or a.left:
             want = "want: no mask, bias, softcap, score or left window, a positive scale, no packed sequences"
             _core.fail("KERNEL_ARGUMENT", "GradientSm90: no kernel of this problem", [want], "take BackwardConfig")
@@ -78,7 +86,7 @@ class GradientSm90:
 
 
 def attention_gradient_sm90(c: GradientSm90) -> gr.Kernel:
-    """DK, dV, and dQ / scale as `sums`, which may hold anything before.
+    """DK, dV, and dQ / scale as parts of `sums`, which may hold anything before.
 
     Arguments: G = dO, which lies like Q of ``attention_forward_kernel``; rows (batch, heads, tiles of queries,
     2 ``QUERIES``) in fp32, which ``attention_rows_kernel`` makes; Q, K, V of that kernel; dK and dV, which lie like K;
@@ -86,7 +94,8 @@ def attention_gradient_sm90(c: GradientSm90) -> gr.Kernel:
     key.
     """
     means = functools.partial(sums_gradient, c.what)
-    with gr.Kernel("attention_gradient_sm90", means, None, arguments(c.what)) as kernel:
+    read = functools.partial(read_sums, c.parts)
+    with gr.Kernel("attention_gradient_sm90", means, read, arguments(c.what)) as kernel:
         _Gradient(c).run()
     return kernel
 
@@ -104,7 +113,8 @@ class _Gradient:
         self.Q = args.tensor(gr.input, "Q", args.sq, args.heads)
         self.K, self.V = (args.tensor(gr.input, n, args.sk, args.kv_heads) for n in "KV")
         self.out = [args.tensor(gr.output, n, args.sk, args.kv_heads) for n in ("dK", "dV")]
-        tiles = gr.row_major(*shape[:3], self.depth * QUERIES // LINE, LINE)
+        self.tiles = shape[2]
+        tiles = gr.row_major(*shape[:2], c.parts * self.tiles, self.depth * QUERIES // LINE, LINE)
         self.sums = gr.inout("sums", tiles, gr.fp32, align_bytes=16)
         self.scale = Scores(a).scale
         self.unscaled = gr.param("scale", gr.fp32)
@@ -115,7 +125,7 @@ class _Gradient:
     def run(self) -> None:
         """The kernel."""
         c, args, n = self.c, self.args, self.c.cluster
-        self.units = gr.min(args.batch * args.kv_heads, MOST_UNITS)
+        self.units = gr.min(args.batch * args.kv_heads * c.parts, MOST_UNITS)
         self.workers = gr.max(1, gr.min(gr.sm_count() // n, self.units))
         if n == 1:
             (self.block,), self.rank = gr.blocks(self.workers).indices(), 0
@@ -172,6 +182,7 @@ class _Gradient:
         ):  # fmt: skip
             self.full[name] = gr.mbarrier(f"{name}_full", stages, arrivals=full)
             self.empty[name] = gr.mbarrier(f"{name}_empty", stages, arrivals=empty)
+        self.stored = gr.named_barrier("stored", stages=2 * c.stages, threads=256) if c.order else None
         self.made = gr.mbarrier("made", c.keys, arrivals=2)  # dK and dV lie where K and V were
         self.stages = {"keys": c.keys, "steps": c.stages}
         self.turn = gr.mbarrier("turn", APART, arrivals=c.cluster) if c.cluster > 1 else None
@@ -192,10 +203,11 @@ class _Gradient:
         c, args = self.c, self.args
         seen, count = self.window(), gr.ceil_div(args.sk, KEYS)
         for unit in gr.loop(f"{role}_unit", self.units, start=self.block, step=self.workers):
-            kh = gr.scalar(f"{role}_head", unit % args.kv_heads, max=65535).value
-            b = gr.scalar(f"{role}_batch", gr.min(unit // args.kv_heads, 65535), max=65535).value
-            for p in gr.loop(f"{role}_pass", gr.ceil_div(count, c.cluster)):
-                yield Pass(self, role, seen, b, kh, p, count)
+            part, head = (0, unit) if c.parts == 1 else (unit % c.parts, unit // c.parts)
+            kh = gr.scalar(f"{role}_head", head % args.kv_heads, max=65535).value
+            b = gr.scalar(f"{role}_batch", gr.min(head // args.kv_heads, 65535), max=65535).value
+            for p in gr.loop(f"{role}_pass", gr.max(1, gr.ceil_div(count, c.cluster * c.parts))):
+                yield Pass(self, role, seen, b, kh, part, p, count)
 
     def produce(self) -> None:
         """Loads tiles of keys and values, of queries, their numbers and dO, as far ahead as there is room."""
@@ -233,7 +245,7 @@ class _Gradient:
             i = sums.index
             self.full["sums"][i].wait(sums.phase)
             lines = self.sD[i].reshape(0, gr.row_major(QUERIES * self.depth // LINE, LINE))
-            to = self.sums[at.b, h, m, :, :]
+            to = self.sums[at.b, h, at.part * self.tiles + m, :, :]
             with gr.if_(first > 0):
                 gr.move(to, lines, atom=store)
             with gr.else_():
@@ -255,16 +267,17 @@ class _Gradient:
 
         for at in self.passes("add"):
             if self.turn is None or turn is None:
-                for j in gr.loop("add_step", at.steps):
-                    h, m = at.step(j)
-                    share(at, h, m, at.first)
-                gradients(at)
+                with at.exists():
+                    for j in gr.loop("add_step", at.steps):
+                        h, m = at.step(j)
+                        share(at, h, m, at.first)
+                    gradients(at)
                 continue
             for head in gr.loop("add_group", self.a.group):
                 for i in gr.loop("add_step", at.round + 1):  # after a round nobody adds, so that the next begins apart
                     self.turn[turn.index].wait(turn.phase, acquire=True)  # all have added what they had two steps ago
                     m = at.begin + (i + APART * at.at) % at.round
-                    real = (at.n < at.count) * (i < at.round) * (m >= at.lo) * (m < at.lo + at.each)
+                    real = at.here * (i < at.round) * (m >= at.lo) * (m < at.lo + at.each)
                     with gr.if_(real > 0):
                         first = at.first * (i + APART * at.at < at.round) * (m < at.next)
                         share(at, at.kh * self.a.group + head, m, first)
@@ -282,6 +295,8 @@ class _Gradient:
         self.consumers = consumers
         self.w, _ = consumers.indices()
         mine = self.mine = consumers[self.w]
+        warps = mine.tile(32)
+        self.warp = warps[warps.indices()[0]]
         self.keys, self.get = self.ring("keys", "get"), self.ring("steps", "get")
         of = f"k16.f32.{'f16' if a.dtype == gr.fp16 else 'bf16'}"
         self.qk, self.kd, self.half = (gr.atom(f"wgmma.m64n{n}{of}") for n in (QUERIES, depth, depth // 2))
@@ -290,7 +305,12 @@ class _Gradient:
         self.dK, self.dV = (gr.fragment(n, [64, depth], gr.fp32, self.kd.c, on=mine) for n in ("dK", "dV"))
         self.dQ = gr.fragment("dQ", [64, depth // 2], gr.fp32, self.half.c, on=mine)
         narrow = gr.atom(f"wgmma.m64n{PIECE}{of}")
-        self.dS = gr.fragment("dS", [64, PIECE], a.dtype, narrow.c, on=mine)
+        if self.c.order == 3:
+            self.dS = gr.fragment("dS", [64, QUERIES], a.dtype, self.kd.a, on=mine)
+        else:
+            self.dS = gr.fragment("dS", [64, PIECE], a.dtype, narrow.c, on=mine)
+        if self.c.order >= 4:
+            self.rK, self.rV = (gr.fragment(n, [64, depth], a.dtype, self.qk.a, on=mine) for n in ("rK", "rV"))
         self.number = gr.fragment("piece", [64, PIECE], gr.fp32, narrow.c, on=mine).reduced(0, "number")
         self.mine_at = gr.scalar("mine_at", self.w, max=1)
         for at in self.passes("own"):
@@ -317,7 +337,8 @@ class _Gradient:
         """Starts S^T = K Q^T with the queries of this step, or of the one after it."""
         i = self.wait("queries", ahead)
         gr.fence(self.qk)
-        gr.matmul(self.S, self.own_K.tile([64, None])[self.mine_at.value, 0], self.sQ[i].T, on=self.mine, atom=self.qk,
+        left = self.rK if self.c.order >= 4 else self.own_K.tile([64, None])[self.mine_at.value, 0]
+        gr.matmul(self.S, left, self.sQ[i].T, on=self.mine, atom=self.qk,
                   accumulate=False)  # fmt: skip
         gr.commit(self.qk)
 
@@ -325,7 +346,8 @@ class _Gradient:
         """Starts dP^T = V dO^T with the rows of dO."""
         i = self.wait("grads", ahead)
         gr.fence(self.qk)
-        gr.matmul(self.dP, self.own_V.tile([64, None])[self.mine_at.value, 0], self.sG[i].T, on=self.mine, atom=self.qk,
+        left = self.rV if self.c.order >= 4 else self.own_V.tile([64, None])[self.mine_at.value, 0]
+        gr.matmul(self.dP, left, self.sG[i].T, on=self.mine, atom=self.qk,
                   accumulate=False)  # fmt: skip
         gr.commit(self.qk)
 
@@ -336,9 +358,12 @@ class _Gradient:
         gr.init(self.dK, 0)
         gr.init(self.dV, 0)
         self.full["keys"][keys.index].wait(keys.phase)
+        if self.c.order >= 4:
+            for r, t in ((self.rK, self.own_K), (self.rV, self.own_V)):
+                gr.move(r, t.tile([64, None])[self.w, 0], on=mine, atom=gr.atom("ldmatrix.x4"))
         self.scores(0)
         self.products(0)
-        self.weigh(at, at.row(0), True)
+        self.weigh(at, at.row(0), True, False)
         for head in gr.loop("own_group", self.a.group) if self.a.group > 1 else [0]:
             for j in gr.loop("own_edge", at.edge, start=0 + (head < 1)):
                 self.multiply(True)
@@ -358,13 +383,14 @@ class _Gradient:
             self.made[keys.index].arrive()
         keys.advance()
 
-    def weigh(self, at: Pass, m: Any, edge: bool) -> None:
+    def weigh(self, at: Pass, m: Any, edge: bool, follows: bool = True) -> None:
         """P, dV += P^T dO, and dS, from the scores of queries m. At its end no product is under way.
 
         `edge`: not all of the queries see all keys.
         """
-        mine, qk, S, here = self.mine, self.qk, self.S, self.get.index
-        gr.wait(qk, pending=1)  # S is there, dP is not
+        mine, qk, S, here, order = self.mine, self.qk, self.S, self.get.index, self.c.order
+        late = order >= 2 and follows
+        gr.wait(qk, pending=1 + late)  # S is there, dP is not
         if edge:
             self.hide(at, m)
         for x, lse in self.pieces(S, here, 0):
@@ -373,30 +399,62 @@ class _Gradient:
         gr.fence(self.kd)
         gr.matmul(self.dV, self.P, self.sG[here], on=mine, atom=self.kd)
         gr.commit(self.kd)
-        gr.wait(qk, pending=1)  # dP is there, dV is not
+        gr.wait(qk, pending=1 + late)  # dP is there, dV is not
         for i, (x, delta) in enumerate(self.pieces(S, here, 1)):
-            self.dS[:] = x * (self.dP.tile([None, PIECE])[0, i] - delta)
+            dS = self.dS.tile([None, PIECE])[0, i] if order == 3 else self.dS
+            dS[:] = x * (self.dP.tile([None, PIECE])[0, i] - delta)
             to = self.sS[here].tile([64, PIECE])[self.mine_at.value, i]
-            gr.move(to, self.dS, on=mine, atom=gr.atom("stmatrix.x4"))
+            gr.move(to, dS, on=mine, atom=gr.atom("stmatrix.x4"))
         gr.fence("async.shared")
+        if self.stored is not None:
+            self.stored[(1 - self.w) * self.c.stages + here].arrive()
+        if late:
+            gr.wait(self.half, pending=1)
+            self.pass_on(1)
         gr.wait(self.kd, pending=0)
         self.give_back("grads", here)
 
     def multiply(self, more: bool) -> None:
         """The share of dQ, and dK += dS^T Q; behind them start S and dP of the next queries, if there are `more`."""
-        mine, here = self.mine, self.get.index
+        mine, here, order = self.mine, self.get.index, self.c.order
         self.mine_at.set(gr.index(self.sW[self.w], 0, 1))  # else addresses of own keys would stay in registers
-        gr.barrier(on=self.consumers)  # dS of all keys is there
-        gr.fence(self.half)
         columns = self.own_K.tile([None, self.depth // 2])[0, self.mine_at.value]
-        gr.matmul(self.dQ, self.sS[here].T, columns, on=mine, atom=self.half, accumulate=False)
-        gr.commit(self.half)
-        mine_of_S = self.sS[here].tile([64, None])[self.mine_at.value, 0]
-        gr.matmul(self.dK, mine_of_S, self.sQ[here], on=mine, atom=self.kd)
-        gr.commit(self.kd)
+        mine_of_S = self.dS if order == 3 else self.sS[here].tile([64, None])[self.mine_at.value, 0]
+
+        def keys() -> None:
+            if order and order != 3:
+                gr.barrier(self.warp)  # its lanes have stored their rows
+            gr.fence(self.kd)
+            gr.matmul(self.dK, mine_of_S, self.sQ[here], on=mine, atom=self.kd)
+            gr.commit(self.kd)
+
+        def queries() -> None:
+            gr.fence(self.half)
+            gr.matmul(self.dQ, self.sS[here].T, columns, on=mine, atom=self.half, accumulate=False)
+            gr.commit(self.half)
+
+        if self.stored is None:
+            gr.barrier(on=self.consumers)  # dS of all keys is there
+            queries()
+            keys()
+        else:
+            keys()
+            if order >= 2 and more:
+                self.scores(1)
+                self.products(1)
+            self.stored[self.w * self.c.stages + here].sync()  # dS of the other consumer's keys is there
+            queries()
+        if order >= 2:
+            gr.wait(self.kd, pending=3 if more else 1)  # dK is there
+            self.give_back("queries", here)
+            if not more:
+                gr.wait(self.half, pending=0)
+                self.pass_on()
+            self.get.advance()
+            return
         if more:
             self.scores(1)
-        gr.wait(self.half, pending=1 + more)  # dQ is there, dK and the next S are not
+        gr.wait(self.half, pending=(0 if order else 1) + more)  # dQ is there, the next S is not
         self.pass_on()
         if more:
             self.products(1)
@@ -419,10 +477,12 @@ class _Gradient:
         key, query = at.n * KEYS + self.w * 64 + row, m * QUERIES + col
         self.S[:] = gr.where(at.seen.of(query, key), self.S, -gr.inf)
 
-    def pass_on(self) -> None:
-        """Leaves this consumer's columns of dQ to be added up."""
-        i, half = self.get.index, self.depth // 2
-        self.empty["sums"][i].wait(self.get.phase ^ 1)
+    def pass_on(self, ago: int = 0) -> None:
+        """Leaves this consumer's columns of dQ of a step to be added up."""
+        n, half = self.c.stages, self.depth // 2
+        at = self.get.index + (n - ago if ago else 0)
+        i, phase = (at % n, self.get.phase ^ (1 - at // n)) if ago else (at, self.get.phase)
+        self.empty["sums"][i].wait(phase ^ 1)
         rows = gr.Layout((8, 2, 4), (8, 256, 64))  # neighbours, then threads, then a thread's registers
         columns = gr.Layout((2, 4, half // 8), (1, 2, 512))
         place = gr.Layout((rows.shape, columns.shape), (rows.stride, columns.stride))
@@ -446,13 +506,18 @@ class Pass:
     before, so that no two add to the same rows.
     """
 
-    def __init__(self, of: _Gradient, role: str, seen: Seen, b: Any, kh: Any, p: Any, count: Any) -> None:
+    def __init__(self, of: _Gradient, role: str, seen: Seen, b: Any, kh: Any, part: Any, p: Any, count: Any) -> None:
         self.of, self.seen, self.b, self.kh, self.count = of, seen, b, kh, count
         cluster = of.c.cluster
         self.at = (
             0 if cluster == 1 else of.rank + p % 2 * (cluster - 1 - 2 * of.rank)
         )  # with windows each has its share
-        n = self.n = p * cluster + self.at
+        self.part, parts = part, of.c.parts
+        n = self.n = (p * parts + part) * cluster + self.at
+        # The first tile of a part begins its sums, and so goes with all queries, also if there is no such tile.
+        begins = (p < 1) * (self.at < 1)
+        self.here = gr.max(n < count, begins)
+        self.alone = cluster * parts == 1
         most, group = MOST // QUERIES + 1, of.a.group
         lo, hi, whole, _ = seen.query_tiles(n * KEYS, KEYS, QUERIES)
 
@@ -460,10 +525,10 @@ class Pass:
             return gr.scalar(f"{role}_{name}", gr.max(gr.min(value, most), 0), max=most).value
 
         hi = scalar("hi", hi, most)
-        self.first = p < 1  # the first tile of keys goes with all queries, whose sums it begins
+        self.first = p < 1
         self.lo = 0
         if of.right is not None:
-            self.lo = scalar("lo", gr.min(lo, hi - 1) * (n > 0), most)
+            self.lo = scalar("lo", gr.min(lo, hi - 1) * (1 - begins), most)
         self.each = gr.scalar(f"{role}_each", gr.max(gr.min(hi - self.lo, most), 1), min=1, max=most).value
         self.steps = self.each * group
         self.begin, self.after = 0, 0
@@ -503,4 +568,4 @@ class Pass:
 
     def exists(self) -> Any:
         """Whether there is such a tile."""
-        return nullcontext() if self.of.c.cluster == 1 else gr.if_(self.n < self.count)
+        return nullcontext() if self.alone else gr.if_(self.here > 0)

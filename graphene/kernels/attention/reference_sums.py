@@ -69,14 +69,36 @@ def sums_gradient(a: Attention, **given: Any) -> dict[str, Any]:
     return {"dK": dK, "dV": dV, "sums": in_tiles(dQ)}
 
 
+def whole_sums(parts: int, sums: Any) -> Any:
+    """The parts of sums (batch, heads, parts x tiles, D / 4, 256) together."""
+    b, heads, tiles, *rest = sums.shape
+    return sums.reshape(b, heads, parts, tiles // parts, *rest).sum(2)
+
+
+def read_sums(parts: int, **given: Any) -> dict[str, Any]:
+    """The results of the kernel that sums up, as they are read."""
+    return {"dK": given["dK"], "dV": given["dV"], "sums": whole_sums(parts, given["sums"])}
+
+
 def tiled_rows(delta: Any, LSE: Any) -> Any:
     """The numbers of rows."""
     return tiled(LSE, delta)
 
 
-def rounded_sums(sums: Any, dQ: Any, scale: Any) -> Any:
+def rounded_sums(parts: int, sums: Any, dQ: Any, scale: Any) -> Any:
     """The gradient of queries."""
-    return out_of_tiles(sums, *dQ.shape[1::2]) * scale
+    return out_of_tiles(whole_sums(parts, sums), *dQ.shape[1::2]) * scale
 
 
-__all__ = ["TILE", "in_tiles", "out_of_tiles", "plain", "rounded_sums", "sums_gradient", "tiled", "tiled_rows"]
+__all__ = [
+    "TILE",
+    "in_tiles",
+    "out_of_tiles",
+    "plain",
+    "read_sums",
+    "rounded_sums",
+    "sums_gradient",
+    "tiled",
+    "tiled_rows",
+    "whole_sums",
+]

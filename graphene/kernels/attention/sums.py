@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import graphene as gr
 from graphene.kernels.attention.problem import Attention, AttentionArguments, negative
 from graphene.kernels.attention.reference_sums import TILE, rounded_sums, tiled_rows
@@ -43,30 +45,34 @@ def attention_rows_kernel(what: Attention) -> gr.Kernel:
     return kernel
 
 
-def attention_sums_kernel(what: Attention) -> gr.Kernel:
+def attention_sums_kernel(what: Attention, parts: int = 1) -> gr.Kernel:
     """DQ = scale * sums, rounded.
 
-    Arguments: sums (batch, heads, tiles, D / 4, 256) in fp32, in the order of registers (``in_tiles``); dQ, which lies
-    like Q; scale. A thread has 8 neighbours of a row.
+    Arguments: sums (batch, heads, parts x tiles, D / 4, 256) in fp32, in the order of registers (``in_tiles``); dQ,
+    which lies like Q; scale. A thread has 8 neighbours of a row.
     """
-    with gr.Kernel("attention_sums", rounded_sums) as kernel:
+    with gr.Kernel("attention_sums", functools.partial(rounded_sums, parts)) as kernel:
         args, lanes = AttentionArguments(what), what.D // 8
         tiles = gr.ceil_div(args.sq, TILE)
-        shape = (args.batch, args.heads, tiles, -(-what.D // 64) * 16, LINE)
+        shape = (args.batch, args.heads, parts * tiles, -(-what.D // 64) * 16, LINE)
         sums = gr.input("sums", gr.row_major(*shape), gr.fp32, align_bytes=16)
         dQ = args.tensor(gr.output, "dQ", args.sq, args.heads)
         scale = gr.param("scale", gr.fp32)
         grid, threads = gr.blocks(tiles, args.heads, args.batch), gr.threads(THREADS)
         (tile, h, b), (t,) = grid.indices(), threads.indices()
-        x, y = gr.alloc("x", [8], gr.fp32, gr.RF), gr.alloc("y", [8], what.dtype, gr.RF)
+        x, more = (gr.alloc(n, [8], gr.fp32, gr.RF) for n in ("x", "more"))
+        y = gr.alloc("y", [8], what.dtype, gr.RF)
         with gr.spec(dQ, [sums, scale], on=(grid, threads)):
             gr.wait_kernels()
             for i in gr.loop("i", TILE * lanes, start=t, step=THREADS):
                 row, lane = i // lanes, i % lanes
                 at = lane * TILE + row % 8 + row // 16 * 8 + row // 8 % 2 * 32
-                place, line = sums[b, h, tile, at // (LINE // 8), :].tile([4]), at % (LINE // 8)
-                for j in range(2):
-                    gr.move(x.tile([4])[j], place[2 * line + j])
+                for part in range(parts):
+                    place = sums[b, h, part * tiles + tile, at // (LINE // 8), :].tile([4])
+                    for j in range(2):
+                        gr.move((more if part else x).tile([4])[j], place[at % (LINE // 8) * 2 + j])
+                    if part:
+                        x[:] = x + more
                 y[:] = x * scale
                 gr.move(dQ[b, :, h, :].tile([1, 8])[tile * TILE + row, lane][0, :], y)
     return kernel

@@ -76,7 +76,11 @@ def _saving(a: Attention, small: bool, where: Device) -> tuple[Any, Any] | None:
 def _by_wgmma(config: GradientSm90) -> tuple[Any, Any, Any]:
     a = config.what
     plain_rows = Attention(a.D, a.dtype, group=a.group)
-    return attention_rows_kernel(plain_rows), attention_gradient_sm90(config), attention_sums_kernel(plain_rows)
+    return (
+        attention_rows_kernel(plain_rows),
+        attention_gradient_sm90(config),
+        attention_sums_kernel(plain_rows, config.parts),
+    )
 
 
 def head_shares(heads: int, head_bytes: int, memory: int, blocks: int, device_blocks: int) -> list[tuple[int, int]]:
@@ -185,10 +189,10 @@ class Gradients:
         """The recipe of the kernel that adds gradients of queries up in fp32."""
         (g, delta, lse, *qkv), dq, dk, dv, numbers = parts
         tiles = -(-q.shape[1] // QUERIES)
-        front = [[(3, 0)], [(3, 2)], [(-1, tiles)]]
+        heads = [[(3, 0)], [(3, 2)]]
         spaces = [
-            output("fp32", *front, [(-1, 2 * QUERIES)]),
-            output("fp32", *front, [(-1, config.depth // 4)], [(-1, 256)]),
+            output("fp32", *heads, [(-1, tiles)], [(-1, 2 * QUERIES)]),
+            output("fp32", *heads, [(-1, config.parts * tiles)], [(-1, config.depth // 4)], [(-1, 256)]),
         ]
         rows, sums = whole(results + 3, 4), whole(results + 4, 5)
         before, kernel, after = _by_wgmma(config)
