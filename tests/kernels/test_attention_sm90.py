@@ -8,12 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+import graphene as gr
 from graphene.errors import VerifyError
 from graphene.kernels.attention import reference
 from graphene.kernels.attention.problem import Attention, Extra
 from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
 from graphene.select.attention import select_forward_sm90
 from graphene.select.device import of_arch
+
+
+def decayed(score: Any, query: Any, key: Any) -> Any:
+    return score - 0.1 * abs(query - key)
+
 
 CAUSAL = Attention(16, right=True)
 SMALL = ForwardSm90(Attention(16), 16, 1, 2, queries=1)
@@ -27,6 +33,8 @@ CONFIGS = {
     "results over queries": ForwardSm90(replace(CAUSAL, D=80), 32, 1, 2, queries=1, apart=False),
     "training": ForwardSm90(CAUSAL, 16, 1, lse=True, training=True),
     "no limit on the right": ForwardSm90(Attention(16, left=True), 16, 1),
+    "capped, a function of scores": ForwardSm90(replace(CAUSAL, softcap=True, score=decayed), 32, 1),
+    "negative scale": ForwardSm90(replace(CAUSAL, scaled=True), 16, 2, lse=True, training=True),
     "mask of keys": ForwardSm90(Attention(16, mask=Extra(rows=False)), 16, 2),
     "causal mask": ForwardSm90(replace(CAUSAL, mask=Extra()), 32, 1),
 }
@@ -38,7 +46,8 @@ def call(c: ForwardSm90, batch: int, sq: int, sk: int, scale: float = 0.3, kv_he
     heads = kv_heads * a.group
     shapes = {"Q": (sq, heads), "K": (sk, kv_heads), "V": (sk, kv_heads)}
     given: dict[str, Any] = {n: rng.standard_normal((batch, *s, a.D)).astype(np.float16) for n, s in shapes.items()}
-    numbers = {"scale_log2": scale, **{n: v for n, v, on in (("left", 20, a.left), ("right", 3, a.right)) if on}}
+    options = ("cap_log2", 3.0, a.softcap), ("left", 20, a.left), ("right", 3, a.right)
+    numbers = {"scale_log2": -scale if a.scaled else scale, **{n: v for n, v, given in options if given}}
     wide = {n: x.astype(np.float64) for n, x in given.items()}
     if a.mask is not None:  # tiles that are seen whole, in part and not at all, and a head that sees nothing
         M = (rng.random((batch, heads, sq if a.mask.rows else 1, sk)) < 0.7).astype(np.uint8)
@@ -97,7 +106,7 @@ def test_its_promise_is_held(name: str) -> None:
 
 def test_refusals() -> None:
     with pytest.raises(VerifyError, match="no kernel of this problem"):
-        ForwardSm90(Attention(64, softcap=True))
+        ForwardSm90(Attention(64, bias=Extra(gr.fp16)))
     with pytest.raises(VerifyError, match="do not fit into shared memory"):
         ForwardSm90(Attention(256))
     with pytest.raises(VerifyError, match="training does not fit"):
@@ -108,7 +117,7 @@ def test_refusals() -> None:
     "c",
     [
         ForwardSm90(Attention(64), 112, 3, 3),
-        ForwardSm90(Attention(128, right=True), 128, 2, lse=True),
+        ForwardSm90(Attention(128, right=True, softcap=True), 128, 2, lse=True),
         ForwardSm90(Attention(64, right=True, varlen=True), 128, 2, 3),
     ],
     ids=["three consumers", "two consumers", "packed"],

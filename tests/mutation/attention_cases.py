@@ -236,6 +236,14 @@ def _() -> Case:
     return Case(kernel, [functools.partial(call, n) for n in (70, 52)])
 
 
+@case("attention_sm90, capped")
+def _() -> Case:
+    what = Attention(16, softcap=True, score=lambda score, query, key: score - 0.1 * abs(query - key))
+    kernel = attention_forward_sm90(ForwardSm90(what, 16, 1, 2, queries=1, lazy=False))
+    q, k, v = (normal(i, 1, s, 2, 16) for i, s in enumerate((70, 40, 40)))
+    return Case(kernel, [lambda: [q, k, v, np.full_like(q, np.nan), 1.5, 3.0]])
+
+
 @case("attention_sm90, packed")
 def _() -> Case:
     what = Attention(16, right=True, varlen=True)

@@ -67,8 +67,8 @@ class ForwardSm90:
         size("ForwardSm90", "stages", self.stages, least=2)
         size("ForwardSm90", "queries", self.queries)
         a = self.what
-        if a.prescaled or (a.varlen and (a.mask is not None or self.consumers > 2 or not self.apart)):
-            want = "want: no bias, softcap or score, a positive scale; packed sequences: two consumers, apart, no mask"
+        if a.bias is not None or (a.varlen and (a.mask is not None or self.consumers > 2 or not self.apart)):
+            want = "want: no bias; packed sequences: at most two consumers, apart, no mask"
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: no kernel of this problem", [want], "take ForwardConfig")
         if self.training and not self.lse:
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: training does not fit", ["want: lse=True", "got: lse=False"])
@@ -136,7 +136,7 @@ class _Forward:
         if c.training:
             self.wide = gr.output("wide", gr.row_major(*front, args.sq, args.heads, a.D), gr.fp32, align_bytes=16)
         self.plain = Scores(a)
-        self.scale = self.plain.scale
+        self.scale = self.plain.factor
         self.left = gr.param("left", gr.i32) if a.left else None
         self.right = gr.param("right", gr.i32) if a.right else None
         self.longest = gr.max(gr.min(gr.param("longest", gr.i32), MOST), 1) if a.varlen else args.sq
@@ -145,7 +145,7 @@ class _Forward:
     def differ(self) -> bool:
         """Whether tiles of queries differ in the tiles of keys that they see."""
         a = self.a
-        return a.left or a.right or a.varlen or (a.mask is not None and a.mask.rows)
+        return a.left or a.right or a.varlen or a.score is not None or (a.mask is not None and a.mask.rows)
 
     def window(self) -> None:
         """The bounds of the window, within what 32 bits add."""
@@ -343,6 +343,7 @@ class _Forward:
         self.k.release()
         if self.starts:
             self.clear_values(hi)
+        self.change(hi - 1)
         self.hide(r, hi - 1, outside(0))
         self.softmax(further=False)
         self.P[:] = self.S  # C layout to A layout: the same owners, so only a conversion
@@ -416,6 +417,7 @@ class _Forward:
             self.turn[(self.w + 1) % self.c.consumers].arrive()
         gr.wait(self.qk, pending=1)  # S is there, acc is not
         self.k.release()
+        self.change(n)
         if self.differ or self.M is not None:  # else only the last tile has keys that are not there
             self.hide(tile, n, outside)
         self.softmax(further=True)
@@ -431,6 +433,16 @@ class _Forward:
             self.acc[:] = self.acc * self.alpha
         self.v.release()
         self.P[:] = self.S
+
+    def change(self, n: Any) -> None:
+        """Scores of tile n from products, one by one: the scale, the cap, the function of scores and their places."""
+        if self.a.prescaled:
+            self.S[:] = self.plain.capped(self.S)
+        if self.a.score is not None:
+            assert self.M is None
+            row, col = self.S.coords()
+            row = self.m_tile * self.c.BM + self.w * 64 + row
+            self.plain.changed(self.S, row + (self.seen.sk - self.seen.sq), n * self.c.BN + col)
 
     def hide(self, tile: Any, n: Any, outside: Any) -> None:
         """Rules out the scores that a query does not see, if tile n is `outside` of those that are seen whole."""
@@ -472,7 +484,7 @@ class _Forward:
             self.m_old[:] = m
             m[:] = gr.max(m, top)
             self.shift(S, further)
-        S[:] = gr.exp2(gr.fma(S, self.scale, self.mb), ftz=True)
+        S[:] = gr.exp2(self.less(S), ftz=True)
         gr.reduce("add", self.l, S, axis=1, accumulate=True)  # own values only: l keeps the lanes apart
         if further and self.c.lazy:
             self.over[:] = gr.where(self.l.values[0] + self.l.values[1] >= 0, self.over, 1)
@@ -486,6 +498,12 @@ class _Forward:
         """
         m, m_old, scale, shift, far = self.m, self.m_old, self.scale, self.top, self.far
         shift[:] = gr.where(m == -gr.inf, 0, m)  # a row that sees no key gives 0, not NaN
+        if self.a.prescaled:
+            self.mb[:] = -shift
+            if further:
+                self.alpha[:] = gr.exp2(self.less(m_old), ftz=True)
+                self.l[:] = self.l * self.alpha
+            return
         if further:
             self.alpha[:] = gr.where(far + gr.where(m_old == -gr.inf, 1, 0) > 0, 0, gr.fma(m_old, scale, self.mb))
         self.flags[:] = gr.where(gr.max(shift, -shift) * scale > FAR, 1, 0)
@@ -497,6 +515,10 @@ class _Forward:
             self.l[:] = self.l * self.alpha
         with gr.if_(gr.index(far, 0, 1) > 0):
             S[:] = S - shift
+
+    def less(self, x: Any) -> Any:
+        """Scores relative to the maximum."""
+        return x + self.mb if self.a.prescaled else gr.fma(x, self.scale, self.mb)
 
     def finish(self) -> None:
         """O = acc / l, and LSE."""
@@ -559,7 +581,7 @@ class _Forward:
         """
         largest, rounded = self.S.reduced(1, "largest"), self.S.reduced(1, "P", self.a.dtype)
         shift = gr.where(self.far > 0, self.m, 0)
-        largest[:] = gr.where(total == 0, 0, gr.exp2(gr.fma(self.best - shift, self.scale, self.mb), ftz=True))
+        largest[:] = gr.where(total == 0, 0, gr.exp2(self.less(self.best - shift), ftz=True))
         rounded[:] = largest
         return total - (largest - rounded)
 
