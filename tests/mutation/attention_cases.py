@@ -76,6 +76,17 @@ def _() -> Case:
     return Case(kernel, [lambda: [q, k, v, np.full_like(q, np.nan), 0.18]])
 
 
+@case("attention_forward_kernel, printed once")
+def _() -> Case:
+    """One loop over tiles that are seen whole and others, a ragged edge among them."""
+    config = kernels.ForwardConfig(Attention(16, right=True), 16, 16, 1, one_loop=True)
+    q, k, v = (normal(i, 1, s, 2, 16) for i, s in enumerate((20, 50, 50)))
+    return Case(
+        kernels.attention_forward_kernel(config),
+        [lambda x=x: [q, k, v, np.full_like(q, np.nan), x, 0] for x in (0.18, 8.0)],
+    )
+
+
 def gradient_case(kernel: gr.Kernel, of_keys: bool) -> Case:
     """As above, and blocks with nothing to go through."""
 
