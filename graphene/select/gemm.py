@@ -43,11 +43,6 @@ def _shape(p: GemmProblem) -> MatmulShape:
     return MatmulShape(p.m, p.n, p.k, p.batch or 1, item, 4 if p.dtype == "i8" else item, 32 // item, rate)
 
 
-def only_by_wgmma(p: GemmProblem) -> bool:
-    """Whether no kernel but gemm_sm90 computes such products."""
-    return p.dtype in FP8 or p.scales is not None
-
-
 def _scaled_integers(p: GemmProblem) -> bool:
     """Whether operands are integers with scales, which fewer kernels take than those without."""
     return p.scales is not None and p.dtype not in FP8
@@ -62,7 +57,7 @@ def _candidates(p: GemmProblem, device: Device) -> Iterator[GemmTile]:
     for t in hopper.candidates(p, device):
         for pad, split in _variants(p, t, device):
             yield hopper.staged(replace(t, pad=pad, split_k=split), p, device)
-    if only_by_wgmma(p):
+    if hopper.alone(p):
         return
     shape = _shape(p)
     line = 128 // shape.element_bytes
@@ -112,7 +107,7 @@ def _predict(c: GemmTile, p: GemmProblem, device: Device) -> tuple[float, str] |
             return reason
         us, remark = hopper.product_us(c, p, device)
         return us + around_us + (hopper.SPLIT_US if c.split_k > 1 else 0.0), remark
-    if only_by_wgmma(p):
+    if hopper.alone(p):
         return f"{c.kernel} has no product of {p.dtype}" + " with scales" * (p.scales is not None)
     shape, tile = _shape(p), as_tile(c)
     if (reason := judge(tile, shape, device)) is not None:
@@ -129,7 +124,7 @@ def _predict(c: GemmTile, p: GemmProblem, device: Device) -> tuple[float, str] |
 
 def _unusable(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
     new = c.kernel == "gemm_sm90"
-    if only_by_wgmma(p) and not new:
+    if hopper.alone(p) and not new:
         return f"{c.kernel} has no product of {p.dtype}"
     reason = hopper.impossible(c, p, device) if new else impossible(as_tile(c), _shape(p), device)
     if reason is None:
@@ -156,12 +151,12 @@ def estimate(p: GemmProblem, device: Device) -> GemmTile:
 
     Raises VerifyError KERNEL_ARGUMENT if none of them fits into the shared memory of a block.
     """
-    best = None if only_by_wgmma(p) else min(_expected(p, device), key=lambda c: c[0], default=None)
+    best = None if hopper.alone(p) else min(_expected(p, device), key=lambda c: c[0], default=None)
     new = min(_expected_by_wgmma(p, device), key=lambda c: c[0], default=None)
     old_us = 0.0 if best is None else best[0] * BY_MMA[TYPES[p.dtype].bits]
     if new is not None and (best is None or new[0] <= max(old_us, 1.3 * hopper.memory_us(p, device))):
         best = new
-    if best is None and only_by_wgmma(p) and not hopper.serves(p, device):
+    if best is None and hopper.alone(p) and not hopper.serves(p, device):
         _core.fail("KERNEL_ARGUMENT", f"select_gemm: no kernel for this product of {p.dtype}",
                    ["want: order TN on sm_90a", f"got: order {p.order} on {device.arch}"],
                    "name a Hopper card, and copy operands to lines along k")  # fmt: skip

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from graphene.kernels.gemm.frame import Product
 from graphene.kernels.gemm.hopper import Hopper
-from graphene.kernels.gemm.problem import TYPES, GemmProblem, GemmTile
+from graphene.kernels.gemm.problem import FP8, TYPES, GemmProblem, GemmTile
 from graphene.select.device import H200, Device
 from graphene.select.tiles import up
 
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-__all__ = ["candidates", "has_wgmma", "impossible", "product_us", "refused", "serves", "staged", "tiles_for"]
+__all__ = ["alone", "candidates", "has_wgmma", "impossible", "product_us", "refused", "serves", "staged", "tiles_for"]
 
 LINE_BITS = 1024  # of k in a step: lines of 128 bytes
 MOST = 2**31 - 2**16  # coordinates of TMA and numbers of tiles have 32 bits
 FEW = 512  # rows or columns, of which tiles cover no more than they must
+LEAST = 16 * 64  # results of the smallest tile
 SUMS = 208  # the most accumulators of a thread
 STAGES = 12  # more were not faster
 
@@ -82,6 +83,11 @@ def has_wgmma(device: Device) -> bool:
 def serves(p: GemmProblem, device: Device) -> bool:
     """Whether gemm_sm90 computes such products on a device."""
     return has_wgmma(device) and (TYPES[p.dtype].bits == 16 or p.order == "TN")  # other types lie along k
+
+
+def alone(p: GemmProblem) -> bool:
+    """Whether no kernel but gemm_sm90 computes such products."""
+    return p.dtype in FP8 or p.scales is not None
 
 
 class Shape:
@@ -149,7 +155,7 @@ def covers(c: GemmTile, p: GemmProblem) -> str | None:
     if c.turns and p.out_dtype == "fp32" and not p.computes and c.tile[0] * c.tile[1] // 128 > 160:
         return f"{c.tile[1]} columns that are stored unchanged, for which a thread has too few registers"
     for name, covered, extent in (("rows", c.tile[0], p.m), ("columns", c.tile[1], p.n)):
-        if covered > 16 and covered >= 2 * extent:
+        if covered > 16 and covered >= 2 * extent and not (alone(p) and c.tile[0] * c.tile[1] == LEAST):
             return f"{covered} {name} of which {covered - extent} are always outside"
     return None
 

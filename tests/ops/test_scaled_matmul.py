@@ -191,7 +191,14 @@ hopper = pytest.mark.skipif(
 def test_values_on_a_gpu(a: Any, b: Any, rows: bool, fast: bool) -> None:
     """Sizes of many tiles and of few, odd ones, every result type, with terms and without."""
     torch.manual_seed(3)
-    for m, n, k in ((1, 4096, 4096), (16, 1024, 8192), (300, 520, 1040), (2048, 2048, 2048), (129, 257, 333)):
+    for m, n, k in (
+        (1, 4096, 4096),
+        (3, 5, 64),
+        (16, 1024, 8192),
+        (300, 520, 1040),
+        (2048, 2048, 2048),
+        (129, 257, 333),
+    ):
         x, y, s = *operands(m, n, k, a, b, "cuda"), scales(m, n, rows, "cuda")
         sums = 2.0**-20 if a == I8 else 2.0**-10 if not fast else 2.0**-13 * (2 + 2 * k**0.5 + k / 16)
         for dtype in ULP:
