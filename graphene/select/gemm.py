@@ -82,7 +82,8 @@ def _variants(p: GemmProblem, t: GemmTile, device: Device) -> Iterator[tuple[tup
     bm, bn, bk = t.tile
     count = 1 if p.batch is None else p.batch
     parts = [1]
-    if p.workspaces and t.cluster[2] == 1 and 2 * up(p.m, bm) * up(p.n, bn) * count <= device.sm_count:
+    wide = t.warps[1] > 1 and bm > 128  # so many sums of columns leave no registers for their addresses
+    if p.workspaces and max(t.cluster) == 1 and not wide and 2 * up(p.m, bm) * up(p.n, bn) * count <= device.sm_count:
         parts = splits(p.m, p.n, p.k, count, bm, bn, bk, device.sm_count)
     for pad in _pads(p) if max(p.m, p.n, p.k) <= PADDED_MOST else [(False, False)]:
         if all(a == 16 or padded for a, padded in zip(p.align[:2], pad, strict=True)):

@@ -143,7 +143,18 @@ def impossible(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
 
 def refused(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
     """Why a tile cannot be used or is not worth a try for a product, in words; None if it is worth one."""
-    return impossible(c, p, device) or covers(c, p)
+    return impossible(c, p, device) or covers(c, p) or spills(c, p)
+
+
+def spills(c: GemmTile, p: GemmProblem) -> str | None:
+    """Why registers for more than its sums would not be enough for a tile, in words; None if they are."""
+    s = Shape(c)
+    held = s.rows * s.columns // 128 * (3 if p.promote else 1)
+    batched, by_threads = p.batch is not None, p.align[2] < 16
+    most = 128 if by_threads and (batched or p.residual or p.beta) else 160 if by_threads or batched else SUMS
+    if s.block_rows > 128 and p.computes:
+        most = min(most, 160)
+    return f"{held} sums a thread, of which {most} leave room for such results" if held > most else None
 
 
 def covers(c: GemmTile, p: GemmProblem) -> str | None:
@@ -289,7 +300,7 @@ def candidates(p: GemmProblem, device: Device) -> Iterator[GemmTile]:
     for c in tiles_for(*few, p.order == "TT", LINE_BITS // TYPES[p.dtype].bits):
         if p.promote and 3 * c.tile[0] * c.tile[1] * 4 // max(c.warps) > 128 * SUMS:
             continue  # no room for sums and those of two steps
-        if covers(c, p) is not None or not (c.cluster[2] == 1 or _may_cut(c, p, device)):
+        if covers(c, p) is not None or spills(c, p) is not None or not (c.cluster[2] == 1 or _may_cut(c, p, device)):
             continue
         if max(c.cluster) == 1 or impossible(replace(c, pad=(True, True)), p, device) is None:
             yield c

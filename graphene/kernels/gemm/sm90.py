@@ -329,10 +329,8 @@ class Grid:
         self.workers = gr.min(gr.sm_count() // h.blocks, self.tiles)
 
     def count(self, mark: str) -> None:
-        """Declares the numbers of tiles for a role, in 32 bits: 64 would not fit into the registers of a producer."""
+        """Declares the number of tiles for a role, in 32 bits: 64 would not fit into the registers of a producer."""
         self.counted = gr.scalar(f"{mark}_tiles", self.tiles, min=0, max=MOST_TILES).value
-        if self.parts or self.of.batch:
-            self.counted_of_one = gr.scalar(f"{mark}_of_one", self.of_a_matrix, min=1, max=MOST_TILES).value
 
     def blocks(self) -> tuple[Any, Any, Any, Any]:
         """Declares them: the block or cluster, all blocks that wait for each other, the cluster, the block's rank."""
@@ -353,7 +351,7 @@ class Grid:
         h, rows, columns, group = self.h, self.rows, self.columns, self.h.product.tile.group
         z: Any = 0
         if self.parts or self.of.batch:
-            z, tile = tile // self.counted_of_one, tile % self.counted_of_one
+            z, tile = tile // self.of_a_matrix, tile % self.of_a_matrix
         part, z = (z // self.of.batch[0], z % self.of.batch[0]) if self.parts and self.of.batch else (z, z)
         # `group` rows of tiles side by side share A and B in the L2 cache. Minima and maxima change nothing: they tell
         # that 32 bits are enough, and that there is no quotient of negative numbers.
