@@ -153,7 +153,7 @@ def pages(repeats: int) -> list[dict[str, Any]]:
         args = (q, kp, vp, place.view(b, -1).int(), lengths)
         check(ops.attention_paged(*args), q, k, v)
         ways = {
-            "graphene, pages": captured(functools.partial(ops.attention_paged, *args)),
+            "paged": captured(functools.partial(ops.attention_paged, *args)),
             "graphene": captured(functools.partial(ops.attention, q, k, v)),
         }
         made += rows("pages", f"b{b} h{h}/{hk} keys {s} d{d} page {page}", measure(ways, repeats))

@@ -169,6 +169,18 @@ def _() -> Case:
     return Case(kernel, calls)
 
 
+@case("attention_decode_kernel, parts")
+def _() -> Case:
+    what = Attention(16, group=2)
+    kernel = kernels.attention_decode_kernel(kernels.DecodeConfig(what, 8, 16, 1, 2, split=True))
+
+    def call() -> list[Any]:
+        q, k, v = (normal(i, 1, s, h, 16) for i, (s, h) in enumerate(((3, 2), (100, 1), (100, 1))))
+        return [q, k, v, *(np.full((3, 1, 1, 6, *x), np.nan, np.float32) for x in ((16,), (), ())), 1.5]
+
+    return Case(kernel, [call])
+
+
 @case("attention_paged_kernel")
 def _() -> Case:
     """Pages in any order, of which the last holds what is not a number; a sequence without keys."""
