@@ -116,7 +116,7 @@ def test_refusals() -> None:
 @pytest.mark.parametrize(
     "c",
     [
-        ForwardSm90(Attention(64), 112, 3, 3),
+        ForwardSm90(Attention(64, right=True), 96, 3, 4),
         ForwardSm90(Attention(128, right=True, softcap=True), 128, 2, lse=True),
         ForwardSm90(Attention(64, right=True, varlen=True), 128, 2, 3),
     ],

@@ -37,7 +37,6 @@ __all__ = ["ForwardSm90", "attention_forward_sm90"]
 
 LAZY = 8  # sums are made relative to a new maximum only after it has grown by 2 to this power
 FAR = 2.0**20
-REGISTERS = {2: (40, 232), 3: (32, 160)}  # the producer's and the consumers', by their number
 
 
 @dataclass(frozen=True)
@@ -84,8 +83,10 @@ class ForwardSm90:
 
     @property
     def registers(self) -> tuple[int, int]:
-        """Those of the producer's threads, which count packed sequences, and of several consumers'."""
-        return (56, 224) if self.what.varlen else REGISTERS[self.consumers]
+        """Those of the producer's threads, which divide and count, and of several consumers'."""
+        if self.consumers == 3:
+            return (56, 152) if self.BN < 128 else (32, 160)
+        return (56, 224) if self.what.varlen else (40, 232)
 
     @property
     def listed(self) -> bool:
