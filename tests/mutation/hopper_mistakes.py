@@ -74,6 +74,8 @@ BUILD: dict[str, Callable[[Any], gr.Kernel]] = {
     "terms, two pieces": _all_terms(64, 128, 2),
     "terms, three pieces": _all_terms(64, 192, 2, turns=False, warps=(4, 1)),
     "bias": _gemm(64, 128, 2, epilogue=_terms, bias=True),
+    "few rows, bias": _gemm(32, 64, 2, epilogue=_terms, bias=True, out=gr.fp32, warps=(1, 4), turns=False),
+    "across": _gemm(64, 128, 2, order="NT"),
     "promoted": _gemm(128, 64, 2, warps=(8, 1), dtype=gr.fp8e4m3, promote=True),
     "scales of tensors": _gemm(dtype=gr.fp8e4m3, out=gr.fp16, scales="tensor"),
     "scales of rows": _gemm(128, 64, 2, dtype=gr.fp8e4m3, out=gr.fp16, scales="rows"),
@@ -211,6 +213,8 @@ MISTAKES = [
     M(STORE, "pieces.tile([self.lines, None])[self.w, 0]", "pieces.tile([self.lines, None])[0, 0]", "turns"),
     M(STORE, "self.fetch(tile, j + self.ahead)", "self.fetch(tile, j)", "terms, three pieces"),
     M(STORE, "if j == 0:\n            for name, held", "if j == 1:\n            for name, held", "bias"),
+    M(STORE, "elif at == 0 and h.rows == 64:", "elif at == 1 and h.rows == 64:", "few rows, bias"),
+    M(SM90, "((1, ks * line), line))", "((1, (ks - 8) * line), line))", "across"),
     # Sums of fp8 that are promoted, and scales.
     M(SM90, "acc[:] = acc + newest[(k - 1) % 2]", "acc[:] = newest[(k - 1) % 2]", "promoted"),
     M(SM90, "acc[:] = acc + newest[(k - 1) % 2]", "acc[:] = acc + newest[k % 2]", "promoted"),

@@ -16,6 +16,7 @@ import attention_cases  # noqa: F401  (they register themselves)
 import pytest
 from attention_mistakes import KERNELS
 from cases import CASES
+from hopper_mistakes import BUILD as HOPPER
 from product_mistakes import BUILD
 
 import graphene as gr
@@ -71,7 +72,7 @@ def taken() -> set[tuple[str, int]]:
     try:
         for make in CASES.values():
             make()
-        for build in BUILD.values():
+        for build in (*BUILD.values(), *HOPPER.values()):
             build(k)
         for make in (*MORE.values(), *KERNELS.values()):
             make()
