@@ -213,7 +213,8 @@ class Plan:
         # 0 * infinity is NaN, so a kernel must not multiply values that a factor of 0 leaves out.
         telling = [(("", "infinite"), (n, 0.0)) for n in self.floats]
         # Results of rows on rare paths must not depend on other rows.
-        telling += [(("", "uneven"), (n, v)) for n in self.floats for v in self.scalars[n] if v >= _FAR]
+        telling += [(("", kind), (n, v)) for n in self.floats for v in self.scalars[n] if v >= _FAR
+                    for kind in ("uneven", "large")]  # fmt: skip
         covering = DataCovering(domains, reached, self._rng, telling)
         for number, (call, _, _) in enumerate(bases):
             covering.count(number, {"": call.kind, **call.scalars})

@@ -251,7 +251,8 @@ class DataCovering:
     """Chooses kinds of data and values of scalars for sizes that have run, of which it is known what they reach.
 
     ``domains``: candidate values by name. ``bases``: what each of the calls reached, in any terms, and its cost.
-    ``telling``: pairs of names with values that show more than others, in the order of the domains.
+    ``telling``: pairs of names with values that show more than others, in the order of the domains. Each is wanted
+    twice at all that calls reached, because chance decides in which rows they show something.
     """
 
     def __init__(
@@ -266,6 +267,7 @@ class DataCovering:
         bits: dict[Any, int] = {}
         self._bases = [(sum(1 << bits.setdefault(x, len(bits)) for x in set(reached)), cost) for reached, cost in bases]
         self._seen: dict[Any, int] = {}
+        self._again: dict[Any, int] = {}  # what was reached with a telling pair in two calls
 
     def _parts(self, d: Mapping[str, Any]) -> list[Any]:
         one = [(n, d[n]) for n in self._domains]
@@ -274,7 +276,9 @@ class DataCovering:
     def count(self, base: int, d: Mapping[str, Any]) -> None:
         """Counts what a call covers that was made."""
         for part in self._parts(d):
-            self._seen[part] = self._seen.get(part, 0) | self._bases[base][0]
+            seen, reached = self._seen.get(part, 0), self._bases[base][0]
+            self._again[part] = self._again.get(part, 0) | (seen & reached)
+            self._seen[part] = seen | reached
 
     def next(self, most: float = math.inf) -> tuple[int, dict[str, Any]] | None:
         """One of the bases, and the values by name; None if no candidate covers anything new."""
@@ -285,10 +289,12 @@ class DataCovering:
             reached, cost = self._bases[base]
             if cost > most:
                 continue
-            gain = sum(
-                (reached & ~self._seen.get(part, 0)).bit_count() * (_TELLING if part in self._telling else 1)
-                for part in self._parts(d)
-            )
+            gain = 0
+            for part in self._parts(d):
+                new = (reached & ~self._seen.get(part, 0)).bit_count()
+                if part in self._telling:
+                    new = _TELLING * new + _TELLING // 2 * (reached & ~self._again.get(part, 0)).bit_count()
+                gain += new
             worth = gain / max(cost, 1.0) ** _STEEPNESS
             if gain and (best is None or worth > best[0]):
                 best = worth, base, d
