@@ -16,7 +16,7 @@ from graphene.kernels.arguments import choice, size, small_weights
 from graphene.kernels.epilogues import activation, sigmoid, sigmoid_tanh
 from graphene.kernels.gemm.frame import MOST_IN_BOXES
 from graphene.kernels.gemm.operand import access, matrix
-from graphene.kernels.gemm.sm90 import MOST_TILES
+from graphene.kernels.hopper import MOST_TILES
 from graphene.kernels.recurrent import meaning, two_products
 from graphene.kernels.traced import as_data
 

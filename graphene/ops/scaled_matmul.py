@@ -142,7 +142,7 @@ def configure(
     if TYPES[to].startswith("fp8") and (given := [n for n, t in terms.items() if t is not None]):
         return _core.Recipe.torch(f"no kernel stores results of fp8 with {', '.join(given)}")
     if a.device != "cpu" and not has_wgmma(target_device(a.device)):
-        return _core.Recipe.torch("the kernels need wgmma, which sm_90a alone has")
+        return _core.Recipe.torch("the kernels need instructions that sm_90a alone has")
     if k == 0:
         return _core.Recipe.torch("there is nothing to sum: K is 0")
     outputs = [output(TYPES[to], [(A, 0)], [(B, 1)])]

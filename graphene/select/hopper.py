@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from graphene.kernels.gemm.frame import Product
 from graphene.kernels.gemm.hopper import Hopper
 from graphene.kernels.gemm.problem import FP8, TYPES, GemmProblem, GemmTile
+from graphene.kernels.hopper import MOST_TILES
 from graphene.select.device import H200, Device
 from graphene.select.tiles import up
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["alone", "candidates", "has_wgmma", "impossible", "product_us", "refused", "serves", "staged", "tiles_for"]
 
 LINE_BITS = 1024  # of k in a step: lines of 128 bytes
-MOST = 2**31 - 2**16  # coordinates of TMA and numbers of tiles have 32 bits
 FEW = 512  # rows or columns, of which tiles cover no more than they must
 LEAST = 16 * 64  # results of the smallest tile
 SUMS = 208  # the most accumulators of a thread
@@ -159,9 +159,9 @@ def spills(c: GemmTile, p: GemmProblem) -> str | None:
 
 def covers(c: GemmTile, p: GemmProblem) -> str | None:
     """Why a tile is too large for a problem, in words; None if it is not."""
-    if min(p.m, p.n, p.k) < 1 or max(p.m, p.n, p.k) > MOST:
-        return f"sizes from 1 to {MOST} are multiplied"
-    if up(p.m, c.tile[0]) * up(p.n, c.tile[1]) * c.split_k * (1 if p.batch is None else p.batch) > MOST:
+    if min(p.m, p.n, p.k) < 1 or max(p.m, p.n, p.k) > MOST_TILES:
+        return f"sizes from 1 to {MOST_TILES} are multiplied"
+    if up(p.m, c.tile[0]) * up(p.n, c.tile[1]) * c.split_k * (1 if p.batch is None else p.batch) > MOST_TILES:
         return "the tiles are too many to be counted with 32 bits"
     if c.turns and p.out_dtype == "fp32" and not p.computes and c.tile[0] * c.tile[1] // 128 > 160:
         return f"{c.tile[1]} columns that are stored unchanged, for which a thread has too few registers"

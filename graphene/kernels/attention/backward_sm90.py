@@ -25,6 +25,7 @@ from graphene.kernels.arguments import choice, size
 from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.problem import MOST, Attention, AttentionArguments, Scores, Seen, SequenceView
 from graphene.kernels.attention.reference_sums import read_sums, sums_gradient
+from graphene.kernels.hopper import MOST_TILES, SHARED_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,12 +33,10 @@ if TYPE_CHECKING:
 __all__ = ["QUERIES", "GradientSm90", "attention_gradient_sm90"]
 
 QUERIES, KEYS = 64, 128  # of a step and of a tile of keys
-SHARED_BYTES = 227 * 1024
 REGISTERS = {64: (40, 232), 128: (24, 240)}  # of the producer's threads and of the consumers', by the head size
 LINE = 256  # fp32 elements that a copy has side by side
 PIECE = 16  # queries whose numbers are in registers at once
 APART = 2  # steps between two blocks of a cluster that add to the same rows
-MOST_UNITS = 2**31 - 2**16
 
 
 @dataclass(frozen=True)
@@ -125,7 +124,7 @@ class _Gradient:
     def run(self) -> None:
         """The kernel."""
         c, args, n = self.c, self.args, self.c.cluster
-        self.units = gr.min(args.batch * args.kv_heads * c.parts, MOST_UNITS)
+        self.units = gr.min(args.batch * args.kv_heads * c.parts, MOST_TILES)
         self.workers = gr.max(1, gr.min(gr.sm_count() // n, self.units))
         if n == 1:
             (self.block,), self.rank = gr.blocks(self.workers).indices(), 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene.kernels.attention.problem import MOST
+from graphene.kernels.hopper import MOST_TILES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,12 +15,10 @@ if TYPE_CHECKING:
     from graphene.kernels.attention.problem import Attention
 
 __all__ = [
-    "GRID", "SHARED_BYTES", "Notes", "Order", "Ring", "Shares", "heads_together", "line_elems", "staged", "wgmma",
+    "GRID", "Notes", "Order", "Ring", "Shares", "heads_together", "line_elems", "staged", "wgmma",
 ]  # fmt: skip
 
-SHARED_BYTES = 227 * 1024  # of a block
 GRID = 65535  # the most heads or sequences
-MOST_TILES = 2**31 - 2**16  # no sum of a tile and a grid is larger than 32 bits hold
 LEAST_HEADS = 32  # that are mixed: four blocks or more work on a head at once
 L2_ELEMS = 1 << 24  # elements of keys and values that blocks which run together read: 32 MiB
 
@@ -147,7 +146,7 @@ class Shares:
     """The tiles of packed sequences, of which each block has a run that costs about as much as the others'.
 
     A tile of rows costs the tiles of keys of its sequence, and one more. `lengths(b)`: the queries and keys of sequence
-    b, up to MOST. `sizes`: those of a tile. `most`: no block without a tile is launched beyond so many.
+    b, up to MOST. `sizes`: those of a tile. `most`: no block without a tile is launched beyond that many.
     """
 
     def __init__(

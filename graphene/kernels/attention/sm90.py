@@ -18,7 +18,6 @@ from graphene.kernels.arguments import size
 from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.hopper import (
     GRID,
-    SHARED_BYTES,
     Notes,
     Order,
     Ring,
@@ -29,6 +28,7 @@ from graphene.kernels.attention.hopper import (
 )
 from graphene.kernels.attention.problem import MOST, Attention, AttentionArguments, Scores, Seen, SequenceView
 from graphene.kernels.attention.reference import forward
+from graphene.kernels.hopper import SHARED_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

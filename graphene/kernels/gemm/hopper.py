@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING, Any
 import graphene as gr
 from graphene import _core
 from graphene.kernels.gemm.result import Result
+from graphene.kernels.hopper import ALIGNED_BYTES, LINE_BYTES, SHARED_BYTES
 
 if TYPE_CHECKING:
     from graphene.dtypes import DType
     from graphene.kernels.gemm.frame import Product
     from graphene.kernels.gemm.operand import Operand
 
-__all__ = ["KINDS", "LINE_BYTES", "PIECE", "Hopper", "check_tile_sm90"]
+__all__ = ["KINDS", "PIECE", "Hopper", "check_tile_sm90"]
 
 KINDS = {"fp16": "f16", "bf16": "bf16", "i8": "s8", "fp8e4m3": "e4m3", "fp8e5m2": "e5m2"}  # as the instruction says
 KINDS["fp32"] = "tf32"  # TMA rounds
-ALIGNED_BYTES = 1024  # of swizzled tiles
-LINE_BYTES = 128  # of a tile in shared memory, which TMA swizzles
-SHARED_BYTES = 227 * 1024
 PIECE, MOST_PIECE = 64, 112  # columns of C that are stored at once
 
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import graphene as gr
 from graphene.kernels.epilogues import pointwise
-from graphene.kernels.gemm.hopper import LINE_BYTES, PIECE
+from graphene.kernels.gemm.hopper import PIECE
 from graphene.kernels.gemm.operand import access
 from graphene.kernels.gemm.result import add_scaled, copy_lines
+from graphene.kernels.hopper import LINE_BYTES
 from graphene.kernels.traced import trace
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import graphene as gr
 from graphene.kernels.arguments import element
 from graphene.kernels.gemm.frame import Product, relu_of_bias
-from graphene.kernels.gemm.hopper import KINDS, LINE_BYTES, Hopper, check_tile_sm90
+from graphene.kernels.gemm.hopper import KINDS, Hopper, check_tile_sm90
 from graphene.kernels.gemm.hopper_store import Store
+from graphene.kernels.hopper import LINE_BYTES, MOST_TILES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["gemm_sm90", "product_sm90"]
 
-MOST_TILES = 2**31 - 2**16  # no sum of a tile and a grid is larger than 32 bits hold
 # Registers of the producer's threads and of those of two consumers, by the most sums of a thread that fit.
 REGISTERS = {160: (40, 232), 208: (24, 240)}
 AT_ONCE = 4  # steps of fp8, whose promoted sums are added up as long as the next step's products run
