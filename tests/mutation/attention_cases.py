@@ -11,7 +11,9 @@ from cases import Case, case, normal
 import graphene as gr
 from graphene import kernels
 from graphene.kernels import Attention, Extra
+from graphene.kernels.attention.backward_sm90 import GradientSm90, attention_gradient_sm90
 from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
+from graphene.kernels.attention.sums import attention_rows_kernel, attention_sums_kernel
 
 CAUSAL = Attention(32, right=True)
 
@@ -42,7 +44,7 @@ def _() -> Case:
     return Case(kernel, calls)
 
 
-@case("attention_sm90")
+@case("attention_forward_sm90")
 def _() -> Case:
     """Two consumers in turns: tiles seen whole, the diagonal, ragged edges; maxima that grow, or are far."""
 
@@ -55,7 +57,7 @@ def _() -> Case:
     return Case(kernel, [functools.partial(call, *c) for c in sizes])
 
 
-@case("attention_sm90, window, training")
+@case("attention_forward_sm90, window, training")
 def _() -> Case:
     """One consumer: both ends of a window, a head of keys for two of queries, results that take the queries' place."""
 
@@ -67,6 +69,50 @@ def _() -> Case:
     what = Attention(16, left=True, right=True, group=2)
     config = ForwardSm90(what, 16, 1, 2, queries=1, apart=False, lazy=False, lse=True, training=True)
     return Case(attention_forward_sm90(config), [functools.partial(call, *c) for c in ((70, 90, 20), (90, 40, 0))])
+
+
+def hopper_gradient(config: GradientSm90, calls: list[tuple[int, int]]) -> Case:
+    """Calls of some queries and keys; sums that hold anything before."""
+    a = config.what
+
+    def call(sq: int, sk: int) -> list[Any]:
+        q, k, v, g = (
+            normal(i, 1, s, h, a.D) for i, (s, h) in enumerate(((sq, a.group), (sk, 1), (sk, 1), (sq, a.group)))
+        )
+        lse, delta = (normal(i, 1, a.group, sq).astype(np.float32) for i in (5, 4))
+        tiles = -(-sq // 64)
+        rows = np.full((1, a.group, tiles, 128), np.nan, np.float32)
+        attention_rows_kernel(a).simulate(delta, lse + 4, rows)
+        sums = np.full((1, a.group, config.parts * tiles, config.depth // 4, 256), np.nan, np.float32)
+        return [g, rows, q, k, v, np.full_like(k, np.nan), np.full_like(v, np.nan), sums, 0.18, 0.125, 0]
+
+    return Case(attention_gradient_sm90(config), [functools.partial(call, *c) for c in calls])
+
+
+@case("attention_gradient_sm90")
+def _() -> Case:
+    """Blocks of a cluster that share the keys of a head; edges of keys and queries; rows that see no key."""
+    return hopper_gradient(GradientSm90(Attention(64, right=True), cluster=2), [(150, 200), (130, 70)])
+
+
+@case("attention_gradient_sm90, heads in groups")
+def _() -> Case:
+    return hopper_gradient(GradientSm90(Attention(16, right=True, group=2), parts=2), [(70, 150)])
+
+
+@case("attention_rows_kernel")
+def _() -> Case:
+    delta, lse = (normal(i, 1, 2, 330).astype(np.float32) for i in range(2))
+    lse[0, 1, 7] = -np.inf
+    rows = np.full((1, 2, 6, 128), np.nan, np.float32)
+    return Case(attention_rows_kernel(Attention(64)), [lambda: [delta, lse, rows]])
+
+
+@case("attention_sums_kernel")
+def _() -> Case:
+    sums = normal(0, 2, 1, 3 * 2, 32, 256).astype(np.float32)
+    made = np.full((2, 130, 1, 72), np.nan, np.float16)
+    return Case(attention_sums_kernel(Attention(72), 2), [lambda: [sums, made, 0.25]])
 
 
 @case("attention_forward_kernel, even")
@@ -243,7 +289,7 @@ def _() -> Case:
     return Case(kernel, calls)
 
 
-@case("attention_sm90, mask of keys")
+@case("attention_forward_sm90, mask of keys")
 def _() -> Case:
     what = Attention(16, mask=Extra(rows=False))
     kernel = attention_forward_sm90(ForwardSm90(what, 16, 1, 2, queries=1))
@@ -259,7 +305,7 @@ def _() -> Case:
     return Case(kernel, [functools.partial(call, n) for n in (70, 52)])
 
 
-@case("attention_sm90, capped")
+@case("attention_forward_sm90, capped")
 def _() -> Case:
     what = Attention(16, softcap=True, score=lambda score, query, key: score - 0.1 * abs(query - key))
     kernel = attention_forward_sm90(ForwardSm90(what, 16, 1, 2, queries=1, lazy=False))
@@ -267,7 +313,7 @@ def _() -> Case:
     return Case(kernel, [lambda: [q, k, v, np.full_like(q, np.nan), 1.5, 3.0]])
 
 
-@case("attention_sm90, packed")
+@case("attention_forward_sm90, packed")
 def _() -> Case:
     what = Attention(16, right=True, varlen=True)
     kernel = attention_forward_sm90(ForwardSm90(what, 16, 2, 2, lse=True))

@@ -48,7 +48,7 @@ HIDDEN = [
     ("recurrent_cell, four gates", "accumulate flipped", r"%410 <- MatMul", 0),
     ("attention_queries_product_kernel", "predicate dropped", r"exit_if", 0),
     ("layernorm", "index + 1", r"%22 = %21\[@b0, 0\]", 0),
-    ("attention_sm90", "operands exchanged", r"BinaryPointwise<gt>.*, 1048576", -1),
+    ("attention_forward_sm90", "operands exchanged", r"BinaryPointwise<gt>.*, 1048576", -1),
 ]
 
 
