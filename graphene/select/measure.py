@@ -355,22 +355,25 @@ def best_known(tunable: Tunable[P, C], problem: P, device: Device, estimated: C,
 
     fp16 and bf16 are equally fast, so either takes the other's record. A record that is not a configuration, or cannot
     be used, is passed over with one warning. A record that does not suit these sizes of its class is passed over
-    without a word. With ``GRAPHENE_TUNE=1`` a class without a record is tuned (by its problem ``to_tune``); if that
-    fails, there is one warning, and ``estimated`` is taken.
+    without a word, unless it was measured for these very sizes. With ``GRAPHENE_TUNE=1`` a class without a record is
+    tuned (by its problem ``to_tune``); if that fails, there is one warning, and ``estimated`` is taken.
     """
     dtype, shape = tunable.key(problem)
     alike = (dtype, *(t for t in EQUALLY_FAST if t != dtype)) if dtype in EQUALLY_FAST else (dtype,)
     found = (records.find(device.name, tunable.name, tunable.version, d, shape) for d in alike)
     config: C | None = None
+    measured = False  # for these very sizes
     if (record := next(filter(None, found), None)) is not None:
         config = from_record(tunable, problem, device, record)
+        sizes = str(problem if to_tune is None else to_tune).replace(dtype, str(record["dtype"]))
+        measured = config is not None and record.get("problem") == sizes
     elif os.environ.get("GRAPHENE_TUNE") == "1":
         try:
             config = tune(tunable, problem if to_tune is None else to_tune).best
         except Exception as e:
             code = "" if isinstance(e, GrapheneError) else "   [TUNE_FAILED]"
             records.warn_once(f"{problem} could not be tuned: {e}{code}")
-    if config is None or not (tunable.suits is None or tunable.suits(config, estimated, problem, device)):
+    if config is None or not (measured or tunable.suits is None or tunable.suits(config, estimated, problem, device)):
         return estimated
     return config
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from graphene import select
 from graphene.kernels.gemm.launches import gemm_launches, run_gemm
 from graphene.select import records, select_gemm, trial_gemm
-from graphene.select.gemm import GEMM, GemmProblem, GemmTile, gemm_key
+from graphene.select.gemm import GEMM, GemmProblem, GemmTile, choose, estimate, gemm_key
 
 pytestmark = pytest.mark.usefixtures("own_records")
 H200 = select.of_arch("sm_90a")
@@ -195,3 +195,19 @@ def test_a_measured_launch_does_not_wait_for_arguments_to_be_bound(monkeypatch: 
         run(x, b, c, bias)
     assert [given[1] is other for given in bound] == [False, True, False]
     assert all(given[4] is bias for given in bound)
+
+
+def test_a_record_of_these_very_sizes_comes_before_the_model() -> None:
+    """Also of the other type that is equally fast, and with terms, for which fewer stages fit."""
+    p = GemmProblem(1000, 1000, 1000)
+    estimated = estimate(p, H200)
+    slow = replace(estimated, tile=(128, 160, 64), warps=(4, 1), turns=True, cluster=(1, 1, 1), stages=5)
+    key = dict(zip(("dtype", "shape"), gemm_key(p), strict=True))
+    record = {"kernel": "gemm", "version": GEMM.version, "problem": str(p), "config": GEMM.to_json(slow), **key}
+    records.store(H200.name, record)
+    assert choose(p, H200) == slow
+    assert choose(replace(p, dtype="bf16"), H200) == slow
+    terms = choose(replace(p, bias=True, residual=True, beta=True), H200)
+    assert terms.tile == slow.tile
+    assert terms.stages < slow.stages
+    assert choose(replace(p, m=1008), H200) != slow
