@@ -76,7 +76,8 @@ def arguments(p: GemmProblem, where: str = "cuda") -> Sequence[Any]:
         terms.append(torch.randn(c.shape, device=where).to(out))
     if p.scales is not None:
         sizes = (p.m, p.n) if p.scales == "rows" else (1, 1)
-        terms += [torch.rand(n, device=where) + 0.5 for n in sizes]
+        most = 128 if p.dtype == "i8" else 1  # products of such integers are as large as fp16 holds
+        terms += [(torch.rand(n, device=where) + 0.5) / most for n in sizes]
     return [a, b, c, *terms]
 
 

@@ -25,6 +25,11 @@ PRODUCTS = [
     *(GemmProblem(130, 72, 64, bias=True, residual=True, activation=a)
       for a in ("relu", "gelu", "gelu_tanh", "silu", "tanh", "sigmoid", None)),
 ]  # fmt: skip
+BYTES = [
+    GemmProblem(130, 72, 64, dtype="fp8e4m3", out="bf16", scales="rows"),
+    GemmProblem(130, 72, 64, dtype="fp8e4m3", b_dtype="fp8e5m2", scales="tensor"),
+    GemmProblem(130, 72, 64, dtype="i8", out="fp16", scales="rows"),
+]
 ROW_PROBLEMS = [RowProblem(k, 130, 264, t) for k in rows.KINDS for t in ("fp16", "bf16", "fp32")]
 
 
@@ -56,7 +61,7 @@ SPOILT = {
 }
 
 
-@pytest.mark.parametrize("p", [*PRODUCTS, *ROW_PROBLEMS], ids=str)
+@pytest.mark.parametrize("p", [*PRODUCTS, *BYTES, *ROW_PROBLEMS], ids=str)
 def test_all_of_the_result_is_compared(p: Any) -> None:
     t, module = tunable_of(p)
     arguments = module.arguments(p, "cpu")
@@ -87,6 +92,10 @@ def test_the_simulated_kernel_is_right() -> None:
     arguments = trial_gemm.arguments(p, "cpu")
     GEMM.build(gemm.GemmTile((32, 32, 32), (2, 2), 2), p)(*arguments)
     assert trial_gemm.verify(p, arguments) is None
+    for p in BYTES:
+        arguments = trial_gemm.arguments(p, "cpu")
+        GEMM.build(gemm.GemmTile((64, 64, 128), (4, 1), 2, kernel="gemm_sm90"), p)(*arguments)
+        assert trial_gemm.verify(p, arguments) is None
     q = RowProblem("layernorm", 5, 264)
     arguments = trial_rows.arguments(q, "cpu")
     ROWS.build(select.rank(ROWS, q, H200, 1).best, q)(*arguments)
