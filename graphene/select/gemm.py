@@ -227,7 +227,8 @@ def _expected(p: GemmProblem, device: Device) -> Iterator[tuple[float, Callable[
 
 def choose(p: GemmProblem, device: Device) -> GemmTile:
     """The tile of the record of a product's shape class on a device, else the estimated one (`best_known`)."""
-    return best_known(GEMM, p, device, estimate(p, device), p if _scaled_integers(p) else p.plain)
+    of = p if _scaled_integers(p) else p.plain
+    return _fitted(best_known(GEMM, p, device, estimate(p, device), of), p, device)
 
 
 def _suits(c: GemmTile, estimated: GemmTile, p: GemmProblem, device: Device) -> bool:
