@@ -27,7 +27,8 @@ SHORT = 16  # with at most this many queries, the heads of a group are rows of o
 
 # Of the kernel for few queries on sm_90a, as measured on an H200.
 RING_BYTES = 96 << 10  # two blocks run on a multiprocessor
-FILLED, UNEVEN, MOST_FILLED = 0.9, 1.6, 1.1  # blocks for each multiprocessor: more of them at once are slower
+FILLED, MOST_FILLED = 0.9, 1.1  # blocks for each multiprocessor: more of them at once are slower
+LONG = 32  # steps of a block from which on they are twice as long
 BLOCK_RATE = 60.0  # the most bytes that a block loads in a nanosecond
 PARTS_NS, PART_NS = 2000.0, 100.0  # of the kernel that puts parts together
 PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 32)
@@ -152,8 +153,6 @@ def select_decode(
     groups, steps, sms = -(-rows // BM) * kv_heads * batch, max(1, -(-sk // BN)), device.sm_count
     sizes = [c for c in (1, 2, 4, 8) if c <= steps]
     cluster = next((c for c in sizes if groups * c >= FILLED * sms), sizes[-1])
-    if sms < groups < UNEVEN * sms and steps > 1:
-        cluster = 2
     load_bytes = groups * steps * stage_bytes
 
     def time_ns(parts: int) -> float:
@@ -162,6 +161,8 @@ def select_decode(
 
     most = min(steps // cluster, int(MOST_FILLED * sms) // (groups * cluster))
     parts = min((p for p in PARTS if p <= max(most, 1)), key=time_ns)
+    if what.depth <= 64 and steps >= LONG * cluster * parts:  # a step of narrow heads waits more than it computes
+        config = replace(config, BN=2 * BN, stages=max(2, stages // 2))
     return replace(config, cluster=cluster, split=parts > 1, lse=lse and parts == 1), parts
 
 
