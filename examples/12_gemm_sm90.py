@@ -28,8 +28,11 @@ def gemm_sm90(
     """C = epilogue(A @ B.T): A (M,K), B (N,K), C (M,N) row-major; fp32 sums, rounded once. Any M; N, K multiples of 8.
 
     `turns`: each consumer computes a tile of its own, and multiplies while the other stores; else they compute half a
-    tile each. `share`: clusters of two blocks along M load each tile of B once. `buffers`: of 64 columns of C.
+    tile each. `share`: clusters of two blocks along M load each tile of B once. `buffers`: of 64 columns of C; they
+    divide BN / 64, so that the pieces of the next tile take them in the same order. Raises ValueError if not.
     """
+    if BN // 64 % buffers:
+        raise ValueError(f"{buffers} buffers do not divide the {BN // 64} pieces of a tile")
     BK, S = 64, 2 if share else 1
     rows = BM if turns else BM // 2  # of a consumer
     most = 2**31 - 1

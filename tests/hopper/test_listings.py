@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +75,9 @@ def test_every_synchronisation_of_the_product_is_listed() -> None:
         "wait": 5,
         "wait_phase": 2,
     }
+
+
+def test_the_example_refuses_buffers_that_would_be_overwritten() -> None:
+    path = Path(__file__).parents[2] / "examples" / "12_gemm_sm90.py"
+    with pytest.raises(ValueError, match="2 buffers do not divide the 3 pieces"):
+        runpy.run_path(str(path))["gemm_sm90"](BN=192, buffers=2)
