@@ -59,6 +59,19 @@ def against_cublas(r: dict[str, Any], *tables: str) -> list[str]:
     return out
 
 
+def fp8(r: dict[str, Any]) -> list[str]:
+    """With scales of rows: our speed, and how many times PyTorch's it is; the same in the mean of each table."""
+    cases, peer = [f"{n}x{n}x{n}" for n in (2048, 4096, 8192)], "torch._scaled_mm"
+    tflops = {(row["table"], row["case"], row["peer"]): row["tflops"] for row in r["rows"]}
+    ratios = {(t, c): x / tflops[t, c, peer] for (t, c, p), x in tflops.items() if p == "graphene" and t[:3] == "fp8"}
+    means = [
+        statistics.geometric_mean(x for (table, _), x in ratios.items() if table == t)
+        for t in ("fp8", "fp8 of tensors", "fp8 promoted")
+    ]
+    speeds = [f"{tflops['fp8', c, 'graphene']:.0f}" for c in cases]
+    return [*speeds, *(f"{ratios['fp8', c]:.2f}" for c in cases), *(f"{m:.2f}" for m in means)]
+
+
 FUSED = ("bias", "relu", "gelu", "silu and residual")
 
 
@@ -187,6 +200,7 @@ EXPECTED: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
         ),
     ),
     "products with epilogues": ("gemm", fused),
+    "fp8 products": ("gemm_fp8", fp8),
     "the product of 4096^3 with symbolic sizes": ("gemm", symbols),
     "Fig. 8: build, verify, lower, print": ("jit", lambda r: [f"{r['to_text_ms']:.1f}"]),
     "the same, first in a new process": ("startup", lambda r: [f"{r['fig8_built_ms'] + r['fig8_lowered_ms']:.1f}"]),
