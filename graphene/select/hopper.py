@@ -45,6 +45,7 @@ LONG_US = 100  # the time of a product's work at which half of that counts
 UNEVEN = 1.008  # widths that are not multiples of 64
 UNEVEN_NARROW = 1.041  # such widths below 128
 ACROSS = {16: 1.5, 32: 1.06, 64: 1.0}  # by the line in shared memory of an operand that has no lines of k, elements
+SHARED_OF_BYTES = 1.06  # likewise of bytes, beside that, in more than one round: nothing is multiplied between tiles
 PROMOTED = 1.1  # sums of fp8 are added up in fp32 while the other consumer multiplies
 PROMOTED_ALONE = 1.6  # likewise, while nothing is multiplied
 CLUSTERS = 1.008  # barriers of clusters, which gain as much where operands are many times the L2 cache
@@ -163,7 +164,7 @@ def covers(c: GemmTile, p: GemmProblem) -> str | None:
         return f"sizes from 1 to {MOST_TILES} are multiplied"
     if up(p.m, c.tile[0]) * up(p.n, c.tile[1]) * c.split_k * (1 if p.batch is None else p.batch) > MOST_TILES:
         return "the tiles are too many to be counted with 32 bits"
-    if c.turns and p.out_dtype == "fp32" and not p.computes and c.tile[0] * c.tile[1] // 128 > 160:
+    if c.turns and p.out_dtype == p.sums and not p.computes and c.tile[0] * c.tile[1] // 128 > 160:
         return f"{c.tile[1]} columns that are stored unchanged, for which a thread has too few registers"
     for name, covered, extent in (("rows", c.tile[0], p.m), ("columns", c.tile[1], p.n)):
         if covered > 16 and covered >= 2 * extent and not (alone(p) and c.tile[0] * c.tile[1] == LEAST):
@@ -193,6 +194,8 @@ def product_us(
     busy = p.m * p.n * p.k * item * count / WORK_PER_US
     warm = COOL + (1 - COOL) * busy / (busy + HALF_WARM_US)
     tensor_ns = TENSOR_NS / 2 * item * wide * warm * (H200.tensor_rate / device.tensor_rate)
+    if item == 1 and max(c.warps) == 8 and rounds > 1 and not p.promote:
+        tensor_ns *= SHARED_OF_BYTES
     if p.promote:
         tensor_ns *= PROMOTED if max(c.warps) == 8 else PROMOTED_ALONE
     if s.columns % 64 and s.columns > 64:

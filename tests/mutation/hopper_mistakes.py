@@ -310,7 +310,7 @@ SIZES: dict[str, dict[str, int]] = {
     "shared rows, cluster": {"M": 600},
     "rnn": {"I": 200, "J": 136},
 }
-SIZES |= {n: {"K": 272} for n in BUILD if n.startswith("scale")} | {"promoted": {"K": 656}}
+SIZES |= {n: {"K": 272} for n in BUILD if n.startswith("scale")} | {"promoted": {"K": 1168}}
 SIZES |= {"lstm": {"M": 640, "N": 32, "I": 200, "J": 136}}
 UNNEEDED = (
     "start_kernels",

@@ -24,7 +24,7 @@ __all__ = ["gemm_sm90", "product_sm90"]
 
 # Registers of the producer's threads and of those of two consumers, by the most sums of a thread that fit.
 REGISTERS = {160: (40, 232), 208: (24, 240)}
-AT_ONCE = 4  # steps of fp8, whose promoted sums are added up as long as the next step's products run
+AT_ONCE = 8  # steps of fp8, whose promoted sums are added up as long as the next step's products run
 
 
 def gemm_sm90(
