@@ -1,7 +1,7 @@
 """What is chosen for the usual problems on an H200 stays what it was: tiles change on purpose, with figures.
 
-Products of 16-bit elements are gemm_sm90's where the device is known to be an H200. "estimated" ones are for any
-architecture, and so gemm_sm80's, as are those of i8 and tf32.
+Products of 16-bit elements, and of i8 and tf32 along k, are gemm_sm90's where the device is known to be an H200.
+"estimated" ones are for any architecture, and so gemm_sm80's.
 
 After a change that is meant to alter choices: GRAPHENE_UPDATE_GOLDEN=1 pytest tests/select/test_choices.py, and read
 the diff.
