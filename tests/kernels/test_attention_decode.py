@@ -133,8 +133,29 @@ def test_nothing_is_spilled(depth: int) -> None:
         assert made.registers <= (168 if depth <= 128 else 255)
 
 
-@pytest.mark.parametrize("named", [{"BM": 12}, {"BN": 48, "WARPS": 2}, {"stages": 1}, {"cluster": 9}, {"page": 12}])
+@pytest.mark.parametrize(
+    "named", [{"BM": 12}, {"BN": 48, "WARPS": 2}, {"stages": 1}, {"cluster": 9}, {"page": 12}, {"stages": 100}]
+)
 def test_refusals(named: dict[str, int]) -> None:
     with pytest.raises(gr.VerifyError) as e:
         DecodeConfig(Attention(32), **named)
     assert e.value.code == "KERNEL_ARGUMENT"
+
+
+def test_pages_have_a_kernel_of_their_own() -> None:
+    for build, c in (
+        (attention_decode_kernel, DecodeConfig(Attention(32), page=16)),
+        (attention_paged_kernel, DecodeConfig(Attention(32))),
+    ):
+        with pytest.raises(gr.VerifyError, match=r"KERNEL_ARGUMENT(.|\n)*fix: take attention_"):
+            build(c)
+
+
+@pytest.mark.parametrize("c", [
+    DecodeConfig(Attention(128), 8, 64, 4, 6), DecodeConfig(Attention(64), 64, 64, 1, 4, page=16),
+    DecodeConfig(Attention(16), 32, 128, 8, 2, cluster=2),
+], ids=str)  # fmt: skip
+def test_shared_memory_is_what_a_configuration_says(c: DecodeConfig) -> None:
+    kernel = (attention_decode_kernel if c.page is None else attention_paged_kernel)(c)
+    used = kernel.lowered("sm_90a").shared_bytes
+    assert used <= c.shared_bytes <= used + 2048

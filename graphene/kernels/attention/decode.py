@@ -20,8 +20,10 @@ from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.forward import ForwardConfig, Steps, _Forward
 from graphene.kernels.attention.problem import MOST, Attention, Seen
 from graphene.kernels.attention.reference import forward, parts, parts_read
+from graphene.kernels.hopper import SHARED_BYTES
 
 MOST_CLUSTER = 8
+ALIGNED_BYTES = 2048  # of two gaps before what is swizzled
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,10 @@ class DecodeConfig:
         size("DecodeConfig", "cluster", self.cluster, most=MOST_CLUSTER)
         if self.page is not None:
             size("DecodeConfig", "page", self.page, multiple_of=8)
+        if self.shared_bytes > SHARED_BYTES:
+            _core.fail("KERNEL_ARGUMENT", "DecodeConfig: stages do not fit into shared memory",
+                       [f"want: at most {SHARED_BYTES} bytes", f"got: {self.shared_bytes}"],
+                       "take fewer stages, keys or rows")  # fmt: skip
         if self.what.varlen:
             _core.fail("KERNEL_ARGUMENT", "DecodeConfig: no packed sequences", ["want: varlen=False"])
 
@@ -61,6 +67,15 @@ class DecodeConfig:
     def row_warps(self) -> int:
         """How many warps have rows of their own."""
         return max(self.BM // 16, 1)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a block: stages, or the sums of warps in their place, queries, and what is beside them."""
+        depth, rows = self.what.depth, 16 * self.row_warps
+        stages, sums = 4 * self.stages * self.BN * depth, 4 * self.WARPS * self.BM * (depth + 8)
+        boxes = 0 if self.page is None else self.BN // math.gcd(self.page, self.BN)
+        beside = 8 * self.WARPS * self.BM + 8 * self.BM + 16 * self.stages + 4 * (self.stages + 1) * boxes
+        return max(stages, sums) + 2 * rows * depth + beside + ALIGNED_BYTES
 
     @property
     def of_a_warp(self) -> ForwardConfig:
@@ -73,6 +88,9 @@ class DecodeConfig:
 
 def attention_decode_kernel(c: DecodeConfig) -> gr.Kernel:
     """The same as ``attention_forward_kernel`` with `packed`, for sm_90a; the arguments are the same, too."""
+    if c.page is not None:
+        _core.fail("KERNEL_ARGUMENT", "attention_decode_kernel: keys are not in pages", ["want: page=None",
+                   f"got: page={c.page}"], "take attention_paged_kernel")  # fmt: skip
     a = c.what
     means, read = functools.partial(forward, a, c.lse, False), None
     if c.split:

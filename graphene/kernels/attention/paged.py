@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 import graphene as gr
+from graphene import _core
 from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.decode import Decode, DecodeConfig
 from graphene.kernels.attention.problem import MOST, Seen
@@ -28,6 +29,9 @@ def attention_paged_kernel(c: DecodeConfig) -> gr.Kernel:
     last page behind its last key changes nothing. A page that does not exist holds zeros, and no sequence is longer
     than its row of the table.
     """
+    if c.page is None:
+        _core.fail("KERNEL_ARGUMENT", "attention_paged_kernel: pages need a size", ["want: page=16, for example",
+                   "got: None"], "take attention_decode_kernel, or say how many keys a page has")  # fmt: skip
     a = c.what
     means, read = functools.partial(forward, a, c.lse, False), None
     if c.split:
