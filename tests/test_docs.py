@@ -80,7 +80,7 @@ def test_the_code_of_a_page_runs(page: str, tmp_path: Path) -> None:
     """Its blocks are one program, or quoted. (docs/language.md, add_an_instruction.md and huggingface.md have tests of
     their own.)"""
     blocks, quoted = blocks_of(page)
-    assert len(quoted) == {"docs/attention.md": 3, "docs/fused.md": 1}.get(page, 0)
+    assert len(quoted) == {"docs/attention.md": 4, "docs/fused.md": 1}.get(page, 0)
     with_torch = importlib.util.find_spec("torch") is not None
     code = "\n".join(b for b in blocks if with_torch or "import torch" not in b)
     (tmp_path / "page.py").write_text(code)
