@@ -194,7 +194,7 @@ def select_backward_sm90(
     def run(n: int) -> float:
         return -(-units // max(1, device.sm_count // n)) * -(-tiles // n) * (1.0 if n == 1 else IN_STEP)
 
-    blocks = min((1, 2, 4, 8), key=run)
+    blocks = min((1, 2, 4, 8, 16), key=run)
     cluster = min(blocks, 2)  # pairs fill the device, of larger clusters fewer fit
     stages = (2, 3) if what.D <= 64 else (1, 2)
     return GradientSm90(what, *stages, cluster=cluster, parts=blocks // cluster)
