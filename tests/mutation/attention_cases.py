@@ -97,7 +97,7 @@ def _() -> Case:
 
 @case("attention_gradient_sm90, heads in groups")
 def _() -> Case:
-    return hopper_gradient(GradientSm90(Attention(16, right=True, group=2), stages=3, parts=2, order=4), [(70, 150)])
+    return hopper_gradient(GradientSm90(Attention(16, right=True, group=2), stages=3, parts=2), [(70, 150)])
 
 
 @case("attention_rows_kernel")

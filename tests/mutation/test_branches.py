@@ -22,7 +22,6 @@ from product_mistakes import BUILD
 import graphene as gr
 from graphene import kernels as k
 from graphene.kernels import Attention, NormConfig, RowTile
-from graphene.kernels.attention.backward_sm90 import GradientSm90, attention_gradient_sm90
 from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
 from graphene.kernels.mlp_sm90 import MlpSm90Config, mlp_sm90
 from graphene.kernels.recurrent_sm90 import CellSm90Config, cell_sm90
@@ -52,9 +51,6 @@ MORE: dict[str, Any] = {
         CellSm90Config(tile=(128, 256), biases=2, stages=3, turns=False)
     ),
     "attention for Hopper, three consumers": lambda: attention_forward_sm90(ForwardSm90(Attention(16), 16, 3, 2)),
-    "attention's gradients for Hopper, dS in registers": lambda: attention_gradient_sm90(
-        GradientSm90(Attention(16, right=True), stages=3, order=3)
-    ),
     "maxima of integers": lambda: k.reduction_kernel(k.ReductionConfig(1, "max", gr.i32, threads=32, vector=4)),
 }
 # Checks of arguments and what launches kernels build none.

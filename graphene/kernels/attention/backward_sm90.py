@@ -36,7 +36,8 @@ QUERIES, KEYS = 64, 128  # of a step and of a tile of keys
 REGISTERS = {64: (40, 232), 128: (24, 240)}  # of the producer's threads and of the consumers', by the head size
 LINE = 256  # fp32 elements that a copy has side by side
 PIECE = 16  # queries whose numbers are in registers at once
-APART = 2  # steps between two blocks of a cluster that add to the same rows
+TOGETHER = 4  # steps of a round: blocks of a cluster wait for each other between rounds
+APART = 2 * TOGETHER  # steps between two blocks of a cluster that add to the same rows
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,7 @@ class GradientSm90:
 
     `keys`: stages of the ring of tiles of keys and values; `stages`: of the rings of queries, dO, dS and shares of dQ,
     which go round together. `parts` clusters of `cluster` blocks share the keys of a head, with sums of their own.
-
-    `order`: 0, consumers wait for each other before the products of dS; 1, behind dK; 2, behind the next scores, so
-    that dQ runs beside the next exponentials; 3, as 2, and dS^T stays in registers for dK; 4, as 2, and K and V stay in
-    registers. Raises VerifyError KERNEL_ARGUMENT.
+    Raises VerifyError KERNEL_ARGUMENT.
     """
 
     what: Attention
@@ -56,15 +54,13 @@ class GradientSm90:
     stages: int = 2
     cluster: int = 1
     parts: int = 1
-    order: int = 0
 
     def __post_init__(self) -> None:
         a = self.what
         size("GradientSm90", "the head size", a.D, multiple_of=8, most=128)
+        size("GradientSm90", "stages", self.stages, least=2)
         choice("GradientSm90", "cluster", self.cluster, (1, 2, 4, 8))
         size("GradientSm90", "parts", self.parts, most=16)
-        choice("GradientSm90", "order", self.order, (0, 1, 2, 3, 4))
-        size("GradientSm90", "stages", self.stages, least=3 if self.order > 1 else 2)
         if a.mask is not None or a.prescaled or a.varlen or a.left:
             want = "want: no mask, bias, softcap, score or left window, a positive scale, no packed sequences"
             _core.fail("KERNEL_ARGUMENT", "GradientSm90: no kernel of this problem", [want], "take BackwardConfig")
@@ -181,10 +177,9 @@ class _Gradient:
         ):  # fmt: skip
             self.full[name] = gr.mbarrier(f"{name}_full", stages, arrivals=full)
             self.empty[name] = gr.mbarrier(f"{name}_empty", stages, arrivals=empty)
-        self.stored = gr.named_barrier("stored", stages=2 * c.stages, threads=256) if c.order else None
         self.made = gr.mbarrier("made", c.keys, arrivals=2)  # dK and dV lie where K and V were
         self.stages = {"keys": c.keys, "steps": c.stages}
-        self.turn = gr.mbarrier("turn", APART, arrivals=c.cluster) if c.cluster > 1 else None
+        self.turn = gr.mbarrier("turn", 2, arrivals=c.cluster) if c.cluster > 1 else None
 
     def ring(self, of: str, role: str, phase: int = 0) -> Any:
         """A role's position in a ring."""
@@ -237,8 +232,8 @@ class _Gradient:
         sums, made, store = self.ring("steps", "add"), self.ring("keys", "made"), self.store
         turn = None
         if self.turn is not None:
-            turn = gr.ring("turn_at", APART, phase=1)
-            turn.advance()  # a step that nobody has to wait for came first
+            turn = gr.ring("turn_at", 2, phase=1)
+            turn.advance()  # a round that nobody has to wait for came first
 
         def share(at: Pass, h: Any, m: Any, first: Any) -> None:
             i = sums.index
@@ -273,17 +268,19 @@ class _Gradient:
                     gradients(at)
                 continue
             for head in gr.loop("add_group", self.a.group):
-                for i in gr.loop("add_step", at.round + 1):  # after a round nobody adds, so that the next begins apart
-                    self.turn[turn.index].wait(turn.phase, acquire=True)  # all have added what they had two steps ago
-                    m = at.begin + (i + APART * at.at) % at.round
-                    real = at.here * (i < at.round) * (m >= at.lo) * (m < at.lo + at.each)
-                    with gr.if_(real > 0):
-                        first = at.first * (i + APART * at.at < at.round) * (m < at.next)
-                        share(at, at.kh * self.a.group + head, m, first)
-                    with gr.else_():
-                        gr.commit(store)
-                    gr.wait(store, pending=1, written=True)  # what was added a step ago is there
-                    self.turn[APART - 1 - turn.index].arrive(at=self.cluster, release=True)
+                # After the last steps there is a round in which nobody adds, so that the next pass begins apart.
+                for rounds in gr.loop("add_round", gr.ceil_div(at.round, TOGETHER) + 1):
+                    self.turn[turn.index].wait(turn.phase, acquire=True)  # all have added what they had two rounds ago
+                    for i in gr.loop("add_step", (rounds + 1) * TOGETHER, start=rounds * TOGETHER):
+                        m = at.begin + (i + APART * at.at) % at.round
+                        real = at.here * (i < at.round) * (m >= at.lo) * (m < at.lo + at.each)
+                        with gr.if_(real > 0):
+                            first = at.first * (i + APART * at.at < at.round) * (m < at.next)
+                            share(at, at.kh * self.a.group + head, m, first)
+                        with gr.else_():
+                            gr.commit(store)
+                    gr.wait(store, pending=TOGETHER, written=True)  # what was added a round ago is there
+                    self.turn[1 - turn.index].arrive(at=self.cluster, release=True)
                     turn.advance()
             with at.exists():
                 gradients(at)
@@ -294,8 +291,6 @@ class _Gradient:
         self.consumers = consumers
         self.w, _ = consumers.indices()
         mine = self.mine = consumers[self.w]
-        warps = mine.tile(32)
-        self.warp = warps[warps.indices()[0]]
         self.keys, self.get = self.ring("keys", "get"), self.ring("steps", "get")
         of = f"k16.f32.{'f16' if a.dtype == gr.fp16 else 'bf16'}"
         self.qk, self.kd, self.half = (gr.atom(f"wgmma.m64n{n}{of}") for n in (QUERIES, depth, depth // 2))
@@ -304,12 +299,7 @@ class _Gradient:
         self.dK, self.dV = (gr.fragment(n, [64, depth], gr.fp32, self.kd.c, on=mine) for n in ("dK", "dV"))
         self.dQ = gr.fragment("dQ", [64, depth // 2], gr.fp32, self.half.c, on=mine)
         narrow = gr.atom(f"wgmma.m64n{PIECE}{of}")
-        if self.c.order == 3:
-            self.dS = gr.fragment("dS", [64, QUERIES], a.dtype, self.kd.a, on=mine)
-        else:
-            self.dS = gr.fragment("dS", [64, PIECE], a.dtype, narrow.c, on=mine)
-        if self.c.order >= 4:
-            self.rK, self.rV = (gr.fragment(n, [64, depth], a.dtype, self.qk.a, on=mine) for n in ("rK", "rV"))
+        self.dS = gr.fragment("dS", [64, PIECE], a.dtype, narrow.c, on=mine)
         self.number = gr.fragment("piece", [64, PIECE], gr.fp32, narrow.c, on=mine).reduced(0, "number")
         self.mine_at = gr.scalar("mine_at", self.w, max=1)
         for at in self.passes("own"):
@@ -336,8 +326,7 @@ class _Gradient:
         """Starts S^T = K Q^T with the queries of this step, or of the one after it."""
         i = self.wait("queries", ahead)
         gr.fence(self.qk)
-        left = self.rK if self.c.order >= 4 else self.own_K.tile([64, None])[self.mine_at.value, 0]
-        gr.matmul(self.S, left, self.sQ[i].T, on=self.mine, atom=self.qk,
+        gr.matmul(self.S, self.own_K.tile([64, None])[self.mine_at.value, 0], self.sQ[i].T, on=self.mine, atom=self.qk,
                   accumulate=False)  # fmt: skip
         gr.commit(self.qk)
 
@@ -345,8 +334,7 @@ class _Gradient:
         """Starts dP^T = V dO^T with the rows of dO."""
         i = self.wait("grads", ahead)
         gr.fence(self.qk)
-        left = self.rV if self.c.order >= 4 else self.own_V.tile([64, None])[self.mine_at.value, 0]
-        gr.matmul(self.dP, left, self.sG[i].T, on=self.mine, atom=self.qk,
+        gr.matmul(self.dP, self.own_V.tile([64, None])[self.mine_at.value, 0], self.sG[i].T, on=self.mine, atom=self.qk,
                   accumulate=False)  # fmt: skip
         gr.commit(self.qk)
 
@@ -357,12 +345,9 @@ class _Gradient:
         gr.init(self.dK, 0)
         gr.init(self.dV, 0)
         self.full["keys"][keys.index].wait(keys.phase)
-        if self.c.order >= 4:
-            for r, t in ((self.rK, self.own_K), (self.rV, self.own_V)):
-                gr.move(r, t.tile([64, None])[self.w, 0], on=mine, atom=gr.atom("ldmatrix.x4"))
         self.scores(0)
         self.products(0)
-        self.weigh(at, at.row(0), True, False)
+        self.weigh(at, at.row(0), True)
         for head in gr.loop("own_group", self.a.group) if self.a.group > 1 else [0]:
             for j in gr.loop("own_edge", at.edge, start=0 + (head < 1)):
                 self.multiply(True)
@@ -382,14 +367,13 @@ class _Gradient:
             self.made[keys.index].arrive()
         keys.advance()
 
-    def weigh(self, at: Pass, m: Any, edge: bool, follows: bool = True) -> None:
+    def weigh(self, at: Pass, m: Any, edge: bool) -> None:
         """P, dV += P^T dO, and dS, from the scores of queries m. At its end no product is under way.
 
         `edge`: not all of the queries see all keys.
         """
-        mine, qk, S, here, order = self.mine, self.qk, self.S, self.get.index, self.c.order
-        late = order >= 2 and follows
-        gr.wait(qk, pending=1 + late)  # S is there, dP is not
+        mine, qk, S, here = self.mine, self.qk, self.S, self.get.index
+        gr.wait(qk, pending=1)  # S is there, dP is not
         if edge:
             self.hide(at, m)
         for x, lse in self.pieces(S, here, 0):
@@ -398,62 +382,30 @@ class _Gradient:
         gr.fence(self.kd)
         gr.matmul(self.dV, self.P, self.sG[here], on=mine, atom=self.kd)
         gr.commit(self.kd)
-        gr.wait(qk, pending=1 + late)  # dP is there, dV is not
+        gr.wait(qk, pending=1)  # dP is there, dV is not
         for i, (x, delta) in enumerate(self.pieces(S, here, 1)):
-            dS = self.dS.tile([None, PIECE])[0, i] if order == 3 else self.dS
-            dS[:] = x * (self.dP.tile([None, PIECE])[0, i] - delta)
+            self.dS[:] = x * (self.dP.tile([None, PIECE])[0, i] - delta)
             to = self.sS[here].tile([64, PIECE])[self.mine_at.value, i]
-            gr.move(to, dS, on=mine, atom=gr.atom("stmatrix.x4"))
+            gr.move(to, self.dS, on=mine, atom=gr.atom("stmatrix.x4"))
         gr.fence("async.shared")
-        if self.stored is not None:
-            self.stored[(1 - self.w) * self.c.stages + here].arrive()
-        if late:
-            gr.wait(self.half, pending=1)
-            self.pass_on(1)
         gr.wait(self.kd, pending=0)
         self.give_back("grads", here)
 
     def multiply(self, more: bool) -> None:
         """The share of dQ, and dK += dS^T Q; behind them start S and dP of the next queries, if there are `more`."""
-        mine, here, order = self.mine, self.get.index, self.c.order
+        mine, here = self.mine, self.get.index
         self.mine_at.set(gr.index(self.sW[self.w], 0, 1))  # else addresses of own keys would stay in registers
+        gr.barrier(on=self.consumers)  # dS of all keys is there
+        gr.fence(self.half)
         columns = self.own_K.tile([None, self.depth // 2])[0, self.mine_at.value]
-        mine_of_S = self.dS if order == 3 else self.sS[here].tile([64, None])[self.mine_at.value, 0]
-
-        def keys() -> None:
-            if order and order != 3:
-                gr.barrier(self.warp)  # its lanes have stored their rows
-            gr.fence(self.kd)
-            gr.matmul(self.dK, mine_of_S, self.sQ[here], on=mine, atom=self.kd)
-            gr.commit(self.kd)
-
-        def queries() -> None:
-            gr.fence(self.half)
-            gr.matmul(self.dQ, self.sS[here].T, columns, on=mine, atom=self.half, accumulate=False)
-            gr.commit(self.half)
-
-        if self.stored is None:
-            gr.barrier(on=self.consumers)  # dS of all keys is there
-            queries()
-            keys()
-        else:
-            keys()
-            if order >= 2 and more:
-                self.scores(1)
-                self.products(1)
-            self.stored[self.w * self.c.stages + here].sync()  # dS of the other consumer's keys is there
-            queries()
-        if order >= 2:
-            gr.wait(self.kd, pending=3 if more else 1)  # dK is there
-            self.give_back("queries", here)
-            if not more:
-                gr.wait(self.half, pending=0)
-                self.pass_on()
-            self.get.advance()
-            return
+        gr.matmul(self.dQ, self.sS[here].T, columns, on=mine, atom=self.half, accumulate=False)
+        gr.commit(self.half)
+        mine_of_S = self.sS[here].tile([64, None])[self.mine_at.value, 0]
+        gr.matmul(self.dK, mine_of_S, self.sQ[here], on=mine, atom=self.kd)
+        gr.commit(self.kd)
         if more:
             self.scores(1)
-        gr.wait(self.half, pending=(0 if order else 1) + more)  # dQ is there, the next S is not
+        gr.wait(self.half, pending=1 + more)  # dQ is there, dK and the next S are not
         self.pass_on()
         if more:
             self.products(1)
@@ -476,12 +428,10 @@ class _Gradient:
         key, query = at.n * KEYS + self.w * 64 + row, m * QUERIES + col
         self.S[:] = gr.where(at.seen.of(query, key), self.S, -gr.inf)
 
-    def pass_on(self, ago: int = 0) -> None:
-        """Leaves this consumer's columns of dQ of a step to be added up."""
-        n, half = self.c.stages, self.depth // 2
-        at = self.get.index + (n - ago if ago else 0)
-        i, phase = (at % n, self.get.phase ^ (1 - at // n)) if ago else (at, self.get.phase)
-        self.empty["sums"][i].wait(phase ^ 1)
+    def pass_on(self) -> None:
+        """Leaves this consumer's columns of dQ to be added up."""
+        i, half = self.get.index, self.depth // 2
+        self.empty["sums"][i].wait(self.get.phase ^ 1)
         rows = gr.Layout((8, 2, 4), (8, 256, 64))  # neighbours, then threads, then a thread's registers
         columns = gr.Layout((2, 4, half // 8), (1, 2, 512))
         place = gr.Layout((rows.shape, columns.shape), (rows.stride, columns.stride))
@@ -501,8 +451,8 @@ class Pass:
     all heads.
 
     In a cluster a block is number `at`, from the first to the last and then back. It begins `after` so many tiles, and
-    the blocks' steps together are a `round` from the tile `begin` on. Each block is ``APART`` tiles ahead of the one
-    before, so that no two add to the same rows.
+    the blocks' steps together go round `round` tiles from the tile `begin` on. Each block is ``APART`` tiles ahead of
+    the one before, so that no two add to the same rows.
     """
 
     def __init__(self, of: _Gradient, role: str, seen: Seen, b: Any, kh: Any, part: Any, p: Any, count: Any) -> None:
@@ -549,7 +499,7 @@ class Pass:
             first = 1 if of.right is None else gr.max(gr.min(whole - self.lo, self.each), 1)
             every = (n + 1) * KEYS > of.args.sk
             if cluster > 1 and of.right is not None:
-                every = gr.max(every, (self.after > 0) * (first > 1))
+                every = gr.max(every, (self.after > 0) * (whole > self.lo))
             self.edge = scalar("edge", first + (self.each - first) * every, most)
         self.place = SequenceView(of.args, b, [])
 
