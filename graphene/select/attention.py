@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from graphene.select.device import Device
 
 BY_WGMMA = True  # whether attention_sm90 is chosen
-THREE = 0.885  # the time of 64 queries of three consumers, as a share of that of two, heads of 64 on an H200
+THREE = 0.86  # the time of 64 queries of three consumers, as a share of that of two, heads of 64 on an H200
 IN_STEP = 1.03  # time of a tile where blocks share the keys of a head, to that where one has all of them
 GRADIENTS_BY_WGMMA = False  # whether attention_gradient_sm90 is chosen
 SHORT = 16  # with at most this many queries, the heads of a group are rows of one block
@@ -67,7 +67,8 @@ def select_forward_sm90(
 
     `heads`: of all sequences. `sq`, `sk`: queries and keys.
     """
-    served = BY_WGMMA and not what.prescaled and sk > 0 and has_wgmma(device)
+    served = BY_WGMMA and what.bias is None and sk > 0 and has_wgmma(device)
+    served = served and (what.depth <= 128 or not what.prescaled)  # scores that change one by one take registers
     # Masks and packed sequences give blocks unequal work, by which this kernel is slower than small blocks.
     if not served or what.mask is not None or what.varlen:
         return None
@@ -75,9 +76,9 @@ def select_forward_sm90(
     lse = lse or training
     if depth <= 64:
         two = ForwardSm90(what, 128, 2, 3, lse=lse, training=training)
-        if training:  # takes registers
+        if training or what.prescaled:  # these take registers
             return two
-        three = replace(two, BN=96, consumers=3, stages=4)
+        three = replace(two, consumers=3)
         return min(two, three, key=lambda c: _sm90_time(c, heads, sq, sk, device.sm_count))
     if depth <= 128:
         return ForwardSm90(what, lse=lse, training=training)

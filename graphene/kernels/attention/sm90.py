@@ -82,6 +82,13 @@ class ForwardSm90:
         return 64 * self.consumers
 
     @property
+    def late(self) -> bool:
+        """Whether the exponentials stand before the wait for the product of values. Beside two consumers it is faster
+        to leave that to the compiler, which waits first (H200: 3 to 7%, heads of 64 to 256); beside three it is slower.
+        """
+        return self.lazy and self.consumers == 3
+
+    @property
     def registers(self) -> tuple[int, int]:
         """Those of the producer's threads, which divide and count, and of several consumers'."""
         if self.consumers == 3:
@@ -422,7 +429,7 @@ class _Forward:
         if self.differ or self.M is not None:  # else only the last tile has keys that are not there
             self.hide(tile, n, outside)
         self.softmax(further=True)
-        if self.c.lazy:
+        if self.c.late:
             # The compiler would wait before the exponentials. It cannot, since they decide where it waits.
             with gr.if_(gr.index(self.grows, 0, 1) > 0):
                 gr.wait(self.pv, pending=0)
@@ -431,9 +438,13 @@ class _Forward:
                 gr.wait(self.pv, pending=0)
         else:
             gr.wait(self.pv, pending=0)
-            self.acc[:] = self.acc * self.alpha
         self.v.release()
         self.P[:] = self.S
+        if self.c.lazy and not self.c.late:
+            with gr.if_(gr.index(self.grows, 0, 1) > 0):
+                self.acc[:] = self.acc * self.alpha
+        elif not self.c.lazy:
+            self.acc[:] = self.acc * self.alpha
 
     def change(self, n: Any) -> None:
         """Scores of tile n from products, one by one: the scale, the cap, the function of scores and their places."""
@@ -488,7 +499,8 @@ class _Forward:
         S[:] = gr.exp2(self.less(S), ftz=True)
         gr.reduce("add", self.l, S, axis=1, accumulate=True)  # own values only: l keeps the lanes apart
         if further and self.c.lazy:
-            self.over[:] = gr.where(self.l.values[0] + self.l.values[1] >= 0, self.over, 1)
+            if self.c.late:
+                self.over[:] = gr.where(self.l.values[0] + self.l.values[1] >= 0, self.over, 1)
             gr.reduce("max", self.grows, self.over, axis=0, on=self.warp)  # warps branch as one beside products
 
     def shift(self, S: gr.Tensor, further: bool) -> None:
