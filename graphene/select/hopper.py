@@ -153,7 +153,8 @@ def spills(c: GemmTile, p: GemmProblem) -> str | None:
     held = s.rows * s.columns // 128 * (3 if p.promote else 1)
     batched, by_threads = p.batch is not None, p.align[2] < 16
     most = 128 if by_threads and (batched or p.residual or p.beta) else 160 if by_threads or batched else SUMS
-    if s.block_rows > 128 and p.computes:
+    unchanged = p.out_dtype == p.sums and not p.computes  # all sums of a thread are stored at once
+    if (s.block_rows > 128 and p.computes) or unchanged:
         most = min(most, 160)
     return f"{held} sums a thread, of which {most} leave room for such results" if held > most else None
 
@@ -164,8 +165,6 @@ def covers(c: GemmTile, p: GemmProblem) -> str | None:
         return f"sizes from 1 to {MOST_TILES} are multiplied"
     if up(p.m, c.tile[0]) * up(p.n, c.tile[1]) * c.split_k * (1 if p.batch is None else p.batch) > MOST_TILES:
         return "the tiles are too many to be counted with 32 bits"
-    if c.turns and p.out_dtype == p.sums and not p.computes and c.tile[0] * c.tile[1] // 128 > 160:
-        return f"{c.tile[1]} columns that are stored unchanged, for which a thread has too few registers"
     for name, covered, extent in (("rows", c.tile[0], p.m), ("columns", c.tile[1], p.n)):
         if covered > 16 and covered >= 2 * extent and not (alone(p) and c.tile[0] * c.tile[1] == LEAST):
             return f"{covered} {name} of which {covered - extent} are always outside"
