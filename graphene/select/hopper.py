@@ -150,7 +150,7 @@ def refused(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
 def spills(c: GemmTile, p: GemmProblem) -> str | None:
     """Why registers for more than its sums would not be enough for a tile, in words; None if they are."""
     s = Shape(c)
-    held = s.rows * s.columns // 128 * (3 if p.promote else 1)
+    held = s.rows * s.columns // 128  # promoted sums have no others beside them when they are stored
     batched, by_threads = p.batch is not None, p.align[2] < 16
     most = 128 if by_threads and (batched or p.residual or p.beta) else 160 if by_threads or batched else SUMS
     unchanged = p.out_dtype == p.sums and not p.computes  # all sums of a thread are stored at once
