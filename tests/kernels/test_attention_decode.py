@@ -113,8 +113,11 @@ def test_pages(name: str, page: int) -> None:
 def test_a_page_that_does_not_exist_holds_zeros_and_a_length_ends_with_the_table() -> None:
     c = DecodeConfig(Attention(32), 8, 32, 1, 2, page=16)
     q, k, out = np.zeros((1, 1, 1, 32), np.float16), normal(2, 16, 1, 32), normal(1, 1, 1, 32)
-    table, lengths = np.array([[1, 2]], np.int32), np.array([99], np.int32)
-    attention_paged_kernel(c).simulate(q, k, k, table, lengths, out, 1.0)
+    kernel, lengths = attention_paged_kernel(c), np.array([99], np.int32)
+    kernel.simulate(q, k, k, np.array([[1, 2]], np.int32), np.array([-4], np.int32), out, 1.0)
+    assert not out.any()
+    for page in (2, 99, -1, -(2**31)):
+        kernel.simulate(q, k, k, np.array([[1, page]], np.int32), lengths, out, 1.0)
     np.testing.assert_allclose(out[0, 0, 0], k[1, :, 0].astype(float).sum(0) / 32, atol=1e-3)
 
 
@@ -134,9 +137,10 @@ def test_nothing_is_spilled(depth: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "named", [{"BM": 12}, {"BN": 48, "WARPS": 2}, {"stages": 1}, {"cluster": 9}, {"page": 12}, {"stages": 100}]
+    "named",
+    [{"BM": 12}, {"BN": 48, "WARPS": 2}, {"stages": 1}, {"cluster": 9}, {"page": 12}, {"stages": 100}, {"lse": "x"}],
 )
-def test_refusals(named: dict[str, int]) -> None:
+def test_refusals(named: dict[str, Any]) -> None:
     with pytest.raises(gr.VerifyError) as e:
         DecodeConfig(Attention(32), **named)
     assert e.value.code == "KERNEL_ARGUMENT"
@@ -149,6 +153,12 @@ def test_pages_have_a_kernel_of_their_own() -> None:
     ):
         with pytest.raises(gr.VerifyError, match=r"KERNEL_ARGUMENT(.|\n)*fix: take attention_"):
             build(c)
+        for wrong in (None, Attention(32)):
+            with pytest.raises(gr.VerifyError) as e:
+                build(wrong)  # type: ignore[arg-type]
+            assert e.value.code == "KERNEL_ARGUMENT"
+    with pytest.raises(gr.VerifyError):
+        DecodeConfig(None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("c", [

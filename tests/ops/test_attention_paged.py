@@ -124,9 +124,9 @@ ERRORS: list[tuple[Callable[[], Any], str, str]] = [
      "  want: from 0 to 2 pages of 16 keys, 32\n  got:  [37, 33]\n  fix: pass how many keys each sequence has"),
     (lambda: ops.attention_paged(Q, K, K, T, N + 1), "OP_ARGUMENT",
      "attention_paged: argument 'block_table' names a page that does not exist   [OP_ARGUMENT]\n"
-     "  want: from 0 to 4, for sequence 1 of 17 keys\n  got:  [4, -1]\n"
+     "  want: from 0 to 4, for sequence 1 of 17 keys\n  got:  -1 at [1, 1]\n"
      "  fix: pass the pages of each sequence in order"),
-    (lambda: ops.attention_paged(Q, K, K, T + 2, N), "OP_ARGUMENT", "for sequence 0 of 20 keys\n  got:  [2, 5]"),
+    (lambda: ops.attention_paged(Q, K, K, T + 2, N), "OP_ARGUMENT", "for sequence 0 of 20 keys\n  got:  5 at [0, 1]"),
     (lambda: ops.attention_paged(Q, K, K, T.long(), N), "OP_DTYPE", "argument 'block_table' has another dtype"),
     (lambda: ops.attention_paged(Q, K, K, T, N.long()), "OP_DTYPE", "argument 'cache_seqlens' has another dtype"),
     (lambda: ops.attention_paged(Q, K, K, T[:1], N), "OP_SHAPE", "want: [batch,most] for the 2 sequences of q"),

@@ -15,7 +15,7 @@ from typing import Any
 
 import graphene as gr
 from graphene import _core
-from graphene.kernels.arguments import size
+from graphene.kernels.arguments import flags, instance, size
 from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.forward import ForwardConfig, Steps, _Forward
 from graphene.kernels.attention.problem import MOST, Attention, Seen
@@ -33,8 +33,8 @@ class DecodeConfig:
     `BM`: rows of a block, which are the queries of all heads that share keys; 8, or a multiple of 16. `BN`: keys of a
     stage. `WARPS`: as many of them share the keys of a stage; each 16 rows have as many warps of their own. `stages`:
     of keys and values in shared memory. `cluster`: the blocks that share the keys of a row and put their results
-    together. `lse`, `split`: as in ``ForwardConfig``; a part is then the result of a cluster. Raises VerifyError
-    KERNEL_ARGUMENT.
+    together. `lse`, `split`: as in ``ForwardConfig``; a part is then the result of a cluster. `page`: how many keys a
+    page has, for ``attention_paged_kernel``. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     what: Attention
@@ -48,6 +48,9 @@ class DecodeConfig:
     page: int | None = None
 
     def __post_init__(self) -> None:
+        instance("DecodeConfig", "what", self.what, Attention)
+        for name in ("lse", "split"):
+            flags("DecodeConfig", name, (getattr(self, name),), 1)
         if self.BM != 8:
             size("DecodeConfig", "BM", self.BM, multiple_of=16)
         size("DecodeConfig", "WARPS", self.WARPS, most=31 // self.row_warps)
@@ -87,7 +90,8 @@ class DecodeConfig:
 
 
 def attention_decode_kernel(c: DecodeConfig) -> gr.Kernel:
-    """The same as ``attention_forward_kernel`` with `packed`, for sm_90a; the arguments are the same, too."""
+    """The same as ``attention_forward_kernel`` with `packed`, for sm_90a, of a key at least; so are the arguments."""
+    instance("attention_decode_kernel", "c", c, DecodeConfig)
     if c.page is not None:
         _core.fail("KERNEL_ARGUMENT", "attention_decode_kernel: keys are not in pages", ["want: page=None",
                    f"got: page={c.page}"], "take attention_paged_kernel")  # fmt: skip

@@ -12,12 +12,14 @@ from typing import Any
 
 import graphene as gr
 from graphene import _core
+from graphene.kernels.arguments import instance
 from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.decode import Decode, DecodeConfig
 from graphene.kernels.attention.problem import MOST, Seen
 from graphene.kernels.attention.reference import forward, parts, parts_read
 
 PAGES = 2**31 - 1
+INTEGERS = (-(2**31), 2**31 - 1)  # a table and lengths may say anything
 
 
 def attention_paged_kernel(c: DecodeConfig) -> gr.Kernel:
@@ -26,9 +28,10 @@ def attention_paged_kernel(c: DecodeConfig) -> gr.Kernel:
     Arguments: Q (batch, sq, heads, D); K and V (pages, page, kv_heads, D) with unit stride in D; table (batch, most)
     in i32, the pages of a sequence in order; lengths (batch) in i32, how many keys it has; O and the rest as in
     ``attention_forward_kernel``. Entries of the table behind a sequence's last page are not read, and what lies in its
-    last page behind its last key changes nothing. A page that does not exist holds zeros, and no sequence is longer
-    than its row of the table.
+    last page behind its last key changes nothing. A page that does not exist, also one below 0, holds zeros. No
+    sequence is longer than its row of the table or shorter than 0. There is a page at least.
     """
+    instance("attention_paged_kernel", "c", c, DecodeConfig)
     if c.page is None:
         _core.fail("KERNEL_ARGUMENT", "attention_paged_kernel: pages need a size", ["want: page=16, for example",
                    "got: None"], "take attention_decode_kernel, or say how many keys a page has")  # fmt: skip
@@ -71,7 +74,7 @@ class _Paged(Decode):
         self.rows = math.gcd(page, self.d.BN)  # of a box
         self.boxes = self.d.BN // self.rows
         most = gr.min(self.most * page, MOST)
-        self.sq, self.sk = self.args.sq, gr.min(gr.index(self.lengths[self.b], 0, MOST), most)
+        self.sq, self.sk = self.args.sq, gr.max(gr.min(gr.index(self.lengths[self.b], *INTEGERS), most), 0)
         self.gK, self.gV = (t[:, :, self.kh, :].tile([1, self.rows, self.a.depth]) for t in (self.K, self.V))
         self.ahead = self.d.stages + 1  # the table is read for so many steps at a time
         self.entries = gr.alloc("entries", [self.ahead, self.boxes], gr.i32, gr.SH)
@@ -114,7 +117,8 @@ class _Paged(Decode):
                 self.full[s].arrive(expect=[self.sK[s], self.sV[s]])
             with gr.if_(lane < self.boxes):
                 box = self.steps.number(i) * self.boxes + lane
-                entry = gr.index(self.entries[i % self.ahead, lane % self.boxes], 0, PAGES)
+                entry = gr.index(self.entries[i % self.ahead, lane % self.boxes], *INTEGERS)
+                entry = entry * (entry >= 0) + self.pages * (entry < 0)  # past the last page there are zeros, too
                 for to, pages in ((self.sK, self.gK), (self.sV, self.gV)):
                     here = to[s].tile([self.rows, None])[lane % self.boxes, 0]
                     gr.move(here, pages[entry, box % of_a_page, 0][0, :, :], atom=self.tma, done=self.full[s])

@@ -148,9 +148,10 @@ def tables(name: str, k: Tensor, table: Tensor, lengths: Tensor) -> None:
                   "pass how many keys each sequence has")  # fmt: skip
     for i, n in enumerate(of_sequences):
         row = table[i, : -(-n // max(page, 1))].tolist()
-        if any(not 0 <= x < pages for x in row):
+        if (wrong := next((j for j, x in enumerate(row) if not 0 <= x < pages), None)) is not None:
             _argument(name, "argument 'block_table' names a page that does not exist",
-                      [f"want: from 0 to {pages - 1}, for sequence {i} of {n} keys", f"got:  {row}"],
+                      [f"want: from 0 to {pages - 1}, for sequence {i} of {n} keys",
+                       f"got:  {row[wrong]} at [{i}, {wrong}]"],
                       "pass the pages of each sequence in order")  # fmt: skip
 
 
