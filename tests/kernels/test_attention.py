@@ -450,6 +450,10 @@ def test_a_step_that_is_printed_once_has_the_bits_of_two(a: Attention) -> None:
      (lambda: Attention(32, bias=Extra(gr.i32)), "bias.dtype"),
      (lambda: Attention(32, mask=Extra(gr.fp16)), "mask.dtype"),
      (lambda: Attention(32, mask=True), "mask is not an Extra"),
+     (lambda: Attention(32, "fp16"), "dtype is not a type"),  # type: ignore[arg-type]
+     (lambda: Attention(32, gr.fp32), 'one of "fp16", "bf16"'),
+     (lambda: Attention(32, right="x"), "want: True or False"),  # type: ignore[arg-type]
+     (lambda: Attention(32, score=3), "score cannot be called"),  # type: ignore[arg-type]
      (lambda: ProductConfig(Attention(48), parts=2), "an integer from 32 to 256, a multiple of 32")],
 )  # fmt: skip
 def test_arguments(make: Any, text: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene.kernels.access import vector_access
-from graphene.kernels.arguments import FLOATS, element, instance, size
+from graphene.kernels.arguments import FLOATS, element, flags, function, instance, size
 from graphene.kernels.epilogues import pointwise
 
 if TYPE_CHECKING:
@@ -61,6 +61,11 @@ class Attention:
     def __post_init__(self) -> None:
         size("Attention", "D", self.D, multiple_of=8, most=256)
         size("Attention", "group", self.group)
+        element("Attention", "dtype", self.dtype, ("fp16", "bf16"))
+        for name in ("left", "right", "softcap", "scaled", "varlen", "alike", "wide"):
+            flags("Attention", name, (getattr(self, name),), 1)
+        if self.score is not None:
+            function("Attention", "score", self.score, of="of a score, its query and its key")
         for name, e, known in (("mask", self.mask, ("u8",)), ("bias", self.bias, FLOATS)):
             if e is not None:
                 instance("Attention", name, e, Extra)
