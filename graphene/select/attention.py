@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 BY_WGMMA = True  # whether attention_sm90 is chosen
 THREE = 0.86  # the time of 64 queries of three consumers, as a share of that of two, heads of 64 on an H200
 IN_STEP = 1.03  # time of a tile where blocks share the keys of a head, to that where one has all of them
-GRADIENTS_BY_WGMMA = False  # whether attention_gradient_sm90 is chosen
+GRADIENTS_BY_WGMMA = True  # whether attention_gradient_sm90 is chosen
 SHORT = 16  # with at most this many queries, the heads of a group are rows of one block
 
 # Of the kernel for few queries on sm_90a, as measured on an H200.
@@ -184,8 +184,8 @@ def select_backward_sm90(
 ) -> GradientSm90 | None:
     """The gradients' kernel of wgmma, or None if it does not take the problem or the device has no such instruction.
 
-    As many blocks share the keys of a head as make the longest run of tiles of keys of a block short, in clusters of
-    two, each of which has sums of its own.
+    As many blocks share the keys of a head, with sums of their own, as make the longest run of tiles of keys of a block
+    short.
     """
     served = not (what.mask is not None or what.prescaled or what.varlen or what.left) and what.D <= 128 and sk > 0
     if not (GRADIENTS_BY_WGMMA and served and has_wgmma(device)):
@@ -196,9 +196,7 @@ def select_backward_sm90(
         return -(-units // max(1, device.sm_count // n)) * -(-tiles // n) * (1.0 if n == 1 else IN_STEP)
 
     blocks = min((1, 2, 4, 8, 16), key=run)
-    cluster = min(blocks, 2)  # pairs fill the device, of larger clusters fewer fit
-    stages = (2, 3) if what.D <= 64 else (1, 2)
-    return GradientSm90(what, *stages, cluster=cluster, parts=blocks // cluster)
+    return GradientSm90(what, *((2, 3) if what.D <= 64 else (1, 2)), parts=blocks)
 
 
 def select_backward_saving(what: Attention, *, device: Device = H200) -> tuple[BackwardConfig, ProductConfig] | None:

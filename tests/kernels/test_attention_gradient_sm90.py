@@ -14,7 +14,6 @@ from graphene.kernels.attention import reference, reference_sums
 from graphene.kernels.attention.backward_sm90 import GradientSm90, attention_gradient_sm90
 from graphene.kernels.attention.problem import Attention
 from graphene.kernels.attention.sums import attention_rows_kernel, attention_sums_kernel
-from graphene.select import attention
 from graphene.select.attention import select_backward_sm90
 from graphene.select.device import of_arch
 
@@ -98,15 +97,14 @@ def test_refusals() -> None:
         GradientSm90(Attention(128), stages=3)
 
 
-def test_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Heads that fill the device have a block each, few heads pairs of blocks, whose keys are cut into parts."""
-    monkeypatch.setattr(attention, "GRADIENTS_BY_WGMMA", True)
-    blocks = {(512, 384): (1, 1), (32, 4096): (2, 2), (16, 4096): (2, 4), (64, 2048): (2, 1), (1, 1): (1, 1)}
+def test_choice() -> None:
+    """Heads that fill the device have a block each; the keys of few heads are cut into parts."""
+    blocks = {(512, 384): 1, (32, 4096): 4, (16, 4096): 8, (64, 2048): 2, (1, 1): 1}
     for (heads, keys), want in blocks.items():
         for depth in (64, 128):
             c = select_backward_sm90(Attention(depth, right=True), 1, keys, heads)
             assert c is not None
-            assert (c.cluster, c.parts) == want
+            assert (c.cluster, c.parts) == (1, want)
     assert select_backward_sm90(Attention(64, softcap=True), 1, 64, 8) is None
     assert select_backward_sm90(Attention(192), 1, 64, 8) is None
     assert select_backward_sm90(Attention(64), 1, 64, 8, device=of_arch("sm_80")) is None
