@@ -25,6 +25,8 @@ _LEAST, _MOST = 2, 4096  # the divisors that matter for edges
 _LONGEST = 300  # characters of a dividend that is looked at
 _FEW = (1, 2, 3, 5)
 _FEW_BLOCKS = 16  # so many blocks are wanted where their number modulo that decides something
+_SCALARS_DEEP, _SPELLED_OUT = 4, 4000  # scalars whose values name scalars, and characters of an expression
+_NAME = re.compile(r"(?<![@\w])[A-Za-z_]\w*")
 _PHASE = re.compile(r"(\w+) \^ \(\w+ \+ 1\)//(\d+)")  # a ring's next phase
 _LARGEST = 400  # the largest value of a size that is divided, unless a tile is larger
 _LARGEST_COUNT = 70  # the largest value of a size that is not divided
@@ -119,6 +121,7 @@ def turns_of(body: list[Any]) -> tuple[Turns, ...]:
     the second tile of a block begins with the stages and phases that the first one left.
     """
     read = {s["var"] for s in statements(body) if s["stmt"] == "index"}
+    set_once = set_once_of(body)
     out: dict[tuple[str, int], Turns] = {}
 
     def add(text: str, least: int) -> None:
@@ -130,7 +133,7 @@ def turns_of(body: list[Any]) -> tuple[Turns, ...]:
         for s in block:
             inside = around
             if s["stmt"] == "for" and not all(isinstance(s[x], int) for x in ("start", "stop")):
-                text = plain(f"-(-(({s['stop']}) - ({s['start']})) // ({s['step']}))")
+                text = plain(_spelled_out(f"-(-(({s['stop']}) - ({s['start']})) // ({s['step']}))", set_once))
                 wanted = {2, *(2 * n + 1 for n in _rings(s["body"]))}
                 for least in sorted(wanted):
                     add(text, least)
@@ -143,6 +146,23 @@ def turns_of(body: list[Any]) -> tuple[Turns, ...]:
 
     see(body, [])
     return tuple(out.values())
+
+
+def set_once_of(body: list[Any]) -> dict[str, str]:
+    """The values of scalars that are never assigned to, by name."""
+    every = list(statements(body))
+    assigned = {s["var"] for s in every if s["stmt"] == "assign"}
+    return {s["var"]: str(s["value"]) for s in every if s["stmt"] == "scalar" and s["var"] not in assigned}
+
+
+def _spelled_out(text: str, values: Mapping[str, str]) -> str:
+    """The expression with the values of scalars in place of their names, unless it becomes long."""
+    for _ in range(_SCALARS_DEEP):
+        longer = _NAME.sub(lambda m: f"({values[m[0]]})" if m[0] in values else m[0], text)
+        if longer == text or len(longer) > _SPELLED_OUT:
+            break
+        text = longer
+    return text
 
 
 def _rings(body: list[Any]) -> Iterator[int]:

@@ -11,7 +11,7 @@ import numpy as np
 import graphene as gr
 from graphene.judge.calls import Plan
 from graphene.judge.covering import DataCovering
-from graphene.judge.numbers import Numbers
+from graphene.judge.numbers import Numbers, turns_of
 from graphene.judge.signature import Signature
 from graphene.judge.work import Work
 from graphene.kernels import GemmConfig, ReductionConfig, gemm_launches, gemm_sm80, reduction_kernel
@@ -188,3 +188,16 @@ def test_a_ring_with_a_phase_goes_round_twice() -> None:
     assert result.ok, str(result)
     lengths_of_calls = [int(call.partition("n=")[2].partition(",")[0]) for call in result.calls]
     assert max(lengths_of_calls) > 2 * stages * TILE
+
+
+def test_a_loop_within_a_loop_goes_round_again_in_a_later_turn_of_it() -> None:
+    """Of scalars that are set once the value counts."""
+    inner = {"stmt": "for", "var": "k", "start": 0, "stop": "(K + 7)//8", "step": 1, "body": []}
+    body = [
+        {"stmt": "scalar", "var": "tiles", "value": "(M + 63)//64"},
+        {"stmt": "for", "var": "i", "start": "@b", "stop": "tiles", "step": 1, "body": [inner]},
+    ]
+    (both,) = (t for t in turns_of(body) if t.names >= {"M", "K"})
+    assert both.repeats({"M": 200, "K": 20})
+    assert not both.repeats({"M": 200, "K": 8})
+    assert not both.repeats({"M": 64, "K": 20})
