@@ -95,6 +95,10 @@ def test_refusals() -> None:
         GradientSm90(Attention(64, softcap=True))
     with pytest.raises(VerifyError, match="do not fit into shared memory"):
         GradientSm90(Attention(128), stages=3)
+    with pytest.raises(VerifyError, match="keys"):
+        GradientSm90(Attention(64), keys=0)
+    with pytest.raises(VerifyError, match="what"):
+        GradientSm90(None)  # type: ignore[arg-type]
 
 
 def test_choice() -> None:

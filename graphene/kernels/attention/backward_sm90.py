@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene import _core
-from graphene.kernels.arguments import choice, size
+from graphene.kernels.arguments import choice, instance, size
 from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.problem import MOST, Attention, AttentionArguments, Scores, Seen, SequenceView
 from graphene.kernels.attention.reference_sums import read_sums, sums_gradient
@@ -57,6 +57,8 @@ class GradientSm90:
 
     def __post_init__(self) -> None:
         a = self.what
+        instance("GradientSm90", "what", a, Attention)
+        size("GradientSm90", "keys", self.keys)
         size("GradientSm90", "the head size", a.D, multiple_of=8, most=128)
         size("GradientSm90", "stages", self.stages, least=2)
         choice("GradientSm90", "cluster", self.cluster, (1, 2, 4, 8))
@@ -65,7 +67,7 @@ class GradientSm90:
             want = "want: no mask, bias, softcap, score or left window, a positive scale, no packed sequences"
             _core.fail("KERNEL_ARGUMENT", "GradientSm90: no kernel of this problem", [want], "take BackwardConfig")
         if self.shared_bytes > SHARED_BYTES:
-            got = [f"want: at most {SHARED_BYTES}", f"got: {self.shared_bytes}"]
+            got = [f"want: at most {SHARED_BYTES} bytes", f"got: {self.shared_bytes}"]
             _core.fail("KERNEL_ARGUMENT", "GradientSm90: tiles do not fit into shared memory", got, "take fewer stages")
 
     @property
