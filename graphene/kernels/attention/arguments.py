@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FINITE = ("normal", "positive", "rising", "falling", "constant", "whole", "tiny", "large", "spike",
           "uneven")  # fmt: skip
 SIZES = {  # sizes that no tile divides; the last ones are the usual
-    "batch": (1, 2, 3), "kv_heads": (1, 2, 3), "splits": (1, 2, 35, 5, 3), "pages": (7, 5, 12), "most": (2, 1, 24, 3),
+    "batch": (1, 2, 3), "kv_heads": (1, 2, 3), "splits": (1, 2, 35, 5, 3), "pages": (7, 5, 12), "most": (2, 1, 3, 24),
     "left": (0, 1, 15, 16, 30, 31, 46, 62, 100, 17), "right": (1, -1, 14, 15, 16, 31, 46, 62, -20, 100, 0),
 }  # fmt: skip
 

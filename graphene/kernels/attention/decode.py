@@ -51,8 +51,9 @@ class DecodeConfig:
         instance("DecodeConfig", "what", self.what, Attention)
         for name in ("lse", "split"):
             flags("DecodeConfig", name, (getattr(self, name),), 1)
-        if self.BM != 8:
-            size("DecodeConfig", "BM", self.BM, multiple_of=16)
+        if self.BM != 8 and (not isinstance(self.BM, int) or self.BM < 16 or self.BM % 16):
+            want = "want: 8, or a multiple of 16"
+            _core.fail("KERNEL_ARGUMENT", "DecodeConfig: BM does not fit", [want, f"got: {self.BM!r}"], "take 8 or 16")
         size("DecodeConfig", "WARPS", self.WARPS, most=31 // self.row_warps)
         size("DecodeConfig", "BN", self.BN, multiple_of=16 * self.WARPS, most=256)
         size("DecodeConfig", "stages", self.stages, least=2)
@@ -90,7 +91,10 @@ class DecodeConfig:
 
 
 def attention_decode_kernel(c: DecodeConfig) -> gr.Kernel:
-    """The same as ``attention_forward_kernel`` with `packed`, for sm_90a, of a key at least; so are the arguments."""
+    """The same as ``attention_forward_kernel`` with `packed`, for sm_90a, of a key at least; so are the arguments.
+
+    scale_log2 is above 0 unless `what` is ``scaled``.
+    """
     instance("attention_decode_kernel", "c", c, DecodeConfig)
     if c.page is not None:
         _core.fail("KERNEL_ARGUMENT", "attention_decode_kernel: keys are not in pages", ["want: page=None",

@@ -29,7 +29,8 @@ def attention_paged_kernel(c: DecodeConfig) -> gr.Kernel:
     in i32, the pages of a sequence in order; lengths (batch) in i32, how many keys it has; O and the rest as in
     ``attention_forward_kernel``. Entries of the table behind a sequence's last page are not read, and what lies in its
     last page behind its last key changes nothing. A page that does not exist, also one below 0, holds zeros. No
-    sequence is longer than its row of the table or shorter than 0. There is a page at least.
+    sequence is longer than its row of the table or shorter than 0. There is a page at least. scale_log2 is above 0
+    unless `c.what` is ``scaled``.
     """
     instance("attention_paged_kernel", "c", c, DecodeConfig)
     if c.page is None:
