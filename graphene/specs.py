@@ -158,7 +158,12 @@ def allreduce(op: str, x: Tensor, on: ThreadTensor) -> None:
 
 
 def shfl(out: Tensor, x: Tensor, mode: str, arg: IntLike, on: On = None, atom: Any = None, **attrs: Any) -> SpecHandle:
-    """Each lane of a warp gets another lane's value: mode ``idx``, ``up``, ``down`` or ``bfly`` (lane xor arg)."""
+    """Each lane of `on`, a group of 2, 4, 8, 16 or 32 threads of a warp, gets another lane's value of `x`.
+
+    `out` and `x` are registers of one size and dtype. Mode ``idx``: lane `arg`; ``up``: the lane `arg` below, ``down``:
+    the lane `arg` above, where a lane that has none keeps its own; ``bfly``: lane xor `arg`. Without `on` each thread
+    is a group for itself. Raises VerifyError VERIFY_SHFL, VERIFY_SHFL_LANE. Source: PTX ISA, shfl.sync.
+    """
     return _record("Shfl", out, (x,), on, atom, mode=mode, arg=arg, **attrs)
 
 

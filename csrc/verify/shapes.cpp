@@ -239,7 +239,8 @@ void exchange_lane(Context& c, const ir::Stmt& s, const SpecStmt& spec) {
   c.problem(s, Code::VERIFY_SHFL_LANE, "an exchange with a lane that the group does not have",
             {"want: arg from 0 to " + std::to_string(lanes - 1), "got: " + (number != nullptr ? std::to_string(*number)
                                                                             : integer         ? e->str()
-                                                                                              : "no integer")});
+                                                                                              : "no integer")},
+            lanes < 32 ? "say which threads exchange: on=, a warp of 32" : "");
 }
 
 void exchange(Context& c, const ir::Stmt& s) {

@@ -114,6 +114,23 @@ def a_lane_past_the_warp() -> gr.Kernel:
 
 
 @breaks("""
+    FILE:N: an exchange with a lane that the group does not have   [VERIFY_SHFL_LANE]
+        %3:[].fp32.RF <- Shfl<<<#1:[1].block, [].thread>>>(%3:[].fp32.RF, arg=1, mode="up")
+      want: arg from 0 to 0
+      got: 1
+      fix: say which threads exchange: on=, a warp of 32
+""")
+def an_exchange_that_names_no_warp() -> gr.Kernel:
+    with gr.Kernel("k") as kernel:
+        gr.blocks(1)
+        gr.threads(32)
+        r = private("r", (), gr.fp32)
+        gr.init(r, 0)
+        gr.shfl(r, r, "up", 1)
+    return kernel
+
+
+@breaks("""
     a size that no argument tells   [VERIFY_SYMBOL]
       kernel: k
       symbol: n
