@@ -93,8 +93,9 @@ def attention_forward_kernel(c: ForwardConfig) -> gr.Kernel:
 
     Arguments: Q, K, V (batch, seq, heads, D) with unit stride in D and any other strides; if there are any, the mask
     and the bias (batch, heads, sq or 1, sk); O like Q, LSE (batch, heads, sq) in fp32, scale_log2 = scale * log2(e),
-    cap_log2 = cap * log2(e), left, right. Packed sequences have Q (total, heads, D), the places where the sequences of
-    queries and of keys begin and end (batch + 1, i32), LSE (heads, total), and the longest sequence's queries. For a
+    above 0 unless it is `scaled`, cap_log2 = cap * log2(e), left, right. Packed sequences have Q (total, heads, D), the
+    places where the sequences of queries and of keys begin and end (batch + 1, i32), LSE (heads, total), and the
+    longest sequence's queries. For a
     gradient, `training` adds after LSE: wide, O in fp32, row-major; and, with a bias, rest, which like LSE is what LSE
     lacks of log2(sum exp2(scores)) after its rounding: log2(sum) = LSE * log2(e) + rest. With `split`, O and LSE are
     parts in fp32, and LSE is two tensors (splits, batch, kv_heads, sq * group): the maximum that a part's exponentials

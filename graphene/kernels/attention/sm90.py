@@ -110,7 +110,8 @@ class ForwardSm90:
 def attention_forward_sm90(c: ForwardSm90) -> gr.Kernel:
     """O = softmax(scale * Q K^T) V over the keys that each query sees; a query that sees none gives zeros.
 
-    The arguments are those of ``attention_forward_kernel`` for the same problem. There is at least one key.
+    The arguments are those of ``attention_forward_kernel`` for the same problem: scale_log2 is above 0 unless it is
+    `scaled`. There is at least one key.
     """
     a, means = c.what, functools.partial(forward, c.what, c.lse, c.training)
     with gr.Kernel("attention_sm90", means, None, arguments(a, c.BN, c.BM, far=True)) as kernel:
