@@ -279,6 +279,7 @@ SCALED = Defined(
         reference,
         cost,
         choices={"activation": ACTIVATIONS},
+        without_gradient=("a", "b", "scale_a", "scale_b", "bias", "scale_result", "residual"),
         flops=flops,
     )
 )
@@ -302,7 +303,8 @@ def scaled_matmul(
     a (M,K) and b (K,N) are float8_e4m3fn or float8_e5m2, each of them, or both int8. ``scale_a`` and ``scale_b`` are
     fp32: a number each, or (M,1) and (1,N), one for each row of a and each column of b. ``out_dtype`` is bfloat16,
     float16, float32, or for fp8 also a type of fp8, multiplied by ``scale_result``; None is a's own, for int8 float32.
-    Results of fp8 that are too large become its largest number.
+    Results of fp8 that are too large, or infinite, become its largest number. (PyTorch's operator on a CPU divides by
+    ``scale_result``, and has infinite results of e5m2.)
     ``bias`` (N,) and ``residual`` (M,N) have the result's dtype; ``activation`` is as in ``matmul``.
 
     Kernels (sm_90a) read operands along k: a row by row, b column by column, as ``weight.t()`` lies. Other orders are

@@ -146,6 +146,16 @@ def test_compiled_and_under_autocast() -> None:
         assert torch.equal(ops.scaled_matmul(a, b, *s, out_dtype=torch.bfloat16), eager)
 
 
+def test_there_is_no_gradient() -> None:
+    a, b = operands(8, 16, 32)
+    bias = torch.zeros(16, dtype=torch.bfloat16, requires_grad=True)
+    with pytest.raises(gr.LaunchError, match="OP_ARGUMENT") as e:
+        ops.scaled_matmul(a, b, *scales(8, 16, False), bias, out_dtype=torch.bfloat16)
+    assert "there is no gradient of the bias" in str(e.value)
+    with torch.no_grad():
+        ops.scaled_matmul(a, b, *scales(8, 16, False), bias, out_dtype=torch.bfloat16)
+
+
 def test_refusals() -> None:
     a, b = operands(8, 16, 32)
     s = scales(8, 16, False)
