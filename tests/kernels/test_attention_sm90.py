@@ -107,6 +107,9 @@ def test_its_promise_is_held(name: str) -> None:
 def test_refusals() -> None:
     with pytest.raises(VerifyError, match="no kernel of this problem"):
         ForwardSm90(Attention(64, bias=Extra(gr.fp16)))
+    for wrong in ({"what": None}, {"apart": "x"}, {"lse": 1}):
+        with pytest.raises(VerifyError, match=next(iter(wrong))):
+            ForwardSm90(**{"what": Attention(64)} | wrong)
     with pytest.raises(VerifyError, match="do not fit into shared memory"):
         ForwardSm90(Attention(256))
     with pytest.raises(VerifyError, match="training does not fit"):

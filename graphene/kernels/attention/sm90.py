@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene import _core
-from graphene.kernels.arguments import size
+from graphene.kernels.arguments import flags, instance, size
 from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.hopper import (
     GRID,
@@ -61,6 +61,9 @@ class ForwardSm90:
     training: bool = False
 
     def __post_init__(self) -> None:
+        instance("ForwardSm90", "what", self.what, Attention)
+        for name in ("apart", "turns", "lazy", "lse", "training"):
+            flags("ForwardSm90", name, (getattr(self, name),), 1)
         size("ForwardSm90", "BN", self.BN, multiple_of=16, most=256)
         size("ForwardSm90", "consumers", self.consumers, most=3)
         size("ForwardSm90", "stages", self.stages, least=2)
