@@ -21,6 +21,7 @@ from graphene.kernels.attention.forward import ForwardConfig, attention_forward_
 from graphene.kernels.attention.paged import attention_paged_kernel
 from graphene.kernels.attention.problem import Attention, Extra
 from graphene.kernels.attention.product import ProductConfig, attention_queries_product_kernel
+from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
 from graphene.kernels.attention.tiles import attention_tiles_kernel
 from graphene.kernels.elementwise import ElementwiseConfig, elementwise_kernel
 from graphene.kernels.gemm.launches import gemm_launches, gemm_workspaces, run_gemm
@@ -74,6 +75,7 @@ __all__ = [
     "ElementwiseConfig",
     "Extra",
     "ForwardConfig",
+    "ForwardSm90",
     "GemmConfig",
     "GemmProblem",
     "GemmTile",
@@ -89,6 +91,7 @@ __all__ = [
     "attention_decode_kernel",
     "attention_delta_kernel",
     "attention_forward_kernel",
+    "attention_forward_sm90",
     "attention_keys_gradient_kernel",
     "attention_paged_kernel",
     "attention_queries_gradient_kernel",

@@ -14,6 +14,7 @@ from graphene.select.attention import (
     select_backward_saving,
     select_decode,
     select_forward,
+    select_forward_sm90,
     select_short,
 )
 from graphene.select.device import Device, current_device, of_arch
@@ -61,6 +62,7 @@ __all__ = [
     "select_decode",
     "select_elementwise",
     "select_forward",
+    "select_forward_sm90",
     "select_gemm",
     "select_mlp",
     "select_norm",

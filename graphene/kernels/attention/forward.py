@@ -17,6 +17,8 @@ from graphene import _core
 from graphene.kernels.arguments import size
 from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.problem import (
+    FAR,
+    LAZY,
     MOST,
     Attention,
     AttentionArguments,
@@ -27,9 +29,6 @@ from graphene.kernels.attention.problem import (
     negative,
 )
 from graphene.kernels.attention.reference import forward, parts, parts_read
-
-LAZY = 8  # sums are made relative to a new maximum only after it has grown by 2 to this power
-FAR = 2.0**20
 
 
 @dataclass(frozen=True)

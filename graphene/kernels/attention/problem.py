@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 LOG2E = math.log2(math.e)
 MOST = 1 << 24  # the most queries or keys
+LAZY = 8  # sums are made relative to a new maximum only after it has grown by 2 to this power
+FAR = 2.0**20  # scores from which on a maximum is subtracted before scaling
 
 
 @dataclass(frozen=True)

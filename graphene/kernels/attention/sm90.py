@@ -26,7 +26,16 @@ from graphene.kernels.attention.hopper import (
     staged,
     wgmma,
 )
-from graphene.kernels.attention.problem import MOST, Attention, AttentionArguments, Scores, Seen, SequenceView
+from graphene.kernels.attention.problem import (
+    FAR,
+    LAZY,
+    MOST,
+    Attention,
+    AttentionArguments,
+    Scores,
+    Seen,
+    SequenceView,
+)  # fmt: skip
 from graphene.kernels.attention.reference import forward
 from graphene.kernels.hopper import SHARED_BYTES
 
@@ -34,9 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = ["ForwardSm90", "attention_forward_sm90"]
-
-LAZY = 8  # sums are made relative to a new maximum only after it has grown by 2 to this power
-FAR = 2.0**20
 
 
 @dataclass(frozen=True)
