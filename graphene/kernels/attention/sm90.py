@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
-from graphene import _core
-from graphene.kernels.arguments import flags, instance, size
 from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.hopper import (
     GRID,
@@ -30,90 +27,18 @@ from graphene.kernels.attention.problem import (
     FAR,
     LAZY,
     MOST,
-    Attention,
     AttentionArguments,
     Scores,
     Seen,
     SequenceView,
 )  # fmt: skip
 from graphene.kernels.attention.reference import forward
-from graphene.kernels.hopper import SHARED_BYTES
+from graphene.kernels.attention.sm90_config import ForwardSm90
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = ["ForwardSm90", "attention_forward_sm90"]
-
-
-@dataclass(frozen=True)
-class ForwardSm90:
-    """The problem, and how it is computed: `consumers` with 64 queries each, BN keys a step.
-
-    `stages`: of the rings of keys and of values; `queries`: of that of queries. `apart`: results leave from a place of
-    their own, else from that of the queries. `turns`: consumers take turns at the tensor cores. `lazy`: sums shrink
-    only where a maximum has grown by more than 2^8. `lse`, `training`: as in ``ForwardConfig``. Raises VerifyError
-    KERNEL_ARGUMENT.
-    """
-
-    what: Attention
-    BN: int = 128
-    consumers: int = 2
-    stages: int = 2
-    queries: int = 2
-    apart: bool = True
-    turns: bool = True
-    lazy: bool = True
-    lse: bool = False
-    training: bool = False
-
-    def __post_init__(self) -> None:
-        instance("ForwardSm90", "what", self.what, Attention)
-        for name in ("apart", "turns", "lazy", "lse", "training"):
-            flags("ForwardSm90", name, (getattr(self, name),), 1)
-        size("ForwardSm90", "BN", self.BN, multiple_of=16, most=256)
-        size("ForwardSm90", "consumers", self.consumers, most=3)
-        size("ForwardSm90", "stages", self.stages, least=2)
-        size("ForwardSm90", "queries", self.queries)
-        a = self.what
-        if a.bias is not None or (a.varlen and (a.mask is not None or self.consumers > 2 or not self.apart)):
-            want = "want: no bias; packed sequences: at most two consumers, apart, no mask"
-            _core.fail("KERNEL_ARGUMENT", "ForwardSm90: no kernel of this problem", [want], "take ForwardConfig")
-        if self.training and not self.lse:
-            _core.fail("KERNEL_ARGUMENT", "ForwardSm90: training does not fit", ["want: lse=True", "got: lse=False"])
-        if self.shared_bytes > SHARED_BYTES:
-            got = [f"want: at most {SHARED_BYTES}", f"got: {self.shared_bytes}"]
-            _core.fail("KERNEL_ARGUMENT", "ForwardSm90: tiles do not fit into shared memory", got,
-                       "take fewer stages or a smaller tile")  # fmt: skip
-
-    @property
-    def BM(self) -> int:  # noqa: N802
-        """Queries of a tile."""
-        return 64 * self.consumers
-
-    @property
-    def late(self) -> bool:
-        """Whether the exponentials stand before the wait for the product of values. Beside two consumers it is faster
-        to leave that to the compiler, which waits first (H200: 3 to 7%, heads of 64 to 256); beside three it is slower.
-        """
-        return self.lazy and self.consumers == 3
-
-    @property
-    def registers(self) -> tuple[int, int]:
-        """Those of the producer's threads, which divide and count, and of several consumers'."""
-        if self.consumers == 3:
-            return (56, 152) if self.BN < 128 else (32, 160)
-        return (56, 224) if self.what.varlen else (40, 232)
-
-    @property
-    def listed(self) -> bool:
-        """Whether there is a list of tiles, as ``attention_tiles_kernel`` makes it."""
-        return self.what.mask is not None
-
-    @property
-    def shared_bytes(self) -> int:
-        """Shared memory of a block."""
-        rows = (self.queries + self.apart) * self.BM + 2 * self.stages * self.BN
-        return rows * self.what.depth * 2 + 16 * (2 * self.stages + self.queries) + 32 * (self.queries + 1)
 
 
 def attention_forward_sm90(c: ForwardSm90) -> gr.Kernel:
