@@ -6,10 +6,10 @@ namespace graphene::atoms {
 
 namespace {
 
-bool word_char(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
+bool in_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
 std::size_t name_end(std::string_view s, std::size_t from) {
-  while (from < s.size() && word_char(s[from])) ++from;
+  while (from < s.size() && in_word(s[from])) ++from;
   return from;
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 using ir::TensorPtr;
 
-constexpr std::int64_t kWarp = 32;
+constexpr std::int64_t kLanes = 32;
 // Registers of the source that one register of the destination may come from, before shared memory is cheaper.
 constexpr std::size_t kMaxCandidates = 4;
 
@@ -60,7 +60,7 @@ class Relayout {
 
   // Per register of the destination: the lane and the register that each thread gets its element from.
   bool plan_shuffles() {
-    const bool warps = group_->levels.back().size().is_const(kWarp) && sym::divisor(group_->offset) % kWarp == 0;
+    const bool warps = group_->levels.back().size().is_const(kLanes) && sym::divisor(group_->offset) % kLanes == 0;
     if (!warps || ir::bits(dst_->dtype) != 32) return false;
     std::map<std::int64_t, std::vector<Source>> holders;
     for (std::int64_t t = 0; t < hs_.threads; ++t) {
@@ -74,11 +74,11 @@ class Relayout {
         if (it == holders.end()) return false;
         const Source* best = nullptr;
         for (const Source& s : it->second) {
-          if (s.thread / kWarp != t / kWarp) continue;
+          if (s.thread / kLanes != t / kLanes) continue;
           if (best == nullptr || s.thread == t) best = &s;
         }
         if (best == nullptr) return false;
-        table.push_back({best->thread % kWarp, hs_.registers[best->position]});
+        table.push_back({best->thread % kLanes, hs_.registers[best->position]});
         candidates.insert(table.back()[1]);
       }
       if (candidates.size() > kMaxCandidates) return false;

@@ -13,7 +13,6 @@ namespace graphene::sim {
 
 namespace {
 
-using atoms::Kind;
 using atoms::OperandInstance;
 
 constexpr std::size_t kKnownCollectives = 1024;
@@ -410,7 +409,7 @@ void reduction(Leaf& leaf, const lower::AtomCall& call) {
 
 void pointwise(Leaf& leaf, const lower::AtomCall& call, const ir::Stmt* origin) {
   Pointwise& p = leaf.op;
-  if (leaf.kind == Kind::MatMul) {
+  if (leaf.kind == atoms::Kind::MatMul) {
     p.op = leaf.out.front().access == atoms::Access::Update ? Op::Fma : Op::Mul;
   } else if (!op_from_name(text_attr(call, "op"), p.op)) {
     unsupported(call, origin, "unknown operation: " + text_attr(call, "op"));
@@ -463,7 +462,7 @@ void bulk_copy(Leaf& leaf, const lower::AtomCall& call, const ir::Stmt* origin, 
 
 bool is_bulk(const atoms::Instance& atom) {
   const auto async = [](const OperandInstance& o) { return o.def.proxy == atoms::Proxy::Async; };
-  return atom.atom.kind == Kind::Move && atom.thread_count == 1 &&
+  return atom.atom.kind == atoms::Kind::Move && atom.thread_count == 1 &&
          (atom.atom.done.starts_with(kMBarrier) || std::any_of(atom.out.begin(), atom.out.end(), async) ||
           std::any_of(atom.in.begin(), atom.in.end(), async));
 }
@@ -479,7 +478,7 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
   leaf.coherent = atoms::is_coherent(call.atom->atom);
   leaf.converge = std::max(atom.atom.converge, atom.thread_count);
   if (const std::string& done = atom.atom.done; done != "now" && !is_bulk(atom)) {
-    leaf.product = done == kProducts && atom.atom.kind == Kind::MatMul;
+    leaf.product = done == kProducts && atom.atom.kind == atoms::Kind::MatMul;
     if (!leaf.product && (!done.starts_with(kGroup) || atom.thread_count > 1)) {
       unsupported(call, origin, "it completes later: " + done);
     }
@@ -511,7 +510,7 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
     for (auto* list : {&leaf.out, &leaf.in}) {
       for (Operand& o : *list) {
         if (o.whole) continue;
-        if (leaf.kind != Kind::MatMul || o.kind != Operand::Kind::Registers) {
+        if (leaf.kind != atoms::Kind::MatMul || o.kind != Operand::Kind::Registers) {
           unsupported(call, origin, "threads of several warps execute something other than a MatMul of registers");
         }
         o.values *= leaf.span;
@@ -520,7 +519,7 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
   }
   if (leaf.out.size() != 1) unsupported(call, origin, "it has " + std::to_string(leaf.out.size()) + " outputs");
   switch (leaf.kind) {
-    case Kind::Move:
+    case atoms::Kind::Move:
       together ? exchange(leaf, call, origin) : elementwise(leaf, call, origin);
       if (const std::string combine = text_attr(call, "combine"); combine != "none") {
         leaf.atomic = !together && text_attr(call, "atomic") != "none" && op_from_name(combine, leaf.op.op) &&
@@ -530,14 +529,14 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
         leaf.atomic_kind.of_block = text_attr(call, "atomic").ends_with(".cta");
       }
       break;
-    case Kind::Shfl:
+    case atoms::Kind::Shfl:
       leaf.mode = text_attr(call, "mode");
       if (const auto it = call.attrs.find("arg"); it != call.attrs.end()) {
         const auto* e = std::get_if<Expr>(&it->second);
         leaf.arg = code.plans->compile(e != nullptr ? *e : Expr(static_cast<std::int64_t>(number_attr(call, "arg"))));
       }
       break;
-    case Kind::MatMul:
+    case atoms::Kind::MatMul:
       leaf.accumulate = compile_flag(call, "accumulate", code);
       pointwise(leaf, call, origin);
       einsum(leaf, call, code.program->arch);
@@ -548,20 +547,20 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
         unsupported(call, origin, "one thread computes several products");
       }
       break;
-    case Kind::Unary:
-    case Kind::Binary:
-    case Kind::Ternary:
+    case atoms::Kind::Unary:
+    case atoms::Kind::Binary:
+    case atoms::Kind::Ternary:
       if (together) unsupported(call, origin, "a pointwise operation of several threads");
       pointwise(leaf, call, origin);
       elementwise(leaf, call, origin);
       break;
-    case Kind::Reduction:
+    case atoms::Kind::Reduction:
       pointwise(leaf, call, origin);
       leaf.op.a = leaf.op.b = leaf.op.out;
       if (!together) leaf.collective = nullptr;
       reduction(leaf, call);
       break;
-    case Kind::Init: {
+    case atoms::Kind::Init: {
       const auto it = call.attrs.find("value");
       Operand value;
       value.dtype = leaf.out.front().dtype;
@@ -577,7 +576,7 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
       leaf.takes.emplace_back(static_cast<std::size_t>(leaf.out.front().values), 0);
       break;
     }
-    case Kind::Sync:
+    case atoms::Kind::Sync:
       unsupported(call, origin, "a synchronisation other than a barrier");
   }
   return leaf;

@@ -11,7 +11,7 @@ namespace graphene::sim {
 namespace {
 
 // Eight columns at once; element-wise in every operation.
-using Vector = double __attribute__((vector_size(kColumns * sizeof(double))));
+using Doubles = double __attribute__((vector_size(kColumns * sizeof(double))));
 using Bits = std::int64_t __attribute__((vector_size(kColumns * sizeof(std::int64_t))));
 using Ints = std::int32_t __attribute__((vector_size(kColumns * sizeof(std::int32_t))));
 
@@ -28,7 +28,7 @@ constexpr int kMantissaBits = 52;
 // Rows x to x + R - 1, eight columns from `first` on: several rows hide each other's latencies.
 template <int R>
 GR_SIM_INLINE void aligned_block(const TileSums& t, int x, std::size_t first, int guard_bits, bool truncate, int bits) {
-  Vector c[R];
+  Doubles c[R];
   for (int r = 0; r < R; ++r) load(c[r], t.c + static_cast<std::size_t>(x + r) * t.stride + first);
   for (int k0 = 0; k0 < t.k; k0 += t.step) {
     const int end = std::min(t.k, k0 + t.step);
@@ -48,40 +48,40 @@ GR_SIM_INLINE void aligned_block(const TileSums& t, int x, std::size_t first, in
         top[r] = product > top[r] ? product : top[r];
       }
     }
-    Vector scale[R];
-    Vector back[R];
-    Vector sum[R];
+    Doubles scale[R];
+    Doubles back[R];
+    Doubles sum[R];
     Ints nothing = Ints{};
     for (int r = 0; r < R; ++r) {
       const Ints normal = top[r] < -126 ? Ints{} - 126 : top[r];
       const Bits unit = __builtin_convertvector(normal - (23 + guard_bits), Bits);
-      scale[r] = (Vector)((kBias - unit) << kMantissaBits);
-      back[r] = (Vector)((kBias + unit) << kMantissaBits);
-      sum[r] = __builtin_convertvector(__builtin_convertvector(c[r] * scale[r], Ints), Vector);
+      scale[r] = (Doubles)((kBias - unit) << kMantissaBits);
+      back[r] = (Doubles)((kBias + unit) << kMantissaBits);
+      sum[r] = __builtin_convertvector(__builtin_convertvector(c[r] * scale[r], Ints), Doubles);
       nothing |= top[r] <= kNoExponent / 2;
     }
     for (int z = k0; z < end; ++z) {
-      Vector b;
+      Doubles b;
       load(b, t.b + static_cast<std::size_t>(z) * t.stride + first);
       for (int r = 0; r < R; ++r) {
-        const Vector term = a[r * t.k + z] * b * scale[r];
-        sum[r] += __builtin_convertvector(__builtin_convertvector(term, Ints), Vector);
+        const Doubles term = a[r * t.k + z] * b * scale[r];
+        sum[r] += __builtin_convertvector(__builtin_convertvector(term, Ints), Doubles);
       }
     }
     int any_nothing = 0;
     for (int y = 0; y < kColumns; ++y) any_nothing |= nothing[y];
     for (int r = 0; r < R; ++r) {
-      const Vector exact = sum[r] * back[r];
-      Vector result = exact;
+      const Doubles exact = sum[r] * back[r];
+      Doubles result = exact;
       if (truncate) {
         const Bits exponent = (((Bits)exact >> kMantissaBits) & 0x7ff) - (kBias + bits - 1);
         const Bits lowest = Bits{} - (125 + bits);
         const Bits last = exponent < lowest ? lowest : exponent;
-        const Vector up = (Vector)((kBias - last) << kMantissaBits);
-        const Vector down = (Vector)((kBias + last) << kMantissaBits);
-        result = __builtin_convertvector(__builtin_convertvector(exact * up, Ints), Vector) * down;
-        result = result > kMaxFloat ? Vector{} + kMaxFloat : result;
-        result = result < -kMaxFloat ? Vector{} - kMaxFloat : result;
+        const Doubles up = (Doubles)((kBias - last) << kMantissaBits);
+        const Doubles down = (Doubles)((kBias + last) << kMantissaBits);
+        result = __builtin_convertvector(__builtin_convertvector(exact * up, Ints), Doubles) * down;
+        result = result > kMaxFloat ? Doubles{} + kMaxFloat : result;
+        result = result < -kMaxFloat ? Doubles{} - kMaxFloat : result;
       } else {
         for (int y = 0; y < kColumns; ++y) result[y] = static_cast<double>(static_cast<float>(exact[y]));
       }
@@ -97,7 +97,7 @@ GR_SIM_INLINE void aligned_block(const TileSums& t, int x, std::size_t first, in
     }
   }
   for (int r = 0; r < R; ++r)
-    std::memcpy(t.c + static_cast<std::size_t>(x + r) * t.stride + first, &c[r], sizeof(Vector));
+    std::memcpy(t.c + static_cast<std::size_t>(x + r) * t.stride + first, &c[r], sizeof(Doubles));
 }
 
 GR_SIM_CLONES
@@ -114,31 +114,31 @@ GR_SIM_CLONES
 void exact_half_rows(const TileSums& t, int k0, int end) {
   for (int x = 0; x < t.m; ++x) {
     for (std::size_t first = 0; first < t.stride; first += kColumns) {
-      Vector c;
+      Doubles c;
       load(c, t.c + static_cast<std::size_t>(x) * t.stride + first);
       const double* a = t.a + x * t.k;
       // In units of 2^-10: integers, and what is left of them, a multiple of 2^-38. Both sums are exact.
       c *= 0x1p10;
-      Vector zeros = c;  // -0 only where every term is
-      Vector whole = (c + kInteger) - kInteger;
-      Vector rest = c - whole;
+      Doubles zeros = c;  // -0 only where every term is
+      Doubles whole = (c + kInteger) - kInteger;
+      Doubles rest = c - whole;
       for (int z = k0; z < end; ++z) {
-        Vector b;
+        Doubles b;
         load(b, t.b + static_cast<std::size_t>(z) * t.stride + first);
-        const Vector p = a[z] * b * 0x1p10;
-        const Vector w = (p + kInteger) - kInteger;
+        const Doubles p = a[z] * b * 0x1p10;
+        const Doubles w = (p + kInteger) - kInteger;
         whole += w;
         rest += p - w;
         zeros += p;
       }
-      const Vector s = whole + rest;
-      const Vector back = s - whole;
-      const Vector error = (whole - (s - back)) + (rest - back);
+      const Doubles s = whole + rest;
+      const Doubles back = s - whole;
+      const Doubles error = (whole - (s - back)) + (rest - back);
       // To odd: an inexact sum whose last bit is even moves one step towards what is missing.
       const Bits bits = (Bits)s;
       const Bits step = ((error > 0) == (s > 0)) ? Bits{} + 1 : Bits{} - 1;
       const Bits odd = ((error != 0) & ((bits & 1) == 0)) ? bits + step : bits;
-      const Vector sum = s == 0 ? zeros : (Vector)odd;
+      const Doubles sum = s == 0 ? zeros : (Doubles)odd;
       c = (c - c == 0 ? sum : c) * 0x1p-10;  // a step before may have overflowed
       std::memcpy(t.c + static_cast<std::size_t>(x) * t.stride + first, &c, sizeof c);
     }

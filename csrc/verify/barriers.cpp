@@ -17,12 +17,6 @@ constexpr std::int64_t kRegistersOfBlock = 65536;
 constexpr std::int64_t kWarp = 32;
 constexpr std::int64_t kWarpgroup = 128;
 
-std::string within(const ir::Stmt& s) {
-  return "inside: " + ir::head_line(s) + (s.loc.known() ? "  at " + s.loc.str() : "");
-}
-
-bool launched(const Context& c) { return c.kernel().block != nullptr && c.kernel().grid != nullptr; }
-
 // Threads that gr.only lets through to the statement; what cannot be decided counts as yes.
 std::vector<bool> reaching(const Context& c) {
   const std::int64_t block = c.kernel().block->launch_size().value();

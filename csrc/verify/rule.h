@@ -55,6 +55,15 @@ class Context {
   const ir::Kernel& kernel_;
 };
 
+// A detail of a problem: the statement around it.
+[[nodiscard]] inline std::string within(const ir::Stmt& s) {
+  return "inside: " + ir::head_line(s) + (s.loc.known() ? "  at " + s.loc.str() : "");
+}
+
+[[nodiscard]] inline bool launched(const Context& c) {
+  return c.kernel().block != nullptr && c.kernel().grid != nullptr;
+}
+
 struct Rule {
   const char* name;
   const char* doc;

@@ -12,12 +12,6 @@ namespace {
 
 const ir::Stmt* diverges(Context& c, const ir::ThreadTensor* group) { return Uniformity(c).diverges(group); }
 
-std::string within(const ir::Stmt& s) {
-  return "inside: " + ir::head_line(s) + (s.loc.known() ? "  at " + s.loc.str() : "");
-}
-
-bool launched(const Context& c) { return c.kernel().block != nullptr && c.kernel().grid != nullptr; }
-
 // Whether every thread that reaches the statement belongs to the group; unknown counts as yes.
 bool covers(Context& c, const ir::ThreadTensor& group) {
   const std::int64_t block = c.kernel().block->launch_size().value();
