@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphene.kernels.gemm.frame import Product
-from graphene.kernels.gemm.hopper import Hopper
+from graphene.kernels.gemm.hopper import SUMS, Hopper
 from graphene.kernels.gemm.problem import FP8, TYPES, GemmProblem, GemmTile
 from graphene.kernels.hopper import MOST_TILES
 from graphene.select.device import H200, Device
@@ -27,7 +27,6 @@ __all__ = ["alone", "candidates", "has_wgmma", "impossible", "product_us", "refu
 LINE_BITS = 1024  # of k in a step: lines of 128 bytes
 FEW = 512  # rows or columns, of which tiles cover no more than they must
 LEAST = 16 * 64  # results of the smallest tile
-SUMS = 208  # the most accumulators of a thread
 STAGES = 12  # more were not faster
 
 # Tensor cores: a k of a tile of 128x128, in nanoseconds, when they are always busy, and factors of that time.

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from graphene.kernels.gemm.frame import Product
     from graphene.kernels.gemm.operand import Operand
 
-__all__ = ["KINDS", "PIECE", "Hopper", "check_tile_sm90"]
+__all__ = ["KINDS", "PIECE", "SUMS", "Hopper", "check_tile_sm90"]
 
 KINDS = {"fp16": "f16", "bf16": "bf16", "i8": "s8", "fp8e4m3": "e4m3", "fp8e5m2": "e5m2"}  # as the instruction says
 KINDS["fp32"] = "tf32"  # TMA rounds
+SUMS = 208  # the most accumulators of a thread
 PIECE, MOST_PIECE = 64, 112  # columns of C that are stored at once
 
 
@@ -32,10 +33,9 @@ def check_tile_sm90(product: Product) -> None:
 
     if p.dtype not in KINDS:
         refuse(f"no product of {p.dtype}", f"dtype {', '.join(KINDS)}", p.dtype, "take gemm_sm80")
+    other = "" if p.dtype.startswith("fp8") else ", or take gemm_sm80"  # which has no fp8
     if product.dtype.bits != 16 and p.order != "TN":
-        refuse(
-            f"the instruction takes {product.dtype} along k", "order TN", p.order, "copy the operand, or take gemm_sm80"
-        )
+        refuse(f"the instruction takes {product.dtype} along k", "order TN", p.order, f"copy the operand{other}")
     if t.warps not in ((4, 1), (8, 1), (1, 4), (1, 8)):
         refuse("warps do not fit", "(4, 1) or (8, 1), or (1, 4) or (1, 8)", t.warps, "take one or two warpgroups")
     if t.turns and max(t.warps) > 4:
@@ -45,7 +45,7 @@ def check_tile_sm90(product: Product) -> None:
     for name, operand in (("A", product.a), ("B", product.b)):
         if operand.align_bytes < 16:
             refuse(f"TMA copies {name} by 16 bytes", f"lines of {name} that are multiples of 16 bytes",
-                   operand.align_bytes, "pad it, or take gemm_sm80")  # fmt: skip
+                   operand.align_bytes, f"pad it{other}")  # fmt: skip
     h = Hopper(product)
     if h.rows % 64 or (h.swapped and h.rows != 64):
         want = "64 columns for each consumer" if h.swapped else "a multiple of 64 rows for each consumer"
@@ -55,10 +55,10 @@ def check_tile_sm90(product: Product) -> None:
         refuse("a step of k is a line of shared memory", f"tile[2] = {line}", t.tile[2], f"take {line}")
     if h.columns > 256:
         refuse("the instruction has up to 256 columns", "256 or less", h.columns, "take a smaller tile")
-    if h.held > 208:
-        refuse("sums do not fit into registers", "at most 208 for each thread", h.held, "take a smaller tile")
+    if h.held > SUMS:
+        refuse("sums do not fit into registers", f"at most {SUMS} for each thread", h.held, "take a smaller tile")
     if sum(n > 1 for n in t.cluster) > 1:
-        refuse("clusters have one direction", "one number above 1", t.cluster, "take clusters along rows or columns")
+        refuse("clusters have one direction", "one number above 1", t.cluster, "take clusters along rows, columns or k")
     for what, operand, n, shares in (("A", h.left, h.block_rows, h.across), ("B", h.right, h.columns, h.down)):
         part = n // shares if n % shares == 0 else 0
         if shares > 1 and (part % 8 or (not operand.along_k and part % line)):

@@ -219,7 +219,8 @@ class Store:
     def opened(self, j: int) -> Any:
         """The shared memory of a piece, [rows, columns] of the sums, once the piece before has left it."""
         if self.h.by_boxes and not self.h.loaded:  # else `fetch` has waited
-            last = self.h.columns // self.h.width - 1  # piece of the tile before; stores behind that from this buffer:
+            last = self.h.columns // self.h.width - 1  # the last piece of the tile before
+            # The stores that have begun since the newest one from this buffer may still be under way.
             behind = (last - j) % self.h.buffers + j
             gr.wait(gr.atom("tma.store"), pending=min(self.h.buffers - 1, behind))
         if not (self.h.by_boxes and self.h.loaded):

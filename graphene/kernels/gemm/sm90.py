@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import graphene as gr
 from graphene.kernels.arguments import element
 from graphene.kernels.gemm.frame import Product, relu_of_bias
-from graphene.kernels.gemm.hopper import KINDS, Hopper, check_tile_sm90
+from graphene.kernels.gemm.hopper import KINDS, SUMS, Hopper, check_tile_sm90
 from graphene.kernels.gemm.hopper_store import Store
 from graphene.kernels.hopper import LINE_BYTES, MOST_TILES
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["gemm_sm90", "product_sm90"]
 
 # Registers of the producer's threads and of those of two consumers, by the most sums of a thread that fit.
-REGISTERS = {160: (40, 232), 208: (24, 240)}
+REGISTERS = {160: (40, 232), SUMS: (24, 240)}
 AT_ONCE = 8  # steps of fp8, whose promoted sums are added up as long as the next step's products run
 
 
