@@ -149,11 +149,15 @@ def concatenated(r: dict[str, Any], case: str) -> str:
 LONG = [f"b2 h16 s4096 {d}" for d in ("d64", "d64 causal", "d128", "d128 causal")]
 
 
+DECODED = ["b1 h32/8 keys 4096 d128", "b16 h32/8 keys 4096 d128", "b1 h32/8 keys 131072 d128"]
+
+
 def attention(r: dict[str, Any], table: str, cases: list[str]) -> list[str]:
-    """Our speed in each case, then how many times FlashAttention-2's it is."""
+    """Our speed in each case, then how many times cuDNN's and FlashAttention-2's it is."""
     tflops = {(x["case"], x["peer"]): x["tflops"] for x in r["rows"] if x["table"] == table}
     ours = [tflops[c, "graphene"] for c in cases]
-    ratios = [t / tflops[c, "FlashAttention-2"] for c, t in zip(cases, ours, strict=True)]
+    peers = ("cuDNN", "FlashAttention-2")
+    ratios = [t / tflops[c, peer] for peer in peers for c, t in zip(cases, ours, strict=True)]
     return [f"{t:.0f}" for t in ours] + [f"{x:.2f}" for x in ratios]
 
 
@@ -210,9 +214,13 @@ EXPECTED: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
     "a vector copy": ("copy", lambda r: [f"{r['graphene_gb_per_s'] / 1e3:.2f}", f"{r['ratio']:.2f}"]),
     **{f"{t} fp16": ("norms", norm(t)) for t in ("layernorm", "rmsnorm", "softmax")},
     "rows that begin anywhere": ("norms", dense),
-    "attention, fp16": ("fmha", lambda r: attention(r, "forward", ["b32 h16 s384 d64", *LONG])),
-    "its gradient": ("fmha", lambda r: attention(r, "backward", ["b32 h16 s384 d64", *LONG[:3]])),
+    "attention, fp16": (
+        "fmha",
+        lambda r: attention(r, "forward", ["b32 h16 s384 d64", *LONG, "b1 h16 s16384 d128 causal"]),
+    ),
+    "its gradient": ("fmha", lambda r: attention(r, "backward", ["b32 h16 s384 d64", *LONG])),
     "attention, 32 sequences": ("fmha", padded),
+    "decoding": ("fmha", lambda r: microseconds(r, "decode", "cuDNN", DECODED)),
     "host time of a call of `graphene.ops.attention`": ("fmha", host),
     "fused MLP": (
         "mlp",
