@@ -85,9 +85,9 @@ def draw(figures: Mapping[str, Any], path: Path) -> None:
     from matplotlib import pyplot as plt
 
     most = max(len(c.bars) * max(len(p) for p in c.bars.values()) for c in found)
-    columns = 1 if len(found) <= 5 else 2
+    columns = 1 if len(found) <= 5 or most > 24 else 2
     rows = -(-len(found) // columns)
-    size = (columns * max(6.0, 0.32 * most + 2), 3.6 * rows)
+    size = (columns * min(14.0, max(6.0, 0.32 * most + 2)), 3.2 * rows)  # letters stay readable
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
     for axis in axes.flat[len(found) :]:
         axis.set_axis_off()
@@ -109,5 +109,5 @@ def draw(figures: Mapping[str, Any], path: Path) -> None:
     gpus = ", ".join(figures.get("machine", {}).get("gpus", [])) or "no GPU"
     figure.suptitle(f"{figures['benchmark']}: {gpus}", fontsize=10)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=110)
     plt.close(figure)

@@ -204,7 +204,7 @@ EXPECTED: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
         ),
     ),
     "products with epilogues": ("gemm", fused),
-    "fp8 products": ("gemm_fp8", fp8),
+    "fp8 products": ("gemm", fp8),
     "the product of 4096^3 with symbolic sizes": ("gemm", symbols),
     "Fig. 8: build, verify, lower, print": ("jit", lambda r: [f"{r['to_text_ms']:.1f}"]),
     "the same, first in a new process": ("startup", lambda r: [f"{r['fig8_built_ms'] + r['fig8_lowered_ms']:.1f}"]),
