@@ -66,6 +66,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "k over two blocks": FEW | TERMS | {"cluster": (1, 1, 2)},
     "k over four blocks, two consumers": FEW | {"tile": (32, 128, 64), "warps": (1, 8), "cluster": (1, 1, 4)},
     "k over three blocks, in turns": SMALL | {"cluster": (1, 1, 3), "turns": True, "out": "fp32", "split_k": 2},
+    "batched, k over two blocks": FEW | {"cluster": (1, 1, 2), "batched": True},
+    "batched parts of k over two blocks": FEW | {"cluster": (1, 1, 2), "batched": True, "split_k": 2},
+    "batched, cluster along rows": SMALL | TERMS | {"cluster": (2, 1, 1), "batched": True, "turns": True},
     "bytes": SMALL | {"tile": (64, 64, 128), "dtype": "i8", "turns": True},
     "bytes to fp16": SMALL | {"tile": (64, 64, 128), "dtype": "i8", "out": "fp16"} | TERMS,
 }  # fmt: skip

@@ -352,7 +352,9 @@ class Grid:
         z: Any = 0
         if self.parts or self.of.batch:
             z, tile = tile // self.of_a_matrix, tile % self.of_a_matrix
-        part, z = (z // self.of.batch[0], z % self.of.batch[0]) if self.parts and self.of.batch else (z, z)
+        part = z if self.parts else 0  # a batch alone has whole sums: its members are not parts of k
+        if self.parts and self.of.batch:
+            part, z = z // self.of.batch[0], z % self.of.batch[0]
         # `group` rows of tiles side by side share A and B in the L2 cache. Minima and maxima change nothing: they tell
         # that 32 bits are enough, and that there is no quotient of negative numbers.
         of_group = gr.max(group, group * columns)
