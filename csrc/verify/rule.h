@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "ir/print.h"
 #include "ir/stmt.h"
 #include "verify/verify.h"
 

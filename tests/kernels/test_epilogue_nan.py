@@ -9,7 +9,7 @@ import pytest
 
 import graphene as gr
 from graphene.kernels import gemm_sm70, gemm_sm80
-from graphene.kernels.epilogues import linear
+from graphene.kernels.epilogues import gelu_of_16_bits, linear
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,8 @@ def test_relu_of_nan(kernel: gr.Kernel, kept: bool, rng: Any) -> None:
     assert not np.isnan(np.delete(c, 2, 0)).any()
     if not kept:
         assert (c[2] == 0).all()
+
+
+def test_gelu_of_what_is_not_finite() -> None:
+    x = np.array([np.inf, -np.inf, np.nan, 60000.0, -60000.0])
+    np.testing.assert_array_equal(gelu_of_16_bits(x), [np.inf, 0, np.nan, 60000, 0])

@@ -43,10 +43,10 @@ def test_a_point_that_is_not_stated() -> None:
     def loose(x: Any) -> Any:  # a bound so wide that values do not tell
         return gr.approximately(plain, relative=0.1, absolute=1e3)(x)
 
-    [error] = doubled(gr.fp16, loose).check().errors
+    [error] = doubled(gr.bf16, loose).check().errors
     assert error.code == "CHECK_PROMISE"
     assert (
-        "half takes fp32 values as fp16, and computes with them: the meaning must say gr.rounded('half', ...)"
+        "half takes fp32 values as bf16, and computes with them: the meaning must say gr.rounded('half', ...)"
         in str(error)
     )
 

@@ -30,7 +30,7 @@ def test_pictures_are_current() -> None:
 
 @pytest.mark.parametrize("page", ["attention.md", "fused.md"])
 def test_every_picture_is_shown(page: str) -> None:
-    assert sorted(re.findall(r"pictures/(\w+)\.svg", (DOCS / page).read_text())) == sorted(pictures())
+    assert set(pictures()) <= set(re.findall(r"pictures/(\w+)\.svg", (DOCS / page).read_text()))
 
 
 def test_what_the_attention_page_says_of_lane_0() -> None:
