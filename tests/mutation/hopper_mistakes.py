@@ -207,7 +207,7 @@ MISTAKES = [
     M(SM90, "h.consumers * x + w", "h.consumers * x + 1 - w", "shared rows"),
     M(SM90, "sX[i].tile([h.rows, None])[w, 0]", "sX[i].tile([h.rows, None])[0, 0]", "shared rows"),
     M(SM90, "g[first_k + k]", "g[k]", "parts"),
-    M(SM90, "(z // self.of.batch[0], z % self.of.batch[0])", "(z % self.of.batch[0], z // self.of.batch[0])", "parts"),
+    M(SM90, "z // self.of.batch[0], z % self.of.batch[0]", "z % self.of.batch[0], z // self.of.batch[0]", "parts"),
     M(SM90, "start(acc, k > 0)", "start(acc, k > 1)", "turns"),
     M(SM90, "start(acc, k > 0)", "start(acc, True)", "few rows"),
     M(STORE, "pieces.tile([self.lines, None])[self.w, 0]", "pieces.tile([self.lines, None])[0, 0]", "turns"),

@@ -68,17 +68,17 @@ def test_what_none_of_them_did_is_said() -> None:
 
 
 def summed() -> gr.Kernel:
-    """Y = the sum of X, by atomic updates of all blocks."""
+    """Y += the sum of X, by atomic updates of all blocks; of integers, since their order shows in sums of others."""
 
     def means(X: Any, Y: Any) -> Any:
         return Y + X.sum(keepdims=True)
 
     with gr.Kernel("summed", means=means) as kernel:
         n = gr.sym("n", multiple_of=64)
-        x, y = gr.input("X", [n], gr.fp32), gr.inout("Y", [1], gr.fp32)
+        x, y = gr.input("X", [n], gr.i32), gr.inout("Y", [1], gr.i32)
         (b,) = gr.blocks(n // 64).indices()
         (t,) = gr.threads(64).indices()
-        r = gr.alloc("r", [], gr.fp32, gr.RF)
+        r = gr.alloc("r", [], gr.i32, gr.RF)
         gr.move(r, x[b * 64 + t])
         with gr.loop("k", 200):
             gr.binary("add", r, r, 0)
