@@ -23,6 +23,7 @@ def decayed(score: Any, query: Any, key: Any) -> Any:
 
 CAUSAL = Attention(16, right=True)
 SMALL = ForwardSm90(Attention(16), 16, 1, 2, queries=1)
+ONE = replace(SMALL, apart=False, persistent=False)
 CONFIGS = {
     "one consumer": SMALL,
     "turns": replace(SMALL, consumers=2, queries=2),
@@ -37,6 +38,13 @@ CONFIGS = {
     "negative scale": ForwardSm90(replace(CAUSAL, scaled=True), 16, 2, lse=True, training=True),
     "mask of keys": ForwardSm90(Attention(16, mask=Extra(rows=False)), 16, 2),
     "causal mask": ForwardSm90(replace(CAUSAL, mask=Extra()), 32, 1),
+    "a block for each tile": replace(ONE, lse=True),
+    "a block for each causal tile": replace(ONE, what=replace(CAUSAL, group=2), lse=True, training=True),
+    "a block for each masked tile": replace(ONE, what=Attention(16, mask=Extra(rows=False))),
+    "bias": replace(SMALL, what=replace(CAUSAL, bias=Extra(gr.fp32)), consumers=2, queries=2, lse=True, training=True),
+    "bias, mask, a function of scores": replace(
+        ONE, what=Attention(16, mask=Extra(rows=False), bias=Extra(gr.fp16), score=decayed)
+    ),
 }
 
 
@@ -49,18 +57,27 @@ def call(c: ForwardSm90, batch: int, sq: int, sk: int, scale: float = 0.3, kv_he
     options = ("cap_log2", 3.0, a.softcap), ("left", 20, a.left), ("right", 3, a.right)
     numbers = {"scale_log2": -scale if a.scaled else scale, **{n: v for n, v, given in options if given}}
     wide = {n: x.astype(np.float64) for n, x in given.items()}
+    lists: dict[str, Any] = {}
     if a.mask is not None:  # tiles that are seen whole, in part and not at all, and a head that sees nothing
         M = (rng.random((batch, heads, sq if a.mask.rows else 1, sk)) < 0.7).astype(np.uint8)
         M[0, ..., : c.BN], M[0, ..., 2 * c.BN :], M[-1, 1] = 1, 0, 0
         numbers_of_tiles = numbers.get("left"), numbers.get("right")
         T = np.zeros((batch, heads, -(-sq // c.BM) if a.mask.rows or a.right else 1, -(-sk // c.BN) + 2), np.int32)
         all_rows = np.broadcast_to(M, (*M.shape[:2], sq, sk)) if T.shape[2] > 1 else M
-        given |= {"M": M, "T": reference.tiles(a, c.BM, c.BN, all_rows, T, *numbers_of_tiles)}
-        wide["M"] = M
+        lists = {"T": reference.tiles(a, c.BM, c.BN, all_rows, T, *numbers_of_tiles)}
+        given["M"] = wide["M"] = M
+    if a.bias is not None:  # also rows with nothing but a huge one
+        B = rng.standard_normal((batch, heads, sq if a.bias.rows else 1, sk))
+        B[0, 0, ::5], B[-1, -1, ..., 3::4] = -6e4, -np.inf
+        given["B"] = B.astype(np.float16 if a.bias.dtype == gr.fp16 else np.float32)
+        wide["B"] = given["B"].astype(np.float64)
+    given |= lists
     with np.errstate(divide="ignore"):
         want = reference.forward(a, c.lse, c.training, **wide, **numbers)
     got = {n: np.full(x.shape, np.nan, np.float16 if n == "O" else np.float32) for n, x in want.items()}
     attention_forward_sm90(c)(*given.values(), *got.values(), *numbers.values())
+    if "rest" in got:  # what the LSE's rounding cut off
+        got["LSE"], got["rest"] = got["LSE"] + got["rest"] * np.log(2.0), np.zeros_like(got["rest"])
     for n, x in want.items():
         np.testing.assert_allclose(got[n], x, rtol=2e-3, atol=2e-3, err_msg=n)
 
@@ -89,10 +106,12 @@ def test_packed_sequences(what: Attention, ends: tuple[list[int], list[int]]) ->
     with np.errstate(divide="ignore"):
         want = reference.forward(what, True, **wide, **numbers)
     got = {n: np.full(x.shape, np.nan, np.float16 if n == "O" else np.float32) for n, x in want.items()}
-    kernel = attention_forward_sm90(ForwardSm90(what, 32, 2, lse=True))
-    kernel(*given.values(), *starts, *got.values(), *numbers.values(), int(np.diff(starts[0]).max()))
-    for n, x in want.items():
-        np.testing.assert_allclose(got[n], x, rtol=2e-3, atol=2e-3, err_msg=n)
+    for c in ForwardSm90(what, 32, 2, lse=True), replace(ONE, what=what, BN=32, lse=True):
+        kernel = attention_forward_sm90(c)
+        kernel(*given.values(), *starts, *got.values(), *numbers.values(), int(np.diff(starts[0]).max()))
+        for n, x in want.items():
+            np.testing.assert_allclose(got[n], x, rtol=2e-3, atol=2e-3, err_msg=n)
+            got[n][:] = np.nan
 
 
 def test_scores_of_any_size() -> None:
@@ -106,7 +125,9 @@ def test_its_promise_is_held(name: str) -> None:
 
 def test_refusals() -> None:
     with pytest.raises(VerifyError, match="no kernel of this problem"):
-        ForwardSm90(Attention(64, bias=Extra(gr.fp16)))
+        ForwardSm90(Attention(64, bias=Extra(gr.fp16), varlen=True))
+    with pytest.raises(VerifyError, match="one consumer"):
+        ForwardSm90(Attention(64), persistent=False)
     for wrong in ({"what": None}, {"apart": "x"}, {"lse": 1}):
         with pytest.raises(VerifyError, match=next(iter(wrong))):
             ForwardSm90(**{"what": Attention(64)} | wrong)

@@ -22,6 +22,7 @@ from product_mistakes import BUILD
 import graphene as gr
 from graphene import kernels as k
 from graphene.kernels import Attention, NormConfig, RowTile
+from graphene.kernels.attention.problem import Extra
 from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
 from graphene.kernels.mlp_sm90 import MlpSm90Config, mlp_sm90
 from graphene.kernels.recurrent_sm90 import CellSm90Config, cell_sm90
@@ -51,6 +52,12 @@ MORE: dict[str, Any] = {
         CellSm90Config(tile=(128, 256), biases=2, stages=3, turns=False)
     ),
     "attention for Hopper, three consumers": lambda: attention_forward_sm90(ForwardSm90(Attention(16), 16, 3, 2)),
+    "attention for Hopper, a block for each packed tile": lambda: attention_forward_sm90(
+        ForwardSm90(Attention(16, varlen=True), 16, 1, 2, 1, False, lse=True, persistent=False)
+    ),
+    "attention for Hopper, biases": lambda: attention_forward_sm90(
+        ForwardSm90(Attention(16, bias=Extra(gr.fp16)), 16, 1, 2, 1, lse=True, training=True)
+    ),
     "maxima of integers": lambda: k.reduction_kernel(k.ReductionConfig(1, "max", gr.i32, threads=32, vector=4)),
 }
 # Checks of arguments and what launches kernels build none.

@@ -91,9 +91,13 @@ class Order:
     Blocks take turns from the first to the last and back, so that with tiles in falling order of work each has its
     share. `rows`: of each head, `each` a tile. `heads`, `batch`: how many there are. `together`: how many heads have
     their tiles mixed, the last (longest) rows of all of them first; None is for rows of equal work, head after head.
+    `persistent`: else there is a block for each tile.
     """
 
-    def __init__(self, rows: Any, each: int, heads: Any, batch: Any, together: Any = None) -> None:
+    def __init__(
+        self, rows: Any, each: int, heads: Any, batch: Any, together: Any = None, persistent: bool = True
+    ) -> None:
+        self.persistent = persistent
         self.most, row_tiles = MOST // each + 1, gr.ceil_div(rows, each)
         self.row_tiles, self.heads, self.together = row_tiles, heads, together
         self.all_heads = gr.min(prod([batch, heads], start=1), MOST_TILES // 2)
@@ -102,7 +106,7 @@ class Order:
 
     def blocks(self) -> Any:
         """Declares them."""
-        made = gr.blocks(self.workers)
+        made = gr.blocks(self.workers if self.persistent else self.tiles)
         (self.block,) = made.indices()
         return made
 
@@ -121,6 +125,9 @@ class Order:
 
     def places(self, name: str) -> Any:
         """The tiles of this block: their number, the tile of rows, the head, and the member of the batch."""
+        if not self.persistent:
+            yield 0, *self.place(self.block)
+            return
         rounds, place = self.rounds(name)
         for r in gr.loop(name, rounds):
             yield r, *self.place(gr.scalar("at", place(r), max=MOST_TILES).value)

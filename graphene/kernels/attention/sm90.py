@@ -28,9 +28,11 @@ from graphene.kernels.attention.problem import (
     LAZY,
     MOST,
     AttentionArguments,
+    Extra,
     Scores,
     Seen,
     SequenceView,
+    negative,
 )  # fmt: skip
 from graphene.kernels.attention.reference import forward
 from graphene.kernels.attention.sm90_config import ForwardSm90
@@ -66,18 +68,20 @@ class _Forward:
         self.V = args.tensor(gr.input, "V", args.sk, args.kv_heads)
         places = gr.Layout(args.batch + 1)
         self.starts = [gr.input(n, places, gr.i32) for n in ("starts_q", "starts_k")] if a.varlen else []
-        self.M = args.extra("M", a.mask)
+        self.M, self.B = args.extra("M", a.mask), args.extra("B", a.bias)
         if self.M is not None:
             row_tiles = gr.ceil_div(args.sq, c.BM) if self.differ else 1
             shape = (args.batch, args.heads, row_tiles, gr.ceil_div(args.sk, c.BN) + 2)
             self.T = gr.input("T", gr.Layout(shape, (*gr.sym("Tb Th Tm"), 1)), gr.i32)
         self.O = args.tensor(gr.output, "O", args.sq, args.heads)
-        self.LSE = self.wide = None
+        self.LSE = self.wide = self.rest = None
         front = () if a.varlen else (args.batch,)
         if c.lse:
             self.LSE = gr.output("LSE", gr.row_major(*front, args.heads, args.sq), gr.fp32)
         if c.training:
             self.wide = gr.output("wide", gr.row_major(*front, args.sq, args.heads, a.D), gr.fp32, align_bytes=16)
+            if a.bias is not None:
+                self.rest = gr.output("rest", gr.row_major(*front, args.heads, args.sq), gr.fp32)
         self.plain = Scores(a)
         self.scale = self.plain.factor
         self.left = gr.param("left", gr.i32) if a.left else None
@@ -88,7 +92,7 @@ class _Forward:
     def differ(self) -> bool:
         """Whether tiles of queries differ in the tiles of keys that they see."""
         a = self.a
-        return a.left or a.right or a.varlen or a.score is not None or (a.mask is not None and a.mask.rows)
+        return a.left or a.right or a.varlen or (a.mask is not None and a.mask.rows)
 
     def window(self) -> None:
         """The bounds of the window, within what 32 bits add."""
@@ -103,11 +107,15 @@ class _Forward:
         """The kernel."""
         c, a, args = self.c, self.a, self.args
         together = heads_together(args.sk, a.depth) if self.right is not None and not a.varlen else None
-        self.order = Order(self.longest, c.BM, args.heads, args.batch, together)
+        self.order = Order(self.longest, c.BM, args.heads, args.batch, together, c.persistent)
         self.shares = Shares(self.lengths, (c.BM, c.BN), args.heads, args.batch, self.order.tiles)
-        (self.shares if a.varlen else self.order).blocks()
-        wgs = gr.threads(128 * (1 + c.consumers)).tile(128)
-        producer, consumers = wgs[0], wgs[1 : 1 + c.consumers]
+        (self.shares if a.varlen and c.persistent else self.order).blocks()
+        if c.persistent:
+            threads = gr.threads(128 * (1 + c.consumers))
+            producer, consumers = threads[0:128], threads[128 : 128 * (1 + c.consumers)].tile(128)
+        else:
+            threads = gr.threads(128 + 32)
+            producer, consumers = threads[128:160], threads[0:128].tile(128)
         self.q = Ring(a, "Q", c.BM, c.queries, c.consumers)
         self.k, self.v = (Ring(a, n, c.BN, c.stages, c.consumers) for n in "KV")
         self.sO = staged(a, "sO", c.BM) if c.apart else None
@@ -119,11 +127,13 @@ class _Forward:
         limits = {"hi": (1, tiles), "count": (1, tiles), "behind": (0, tiles)}
         limits |= {"before": (-1, tiles)} if a.left and self.M is None else {}
         limits |= {"m": (0, MOST // c.BM + 1), "h": (0, GRID), "b": (0, GRID)}
-        self.notes = Notes(limits, c.queries + 1, used=not a.varlen)
+        self.notes = Notes(limits, c.queries + 1, used=c.persistent and not a.varlen)
         self.zeroed = gr.named_barrier("zeroed", stages=1, threads=128 * c.consumers) if a.varlen else None
         gr.barrier()  # the barriers are initialised
         gr.start_kernels()  # the next kernel's blocks may start as soon as there is room
         gr.wait_kernels()
+        if not c.persistent:
+            self.choose(threads)
         with gr.only(producer):
             if c.consumers > 1:  # else a thread has as many as it can use
                 gr.setmaxnreg(c.registers[0])
@@ -133,6 +143,16 @@ class _Forward:
             if c.consumers > 1:
                 gr.setmaxnreg(c.registers[1])
             self.consume(consumers)
+
+    def choose(self, threads: gr.ThreadTensor) -> None:
+        """Chooses the only tile of this block."""
+        self.window()
+        ((_, m, h, b),) = self.order.places("tile")
+        place = self.sequence(b)
+        if self.starts:
+            place.fill_rest(False, self.rows_around(h), (m, self.order.row_tiles), threads)
+            gr.exit_if(m * self.c.BM >= place.sq)
+        self.tile = 0, m, h, b, place
 
     def steps(self, m: Any, h: Any, b: Any) -> dict[str, Any]:
         """The tiles of keys that queries m see, at least one, from the last to the first: the number behind the last,
@@ -172,7 +192,8 @@ class _Forward:
     def produce(self) -> None:
         """Loads the tiles of queries, keys and values, as far ahead as there is room."""
         c, a = self.c, self.a
-        self.window()
+        if c.persistent:
+            self.window()
         rings = self.q, self.k, self.v
         for ring in rings:
             ring.producer()
@@ -190,6 +211,9 @@ class _Forward:
 
     def places(self, name: str) -> Iterator[tuple[Any, Any, Any, Any, SequenceView]]:
         """The tiles of this block: the number, the tile of rows, the head, the member of the batch, the sequence."""
+        if not self.c.persistent:
+            yield self.tile
+            return
         if not self.starts:
             for r, m, h, b in self.order.places(name):
                 yield r, m, h, b, self.sequence(b)
@@ -229,7 +253,8 @@ class _Forward:
     def consume(self, consumers: Any) -> None:
         """Computes 64 queries of each tile."""
         c = self.c
-        self.window()
+        if c.persistent:
+            self.window()
         self.w, _ = consumers.indices()
         self.mine = consumers[self.w]
         for ring in (self.q, self.k, self.v):
@@ -239,10 +264,11 @@ class _Forward:
             with gr.if_(self.w == c.consumers - 1):
                 self.turn[0].arrive()
         self.notes.begin("read")
-        if self.starts:
-            self.fill_rest()
+        if not self.notes.used:
+            if c.persistent:
+                self.fill_rest()
             for _, m, h, b, place in self.places("tile"):
-                self.m_tile, self.h, self.place = m, h, place
+                self.m_tile, self.h, self.b, self.place = m, h, b, place
                 self.compute(0, self.steps(m, h, b))
         else:
             for r in gr.loop("tile", self.order.rounds("tile")[0]):
@@ -256,10 +282,13 @@ class _Forward:
         with gr.if_(args.sq > last - first):
             place = SequenceView(args, gr.max(args.batch, 1) - 1, self.starts)
             for h in gr.loop("rest_head", args.heads):
-                rows = [t[:, h, :] for t in (self.O, self.wide) if t is not None]
-                rows += [] if self.LSE is None else [self.LSE[h, :]]
                 share = self.shares.block * consumers + self.w, self.shares.workers * consumers
-                place.fill_rest(False, rows, share, self.mine)
+                place.fill_rest(False, self.rows_around(h), share, self.mine)
+
+    def rows_around(self, h: Any) -> list[gr.Tensor]:
+        """A head's rows of the results."""
+        rows = [t[:, h, :] for t in (self.O, self.wide) if t is not None]
+        return rows if self.LSE is None else [*rows, self.LSE[h, :]]
 
     def compute(self, r: Any, steps: dict[str, Any] | None) -> None:
         """Computes 64 queries of a tile; r: its number among the block's."""
@@ -286,17 +315,17 @@ class _Forward:
         self.k.release()
         if self.starts:
             self.clear_values(hi)
-        self.change(hi - 1)
+        self.change(r, hi - 1)
         self.hide(r, hi - 1, outside(0))
         self.softmax(further=False)
         self.P[:] = self.S  # C layout to A layout: the same owners, so only a conversion
         for i in gr.loop("i", steps["count"], start=1):
             self.step(r, hi - 1 - i, outside(i))
-        if c.apart:
+        if c.apart or not c.persistent:
             self.q.release()  # the last scores are done
         gr.fence(self.pv)
         self.values()
-        if not self.starts:
+        if self.notes.used:
             self.m_tile, self.h, b = self.notes.read(r, "m", "h", "b")
             self.place = self.sequence(b)
         self.finish()
@@ -360,7 +389,7 @@ class _Forward:
             self.turn[(self.w + 1) % self.c.consumers].arrive()
         gr.wait(self.qk, pending=1)  # S is there, acc is not
         self.k.release()
-        self.change(n)
+        self.change(tile, n)
         if self.differ or self.M is not None:  # else only the last tile has keys that are not there
             self.hide(tile, n, outside)
         self.softmax(further=True)
@@ -381,15 +410,18 @@ class _Forward:
         elif not self.c.lazy:
             self.acc[:] = self.acc * self.alpha
 
-    def change(self, n: Any) -> None:
-        """Scores of tile n from products, one by one: the scale, the cap, the function of scores and their places."""
-        if self.a.prescaled:
+    def change(self, tile: Any, n: Any) -> None:
+        """Scores of tile n from products, one by one: scale, cap, the function of scores and their places, bias."""
+        a = self.a
+        if a.prescaled:
             self.S[:] = self.plain.capped(self.S)
-        if self.a.score is not None:
-            assert self.M is None
+        if a.score is not None or self.B is not None:
+            m, h, b = self.whereabouts(tile)
+            n = self.number("changed", n, m, h, b)
             row, col = self.S.coords()
-            row = self.m_tile * self.c.BM + self.w * 64 + row
+            row = m * self.c.BM + self.w * 64 + row
             self.plain.changed(self.S, row + (self.seen.sk - self.seen.sq), n * self.c.BN + col)
+            self.apply("bias", a.bias, self.B, n, (m, h, b))
 
     def hide(self, tile: Any, n: Any, outside: Any) -> None:
         """Rules out the scores that a query does not see, if tile n is `outside` of those that are seen whole."""
@@ -397,15 +429,25 @@ class _Forward:
             row, col = self.S.coords()
             if self.differ:
                 row = self.m_tile * self.c.BM + self.w * 64 + row
-            if self.M is not None and self.a.mask is not None:
-                m, h, b = self.notes.read(tile, "m", "h", "b")
-                n, e = self.number("masked", n, m, h, b), self.a.mask
-                at = m * self.c.consumers + self.w if e.rows else 0
-                view = self.M[b, h, :, :].tile([64 if e.rows else 1, 16])[at, :]
-                x = gr.fragment("mask", [64, 16], e.dtype, wgmma(self.a, 16).c, on=self.mine)
-                x = x if e.rows else x.reduced(0, "mask_keys", e.dtype)
-                self.plain.add(self.S, self.c.BN, e, x, lambda j: view[n * (self.c.BN // 16) + j], "ld.global")
+            if self.M is not None:
+                at = self.whereabouts(tile)
+                n = self.number("masked", n, *at)
+                self.apply("mask", self.a.mask, self.M, n, at)
             self.S[:] = gr.where(self.seen.of(row, n * self.c.BN + col), self.S, -gr.inf)
+
+    def whereabouts(self, tile: Any) -> tuple[Any, ...]:
+        """The tile of queries, the head and the member of the batch that a tile of the block is."""
+        return tuple(self.notes.read(tile, "m", "h", "b")) if self.notes.used else (self.m_tile, self.h, self.b)
+
+    def apply(self, name: str, e: Extra | None, tensor: gr.Tensor | None, n: Any, where: tuple[Any, ...]) -> None:
+        """Adds a bias to the scores of tile n or lets a mask rule them out."""
+        if e is None or tensor is None:
+            return
+        m, h, b = where
+        view = tensor[b, h, :, :].tile([64 if e.rows else 1, 16])[m * self.c.consumers + self.w if e.rows else 0, :]
+        x = gr.fragment(name, [64, 16], e.dtype, wgmma(self.a, 16).c, on=self.mine)
+        x = x if e.rows else x.reduced(0, f"{name}_keys", e.dtype)
+        self.plain.add(self.S, self.c.BN, e, x, lambda j: view[n * (self.c.BN // 16) + j], "ld.global")
 
     def softmax(self, further: bool) -> None:
         """S = exp2(S - m), where m is each row's maximum so far; sums for an older maximum shrink."""
@@ -477,6 +519,9 @@ class _Forward:
             lse = self.S.reduced(1, "lse")
             lse[:] = gr.where(total == 0, -gr.inf, gr.fma(self.m, self.scale, gr.log2(total)) * math.log(2))
             self.store_rows(self.place.per_query(self.LSE, self.h), lse)
+            if self.rest is not None:  # the gradient's kernels begin with the same sum, which is exact where it matters
+                lse[:] = gr.where(total == 0, 0, self.m + negative(lse) + gr.log2(total))
+                self.store_rows(self.place.per_query(self.rest, self.h), lse)
         if c.training:
             total[:] = self.multiplied(total)
         gr.wait(self.pv, pending=0)
@@ -501,9 +546,9 @@ class _Forward:
         with gr.only(self.mine.elect()):
             gr.move(self.rows(self.O), place, atom=store)
             gr.commit(store)
-            if self.sO is None:
+            if self.sO is None and c.persistent:
                 gr.wait(store, pending=0)
-        if self.sO is None:
+        if self.sO is None and c.persistent:
             self.q.release()
 
     def rows(self, t: gr.Tensor) -> gr.Tensor:

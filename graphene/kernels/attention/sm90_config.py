@@ -18,8 +18,9 @@ class ForwardSm90:
 
     `stages`: of the rings of keys and of values; `queries`: of that of queries. `apart`: results leave from a place of
     their own, else from that of the queries. `turns`: consumers take turns at the tensor cores. `lazy`: sums shrink
-    only where a maximum has grown by more than 2^8. `lse`, `training`: as in ``ForwardConfig``. Raises VerifyError
-    KERNEL_ARGUMENT.
+    only where a maximum has grown by more than 2^8. `lse`, `training`: as in ``ForwardConfig``. `persistent`: a block
+    goes through many tiles of queries; else each tile has a block of its own, of one consumer and a warp that copies,
+    and several such blocks share a multiprocessor. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     what: Attention
@@ -32,19 +33,26 @@ class ForwardSm90:
     lazy: bool = True
     lse: bool = False
     training: bool = False
+    persistent: bool = True
 
     def __post_init__(self) -> None:
         instance("ForwardSm90", "what", self.what, Attention)
-        for name in ("apart", "turns", "lazy", "lse", "training"):
+        for name in ("apart", "turns", "lazy", "lse", "training", "persistent"):
             flags("ForwardSm90", name, (getattr(self, name),), 1)
         size("ForwardSm90", "BN", self.BN, multiple_of=16, most=256)
         size("ForwardSm90", "consumers", self.consumers, most=3)
         size("ForwardSm90", "stages", self.stages, least=2)
         size("ForwardSm90", "queries", self.queries)
         a = self.what
-        if a.bias is not None or (a.varlen and (a.mask is not None or self.consumers > 2 or not self.apart)):
-            want = "want: no bias; packed sequences: at most two consumers, apart, no mask"
+        if a.varlen and (a.mask is not None or a.bias is not None):
+            want = "want: no mask and no bias of packed sequences"
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: no kernel of this problem", [want], "take ForwardConfig")
+        if a.varlen and self.persistent and (self.consumers > 2 or not self.apart):
+            want = "want: at most two consumers, apart=True"
+            _core.fail("KERNEL_ARGUMENT", "ForwardSm90: packed sequences do not fit", [want], "take two consumers")
+        if not self.persistent and (self.consumers > 1 or self.queries > 1):
+            want = "want: consumers=1, queries=1, or persistent=True"
+            _core.fail("KERNEL_ARGUMENT", "ForwardSm90: a block of one tile has one consumer", [want])
         if self.training and not self.lse:
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: training does not fit", ["want: lse=True", "got: lse=False"])
         if self.shared_bytes > SHARED_BYTES:
