@@ -116,6 +116,29 @@ def test_generate(name, cache) -> None:
     assert (chosen >= logits.max(-1).values - 0.02).all()
 
 
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "gemma2"])
+def test_generate_by_recorded_steps(name) -> None:
+    """Tokens are those of transformers' own loop over the same kernels, wherever its choice is clear, in each call."""
+    model = network(name, "eager", causal_lm=True)
+    for lengths in (None, [24, 9, 17]):
+        inputs = networks.batch(lengths, length=24, side="left", device="cuda")
+        ask = dict(max_new_tokens=40, do_sample=False, pad_token_id=0, eos_token_id=None)
+        integration.accelerate(model, show=False)
+        want = model.generate(**inputs, **ask_scores(ask))
+        for _ in range(2):
+            got = model.generate(**inputs, **ask)
+            (decoding,) = integration.accelerated(model).decoding
+            assert decoding.refused is None
+            assert any(step is not None and step.proofs == 2 for step in decoding.steps.known.values())
+            scores = torch.stack([s.sort(-1).values for s in want.scores], 1).float()
+            clear = (scores[..., -1] - scores[..., -2] > 0.05).int().cumprod(1).bool()
+            assert torch.equal(got[:, 24:][clear], want.sequences[:, 24:][clear])
+
+
+def ask_scores(ask):
+    return ask | dict(return_dict_in_generate=True, output_scores=True)
+
+
 def test_training() -> None:
     """Gradients against fp32's: no worse than eager's."""
     inputs = padded()

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 from transformers import PreTrainedModel
+from transformers.generation.utils import GenerationMixin
 
 from graphene import _core
-from graphene.integrations.transformers import _interface, _measure, _packing
+from graphene.integrations.transformers import _generate, _interface, _measure, _packing
 from graphene.integrations.transformers._fused import BORDERS, HALF, LINEAR, Helpers, Joined, Rules, join
 from graphene.integrations.transformers._modules import activation_of, kind_of, norm_of
 from graphene.integrations.transformers._rewrite import Site, rewrite
@@ -59,6 +60,7 @@ class Record:
     modules: list[tuple[Any, type]] = field(default_factory=list)
     attention: list[SetConfig] = field(default_factory=list)
     joined: list[Joined] = field(default_factory=list)
+    decoding: list[_generate.Decoding] = field(default_factory=list)
     model: Any = None  # a weak reference
 
     def __str__(self) -> str:
@@ -75,6 +77,8 @@ class Record:
             joined.part()
         for held in self.attention:
             held.release()
+        for decoding in self.decoding:
+            decoding.release()
 
     def __reduce__(self) -> Any:
         # A copy of the model is not accelerated: instead of a record it gets None, which making it (on a list of the
@@ -229,6 +233,9 @@ class _Accelerator:
                 inner |= {id(m) for m in module.modules()}
         for (where, now, why), count in self.counts.items():
             self.record.rows.append(Row(count, where, now, why))
+        for module in everything:
+            if isinstance(module, PreTrainedModel) and isinstance(module, GenerationMixin):
+                self.generation(module)
 
     def note(self, where: str, now: str, why: str) -> None:
         self.counts[where, now, why] += 1
@@ -386,6 +393,25 @@ class _Accelerator:
         part = f"from {_packing.SAVED_ROWS} rows and {_packing.SAVED_PART:.0%} of padding on"
         self.note(where, "packed inside", "only_faster=False" if always else part)
         return True
+
+    # Generation.
+
+    def generation(self, model: Any) -> None:
+        """Records the decoding steps of ``generate()``, or says why not."""
+        why, said = _generate.unfit(model), f"from {_generate.LEAST} new tokens on, over a static cache"
+        now = "steps recorded" if why is None else "left"
+        row = Row(1, f"{type(model).__name__}: generate()", now, said if why is None else why)
+        self.record.rows.append(row)
+        if not _generate.on_one_gpu(model):
+            return
+
+        def refused(why: str) -> None:
+            row.now, row.why = "left", why
+
+        decoding = _generate.Decoding(refused)
+        self.record.decoding.append(decoding)
+        weakref.finalize(model, decoding.release)
+        self.replace(model, ("generate", id(decoding)), _generate.methods(type(model), decoding))
 
 
 def _in_words(ways: tuple[str, ...]) -> str:

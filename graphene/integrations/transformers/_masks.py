@@ -10,13 +10,28 @@ facts stand beside the mask's values, which are written out only when something 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_map_only
 from transformers import masking_utils as hf
 from transformers.utils.import_utils import is_tracing
+
+_steps = threading.local()  # whether masks of one query are made for recorded steps: numbers would be recorded, too
+
+
+@contextmanager
+def for_steps(recorded: bool) -> Iterator[None]:
+    """Makes masks of one query for recorded steps, whose values alone say what is seen."""
+    before, _steps.recorded = getattr(_steps, "recorded", False), recorded
+    try:
+        yield
+    finally:
+        _steps.recorded = before
+
 
 # Devices on which a mask that hides nothing was left out, as it cannot be where its values are not looked at.
 dropped: set[str] = set()
@@ -214,6 +229,9 @@ def mask(
         batch_size=batch_size, q_length=q_length, kv_length=kv_length, q_offset=q_offset, kv_offset=kv_offset,
         mask_function=mask_function, attention_mask=attention_mask, device=device, use_vmap=rest.get("use_vmap", False),
     )  # fmt: skip
+    if q_length == 1 and getattr(_steps, "recorded", False):
+        seen = hf.sdpa_mask(**ask, allow_is_causal_skip=False)
+        return Mask(Facts(None, kv_length, seen=seen), shape, device, dtype)
     # What generate() makes for a compiled step of one query is an argument of what is compiled: a plain tensor.
     step = q_length == 1 and isinstance(q_offset, torch.Tensor)
     if torch.jit.is_tracing() or step:

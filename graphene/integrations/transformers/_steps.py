@@ -1,0 +1,264 @@
+"""The decoding steps of ``generate()`` as CUDA graphs over a static cache.
+
+The first step of a form runs as it is, the second is recorded. It and the third run both ways, and their results must
+agree, or nothing is recorded for this cache again. Inputs are copied into tensors that stay, so a form is their names,
+shapes and dtypes, and what else a step depends on: which sliding windows of the cache are full.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from transformers.cache_utils import StaticCache, StaticLayer, StaticSlidingWindowLayer
+
+from graphene.integrations.transformers import _masks
+
+SAME = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}  # the distance of what must agree, by its norm
+FORMS = 8  # as many forms are recorded for a cache
+PROOFS = 2  # as many steps of a form run both ways
+
+
+class Layer(StaticLayer):  # type: ignore[misc]
+    """A layer of a static cache. The layers of a recorded step share its position, which grows at its end."""
+
+    at: Any = None
+
+    def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """Writes keys and values of the next positions, and returns those of all positions."""
+        if self.at is None or key_states.shape[-2] != 1:
+            keys, values = super().update(key_states, value_states, *args, **kwargs)
+            return keys, values
+        self.keys.index_copy_(2, self.at, key_states)
+        self.values.index_copy_(2, self.at, value_states)
+        return self.keys, self.values
+
+
+class Recorded:
+    """Launches recorded by a CUDA graph, which reads and writes the tensors that it was recorded with."""
+
+    def __init__(self, run: Callable[[], Any]) -> None:
+        self.graph, here, side = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), torch.cuda.Stream()
+        side.wait_stream(here)
+        with torch.cuda.stream(side):
+            self.graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                self.result = run()
+            finally:
+                self.graph.capture_end()
+        here.wait_stream(side)
+
+    def replay(self) -> None:
+        """Launches everything again."""
+        self.graph.replay()
+
+
+def new_cache(config: Any, length: int) -> StaticCache | None:
+    """A static cache for a model's configuration; None if its layers keep something else than keys and values."""
+    cache = StaticCache(config=config, max_cache_len=length)
+    if not cache.layers or any(type(n) not in (StaticLayer, StaticSlidingWindowLayer) for n in cache.layers):
+        return None
+    for layer in cache.layers:
+        if type(layer) is StaticLayer:
+            layer.__class__ = Layer
+    return cache
+
+
+class Form(NamedTuple):
+    """What a step depends on apart from the values of its tensors, and these tensors by name."""
+
+    key: tuple[Any, ...]
+    tensors: dict[str, Any]
+
+
+class Step:
+    """A recorded step. ``tensors``: what it reads."""
+
+    def __init__(self, tensors: dict[str, Any]) -> None:
+        self.tensors = {name: t.clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
+        self.recorded: Any = None
+        self.proofs = 0
+
+    def fill(self, tensors: dict[str, Any]) -> None:
+        """Copies a call's tensors."""
+        for name, t in tensors.items():
+            self.tensors[name].copy_(t)
+
+
+class Steps:
+    """The steps of a model over one cache: called in place of the model."""
+
+    def __init__(self, model: Any, cache: StaticCache, length: int) -> None:
+        self._model, self.cache, self.length = weakref.ref(model), cache, length
+        self.record: Callable[[Callable[[], Any]], Any] = Recorded
+        self.known: dict[tuple[Any, ...], Step | None] = {}  # None: it ran once
+        self.why: str | None = None  # why nothing is recorded any more
+        self.positions: Any = None
+
+    def model(self, **inputs: Any) -> Any:
+        """The model's result by a call of its own."""
+        model = self._model()
+        assert model is not None
+        return model(**inputs)
+
+    def reset(self) -> None:
+        """Empties the cache for another sequence."""
+        self.cache.reset()
+
+    def __call__(self, **inputs: Any) -> Any:
+        """The model's result for inputs of ``generate()``."""
+        form = None if self.why else self.form(inputs)
+        if form is None or torch.is_grad_enabled():
+            return self.model(**inputs)
+        if form.key not in self.known:
+            if len(self.known) < FORMS:
+                self.known[form.key] = None
+            return self.model(**inputs)
+        step = self.known[form.key]
+        if step is None:
+            step = self.recording(form, inputs)
+            if step is None:
+                return self.model(**inputs)
+            self.known[form.key] = step
+        if step.proofs < PROOFS:
+            return self.proof(step, form, inputs)
+        return self.replay(step, form)
+
+    def replay(self, step: Step, form: Form) -> Any:
+        """The result of a recorded step."""
+        step.fill(form.tensors)
+        step.recorded.replay()
+        for layer in self.sliding():
+            layer.cumulative_length_int += 1
+        return step.recorded.result
+
+    def form(self, inputs: dict[str, Any]) -> Form | None:
+        """The form of a step; None for other calls."""
+        ids = inputs.get("input_ids")
+        if ids is None or ids.shape[-1] != 1 or not self.cache.is_initialized:
+            return None
+        if inputs.get("past_key_values") is not self.cache:
+            return None
+        key: list[Any] = [tuple(n.cumulative_length_int >= n.max_cache_len for n in self.sliding())]
+        tensors: dict[str, Any] = {}
+        for name, value in _flat(inputs):
+            if value is self.cache:
+                continue
+            if isinstance(value, _masks.Mask):
+                facts = _masks.facts_of(value)
+                if facts is None or facts.seen is None:
+                    return None
+                tensors[name] = facts.seen
+                key.append((name, "mask", tuple(value.shape), value.dtype))
+            elif type(value) is torch.Tensor:
+                tensors[name] = value
+                key.append((name, tuple(value.shape), value.dtype, value.device))
+            elif value is None or isinstance(value, (bool, int, float, str)):
+                key.append((name, value))
+            else:
+                return None
+        return Form(tuple(key), tensors)
+
+    def sliding(self) -> list[Any]:
+        """The layers of a window."""
+        return [n for n in self.cache.layers if isinstance(n, StaticSlidingWindowLayer)]
+
+    def full(self) -> list[Any]:
+        """The layers that hold all positions."""
+        return [n for n in self.cache.layers if type(n) is Layer]
+
+    def share(self) -> None:
+        """Makes the layers' positions parts of one tensor."""
+        layers = self.full()
+        if self.positions is None and layers:
+            self.positions = torch.stack([n.cumulative_length for n in layers])
+            for layer, own in zip(layers, self.positions.unbind(), strict=True):
+                layer.cumulative_length = own
+
+    def recording(self, form: Form, inputs: dict[str, Any]) -> Step | None:
+        """Records a step of this form; None where that is not possible, and then never again."""
+        self.share()
+        step, layers = Step(form.tensors), self.full()
+        held = _with(inputs, step.tensors)
+        before = [n.cumulative_length_int for n in self.sliding()]
+
+        def run() -> Any:
+            for layer, at in zip(layers, () if self.positions is None else self.positions.split(1), strict=True):
+                layer.at = at
+            try:
+                out = self.model(**held)
+            finally:
+                for layer in layers:
+                    layer.at = None
+            if self.positions is not None:
+                self.positions.add_(1)
+            return out
+
+        try:
+            step.recorded = self.record(run)
+            out = step.recorded.result
+            other = {n for n, v in out.items() if v is not None} - {"logits", "past_key_values"}
+            if not other and out.get("past_key_values") in (None, self.cache):
+                return step
+            self.why = f"its steps return {', '.join(sorted(other)) or 'another cache'}"
+        except Exception as error:  # what a model does in a step may be anything
+            said = str(error).strip().splitlines()
+            self.why = f"a step cannot be recorded: {said[0] if said else type(error).__name__}"
+        finally:
+            for layer, number in zip(self.sliding(), before, strict=True):
+                layer.cumulative_length_int = number
+        return None
+
+    def proof(self, step: Step, form: Form, inputs: dict[str, Any]) -> Any:
+        """Runs a step both ways and compares their logits."""
+        kept = [[n.keys.clone(), n.values.clone(), n.cumulative_length.clone()] for n in self.cache.layers]
+        numbers = [n.cumulative_length_int for n in self.sliding()]
+
+        def back() -> None:
+            for layer, tensors in zip(self.cache.layers, kept, strict=True):
+                for now, before in zip((layer.keys, layer.values, layer.cumulative_length), tensors, strict=True):
+                    now.copy_(before)
+            for layer, number in zip(self.sliding(), numbers, strict=True):
+                layer.cumulative_length_int = number
+
+        want = self.model(**inputs).logits.float()
+        back()
+        out = self.replay(step, form)
+        distance = float((out.logits.float() - want).norm() / want.norm())
+        if distance <= SAME.get(out.logits.dtype, SAME[torch.float32]):  # not for NaN
+            step.proofs += 1
+            return out
+        self.why = f"a recorded step differed from one that was not, by {distance:.1e}"
+        self.known.clear()
+        back()
+        return self.model(**inputs)
+
+
+def _flat(inputs: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The inputs by name, those of a dictionary of masks by theirs."""
+    found: list[tuple[str, Any]] = []
+    for name, value in inputs.items():
+        if isinstance(value, dict):
+            found += [(f"{name}.{n}", v) for n, v in value.items()]
+        else:
+            found.append((name, value))
+    return found
+
+
+def _with(inputs: dict[str, Any], tensors: dict[str, Any], around: str = "") -> dict[str, Any]:
+    """The inputs with other tensors in their places."""
+    made: dict[str, Any] = {}
+    for name, value in inputs.items():
+        held = tensors.get(around + name)
+        if isinstance(value, dict):
+            made[name] = _with(value, tensors, f"{around}{name}.")
+        elif held is None:
+            made[name] = value
+        elif isinstance(value, _masks.Mask):
+            facts = _masks.Facts(None, value.shape[-1], seen=held)
+            made[name] = _masks.Mask(facts, tuple(value.shape), value.device, value.dtype)
+        else:
+            made[name] = held
+    return made

@@ -1,0 +1,202 @@
+"""generate() of an accelerated model by recorded steps. A recording without a GPU keeps the function and calls it."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers", reason="pip install 'graphene-ir[transformers]' brings it")
+
+import networks  # noqa: E402
+
+import graphene.integrations.transformers as integration  # noqa: E402
+from graphene.integrations.transformers import _generate, _measure, _steps  # noqa: E402
+
+ASK = dict(max_new_tokens=20, do_sample=False, pad_token_id=0, eos_token_id=None)
+
+
+class Kept:
+    """Like the capture of a CUDA graph: recording changes no tensor, and replays read and write the same tensors.
+
+    Numbers that Python counts change while it is recorded, and not in replays.
+    """
+
+    made: list = []  # noqa: RUF012
+
+    def __init__(self, run) -> None:
+        self.run, self.replays = run, 0
+        Kept.made.append(self)
+        self.steps = self.owner()
+        before = [[t.clone() for t in self.tensors()], self.numbers()]
+        self.result = run()
+        self.put(before)
+        self.result.logits = self.result.logits.clone()
+
+    def owner(self):
+        return next(c.cell_contents for c in self.run.__closure__ if isinstance(c.cell_contents, _steps.Steps))
+
+    def tensors(self):
+        return [t for n in self.steps.cache.layers for t in (n.keys, n.values, n.cumulative_length)]
+
+    def numbers(self):
+        return [n.cumulative_length_int for n in self.steps.sliding()]
+
+    def put(self, before) -> None:
+        for now, then in zip(self.tensors(), before[0], strict=True):
+            now.copy_(then)
+
+    def replay(self) -> None:
+        self.replays += 1
+        numbers = self.numbers()
+        self.result.logits.copy_(self.run().logits)
+        for layer, number in zip(self.steps.sliding(), numbers, strict=True):
+            layer.cumulative_length_int = number
+
+
+@pytest.fixture
+def recording(monkeypatch):
+    """Steps are recorded on this machine, too."""
+    monkeypatch.setattr(_measure, "possible", lambda device: True)
+    monkeypatch.setattr(_measure, "choose", lambda *args: {})
+    monkeypatch.setattr(_steps, "Recorded", Kept)
+    Kept.made = []
+    return Kept.made
+
+
+def pair(name, **more):
+    """The network, and the same accelerated."""
+    plain = networks.network(name, "eager", causal_lm=True, **more)
+    return plain, integration.accelerate(networks.network(name, "eager", causal_lm=True, **more), show=False)
+
+
+WINDOW = {"mistral": {"sliding_window": 16}, "gemma2": {"sliding_window": 16}}
+
+
+@pytest.mark.parametrize(
+    ("name", "lengths"),
+    [("llama", None), ("mistral", None), ("gpt2", [11, 4, 7]), ("opt", [11, 4, 7]), ("gemma2", [11, 4, 7])],
+)
+def test_same_tokens(name, lengths, recording) -> None:
+    """Also in a second call, which finds its steps recorded, and with other inputs."""
+    plain, model = pair(name, **WINDOW.get(name, {}))
+    for seed in (0, 1):
+        inputs = networks.batch(lengths, side="left")
+        inputs["input_ids"] = (inputs["input_ids"] + 7 * seed) % 99
+        want = plain.generate(**inputs, **ASK)
+        got = model.generate(**inputs, **ASK)
+        assert torch.equal(got, want), seed
+    assert sum(r.replays for r in recording) >= 30
+    assert len(recording) == (2 if name in WINDOW else 1)  # windows that are not full, and full ones
+
+
+def test_sampling_and_longer_caches(recording) -> None:
+    plain, model = pair("llama")
+    inputs = networks.batch()
+    for new in (20, 80, 20):
+        torch.manual_seed(3)
+        want = plain.generate(**inputs, **(ASK | dict(do_sample=True, max_new_tokens=new, top_k=10)))
+        torch.manual_seed(3)
+        got = model.generate(**inputs, **(ASK | dict(do_sample=True, max_new_tokens=new, top_k=10)))
+        assert torch.equal(got, want), new
+    assert len(recording) == 2  # for 64 positions and for 128
+
+
+@pytest.mark.parametrize(
+    "other",
+    [dict(num_beams=2), dict(max_new_tokens=5), dict(use_cache=False), dict(return_dict_in_generate=True),
+     dict(disable_compile=True, cache_implementation="static"), dict(num_return_sequences=2, do_sample=True)],
+    ids=str,
+)  # fmt: skip
+def test_what_is_left_to_transformers(other, recording) -> None:
+    plain, model = pair("llama")
+    torch.manual_seed(3)
+    want = plain.generate(**networks.batch(), **(ASK | other))
+    torch.manual_seed(3)
+    got = model.generate(**networks.batch(), **(ASK | other))
+    assert torch.equal(getattr(got, "sequences", got), getattr(want, "sequences", want))
+    assert not recording
+
+
+def test_hooks_see_every_step(recording) -> None:
+    _, model = pair("llama")
+    seen = []
+    model.model.layers[0].register_forward_hook(lambda *args: seen.append(0))
+    model.generate(**networks.batch(), **ASK)
+    assert len(seen) == 20
+    assert not recording
+
+
+def test_changed_weights(recording) -> None:
+    """Values of parameters may change; with other parameters steps are recorded again."""
+    plain, model = pair("llama")
+    model.generate(**networks.batch(), **ASK)
+    with torch.no_grad():
+        for m in (plain, model):
+            m.model.layers[0].mlp.up_proj.weight.mul_(-1)
+    assert torch.equal(model.generate(**networks.batch(), **ASK), plain.generate(**networks.batch(), **ASK))
+    assert len(recording) == 1
+    for m in (plain, model):
+        m.lm_head.weight = torch.nn.Parameter(m.lm_head.weight.detach().flip(0))
+    assert torch.equal(model.generate(**networks.batch(), **ASK), plain.generate(**networks.batch(), **ASK))
+    assert len(recording) == 2
+
+
+def test_a_step_that_depends_on_what_python_counts(recording, monkeypatch) -> None:
+    """A recording that repeats a number gives other results than the model, and is given up; tokens stay right."""
+    plain, model = pair("llama")
+
+    class Counts(torch.nn.Module):
+        def __init__(self, inner) -> None:
+            super().__init__()
+            self.inner, self.calls = inner, 0
+
+        def forward(self, x):
+            self.calls += 1
+            return self.inner(x) + 0.1 * (self.calls % 5)
+
+    for m in (plain, model):
+        m.model.norm = Counts(m.model.norm)
+
+    class Frozen(Kept):
+        def replay(self) -> None:
+            calls = model.model.norm.calls
+            model.model.norm.calls = 1
+            super().replay()
+            model.model.norm.calls = calls
+
+    monkeypatch.setattr(_steps, "Recorded", Frozen)
+    model.generate(**networks.batch(), **ASK)
+    decoding = integration.accelerated(model).decoding[0]
+    assert "differed from one that was not" in decoding.refused
+    assert decoding.steps is None
+    assert decoding.refused in str(integration.accelerated(model))
+
+
+def test_a_step_that_cannot_be_recorded(recording, monkeypatch) -> None:
+    _, model = pair("llama")
+
+    def refuse(run):
+        run()
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    monkeypatch.setattr(_steps, "Recorded", refuse)
+    model.generate(**networks.batch(), **ASK)
+    refused = integration.accelerated(model).decoding[0].refused
+    assert refused == "a step cannot be recorded: operation not permitted when stream is capturing"
+
+
+def test_restored_and_said(recording) -> None:
+    plain, model = pair("llama")
+    assert "LlamaForCausalLM: generate()" in str(integration.accelerated(model))
+    model.generate(**networks.batch(), **ASK)
+    decoding = integration.accelerated(model).decoding[0]
+    assert decoding.steps is not None
+    integration.restore(model)
+    assert decoding.steps is None
+    assert type(model) is type(plain)
+
+
+def test_not_without_a_gpu() -> None:
+    model = integration.accelerate(networks.network("llama", "eager", causal_lm=True), show=False)
+    assert "it is not on one GPU" in str(integration.accelerated(model))
+    assert _generate.unfit(model) == "it is not on one GPU"
