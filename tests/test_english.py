@@ -26,7 +26,7 @@ REFUSED = {
 }
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 WRITTEN = [p for p in PAGES if p.name not in ("mutants.md",)]
-SOURCES = [*(ROOT / "graphene").rglob("*.py"), ROOT / "graphene/_core.pyi", *(ROOT / "tools").rglob("*.py")]
+SOURCES = [*(ROOT / "graphene").rglob("*.py"), *(ROOT / "graphene").rglob("*.pyi"), *(ROOT / "tools").rglob("*.py")]
 CORE = [p for p in (ROOT / "csrc").rglob("*") if p.suffix in (".h", ".cpp", ".def")]
 FILES = sorted([*WRITTEN, *SOURCES, *CORE])
 

@@ -11,10 +11,11 @@ import pytest
 
 from graphene import _core
 
-STUB = ast.parse((Path(__file__).parents[1] / "graphene/_core.pyi").read_text())
+STUB = [ast.parse(p.read_text()) for p in sorted((Path(__file__).parents[1] / "graphene/_stub").glob("*.pyi"))]
 RECORDS = {
     c.name: tuple(ast.unparse(f.target) for f in c.body if isinstance(f, ast.AnnAssign))
-    for c in STUB.body
+    for stub in STUB
+    for c in stub.body
     if isinstance(c, ast.ClassDef) and [ast.unparse(b) for b in c.bases] == ["_Record"]
 }
 
