@@ -11,6 +11,7 @@ from graphene.dtypes import DType
 
 __all__ = [
     "FLOATS",
+    "MOST_BLOCKS_YZ",
     "align",
     "choice",
     "element",
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 FLOATS = ("fp16", "bf16", "fp32")  # the types that kernels which work in fp32 read and write
+MOST_BLOCKS_YZ = 65535  # along a grid's second and third dimension
 
 
 def size(kernel: str, name: str, value: object, multiple_of: int = 1, least: int = 1, most: int | None = None) -> int:

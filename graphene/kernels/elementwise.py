@@ -9,7 +9,7 @@ import graphene as gr
 from graphene import _core
 from graphene.expressions import Expression
 from graphene.kernels.access import vector_access
-from graphene.kernels.arguments import choice, element, flags, instance, size, vectors
+from graphene.kernels.arguments import MOST_BLOCKS_YZ, choice, element, flags, instance, size, vectors
 from graphene.kernels.arguments import function as check_function
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def elementwise_kernel(function: Callable[..., Any], config: ElementwiseConfig) 
         return {"out": np.broadcast_to(value, out.shape)}
 
     with gr.Kernel("elementwise", means=broadcast) as kernel:
-        B, M = gr.sym("B", max=65535), gr.sym("M", max=2**31 - 1)
+        B, M = gr.sym("B", max=MOST_BLOCKS_YZ), gr.sym("M", max=2**31 - 1)
         N = gr.sym("N", multiple_of=c.vector, max=2**31 - 1)
         xs = [_input(c, i, (B, M, N)) for i in range(len(c.dtypes))]
         out = gr.output("out", gr.row_major(B, M, N), c.out_dtype, align_bytes=c.vector * c.out_dtype.bits // 8)

@@ -1,8 +1,25 @@
-"""What limits every kernel for sm_90a: shared memory, lines that TMA swizzles, numbers of tiles in 32 bits."""
+"""What every kernel for sm_90a knows: shared memory, lines that TMA swizzles, tiles in 32 bits, blocks or clusters."""
 
-__all__ = ["ALIGNED_BYTES", "LINE_BYTES", "MOST_TILES", "SHARED_BYTES"]
+from typing import Any
+
+import graphene as gr
+
+__all__ = ["ALIGNED_BYTES", "LINE_BYTES", "MOST_TILES", "SHARED_BYTES", "declare_clusters"]
 
 SHARED_BYTES = 227 * 1024  # of a block
 LINE_BYTES = 128  # of a tile in shared memory, which TMA swizzles
 ALIGNED_BYTES = 1024  # of swizzled tiles
 MOST_TILES = 2**31 - 2**16  # no sum of a tile and a grid is larger than 32 bits hold
+
+
+def declare_clusters(count: Any, blocks: int) -> tuple[Any, Any, Any]:
+    """Declares `count` clusters of `blocks` blocks; a cluster of one is a block that launches as if there were none.
+
+    Returns the number of this block's cluster, the cluster (None for one block), and the block's rank in it.
+    """
+    if blocks == 1:
+        (block,) = gr.blocks(count).indices()
+        return block, None, 0
+    grid = gr.blocks(blocks * count, cluster=blocks)
+    block, rank = grid.indices()
+    return block, grid[block], rank

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene.kernels.access import vector_access
-from graphene.kernels.arguments import FLOATS, choice, element, flags, instance, size, vectors
+from graphene.kernels.arguments import FLOATS, MOST_BLOCKS_YZ, choice, element, flags, instance, size, vectors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,7 +115,7 @@ def _over(c: ReductionConfig, x: Any) -> Any:
 
 def _declare(c: ReductionConfig, M: Any, N: Any, of: Callable[[Any], tuple[Any, Any]]) -> tuple[Any, Any, Any, Any]:
     """X, Y, S and the factor."""
-    S = gr.sym("S", min=1, max=65535)
+    S = gr.sym("S", min=1, max=MOST_BLOCKS_YZ)
     stride = gr.sym("ldX", multiple_of=c.vector)
     X = gr.input("X", gr.Layout((M, N), (stride, 1)), c.dtype, align_bytes=c.vector * c.dtype.bits // 8)
     Y = gr.output("Y", gr.row_major(*of(S)), c.out_dtype or c.dtype)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import graphene as gr
 from graphene.kernels.access import vector_access
-from graphene.kernels.arguments import choice, element, instance
+from graphene.kernels.arguments import MOST_BLOCKS_YZ, choice, element, instance
 
 __all__ = ["TransposeConfig", "transpose_kernel"]
 
@@ -40,7 +40,7 @@ def transpose_kernel(config: TransposeConfig) -> gr.Kernel:
     V = 16 // elem_bytes  # elements of 16 bytes
     T = 8 * V  # a tile's rows are 8 such chunks, its columns too
     with gr.Kernel("transpose", means=lambda X: {"Y": X.swapaxes(1, 2)}) as kernel:
-        B, M, N = gr.sym("B", max=65535), gr.sym("M", multiple_of=c.store), gr.sym("N", multiple_of=c.load)
+        B, M, N = gr.sym("B", max=MOST_BLOCKS_YZ), gr.sym("M", multiple_of=c.store), gr.sym("N", multiple_of=c.load)
         (ldX, bsX), (ldY, bsY) = gr.sym("ldX bsX", multiple_of=c.load), gr.sym("ldY bsY", multiple_of=c.store)
         X = gr.input("X", gr.Layout((B, M, N), (bsX, ldX, 1)), c.dtype, align_bytes=c.load * elem_bytes)
         Y = gr.output("Y", gr.Layout((B, N, M), (bsY, ldY, 1)), c.dtype, align_bytes=c.store * elem_bytes)

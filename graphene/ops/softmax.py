@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from graphene import _core, dtypes
+from graphene.kernels.arguments import MOST_BLOCKS_YZ
 from graphene.kernels.rows.softmax import SoftmaxConfig, softmax_columns_kernel, softmax_kernel
 from graphene.ops.core.checks import FLOATS, check_dtypes
 from graphene.ops.core.define import SIMULATED, Arg, Defined, Definition, is_compiling, public
@@ -17,7 +18,6 @@ from graphene.ops.core.views import contiguous, divides, merge, one_far, output,
 from graphene.select.rows import select_softmax, select_softmax_columns
 
 ALLOWED = (*FLOATS, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool)
-MOST_MATRICES = 65535  # the most blocks along a grid's second dimension
 _NAMES = {number: str(dtype).removeprefix("torch.") for dtype, number in NUMBERS.items()}
 
 
@@ -109,7 +109,7 @@ def configure(input: Arg, dim: int, dtype: int | None) -> Any:
         return _core.Recipe.copy(1, "the elements of a row, or the rows, do not lie one after the other")
     width, bytes_ = input.shape[dim], input.item_bytes
     count = prod(input.shape[d] for d in rows)
-    if columns > 1 and count > MOST_MATRICES:
+    if columns > 1 and count > MOST_BLOCKS_YZ:
         return _core.Recipe.torch("no kernel computes a softmax over the columns of that many matrices")
     starts = [input.strides[d] * bytes_ for d in ([*rows, dim] if columns > 1 else rows) if input.shape[d] != 1]
     align = divides(min(16, input.align), (width if columns == 1 else columns) * bytes_, *starts)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import graphene as gr
 from graphene import _core
-from graphene.kernels.arguments import strides_elems
+from graphene.kernels.arguments import MOST_BLOCKS_YZ, strides_elems
 from graphene.kernels.elementwise import elementwise_kernel
 from graphene.select.elements import select_elementwise
 
@@ -19,7 +19,6 @@ __all__ = ["run_elementwise"]
 _NAME = "run_elementwise"
 _FLOATS = (gr.fp16, gr.bf16, gr.fp32, gr.fp8e4m3, gr.fp8e5m2)
 _TYPES = {t.array_name: t for t in (*_FLOATS, gr.i8, gr.u8, gr.i16, gr.u16, gr.i32, gr.u32)}
-_MOST = 65535  # the most members of a batch, because each is a block of the grid in one direction
 
 
 class _Lying(NamedTuple):
@@ -102,9 +101,9 @@ def _launches(sizes: tuple[int, ...], strides: list[tuple[int, ...]]) -> Iterato
         for d in reversed(range(len(outer))):
             rest, i = divmod(rest, outer[d])
             offsets = [o + i * s[d] for o, s in zip(offsets, strides, strict=True)]
-        for b in range(0, B, _MOST):
+        for b in range(0, B, MOST_BLOCKS_YZ):
             first = [o + b * s[-3] for o, s in zip(offsets, strides, strict=True)]
-            yield (min(_MOST, B - b), M, N), first
+            yield (min(MOST_BLOCKS_YZ, B - b), M, N), first
 
 
 def run_elementwise(function: Callable[..., Any], *inputs: Any, out: Any) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from graphene import _core
-from graphene.kernels.arguments import size
+from graphene.kernels.arguments import MOST_BLOCKS_YZ, size
 from graphene.kernels.gemm.launches import gemm_launches
 from graphene.kernels.gemm.pad import PADDED_MOST
 from graphene.kernels.gemm.problem import FP8, TYPES, GemmConfig, GemmProblem, GemmTile, check_product
@@ -100,8 +100,8 @@ def _around_us(p: GemmProblem, pad: tuple[bool, bool], split_k: int, device: Dev
 
 
 def _predict(c: GemmTile, p: GemmProblem, device: Device) -> tuple[float, str] | str:
-    if (parts := c.split_k * (p.batch or 1)) > 65535:
-        return f"{parts} parts of products, of which a grid has 65535"
+    if (parts := c.split_k * (p.batch or 1)) > MOST_BLOCKS_YZ:
+        return f"{parts} parts of products, of which a grid has {MOST_BLOCKS_YZ}"
     around_us = _around_us(p, c.pad, c.split_k, device)
     if c.kernel == "gemm_sm90":
         if (reason := hopper.refused(c, p, device)) is not None:

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from graphene.kernels.arguments import MOST_BLOCKS_YZ
 from graphene.report import occupancy
 from graphene.select.device import H200, Device
 from graphene.select.tiles import MatmulShape, Tile, checked, up
@@ -195,5 +196,5 @@ def copies_spill(rows: int, columns: int, line_bytes: int, warps: tuple[int, int
 def splits(M: int, N: int, K: int, batch: int, rows: int, columns: int, k_tile: int, sms: int) -> list[int]:
     """The numbers of parts in which k may be summed: parts of four steps or more, up to 16, for few blocks more."""
     blocks = -(-M // rows) * -(-N // columns) * batch
-    most = max(1, min(K // (4 * k_tile), 65535 // max(batch, 1)))
+    most = max(1, min(K // (4 * k_tile), MOST_BLOCKS_YZ // max(batch, 1)))
     return [s for s in SPLITS if s <= most and (s <= 16 or blocks * s <= 2 * sms)]

@@ -55,7 +55,7 @@ def test_inputs_may_lie_apart_and_be_permuted(rng) -> None:
 
 
 def test_a_batch_of_more_than_a_grid_holds(rng, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elementwise_run, "_MOST", 2)
+    monkeypatch.setattr(elementwise_run, "MOST_BLOCKS_YZ", 2)
     check(rng.standard_normal((5, 3, 8)).astype(np.float16), rng.standard_normal((5, 1, 8)).astype(np.float32))
 
 

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene import _core
-from graphene.kernels.arguments import choice, instance, size
+from graphene.kernels.arguments import MOST_BLOCKS_YZ, choice, instance, size
 from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.problem import MOST, Attention, AttentionArguments, Scores, Seen, SequenceView
 from graphene.kernels.attention.reference_sums import read_sums, sums_gradient
-from graphene.kernels.hopper import MOST_TILES, SHARED_BYTES
+from graphene.kernels.hopper import MOST_TILES, SHARED_BYTES, declare_clusters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,19 +117,13 @@ class _Gradient:
         self.unscaled = gr.param("scale", gr.fp32)
         self.right = gr.param("right", gr.i32) if a.right else None
         self.load, self.store = gr.atom("tma.load"), gr.atom("tma.store")
-        self.cluster: Any = None
 
     def run(self) -> None:
         """The kernel."""
         c, args, n = self.c, self.args, self.c.cluster
         self.units = gr.min(args.batch * args.kv_heads * c.parts, MOST_TILES)
         self.workers = gr.max(1, gr.min(gr.sm_count() // n, self.units))
-        if n == 1:
-            (self.block,), self.rank = gr.blocks(self.workers).indices(), 0
-        else:
-            blocks = gr.blocks(n * self.workers, cluster=n)
-            self.block, self.rank = blocks.indices()
-            self.cluster = blocks[self.block]
+        self.block, self.cluster, self.rank = declare_clusters(self.workers, n)
         self.threads = gr.threads(384)
         wgs = self.threads.tile(128)
         producer, consumers = wgs[0], wgs[1:3]
@@ -200,8 +194,8 @@ class _Gradient:
         seen, count = self.window(), gr.ceil_div(args.sk, KEYS)
         for unit in gr.loop(f"{role}_unit", self.units, start=self.block, step=self.workers):
             part, head = (0, unit) if c.parts == 1 else (unit % c.parts, unit // c.parts)
-            kh = gr.scalar(f"{role}_head", head % args.kv_heads, max=65535).value
-            b = gr.scalar(f"{role}_batch", gr.min(head // args.kv_heads, 65535), max=65535).value
+            kh = gr.scalar(f"{role}_head", head % args.kv_heads, max=MOST_BLOCKS_YZ).value
+            b = gr.scalar(f"{role}_batch", gr.min(head // args.kv_heads, MOST_BLOCKS_YZ), max=MOST_BLOCKS_YZ).value
             for p in gr.loop(f"{role}_pass", gr.max(1, gr.ceil_div(count, c.cluster * c.parts))):
                 yield Pass(self, role, seen, b, kh, part, p, count)
 

@@ -6,6 +6,7 @@ import functools
 import math
 
 import graphene as gr
+from graphene.kernels.arguments import MOST_BLOCKS_YZ
 from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.problem import Attention, AttentionArguments
 from graphene.kernels.attention.reference import combined
@@ -22,7 +23,7 @@ def attention_combine_kernel(what: Attention, lse: bool = False) -> gr.Kernel:
     a, warps = what, 4
     with gr.Kernel("attention_combine", functools.partial(combined, a.group, lse), arguments=arguments(a)) as kernel:
         args = AttentionArguments(a)
-        splits = gr.sym("splits", max=65535)
+        splits = gr.sym("splits", max=MOST_BLOCKS_YZ)
         parts = (splits, args.batch, args.kv_heads, args.sq * a.group)
         P = gr.input("P", gr.row_major(*parts, a.D), gr.fp32, align_bytes=16)
         top, L = (gr.input(n, gr.row_major(*parts), gr.fp32) for n in ("top", "L"))

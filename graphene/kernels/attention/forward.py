@@ -14,7 +14,7 @@ from typing import Any
 
 import graphene as gr
 from graphene import _core
-from graphene.kernels.arguments import size
+from graphene.kernels.arguments import MOST_BLOCKS_YZ, size
 from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.problem import (
     FAR,
@@ -161,7 +161,7 @@ class _Forward:
         self.LSE: gr.Tensor | None = None
         more: list[gr.Tensor] = []
         if c.split:
-            self.splits = gr.sym("splits", max=65535)
+            self.splits = gr.sym("splits", max=MOST_BLOCKS_YZ)
             parts = (self.splits, args.batch, args.kv_heads, args.sq * a.group)
             self.O = gr.output("O", gr.row_major(*parts, a.D), gr.fp32, align_bytes=16)
             self.tops = gr.output("top", gr.row_major(*parts), gr.fp32)

@@ -6,6 +6,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
+from graphene.kernels.arguments import MOST_BLOCKS_YZ
 from graphene.kernels.attention.problem import MOST
 from graphene.kernels.hopper import MOST_TILES
 
@@ -15,10 +16,9 @@ if TYPE_CHECKING:
     from graphene.kernels.attention.problem import Attention
 
 __all__ = [
-    "GRID", "Notes", "Order", "Ring", "Shares", "heads_together", "line_elems", "staged", "wgmma",
+    "Notes", "Order", "Ring", "Shares", "heads_together", "line_elems", "staged", "wgmma",
 ]  # fmt: skip
 
-GRID = 65535  # the most heads or sequences
 LEAST_HEADS = 32  # that are mixed: four blocks or more work on a head at once
 L2_ELEMS = 1 << 24  # elements of keys and values that blocks which run together read: 32 MiB
 
@@ -144,7 +144,7 @@ class Order:
             many = gr.scalar("many", gr.min(self.together, self.all_heads - first), max=MOST_TILES).value
             rest, many = tile % of_section, gr.max(many, 1)
             z, m = first + rest % many, rows - 1 - rest // many
-        limits = (("m", m, self.most), ("h", z % self.heads, GRID), ("b", z // self.heads, GRID))
+        limits = (("m", m, self.most), ("h", z % self.heads, MOST_BLOCKS_YZ), ("b", z // self.heads, MOST_BLOCKS_YZ))
         m, h, b = (gr.scalar(n, gr.min(gr.max(x, 0), most), max=most).value for n, x, most in limits)
         return m, h, b
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene.kernels.access import vector_access
-from graphene.kernels.arguments import FLOATS, element, flags, function, instance, size
+from graphene.kernels.arguments import FLOATS, MOST_BLOCKS_YZ, element, flags, function, instance, size
 from graphene.kernels.epilogues import pointwise
 
 if TYPE_CHECKING:
@@ -102,11 +102,11 @@ class AttentionArguments:
 
     def __init__(self, a: Attention, keys: int = 1, fewest_keys: int = 0) -> None:
         self.a = a
-        self.batch = gr.sym("batch", max=65535)
+        self.batch = gr.sym("batch", max=MOST_BLOCKS_YZ)
         wide = max(e.vector for e in (a.mask, a.bias, Extra()) if e is not None)
         self.sq = gr.sym("sq", max=MOST)
         self.sk = gr.sym("sk", multiple_of=math.lcm(wide, keys), min=fewest_keys, max=MOST)
-        self.kv_heads = gr.sym("kv_heads", max=65535 // a.group)
+        self.kv_heads = gr.sym("kv_heads", max=MOST_BLOCKS_YZ // a.group)
         self.heads = self.kv_heads * a.group
         self.strides: dict[str, Any] = {}
 

@@ -12,9 +12,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
+from graphene.kernels.arguments import MOST_BLOCKS_YZ
 from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.hopper import (
-    GRID,
     Notes,
     Order,
     Ring,
@@ -126,7 +126,7 @@ class _Forward:
         tiles = MOST // c.BN + 1
         limits = {"hi": (1, tiles), "count": (1, tiles), "behind": (0, tiles)}
         limits |= {"before": (-1, tiles)} if a.left and self.M is None else {}
-        limits |= {"m": (0, MOST // c.BM + 1), "h": (0, GRID), "b": (0, GRID)}
+        limits |= {"m": (0, MOST // c.BM + 1), "h": (0, MOST_BLOCKS_YZ), "b": (0, MOST_BLOCKS_YZ)}
         self.notes = Notes(limits, c.queries + 1, used=c.persistent and not a.varlen)
         self.zeroed = gr.named_barrier("zeroed", stages=1, threads=128 * c.consumers) if a.varlen else None
         gr.barrier()  # the barriers are initialised
@@ -223,7 +223,7 @@ class _Forward:
             for at in gr.loop(f"{name}_tile", last, start=first):
                 m, h = (
                     gr.scalar(n, gr.max(gr.min(x, most), 0), max=most).value
-                    for n, x, most in (("m", at % rows, MOST // self.c.BM), ("h", at // rows, GRID))
+                    for n, x, most in (("m", at % rows, MOST // self.c.BM), ("h", at // rows, MOST_BLOCKS_YZ))
                 )
                 yield 0, m, h, b, place
 

@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import graphene as gr
+from graphene.kernels.arguments import MOST_BLOCKS_YZ
 from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.problem import MOST, Attention, Extra, Seen
 from graphene.kernels.attention.reference import tiles as tiles_of
@@ -23,7 +24,7 @@ def attention_tiles_kernel(what: Attention, BM: int, BN: int) -> gr.Kernel:
     e, warps = what.mask or Extra(), 4
     means = functools.partial(tiles_of, what, BM, BN)
     with gr.Kernel("attention_tiles", means, None, arguments(what)) as kernel:
-        batch, heads = gr.sym("batch heads", max=65535)
+        batch, heads = gr.sym("batch heads", max=MOST_BLOCKS_YZ)
         sq, sk = gr.sym("sq", max=MOST), gr.sym("sk", max=CAPACITY * BN)
         M = gr.input("M", gr.Layout((batch, heads, sq, sk), tuple(gr.sym("Mb Mh Mq Mk"))), gr.u8)
         row_tiles, tiles = gr.ceil_div(sq, BM), gr.ceil_div(sk, BN)

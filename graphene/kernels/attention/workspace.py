@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import graphene as gr
+from graphene.kernels.arguments import MOST_BLOCKS_YZ
 from graphene.kernels.attention.problem import MOST, Attention
 
 PANEL, ROWS = 32, 128  # queries that are saved together; the work space has a multiple of ROWS queries and keys
@@ -17,7 +18,8 @@ def saved_scores(a: Attention, kind: Any = gr.inout) -> gr.Tensor:
     Within a panel queries lie in the order of registers: query x + 2 c + 8 y, with x < 2 and c, y < 4, at
     x + 2 y + 8 c. Queries and keys are rounded up to ``ROWS``.
     """
-    heads, panels, keys = gr.sym("saved_heads", max=65535), gr.sym("panels", max=MOST), gr.sym("keys", multiple_of=ROWS)
+    heads, panels = gr.sym("saved_heads", max=MOST_BLOCKS_YZ), gr.sym("panels", max=MOST)
+    keys = gr.sym("keys", multiple_of=ROWS)
     layout = gr.row_major(heads, a.group, panels, keys, PANEL)
     made: gr.Tensor = kind("saved", layout, a.dtype, align_bytes=16)
     return made

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import graphene as gr
 from graphene import _core
-from graphene.kernels.arguments import choice, element, flags, function, size, sizes
+from graphene.kernels.arguments import MOST_BLOCKS_YZ, choice, element, flags, function, size, sizes
 from graphene.kernels.epilogues import linear, relu
 from graphene.kernels.gemm.operand import MATRIX_ATOMS, Operand
 from graphene.kernels.gemm.problem import (
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockWork", "Declared", "Product", "relu_of_bias"]
 
-MOST_PARTS = 65535  # of k
 MOST_IN_BOXES = 2**31 - 2**16  # coordinates of a copy by TMA have 32 bits with a sign, also those of the last box
 
 
@@ -255,7 +254,7 @@ class Product:
         depth = max(a_is.fact(k=True), b_is.fact(k=True))
         K = gr.sym("K", multiple_of=depth, **(most | {"min": depth} if most else {}))
         batch = [gr.sym("batch", **most)] if p.batch is not None else []
-        parts = [gr.sym("S", min=1, **(most and {"max": MOST_PARTS}))] if self.splits else []
+        parts = [gr.sym("S", min=1, **(most and {"max": MOST_BLOCKS_YZ}))] if self.splits else []
         lengths = most | {"min": 1} if most else {}
         A = a_is.argument(M, K, batch, False, b_is.fact(k=True), **lengths)
         B = b_is.argument(N, K, batch, self.b_as_kn, a_is.fact(k=True), **lengths)

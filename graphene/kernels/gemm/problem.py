@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene import _core
-from graphene.kernels.arguments import choice, flags, size, sizes
+from graphene.kernels.arguments import MOST_BLOCKS_YZ, choice, flags, size, sizes
 from graphene.kernels.epilogues import check_activation
 from graphene.kernels.traced import as_data
 
@@ -323,7 +323,7 @@ class GemmTile:
             "pad": flags(n, "pad", self.pad, 2),
             "stages": size(n, "stages", self.stages, least=2, most=1024),
             "group": size(n, "group", self.group),
-            "split_k": size(n, "split_k", self.split_k, most=65535),
+            "split_k": size(n, "split_k", self.split_k, most=MOST_BLOCKS_YZ),
             "cluster": check_hopper(n, self.kernel, self.cluster, self.turns),
         }
         for name, value in values.items():  # JSON has lists, no tuples

@@ -11,7 +11,7 @@ from graphene.kernels.arguments import element
 from graphene.kernels.gemm.frame import Product, relu_of_bias
 from graphene.kernels.gemm.hopper import KINDS, SUMS, Hopper, check_tile_sm90
 from graphene.kernels.gemm.hopper_store import Store
-from graphene.kernels.hopper import LINE_BYTES, MOST_TILES
+from graphene.kernels.hopper import LINE_BYTES, MOST_TILES, declare_clusters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,7 +104,7 @@ def product_sm90(product: Product) -> gr.Kernel:
     with gr.Kernel("gemm_sm90", **product.promise()) as kernel:
         of = product.declared()
         grid = Grid(h, of)
-        block, everyone, cluster, rank = grid.blocks()
+        block, cluster, rank = declare_clusters(grid.workers, h.blocks)
         wgs = gr.threads(128 * (1 + h.consumers)).tile(128)
         producer, consumers = wgs[0], wgs[1 : 1 + h.consumers]
         sX = staged(h.left, h.block_rows, BK, STAGES)
@@ -114,7 +114,7 @@ def product_sm90(product: Product) -> gr.Kernel:
         turn = gr.named_barrier("turn", stages=2, threads=256) if t.turns else None
         store = Store(h, of.result)
         join = Join(h) if h.cuts > 1 else None
-        gr.barrier(on=everyone)  # the barriers are initialised
+        gr.barrier(on=cluster)  # the barriers are initialised
         gr.start_kernels()  # the next kernel's blocks may start as soon as there is room
         gr.wait_kernels()
 
@@ -208,7 +208,7 @@ def product_sm90(product: Product) -> gr.Kernel:
                     store.store(acc, place)
             store.end()
         if cluster is not None:
-            gr.barrier(on=everyone)  # nobody leaves while another block may still arrive here
+            gr.barrier(on=cluster)  # nobody leaves while another block may still arrive here
     return kernel
 
 
@@ -331,15 +331,6 @@ class Grid:
     def count(self, mark: str) -> None:
         """Declares the number of tiles for a role, in 32 bits: 64 would not fit into the registers of a producer."""
         self.counted = gr.scalar(f"{mark}_tiles", self.tiles, min=0, max=MOST_TILES).value
-
-    def blocks(self) -> tuple[Any, Any, Any, Any]:
-        """Declares them: the block or cluster, all blocks that wait for each other, the cluster, the block's rank."""
-        if (n := self.h.blocks) == 1:
-            (block,) = gr.blocks(self.workers).indices()
-            return block, None, None, 0
-        blocks = gr.blocks(n * self.workers, cluster=n)
-        block, rank = blocks.indices()
-        return block, blocks[block], blocks[block], rank
 
     def first_step(self, part: Any, rank: Any) -> Any:
         """The first step of k of a block, for a part."""

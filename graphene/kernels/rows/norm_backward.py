@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import graphene as gr
 from graphene import _core
 from graphene.kernels.access import vector_access
-from graphene.kernels.arguments import FLOATS, choice, element, flags, instance, size, vectors
+from graphene.kernels.arguments import FLOATS, MOST_BLOCKS_YZ, choice, element, flags, instance, size, vectors
 from graphene.kernels.rows.block import Rows, declare_rows
 from graphene.kernels.rows.norm import SENSIBLE, NormConfig
 
@@ -195,7 +195,7 @@ def norm_columns_kernel(config: NormColumnsConfig) -> gr.Kernel:
 
     with gr.Kernel("norm_columns", means=columns, read=parts_added) as kernel:
         M, N = gr.sym("M", max=2**31 - 1), gr.sym("N", multiple_of=c.vector, max=2**31 - 1)
-        S = gr.sym("S", min=1, max=65535)
+        S = gr.sym("S", min=1, max=MOST_BLOCKS_YZ)
 
         def matrix(name: str) -> gr.Tensor:
             layout = gr.Layout((M, N), (gr.sym(f"ld{name}", multiple_of=c.vector), 1))

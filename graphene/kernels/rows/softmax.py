@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene.kernels.access import access
-from graphene.kernels.arguments import FLOATS, choice, element, instance, size, vectors
+from graphene.kernels.arguments import FLOATS, MOST_BLOCKS_YZ, choice, element, instance, size, vectors
 from graphene.kernels.rows.block import Rows, declare_rows
 from graphene.kernels.rows.tile import RowTile
 
@@ -106,7 +106,7 @@ def softmax_columns_kernel(config: SoftmaxColumnsConfig) -> gr.Kernel:
     c = config
     wide = 32 * c.vector
     with gr.Kernel("softmax_columns", means=lambda X: {"Y": _softmax(X, -2)}) as kernel:
-        B, M = gr.sym("B", max=65535), gr.sym("M", max=2**31 - 1)
+        B, M = gr.sym("B", max=MOST_BLOCKS_YZ), gr.sym("M", max=2**31 - 1)
         N = gr.sym("N", multiple_of=c.vector, max=2**31 - 1)
         out = c.out_dtype or c.dtype
         strides = gr.sym("bsX ldX", multiple_of=c.vector)

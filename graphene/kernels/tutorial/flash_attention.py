@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 import graphene as gr
-from graphene.kernels.arguments import size
+from graphene.kernels.arguments import MOST_BLOCKS_YZ, size
 from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.problem import Attention
 from graphene.kernels.attention.reference import forward
@@ -22,7 +22,7 @@ def flash_fwd(D: int = 128, BM: int = 128, BN: int = 64, WARPS: int = 8, causal:
     size("flash_fwd", "WARPS", WARPS, most=32)
     for name, tile, step in (("D", D, 16), ("BM", BM, 16 * WARPS), ("BN", BN, 16)):
         size("flash_fwd", name, tile, multiple_of=step)
-    (b_, h_, hk), (sq, sk) = gr.sym("batch heads kv_heads", max=65535), gr.sym("sq sk", max=1 << 24)
+    (b_, h_, hk), (sq, sk) = gr.sym("batch heads kv_heads", max=MOST_BLOCKS_YZ), gr.sym("sq sk", max=1 << 24)
     cp, mma = gr.atom("cp.async.cg.16"), gr.atom("mma.m16n8k16.f32.f16")
     ldsm, ldsm_t = gr.atom("ldmatrix.x4"), gr.atom("ldmatrix.x4.trans")
     WM, sw = BM // WARPS, gr.swizzle(D, gr.fp16)

@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from graphene import _core, dtypes
+from graphene.kernels.arguments import MOST_BLOCKS_YZ
 from graphene.kernels.attention.backward import (
     BackwardConfig,
     attention_keys_gradient_kernel,
@@ -22,7 +23,6 @@ from graphene.kernels.attention.workspace import PANEL, ROWS
 from graphene.ops.attention import reference as plain
 from graphene.ops.attention.recipe import (
     BACKWARD,
-    GRID,
     alike,
     attention_of,
     boxed,
@@ -88,7 +88,7 @@ def head_shares(heads: int, head_bytes: int, memory: int, blocks: int, device_bl
 
     `memory`: the device's bytes. `blocks`: how many blocks a head has; a launch needs `device_blocks` or more.
     """
-    each = min(heads, min(SAVED_BYTES, memory // SAVED_PART) // head_bytes, GRID)
+    each = min(heads, min(SAVED_BYTES, memory // SAVED_PART) // head_bytes, MOST_BLOCKS_YZ)
     if each == 0 or (each < heads and each * blocks < device_blocks):
         return []
     each = -(-heads // -(-heads // each))

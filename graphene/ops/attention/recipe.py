@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from graphene import _core, dtypes
+from graphene.kernels.arguments import MOST_BLOCKS_YZ
 from graphene.kernels.attention.forward import ForwardConfig
 from graphene.kernels.attention.problem import LOG2E, MOST, Attention, Extra
 from graphene.kernels.attention.sm90 import ForwardSm90
@@ -16,7 +17,6 @@ from graphene.ops.core.kernels import DTYPES, MATMUL_DTYPES
 from graphene.ops.core.torch import Tensor, torch
 from graphene.ops.core.views import ONE, Dim, broadcast, output, own, view
 
-GRID = 65535  # the most blocks along a grid's second and third dimension
 WIDE_CAP = 128.0  # beyond it the last digits of the cap are too large for scores, so kernels take more care
 MOST_CAP = 2.0**120  # a larger cap changes no fp32 score
 STEP = 128  # kernels are launched for the longest sequence, rounded up to a multiple of this
@@ -117,8 +117,8 @@ def refused(q: Arg, k: Arg, starts: Arg | None = None) -> Any:
     if starts is not None and starts.shape[0] == 1:
         return _core.Recipe.torch("there are no sequences")
     sequences = q.shape[0] if len(q.shape) == 4 else 1 if starts is None else starts.shape[0] - 1
-    if max(q.shape[-2], sequences) > GRID:
-        return _core.Recipe.torch(f"no kernel for more than {GRID} heads or sequences")
+    if max(q.shape[-2], sequences) > MOST_BLOCKS_YZ:
+        return _core.Recipe.torch(f"no kernel for more than {MOST_BLOCKS_YZ} heads or sequences")
     return None
 
 
