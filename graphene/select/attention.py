@@ -19,10 +19,8 @@ from graphene.select.hopper import has_wgmma
 if TYPE_CHECKING:
     from graphene.select.device import Device
 
-BY_WGMMA = True  # whether attention_sm90 is chosen
 THREE = 0.86  # the time of 64 queries of three consumers, as a share of that of two, heads of 64 on an H200
 IN_STEP = 1.03  # time of a tile where blocks share the keys of a head, to that where one has all of them
-GRADIENTS_BY_WGMMA = True  # whether attention_gradient_sm90 is chosen
 SHORT = 16  # with at most this many queries, the heads of a group are rows of one block
 
 # Of the kernel for few queries on sm_90a, as measured on an H200.
@@ -55,6 +53,7 @@ def select_forward(
 
 def select_forward_sm90(
     what: Attention,
+    batch: int,
     heads: int,
     sq: int,
     sk: int,
@@ -65,9 +64,9 @@ def select_forward_sm90(
 ) -> ForwardSm90 | None:
     """The forward kernel of wgmma for a problem, or None if that has no kernel or the device no such instruction.
 
-    `heads`: of all sequences. `sq`, `sk`: queries and keys.
+    `heads`: of queries. `sq`, `sk`: queries and keys.
     """
-    served = BY_WGMMA and what.bias is None and sk > 0 and has_wgmma(device)
+    served = what.bias is None and sk > 0 and has_wgmma(device)
     served = served and (what.depth <= 128 or not what.prescaled)  # scores that change one by one take registers
     # Masks and packed sequences give blocks unequal work, by which this kernel is slower than small blocks.
     if not served or what.mask is not None or what.varlen:
@@ -79,7 +78,7 @@ def select_forward_sm90(
         if training or what.prescaled:  # these take registers
             return two
         three = replace(two, consumers=3)
-        return min(two, three, key=lambda c: _sm90_time(c, heads, sq, sk, device.sm_count))
+        return min(two, three, key=lambda c: _sm90_time(c, batch * heads, sq, sk, device.sm_count))
     if depth <= 128:
         return ForwardSm90(what, lse=lse, training=training)
     BN = 112 if depth <= 160 else 96 if depth <= 192 else 64
@@ -87,7 +86,10 @@ def select_forward_sm90(
 
 
 def _sm90_time(c: ForwardSm90, heads: int, sq: int, sk: int, sm_count: int) -> float:
-    """The time of a block, in that of 64 queries and a key. Causal rows even out, others come in rounds."""
+    """The time of a block, in that of 64 queries and a key; `heads`: of all sequences.
+
+    Causal rows even out, others come in rounds.
+    """
     rows, keys = -(-sq // c.BM), -(-sk // c.BN) * c.BN
     tiles = rows * heads / sm_count
     rounds: float = math.ceil(tiles)
@@ -188,7 +190,7 @@ def select_backward_sm90(
     short.
     """
     served = not (what.mask is not None or what.prescaled or what.varlen or what.left) and what.D <= 128 and sk > 0
-    if not (GRADIENTS_BY_WGMMA and served and has_wgmma(device)):
+    if not (served and has_wgmma(device)):
         return None
     tiles, units = -(-sk // KEYS), batch * kv_heads
 

@@ -131,6 +131,8 @@ def test_refusals() -> None:
     for wrong in ({"what": None}, {"apart": "x"}, {"lse": 1}):
         with pytest.raises(VerifyError, match=next(iter(wrong))):
             ForwardSm90(**{"what": Attention(64)} | wrong)
+    with pytest.raises(VerifyError, match="does not fit into registers"):
+        ForwardSm90(Attention(64), 256, 3, queries=1)
     with pytest.raises(VerifyError, match="do not fit into shared memory"):
         ForwardSm90(Attention(256))
     with pytest.raises(VerifyError, match="training does not fit"):
@@ -162,10 +164,10 @@ def test_tiles_are_chosen_by_how_they_fill_rounds() -> None:
         (causal, 32, 4096): 3,
     }
     for (what, heads, s), consumers in measured.items():
-        c = select_forward_sm90(what, heads, s, s)
+        c = select_forward_sm90(what, 1, heads, s, s)
         assert c is not None
         assert c.consumers == consumers, (what, heads, s)
-    assert select_forward_sm90(replace(plain, bias=Extra(gr.fp16)), 8, 64, 64) is None
-    assert select_forward_sm90(plain, 8, 64, 64, device=of_arch("sm_80")) is None
+    assert select_forward_sm90(replace(plain, bias=Extra(gr.fp16)), 1, 8, 64, 64) is None
+    assert select_forward_sm90(plain, 1, 8, 64, 64, device=of_arch("sm_80")) is None
     for depth in range(8, 257, 8):
-        assert select_forward_sm90(Attention(depth, right=True), 8, 640, 640, training=True) is not None
+        assert select_forward_sm90(Attention(depth, right=True), 1, 8, 640, 640, training=True) is not None

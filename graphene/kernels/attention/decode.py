@@ -17,7 +17,8 @@ import graphene as gr
 from graphene import _core
 from graphene.kernels.arguments import flags, instance, size
 from graphene.kernels.attention.arguments import arguments
-from graphene.kernels.attention.forward import ForwardConfig, Steps, _Forward
+from graphene.kernels.attention.forward import Forward, ForwardConfig, Steps
+from graphene.kernels.attention.hopper import staged
 from graphene.kernels.attention.problem import MOST, Attention, Seen
 from graphene.kernels.attention.reference import forward, parts, parts_read
 from graphene.kernels.hopper import SHARED_BYTES
@@ -68,6 +69,12 @@ class DecodeConfig:
             _core.fail("KERNEL_ARGUMENT", "DecodeConfig: no packed sequences", ["want: varlen=False"])
 
     @property
+    def keys_of_page(self) -> int:
+        """How many keys a page has, of a cache in pages."""
+        assert self.page is not None
+        return self.page
+
+    @property
     def row_warps(self) -> int:
         """How many warps have rows of their own."""
         return max(self.BM // 16, 1)
@@ -108,7 +115,7 @@ def attention_decode_kernel(c: DecodeConfig) -> gr.Kernel:
     return kernel
 
 
-class Decode(_Forward):
+class Decode(Forward):
     """One kernel in the making."""
 
     def __init__(self, d: DecodeConfig) -> None:
@@ -162,12 +169,7 @@ class Decode(_Forward):
     def allocate_shared(self) -> None:
         """The ring of stages, in lines that TMA writes, and where results of warps and blocks meet."""
         d, a = self.d, self.a
-        layout = gr.panels(d.BN, a.depth, a.dtype)
-        line = next(n for n in (64, 32, 16) if a.depth % n == 0)
-        self.sK, self.sV = (
-            gr.alloc(n, layout, a.dtype, gr.SH, stages=d.stages, swizzle=gr.swizzle(line, a.dtype))
-            for n in ("sK", "sV")
-        )
+        self.sK, self.sV = (staged(a, n, d.BN, d.stages) for n in ("sK", "sV"))
         places = gr.Layout((d.WARPS, d.BM, a.depth), (d.BM * (a.depth + 8), a.depth + 8, 1))  # no bank conflicts
         self.sums = gr.alloc("sums", places, gr.fp32, gr.SH, over=[self.sK, self.sV])
         self.warp_tops, self.warp_totals = (gr.alloc(n, [d.WARPS, d.BM], gr.fp32, gr.SH) for n in ("tops", "totals"))

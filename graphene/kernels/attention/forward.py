@@ -104,7 +104,7 @@ def attention_forward_kernel(c: ForwardConfig) -> gr.Kernel:
     if c.split:
         means, read = functools.partial(parts, a), functools.partial(parts_read, a.group)
     with gr.Kernel("attention", means, read, arguments(a, c.BN, c.BM, far=True, packed=c.packed)) as kernel:
-        _Forward(c).run()
+        Forward(c).run()
     return kernel
 
 
@@ -139,7 +139,7 @@ class _Listed:
         return gr.index(self.row[i + 2], 0, MOST)
 
 
-class _Forward:
+class Forward:
     """One kernel in the making."""
 
     def __init__(self, c: ForwardConfig) -> None:
@@ -455,7 +455,7 @@ class _Forward:
             self.m_old[:] = m
             m[:] = gr.max(m, top)
             self.shrink(S)
-        S[:] = gr.exp2(self.less(S), ftz=True)
+        S[:] = gr.exp2(self.scores.less(S, self.mb), ftz=True)
         gr.reduce("add", self.l, S, axis=1, accumulate=True)  # own values only: l keeps the lanes apart
         self.P[:] = S  # C layout to A layout: the same owners, so only a conversion
 
@@ -469,23 +469,19 @@ class _Forward:
         shift[:] = gr.where(m == -gr.inf, 0, m)  # a row that sees no key gives 0, not NaN
         if self.a.prescaled:
             self.mb[:] = -shift
-            self.alpha[:] = gr.exp2(self.less(m_old), ftz=True)
+            self.alpha[:] = gr.exp2(self.scores.less(m_old, self.mb), ftz=True)
         else:
-            self.alpha[:] = gr.where(far + gr.where(m_old == -gr.inf, 1, 0) > 0, 0, self.less(m_old))
+            self.alpha[:] = gr.where(far + gr.where(m_old == -gr.inf, 1, 0) > 0, 0, self.scores.less(m_old, self.mb))
             self.flags[:] = gr.where(gr.max(shift, -shift) * factor > FAR, 1, 0)
             gr.reduce("max", far, self.flags.values, axis=0, accumulate=True)
             self.mb[:] = gr.where(far > 0, 0, -factor * shift)
             shift[:] = gr.where(far > 0, shift, 0)
-            self.alpha[:] = gr.exp2(self.less(m_old - shift) - self.alpha, ftz=True)
+            self.alpha[:] = gr.exp2(self.scores.less(m_old - shift, self.mb) - self.alpha, ftz=True)
             self.floor[:] = gr.where(far > 0, gr.inf, -gr.inf)
             with gr.if_(gr.index(far, 0, 1) > 0):
                 S[:] = S - shift
         self.l[:] = self.l * self.alpha
         self.acc[:] = self.acc * self.alpha
-
-    def less(self, x: Any) -> Any:
-        """Scores relative to the maximum."""
-        return x + self.mb if self.a.prescaled else gr.fma(x, self.scores.factor, self.mb)
 
     def multiply_values(self, i: Any, j: int) -> None:
         """The accumulator += P V of chunk j of a tile."""
@@ -510,7 +506,7 @@ class _Forward:
         if self.wide is None:
             r[:] = self.acc * gr.where(total == 0, 0, gr.rcp(total))
         else:
-            total[:] = self.multiplied(total)
+            total[:] = self.scores.multiplied(self.S[0], total, self.best, self.far, self.m, self.mb)
             self.acc[:] = self.acc * gr.where(total == 0, 0, gr.rcp(total))
             rows = self.place.queries(self.wide, self.h).tile([c.BM, a.depth])[self.bm, 0].tile([WM, None])[w, 0]
             gr.move(rows, self.acc, atom=gr.atom("st.global.v2.b32"))
@@ -531,17 +527,6 @@ class _Forward:
             return
         out = self.place.queries(self.O, self.h).tile([c.BM, a.depth])[self.bm, 0].tile([WM, None])[w, 0]
         gr.move(out, mine, on=self.warp, atom=(gr.atom("ld.shared.v4.b32"), gr.atom("st.global.v4.b32")))
-
-    def multiplied(self, total: gr.Tensor) -> Any:
-        """The sum of the exponentials with the largest one as it was multiplied by values, rounded to 16 bits.
-
-        Where a probability is close to one, the quotient of both sums loses that rounding, and so does the gradient.
-        """
-        largest, rounded = self.S[0].reduced(1, "largest"), self.S[0].reduced(1, "P", self.a.dtype)
-        shift = 0 if self.a.prescaled else gr.where(self.far > 0, self.m, 0)
-        largest[:] = gr.where(total == 0, 0, gr.exp2(self.less(self.best - shift), ftz=True))
-        rounded[:] = largest
-        return total - (largest - rounded)
 
     def finish_lse(self, total: gr.Tensor) -> None:
         """LSE = m + log(sum exp(s - m)); -inf for a query that sees no key. Parts store m and log2 of the sum."""

@@ -51,8 +51,7 @@ class _Paged(Decode):
 
     def declare_keys(self) -> tuple[gr.Tensor, gr.Tensor]:
         """Pages, and which of them a sequence has."""
-        args, page = self.args, self.d.page
-        assert page is not None
+        args, page = self.args, self.d.keys_of_page
         self.pages, self.most = gr.sym("pages", max=PAGES), gr.sym("most", max=MOST)
         strides: dict[str, Any] = {}
 
@@ -70,8 +69,7 @@ class _Paged(Decode):
 
     def place_keys(self) -> None:
         """The keys of the block's sequence."""
-        page = self.d.page
-        assert page is not None
+        page = self.d.keys_of_page
         self.rows = math.gcd(page, self.d.BN)  # of a box
         self.boxes = self.d.BN // self.rows
         most = gr.min(self.most * page, MOST)
@@ -90,8 +88,7 @@ class _Paged(Decode):
 
     def run_producer(self) -> None:
         """Copies the pages."""
-        page, cp, count = self.d.page, gr.atom("cp.async.ca.4"), self.steps.count
-        assert page is not None
+        page, cp, count = self.d.keys_of_page, gr.atom("cp.async.ca.4"), self.steps.count
         (lane,) = self.producer.indices()
         of_a_page = page // self.rows
 

@@ -51,11 +51,11 @@ def attention_forward_sm90(c: ForwardSm90) -> gr.Kernel:
     """
     a, means = c.what, functools.partial(forward, c.what, c.lse, c.training)
     with gr.Kernel("attention_sm90", means, None, arguments(a, c.BN, c.BM, far=True)) as kernel:
-        _Forward(c).run()
+        _Hopper(c).run()
     return kernel
 
 
-class _Forward:
+class _Hopper:
     """One kernel in the making."""
 
     def __init__(self, c: ForwardSm90) -> None:
@@ -201,8 +201,8 @@ class _Forward:
         for r, m, h, b, place in self.places("load"):
             steps = self.steps(m, h, b)
             hi, count = steps["hi"], steps["count"]
-            gQ = self.lines(self.Q, h, place, 0).tile([c.BM, a.depth])[m, 0]
-            gK, gV = (self.lines(t, h // a.group, place, 1).tile([c.BN, a.depth])[:, 0] for t in (self.K, self.V))
+            gQ = self.lines(self.Q, h, place, False).tile([c.BM, a.depth])[m, 0]
+            gK, gV = (self.lines(t, h // a.group, place, True).tile([c.BN, a.depth])[:, 0] for t in (self.K, self.V))
             self.q.load(gQ, functools.partial(self.notes.write, r, {**steps, "m": m, "h": h, "b": b}))
             for i in gr.loop("i", count):
                 n = self.number("n", hi - 1 - i, m, h, b)
@@ -242,7 +242,7 @@ class _Forward:
             self.seen = Seen(place.sq, place.sk, self.seen.left, self.seen.right)
         return place
 
-    def lines(self, t: gr.Tensor, head: Any, place: SequenceView, of_keys: int) -> gr.Tensor:
+    def lines(self, t: gr.Tensor, head: Any, place: SequenceView, of_keys: bool) -> gr.Tensor:
         """(seq, D) of a tensor. Boxes of a packed sequence's last rows have those of the next ones, too."""
         if not self.starts:
             return place.keys(t, head) if of_keys else place.queries(t, head)
@@ -473,7 +473,7 @@ class _Forward:
             self.m_old[:] = m
             m[:] = gr.max(m, top)
             self.shift(S, further)
-        S[:] = gr.exp2(self.less(S), ftz=True)
+        S[:] = gr.exp2(self.plain.less(S, self.mb), ftz=True)
         gr.reduce("add", self.l, S, axis=1, accumulate=True)  # own values only: l keeps the lanes apart
         if further and self.c.lazy:
             if self.c.late:
@@ -491,24 +491,20 @@ class _Forward:
         if self.a.prescaled:
             self.mb[:] = -shift
             if further:
-                self.alpha[:] = gr.exp2(self.less(m_old), ftz=True)
+                self.alpha[:] = gr.exp2(self.plain.less(m_old, self.mb), ftz=True)
                 self.l[:] = self.l * self.alpha
             return
         if further:
-            self.alpha[:] = gr.where(far + gr.where(m_old == -gr.inf, 1, 0) > 0, 0, gr.fma(m_old, scale, self.mb))
+            self.alpha[:] = gr.where(far + gr.where(m_old == -gr.inf, 1, 0) > 0, 0, self.plain.less(m_old, self.mb))
         self.flags[:] = gr.where(gr.max(shift, -shift) * scale > FAR, 1, 0)
         gr.reduce("max", far, self.flags.values, axis=0, accumulate=True)
         self.mb[:] = gr.where(far > 0, 0, -scale * shift)
         shift[:] = gr.where(far > 0, shift, 0)
         if further:
-            self.alpha[:] = gr.exp2(gr.fma(m_old - shift, scale, self.mb) - self.alpha, ftz=True)
+            self.alpha[:] = gr.exp2(self.plain.less(m_old - shift, self.mb) - self.alpha, ftz=True)
             self.l[:] = self.l * self.alpha
         with gr.if_(gr.index(far, 0, 1) > 0):
             S[:] = S - shift
-
-    def less(self, x: Any) -> Any:
-        """Scores relative to the maximum."""
-        return x + self.mb if self.a.prescaled else gr.fma(x, self.scale, self.mb)
 
     def finish(self) -> None:
         """O = acc / l, and LSE."""
@@ -523,7 +519,7 @@ class _Forward:
                 lse[:] = gr.where(total == 0, 0, self.m + negative(lse) + gr.log2(total))
                 self.store_rows(self.place.per_query(self.rest, self.h), lse)
         if c.training:
-            total[:] = self.multiplied(total)
+            total[:] = self.plain.multiplied(self.S, total, self.best, self.far, self.m, self.mb)
         gr.wait(self.pv, pending=0)
         self.v.release()
         out = gr.fragment("out", [64, a.depth], a.dtype, self.pv.c, on=self.mine)
@@ -561,22 +557,11 @@ class _Forward:
         store, a, at = gr.atom("tma.store"), self.a, self.m_tile * self.c.consumers + self.w
         with gr.if_(at * 64 + 64 <= self.place.sq):
             with gr.only(self.mine.elect()):
-                gr.move(self.lines(self.O, self.h, self.place, 0).tile([64, a.depth])[at, 0], held, atom=store)
+                gr.move(self.lines(self.O, self.h, self.place, False).tile([64, a.depth])[at, 0], held, atom=store)
                 gr.commit(store)
         with gr.else_():
             by_threads = gr.atom("ld.shared.v4.b32"), gr.atom("st.global.v4.b32")
             gr.move(self.rows(self.O), held, on=self.mine, atom=by_threads)
-
-    def multiplied(self, total: gr.Tensor) -> Any:
-        """The sum of the exponentials with the largest one as it was multiplied by values, rounded to 16 bits.
-
-        Where a probability is close to one, the quotient of both sums loses that rounding, and so does the gradient.
-        """
-        largest, rounded = self.S.reduced(1, "largest"), self.S.reduced(1, "P", self.a.dtype)
-        shift = gr.where(self.far > 0, self.m, 0)
-        largest[:] = gr.where(total == 0, 0, gr.exp2(self.less(self.best - shift), ftz=True))
-        rounded[:] = largest
-        return total - (largest - rounded)
 
     def store_rows(self, rows: gr.Tensor, x: gr.Tensor) -> None:
         """Stores a number of each of the consumer's rows."""

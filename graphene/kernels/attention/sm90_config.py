@@ -55,6 +55,10 @@ class ForwardSm90:
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: a block of one tile has one consumer", [want])
         if self.training and not self.lse:
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: training does not fit", ["want: lse=True", "got: lse=False"])
+        held, most = self.BN // 2 + self.BN // 4 + a.depth // 2, self.registers[1]
+        if held > most:
+            got = [f"want: at most {most} of a thread's registers", f"got: {held} for scores, weights and sums"]
+            _core.fail("KERNEL_ARGUMENT", "ForwardSm90: the tile does not fit into registers", got, "take a smaller BN")
         if self.shared_bytes > SHARED_BYTES:
             got = [f"want: at most {SHARED_BYTES}", f"got: {self.shared_bytes}"]
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: tiles do not fit into shared memory", got,
@@ -74,7 +78,9 @@ class ForwardSm90:
 
     @property
     def registers(self) -> tuple[int, int]:
-        """Those of the producer's threads, which divide and count, and of several consumers'."""
+        """Those of the producer's threads, which divide and count, and of the consumers'; of one they are not given."""
+        if self.consumers == 1:
+            return 255, 255
         if self.consumers == 3:
             return (56, 152) if self.BN < 128 else (32, 160)
         return (56, 224) if self.what.varlen else (40, 232)

@@ -162,7 +162,7 @@ class AttentionOperator:
                 return select_decode(a, *sizes, lse=self.lse, device=where)
             return short
         if q.device != "cpu" and not self.varlen and boxed(q) and boxed(k) and boxed(v):
-            lengths, device = (q.shape[0] * q.shape[2], q.shape[1], k.shape[1]), target_device(q.device)
+            lengths, device = (q.shape[0], q.shape[2], q.shape[1], k.shape[1]), target_device(q.device)
             by_wgmma = select_forward_sm90(a, *lengths, lse=self.lse, training=self.training, device=device)
             if by_wgmma is not None:
                 return by_wgmma, 1
