@@ -32,6 +32,7 @@ from graphene.kernels.gemm.sm70 import gemm_sm70
 from graphene.kernels.gemm.sm80 import gemm_sm80
 from graphene.kernels.gemm.sm90 import gemm_sm90
 from graphene.kernels.reduction import ReductionConfig, reduction_kernel
+from graphene.kernels.rotary import RotaryConfig, rotary_kernel
 from graphene.kernels.rows.layernorm import layernorm, layernorm_kernel
 from graphene.kernels.rows.norm import NormConfig
 from graphene.kernels.rows.norm_backward import (
@@ -83,6 +84,7 @@ __all__ = [
     "NormConfig",
     "ProductConfig",
     "ReductionConfig",
+    "RotaryConfig",
     "RowTile",
     "SoftmaxColumnsConfig",
     "SoftmaxConfig",
@@ -114,6 +116,7 @@ __all__ = [
     "reduction_kernel",
     "rmsnorm_backward_kernel",
     "rmsnorm_kernel",
+    "rotary_kernel",
     "run_gemm",
     "softmax_columns_kernel",
     "softmax_kernel",

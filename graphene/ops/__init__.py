@@ -19,6 +19,7 @@ from graphene.ops.group_norm import group_norm
 from graphene.ops.matmul import matmul
 from graphene.ops.norms import layer_norm, rms_norm
 from graphene.ops.recurrent import lstm_cell, rnn_cell
+from graphene.ops.rotary import rotary
 from graphene.ops.scaled_matmul import scaled_matmul
 from graphene.ops.softmax import softmax
 
@@ -36,6 +37,7 @@ __all__ = [
     "matmul",
     "rms_norm",
     "rnn_cell",
+    "rotary",
     "scaled_matmul",
     "softmax",
 ]

@@ -46,6 +46,7 @@ from graphene.kernels.mlp_sm90 import MlpSm90Config, mlp_sm90
 from graphene.kernels.mlp_sm90 import runs_of as sm90_runs_of
 from graphene.kernels.recurrent import CellConfig, recurrent_cell
 from graphene.kernels.recurrent_sm90 import CellSm90Config, cell_sm90
+from graphene.kernels.rotary import RotaryConfig, rotary_kernel
 from graphene.kernels.rows.groupnorm import GroupNormConfig, groupnorm_kernel
 
 ROOT = Path(__file__).parents[2]
@@ -216,6 +217,22 @@ def _() -> Case:
     x = normal(0, 3, 2 * 21)
     config = GroupNormConfig(RowTile(21, 32, 1, 1), 2, 3, gamma=False, beta=False)
     return Case(groupnorm_kernel(config), [lambda: [x, np.zeros_like(x), 1e-5]])
+
+
+@case("rotary_kernel")
+def _() -> Case:
+    """Heads of three vectors in four lanes, two of them a thread; a norm."""
+    config = RotaryConfig((4, 2), 24, norm=True, vector=4, each=2, threads=32)
+    given = [normal(0, 2, 3, 4, 24), normal(1, 2, 3, 2, 24), normal(2, 2, 3, 24), normal(3, 2, 3, 24)]
+    factors, y = [normal(4, 24), normal(5, 24)], [np.zeros_like(x) for x in given[:2]]
+    return Case(rotary_kernel(config), [lambda: [*given, *factors, *y, 1.0, 1e-5]])
+
+
+@case("rotary_kernel, neighbours")
+def _() -> Case:
+    config = RotaryConfig((2, 1), 8, "neighbours", vector=8, threads=32)
+    given = [normal(0, 1, 40, 2, 8), normal(1, 1, 40, 1, 8), normal(2, 1, 40, 8), normal(3, 1, 40, 8)]
+    return Case(rotary_kernel(config), [lambda: [*given, *(np.zeros_like(x) for x in given[:2])]])
 
 
 def softmax_case(tile: RowTile) -> Case:
