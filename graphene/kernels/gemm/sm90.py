@@ -156,11 +156,11 @@ def product_sm90(product: Product) -> gr.Kernel:
                 with gr.only(mine.elect()):
                     empty[(get.index + (STAGES - back)) % STAGES].arrive(at=cluster if sharing > 1 else None)
 
-            def start(sums: Any, accumulate: Any) -> None:  # the products of a step
+            def start(sums: Any, accumulate: bool) -> None:  # the products of a step
                 i = get.index
                 left = sX[i] if h.rows == h.block_rows else sX[i].tile([h.rows, None])[w, 0]
                 full[i].wait(get.phase)
-                gr.fence(wgmma)
+                gr.fence(wgmma)  # the assembler wants one also where the products before have ordered the registers
                 gr.matmul(sums, left, sY[i].T, on=mine, atom=wgmma, accumulate=accumulate)
                 gr.commit(wgmma)
                 get.advance()
@@ -191,10 +191,11 @@ def product_sm90(product: Product) -> gr.Kernel:
                         turn[w].sync()
                     if promote:
                         promoted(acc, newest, grid, start, finish, release)
-                    for k in gr.loop("k", grid.steps) if not promote else ():
-                        start(acc, k > 0)
-                        gr.wait(wgmma, pending=1)  # the step before has read its stage
-                        with gr.if_(k > 0):
+                    else:  # the first step reads no sums, whose registers are the epilogue's until then
+                        start(acc, False)
+                        for _ in gr.loop("k", grid.steps, start=1):
+                            start(acc, True)
+                            gr.wait(wgmma, pending=1)  # the step before has read its stage
                             release(2)
                     if turn is not None:
                         turn[1 - w].arrive()
