@@ -10,8 +10,10 @@ from graphene.kernels.attention.backward import BackwardConfig
 from graphene.kernels.attention.backward_sm90 import KEYS, GradientSm90
 from graphene.kernels.attention.decode import DecodeConfig
 from graphene.kernels.attention.forward import ForwardConfig
+from graphene.kernels.attention.keys_sm90 import KeysSm90
 from graphene.kernels.attention.problem import Attention
 from graphene.kernels.attention.product import ProductConfig
+from graphene.kernels.attention.product_sm90 import ProductSm90
 from graphene.kernels.attention.sm90 import ForwardSm90
 from graphene.select.device import H200
 from graphene.select.hopper import has_wgmma
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 THREE = 0.86  # the time of 64 queries of three consumers, as a share of that of two, heads of 64 on an H200
 IN_STEP = 1.03  # time of a tile where blocks share the keys of a head, to that where one has all of them
+SAVED_BY_WGMMA = False  # whether attention_keys_gradient_sm90 is chosen
+FEW_STEPS = 16  # up to which the next tile of keys has a place of its own, heads of 64
 SHORT = 16  # with at most this many queries, the heads of a group are rows of one block
 
 # Of the kernel for few queries on sm_90a, as measured on an H200.
@@ -199,6 +203,22 @@ def select_backward_sm90(
 
     blocks = min((1, 2, 4, 8, 16), key=run)
     return GradientSm90(what, *((2, 3) if what.D <= 64 else (1, 2)), parts=blocks)
+
+
+def select_saving_sm90(
+    what: Attention, sq: int, sk: int, *, device: Device = H200
+) -> tuple[KeysSm90, ProductSm90] | None:
+    """The kernels of wgmma that pass the scores' gradients on, or None if they do not take the problem or the device
+    has no such instruction. `sq`, `sk`: queries and keys.
+    """
+    a = what
+    served = not (a.mask is not None or a.prescaled or a.varlen) and a.D <= 128 and min(sq, sk) > 0
+    if not (SAVED_BY_WGMMA and served and has_wgmma(device)):
+        return None
+    keys = KeysSm90(a, 1 if sq > FEW_STEPS * 64 else 2, 4) if a.D <= 64 else KeysSm90(a, direct=False)
+    tiles = -(-sq // 64)
+    consumers = -(-tiles // -(-tiles // 4))
+    return keys, ProductSm90(a, consumers, 4 if a.D <= 64 else 3)
 
 
 def select_backward_saving(what: Attention, *, device: Device = H200) -> tuple[BackwardConfig, ProductConfig] | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import graphene as gr
 from graphene.kernels.attention import reference as means
 from graphene.kernels.attention import reference_saved as saved
-from graphene.kernels.attention import reference_sums as sums
+from graphene.kernels.attention import reference_tiles as tiles
 from graphene.kernels.attention.problem import LOG2E
 from graphene.kernels.attention.workspace import TOGETHER
 
@@ -53,13 +53,18 @@ def arguments(
         if "rows" in args and "Q" in args:
             numbers(a, args)
         if "saved" in args and "Q" not in args:
-            saved.prepare(tile, args)
+            if args["saved"].ndim == 4:
+                tiles.prepare(args)
+            else:
+                saved.prepare(tile, args)
         if "L" in args:
             logarithms(args, rng)
 
     def sizes(s: dict[str, int]) -> None:
-        if "saved_heads" in s:
+        if "panels" in s:
             saved.sizes(s)
+        elif "saved_heads" in s:
+            tiles.sizes(a, s)
 
     scales = [0.18, 0.02, 1.0, 3.0, 0.5] + ([2.0**16, 6e8, 2.0**29] if far else [])
     scales = [-0.18, -1.0, 0.0] if a.scaled else scales
@@ -175,7 +180,7 @@ def numbers(a: Attention, args: Any) -> None:
 
     with np.errstate(divide="ignore"):  # rows that see no key
         made = means.forward(a, True, **args)
-    args["rows"][...] = sums.tiled(made["LSE"], means.delta(args["G"], made["O"]))
+    args["rows"][...] = tiles.tiled(made["LSE"], means.delta(args["G"], made["O"]))
 
 
 def logarithms(args: Any, rng: Any) -> None:

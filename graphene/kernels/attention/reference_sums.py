@@ -4,33 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from graphene.kernels.attention.problem import LOG2E
 from graphene.kernels.attention.reference import gradients
+from graphene.kernels.attention.reference_tiles import TILE, plain
 
 if TYPE_CHECKING:
     from graphene.kernels.attention.problem import Attention
-
-TILE = 64  # queries of a tile
-
-
-def tiled(LSE: Any, delta: Any) -> Any:
-    """The numbers of rows, tile by tile: -LSE in units of log2(e), which is -inf without keys or queries; delta."""
-    import numpy as np
-
-    *front, sq = LSE.shape
-    tiles = -(-sq // TILE)
-    rows = np.zeros_like(LSE, shape=(*front, 2, tiles * TILE))
-    rows[..., 0, :] = -np.inf
-    rows[..., 0, :sq] = np.where(np.isinf(LSE), -np.inf, LSE * -LOG2E)
-    rows[..., 1, :sq] = delta
-    return rows.reshape(*front, 2, tiles, TILE).swapaxes(-2, -3).reshape(*front, tiles, 2 * TILE)
-
-
-def plain(rows: Any, sq: int) -> tuple[Any, Any]:
-    """The inverse: LSE, which is inf where there are no keys, and delta."""
-    *front, tiles, _ = rows.shape
-    numbers = rows.reshape(*front, tiles, 2, TILE).swapaxes(-2, -3).reshape(*front, 2, tiles * TILE)
-    return numbers[..., 0, :sq] / -LOG2E, numbers[..., 1, :sq]
 
 
 def in_tiles(dq: Any) -> Any:
@@ -80,25 +58,6 @@ def read_sums(parts: int, **given: Any) -> dict[str, Any]:
     return {"dK": given["dK"], "dV": given["dV"], "sums": whole_sums(parts, given["sums"])}
 
 
-def tiled_rows(delta: Any, LSE: Any) -> Any:
-    """The numbers of rows."""
-    return tiled(LSE, delta)
-
-
 def rounded_sums(parts: int, sums: Any, dQ: Any, scale: Any) -> Any:
     """The gradient of queries."""
     return out_of_tiles(whole_sums(parts, sums), *dQ.shape[1::2]) * scale
-
-
-__all__ = [
-    "TILE",
-    "in_tiles",
-    "out_of_tiles",
-    "plain",
-    "read_sums",
-    "rounded_sums",
-    "sums_gradient",
-    "tiled",
-    "tiled_rows",
-    "whole_sums",
-]

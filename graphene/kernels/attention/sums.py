@@ -6,7 +6,8 @@ import functools
 
 import graphene as gr
 from graphene.kernels.attention.problem import Attention, AttentionArguments, negative
-from graphene.kernels.attention.reference_sums import TILE, rounded_sums, tiled_rows
+from graphene.kernels.attention.reference_sums import rounded_sums
+from graphene.kernels.attention.reference_tiles import TILE, tiled_rows
 
 __all__ = ["attention_rows_kernel", "attention_sums_kernel"]
 

@@ -16,8 +16,10 @@ from graphene.kernels.attention.backward import (
 )
 from graphene.kernels.attention.backward_sm90 import QUERIES, GradientSm90, attention_gradient_sm90
 from graphene.kernels.attention.delta import attention_delta_kernel
+from graphene.kernels.attention.keys_sm90 import KEYS, KeysSm90, attention_keys_gradient_sm90
 from graphene.kernels.attention.problem import Attention
 from graphene.kernels.attention.product import attention_queries_product_kernel
+from graphene.kernels.attention.product_sm90 import ProductSm90, attention_queries_product_sm90
 from graphene.kernels.attention.sums import attention_rows_kernel, attention_sums_kernel
 from graphene.kernels.attention.workspace import PANEL, ROWS
 from graphene.ops.attention import reference as plain
@@ -40,7 +42,12 @@ from graphene.ops.core.define import Arg, Defined, Definition
 from graphene.ops.core.kernels import DTYPES, memory_bytes, target_device
 from graphene.ops.core.torch import Tensor, torch
 from graphene.ops.core.views import output, own, view
-from graphene.select.attention import select_backward, select_backward_saving, select_backward_sm90
+from graphene.select.attention import (
+    select_backward,
+    select_backward_saving,
+    select_backward_sm90,
+    select_saving_sm90,
+)
 from graphene.select.device import Device
 
 _NUMBERS = "bool causal, int left, int right, float scale, float softcap"
@@ -80,6 +87,16 @@ def _by_wgmma(config: GradientSm90) -> tuple[Any, Any, Any]:
         attention_rows_kernel(plain_rows),
         attention_gradient_sm90(config),
         attention_sums_kernel(plain_rows, config.parts),
+    )
+
+
+@functools.cache
+def _tiled(keys: KeysSm90, product: ProductSm90) -> tuple[Any, Any, Any]:
+    a = keys.what
+    return (
+        attention_rows_kernel(Attention(a.D, a.dtype, group=a.group)),
+        attention_keys_gradient_sm90(keys),
+        attention_queries_product_sm90(product),
     )
 
 
@@ -154,6 +171,11 @@ class Gradients:
         small = q.device == "cpu"
         if not self.varlen and not small and all(boxed(t) for t in (g, q, k, v)):
             device = target_device(q.device)
+            tiled = select_saving_sm90(a, q.shape[1], k.shape[1], device=device)
+            if tiled is not None:
+                recipe = self.tiled(tiled, q, k, outputs, [inputs, dq, dk, dv, numbers], results)
+                if recipe is not None:
+                    return recipe
             by_wgmma = select_backward_sm90(a, q.shape[0], k.shape[1], k.shape[2], device=device)
             if by_wgmma is not None:
                 return self.summed(by_wgmma, q, outputs, [inputs, dq, dk, dv, numbers], results)
@@ -184,6 +206,35 @@ class Gradients:
                          (product, [keys_of, saved, *starts_of, dq, *numbers[1 + a.softcap:], first,
                                     *after[0]])]  # fmt: skip
         return _core.Recipe(outputs, 3, launches)
+
+    def tiled(
+        self, kernels: tuple[KeysSm90, ProductSm90], q: Arg, k: Arg, outputs: list[Any], parts: list[Any], results: int
+    ) -> Any:
+        """The recipe of the kernels that pass scores' gradients on in tiles; None if the work space would be too large.
+
+        As many heads share a work space as in `configure`.
+        """
+        (g, delta, lse, *qkv), dq, dk, dv, numbers = parts
+        group, device = kernels[0].what.group, target_device(q.device)
+        tiles, keys = -(-q.shape[1] // QUERIES), -(-k.shape[1] // KEYS) * KEYS
+        head_bytes = group * tiles * QUERIES * keys * q.item_bytes
+        heads, memory = q.shape[0] * k.shape[2], memory_bytes(q.device)
+        shares = head_shares(heads, head_bytes, memory, keys // KEYS, device.sm_count)
+        if not shares:
+            return None
+        heads_of = [[(3, 0)], [(3, 2)]]
+        spaces = [
+            output("fp32", *heads_of, [(-1, tiles)], [(-1, 2 * QUERIES)]),
+            output(DTYPES[q.dtype], *([(-1, n)] for n in (shares[0][1] * group, tiles, keys, QUERIES))),
+        ]
+        rows = whole(results + 3, 4)
+        before, of_keys, product = _tiled(*kernels)
+        launches: list[Any] = [(before, [delta, lse, rows])]
+        for first, count in shares:
+            saved = view(results + 4, (((-1, count * group),), (0,)), *(own(results + 4, d) for d in range(1, 4)))
+            launches += [(of_keys, [g, rows, *qkv, saved, dk, dv, *numbers, first]),
+                         (product, [qkv[1], saved, dq, *numbers[1:], first])]  # fmt: skip
+        return _core.Recipe([*outputs, *spaces], 3, launches)
 
     def summed(self, config: GradientSm90, q: Arg, outputs: list[Any], parts: list[Any], results: int) -> Any:
         """The recipe of the kernel that adds gradients of queries up in fp32."""
