@@ -12,6 +12,8 @@ import graphene as gr
 from graphene import kernels
 from graphene.kernels import Attention, Extra
 from graphene.kernels.attention.backward_sm90 import GradientSm90, attention_gradient_sm90
+from graphene.kernels.attention.keys_sm90 import KeysSm90, attention_keys_gradient_sm90
+from graphene.kernels.attention.product_sm90 import ProductSm90, attention_queries_product_sm90
 from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
 from graphene.kernels.attention.sums import attention_rows_kernel, attention_sums_kernel
 
@@ -98,6 +100,45 @@ def _() -> Case:
 @case("attention_gradient_sm90, heads in groups")
 def _() -> Case:
     return hopper_gradient(GradientSm90(Attention(16, right=True, group=2), parts=2), [(70, 150)])
+
+
+def saving_gradient(config: KeysSm90, sq: int, sk: int, numbers: list[int]) -> Case:
+    """A call of some queries and keys, whose work space holds one of two heads of keys."""
+    a = config.what
+
+    def call() -> list[Any]:
+        q, k, g, v = (normal(i, 1, s, h, a.D) for i, (s, h) in enumerate(((sq, 2 * a.group), (sk, 2)) * 2))
+        lse, delta = (normal(i, 1, 2 * a.group, sq).astype(np.float32) for i in (5, 4))
+        tiles = -(-sq // 64)
+        rows = np.full((1, 2 * a.group, tiles, 128), np.nan, np.float32)
+        attention_rows_kernel(a).simulate(delta, lse + 4, rows)
+        saved = np.full((a.group, tiles, -(-sk // 128) * 128, 64), np.nan, np.float16)
+        return [g, rows, q, k, v, saved, np.full_like(k, np.nan), np.full_like(k, np.nan), 0.18, 0.125, *numbers, 1]
+
+    return Case(attention_keys_gradient_sm90(config), [call])
+
+
+@case("attention_keys_gradient_sm90")
+def _() -> Case:
+    """Grouped heads, a causal window; edges of keys and queries; rows that see no key."""
+    return saving_gradient(KeysSm90(Attention(16, right=True, group=2), stages=2, held=True), 100, 150, [-3])
+
+
+@case("attention_keys_gradient_sm90, by shared memory, in turns")
+def _() -> Case:
+    return saving_gradient(KeysSm90(Attention(16, left=True), stages=2, direct=False, turns=True), 150, 130, [30])
+
+
+@case("attention_queries_product_sm90")
+def _() -> Case:
+    """One of two heads; tiles that one consumer's queries see and another's do not."""
+
+    def call() -> list[Any]:
+        k, saved = normal(0, 1, 150, 2, 16), normal(1, 2, 3, 256, 64)
+        return [k, saved, np.full((1, 130, 4, 16), np.nan, np.float16), 0.25, 3, 1]
+
+    what = Attention(16, right=True, group=2)
+    return Case(attention_queries_product_sm90(ProductSm90(what, 2, 2)), [call])
 
 
 @case("attention_rows_kernel")
