@@ -38,7 +38,7 @@ CONFIGS = {
     "negative scale": ForwardSm90(replace(CAUSAL, scaled=True), 16, 2, lse=True, training=True),
     "mask of keys": ForwardSm90(Attention(16, mask=Extra(rows=False)), 16, 2),
     "causal mask": ForwardSm90(replace(CAUSAL, mask=Extra()), 32, 1),
-    "a block for each tile": replace(ONE, lse=True),
+    "a block for each tile": replace(ONE, consumers=2, lse=True),
     "a block for each causal tile": replace(ONE, what=replace(CAUSAL, group=2), lse=True, training=True),
     "a block for each masked tile": replace(ONE, what=Attention(16, mask=Extra(rows=False))),
     "bias": replace(SMALL, what=replace(CAUSAL, bias=Extra(gr.fp32)), consumers=2, queries=2, lse=True, training=True),
@@ -106,7 +106,7 @@ def test_packed_sequences(what: Attention, ends: tuple[list[int], list[int]]) ->
     with np.errstate(divide="ignore"):
         want = reference.forward(what, True, **wide, **numbers)
     got = {n: np.full(x.shape, np.nan, np.float16 if n == "O" else np.float32) for n, x in want.items()}
-    for c in ForwardSm90(what, 32, 2, lse=True), replace(ONE, what=what, BN=32, lse=True):
+    for c in ForwardSm90(what, 32, 2, lse=True), replace(ONE, what=what, BN=32, consumers=2, lse=True):
         kernel = attention_forward_sm90(c)
         kernel(*given.values(), *starts, *got.values(), *numbers.values(), int(np.diff(starts[0]).max()))
         for n, x in want.items():
@@ -126,7 +126,7 @@ def test_its_promise_is_held(name: str) -> None:
 def test_refusals() -> None:
     with pytest.raises(VerifyError, match="no kernel of this problem"):
         ForwardSm90(Attention(64, bias=Extra(gr.fp16), varlen=True))
-    with pytest.raises(VerifyError, match="one consumer"):
+    with pytest.raises(VerifyError, match="one tile of queries"):
         ForwardSm90(Attention(64), persistent=False)
     for wrong in ({"what": None}, {"apart": "x"}, {"lse": 1}):
         with pytest.raises(VerifyError, match=next(iter(wrong))):

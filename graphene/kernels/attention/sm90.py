@@ -114,14 +114,14 @@ class _Hopper:
             threads = gr.threads(128 * (1 + c.consumers))
             producer, consumers = threads[0:128], threads[128 : 128 * (1 + c.consumers)].tile(128)
         else:
-            threads = gr.threads(128 + 32)
-            producer, consumers = threads[128:160], threads[0:128].tile(128)
+            threads = gr.threads(128 * c.consumers + 32)
+            producer, consumers = threads[128 * c.consumers : threads.size], threads[0 : 128 * c.consumers].tile(128)
         self.q = Ring(a, "Q", c.BM, c.queries, c.consumers)
         self.k, self.v = (Ring(a, n, c.BN, c.stages, c.consumers) for n in "KV")
         self.sO = staged(a, "sO", c.BM) if c.apart else None
         for ring in (self.q, self.k, self.v):
             ring.barriers()
-        takes_turns = c.turns and c.consumers > 1
+        takes_turns = c.turns and c.consumers > 1 and c.persistent
         self.turn = gr.named_barrier("turn", stages=c.consumers, threads=256) if takes_turns else None
         tiles = MOST // c.BN + 1
         limits = {"hi": (1, tiles), "count": (1, tiles), "behind": (0, tiles)}
@@ -135,12 +135,12 @@ class _Hopper:
         if not c.persistent:
             self.choose(threads)
         with gr.only(producer):
-            if c.consumers > 1:  # else a thread has as many as it can use
+            if c.moves_registers:
                 gr.setmaxnreg(c.registers[0])
             with gr.only(producer.elect()):
                 self.produce()
         with gr.only(consumers):
-            if c.consumers > 1:
+            if c.moves_registers:
                 gr.setmaxnreg(c.registers[1])
             self.consume(consumers)
 
@@ -362,7 +362,8 @@ class _Hopper:
         self.flags = self.S.reduced(1, "flags", gr.i32)
         self.over, self.grows, self.far = (gr.alloc(n, [], gr.i32, gr.RF) for n in ("over", "grows", "far"))
         warps = mine.tile(32)
-        self.warp = warps[warps.indices()[0]]
+        self.warp_at = warps.indices()[0]
+        self.warp = warps[self.warp_at]
         self.most = gr.alloc("most", [], gr.fp32, gr.RF)
 
     def scores(self) -> None:
@@ -532,38 +533,46 @@ class _Hopper:
         place = (self.q.tile() if self.sO is None else self.sO).tile([64, None])[w, 0]
         if self.sO is not None:
             gr.wait(store, pending=0)  # the tile before has left
-        gr.barrier(on=self.mine)
+        # Of several blocks on a multiprocessor, none may have all of its barriers with a number.
+        by, each = (self.mine, 64) if c.persistent else (self.warp, 16)
+        gr.barrier(on=by)
         gr.move(place, out, atom=gr.atom("stmatrix.x4"))
         gr.fence("async.shared")  # what threads stored becomes visible to the copy
-        gr.barrier(on=self.mine)
+        gr.barrier(on=by)
+        if not c.persistent:
+            place = place.tile([16, None])[self.warp_at, 0]
         if self.starts:
-            self.store_packed(place)
+            self.store_packed(place, by, each)
             return
-        with gr.only(self.mine.elect()):
-            gr.move(self.rows(self.O), place, atom=store)
+        with gr.only(by.elect()):
+            gr.move(self.rows(self.O, each), place, atom=store)
             gr.commit(store)
             if self.sO is None and c.persistent:
                 gr.wait(store, pending=0)
         if self.sO is None and c.persistent:
             self.q.release()
 
-    def rows(self, t: gr.Tensor) -> gr.Tensor:
-        """The consumer's rows of a tensor like Q."""
-        c = self.c
-        return self.place.queries(t, self.h).tile([64, self.a.depth])[self.m_tile * c.consumers + self.w, 0]
+    def at(self, each: int) -> Any:
+        """The number of the consumer's rows, or, of 16 rows, of the warp's."""
+        at = self.m_tile * self.c.consumers + self.w
+        return at if each == 64 else at * 4 + self.warp_at
 
-    def store_packed(self, held: gr.Tensor) -> None:
-        """Stores the consumer's rows of a packed sequence; by threads, where the box would reach into the next one."""
-        store, a, at = gr.atom("tma.store"), self.a, self.m_tile * self.c.consumers + self.w
-        with gr.if_(at * 64 + 64 <= self.place.sq):
-            with gr.only(self.mine.elect()):
-                gr.move(self.lines(self.O, self.h, self.place, False).tile([64, a.depth])[at, 0], held, atom=store)
+    def rows(self, t: gr.Tensor, each: int = 64) -> gr.Tensor:
+        """The consumer's rows of a tensor like Q, or 16 of them, the warp's."""
+        return self.place.queries(t, self.h).tile([each, self.a.depth])[self.at(each), 0]
+
+    def store_packed(self, held: gr.Tensor, by: Any, each: int) -> None:
+        """Stores rows of a packed sequence; by threads, where the box would reach into the next one."""
+        store, a, at = gr.atom("tma.store"), self.a, self.at(each)
+        with gr.if_(at * each + each <= self.place.sq):
+            with gr.only(by.elect()):
+                gr.move(self.lines(self.O, self.h, self.place, False).tile([each, a.depth])[at, 0], held, atom=store)
                 gr.commit(store)
         with gr.else_():
             by_threads = gr.atom("ld.shared.v4.b32"), gr.atom("st.global.v4.b32")
-            gr.move(self.rows(self.O), held, on=self.mine, atom=by_threads)
+            gr.move(self.rows(self.O, each), held, on=by, atom=by_threads)
 
     def store_rows(self, rows: gr.Tensor, x: gr.Tensor) -> None:
         """Stores a number of each of the consumer's rows."""
-        rows = rows.tile([64])[self.m_tile * self.c.consumers + self.w]
+        rows = rows.tile([64])[self.at(64)]
         gr.move(rows.reshape(0, gr.Layout((64, 1))), x, atom=gr.atom("st.global.b32"))

@@ -19,7 +19,7 @@ class ForwardSm90:
     `stages`: of the rings of keys and of values; `queries`: of that of queries. `apart`: results leave from a place of
     their own, else from that of the queries. `turns`: consumers take turns at the tensor cores. `lazy`: sums shrink
     only where a maximum has grown by more than 2^8. `lse`, `training`: as in ``ForwardConfig``. `persistent`: a block
-    goes through many tiles of queries; else each tile has a block of its own, of one consumer and a warp that copies,
+    goes through many tiles of queries; else each tile has a block of its own, whose producer is a warp, without turns,
     and several such blocks share a multiprocessor. Raises VerifyError KERNEL_ARGUMENT.
     """
 
@@ -40,7 +40,7 @@ class ForwardSm90:
         for name in ("apart", "turns", "lazy", "lse", "training", "persistent"):
             flags("ForwardSm90", name, (getattr(self, name),), 1)
         size("ForwardSm90", "BN", self.BN, multiple_of=16, most=256)
-        size("ForwardSm90", "consumers", self.consumers, most=3)
+        size("ForwardSm90", "consumers", self.consumers, most=4)
         size("ForwardSm90", "stages", self.stages, least=2)
         size("ForwardSm90", "queries", self.queries)
         a = self.what
@@ -50,9 +50,9 @@ class ForwardSm90:
         if a.varlen and self.persistent and (self.consumers > 2 or not self.apart):
             want = "want: at most two consumers, apart=True"
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: packed sequences do not fit", [want], "take two consumers")
-        if not self.persistent and (self.consumers > 1 or self.queries > 1):
-            want = "want: consumers=1, queries=1, or persistent=True"
-            _core.fail("KERNEL_ARGUMENT", "ForwardSm90: a block of one tile has one consumer", [want])
+        if not self.persistent and self.queries > 1:
+            want = ["want: queries=1, or persistent=True", f"got: queries={self.queries}"]
+            _core.fail("KERNEL_ARGUMENT", "ForwardSm90: a block of one tile has one tile of queries", want)
         if self.training and not self.lse:
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: training does not fit", ["want: lse=True", "got: lse=False"])
         held, most = self.BN // 2 + self.BN // 4 + a.depth // 2, self.registers[1]
@@ -77,10 +77,17 @@ class ForwardSm90:
         return self.lazy and self.consumers == 3
 
     @property
+    def moves_registers(self) -> bool:
+        """Whether the producer gives registers to consumers. A single one has as many as it can use."""
+        return self.persistent and self.consumers > 1
+
+    @property
     def registers(self) -> tuple[int, int]:
-        """Those of the producer's threads, which divide and count, and of the consumers'; of one they are not given."""
-        if self.consumers == 1:
+        """Those of the producer's threads, which divide and count, and of the consumers'."""
+        if not self.moves_registers:
             return 255, 255
+        if self.consumers == 4:
+            return 24, 112
         if self.consumers == 3:
             return (56, 152) if self.BN < 128 else (32, 160)
         return (56, 224) if self.what.varlen else (40, 232)
