@@ -30,6 +30,7 @@ __all__ = [
     "known",
     "mutants",
     "of_hazard",
+    "of_nothing",
     "of_promise",
     "worst_of",
 ]
@@ -42,6 +43,7 @@ _GHOSTS = 8
 _GHOST_LANE_OPS = 500_000
 _FEW_BLOCKS = 8  # a grid of no more blocks is run whole, however large the blocks are
 _GHOST_BLOCK_OPS = 20_000_000  # the most in all blocks of a large call that hold specs to their promises
+_SMALLER = 8, 8, 1_000_000  # calls and lane operations that judge a kernel where a given call is too large for it
 _MOST_JUDGED = 4e9  # the largest product of a large call's sizes: its meaning takes about a minute
 
 
@@ -49,8 +51,9 @@ _MOST_JUDGED = 4e9  # the largest product of a large call's sizes: its meaning t
 class CheckError:
     """A hazard, a broken promise of the kernel, or a spec whose decomposition does not do what the spec says.
 
-    ``code``: SIM_* or CHECK_*. ``where``: Python ``file:line`` of the statement, or of the kernel's meaning. ``ir``:
-    its IR text, and that of the other side of a race. ``text``: everything, as an exception would print it.
+    ``code``: SIM_* or CHECK_*; LAUNCH_* if every call was refused. ``where``: Python ``file:line`` of the statement, or
+    of the kernel's meaning. ``ir``: its IR text, and that of the other side of a race. ``text``: everything, as an
+    exception would print it.
     """
 
     code: str
@@ -74,10 +77,11 @@ class Worst(NamedTuple):
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The outcome of ``kernel.check()``; true if nothing was found.
+    """The outcome of ``kernel.check()``; true if nothing was found, and what the kernel promises was judged.
 
-    ``errors``: a hazard if there is one, else every broken promise. ``calls``: all calls that ran, with sizes, kind of
-    data and scalars. ``worst``: the largest error of an output in units of the bound; None without a promise.
+    ``errors``: a hazard if there is one, else every broken promise, or why no call could be judged. ``calls``: all
+    calls that ran, with sizes, kind of data and scalars. ``worst``: the largest error of an output in units of the
+    bound; None without a promise.
     ``promises``: how many instances of specs were held to their promises, at ``sizes`` and other small sizes.
     ``roundings``: names of the tensors in which values become narrower than fp32 and are then computed with.
     ``uncovered``: what no call reached: residues of a dividend, statements that no thread executed, loops that no
@@ -177,7 +181,7 @@ def _first_call(
         made, call = of_arguments(kernel, program, args)
     else:
         fixed = {**_core.argument_sizes(program, args), **sizes} if args else dict(sizes)
-        plan = Plan(kernel, seed, known(kernel, fixed))
+        plan = Plan(kernel, seed, known(kernel, fixed), conditions=_core.launch_conditions(program))
         call = plan.usual()
         made = plan.make(call)
     return made, call, _core.argument_sizes(program, _positional(kernel, made))
@@ -214,6 +218,7 @@ def check(
     sizes: dict[str, int],
     once: bool = False,
     memory_bytes: int = MEMORY_BYTES,
+    explain: bool = True,
 ) -> CheckResult:
     """Runs calls of a kernel, with every access checked, and holds outputs to what the kernel promises; then runs the
     smallest of them over a prime field, where what each decomposed spec promises (``after == F(before)``) holds exactly
@@ -221,7 +226,8 @@ def check(
 
     ``args``: the one call that runs, unchanged. ``sizes``: values of the kernel's symbols in every call; the others are
     chosen. ``once``: only the first call is made. With both ``args`` and ``sizes``, the arrays only give sizes.
-    ``memory_bytes``: how much this process may allocate meanwhile. Raises SimulationError SIM_ARGUMENT for sizes that
+    ``memory_bytes``: how much this process may allocate meanwhile. ``explain``: whether a smaller call is looked for
+    that shows the same, and the innermost spec that is wrong. Raises SimulationError SIM_ARGUMENT for sizes that
     the symbols' facts exclude, SIM_MEMORY for sizes or arguments that need more memory, CHECK_MEANS for a meaning that
     does not fit; VerifyError and SelectError as lowering does.
     """
@@ -231,11 +237,17 @@ def check(
     check_sizes(sizes)
     check_memory(memory_bytes)
     with limited(memory_bytes):
-        return _check(kernel, args, arch, seed, sizes, once)
+        return _check(kernel, args, arch, seed, sizes, once, explain)
 
 
 def _check(
-    kernel: Recorded, args: tuple[object, ...], arch: str | None, seed: int, sizes: dict[str, int], once: bool
+    kernel: Recorded,
+    args: tuple[object, ...],
+    arch: str | None,
+    seed: int,
+    sizes: dict[str, int],
+    once: bool,
+    explain: bool,
 ) -> CheckResult:
     from graphene.judge.calls import Plan, of_arguments
     from graphene.judge.runs import Runner
@@ -247,16 +259,27 @@ def _check(
         runner = Runner(kernel, arch, seed, Plan(kernel, seed, call.sizes))
         runner.one(call, made)
     else:
+        conditions = _core.launch_conditions(program)
         fixed = {**_core.argument_sizes(program, args), **sizes} if args else dict(sizes)
-        runner = Runner(kernel, arch, seed, Plan(kernel, seed, known(kernel, fixed)))
+        runner = Runner(kernel, arch, seed, Plan(kernel, seed, known(kernel, fixed), conditions=conditions), explain)
         if not (fixed and _is_large(kernel, arch, seed, runner.plan)):
             runner.all(*((0, 0) if once else ()))
-        if not runner.outcome.runs:  # the call is too large, or a launch would refuse it: run some of its blocks
+        outcome = runner.outcome
+        if not outcome.runs and not outcome.refused:  # the call is too large: run some of its blocks
             some = _telling_blocks(kernel, arch, seed, runner, began)
+            if some is None and not outcome.refused:
+                some = _some_blocks(kernel, program, args, seed, fixed, began, outcome.uncovered())
+            if some is not None and some.ok and some.worst is None and promises(kernel):
+                small = Plan(kernel, seed, conditions=conditions)
+                return _judged_smaller(some, kernel, Runner(kernel, arch, seed, small), began)
             if some is not None:
                 return some
-            return _some_blocks(kernel, program, args, seed, fixed, began, runner.outcome.uncovered())
     return _result(kernel, arch, seed, runner, began)
+
+
+def promises(kernel: Recorded) -> bool:
+    """Whether the kernel says what it computes."""
+    return kernel.promise is not None and kernel.promise.means is not _promise._nothing
 
 
 def _is_large(kernel: Recorded, arch: str | None, seed: int, plan: Plan) -> bool:
@@ -267,7 +290,7 @@ def _is_large(kernel: Recorded, arch: str | None, seed: int, plan: Plan) -> bool
     call = plan.usual()
     if plan.large(call):
         return True
-    small = Plan(kernel, seed)
+    small = Plan(kernel, seed, conditions=_core.launch_conditions(kernel.lowered(arch)))
     usual = small.usual()
     if plan.cost(call.sizes) <= 4 * small.cost(usual.sizes):
         return False
@@ -295,7 +318,7 @@ def _some_blocks(
     except SimulationError as e:
         why = [*why, f"{_SPECS}: {refuses_memory(e)}"]
         found = _core.check(program, known, seed, hazards_alone=True, memory_bytes=limit())
-    uncovered = (f"outputs: {found.blocks} blocks ran, and what {kernel.name} promises was not looked at", *why)
+    uncovered = (f"outputs: {found.blocks} blocks ran, and what they wrote was not looked at", *why)
     return CheckResult(tuple(_errors(found.problems)), found.promises, found.lane_ops, found.sizes, found.blocks,
                        program.arch, uncovered=uncovered, seconds=time.perf_counter() - began)  # fmt: skip
 
@@ -303,7 +326,7 @@ def _some_blocks(
 def _telling_blocks(kernel: Recorded, arch: str | None, seed: int, runner: Runner, began: float) -> CheckResult | None:
     """Some blocks that differ from one another, of the usual call of sizes that are too large to run whole.
 
-    None where its arguments cannot be made: ``runner.outcome.too_large`` says why.
+    None where its arguments cannot be made: ``runner.outcome`` says why, among calls that are too large or refused.
     """
     from graphene.judge.runs import refuses_memory
 
@@ -322,8 +345,11 @@ def _telling_blocks(kernel: Recorded, arch: str | None, seed: int, runner: Runne
         except SimulationError as e:
             judged = refuses_memory(e)
             run = runner.run_blocks(call, runner.again(call), blocks, judged=False)
-    except (SimulationError, LaunchError) as e:
+    except SimulationError as e:
         outcome.too_large.append(f"{call}: {refuses_memory(e)}")
+        return None
+    except LaunchError as e:
+        outcome.refused.append((call, e))
         return None
     outcome.runs.append(run)
     outcome.failed = None if run.ok else run
@@ -333,13 +359,25 @@ def _telling_blocks(kernel: Recorded, arch: str | None, seed: int, runner: Runne
     told_apart = f"which do what any of {told.looked_at} that were looked at does"
     said = [f"blocks: {len(blocks)} of {told.grid_blocks} ran, {told_apart}"]
     said += [f"what {kernel.name} promises was not looked at: {judged}"] if judged else []
-    return replace(result, blocks=len(blocks), uncovered=(*said, *result.uncovered))
+    worst = result.worst if run.judged else None
+    return replace(result, blocks=len(blocks), worst=worst, uncovered=(*said, *result.uncovered))
+
+
+def _judged_smaller(some: CheckResult, kernel: Recorded, runner: Runner, began: float) -> CheckResult:
+    """What some blocks of a large call told, none of whose results was judged, and what a few smaller calls tell."""
+    runner.all(*_SMALLER)
+    result = _result(kernel, runner.arch, runner.seed, runner, began)
+    if not result.ok:
+        return result
+    said = f"what {kernel.name} promises was looked at in smaller calls alone"
+    return replace(some, calls=(*some.calls, *result.calls), worst=result.worst, uncovered=(said, *some.uncovered),
+                   promises=some.promises or result.promises, seconds=result.seconds)  # fmt: skip
 
 
 def _unjudged(kernel: Recorded, plan: Plan, call: Call) -> str:
     """Why a large call's outputs are not held to the promise; "" if they are."""
     promise = kernel.promise
-    if promise is None or promise.means is _promise._nothing:
+    if promise is None or not promises(kernel):
         return ""
     if promise.read is not None:
         return "its outputs are read together, those of all blocks"
@@ -363,13 +401,14 @@ def _result(
     outcome = runner.outcome
     failed = outcome.failed
     errors: list[CheckError] = []
-    promises, blocks, used, said = 0, 0, {}, ""
+    kept, blocks, used, said = 0, 0, {}, ""
     if failed is not None and failed.hazard is not None:
         errors = of_hazard(failed.hazard, failed.call)
         used = dict(failed.call.sizes)
     else:
         inner: list[CheckError] = []
-        for run in [failed] if failed is not None else _smallest(outcome, runner.plan):
+        judged_runs = [failed] if failed is not None else _smallest(outcome, runner.plan)
+        for run in judged_runs if failed is None or runner.explain else ():
             try:
                 found = ghost(kernel, arch, seed, runner, run, some)
             except SimulationError as e:
@@ -377,19 +416,19 @@ def _result(
                     raise
                 said = f"{_SPECS}, in the call {run.call}: {refuses_memory(e)}"
                 continue
-            promises += found.promises
+            kept += found.promises
             blocks, used = blocks or found.blocks, used or found.sizes
             if found.problems:
                 inner = _errors(found.problems)
                 break
         errors = [of_promise(kernel, failed, inner)] if failed is not None else inner
-    promise = kernel.promise
-    if failed is None and judged and promise is not None and promise.means is not _promise._nothing:
+    if failed is None and judged and promises(kernel):
         errors += _of_roundings(kernel, outcome)
+    errors = errors or of_nothing(kernel, outcome)
     program = kernel.lowered(arch)
     return CheckResult(
         errors=tuple(errors),
-        promises=promises,
+        promises=kept,
         lane_ops=sum(r.lane_ops for r in outcome.runs),
         sizes=used,
         blocks=blocks,
@@ -422,6 +461,8 @@ def _smallest(outcome: Outcome, plan: Plan) -> list[Run]:
             break
         spent += run.lane_ops
         out.append(run)
+    if not out:
+        return out
     usual = outcome.runs[0]
     out = out[:_GHOSTS]
     if _does_something(usual) and all(r is not usual for r in out) and spent + usual.lane_ops <= 2 * _GHOST_LANE_OPS:
@@ -454,6 +495,24 @@ def _meant(kernel: Recorded) -> tuple[str, str]:
 
     where = where_meant(kernel.promise.means) if kernel.promise is not None else ""
     return where, f"{where}: " if where else ""
+
+
+def of_nothing(kernel: Recorded, outcome: Outcome) -> list[CheckError]:
+    """The error where no call of a kernel could run, so that nothing is known of it."""
+    if outcome.runs:
+        return []
+    where, head = _meant(kernel)
+    message = f"no call of {kernel.name} could be judged"
+    if not outcome.refused:
+        details = [f"in the call: {outcome.too_large[0]}"] if outcome.too_large else []
+        code = "SIM_MEMORY"
+    else:
+        call, e = outcome.refused[0]
+        d = e.diagnostics[0]
+        details = [f"why: a launch refuses it: {d['message']}", *d["details"], f"in the call: {call}"]
+        code = d["code"]
+    return [CheckError(code, message, where, (), tuple(details),
+                       "\n".join([f"{head}{message}   [{code}]", *(f"  {x}" for x in details)]))]  # fmt: skip
 
 
 def _of_roundings(kernel: Recorded, outcome: Outcome) -> list[CheckError]:

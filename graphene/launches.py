@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from graphene import _core
-from graphene.check import MEMORY_BYTES, CheckError, CheckResult, known, of_hazard, of_promise, worst_of
+from graphene.check import MEMORY_BYTES, CheckError, CheckResult, known, of_hazard, of_nothing, of_promise, worst_of
 from graphene.kernel import Kernel
 from graphene.simulate import check_memory, check_seed, check_sizes
 
@@ -130,6 +130,7 @@ def _result(runner: SequenceRunner, began: float) -> CheckResult:
         if at is not None:
             place = f"in launch {at} of {len(together.launches)}, {kernel.name}"
             errors = [replace(e, details=(*e.details, place), text=f"{e.text}\n  {place}") for e in errors]
+    errors = errors or of_nothing(together, outcome)  # type: ignore[arg-type]
     promised = together.whole or any(x.kernel.promise is not None for x in together.launches)
     return CheckResult(
         errors=tuple(errors),

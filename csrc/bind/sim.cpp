@@ -208,6 +208,17 @@ void register_sim(py::module_& m) {
       },
       py::arg("program"), py::arg("args"), "The sizes that host arguments give the kernel's symbols.");
   m.def(
+      "launch_conditions",
+      [](const std::shared_ptr<lower::Program>& program) {
+        std::vector<std::string> out;
+        for (const lower::Fact& f : program->facts) {
+          if (!f.fact.condition.is_const(1)) out.push_back(f.fact.condition.str());
+        }
+        return out;
+      },
+      py::arg("program"),
+      "What a launch asks of sizes and strides beyond the symbols' own facts: expressions that must not be 0.");
+  m.def(
       "check",
       [](const std::shared_ptr<lower::Program>& program, const Arg<"sizes", std::map<std::string, std::int64_t>>& sizes,
          const Arg<"seed", std::uint64_t>& seed, const py::object& reference, std::vector<int> skip,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphene import _core
+from graphene.judge.conditions import Conditions
 from graphene.judge.covering import Covering, DataCovering
 from graphene.judge.data import KINDS, Laid, draw, draw_integers, lay, strides_of
 from graphene.judge.formats import as_scalar, decode, is_float, storage
@@ -33,6 +34,7 @@ __all__ = ["Call", "Drawn", "Made", "Plan", "element_strides", "of_arguments"]
 _SCALARS = (0.5, 1.0, 0.0, -1.25, 0.03, 2.0**16, 2.0**-20)
 _USUAL = "normal"  # the data of tensors beside the one that has data of a call's kind
 _FARTHEST = 256  # sizes become longer than integer parameters up to this one
+_OTHERS = 3  # values of a size that keep a launch's conditions beside some values of others alone
 _FAR = 2.0**10  # scalars from here on take rare paths
 _RESULTS, _A_DOUBLING = 12, 10  # doublings of the number of results that count, each as this many statements
 _MOST_BYTES = 1 << 26  # the most bytes of a call's arguments
@@ -97,11 +99,17 @@ class Made:
 class Plan:
     """Chooses calls of a kernel and makes their arguments.
 
-    ``fixed``: values of symbols, integer parameters and scalars in all calls.
+    ``fixed``: values of symbols, integer parameters and scalars in all calls. ``conditions``: what a launch asks of
+    them, as ``_core.launch_conditions`` says it.
     """
 
     def __init__(
-        self, kernel: Recorded, seed: int = 0, fixed: Mapping[str, Any] | None = None, numbers: Numbers | None = None
+        self,
+        kernel: Recorded,
+        seed: int = 0,
+        fixed: Mapping[str, Any] | None = None,
+        numbers: Numbers | None = None,
+        conditions: Iterable[str] = (),
     ) -> None:
         self.signature = Signature.of(kernel)
         self.numbers = numbers or Numbers.of(self.signature)
@@ -120,10 +128,16 @@ class Plan:
         self._tiles = {n: max(self.numbers.divisors.get(n, ()), default=1) for n in sized}
         types = {p.name: p.dtype for p in s.scalars}
         self.facts = {n: s.symbols.get(n) or _facts_of(types[n]) for n in self.names}
+        self._conditions = Conditions(conditions)
+        self._multiples = self._conditions.multiples(s.symbols, self.fixed)
         self.domains: dict[str, list[Any]] = {}
         for n in self.names:
             given = [self.fixed[n]] if n in self.fixed else self.wish.values.get(n)
-            self.domains[n] = self.numbers.candidates(n, self.facts[n], given, n in s.symbols)
+            found = self.numbers.candidates(n, self._usual_facts(n), given, n in s.symbols)
+            if self._usual_facts(n) != self.facts[n]:  # some calls keep the conditions in another way
+                others = self.numbers.candidates(n, self.facts[n], given, n in s.symbols)
+                found += [x for x in others if x not in found][:_OTHERS]
+            self.domains[n] = found
         for n in sized:
             if n not in self.fixed and n not in self.wish.values:
                 self._as_long_as_windows(n, integers)
@@ -137,10 +151,15 @@ class Plan:
         """For a size that is divided together with integer parameters, a value beyond all of theirs."""
         together = {p for e in self.numbers.divided if n in e.names for p in integers if p in e.names}
         far = max((abs(int(v)) for p in together for v in self.domains[p]), default=0)
-        tile, m = max(self.numbers.divisors.get(n, ()), default=1), self.facts[n].multiple_of
+        tile, m = max(self.numbers.divisors.get(n, ()), default=1), self._usual_facts(n).multiple_of
         beyond = -(-(far + tile) // m) * m
         if tile < far <= _FARTHEST and beyond > max(self.domains[n]) and self.facts[n].allow(beyond):
             self.domains[n].append(beyond)
+
+    def _usual_facts(self, n: str) -> Facts:
+        """A symbol's facts, and of what its values are multiples where a launch's conditions ask for it."""
+        facts = self.facts[n]
+        return replace(facts, multiple_of=self._multiples.get(n, facts.multiple_of))
 
     def cost(self, d: Mapping[str, Any]) -> float:
         """The cost of a call, up to a factor of the kernel, in which whole tiles count."""
@@ -152,7 +171,7 @@ class Plan:
         for n in self.names:
             values = self.domains[n]
             if n in self.signature.symbols and n not in self.fixed and n not in self.wish.values:
-                d[n] = self.numbers.usual(n, self.facts[n], values)
+                d[n] = self.numbers.usual(n, self._usual_facts(n), values)
             else:
                 d[n] = values[-1 if len(values) > 3 else 0]
         if not self._fits(d):
@@ -168,7 +187,15 @@ class Plan:
         for n, v in self.fixed.items():
             if n in d and d[n] != v:
                 return False
+        if not self._conditions.hold(self._with_strides(d)):
+            return False
         return self.cost(d) < 1e6 or 4 * self._elements(d) <= _MOST_BYTES
+
+    def _with_strides(self, d: dict[str, Any]) -> dict[str, Any]:
+        """A call's values, and its strides where conditions name them."""
+        if self._conditions.names <= d.keys():
+            return d
+        return strides_of(self.signature, d, False, self._multiples)
 
     def large(self, call: Call) -> bool:
         """Whether the arguments of a call take more memory than calls may."""
@@ -199,7 +226,7 @@ class Plan:
 
     def covering(self) -> Covering:
         """The covering of sizes."""
-        steps = {n: self.facts[n].multiple_of for n in self.counted
+        steps = {n: self._usual_facts(n).multiple_of for n in self.counted
                  if n not in self.fixed and n not in self.wish.values and self.numbers.divisors.get(n)}  # fmt: skip
         deciding = turning(self.signature.data, set(self.names), self.signature.trees)
         return Covering(self.domains, self.numbers.divided, steps, self.work, self._fits, self._rng,
@@ -223,7 +250,7 @@ class Plan:
     def _results(self, call: Call) -> Iterable[Hashable]:
         """A thing to reach for each doubling of the number of results, since more results show more."""
         s = self.signature
-        sizes = strides_of(s, dict(call.sizes), call.wider)
+        sizes = strides_of(s, dict(call.sizes), call.wider, self._multiples)
         most = max((math.prod(s.shape(a, sizes)) for a in s.outputs), default=0)
         return [("results", i, j) for i in range(min(most.bit_length(), _RESULTS)) for j in range(_A_DOUBLING)]
 
@@ -263,7 +290,7 @@ class Plan:
         s = self.signature
         room(_BYTES_AN_ELEMENT * self._elements(call.sizes), "a call's arguments need")
         rng = np.random.default_rng(call.seed)
-        sizes = strides_of(s, dict(call.sizes), call.wider)
+        sizes = strides_of(s, dict(call.sizes), call.wider, self._multiples)
         drawn = Drawn(call.kind, dict(call.sizes), lambda shape: draw(call.kind, tuple(shape), rng))
         kinds, turned = self._kinds_of(call)
         laid: dict[str, Any] = {}
@@ -290,12 +317,13 @@ class Plan:
         before = {a.name: laid[a.name].memory.copy() for a in s.outputs}
         return Made(laid, numbers, values, before)
 
-    def _kinds_of(self, call: Call) -> tuple[dict[str, str], bool]:
-        """The kind of each tensor's data, and whether it lies along columns instead of rows.
+    def _kinds_of(self, call: Call) -> tuple[dict[str, str], int | None]:
+        """The kind of each tensor's data; and, if it lies along another dimension than the last, which one of the
+        others, counted from the longest.
 
         In every second call of a kind one tensor alone has data of it. Infinities in each of them make every result
         infinite or NaN, and show nothing more; beside usual data they show which results they reach. In every third
-        call data lie along columns, over which a kernel may reduce.
+        call data lie along another dimension, over which a kernel may reduce: the longest one, and then others in turn.
         """
         names = [a.name for a in self.signature.tensors]
         floats = [a.name for a in self.signature.tensors if is_float(a.dtype) and a.role != "output"]
@@ -303,14 +331,17 @@ class Plan:
             rng = np.random.default_rng([call.seed, 2])
             alone = floats[int(rng.integers(len(floats)))] if call.times % 4 == 3 else floats[0]  # first, what is first
             names = [n for n in names if n not in floats] + [alone]
-        return dict.fromkeys(names, call.kind), call.times % 3 == 2
+        return dict.fromkeys(names, call.kind), call.times // 3 if call.times % 3 == 2 else None
 
-    def _values(self, a: Argument, t: Laid, kind: str, rng: Any, turned: bool) -> Any:
+    def _values(self, a: Argument, t: Laid, kind: str, rng: Any, turned: int | None) -> Any:
         shape = t.view.shape
         if is_float(a.dtype) and a.role != "output":
-            turned = turned and len(shape) > 1
-            x = draw(kind, (*shape[:-2], shape[-1], shape[-2]) if turned else shape, rng)
-            t.put(x.swapaxes(-1, -2) if turned else x)
+            others = sorted(range(len(shape) - 1), key=lambda i: -shape[i])
+            if turned is None or not others:
+                t.put(draw(kind, shape, rng))
+            else:
+                at = others[turned % len(others)]
+                t.put(np.moveaxis(draw(kind, (*shape[:at], *shape[at + 1 :], shape[at]), rng), -1, at))
         elif is_float(a.dtype):
             t.put(np.full(shape, math.nan))
         elif a.role != "output":

@@ -280,8 +280,15 @@ class DataCovering:
             self._again[part] = self._again.get(part, 0) | (seen & reached)
             self._seen[part] = seen | reached
 
-    def next(self, most: float = math.inf) -> tuple[int, dict[str, Any]] | None:
-        """One of the bases, and the values by name; None if no candidate covers anything new."""
+    def tells(self, d: Mapping[str, Any]) -> bool:
+        """Whether values that were chosen have a telling pair."""
+        return any(part in self._telling for part in self._parts(d))
+
+    def next(self, most: float = math.inf, telling: bool = True) -> tuple[int, dict[str, Any]] | None:
+        """One of the bases, and the values by name; None if no candidate covers anything new.
+
+        Without ``telling``, telling pairs count as others do.
+        """
         best: tuple[float, int, dict[str, Any]] | None = None
         for _ in range(_TRIES):
             base = int(self._rng.integers(len(self._bases)))
@@ -292,7 +299,7 @@ class DataCovering:
             gain = 0
             for part in self._parts(d):
                 new = (reached & ~self._seen.get(part, 0)).bit_count()
-                if part in self._telling:
+                if telling and part in self._telling:
                     new = _TELLING * new + _TELLING // 2 * (reached & ~self._again.get(part, 0)).bit_count()
                 gain += new
             worth = gain / max(cost, 1.0) ** _STEEPNESS

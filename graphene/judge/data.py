@@ -27,12 +27,18 @@ def draw(kind: str, shape: tuple[int, ...], rng: Any) -> Any:
     if not x.size:
         return x
     rows = x.reshape(-1, n)
-    r = np.arange(len(rows))
+    r: Any = np.arange(len(rows))
     turn = int(rng.integers(6))
     if kind == "positive":
         return np.abs(x) * 0.5 + 0.25
     if kind in ("rising", "falling"):
-        return x * 0.3 + (6 if kind == "rising" else -6) * (np.linspace(-1, 1, n) if n > 1 else np.zeros(n))
+        x = x * 0.3 + (6 if kind == "rising" else -6) * (np.linspace(-1, 1, n) if n > 1 else np.zeros(n))
+        others = shape[:-1]
+        if others and max(others) > 1:  # later rows are larger, so that maxima over rows grow again and again
+            longest = others.index(max(others))
+            later = np.linspace(0.25, 2, max(others))
+            x = x * later.reshape([-1 if i == longest else 1 for i in range(len(shape))])
+        return x
     if kind == "constant":
         return np.broadcast_to(np.round(x[..., :1] * 8) / 8, shape).copy() if shape else np.round(x * 8) / 8
     if kind == "whole":
@@ -153,8 +159,13 @@ class Typed:
         return {**self._bits.__array_interface__, "typestr": f"<V{self._bits.itemsize}", "descr": []}
 
 
-def strides_of(signature: Signature, sizes: dict[str, int], wider: bool) -> dict[str, int]:
-    """Values for the symbols that are strides: the smallest with which nothing overlaps, or one step wider."""
+def strides_of(
+    signature: Signature, sizes: dict[str, int], wider: bool, multiples: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """Values for the symbols that are strides: the smallest with which nothing overlaps, or one step wider.
+
+    ``multiples``: what a symbol's values are multiples of, if more than its facts say.
+    """
     known = dict(sizes)
     missing = [n for n in signature.symbols if n not in known]
     while missing:
@@ -173,7 +184,7 @@ def strides_of(signature: Signature, sizes: dict[str, int], wider: bool) -> dict
                 wanted[innermost] = max(wanted.get(innermost, 0), inside)
         name = next((n for n in missing if n in wanted), missing[0])
         facts = signature.symbols[name]
-        m = facts.multiple_of
+        m = (multiples or {}).get(name, facts.multiple_of)
         value = -(-max(wanted.get(name, 1), facts.least) // m) * m
         known[name] = value + m if wider and value + m <= facts.most else value
         missing.remove(name)

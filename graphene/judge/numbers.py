@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Divided", "Numbers", "names_of", "strings"]
 
+_KEPT = 4096  # expressions whose names and code are kept
+_VARIABLE = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
+_NO_VARIABLES = frozenset(("min", "max", "and", "or", "not", "if", "else"))
 _LEAST, _MOST = 2, 4096  # the divisors that matter for edges
 _LONGEST = 300  # characters of a dividend that is looked at
 _FEW = (1, 2, 3, 5)
@@ -32,9 +35,16 @@ _LARGEST = 400  # the largest value of a size that is divided, unless a tile is 
 _LARGEST_COUNT = 70  # the largest value of a size that is not divided
 
 
-def names_of(text: str) -> set[str]:
+@functools.lru_cache(_KEPT)
+def names_of(text: str) -> frozenset[str]:
     """The variables of an expression."""
-    return {n.id for n in ast.walk(ast.parse(plain(text), mode="eval")) if isinstance(n, ast.Name)} - {"min", "max"}
+    return frozenset(_VARIABLE.findall(plain(text))) - _NO_VARIABLES
+
+
+@functools.lru_cache(_KEPT)
+def code_of(text: str) -> Any:
+    """The code of an expression of Python."""
+    return compile(text, "<expression>", "eval")
 
 
 @dataclass(frozen=True)
@@ -125,9 +135,8 @@ def turns_of(body: list[Any]) -> tuple[Turns, ...]:
     out: dict[tuple[str, int], Turns] = {}
 
     def add(text: str, least: int) -> None:
-        names = frozenset(names_of(text))
-        if (text, least) not in out and not names & read:
-            out[text, least] = Turns(names, compile(text, "<expression>", "eval"), least)
+        if (text, least) not in out and not names_of(text) & read:
+            out[text, least] = Turns(names_of(text), code_of(text), least)
 
     def see(block: Iterable[Any], around: list[str]) -> None:
         for s in block:
@@ -150,7 +159,7 @@ def turns_of(body: list[Any]) -> tuple[Turns, ...]:
 
 def set_once_of(body: list[Any]) -> dict[str, str]:
     """The values of scalars that are never assigned to, by name."""
-    every = list(statements(body))
+    every = statements(body)
     assigned = {s["var"] for s in every if s["stmt"] == "assign"}
     return {s["var"]: str(s["value"]) for s in every if s["stmt"] == "scalar" and s["var"] not in assigned}
 
@@ -186,7 +195,7 @@ def blocks_of(data: Mapping[str, Any], residues: Iterable[tuple[Any, int]]) -> t
     for extent, least in sorted(w for w in wanted if isinstance(w[0], str)):
         if names := names_of(extent):
             text = plain(extent)
-            out[text, least] = Turns(frozenset(names), compile(text, "<expression>", "eval"), least)
+            out[text, least] = Turns(names, code_of(text), least)
     return tuple(out.values())
 
 
@@ -219,26 +228,41 @@ def residues_of_blocks(data: Mapping[str, Any], trees: Trees) -> Iterator[tuple[
                 yield extents[min(names)], by
 
 
-def strings(x: Any) -> Iterator[str]:
-    """The expressions within a part of the kernel's JSON."""
-    if isinstance(x, str):
-        yield x
-    elif isinstance(x, dict):
-        for key, y in x.items():
-            if key not in ("name", "stmt", "atom", "means", "loc", "kind"):
-                yield from strings(y)
-    elif isinstance(x, list):
-        for y in x:
-            yield from strings(y)
+_NO_EXPRESSIONS = frozenset(("name", "stmt", "atom", "means", "loc", "kind"))
 
 
-def statements(block: Iterable[Any]) -> Iterator[dict[str, Any]]:
+def strings(x: Any) -> dict[str, None]:
+    """The expressions within a part of the kernel's JSON, each once, in order."""
+    out: dict[str, None] = {}
+
+    def see(x: Any) -> None:
+        if type(x) is str:
+            out[x] = None
+        elif type(x) is dict:
+            for key, y in x.items():
+                if type(y) is not int and key not in _NO_EXPRESSIONS:
+                    see(y)
+        elif type(x) is list:
+            for y in x:
+                see(y)
+
+    see(x)
+    return out
+
+
+def statements(block: Iterable[Any]) -> list[dict[str, Any]]:
     """All statements of a block of the JSON, outer ones first."""
-    for s in block:
-        yield s
-        for inner in s.values():
-            if isinstance(inner, list) and inner and isinstance(inner[0], dict) and "stmt" in inner[0]:
-                yield from statements(inner)
+    out: list[dict[str, Any]] = []
+
+    def see(block: Iterable[Any]) -> None:
+        for s in block:
+            out.append(s)
+            for inner in s.values():
+                if type(inner) is list and inner and type(inner[0]) is dict and "stmt" in inner[0]:
+                    see(inner)
+
+    see(block)
+    return out
 
 
 def _modes(shape: Any) -> list[Any]:
@@ -314,7 +338,7 @@ class Numbers:
                 return
             text = trees.text(node)
             if len(text) < _LONGEST and (text, by) not in divided:
-                divided[text, by] = Divided(text, by, names, compile(text, "<expression>", "eval"))
+                divided[text, by] = Divided(text, by, names, code_of(text))
 
         def see(node: ast.AST) -> None:
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv | ast.Mod):

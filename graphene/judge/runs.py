@@ -29,9 +29,11 @@ _CALLS, _LARGER = 16, 3  # so many calls like the first, and the factor by which
 _FOR_FIRST = 0.1  # of these, for the first call
 _FOR_DECIDING = 0.6  # more than these, for sizes while there are dividends that decided nothing yet
 _FOR_SIZES, _FOR_REACH = 0.45, 0.15  # of these, for sizes and for what they did not reach; data get the rest
+_FOR_TELLING = 0.4  # of what data get, for pairs that show more than others
 _CALL = 200_000  # what making a call, compiling for it and judging it cost, in lane operations
 _SMALL = 20_000  # lane operations of a call that runs though the budget is spent
 _SHRINKS = 40
+_TRIES = 8  # calls that are tried until a first one runs
 
 
 @dataclass
@@ -44,6 +46,7 @@ class Run:
     broken: list[Broken] = field(default_factory=list)
     worst: float = 0.0
     place: str = ""
+    judged: bool = False  # some result was compared with what the kernel promises
     reached: frozenset[int] = frozenset()  # of the kernel's text, as the simulator numbers it
     launch: int | None = None  # of a sequence: the kernel that is wrong
 
@@ -64,6 +67,7 @@ class Outcome:
     missed: dict[int, str] | None = None  # statements that no thread executed, loops that none repeated, in any call
     dead: set[int] = field(default_factory=set)  # of these, what the text says no call can reach
     too_large: list[str] = field(default_factory=list)  # calls that need more memory than they may
+    refused: list[tuple[Call, LaunchError]] = field(default_factory=list)  # calls that a launch refuses
     offered: set[Any] = field(default_factory=set)  # features of what is divided that some candidate had
     covered: set[Any] = field(default_factory=set)
 
@@ -90,14 +94,18 @@ class Outcome:
         said = [*(self.missed or {}).values(), *(f"{text} % {by} is {names[r]}" for text, by, _, r in left)]
         if self.too_large:
             said.append(f"calls that need more memory: {len(self.too_large)}, the first with {self.too_large[0]}")
+        if self.refused:
+            call, e = self.refused[0]
+            why = e.diagnostics[0]["message"]
+            said.append(f"calls that a launch refuses: {len(self.refused)}, the first with {call}: {why}")
         return said
 
 
 class Runner:
-    """Runs calls of a kernel on the simulator."""
+    """Runs calls of a kernel on the simulator. ``explain``: looks for a smaller call where one is wrong."""
 
-    def __init__(self, kernel: Recorded, arch: str | None, seed: int, plan: Plan) -> None:
-        self.kernel, self.arch, self.seed, self.plan = kernel, arch, seed, plan
+    def __init__(self, kernel: Recorded, arch: str | None, seed: int, plan: Plan, explain: bool = True) -> None:
+        self.kernel, self.arch, self.seed, self.plan, self.explain = kernel, arch, seed, plan, explain
         self.outcome = Outcome()
         self._given: Made | None = None
         self._worked, self._known = 0.0, 0  # work of the first runs, and their number
@@ -123,7 +131,8 @@ class Runner:
     def run(self, call: Call) -> Run | None:
         """Makes a call's arguments, runs it, and holds it to the promise.
 
-        None if a launch would be refused, or if it needs too much memory; ``outcome.too_large`` lists these calls.
+        None if a launch refuses it, or if it needs too much memory; ``outcome.refused`` and ``outcome.too_large`` list
+        these calls.
         """
         try:
             return self.run_made(call, self.plan.make(call))
@@ -132,8 +141,9 @@ class Runner:
                 raise
             self.outcome.too_large.append(f"{call}: {e.diagnostics[0]['message']}")
             return None
-        except LaunchError:
+        except LaunchError as e:
             if not call.wider:
+                self.outcome.refused.append((call, e))
                 return None
         return self.run(replace(call, wider=False))
 
@@ -169,6 +179,7 @@ class Runner:
             wanted = expect(self.kernel, made.values)
             self.outcome.stated |= wanted.stated
             run.broken, run.worst, run.place = judge_outputs(self.kernel, wanted, made.values, made.results(), only)
+            run.judged = only is None or promise.read is not None or any(m.any() for m in only.values())
         for a in self.plan.signature.outputs:
             laid = made.laid.get(a.name)
             if laid is not None and not laid.between(made.before[a.name]):
@@ -178,7 +189,7 @@ class Runner:
     def all(self, sizes: int = SIZES, data: int = DATA, lane_ops: int = LANE_OPS) -> Outcome:
         """Runs calls until nothing new is covered, the budget is spent or one is wrong, which is then made smaller."""
         out = self.outcome
-        first = self.run(self._first(lane_ops) if sizes else self.plan.usual())
+        first = self._begin(self._first(lane_ops) if sizes else self.plan.usual())
         if first is None:
             return out
         out.runs.append(first)
@@ -188,7 +199,7 @@ class Runner:
         if out.runs[-1].ok and (self.kernel.promise is not None or self.plan.floats):
             self._data(data, lane_ops + self._more)  # data of another kind show nothing where nothing is promised
         if not out.runs[-1].ok:
-            out.failed = self._smallest(out.runs[-1])
+            out.failed = self._smallest(out.runs[-1]) if self.explain else out.runs[-1]
         return out
 
     def _first(self, lane_ops: float) -> Call:
@@ -200,6 +211,22 @@ class Runner:
         self._covering = plan.covering()
         d = self._covering.next(_CALL, rate, _CALL + most) or self._covering.least()
         return usual if d is None else plan.call(d, 0)
+
+    def _begin(self, first: Call) -> Run | None:
+        """The first call that runs: the given one, or another where that is refused or needs too much memory."""
+        run, tried = self.run(first), [first.sizes]
+        covering = self._covering
+        for number in range(_TRIES if run is None else 0):
+            covering = self._covering = covering or self.plan.covering()
+            last = number == _TRIES - 1 or self.outcome.too_large
+            d = covering.least() if last else covering.next(_CALL, self.plan.threads)
+            if d is None or self.plan.sizes_of(d) in tried:
+                break
+            tried.append(self.plan.sizes_of(d))
+            run = self.run(self.plan.call(d, 0))
+            if run is not None:
+                break
+        return run
 
     def _sizes(self, calls: int, lane_ops: float) -> None:
         """Calls of sizes that cover something new; then larger ones, while parts of the kernel were not reached."""
@@ -250,19 +277,21 @@ class Runner:
         out, plan = self.outcome, self.plan
         bases, strayed = list(out.runs), set[int]()
         covering = plan.data_covering([(r.call, r.reached, _CALL + r.lane_ops) for r in bases])
+        share, told = _FOR_TELLING * (lane_ops - self._spent()), 0
         for _ in range(calls):
-            chosen = covering.next(_CALL + max(lane_ops - self._spent(), _SMALL))
+            chosen = covering.next(_CALL + max(lane_ops - self._spent(), _SMALL), told < share)
             if chosen is None:
                 break
             at, d = chosen
             base = bases[at]
-            sizes = base.call.sizes
+            sizes, before = base.call.sizes, self._spent()
             if self._covering is not None and plan.decided and at not in strayed:
                 sizes = plan.sizes_of(self._covering.alike(dict(sizes)))
             run = self._further(plan.with_data(replace(base.call, sizes=sizes), d, len(out.runs)))
             if run is not None and run.ok and not run.reached >= base.reached:
                 strayed.add(at)
                 run = self._further(plan.with_data(base.call, d, len(out.runs)))
+            told += covering.tells(d) * (self._spent() - before)
             if run is not None and not run.ok:
                 break
 

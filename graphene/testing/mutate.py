@@ -26,6 +26,8 @@ from typing import Any
 
 import numpy as np
 
+from graphene import _core
+from graphene.check import check
 from graphene.errors import GrapheneError, InternalError
 from graphene.judge.signature import Signature
 from graphene.judge.verdict import hold
@@ -348,17 +350,19 @@ def judge(
         changed = parse(mutant.text).with_promise(promise.means, promise.read, promise.arguments, promise.sums)
         if changed == kernel:
             return verdict("within rounding", "the same kernel")
-        errors = changed.check(arch=arch).errors
+        errors = check(changed, (), arch, 0, {}, explain=False).errors
     except InternalError:
         raise
     except GrapheneError as e:
         return verdict("refused", str(e.code))
     if errors:
-        return verdict("hazard" if errors[0].code.startswith("SIM_") else "promise", errors[0].code)
+        code = errors[0].code
+        how = {"SIM": "hazard", "LAUNCH": "refused"}.get(code.partition("_")[0], "promise")
+        return verdict(how, code)
     same = True
     for seed in range(1, search + 1):
-        plan = Plan(kernel, seed)
-        runner = Runner(changed, arch, seed, plan)
+        plan = Plan(kernel, seed, conditions=_core.launch_conditions(kernel.lowered(arch)))
+        runner = Runner(changed, arch, seed, plan, explain=False)
         for run in runner.all().runs:
             if not run.ok:
                 return verdict("missed", str(run.call))
