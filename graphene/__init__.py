@@ -96,6 +96,7 @@ from graphene.expressions import (
 from graphene.kernel import Kernel, parse
 from graphene.launches import Launch, Launches, check_launches
 from graphene.layout import (
+    AccessCount,
     ComposedLayout,
     Layout,
     Swizzle,
@@ -104,6 +105,7 @@ from graphene.layout import (
     col_major,
     complement,
     composition,
+    count_access,
     crd2idx,
     equal_as_functions,
     filter,
@@ -145,6 +147,7 @@ __all__ = [
     "GL",
     "RF",
     "SH",
+    "AccessCount",
     "Arguments",
     "Atom",
     "AtomFamily",
@@ -200,6 +203,7 @@ __all__ = [
     "complement",
     "composition",
     "cos",
+    "count_access",
     "crd2idx",
     "define_atom",
     "else_",

@@ -79,14 +79,19 @@ def alloc(
     swizzle: Swizzle | None = None,
     over: Sequence[Tensor] | None = None,
     align_bytes: int | None = None,
+    at: int | None = None,
 ) -> Tensor:
     """A tensor of the kernel's own: in shared memory (gr.SH), or private to each thread in registers (gr.RF).
 
     `stages` adds an outer level of that many copies: ``t[i]`` is stage i. `swizzle` permutes the offsets of a stage.
     `over` reuses the bytes of other shared tensors. The alignment is 16 bytes, 1024 if swizzled, or `align_bytes`.
-    Raises LayoutError TENSOR_TYPE, TENSOR_SIZE; VerifyError KERNEL_NAME. The paper's Allocate.
+    `at` is the number of bytes from the start of the block's shared memory to the tensor, a multiple of its alignment.
+    Tensors without `at` and without such a tensor in `over` lie behind all of those. Tensors share bytes only where one
+    names the other in `over`.
+    Raises LayoutError TENSOR_TYPE, TENSOR_SIZE; VerifyError KERNEL_NAME, and LOWER_OVER when the kernel is lowered. The
+    paper's Allocate.
     """
-    return _core.record_alloc(name, layout, dtype, memory, stages, swizzle, over, align_bytes)
+    return _core.record_alloc(name, layout, dtype, memory, stages, swizzle, over, align_bytes, at)
 
 
 def fragment(

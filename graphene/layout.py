@@ -10,6 +10,7 @@ LAYOUT_FACT if the facts of the symbols leave that open, LAYOUT_PARSE for malfor
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
 from graphene import _core
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from graphene._core import IntLike, IntTupleLike, LayoutLike, ModeTilerLike, ProfileLike
 
 __all__ = [
+    "AccessCount",
     "ComposedLayout",
     "Layout",
     "Swizzle",
@@ -27,6 +29,7 @@ __all__ = [
     "col_major",
     "complement",
     "composition",
+    "count_access",
     "crd2idx",
     "equal_as_functions",
     "filter",
@@ -244,3 +247,42 @@ def swizzle(row_elems: int, dtype: Any) -> Swizzle:
     if not isinstance(row_elems, int):
         raise TypeError(f"a row has an integer number of elements, got {row_elems!r}")
     return _core.row_swizzle(row_elems, bits)
+
+
+@dataclass(frozen=True)
+class AccessCount:
+    """What the memory system makes of one access of a tile, by the rules of ``kernel.report()``.
+
+    ``requests``: instructions of warps, each of one vector a lane; ``bytes``: that all lanes move; ``vector_bytes``: of
+    the widest vector. Shared memory: ``wavefronts``, of which ``conflicts`` are more than the fewest, and ``ways``, the
+    most different words of one bank. Global memory: ``sectors`` of 32 bytes, and the fewest, ``ideal_sectors``.
+    """
+
+    requests: int
+    bytes: int
+    vector_bytes: int
+    wavefronts: int
+    conflicts: int
+    ways: int
+    sectors: int
+    ideal_sectors: int
+
+
+def count_access(tile: Any, tv: Layout, dtype: Any, swizzle: Swizzle | None = None) -> AccessCount:
+    """Counts wavefronts and sectors of one access: thread t moves the elements ``tv(t, 0), tv(t, 1), ...`` of a tile.
+
+    `tile`: the tile's layout (gr.Layout, its text, or a list of sizes, which is row-major), element -> offset in
+    elements of `dtype`; the tile starts at a multiple of 128 bytes. `tv`: gr.tv(thread, value), of colexicographic
+    elements. Values that are neighbours in memory for every thread are one vector of up to 16 bytes. `swizzle` permutes
+    the offsets. Raises LayoutError LAYOUT_TV, LAYOUT_FACT, LAYOUT_SIZE, LAYOUT_BOUNDS.
+    """
+    if isinstance(tile, (list, tuple)):
+        tile = _core.row_major(*tile)
+    elif isinstance(tile, str):
+        tile = Layout(tile)
+    if not isinstance(tile, Layout) or not isinstance(tv, Layout):
+        raise TypeError(f"a layout and a thread-value layout are needed, got {tile!r} and {tv!r}")
+    bits = getattr(dtype, "bits", dtype)
+    if not isinstance(bits, int):
+        raise TypeError(f"a dtype, or a number of bits, is needed, got {dtype!r}")
+    return AccessCount(*_core.count_access(tile, tv, bits, swizzle or Swizzle(0, 0, 0)))

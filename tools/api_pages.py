@@ -60,6 +60,12 @@ GROUPS = (
         ("select",),
     ),
     Group(
+        "planning",
+        "Planning",
+        "`graphene.arrange`: choices by algorithm ([explained](../planner.md)).",
+        ("arrange",),
+    ),
+    Group(
         "runtime",
         "Ahead of time",
         "Precompiled kernels and the cache's archives ([explained](../runtime.md)).",
@@ -69,7 +75,7 @@ GROUPS = (
     Group("errors", "Errors", "Every exception carries a stable code ([all codes](../errors.md)).", ("errors",)),
 )
 # Packages whose own `__all__` is their page; other modules are shown by what `graphene` itself exports of them.
-PACKAGES = ("timings", "kernels", "ops", "nn", "integrations.transformers", "select", "viz")
+PACKAGES = ("timings", "arrange", "kernels", "ops", "nn", "integrations.transformers", "select", "viz")
 # What `kernel.check()` and its like return, which users name in annotations only.
 RESULTS = {
     "check": ("CheckError", "CheckResult", "Mutant"),

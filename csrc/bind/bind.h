@@ -35,6 +35,7 @@ void check_signals();
 void register_base(py::module_& m);       // exceptions and the error catalogue
 void register_sym(py::module_& m);        // IntExpr and its facts
 void register_layout(py::module_& m);     // Layout, Swizzle, ComposedLayout, the algebra
+void register_plan(py::module_& m);       // choices by algorithm: layouts, swizzles, barriers, shared memory
 void register_ir(py::module_& m);         // tensors, threads, the tracing builder
 void register_pointwise(py::module_& m);  // expressions and reductions on registers
 void register_ir_text(py::module_& m);    // the text and JSON forms of kernels

@@ -156,13 +156,14 @@ void bind_declarations(py::module_& m) {
   });
   m.def("record_alloc", [](const Arg<"name", std::string>& name, const py::object& layout, const py::object& dtype,
                            const py::object& memory, const py::object& stages, const py::object& swizzle,
-                           const py::object& over, const py::object& align_bytes) {
+                           const py::object& over, const py::object& align_bytes, const py::object& at) {
     Builder& b = Builder::require_active("gr.alloc()");
     ir::AllocOptions o;
     o.stages = optional_int_from_py(stages, "stages=");
     if (!swizzle.is_none()) o.swizzle = value_from_py<Swizzle>(swizzle, "swizzle=");
     o.over = tensors_from_py(over, "over=");
     o.align_bytes = optional_int_from_py(align_bytes, "align_bytes=").value_or(0);
+    o.at_bytes = optional_int_from_py(at, "at=");
     return tensor_to_py(b.alloc(name, data_layout_from_py(layout), dtype_from_py(dtype), memory_from_py(memory), o));
   });
   m.def("record_barriers",

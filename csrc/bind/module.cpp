@@ -36,6 +36,7 @@ PYBIND11_MODULE(_core, m) {
   graphene::bind::register_base(m);
   graphene::bind::register_sym(m);
   graphene::bind::register_layout(m);
+  graphene::bind::register_plan(m);
   graphene::bind::register_ir(m);
   graphene::bind::register_pointwise(m);
   graphene::bind::register_ir_text(m);

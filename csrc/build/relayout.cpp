@@ -42,8 +42,10 @@ class Relayout {
              {"destination: on " + group_->type_str(), "source: on " + src_->buffer->fragment->group->type_str()},
              "re-lay out between fragments of one group");
     }
-    if (!plan_shuffles()) return through_shared();
-    shuffle();
+    // A thread takes what it holds itself where that is a regular exchange, else the first copy of each element: rows
+    // of one operand, whose lanes hold copies, become columns of accumulators so.
+    if ((plan_shuffles(true) && regular()) || (plan_shuffles(false) && regular())) return shuffle();
+    through_shared();
   }
 
  private:
@@ -59,7 +61,9 @@ class Relayout {
   }
 
   // Per register of the destination: the lane and the register that each thread gets its element from.
-  bool plan_shuffles() {
+  bool plan_shuffles(bool own) {
+    tables_.clear();
+    candidates_.clear();
     const bool warps = group_->levels.back().size().is_const(kLanes) && sym::divisor(group_->offset) % kLanes == 0;
     if (!warps || ir::bits(dst_->dtype) != 32) return false;
     std::map<std::int64_t, std::vector<Source>> holders;
@@ -75,7 +79,7 @@ class Relayout {
         const Source* best = nullptr;
         for (const Source& s : it->second) {
           if (s.thread / kLanes != t / kLanes) continue;
-          if (best == nullptr || s.thread == t) best = &s;
+          if (best == nullptr || (own && s.thread == t)) best = &s;
         }
         if (best == nullptr) return false;
         table.push_back({best->thread % kLanes, hs_.registers[best->position]});
@@ -88,19 +92,24 @@ class Relayout {
     return true;
   }
 
+  // Whether every lane and register number is a sum over the digits of the thread's own number.
+  bool regular() {
+    sums_.clear();
+    for (const std::vector<Row>& table : tables_) {
+      auto sums = lane_sums(nest_, group_, true, table);
+      if (!sums) return false;
+      sums_.push_back(*std::move(sums));
+    }
+    return true;
+  }
+
   void shuffle() {
     TensorPtr to = nest_.values(b_.declared(dst_->buffer->id));
     const TensorPtr from = nest_.values(b_.declared(src_->buffer->id));
     const ir::AttrValue idx = std::string("idx");
     for (std::size_t i = 0; i < tables_.size(); ++i) {
-      const auto sums = lane_sums(nest_, group_, true, tables_[i]);
-      if (!sums) {
-        refuse(spec_, Code::RELAYOUT, "an exchange in no regular order of the threads",
-               {"destination: " + dst_->type_str(false), "source: " + src_->type_str(false)},
-               "go through shared memory by two moves");
-      }
-      const Expr lane = (*sums)[0] + Expr(tables_[i][0][0]);
-      const Expr reg = (*sums)[1] + Expr(tables_[i][0][1]);
+      const Expr lane = sums_[i][0] + Expr(tables_[i][0][0]);
+      const Expr reg = sums_[i][1] + Expr(tables_[i][0][1]);
       const TensorPtr result = nest_.at(to, {Expr(hd_.registers[i])});
       bool first = true;
       for (const std::int64_t r : candidates_[i]) {
@@ -173,6 +182,7 @@ class Relayout {
   ir::ThreadPtr group_;
   Held hd_, hs_;
   std::vector<std::vector<Row>> tables_;
+  std::vector<std::vector<Expr>> sums_;  // of each table: the parts of lane and register that depend on the thread
   std::vector<std::set<std::int64_t>> candidates_;
   TensorPtr other_;
 };

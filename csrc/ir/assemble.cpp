@@ -382,6 +382,8 @@ AllocStmt Assembler::allocate(int id, Buffer buffer, const TypeDecl& type) {
            {"got: %" + std::to_string(other) + ":" + t->type_str()});
   }
   check_align(buffer.align_bytes);
+  if (buffer.at_bytes >= 0 && type.memory != Memory::SH)
+    fail(Code::TENSOR_TYPE, "'at' is for allocations in shared memory", {"got: " + written(type)});
   std::size_t staged = 0;
   if (buffer.stages > 0) {
     if (type.levels.empty() || !type.levels[0].shape.is_leaf() || !type.levels[0].shape.leaf().is_const(buffer.stages))

@@ -33,6 +33,7 @@ struct AllocOptions {
   Swizzle swizzle;
   std::vector<TensorPtr> over;
   int align_bytes = 0;
+  std::optional<std::int64_t> at_bytes;
 };
 
 class Builder {

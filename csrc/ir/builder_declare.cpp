@@ -137,6 +137,9 @@ TensorPtr Builder::alloc(const std::string& name, const Layout& layout, ScalarTy
     if (s.value() < 0) check.refuse("a stride is negative", {"tensor: " + name, "got: " + level_str(layout)}, "");
   for (const Expr& s : layout.shape().leaves())
     if (s.value() < 1) check.refuse("a size must be positive", {"tensor: " + name, "got: " + level_str(layout)}, "");
+  if (options.at_bytes && (memory != Memory::SH || *options.at_bytes < 0))
+    check.refuse("at= is a number of bytes from the start of the block's shared memory",
+                 {"tensor: " + name, "got: " + std::to_string(*options.at_bytes)}, "");
   if (memory == Memory::RF && (!options.swizzle.trivial() || options.align_bytes > 0))
     check.refuse("registers have neither swizzle nor alignment", {"tensor: " + name}, "");
   Buffer b;
@@ -148,6 +151,7 @@ TensorPtr Builder::alloc(const std::string& name, const Layout& layout, ScalarTy
   b.swizzle = options.swizzle;
   b.stages = options.stages.value_or(0);
   b.align_bytes = options.align_bytes;
+  b.at_bytes = options.at_bytes.value_or(-1);
   b.loc = here();
   for (const TensorPtr& o : options.over) {
     use(o, "over");

@@ -60,7 +60,7 @@ bool same(const Buffer& a, const Buffer& b) {
   return a.id == b.id && a.name == b.name && a.dtype == b.dtype && a.memory == b.memory && a.role == b.role &&
          same(a.layout, b.layout) && a.swizzle == b.swizzle && a.stages == b.stages &&
          same(a.stage_elems, b.stage_elems) && a.count == b.count && a.align_bytes == b.align_bytes &&
-         a.arrivals == b.arrivals && a.over == b.over && a.fragment.has_value() == b.fragment.has_value() &&
+         a.arrivals == b.arrivals && a.over == b.over && a.at_bytes == b.at_bytes && a.fragment.has_value() == b.fragment.has_value() &&
          (!a.fragment || same(*a.fragment, *b.fragment));
 }
 

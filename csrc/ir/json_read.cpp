@@ -231,7 +231,7 @@ class Reader : private JsonReader {
   }
 
   void allocate(const At& j) {
-    j.only({"stmt", "loc", "id", "name", "type", "stages", "align", "arrivals", "swizzle", "over", "fragment"});
+    j.only({"stmt", "loc", "id", "name", "type", "stages", "align", "arrivals", "swizzle", "at", "over", "fragment"});
     const int stmt = as_.next_id();
     Buffer b;
     b.loc = location(j);
@@ -245,6 +245,7 @@ class Reader : private JsonReader {
       if (s.array().size() != 3) s.expected("[bits, base, shift]");
       b.swizzle = s.run([&] { return Swizzle(s[0].small(0, 63), s[1].small(0, 63), s[2].small(-63, 63)); });
     }
+    if (j.has("at")) b.at_bytes = j["at"].id();
     if (j.has("over")) {
       const At over = j["over"];
       for (std::size_t i = 0; i < over.array().size(); ++i) b.over.push_back(over[i].id());

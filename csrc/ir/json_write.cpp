@@ -241,6 +241,7 @@ class Writer {
                        {"type", type_json(*a.tensor)}, {"stages", b.stages}, {"align", b.align_bytes}};
     if (b.arrivals != 0) out["arrivals"] = b.arrivals;
     if (!(b.swizzle == Swizzle{})) out["swizzle"] = {b.swizzle.bits, b.swizzle.base, b.swizzle.shift};
+    if (b.at_bytes >= 0) out["at"] = b.at_bytes;
     if (!b.over.empty()) out["over"] = b.over;
     if (b.fragment)
       out["fragment"] = {

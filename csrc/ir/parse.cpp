@@ -286,6 +286,8 @@ class KernelReader : public DeclReader {
         b.align_bytes = small("an alignment", 1, kMaxInt32);
       } else if (key.text == "swizzle") {
         b.swizzle = swizzle();
+      } else if (key.text == "at") {
+        b.at_bytes = small("a number of bytes", 0, kMaxInt32);
       } else if (key.text == "over") {
         expect("(");
         while (!tok().is(")")) {
@@ -309,7 +311,7 @@ class KernelReader : public DeclReader {
         f.tv = layout();
       } else {
         source_.fail_at(key.offset, Code::IR_PARSE, "an allocation has no attribute " + key.str(),
-                        {"want: name, stages, swizzle, align, over, or shape, on and tv of a fragment"});
+                        {"want: name, stages, swizzle, align, at, over, or shape, on and tv of a fragment"});
       }
       if (!comma()) break;
     }

@@ -140,6 +140,7 @@ std::string alloc_text(const AllocStmt& a) {
   if (b.stages != 0) s += ", stages=" + std::to_string(b.stages);
   if (!(b.swizzle == Swizzle{})) s += ", swizzle=" + b.swizzle.str();
   if (b.align_bytes != usual_align_bytes(b)) s += ", align=" + std::to_string(b.align_bytes);
+  if (b.at_bytes >= 0) s += ", at=" + std::to_string(b.at_bytes);
   if (!b.over.empty()) {
     std::string ids;
     for (const int id : b.over) ids += (ids.empty() ? "%" : ", %") + std::to_string(id);

@@ -17,7 +17,10 @@ std::vector<Layout> zeros_of(const std::vector<Layout>& levels, std::size_t from
 }
 
 Expr largest(const IntTuple& shape, const IntTuple& stride) {
-  if (shape.is_leaf()) return stride.leaf().is_const(0) ? Expr(0) : (shape.leaf() - 1) * stride.leaf();
+  if (shape.is_leaf()) {
+    const Expr& step = stride.leaf();  // the first element is the largest one where they go down
+    return step.is_const() && step.value() <= 0 ? Expr(0) : (shape.leaf() - 1) * step;
+  }
   Expr sum = 0;
   for (int i = 0; i < shape.rank(); ++i) sum = sum + largest(shape[i], stride[i]);
   return sum;
@@ -369,8 +372,12 @@ Tensor window(const Tensor& t, const Expr& start, const Expr& size) {
   auto first = [&](const Layout& level) { return level.shape().is_leaf() ? level : level.mode(0); };
   if (t.levels.empty() || !first(t.levels[0]).shape().is_leaf() || t.is_fragment())
     fail(Code::TENSOR_WINDOW, "a window needs a plain outermost mode in memory or private registers", {tensor_line(t)});
-  if (!sym::prove(sym::le(0, start)) || !sym::prove(sym::le(0, size)))
-    fail(Code::TENSOR_WINDOW, "start and size must be known to be non-negative",
+  const bool before = !sym::prove(sym::le(0, start));
+  if (!sym::prove(sym::le(0, size)))
+    fail(Code::TENSOR_WINDOW, "the size must be known to be non-negative",
+         {tensor_line(t), "start: " + start.str(), "size: " + size.str()}, "give the symbols their facts (min=0)");
+  if (before && t.memory() != Memory::GL)
+    fail(Code::TENSOR_WINDOW, "the start must be known to be non-negative, except in global memory",
          {tensor_line(t), "start: " + start.str(), "size: " + size.str()}, "give the symbols their facts (min=0)");
   const Expr extent = first(t.levels[0]).size();
   Tensor out = t;
@@ -388,7 +395,14 @@ Tensor window(const Tensor& t, const Expr& start, const Expr& size) {
   std::vector<Layout> modes = modes_of(bound.levels[0]);
   modes[0] = Layout(size, 1);
   bound.levels[0] = level_of(modes);
-  out.bounds.push_back(std::move(bound));
+  out.bounds.push_back(bound);
+  if (before) {  // elements before the first one are outside, too: counted downwards they are past a first one
+    bound.base = -start;
+    modes[0] = Layout(size, -1);
+    bound.levels[0] = level_of(modes);
+    bound.extent = 1;
+    out.bounds.push_back(std::move(bound));
+  }
   prune_bounds(out);
   return out;
 }

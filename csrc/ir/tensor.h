@@ -44,6 +44,7 @@ struct Buffer {
   Expr stage_elems;  // elements of one stage (SH: rounded up to the alignment)
   int align_bytes = 0;
   std::vector<int> over;             // ids of the buffers whose bytes it reuses
+  std::int64_t at_bytes = -1;        // SH: where it starts in the block's shared memory; -1: lowering chooses
   std::optional<Fragment> fragment;  // RF only; RF without it is private to each thread
   int arrivals = 0;  // mbar: arrivals that a phase waits for; bar: threads that arrive or wait in a round; else 0
   SourceLoc loc;

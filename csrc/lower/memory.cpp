@@ -60,24 +60,70 @@ class SharedLayout {
   }
 
   std::int64_t place() {
-    std::int64_t end = 0;
+    std::int64_t end = place_fixed();
     for (std::size_t leader = 0; leader < allocs_.size(); ++leader) {
       if (allocs_[leader].group != static_cast<int>(leader)) continue;
       end = place_group(static_cast<int>(leader), end);
     }
+    check_fixed();
     return end;
   }
 
  private:
+  // Allocations whose place is given. Everything else lies behind them, or over what it names.
+  std::int64_t place_fixed() {
+    std::int64_t end = 0;
+    for (SharedAlloc& a : allocs_) {
+      if (a.buffer->at_bytes < 0) continue;
+      a.offset = a.buffer->at_bytes;
+      end = std::max(end, a.offset + a.bytes);
+      if (a.offset % a.align == 0) continue;
+      problems_.push_back({.code = Code::LOWER_OVER,
+                           .where = a.stmt->loc,
+                           .message = "an allocation at a place that is not aligned",
+                           .ir = {ir::head_line(*a.stmt)},
+                           .details = {"want: a multiple of " + std::to_string(a.align) + " bytes",
+                                       "got: at=" + std::to_string(a.offset)},
+                           .fix = "a swizzled tensor starts at a multiple of 1024 bytes, another one of 16"});
+    }
+    return end;
+  }
+
+  static bool names(const SharedAlloc& a, const SharedAlloc& b) {
+    return std::ranges::find(a.buffer->over, b.buffer->id) != a.buffer->over.end();
+  }
+
+  // What has a place of its own shares bytes only with what it names, or what names it.
+  void check_fixed() {
+    for (std::size_t i = 0; i < allocs_.size(); ++i) {
+      for (std::size_t j = 0; j < i; ++j) {
+        const SharedAlloc& a = allocs_[i];
+        const SharedAlloc& b = allocs_[j];
+        if (a.buffer->at_bytes < 0 && b.buffer->at_bytes < 0) continue;
+        if (a.offset >= b.offset + b.bytes || b.offset >= a.offset + a.bytes || names(a, b) || names(b, a)) continue;
+        problems_.push_back({.code = Code::LOWER_OVER,
+                             .where = a.stmt->loc,
+                             .message = "allocations that share bytes without saying so",
+                             .ir = {ir::head_line(*b.stmt), ir::head_line(*a.stmt)},
+                             .details = {b.buffer->name + ": bytes " + std::to_string(b.offset) + " to " +
+                                             std::to_string(b.offset + b.bytes - 1),
+                                         a.buffer->name + ": bytes " + std::to_string(a.offset) + " to " +
+                                             std::to_string(a.offset + a.bytes - 1)},
+                             .fix = "name " + b.buffer->name + " in over= of " + a.buffer->name});
+      }
+    }
+  }
+
   std::int64_t place_group(int group, std::int64_t begin) {
     std::int64_t end = begin;
     for (SharedAlloc& a : allocs_) {
-      if (a.group != group || !a.buffer->over.empty()) continue;
+      if (a.group != group || !a.buffer->over.empty() || a.buffer->at_bytes >= 0) continue;
       a.offset = round_up(end, a.align);
       end = a.offset + a.bytes;
     }
     for (SharedAlloc& a : allocs_) {
-      if (a.group == group && !a.buffer->over.empty()) end = std::max(end, place_over(a, end));
+      if (a.group == group && !a.buffer->over.empty() && a.buffer->at_bytes < 0)
+        end = std::max(end, place_over(a, end));
     }
     return end;
   }

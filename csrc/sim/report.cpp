@@ -1,9 +1,9 @@
 #include "sim/report.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 
+#include "layout/banks.h"
 #include "sim/check.h"
 #include "sim/machine.h"
 
@@ -12,21 +12,11 @@ namespace graphene::sim {
 namespace {
 
 constexpr std::int64_t kManyBlocks = 64;
-constexpr int kBanks = 32;
-constexpr int kBankBytes = 4;
-constexpr int kSectorBytes = 32;
 
 struct Vector {  // contiguous values of an operand: one request
   std::size_t first = 0;
   int values = 1;
   std::size_t row = 0;
-};
-
-// One lane's part of a request.
-struct Piece {
-  int lane = 0;
-  std::int64_t address = 0;
-  int bytes = 0;
 };
 
 class Counter {
@@ -238,47 +228,22 @@ class Counter {
       AccessReport& r = out_.rows[v.row];
       ++r.requests;
       r.lanes += pieces_.size();
-      for (const Piece& p : pieces_) r.bytes += static_cast<std::uint64_t>(p.bytes);
+      for (const layout::LanePiece& p : pieces_) r.bytes += static_cast<std::uint64_t>(p.bytes);
       b.memory == ir::Memory::SH ? shared(r) : global(r);
     }
   }
 
   void shared(AccessReport& r) {
-    const int group = r.vector_bytes <= 4 ? 32 : r.vector_bytes <= 8 ? 16 : 8;  // lanes served at once
-    for (std::size_t i = 0; i < pieces_.size();) {
-      const int number = pieces_[i].lane / group;
-      words_.clear();
-      for (; i < pieces_.size() && pieces_[i].lane / group == number; ++i) {
-        const Piece& p = pieces_[i];
-        for (std::int64_t word = p.address / kBankBytes; word * kBankBytes < p.address + p.bytes; ++word) {
-          words_.push_back(word);
-        }
-      }
-      std::sort(words_.begin(), words_.end());
-      words_.erase(std::unique(words_.begin(), words_.end()), words_.end());
-      std::array<int, kBanks> in_bank{};
-      int most = 0;
-      for (const std::int64_t word : words_) most = std::max(most, ++in_bank[static_cast<std::size_t>(word % kBanks)]);
-      r.wavefronts += static_cast<std::uint64_t>(most);
-      r.conflicts += static_cast<std::uint64_t>(most - 1);
-      r.ways = std::max(r.ways, most);
-    }
+    const layout::BankCount n = layout::count_banks(pieces_, r.vector_bytes, words_);
+    r.wavefronts += n.wavefronts;
+    r.conflicts += n.conflicts;
+    r.ways = std::max(r.ways, n.ways);
   }
 
   void global(AccessReport& r) {
-    words_.clear();
-    std::int64_t bytes = 0;
-    std::sort(pieces_.begin(), pieces_.end(), [](const Piece& x, const Piece& y) { return x.address < y.address; });
-    std::int64_t end = std::numeric_limits<std::int64_t>::min();
-    for (const Piece& p : pieces_) {
-      const std::int64_t last = p.address + p.bytes;
-      bytes += std::max<std::int64_t>(last - std::max(end, p.address), 0);
-      end = std::max(end, last);
-      for (std::int64_t s = p.address / kSectorBytes; s * kSectorBytes < last; ++s) words_.push_back(s);
-    }
-    std::sort(words_.begin(), words_.end());
-    r.sectors += static_cast<std::uint64_t>(std::unique(words_.begin(), words_.end()) - words_.begin());
-    r.ideal_sectors += static_cast<std::uint64_t>((bytes + kSectorBytes - 1) / kSectorBytes);
+    const layout::SectorCount n = layout::count_sectors(pieces_, words_);
+    r.sectors += n.sectors;
+    r.ideal_sectors += n.ideal;
   }
 
   [[nodiscard]] const IntPlans& plans() const { return *code_.plans; }
@@ -287,7 +252,7 @@ class Counter {
   Report& out_;
   std::vector<std::vector<Access>> vectors_;  // per leaf
   std::vector<std::size_t> agents_;           // per leaf: its row
-  std::vector<Piece> pieces_;
+  std::vector<layout::LanePiece> pieces_;
   std::vector<std::int64_t> words_;
 };
 

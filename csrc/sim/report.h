@@ -1,15 +1,10 @@
 // kernel.report(): what the memory system makes of every access. Addresses are those of the lowered tree; values play
 // no part.
 //
-// Rules. A warp's instruction is one request per contiguous vector of its lanes.
-//   Shared memory: 32 banks of 4 bytes. Vectors of up to 4 bytes are served 32 lanes at once, of 8 bytes by half-warps,
-//   of 16 bytes by quarter-warps (an 8x8 matrix of ldmatrix is one: eight rows of 16 bytes). Such a group takes as many
-//   wavefronts as the bank that holds most of its different words; lanes that name one word share it. What a group
-//   takes beyond its first wavefront are bank conflicts.
-//   Global memory: a request touches sectors of 32 bytes; ideal is what its different bytes would fill. Arguments count
-//   as aligned to 256 bytes.
-//   Agents take no part in that: their copies and products are counted as bytes and operations, those of a copy that
-//   several blocks receive once. Bytes outside of a tensor are not loaded.
+// Rules. A warp's instruction is one request per contiguous vector of its lanes. What a request costs is said in
+// layout/banks.h. Arguments count as aligned to 256 bytes.
+// Agents take no part in that: their copies and products are counted as bytes and operations, those of a copy that
+// several blocks receive once. Bytes outside of a tensor are not loaded.
 #pragma once
 
 #include <cstdint>

@@ -157,6 +157,7 @@ def record_alloc(
     swizzle: Swizzle | None,
     over: Sequence[Tensor] | None,
     align_bytes: int | None,
+    at: int | None,
 ) -> Tensor: ...
 def record_fragment(
     name: str,

@@ -383,12 +383,12 @@ def test_a_hierarchical_mode_must_divide():
 
 
 def test_windows_that_cannot_be():
-    rows, n = gr.tensor("A", [64, 8], gr.fp32), gr.sym("n", min=-1)
+    rows, n = gr.tensor("A", [64, 8], gr.fp32, gr.SH), gr.sym("n", min=-1)
     with pytest.raises(gr.LayoutError) as e:
         rows.window(n, 3)
     assert str(e.value).splitlines() == [
-        "start and size must be known to be non-negative   [TENSOR_WINDOW]",
-        "  tensor: [64,8:8,1].fp32.GL",
+        "the start must be known to be non-negative, except in global memory   [TENSOR_WINDOW]",
+        "  tensor: [64,8:8,1].fp32.SH",
         "  start: n",
         "  size: 3",
         "  fix: give the symbols their facts (min=0)",

@@ -1,0 +1,310 @@
+"""Choices by algorithm, each a pure function: swizzles, barriers, places in shared memory, least sums of costs.
+
+A kernel that is written by hand can use each alone (docs/planner.md). Their algorithms are those of ``csrc/plan``:
+exact, deterministic, held to brute force by tests.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from graphene import _core
+from graphene._core import Layout, Swizzle
+
+__all__ = [
+    "Alive",
+    "Arrangement",
+    "Choice",
+    "Packing",
+    "Slots",
+    "TileAccess",
+    "arrange",
+    "choose",
+    "fewest_barriers",
+    "fragments",
+    "matrices",
+    "pack",
+    "vectors",
+]
+
+WARP = 32
+
+
+def refuse(message: str, *details: str, fix: str = "") -> Any:
+    """Raises VerifyError PLAN_GRAPH."""
+    _core.fail("PLAN_GRAPH", message, list(details), fix)
+
+
+def bits_of(dtype: Any) -> int:
+    """The bits of a type, or the number itself. Raises TypeError for anything else."""
+    bits = getattr(dtype, "bits", dtype)
+    if not isinstance(bits, int) or isinstance(bits, bool):
+        raise TypeError(f"a dtype, or a number of bits, is needed, got {dtype!r}")
+    return bits
+
+
+# Swizzles
+
+
+@dataclass(frozen=True)
+class TileAccess:
+    """How threads access a row-major tile: ``requests`` of warps, each a list of (lane, row, column) by ascending lane.
+
+    A lane moves ``elems`` neighbours along its row. `matrices`, `vectors` and `fragments` make the usual ones.
+    """
+
+    elems: int
+    requests: tuple[tuple[tuple[int, int, int], ...], ...]
+    name: str = "access"
+
+
+def _sizes(rows: int, columns: int, *more: int) -> None:
+    for n in (rows, columns, *more):
+        if not isinstance(n, int) or isinstance(n, bool):
+            raise TypeError(f"sizes of tiles are integers, got {n!r}")
+        if n < 1:
+            refuse("sizes of tiles are positive", f"got: {n}")
+
+
+def matrices(rows: int, columns: int, dtype: Any) -> TileAccess:
+    """The rows that ``ldmatrix`` reads, transposed or not: 8 rows of 16 bytes at one column are a request."""
+    _sizes(rows, columns)
+    elems = 128 // bits_of(dtype)
+    requests = tuple(
+        tuple((i, r + i, c) for i in range(min(8, rows - r)))
+        for r in range(0, rows, 8)
+        for c in range(0, columns - elems + 1, elems)
+    )
+    return TileAccess(elems, requests, "ldmatrix")
+
+
+def vectors(rows: int, columns: int, dtype: Any, threads: int = 128, vector_bytes: int = 16) -> TileAccess:
+    """Copies of whole rows: vector i belongs to thread ``i % threads``, as in gr.move between memories."""
+    _sizes(rows, columns, threads, vector_bytes)
+    elems = max(1, vector_bytes * 8 // bits_of(dtype))
+    if columns % elems:
+        refuse("vectors that the end of a row cuts", f"got: vectors of {elems} in rows of {columns}")
+    per_row = columns // elems
+    found: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+    for i in range(rows * per_row):
+        step, thread = divmod(i, threads)
+        spot = (thread % WARP, i // per_row, i % per_row * elems)
+        found.setdefault((step, thread // WARP), []).append(spot)
+    return TileAccess(elems, tuple(map(tuple, found.values())), f"copies of {vector_bytes} bytes")
+
+
+def fragments(rows: int, columns: int, tv: Layout, shape: tuple[int, int], elems: int = 1, across: bool = False,
+              name: str = "fragments") -> TileAccess:  # fmt: skip
+    """What threads hold by `tv` of tiles of `shape`, such as accumulators: each moves runs of `elems` of its values.
+
+    The tiles stand at every place of the tile; with `across` they are transposed there. The first 32 threads of `tv`
+    are a warp.
+    """
+    _sizes(rows, columns, *shape, elems)
+    table = [[tv((t, v)) for v in range(tv.shape[1] if isinstance(tv.shape[1], int) else math.prod(_flat(tv.shape[1])))]
+             for t in range(min(WARP, math.prod(_flat(tv.shape[0]))))]  # fmt: skip
+    tall, wide = (shape[1], shape[0]) if across else shape
+    requests = []
+    for r, c in itertools.product(range(0, rows - tall + 1, tall), range(0, columns - wide + 1, wide)):
+        for v in range(0, len(table[0]), elems):
+            spots = []
+            for lane, values in enumerate(table):
+                i, j = values[v] % shape[0], values[v] // shape[0]
+                spots.append((lane, r + (j if across else i), c + (i if across else j)))
+            requests.append(tuple(spots))
+    return TileAccess(elems, tuple(requests), name)
+
+
+def _flat(shape: Any) -> Iterable[int]:
+    return (n for s in shape for n in _flat(s)) if isinstance(shape, tuple) else (shape,)
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """A way to lay a tile out in shared memory: the swizzle (None: none), and elements from one row to the next."""
+
+    swizzle: Swizzle | None
+    row_elems: int
+    bytes: int
+    wavefronts: int
+    conflicts: int
+
+
+def arrange(
+    rows: int, columns: int, dtype: Any, accesses: Sequence[TileAccess], most_padding: int = 8
+) -> list[Arrangement]:
+    """Ways to lay out a row-major tile of shared memory, the best for all accesses together first.
+
+    Every swizzle ``Swizzle(bits, base, shift)`` that keeps the widest vector together and permutes the tile's elements
+    among themselves is tried, and paddings of rows by one to `most_padding` such vectors. The best has the fewest bank
+    conflicts, then the fewest bytes; no swizzle comes before one, and ``gr.swizzle`` before its equals. Raises
+    VerifyError PLAN_GRAPH.
+    """
+    _sizes(rows, columns)
+    given = [(a.elems, a.requests) for a in accesses]
+    found = _core.plan_swizzles(rows, columns, bits_of(dtype), given, most_padding)
+    return [Arrangement(s if s.bits else None, *rest) for s, *rest in found]
+
+
+# Barriers
+
+
+@dataclass(frozen=True)
+class Slots:
+    """A schedule: ``barriers`` of an iteration, and the number of barriers before each operation's first turn."""
+
+    barriers: int
+    slot: dict[Hashable, int]
+
+    def ahead(self, early: Hashable, of: Hashable) -> int:
+        """How many iterations an operation runs ahead of another one: the depth of a prefetch."""
+        return (self.slot[of] - self.slot[early]) // self.barriers if self.barriers else 0
+
+
+def fewest_barriers(
+    operations: Sequence[Hashable],
+    edges: Iterable[tuple[Hashable, Hashable, int, int]],
+    early: Iterable[Hashable] = (),
+) -> Slots:
+    """The schedule of a loop with the fewest barriers an iteration; without distances, of straight-line code.
+
+    An edge ``(u, v, weight, distance)`` says that v, `distance` iterations later, comes after u: with `weight` 1 by a
+    barrier, because threads exchange data through shared memory, with 0 in any order of threads, because each thread
+    needs only its own. Writing to a buffer of S stages comes after reading it: ``(read, write, 1, S)``. Operations in
+    `early` (copies) stand as many barriers ahead of the others as they can. Raises VerifyError PLAN_GRAPH where an
+    operation must come before itself.
+    """
+    names = list(operations)
+    number = {name: i for i, name in enumerate(names)}
+    if len(number) != len(names):
+        refuse("operations of a schedule have different names", f"got: {names}")
+    given = []
+    for edge in edges:
+        u, v, weight, distance = edge
+        for name in (u, v):
+            if name not in number:
+                refuse("a dependence of an operation that does not exist", f"want: one of {names}", f"got: {name!r}")
+        given.append((number[u], number[v], weight, distance))
+    barriers, slot = _core.plan_slots(len(names), given, [number[e] for e in early])
+    return Slots(barriers, dict(zip(names, slot, strict=True)))
+
+
+# Shared memory
+
+
+@dataclass(frozen=True)
+class Alive:
+    """An object of ``bytes``, alive from slot ``first`` until before slot ``end``, at a multiple of ``align`` bytes."""
+
+    bytes: int
+    first: int
+    end: int
+    align: int = 16
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where objects lie: ``at`` of each by name, and the ``bytes`` of all.
+
+    ``bound`` bytes are alive at once, so no packing needs fewer; ``optimal`` says that `bytes` is proven to be least.
+    """
+
+    bytes: int
+    bound: int
+    at: dict[Hashable, int]
+    optimal: bool
+
+    def over(self, name: Hashable, objects: Mapping[Hashable, Alive]) -> list[Hashable]:
+        """The objects before `name` that share bytes with it, for ``over=``."""
+        mine, out = objects[name], []
+        for other, o in objects.items():
+            if other == name:
+                break
+            if self.at[other] < self.at[name] + mine.bytes and self.at[name] < self.at[other] + o.bytes:
+                out.append(other)
+        return out
+
+
+def pack(objects: Mapping[Hashable, Alive], most_nodes: int = 200_000) -> Packing:
+    """Places objects in shared memory: those that are alive in one slot share no bytes; all need the fewest.
+
+    Branch and bound, exact unless it looks at more than `most_nodes` partial packings; the result says so. Raises
+    VerifyError PLAN_GRAPH for an object without bytes or without a slot.
+    """
+    given = [(o.bytes, o.align, o.first, o.end) for o in objects.values()]
+    total, bound, at, optimal = _core.plan_pack(given, most_nodes)
+    return Packing(total, bound, dict(zip(objects, at, strict=True)), optimal)
+
+
+# Choices that depend on each other
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The values of the least cost, by name.
+
+    ``alternatives``: for each variable, each value with the least cost that is left if it is taken (infinity: none).
+    """
+
+    cost: float
+    values: dict[Hashable, Any]
+    alternatives: dict[Hashable, list[tuple[Any, float]]]
+
+
+def choose(
+    domains: Mapping[Hashable, Sequence[Any]],
+    costs: Iterable[tuple[Sequence[Hashable], Callable[..., float]]],
+    pin: Mapping[Hashable, Any] | None = None,
+    most_entries: int = 4_000_000,
+) -> Choice:
+    """The values of the least total cost: exact, by elimination, and of equal ones always the same.
+
+    `domains`: the values of each variable. `costs`: pairs of variables' names and a function of their values; infinity
+    forbids a combination. `pin` fixes variables. Raises SelectError PLAN_NONE where every combination is forbidden,
+    PLAN_PIN where a pinned value is not of its domain or leaves no combination; VerifyError PLAN_LIMIT where a table
+    would have more than `most_entries`, PLAN_GRAPH for a cost of an unknown variable.
+    """
+    names = list(domains)
+    number = {name: i for i, name in enumerate(names)}
+    values = {name: list(v) for name, v in domains.items()}
+    factors = []
+    for scope, cost in costs:
+        for name in scope:
+            if name not in number:
+                refuse("a cost of a variable that does not exist", f"want: one of {names}", f"got: {name!r}")
+        table = [float(cost(*combination)) for combination in itertools.product(*(values[n] for n in scope))]
+        factors.append(([number[n] for n in scope], table))
+    sizes = [len(v) for v in values.values()]
+
+    def least(fixed: Mapping[Hashable, int]) -> tuple[float, list[int]]:
+        kept = [
+            ([number[n]], [0.0 if i == at else math.inf for i in range(sizes[number[n]])]) for n, at in fixed.items()
+        ]
+        cost, found, _ = _core.plan_eliminate(sizes, [*factors, *kept], most_entries)
+        return cost, found
+
+    fixed = {}
+    for name, value in (pin or {}).items():
+        if name not in number or value not in values[name]:
+            want = f"one of {values[name]}" if name in number else f"a name of {names}"
+            _core.fail("PLAN_PIN", f"{name} cannot be pinned to {value!r}", [f"want: {want}"])
+        fixed[name] = values[name].index(value)
+    total, found = least(fixed)
+    if math.isinf(total):
+        if fixed and not math.isinf(least({})[0]):
+            alone = [f"{n} = {values[n][at]!r}" for n, at in fixed.items() if math.isinf(least({n: at})[0])]
+            why = [f"{a} leaves nothing by itself" for a in alone] or ["the pins contradict each other"]
+            _core.fail("PLAN_PIN", "pinned values leave no combination", why)
+        _core.fail("PLAN_NONE", "every combination of values is forbidden", [f"variables: {names}"])
+    alternatives = {
+        n: [
+            (v, least({**fixed, n: i})[0] if n not in fixed or fixed[n] == i else math.inf)
+            for i, v in enumerate(values[n])
+        ]
+        for n in names
+    }
+    return Choice(total, {n: values[n][i] for n, i in zip(names, found, strict=True)}, alternatives)
