@@ -55,6 +55,7 @@ class Rows:
     eps: float
     device: str
     dense: int = 0
+    offset: float = 0.0  # added to the weight
 
 
 @functools.cache
@@ -69,7 +70,7 @@ def choose(p: Rows) -> KernelCalls | str:
     config = select_norm(
         p.rows, p.width, getattr(dtypes, DTYPES[p.dtype]), align_bytes=p.align, dense_bytes=p.dense,
         shared_bytes=target_device(p.device).shared_bytes, device=model_name(p.device), kind=f"{p.kind}norm",
-        gamma=p.weight, beta=p.bias, residual=p.residual, write_sum=p.total,
+        gamma=p.weight, beta=p.bias, residual=p.residual, write_sum=p.total, shift=p.weight and p.offset != 0,
     )  # fmt: skip
     given = {
         "input": True,
@@ -79,7 +80,8 @@ def choose(p: Rows) -> KernelCalls | str:
         "output": True,
         "total": p.total,
     }
-    return KernelCalls([(_norm(p.kind, config), [*(name for name, has in given.items() if has), p.eps])])
+    names: list[str | float] = [*(name for name, has in given.items() if has), p.eps, *[p.offset] * config.shift]
+    return KernelCalls([(_norm(p.kind, config), names)])
 
 
 @functools.cache
@@ -338,7 +340,7 @@ class Norm:
         result = "(Tensor, Tensor)" if add else "Tensor"
         # A residual without a default comes before the arguments with defaults.
         schema = f"(Tensor input, int[] normalized_shape{residual if add else ''}, {rest}"
-        schema += f"{'' if add else residual}) -> {result}"
+        schema += f"{'' if add else residual}{'' if self.has_bias else ', float weight_offset=0.0'}) -> {result}"
         self.defined = Defined(
             Definition(
                 f"add_{self.public}" if add else self.public, schema,
@@ -349,27 +351,31 @@ class Norm:
         )  # fmt: skip
 
     def named(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Input, normalized_shape, weight, bias, eps, residual, from arguments in the schema's order."""
+        """Input, normalized_shape, weight, bias, eps, residual, offset, from arguments in the schema's order."""
         rest = list(args[2:])
+        offset = 0.0 if self.has_bias else rest.pop()
         residual = rest.pop(0) if self.add else rest.pop()
         weight = rest.pop(0)
         bias = rest.pop(0) if self.has_bias else None
-        return args[0], args[1], weight, bias, rest[0], residual
+        return args[0], args[1], weight, bias, rest[0], residual, offset
 
     def ordered(self, input: Any, shape: Any, weight: Any, bias: Any, eps: Any, residual: Any) -> tuple[Any, ...]:
-        """The arguments in the schema's order."""
+        """The arguments in the schema's order, the offset None."""
         middle = (weight, bias, eps) if self.has_bias else (weight, eps)
-        return (input, shape, residual, *middle) if self.add else (input, shape, *middle, residual)
+        last = () if self.has_bias else (None,)
+        return (input, shape, residual, *middle, *last) if self.add else (input, shape, *middle, residual, *last)
 
     def results(
-        self, input: Tensor, shape: Sequence[Any], weight: Tensor, bias: Tensor, eps: float, residual: Tensor
-    ) -> list[tuple[Any, Any]]:
+        self, input: Tensor, shape: Sequence[Any], weight: Tensor, bias: Tensor, eps: float, residual: Tensor,
+        offset: float,
+    ) -> list[tuple[Any, Any]]:  # fmt: skip
         """Shape and dtype of the results, all arguments checked."""
         return [check(self.public, input, shape, weight, bias, residual)] * (2 if self.add else 1)
 
     def configure(
-        self, input: Arg, shape: Sequence[int], weight: Arg | None, bias: Arg | None, eps: float, residual: Arg | None
-    ) -> Any:
+        self, input: Arg, shape: Sequence[int], weight: Arg | None, bias: Arg | None, eps: float, residual: Arg | None,
+        offset: float,
+    ) -> Any:  # fmt: skip
         """The recipe of a configuration."""
         order = self.ordered("input", None, "weight", "bias", None, "residual")
         tensors = [x for x in order if x is not None]
@@ -397,7 +403,7 @@ class Norm:
                 align, dense = min(align, t.align), min(dense, t.align)
         launches = choose(
             Rows(self.kind, prod(input.shape) // width, width, input.dtype, align, weight is not None,
-                          bias is not None, residual is not None, self.add, eps, input.device, dense)
+                          bias is not None, residual is not None, self.add, eps, input.device, dense, offset)
         )  # fmt: skip
         if isinstance(launches, str):
             return _core.Recipe.torch(launches)
@@ -411,20 +417,22 @@ class Norm:
         return recipe(outputs, len(outputs), launches.kernels, views)
 
     def reference(
-        self, input: Tensor, shape: Sequence[int], weight: Tensor, bias: Tensor, eps: float, residual: Tensor
-    ) -> Any:
+        self, input: Tensor, shape: Sequence[int], weight: Tensor, bias: Tensor, eps: float, residual: Tensor,
+        offset: float,
+    ) -> Any:  # fmt: skip
         """The same by PyTorch's operators, in fp32 (fp64 for fp64), rounded once."""
         f = torch.nn.functional
         wide = input.dtype if input.dtype == torch.float64 else torch.float32
         x = input.to(wide) if residual is None else input.to(wide) + residual.to(wide)
         weight, bias = (t if t is None else t.to(wide) for t in (weight, bias))
+        weight = weight if weight is None or not offset else weight + offset
         shape = list(shape)
         y = f.layer_norm(x, shape, weight, bias, eps) if self.has_bias else f.rms_norm(x, shape, weight, eps)
         return (y.to(input.dtype), x.to(input.dtype)) if self.add else y.to(input.dtype)
 
     def save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Saves the arguments for the gradient, which computes mean and deviation again."""
-        input, shape, weight, bias, eps, residual = self.named(inputs)
+        input, shape, weight, bias, eps, residual, ctx.offset = self.named(inputs)
         ctx.save_for_backward(input, weight, bias, residual)
         ctx.shape, ctx.eps = tuple(shape), eps
 
@@ -433,7 +441,9 @@ class Norm:
         input, weight, bias, residual = ctx.saved_tensors
         columns = (weight is not None or bias is not None) and any(ctx.needs_input_grad[1:])
         given = (input, residual, g, ctx.shape, weight, g_total, ctx.eps)
-        if torch.is_grad_enabled():
+        if weight is not None and ctx.offset:
+            given = (*given[:4], weight.to(torch.promote_types(weight.dtype, torch.float32)) + ctx.offset, *given[5:])
+        if torch.is_grad_enabled() or ctx.offset:
             gx, gw, gb = formula(self.has_bias, *given)
         else:
             gx, gw, gb = self.gradients(*given, columns)
@@ -488,17 +498,21 @@ def rms_norm(
     *,
     residual: Tensor | None = None,
     return_sum: bool = False,
+    weight_offset: float = 0.0,
 ) -> Any:
-    """``x / sqrt(mean(x^2) + eps) * weight`` with x = input + residual, in fp32, rounded once.
+    """``x / sqrt(mean(x^2) + eps) * (weight + weight_offset)`` with x = input + residual, in fp32, rounded once.
 
     The arguments are those of torch.nn.functional.rms_norm. ``eps`` None is the machine epsilon: that of fp32, in which
-    the norm is computed, and 2^-52 for fp64. The rest is as in ``layer_norm``.
+    the norm is computed, and 2^-52 for fp64. With a ``weight_offset``, such as the 1 of networks whose weights are near
+    0, PyTorch's operators compute the gradient. The rest is as in ``layer_norm``.
 
     Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """
     if eps is None:
         eps = _EPSILON.get(getattr(input, "dtype", None), _FP32_EPSILON)
     if residual is not None and return_sum:
-        return (ADD_RMS.dispatched if is_compiling() else ADD_RMS.core)(input, normalized_shape, residual, weight, eps)
-    y = (RMS.dispatched if is_compiling() else RMS.core)(input, normalized_shape, weight, eps, residual)
+        return (ADD_RMS.dispatched if is_compiling() else ADD_RMS.core)(
+            input, normalized_shape, residual, weight, eps, weight_offset
+        )
+    y = (RMS.dispatched if is_compiling() else RMS.core)(input, normalized_shape, weight, eps, residual, weight_offset)
     return (y, input.to(y.dtype)) if return_sum else y

@@ -20,6 +20,6 @@ def calls(monkeypatch):
 
         return call
 
-    for name in ("attention", "attention_varlen", "layer_norm", "rms_norm", "matmul", "gated"):
+    for name in ("attention", "attention_varlen", "layer_norm", "rms_norm", "matmul", "gated", "rotary"):
         monkeypatch.setattr(ops, name, counted(name, getattr(ops, name)))
     return count

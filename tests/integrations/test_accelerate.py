@@ -73,9 +73,9 @@ EXPECTED = {
     "roberta": {"layer_norm+residual": 5, "layer_norm": 0, "matmul": 3, "attention_varlen": 2},
     "albert": {"layer_norm+residual": 4, "layer_norm": 1, "matmul": 2, "attention_varlen": 2},
     "gpt2": {"layer_norm+residual": 2, "layer_norm": 3, "matmul": 2, "attention": 2},
-    "llama": {"rms_norm+residual": 2, "rms_norm": 3, "gated": 2, "attention": 2},
-    "mistral": {"rms_norm+residual": 2, "rms_norm": 3, "gated": 2, "attention": 2},
-    "gemma2": {"rms_norm+residual": 0, "rms_norm": 0, "gated": 2, "attention": 2},
+    "llama": {"rms_norm+residual": 2, "rms_norm": 3, "gated": 2, "attention": 2, "rotary": 2},
+    "mistral": {"rms_norm+residual": 2, "rms_norm": 3, "gated": 2, "attention": 2, "rotary": 2},
+    "gemma2": {"rms_norm+residual": 2, "rms_norm": 7, "gated": 2, "attention": 2, "rotary": 2},
 }
 
 
@@ -405,7 +405,7 @@ def test_a_measured_model(monkeypatch) -> None:
     assert rows["LlamaRMSNorm(32)"] == (3, "one kernel", told)
     assert rows["LlamaMLP: act_fn(gate_proj(x)) * up_proj(x)"] == (2, "one kernel", told)
     assert rows["LlamaAttention: q_proj(x), k_proj(x), v_proj(x)"][1] == "one product"
-    assert len(measured) == 4 * 3 * 2  # norms, sums and norms, gates, joined layers; rows; ways
+    assert len(measured) == 5 * 3 * 2  # norms, sums and norms, gates, joined layers, rotations; rows; ways
     assert len(integration.accelerated(model).joined) == 2
 
     def no_memory(call):

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="pip install 'graphene-ir[transformers]' brings it")
 
-from graphene.integrations.transformers import _modules, _rewrite  # noqa: E402
+from graphene.integrations.transformers import _modules, _rewrite, _turns  # noqa: E402
 
 
 def test_norms_are_known_by_what_they_compute() -> None:
@@ -22,9 +22,54 @@ def test_norms_are_known_by_what_they_compute() -> None:
         _modules.norm_of(c(32))
         for c in (LlamaRMSNorm, Gemma2RMSNorm, HalfRMSNorm, torch.nn.LayerNorm, torch.nn.RMSNorm)
     ]
-    assert kinds == ["rms", None, None, "layer", None if torch.nn.RMSNorm(32).eps is None else "rms"]
+    assert kinds == ["rms", "rms1", None, "layer", None if torch.nn.RMSNorm(32).eps is None else "rms"]
     assert _modules.norm_of(torch.nn.LayerNorm((4, 8))) is None
     assert _modules.norm_of(torch.nn.LayerNorm(8, elementwise_affine=False)) is None
+
+
+class Flagged(torch.nn.Module):
+    """A norm under another name, whose formula depends on a flag."""
+
+    def __init__(self, one):
+        super().__init__()
+        self.weight, self.eps, self.one = torch.nn.Parameter(torch.zeros(16)), 1e-5, one
+
+    def forward(self, x):
+        return torch.nn.functional.rms_norm(x, (16,), self.weight + self.one, self.eps)
+
+
+def test_norms_of_one_class_may_differ() -> None:
+    assert [_modules.norm_of(Flagged(one)) for one in (True, False)] == ["rms1", "rms"]
+
+
+def halves(q, k, cos, sin, heads_at=1):
+    cos, sin = cos.unsqueeze(heads_at), sin.unsqueeze(heads_at)
+
+    def other(x):
+        return torch.cat((-x[..., x.shape[-1] // 2 :], x[..., : x.shape[-1] // 2]), -1)
+
+    return (q * cos) + other(q) * sin, k * cos + other(k) * sin
+
+
+def negated(q, k, cos, sin):
+    return halves(q, k, cos, -sin)
+
+
+def keys_alone(q, k, cos, sin):
+    return q, halves(q, k, cos, sin)[1]
+
+
+def test_rotary_embeddings_are_known_by_what_they_compute() -> None:
+    from transformers.models.cohere.modeling_cohere import apply_rotary_pos_emb as neighbours
+    from transformers.models.glm.modeling_glm import apply_rotary_pos_emb as half_of_the_angles
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as of_llama
+
+    found = [tuple(_turns.turn_of(f, (), ())) for f in (halves, of_llama, neighbours)]
+    assert found == [("halves", 1), ("halves", 1), ("neighbours", 1)]
+    assert _turns.turn_of(halves, (2,), ()) == _turns.turn_of(halves, (), (("heads_at", 2),)) == ("halves", 2)
+    others = (negated, keys_alone, half_of_the_angles, torch.addcmul, print, None)
+    assert [_turns.turn_of(f, (), ()) for f in others] == [None] * 6
+    assert _turns.turn_of(halves, ([],), ()) is None
 
 
 def test_activations_are_known_by_what_they_compute() -> None:
@@ -43,6 +88,7 @@ class Sample(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.norm = torch.nn.LayerNorm(8)
+        self.third_norm, self.other = torch.nn.LayerNorm(2), torch.nn.LayerNorm(2)
         self.fc, self.up, self.third = (torch.nn.Linear(8, 8) for _ in range(3))
         self.act = torch.nn.SiLU()
 
@@ -88,6 +134,34 @@ class Sample(torch.nn.Module):
         b = self.third(x)
         return a + b
 
+    def turned(self, x, y, flag=None):
+        q = self.third_norm(self.fc(x).view(3, 1, 4, 2)).transpose(1, 2)
+        k = self.other(self.up(x).view(3, 1, 4, 2).transpose(1, 2))
+        cos, sin = y.view(3, 4, 2)[:, :1], y.view(3, 4, 2)[:, 1:2]
+        if flag is not None:
+            sin = sin * 2
+        q, k = halves(q, k, cos, sin)
+        return q + k
+
+    def turned_without_norms(self, x, y):
+        q = self.third_norm(self.fc(x).view(3, 1, 4, 2)).transpose(1, 2)
+        k = self.up(x).view(3, 1, 4, 2).transpose(1, 2)
+        q = q * 2
+        cos, sin = y.view(3, 4, 2)[:, :1], y.view(3, 4, 2)[:, 1:2]
+        q, k = halves(q, k, cos, sin, heads_at=1)
+        return q + k
+
+    def another_function(self, x, y):
+        halves = negated
+        q = k = x.view(3, 4, 1, 2)
+        cos = sin = y.view(3, 4, 2)[:, :1]
+        q, k = halves(q, k, cos, sin)
+        return q + k
+
+    def any_gate(self, x, y):
+        a, b = x.chunk(2, dim=-1)
+        return self.act(a + 1) * b, b * self.act(a)
+
     def in_a_loop(self, x):
         for _ in range(2):
             x = self.norm(x + x)
@@ -100,7 +174,9 @@ class Sample(torch.nn.Module):
      ("activation_kept_apart", [], None), ("other_inputs", ["linear_act"], [()]),
      ("nested", ["add_norm", "linear_act"], [()]), ("in_a_loop", ["add_norm"], None),
      ("several", ["linears"], None), ("several_of_another", ["linears"], None),
-     ("several_perhaps", [], None)],
+     ("several_perhaps", [], None), ("turned", ["linears", "rotary"], [(), (1,)]),
+     ("turned_without_norms", ["linears", "rotary"], [()]), ("another_function", [], None),
+     ("any_gate", ["act_mul", "act_mul"], [()])],
 )  # fmt: skip
 def test_rewriting(method, found, more) -> None:
     """A rewritten method gives what the method gives, and calls helpers where the patterns are."""
@@ -131,10 +207,22 @@ def test_rewriting(method, found, more) -> None:
             assert len(modules) == 2
             return self.count([m(x) for m in modules])
 
+        def act_mul(self, act, a, b):
+            return self.count(act(a) * b)
+
+        def rotary(self, function, pairs, heads_at, norms, extra, named, *args):
+            assert (pairs, heads_at, norms is None) == ("halves", 1, method == "turned_without_norms")
+            if norms is not None:
+                assert norms[2] == (True, False)
+                args = [norms[0](args[0].transpose(1, 2)).transpose(1, 2), norms[1](args[1]), *args[2:]]
+            return self.count(function(*args, *extra, **named))
+
     new = got.make(Helpers())
     x, y = torch.randn(3, 8), torch.randn(3, 8)
     for extra in more or [None]:
         args = (x,) if more is None else (x, y, *extra)
         Helpers.called = 0
-        assert torch.equal(new(module, *args), getattr(module, method)(*args))
-        assert Helpers.called == (0 if extra == (1,) else 2 if method in ("nested", "in_a_loop") else 1)
+        for one, other in zip(new(module, *args), getattr(module, method)(*args), strict=True):
+            assert torch.equal(one, other)
+        once = len(found) == 1 and method != "in_a_loop"
+        assert Helpers.called == (0 if (extra, method) == ((1,), "sum_in_a_branch") else 1 if once else 2)

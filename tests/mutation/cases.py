@@ -204,6 +204,13 @@ def _() -> Case:
     return norm_case(rmsnorm_kernel, RowTile(1000, 256, 1, 4), beta=False)
 
 
+@case("rmsnorm_kernel, factors plus an argument")
+def _() -> Case:
+    x, gamma = normal(0, 5, 40), normal(1, 40)
+    kernel = rmsnorm_kernel(NormConfig(RowTile(40, 8, 4, 4), beta=False, shift=True))
+    return Case(kernel, [lambda: [x, gamma, np.zeros_like(x), 1e-5, 1.0]])
+
+
 @case("groupnorm_kernel")
 def _() -> Case:
     """Vectors of one channel each; the last ones of a group are not a whole round of the threads."""

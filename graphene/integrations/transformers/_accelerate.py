@@ -333,6 +333,15 @@ class _Accelerator:
             text = ", ".join(f"{n}(x)" for n in site.modules)
             widths = tuple(_extents(m)[1] for m in parts)
             return text, ("linears", _extents(parts[0])[0], widths), parts[0].weight, ""
+        if site.kind == "rotary":
+            assert site.turn is not None
+            weight = parts[0].weight if parts else next(module.parameters())
+            width = parts[0].weight.shape[0] if parts else int(getattr(module, "head_dim", 64))
+            given = ", ".join(f"{n}(x)" for n in site.modules) or "q, k"
+            return f"{site.function}({given})", ("rotary", width, site.turn.pairs, bool(parts)), weight, ""
+        if site.kind == "act_mul":
+            weight = next(module.parameters())
+            return f"{site.modules[0]}(a) * b", ("act_mul", activation_of(parts[0])), weight, ""
         gate, act, up = parts
         text = f"{site.modules[1]}({site.modules[0]}(x)) * {site.modules[2]}(x)"
         return text, ("gated", _extents(up)[1], activation_of(act)), gate.weight, ""

@@ -48,6 +48,8 @@ UNMEASURED = {
     "linear_act": "torch",
     "gated": "torch",
     "linears": "torch",
+    "act_mul": "torch",
+    "rotary": "graphene",
 }
 
 
@@ -129,17 +131,24 @@ class Helpers:
             return False
         return not torch.is_autocast_enabled(x.device.type) and not torch.jit.is_tracing()
 
+    @property
+    def left_to_the_compiler(self) -> bool:
+        """Whether torch.compile reads the call, which makes one kernel of what is computed element by element."""
+        return _is_compiling() and not self.rules.everything
+
     def norm(self, norm: Any, x: Any) -> Any:
         """The result of a norm by itself; None if the module must be called."""
         weight, bias = norm.weight, getattr(norm, "bias", None)
-        if not self.takes(x, weight, bias):
+        if self.left_to_the_compiler or not self.takes(x, weight, bias):
             return None
-        width = x.shape[-1]
+        kind, width = self.norms[type(norm)], x.shape[-1]
+        if kind == "rms1" and torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+            return None
         if self.rules.way(("norm", width), x.numel() // width) != "graphene":
             return None
-        if self.norms[type(norm)] == "layer":
+        if kind == "layer":
             return ops.layer_norm(x, norm.normalized_shape, weight, bias, norm.eps)
-        return ops.rms_norm(x, (width,), weight, epsilon(norm))
+        return ops.rms_norm(x, (width,), weight, epsilon(norm), weight_offset=OFFSETS[kind])
 
     def add_norm(self, norm: Any, a: Any, b: Any) -> Any:
         """``norm(a + b)``."""
@@ -147,7 +156,8 @@ class Helpers:
             return norm(a + b)
         if self.norms[type(norm)] == "layer":
             return ops.layer_norm(a, norm.normalized_shape, norm.weight, norm.bias, norm.eps, residual=b)
-        return ops.rms_norm(a, a.shape[-1:], norm.weight, epsilon(norm), residual=b)
+        offset = OFFSETS[self.norms[type(norm)]]
+        return ops.rms_norm(a, a.shape[-1:], norm.weight, epsilon(norm), residual=b, weight_offset=offset)
 
     def add_norm_sum(self, norm: Any, a: Any, b: Any) -> tuple[Any, Any]:
         """``a + b`` and its norm."""
@@ -159,12 +169,18 @@ class Helpers:
                 a, norm.normalized_shape, norm.weight, norm.bias, norm.eps, residual=b, return_sum=True
             )
         else:
-            normed, total = ops.rms_norm(a, a.shape[-1:], norm.weight, epsilon(norm), residual=b, return_sum=True)
+            offset = OFFSETS[self.norms[type(norm)]]
+            normed, total = ops.rms_norm(
+                a, a.shape[-1:], norm.weight, epsilon(norm), residual=b, return_sum=True, weight_offset=offset
+            )
         return total, normed
 
     def adds(self, norm: Any, a: Any, b: Any) -> bool:
         """Whether the sum and its norm are one operator."""
-        if type(norm) not in self.norms or hooked(norm) or a.shape != b.shape:
+        if type(norm) not in self.norms or hooked(norm) or a.shape != b.shape or self.left_to_the_compiler:
+            return False
+        wants = torch.is_grad_enabled() and (a.requires_grad or b.requires_grad or norm.weight.requires_grad)
+        if self.norms[type(norm)] == "rms1" and wants:
             return False
         if not self.takes(a, b, norm.weight, getattr(norm, "bias", None)):
             return False
@@ -224,13 +240,84 @@ class Helpers:
     def gated(self, gate: Any, act: Any, up: Any, x: Any) -> Any:
         """``act(gate(x)) * up(x)``."""
         name = self.activation(act)
-        if name is None or hooked(act) or not self.takes(x):
+        if name is None or hooked(act) or not self.takes(x) or self.left_to_the_compiler:
             return act(gate(x)) * up(x)
         a, b = gate(x), up(x)
         width = a.shape[-1]
         if not self.takes(a, b) or self.rules.way(("gated", width, name), a.numel() // width) != "graphene":
             return act(a) * b
         return ops.gated(a, b, name)
+
+    def act_mul(self, act: Any, a: Any, b: Any) -> Any:
+        """``act(a) * b``."""
+        name = self.activation(act)
+        if name is None or hooked(act) or not torch.is_tensor(a) or not torch.is_tensor(b) or a.shape != b.shape:
+            return act(a) * b
+        if not self.takes(a, b) or self.left_to_the_compiler:
+            return act(a) * b
+        width = a.shape[-1]
+        way = self.rules.way(("act_mul", name), a.numel() // width)
+        return ops.gated(a, b, name) if way == "graphene" else act(a) * b
+
+    def rotary(
+        self, function: Any, pairs: str, heads_at: int, norms: Any, extra: Any, named: Any, q: Any, k: Any, cos: Any,
+        sin: Any,
+    ) -> Any:  # fmt: skip
+        """``function(q_norm(q), k_norm(k), cos, sin)``, which turns pairs of elements; norms may be left out.
+
+        ``norms``: the norms of q and k, and for each whether the model normalises before it exchanges dimensions 1, 2.
+        """
+        fits = self.turns(heads_at, q, k, cos, sin)
+        together = fits and norms is not None and self.normalises(norms, q, k)
+        if norms is not None and not together:
+            q, k = (
+                n(x.transpose(1, 2)).transpose(1, 2) if moved else n(x)
+                for n, moved, x in zip(norms[:2], norms[2], (q, k), strict=True)
+            )
+        seq = q.shape[3 - heads_at] if fits else 0
+        if not fits or self.rules.way(("rotary", q.shape[-1], pairs, together), q.shape[0] * seq) != "graphene":
+            if together:
+                q, k = (
+                    n(x.transpose(1, 2)).transpose(1, 2) if moved else n(x)
+                    for n, moved, x in zip(norms[:2], norms[2], (q, k), strict=True)
+                )
+            return function(q, k, cos, sin, *extra, **named)
+        if heads_at == 1:
+            q, k = q.transpose(1, 2), k.transpose(1, 2)
+        more: tuple[Any, ...] = (None, None, 0.0, 0.0)
+        if together:
+            kind = self.norms[type(norms[0])]
+            more = (norms[0].weight, norms[1].weight, epsilon(norms[0]), OFFSETS[kind])
+        made = ops.rotary(q, k, cos, sin, *more, pairs == "neighbours")
+        return tuple(x.transpose(1, 2) for x in made) if heads_at == 1 else made
+
+    def turns(self, heads_at: int, q: Any, k: Any, cos: Any, sin: Any) -> bool:
+        """Whether the operator takes q, k, cos and sin."""
+        if self.left_to_the_compiler or not all(map(torch.is_tensor, (q, k, cos, sin))):
+            return False
+        if q.dim() != 4 or k.dim() != 4 or cos.dim() != 3 or not self.takes(q, k):
+            return False
+        if cos.dtype != sin.dtype or cos.dtype not in (q.dtype, torch.float32) or cos.device != q.device:
+            return False
+        if torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad):
+            return False
+        seq = 3 - heads_at
+        fits = cos.shape == sin.shape and cos.shape[1:] == (q.shape[seq], q.shape[3])
+        fits = fits and cos.shape[0] in (1, q.shape[0]) and q.shape[0] == k.shape[0]
+        return bool(fits and q.shape[seq] == k.shape[seq] and q.shape[3] == k.shape[3])
+
+    def normalises(self, norms: Any, q: Any, k: Any) -> bool:
+        """Whether the operator takes the norms of q and k. With a gradient, they have operators of their own."""
+        a, b = norms[:2]
+        kind = self.norms.get(type(a))
+        if kind not in OFFSETS or self.norms.get(type(b)) != kind or hooked(a, b) or epsilon(a) != epsilon(b):
+            return False
+        if torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, a.weight, b.weight)):
+            return False
+        return self.takes(q, a.weight, b.weight) and a.weight.shape == b.weight.shape == q.shape[-1:]
+
+
+OFFSETS = {"rms": 0.0, "rms1": 1.0}  # what is added to the weight, by the kind of a norm
 
 
 def epilogue(x: Any, turned: Any, bias: Any, name: str) -> Any:

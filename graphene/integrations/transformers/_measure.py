@@ -11,8 +11,11 @@ import torch.nn.functional as F  # noqa: N812
 
 from graphene.errors import LaunchError
 from graphene.integrations.transformers._fused import ACTIVATIONS, epilogue, ops
+from graphene.ops.rotary import other
 
 ROWS = (1, 128, 8192)  # one number for each part of the borders
+ROTARY_HEADS = (16, 4)  # of queries and keys
+ANY_WIDTH = 4096  # where a width is not known before the call
 GAIN = 0.97  # another way is taken if it needs at most this part of PyTorch's time
 
 Ways = Mapping[str, Callable[[], Any]]
@@ -85,7 +88,22 @@ def ways(key: tuple[Any, ...], rows: int, dtype: Any, device: Any, norm: str = "
             "torch": lambda: [F.linear(x, v, c) for v, c in parts],
             "joined": lambda: F.linear(x, w, b).split(columns, -1),
         }
-    width, name = sizes
+    if kind == "rotary":
+        width, pairs, normed = sizes
+        q, k = (random(1, rows, heads, width).transpose(1, 2) for heads in ROTARY_HEADS)
+        cos, sin, w = random(1, rows, width), random(1, rows, width), random(width)
+        apart = pairs == "neighbours"
+
+        def turned(x: Any) -> Any:
+            x = _rms_norm(x, w) if normed else x
+            return x * cos.unsqueeze(1) + other(x, apart) * sin.unsqueeze(1)
+
+        more = (w, w, 1e-6, 0.0) if normed else (None, None, 0.0, 0.0)
+        return {
+            "torch": lambda: (turned(q), turned(k)),
+            "graphene": lambda: ops.rotary(q.transpose(1, 2), k.transpose(1, 2), cos, sin, *more, apart),
+        }
+    width, name = sizes if kind == "gated" else (ANY_WIDTH, *sizes)
     gate, up, act = random(rows, width), random(rows, width), ACTIVATIONS[name]
     return {"torch": lambda: act(gate) * up, "graphene": lambda: ops.gated(gate, up, name)}
 

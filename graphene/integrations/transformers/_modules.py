@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from graphene.integrations.transformers._fused import ACTIVATIONS, LINEAR, epsilon
 
-_norms: dict[type, str | None] = {}
+_norms: dict[Any, str | None] = {}
 _activations: dict[Any, str | None] = {}
 
 
@@ -23,31 +23,44 @@ def kind_of(module: Any) -> str | None:
 
 
 def norm_of(module: Any) -> str | None:
-    """Its kind, "layer" or "rms", for a norm over the last dimension with a weight, else None."""
+    """Its kind for a norm over the last dimension with a weight, else None.
+
+    "layer", "rms", or "rms1": that by the root mean square whose factors are 1 + weight.
+    """
     cls = getattr(module, "_graphene_original", type(module))
     if cls is torch.nn.LayerNorm:
         return "layer" if len(module.normalized_shape) == 1 and module.weight is not None else None
-    if "RMSNorm" not in cls.__name__ or [n for n, _ in module.named_parameters()] != ["weight"]:
+    if list(module._parameters) != ["weight"] or module._modules or module.weight is None or module._buffers:
         return None
-    if module.weight.dim() != 1 or module.weight.is_meta:
+    if module.weight.dim() != 1 or module.weight.is_meta or not isinstance(_eps(module), float):
         return None
-    if cls not in _norms:
-        _norms[cls] = "rms" if _is_rms_norm(module) else None
-    return _norms[cls]
+    plain = {n: v for n, v in vars(module).items() if isinstance(v, (bool, str)) and n != "training"}
+    key = (cls, tuple(sorted(plain.items())))
+    if key not in _norms:
+        _norms[key] = _rms_norm(module)
+    return _norms[key]
 
 
-def _is_rms_norm(module: Any) -> bool:
-    """Whether the module's formula is ours: tried on random values, with a random weight."""
+def _eps(module: Any) -> Any:
+    return getattr(module, "variance_epsilon", getattr(module, "eps", None))
+
+
+def _rms_norm(module: Any) -> str | None:
+    """The module's formula among ours: tried on random values, with a random weight."""
     generator = torch.Generator().manual_seed(0)
     weight = module.weight
     try:
         module.weight = torch.nn.Parameter(torch.randn(weight.shape, generator=generator))
         x = torch.randn(5, weight.shape[0], generator=generator)
         with torch.no_grad():
-            got, want = module(x), F.rms_norm(x, weight.shape, module.weight, epsilon(module))
-        return bool(got.shape == want.shape and torch.allclose(got, want, rtol=1e-4, atol=1e-5))
-    except Exception:  # any module may be called "...RMSNorm..."
-        return False
+            got = module(x)
+            for kind, offset in (("rms", 0.0), ("rms1", 1.0)):
+                want = F.rms_norm(x, weight.shape, module.weight + offset, epsilon(module))
+                if got.shape == want.shape and torch.allclose(got, want, rtol=1e-4, atol=1e-5):
+                    return kind
+        return None
+    except Exception:  # any module may have a weight and an epsilon
+        return None
     finally:
         module.weight = weight
 

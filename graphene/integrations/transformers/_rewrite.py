@@ -6,7 +6,9 @@ replacement is local: everything else in a method (caches, keyword arguments, br
 - ``self.N(a + b)`` where N is a norm;
 - ``s = a + b``, later ``self.N(s)`` in the same block, the sum being used elsewhere too;
 - ``y = self.L(x)``, then ``y = self.A(y)``, or ``self.A(self.L(x))``, where L is a linear layer and A an activation;
-- ``self.A(self.G(x)) * self.U(x)`` where G and U are linear layers;
+- ``self.A(self.G(x)) * self.U(x)`` where G and U are linear layers, and ``self.A(a) * b`` of any values;
+- ``q, k = f(q, k, cos, sin)`` where f computes a rotary embedding, with ``q = self.N(...)`` and ``k = self.M(...)``
+  before it in the same block, perhaps transposed, where N and M are norms;
 - ``self.Q(x)``, ``self.K(x)``, ... in neighbouring statements, where all are linear layers;
 - ``apply_chunking_to_forward(f, size, dim, x)``, which inspects f's signature even if there is nothing to cut.
 """
@@ -21,6 +23,8 @@ from collections.abc import Mapping
 from types import FunctionType
 from typing import Any, NamedTuple
 
+from graphene.integrations.transformers._turns import Turn, turn_of
+
 HELPERS = "_graphene"
 
 
@@ -30,10 +34,15 @@ _SOMETIMES = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.ListComp, ast.SetComp, ast.
 
 
 class Site(NamedTuple):
-    """A replacement: its kind ("add_norm", "linear_act", "gated", "linears"), and the submodules by name."""
+    """A replacement: its kind, the submodules by name, and what a function in it computes.
+
+    The kinds are "add_norm", "linear_act", "gated", "act_mul", "linears", "rotary".
+    """
 
     kind: str
     modules: tuple[str, ...]
+    function: str = ""
+    turn: Turn | None = None
 
 
 class Rewritten(NamedTuple):
@@ -57,7 +66,9 @@ def rewrite(method: FunctionType, kinds: Mapping[str, str]) -> Rewritten | None:
     definition = tree.body[0]
     if not isinstance(definition, ast.FunctionDef) or definition.decorator_list:
         return None
-    rewriter = _Rewriter(kinds)
+    own = {n.id for n in ast.walk(definition) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    own |= {a.arg for a in ast.walk(definition) if isinstance(a, ast.arg)}
+    rewriter = _Rewriter(kinds, {n: f for n, f in method.__globals__.items() if n not in own})
     definition.body = rewriter.block(definition.body)
     if not rewriter.sites and not rewriter.changed:
         return None
@@ -88,8 +99,8 @@ def rewrite(method: FunctionType, kinds: Mapping[str, str]) -> Rewritten | None:
 
 
 class _Rewriter(ast.NodeTransformer):
-    def __init__(self, kinds: Mapping[str, str]) -> None:
-        self.kinds = kinds
+    def __init__(self, kinds: Mapping[str, str], functions: Mapping[str, Any]) -> None:
+        self.kinds, self.functions = kinds, functions
         self.sites: list[Site] = []
         self.changed = False  # whether something other than a site changed
 
@@ -133,12 +144,17 @@ class _Rewriter(ast.NodeTransformer):
                 y = node.right.args[0]  # type: ignore[attr-defined]
                 if isinstance(x, ast.Name) and isinstance(y, ast.Name) and x.id == y.id:
                     return self.helper("gated", (gate, act, up), x)
+            for one, another in ((node.left, node.right), (node.right, node.left)):
+                act = self.of(one, "activation")
+                if act is not None and isinstance(another, ast.Name):
+                    return self.helper("act_mul", (act,), self.visit(one.args[0]), another)  # type: ignore[attr-defined]
         return self.generic_visit(node)
 
     # Statements.
 
     def block(self, body: list[ast.stmt]) -> list[ast.stmt]:
         """A sequence of statements, rewritten."""
+        body = self.turns(body)
         out: list[ast.stmt] = []
         i = 0
         while i < len(body):
@@ -162,6 +178,72 @@ class _Rewriter(ast.NodeTransformer):
             if isinstance(value, ast.expr):
                 setattr(node, field, self.visit(value))
         return node
+
+    def turns(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        """The block with rotary embeddings and the norms before them as one call each."""
+        body = list(body)
+        for at, node in enumerate(body):
+            call = self.turn(node)
+            if call is None:
+                continue
+            turn, names = call
+            norms = [self.norm_before(body[:at], n) for n in names]
+            value: Any = node.value  # type: ignore[attr-defined]
+            modules: tuple[str, ...] = ()
+            passed: ast.expr = ast.Constant(None)
+            if all(norms) and len({n[0] for n in norms if n}) == 2:
+                for place, name, inner, moved in (n for n in norms if n):
+                    moved_call = ast.Attribute(inner, "transpose", ast.Load())
+                    whole = ast.Call(moved_call, [ast.Constant(1), ast.Constant(2)], []) if moved else inner
+                    body[place] = _assign(names[len(modules)], whole)
+                    modules += (name,)
+                moves = ast.Tuple([ast.Constant(bool(n and n[3])) for n in norms], ast.Load())
+                passed = ast.Tuple([*(_self(m) for m in modules), moves], ast.Load())
+            self.sites.append(Site("rotary", modules, value.func.id, turn))
+            how = [value.func, ast.Constant(turn.pairs), ast.Constant(turn.heads_at), passed]
+            extra = ast.Tuple(value.args[4:], ast.Load())
+            named = ast.Dict([ast.Constant(k.arg) for k in value.keywords], [k.value for k in value.keywords])
+            helper = ast.Attribute(ast.Name(HELPERS, ast.Load()), "rotary", ast.Load())
+            made = ast.Call(helper, [*how, extra, named, *value.args[:4]], [])
+            body[at] = ast.Assign(node.targets, made)  # type: ignore[attr-defined]
+        return body
+
+    def turn(self, node: ast.stmt) -> tuple[Turn, tuple[str, str]] | None:
+        """``q, k = f(q, k, cos, sin, ...)``: what f computes, and the names q and k."""
+        if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.targets[0], ast.Tuple):
+            return None
+        call, into = node.value, node.targets[0].elts
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or len(into) != 2:
+            return None
+        plain = [a.id for a in call.args[:4] if isinstance(a, ast.Name)]
+        constants = [*call.args[4:], *(k.value for k in call.keywords)]
+        if len(plain) != 4 or len(set(plain)) != 4 or not all(isinstance(c, ast.Constant) for c in constants):
+            return None
+        if any(k.arg is None for k in call.keywords) or call.func.id not in self.functions:
+            return None
+        extra = tuple(a.value for a in call.args[4:] if isinstance(a, ast.Constant))
+        named = tuple((str(k.arg), k.value.value) for k in call.keywords if isinstance(k.value, ast.Constant))
+        turn = turn_of(self.functions[call.func.id], extra, named)
+        return None if turn is None else (turn, (plain[0], plain[1]))
+
+    def norm_before(self, body: list[ast.stmt], name: str) -> tuple[int, str, ast.expr, bool] | None:
+        """The last statement about a name, if it is ``name = self.N(x)``, perhaps with ``.transpose(1, 2)`` behind it.
+
+        Returns its place, N, x, and whether it is transposed.
+        """
+        about = [i for i, s in enumerate(body) if any(_named(n, name) for n in ast.walk(s))]
+        if not about:
+            return None
+        to, value = _assigned(body[about[-1]])
+        if to != name or value is None:
+            return None
+        moved = isinstance(value, ast.Call) and ast.unparse(value.func).endswith(".transpose")
+        if moved and isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+            if ast.unparse(ast.Tuple(value.args, ast.Load())) != "(1, 2)" or value.keywords:
+                return None
+            value = value.func.value
+        norm = self.of(value, "norm")
+        return None if norm is None else (about[-1], norm, value.args[0], moved)  # type: ignore[attr-defined]
 
     def linear_then_act(self, body: list[ast.stmt]) -> tuple[int, list[ast.stmt]]:
         if len(body) < 2:

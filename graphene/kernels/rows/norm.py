@@ -22,8 +22,9 @@ class NormConfig:
 
     `dtype`: the type of X, R, Y, S and, unless `affine_dtype` says otherwise, of gamma and beta. `gamma`, `beta`:
     whether there is a factor, an addend for each column. `residual`: X + R is normalised. `write_sum`: S = X + R is
-    stored, too. `eps`: a number that is built into the kernel; None makes it the last argument. Raises VerifyError
-    KERNEL_ARGUMENT for types other than fp16, bf16 and fp32, and for vectors of more than 16 bytes.
+    stored, too. `eps`: a number that is built into the kernel; None makes it an argument. `shift`: the factors are
+    gamma plus the last argument. Raises VerifyError KERNEL_ARGUMENT for types other than fp16, bf16 and fp32, and for
+    vectors of more than 16 bytes.
     """
 
     tile: RowTile
@@ -34,12 +35,13 @@ class NormConfig:
     write_sum: bool = False
     eps: float | None = None
     affine_dtype: gr.DType | None = None
+    shift: bool = False
 
     def __post_init__(self) -> None:
         name = "NormConfig"
         instance(name, "tile", self.tile, RowTile)
         element(name, "dtype", self.dtype, FLOATS)
-        for flag in ("gamma", "beta", "residual", "write_sum"):
+        for flag in ("gamma", "beta", "residual", "write_sum", "shift"):
             flags(name, flag, (getattr(self, flag),), 1)
         if self.eps is not None:
             number(name, "eps", self.eps)
@@ -52,14 +54,16 @@ class NormConfig:
 def promise(c: NormConfig, centred: bool) -> Callable[..., dict[str, Any]]:
     """The meaning of a normalisation."""
 
-    def normalised(X: Any, R: Any = None, gamma: Any = None, beta: Any = None, eps: Any = c.eps) -> dict[str, Any]:
+    def normalised(
+        X: Any, R: Any = None, gamma: Any = None, beta: Any = None, eps: Any = c.eps, shift: Any = 0.0
+    ) -> dict[str, Any]:
         import numpy as np
 
         h = X if R is None else X + R
         d = h - h.mean(-1, keepdims=True) if centred else h
         y = d / np.sqrt((d * d).mean(-1, keepdims=True) + eps)
         if gamma is not None:
-            y = y * gamma
+            y = y * (gamma + shift)
         if beta is not None:
             y = y + beta
         return {"Y": y, "S": h} if c.write_sum else {"Y": y}
@@ -67,11 +71,12 @@ def promise(c: NormConfig, centred: bool) -> Callable[..., dict[str, Any]]:
     return normalised
 
 
-SENSIBLE = gr.Arguments(values={"eps": (1e-5, 1e-12, 0.5, 0.0)})  # sensible arguments of a normalisation
+# Sensible arguments of a normalisation.
+SENSIBLE = gr.Arguments(values={"eps": (1e-5, 1e-12, 0.5, 0.0), "shift": (1.0, 0.0)})
 
 
 class NormArguments:
-    """The arguments, in this order, as far as the configuration has them: X, R, gamma, beta, Y, S, eps."""
+    """The arguments, in this order, as far as the configuration has them: X, R, gamma, beta, Y, S, eps, shift."""
 
     def __init__(self, c: NormConfig) -> None:
         width, vector = c.tile.width, c.tile.vector
@@ -90,6 +95,7 @@ class NormArguments:
         self.Y = matrix(gr.output, "Y")
         self.S = matrix(gr.output, "S") if c.write_sum else None
         self.eps = gr.param("eps", gr.fp32) if c.eps is None else c.eps
+        self.shift = gr.param("shift", gr.fp32) if c.shift else None
 
     def keep(self, rows: Rows) -> Callable[[Part], Any]:
         """Reads the rows of X and R. The returned function gives a part of the rows that are normalised."""
@@ -110,10 +116,13 @@ class NormArguments:
         """Y = normal * gamma + beta; S = h."""
         if self.S is not None:
             part.store(self.S, h)
-        if self.gamma is not None and self.beta is not None:
-            normal = gr.fma(normal, part.column(self.gamma), part.column(self.beta))
-        elif self.gamma is not None:
-            normal = normal * part.column(self.gamma)
+        factors: Any = None if self.gamma is None else part.column(self.gamma)
+        if factors is not None and self.shift is not None:
+            factors = factors + self.shift
+        if factors is not None and self.beta is not None:
+            normal = gr.fma(normal, factors, part.column(self.beta))
+        elif factors is not None:
+            normal = normal * factors
         elif self.beta is not None:
             normal = normal + part.column(self.beta)
         part.store(self.Y, normal)
