@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from graphene.kernels.gemm.frame import Product
-from graphene.kernels.gemm.hopper import SUMS, Hopper
+from graphene.kernels.gemm.hopper import SUMS, Hopper, refusal
 from graphene.kernels.gemm.problem import FP8, TYPES, GemmProblem, GemmTile
 from graphene.kernels.hopper import MOST_TILES
 from graphene.select.device import H200, Device
@@ -90,55 +90,33 @@ def alone(p: GemmProblem) -> bool:
     return p.dtype in FP8 or p.scales is not None
 
 
-class Shape:
-    """A tile as the instructions see it: rows of a block and of a consumer, columns, and the blocks that share them."""
-
-    __slots__ = ("across", "block_rows", "blocks", "columns", "cuts", "down", "rows", "swapped")
-
-    def __init__(self, c: GemmTile) -> None:
-        self.swapped = c.warps[1] > 1  # A and B have changed places
-        self.block_rows, self.columns = (c.tile[1], c.tile[0]) if self.swapped else (c.tile[0], c.tile[1])
-        self.down, self.across = (c.cluster[1], c.cluster[0]) if self.swapped else (c.cluster[0], c.cluster[1])
-        self.rows, self.cuts = self.block_rows // (max(c.warps) // 4), c.cluster[2]
-        self.blocks = self.down * self.across * self.cuts  # of a cluster
-
-
 @functools.lru_cache(1024)
 def _hopper(c: GemmTile, form: GemmProblem) -> Hopper:
     """What the kernel says of a tile."""
     return Hopper(Product(form, c))
 
 
-def _form(p: GemmProblem) -> GemmProblem:
-    """The problem as far as shared memory depends on it."""
+@functools.lru_cache(64)
+def _form(p: GemmProblem, pad: tuple[bool, bool]) -> GemmProblem:
+    """The problem as far as a tile's kernel and its shared memory depend on it, of copies where lines are padded."""
+    a, b = (16 if padded else x for padded, x in zip(pad, p.align, strict=False))
     return GemmProblem(
-        0, 0, 0, None, p.dtype, p.order, (16, 16, p.align[2]), p.bias, p.residual, out=p.out, beta=p.beta,
-        scales=p.scales,
+        0, 0, 0, None, p.dtype, p.order, (a, b, p.align[2]), p.bias, p.residual, out=p.out, beta=p.beta,
+        b_dtype=p.b_dtype, scales=p.scales, promote=p.promote,
     )  # fmt: skip
+
+
+def _of(c: GemmTile, p: GemmProblem) -> Hopper:
+    """What the kernel says of a tile for a problem."""
+    return _hopper(c, _form(p, c.pad))
 
 
 def impossible(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
     """Why a tile cannot be used on a device, for products of any sizes, in words; None if it can be."""
     if not serves(p, device):
         return f"gemm_sm90 has no product of {p.dtype} in order {p.order} on {device.arch}"
-    if c.warps not in ((4, 1), (8, 1), (1, 4), (1, 8)) or (c.turns and max(c.warps) > 4):
-        return f"{c.warps} warps are not consumers of gemm_sm90" + " in turns" * c.turns
-    s = Shape(c)
-    if s.rows % 64 or (s.swapped and s.rows != 64) or s.columns > 256:
-        return f"{s.rows}x{s.columns} for a consumer, which has multiples of 64 rows and up to 256 columns"
-    if (held := s.rows * s.columns // 128 * (3 if p.promote else 1)) > SUMS:
-        return f"{held} sums a thread, at most {SUMS}"
-    along_k = (p.order[0] == "T", p.order[1] == "N")
-    for extent, shares, lines_of_k in zip(c.tile, (c.cluster[1], c.cluster[0]), along_k, strict=False):
-        if shares > 1 and extent % (shares * (8 if lines_of_k else LINE_BITS // TYPES[p.dtype].bits)):
-            return f"{shares} blocks cannot share {extent} rows of an operand in order {p.order}"
-    if sum(n > 1 for n in c.cluster) > 1:
-        return f"clusters of {c.cluster} have more than one direction"
-    if (need := _hopper(c, _form(p)).shared_bytes) > device.shared_bytes:
-        return f"{need} bytes of shared memory, at most {device.shared_bytes}"
-    if min(16 if padded else a for padded, a in zip(c.pad, p.align[:2], strict=True)) < 16:
-        return f"TMA copies lines of 16 bytes, not of {min(p.align[:2])}"
-    return None
+    reason = refusal(_of(c, p).product, device.shared_bytes)
+    return None if reason is None else str(reason)
 
 
 def refused(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
@@ -148,7 +126,7 @@ def refused(c: GemmTile, p: GemmProblem, device: Device) -> str | None:
 
 def spills(c: GemmTile, p: GemmProblem) -> str | None:
     """Why registers for more than its sums would not be enough for a tile, in words; None if they are."""
-    s = Shape(c)
+    s = _of(c, p)
     held = s.rows * s.columns // 128  # promoted sums have no others beside them when they are stored
     batched, by_threads = p.batch is not None, p.align[2] < 16
     most = 128 if by_threads and (batched or p.residual or p.beta) else 160 if by_threads or batched else SUMS
@@ -178,7 +156,7 @@ def product_us(
     ``split_k``, ``pad``: instead of the tile's own.
     """
     split_k, pad = split_k or c.split_k, pad or c.pad
-    s, item, count = Shape(c), TYPES[p.dtype].bits // 8, 1 if p.batch is None else p.batch
+    s, item, count = _of(c, p), TYPES[p.dtype].bits // 8, 1 if p.batch is None else p.batch
     m, n = (p.n, p.m) if s.swapped else (p.m, p.n)
     cluster = s.blocks
     clusters = up(m, s.block_rows * s.down) * up(n, s.columns * s.across) * count * split_k
@@ -285,7 +263,7 @@ def tiles_for(rows: int, columns: int, swap: bool, line: int) -> tuple[GemmTile,
 
 def staged(c: GemmTile, p: GemmProblem, device: Device) -> GemmTile:
     """The tile with as many stages as a block has room for, two or more."""
-    h = _hopper(replace(c, stages=2, pad=(False, False), split_k=min(c.split_k, 2)), _form(p))
+    h = _of(replace(c, stages=2, split_k=min(c.split_k, 2)), p)
     room = device.shared_bytes - (1 + h.more_pieces) * h.piece_bytes - h.beside_bytes
     return replace(c, stages=max(2, min(STAGES, room // h.stage_bytes)))
 
@@ -311,5 +289,4 @@ def _may_cut(c: GemmTile, p: GemmProblem, device: Device) -> bool:
     """Whether blocks of a cluster may cut k: all tiles run at once, and a block has room for the others' sums."""
     rows, columns, _ = c.tile
     blocks = up(p.m, rows) * up(p.n, columns) * (1 if p.batch is None else p.batch) * c.cluster[2]
-    sums, stage, pieces = rows * columns * 4, (rows + columns) * 128, rows * 256 * 2
-    return blocks <= device.sm_count and (c.cluster[2] - 1) * sums + 4 * stage + pieces <= device.shared_bytes
+    return blocks <= device.sm_count and _of(replace(c, stages=4), p).shared_bytes <= device.shared_bytes

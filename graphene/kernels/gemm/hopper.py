@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import graphene as gr
 from graphene import _core
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from graphene.kernels.gemm.frame import Product
     from graphene.kernels.gemm.operand import Operand
 
-__all__ = ["KINDS", "PIECE", "SUMS", "Hopper", "check_tile_sm90"]
+__all__ = ["KINDS", "PIECE", "SUMS", "Hopper", "Refusal", "check_tile_sm90", "refusal"]
 
 KINDS = {"fp16": "f16", "bf16": "bf16", "i8": "s8", "fp8e4m3": "e4m3", "fp8e5m2": "e5m2"}  # as the instruction says
 KINDS["fp32"] = "tf32"  # TMA rounds
@@ -24,48 +24,67 @@ SUMS = 208  # the most accumulators of a thread
 PIECE, MOST_PIECE = 64, 112  # columns of C that are stored at once
 
 
+class Refusal(NamedTuple):
+    """Why there is no kernel of a tile: what is wrong, what is wanted, what is given, and what helps."""
+
+    what: str
+    want: str
+    got: object
+    fix: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: want {self.want}, got {self.got}"
+
+
 def check_tile_sm90(product: Product) -> None:
     """Raises VerifyError KERNEL_ARGUMENT unless there is a kernel of that tile."""
+    if (r := refusal(product)) is not None:
+        _core.fail("KERNEL_ARGUMENT", f"gemm_sm90: {r.what}", [f"want: {r.want}", f"got: {r.got}"], r.fix)
+
+
+def refusal(product: Product, shared_bytes: int = SHARED_BYTES) -> Refusal | None:
+    """Why there is no kernel of a tile, on a device whose blocks have that much shared memory; None if there is."""
     t, p = product.tile, product.problem
-
-    def refuse(what: str, want: str, got: object, fix: str) -> None:
-        _core.fail("KERNEL_ARGUMENT", f"gemm_sm90: {what}", [f"want: {want}", f"got: {got}"], fix)
-
     if p.dtype not in KINDS:
-        refuse(f"no product of {p.dtype}", f"dtype {', '.join(KINDS)}", p.dtype, "take gemm_sm80")
+        return Refusal(f"no product of {p.dtype}", f"dtype {', '.join(KINDS)}", p.dtype, "take gemm_sm80")
     other = "" if p.dtype.startswith("fp8") else ", or take gemm_sm80"  # which has no fp8
     if product.dtype.bits != 16 and p.order != "TN":
-        refuse(f"the instruction takes {product.dtype} along k", "order TN", p.order, f"copy the operand{other}")
+        what = f"the instruction takes {product.dtype} along k"
+        return Refusal(what, "order TN", p.order, f"copy the operand{other}")
     if t.warps not in ((4, 1), (8, 1), (1, 4), (1, 8)):
-        refuse("warps do not fit", "(4, 1) or (8, 1), or (1, 4) or (1, 8)", t.warps, "take one or two warpgroups")
+        want = "(4, 1) or (8, 1), or (1, 4) or (1, 8)"
+        return Refusal("warps do not fit", want, t.warps, "take one or two warpgroups")
     if t.turns and max(t.warps) > 4:
-        refuse(
-            "turns need tiles of one warpgroup", "warps (4, 1) or (1, 4)", t.warps, "leave out turns, or halve warps"
-        )
+        what = "turns need tiles of one warpgroup"
+        return Refusal(what, "warps (4, 1) or (1, 4)", t.warps, "leave out turns, or halve warps")
     for name, operand in (("A", product.a), ("B", product.b)):
         if operand.align_bytes < 16:
-            refuse(f"TMA copies {name} by 16 bytes", f"lines of {name} that are multiples of 16 bytes",
-                   operand.align_bytes, f"pad it{other}")  # fmt: skip
+            want = f"lines of {name} that are multiples of 16 bytes"
+            return Refusal(f"TMA copies {name} by 16 bytes", want, operand.align_bytes, f"pad it{other}")
     h = Hopper(product)
     if h.rows % 64 or (h.swapped and h.rows != 64):
         want = "64 columns for each consumer" if h.swapped else "a multiple of 64 rows for each consumer"
-        refuse("the tile does not fit its warps", want, f"tile {t.tile}, warps {t.warps}", "take another tile")
+        return Refusal("the tile does not fit its warps", want, f"tile {t.tile}, warps {t.warps}", "take another tile")
     line = LINE_BYTES * 8 // product.dtype.bits
     if t.tile[2] != line:
-        refuse("a step of k is a line of shared memory", f"tile[2] = {line}", t.tile[2], f"take {line}")
+        return Refusal("a step of k is a line of shared memory", f"tile[2] = {line}", t.tile[2], f"take {line}")
     if h.columns > 256:
-        refuse("the instruction has up to 256 columns", "256 or less", h.columns, "take a smaller tile")
+        return Refusal("the instruction has up to 256 columns", "256 or less", h.columns, "take a smaller tile")
     if h.held > SUMS:
-        refuse("sums do not fit into registers", f"at most {SUMS} for each thread", h.held, "take a smaller tile")
+        want = f"at most {SUMS} for each thread"
+        return Refusal("sums do not fit into registers", want, h.held, "take a smaller tile")
     if sum(n > 1 for n in t.cluster) > 1:
-        refuse("clusters have one direction", "one number above 1", t.cluster, "take clusters along rows, columns or k")
+        fix = "take clusters along rows, columns or k"
+        return Refusal("clusters have one direction", "one number above 1", t.cluster, fix)
     for what, operand, n, shares in (("A", h.left, h.block_rows, h.across), ("B", h.right, h.columns, h.down)):
         part = n // shares if n % shares == 0 else 0
         if shares > 1 and (part % 8 or (not operand.along_k and part % line)):
-            refuse(f"blocks cannot share tiles of {what}", f"a multiple of {8 * shares} rows", n, "take another tile")
-    if h.shared_bytes > SHARED_BYTES:
-        refuse("tiles do not fit into shared memory", f"at most {SHARED_BYTES} bytes", h.shared_bytes,
-               "take fewer stages or a smaller tile")  # fmt: skip
+            want = f"a multiple of {(8 if operand.along_k else line) * shares} rows"
+            return Refusal(f"blocks cannot share tiles of {what}", want, n, "take another tile")
+    if h.shared_bytes > shared_bytes:
+        what, want = "tiles do not fit into shared memory", f"at most {shared_bytes} bytes"
+        return Refusal(what, want, h.shared_bytes, "take fewer stages or a smaller tile")
+    return None
 
 
 @dataclass(frozen=True)
@@ -144,7 +163,7 @@ class Hopper:
         return (self.block_rows + self.columns) * LINE_BYTES
 
     @property
-    def staged(self) -> bool:
+    def in_pieces(self) -> bool:
         """Whether the result passes through shared memory: pieces of 16-bit elements."""
         return self.product.c_type.bits == 16
 
@@ -159,7 +178,7 @@ class Hopper:
     @property
     def piece_bytes(self) -> int:
         """Shared memory of the pieces of all consumers."""
-        return self.consumers * self.rows * self.width * 2 if self.staged else 0
+        return self.consumers * self.rows * self.width * 2 if self.in_pieces else 0
 
     @property
     def loaded(self) -> list[str]:
@@ -171,7 +190,7 @@ class Hopper:
     def by_boxes(self) -> bool:
         """Whether the result and what the epilogue reads are copied by TMA."""
         c = self.product.c_type
-        return self.staged and Result.vector(c, self.product.problem.align[2]) * c.bits == 128
+        return self.in_pieces and Result.vector(c, self.product.problem.align[2]) * c.bits == 128
 
     @property
     def buffers(self) -> int:

@@ -28,7 +28,7 @@ class Store:
 
     def __init__(self, h: Hopper, result: Result) -> None:
         self.h, self.result, self.dtype = h, result, result.dtype
-        if h.staged:  # a consumer's piece has whole lines of C
+        if h.in_pieces:  # a consumer's piece has whole lines of C
             lines, line = (h.width, h.rows) if h.swapped else (h.rows, h.width)
             whole = line % PIECE != 0
             shape = [h.consumers * lines, line] if whole else gr.panels(h.consumers * lines, line, self.dtype)
@@ -131,7 +131,7 @@ class Store:
         if h.product.epilogue is None:
             gr.move(tile.matrices["C"], acc, on=self.mine, atom=store)
             return
-        if h.staged:
+        if h.in_pieces:
             store = gr.atom("stmatrix.x4.trans" if h.swapped else "stmatrix.x4")
         for j in range(pieces):
             if self.fetches and (j == 0 or h.loaded):
@@ -140,14 +140,14 @@ class Store:
                 ring.advance()
             if j == 0:
                 self.load_scales_of_rows(tile)
-            to = self.opened(j) if h.staged else tile.piece("C", h.width, j)
+            to = self.opened(j) if h.in_pieces else tile.piece("C", h.width, j)
             for i in range(h.width // self.step):
                 self.load_biases(tile, j * (h.width // self.step) + i, width_bytes)
                 for m in range(h.rows // 64):  # rows of an instruction: so few results are under way at once
                     self.load_terms(tile, j, i, m, width_bytes)
                     self.round(acc.tile([64, self.step])[m, j * (h.width // self.step) + i], m)
                     gr.move(to.tile([64, self.step])[m, i], self.out, on=self.mine, atom=store)
-            if h.staged:
+            if h.in_pieces:
                 self.close(tile.piece("C", h.width, j), to)
             if self.fetches and h.loaded and j + self.ahead < pieces:
                 with gr.only(self.mine.elect()):

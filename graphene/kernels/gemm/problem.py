@@ -271,6 +271,8 @@ class GemmProblem:
     @property
     def form(self) -> GemmProblem:
         """The same problem without sizes, for which a kernel is built."""
+        if (self.m, self.n, self.k) == (0, 0, 0) and not self.batch:
+            return self
         return replace(self, m=0, n=0, k=0, batch=None if self.batch is None else 0)
 
     @property

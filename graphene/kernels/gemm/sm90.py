@@ -107,8 +107,8 @@ def product_sm90(product: Product) -> gr.Kernel:
         block, cluster, rank = declare_clusters(grid.workers, h.blocks)
         wgs = gr.threads(128 * (1 + h.consumers)).tile(128)
         producer, consumers = wgs[0], wgs[1 : 1 + h.consumers]
-        sX = staged(h.left, h.block_rows, BK, STAGES)
-        sY = staged(h.right, h.columns, BK, STAGES)
+        sX = tiles_in_stages(h.left, h.block_rows, BK, STAGES)
+        sY = tiles_in_stages(h.right, h.columns, BK, STAGES)
         full = gr.mbarrier("full", STAGES, arrivals=1)
         empty = gr.mbarrier("empty", STAGES, arrivals=sharing * (1 if t.turns else h.consumers))
         turn = gr.named_barrier("turn", stages=2, threads=256) if t.turns else None
@@ -221,7 +221,7 @@ def promoted(acc: Any, newest: list[Any], grid: Grid, start: Any, finish: Any, r
     wgmma = grid.h.atom
     gr.init(acc, 0)
 
-    def turn(steps: int) -> None:
+    def together(steps: int) -> None:
         start(newest[0], False)
         for k in range(1, steps):
             start(newest[k % 2], False)
@@ -232,12 +232,12 @@ def promoted(acc: Any, newest: list[Any], grid: Grid, start: Any, finish: Any, r
         acc[:] = acc + newest[(steps - 1) % 2]
 
     for _ in gr.loop("k", grid.steps // AT_ONCE):
-        turn(AT_ONCE)
+        together(AT_ONCE)
     for _ in gr.loop("k", grid.steps % AT_ONCE // 2):
-        turn(2)
+        together(2)
 
 
-def staged(operand: Operand, rows: int, ks: int, stages: int) -> Any:
+def tiles_in_stages(operand: Operand, rows: int, ks: int, stages: int) -> Any:
     """Tiles [rows,ks] in shared memory, of lines that TMA writes and the instruction reads."""
     line, layout = ks, gr.row_major(rows, ks)
     if not operand.along_k:
