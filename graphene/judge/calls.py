@@ -34,6 +34,8 @@ __all__ = ["Call", "Drawn", "Made", "Plan", "element_strides", "of_arguments"]
 _SCALARS = (0.5, 1.0, 0.0, -1.25, 0.03, 2.0**16, 2.0**-20)
 _USUAL = "normal"  # the data of tensors beside the one that has data of a call's kind
 _FARTHEST = 256  # sizes become longer than integer parameters up to this one
+_LIVELY = ("rising", "large", "falling", "positive")  # kinds that show edges, too
+_LEAST_SCALAR = 0.05  # of such calls
 _OTHERS = 3  # values of a size that keep a launch's conditions beside some values of others alone
 _FAR = 2.0**10  # scalars from here on take rare paths
 _RESULTS, _A_DOUBLING = 12, 10  # doublings of the number of results that count, each as this many statements
@@ -142,6 +144,7 @@ class Plan:
             if n not in self.fixed and n not in self.wish.values:
                 self._as_long_as_windows(n, integers)
         self.kinds = list(self.wish.kinds or KINDS)
+        self._lively = [k for k in _LIVELY if k in self.kinds]
         self.scalars = {n: [self.fixed[n]] if n in self.fixed else list(self.wish.values.get(n, _SCALARS))
                         for n in self.floats}  # fmt: skip
         # The values are distinct, so that every call shows when one is taken for another.
@@ -264,8 +267,14 @@ class Plan:
         return {n: int(d[n]) for n in self.names}
 
     def call(self, d: Mapping[str, Any], number: int) -> Call:
-        """The call of sizes that a covering chose."""
-        return self._call(d, self.kinds[0], self.usual_scalars, number)
+        """The call of sizes that a covering chose. Every second one has other data and scalars than the first call."""
+        if number % 2 == 0 or not self._lively:
+            return self._call(d, self.kinds[0], self.usual_scalars, number)
+        scalars = {}
+        for i, n in enumerate(self.floats):
+            near = [v for v in self.scalars[n] if _LEAST_SCALAR <= abs(v) < _FAR] or [self.usual_scalars[n]]
+            scalars[n] = near[(number // 2 + i) % len(near)]
+        return self._call(d, self._lively[number // 2 % len(self._lively)], scalars, number)
 
     def with_data(self, call: Call, d: Mapping[str, Any], number: int) -> Call:
         """A call at the same sizes, with the data that a covering chose."""
