@@ -58,7 +58,9 @@ def check_bias(bias: Tensor, b: Tensor) -> None:
              "pass a vector")  # fmt: skip
 
 
-def results(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residual: Tensor) -> list[tuple[Any, Any]]:
+def results(
+    a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residual: Tensor, allow_tf32: bool = False
+) -> list[tuple[Any, Any]]:
     """Checks everything that does not depend on strides."""
     given = {"a": a, "b": b, "bias": bias, "residual": residual}
     check_devices("matmul", given)
@@ -77,7 +79,9 @@ def results(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residual
     return [(shape, a.dtype)]
 
 
-def results_out(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residual: Tensor, out: Tensor) -> list[Any]:
+def results_out(
+    a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residual: Tensor, out: Tensor, allow_tf32: bool = False
+) -> list[Any]:
     """Checks the arguments of matmul, and `out`."""
     [(shape, dtype)] = results(a, b, bias, activation, residual)
     check_devices("matmul", {"a": a, "out": out})
@@ -154,12 +158,13 @@ def configure(
     bias: Arg | None,
     activation: str | None,
     residual: Arg | None,
+    allow_tf32: bool = False,
     out: Arg | None = None,
     made_as: str | None = None,
     result: int = C,
 ) -> Any:
     """The recipe of a configuration. `made_as`: the type of the result, tensor `result` of the call, if not a's."""
-    if a.dtype not in MATMUL_DTYPES:
+    if a.dtype not in MATMUL_DTYPES and not (allow_tf32 and a.dtype == "float32"):
         return _core.Recipe.torch(f"no kernel multiplies {a.dtype} at full precision")
     shape = result_shape(a.shape, b.shape)
     na, nb = len(a.shape), len(b.shape)
@@ -257,6 +262,13 @@ def configure(
     return recipe(outputs, 1 if out is None else 0, found.kernels, views)
 
 
+def configure_out(
+    a: Arg, b: Arg, bias: Arg | None, activation: str | None, residual: Arg | None, out: Arg, allow_tf32: bool = False
+) -> Any:
+    """The recipe of a configuration that writes to `out`."""
+    return configure(a, b, bias, activation, residual, allow_tf32, out)
+
+
 def add_workspaces(
     found: KernelCalls, first: int, extents_of: dict[str, list[Extent]], outputs: list[Any], views: dict[str, Any]
 ) -> None:
@@ -288,7 +300,9 @@ def _with_bias(z: Tensor, bias: Tensor, wide: Any) -> Tensor:
     return z + (bias.reshape(()) if z.dim() == 0 else bias).to(wide)
 
 
-def reference(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residual: Tensor) -> Tensor:
+def reference(
+    a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residual: Tensor, allow_tf32: bool = False
+) -> Tensor:
     """In fp32 (fp64 for fp64), rounded once; on a GPU a plain product is PyTorch's in its dtype."""
     if bias is None and activation is None and residual is None and (a.is_cuda or a.dtype in FLOATS[2:]):
         return torch.matmul(a, b)
@@ -299,16 +313,18 @@ def reference(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residu
     return z.to(a.dtype)
 
 
-def reference_out(a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residual: Tensor, out: Tensor) -> None:
+def reference_out(
+    a: Tensor, b: Tensor, bias: Tensor, activation: str | None, residual: Tensor, out: Tensor, allow_tf32: bool = False
+) -> None:
     """The same, written to `out`."""
     out.copy_(reference(a, b, bias, activation, residual))
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     """Saves the operands for the gradient, and no intermediate result."""
-    a, b, bias, activation, residual = inputs
+    a, b, bias, activation, residual, allow_tf32 = inputs
     ctx.save_for_backward(a, b, bias)
-    ctx.activation, ctx.residual = activation, residual is not None
+    ctx.activation, ctx.residual, ctx.allow_tf32 = activation, residual is not None, allow_tf32
 
 
 def sums_again(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
@@ -320,13 +336,13 @@ def sums_again(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
     return _with_bias(torch.matmul(a.to(wide), b.to(wide)), bias, wide)
 
 
-def _multiplied(x: Tensor, y: Tensor) -> Tensor:
+def _multiplied(x: Tensor, y: Tensor, allow_tf32: bool) -> Tensor:
     """The product of a gradient: by this package where its kernels have wgmma, as cuBLAS has; else by PyTorch."""
     own = x.is_cuda and torch.cuda.is_available() and not transforming() and has_wgmma(target_device(str(x.device)))
-    return MATMUL(x, y, None, None, None) if own else torch.matmul(x, y)
+    return MATMUL(x, y, None, None, None, allow_tf32) if own else torch.matmul(x, y)
 
 
-def _product_of_shape(x: Tensor, y: Tensor, shape: Sequence[Any]) -> Tensor:
+def _product_of_shape(x: Tensor, y: Tensor, shape: Sequence[Any], allow_tf32: bool) -> Tensor:
     """The product in a shape that may lack batch dimensions: it sums over those, too."""
     batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
     wanted = [1] * (len(batch) + 2 - len(shape)) + list(shape[:-2])
@@ -337,7 +353,7 @@ def _product_of_shape(x: Tensor, y: Tensor, shape: Sequence[Any]) -> Tensor:
         front = [batch[i] for i in kept]
         x = x.expand(*batch, *x.shape[-2:]).permute(*kept, m, *summed, k).reshape(*front, x.shape[-2], n)
         y = y.expand(*batch, *y.shape[-2:]).permute(*kept, *summed, m, k).reshape(*front, n, y.shape[-1])
-    return _multiplied(x, y).reshape(shape)
+    return _multiplied(x, y, allow_tf32).reshape(shape)
 
 
 def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
@@ -354,10 +370,10 @@ def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         grad_bias = g.to(wide_dtype(g.dtype)).sum_to_size(bias.shape).to(bias.dtype)
     g = g.to(a.dtype)
     if ctx.needs_input_grad[0]:
-        grad_a = _product_of_shape(g, columns.mT, rows.shape).reshape(a.shape)
+        grad_a = _product_of_shape(g, columns.mT, rows.shape, ctx.allow_tf32).reshape(a.shape)
     if ctx.needs_input_grad[1]:
-        grad_b = _product_of_shape(rows.mT, g, columns.shape).reshape(b.shape)
-    return grad_a, grad_b, grad_bias, None, residual
+        grad_b = _product_of_shape(rows.mT, g, columns.shape, ctx.allow_tf32).reshape(b.shape)
+    return grad_a, grad_b, grad_bias, None, residual, None
 
 
 # The unrounded sums, for the gradient.
@@ -384,12 +400,12 @@ def reference_of_sums(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
     return _with_bias(torch.matmul(a.to(wide), b.to(wide)), bias, wide)
 
 
-def cost(a: Tensor, b: Tensor, bias: Any = None, activation: Any = None, *results: Tensor) -> int:
+def cost(a: Tensor, b: Tensor, bias: Any = None, activation: Any = None, residual: Any = None, *more: Any) -> int:
     """The multiply-adds, or those of all its tiles of 32 by 32 by 32 if these are more."""
     shape = result_shape(a.shape, b.shape)
     m, n, k = 1 if a.dim() == 1 else a.shape[-2], 1 if b.dim() == 1 else b.shape[-1], a.shape[-1]
     batch = prod(shape[: len(shape) - (a.dim() > 1) - (b.dim() > 1)])
-    rows = [Arg(tuple(t.shape), t.stride(), "", "", 1) for t in (a, *results) if t is not None]
+    rows = [Arg(tuple(t.shape), t.stride(), "", "", 1) for t in (a, residual, *more) if isinstance(t, torch.Tensor)]
     if a.dim() > 1 and prod(b.shape[:-2]) == 1 and all(merge(t, range(len(shape) - (b.dim() > 1))) for t in rows):
         m, batch = m * batch, 1  # the batch continues the rows
     tiles = batch * -(-m // _SIMULATED_TILE) * -(-n // _SIMULATED_TILE)
@@ -401,14 +417,15 @@ def flops(a: Tensor, b: Tensor, *_: Any, **__: Any) -> int:
     return int(2 * prod(result_shape(a.shape, b.shape)) * a.shape[-1])
 
 
-SCHEMA = "(Tensor a, Tensor b, Tensor? bias=None, str? activation=None, Tensor? residual=None"
+SCHEMA = "(Tensor a, Tensor b, Tensor? bias=None, str? activation=None, Tensor? residual=None, "
 MATMUL = Defined(
-    Definition("matmul", SCHEMA + ") -> Tensor", configure, results, reference, cost, save, backward,
-               choices={"activation": ACTIVATIONS}, autocast=lower, flops=flops)
+    Definition("matmul", SCHEMA + "bool allow_tf32=False) -> Tensor", configure, results, reference, cost, save,
+               backward, choices={"activation": ACTIVATIONS}, autocast=lower, flops=flops)
 )  # fmt: skip
 INTO = Defined(
-    Definition("matmul_out", SCHEMA.replace("=None", "") + ", Tensor(a!) out) -> ()", configure, results_out,
-               reference_out, cost, choices={"activation": ACTIVATIONS}, said="matmul", flops=flops)
+    Definition("matmul_out", SCHEMA.replace("=None", "") + "Tensor(a!) out, bool allow_tf32=False) -> ()",
+               configure_out, results_out, reference_out, cost, choices={"activation": ACTIVATIONS}, said="matmul",
+               flops=flops)
 )  # fmt: skip
 SUMS = Defined(
     Definition("matmul_sums", "(Tensor a, Tensor b, Tensor? bias=None) -> Tensor", configure_sums, results_of_sums,
@@ -424,21 +441,23 @@ def matmul(
     activation: str | None = None,
     residual: Tensor | None = None,
     out: Tensor | None = None,
+    allow_tf32: bool = False,
 ) -> Tensor:
     """``act(a @ b + bias) + residual``, in fp32, rounded once.
 
     a is (..., M, K) and b (..., K, N). Batch dimensions broadcast, and vectors count, as in torch.matmul. Kernels of
-    this package compute fp16 and bf16, PyTorch's operators fp32 and fp64. Transposed and strided views are read in
-    place if rows or columns are contiguous, and copied once otherwise. ``bias`` is (N,). ``activation`` is None,
-    "relu", "gelu" (by erf), "gelu_tanh", "silu", "tanh" or "sigmoid". ``residual`` has the result's shape. ``out``
-    takes the result and is returned. It has the result's shape, dtype and device, and its elements lie apart from each
-    other and from the arguments. There is no gradient through it, and no torch.vmap.
+    this package compute fp16 and bf16, and with ``allow_tf32`` fp32, whose operands tensor cores round to tf32 (10 bits
+    behind the point; gradients, too). Otherwise PyTorch's operators compute fp32, and fp64. Transposed and strided
+    views are read in place if rows or columns are contiguous, and copied once otherwise. ``bias`` is (N,).
+    ``activation`` is None, "relu", "gelu" (by erf), "gelu_tanh", "silu", "tanh" or "sigmoid". ``residual`` has the
+    result's shape. ``out`` takes the result and is returned. It has the result's shape, dtype and device, and its
+    elements lie apart from each other and from the arguments. There is no gradient through it, and no torch.vmap.
 
     Autocast converts arguments as for torch.matmul, and does not if there is ``out``.
 
     Raises LaunchError: OP_DTYPE (nothing is promoted), OP_SHAPE, OP_DEVICE, OP_ARGUMENT, OP_OUT.
     """
     if out is None:
-        return (MATMUL.dispatched if is_compiling() else MATMUL.core)(a, b, bias, activation, residual)
-    (INTO.dispatched if is_compiling() else INTO.core)(a, b, bias, activation, residual, out)
+        return (MATMUL.dispatched if is_compiling() else MATMUL.core)(a, b, bias, activation, residual, allow_tf32)
+    (INTO.dispatched if is_compiling() else INTO.core)(a, b, bias, activation, residual, out, allow_tf32)
     return written(out)

@@ -43,6 +43,7 @@ def once(n: int, *shape: int, dtype: Any = F16) -> Any:
 def matmuls() -> list[Args]:
     return [
         (r(5, 24), r(24, 16), r(16), "gelu", r(5, 16)),
+        (r(5, 24, dtype=F32), r(24, 16, dtype=F32), None, "relu", None, True),
         (r(7, 3, dtype=F32), r(5, 3, dtype=F32).T, r(5, dtype=F32), "silu", None),
         (once(3, 5, 8), r(3, 8, 4)),
         (r(2, 1, 5, 8, dtype=F64), r(3, 8, 7, dtype=F64), None, "relu"),

@@ -121,6 +121,29 @@ def test_matmul_out() -> None:
     assert (nothing == 2).all()
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_fp32_may_be_rounded_to_tf32(turned: bool) -> None:
+    a, b = r(20, 40, dtype=torch.float32), r(24, 40, dtype=torch.float32).T
+    a, b = (a.T.contiguous().T, b.contiguous()) if turned else (a, b)
+    assert ops.explain(ops.matmul, a, b).startswith("matmul: PyTorch's operators (no kernel multiplies float32 at full")
+    assert "kernel gemm_sm80" in ops.explain(ops.matmul, a, b, allow_tf32=True)
+
+    def rounded(x: Any) -> Any:  # to 10 bits
+        return ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32).to(D)
+
+    out = torch.empty(20, 24)
+    got = ops.matmul(a, b, None, "relu", allow_tf32=True)
+    assert torch.equal(ops.matmul(a, b, None, "relu", out=out, allow_tf32=True), got)
+    want_ = (rounded(a.contiguous()) @ rounded(b.contiguous())).clamp(min=0)
+    torch.testing.assert_close(got.to(D), want_, atol=2e-5, rtol=1e-5)
+    assert not torch.equal(got, ops.matmul(a, b, None, "relu"))
+    a, b = a.requires_grad_(), b.requires_grad_()
+    torch.testing.assert_close(
+        torch.autograd.grad(ops.matmul(a, b, None, "relu", allow_tf32=True).sum(), (a, b)),
+        torch.autograd.grad(torch.matmul(a, b).relu().sum(), (a, b)), atol=0.03, rtol=0.01,
+    )  # fmt: skip
+
+
 def test_without_elements() -> None:
     for sa, sb in (((0, 8), (8, 4)), ((4, 8), (8, 0)), ((0, 4, 8), (8, 4)), ((3, 0), (0, 4)), ((2, 3, 0), (0, 4))):
         got = ops.matmul(r(*sa), r(*sb), r(sb[-1]), "relu")
