@@ -41,6 +41,10 @@ CONFIGS = {
     "a block for each tile": replace(ONE, consumers=2, lse=True),
     "a block for each causal tile": replace(ONE, what=replace(CAUSAL, group=2), lse=True, training=True),
     "a block for each masked tile": replace(ONE, what=Attention(16, mask=Extra(rows=False))),
+    "uneven tiles": replace(SMALL, consumers=3, queries=2, uneven=True, lse=True),
+    "uneven tiles, bias": replace(
+        SMALL, what=Attention(16, bias=Extra(gr.fp16)), consumers=2, apart=False, uneven=True, turns=False
+    ),
     "bias": replace(SMALL, what=replace(CAUSAL, bias=Extra(gr.fp32)), consumers=2, queries=2, lse=True, training=True),
     "bias, mask, a function of scores": replace(
         ONE, what=Attention(16, mask=Extra(rows=False), bias=Extra(gr.fp16), score=decayed)
@@ -88,6 +92,8 @@ def test_values(name: str) -> None:
     call(c, 1, c.BM + 5, 3 * c.BN + 7)
     call(c, 2, 2 * c.BM, c.BN)
     call(c, 1, c.BM + 70, c.BN + 3)  # with a window, rows that see no key
+    if c.uneven:
+        call(c, 1, 7 * 64 + 3, c.BN)
 
 
 @pytest.mark.parametrize("what", [Attention(16, varlen=True), replace(CAUSAL, varlen=True, group=2)], ids=str)
@@ -126,6 +132,8 @@ def test_its_promise_is_held(name: str) -> None:
 def test_refusals() -> None:
     with pytest.raises(VerifyError, match="no kernel of this problem"):
         ForwardSm90(Attention(64, bias=Extra(gr.fp16), varlen=True))
+    with pytest.raises(VerifyError, match="uneven tiles do not fit"):
+        ForwardSm90(CAUSAL, uneven=True)
     with pytest.raises(VerifyError, match="one tile of queries"):
         ForwardSm90(Attention(64), persistent=False)
     for wrong in ({"what": None}, {"apart": "x"}, {"lse": 1}):

@@ -51,7 +51,9 @@ MORE: dict[str, Any] = {
     "cell for Hopper, biases that are brought behind the products": lambda: cell_sm90(
         CellSm90Config(tile=(128, 256), biases=2, stages=3, turns=False)
     ),
-    "attention for Hopper, three consumers": lambda: attention_forward_sm90(ForwardSm90(Attention(16), 16, 3, 2)),
+    "attention for Hopper, three consumers, uneven tiles": lambda: attention_forward_sm90(
+        ForwardSm90(Attention(16), 16, 3, 2, uneven=True)
+    ),
     "attention for Hopper, a block for each packed tile": lambda: attention_forward_sm90(
         ForwardSm90(Attention(16, varlen=True), 16, 1, 2, 1, False, lse=True, persistent=False)
     ),

@@ -237,8 +237,8 @@ class Decode(Forward):
         w, lane = self.consumers.indices()
         self.warp, self.w, self.of_keys = self.consumers[w], w % d.row_warps, w // d.row_warps
         self.allocate()
-        for x, v in ((self.acc, 0), (self.l, 0), (self.m, -gr.inf), (self.mb, 0), (self.far, 0), (self.floor, -gr.inf)):
-            gr.init(x, v)
+        gr.init(self.acc, 0)
+        self.online.begin()
         self.copy_queries(w * 32 + lane)
         gr.barrier(on=self.consumers)
         if self.c.q_in_registers:
@@ -286,12 +286,12 @@ class Decode(Forward):
     def leave(self) -> None:
         """Leaves a warp's result: sums, what they are relative to, and their total."""
         total = self.S[0].reduced(1, "total")
-        gr.reduce("add", total, self.l, axis=1)
-        self.m[:] = self.m * self.scores.factor
+        gr.reduce("add", total, self.online.l, axis=1)
+        self.online.m[:] = self.online.m * self.scores.factor
         gr.barrier(on=self.consumers)  # all have read the last stages
         mine = self.sums[self.of_keys, :, :].tile([self.WM, None])[self.w, 0]
         gr.move(mine, self.acc, atom=gr.atom("st.shared.v2.b32"))
-        for t, x in ((self.warp_tops, self.m), (self.warp_totals, total)):
+        for t, x in ((self.warp_tops, self.online.m), (self.warp_totals, total)):
             rows = t[self.of_keys, :].tile([self.WM])[self.w]
             gr.move(rows.reshape(0, gr.Layout((self.WM, 1))), x, atom=gr.atom("st.shared.b32"))
 

@@ -17,8 +17,6 @@ from graphene import _core
 from graphene.kernels.arguments import MOST_BLOCKS_YZ, size
 from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.problem import (
-    FAR,
-    LAZY,
     MOST,
     Attention,
     AttentionArguments,
@@ -29,6 +27,7 @@ from graphene.kernels.attention.problem import (
     negative,
 )
 from graphene.kernels.attention.reference import forward, parts, parts_read
+from graphene.kernels.attention.softmax import OnlineSoftmax
 
 
 @dataclass(frozen=True)
@@ -254,16 +253,7 @@ class Forward:
         self.S = [gr.fragment(f"S{i}", [WM, self.chunk], gr.fp32, self.mma.c, on=warp) for i in range(two)]
         self.P = gr.fragment("P", [WM, self.chunk], a.dtype, self.mma.a, on=warp)
         self.acc = gr.fragment("acc", [WM, a.depth], gr.fp32, self.mma.c, on=warp)
-        self.m, self.m_old, self.alpha, self.mb, self.top, self.rise = (
-            self.S[0].reduced(1, n) for n in ("m", "m_old", "alpha", "mb", "top", "rise")
-        )
-        self.l = self.S[0].reduced(1, "l", lanes=True)  # each lane's share of the row's sum
-        if c.training:
-            self.best = self.S[0].reduced(1, "best")  # the maximum, from which `lazy` lets m differ
-            gr.init(self.best, -gr.inf)
-        self.flags = self.S[0].reduced(1, "flags", gr.i32)
-        self.grows, self.far = (gr.alloc(n, [], gr.i32, gr.RF) for n in ("grows", "far"))
-        self.most, self.floor = (gr.alloc(n, [], gr.fp32, gr.RF) for n in ("most", "floor"))
+        self.online = OnlineSoftmax(self.scores, self.S[0], c.lazy, c.training)
 
     def allocate_keys(self) -> tuple[gr.Tensor, gr.Tensor]:
         """The tiles of keys and values."""
@@ -291,8 +281,8 @@ class Forward:
         self.choose(blocks)
         self.allocate()
         self.steps = self.range()
-        for t, v in ((self.acc, 0), (self.l, 0), (self.m, -gr.inf), (self.mb, 0), (self.far, 0), (self.floor, -gr.inf)):
-            gr.init(t, v)
+        gr.init(self.acc, 0)
+        self.online.begin()
         self.load_queries()
         if c.q_in_registers:
             gr.commit(self.cp)
@@ -437,51 +427,12 @@ class Forward:
 
     def online_softmax(self, S: gr.Tensor) -> None:
         """P = exp2(S - m), where m is each row's maximum so far; sums for an older maximum shrink."""
-        m, top = self.m, self.top
-        gr.reduce("max", top, S, axis=1)  # own values, then shfl.bfly over the row's four lanes
-        if self.c.training:
-            self.best[:] = gr.max(self.best, top)
-        if self.c.lazy:
-            self.rise[:] = top - m  # NaN for a row that has seen no key yet, and the maximum ignores it
-            self.most[:] = self.floor
-            gr.reduce("max", self.most, self.rise.values, axis=0, accumulate=True)
-            self.grows[:] = gr.where(self.most * self.scores.factor > LAZY, 1, 0)
-            with gr.if_(gr.index(self.grows, 0, 1) > 0):
-                self.flags[:] = gr.where(self.rise * self.scores.factor > LAZY, 1, 0)
-                self.m_old[:] = m
-                m[:] = gr.where(self.flags > 0, top, m)
-                self.shrink(S)
-        else:
-            self.m_old[:] = m
-            m[:] = gr.max(m, top)
-            self.shrink(S)
-        S[:] = gr.exp2(self.scores.less(S, self.mb), ftz=True)
-        gr.reduce("add", self.l, S, axis=1, accumulate=True)  # own values only: l keeps the lanes apart
+        self.online.weigh(S, shrink=self.shrink)
         self.P[:] = S  # C layout to A layout: the same owners, so only a conversion
 
-    def shrink(self, S: gr.Tensor) -> None:
-        """Makes the sums so far relative to a new maximum `mb`, which is rounded, but the same for all of them.
-
-        A thread with scores beyond ``FAR`` subtracts their maximum before it scales them, because the product of scale
-        and maximum would lose more digits than exponents can. It comes here with every tile.
-        """
-        m, m_old, factor, shift, far = self.m, self.m_old, self.scores.factor, self.top, self.far
-        shift[:] = gr.where(m == -gr.inf, 0, m)  # a row that sees no key gives 0, not NaN
-        if self.a.prescaled:
-            self.mb[:] = -shift
-            self.alpha[:] = gr.exp2(self.scores.less(m_old, self.mb), ftz=True)
-        else:
-            self.alpha[:] = gr.where(far + gr.where(m_old == -gr.inf, 1, 0) > 0, 0, self.scores.less(m_old, self.mb))
-            self.flags[:] = gr.where(gr.max(shift, -shift) * factor > FAR, 1, 0)
-            gr.reduce("max", far, self.flags.values, axis=0, accumulate=True)
-            self.mb[:] = gr.where(far > 0, 0, -factor * shift)
-            shift[:] = gr.where(far > 0, shift, 0)
-            self.alpha[:] = gr.exp2(self.scores.less(m_old - shift, self.mb) - self.alpha, ftz=True)
-            self.floor[:] = gr.where(far > 0, gr.inf, -gr.inf)
-            with gr.if_(gr.index(far, 0, 1) > 0):
-                S[:] = S - shift
-        self.l[:] = self.l * self.alpha
-        self.acc[:] = self.acc * self.alpha
+    def shrink(self) -> None:
+        """Makes the accumulator relative to a new maximum."""
+        self.acc[:] = self.acc * self.online.alpha
 
     def multiply_values(self, i: Any, j: int) -> None:
         """The accumulator += P V of chunk j of a tile."""
@@ -500,13 +451,13 @@ class Forward:
         """O = acc / l and LSE."""
         a, c, WM, w = self.a, self.c, self.WM, self.w
         total = self.S[0].reduced(1, "total")
-        gr.reduce("add", total, self.l, axis=1)
+        gr.reduce("add", total, self.online.l, axis=1)
         self.finish_lse(total)
         r = gr.fragment("r", [WM, a.depth], gr.fp32 if c.split else a.dtype, self.mma.c, on=self.warp)
         if self.wide is None:
             r[:] = self.acc * gr.where(total == 0, 0, gr.rcp(total))
         else:
-            total[:] = self.scores.multiplied(self.S[0], total, self.best, self.far, self.m, self.mb)
+            total[:] = self.online.multiplied(self.S[0], total)
             self.acc[:] = self.acc * gr.where(total == 0, 0, gr.rcp(total))
             rows = self.place.queries(self.wide, self.h).tile([c.BM, a.depth])[self.bm, 0].tile([WM, None])[w, 0]
             gr.move(rows, self.acc, atom=gr.atom("st.global.v2.b32"))
@@ -535,17 +486,17 @@ class Forward:
         lse, c = self.S[0].reduced(1, "lse"), self.c
         if c.split:
             lse[:] = gr.log2(total)
-            self.m[:] = self.m * self.scores.factor
-            for t, x in ((self.tops, self.m), (self.LSE, lse)):
+            self.online.m[:] = self.online.m * self.scores.factor
+            for t, x in ((self.tops, self.online.m), (self.LSE, lse)):
                 self.store_rows(t[self.part, self.b, self.h, :], x)
             return
-        lse[:] = gr.where(total == 0, -gr.inf, gr.fma(self.m, self.scores.factor, gr.log2(total)) * math.log(2))
+        lse[:] = gr.where(total == 0, -gr.inf, gr.fma(self.online.m, self.scores.factor, gr.log2(total)) * math.log(2))
         if c.packed:
             self.store_packed(lse)
             return
         self.store_rows(self.place.per_query(self.LSE, self.h), lse)
         if self.rest is not None:  # the gradient's kernels begin with the same sum, which is exact where it matters
-            lse[:] = gr.where(total == 0, 0, self.m + negative(lse) + gr.log2(total))
+            lse[:] = gr.where(total == 0, 0, self.online.m + negative(lse) + gr.log2(total))
             self.store_rows(self.place.per_query(self.rest, self.h), lse)
 
     def store_rows(self, rows: gr.Tensor, x: gr.Tensor) -> None:

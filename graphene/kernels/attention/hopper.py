@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from graphene.kernels.attention.problem import Attention
 
 __all__ = [
-    "Notes", "Order", "Ring", "Shares", "heads_together", "line_elems", "staged", "wgmma",
+    "Notes", "Order", "Ring", "Shares", "UnevenOrder", "heads_together", "line_elems", "staged", "wgmma",
 ]  # fmt: skip
 
 LEAST_HEADS = 32  # that are mixed: four blocks or more work on a head at once
@@ -147,6 +147,46 @@ class Order:
         limits = (("m", m, self.most), ("h", z % self.heads, MOST_BLOCKS_YZ), ("b", z // self.heads, MOST_BLOCKS_YZ))
         m, h, b = (gr.scalar(n, gr.min(gr.max(x, 0), most), max=most).value for n, x, most in limits)
         return m, h, b
+
+
+class UnevenOrder(Order):
+    """Tiles of `most` or one less units of 64 rows, so many a head that blocks have about as many units each.
+
+    Where tiles of one size leave most blocks without one in the last round, smaller ones do not. The larger ones of all
+    heads come first. `place` gives the first unit of a tile in place of its number.
+    """
+
+    def __init__(self, rows: Any, most: int, heads: Any, batch: Any) -> None:
+        super().__init__(rows, 64 * most, heads, batch)
+        limit, of_heads = MOST // 64 + 1, gr.max(self.all_heads, 1)
+        self.units_of_tile = most
+        self.units = gr.scalar("units", gr.ceil_div(rows, 64), max=limit).value
+        units = gr.min(prod([batch, heads, gr.ceil_div(rows, 64)], start=1), MOST_TILES)
+        self.workers = gr.max(1, gr.min(gr.sm_count(), units))
+        rounds = gr.ceil_div(self.tiles, self.workers)
+        fewest = gr.scalar("fewest", gr.ceil_div(self.units, most), max=limit).value
+        each = gr.min(rounds * self.workers // of_heads, self.units // (most - 1))
+        self.row_tiles = gr.scalar("each", gr.max(gr.min(each, limit), fewest), max=limit).value
+        self.larger = gr.scalar("larger", gr.max(self.units - (most - 1) * self.row_tiles, 0), max=limit).value
+        self.tiles = gr.min(self.all_heads * self.row_tiles, MOST_TILES)
+
+    def place(self, tile: Any) -> tuple[Any, Any, Any]:
+        """The first unit, the head and the member of the batch of a tile."""
+        first = gr.scalar("first_smaller", gr.min(self.all_heads * self.larger, MOST_TILES), max=MOST_TILES).value
+        smaller = tile >= first
+        each = gr.max(self.larger + (self.row_tiles - 2 * self.larger) * smaller, 1)
+        rest = gr.max(tile - first * smaller, 0)
+        z, m = rest // each, rest % each
+        unit = m * (self.units_of_tile - smaller) + self.larger * self.units_of_tile * smaller
+        most = MOST_BLOCKS_YZ
+        limits = (("m", unit, MOST // 64 + 1), ("h", z % self.heads, most), ("b", z // self.heads, most))
+        unit, h, b = (gr.scalar(n, gr.min(gr.max(x, 0), most), max=most).value for n, x, most in limits)
+        return unit, h, b
+
+    def active(self, unit: Any) -> Any:
+        """How many units a tile has that begins at one."""
+        most = self.units_of_tile
+        return gr.min(most - (unit >= most * self.larger), self.units - unit)
 
 
 class Shares:

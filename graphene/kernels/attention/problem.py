@@ -263,23 +263,6 @@ class Scores:
         series = gr.fma(u, gr.fma(u, gr.fma(u, -17 / 315, 2 / 15), -1 / 3), 1)
         return gr.where(u < 1 / 16, s * self.scale * series, capped)
 
-    def less(self, x: Any, mb: Any) -> Any:
-        """Scores relative to a maximum, whose negative is mb in the units of the exponential."""
-        return x + mb if self.a.prescaled else gr.fma(x, self.factor, mb)
-
-    def multiplied(self, S: gr.Tensor, total: gr.Tensor, best: Any, far: Any, m: Any, mb: Any) -> Any:
-        """The sum of the exponentials with the largest one as it was multiplied by values, rounded to 16 bits.
-
-        Where a probability is close to one, the quotient of both sums loses that rounding, and so does the gradient.
-        `best`: the maximum, from which `m`, which exponentials are relative to, may differ. `far`: whether scores are
-        so large that the maximum was subtracted before they were scaled.
-        """
-        largest, rounded = S.reduced(1, "largest"), S.reduced(1, "P", self.a.dtype)
-        shift = 0 if self.a.prescaled else gr.where(far > 0, m, 0)
-        largest[:] = gr.where(total == 0, 0, gr.exp2(self.less(best - shift, mb), ftz=True))
-        rounded[:] = largest
-        return total - (largest - rounded)
-
     def changed(self, S: gr.Tensor, query: Any, key: Any) -> None:
         """Replaces scores by the function of them and of their places."""
         if self.a.score is not None:

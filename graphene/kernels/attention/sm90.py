@@ -19,13 +19,12 @@ from graphene.kernels.attention.hopper import (
     Order,
     Ring,
     Shares,
+    UnevenOrder,
     heads_together,
     staged,
     wgmma,
 )
 from graphene.kernels.attention.problem import (
-    FAR,
-    LAZY,
     MOST,
     AttentionArguments,
     Extra,
@@ -36,6 +35,7 @@ from graphene.kernels.attention.problem import (
 )  # fmt: skip
 from graphene.kernels.attention.reference import forward
 from graphene.kernels.attention.sm90_config import ForwardSm90
+from graphene.kernels.attention.softmax import OnlineSoftmax
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +70,7 @@ class _Hopper:
         self.starts = [gr.input(n, places, gr.i32) for n in ("starts_q", "starts_k")] if a.varlen else []
         self.M, self.B = args.extra("M", a.mask), args.extra("B", a.bias)
         if self.M is not None:
-            row_tiles = gr.ceil_div(args.sq, c.BM) if self.differ else 1
+            row_tiles = gr.ceil_div(args.sq, c.BM) if self.c.differ else 1
             shape = (args.batch, args.heads, row_tiles, gr.ceil_div(args.sk, c.BN) + 2)
             self.T = gr.input("T", gr.Layout(shape, (*gr.sym("Tb Th Tm"), 1)), gr.i32)
         self.O = args.tensor(gr.output, "O", args.sq, args.heads)
@@ -83,16 +83,9 @@ class _Hopper:
             if a.bias is not None:
                 self.rest = gr.output("rest", gr.row_major(*front, args.heads, args.sq), gr.fp32)
         self.plain = Scores(a)
-        self.scale = self.plain.factor
         self.left = gr.param("left", gr.i32) if a.left else None
         self.right = gr.param("right", gr.i32) if a.right else None
         self.longest = gr.max(gr.min(gr.param("longest", gr.i32), MOST), 1) if a.varlen else args.sq
-
-    @property
-    def differ(self) -> bool:
-        """Whether tiles of queries differ in the tiles of keys that they see."""
-        a = self.a
-        return a.left or a.right or a.varlen or (a.mask is not None and a.mask.rows)
 
     def window(self) -> None:
         """The bounds of the window, within what 32 bits add."""
@@ -107,7 +100,10 @@ class _Hopper:
         """The kernel."""
         c, a, args = self.c, self.a, self.args
         together = heads_together(args.sk, a.depth) if self.right is not None and not a.varlen else None
-        self.order = Order(self.longest, c.BM, args.heads, args.batch, together, c.persistent)
+        if c.uneven:
+            self.order: Order = UnevenOrder(args.sq, c.consumers, args.heads, args.batch)
+        else:
+            self.order = Order(self.longest, c.BM, args.heads, args.batch, together, c.persistent)
         self.shares = Shares(self.lengths, (c.BM, c.BN), args.heads, args.batch, self.order.tiles)
         (self.shares if a.varlen and c.persistent else self.order).blocks()
         if c.persistent:
@@ -126,7 +122,8 @@ class _Hopper:
         tiles = MOST // c.BN + 1
         limits = {"hi": (1, tiles), "count": (1, tiles), "behind": (0, tiles)}
         limits |= {"before": (-1, tiles)} if a.left and self.M is None else {}
-        limits |= {"m": (0, MOST // c.BM + 1), "h": (0, MOST_BLOCKS_YZ), "b": (0, MOST_BLOCKS_YZ)}
+        limits |= {"active": (0, c.consumers)} if c.uneven else {}
+        limits |= {"m": (0, MOST // (64 if c.uneven else c.BM) + 1), "h": (0, MOST_BLOCKS_YZ), "b": (0, MOST_BLOCKS_YZ)}
         self.notes = Notes(limits, c.queries + 1, used=c.persistent and not a.varlen)
         self.zeroed = gr.named_barrier("zeroed", stages=1, threads=128 * c.consumers) if a.varlen else None
         gr.barrier()  # the barriers are initialised
@@ -177,7 +174,7 @@ class _Hopper:
 
     def listed(self, m: Any, h: Any, b: Any) -> Any:
         """The list of the tiles of keys that queries m see."""
-        return self.T[b, h, m if self.differ else 0, :]
+        return self.T[b, h, m if self.c.differ else 0, :]
 
     def number(self, name: str, at: Any, m: Any, h: Any, b: Any) -> Any:
         """The tile of keys that has a place in the order of work."""
@@ -201,7 +198,13 @@ class _Hopper:
         for r, m, h, b, place in self.places("load"):
             steps = self.steps(m, h, b)
             hi, count = steps["hi"], steps["count"]
-            gQ = self.lines(self.Q, h, place, False).tile([c.BM, a.depth])[m, 0]
+            gQ = self.lines(self.Q, h, place, False)
+            if isinstance(self.order, UnevenOrder):
+                steps["active"] = self.order.active(m)
+                first = gr.min(m * 64, self.args.sq)
+                gQ = gQ.window(first, self.args.sq - first).tile([c.BM, a.depth])[0, 0]
+            else:
+                gQ = gQ.tile([c.BM, a.depth])[m, 0]
             gK, gV = (self.lines(t, h // a.group, place, True).tile([c.BN, a.depth])[:, 0] for t in (self.K, self.V))
             self.q.load(gQ, functools.partial(self.notes.write, r, {**steps, "m": m, "h": h, "b": b}))
             for i in gr.loop("i", count):
@@ -291,17 +294,42 @@ class _Hopper:
         return rows if self.LSE is None else [*rows, self.LSE[h, :]]
 
     def compute(self, r: Any, steps: dict[str, Any] | None) -> None:
-        """Computes 64 queries of a tile; r: its number among the block's."""
+        """Computes 64 queries of a tile; r: its number among the block's; steps: where they are not noted."""
+        if self.c.uneven:
+            self.q.wait()
+            count, active = self.notes.read(r, "count", "active")
+            with gr.if_(self.w < active):
+                self.attend(r, steps)
+            with gr.else_():
+                self.stand_by(count)
+        else:
+            self.attend(r, steps)
+
+    def stand_by(self, count: Any) -> None:
+        """Gives back what is brought for the others, and hands turns on."""
+        for i in gr.loop("stand_by", count):
+            self.k.wait()
+            if self.turn is not None:
+                with gr.if_(i > 0):
+                    self.turn[self.w].sync()
+                    self.turn[(self.w + 1) % self.c.consumers].arrive()
+            self.v.wait()
+            gr.barrier(on=self.mine)  # all four warps have seen that they have come
+            self.k.release()
+            self.v.release()
+        self.q.release()
+
+    def attend(self, r: Any, steps: dict[str, Any] | None) -> None:
+        """Computes 64 queries of a tile."""
         c = self.c
-        for t, v in ((self.m, -gr.inf), (self.l, 0), (self.mb, 0), (self.far, 0), (self.acc, 0)):
-            gr.init(t, v)
-        if c.training:
-            gr.init(self.best, -gr.inf)
-        self.q.wait()
+        gr.init(self.acc, 0)
+        self.online.begin()
+        if not c.uneven:
+            self.q.wait()
         if steps is None:
             names = [n for n in ("hi", "count", "behind", "before") if n in self.notes.limits]
             steps = dict(zip(names, self.notes.read(r, *names), strict=True))
-            if self.differ:
+            if self.c.differ:
                 (self.m_tile,) = self.notes.read(r, "m")
         hi, behind, before = steps["hi"], steps["behind"], steps.get("before")
 
@@ -317,7 +345,7 @@ class _Hopper:
             self.clear_values(hi)
         self.change(r, hi - 1)
         self.hide(r, hi - 1, outside(0))
-        self.softmax(further=False)
+        self.softmax(first=True)
         self.P[:] = self.S  # C layout to A layout: the same owners, so only a conversion
         for i in gr.loop("i", steps["count"], start=1):
             self.step(r, hi - 1 - i, outside(i))
@@ -353,18 +381,11 @@ class _Hopper:
         self.S = gr.fragment("S", [64, c.BN], gr.fp32, self.qk.c, on=mine)
         self.P = gr.fragment("P", [64, c.BN], a.dtype, self.pv.a, on=mine)
         self.acc = gr.fragment("acc", [64, a.depth], gr.fp32, self.pv.c, on=mine)
-        self.m, self.m_old, self.alpha, self.mb, self.top, self.rise = (
-            self.S.reduced(1, n) for n in ("m", "m_old", "alpha", "mb", "top", "rise")
-        )
-        self.l = self.S.reduced(1, "l", lanes=True)  # each lane's share of the row's sum
-        if c.training:
-            self.best = self.S.reduced(1, "best")  # the maximum, from which `lazy` lets m differ
-        self.flags = self.S.reduced(1, "flags", gr.i32)
-        self.over, self.grows, self.far = (gr.alloc(n, [], gr.i32, gr.RF) for n in ("over", "grows", "far"))
+        self.online = OnlineSoftmax(self.plain, self.S, c.lazy, c.training)
+        self.grows = gr.alloc("grows", [], gr.i32, gr.RF)
         warps = mine.tile(32)
         self.warp_at = warps.indices()[0]
         self.warp = warps[self.warp_at]
-        self.most = gr.alloc("most", [], gr.fp32, gr.RF)
 
     def scores(self) -> None:
         """Starts S = Q K^T of the tile of keys that is read next."""
@@ -391,14 +412,14 @@ class _Hopper:
         gr.wait(self.qk, pending=1)  # S is there, acc is not
         self.k.release()
         self.change(tile, n)
-        if self.differ or self.M is not None:  # else only the last tile has keys that are not there
+        if self.c.differ or self.M is not None:  # else only the last tile has keys that are not there
             self.hide(tile, n, outside)
-        self.softmax(further=True)
+        self.softmax()
         if self.c.late:
             # The compiler would wait before the exponentials. It cannot, since they decide where it waits.
             with gr.if_(gr.index(self.grows, 0, 1) > 0):
                 gr.wait(self.pv, pending=0)
-                self.acc[:] = self.acc * self.alpha
+                self.acc[:] = self.acc * self.online.alpha
             with gr.else_():
                 gr.wait(self.pv, pending=0)
         else:
@@ -407,9 +428,9 @@ class _Hopper:
         self.P[:] = self.S
         if self.c.lazy and not self.c.late:
             with gr.if_(gr.index(self.grows, 0, 1) > 0):
-                self.acc[:] = self.acc * self.alpha
+                self.acc[:] = self.acc * self.online.alpha
         elif not self.c.lazy:
-            self.acc[:] = self.acc * self.alpha
+            self.acc[:] = self.acc * self.online.alpha
 
     def change(self, tile: Any, n: Any) -> None:
         """Scores of tile n from products, one by one: scale, cap, the function of scores and their places, bias."""
@@ -420,7 +441,7 @@ class _Hopper:
             m, h, b = self.whereabouts(tile)
             n = self.number("changed", n, m, h, b)
             row, col = self.S.coords()
-            row = m * self.c.BM + self.w * 64 + row
+            row = self.unit(m) * 64 + row
             self.plain.changed(self.S, row + (self.seen.sk - self.seen.sq), n * self.c.BN + col)
             self.apply("bias", a.bias, self.B, n, (m, h, b))
 
@@ -428,13 +449,17 @@ class _Hopper:
         """Rules out the scores that a query does not see, if tile n is `outside` of those that are seen whole."""
         with gr.if_(outside):
             row, col = self.S.coords()
-            if self.differ:
-                row = self.m_tile * self.c.BM + self.w * 64 + row
+            if self.c.differ:
+                row = self.unit(self.m_tile) * 64 + row
             if self.M is not None:
                 at = self.whereabouts(tile)
                 n = self.number("masked", n, *at)
                 self.apply("mask", self.a.mask, self.M, n, at)
             self.S[:] = gr.where(self.seen.of(row, n * self.c.BN + col), self.S, -gr.inf)
+
+    def unit(self, m: Any) -> Any:
+        """The number of the consumer's rows, 64 at a time."""
+        return (m if self.c.uneven else m * self.c.consumers) + self.w
 
     def whereabouts(self, tile: Any) -> tuple[Any, ...]:
         """The tile of queries, the head and the member of the batch that a tile of the block is."""
@@ -445,82 +470,36 @@ class _Hopper:
         if e is None or tensor is None:
             return
         m, h, b = where
-        view = tensor[b, h, :, :].tile([64 if e.rows else 1, 16])[m * self.c.consumers + self.w if e.rows else 0, :]
+        view = tensor[b, h, :, :].tile([64 if e.rows else 1, 16])[self.unit(m) if e.rows else 0, :]
         x = gr.fragment(name, [64, 16], e.dtype, wgmma(self.a, 16).c, on=self.mine)
         x = x if e.rows else x.reduced(0, f"{name}_keys", e.dtype)
         self.plain.add(self.S, self.c.BN, e, x, lambda j: view[n * (self.c.BN // 16) + j], "ld.global")
 
-    def softmax(self, further: bool) -> None:
-        """S = exp2(S - m), where m is each row's maximum so far; sums for an older maximum shrink."""
-        S, m, top = self.S, self.m, self.top
-        gr.reduce("max", top, S, axis=1)  # own values, then shfl.bfly over the row's four lanes
-        if self.c.training:
-            self.best[:] = gr.max(self.best, top)
-        if not further:
-            m[:] = top
-            self.shift(S, further)
-        elif self.c.lazy:
-            self.rise[:] = top - m  # NaN for a row that has seen no key yet, and the maximum ignores it
-            self.most[:] = gr.where(self.far > 0, gr.inf, -gr.inf)
-            gr.reduce("max", self.most, self.rise.values, axis=0, accumulate=True)
-            self.over[:] = gr.where(self.most * self.scale > LAZY, 1, 0)
-            self.alpha[:] = 1
-            with gr.if_(gr.index(self.over, 0, 1) > 0):
-                self.flags[:] = gr.where(self.rise * self.scale > LAZY, 1, 0)
-                self.m_old[:] = m
-                m[:] = gr.where(self.flags > 0, top, m)
-                self.shift(S, further)
-        else:
-            self.m_old[:] = m
-            m[:] = gr.max(m, top)
-            self.shift(S, further)
-        S[:] = gr.exp2(self.plain.less(S, self.mb), ftz=True)
-        gr.reduce("add", self.l, S, axis=1, accumulate=True)  # own values only: l keeps the lanes apart
-        if further and self.c.lazy:
+    def softmax(self, first: bool = False) -> None:
+        """S = exp2(S - m), where m is each row's maximum so far; `grows` says whether the accumulator is to shrink."""
+        online = self.online
+        online.weigh(self.S, first)
+        if self.c.lazy and not first:
             if self.c.late:
-                self.over[:] = gr.where(self.l.values[0] + self.l.values[1] >= 0, self.over, 1)
-            gr.reduce("max", self.grows, self.over, axis=0, on=self.warp)  # warps branch as one beside products
-
-    def shift(self, S: gr.Tensor, further: bool) -> None:
-        """Makes sums relative to a new maximum `mb`, which is rounded, but the same for all of them.
-
-        A thread with scores beyond ``FAR`` subtracts their maximum before it scales them, because the product of scale
-        and maximum would lose more digits than exponents can. It comes here with every tile.
-        """
-        m, m_old, scale, shift, far = self.m, self.m_old, self.scale, self.top, self.far
-        shift[:] = gr.where(m == -gr.inf, 0, m)  # a row that sees no key gives 0, not NaN
-        if self.a.prescaled:
-            self.mb[:] = -shift
-            if further:
-                self.alpha[:] = gr.exp2(self.plain.less(m_old, self.mb), ftz=True)
-                self.l[:] = self.l * self.alpha
-            return
-        if further:
-            self.alpha[:] = gr.where(far + gr.where(m_old == -gr.inf, 1, 0) > 0, 0, self.plain.less(m_old, self.mb))
-        self.flags[:] = gr.where(gr.max(shift, -shift) * scale > FAR, 1, 0)
-        gr.reduce("max", far, self.flags.values, axis=0, accumulate=True)
-        self.mb[:] = gr.where(far > 0, 0, -scale * shift)
-        shift[:] = gr.where(far > 0, shift, 0)
-        if further:
-            self.alpha[:] = gr.exp2(self.plain.less(m_old - shift, self.mb) - self.alpha, ftz=True)
-            self.l[:] = self.l * self.alpha
-        with gr.if_(gr.index(far, 0, 1) > 0):
-            S[:] = S - shift
+                online.over[:] = gr.where(online.l.values[0] + online.l.values[1] >= 0, online.over, 1)
+            gr.reduce("max", self.grows, online.over, axis=0, on=self.warp)  # warps branch as one beside products
 
     def finish(self) -> None:
         """O = acc / l, and LSE."""
         c, a, store, w = self.c, self.a, gr.atom("tma.store"), self.w
         total = self.S.reduced(1, "total")
-        gr.reduce("add", total, self.l, axis=1)
+        gr.reduce("add", total, self.online.l, axis=1)
         if self.LSE is not None:
             lse = self.S.reduced(1, "lse")
-            lse[:] = gr.where(total == 0, -gr.inf, gr.fma(self.m, self.scale, gr.log2(total)) * math.log(2))
+            lse[:] = gr.where(
+                total == 0, -gr.inf, gr.fma(self.online.m, self.plain.factor, gr.log2(total)) * math.log(2)
+            )
             self.store_rows(self.place.per_query(self.LSE, self.h), lse)
             if self.rest is not None:  # the gradient's kernels begin with the same sum, which is exact where it matters
-                lse[:] = gr.where(total == 0, 0, self.m + negative(lse) + gr.log2(total))
+                lse[:] = gr.where(total == 0, 0, self.online.m + negative(lse) + gr.log2(total))
                 self.store_rows(self.place.per_query(self.rest, self.h), lse)
         if c.training:
-            total[:] = self.plain.multiplied(self.S, total, self.best, self.far, self.m, self.mb)
+            total[:] = self.online.multiplied(self.S, total)
         gr.wait(self.pv, pending=0)
         self.v.release()
         out = gr.fragment("out", [64, a.depth], a.dtype, self.pv.c, on=self.mine)
@@ -554,7 +533,7 @@ class _Hopper:
 
     def at(self, each: int) -> Any:
         """The number of the consumer's rows, or, of 16 rows, of the warp's."""
-        at = self.m_tile * self.c.consumers + self.w
+        at = self.unit(self.m_tile)
         return at if each == 64 else at * 4 + self.warp_at
 
     def rows(self, t: gr.Tensor, each: int = 64) -> gr.Tensor:

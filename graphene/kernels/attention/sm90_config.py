@@ -20,7 +20,8 @@ class ForwardSm90:
     their own, else from that of the queries. `turns`: consumers take turns at the tensor cores. `lazy`: sums shrink
     only where a maximum has grown by more than 2^8. `lse`, `training`: as in ``ForwardConfig``. `persistent`: a block
     goes through many tiles of queries; else each tile has a block of its own, whose producer is a warp, without turns,
-    and several such blocks share a multiprocessor. Raises VerifyError KERNEL_ARGUMENT.
+    and several such blocks share a multiprocessor. `uneven`: tiles have the queries of all consumers or of all but one,
+    as blocks have equal work; all rows see the same keys. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     what: Attention
@@ -34,13 +35,14 @@ class ForwardSm90:
     lse: bool = False
     training: bool = False
     persistent: bool = True
+    uneven: bool = False
 
     def __post_init__(self) -> None:
         instance("ForwardSm90", "what", self.what, Attention)
-        for name in ("apart", "turns", "lazy", "lse", "training", "persistent"):
+        for name in ("apart", "turns", "lazy", "lse", "training", "persistent", "uneven"):
             flags("ForwardSm90", name, (getattr(self, name),), 1)
         size("ForwardSm90", "BN", self.BN, multiple_of=16, most=256)
-        size("ForwardSm90", "consumers", self.consumers, most=4)
+        size("ForwardSm90", "consumers", self.consumers, most=3)
         size("ForwardSm90", "stages", self.stages, least=2)
         size("ForwardSm90", "queries", self.queries)
         a = self.what
@@ -51,8 +53,11 @@ class ForwardSm90:
             want = "want: at most two consumers, apart=True"
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: packed sequences do not fit", [want], "take two consumers")
         if not self.persistent and self.queries > 1:
-            want = ["want: queries=1, or persistent=True", f"got: queries={self.queries}"]
-            _core.fail("KERNEL_ARGUMENT", "ForwardSm90: a block of one tile has one tile of queries", want)
+            got = ["want: queries=1, or persistent=True", f"got: queries={self.queries}"]
+            _core.fail("KERNEL_ARGUMENT", "ForwardSm90: a block of one tile has one tile of queries", got)
+        if self.uneven and (self.differ or not self.persistent or self.consumers < 2):
+            got = ["want: persistent=True, two consumers or more, no window, packed sequences or mask of queries"]
+            _core.fail("KERNEL_ARGUMENT", "ForwardSm90: uneven tiles do not fit", got, "take uneven=False")
         if self.training and not self.lse:
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: training does not fit", ["want: lse=True", "got: lse=False"])
         held, most = self.BN // 2 + self.BN // 4 + a.depth // 2, self.registers[1]
@@ -68,6 +73,12 @@ class ForwardSm90:
     def BM(self) -> int:  # noqa: N802
         """Queries of a tile."""
         return 64 * self.consumers
+
+    @property
+    def differ(self) -> bool:
+        """Whether tiles of queries differ in the tiles of keys that they see."""
+        a = self.what
+        return a.left or a.right or a.varlen or (a.mask is not None and a.mask.rows)
 
     @property
     def late(self) -> bool:
@@ -86,8 +97,6 @@ class ForwardSm90:
         """Those of the producer's threads, which divide and count, and of the consumers'."""
         if not self.moves_registers:
             return 255, 255
-        if self.consumers == 4:
-            return 24, 112
         if self.consumers == 3:
             return (56, 152) if self.BN < 128 else (32, 160)
         return (56, 224) if self.what.varlen else (40, 232)
