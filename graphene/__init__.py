@@ -304,11 +304,11 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__", "nn", "ops", "tune"]
+    return [*__all__, "__version__", "nn", "ops", "plan", "tune"]
 
 
 def __getattr__(name: str) -> object:
     """``graphene.ops`` and ``nn`` need PyTorch, which importing graphene does not; ``select`` is read when used."""
-    if name in ("nn", "ops", "select", "tune"):
+    if name in ("nn", "ops", "plan", "select", "tune"):
         return _importlib.import_module(f"graphene.{name}")
     raise AttributeError(f"module 'graphene' has no attribute '{name}'")

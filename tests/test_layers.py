@@ -54,6 +54,7 @@ FLOORS = (
     ("", "judge", "viz"),  # the language: kernels are recorded, run, judged, drawn
     ("kernels",),
     ("select",),
+    ("plan",),
     ("ops",),
     ("nn", "tune"),
     ("integrations", "testing"),
@@ -61,7 +62,7 @@ FLOORS = (
 )
 # The package's face hands on what is below it, and reads ops and nn when they are asked for; `python -m graphene` is
 # the command line; kernels hands on what chooses them, which lay there once.
-FACES = {("graphene", "nn"), ("graphene", "ops"), ("graphene", "select"), ("graphene", "tune")} | {
+FACES = {("graphene", name) for name in ("nn", "ops", "plan", "select", "tune")} | {
     ("graphene.__main__", "cli"), ("graphene.kernels", "select"),
 }  # fmt: skip
 

@@ -62,8 +62,8 @@ GROUPS = (
     Group(
         "planning",
         "Planning",
-        "`graphene.arrange`: choices by algorithm ([explained](../planner.md)).",
-        ("arrange",),
+        "`graphene.plan`: kernels from a few lines of operators ([explained](../planner.md)).",
+        ("plan",),
     ),
     Group(
         "runtime",
@@ -75,7 +75,7 @@ GROUPS = (
     Group("errors", "Errors", "Every exception carries a stable code ([all codes](../errors.md)).", ("errors",)),
 )
 # Packages whose own `__all__` is their page; other modules are shown by what `graphene` itself exports of them.
-PACKAGES = ("timings", "arrange", "kernels", "ops", "nn", "integrations.transformers", "select", "viz")
+PACKAGES = ("timings", "plan", "kernels", "ops", "nn", "integrations.transformers", "select", "viz")
 # What `kernel.check()` and its like return, which users name in annotations only.
 RESULTS = {
     "check": ("CheckError", "CheckResult", "Mutant"),

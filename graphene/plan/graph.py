@@ -1,0 +1,462 @@
+"""What a plan computes: operators on tensors whose axes have names. Nothing here decides how.
+
+An axis is a name and a size. A value has a set of axes; operators broadcast by name, and reductions and products name
+the axis that they take away. The graph's own meaning (`evaluate`) is NumPy in float64.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import keyword
+import math
+import sys
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from graphene import _core
+from graphene import dtypes as _dtypes
+from graphene._core import IntExpr
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from graphene.dtypes import DType
+
+__all__ = ["ACTIVATIONS", "Axis", "Graph", "Value", "axes", "binary", "graph", "number", "reduce", "refuse", "unary"]
+
+_NUMBERS = itertools.count()
+PLANNERS: list[Callable[[Graph, Any, dict[str, Any], dict[str, int]], Any]] = []  # graphene.plan.planned enters itself
+_GRAPH: ContextVar[Graph | None] = ContextVar("graph", default=None)
+
+# Functions of one number, which graphene.kernels.epilogues has under these names.
+ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "sigmoid", "silu", "tanh")
+UNARY = ("neg", "abs", "exp", "exp2", "log", "log2", "sqrt", "rsqrt", "rcp", "erf", *ACTIVATIONS)
+BINARY = ("add", "sub", "mul", "div", "max", "min", "lt", "le", "eq")
+REDUCTIONS = ("sum", "mean", "max", "min")
+
+
+def refuse(message: str, *details: str, fix: str = "") -> Any:
+    """Raises VerifyError PLAN_GRAPH."""
+    _core.fail("PLAN_GRAPH", message, list(details), fix)
+
+
+def line_of_user() -> str:
+    """Where the Python that calls graphene.plan stands: "model.py:12"."""
+    frame = sys._getframe(1)
+    while frame is not None and "graphene/plan/" in frame.f_code.co_filename.replace("\\", "/"):
+        frame = frame.f_back  # type: ignore[assignment]
+    return "" if frame is None else f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
+
+
+@dataclass(frozen=True, eq=False)
+class Axis:
+    """A name and a size; with None the size is known at a launch, under the name `symbol`."""
+
+    name: str
+    size: int | None
+    symbol: str
+    number: int = field(default_factory=lambda: next(_NUMBERS))
+
+    def __repr__(self) -> str:
+        return f"{self.name}={self.symbol if self.size is None else self.size}"
+
+
+def _identifier(name: Any, what: str) -> str:
+    plain = isinstance(name, str) and name.isidentifier() and name.isascii() and not name.startswith("_")
+    if not plain or keyword.iskeyword(name) or name in ("gr", "means", "result"):
+        refuse(f"{what} needs a name that Python takes", f"got: {name!r}")
+    return str(name)
+
+
+def axes(**sizes: Any) -> Any:
+    """Axes by name, ``m, k = plan.axes(m=gr.sym("M"), k=4096)``: a single one, or a tuple of them in this order.
+
+    A size is a positive integer, gr.sym("M") or the text "M" for one that is known at a launch. Raises VerifyError
+    PLAN_GRAPH.
+    """
+    made = []
+    for name, size in sizes.items():
+        _identifier(name, "an axis")
+        if isinstance(size, bool) or (isinstance(size, int) and size < 1):
+            refuse("the size of an axis is positive", f"axis: {name}", f"got: {size!r}")
+        if isinstance(size, int):
+            made.append(Axis(name, size, name.upper()))
+        elif isinstance(size, (IntExpr, str)) and str(size).isidentifier():
+            made.append(Axis(name, None, str(size)))
+        else:
+            refuse("the size of an axis is an integer or a symbol", f"axis: {name}", f"got: {size!r}")
+    return made[0] if len(made) == 1 else tuple(made)
+
+
+def _ordered(*of: Sequence[Axis]) -> tuple[Axis, ...]:
+    found = {a for part in of for a in part}
+    return tuple(sorted(found, key=lambda a: a.number))
+
+
+class Value:
+    """A tensor of a graph. ``axes``: in the order in which they were made. Operators build larger expressions."""
+
+    def __init__(self, op: str, args: Sequence[Value], axes: Sequence[Axis], **more: Any) -> None:
+        self.op, self.args, self.axes, self.more = op, tuple(args), tuple(axes), more
+        self.line = line_of_user()
+        self.number = next(_NUMBERS)
+
+    def __add__(self, other: Any) -> Value:
+        return binary("add", self, other)
+
+    def __radd__(self, other: Any) -> Value:
+        return binary("add", other, self)
+
+    def __sub__(self, other: Any) -> Value:
+        return binary("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Value:
+        return binary("sub", other, self)
+
+    def __mul__(self, other: Any) -> Value:
+        return binary("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Value:
+        return binary("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Value:
+        return binary("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Value:
+        return binary("div", other, self)
+
+    def __neg__(self) -> Value:
+        return unary("neg", self)
+
+    def __lt__(self, other: Any) -> Value:
+        return binary("lt", self, other)
+
+    def __le__(self, other: Any) -> Value:
+        return binary("le", self, other)
+
+    def round(self, dtype: DType) -> Value:
+        """The value rounded to a type, as if it had been stored."""
+        return Value("round", [self], self.axes, dtype=_dtype(dtype))
+
+    def __bool__(self) -> bool:
+        refuse("a value of a graph has no truth value in Python", fix="use plan.where to choose elements")
+        return False
+
+    @property
+    def name(self) -> str:
+        """Of an input."""
+        return str(self.more["name"])
+
+    def walk(self) -> Iterator[Value]:
+        """Every value that it is made of, operands first, each once."""
+        seen: set[int] = set()
+        stack: list[tuple[Value, bool]] = [(self, False)]
+        while stack:
+            v, done = stack.pop()
+            if done:
+                yield v
+            elif v.number not in seen:
+                seen.add(v.number)
+                stack.append((v, True))
+                stack.extend((a, False) for a in reversed(v.args))
+
+    def __repr__(self) -> str:
+        return f"{self.op}[{', '.join(a.name for a in self.axes)}]"
+
+
+def _dtype(dtype: Any) -> Any:
+    if not isinstance(dtype, _core.DType):
+        raise TypeError(f"a dtype such as gr.fp16 is needed, got {dtype!r}")
+    return dtype
+
+
+def number(value: float) -> Value:
+    """A constant."""
+    return Value("number", [], [], value=float(value))
+
+
+def as_value(x: Any) -> Value:
+    """A value, or a Python number as one. Raises TypeError for anything else."""
+    if isinstance(x, Value):
+        return x
+    if isinstance(x, (int, float)) and not isinstance(x, bool):
+        if math.isnan(x):
+            refuse("a constant that is not a number")
+        return number(x)
+    raise TypeError(f"a value of a graph or a number is needed, got {x!r}")
+
+
+def unary(op: str, x: Any) -> Value:
+    """A pointwise function of one value."""
+    x = as_value(x)
+    return Value(op, [x], x.axes)
+
+
+def binary(op: str, x: Any, y: Any) -> Value:
+    """A pointwise function of two values, which broadcast by the names of their axes."""
+    x, y = as_value(x), as_value(y)
+    return Value(op, [x, y], _ordered(x.axes, y.axes))
+
+
+def where(condition: Any, x: Any, y: Any) -> Value:
+    """X where the condition (a comparison of values) holds, else y."""
+    args = [as_value(v) for v in (condition, x, y)]
+    if args[0].op not in ("lt", "le", "eq"):
+        refuse("a condition is a comparison of values", f"got: {args[0]!r}")
+    return Value("where", args, _ordered(*(a.axes for a in args)))
+
+
+def reduce(op: str, x: Any, axis: Axis) -> Value:
+    """A reduction of a value along one of its axes."""
+    x = as_value(x)
+    if not isinstance(axis, Axis) or axis not in x.axes:
+        refuse("a reduction along an axis that the value does not have",
+               f"want: one of {', '.join(a.name for a in x.axes)}", f"got: {axis!r}")  # fmt: skip
+    return Value(op, [x], tuple(a for a in x.axes if a is not axis), axis=axis)
+
+
+def dot(x: Any, y: Any, axis: Axis) -> Value:
+    """The sum of ``x * y`` along an axis that both have: a matrix product over their other axes."""
+    x, y = as_value(x), as_value(y)
+    for v in (x, y):
+        if not isinstance(axis, Axis) or axis not in v.axes:
+            refuse("a product along an axis that not both operands have", f"operand: {v!r}", f"got: {axis!r}")
+    return Value("dot", [x, y], tuple(a for a in _ordered(x.axes, y.axes) if a is not axis), axis=axis)
+
+
+@dataclass(frozen=True)
+class Output:
+    """A value that is stored, with its axes in the order of memory."""
+
+    name: str
+    value: Value
+    axes: tuple[Axis, ...]
+    dtype: Any
+
+
+class Graph:
+    """Inputs, outputs, and what lies between them. ``with plan.graph("name") as g:`` opens one."""
+
+    def __init__(self, name: str) -> None:
+        self.name = _identifier(name, "a graph")
+        self.inputs: list[Value] = []
+        self.outputs: list[Output] = []
+
+    def __enter__(self) -> Graph:
+        if _GRAPH.get() is not None:
+            refuse("a graph inside of another one")
+        self._token = _GRAPH.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _GRAPH.reset(self._token)
+
+    def _new_name(self, name: str, what: str) -> str:
+        _identifier(name, what)
+        if name in (*(i.name for i in self.inputs), *(o.name for o in self.outputs)):
+            refuse("two tensors of a graph have one name", f"got: {name!r}")
+        return name
+
+    def input(self, name: str, axes: Sequence[Axis] | Axis, dtype: DType) -> Value:
+        """A tensor that is read, row-major over its axes in this order. Raises VerifyError PLAN_GRAPH."""
+        stored = _stored(axes)
+        value = Value("input", [], _ordered(stored), name=self._new_name(name, "an input"), stored=stored,
+                      dtype=_dtype(dtype))  # fmt: skip
+        self.inputs.append(value)
+        return value
+
+    def output(self, name: str, value: Any, axes: Sequence[Axis] | Axis, dtype: DType) -> None:
+        """A value that is stored, row-major over its axes in this order. Raises VerifyError PLAN_GRAPH."""
+        stored, value = _stored(axes), as_value(value)
+        if set(stored) != set(value.axes):
+            refuse(f"the axes of output {name} are not those of its value",
+                   f"want: {', '.join(a.name for a in value.axes)}",
+                   f"got: {', '.join(a.name for a in stored)}")  # fmt: skip
+        self.outputs.append(Output(self._new_name(name, "an output"), value, stored, _dtype(dtype)))
+
+    def plan(self, arch: Any = "sm_80", pin: Mapping[str, Any] | None = None, **sizes: int) -> Any:
+        """Decides how to compute the outputs on a device: a ``plan.Plan``.
+
+        `arch`: an architecture, or a ``graphene.select.Device``. `sizes`: of the axes whose sizes are known at a launch
+        only, those that the plan is for; it computes any others, too. `pin`: decisions by their path, such as
+        ``{"tile.n": 64}``. Raises SelectError PLAN_NONE where no plan is known, PLAN_PIN where a pin cannot hold;
+        VerifyError PLAN_GRAPH.
+        """
+        return PLANNERS[-1](self, arch, dict(pin or {}), sizes)
+
+    def axes(self) -> tuple[Axis, ...]:
+        """All axes that occur."""
+        return _ordered(*(v.axes for o in self.outputs for v in o.value.walk()), *(i.axes for i in self.inputs))
+
+    def evaluate(self, arrays: Mapping[str, Any], rounded: bool = True) -> dict[str, Any]:
+        """The outputs as NumPy computes them in float64 from arrays by name: the meaning, before anything is decided.
+
+        Types of inputs and outputs do not matter; ``.round`` does, unless `rounded` is False.
+        """
+        import numpy as np
+
+        results: dict[int, Any] = {}
+        for o in self.outputs:
+            for v in o.value.walk():
+                if v.number not in results:
+                    results[v.number] = _evaluate(v, [(results[a.number], a.axes) for a in v.args], arrays, rounded)
+        out = {}
+        for o in self.outputs:
+            order = [o.value.axes.index(a) for a in o.axes]
+            out[o.name] = np.transpose(results[o.value.number], order)
+        return out
+
+    def to_json(self) -> dict[str, Any]:
+        """The graph as plain data."""
+        all_axes = self.axes()
+        values: list[Value] = list(self.inputs)
+        for o in self.outputs:
+            values += [v for v in o.value.walk() if v.number not in {x.number for x in values}]
+        at = {v.number: i for i, v in enumerate(values)}
+        nodes = []
+        for v in values:
+            more = {k: (x.name if isinstance(x, Axis) else [a.name for a in x] if isinstance(x, tuple) else
+                        str(x) if isinstance(x, _core.DType) else x) for k, x in v.more.items()}  # fmt: skip
+            nodes.append({"op": v.op, "args": [at[a.number] for a in v.args], **more})
+        return {
+            "name": self.name,
+            "axes": [{"name": a.name, "size": a.symbol if a.size is None else a.size} for a in all_axes],
+            "nodes": nodes,
+            "outputs": [{"name": o.name, "value": at[o.value.number], "axes": [a.name for a in o.axes],
+                         "dtype": str(o.dtype)} for o in self.outputs],
+        }  # fmt: skip
+
+    @staticmethod
+    def from_json(data: Any) -> Graph:
+        """Reads what `to_json` made, from a dict or its text. Raises VerifyError PLAN_GRAPH."""
+        if isinstance(data, str):
+            try:
+                data = json.loads(data)
+            except ValueError as e:
+                refuse("a graph's JSON that is malformed", f"got: {e}")
+        try:
+            return _read(data)
+        except (KeyError, TypeError, IndexError, AttributeError) as e:
+            refuse("JSON of something else than a graph", f"got: {type(e).__name__}: {e}")
+            raise
+
+
+def graph(name: str) -> Graph:
+    """A graph of this name, to be entered by ``with``."""
+    return Graph(name)
+
+
+def _stored(axes: Sequence[Axis] | Axis) -> tuple[Axis, ...]:
+    stored = (axes,) if isinstance(axes, Axis) else tuple(axes)
+    for a in stored:
+        if not isinstance(a, Axis):
+            raise TypeError(f"axes are made by plan.axes, got {a!r}")
+    if not stored or len(set(stored)) != len(stored) or len({a.name for a in stored}) != len(stored):
+        refuse("a tensor needs axes, each once", f"got: {[a.name for a in stored]}")
+    return stored
+
+
+def _read(data: Any) -> Graph:
+    g = Graph(data["name"])
+    by_name = {}
+    for a in data["axes"]:
+        size = a["size"]
+        if isinstance(size, str):
+            _identifier(size, "a size")
+        by_name[a["name"]] = axes(**{_identifier(a["name"], "an axis"): size})
+    values: list[Value] = []
+    for n in data["nodes"]:
+        op, args = n["op"], [values[i] for i in n["args"]]
+        if op == "input":
+            dtype = _known_dtype(n["dtype"])
+            values.append(g.input(n["name"], [by_name[a] for a in n["stored"]], dtype))
+        elif op == "number":
+            values.append(number(float(n["value"])))
+        elif op == "round":
+            values.append(args[0].round(_known_dtype(n["dtype"])))
+        elif op == "where":
+            values.append(where(*args))
+        elif op == "dot":
+            x, y = args
+            values.append(dot(x, y, by_name[n["axis"]]))
+        elif "axis" in n and op in REDUCTIONS:
+            values.append(reduce(op, args[0], by_name[n["axis"]]))
+        elif op in UNARY:
+            values.append(unary(op, *args))
+        elif op in BINARY:
+            values.append(binary(op, *args))
+        else:
+            refuse("an operator that graphs do not have", f"got: {op!r}")
+    for o in data["outputs"]:
+        g.output(o["name"], values[o["value"]], [by_name[a] for a in o["axes"]], _known_dtype(o["dtype"]))
+    return g
+
+
+def _known_dtype(name: Any) -> Any:
+    known = {n: getattr(_dtypes, n) for n in ("fp16", "bf16", "fp32", "fp64", "i32")}
+    if name not in known:
+        refuse("a type that graphs do not have", f"got: {name!r}")
+    return known[name]
+
+
+# NumPy
+
+
+def _erf(x: Any) -> Any:
+    import numpy as np
+
+    return np.vectorize(math.erf, otypes=[np.float64])(x) if x.size else x
+
+
+def _formulas() -> dict[str, Callable[..., Any]]:
+    import numpy as np
+
+    def sigmoid(x: Any) -> Any:
+        return 1 / (1 + np.exp(-x))
+
+    def gelu_tanh(x: Any) -> Any:
+        return x * sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+
+    return {
+        "neg": np.negative, "abs": np.abs, "exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2,
+        "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "rcp": lambda x: 1 / x, "tanh": np.tanh, "erf": _erf,
+        "relu": lambda x: np.maximum(x, 0), "sigmoid": sigmoid, "silu": lambda x: x * sigmoid(x),
+        "gelu": lambda x: x / 2 * (1 + _erf(x / math.sqrt(2))), "gelu_tanh": gelu_tanh,
+        "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum, "min": np.minimum,
+        "lt": np.less, "le": np.less_equal, "eq": np.equal,
+    }  # fmt: skip
+
+
+def _spread(x: Any, of: tuple[Axis, ...], to: tuple[Axis, ...]) -> Any:
+    """The array with an axis of extent 1 where it lacks one of `to`."""
+    return x.reshape([x.shape[of.index(a)] if a in of else 1 for a in to])
+
+
+def _evaluate(v: Value, args: list[tuple[Any, tuple[Axis, ...]]], arrays: Mapping[str, Any], rounded: bool) -> Any:
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        if v.op == "input":
+            x = np.asarray(arrays[v.name], np.float64)
+            return np.transpose(x, [v.more["stored"].index(a) for a in v.axes])
+        if v.op == "number":
+            return np.float64(v.more["value"])
+        if v.op == "round":
+            if not rounded:
+                return args[0][0]
+            from graphene.judge.formats import nearest
+
+            return nearest(args[0][0], str(v.more["dtype"]))
+        if v.op == "dot":
+            every = _ordered(*(a for _, a in args))
+            letters = {a: chr(97 + i) for i, a in enumerate(every)}
+            ins = ",".join("".join(letters[a] for a in of) for _, of in args)
+            out = "".join(letters[a] for a in v.axes)
+            return np.einsum(f"{ins}->{out}", *(x for x, _ in args), optimize=True)
+        if "axis" in v.more:
+            ((x, of),) = args
+            return getattr(np, v.op)(x, axis=of.index(v.more["axis"]))
+        spread = [_spread(x, of, v.axes) for x, of in args]
+        return np.where(*spread) if v.op == "where" else _formulas()[v.op](*spread)

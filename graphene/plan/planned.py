@@ -1,0 +1,235 @@
+"""A plan: decisions that compute a graph on a device, and the Python source of the kernel that they make."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graphene import _core
+from graphene.kernel import Kernel
+from graphene.plan import products, write_products
+from graphene.plan.decisions import Decision, Decisions, refuse_pin
+from graphene.plan.form import none, product_form
+from graphene.plan.graph import PLANNERS, Graph, refuse
+from graphene.plan.rewrite import scale_past_dot
+from graphene.select.device import Device, of_arch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Checked", "Plan", "make"]
+
+VERSION = 1
+
+
+@dataclass
+class Checked:
+    """What ``plan.check()`` found.
+
+    ``kernel``: the result of ``kernel.check()`` at small sizes; ``meaning``: how far the kernel's promise is from the
+    graph's own meaning on random data, relative to the largest value; ``conflicts``: bank conflicts at those sizes;
+    ``sizes``: those.
+    """
+
+    kernel: Any
+    meaning: float
+    conflicts: int
+    sizes: dict[str, int]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the kernel keeps its promise, and the promise is the graph's meaning."""
+        return bool(self.kernel.ok and self.meaning <= 1e-9)
+
+    def __str__(self) -> str:
+        rest = f"{self.meaning:.1e} from the graph's; conflicts: {self.conflicts}; sizes: {self.sizes}"
+        return f"{self.kernel}\nmeaning: {rest}"
+
+
+class Plan:
+    """Decisions for a graph. ``source()`` is the kernel's Python text; ``kernel()`` is what that text makes.
+
+    ``decisions``: by path. ``expected_us``, ``bound``: of the model. ``plan_ms``: how long planning took.
+    """
+
+    def __init__(
+        self, graph: Graph, rewritten: Graph, device: Device, sizes: Mapping[str, int], d: Decisions, kind: Any
+    ) -> None:
+        self.graph, self.rewritten, self.device, self.sizes = graph, rewritten, device, dict(sizes)
+        self._made, self._of = d, kind
+        self.expected_us: float = kind.expected_us
+        self.bound: str = kind.bound
+        self.plan_ms = 0.0
+        self._kernel: Kernel | None = None
+
+    @property
+    def decisions(self) -> dict[str, Decision]:
+        """Every decision by its path."""
+        return dict(self._made.made)
+
+    def __str__(self) -> str:
+        sizes = " ".join(f"{n}={s}" for n, s in self.sizes.items())
+        lines = [
+            f"{self.graph.name}  {self.device.arch} {sizes}".rstrip()
+            + f"  expected {self.expected_us:.1f} us, bound: {self.bound}"
+        ]
+        wide = max(len(p) for p in self._made.made)
+        lines += [
+            f" {p:{wide}}  {d.value}{' (pinned)' if d.pinned else ''}  {d.why}" for p, d in self._made.made.items()
+        ]
+        return "\n".join(lines)
+
+    def why(self, path: str) -> str:
+        """A decision with its reason, cost and alternatives. Raises VerifyError PLAN_GRAPH for an unknown path."""
+        if path not in self._made.made:
+            refuse(f"a plan without the decision {path!r}", f"want: one of {', '.join(self._made.made)}")
+        return str(self._made.made[path])
+
+    def source(self) -> str:
+        """The kernel as Python: ordinary source on public names, which is what runs."""
+        title = f"{self.graph.name}: planned for {self.device.arch}, expected {self.expected_us:.1f} us."
+        return write_products.write(self._of, self._made, title, self.graph.name)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the source to a file, which needs nothing of the plan."""
+        Path(path).write_text(self.source(), encoding="utf-8")
+
+    def module(self) -> Any:
+        """The source as an imported module, from a file of the cache, so that errors and reports point at its lines."""
+        text = self.source()
+        cache = _core.cache_dir()
+        folder = (
+            Path(cache) / "planned" if cache is not None else Path(tempfile.gettempdir()) / f"graphene_{os.getuid()}"
+        )
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"{self.graph.name}_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        path = folder / f"{name}.py"
+        if not path.exists():
+            new = path.with_suffix(f".{os.getpid()}.new")
+            new.write_text(text, encoding="utf-8")
+            new.replace(path)
+        spec = importlib.util.spec_from_file_location(f"graphene_plans_{name}", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    def kernel(self, **sizes: int) -> Kernel:
+        """The kernel that the source makes; `sizes` replace those of axes whose sizes are known, by their symbols."""
+        if sizes:
+            made: Kernel = getattr(self.module(), self.graph.name)(**sizes)
+            return made
+        if self._kernel is None:
+            self._kernel = getattr(self.module(), self.graph.name)()
+        return self._kernel
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """Runs the kernel: inputs, then outputs, in the order of the graph; on a GPU, or on the simulator."""
+        return self.kernel()(*args, **named)
+
+    def check(self) -> Checked:
+        """Holds the kernel to its promise on the simulator, at about two tiles, and the promise to the graph."""
+        fixed, free = self._of.small_sizes(self.sizes)
+        kernel = self.kernel(**fixed)
+        result = kernel.check(**free)
+        conflicts = kernel.report(**free).conflicts
+        return Checked(result, self._distance({**fixed, **free}), conflicts, {**fixed, **free})
+
+    def _distance(self, sizes: Mapping[str, int]) -> float:
+        """How far the promise's function, and the rewritten graph, are from the graph on random numbers."""
+        import numpy as np
+
+        rng = np.random.default_rng(0)
+        arrays = {}
+        for v in self.graph.inputs:
+            shape = [sizes.get(a.symbol, a.size) for a in v.more["stored"]]
+            arrays[v.name] = rng.uniform(0.5, 1.5, shape) * rng.choice([-1, 1], shape)
+        with np.errstate(all="ignore"):
+            want = self.graph.evaluate(arrays, rounded=False)
+            got = self.module().means(**{v.name: arrays[v.name] for v in self._of.inputs()})
+            rewritten = self.rewritten.evaluate(arrays, rounded=False)
+        worst = 0.0
+        for name, x in want.items():
+            scale = max(float(np.max(np.abs(x))), 1e-30)
+            worst = max(worst, *(float(np.max(np.abs(y[name] - x))) / scale for y in (got, rewritten)))
+        return worst
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as plain data: graph, device, sizes and every decision."""
+        return {
+            "version": VERSION, "graph": self.graph.to_json(), "arch": self.device.arch, "sizes": self.sizes,
+            "expected_us": round(self.expected_us, 3),
+            "decisions": {p: d.to_json() for p, d in self._made.made.items()},
+        }  # fmt: skip
+
+    def json(self) -> str:
+        """`to_json` as text."""
+        return json.dumps(self.to_json(), indent=1)
+
+    @staticmethod
+    def from_json(data: Any) -> Plan:
+        """Makes the plan again with every decision pinned; what cannot hold any more is PLAN_PIN. Raises PLAN_GRAPH."""
+        if isinstance(data, str):
+            try:
+                data = json.loads(data)
+            except ValueError as e:
+                refuse("a plan's JSON that is malformed", f"got: {e}")
+        if not isinstance(data, dict) or data.get("version") != VERSION:
+            refuse("JSON of no plan, or of another version", f"want: version {VERSION}")
+        pins = {p: x["value"] for p, x in data["decisions"].items()}
+        again: Plan = Graph.from_json(data["graph"]).plan(data["arch"], pin=pins, **data["sizes"])
+        return again
+
+
+def make(g: Graph, arch: Any, pins: dict[str, Any], sizes: dict[str, int]) -> Plan:
+    """Plans a graph. See Graph.plan."""
+    start = time.perf_counter()
+    if not g.outputs:
+        refuse("a graph without outputs")
+    device = arch if isinstance(arch, Device) else of_arch(arch)
+    given = _sizes(g, sizes)
+    d = Decisions(pins)
+    if not any(v.op == "dot" for o in g.outputs for v in o.value.walk()):
+        none("a graph without products", fix="only products are planned so far")
+    rewritten, moved = scale_past_dot(g)
+    if moved:
+        options: dict[Any, float | str] = {True: 0.0, False: 1.0}
+        why = "; ".join(moved)
+        on = d.take("rewrite.scale_past_dot", options, lambda v: why if v else "factors stay inside", "relative")
+        rewritten = rewritten if on else g
+    kind = products.decide(d, product_form(rewritten), given, device)
+    if unknown := d.unknown():
+        refuse_pin(unknown[0], d.pins[unknown[0]], f"want: one of {', '.join(d.made)}")
+    p = Plan(g, rewritten, device, given, d, kind)
+    p.plan_ms = 1e3 * (time.perf_counter() - start)
+    return p
+
+
+def _sizes(g: Graph, sizes: dict[str, int]) -> dict[str, int]:
+    """Sizes of axes that are known at a launch only, by symbol; given by the axis' name or symbol."""
+    out: dict[str, int] = {}
+    for a in g.axes():
+        if a.size is not None:
+            continue
+        got = sizes.get(a.name, sizes.get(a.symbol))
+        if got is None:
+            refuse(f"the size of axis {a.name} is known at a launch only; a plan is for one size",
+                   fix=f"pass {a.name}=..., a typical size")  # fmt: skip
+        if not isinstance(got, int) or isinstance(got, bool) or got < 1:
+            refuse(f"the size of axis {a.name} is a positive integer", f"got: {got!r}")
+        out[a.symbol] = int(got or 0)
+    known = {x for a in g.axes() if a.size is None for x in (a.name, a.symbol)}
+    if wrong := [n for n in sizes if n not in known]:
+        refuse("a size of an axis that is none of the graph's, or has one already", f"got: {', '.join(wrong)}")
+    return out
+
+
+PLANNERS.append(make)

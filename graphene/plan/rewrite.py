@@ -1,0 +1,75 @@
+"""Rewrites of graphs: equal in exact arithmetic, different in what is computed when. Each is a decision of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphene.plan.graph import Graph, Output, Value, binary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from graphene.plan.graph import Axis
+
+__all__ = ["mapped", "scale_past_dot"]
+
+
+def mapped(g: Graph, change: Callable[[Value], Value]) -> Graph:
+    """The graph with every value changed, operands first. `change` gets a value whose operands are changed already."""
+    new: dict[int, Value] = {}
+    out = Graph(g.name)
+    out.inputs = list(g.inputs)
+    for o in g.outputs:
+        for v in o.value.walk():
+            args = tuple(new[a.number] for a in v.args)
+            same = all(a is b for a, b in zip(args, v.args, strict=True))
+            made = v if same else Value(v.op, args, v.axes, **v.more)
+            made.line = v.line
+            new[v.number] = change(made)
+        out.outputs.append(Output(o.name, new[o.value.number], o.axes, o.dtype))
+    return out
+
+
+def _times(x: Value | None, y: Value | None, op: str = "mul") -> Value | None:
+    if y is None:
+        return x
+    if x is None:
+        return y if op == "mul" else binary("div", 1.0, y)
+    return binary(op, x, y)
+
+
+def split_factors(v: Value, k: Axis) -> tuple[Value | None, Value | None]:
+    """A product as (factors that have the axis, factors that do not)."""
+    if k not in v.axes:
+        return None, v
+    if v.op in ("mul", "div"):
+        (xi, xo), (yi, yo) = (split_factors(a, k) for a in v.args)
+        return _times(xi, yi, v.op), _times(xo, yo, v.op)
+    return v, None
+
+
+def scale_past_dot(g: Graph) -> tuple[Graph, list[str]]:
+    """``dot(x * f, w, k)`` becomes ``dot(x, w, k) * f`` for every factor f without the axis k.
+
+    The operand then is read once, and is not rounded again after it was scaled. Returns what was moved, in words.
+    """
+    moved: list[str] = []
+
+    def change(v: Value) -> Value:
+        if v.op != "dot":
+            return v
+        k = v.more["axis"]
+        (x, xo), (y, yo) = (split_factors(a, k) for a in v.args)
+        out = _times(xo, yo)
+        if x is None or y is None or out is None:
+            return v
+        moved.append(f"a factor over [{', '.join(a.name for a in out.axes)}] of the product along {k.name}")
+        inner = Value("dot", [x, y], tuple(a for a in _axes(x, y) if a is not k), axis=k)
+        inner.line = v.line
+        return binary("mul", inner, out)
+
+    return mapped(g, change), moved
+
+
+def _axes(x: Value, y: Value) -> tuple[Axis, ...]:
+    return tuple(sorted({*x.axes, *y.axes}, key=lambda a: a.number))
