@@ -91,7 +91,7 @@ def test_every_tile_that_is_tried_has_a_kernel(order: str, terms: dict[str, Any]
             {"order": "TT"},
             "blocks cannot share tiles of B: want a multiple of 128 rows, got 192",
         ),
-        ({"cluster": (1, 2, 2)}, {}, "clusters have one direction"),
+        ({"cluster": (1, 2, 2)}, {}, "clusters along k have no other direction"),
         ({}, {"k": 0}, "sizes from 1"),
         ({"tile": (128, 64, 64)}, {"m": 60}, "128 rows of which 68 are always outside"),
     ],

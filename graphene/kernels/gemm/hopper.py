@@ -73,9 +73,9 @@ def refusal(product: Product, shared_bytes: int = SHARED_BYTES) -> Refusal | Non
     if h.held > SUMS:
         want = f"at most {SUMS} for each thread"
         return Refusal("sums do not fit into registers", want, h.held, "take a smaller tile")
-    if sum(n > 1 for n in t.cluster) > 1:
-        fix = "take clusters along rows, columns or k"
-        return Refusal("clusters have one direction", "one number above 1", t.cluster, fix)
+    if t.cluster[2] > 1 and max(t.cluster[:2]) > 1:
+        what, fix = "clusters along k have no other direction", "take clusters along k, or along rows and columns"
+        return Refusal(what, "cluster[2] = 1, or the others", t.cluster, fix)
     for what, operand, n, shares in (("A", h.left, h.block_rows, h.across), ("B", h.right, h.columns, h.down)):
         part = n // shares if n % shares == 0 else 0
         if shares > 1 and (part % 8 or (not operand.along_k and part % line)):

@@ -61,8 +61,8 @@ def gemm_sm90(
     - `turns`: two consumers compute a tile each, and one multiplies while the other stores (ping-pong). By default
       consumers take turns, unless `warps` says that two share a tile.
     - `cluster`: blocks of a cluster along the rows and columns of C, and k. Those along the rows load tiles of B
-      together, those along the columns tiles of A. Those along k sum a part of k each, which suits few tiles. At most
-      one of the numbers is above 1.
+      together, those along the columns tiles of A. Those along k sum a part of k each, which suits few tiles; then the
+      other two numbers are 1.
 
     - `b_dtype`: the type of B, if both are different types of fp8.
     - `scales`: of i8 and fp8. With "tensor" there are scale_a and scale_b, a number each in memory (fp32), by which
@@ -97,7 +97,7 @@ def product_sm90(product: Product) -> gr.Kernel:
     """
     check_tile_sm90(product)
     h, t = Hopper(product), product.tile
-    STAGES, BK, sharing = t.stages, t.tile[2], h.down * h.across
+    STAGES, BK = t.stages, t.tile[2]
     of_producer, of_consumers = next(n for most, n in REGISTERS.items() if h.held <= most)
     load, wgmma = gr.atom("tma.load"), h.atom
 
@@ -110,7 +110,8 @@ def product_sm90(product: Product) -> gr.Kernel:
         sX = tiles_in_stages(h.left, h.block_rows, BK, STAGES)
         sY = tiles_in_stages(h.right, h.columns, BK, STAGES)
         full = gr.mbarrier("full", STAGES, arrivals=1)
-        empty = gr.mbarrier("empty", STAGES, arrivals=sharing * (1 if t.turns else h.consumers))
+        mates = Mates(h, cluster, rank)
+        empty = gr.mbarrier("empty", STAGES, arrivals=mates.arrivals * (1 if t.turns else h.consumers))
         turn = gr.named_barrier("turn", stages=2, threads=256) if t.turns else None
         store = Store(h, of.result)
         join = Join(h) if h.cuts > 1 else None
@@ -125,18 +126,22 @@ def product_sm90(product: Product) -> gr.Kernel:
                 put = gr.ring("put", STAGES, phase=1)  # 1: the ring starts empty
                 grid.count("put")
                 for tile in gr.loop("tile", grid.counted, start=block, step=grid.workers):
-                    x, y, part, z = grid.place(tile, rank)
+                    x, y, part, z = grid.place(tile, mates)
                     first_k = grid.first_step(part, rank)
                     X, Y = matrices_of(h, product, of, z)
-                    tX, tY = shared_part(X, h.block_rows, x, h.across, rank), shared_part(Y, h.columns, y, h.down, rank)
+                    tX = shared_part(X, h.block_rows, x, h.across, mates.column)
+                    tY = shared_part(Y, h.columns, y, h.down, mates.row)
                     gX, gY = tX[0].tile([tX[1], BK])[tX[2], :], tY[0].tile([tY[1], BK])[tY[2], :]
                     for k in gr.loop("k", grid.steps):
                         i = put.index
                         empty[i].wait(put.phase)
                         full[i].arrive(expect=[sX[i], sY[i]])
-                        for s, g, n, shares in ((sX[i], gX, tX[1], h.across), (sY[i], gY, tY[1], h.down)):
-                            to = s.tile([n, None])[rank, 0] if shares > 1 else s
-                            gr.move(to, g[first_k + k], atom=load, done=full[i], to=cluster if shares > 1 else None)
+                        for s, g, n, part_of, to in (
+                            (sX[i], gX, tX[1], mates.column, mates.of_left),
+                            (sY[i], gY, tY[1], mates.row, mates.of_right),
+                        ):
+                            mine_of = s if to is None else s.tile([n, None])[part_of, 0]
+                            gr.move(mine_of, g[first_k + k], atom=load, done=full[i], to=to)
                         put.advance()
 
         with gr.only(consumers):
@@ -154,7 +159,8 @@ def product_sm90(product: Product) -> gr.Kernel:
 
             def release(back: int) -> None:  # a stage that was read so many steps ago
                 with gr.only(mine.elect()):
-                    empty[(get.index + (STAGES - back)) % STAGES].arrive(at=cluster if sharing > 1 else None)
+                    for all_of in mates.told:
+                        empty[(get.index + (STAGES - back)) % STAGES].arrive(at=all_of)
 
             def start(sums: Any, accumulate: bool) -> None:  # the products of a step
                 i = get.index
@@ -176,7 +182,7 @@ def product_sm90(product: Product) -> gr.Kernel:
                     turn[0].arrive()
             grid.count("get")
             for tile in gr.loop("tile", grid.counted, start=first, step=step):
-                x, y, part, z = grid.place(tile, rank)
+                x, y, part, z = grid.place(tile, mates)
                 row = x if t.turns or h.consumers == 1 else h.consumers * x + w
                 X, Y = matrices_of(h, product, of, z)
                 gX, gY = X.tile([h.rows, None])[row, 0], Y.tile([h.columns, None])[y, 0]
@@ -256,6 +262,25 @@ def matrices_of(h: Hopper, product: Product, of: Declared, z: Any) -> tuple[Any,
 def shared_part(t: Any, rows: int, at: Any, shares: int, rank: Any) -> tuple[Any, int, Any]:
     """The matrix, the rows that a block of a cluster loads, and which of them."""
     return t, rows // shares, (shares * at + rank if shares > 1 else at)
+
+
+class Mates:
+    """The blocks of a cluster that load tiles with a block, and its row and column among them.
+
+    Blocks in a row of the cluster share tiles of the left operand, those in a column tiles of the right one. A stage is
+    free when the consumers of all blocks for which this one loads have arrived, in both directions.
+    """
+
+    def __init__(self, h: Hopper, cluster: Any, rank: Any) -> None:
+        self.row = self.column = rank
+        if h.down > 1 and h.across > 1:
+            square = cluster.reshape(0, [h.down, h.across])
+            self.row, self.column = square.indices()
+            self.of_left, self.of_right = square[self.row, :], square[:, self.column]
+        else:
+            self.of_left, self.of_right = cluster if h.across > 1 else None, cluster if h.down > 1 else None
+        self.told = [x for x in (self.of_left, self.of_right) if x is not None] or [None]
+        self.arrivals = sum(n for n in (h.down, h.across) if n > 1) or 1
 
 
 def on_first(join: Join | None, rank: Any) -> AbstractContextManager[object]:
@@ -338,7 +363,7 @@ class Grid:
         cut = part * self.h.cuts + rank if self.h.cuts > 1 else part
         return cut * self.steps if self.parts or self.h.cuts > 1 else 0
 
-    def place(self, tile: Any, rank: Any) -> tuple[Any, Any, Any, Any]:
+    def place(self, tile: Any, mates: Mates) -> tuple[Any, Any, Any, Any]:
         """Row and column of a tile, the part of k, and the member of the batch."""
         h, rows, columns, group = self.h, self.rows, self.columns, self.h.product.tile.group
         z: Any = 0
@@ -353,4 +378,5 @@ class Grid:
         first = gr.min(tile // of_group * group, rows)
         many = gr.max(1, gr.min(group, rows - first))
         x, y = first + tile % of_group % many, gr.min(tile % of_group // many, columns)
-        return (h.down * x + rank if h.down > 1 else x), (h.across * y + rank if h.across > 1 else y), part, z
+        x, y = h.down * x + mates.row if h.down > 1 else x, h.across * y + mates.column if h.across > 1 else y
+        return x, y, part, z
