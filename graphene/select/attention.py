@@ -15,6 +15,8 @@ from graphene.kernels.attention.problem import Attention
 from graphene.kernels.attention.product import ProductConfig
 from graphene.kernels.attention.product_sm90 import ProductSm90
 from graphene.kernels.attention.sm90 import ForwardSm90
+from graphene.kernels.attention.tiles import CAPACITY
+from graphene.kernels.hopper import MOST_TILES
 from graphene.select.device import H200
 from graphene.select.hopper import has_wgmma
 
@@ -25,6 +27,8 @@ THREE = 0.86  # the time of 64 queries of three consumers, as a share of that of
 IN_STEP = 1.03  # time of a tile where blocks share the keys of a head, to that where one has all of them
 SAVED_BY_WGMMA = False  # whether attention_keys_gradient_sm90 is chosen
 FEW_STEPS = 16  # up to which the next tile of keys has a place of its own, heads of 64
+ONE_TILE = 64  # keys of a step of small blocks
+LONG_MASKS = 1024  # keys from which on a mask of keys is faster by wgmma, heads of up to 64
 SHORT = 16  # with at most this many queries, the heads of a group are rows of one block
 
 # Of the kernel for few queries on sm_90a, as measured on an H200.
@@ -68,15 +72,23 @@ def select_forward_sm90(
 ) -> ForwardSm90 | None:
     """The forward kernel of wgmma for a problem, or None if that has no kernel or the device no such instruction.
 
-    `heads`: of queries. `sq`, `sk`: queries and keys.
+    `batch`: of packed sequences, how many there are. `heads`: of queries. `sq`, `sk`: queries and keys; of packed
+    sequences, the longest one's queries and the keys of all.
     """
-    served = what.bias is None and sk > 0 and has_wgmma(device)
-    served = served and (what.depth <= 128 or not what.prescaled)  # scores that change one by one take registers
-    # Masks and packed sequences give blocks unequal work, by which this kernel is slower than small blocks.
-    if not served or what.mask is not None or what.varlen:
+    depth, lse = what.depth, lse or training
+    of_keys = what.mask is not None and not what.mask.rows
+    unequal = what.varlen or what.bias is not None or (what.mask is not None and what.mask.rows)
+    served = sk > 0 and has_wgmma(device)
+    served = served and (depth <= 128 or not (what.prescaled or unequal))  # these take registers
+    if not served or (what.mask is not None and -(-sk // ONE_TILE) > CAPACITY):
         return None
-    depth = what.depth
-    lse = lse or training
+    if unequal:  # several small blocks on a multiprocessor even out their work, and hide each other's waits
+        if batch * heads * -(-sq // 64) > MOST_TILES:
+            return None
+        one = ForwardSm90(what, ONE_TILE, 1, 2, queries=1, apart=False, persistent=False)
+        return replace(one, lse=lse, training=training)
+    if of_keys and depth <= 64 and sk < LONG_MASKS:
+        return None
     if depth <= 64:
         two = ForwardSm90(what, 128, 2, 3, lse=lse, training=training)
         if training or what.prescaled:  # these take registers

@@ -175,7 +175,16 @@ def test_tiles_are_chosen_by_how_they_fill_rounds() -> None:
         c = select_forward_sm90(what, 1, heads, s, s)
         assert c is not None
         assert c.consumers == consumers, (what, heads, s)
-    assert select_forward_sm90(replace(plain, bias=Extra(gr.fp16)), 1, 8, 64, 64) is None
+    for what in (replace(plain, bias=Extra(gr.fp16)), replace(plain, mask=Extra()), replace(causal, varlen=True)):
+        c = select_forward_sm90(what, 4, 8, 300, 900, training=True)
+        assert c is not None
+        assert not c.persistent
+    assert (
+        select_forward_sm90(replace(plain, varlen=True), 65535, 4096, 4096, 4096) is None
+    )  # more blocks than a grid has
+    padded = replace(plain, mask=Extra(rows=False))
+    assert select_forward_sm90(padded, 32, 16, 384, 384) is None
+    assert select_forward_sm90(padded, 4, 16, 4096, 4096) is not None
     assert select_forward_sm90(plain, 1, 8, 64, 64, device=of_arch("sm_80")) is None
     for depth in range(8, 257, 8):
         assert select_forward_sm90(Attention(depth, right=True), 1, 8, 640, 640, training=True) is not None

@@ -103,10 +103,11 @@ class Order:
         self.all_heads = gr.min(prod([batch, heads], start=1), MOST_TILES // 2)
         self.tiles = gr.min(prod([batch, heads, row_tiles], start=1), MOST_TILES)
         self.workers = gr.max(1, gr.min(gr.sm_count(), self.tiles))
+        self.each = prod([batch, heads, row_tiles], start=1)
 
     def blocks(self) -> Any:
         """Declares them."""
-        made = gr.blocks(self.workers if self.persistent else self.tiles)
+        made = gr.blocks(self.workers if self.persistent else self.each)
         (self.block,) = made.indices()
         return made
 

@@ -271,15 +271,18 @@ class Scores:
 
     def add(
         self, S: gr.Tensor, columns: int, e: Extra, x: gr.Tensor, part_of: Callable[[int], gr.Tensor],
-        load: str = "ld.global.nc",
+        load: str = "ld.global.nc", warp: Any = None,
     ) -> None:  # fmt: skip
         """Adds a bias to scores, or lets a mask rule them out, 16 columns at a time, through the registers `x`.
 
         `part_of`: gives the part of the mask or bias that belongs to 16 columns. `load`: "ld.global" in a kernel that
-        waits for those before it, because these may have written the mask or bias.
+        waits for those before it, because these may have written the mask or bias. `warp`: it executes this, and its
+        barriers keep the compiler from loading all parts at once, for which a large tile leaves no registers.
         """
         atom = vector_access(load, e.vector, e.dtype)
         for j in range(columns // 16):
             part = S.tile([None, 16])[0, j]
             gr.move(x, part_of(j), atom=atom)
             part[:] = gr.where(x != 0, part, -gr.inf) if e.dtype == gr.u8 else gr.fma(x, LOG2E, part)
+            if warp is not None:
+                gr.barrier(on=warp)

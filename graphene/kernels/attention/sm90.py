@@ -473,7 +473,7 @@ class _Hopper:
         view = tensor[b, h, :, :].tile([64 if e.rows else 1, 16])[self.unit(m) if e.rows else 0, :]
         x = gr.fragment(name, [64, 16], e.dtype, wgmma(self.a, 16).c, on=self.mine)
         x = x if e.rows else x.reduced(0, f"{name}_keys", e.dtype)
-        self.plain.add(self.S, self.c.BN, e, x, lambda j: view[n * (self.c.BN // 16) + j], "ld.global")
+        self.plain.add(self.S, self.c.BN, e, x, lambda j: view[n * (self.c.BN // 16) + j], "ld.global", self.warp)
 
     def softmax(self, first: bool = False) -> None:
         """S = exp2(S - m), where m is each row's maximum so far; `grows` says whether the accumulator is to shrink."""

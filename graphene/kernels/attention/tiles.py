@@ -21,7 +21,7 @@ def attention_tiles_kernel(what: Attention, BM: int, BN: int) -> gr.Kernel:
     the mask of ``attention_forward_kernel``, but with batch and heads of its own; T (batch, heads, tiles of queries,
     tiles of keys + 2); left, right. A warp works on one tile at a time.
     """
-    e, warps = what.mask or Extra(), 4
+    e, warps = what.mask or Extra(), 16
     means = functools.partial(tiles_of, what, BM, BN)
     with gr.Kernel("attention_tiles", means, None, arguments(what)) as kernel:
         batch, heads = gr.sym("batch heads", max=MOST_BLOCKS_YZ)
@@ -38,6 +38,8 @@ def attention_tiles_kernel(what: Attention, BM: int, BN: int) -> gr.Kernel:
         x = gr.alloc("x", [], gr.u8, gr.RF)
         some, every, flag = (gr.alloc(n, [], gr.i32, gr.RF) for n in ("some", "every", "flag"))
         seen = Seen(sq, sk, left, right)
+        gr.start_kernels()  # attention's blocks may start as soon as there is room
+        gr.wait_kernels()
 
         windowed, first = what.left or what.right, m * BM
         last = gr.min(first + BM, sq) - 1
@@ -61,7 +63,7 @@ def attention_tiles_kernel(what: Attention, BM: int, BN: int) -> gr.Kernel:
                     key = n * BN + i * 32 + lane
                     with gr.if_(key < gr.min(sk, n * BN + BN)):
                         if e.rows:
-                            for row in gr.loop("row", last + 1, start=first):
+                            for row in gr.loop("row", last + 1, start=first, unroll=8):  # eight loads at a time
                                 look(row, key, row, row)
                         else:
                             look(first, key, first, last)

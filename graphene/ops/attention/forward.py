@@ -128,7 +128,8 @@ class AttentionOperator:
             made += [whole(count + 2, rank)] + ([whole(count + 3, rank - 1)] if biased else [])
         numbers = numbers_of(a, left, right, scale, softcap)
         numbers += [longest(given[2])] if self.varlen else []
-        config, splits = self.choose(a, q, k, v, mask, bias, given[2] if self.varlen else None)
+        packed = (given[0].shape[0] - 1, given[2]) if self.varlen else None
+        config, splits = self.choose(a, q, k, v, mask, bias, packed)
         kernel = _kernel(config)
         if not isinstance(config, DecodeConfig) and config.listed:
             tiles = Tiles(mask, config, count + len(outputs), (q.shape[1], k.shape[1]))
@@ -146,9 +147,12 @@ class AttentionOperator:
         return _core.Recipe([*outputs, *spaces], len(outputs), launches)
 
     def choose(
-        self, a: Attention, q: Arg, k: Arg, v: Arg, mask: Arg | None, bias: Arg | None, longest: int | None
+        self, a: Attention, q: Arg, k: Arg, v: Arg, mask: Arg | None, bias: Arg | None, packed: tuple[int, int] | None
     ) -> tuple[ForwardConfig | DecodeConfig | ForwardSm90, int]:
-        """The kernel, and how many parts of the keys have results of their own."""
+        """The kernel, and how many parts of the keys have results of their own.
+
+        `packed`: how many sequences there are, and the longest one's queries.
+        """
         alike = all(
             x is None or (e is not None and not e.rows and of_all_heads(x)) for x, e in ((mask, a.mask), (bias, a.bias))
         )
@@ -161,9 +165,10 @@ class AttentionOperator:
             if short[1] > 1 and where.arch == "sm_90a" and boxed(k) and boxed(v):
                 return select_decode(a, *sizes, lse=self.lse, device=where)
             return short
-        if q.device != "cpu" and not self.varlen and boxed(q) and boxed(k) and boxed(v):
-            lengths, device = (q.shape[0], q.shape[2], q.shape[1], k.shape[1]), target_device(q.device)
-            by_wgmma = select_forward_sm90(a, *lengths, lse=self.lse, training=self.training, device=device)
+        if q.device != "cpu" and boxed(q) and boxed(k) and boxed(v):
+            batch, sq = (q.shape[0], q.shape[1]) if packed is None else packed
+            sizes, device = (batch, q.shape[-2], sq, k.shape[-3]), target_device(q.device)
+            by_wgmma = select_forward_sm90(a, *sizes, lse=self.lse, training=self.training, device=device)
             if by_wgmma is not None:
                 return by_wgmma, 1
         config = (
@@ -174,7 +179,7 @@ class AttentionOperator:
                 lse=self.lse,
                 training=self.training,
                 device=target_device(q.device),
-                longest=longest,
+                longest=None if packed is None else packed[1],
                 keys=k.shape[-3],
             )
         )
