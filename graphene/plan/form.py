@@ -66,7 +66,7 @@ class Statistic:
     side: str
 
 
-@dataclass
+@dataclass(eq=False)
 class ProductForm:
     """What a graph of products computes: a loop over k of products and statistics, further products, a result."""
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from graphene import _core
 from graphene.kernel import Kernel
-from graphene.plan import products, write_products
+from graphene.plan import products, rows, write_products, write_rows
 from graphene.plan.decisions import Decision, Decisions, refuse_pin
-from graphene.plan.form import none, product_form
+from graphene.plan.form import product_form
 from graphene.plan.graph import PLANNERS, Graph, refuse
 from graphene.plan.rewrite import scale_past_dot
 from graphene.select.device import Device, of_arch
@@ -95,7 +95,8 @@ class Plan:
     def source(self) -> str:
         """The kernel as Python: ordinary source on public names, which is what runs."""
         title = f"{self.graph.name}: planned for {self.device.arch}, expected {self.expected_us:.1f} us."
-        return write_products.write(self._of, self._made, title, self.graph.name)
+        write = write_rows.write if isinstance(self._of, rows.RowForm) else write_products.write
+        return write(self._of, self._made, title, self.graph.name)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the source to a file, which needs nothing of the plan."""
@@ -197,15 +198,17 @@ def make(g: Graph, arch: Any, pins: dict[str, Any], sizes: dict[str, int]) -> Pl
     device = arch if isinstance(arch, Device) else of_arch(arch)
     given = _sizes(g, sizes)
     d = Decisions(pins)
+    kind: Any
     if not any(v.op == "dot" for o in g.outputs for v in o.value.walk()):
-        none("a graph without products", fix="only products are planned so far")
-    rewritten, moved = scale_past_dot(g)
-    if moved:
-        options: dict[Any, float | str] = {True: 0.0, False: 1.0}
-        why = "; ".join(moved)
-        on = d.take("rewrite.scale_past_dot", options, lambda v: why if v else "factors stay inside", "relative")
-        rewritten = rewritten if on else g
-    kind = products.decide(d, product_form(rewritten), given, device)
+        rewritten, kind = g, rows.decide(d, g, given, device)
+    else:
+        rewritten, moved = scale_past_dot(g)
+        if moved:
+            options: dict[Any, float | str] = {True: 0.0, False: 1.0}
+            why = "; ".join(moved)
+            on = d.take("rewrite.scale_past_dot", options, lambda v: why if v else "factors stay inside", "relative")
+            rewritten = rewritten if on else g
+        kind = products.decide(d, product_form(rewritten), given, device)
     if unknown := d.unknown():
         refuse_pin(unknown[0], d.pins[unknown[0]], f"want: one of {', '.join(d.made)}")
     p = Plan(g, rewritten, device, given, d, kind)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import graphene as gr
@@ -26,7 +27,7 @@ SLICE = 16  # k of one instruction
 ROWS = (16, 32, 64, 128, 256)
 COLUMNS = (16, 32, 64, 96, 128, 192, 256)
 STEPS = (32, 64, 128)
-STAGES = (1, 2, 3, 4, 5)
+STAGES = (2, 3, 4, 5)  # one stage may be pinned: its copies are never ahead
 WARPS = ((1, 2), (2, 1), (1, 4), (2, 2), (4, 1), (1, 8), (2, 4), (4, 2), (8, 1))
 SWIZZLED_ALIGN, PLAIN_ALIGN = 1024, 16
 KEPT = 52  # registers of a thread for addresses and loops
@@ -150,6 +151,7 @@ def vector_bytes(axis: Axis, element_bytes: int) -> int:
     return 16 if axis.size is None else math.gcd(axis.size * element_bytes, 16)
 
 
+@functools.lru_cache(8192)
 def registers(form: ProductForm, tile: Tile) -> int:
     """About the registers without which a thread spills."""
     (_down, across), rows = tile.warps, tile.m // tile.warps[0]
@@ -168,6 +170,7 @@ def registers(form: ProductForm, tile: Tile) -> int:
     return int(sums + max(fragments, out + beside)) // 32 + KEPT
 
 
+@functools.lru_cache(8192)
 def stage_bytes(form: ProductForm, tile: Tile) -> int:
     """Shared memory of one step."""
     return sum(up(math.prod(shape_of(form, s, tile)) * 2, SWIZZLED_ALIGN) * SWIZZLED_ALIGN for s in form.staged)
@@ -227,8 +230,10 @@ def _zero_at_zero(v: Any) -> bool:
     return False
 
 
-def estimate(form: ProductForm, tile: Tile, sizes: dict[str, int], device: Device) -> tuple[float, str]:
+def estimate(form: ProductForm, tile: Tile, sizes: dict[str, int], device: Device, once: int) -> tuple[float, str]:
     """The expected time in microseconds, and what limits it: the library's model of a product, of several streams.
+
+    `once`: bytes that cross the memory at least once.
 
     A step costs as much as the slowest of its products, its reads and writes of shared memory and its loads.
     """
@@ -255,23 +260,27 @@ def estimate(form: ProductForm, tile: Tile, sizes: dict[str, int], device: Devic
         issue = min(1.0, 1 - FEW_WARPS + FEW_WARPS * resident * warps / 8)
         work = max(products / issue, on_chip, from_l2)
         step = resident * work + STEP_CLOCKS / resident / math.sqrt(resident)
-        step = max(step, LATENCY_CLOCKS / max(tile.stages - 1, 0.5))
+        step = max(step, LATENCY_CLOCKS / (tile.stages - 1)) if tile.stages > 1 else step + LATENCY_CLOCKS
         return float(steps * step + (FILL_CLOCKS + store) * (1 if resident == 1 else BESIDE * resident))
 
     total = in_waves(blocks, device.sm_count, most, clocks)
     names = {"tensor cores": products, "shared memory": on_chip, "L2 cache": from_l2}
     bound = max(names, key=names.__getitem__)
-    memory = moved_bytes(form, sizes) / device.dram_bytes / device.sm_count
+    memory = once / device.dram_bytes / device.sm_count
     if memory > total:
         total, bound = memory, "memory"
     return float(total / device.clock_ghz / 1e3 + LAUNCH_US), bound
 
 
+def moved(tensors: list[tuple[tuple[Axis, ...], Any]], sizes: dict[str, int]) -> int:
+    """Bytes of tensors, given their axes and types."""
+    return sum(math.prod(size_of(a, sizes) for a in axes) * int(t.bits) // 8 for axes, t in tensors)
+
+
 def moved_bytes(form: ProductForm, sizes: dict[str, int]) -> int:
     """Bytes that must cross the memory once: all inputs and the result."""
-    tensors = {v.number: (v.axes, v.more["dtype"]) for o in [form.output] for v in o.value.walk() if v.op == "input"}
-    total = sum(math.prod(size_of(a, sizes) for a in axes) * t.bits // 8 for axes, t in tensors.values())
-    return int(total + math.prod(size_of(a, sizes) for a in form.output.axes) * form.output.dtype.bits // 8)
+    tensors = {v.number: (v.axes, v.more["dtype"]) for v in form.result.walk() if v.op == "input"}
+    return moved([*tensors.values(), (form.output.axes, form.output.dtype)], sizes)
 
 
 def candidates(form: ProductForm, sizes: dict[str, int]) -> list[Tile]:
@@ -303,6 +312,8 @@ def _pinned_tiles(d: Decisions, form: ProductForm, sizes: dict[str, int]) -> lis
 
         refuse_pin("warps", pins["warps"], f"want: one of {', '.join(warps)}")
     found = candidates(form, sizes)
+    if pins.get("stages") == 1:
+        found += [replace(t, stages=1) for t in found if t.stages == STAGES[0]]
     if not {"tile.m", "tile.n", "loop.k", "stages", "warps"} & set(pins):
         return found
     of = [sorted({getattr(t, n) for t in found} | ({pins[p]} if p in pins else set()))
@@ -315,12 +326,12 @@ def choose_tile(d: Decisions, form: ProductForm, sizes: dict[str, int], device: 
     """The tile of least expected time. Raises SelectError PLAN_NONE, PLAN_PIN."""
     reasons: dict[str, int] = {}
     admitted = []
-    given = _pinned_tiles(d, form, sizes)
+    given, once = _pinned_tiles(d, form, sizes), moved_bytes(form, sizes)
     for t in given:
         if why := refused(form, t, sizes, device):
             reasons[why] = reasons.get(why, 0) + 1
         else:
-            admitted.append((*estimate(form, t, sizes, device), t))
+            admitted.append((*estimate(form, t, sizes, device, once), t))
     if not admitted:
         some = sorted(reasons, key=lambda r: -reasons[r])[:6]
         pinned = {p: v for p, v in d.pins.items() if p in ("tile.m", "tile.n", "loop.k", "stages", "warps")}
