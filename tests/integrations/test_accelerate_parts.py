@@ -226,3 +226,28 @@ def test_rewriting(method, found, more) -> None:
             assert torch.equal(one, other)
         once = len(found) == 1 and method != "in_a_loop"
         assert Helpers.called == (0 if (extra, method) == ((1,), "sum_in_a_branch") else 1 if once else 2)
+
+
+def test_what_is_left_to_pytorch(capsys) -> None:
+    """Shares of a forward pass; on a CPU by the host's clock."""
+    import networks
+
+    import graphene.integrations.transformers as integration
+    from graphene.integrations.transformers import _left
+
+    model = integration.accelerate(networks.network("llama", "eager", torch.float16), only_faster=False, show=False)
+    inputs, size = _left.usual_inputs(model)
+    assert size == "8 x 62 tokens"
+    assert inputs["use_cache"] is False
+    times = _left.measured(model, networks.batch())
+    assert {"graphene.rotary_forward", "graphene.rms_norm_forward", "mm", "embedding"} <= set(times)
+    text = integration.accelerated(model).left_to_pytorch(**networks.batch())
+    assert text.startswith("its other") or "Graphene " in text
+    words = _left.in_words(_left.Counter({"graphene.gated_forward": 50.0, "mm": 30.0, "cat": 19.9, "add": 0.1}))
+    assert words == "Graphene 50%, PyTorch's products 30%, its other operators 20% (cat 20%)"
+    assert "a forward pass" not in str(integration.accelerated(model))
+    image = networks.CONFIG_MAPPING["vit"](hidden_size=32, num_hidden_layers=1, num_attention_heads=2, image_size=32)
+    pixels = _left.usual_inputs(networks.AutoModel.from_config(image))
+    assert pixels is not None
+    assert pixels[1] == "8 images of 32 x 32"
+    assert _left.usual_inputs(torch.nn.Linear(1, 1)) is None

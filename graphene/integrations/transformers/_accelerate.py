@@ -14,10 +14,11 @@ from transformers import PreTrainedModel
 from transformers.generation.utils import GenerationMixin
 
 from graphene import _core
-from graphene.integrations.transformers import _generate, _interface, _measure, _packing
+from graphene.integrations.transformers import _generate, _interface, _left, _measure, _packing
 from graphene.integrations.transformers._fused import BORDERS, HALF, LINEAR, Helpers, Joined, Rules, join
 from graphene.integrations.transformers._modules import activation_of, kind_of, norm_of
 from graphene.integrations.transformers._rewrite import Site, rewrite
+from graphene.nn._modules import globally_hooked
 
 RECORD = "_graphene_accelerated"
 NAME = _interface.NAME
@@ -68,6 +69,11 @@ class Record:
         widths = [max(len(c[i]) for c in cells) for i in range(3)]
         lines = [f"{c[0]:>{widths[0]}}  {c[1]:<{widths[1]}}  {c[2]:<{widths[2]}}  {c[3]}".rstrip() for c in cells]
         return "\n".join(lines)
+
+    def left_to_pytorch(self, **inputs: Any) -> str:
+        """How much of a forward pass with these inputs is Graphene's and how much PyTorch's, by time on the device."""
+        model = self.model()
+        return "" if model is None else _left.in_words(_left.measured(model, inputs))
 
     def undo(self) -> None:
         """Restores everything to its former state."""
@@ -124,8 +130,27 @@ def accelerate(model: Any, *, only_faster: bool = True, pack: bool = True, show:
         restore(model)
         raise
     if show:
+        _say_what_is_left(model, record)
         print(record)
     return model
+
+
+def _say_what_is_left(model: Any, record: Record) -> None:
+    """Adds a row about a forward pass of usual inputs, where such a pass does nothing else and can be measured."""
+    device = next((p.device for p in model.parameters()), None)
+    if record.rules.everything or device is None or not _measure.possible(device):
+        return
+    if any(m.training or _generate.watched(m) for m in model.modules()) or globally_hooked():
+        return
+    try:
+        given = _left.usual_inputs(model)
+        if given is not None:
+            inputs, size = given
+            row = Row(1, f"a forward pass of {size}", "by time", record.left_to_pytorch(**inputs))
+            record.rows.append(row)
+    except Exception as error:  # a model may want any inputs, or more memory than there is
+        torch.cuda.empty_cache()
+        record.rows.append(Row(1, "a forward pass", "not measured", type(error).__name__))
 
 
 def accelerated(model: Any) -> Record | None:

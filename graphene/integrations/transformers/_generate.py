@@ -116,7 +116,7 @@ def unfit(model: Any) -> str | None:
         return "it is in training mode"
     if not on_one_gpu(model):
         return "it is not on one GPU"
-    if globally_hooked() or any(_watched(m) for m in model.modules()):
+    if globally_hooked() or any(watched(m) for m in model.modules()):
         return "something hooks into its modules, or replaced their forward"
     return None
 
@@ -127,7 +127,7 @@ def on_one_gpu(model: Any) -> bool:
     return len(devices) == 1 and _measure.possible(next(iter(devices)))
 
 
-def _watched(module: Any) -> bool:
+def watched(module: Any) -> bool:
     """Whether more than a module's class says what its call does."""
     own = module.__dict__
     if "forward" in own or own["_forward_pre_hooks"]:
