@@ -63,7 +63,7 @@ def measured(model: Any, inputs: dict[str, Any]) -> Counter[str]:
             torch.cuda._sleep(AHEAD)
         with Times(on_gpu) as times:
             model(**inputs)
-    return times.by_name()
+    return Counter(times.by_name())
 
 
 def in_words(times: Counter[str]) -> str:

@@ -36,6 +36,20 @@ class Layer(StaticLayer):  # type: ignore[misc]
         return self.keys, self.values
 
 
+class Window(StaticSlidingWindowLayer):  # type: ignore[misc]
+    """A layer of a window in a static cache. A full one makes no tensor of numbers, which cannot be recorded."""
+
+    def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """Writes keys and values of the next positions, and returns those of the window and the next positions."""
+        if key_states.shape[-2] != 1 or not self.is_initialized or self.cumulative_length_int < self.max_cache_len:
+            keys, values = super().update(key_states, value_states, *args, **kwargs)
+            return keys, values
+        self.cumulative_length_int += 1
+        for held, new in ((self.keys, key_states), (self.values, value_states)):
+            held.copy_(torch.cat((held[:, :, 1:], new), -2))
+        return self.keys, self.values
+
+
 class Recorded:
     """Launches recorded by a CUDA graph, which reads and writes the tensors that it was recorded with."""
 
@@ -61,8 +75,7 @@ def new_cache(config: Any, length: int) -> StaticCache | None:
     if not cache.layers or any(type(n) not in (StaticLayer, StaticSlidingWindowLayer) for n in cache.layers):
         return None
     for layer in cache.layers:
-        if type(layer) is StaticLayer:
-            layer.__class__ = Layer
+        layer.__class__ = Layer if type(layer) is StaticLayer else Window
     return cache
 
 
