@@ -178,6 +178,17 @@ class _Shared:
         self.biases: Any = gr.alloc("sB", [c.depth, self.widest], self.dtype, gr.SH) if any(c.biases) else None
         self.biased: Any = gr.mbarrier("biased", 1, arrivals=32) if any(c.biases) else None
 
+    def number(self, threads: Any) -> None:
+        """Writes the numbers of the consumers, which they read where they store: addresses of their rows of Y would
+        take registers from the sums of all layers.
+        """
+        (t,) = threads.indices()
+        self.numbers: Any = gr.alloc("numbers", [self.c.consumers], gr.i32, gr.SH)
+        number = gr.alloc("number", [], gr.i32, gr.RF)
+        with gr.if_(t < self.c.consumers):
+            number[...] = t
+            gr.move(self.numbers[t], number)
+
     def bring_biases(self, runs: list[Run], biases: dict[int, Any], warp: Any) -> None:
         """A warp copies all biases, which stay. They are there when its threads have arrived."""
         for r in (r for r in runs if r.bias):
@@ -235,6 +246,11 @@ class _Consumer:
         self.free.advance()
         if inputs:
             self.free_x.advance()
+
+    @property
+    def number(self) -> Any:
+        """Which consumer this is, read from shared memory."""
+        return gr.index(self.shared.numbers[self.w], 0, self.c.consumers - 1) if self.c.consumers > 1 else 0
 
     def part(self, r: Run, half: int) -> Any:
         """The accumulators of 64 rows."""
@@ -365,8 +381,11 @@ def mlp_sm90(c: MlpSm90Config) -> gr.Kernel:
         tiles = gr.ceil_div(M, c.block_rows)
         workers = gr.max(1, gr.min(gr.sm_count(), tiles))
         (b,) = gr.blocks(workers).indices()
-        groups = gr.threads(128 * (1 + c.consumers)).tile(128)
+        threads = gr.threads(128 * (1 + c.consumers))
+        groups = threads.tile(128)
         s = _Shared(c, runs)
+        if c.consumers > 1:
+            s.number(threads)
         wide = c.consumers == 2 and s.widest > 128
         registers = WIDE_REGISTERS if wide else REGISTERS.get(c.consumers, (0, 0))
         gr.barrier()  # the barriers are initialised
@@ -413,13 +432,15 @@ def mlp_sm90(c: MlpSm90Config) -> gr.Kernel:
             if s.turn is not None:
                 with gr.if_(me.w == c.consumers - 1):
                     s.turn[0].arrive()
-            for t in gr.loop("tile", tiles, start=b, step=workers):
+            # Counted from 0 for each role: a number of both would lie in memory while consumers use all registers.
+            for done in gr.loop("tile", tiles - b, step=workers):
+                t = b + done
                 for r in runs:
                     last = r is runs[-1]
                     for i in gr.loop(f"layer{r.first}", r.layers) if r.layers > 1 else range(1):
                         for half in me.layer(r):
                             if last:
-                                me.store(r, half, Y, (t * c.consumers + me.w) * me.halves + half)
+                                me.store(r, half, Y, (t * c.consumers + me.number) * me.halves + half)
                             else:
                                 me.hand_on(r, r.first + i, half)
             if c.boxes:

@@ -81,10 +81,6 @@ def _by_wgmma(rows: int, c: MlpSm90Config, device: Device) -> tuple[float, MlpSm
         empty = replace(c, rows=m, consumers=consumers, turns=turns, stages=0)
         one = replace(empty, stages=1).shared_bytes - empty.shared_bytes
         stages = min(STAGES, (device.shared_bytes - empty.shared_bytes) // one)
-        if (
-            max(widths[1:]) > 128 and consumers > 1
-        ):  # its producer has few registers, too few to divide by other numbers
-            stages = 1 << (max(stages, 1).bit_length() - 1)
         if stages >= max(2, -(-max(widths[1:]) // CHUNK)):
             tile = replace(empty, stages=stages)
             found.append((wgmma_us(tile, rows, device), tile))
