@@ -121,12 +121,18 @@ def saving_gradient(config: KeysSm90, sq: int, sk: int, numbers: list[int]) -> C
 @case("attention_keys_gradient_sm90")
 def _() -> Case:
     """Grouped heads, a causal window; edges of keys and queries; rows that see no key."""
-    return saving_gradient(KeysSm90(Attention(16, right=True, group=2), stages=2, held=True), 100, 150, [-3])
+    return saving_gradient(KeysSm90(Attention(16, right=True, group=2), stages=2, held=2), 100, 150, [-3])
 
 
 @case("attention_keys_gradient_sm90, by shared memory, in turns")
 def _() -> Case:
     return saving_gradient(KeysSm90(Attention(16, left=True), stages=2, direct=False, turns=True), 150, 130, [30])
+
+
+@case("attention_keys_gradient_sm90, early scores, two stages of keys")
+def _() -> Case:
+    config = KeysSm90(Attention(16, right=True, group=2), 2, 2, held=1, early=True)
+    return saving_gradient(config, 100, 300, [200])
 
 
 @case("attention_queries_product_sm90")

@@ -47,18 +47,20 @@ class KeysSm90:
     what: Attention
     keys: int = 1
     stages: int = 3
-    held: bool = False
+    held: int = 0
     direct: bool = True
+    early: bool = False
     turns: bool = False
     piece: int = 16
 
     def __post_init__(self) -> None:
         a = self.what
         instance("KeysSm90", "what", a, Attention)
-        for name in ("held", "direct", "turns"):
+        for name in ("direct", "early", "turns"):
             flags("KeysSm90", name, (getattr(self, name),), 1)
         size("KeysSm90", "keys", self.keys)
         size("KeysSm90", "stages", self.stages, least=2)
+        choice("KeysSm90", "held", self.held, (0, 1, 2))
         choice("KeysSm90", "piece", self.piece, (16, 32, 64))
         size("KeysSm90", "the head size", a.D, multiple_of=8, most=128)
         if a.mask is not None or a.prescaled or a.varlen:
@@ -227,8 +229,10 @@ class _Keys:
         of = [64, TILE if direct else PIECE], a.dtype, self.kd.a if direct else narrow.c
         self.dS = gr.fragment("dS", *of, on=mine)
         self.dK, self.dV = (gr.fragment(n, [64, depth], gr.fp32, self.kd.c, on=mine) for n in ("dK", "dV"))
-        if self.c.held:
-            self.rK, self.rV = (gr.fragment(n, [64, depth], a.dtype, self.qk.a, on=mine) for n in ("rK", "rV"))
+        names = ("rV", "rK")[: self.c.held]
+        self.held = [gr.fragment(n, [64, depth], a.dtype, self.qk.a, on=mine) for n in names]
+        self.raw = gr.fragment("raw", [64, TILE], gr.fp32, self.qk.c, on=mine) if self.c.early else self.S
+        self.done = gr.scalar("done", 0, max=1)
         numbers = wgmma(a, self.c.piece)
         self.number = gr.fragment("piece", [64, self.c.piece], gr.fp32, numbers.c, on=mine).reduced(0, "number")
         if self.turn is not None:
@@ -236,6 +240,7 @@ class _Keys:
                 self.turn[0].arrive()
         for at in self.tiles("own"):
             self.own(at)
+        gr.wait(self.store, pending=0)
 
     def own(self, at: _Tile) -> None:
         """A tile of keys and all queries that see it."""
@@ -244,17 +249,19 @@ class _Keys:
         gr.init(self.dK, 0)
         gr.init(self.dV, 0)
         self.full["keys"][keys.index].wait(keys.phase)
-        if self.c.held:
-            for r, t in ((self.rK, self.own_K), (self.rV, self.own_V)):
-                gr.move(r, t, on=mine, atom=gr.atom("ldmatrix.x4"))
+        for r, t in zip(self.held, (self.own_V, self.own_K), strict=False):
+            gr.move(r, t, on=mine, atom=gr.atom("ldmatrix.x4"))
+        self.scores(0)
         self.products(0)
         at.begin()
-        self.weigh(at)
+        self.weigh(at, True)
+        if self.c.keys > 1:
+            self.release_keys()
         for g in at.heads("own"):
             for j in gr.loop("own_step", at.each, start=0 + (g < 1)):
                 self.multiply(at, True)
                 at.go(g, j)
-                self.weigh(at)
+                self.weigh(at, False)
         self.multiply(at, False)
         for own, acc, scale in ((self.own_K, self.dK, self.unscaled), (self.own_V, self.dV, None)):
             out = gr.fragment("out", [64, self.depth], self.a.dtype, self.kd.c, on=mine)
@@ -266,34 +273,56 @@ class _Keys:
             for own, t in ((self.own_K, self.out[0]), (self.own_V, self.out[1])):
                 gr.move(at.place.keys(t, at.kh).tile([64, self.depth])[2 * at.n + self.w, 0], own, atom=self.store)
             gr.commit(self.store)
-            gr.wait(self.store, pending=0)
-            self.empty["keys"][keys.index].arrive()
         keys.advance()
+        self.done.set(1)
+        if self.c.keys == 1:
+            self.release_keys()
+
+    def release_keys(self) -> None:
+        """The gradients of the tile of keys before this one have left its place."""
+        with gr.if_(self.done.value > 0):
+            with gr.only(self.mine.elect()):
+                gr.wait(self.store, pending=0)
+                self.empty["keys"][(self.keys.index + (self.c.keys - 1)) % self.c.keys].arrive()
+
+    def stage(self, ahead: Any) -> Any:
+        """The stage that is read so many steps after this one."""
+        return (self.get.index + ahead) % self.c.stages
+
+    def scores(self, ahead: Any) -> None:
+        """Waits for a step's queries, and starts S^T = K Q^T."""
+        i = self.stage(ahead)
+        self.full["steps"][i].wait(self.get.phase ^ (self.get.index + ahead) // self.c.stages)
+        gr.fence(self.qk)
+        own = self.held[1] if self.c.held > 1 else self.own_K
+        gr.matmul(self.raw, own, self.sQ[i].T, on=self.mine, atom=self.qk, accumulate=False)
+        gr.commit(self.qk)
 
     def products(self, ahead: int) -> None:
-        """Starts S^T = K Q^T, then dP^T = V dO^T, with the queries of this step, or of the one after it."""
-        at, n = self.get.index + ahead, self.c.stages
-        i = at % n
-        self.full["steps"][i].wait(self.get.phase ^ at // n)
-        gr.fence(self.qk)
-        left = (self.rK, self.rV) if self.c.held else (self.own_K, self.own_V)
-        for x, own, s in zip((self.S, self.dP), left, (self.sQ, self.sG), strict=True):
-            gr.matmul(x, own, s[i].T, on=self.mine, atom=self.qk, accumulate=False)
-            gr.commit(self.qk)
+        """Starts dP^T = V dO^T."""
+        own = self.held[0] if self.held else self.own_V
+        gr.matmul(self.dP, own, self.sG[self.stage(ahead)].T, on=self.mine, atom=self.qk, accumulate=False)
+        gr.commit(self.qk)
 
-    def weigh(self, at: _Tile) -> None:
-        """P, dV += P^T dO, and dS, from the products of a step. At its end none is under way."""
+    def weigh(self, at: _Tile, first: bool) -> None:
+        """P, dV += P^T dO, and dS, from the products of a step. At its end none is under way.
+
+        `early`: the next scores are started behind dV, those of the last step once more. `first`: of a tile of keys.
+        """
         mine, qk, kd, S, dP, here = self.mine, self.qk, self.kd, self.S, self.dP, self.get.index
+        early = self.c.early
         piece = self.c.piece
         numbers = self.numbers(here, 0)
         lse = next(numbers)
-        gr.wait(qk, pending=1)  # S is there, dP is not
+        if first or not early:
+            gr.wait(qk, pending=1)  # S is there, dP is not
         with gr.if_(at.outside()):
-            row, col = S.coords()
-            S[:] = gr.where(at.seen.of(at.m * TILE + col, at.n * KEYS + self.w * 64 + row), S, -gr.inf)
+            row, col = self.raw.coords()
+            seen = at.seen.of(at.m * TILE + col, at.n * KEYS + self.w * 64 + row)
+            self.raw[:] = gr.where(seen, self.raw, -gr.inf)
         for i in range(TILE // piece):
-            x = S.tile([None, piece])[0, i]
-            x[:] = gr.exp2(gr.fma(x, self.scale, lse), ftz=True)
+            x = self.raw.tile([None, piece])[0, i]
+            S.tile([None, piece])[0, i][:] = gr.exp2(gr.fma(x, self.scale, lse), ftz=True)
             lse = next(numbers, lse)
         self.P[:] = S  # C layout to A layout: the same owners
         gr.fence(kd)
@@ -301,7 +330,11 @@ class _Keys:
         gr.commit(kd)
         numbers = self.numbers(here, 1)
         delta = next(numbers)
-        gr.wait(qk, pending=1)  # dP is there, dV is not
+        if early:
+            self.scores(at.further)
+        gr.wait(qk, pending=1 + early)  # dP is there, dV is not
+        if early and not first:
+            self.release(-1)
         tile = self.sS[here].tile([64, PIECE])
         for i in range(TILE // piece):
             x = dP.tile([None, piece])[0, i]
@@ -321,6 +354,8 @@ class _Keys:
         gr.matmul(self.dK, dS, self.sQ[self.get.index], on=self.mine, atom=self.kd)
         gr.commit(self.kd)
         if more:
+            if not self.c.early:
+                self.scores(1)
             self.products(1)
         if self.turn is not None:
             self.turn[1 - self.w].arrive()
@@ -340,10 +375,15 @@ class _Keys:
             to = self.saved[at.pair * self.a.group + at.g, at.m, :, :].tile([64, TILE])[2 * at.n + self.w, 0]
             gr.move(to, tile, atom=self.store)
             gr.commit(self.store)
-        gr.wait(kd, pending=2 * more)  # dK is there
-        with gr.only(mine.elect()):
-            self.empty["steps"][here].arrive()
+        if not (self.c.early and more):
+            gr.wait(kd, pending=2 * more)  # dK is there
+            self.release(0)
         self.get.advance()
+
+    def release(self, ahead: int) -> None:
+        """The queries of this step, or of the one before, have been read."""
+        with gr.only(self.mine.elect()):
+            self.empty["steps"][self.stage(ahead % self.c.stages)].arrive()
 
     def numbers(self, stage: Any, which: int) -> Iterator[gr.Tensor]:
         """A number of a few queries at a time."""
@@ -405,6 +445,12 @@ class _Tile:
     def g(self) -> Any:
         """The head of the group of the step."""
         return 0 if self.member is None else self.member.value
+
+    @property
+    def further(self) -> Any:
+        """1 if a step comes after this one."""
+        more = self.m + 1 < self.lo + self.each
+        return (more if self.member is None else more + (self.g < self.of.a.group - 1)) > 0
 
     def outside(self) -> Any:
         """Whether some of the queries do not see all keys."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import graphene as gr
 from graphene import _core
-from graphene.kernels.arguments import instance, size
+from graphene.kernels.arguments import MOST_BLOCKS_YZ, flags, instance, size
 from graphene.kernels.attention.arguments import arguments
 from graphene.kernels.attention.hopper import Order, heads_together, wgmma
 from graphene.kernels.attention.keys_sm90 import saved_tiles
@@ -33,9 +33,11 @@ class ProductSm90:
     what: Attention
     consumers: int = 4
     stages: int = 3
+    persistent: bool = True
 
     def __post_init__(self) -> None:
         instance("ProductSm90", "what", self.what, Attention)
+        flags("ProductSm90", "persistent", (self.persistent,), 1)
         size("ProductSm90", "consumers", self.consumers, most=6)
         size("ProductSm90", "stages", self.stages, least=2)
         size("ProductSm90", "the head size", self.what.D, multiple_of=8, most=128)
@@ -91,7 +93,8 @@ class _Product:
         c, a, args = self.c, self.a, self.args
         longest_last = self.right is not None and self.left is None
         together = heads_together(args.sk, self.depth) if longest_last else None
-        self.order = Order(args.sq, TILE * c.consumers, self.saved.levels[0].shape[0], 1, together)
+        self.heads = self.saved.levels[0].shape[0]
+        self.order = Order(args.sq, TILE * c.consumers, self.heads, 1, together, c.persistent)
         self.order.blocks()
         wgs = gr.threads(128 * (1 + c.consumers)).tile(128)
         producer, consumers = wgs[0], wgs[1 : 1 + c.consumers]
@@ -115,6 +118,8 @@ class _Product:
         """The tiles of queries of this block: the number, the head, its number in the work space, the sequence."""
         args, most = self.args, 2**16 - 1
         for _, m, h, _ in self.order.places(role):
+            # The last heads first: some of their dS is still in the L2 cache.
+            h = gr.scalar(f"{role}_saved", gr.max(gr.min(self.heads - 1 - h, MOST_BLOCKS_YZ), 0), max=most).value
             pair = gr.min(self.first + h // self.a.group, 2**32 - 1)
             pair = gr.scalar(f"{role}_pair", pair, max=2**32 - 1).value
             with gr.if_(pair < args.batch * args.kv_heads):
