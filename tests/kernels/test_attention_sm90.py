@@ -39,7 +39,9 @@ CONFIGS = {
     "mask of keys": ForwardSm90(Attention(16, mask=Extra(rows=False)), 16, 2),
     "causal mask": ForwardSm90(replace(CAUSAL, mask=Extra()), 32, 1),
     "a block for each tile": replace(ONE, consumers=2, lse=True),
-    "a block for each causal tile": replace(ONE, what=replace(CAUSAL, group=2), lse=True, training=True),
+    "a block for each causal tile": replace(
+        ONE, q_in_registers=True, what=replace(CAUSAL, group=2), lse=True, training=True
+    ),
     "a block for each masked tile": replace(ONE, what=Attention(16, mask=Extra(rows=False))),
     "uneven tiles": replace(SMALL, consumers=3, queries=2, uneven=True, lse=True),
     "uneven tiles, bias": replace(

@@ -331,6 +331,8 @@ class _Hopper:
             steps = dict(zip(names, self.notes.read(r, *names), strict=True))
             if self.c.differ:
                 (self.m_tile,) = self.notes.read(r, "m")
+        if c.q_in_registers:
+            gr.move(self.queries, self.q.tile().tile([64, None])[self.w, 0], atom=gr.atom("ldmatrix.x4"))
         hi, behind, before = steps["hi"], steps["behind"], steps.get("before")
 
         def outside(i: Any) -> Any:  # of the tiles that are seen whole
@@ -381,6 +383,8 @@ class _Hopper:
         self.S = gr.fragment("S", [64, c.BN], gr.fp32, self.qk.c, on=mine)
         self.P = gr.fragment("P", [64, c.BN], a.dtype, self.pv.a, on=mine)
         self.acc = gr.fragment("acc", [64, a.depth], gr.fp32, self.pv.c, on=mine)
+        if c.q_in_registers:
+            self.queries = gr.fragment("q", [64, a.depth], a.dtype, self.qk.a, on=mine)
         self.online = OnlineSoftmax(self.plain, self.S, c.lazy, c.training)
         self.grows = gr.alloc("grows", [], gr.i32, gr.RF)
         warps = mine.tile(32)
@@ -389,7 +393,7 @@ class _Hopper:
 
     def scores(self) -> None:
         """Starts S = Q K^T of the tile of keys that is read next."""
-        q = self.q.tile().tile([64, None])[self.w, 0]
+        q = self.queries if self.c.q_in_registers else self.q.tile().tile([64, None])[self.w, 0]
         gr.matmul(self.S, q, self.k.tile().T, on=self.mine, atom=self.qk, accumulate=False)
         gr.commit(self.qk)
 

@@ -21,7 +21,8 @@ class ForwardSm90:
     only where a maximum has grown by more than 2^8. `lse`, `training`: as in ``ForwardConfig``. `persistent`: a block
     goes through many tiles of queries; else each tile has a block of its own, whose producer is a warp, without turns,
     and several such blocks share a multiprocessor. `uneven`: tiles have the queries of all consumers or of all but one,
-    as blocks have equal work; all rows see the same keys. Raises VerifyError KERNEL_ARGUMENT.
+    as blocks have equal work; all rows see the same keys. `q_in_registers`: narrow products read half as much of shared
+    memory. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     what: Attention
@@ -36,10 +37,11 @@ class ForwardSm90:
     training: bool = False
     persistent: bool = True
     uneven: bool = False
+    q_in_registers: bool = False
 
     def __post_init__(self) -> None:
         instance("ForwardSm90", "what", self.what, Attention)
-        for name in ("apart", "turns", "lazy", "lse", "training", "persistent", "uneven"):
+        for name in ("apart", "turns", "lazy", "lse", "training", "persistent", "uneven", "q_in_registers"):
             flags("ForwardSm90", name, (getattr(self, name),), 1)
         size("ForwardSm90", "BN", self.BN, multiple_of=16, most=256)
         size("ForwardSm90", "consumers", self.consumers, most=3)
@@ -61,8 +63,12 @@ class ForwardSm90:
         if self.training and not self.lse:
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: training does not fit", ["want: lse=True", "got: lse=False"])
         held, most = self.BN // 2 + self.BN // 4 + a.depth // 2, self.registers[1]
+        held += a.depth // 4 * self.q_in_registers
         if held > most:
-            got = [f"want: at most {most} of a thread's registers", f"got: {held} for scores, weights and sums"]
+            got = [
+                f"want: at most {most} of a thread's registers",
+                f"got: {held} for scores, weights, sums and queries",
+            ]
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: the tile does not fit into registers", got, "take a smaller BN")
         if self.shared_bytes > SHARED_BYTES:
             got = [f"want: at most {SHARED_BYTES}", f"got: {self.shared_bytes}"]
