@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 THREE = 0.86  # the time of 64 queries of three consumers, as a share of that of two, heads of 64 on an H200
 IN_STEP = 1.03  # time of a tile where blocks share the keys of a head, to that where one has all of them
-SAVED_BY_WGMMA = False  # whether attention_keys_gradient_sm90 is chosen
 FEW_STEPS = 16  # up to which the next tile of keys has a place of its own, heads of 64
 ONE_TILE = 64  # keys of a step of small blocks
 LONG_MASKS = 1024  # keys from which on a mask of keys is faster by wgmma, heads of up to 64
@@ -225,10 +224,13 @@ def select_saving_sm90(
     """
     a = what
     served = not (a.mask is not None or a.prescaled or a.varlen) and a.D <= 128 and min(sq, sk) > 0
-    if not (SAVED_BY_WGMMA and served and has_wgmma(device)):
+    if not (served and has_wgmma(device)):
         return None
-    keys = KeysSm90(a, 1 if sq > FEW_STEPS * 64 else 2, 4) if a.D <= 64 else KeysSm90(a, direct=False)
     tiles = -(-sq // 64)
+    if a.D <= 64:
+        keys = KeysSm90(a, 1 if tiles * a.group > FEW_STEPS else 2, 4, held=2)
+    else:
+        keys = KeysSm90(a, direct=False, turns=True)
     consumers = -(-tiles // -(-tiles // 4))
     return keys, ProductSm90(a, consumers, 4 if a.D <= 64 else 3)
 

@@ -58,6 +58,7 @@ _PACKED = "Tensor cu_seqlens_q, Tensor cu_seqlens_k, int max_seqlen_q, int max_s
 
 SAVED_BYTES = 1 << 31  # the largest work space
 SAVED_PART = 16  # the work space takes at most 1/16 of the device's memory
+LONG_HEADS = 2  # that share a larger work space, where the largest has too few of them
 PADDING = 4  # the work space has at most this many times as many numbers as there are scores
 WAVES = 3  # from this many blocks a multiprocessor on, two launches for a part of the heads pay
 
@@ -212,14 +213,17 @@ class Gradients:
     ) -> Any:
         """The recipe of the kernels that pass scores' gradients on in tiles; None if the work space would be too large.
 
-        As many heads share a work space as in `configure`.
+        As many heads share a work space as in `configure`; long ones may take up to a sixteenth of the device's memory.
         """
         (g, delta, lse, *qkv), dq, dk, dv, numbers = parts
         group, device = kernels[0].what.group, target_device(q.device)
         tiles, keys = -(-q.shape[1] // QUERIES), -(-k.shape[1] // KEYS) * KEYS
         head_bytes = group * tiles * QUERIES * keys * q.item_bytes
         heads, memory = q.shape[0] * k.shape[2], memory_bytes(q.device)
-        shares = head_shares(heads, head_bytes, memory, keys // KEYS, device.sm_count)
+        blocks = keys // KEYS, device.sm_count
+        shares = head_shares(heads, head_bytes, memory, *blocks) or head_shares(
+            heads, head_bytes, memory, *blocks, most_bytes=max(SAVED_BYTES, LONG_HEADS * head_bytes)
+        )
         if not shares:
             return None
         heads_of = [[(3, 0)], [(3, 2)]]
