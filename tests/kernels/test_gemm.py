@@ -109,6 +109,7 @@ KINDS = {
     "fp32 align 4": small(dtype="fp32", align=(4, 4, 4), bias=True),
     "batched": small(batched=True, order="TT", bias=True, residual=True, alpha=True, beta=True),
     "split k": small(split_k=2),
+    "split k in many parts": small(split_k=19),
     "split k, batched": small(split_k=2, batched=True, order="NT"),
     "pad": small(pad=(True, True), align=(2, 2, 2), order="TT"),
     "pad a": small(pad=(True, False), align=(2, 16, 2), order="NN"),

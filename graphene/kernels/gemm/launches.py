@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["GemmConfig", "Launch", "gemm_launches", "gemm_workspaces", "run_gemm", "workspace_sizes"]
 
 KEPT = 256  # the most kernels that are kept, since there may be any number of epilogues
+IN_TURN = 16  # parts that one thread adds up; of more, eight threads add up some each
 PADDED_BYTES = 128  # whole lines of the caches; a multiple of 16 would do, but the product is a tenth slower
 
 
@@ -52,12 +53,12 @@ def _pad(names: str, dtype: str, batched: bool) -> gr.Kernel:
 
 
 @functools.lru_cache(KEPT)
-def _reduce(p: GemmProblem) -> gr.Kernel:
+def _reduce(p: GemmProblem, groups: int) -> gr.Kernel:
     """The kernel that adds the parts of a product whose k is split. The last ``KEPT`` ones are kept."""
     return gemm_reduce(
         linear(p.activation, p.bias, p.residual, TYPES[p.out_dtype].bits), sums=TYPES[p.sums], out=TYPES[p.out_dtype],
         align=p.align[2], batched=p.batch is not None, bias=p.bias, residual=p.residual, alpha=p.alpha, beta=p.beta,
-        scales=p.scales,
+        scales=p.scales, groups=groups,
     )  # fmt: skip
 
 
@@ -133,7 +134,7 @@ def _launches(p: GemmProblem, t: GemmTile) -> list[Launch]:
     total = replace(p, dtype=like, b_dtype=None, promote=False, order="TN", align=(16, 16, p.align[2]),
                     out=p.out_dtype)  # fmt: skip
     summed = _product(parts, replace(t, split_k=2)), (*operands, "W.C")
-    return [*launches, Launch(*summed), Launch(_reduce(total), ("W", *terms))]
+    return [*launches, Launch(*summed), Launch(_reduce(total, 8 if t.split_k > IN_TURN else 1), ("W", *terms))]
 
 
 def workspace_sizes(p: GemmProblem, t: GemmTile) -> dict[str, tuple[str, list[Size]]]:

@@ -31,10 +31,12 @@ def gemm_reduce(
     alpha: bool = False,
     beta: bool = False,
     scales: str | None = None,
+    groups: int = 1,
 ) -> gr.Kernel:
     """Ends a product of gemm_sm80 with `split_k`: C = epilogue(alpha * sum of W[s] + beta * C, bias, residual).
 
-    ``scales``: as gemm_sm90 has them; sums are multiplied by them before all else.
+    ``scales``: as gemm_sm90 has them; sums are multiplied by them before all else. ``groups``: 1, 2, 4 or 8 warps
+    add up neighbouring parts each, and then their sums are added, which suits many parts of few elements.
 
     W (S,M,columns) has the type `sums`, fp32 or i32, and C takes its first N columns. Its lines begin at multiples of
     16 bytes. The parts are added in order, so the result does not depend on when they were computed, and it is rounded
@@ -48,6 +50,7 @@ def gemm_reduce(
     function(
         "gemm_reduce", "epilogue", epilogue, ["x", *(n for n, on in (("bias", bias), ("residual", residual)) if on)]
     )
+    choice("gemm_reduce", "groups", groups, (1, 2, 4, 8))
     if scales is not None:
         choice("gemm_reduce", "scales", scales, SCALES)
     check_scales("gemm_reduce", out, alpha or beta or scales is not None)
@@ -78,12 +81,13 @@ def gemm_reduce(
             arguments.append(matrix(gr.input, "residual", (M, N), batch, out, vector))
         C = matrix(gr.inout if beta else gr.output, "C", (M, N), batch, out, vector)
         factor, factor_c = (gr.param(n, gr.fp32) if on else None for n, on in (("alpha", alpha), ("beta", beta)))
-        across, down = gr.ceil_div(N, 32 * width), gr.ceil_div(M, 8)
+        rows = 8 // groups
+        across, down = gr.ceil_div(N, 32 * width), gr.ceil_div(M, rows)
         blocks, threads = gr.blocks(down, across, batch[0] if batched else 1), gr.threads(32, 8)
         gr.start_kernels()  # the next kernel's blocks may start as soon as there is room
         gr.wait_kernels()  # W comes from the kernel before this one
         (by, bx, z), (tx, ty) = blocks.indices(), threads.indices()
-        row, column = by * 8 + ty, bx * 32 + tx
+        row, column = by * rows + ty % rows, bx * 32 + tx
         acc, part = (gr.alloc(n, [width], sums, gr.RF) for n in ("acc", "part"))
 
         def mine(t: Any) -> Any:  # four neighbours of a matrix like C
@@ -99,11 +103,33 @@ def gemm_reduce(
             gr.move(r, t, atom=access("ld.global", 4))
             return r
 
-        with gr.if_((row < M) & (column < gr.ceil_div(N, width))):
+        inside, group, each = (row < M) & (column < gr.ceil_div(N, width)), ty // rows, gr.ceil_div(S, groups)
+        first, parts = (group * each, gr.max(0, gr.min(each, S - group * each))) if groups > 1 else (0, S)
+
+        def add_parts() -> None:
             gr.init(acc, 0)
-            for s in gr.loop("s", S, unroll=16):
-                gr.move(part, mine(W[s, :, :, :] if batched else W[s, :, :]), atom=access("ld.global", 16))
+            for s in gr.loop("s", parts, unroll=16):
+                gr.move(
+                    part, mine(W[first + s, :, :, :] if batched else W[first + s, :, :]), atom=access("ld.global", 16)
+                )
                 acc[:] = acc + part
+
+        if groups > 1:
+            held = gr.alloc("held", [groups, rows, 32 * width], sums, gr.SH)
+
+            def of_group(g: Any) -> Any:
+                return held[g, ty % rows, :].tile([width])[tx]
+
+            with gr.if_(inside):
+                add_parts()
+                gr.move(of_group(group), acc, atom=access("st.shared", 16))
+            gr.barrier()
+        with gr.if_(inside & (group == 0) if groups > 1 else inside):
+            if groups == 1:
+                add_parts()
+            for g in range(1, groups):
+                gr.move(part, of_group(g), atom=access("ld.shared", 16))
+                acc[:] = part + acc
             x = gr.cast(acc, gr.fp32) if sums == gr.i32 != out else acc
             if scales == "tensor":
                 x = x * (scale("of_a", factors[0], 1) * scale("of_b", factors[1], 1))
