@@ -17,7 +17,9 @@ from graphene import ops  # noqa: E402
 from graphene.ops.attention import backward as attention_gradients  # noqa: E402
 from graphene.ops.attention import forward as attention_forward  # noqa: E402
 from graphene.ops.attention import reference as plain  # noqa: E402
+from graphene.ops.core.define import Arg  # noqa: E402
 from graphene.select import of_arch, select_decode  # noqa: E402
+from graphene.select.device import H200  # noqa: E402
 
 F = torch.nn.functional
 BF16 = torch.bfloat16
@@ -273,6 +275,26 @@ def test_a_work_space_takes_a_part_of_the_memory() -> None:
     assert shares(32, gib // 8, 24 * gib, 64, 396) == [(0, 11), (11, 11), (22, 10)]  # 1.5 GiB
     assert shares(32, gib // 8, 8 * gib, 64, 396) == []  # four heads at a time leave multiprocessors idle
     assert shares(3, gib // 8, 8 * gib, 64, 396) == [(0, 3)]  # but here there are no more
+
+
+@pytest.mark.parametrize(
+    ("keys", "gib", "kernels"),
+    [
+        (4096, 141, ["rows", "keys_gradient_sm90", "queries_product_sm90"]),
+        (16384, 141, ["rows", *["keys_gradient_sm90", "queries_product_sm90"] * 8]),  # 512 MiB a head, four at a time
+        (40960, 141, ["rows", *["keys_gradient_sm90", "queries_product_sm90"] * 16]),  # two at a time
+        (81920, 141, ["rows", "gradient_sm90", "sums"]),
+    ],
+)
+def test_gradients_on_hopper(keys: int, gib: int, kernels: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launches for two sequences of 16 heads: a work space for as many heads as it holds, else sums."""
+    monkeypatch.setattr(attention_gradients, "target_device", lambda _: H200)
+    monkeypatch.setattr(attention_gradients, "memory_bytes", lambda _: gib << 30)
+    q = Arg((2, keys, 16, 64), (keys * 1024, 1024, 64, 1), "float16", "cuda:0", 128)
+    rows = Arg((2, 16, keys), (16 * keys, keys, 1), "float32", "cuda:0", 128)
+    numbers = (True, -1, -1, 0.125, 0.0)
+    made = attention_gradients.gradients.configure(q, rows, rows, q, q, q, None, None, None, None, *numbers)
+    assert [x.kernel.name for x in made.launches] == [f"attention_{n}" for n in kernels]
 
 
 def test_gradients_of_packed_sequences() -> None:

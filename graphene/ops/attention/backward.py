@@ -101,12 +101,15 @@ def _tiled(keys: KeysSm90, product: ProductSm90) -> tuple[Any, Any, Any]:
     )
 
 
-def head_shares(heads: int, head_bytes: int, memory: int, blocks: int, device_blocks: int) -> list[tuple[int, int]]:
+def head_shares(
+    heads: int, head_bytes: int, memory: int, blocks: int, device_blocks: int, most_bytes: int = 0
+) -> list[tuple[int, int]]:
     """For each pair of launches its first head and number of heads; empty if a work space would be too large.
 
     `memory`: the device's bytes. `blocks`: how many blocks a head has; a launch needs `device_blocks` or more.
+    `most_bytes`: of a work space, if more than usual.
     """
-    each = min(heads, min(SAVED_BYTES, memory // SAVED_PART) // head_bytes, MOST_BLOCKS_YZ)
+    each = min(heads, min(max(most_bytes, SAVED_BYTES), memory // SAVED_PART) // head_bytes, MOST_BLOCKS_YZ)
     if each == 0 or (each < heads and each * blocks < device_blocks):
         return []
     each = -(-heads // -(-heads // each))
@@ -222,7 +225,7 @@ class Gradients:
         heads, memory = q.shape[0] * k.shape[2], memory_bytes(q.device)
         blocks = keys // KEYS, device.sm_count
         shares = head_shares(heads, head_bytes, memory, *blocks) or head_shares(
-            heads, head_bytes, memory, *blocks, most_bytes=max(SAVED_BYTES, LONG_HEADS * head_bytes)
+            heads, head_bytes, memory, *blocks, most_bytes=LONG_HEADS * head_bytes
         )
         if not shares:
             return None
