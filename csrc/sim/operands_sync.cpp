@@ -140,6 +140,7 @@ GroupSync compile_group_sync(const lower::AtomCall& call, const ir::Stmt* origin
   g.waits = text_attr(call, "op") == "wait";
   g.commits = !g.waits || (it == call.attrs.end() && scope == "cp_async");  // covers copies of no group, too
   g.products = scope == "wgmma";
+  code.products = code.products || g.products;  // a wait for no product is one, too
   if (!g.products) g.domain = copy_domain(scope, code);
   if (scope == "bulk") {  // a wait for results is one for reads, too
     code.async_domains |= 1U << g.domain;

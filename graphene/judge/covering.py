@@ -115,21 +115,19 @@ class Covering:
         """
         out: list[dict[str, Any]] = []
         base = sorted(pool, key=self._work)[: _TRIES // 3]
+        values = _columns(pool)
         for turns in self._turns:
-            if any(turns.repeats(d) for d in pool):
+            if turns.all_repeats(values, len(pool)):
                 continue
-            found = None
-            for d, n in itertools.product([*base, *out], sorted(turns.names & self._steps.keys())):
-                m, most = self._steps[n], max(self._domains[n])
-                for x in (k * most // 4 // m * m for k in range(5, _LONGEST)):
-                    longer = {**d, n: x}
-                    if turns.repeats(longer):
-                        if self._valid(longer) and turns.repeats(longer):
-                            found = longer
-                        break
-                if found is not None:
-                    out.append(found)
-                    break
+            sizes = {n: [k * max(self._domains[n]) // 4 // self._steps[n] * self._steps[n] for k in range(5, _LONGEST)]
+                     for n in sorted(turns.names & self._steps.keys())}  # fmt: skip
+            longer = [{**d, n: x} for d in (*base, *out) for n, xs in sizes.items() for x in xs]
+            known = {n: v for n, v in _columns(longer).items() if n in turns.names}
+            each = _LONGEST - 5
+            first: dict[int, dict[str, Any]] = {}  # of each call and size, the smallest with which the loop repeats
+            for i in turns.all_repeats(known, len(longer)):
+                first.setdefault(i // each, longer[i])
+            out += list(itertools.islice((d for d in first.values() if self._valid(d) and turns.repeats(d)), 1))
         return out
 
     def _rows(self, calls: Sequence[dict[str, Any]]) -> list[list[int]]:
@@ -245,6 +243,12 @@ class Covering:
     def offered(self) -> set[Any]:
         """The features that a call could have had."""
         return {n[1:] for n in self._names if n[0] == "divided"}
+
+
+def _columns(calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The integers of calls as columns, by name."""
+    names = [n for n, v in calls[0].items() if isinstance(v, int | np.integer)] if calls else []
+    return {n: np.array([[d[n]] for d in calls], np.int64) for n in names}
 
 
 class DataCovering:

@@ -217,10 +217,13 @@ def threads_of(data: Mapping[str, Any]) -> int:
     return math.prod(x for level in levels for x in _modes(level["shape"]) if isinstance(x, int))
 
 
-def residues_of_blocks(data: Mapping[str, Any], trees: Trees) -> Iterator[tuple[Any, int]]:
-    """Extents of the grid whose coordinate alone is divided by a few: so many blocks are wanted along it."""
+def residues_of_blocks(data: Mapping[str, Any], trees: Trees, every: Iterable[str]) -> Iterator[tuple[Any, int]]:
+    """Extents of the grid whose coordinate alone is divided by a few: so many blocks are wanted along it.
+
+    ``every``: the expressions of the text.
+    """
     extents = extents_of(data)
-    texts = sorted({t for t in strings(data.get("body", ())) if "%" in t and "@" in t})
+    texts = sorted({t for t in every if "%" in t and "@" in t})
     for node in trees.parts(filter(None, map(trees.tree, texts))):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and isinstance(node.right, ast.Constant):
             names, by = trees.names(node.left), node.right.value
@@ -250,8 +253,14 @@ def strings(x: Any) -> dict[str, None]:
     return out
 
 
+_LAST: list[Any] = [None, []]  # the block whose statements were asked for last, and these
+
+
 def statements(block: Iterable[Any]) -> list[dict[str, Any]]:
     """All statements of a block of the JSON, outer ones first."""
+    last, found = _LAST
+    if block is last and last is not None:
+        return list(found)
     out: list[dict[str, Any]] = []
 
     def see(block: Iterable[Any]) -> None:
@@ -262,7 +271,8 @@ def statements(block: Iterable[Any]) -> list[dict[str, Any]]:
                     see(inner)
 
     see(block)
-    return out
+    _LAST[:] = block, out
+    return list(out)
 
 
 def _modes(shape: Any) -> list[Any]:
@@ -356,12 +366,12 @@ class Numbers:
                     if isinstance(c, ast.Constant) and isinstance(c.value, int):
                         add(x, c.value)
 
-        texts = {t for t in strings([signature.data["args"], signature.data.get("grid"), body])
-                 if any(c in t for c in ("//", "%", "min(", "max(", "<", ">", "=="))}  # fmt: skip
+        every = strings([signature.data["args"], signature.data.get("grid"), body])
+        texts = {t for t in every if any(c in t for c in ("//", "%", "min(", "max(", "<", ">", "=="))}
         for node in trees.parts(filter(None, map(trees.tree, sorted(texts)))):
             see(node)
         counts: dict[str, set[int]] = {}
-        residues = set(residues_of_blocks(signature.data, trees))
+        residues = set(residues_of_blocks(signature.data, trees, every))
         for extent, by in residues:
             if extent in known:
                 counts.setdefault(extent, set()).add(by)

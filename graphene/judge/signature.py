@@ -129,8 +129,8 @@ class Signature:
 
     @cached_property
     def trees(self) -> Trees:
-        """The expressions of the kernel's text."""
-        return Trees()
+        """The expressions of the kernel's text; kernels that are judged one after the other share them."""
+        return Trees.shared()
 
     @property
     def outputs(self) -> tuple[Argument, ...]:

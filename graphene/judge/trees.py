@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Trees", "plain"]
 
+_KEPT = 6000  # texts that kernels share
 _COORDINATE = re.compile(r"@(\w+)|\b(bid|tid)(?:\.(\w))?")
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
@@ -34,7 +35,7 @@ def plain(text: str) -> str:
 
 
 class Trees:
-    """The expressions of one kernel. Nodes live as long as this object, and are told apart by ``id``."""
+    """Expressions of kernels. Nodes live as long as this object, and are told apart by ``id``."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], ast.AST] = {}
@@ -42,6 +43,16 @@ class Trees:
         self._sizes: dict[int, int] = {}
         self._of_texts: dict[str, ast.expr | None] = {}
         self._texts: dict[int, str] = {}
+
+    _now: ClassVar[Trees | None] = None
+
+    @staticmethod
+    def shared() -> Trees:
+        """Those of the kernels before this one, unless they are many by now."""
+        now = Trees._now
+        if now is None or len(now._of_texts) > _KEPT:
+            now = Trees._now = Trees()
+        return now
 
     def tree(self, text: str) -> ast.expr | None:
         """The tree of an expression of the JSON; None for any other text."""

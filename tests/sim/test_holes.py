@@ -157,3 +157,16 @@ def test_an_entry_says_itself_whether_it_flushes(name: str, flush: bool) -> None
     x, y = np.full(32, -130, np.float32), np.zeros(32, np.float32)
     exponential(name).simulate(x, y)
     assert (y == (0 if flush else np.float32(2.0**-130))).all()
+
+
+def test_a_wait_for_products_where_there_is_none() -> None:
+    with gr.Kernel("waits", means=lambda x: x) as kernel:
+        x, y = gr.input("x", [128], gr.fp32), gr.output("y", [128], gr.fp32)
+        gr.blocks(1)
+        (t,) = gr.threads(128).indices()
+        r = gr.alloc("r", [], gr.fp32, gr.RF)
+        gr.move(r, x[t])
+        gr.commit("wgmma.m64n8k16.f32.f16")
+        gr.wait("wgmma.m64n8k16.f32.f16", pending=0)
+        gr.move(y[t], r)
+    assert kernel.check().ok
