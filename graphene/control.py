@@ -6,19 +6,27 @@ BLOCK_NOT_ENTERED.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 from graphene import _core
+from graphene._core import Tensor
 from graphene.atoms import name_of_atom
+from graphene.dtypes import RF
+from graphene.expressions import Expression
+from graphene.registers import condition as _condition
+from graphene.registers import let, load
 
 if TYPE_CHECKING:
-    from graphene._core import Elected, IntLike, Tensor, ThreadTensor
+    from graphene._core import Elected, IntLike, ThreadTensor
 
 __all__ = [
     "Block",
     "Loop",
     "Ring",
     "Scalar",
+    "While",
+    "assert_",
     "barrier",
     "commit",
     "else_",
@@ -28,12 +36,14 @@ __all__ = [
     "index",
     "loop",
     "only",
+    "print",
     "ring",
     "scalar",
     "setmaxnreg",
     "start_kernels",
     "wait",
     "wait_kernels",
+    "while_",
 ]
 
 
@@ -126,9 +136,13 @@ def loop(name: str, stop: IntLike, start: IntLike = 0, step: IntLike = 1, unroll
     return Loop(name, start, stop, step, unroll)
 
 
-def if_(condition: IntLike) -> Block:
-    """``with gr.if_(k > 0):`` records a branch on a value known at run time."""
-    return Block("gr.if_(...)", _core.begin_if, condition)
+def if_(condition: Any) -> Block:
+    """``with gr.if_(k > 0):`` records a branch on a value known at run time.
+
+    The condition compares integers such as coordinates and scalars, or one register of each thread: then it is read
+    into an integer where the block is entered. Raises LayoutError POINTWISE_TYPE for registers that hold no condition.
+    """
+    return Block("gr.if_(...)", lambda c: _core.begin_if(_condition(c, "gr.if_")), condition)
 
 
 def else_() -> Block:
@@ -144,9 +158,113 @@ def only(group: ThreadTensor | Elected) -> Block:
     return Block("gr.only(...)", _core.begin_only, group)
 
 
+class While:
+    """A loop that a condition ends, for ``with``: the body runs once, to record it, with the number of the turn."""
+
+    __slots__ = ("_bound", "_condition", "_flag", "_made", "_name", "_open")
+
+    def __init__(self, condition: Any, bound: IntLike, name: str) -> None:
+        self._condition, self._bound, self._name = condition, bound, name
+        self._flag: Any = None
+        self._open: list[tuple[int, int]] = []
+        self._made = _core.announce_block("gr.while_(...)")
+
+    def _ask(self) -> Any:
+        return _condition(self._condition(), "gr.while_")
+
+    def __enter__(self) -> Any:
+        _core.block_entered(self._made)
+        lasts = self._condition
+        if callable(lasts):
+            lasts = self._ask()
+            self._flag = _core.record_scalar(f"{self._name}_lasts", 0, 0, 1, 1, False)
+            self._set(lasts)
+            lasts = self._flag != 0
+        depth, counter = _core.begin_loop(self._name, 0, self._bound, 1, 1, lasts)
+        self._open.append(depth)
+        return counter
+
+    def _set(self, holds: Any) -> None:
+        if isinstance(holds, (bool, int)) and not isinstance(holds, _core.IntExpr):
+            _core.record_assign(self._flag, int(holds))
+            return
+        block = _core.begin_if(holds)
+        _core.record_assign(self._flag, 1)
+        _core.end_block(block)
+        block = _core.begin_else()
+        _core.record_assign(self._flag, 0)
+        _core.end_block(block)
+
+    def __exit__(self, kind: object, *exc: object) -> None:
+        if kind is None and self._flag is not None and self._open:
+            self._set(self._ask())
+        _leave(self._open, "a loop")
+
+
+def while_(condition: Any, bound: IntLike, name: str = "turn") -> While:
+    """``with gr.while_(lambda: r > 0, bound=64):`` repeats its block as long as the condition holds.
+
+    condition: a comparison of mutable scalars, ``s.value < n``, or a function that compares registers; it is called
+    twice, to record what it asks before the loop and at the end of the block. It is asked before each turn, the first
+    one too, and threads may leave at different turns. bound: a number of turns after which it no longer holds. The
+    simulator raises SimulationError SIM_ENDLESS_LOOP if it does; on a GPU the loop ends there. ``as k`` gives the
+    number of the turn. Raises as gr.if_.
+    """
+    if not (callable(condition) or isinstance(condition, (_core.IntExpr, bool))):
+        raise TypeError(
+            "while_ takes a comparison of scalars, or a function that compares registers: gr.while_(lambda: r > 0, "
+            f"bound=64); got {condition!r}"
+        )
+    return While(condition, bound, name)
+
+
 def exit_if(condition: IntLike) -> None:
     """The whole block returns if the condition holds. The condition must be the same for every thread of the block."""
     _core.record_exit_if(condition)
+
+
+def print(*values: Any) -> None:
+    """Shows values of each thread that gets here: texts, registers, expressions, integers and elements in memory.
+
+    ``gr.print("sum", r, lane)``. The simulator prints a line for each thread as it runs, with the place in Python, the
+    block and the thread. On a GPU it is printf, whose lines appear when the host waits for the device.
+    """
+    _tell("print", None, values)
+
+
+def assert_(condition: Any, *values: Any) -> None:
+    """Stops the kernel where a condition does not hold for a thread, and shows values as gr.print does.
+
+    The simulator raises SimulationError SIM_ASSERT; on a GPU the thread prints a line and traps, which the next call of
+    the driver reports. condition: as in gr.if_.
+    """
+    _tell("assert", _condition(condition, "gr.assert_"), values)
+
+
+def _tell(op: str, condition: Any, values: tuple[Any, ...]) -> None:
+    texts, shown = [], []
+    for v in values:
+        if isinstance(v, str):
+            texts.append(v)
+        elif isinstance(v, Expression):
+            shown.append(let(_core.unique_name("shown"), v))
+        elif isinstance(v, Tensor) and (v.memory != RF or v.is_fragment):
+            if v.is_fragment:
+                raise TypeError(f"{op}: a fragment's registers are shown one by one: {v.name}.values[0]")
+            shown.append(load(v))
+        else:
+            shown.append(v)
+    single: list[Any] = []
+    for v in shown:
+        whole = not isinstance(v, Tensor) or not v.levels
+        single += [v] if whole else [v[i] for i in _places(v)]
+    _core.record_tell(op, " ".join(texts), condition, single)
+
+
+def _places(t: Tensor) -> list[Any]:
+    if len(t.levels) > 1:
+        raise TypeError(f"registers with tiles are shown one by one: {t.name}[0]")
+    return list(itertools.product(*(range(int(n)) for n in t.shape)))
 
 
 class Scalar:

@@ -7,11 +7,12 @@ and 16-bit floats widen to fp32, and the conversion back happens at the store. A
 type. Comparisons give truth values for `where`. There is no implicit fma. An integer type takes integers of its range
 only; lowering refuses other constants (SelectError CONSTANT_RANGE).
 
-`/` is for floats. Integers in registers have no division, and nothing in registers has `//`, `%`, `**` or shifts:
-Python rounds quotients down and C++ toward zero, so the kernel writes out which one it means. Conversions round once,
-to nearest even (toward zero to an integer): fp8, bf16 and fp16 go through fp32 where no instruction converts directly.
-Conversions that would round twice (fp64 and 32- or 64-bit integers to bf16 or fp8), and floats to 8-bit integers, are
-written in two steps.
+`/` is for floats. `//`, `%`, `<<`, `>>`, `&`, `|`, `^` and `~` are for integers and mean what they mean in Python: a
+quotient is rounded down, and what is left of it has the divisor's sign. Where the divisor is 0 both are 0. A shift by
+the width or more, or by a negative amount, shifts every bit out. Results wrap. Conversions round once, to nearest even
+(toward zero to an integer): fp8, bf16 and fp16 go through fp32 where no instruction converts directly. Conversions that
+would round twice (fp64 and 32- or 64-bit integers to bf16 or fp8), and floats to 8-bit integers, are written in two
+steps.
 
 On NumPy's arrays, and on numbers that know their error, the functions compute what registers would hold, so that a
 function of registers is its own meaning: in `max` and `min` of arrays, too, a NaN loses to a number.
@@ -21,6 +22,7 @@ Errors: LayoutError POINTWISE_SHAPE, POINTWISE_OWNER, POINTWISE_TYPE.
 
 from __future__ import annotations
 
+import builtins
 import functools
 import math
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -41,11 +43,13 @@ __all__ = [
     "cast",
     "ceil",
     "cos",
+    "div",
     "erf",
     "exp",
     "exp2",
     "floor",
     "fma",
+    "fmod",
     "inf",
     "log",
     "log2",
@@ -54,7 +58,9 @@ __all__ = [
     "logical_or",
     "max",
     "min",
+    "pow",
     "rcp",
+    "round",
     "rsqrt",
     "sin",
     "sqrt",
@@ -73,11 +79,13 @@ _TERNARY = "TernaryPointwise"
 class Expression:
     """A pointwise expression that is assigned to registers: ``t[:] = expression``. It has no value in Python."""
 
-    __slots__ = ("_args", "_ftz", "_kind", "_op", "_to")
+    __slots__ = ("_args", "_attrs", "_kind", "_op", "_to")
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, kind: str, op: str, args: tuple[Any, ...], to: DType | None = None, ftz: bool = False) -> None:
-        self._kind, self._op, self._args, self._to, self._ftz = kind, op, args, to, ftz
+    def __init__(
+        self, kind: str, op: str, args: tuple[Any, ...], to: DType | None = None, attrs: dict[str, Any] | None = None
+    ) -> None:
+        self._kind, self._op, self._args, self._to, self._attrs = kind, op, args, to, attrs or {}
 
     def __bool__(self) -> bool:
         _core.fail(
@@ -113,6 +121,48 @@ class Expression:
 
     def __rtruediv__(self, other: Any) -> Expression:
         return _binary("div", other, self)
+
+    def __floordiv__(self, other: Any) -> Expression:
+        return _binary("floordiv", self, other)
+
+    def __rfloordiv__(self, other: Any) -> Expression:
+        return _binary("floordiv", other, self)
+
+    def __mod__(self, other: Any) -> Expression:
+        return _binary("mod", self, other)
+
+    def __rmod__(self, other: Any) -> Expression:
+        return _binary("mod", other, self)
+
+    def __divmod__(self, other: Any) -> tuple[Expression, Expression]:
+        return _binary("floordiv", self, other), _binary("mod", self, other)
+
+    def __rdivmod__(self, other: Any) -> tuple[Expression, Expression]:
+        return _binary("floordiv", other, self), _binary("mod", other, self)
+
+    def __pow__(self, other: Any) -> Any:
+        return pow(self, other)
+
+    def __rpow__(self, other: Any) -> Any:
+        return pow(other, self)
+
+    def __lshift__(self, other: Any) -> Expression:
+        return _binary("shl", self, other)
+
+    def __rlshift__(self, other: Any) -> Expression:
+        return _binary("shl", other, self)
+
+    def __rshift__(self, other: Any) -> Expression:
+        return _binary("shr", self, other)
+
+    def __rrshift__(self, other: Any) -> Expression:
+        return _binary("shr", other, self)
+
+    def __xor__(self, other: Any) -> Expression:
+        return _binary("xor", self, other)
+
+    def __rxor__(self, other: Any) -> Expression:
+        return _binary("xor", other, self)
 
     def __and__(self, other: Any) -> Expression:
         return _binary("and", self, other)
@@ -154,30 +204,12 @@ class Expression:
         return _binary("ne", self, other)
 
 
-_INSTEAD = {
-    "//": "gr.floor(x / y) of floats; integers that steer the kernel as gr.index, gr.sym or coordinates are",
-    "%": "x - y * gr.floor(x / y) of floats; integers that steer the kernel as gr.index, gr.sym or coordinates are",
-    "**": "x * x, or gr.exp2(y * gr.log2(x))",
-    "<<": "x * 2**n",
-    ">>": "x * 0.5**n of floats",
-    "^": "gr.where(x == y, 0, 1) of conditions",
-    "@": "gr.matmul",
-}
+def _no_matmul(self: Any, other: Any) -> NoReturn:
+    _core.fail("POINTWISE_TYPE", "registers have no operator @", [f"got: {self!r} @ {other!r}"], "write gr.matmul")
 
 
-def _lacking(symbol: str, reversed_: bool) -> Callable[[Any, Any], Any]:
-    def refuse(self: Any, other: Any) -> NoReturn:
-        x, y = (other, self) if reversed_ else (self, other)
-        _core.fail("POINTWISE_TYPE", f"registers have no operator {symbol}", [f"got: {x!r} {symbol} {y!r}"],
-                   f"write {_INSTEAD[symbol]}")  # fmt: skip
-
-    return refuse
-
-
-for _name, _symbol in {"floordiv": "//", "mod": "%", "pow": "**", "lshift": "<<", "rshift": ">>", "xor": "^",
-                       "matmul": "@", "divmod": "//"}.items():  # fmt: skip
-    for _side in ("", "r"):
-        setattr(Expression, f"__{_side}{_name}__", _lacking(_symbol, _side == "r"))
+for _name in ("__matmul__", "__rmatmul__"):
+    setattr(Expression, _name, _no_matmul)
 
 
 def _is_operand(x: Any) -> bool:
@@ -232,40 +264,60 @@ def _function(op: str, on_number: Callable[[float], float]) -> Callable[[Any], A
     return call
 
 
-def _approximation(op: str, on_number: Callable[[float], float]) -> Callable[..., Any]:
-    def call(x: Any, ftz: bool = False) -> Any:
+def _modes(ftz: bool, accuracy: str) -> dict[str, Any]:
+    if accuracy not in ("default", "full", "approx"):
+        raise ValueError(f'accuracy must be "default", "full" or "approx", got {accuracy!r}')
+    return ({"ftz": True} if ftz else {}) | ({} if accuracy == "default" else {"accuracy": accuracy})
+
+
+def _accurate(op: str, on_number: Callable[[float], float]) -> Callable[..., Any]:
+    def call(x: Any, accuracy: str = "default") -> Any:
         if isinstance(x, (int, float)) and not isinstance(x, IntExpr):
             return _of_number(op, on_number, x)
         if _is_array(x):
             return _on_array(op, x)
         _check(op, x)
-        return Expression(_UNARY, op, (x,), None, ftz)
+        return Expression(_UNARY, op, (x,), None, _modes(False, accuracy))
 
     call.__name__ = call.__qualname__ = op
     return call
 
 
-_FTZ = " ftz: subnormal inputs and results become zero, which takes one instruction instead of several (fp32)."
+def _approximation(op: str, on_number: Callable[[float], float]) -> Callable[..., Any]:
+    def call(x: Any, ftz: bool = False, accuracy: str = "default") -> Any:
+        if isinstance(x, (int, float)) and not isinstance(x, IntExpr):
+            return _of_number(op, on_number, x)
+        if _is_array(x):
+            return _on_array(op, x)
+        _check(op, x)
+        return Expression(_UNARY, op, (x,), None, _modes(ftz, accuracy))
+
+    call.__name__ = call.__qualname__ = op
+    return call
+
+
+_FULL = ' accuracy="full" (fp32): within 2 ulp, in several instructions.'
+_FTZ = " ftz: subnormal inputs and results become zero, which takes one instruction instead of several (fp32)." + _FULL
 exp2 = _approximation("exp2", lambda x: 2.0**x)
 exp2.__doc__ = "2 to the x, within a few ulp: PTX ex2.approx." + _FTZ
-exp = _function("exp", math.exp)
-exp.__doc__ = "e to the x, through the hardware's exp2."
+exp = _accurate("exp", math.exp)
+exp.__doc__ = "e to the x, through the hardware's exp2." + _FULL
 log2 = _approximation("log2", math.log2)
 log2.__doc__ = "Logarithm of x to base 2: PTX lg2.approx." + _FTZ
-log = _function("log", math.log)
-log.__doc__ = "Natural logarithm of x, through the hardware's log2."
+log = _accurate("log", math.log)
+log.__doc__ = "Natural logarithm of x, through the hardware's log2." + _FULL
 sqrt = _approximation("sqrt", math.sqrt)
-sqrt.__doc__ = "Square root of x: PTX sqrt.approx." + _FTZ
+sqrt.__doc__ = 'Square root of x: PTX sqrt.approx; with accuracy="full" rounded once (sqrt.rn).' + _FTZ
 rsqrt = _approximation("rsqrt", lambda x: 1.0 / math.sqrt(x))
 rsqrt.__doc__ = "1 / sqrt(x): PTX rsqrt.approx." + _FTZ
 rcp = _approximation("rcp", lambda x: 1.0 / x)
-rcp.__doc__ = "1 / x: PTX rcp.approx." + _FTZ
-tanh = _function("tanh", math.tanh)
-tanh.__doc__ = "Hyperbolic tangent of x, with an error of about 2^-11: PTX tanh.approx."
-sin = _function("sin", math.sin)
-sin.__doc__ = "Sine of x in radians: PTX sin.approx."
-cos = _function("cos", math.cos)
-cos.__doc__ = "Cosine of x in radians: PTX cos.approx."
+rcp.__doc__ = '1 / x: PTX rcp.approx; with accuracy="full" rounded once (rcp.rn).' + _FTZ
+tanh = _accurate("tanh", math.tanh)
+tanh.__doc__ = "Hyperbolic tangent of x, with an error of about 2^-11: PTX tanh.approx." + _FULL
+sin = _accurate("sin", math.sin)
+sin.__doc__ = "Sine of x in radians: PTX sin.approx." + _FULL
+cos = _accurate("cos", math.cos)
+cos.__doc__ = "Cosine of x in radians: PTX cos.approx." + _FULL
 erf = _function("erf", math.erf)
 erf.__doc__ = "Error function of x, within 2 ulp."
 floor = _function("floor", math.floor)
@@ -274,6 +326,45 @@ ceil = _function("ceil", math.ceil)
 ceil.__doc__ = "Smallest integer not below x."
 trunc = _function("trunc", math.trunc)
 trunc.__doc__ = "x without its fraction."
+round = _function("round", lambda x: float(builtins.round(x)) if math.isfinite(x) else x)
+round.__doc__ = "The nearest integer to x, of two the even one, as a float."
+
+
+def div(x: Any, y: Any, accuracy: str = "default") -> Any:
+    """X / y of floats, rounded once; accuracy="approx" (fp32): within 2 ulp for divisors up to 2^126, in two
+    instructions.
+    """
+    if not (_is_operand(x) or _is_operand(y)):
+        return x / y
+    _check("div", x)
+    _check("div", y)
+    return Expression(_BINARY, "div", (x, y), None, _modes(False, accuracy))
+
+
+def pow(x: Any, y: Any) -> Any:
+    """X to the y; ``x ** y``. A small whole exponent makes products, of integers too; others are for floats (CUDA's
+    pow, within 4 ulp).
+    """
+    if _is_operand(x) and isinstance(y, int) and not isinstance(y, (bool, IntExpr)) and 1 <= y <= 64:
+        power, rest, base = None, y, x
+        while rest:
+            if rest & 1:
+                power = base if power is None else power * base
+            rest >>= 1
+            base = base * base if rest else base
+        return power
+    if not (_is_operand(x) or _is_operand(y)):
+        return x**y
+    return _binary("pow", x, y)
+
+
+def fmod(x: Any, y: Any) -> Any:
+    """X - y * trunc(x / y) of floats, exactly: it has the sign of x, as in C. CUDA's fmod."""
+    if _is_array(x) or _is_array(y):
+        import numpy as np
+
+        return np.fmod(x, y)
+    return _binary("fmod", x, y) if _is_operand(x) or _is_operand(y) else math.fmod(x, y)
 
 
 def abs(x: Any) -> Any:
@@ -389,9 +480,11 @@ def _nodes(value: Any) -> list[tuple[Any, ...]]:
             node: tuple[Any, ...] = ("tensor", x)
         elif isinstance(x, Expression):
             args = [add(a) for a in x._args]
-            node = (x._kind, x._op, args, x._to, x._ftz)
+            node = (x._kind, x._op, args, x._to, x._attrs or False)
         elif isinstance(x, (IntExpr, bool)):
             node = ("integer", x)
+        elif isinstance(x, int) and x >= 2**63 and int(float(x)) != x:  # neither a signed integer nor a double has it
+            return add((cast(x >> 32, _core.dtype("u64")) << 32) | cast(x & 0xFFFFFFFF, _core.dtype("u64")))
         else:
             node = ("number", x)
         nodes.append(node)
@@ -405,12 +498,6 @@ def _nodes(value: Any) -> list[tuple[Any, ...]]:
 def _whole(key: Any) -> bool:
     keys = key if isinstance(key, tuple) else (key,)
     return all(k is Ellipsis or (isinstance(k, slice) and k == slice(None)) for k in keys)
-
-
-def _assign(self: Tensor, key: Any, value: Any) -> None:
-    """``t[:] = expression``, or ``t[i] = expression`` for a part: records pointwise leaves (registers only)."""
-    _check("an assignment", value)
-    _core.record_pointwise(self if _whole(key) else self[key], _nodes(value))
 
 
 def _bool(self: Tensor) -> bool:
@@ -449,11 +536,25 @@ def _reduced(self: Tensor, axis: int, name: str, dtype: DType | None = None, lan
     return _core.reduced_fragment(self, axis, name, dtype, lanes)
 
 
+def _updating(op: str) -> Callable[[Tensor, Any], Tensor]:
+    operator = vars(Expression)[f"__{op}__"]
+
+    def update(self: Tensor, other: Any) -> Tensor:
+        _core.record_pointwise(self, _nodes(operator(self, other)))
+        return self
+
+    update.__name__ = update.__qualname__ = f"__i{op}__"
+    update.__doc__ = "Records the assignment to these registers, whole."
+    return update
+
+
 def _install() -> None:
     operators = [n for n in vars(Expression) if n.startswith("__")]
     for name in set(operators) - {"__init__", "__bool__", "__repr__", "__hash__", "__slots__", "__doc__", "__module__"}:
         setattr(Tensor, name, vars(Expression)[name])
-    methods = {"__setitem__": _assign, "__bool__": _bool, "coords": _coords, "valid": _valid, "reduced": _reduced}
+    for op in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and", "or", "xor"):
+        setattr(Tensor, f"__i{op}__", _updating(op))
+    methods = {"__bool__": _bool, "coords": _coords, "valid": _valid, "reduced": _reduced}
     for name, function in methods.items():
         setattr(Tensor, name, function)
 

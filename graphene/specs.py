@@ -14,9 +14,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from graphene import _core
-from graphene._core import Atom, Layout, SpecHandle, Tensor, ThreadTensor
+from graphene._core import Atom, IntExpr, Layout, SpecHandle, Tensor, ThreadTensor
 from graphene.atoms import AtomFamily
 from graphene.barriers import Mbarrier
+from graphene.declare import alloc
+from graphene.dtypes import RF
+from graphene.expressions import Expression, _nodes
 from graphene.references import name_of
 
 if TYPE_CHECKING:
@@ -68,9 +71,17 @@ def spec(
     return _record("Spec", outs, list(ins), on, None, name_of(means))
 
 
+def _computed(dst: Tensor, value: Any) -> Tensor:
+    """The value in registers of the destination's type and shape."""
+    shape = list(dst.shape) if dst.levels else []
+    register = alloc(_core.unique_name("value"), shape, dst.dtype, RF)
+    _core.record_pointwise(register, _nodes(value))
+    return register
+
+
 def move(
     dst: Tensor,
-    src: Tensor,
+    src: Any,
     on: On = None,
     atom: Any = None,
     tv: Layout | None = None,
@@ -80,6 +91,8 @@ def move(
     **attrs: Any,
 ) -> SpecHandle:
     """``dst <- src`` bit by bit: equal numbers of elements, in the same order of coordinates.
+
+    An expression on registers or a number is computed in registers first, in the type of `dst`.
 
     Between memories, the T threads `on` copy with an atom, or with two that go through registers. Then vector i belongs
     to thread i mod T, contiguous mode first. `tv` chooses another distribution: (thread, value) -> colexicographic
@@ -92,6 +105,8 @@ def move(
     VerifyError VERIFY_BARRIER, SelectError COLLECTIVE_SHAPE, COLLECTIVE_ATOM, COLLECTIVE_VECTOR, COLLECTIVE_FRAGMENT.
     """
     attrs["fill"] = _number("fill", fill)
+    if isinstance(dst, Tensor) and isinstance(src, (Expression, IntExpr, int, float)):
+        src = _computed(dst, src)
     if done is not None and not isinstance(done, Mbarrier):
         raise TypeError(f"done= takes an mbarrier, one of gr.mbarrier(...), got {done!r}")
     barrier = None if done is None else done.tensor

@@ -23,6 +23,7 @@ SAYS = {
     "11_tma_copy": "wait_phase(%21, phase=get_phase) left out: SIM_RACE",
     "12_gemm_sm90": " promises of specs kept",
     "13_plan": " promises of specs kept",
+    "14_everyday": "transpose: ",
 }
 NEEDS = {"10_hugging_face": ("torch", "transformers")}
 

@@ -32,7 +32,7 @@ GROUPS = (
         "specs",
         "Specs, expressions, control",
         "What is written inside of a kernel ([explained](../language.md)).",
-        ("specs", "expressions", "control", "barriers", "_core"),
+        ("specs", "expressions", "integers", "registers", "combined", "control", "barriers", "_core"),
     ),
     Group(
         "atoms",

@@ -110,7 +110,12 @@ const std::vector<OpInfo>& ops(ir::SpecKind kind) {
       {"ceil", "smallest integer not below x"},
       {"round", "nearest integer, ties to even"},
       {"trunc", "x without its fraction"},
-      {"not", "every bit inverted; of pred: logical not"}};
+      {"not", "every bit inverted; of pred: logical not"},
+      {"popc", "the number of bits of x that are set"},
+      {"clz", "the number of zero bits above the highest that is set"},
+      {"ffs", "the number of the lowest bit that is set, from 1; 0 where none is"},
+      {"brev", "the bits of x in reverse order"},
+      {"bitcast", "x's bits as the output's type; a word as several smaller elements, or the reverse"}};
   static const std::vector<OpInfo> binary = {{"add", "x + y"},
                                              {"sub", "x - y"},
                                              {"mul", "x * y"},
@@ -122,6 +127,11 @@ const std::vector<OpInfo>& ops(ir::SpecKind kind) {
                                              {"xor", "bitwise; of pred: logical"},
                                              {"shl", "x shifted left by y bits"},
                                              {"shr", "x shifted right by y bits, arithmetically where signed"},
+                                             {"floordiv", "x / y of integers, rounded down; 0 where y is 0"},
+                                             {"mod", "x - y * floor(x / y) of integers; 0 where y is 0"},
+                                             {"mulhi", "the upper half of the product of two integers"},
+                                             {"pow", "x to the y"},
+                                             {"fmod", "x - y * trunc(x / y) of floats, exactly"},
                                              {"eq", "pred: x == y"},
                                              {"ne", "pred: x != y"},
                                              {"lt", "pred: x < y"},
@@ -129,10 +139,18 @@ const std::vector<OpInfo>& ops(ir::SpecKind kind) {
                                              {"gt", "pred: x > y"},
                                              {"ge", "pred: x >= y"}};
   static const std::vector<OpInfo> ternary = {{"fma", "x * y + z, rounded once"},
-                                              {"where", "y where the pred x holds, else z"}};
-  static const std::vector<OpInfo> reduction = {{"add", "sum"},      {"mul", "product"}, {"max", "largest"},
-                                                {"min", "smallest"}, {"and", "bitwise"}, {"or", "bitwise"},
-                                                {"xor", "bitwise"}};
+                                              {"where", "y where the pred x holds, else z"},
+                                              {"prmt", "the bytes of x and y that z's four nibbles name"},
+                                              {"dp4a", "the four bytes of x times those of y, added to z"}};
+  static const std::vector<OpInfo> reduction = {{"add", "sum"},
+                                                {"mul", "product"},
+                                                {"max", "largest"},
+                                                {"min", "smallest"},
+                                                {"and", "bitwise"},
+                                                {"or", "bitwise"},
+                                                {"xor", "bitwise"},
+                                                {"ballot", "u32: bit i says whether x holds in lane i of the warp"},
+                                                {"match", "u32: bit i says whether lane i of the warp has the same x"}};
   static const std::vector<OpInfo> shfl = {{"idx", "from lane arg"},
                                            {"up", "from lane - arg; own value where there is none"},
                                            {"down", "from lane + arg; own value where there is none"},

@@ -117,6 +117,15 @@ void bind_specs(py::module_& m) {
         py::arg("atom"), py::arg("means"), py::arg("tv") = py::none(), py::arg("done") = py::none(),
         py::arg("to") = py::none());
   m.def("constant", [](const py::object& number) { return constant_from_py(number); });
+  m.def("record_tell",
+        [](const std::string& op, const std::string& text, const py::object& condition, const py::list& values) {
+          ir::SyncStmt s;
+          s.op = op;
+          s.attrs["text"] = text;
+          if (!condition.is_none()) s.attrs["condition"] = condition_from_py(condition);
+          for (const py::handle v : values) s.values.push_back(operand_from_py(v));
+          Builder::require_active(op == ir::kPrint ? "gr.print()" : "gr.assert_()").sync(std::move(s));
+        });
   m.def("record_sync", [](const std::string& op, const py::object& on, const std::string& atom, const py::dict& attrs) {
     ir::SyncStmt s;
     s.op = op;
@@ -195,13 +204,20 @@ void bind_control(py::module_& m) {
   m.def("block_entered", [](const BlockRef& announced) {
     if (Builder* b = Builder::active(); b != nullptr && b->serial() == announced.first) b->entered(announced.second);
   });
-  m.def("begin_loop", [](const Arg<"name", std::string>& name, const py::object& start, const py::object& stop,
-                         const py::object& step, const Arg<"unroll", int>& unroll) {
-    Builder& b = Builder::require_active("gr.loop()");
-    const BlockRef depth = ref_here(b);
-    const Expr var = b.loop(name, expr_from_py(start), expr_from_py(stop), expr_from_py(step), unroll);
-    return py::make_tuple(depth, expr_to_py(var));
-  });
+  m.def(
+      "begin_loop",
+      [](const Arg<"name", std::string>& name, const py::object& start, const py::object& stop, const py::object& step,
+         const Arg<"unroll", int>& unroll, const py::object& condition) {
+        Builder& b = Builder::require_active(condition.is_none() ? "gr.loop()" : "gr.while_()");
+        const BlockRef depth = ref_here(b);
+        const Expr lasts = condition.is_none() ? Expr(1) : condition_from_py(condition);
+        const Expr var = b.loop(name, expr_from_py(start), expr_from_py(stop), expr_from_py(step), unroll, lasts);
+        return py::make_tuple(depth, expr_to_py(var));
+      },
+      py::arg("name"), py::arg("start"), py::arg("stop"), py::arg("step"), py::arg("unroll"),
+      py::arg("condition") = py::none());
+  m.def("unique_name",
+        [](const std::string& wanted) { return Builder::require_active("a declaration").unique_name(wanted); });
   m.def("begin_if", [](const py::object& condition) {
     Builder& b = Builder::require_active("gr.if_()");
     const BlockRef depth = ref_here(b);

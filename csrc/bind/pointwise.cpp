@@ -33,8 +33,8 @@ build::PointNode node_from_py(const py::tuple& t) {
     n.spec = *spec;
     n.op = t[1].cast<std::string>();
     n.args = t[2].cast<std::vector<int>>();
-    if (n.op == "cast") n.to = t[3].cast<const DType&>().type;
-    if (t[4].cast<bool>()) n.attrs["ftz"] = true;
+    if (!t[3].is_none()) n.to = t[3].cast<const DType&>().type;
+    if (py::isinstance<py::dict>(t[4])) n.attrs = attrs_from_py(t[4].cast<py::dict>());
   }
   return n;
 }
@@ -60,6 +60,13 @@ void register_pointwise(py::module_& m) {
     for (const py::handle n : nodes) list.push_back(node_from_py(n.cast<py::tuple>()));
     ir::Builder& b = ir::Builder::require_active("an assignment to registers");
     located([&] { build::pointwise(b, tensor_from_py(dst, "the destination"), list); });
+  });
+  m.def("expression_type", [](const py::list& nodes) -> py::object {
+    ir::Builder& b = ir::Builder::require_active("an expression on registers");
+    std::vector<build::PointNode> list;
+    for (const py::handle n : nodes) list.push_back(node_from_py(n.cast<py::tuple>()));
+    const std::optional<ir::ScalarType> type = located([&] { return build::type_of(b, list); });
+    return type ? py::cast(DType{*type}) : py::none();
   });
   m.def("fragment_coordinates", [](const ir::Tensor& t) {
     py::list out;

@@ -145,6 +145,10 @@ void register_sim(py::module_& m) {
         std::vector<sim::Rounding> found;
         if (roundings) options.roundings = &found;
         options.poll = check_signals;
+        options.print = [](const std::string& line) {
+          const py::gil_scoped_acquire held;
+          py::print(line);
+        };
         sim::Stats stats;
         {
           const py::gil_scoped_release released;

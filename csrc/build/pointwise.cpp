@@ -1,12 +1,14 @@
 #include "build/pointwise.h"
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <set>
 
 #include "build/frame.h"
 #include "build/held.h"
 #include "build/nest.h"
+#include "build/point_types.h"
 #include "ir/constant.h"
 
 namespace graphene::build {
@@ -15,50 +17,8 @@ namespace {
 
 using ir::ScalarType;
 using ir::TensorPtr;
-using Class = ir::ScalarInfo::Class;
 using Kind = PointNode::Kind;
 using Shape = std::vector<std::int64_t>;
-
-bool is_float(ScalarType t) { return ir::info(t).cls == Class::Float; }
-
-// The type arithmetic on a type is done in.
-ScalarType widened(ScalarType t) {
-  if (is_float(t)) return t == ScalarType::fp64 ? t : ScalarType::fp32;
-  if (t == ScalarType::i8 || t == ScalarType::u8 || t == ScalarType::i16 || t == ScalarType::u16)
-    return ScalarType::i32;
-  return t;
-}
-
-// Whether two neighbours are converted by one instruction.
-bool converts_pairs(ScalarType from, ScalarType to) {
-  return is_float(from) && is_float(to) &&
-         ((from == ScalarType::fp32 && ir::bits(to) <= 16) || (to == ScalarType::fp32 && ir::bits(from) <= 16) ||
-          (ir::bits(from) == 8 && to == ScalarType::fp16));
-}
-
-// Conversions that no instruction makes, of types whose values fp32 has all: exactly to fp32, then rounding once.
-bool converts_by_fp32(ScalarType from, ScalarType to) {
-  if (ir::bits(from) > 16 || from == ScalarType::pred || to == ScalarType::pred) return false;
-  if (from == to || to == ScalarType::fp32) return false;
-  if (!is_float(from)) return is_float(to) && ir::bits(to) <= 16;
-  return from != ScalarType::fp16 || ir::bits(to) < 32;
-}
-
-ScalarType promoted(ScalarType a, ScalarType b) {
-  a = widened(a);
-  b = widened(b);
-  if (a == b) return a;
-  if (is_float(a) || is_float(b))
-    return a == ScalarType::fp64 || b == ScalarType::fp64 ? ScalarType::fp64 : ScalarType::fp32;
-  return ir::bits(a) == ir::bits(b) ? (ir::info(a).cls == Class::Unsigned ? a : b) : ir::bits(a) > ir::bits(b) ? a : b;
-}
-
-bool compares(const std::string& op) {
-  static const std::set<std::string> ops = {"eq", "ne", "lt", "le", "gt", "ge"};
-  return ops.contains(op);
-}
-
-bool logic(const std::string& op) { return op == "and" || op == "or" || op == "xor" || op == "not"; }
 
 class Pointwise {
  public:
@@ -71,7 +31,14 @@ class Pointwise {
                                     [&](const ir::Operand& o) { return std::get<TensorPtr>(o) == n.tensor; });
       if (n.kind == Kind::Tensor && !seen) spec_.ins.emplace_back(n.tensor);
     }
-    if (dst->is_fragment()) spec_.threads = dst->buffer->fragment->group;
+    if (dst == nullptr) spec_.outs.clear();
+    if (dst != nullptr && dst->is_fragment()) spec_.threads = dst->buffer->fragment->group;
+  }
+
+  // Of the value; nullopt: of a number, which takes any.
+  std::optional<ScalarType> type() {
+    infer();
+    return types_.back();
   }
 
   void run() {
@@ -136,7 +103,7 @@ class Pointwise {
 
   void infer() {
     for (std::size_t i = 0; i < nodes_.size(); ++i) {
-      const PointNode& n = nodes_[i];
+      const PointNode n = nodes_[i];
       switch (n.kind) {
         case Kind::Tensor:
           types_[i] = n.tensor->dtype;
@@ -166,25 +133,59 @@ class Pointwise {
         refuse(Code::POINTWISE_TYPE, "where chooses by a comparison or by .valid()", {}, "write gr.where(x > 0, y, z)");
       if (chooses || !types_[arg]) continue;
       truths = truths || types_[arg] == ScalarType::pred;
-      common = common ? promoted(*common, *types_[arg]) : *types_[arg];
+      common = common ? point::promoted(*common, *types_[arg]) : *types_[arg];
     }
-    const ScalarType in = common ? widened(*common) : ScalarType::fp32;
+    const ScalarType in = common ? point::widened(*common) : ScalarType::fp32;
+    if (n.op == "bitcast") return infer_bitcast(i, n);
     if (n.op == "cast") {
       types_[i] = n.to;
       operand_type_[i] = common.value_or(n.to);
       return;
     }
-    if (truths && (in != ScalarType::pred || (!logic(n.op) && n.op != "where"))) {
+    if (truths && (in != ScalarType::pred || (!point::logic(n.op) && n.op != "where"))) {
       refuse(Code::POINTWISE_TYPE, "arithmetic on truth values", {"operation: " + n.op},
              "choose numbers with gr.where(condition, 1, 0)");
     }
-    if (n.op == "div" && !is_float(in) && in != ScalarType::pred) {
-      refuse(Code::POINTWISE_TYPE, "a division of integers in registers",
-             {std::string("got: ") + ir::name(in), "Python rounds it down, C++ toward zero: say which is meant"},
-             "divide floats, gr.cast(x, gr.fp32) / y, and round with gr.floor or gr.trunc");
+    if (n.op == "div" && !point::is_float(in) && in != ScalarType::pred) {
+      refuse(Code::POINTWISE_TYPE, "a division of integers in registers", {std::string("got: ") + ir::name(in)},
+             "write x // y, which rounds down as in Python, or divide floats: gr.cast(x, gr.fp32) / y");
     }
+    const bool bits = (point::logic(n.op) && in != ScalarType::pred) || point::of_integers(n.op);
+    if (bits && common && point::is_float(in)) {
+      refuse(Code::POINTWISE_TYPE, "an operation on integers, of floats",
+             {"operation: " + n.op, std::string("got: ") + ir::name(*common)},
+             n.op == "floordiv" ? "write gr.floor(x / y)"
+             : n.op == "mod"    ? "write gr.fmod(x, y), whose sign is that of x, or x - y * gr.floor(x / y)"
+                                : "write gr.bitcast(x, gr.u32) for the bits, or gr.cast(x, gr.i32) for the number");
+    }
+    divide_by_shift(i, in);
     operand_type_[i] = in;
-    types_[i] = compares(n.op) ? ScalarType::pred : in;
+    types_[i] = point::compares(n.op) ? ScalarType::pred : in;
+  }
+
+  void infer_bitcast(std::size_t i, const PointNode& n) {
+    const ScalarType from = types_[static_cast<std::size_t>(n.args[0])].value_or(n.to);
+    if (ir::bits(from) != ir::bits(n.to) || from == ScalarType::pred || n.to == ScalarType::pred) {
+      refuse(Code::POINTWISE_TYPE, "a bitcast of elements of another width",
+             {"got: " + std::string(ir::name(from)) + " to " + ir::name(n.to)},
+             "gr.bitcast of a whole tensor of registers regroups them; gr.cast converts numbers");
+    }
+    types_[i] = n.to;
+    operand_type_[i] = from;
+  }
+
+  // Division of an integer by a power of two that is known: both round down, whatever the sign.
+  void divide_by_shift(std::size_t i, ScalarType in) {
+    PointNode& n = nodes_[i];
+    if ((n.op != "floordiv" && n.op != "mod") || point::is_float(in)) return;
+    PointNode& by = nodes_[static_cast<std::size_t>(n.args[1])];  // a number is the operand of one operation alone
+    if (by.kind != Kind::Number || by.number < 1 || by.number >= 0x1p62) return;
+    const auto divisor = static_cast<std::uint64_t>(by.number);
+    if (static_cast<double>(divisor) != by.number || !std::has_single_bit(divisor)) return;
+    if (std::countr_zero(divisor) >= ir::bits(in) - 1) return;  // not a number of the type
+    const bool quotient = n.op == "floordiv";
+    by.number = quotient ? std::countr_zero(divisor) : by.number - 1;
+    n.op = quotient ? "shr" : "and";
   }
 
   // What is cast to the type that it has is used as it stands.
@@ -283,14 +284,14 @@ class Pointwise {
 
   void store(const Shape& want) {
     if (Frame frame(b_, spec_, dst_, want); reads_permuted(frame)) {
-      const TensorPtr array = frame.array(types_[root_].value_or(widened(dst_->dtype)));
+      const TensorPtr array = frame.array(types_[root_].value_or(point::widened(dst_->dtype)));
       to_array(frame, root_, array);
       computed_[root_] = {array, dst_};
     }
     Frame frame(b_, spec_, dst_, want);
     declare(frame, root_);
     frame.reads(dst_, nullptr);
-    const bool narrow = ir::bits(dst_->dtype) < 32 && is_float(dst_->dtype);
+    const bool narrow = ir::bits(dst_->dtype) < 32 && point::is_float(dst_->dtype);
     const TensorPtr same = operand_of(root_);
     const bool other = same != nullptr && same->dtype != dst_->dtype && half_pair(frame, root_);
     if (narrow && frame.paired(dst_) && (types_[root_] == ScalarType::fp32 || other)) return store_pairs(frame);
@@ -299,8 +300,8 @@ class Pointwise {
       return;
     }
     frame.each(true, [&] {
-      if (const TensorPtr from = operand_of(root_);
-          from != nullptr && frame.paired(from) && frame.paired(dst_) && converts_pairs(from->dtype, dst_->dtype)) {
+      if (const TensorPtr from = operand_of(root_); from != nullptr && frame.paired(from) && frame.paired(dst_) &&
+                                                    point::converts_pairs(from->dtype, dst_->dtype)) {
         return cast_pair(frame, from);
       }
       load_pairs(frame, root_);
@@ -316,7 +317,7 @@ class Pointwise {
   // One conversion for two neighbours of the destination.
   void store_pairs(Frame& frame) {
     const TensorPtr from = operand_of(root_);
-    const bool whole = from != nullptr && frame.paired(from) && converts_pairs(from->dtype, dst_->dtype);
+    const bool whole = from != nullptr && frame.paired(from) && point::converts_pairs(from->dtype, dst_->dtype);
     TensorPtr pair;
     if (!whole) pair = b_.alloc(b_.unique_name("pair"), Layout(2), ScalarType::fp32, ir::Memory::RF, {});
     frame.each(true, [&] {
@@ -342,7 +343,7 @@ class Pointwise {
 
   bool half_pair(const Frame& frame, std::size_t i) const {
     const PointNode& n = nodes_[i];
-    return n.kind == Kind::Tensor && ir::bits(n.tensor->dtype) <= 16 && is_float(n.tensor->dtype) &&
+    return n.kind == Kind::Tensor && ir::bits(n.tensor->dtype) <= 16 && point::is_float(n.tensor->dtype) &&
            frame.paired(n.tensor);
   }
 
@@ -350,6 +351,7 @@ class Pointwise {
     if (computed_.contains(i)) return false;
     // Bits that are only moved need no widening.
     if (i == root_ && nodes_[i].kind == Kind::Tensor && nodes_[i].tensor->dtype == dst_->dtype) return false;
+    if (nodes_[i].op == "bitcast" && half_pair(frame, static_cast<std::size_t>(nodes_[i].args[0]))) return false;
     return half_pair(frame, i) || std::any_of(nodes_[i].args.begin(), nodes_[i].args.end(),
                                               [&](int a) { return widens_pairs(frame, static_cast<std::size_t>(a)); });
   }
@@ -367,6 +369,7 @@ class Pointwise {
       unary("cast", wide, frame.pair(nodes_[i].tensor));
       wide_pairs_[i] = wide;
     }
+    if (nodes_[i].op == "bitcast" && nodes_[static_cast<std::size_t>(nodes_[i].args[0])].kind == Kind::Tensor) return;
     for (const int a : nodes_[i].args) add_pairs(frame, static_cast<std::size_t>(a));
   }
 
@@ -394,7 +397,8 @@ class Pointwise {
         const auto arg = static_cast<std::size_t>(n.args[a]);
         const bool chooses = n.op == "where" && a == 0;
         ir::Operand x = emit(frame, arg);
-        if (!chooses && n.op != "cast") x = converted(x, operand_type_.at(i));
+        if (n.op == "bitcast" && nodes_[arg].kind == Kind::Tensor) x = element_of(frame, arg);
+        if (!chooses && n.op != "cast" && n.op != "bitcast") x = converted(x, operand_type_.at(i));
         if (n.spec == ir::SpecKind::UnaryPointwise) x = in_register(x, operand_type_.at(i));
         args.push_back(std::move(x));
       }
@@ -402,7 +406,7 @@ class Pointwise {
       if (n.op == "cast" && held != nullptr && (*held)->dtype == n.to) return done_[i] = *held;  // a number
       const bool direct = i == root_now_ && destination_ != nullptr && destination_->dtype == *types_[i];
       const TensorPtr to = direct ? destination_ : temporary(*types_[i]);
-      if (n.op == "cast" && held != nullptr && converts_by_fp32((*held)->dtype, n.to)) args[0] = widen(*held);
+      if (n.op == "cast" && held != nullptr && point::converts_by_fp32((*held)->dtype, n.to)) args[0] = widen(*held);
       ir::SpecStmt s;
       s.kind = n.spec;
       s.attrs = n.attrs;
@@ -412,6 +416,12 @@ class Pointwise {
     }
     done_[i] = out;
     return out;
+  }
+
+  // Of a tensor as it stands, though the expression may also use it widened.
+  ir::Operand element_of(Frame& frame, std::size_t i) {
+    const auto it = computed_.find(i);
+    return frame.element(it != computed_.end() ? it->second.array : nodes_[i].tensor);
   }
 
   void assign(const TensorPtr& to, const ir::Operand& x) {
@@ -429,7 +439,7 @@ class Pointwise {
         s.attrs["op"] = std::string("cast");
         return leaf(std::move(s), to, {x});
       }
-      return assign_converted(to, in_register(x, widened(to->dtype)));
+      return assign_converted(to, in_register(x, point::widened(to->dtype)));
     }
     assign_converted(to, x);
   }
@@ -437,7 +447,7 @@ class Pointwise {
   void assign_converted(const TensorPtr& to, const ir::Operand& x) {
     const TensorPtr& t = std::get<TensorPtr>(x);
     if (t == to) return;
-    if (converts_by_fp32(t->dtype, to->dtype)) return unary("cast", to, widen(t));
+    if (point::converts_by_fp32(t->dtype, to->dtype)) return unary("cast", to, widen(t));
     if (t->dtype != to->dtype) return unary("cast", to, t);
     ir::SpecStmt s;
     s.kind = ir::SpecKind::Move;
@@ -446,7 +456,7 @@ class Pointwise {
 
   ir::Operand converted(const ir::Operand& x, ScalarType type) {
     const auto* t = std::get_if<TensorPtr>(&x);
-    if (std::holds_alternative<Expr>(x) && is_float(type)) return in_register(x, type);
+    if (std::holds_alternative<Expr>(x) && point::is_float(type)) return in_register(x, type);
     if (t == nullptr || (*t)->dtype == type) return x;
     const TensorPtr to = temporary(type);
     unary("cast", to, *t);
@@ -521,10 +531,23 @@ class Pointwise {
   TensorPtr destination_;
 };
 
+// A value that is what the destination holds: `t[i] += 1` assigns what it has changed to where it is.
+bool is_place(const PointNode& value, const ir::Tensor& dst) {
+  if (value.kind != Kind::Tensor || value.tensor->buffer != dst.buffer || dst.memory() != ir::Memory::RF) return false;
+  const ir::Tensor& t = *value.tensor;
+  return identical(t.offset, dst.offset) &&
+         std::ranges::equal(t.levels, dst.levels, [](const Layout& x, const Layout& y) { return identical(x, y); });
+}
+
 }  // namespace
 
 void pointwise(ir::Builder& b, const TensorPtr& dst, const std::vector<PointNode>& nodes) {
+  if (is_place(nodes.back(), *dst)) return;
   Pointwise(b, dst, nodes).run();
+}
+
+std::optional<ScalarType> type_of(ir::Builder& b, const std::vector<PointNode>& nodes) {
+  return Pointwise(b, nullptr, nodes).type();
 }
 
 }  // namespace graphene::build

@@ -30,6 +30,9 @@ struct PointNode {
 // broadcast to the destination's), POINTWISE_OWNER (an element that another thread holds), POINTWISE_TYPE.
 void pointwise(ir::Builder& b, const ir::TensorPtr& dst, const std::vector<PointNode>& nodes);
 
+// The type that registers must have to hold the value as it is computed; nullopt: a number's, which any type takes.
+[[nodiscard]] std::optional<ir::ScalarType> type_of(ir::Builder& b, const std::vector<PointNode>& nodes);
+
 // Stands for coordinate `dim`, below `extent`, of the element that an expression is evaluated at, in a destination of
 // this shape.
 [[nodiscard]] Expr element_coordinate(const std::vector<std::int64_t>& shape, std::size_t dim, std::int64_t extent);

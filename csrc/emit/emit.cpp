@@ -324,6 +324,8 @@ class KernelPrinter {
       append(out, print_if(*branch));
     } else if (const auto* exit = n.as<ExitIf>()) {
       out.push_back("if (" + expressions_.text(exit->condition, "exit").text + ") return;");
+    } else if (const auto* tell = n.as<lower::Tell>()) {
+      append(out, print_tell(*tell, n.origin));
     } else if (const auto* set = n.as<ScalarSet>()) {
       out.push_back(print_set(*set));
     } else if (const auto* scope = n.as<SpecScope>()) {
@@ -350,6 +352,60 @@ class KernelPrinter {
            registers_->value(set.from->array, set.from->values.front()) + ";";
   }
 
+  // A line of printf: where in Python, block and thread, the text, the values. A broken assertion also ends the kernel.
+  Lines print_tell(const lower::Tell& tell, const ir::Stmt* origin) {
+    std::string format = tell.condition ? "assertion failed: " + tell.condition->str() + ": " : "";
+    if (origin != nullptr && origin->loc.known()) format = origin->loc.str() + ": " + format;
+    const auto literally = [](const std::string& s) {
+      std::string out;
+      for (const char c : s) out += c == '%' ? std::string("%%") : std::string(1, c);
+      return out;
+    };
+    std::string quoted = literally(format) + "block %d,%d,%d thread %d:";
+    if (!tell.text.empty()) quoted += " " + literally(tell.text);
+    std::vector<std::string> args = {"(int)blockIdx.x", "(int)blockIdx.y", "(int)blockIdx.z", "(int)threadIdx.x"};
+    for (const lower::Operand& v : tell.values) {
+      const auto [conversion, arg] = print_value(v);
+      quoted += " " + conversion;
+      args.push_back(arg);
+    }
+    std::string call = "printf(" + c_string(quoted + "\n");
+    for (const std::string& a : args) call += ", " + a;
+    call += ");";
+    if (!tell.condition) return {call};
+    return {"if (!(" + expressions_.text(*tell.condition, "asserted").text + ")) {", "  " + call, "  __trap();", "}"};
+  }
+
+  static std::string c_string(const std::string& s) {
+    std::string out = "\"";
+    for (const char c : s) {
+      if (c == '"' || c == '\\') out += '\\';
+      out += c == '\n' ? "\\n" : std::string(1, c);
+    }
+    return out + "\"";
+  }
+
+  // How printf converts a value, and what it is given.
+  std::pair<std::string, std::string> print_value(const lower::Operand& v) {
+    if (const auto* e = std::get_if<lower::ExprRef>(&v))
+      return {"%lld", "(i64)" + expressions_.text(e->value, "shown").in(Prec::Unary)};
+    if (const auto* i = std::get_if<lower::ImmRef>(&v)) return {"%g", c_literal(i->value, i->dtype)};
+    const auto& r = std::get<lower::RegRef>(v);
+    const std::string value = registers_->value(r.array, r.values.front());
+    const ir::ScalarType t = registers_->array(r.array).dtype;
+    switch (ir::info(t).cls) {
+      case ir::ScalarInfo::Class::Float:
+        if (t == ir::ScalarType::fp32 || t == ir::ScalarType::fp64 || t == ir::ScalarType::tf32)
+          return {"%.9g", "(double)" + value};
+        if (t == ir::ScalarType::bf16) return {"%.9g", "(double)__uint_as_float((u32)" + value + " << 16)"};
+        return {"0x%x", "(u32)" + value};
+      case ir::ScalarInfo::Class::Signed:
+        return {"%lld", "(i64)" + value};
+      default:
+        return {"%llu", "(u64)" + value};
+    }
+  }
+
   Lines print_loop(const Loop& loop) {
     const bool wide = !fits_32(loop.var) || !fits_32(loop.stop) || !fits_32(loop.var + loop.step);
     const CText start = expressions_.text(loop.start, loop.var.var().name);
@@ -363,13 +419,15 @@ class KernelPrinter {
     names_.release(name);
     last_comment_ = nullptr;
 
+    std::string lasts;
+    if (!loop.condition.is_const(1)) lasts = " && " + expressions_.text(loop.condition, "lasts").in(Prec::And);
     const bool down = loop.step.is_const() && loop.step.value() < 0;
     std::string advance = step.text == "1" ? "++" + name : name + " += " + step.text;
     if (down) advance = name + " -= " + step.text.substr(1);
     Lines out;
     out.push_back("#pragma unroll " + std::to_string(std::max(loop.unroll, 1)));
     out.push_back(std::string("for (") + (wide ? "i64 " : "int ") + name + " = " + start.text + "; " + name +
-                  (down ? " > " : " < ") + stop.in(Prec::Less) + "; " + advance + ") {");
+                  (down ? " > " : " < ") + stop.in(Prec::Less) + lasts + "; " + advance + ") {");
     append(out, definitions, "  ");
     append(out, body, "  ");
     out.emplace_back("}");

@@ -5,6 +5,7 @@ namespace graphene::ir {
 std::optional<Arity> arity(SpecKind kind) {
   switch (kind) {
     case SpecKind::Move:
+      return Arity{1, 1, 1};
     case SpecKind::UnaryPointwise:
     case SpecKind::Reduction:
     case SpecKind::Shfl:

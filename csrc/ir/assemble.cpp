@@ -451,7 +451,7 @@ Expr Assembler::scalar(const std::string& name, const FactsDecl& facts) {
 
 void Assembler::complete(SpecStmt& s) {
   const std::optional<Arity> want = arity(s.kind);
-  if (want && (s.outs.size() != want->outs || s.ins.size() != want->ins))
+  if (want && !want->fits(s.outs.size(), s.ins.size()))
     fail(Code::IR_OPERANDS, std::string("a wrong number of operands of ") + name(s.kind),
          {"want: " + count_str(want->outs, "output") + ", " + count_str(want->ins, "input"),
           "got:  " + count_str(s.outs.size(), "output") + ", " + count_str(s.ins.size(), "input")});

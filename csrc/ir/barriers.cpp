@@ -60,6 +60,25 @@ void check_phase(const SyncStmt& s) {
             "use the phase of a gr.ring, or a count of rounds % 2");
 }
 
+// What print and assert show is a thread's own: one register each, or an integer.
+void check_shown(const SyncStmt& s) {
+  const bool tells = s.op == kPrint || s.op == kAssert;
+  const auto text = s.attrs.find("text");
+  const bool has_text = text != s.attrs.end() && std::holds_alternative<std::string>(text->second);
+  const auto condition = s.attrs.find("condition");
+  const bool asks = condition != s.attrs.end() && std::holds_alternative<Expr>(condition->second);
+  if (!tells && s.values.empty()) return;
+  if (!tells || !has_text || asks != (s.op == kAssert) || s.attrs.size() != (asks ? 2U : 1U) || s.group)
+    fail(Code::VERIFY_OPERANDS, s.op + "() shows a text and values" + (s.op == kAssert ? ", and has a condition" : ""),
+         {"want: text=\"...\", values=(...)" + std::string(s.op == kAssert ? ", condition=..." : "")});
+  for (const Operand& v : s.values) {
+    const auto* t = std::get_if<TensorPtr>(&v);
+    if (t == nullptr || ((*t)->memory() == Memory::RF && (*t)->levels.empty() && !(*t)->is_fragment())) continue;
+    fail(Code::VERIFY_OPERANDS, s.op + "() shows registers of the executing thread, one by one", {"got: " + of(*t)},
+         "move it to a register first, and index that down to one element");
+  }
+}
+
 }  // namespace
 
 bool is_barrier(ScalarType t) { return info(t).cls == ScalarInfo::Class::Barrier; }
@@ -101,6 +120,7 @@ void check_barriers(const Buffer& b) {
 }
 
 void check_sync(const SyncStmt& s, std::int64_t cluster) {
+  check_shown(s);
   const bool whole_cluster = s.op == "barrier" && cluster > 1;
   if (s.group && s.group->unit != ThreadUnit::Thread && !whole_cluster)
     fail(Code::SPEC_GROUP, s.op + "() takes threads of the block", {"got: " + s.group->type_str()},

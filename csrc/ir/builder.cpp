@@ -405,12 +405,14 @@ void Builder::enter(const std::shared_ptr<Stmt>& stmt) {
   push(stmt, &s.body);
 }
 
-Expr Builder::loop(const std::string& name, const Expr& start, const Expr& stop, const Expr& step, int unroll) {
+Expr Builder::loop(const std::string& name, const Expr& start, const Expr& stop, const Expr& step, int unroll,
+                   const Expr& condition) {
   ready();
   if (!is_identifier(name)) refuse(Code::KERNEL_NAME, "the name of a counter must be an identifier", {"got: " + name});
   use(start);
   use(stop);
   use(step);
+  use(condition);
   if (!steps_forward(step, kernel_.grid, kernel_.cluster))
     refuse(Code::LOOP_STEP, "the step of a loop must be known to be positive", {"got: " + step.str()},
            "count upwards, and give a symbol the fact min=1");
@@ -432,6 +434,7 @@ Expr Builder::loop(const std::string& name, const Expr& start, const Expr& stop,
   l.stop = stop;
   l.step = step;
   l.unroll = unroll;
+  l.condition = condition;
   return l.var;
 }
 
@@ -550,6 +553,10 @@ void Builder::sync(SyncStmt s) {
   if (s.to) use(s.to, "at");
   if (s.phase) use(*s.phase);
   use(s.expect_bytes);
+  for (const Operand& v : s.values) {
+    if (const auto* t = std::get_if<TensorPtr>(&v)) use(*t, "shown");
+    if (const auto* e = std::get_if<Expr>(&v)) use(*e);
+  }
   located([&] { check_sync(s, kernel_.cluster); });
   for (const auto& [key, value] : s.attrs)
     if (const auto* e = std::get_if<Expr>(&value)) use(*e);

@@ -78,7 +78,8 @@ class Builder {
   void decompose(SpecStmt s, const std::function<void(const SpecStmt&)>& body);
 
   // Blocks of statements, closed by leave().
-  Expr loop(const std::string& name, const Expr& start, const Expr& stop, const Expr& step, int unroll);
+  Expr loop(const std::string& name, const Expr& start, const Expr& stop, const Expr& step, int unroll,
+            const Expr& condition = 1);
   void if_(const Expr& condition);
   void else_();
   void only(const ThreadPtr& group, bool elect);

@@ -60,8 +60,8 @@ bool same(const Buffer& a, const Buffer& b) {
   return a.id == b.id && a.name == b.name && a.dtype == b.dtype && a.memory == b.memory && a.role == b.role &&
          same(a.layout, b.layout) && a.swizzle == b.swizzle && a.stages == b.stages &&
          same(a.stage_elems, b.stage_elems) && a.count == b.count && a.align_bytes == b.align_bytes &&
-         a.arrivals == b.arrivals && a.over == b.over && a.at_bytes == b.at_bytes && a.fragment.has_value() == b.fragment.has_value() &&
-         (!a.fragment || same(*a.fragment, *b.fragment));
+         a.arrivals == b.arrivals && a.over == b.over && a.at_bytes == b.at_bytes &&
+         a.fragment.has_value() == b.fragment.has_value() && (!a.fragment || same(*a.fragment, *b.fragment));
 }
 
 bool same(const DimBound& a, const DimBound& b) {
@@ -140,7 +140,7 @@ bool same(const SpecStmt& a, const SpecStmt& b) {
 }
 bool same(const LoopStmt& a, const LoopStmt& b) {
   return same(a.var, b.var) && same(a.start, b.start) && same(a.stop, b.stop) && same(a.step, b.step) &&
-         a.unroll == b.unroll && same(a.body, b.body);
+         a.unroll == b.unroll && same(a.condition, b.condition) && same(a.body, b.body);
 }
 bool same(const IfStmt& a, const IfStmt& b) {
   return same(a.condition, b.condition) && same(a.then_body, b.then_body) && same(a.else_body, b.else_body);
@@ -156,7 +156,7 @@ bool same(const SyncStmt& a, const SyncStmt& b) {
   return a.op == b.op && same(a.group, b.group) && a.atom == b.atom && same(a.attrs, b.attrs) &&
          same(a.barrier, b.barrier) && a.phase.has_value() == b.phase.has_value() &&
          (!a.phase || same(*a.phase, *b.phase)) && same(a.expect, b.expect) && same(a.expect_bytes, b.expect_bytes) &&
-         same(a.to, b.to);
+         same(a.to, b.to) && same(a.values, b.values);
 }
 
 bool same(const Stmt& a, const Stmt& b) {

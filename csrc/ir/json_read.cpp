@@ -308,13 +308,15 @@ class Reader : private JsonReader {
   }
 
   void loop(const At& j) {
-    j.only({"stmt", "loc", "var", "start", "stop", "step", "unroll", "multiple_of", "min", "max", "lo", "hi", "body"});
+    j.only({"stmt", "loc", "var", "start", "stop", "step", "unroll", "while", "multiple_of", "min", "max", "lo", "hi",
+            "body"});
     const int stmt = as_.next_id();
     LoopStmt l;
     l.start = expr(j["start"]);
     l.stop = expr(j["stop"]);
     l.step = expr(j["step"]);
     if (j.has("unroll")) l.unroll = j["unroll"].id();
+    if (j.has("while")) l.condition = expr(j["while"]);
     const FactsDecl f = facts(j);
     const std::string n = j["var"].string();
     l.body = body(j["body"], [&] { l.var = as_.counter(n, f, l.start, l.stop, l.step); });
@@ -374,7 +376,7 @@ class Reader : private JsonReader {
   }
 
   void sync(const At& j) {
-    j.only({"stmt", "loc", "op", "barrier", "phase", "expect", "expect_bytes", "to", "of", "atom", "attrs"});
+    j.only({"stmt", "loc", "op", "barrier", "phase", "expect", "expect_bytes", "to", "of", "atom", "attrs", "values"});
     SyncStmt s;
     s.op = j["op"].string();
     if (!is_plain_name(s.op)) j["op"].expected("the name of an operation");
@@ -388,6 +390,10 @@ class Reader : private JsonReader {
       for (std::size_t i = 0; i < expect.array().size(); ++i) s.expect.push_back(tensor(expect[i]));
     }
     if (j.has("expect_bytes")) s.expect_bytes = expr(j["expect_bytes"]);
+    if (j.has("values")) {
+      const At values = j["values"];
+      for (std::size_t i = 0; i < values.array().size(); ++i) s.values.push_back(operand(values[i]));
+    }
     if (j.has("to")) s.to = threads(j["to"]);
     check_sync(s, as_.cluster());
     add(j, as_.next_id(), std::move(s));

@@ -253,11 +253,7 @@ class Writer {
     OrderedJson outs = OrderedJson::array();
     for (const TensorPtr& t : s.outs) outs.push_back(t->id);
     OrderedJson ins = OrderedJson::array();
-    for (const Operand& in : s.ins) {
-      if (const auto* t = std::get_if<TensorPtr>(&in)) ins.push_back({{"tensor", (*t)->id}});
-      if (const auto* d = std::get_if<double>(&in)) ins.push_back(number_json(*d));
-      if (const auto* e = std::get_if<Expr>(&in)) ins.push_back({{"expr", expr_json(*e)}});
-    }
+    for (const Operand& in : s.ins) ins.push_back(operand_json(in));
     OrderedJson out = {{"stmt", "spec"},
                        {"kind", name(s.kind)},
                        {"outs", std::move(outs)},
@@ -282,6 +278,7 @@ class Writer {
                        {"stop", expr_json(l.stop)},
                        {"step", expr_json(l.step)},
                        {"unroll", l.unroll}};
+    if (!l.condition.is_const(1)) out["while"] = expr_json(l.condition);
     put_facts(out, l.var.var(), loop_info(l.var.var().name, l.start, l.stop, l.step));
     out["body"] = block(l.body);
     return out;
@@ -325,7 +322,14 @@ class Writer {
     if (s.group) out["of"] = group_json(s.group);
     if (!s.atom.empty()) out["atom"] = s.atom;
     if (!s.attrs.empty()) out["attrs"] = attrs_json(s.attrs);
+    for (const Operand& v : s.values) out["values"].push_back(operand_json(v));
     return out;
+  }
+
+  [[nodiscard]] static OrderedJson operand_json(const Operand& o) {
+    if (const auto* t = std::get_if<TensorPtr>(&o)) return {{"tensor", (*t)->id}};
+    if (const auto* d = std::get_if<double>(&o)) return number_json(*d);
+    return {{"expr", expr_json(std::get<Expr>(o))}};
   }
 
   bool locations_;

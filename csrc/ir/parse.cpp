@@ -418,13 +418,22 @@ class KernelReader : public DeclReader {
 
   void operand(SpecStmt& s) {
     if (tok().kind == Tok::Name && tok(1).is("=")) return attribute(s.attrs);
-    if (tok().is("%") && tok(1).kind == Tok::Int && tok(1).glued) {
-      s.ins.emplace_back(tensor_ref());
-    } else if (const std::optional<double> d = number()) {
-      s.ins.emplace_back(*d);
-    } else {
-      s.ins.emplace_back(expr());
-    }
+    s.ins.push_back(operand());
+  }
+
+  Operand operand() {
+    if (tok().is("%") && tok(1).kind == Tok::Int && tok(1).glued) return tensor_ref();
+    if (const std::optional<double> d = number()) return *d;
+    return expr();
+  }
+
+  void shown(SyncStmt& s) {
+    advance();
+    expect("=");
+    expect("(");
+    do s.values.push_back(operand());
+    while (comma());
+    expect(")");
   }
 
   void attribute(Attrs& attrs) {
@@ -474,6 +483,7 @@ class KernelReader : public DeclReader {
       expect("=");
       l.unroll = accept_name("full") ? 0 : small("an unroll factor", 1, kMaxInt32);
     }
+    if (accept_name("while")) l.condition = in_parens();
     const FactsDecl f = facts();
     l.body = body([&] { l.var = at(counter, [&] { return as_.counter(n, f, l.start, l.stop, l.step); }); });
     as_.add(stmt, std::move(l));
@@ -557,7 +567,11 @@ class KernelReader : public DeclReader {
     expect("(");
     while (!tok().is(")")) {
       if (tok().kind == Tok::Name && tok(1).is("=")) {
-        if (!of_barrier(s)) attribute(s.attrs);
+        if (tok().is_name("values") && s.values.empty()) {
+          shown(s);
+        } else if (!of_barrier(s)) {
+          attribute(s.attrs);
+        }
       } else if (tok().is("%") && !s.barrier) {
         s.barrier = tensor_ref();
       } else if (tok().kind == Tok::String && s.atom.empty()) {

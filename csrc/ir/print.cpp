@@ -158,6 +158,7 @@ std::string loop_text(const LoopStmt& l) {
       "for(" + var + "=" + l.start.str() + "; " + var + " < " + l.stop.str() + "; " + var + " += " + l.step.str() + ")";
   if (l.unroll == 0) s += " unroll=full";
   if (l.unroll != 0 && l.unroll != 1) s += " unroll=" + std::to_string(l.unroll);
+  if (!l.condition.is_const(1)) s += " while(" + l.condition.str() + ")";
   return s + facts_text(l.var.var(), loop_info(l.var.var().name, l.start, l.stop, l.step));
 }
 
@@ -165,6 +166,12 @@ std::string scalar_text(const ScalarStmt& s) {
   if (!s.declare) return s.var.str() + " = " + s.value.str();
   if (s.from) return "index " + s.var.str() + facts_text(s.var.var(), plain_var(s.var.var())) + " = " + ref(s.from);
   return "scalar " + s.var.str() + facts_text(s.var.var(), plain_var(s.var.var())) + " = " + s.value.str();
+}
+
+std::string operand_text(const Operand& o, bool types) {
+  if (const auto* t = std::get_if<TensorPtr>(&o)) return ref(*t, types);
+  if (const auto* d = std::get_if<double>(&o)) return number_text(*d);
+  return std::get<Expr>(o).str();
 }
 
 std::string sync_text(const SyncStmt& s) {
@@ -182,6 +189,11 @@ std::string sync_text(const SyncStmt& s) {
   if (!identical(s.expect_bytes, Expr(0))) add("expect_bytes=" + s.expect_bytes.str());
   if (s.to) add("to=" + ref(s.to));
   for (const auto& [key, value] : s.attrs) add(key + "=" + attr_text(value));
+  if (!s.values.empty()) {
+    std::string values;
+    for (const Operand& v : s.values) values += (values.empty() ? "" : ", ") + operand_text(v, false);
+    add("values=(" + values + ")");
+  }
   return s.op + "(" + args + ")";
 }
 
@@ -322,11 +334,7 @@ std::string head_line(const SpecStmt& s, bool types) {
   const Attrs& usual = default_attrs(s.kind);
   std::string args;
   const auto add = [&](const std::string& a) { args += (args.empty() ? "" : ", ") + a; };
-  for (const Operand& in : s.ins) {
-    if (const auto* t = std::get_if<TensorPtr>(&in)) add(ref(*t, types));
-    if (const auto* d = std::get_if<double>(&in)) add(number_text(*d));
-    if (const auto* e = std::get_if<Expr>(&in)) add(e->str());
-  }
+  for (const Operand& in : s.ins) add(operand_text(in, types));
   for (const auto& [key, value] : s.attrs) {
     const auto* op = std::get_if<std::string>(&value);
     if (key == "op" && op != nullptr && is_plain_name(*op)) {

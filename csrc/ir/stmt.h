@@ -81,10 +81,12 @@ struct SpecStmt {
 };
 
 // for(k=0; k < stop; k += step). unroll 0: fully, when lowering (registers may then be indexed by the counter);
-// 1: not at all; n: by n, printed as a pragma.
+// 1: not at all; n: by n, printed as a pragma. With a condition, which is asked before each turn, the loop ends as soon
+// as that does not hold, and `stop` is a bound that the condition must not reach.
 struct LoopStmt {
   Expr var, start, stop, step;
   int unroll = 1;
+  Expr condition = 1;
   Block body;
 };
 
@@ -114,8 +116,9 @@ inline constexpr const char* kWaitKernels = "wait_kernels";
 inline constexpr const char* kStartKernels = "start_kernels";
 
 // barrier(group), commit(atom), wait(atom, pending), fence(...), wait_kernels(), start_kernels(),
-// setmaxnreg(registers): named `op`, matched with Sync entries as data. Of an mbarrier: arrive(barrier, expect, to,
-// atom) and wait_phase(barrier, phase). Of a named barrier: arrive(barrier) and sync(barrier).
+// setmaxnreg(registers), print(text, values), assert(condition, text, values): named `op`, matched with Sync entries as
+// data. Of an mbarrier: arrive(barrier, expect, to, atom) and wait_phase(barrier, phase). Of a named barrier:
+// arrive(barrier) and sync(barrier).
 struct SyncStmt {
   std::string op;
   ThreadPtr group;   // barrier: null = the whole block; members are threads, or the blocks of a cluster
@@ -126,7 +129,12 @@ struct SyncStmt {
   std::vector<TensorPtr> expect;  // arrive: tensors whose bytes the phase waits for, as a whole each
   Expr expect_bytes = 0;          // arrive: ... or a number of bytes, besides
   ThreadPtr to;                   // arrive: at this barrier of each of these blocks; null: of the own block
+  std::vector<Operand> values;    // print, assert: registers and integers that are shown
 };
+
+// What a thread tells about itself while it runs, for whoever looks for a mistake.
+inline constexpr const char* kPrint = "print";
+inline constexpr const char* kAssert = "assert";  // attribute `condition`
 
 struct Stmt {
   int id = 0;  // unique in the kernel, in order of creation: names syncs, errors, reports

@@ -164,6 +164,8 @@ class Lowering {
         from = RegRef{buffers_.array_of.at(held->buffer->id), {static_cast<int>(held->offset.value())}};
       }
       add(out, s, ScalarSet{scalar->var, now(scalar->value), scalar->declare, std::move(from)});
+    } else if (const auto* told = s.as<ir::SyncStmt>(); told != nullptr && is_told(*told)) {
+      add(out, s, tell(*told));
     } else if (const auto* sync = s.as<ir::SyncStmt>()) {
       if (sync->op == ir::kWaitKernels) waits_ = &s;  // it stands before every access of global memory
       ir::SyncStmt stmt = *sync;
@@ -179,6 +181,28 @@ class Lowering {
     } else if (const auto* view = s.as<ir::ViewStmt>()) {
       boxes_.see(*view);
     }
+  }
+
+  static bool is_told(const ir::SyncStmt& s) { return s.op == ir::kPrint || s.op == ir::kAssert; }
+
+  Tell tell(const ir::SyncStmt& s) const {
+    Tell out{.text = std::get<std::string>(s.attrs.at("text")), .values = {}, .condition = std::nullopt};
+    if (const auto it = s.attrs.find("condition"); it != s.attrs.end()) out.condition = now(std::get<Expr>(it->second));
+    for (const ir::Operand& v : s.values) {
+      if (const auto* t = std::get_if<ir::TensorPtr>(&v)) {
+        const ir::TensorPtr held = substitute(*t, unrolled_);
+        if (!held->offset.is_const())
+          fail(Code::LOWER_REGISTER_INDEX, "a register shown whose number is not a constant",
+               {"index: " + held->offset.str() + " of " + held->buffer->name}, "unroll the loop around it: unroll=0");
+        out.values.emplace_back(
+            RegRef{buffers_.array_of.at(held->buffer->id), {static_cast<int>(held->offset.value())}});
+      } else if (const auto* d = std::get_if<double>(&v)) {
+        out.values.emplace_back(ImmRef{*d, ir::ScalarType::fp64});
+      } else {
+        out.values.emplace_back(ExprRef{now(std::get<Expr>(v)), ir::ScalarType::i64});
+      }
+    }
+    return out;
   }
 
   // Coordinates of a group that an unrolled counter selects have another definition in every copy.
@@ -497,8 +521,12 @@ class Lowering {
       loops_.push_back(&s);
       Block body = block(loop.body);
       loops_.pop_back();
-      add(out, s, Loop{loop.var, start, stop, step, loop.unroll, std::move(body)});
+      add(out, s, Loop{loop.var, start, stop, step, loop.unroll, now(loop.condition), std::move(body)});
       return;
+    }
+    if (!loop.condition.is_const(1)) {
+      fail(Code::LOWER_UNROLL, "a loop that a condition ends cannot be unrolled",
+           {"condition: " + loop.condition.str()}, "unroll=1");
     }
     if (!start.is_const() || !stop.is_const() || !step.is_const()) {
       fail(Code::LOWER_UNROLL, "a loop that must be unrolled has bounds that are not constant",

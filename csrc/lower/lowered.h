@@ -111,7 +111,15 @@ struct AtomCall {
 struct Loop {
   Expr var, start, stop, step;
   int unroll = 1;
+  Expr condition = 1;  // asked before each turn
   Block body;
+};
+// What a thread shows: a text and values, which are registers and integers. With a condition only where that does not
+// hold, and then the thread goes no further.
+struct Tell {
+  std::string text;
+  std::vector<Operand> values;
+  std::optional<Expr> condition;
 };
 struct If {  // also gr.only: `uniform_for` is then the group for which the branch is uniform
   Expr condition;
@@ -141,7 +149,7 @@ struct SpecScope {
 
 struct Node {
   const ir::Stmt* origin = nullptr;  // the IR statement it implements; outlives the tree (Program::kernel)
-  std::variant<AtomCall, Loop, If, ExitIf, ScalarSet, SpecScope> node;
+  std::variant<AtomCall, Loop, If, ExitIf, ScalarSet, SpecScope, Tell> node;
 
   template <class T>
   [[nodiscard]] const T* as() const {

@@ -105,9 +105,12 @@ class Compiler {
         see(loop->start);
         see(loop->stop);
         see(loop->step);
+        see(loop->condition);
         assign(loop->var, {loop->start, loop->step});
         control_.push_back(loop->stop);
+        control_.push_back(loop->condition);
         classify(loop->body);
+        control_.pop_back();
         control_.pop_back();
       } else if (const auto* branch = n->as<lower::If>()) {
         see(branch->condition);
@@ -125,6 +128,11 @@ class Compiler {
         see(exit->condition);
       } else if (const auto* scope = n->as<lower::SpecScope>()) {
         classify(scope->body);
+      } else if (const auto* tell = n->as<lower::Tell>()) {
+        if (tell->condition) see(*tell->condition);
+        for (const lower::Operand& v : tell->values) {
+          if (const auto* e = std::get_if<lower::ExprRef>(&v)) see(e->value);
+        }
       } else if (const auto* call = n->as<lower::AtomCall>()) {
         see(call->predicate);
         for (const auto* list : {&call->out, &call->in, &call->aux}) {
@@ -201,7 +209,8 @@ class Compiler {
     } else if (const auto* loop = n.as<lower::Loop>()) {
       const bool uniform = !varying_.contains(loop->var.node());
       code_.loops.push_back({uniform, slot(loop->var, uniform), plans().compile(loop->start),
-                             plans().compile(loop->stop), plans().compile(loop->step)});
+                             plans().compile(loop->stop), plans().compile(loop->step),
+                             plans().compile(loop->condition)});
       const std::size_t index = code_.loops.size() - 1;
       const std::size_t begin = emit(Op::LoopBegin, index, n.origin);
       block(loop->body);
@@ -232,6 +241,9 @@ class Compiler {
         code.from = code_.array_first[static_cast<std::size_t>(set->from->array)] + set->from->values.front();
       }
       emit(Op::Set, code_.sets.size() - 1, n.origin);
+    } else if (const auto* tell = n.as<lower::Tell>()) {
+      code_.tells.push_back(compile_tell(*tell, code_));
+      emit(Op::Tell, code_.tells.size() - 1, n.origin);
     } else if (const auto* scope = n.as<lower::SpecScope>()) {
       if (options_.scopes) {
         Meaning means{.kind = scope->kind, .attrs = scope->attrs, .reference = {}};

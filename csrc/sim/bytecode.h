@@ -128,8 +128,9 @@ struct Leaf {
   std::uint32_t site = 0;
   std::shared_ptr<const Collective> collective;  // null: each thread for itself
 
-  bool coherent = true;  // false: reads memory as if nobody wrote it while the kernel runs
-  bool atomic = false;   // Move: combines with what is there by `op`, lane after lane
+  bool coherent = true;   // false: reads memory as if nobody wrote it while the kernel runs
+  bool regroups = false;  // the input's values are the output's bits, in the order of registers
+  bool atomic = false;    // Move: combines with what is there by `op`, lane after lane
   AtomicKind atomic_kind;
   // One thread: value v of the output takes values of the inputs.
   Pointwise op;
@@ -194,6 +195,13 @@ struct LoopCode {
   bool uniform = true;
   int slot = 0;
   IntPlan start, stop, step;
+  IntPlan condition;  // asked before each turn
+};
+
+struct TellCode {  // what a thread shows
+  const lower::Tell* tell = nullptr;
+  std::vector<Operand> values;
+  std::optional<IntPlan> condition;
 };
 
 struct Scope {  // a decomposed spec
@@ -222,6 +230,7 @@ struct Instruction {
     Set,
     Enter,
     Leave,
+    Tell,
     End
   };
   Op op = Op::End;
@@ -268,6 +277,7 @@ struct Bytecode {
   std::vector<IntPlan> conditions;
   std::vector<SetCode> sets;
   std::vector<Scope> scopes;
+  std::vector<TellCode> tells;
   std::vector<int> array_first;                        // per RegArray: its first register
   std::vector<ir::ScalarType> register_types;          // per register of a warp
   std::vector<std::pair<int, std::uint64_t>> initial;  // registers that scalar arguments set, and their bits

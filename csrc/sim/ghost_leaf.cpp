@@ -11,6 +11,9 @@ namespace graphene::sim {
 std::uint64_t Ghost::apply(const Leaf& f, std::uint64_t x, std::uint64_t y, std::uint64_t z) const {
   const Pointwise& p = f.op;
   if (p.op == Op::Where) return x != 0 ? y : z;
+  if (p.op == Op::Exchange) return y;
+  if (p.op == Op::Cas) return x == z ? y : x;
+  if (p.op == Op::Bitcast) return numbers_.of_raw(p.out, numbers_.raw(p.a, x));
   const bool from = is_float(p.a);
   const bool to = is_float(p.out);
   if (p.op == Op::Cast && from != to) {
@@ -153,9 +156,34 @@ void Ghost::accumulate(const Warp& w, const Leaf& f, Mask lane) {
   std::vector<Vector> out(old.size());
   const auto l = static_cast<std::size_t>(std::countr_zero(lane));
   for (std::size_t v = 0; v < out.size(); ++v) {
-    out[v][l] = apply(f, old[v][l], values_[0][static_cast<std::size_t>(f.takes[0][v])][l], 0);
+    const auto in = [&](std::size_t i) {
+      return i < f.in.size() ? values_[i][static_cast<std::size_t>(f.takes[i][v])][l] : 0;
+    };
+    out[v][l] = apply(f, old[v][l], in(0), in(1));
   }
   put(w, f, lane, out);
+  if (f.out.size() < 2) return;
+  if (!f.out.front().inside.is_const(1)) lane = plans().nonzero(f.out.front().inside, w.ints, lane);
+  const std::int64_t thread = map_.thread(w, static_cast<int>(l));
+  for (std::size_t v = 0; v < old.size() && lane != 0; ++v) {
+    write(thread, map_.reg(f.out[1].registers[v], thread), old[v][l]);
+  }
+}
+
+// The bits of the input's values one after the other, as the output's values.
+void Ghost::regroup(const Warp& w, const Leaf& f, Mask lanes) {
+  const Operand& in = f.in.front();
+  const Operand& o = f.out.front();
+  std::vector<Vector> out(static_cast<std::size_t>(o.values));
+  const auto width = [](const Operand& x) { return static_cast<unsigned>(8 * x.bytes); };
+  for (Mask m = lanes; m != 0; m &= m - 1) {
+    const auto l = static_cast<std::size_t>(std::countr_zero(m));
+    std::uint64_t all = 0;
+    for (std::size_t v = 0; v < values_[0].size(); ++v)
+      all |= numbers_.raw(in.dtype, values_[0][v][l]) << (width(in) * v);
+    for (std::size_t v = 0; v < out.size(); ++v) out[v][l] = numbers_.of_raw(o.dtype, all >> (width(o) * v));
+  }
+  put(w, f, lanes, out);
 }
 
 void Ghost::leaf(Warp& w, const Leaf& f) {
@@ -170,6 +198,7 @@ void Ghost::leaf(Warp& w, const Leaf& f) {
   if (f.span > 1 && f.collective->groups[static_cast<std::size_t>(w.local)].empty()) return;  // the first warp does it
   for (std::size_t i = 0; i < f.in.size(); ++i) fetch(w, f, f.in[i], lanes, values_[i]);
   const Operand& o = f.out.front();
+  if (f.regroups) return regroup(w, f, lanes);
   if (f.atomic) {  // lane after lane: they may share elements
     for (Mask m = lanes; m != 0; m &= m - 1) accumulate(w, f, m & -m);
     return;
@@ -185,7 +214,7 @@ void Ghost::leaf(Warp& w, const Leaf& f) {
         return i < f.in.size() ? values_[i][static_cast<std::size_t>(f.takes[i][v])][l] : 0;
       };
       const bool copies = f.kind == Kind::Move || f.kind == Kind::Init;
-      if (numbers_.real && !copies && f.op.op != Op::Where) {
+      if (numbers_.real && !copies && f.op.op != Op::Where && f.op.op != Op::Bitcast) {
         Vector x[3] = {};
         for (Mask m = lanes; m != 0; m &= m - 1) {
           const auto l = static_cast<std::size_t>(std::countr_zero(m));
@@ -250,6 +279,16 @@ void Ghost::leaf(Warp& w, const Leaf& f) {
             for (const Holder h : to) out[static_cast<std::size_t>(h.value)][lane(h)] = sum;
           }
         }
+      }
+    } else if (f.op.op == Op::Ballot || f.op.op == Op::Match) {
+      for (const int own : group) {
+        std::uint64_t votes = 0;
+        for (std::size_t r = 0; r < group.size(); ++r) {
+          const std::uint64_t x = values_[0][0][static_cast<std::size_t>(group[r])];
+          const bool holds = f.op.op == Op::Ballot ? x != 0 : x == values_[0][0][static_cast<std::size_t>(own)];
+          votes |= static_cast<std::uint64_t>(holds) << r;
+        }
+        out[0][static_cast<std::size_t>(own)] = votes;
       }
     } else {
       for (std::size_t e = 0; e < f.reduced.size(); ++e) {

@@ -30,6 +30,18 @@ struct Numbers {
   [[nodiscard]] std::uint64_t of_constant(const ir::Constant& c, ir::ScalarType t) const {
     return of_bits(t, ir::constant_bits(c, t));
   }
+  // The bits that a number has as a type, and the number that bits are. Over the field a float has no bits: they are
+  // drawn from it, and it cannot be had back.
+  [[nodiscard]] std::uint64_t raw(ir::ScalarType t, std::uint64_t x) const {
+    const std::uint64_t all = ~std::uint64_t{0} >> static_cast<unsigned>(64 - ir::bits(t));
+    if (!is_float(t)) return x & all;
+    return (real ? encode(t, as_double(x)) : field::hashed(101, x)) & all;
+  }
+  [[nodiscard]] std::uint64_t of_raw(ir::ScalarType t, std::uint64_t bits) const {
+    const std::uint64_t own = bits & ~std::uint64_t{0} >> static_cast<unsigned>(64 - ir::bits(t));
+    if (!is_float(t)) return static_cast<std::uint64_t>(decode_int(t, own));
+    return real ? as_bits(decode(t, own)) : field::reduce(field::hashed(102, own));
+  }
   // A random argument.
   [[nodiscard]] std::uint64_t draw(std::uint64_t random) const {
     return real ? as_bits(static_cast<double>(random >> 11) * 0x1p-51 - 2.0) : field::reduce(random);

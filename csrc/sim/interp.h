@@ -54,7 +54,8 @@ class Interpreter final : public Machine {
 
   void simulate();  // the whole grid; then every element of every output must have been written
   [[nodiscard]] const Stats& stats() const { return stats_; }
-  Trace* trace = nullptr;  // of the first block, where wanted
+  std::function<void(const std::string&)> print;  // where wanted: called with each line that a thread prints
+  Trace* trace = nullptr;                         // of the first block, where wanted
   [[nodiscard]] bool traces() const { return trace != nullptr && trace->records(); }
   // Of the elements of a buffer in memory: 1 where a plain write was the last access that changed it.
   [[nodiscard]] std::vector<char> written(std::size_t buffer) const;
@@ -79,6 +80,8 @@ class Interpreter final : public Machine {
   void fence(Warp& w, const ProxyFence& f) override;
   void converge(Warp& w) override;
   void check_facts(const Warp& w, const SetCode& set, const ir::Stmt* origin) const override;
+  void tell(Warp& w, const TellCode& code, const ir::Stmt* origin) override;
+  void past_bound(const Warp& w, Mask lanes, const ir::Stmt* origin) const override;
 
  private:
   // Bytes that one or several buffers (arguments that overlap, `over`) share. A granule is the smallest element.
@@ -189,10 +192,12 @@ class Interpreter final : public Machine {
   void fetch_old(const Warp& w, const Leaf& f, Mask lanes);  // of an update: the output's value before
   void put(const Warp& w, const Leaf& f, Mask lanes, const Values& values);
   void thread_leaf(const Warp& w, const Leaf& f, Mask lanes);
+  void regroup(const Warp& w, const Leaf& f, Mask lanes);
   void move_together(const Warp& w, const Leaf& f, Mask lanes);
   void shuffle(const Warp& w, const Leaf& f, Mask lanes);
   void multiply(const Warp& w, const Leaf& f, Mask lanes);
   void reduce(const Warp& w, const Leaf& f, Mask lanes);
+  void vote(const Warp& w, const Leaf& f, Mask lanes);
   void check_converged(const Warp& w, const Leaf& f, Mask lanes) const;
   [[nodiscard]] static std::int64_t exchange_source(const Leaf& f, std::int64_t rank, std::int64_t arg);
   [[nodiscard]] static const std::vector<std::vector<int>>& groups_of(const Warp& w, const Leaf& f);
@@ -242,8 +247,12 @@ class Interpreter final : public Machine {
   void check_begun(const Warp& w, const Leaf& f, Mask lanes, int rank) const;
   void check_reached() const;  // at the end of a cluster
 
+  // ---- interp_tell.cpp
+  [[nodiscard]] std::string shown(const Warp& w, const TellCode& code, int lane);
+
   // ---- interp_atomic.cpp
   void accumulate(const Warp& w, const Leaf& f, Mask lanes);
+  void give_old(const Warp& w, const Leaf& f, std::size_t value, Mask lanes, const char* old, Mask undefined);
 
   // ---- interp_roundings.cpp
   void tag_leaf(const Warp& w, const Leaf& f, Mask lanes);

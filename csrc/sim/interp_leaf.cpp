@@ -222,8 +222,30 @@ void Interpreter::put(const Warp& w, const Leaf& f, Mask lanes, const Values& va
   }
 }
 
+// The bits of the input's values one after the other, as the output's values.
+void Interpreter::regroup(const Warp& w, const Leaf& f, Mask lanes) {
+  const Operand& in = f.in.front();
+  const Operand& o = f.out.front();
+  Values& results = values_[kResult];
+  for (int v = 0; v < o.values; ++v) {
+    Value& r = results[static_cast<std::size_t>(v)];
+    char* const to =
+        scratch_[kResult].data() + static_cast<std::size_t>(v) * static_cast<std::size_t>(o.bytes) * kLanes;
+    r = {to, 0, 0};
+    for (int b = 0; b < o.bytes; ++b) {
+      const int at = v * o.bytes + b;
+      const Value& x = values_[0][static_cast<std::size_t>(at / in.bytes)];
+      for (int l = 0; l < kLanes; ++l) to[l * o.bytes + b] = x.bits[l * in.bytes + at % in.bytes];
+      r.undefined |= x.undefined;
+      if (x.undefined != 0) r.cause = x.cause;
+    }
+  }
+  put(w, f, lanes, results);
+}
+
 void Interpreter::thread_leaf(const Warp& w, const Leaf& f, Mask lanes) {
   for (std::size_t i = 0; i < f.in.size(); ++i) fetch(w, f, f.in[i], lanes, i);
+  if (f.regroups) return regroup(w, f, lanes);
   const Operand& o = f.out.front();
   const bool update = o.access == atoms::Access::Update;
   if (update) fetch_old(w, f, lanes);
@@ -403,8 +425,32 @@ const std::vector<std::vector<int>>& Interpreter::groups_of(const Warp& w, const
   return f.collective != nullptr ? f.collective->groups[static_cast<std::size_t>(w.local)] : kEach;
 }
 
+// A bit for each lane of the warp: whether the value holds there, or is the same as here.
+void Interpreter::vote(const Warp& w, const Leaf& f, Mask lanes) {
+  const Value& x = values_[0].front();
+  const auto n = static_cast<std::size_t>(f.in.front().bytes);
+  Value& r = values_[kResult].front();
+  r = {scratch_[kResult].data(), 0, x.cause};
+  for (const auto& group : f.collective->groups[static_cast<std::size_t>(w.local)]) {
+    const auto bits = [&](std::size_t rank) {
+      return load_bits(x.bits + n * static_cast<std::size_t>(group[rank]), static_cast<int>(n));
+    };
+    for (std::size_t own = 0; own < group.size(); ++own) {
+      std::uint32_t votes = 0;
+      for (std::size_t other = 0; other < group.size(); ++other) {
+        const bool holds = f.op.op == Op::Ballot ? bits(other) != 0 : bits(other) == bits(own);
+        votes |= static_cast<std::uint32_t>(holds) << other;
+        if ((x.undefined >> group[other] & 1) != 0) r.undefined |= 1U << group[own];
+      }
+      store_bits(scratch_[kResult].data() + sizeof votes * static_cast<std::size_t>(group[own]), sizeof votes, votes);
+    }
+  }
+  put(w, f, lanes, values_[kResult]);
+}
+
 void Interpreter::reduce(const Warp& w, const Leaf& f, Mask lanes) {
   fetch(w, f, f.in.front(), lanes, 0);
+  if (f.op.op == Op::Ballot || f.op.op == Op::Match) return vote(w, f, lanes);
   const Operand& o = f.out.front();
   const bool update = o.access == atoms::Access::Update;
   if (update) fetch_old(w, f, lanes);

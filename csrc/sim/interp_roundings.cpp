@@ -65,7 +65,8 @@ void Interpreter::track_roundings() {
     for (const Operand& o : f.in) {
       if (is_float(o.dtype) && !t.roundings.fits(t.roundings.native(o.dtype), widest)) widest = o.dtype;
     }
-    if (is_float(out.dtype) && !t.roundings.fits(t.roundings.native(ScalarType::fp32), out.dtype)) {
+    const bool same_bits = f.kind == atoms::Kind::Unary && f.op.op == Op::Bitcast;  // data that were packed
+    if (!same_bits && is_float(out.dtype) && !t.roundings.fits(t.roundings.native(ScalarType::fp32), out.dtype)) {
       std::string name;
       if (out.kind == Operand::Kind::Memory) {
         name = code_.program->buffers[static_cast<std::size_t>(out.buffer)].buffer->name;

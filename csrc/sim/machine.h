@@ -79,6 +79,9 @@ class Machine {
   virtual void read_index(Warp& w, const SetCode& set, Lanes& to, const ir::Stmt* origin);
   // The active lanes have assigned to a scalar.
   virtual void check_facts(const Warp&, const SetCode&, const ir::Stmt*) const {}
+  virtual void tell(Warp&, const TellCode&, const ir::Stmt*) {}
+  // Lanes that a loop's bound has ended, though its condition holds.
+  virtual void past_bound(const Warp&, Mask, const ir::Stmt*) const {}
   virtual void enter(Warp&, int) {}
   virtual void leave(Warp&, int) {}
 
@@ -134,7 +137,8 @@ class Machine {
   bool arrive_in_warp(Warp& w, int barrier, const Barrier& b);
   void loop_begin(Warp& w, const Instruction& i);
   bool loop_end(Warp& w, const Instruction& i);
-  Mask loop_continues(const Warp& w, const LoopCode& loop) const;
+  Mask loop_continues(const Warp& w, const LoopCode& loop, const ir::Stmt* origin) const;
+  Mask below_bound(const Warp& w, const LoopCode& loop) const;
   bool arrive(Warp& w, int barrier);  // false: the warp waits
   void arrive_at_phase(Warp& w, const PhaseSync& s);
   bool wait_for_phase(Warp& w, const PhaseSync& s);  // false: it waits

@@ -517,7 +517,9 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
       }
     }
   }
-  if (leaf.out.size() != 1) unsupported(call, origin, "it has " + std::to_string(leaf.out.size()) + " outputs");
+  const bool fetches = leaf.kind == atoms::Kind::Move && text_attr(call, "atomic") != "none" && leaf.out.size() == 2;
+  if (leaf.out.size() != 1 && !fetches)
+    unsupported(call, origin, "it has " + std::to_string(leaf.out.size()) + " outputs");
   switch (leaf.kind) {
     case atoms::Kind::Move:
       together ? exchange(leaf, call, origin) : elementwise(leaf, call, origin);
@@ -552,6 +554,10 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
     case atoms::Kind::Ternary:
       if (together) unsupported(call, origin, "a pointwise operation of several threads");
       pointwise(leaf, call, origin);
+      if (leaf.op.op == Op::Bitcast && leaf.out.front().bytes != leaf.in.front().bytes) {
+        leaf.regroups = true;
+        break;
+      }
       elementwise(leaf, call, origin);
       break;
     case atoms::Kind::Reduction:

@@ -17,6 +17,7 @@ inline constexpr const char* kReads = ".read";  // of a domain's name: that of t
 
 // `code` holds the buffers and registers; its plans are extended.
 [[nodiscard]] Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode& code);
+[[nodiscard]] TellCode compile_tell(const lower::Tell& tell, Bytecode& code);
 // Where the warps of a leaf's collectives meet.
 [[nodiscard]] Barrier compile_meeting(const Leaf& leaf, Bytecode& code);
 [[nodiscard]] Barrier compile_barrier(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode& code);

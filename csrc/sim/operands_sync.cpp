@@ -201,4 +201,27 @@ ProxyFence compile_fence(const lower::AtomCall& call, const ir::Stmt* origin) {
   return {origin, both || names("shared"), both || names("global"), scope == "wgmma"};
 }
 
+TellCode compile_tell(const lower::Tell& tell, Bytecode& code) {
+  TellCode out{.tell = &tell, .values = {}, .condition = std::nullopt};
+  if (tell.condition) out.condition = code.plans->compile(*tell.condition);
+  for (const lower::Operand& v : tell.values) {
+    Operand o;
+    if (const auto* r = std::get_if<lower::RegRef>(&v)) {
+      o.dtype = code.program->registers[static_cast<std::size_t>(r->array)].dtype;
+      o.registers = {code.array_first[static_cast<std::size_t>(r->array)] + r->values.front()};
+    } else if (const auto* i = std::get_if<lower::ImmRef>(&v)) {
+      o.kind = Operand::Kind::Constant;
+      o.dtype = i->dtype;
+      o.constant = ir::constant_bits(i->value, o.dtype);
+    } else {
+      o.kind = Operand::Kind::Integer;
+      o.dtype = ir::ScalarType::i64;
+      o.integer = code.plans->compile(std::get<lower::ExprRef>(v).value);
+    }
+    o.bytes = bytes_of(o.dtype);
+    out.values.push_back(std::move(o));
+  }
+  return out;
+}
+
 }  // namespace graphene::sim

@@ -36,6 +36,7 @@ Stats simulate(const lower::ProgramPtr& program, std::span<const Argument> argum
                                           .unguarded = options.unguarded});
   Interpreter interpreter(code, arguments, options.seed);
   interpreter.poll = options.poll;
+  interpreter.print = options.print;
   Trace trace;
   if (options.trace) interpreter.trace = &trace;
   if (options.roundings != nullptr) interpreter.track_roundings();
@@ -88,7 +89,8 @@ std::string default_arch(const ir::Kernel& kernel) {
 std::vector<const ir::Stmt*> sync_statements(const ir::Kernel& kernel) {
   std::vector<const ir::Stmt*> out;
   each_statement(kernel.body, [&](const ir::Stmt& s) {
-    if (s.as<ir::SyncStmt>() != nullptr) out.push_back(&s);
+    const auto* sync = s.as<ir::SyncStmt>();
+    if (sync != nullptr && sync->op != ir::kPrint && sync->op != ir::kAssert) out.push_back(&s);
   });
   return out;
 }

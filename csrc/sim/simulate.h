@@ -12,14 +12,15 @@
 namespace graphene::sim {
 
 struct SimulateOptions {
-  sym::Substitution sizes;                     // values of the kernel's sizes and integer parameters
-  std::vector<std::uint64_t> scalars;          // bits of the scalar arguments, in order
-  std::uint64_t seed = 0;                      // order of blocks and warps
-  std::vector<int> skip;                       // ids of synchronisation statements left out
-  std::vector<int> relax;                      // ids of statements made weaker: CompileOptions::relax
-  bool unguarded = false;                      // without the predicates of partial tiles
-  std::vector<Rounding>* roundings = nullptr;  // where wanted: where values become narrower than fp32 on their way
-  std::function<void()> poll;                  // called now and then; may throw
+  sym::Substitution sizes;                        // values of the kernel's sizes and integer parameters
+  std::vector<std::uint64_t> scalars;             // bits of the scalar arguments, in order
+  std::uint64_t seed = 0;                         // order of blocks and warps
+  std::vector<int> skip;                          // ids of synchronisation statements left out
+  std::vector<int> relax;                         // ids of statements made weaker: CompileOptions::relax
+  bool unguarded = false;                         // without the predicates of partial tiles
+  std::vector<Rounding>* roundings = nullptr;     // where wanted: where values become narrower than fp32 on their way
+  std::function<void()> poll;                     // called now and then; may throw
+  std::function<void(const std::string&)> print;  // where wanted: called with what threads print, line by line
   std::int64_t memory_bytes = kSimulateMemoryBytes;  // that may be held besides the arguments: else SIM_MEMORY
   // Called at the end with what the first block did; statements live as long as the program.
   std::function<void(const Trace&, const Bytecode&)> trace;

@@ -11,6 +11,7 @@
 #include "base/diag.h"
 #include "sim/clocks.h"
 #include "sim/floats.h"
+#include "sim/integer_ops.h"
 
 namespace graphene::sim {
 
@@ -181,6 +182,10 @@ void float_op(Op op, const T* x, const T* y, const T* z, T* d) {
       return each([&](int l) { return larger(x[l], y[l]); });
     case Op::Min:
       return each([&](int l) { return smaller(x[l], y[l]); });
+    case Op::Pow:
+      return each([&](int l) { return std::pow(wide(l), static_cast<double>(y[l])); });
+    case Op::Fmod:
+      return each([&](int l) { return std::fmod(x[l], y[l]); });
     case Op::Fma:
       return each([&](int l) { return std::fma(x[l], y[l], z[l]); });
     default:
@@ -236,6 +241,29 @@ void int_op(Op op, int width, const std::uint64_t* a, const std::uint64_t* b, co
         const T out = x < T{0} ? static_cast<T>(~T{0}) : T{0};
         return static_cast<U>(y >= static_cast<U>(width) ? out : x >> y);
       });
+    case Op::FloorDiv:
+      return each([](T x, T y, U, U, U) { return floor_quotient(x, y); });
+    case Op::Mod:
+      return each([](T x, T y, U u, U v, U) { return y == T{0} ? U{0} : u - floor_quotient(x, y) * v; });
+    case Op::MulHi:
+      return each([=](T x, T y, U, U, U) { return upper_half(width, x, y); });
+    case Op::Popc:
+      return each([=](T, T, U x, U, U) { return static_cast<U>(std::popcount(x << (64 - width))); });
+    case Op::Clz:
+      return each(
+          [=](T, T, U x, U, U) { return static_cast<U>(std::min(std::countl_zero(x << (64 - width)), width)); });
+    case Op::Ffs:
+      return each([](T, T, U x, U, U) { return x == 0 ? U{0} : static_cast<U>(std::countr_zero(x) + 1); });
+    case Op::Brev:
+      return each([=](T, T, U x, U, U) {
+        U out = 0;
+        for (int i = 0; i < width; ++i) out = out << 1U | (x >> static_cast<unsigned>(i) & 1U);
+        return out;
+      });
+    case Op::Prmt:
+      return each([](T, T, U x, U y, U z) { return permuted(x, y, z); });
+    case Op::Dp4a:
+      return each([](T, T, U x, U y, U z) { return dot_of_bytes(std::is_signed_v<T>, x, y, z); });
     default:
       GR_ASSERT(false, "no such operation on integers");
   }
@@ -281,17 +309,6 @@ void store_ints(ScalarType t, const std::uint64_t* in, void* out) {
     store_bits(static_cast<char*>(out) + l * n, n, v);
   }
 }
-
-constexpr std::array<std::pair<std::string_view, Op>, 38> kOps = {{
-    {"cast", Op::Cast}, {"neg", Op::Neg},     {"abs", Op::Abs},     {"exp", Op::Exp},     {"exp2", Op::Exp2},
-    {"log", Op::Log},   {"log2", Op::Log2},   {"sqrt", Op::Sqrt},   {"rsqrt", Op::Rsqrt}, {"rcp", Op::Rcp},
-    {"sin", Op::Sin},   {"cos", Op::Cos},     {"tanh", Op::Tanh},   {"erf", Op::Erf},     {"floor", Op::Floor},
-    {"ceil", Op::Ceil}, {"round", Op::Round}, {"trunc", Op::Trunc}, {"not", Op::Not},     {"add", Op::Add},
-    {"sub", Op::Sub},   {"mul", Op::Mul},     {"div", Op::Div},     {"max", Op::Max},     {"min", Op::Min},
-    {"and", Op::And},   {"or", Op::Or},       {"xor", Op::Xor},     {"shl", Op::Shl},     {"shr", Op::Shr},
-    {"eq", Op::Eq},     {"ne", Op::Ne},       {"lt", Op::Lt},       {"le", Op::Le},       {"gt", Op::Gt},
-    {"ge", Op::Ge},     {"fma", Op::Fma},     {"where", Op::Where},
-}};
 
 void cast(ScalarType from, ScalarType to, bool toward_zero, const void* x, void* d) {
   if (from == to) {
@@ -383,13 +400,6 @@ std::uint64_t encode(ScalarType t, double value) {
   return static_cast<std::uint64_t>(value);
 }
 
-bool op_from_name(std::string_view name, Op& op) {
-  const auto* it = std::find_if(kOps.begin(), kOps.end(), [&](const auto& o) { return o.first == name; });
-  if (it == kOps.end()) return false;
-  op = it->second;
-  return true;
-}
-
 bool is_comparison(Op op) { return op >= Op::Eq && op <= Op::Ge; }
 
 void load_floats(ScalarType t, const void* in, float* out) {
@@ -445,6 +455,23 @@ void Pointwise::operator()(const void* x, const void* y, const void* z, void* d)
                     static_cast<const std::uint16_t*>(z), static_cast<std::uint16_t*>(d));
   }
   if (op == Op::Cast && !flush) return cast(a, out, toward_zero, x, d);
+  const auto element = static_cast<std::size_t>(bytes_of(out));
+  if (op == Op::Bitcast) {  // of one width
+    std::memcpy(d, x, element * kLanes);
+    return;
+  }
+  if (op == Op::Exchange) {
+    std::memcpy(d, y, element * kLanes);
+    return;
+  }
+  if (op == Op::Cas) {
+    for (std::size_t l = 0; l < kLanes; ++l) {
+      const auto at = [&](const void* v) { return static_cast<const char*>(v) + l * element; };
+      std::memcpy(static_cast<char*>(d) + l * element, std::memcmp(at(x), at(z), element) == 0 ? at(y) : at(x),
+                  element);
+    }
+    return;
+  }
   if (op == Op::Where) {
     const int n = bytes_of(out);
     const auto* p = static_cast<const std::uint8_t*>(x);

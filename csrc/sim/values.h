@@ -44,6 +44,11 @@ enum class Op : std::uint8_t {
   Round,
   Trunc,
   Not,
+  Popc,
+  Clz,
+  Ffs,
+  Brev,
+  Bitcast,
   // binary
   Add,
   Sub,
@@ -56,6 +61,14 @@ enum class Op : std::uint8_t {
   Xor,
   Shl,
   Shr,
+  FloorDiv,
+  Mod,
+  MulHi,
+  Pow,
+  Fmod,
+  Exchange,  // of atomics: y
+  Ballot,    // of the lanes of a warp
+  Match,
   Eq,
   Ne,
   Lt,
@@ -64,7 +77,10 @@ enum class Op : std::uint8_t {
   Ge,
   // ternary
   Fma,
-  Where
+  Where,
+  Prmt,
+  Dp4a,
+  Cas  // of atomics: y where x has the bits of z, else x
 };
 // Of the vocabulary of atoms::ops; false: unknown.
 [[nodiscard]] bool op_from_name(std::string_view name, Op& op);

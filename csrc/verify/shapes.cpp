@@ -50,7 +50,7 @@ bool seen_by_each_thread(const SpecStmt& s) {
 
 bool well_formed(const SpecStmt& s) {
   const auto want = ir::arity(s.kind);
-  return want && s.outs.size() == want->outs && s.ins.size() == want->ins;
+  return want && want->fits(s.outs.size(), s.ins.size());
 }
 
 void operand_count(Context& c, const ir::Stmt& s) {
@@ -106,6 +106,14 @@ void move(Context& c, const ir::Stmt& s) {
     return;
   }
   const ir::TensorPtr& dst = spec->outs[0];
+  const auto atomic = spec->attrs.find("atomic");
+  const auto* scope = atomic == spec->attrs.end() ? nullptr : std::get_if<std::string>(&atomic->second);
+  if ((spec->outs.size() > 1 || spec->ins.size() > 1) && (scope == nullptr || *scope == "none")) {
+    c.problem(s, Code::VERIFY_OPERANDS, "a Move of one tensor to one, unless it is atomic",
+              {"got: " + std::to_string(spec->outs.size()) + " out, " + std::to_string(spec->ins.size()) + " in"},
+              "use gr.atomic(op, place, value), which gives what was there before");
+    return;
+  }
   if (ir::bits(dst->dtype) != ir::bits((*src)->dtype)) {
     c.problem(s, Code::VERIFY_MOVE_DTYPE, "a Move between types of different sizes",
               {std::string("want: ") + std::to_string(ir::bits(dst->dtype)) + " bits, as " + ir::name(dst->dtype),
@@ -146,6 +154,21 @@ std::optional<Shape> broadcast(const Shape& a, const Shape& b) {
   return out;
 }
 
+bool is_bitcast(const SpecStmt& s) {
+  const auto it = s.attrs.find("op");
+  const auto* op = it == s.attrs.end() ? nullptr : std::get_if<std::string>(&it->second);
+  return s.kind == SpecKind::UnaryPointwise && op != nullptr && *op == "bitcast";
+}
+
+void bitcast(Context& c, const ir::Stmt& s, const SpecStmt& spec) {
+  const auto* x = tensor(spec.ins[0]);
+  if (x == nullptr) return;
+  const auto bits = [](const ir::TensorPtr& t) { return t->size() * ir::bits(t->dtype); };
+  if (equal(bits(spec.outs[0]), bits(*x))) return;
+  c.problem(s, Code::VERIFY_POINTWISE, "a bitcast between different numbers of bits",
+            {"want: " + bits(spec.outs[0]).str() + " bits", "got: " + bits(*x).str()});
+}
+
 void pointwise(Context& c, const ir::Stmt& s) {
   const auto* spec = s.as<SpecStmt>();
   if (spec == nullptr || !well_formed(*spec) || seen_by_each_thread(*spec)) return;
@@ -153,6 +176,7 @@ void pointwise(Context& c, const ir::Stmt& s) {
       spec->kind != SpecKind::TernaryPointwise) {
     return;
   }
+  if (is_bitcast(*spec)) return bitcast(c, s, *spec);
   std::optional<Shape> all = Shape{};
   std::string got;
   for (const ir::Operand& o : spec->ins) {

@@ -67,7 +67,8 @@ bool Uniformity::splits(const ir::Stmt& s, const ir::ThreadTensor* group) {
   if (const auto* branch = s.as<ir::IfStmt>()) return varies(branch->condition, group);
   if (const auto* only = s.as<ir::OnlyStmt>()) return varies(is_member(*only->group, only->elect), group);
   const auto* loop = s.as<ir::LoopStmt>();
-  return loop != nullptr && (varies(loop->start, group) || varies(loop->stop, group) || varies(loop->step, group));
+  return loop != nullptr && (varies(loop->start, group) || varies(loop->stop, group) || varies(loop->step, group) ||
+                             varies(loop->condition, group));
 }
 
 const ir::Stmt* Uniformity::diverges(const ir::ThreadTensor* group) {
@@ -92,7 +93,8 @@ const Uniformity::Scalars& Uniformity::divergent(const ir::ThreadTensor* group) 
         if (const auto* branch = s->as<ir::IfStmt>()) return differs(branch->condition);
         if (const auto* only = s->as<ir::OnlyStmt>()) return differs(is_member(*only->group, only->elect));
         const auto* loop = s->as<ir::LoopStmt>();
-        return loop != nullptr && (differs(loop->start) || differs(loop->stop) || differs(loop->step));
+        return loop != nullptr &&
+               (differs(loop->start) || differs(loop->stop) || differs(loop->step) || differs(loop->condition));
       });
       if (!a.from_data && !between && !differs(a.value)) continue;
       found.insert(a.var);

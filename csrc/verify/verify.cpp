@@ -31,7 +31,7 @@ void walk(const ir::Block& block, std::vector<const ir::Stmt*>& enclosing, const
 
 Expr condition_of(const ir::Stmt& s) {
   if (const auto* branch = s.as<ir::IfStmt>()) return branch->condition;
-  if (const auto* loop = s.as<ir::LoopStmt>()) return loop->start + loop->stop + loop->step;
+  if (const auto* loop = s.as<ir::LoopStmt>()) return loop->start + loop->stop + loop->step + loop->condition;
   return 0;
 }
 

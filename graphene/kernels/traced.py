@@ -29,8 +29,8 @@ class Traced:
     ``function``: the traced function, if it is known. It is called itself on arrays, for a kernel's meaning.
 
     ``text``: JSON, a list of steps, the last of which is the value. A step is "x", a number, or an operation and the
-    steps that it takes: ``["x",0,["max",0,1]]``. A conversion names the type, "cast.fp16", and ".ftz" belongs to
-    `exp2`.
+    steps that it takes: ``["x",0,["max",0,1]]``. A conversion names the type, "cast.fp16"; ".ftz", ".full" and
+    ".approx" say how a function rounds.
     """
 
     text: str
@@ -54,7 +54,7 @@ class Traced:
                 op, *mode = step[0].split(".")
                 to = getattr(dtypes, mode[0]) if op == "cast" else None
                 args = tuple(made[i] for i in step[1:])
-                made.append(Expression(KINDS[len(args)], op, args, to, mode == ["ftz"]))
+                made.append(Expression(KINDS[len(args)], op, args, to, _attrs(mode) if to is None else None))
             else:
                 made.append(x if step == "x" else step)
         return made[-1]
@@ -67,7 +67,7 @@ class Traced:
                 op, *mode = step[0].split(".")
                 args = [made[i] for i in step[1:]]
                 wide = op == "cast" and mode[0] not in ("fp32", "fp64")
-                made.append(narrowed(args[0], mode[0]) if wide else _formulas()[step[0].removesuffix(".ftz")](*args))
+                made.append(narrowed(args[0], mode[0]) if wide else _formulas()[_plain(step[0])](*args))
             else:
                 made.append(x if step == "x" else step)
         return _array_like(made[-1], x)
@@ -75,7 +75,7 @@ class Traced:
     @property
     def has_formula(self) -> bool:
         """Whether `on_arrays` knows each step; it knows no conversions to narrow types, which round."""
-        return all(s[0].removesuffix(".ftz") in _formulas() for s in self.steps if isinstance(s, list))
+        return all(_plain(s[0]) in _formulas() for s in self.steps if isinstance(s, list))
 
 
 def _array_like(y: Any, x: Any) -> Any:
@@ -93,12 +93,33 @@ def _steps(text: str) -> tuple[Any, ...]:
     for at, step in enumerate(steps):
         if isinstance(step, list):
             op, *places = step
-            known = isinstance(op, str) and (op.removesuffix(".ftz") in _operations() or _is_cast(op))
+            known = isinstance(op, str) and (_plain(op) in _operations() or _is_cast(op))
             if not known or len(places) not in KINDS or any(type(i) is not int or not 0 <= i < at for i in places):
                 raise ValueError(f"no step: {step}")
         elif step != "x" and not isinstance(step, int | float):
             raise ValueError(f"no step: {step}")
     return tuple(steps)
+
+
+_MODES: dict[str, dict[str, Any]] = {
+    "ftz": {"ftz": True},
+    "full": {"accuracy": "full"},
+    "approx": {"accuracy": "approx"},
+}
+
+
+def _attrs(modes: list[str]) -> dict[str, Any]:
+    return {name: value for mode in modes for name, value in _MODES[mode].items()}
+
+
+def _suffixes(attrs: dict[str, Any]) -> list[str]:
+    return [mode for mode, means in _MODES.items() if means.items() <= attrs.items()]
+
+
+def _plain(op: str) -> str:
+    """The operation without what changes its rounding alone."""
+    name, *modes = op.split(".")
+    return name if all(m in _MODES for m in modes) else op
 
 
 def _is_cast(op: str) -> bool:
@@ -121,7 +142,8 @@ def _formulas() -> dict[str, Callable[..., Any]]:
         "neg": np.negative, "abs": np.abs, "not": np.logical_not, "exp2": np.exp2, "exp": np.exp, "log2": np.log2,
         "log": np.log, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "rcp": lambda x: np.float64(1) / x,
         "tanh": np.tanh, "sin": np.sin, "cos": np.cos, "erf": erf, "floor": np.floor, "ceil": np.ceil,
-        "trunc": np.trunc, "cast.fp32": lambda x: x, "cast.fp64": lambda x: x, "add": np.add, "sub": np.subtract,
+        "trunc": np.trunc, "round": np.rint, "pow": np.power, "fmod": np.fmod,
+        "cast.fp32": lambda x: x, "cast.fp64": lambda x: x, "add": np.add, "sub": np.subtract,
         "mul": np.multiply, "div": np.divide, "and": np.logical_and, "or": np.logical_or, "lt": np.less,
         "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
         "max": np.fmax, "min": np.fmin, "fma": lambda x, y, z: x * y + z, "where": np.where,
@@ -148,8 +170,8 @@ def trace(function: Callable[[Any], Any]) -> Traced:
     steps: list[Any] = []
     for kind, *rest in _nodes(got):
         if kind in KINDS.values():
-            op, args, to, ftz = rest
-            steps.append([op + (f".{to}" if op == "cast" else ".ftz" if ftz else ""), *args])
+            op, args, to, attrs = rest
+            steps.append([".".join([op, *([str(to)] if to is not None else _suffixes(attrs or {}))]), *args])
         elif kind == "tensor" and rest[0] is x:
             steps.append("x")
         elif kind != "tensor" and isinstance(rest[0], int | float):

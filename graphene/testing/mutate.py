@@ -135,6 +135,8 @@ def _statement(line: str) -> Iterator[tuple[str, str]]:
     if m := re.fullmatch(r"(\s*for\(\w+=)(.*)(; \w+ < )(.*)(; \w+ \+= )(.*?)(\).*\{)", line):
         yield "loop starts later", f"{m[1]}{m[2]} + {m[6]}{''.join(m.group(3, 4, 5, 6, 7))}"
         yield "loop ends earlier", f"{''.join(m.group(1, 2, 3))}{m[4]} - {m[6]}{''.join(m.group(5, 6, 7))}"
+        if condition := re.search(r" while\(.*\)", m[7]):
+            yield "predicate dropped", line.replace(condition[0], "")
     elif m := re.fullmatch(r"(\s*if\s*\()(.*)(\) \{)", line):
         yield "predicate dropped", f"{m[1]}1{m[3]}"
     elif body.startswith("exit_if"):
@@ -168,7 +170,10 @@ def _allocation(line: str) -> Iterator[tuple[str, str]]:
 
 _OTHER = {"+": "-", "-": "+", "*": "+", "/": "*", "max": "min", "min": "max", "lt": "le", "le": "lt", "gt": "ge",
           "ge": "gt", "eq": "ne", "ne": "eq", "and": "or", "or": "and", "exp2": "id", "rcp": "id", "rsqrt": "rcp",
-          "sqrt": "id", "neg": "id", "abs": "id"}  # fmt: skip
+          "sqrt": "id", "neg": "id", "abs": "id", "shl": "shr", "shr": "shl", "floordiv": "mod", "mod": "floordiv",
+          "^": "or", "popc": "clz", "clz": "popc", "ballot": "match"}  # fmt: skip
+_COMBINED = {"add": "max", "max": "min", "min": "max", "and": "or", "or": "and", "xor": "or", "exchange": "add",
+             "cas": "exchange"}  # fmt: skip
 _COMMUTES = {"+", "*", "max", "min", "eq", "ne", "and", "or"}
 _LEAF = re.compile(r"(\s*)([%]\d+(?:, %\d+)*) <- (\w+)(?:<([^<>]*)>)?<<<(.*?)>>>\((.*)\)(.*)")
 _FLOAT = re.compile(r"(?<![\w@%#.])-?\d+\.\d+(?:e[+-]?\d+)?")
@@ -189,6 +194,8 @@ def _leaf(line: str) -> Iterator[tuple[str, str]]:
 
     if op in _OTHER and not block:
         yield "operation exchanged", with_(_OTHER[op], operands)
+    if (m := re.search(r'combine="(\w+)"', operands)) and m[1] in _COMBINED and not block:
+        yield "operation exchanged", with_(op, operands.replace(m[0], f'combine="{_COMBINED[m[1]]}"'))
     parts = _split(operands)
     data = [i for i, x in enumerate(parts) if "=" not in x or "==" in x]
     if (

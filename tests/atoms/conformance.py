@@ -152,41 +152,63 @@ def async_copies(atom: gr.Atom) -> Case:
 
 def reductions(atom: gr.Atom) -> Case:
     """A number of each lane, reduced over the warp; every lane stores the result."""
-    dtype = dtype_of(atom.operands["d"])
+    dtype, of = dtype_of(atom.operands["d"]), dtype_of(atom.operands["s"])
     with gr.Kernel("conformance") as kernel:
-        x, y = arg(gr.input, "x0", dtype, 1), arg(gr.output, "y0", dtype, 1)
+        x, y = arg(gr.input, "x0", of, 1), arg(gr.output, "y0", dtype, 1)
         gr.blocks(1)
         warp = gr.threads(THREADS)
         (t,) = warp.indices()
-        r, d = registers("r", dtype, 1), registers("d", dtype, 1)
+        r, d = registers("r", of, 1), registers("d", dtype, 1)
         copy(r, own(x, t, 1))
         gr.reduce(atom.attrs["op"][0], d, r, axis=0, on=warp, atom=atom)
         copy(own(y, t, 1), d)
-    return Case(atom.name, kernel, [atom], [(dtype, 1)], [(dtype, 1)])
+    return Case(atom.name, kernel, [atom], [(of, 1)], [(dtype, 1)])
+
+
+def updates(atom: gr.Atom, place: gr.Tensor, r: gr.Tensor, scope: str, old: gr.Tensor, expected: Any) -> None:
+    """The entry at a place; `old` gets what was there, if the entry gives it."""
+    attrs = {"combine": atom.attrs["combine"][0], "atomic": f"relaxed.{scope}"}
+    ins = [r, expected()] if "expected" in atom.operands else [r]
+    outs = [place, old] if "old" in atom.operands else [place]
+    _core.record_spec("Move", outs, ins, attrs, None, atom.name, "")
 
 
 def atomics(atom: gr.Atom) -> Case:
-    """Numbers of each lane, combined with elements of the lane's own."""
+    """Numbers of each lane, combined with elements of the lane's own; y1 is what was there, if the entry gives it.
+
+    A compare-and-swap expects what is there in even lanes, in odd ones what it would write.
+    """
     o = atom.operands["dst"]
     dtype, n = dtype_of(o), o.values
-    attrs = {"combine": atom.attrs["combine"][0], "atomic": "relaxed.cta"}
+    outputs = [(dtype, n)] * len(atom.outputs)
     with gr.Kernel("conformance") as kernel:
         x, y = arg(gr.input, "x0", dtype, n), arg(gr.inout, "y0", dtype, n)
+        y1 = arg(gr.output, "y1", dtype, n) if len(atom.outputs) > 1 else None
         gr.blocks(1)
         (t,) = gr.threads(THREADS).indices()
-        r = registers("r", dtype, n)
+        r, old, s = (registers(name, dtype, n) for name in ("r", "old", "s"))
         copy(r, own(x, t, n))
+        copy(s, own(y, t, n))
+
+        def expected() -> gr.Tensor:
+            e = registers("e", dtype, n)
+            with gr.if_(t % 2 == 0):
+                copy(e, s)
+            with gr.else_():
+                copy(e, r)
+            return e
+
         if o.memories == ["SH"]:
             shared = gr.alloc("shared", [THREADS, n], getattr(gr, dtype), gr.SH)
-            s = registers("s", dtype, n)
-            copy(s, own(y, t, n))
             copy(own(shared, t, n), s)
-            gr.move(own(shared, t, n), r, atom=atom, **attrs)
+            updates(atom, own(shared, t, n), r, "cta", old, expected)
             copy(s, own(shared, t, n))
             copy(own(y, t, n), s)
         else:
-            gr.move(own(y, t, n), r, atom=atom, **attrs)
-    return Case(atom.name, kernel, [atom], [(dtype, n)], [(dtype, n)])
+            updates(atom, own(y, t, n), r, "cta", old, expected)
+        if y1 is not None:
+            copy(own(y1, t, n), old)
+    return Case(atom.name, kernel, [atom], [(dtype, n)], outputs)
 
 
 def contended(atom: gr.Atom, blocks: int) -> Case:
@@ -194,13 +216,13 @@ def contended(atom: gr.Atom, blocks: int) -> Case:
     o = atom.operands["dst"]
     dtype, n = dtype_of(o), o.values
     shared = o.memories == ["SH"]
-    attrs = {"combine": atom.attrs["combine"][0], "atomic": "relaxed.cta" if shared else "relaxed.gpu"}
+    scope = "cta" if shared else "gpu"
     with gr.Kernel("contended") as kernel:
         x = arg(gr.input, "x0", dtype, n, blocks)
         y = gr.inout("y0", [4 * (blocks if shared else 1), n], getattr(gr, dtype), align_bytes=16)
         grid, threads = gr.blocks(blocks), gr.threads(THREADS)
         (b,), (t,) = grid.indices(), threads.indices()
-        r, s = registers("r", dtype, n), registers("s", dtype, n)
+        r, s, old = (registers(name, dtype, n) for name in ("r", "s", "old"))
         copy(r, own(x, t + b * THREADS, n))
         if shared:
             rows = gr.alloc("rows", [4, n], getattr(gr, dtype), gr.SH)
@@ -208,13 +230,13 @@ def contended(atom: gr.Atom, blocks: int) -> Case:
                 copy(s, own(y, t + b * 4, n))
                 copy(own(rows, t, n), s)
             gr.barrier()
-            gr.move(own(rows, t % 4, n), r, atom=atom, **attrs)
+            updates(atom, own(rows, t % 4, n), r, scope, old, lambda: r)
             gr.barrier()
             with gr.if_(t < 4):
                 copy(s, own(rows, t, n))
                 copy(own(y, t + b * 4, n), s)
         else:
-            gr.move(own(y, t % 4, n), r, atom=atom, **attrs)
+            updates(atom, own(y, t % 4, n), r, scope, old, lambda: r)
     return Case(atom.name, kernel, [atom], [(dtype, n)], [(dtype, n)])
 
 

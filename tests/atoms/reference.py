@@ -113,17 +113,59 @@ def _quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     )
 
 
+def _bitwise(one: Callable[..., int]) -> Callable[..., np.ndarray]:
+    """A function of Python's integers without a sign, and of the number of bits, of arrays."""
+
+    def apply(*xs: np.ndarray) -> np.ndarray:
+        bits = 8 * xs[0].itemsize
+        rows = zip(*(x.view(f"u{x.itemsize}").ravel().tolist() for x in xs), strict=True)
+        y = np.array([one(bits, *row) % 2**bits for row in rows], f"u{xs[0].itemsize}")
+        return y.view(xs[0].dtype).reshape(xs[0].shape)
+
+    return apply
+
+
+def _permuted(_: int, x: int, y: int, selector: int) -> int:
+    given = (x | y << 32).to_bytes(8, "little")
+    nibbles = [selector >> (4 * i) & 15 for i in range(4)]
+    return int.from_bytes(bytes(given[n & 7] if n < 8 else 255 * (given[n & 7] >> 7) for n in nibbles), "little")
+
+
+def _dot(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """Sums of products of the bytes of words."""
+    byte = np.dtype(x.dtype.kind + "1")
+    parts = (x.view(byte).reshape(*x.shape, 4).astype(np.int64), y.view(byte).reshape(*y.shape, 4).astype(np.int64))
+    return ((parts[0] * parts[1]).sum(-1) + z.astype(np.int64)).astype(x.dtype)
+
+
+def _upper_half(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return ((x.astype(object) * y.astype(object)) >> (8 * x.itemsize)).astype(x.dtype)
+
+
+INTEGERS: dict[str, Callable[..., Any]] = {
+    "popc": _bitwise(lambda bits, x: x.bit_count()), "clz": _bitwise(lambda bits, x: bits - x.bit_length()),
+    "ffs": _bitwise(lambda bits, x: (x & -x).bit_length()),
+    "brev": _bitwise(lambda bits, x: int(f"{x:0{bits}b}"[::-1], 2)), "prmt": _bitwise(_permuted), "dp4a": _dot,
+    "mulhi": _upper_half, "floordiv": np.floor_divide, "mod": np.remainder,
+}  # fmt: skip
+# Of the 32 lanes of a warp, a bit each.
+VOTES: dict[str, Callable[..., Any]] = {
+    "ballot": lambda x: np.full(x.shape, sum(int(v) << i for i, v in enumerate(x.ravel())), np.uint32),
+    "match": lambda x: np.array([[sum(int(v == w) << i for i, w in enumerate(x.flat))] for v in x.flat], np.uint32),
+}  # fmt: skip
 EXACT: dict[str, Callable[..., Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "and": np.bitwise_and, "or": np.bitwise_or,
     "xor": np.bitwise_xor, "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater,
     "ge": np.greater_equal, "max": np.fmax, "min": np.fmin, "neg": np.negative, "abs": np.abs, "floor": np.floor,
     "ceil": np.ceil, "round": np.rint, "trunc": np.trunc, "where": np.where, "fma": _fma, "sqrt": np.sqrt,
     "div": _quotient, "rcp": lambda x: _quotient(np.ones_like(x), x), "not": np.invert,
+    "fmod": np.fmod, **INTEGERS,
 }  # fmt: skip
 # Rounded from the true value, as near as a double tells it.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "exp": np.exp, "exp2": np.exp2, "log": np.log, "log2": np.log2, "sin": np.sin, "cos": np.cos, "tanh": np.tanh,
     "erf": np.vectorize(math.erf), "rsqrt": lambda x: 1 / np.sqrt(x),
+    "pow": np.power,
 }  # fmt: skip
 
 
@@ -172,6 +214,9 @@ def pointwise(atom: gr.Atom, xs: list[np.ndarray], types: list[str], out: str) -
                 x = np.frompyfunc(lambda v: Fraction(int(v)), 1, 1)(x.astype(object))
             return rounded(out, x, how), 0
         return (x.astype(STORED[out]) if types[0] not in FORMATS else _integers(x, types[0], out)), 0
+    if op == "bitcast":
+        raw = np.ascontiguousarray(xs[0]).view(STORED[out]).reshape(len(xs[0]), -1)
+        return decode(out, raw), 0
     if op in ("shl", "shr"):
         return _shifted(op, *values), 0
     with np.errstate(all="ignore"):

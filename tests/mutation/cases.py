@@ -475,3 +475,15 @@ def _() -> Case:
 @case("cell_sm90, four gates")
 def _() -> Case:
     return cell_case(CellSm90Config(gates=4, biases=2, tile=(64, 16), stages=2), 32, [(330, 72, 104)])
+
+
+def everyday(name: str) -> Callable[[], Case]:
+    def make() -> Case:
+        kernel, arguments = example("14_everyday", "calls")()[name]
+        return Case(kernel, [lambda: arguments])
+
+    return make
+
+
+for name in ("rotary", "histogram", "row_scan", "int4_product", "convolution", "cross_entropy", "top_k", "transpose"):
+    case(name)(everyday(name))

@@ -130,6 +130,28 @@ void add_binary_floats(std::vector<Atom>& list) {
                   .cxx = "$d = __fdiv_rn($a, $b);",
                   .doc = "Divides two fp32 numbers, rounding to nearest even.",
                   .source = "PTX ISA, floating point: div"});
+  list.push_back(
+      {.name = "${n}",
+       .kind = Kind::Binary,
+       .arch = "sm_70+",
+       .out = {lvalue(out("d", "[].${T}.RF"))},
+       .in = {lvalue(in("a", "[].${T}.RF|IMM")), lvalue(in("b", "[].${T}.RF|IMM"))},
+       .attrs = {{"op", {"${op}"}}, {"accuracy", {"default", "full"}}},
+       .cxx = "$d = ${f}($a, $b);",
+       .numerics = {{"sm_70+", 1, -1, "rn", 4}},
+       .family = {{{"n", "op", "T", "f"}, {{"pow.f32", "pow", "fp32", "powf"}, {"pow.f64", "pow", "fp64", "pow"}}}},
+       .doc = "Computes a power (${T}), within 4 ulp.",
+       .source = "CUDA C++ programming guide, mathematical functions: ${f}"});
+  list.push_back({.name = "${n}",
+                  .kind = Kind::Binary,
+                  .arch = "sm_70+",
+                  .out = {lvalue(out("d", "[].${T}.RF"))},
+                  .in = {lvalue(in("a", "[].${T}.RF|IMM")), lvalue(in("b", "[].${T}.RF|IMM"))},
+                  .attrs = {{"op", {"fmod"}}},
+                  .cxx = "$d = ${f}($a, $b);",
+                  .family = {{{"n", "T", "f"}, {{"fmod.f32", "fp32", "fmodf"}, {"fmod.f64", "fp64", "fmod"}}}},
+                  .doc = "What a quotient of two numbers (${T}) that is cut to an integer leaves, exactly.",
+                  .source = "CUDA C++ programming guide, mathematical functions: ${f}"});
   list.push_back({.name = "div.approx.f32",
                   .kind = Kind::Binary,
                   .arch = "sm_70+",
@@ -245,6 +267,97 @@ void add_binary_integers(std::vector<Atom>& list) {
                   .source = "PTX ISA, logic and shift: and, or, xor"});
 }
 
+// Python's quotient and remainder. The compiler knows a constant divisor: then the comparisons are gone.
+void add_divisions(std::vector<Atom>& list) {
+  const auto divided = [](const std::string& T, const std::string& U) {
+    return "static __device__ __forceinline__ " + T + " gr_quotient(" + T + " x, " + T +
+           " y) {\n"
+           "  if (y == 0) return 0;\n"
+           "  if (y == -1) return (" +
+           T + ")((" + U + ")0 - (" + U +
+           ")x);\n"
+           "  const " +
+           T +
+           " q = x / y;\n"
+           "  return q - (" +
+           T +
+           ")(x % y != 0 && (x ^ y) < 0);\n"
+           "}\n"
+           "static __device__ __forceinline__ " +
+           T + " gr_remainder(" + T + " x, " + T +
+           " y) {\n"
+           "  if (y == 0 || y == -1) return 0;\n"
+           "  const " +
+           T +
+           " r = x % y;\n"
+           "  return r != 0 && (r ^ y) < 0 ? r + y : r;\n"
+           "}\n";
+  };
+  list.push_back(
+      {.name = "${op}.${p}",
+       .kind = Kind::Binary,
+       .arch = "sm_70+",
+       .out = {lvalue(out("d", "[].${T}.RF"))},
+       .in = {lvalue(in("a", "[].${T}.RF|IMM")), lvalue(in("b", "[].${T}.RF|IMM"))},
+       .attrs = {{"op", {"${op}"}}},
+       .cxx = "$d = ${f}((${T})$a, (${T})$b);",
+       .helper = "${h}",
+       .family = {{{"op", "f"}, {{"floordiv", "gr_quotient"}, {"mod", "gr_remainder"}}},
+                  {{"T", "p", "h"}, {{"i32", "s32", divided("i32", "u32")}, {"i64", "s64", divided("i64", "u64")}}}},
+       .doc = "Computes ${op} of two integers (${T}): the quotient rounded down, or what is left of it.",
+       .source = "PTX ISA, integer arithmetic: div, rem"});
+  list.push_back(
+      {.name = "${op}.${p}",
+       .kind = Kind::Binary,
+       .arch = "sm_70+",
+       .out = {lvalue(out("d", "[].${T}.RF"))},
+       .in = {lvalue(in("a", "[].${T}.RF|IMM")), lvalue(in("b", "[].${T}.RF|IMM"))},
+       .attrs = {{"op", {"${op}"}}},
+       .cxx = "$d = (${T})$b == 0 ? 0 : (${T})$a ${c} (${T})$b;",
+       .family = {{{"op", "c"}, {{"floordiv", "/"}, {"mod", "%"}}}, {{"T", "p"}, {{"u32", "u32"}, {"u64", "u64"}}}},
+       .doc = "Computes ${op} of two integers (${T}): the quotient rounded down, or what is left of it.",
+       .source = "PTX ISA, integer arithmetic: div, rem"});
+  list.push_back({.name = "mul.hi.${p}",
+                  .kind = Kind::Binary,
+                  .arch = "sm_70+",
+                  .out = {lvalue(out("d", "[].${T}.RF"))},
+                  .in = {lvalue(in("a", "[].${T}.RF|IMM")), lvalue(in("b", "[].${T}.RF|IMM"))},
+                  .attrs = {{"op", {"mulhi"}}},
+                  .cxx = "$d = ${f}($a, $b);",
+                  .family = {{{"T", "p", "f"},
+                              {{"i32", "s32", "__mulhi"},
+                               {"u32", "u32", "__umulhi"},
+                               {"i64", "s64", "__mul64hi"},
+                               {"u64", "u64", "__umul64hi"}}}},
+                  .doc = "Multiplies two integers (${T}) and keeps the upper half of the product.",
+                  .source = "PTX ISA, integer arithmetic: mul.hi"});
+}
+
+// Bytes of words: chosen, or multiplied and added up.
+void add_bytes(std::vector<Atom>& list) {
+  list.push_back({.name = "prmt.b32",
+                  .kind = Kind::Ternary,
+                  .arch = "sm_70+",
+                  .out = {out("d", "[].u32.RF")},
+                  .in = {in("a", "[].u32.RF|IMM"), in("b", "[].u32.RF|IMM"), in("c", "[].u32.RF|IMM")},
+                  .attrs = {{"op", {"prmt"}}},
+                  .ptx = "prmt.b32 $d, $a, $b, $c;",
+                  .doc = "Takes four of the eight bytes of two words: each nibble of the third says which, and with 8 "
+                         "added its sign.",
+                  .source = "PTX ISA, data movement and conversion: prmt"});
+  list.push_back(
+      {.name = "dp4a.${p}",
+       .kind = Kind::Ternary,
+       .arch = "sm_70+",
+       .out = {lvalue(out("d", "[].${T}.RF"))},
+       .in = {lvalue(in("a", "[].${T}.RF|IMM")), lvalue(in("b", "[].${T}.RF|IMM")), lvalue(in("c", "[].${T}.RF|IMM"))},
+       .attrs = {{"op", {"dp4a"}}},
+       .cxx = "$d = __dp4a((${T})$a, (${T})$b, (${T})$c);",
+       .family = {{{"T", "p"}, {{"i32", "s32"}, {"u32", "u32"}}}},
+       .doc = "Multiplies the four bytes of two words (${T}) and adds the products to a third.",
+       .source = "PTX ISA, integer arithmetic: dp4a"});
+}
+
 void add_ternary(std::vector<Atom>& list) {
   list.push_back(
       {.name = "fma.rn.${p}/ternary",
@@ -320,6 +433,8 @@ void arithmetic(std::vector<Atom>& list) {
   add_packed_fma(list);
   add_binary_floats(list);
   add_binary_integers(list);
+  add_divisions(list);
+  add_bytes(list);
   add_ternary(list);
   add_waves(list);
 }

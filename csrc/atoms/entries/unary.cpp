@@ -205,6 +205,8 @@ void add_integers(std::vector<Atom>& list) {
                                {"neg", "s64", "i64", "(i64)(0ull - (u64)$s)"},
                                {"abs", "s32", "i32", "$s < 0 ? (i32)(0u - (u32)$s) : $s"},
                                {"abs", "s64", "i64", "$s < 0 ? (i64)(0ull - (u64)$s) : $s"},
+                               {"neg", "u32", "u32", "0u - $s"},
+                               {"neg", "u64", "u64", "0ull - $s"},
                                {"not", "s32", "i32", "~$s"},
                                {"not", "u32", "u32", "~$s"},
                                {"not", "s64", "i64", "~$s"},
@@ -212,6 +214,82 @@ void add_integers(std::vector<Atom>& list) {
                                {"not", "pred", "pred", "!$s"}}}},
                   .doc = "Computes ${op} of an integer or truth value (${T}).",
                   .source = "PTX ISA, integer arithmetic: neg, abs; logic: not"});
+  // T: type; f: the device function; C: what it takes.
+  const Param counts = {{"op", "f"}, {{"popc", "__popc"}, {"clz", "__clz"}, {"ffs", "__ffs"}, {"brev", "__brev"}}};
+  const Param types = {
+      {"T", "p", "ll", "C"},
+      {{"i32", "s32", "", "i32"}, {"u32", "u32", "", "u32"}, {"i64", "s64", "ll", "i64"}, {"u64", "u64", "ll", "u64"}}};
+  list.push_back({.name = "${op}.${p}",
+                  .kind = Kind::Unary,
+                  .arch = "sm_70+",
+                  .out = {lvalue(out("d", "[].${T}.RF"))},
+                  .in = {lvalue(in("s", "[].${T}.RF|IMM"))},
+                  .attrs = {{"op", {"${op}"}}},
+                  .cxx = "$d = (${T})${f}${ll}($s);",
+                  .family = {counts, types},
+                  .doc = "Computes ${op} of an integer (${T}).",
+                  .source = "PTX ISA, integer arithmetic: popc, clz, brev; CUDA C++ programming guide: ${f}${ll}"});
+}
+
+// The bits of registers as another type. Of one width the compiler sees a value pass; a word of several elements is one
+// register as it stands.
+void add_bitcasts(std::vector<Atom>& list) {
+  std::vector<std::vector<std::string>> rows;
+  const auto add = [&](const std::string& to, const std::string& from, const std::string& text) {
+    rows.push_back({to + "." + from, to, from, text});
+  };
+  for (const std::string& i : {std::string("i32"), std::string("u32")}) {
+    const std::string word = i == "i32" ? "int" : "uint";
+    add(i, "fp32", "__float_as_" + word + "($s)");
+    add("fp32", i, "__" + word + "_as_float($s)");
+    add(i, i == "i32" ? "u32" : "i32", "(" + i + ")$s");
+  }
+  for (const std::string& i : {std::string("i64"), std::string("u64")}) {
+    add(i, "fp64", "(" + i + ")__double_as_longlong($s)");
+    add("fp64", i, "__longlong_as_double((i64)$s)");
+    add(i, i == "i64" ? "u64" : "i64", "(" + i + ")$s");
+  }
+  for (const std::vector<std::string>& narrow : {std::vector<std::string>{"fp16", "bf16", "i16", "u16"},
+                                                 std::vector<std::string>{"fp8e4m3", "fp8e5m2", "i8", "u8"}}) {
+    for (const std::string& to : narrow) {
+      for (const std::string& from : narrow) {
+        if (to != from)
+          add(to, from,
+              to.starts_with("i") ? "(" + to + ")$s" : "(u" + std::to_string(narrow[0] == "fp16" ? 16 : 8) + ")$s");
+      }
+    }
+  }
+  list.push_back({.name = "bitcast.${n}",
+                  .kind = Kind::Unary,
+                  .arch = "sm_70+",
+                  .out = {lvalue(out("d", "[].${D}.RF"))},
+                  .in = {lvalue(in("s", "[].${S}.RF"))},
+                  .attrs = {{"op", {"bitcast"}}},
+                  .cxx = "$d = ${f};",
+                  .family = {{{"n", "D", "S", "f"}, rows}},
+                  .doc = "Takes the bits of a number (${S}) as another type (${D}).",
+                  .source = "CUDA C++ programming guide, type casting intrinsics"});
+  const auto words = [&](const char* name, bool splits) {
+    list.push_back(
+        {.name = name,
+         .kind = Kind::Unary,
+         .arch = "sm_70+",
+         .out = {splits ? out("d", "[${N}].b${E}.RF", "e${N}") : out("d", "[].b${W}.RF")},
+         .in = {splits ? in("s", "[].b${W}.RF") : in("s", "[${N}].b${E}.RF", "e${N}")},
+         .attrs = {{"op", {"bitcast"}}},
+         .ptx = splits ? "${split}" : "${join}",
+         .family = {{{"N", "E", "W", "split", "join"},
+                     {{"2", "16", "32", "mov.b32 $d, $s;", "mov.b32 $d, $s;"},
+                      {"4", "8", "32", "mov.b32 $d, $s;", "mov.b32 $d, $s;"},
+                      {"2", "32", "64", "mov.b64 {$d[0], $d[1]}, $s;", "mov.b64 $d, {$s[0], $s[1]};"},
+                      {"4", "16", "64", "mov.b64 {$d[0], $d[1]}, $s;", "mov.b64 $d, {$s[0], $s[1]};"},
+                      {"8", "8", "64", "mov.b64 {$d[0], $d[1]}, $s;", "mov.b64 $d, {$s[0], $s[1]};"}}}},
+         .doc = splits ? "Takes the bits of a word (${W} bits) as ${N} elements of ${E} bits, the lowest first."
+                       : "Takes the bits of ${N} elements of ${E} bits as one word (${W} bits), the first lowest.",
+         .source = "PTX ISA, data movement and conversion: mov"});
+  };
+  words("bitcast.b${W}.${N}xb${E}", true);
+  words("bitcast.${N}xb${E}.b${W}", false);
 }
 
 }  // namespace
@@ -221,6 +299,7 @@ void unary(std::vector<Atom>& list) {
   add_fp64(list);
   add_half(list);
   add_integers(list);
+  add_bitcasts(list);
 }
 
 }  // namespace graphene::atoms::subjects

@@ -94,11 +94,39 @@ void add_reductions(std::vector<Atom>& list) {
                   .source = "PTX ISA, parallel synchronization: redux.sync"});
 }
 
+// What the lanes of a warp say of a value, a bit each.
+void add_votes(std::vector<Atom>& list) {
+  list.push_back({.name = "vote.sync.ballot.b32",
+                  .kind = Kind::Reduction,
+                  .arch = "sm_70+",
+                  .threads = "[32]",
+                  .converge = 32,
+                  .out = {lvalue(with_tv(out("d", "[].u32.RF"), "32:0;1:0"))},
+                  .in = {lvalue(with_tv(in("s", "[].pred.RF", "l32"), "32:1;1:0"))},
+                  .attrs = {{"op", {"ballot"}}, {"axis", {"0"}}},
+                  .cxx = "$d = __ballot_sync(0xffffffff, $s);",
+                  .doc = "Gives every lane of a warp a bit for each lane: whether its truth value holds.",
+                  .source = "PTX ISA, parallel synchronization: vote.sync"});
+  list.push_back({.name = "match.any.sync.b${W}/${T}",
+                  .kind = Kind::Reduction,
+                  .arch = "sm_70+",
+                  .threads = "[32]",
+                  .converge = 32,
+                  .out = {lvalue(with_tv(out("d", "[].u32.RF", "l32"), "32:1;1:0"))},
+                  .in = {lvalue(with_tv(in("s", "[].${T}.RF", "l32"), "32:1;1:0"))},
+                  .attrs = {{"op", {"match"}}, {"axis", {"0"}}},
+                  .cxx = "$d = __match_any_sync(0xffffffff, $s);",
+                  .family = {{{"T", "W"}, {{"i32", "32"}, {"u32", "32"}, {"i64", "64"}, {"u64", "64"}}}},
+                  .doc = "Gives every lane of a warp a bit for each lane: whether that has the same number (${T}).",
+                  .source = "PTX ISA, parallel synchronization: match.sync"});
+}
+
 }  // namespace
 
 void warp(std::vector<Atom>& list) {
   add_shuffles(list);
   add_reductions(list);
+  add_votes(list);
 }
 
 }  // namespace graphene::atoms::subjects

@@ -1,0 +1,216 @@
+"""What threads compute together: atomic updates of memory, scans, the place of an extreme, votes of a warp.
+
+Each call records the statements that one would write by hand, so the kernel's text shows every instruction.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from graphene import _core
+from graphene._core import Tensor, ThreadTensor
+from graphene.control import barrier, if_
+from graphene.declare import alloc
+from graphene.dtypes import RF, SH, DType, pred, u32
+from graphene.expressions import where
+from graphene.registers import let
+from graphene.specs import _record, binary, move, shfl
+
+__all__ = ["allarg", "atomic", "ballot", "match", "scan"]
+
+_LANES = 32
+_COMBINES = ("add", "min", "max", "and", "or", "xor", "exchange", "cas")
+
+
+def atomic(
+    op: str, place: Tensor, value: Any, fetch: bool = False, expected: Any = None, scope: str = "gpu"
+) -> Tensor | None:
+    """Combines a number in memory with a value, in one step for all threads; with `fetch` it returns what was there.
+
+    op: "add"; for integers "and", "or", "xor"; "min" and "max", of floats, too, by compare-and-swap, where a NaN loses
+    to a number; "exchange", which writes the value; "cas", which writes it where memory holds the bits of `expected`.
+    The last two return what was there anyway. place: one element in global or shared memory (of an add also a vector
+    of some). value and expected: registers, an expression or a number. scope: the threads for which it is one step,
+    those of the block ("cta"), of the device ("gpu") or of the system ("sys"). It orders no other accesses. Where the
+    place is outside of a partial tile nothing happens, and the returned registers are not set.
+
+    Raises ValueError; lowering raises SelectError NO_ATOM. Source: PTX ISA, red and atom.
+    """
+    if op not in _COMBINES:
+        raise ValueError(f"op must be one of {', '.join(_COMBINES)}, got {op!r}")
+    if (expected is None) == (op == "cas"):
+        raise ValueError("expected= belongs to cas, which needs it" if op == "cas" else f"{op} takes no expected=")
+    if scope not in ("cta", "gpu", "sys"):
+        raise ValueError(f'scope must be "cta", "gpu" or "sys", got {scope!r}')
+    shape = list(place.shape) if place.levels else []
+    ins = [_held(v, place.dtype, shape) for v in ([value] if expected is None else [value, expected])]
+    attrs: dict[str, Any] = {"combine": op, "atomic": f"relaxed.{scope}", "fill": 0}
+    outs = [place]
+    if fetch or op in ("exchange", "cas"):
+        name = _core.unique_name(f"{place.name}_before")
+        outs.append(alloc(name, shape, place.dtype, RF))
+    _record("Move", outs, ins, None, **attrs)
+    return outs[1] if len(outs) > 1 else None
+
+
+def _held(value: Any, dtype: DType, shape: list[int]) -> Tensor:
+    if isinstance(value, Tensor) and value.dtype == dtype and value.memory == RF:
+        return value
+    return let(_core.unique_name("value"), value, dtype, shape)
+
+
+def ballot(condition: Any, on: ThreadTensor) -> Tensor:
+    """A u32 of which bit i says whether the condition holds for lane i of the warp `on`. PTX vote.sync.ballot."""
+    held = condition if isinstance(condition, Tensor) else let(_core.unique_name("vote"), condition, pred)
+    return _vote("ballot", held, on)
+
+
+def match(x: Any, on: ThreadTensor) -> Tensor:
+    """A u32 of which bit i says whether lane i of the warp `on` has the same integer. PTX match.any.sync."""
+    return _vote("match", x if isinstance(x, Tensor) else let(_core.unique_name("matched"), x), on)
+
+
+def _vote(op: str, x: Tensor, on: ThreadTensor) -> Tensor:
+    out = alloc(_core.unique_name(op), [], u32, RF)
+    _record("Reduction", out, (x,), on, op=op, axis=0)
+    return out
+
+
+class _Group:
+    """The warps of a group of threads, and the executing thread's number in it and in its warp."""
+
+    def __init__(self, on: ThreadTensor, call: str) -> None:
+        if len(on.levels) != 1:
+            raise ValueError(f"{call} takes threads in one level, before they are tiled, got {on}")
+        self.threads = int(on.size)
+        if self.threads > _LANES and self.threads % _LANES:
+            raise ValueError(f"{call} takes a warp, a part of it of a power of two, or whole warps, got {on}")
+        if self.threads > _LANES:
+            warps = on.reshape(0, _core.Layout(self.threads)).tile(_LANES)
+            self.warp, self.lane = warps.indices()
+            self.on = warps[self.warp]
+        else:
+            flat = on.reshape(0, _core.Layout(self.threads)) if on.levels[0].rank != 1 else on
+            self.warp, self.on = 0, flat
+            (self.lane,) = flat.indices()
+
+    @property
+    def warps(self) -> int:
+        return -(-self.threads // _LANES)
+
+
+def _identity(op: str, t: DType) -> Any:
+    """The number that changes nothing."""
+    is_float, signed = t.name.startswith(("fp", "bf")), t.name.startswith("i")
+    low = -(2 ** (t.bits - 1)) if signed else 0
+    high = 2 ** (t.bits - signed) - 1
+    known = {"add": 0, "mul": 1, "max": -math.inf if is_float else low, "min": math.inf if is_float else high}
+    if not is_float:
+        known |= {"and": -1 if signed else high, "or": 0, "xor": 0}
+    if op not in known:
+        raise ValueError(f"op must be one of {', '.join(known)}, got {op!r}")
+    return known[op]
+
+
+def _registers(x: Tensor, call: str) -> None:
+    if x.memory != RF or x.levels or x.is_fragment:
+        raise ValueError(f"{call} takes one register of each thread, got {x}")
+
+
+def scan(op: str, x: Tensor, on: ThreadTensor, exclusive: bool = False) -> None:
+    """``x = op over the x of the threads up to and including this one``, in the order of the group `on`.
+
+    With `exclusive` without this one; the first thread then has the number that changes nothing, such as 0. Operations
+    are add, mul, max, min, and for integers and, or, xor. x: one private register of each thread. on: a warp, a part of
+    one, or several whole warps, which meet in shared memory with two barriers. A scan of a row longer than the group
+    adds what is before: the last thread's inclusive value.
+
+    Raises ValueError. The decomposition is Hillis and Steele's, in warps and then over their totals.
+    """
+    _registers(x, "scan")
+    identity, group = _identity(op, x.dtype), _Group(on, "scan")
+    name = _core.unique_name(f"{x.name}_below")
+    below = alloc(name, [], x.dtype, RF)
+    own = let(_core.unique_name(f"{x.name}_own"), x) if exclusive else None
+
+    def in_warp(value: Tensor, width: int) -> None:
+        n = 1
+        while n < width:
+            shfl(below, value, "up", n, on=group.on)
+            with if_(group.lane >= n):
+                binary(op, value, below, value)
+            n *= 2
+
+    in_warp(x, min(group.threads, _LANES))
+    if group.warps > 1:
+        totals = alloc(_core.unique_name(f"{x.name}_totals"), [group.warps], x.dtype, SH)
+        with if_(group.lane == _LANES - 1):
+            move(totals[group.warp], x)
+        barrier(on=on)
+        before = let(_core.unique_name(f"{x.name}_before"), identity, x.dtype)
+        with if_(group.lane < group.warps):
+            move(before, totals[group.lane])
+        in_warp(before, group.warps)
+        shfl(below, before, "idx", (group.warp + _LANES - 1) % _LANES, on=group.on)
+        barrier(on=on)
+        with if_(group.warp > 0):
+            binary(op, x, below, x)
+    if own is None:
+        return
+    # What the thread before has; the first one of a warp takes the total of the warps before it.
+    if group.warps > 1:
+        first = let(_core.unique_name(f"{x.name}_first"), identity, x.dtype)
+        with if_(group.warp > 0):
+            move(first, below)
+        shfl(below, x, "up", 1, on=group.on)
+        x[...] = where(group.lane == 0, first, below)
+    else:
+        shfl(below, x, "up", 1, on=group.on)
+        x[...] = where(group.lane == 0, identity, below)
+
+
+def allarg(op: str, x: Tensor, index: Tensor, on: ThreadTensor) -> None:
+    """``x, index = the largest ("max") or smallest ("min") x of the group's threads and its index``; all get both.
+
+    Of equal ones the least index wins. A NaN loses to a number; of NaN alone x becomes the least (the largest) number.
+    x: one private register of each thread; index: one integer register of each thread, which says what x stands for. on
+    is as in gr.scan. Raises ValueError.
+    """
+    if op not in ("max", "min"):
+        raise ValueError(f'op must be "max" or "min", got {op!r}')
+    _registers(x, "allarg")
+    _registers(index, "allarg")
+    group = _Group(on, "allarg")
+    worst = _identity(op, x.dtype)
+    if x.dtype.name.startswith(("fp", "bf")):
+        x[...] = where(x == x, x, worst)
+    other, at = (alloc(_core.unique_name(f"{t.name}_other"), [], t.dtype, RF) for t in (x, index))
+
+    def take_better() -> None:
+        better = (other > x) if op == "max" else (other < x)
+        taken = let(_core.unique_name("taken"), better | ((other == x) & (at < index)), pred)
+        x[...] = where(taken, other, x)
+        index[...] = where(taken, at, index)
+
+    def in_warp(width: int) -> None:
+        n = 1
+        while n < width:
+            shfl(other, x, "bfly", n, on=group.on)
+            shfl(at, index, "bfly", n, on=group.on)
+            take_better()
+            n *= 2
+
+    in_warp(min(group.threads, _LANES))
+    if group.warps == 1:
+        return
+    values, places = (alloc(_core.unique_name(f"{t.name}_warps"), [group.warps], t.dtype, SH) for t in (x, index))
+    with if_(group.lane == 0):
+        move(values[group.warp], x)
+        move(places[group.warp], index)
+    barrier(on=on)
+    for w in range(group.warps):
+        move(other, values[w])
+        move(at, places[w])
+        take_better()
+    barrier(on=on)

@@ -1,0 +1,156 @@
+"""Registers in one line: declared with a value, loaded, stored, seen as another type.
+
+Each call records the statements that one would write by hand: an allocation in registers, an assignment, a Move.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from graphene import _core
+from graphene._core import IntExpr, Tensor
+from graphene.declare import alloc
+from graphene.dtypes import RF, DType, u32
+from graphene.expressions import Expression, _nodes, _whole, where
+from graphene.specs import _record, move
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["bitcast", "let", "load"]
+
+
+def _shape_of(value: Any) -> list[int]:
+    """The shape that a value of registers has: NumPy's broadcasting of its operands."""
+    shape: list[int] = []
+    for kind, *rest in _nodes(value):
+        if kind != "tensor":
+            continue
+        if rest[0].is_fragment:
+            _core.fail("POINTWISE_SHAPE", "registers of a fragment's shape must be declared on its threads",
+                       [f"got: {rest[0].name}"], "declare it: gr.fragment(..., on=group)")  # fmt: skip
+        own = [int(n) for n in rest[0].shape] if rest[0].levels else []
+        longer, shorter = (own, shape) if len(own) > len(shape) else (shape, own)
+        padded = [1] * (len(longer) - len(shorter)) + shorter
+        shape = [m if n == 1 else n for n, m in zip(longer, padded, strict=True)]
+    return shape
+
+
+def _is_value(x: Any) -> bool:
+    return isinstance(x, (Expression, int, float, IntExpr))
+
+
+def let(name: str, value: Any, dtype: DType | None = None, shape: Sequence[int] | None = None) -> Tensor:
+    """Registers of the executing thread that hold a value: a number, an integer, or an expression on registers.
+
+    By default they have the expression's type, in which it is computed, and its shape. A number, or an integer such as
+    a coordinate, needs `dtype`. Raises LayoutError POINTWISE_TYPE, POINTWISE_SHAPE; VerifyError KERNEL_NAME.
+    """
+    if not (_is_value(value) or isinstance(value, Tensor)):
+        raise TypeError(f"let: a value must be registers, an expression or a number, got {type(value).__name__}")
+    of = dtype if dtype is not None else _core.expression_type(_nodes(value))
+    if of is None:
+        _core.fail("POINTWISE_TYPE", "a number has no type of its own", [f"got: {value!r}"],
+                   f'say which it is to have: gr.let("{name}", {value!r}, gr.fp32)')  # fmt: skip
+    sizes = _shape_of(value) if shape is None else list(shape)
+    register = alloc(name, sizes, of, RF)
+    _core.record_pointwise(register, _nodes(value))
+    return register
+
+
+def load(x: Tensor, dtype: DType | None = None, name: str | None = None, **attrs: Any) -> Tensor:
+    """Registers of the executing thread that hold what a tensor in memory does: one element, or a few neighbours.
+
+    `dtype`: the type that the values are converted to. Further keywords are those of gr.move, such as ``fill=`` of what
+    lies outside of a partial tile. Raises LayoutError TENSOR_SIZE; lowering raises SelectError NO_ATOM where no
+    instruction loads that many elements.
+    """
+    if not isinstance(x, Tensor):
+        raise TypeError(f"load takes a tensor, got {type(x).__name__}")
+    own = name or _core.unique_name(f"{x.name or 'x'}_value")
+    shape = list(x.shape) if x.levels else []
+    register = alloc(own, shape, x.dtype, RF)
+    move(register, x, **attrs)
+    return register if dtype is None or dtype == x.dtype else let(_core.unique_name(own), register, dtype)
+
+
+def bitcast(x: Any, dtype: DType) -> Any:
+    """The same bits as another type.
+
+    Of one width it is an expression, element by element: of the bits of an fp32 as a u32, for example. Registers of
+    another width are regrouped, the first element lowest, as new registers: one u32 becomes two fp16 or four u8, four
+    u8 become one u32. They must be a thread's own, with one mode at most, and fill whole words of 32 bits. Raises
+    LayoutError POINTWISE_TYPE.
+    """
+    if not isinstance(dtype, DType):
+        raise TypeError(f"a dtype must be one of gr.fp16, gr.fp32, gr.i32, ..., got {dtype!r}")
+    if not isinstance(x, (Tensor, Expression)):
+        raise TypeError(f"bitcast takes registers or an expression, got {type(x).__name__}")
+    if isinstance(x, Expression):
+        of = _core.expression_type(_nodes(x))
+        if of is None or of.bits == dtype.bits:
+            return Expression("UnaryPointwise", "bitcast", (x,), dtype)
+        x = let(_core.unique_name("bits"), x)
+    if x.dtype.bits == dtype.bits:
+        return Expression("UnaryPointwise", "bitcast", (x,), dtype)
+    count = math.prod(int(n) for n in x.shape) if x.levels else 1
+    bits = count * x.dtype.bits
+    if x.is_fragment or x.memory != RF or len(x.levels) > 1 or (x.levels and len(x.shape) > 1) or bits % 32:
+        _core.fail(
+            "POINTWISE_TYPE", "a bitcast to another width of something else than whole words of registers",
+            [f"got: {x}", f"want: private registers with one mode, a multiple of 32 bits (here {bits}), to {dtype}"],
+            "load them together: gr.load(t.tile([4])[i])",
+        )  # fmt: skip
+    word = max(x.dtype.bits, dtype.bits, 32)
+    if word not in (x.dtype.bits, dtype.bits):  # through words
+        return bitcast(bitcast(x, u32), dtype)
+    if bits % word:
+        _core.fail("POINTWISE_TYPE", f"a bitcast of {bits} bits to elements of {word}", [f"got: {x}"], "")
+    n = bits // dtype.bits
+    name = _core.unique_name(f"{x.name}_bits")
+    out = alloc(name, [n] if n > 1 else [], dtype, RF)
+    for i in range(bits // word):
+        parts = [_part(t, i, word // t.dtype.bits) for t in (out, x)]
+        _record("UnaryPointwise", parts[0], (parts[1],), None, op="bitcast")
+    return out
+
+
+def _part(t: Tensor, i: int, elems: int) -> Tensor:
+    if not t.levels or (elems > 1 and t.size == elems):
+        return t
+    return t[i] if elems == 1 else t.tile([elems])[i]
+
+
+def condition(value: Any, what: str) -> Any:
+    """A condition for control flow: a comparison of registers is read into an integer, any other stands as it is."""
+    if not isinstance(value, (Tensor, Expression)):
+        return value
+    of = _core.expression_type(_nodes(value))
+    if of is None or of.name != "pred":
+        _core.fail("POINTWISE_TYPE", f"{what} asks a condition, not a number", [f"got: {value!r}"],
+                   "compare it: x != 0")  # fmt: skip
+    if _shape_of(value):
+        _core.fail("POINTWISE_SHAPE", f"{what} asks one condition for each thread", [f"got: {value!r}"],
+                   "combine them first, by & or |")  # fmt: skip
+    held = let(_core.unique_name("holds"), where(value, 1, 0), _core.dtype("i32"))
+    return _core.record_index(held, 0, 1, 1) != 0
+
+
+def _assign(self: Tensor, key: Any, value: Any) -> None:
+    """``t[:] = value`` or ``t[i] = value``: pointwise leaves to registers, a Move to or from memory."""
+    if not (_is_value(value) or isinstance(value, Tensor)):
+        raise TypeError(
+            f"an assignment: an operand must be registers, an expression or a number, got {type(value).__name__}"
+        )
+    place = self if _whole(key) else self[key]
+    outside = place.memory != RF or (isinstance(value, Tensor) and value.memory != RF)
+    if not outside:
+        _core.record_pointwise(place, _nodes(value))
+    elif isinstance(value, Tensor) and value.dtype != place.dtype and value.memory == RF:
+        move(place, let(_core.unique_name("value"), value, place.dtype))
+    else:
+        move(place, value)
+
+
+setattr(Tensor, "__setitem__", _assign)  # noqa: B010  (the stub declares it)
