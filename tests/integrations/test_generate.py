@@ -92,6 +92,8 @@ def test_same_tokens(name, lengths, recording) -> None:
         got = model.generate(**inputs, **ASK)
         assert torch.equal(got, want), seed
     assert sum(r.replays for r in recording) >= 30
+    current = integration.accelerated(model).decoding[0].steps.current  # of steps that differ by their tokens alone
+    assert (current is None) == (name in WINDOW)
     assert len(recording) == (2 if name in WINDOW else 1)  # windows that are not full, and full ones
 
 

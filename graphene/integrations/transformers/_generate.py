@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 from transformers.generation.configuration_utils import GenerationMode
+from transformers.generation.utils import GenerationMixin
 
 from graphene.integrations.transformers import _masks, _measure
-from graphene.integrations.transformers._steps import Steps, new_cache
+from graphene.integrations.transformers._steps import NEXT, Steps, new_cache
 from graphene.nn._modules import globally_hooked
 
 LEAST = 16  # new tokens from which on steps are recorded: four of them take longer for that
@@ -193,7 +194,16 @@ def methods(original: Any, decoding: Decoding) -> dict[str, Any]:
             return decoding.steps
         return original.get_compiled_call(self, compile_config)
 
+    names = ("prepare_inputs_for_generation", "_update_model_kwargs_for_generation", "create_masks_for_generate")
+    plain = all(getattr(original, n, None) is getattr(GenerationMixin, n, None) for n in names)
+
     def prepare_inputs_for_generation(self: Any, *args: Any, **kwargs: Any) -> Any:
+        steps = decoding.steps if decoding.uses(kwargs.get("past_key_values")) else None
+        if plain and steps is not None and steps.current is not None and len(args) == 1:
+            mask, positions = kwargs.get("attention_mask"), kwargs.get("position_ids")
+            one = kwargs.get("next_sequence_length") == 1 and not kwargs.get("is_first_iteration")
+            if one and mask is not None and (positions is not None) == ("position_ids" in steps.current.tensors):
+                return {NEXT: (args[0], positions, mask)}
         with _masks.for_steps(decoding.uses(kwargs.get("past_key_values"))):
             return original.prepare_inputs_for_generation(self, *args, **kwargs)
 

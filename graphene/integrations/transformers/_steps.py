@@ -17,6 +17,7 @@ from transformers.cache_utils import StaticCache, StaticLayer, StaticSlidingWind
 from graphene.integrations.transformers import _masks
 
 SAME = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}  # the distance of what must agree, by its norm
+NEXT = "_graphene_next"  # the name of the inputs of a step that differs from the one before it by its token alone
 FORMS = 8  # as many forms are recorded for a cache
 PROOFS = 2  # as many steps of a form run both ways
 
@@ -93,9 +94,17 @@ class Step:
         self.tensors = {name: t.clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
         self.recorded: Any = None
         self.proofs = 0
+        masks = [n for n, t in self.tensors.items() if n.startswith("attention_mask") and t.dtype == torch.bool]
+        rest = set(self.tensors) - {"input_ids", "position_ids", *masks}
+        self.mask = masks[0] if len(masks) == 1 and not rest else None  # the mask, if it and the tokens are all
+        self.grows = True  # whether each step saw what the one before it saw, and its own key
 
-    def fill(self, tensors: dict[str, Any]) -> None:
+    def fill(self, tensors: dict[str, Any], proof: bool = False) -> None:
         """Copies a call's tensors."""
+        if proof and self.proofs and self.mask is not None:
+            seen, now = self.tensors[self.mask], tensors[self.mask]
+            more = now & ~seen
+            self.grows = self.grows and bool((seen <= now).all() and (more.sum(-1) == 1).all())
         for name, t in tensors.items():
             self.tensors[name].copy_(t)
 
@@ -107,6 +116,7 @@ class Steps:
         self._model, self.cache, self.length = weakref.ref(model), cache, length
         self.record: Callable[[Callable[[], Any]], Any] = Recorded
         self.known: dict[tuple[Any, ...], Step | None] = {}  # None: it ran once
+        self.current: Step | None = None  # that of this call, if its next step differs by its token alone
         self.why: str | None = None  # why nothing is recorded any more
         self.positions: Any = None
 
@@ -119,9 +129,12 @@ class Steps:
     def reset(self) -> None:
         """Empties the cache for another sequence."""
         self.cache.reset()
+        self.current = None
 
     def __call__(self, **inputs: Any) -> Any:
         """The model's result for inputs of ``generate()``."""
+        if NEXT in inputs:
+            return self.next(*inputs[NEXT])
         form = None if self.why else self.form(inputs)
         if form is None or torch.is_grad_enabled():
             return self.model(**inputs)
@@ -139,10 +152,24 @@ class Steps:
             return self.proof(step, form, inputs)
         return self.replay(step, form)
 
+    def next(self, ids: Any, positions: Any, padding: Any) -> Any:
+        """The result of a recorded step after another one, for the tokens so far, their positions and their mask."""
+        step = self.current
+        assert step is not None
+        assert step.mask is not None
+        step.tensors["input_ids"].copy_(ids[:, -1:])
+        if "position_ids" in step.tensors:
+            step.tensors["position_ids"].copy_(positions[..., -1:])
+        step.tensors[step.mask].select(-1, padding.shape[1] - 1).fill_(True)
+        step.recorded.replay()
+        return step.recorded.result
+
     def replay(self, step: Step, form: Form) -> Any:
         """The result of a recorded step."""
-        step.fill(form.tensors)
+        step.fill(form.tensors, proof=step.proofs < PROOFS)
         step.recorded.replay()
+        if step.proofs >= PROOFS and step.mask is not None and step.grows and not self.sliding():
+            self.current = step
         for layer in self.sliding():
             layer.cumulative_length_int += 1
         return step.recorded.result
