@@ -65,6 +65,7 @@ MORE: dict[str, Any] = {
 # Checks of arguments and what launches kernels build none.
 ELSEWHERE = {"gemm/launches.py", "arguments.py", "traced.py"}
 NOT_BUILDERS = ("check", "__post_init__", "_refuse", "activation", "pointwise", "__getattr__")
+REFUSES = ("_core.fail", "self._refuse", "refuse", "raise", "return Refusal")
 
 
 def taken() -> set[tuple[str, int]]:
@@ -100,7 +101,7 @@ def branches(path: Path) -> Iterator[tuple[int, int, str]]:
         for n in ast.walk(function):
             if isinstance(n, ast.If):
                 test = ast.unparse(n.test)
-                refuses = ast.unparse(n.body[-1]).startswith(("_core.fail", "self._refuse", "refuse", "raise"))
+                refuses = ast.unparse(n.body[-1]).startswith(REFUSES)
                 if not refuses:
                     yield n.lineno, n.body[0].lineno, test
                 if n.orelse:
