@@ -57,6 +57,11 @@ class Dot:
     right: Value
     columns: Axis
 
+    @property
+    def before(self) -> Value:
+        """The left operand before it is rounded."""
+        return self.left.args[0] if self.left.op == "round" else self.left
+
 
 @dataclass
 class Statistic:
@@ -241,17 +246,17 @@ def _later(form: ProductForm, d: Dot) -> None:
         none(f"{d.value.line}: the second operand of a product of a product", "want: an input over those two axes")
     if set(d.right.more["stored"][-2:]) != {axis, d.columns}:
         none(f"{d.value.line}: input {d.right.name} stores its batch axes behind others")
-    if d.left.op != "round" or d.left.more["dtype"] not in (d.right.more["dtype"],):
+    if d.left.op == "round" and d.left.more["dtype"] != d.right.more["dtype"]:
         none(f"{d.value.line}: a product's result that is an operand is rounded to the operands' type",
              fix=f"write .round(gr.{d.right.more['dtype']})")  # fmt: skip
-    inner = [x for x in _reductions(d.left.args[0]) if x.op == "dot"]
+    inner = [x for x in _reductions(d.before) if x.op == "dot"]
     if any(x.number not in {y.value.number for y in form.dots} for x in inner):
         none(f"{d.value.line}: a third product in a row")
 
 
 def _statistics(form: ProductForm) -> list[Value]:
     found: list[Value] = []
-    for v in (form.result, *(d.left for d in form.later)):
+    for v in (form.result, *(d.before for d in form.later)):
         stack = [v]
         while stack:
             x = stack.pop()
@@ -297,4 +302,4 @@ def _only_pointwise(form: ProductForm) -> None:
 
     visit(form.result)
     for d in form.later:
-        visit(d.left.args[0])
+        visit(d.before)

@@ -439,7 +439,9 @@ def _evaluate(v: Value, args: list[tuple[Any, tuple[Axis, ...]]], arrays: Mappin
 
     with np.errstate(all="ignore"):
         if v.op == "input":
-            x = np.asarray(arrays[v.name], np.float64)
+            x = np.asarray(arrays[v.more.get("of", v.name)], np.float64)
+            if all(a.size is not None for a in v.axes) and x.ndim != len(v.axes):  # imported: dimensions as digits
+                x = x.reshape([a.size or 1 for a in v.more["stored"]])
             return np.transpose(x, [v.more["stored"].index(a) for a in v.axes])
         if v.op == "number":
             return np.float64(v.more["value"])

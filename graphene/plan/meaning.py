@@ -123,7 +123,7 @@ class Meaning:
                 )
         known = {**self.dots, **self.stats}
         for d in f.later:
-            v = d.left.args[0]
+            v = d.before
             if v.number not in known:
                 name = f"rounded_{self.dots[d.value.number]}"
                 self.takes[name] = self.function(name, v, known, "What is rounded and multiplied again.")
@@ -173,7 +173,7 @@ class Meaning:
                 turned = "" if s.side == "left" else ".swapaxes(-1, -2)"
                 w(f"{name} = {text}.{s.value.op}(-1, keepdims=True){turned}")
             for d in f.later:
-                number, v = self.dots[d.value.number], d.left.args[0]
+                number, v = self.dots[d.value.number], d.before
                 text = self.dots.get(v.number) or f"rounded_{number}({self.known_arguments(f'rounded_{number}')})"
                 second = d.right.name
                 if d.right.more["stored"][-1] is d.value.more["axis"]:

@@ -339,7 +339,7 @@ class Writer(Meaning):
                 w(f'c{name} = {like}.reduced(0, "c{name}")')
                 w(f"gr.move(c{name}, {name}.T)", "rows of the right operand become columns of the sums")
         for d in f.later:
-            number, v = self.dots[d.value.number], d.left.args[0]
+            number, v = self.dots[d.value.number], d.before
             axis = d.value.more["axis"]
             name = f"r{number}"
             w(
