@@ -228,6 +228,30 @@ def test_rewriting(method, found, more) -> None:
         assert Helpers.called == (0 if (extra, method) == ((1,), "sum_in_a_branch") else 1 if once else 2)
 
 
+def test_measurements_are_kept(monkeypatch) -> None:
+    """For another process; not if they are damaged, or the memory did not suffice for all of them."""
+    from graphene.integrations.transformers import _measure
+
+    memos, made = {}, []
+    times = {n: {"torch": 2.0 * n, "graphene": 1.5} for n in _measure.ROWS}
+    monkeypatch.setattr(_measure._core, "memo_load", memos.get)
+    monkeypatch.setattr(_measure._core, "memo_store", memos.__setitem__)
+    monkeypatch.setattr(_measure.plans, "package_stamp", lambda: "stamp")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "H")
+    monkeypatch.setattr(_measure, "_choose", lambda *args: made.append(args) or times)
+    ask = (("norm", 32), torch.float16, torch.device("cuda:0"), "rms")
+    assert [_measure.choose(*ask) for _ in range(2)] == [times, times]
+    assert len(made) == 1
+    for damaged in (b"[", b"[]", b'[[1, {"graphene": 1}], [128, {}], [8192, {}]]', b"3", b""):
+        memos.update(dict.fromkeys(memos, damaged))
+        assert _measure.choose(*ask) == times
+    assert len(made) == 6
+    times.pop(1)
+    _measure.choose(("norm", 64), *ask[1:])
+    assert len(memos) == 1
+    assert _measure._memo(*ask[:2], torch.device("cpu"), "rms") is None
+
+
 def test_what_is_left_to_pytorch(capsys) -> None:
     """Shares of a forward pass; on a CPU by the host's clock."""
     import networks

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,8 +11,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
+from graphene import _core
 from graphene.errors import LaunchError
 from graphene.integrations.transformers._fused import ACTIVATIONS, epilogue, ops
+from graphene.ops.core import plans
 from graphene.ops.rotary import other
 
 ROWS = (1, 128, 8192)  # one number for each part of the borders
@@ -114,7 +118,39 @@ def _rms_norm(x: Any, w: Any) -> Any:
 
 
 def choose(key: tuple[Any, ...], dtype: Any, device: Any, norm: str = "layer") -> dict[int, dict[str, float]]:
-    """Microseconds of each way by numbers of rows; of those that this device, and its free memory, take."""
+    """Microseconds of each way by numbers of rows; of those that this device, and its free memory, take.
+
+    They are kept in the cache, for this package, this version of PyTorch and this kind of device.
+    """
+    name = _memo(key, dtype, device, norm)
+    if name is not None and (kept := _kept(name)) is not None:
+        return kept
+    found = _choose(key, dtype, device, norm)
+    if name is not None and len(found) == len(ROWS):
+        _core.memo_store(name, json.dumps(list(found.items())).encode())
+    return found
+
+
+def _memo(key: tuple[Any, ...], dtype: Any, device: Any, norm: str) -> str | None:
+    """The name under which a measurement is kept; None if it is not."""
+    stamp = plans.package_stamp() if device.type == "cuda" and os.environ.get("GRAPHENE_PLANS") != "0" else None
+    if stamp is None:
+        return None
+    where = (torch.cuda.get_device_name(device), torch.__version__, stamp)
+    return str(_core.sha256(repr(("accelerate", key, str(dtype), norm, ROWS, where)).encode())[:32])
+
+
+def _kept(name: str) -> dict[int, dict[str, float]] | None:
+    """A measurement that was kept; None if there is none, or it is damaged."""
+    try:
+        rows = json.loads(_core.memo_load(name) or b"null")
+        found = {int(n): {str(way): float(us) for way, us in times.items()} for n, times in rows}
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None
+    return found if tuple(found) == ROWS and all("torch" in times for times in found.values()) else None
+
+
+def _choose(key: tuple[Any, ...], dtype: Any, device: Any, norm: str) -> dict[int, dict[str, float]]:
     found: dict[int, dict[str, float]] = {}
     with torch.no_grad(), torch.cuda.device(device):
         for rows in ROWS:
