@@ -237,6 +237,8 @@ ERRORS = [
     (lambda: attend(softcap=10**400), "OP_ARGUMENT", "attention: argument 'softcap' is not a number of 64 bits"),
     (lambda: attend(window=(-(10**5000), 0)), "OP_ARGUMENT", "attention: argument 'window' means nothing"),
     (lambda: attend(dropout_p=10**5000), "OP_ARGUMENT", "argument 'dropout_p' is not a number of 64 bits"),
+    (lambda: attend(dropout_p=None), "OP_ARGUMENT", "argument 'dropout_p' is not a number"),
+    (lambda: attend(return_lse="no"), "OP_ARGUMENT", "argument 'return_lse' is not a bool"),
     (lambda: pack(most=10**400), "OP_ARGUMENT", "argument 'max_seqlen_q' is not an integer of 64 bits"),
     (lambda: pack(most=torch.tensor(8.0)), "OP_ARGUMENT", "argument 'max_seqlen_q' is not an integer   [OP_ARGUMENT]"),
     (lambda: ops.softmax(r(8, 16), 0, "float32"), "OP_DTYPE", "softmax: argument 'dtype' is not a floating-point type"),

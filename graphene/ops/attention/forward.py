@@ -250,6 +250,14 @@ def _no_dropout(name: str, dropout_p: float) -> None:
              "leave it out, or call torch.nn.functional.scaled_dot_product_attention")  # fmt: skip
 
 
+def with_lse(name: str, return_lse: bool, with_it: Defined, without: Defined) -> Defined:
+    """The operator that returns the LSE, or the one that does not."""
+    if return_lse is not True and return_lse is not False:
+        fail("OP_ARGUMENT", f"{name}: argument 'return_lse' is not a bool", [f"got:  {return_lse!r}"],
+             "pass True or False")  # fmt: skip
+    return with_it if return_lse else without
+
+
 @public
 def attention(
     q: Tensor,
@@ -291,10 +299,10 @@ def attention(
     left = right = -1
     if window is not None:
         left, right = bounds("attention", window)
-    if dropout_p:
+    if dropout_p != 0:
         _no_dropout("attention", dropout_p)
     cap = 0.0 if softcap is None else softcap
-    op = ATTENTION_LSE if return_lse else ATTENTION
+    op = with_lse("attention", return_lse, ATTENTION_LSE, ATTENTION)
     call = op.dispatched if is_compiling() else op.core
     return call(q, k, v, mask, bias, causal, left, right, scale, cap)
 
@@ -327,9 +335,9 @@ def attention_varlen(
     left = right = -1
     if window is not None:
         left, right = bounds("attention_varlen", window)
-    if dropout_p:
+    if dropout_p != 0:
         _no_dropout("attention_varlen", dropout_p)
     cap = 0.0 if softcap is None else softcap
-    op = VARLEN_LSE if return_lse else VARLEN
+    op = with_lse("attention_varlen", return_lse, VARLEN_LSE, VARLEN)
     call = op.dispatched if is_compiling() else op.core
     return call(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, causal, left, right, scale, cap)

@@ -11,7 +11,7 @@ from graphene.kernels.attention.decode import DecodeConfig
 from graphene.kernels.attention.paged import attention_paged_kernel
 from graphene.ops.attention import reference as plain
 from graphene.ops.attention.checks import results_paged, tables
-from graphene.ops.attention.forward import bounds, combine_kernel, default_scale
+from graphene.ops.attention.forward import bounds, combine_kernel, default_scale, with_lse
 from graphene.ops.attention.recipe import (
     FORWARD,
     alike,
@@ -168,6 +168,6 @@ def attention_paged(
     """
     left, right = (-1, -1) if window is None else bounds("attention_paged", window)
     cap = 0.0 if softcap is None else softcap
-    op = PAGED_LSE if return_lse else PAGED
+    op = with_lse("attention_paged", return_lse, PAGED_LSE, PAGED)
     call = op.dispatched if is_compiling() else op.core
     return call(q, k_cache, v_cache, block_table, cache_seqlens, causal, left, right, scale, cap)
