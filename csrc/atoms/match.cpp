@@ -63,8 +63,28 @@ std::string by_smaller_specs(ir::SpecKind kind) {
 
 namespace {
 
+// What no instruction moves: from memory to memory, or more than 16 bytes of a thread's at once.
+std::string suggest_moves(const ir::SpecStmt& spec) {
+  const auto* src = spec.kind == ir::SpecKind::Move ? std::get_if<ir::TensorPtr>(spec.ins.data()) : nullptr;
+  if (src == nullptr) return {};
+  const ir::Tensor& dst = *spec.outs.front();
+  const bool to_registers = dst.memory() == ir::Memory::RF;
+  const bool of_registers = (*src)->memory() == ir::Memory::RF;
+  const bool alone = spec.threads == nullptr || spec.threads->size().is_const(1);
+  if (!to_registers && !of_registers && alone)
+    return "no thread moves from memory to memory: go through registers, r = gr.load(source), then "
+           "gr.move(destination, r)";
+  const Expr elems = dst.size();
+  const std::int64_t most = 128 / ir::bits(dst.dtype);
+  if (to_registers != of_registers && alone && elems.is_const() && elems.value() > most)
+    return "a thread moves at most 16 bytes at once, " + std::to_string(most) + " of " + ir::name(dst.dtype) +
+           ": cut both into tiles of as many neighbours, .tile([" + std::to_string(most) + "])";
+  return {};
+}
+
 std::string suggest_fix(const ir::SpecStmt& spec, const Mismatch& m, const std::string& arch) {
   const std::string smaller = by_smaller_specs(spec.kind);
+  if (std::string moves = suggest_moves(spec); !moves.empty()) return moves;
   if (m.aspect == Aspect::Dtype && m.input >= 0) {
     if (const auto* t = std::get_if<ir::TensorPtr>(&spec.ins[static_cast<std::size_t>(m.input)])) {
       const std::string id = (*t)->id >= 0 ? "%" + std::to_string((*t)->id) : (*t)->buffer->name;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <bit>
+#include <map>
 #include <set>
 
 #include "atoms/arch.h"
@@ -101,9 +102,18 @@ class Lowering {
       if (d.code == Code::INTERNAL) throw e;
       if (!d.where.known()) d.where = s.loc;
       if (d.ir.empty()) d.ir.push_back(ir::head_line(s, true));
-      if (problems_.size() < kMaxProblems && reported_.insert({s.id, static_cast<int>(d.code)}).second) {
-        problems_.push_back(std::move(d));
+      if (!reported_.insert({s.id, static_cast<int>(d.code)}).second) continue;
+      // A Python loop makes many statements of one line: the first of them speaks for those that fail alike.
+      if (s.loc.known()) {
+        const auto [like, first] = alike_.try_emplace(s.loc.str() + d.message + d.fix, problems_.size());
+        constexpr std::size_t kListed = 8;  // of details
+        if (!first && like->second < problems_.size()) {
+          std::vector<std::string>& details = problems_[like->second].details;
+          if (details.size() < kListed) details.push_back("the same of: " + ir::head_line(s, true));
+          continue;
+        }
       }
+      if (problems_.size() < kMaxProblems) problems_.push_back(std::move(d));
     }
   }
 
@@ -560,6 +570,7 @@ class Lowering {
   std::vector<const ir::Stmt*> loops_, unrolling_;
   const ir::Stmt* waits_ = nullptr;  // for kernels before this one
   std::set<std::pair<int, int>> reported_;
+  std::map<std::string, std::size_t> alike_;  // problems of one line that say the same: where the first stands
   std::set<std::pair<std::string, int>> fact_texts_;
   std::set<int> refused_;
   const Poll& poll_;

@@ -143,6 +143,7 @@ void Interpreter::race(const At& at, const Conflict& c, std::int64_t element, bo
     }
   } else if (thread / kLanes == other / kLanes) {
     d.fix = "lanes of a warp are not ordered by themselves: put a barrier on their warp between the two";
+    if (code_.warps() > 1) d.fix += ", or gr.barrier() where other warps access what they do";
   } else if (other >= 0 && thread / kLanes / code_.warps() != other / kLanes / code_.warps()) {
     d.fix =
         "put a barrier of the cluster between the two, or an arrival with release=True that a wait with acquire=True "
@@ -241,6 +242,11 @@ void Interpreter::undefined_store(const At& at, int lane, std::int64_t element, 
     d.details.push_back("it comes from a register that nothing has written");
   }
   d.fix = "write it before: gr.init, or a copy that covers the whole tile";
+  const ir::Buffer& place = *code_.program->buffers[static_cast<std::size_t>(at.operand.buffer)].buffer;
+  if (at.leaf.atomic && place.role == ir::Role::Output) {
+    d.details.back() = "an atomic update combines with what is there, and a gr.output holds nothing";
+    d.fix = "declare " + place.name + " with gr.inout, and pass it with the numbers to begin with, such as zeros";
+  }
   undefined_ = std::move(d);
 }
 

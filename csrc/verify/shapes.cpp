@@ -115,10 +115,11 @@ void move(Context& c, const ir::Stmt& s) {
     return;
   }
   if (ir::bits(dst->dtype) != ir::bits((*src)->dtype)) {
-    c.problem(s, Code::VERIFY_MOVE_DTYPE, "a Move between types of different sizes",
-              {std::string("want: ") + std::to_string(ir::bits(dst->dtype)) + " bits, as " + ir::name(dst->dtype),
-               std::string("got: ") + std::to_string(ir::bits((*src)->dtype)) + " bits, " + ir::name((*src)->dtype)},
-              "a Move preserves bits; convert with gr.unary(\"cast\", ...)");
+    c.problem(
+        s, Code::VERIFY_MOVE_DTYPE, "a Move between types of different sizes",
+        {std::string("destination: ") + ir::name(dst->dtype) + ", " + std::to_string(ir::bits(dst->dtype)) + " bits",
+         std::string("source: ") + ir::name((*src)->dtype) + ", " + std::to_string(ir::bits((*src)->dtype)) + " bits"},
+        "a Move preserves bits: convert in registers (gr.load(source, dtype)), or assign: destination[...] = r");
     return;
   }
   if (seen_by_each_thread(*spec)) return;

@@ -234,9 +234,9 @@ def a_move_between_shapes() -> gr.Kernel:
 @breaks("""
     FILE:N: a Move between types of different sizes   [VERIFY_MOVE_DTYPE]
         %5:[].fp16.RF <- Move<<<#3:[1].block, [].thread>>>(%7:[].fp32.GL)
-      want: 16 bits, as fp16
-      got: 32 bits, fp32
-      fix: a Move preserves bits; convert with gr.unary("cast", ...)
+      destination: fp16, 16 bits
+      source: fp32, 32 bits
+      fix: a Move preserves bits: convert in registers (gr.load(source, dtype)), or assign: destination[...] = r
 """)
 def a_move_that_would_convert() -> gr.Kernel:
     with gr.Kernel("k") as kernel:
