@@ -213,7 +213,7 @@ def select_backward_sm90(
         return -(-units // max(1, device.sm_count // n)) * -(-tiles // n) * (1.0 if n == 1 else IN_STEP)
 
     blocks = min((1, 2, 4, 8, 16), key=run)
-    return GradientSm90(what, *((2, 3) if what.D <= 64 else (1, 2)), parts=blocks)
+    return GradientSm90(what, *((2, 3) if what.D <= 64 else (1, 2)), blocks)
 
 
 def select_saving_sm90(

@@ -21,12 +21,10 @@ CAUSAL = Attention(64, right=True)
 CONFIGS = {
     "one block": GradientSm90(Attention(64), keys=2, stages=3),
     "causal": GradientSm90(CAUSAL),
-    "cluster": GradientSm90(Attention(128), cluster=2),
-    "causal cluster": GradientSm90(CAUSAL, cluster=2),
-    "parts": GradientSm90(Attention(64), parts=2),
-    "causal parts of clusters": GradientSm90(CAUSAL, keys=2, stages=3, cluster=2, parts=2),
+    "parts": GradientSm90(Attention(128), parts=2),
+    "causal parts": GradientSm90(CAUSAL, keys=2, stages=3, parts=3),
     "grouped heads": GradientSm90(Attention(72, right=True, group=2)),
-    "grouped heads of a cluster": GradientSm90(replace(CAUSAL, group=2), cluster=4),
+    "grouped heads in parts": GradientSm90(replace(CAUSAL, group=2), parts=4),
 }
 
 
@@ -63,7 +61,7 @@ def test_values(name: str) -> None:
 
 def test_many_steps() -> None:
     call(CONFIGS["causal"], 400, 300, batch=2, kv_heads=2)
-    call(CONFIGS["causal cluster"], 600, 800)  # the second block begins beyond the diagonal, and comes to it last
+    call(CONFIGS["causal parts"], 600, 800)  # a part that begins beyond the diagonal
 
 
 def test_order_of_rows() -> None:
@@ -72,19 +70,19 @@ def test_order_of_rows() -> None:
 
 
 def test_promises_are_held() -> None:
-    assert attention_gradient_sm90(CONFIGS["causal cluster"]).check().ok
+    assert attention_gradient_sm90(CONFIGS["causal"]).check().ok
     assert attention_rows_kernel(Attention(64)).check().ok
     assert attention_sums_kernel(Attention(72)).check().ok
 
 
 def test_equal_calls_give_equal_bits() -> None:
-    c = CONFIGS["cluster"]
+    c = CONFIGS["parts"]
     rng = np.random.default_rng(0)
     G, Q, K, V = rng.standard_normal((4, 1, 256, 1, 128)).astype(np.float16)
     rows = rng.standard_normal((1, 1, 4, 128)).astype(np.float32) - 8
     made = []
     for seed in range(2):
-        dK, dV, sums = np.zeros_like(K), np.zeros_like(V), np.zeros((1, 1, 4, 32, 256), np.float32)
+        dK, dV, sums = np.zeros_like(K), np.zeros_like(V), np.zeros((1, 1, 8, 32, 256), np.float32)
         attention_gradient_sm90(c).simulate(G, rows, Q, K, V, dK, dV, sums, 0.1, 0.1, seed=seed)
         made.append([dK, dV, sums])
     assert all(np.array_equal(*pair) for pair in zip(*made, strict=True))
@@ -108,12 +106,12 @@ def test_choice() -> None:
         for depth in (64, 128):
             c = select_backward_sm90(Attention(depth, right=True), 1, keys, heads)
             assert c is not None
-            assert (c.cluster, c.parts) == (1, want)
+            assert c.parts == want
     assert select_backward_sm90(Attention(64, softcap=True), 1, 64, 8) is None
     assert select_backward_sm90(Attention(192), 1, 64, 8) is None
     assert select_backward_sm90(Attention(64), 1, 64, 8, device=of_arch("sm_80")) is None
 
 
-@pytest.mark.parametrize("c", [replace(CONFIGS["one block"], cluster=4), CONFIGS["causal"]], ids=["cluster", "causal"])
+@pytest.mark.parametrize("c", [CONFIGS["one block"], CONFIGS["causal"]], ids=["one block", "causal"])
 def test_no_spills(c: GradientSm90) -> None:
     assert attention_gradient_sm90(c).compile("sm_90a").spill_bytes == 0

@@ -8,8 +8,8 @@ A block goes through tiles of keys, and with each through the queries that see i
 They compute the transposed scores S^T = K Q^T, so that P^T lies in registers like the left operand of the next product.
 dS^T goes through shared memory, because for dQ both need all keys of the tile; each computes half of dQ's columns.
 
-A tile's share of dQ is added to fp32 sums in global memory by the copy engine. One block, or one cluster whose blocks
-keep in step, has all keys of a head, so the order of the sums is always the same.
+A tile's share of dQ is added to fp32 sums in global memory by the copy engine. Several blocks may share the keys of a
+head, each with sums of its own, so the order of the sums is always the same.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene import _core
-from graphene.kernels.arguments import MOST_BLOCKS_YZ, choice, instance, size
+from graphene.kernels.arguments import MOST_BLOCKS_YZ, instance, size
 from graphene.kernels.attention.arguments import arguments
+from graphene.kernels.attention.hopper import wgmma
 from graphene.kernels.attention.problem import MOST, Attention, AttentionArguments, Scores, Seen, SequenceView
 from graphene.kernels.attention.reference_sums import read_sums, sums_gradient
-from graphene.kernels.hopper import MOST_TILES, SHARED_BYTES, declare_clusters
+from graphene.kernels.hopper import MOST_TILES, SHARED_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,8 +37,6 @@ QUERIES, KEYS = 64, 128  # of a step and of a tile of keys
 REGISTERS = {64: (40, 232), 128: (24, 240)}  # of the producer's threads and of the consumers', by the head size
 LINE = 256  # fp32 elements that a copy has side by side
 PIECE = 16  # queries whose numbers are in registers at once
-TOGETHER = 4  # steps of a round: blocks of a cluster wait for each other between rounds
-APART = 2 * TOGETHER  # steps between two blocks of a cluster that add to the same rows
 
 
 @dataclass(frozen=True)
@@ -45,14 +44,13 @@ class GradientSm90:
     """The problem, and how it is computed.
 
     `keys`: stages of the ring of tiles of keys and values; `stages`: of the rings of queries, dO, dS and shares of dQ,
-    which go round together. `parts` clusters of `cluster` blocks share the keys of a head, with sums of their own.
-    Raises VerifyError KERNEL_ARGUMENT.
+    which go round together. `parts` blocks share the keys of a head, with sums of their own. Raises VerifyError
+    KERNEL_ARGUMENT.
     """
 
     what: Attention
     keys: int = 1
     stages: int = 2
-    cluster: int = 1
     parts: int = 1
 
     def __post_init__(self) -> None:
@@ -61,7 +59,6 @@ class GradientSm90:
         size("GradientSm90", "keys", self.keys)
         size("GradientSm90", "the head size", a.D, multiple_of=8, most=128)
         size("GradientSm90", "stages", self.stages, least=2)
-        choice("GradientSm90", "cluster", self.cluster, (1, 2, 4, 8))
         size("GradientSm90", "parts", self.parts, most=16)
         if a.mask is not None or a.prescaled or a.varlen or a.left:
             want = "want: no mask, bias, softcap, score or left window, a positive scale, no packed sequences"
@@ -120,20 +117,20 @@ class _Gradient:
 
     def run(self) -> None:
         """The kernel."""
-        c, args, n = self.c, self.args, self.c.cluster
+        c, args = self.c, self.args
         self.units = gr.min(args.batch * args.kv_heads * c.parts, MOST_TILES)
-        self.workers = gr.max(1, gr.min(gr.sm_count() // n, self.units))
-        self.block, self.cluster, self.rank = declare_clusters(self.workers, n)
+        self.workers = gr.max(1, gr.min(gr.sm_count(), self.units))
+        (self.block,) = gr.blocks(self.workers).indices()
         self.threads = gr.threads(384)
         wgs = self.threads.tile(128)
         producer, consumers = wgs[0], wgs[1:3]
         self.allocate()
         (t,) = self.threads.indices()
-        number = gr.alloc("number_", [], gr.i32, gr.RF)
-        with gr.if_(t < 2):
-            number[...] = t
-            gr.move(self.sW[t], number)
-        gr.barrier(on=self.cluster)  # the barriers are initialised
+        written = gr.alloc("written", [], gr.i32, gr.RF)
+        with gr.if_(t < 2):  # consumers read their numbers anew each step, so no addresses of keys stay in registers
+            written[...] = t
+            gr.move(self.consumer_numbers[t], written)
+        gr.barrier()  # the barriers are initialised
         gr.start_kernels()
         gr.wait_kernels()
         with gr.only(producer):
@@ -146,8 +143,6 @@ class _Gradient:
         with gr.only(consumers):
             gr.setmaxnreg(REGISTERS[self.depth][1])
             self.consume(consumers)
-        if self.cluster is not None:
-            gr.barrier(on=self.cluster)  # nobody leaves while another block may still arrive here
 
     def allocate(self) -> None:
         """Shared memory and barriers."""
@@ -165,7 +160,7 @@ class _Gradient:
         self.sG = tiles("sG", of_queries, a.dtype, c.stages, 64)
         self.sS = tiles("sS", [KEYS, QUERIES], a.dtype, c.stages, 64)
         self.sD = gr.alloc("sD", [QUERIES * self.depth], gr.fp32, gr.SH, stages=c.stages)
-        self.sW = gr.alloc("sW", [2], gr.i32, gr.SH)
+        self.consumer_numbers = gr.alloc("consumer_numbers", [2], gr.i32, gr.SH)
         self.sR = gr.alloc("sR", [2 * QUERIES], gr.fp32, gr.SH, stages=c.stages)
         self.full, self.empty = {}, {}
         for name, stages, full, empty in (
@@ -175,7 +170,6 @@ class _Gradient:
             self.empty[name] = gr.mbarrier(f"{name}_empty", stages, arrivals=empty)
         self.made = gr.mbarrier("made", c.keys, arrivals=2)  # dK and dV lie where K and V were
         self.stages = {"keys": c.keys, "steps": c.stages}
-        self.turn = gr.mbarrier("turn", 2, arrivals=c.cluster) if c.cluster > 1 else None
 
     def ring(self, of: str, role: str, phase: int = 0) -> Any:
         """A role's position in a ring."""
@@ -196,7 +190,7 @@ class _Gradient:
             part, head = (0, unit) if c.parts == 1 else (unit % c.parts, unit // c.parts)
             kh = gr.scalar(f"{role}_head", head % args.kv_heads, max=MOST_BLOCKS_YZ).value
             b = gr.scalar(f"{role}_batch", gr.min(head // args.kv_heads, MOST_BLOCKS_YZ), max=MOST_BLOCKS_YZ).value
-            for p in gr.loop(f"{role}_pass", gr.max(1, gr.ceil_div(count, c.cluster * c.parts))):
+            for p in gr.loop(f"{role}_pass", gr.max(1, gr.ceil_div(count, c.parts))):
                 yield Pass(self, role, seen, b, kh, part, p, count)
 
     def produce(self) -> None:
@@ -226,10 +220,6 @@ class _Gradient:
     def add(self) -> None:
         """Adds the consumers' shares of dQ up, and stores dK and dV."""
         sums, made, store = self.ring("steps", "add"), self.ring("keys", "made"), self.store
-        turn = None
-        if self.turn is not None:
-            turn = gr.ring("turn_at", 2, phase=1)
-            turn.advance()  # a round that nobody has to wait for came first
 
         def share(at: Pass, h: Any, m: Any, first: Any) -> None:
             i = sums.index
@@ -256,29 +246,10 @@ class _Gradient:
             made.advance()
 
         for at in self.passes("add"):
-            if self.turn is None or turn is None:
-                with at.exists():
-                    for j in gr.loop("add_step", at.steps):
-                        h, m = at.step(j)
-                        share(at, h, m, at.first)
-                    gradients(at)
-                continue
-            for head in gr.loop("add_group", self.a.group):
-                # After the last steps there is a round in which nobody adds, so that the next pass begins apart.
-                for rounds in gr.loop("add_round", gr.ceil_div(at.round, TOGETHER) + 1):
-                    self.turn[turn.index].wait(turn.phase, acquire=True)  # all have added what they had two rounds ago
-                    for i in gr.loop("add_step", (rounds + 1) * TOGETHER, start=rounds * TOGETHER):
-                        m = at.begin + (i + APART * at.at) % at.round
-                        real = at.here * (i < at.round) * (m >= at.lo) * (m < at.lo + at.each)
-                        with gr.if_(real > 0):
-                            first = at.first * (i + APART * at.at < at.round) * (m < at.next)
-                            share(at, at.kh * self.a.group + head, m, first)
-                        with gr.else_():
-                            gr.commit(store)
-                    gr.wait(store, pending=TOGETHER, written=True)  # what was added a round ago is there
-                    self.turn[1 - turn.index].arrive(at=self.cluster, release=True)
-                    turn.advance()
             with at.exists():
+                for j in gr.loop("add_step", at.steps):
+                    h, m = at.step(j)
+                    share(at, h, m, at.first)
                 gradients(at)
 
     def consume(self, consumers: Any) -> None:
@@ -288,16 +259,15 @@ class _Gradient:
         self.w, _ = consumers.indices()
         mine = self.mine = consumers[self.w]
         self.keys, self.get = self.ring("keys", "get"), self.ring("steps", "get")
-        of = f"k16.f32.{'f16' if a.dtype == gr.fp16 else 'bf16'}"
-        self.qk, self.kd, self.half = (gr.atom(f"wgmma.m64n{n}{of}") for n in (QUERIES, depth, depth // 2))
+        self.qk, self.kd, self.half = (wgmma(a, n) for n in (QUERIES, depth, depth // 2))
         self.S, self.dP = (gr.fragment(n, [64, QUERIES], gr.fp32, self.qk.c, on=mine) for n in ("S", "dP"))
         self.P = gr.fragment("P", [64, QUERIES], a.dtype, self.kd.a, on=mine)
         self.dK, self.dV = (gr.fragment(n, [64, depth], gr.fp32, self.kd.c, on=mine) for n in ("dK", "dV"))
         self.dQ = gr.fragment("dQ", [64, depth // 2], gr.fp32, self.half.c, on=mine)
-        narrow = gr.atom(f"wgmma.m64n{PIECE}{of}")
+        narrow = wgmma(a, PIECE)
         self.dS = gr.fragment("dS", [64, PIECE], a.dtype, narrow.c, on=mine)
         self.number = gr.fragment("piece", [64, PIECE], gr.fp32, narrow.c, on=mine).reduced(0, "number")
-        self.mine_at = gr.scalar("mine_at", self.w, max=1)
+        self.w_anew = gr.scalar("w_anew", self.w, max=1)
         for at in self.passes("own"):
             with at.exists():
                 self.own(at)
@@ -322,7 +292,7 @@ class _Gradient:
         """Starts S^T = K Q^T with the queries of this step, or of the one after it."""
         i = self.wait("queries", ahead)
         gr.fence(self.qk)
-        gr.matmul(self.S, self.own_K.tile([64, None])[self.mine_at.value, 0], self.sQ[i].T, on=self.mine, atom=self.qk,
+        gr.matmul(self.S, self.own_K.tile([64, None])[self.w_anew.value, 0], self.sQ[i].T, on=self.mine, atom=self.qk,
                   accumulate=False)  # fmt: skip
         gr.commit(self.qk)
 
@@ -330,7 +300,7 @@ class _Gradient:
         """Starts dP^T = V dO^T with the rows of dO."""
         i = self.wait("grads", ahead)
         gr.fence(self.qk)
-        gr.matmul(self.dP, self.own_V.tile([64, None])[self.mine_at.value, 0], self.sG[i].T, on=self.mine, atom=self.qk,
+        gr.matmul(self.dP, self.own_V.tile([64, None])[self.w_anew.value, 0], self.sG[i].T, on=self.mine, atom=self.qk,
                   accumulate=False)  # fmt: skip
         gr.commit(self.qk)
 
@@ -356,7 +326,7 @@ class _Gradient:
         for s, acc, scale in ((self.own_K, self.dK, self.unscaled), (self.own_V, self.dV, None)):
             out = gr.fragment("out", [64, self.depth], self.a.dtype, self.kd.c, on=mine)
             out[:] = acc if scale is None else acc * scale
-            gr.move(s.tile([64, None])[self.mine_at.value, 0], out, on=mine, atom=gr.atom("stmatrix.x4"))
+            gr.move(s.tile([64, None])[self.w_anew.value, 0], out, on=mine, atom=gr.atom("stmatrix.x4"))
         gr.fence("async.shared")
         gr.barrier(on=mine)
         with gr.only(mine.elect()):
@@ -381,7 +351,7 @@ class _Gradient:
         gr.wait(qk, pending=1)  # dP is there, dV is not
         for i, (x, delta) in enumerate(self.pieces(S, here, 1)):
             self.dS[:] = x * (self.dP.tile([None, PIECE])[0, i] - delta)
-            to = self.sS[here].tile([64, PIECE])[self.mine_at.value, i]
+            to = self.sS[here].tile([64, PIECE])[self.w_anew.value, i]
             gr.move(to, self.dS, on=mine, atom=gr.atom("stmatrix.x4"))
         gr.fence("async.shared")
         gr.wait(self.kd, pending=0)
@@ -390,13 +360,13 @@ class _Gradient:
     def multiply(self, more: bool) -> None:
         """The share of dQ, and dK += dS^T Q; behind them start S and dP of the next queries, if there are `more`."""
         mine, here = self.mine, self.get.index
-        self.mine_at.set(gr.index(self.sW[self.w], 0, 1))  # else addresses of own keys would stay in registers
+        self.w_anew.set(gr.index(self.consumer_numbers[self.w], 0, 1))
         gr.barrier(on=self.consumers)  # dS of all keys is there
         gr.fence(self.half)
-        columns = self.own_K.tile([None, self.depth // 2])[0, self.mine_at.value]
+        columns = self.own_K.tile([None, self.depth // 2])[0, self.w_anew.value]
         gr.matmul(self.dQ, self.sS[here].T, columns, on=mine, atom=self.half, accumulate=False)
         gr.commit(self.half)
-        mine_of_S = self.sS[here].tile([64, None])[self.mine_at.value, 0]
+        mine_of_S = self.sS[here].tile([64, None])[self.w_anew.value, 0]
         gr.matmul(self.dK, mine_of_S, self.sQ[here], on=mine, atom=self.kd)
         gr.commit(self.kd)
         if more:
@@ -445,24 +415,16 @@ class Pass:
     `n`, `count`: its number and how many there are. `lo`, `each`: the first tile of queries, and how many there are for
     each head of the group. `edge`: how many steps of a head have queries that do not see all keys. `steps`: those of
     all heads.
-
-    In a cluster a block is number `at`, from the first to the last and then back. It begins `after` so many tiles, and
-    the blocks' steps together go round `round` tiles from the tile `begin` on. Each block is ``APART`` tiles ahead of
-    the one before, so that no two add to the same rows.
     """
 
     def __init__(self, of: _Gradient, role: str, seen: Seen, b: Any, kh: Any, part: Any, p: Any, count: Any) -> None:
         self.of, self.seen, self.b, self.kh, self.count = of, seen, b, kh, count
-        cluster = of.c.cluster
-        self.at = (
-            0 if cluster == 1 else of.rank + p % 2 * (cluster - 1 - 2 * of.rank)
-        )  # with windows each has its share
         self.part, parts = part, of.c.parts
-        n = self.n = (p * parts + part) * cluster + self.at
+        n = self.n = p * parts + part
         # The first tile of a part begins its sums, and so goes with all queries, also if there is no such tile.
-        begins = (p < 1) * (self.at < 1)
+        begins = p < 1
         self.here = gr.max(n < count, begins)
-        self.alone = cluster * parts == 1
+        self.alone = parts == 1
         most, group = MOST // QUERIES + 1, of.a.group
         lo, hi, whole, _ = seen.query_tiles(n * KEYS, KEYS, QUERIES)
 
@@ -470,39 +432,21 @@ class Pass:
             return gr.scalar(f"{role}_{name}", gr.max(gr.min(value, most), 0), max=most).value
 
         hi = scalar("hi", hi, most)
-        self.first = p < 1
+        self.first = begins
         self.lo = 0
         if of.right is not None:
             self.lo = scalar("lo", gr.min(lo, hi - 1) * (1 - begins), most)
         self.each = gr.scalar(f"{role}_each", gr.max(gr.min(hi - self.lo, most), 1), min=1, max=most).value
         self.steps = self.each * group
-        self.begin, self.after = 0, 0
-        if cluster > 1:
-            if of.right is not None:
-                lo = seen.query_tiles((n - self.at) * KEYS, KEYS, QUERIES)[0]
-                self.begin = scalar("begin", gr.min(lo, hi - 1) * (p > 0), most)
-            apart = APART * cluster
-            self.round = gr.scalar(f"{role}_round", gr.max(hi - self.begin, apart), min=apart, max=most + apart).value
-            if role == "add":  # the block that comes before here has begun the sums of the tiles from `next` on
-                then = APART * (self.at + 1)
-                if of.right is not None:
-                    then = gr.max(then, seen.query_tiles((n + 1) * KEYS, KEYS, QUERIES)[0])
-                last = gr.max(self.at >= cluster - 1, n >= count - 1)
-                self.next = scalar("next", gr.max(then, most * last), most)
-            late = gr.max(self.begin + APART * self.at - self.lo, 0)
-            self.after = scalar("after", late * (late < self.each), most)
         if role == "own":
             first = 1 if of.right is None else gr.max(gr.min(whole - self.lo, self.each), 1)
             every = (n + 1) * KEYS > of.args.sk
-            if cluster > 1 and of.right is not None:
-                every = gr.max(every, (self.after > 0) * (whole > self.lo))
             self.edge = scalar("edge", first + (self.each - first) * every, most)
         self.place = SequenceView(of.args, b, [])
 
     def row(self, j: Any) -> Any:
         """The tile of queries of a head's step j."""
-        m = self.lo + self.after + j
-        return m if self.of.c.cluster == 1 else m - self.each * (m >= self.lo + self.each)
+        return self.lo + j
 
     def step(self, j: Any) -> tuple[Any, Any]:
         """The head and the tile of queries of step j."""
