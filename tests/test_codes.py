@@ -9,9 +9,7 @@ ROOT = Path(__file__).parents[1]
 CODES = re.findall(r"^GR_ERROR\((\w+),", (ROOT / "csrc/base/codes.def").read_text(), re.MULTILINE)
 
 # Code -> why no test can provoke it from outside.
-NOT_PROVOKED: dict[str, str] = {
-    "SIM_ENDLESS_LOOP": "facts prove a step to be positive, and values that break facts are told before: SIM_FACT",
-}
+NOT_PROVOKED: dict[str, str] = {}
 
 
 def words(folder: str, suffixes: tuple[str, ...]) -> set[str]:

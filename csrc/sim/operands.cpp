@@ -433,7 +433,9 @@ IntPlan compile_flag(const lower::AtomCall& call, const char* name, Bytecode& co
 // Of a Move that combines with what is there: by which operation, in which type.
 void combine_atomically(Leaf& leaf) {
   leaf.op.a = leaf.op.b = leaf.op.out = leaf.out.front().dtype;
-  leaf.atomic_kind.operation = static_cast<std::uint32_t>(leaf.op.op) << 8 | static_cast<std::uint32_t>(leaf.op.out);
+  // Exchanges and compare-and-swaps of one place are told apart by what they return: they are of one kind.
+  const Op kind = leaf.op.op == Op::Exchange ? Op::Cas : leaf.op.op;
+  leaf.atomic_kind.operation = static_cast<std::uint32_t>(kind) << 8 | static_cast<std::uint32_t>(leaf.op.out);
 }
 
 // A copy that an agent makes as a whole: on which mbarrier or in which domains it completes.
