@@ -113,9 +113,9 @@ class Matcher {
       }
       const bool expression = std::holds_alternative<Expr>(value);
       const bool number = std::holds_alternative<std::int64_t>(value) || std::holds_alternative<double>(value);
-      const bool takes = std::any_of(it->accepts.begin(), it->accepts.end(), [&](const std::string& s) {
-        if (s == "*const") return number || (expression && std::get<Expr>(value).is_const());
-        if (s == "*expr") return expression || std::holds_alternative<std::int64_t>(value);
+      const bool takes = std::any_of(it->accepts.begin(), it->accepts.end(), [&, &given = value](const std::string& s) {
+        if (s == "*const") return number || (expression && std::get<Expr>(given).is_const());
+        if (s == "*expr") return expression || std::holds_alternative<std::int64_t>(given);
         return s == got;
       });
       if (takes) {

@@ -294,7 +294,7 @@ CText Expressions::sum(const Expr& e, std::string_view hint, bool being_named) {
   for (std::size_t i = named_end; i < terms.size(); ++i) {
     parts.emplace_back(product(terms[i].value, 1, hint), terms[i].value);
   }
-  std::ranges::stable_partition(parts, [](const auto& p) { return !p.first.text.starts_with('-'); });
+  std::stable_partition(parts.begin(), parts.end(), [](const auto& p) { return !p.first.text.starts_with('-'); });
   return join_sum(parts, n.constant);
 }
 
@@ -466,7 +466,7 @@ CText Expressions::compose(const Expr& e, std::string_view hint) {
         parts.emplace_back(product(n.args[i], n.coef[i], hint), n.args[i] * Expr(n.coef[i]));
       }
       // A sum reads better when it does not begin with a minus.
-      std::ranges::stable_partition(parts, [](const auto& p) { return !p.first.text.starts_with('-'); });
+      std::stable_partition(parts.begin(), parts.end(), [](const auto& p) { return !p.first.text.starts_with('-'); });
       return join_sum(parts, n.constant);
     }
     case Op::FloorDiv:

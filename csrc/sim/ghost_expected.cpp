@@ -104,8 +104,8 @@ std::vector<std::int64_t> Ghost::suspicious_rows(const Instance& i, const std::v
                                                  const std::vector<std::uint64_t>& b, bool difference) {
   const ProductShape shape = *product_shape(i.out, i.ins[0], i.ins[1]);
   const auto [batch, m, n, k] = shape;
-  const auto cell = [&](std::int64_t row, std::int64_t col) -> std::int64_t {
-    const auto& cells = i.out.cells[static_cast<std::size_t>(row + col * m)];
+  const auto cell = [&i, rows = m](std::int64_t row, std::int64_t col) -> std::int64_t {
+    const auto& cells = i.out.cells[static_cast<std::size_t>(row + col * rows)];
     return cells.empty() ? -1 : cells.front();
   };
   std::vector<Rows> groups;
