@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/diag.h"
+#include "base/grid.h"
 #include "runtime/manifest.h"
 
 namespace graphene::runtime {
@@ -66,7 +67,7 @@ struct ArgValue {
 };
 
 struct DeviceLimits {
-  std::array<std::int64_t, 3> grid = {2147483647, 65535, 65535};
+  std::array<std::int64_t, 3> grid = kGridLimit;
   std::int64_t block_threads = 1024;
   std::int64_t shared_bytes = 227 * 1024;  // dynamic and static together
   std::int64_t sm_count = 1;

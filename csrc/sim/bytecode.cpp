@@ -1,10 +1,10 @@
 #include "sim/bytecode.h"
 
 #include <algorithm>
-#include <array>
 #include <set>
 #include <unordered_set>
 
+#include "base/grid.h"
 #include "ir/print.h"
 #include "sim/operands.h"
 
@@ -87,12 +87,11 @@ class Compiler {
       code_.mbarrier_count += count;
     }
     code_.written.assign(p.buffers.size(), 0);
-    static constexpr std::array<std::int64_t, 3> kMostBlocks = {0x7fffffff, 65535, 65535};
     for (std::size_t i = 0; i < p.grid.size() && i < 3; ++i) {
       code_.grid[i] = number(p.grid[i], "the grid");
-      if (code_.grid[i] >= 0 && code_.grid[i] <= kMostBlocks[i]) continue;
+      if (code_.grid[i] >= 0 && code_.grid[i] <= kGridLimit[i]) continue;
       fail(Code::SIM_ARGUMENT, "a grid that no device launches",
-           {"want: 0 to " + std::to_string(kMostBlocks[i]) + " blocks along dimension " + std::to_string(i),
+           {"want: 0 to " + std::to_string(kGridLimit[i]) + " blocks along dimension " + std::to_string(i),
             "got: " + p.grid[i].str() + " = " + std::to_string(code_.grid[i])},
            "pass other sizes");
     }

@@ -212,6 +212,14 @@ class Interpreter final : public Machine {
   };
   void copy_bulk(const Warp& w, const Leaf& f, int lane);
   void trace_copy(const Warp& w, const Leaf& f, int lane, const std::vector<int>& targets);
+  struct Ends {  // of an agent's copy: the operands, where they lie, and who writes
+    const Operand &in, &out;
+    const Place &source, &at;
+    const Arena& read;
+    Arena& arena;
+    Issuer writer;
+  };
+  [[nodiscard]] Ends ends(const Leaf& f, const Issuer& by, const Side& from, const Side& to);
   void locate(const Warp& w, const Leaf& f, const Operand& o, int lane, int rank, Side& side);
   void read_side(const Warp& w, const Leaf& f, const Issuer& by, int lane, const Side& side);
   void write_side(const Warp& w, const Leaf& f, const Issuer& by, int lane, const Side& from, const Side& to);

@@ -55,16 +55,20 @@ void Interpreter::read_side(const Warp& w, const Leaf& f, const Issuer& by, int 
   if (v.conflict) race({w, f, o}, v.first, (v.first.offset - at.first) / at.ratio, false);
 }
 
-void Interpreter::write_side(const Warp& w, const Leaf& f, const Issuer& by, int lane, const Side& from,
-                             const Side& to) {
+Interpreter::Ends Interpreter::ends(const Leaf& f, const Issuer& by, const Side& from, const Side& to) {
   const Operand& in = f.in.front();
   const Operand& out = f.out.front();
   const Place& source = place(in.buffer, from.rank);
   const Place& at = place(out.buffer, to.rank);
-  const Arena& read = arenas_[static_cast<std::size_t>(source.arena)];
   Arena& arena = arenas_[static_cast<std::size_t>(at.arena)];
   Issuer writer = by;
   writer.global = !arena.shared;
+  return {in, out, source, at, arenas_[static_cast<std::size_t>(source.arena)], arena, writer};
+}
+
+void Interpreter::write_side(const Warp& w, const Leaf& f, const Issuer& by, int lane, const Side& from,
+                             const Side& to) {
+  const auto [in, out, source, at, read, arena, writer] = ends(f, by, from, to);
   Conflict frozen;
   for (const std::int32_t g : to.granules) {
     if (!arena.shadow.frozen(writer, 1U << lane, std::vector<std::int32_t>(kLanes, g).data(), frozen)) break;
@@ -102,14 +106,7 @@ void Interpreter::write_side(const Warp& w, const Leaf& f, const Issuer& by, int
 // Each element by itself, in one step for all threads and agents.
 void Interpreter::combine_side(const Warp& w, const Leaf& f, const Issuer& by, int lane, const Side& from,
                                const Side& to) {
-  const Operand& in = f.in.front();
-  const Operand& out = f.out.front();
-  const Place& source = place(in.buffer, from.rank);
-  const Place& at = place(out.buffer, to.rank);
-  const Arena& read = arenas_[static_cast<std::size_t>(source.arena)];
-  Arena& arena = arenas_[static_cast<std::size_t>(at.arena)];
-  Issuer writer = by;
-  writer.global = !arena.shared;
+  const auto [in, out, source, at, read, arena, writer] = ends(f, by, from, to);
   alignas(64) char old[kLanes * 8] = {};
   alignas(64) char with[kLanes * 8] = {};
   alignas(64) char sum[kLanes * 8] = {};

@@ -2,15 +2,13 @@
 #include <algorithm>
 #include <set>
 
+#include "base/grid.h"
 #include "ir/print.h"
 #include "verify/rule.h"
 
 namespace graphene::verify {
 
 namespace {
-
-constexpr std::int64_t kMaxGridX = 0x7fffffff;
-constexpr std::int64_t kMaxGridYZ = 65535;
 
 void declared(Context& c) {
   if (c.kernel().grid != nullptr && c.kernel().block != nullptr) return;
@@ -27,7 +25,7 @@ void grid_size(Context& c) {
   if (c.kernel().grid == nullptr) return;
   const std::vector<Expr>& dims = c.kernel().grid->dims;
   for (std::size_t i = 0; i < dims.size(); ++i) {
-    if (sym::lower_bound(dims[i]) <= (i == 0 ? kMaxGridX : kMaxGridYZ)) continue;
+    if (sym::lower_bound(dims[i]) <= kGridLimit[i == 0 ? 0 : 1]) continue;
     c.problem({.code = Code::VERIFY_GRID,
                .where = {},
                .message = i == 0 ? "a grid is at most 2147483647 blocks along its first dimension"

@@ -5,37 +5,6 @@ namespace graphene::atoms::subjects {
 
 namespace {
 
-// V: PTX vector text; E: bits of an element; R, M: patterns of registers and memory; T: tile; B: bytes; P: packing;
-// O, C: braces of a vector.
-Param widths() {
-  return {{"V", "E", "R", "M", "T", "B", "P", "O", "C"},
-          {{"v4.b32", "8", "[16]", "[16:1]", "e16", "16", "r/4", "{", "}"},
-           {"v4.b32", "16", "[8]", "[8:1]", "e8", "16", "r/2", "{", "}"},
-           {"v4.b32", "32", "[4]", "[4:1]", "e4", "16", "r", "{", "}"},
-           {"v2.b64", "64", "[2]", "[2:1]", "e2", "16", "l", "{", "}"},
-           {"v2.b32", "8", "[8]", "[8:1]", "e8", "8", "r/4", "{", "}"},
-           {"v2.b32", "16", "[4]", "[4:1]", "e4", "8", "r/2", "{", "}"},
-           {"v2.b32", "32", "[2]", "[2:1]", "e2", "8", "r", "{", "}"},
-           {"b64", "64", "[]", "[]", "", "8", "l", "", ""},
-           {"b32", "8", "[4]", "[4:1]", "e4", "4", "r/4", "", ""},
-           {"b32", "16", "[2]", "[2:1]", "e2", "4", "r/2", "", ""},
-           {"b32", "32", "[]", "[]", "", "4", "r", "", ""},
-           {"b16", "8", "[2]", "[2:1]", "e2", "2", "h/2", "", ""},
-           {"b16", "16", "[]", "[]", "", "2", "h", "", ""}}};
-}
-
-OperandDef reg_out() { return packed(out("dst", "${R}.b${E}.RF", "${T}"), "${P}"); }
-OperandDef reg_in() { return packed(in("src", "${R}.b${E}.RF", "${T}"), "${P}"); }
-OperandDef mem_out(const char* memory) {
-  return aligned(out("dst", std::string("${M}.b${E}.") + memory, "${T}"), "${B}");
-}
-OperandDef mem_in(const char* memory) {
-  return aligned(in("src", std::string("${M}.b${E}.") + memory, "${T}"), "${B}");
-}
-
-// The fill of a partial tile is the guard's: a thread outside writes it to its registers.
-const AttrDef kFill = {"fill", {"*const"}};
-
 void add_loads(std::vector<Atom>& list) {
   list.push_back({.name = "ld.global.${V}/b${E}",
                   .arch = "sm_70+",
@@ -44,7 +13,7 @@ void add_loads(std::vector<Atom>& list) {
                   .attrs = {kFill},
                   .guard = Guard::Branch,
                   .ptx = "ld.global.${V} ${O}$dst${C}, [$src];",
-                  .family = {widths()},
+                  .family = {vector_widths()},
                   .doc = "Loads ${B} bytes of global memory into registers.",
                   .source = "PTX ISA, data movement: ld"});
   list.push_back({.name = "ld.global.b8/b8",
@@ -71,7 +40,7 @@ void add_loads(std::vector<Atom>& list) {
                     {"ca", "ca", "caching at all levels"},
                     {"cg", "cg", "caching at the level shared by all SMs only"},
                     {"cs", "cs", "as a stream: likely read once, first to be evicted"}}},
-                  widths()},
+                  vector_widths()},
        .doc = "Loads ${B} bytes of global memory into registers, ${say}.",
        .source = "PTX ISA, data movement: ld, cache operators"});
   list.push_back({.name = "ld.shared.${V}/b${E}",
@@ -81,7 +50,7 @@ void add_loads(std::vector<Atom>& list) {
                   .attrs = {kFill},
                   .guard = Guard::Branch,
                   .ptx = "ld.shared.${V} ${O}$dst${C}, [$src];",
-                  .family = {widths()},
+                  .family = {vector_widths()},
                   .doc = "Loads ${B} bytes of shared memory into registers.",
                   .source = "PTX ISA, data movement: ld"});
   list.push_back({.name = "ld.shared.b8/b8",
@@ -102,7 +71,7 @@ void add_stores(std::vector<Atom>& list) {
                   .in = {reg_in()},
                   .guard = Guard::Branch,
                   .ptx = "st.global.${V} [$dst], ${O}$src${C};",
-                  .family = {widths()},
+                  .family = {vector_widths()},
                   .doc = "Stores ${B} bytes of registers to global memory.",
                   .source = "PTX ISA, data movement: st"});
   list.push_back({.name = "st.global.b8/b8",
@@ -124,7 +93,7 @@ void add_stores(std::vector<Atom>& list) {
                               {{"cg", "caching at the level shared by all SMs only"},
                                {"cs", "as a stream: likely written once, first to be evicted"},
                                {"wt", "writing through to memory"}}},
-                             widths()},
+                             vector_widths()},
                   .doc = "Stores ${B} bytes of registers to global memory, ${say}.",
                   .source = "PTX ISA, data movement: st, cache operators"});
   list.push_back({.name = "st.shared.${V}/b${E}",
@@ -133,7 +102,7 @@ void add_stores(std::vector<Atom>& list) {
                   .in = {reg_in()},
                   .guard = Guard::Branch,
                   .ptx = "st.shared.${V} [$dst], ${O}$src${C};",
-                  .family = {widths()},
+                  .family = {vector_widths()},
                   .doc = "Stores ${B} bytes of registers to shared memory.",
                   .source = "PTX ISA, data movement: st"});
   list.push_back({.name = "st.shared.b8/b8",
