@@ -27,7 +27,8 @@ THREE = 0.86  # the time of 64 queries of three consumers, as a share of that of
 IN_STEP = 1.03  # time of a tile where blocks share the keys of a head, to that where one has all of them
 FEW_STEPS = 16  # up to which the next tile of keys has a place of its own, heads of 64
 ONE_TILE = 64  # keys of a step of small blocks
-LONG_MASKS = 1024  # keys from which on a mask of keys is faster by wgmma, heads of up to 64
+LONG_MASKS = 1024  # keys from which on the tiles of a mask of keys are the usual ones, heads of up to 64
+UNEVEN = 1.1  # time of 64 queries in uneven tiles, to that in tiles of one size
 SHORT = 16  # with at most this many queries, the heads of a group are rows of one block
 
 # Of the kernel for few queries on sm_90a, as measured on an H200.
@@ -75,25 +76,30 @@ def select_forward_sm90(
     sequences, the longest one's queries and the keys of all.
     """
     depth, lse = what.depth, lse or training
-    of_keys = what.mask is not None and not what.mask.rows
-    unequal = what.varlen or what.bias is not None or (what.mask is not None and what.mask.rows)
     served = sk > 0 and has_wgmma(device)
-    served = served and (depth <= 128 or not (what.prescaled or unequal))  # these take registers
-    if not served or (what.mask is not None and -(-sk // ONE_TILE) > CAPACITY):
+    served = served and (depth <= 128 or not what.prescaled)  # scores that change one by one take registers
+    # Masks that differ between queries hide little of most tiles, and are faster to apply by small warps.
+    if not served or (what.mask is not None and (what.mask.rows or -(-sk // ONE_TILE) > CAPACITY)):
         return None
-    if unequal:  # several small blocks on a multiprocessor even out their work, and hide each other's waits
+    if what.varlen and depth > 128 and training:  # there are no registers for two blocks
+        return None
+    if what.varlen or what.bias is not None:  # small blocks even out their work, and hide each other's waits
         if batch * heads * -(-sq // 64) > MOST_TILES:
             return None
-        one = ForwardSm90(what, ONE_TILE, 1, 2, queries=1, apart=False, persistent=False)
+        BN = ONE_TILE if depth <= 128 else ONE_TILE // 2
+        one = ForwardSm90(what, BN, 1, 2, queries=1, apart=False, persistent=False)
         return replace(one, lse=lse, training=training)
-    if of_keys and depth <= 64 and sk < LONG_MASKS:
-        return None
+    if what.mask is not None and depth <= 64 and sk < LONG_MASKS:
+        return None if training or what.prescaled else ForwardSm90(what, 96, 3, 3, lse=lse)
     if depth <= 64:
         two = ForwardSm90(what, 128, 2, 3, lse=lse, training=training)
         if training or what.prescaled:  # these take registers
             return two
         three = replace(two, consumers=3)
-        return min(two, three, key=lambda c: _sm90_time(c, batch * heads, sq, sk, device.sm_count))
+        ways = [two, three]
+        if not three.differ and what.mask is None and sq > 3 * three.BM:
+            ways.append(replace(three, uneven=True))
+        return min(ways, key=lambda c: _sm90_time(c, batch * heads, sq, sk, device.sm_count))
     if depth <= 128:
         return ForwardSm90(what, lse=lse, training=training)
     BN = 112 if depth <= 160 else 96 if depth <= 192 else 64
@@ -105,6 +111,9 @@ def _sm90_time(c: ForwardSm90, heads: int, sq: int, sk: int, sm_count: int) -> f
 
     Causal rows even out, others come in rounds.
     """
+    if c.uneven:
+        keys = -(-sk // c.BN) * c.BN
+        return math.ceil(-(-sq // 64) * heads / sm_count) * keys * THREE * UNEVEN
     rows, keys = -(-sq // c.BM), -(-sk // c.BN) * c.BN
     tiles = rows * heads / sm_count
     rounds: float = math.ceil(tiles)

@@ -164,28 +164,34 @@ def test_it_compiles_without_spills(c: ForwardSm90) -> None:
 
 
 def test_tiles_are_chosen_by_how_they_fill_rounds() -> None:
-    """The faster of two and three consumers, as measured on an H200."""
+    """The fastest of two and three consumers and of uneven tiles, as measured on an H200."""
     plain, causal = Attention(64), replace(CAUSAL, D=64)
     measured = {
-        (plain, 512, 384): 3,
-        (plain, 768, 128): 2,
-        (causal, 128, 1024): 2,
-        (plain, 32, 4096): 3,
-        (causal, 32, 4096): 3,
+        (plain, 512, 384): (3, False),
+        (plain, 768, 128): (2, False),
+        (causal, 128, 1024): (2, False),
+        (plain, 32, 4096): (3, True),
+        (plain, 64, 1000): (3, True),
+        (plain, 24, 2048): (3, False),
+        (plain, 32, 3000): (3, False),
+        (causal, 32, 4096): (3, False),
     }
-    for (what, heads, s), consumers in measured.items():
+    for (what, heads, s), tiles in measured.items():
         c = select_forward_sm90(what, 1, heads, s, s)
         assert c is not None
-        assert c.consumers == consumers, (what, heads, s)
-    for what in (replace(plain, bias=Extra(gr.fp16)), replace(plain, mask=Extra()), replace(causal, varlen=True)):
-        c = select_forward_sm90(what, 4, 8, 300, 900, training=True)
+        assert (c.consumers, c.uneven) == tiles, (what, heads, s)
+    for what in (replace(plain, bias=Extra(gr.fp16)), replace(plain, D=256, varlen=True), replace(causal, varlen=True)):
+        c = select_forward_sm90(what, 4, 8, 300, 900, lse=True)
         assert c is not None
         assert not c.persistent
-    assert (
-        select_forward_sm90(replace(plain, varlen=True), 65535, 4096, 4096, 4096) is None
-    )  # more blocks than a grid has
+    too_many = select_forward_sm90(replace(plain, varlen=True), 65535, 4096, 4096, 4096)
+    assert too_many is None  # more blocks than a grid has
     padded = replace(plain, mask=Extra(rows=False))
-    assert select_forward_sm90(padded, 32, 16, 384, 384) is None
+    assert select_forward_sm90(replace(plain, mask=Extra()), 32, 16, 384, 384) is None
+    assert select_forward_sm90(padded, 32, 16, 384, 384, training=True) is None
+    c = select_forward_sm90(padded, 32, 16, 384, 384)
+    assert c is not None
+    assert (c.consumers, c.BN) == (3, 96)
     assert select_forward_sm90(padded, 4, 16, 4096, 4096) is not None
     assert select_forward_sm90(plain, 1, 8, 64, 64, device=of_arch("sm_80")) is None
     for depth in range(8, 257, 8):
