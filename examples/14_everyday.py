@@ -58,20 +58,23 @@ def histogram(bins: int = 256, threads: int = 256, per: int = 4) -> gr.Kernel:
 
 
 def row_scan(threads: int = 256) -> gr.Kernel:
-    """Y[m, n] = the sum of x[m, :n + 1]."""
-    M, N = gr.sym("M N")
+    """Y[m, n] = the sum of x[m, :n + 1]; x: (M, N), N a multiple of 4. Blocks have several warps."""
+    M, N = gr.sym("M"), gr.sym("N", multiple_of=4)
     with gr.Kernel("row_scan", means=lambda x, y: {"y": np.cumsum(x, axis=1)}) as kernel:
-        x, y = gr.input("x", [M, N], gr.fp32), gr.output("y", [M, N], gr.fp32)
+        x, y = (call(name, [M, N], gr.fp32, align_bytes=16) for call, name in ((gr.input, "x"), (gr.output, "y")))
         (m,), block = gr.blocks(M).indices(), gr.threads(threads)
         (t,) = block.indices()
         last, before = gr.alloc("last", [1], gr.fp32, gr.SH), gr.let("before", 0.0, gr.fp32)
-        for k in gr.loop("k", gr.ceil_div(N, threads)):
-            r = gr.load(x[m, :].tile([threads])[k][t])
-            gr.scan("add", r, on=block)
-            r += before
-            y[m, :].tile([threads])[k][t] = r
+        for k in gr.loop("k", gr.ceil_div(N, 4 * threads)):
+            r = gr.load(x[m, :].tile([4])[k * threads + t])
+            for i in range(1, 4):
+                r[i] += r[i - 1]
+            own = gr.let("own", r[3])
+            gr.scan("add", own, on=block)
+            r += before + own - r[3]
+            y[m, :].tile([4])[k * threads + t] = r
             with gr.if_(t == threads - 1):
-                last[0] = r
+                last[0] = before + own
             gr.barrier()
             before[...] = last[0]
     return kernel
@@ -127,8 +130,10 @@ def convolution(threads: int = 128) -> gr.Kernel:
         for i in range(3):
             for j in range(3):
                 row, column = h + (i - 1), v + (j - 1)
-                with gr.if_(row >= 0), gr.if_(row < H), gr.if_(column >= 0), gr.if_(column < W):
-                    total[...] = gr.fma(gr.load(x[c, row, column]), gr.load(w[c, i, j]), total)
+                r = gr.load(x[c, gr.min(gr.max(row, 0), H - 1), gr.min(gr.max(column, 0), W - 1)])
+                for inside in (row >= 0, row < H, column >= 0, column < W):
+                    r = gr.where(inside, r, 0)
+                total[...] = gr.fma(r, gr.load(w[c, i, j]), total)
         y[c, h, :].tile([threads])[b][t] = total
     return kernel
 
@@ -139,19 +144,21 @@ def entropy(x: Any, target: Any, **_: Any) -> dict[str, Any]:
     return {"loss": np.log(np.exp(x - top[:, None]).sum(axis=1)) + top - own}
 
 
-def cross_entropy(threads: int = 256) -> gr.Kernel:
-    """Loss[m] = log(sum(exp(x[m]))) - x[m, target[m]], in one pass over x: (M, N)."""
-    M, N = gr.sym("M N")
+def cross_entropy(threads: int = 512) -> gr.Kernel:
+    """Loss[m] = log(sum(exp(x[m]))) - x[m, target[m]], in one pass over x: (M, N), N a multiple of 4."""
+    M, N = gr.sym("M"), gr.sym("N", multiple_of=4)
     with gr.Kernel("cross_entropy", means=entropy) as kernel:
-        x, target = gr.input("x", [M, N], gr.fp32), gr.input("target", [M], gr.i32)
+        x, target = gr.input("x", [M, N], gr.fp32, align_bytes=16), gr.input("target", [M], gr.i32)
         loss = gr.output("loss", [M], gr.fp32)
         (m,), block = gr.blocks(M).indices(), gr.threads(threads)
         (t,) = block.indices()
         top, total = gr.let("top", -1e30, gr.fp32), gr.let("total", 0.0, gr.fp32)
-        for k in gr.loop("k", gr.ceil_div(N, threads)):
-            r = gr.load(x[m, :].tile([threads])[k][t], fill=-gr.inf)
-            higher = gr.let("higher", gr.max(top, r))
-            total[...] = total * gr.exp(top - higher) + gr.exp(r - higher)
+        for k in gr.loop("k", gr.ceil_div(N, 4 * threads), unroll=4):
+            r = gr.load(x[m, :].tile([4])[k * threads + t], fill=-gr.inf)
+            higher = gr.let("higher", gr.max(top, r[0], r[1], r[2], r[3]))
+            total *= gr.exp(top - higher)
+            for i in range(4):
+                total += gr.exp(r[i] - higher)
             top[...] = higher
         most = gr.let("most", top)
         gr.allreduce("max", most, on=block)
@@ -190,19 +197,21 @@ def top_k(k: int = 8, threads: int = 128, per: int = 8) -> gr.Kernel:
     return kernel
 
 
-def transpose(side: int = 32) -> gr.Kernel:
-    """Y[b] = x[b].T, through shared memory whose rows are padded; x: (B, M, N)."""
-    B, M, N = gr.sym("B M N")
+def transpose(side: int = 64) -> gr.Kernel:
+    """Y[b] = x[b].T, through shared memory whose rows are padded; x: (B, M, N), M and N even."""
+    B, M, N = gr.sym("B"), gr.sym("M", multiple_of=2), gr.sym("N", multiple_of=2)
     with gr.Kernel("transpose", means=lambda x, y: {"y": np.swapaxes(x, 1, 2)}) as kernel:
-        x, y = gr.input("x", [B, M, N], gr.fp16), gr.output("y", [B, N, M], gr.fp16)
+        x, y = gr.input("x", [B, M, N], gr.fp16, align_bytes=4), gr.output("y", [B, N, M], gr.fp16, align_bytes=4)
         m, n, b = gr.blocks(gr.ceil_div(M, side), gr.ceil_div(N, side), B).indices()
-        column, row = gr.threads(side, 8).indices()
-        s = gr.alloc("s", gr.Layout((side, side), (side + 1, 1)), gr.fp16, gr.SH)
+        pair, row = gr.threads(side // 2, 8).indices()
+        s = gr.alloc("s", gr.Layout((side, side), (side + 2, 1)), gr.fp16, gr.SH)
         for i in range(0, side, 8):
-            s[row + i, column] = gr.load(x[b, :, :].tile([side, side])[m, n][row + i, column])
+            s[row + i, :].tile([2])[pair] = gr.load(x[b, :, :].tile([side, side])[m, n][row + i, :].tile([2])[pair])
         gr.barrier()
         for i in range(0, side, 8):
-            y[b, :, :].tile([side, side])[n, m][row + i, column] = gr.load(s[column, row + i])
+            r = gr.let(f"r{i}", 0, gr.fp16, [2])
+            r[0], r[1] = s[2 * pair, row + i], s[2 * pair + 1, row + i]
+            y[b, :, :].tile([side, side])[n, m][row + i, :].tile([2])[pair] = r
     return kernel
 
 
@@ -222,13 +231,13 @@ def calls() -> dict[str, tuple[gr.Kernel, list[np.ndarray]]]:
         "rotary": (rotary(32), [normal(5, 3, 64, dtype=half), np.zeros((5, 3, 64), half), np.cos(angles),
                    np.sin(angles)]),
         "histogram": (histogram(32, 32, 1), [integers(0, 32, 100), np.zeros(32, np.int32)]),
-        "row_scan": (row_scan(64), [normal(3, 150), np.zeros((3, 150), single)]),
+        "row_scan": (row_scan(64), [normal(3, 340), np.zeros((3, 340), single)]),
         "int4_product": (int4_product(2, 32, 2), [normal(2, 320, dtype=half), np.zeros((2, 5), half),
                          integers(0, 2**32, 5, 40, dtype=np.uint32), normal(5, 10, dtype=half)]),
         "convolution": (convolution(32), [normal(2, 5, 40), np.zeros((2, 5, 40), single), normal(2, 3, 3)]),
-        "cross_entropy": (cross_entropy(64), [normal(3, 200), integers(0, 200, 3), np.zeros(3, single)]),
+        "cross_entropy": (cross_entropy(64), [normal(3, 600), integers(0, 600, 3), np.zeros(3, single)]),
         "top_k": (top_k(4, 32, 3), [normal(3, 90), np.zeros((3, 4), single), np.zeros((3, 4), np.int32)]),
-        "transpose": (transpose(), [normal(2, 40, 50, dtype=half), np.zeros((2, 50, 40), half)]),
+        "transpose": (transpose(), [normal(2, 70, 90, dtype=half), np.zeros((2, 90, 70), half)]),
     }  # fmt: skip
 
 

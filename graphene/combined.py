@@ -20,6 +20,14 @@ from graphene.specs import _record, binary, move, shfl
 __all__ = ["allarg", "atomic", "ballot", "match", "scan"]
 
 _LANES = 32
+
+
+def _one_of(call: str, name: str, value: Any, known: Any) -> None:
+    if isinstance(value, str) and value in known:
+        return
+    _core.fail("VERIFY_OPERATION", f"gr.{call} has no {name} {value!r}", [f"want: {', '.join(known)}"], "")
+
+
 _COMBINES = ("add", "min", "max", "and", "or", "xor", "exchange", "cas")
 
 
@@ -35,14 +43,16 @@ def atomic(
     those of the block ("cta"), of the device ("gpu") or of the system ("sys"). It orders no other accesses. Where the
     place is outside of a partial tile nothing happens, and the returned registers are not set.
 
-    Raises ValueError; lowering raises SelectError NO_ATOM. Source: PTX ISA, red and atom.
+    Raises VerifyError VERIFY_OPERATION, VERIFY_OPERANDS; lowering raises SelectError NO_ATOM. Source: PTX ISA, red and
+    atom.
     """
-    if op not in _COMBINES:
-        raise ValueError(f"op must be one of {', '.join(_COMBINES)}, got {op!r}")
+    _one_of("atomic", "op", op, _COMBINES)
+    _one_of("atomic", "scope", scope, ("cta", "gpu", "sys"))
+    if not isinstance(place, Tensor):
+        raise TypeError(f"atomic takes a place in memory, got {place!r}")
     if (expected is None) == (op == "cas"):
-        raise ValueError("expected= belongs to cas, which needs it" if op == "cas" else f"{op} takes no expected=")
-    if scope not in ("cta", "gpu", "sys"):
-        raise ValueError(f'scope must be "cta", "gpu" or "sys", got {scope!r}')
+        _core.fail("VERIFY_OPERANDS", "expected= is for cas, which needs it", [f"op: {op}"],
+                   'gr.atomic("cas", place, value, expected=old)')  # fmt: skip
     shape = list(place.shape) if place.levels else []
     ins = [_held(v, place.dtype, shape) for v in ([value] if expected is None else [value, expected])]
     attrs: dict[str, Any] = {"combine": op, "atomic": f"relaxed.{scope}", "fill": 0}
@@ -81,11 +91,13 @@ class _Group:
     """The warps of a group of threads, and the executing thread's number in it and in its warp."""
 
     def __init__(self, on: ThreadTensor, call: str) -> None:
-        if len(on.levels) != 1:
-            raise ValueError(f"{call} takes threads in one level, before they are tiled, got {on}")
-        self.threads = int(on.size)
-        if self.threads > _LANES and self.threads % _LANES:
-            raise ValueError(f"{call} takes a warp, a part of it of a power of two, or whole warps, got {on}")
+        if not isinstance(on, ThreadTensor):
+            raise TypeError(f"{call} needs the threads that take part: on=, got {on!r}")
+        n = on.size if len(on.levels) == 1 and on.unit == "thread" else 0
+        if not isinstance(n, int) or n < 1 or (n & (n - 1) if n < _LANES else n % _LANES):
+            _core.fail("SPEC_GROUP", f"gr.{call} takes whole warps, or a part of one of 1, 2, 4, 8 or 16 threads",
+                       [f"got: {on}"], "pass threads before they are tiled, or one tile of them")  # fmt: skip
+        self.threads = n
         if self.threads > _LANES:
             warps = on.reshape(0, _core.Layout(self.threads)).tile(_LANES)
             self.warp, self.lane = warps.indices()
@@ -108,14 +120,16 @@ def _identity(op: str, t: DType) -> Any:
     known = {"add": 0, "mul": 1, "max": -math.inf if is_float else low, "min": math.inf if is_float else high}
     if not is_float:
         known |= {"and": -1 if signed else high, "or": 0, "xor": 0}
-    if op not in known:
-        raise ValueError(f"op must be one of {', '.join(known)}, got {op!r}")
+    _one_of("scan", "op", op, known)
     return known[op]
 
 
 def _registers(x: Tensor, call: str) -> None:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{call} takes one register of each thread, got {x!r}")
     if x.memory != RF or x.levels or x.is_fragment:
-        raise ValueError(f"{call} takes one register of each thread, got {x}")
+        _core.fail("REDUCE_FRAGMENT", f"gr.{call} takes one register of each thread", [f"got: {x}"],
+                   'index registers down to one: gr.scan("add", r[0], on=warp)')  # fmt: skip
 
 
 def scan(op: str, x: Tensor, on: ThreadTensor, exclusive: bool = False) -> None:
@@ -126,7 +140,8 @@ def scan(op: str, x: Tensor, on: ThreadTensor, exclusive: bool = False) -> None:
     one, or several whole warps, which meet in shared memory with two barriers. A scan of a row longer than the group
     adds what is before: the last thread's inclusive value.
 
-    Raises ValueError. The decomposition is Hillis and Steele's, in warps and then over their totals.
+    The decomposition is Hillis and Steele's, in warps and then over their totals. Raises VerifyError VERIFY_OPERATION,
+    SPEC_GROUP; LayoutError REDUCE_FRAGMENT.
     """
     _registers(x, "scan")
     identity, group = _identity(op, x.dtype), _Group(on, "scan")
@@ -175,10 +190,9 @@ def allarg(op: str, x: Tensor, index: Tensor, on: ThreadTensor) -> None:
 
     Of equal ones the least index wins. A NaN loses to a number; of NaN alone x becomes the least (the largest) number.
     x: one private register of each thread; index: one integer register of each thread, which says what x stands for. on
-    is as in gr.scan. Raises ValueError.
+    is as in gr.scan, and what it raises.
     """
-    if op not in ("max", "min"):
-        raise ValueError(f'op must be "max" or "min", got {op!r}')
+    _one_of("allarg", "op", op, ("max", "min"))
     _registers(x, "allarg")
     _registers(index, "allarg")
     group = _Group(on, "allarg")

@@ -266,7 +266,7 @@ def _function(op: str, on_number: Callable[[float], float]) -> Callable[[Any], A
 
 def _modes(ftz: bool, accuracy: str) -> dict[str, Any]:
     if accuracy not in ("default", "full", "approx"):
-        raise ValueError(f'accuracy must be "default", "full" or "approx", got {accuracy!r}')
+        _core.fail("ATOM_ATTR", 'accuracy is "default", "full" or "approx"', [f"got: {accuracy!r}"], "leave it out")
     return ({"ftz": True} if ftz else {}) | ({} if accuracy == "default" else {"accuracy": accuracy})
 
 
@@ -447,14 +447,20 @@ def where(condition: Any, x: Any, y: Any) -> Any:
 
 
 def logical_and(x: Any, y: Any) -> Any:
-    """Both of two conditions; ``x & y``."""
+    """Both of two conditions; ``x & y``. One that Python knows decides at once."""
+    if isinstance(x, bool) or isinstance(y, bool):
+        known, other = (x, y) if isinstance(x, bool) else (y, x)
+        return other if known else False
     if _is_array(x) or _is_array(y):
         return x & y
     return _binary("and", x, y)
 
 
 def logical_or(x: Any, y: Any) -> Any:
-    """At least one of two conditions; ``x | y``."""
+    """At least one of two conditions; ``x | y``. One that Python knows decides at once."""
+    if isinstance(x, bool) or isinstance(y, bool):
+        known, other = (x, y) if isinstance(x, bool) else (y, x)
+        return True if known else other
     if _is_array(x) or _is_array(y):
         return x | y
     return _binary("or", x, y)
