@@ -5,6 +5,16 @@ from __future__ import annotations
 import pytest
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """On a busy machine threads wait for each other longer than these networks take."""
+    torch = pytest.importorskip("torch")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture
 def calls(monkeypatch):
     """How often each operator is called."""

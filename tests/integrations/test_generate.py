@@ -12,7 +12,7 @@ import networks  # noqa: E402
 import graphene.integrations.transformers as integration  # noqa: E402
 from graphene.integrations.transformers import _generate, _measure, _steps  # noqa: E402
 
-ASK = dict(max_new_tokens=20, do_sample=False, pad_token_id=0, eos_token_id=None)
+ASK = dict(max_new_tokens=18, do_sample=False, pad_token_id=0, eos_token_id=None)
 
 
 class Kept:
@@ -80,7 +80,7 @@ WINDOW = {"mistral": {"sliding_window": 16}, "gemma2": {"sliding_window": 16}}
 
 @pytest.mark.parametrize(
     ("name", "lengths"),
-    [("llama", None), ("mistral", None), ("gpt2", [11, 4, 7]), ("opt", [11, 4, 7]), ("gemma2", [11, 4, 7])],
+    [("llama", None), ("mistral", None), ("gpt2", [11, 4, 7]), ("gemma2", [11, 4, 7])],
 )
 def test_same_tokens(name, lengths, recording) -> None:
     """Also in a second call, which finds its steps recorded, and with other inputs."""
@@ -91,7 +91,7 @@ def test_same_tokens(name, lengths, recording) -> None:
         want = plain.generate(**inputs, **ASK)
         got = model.generate(**inputs, **ASK)
         assert torch.equal(got, want), seed
-    assert sum(r.replays for r in recording) >= 30
+    assert sum(r.replays for r in recording) >= 25
     current = integration.accelerated(model).decoding[0].steps.current  # of steps that differ by their tokens alone
     assert (current is None) == (name in WINDOW)
     assert len(recording) == (2 if name in WINDOW else 1)  # windows that are not full, and full ones
@@ -100,7 +100,7 @@ def test_same_tokens(name, lengths, recording) -> None:
 def test_sampling_and_longer_caches(recording) -> None:
     plain, model = pair("llama")
     inputs = networks.batch()
-    for new in (20, 80, 20):
+    for new in (17, 60):
         torch.manual_seed(3)
         want = plain.generate(**inputs, **(ASK | dict(do_sample=True, max_new_tokens=new, top_k=10)))
         torch.manual_seed(3)
@@ -111,8 +111,8 @@ def test_sampling_and_longer_caches(recording) -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [dict(num_beams=2), dict(max_new_tokens=5), dict(use_cache=False), dict(return_dict_in_generate=True),
-     dict(disable_compile=True, cache_implementation="static"), dict(num_return_sequences=2, do_sample=True)],
+    [dict(num_beams=2, max_new_tokens=16), dict(use_cache=False, max_new_tokens=16),
+     dict(return_dict_in_generate=True, max_new_tokens=16), dict(max_new_tokens=5, disable_compile=True)],
     ids=str,
 )  # fmt: skip
 def test_what_is_left_to_transformers(other, recording) -> None:
@@ -130,7 +130,7 @@ def test_hooks_see_every_step(recording) -> None:
     seen = []
     model.model.layers[0].register_forward_hook(lambda *args: seen.append(0))
     model.generate(**networks.batch(), **ASK)
-    assert len(seen) == 20
+    assert len(seen) == 18
     assert not recording
 
 
