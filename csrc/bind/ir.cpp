@@ -107,7 +107,7 @@ std::optional<int> optional_int_from_py(py::handle h, const char* what) {
   int overflow = 0;
   const long long value = PyLong_AsLongLongAndOverflow(index.ptr(), &overflow);
   if (overflow != 0 || value < std::numeric_limits<int>::min() || value > std::numeric_limits<int>::max())
-    throw py::value_error(std::string(what) + " must fit in 32 bits, got " + std::string(py::str(index)));
+    wrong_type(what, "an integer of 32 bits", h);
   return static_cast<int>(value);
 }
 
