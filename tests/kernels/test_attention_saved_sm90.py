@@ -21,7 +21,7 @@ CAUSAL = Attention(64, right=True)
 CONFIGS = {
     "two stages of keys": (KeysSm90(Attention(64), 2), ProductSm90(Attention(64), 2)),
     "causal": (KeysSm90(CAUSAL, stages=2), ProductSm90(CAUSAL, 3, 2)),
-    "operands held, turns": (KeysSm90(CAUSAL, held=2, turns=True, piece=64), ProductSm90(CAUSAL)),
+    "operands held, turns": (KeysSm90(CAUSAL, held=2, turns=True), ProductSm90(CAUSAL)),
     "early scores": (KeysSm90(CAUSAL, 2, early=True), ProductSm90(CAUSAL, 2, persistent=False)),
     "early scores, values held": (
         KeysSm90(Attention(64, group=2), held=1, early=True),
@@ -94,8 +94,8 @@ def test_refusals() -> None:
             config(Attention(192))
         with pytest.raises(VerifyError, match="what"):
             config(None)  # type: ignore[arg-type]
-    with pytest.raises(VerifyError, match="piece"):
-        KeysSm90(CAUSAL, piece=8)
+    with pytest.raises(VerifyError, match="held"):
+        KeysSm90(CAUSAL, held=3)
 
 
 def test_choice() -> None:

@@ -126,7 +126,7 @@ def _() -> Case:
 
 @case("attention_keys_gradient_sm90, by shared memory, in turns")
 def _() -> Case:
-    return saving_gradient(KeysSm90(Attention(16, left=True), stages=2, direct=False, turns=True), 150, 130, [30])
+    return saving_gradient(KeysSm90(Attention(72, left=True), stages=2, direct=False, turns=True), 150, 130, [30])
 
 
 @case("attention_keys_gradient_sm90, early scores, two stages of keys")

@@ -20,7 +20,7 @@ import graphene as gr
 from graphene import _core
 from graphene.kernels.arguments import MOST_BLOCKS_YZ, choice, flags, instance, size
 from graphene.kernels.attention.arguments import arguments
-from graphene.kernels.attention.hopper import Order, heads_together, wgmma
+from graphene.kernels.attention.hopper import Notes, Order, heads_together, wgmma
 from graphene.kernels.attention.problem import MOST, Attention, AttentionArguments, Scores, Seen, SequenceView
 from graphene.kernels.attention.reference_tiles import TILE, read_scores, tiled_gradient
 from graphene.kernels.hopper import SHARED_BYTES
@@ -31,17 +31,19 @@ if TYPE_CHECKING:
 __all__ = ["KEYS", "KeysSm90", "attention_keys_gradient_sm90", "saved_tiles"]
 
 KEYS = 128  # of a tile, 64 of each consumer
-REGISTERS = {64: (40, 232), 128: (24, 240)}  # of the producer's threads and of the consumers', by the head size
-PIECE = 16  # queries whose gradients of scores are stored at once
+REGISTERS = (40, 232)  # of the producer's threads and of the consumers'
+MORE_REGISTERS = (24, 240)  # the same where consumers need all that there are
+PIECE = 16  # queries whose numbers are in registers at once, and whose dS is stored at once
 
 
 @dataclass(frozen=True)
 class KeysSm90:
     """The problem, and how it is computed.
 
-    `keys`: stages of the ring of tiles of keys and values; `stages`: of the ring of queries and dO. `held`: keys and
-    values are operands in registers, which spares shared memory half of what the scores read. Raises VerifyError
-    KERNEL_ARGUMENT.
+    `keys`: stages of the ring of tiles of keys and values; `stages`: of the ring of queries and dO. `held`: how many of
+    values and keys are operands in registers, which spares shared memory half of what the scores read. `direct`: dK
+    takes dS from registers, too. `early`: the next scores are started before this step's dS. `turns`: consumers take
+    turns at starting products. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     what: Attention
@@ -51,7 +53,6 @@ class KeysSm90:
     direct: bool = True
     early: bool = False
     turns: bool = False
-    piece: int = 16
 
     def __post_init__(self) -> None:
         a = self.what
@@ -61,7 +62,6 @@ class KeysSm90:
         size("KeysSm90", "keys", self.keys)
         size("KeysSm90", "stages", self.stages, least=2)
         choice("KeysSm90", "held", self.held, (0, 1, 2))
-        choice("KeysSm90", "piece", self.piece, (16, 32, 64))
         size("KeysSm90", "the head size", a.D, multiple_of=8, most=128)
         if a.mask is not None or a.prescaled or a.varlen:
             want = "want: no mask, bias, softcap or score, a positive scale, no packed sequences"
@@ -76,10 +76,20 @@ class KeysSm90:
         return -(-self.what.D // 64) * 64
 
     @property
+    def noted(self) -> bool:
+        """Whether consumers read the numbers of a tile that the producer has written, which spares them registers."""
+        return self.depth <= 64
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Those of the producer's threads and of the consumers'."""
+        return MORE_REGISTERS if self.depth > 64 or (self.early and self.held > 1) else REGISTERS
+
+    @property
     def shared_bytes(self) -> int:
         """Shared memory of a block."""
         step = 4 * TILE * self.depth + 2 * KEYS * TILE + 8 * TILE + 16
-        return self.keys * (4 * KEYS * self.depth + 16) + self.stages * step + 8
+        return self.keys * (4 * KEYS * self.depth + 16) + self.stages * step + 32 * (self.keys + 1)
 
 
 def saved_tiles(a: Attention, args: AttentionArguments, kind: Any) -> gr.Tensor:
@@ -135,8 +145,11 @@ class _Keys:
         heads = self.saved.levels[0].shape[0] // a.group
         longest_last = self.right is not None and self.left is None
         together = heads_together(args.sq, self.depth) if longest_last else None
-        self.order = Order(args.sk, KEYS, heads, 1, together)
-        self.order.blocks()
+        grid = Order(args.sk, KEYS, heads, 1, together)
+        grid.blocks()
+        there = gr.max(args.batch * args.kv_heads - self.first, 0)
+        self.order = Order(args.sk, KEYS, gr.min(heads, there), 1, together)
+        self.order.block, self.order.workers = grid.block, grid.workers
         wgs = gr.threads(384).tile(128)
         producer, consumers = wgs[0], wgs[1:3]
         self.allocate()
@@ -144,11 +157,11 @@ class _Keys:
         gr.start_kernels()
         gr.wait_kernels()
         with gr.only(producer):
-            gr.setmaxnreg(REGISTERS[self.depth][0])
+            gr.setmaxnreg(self.c.registers[0])
             with gr.only(producer.elect()):
                 self.produce()
         with gr.only(consumers):
-            gr.setmaxnreg(REGISTERS[self.depth][1])
+            gr.setmaxnreg(self.c.registers[1])
             self.consume(consumers)
 
     def allocate(self) -> None:
@@ -163,6 +176,10 @@ class _Keys:
         self.sQ, self.sG = (tiles(n, of_queries, c.stages) for n in ("sQ", "sG"))
         self.sS = tiles("sS", [KEYS, TILE], c.stages)
         self.sR = gr.alloc("sR", [2 * TILE], gr.fp32, gr.SH, stages=c.stages)
+        tiles, grid = MOST // TILE + 1, MOST_BLOCKS_YZ
+        limits = {"n": (0, MOST // KEYS + 1), "pair": (0, grid), "head": (0, grid), "batch": (0, grid)}
+        limits |= {"lo": (0, tiles), "each": (1, tiles), "whole_lo": (0, tiles), "whole_hi": (0, tiles)}
+        self.notes = Notes(limits, c.keys + 1, c.noted)
         self.full, self.empty = {}, {}
         for name, stages in (("keys", c.keys), ("steps", c.stages)):
             self.full[name] = gr.mbarrier(f"{name}_full", stages, arrivals=1)
@@ -174,46 +191,71 @@ class _Keys:
         """A role's position in a ring."""
         return gr.ring(f"{of}_{role}", self.stages[of], phase=phase)
 
-    def tiles(self, role: str) -> Iterator[_Tile]:
-        """The tiles of keys of this block."""
-        args, most = self.args, 2**16 - 1
-        bounds = {"left": self.left, "right": self.right}
+    def window(self) -> Seen:
+        """Which keys queries see, with the bounds within what 32 bits add."""
         left, right = (
             None if x is None else gr.scalar(f"{n}_", gr.max(-MOST, gr.min(x, MOST)), min=-MOST, max=MOST).value
-            for n, x in bounds.items()
+            for n, x in (("left", self.left), ("right", self.right))
         )
-        seen = Seen(args.sq, args.sk, left, right)
-        for _, m, h, _ in self.order.places(role):
-            pair = gr.scalar(f"{role}_pair", gr.min(self.first + h, 2**32 - 1), max=2**32 - 1).value
-            with gr.if_(pair < args.batch * args.kv_heads):
-                kh = gr.scalar(f"{role}_head", pair % args.kv_heads, max=most).value
-                b = gr.scalar(f"{role}_batch", gr.min(pair // args.kv_heads, most), max=most).value
-                n = m
-                if self.order.together is not None:
-                    n = gr.scalar(f"{role}_tile", gr.max(self.order.row_tiles - 1 - m, 0), max=MOST // KEYS + 1).value
-                yield _Tile(self, role, seen, b, kh, h, n)
+        return Seen(self.args.sq, self.args.sk, left, right)
+
+    def numbers_of(self, seen: Seen, m: Any, pair: Any) -> dict[str, Any]:
+        """The numbers of a tile of keys: `n` of head `head` of sequence `batch`, which is `pair` in the work space.
+
+        `lo`, `each`: the first tile of queries that see it, and how many there are for each head of the group.
+        `whole_lo`, `whole_hi`: the first of those that see all of its keys, and the one behind the last.
+        """
+        args, made = self.args, {"pair": pair}
+
+        def scalar(name: str, value: Any) -> Any:
+            least, most = self.notes.limits[name]
+            made[name] = gr.scalar(name, gr.max(gr.min(value, most), least), min=least, max=most).value
+            return made[name]
+
+        heads = gr.max(args.kv_heads, 1)
+        scalar("head", (self.first + pair) % heads)
+        scalar("batch", (self.first + pair) // heads)
+        n = scalar("n", m if self.order.together is None else self.order.row_tiles - 1 - m)
+        lo, hi, whole_lo, whole_hi = seen.query_tiles(n * KEYS, KEYS, TILE)
+        hi = gr.max(hi, 1)
+        lo = 0 if self.right is None else scalar("lo", gr.min(lo, hi - 1))
+        scalar("each", hi - lo)
+        scalar("whole_lo", whole_lo)
+        scalar("whole_hi", whole_hi * ((n + 1) * KEYS <= args.sk))  # none, if not all keys are there
+        return {"lo": 0, **made}
 
     def produce(self) -> None:
         """Loads tiles of keys and values, and of queries, dO and their numbers, as far ahead as there is room."""
         keys, steps = self.ring("keys", "put", 1), self.ring("steps", "put", 1)
+        seen = self.window()
+        self.notes.begin("write")
 
-        def copies(name: str, ring: Any, *pairs: Any) -> None:
+        def copies(name: str, ring: Any, *pairs: Any, beside: Any = None) -> None:
             i = ring.index
             self.empty[name][i].wait(ring.phase)
+            if beside is not None:
+                beside()
             self.full[name][i].arrive(expect=[s[i] for s, _ in pairs])
             for s, source in pairs:
                 gr.move(s[i], source, atom=self.load, done=self.full[name][i])
             ring.advance()
 
-        for at in self.tiles("load"):
-            K, V = (at.place.keys(t, at.kh).tile([KEYS, self.depth])[at.n, 0] for t in (self.K, self.V))
-            copies("keys", keys, (self.sK, K), (self.sV, V))
-            for g in at.heads("load"):
-                h = at.kh * self.a.group + g
-                for j in gr.loop("load_step", at.each):
-                    m = at.lo + j
-                    Q, G = (at.place.queries(t, h).tile([TILE, self.depth])[m, 0] for t in (self.Q, self.G))
-                    copies("steps", steps, (self.sQ, Q), (self.sR, self.rows[at.b, h, m, :]), (self.sG, G))
+        for r, row, pair, _ in self.order.places("load"):
+            at = self.numbers_of(seen, row, pair)
+            place, kh = SequenceView(self.args, at["batch"], []), at["head"]
+            K, V = (place.keys(t, kh).tile([KEYS, self.depth])[at["n"], 0] for t in (self.K, self.V))
+            copies("keys", keys, (self.sK, K), (self.sV, V), beside=functools.partial(self.notes.write, r, at))
+            for g in self.heads("load"):
+                h = kh * self.a.group + g
+                for j in gr.loop("load_step", at["each"]):
+                    m = at["lo"] + j
+                    Q, G = (place.queries(t, h).tile([TILE, self.depth])[m, 0] for t in (self.Q, self.G))
+                    rows = self.rows[at["batch"], h, m, :]
+                    copies("steps", steps, (self.sQ, Q), (self.sR, rows), (self.sG, G))
+
+    def heads(self, role: str) -> Any:
+        """The heads of the group."""
+        return gr.loop(f"{role}_group", self.a.group) if self.a.group > 1 else [0]
 
     def consume(self, consumers: Any) -> None:
         """Computes the gradients of 64 of a tile's keys."""
@@ -233,31 +275,36 @@ class _Keys:
         self.held = [gr.fragment(n, [64, depth], a.dtype, self.qk.a, on=mine) for n in names]
         self.raw = gr.fragment("raw", [64, TILE], gr.fp32, self.qk.c, on=mine) if self.c.early else self.S
         self.done = gr.scalar("done", 0, max=1)
-        numbers = wgmma(a, self.c.piece)
-        self.number = gr.fragment("piece", [64, self.c.piece], gr.fp32, numbers.c, on=mine).reduced(0, "number")
+        self.number = gr.fragment("piece", [64, PIECE], gr.fp32, narrow.c, on=mine).reduced(0, "number")
         if self.turn is not None:
             with gr.if_(self.w == 1):
                 self.turn[0].arrive()
-        for at in self.tiles("own"):
-            self.own(at)
+        self.seen = self.window()
+        self.notes.begin("read")
+        if self.c.noted:
+            for r in gr.loop("own", self.order.rounds("own")[0]):
+                self.own(r, {})
+        else:
+            for r, row, pair, _ in self.order.places("own"):
+                self.own(r, self.numbers_of(self.seen, row, pair))
         gr.wait(self.store, pending=0)
 
-    def own(self, at: _Tile) -> None:
-        """A tile of keys and all queries that see it."""
+    def own(self, r: Any, numbers: dict[str, Any]) -> None:
+        """Tile r of the block's tiles of keys, and all queries that see it."""
         mine, keys = self.mine, self.keys
         self.own_K, self.own_V = (s[keys.index].tile([64, None])[self.w, 0] for s in (self.sK, self.sV))
         gr.init(self.dK, 0)
         gr.init(self.dV, 0)
         self.full["keys"][keys.index].wait(keys.phase)
-        for r, t in zip(self.held, (self.own_V, self.own_K), strict=False):
-            gr.move(r, t, on=mine, atom=gr.atom("ldmatrix.x4"))
+        at = _Tile(self, r, numbers)
+        for held, t in zip(self.held, (self.own_V, self.own_K), strict=False):
+            gr.move(held, t, on=mine, atom=gr.atom("ldmatrix.x4"))
         self.scores(0)
         self.products(0)
-        at.begin()
         self.weigh(at, True)
         if self.c.keys > 1:
             self.release_keys()
-        for g in at.heads("own"):
+        for g in self.heads("own"):
             for j in gr.loop("own_step", at.each, start=0 + (g < 1)):
                 self.multiply(at, True)
                 at.go(g, j)
@@ -270,8 +317,10 @@ class _Keys:
         gr.fence("async.shared")
         gr.barrier(on=mine)
         with gr.only(mine.elect()):
+            n, kh, b = at.read("n", "head", "batch")
+            place = SequenceView(self.args, b, [])
             for own, t in ((self.own_K, self.out[0]), (self.own_V, self.out[1])):
-                gr.move(at.place.keys(t, at.kh).tile([64, self.depth])[2 * at.n + self.w, 0], own, atom=self.store)
+                gr.move(place.keys(t, kh).tile([64, self.depth])[2 * n + self.w, 0], own, atom=self.store)
             gr.commit(self.store)
         keys.advance()
         self.done.set(1)
@@ -311,18 +360,18 @@ class _Keys:
         """
         mine, qk, kd, S, dP, here = self.mine, self.qk, self.kd, self.S, self.dP, self.get.index
         early = self.c.early
-        piece = self.c.piece
         numbers = self.numbers(here, 0)
         lse = next(numbers)
         if first or not early:
             gr.wait(qk, pending=1)  # S is there, dP is not
         with gr.if_(at.outside()):
             row, col = self.raw.coords()
-            seen = at.seen.of(at.m * TILE + col, at.n * KEYS + self.w * 64 + row)
+            (n,) = at.read("n")
+            seen = self.seen.of(at.m * TILE + col, n * KEYS + self.w * 64 + row)
             self.raw[:] = gr.where(seen, self.raw, -gr.inf)
-        for i in range(TILE // piece):
-            x = self.raw.tile([None, piece])[0, i]
-            S.tile([None, piece])[0, i][:] = gr.exp2(gr.fma(x, self.scale, lse), ftz=True)
+        for i in range(TILE // PIECE):
+            x = self.raw.tile([None, PIECE])[0, i]
+            S.tile([None, PIECE])[0, i][:] = gr.exp2(gr.fma(x, self.scale, lse), ftz=True)
             lse = next(numbers, lse)
         self.P[:] = S  # C layout to A layout: the same owners
         gr.fence(kd)
@@ -336,14 +385,12 @@ class _Keys:
         if early and not first:
             self.release(-1)
         tile = self.sS[here].tile([64, PIECE])
-        for i in range(TILE // piece):
-            x = dP.tile([None, piece])[0, i]
-            x[:] = S.tile([None, piece])[0, i] * (x - delta)
+        for i in range(TILE // PIECE):
+            x = dP.tile([None, PIECE])[0, i]
+            dS = self.dS.tile([None, PIECE])[0, i] if self.c.direct else self.dS
+            dS[:] = S.tile([None, PIECE])[0, i] * (x - delta)
             delta = next(numbers, delta)
-            for j in range(i * piece // PIECE, (i + 1) * piece // PIECE):
-                dS = self.dS.tile([None, PIECE])[0, j] if self.c.direct else self.dS
-                dS[:] = dP.tile([None, PIECE])[0, j]
-                gr.move(tile[self.w, j], dS, on=mine, atom=gr.atom("stmatrix.x4"))
+            gr.move(tile[self.w, i], dS, on=mine, atom=gr.atom("stmatrix.x4"))
         gr.wait(kd, pending=0)
 
     def start(self, dS: gr.Tensor, more: bool) -> None:
@@ -372,7 +419,8 @@ class _Keys:
         if not self.c.direct:
             self.start(tile, more)
         with gr.only(mine.elect()):
-            to = self.saved[at.pair * self.a.group + at.g, at.m, :, :].tile([64, TILE])[2 * at.n + self.w, 0]
+            n, pair = at.read("n", "pair")
+            to = self.saved[pair * self.a.group + at.g, at.m, :, :].tile([64, TILE])[2 * n + self.w, 0]
             gr.move(to, tile, atom=self.store)
             gr.commit(self.store)
         if not (self.c.early and more):
@@ -388,47 +436,29 @@ class _Keys:
     def numbers(self, stage: Any, which: int) -> Iterator[gr.Tensor]:
         """A number of a few queries at a time."""
         numbers = self.sR[stage].tile([TILE])[which]
-        piece = self.c.piece
-        for i in range(TILE // piece):
-            row = numbers.tile([piece])[i].reshape(0, gr.Layout((1, piece)))
+        for i in range(TILE // PIECE):
+            row = numbers.tile([PIECE])[i].reshape(0, gr.Layout((1, PIECE)))
             gr.move(self.number, row, on=self.mine, atom=gr.atom("ld.shared.v2.b32"))
             yield self.number
 
 
 class _Tile:
-    """Tile `n` of the keys of head `kh` of sequence `b`, which is number `pair` in the work space.
-
-    `lo`, `each`: the first tile of queries that see it, and how many there are for each head of the group.
+    """Where a consumer is: tile r of keys, with its numbers or those that the producer has written, and the queries of
+    the step.
     """
 
-    def __init__(self, of: _Keys, role: str, seen: Seen, b: Any, kh: Any, pair: Any, n: Any) -> None:
-        self.of, self.seen, self.b, self.kh, self.pair, self.n = of, seen, b, kh, pair, n
-        most, sk = MOST // TILE + 1, of.args.sk
-        lo, hi, whole_lo, whole_hi = seen.query_tiles(n * KEYS, KEYS, TILE)
+    def __init__(self, of: _Keys, r: Any, numbers: dict[str, Any]) -> None:
+        self.of, self.r, self.numbers, most = of, r, numbers, MOST // TILE + 1
+        (self.lo,) = (0,) if of.right is None else self.read("lo")
+        self.each, self.whole_hi = self.read("each", "whole_hi")
+        (self.whole_lo,) = (None,) if of.right is None else self.read("whole_lo")
+        self.row = gr.scalar("row", self.lo, max=most)
+        self.member = gr.scalar("member", 0, max=of.a.group - 1) if of.a.group > 1 else None
 
-        def scalar(name: str, value: Any, least: int = 0) -> Any:
-            return gr.scalar(f"{role}_{name}", gr.max(gr.min(value, most), least), min=least, max=most).value
-
-        tiles = gr.ceil_div(of.args.sq, TILE)
-        hi = scalar("hi", hi, 1)
-        self.lo = 0 if of.right is None else scalar("lo", gr.min(gr.min(lo, hi), tiles) - (lo >= hi))
-        self.each = scalar("each", hi - self.lo, 1)
-        if role == "own":
-            whole = (n + 1) * KEYS <= sk  # all keys are there
-            self.whole_hi = scalar("whole_hi", whole_hi * whole)
-            self.whole_lo = None if of.right is None else scalar("whole_lo", whole_lo)
-        self.place = SequenceView(of.args, b, [])
-
-    def heads(self, role: str) -> Any:
-        """The heads of the group."""
-        group = self.of.a.group
-        return gr.loop(f"{role}_group", group) if group > 1 else [0]
-
-    def begin(self) -> None:
-        """Declares the consumers' place: the first queries."""
-        most = MOST // TILE + 1
-        self.row = gr.scalar("own_row", self.lo, max=most)
-        self.member = gr.scalar("own_member", 0, max=self.of.a.group - 1) if self.of.a.group > 1 else None
+    def read(self, *names: str) -> Any:
+        """Some of the numbers of the tile."""
+        made = self.numbers
+        return tuple(made[n] for n in names) if made else tuple(self.of.notes.read(self.r, *names))
 
     def go(self, g: Any, j: Any) -> None:
         """Goes on to step j of head g."""
