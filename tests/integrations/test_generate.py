@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -199,6 +202,10 @@ def test_restored_and_said(recording) -> None:
     model.generate(**networks.batch(), **ASK)
     decoding = integration.accelerated(model).decoding[0]
     assert decoding.steps is not None
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert type(other) is type(plain)
+        assert torch.equal(other.generate(**networks.batch(), **ASK), plain.generate(**networks.batch(), **ASK))
+    assert len(recording) == 1
     integration.restore(model)
     assert decoding.steps is None
     assert type(model) is type(plain)
