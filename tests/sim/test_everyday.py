@@ -5,7 +5,9 @@ Every kernel goes to its text and JSON and back, through the simulator and, a fe
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import harness
@@ -422,3 +424,21 @@ def test_votes() -> None:
     assert [int(v) for v in y[:, 2]] == [int((x == v).sum()) for v in x]
     if harness.has_compiler("sm_90a"):
         kernel.compile("sm_90a")
+
+
+EXAMPLES = ("rotary", "histogram", "row_scan", "int4_product", "convolution", "cross_entropy", "top_k", "transpose")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_examples_on_the_device(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA device")
+    path = Path(__file__).parents[2] / "examples/14_everyday.py"
+    kernel, arguments = runpy.run_path(str(path))["calls"]()[name]
+    on_device = [torch.from_numpy(a.copy()).cuda() for a in arguments]
+    kernel(*arguments)
+    kernel(*on_device)
+    for want, got in zip(arguments, on_device, strict=True):
+        assert np.allclose(got.cpu().numpy(), want, rtol=2e-3, atol=2e-3)
