@@ -59,15 +59,20 @@ THROUGH_L2 = 0.346  # the share of memory's time for which reading again from th
 READS = 0.012  # the share of its time that does not run beside the products
 MEMORY = 1.06  # what is read from memory, as a multiple of Device.memory_rate
 ALONE = 0.176  # the share of memory's time, or of the rest's if that is shorter, that does not run beside the other
+LINE_NS = 0.8  # a line of a box of up to 128 bytes, which a multiprocessor loads from the L2 cache
 OUTSIDE_PER_NS = 27  # lines of 128 bytes outside of a matrix that TMA fills with zeros, on the whole device
+LAST_ROUND = 0.2  # more of memory's time for as many blocks as the last round lacks, of all
 BESIDE_ZEROS = 0.37  # the share of that time that does not run beside the rest, likewise
 
 # Before, between and after the loops over k.
 LAUNCH_US = 2.17  # the kernel before lets this one start early
 TILE_US = 0.097  # a tile begins
+SHARED_NARROW_US = 0.5  # two consumers share a tile of up to 64 columns of the instruction
 STORE_US = 0.404  # the store of a tile of 128x128 by two consumers, through shared memory and TMA, and factors of it:
 BY_THREADS = 0.9  # lines of C begin anywhere, or its elements have 32 bits
 ODD_LINES = 2.35  # pieces of uneven widths, and lines of C that begin in the middle of the caches' lines
+WIDE_PIECE = 80  # columns of a piece: wider ones cost WIDE_PIECE_US more for a tile
+WIDE_PIECE_US = 0.8
 COMPUTED = 0.5  # more for an activation, for a residual, for C itself
 JOIN_US = 0.84  # clusters that cut k begin, and wait for each other's sums
 JOIN_SHARED_US = 1.93  # likewise, if two consumers share a tile
@@ -188,22 +193,27 @@ def product_us(
     lengths = (p.k if p.order[0] == "T" else p.m, p.k if p.order[1] == "N" else p.n)
     straddling = any(x * item % 128 and not padded for x, padded in zip(lengths, pad, strict=True))
     loads = (s.block_rows / s.across + s.columns / s.down) * item * (STRADDLING if straddling else 1.0)
-    share = max(0.5, min(1.0, clusters * cluster / device.sm_count))  # of multiprocessors that load
+    share = max(0.8, min(1.0, clusters * cluster / device.sm_count))  # of multiprocessors that load
     l2_ns = loads * share * warm / (L2 * device.l2_bytes * device.clock_ghz)
     memory = memory_us(p, device) - LAUNCH_US
     l2_us = k * l2_ns * 1e-3 + THROUGH_L2 * memory / rounds
-    steps_us = max(k * tensor_ns * 1e-3, l2_us, k / c.tile[2] * STEP_US) + READS * l2_us
+    step_us = max(STEP_US, _box_lines(s) * LINE_NS * 1e-3)
+    steps_us = max(k * tensor_ns * 1e-3, l2_us, k / c.tile[2] * step_us) + READS * l2_us
 
     direct = p.align[2] < 16 or split_k > 1 or TYPES[p.out_dtype].bits != 16
     store_us = STORE_US * area * (BY_THREADS if direct else 1.0) * (1 if max(c.warps) == 8 else 2)
     store_us *= ODD_LINES if p.n * TYPES[p.out_dtype].bits % 1024 and s.columns % 64 else 1.0
     store_us *= 1 + COMPUTED * ((p.activation is not None) + p.residual + p.beta) * (split_k == 1)
+    wide_pieces = s.by_boxes and s.width > WIDE_PIECE and not s.swapped and split_k == 1
+    store_us += WIDE_PIECE_US if wide_pieces else 0.0
     total = rounds * max(steps_us, store_us) + store_us if c.turns else rounds * (steps_us + store_us)
-    total += rounds * TILE_US
+    total += rounds * TILE_US + (SHARED_NARROW_US if max(c.warps) == 8 and s.columns <= 64 else 0.0)
     bound = "tensor cores" if steps_us > l2_us else "L2 cache"
 
     (down, along), edges = (up(m, s.block_rows), up(n, s.columns)), count * split_k
     outside = edges * ((down * s.block_rows - m) * along + (along * s.columns - n) * down)
+    if memory > total and clusters * cluster > device.sm_count:  # the last round does not read at full speed
+        memory *= 1 + LAST_ROUND * (rounds * (device.sm_count // cluster) / clusters - 1)
     for other, name in ((outside * k / (c.tile[2] * OUTSIDE_PER_NS * 1e3), "zeros"), (memory, "memory")):
         if other > total:
             total, other, bound = other, total, name
@@ -214,6 +224,15 @@ def product_us(
     if s.cuts > 1:
         total += (JOIN_US if max(c.warps) == 4 else JOIN_SHARED_US) + (s.cuts - 1) * JOINED_US * area
     return LAUNCH_US + total, f"{clusters / (device.sm_count // cluster):.2f} rounds, bound by {bound}"
+
+
+def _box_lines(h: Hopper) -> float:
+    """Lines of the boxes that a block loads for a step of k: along k, or along rows and columns, and narrower."""
+    lines = 0.0
+    for operand, extent, shares in ((h.left, h.block_rows, h.across), (h.right, h.columns, h.down)):
+        width = next(n for n in (64, 32, 16) if extent % n == 0)
+        lines += (extent if operand.along_k else extent / width * h.product.tile.tile[2]) / shares
+    return lines
 
 
 def memory_us(p: GemmProblem, device: Device, result_alone: bool = False) -> float:
@@ -252,7 +271,7 @@ def tiles_for(rows: int, columns: int, swap: bool, line: int) -> tuple[GemmTile,
     out = []
     for tile, warps, turns in dict.fromkeys(_forms(rows, columns, swap)):
         clusters = [(1, 1, 1)]
-        if not turns and tile[0] * tile[1] <= 128 * 128:
+        if not turns:
             clusters.append((1, 1, 2))  # more parts of k were slower
         if min(tile) >= 64:
             clusters += [(2, 1, 1), (1, 2, 1)]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from graphene.kernels.arguments import MOST_BLOCKS_YZ
+from graphene.kernels.gemm.reduce import IN_TURN
 from graphene.report import occupancy
 from graphene.select.device import H200, Device
 from graphene.select.tiles import MatmulShape, Tile, checked, up
@@ -180,7 +181,8 @@ def padding_us(elements: int, element_bytes: int, device: Device) -> float:
 
 def parts_us(elements: int, split_k: int, device: Device) -> float:
     """How long it takes to add up the parts of a result, without the launch."""
-    return split_k * PART_US + _workspace_us(elements * (8 * split_k + 2), device)
+    in_turn = split_k if split_k <= IN_TURN else -(-split_k // 8)
+    return in_turn * PART_US + _workspace_us(elements * (8 * split_k + 2), device)
 
 
 def copies_spill(rows: int, columns: int, line_bytes: int, warps: tuple[int, int], narrowest: int) -> bool:

@@ -20,7 +20,7 @@ from graphene.kernels.epilogues import activation, linear
 from graphene.kernels.gemm.frame import Product
 from graphene.kernels.gemm.pad import gemm_pad
 from graphene.kernels.gemm.problem import FP8, SCALED, TERMS, TYPES, GemmConfig, GemmProblem, GemmTile
-from graphene.kernels.gemm.reduce import gemm_reduce
+from graphene.kernels.gemm.reduce import IN_TURN, gemm_reduce
 from graphene.kernels.gemm.result import combined, nearest_tf32, of_fp8
 from graphene.kernels.gemm.sm70 import product_sm70
 from graphene.kernels.gemm.sm80 import product_sm80
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["GemmConfig", "Launch", "gemm_launches", "gemm_workspaces", "run_gemm", "workspace_sizes"]
 
 KEPT = 256  # the most kernels that are kept, since there may be any number of epilogues
-IN_TURN = 16  # parts that one thread adds up; of more, eight threads add up some each
 PADDED_BYTES = 128  # whole lines of the caches; a multiple of 16 would do, but the product is a tenth slower
 
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
     from graphene.dtypes import DType
 
-__all__ = ["gemm_reduce"]
+__all__ = ["IN_TURN", "gemm_reduce"]
+
+IN_TURN = 16  # parts of k that one thread adds up; of more, eight warps of a block add up some each
 
 
 def gemm_reduce(
