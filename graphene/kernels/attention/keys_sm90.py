@@ -176,9 +176,9 @@ class _Keys:
         self.sQ, self.sG = (tiles(n, of_queries, c.stages) for n in ("sQ", "sG"))
         self.sS = tiles("sS", [KEYS, TILE], c.stages)
         self.sR = gr.alloc("sR", [2 * TILE], gr.fp32, gr.SH, stages=c.stages)
-        tiles, grid = MOST // TILE + 1, MOST_BLOCKS_YZ
+        most, grid = MOST // TILE + 1, MOST_BLOCKS_YZ
         limits = {"n": (0, MOST // KEYS + 1), "pair": (0, grid), "head": (0, grid), "batch": (0, grid)}
-        limits |= {"lo": (0, tiles), "each": (1, tiles), "whole_lo": (0, tiles), "whole_hi": (0, tiles)}
+        limits |= {"lo": (0, most), "each": (1, most), "whole_lo": (0, most), "whole_hi": (0, most)}
         self.notes = Notes(limits, c.keys + 1, c.noted)
         self.full, self.empty = {}, {}
         for name, stages in (("keys", c.keys), ("steps", c.stages)):
@@ -449,9 +449,11 @@ class _Tile:
 
     def __init__(self, of: _Keys, r: Any, numbers: dict[str, Any]) -> None:
         self.of, self.r, self.numbers, most = of, r, numbers, MOST // TILE + 1
-        (self.lo,) = (0,) if of.right is None else self.read("lo")
         self.each, self.whole_hi = self.read("each", "whole_hi")
-        (self.whole_lo,) = (None,) if of.right is None else self.read("whole_lo")
+        self.lo: Any = 0
+        self.whole_lo: Any = None
+        if of.right is not None:
+            self.lo, self.whole_lo = self.read("lo", "whole_lo")
         self.row = gr.scalar("row", self.lo, max=most)
         self.member = gr.scalar("member", 0, max=of.a.group - 1) if of.a.group > 1 else None
 
