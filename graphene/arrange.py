@@ -79,7 +79,7 @@ def matrices(rows: int, columns: int, dtype: Any) -> TileAccess:
         for r in range(0, rows, 8)
         for c in range(0, columns - elems + 1, elems)
     )
-    return TileAccess(elems, requests, "ldmatrix")
+    return TileAccess(elems, requests, "rows of matrices")
 
 
 def vectors(rows: int, columns: int, dtype: Any, threads: int = 128, vector_bytes: int = 16) -> TileAccess:

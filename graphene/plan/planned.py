@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from graphene import _core
 from graphene.kernel import Kernel
-from graphene.plan import products, rows, write_products, write_rows
+from graphene.plan import products, rows, streams, write_products, write_rows, write_streams
 from graphene.plan.decisions import Decision, Decisions, refuse_pin
 from graphene.plan.form import product_form
 from graphene.plan.graph import PLANNERS, Graph, refuse
-from graphene.plan.rewrite import scale_past_dot
+from graphene.plan.rewrite import once, scale_past_dot
 from graphene.select.device import Device, of_arch
 
 if TYPE_CHECKING:
@@ -95,8 +95,13 @@ class Plan:
     def source(self) -> str:
         """The kernel as Python: ordinary source on public names, which is what runs."""
         title = f"{self.graph.name}: planned for {self.device.arch}, expected {self.expected_us:.1f} us."
-        write = write_rows.write if isinstance(self._of, rows.RowForm) else write_products.write
-        return write(self._of, self._made, title, self.graph.name)
+        write: Any = write_products.write
+        if isinstance(self._of, rows.RowForm):
+            write = write_rows.write
+        elif isinstance(self._of, streams.StreamForm):
+            write = write_streams.write
+        text: str = write(self._of, self._made, title, self.graph.name)
+        return text
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the source to a file, which needs nothing of the plan."""
@@ -190,15 +195,16 @@ class Plan:
         return again
 
 
-def make(g: Graph, arch: Any, pins: dict[str, Any], sizes: dict[str, int]) -> Plan:
+def make(given_graph: Graph, arch: Any, pins: dict[str, Any], sizes: dict[str, int]) -> Plan:
     """Plans a graph. See Graph.plan."""
     start = time.perf_counter()
-    if not g.outputs:
+    if not given_graph.outputs:
         refuse("a graph without outputs")
     device = arch if isinstance(arch, Device) else of_arch(arch)
-    given = _sizes(g, sizes)
+    given = _sizes(given_graph, sizes)
     d = Decisions(pins)
     kind: Any
+    g = once(given_graph)
     if not any(v.op == "dot" for o in g.outputs for v in o.value.walk()):
         rewritten, kind = g, rows.decide(d, g, given, device)
     else:
@@ -208,10 +214,13 @@ def make(g: Graph, arch: Any, pins: dict[str, Any], sizes: dict[str, int]) -> Pl
             why = "; ".join(moved)
             on = d.take("rewrite.scale_past_dot", options, lambda v: why if v else "factors stay inside", "relative")
             rewritten = rewritten if on else g
-        kind = products.decide(d, product_form(rewritten), given, device)
+        if streams.is_stream(rewritten):
+            kind = streams.decide(d, rewritten, given, device)
+        else:
+            kind = products.decide(d, product_form(rewritten), given, device)
     if unknown := d.unknown():
         refuse_pin(unknown[0], d.pins[unknown[0]], f"want: one of {', '.join(d.made)}")
-    p = Plan(g, rewritten, device, given, d, kind)
+    p = Plan(given_graph, rewritten, device, given, d, kind)
     p.plan_ms = 1e3 * (time.perf_counter() - start)
     return p
 

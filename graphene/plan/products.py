@@ -322,6 +322,25 @@ def _pinned_tiles(d: Decisions, form: ProductForm, sizes: dict[str, int]) -> lis
     return [t for t in tiles if all(t.values()[p] == v for p, v in pins.items() if p in t.values())]
 
 
+def _rank(form: ProductForm, us: float, t: Tile, sizes: dict[str, int], device: Device) -> tuple[Any, ...]:
+    """Orders tiles by time; equal ones, which memory bounds, as they were measured on an H200 with few rows.
+
+    Long steps come first, then a wave of as many blocks as may be, then more warps, then four stages.
+    """
+    rows, columns = size_of(form.rows, sizes), size_of(form.columns, sizes)
+    blocks = up(rows, t.m) * up(columns, t.n) * math.prod(size_of(a, sizes) for a in form.batch)
+    return (
+        round(us, 2),
+        -t.k,
+        blocks > device.sm_count,
+        -blocks,
+        -t.threads,
+        abs(t.stages - 4),
+        stage_bytes(form, t),
+        -t.m * t.n,
+    )
+
+
 def choose_tile(d: Decisions, form: ProductForm, sizes: dict[str, int], device: Device) -> tuple[Tile, float, str]:
     """The tile of least expected time. Raises SelectError PLAN_NONE, PLAN_PIN."""
     reasons: dict[str, int] = {}
@@ -339,9 +358,7 @@ def choose_tile(d: Decisions, form: ProductForm, sizes: dict[str, int], device: 
             gr._core.fail("PLAN_PIN", f"no tile with {', '.join(f'{p} = {v}' for p, v in pinned.items())}",
                           [f"refused: {r}" for r in some] or ["want: warps that divide the tile"])  # fmt: skip
         none("no tile computes the products on this device", *(f"refused: {r}" for r in some))
-    us, bound, tile = min(
-        admitted, key=lambda x: (round(x[0], 3), stage_bytes(form, x[2]) * x[2].stages, -x[2].m * x[2].n)
-    )
+    us, bound, tile = min(admitted, key=lambda x: _rank(form, x[0], x[2], sizes, device))
     best = tile.values()
     for path, value in best.items():
         other: dict[Any, float | str] = {}

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from graphene.plan.graph import Graph, Output, Value, binary
+from graphene.plan.graph import Axis, Graph, Output, Value, binary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from graphene.plan.graph import Axis
-
-__all__ = ["mapped", "scale_past_dot"]
+__all__ = ["mapped", "once", "scale_past_dot"]
 
 
 def mapped(g: Graph, change: Callable[[Value], Value]) -> Graph:
@@ -28,6 +26,22 @@ def mapped(g: Graph, change: Callable[[Value], Value]) -> Graph:
             new[v.number] = change(made)
         out.outputs.append(Output(o.name, new[o.value.number], o.axes, o.dtype))
     return out
+
+
+def once(g: Graph) -> Graph:
+    """The graph in which equal expressions are one value."""
+    known: dict[Any, Value] = {}
+
+    def key(x: Any) -> Any:
+        return x.number if isinstance(x, Axis) else tuple(map(key, x)) if isinstance(x, tuple) else str(x)
+
+    def change(v: Value) -> Value:
+        if v.op == "input":
+            return v
+        args = tuple(a.number for a in v.args)
+        return known.setdefault((v.op, args, tuple((n, key(x)) for n, x in sorted(v.more.items()))), v)
+
+    return mapped(g, change)
 
 
 def _times(x: Value | None, y: Value | None, op: str = "mul") -> Value | None:
