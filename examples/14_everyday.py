@@ -91,19 +91,21 @@ def int4_product(rows: int = 1, group: int = 128, warps: int = 4) -> gr.Kernel:
     N, K = gr.sym("N"), gr.sym("K", multiple_of=group, min=group)
     with gr.Kernel("int4_product", means=dequantized) as kernel:
         x, y = gr.input("x", [rows, K], gr.fp16, align_bytes=16), gr.output("y", [rows, N], gr.fp16)
-        w, scales = gr.input("w", [N, K // 8], gr.u32), gr.input("scales", [N, K // group], gr.fp16)
+        w, scales = gr.input("w", [N, K // 8], gr.u32, align_bytes=16), gr.input("scales", [N, K // group], gr.fp16)
         (b,), warp = gr.blocks(gr.ceil_div(N, warps)).indices(), gr.threads(32 * warps).tile(32)
         i, lane = warp.indices()
         n, sums = b * warps + i, gr.let("sums", 0.0, gr.fp32, [rows])
-        with gr.if_(n < N), gr.loop("k", gr.ceil_div(K // 8, 32)) as k:
-            word, at = gr.load(w[n, :].tile([32])[k][lane]), k * 32 + lane
-            with gr.if_(at < K // 8):
-                scale = gr.load(scales[n, at * 8 // group], gr.fp32)
-                pairs = [gr.bitcast(word >> 4 * j & 0x000F000F | 0x64006400, gr.fp16) for j in range(4)]
+        with gr.if_(n < N), gr.loop("k", gr.ceil_div(K // 32, 32), unroll=4) as k:
+            words, at = gr.load(w[n, :].tile([4])[k * 32 + lane]), k * 32 + lane
+            with gr.if_(at < K // 32):
+                scale = gr.load(scales[n, at * 32 // group], gr.fp32)
+                pairs = [gr.bitcast(words[j // 4] >> 4 * (j % 4) & 0x000F000F | 0x64006400, gr.fp16) for j in range(16)]
                 for m in range(rows):
-                    xs, total = gr.load(x[m, :].tile([8])[at]), gr.let(f"total{m}", 0.0, gr.fp32)
-                    for j in range(8):
-                        total[...] = gr.fma(pairs[j % 4][j // 4] - 1032, xs[j], total)
+                    total = gr.let(f"total{m}", 0.0, gr.fp32)
+                    for j in range(4):
+                        xs = gr.load(x[m, :].tile([8])[at * 4 + j])
+                        for h in range(8):
+                            total[...] = gr.fma(pairs[4 * j + h % 4][h // 4] - 1032, xs[h], total)
                     sums[m] += total * scale
         gr.allreduce("add", sums, on=warp[i])
         with gr.if_(lane == 0), gr.if_(n < N):
@@ -232,8 +234,8 @@ def calls() -> dict[str, tuple[gr.Kernel, list[np.ndarray]]]:
                    np.sin(angles)]),
         "histogram": (histogram(32, 32, 1), [integers(0, 32, 100), np.zeros(32, np.int32)]),
         "row_scan": (row_scan(64), [normal(3, 340), np.zeros((3, 340), single)]),
-        "int4_product": (int4_product(2, 32, 2), [normal(2, 320, dtype=half), np.zeros((2, 5), half),
-                         integers(0, 2**32, 5, 40, dtype=np.uint32), normal(5, 10, dtype=half)]),
+        "int4_product": (int4_product(2, 32, 2), [normal(2, 1600, dtype=half), np.zeros((2, 5), half),
+                         integers(0, 2**32, 5, 200, dtype=np.uint32), normal(5, 50, dtype=half)]),
         "convolution": (convolution(32), [normal(2, 5, 40), np.zeros((2, 5, 40), single), normal(2, 3, 3)]),
         "cross_entropy": (cross_entropy(64), [normal(3, 600), integers(0, 600, 3), np.zeros(3, single)]),
         "top_k": (top_k(4, 32, 3), [normal(3, 90), np.zeros((3, 4), single), np.zeros((3, 4), np.int32)]),
