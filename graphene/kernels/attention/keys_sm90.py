@@ -387,9 +387,10 @@ class _Keys:
         tile = self.sS[here].tile([64, PIECE])
         for i in range(TILE // PIECE):
             x = dP.tile([None, PIECE])[0, i]
-            dS = self.dS.tile([None, PIECE])[0, i] if self.c.direct else self.dS
-            dS[:] = S.tile([None, PIECE])[0, i] * (x - delta)
+            x[:] = S.tile([None, PIECE])[0, i] * (x - delta)
             delta = next(numbers, delta)
+            dS = self.dS.tile([None, PIECE])[0, i] if self.c.direct else self.dS
+            dS[:] = x
             gr.move(tile[self.w, i], dS, on=mine, atom=gr.atom("stmatrix.x4"))
         gr.wait(kd, pending=0)
 
