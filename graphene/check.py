@@ -203,7 +203,9 @@ def known(kernel: Any, sizes: dict[str, int]) -> dict[str, int]:
     for name, value in sizes.items():
         facts = signature.symbols.get(name)
         if facts is None and name not in integers:
-            _core.fail("SIM_ARGUMENT", f"the kernel has no size {name}", [])
+            has = ", ".join([*signature.symbols, *sorted(integers)]) or "none"
+            _core.fail("SIM_ARGUMENT", f"the kernel has no size {name}", [f"sizes: {has}"],
+                       "leave it out, or name one of these")  # fmt: skip
         if facts is not None and not facts.allow(value):
             _core.fail("SIM_ARGUMENT", f"the size {name}={value} breaks the symbol's facts",
                        [f"want: from {facts.least} to {facts.most}, a multiple of {facts.multiple_of}"])  # fmt: skip

@@ -63,6 +63,11 @@ std::string by_smaller_specs(ir::SpecKind kind) {
 
 namespace {
 
+bool is_fragment(const ir::Operand& o) {
+  const auto* t = std::get_if<ir::TensorPtr>(&o);
+  return t != nullptr && (*t)->is_fragment();
+}
+
 // What no instruction moves: from memory to memory, or more than 16 bytes of a thread's at once.
 std::string suggest_moves(const ir::SpecStmt& spec) {
   const auto* src = spec.kind == ir::SpecKind::Move ? std::get_if<ir::TensorPtr>(spec.ins.data()) : nullptr;
@@ -83,8 +88,15 @@ std::string suggest_moves(const ir::SpecStmt& spec) {
 }
 
 std::string suggest_fix(const ir::SpecStmt& spec, const Mismatch& m, const std::string& arch) {
-  const std::string smaller = by_smaller_specs(spec.kind);
   if (std::string moves = suggest_moves(spec); !moves.empty()) return moves;
+  std::string smaller = by_smaller_specs(spec.kind);
+  if (spec.kind == ir::SpecKind::Move && spec.atom.empty() &&
+      (std::any_of(spec.ins.begin(), spec.ins.end(), is_fragment) ||
+       std::any_of(spec.outs.begin(), spec.outs.end(), is_fragment))) {
+    smaller =
+        "name the atom that moves one thread's elements, by which the tile is taken apart: atom=gr.atom(...); or " +
+        smaller;
+  }
   if (m.aspect == Aspect::Dtype && m.input >= 0) {
     if (const auto* t = std::get_if<ir::TensorPtr>(&spec.ins[static_cast<std::size_t>(m.input)])) {
       const std::string id = (*t)->id >= 0 ? "%" + std::to_string((*t)->id) : (*t)->buffer->name;
@@ -148,6 +160,10 @@ std::string suggest_fix(const ir::SpecStmt& spec, const Mismatch& m, const std::
     d.fix = "name it: atom=\"" + nearest->match.instance->family + "\"; or " + by_smaller_specs(spec.kind);
   } else {
     d.fix = suggest_fix(spec, nearest->mismatches.front(), arch);
+    if (nearest->mismatches.front().aspect == Aspect::Arch) {
+      const Atom& atom = nearest->match.instance->atom;
+      throw OtherArch(std::move(d), atom.name, atom.arch);
+    }
   }
   throw Error(std::move(d));
 }

@@ -44,6 +44,18 @@ struct Match {
   std::vector<LaunchFact> facts;
 };
 
+// NO_ATOM for a statement that an entry of other architectures would implement.
+class OtherArch : public Error {
+ public:
+  OtherArch(Diagnostic d, std::string atom, std::string archs)
+      : Error(std::move(d)), atom_(std::move(atom)), archs_(std::move(archs)) {}
+  [[nodiscard]] const std::string& atom() const { return atom_; }
+  [[nodiscard]] const std::string& archs() const { return archs_; }  // as entries say it: "sm_90+"
+
+ private:
+  std::string atom_, archs_;
+};
+
 // The one entry that implements a leaf. Loop counters of unrolled loops must be substituted: an index into registers
 // that is not a constant is refused. Throws SelectError:
 //   NO_ATOM         no entry fits; lists the nearest with want and got

@@ -191,7 +191,14 @@ Match match_sync(const ir::SyncStmt& sync, const std::string& arch, std::int64_t
     return m;
   }
   if (other_arch != nullptr) {
-    refuse(sync, Code::NO_ATOM, other_arch->atom.name + " needs " + other_arch->atom.arch + ", got " + arch, "", where);
+    const Atom& atom = other_arch->atom;
+    throw OtherArch({.code = Code::NO_ATOM,
+                     .where = where,
+                     .message = atom.name + " needs " + atom.arch + ", got " + arch,
+                     .ir = {describe(sync)},
+                     .details = {},
+                     .fix = ""},
+                    atom.name, atom.arch);
   }
   std::string with;
   for (const auto& [name, value] : sync.attrs) with += (with.empty() ? " with " : ", ") + name + "=" + attr_text(value);

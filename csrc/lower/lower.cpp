@@ -11,6 +11,7 @@
 #include "lower/lowered.h"
 #include "lower/memory.h"
 #include "lower/operands.h"
+#include "lower/other_arch.h"
 #include "lower/substitute.h"
 #include "lower/sync.h"
 #include "verify/group.h"
@@ -64,6 +65,7 @@ class Lowering {
     program->cluster = kernel_->cluster;
     place_fill_rows();
     check_shared_limit();
+    other_arch_.report(problems_);
     if (!problems_.empty()) throw Error(std::move(problems_));
     program->registers = std::move(buffers_.registers);
     program->buffers = std::move(buffers_.memory);
@@ -103,6 +105,10 @@ class Lowering {
       if (!d.where.known()) d.where = s.loc;
       if (d.ir.empty()) d.ir.push_back(ir::head_line(s, true));
       if (!reported_.insert({s.id, static_cast<int>(d.code)}).second) continue;
+      if (const auto* other = dynamic_cast<const atoms::OtherArch*>(&e)) {
+        other_arch_.add(*other, std::move(d));
+        continue;
+      }
       // A Python loop makes many statements of one line: the first of them speaks for those that fail alike.
       if (s.loc.known()) {
         const auto [like, first] = alike_.try_emplace(s.loc.str() + d.message + d.fix, problems_.size());
@@ -475,6 +481,9 @@ class Lowering {
         try {
           out.push_back(
               std::make_shared<Node>(Node{nullptr, lower_sync(start, arch_, b.buffer->loc, buffers_, sync_)}));
+        } catch (const atoms::OtherArch& e) {
+          other_arch_.add(e, e.diagnostics().front());
+          return;
         } catch (const Error& e) {
           for (const Diagnostic& d : e.diagnostics()) problems_.push_back(d);
           return;
@@ -571,6 +580,7 @@ class Lowering {
   const ir::Stmt* waits_ = nullptr;  // for kernels before this one
   std::set<std::pair<int, int>> reported_;
   std::map<std::string, std::size_t> alike_;  // problems of one line that say the same: where the first stands
+  OtherArchs other_arch_{arch_};
   std::set<std::pair<std::string, int>> fact_texts_;
   std::set<int> refused_;
   const Poll& poll_;

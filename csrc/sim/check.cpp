@@ -182,7 +182,10 @@ std::vector<std::pair<Expr, std::int64_t>> problem_sizes(const lower::Program& p
     if (const auto it = known.find(symbol.node()); it != known.end()) size = it->second.value();
   }
   if (!rest.empty()) {
-    fail(Code::SIM_ARGUMENT, "the kernel has no size " + rest.begin()->first);
+    std::string names;
+    for (const auto& [symbol, size] : out) names += (names.empty() ? "" : ", ") + symbol.str();
+    fail(Code::SIM_ARGUMENT, "the kernel has no size " + rest.begin()->first,
+         {"sizes: " + (names.empty() ? std::string("none") : names)}, "leave it out, or name one of these");
   }
   return out;
 }

@@ -215,6 +215,18 @@ def test_the_example_of_the_design() -> None:
     )
 
 
+def test_a_fragment_is_moved_by_an_atom_that_is_named() -> None:
+    def build() -> None:
+        gr.blocks(1)
+        a = gr.fragment("a", [16, 16], gr.fp16, gr.atom("mma.m16n8k16.f32.f16").a, on=gr.threads(32))
+        gr.move(a, gr.input("x", [16, 16], gr.fp16))
+
+    assert refused(build).endswith(
+        "fix: name the atom that moves one thread's elements, by which the tile is taken apart: atom=gr.atom(...); "
+        "or enter this Move by `with`, and write it as smaller specs inside"
+    )
+
+
 def test_the_wrong_threads_are_named() -> None:
     def build() -> None:
         gr.blocks(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -99,4 +100,29 @@ def test_what_needs_a_newer_architecture_says_so() -> None:
         with pytest.raises(gr.SelectError, match=r"NO_ATOM") as e:
             kernel.cuda_source("sm_75")
         assert atom in str(e.value)
-        assert "arch: want sm_80+, got sm_75" in str(e.value)
+        assert "want sm_80+, got sm_75" in str(e.value)
+
+
+def test_a_kernel_for_another_architecture_is_one_mistake() -> None:
+    """Not one for each of the statements that show it."""
+    with gr.Kernel("copied") as kernel:
+        x, y = (io(n, gr.row_major(8, 64), gr.fp16, align_bytes=16) for io, n in ((gr.input, "x"), (gr.output, "y")))
+        gr.blocks(1)
+        warp = gr.threads(32)
+        s = gr.alloc("s", [8, 64], gr.fp16, gr.SH)
+        full = gr.mbarrier("full", 1, arrivals=1)
+        gr.barrier()
+        with gr.only(warp.elect()):
+            full[0].arrive(expect=[s])
+            gr.move(s, x, atom=gr.atom("tma.load"), done=full[0])
+            full[0].wait(0)
+            gr.move(y, s, atom=gr.atom("tma.store"))
+            gr.commit(gr.atom("tma.store"))
+            gr.wait(gr.atom("tma.store"), pending=0)
+    assert kernel.cuda_source("sm_90a")
+    with pytest.raises(gr.SelectError, match="7 statements need another architecture than sm_80") as e:
+        kernel.cuda_source("sm_80")
+    assert [d["code"] for d in e.value.diagnostics] == ["NO_ATOM"]
+    text = re.sub(r"test_older_architectures\.py:\d+", "FILE", str(e.value))
+    assert "\n  tma.load/b16: want sm_90+, got sm_80, at FILE\n" in text
+    assert text.endswith("\n  fix: compile for an architecture that has them")

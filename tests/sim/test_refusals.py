@@ -34,7 +34,10 @@ def copy(n: Any) -> gr.Kernel:
             "the size n=12 breaks the symbol's facts   [SIM_ARGUMENT]\n"
             "  want: from 0 to 9223372036854775807, a multiple of 8",
         ),
-        ({"m": 8}, "the kernel has no size m   [SIM_ARGUMENT]"),
+        (
+            {"m": 8},
+            "the kernel has no size m   [SIM_ARGUMENT]\n  sizes: n\n  fix: leave it out, or name one of these",
+        ),
         *(
             (
                 {"n": n},
