@@ -1,7 +1,13 @@
-"""GraphQL's package of the same name installs into the same folder; importing then raises an error that says so."""
+"""What this package cannot be imported beside, or in: importing then raises an error that says so.
+
+GraphQL's package of the same name installs into the same folder. In a sub-interpreter the core would wait for its own
+lock for ever.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -32,5 +38,19 @@ def message(found: str) -> str:
     )
 
 
+def in_subinterpreter() -> bool:
+    """Whether this is not the process's first interpreter."""
+    for name in ("_interpreters", "_xxsubinterpreters"):  # since Python 3.13, before
+        with contextlib.suppress(ImportError):
+            interpreters = importlib.import_module(name)
+            return bool(interpreters.get_current() != interpreters.get_main())
+    return False
+
+
+if in_subinterpreter():
+    raise ImportError(
+        "graphene cannot be imported in a sub-interpreter: import it in the process's first one (for mod_wsgi: "
+        "`WSGIApplicationGroup %{GLOBAL}`)"
+    )
 if _found := graphql_remains():
     raise ImportError(message(_found))

@@ -4,6 +4,7 @@
 #include "base/diag.h"
 #include "base/stages.h"
 #include "bind/bind.h"
+#include "bind/gil.h"
 #include "bind/record.h"
 
 namespace graphene::bind {
@@ -113,7 +114,7 @@ std::string shown(py::handle object) {
 }
 
 void check_signals() {
-  const py::gil_scoped_acquire held;
+  const GilHeld held;
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 

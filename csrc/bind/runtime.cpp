@@ -4,6 +4,7 @@
 
 #include "base/diag.h"
 #include "bind/bind.h"
+#include "bind/gil.h"
 #include "bind/launcher.h"
 #include "bind/python_arguments.h"
 #include "bind/record.h"
@@ -207,7 +208,7 @@ Sizes are per thread (registers, spill_bytes, local_bytes) or per block (shared_
         const auto request = request_of(source, entry, arch, name, options);
         std::shared_ptr<rt::Binary> b;
         {
-          const py::gil_scoped_release release;
+          const GilReleased released;
           b = std::make_shared<rt::Binary>(rt::compile(request, check_signals));
         }
         warn_about_cache();

@@ -3,6 +3,7 @@
 
 #include "bind/arguments.h"
 #include "bind/bind.h"
+#include "bind/gil.h"
 #include "bind/manifest.h"
 #include "bind/python_arguments.h"
 #include "bind/sim_results.h"
@@ -70,7 +71,7 @@ BoundArguments bind_arguments(const lower::Program& program, const py::tuple& ar
 sim::ReferenceResult evaluate_reference(const py::object& reference, const std::string& name,
                                         const std::vector<sim::ReferenceArray>& inputs,
                                         const std::vector<std::vector<std::int64_t>>& outputs) {
-  const py::gil_scoped_acquire held;
+  const GilHeld held;
   py::list arrays;
   for (const sim::ReferenceArray& a : inputs) arrays.append(py::make_tuple(a.extents, a.values));
   const py::object result = reference(name, arrays, outputs);
@@ -103,7 +104,7 @@ CallRecord run_call(const std::shared_ptr<lower::Program>& program, const py::di
   options.poll = check_signals;
   sim::Stats stats;
   {
-    const py::gil_scoped_release released;
+    const GilReleased released;
     stats = sim::simulate(program, bound.tensors, options);
   }
   CallRecord out = call_record(stats, coverage, found);
@@ -138,7 +139,7 @@ void register_sim(py::module_& m) {
         py::tuple events;
         if (trace) {
           options.trace = [&](const sim::Trace& t, const sim::Bytecode& code) {
-            const py::gil_scoped_acquire held;
+            const GilHeld held;
             events = trace_events(t, code);
           };
         }
@@ -146,12 +147,12 @@ void register_sim(py::module_& m) {
         if (roundings) options.roundings = &found;
         options.poll = check_signals;
         options.print = [](const std::string& line) {
-          const py::gil_scoped_acquire held;
+          const GilHeld held;
           py::print(line);
         };
         sim::Stats stats;
         {
-          const py::gil_scoped_release released;
+          const GilReleased released;
           stats = sim::simulate(program, bound.tensors, options);
         }
         return {stats.lane_ops, stats.accesses, std::move(events), rounding_points(found)};
@@ -186,7 +187,7 @@ void register_sim(py::module_& m) {
         const BoundArguments bound = bind_arguments(*program, py::tuple(), named);
         sim::ChosenBlocks chosen;
         if (!bound.nothing_to_do) {
-          const py::gil_scoped_release released;
+          const GilReleased released;
           sim::CompileOptions options;
           options.sizes = bound.sizes;
           options.scalars = bound.scalars;
@@ -251,7 +252,7 @@ void register_sim(py::module_& m) {
           };
         }
         {
-          const py::gil_scoped_release released;
+          const GilReleased released;
           r = sim::check(program, sizes, options);
         }
         return check_record(r);
@@ -272,7 +273,7 @@ void register_sim(py::module_& m) {
           call = {bound->sizes, bound->scalars, bound->tensors};
         }
         {
-          const py::gil_scoped_release released;
+          const GilReleased released;
           r = sim::report(program, sizes, all_blocks, check_signals, bound != nullptr ? &call : nullptr);
         }
         return report_record(r);

@@ -9,6 +9,7 @@
 
 #include "base/fork.h"
 #include "base/stages.h"
+#include "runtime/library.h"
 
 namespace graphene::runtime {
 
@@ -43,11 +44,9 @@ Driver load() {
   Driver d{};
   const char* named = std::getenv("GRAPHENE_CUDA_DRIVER");
   d.path = named != nullptr && *named != '\0' ? named : "libcuda.so.1";
-  void* lib = dlopen(d.path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (lib == nullptr) {
-    const char* e = dlerror();
-    no_driver("the CUDA driver cannot be loaded", e != nullptr ? std::string("loader: ") + e : d.path);
-  }
+  std::string why_not;
+  void* lib = open_library(d.path, why_not);
+  if (lib == nullptr) no_driver("the CUDA driver cannot be loaded", "loader: " + why_not);
   if (Dl_info where{}; dladdr(dlsym(lib, "cuInit"), &where) != 0 && where.dli_fname != nullptr)
     d.path = where.dli_fname;
   const bool complete =

@@ -18,6 +18,7 @@
 
 #include "base/diag.h"
 #include "base/fork.h"
+#include "runtime/library.h"
 
 namespace graphene::runtime {
 
@@ -100,14 +101,11 @@ bool Nvrtc::loaded_by_us(const std::string& path) {
 }
 
 std::shared_ptr<const Nvrtc> Nvrtc::load(const std::string& path, std::string& why_not) {
+  if (!may_be_library(path, why_not)) return nullptr;
   void* before = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
   if (before != nullptr) dlclose(before);
-  void* lib = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (lib == nullptr) {
-    const char* e = dlerror();
-    why_not = e != nullptr ? e : "cannot be loaded";
-    return nullptr;
-  }
+  void* lib = open_library(path, why_not);
+  if (lib == nullptr) return nullptr;
   auto api = std::make_shared<Api>();
   if (!api->resolve_all(lib)) {
     why_not = "lacks a function of NVRTC 11.2 or newer";
@@ -222,18 +220,19 @@ using Clock = std::chrono::steady_clock;
 
 std::atomic<unsigned> cancellations{0};
 
-// Compilations that nobody waits for any more. The library must not be unloaded under them, so the process waits for
-// their end before it ends itself.
-std::mutex abandoned_mutex;  // never held in a fork: an abandoned thread does not take it
-std::vector<std::shared_ptr<Job>> abandoned;
+// Compilations that may not have ended: nobody may wait for them any more, or a thread that ended with Python. The
+// library must not be unloaded under them, so the process cancels them, and waits for their end before it ends itself.
+std::mutex jobs_mutex;  // held while a compilation is under way, of which a forked child knows
+std::vector<std::shared_ptr<Job>> started;
 
-void end_abandoned(int status, void*) {
+void end_jobs(int status, void*) {
   constexpr std::chrono::seconds kPatience(2);
   std::vector<std::shared_ptr<Job>> jobs;
   {
-    const std::unique_lock lock(abandoned_mutex, std::try_to_lock);
-    if (lock.owns_lock() && fork_depth() == 0) jobs.swap(abandoned);
+    const std::unique_lock lock(jobs_mutex, std::try_to_lock);
+    if (lock.owns_lock() && fork_depth() == 0) jobs.swap(started);
   }
+  for (const auto& job : jobs) job->cancelled = true;
   const auto until = Clock::now() + kPatience;
   for (const auto& job : jobs) {
     std::unique_lock lock(job->mutex);
@@ -244,16 +243,15 @@ void end_abandoned(int status, void*) {
   }
 }
 
-void abandon(const std::shared_ptr<Job>& job) {
-  static const int installed = ::on_exit(end_abandoned, nullptr);
+void watch(const std::shared_ptr<Job>& job) {
+  static const int installed = ::on_exit(end_jobs, nullptr);
   static_cast<void>(installed);
-  job->cancelled = true;
-  const std::lock_guard lock(abandoned_mutex);
-  std::erase_if(abandoned, [](const std::shared_ptr<Job>& j) {
+  const std::lock_guard lock(jobs_mutex);
+  std::erase_if(started, [](const std::shared_ptr<Job>& j) {
     const std::lock_guard held(j->mutex);
     return j->done;
   });
-  abandoned.push_back(job);
+  started.push_back(job);
 }
 
 }  // namespace
@@ -313,6 +311,7 @@ NvrtcOutput Nvrtc::compile(const std::string& source, const std::string& file_na
   job->file_name = file_name;
   job->options = options;
   UnderWay::begin();
+  watch(job);
   if (!start(job)) job->run();
   const unsigned since = cancellations;
   try {
@@ -324,7 +323,7 @@ NvrtcOutput Nvrtc::compile(const std::string& source, const std::string& file_na
       lock.lock();
     }
   } catch (...) {
-    abandon(job);
+    job->cancelled = true;
     throw;
   }
   return std::move(job->out);

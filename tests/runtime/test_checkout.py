@@ -51,3 +51,17 @@ def test_only_a_folder_with_the_extension_is_a_copy(checkout: Path, tmp_path: Pa
     assert _checkout.installed_copy(str(PACKAGE), [str(tmp_path), str(checkout), str(PACKAGE.parent)]) is None
     here = str(checkout / "graphene")
     assert _checkout.installed_copy(here, [str(checkout), str(PACKAGE.parent)]) == str(PACKAGE)
+
+
+def test_a_sub_interpreter_is_refused_at_once(tmp_path: Path) -> None:
+    """The core would wait for its own lock there."""
+    code = """
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+attempt = "try: import graphene\\nexcept ImportError as e: print(e, flush=True)"
+interpreters.run_string(interpreters.create(), attempt)
+"""
+    done = run(tmp_path, "-c", code, path=str(PACKAGE.parent))
+    assert "graphene cannot be imported in a sub-interpreter: import it in the process's first one" in done.stdout, done

@@ -156,6 +156,10 @@ def test_named_library_is_the_only_one_tried(tmp_path: Path, monkeypatch: pytest
     assert e.value.code == "COMPILE_NVRTC"
     assert "libnvrtc.so ($GRAPHENE_NVRTC): " in str(e.value)
     assert "fix: correct GRAPHENE_NVRTC, or unset it to search the usual places" in str(e.value)
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setenv("GRAPHENE_NVRTC", str(tmp_path / "pipe"))  # opening it would wait for a writer
+    with pytest.raises(gr.CompileError, match=r"pipe is not a file"):
+        _core.nvrtc_for("sm_80")
     monkeypatch.setenv("GRAPHENE_NVRTC", usual["path"])
     assert _core.nvrtc_for("sm_80")["why"] == "$GRAPHENE_NVRTC"
     monkeypatch.setenv("GRAPHENE_NVRTC", str(Path(usual["path"]).parent))

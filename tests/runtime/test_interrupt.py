@@ -77,3 +77,26 @@ t.join()
 assert seen == ["COMPILE_CANCELLED"], seen
 """
     subprocess.run([sys.executable, "-c", code], timeout=60, check=True)
+
+
+def test_the_end_of_the_process_ends_daemon_threads_at_work() -> None:
+    """It must not abort the process: taking Python's lock back ends such a thread, wherever it is."""
+    code = """
+import threading, time
+import graphene as gr
+with gr.Kernel("k") as kernel:
+    x, y = gr.input("x", [64], gr.fp32), gr.output("y", [64], gr.fp32)
+    gr.blocks(1)
+    (t,) = gr.threads(64).indices()
+    r = gr.alloc("r", [], gr.fp32, gr.RF)
+    gr.move(r, x[t])
+    gr.move(y[63 - t], r)
+def check():
+    while True:
+        kernel.check()
+for _ in range(3):
+    threading.Thread(target=check, daemon=True).start()
+time.sleep(0.5)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
