@@ -459,6 +459,7 @@ def _evaluate(v: Value, args: list[tuple[Any, tuple[Axis, ...]]], arrays: Mappin
             return np.einsum(f"{ins}->{out}", *(x for x, _ in args), optimize=True)
         if "axis" in v.more:
             ((x, of),) = args
-            return getattr(np, v.op)(x, axis=of.index(v.more["axis"]))
+            name = {"max": "nanmax", "min": "nanmin"}.get(v.op, v.op)  # a number, where there is one, as on a GPU
+            return getattr(np, name)(x, axis=of.index(v.more["axis"]))
         spread = [_spread(x, of, v.axes) for x, of in args]
         return np.where(*spread) if v.op == "where" else _formulas()[v.op](*spread)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from graphene.plan.form import ProductForm
 from graphene.plan.graph import ACTIVATIONS
 from graphene.plan.products import Tiled
-from graphene.plan.text import Lines, body
+from graphene.plan.text import Lines, body, reduced
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -143,6 +143,9 @@ class Meaning:
         f, w = self.form, self.w
         with w.block(f"def means({', '.join(v.name for v in self.inputs)}):"):
             w('"""The kernel\'s promise, which kernel.check() holds it to: NumPy on whole arrays."""')
+            if any(x.value.op in ("max", "min") for x in f.statistics):
+                w("import numpy as np")
+                w()
             made: set[str] = set()
             for d in f.dots:
                 texts = []
@@ -171,7 +174,7 @@ class Meaning:
                     args = ", ".join(self.array(self.value(n), s.side) for n in self.takes[f"element_{name}"])
                     text = f"element_{name}({args})"
                 turned = "" if s.side == "left" else ".swapaxes(-1, -2)"
-                w(f"{name} = {text}.{s.value.op}(-1, keepdims=True){turned}")
+                w(f"{name} = {reduced(text, s.value.op)}{turned}")
             for d in f.later:
                 number, v = self.dots[d.value.number], d.before
                 text = self.dots.get(v.number) or f"rounded_{number}({self.known_arguments(f'rounded_{number}')})"

@@ -28,7 +28,7 @@ ROWS = (16, 32, 64, 128, 256)
 COLUMNS = (16, 32, 64, 96, 128, 192, 256)
 STEPS = (32, 64, 128)
 STAGES = (2, 3, 4, 5)  # one stage may be pinned: its copies are never ahead
-WARPS = ((1, 2), (2, 1), (1, 4), (2, 2), (4, 1), (1, 8), (2, 4), (4, 2), (8, 1))
+WARPS = ((1, 1), (1, 2), (2, 1), (1, 4), (2, 2), (4, 1), (1, 8), (2, 4), (4, 2), (8, 1))
 SWIZZLED_ALIGN, PLAIN_ALIGN = 1024, 16
 KEPT = 52  # registers of a thread for addresses and loops
 

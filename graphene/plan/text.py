@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from graphene.plan.graph import ACTIVATIONS, Axis, Value
+from graphene.plan.graph import ACTIVATIONS, Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Lines", "activations", "body", "formula", "literal"]
+__all__ = ["Lines", "activations", "body", "formula", "literal", "reduced"]
 
 WIDTH = 116
 _OPERATORS = {
@@ -176,6 +176,8 @@ def wrapped(comment: str, width: int) -> list[str]:
     return lines
 
 
-def view(axes: tuple[Axis, ...]) -> str:
-    """Axes as a tensor's sizes in text: M, K."""
-    return ", ".join(a.symbol for a in axes)
+def reduced(array: str, op: str) -> str:
+    """A reduction of an array along its last axis. A row's largest or least is a number if it has one, as on a GPU."""
+    if op in ("max", "min"):
+        return f"np.nan{op}({array}, -1, keepdims=True)"
+    return f"{array}.{op}(-1, keepdims=True)"

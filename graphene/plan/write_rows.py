@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from graphene.plan.graph import ACTIVATIONS
-from graphene.plan.text import Lines, activations, body
+from graphene.plan.text import Lines, activations, body, reduced
 from graphene.plan.write_products import WORDS
 
 if TYPE_CHECKING:
@@ -100,10 +100,13 @@ class RowWriter:
         f, w = self.f, self.w
         with w.block(f"def means({', '.join(v.name for v in f.inputs_)}):"):
             w('"""The kernel\'s promise, which kernel.check() holds it to: NumPy on whole arrays."""')
+            if any(v.op in ("max", "min") for v in f.reductions):
+                w("import numpy as np")
+                w()
             for v in f.reductions:
                 if line := self.element(v, True):
                     w(line)
-                w(f"{self.stats[v.number]} = {self.reduced(v)}.{v.op}(-1, keepdims=True)")
+                w(f"{self.stats[v.number]} = {reduced(self.reduced(v), v.op)}")
             results = []
             for o in f.outputs:
                 text = f"result_{o.name}({self.arguments(f'result_{o.name}', True)})"

@@ -87,6 +87,15 @@ def narrow() -> plan.Graph:
     return g
 
 
+def tiny() -> plan.Graph:
+    """One row, one step, and columns that fill half of the least tile."""
+    m, k, n = plan.axes(m=1, k=16, n=8)
+    with plan.graph("tiny") as g:
+        a, b = g.input("A", [m, k], gr.fp16), g.input("B", [k, n], gr.fp16)
+        g.output("C", plan.dot(a, b, k) + plan.max(a, k), [m, n], gr.fp32)
+    return g
+
+
 SMALL = {"tile.m": 16, "tile.n": 32, "loop.k": 32, "stages": 3, "warps": "1x2"}
 # A graph, the size that it is planned for, pins.
 GRAPHS: dict[str, tuple[Any, dict[str, int], dict[str, Any]]] = {
@@ -98,4 +107,5 @@ GRAPHS: dict[str, tuple[Any, dict[str, int], dict[str, Any]]] = {
     "scores": (scores, {}, SMALL),
     "transposed": (transposed, {}, {"stages": 1}),
     "narrow": (narrow, {}, {}),
+    "tiny": (tiny, {}, {"loop.k": 16}),
 }

@@ -47,7 +47,17 @@ def pointwise() -> plan.Graph:
     return g
 
 
-@pytest.mark.parametrize("make", [softmax, layernorm, logsumexp, pointwise], ids=lambda f: f.__name__)
+def extremes() -> plan.Graph:
+    """A row of seven elements; its least one is a result."""
+    m, n = plan.axes(m=5, n=7)
+    with plan.graph("extremes") as g:
+        x = g.input("x", [m, n], gr.fp32)
+        g.output("y", plan.exp(x - plan.max(x, n)), [m, n], gr.fp32)
+        g.output("z", plan.min(x, n), [m], gr.fp32)
+    return g
+
+
+@pytest.mark.parametrize("make", [softmax, layernorm, logsumexp, pointwise, extremes], ids=lambda f: f.__name__)
 def test_planned_rows_keep_their_promise(make: Any) -> None:
     g = make()
     p = g.plan("sm_80", **({"m": 1000} if g.axes()[0].size is None else {}))
