@@ -22,6 +22,8 @@ def norm_gradients_agree(r: Callable[..., Any], shape: tuple[int, ...], dtype: A
     calls: list[tuple[Any, Any, tuple[Any, ...]]] = [
         (lambda x, w, b: ops.layer_norm(x, n, w, b), lambda x, w, b: F.layer_norm(x, n, w, b), (x, w, b)),
         (lambda x, w: ops.rms_norm(x, n, w, 1e-6), lambda x, w: F.rms_norm(x, n, w, 1e-6), (x, w)),
+        (lambda x, w: ops.rms_norm(x, n, w, 1e-6, weight_offset=1.0),
+         lambda x, w: F.rms_norm(x, n, w + 1, 1e-6), (x, w)),
         (lambda x: ops.layer_norm(x, n), lambda x: F.layer_norm(x, n), (x,)),
         (lambda x, e, w, b: ops.layer_norm(x, n, w, b, residual=e, return_sum=True),
          lambda x, e, w, b: (F.layer_norm(x + e, n, w, b), x + e), (x, e, w, b)),

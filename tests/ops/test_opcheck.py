@@ -84,8 +84,9 @@ def layer_norms() -> list[Args]:
 
 
 def rms_norms() -> list[Args]:
-    return [(x, shape, rest[0] if rest else None, 1e-6, rest[3] if len(rest) > 3 else None)
-            for x, shape, *rest in layer_norms()]  # fmt: skip
+    given = [(x, shape, rest[0] if rest else None, 1e-6, rest[3] if len(rest) > 3 else None)
+             for x, shape, *rest in layer_norms()]  # fmt: skip
+    return [*given, (r(3, 40), [40], r(40), 1e-6, r(3, 40), 1.0)]
 
 
 def added(cases: list[Args], weights: int) -> list[Args]:
