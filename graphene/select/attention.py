@@ -28,6 +28,7 @@ IN_STEP = 1.03  # time of a tile where blocks share the keys of a head, to that 
 FEW_STEPS = 16  # up to which the next tile of keys has a place of its own, heads of 64
 ONE_TILE = 64  # keys of a step of small blocks
 LONG_MASKS = 1024  # keys from which on the tiles of a mask of keys are the usual ones, heads of up to 64
+MASKED_ROUNDS = 6  # rounds of tiles from which on shorter masks of keys are faster by wgmma, too
 UNEVEN = 1.1  # time of 64 queries in uneven tiles, to that in tiles of one size
 SHORT = 16  # with at most this many queries, the heads of a group are rows of one block
 
@@ -90,7 +91,9 @@ def select_forward_sm90(
         one = ForwardSm90(what, BN, 1, 2, queries=1, apart=False, persistent=False)
         return replace(one, lse=lse, training=training)
     if what.mask is not None and depth <= 64 and sk < LONG_MASKS:
-        return None if training or what.prescaled else ForwardSm90(what, 96, 3, 3, lse=lse)
+        three = ForwardSm90(what, 64, 3, 3, lse=lse)
+        rounds = batch * heads * -(-sq // three.BM) / device.sm_count  # few of them do not even out
+        return None if training or what.prescaled or rounds < MASKED_ROUNDS else three
     if depth <= 64:
         two = ForwardSm90(what, 128, 2, 3, lse=lse, training=training)
         if training or what.prescaled:  # these take registers

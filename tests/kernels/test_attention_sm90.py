@@ -191,7 +191,8 @@ def test_tiles_are_chosen_by_how_they_fill_rounds() -> None:
     assert select_forward_sm90(padded, 32, 16, 384, 384, training=True) is None
     c = select_forward_sm90(padded, 32, 16, 384, 384)
     assert c is not None
-    assert (c.consumers, c.BN) == (3, 96)
+    assert (c.consumers, c.BN) == (3, 64)
+    assert select_forward_sm90(padded, 8, 12, 512, 512) is None
     assert select_forward_sm90(padded, 4, 16, 4096, 4096) is not None
     assert select_forward_sm90(plain, 1, 8, 64, 64, device=of_arch("sm_80")) is None
     for depth in range(8, 257, 8):
