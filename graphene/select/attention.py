@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 THREE = 0.86  # the time of 64 queries of three consumers, as a share of that of two, heads of 64 on an H200
 IN_STEP = 1.03  # time of a tile where blocks share the keys of a head, to that where one has all of them
-FEW_STEPS = 16  # up to which the next tile of keys has a place of its own, heads of 64
+FEW_STEPS = 16  # up to which the next tile of keys has a place of its own (heads of 64), and blocks of dQ several tiles
 ONE_TILE = 64  # keys of a step of small blocks
 LONG_MASKS = 1024  # keys from which on the tiles of a mask of keys are the usual ones, heads of up to 64
 MASKED_ROUNDS = 6  # rounds of tiles from which on shorter masks of keys are faster by wgmma, too
@@ -244,7 +244,7 @@ def select_saving_sm90(
     else:
         keys = KeysSm90(a, direct=False, turns=True)
     consumers = -(-tiles // -(-tiles // 4))
-    return keys, ProductSm90(a, consumers, 4 if a.D <= 64 else 3)
+    return keys, ProductSm90(a, consumers, 4 if a.D <= 64 else 3, persistent=tiles <= FEW_STEPS)
 
 
 def select_backward_saving(what: Attention, *, device: Device = H200) -> tuple[BackwardConfig, ProductConfig] | None:

@@ -22,11 +22,7 @@ CONFIGS = {
     "two stages of keys": (KeysSm90(Attention(64), 2), ProductSm90(Attention(64), 2)),
     "causal": (KeysSm90(CAUSAL, stages=2), ProductSm90(CAUSAL, 3, 2)),
     "operands held, turns": (KeysSm90(CAUSAL, held=2, turns=True), ProductSm90(CAUSAL)),
-    "early scores": (KeysSm90(CAUSAL, 2, early=True), ProductSm90(CAUSAL, 2, persistent=False)),
-    "early scores, values held": (
-        KeysSm90(Attention(64, group=2), held=1, early=True),
-        ProductSm90(Attention(64, group=2), 1),
-    ),
+    "a block for each tile": (KeysSm90(CAUSAL, 2), ProductSm90(CAUSAL, 2, persistent=False)),
     "by shared memory": (KeysSm90(Attention(128), direct=False), ProductSm90(Attention(128), 1)),
     "window": (KeysSm90(Attention(64, left=True, right=True)), ProductSm90(Attention(64, left=True, right=True), 3)),
     "left end": (KeysSm90(Attention(40, left=True)), ProductSm90(Attention(40, left=True), 1)),

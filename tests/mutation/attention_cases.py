@@ -129,9 +129,9 @@ def _() -> Case:
     return saving_gradient(KeysSm90(Attention(72, left=True), stages=2, direct=False, turns=True), 150, 130, [30])
 
 
-@case("attention_keys_gradient_sm90, early scores, two stages of keys")
+@case("attention_keys_gradient_sm90, two stages of keys, values held")
 def _() -> Case:
-    config = KeysSm90(Attention(16, right=True, group=2), 2, 2, held=1, early=True)
+    config = KeysSm90(Attention(16, right=True, group=2), 2, 2, held=1)
     return saving_gradient(config, 100, 300, [200])
 
 

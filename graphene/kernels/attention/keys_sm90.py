@@ -42,7 +42,7 @@ class KeysSm90:
 
     `keys`: stages of the ring of tiles of keys and values; `stages`: of the ring of queries and dO. `held`: how many of
     values and keys are operands in registers, which spares shared memory half of what the scores read. `direct`: dK
-    takes dS from registers, too. `early`: the next scores are started before this step's dS. `turns`: consumers take
+    takes dS from registers, too. `turns`: consumers take
     turns at starting products. Raises VerifyError KERNEL_ARGUMENT.
     """
 
@@ -51,13 +51,12 @@ class KeysSm90:
     stages: int = 3
     held: int = 0
     direct: bool = True
-    early: bool = False
     turns: bool = False
 
     def __post_init__(self) -> None:
         a = self.what
         instance("KeysSm90", "what", a, Attention)
-        for name in ("direct", "early", "turns"):
+        for name in ("direct", "turns"):
             flags("KeysSm90", name, (getattr(self, name),), 1)
         size("KeysSm90", "keys", self.keys)
         size("KeysSm90", "stages", self.stages, least=2)
@@ -76,14 +75,9 @@ class KeysSm90:
         return -(-self.what.D // 64) * 64
 
     @property
-    def noted(self) -> bool:
-        """Whether consumers read the numbers of a tile that the producer has written, which spares them registers."""
-        return self.depth <= 64
-
-    @property
     def registers(self) -> tuple[int, int]:
         """Those of the producer's threads and of the consumers'."""
-        return MORE_REGISTERS if self.depth > 64 or (self.early and self.held > 1) else REGISTERS
+        return MORE_REGISTERS if self.depth > 64 else REGISTERS
 
     @property
     def shared_bytes(self) -> int:
@@ -179,7 +173,7 @@ class _Keys:
         most, grid = MOST // TILE + 1, MOST_BLOCKS_YZ
         limits = {"n": (0, MOST // KEYS + 1), "pair": (0, grid), "head": (0, grid), "batch": (0, grid)}
         limits |= {"lo": (0, most), "each": (1, most), "whole_lo": (0, most), "whole_hi": (0, most)}
-        self.notes = Notes(limits, c.keys + 1, c.noted)
+        self.notes = Notes(limits, c.keys + 1)
         self.full, self.empty = {}, {}
         for name, stages in (("keys", c.keys), ("steps", c.stages)):
             self.full[name] = gr.mbarrier(f"{name}_full", stages, arrivals=1)
@@ -273,7 +267,6 @@ class _Keys:
         self.dK, self.dV = (gr.fragment(n, [64, depth], gr.fp32, self.kd.c, on=mine) for n in ("dK", "dV"))
         names = ("rV", "rK")[: self.c.held]
         self.held = [gr.fragment(n, [64, depth], a.dtype, self.qk.a, on=mine) for n in names]
-        self.raw = gr.fragment("raw", [64, TILE], gr.fp32, self.qk.c, on=mine) if self.c.early else self.S
         self.done = gr.scalar("done", 0, max=1)
         self.number = gr.fragment("piece", [64, PIECE], gr.fp32, narrow.c, on=mine).reduced(0, "number")
         if self.turn is not None:
@@ -281,34 +274,29 @@ class _Keys:
                 self.turn[0].arrive()
         self.seen = self.window()
         self.notes.begin("read")
-        if self.c.noted:
-            for r in gr.loop("own", self.order.rounds("own")[0]):
-                self.own(r, {})
-        else:
-            for r, row, pair, _ in self.order.places("own"):
-                self.own(r, self.numbers_of(self.seen, row, pair))
+        for r in gr.loop("own", self.order.rounds("own")[0]):
+            self.own(r)
         gr.wait(self.store, pending=0)
 
-    def own(self, r: Any, numbers: dict[str, Any]) -> None:
+    def own(self, r: Any) -> None:
         """Tile r of the block's tiles of keys, and all queries that see it."""
         mine, keys = self.mine, self.keys
         self.own_K, self.own_V = (s[keys.index].tile([64, None])[self.w, 0] for s in (self.sK, self.sV))
         gr.init(self.dK, 0)
         gr.init(self.dV, 0)
         self.full["keys"][keys.index].wait(keys.phase)
-        at = _Tile(self, r, numbers)
+        at = _Tile(self, r)
         for held, t in zip(self.held, (self.own_V, self.own_K), strict=False):
             gr.move(held, t, on=mine, atom=gr.atom("ldmatrix.x4"))
-        self.scores(0)
         self.products(0)
-        self.weigh(at, True)
+        self.weigh(at)
         if self.c.keys > 1:
             self.release_keys()
         for g in self.heads("own"):
             for j in gr.loop("own_step", at.each, start=0 + (g < 1)):
                 self.multiply(at, True)
                 at.go(g, j)
-                self.weigh(at, False)
+                self.weigh(at)
         self.multiply(at, False)
         for own, acc, scale in ((self.own_K, self.dK, self.unscaled), (self.own_V, self.dV, None)):
             out = gr.fragment("out", [64, self.depth], self.a.dtype, self.kd.c, on=mine)
@@ -338,40 +326,30 @@ class _Keys:
         """The stage that is read so many steps after this one."""
         return (self.get.index + ahead) % self.c.stages
 
-    def scores(self, ahead: Any) -> None:
-        """Waits for a step's queries, and starts S^T = K Q^T."""
+    def products(self, ahead: int) -> None:
+        """Waits for a step's queries and dO, and starts S^T = K Q^T and dP^T = V dO^T."""
         i = self.stage(ahead)
         self.full["steps"][i].wait(self.get.phase ^ (self.get.index + ahead) // self.c.stages)
         gr.fence(self.qk)
-        own = self.held[1] if self.c.held > 1 else self.own_K
-        gr.matmul(self.raw, own, self.sQ[i].T, on=self.mine, atom=self.qk, accumulate=False)
-        gr.commit(self.qk)
+        own = [*self.held, *(self.own_V, self.own_K)[len(self.held) :]][::-1]
+        for x, left, s in zip((self.S, self.dP), own, (self.sQ, self.sG), strict=True):
+            gr.matmul(x, left, s[i].T, on=self.mine, atom=self.qk, accumulate=False)
+            gr.commit(self.qk)
 
-    def products(self, ahead: int) -> None:
-        """Starts dP^T = V dO^T."""
-        own = self.held[0] if self.held else self.own_V
-        gr.matmul(self.dP, own, self.sG[self.stage(ahead)].T, on=self.mine, atom=self.qk, accumulate=False)
-        gr.commit(self.qk)
-
-    def weigh(self, at: _Tile, first: bool) -> None:
-        """P, dV += P^T dO, and dS, from the products of a step. At its end none is under way.
-
-        `early`: the next scores are started behind dV, those of the last step once more. `first`: of a tile of keys.
-        """
+    def weigh(self, at: _Tile) -> None:
+        """P, dV += P^T dO, and dS, from the products of a step. At its end none is under way."""
         mine, qk, kd, S, dP, here = self.mine, self.qk, self.kd, self.S, self.dP, self.get.index
-        early = self.c.early
         numbers = self.numbers(here, 0)
         lse = next(numbers)
-        if first or not early:
-            gr.wait(qk, pending=1)  # S is there, dP is not
+        gr.wait(qk, pending=1)  # S is there, dP is not
         with gr.if_(at.outside()):
-            row, col = self.raw.coords()
+            row, col = S.coords()
             (n,) = at.read("n")
             seen = self.seen.of(at.m * TILE + col, n * KEYS + self.w * 64 + row)
-            self.raw[:] = gr.where(seen, self.raw, -gr.inf)
+            S[:] = gr.where(seen, S, -gr.inf)
         for i in range(TILE // PIECE):
-            x = self.raw.tile([None, PIECE])[0, i]
-            S.tile([None, PIECE])[0, i][:] = gr.exp2(gr.fma(x, self.scale, lse), ftz=True)
+            x = S.tile([None, PIECE])[0, i]
+            x[:] = gr.exp2(gr.fma(x, self.scale, lse), ftz=True)
             lse = next(numbers, lse)
         self.P[:] = S  # C layout to A layout: the same owners
         gr.fence(kd)
@@ -379,11 +357,7 @@ class _Keys:
         gr.commit(kd)
         numbers = self.numbers(here, 1)
         delta = next(numbers)
-        if early:
-            self.scores(at.further)
-        gr.wait(qk, pending=1 + early)  # dP is there, dV is not
-        if early and not first:
-            self.release(-1)
+        gr.wait(qk, pending=1)  # dP is there, dV is not
         tile = self.sS[here].tile([64, PIECE])
         for i in range(TILE // PIECE):
             x = dP.tile([None, PIECE])[0, i]
@@ -402,8 +376,6 @@ class _Keys:
         gr.matmul(self.dK, dS, self.sQ[self.get.index], on=self.mine, atom=self.kd)
         gr.commit(self.kd)
         if more:
-            if not self.c.early:
-                self.scores(1)
             self.products(1)
         if self.turn is not None:
             self.turn[1 - self.w].arrive()
@@ -424,15 +396,10 @@ class _Keys:
             to = self.saved[pair * self.a.group + at.g, at.m, :, :].tile([64, TILE])[2 * n + self.w, 0]
             gr.move(to, tile, atom=self.store)
             gr.commit(self.store)
-        if not (self.c.early and more):
-            gr.wait(kd, pending=2 * more)  # dK is there
-            self.release(0)
+        gr.wait(kd, pending=2 * more)  # dK is there
+        with gr.only(mine.elect()):
+            self.empty["steps"][here].arrive()
         self.get.advance()
-
-    def release(self, ahead: int) -> None:
-        """The queries of this step, or of the one before, have been read."""
-        with gr.only(self.mine.elect()):
-            self.empty["steps"][self.stage(ahead % self.c.stages)].arrive()
 
     def numbers(self, stage: Any, which: int) -> Iterator[gr.Tensor]:
         """A number of a few queries at a time."""
@@ -444,12 +411,10 @@ class _Keys:
 
 
 class _Tile:
-    """Where a consumer is: tile r of keys, with its numbers or those that the producer has written, and the queries of
-    the step.
-    """
+    """Where a consumer is: tile r of keys, about which the producer has written, and the queries of the step."""
 
-    def __init__(self, of: _Keys, r: Any, numbers: dict[str, Any]) -> None:
-        self.of, self.r, self.numbers, most = of, r, numbers, MOST // TILE + 1
+    def __init__(self, of: _Keys, r: Any) -> None:
+        self.of, self.r, most = of, r, MOST // TILE + 1
         self.each, self.whole_hi = self.read("each", "whole_hi")
         self.lo: Any = 0
         self.whole_lo: Any = None
@@ -460,8 +425,7 @@ class _Tile:
 
     def read(self, *names: str) -> Any:
         """Some of the numbers of the tile."""
-        made = self.numbers
-        return tuple(made[n] for n in names) if made else tuple(self.of.notes.read(self.r, *names))
+        return tuple(self.of.notes.read(self.r, *names))
 
     def go(self, g: Any, j: Any) -> None:
         """Goes on to step j of head g."""
@@ -478,12 +442,6 @@ class _Tile:
     def g(self) -> Any:
         """The head of the group of the step."""
         return 0 if self.member is None else self.member.value
-
-    @property
-    def further(self) -> Any:
-        """1 if a step comes after this one."""
-        more = self.m + 1 < self.lo + self.each
-        return (more if self.member is None else more + (self.g < self.of.a.group - 1)) > 0
 
     def outside(self) -> Any:
         """Whether some of the queries do not see all keys."""
