@@ -352,9 +352,7 @@ class Grid:
         ks = of.A.shape[-1] if p.a.longer_k else of.B.shape[-2 if p.b_as_kn else -1]
         each = 2 if p.problem.promote else 1  # whose sums are added up in turns
         self.steps = each * gr.ceil_div(gr.ceil_div(ks, t.tile[2]), each * h.cuts * prod(of.parts))  # of a tile's block
-        # Groups of multiprocessors that clusters do not cross have odd ones: 132 of an H100 hold 32 clusters of four.
-        room = gr.sm_count() // h.blocks if h.blocks <= 2 else gr.max(1, (gr.sm_count() - h.blocks) // h.blocks)
-        self.workers = gr.min(room, self.tiles)
+        self.workers = gr.min(gr.sm_count() // h.blocks, self.tiles)
 
     def count(self, mark: str) -> None:
         """Declares the number of tiles for a role, in 32 bits: 64 would not fit into the registers of a producer."""
