@@ -15,7 +15,7 @@ from graphene.judge.covering import Covering, DataCovering
 from graphene.judge.data import KINDS, Laid, draw, draw_integers, lay, strides_of
 from graphene.judge.formats import as_scalar, decode, is_float, storage
 from graphene.judge.memory import room
-from graphene.judge.numbers import Numbers, sizes_of, threads_of
+from graphene.judge.numbers import Numbers, sizes_of, statements, threads_of
 from graphene.judge.signature import Argument, Facts, Parameter, Signature
 from graphene.judge.turning import turning
 from graphene.judge.verdict import as_double
@@ -34,6 +34,7 @@ __all__ = ["Call", "Drawn", "Made", "Plan", "element_strides", "of_arguments"]
 _SCALARS = (0.5, 1.0, 0.0, -1.25, 0.03, 2.0**16, 2.0**-20)
 _USUAL = "normal"  # the data of tensors beside the one that has data of a call's kind
 _FARTHEST = 256  # sizes become longer than integer parameters up to this one
+_HIDING = ("infinite", "undefined")  # kinds that make every result so where all tensors have them
 _LIVELY = ("rising", "large", "falling", "positive")  # kinds that show edges, too
 _LEAST_SCALAR = 0.05  # of such calls
 _OTHERS = 3  # values of a size that keep a launch's conditions beside some values of others alone
@@ -144,6 +145,7 @@ class Plan:
             if n not in self.fixed and n not in self.wish.values:
                 self._as_long_as_windows(n, integers)
         self.kinds = list(self.wish.kinds or KINDS)
+        self._shifts = any(str(x.get("op")) in ("shl", "shr") for x in statements(s.data.get("body", ())))
         self._lively = [k for k in _LIVELY if k in self.kinds]
         self.scalars = {n: [self.fixed[n]] if n in self.fixed else list(self.wish.values.get(n, _SCALARS))
                         for n in self.floats}  # fmt: skip
@@ -331,12 +333,16 @@ class Plan:
         others, counted from the longest.
 
         In every second call of a kind one tensor alone has data of it. Infinities in each of them make every result
-        infinite or NaN, and show nothing more; beside usual data they show which results they reach. In every third
+        infinite or NaN, and show nothing more, so that each has them in turn; beside usual data they show which results
+        they reach. In every third
         call data lie along another dimension, over which a kernel may reduce: the longest one, and then others in turn.
         """
         names = [a.name for a in self.signature.tensors]
         floats = [a.name for a in self.signature.tensors if is_float(a.dtype) and a.role != "output"]
-        if len(floats) > 1 and call.times % 2 == 1 and call.kind != "whole":  # whole numbers are exact together
+        if len(floats) > 1 and call.kind in _HIDING:  # each in turn, the last one first, then all
+            alone = [*reversed(floats), None][call.times % (len(floats) + 1)]
+            names = [n for n in names if n not in floats or alone is None or n == alone]
+        elif len(floats) > 1 and call.times % 2 == 1 and call.kind != "whole":  # whole numbers are exact together
             rng = np.random.default_rng([call.seed, 2])
             alone = floats[int(rng.integers(len(floats)))] if call.times % 4 == 3 else floats[0]  # first, what is first
             names = [n for n in names if n not in floats] + [alone]
@@ -354,7 +360,7 @@ class Plan:
         elif is_float(a.dtype):
             t.put(np.full(shape, math.nan))
         elif a.role != "output":
-            t.put(draw_integers(a.dtype, shape, rng, kind, self.numbers.indices))
+            t.put(draw_integers(a.dtype, shape, rng, kind, self.numbers.indices, self._shifts))
         return decode(t.view, a.dtype)
 
 

@@ -73,8 +73,12 @@ def draw(kind: str, shape: tuple[int, ...], rng: Any) -> Any:
     return rows.reshape(shape)
 
 
-def draw_integers(dtype: str, shape: tuple[int, ...], rng: Any, kind: str, facts: tuple[Facts, ...]) -> Any:
-    """Integers: small ones, or any of 8 bits; if the kernel reads indices from data, any that its facts allow."""
+def draw_integers(
+    dtype: str, shape: tuple[int, ...], rng: Any, kind: str, facts: tuple[Facts, ...], bits: bool = False
+) -> Any:
+    """Integers: small ones, or any of 8 bits, or any if the kernel shifts `bits`; if it reads indices from data, any
+    that its facts allow.
+    """
     info = np.iinfo(storage(dtype)) if dtype != "pred" else None
     if info is None:
         return rng.integers(0, 2, shape)
@@ -85,6 +89,8 @@ def draw_integers(dtype: str, shape: tuple[int, ...], rng: Any, kind: str, facts
         least = -(-max(f.least for f in facts) // step)
         most = max(min(f.most for f in facts) // step, least)
         return rng.integers(least, min(most, least + 63) + 1, shape) * step
+    if bits and kind != "whole" and info.bits <= 32:
+        return rng.integers(info.min, int(info.max) + 1, shape)
     return rng.integers(0, 9, shape)
 
 

@@ -350,6 +350,16 @@ class Numbers:
             if len(text) < _LONGEST and (text, by) not in divided:
                 divided[text, by] = Divided(text, by, names, code_of(text))
 
+        beyond: dict[tuple[str, int], Turns] = {}
+
+        def add_beyond(node: ast.expr, most: int) -> None:
+            """Wants a count of tiles that is larger than what it is compared with."""
+            names = trees.names(node) - {"min", "max"}
+            if 1 < most <= _FEW_BLOCKS and names and names <= known and trees.length(node) < _LONGEST:
+                text = trees.text(node)
+                if "//" in text and (text, most) not in beyond:
+                    beyond[text, most] = Turns(names, code_of(text), most + 1)
+
         def see(node: ast.AST) -> None:
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv | ast.Mod):
                 for c in trees.parts([node.right]):
@@ -361,6 +371,7 @@ class Numbers:
                         for other in node.args:
                             if other is not c:
                                 add(other, c.value)
+                                add_beyond(other, c.value)
             elif isinstance(node, ast.Compare) and len(node.ops) == 1:
                 for x, c in ((node.left, node.comparators[0]), (node.comparators[0], node.left)):
                     if isinstance(c, ast.Constant) and isinstance(c.value, int):
@@ -387,7 +398,7 @@ class Numbers:
             divisors,
             tuple(divided.values()),
             tuple(indices),
-            turns_of(body) + blocks_of(signature.data, residues),
+            turns_of(body) + blocks_of(signature.data, residues) + tuple(beyond.values()),
             counts,
         )
 

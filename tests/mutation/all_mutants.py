@@ -71,7 +71,7 @@ def page(found: list[dict[str, Any]], head: dict[str, Any]) -> str:
     count = head["of"] // every
     which = f"all {count} mutants" if every == 1 else f"each {every}th mutant, {count} in all, spread over the texts"
     if len(found) < count:
-        which = f"{len(found)} of {count} mutants, as many as there was time for"
+        which = f"{len(found)} of {count} mutants, as many as there was time for, of each kernel those of kinds that were ever missed first"
     out = [
         "# Mutants",
         "",

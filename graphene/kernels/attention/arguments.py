@@ -43,7 +43,7 @@ def arguments(
                 t = args[name]
                 t[...] = t[:, :: a.group].repeat(a.group, 1)
         if "starts_q" in args:
-            starts(args, rng)
+            starts(args, rng, block, tile)
         if "table" in args:
             pages(args, rng)
         if "T" in args and "Q" in args:
@@ -105,8 +105,12 @@ def biases(B: Any, rng: Any) -> None:
         B += 200
 
 
-def starts(args: Any, rng: Any) -> None:
-    """Sequences one after the other, some empty, with rows before and after them; and the longest one's length."""
+def starts(args: Any, rng: Any, block: int = 0, tile: int = 0) -> None:
+    """Sequences one after the other, some empty, with rows before and after them; and the longest one's length.
+
+    Some are as long as tiles of `block` queries and `tile` keys, or by one longer or shorter. What lies before and
+    after all of them is not a number in what a forward pass reads.
+    """
     import numpy as np
 
     rows = {"starts_q": args["Q" if "Q" in args else "dQ"].shape[0], "starts_k": args["K"].shape[0]}
@@ -117,8 +121,18 @@ def starts(args: Any, rng: Any) -> None:
             few = min(3, total // 4) * around
             at[0], at[-1] = rng.integers(few + 1), total - rng.integers(few + 1)
             at = np.clip(at, at[0], at[-1])
+        unit = block if name == "starts_q" else tile
+        for i in range(1, len(at) if unit else 0):
+            length = at[i] - at[i - 1]
+            if rng.integers(2):
+                length = max((length // unit + rng.integers(2)) * unit + rng.integers(-1, 2), 0)
+            at[i:] = np.maximum(at[i:], min(at[i - 1] + length, total))
+            at[i] = min(at[i - 1] + length, total)
         args[name][...], most[name] = at, int(np.diff(at).max(initial=1))
     args["longest"] = most["starts_k" if "dK" in args else "starts_q"]
+    for tensor, name in (("Q", "starts_q"), ("K", "starts_k"), ("V", "starts_k")) if "G" not in args else ():
+        if tensor in args:
+            args[tensor][: args[name][0]] = args[tensor][args[name][-1] :] = np.nan
 
 
 def pages(args: Any, rng: Any) -> None:
@@ -146,6 +160,8 @@ def pages(args: Any, rng: Any) -> None:
         if n:
             for t in (args["K"], args["V"]):
                 t[table[i, n - 1], (lengths[i] - 1) % page + 1 :] = np.nan
+    if count and not rng.integers(3):  # some pages do not exist
+        table[rng.integers(4, size=table.shape) == 0] = rng.choice([-1, -7, count, count + 3])
 
 
 def lists(a: Attention, block: int, tile: int, args: Any) -> None:

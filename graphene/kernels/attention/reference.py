@@ -48,9 +48,14 @@ def outside(parts: list[slice], rows: int) -> Any:
 
 
 def in_pages(t: Any, i: int, given: dict[str, Any]) -> Any:
-    """Keys or values of sequence i, in the order of its pages."""
+    """Keys or values of sequence i, in the order of its pages; a page that does not exist holds zeros."""
+    import numpy as np
+
     length = int(min(given["lengths"][i], given["table"].shape[1] * t.shape[1]))
-    return t[given["table"][i, : -(-length // t.shape[1])]].reshape(-1, *t.shape[2:])[:length]
+    named = given["table"][i, : -(-length // t.shape[1])]
+    there = (named >= 0) & (named < len(t))
+    held = np.where(there[:, None, None, None], t[np.where(there, named, 0)], 0) if len(t) else t
+    return held.reshape(-1, *t.shape[2:])[:length]
 
 
 def of_heads(t: Any, heads: int) -> Any:

@@ -1,0 +1,104 @@
+"""Mistakes planted by hand in decoding, caches in pages, attention and its gradients for Hopper, and products for Hopper.
+
+``python tests/mutation/further_mistakes.py`` checks every kernel that has one (further_mistakes.txt); the tests a sample
+of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from attention_mistakes import read
+from hopper_mistakes import BUILD as HOPPER
+from hopper_mistakes import _gemm
+from product_mistakes import BUILD as PRODUCTS
+from product_mistakes import Mistake, told
+
+import graphene as gr
+
+
+def _of(name: str) -> Any:
+    return importlib.import_module(f"graphene.kernels.{name}")
+
+
+def _attention(D: int, **options: Any) -> Any:  # noqa: N803
+    return _of("attention.problem").Attention(D, **options)
+
+
+def _decode(D: int, what: dict[str, Any], paged: bool = False, **how: Any) -> Callable[[Any], gr.Kernel]:  # noqa: N803
+    def build(_: Any) -> gr.Kernel:
+        config = _of("attention.decode").DecodeConfig(_attention(D, **what), **how)
+        make = _of("attention.paged").attention_paged_kernel if paged else None
+        kernel: gr.Kernel = (make or _of("attention.decode").attention_decode_kernel)(config)
+        return kernel
+
+    return build
+
+
+def _forward(D: int, what: dict[str, Any], **how: Any) -> Callable[[Any], gr.Kernel]:  # noqa: N803
+    def build(_: Any) -> gr.Kernel:
+        config = _of("attention.sm90_config").ForwardSm90(_attention(D, **what), **how)
+        kernel: gr.Kernel = _of("attention.sm90").attention_forward_sm90(config)
+        return kernel
+
+    return build
+
+
+def _gradient(D: int, what: dict[str, Any], **how: Any) -> Callable[[Any], gr.Kernel]:  # noqa: N803
+    def build(_: Any) -> gr.Kernel:
+        module = _of("attention.backward_sm90")
+        kernel: gr.Kernel = module.attention_gradient_sm90(module.GradientSm90(_attention(D, **what), **how))
+        return kernel
+
+    return build
+
+
+def _sums(name: str, *arguments: int) -> Callable[[Any], gr.Kernel]:
+    def build(_: Any) -> gr.Kernel:
+        kernel: gr.Kernel = getattr(_of("attention.sums"), name)(_attention(arguments[0]), *arguments[1:])
+        return kernel
+
+    return build
+
+
+BUILD: dict[str, Callable[[Any], gr.Kernel]] = PRODUCTS | HOPPER
+BUILD |= {
+    "decode": _decode(32, {"right": True, "group": 3}, BM=16, BN=32, WARPS=2, stages=2, cluster=2, lse=True),
+    "decode parts": _decode(16, {"group": 2}, BM=8, BN=16, WARPS=1, stages=2, split=True),
+    "decode one": _decode(64, {"left": True, "right": True}, BM=8, BN=32, WARPS=2, stages=2),
+    "paged": _decode(32, {"left": True, "right": True, "alike": True}, True, BM=16, BN=16, WARPS=1, stages=2, split=True,
+                     page=8),
+    "f90": _forward(16, {"right": True}, BN=16, consumers=2, stages=2),
+    "f90 lse": _forward(64, {"right": True, "group": 2}, BN=32, consumers=2, stages=2, lse=True),
+    "f90 train": _forward(16, {"left": True, "right": True, "group": 2}, BN=16, consumers=1, stages=2, queries=1,
+                          apart=False, lazy=False, lse=True, training=True),
+    "f90 packed": _forward(16, {"right": True, "varlen": True}, BN=16, consumers=2, stages=2, lse=True),
+    "f90 plain": _forward(32, {}, BN=32, consumers=2, stages=2),
+    "g90": _gradient(64, {"right": True}),
+    "g90 group": _gradient(16, {"right": True, "group": 2}, parts=2),
+    "g90 plain": _gradient(64, {}),
+    "rows90": _sums("attention_rows_kernel", 64),
+    "sums90": _sums("attention_sums_kernel", 72, 2),
+    "joined, two": _gemm(128, 64, 2, turns=False, warps=(8, 1), cluster=(1, 1, 2)),
+    "lines": _gemm(beta=True, epilogue=lambda x: x),
+    "batched cluster k": _gemm(turns=False, warps=(4, 1), cluster=(1, 1, 2), batched=True),
+    "gelu16": lambda k: _gemm(epilogue=_of("epilogues").gelu_of_16_bits)(k),
+    "promoted deep": _gemm(64, 64, 2, turns=False, warps=(4, 1), dtype=gr.fp8e4m3, promote=True, out=gr.fp32,
+                           scales="tensor"),
+}  # fmt: skip
+
+MISTAKES = [Mistake(m.file, m.text, m.instead, m.kernel) for m in read(Path(__file__).with_suffix(".txt"))]
+
+
+if __name__ == "__main__":
+    silent = []
+    for i, m in enumerate(MISTAKES):
+        how = told(m, BUILD)
+        print(f"{i + 1}/{len(MISTAKES)}", m, "->", how or "SILENT", flush=True)
+        silent += [] if how else [m]
+    print(f"{len(MISTAKES) - len(silent)} of {len(MISTAKES)} are told", *silent, sep="\n")
+    sys.exit(bool(silent))
