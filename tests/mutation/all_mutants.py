@@ -71,15 +71,16 @@ def page(found: list[dict[str, Any]], head: dict[str, Any]) -> str:
     count = head["of"] // every
     which = f"all {count} mutants" if every == 1 else f"each {every}th mutant, {count} in all, spread over the texts"
     if len(found) < count:
-        which = f"{len(found)} of {count} mutants, as many as there was time for, of each kernel those of kinds that were ever missed first"
+        which = f"{len(found)} of {count} mutants, as many as there was time for; of kinds that were ever missed first"
     out = [
         "# Mutants",
         "",
         "A mutant is a kernel's text with one change that somebody might make by mistake (`graphene.testing.mutate`).",
         "A simulator that is to judge kernels must tell every kernel from its mutants.",
         "",
-        f"This page counts the verdicts on {which}. `python tests/mutation/all_mutants.py --every {every} --search",
-        f"{search}` judged them at commit {head['commit']}. `docs/mutants.json` has the date, and the mutants that",
+        f"This page counts the verdicts on {which}.",
+        f"`python tests/mutation/all_mutants.py --every {every} --search {search}` judged them at commit",
+        f"{head['commit']}. `docs/mutants.json` has the date, and the mutants that",
         "were not told from their kernel. `kernel.check()` chose sizes and data from each kernel's text. The tests",
         "judge a sample.",
         "",

@@ -1,7 +1,6 @@
-"""Mistakes planted by hand in decoding, caches in pages, attention and its gradients for Hopper, and products for Hopper.
+"""Mistakes planted by hand in decoding, caches in pages, attention and its gradients for Hopper, and products.
 
-``python tests/mutation/further_mistakes.py`` checks every kernel that has one (further_mistakes.txt); the tests a sample
-of them.
+``python tests/mutation/further_mistakes.py`` checks every kernel that has one (further_mistakes.txt); tests do some.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ def _of(name: str) -> Any:
     return importlib.import_module(f"graphene.kernels.{name}")
 
 
-def _attention(D: int, **options: Any) -> Any:  # noqa: N803
+def _attention(D: int, **options: Any) -> Any:
     return _of("attention.problem").Attention(D, **options)
 
 
-def _decode(D: int, what: dict[str, Any], paged: bool = False, **how: Any) -> Callable[[Any], gr.Kernel]:  # noqa: N803
+def _decode(D: int, what: dict[str, Any], paged: bool = False, **how: Any) -> Callable[[Any], gr.Kernel]:
     def build(_: Any) -> gr.Kernel:
         config = _of("attention.decode").DecodeConfig(_attention(D, **what), **how)
         make = _of("attention.paged").attention_paged_kernel if paged else None
@@ -39,7 +38,7 @@ def _decode(D: int, what: dict[str, Any], paged: bool = False, **how: Any) -> Ca
     return build
 
 
-def _forward(D: int, what: dict[str, Any], **how: Any) -> Callable[[Any], gr.Kernel]:  # noqa: N803
+def _forward(D: int, what: dict[str, Any], **how: Any) -> Callable[[Any], gr.Kernel]:
     def build(_: Any) -> gr.Kernel:
         config = _of("attention.sm90_config").ForwardSm90(_attention(D, **what), **how)
         kernel: gr.Kernel = _of("attention.sm90").attention_forward_sm90(config)
@@ -48,7 +47,7 @@ def _forward(D: int, what: dict[str, Any], **how: Any) -> Callable[[Any], gr.Ker
     return build
 
 
-def _gradient(D: int, what: dict[str, Any], **how: Any) -> Callable[[Any], gr.Kernel]:  # noqa: N803
+def _gradient(D: int, what: dict[str, Any], **how: Any) -> Callable[[Any], gr.Kernel]:
     def build(_: Any) -> gr.Kernel:
         module = _of("attention.backward_sm90")
         kernel: gr.Kernel = module.attention_gradient_sm90(module.GradientSm90(_attention(D, **what), **how))
@@ -70,8 +69,8 @@ BUILD |= {
     "decode": _decode(32, {"right": True, "group": 3}, BM=16, BN=32, WARPS=2, stages=2, cluster=2, lse=True),
     "decode parts": _decode(16, {"group": 2}, BM=8, BN=16, WARPS=1, stages=2, split=True),
     "decode one": _decode(64, {"left": True, "right": True}, BM=8, BN=32, WARPS=2, stages=2),
-    "paged": _decode(32, {"left": True, "right": True, "alike": True}, True, BM=16, BN=16, WARPS=1, stages=2, split=True,
-                     page=8),
+    "paged": _decode(32, {"left": True, "right": True, "alike": True}, True, BM=16, BN=16, WARPS=1, stages=2,
+                     split=True, page=8),
     "f90": _forward(16, {"right": True}, BN=16, consumers=2, stages=2),
     "f90 lse": _forward(64, {"right": True, "group": 2}, BN=32, consumers=2, stages=2, lse=True),
     "f90 train": _forward(16, {"left": True, "right": True, "group": 2}, BN=16, consumers=1, stages=2, queries=1,
