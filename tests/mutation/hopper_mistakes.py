@@ -245,7 +245,8 @@ MISTAKES = [
     M(CELL, "c.tile[1]])[g * tiles + n]", "c.tile[1]])[n]", "lstm"),
     M(CELL, "first = gr.min(t // (c.group * tn) * c.group, tm)", "first = gr.min(t // (c.group * tn), tm)", "rnn"),
     M(MLP, "self.biases.tile([1, r.lines])[r.first + i, 0]", "self.biases.tile([1, r.lines])[r.first, 0]", "mlp, deep"),
-    M(MLP, "(t * c.consumers + me.w) * me.halves + half", "(t * c.consumers + 1 - me.w) * me.halves + half", "mlp"),
+    M(MLP, "(t * c.consumers + me.number) * me.halves + half", "(t * c.consumers + 1 - me.number) * me.halves + half",
+      "mlp"),
     M(MLP, "* self.halves + half, i]", "* self.halves, i]", "mlp, 128 rows"),
     M(MLP, "s.full[i].arrive(expect=[to])", "s.full[i].arrive(expect=[to, to])", "mlp"),
     # Found by another hand: parts of results, later tiles and steps, orders of statements.
@@ -302,11 +303,10 @@ MISTAKES = [
     M(SM90, "                if t.turns:\n                    get.advance(grid.steps)\n",
       "                if t.turns:\n                    get.advance(gr.min(grid.steps, 6))\n", "turns"),
     M(CELL, "me.pass_over(steps[0] + steps[1])", "me.pass_over(steps[0] + gr.min(steps[1], 2))", "rnn"),
-    M(MLP,
-      'for t in gr.loop("tile", tiles, start=b, step=workers):\n                for r in '
-      "runs:\n                    last",
-      'for t in gr.loop("tile", gr.min(tiles, 2 * workers), start=b, step=workers):\n                for '
-      "r in runs:\n                    last", "mlp"),
+    M(MLP, 'for done in gr.loop("tile", tiles - b, step=workers):\n                t = b + done\n'
+      "                for r in runs:",
+      'for done in gr.loop("tile", gr.min(tiles - b, 2 * workers), step=workers):\n                t = b + done\n'
+      "                for r in runs:", "mlp"),
     M(SM90, 'for tile in gr.loop("tile", grid.counted, start=first, step=step):',
       'for tile in gr.loop("tile", gr.min(grid.counted, 2 * step), start=first, step=step):', "shared rows"),
 ]  # fmt: skip
