@@ -411,35 +411,6 @@ class Lowering {
     check_guard(call);
   }
 
-  // Whether the instruction can be executed for a part of the threads.
-  static void check_guard(const AtomCall& call) {
-    const atoms::Instance& atom = *call.atom;
-    const bool collective = atom.thread_count > 1 || atom.atom.converge > 1;
-    const auto divergent = [](const Expr& e) {
-      return sym::depends_on(sym::expand_coords(e),
-                             [](const sym::VarInfo& v) { return v.kind == sym::VarKind::ThreadIdx; });
-    };
-    // A lane that reads the fill from elsewhere takes part like the others.
-    const bool redirects = atom.atom.guard == atoms::Guard::Redirect;
-    bool varies = divergent(call.predicate);
-    std::string condition = call.predicate.str();
-    for (const Operand& o : call.in) {
-      const auto* m = std::get_if<MemRef>(&o);
-      if (m == nullptr || m->inside.is_const(1)) continue;
-      varies = varies || (!redirects && divergent(m->inside));
-      condition += (condition == "1" ? condition.clear(), "" : " and ") + m->inside.str();
-    }
-    if (atom.atom.guard != atoms::Guard::Refuse && !(collective && varies)) return;
-    fail(Code::LOWER_PARTIAL, "a partial tile that the instruction cannot take",
-         {"atom: " + atom.atom.name +
-              (collective ? ", executed by " + std::to_string(std::max(atom.thread_count, atom.atom.converge)) +
-                                " threads together"
-                          : ""),
-          "inside only where: " + condition},
-         "use tiles that divide the tensor, declare its size with multiple_of=, or copy through an atom that takes "
-         "partial tiles");
-  }
-
   // One row for each fill and type.
   void redirect(AtomCall& call) {
     if (call.atom->atom.guard != atoms::Guard::Redirect) return;

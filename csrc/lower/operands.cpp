@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
+#include <variant>
 
 #include "ir/levels.h"
 
@@ -202,6 +204,34 @@ Operand resolve(const atoms::OperandBinding& binding, const Buffers& buffers, co
   const bool may_cut = is_input && atom.atom.guard == atoms::Guard::Bytes;
   bound(out, t, atom.atom.name, may_cut);
   return out;
+}
+
+void check_guard(const AtomCall& call) {
+  const atoms::Instance& atom = *call.atom;
+  const bool collective = atom.thread_count > 1 || atom.atom.converge > 1;
+  const auto divergent = [](const Expr& e) {
+    return sym::depends_on(sym::expand_coords(e),
+                           [](const sym::VarInfo& v) { return v.kind == sym::VarKind::ThreadIdx; });
+  };
+  // A lane that reads the fill from elsewhere takes part like the others.
+  const bool redirects = atom.atom.guard == atoms::Guard::Redirect;
+  bool varies = divergent(call.predicate);
+  std::string condition = call.predicate.str();
+  for (const Operand& o : call.in) {
+    const auto* m = std::get_if<MemRef>(&o);
+    if (m == nullptr || m->inside.is_const(1)) continue;
+    varies = varies || (!redirects && divergent(m->inside));
+    condition += (condition == "1" ? condition.clear(), "" : " and ") + m->inside.str();
+  }
+  if (atom.atom.guard != atoms::Guard::Refuse && !(collective && varies)) return;
+  fail(Code::LOWER_PARTIAL, "a partial tile that the instruction cannot take",
+       {"atom: " + atom.atom.name +
+            (collective ? ", executed by " + std::to_string(std::max(atom.thread_count, atom.atom.converge)) +
+                              " threads together"
+                        : ""),
+        "inside only where: " + condition},
+       "use tiles that divide the tensor, declare its size with multiple_of=, or copy through an atom that takes "
+       "partial tiles");
 }
 
 }  // namespace graphene::lower

@@ -14,6 +14,9 @@ namespace graphene::lower {
 [[nodiscard]] Operand resolve(const atoms::OperandBinding& binding, const Buffers& buffers, const atoms::Instance& atom,
                               bool is_input);
 
+// LOWER_PARTIAL if only a part of the threads that execute an instruction would be inside, and it cannot take that.
+void check_guard(const AtomCall& call);
+
 // Exposed for tests: swizzle(offset + deltas[v]) as a new offset and constant deltas; LOWER_SWIZZLE when the values do
 // not keep constant distances.
 struct Swizzled {
