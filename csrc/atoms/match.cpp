@@ -76,7 +76,7 @@ std::string suggest_moves(const ir::SpecStmt& spec) {
   const bool to_registers = dst.memory() == ir::Memory::RF;
   const bool of_registers = (*src)->memory() == ir::Memory::RF;
   const bool alone = spec.threads == nullptr || spec.threads->size().is_const(1);
-  if (!to_registers && !of_registers && alone)
+  if (!to_registers && !of_registers && alone && spec.atom.empty())
     return "no thread moves from memory to memory: go through registers, r = gr.load(source), then "
            "gr.move(destination, r)";
   const Expr elems = dst.size();
