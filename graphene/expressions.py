@@ -489,7 +489,7 @@ def _nodes(value: Any) -> list[tuple[Any, ...]]:
             node = (x._kind, x._op, args, x._to, x._attrs or False)
         elif isinstance(x, (IntExpr, bool)):
             node = ("integer", x)
-        elif isinstance(x, int) and x >= 2**63 and int(float(x)) != x:  # neither a signed integer nor a double has it
+        elif isinstance(x, int) and 2**63 <= x < 2**64 and int(float(x)) != x:  # in no signed integer, in no double
             return add((cast(x >> 32, _core.dtype("u64")) << 32) | cast(x & 0xFFFFFFFF, _core.dtype("u64")))
         else:
             node = ("number", x)

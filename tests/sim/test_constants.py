@@ -232,7 +232,7 @@ def test_constants_of_text_and_json() -> None:
     assert literal(half) == "0x4500"
 
 
-@pytest.mark.parametrize("value", [2**64 - 1, -(2**63) - 1, 10**400])
+@pytest.mark.parametrize("value", [2**64 + 1, -(2**63) - 1, 10**400])
 def test_integers_past_64_bits(value: int) -> None:
     with gr.Kernel("constant"):
         r = gr.alloc("r", [], gr.u64, gr.RF)
