@@ -18,7 +18,8 @@ FINITE = ("normal", "positive", "rising", "falling", "constant", "whole", "tiny"
           "uneven")  # fmt: skip
 SIZES = {  # sizes that no tile divides; the last ones are the usual
     "batch": (1, 2, 3), "kv_heads": (1, 2, 3), "splits": (1, 2, 35, 5, 3), "pages": (7, 5, 12), "most": (2, 1, 3, 24),
-    "left": (0, 1, 15, 16, 30, 31, 46, 62, 100, 17), "right": (1, -1, 14, 15, 16, 31, 46, 62, -20, 100, 0),
+    "left": (0, 1, 15, 16, 300, 30, 31, 46, 300, 62, 100, 17),
+    "right": (1, -1, 14, 15, 300, 16, 31, 46, 62, -20, 100, 0),
 }  # fmt: skip
 
 
@@ -82,15 +83,18 @@ def masks(M: Any, rng: Any) -> None:
     import numpy as np
 
     M[...] = rng.integers(0, 2, M.shape)
-    kind = rng.integers(5)
-    if kind == 0:
-        M[...] = 1
-    elif kind == 1:
-        M[..., :: max(1, M.shape[-2] // 3), :] = 0
-    elif kind == 2:
-        M[..., : M.shape[-1] // 2] = 1
-    elif kind == 3:
-        M[..., :70], M[..., 96:128], M[..., 128:160] = 1, 0, rng.integers(2)
+    for member in np.ndindex(M.shape[:-2]):
+        kind, m = rng.integers(5), M[member]
+        if kind == 0:
+            m[...] = 1
+        elif kind == 1:
+            m[:: max(1, m.shape[0] // 3)] = 0
+        elif kind == 2:
+            m[:, : m.shape[1] // 2] = 1
+        elif kind == 3:
+            m[:, :70], m[:, 96:128], m[:, 128:160] = 1, 0, rng.integers(2)
+        else:
+            m[:, m.shape[1] // 2 :] = 1
     M[...] = np.where(M != 0, rng.choice([1, 1, 255]), 0)
     if M.ndim > 3 and rng.integers(2):
         M[:, rng.integers(M.shape[1]), :, : max(1, M.shape[-1] // 2)] = 0
