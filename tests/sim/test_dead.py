@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from graphene.judge.dead import unreachable
-from graphene.judge.numbers import blocks_of, residues_of_blocks
+from graphene.judge.numbers import blocks_of, residues_of_blocks, strings
 from graphene.judge.trees import Trees
 
 
@@ -50,6 +50,6 @@ def test_branches_that_exclude_one_another_are_dead() -> None:
 
 def test_as_many_blocks_are_wanted_as_their_number_modulo_some_number_decides() -> None:
     data = branches("@b%8 == 5")
-    (second, eighth) = blocks_of(data, residues_of_blocks(data, Trees()))
+    (second, eighth) = blocks_of(data, residues_of_blocks(data, Trees(), strings(data)))
     assert (second.least, eighth.least) == (2, 8)
     assert [m for m in (1, 2, 7, 8) if eighth.repeats({"M": m})] == [8]
