@@ -1,6 +1,7 @@
 """Tests marked `gpu` are skipped, with the reason, where there is no CUDA device."""
 
 import functools
+import gc
 import os
 
 import pytest
@@ -24,3 +25,11 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("gpu") is not None and why_no_gpu():
             item.add_marker(pytest.mark.skip(reason=why_no_gpu()))
+
+
+def pytest_collection_finish():
+    """What all tests are made of lives until the end, so that nothing is gained by looking through it again and again:
+    without it, garbage collection took a tenth of the tests' time.
+    """
+    gc.collect()
+    gc.freeze()

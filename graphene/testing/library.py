@@ -76,16 +76,19 @@ def _products() -> Iterator[tuple[str, Any]]:
         yield f"512x512x512 i8 to {out}", {"dtype": "i8", "out": out}
 
 
-def _launched(config: k.GemmConfig, number: int) -> gr.Kernel:
-    return k.gemm_launches(config)[number].kernel
+def _launched(config: k.GemmConfig, number: int, of: int) -> gr.Kernel:
+    launches = k.gemm_launches(config)
+    assert len(launches) == of, config
+    return launches[number].kernel
 
 
 def _gemms() -> Iterator[tuple[str, str, Callable[[], Any]]]:
     for problem, options in _products():
         M, N, K = map(int, problem.split()[0].split("x"))
         config = select.select_gemm(M, N, K, **options)
-        for i, _ in enumerate(k.gemm_launches(config)):
-            yield "gemm_launches", problem, partial(_launched, config, i)
+        launches = any(config.pad) + 1 + (config.split_k > 1)  # copies, products, sums
+        for i in range(launches):
+            yield "gemm_launches", problem, partial(_launched, config, i, launches)
 
 
 def _rows() -> Iterator[tuple[str, str, Callable[[], Any]]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-INPUTS = 3_000  # of one seed; `tests/native/fuzz.py` runs others by the minute
+INPUTS, SEED = 1_000, 3  # `tests/native/fuzz.py` runs other seeds by the minute
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +27,12 @@ def fuzzer() -> Path:
     return program
 
 
-@pytest.mark.parametrize(("form", "accepted_at_least"), [("text", 40), ("json", 80)])
+@pytest.mark.parametrize(("form", "accepted_at_least"), [("text", 40), ("json", 40)])
 def test_mutated_inputs(fuzzer: Path, form: str, accepted_at_least: int) -> None:
     seeds = sorted(str(p) for p in (ROOT / "tests" / "golden").glob("*.gir"))
-    run = subprocess.run([str(fuzzer), form, str(INPUTS), "1", *seeds], capture_output=True, text=True, check=False)
+    command = [str(fuzzer), form, str(INPUTS), str(SEED), *seeds]
+    environment = os.environ | {"ASAN_OPTIONS": "malloc_context_size=4"}  # deeper stacks of allocations take a fifth
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, (run.stdout[-4000:], run.stderr[-4000:])
     words = run.stdout.split()
     counts = dict(zip(words[::2], map(int, words[1::2]), strict=True))
