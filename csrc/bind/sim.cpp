@@ -84,9 +84,10 @@ sim::ReferenceResult evaluate_reference(const py::object& reference, const std::
   return out;
 }
 
-// `tell_written`: also which elements of each argument were written.
+// `tell_written`: also which elements of each argument were written; `tell_roundings`: which are the rounding points.
 CallRecord run_call(const std::shared_ptr<lower::Program>& program, const py::dict& named, std::uint64_t seed,
-                    std::vector<std::int64_t> blocks, std::int64_t memory_bytes, bool tell_written) {
+                    std::vector<std::int64_t> blocks, std::int64_t memory_bytes, bool tell_written,
+                    bool tell_roundings) {
   const BoundArguments bound = bind_arguments(*program, py::tuple(), named);
   if (bound.nothing_to_do) return {};
   sim::SimulateOptions options;
@@ -98,7 +99,7 @@ CallRecord run_call(const std::shared_ptr<lower::Program>& program, const py::di
   sim::Coverage coverage;
   options.coverage = &coverage;
   std::vector<sim::Rounding> found;
-  options.roundings = &found;
+  if (tell_roundings) options.roundings = &found;
   std::vector<std::vector<char>> elements;
   if (tell_written) options.written = &elements;
   options.poll = check_signals;
@@ -165,16 +166,17 @@ void register_sim(py::module_& m) {
   m.def(
       "run_call",
       [](const std::shared_ptr<lower::Program>& program, const py::dict& named, const Arg<"seed", std::uint64_t>& seed,
-         const Arg<"memory_bytes", std::int64_t>& memory_bytes) {
-        return run_call(program, named, seed, {}, memory_bytes, false);
-      },
+         const Arg<"memory_bytes", std::int64_t>& memory_bytes,
+         bool roundings) { return run_call(program, named, seed, {}, memory_bytes, false, roundings); },
       py::arg("program"), py::arg("named"), py::arg("seed") = 0, py::arg("memory_bytes") = sim::kSimulateMemoryBytes,
-      "Runs a lowered kernel, and says what it reached. Raises SimulationError.");
+      py::arg("roundings") = true,
+      "Runs a lowered kernel, and says what it reached, and its rounding points unless these are not wanted. Raises "
+      "SimulationError.");
   m.def(
       "run_blocks",
       [](const std::shared_ptr<lower::Program>& program, const py::dict& named, const Arg<"seed", std::uint64_t>& seed,
          std::vector<std::int64_t> blocks, const Arg<"memory_bytes", std::int64_t>& memory_bytes) {
-        return run_call(program, named, seed, std::move(blocks), memory_bytes, true);
+        return run_call(program, named, seed, std::move(blocks), memory_bytes, true, true);
       },
       py::arg("program"), py::arg("named"), py::arg("seed"), py::arg("blocks"),
       py::arg("memory_bytes") = sim::kSimulateMemoryBytes,

@@ -84,7 +84,7 @@ def nearest(x: Any, dtype: DType | str) -> Any:
         return x
     with np.errstate(all="ignore"):
         if name in ("fp16", "fp32"):
-            return x.astype(storage(name)).astype(np.float64)
+            return (_as_halves(x) if name == "fp16" else x.astype(np.float32)).astype(np.float64)
         f = _FORMATS[name]
         exponent = np.frexp(np.where(np.isfinite(x), x, 0.0))[1]
         last = np.maximum(exponent - 1, f.least) - (f.digits - 1)
@@ -95,6 +95,12 @@ def nearest(x: Any, dtype: DType | str) -> Any:
         if f.saturates:
             return np.where(over, np.copysign(f.most, x), r)
         return np.where(over, np.copysign(np.inf, x), np.where(np.isfinite(x), r, x))
+
+
+def _as_halves(x: Any) -> Any:
+    """As fp16. NumPy takes 70 ns for each subnormal number that it rounds, so these are rounded before."""
+    small = np.abs(x) < 2.0**-14
+    return (np.where(small, np.rint(x * 2.0**24) * 2.0**-24, x) if small.any() else x).astype(np.float16)
 
 
 def _by_parts(function: Callable[[Any, str], Any]) -> Callable[[Any, DType | str], Any]:
@@ -129,8 +135,10 @@ def as_scalar(x: Any, dtype: str) -> float | int:
 def encode(x: Any, name: str) -> Any:
     """The type's elements in memory, of doubles or integers."""
     with np.errstate(all="ignore"):
+        if name == "fp16":
+            return _as_halves(x)
         if name not in _BITS:
-            return np.asarray(x).astype(storage(name))
+            return x.astype(storage(name))
         exponent_bits, fraction_bits, one_nan = _BITS[name]
         y = nearest(x, name)
         bias = (1 << (exponent_bits - 1)) - 1

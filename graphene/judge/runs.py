@@ -111,6 +111,8 @@ class Runner:
         self._worked, self._known = 0.0, 0  # work of the first runs, and their number
         self._covering: Covering | None = None  # of sizes
         self._more = 0.0  # lane operations that sizes took beyond their share
+        self._knows_points = False  # then calls are asked for rounding points only if they reach what none did before
+        self._asked = set[int]()  # what calls reached that were asked
 
     def one(self, call: Call, made: Made) -> Outcome:
         """Runs a caller's own call."""
@@ -161,7 +163,11 @@ class Runner:
                 done = _core.run_blocks(program, made.given(), self.seed, blocks, room)
                 only = {n: made.laid[n].part(mask) for n, mask in done.written.items()}
             else:
-                done = _core.run_call(program, made.given(), self.seed, room)
+                done = _core.run_call(program, made.given(), self.seed, room, not self._knows_points)
+            points = done.roundings
+            if self._knows_points and not self._asked.issuperset(done.reached):
+                points = _core.run_call(program, self.again(call).given(), self.seed, room).roundings
+            self._asked.update(done.reached)
         except SimulationError as e:
             if e.code == "SIM_MEMORY":
                 raise
@@ -170,7 +176,7 @@ class Runner:
         if done.lane_ops:
             self.outcome.count_missed({u.id: f"{u.where}: {u.text}" for u in done.unreached})
         sums = promise.sums.name if promise is not None and promise.sums is not None else ""
-        for point in done.roundings:
+        for point in points:
             if point.source == point.type == sums:  # the bound counts what sums of this type lose
                 continue
             said = f"{point.where}: {point.tensor} takes {point.source} values as {point.type}"
@@ -277,6 +283,7 @@ class Runner:
         out, plan = self.outcome, self.plan
         bases, strayed = list(out.runs), set[int]()
         covering = plan.data_covering([(r.call, r.reached, _CALL + r.lane_ops) for r in bases])
+        self._knows_points = True  # of all sizes; to follow them takes a sixth of a run
         share, told = _FOR_TELLING * (lane_ops - self._spent()), 0
         for _ in range(calls):
             chosen = covering.next(_CALL + max(lane_ops - self._spent(), _SMALL), told < share)
