@@ -37,6 +37,7 @@ _FARTHEST = 256  # sizes become longer than integer parameters up to this one
 _HIDING = ("infinite", "undefined")  # kinds that make every result so where all tensors have them
 _LIVELY = ("rising", "large", "falling", "positive")  # kinds that show edges, too
 _LEAST_SCALAR = 0.05  # of such calls
+_TURNS = 6  # calls of each kind of data: in all tensors, in one of them, and along other dimensions
 _OTHERS = 3  # values of a size that keep a launch's conditions beside some values of others alone
 _FAR = 2.0**10  # scalars from here on take rare paths
 _RESULTS, _A_DOUBLING = 12, 10  # doublings of the number of results that count, each as this many statements
@@ -118,6 +119,7 @@ class Plan:
         self.numbers = numbers or Numbers.of(self.signature)
         promise = kernel.promise
         self.wish = promise.arguments if promise is not None else Arguments()
+        self._narrow = promise is not None and promise.sums is not None  # sums that -62,000 makes infinite on the way
         self.fixed = dict(fixed or {})
         self._rng = np.random.default_rng([seed, *kernel.name.encode()])
         self._times: dict[str, int] = {}  # calls by their kind of data
@@ -284,6 +286,16 @@ class Plan:
         self._times[d[""]] = times + 1
         return Call(call.sizes, d[""], scalars, number % 2 == 1, number, call.tables, times)
 
+    def turn(self) -> str | None:
+        """The kind of data that fewest calls had, unless tensors had every kind alone already."""
+        inputs = sum(is_float(a.dtype) and a.role != "output" for a in self.signature.tensors)
+        turns = _TURNS if inputs > 1 else 0
+        left = [k for k in self.kinds if self._times.get(k, 0) < turns and not (self._narrow and k == "cold")]
+        kind = min(left, key=lambda k: self._times.get(k, 0), default=None)
+        if kind is not None and kind not in _HIDING and self._times.get(kind, 0) % 2 == 0:
+            self._times[kind] = self._times.get(kind, 0) + 1  # in one tensor alone
+        return kind
+
     def smaller(self, call: Call) -> list[Call]:
         """Calls that differ in one size, which is smaller."""
         out = []
@@ -343,8 +355,8 @@ class Plan:
             alone = [*reversed(floats), None][call.times % (len(floats) + 1)]
             names = [n for n in names if n not in floats or alone is None or n == alone]
         elif len(floats) > 1 and call.times % 2 == 1 and call.kind != "whole":  # whole numbers are exact together
-            rng = np.random.default_rng([call.seed, 2])
-            alone = floats[int(rng.integers(len(floats)))] if call.times % 4 == 3 else floats[0]  # first, what is first
+            turn = call.times // 2  # first, what is first; then others, of each kind beginning with another one
+            alone = floats[1 + (turn + self.kinds.index(call.kind)) % (len(floats) - 1) if turn else 0]
             names = [n for n in names if n not in floats] + [alone]
         return dict.fromkeys(names, call.kind), call.times // 3 if call.times % 3 == 2 else None
 

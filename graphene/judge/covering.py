@@ -122,7 +122,7 @@ class Covering:
             sizes = {n: [k * max(self._domains[n]) // 4 // self._steps[n] * self._steps[n] for k in range(5, _LONGEST)]
                      for n in sorted(turns.names & self._steps.keys())}  # fmt: skip
             longer = [{**d, n: x} for d in (*base, *out) for n, xs in sizes.items() for x in xs]
-            known = {n: v for n, v in _columns(longer).items() if n in turns.names}
+            known = {n: v for n, v in _columns(longer).items() if n in turns.all_names}
             each = _LONGEST - 5
             first: dict[int, dict[str, Any]] = {}  # of each call and size, the smallest with which the loop repeats
             for i in turns.all_repeats(known, len(longer)):
@@ -313,3 +313,10 @@ class DataCovering:
             return None
         self.count(*best[1:])
         return best[1:]
+
+    def again(self, d: dict[str, Any], most: float) -> tuple[int, dict[str, Any]] | None:
+        """The base that reached most, of those that cost no more, for values by name; None if each costs more."""
+        fitting = [i for i, (_, cost) in enumerate(self._bases) if cost <= most]
+        if not fitting:
+            return None
+        return max(fitting, key=lambda i: (self._bases[i][0].bit_count(), -self._bases[i][1])), d

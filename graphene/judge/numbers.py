@@ -111,6 +111,12 @@ class Turns:
     names: frozenset[str]
     code: Any = field(repr=False, compare=False)
     least: int = 2  # turns that are wanted
+    blocks: tuple[tuple[frozenset[str], Any], ...] = ()  # names, code: how many values coordinates that decide it have
+
+    @property
+    def all_names(self) -> frozenset[str]:
+        """The names whose values must be known."""
+        return self.names.union(*(names for names, _ in self.blocks))
 
     def repeats(self, values: Mapping[str, int]) -> bool:
         """Whether it goes round twice, for coordinates of 0 or of 1."""
@@ -120,23 +126,37 @@ class Turns:
     def all_repeats(self, values: Mapping[str, Any], n: int) -> list[int]:
         """Of n calls, those in which it does; ``values`` are columns."""
         got = _all_values(self.code, self.names, values, n)
-        return [] if got is None else np.flatnonzero((got >= self.least).any(1)).tolist()
+        if got is None:
+            return []
+        found = got >= self.least
+        for names, code in self.blocks:  # of the second block where there is one
+            extent = _all_values(code, names, values, n)
+            if extent is not None and got.shape[1] > 1:
+                found = found & ((extent > 1) | np.array([[True, False]]))
+        return np.flatnonzero(found.any(1)).tolist()
 
 
-def turns_of(body: list[Any]) -> tuple[Turns, ...]:
+def turns_of(body: list[Any], extents: Mapping[str, Any] | None = None) -> tuple[Turns, ...]:
     """The turns of loops, if sizes and not data decide them; and of loops within loops, both of which go round again.
 
     In a loop that goes round a ring with a phase, a stage is used three times, so that its phase has both parities
     and the first one again. What is wrong in a loop's later turns may show only in a later turn of the loop around it:
     the second tile of a block begins with the stages and phases that the first one left.
+
+    ``extents``: how many blocks there are, by coordinate.
     """
     read = {s["var"] for s in statements(body) if s["stmt"] == "index"}
     set_once = set_once_of(body)
+    counts = {n: plain(str(x)) for n, x in (extents or {}).items()}
+    blocks = {n: (names_of(x), code_of(x)) for n, x in counts.items()}
     out: dict[tuple[str, int], Turns] = {}
 
     def add(text: str, least: int) -> None:
-        if (text, least) not in out and not names_of(text) & read:
-            out[text, least] = Turns(names_of(text), code_of(text), least)
+        names = names_of(text)
+        if (text, least) not in out and not names & read:
+            out[text, least] = Turns(
+                names, code_of(text), least, tuple(blocks[n] for n in sorted(names & blocks.keys()))
+            )
 
     def see(block: Iterable[Any], around: list[str]) -> None:
         for s in block:
@@ -398,7 +418,7 @@ class Numbers:
             divisors,
             tuple(divided.values()),
             tuple(indices),
-            turns_of(body) + blocks_of(signature.data, residues) + tuple(beyond.values()),
+            turns_of(body, extents_of(signature.data)) + blocks_of(signature.data, residues) + tuple(beyond.values()),
             counts,
         )
 

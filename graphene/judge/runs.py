@@ -286,7 +286,10 @@ class Runner:
         self._knows_points = True  # of all sizes; to follow them takes a sixth of a run
         share, told = _FOR_TELLING * (lane_ops - self._spent()), 0
         for _ in range(calls):
-            chosen = covering.next(_CALL + max(lane_ops - self._spent(), _SMALL), told < share)
+            left = _CALL + max(lane_ops - self._spent(), _SMALL)
+            chosen = covering.next(left, told < share)
+            if chosen is None and (kind := plan.turn()) is not None:
+                chosen = covering.again({"": kind, **plan.usual_scalars}, left)
             if chosen is None:
                 break
             at, d = chosen

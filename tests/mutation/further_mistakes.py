@@ -13,7 +13,7 @@ from typing import Any
 
 from attention_mistakes import read
 from hopper_mistakes import BUILD as HOPPER
-from hopper_mistakes import _gemm
+from hopper_mistakes import _gemm, _mlp
 from product_mistakes import BUILD as PRODUCTS
 from product_mistakes import Mistake, told
 
@@ -56,6 +56,26 @@ def _gradient(D: int, what: dict[str, Any], **how: Any) -> Callable[[Any], gr.Ke
     return build
 
 
+def _keys(D: int, what: dict[str, Any], **how: Any) -> Callable[[Any], gr.Kernel]:
+    def build(_: Any) -> gr.Kernel:
+        module = _of("attention.keys_sm90")
+        kernel: gr.Kernel = module.attention_keys_gradient_sm90(module.KeysSm90(_attention(D, **what), **how))
+        return kernel
+
+    return build
+
+
+def _product(D: int, what: dict[str, Any], **how: Any) -> Callable[[Any], gr.Kernel]:
+    def build(_: Any) -> gr.Kernel:
+        module = _of("attention.product_sm90")
+        kernel: gr.Kernel = module.attention_queries_product_sm90(
+            module.ProductSm90(_attention(D, **what), 2, 2, **how)
+        )
+        return kernel
+
+    return build
+
+
 def _sums(name: str, *arguments: int) -> Callable[[Any], gr.Kernel]:
     def build(_: Any) -> gr.Kernel:
         kernel: gr.Kernel = getattr(_of("attention.sums"), name)(_attention(arguments[0]), *arguments[1:])
@@ -77,6 +97,19 @@ BUILD |= {
                           apart=False, lazy=False, lse=True, training=True),
     "f90 packed": _forward(16, {"right": True, "varlen": True}, BN=16, consumers=2, stages=2, lse=True),
     "f90 plain": _forward(32, {}, BN=32, consumers=2, stages=2),
+    "f90 rest": lambda k: _forward(16, {"bias": k.Extra(gr.fp16)}, BN=16, consumers=1, stages=2, queries=1, lse=True,
+                                   training=True)(k),
+    "mlp, wide input": _mlp(328, 64, 64, stages=4),
+    "f90 uneven": _forward(16, {}, BN=16, consumers=3, stages=2, uneven=True),
+    "f90 mask": lambda k: _forward(16, {"mask": k.Extra(rows=False), "right": True}, BN=16, consumers=1, stages=2,
+                                   queries=1)(k),
+    "k90": _keys(16, {"right": True, "group": 2}, stages=2, held=2),
+    "k90 window": _keys(16, {"left": True, "right": True}, stages=2),
+    "k90 turns": _keys(72, {"left": True}, stages=2, direct=False, turns=True),
+    "k90 ahead": _keys(16, {"right": True, "group": 2}, keys=2, stages=2, held=1),
+    "k90 plain": _keys(16, {}, stages=2),
+    "p90": _product(16, {"right": True, "group": 2}),
+    "p90 window": _product(16, {"left": True, "right": True}),
     "g90": _gradient(64, {"right": True}),
     "g90 group": _gradient(16, {"right": True, "group": 2}, parts=2),
     "g90 plain": _gradient(64, {}),

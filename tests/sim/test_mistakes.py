@@ -7,6 +7,7 @@ from collections.abc import Callable
 import mistakes
 import numpy as np
 import pytest
+import unusual
 import users
 
 import graphene as gr
@@ -18,6 +19,13 @@ PLANTED = [(f, wrong) for f, every in mistakes.MISTAKES.items() for wrong in eve
 def test_a_kernel_of_a_user_raises_no_alarm(name: str) -> None:
     """Some of them; `python tests/sim/users.py` checks all."""
     result = users.KERNELS[name]().check()
+    assert result, str(result)
+
+
+@pytest.mark.parametrize("name", [n for n in unusual.KERNELS if n != "a storing warpgroup"][::2])
+def test_a_kernel_of_unusual_form_raises_no_alarm(name: str) -> None:
+    """Some of them; `python tests/sim/unusual.py` checks all."""
+    result = unusual.KERNELS[name]().check()
     assert result, str(result)
 
 

@@ -111,6 +111,9 @@ def forward(a: Attention, lse: bool, training: bool = False, **given: Any) -> di
         LSE[rows] = log2_sum * math.log(2)
         none = np.isinf(log2_sum)
         rest[rows] = np.where(none, 0, log2_sum) - np.where(none, 0, LSE[rows]) * LOG2E
+        if training:  # as the quotient's numerator has it
+            largest = p.max(2, keepdims=True) if p.shape[2] else 0
+            total = total - largest + gr.rounded("P", largest, by=None)
         p = gr.rounded("P", p, by=None)  # the kernel's are relative to the maximum of the keys so far
         O[q] = np.einsum("hqk,khd->hqd", p, of_heads(values, Q.shape[-2])).swapaxes(0, 1) / total.swapaxes(0, 1)
     made = {"O": O, "LSE": LSE, "wide": O, "rest": rest}

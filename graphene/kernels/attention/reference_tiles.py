@@ -56,26 +56,32 @@ def heads_of(a: Attention, given: dict[str, Any]) -> Iterator[tuple[slice, int, 
 
 
 def known(given: dict[str, Any], sq: int) -> Any:
-    """Which scores (queries, keys) are read: all of the tiles of 64 queries and 64 keys that have one that is seen."""
+    """Which scores (queries, keys) are read: all of the tiles of 64 queries and 64 keys that no end of the window rules
+    out. If the window is not empty, these are the tiles of which some score is seen.
+    """
     import numpy as np
 
-    sk = given["K"].shape[1]
-    queries, keys = -(-sq // TILE), given["saved"].shape[2] // TILE
-    seen = np.zeros((queries * TILE, keys * TILE), bool)
-    seen[:sq, :sk] = visible(sq, sk, given.get("left"), given.get("right"))
-    some = seen.reshape(queries, TILE, keys, TILE).any((1, 3))
+    sk, left, right = given["K"].shape[1], given.get("left"), given.get("right")
+    tiles = -(-sq // TILE), given["saved"].shape[2] // TILE
+    query, key = (np.arange(n) * TILE for n in tiles)
+    last_query, last_key = (np.minimum(x + TILE, n) - 1 for x, n in ((query, sq), (key, sk)))
+    some = np.broadcast_to(key < sk, tiles)
+    if right is not None:
+        some = some & (key <= last_query[:, None] + (sk - sq + int(right)))
+    if left is not None:
+        some = some & (last_key >= query[:, None] + (sk - sq - int(left)))
     return some.repeat(TILE, 0).repeat(TILE, 1)
 
 
 def read_scores(a: Attention, **given: Any) -> dict[str, Any]:
-    """The results of the kernel of the keys, as they are read."""
+    """The results of the kernel of the keys, as they are read: dS with zeros behind the last key."""
     import numpy as np
 
-    ds, (sq, sk) = untiled(given["saved"]), (given[n].shape[1] for n in "QK")
+    ds, sq = untiled(given["saved"]), given["Q"].shape[1]
     out, some = np.zeros_like(ds), known(given, sq)
     for at, *_ in heads_of(a, given):
         out[at] = np.where(some, ds[at], 0)
-    return {"dK": given["dK"], "dV": given["dV"], "dS": out[:, :sq, :sk]}
+    return {"dK": given["dK"], "dV": given["dV"], "dS": out[:, :sq]}
 
 
 def tiled_gradient(a: Attention, **given: Any) -> dict[str, Any]:
@@ -85,12 +91,12 @@ def tiled_gradient(a: Attention, **given: Any) -> dict[str, Any]:
     dK, dV = given["dK"].copy(), given["dV"].copy()
     sq, sk = (given[n].shape[1] for n in "QK")
     LSE, delta = plain(given["rows"], sq)
-    dS = np.zeros_like(given["saved"], shape=(given["saved"].shape[0], sq, sk))
+    dS = np.zeros_like(given["saved"], shape=(given["saved"].shape[0], sq, given["saved"].shape[2]))
     made = list(gradients(a, None, "dS", **{**given, "LSE": LSE, "delta": delta}))
     for at, b, h in heads_of(a, given):
         _, _, dk, dv, ds = made[b]
         dK[b, :, h], dV[b, :, h] = dk[:, h], dv[:, h]
-        dS[at] = ds[h * a.group : (h + 1) * a.group]
+        dS[at, :, :sk] = ds[h * a.group : (h + 1) * a.group]
     return {"dK": dK, "dV": dV, "dS": dS}
 
 
