@@ -102,6 +102,7 @@ from graphene.expressions import (
     trunc,
     where,
 )
+from graphene.indexed import Gathered, gathered, paged
 from graphene.integers import brev, clz, dp4a, ffs, mulhi, popc, prmt
 from graphene.kernel import Kernel, parse
 from graphene.launches import Launch, Launches, check_launches
@@ -136,6 +137,7 @@ from graphene.layout import (
     zipped_divide,
     zipped_product,
 )
+from graphene.ordered import sort, top_k
 from graphene.precompiled import Precompiled, load_precompiled, precompile
 from graphene.promise import Arguments, approximately, rounded
 from graphene.references import reference
@@ -168,6 +170,7 @@ __all__ = [
     "ComposedLayout",
     "DType",
     "Expression",
+    "Gathered",
     "GrapheneError",
     "Imported",
     "IntExpr",
@@ -246,6 +249,7 @@ __all__ = [
     "fp32",
     "fp64",
     "fragment",
+    "gathered",
     "i8",
     "i16",
     "i32",
@@ -283,6 +287,7 @@ __all__ = [
     "named_barrier",
     "only",
     "output",
+    "paged",
     "panels",
     "param",
     "parse",
@@ -308,6 +313,7 @@ __all__ = [
     "shfl",
     "sin",
     "sm_count",
+    "sort",
     "spec",
     "sqrt",
     "start_kernels",
@@ -321,6 +327,7 @@ __all__ = [
     "threads",
     "tiled_divide",
     "tiled_product",
+    "top_k",
     "trunc",
     "tv",
     "u8",

@@ -12,14 +12,14 @@ from graphene import _core
 from graphene._core import Tensor, ThreadTensor
 from graphene.control import barrier, if_
 from graphene.declare import alloc
-from graphene.dtypes import RF, SH, DType, pred, u32
+from graphene.dtypes import RF, SH, DType, i32, pred, u32
 from graphene.expressions import where
 from graphene.registers import let
 from graphene.specs import _record, binary, move, shfl
 
 __all__ = ["allarg", "atomic", "ballot", "match", "scan"]
 
-_LANES = 32
+LANES = 32
 
 
 def _one_of(call: str, name: str, value: Any, known: Any) -> None:
@@ -87,19 +87,19 @@ def _vote(op: str, x: Tensor, on: ThreadTensor) -> Tensor:
     return out
 
 
-class _Group:
+class Group:
     """The warps of a group of threads, and the executing thread's number in it and in its warp."""
 
     def __init__(self, on: ThreadTensor, call: str) -> None:
         if not isinstance(on, ThreadTensor):
             raise TypeError(f"{call} needs the threads that take part: on=, got {on!r}")
         n = on.size if len(on.levels) == 1 and on.unit == "thread" else 0
-        if not isinstance(n, int) or n < 1 or (n & (n - 1) if n < _LANES else n % _LANES):
+        if not isinstance(n, int) or n < 1 or (n & (n - 1) if n < LANES else n % LANES):
             _core.fail("SPEC_GROUP", f"gr.{call} takes whole warps, or a part of one of 1, 2, 4, 8 or 16 threads",
                        [f"got: {on}"], "pass threads before they are tiled, or one tile of them")  # fmt: skip
         self.threads = n
-        if self.threads > _LANES:
-            warps = on.reshape(0, _core.Layout(self.threads)).tile(_LANES)
+        if self.threads > LANES:
+            warps = on.reshape(0, _core.Layout(self.threads)).tile(LANES)
             self.warp, self.lane = warps.indices()
             self.on = warps[self.warp]
         else:
@@ -109,7 +109,7 @@ class _Group:
 
     @property
     def warps(self) -> int:
-        return -(-self.threads // _LANES)
+        return -(-self.threads // LANES)
 
 
 def _identity(op: str, t: DType) -> Any:
@@ -132,7 +132,7 @@ def _registers(x: Tensor, call: str) -> None:
                    'index registers down to one: gr.scan("add", r[0], on=warp)')  # fmt: skip
 
 
-def scan(op: str, x: Tensor, on: ThreadTensor, exclusive: bool = False) -> None:
+def scan(op: str, x: Tensor, on: ThreadTensor, exclusive: bool = False, starts: Any = None) -> None:
     """``x = op over the x of the threads up to and including this one``, in the order of the group `on`.
 
     With `exclusive` without this one; the first thread then has the number that changes nothing, such as 0. Operations
@@ -140,11 +140,16 @@ def scan(op: str, x: Tensor, on: ThreadTensor, exclusive: bool = False) -> None:
     one, or several whole warps, which meet in shared memory with two barriers. A scan of a row longer than the group
     adds what is before: the last thread's inclusive value.
 
+    `starts`: a segmented scan. A condition of registers, or an integer register that is not 0, at each thread where a
+    segment begins, in which nothing before it counts; the first thread begins one anyway.
+
     The decomposition is Hillis and Steele's, in warps and then over their totals. Raises VerifyError VERIFY_OPERATION,
     SPEC_GROUP; LayoutError REDUCE_FRAGMENT.
     """
     _registers(x, "scan")
-    identity, group = _identity(op, x.dtype), _Group(on, "scan")
+    if starts is not None:
+        return _segmented(op, x, starts, on, exclusive)
+    identity, group = _identity(op, x.dtype), Group(on, "scan")
     name = _core.unique_name(f"{x.name}_below")
     below = alloc(name, [], x.dtype, RF)
     own = let(_core.unique_name(f"{x.name}_own"), x) if exclusive else None
@@ -157,17 +162,17 @@ def scan(op: str, x: Tensor, on: ThreadTensor, exclusive: bool = False) -> None:
                 binary(op, value, below, value)
             n *= 2
 
-    in_warp(x, min(group.threads, _LANES))
+    in_warp(x, min(group.threads, LANES))
     if group.warps > 1:
         totals = alloc(_core.unique_name(f"{x.name}_totals"), [group.warps], x.dtype, SH)
-        with if_(group.lane == _LANES - 1):
+        with if_(group.lane == LANES - 1):
             move(totals[group.warp], x)
         barrier(on=on)
         before = let(_core.unique_name(f"{x.name}_before"), identity, x.dtype)
         with if_(group.lane < group.warps):
             move(before, totals[group.lane])
         in_warp(before, group.warps)
-        shfl(below, before, "idx", (group.warp + _LANES - 1) % _LANES, on=group.on)
+        shfl(below, before, "idx", (group.warp + LANES - 1) % LANES, on=group.on)
         barrier(on=on)
         with if_(group.warp > 0):
             binary(op, x, below, x)
@@ -185,6 +190,57 @@ def scan(op: str, x: Tensor, on: ThreadTensor, exclusive: bool = False) -> None:
         x[...] = where(group.lane == 0, identity, below)
 
 
+def _segmented(op: str, x: Tensor, starts: Any, on: ThreadTensor, exclusive: bool) -> None:
+    """A scan of pairs: of a flag, whether a segment has begun, and what has been combined since."""
+    identity, group = _identity(op, x.dtype), Group(on, "scan")
+    below, flag_below = (
+        alloc(_core.unique_name(f"{x.name}_below"), [], x.dtype, RF),
+        alloc(_core.unique_name("begun_below"), [], i32, RF),
+    )
+    flag = let(_core.unique_name("begun"), starts if isinstance(starts, Tensor) else where(starts, 1, 0), i32)
+    own, first_of = let(_core.unique_name(f"{x.name}_own"), x), let(_core.unique_name("begins"), flag)
+
+    def in_warp(value: Tensor, begun: Tensor, width: int) -> None:
+        n = 1
+        while n < width:
+            shfl(below, value, "up", n, on=group.on)
+            shfl(flag_below, begun, "up", n, on=group.on)
+            with if_(group.lane >= n):
+                binary(op, below, below, value)
+                value[...] = where(begun != 0, value, below)
+                begun[...] = begun | flag_below
+            n *= 2
+
+    in_warp(x, flag, min(group.threads, LANES))
+    if group.warps > 1:
+        totals = alloc(_core.unique_name(f"{x.name}_totals"), [group.warps], x.dtype, SH)
+        flags = alloc(_core.unique_name("begun_totals"), [group.warps], i32, SH)
+        with if_(group.lane == LANES - 1):
+            move(totals[group.warp], x)
+            move(flags[group.warp], flag)
+        barrier(on=on)
+        before = let(_core.unique_name(f"{x.name}_before"), identity, x.dtype)
+        begun_before = let(_core.unique_name("begun_before"), 0, i32)
+        with if_(group.lane < group.warps):
+            move(before, totals[group.lane])
+            move(begun_before, flags[group.lane])
+        in_warp(before, begun_before, group.warps)
+        shfl(below, before, "idx", (group.warp + LANES - 1) % LANES, on=group.on)
+        barrier(on=on)
+        with if_(group.warp > 0):
+            binary(op, own, below, x)
+            x[...] = where(flag != 0, x, own)
+    if not exclusive:
+        return
+    first = let(_core.unique_name(f"{x.name}_first"), identity, x.dtype)
+    if group.warps > 1:
+        with if_(group.warp > 0):
+            move(first, below)
+    shfl(below, x, "up", 1, on=group.on)
+    first[...] = where(group.lane == 0, first, below)
+    x[...] = where(first_of != 0, identity, first)
+
+
 def allarg(op: str, x: Tensor, index: Tensor, on: ThreadTensor) -> None:
     """``x, index = the largest ("max") or smallest ("min") x of the group's threads and its index``; all get both.
 
@@ -195,7 +251,7 @@ def allarg(op: str, x: Tensor, index: Tensor, on: ThreadTensor) -> None:
     _one_of("allarg", "op", op, ("max", "min"))
     _registers(x, "allarg")
     _registers(index, "allarg")
-    group = _Group(on, "allarg")
+    group = Group(on, "allarg")
     worst = _identity(op, x.dtype)
     if x.dtype.name.startswith(("fp", "bf")):
         x[...] = where(x == x, x, worst)
@@ -215,7 +271,7 @@ def allarg(op: str, x: Tensor, index: Tensor, on: ThreadTensor) -> None:
             take_better()
             n *= 2
 
-    in_warp(min(group.threads, _LANES))
+    in_warp(min(group.threads, LANES))
     if group.warps == 1:
         return
     values, places = (alloc(_core.unique_name(f"{t.name}_warps"), [group.warps], t.dtype, SH) for t in (x, index))

@@ -434,11 +434,8 @@ class Pointwise {
         s.attrs["value"] = *number;
         return leaf(std::move(s), to, {});
       }
-      if (to->dtype == ScalarType::pred) {
-        s.kind = ir::SpecKind::UnaryPointwise;
-        s.attrs["op"] = std::string("cast");
-        return leaf(std::move(s), to, {x});
-      }
+      // An integer has no width of its own, of which the instruction would be chosen.
+      if (to->dtype == ScalarType::pred) return unary("cast", to, std::get<TensorPtr>(in_register(x, ScalarType::i32)));
       return assign_converted(to, in_register(x, point::widened(to->dtype)));
     }
     assign_converted(to, x);
