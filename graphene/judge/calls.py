@@ -37,7 +37,7 @@ _FARTHEST = 256  # sizes become longer than integer parameters up to this one
 _HIDING = ("infinite", "undefined")  # kinds that make every result so where all tensors have them
 _LIVELY = ("rising", "large", "falling", "positive")  # kinds that show edges, too
 _LEAST_SCALAR = 0.05  # of such calls
-_TURNS = 6  # calls of each kind of data: in all tensors, in one of them, and along other dimensions
+_FAR_KINDS, _ALONE = ("cold", "pit", "peak"), 3  # what tensors of a kernel have alone: so many of them
 _OTHERS = 3  # values of a size that keep a launch's conditions beside some values of others alone
 _FAR = 2.0**10  # scalars from here on take rare paths
 _RESULTS, _A_DOUBLING = 12, 10  # doublings of the number of results that count, each as this many statements
@@ -286,14 +286,14 @@ class Plan:
         self._times[d[""]] = times + 1
         return Call(call.sizes, d[""], scalars, number % 2 == 1, number, call.tables, times)
 
-    def turn(self) -> str | None:
-        """The kind of data that fewest calls had, unless tensors had every kind alone already."""
+    def alone(self) -> str | None:
+        """The kind of data far from zero that fewest calls had, unless each tensor had all of them alone."""
         inputs = sum(is_float(a.dtype) and a.role != "output" for a in self.signature.tensors)
-        turns = _TURNS if inputs > 1 else 0
-        left = [k for k in self.kinds if self._times.get(k, 0) < turns and not (self._narrow and k == "cold")]
-        kind = min(left, key=lambda k: self._times.get(k, 0), default=None)
-        if kind is not None and kind not in _HIDING and self._times.get(kind, 0) % 2 == 0:
-            self._times[kind] = self._times.get(kind, 0) + 1  # in one tensor alone
+        turns = 2 * min(inputs, _ALONE) if inputs > 1 else 0
+        far = [k for k in _FAR_KINDS if k in self.kinds and not (self._narrow and k == "cold")]
+        kind = min((k for k in far if self._times.get(k, 0) < turns), key=lambda k: self._times.get(k, 0), default=None)
+        if kind is not None:
+            self._times[kind] = self._times.get(kind, 0) | 1  # in one tensor alone
         return kind
 
     def smaller(self, call: Call) -> list[Call]:

@@ -288,7 +288,7 @@ class Runner:
         for _ in range(calls):
             left = _CALL + max(lane_ops - self._spent(), _SMALL)
             chosen = covering.next(left, told < share)
-            if chosen is None and (kind := plan.turn()) is not None:
+            if chosen is None and (kind := plan.alone()) is not None:
                 chosen = covering.again({"": kind, **plan.usual_scalars}, left)
             if chosen is None:
                 break
