@@ -10,6 +10,7 @@ from graphene import check as _check
 from graphene import promise as _promise
 from graphene import report as _report
 from graphene import simulate as _simulate
+from graphene import watched as _watched
 from graphene.errors import GrapheneError, SelectError
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from graphene.promise import Arguments, Promise
     from graphene.report import Report
     from graphene.simulate import SimulationStats, Sync
+    from graphene.watched import Steps, Watched
 
 __all__ = ["Kernel", "parse"]
 
@@ -272,6 +274,45 @@ class Kernel(_core.Launcher):
         not fit.
         """
         return _simulate.simulate(self, args, named, arch, seed, skip, relax, trace, roundings, memory_bytes)
+
+    def watch(
+        self,
+        name: str,
+        *args: object,
+        block: int | None = None,
+        thread: int | None = None,
+        limit: int = 10_000,
+        arch: str | None = None,
+        seed: int = 0,
+        **named: object,
+    ) -> Watched:
+        """Runs the kernel on the simulator, and says what a register or tensor held after each statement that wrote it.
+
+        ``name``: of registers, or of a tensor in shared or global memory. The arguments are those of a call, and are
+        written in place. ``block``, ``thread``: of which block and thread alone, by their linear numbers; None means
+        all. ``limit``: how many values are kept. The result is a sequence of ``Wrote`` that prints as a table; where a
+        hazard ended the run, ``.error`` is it. Of what copies wrote it says what their issuer's thread was. Raises
+        ValueError for a name that the kernel does not have, and what ``simulate`` raises before the run begins.
+        """
+        return _watched.watch(self, name, args, named, block, thread, limit, arch, seed)
+
+    def steps(
+        self,
+        *args: object,
+        block: int = 0,
+        thread: int = 0,
+        limit: int = 100_000,
+        arch: str | None = None,
+        seed: int = 0,
+        **named: object,
+    ) -> Steps:
+        """Runs the kernel on the simulator, and says what one thread executed, statement by statement.
+
+        The result is a sequence of ``Step``: the statement, its Python line, and what it wrote by place; ``.held(i)``
+        is all that the thread had written last when step i was done. One may go forwards and backwards. Statements that
+        write nothing, such as barriers, are left out. Else it is as ``watch``.
+        """
+        return _watched.steps(self, args, named, block, thread, limit, arch, seed)
 
     def check(
         self,

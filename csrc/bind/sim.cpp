@@ -164,6 +164,45 @@ void register_sim(py::module_& m) {
       "Runs a lowered kernel on host tensors, in place; events of the first block where a trace is wanted, rounding "
       "points where they are. Raises SimulationError.");
   m.def(
+      "watch",
+      [](const std::shared_ptr<lower::Program>& program, const py::tuple& args, const py::dict& named,
+         const Arg<"seed", std::uint64_t>& seed, std::string name, const Arg<"block", std::int64_t>& block,
+         const Arg<"thread", std::int64_t>& thread, const Arg<"limit", std::int64_t>& limit,
+         py::list into) -> std::uint64_t {
+        const BoundArguments bound = bind_arguments(*program, args, named);
+        announce_written(bound.call, program->kernel->name);
+        if (bound.nothing_to_do) return 0;
+        sim::Watch watch;
+        watch.name = std::move(name);
+        watch.block = block;
+        watch.thread = static_cast<int>(thread);
+        watch.limit = static_cast<std::size_t>(static_cast<std::int64_t>(limit));
+        sim::SimulateOptions options;
+        options.sizes = bound.sizes;
+        options.scalars = bound.scalars;
+        options.seed = seed;
+        options.watch = &watch;
+        options.poll = check_signals;
+        const auto tell = [&] {
+          for (const sim::Wrote& w : watch.wrote) into.append(wrote_record(w));
+        };
+        try {
+          const GilReleased released;
+          sim::simulate(program, bound.tensors, options);
+        } catch (...) {  // what was written until then says why
+          tell();
+          throw;
+        }
+        tell();
+        return watch.left_out;
+      },
+      py::arg("program"), py::arg("args"), py::arg("named"), py::arg("seed"), py::arg("name"), py::arg("block"),
+      py::arg("thread"), py::arg("limit"), py::arg("into"),
+      "Runs a lowered kernel on host tensors, and appends what threads wrote to a list, at most `limit` times; how "
+      "many "
+      "more there were. A name of \"\" is of all registers and tensors, -1 of all blocks or threads. Raises "
+      "SimulationError.");
+  m.def(
       "run_call",
       [](const std::shared_ptr<lower::Program>& program, const py::dict& named, const Arg<"seed", std::uint64_t>& seed,
          const Arg<"memory_bytes", std::int64_t>& memory_bytes,

@@ -55,6 +55,22 @@ AccessRecord access_record(const sim::AccessReport& a) {
 
 }  // namespace
 
+WroteRecord wrote_record(const sim::Wrote& w) {
+  WroteRecord out{w.step, where_of(w.origin), text_of(w.origin), w.block, w.thread, w.place, py::none()};
+  if (w.undefined) return out;
+  const bool is_float = ir::info(w.dtype).cls == ir::ScalarInfo::Class::Float;
+  if (is_float) {
+    out.value = py::float_(sim::decode(w.dtype, w.bits));
+  } else if (w.dtype == ir::ScalarType::pred) {
+    out.value = py::bool_(w.bits != 0);
+  } else if (w.dtype == ir::ScalarType::u64) {
+    out.value = py::int_(w.bits);
+  } else {
+    out.value = py::int_(sim::decode_int(w.dtype, w.bits));
+  }
+  return out;
+}
+
 py::tuple trace_events(const sim::Trace& trace, const sim::Bytecode& code) {
   static constexpr const char* kKinds[] = {"leaf",   "barrier", "commit", "wait",    "in flight",
                                            "arrive", "fence",   "copy",   "product", "phase"};
@@ -193,6 +209,15 @@ computes from. ``type``: the tensor's type. ``where``: Python ``file:line`` of t
 for.)doc",
                      field("lane_ops", &S::lane_ops), field("accesses", &S::accesses), field("events", &S::events),
                      field("roundings", &S::roundings));
+  using O = WroteRecord;
+  register_record<O>(m, "Wrote", R"doc(What a register or an element in memory held after a statement that wrote it.
+
+``step``: how many statements warps executed before. ``where``: Python ``file:line`` of the statement, ``statement`` its
+text. ``block``, ``thread``: who wrote it. ``place``: "r[2]", "s[3,1]". ``value``: a number, or None where a register
+holds what was never written.)doc",
+                     field("step", &O::step), field("where", &O::where), field("statement", &O::statement),
+                     field("block", &O::block), field("thread", &O::thread), field("place", &O::place),
+                     field("value", &O::value));
   using U = UnreachedRecord;
   register_record<U>(m, "Unreached", R"doc(A statement that no thread executed, or a loop that none repeated.
 

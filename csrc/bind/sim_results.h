@@ -36,6 +36,17 @@ struct SimulationRecord {
   py::tuple roundings = py::tuple();
 };
 
+// A register or an element in memory, after a statement that wrote it.
+struct WroteRecord {
+  std::int64_t step = 0;
+  std::string where, statement;
+  std::int64_t block = 0;
+  int thread = 0;
+  std::string place;
+  py::object value = py::none();
+};
+[[nodiscard]] WroteRecord wrote_record(const sim::Wrote& w);
+
 struct UnreachedRecord {
   int id = 0;
   std::string text, where;

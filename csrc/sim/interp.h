@@ -13,6 +13,7 @@
 #include "sim/matmul.h"
 #include "sim/roundings.h"
 #include "sim/trace.h"
+#include "sim/watch.h"
 
 namespace graphene::sim {
 
@@ -61,6 +62,7 @@ class Interpreter final : public Machine {
   [[nodiscard]] std::vector<char> written(std::size_t buffer) const;
   // Where wanted: called with what each warp is about to execute, and by which lanes.
   std::function<void(const Warp&, const Leaf&, Mask)> observe;
+  Watch* watch = nullptr;  // where wanted: takes down what threads write
   void track_roundings();  // before it runs
   [[nodiscard]] std::vector<Rounding> roundings() const;
   [[nodiscard]] Coverage coverage() const;
@@ -186,6 +188,7 @@ class Interpreter final : public Machine {
                           int v, const Value& x) const;
 
   // ---- interp_leaf.cpp
+  void run_leaf(Warp& w, const Leaf& f, Mask lanes);
   void execute_remote(const Warp& w, const Leaf& f, Mask lanes);
   void execute(const Warp& w, const Leaf& f, Mask lanes);
   void fetch(const Warp& w, const Leaf& f, const Operand& o, Mask lanes, std::size_t slot);
@@ -254,6 +257,12 @@ class Interpreter final : public Machine {
   // one that knows of the access.
   void check_begun(const Warp& w, const Leaf& f, Mask lanes, int rank) const;
   void check_reached() const;  // at the end of a cluster
+
+  // ---- interp_watch.cpp
+  void note(const Wrote& wrote);
+  void note_registers(const Warp& w, const Leaf& f, const Operand& o, Mask lanes);
+  void note_memory(const Warp& w, const Leaf& f, const Operand& o, Mask lanes);
+  void note_written(const Warp& w, const Leaf& f, Mask lanes);
 
   // ---- interp_tell.cpp
   [[nodiscard]] std::string shown(const Warp& w, const TellCode& code, int lane);

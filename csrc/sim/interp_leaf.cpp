@@ -36,6 +36,12 @@ void Interpreter::leaf(Warp& w, const Leaf& f) {
   if (f.span > 1 && f.collective->groups[static_cast<std::size_t>(w.local)].empty()) return;  // the first warp does it
   if (observe) [[unlikely]]
     observe(w, f, lanes);
+  run_leaf(w, f, lanes);
+  if (watch != nullptr) [[unlikely]]
+    note_written(w, f, lanes);
+}
+
+void Interpreter::run_leaf(Warp& w, const Leaf& f, Mask lanes) {
   if (f.bulk) {
     for (Mask m = lanes; m != 0; m &= m - 1) copy_bulk(w, f, std::countr_zero(m));
     if (traces()) trace->leaf(w, f, {});

@@ -37,6 +37,7 @@ Stats simulate(const lower::ProgramPtr& program, std::span<const Argument> argum
   Interpreter interpreter(code, arguments, options.seed);
   interpreter.poll = options.poll;
   interpreter.print = options.print;
+  interpreter.watch = options.watch;
   Trace trace;
   if (options.trace) interpreter.trace = &trace;
   if (options.roundings != nullptr) interpreter.track_roundings();

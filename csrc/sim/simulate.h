@@ -27,6 +27,7 @@ struct SimulateOptions {
   // The blocks that run, linear; empty: all of the grid. Of some no output is missed.
   std::vector<std::int64_t> blocks;
   Coverage* coverage = nullptr;  // where wanted
+  Watch* watch = nullptr;        // where wanted
   // Where wanted: of every buffer of the program, which elements were written, by no atomic update.
   std::vector<std::vector<char>>* written = nullptr;
 };

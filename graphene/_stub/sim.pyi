@@ -68,6 +68,22 @@ class Simulation(_Record):
     events: tuple[TraceEvent, ...]
     roundings: tuple[Rounding, ...]
 
+class Wrote(_Record):
+    """What a register or an element in memory held after a statement that wrote it.
+
+    ``step``: how many statements warps executed before. ``where``: Python ``file:line`` of the statement, ``statement``
+    its text. ``block``, ``thread``: who wrote it. ``place``: "r[2]", "s[3,1]". ``value``: a number, or None where a
+    register holds what was never written.
+    """
+
+    step: int
+    where: str
+    statement: str
+    block: int
+    thread: int
+    place: str
+    value: bool | int | float | None
+
 class Unreached(_Record):
     """A statement that no thread executed, or a loop that none repeated.
 
@@ -229,6 +245,17 @@ def simulate(
     roundings: bool = False,
     memory_bytes: int = ...,
 ) -> Simulation: ...
+def watch(
+    program: Program,
+    args: tuple[Any, ...],
+    named: dict[str, Any],
+    seed: int,
+    name: str,
+    block: int,
+    thread: int,
+    limit: int,
+    into: list[Wrote],
+) -> int: ...
 def run_call(
     program: Program, named: dict[str, Any], seed: int = 0, memory_bytes: int = ..., roundings: bool = True
 ) -> CallRun: ...
