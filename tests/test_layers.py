@@ -75,6 +75,10 @@ def module_of(path: Path) -> str:
 MODULES = {module_of(p): p for p in sorted(PACKAGE.rglob("*.py"))}
 
 
+def _name(function: ast.AST) -> str:
+    return str(getattr(function, "attr", getattr(function, "id", "")))
+
+
 def imported(tree: ast.AST) -> Iterator[str]:
     """The modules of graphene/ that a file imports, each as the file that is read. The extension is none of them."""
     names: list[str] = []
@@ -84,7 +88,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "write the whole name, as everywhere"
             names += [f"{node.module}.{a.name}" for a in node.names]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+        elif isinstance(node, ast.Call) and _name(node.func).endswith("import_module"):
             names += [x.value for x in node.args if isinstance(x, ast.Constant) and isinstance(x.value, str)]
     for name in names:
         found = name if name in MODULES else name.rpartition(".")[0]

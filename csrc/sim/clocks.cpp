@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 namespace graphene::sim {
 
@@ -65,16 +66,37 @@ void Clock::raise(const std::vector<Mask>& full, std::uint32_t owner, Mask lanes
 void Clock::join(const std::vector<Mask>& full, const Clock& other, std::size_t first) {
   for (std::size_t i = first; i < base_.size(); ++i) base_[i] = std::max(base_[i], other.base_[i]);
   if (exceptions_.empty() && other.exceptions_.empty()) return;
-  Exceptions both;
-  both.reserve(exceptions_.size() + other.exceptions_.size());
   Exceptions::const_iterator a = exceptions_.begin();
   Exceptions::const_iterator b = other.first_of(static_cast<std::uint32_t>(first));
-  const auto a_end = exceptions_.end();
+  const Exceptions::const_iterator a_end = exceptions_.end();
   const auto b_end = other.exceptions_.end();
-  while (a != a_end || b != b_end) {
-    const std::uint32_t owner = b == b_end || (a != a_end && a->owner < b->owner) ? a->owner : b->owner;
-    merge(full[owner], a, a_end, b, b_end, owner, both);
+  const auto same = [](const Exception& x, const Exception& y) {
+    return x.owner == y.owner && x.lanes == y.lanes && x.epoch == y.epoch;
+  };
+  // Mostly the other knows nothing of lanes apart that is not known here.
+  if (b == b_end || std::equal(first_of(static_cast<std::uint32_t>(first)), a_end, b, b_end, same)) {
+    std::erase_if(exceptions_, [&](const Exception& e) { return e.epoch <= base_[e.owner]; });
+    return;
   }
+  Exceptions both;
+  both.reserve(static_cast<std::size_t>((a_end - a) + (b_end - b)));
+  // An owner that only one of them knows lanes of is taken as it is.
+  const auto take = [&](Exceptions::const_iterator& from, Exceptions::const_iterator end, std::uint32_t until) {
+    for (; from != end && from->owner < until; ++from) {
+      if (from->epoch > base_[from->owner]) both.push_back(*from);
+    }
+  };
+  while (a != a_end && b != b_end) {
+    if (a->owner < b->owner) {
+      take(a, a_end, b->owner);
+    } else if (b->owner < a->owner) {
+      take(b, b_end, a->owner);
+    } else {
+      merge(full[a->owner], a, a_end, b, b_end, a->owner, both);
+    }
+  }
+  take(a, a_end, std::numeric_limits<std::uint32_t>::max());
+  take(b, b_end, std::numeric_limits<std::uint32_t>::max());
   exceptions_ = std::move(both);
 }
 
