@@ -21,7 +21,7 @@ from graphene.ops.norms import layer_norm, rms_norm
 from graphene.ops.recurrent import lstm_cell, rnn_cell
 from graphene.ops.rotary import rotary
 from graphene.ops.scaled_matmul import scaled_matmul
-from graphene.ops.softmax import softmax
+from graphene.ops.softmax import log_softmax, softmax
 
 __all__ = [
     "CpuWarning",
@@ -33,6 +33,7 @@ __all__ = [
     "gated",
     "group_norm",
     "layer_norm",
+    "log_softmax",
     "lstm_cell",
     "matmul",
     "rms_norm",

@@ -1,4 +1,4 @@
-"""graphene.ops.softmax, in fp32, rounded once."""
+"""graphene.ops.softmax and log_softmax, in fp32, rounded once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from typing import Any
 
 from graphene import _core, dtypes
 from graphene.kernels.arguments import MOST_BLOCKS_YZ
-from graphene.kernels.rows.softmax import SoftmaxConfig, softmax_columns_kernel, softmax_kernel
+from graphene.kernels.rows.softmax import (
+    SoftmaxConfig,
+    log_softmax_columns_kernel,
+    log_softmax_kernel,
+    softmax_columns_kernel,
+    softmax_kernel,
+)
 from graphene.ops.core.checks import FLOATS, check_dtypes
 from graphene.ops.core.define import SIMULATED, Arg, Defined, Definition, is_compiling, public
 from graphene.ops.core.kernels import DTYPES, MOST, ROW_DTYPES, TOO_WIDE, KernelCalls, model_name, target_device
@@ -21,25 +27,25 @@ ALLOWED = (*FLOATS, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int
 _NAMES = {number: str(dtype).removeprefix("torch.") for dtype, number in NUMBERS.items()}
 
 
-def results(input: Tensor, dim: int, dtype: Any) -> list[tuple[Any, Any]]:
+def results(name: str, input: Tensor, dim: int, dtype: Any) -> list[tuple[Any, Any]]:
     """Shape and dtype of the result, all arguments checked."""
-    check_dtypes("softmax", {"input": input}, FLOATS if dtype is None else ALLOWED)
+    check_dtypes(name, {"input": input}, FLOATS if dtype is None else ALLOWED)
     if dtype is not None and dtype not in FLOATS:
-        fail("OP_DTYPE", "softmax: argument 'dtype' is not a floating-point type",
+        fail("OP_DTYPE", f"{name}: argument 'dtype' is not a floating-point type",
              ["want: " + ", ".join(map(str, FLOATS)), f"got:  {dtype}"], "pass one of them")  # fmt: skip
     rank = max(input.dim(), 1)
     if not -rank <= dim < rank:
-        fail("OP_ARGUMENT", "softmax: argument 'dim' is not a dimension of 'input'",
+        fail("OP_ARGUMENT", f"{name}: argument 'dim' is not a dimension of 'input'",
              [f"want: {-rank} to {rank - 1}", f"got:  {dim}"], "pass one of its dimensions")  # fmt: skip
     return [(input.shape, input.dtype if dtype is None else dtype)]
 
 
 @dataclass(frozen=True)
 class Softmax:
-    """A softmax over rows of ``width`` elements. ``align`` and ``dense`` are as in ``Norm``.
+    """A softmax, or with ``log`` its logarithm, over rows of ``width`` elements.
 
     ``columns``: how many columns lie side by side. If there are several, the softmax goes over columns of ``width``
-    elements.
+    elements. ``align`` and ``dense`` are those of ``Rows`` in norms.py.
     """
 
     rows: int
@@ -49,17 +55,18 @@ class Softmax:
     out: str
     align: int
     device: str
+    log: bool
     dense: int = 0
 
 
 @functools.cache
-def _softmax(config: SoftmaxConfig) -> Any:
-    return softmax_kernel(config)
+def _kernel(config: SoftmaxConfig, log: bool) -> Any:
+    return log_softmax_kernel(config) if log else softmax_kernel(config)
 
 
 @functools.cache
-def _softmax_columns(config: Any) -> Any:
-    return softmax_columns_kernel(config)
+def _columns_kernel(config: Any, log: bool) -> Any:
+    return log_softmax_columns_kernel(config) if log else softmax_columns_kernel(config)
 
 
 def columns_config(width: int, columns: int, matrices: int, dtype: str = "float32", align: int = 4) -> Any:
@@ -78,18 +85,17 @@ def choose(p: Softmax) -> KernelCalls | str:
     if p.columns > 1:
         columns = columns_config(p.width, p.columns, p.rows, p.dtype, p.align)
         columns = replace(columns, out_dtype=None if out == dtype else out)
-        return KernelCalls([(_softmax_columns(columns), ["input", "output"])])
+        return KernelCalls([(_columns_kernel(columns, p.log), ["input", "output"])])
     align, dense = (min(x, 16 * dtype.bits // out.bits) for x in (p.align, p.dense))  # 16 bytes are stored at once
     config = select_softmax(
         p.rows, p.width, dtype, align_bytes=align, dense_bytes=dense, shared_bytes=target_device(p.device).shared_bytes,
         device=model_name(p.device) if out == dtype else None,
     )  # fmt: skip
-    return KernelCalls(
-        [(_softmax(SoftmaxConfig(config.tile, dtype, None if out == dtype else out)), ["input", "output"])]
-    )
+    config = SoftmaxConfig(config.tile, dtype, None if out == dtype else out)
+    return KernelCalls([(_kernel(config, p.log), ["input", "output"])])
 
 
-def configure(input: Arg, dim: int, dtype: int | None) -> Any:
+def configure(log: bool, input: Arg, dim: int, dtype: int | None) -> Any:
     """The recipe of a configuration."""
     rank = len(input.shape)
     to = input.dtype if dtype is None else _NAMES[dtype]
@@ -114,7 +120,7 @@ def configure(input: Arg, dim: int, dtype: int | None) -> Any:
     starts = [input.strides[d] * bytes_ for d in ([*rows, dim] if columns > 1 else rows) if input.shape[d] != 1]
     align = divides(min(16, input.align), (width if columns == 1 else columns) * bytes_, *starts)
     dense = min(16, input.align) if columns == 1 and starts[-1:] in ([], [width * bytes_]) else 0
-    launches = choose(Softmax(count, width, columns, input.dtype, to, align, input.device, dense))
+    launches = choose(Softmax(count, width, columns, input.dtype, to, align, input.device, log, dense))
     if isinstance(launches, str):
         return _core.Recipe.torch(launches)
     views = {
@@ -124,11 +130,11 @@ def configure(input: Arg, dim: int, dtype: int | None) -> Any:
     return recipe(outputs, 1, launches.kernels, views)
 
 
-def reference(input: Tensor, dim: int, dtype: Any) -> Tensor:
+def reference(log: bool, input: Tensor, dim: int, dtype: Any) -> Tensor:
     """The same by PyTorch's operators, in fp32 (fp64 if one of the types is fp64), rounded once."""
     to = input.dtype if dtype is None else dtype
     wide = torch.float64 if torch.float64 in (input.dtype, to) else torch.float32
-    return torch.softmax(input.to(wide), dim).to(to)
+    return (torch.log_softmax if log else torch.softmax)(input.to(wide), dim).to(to)
 
 
 def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -137,12 +143,13 @@ def save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.dim, ctx.dtype = inputs[1], inputs[0].dtype
 
 
-def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    """The gradient y * (g - sum(g * y)), in fp32."""
+def backward(log: bool, ctx: Any, g: Tensor) -> tuple[Any, ...]:
+    """The gradient y * (g - sum(g * y)), of the logarithm g - exp(y) * sum(g), in fp32."""
     (y,) = ctx.saved_tensors
     wide = y.dtype if y.dtype == torch.float64 else torch.float32
     y, g = y.to(wide), g.to(wide)
-    return (y * (g - (g * y).sum(ctx.dim, keepdim=True))).to(ctx.dtype), None, None
+    of_input = g - y.exp() * g.sum(ctx.dim, keepdim=True) if log else y * (g - (g * y).sum(ctx.dim, keepdim=True))
+    return of_input.to(ctx.dtype), None, None
 
 
 def cost(input: Tensor, dim: int, dtype: Any) -> int:
@@ -165,10 +172,17 @@ def as_fp32(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return input, dim, torch.float32 if dtype is None and input.dtype in FLOATS[:3] else dtype
 
 
-SOFTMAX = Defined(
-    Definition("softmax", "(Tensor input, int dim, ScalarType? dtype=None) -> Tensor", configure, results, reference,
-               cost, save, backward, exact={"input": "dim"}, autocast=as_fp32)
-)  # fmt: skip
+def _defined(name: str, log: bool) -> Defined:
+    return Defined(
+        Definition(
+            name, "(Tensor input, int dim, ScalarType? dtype=None) -> Tensor", lambda *a: configure(log, *a),
+            lambda *a: results(name, *a), lambda *a: reference(log, *a), cost, save, lambda *a: backward(log, *a),
+            exact={"input": "dim"}, autocast=as_fp32,
+        )
+    )  # fmt: skip
+
+
+SOFTMAX, LOG_SOFTMAX = _defined("softmax", log=False), _defined("log_softmax", log=True)
 
 
 @public
@@ -183,3 +197,15 @@ def softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
     Raises LaunchError: OP_DTYPE, OP_ARGUMENT.
     """
     return (SOFTMAX.dispatched if is_compiling() else SOFTMAX.core)(input, dim, dtype)
+
+
+@public
+def log_softmax(input: Tensor, dim: int, dtype: Any = None) -> Tensor:
+    """``x - log(sum(exp(x)))`` over a dimension, in fp32, rounded once.
+
+    The arguments are those of torch.nn.functional.log_softmax, and everything else is as in ``softmax``. No rounding
+    lies between the softmax and its logarithm, so it is finite where the softmax itself rounds to zero.
+
+    Raises LaunchError: OP_DTYPE, OP_ARGUMENT.
+    """
+    return (LOG_SOFTMAX.dispatched if is_compiling() else LOG_SOFTMAX.core)(input, dim, dtype)

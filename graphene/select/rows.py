@@ -18,7 +18,13 @@ from graphene.kernels.rows.norm import NormConfig
 from graphene.kernels.rows.norm_backward import NormColumnsConfig
 from graphene.kernels.rows.problem import KINDS, RowProblem
 from graphene.kernels.rows.rmsnorm import rmsnorm_kernel
-from graphene.kernels.rows.softmax import SoftmaxColumnsConfig, SoftmaxConfig, softmax_kernel
+from graphene.kernels.rows.softmax import (
+    SoftmaxColumnsConfig,
+    SoftmaxConfig,
+    log_softmax_columns_kernel,
+    log_softmax_kernel,
+    softmax_kernel,
+)
 from graphene.kernels.rows.tile import RowTile
 from graphene.report import occupancy
 from graphene.select.device import named
@@ -46,6 +52,7 @@ __all__ = [
     "select_softmax",
     "select_softmax_columns",
     "usual_groupnorms",
+    "usual_log_softmaxes",
 ]
 
 IN_FLIGHT_BYTES = 32 << 10  # loads of a multiprocessor that keep its share of memory busy
@@ -260,12 +267,29 @@ def select_softmax(
     shared_bytes: int = 99 * 1024,
     device: str | None = None,
 ) -> SoftmaxConfig:
-    """The configuration for `rows` rows of `width` elements. The arguments are those of ``select_norm``."""
+    """The configuration for `rows` rows of `width` elements, also of ``log_softmax_kernel``.
+
+    The arguments are those of ``select_norm``.
+    """
     tile = select_tile(rows, width, dtype, 1, 0, align_bytes, shared_bytes, dense_bytes)
     if device is not None:
         problem = RowProblem("softmax", rows, width, str(dtype), align_bytes, dense_bytes)
         tile = best_known(ROWS, problem, _room(device, shared_bytes), tile)
     return SoftmaxConfig(tile, dtype)
+
+
+def usual_log_softmaxes() -> Iterator[tuple[str, str, Callable[[], Kernel]]]:
+    """Function, problem and maker of kernels, for vocabularies of usual models, and for odd sizes."""
+    sizes = ((4, 7), (65536, 64), (1024, 1001), (8, 32000), (4096, 50257), (2, 131072))
+    for (rows, width), name in itertools.product(sizes, FLOATS):
+        dtype = getattr(dtypes, name)
+        align_bytes = 16 if width % 8 == 0 else dtype.bits // 8
+        config = select_softmax(rows, width, dtype, align_bytes=align_bytes, dense_bytes=16 if width % 8 else 0)
+        yield "log_softmax", f"{rows}x{width} {name}", functools.partial(log_softmax_kernel, config)
+        if width <= 1001:
+            beside = select_softmax_columns(rows, width, dtype, align_bytes=align_bytes)
+            of_columns = functools.partial(log_softmax_columns_kernel, beside)
+            yield "log_softmax_columns", f"{rows}x{width} {name}", of_columns
 
 
 def select_softmax_columns(

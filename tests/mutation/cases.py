@@ -48,6 +48,7 @@ from graphene.kernels.recurrent import CellConfig, recurrent_cell
 from graphene.kernels.recurrent_sm90 import CellSm90Config, cell_sm90
 from graphene.kernels.rotary import RotaryConfig, rotary_kernel
 from graphene.kernels.rows.groupnorm import GroupNormConfig, groupnorm_kernel
+from graphene.kernels.rows.softmax import log_softmax_columns_kernel, log_softmax_kernel
 
 ROOT = Path(__file__).parents[2]
 
@@ -242,11 +243,11 @@ def _() -> Case:
     return Case(rotary_kernel(config), [lambda: [*given, *(np.zeros_like(x) for x in given[:2])]])
 
 
-def softmax_case(tile: RowTile) -> Case:
+def softmax_case(tile: RowTile, build: Callable[..., gr.Kernel] = softmax_kernel) -> Case:
     """Maxima all over the rows, so large that a power of e overflows where one is missed."""
     x = normal(0, 24, tile.width)
     x[np.arange(24), np.linspace(0, tile.width - 1, 24).astype(int)] = 1000
-    return Case(softmax_kernel(SoftmaxConfig(tile)), [lambda: [x, np.zeros_like(x)]])
+    return Case(build(SoftmaxConfig(tile)), [lambda: [x, np.zeros_like(x)]])
 
 
 @case("softmax_kernel")
@@ -259,12 +260,25 @@ def _() -> Case:
     return softmax_case(RowTile(600, 32, 1, 8, "memory"))
 
 
-@case("softmax_columns_kernel")
+@case("log_softmax_kernel")
 def _() -> Case:
+    return softmax_case(RowTile(250, 32, 8, 2), log_softmax_kernel)
+
+
+def softmax_columns_case(build: Callable[..., gr.Kernel]) -> Case:
     x = normal(0, 3, 11, 70)
     x[np.arange(70) % 3, np.arange(70) % 11, np.arange(70)] = 1000
-    kernel = kernels.softmax_columns_kernel(kernels.SoftmaxColumnsConfig(rows=4))
-    return Case(kernel, [lambda: [x, np.zeros_like(x)]])
+    return Case(build(kernels.SoftmaxColumnsConfig(rows=4)), [lambda: [x, np.zeros_like(x)]])
+
+
+@case("softmax_columns_kernel")
+def _() -> Case:
+    return softmax_columns_case(kernels.softmax_columns_kernel)
+
+
+@case("log_softmax_columns_kernel")
+def _() -> Case:
+    return softmax_columns_case(log_softmax_columns_kernel)
 
 
 def backward_case(build: Callable[..., gr.Kernel], tile: RowTile, stats: int) -> Case:

@@ -1,4 +1,4 @@
-"""Softmax over rows, each element read once if a row fits on the chip, and over columns, each element read twice."""
+"""Softmax and its logarithm: over rows, read once if a row fits on the chip, and over columns, read twice."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = [
     "SoftmaxColumnsConfig",
     "SoftmaxConfig",
+    "log_softmax_columns_kernel",
+    "log_softmax_kernel",
     "softmax_columns_kernel",
     "softmax_kernel",
 ]
@@ -43,11 +45,13 @@ def _check_types(name: str, what: str, vector: int, dtype: gr.DType, out_dtype: 
     vectors(name, what, vector, dtype, out_dtype or dtype)
 
 
-def _softmax(x: Any, axis: int) -> Any:
+def _softmax(x: Any, axis: int, log: bool) -> Any:
     import numpy as np
 
-    p = np.exp(x - x.max(axis, keepdims=True, initial=-np.inf))
-    return p / p.sum(axis, keepdims=True)
+    distance = x - x.max(axis, keepdims=True, initial=-np.inf)
+    p = np.exp(distance)
+    total = p.sum(axis, keepdims=True)
+    return distance - np.log(total) if log else p / total
 
 
 def softmax_kernel(config: SoftmaxConfig) -> gr.Kernel:
@@ -56,23 +60,33 @@ def softmax_kernel(config: SoftmaxConfig) -> gr.Kernel:
     The arguments are X (M, width), Y (M, width). M is any; rows may have any stride that the vectors divide. As in
     PyTorch, a row with a NaN, with +inf, or with nothing but -inf gives NaN.
     """
-    instance("softmax_kernel", "config", config, SoftmaxConfig)
+    return _of_rows("softmax", config, log=False)
+
+
+def log_softmax_kernel(config: SoftmaxConfig) -> gr.Kernel:
+    """Y = X - max - log(sum(exp(X - max))) over rows; arguments, and what is not finite, as in ``softmax_kernel``."""
+    return _of_rows("log_softmax", config, log=True)
+
+
+def _of_rows(name: str, config: SoftmaxConfig, log: bool) -> gr.Kernel:
+    instance(f"{name}_kernel", "config", config, SoftmaxConfig)
     tile = config.tile
-    with gr.Kernel("softmax", means=lambda X: {"Y": _softmax(X, -1)}) as kernel:
+    with gr.Kernel(name, means=lambda X: {"Y": _softmax(X, -1, log)}) as kernel:
         M = gr.sym("M", max=2**31 - 1)
         X = declare_rows(gr.input, "X", M, tile, config.dtype)
         Y = declare_rows(gr.output, "Y", M, tile, config.out_dtype or config.dtype)
         rows = Rows(tile, M)
         (x,) = rows.keep(X)
-        most, rcp = rows.per_row("most"), rows.per_row("rcp")
+        most, rest = rows.per_row("most"), rows.per_row("log_total" if log else "rcp")
 
         def power(part: Part) -> Any:  # x * log2(e) - max * log2(e) would round products of large numbers
             return gr.exp2((part.take(x) - most) * math.log2(math.e), ftz=True)
 
         most[:] = rows.reduce("max", lambda part: part.inside(part.take(x), -gr.inf))
-        rcp[:] = gr.rcp(rows.reduce("add", lambda part: part.inside(power(part))))
+        finish = gr.log if log else gr.rcp
+        rest[:] = finish(rows.reduce("add", lambda part: part.inside(power(part))))
         for part in rows.parts():
-            part.store(Y, power(part) * rcp)
+            part.store(Y, part.take(x) - most - rest if log else power(part) * rest)
     return kernel
 
 
@@ -102,10 +116,19 @@ def softmax_columns_kernel(config: SoftmaxColumnsConfig) -> gr.Kernel:
     maximum so far and the sum of powers relative to it (online softmax); a second pass writes. Values that are not
     finite give the results of ``softmax_kernel``.
     """
-    instance("softmax_columns_kernel", "config", config, SoftmaxColumnsConfig)
+    return _of_columns("softmax_columns", config, log=False)
+
+
+def log_softmax_columns_kernel(config: SoftmaxColumnsConfig) -> gr.Kernel:
+    """Y[b, :, n] = log(softmax(X[b, :, n])) without rounding between; arguments as in ``softmax_columns_kernel``."""
+    return _of_columns("log_softmax_columns", config, log=True)
+
+
+def _of_columns(name: str, config: SoftmaxColumnsConfig, log: bool) -> gr.Kernel:
+    instance(f"{name}_kernel", "config", config, SoftmaxColumnsConfig)
     c = config
     wide = 32 * c.vector
-    with gr.Kernel("softmax_columns", means=lambda X: {"Y": _softmax(X, -2)}) as kernel:
+    with gr.Kernel(name, means=lambda X: {"Y": _softmax(X, -2, log)}) as kernel:
         B, M = gr.sym("B", max=MOST_BLOCKS_YZ), gr.sym("M", max=2**31 - 1)
         N = gr.sym("N", multiple_of=c.vector, max=2**31 - 1)
         out = c.out_dtype or c.dtype
@@ -121,7 +144,7 @@ def softmax_columns_kernel(config: SoftmaxColumnsConfig) -> gr.Kernel:
         v, most, more, total = (
             gr.fragment(n, [c.rows, wide], gr.fp32, tv, on=threads) for n in ("v", "most", "more", "total")
         )
-        column_most, column_total, rcp = (v.reduced(0, n) for n in ("m", "t", "rcp"))
+        column_most, column_total, rest = (v.reduced(0, n) for n in ("m", "t", "log_total" if log else "rcp"))
         parts, results = (t[b, :, :].tile([c.rows, wide])[:, strip] for t in (X, Y))
         load, store = access("ld.global.nc", align[0]), access("st.global", align[1])
         row, _ = v.coords()
@@ -143,9 +166,9 @@ def softmax_columns_kernel(config: SoftmaxColumnsConfig) -> gr.Kernel:
         gr.reduce("max", column_most, most, axis=0)
         total[:] = total * power(most - column_most)
         gr.reduce("add", column_total, total, axis=0)
-        rcp[:] = gr.rcp(column_total)
+        rest[:] = gr.log(column_total) if log else gr.rcp(column_total)
         for p in gr.loop("q", gr.ceil_div(M, c.rows), unroll=4):
             gr.move(x, parts[p], atom=load)
-            y[:] = power(x - column_most) * rcp
+            y[:] = x - column_most - rest if log else power(x - column_most) * rest
             gr.move(results[p], y, atom=store)
     return kernel
