@@ -25,14 +25,37 @@ GROUPS = (
         "kernel",
         "Kernels and arguments",
         "A kernel, what it is declared with, and what it can be asked.",
-        ("kernel", "declare", "check", "simulate", "report", "dtypes", "sym", "references", "promise", "launches"),
+        (
+            "kernel",
+            "declare",
+            "check",
+            "simulate",
+            "watched",
+            "report",
+            "dtypes",
+            "sym",
+            "references",
+            "promise",
+            "launches",
+        ),
     ),
     Group("layouts", "Layouts", "CuTe's layout algebra ([explained](../layouts.md)).", ("layout",)),
     Group(
         "specs",
         "Specs, expressions, control",
         "What is written inside of a kernel ([explained](../language.md)).",
-        ("specs", "expressions", "integers", "registers", "combined", "control", "barriers", "_core"),
+        (
+            "specs",
+            "expressions",
+            "integers",
+            "registers",
+            "combined",
+            "ordered",
+            "indexed",
+            "control",
+            "barriers",
+            "_core",
+        ),
     ),
     Group(
         "atoms",
@@ -80,6 +103,7 @@ PACKAGES = ("timings", "plan", "kernels", "ops", "nn", "integrations.transformer
 RESULTS = {
     "check": ("CheckError", "CheckResult", "Mutant"),
     "simulate": ("SimulationStats", "Sync"),
+    "watched": ("Step", "Steps", "Watched", "Wrote"),
     "report": ("AccessRow", "Occupancy", "Report", "WidthLimit"),
 }
 
