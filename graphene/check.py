@@ -75,7 +75,7 @@ class Worst(NamedTuple):
     call: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CheckResult:
     """The outcome of ``kernel.check()``; true if nothing was found, and what the kernel promises was judged.
 
@@ -112,6 +112,11 @@ class CheckResult:
     def worst_error(self) -> float | None:
         """The error of ``worst``."""
         return self.worst.error if self.worst is not None else None
+
+    def __repr__(self) -> str:
+        first, *more = str(self).splitlines()
+        found = f"{len(self.errors)} errors, " if self.errors else ""
+        return f"<CheckResult: {found}{first}{f' and {len(more)} lines more' * bool(more)}>"
 
     def __str__(self) -> str:
         if self.errors:

@@ -265,7 +265,9 @@ def _function(op: str, on_number: Callable[[float], float]) -> Callable[[Any], A
 
 
 def _modes(ftz: bool, accuracy: str) -> dict[str, Any]:
-    if accuracy not in ("default", "full", "approx"):
+    if not isinstance(ftz, bool):
+        raise TypeError(f"ftz must be True or False, got {ftz!r}")
+    if not isinstance(accuracy, str) or accuracy not in ("default", "full", "approx"):
         _core.fail("ATOM_ATTR", 'accuracy is "default", "full" or "approx"', [f"got: {accuracy!r}"], "leave it out")
     return ({"ftz": True} if ftz else {}) | ({} if accuracy == "default" else {"accuracy": accuracy})
 

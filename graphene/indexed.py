@@ -23,6 +23,9 @@ class Gathered:
     __slots__ = ("_page", "_table", "_tensor")
 
     def __init__(self, tensor: Tensor, table: Tensor, page: int | None) -> None:
+        _check("gathered" if page is None else "paged", tensor, table, 1 if page is None else 2)
+        if page is not None and (isinstance(page, bool) or not isinstance(page, int) or page < 1):
+            raise TypeError(f"a page has a number of rows, got {page!r}")
         self._tensor, self._table, self._page = tensor, table, page
 
     @property
@@ -78,7 +81,6 @@ def gathered(x: Tensor, rows: Tensor) -> Gathered:
     the access is not made. Rows that are written twice are a race, for which gr.atomic is. Raises LayoutError
     TENSOR_RANK, TENSOR_INDEX.
     """
-    _check("gathered", x, rows, 1)
     return Gathered(x, rows, None)
 
 

@@ -106,7 +106,7 @@ _AGENT_COLUMNS = ("where", "agent", "from -> to", "atom", "count", "bytes", "flo
 _BARRIER_COLUMNS = ("barrier", "", "stages", "arrivals a phase", "phases")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """The work of the memory system for a kernel.
 
@@ -217,6 +217,10 @@ class Report:
             narrow = "narrow: " + ", ".join(dict.fromkeys(x.what for x in r.limits)) if r.limits else ""
             out.append((r.where, r.op, r.buffer, r.atom, str(r.vector_bytes), str(r.requests), *figures, narrow))
         return out
+
+    def __repr__(self) -> str:
+        ran = f"{self.blocks} of {self.grid_blocks} blocks"
+        return f"<Report of {self.name} for {self.arch}: {len(self.rows)} accesses, {ran}>"
 
     def __str__(self) -> str:
         tables = [(_COLUMNS, self._table()), (_AGENT_COLUMNS, self._agents_table())]

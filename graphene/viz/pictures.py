@@ -12,6 +12,8 @@ from graphene import _core
 from graphene._core import ComposedLayout, Layout, Swizzle
 from graphene.errors import LayoutError
 from graphene.viz.grid import Cell, draw_grid, ramp, shade
+from graphene.viz.nest import draw_kernel
+from graphene.viz.timeline import Trace
 
 __all__ = ["draw_layout", "draw_levels", "draw_swizzle", "draw_tiling", "draw_tv", "svg"]
 
@@ -303,15 +305,19 @@ def _draw(obj: Any, tile: Any, of: Any) -> str:
         return _draw_fragment(obj)
     if hasattr(obj, "levels") and hasattr(obj, "offset"):
         return _draw_tensor(obj, of)
+    if isinstance(obj, Trace):
+        return obj.timeline()
+    if isinstance(obj, _core.Launcher):
+        return draw_kernel(str(obj))
     raise TypeError(f"nothing draws a {type(obj).__name__}")
 
 
 def svg(obj: Any, path: str | Path | None = None, *, tile: Any = None, of: Any = None) -> str:
     """A picture as standalone SVG text, which is also written to `path` if that is given.
 
-    obj: a Layout (or its text), a ComposedLayout, a Swizzle, a tensor, a thread tensor, a fragment or an operand of an
-    atom. tile: draw a Layout as a thread-value layout of a tile of this shape, such as (16, 8) or "m16,n8". of: draw a
-    tiled tensor on the tensor (or layout) that it came from.
+    obj: a Layout (or its text), a ComposedLayout, a Swizzle, a tensor, a thread tensor, a fragment, an operand of an
+    atom, a kernel (its statements, nested) or a trace (its timeline). tile: draw a Layout as a thread-value layout of a
+    tile of this shape, such as (16, 8) or "m16,n8". of: draw a tiled tensor on the tensor (or layout) it came from.
     Raises LayoutError LAYOUT_PICTURE for sizes that are symbolic or too large, TypeError for anything else.
     """
     text = _draw(obj, tile, of)

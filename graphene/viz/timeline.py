@@ -20,7 +20,7 @@ _DASHED = ' stroke="#c0392b" stroke-dasharray="3,2"'
 _COLUMNS, _MOST = 4, 20  # of the legend: how wide, and how many lines of Python it names
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trace:
     """The work of the first block of a simulation. It shows what waits for what, not how long it takes on a device."""
 
@@ -36,6 +36,9 @@ class Trace:
     def steps(self) -> int:
         """The last step of any warp."""
         return max((e.end for e in self.events), default=0)
+
+    def __repr__(self) -> str:
+        return f"<Trace of {self.name}: {self.warps} warps, {self.steps} steps, {len(self.events)} events>"
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.warps} warps, {self.steps} steps"]
