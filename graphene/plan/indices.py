@@ -231,7 +231,11 @@ def into_graph(g: Graph, inputs: dict[str, tuple[list[int], Any]], outputs: list
     every = [n for r in roots for n in r.walk()]
     reads = [n for n in every if n.op == "input"]
     lists = [dim for n in reads for dim in n.digits] + [dim for *_, dims, _ in outputs for dim in dims]
-    _merge(lists, [n for n in every if n.op == "sum"])
+    sums = [n for n in every if n.op == "sum"]
+    _merge(lists, sums)
+    for r in roots:  # digits that were cut in different ways are whole now
+        _rename_sums(r)
+    _merge(lists, sums)
     reads.sort(key=lambda n: list(inputs).index(n.name))
     axis_of: dict[Digit, Axis] = {}
     for d in (d for dim in [*(dim for n in reads for dim in n.digits), *lists] for d in leaves(dim)):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import graphene as gr
 from graphene import arrange
-from graphene.plan.form import none
+from graphene.plan.form import Statistic, none
 from graphene.plan.graph import REDUCTIONS, Axis, Graph, Output, Value
 from graphene.plan.products import MATRIX_ATOMS, Shared, Tile, accesses_of, lay_out, moved, size_of, vector_bytes
 from graphene.report import occupancy
@@ -29,6 +29,8 @@ class StreamForm:
     """``p = f(dot(Q, K, d))`` over (rows, s), then ``dot(p, V, s)`` and ``sum(p, s)``, then a pointwise result.
 
     ``score``: what p is a function of, ``top``: its maximum along s where p is ``exp(score - top)``, else None.
+    ``left``: the first operand, Q or an expression of it and of vectors along d. ``statistics``: reductions of Q or K
+    along d that the score is a function of, too.
     """
 
     output: Output
@@ -46,7 +48,9 @@ class StreamForm:
     q: Value
     k: Value
     v: Value
+    left: Value
     dtype: Any = None
+    statistics: list[Statistic] = field(default_factory=list)
     tile: Tile = field(default_factory=lambda: Tile(16, 16, 16, 2, (1, 1)))
     shared: dict[str, Shared] = field(default_factory=dict)
     at: dict[str, int] = field(default_factory=dict)
@@ -58,7 +62,16 @@ class StreamForm:
 
     def inputs(self) -> list[Value]:
         """In the order of the graph."""
-        return sorted((self.q, self.k, self.v), key=lambda v: v.number)
+        return sorted((self.q, self.k, self.v, *self.factors()), key=lambda v: v.number)
+
+    def factors(self) -> list[Value]:
+        """Vectors along d that the first operand is computed with."""
+        found = {v.number: v for v in self.left.walk() if v.op == "input" and v is not self.q}
+        return list(found.values())
+
+    def on(self, side: str) -> list[Statistic]:
+        """The statistics of Q, "left", or of K, "right"."""
+        return [s for s in self.statistics if s.side == side]
 
     def small_sizes(self, sizes: dict[str, int]) -> tuple[dict[str, int], dict[str, int]]:
         """Two tiles of rows, and three of the stream with the same rest; one member of each batch axis, or two."""
@@ -113,9 +126,10 @@ def read(g: Graph) -> StreamForm:
     p, v = second.args
     if first not in list(p.walk()):
         p, v = v, p
-    q, k = first.args
-    if rows not in q.axes:
-        q, k = k, q
+    left, k = first.args
+    if rows not in left.axes:
+        left, k = k, left
+    q = _first_operand(left, rows, depth)
     for value, of, own in (
         (q, "the first", (rows, depth)),
         (k, "the second", (stream, depth)),
@@ -133,7 +147,8 @@ def read(g: Graph) -> StreamForm:
     sums = [x for x in out.value.walk() if x.op in REDUCTIONS and "axis" in x.more]
     tops = [x for x in sums if x.op == "max" and x.more["axis"] is stream]
     totals = [x for x in sums if x.op == "sum" and x.more["axis"] is stream and x.args[0] is p]
-    if len(sums) != len(tops) + len(totals) or len(tops) > 1 or len(totals) > 1:
+    statistics = [_statistic(x, q, k) for x in sums if x.more["axis"] is depth]
+    if len(sums) != len(tops) + len(totals) + len(statistics) or len(tops) > 1 or len(totals) > 1:
         none("statistics of a product's elements are their maximum and the sum of what is multiplied again")
     top = tops[0] if tops else None
     score = p
@@ -142,7 +157,7 @@ def read(g: Graph) -> StreamForm:
         if minus is None or minus.op != "sub" or minus.args[1] is not top or minus.args[0] is not top.args[0]:
             none(f"{top.line}: a maximum is followed along a stream in exp(x - max(x)) only")
         score = top.args[0]
-    known = {first.number, second.number, *(t.number for t in totals)}
+    known = {first.number, second.number, *(t.number for t in totals), *(x.value.number for x in statistics)}
     _pointwise(score, known)
     if top is None:
         _pointwise(p, known)
@@ -156,7 +171,31 @@ def read(g: Graph) -> StreamForm:
         none(f"the result of a product of products has the operands' type, got {out.dtype}")
     total = totals[0] if totals else None
     return StreamForm(out, tuple(batch), rows, columns, stream, depth, first, second, p, score, top, total, q, k, v,
-                      q.more["dtype"])  # fmt: skip
+                      left, q.more["dtype"], statistics)  # fmt: skip
+
+
+def _first_operand(left: Value, rows: Axis, depth: Axis) -> Value:
+    """The input over rows of an expression of it and of vectors along the sum."""
+    inputs = {x.number: x for x in left.walk() if x.op == "input"}
+    over = [x for x in inputs.values() if rows in x.axes]
+    if len(over) != 1:
+        none(f"{left.line}: the first operand is an expression of one input over rows {rows.name}")
+    for x in inputs.values():
+        if x is not over[0] and x.more["stored"] != (depth,):
+            none(f"{left.line}: the first operand is an expression of an input and of vectors along {depth.name}",
+                 f"got: {x.name} over ({_names(x.axes)})")  # fmt: skip
+    if left.op != "input":
+        _pointwise(left, set(inputs))
+    return over[0]
+
+
+def _statistic(x: Value, q: Value, k: Value) -> Statistic:
+    """A reduction along the first product's sum: of elements of Q, or of K."""
+    inputs = {y.number for y in x.args[0].walk() if y.op == "input"}
+    if inputs not in ({q.number}, {k.number}):
+        none(f"{x.line}: a statistic along {x.more['axis'].name} of something else than {q.name} or {k.name}")
+    _pointwise(x.args[0], inputs)
+    return Statistic(x, "left" if inputs == {q.number} else "right")
 
 
 def _reached(v: Value, stop: set[int]) -> list[Value]:
@@ -183,7 +222,8 @@ def registers(f: StreamForm, t: Tile) -> int:
     """About the registers without which a thread spills: scores, sums, weights and queries, a slice of the others."""
     rows, depth, columns = t.m // t.warps[0], f.depth.size or 0, f.columns.size or 0
     words = rows * (t.n + columns) + (rows * (t.n + depth) + SLICE * max(t.n, columns)) // 2
-    return words // 32 + 44
+    norms = len(f.on("right")) * 3 * t.n // 8 + len(f.on("left")) * rows // 8
+    return words // 32 + norms + 44
 
 
 SLICE = 16
@@ -223,6 +263,13 @@ def decide(d: Decisions, g: Graph, sizes: dict[str, int], device: Device) -> Str
         d.put("rewrite.running_maximum", True, "sums so far shrink when the maximum grows: one pass over the stream")
     else:
         d.put("p.range", "as given", "without a maximum, elements that are multiplied again may leave the type's range")
+    for i, x in enumerate(f.statistics):
+        if x.side == "left":
+            d.put(f"s{i}.where", "registers", f"once, of {f.q.name}'s fragments, whose rows are those of the sums")
+        else:
+            d.put(f"s{i}.where", "lanes exchange it", f"each step, rows of {f.k.name}'s fragments become columns")
+    if f.left.op != "input":
+        d.put("queries.where", "registers", f"computed once of {f.q.name} and {_names(f.factors())}, rounded once")
     d.put("p.where", "registers", "the sums of one product have the owners of the other's operand; rounded once")
     f.store_bytes = vector_bytes(f.columns, 2)
     mma = gr.atom(MATRIX_ATOMS[str(f.dtype)])
@@ -253,9 +300,9 @@ def decide(d: Decisions, g: Graph, sizes: dict[str, int], device: Device) -> Str
     )
     d.put("slots.ahead", f.ahead, "steps that copies run ahead of products")
     alive: dict[Any, arrange.Alive] = {}
-    for name, x in f.shared.items():
+    for name, tensor in f.shared.items():
         first, end = (1, 2) if name == "sResult" else (0, 1)
-        alive[name] = arrange.Alive(x.bytes, first, end, x.align)
+        alive[name] = arrange.Alive(tensor.bytes, first, end, tensor.align)
     packed = arrange.pack(alive)
     f.at = {str(n): at for n, at in packed.at.items()}
     f.over = {str(n): [str(o) for o in packed.over(n, alive)] for n in alive}
@@ -279,6 +326,7 @@ def _us(f: StreamForm, t: Tile, rows: int, stream: int, batch: int, need: int, r
     loads = 2 * t.n * (depth + columns)
     on_chip = (loads + warps * loads) / 128
     special = t.m * t.n / 16  # exponentials: 16 a clock
+    special += len(f.on("right")) * warps * t.n * depth / 64  # every warp has its own copy of the keys' statistics
     found = occupancy(device.arch, t.threads, need, regs)
     most = max(1, found.blocks_per_sm) if found is not None else 1
 

@@ -73,6 +73,26 @@ def attention(split: int) -> mirage.KernelGraph:
     return graph
 
 
+def test_one_tensor_cut_in_different_ways_is_one_tensor() -> None:
+    """The sum that is divided by comes from scores of its own, whose keys no grid cuts."""
+    graph = mirage.new_kernel_graph()
+    Q, K, V = graph.new_input((2, 16, 16)), graph.new_input((2, 16, 64)), graph.new_input((2, 64, 16))
+    tb = mirage.new_threadblock_graph((2, 4, 1), (128, 1, 1), 2)
+    q, k, v = tb.new_input(Q, (0, -1)), tb.new_input(K, (0, 2), 2), tb.new_input(V, (0, 1), 1)
+    tb.new_output(tb.forloop_accum(tb.matmul(tb.exp(tb.matmul(q, k)), v)), (0, 2))
+    (parts,) = graph.customized([Q, K, V], tb)
+    last = mirage.new_threadblock_graph((2, 1, 1), (128, 1, 1), 1, 16)
+    last.new_output(last.forloop_accum(last.new_input(parts, (0,), -1), "sum_todimx"), (0,))
+    total = graph.reduction(graph.exp(graph.matmul(Q, K)), 2)
+    graph.mark_output(graph.div(graph.customized([parts], last)[0], total))
+    g, rng = graph.graph(), np.random.default_rng(0)
+    assert [v.name for v in g.inputs] == ["X0", "X1", "X2"]
+    arrays = [0.3 * rng.standard_normal(s) for s in ((2, 16, 16), (2, 16, 64), (2, 64, 16))]
+    got = g.evaluate({f"X{i}": x for i, x in enumerate(arrays)})["O0"]
+    assert np.allclose(got, reference("attention", *arrays), rtol=1e-11)
+    assert g.plan("sm_80").decisions["p.range"].value == "as given"
+
+
 def reference(name: str, *x: Any) -> Any:
     if name == "rms_linear":
         return (x[0] / np.sqrt((x[0] ** 2).mean(1, keepdims=True))) @ x[1]

@@ -42,8 +42,31 @@ def exponentials() -> plan.Graph:
     return g
 
 
+def normalised() -> plan.Graph:
+    """Queries and keys are divided by their root mean squares, queries times a vector; heads share keys."""
+    h, j, q, s, d, e = plan.axes(h=2, j=2, q=20, s=72, d=32, e=32)
+    with plan.graph("normalised") as g:
+        Q, K = g.input("Q", [h, j, q, d], gr.fp16), g.input("K", [h, s, d], gr.fp16)
+        V, gamma = g.input("V", [h, s, e], gr.fp16), g.input("gamma", [d], gr.fp16)
+        queries, keys = (t * plan.rsqrt(plan.mean(t * t, d) + 1e-6) for t in (Q, K))
+        weights = plan.softmax(plan.dot(queries * gamma, keys, d) * 0.2, s)
+        g.output("O", plan.dot(weights, V, s), [h, j, q, e], gr.fp16)
+    return g
+
+
+def largest() -> plan.Graph:
+    """Keys lie across, statistics are of inputs as they are, and nothing divides by a sum."""
+    q, s, d, e = plan.axes(q=16, s=64, d=32, e=32)
+    with plan.graph("largest") as g:
+        Q, K, V = (g.input(n, a, gr.fp16) for n, a in (("Q", [q, d]), ("K", [d, s]), ("V", [s, e])))
+        score = plan.dot(Q, K, d) / (plan.max(plan.abs(Q), d) + plan.max(plan.abs(K), d) + plan.abs(plan.sum(K, d)) + 8)
+        g.output("O", plan.dot(plan.sigmoid(score), V, s), [q, e], gr.fp16)
+    return g
+
+
 SMALL = "16x32 by 1 warps, 2 stages"
-GRAPHS = {"attention": (attention, {"q": 64, "s": 64}), "grouped": (grouped, {}), "exponentials": (exponentials, {})}
+GRAPHS = {"attention": (attention, {"q": 64, "s": 64}), "grouped": (grouped, {}), "exponentials": (exponentials, {}),
+          "normalised": (normalised, {}), "largest": (largest, {})}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -55,11 +78,16 @@ def test_planned_streams_keep_their_promise(name: str) -> None:
     assert found.conflicts == 0
     assert max(map(len, p.source().splitlines())) <= 120
     assert plan.Plan.from_json(p.json()).source() == p.source()
-    assert ("rewrite.running_maximum" in p.decisions) == (name != "exponentials") == ("p.range" not in p.decisions)
+    assert (
+        ("rewrite.running_maximum" in p.decisions)
+        == (name not in ("exponentials", "largest"))
+        == ("p.range" not in p.decisions)
+    )
 
 
-def test_planned_streams_compute_their_graph() -> None:
-    p = exponentials().plan("sm_80")
+@pytest.mark.parametrize("make", [exponentials, normalised, largest])
+def test_planned_streams_compute_their_graph(make: Any) -> None:
+    p = make().plan("sm_80")
     rng = np.random.default_rng(0)
     sizes = {v.name: [a.size for a in v.more["stored"]] for v in p.graph.inputs}
     arrays = {n: rng.standard_normal(x).astype(np.float16) for n, x in sizes.items()}
@@ -81,10 +109,21 @@ def test_pins_of_streams() -> None:
     ("build", "message"),
     [
         (
-            lambda Q, K, V, d, s: plan.dot(plan.exp(plan.dot(plan.exp(Q), K, d)), V, s),
-            "the first operand is an input",
+            lambda Q, K, V, d, s: plan.dot(plan.exp(plan.dot(Q, plan.exp(K), d)), V, s),
+            "the second operand is an input",
         ),
-        (lambda Q, K, V, d, s: plan.dot(plan.exp(plan.dot(Q, K, d) / plan.sum(K, d)), V, s), "statistics of a product"),
+        (
+            lambda Q, K, V, d, s: plan.dot(plan.exp(plan.dot(Q, K, d) / plan.sum(plan.dot(Q, K, d), s)), V, s),
+            "statistics of a product",
+        ),
+        (
+            lambda Q, K, V, d, s: plan.dot(plan.exp(plan.dot(Q, K, d)), V, s) * plan.sum(Q, d),
+            "sum between the products, or behind them",
+        ),
+        (
+            lambda Q, K, V, d, s: plan.dot(plan.exp(plan.dot(Q * plan.exp(K), K, d)), V, s),
+            "the first operand is an expression of an input and",
+        ),
         (
             lambda Q, K, V, d, s: plan.dot(plan.dot(Q, K, d) - plan.max(plan.dot(Q, K, d), s), V, s),
             "a maximum is followed along a stream",
