@@ -32,6 +32,8 @@ __all__ = [
 ]
 
 WARP = 32
+MOST_ELEMS = 1 << 20  # of a tile
+MOST = 1 << 31  # of weights, distances, slots, bytes
 
 
 def refuse(message: str, *details: str, fix: str = "") -> Any:
@@ -44,6 +46,8 @@ def bits_of(dtype: Any) -> int:
     bits = getattr(dtype, "bits", dtype)
     if not isinstance(bits, int) or isinstance(bits, bool):
         raise TypeError(f"a dtype, or a number of bits, is needed, got {dtype!r}")
+    if not 0 < bits <= 128:
+        refuse("an element has 1 to 128 bits", f"got: {bits}")
     return bits
 
 
@@ -62,12 +66,33 @@ class TileAccess:
     name: str = "access"
 
 
+def _count(what: str, n: Any) -> int:
+    """A number of 32 bits; the core says where it must not be negative."""
+    if not isinstance(n, int) or isinstance(n, bool):
+        raise TypeError(f"{what} is an integer, got {n!r}")
+    if not -MOST <= n < MOST:
+        refuse(f"{what} has more than 32 bits", f"got: {n}")
+    return n
+
+
+def _names(what: str, names: Any) -> list[Any]:
+    """Names of anything that may be the key of a dict."""
+    if not isinstance(names, (list, tuple, range, str, set, dict)):
+        raise TypeError(f"{what} are a list of names, got {names!r}")
+    out = list(names)
+    if not all(isinstance(n, Hashable) for n in out):
+        raise TypeError(f"{what} have names that can be keys of a dict, got {out!r}")
+    return out
+
+
 def _sizes(rows: int, columns: int, *more: int) -> None:
     for n in (rows, columns, *more):
         if not isinstance(n, int) or isinstance(n, bool):
             raise TypeError(f"sizes of tiles are integers, got {n!r}")
         if n < 1:
             refuse("sizes of tiles are positive", f"got: {n}")
+    if rows * columns > MOST_ELEMS:
+        refuse("a tile that shared memory cannot hold", f"got: {rows} x {columns} elements")
 
 
 def matrices(rows: int, columns: int, dtype: Any) -> TileAccess:
@@ -104,6 +129,10 @@ def fragments(rows: int, columns: int, tv: Layout, shape: tuple[int, int], elems
     The tiles stand at every place of the tile; with `across` they are transposed there. The first 32 threads of `tv`
     are a warp.
     """
+    if not isinstance(across, bool):
+        raise TypeError(f"across must be True or False, got {across!r}")
+    if not (isinstance(tv, Layout) and tv.rank == 2) or not (isinstance(shape, (tuple, list)) and len(shape) == 2):
+        raise TypeError(f"a thread-value layout, and rows and columns of its tile, are needed, got {tv!r}, {shape!r}")
     _sizes(rows, columns, *shape, elems)
     table = [[tv((t, v)) for v in range(tv.shape[1] if isinstance(tv.shape[1], int) else math.prod(_flat(tv.shape[1])))]
              for t in range(min(WARP, math.prod(_flat(tv.shape[0]))))]  # fmt: skip
@@ -145,8 +174,15 @@ def arrange(
     VerifyError PLAN_GRAPH.
     """
     _sizes(rows, columns)
-    given = [(a.elems, a.requests) for a in accesses]
-    found = _core.plan_swizzles(rows, columns, bits_of(dtype), given, most_padding)
+    if not (isinstance(accesses, (list, tuple)) and all(isinstance(a, TileAccess) for a in accesses)):
+        raise TypeError(f"accesses= takes a list of TileAccess, got {accesses!r}")
+    bits, padding = bits_of(dtype), max(0, min(_count("most_padding", most_padding), 64))
+    try:
+        found = _core.plan_swizzles(rows, columns, bits, [(a.elems, a.requests) for a in accesses], padding)
+    except TypeError:
+        raise TypeError(
+            f"a TileAccess has a number of elements and requests of (lane, row, column), got {accesses!r}"
+        ) from None
     return [Arrangement(s if s.bits else None, *rest) for s, *rest in found]
 
 
@@ -178,18 +214,25 @@ def fewest_barriers(
     `early` (copies) stand as many barriers ahead of the others as they can. Raises VerifyError PLAN_GRAPH where an
     operation must come before itself.
     """
-    names = list(operations)
+    names = _names("operations", operations)
     number = {name: i for i, name in enumerate(names)}
     if len(number) != len(names):
         refuse("operations of a schedule have different names", f"got: {names}")
+    if not isinstance(edges, Iterable) or isinstance(edges, (str, bytes)):
+        raise TypeError(f"edges= takes a list of (before, after, weight, distance), got {edges!r}")
     given = []
     for edge in edges:
+        if not (isinstance(edge, (tuple, list)) and len(edge) == 4):
+            raise TypeError(f"a dependence is (before, after, weight, distance), got {edge!r}")
         u, v, weight, distance = edge
-        for name in (u, v):
+        for name in _names("dependences", (u, v)):
             if name not in number:
                 refuse("a dependence of an operation that does not exist", f"want: one of {names}", f"got: {name!r}")
-        given.append((number[u], number[v], weight, distance))
-    barriers, slot = _core.plan_slots(len(names), given, [number[e] for e in early])
+        given.append((number[u], number[v], _count("a weight", weight), _count("a distance", distance)))
+    ahead = _names("early operations", early)
+    if unknown := [e for e in ahead if e not in number]:
+        refuse("an early operation that does not exist", f"want: one of {names}", f"got: {unknown[0]!r}")
+    barriers, slot = _core.plan_slots(len(names), given, [number[e] for e in ahead])
     return Slots(barriers, dict(zip(names, slot, strict=True)))
 
 
@@ -235,8 +278,11 @@ def pack(objects: Mapping[Hashable, Alive], most_nodes: int = 200_000) -> Packin
     Branch and bound, exact unless it looks at more than `most_nodes` partial packings; the result says so. Raises
     VerifyError PLAN_GRAPH for an object without bytes or without a slot.
     """
-    given = [(o.bytes, o.align, o.first, o.end) for o in objects.values()]
-    total, bound, at, optimal = _core.plan_pack(given, most_nodes)
+    if not (isinstance(objects, Mapping) and all(isinstance(o, Alive) for o in objects.values())):
+        raise TypeError(f"objects= takes gr.plan.Alive by name, got {objects!r}")
+    parts = [(o.bytes, o.align, o.first, o.end) for o in objects.values()]
+    given = [(_count("bytes", b), _count("align", a), _count("first", f), _count("end", e)) for b, a, f, e in parts]
+    total, bound, at, optimal = _core.plan_pack(given, _count("most_nodes", most_nodes))
     return Packing(total, bound, dict(zip(objects, at, strict=True)), optimal)
 
 
@@ -255,6 +301,22 @@ class Choice:
     alternatives: dict[Hashable, list[tuple[Any, float]]]
 
 
+def _pairs(costs: Any) -> list[Any]:
+    pairs = list(costs) if isinstance(costs, Iterable) else [costs]
+    for pair in pairs:
+        if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and callable(pair[1])):
+            raise TypeError(f"a cost is (variables, function of their values), got {pair!r}")
+    return pairs
+
+
+def _cost(found: Any) -> float:
+    if not isinstance(found, (int, float)):
+        raise TypeError(f"a cost is a number, got {found!r}")
+    if not (found == math.inf or -1e300 < found < 1e300):
+        refuse("a cost is a number of less than 1e300, or infinity", f"got: {found!r}")
+    return float(found)
+
+
 def choose(
     domains: Mapping[Hashable, Sequence[Any]],
     costs: Iterable[tuple[Sequence[Hashable], Callable[..., float]]],
@@ -268,15 +330,24 @@ def choose(
     PLAN_PIN where a pinned value is not of its domain or leaves no combination; VerifyError PLAN_LIMIT where a table
     would have more than `most_entries`, PLAN_GRAPH for a cost of an unknown variable.
     """
+    most = _count("most_entries", most_entries)
+    if not (isinstance(domains, Mapping) and all(isinstance(v, (list, tuple, range, str)) for v in domains.values())):
+        raise TypeError(f"domains= takes a list of values for each variable, got {domains!r}")
+    if not (pin is None or isinstance(pin, Mapping)):
+        raise TypeError(f"pin= takes a value for each pinned variable, got {pin!r}")
     names = list(domains)
     number = {name: i for i, name in enumerate(names)}
     values = {name: list(v) for name, v in domains.items()}
     factors = []
-    for scope, cost in costs:
+    for pair in _pairs(costs):
+        scope, cost = _names("the variables of a cost", pair[0]), pair[1]
         for name in scope:
             if name not in number:
                 refuse("a cost of a variable that does not exist", f"want: one of {names}", f"got: {name!r}")
-        table = [float(cost(*combination)) for combination in itertools.product(*(values[n] for n in scope))]
+        if (entries := math.prod(len(values[n]) for n in scope)) > most:
+            _core.fail("PLAN_LIMIT", "a table of costs is too large", [f"want: at most {most} entries",
+                       f"got: {entries} of {scope}"], "split the cost into some of fewer variables")  # fmt: skip
+        table = [_cost(cost(*combination)) for combination in itertools.product(*(values[n] for n in scope))]
         factors.append(([number[n] for n in scope], table))
     sizes = [len(v) for v in values.values()]
 
@@ -289,7 +360,7 @@ def choose(
 
     fixed = {}
     for name, value in (pin or {}).items():
-        if name not in number or value not in values[name]:
+        if name not in number or not any(v is value or (type(v) is type(value) and v == value) for v in values[name]):
             want = f"one of {values[name]}" if name in number else f"a name of {names}"
             _core.fail("PLAN_PIN", f"{name} cannot be pinned to {value!r}", [f"want: {want}"])
         fixed[name] = values[name].index(value)

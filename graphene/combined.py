@@ -28,6 +28,12 @@ def _one_of(call: str, name: str, value: Any, known: Any) -> None:
     _core.fail("VERIFY_OPERATION", f"gr.{call} has no {name} {value!r}", [f"want: {', '.join(known)}"], "")
 
 
+def flag(call: str, name: str, value: Any) -> None:
+    """Raises TypeError unless a value is True or False."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{call}: {name} must be True or False, got {value!r}")
+
+
 _COMBINES = ("add", "min", "max", "and", "or", "xor", "exchange", "cas")
 
 
@@ -48,6 +54,7 @@ def atomic(
     """
     _one_of("atomic", "op", op, _COMBINES)
     _one_of("atomic", "scope", scope, ("cta", "gpu", "sys"))
+    flag("atomic", "fetch", fetch)
     if not isinstance(place, Tensor):
         raise TypeError(f"atomic takes a place in memory, got {place!r}")
     if (expected is None) == (op == "cas"):
@@ -147,6 +154,7 @@ def scan(op: str, x: Tensor, on: ThreadTensor, exclusive: bool = False, starts: 
     SPEC_GROUP; LayoutError REDUCE_FRAGMENT.
     """
     _registers(x, "scan")
+    flag("scan", "exclusive", exclusive)
     if starts is not None:
         return _segmented(op, x, starts, on, exclusive)
     identity, group = _identity(op, x.dtype), Group(on, "scan")

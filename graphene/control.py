@@ -245,6 +245,8 @@ def _tell(op: str, condition: Any, values: tuple[Any, ...]) -> None:
     texts, shown = [], []
     for v in values:
         if isinstance(v, str):
+            if not v.isascii() and v.encode(errors="replace").decode() != v:
+                raise TypeError(f"{op}: a text must be of Unicode's characters, got {v!r}")
             texts.append(v)
         elif isinstance(v, Expression):
             shown.append(let(_core.unique_name("shown"), v))

@@ -365,7 +365,10 @@ def fmod(x: Any, y: Any) -> Any:
     if _is_array(x) or _is_array(y):
         import numpy as np
 
-        return np.fmod(x, y)
+        try:
+            return np.fmod(x, y)
+        except (AttributeError, TypeError):
+            raise TypeError(f"gr.fmod takes numbers, arrays of them or registers, got {x!r} and {y!r}") from None
     return _binary("fmod", x, y) if _is_operand(x) or _is_operand(y) else math.fmod(x, y)
 
 

@@ -285,4 +285,8 @@ def count_access(tile: Any, tv: Layout, dtype: Any, swizzle: Swizzle | None = No
     bits = getattr(dtype, "bits", dtype)
     if not isinstance(bits, int):
         raise TypeError(f"a dtype, or a number of bits, is needed, got {dtype!r}")
+    if not (swizzle is None or isinstance(swizzle, Swizzle)):
+        raise TypeError(f"swizzle= takes a gr.Swizzle, got {swizzle!r}")
+    if not 0 < bits <= 128:
+        _core.fail("LAYOUT_SIZE", "an element has 1 to 128 bits", [f"got: {bits}"], "")
     return AccessCount(*_core.count_access(tile, tv, bits, swizzle or Swizzle(0, 0, 0)))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from graphene import _core
 from graphene._core import Tensor, ThreadTensor
-from graphene.combined import LANES, Group
+from graphene.combined import LANES, Group, flag
 from graphene.control import barrier, if_
 from graphene.declare import alloc
 from graphene.dtypes import RF, SH, pred
@@ -133,6 +133,9 @@ def _powers(call: str, count: int, what: str) -> None:
 
 
 def _records(call: str, keys: Tensor, values: Sequence[Tensor], last_first: bool) -> _Records:
+    flag(call, "descending", last_first)
+    if not isinstance(values, (list, tuple)):
+        raise TypeError(f"{call}: values is a list of registers, got {values!r}")
     for t in (keys, *values):
         if not isinstance(t, Tensor):
             raise TypeError(f"{call} takes registers of each thread, got {t!r}")

@@ -53,8 +53,7 @@ def let(name: str, value: Any, dtype: DType | None = None, shape: Sequence[int] 
     if of is None:
         _core.fail("POINTWISE_TYPE", "a number has no type of its own", [f"got: {value!r}"],
                    f'say which it is to have: gr.let("{name}", {value!r}, gr.fp32)')  # fmt: skip
-    sizes = _shape_of(value) if shape is None else list(shape)
-    register = alloc(name, sizes, of, RF)
+    register = alloc(name, _shape_of(value) if shape is None else shape, of, RF)
     _core.record_pointwise(register, _nodes(value))
     return register
 
@@ -68,6 +67,10 @@ def load(x: Tensor, dtype: DType | None = None, name: str | None = None, **attrs
     """
     if not isinstance(x, Tensor):
         raise TypeError(f"load takes a tensor, got {type(x).__name__}")
+    if not (dtype is None or isinstance(dtype, DType)):
+        raise TypeError(f"a dtype must be one of gr.fp16, gr.fp32, gr.i32, ..., got {dtype!r}")
+    if not (name is None or isinstance(name, str)):
+        raise TypeError(f"names must be a string, got {name!r}")
     own = name or _core.unique_name(f"{x.name or 'x'}_value")
     shape = list(x.shape) if x.levels else []
     register = alloc(own, shape, x.dtype, RF)

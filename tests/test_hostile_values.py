@@ -183,6 +183,68 @@ def test_hostile_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert time.monotonic() - began < 60
 
 
+PLANS: dict[str, Any] = {
+    "matrices": (gr.plan.matrices, (16, 64, gr.fp16)), "vectors": (gr.plan.vectors, (16, 64, gr.fp16, 128, 16)),
+    "fragments": (gr.plan.fragments, (16, 64, gr.atom("mma.m16n8k16.f32.f16").c.tv, (16, 8), 2, False)),
+    "swizzle": (gr.plan.swizzle, (16, 64, gr.fp16, [gr.plan.matrices(16, 64, gr.fp16)], 8)),
+    "slots": (gr.plan.slots, (["a", "b"], [("a", "b", 1, 0)], ["a"])),
+    "pack": (gr.plan.pack, ({"a": gr.plan.Alive(16, 0, 1)}, 1000)),
+    "alive": (lambda *of: gr.plan.pack({"a": gr.plan.Alive(*of)}), (16, 0, 1, 16)),
+    "layouts": (gr.plan.layouts, ({"a": [1, 2]}, [(["a"], lambda a: a)], None, 100)),
+    "costs": (lambda found: gr.plan.layouts({"a": [1, 2]}, [(["a"], lambda a: found)]), (1,)),
+    "axes": (lambda n: gr.plan.axes(m=n), (4,)), "Plan.from_json": (gr.plan.Plan.from_json, ("{}",)),
+    "count_access": (gr.count_access, (gr.Layout((8, 8), (8, 1)), gr.Layout((32, 2), (2, 1)), gr.fp16, None)),
+}  # fmt: skip
+# How Python's own messages read, which name no argument of ours.
+OF_PYTHON = ("object is not", "not iterable", "incompatible function", "unsupported operand", "values to unpack",
+             "cannot unpack", "has no len", "unhashable", "not supported between", "int() argument")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_hostile_values_of_plans(name: str) -> None:
+    function, given = PLANS[name]
+    began = time.monotonic()
+    for i in range(len(given)):
+        for value in values():
+            caught: Exception | None = None
+            try:
+                function(*given[:i], value, *given[i + 1 :])
+            except (ZeroDivisionError, RecursionError):
+                continue  # of the values themselves
+            except (gr.GrapheneError, TypeError) as e:
+                caught = e
+            assert not any(text in str(caught) for text in OF_PYTHON), str(caught)
+            assert getattr(caught, "code", "") not in ("INTERNAL", None)
+    assert time.monotonic() - began < 20
+
+
+def _in_kernel(body: Callable[..., Any]) -> None:
+    with gr.Kernel("k"):
+        x, threads = gr.input("x", [64], gr.fp32), gr.threads(64)
+        (t,) = threads.indices()
+        body(gr.load(x[t]), x[t], threads)
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (lambda r, x, on: gr.let("v", 1.0, gr.fp32, 1.5), "want an int or an IntExpr, got float"),
+        (lambda r, x, on: gr.load(x, dtype=np.zeros(4)), "a dtype must be"),
+        (lambda r, x, on: gr.load(x, name=np.zeros(4)), "names must be a string"),
+        (lambda r, x, on: gr.atomic("add", x, 1, fetch=np.zeros(4)), "fetch must be True or False"),
+        (lambda r, x, on: gr.scan("add", r, on, exclusive=np.zeros(4)), "exclusive must be True or False"),
+        (lambda r, x, on: gr.sort(r, on, descending=np.zeros(4)), "descending must be True or False"),
+        (lambda r, x, on: gr.sort(r, on, values=r), "values is a list of registers"),
+        (lambda r, x, on: gr.print("\ud800", r), "a text must be of Unicode's characters"),
+        (lambda r, x, on: gr.sqrt(r, ftz=np.zeros(4)), "ftz must be True or False"),
+        (lambda r, x, on: gr.fmod(np.zeros(4, object), r), "gr.fmod takes numbers"),
+    ],
+)
+def test_types_of_arguments_are_named(body: Callable[..., Any], text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        _in_kernel(body)
+
+
 def test_a_message_shows_no_more_than_is_read() -> None:
     many: Any = (1,)
     for _ in range(60):

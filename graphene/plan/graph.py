@@ -11,6 +11,7 @@ import json
 import keyword
 import math
 import sys
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from graphene import dtypes as _dtypes
 from graphene._core import IntExpr
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from graphene.dtypes import DType
 
@@ -28,6 +29,7 @@ __all__ = ["ACTIVATIONS", "Axis", "Graph", "Value", "axes", "binary", "graph", "
 
 _NUMBERS = itertools.count()
 PLANNERS: list[Callable[[Graph, Any, dict[str, Any], dict[str, int]], Any]] = []  # graphene.plan.planned enters itself
+MOST = 1 << 31  # no axis is as long
 _GRAPH: ContextVar[Graph | None] = ContextVar("graph", default=None)
 
 # Functions of one number, which graphene.kernels.epilogues has under these names.
@@ -79,8 +81,8 @@ def axes(**sizes: Any) -> Any:
     made = []
     for name, size in sizes.items():
         _identifier(name, "an axis")
-        if isinstance(size, bool) or (isinstance(size, int) and size < 1):
-            refuse("the size of an axis is positive", f"axis: {name}", f"got: {size!r}")
+        if isinstance(size, bool) or (isinstance(size, int) and not 0 < size < MOST):
+            refuse("the size of an axis is positive, and less than 2^31", f"axis: {name}", f"got: {size!r}")
         if isinstance(size, int):
             made.append(Axis(name, size, name.upper()))
         elif isinstance(size, (IntExpr, str)) and str(size).isidentifier():
@@ -174,6 +176,8 @@ def _dtype(dtype: Any) -> Any:
 
 def number(value: float) -> Value:
     """A constant."""
+    if math.isnan(value):
+        refuse("a constant that is not a number")
     return Value("number", [], [], value=float(value))
 
 
@@ -182,9 +186,10 @@ def as_value(x: Any) -> Value:
     if isinstance(x, Value):
         return x
     if isinstance(x, (int, float)) and not isinstance(x, bool):
-        if math.isnan(x):
-            refuse("a constant that is not a number")
-        return number(x)
+        try:
+            return number(x)
+        except OverflowError:
+            refuse("a constant that fp64 cannot hold", f"got: an integer of {int(x).bit_length()} bits")
     raise TypeError(f"a value of a graph or a number is needed, got {x!r}")
 
 
@@ -284,6 +289,11 @@ class Graph:
         ``{"tile.n": 64}``. Raises SelectError PLAN_NONE where no plan is known, PLAN_PIN where a pin cannot hold;
         VerifyError PLAN_GRAPH.
         """
+        if pin is not None and not (isinstance(pin, Mapping) and all(isinstance(k, str) for k in pin)):
+            raise TypeError(f'pin= takes decisions by their path, such as {{"tile.n": 64}}, got {pin!r}')
+        for name, n in sizes.items():
+            if not isinstance(n, int) or isinstance(n, bool) or not 0 < n < MOST:
+                refuse("the size of an axis is an integer from 1 to 2^31 - 1", f"axis: {name}", f"got: {n!r}")
         return PLANNERS[-1](self, arch, dict(pin or {}), sizes)
 
     def axes(self) -> tuple[Axis, ...]:
@@ -349,6 +359,8 @@ def graph(name: str) -> Graph:
 
 
 def _stored(axes: Sequence[Axis] | Axis) -> tuple[Axis, ...]:
+    if not isinstance(axes, (Axis, list, tuple)):
+        raise TypeError(f"the axes of a tensor are a list of them, made by plan.axes, got {axes!r}")
     stored = (axes,) if isinstance(axes, Axis) else tuple(axes)
     for a in stored:
         if not isinstance(a, Axis):

@@ -6,7 +6,7 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from graphene.plan.graph import refuse
+from graphene.plan.graph import MOST, refuse
 from graphene.plan.mirage_json import bfloat16, cheapest, float16, float32, load, read
 
 if TYPE_CHECKING:
@@ -22,6 +22,15 @@ __all__ = [
 _CODES = {"fp16": 921, "bf16": 922, "fp32": 930}
 ACCUMULATORS = {None: "nored", "sum": "red_ld_sum", "mean": "red_ld_mean", "rms": "red_ld_rms",
                 "sum_todimx": "redtox_ld_sum"}  # fmt: skip
+
+
+def _integers(what: str, given: Any, least: int) -> list[int]:
+    """The numbers of a list, all of at least `least`."""
+    if not isinstance(given, (list, tuple)) or not all(isinstance(n, int) and not isinstance(n, bool) for n in given):
+        raise TypeError(f"{what} is a list of integers, got {given!r}")
+    if not all(least <= n < MOST for n in given):
+        refuse(f"{what} has numbers from {least} to 2^31 - 1", f"got: {given!r}")
+    return list(given)
 
 
 class _Tensor:
@@ -148,8 +157,10 @@ class ThreadBlockGraph(_Operators):
         self, grid_dim: Sequence[int], block_dim: Sequence[int], forloop_range: int, reduction_dimx: int = 64
     ) -> None:
         super().__init__()
-        self.grid, self.block = ([*dims, 1, 1][:3] for dims in (grid_dim, block_dim))
-        self.range, self.reduction_dimx = forloop_range, reduction_dimx
+        (self.range,) = _integers("forloop_range", [forloop_range], 1)
+        (self.reduction_dimx,) = _integers("reduction_dimx", [reduction_dimx], 1)
+        given = (_integers("grid_dim", grid_dim, 1), _integers("block_dim", block_dim, 1))
+        self.grid, self.block = ([*dims, 1, 1, 1][:3] for dims in given)
         self.inputs: list[DTensor] = []
         self.stored: list[tuple[dict[str, Any], STensor, tuple[int, ...]]] = []
         self._guid = 20_000_001
@@ -159,7 +170,7 @@ class ThreadBlockGraph(_Operators):
         return STensor(dims, self._guid - 1, like.code, like.after if after is None else after)
 
     def _map(self, given: Sequence[int]) -> dict[str, int]:
-        return dict(zip("xyz", [*given, -1, -1, -1][:3], strict=True))
+        return dict(zip("xyz", [*_integers("a map of dimensions", given, -1), -1, -1, -1][:3], strict=True))
 
     def new_input(
         self, dtensor: DTensor, input_map: Sequence[int], forloop_dim: int = -1, store_in_dmem: bool = False
@@ -167,6 +178,7 @@ class ThreadBlockGraph(_Operators):
         """A part of a tensor: grid axis i cuts dimension ``input_map[i]`` (-1: none), the loop `forloop_dim`."""
         del store_in_dmem
         dims, where = list(dtensor.dims), self._map(input_map)
+        _integers("forloop_dim", [forloop_dim], -1)
         for at, n in [*zip(where.values(), self.grid, strict=True), (forloop_dim, self.range)]:
             if at >= 0:
                 if at >= len(dims) or dims[at] % n:
@@ -199,6 +211,8 @@ class ThreadBlockGraph(_Operators):
             refuse("an output of each iteration, or with an epilogue", fix="accumulate first")
         where, dims = self._map(output_map), list(stensor.dims)
         for at, n in zip(where.values(), self.grid, strict=True):
+            if at >= len(dims):
+                refuse("an output map of a dimension that the tensor does not have", f"got: {at} of {stensor.dims}")
             if at >= 0:
                 dims[at] *= n
         op = {
@@ -227,6 +241,7 @@ class KernelGraph(_Operators):
 
     def new_input(self, dims: Sequence[int], dtype: Any = float16, strides: Sequence[int] | None = None) -> DTensor:
         """An argument, row-major. Raises VerifyError PLAN_GRAPH for other strides and unknown types."""
+        dims = _integers("dims", dims, 1)
         dense = [math.prod(dims[i + 1 :]) for i in range(len(dims))]
         if strides is not None and list(strides) != dense:
             refuse("an input that is not row-major", f"want: strides {dense}", f"got: {list(strides)}")

@@ -9,6 +9,7 @@ decided anew by the planner.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,6 @@ from graphene.plan.graph import Graph, refuse
 from graphene.plan.indices import Digit, Node, contracted, fresh, into_graph, leaves, same, summed, take_outer
 
 if TYPE_CHECKING:
-    import os
-
     from graphene.plan.planned import Plan
 
 __all__ = ["bfloat16", "cheapest", "float16", "float32", "load", "read"]
@@ -32,6 +31,8 @@ _POINTWISE = {"exp": "exp", "silu": "silu", "gelu": "gelu_tanh", "relu": "relu",
 
 def load(path: str | os.PathLike[str]) -> list[Graph]:
     """All graphs of a file that Mirage published or saved. Raises VerifyError PLAN_GRAPH, with the operator's place."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"load takes the path of a file, got {path!r}")
     try:
         data = json.loads(Path(path).read_text())
     except ValueError as e:
@@ -58,6 +59,8 @@ def read(operators: Any, name: str = "mirage") -> Graph:
 
 def cheapest(graphs: list[Graph], arch: Any = "sm_80", **pin: Any) -> Plan:
     """The plan of least expected time of graphs that compute the same. Raises SelectError PLAN_NONE if none has one."""
+    if not isinstance(graphs, (list, tuple)) or not all(isinstance(g, Graph) for g in graphs):
+        raise TypeError(f"cheapest takes a list of graphs, got {graphs!r}")
     best: Plan | None = None
     refused: dict[str, None] = {}
     seen: dict[str, None] = {}
