@@ -13,6 +13,7 @@ from graphene.errors import VerifyError
 from graphene.kernels.attention import reference
 from graphene.kernels.attention.problem import Attention, Extra
 from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
+from graphene.kernels.attention.softmax import CUBIC_ERROR, exp2_cubic
 from graphene.select.attention import select_forward_sm90
 from graphene.select.device import of_arch
 
@@ -48,6 +49,9 @@ CONFIGS = {
         SMALL, what=Attention(16, bias=Extra(gr.fp16)), consumers=2, apart=False, uneven=True, turns=False
     ),
     "bias": replace(SMALL, what=replace(CAUSAL, bias=Extra(gr.fp32)), consumers=2, queries=2, lse=True, training=True),
+    "a part of the exponentials as polynomials": replace(
+        SMALL, what=CAUSAL, BN=32, consumers=2, queries=2, lse=True, cubic=1
+    ),
     "bias, mask, a function of scores": replace(
         ONE, what=Attention(16, mask=Extra(rows=False), bias=Extra(gr.fp16), score=decayed)
     ),
@@ -131,6 +135,23 @@ def test_its_promise_is_held(name: str) -> None:
     assert attention_forward_sm90(CONFIGS[name]).check().ok
 
 
+def test_a_polynomial_in_place_of_the_unit_for_functions() -> None:
+    """Within its promise from where results are normal numbers, zero from there on, and a NaN stays one."""
+    with gr.Kernel("exp2_cubic") as kernel:
+        x, y = gr.input("x", [4096], gr.fp32), gr.output("y", [4096], gr.fp32)
+        (b,), (t,) = gr.blocks(16).indices(), gr.threads(256).indices()
+        y[b * 256 + t] = exp2_cubic(gr.load(x[b * 256 + t]))
+    special = [-np.inf, np.nan, -1e30, -1000.0, -127.5, 126.9]
+    given = np.concatenate([np.linspace(-130, 8, 4090), special]).astype(np.float32)
+    made = np.zeros_like(given)
+    kernel(given, made)
+    with np.errstate(invalid="ignore"):
+        normal = given > -126
+    assert np.abs(made[normal] / np.exp2(given[normal].astype(np.float64)) - 1).max() < CUBIC_ERROR
+    assert np.isnan(made[-5])
+    assert (made[given < -127] == 0).all()
+
+
 def test_refusals() -> None:
     with pytest.raises(VerifyError, match="no kernel of this problem"):
         ForwardSm90(Attention(64, bias=Extra(gr.fp16), varlen=True))
@@ -145,6 +166,10 @@ def test_refusals() -> None:
         ForwardSm90(Attention(64), 256, 3, queries=1)
     with pytest.raises(VerifyError, match="do not fit into shared memory"):
         ForwardSm90(Attention(256))
+    with pytest.raises(VerifyError, match="takes no rough exponentials"):
+        ForwardSm90(Attention(64), lse=True, training=True, cubic=1)
+    with pytest.raises(VerifyError, match="cubic does not fit"):
+        ForwardSm90(Attention(64), cubic=9)
     with pytest.raises(VerifyError, match="training does not fit"):
         ForwardSm90(Attention(64), training=True)
 
@@ -155,8 +180,9 @@ def test_refusals() -> None:
         ForwardSm90(Attention(64, right=True), 96, 3, 4),
         ForwardSm90(Attention(128, right=True, softcap=True), 128, 2, lse=True),
         ForwardSm90(Attention(64, right=True, varlen=True), 128, 2, 3),
+        ForwardSm90(Attention(128), 128, 2, cubic=2),
     ],
-    ids=["three consumers", "two consumers", "packed"],
+    ids=["three consumers", "two consumers", "packed", "polynomials"],
 )
 def test_it_compiles_without_spills(c: ForwardSm90) -> None:
     done = attention_forward_sm90(c).compile("sm_90a")  # serialised products are an error

@@ -352,6 +352,15 @@ def _() -> Case:
     return Case(kernel, [functools.partial(call, n) for n in (70, 52)])
 
 
+@case("attention_forward_sm90, polynomials")
+def _() -> Case:
+    """Half of the columns; a maximum that grows by much, so that some weights are zero."""
+    kernel = attention_forward_sm90(ForwardSm90(Attention(16), 32, 1, 2, queries=1, lse=True, cubic=1))
+    q, k, v = (normal(i, 1, s, 2, 16) for i, s in enumerate((70, 75, 75)))
+    made = [np.full_like(q, np.nan), np.full((1, 2, 70), np.nan, np.float32)]
+    return Case(kernel, [lambda x=x: [q, k, v, *made, x] for x in (0.3, 60.0)])
+
+
 @case("attention_forward_sm90, capped")
 def _() -> Case:
     what = Attention(16, softcap=True, score=lambda score, query, key: score - 0.1 * abs(query - key))

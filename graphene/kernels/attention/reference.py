@@ -84,21 +84,25 @@ def scores(a: Attention, q: Any, k: Any, i: int, given: dict[str, Any]) -> tuple
     return np.where(seen, s, -np.inf), seen, slope
 
 
-def normalized(x: Any, axis: int) -> tuple[Any, Any, Any]:
-    """Exponentials of scores relative to the largest, their sum, and log2 of the sum without that shift."""
+def normalized(x: Any, axis: int, relative: float = 0.0) -> tuple[Any, Any, Any]:
+    """Exponentials of scores relative to the largest, their sum, and log2 of the sum without that shift.
+
+    `relative`: the error of a kernel's exponentials.
+    """
     import numpy as np
 
     top = np.max(getattr(x, "values", x), axis=axis, keepdims=True, initial=-np.inf)
     top = np.where(np.isinf(top), 0, top)
-    p = np.exp2(x - top)
+    p = gr.approximately(np.exp2, relative=relative)(x - top) if relative else np.exp2(x - top)
     total = p.sum(axis, keepdims=True)
     return p, np.where(total == 0, 1, total), (np.log2(total) + top).squeeze(axis)
 
 
-def forward(a: Attention, lse: bool, training: bool = False, **given: Any) -> dict[str, Any]:
+def forward(a: Attention, lse: bool, training: bool = False, relative: float = 0.0, **given: Any) -> dict[str, Any]:
     """O and, with `lse`, LSE; zeros and -inf for a query that sees no key.
 
     `training`: also O before its rounding and, with a bias, what the LSE's rounding cut off, which is 0 here.
+    `relative`: the error of a kernel's exponentials.
     """
     import numpy as np
 
@@ -107,7 +111,7 @@ def forward(a: Attention, lse: bool, training: bool = False, **given: Any) -> di
     rest = np.zeros_like(LSE)
     for i, (q, k, rows) in enumerate(places(Q, given.get("starts_q"), given.get("starts_k"))):
         keys, values = (t[k] if "table" not in given else in_pages(t, i, given) for t in (K, V))
-        p, total, log2_sum = normalized(scores(a, Q[q], keys, i, given)[0], 2)
+        p, total, log2_sum = normalized(scores(a, Q[q], keys, i, given)[0], 2, relative)
         LSE[rows] = log2_sum * math.log(2)
         none = np.isinf(log2_sum)
         rest[rows] = np.where(none, 0, log2_sum) - np.where(none, 0, LSE[rows]) * LOG2E

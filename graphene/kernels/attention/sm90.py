@@ -35,7 +35,7 @@ from graphene.kernels.attention.problem import (
 )  # fmt: skip
 from graphene.kernels.attention.reference import forward
 from graphene.kernels.attention.sm90_config import ForwardSm90
-from graphene.kernels.attention.softmax import OnlineSoftmax
+from graphene.kernels.attention.softmax import CUBIC_ERROR, OnlineSoftmax
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +49,7 @@ def attention_forward_sm90(c: ForwardSm90) -> gr.Kernel:
     The arguments are those of ``attention_forward_kernel`` for the same problem: scale_log2 is above 0 unless it is
     `scaled`. There is at least one key.
     """
-    a, means = c.what, functools.partial(forward, c.what, c.lse, c.training)
+    a, means = c.what, functools.partial(forward, c.what, c.lse, c.training, CUBIC_ERROR * (c.cubic > 0))
     with gr.Kernel("attention_sm90", means, None, arguments(a, c.BN, c.BM, far=True)) as kernel:
         _Hopper(c).run()
     return kernel
@@ -385,7 +385,7 @@ class _Hopper:
         self.acc = gr.fragment("acc", [64, a.depth], gr.fp32, self.pv.c, on=mine)
         if c.q_in_registers:
             self.queries = gr.fragment("q", [64, a.depth], a.dtype, self.qk.a, on=mine)
-        self.online = OnlineSoftmax(self.plain, self.S, c.lazy, c.training)
+        self.online = OnlineSoftmax(self.plain, self.S, c.lazy, c.training, c.cubic)
         self.grows = gr.alloc("grows", [], gr.i32, gr.RF)
         warps = mine.tile(32)
         self.warp_at = warps.indices()[0]

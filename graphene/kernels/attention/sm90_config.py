@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from graphene import _core
 from graphene.kernels.arguments import flags, instance, size
 from graphene.kernels.attention.problem import Attention
+from graphene.kernels.attention.softmax import PIECE
 from graphene.kernels.hopper import SHARED_BYTES
 
 __all__ = ["ForwardSm90"]
@@ -22,7 +23,8 @@ class ForwardSm90:
     goes through many tiles of queries; else each tile has a block of its own, whose producer is a warp, without turns,
     and several such blocks share a multiprocessor. `uneven`: tiles have the queries of all consumers or of all but one,
     as blocks have equal work; all rows see the same keys. `q_in_registers`: narrow products read half as much of shared
-    memory. Raises VerifyError KERNEL_ARGUMENT.
+    memory. `cubic`: of the BN / 16 pieces of a row of scores, how many have their exponentials by multiply-adds, with a
+    relative error of 8e-5, in place of the unit for functions. Raises VerifyError KERNEL_ARGUMENT.
     """
 
     what: Attention
@@ -38,6 +40,7 @@ class ForwardSm90:
     persistent: bool = True
     uneven: bool = False
     q_in_registers: bool = False
+    cubic: int = 0
 
     def __post_init__(self) -> None:
         instance("ForwardSm90", "what", self.what, Attention)
@@ -60,6 +63,10 @@ class ForwardSm90:
         if self.uneven and (self.differ or not self.persistent or self.consumers < 2):
             got = ["want: persistent=True, two consumers or more, no window, packed sequences or mask of queries"]
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: uneven tiles do not fit", got, "take uneven=False")
+        size("ForwardSm90", "cubic", self.cubic, least=0, most=self.BN // PIECE)
+        if self.cubic and self.training:  # its sum holds the largest exponential to what it was multiplied as
+            got = ["want: cubic=0, or training=False", f"got: cubic={self.cubic}"]
+            _core.fail("KERNEL_ARGUMENT", "ForwardSm90: a gradient takes no rough exponentials", got)
         if self.training and not self.lse:
             _core.fail("KERNEL_ARGUMENT", "ForwardSm90: training does not fit", ["want: lse=True", "got: lse=False"])
         held, most = self.BN // 2 + self.BN // 4 + a.depth // 2, self.registers[1]
