@@ -11,12 +11,14 @@ namespace graphene::runtime {
 
 namespace {
 
-// An IEEE format of 1 sign, `exponent` and `mantissa` bits. Rounds once, to nearest even.
-std::optional<std::uint64_t> pack_float(double v, int exponent, int mantissa) {
+// An IEEE format of 1 sign, `exponent` and `mantissa` bits; with `one_nan` all bits set are its NaN, and it has no
+// infinity. Rounds once, to nearest even.
+std::optional<std::uint64_t> pack_float(double v, int exponent, int mantissa, bool one_nan = false) {
   const std::uint64_t sign = std::signbit(v) ? std::uint64_t{1} << (exponent + mantissa) : 0;
-  const std::uint64_t infinity = ((std::uint64_t{1} << exponent) - 1) << mantissa;
-  if (std::isnan(v)) return sign | infinity | std::uint64_t{1} << (mantissa - 1);
-  if (std::isinf(v)) return sign | infinity;
+  const std::uint64_t all = (std::uint64_t{1} << (exponent + mantissa)) - 1;
+  const std::uint64_t infinity = one_nan ? all : all >> mantissa << mantissa;
+  if (std::isnan(v)) return sign | (one_nan ? all : infinity | std::uint64_t{1} << (mantissa - 1));
+  if (std::isinf(v)) return one_nan ? std::nullopt : std::optional(sign | infinity);
   if (v == 0) return sign;
   const int bias = (1 << (exponent - 1)) - 1;
   int e = 0;
@@ -84,6 +86,10 @@ std::optional<std::uint64_t> pack_scalar(const DType& dtype, const ScalarArg& va
       return dtype.bits == 32 ? pack_float(as_double(value), 8, 23) : pack_float(as_double(value), 5, 10);
     case 4:
       return pack_float(as_double(value), 8, 7);
+    case 10:
+      return pack_float(as_double(value), 4, 3, true);
+    case 12:
+      return pack_float(as_double(value), 5, 2);
     default:
       return std::nullopt;
   }

@@ -548,7 +548,7 @@ Leaf compile_leaf(const lower::AtomCall& call, const ir::Stmt* origin, Bytecode&
         leaf.einsum = nullptr;
         elementwise(leaf, call, origin);
       } else if (!together) {
-        unsupported(call, origin, "one thread computes several products");
+        leaf.collective = alone(code);
       }
       break;
     case atoms::Kind::Unary:

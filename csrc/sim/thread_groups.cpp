@@ -57,4 +57,15 @@ std::shared_ptr<const GroupsOfThreads> thread_groups(const ir::ThreadTensor& thr
   return known[std::move(key)] = std::move(out);
 }
 
+std::shared_ptr<const Collective> alone(const Bytecode& code) {
+  auto out = std::make_shared<Collective>();
+  out->groups.resize(static_cast<std::size_t>(code.warps()));
+  for (int warp = 0; warp < code.warps(); ++warp) {
+    for (int l = 0; l < kLanes; ++l) {
+      if ((code.lanes_of(warp) >> l & 1) != 0) out->groups[static_cast<std::size_t>(warp)].push_back({l});
+    }
+  }
+  return out;
+}
+
 }  // namespace graphene::sim

@@ -20,4 +20,7 @@ struct GroupsOfThreads {
 [[nodiscard]] std::shared_ptr<const GroupsOfThreads> thread_groups(const ir::ThreadTensor& threads,
                                                                    const Bytecode& code);
 
+// Each thread by itself, as a collective of one: what one thread multiplies is a tile, too.
+[[nodiscard]] std::shared_ptr<const Collective> alone(const Bytecode& code);
+
 }  // namespace graphene::sim
