@@ -23,6 +23,10 @@ REFUSED = {
     r"\bdecompose this\b": "say what to write instead",
     r"\beverybody's\b": "say who sees it: all warps, all threads",
     r"\bwhat is what\b": "name both",
+    r"\bwhich \w+ (is|are) none\b": "which ... is not one",
+    r"\bthat not both\b": "that one of them lacks",
+    r"\bit is no such\b": "it is not one",
+    r"\bso many a\b": "name the number, and of what",
 }
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 WRITTEN = [p for p in PAGES if p.name not in ("mutants.md",)]

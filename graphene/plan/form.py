@@ -146,7 +146,7 @@ def _reductions(v: Value) -> list[Value]:
 
 
 def product_form(g: Graph) -> ProductForm:
-    """Reads a graph with products. Raises SelectError PLAN_NONE, with the place in the graph, where it is no such."""
+    """Reads a graph with products. Raises SelectError PLAN_NONE, with the place in the graph, where it is not one."""
     if len(g.outputs) != 1:
         none("a kernel of products stores one result", f"got: {', '.join(o.name for o in g.outputs)}",
              fix="make a graph for each")  # fmt: skip

@@ -227,7 +227,7 @@ def dot(x: Any, y: Any, axis: Axis) -> Value:
     x, y = as_value(x), as_value(y)
     for v in (x, y):
         if not isinstance(axis, Axis) or axis not in v.axes:
-            refuse("a product along an axis that not both operands have", f"operand: {v!r}", f"got: {axis!r}")
+            refuse("a product along an axis that one of the operands lacks", f"operand: {v!r}", f"got: {axis!r}")
     return Value("dot", [x, y], tuple(a for a in _ordered(x.axes, y.axes) if a is not axis), axis=axis)
 
 

@@ -151,7 +151,7 @@ class Order:
 
 
 class UnevenOrder(Order):
-    """Tiles of `most` or one less units of 64 rows, so many a head that blocks have about as many units each.
+    """Tiles of `most` or one less units of 64 rows: for each head a number that gives blocks about as many units each.
 
     Where tiles of one size leave most blocks without one in the last round, smaller ones do not. The larger ones of all
     heads come first. `place` gives the first unit of a tile in place of its number.
