@@ -15,16 +15,17 @@ from graphene.arrange import choose as layouts
 from graphene.arrange import fewest_barriers as slots
 from graphene.plan.decisions import Decision
 from graphene.plan.graph import Axis, Graph, Value, axes, binary, dot, graph, reduce, unary, where
+from graphene.plan.measure import PlanTimes, measure
 from graphene.plan.planned import Checked, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
-    "Alive", "Axis", "Checked", "Decision", "Graph", "Plan", "TileAccess", "Value", "abs", "axes", "dot", "erf", "exp",
-    "exp2", "fragments", "gelu", "gelu_tanh", "graph", "layouts", "log", "log2", "logsumexp", "matrices", "max",
-    "maximum", "mean", "min", "minimum", "pack", "rcp", "relu", "rsqrt", "sigmoid", "silu", "slots", "softmax", "sqrt",
-    "sum", "swizzle", "tanh", "vectors", "where",
+    "Alive", "Axis", "Checked", "Decision", "Graph", "Plan", "PlanTimes", "TileAccess", "Value", "abs", "axes",
+    "dot", "erf", "exp", "exp2", "fragments", "gelu", "gelu_tanh", "graph", "layouts", "log", "log2", "logsumexp",
+    "matrices", "max", "maximum", "mean", "measure", "min", "minimum", "pack", "rcp", "relu", "rsqrt", "sigmoid",
+    "silu", "slots", "softmax", "sqrt", "sum", "swizzle", "tanh", "vectors", "where",
 ]  # fmt: skip
 
 

@@ -137,6 +137,11 @@ class Plan:
             self._kernel = getattr(self.module(), self.graph.name)()
         return self._kernel
 
+    def kernel_inputs(self) -> list[Any]:
+        """The graph's inputs in the order of the kernel's arguments, which end with the outputs."""
+        inputs: list[Any] = self._of.inputs()
+        return inputs
+
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Runs the kernel: inputs, then outputs, in the order of the graph; on a GPU, or on the simulator."""
         return self.kernel()(*args, **named)
