@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import graphene as gr
-from graphene import _core
+from graphene import _core, plan
 from graphene.kernels import Attention
 from graphene.kernels.attention.sm90 import ForwardSm90, attention_forward_sm90
 
@@ -221,6 +221,16 @@ def timelines() -> dict[str, str]:
     return {f"pictures/hopper_{name}.svg": t.timeline(width=1000) + "\n" for name, t in traces.items()}
 
 
+def planned() -> str:
+    """The picture of the plan at the top of docs/planner.md."""
+    m, k, n = plan.axes(m=gr.sym("M"), k=4096, n=6144)
+    with plan.graph("rms_linear") as g:
+        x, w = g.input("X", [m, k], gr.fp16), g.input("W", [k, n], gr.fp16)
+        r = plan.rsqrt(plan.mean(x * x, k) + 1e-5)
+        g.output("O", plan.dot(x * r, w, k), [m, n], gr.fp16)
+    return str(g.plan("sm_80", m=16).svg()) + "\n"
+
+
 RESULTS = DOCS.parent / "benchmarks/results"
 # A table of measured figures: `<!-- figures FILE: TABLE / PEER of=NAME -->`, up to `<!-- end -->`. FILE is one of
 # benchmarks/results, TABLE what rows of it say; the last column compares NAME ("graphene") with PEER.
@@ -275,6 +285,7 @@ def pages() -> dict[str, str]:
         "atoms.md": atoms(),
         "img/mma_c.svg": gr.svg(mma.c),
         "../examples/tutorial.ipynb": notebook(),
+        "pictures/plan.svg": planned(),
         **timelines(),
         **stubs(),
         **{p.name: filled(p.read_text()) for p in DOCS.glob("*.md") if "<!-- figures " in p.read_text()},

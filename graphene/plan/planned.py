@@ -92,6 +92,30 @@ class Plan:
             refuse(f"a plan without the decision {path!r}", f"want: one of {', '.join(self._made.made)}")
         return str(self._made.made[path])
 
+    def places(self) -> list[tuple[str, int, int, int, int]]:
+        """Tensors in shared memory: name, first byte, bytes, and the slots in which it is alive, of three.
+
+        The slots are: before the loop over steps, in it, behind it.
+        """
+        shared, at = getattr(self._of, "shared", {}), getattr(self._of, "at", {})
+        alive = {True: (2, 3), False: (0, 2)}
+        return [(n, at[n], shared[n].bytes, *alive[n == "sResult"]) for n in sorted(shared, key=lambda n: int(at[n]))]
+
+    def svg(self, path: str | os.PathLike[str] | None = None) -> str:
+        """A picture: the graph, shared memory over time with each tensor's layout, the decisions; notebooks show it.
+
+        It is SVG text, which is also written to `path` if that is given.
+        """
+        from graphene.plan.picture import draw_plan
+
+        text = draw_plan(self)
+        if path is not None:
+            Path(path).write_text(text, encoding="utf-8")
+        return text
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
+
     def source(self) -> str:
         """The kernel as Python: ordinary source on public names, which is what runs."""
         title = f"{self.graph.name}: planned for {self.device.arch}, expected {self.expected_us:.1f} us."
