@@ -330,6 +330,8 @@ def wait(atom: Any, pending: int, written: bool = False) -> None:
     """
     if pending is None:  # leaving the attribute out would be the wait for everything, which is another statement
         raise TypeError("pending must be an integer, got None")
+    if not isinstance(written, bool):
+        raise TypeError(f"written must be True or False, got {written!r}")
     attrs: dict[str, Any] = {"pending": pending}
     if written:
         attrs["written"] = True

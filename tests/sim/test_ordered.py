@@ -123,6 +123,25 @@ def test_barriers_of_a_sort_are_needed() -> None:
     assert caught.value.code in ("SIM_RACE", "SIM_UNDEFINED")
 
 
+def sorted_rows(descending: bool) -> gr.Kernel:
+    with gr.Kernel("sorted_rows", means=lambda x: np.sort(x, axis=1)) as kernel:
+        rows = gr.sym("rows")
+        x, y = gr.input("x", [rows, 64], gr.fp32), gr.output("y", [rows, 64], gr.fp32)
+        (b,), group = gr.blocks(rows).indices(), gr.threads(64)
+        (t,) = group.indices()
+        r = gr.load(x[b, t])
+        gr.sort(r, on=group, descending=descending)
+        y[b, t] = r
+    return kernel
+
+
+def test_a_promise_of_order_is_judged() -> None:
+    x = RNG.standard_normal((2, 64)).astype(np.float32)
+    assert sorted_rows(descending=False).check(x, np.zeros_like(x)).ok
+    assert not sorted_rows(descending=True).check(x, np.zeros_like(x)).ok
+    assert next(m.hazard for m in sorted_rows(descending=False).mutants(rows=2)) == "SIM_RACE"
+
+
 def test_rows_by_an_index_tensor() -> None:
     with gr.Kernel("moved") as kernel:
         n, many = gr.sym("n many")
