@@ -18,7 +18,7 @@ from graphene.plan import products, rows, streams, write_products, write_rows, w
 from graphene.plan.decisions import Decision, Decisions, refuse_pin
 from graphene.plan.form import product_form
 from graphene.plan.graph import PLANNERS, Graph, refuse
-from graphene.plan.rewrite import once, scale_past_dot
+from graphene.plan.rewrite import once, reciprocals, scale_past_dot
 from graphene.select.device import Device, of_arch
 
 if TYPE_CHECKING:
@@ -233,13 +233,21 @@ def make(given_graph: Graph, arch: Any, pins: dict[str, Any], sizes: dict[str, i
     given = _sizes(given_graph, sizes)
     d = Decisions(pins)
     kind: Any
+    options: dict[Any, float | str]
     g = once(given_graph)
     if not any(v.op == "dot" for o in g.outputs for v in o.value.walk()):
-        rewritten, kind = g, rows.decide(d, g, given, device)
+        rewritten, changed = reciprocals(g)
+        if changed:
+            options = {False: 0.0, True: 1.0}
+            why = "; ".join(dict.fromkeys(changed))
+            said = {True: f"one reciprocal a row: {why}", False: f"as written: {why}; pin True to compare"}
+            on = d.take("rewrite.reciprocals", options, lambda v: said[v], "relative")
+            rewritten = rewritten if on else g
+        kind = rows.decide(d, rewritten, given, device)
     else:
         rewritten, moved = scale_past_dot(g)
         if moved:
-            options: dict[Any, float | str] = {True: 0.0, False: 1.0}
+            options = {True: 0.0, False: 1.0}
             why = "; ".join(moved)
             on = d.take("rewrite.scale_past_dot", options, lambda v: why if v else "factors stay inside", "relative")
             rewritten = rewritten if on else g

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from graphene.plan.graph import Axis, Graph, Output, Value, binary
+from graphene.plan.graph import Axis, Graph, Output, Value, binary, unary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["mapped", "once", "scale_past_dot"]
+__all__ = ["mapped", "once", "reciprocals", "scale_past_dot"]
 
 
 def mapped(g: Graph, change: Callable[[Value], Value]) -> Graph:
@@ -83,6 +83,26 @@ def scale_past_dot(g: Graph) -> tuple[Graph, list[str]]:
         return binary("mul", inner, out)
 
     return mapped(g, change), moved
+
+
+def reciprocals(g: Graph) -> tuple[Graph, list[str]]:
+    """``x / s`` becomes ``x * rcp(s)`` for every s that has fewer axes than x, such as a row's sum.
+
+    A division of each element becomes one reciprocal a row and a product; results may differ in their last bits.
+    Returns what was changed, in words.
+    """
+    changed: list[str] = []
+
+    def change(v: Value) -> Value:
+        if v.op != "div" or not v.args[1].axes or not set(v.args[1].axes) < set(v.args[0].axes):
+            return v
+        x, y = v.args
+        changed.append(f"quotients by a value over [{', '.join(a.name for a in y.axes)}]")
+        inverse = unary("rcp", y)
+        inverse.line = v.line
+        return binary("mul", x, inverse)
+
+    return mapped(g, change), changed
 
 
 def _axes(x: Value, y: Value) -> tuple[Axis, ...]:

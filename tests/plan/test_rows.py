@@ -75,6 +75,14 @@ def test_elements_that_are_needed_again_are_kept() -> None:
     assert "result_Y(e0, s1)" in text
 
 
+def test_quotients_by_a_statistic_may_be_products() -> None:
+    plain, pinned = (softmax().plan("sm_80", m=64, pin=pin) for pin in ({}, {"rewrite.reciprocals": True}))
+    assert plain.decisions["rewrite.reciprocals"].value is False
+    assert "return e0 / s1" in plain.source()
+    assert "return e0 * gr.rcp(s1)" in pinned.source()
+    assert pinned.check().ok
+
+
 def test_rows_compute_their_graph() -> None:
     p, x = softmax(width=72).plan("sm_80", m=64), np.random.default_rng(0).standard_normal((7, 72)).astype(np.float16)
     y = np.zeros_like(x)
