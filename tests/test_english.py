@@ -18,7 +18,7 @@ REFUSED = {
     r"\bdoes the like\b": "name it",
     r"\b(what|whatever) (is|are) no\b": "say what it is",
     r"\b(that|which) (is|are) no\b": "that is not a ...",
-    r"(argument '[a-z]+'|\}) (is|are) no [a-z]+": "is not a ..., in messages",
+    r"(argument '[a-z_]+'|\}) (is|are) no [a-z]+": "is not a ..., in messages",
     r"and the like\b": "name one, after 'such as'",
     r"\bdecompose this\b": "say what to write instead",
     r"\beverybody's\b": "say who sees it: all warps, all threads",

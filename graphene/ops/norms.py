@@ -460,6 +460,12 @@ RMS, ADD_RMS = Norm("rms", add=False).defined, Norm("rms", add=True).defined
 _FP32_EPSILON, _EPSILON = 2.0**-23, {torch.float64: 2.0**-52}
 
 
+def _check_flag(name: str, return_sum: Any) -> None:
+    if return_sum is not True and return_sum is not False:
+        fail("OP_ARGUMENT", f"{name}: argument 'return_sum' is not a bool", [f"got:  {return_sum!r}"],
+             "pass True or False")  # fmt: skip
+
+
 @public
 def layer_norm(
     input: Tensor,
@@ -481,6 +487,7 @@ def layer_norm(
 
     Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
     """
+    _check_flag("layer_norm", return_sum)
     if residual is not None and return_sum:
         return (ADD_LAYER.dispatched if is_compiling() else ADD_LAYER.core)(
             input, normalized_shape, residual, weight, bias, eps
@@ -510,6 +517,7 @@ def rms_norm(
     """
     if eps is None:
         eps = _EPSILON.get(getattr(input, "dtype", None), _FP32_EPSILON)
+    _check_flag("rms_norm", return_sum)
     if residual is not None and return_sum:
         return (ADD_RMS.dispatched if is_compiling() else ADD_RMS.core)(
             input, normalized_shape, residual, weight, eps, weight_offset

@@ -59,19 +59,19 @@ def results(
             fail("OP_DTYPE", f"{n}: argument '{name}' has a dtype that it does not take",
                  ["want: " + ", ".join(map(str, known)), f"got:  {t.dtype}"], "convert it")  # fmt: skip
     if a.dim() != 2 or b.dim() != 2 or a.shape[1] != b.shape[0]:
-        fail("OP_SHAPE", f"{n}: a and b are no matrices of one k",
+        fail("OP_SHAPE", f"{n}: a and b are not matrices of one k",
              [f"a: {shape_text(a.shape)}", f"b: {shape_text(b.shape)}"], "pass (M,K) and (K,N)")  # fmt: skip
     rows, columns = a.shape[0], b.shape[1]
     check_scale_shapes(scale_a, scale_b, rows, columns)
     to = result_dtype(a.dtype, out_dtype)
-    if to not in RESULTS and (whole or to not in FP8):
+    if not isinstance(to, torch.dtype) or (to not in RESULTS and (whole or to not in FP8)):
         types = ", ".join(map(str, (*RESULTS, *(() if whole else FP8))))
-        fail("OP_DTYPE", f"{n}: argument 'out_dtype' is no type of a result", [f"want: {types}", f"got:  {to}"],
+        fail("OP_DTYPE", f"{n}: argument 'out_dtype' is not a type of a result", [f"want: {types}", f"got:  {to}"],
              "pass one of them")  # fmt: skip
     if scale_result is not None and to not in FP8:
         fail("OP_ARGUMENT", f"{n}: 'scale_result' is for results of fp8", [f"got:  out_dtype {to}"], "leave it out")
     if scale_result is not None and (scale_result.dtype != torch.float32 or prod(scale_result.shape) != 1):
-        fail("OP_SHAPE", f"{n}: argument 'scale_result' is no number", ["want: one element of torch.float32",
+        fail("OP_SHAPE", f"{n}: argument 'scale_result' is not a number", ["want: one element of torch.float32",
              f"got:  {shape_text(scale_result.shape)} {scale_result.dtype}"], "pass one number")  # fmt: skip
     of_terms = RESULTS if to in FP8 else (to,)
     terms: list[tuple[str, Any, list[Any]]] = [("bias", bias, [columns]), ("residual", residual, [rows, columns])]

@@ -30,7 +30,7 @@ _NAMES = {number: str(dtype).removeprefix("torch.") for dtype, number in NUMBERS
 def results(name: str, input: Tensor, dim: int, dtype: Any) -> list[tuple[Any, Any]]:
     """Shape and dtype of the result, all arguments checked."""
     check_dtypes(name, {"input": input}, FLOATS if dtype is None else ALLOWED)
-    if dtype is not None and dtype not in FLOATS:
+    if dtype is not None and (not isinstance(dtype, torch.dtype) or dtype not in FLOATS):
         fail("OP_DTYPE", f"{name}: argument 'dtype' is not a floating-point type",
              ["want: " + ", ".join(map(str, FLOATS)), f"got:  {dtype}"], "pass one of them")  # fmt: skip
     rank = max(input.dim(), 1)

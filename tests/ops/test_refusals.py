@@ -242,6 +242,9 @@ ERRORS = [
     (lambda: pack(most=10**400), "OP_ARGUMENT", "argument 'max_seqlen_q' is not an integer of 64 bits"),
     (lambda: pack(most=torch.tensor(8.0)), "OP_ARGUMENT", "argument 'max_seqlen_q' is not an integer   [OP_ARGUMENT]"),
     (lambda: ops.softmax(r(8, 16), 0, "float32"), "OP_DTYPE", "softmax: argument 'dtype' is not a floating-point type"),
+    (lambda: ops.log_softmax(r(8, 16), 0, np.zeros(4)), "OP_DTYPE", "argument 'dtype' is not a floating-point type"),
+    (lambda: ops.rms_norm(r(8, 16), 16, return_sum=r(3)), "OP_ARGUMENT", "argument 'return_sum' is not a bool"),
+    (lambda: ops.layer_norm(r(8, 16), 16, return_sum=1), "OP_ARGUMENT", "argument 'return_sum' is not a bool"),
     (lambda: ops.layer_norm([1.0], 1), "OP_ARGUMENT", "layer_norm: argument 'input' is not a torch.Tensor"),
     (lambda: ops.layer_norm(r(8, 16), (15,)), "OP_SHAPE",
      "layer_norm: the last extents of 'input' are not normalized_shape   [OP_SHAPE]\n  normalized_shape: [15]\n"
