@@ -53,3 +53,14 @@ def test_a_plan_with_other_results_is_not_taken(monkeypatch: pytest.MonkeyPatch)
     assert found.rows[0][1] == 3.0
     assert "from those of the expected best" in str(found.rows[1][1])
     assert not found.best.decisions["stages"].pinned
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the simulator stands for a device")
+def test_rewrites_are_measured_too() -> None:
+    m, n = plan.axes(m=8, n=32)
+    with plan.graph("shares") as g:
+        x = g.input("X", [m, n], gr.fp16)
+        g.output("Y", plan.softmax(x, n), [m, n], gr.fp16)
+    times = {True: 1.0, False: 2.0}
+    found = plan.measure(g, "sm_80", {"threads": 4, "rows": 8}, rounds=1, timer=in_turn(*times.values()))
+    assert {p.decisions["rewrite.reciprocals"].value for p, _ in found.rows} == {True, False}
