@@ -328,3 +328,16 @@ def test_sinks(side) -> None:
     )
     assert weights.shape == (1, 2, 5, 5)
     assert (weights.sum(-1) < 0.999).all()
+
+
+def test_checkpoints_of_a_first_batch_without_padding(monkeypatch) -> None:
+    """A mask that hides nothing is left out, and the kernel with a mask is loaded once: nothing to compute again."""
+    monkeypatch.setattr(_attention, "_loaded", set())
+    model = networks.network("llama", "graphene").train()
+    inputs = networks.batch([11, 11, 11])
+    want = torch.autograd.grad(model(**inputs).last_hidden_state.sum(), model.layers[0].mlp.up_proj.weight)[0]
+    assert _attention._loaded
+    monkeypatch.setattr(_attention, "_loaded", set())
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    model(**inputs).last_hidden_state.sum().backward()
+    torch.testing.assert_close(model.layers[0].mlp.up_proj.weight.grad, want)

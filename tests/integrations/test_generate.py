@@ -1,4 +1,4 @@
-"""generate() of an accelerated model by recorded steps. A recording without a GPU keeps the function and calls it."""
+"""generate() of an accelerated model by recorded steps. Without a GPU, a tape of operators is the recording."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="pip install 'graphene-ir[transformers]' brings it")
 
 import networks  # noqa: E402
+import tape  # noqa: E402
 
 import graphene.integrations.transformers as integration  # noqa: E402
 from graphene.integrations.transformers import _generate, _measure, _steps  # noqa: E402
@@ -18,58 +19,14 @@ from graphene.integrations.transformers import _generate, _measure, _steps  # no
 ASK = dict(max_new_tokens=18, do_sample=False, pad_token_id=0, eos_token_id=None)
 
 
-class Kept:
-    """Like the capture of a CUDA graph: recording changes no tensor, and replays read and write the same tensors.
-
-    Numbers that Python counts change while it is recorded, and not in replays.
-    """
-
-    made: list = []  # noqa: RUF012
-
-    def __init__(self, run) -> None:
-        self.run, self.replays = run, 0
-        Kept.made.append(self)
-        self.steps = self.owner()
-        before = [[t.clone() for t in self.tensors()], self.numbers()]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(torch, "tensor", self.no_tensor_of_numbers)
-            self.result = run()
-        self.put(before)
-        self.result.logits = self.result.logits.clone()
-
-    @staticmethod
-    def no_tensor_of_numbers(*args, **named):
-        raise RuntimeError("Cannot copy between CPU and CUDA tensors during CUDA graph capture")
-
-    def owner(self):
-        return next(c.cell_contents for c in self.run.__closure__ if isinstance(c.cell_contents, _steps.Steps))
-
-    def tensors(self):
-        return [t for n in self.steps.cache.layers for t in (n.keys, n.values, n.cumulative_length)]
-
-    def numbers(self):
-        return [n.cumulative_length_int for n in self.steps.sliding()]
-
-    def put(self, before) -> None:
-        for now, then in zip(self.tensors(), before[0], strict=True):
-            now.copy_(then)
-
-    def replay(self) -> None:
-        self.replays += 1
-        numbers = self.numbers()
-        self.result.logits.copy_(self.run().logits)
-        for layer, number in zip(self.steps.sliding(), numbers, strict=True):
-            layer.cumulative_length_int = number
-
-
 @pytest.fixture
 def recording(monkeypatch):
     """Steps are recorded on this machine, too."""
     monkeypatch.setattr(_measure, "possible", lambda device: True)
     monkeypatch.setattr(_measure, "choose", lambda *args: {})
-    monkeypatch.setattr(_steps, "Recorded", Kept)
-    Kept.made = []
-    return Kept.made
+    monkeypatch.setattr(_steps, "Recorded", tape.Recorded)
+    tape.Recorded.made = []
+    return tape.Recorded.made
 
 
 def pair(name, **more):
@@ -152,7 +109,7 @@ def test_changed_weights(recording) -> None:
     assert len(recording) == 2
 
 
-def test_a_step_that_depends_on_what_python_counts(recording, monkeypatch) -> None:
+def test_a_step_that_depends_on_what_python_counts(recording) -> None:
     """A recording that repeats a number gives other results than the model, and is given up; tokens stay right."""
     plain, model = pair("llama")
 
@@ -168,14 +125,6 @@ def test_a_step_that_depends_on_what_python_counts(recording, monkeypatch) -> No
     for m in (plain, model):
         m.model.norm = Counts(m.model.norm)
 
-    class Frozen(Kept):
-        def replay(self) -> None:
-            calls = model.model.norm.calls
-            model.model.norm.calls = 1
-            super().replay()
-            model.model.norm.calls = calls
-
-    monkeypatch.setattr(_steps, "Recorded", Frozen)
     model.generate(**networks.batch(), **ASK)
     decoding = integration.accelerated(model).decoding[0]
     assert "differed from one that was not" in decoding.refused

@@ -131,7 +131,10 @@ def _load_masked(q: Any, k: Any, v: Any, named: dict[str, Any]) -> None:
     _loaded.add(key)
     keys = k.shape[1] if k.shape[1] < 66 else 64 + k.shape[1] % 2  # pairs of a mask's elements are read where they are
     mask = torch.ones((1, 1, 1, keys), dtype=torch.bool, device=q.device)
-    ops.attention(q[:1, :64], k[:1, :keys], v[:1, :keys], mask=mask, **named)
+    parts = (x.detach()[:1, :n].requires_grad_(wants) for x, n in ((q, 64), (k, keys), (v, keys)))
+    # Hooks of whoever computes the call again for its gradient would see a launch that does not come again.
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+        ops.attention(*parts, mask=mask, **named)
 
 
 def _weights_are_collected() -> bool:
@@ -173,7 +176,8 @@ def _resolve(query: Any, key: Any, value: Any, mask: Any, causal: bool) -> tuple
         keys, causal, window = facts.keys, facts.causal, None
         if facts.window is not None:
             size = facts.window
-            window = (size, size) if not causal else (size - 1, 0) if size < keys else None
+            rules_out = torch.compiler.is_compiling() or size < keys
+            window = (size, size) if not causal else (size - 1, 0) if rules_out else None
         mask = None if facts.padding is None else facts.padding[:, None, None]
     if keys < key.shape[2]:
         key, value = key[:, :, :keys], value[:, :, :keys]

@@ -195,6 +195,19 @@ def pattern_of(mask_function: Callable[..., Any]) -> Pattern | None:
     return Pattern(causal, window)
 
 
+def _told(rest: dict[str, Any], bidirectional: bool) -> Pattern | None:
+    """The pattern of a sliding window, by the other arguments of a mask; None where they do not say it.
+
+    transformers allows "sdpa" to leave a mask out only where nothing but the window and padding stands in it. A size
+    is that of a window, or of chunks, which have a setting of their own.
+    """
+    config, size = rest.get("config"), rest.get("local_size")
+    causal = bool(rest.get("allow_is_causal_skip", False))
+    if size is None or causal == bidirectional or getattr(config, "attention_chunk_size", None) is not None:
+        return None
+    return Pattern(causal, size) if getattr(config, "sliding_window", None) == size else None
+
+
 def _parts(mask_function: Callable[..., Any]) -> list[Any]:
     """The functions of which this is the intersection."""
     if getattr(mask_function, "__code__", None) is not hf.and_masks().__code__:
@@ -237,6 +250,8 @@ def mask(
     if torch.jit.is_tracing() or step:
         return hf.eager_mask(**ask, dtype=dtype)
     pattern, facts = pattern_of(mask_function), None
+    if pattern is None and torch.compiler.is_compiling() and not ask["use_vmap"]:
+        pattern = _told(rest, allow_is_bidirectional_skip)
     if pattern is not None:
         facts = _facts(pattern, q_length, kv_length, q_offset, kv_offset, attention_mask, device)
     if facts is None:
@@ -258,8 +273,8 @@ def _facts(
     padding = hf.prepare_padding_mask(padding, kv_length, kv_offset)
     tracing = is_tracing(padding)
     keys = kv_length
-    if window is not None and window >= kv_length:
-        window = None  # it rules nothing out
+    if window is not None and not torch.compiler.is_compiling() and window >= kv_length:
+        window = None  # it rules nothing out (a compiler would be told a bound of a length that may vary)
     if causal or window is not None:
         if isinstance(q_offset, torch.Tensor):  # of a static cache
             if tracing:

@@ -1,0 +1,48 @@
+"""Ways of use: a sample of what tests/integrations/modes.py judges, and windows under torch.compile."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers", reason="pip install 'graphene-ir[transformers]' brings it")
+
+import modes  # noqa: E402
+import networks  # noqa: E402
+from test_architectures import ARCHITECTURES  # noqa: E402
+from transformers import AutoModel  # noqa: E402
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: E402
+
+
+@pytest.mark.parametrize(("name", "ways"), [("t5", ["beams"]), ("cohere2", ["generate", "checkpoints"])])
+def test_a_sample_of_ways(name, ways) -> None:
+    """python tests/integrations/modes.py judges the others."""
+    said = list(modes.judge(name, ways))
+    assert not [s for _, s in said if not s.startswith("left")], said
+
+
+@pytest.mark.parametrize("name", ["gemma2", "modernbert"])
+def test_windows_under_compile(name) -> None:
+    """The kernel gets a width, whose keys outside it never loads, and no mask of queries and keys."""
+    graphs = []
+
+    def backend(module, example):
+        graphs.append(module)
+        return module.forward
+
+    torch.manual_seed(0)
+    kind, settings = networks.DECODERS.get(name, (name, ARCHITECTURES.get(name)))
+    model = AutoModel.from_config(CONFIG_MAPPING[kind](**settings), attn_implementation="eager").eval()
+    inputs = networks.batch([11, 7, 4])
+    seen = inputs["attention_mask"].bool()
+    with torch.no_grad():
+        want = model(**inputs).last_hidden_state
+        model.set_attn_implementation("graphene")
+        torch.compiler.reset()
+        got = torch.compile(model, backend=backend, fullgraph=True)(**inputs).last_hidden_state
+    torch.testing.assert_close(got[seen], want[seen], rtol=1e-4, atol=1e-5)
+    (graph,) = graphs
+    calls = [n.args for n in graph.graph.nodes if str(n.target).startswith("graphene.attention_forward")]
+    assert sorted(a[6:8] for a in calls) == ([(-1, -1), (4, 0)] if name == "gemma2" else [(-1, -1), (4, 4)])
+    masks = [a[3].meta["example_value"].shape for a in calls]
+    assert all(shape[2] == 1 for shape in masks), masks
