@@ -13,6 +13,7 @@ from __future__ import annotations
 from graphene.ops.attention.forward import attention, attention_varlen
 from graphene.ops.attention.paged import attention_paged
 from graphene.ops.core.define import CpuWarning, explain
+from graphene.ops.cross_entropy import cross_entropy
 from graphene.ops.fused_mlp import fused_mlp
 from graphene.ops.gated import gated
 from graphene.ops.group_norm import group_norm
@@ -28,6 +29,7 @@ __all__ = [
     "attention",
     "attention_paged",
     "attention_varlen",
+    "cross_entropy",
     "explain",
     "fused_mlp",
     "gated",

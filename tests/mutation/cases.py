@@ -47,6 +47,11 @@ from graphene.kernels.mlp_sm90 import runs_of as sm90_runs_of
 from graphene.kernels.recurrent import CellConfig, recurrent_cell
 from graphene.kernels.recurrent_sm90 import CellSm90Config, cell_sm90
 from graphene.kernels.rotary import RotaryConfig, rotary_kernel
+from graphene.kernels.rows.cross_entropy import (
+    CrossEntropyConfig,
+    cross_entropy_backward_kernel,
+    cross_entropy_kernel,
+)
 from graphene.kernels.rows.groupnorm import GroupNormConfig, groupnorm_kernel
 from graphene.kernels.rows.softmax import log_softmax_columns_kernel, log_softmax_kernel
 
@@ -279,6 +284,38 @@ def _() -> Case:
 @case("log_softmax_columns_kernel")
 def _() -> Case:
     return softmax_columns_case(log_softmax_columns_kernel)
+
+
+def entropy_case(tile: RowTile, gradient: bool, every: bool) -> Case:
+    """Targets all over the rows, the last of which is ignored."""
+    rows = tile.rows + 2
+    x, g = normal(0, rows, tile.width) * np.float16(3), normal(1, rows).astype(np.float32)
+    target = (np.arange(rows, dtype=np.int64) * 7 + 3) % tile.width
+    target[-1] = -100
+    wide = x.astype(np.float64)
+    lse = np.log(np.exp(wide).sum(1)).astype(np.float32)
+
+    def call() -> list[Any]:
+        made = [lse, g, np.zeros_like(x)] if gradient else [np.zeros(rows, np.float32) for _ in range(2)]
+        return [x, target, *made, *([0.1, 0.25] if every else []), -100]
+
+    build = cross_entropy_backward_kernel if gradient else cross_entropy_kernel
+    return Case(build(CrossEntropyConfig(tile, smoothing=every, z=every)), [call])
+
+
+@case("cross_entropy_kernel")
+def _() -> Case:
+    return entropy_case(RowTile(50, 8, 8, 2), gradient=False, every=True)
+
+
+@case("cross_entropy_kernel, read part by part")
+def _() -> Case:
+    return entropy_case(RowTile(600, 32, 1, 8, "memory"), gradient=False, every=False)
+
+
+@case("cross_entropy_backward_kernel")
+def _() -> Case:
+    return entropy_case(RowTile(50, 8, 8, 2), gradient=True, every=True)
 
 
 def backward_case(build: Callable[..., gr.Kernel], tile: RowTile, stats: int) -> Case:

@@ -1,0 +1,220 @@
+"""graphene.ops.cross_entropy: the loss of logits, in fp32, without a second copy of them."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import Any
+
+from graphene import _core, dtypes
+from graphene.kernels.rows.cross_entropy import (
+    CrossEntropyConfig,
+    cross_entropy_backward_kernel,
+    cross_entropy_kernel,
+)
+from graphene.ops.core.activations import wide_dtype
+from graphene.ops.core.checks import FLOATS, check_devices, check_dtypes, same_shape, shape_text
+from graphene.ops.core.define import Arg, Defined, Definition, is_compiling, public
+from graphene.ops.core.kernels import DTYPES, MOST, ROW_DTYPES, TOO_WIDE, target_device
+from graphene.ops.core.torch import Tensor, fail, torch
+from graphene.ops.core.views import contiguous, divides, merge, one_far, output, own, recipe, view
+from graphene.select.row_tiles import select_tile
+
+OPTIONS = "int ignore_index, float label_smoothing, float z_loss"
+
+
+def results(input: Tensor, target: Tensor, ignore_index: int, smoothing: float, *_: Any) -> list[tuple[Any, Any]]:
+    """Shapes and dtypes of losses and logarithms, all arguments checked."""
+    check_dtypes("cross_entropy", {"input": input}, FLOATS)
+    check_dtypes("cross_entropy", {"target": target}, (torch.int64,))
+    check_devices("cross_entropy", {"input": input, "target": target})
+    if len(input.shape) == 0 or not same_shape(input.shape[:-1], target.shape):
+        fail("OP_SHAPE", "cross_entropy: argument 'target' has the wrong shape",
+             [f"want: {shape_text(input.shape[:-1])}, as 'input' without its last dimension, the classes",
+              f"got:  {shape_text(target.shape)}"], "pass the number of a class for each row of logits")  # fmt: skip
+    if not 0 <= smoothing <= 1:
+        fail("OP_ARGUMENT", "cross_entropy: argument 'label_smoothing' does not fit",
+             ["want: a number from 0 to 1", f"got:  {smoothing}"], "pass a part of the weight")  # fmt: skip
+    made = (target.shape, wide_dtype(input.dtype))
+    return [made, made]
+
+
+def reference(input: Tensor, target: Tensor, ignore_index: int, smoothing: float, z: float) -> tuple[Tensor, Tensor]:
+    """The same by PyTorch's operators, in fp32 (fp64 for fp64)."""
+    wide, classes = input.to(wide_dtype(input.dtype)), input.shape[-1]
+    lse = torch.logsumexp(wide, -1)
+    loss = torch.nn.functional.cross_entropy(
+        wide.reshape(-1, classes), target.reshape(-1), ignore_index=ignore_index, reduction="none",
+        label_smoothing=smoothing,
+    ).reshape(target.shape)  # fmt: skip
+    return (loss + torch.where(target == ignore_index, 0, z * lse * lse) if z else loss), lse
+
+
+def cost(input: Tensor, *_: Any) -> int:
+    """The elements, or the cost of rows of few."""
+    rows = int(input.numel()) // max(int(input.shape[-1]), 1)
+    return max(2 * int(input.numel()), 200 * rows)
+
+
+@functools.cache
+def _kernel(config: CrossEntropyConfig, gradient: bool) -> Any:
+    return (cross_entropy_backward_kernel if gradient else cross_entropy_kernel)(config)
+
+
+def _chosen(input: Arg, place: int, smoothing: float, z: float) -> CrossEntropyConfig | Any:
+    """The configuration, or the recipe of a call that has none; `place` is the number of the logits' argument."""
+    rank, bytes_ = len(input.shape), input.item_bytes
+    if input.dtype not in ROW_DTYPES:
+        return _core.Recipe.torch(f"no kernel for logits of {input.dtype}")
+    if input.shape[-1] > MOST:
+        return _core.Recipe.torch(TOO_WIDE)
+    rows, width = list(range(rank - 1)), input.shape[-1]
+    if not (contiguous(input, [rank - 1]) and merge(input, rows)) or one_far(input, rows):
+        return _core.Recipe.copy(1 << place, "the logits of a row, or the rows, do not lie one after the other")
+    starts = [input.strides[d] * bytes_ for d in rows if input.shape[d] != 1]
+    align = divides(min(16, input.align), width * bytes_, *starts)
+    dense = min(16, input.align) if starts[-1:] in ([], [width * bytes_]) else 0
+    count = 1
+    for d in rows:
+        count *= input.shape[d]
+    shared = target_device(input.device).shared_bytes
+    tile = select_tile(count, width, getattr(dtypes, DTYPES[input.dtype]), 1, 0, align, shared, dense)
+    if tile.keep == "shared":  # each logit is read once, so that nothing has to be kept
+        tile = replace(tile, keep="memory", evict="default")
+    return CrossEntropyConfig(tile, getattr(dtypes, DTYPES[input.dtype]), smoothing != 0, z != 0)
+
+
+def configure(input: Arg, target: Arg, ignore_index: int, smoothing: float, z: float) -> Any:
+    """The recipe of a configuration."""
+    rank = len(input.shape)
+    made = output(dtypes.fp32.name, *([(0, d)] for d in range(rank - 1)))
+    if 0 in input.shape[:-1] and input.dtype in ROW_DTYPES:
+        return _core.Recipe([made, made], 2, [])
+    if input.shape[-1] == 0:
+        return _core.Recipe.torch("there are no classes")
+    config = _chosen(input, 0, smoothing, z)
+    if not isinstance(config, CrossEntropyConfig):
+        return config
+    rows = list(range(rank - 1))
+    if not contiguous(target, rows):
+        return _core.Recipe.copy(2, "the targets do not lie one after the other")
+    views = {"x": view(0, own(0, *rows), own(0, rank - 1))}
+    views |= {name: view(i, own(i, *rows)) for name, i in (("target", 1), ("loss", 2), ("lse", 3))}
+    names: list[Any] = ["x", "target", "loss", "lse"]
+    names += [smoothing] * config.smoothing + [z] * config.z + [ignore_index]
+    return recipe([made, made], 2, [(_kernel(config, False), names)], views)
+
+
+def gradient_results(grad: Tensor, input: Tensor, target: Tensor, lse: Tensor, *rest: Any) -> list[tuple[Any, Any]]:
+    """The gradient of the logits, all arguments checked."""
+    results(input, target, *rest)
+    for name, t in (("grad", grad), ("lse", lse)):
+        check_dtypes("cross_entropy_backward", {name: t}, (wide_dtype(input.dtype),))
+        check_devices("cross_entropy_backward", {"input": input, name: t})
+        if not same_shape(t.shape, target.shape):
+            fail("OP_SHAPE", f"cross_entropy_backward: argument '{name}' has the wrong shape",
+                 [f"want: {shape_text(target.shape)}, as 'target'", f"got:  {shape_text(t.shape)}"],
+                 "pass one number for each row")  # fmt: skip
+    return [(input.shape, input.dtype)]
+
+
+def gradient_formula(
+    grad: Tensor, input: Tensor, target: Tensor, lse: Tensor, ignore_index: int, smoothing: float, z: float
+) -> Tensor:
+    """The gradient of the logits, by PyTorch's operators, in fp32 (fp64 for fp64)."""
+    wide, classes = wide_dtype(input.dtype), input.shape[-1]
+    x, ignored = input.to(wide), target == ignore_index
+    p = torch.exp(x - lse.unsqueeze(-1)) * (1 + 2 * z * lse).unsqueeze(-1)
+    one = target.clamp(0, max(classes - 1, 0)).unsqueeze(-1) == torch.arange(classes, device=input.device)
+    made = grad.unsqueeze(-1) * (p - smoothing / max(classes, 1) - (1 - smoothing) * one.to(wide))
+    return torch.where(ignored.unsqueeze(-1), 0, made).to(input.dtype)
+
+
+def configure_gradient(
+    grad: Arg, input: Arg, target: Arg, lse: Arg, ignore_index: int, smoothing: float, z: float
+) -> Any:
+    """The recipe of the gradient."""
+    rank = len(input.shape)
+    rows = list(range(rank - 1))
+    made = output(DTYPES.get(input.dtype, "fp32"), *([(1, d)] for d in range(rank)))
+    if 0 in input.shape and input.dtype in ROW_DTYPES:
+        return _core.Recipe([made], 1, [])
+    config = _chosen(input, 1, smoothing, z)
+    if not isinstance(config, CrossEntropyConfig):
+        return config
+    copies = sum(1 << i for i, t in ((0, grad), (2, target), (3, lse)) if not contiguous(t, rows))
+    if copies:
+        return _core.Recipe.copy(copies, "the numbers of rows do not lie one after the other")
+    views = {"x": view(1, own(1, *rows), own(1, rank - 1)), "dx": view(4, own(4, *rows), own(4, rank - 1))}
+    views |= {name: view(i, own(i, *rows)) for name, i in (("target", 2), ("lse", 3), ("g", 0))}
+    names: list[Any] = ["x", "target", "lse", "g", "dx"]
+    names += [smoothing] * config.smoothing + [z] * config.z + [ignore_index]
+    return recipe([made], 1, [(_kernel(config, True), names)], views)
+
+
+GRADIENT = Defined(
+    Definition("cross_entropy_backward", f"(Tensor grad, Tensor input, Tensor target, Tensor lse, {OPTIONS}) -> Tensor",
+               configure_gradient, gradient_results, gradient_formula, lambda g, x, *_: cost(x),
+               part_of="cross_entropy")
+)  # fmt: skip
+
+
+def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """Saves logits, targets and the logarithm of each row."""
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(inputs[0], inputs[1], output[1])
+    ctx.options = inputs[2:]
+
+
+def backward(ctx: Any, g: Tensor | None, g_lse: Tensor | None) -> tuple[Any, ...]:
+    """The gradient by a kernel, or by PyTorch's operators if it is differentiated itself."""
+    input, target, lse = ctx.saved_tensors
+    g = torch.zeros_like(lse) if g is None else g
+    if torch.is_grad_enabled():
+        lse = torch.logsumexp(input.to(lse.dtype), -1)
+        made = gradient_formula(g, input, target, lse, *ctx.options)
+    else:
+        made = GRADIENT(g, input, target, lse, *ctx.options)
+    if g_lse is not None:
+        p = torch.exp(input.to(lse.dtype) - lse.unsqueeze(-1))
+        made = (made.to(lse.dtype) + p * g_lse.unsqueeze(-1)).to(input.dtype)
+    return made, None, None, None, None
+
+
+CROSS_ENTROPY = Defined(
+    Definition("cross_entropy", f"(Tensor input, Tensor target, {OPTIONS}) -> (Tensor, Tensor)", configure, results,
+               reference, cost, save, backward)
+)  # fmt: skip
+
+
+@public
+def cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    *,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+    z_loss: float = 0.0,
+) -> Tensor:
+    """``log(sum(exp(x))) - x[target]`` of each row of logits, in fp32, or its mean or sum over rows.
+
+    ``input`` is (..., classes) and ``target`` (...) of int64; of matrices this is torch.nn.functional.cross_entropy. A
+    row whose target is ``ignore_index`` is 0 and does not count in the mean. ``label_smoothing`` spreads a part of the
+    target's weight over all classes; ``z_loss`` times the square of log(sum(exp(x))) is added. ``reduction`` is "mean",
+    "sum" or "none". The result is fp32 (fp64 for fp64), and the logits are not converted: the forward pass reads them
+    once and keeps a number for each row, the backward pass reads them once and writes their gradient. On a GPU a target
+    that is neither a class nor ignored makes the row's loss and gradient NaN. PyTorch's operators compute fp64.
+
+    Raises LaunchError: OP_DTYPE, OP_SHAPE, OP_DEVICE, OP_ARGUMENT.
+    """
+    if reduction not in ("mean", "sum", "none"):
+        fail("OP_ARGUMENT", "cross_entropy: argument 'reduction' is not known",
+             ['want: "mean", "sum" or "none"', f"got:  {reduction!r}"], "pass one of them")  # fmt: skip
+    losses, _ = (CROSS_ENTROPY.dispatched if is_compiling() else CROSS_ENTROPY.core)(
+        input, target, ignore_index, label_smoothing, z_loss
+    )
+    if reduction == "none":
+        return losses
+    total = losses.sum()
+    return total if reduction == "sum" else total / (target != ignore_index).sum()
