@@ -16,7 +16,7 @@ using call::Read;
 namespace {
 
 // PyTorch calls a boxed kernel without saying which: every registration has a function of its own.
-constexpr std::size_t kSlots = 64;
+constexpr std::size_t kSlots = 256;
 struct Slot {
   call::Operator* op = nullptr;
   std::string own;
