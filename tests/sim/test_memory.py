@@ -122,6 +122,7 @@ INTERRUPTED = """
 import os, signal, sys, threading, time
 import numpy as np
 import graphene as gr
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell without job control had it ignored
 sys.path.insert(0, FOLDER)
 from test_memory import endless, naive
 
