@@ -127,6 +127,18 @@ class Lines:
                 line += f"  {comment}"
         self.lines.append(line)
 
+    def beginning(self, title: str, *computed: Value) -> None:
+        """What a source begins with: its docstring, and imports of what the values are computed with."""
+        self(f'"""{title}')
+        self()
+        self("Written by graphene.plan, and yours to edit: it uses public names of graphene alone.")
+        self('"""')
+        self()
+        self("import graphene as gr")
+        if used := activations(*computed):
+            self(f"from graphene.kernels.epilogues import {', '.join(used)}")
+        self()
+
     def broken(self, text: str) -> None:
         """A call in several lines: what it calls, its arguments, the closing bracket."""
         i = text.index("(") + 1

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from graphene.plan.form import Dot, Staged
 from graphene.plan.meaning import Meaning
 from graphene.plan.products import SLICE, Shared, Tiled, columns_of, later_tiles, shared_name
-from graphene.plan.text import activations
 
 if TYPE_CHECKING:
     from graphene.plan.decisions import Decisions
@@ -28,17 +27,8 @@ class Writer(Meaning):
         """The whole source."""
         t, w = self.t, self.w
         tile, d = t.tile, self.d.made
-        w(f'"""{self.title}')
-        w()
-        w("Written by graphene.plan, and yours to edit: it uses public names of graphene alone.")
-        w('"""')
-        w()
-        w("import graphene as gr")
-        used = activations(self.form.result, *(x.left for x in self.form.dots), *(x.right for x in self.form.dots),
-                           *(s.value for s in self.form.statistics))  # fmt: skip
-        if used:
-            w(f"from graphene.kernels.epilogues import {', '.join(used)}")
-        w()
+        w.beginning(self.title, self.form.result, *(x.left for x in self.form.dots),
+                    *(x.right for x in self.form.dots), *(s.value for s in self.form.statistics))  # fmt: skip
         w(
             f"BM, BN, BK = {tile.m}, {tile.n}, {tile.k}",
             f"least expected time: {t.expected_us:.1f} us, bound: {t.bound}",

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from graphene.plan.graph import ACTIVATIONS
-from graphene.plan.text import Lines, activations, body, reduced
+from graphene.plan.text import Lines, body, reduced
 from graphene.plan.write_products import WORDS
 
 if TYPE_CHECKING:
@@ -134,15 +134,7 @@ class RowWriter:
     def write(self) -> str:
         """The whole source."""
         f, w, d = self.f, self.w, self.d.made
-        w(f'"""{self.title}')
-        w()
-        w("Written by graphene.plan, and yours to edit: it uses public names of graphene alone.")
-        w('"""')
-        w()
-        w("import graphene as gr")
-        if used := activations(*(o.value for o in f.outputs)):
-            w(f"from graphene.kernels.epilogues import {', '.join(used)}")
-        w()
+        w.beginning(self.title, *(o.value for o in f.outputs))
         w(f"THREADS, ROWS = {f.threads}, {f.block_rows}", f"{d['threads'].why.split(';')[0]}, {d['rows'].why}")
         w(f"VECTOR = {f.vector}", d["vector"].why)
         w()

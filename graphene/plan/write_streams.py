@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from graphene.plan.text import Lines, activations, body, reduced
+from graphene.plan.text import Lines, body, reduced
 from graphene.plan.write_products import COPIES, WORDS
 
 if TYPE_CHECKING:
@@ -103,15 +103,7 @@ class StreamWriter:
     def write(self) -> str:
         """The whole source."""
         f, w, t = self.f, self.w, self.f.tile
-        w(f'"""{self.title}')
-        w()
-        w("Written by graphene.plan, and yours to edit: it uses public names of graphene alone.")
-        w('"""')
-        w()
-        w("import graphene as gr")
-        if used := activations(f.left, f.output.value):
-            w(f"from graphene.kernels.epilogues import {', '.join(used)}")
-        w()
+        w.beginning(self.title, f.left, f.output.value)
         w(
             f"BM, BN, WARPS = {t.m}, {t.n}, {t.warps[0]}",
             f"least expected time: {f.expected_us:.1f} us, bound: {f.bound}",
