@@ -22,9 +22,13 @@ class Gathered:
 
     __slots__ = ("_page", "_table", "_tensor")
 
-    def __init__(self, tensor: Tensor, table: Tensor, page: int | None) -> None:
-        _check("gathered" if page is None else "paged", tensor, table, 1 if page is None else 2)
-        if page is not None and (isinstance(page, bool) or not isinstance(page, int) or page < 1):
+    def __init__(self, tensor: Tensor, table: Tensor, paged: bool) -> None:
+        _check("paged" if paged else "gathered", tensor, table, 2 if paged else 1)
+        page = tensor.shape[1] if paged else None
+        if isinstance(page, IntExpr):
+            _core.fail("TENSOR_INDEX", "the number of rows of a page must be constant", [f"got: {page}"],
+                       "declare the pool with a number: [pages, 16, heads, width]")  # fmt: skip
+        if page is not None and page < 1:
             raise TypeError(f"a page has a number of rows, got {page!r}")
         self._tensor, self._table, self._page = tensor, table, page
 
@@ -81,7 +85,7 @@ def gathered(x: Tensor, rows: Tensor) -> Gathered:
     the access is not made. Rows that are written twice are a race, for which gr.atomic is. Raises LayoutError
     TENSOR_RANK, TENSOR_INDEX.
     """
-    return Gathered(x, rows, None)
+    return Gathered(x, rows, paged=False)
 
 
 def paged(pool: Tensor, table: Tensor) -> Gathered:
@@ -92,9 +96,4 @@ def paged(pool: Tensor, table: Tensor) -> Gathered:
     ``p.page(j)`` is page number j as a tile. Indices are as in gr.gathered. Raises LayoutError TENSOR_RANK,
     TENSOR_INDEX.
     """
-    _check("paged", pool, table, 2)
-    page = pool.shape[1]
-    if isinstance(page, IntExpr):
-        _core.fail("TENSOR_INDEX", "the number of rows of a page must be constant", [f"got: {page}"],
-                   "declare the pool with a number: [pages, 16, heads, width]")  # fmt: skip
-    return Gathered(pool, table, int(page))
+    return Gathered(pool, table, paged=True)
