@@ -38,6 +38,15 @@ class CrossEntropyConfig:
         vectors("CrossEntropyConfig", "tile.vector", self.tile.vector, self.dtype)
 
 
+def _log_sum(x: Any) -> Any:
+    """log(sum(exp(x))) of each row."""
+    import numpy as np
+
+    most = x.max(1, initial=-np.inf)
+    most = np.where(most == -np.inf, 0, most)
+    return np.log(np.exp(x - most[:, None]).sum(1)) + most
+
+
 def _loss(X: Any, target: Any, ignored: Any, smoothing: Any = None, z: Any = None) -> dict[str, Any]:
     """The promise of ``cross_entropy_kernel``."""
     import numpy as np
@@ -45,9 +54,7 @@ def _loss(X: Any, target: Any, ignored: Any, smoothing: Any = None, z: Any = Non
     classes = X.shape[1]
     target = np.asarray(target, np.int64)
     inside = (target >= 0) & (target < classes)
-    most = X.max(1, initial=-np.inf)
-    most = np.where(most == -np.inf, 0, most)
-    lse = np.log(np.exp(X - most[:, None]).sum(1)) + most
+    lse = _log_sum(X)
     own = np.take_along_axis(X, np.where(inside, target, 0)[:, None], 1)[:, 0]
     loss = lse - own
     if smoothing is not None:
@@ -83,8 +90,7 @@ def _targets(args: Any, _: Any) -> None:
     args["target"][...] = (np.arange(rows) * 7 + 3) % classes
     if "lse" in args and "g" in args:
         with np.errstate(all="ignore"):
-            most = x.max(1, initial=-np.inf)
-            args["lse"][...] = np.log(np.exp(x - most[:, None]).sum(1)) + most
+            args["lse"][...] = _log_sum(x)
 
 
 SENSIBLE = gr.Arguments(_targets, values={"ignored": (-100, 3), "smoothing": (0.1, 0.0, 0.5), "z": (1e-4, 0.0, 0.25)})
